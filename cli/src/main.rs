@@ -1,0 +1,2 @@
+//! The trefoil command.
+fn main() {}

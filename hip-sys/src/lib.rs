@@ -1,0 +1,1 @@
+//! HIP and hiprtc functions resolved at run time.

@@ -1,0 +1,1 @@
+//! Layers, autograd and training.

@@ -1,0 +1,1 @@
+//! HIP on CUDA.

@@ -1,0 +1,244 @@
+//! The CPU backend: plain Rust loops, independent of the kernel text.
+//!
+//! Scalar functions and sums are evaluated in f64 whatever the storage type and rounded once, so the same code is the usable default in f32
+//! and the oracle in f64. Work is done before a call returns; errors of indices are still reported by the next waiting call, as on a device.
+#![forbid(unsafe_code)]
+
+mod activation;
+mod core;
+mod elementwise;
+mod gemm;
+mod index;
+mod loss;
+mod optimizer;
+mod random;
+mod reduce;
+mod shape;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, RwLockReadGuard, RwLockWriteGuard};
+
+use half::{bf16, f16};
+
+use crate::buffer::{GradMut, HostData, View, ViewMut};
+use crate::device::{BackendKind, Caps, DeviceId};
+use crate::dtype::{DType, Element};
+use crate::error::{GpuError, Result};
+use crate::layout::Layout;
+
+/// The CPU implementation of [`IGpuBackend`](crate::IGpuBackend).
+#[derive(Debug, Clone)]
+pub struct CpuBackend {
+    shared: Arc<Shared>,
+    pool: Arc<self::core::HostPool>,
+    stream: u64,
+}
+
+#[derive(Debug)]
+struct Shared {
+    caps: Caps,
+    launches: AtomicU64,
+    uploads: AtomicU64,
+    downloads: AtomicU64,
+    allocations: AtomicU64,
+    streams: AtomicU64,
+    /// First operation that met an index out of range since the last waiting call.
+    index_error: Mutex<Option<&'static str>>,
+}
+
+impl CpuBackend {
+    /// The CPU as a device.
+    pub fn new() -> Self {
+        let mut caps = Caps::new(DeviceId::new(BackendKind::Cpu, 0), "CPU", std::env::consts::ARCH);
+        caps.compute_units = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
+        caps.f64 = true;
+        caps.is_cpu = true;
+        caps.driver_version = env!("CARGO_PKG_VERSION").into();
+        let shared = Shared {
+            caps,
+            launches: AtomicU64::new(0),
+            uploads: AtomicU64::new(0),
+            downloads: AtomicU64::new(0),
+            allocations: AtomicU64::new(0),
+            streams: AtomicU64::new(1),
+            index_error: Mutex::new(None),
+        };
+        CpuBackend { shared: Arc::new(shared), pool: Arc::default(), stream: 0 }
+    }
+
+    /// Counts one operation.
+    fn count(&self) {
+        self.shared.launches.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Remembers that `op` met an index out of range, for the next waiting call.
+    fn flag_index_error(&self, op: &'static str) {
+        let mut e = self.shared.index_error.lock().unwrap_or_else(|p| p.into_inner());
+        e.get_or_insert(op);
+    }
+}
+
+impl Default for CpuBackend {
+    fn default() -> Self {
+        CpuBackend::new()
+    }
+}
+
+/// An element type with its variant of [`HostData`].
+pub(crate) trait HostElement: Element + Copy + Default {
+    fn slice(d: &HostData) -> Option<&[Self]>;
+    fn slice_mut(d: &mut HostData) -> Option<&mut [Self]>;
+    fn to_f64(self) -> f64;
+    /// Rounds to nearest even (floats); truncates and saturates with NaN giving 0 (integers).
+    fn from_f64(x: f64) -> Self;
+}
+
+macro_rules! host_element {
+    ($($t:ty, $v:ident, $to:expr, $from:expr;)*) => {$(
+        impl HostElement for $t {
+            fn slice(d: &HostData) -> Option<&[Self]> {
+                match d { HostData::$v(x) => Some(x), _ => None }
+            }
+            fn slice_mut(d: &mut HostData) -> Option<&mut [Self]> {
+                match d { HostData::$v(x) => Some(x), _ => None }
+            }
+            fn to_f64(self) -> f64 { ($to)(self) }
+            fn from_f64(x: f64) -> Self { ($from)(x) }
+        }
+    )*};
+}
+host_element! {
+    f32, F32, |x: f32| x as f64, |x: f64| x as f32;
+    f64, F64, |x: f64| x, |x: f64| x;
+    f16, F16, |x: f16| x.to_f64(), |x: f64| f16::from_f32(x as f32);
+    bf16, Bf16, |x: bf16| x.to_f64(), |x: f64| bf16::from_f32(x as f32);
+    i32, I32, |x: i32| x as f64, |x: f64| x as i32;
+    i64, I64, |x: i64| x as f64, |x: f64| x as i64;
+    u8, U8, |x: u8| x as f64, |x: f64| x as u8;
+}
+
+/// Runs `$body` with the type alias `$t` bound to the Rust type of a dtype.
+macro_rules! with_dtype {
+    ($dtype:expr, $t:ident => $body:expr) => {
+        match $dtype {
+            $crate::DType::F32 => { type $t = f32; $body }
+            $crate::DType::F16 => { type $t = half::f16; $body }
+            $crate::DType::Bf16 => { type $t = half::bf16; $body }
+            $crate::DType::F64 => { type $t = f64; $body }
+            $crate::DType::I32 => { type $t = i32; $body }
+            $crate::DType::I64 => { type $t = i64; $body }
+            $crate::DType::U8 => { type $t = u8; $body }
+        }
+    };
+}
+pub(crate) use with_dtype;
+
+/// Read access to a block of this backend.
+fn read<'a>(op: &'static str, v: &View<'a>) -> Result<RwLockReadGuard<'a, HostData>> {
+    match v.block().host() {
+        Some(h) => Ok(h.read().unwrap_or_else(|p| p.into_inner())),
+        None => Err(foreign(op, v.device())),
+    }
+}
+
+/// Write access to a block of this backend.
+fn write<'a>(op: &'static str, v: &ViewMut<'a>) -> Result<RwLockWriteGuard<'a, HostData>> {
+    match v.block().host() {
+        Some(h) => Ok(h.write().unwrap_or_else(|p| p.into_inner())),
+        None => Err(foreign(op, v.device())),
+    }
+}
+
+fn foreign(op: &'static str, device: DeviceId) -> GpuError {
+    GpuError::invalid(op, "buffer", "a buffer of the CPU backend", format!("one of {device}"))
+}
+
+fn wrong_storage(op: &'static str, dtype: DType) -> GpuError {
+    GpuError::invalid(op, "buffer", "storage of the view's dtype", dtype.name())
+}
+
+/// Offsets of a layout's elements in row-major order.
+pub(crate) fn offsets(l: &Layout) -> impl Iterator<Item = usize> + '_ {
+    let rank = l.rank();
+    let mut ix = [0usize; crate::layout::MAX_RANK];
+    let mut at = l.offset();
+    let mut left = l.numel();
+    std::iter::from_fn(move || {
+        if left == 0 {
+            return None;
+        }
+        left -= 1;
+        let here = at;
+        for a in (0..rank).rev() {
+            ix[a] += 1;
+            at += l.strides()[a];
+            if ix[a] < l.shape()[a] {
+                break;
+            }
+            at -= l.strides()[a] * ix[a];
+            ix[a] = 0;
+        }
+        Some(here)
+    })
+}
+
+/// The view's elements in row-major order.
+pub(crate) fn gather<T: HostElement>(op: &'static str, v: View<'_>) -> Result<Vec<T>> {
+    let guard = read(op, &v)?;
+    let s = T::slice(&guard).ok_or_else(|| wrong_storage(op, v.dtype()))?;
+    let l = v.layout();
+    if l.is_contiguous() {
+        return Ok(s[l.offset()..l.offset() + l.numel()].to_vec());
+    }
+    Ok(offsets(l).map(|i| s[i]).collect())
+}
+
+/// The view's elements in row-major order, widened to f64 (i64 beyond 2^53 loses digits: integer operations use [`gather`]).
+pub(crate) fn gather_f64(op: &'static str, v: View<'_>) -> Result<Vec<f64>> {
+    with_dtype!(v.dtype(), T => Ok(gather::<T>(op, v)?.into_iter().map(|x| HostElement::to_f64(x)).collect()))
+}
+
+/// Index values (i32 or i64), `None` where negative.
+pub(crate) fn gather_index(op: &'static str, v: View<'_>) -> Result<Vec<Option<usize>>> {
+    Ok(match v.dtype() {
+        DType::I32 => gather::<i32>(op, v)?.into_iter().map(|i| usize::try_from(i).ok()).collect(),
+        DType::I64 => gather::<i64>(op, v)?.into_iter().map(|i| usize::try_from(i).ok()).collect(),
+        d => return Err(GpuError::invalid(op, "index", "i32 or i64", d.name())),
+    })
+}
+
+/// Stores row-major values into a view.
+pub(crate) fn store<T: HostElement>(op: &'static str, v: &ViewMut<'_>, data: &[T]) -> Result<()> {
+    update::<T>(op, v, |i, x| *x = data[i])
+}
+
+/// Calls `f(i, element)` for each element of a view in row-major order.
+pub(crate) fn update<T: HostElement>(
+    op: &'static str,
+    v: &ViewMut<'_>,
+    mut f: impl FnMut(usize, &mut T),
+) -> Result<()> {
+    let mut guard = write(op, v)?;
+    let s = T::slice_mut(&mut guard).ok_or_else(|| wrong_storage(op, v.dtype()))?;
+    let l = v.layout();
+    if l.is_contiguous() {
+        let o = l.offset();
+        s[o..o + l.numel()].iter_mut().enumerate().for_each(|(i, x)| f(i, x));
+    } else {
+        offsets(l).enumerate().for_each(|(i, at)| f(i, &mut s[at]));
+    }
+    Ok(())
+}
+
+/// Stores f64 values, rounded to the view's dtype.
+pub(crate) fn store_f64(op: &'static str, v: &ViewMut<'_>, data: &[f64]) -> Result<()> {
+    with_dtype!(v.dtype(), T => update::<T>(op, v, |i, x| *x = HostElement::from_f64(data[i])))
+}
+
+/// Stores f64 values into a gradient, overwriting or adding.
+pub(crate) fn store_grad(op: &'static str, g: &GradMut<'_>, data: &[f64]) -> Result<()> {
+    if !g.accumulate {
+        return store_f64(op, &g.out, data);
+    }
+    with_dtype!(g.out.dtype(), T => update::<T>(op, &g.out, |i, x| *x = HostElement::from_f64(HostElement::to_f64(*x) + data[i])))
+}

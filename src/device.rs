@@ -1,0 +1,117 @@
+//! Names and capabilities of devices.
+
+use std::fmt;
+
+use crate::dtype::DType;
+
+/// The backends this crate knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum BackendKind {
+    /// NVIDIA's CUDA driver.
+    Cuda,
+    /// AMD's HIP runtime.
+    Hip,
+    /// OpenCL 1.2 or later.
+    OpenCl,
+    /// The CPU implementation of this crate.
+    Cpu,
+    /// A backend registered by a third party.
+    Custom,
+}
+
+impl BackendKind {
+    /// Lower-case name as in selectors: `cuda`, `hip`, `opencl`, `cpu`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            BackendKind::Cuda => "cuda",
+            BackendKind::Hip => "hip",
+            BackendKind::OpenCl => "opencl",
+            BackendKind::Cpu => "cpu",
+            BackendKind::Custom => "custom",
+        }
+    }
+}
+
+impl fmt::Display for BackendKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A backend and the ordinal of one of its devices; printed as `cuda:0`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct DeviceId {
+    /// The backend.
+    pub kind: BackendKind,
+    /// Position in the backend's list of devices.
+    pub ordinal: u32,
+}
+
+impl DeviceId {
+    /// Device `ordinal` of backend `kind`.
+    pub const fn new(kind: BackendKind, ordinal: u32) -> Self {
+        DeviceId { kind, ordinal }
+    }
+}
+
+impl fmt::Display for DeviceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.kind, self.ordinal)
+    }
+}
+
+/// What a device is and can do, read once when it is opened.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct Caps {
+    /// Which device.
+    pub id: DeviceId,
+    /// The vendor's name for it.
+    pub name: String,
+    /// Full architecture name for the run-time compiler: `sm_90`, `gfx90a:sramecc+:xnack-`, or OpenCL's device and driver version.
+    pub arch: String,
+    /// Driver or runtime version, as text.
+    pub driver_version: String,
+    /// Bytes of device memory.
+    pub memory_bytes: u64,
+    /// Streaming multiprocessors or compute units.
+    pub compute_units: u32,
+    /// Work-items per block at most.
+    pub max_block: u32,
+    /// Bytes of local (shared) memory a block may use.
+    pub shared_bytes: u32,
+    /// Width of a warp or wavefront; 1 where the device has none or does not say.
+    pub warp_size: u32,
+    /// Whether the device computes in f64.
+    pub f64: bool,
+    /// Whether kernels can use plain device addresses (CUDA, HIP); OpenCL 1.2 cannot.
+    pub device_addresses: bool,
+    /// Whether the device is a CPU (PoCL, the CPU backend).
+    pub is_cpu: bool,
+}
+
+impl Caps {
+    /// Capabilities with conservative values: 256 work-items per block, 32 KiB of local memory, no f64, no addresses.
+    pub fn new(id: DeviceId, name: impl Into<String>, arch: impl Into<String>) -> Self {
+        Caps {
+            id,
+            name: name.into(),
+            arch: arch.into(),
+            driver_version: String::new(),
+            memory_bytes: 0,
+            compute_units: 1,
+            max_block: 256,
+            shared_bytes: 32 * 1024,
+            warp_size: 1,
+            f64: false,
+            device_addresses: false,
+            is_cpu: false,
+        }
+    }
+
+    /// Whether kernels can load and store this element type.
+    pub fn supports(&self, dtype: DType) -> bool {
+        dtype != DType::F64 || self.f64
+    }
+}

@@ -1,0 +1,255 @@
+//! The thin layer that is written once per vendor API.
+//!
+//! A [`Driver`] moves bytes, compiles text and launches kernels; it knows nothing of tensors or operations. Everything above it is the one
+//! [`Engine`](crate::Engine). The engine proves the `unsafe` contracts: it validates ranges before each copy and builds argument lists
+//! from a table that tests hold against the kernels' prototypes.
+
+use std::fmt;
+
+use crate::device::Caps;
+use crate::error::Result;
+
+#[cfg(feature = "cuda")]
+pub(crate) mod cuda;
+#[cfg(feature = "hip")]
+pub(crate) mod hip;
+pub(crate) mod loader;
+#[doc(hidden)]
+pub mod mock;
+#[cfg(feature = "opencl")]
+pub(crate) mod opencl;
+
+/// Memory of a driver: a device address (CUDA, HIP) or an object handle (OpenCL `cl_mem`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RawMem(pub u64);
+
+/// An in-order stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RawStream(pub u64);
+
+/// A recorded event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RawEvent(pub u64);
+
+/// A kernel of a loaded module.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RawFunction(pub u64);
+
+/// A loaded module; its functions live as long as it does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RawModule(pub u64);
+
+/// `GK_DIMS` in kernels: eight 64-bit numbers passed by value.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DimsArg(pub [i64; 8]);
+
+/// One kernel argument.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub enum Arg {
+    /// A pointer parameter (`GK_IN`, `GK_OUT`): memory plus a byte offset. CUDA and HIP pass the sum; OpenCL passes the object and the offset
+    /// in bytes as a 64-bit integer. `None` is a null pointer.
+    Mem(Option<(RawMem, u64)>),
+    /// `int`
+    I32(i32),
+    /// `gk_u32`
+    U32(u32),
+    /// `gk_i64`
+    I64(i64),
+    /// `float`
+    F32(f32),
+    /// `double`; only in units for f64
+    F64(f64),
+    /// `gk_dims`
+    Dims(DimsArg),
+}
+
+/// Geometry of a launch: blocks, and work-items per block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LaunchConfig {
+    /// Blocks per axis.
+    pub grid: [u32; 3],
+    /// Work-items per block and axis.
+    pub block: [u32; 3],
+}
+
+/// What [`Driver::compile`] is given.
+#[derive(Debug)]
+pub struct CompileUnit<'a> {
+    /// Name for messages: file, dtype, defines.
+    pub name: &'a str,
+    /// Complete text; all includes are resolved, `#line` names the files.
+    pub source: &'a str,
+    /// Additional options beyond the driver's own.
+    pub options: &'a [String],
+}
+
+/// One vendor API on one device. Object-safe; all handles are plain numbers. Methods may be called from any thread.
+pub trait Driver: Send + Sync + fmt::Debug {
+    /// Capabilities, read once at open.
+    fn caps(&self) -> &Caps;
+
+    /// Name of the dialect whose header precedes every unit: `cuda`, `hip` or `opencl`.
+    fn dialect(&self) -> &'static str;
+
+    /// Compiler, its version and the options the driver always passes: part of the cache key.
+    fn compiler_id(&self) -> String;
+
+    /// Device memory of at least `bytes` (> 0), aligned to 256 bytes. `OutOfMemory` when there is none (the numbers are filled by the caller).
+    fn alloc(&self, bytes: usize) -> Result<RawMem>;
+
+    /// Frees memory.
+    ///
+    /// # Safety
+    /// `mem` came from [`Driver::alloc`] of this driver, is not used again, and no queued work reads or writes it.
+    unsafe fn free(&self, mem: RawMem);
+
+    /// A new in-order stream.
+    fn new_stream(&self) -> Result<RawStream>;
+
+    /// Destroys a stream after its work is done.
+    ///
+    /// # Safety
+    /// `s` came from [`Driver::new_stream`] and is not used again.
+    unsafe fn destroy_stream(&self, s: RawStream);
+
+    /// Queues a copy from the host. The bytes are taken before the call returns (staged if need be).
+    ///
+    /// # Safety
+    /// `dst[offset..offset + src.len()]` lies within live memory of this driver.
+    unsafe fn copy_in(&self, s: RawStream, dst: RawMem, offset: u64, src: &[u8]) -> Result<()>;
+
+    /// Waits for the stream, then copies to the host.
+    ///
+    /// # Safety
+    /// `src[offset..offset + dst.len()]` lies within live memory of this driver.
+    unsafe fn copy_out(&self, s: RawStream, src: RawMem, offset: u64, dst: &mut [u8]) -> Result<()>;
+
+    /// Queues a copy on the device.
+    ///
+    /// # Safety
+    /// Both ranges of `bytes` lie within live memory of this driver and do not overlap.
+    unsafe fn copy(
+        &self,
+        s: RawStream,
+        src: (RawMem, u64),
+        dst: (RawMem, u64),
+        bytes: usize,
+    ) -> Result<()>;
+
+    /// Compiles a unit to an image for exactly this device. `Compile` holds the log.
+    fn compile(&self, unit: &CompileUnit<'_>) -> Result<Vec<u8>>;
+
+    /// Loads an image made by [`Driver::compile`] on an equal device, driver and compiler.
+    fn load(&self, image: &[u8]) -> Result<RawModule>;
+
+    /// The kernel `entry` of a module. `Driver` error if it has none.
+    fn function(&self, module: RawModule, entry: &str) -> Result<RawFunction>;
+
+    /// Queues a kernel.
+    ///
+    /// # Safety
+    /// `f` belongs to a loaded module; `args` match its prototype in count, order and type; every pointer argument stays within its memory
+    /// for all indices that the kernel computes.
+    unsafe fn launch(&self, s: RawStream, f: RawFunction, cfg: &LaunchConfig, args: &[Arg]) -> Result<()>;
+
+    /// Waits until the stream is idle; returns the first failure of its work.
+    fn synchronize(&self, s: RawStream) -> Result<()>;
+
+    /// Records an event with a time stamp at the current end of the stream.
+    fn record(&self, s: RawStream) -> Result<RawEvent>;
+
+    /// Lets the stream wait for an event of any stream of this driver.
+    fn wait(&self, s: RawStream, e: RawEvent) -> Result<()>;
+
+    /// Waits on the host for an event.
+    fn event_synchronize(&self, e: RawEvent) -> Result<()>;
+
+    /// Device time between two passed events, in nanoseconds.
+    fn elapsed_ns(&self, from: RawEvent, to: RawEvent) -> Result<u64>;
+
+    /// Destroys an event.
+    ///
+    /// # Safety
+    /// `e` came from [`Driver::record`] and is not used again.
+    unsafe fn destroy_event(&self, e: RawEvent);
+
+    /// Matrix products of a vendor library, if one was found.
+    fn vendor_blas(&self) -> Option<&dyn VendorBlas> {
+        None
+    }
+}
+
+/// One matrix product for a vendor library, row-major: D [M, N] = alpha op(A) op(B) + beta C, then bias and activation.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct BlasProblem {
+    /// Rows of D.
+    pub m: usize,
+    /// Columns of D.
+    pub n: usize,
+    /// Length of the products.
+    pub k: usize,
+    /// Batches.
+    pub batch: usize,
+    /// A is stored [K, M].
+    pub trans_a: bool,
+    /// B is stored [N, K].
+    pub trans_b: bool,
+    /// Row strides of A, B, C and D in elements.
+    pub ld: [usize; 4],
+    /// Batch strides of A, B, C and D in elements.
+    pub batch_stride: [usize; 4],
+    /// Type of A and B.
+    pub dtype: crate::DType,
+    /// Type of C and D.
+    pub out_dtype: crate::DType,
+    /// f32 products may be rounded to TF32.
+    pub tf32: bool,
+    /// Whether a bias per column ([N], `dtype`) is added.
+    pub bias: bool,
+    /// Activation after the bias: identity, relu or gelu_tanh.
+    pub act: BlasAct,
+}
+
+/// Activations that vendor libraries fuse.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BlasAct {
+    /// None.
+    Identity,
+    /// max(x, 0).
+    Relu,
+    /// The tanh form of gelu.
+    GeluTanh,
+}
+
+/// Matrix products of a vendor library, loaded at run time.
+pub trait VendorBlas: Send + Sync {
+    /// The name under which the variant table and `TREFOIL_VARIANT` know it, e.g. `cublaslt`.
+    fn name(&self) -> &'static str;
+
+    /// Whether the library takes this problem; the reason if not. Cheap after the first call of a problem.
+    fn applicable(&self, p: &BlasProblem) -> std::result::Result<(), String>;
+
+    /// Bytes of workspace that [`VendorBlas::gemm`] wants for this problem.
+    fn workspace(&self, p: &BlasProblem) -> usize;
+
+    /// Queues the product. Memory arguments are (memory, byte offset) of A, B, C, D; C may equal D.
+    ///
+    /// # Safety
+    /// All memory is live, large enough for the problem, and D overlaps neither A nor B.
+    #[allow(clippy::too_many_arguments)]
+    unsafe fn gemm(
+        &self,
+        s: RawStream,
+        p: &BlasProblem,
+        alpha: f64,
+        beta: f64,
+        a: (RawMem, u64),
+        b: (RawMem, u64),
+        c: (RawMem, u64),
+        d: (RawMem, u64),
+        bias: Option<(RawMem, u64)>,
+        workspace: Option<(RawMem, u64, usize)>,
+    ) -> Result<()>;
+}

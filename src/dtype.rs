@@ -1,0 +1,108 @@
+//! Element types.
+
+use std::fmt;
+
+use half::{bf16, f16};
+
+/// Type of the elements of a buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum DType {
+    /// IEEE 754 binary32.
+    F32,
+    /// IEEE 754 binary16; arithmetic is done in f32.
+    F16,
+    /// bfloat16; arithmetic is done in f32.
+    Bf16,
+    /// IEEE 754 binary64.
+    F64,
+    /// Signed 32-bit integer.
+    I32,
+    /// Signed 64-bit integer.
+    I64,
+    /// Unsigned 8-bit integer; also masks (0 = false, anything else = true).
+    U8,
+}
+
+impl DType {
+    /// All element types.
+    pub const ALL: [DType; 7] =
+        [DType::F32, DType::F16, DType::Bf16, DType::F64, DType::I32, DType::I64, DType::U8];
+
+    /// Bytes of one element.
+    pub const fn size(self) -> usize {
+        match self {
+            DType::F64 | DType::I64 => 8,
+            DType::F32 | DType::I32 => 4,
+            DType::F16 | DType::Bf16 => 2,
+            DType::U8 => 1,
+        }
+    }
+
+    /// True for the four floating-point types.
+    pub const fn is_float(self) -> bool {
+        matches!(self, DType::F32 | DType::F16 | DType::Bf16 | DType::F64)
+    }
+
+    /// True for the two 16-bit floating-point types.
+    pub const fn is_half(self) -> bool {
+        matches!(self, DType::F16 | DType::Bf16)
+    }
+
+    /// True for the index types, i32 and i64.
+    pub const fn is_index(self) -> bool {
+        matches!(self, DType::I32 | DType::I64)
+    }
+
+    /// The type in which statistics and losses of data of this type are kept: f64 for f64, f32 for the other floats.
+    pub const fn accumulator(self) -> DType {
+        match self {
+            DType::F64 => DType::F64,
+            _ => DType::F32,
+        }
+    }
+
+    /// Lower-case name, as in case files and safetensors-like tables: `f32`, `bf16`, `i64`, `u8`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            DType::F32 => "f32",
+            DType::F16 => "f16",
+            DType::Bf16 => "bf16",
+            DType::F64 => "f64",
+            DType::I32 => "i32",
+            DType::I64 => "i64",
+            DType::U8 => "u8",
+        }
+    }
+
+    /// The type of that name.
+    pub fn from_name(name: &str) -> Option<DType> {
+        DType::ALL.into_iter().find(|d| d.name() == name)
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// A Rust type that is the host form of a [`DType`]. Sealed.
+pub trait Element: bytemuck::Pod + sealed::Sealed + Send + Sync + PartialEq + fmt::Debug + 'static {
+    /// The matching element type.
+    const DTYPE: DType;
+}
+
+macro_rules! element {
+    ($($t:ty => $d:ident),*) => {$(
+        impl sealed::Sealed for $t {}
+        impl Element for $t {
+            const DTYPE: DType = DType::$d;
+        }
+    )*};
+}
+element!(f32 => F32, f16 => F16, bf16 => Bf16, f64 => F64, i32 => I32, i64 => I64, u8 => U8);

@@ -1,0 +1,5 @@
+//! Engine.
+mod ops;
+/// Engine.
+#[derive(Debug)]
+pub struct Engine;

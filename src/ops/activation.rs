@@ -1,0 +1,97 @@
+//! Activations and the softmax family.
+
+use crate::buffer::{GradMut, View, ViewMut};
+use crate::error::Result;
+
+/// Activation functions. Names and edge cases are those of `torch.nn.functional.<name>`.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[non_exhaustive]
+pub enum Activation {
+    /// x
+    #[default]
+    Identity,
+    /// 0 if x <= 0, else x; NaN passes
+    Relu,
+    /// x if x > 0, else slope*x
+    LeakyRelu {
+        /// factor of negative inputs, default 0.01
+        slope: f64,
+    },
+    /// 1 / (1 + e^-x)
+    Sigmoid,
+    /// hyperbolic tangent
+    Tanh,
+    /// x * Phi(x), exact
+    Gelu,
+    /// the tanh approximation of gelu
+    GeluTanh,
+    /// x * sigmoid(beta*x); silu for beta = 1
+    Swish {
+        /// slope of the gate, default 1
+        beta: f64,
+    },
+    /// x if x > 0, else alpha*(e^x - 1)
+    Elu {
+        /// scale of the negative part, default 1
+        alpha: f64,
+    },
+    /// x * tanh(softplus(x))
+    Mish,
+    /// ln(1 + e^(beta x)) / beta, linear where beta*x > threshold
+    Softplus {
+        /// sharpness, default 1
+        beta: f64,
+        /// switch to x, default 20
+        threshold: f64,
+    },
+    /// x * relu6(x + 3) / 6
+    Hardswish,
+    /// scaled elu of Klambauer et al. (2017)
+    Selu,
+    /// relu6(x + 3) / 6
+    Hardsigmoid,
+    /// clamp(x, lo, hi)
+    Hardtanh {
+        /// lower bound, default -1
+        lo: f64,
+        /// upper bound, default 1
+        hi: f64,
+    },
+    /// clamp(x, 0, 6)
+    Relu6,
+}
+
+/// The tensor that an activation's backward reads.
+#[derive(Debug, Clone, Copy)]
+pub enum Saved<'a> {
+    /// The forward's input.
+    Input(View<'a>),
+    /// The forward's output.
+    Output(View<'a>),
+}
+
+/// Normalised exponentials along an axis.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Softmax {
+    /// e^x / sum e^x
+    Softmax,
+    /// x - ln sum e^x
+    LogSoftmax,
+}
+
+op_family! {
+    /// Activations. Inputs of any strides, outputs of the same shape and dtype (floats). Deterministic.
+    pub trait ActivationOps : Activation => ACTIVATION_OPS {
+        /// y = act(x).
+        fn activation(&self, act: Activation, x: View<'_>, y: ViewMut<'_>) -> Result<()>;
+        /// dx = dy * act'. Sigmoid and tanh read the output; relu and elu (alpha >= 0) read either; all others read the input. `Invalid` for
+        /// the other tensor.
+        fn activation_bwd(&self, act: Activation, dy: View<'_>, saved: Saved<'_>, dx: GradMut<'_>) -> Result<()>;
+        /// Softmax or log-softmax of a contiguous tensor along `axis`. A slice of only -inf, or with +inf or NaN, is all NaN. Oracle
+        /// `torch.softmax`, `torch.log_softmax`. Errors: axis out of range.
+        fn softmax(&self, kind: Softmax, axis: usize, x: View<'_>, y: ViewMut<'_>) -> Result<()>;
+        /// Softmax: dx = y*(dy - sum dy*y); log-softmax: dx = dy - e^y * sum dy. Reads the forward's output y.
+        fn softmax_bwd(&self, kind: Softmax, axis: usize, dy: View<'_>, y: View<'_>, dx: GradMut<'_>) -> Result<()>;
+    }
+}

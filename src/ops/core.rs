@@ -1,0 +1,138 @@
+//! Memory, copies, streams, events and introspection.
+
+use std::sync::Arc;
+
+use crate::backend::IGpuBackend;
+use crate::buffer::{Buffer, View, ViewMut};
+use crate::device::{Caps, DeviceId};
+use crate::dtype::DType;
+use crate::error::Result;
+
+/// Bytes held by a handle's memory pool.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct MemoryStats {
+    /// Bytes in live buffers (after rounding to size classes).
+    pub in_use: usize,
+    /// Bytes kept for reuse.
+    pub cached: usize,
+    /// Highest `in_use` so far.
+    pub peak: usize,
+}
+
+/// What a device has been asked to do since it was opened. All handles of a device share one set.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Kernels launched (CPU backend: operations run).
+    pub launches: u64,
+    /// Copies from host to device.
+    pub uploads: u64,
+    /// Copies from device to host.
+    pub downloads: u64,
+    /// Kernel units compiled (a hit in the disk cache is none).
+    pub compiles: u64,
+    /// Allocations that reached the driver (a hit in the pool is none).
+    pub allocations: u64,
+    /// Times the host waited for the device.
+    pub syncs: u64,
+}
+
+/// A recorded point of a stream.
+#[derive(Debug, Clone)]
+pub struct Event(pub(crate) Arc<dyn EventImpl>);
+
+pub(crate) trait EventImpl: Send + Sync + std::fmt::Debug {
+    /// Waits on the host.
+    fn wait_host(&self) -> Result<()>;
+    /// Nanoseconds of device time from `self` to `later`.
+    fn elapsed_ns(&self, later: &dyn EventImpl) -> Result<u64>;
+    fn as_any(&self) -> &dyn std::any::Any;
+}
+
+impl Event {
+    /// Waits on the host until the device has passed this point.
+    pub fn synchronize(&self) -> Result<()> {
+        self.0.wait_host()
+    }
+
+    /// Device time in nanoseconds between this event and a later one of the same device, both already passed.
+    pub fn elapsed_ns(&self, later: &Event) -> Result<u64> {
+        self.0.elapsed_ns(&*later.0)
+    }
+}
+
+/// Which implementation serves an operation, and why not the others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Choice {
+    /// The operation.
+    pub op: &'static str,
+    /// The variant that would run.
+    pub chosen: String,
+    /// The file (or vendor library) that it comes from.
+    pub source: String,
+    /// The other variants, each with the reason why it does not run.
+    pub rejected: Vec<(String, String)>,
+}
+
+/// An argument of a user's kernel.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum RawArg<'a> {
+    /// A buffer that is read. In the kernel: `GK_IN(type, name)` with `GK_BIND(type, name)`.
+    In(View<'a>),
+    /// A buffer that is written. In the kernel: `GK_OUT(type, name)` with `GK_BIND(type, name)`.
+    Out(ViewMut<'a>),
+    /// `int`.
+    I32(i32),
+    /// `gk_i64`.
+    I64(i64),
+    /// `float`.
+    F32(f32),
+}
+
+/// A compiled kernel of the user, for [`CoreOps::launch_raw`].
+#[derive(Debug, Clone)]
+pub struct RawKernel(pub(crate) Arc<dyn std::any::Any + Send + Sync>);
+
+op_family! {
+    /// Memory, copies, streams, events and introspection.
+    pub trait CoreOps : Core => CORE_OPS {
+        /// The device of this handle.
+        fn id(&self) -> DeviceId;
+        /// What the device is and can do.
+        fn caps(&self) -> &Caps;
+        /// A buffer of `len` elements with unspecified contents. Errors: `OutOfMemory`, `Unsupported` dtype.
+        fn alloc(&self, dtype: DType, len: usize) -> Result<Buffer>;
+        /// Copies host bytes into a contiguous view (`src.len()` must be its size in bytes). May return before the copy is done; `src` can
+        /// be reused at once.
+        fn write_bytes(&self, dst: ViewMut<'_>, src: &[u8]) -> Result<()>;
+        /// Waits for all work of this handle, then copies a contiguous view to the host. Reports pending asynchronous errors.
+        fn read_bytes(&self, src: View<'_>, dst: &mut [u8]) -> Result<()>;
+        /// Byte-exact copy between contiguous views of equal dtype and size (`copy_buffer`). Overlapping ranges are `Invalid`.
+        fn copy(&self, src: View<'_>, dst: ViewMut<'_>) -> Result<()>;
+        /// Waits until all work of this handle is done and reports asynchronous errors (`IndexOutOfRange`, `Poisoned`).
+        fn synchronize(&self) -> Result<()>;
+        /// Another handle of the same device with a stream of its own; compiled kernels are shared.
+        fn fork_stream(&self) -> Result<Arc<dyn IGpuBackend>>;
+        /// Marks the current end of the stream.
+        fn record(&self) -> Result<Event>;
+        /// Lets later work of this handle wait for an event of the same device (any stream).
+        fn wait(&self, event: &Event) -> Result<()>;
+        /// Counters of the device.
+        fn counters(&self) -> Counters;
+        /// Memory of this handle's pool.
+        fn memory(&self) -> MemoryStats;
+        /// Returns cached blocks to the driver.
+        fn trim(&self) -> Result<()>;
+        /// Compiles the named kernel units (`family` names as in [`Family::name`](crate::ops::Family::name)) for f32 before first use.
+        fn warmup(&self, families: &[crate::ops::Family]) -> Result<()>;
+        /// Which variant of `op` (an [`OpInfo`](crate::ops::OpInfo) name) this handle would run for a typical problem.
+        fn explain(&self, op: &str) -> Result<Choice>;
+        /// Compiles a kernel of the user's. `source` is written in the dialect of `docs/KERNEL_DIALECT.md` (the prelude is put in front),
+        /// `entry` names its `GK_KERNEL`, `dtype` selects `gk_t`. Errors: `Compile`; `Unsupported` on the CPU backend.
+        fn compile_raw(&self, source: &str, entry: &str, dtype: DType) -> Result<RawKernel>;
+        /// Launches a user's kernel with `grid` blocks of `block` work-items. The argument list must match the kernel's prototype: a wrong
+        /// type or count is undefined behaviour on some drivers, hence `launch_raw` is only as safe as the kernel's author makes it.
+        /// Errors: `Invalid` geometry or foreign buffers.
+        fn launch_raw(&self, kernel: &RawKernel, grid: [u32; 3], block: [u32; 3], args: &mut [RawArg<'_>]) -> Result<()>;
+    }
+}

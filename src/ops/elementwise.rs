@@ -1,0 +1,332 @@
+//! Unary, binary and ternary arithmetic with broadcasting.
+
+use crate::buffer::{GradMut, View, ViewMut};
+use crate::error::Result;
+
+/// Functions of one tensor. Names and edge cases are those of `torch.<name>`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub enum Unary {
+    /// -x
+    Neg,
+    /// |x|; the gradient at 0 is 0
+    Abs,
+    /// -1, 0, 1; NaN gives 0
+    Sign,
+    /// e^x
+    Exp,
+    /// 2^x
+    Exp2,
+    /// 10^x
+    Exp10,
+    /// e^x - 1, accurate near 0
+    Expm1,
+    /// ln(1 + x), accurate near 0
+    Log1p,
+    /// natural logarithm
+    Log,
+    /// base-2 logarithm
+    Log2,
+    /// base-10 logarithm
+    Log10,
+    /// square root
+    Sqrt,
+    /// 1 / sqrt(x)
+    Rsqrt,
+    /// real cube root
+    Cbrt,
+    /// x^2
+    Square,
+    /// 1 / x
+    Reciprocal,
+    /// sine
+    Sin,
+    /// cosine
+    Cos,
+    /// tangent
+    Tan,
+    /// inverse sine
+    Asin,
+    /// inverse cosine
+    Acos,
+    /// inverse tangent
+    Atan,
+    /// hyperbolic sine
+    Sinh,
+    /// hyperbolic cosine
+    Cosh,
+    /// inverse hyperbolic sine
+    Asinh,
+    /// inverse hyperbolic cosine
+    Acosh,
+    /// inverse hyperbolic tangent
+    Atanh,
+    /// error function
+    Erf,
+    /// complementary error function
+    Erfc,
+    /// inverse error function
+    Erfinv,
+    /// largest integer not above x
+    Floor,
+    /// smallest integer not below x
+    Ceil,
+    /// integer part
+    Trunc,
+    /// x - trunc(x)
+    Frac,
+    /// nearest integer, halves to even, at `decimals` decimal places
+    Round {
+        /// decimal places
+        decimals: i32,
+    },
+    /// ln |Gamma(x)|
+    Lgamma,
+    /// derivative of ln Gamma
+    Digamma,
+    /// n-th derivative of digamma
+    Polygamma {
+        /// order, at least 0
+        n: i32,
+    },
+    /// modified Bessel function of the first kind, order 0
+    I0,
+    /// I0 scaled by exp(-|x|)
+    I0e,
+    /// modified Bessel function of the first kind, order 1
+    I1,
+    /// I1 scaled by exp(-|x|)
+    I1e,
+    /// c * x
+    Scale {
+        /// factor
+        c: f64,
+    },
+    /// x + c
+    AddScalar {
+        /// summand
+        c: f64,
+    },
+    /// c - x
+    RsubScalar {
+        /// minuend
+        c: f64,
+    },
+    /// x^c
+    PowScalar {
+        /// exponent
+        c: f64,
+    },
+    /// min(max(x, lo), hi) with NaN kept; an absent bound does not bind; lo > hi gives hi. No gradient at or outside the bounds.
+    Clamp {
+        /// lower bound
+        lo: Option<f64>,
+        /// upper bound
+        hi: Option<f64>,
+    },
+    /// replaces NaN and infinities; `None` for an infinity means the largest finite value of the dtype with its sign
+    NanToNum {
+        /// replacement of NaN
+        nan: f64,
+        /// replacement of +inf
+        posinf: Option<f64>,
+        /// replacement of -inf
+        neginf: Option<f64>,
+    },
+    /// u8: is NaN
+    IsNan,
+    /// u8: is an infinity
+    IsInf,
+    /// u8: is neither NaN nor an infinity
+    IsFinite,
+    /// u8 to u8: is zero
+    LogicalNot,
+    /// integer complement
+    BitwiseNot,
+}
+
+/// Functions of two tensors, broadcast against each other. Names and edge cases are those of `torch.<name>`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub enum Binary {
+    /// a + alpha*b; integers allowed
+    Add {
+        /// factor of b
+        alpha: f64,
+    },
+    /// a - b; integers allowed
+    Sub,
+    /// a * b; integers allowed
+    Mul,
+    /// a / b; floats only
+    Div,
+    /// floor(a / b); integer division by zero gives 0 and `IndexOutOfRange`
+    DivFloor,
+    /// trunc(a / b); integer division by zero gives 0 and `IndexOutOfRange`
+    DivTrunc,
+    /// a^b
+    Pow,
+    /// larger, NaN wins; gradient halved on ties
+    Maximum,
+    /// smaller, NaN wins; gradient halved on ties
+    Minimum,
+    /// larger, numbers win over NaN
+    Fmax,
+    /// smaller, numbers win over NaN
+    Fmin,
+    /// a - b*floor(a/b)
+    Remainder,
+    /// C's fmod
+    Fmod,
+    /// angle of (b, a)
+    Atan2,
+    /// sqrt(a^2 + b^2) without overflow; gradient 0 at the origin
+    Hypot,
+    /// |a| with the sign of b
+    Copysign,
+    /// ln(e^a + e^b)
+    Logaddexp,
+    /// log2(2^a + 2^b)
+    Logaddexp2,
+    /// a ln b, 0 where a = 0
+    Xlogy,
+    /// a ln(1 + b), 0 where a = 0
+    Xlog1py,
+    /// u8: a = b
+    Eq,
+    /// u8: a != b
+    Ne,
+    /// u8: a < b
+    Lt,
+    /// u8: a <= b
+    Le,
+    /// u8: a > b
+    Gt,
+    /// u8: a >= b
+    Ge,
+    /// u8 operands and result
+    LogicalAnd,
+    /// u8 operands and result
+    LogicalOr,
+    /// u8 operands and result
+    LogicalXor,
+    /// integers
+    BitwiseAnd,
+    /// integers
+    BitwiseOr,
+    /// integers
+    BitwiseXor,
+    /// integers; a shift by the width or more gives 0
+    Shl,
+    /// integers; fills with the sign of signed types
+    Shr,
+    /// a + t*(b - a), exact at t = 0 and 1
+    Lerp {
+        /// weight of b
+        t: f64,
+    },
+    /// ca*a + cb*b
+    AddScaled {
+        /// factor of a
+        ca: f64,
+        /// factor of b
+        cb: f64,
+    },
+    /// the next representable value from a towards b
+    Nextafter,
+    /// a * 2^b, b is i32
+    Ldexp,
+    /// max(x, lo) with a tensor bound, NaN kept; the gradient of a tie goes to neither
+    ClampMin,
+    /// min(x, hi) with a tensor bound, NaN kept; the gradient of a tie goes to neither
+    ClampMax,
+    /// relu(a + b)
+    AddRelu,
+    /// sigmoid(a + b)
+    AddSigmoid,
+    /// gelu(a + b), the exact form
+    AddGelu,
+    /// Hurwitz zeta function zeta(a, b)
+    Zeta,
+}
+
+/// Functions of three tensors, broadcast against each other.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub enum Ternary {
+    /// a ? b : c with a mask a (u8); a selection, so NaN of the other branch does not leak. Any dtype.
+    Where,
+    /// a + c*(b - a) with a tensor weight c
+    Lerp,
+    /// a*b + c with a single rounding
+    Fma,
+    /// a + v*b*c
+    Addcmul {
+        /// factor
+        v: f64,
+    },
+    /// a + v*b/c
+    Addcdiv {
+        /// factor
+        v: f64,
+    },
+    /// min(max(a, b), c) with tensor bounds, NaN kept
+    Clamp,
+}
+
+/// Operands of [`ElementwiseOps::binary_bwd`].
+#[derive(Debug)]
+pub struct BinaryBwd<'a> {
+    /// Upstream gradient, shape of the result.
+    pub dy: View<'a>,
+    /// First operand as given to the forward.
+    pub a: View<'a>,
+    /// Second operand as given to the forward.
+    pub b: View<'a>,
+    /// Gradient of `a`, shape of `a`.
+    pub da: Option<GradMut<'a>>,
+    /// Gradient of `b`, shape of `b`.
+    pub db: Option<GradMut<'a>>,
+}
+
+/// Operands of [`ElementwiseOps::ternary_bwd`].
+#[derive(Debug)]
+pub struct TernaryBwd<'a> {
+    /// Upstream gradient, shape of the result.
+    pub dy: View<'a>,
+    /// First operand as given to the forward.
+    pub a: View<'a>,
+    /// Second operand as given to the forward.
+    pub b: View<'a>,
+    /// Third operand as given to the forward.
+    pub c: View<'a>,
+    /// Gradient of `a` (`None` for `Where`, whose `a` is a mask).
+    pub da: Option<GradMut<'a>>,
+    /// Gradient of `b`.
+    pub db: Option<GradMut<'a>>,
+    /// Gradient of `c`.
+    pub dc: Option<GradMut<'a>>,
+}
+
+op_family! {
+    /// Elementwise arithmetic. All operands may have any strides; operands broadcast to the shape of the output. Sources: `torch.*` of the
+    /// function's name. Gradients of broadcast operands are summed over the repeated axes. Errors: `Invalid` for shapes that do not
+    /// broadcast, unequal dtypes, an output of another shape, overlap; `Unsupported` for f64 where the device has none.
+    pub trait ElementwiseOps : Elementwise => ELEMENTWISE_OPS {
+        /// y = op(x). `y` has x's shape; its dtype is x's, or u8 for the predicates.
+        fn unary(&self, op: Unary, x: View<'_>, y: ViewMut<'_>) -> Result<()>;
+        /// dx = dy * op'(x). `Invalid` for functions without a gradient (predicates, bit operations, `Polygamma` beyond order 0 has one).
+        fn unary_bwd(&self, op: Unary, dy: View<'_>, x: View<'_>, dx: GradMut<'_>) -> Result<()>;
+        /// y = op(a, b). `y` has the broadcast shape; its dtype is that of the operands, or u8 for comparisons and logic.
+        fn binary(&self, op: Binary, a: View<'_>, b: View<'_>, y: ViewMut<'_>) -> Result<()>;
+        /// Gradients of [`ElementwiseOps::binary`], summed to the operands' shapes. `Invalid` for functions without one.
+        fn binary_bwd(&self, op: Binary, io: BinaryBwd<'_>) -> Result<()>;
+        /// y = op(a, b, c).
+        fn ternary(&self, op: Ternary, a: View<'_>, b: View<'_>, c: View<'_>, y: ViewMut<'_>) -> Result<()>;
+        /// Gradients of [`ElementwiseOps::ternary`], summed to the operands' shapes.
+        fn ternary_bwd(&self, op: Ternary, io: TernaryBwd<'_>) -> Result<()>;
+        /// Converts between any two dtypes: floats round to nearest even (f32 to f16 overflows to infinity), float to integer truncates and
+        /// saturates with NaN giving 0, integers wrap. Oracle `x.to(dtype)`.
+        fn cast(&self, x: View<'_>, y: ViewMut<'_>) -> Result<()>;
+    }
+}

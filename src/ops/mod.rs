@@ -1,0 +1,119 @@
+//! The operations: one object-safe trait per family, bundled by [`IGpuBackend`](crate::IGpuBackend).
+//!
+//! Rules that hold for every operation:
+//!
+//! * **Order.** All work of a handle goes to one in-order stream. Nothing blocks the host except `read_bytes`, `synchronize` and `Event` waits.
+//! * **Checks first.** Shapes, dtypes, ranges and aliasing are checked before anything is launched; an error leaves outputs untouched.
+//! * **Dtypes.** There is no implicit promotion. f16 and bf16 are computed in f32 and rounded once to nearest-even at the store. Statistics,
+//!   losses and optimizer state are f32 (f64 for f64 data).
+//! * **Aliasing.** An elementwise output may be exactly one of its inputs (same buffer, shape, strides, offset). Any other overlap is `Invalid`.
+//! * **Gradients** go to [`GradMut`]s, which overwrite or accumulate.
+//! * **Broadcasting** is NumPy's: aligned right, size 1 repeats.
+//! * **Indices** are i32 or i64; an index out of range reads 0, drops the write and is reported as `IndexOutOfRange` by the next call that
+//!   waits for the device. Negative indices are out of range.
+//! * **Determinism.** The same call on the same device gives the same bits.
+//! * **Empty tensors** launch nothing.
+//!
+//! [`GradMut`]: crate::GradMut
+
+/// One operation of a family, as declared by its trait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OpInfo {
+    /// Method name.
+    pub name: &'static str,
+    /// Family.
+    pub family: Family,
+}
+
+/// The kernel families.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Family {
+    /// Memory, streams, introspection.
+    Core,
+    /// Unary, binary and ternary arithmetic with broadcasting.
+    Elementwise,
+    /// Activations and softmax.
+    Activation,
+    /// Reductions along axes.
+    Reduce,
+    /// Movement and creation.
+    Shape,
+    /// Gather and scatter along an axis.
+    Index,
+    /// Matrix products with fused epilogues.
+    Gemm,
+    /// Losses.
+    Loss,
+    /// Optimizer steps and gradient clipping.
+    Optimizer,
+    /// Random numbers and dropout.
+    Random,
+}
+
+/// Declares a family trait, its table of [`OpInfo`] rows and the forwarding to `Arc` and `Box`, from one list of methods.
+macro_rules! op_family {
+    (
+        $(#[$tm:meta])*
+        pub trait $tr:ident : $family:ident => $table:ident {
+            $( $(#[$m:meta])* fn $name:ident(&self $(, $arg:ident : $ty:ty)* $(,)?) $(-> $ret:ty)?; )*
+        }
+    ) => {
+        $(#[$tm])*
+        pub trait $tr: Send + Sync {
+            $( $(#[$m])* fn $name(&self $(, $arg: $ty)*) $(-> $ret)?; )*
+        }
+
+        #[doc = concat!("The operations of [`", stringify!($tr), "`].")]
+        pub const $table: &[$crate::ops::OpInfo] = &[
+            $( $crate::ops::OpInfo { name: stringify!($name), family: $crate::ops::Family::$family }, )*
+        ];
+
+        impl<T: ?Sized + $tr> $tr for std::sync::Arc<T> {
+            $( fn $name(&self $(, $arg: $ty)*) $(-> $ret)? { (**self).$name($($arg),*) } )*
+        }
+        impl<T: ?Sized + $tr> $tr for Box<T> {
+            $( fn $name(&self $(, $arg: $ty)*) $(-> $ret)? { (**self).$name($($arg),*) } )*
+        }
+    };
+}
+
+mod activation;
+mod core;
+mod elementwise;
+mod gemm;
+mod index;
+mod loss;
+mod optimizer;
+mod random;
+mod reduce;
+mod shape;
+
+pub use self::activation::*;
+pub use self::core::*;
+pub use self::elementwise::*;
+pub use self::gemm::*;
+pub use self::index::*;
+pub use self::loss::*;
+pub use self::optimizer::*;
+pub use self::random::*;
+pub use self::reduce::*;
+pub use self::shape::*;
+
+/// Every operation of every family.
+pub fn all_ops() -> impl Iterator<Item = &'static OpInfo> {
+    [
+        CORE_OPS,
+        ELEMENTWISE_OPS,
+        ACTIVATION_OPS,
+        REDUCE_OPS,
+        SHAPE_OPS,
+        INDEX_OPS,
+        GEMM_OPS,
+        LOSS_OPS,
+        OPTIMIZER_OPS,
+        RANDOM_OPS,
+    ]
+    .into_iter()
+    .flatten()
+}
