@@ -11,7 +11,7 @@ use std::sync::{Arc, RwLock};
 use half::{bf16, f16};
 
 use crate::device::DeviceId;
-use crate::driver::RawMem;
+use crate::driver::{RawMem, RawStream};
 use crate::dtype::DType;
 use crate::error::{GpuError, Result};
 use crate::layout::Layout;
@@ -40,6 +40,10 @@ pub(crate) enum Mem {
 /// Takes back the memory of dropped blocks.
 pub(crate) trait Home: Send + Sync {
     fn reclaim(&self, mem: Mem, bytes: usize);
+    /// Gives up a live block of this size: its memory moves to another home.
+    fn release(&self, bytes: usize);
+    /// The stream whose order protects the blocks; `None` where work is done before calls return.
+    fn stream(&self) -> Option<RawStream>;
 }
 
 /// A reference-counted piece of device memory. Opaque; reached through [`Buffer`].
@@ -99,6 +103,13 @@ impl Block {
     }
 }
 
+impl Block {
+    /// Takes the memory out, so that another home can be given to it.
+    pub(crate) fn take(mut self) -> (Option<Mem>, usize, Option<Arc<dyn Home>>) {
+        (self.mem.take(), self.bytes, self.home.take())
+    }
+}
+
 impl Drop for Block {
     fn drop(&mut self) {
         if let (Some(mem), Some(home)) = (self.mem.take(), self.home.take()) {
@@ -124,6 +135,11 @@ pub struct Buffer {
 impl Buffer {
     pub(crate) fn new(block: Arc<Block>, dtype: DType, len: usize) -> Self {
         Buffer { block, dtype, len }
+    }
+
+    /// The block, if nothing else holds it.
+    pub(crate) fn into_block(self) -> Option<Block> {
+        Arc::try_unwrap(self.block).ok()
     }
 
     /// Element type.

@@ -41,6 +41,7 @@ struct Shared {
     uploads: AtomicU64,
     downloads: AtomicU64,
     allocations: AtomicU64,
+    syncs: AtomicU64,
     streams: AtomicU64,
     /// First operation that met an index out of range since the last waiting call.
     index_error: Mutex<Option<&'static str>>,
@@ -60,6 +61,7 @@ impl CpuBackend {
             uploads: AtomicU64::new(0),
             downloads: AtomicU64::new(0),
             allocations: AtomicU64::new(0),
+            syncs: AtomicU64::new(0),
             streams: AtomicU64::new(1),
             index_error: Mutex::new(None),
         };

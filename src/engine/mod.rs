@@ -1,5 +1,222 @@
-//! Engine.
+//! The one implementation of all families over any [`Driver`]: argument checks, choice of variants, kernel units, memory pool, launches.
+
+pub(crate) mod cache;
+pub(crate) mod launch;
 mod ops;
-/// Engine.
-#[derive(Debug)]
-pub struct Engine;
+pub(crate) mod pool;
+pub(crate) mod program;
+pub(crate) mod variants;
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use crate::buffer::{Block, Buffer, Mem};
+use crate::device::Caps;
+use crate::driver::{Driver, RawMem, RawStream};
+use crate::dtype::DType;
+use crate::error::{GpuError, Result};
+use crate::ops::Counters;
+
+/// A device with one in-order stream, driven through a [`Driver`]. Cheap to clone; clones share the stream.
+#[derive(Clone)]
+pub struct Engine {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    device: Arc<Device>,
+    pool: Arc<pool::Pool>,
+    stream: RawStream,
+    /// Number of the stream within the process; blocks carry it.
+    stream_id: u64,
+    /// First asynchronous failure; after it every call is refused.
+    poison: Mutex<Option<Arc<str>>>,
+    poisoned: AtomicBool,
+    /// One i32 on the device that kernels set to the code of an operation that met an index out of range.
+    error_word: Buffer,
+    /// Whether a kernel that may set the word was launched since it was last read.
+    error_pending: AtomicBool,
+    /// Uploaded argument tables, by content.
+    tables: Mutex<launch::TableCache>,
+}
+
+/// What all handles of a device share.
+struct Device {
+    driver: Arc<dyn Driver>,
+    counts: Arc<Counts>,
+    programs: program::Programs,
+    variants: variants::Pins,
+    sync_each: bool,
+}
+
+/// Counters of a device.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    launches: AtomicU64,
+    uploads: AtomicU64,
+    downloads: AtomicU64,
+    compiles: AtomicU64,
+    allocations: AtomicU64,
+    syncs: AtomicU64,
+}
+
+impl Counts {
+    pub(crate) fn allocations(&self) {
+        self.allocations.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn snapshot(&self) -> Counters {
+        let get = |c: &AtomicU64| c.load(Ordering::Relaxed);
+        Counters {
+            launches: get(&self.launches),
+            uploads: get(&self.uploads),
+            downloads: get(&self.downloads),
+            compiles: get(&self.compiles),
+            allocations: get(&self.allocations),
+            syncs: get(&self.syncs),
+        }
+    }
+}
+
+fn next_stream_id() -> u64 {
+    static NEXT: AtomicI64 = AtomicI64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed) as u64
+}
+
+impl Engine {
+    /// An engine on a driver, with a new stream. Reads the `TREFOIL_` variables of `docs/ENVIRONMENT.md`.
+    ///
+    /// Errors: what the driver says to a new stream and a first small allocation; `Config` for a malformed `TREFOIL_VARIANT`.
+    pub fn new(driver: Arc<dyn Driver>) -> Result<Self> {
+        let device = Device {
+            driver,
+            counts: Arc::default(),
+            programs: program::Programs::new(cache::DiskCache::from_env()),
+            variants: variants::Pins::from_env()?,
+            sync_each: std::env::var("TREFOIL_SYNC").is_ok_and(|v| v != "0"),
+        };
+        Engine::on(Arc::new(device))
+    }
+
+    fn on(device: Arc<Device>) -> Result<Self> {
+        let stream = device.driver.new_stream()?;
+        let stream_id = next_stream_id();
+        let pool = Arc::new(pool::Pool::new(device.driver.clone(), stream, device.counts.clone()));
+        let error_word = alloc_from(&device, &pool, stream_id, DType::I32, 1)?;
+        if let Some(raw) = error_word.view().block().raw() {
+            // SAFETY: the word is 4 bytes of live memory.
+            unsafe { device.driver.copy_in(stream, raw, 0, &0i32.to_le_bytes())? };
+        }
+        let inner = Inner {
+            device,
+            pool,
+            stream,
+            stream_id,
+            poison: Mutex::new(None),
+            poisoned: AtomicBool::new(false),
+            error_word,
+            error_pending: AtomicBool::new(false),
+            tables: Mutex::default(),
+        };
+        Ok(Engine { inner: Arc::new(inner) })
+    }
+
+    /// The driver under this engine.
+    pub fn driver(&self) -> &Arc<dyn Driver> {
+        &self.inner.device.driver
+    }
+
+    /// Wraps memory that somebody else owns, without copying. It is never freed by trefoil.
+    ///
+    /// # Safety
+    /// `raw` is memory of this engine's device and API (a device address for CUDA and HIP, a `cl_mem` of the same context for OpenCL) of at
+    /// least `len` elements of `dtype`, stays alive while the buffer or a view of it is in use, and its other users order their work against
+    /// this engine's stream.
+    pub unsafe fn import(&self, raw: RawMem, dtype: DType, len: usize) -> Buffer {
+        let bytes = len * dtype.size();
+        let id = self.driver().caps().id;
+        Buffer::new(Arc::new(Block::new(id, self.inner.stream_id, bytes, Mem::Device(raw), None)), dtype, len)
+    }
+
+    /// Chooses the variant that serves `op` from now on: `portable` or a variant's name. For tests and comparisons.
+    pub fn pin_variant(&self, op: &str, variant: &str) {
+        self.inner.device.variants.pin(op, variant);
+    }
+
+    fn alloc_buffer(&self, dtype: DType, len: usize) -> Result<Buffer> {
+        self.check_poison()?;
+        let i = &self.inner;
+        alloc_from(&i.device, &i.pool, i.stream_id, dtype, len)
+    }
+
+    fn check_poison(&self) -> Result<()> {
+        if self.inner.poisoned.load(Ordering::Acquire) {
+            let first = self.inner.poison.lock().unwrap_or_else(|p| p.into_inner());
+            if let Some(first) = first.clone() {
+                return Err(GpuError::Poisoned { first });
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes an asynchronous failure sticky and passes it on.
+    fn poison(&self, e: GpuError) -> GpuError {
+        let mut first = self.inner.poison.lock().unwrap_or_else(|p| p.into_inner());
+        first.get_or_insert_with(|| e.to_string().into());
+        self.inner.poisoned.store(true, Ordering::Release);
+        e
+    }
+
+    /// Waits for the stream and reports what failed on it, an index out of range included.
+    fn wait_idle(&self) -> Result<()> {
+        self.check_poison()?;
+        let i = &self.inner;
+        i.device.counts.syncs.fetch_add(1, Ordering::Relaxed);
+        i.device.driver.synchronize(i.stream).map_err(|e| self.poison(e))?;
+        if !i.error_pending.swap(false, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let Some(raw) = i.error_word.view().block().raw() else { return Ok(()) };
+        let mut word = [0u8; 4];
+        // SAFETY: the word is 4 bytes of live memory.
+        unsafe { i.device.driver.copy_out(i.stream, raw, 0, &mut word).map_err(|e| self.poison(e))? };
+        let code = i32::from_le_bytes(word);
+        if code == 0 {
+            return Ok(());
+        }
+        // SAFETY: as above.
+        unsafe { i.device.driver.copy_in(i.stream, raw, 0, &0i32.to_le_bytes()).map_err(|e| self.poison(e))? };
+        Err(GpuError::IndexOutOfRange { op: launch::op_of_code(code) })
+    }
+
+    /// Capabilities of the device.
+    fn device_caps(&self) -> &Caps {
+        self.inner.device.driver.caps()
+    }
+}
+
+fn alloc_from(
+    device: &Device,
+    pool: &Arc<pool::Pool>,
+    stream_id: u64,
+    dtype: DType,
+    len: usize,
+) -> Result<Buffer> {
+    let caps = device.driver.caps();
+    if !caps.supports(dtype) {
+        return Err(GpuError::Unsupported { op: "alloc", device: caps.id, why: "the device has no f64".into() });
+    }
+    let Some(bytes) = len.checked_mul(dtype.size()).filter(|&b| b < 1 << 62) else {
+        return Err(GpuError::invalid("alloc", "len", "a size below 2^62 bytes", format!("{len}")));
+    };
+    let (raw, size) = pool.alloc(bytes)?;
+    let block = Block::new(caps.id, stream_id, size, Mem::Device(raw), Some(pool.clone()));
+    Ok(Buffer::new(Arc::new(block), dtype, len))
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Engine({})", self.device_caps().id)
+    }
+}

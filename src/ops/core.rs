@@ -117,6 +117,9 @@ op_family! {
         fn record(&self) -> Result<Event>;
         /// Lets later work of this handle wait for an event of the same device (any stream).
         fn wait(&self, event: &Event) -> Result<()>;
+        /// Moves a buffer of another handle of the same device to this one: later work here waits for what that handle has queued so far, and
+        /// the memory returns to this handle's pool. `Invalid` for a buffer of another device, or one that views or captures still share.
+        fn adopt(&self, buffer: Buffer) -> Result<Buffer>;
         /// Counters of the device.
         fn counters(&self) -> Counters;
         /// Memory of this handle's pool.
@@ -130,9 +133,9 @@ op_family! {
         /// Compiles a kernel of the user's. `source` is written in the dialect of `docs/KERNEL_DIALECT.md` (the prelude is put in front),
         /// `entry` names its `GK_KERNEL`, `dtype` selects `gk_t`. Errors: `Compile`; `Unsupported` on the CPU backend.
         fn compile_raw(&self, source: &str, entry: &str, dtype: DType) -> Result<RawKernel>;
-        /// Launches a user's kernel with `grid` blocks of `block` work-items. The argument list must match the kernel's prototype: a wrong
+        /// Launches a user's kernel with `grid` blocks of [`BLOCK`](crate::spec::BLOCK) work-items. The argument list must match the kernel's prototype: a wrong
         /// type or count is undefined behaviour on some drivers, hence `launch_raw` is only as safe as the kernel's author makes it.
         /// Errors: `Invalid` geometry or foreign buffers.
-        fn launch_raw(&self, kernel: &RawKernel, grid: [u32; 3], block: [u32; 3], args: &mut [RawArg<'_>]) -> Result<()>;
+        fn launch_raw(&self, kernel: &RawKernel, grid: [u32; 3], args: &mut [RawArg<'_>]) -> Result<()>;
     }
 }

@@ -1,7 +1,9 @@
 //! Unary, binary and ternary arithmetic with broadcasting.
 
 use crate::buffer::{GradMut, View, ViewMut};
-use crate::error::Result;
+use crate::dtype::DType;
+use crate::error::{GpuError, Result};
+use crate::ops::check;
 
 /// Functions of one tensor. Names and edge cases are those of `torch.<name>`.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -329,4 +331,44 @@ op_family! {
         /// saturates with NaN giving 0, integers wrap. Oracle `x.to(dtype)`.
         fn cast(&self, x: View<'_>, y: ViewMut<'_>) -> Result<()>;
     }
+}
+
+impl Unary {
+    /// Whether the result is a u8 mask.
+    pub const fn is_predicate(self) -> bool {
+        matches!(self, Unary::IsNan | Unary::IsInf | Unary::IsFinite | Unary::LogicalNot)
+    }
+
+    /// Whether it has a gradient.
+    pub const fn is_differentiable(self) -> bool {
+        !self.is_predicate() && !matches!(self, Unary::BitwiseNot)
+    }
+}
+
+/// Checks of [`ElementwiseOps::unary`].
+pub(crate) fn check_unary(op: Unary, x: &View<'_>, y: &ViewMut<'_>) -> Result<()> {
+    const OP: &str = "unary";
+    let v = y.as_view();
+    check::shape(OP, "y", &v, x.shape())?;
+    match op {
+        Unary::LogicalNot => check::dtype(OP, "x", x, DType::U8)?,
+        Unary::BitwiseNot => check::one_of(OP, "x", x, &[DType::I32, DType::I64, DType::U8])?,
+        _ => check::float(OP, "x", x)?,
+    }
+    check::dtype(OP, "y", &v, if op.is_predicate() { DType::U8 } else { x.dtype() })?;
+    check::elementwise_output(OP, "y", y, &[("x", *x)])
+}
+
+/// Checks of [`ElementwiseOps::unary_bwd`].
+pub(crate) fn check_unary_bwd(op: Unary, dy: &View<'_>, x: &View<'_>, dx: &GradMut<'_>) -> Result<()> {
+    const OP: &str = "unary_bwd";
+    if !op.is_differentiable() {
+        return Err(GpuError::invalid(OP, "op", "a function with a gradient", format!("{op:?}")));
+    }
+    check::float(OP, "x", x)?;
+    for (arg, v) in [("dy", dy), ("dx", &dx.out.as_view())] {
+        check::shape(OP, arg, v, x.shape())?;
+        check::dtype(OP, arg, v, x.dtype())?;
+    }
+    check::elementwise_output(OP, "dx", &dx.out, &[("dy", *dy), ("x", *x)])
 }

@@ -79,6 +79,7 @@ macro_rules! op_family {
 }
 
 mod activation;
+pub(crate) mod check;
 mod core;
 mod elementwise;
 mod gemm;

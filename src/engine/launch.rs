@@ -1,0 +1,290 @@
+//! From operands to a launch: arguments, geometry, checks, counting.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+
+use super::Engine;
+use crate::buffer::{Buffer, View, ViewMut};
+use crate::driver::{Arg, DimsArg, LaunchConfig};
+use crate::dtype::DType;
+use crate::error::{GpuError, Result};
+use crate::layout::{Layout, MAX_RANK};
+use crate::spec::{BLOCK, KernelSpec, Role};
+
+/// How many blocks a launch has.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Grid {
+    /// A grid-stride loop over this many work-items: enough blocks to fill the device, no more.
+    Stride(usize),
+    /// Exactly this many blocks per axis. The kernel loops where a count could exceed the device's limit.
+    Blocks([usize; 3]),
+}
+
+/// Blocks per axis that every device takes on the second and third axis.
+pub(crate) const MAX_GRID_YZ: usize = 65_535;
+
+impl Engine {
+    /// Queues a kernel of the table for a storage type, specialised for `op` (empty for units without).
+    pub(crate) fn launch(
+        &self,
+        kernel: &'static KernelSpec,
+        dtype: DType,
+        op: &'static str,
+        grid: Grid,
+        args: &[Arg],
+    ) -> Result<()> {
+        self.check_poison()?;
+        debug_assert_eq!(mismatch(kernel, dtype, args), None, "{}", kernel.entry);
+        debug_assert!(kernel.dtypes.contains(&dtype), "{} has no unit for {dtype}", kernel.entry);
+        debug_assert!(op.is_empty() || kernel.ops.contains(&op), "{} has no unit for {op}", kernel.entry);
+        let d = &self.inner.device;
+        let Some(cfg) = self.geometry(grid) else { return Ok(()) };
+        let mut compiled = 0;
+        let f = d.programs.function(&*d.driver, kernel, dtype, op, &mut compiled);
+        if compiled > 0 {
+            d.counts.compiles.fetch_add(compiled, Ordering::Relaxed);
+        }
+        let f = f?;
+        d.counts.launches.fetch_add(1, Ordering::Relaxed);
+        if kernel.args.iter().any(|a| a.name == "err") {
+            self.inner.error_pending.store(true, Ordering::Release);
+        }
+        // SAFETY: the argument list was checked against the table, which a test holds against the prototype; the caller validated that the
+        // kernel stays within its views.
+        unsafe { d.driver.launch(self.inner.stream, f, &cfg, args) }
+            .map_err(|e| self.poison(name_kernel(e, kernel.entry)))?;
+        if d.sync_each {
+            d.driver.synchronize(self.inner.stream).map_err(|e| self.poison(name_kernel(e, kernel.entry)))?;
+        }
+        Ok(())
+    }
+
+    /// Grid and block; `None` for an empty grid.
+    fn geometry(&self, grid: Grid) -> Option<LaunchConfig> {
+        let caps = self.device_caps();
+        let grid = match grid {
+            Grid::Stride(items) => {
+                // Eight blocks of 256 fill a multiprocessor; a CPU gains nothing from more than a few per core.
+                let fill = caps.compute_units as usize * if caps.is_cpu { 2 } else { 8 };
+                [items.div_ceil(BLOCK as usize).min(fill.max(1)), 1, 1]
+            }
+            Grid::Blocks(b) => b,
+        };
+        if grid.contains(&0) {
+            return None;
+        }
+        Some(LaunchConfig { grid: grid.map(|g| g.min(i32::MAX as usize) as u32), block: [BLOCK, 1, 1] })
+    }
+
+    /// Pointer argument of a view: its memory and the byte offset of its first element.
+    pub(crate) fn arg_in(&self, v: &View<'_>) -> Arg {
+        let at = v.layout().offset() * v.dtype().size();
+        Arg::Mem(v.block().raw().map(|m| (m, at as u64)))
+    }
+
+    /// Pointer argument of an output.
+    pub(crate) fn arg_out(&self, v: &ViewMut<'_>) -> Arg {
+        self.arg_in(&v.as_view())
+    }
+
+    /// Pointer argument of an optional input; null without.
+    pub(crate) fn arg_opt(&self, v: Option<&View<'_>>) -> Arg {
+        v.map_or(Arg::Mem(None), |v| self.arg_in(v))
+    }
+
+    /// Pointer argument of an optional output; null without.
+    pub(crate) fn arg_opt_out(&self, v: Option<&ViewMut<'_>>) -> Arg {
+        v.map_or(Arg::Mem(None), |v| self.arg_out(v))
+    }
+
+    /// The `err` parameter of kernels that check indices.
+    pub(crate) fn arg_error(&self) -> Arg {
+        self.arg_in(&self.inner.error_word.view())
+    }
+
+    /// Refuses views of another device or stream. Every operation calls it for each operand before anything else touches them.
+    pub(crate) fn own(&self, op: &'static str, arg: &'static str, v: &View<'_>) -> Result<()> {
+        let id = self.device_caps().id;
+        if v.device() != id || v.block().raw().is_none() {
+            return Err(GpuError::invalid(op, arg, format!("a buffer on {id}"), format!("one on {}", v.device())));
+        }
+        if v.block().stream() != self.inner.stream_id {
+            return Err(GpuError::invalid(
+                op,
+                arg,
+                "a buffer of this handle's stream (CoreOps::adopt moves one over)",
+                "one of another stream of the device",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Scratch memory; it returns to the pool when dropped, and the stream's order keeps it valid for work queued until then.
+    pub(crate) fn scratch(&self, dtype: DType, len: usize) -> Result<Buffer> {
+        self.alloc_buffer(dtype, len)
+    }
+
+    /// A table of 64-bit numbers in device memory, uploaded once per content. Lists of tensors travel this way.
+    pub(crate) fn table(&self, words: &[i64]) -> Result<std::sync::Arc<Buffer>> {
+        let mut tables = self.inner.tables.lock().unwrap_or_else(|p| p.into_inner());
+        if let Some(t) = tables.get(words) {
+            return Ok(t);
+        }
+        let buffer = std::sync::Arc::new(self.alloc_buffer(DType::I64, words.len())?);
+        let Some(raw) = buffer.view().block().raw() else { return Ok(buffer) };
+        self.inner.device.counts.uploads.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the buffer was just made with this many words.
+        unsafe { self.driver().copy_in(self.inner.stream, raw, 0, bytemuck::cast_slice(words))? };
+        tables.insert(words, buffer.clone());
+        Ok(buffer)
+    }
+}
+
+/// Argument tables by content. Small: a training loop uses a handful; when full, the whole cache is dropped.
+#[derive(Default)]
+pub(crate) struct TableCache {
+    map: HashMap<Box<[i64]>, std::sync::Arc<Buffer>>,
+}
+
+impl TableCache {
+    const MAX: usize = 256;
+
+    fn get(&self, words: &[i64]) -> Option<std::sync::Arc<Buffer>> {
+        self.map.get(words).cloned()
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.map.clear();
+    }
+
+    fn insert(&mut self, words: &[i64], b: std::sync::Arc<Buffer>) {
+        if self.map.len() >= Self::MAX {
+            self.map.clear();
+        }
+        self.map.insert(words.into(), b);
+    }
+}
+
+/// A scalar parameter of the unit's arithmetic type.
+pub(crate) fn real(dtype: DType, x: f64) -> Arg {
+    match dtype {
+        DType::F64 => Arg::F64(x),
+        DType::I32 | DType::U8 => Arg::I32(x as i32),
+        DType::I64 => Arg::I64(x as i64),
+        _ => Arg::F32(x as f32),
+    }
+}
+
+/// A `gk_dims` parameter.
+pub(crate) fn dims(v: impl IntoIterator<Item = usize>) -> Arg {
+    let mut d = [0i64; MAX_RANK];
+    for (o, x) in d.iter_mut().zip(v) {
+        *o = x as i64;
+    }
+    Arg::Dims(DimsArg(d))
+}
+
+fn name_kernel(e: GpuError, kernel: &str) -> GpuError {
+    match e {
+        GpuError::Driver(mut d) => {
+            d.kernel.get_or_insert_with(|| kernel.to_string());
+            GpuError::Driver(d)
+        }
+        e => e,
+    }
+}
+
+/// The first argument that does not match the kernel's row, as text.
+fn mismatch(kernel: &KernelSpec, dtype: DType, args: &[Arg]) -> Option<String> {
+    if args.len() != kernel.args.len() {
+        return Some(format!("{} arguments for {}", args.len(), kernel.args.len()));
+    }
+    kernel.args.iter().zip(args).find_map(|(spec, arg)| {
+        let real = super::launch::real(dtype, 0.0);
+        let ok = match spec.role {
+            Role::In(_) | Role::Out(_) => matches!(arg, Arg::Mem(_)),
+            Role::I32 => matches!(arg, Arg::I32(_)),
+            Role::U32 => matches!(arg, Arg::U32(_)),
+            Role::I64 => matches!(arg, Arg::I64(_)),
+            Role::F32 => matches!(arg, Arg::F32(_)),
+            Role::Dims => matches!(arg, Arg::Dims(_)),
+            Role::Real => std::mem::discriminant(arg) == std::mem::discriminant(&real),
+        };
+        (!ok).then(|| format!("{}: {:?} got {arg:?}", spec.name, spec.role))
+    })
+}
+
+/// Number under which kernels report an index out of range of `op`, and back.
+pub(crate) fn code_of_op(op: &'static str) -> i32 {
+    crate::ops::all_ops().position(|o| o.name == op).map_or(i32::MAX, |p| p as i32 + 1)
+}
+
+pub(crate) fn op_of_code(code: i32) -> &'static str {
+    crate::ops::all_ops().nth((code - 1).max(0) as usize).map_or("kernel", |o| o.name)
+}
+
+/// Layouts of several operands of one shape with axes merged where all of them step uniformly; the innermost axis is last.
+#[derive(Debug, Clone)]
+pub(crate) struct Merged<const N: usize> {
+    pub(crate) shape: Vec<usize>,
+    pub(crate) strides: [Vec<usize>; N],
+}
+
+impl<const N: usize> Merged<N> {
+    /// All layouts have the same shape.
+    pub(crate) fn new(layouts: [&Layout; N]) -> Self {
+        let mut m = Merged { shape: vec![], strides: [const { vec![] }; N] };
+        for (axis, &n) in layouts[0].shape().iter().enumerate() {
+            if n == 1 {
+                continue;
+            }
+            let step = |k: usize| layouts[k].strides()[axis];
+            let joins = !m.shape.is_empty() && (0..N).all(|k| m.strides[k].last() == Some(&(step(k) * n)));
+            if let (true, Some(last)) = (joins, m.shape.last_mut()) {
+                *last *= n;
+                (0..N).for_each(|k| *m.strides[k].last_mut().unwrap_or(&mut 0) = step(k));
+            } else {
+                m.shape.push(n);
+                (0..N).for_each(|k| m.strides[k].push(step(k)));
+            }
+        }
+        if m.shape.is_empty() {
+            m.shape.push(1);
+            m.strides.iter_mut().for_each(|s| s.push(1));
+        }
+        m
+    }
+
+    /// Whether operand `k` is contiguous in this order.
+    pub(crate) fn is_flat(&self, k: usize) -> bool {
+        self.shape.len() == 1 && (self.strides[k][0] == 1 || self.shape[0] == 1)
+    }
+}
+
+/// Whether a view's first element lies at a multiple of 16 bytes (blocks are 256-byte aligned).
+pub(crate) fn aligned16(v: &View<'_>) -> bool {
+    (v.layout().offset() * v.dtype().size()).is_multiple_of(16)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn axes_merge_where_all_operands_allow_it() {
+        let y = Layout::contiguous(&[4, 3, 5]).unwrap();
+        let m = Merged::new([&y, &y]);
+        assert_eq!((m.shape.as_slice(), m.strides[0].as_slice()), (&[60][..], &[1][..]));
+        let b = Layout::contiguous(&[5]).unwrap().broadcast_to(&[4, 3, 5]).unwrap();
+        let m = Merged::new([&y, &b]);
+        assert_eq!(m.shape, [12, 5]);
+        assert_eq!(m.strides, [vec![5, 1], vec![0, 1]]);
+    }
+
+    #[test]
+    fn op_codes_are_found_again() {
+        for o in crate::ops::all_ops() {
+            assert_eq!(op_of_code(code_of_op(o.name)), o.name);
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Kernel units: text assembly, compilation on first use, and the two caches in front of it.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, RwLock};
+
+use super::cache::DiskCache;
+use crate::driver::{CompileUnit, Driver, RawFunction, RawModule};
+use crate::dtype::DType;
+use crate::error::{GpuError, Result};
+use crate::spec::{BLOCK, KernelSpec, Unit};
+
+macro_rules! sources {
+    ($($path:literal),* $(,)?) => {
+        &[$(($path, include_str!(concat!("../../kernels/", $path)))),*]
+    };
+}
+
+/// Every kernel text of the crate, by its path under `kernels/`.
+static SOURCES: &[(&str, &str)] = sources![
+    "common/prelude.h",
+    "common/elementwise.c",
+    "common/unary_ops.h",
+    "common/activation_ops.h",
+    "common/binary_ops.h",
+    "common/ternary_ops.h",
+    "cuda/dialect.h",
+    "opencl/dialect.h",
+    "lint/dialect.h",
+];
+
+fn text(path: &str) -> std::result::Result<&'static str, String> {
+    SOURCES.iter().find(|(p, _)| *p == path).map(|(_, t)| *t).ok_or_else(|| format!("no kernel text kernels/{path}"))
+}
+
+/// Number of a dtype in kernels (`GK_DTYPE`).
+const fn dtype_number(d: DType) -> u32 {
+    match d {
+        DType::F32 => 0,
+        DType::F16 => 1,
+        DType::Bf16 => 2,
+        DType::F64 => 3,
+        DType::I32 => 4,
+        DType::I64 => 5,
+        DType::U8 => 6,
+    }
+}
+
+/// The defines that precede every unit.
+pub(crate) fn header(dtype: DType, op: &str) -> String {
+    let mut s = String::new();
+    for d in DType::ALL {
+        s += &format!("#define GK_{} {}\n", d.name().to_uppercase(), dtype_number(d));
+    }
+    s += &format!("#define GK_DTYPE {}\n#define GK_BLOCK {BLOCK}\n", dtype_number(dtype));
+    if !op.is_empty() {
+        s += &format!("#define GK_OP {op}\n");
+    }
+    s
+}
+
+/// Puts header, dialect, prelude and `body` (named `file` in messages) together and resolves includes.
+pub(crate) fn assemble_text(
+    dtype: DType,
+    op: &str,
+    dialect: &str,
+    file: &str,
+    body: &str,
+) -> std::result::Result<String, String> {
+    let root = format!(
+        "{}#include \"{dialect}/dialect.h\"\n#include \"common/prelude.h\"\n#include \"{file}\"\n",
+        header(dtype, op)
+    );
+    let fail = |e: std::io::Error| format!("{file}: {e}");
+    let mut fs = ocl_include::source::Mem::new();
+    for (path, text) in SOURCES.iter().filter(|(p, _)| *p != file) {
+        fs.add_file(path, (*text).to_string()).map_err(fail)?;
+    }
+    fs.add_file(&file, body.to_string()).map_err(fail)?;
+    fs.add_file(&"unit", root).map_err(fail)?;
+    let parser = ocl_include::Parser::builder().add_source(fs).build();
+    let (flat, index) = parser.parse(std::path::Path::new("unit")).map_err(fail)?.collect();
+    // `#line` where the origin jumps, so that compilers name the real file and line.
+    let mut out = String::with_capacity(flat.len() + 256);
+    let mut expected = None;
+    for (i, line) in flat.lines().enumerate() {
+        let origin = index.search(i);
+        if origin != expected
+            && let Some((path, at)) = &origin
+        {
+            out += &format!("#line {} \"kernels/{}\"\n", at + 1, path.display());
+        }
+        expected = origin.map(|(p, n)| (p, n + 1));
+        out += line;
+        out.push('\n');
+    }
+    Ok(out)
+}
+
+/// The complete text of a table unit.
+pub(crate) fn assemble(unit: &Unit, dialect: &str) -> std::result::Result<String, String> {
+    let file = format!("common/{}", unit.file);
+    assemble_text(unit.dtype, unit.op, dialect, &file, text(&file)?)
+}
+
+/// Compiled units of one device, shared by all its handles.
+#[derive(Debug)]
+pub(crate) struct Programs {
+    functions: RwLock<HashMap<(usize, DType, usize), RawFunction>>,
+    modules: Mutex<HashMap<Unit, RawModule>>,
+    disk: DiskCache,
+    dump: Option<std::path::PathBuf>,
+}
+
+impl Programs {
+    pub(crate) fn new(disk: DiskCache) -> Self {
+        let dump = std::env::var_os("TREFOIL_DUMP_DIR").map(Into::into);
+        Programs { functions: RwLock::default(), modules: Mutex::default(), disk, dump }
+    }
+
+    /// The function of a table kernel for a dtype and op, compiled if this is its first use. `compiled` counts compilations.
+    pub(crate) fn function(
+        &self,
+        driver: &dyn Driver,
+        kernel: &'static KernelSpec,
+        dtype: DType,
+        op: &'static str,
+        compiled: &mut u64,
+    ) -> Result<RawFunction> {
+        // Rows and op names are statics: their addresses identify them without hashing text on every launch.
+        let key = (kernel as *const KernelSpec as usize, dtype, op.as_ptr() as usize ^ op.len());
+        if let Some(f) = self.functions.read().unwrap_or_else(|p| p.into_inner()).get(&key) {
+            return Ok(*f);
+        }
+        let unit = Unit { file: kernel.file, dtype, op };
+        let module = self.module(driver, unit, compiled)?;
+        let f = driver.function(module, kernel.entry)?;
+        self.functions.write().unwrap_or_else(|p| p.into_inner()).insert(key, f);
+        Ok(f)
+    }
+
+    /// The loaded module of a unit.
+    pub(crate) fn module(&self, driver: &dyn Driver, unit: Unit, compiled: &mut u64) -> Result<RawModule> {
+        let mut modules = self.modules.lock().unwrap_or_else(|p| p.into_inner());
+        if let Some(m) = modules.get(&unit) {
+            return Ok(*m);
+        }
+        let source = assemble(&unit, driver.dialect()).map_err(|e| GpuError::Config(e.into()))?;
+        let module = self.build(driver, &unit.to_string(), &source, compiled)?;
+        modules.insert(unit, module);
+        Ok(module)
+    }
+
+    /// Compiles (or finds in the disk cache) and loads a complete text.
+    pub(crate) fn build(
+        &self,
+        driver: &dyn Driver,
+        name: &str,
+        source: &str,
+        compiled: &mut u64,
+    ) -> Result<RawModule> {
+        if let Some(dir) = &self.dump {
+            let file = dir.join(format!("{}.{}", name.replace('/', "_"), driver.dialect()));
+            if let Err(e) = std::fs::create_dir_all(dir).and_then(|()| std::fs::write(&file, source)) {
+                log::warn!("cannot dump {}: {e}", file.display());
+            }
+        }
+        let caps = driver.caps();
+        let key = DiskCache::key(&[source, &caps.arch, &caps.driver_version, &driver.compiler_id()]);
+        if let Some(image) = self.disk.read(&key) {
+            match driver.load(&image) {
+                Ok(m) => return Ok(m),
+                Err(e) => log::warn!("cached image of {name} does not load and is rebuilt: {e}"),
+            }
+        }
+        log::debug!("compiling {name} for {}", caps.arch);
+        *compiled += 1;
+        let image = driver.compile(&CompileUnit { name, source, options: &[] })?;
+        self.disk.write(&key, &image);
+        driver.load(&image)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_unit_assembles_in_every_dialect() {
+        for unit in crate::spec::all_units() {
+            for dialect in ["cuda", "opencl", "lint"] {
+                let t = assemble(&unit, dialect).unwrap();
+                assert!(t.contains("GK_DTYPE") && !t.contains("#include \""), "{unit} {dialect}");
+            }
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Checks that both the engine and the CPU backend make before they touch anything.
+
+use crate::buffer::{View, ViewMut};
+use crate::dtype::DType;
+use crate::error::{GpuError, Result};
+use crate::layout::{Dims, broadcast_shapes};
+
+/// `v` has exactly this shape.
+pub(crate) fn shape(op: &'static str, arg: &'static str, v: &View<'_>, want: &[usize]) -> Result<()> {
+    if v.shape() == want {
+        return Ok(());
+    }
+    Err(GpuError::invalid(op, arg, format!("shape {want:?}"), format!("{:?}", v.shape())))
+}
+
+/// `v` has this dtype.
+pub(crate) fn dtype(op: &'static str, arg: &'static str, v: &View<'_>, want: DType) -> Result<()> {
+    one_of(op, arg, v, &[want])
+}
+
+/// `v` has one of these dtypes.
+pub(crate) fn one_of(op: &'static str, arg: &'static str, v: &View<'_>, want: &[DType]) -> Result<()> {
+    if want.contains(&v.dtype()) {
+        return Ok(());
+    }
+    let names: Vec<_> = want.iter().map(|d| d.name()).collect();
+    Err(GpuError::invalid(op, arg, format!("dtype {}", names.join(" or ")), v.dtype().name()))
+}
+
+/// `v` holds floating-point numbers.
+pub(crate) fn float(op: &'static str, arg: &'static str, v: &View<'_>) -> Result<()> {
+    one_of(op, arg, v, &[DType::F32, DType::F16, DType::Bf16, DType::F64])
+}
+
+/// `v` lies row-major without gaps.
+pub(crate) fn contiguous(op: &'static str, arg: &'static str, v: &View<'_>) -> Result<()> {
+    if v.is_contiguous() {
+        return Ok(());
+    }
+    let got = format!("shape {:?} strides {:?}", v.shape(), v.layout().strides());
+    Err(GpuError::invalid(op, arg, "a contiguous view", got))
+}
+
+/// `axis` exists in `v`.
+pub(crate) fn axis(op: &'static str, v: &View<'_>, axis: usize) -> Result<()> {
+    if axis < v.shape().len() {
+        return Ok(());
+    }
+    Err(GpuError::invalid(op, "axis", format!("an axis below {}", v.shape().len()), format!("{axis}")))
+}
+
+/// Shape that two operands broadcast to.
+pub(crate) fn broadcast(op: &'static str, arg: &'static str, a: &[usize], b: &[usize]) -> Result<Dims> {
+    broadcast_shapes(a, b).map_err(|at| {
+        GpuError::invalid(op, arg, format!("a shape that broadcasts with {a:?}"), format!("{b:?} (axis {at} from the right)"))
+    })
+}
+
+/// An output whose elements are all different and that shares no memory with the inputs, except that it may be exactly one of them.
+pub(crate) fn elementwise_output(
+    op: &'static str,
+    arg: &'static str,
+    out: &ViewMut<'_>,
+    inputs: &[(&'static str, View<'_>)],
+) -> Result<()> {
+    output(op, arg, out, inputs, true)
+}
+
+/// An output whose elements are all different and that shares no memory with the inputs.
+pub(crate) fn separate_output(
+    op: &'static str,
+    arg: &'static str,
+    out: &ViewMut<'_>,
+    inputs: &[(&'static str, View<'_>)],
+) -> Result<()> {
+    output(op, arg, out, inputs, false)
+}
+
+fn output(
+    op: &'static str,
+    arg: &'static str,
+    out: &ViewMut<'_>,
+    inputs: &[(&'static str, View<'_>)],
+    same_allowed: bool,
+) -> Result<()> {
+    if out.layout().may_overlap() {
+        let got = format!("shape {:?} strides {:?}", out.shape(), out.layout().strides());
+        return Err(GpuError::invalid(op, arg, "an output whose elements are distinct", got));
+    }
+    for (name, v) in inputs {
+        if overlap(&out.as_view(), v) && !(same_allowed && out.layout() == v.layout() && out.dtype() == v.dtype()) {
+            let expected = format!("memory apart from `{name}`");
+            return Err(GpuError::invalid(op, arg, expected, "overlapping ranges of one buffer"));
+        }
+    }
+    Ok(())
+}
+
+/// Whether two views can share a byte.
+pub(crate) fn overlap(a: &View<'_>, b: &View<'_>) -> bool {
+    let span = |v: &View<'_>| {
+        let r = v.layout().span();
+        (r.start * v.dtype().size(), r.end * v.dtype().size())
+    };
+    let ((a0, a1), (b0, b1)) = (span(a), span(b));
+    a.block().id() == b.block().id() && a0 < b1 && b0 < a1
+}
+
+/// Arguments of [`CoreOps::copy`](crate::ops::CoreOps::copy).
+pub(crate) fn copy(src: &View<'_>, dst: &ViewMut<'_>) -> Result<()> {
+    let d = dst.as_view();
+    contiguous("copy", "src", src)?;
+    contiguous("copy", "dst", &d)?;
+    dtype("copy", "dst", &d, src.dtype())?;
+    if src.numel() != d.numel() {
+        let (want, got) = (format!("{} elements", src.numel()), format!("{}", d.numel()));
+        return Err(GpuError::invalid("copy", "dst", want, got));
+    }
+    separate_output("copy", "dst", dst, &[("src", *src)])
+}
