@@ -253,3 +253,8 @@ pub trait VendorBlas: Send + Sync {
         workspace: Option<(RawMem, u64, usize)>,
     ) -> Result<()>;
 }
+
+#[doc(hidden)]
+pub fn opencl_open(ordinal: u32) -> Result<std::sync::Arc<dyn Driver>> {
+    Ok(std::sync::Arc::new(opencl::OpenClDriver::open(ordinal)?))
+}
