@@ -271,7 +271,11 @@ macro_rules! view_methods {
                     "view",
                     "shape",
                     format!("{} elements that need no copy", self.layout.numel()),
-                    format!("{shape:?} over shape {:?} strides {:?}", self.layout.shape(), self.layout.strides()),
+                    format!(
+                        "{shape:?} over shape {:?} strides {:?}",
+                        self.layout.shape(),
+                        self.layout.strides()
+                    ),
                 )),
             }
         }

@@ -42,7 +42,9 @@ pub enum GpuError {
         op: &'static str,
     },
     /// The device has no room left, even after cached blocks were released.
-    #[error("out of device memory: {requested} bytes requested, {in_use} in use, {cached} cached; free tensors, use a smaller batch or call trim()")]
+    #[error(
+        "out of device memory: {requested} bytes requested, {in_use} in use, {cached} cached; free tensors, use a smaller batch or call trim()"
+    )]
     OutOfMemory {
         /// Bytes of the request that failed.
         requested: usize,
@@ -58,7 +60,9 @@ pub enum GpuError {
     #[error("{0}")]
     Driver(Box<DriverFailure>),
     /// An earlier asynchronous failure made this handle unusable.
-    #[error("the device handle is unusable after an earlier failure: {first}; open a new one (TREFOIL_SYNC=1 names the failing kernel)")]
+    #[error(
+        "the device handle is unusable after an earlier failure: {first}; open a new one (TREFOIL_SYNC=1 names the failing kernel)"
+    )]
     Poisoned {
         /// The first failure.
         first: Arc<str>,

@@ -81,7 +81,11 @@ impl Layout {
     /// Row-major contiguous layout; `None` for a rank above [`MAX_RANK`] or a size that does not fit 63 bits.
     pub fn contiguous(shape: &[usize]) -> Option<Self> {
         let dims = Dims::new(shape)?;
-        shape.iter().filter(|&&s| s != 0).try_fold(1usize, |a, &s| a.checked_mul(s)).filter(|&n| n < 1 << 62)?;
+        shape
+            .iter()
+            .filter(|&&s| s != 0)
+            .try_fold(1usize, |a, &s| a.checked_mul(s))
+            .filter(|&n| n < 1 << 62)?;
         let mut strides = dims;
         let mut s = 1usize;
         for i in (0..shape.len()).rev() {

@@ -1,17 +1,32 @@
 //! Stub.
 #![allow(unused_imports, unused_variables)]
 use super::*;
+use crate::backend::IGpuBackend;
 use crate::buffer::*;
 use crate::device::*;
-use crate::ops::*;
 use crate::dtype::DType;
 use crate::error::Result;
+use crate::ops::*;
 use std::sync::Arc;
-use crate::backend::IGpuBackend;
 
 impl ActivationOps for CpuBackend {
-    fn activation(&self, act: Activation, x: View<'_>, y: ViewMut<'_>) -> Result<()> { todo!() }
-    fn activation_bwd(&self, act: Activation, dy: View<'_>, saved: Saved<'_>, dx: GradMut<'_>) -> Result<()> { todo!() }
-    fn softmax(&self, kind: Softmax, axis: usize, x: View<'_>, y: ViewMut<'_>) -> Result<()> { todo!() }
-    fn softmax_bwd(&self, kind: Softmax, axis: usize, dy: View<'_>, y: View<'_>, dx: GradMut<'_>) -> Result<()> { todo!() }
+    fn activation(&self, act: Activation, x: View<'_>, y: ViewMut<'_>) -> Result<()> {
+        todo!()
+    }
+    fn activation_bwd(&self, act: Activation, dy: View<'_>, saved: Saved<'_>, dx: GradMut<'_>) -> Result<()> {
+        todo!()
+    }
+    fn softmax(&self, kind: Softmax, axis: usize, x: View<'_>, y: ViewMut<'_>) -> Result<()> {
+        todo!()
+    }
+    fn softmax_bwd(
+        &self,
+        kind: Softmax,
+        axis: usize,
+        dy: View<'_>,
+        y: View<'_>,
+        dx: GradMut<'_>,
+    ) -> Result<()> {
+        todo!()
+    }
 }

@@ -254,7 +254,9 @@ impl CoreOps for CpuBackend {
     fn explain(&self, op: &str) -> Result<Choice> {
         let Some(info) = all_ops().find(|o| o.name == op) else {
             let known: Vec<_> = all_ops().map(|o| o.name).collect();
-            return Err(GpuError::Config(format!("unknown operation `{op}`; known: {}", known.join(", ")).into()));
+            return Err(GpuError::Config(
+                format!("unknown operation `{op}`; known: {}", known.join(", ")).into(),
+            ));
         };
         let source = format!("src/cpu/{}.rs", format!("{:?}", info.family).to_lowercase());
         Ok(Choice { op: info.name, chosen: "cpu".into(), source, rejected: vec![] })

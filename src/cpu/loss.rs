@@ -1,17 +1,202 @@
-//! Stub.
-#![allow(unused_imports, unused_variables)]
-use super::*;
-use crate::buffer::*;
-use crate::device::*;
-use crate::ops::*;
+//! Losses.
+
+use super::{CpuBackend, gather, gather_f64, store_f64, store_grad};
+use crate::buffer::View;
 use crate::dtype::DType;
 use crate::error::Result;
-use std::sync::Arc;
-use crate::backend::IGpuBackend;
+use crate::ops::*;
+
+fn item(kind: Loss, p: f64, t: f64) -> f64 {
+    match kind {
+        Loss::Mse => (p - t) * (p - t),
+    }
+}
+
+fn item_grad(kind: Loss, p: f64, t: f64) -> f64 {
+    match kind {
+        Loss::Mse => 2.0 * (p - t),
+    }
+}
+
+/// Weight of every item: the optional weight where the optional mask is true, else `None`.
+fn item_weights(
+    op: &'static str,
+    n: usize,
+    weight: Option<View<'_>>,
+    mask: Option<View<'_>>,
+) -> Result<Vec<Option<f64>>> {
+    let w = weight.map_or(Ok(vec![1.0; n]), |w| gather_f64(op, w))?;
+    let m = mask.map_or(Ok(vec![1; n]), |m| gather::<u8>(op, m))?;
+    Ok(w.into_iter().zip(m).map(|(w, m)| (m != 0).then_some(w)).collect())
+}
+
+/// Class ids, or `None` for probabilities.
+fn class_ids(op: &'static str, target: View<'_>) -> Result<Option<Vec<i64>>> {
+    Ok(match target.dtype() {
+        DType::I32 => Some(gather::<i32>(op, target)?.into_iter().map(i64::from).collect()),
+        DType::I64 => Some(gather::<i64>(op, target)?),
+        _ => None,
+    })
+}
+
+/// One position of a cross entropy.
+struct Position<'a> {
+    x: Vec<f64>,
+    w: &'a [f64],
+    /// Smoothed target distribution, or nothing for a position that does not count.
+    q: Option<Vec<f64>>,
+    /// Weight in the denominator.
+    den: f64,
+}
+
+impl Position<'_> {
+    fn lse(&self) -> f64 {
+        let m = self.x.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        if m.is_infinite() || self.x.iter().any(|x| x.is_nan()) {
+            return if self.x.iter().any(|x| x.is_nan()) { f64::NAN } else { m };
+        }
+        m + self.x.iter().map(|x| (x - m).exp()).sum::<f64>().ln()
+    }
+
+    /// -sum_c w_c q_c logp_c; classes without a share do not count.
+    fn loss(&self) -> f64 {
+        let lse = self.lse();
+        let Some(q) = &self.q else { return 0.0 };
+        if lse == f64::INFINITY {
+            return f64::NAN;
+        }
+        let terms = self.x.iter().zip(self.w).zip(q).filter(|(_, q)| **q != 0.0);
+        terms.map(|((x, w), q)| w * q * (lse - x)).sum()
+    }
+
+    /// P sum(w q) - w q.
+    fn grad(&self, lse: f64) -> Vec<f64> {
+        let Some(q) = &self.q else { return vec![0.0; self.x.len()] };
+        let total: f64 = self.w.iter().zip(q).map(|(w, q)| w * q).sum();
+        self.x.iter().zip(self.w).zip(q).map(|((x, w), q)| (x - lse).exp() * total - w * q).collect()
+    }
+}
+
+/// All positions in order. `bad` is called where an id is out of range.
+fn positions<'w>(
+    op: &'static str,
+    p: &CrossEntropy,
+    xs: &XentShape,
+    x: View<'_>,
+    target: View<'_>,
+    w: &'w [f64],
+    mut bad: impl FnMut(),
+) -> Result<Vec<Position<'w>>> {
+    let ids = class_ids(op, target)?;
+    let x = gather_f64(op, x)?;
+    let probs = if xs.probs { gather_f64(op, target)? } else { vec![] };
+    let XentShape { n, c, s, .. } = *xs;
+    let e = p.label_smoothing;
+    let mut out = Vec::with_capacity(n * s);
+    for i in 0..n * s {
+        let at = |k: usize| (i / s * c + k) * s + i % s;
+        let (q, den) = match &ids {
+            None => (Some((0..c).map(|k| (1.0 - e) * probs[at(k)] + e / c as f64).collect::<Vec<_>>()), 1.0),
+            Some(ids) if ids[i] == p.ignore_index => (None, 0.0),
+            Some(ids) => match usize::try_from(ids[i]).ok().filter(|&t| t < c) {
+                None => {
+                    bad();
+                    (None, 0.0)
+                }
+                Some(t) => {
+                    let mut q = vec![e / c as f64; c];
+                    q[t] += 1.0 - e;
+                    (Some(q), w[t])
+                }
+            },
+        };
+        out.push(Position { x: (0..c).map(|k| x[at(k)]).collect(), w, q, den });
+    }
+    Ok(out)
+}
+
+fn class_weights(op: &'static str, weight: Option<View<'_>>, c: usize) -> Result<Vec<f64>> {
+    weight.map_or(Ok(vec![1.0; c]), |w| gather_f64(op, w))
+}
 
 impl LossOps for CpuBackend {
-    fn loss(&self, kind: Loss, reduction: Reduction, io: LossFwd<'_>) -> Result<()> { todo!() }
-    fn loss_bwd(&self, kind: Loss, reduction: Reduction, io: LossBwd<'_>) -> Result<()> { todo!() }
-    fn cross_entropy(&self, p: &CrossEntropy, io: CrossEntropyFwd<'_>) -> Result<()> { todo!() }
-    fn cross_entropy_bwd(&self, p: &CrossEntropy, io: CrossEntropyBwd<'_>) -> Result<()> { todo!() }
+    fn loss(&self, kind: Loss, reduction: Reduction, io: LossFwd<'_>) -> Result<()> {
+        const OP: &str = "loss";
+        check_loss(reduction, &io)?;
+        self.count();
+        let (p, t) = (gather_f64(OP, io.p)?, gather_f64(OP, io.t)?);
+        let w = item_weights(OP, p.len(), io.weight, io.mask)?;
+        let items: Vec<f64> =
+            p.iter().zip(&t).zip(&w).map(|((&p, &t), w)| w.map_or(0.0, |w| w * item(kind, p, t))).collect();
+        let sum: f64 = items.iter().sum();
+        let count: f64 = w.iter().flatten().sum();
+        match reduction {
+            Reduction::None => store_f64(OP, &io.loss, &items),
+            Reduction::Sum => store_f64(OP, &io.loss, &[sum]),
+            Reduction::Mean => store_f64(OP, &io.loss, &[sum / count]),
+        }
+    }
+
+    fn loss_bwd(&self, kind: Loss, reduction: Reduction, io: LossBwd<'_>) -> Result<()> {
+        const OP: &str = "loss_bwd";
+        check_loss_bwd(reduction, &io)?;
+        self.count();
+        let (p, t, gy) = (gather_f64(OP, io.p)?, gather_f64(OP, io.t)?, gather_f64(OP, io.gy)?);
+        let w = item_weights(OP, p.len(), io.weight, io.mask)?;
+        let den: f64 = if reduction == Reduction::Mean { w.iter().flatten().sum() } else { 1.0 };
+        let g = |i: usize| if reduction == Reduction::None { gy[i] } else { gy[0] };
+        let dp: Vec<f64> = (0..p.len())
+            .map(|i| w[i].map_or(0.0, |w| g(i) * w * item_grad(kind, p[i], t[i]) / den))
+            .collect();
+        if let Some(out) = &io.dp {
+            store_grad(OP, out, &dp)?;
+        }
+        if let Some(out) = &io.dt {
+            store_grad(OP, out, &dp.iter().map(|d| -d).collect::<Vec<_>>())?;
+        }
+        Ok(())
+    }
+
+    fn cross_entropy(&self, p: &CrossEntropy, io: CrossEntropyFwd<'_>) -> Result<()> {
+        const OP: &str = "cross_entropy";
+        let xs = check_cross_entropy(p, &io)?;
+        self.count();
+        let w = class_weights(OP, io.weight, xs.c)?;
+        let all = positions(OP, p, &xs, io.x, io.target, &w, || self.flag_index_error(OP))?;
+        let items: Vec<f64> = all.iter().map(Position::loss).collect();
+        let den: f64 = all.iter().map(|q| q.den).sum();
+        if let Some(lse) = &io.lse {
+            store_f64(OP, lse, &all.iter().map(Position::lse).collect::<Vec<_>>())?;
+        }
+        if let Some(d) = &io.den {
+            store_f64(OP, d, &[den])?;
+        }
+        let sum: f64 = items.iter().sum();
+        match p.reduction {
+            Reduction::None => store_f64(OP, &io.loss, &items),
+            Reduction::Sum => store_f64(OP, &io.loss, &[sum]),
+            Reduction::Mean => store_f64(OP, &io.loss, &[sum / den]),
+        }
+    }
+
+    fn cross_entropy_bwd(&self, p: &CrossEntropy, io: CrossEntropyBwd<'_>) -> Result<()> {
+        const OP: &str = "cross_entropy_bwd";
+        let xs = check_cross_entropy_bwd(p, &io)?;
+        self.count();
+        let w = class_weights(OP, io.weight, xs.c)?;
+        let all = positions(OP, p, &xs, io.x, io.target, &w, || self.flag_index_error(OP))?;
+        let (gy, lse) = (gather_f64(OP, io.gy)?, gather_f64(OP, io.lse)?);
+        let den = match (p.reduction, io.den) {
+            (Reduction::Mean, Some(d)) => gather_f64(OP, d)?[0],
+            _ => 1.0,
+        };
+        let mut dx = vec![0.0; xs.n * xs.c * xs.s];
+        for (i, position) in all.iter().enumerate() {
+            let g = if p.reduction == Reduction::None { gy[i] } else { gy[0] } / den;
+            for (k, d) in position.grad(lse[i]).into_iter().enumerate() {
+                dx[(i / xs.s * xs.c + k) * xs.s + i % xs.s] = if position.q.is_some() { g * d } else { 0.0 };
+            }
+        }
+        store_grad(OP, &io.dx, &dx)
+    }
 }

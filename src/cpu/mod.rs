@@ -123,13 +123,34 @@ host_element! {
 macro_rules! with_dtype {
     ($dtype:expr, $t:ident => $body:expr) => {
         match $dtype {
-            $crate::DType::F32 => { type $t = f32; $body }
-            $crate::DType::F16 => { type $t = half::f16; $body }
-            $crate::DType::Bf16 => { type $t = half::bf16; $body }
-            $crate::DType::F64 => { type $t = f64; $body }
-            $crate::DType::I32 => { type $t = i32; $body }
-            $crate::DType::I64 => { type $t = i64; $body }
-            $crate::DType::U8 => { type $t = u8; $body }
+            $crate::DType::F32 => {
+                type $t = f32;
+                $body
+            }
+            $crate::DType::F16 => {
+                type $t = half::f16;
+                $body
+            }
+            $crate::DType::Bf16 => {
+                type $t = half::bf16;
+                $body
+            }
+            $crate::DType::F64 => {
+                type $t = f64;
+                $body
+            }
+            $crate::DType::I32 => {
+                type $t = i32;
+                $body
+            }
+            $crate::DType::I64 => {
+                type $t = i64;
+                $body
+            }
+            $crate::DType::U8 => {
+                type $t = u8;
+                $body
+            }
         }
     };
 }

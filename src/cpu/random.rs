@@ -1,19 +1,264 @@
-//! Stub.
-#![allow(unused_imports, unused_variables)]
-use super::*;
-use crate::buffer::*;
-use crate::device::*;
-use crate::ops::*;
+//! Random numbers and dropout.
+
+use super::{CpuBackend, gather, gather_f64, store, store_f64, store_grad};
+use crate::buffer::{GradMut, View, ViewMut};
 use crate::dtype::DType;
 use crate::error::Result;
-use std::sync::Arc;
-use crate::backend::IGpuBackend;
+use crate::ops::*;
+
+/// Philox4x32-10 (Salmon et al., 2011).
+pub(crate) fn philox(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
+    let ([mut c0, mut c1, mut c2, mut c3], [mut k0, mut k1]) = (counter, key);
+    for _ in 0..10 {
+        let a = 0xD251_1F53u64 * c0 as u64;
+        let b = 0xCD9E_8D57u64 * c2 as u64;
+        (c0, c1, c2, c3) = ((b >> 32) as u32 ^ c1 ^ k0, b as u32, (a >> 32) as u32 ^ c3 ^ k1, a as u32);
+        k0 = k0.wrapping_add(0x9E37_79B9);
+        k1 = k1.wrapping_add(0xBB67_AE85);
+    }
+    [c0, c1, c2, c3]
+}
+
+/// The words of a call, by position.
+struct Words {
+    seed: u64,
+    stream: u64,
+    first: u64,
+    block: u64,
+    words: [u32; 4],
+}
+
+impl Words {
+    fn new(op: &'static str, rng: &Rng<'_>) -> Result<Self> {
+        let more = match rng.device_offset {
+            Some(v) => gather::<i64>(op, v)?[0] as u64,
+            None => 0,
+        };
+        let mut w = Words {
+            seed: rng.seed,
+            stream: rng.stream,
+            first: rng.offset.wrapping_add(more),
+            block: 0,
+            words: [0; 4],
+        };
+        w.load(0);
+        Ok(w)
+    }
+
+    fn load(&mut self, block: u64) {
+        let b = self.first.wrapping_add(block);
+        let counter = [b as u32, (b >> 32) as u32, self.stream as u32, (self.stream >> 32) as u32];
+        self.words = philox(counter, [self.seed as u32, (self.seed >> 32) as u32]);
+        self.block = block;
+    }
+
+    /// Word number `i` of the call.
+    fn word(&mut self, i: usize) -> u32 {
+        let block = (i / 4) as u64;
+        if block != self.block {
+            self.load(block);
+        }
+        self.words[i % 4]
+    }
+
+    /// [0, 1) for element i.
+    fn unit(&mut self, dtype: DType, i: usize) -> f64 {
+        if dtype == DType::F64 {
+            let (a, b) = (self.word(2 * i) >> 5, self.word(2 * i + 1) >> 6);
+            return (a as f64 * 67_108_864.0 + b as f64) * 2f64.powi(-53);
+        }
+        (self.word(i) >> 8) as f64 * 2f64.powi(-24)
+    }
+
+    /// (0, 1] for element i.
+    fn unit_open(&mut self, dtype: DType, i: usize) -> f64 {
+        self.unit(dtype, i) + if dtype == DType::F64 { 2f64.powi(-53) } else { 2f64.powi(-24) }
+    }
+
+    fn gumbel(&mut self, dtype: DType, i: usize) -> f64 {
+        let u = self.unit_open(dtype, i);
+        let l = if u >= 1.0 { 2f64.powi(-25) } else { -u.ln() };
+        -l.ln()
+    }
+}
+
+/// Rounds to the arithmetic type, in which bounds and probabilities are compared.
+fn arithmetic(dtype: DType, x: f64) -> f64 {
+    if dtype == DType::F64 { x } else { x as f32 as f64 }
+}
 
 impl RandomOps for CpuBackend {
-    fn random(&self, dist: Distribution, rng: Rng<'_>, y: ViewMut<'_>) -> Result<()> { todo!() }
-    fn bernoulli(&self, p: View<'_>, rng: Rng<'_>, y: ViewMut<'_>) -> Result<()> { todo!() }
-    fn permutation(&self, rng: Rng<'_>, y: ViewMut<'_>) -> Result<()> { todo!() }
-    fn categorical(&self, weights: Weights<'_>, rng: Rng<'_>, y: ViewMut<'_>) -> Result<()> { todo!() }
-    fn dropout(&self, p: f64, rng: Rng<'_>, x: View<'_>, y: ViewMut<'_>, mask: Option<ViewMut<'_>>) -> Result<()> { todo!() }
-    fn dropout_bwd(&self, p: f64, mask: DropoutMask<'_>, dy: View<'_>, dx: GradMut<'_>) -> Result<()> { todo!() }
+    fn random(&self, dist: Distribution, rng: Rng<'_>, y: ViewMut<'_>) -> Result<()> {
+        const OP: &str = "random";
+        check_random(dist, &rng, &y)?;
+        self.count();
+        let (n, dt) = (y.numel(), y.dtype());
+        let mut w = Words::new(OP, &rng)?;
+        match dist {
+            Distribution::Bits => store(OP, &y, &(0..n).map(|i| w.word(i) as i32).collect::<Vec<_>>()),
+            Distribution::Int { lo, hi } => {
+                let range = hi.wrapping_sub(lo) as u64;
+                let draw = |i| lo + ((w.word(i) as u64 * range) >> 32) as i64;
+                let v: Vec<i64> = (0..n).map(draw).collect();
+                match dt {
+                    DType::I64 => store(OP, &y, &v),
+                    _ => store(OP, &y, &v.iter().map(|&x| x as i32).collect::<Vec<_>>()),
+                }
+            }
+            Distribution::Bernoulli { p } => {
+                let p = p as f32 as f64;
+                store(OP, &y, &(0..n).map(|i| (w.unit(DType::F32, i) < p) as u8).collect::<Vec<_>>())
+            }
+            Distribution::Uniform { lo, hi } => {
+                let (lo, hi) = (arithmetic(dt, lo), arithmetic(dt, hi));
+                let draw = |i| {
+                    let v = arithmetic(dt, lo + (hi - lo) * w.unit(dt, i));
+                    if v < hi { v } else { below(dt, hi).max(lo) }
+                };
+                store_f64(OP, &y, &(0..n).map(draw).collect::<Vec<_>>())
+            }
+            Distribution::Normal { mean, std } => {
+                let draw = |i: usize| {
+                    let radius = (-2.0 * w.unit_open(dt, i & !1).ln()).sqrt();
+                    let angle = std::f64::consts::TAU * w.unit(dt, i | 1);
+                    mean + std * radius * if i % 2 == 0 { angle.cos() } else { angle.sin() }
+                };
+                store_f64(OP, &y, &(0..n).map(draw).collect::<Vec<_>>())
+            }
+            Distribution::Exponential { rate } => {
+                store_f64(OP, &y, &(0..n).map(|i| -w.unit_open(dt, i).ln() / rate).collect::<Vec<_>>())
+            }
+            Distribution::Gumbel => store_f64(OP, &y, &(0..n).map(|i| w.gumbel(dt, i)).collect::<Vec<_>>()),
+        }
+    }
+
+    fn bernoulli(&self, p: View<'_>, rng: Rng<'_>, y: ViewMut<'_>) -> Result<()> {
+        const OP: &str = "bernoulli";
+        check_bernoulli(&p, &rng, &y)?;
+        self.count();
+        let mut w = Words::new(OP, &rng)?;
+        let p = gather_f64(OP, p)?;
+        let keep: Vec<u8> = p.iter().enumerate().map(|(i, &p)| (w.unit(DType::F32, i) < p) as u8).collect();
+        store(OP, &y, &keep)
+    }
+
+    fn permutation(&self, rng: Rng<'_>, y: ViewMut<'_>) -> Result<()> {
+        const OP: &str = "permutation";
+        check_permutation(&rng, &y)?;
+        self.count();
+        let mut w = Words::new(OP, &rng)?;
+        let mut keyed: Vec<_> =
+            (0..y.numel()).map(|i| (w.word(2 * i), w.word(2 * i + 1), i as i64)).collect();
+        keyed.sort_unstable();
+        match y.dtype() {
+            DType::I64 => store(OP, &y, &keyed.iter().map(|k| k.2).collect::<Vec<_>>()),
+            _ => store(OP, &y, &keyed.iter().map(|k| k.2 as i32).collect::<Vec<_>>()),
+        }
+    }
+
+    fn categorical(&self, weights: Weights<'_>, rng: Rng<'_>, y: ViewMut<'_>) -> Result<()> {
+        const OP: &str = "categorical";
+        let [rows, k, count] = check_categorical(&weights, &rng, &y)?;
+        self.count();
+        let mut w = Words::new(OP, &rng)?;
+        let mut picks = Vec::with_capacity(rows * count);
+        match weights {
+            Weights::Probs(p) => {
+                let p = gather_f64(OP, p)?;
+                for row in 0..rows {
+                    let mut sum = 0f32;
+                    let add = |x: &f64| {
+                        sum += *x as f32;
+                        sum
+                    };
+                    let cum: Vec<f32> = p[row * k..(row + 1) * k].iter().map(add).collect();
+                    if cum[k - 1].is_nan() || cum[k - 1] <= 0.0 {
+                        self.flag_index_error(OP);
+                    }
+                    for j in 0..count {
+                        let target = w.unit(DType::F32, row * count + j) as f32 * cum[k - 1];
+                        picks.push(cum[..k - 1].iter().filter(|&&c| c <= target).count() as i64);
+                    }
+                }
+            }
+            Weights::Logits(l) => {
+                let dt = l.dtype();
+                let l = gather_f64(OP, l)?;
+                for row in 0..rows {
+                    let mut best = (f64::NEG_INFINITY, 0);
+                    for j in 0..k {
+                        let x = l[row * k + j] + w.gumbel(dt, row * k + j);
+                        if x > best.0 {
+                            best = (x, j as i64);
+                        }
+                    }
+                    picks.push(best.1);
+                }
+            }
+        }
+        match y.dtype() {
+            DType::I64 => store(OP, &y, &picks),
+            _ => store(OP, &y, &picks.iter().map(|&x| x as i32).collect::<Vec<_>>()),
+        }
+    }
+
+    fn dropout(
+        &self,
+        p: f64,
+        rng: Rng<'_>,
+        x: View<'_>,
+        y: ViewMut<'_>,
+        mask: Option<ViewMut<'_>>,
+    ) -> Result<()> {
+        const OP: &str = "dropout";
+        check_dropout(p, &rng, &x, &y, mask.as_ref())?;
+        self.count();
+        let keep = keep_mask(OP, p, &rng, x.numel())?;
+        if let Some(m) = &mask {
+            store(OP, m, &keep)?;
+        }
+        store_f64(OP, &y, &masked(p, &keep, &gather_f64(OP, x)?))
+    }
+
+    fn dropout_bwd(&self, p: f64, mask: DropoutMask<'_>, dy: View<'_>, dx: GradMut<'_>) -> Result<()> {
+        const OP: &str = "dropout_bwd";
+        check_dropout_bwd(p, &mask, &dy, &dx)?;
+        self.count();
+        let keep = match mask {
+            DropoutMask::Saved(m) => gather::<u8>(OP, m)?,
+            DropoutMask::Regenerate(rng) => keep_mask(OP, p, &rng, dy.numel())?,
+        };
+        store_grad(OP, &dx, &masked(p, &keep, &gather_f64(OP, dy)?))
+    }
+}
+
+fn keep_mask(op: &'static str, p: f64, rng: &Rng<'_>, n: usize) -> Result<Vec<u8>> {
+    let mut w = Words::new(op, rng)?;
+    let keep = (1.0 - p) as f32 as f64;
+    Ok((0..n).map(|i| (w.unit(DType::F32, i) < keep) as u8).collect())
+}
+
+fn masked(p: f64, keep: &[u8], x: &[f64]) -> Vec<f64> {
+    keep.iter().zip(x).map(|(&k, &x)| if k != 0 && p < 1.0 { x / (1.0 - p) } else { 0.0 }).collect()
+}
+
+/// The number of the arithmetic type right below x.
+fn below(dtype: DType, x: f64) -> f64 {
+    if dtype == DType::F64 { x.next_down() } else { (x as f32).next_down() as f64 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::philox;
+
+    #[test]
+    fn philox_known_answers() {
+        assert_eq!(philox([0; 4], [0; 2]), [0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8]);
+        assert_eq!(philox([u32::MAX; 4], [u32::MAX; 2]), [0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd]);
+        let counter = [0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344];
+        assert_eq!(
+            philox(counter, [0xa4093822, 0x299f31d0]),
+            [0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1]
+        );
+    }
 }

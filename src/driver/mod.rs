@@ -130,13 +130,7 @@ pub trait Driver: Send + Sync + fmt::Debug {
     ///
     /// # Safety
     /// Both ranges of `bytes` lie within live memory of this driver and do not overlap.
-    unsafe fn copy(
-        &self,
-        s: RawStream,
-        src: (RawMem, u64),
-        dst: (RawMem, u64),
-        bytes: usize,
-    ) -> Result<()>;
+    unsafe fn copy(&self, s: RawStream, src: (RawMem, u64), dst: (RawMem, u64), bytes: usize) -> Result<()>;
 
     /// Compiles a unit to an image for exactly this device. `Compile` holds the log.
     fn compile(&self, unit: &CompileUnit<'_>) -> Result<Vec<u8>>;

@@ -106,7 +106,12 @@ impl Engine {
     pub(crate) fn own(&self, op: &'static str, arg: &'static str, v: &View<'_>) -> Result<()> {
         let id = self.device_caps().id;
         if v.device() != id || v.block().raw().is_none() {
-            return Err(GpuError::invalid(op, arg, format!("a buffer on {id}"), format!("one on {}", v.device())));
+            return Err(GpuError::invalid(
+                op,
+                arg,
+                format!("a buffer on {id}"),
+                format!("one on {}", v.device()),
+            ));
         }
         if v.block().stream() != self.inner.stream_id {
             return Err(GpuError::invalid(

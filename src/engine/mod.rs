@@ -186,7 +186,9 @@ impl Engine {
             return Ok(());
         }
         // SAFETY: as above.
-        unsafe { i.device.driver.copy_in(i.stream, raw, 0, &0i32.to_le_bytes()).map_err(|e| self.poison(e))? };
+        unsafe {
+            i.device.driver.copy_in(i.stream, raw, 0, &0i32.to_le_bytes()).map_err(|e| self.poison(e))?
+        };
         Err(GpuError::IndexOutOfRange { op: launch::op_of_code(code) })
     }
 
@@ -205,7 +207,11 @@ fn alloc_from(
 ) -> Result<Buffer> {
     let caps = device.driver.caps();
     if !caps.supports(dtype) {
-        return Err(GpuError::Unsupported { op: "alloc", device: caps.id, why: "the device has no f64".into() });
+        return Err(GpuError::Unsupported {
+            op: "alloc",
+            device: caps.id,
+            why: "the device has no f64".into(),
+        });
     }
     let Some(bytes) = len.checked_mul(dtype.size()).filter(|&b| b < 1 << 62) else {
         return Err(GpuError::invalid("alloc", "len", "a size below 2^62 bytes", format!("{len}")));

@@ -26,9 +26,9 @@ struct State {
     stats: MemoryStats,
 }
 
-/// Rounds a request up to its class: 512-byte steps up to 1 MiB, then an eighth of the next power of two, so that at most a seventh is lost.
+/// Rounds a request up to its class: 512-byte steps up to 1 MiB, then an eighth of the next power of two, so that at most a fifth is lost.
 pub(crate) fn size_class(bytes: usize) -> usize {
-    let step = if bytes <= 1 << 20 { 512 } else { (bytes.next_power_of_two() / 8).max(512) };
+    let step = if bytes <= 1 << 20 { 512 } else { bytes.next_power_of_two() / 8 };
     bytes.max(1).div_ceil(step) * step
 }
 
@@ -156,7 +156,7 @@ mod tests {
         assert_eq!(size_class(1 << 20), 1 << 20);
         for n in [(1 << 20) + 1, 3_000_000, 1 << 30, (1 << 30) + 5] {
             let c = size_class(n);
-            assert!(c >= n && c - n <= n / 7 + 512, "{n} {c}");
+            assert!(c >= n && c - n <= n / 4 && c % 512 == 0, "{n} {c}");
             assert_eq!(size_class(c), c);
         }
     }

@@ -23,13 +23,20 @@ static SOURCES: &[(&str, &str)] = sources![
     "common/activation_ops.h",
     "common/binary_ops.h",
     "common/ternary_ops.h",
+    "common/loss.c",
+    "common/optimizer.c",
+    "common/random.c",
     "cuda/dialect.h",
     "opencl/dialect.h",
     "lint/dialect.h",
 ];
 
 fn text(path: &str) -> std::result::Result<&'static str, String> {
-    SOURCES.iter().find(|(p, _)| *p == path).map(|(_, t)| *t).ok_or_else(|| format!("no kernel text kernels/{path}"))
+    SOURCES
+        .iter()
+        .find(|(p, _)| *p == path)
+        .map(|(_, t)| *t)
+        .ok_or_else(|| format!("no kernel text kernels/{path}"))
 }
 
 /// Number of a dtype in kernels (`GK_DTYPE`).

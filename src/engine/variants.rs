@@ -34,12 +34,14 @@ pub(crate) struct Pins {
 impl Pins {
     pub(crate) fn from_env() -> Result<Self> {
         let pins = Pins::default();
-        for part in std::env::var("TREFOIL_VARIANT").unwrap_or_default().split(',').filter(|p| !p.is_empty()) {
+        for part in std::env::var("TREFOIL_VARIANT").unwrap_or_default().split(',').filter(|p| !p.is_empty())
+        {
             match part.split_once(':') {
                 Some((op, name)) if crate::ops::all_ops().any(|o| o.name == op) => pins.pin(op, name),
                 None if part == PORTABLE => pins.pin("*", PORTABLE),
                 _ => {
-                    let what = format!("TREFOIL_VARIANT: `{part}` is neither `{PORTABLE}` nor `OPERATION:VARIANT`");
+                    let what =
+                        format!("TREFOIL_VARIANT: `{part}` is neither `{PORTABLE}` nor `OPERATION:VARIANT`");
                     return Err(GpuError::Config(what.into()));
                 }
             }
@@ -72,7 +74,8 @@ impl Engine {
 
     /// Position of the variant that runs: the pinned one, else the first that applies.
     pub(crate) fn choose(&self, op: &'static str, variants: &[Variant<'_>]) -> Result<usize> {
-        let unsupported = |why: String| GpuError::Unsupported { op, device: self.device_caps().id, why: why.into() };
+        let unsupported =
+            |why: String| GpuError::Unsupported { op, device: self.device_caps().id, why: why.into() };
         if let Some(pin) = self.inner.device.variants.get(op) {
             let Some(at) = variants.iter().position(|v| v.name == pin) else {
                 let known: Vec<_> = variants.iter().map(|v| v.name).collect();

@@ -52,7 +52,12 @@ pub(crate) fn axis(op: &'static str, v: &View<'_>, axis: usize) -> Result<()> {
 /// Shape that two operands broadcast to.
 pub(crate) fn broadcast(op: &'static str, arg: &'static str, a: &[usize], b: &[usize]) -> Result<Dims> {
     broadcast_shapes(a, b).map_err(|at| {
-        GpuError::invalid(op, arg, format!("a shape that broadcasts with {a:?}"), format!("{b:?} (axis {at} from the right)"))
+        GpuError::invalid(
+            op,
+            arg,
+            format!("a shape that broadcasts with {a:?}"),
+            format!("{b:?} (axis {at} from the right)"),
+        )
     })
 }
 
@@ -88,7 +93,9 @@ fn output(
         return Err(GpuError::invalid(op, arg, "an output whose elements are distinct", got));
     }
     for (name, v) in inputs {
-        if overlap(&out.as_view(), v) && !(same_allowed && out.layout() == v.layout() && out.dtype() == v.dtype()) {
+        if overlap(&out.as_view(), v)
+            && !(same_allowed && out.layout() == v.layout() && out.dtype() == v.dtype())
+        {
             let expected = format!("memory apart from `{name}`");
             return Err(GpuError::invalid(op, arg, expected, "overlapping ranges of one buffer"));
         }

@@ -1,7 +1,9 @@
 //! Losses. Results are device values; nothing is read back.
 
 use crate::buffer::{GradMut, View, ViewMut};
-use crate::error::Result;
+use crate::dtype::DType;
+use crate::error::{GpuError, Result};
+use crate::ops::check;
 
 /// How per-item losses are combined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -148,4 +150,202 @@ op_family! {
         /// Gradient of [`LossOps::cross_entropy`] with respect to the logits.
         fn cross_entropy_bwd(&self, p: &CrossEntropy, io: CrossEntropyBwd<'_>) -> Result<()>;
     }
+}
+
+fn one_element(op: &'static str, arg: &'static str, v: &View<'_>, dtypes: &[DType]) -> Result<()> {
+    check::one_of(op, arg, v, dtypes)?;
+    if v.numel() == 1 { Ok(()) } else { check::shape(op, arg, v, &[]) }
+}
+
+/// p, t, weight and mask of an elementwise loss.
+fn check_items(
+    op: &'static str,
+    p: &View<'_>,
+    t: &View<'_>,
+    weight: Option<&View<'_>>,
+    mask: Option<&View<'_>>,
+) -> Result<()> {
+    check::float(op, "p", p)?;
+    check::contiguous(op, "p", p)?;
+    let vectors = [("t", Some(t), p.dtype()), ("weight", weight, p.dtype()), ("mask", mask, DType::U8)];
+    for (arg, v, dtype) in vectors {
+        let Some(v) = v else { continue };
+        check::dtype(op, arg, v, dtype)?;
+        check::shape(op, arg, v, p.shape())?;
+        check::contiguous(op, arg, v)?;
+    }
+    Ok(())
+}
+
+/// Checks of [`LossOps::loss`].
+pub(crate) fn check_loss(reduction: Reduction, io: &LossFwd<'_>) -> Result<()> {
+    const OP: &str = "loss";
+    check_items(OP, &io.p, &io.t, io.weight.as_ref(), io.mask.as_ref())?;
+    let v = io.loss.as_view();
+    if reduction == Reduction::None {
+        check::dtype(OP, "loss", &v, io.p.dtype())?;
+        check::shape(OP, "loss", &v, io.p.shape())?;
+        check::contiguous(OP, "loss", &v)?;
+    } else {
+        one_element(OP, "loss", &v, &[io.p.dtype().accumulator()])?;
+    }
+    let mut inputs = vec![("p", io.p), ("t", io.t)];
+    inputs.extend(io.weight.map(|w| ("weight", w)));
+    inputs.extend(io.mask.map(|m| ("mask", m)));
+    check::separate_output(OP, "loss", &io.loss, &inputs)
+}
+
+/// Checks of [`LossOps::loss_bwd`].
+pub(crate) fn check_loss_bwd(reduction: Reduction, io: &LossBwd<'_>) -> Result<()> {
+    const OP: &str = "loss_bwd";
+    check_items(OP, &io.p, &io.t, io.weight.as_ref(), io.mask.as_ref())?;
+    if reduction == Reduction::None {
+        check::dtype(OP, "gy", &io.gy, io.p.dtype())?;
+        check::shape(OP, "gy", &io.gy, io.p.shape())?;
+        check::contiguous(OP, "gy", &io.gy)?;
+    } else {
+        one_element(OP, "gy", &io.gy, &[io.p.dtype().accumulator(), io.p.dtype()])?;
+    }
+    let mut inputs = vec![("gy", io.gy), ("p", io.p), ("t", io.t)];
+    inputs.extend(io.weight.map(|w| ("weight", w)));
+    inputs.extend(io.mask.map(|m| ("mask", m)));
+    for (arg, g) in [("dp", &io.dp), ("dt", &io.dt)] {
+        let Some(g) = g else { continue };
+        let v = g.out.as_view();
+        check::dtype(OP, arg, &v, io.p.dtype())?;
+        check::shape(OP, arg, &v, io.p.shape())?;
+        check::contiguous(OP, arg, &v)?;
+        check::separate_output(OP, arg, &g.out, &inputs)?;
+        inputs.push((arg, v));
+    }
+    Ok(())
+}
+
+/// Sizes of a cross-entropy problem.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct XentShape {
+    /// Samples.
+    pub(crate) n: usize,
+    /// Classes.
+    pub(crate) c: usize,
+    /// Positions per sample.
+    pub(crate) s: usize,
+    /// Whether the target holds probabilities.
+    pub(crate) probs: bool,
+}
+
+fn check_xent(
+    op: &'static str,
+    p: &CrossEntropy,
+    x: &View<'_>,
+    target: &View<'_>,
+    weight: Option<&View<'_>>,
+) -> Result<(XentShape, Vec<usize>)> {
+    check::float(op, "x", x)?;
+    check::contiguous(op, "x", x)?;
+    if !(0.0..=1.0).contains(&p.label_smoothing) {
+        return Err(GpuError::invalid(
+            op,
+            "label_smoothing",
+            "a share in [0, 1]",
+            format!("{}", p.label_smoothing),
+        ));
+    }
+    let shape = x.shape();
+    if shape.len() < 2 || shape[1] == 0 {
+        return Err(GpuError::invalid(
+            op,
+            "x",
+            "shape [N, C, ...] with at least one class",
+            format!("{shape:?}"),
+        ));
+    }
+    let mut positions = shape.to_vec();
+    positions.remove(1);
+    let probs = target.dtype().is_float();
+    if probs {
+        check::dtype(op, "target", target, x.dtype())?;
+        check::shape(op, "target", target, shape)?;
+    } else {
+        check::one_of(op, "target", target, &[DType::I32, DType::I64])?;
+        check::shape(op, "target", target, &positions)?;
+    }
+    check::contiguous(op, "target", target)?;
+    if let Some(w) = weight {
+        check::dtype(op, "weight", w, x.dtype())?;
+        check::shape(op, "weight", w, &[shape[1]])?;
+        check::contiguous(op, "weight", w)?;
+    }
+    let s = positions[1..].iter().product();
+    Ok((XentShape { n: shape[0], c: shape[1], s, probs }, positions))
+}
+
+/// Checks of [`LossOps::cross_entropy`].
+pub(crate) fn check_cross_entropy(p: &CrossEntropy, io: &CrossEntropyFwd<'_>) -> Result<XentShape> {
+    const OP: &str = "cross_entropy";
+    let (xs, positions) = check_xent(OP, p, &io.x, &io.target, io.weight.as_ref())?;
+    let acc = io.x.dtype().accumulator();
+    let v = io.loss.as_view();
+    if p.reduction == Reduction::None {
+        check::dtype(OP, "loss", &v, io.x.dtype())?;
+        check::shape(OP, "loss", &v, &positions)?;
+        check::contiguous(OP, "loss", &v)?;
+    } else {
+        one_element(OP, "loss", &v, &[acc])?;
+    }
+    let mut others = vec![("x", io.x), ("target", io.target)];
+    others.extend(io.weight.map(|w| ("weight", w)));
+    check::separate_output(OP, "loss", &io.loss, &others)?;
+    others.push(("loss", v));
+    if let Some(l) = &io.lse {
+        let v = l.as_view();
+        check::dtype(OP, "lse", &v, acc)?;
+        check::shape(OP, "lse", &v, &positions)?;
+        check::contiguous(OP, "lse", &v)?;
+        check::separate_output(OP, "lse", l, &others)?;
+        others.push(("lse", v));
+    }
+    if let Some(d) = &io.den {
+        one_element(OP, "den", &d.as_view(), &[acc])?;
+        check::separate_output(OP, "den", d, &others)?;
+    }
+    Ok(xs)
+}
+
+/// Checks of [`LossOps::cross_entropy_bwd`].
+pub(crate) fn check_cross_entropy_bwd(p: &CrossEntropy, io: &CrossEntropyBwd<'_>) -> Result<XentShape> {
+    const OP: &str = "cross_entropy_bwd";
+    let (xs, positions) = check_xent(OP, p, &io.x, &io.target, io.weight.as_ref())?;
+    let acc = io.x.dtype().accumulator();
+    check::dtype(OP, "lse", &io.lse, acc)?;
+    check::shape(OP, "lse", &io.lse, &positions)?;
+    check::contiguous(OP, "lse", &io.lse)?;
+    if p.reduction == Reduction::None {
+        check::dtype(OP, "gy", &io.gy, io.x.dtype())?;
+        check::shape(OP, "gy", &io.gy, &positions)?;
+        check::contiguous(OP, "gy", &io.gy)?;
+    } else {
+        one_element(OP, "gy", &io.gy, &[acc, io.x.dtype()])?;
+    }
+    match (&io.den, p.reduction) {
+        (Some(d), Reduction::Mean) => one_element(OP, "den", d, &[acc])?,
+        (None, Reduction::Mean) => {
+            return Err(GpuError::invalid(
+                OP,
+                "den",
+                "the denominator that the forward of Mean saved",
+                "nothing",
+            ));
+        }
+        _ => {}
+    }
+    let v = io.dx.out.as_view();
+    check::dtype(OP, "dx", &v, io.x.dtype())?;
+    check::shape(OP, "dx", &v, io.x.shape())?;
+    check::contiguous(OP, "dx", &v)?;
+    check::elementwise_output(OP, "dx", &io.dx.out, &[("x", io.x)])?;
+    let mut others = vec![("gy", io.gy), ("target", io.target), ("lse", io.lse)];
+    others.extend(io.weight.map(|w| ("weight", w)));
+    check::separate_output(OP, "dx", &io.dx.out, &others)?;
+    Ok(xs)
 }

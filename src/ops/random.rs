@@ -4,7 +4,9 @@
 //! key = [seed lo, seed hi]). A call over n elements consumes ceil(n/4) blocks unless stated.
 
 use crate::buffer::{GradMut, View, ViewMut};
-use crate::error::Result;
+use crate::dtype::DType;
+use crate::error::{GpuError, Result};
+use crate::ops::check;
 
 /// Where a random call reads its numbers.
 #[derive(Debug, Clone, Copy)]
@@ -108,4 +110,166 @@ op_family! {
         /// dx = keep ? dy/(1-p) : 0.
         fn dropout_bwd(&self, p: f64, mask: DropoutMask<'_>, dy: View<'_>, dx: GradMut<'_>) -> Result<()>;
     }
+}
+
+/// dtypes that a distribution fills.
+fn outputs(dist: Distribution) -> &'static [DType] {
+    match dist {
+        Distribution::Bits => &[DType::I32],
+        Distribution::Bernoulli { .. } => &[DType::U8],
+        Distribution::Int { .. } => &[DType::I32, DType::I64],
+        _ => &[DType::F32, DType::F16, DType::Bf16, DType::F64],
+    }
+}
+
+fn check_rng(op: &'static str, rng: &Rng<'_>) -> Result<()> {
+    let Some(v) = &rng.device_offset else { return Ok(()) };
+    check::dtype(op, "rng.device_offset", v, DType::I64)?;
+    if v.numel() == 1 { Ok(()) } else { check::shape(op, "rng.device_offset", v, &[1]) }
+}
+
+fn check_probability(op: &'static str, p: f64) -> Result<()> {
+    if (0.0..=1.0).contains(&p) {
+        return Ok(());
+    }
+    Err(GpuError::invalid(op, "p", "a probability in [0, 1]", format!("{p}")))
+}
+
+/// Checks of [`RandomOps::random`].
+pub(crate) fn check_random(dist: Distribution, rng: &Rng<'_>, y: &ViewMut<'_>) -> Result<()> {
+    const OP: &str = "random";
+    let v = y.as_view();
+    check_rng(OP, rng)?;
+    check::one_of(OP, "y", &v, outputs(dist))?;
+    check::contiguous(OP, "y", &v)?;
+    let bad = |arg, want: &str, got: String| Err(GpuError::invalid(OP, arg, want, got));
+    match dist {
+        Distribution::Uniform { lo, hi } if !(lo <= hi && (hi - lo).is_finite()) => {
+            bad("hi", "a finite bound not below lo", format!("lo {lo}, hi {hi}"))
+        }
+        Distribution::Int { lo, hi } if hi <= lo || hi.wrapping_sub(lo) as u64 > 1 << 32 => {
+            bad("hi", "a bound above lo by at most 2^32", format!("lo {lo}, hi {hi}"))
+        }
+        Distribution::Int { lo, hi }
+            if v.dtype() == DType::I32 && (lo < i32::MIN as i64 || hi > i32::MAX as i64 + 1) =>
+        {
+            bad("hi", "bounds that i32 holds", format!("lo {lo}, hi {hi}"))
+        }
+        Distribution::Exponential { rate } if rate.is_nan() || rate <= 0.0 => {
+            bad("rate", "a positive rate", format!("{rate}"))
+        }
+        Distribution::Normal { std, .. } if std.is_nan() || std < 0.0 => {
+            bad("std", "a deviation not below 0", format!("{std}"))
+        }
+        Distribution::Bernoulli { p } => check_probability(OP, p),
+        _ => Ok(()),
+    }
+}
+
+/// Checks of [`RandomOps::bernoulli`].
+pub(crate) fn check_bernoulli(p: &View<'_>, rng: &Rng<'_>, y: &ViewMut<'_>) -> Result<()> {
+    const OP: &str = "bernoulli";
+    let v = y.as_view();
+    check_rng(OP, rng)?;
+    check::one_of(OP, "p", p, &[DType::F32, DType::F16, DType::Bf16])?;
+    check::dtype(OP, "y", &v, DType::U8)?;
+    check::shape(OP, "y", &v, p.shape())?;
+    check::contiguous(OP, "p", p)?;
+    check::contiguous(OP, "y", &v)?;
+    check::separate_output(OP, "y", y, &[("p", *p)])
+}
+
+/// Checks of [`RandomOps::permutation`].
+pub(crate) fn check_permutation(rng: &Rng<'_>, y: &ViewMut<'_>) -> Result<()> {
+    const OP: &str = "permutation";
+    let v = y.as_view();
+    check_rng(OP, rng)?;
+    check::one_of(OP, "y", &v, &[DType::I32, DType::I64])?;
+    check::contiguous(OP, "y", &v)?;
+    if v.shape().len() != 1 {
+        return Err(GpuError::invalid(OP, "y", "a vector", format!("shape {:?}", v.shape())));
+    }
+    if v.numel() > i32::MAX as usize {
+        return Err(GpuError::invalid(OP, "y", "at most 2^31 - 1 elements", format!("{}", v.numel())));
+    }
+    Ok(())
+}
+
+/// Checks of [`RandomOps::categorical`]; returns rows, K and samples per row.
+pub(crate) fn check_categorical(w: &Weights<'_>, rng: &Rng<'_>, y: &ViewMut<'_>) -> Result<[usize; 3]> {
+    const OP: &str = "categorical";
+    let (Weights::Probs(p) | Weights::Logits(p)) = w;
+    let v = y.as_view();
+    check_rng(OP, rng)?;
+    check::float(OP, "weights", p)?;
+    check::contiguous(OP, "weights", p)?;
+    check::one_of(OP, "y", &v, &[DType::I32, DType::I64])?;
+    check::contiguous(OP, "y", &v)?;
+    let &[rows, k] = p.shape() else {
+        return Err(GpuError::invalid(OP, "weights", "shape [rows, K]", format!("{:?}", p.shape())));
+    };
+    let count = match v.shape() {
+        &[r] if r == rows => 1,
+        &[r, n] if r == rows => n,
+        s => return Err(GpuError::invalid(OP, "y", format!("shape [{rows}, n]"), format!("{s:?}"))),
+    };
+    if k == 0 {
+        return Err(GpuError::invalid(OP, "weights", "at least one class", format!("{:?}", p.shape())));
+    }
+    if matches!(w, Weights::Logits(_)) && count != 1 {
+        return Err(GpuError::invalid(OP, "y", "one sample per row of logits", format!("{count}")));
+    }
+    check::separate_output(OP, "y", y, &[("weights", *p)])?;
+    Ok([rows, k, count])
+}
+
+/// Checks of [`RandomOps::dropout`].
+pub(crate) fn check_dropout(
+    p: f64,
+    rng: &Rng<'_>,
+    x: &View<'_>,
+    y: &ViewMut<'_>,
+    mask: Option<&ViewMut<'_>>,
+) -> Result<()> {
+    const OP: &str = "dropout";
+    check_probability(OP, p)?;
+    check_rng(OP, rng)?;
+    dropout_pair(OP, x, ("y", y))?;
+    let Some(m) = mask else { return Ok(()) };
+    let v = m.as_view();
+    check::dtype(OP, "mask", &v, DType::U8)?;
+    check::shape(OP, "mask", &v, x.shape())?;
+    check::contiguous(OP, "mask", &v)?;
+    check::separate_output(OP, "mask", m, &[("x", *x), ("y", y.as_view())])
+}
+
+/// Checks of [`RandomOps::dropout_bwd`].
+pub(crate) fn check_dropout_bwd(
+    p: f64,
+    mask: &DropoutMask<'_>,
+    dy: &View<'_>,
+    dx: &GradMut<'_>,
+) -> Result<()> {
+    const OP: &str = "dropout_bwd";
+    check_probability(OP, p)?;
+    dropout_pair(OP, dy, ("dx", &dx.out))?;
+    match mask {
+        DropoutMask::Regenerate(rng) => check_rng(OP, rng),
+        DropoutMask::Saved(m) => {
+            check::dtype(OP, "mask", m, DType::U8)?;
+            check::shape(OP, "mask", m, dy.shape())?;
+            check::contiguous(OP, "mask", m)?;
+            check::separate_output(OP, "dx", &dx.out, &[("mask", *m)])
+        }
+    }
+}
+
+fn dropout_pair(op: &'static str, x: &View<'_>, (arg, y): (&'static str, &ViewMut<'_>)) -> Result<()> {
+    let v = y.as_view();
+    check::float(op, "x", x)?;
+    check::contiguous(op, "x", x)?;
+    check::dtype(op, arg, &v, x.dtype())?;
+    check::shape(op, arg, &v, x.shape())?;
+    check::contiguous(op, arg, &v)?;
+    check::elementwise_output(op, arg, y, &[("x", *x)])
 }

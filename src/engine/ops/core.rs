@@ -92,7 +92,8 @@ impl CoreOps for Engine {
         let (Some(raw), false) = (v.block().raw(), src.is_empty()) else { return Ok(()) };
         self.inner.device.counts.uploads.fetch_add(1, Ordering::Relaxed);
         // SAFETY: `own` and `sized` showed that the range is live memory of this driver.
-        unsafe { self.driver().copy_in(self.inner.stream, raw, byte_offset(&v), src) }.map_err(|e| self.poison(e))
+        unsafe { self.driver().copy_in(self.inner.stream, raw, byte_offset(&v), src) }
+            .map_err(|e| self.poison(e))
     }
 
     fn read_bytes(&self, src: View<'_>, dst: &mut [u8]) -> Result<()> {
@@ -102,7 +103,8 @@ impl CoreOps for Engine {
         let (Some(raw), false) = (src.block().raw(), dst.is_empty()) else { return Ok(()) };
         self.inner.device.counts.downloads.fetch_add(1, Ordering::Relaxed);
         // SAFETY: `own` and `sized` showed that the range is live memory of this driver.
-        unsafe { self.driver().copy_out(self.inner.stream, raw, byte_offset(&src), dst) }.map_err(|e| self.poison(e))
+        unsafe { self.driver().copy_out(self.inner.stream, raw, byte_offset(&src), dst) }
+            .map_err(|e| self.poison(e))
     }
 
     fn copy(&self, src: View<'_>, dst: ViewMut<'_>) -> Result<()> {
@@ -111,11 +113,15 @@ impl CoreOps for Engine {
         self.own("copy", "src", &src)?;
         let d = dst.as_view();
         self.own("copy", "dst", &d)?;
-        let (Some(from), Some(to), false) = (src.block().raw(), d.block().raw(), src.numel() == 0) else { return Ok(()) };
+        let (Some(from), Some(to), false) = (src.block().raw(), d.block().raw(), src.numel() == 0) else {
+            return Ok(());
+        };
         let bytes = src.numel() * src.dtype().size();
         // SAFETY: both ranges are live memory of this driver and were shown not to overlap.
-        unsafe { self.driver().copy(self.inner.stream, (from, byte_offset(&src)), (to, byte_offset(&d)), bytes) }
-            .map_err(|e| self.poison(e))
+        unsafe {
+            self.driver().copy(self.inner.stream, (from, byte_offset(&src)), (to, byte_offset(&d)), bytes)
+        }
+        .map_err(|e| self.poison(e))
     }
 
     fn synchronize(&self) -> Result<()> {
@@ -136,7 +142,9 @@ impl CoreOps for Engine {
         let mine = event.0.as_any().downcast_ref::<DriverEvent>();
         match mine.filter(|e| Arc::ptr_eq(&e.driver, self.driver())) {
             Some(e) => self.driver().wait(self.inner.stream, e.raw).map_err(|e| self.poison(e)),
-            None => Err(GpuError::invalid("wait", "event", "an event of this device", "one of another device")),
+            None => {
+                Err(GpuError::invalid("wait", "event", "an event of this device", "one of another device"))
+            }
         }
     }
 
@@ -147,7 +155,12 @@ impl CoreOps for Engine {
             return Err(GpuError::invalid("adopt", "buffer", format!("a buffer on {id}"), got));
         }
         let Some(block) = buffer.into_block() else {
-            return Err(GpuError::invalid("adopt", "buffer", "a buffer that nothing else holds", "a shared one"));
+            return Err(GpuError::invalid(
+                "adopt",
+                "buffer",
+                "a buffer that nothing else holds",
+                "a shared one",
+            ));
         };
         let (mem, bytes, home) = block.take();
         let Some(mem) = mem else { return self.alloc_buffer(dtype, len) };
@@ -182,7 +195,8 @@ impl CoreOps for Engine {
     }
 
     fn warmup(&self, families: &[Family]) -> Result<()> {
-        let files: Vec<_> = crate::spec::all_kernels().filter(|k| families.contains(&k.family)).map(|k| k.file).collect();
+        let files: Vec<_> =
+            crate::spec::all_kernels().filter(|k| families.contains(&k.family)).map(|k| k.file).collect();
         let d = &self.inner.device;
         for unit in all_units().into_iter().filter(|u| u.dtype == DType::F32 && files.contains(&u.file)) {
             let mut compiled = 0;
@@ -196,7 +210,9 @@ impl CoreOps for Engine {
     fn explain(&self, op: &str) -> Result<Choice> {
         let Some(info) = all_ops().find(|o| o.name == op) else {
             let known: Vec<_> = all_ops().map(|o| o.name).collect();
-            return Err(GpuError::Config(format!("unknown operation `{op}`; known: {}", known.join(", ")).into()));
+            return Err(GpuError::Config(
+                format!("unknown operation `{op}`; known: {}", known.join(", ")).into(),
+            ));
         };
         self.explain_op(info)
     }
@@ -217,10 +233,20 @@ impl CoreOps for Engine {
         self.check_poison()?;
         let k = kernel.0.downcast_ref::<UserKernel>().filter(|k| Arc::ptr_eq(&k.driver, self.driver()));
         let Some(k) = k else {
-            return Err(GpuError::invalid("launch_raw", "kernel", "a kernel of this device", "one of another device"));
+            return Err(GpuError::invalid(
+                "launch_raw",
+                "kernel",
+                "a kernel of this device",
+                "one of another device",
+            ));
         };
         if grid.contains(&0) {
-            return Err(GpuError::invalid("launch_raw", "grid", "at least one block per axis", format!("{grid:?}")));
+            return Err(GpuError::invalid(
+                "launch_raw",
+                "grid",
+                "at least one block per axis",
+                format!("{grid:?}"),
+            ));
         }
         let mut list = Vec::with_capacity(args.len());
         for a in args.iter() {

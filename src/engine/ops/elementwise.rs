@@ -20,7 +20,13 @@ fn unary_kernel(op: Unary) -> (&'static str, [f64; 3]) {
 
 impl Engine {
     /// y = f(x) for any function of `kernels/common/{unary,activation}_ops.h`; operands are checked.
-    pub(super) fn map(&self, op: &'static str, x: &View<'_>, y: &ViewMut<'_>, params: [f64; 3]) -> Result<()> {
+    pub(super) fn map(
+        &self,
+        op: &'static str,
+        x: &View<'_>,
+        y: &ViewMut<'_>,
+        params: [f64; 3],
+    ) -> Result<()> {
         let n = x.numel();
         if n == 0 {
             return Ok(());
@@ -95,9 +101,19 @@ impl ElementwiseOps for Engine {
         self.map_bwd(name, &dy, &x, &dx, params)
     }
 
-    fn binary(&self, op: Binary, a: View<'_>, b: View<'_>, y: ViewMut<'_>) -> Result<()> { todo!() }
-    fn binary_bwd(&self, op: Binary, io: BinaryBwd<'_>) -> Result<()> { todo!() }
-    fn ternary(&self, op: Ternary, a: View<'_>, b: View<'_>, c: View<'_>, y: ViewMut<'_>) -> Result<()> { todo!() }
-    fn ternary_bwd(&self, op: Ternary, io: TernaryBwd<'_>) -> Result<()> { todo!() }
-    fn cast(&self, x: View<'_>, y: ViewMut<'_>) -> Result<()> { todo!() }
+    fn binary(&self, op: Binary, a: View<'_>, b: View<'_>, y: ViewMut<'_>) -> Result<()> {
+        todo!()
+    }
+    fn binary_bwd(&self, op: Binary, io: BinaryBwd<'_>) -> Result<()> {
+        todo!()
+    }
+    fn ternary(&self, op: Ternary, a: View<'_>, b: View<'_>, c: View<'_>, y: ViewMut<'_>) -> Result<()> {
+        todo!()
+    }
+    fn ternary_bwd(&self, op: Ternary, io: TernaryBwd<'_>) -> Result<()> {
+        todo!()
+    }
+    fn cast(&self, x: View<'_>, y: ViewMut<'_>) -> Result<()> {
+        todo!()
+    }
 }

@@ -1,0 +1,217 @@
+/* Random numbers and dropout from Philox4x32-10 (Salmon et al., 2011); the text of the maps is section "Random" of docs/NUMERICS.md.
+ *
+ * Element i of a call uses block offset + i/4 and word i%4 (f64: block offset + i/2 and the words 2(i%2), 2(i%2)+1).
+ * Launch: grid-stride, one work-item per block of the generator. Arithmetic in f32 (f64 for f64 outputs). Integer streams are equal on all
+ * backends; values that pass through log, sin and cos agree within a few ULP.
+ */
+
+GK_FN gk_u64 gk_start(gk_i64 offset, GK_GLOBAL const gk_i64* more) { return (gk_u64)offset + (more ? (gk_u64)more[0] : 0ul); }
+
+#if GK_DTYPE == GK_F64
+#define GK_PER_BLOCK 2
+GK_FN gk_f gk_uniform01(gk_words r, int k) { return ((gk_f)(r.w[2 * k] >> 5) * 67108864.0 + (gk_f)(r.w[2 * k + 1] >> 6)) * 1.1102230246251565e-16; }
+GK_FN gk_f gk_uniform01_open(gk_words r, int k) { return gk_uniform01(r, k) + 1.1102230246251565e-16; }
+#else
+#define GK_PER_BLOCK 4
+GK_FN float gk_uniform01(gk_words r, int k) { return gk_unit(r.w[k]); }
+GK_FN float gk_uniform01_open(gk_words r, int k) { return gk_unit_open(r.w[k]); }
+#endif
+
+#if GK_IS_FLOAT
+/* sin and cos of 2 pi u: the quarter is split off first, so that the argument stays small and exact. */
+GK_FN gk_f gk_trig2pi(gk_f u, int cosine)
+{
+    gk_f quarter = gk_rint(GK_R(4.0) * u), a = (GK_R(4.0) * u - quarter) * GK_R(1.57079632679489662);
+    int k = ((int)quarter + cosine) & 3;
+    gk_f v = (k & 1) ? gk_cos(a) : gk_sin(a);
+    return (k & 2) ? -v : v;
+}
+
+/* [lo, hi): rounding may reach hi, which is then replaced by the number below it. */
+GK_FN gk_f gk_rand_uniform(gk_words r, int k, gk_f lo, gk_f hi)
+{
+    gk_f v = lo + (hi - lo) * gk_uniform01(r, k);
+    return v < hi ? v : gk_max(lo, gk_nextafter(hi, lo));
+}
+/* Box and Muller (1958) on pairs. */
+GK_FN gk_f gk_rand_normal(gk_words r, int k, gk_f mean, gk_f std)
+{
+    gk_f radius = gk_sqrt(GK_R(-2.0) * gk_log(gk_uniform01_open(r, k & ~1)));
+    return mean + std * radius * gk_trig2pi(gk_uniform01(r, k | 1), !(k & 1));
+}
+GK_FN gk_f gk_rand_exponential(gk_words r, int k, gk_f rate, gk_f unused) { return -gk_log(gk_uniform01_open(r, k)) / rate; }
+/* u = 1 would give infinity: it is nudged to 1 - 2^-25. */
+GK_FN gk_f gk_rand_gumbel(gk_words r, int k, gk_f unused, gk_f unused2)
+{
+    gk_f u = gk_uniform01_open(r, k);
+    gk_f l = u >= GK_R(1.0) ? GK_R(2.98023228e-8) : -gk_log(u);
+    return -gk_log(l);
+}
+
+#ifdef GK_OP
+/* y[i] = GK_OP(words of i; p, q) */
+GK_KERNEL(random_float)(GK_OUT(gk_t, y), gk_i64 n, gk_i64 seed, gk_i64 stream, gk_i64 offset, GK_IN(gk_i64, more), gk_f p, gk_f q)
+{
+    GK_BIND_OUT(gk_t, y); GK_BIND_IN(gk_i64, more);
+    gk_u64 first = gk_start(offset, more);
+    for (gk_i64 b = gk_gid(); b * GK_PER_BLOCK < n; b += gk_gsize()) {
+        gk_words r = gk_philox(first + (gk_u64)b, (gk_u64)stream, (gk_u64)seed);
+        for (int k = 0; k < GK_PER_BLOCK; k++)
+            if (b * GK_PER_BLOCK + k < n) gk_store(y, b * GK_PER_BLOCK + k, GK_OP(r, k, p, q));
+    }
+}
+#else
+
+/* y[i] = u_i < p[i], as u8; p may be null and is then the number prob */
+GK_KERNEL(random_bernoulli)(GK_IN(gk_t, p), GK_OUT(gk_u8, y), gk_i64 n, gk_i64 seed, gk_i64 stream, gk_i64 offset, GK_IN(gk_i64, more), float prob)
+{
+    GK_BIND_IN(gk_t, p); GK_BIND_OUT(gk_u8, y); GK_BIND_IN(gk_i64, more);
+    gk_u64 first = gk_start(offset, more);
+    for (gk_i64 b = gk_gid(); b * 4 < n; b += gk_gsize()) {
+        gk_words r = gk_philox(first + (gk_u64)b, (gk_u64)stream, (gk_u64)seed);
+        for (int k = 0; k < 4; k++) {
+            gk_i64 i = b * 4 + k;
+            if (i < n) y[i] = gk_unit(r.w[k]) < (p ? (float)gk_load(p, i) : prob);
+        }
+    }
+}
+
+/* y = keep ? x / (1 - prob) : 0 with keep = u < 1 - prob; mask[i] = keep where mask is not null. accumulate adds to y. */
+GK_KERNEL(dropout)(GK_IN(gk_t, x), GK_OUT(gk_t, y), GK_OUT(gk_u8, mask), gk_i64 n, int wide, gk_i64 seed, gk_i64 stream, gk_i64 offset,
+                   GK_IN(gk_i64, more), float keep, gk_f scale, int accumulate)
+{
+    GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_u8, mask); GK_BIND_IN(gk_i64, more);
+    gk_u64 first = gk_start(offset, more);
+    gk_i64 items = wide ? n / 8 : 0;
+    for (gk_i64 i = gk_gid(); i < items; i += gk_gsize()) {
+        gk_words r[2];
+        gk_vec v[8 / GK_W], o[8 / GK_W];
+        GK_UNROLL for (int j = 0; j < 8 / GK_W; j++) {
+            v[j] = gk_loadv(x, i * 8 + j * GK_W);
+            o[j] = v[j];
+            if (accumulate) o[j] = gk_loadv(y, i * 8 + j * GK_W);
+        }
+        GK_UNROLL for (int j = 0; j < 2; j++) r[j] = gk_philox(first + (gk_u64)(i * 2 + j), (gk_u64)stream, (gk_u64)seed);
+        GK_UNROLL for (int k = 0; k < 8; k++) {
+            int kept = gk_unit(r[k / 4].w[k % 4]) < keep;
+            gk_f d = kept ? v[k / GK_W].v[k % GK_W] * scale : GK_R(0.0);
+            o[k / GK_W].v[k % GK_W] = accumulate ? o[k / GK_W].v[k % GK_W] + d : d;
+            if (mask) mask[i * 8 + k] = (gk_u8)kept;
+        }
+        GK_UNROLL for (int j = 0; j < 8 / GK_W; j++) gk_storev(y, i * 8 + j * GK_W, o[j]);
+    }
+    /* The rest in whole blocks of the generator. */
+    for (gk_i64 b = items * 2 + gk_gid(); b * 4 < n; b += gk_gsize()) {
+        gk_words r = gk_philox(first + (gk_u64)b, (gk_u64)stream, (gk_u64)seed);
+        for (int k = 0; k < 4; k++) {
+            gk_i64 i = b * 4 + k;
+            if (i >= n) break;
+            int kept = gk_unit(r.w[k]) < keep;
+            gk_f d = kept ? gk_load(x, i) * scale : GK_R(0.0);
+            gk_store(y, i, accumulate ? gk_load(y, i) + d : d);
+            if (mask) mask[i] = (gk_u8)kept;
+        }
+    }
+}
+
+/* y = mask ? x * scale : 0 */
+GK_KERNEL(dropout_masked)(GK_IN(gk_t, x), GK_IN(gk_u8, mask), GK_OUT(gk_t, y), gk_i64 n, gk_f scale, int accumulate)
+{
+    GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_u8, mask); GK_BIND_OUT(gk_t, y);
+    for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
+        gk_f d = mask[i] ? gk_load(x, i) * scale : GK_R(0.0);
+        gk_store(y, i, accumulate ? gk_load(y, i) + d : d);
+    }
+}
+
+/* Running sums of p [rows, len] in f32, in order: cum [rows, len]; a row without weight is reported. One work-item per row. */
+GK_KERNEL(categorical_sums)(GK_IN(gk_t, p), GK_OUT(float, cum), gk_i64 rows, gk_i64 len, GK_OUT(int, err), int code)
+{
+    GK_BIND_IN(gk_t, p); GK_BIND_OUT(float, cum); GK_BIND_OUT(int, err);
+    for (gk_i64 row = gk_gid(); row < rows; row += gk_gsize()) {
+        float sum = 0.0f;
+        for (gk_i64 k = 0; k < len; k++) {
+            sum += (float)gk_load(p, row * len + k);
+            cum[row * len + k] = sum;
+        }
+        if (!(sum > 0.0f)) gk_report(err, code);
+    }
+}
+
+/* y[row, j] = number of k with cum[row, k] <= u * total, at most len - 1; u belongs to element row*count + j. Work-item per sample. */
+GK_KERNEL(categorical_search)(GK_IN(float, cum), GK_OUT(int, y), int wide, gk_i64 rows, gk_i64 len, gk_i64 count, gk_i64 seed, gk_i64 stream,
+                              gk_i64 offset, GK_IN(gk_i64, more))
+{
+    GK_BIND_IN(float, cum); GK_BIND_OUT(int, y); GK_BIND_IN(gk_i64, more);
+    gk_u64 first = gk_start(offset, more);
+    for (gk_i64 i = gk_gid(); i < rows * count; i += gk_gsize()) {
+        gk_words r = gk_philox(first + (gk_u64)(i / 4), (gk_u64)stream, (gk_u64)seed);
+        GK_GLOBAL const float* c = cum + i / count * len;
+        float target = gk_unit(r.w[i % 4]) * c[len - 1];
+        gk_i64 lo = 0, hi = len - 1;
+        while (lo < hi) {
+            gk_i64 mid = (lo + hi) / 2;
+            if (c[mid] <= target) lo = mid + 1; else hi = mid;
+        }
+        gk_store_index(y, i, wide, lo);
+    }
+}
+
+/* y[row] = first maximum of logits[row, k] + gumbel of element row*len + k. One block per row. */
+GK_KERNEL(categorical_gumbel)(GK_IN(gk_t, logits), GK_OUT(int, y), int wide, gk_i64 rows, gk_i64 len, gk_i64 seed, gk_i64 stream, gk_i64 offset,
+                              GK_IN(gk_i64, more))
+{
+    GK_LOCAL gk_f best[GK_BLOCK];
+    GK_LOCAL gk_i64 at[GK_BLOCK];
+    GK_BIND_IN(gk_t, logits); GK_BIND_OUT(int, y); GK_BIND_IN(gk_i64, more);
+    gk_u64 first = gk_start(offset, more);
+    int t = gk_lid();
+    for (gk_i64 row = gk_bid(0); row < rows; row += gk_nblocks(0)) {
+        gk_f v = -GK_INF;
+        gk_i64 pos = len;
+        for (gk_i64 k = t; k < len; k += GK_BLOCK) {
+            gk_i64 i = row * len + k;
+            gk_words r = gk_philox(first + (gk_u64)(i / GK_PER_BLOCK), (gk_u64)stream, (gk_u64)seed);
+            gk_f x = gk_load(logits, i) + gk_rand_gumbel(r, (int)(i % GK_PER_BLOCK), GK_R(0.0), GK_R(0.0));
+            if (x > v || pos == len) { v = x; pos = k; }
+        }
+        best[t] = v;
+        at[t] = pos;
+        GK_BARRIER();
+        for (int m = GK_BLOCK / 2; m > 0; m >>= 1) {
+            if (t < m && (best[t + m] > best[t] || (best[t + m] == best[t] && at[t + m] < at[t]))) {
+                best[t] = best[t + m];
+                at[t] = at[t + m];
+            }
+            GK_BARRIER();
+        }
+        if (t == 0) gk_store_index(y, row, wide, at[0] < len ? at[0] : 0);
+        GK_BARRIER();
+    }
+}
+#endif
+#else
+/* Integer outputs: raw words (i32), or lo + floor(w * range / 2^32) with range in 1..2^32 (0 stands for 2^32). */
+GK_KERNEL(random_int)(GK_OUT(gk_t, y), gk_i64 n, gk_i64 seed, gk_i64 stream, gk_i64 offset, GK_IN(gk_i64, more), gk_i64 lo, gk_u32 range)
+{
+    GK_BIND_OUT(gk_t, y); GK_BIND_IN(gk_i64, more);
+    gk_u64 first = gk_start(offset, more);
+    for (gk_i64 b = gk_gid(); b * 4 < n; b += gk_gsize()) {
+        gk_words r = gk_philox(first + (gk_u64)b, (gk_u64)stream, (gk_u64)seed);
+        for (int k = 0; k < 4; k++)
+            if (b * 4 + k < n) y[b * 4 + k] = (gk_t)(lo + (gk_i64)(range ? gk_mulhi(r.w[k], range) : r.w[k]));
+    }
+}
+
+/* keys[i] = words 2i and 2i+1 as one number, the first word on top; y[i] = i. For sorting. Work-item per two elements. */
+GK_KERNEL(random_keys)(GK_OUT(gk_i64, keys), gk_i64 n, gk_i64 seed, gk_i64 stream, gk_i64 offset, GK_IN(gk_i64, more))
+{
+    GK_BIND_OUT(gk_i64, keys); GK_BIND_IN(gk_i64, more);
+    gk_u64 first = gk_start(offset, more);
+    for (gk_i64 b = gk_gid(); b * 2 < n; b += gk_gsize()) {
+        gk_words r = gk_philox(first + (gk_u64)b, (gk_u64)stream, (gk_u64)seed);
+        for (int k = 0; k < 2; k++)
+            if (b * 2 + k < n) keys[b * 2 + k] = (gk_i64)((gk_u64)r.w[2 * k] << 32 | r.w[2 * k + 1]);
+    }
+}
+#endif
