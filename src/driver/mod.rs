@@ -13,6 +13,9 @@ use crate::error::Result;
 pub(crate) mod cuda;
 #[cfg(feature = "hip")]
 pub(crate) mod hip;
+#[cfg(feature = "hip")]
+#[doc(hidden)]
+pub use hip::hiprtc::{compile_for as hiprtc_compile_for, version as hiprtc_version};
 pub(crate) mod loader;
 #[doc(hidden)]
 pub mod mock;

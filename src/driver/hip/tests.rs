@@ -1,0 +1,130 @@
+//! What can be tested with and without a device. Where the machine has no hiprtc, or no device, the test says so and stops there, unless
+//! `TREFOIL_REQUIRE` names HIP.
+
+use super::*;
+
+fn required() -> bool {
+    std::env::var("TREFOIL_REQUIRE").is_ok_and(|v| v.split(',').any(|b| b.trim() == "hip"))
+}
+
+const SCALE: &str = r#"
+struct dims { long long v[8]; };
+extern "C" __global__ void scale(const float* x, float* y, int n, float a, dims d) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = a * x[i] + (float)d.v[7];
+}
+"#;
+
+fn unit<'a>(source: &'a str) -> CompileUnit<'a> {
+    CompileUnit { name: "scale.hip", source, options: &[] }
+}
+
+#[test]
+fn hiprtc_compiles_for_gfx90a() {
+    match hiprtc::compile_for("gfx90a", &unit(SCALE)) {
+        Ok(code) => {
+            assert_eq!(&code[..4], b"\x7fELF");
+            assert!(code.windows(5).any(|w| w == b"scale"), "the kernel's name is in the code object");
+        }
+        Err(GpuError::Unavailable { reason, .. }) if !required() => eprintln!("skipped: {reason}"),
+        Err(e) => panic!("{e}"),
+    }
+}
+
+#[test]
+fn a_text_that_does_not_compile_gives_the_log() {
+    let refused =
+        hiprtc::compile_for("gfx90a", &unit("extern \"C\" __global__ void k() { undeclared = 1; }"));
+    match refused {
+        Err(GpuError::Compile(f)) => {
+            assert_eq!((f.unit.as_str(), f.arch.as_str()), ("scale.hip", "gfx90a"));
+            assert!(f.log.contains("undeclared"), "{}", f.log);
+        }
+        Err(GpuError::Unavailable { reason, .. }) if !required() => eprintln!("skipped: {reason}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_zero_byte_in_the_text_is_an_error() {
+    match hiprtc::compile_for("gfx90a", &unit("\0")) {
+        Err(GpuError::Compile(f)) => assert!(f.log.contains("zero byte")),
+        Err(GpuError::Unavailable { reason, .. }) if !required() => eprintln!("skipped: {reason}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn probe_and_open_agree() {
+    match probe() {
+        Ok(devices) => {
+            assert!(!devices.is_empty());
+            for (i, caps) in devices.iter().enumerate() {
+                assert_eq!(caps.id, DeviceId::new(BackendKind::Hip, i as u32));
+                assert!(caps.arch.starts_with("gfx") || caps.arch.starts_with("sm_"), "{caps:?}");
+                assert!(caps.warp_size >= 32 && caps.max_block >= 256 && caps.memory_bytes > 0, "{caps:?}");
+            }
+            assert_eq!(HipDriver::open(0).unwrap().caps(), &devices[0]);
+        }
+        Err(reason) => {
+            assert!(!required(), "{reason}");
+            eprintln!("no HIP device: {reason}");
+            assert!(matches!(HipDriver::open(0), Err(GpuError::Unavailable { .. })));
+        }
+    }
+    assert!(matches!(HipDriver::open(u32::MAX), Err(GpuError::Unavailable { .. })));
+}
+
+#[test]
+fn a_device_copies_computes_and_times() {
+    let driver = match HipDriver::open(0) {
+        Ok(driver) => driver,
+        Err(e) => {
+            assert!(!required(), "{e}");
+            return eprintln!("skipped: {e}");
+        }
+    };
+    // Longer than the staging ring, so that it wraps.
+    let n = 3_000_000usize;
+    let x: Vec<f32> = (0..n).map(|i| i as f32 * 0.5).collect();
+    let bytes = n * 4;
+    let image = driver.compile(&unit(SCALE)).unwrap();
+    let module = driver.load(&image).unwrap();
+    assert!(matches!(driver.function(module, "absent"), Err(GpuError::Driver(_))));
+    let f = driver.function(module, "scale").unwrap();
+    let (s, t) = (driver.new_stream().unwrap(), driver.new_stream().unwrap());
+    let (a, b) = (driver.alloc(bytes + 256).unwrap(), driver.alloc(bytes).unwrap());
+    let c = driver.alloc(bytes).unwrap();
+    let mut y = vec![0f32; n];
+    // SAFETY: the ranges lie within the allocations above; the arguments match the kernel's prototype.
+    unsafe {
+        driver.copy_in(s, a, 256, bytemuck::cast_slice(&x)).unwrap();
+        let start = driver.record(s).unwrap();
+        let args = [
+            Arg::Mem(Some((a, 256))),
+            Arg::Mem(Some((b, 0))),
+            Arg::I32(n as i32),
+            Arg::F32(3.0),
+            Arg::Dims(crate::driver::DimsArg([0, 0, 0, 0, 0, 0, 0, 7])),
+        ];
+        let cfg = LaunchConfig { grid: [n.div_ceil(256) as u32, 1, 1], block: [256, 1, 1] };
+        driver.launch(s, f, &cfg, &args).unwrap();
+        let stop = driver.record(s).unwrap();
+        driver.wait(t, stop).unwrap();
+        driver.copy(t, (b, 0), (c, 0), bytes).unwrap();
+        driver.copy_out(t, c, 0, bytemuck::cast_slice_mut(&mut y)).unwrap();
+        driver.event_synchronize(stop).unwrap();
+        assert!(driver.elapsed_ns(start, stop).unwrap() > 0);
+        driver.synchronize(s).unwrap();
+        driver.destroy_event(start);
+        driver.destroy_event(stop);
+        driver.destroy_stream(s);
+        driver.destroy_stream(t);
+        for memory in [a, b, c] {
+            driver.free(memory);
+        }
+    }
+    for (i, (y, x)) in y.iter().zip(&x).enumerate() {
+        assert_eq!(*y, 3.0 * x + 7.0, "element {i}");
+    }
+}
