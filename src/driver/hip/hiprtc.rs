@@ -63,12 +63,15 @@ impl Compiler {
         })?;
         let (mut major, mut minor, mut runtime) = (0, 0, 0);
         // SAFETY: the places are valid.
-        unsafe {
-            rtc.hiprtcVersion(&mut major, &mut minor);
+        let status = unsafe { rtc.hiprtcVersion(&mut major, &mut minor) };
+        if status != HIPRTC_SUCCESS {
+            let tried = vec![format!("{}: {}", rtc.library(), rtc.error_string(status))];
+            return Err(Unavailable::CompilerNotFound { tried, var: hip_sys::HIPRTC_LIB_VAR });
+        }
+        if let Some(hip) = &hip {
             // hiprtc's own number changes less often than what it generates.
-            if let Some(hip) = &hip {
-                hip.hipRuntimeGetVersion(&mut runtime);
-            }
+            // SAFETY: the place is valid.
+            unsafe { hip.hipRuntimeGetVersion(&mut runtime) };
         }
         let version = format!("hiprtc {major}.{minor} of runtime {runtime} ({})", rtc.library());
         Ok(Compiler { rtc, version, entry: Mutex::new(()) })
