@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 use std::fmt;
-use std::sync::Arc;
 
 use libloading::Library;
 
@@ -44,10 +43,10 @@ impl fmt::Display for LoadError {
 
 impl std::error::Error for LoadError {}
 
-/// An open library; it stays open as long as any table of its functions.
+/// An open library. It is never closed: drivers start threads and exit handlers, which do not survive that.
 #[derive(Debug, Clone)]
 pub(crate) struct Opened {
-    pub(crate) library: Arc<Library>,
+    library: &'static Library,
     pub(crate) name: String,
 }
 
@@ -57,7 +56,7 @@ impl Opened {
     /// # Safety
     /// `F` is a function pointer type with the signature that the library gives to `symbol`.
     pub(crate) unsafe fn get<F: Copy>(&self, symbol: &'static str) -> Result<F, LoadError> {
-        // SAFETY: the caller vouches for the signature; the library is kept open by the table the pointer goes to.
+        // SAFETY: the caller vouches for the signature; the library stays open.
         match unsafe { self.library.get::<F>(symbol) } {
             Ok(f) => Ok(*f),
             Err(_) => Err(LoadError::Symbol { library: self.name.clone(), symbol }),
@@ -83,7 +82,7 @@ pub(crate) fn open_first<S: Into<OsString>>(
         // SAFETY: opening runs the library's initialisers. The candidates are vendor libraries by their fixed names, or what the
         // user named.
         match unsafe { Library::new(&candidate) } {
-            Ok(library) => return Ok(Opened { library: Arc::new(library), name }),
+            Ok(library) => return Ok(Opened { library: Box::leak(Box::new(library)), name }),
             Err(e) => {
                 tried.push(name);
                 reason = e.to_string();
@@ -179,7 +178,7 @@ macro_rules! function_table {
                 #[inline]
                 #[allow(clippy::too_many_arguments)]
                 pub unsafe fn $name(&self, $($arg: $ty),*) -> $ret {
-                    // SAFETY: the table was read from the library that `self` keeps open; the caller vouches for the arguments.
+                    // SAFETY: the table was read from a library that stays open; the caller vouches for the arguments.
                     unsafe { (self.functions.$name)($($arg),*) }
                 }
             )*

@@ -128,3 +128,35 @@ fn a_device_copies_computes_and_times() {
         assert_eq!(*y, 3.0 * x + 7.0, "element {i}");
     }
 }
+
+/// The whole prelude, the collectives' exchange between lanes in particular, for the types it differs for and for both widths of wavefronts.
+#[test]
+fn the_dialect_compiles_for_every_dtype() {
+    const BODY: &str = r#"
+GK_KERNEL(probe)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 n)
+{
+    GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
+    GK_LOCAL gk_f tmp[GK_BLOCK];
+    GK_LOCAL gk_u32 words[GK_BLOCK];
+    gk_u32 total;
+    gk_i64 i = gk_gid();
+    gk_f v = i < n ? gk_load(x, i) : (gk_f)0;
+    v = gk_block_sum(v, tmp) + gk_block_max(v, tmp) + gk_group_min(v, tmp, 16);
+    v += (gk_f)gk_block_scan((gk_u32)i, words, &total) + (gk_f)gk_philox((gk_u64)i, 1u, 2u).w[3];
+    if (i * GK_W + GK_W <= n) gk_storev(y, i * GK_W, gk_loadv(x, i * GK_W));
+    else if (i < n) gk_store(y, i, v);
+}
+"#;
+    for dtype in crate::DType::ALL {
+        let text = crate::engine::program::assemble_text(dtype, "", "hip", "common/probe.c", BODY).unwrap();
+        for arch in ["gfx90a", "gfx1030"] {
+            match hiprtc::compile_for(arch, &unit(&text)) {
+                Ok(code) => assert_eq!(&code[..4], b"\x7fELF"),
+                Err(GpuError::Unavailable { reason, .. }) if !required() => {
+                    return eprintln!("skipped: {reason}");
+                }
+                Err(e) => panic!("{dtype}: {e}"),
+            }
+        }
+    }
+}
