@@ -27,8 +27,8 @@ typedef unsigned long long gk_u64;
 #define gk_nblocks(d) ((d) == 0 ? (int)gridDim.x : (d) == 1 ? (int)gridDim.y : (int)gridDim.z)
 
 /* Names of C's math functions for float; the double ones have no suffix. */
-#define GK_M32(f) f##f
-#define GK_M64(f) f
+#define GK_M32(name) name##f
+#define GK_M64(name) name
 
 GK_FN float gk_as_f32(gk_u32 x) { return __uint_as_float(x); }
 GK_FN gk_u32 gk_as_u32(float x) { return __float_as_uint(x); }

@@ -24,7 +24,7 @@ const NVRTC_OPTIONS: [&str; 1] = ["--std=c++17"];
 const HIP_ON_NVIDIA: &str = "-D__HIP_PLATFORM_NVIDIA__=1";
 /// Starts the lines of a worker's report; compilers write lines of their own.
 const MARK: &str = "@compile-check ";
-/// Failures shown per architecture, and lines of each log.
+/// Kinds of errors shown per architecture, and lines of each log.
 const SHOWN: (usize, usize) = (5, 12);
 
 #[derive(Debug, clap::Args)]
@@ -334,14 +334,24 @@ fn print_outcome(o: &Outcome) {
         text += &format!("{} compiled, {} failed, {:.1} s", o.compiled, o.failed.len(), o.seconds);
         text += &if o.note.is_empty() { "\n".into() } else { format!(" ({})\n", o.note) };
     }
-    for f in o.failed.iter().take(SHOWN.0) {
-        text += &format!("  {}\n", f.unit);
+    // One mistake in a shared file fails many units: each is shown once, with the first unit that met it.
+    let mut kinds: Vec<(&str, &Failure, usize)> = Vec::new();
+    for f in &o.failed {
+        let kind = f.log.lines().find(|l| l.contains("error")).unwrap_or(&f.log);
+        match kinds.iter_mut().find(|(k, ..)| *k == kind) {
+            Some((.., count)) => *count += 1,
+            None => kinds.push((kind, f, 1)),
+        }
+    }
+    for (_, f, count) in kinds.iter().take(SHOWN.0) {
+        let others = if *count > 1 { format!(" and {} more", count - 1) } else { String::new() };
+        text += &format!("  {}{others}\n", f.unit);
         for line in f.log.lines().take(SHOWN.1) {
             text += &format!("    {line}\n");
         }
     }
-    if o.failed.len() > SHOWN.0 {
-        text += &format!("  and {} more\n", o.failed.len() - SHOWN.0);
+    if kinds.len() > SHOWN.0 {
+        text += &format!("  and {} more kinds of errors\n", kinds.len() - SHOWN.0);
     }
     print!("{text}");
 }
