@@ -257,6 +257,13 @@ pub trait VendorBlas: Send + Sync {
     ) -> Result<()>;
 }
 
+#[cfg(feature = "hip")]
+#[doc(hidden)]
+pub fn hip_open(ordinal: u32) -> Result<std::sync::Arc<dyn Driver>> {
+    Ok(std::sync::Arc::new(hip::HipDriver::open(ordinal)?))
+}
+
+#[cfg(feature = "opencl")]
 #[doc(hidden)]
 pub fn opencl_open(ordinal: u32) -> Result<std::sync::Arc<dyn Driver>> {
     Ok(std::sync::Arc::new(opencl::OpenClDriver::open(ordinal)?))
