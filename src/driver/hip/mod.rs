@@ -10,6 +10,7 @@ mod staging;
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::fmt;
+use std::path::Path;
 use std::ptr;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -20,10 +21,24 @@ use crate::device::{BackendKind, Caps, DeviceId};
 use crate::error::{GpuError, Result, Unavailable};
 use staging::Staging;
 
+/// Device files of AMD's driver: on Linux, and under Windows' subsystem for Linux.
+const DEVICE_FILES: [&str; 2] = ["/dev/kfd", "/dev/dxg"];
+
+/// Whether no runtime could find a device. Then it is better not opened at all: it brings a compiler of many megabytes along, and distributions
+/// build that on a shared LLVM, which aborts the process when a second user of its command-line options (PoCL) is loaded.
+fn no_device_file() -> bool {
+    let named = std::env::var_os(hip_sys::HIP_LIB_VAR).is_some_and(|v| !v.is_empty());
+    cfg!(target_os = "linux") && !named && !DEVICE_FILES.iter().any(|f| Path::new(f).exists())
+}
+
 /// The runtime, opened and initialised once per process.
 fn runtime() -> Result<&'static Hip, Unavailable> {
     static HIP: OnceLock<Result<Hip, Unavailable>> = OnceLock::new();
     let open = || {
+        if no_device_file() {
+            let what = format!("there is no {}; is AMD's kernel driver loaded?", DEVICE_FILES.join(" or "));
+            return Err(Unavailable::NoDevice { what });
+        }
         let hip = Hip::load().map_err(not_loaded)?;
         // SAFETY: 0 is the only flag there is.
         match unsafe { hip.hipInit(0) } {
