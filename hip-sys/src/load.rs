@@ -85,7 +85,8 @@ pub(crate) fn open_first<S: Into<OsString>>(
             Ok(library) => return Ok(Opened { library: Box::leak(Box::new(library)), name }),
             Err(e) => {
                 tried.push(name);
-                reason = e.to_string();
+                // The loader's own words are the source; the error itself only names the call.
+                reason = std::error::Error::source(&e).map_or(e.to_string(), ToString::to_string);
             }
         }
     }

@@ -56,7 +56,7 @@ impl Nvrtc {
             // SAFETY: NVRTC by its names, or what the user named.
             match unsafe { Library::new(path) } {
                 Ok(library) => return Ok(Nvrtc { library, path: path.display().to_string() }),
-                Err(e) => last = e.to_string(),
+                Err(e) => last = std::error::Error::source(&e).map_or(e.to_string(), ToString::to_string),
             }
         }
         let tried: Vec<String> = candidates.iter().map(|p| p.display().to_string()).collect();
