@@ -25,8 +25,8 @@ typedef uint4 gk_raw16;
 #define gk_nblocks(d) ((d) == 0 ? (int)gridDim.x : (d) == 1 ? (int)gridDim.y : (int)gridDim.z)
 
 /* Names of C's math functions for float; the double ones have no suffix. */
-#define GK_M32(f) f##f
-#define GK_M64(f) f
+#define GK_M32(name) name##f
+#define GK_M64(name) name
 
 GK_FN float gk_as_f32(gk_u32 x) { return __uint_as_float(x); }
 GK_FN gk_u32 gk_as_u32(float x) { return __float_as_uint(x); }

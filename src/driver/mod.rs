@@ -13,6 +13,9 @@ use crate::error::Result;
 pub(crate) mod cuda;
 #[cfg(feature = "hip")]
 pub(crate) mod hip;
+#[cfg(feature = "hip")]
+#[doc(hidden)]
+pub use hip::hiprtc::{compile_for as hiprtc_compile_for, version as hiprtc_version};
 pub(crate) mod loader;
 #[doc(hidden)]
 pub mod mock;
@@ -248,6 +251,13 @@ pub trait VendorBlas: Send + Sync {
     ) -> Result<()>;
 }
 
+#[cfg(feature = "hip")]
+#[doc(hidden)]
+pub fn hip_open(ordinal: u32) -> Result<std::sync::Arc<dyn Driver>> {
+    Ok(std::sync::Arc::new(hip::HipDriver::open(ordinal)?))
+}
+
+#[cfg(feature = "opencl")]
 #[doc(hidden)]
 pub fn opencl_open(ordinal: u32) -> Result<std::sync::Arc<dyn Driver>> {
     Ok(std::sync::Arc::new(opencl::OpenClDriver::open(ordinal)?))

@@ -27,6 +27,7 @@ static SOURCES: &[(&str, &str)] = sources![
     "common/optimizer.c",
     "common/random.c",
     "cuda/dialect.h",
+    "hip/dialect.h",
     "opencl/dialect.h",
     "lint/dialect.h",
 ];
@@ -194,7 +195,7 @@ mod tests {
     #[test]
     fn every_unit_assembles_in_every_dialect() {
         for unit in crate::spec::all_units() {
-            for dialect in ["cuda", "opencl", "lint"] {
+            for dialect in ["cuda", "hip", "opencl", "lint"] {
                 let t = assemble(&unit, dialect).unwrap();
                 assert!(t.contains("GK_DTYPE") && !t.contains("#include \""), "{unit} {dialect}");
             }

@@ -1,2 +1,39 @@
-//! Chores.
-fn main() {}
+//! Chores of the project: `cargo xtask <command>`.
+
+mod compile_check;
+mod nvrtc;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Chores of the project.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Compiles every kernel unit with NVRTC and hiprtc for several architectures; no GPU is needed.
+    CompileCheck(compile_check::Args),
+    /// Compiles for one architecture and reports line by line; `compile-check` starts it.
+    #[command(hide = true)]
+    CompileWorker(compile_check::WorkerArgs),
+}
+
+fn main() -> ExitCode {
+    let done = match Cli::parse().command {
+        Command::CompileCheck(args) => compile_check::run(&args),
+        Command::CompileWorker(args) => compile_check::work(&args),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("error: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,440 @@
+//! `compile-check`: every unit of the table through NVRTC and hiprtc, without a GPU.
+//!
+//! Each architecture is compiled in a process of its own, because compilers have been seen to die on an architecture that they do not know.
+//! The process first compiles a trivial kernel; if that fails or kills it, the architecture is unknown to the compiler, which is reported and
+//! is no failure. A process that dies later is blamed on the unit it was at, and the rest is done by a new one.
+
+use std::collections::VecDeque;
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+use trefoil::GpuError;
+use trefoil::driver::{CompileUnit, hiprtc_compile_for, hiprtc_version};
+use trefoil::spec::{Unit, all_units, expand};
+
+use crate::nvrtc::Nvrtc;
+
+/// Options of the CUDA driver besides the architecture.
+const NVRTC_OPTIONS: [&str; 1] = ["--std=c++17"];
+/// What `hip-on-cuda` defines when it compiles the HIP dialect with NVRTC.
+const HIP_ON_NVIDIA: &str = "-D__HIP_PLATFORM_NVIDIA__=1";
+/// Starts the lines of a worker's report; compilers write lines of their own.
+const MARK: &str = "@compile-check ";
+/// Kinds of errors shown per architecture, and lines of each log.
+const SHOWN: (usize, usize) = (5, 12);
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Compute capabilities for NVRTC; one that it does not know any more is replaced by the oldest that it knows.
+    #[arg(long, value_delimiter = ',', default_value = "70,80,90,100")]
+    nvrtc_arch: Vec<u32>,
+    /// Compute capabilities for the HIP dialect's NVIDIA branch.
+    #[arg(long, value_delimiter = ',', default_value = "90")]
+    hip_on_nvidia_arch: Vec<u32>,
+    /// Architectures for hiprtc.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "gfx906,gfx908,gfx90a,gfx942,gfx1030,gfx1100,gfx1201"
+    )]
+    hip_arch: Vec<String>,
+    /// Compile only units whose name contains this.
+    #[arg(long, default_value = "")]
+    filter: String,
+    /// Compilers whose absence is an error.
+    #[arg(long, value_delimiter = ',')]
+    require: Vec<Compiler>,
+    /// Writes the report as JSON.
+    #[arg(long)]
+    json: Option<PathBuf>,
+    /// Processes at a time; the number of cores if absent.
+    #[arg(long)]
+    jobs: Option<usize>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Compiler {
+    Nvrtc,
+    Hiprtc,
+}
+
+impl Compiler {
+    fn name(self) -> &'static str {
+        match self {
+            Compiler::Nvrtc => "nvrtc",
+            Compiler::Hiprtc => "hiprtc",
+        }
+    }
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct WorkerArgs {
+    #[arg(long)]
+    compiler: Compiler,
+    #[arg(long)]
+    dialect: String,
+    #[arg(long)]
+    arch: String,
+    #[arg(long, default_value = "")]
+    filter: String,
+    /// Units to leave out at the start.
+    #[arg(long, default_value_t = 0)]
+    skip: usize,
+}
+
+/// One architecture to compile for.
+#[derive(Debug, Clone)]
+struct Target {
+    compiler: Compiler,
+    dialect: &'static str,
+    arch: String,
+    /// Why it is not the one that was asked for.
+    note: String,
+}
+
+/// A line of a worker's report. The first is the trivial kernel's and names no unit.
+#[derive(Debug, Serialize, Deserialize)]
+struct Line {
+    unit: Option<String>,
+    /// The log, where it did not compile.
+    log: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Failure {
+    unit: String,
+    log: String,
+}
+
+/// What came of one architecture.
+#[derive(Debug, Serialize)]
+struct Outcome {
+    compiler: Compiler,
+    dialect: &'static str,
+    arch: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    note: String,
+    /// Whether the compiler knows the architecture.
+    known: bool,
+    compiled: usize,
+    failed: Vec<Failure>,
+    seconds: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    compilers: Vec<String>,
+    units: usize,
+    filter: String,
+    outcomes: Vec<Outcome>,
+}
+
+fn units(filter: &str) -> Vec<Unit> {
+    all_units().into_iter().filter(|u| u.to_string().contains(filter)).collect()
+}
+
+/// `compile-check`
+pub(crate) fn run(args: &Args) -> Result<(), String> {
+    let count = units(&args.filter).len();
+    if count == 0 {
+        return Err(format!("no unit's name contains {:?}", args.filter));
+    }
+    let mut targets = VecDeque::new();
+    let mut compilers = Vec::new();
+    for (compiler, found) in
+        [(Compiler::Nvrtc, nvrtc_targets(args)), (Compiler::Hiprtc, hiprtc_targets(args))]
+    {
+        match found {
+            Ok((version, found)) => {
+                println!("{version}");
+                compilers.push(version);
+                targets.extend(found);
+            }
+            Err(why) if args.require.contains(&compiler) => return Err(why),
+            Err(why) => println!("skipped {}: {why}", compiler.name()),
+        }
+    }
+    println!("{count} units for {} architectures", targets.len());
+
+    let jobs =
+        args.jobs.or_else(|| std::thread::available_parallelism().ok().map(Into::into)).unwrap_or(1).max(1);
+    let (queue, outcomes) = (Mutex::new(targets), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..jobs {
+            scope.spawn(|| {
+                while let Some(target) = queue.lock().ok().and_then(|mut q| q.pop_front()) {
+                    let outcome = check(&target, &args.filter, count);
+                    print_outcome(&outcome);
+                    if let Ok(mut all) = outcomes.lock() {
+                        all.push(outcome);
+                    }
+                }
+            });
+        }
+    });
+    let mut outcomes = outcomes.into_inner().map_err(|e| e.to_string())?;
+    outcomes.sort_by(|a, b| {
+        (a.compiler.name(), a.dialect, &a.arch).cmp(&(b.compiler.name(), b.dialect, &b.arch))
+    });
+    let report = Report { compilers, units: count, filter: args.filter.clone(), outcomes };
+    if let Some(path) = &args.json {
+        let text = serde_json::to_string_pretty(&report).map_err(|e| e.to_string())?;
+        std::fs::write(path, text + "\n").map_err(|e| format!("{}: {e}", path.display()))?;
+    }
+    verdict(&report, &args.require)
+}
+
+/// Fails where a unit failed, and where a required compiler knew none of the architectures.
+fn verdict(report: &Report, require: &[Compiler]) -> Result<(), String> {
+    let failed: usize = report.outcomes.iter().map(|o| o.failed.len()).sum();
+    if failed > 0 {
+        return Err(format!("{failed} compilations failed"));
+    }
+    match require.iter().find(|c| !report.outcomes.iter().any(|o| o.compiler == **c && o.known)) {
+        Some(c) => Err(format!("{} knows none of the architectures", c.name())),
+        None => Ok(()),
+    }
+}
+
+fn nvrtc_targets(args: &Args) -> Result<(String, Vec<Target>), String> {
+    let nvrtc = Nvrtc::open()?;
+    let (major, minor) = nvrtc.version()?;
+    let known: Vec<u32> = nvrtc.architectures()?.into_iter().filter_map(|a| u32::try_from(a).ok()).collect();
+    let wanted = |dialect, asked: &[u32]| {
+        replace_unknown(asked, &known).into_iter().map(move |(arch, note)| Target {
+            compiler: Compiler::Nvrtc,
+            dialect,
+            arch: format!("sm_{arch}"),
+            note,
+        })
+    };
+    let targets = wanted("cuda", &args.nvrtc_arch).chain(wanted("hip", &args.hip_on_nvidia_arch)).collect();
+    Ok((format!("NVRTC {major}.{minor} ({})", nvrtc.path), targets))
+}
+
+/// The architectures to compile for: an asked one that is older than all known ones becomes the oldest known one, with a note.
+fn replace_unknown(asked: &[u32], known: &[u32]) -> Vec<(u32, String)> {
+    let mut chosen: Vec<(u32, String)> = Vec::new();
+    for &arch in asked {
+        let (arch, note) = match known.first() {
+            Some(&oldest) if arch < oldest => {
+                (oldest, format!("for sm_{arch}, which this NVRTC does not know any more"))
+            }
+            _ => (arch, String::new()),
+        };
+        if !chosen.iter().any(|(a, _)| *a == arch) {
+            chosen.push((arch, note));
+        }
+    }
+    chosen
+}
+
+fn hiprtc_targets(args: &Args) -> Result<(String, Vec<Target>), String> {
+    let version = hiprtc_version().map_err(|e| e.to_string())?;
+    let target = |arch: &String| Target {
+        compiler: Compiler::Hiprtc,
+        dialect: "hip",
+        arch: arch.clone(),
+        note: String::new(),
+    };
+    Ok((version, args.hip_arch.iter().map(target).collect()))
+}
+
+/// Compiles all units for one architecture, in as many processes as that takes.
+fn check(target: &Target, filter: &str, count: usize) -> Outcome {
+    let start = Instant::now();
+    let mut outcome = Outcome {
+        compiler: target.compiler,
+        dialect: target.dialect,
+        arch: target.arch.clone(),
+        note: target.note.clone(),
+        known: false,
+        compiled: 0,
+        failed: Vec::new(),
+        seconds: 0.0,
+    };
+    let names: Vec<String> = units(filter).iter().map(Unit::to_string).collect();
+    let mut done = 0;
+    while done < count {
+        let (lines, ended) = match worker(target, filter, done) {
+            Ok(ended) => ended,
+            Err(e) => (Vec::new(), e),
+        };
+        let mut lines = lines.into_iter();
+        match lines.next() {
+            Some(Line { unit: None, log: None }) => outcome.known = true,
+            first if outcome.known => {
+                // It compiled before, so this is no matter of the architecture.
+                let log = first.and_then(|l| l.log).unwrap_or(ended);
+                outcome.failed.push(Failure { unit: names[done].clone(), log });
+                break;
+            }
+            Some(Line { log: Some(log), .. }) => {
+                outcome.note = log;
+                break;
+            }
+            _ => {
+                outcome.note = ended;
+                break;
+            }
+        }
+        for line in lines {
+            done += 1;
+            match (line.unit, line.log) {
+                (Some(unit), Some(log)) => outcome.failed.push(Failure { unit, log }),
+                _ => outcome.compiled += 1,
+            }
+        }
+        if done < count {
+            outcome
+                .failed
+                .push(Failure { unit: names[done].clone(), log: format!("the compiler died: {ended}") });
+            done += 1;
+        }
+    }
+    outcome.seconds = start.elapsed().as_secs_f64();
+    outcome
+}
+
+/// Runs a worker to its end: its lines, and how it ended.
+fn worker(target: &Target, filter: &str, skip: usize) -> Result<(Vec<Line>, String), String> {
+    let exe = std::env::current_exe().map_err(|e| e.to_string())?;
+    let mut child = Command::new(exe)
+        .args(["compile-worker", "--compiler", target.compiler.name(), "--dialect", target.dialect])
+        .args(["--arch", &target.arch, "--filter", filter, "--skip", &skip.to_string()])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(|e| e.to_string())?;
+    let mut lines = Vec::new();
+    if let Some(out) = child.stdout.take() {
+        for text in BufReader::new(out).lines().map_while(Result::ok) {
+            if let Some(line) = text.strip_prefix(MARK).and_then(|t| serde_json::from_str(t).ok()) {
+                lines.push(line);
+            }
+        }
+    }
+    let status = child.wait().map_err(|e| e.to_string())?;
+    Ok((lines, status.to_string()))
+}
+
+fn print_outcome(o: &Outcome) {
+    // One string, so that the lines of two architectures do not mix.
+    let mut text = format!("{:7} {:4} {:8} ", o.compiler.name(), o.dialect, o.arch);
+    if !o.known {
+        let first = o.note.lines().find(|l| !l.trim().is_empty()).unwrap_or_default();
+        text += &format!("unknown to this {} ({first})\n", o.compiler.name());
+    } else {
+        text += &format!("{} compiled, {} failed, {:.1} s", o.compiled, o.failed.len(), o.seconds);
+        text += &if o.note.is_empty() { "\n".into() } else { format!(" ({})\n", o.note) };
+    }
+    // One mistake in a shared file fails many units: each is shown once, with the first unit that met it.
+    let mut kinds: Vec<(&str, &Failure, usize)> = Vec::new();
+    for f in &o.failed {
+        let kind = f.log.lines().find(|l| l.contains("error")).unwrap_or(&f.log);
+        match kinds.iter_mut().find(|(k, ..)| *k == kind) {
+            Some((.., count)) => *count += 1,
+            None => kinds.push((kind, f, 1)),
+        }
+    }
+    for (_, f, count) in kinds.iter().take(SHOWN.0) {
+        let others = if *count > 1 { format!(" and {} more", count - 1) } else { String::new() };
+        text += &format!("  {}{others}\n", f.unit);
+        for line in f.log.lines().take(SHOWN.1) {
+            text += &format!("    {line}\n");
+        }
+    }
+    if kinds.len() > SHOWN.0 {
+        text += &format!("  and {} more kinds of errors\n", kinds.len() - SHOWN.0);
+    }
+    print!("{text}");
+}
+
+/// `compile-worker`
+pub(crate) fn work(args: &WorkerArgs) -> Result<(), String> {
+    let compile = compile_for(args)?;
+    let trivial = "extern \"C\" __global__ void trivial(float* x) { x[0] = 1.0f; }";
+    let log = compile("trivial", trivial).err();
+    let known = log.is_none();
+    report(&Line { unit: None, log })?;
+    if !known {
+        return Ok(());
+    }
+    for unit in units(&args.filter).iter().skip(args.skip) {
+        let name = unit.to_string();
+        let outcome = expand(unit, &args.dialect).and_then(|source| compile(&name, &source));
+        report(&Line { unit: Some(name), log: outcome.err() })?;
+    }
+    Ok(())
+}
+
+fn report(line: &Line) -> Result<(), String> {
+    let text = serde_json::to_string(line).map_err(|e| e.to_string())?;
+    let mut out = std::io::stdout().lock();
+    // A line break first: a compiler may have left a line of its own open.
+    writeln!(out, "\n{MARK}{text}").and_then(|()| out.flush()).map_err(|e| e.to_string())
+}
+
+/// Compiles one text; the error is the log.
+type Compile = Box<dyn Fn(&str, &str) -> Result<(), String>>;
+
+fn compile_for(args: &WorkerArgs) -> Result<Compile, String> {
+    let arch = args.arch.clone();
+    match args.compiler {
+        Compiler::Nvrtc => {
+            let nvrtc = Nvrtc::open()?;
+            let mut options = vec![format!("--gpu-architecture={arch}")];
+            options.extend(NVRTC_OPTIONS.map(String::from));
+            if args.dialect == "hip" {
+                options.push(HIP_ON_NVIDIA.into());
+            }
+            Ok(Box::new(move |name, source| nvrtc.compile(name, source, &options).map(|_| ())))
+        }
+        Compiler::Hiprtc => Ok(Box::new(move |name, source| {
+            match hiprtc_compile_for(&arch, &CompileUnit { name, source, options: &[] }) {
+                Ok(_) => Ok(()),
+                Err(GpuError::Compile(failure)) => Err(failure.log),
+                Err(e) => Err(e.to_string()),
+            }
+        })),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_known_architecture_stands_in_for_older_ones() {
+        let chosen = replace_unknown(&[60, 70, 80, 90, 200], &[75, 80, 90, 100]);
+        let archs: Vec<u32> = chosen.iter().map(|(a, _)| *a).collect();
+        assert_eq!(archs, [75, 80, 90, 200]);
+        assert!(chosen[0].1.contains("sm_60") && chosen[1].1.is_empty());
+    }
+
+    #[test]
+    fn failures_and_missing_compilers_fail_the_check() {
+        let outcome = |known, failed: usize| Outcome {
+            compiler: Compiler::Hiprtc,
+            dialect: "hip",
+            arch: "gfx90a".into(),
+            note: String::new(),
+            known,
+            compiled: 1,
+            failed: (0..failed).map(|i| Failure { unit: i.to_string(), log: String::new() }).collect(),
+            seconds: 0.0,
+        };
+        let report = |o| Report { compilers: Vec::new(), units: 1, filter: String::new(), outcomes: vec![o] };
+        assert!(verdict(&report(outcome(true, 0)), &[Compiler::Hiprtc]).is_ok());
+        assert!(verdict(&report(outcome(true, 1)), &[]).is_err());
+        assert!(verdict(&report(outcome(false, 0)), &[]).is_ok());
+        assert!(verdict(&report(outcome(false, 0)), &[Compiler::Hiprtc]).is_err());
+        assert!(verdict(&report(outcome(true, 0)), &[Compiler::Nvrtc]).is_err());
+    }
+}
