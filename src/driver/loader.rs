@@ -34,7 +34,8 @@ pub(crate) fn open(var: &'static str, names: &[String]) -> Result<DynLib, Unavai
             }
             Err(e) => {
                 tried.push(name.clone());
-                last = e.to_string();
+                // The loader's own words are in the source.
+                last = std::error::Error::source(&e).map_or_else(|| e.to_string(), |s| s.to_string());
             }
         }
     }

@@ -182,7 +182,7 @@ pub trait Driver: Send + Sync + fmt::Debug {
 }
 
 /// One matrix product for a vendor library, row-major: D [M, N] = alpha op(A) op(B) + beta C, then bias and activation.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct BlasProblem {
     /// Rows of D.
     pub m: usize,
@@ -213,7 +213,7 @@ pub struct BlasProblem {
 }
 
 /// Activations that vendor libraries fuse.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum BlasAct {
     /// None.
     Identity,
