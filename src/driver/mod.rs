@@ -254,7 +254,16 @@ pub trait VendorBlas: Send + Sync {
     ) -> Result<()>;
 }
 
+/// The OpenCL driver without an engine, for tests and tools.
+#[cfg(feature = "opencl")]
 #[doc(hidden)]
 pub fn opencl_open(ordinal: u32) -> Result<std::sync::Arc<dyn Driver>> {
     Ok(std::sync::Arc::new(opencl::OpenClDriver::open(ordinal)?))
+}
+
+/// The CUDA driver without an engine, for tests and tools.
+#[cfg(feature = "cuda")]
+#[doc(hidden)]
+pub fn cuda_open(ordinal: u32) -> Result<std::sync::Arc<dyn Driver>> {
+    Ok(std::sync::Arc::new(cuda::CudaDriver::open(ordinal)?))
 }
