@@ -40,7 +40,7 @@ pub(crate) fn open(var: &'static str, names: &[String]) -> Result<DynLib, Unavai
         }
     }
     if let Some(t) = tried.last_mut() {
-        *t = format!("{t}: {last}");
+        *t = if last.starts_with(t.as_str()) { last } else { format!("{t}: {last}") };
     }
     Err(Unavailable::LibraryNotFound { tried, var })
 }

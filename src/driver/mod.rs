@@ -13,6 +13,8 @@ use crate::error::Result;
 pub(crate) mod cuda;
 #[cfg(feature = "hip")]
 pub(crate) mod hip;
+// Each driver uses a part of it.
+#[cfg_attr(not(all(feature = "cuda", feature = "opencl")), allow(dead_code))]
 pub(crate) mod loader;
 #[doc(hidden)]
 pub mod mock;
@@ -235,6 +237,9 @@ pub trait VendorBlas: Send + Sync {
     fn workspace(&self, p: &BlasProblem) -> usize;
 
     /// Queues the product. Memory arguments are (memory, byte offset) of A, B, C, D; C may equal D.
+    ///
+    /// Errors: `Unsupported`, with nothing queued, where the library takes the problem but not at these addresses (a matrix that does not
+    /// begin at a multiple of 16 bytes); then another variant must serve it.
     ///
     /// # Safety
     /// All memory is live, large enough for the problem, and D overlaps neither A nor B.

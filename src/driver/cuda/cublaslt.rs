@@ -21,8 +21,9 @@ use lt::cudaDataType_t as DataType;
 
 use super::lock;
 use super::preflight::{Api, function_table, toolkit_library};
-use crate::DType;
+use crate::device::DeviceId;
 use crate::driver::{BlasAct, BlasProblem, RawMem, RawStream, VendorBlas};
+use crate::dtype::DType;
 use crate::error::{GpuError, Result};
 
 /// Overrides the search for cuBLASLt.
@@ -128,6 +129,7 @@ type Key = (BlasProblem, bool);
 pub(super) struct CublasLt {
     table: LtTable,
     api: &'static Api,
+    device: DeviceId,
     context: u64,
     /// `cublasLtHandle_t`
     handle: u64,
@@ -208,12 +210,16 @@ fn epilogue(p: &BlasProblem) -> Epilogue {
 
 impl CublasLt {
     /// Opens the library for the device of this context; the reason if there is none.
-    pub(super) fn open(api: &'static Api, context: u64) -> std::result::Result<Self, String> {
+    pub(super) fn open(
+        api: &'static Api,
+        device: DeviceId,
+        context: u64,
+    ) -> std::result::Result<Self, String> {
         let windows = ["cublasLt64_13.dll", "cublasLt64_12.dll", "cublasLt64_11.dll"];
         let lib = toolkit_library(VAR, "cublasLt", &windows, "cublas", api.version / 1000)
             .map_err(|e| e.to_string())?;
         let table = LtTable::resolve(&lib).map_err(|e| e.to_string())?;
-        let mut blas = CublasLt { table, api, context, handle: 0, plans: Mutex::default() };
+        let mut blas = CublasLt { table, api, device, context, handle: 0, plans: Mutex::default() };
         blas.enter().map_err(|e| e.to_string())?;
         let mut handle = ptr::null_mut();
         // SAFETY: writes one pointer; the context is current.
@@ -480,8 +486,12 @@ impl VendorBlas for CublasLt {
             };
             check("cublasLtMatmul", code)
         };
-        self.with_plan(p, matrices_aligned, run)
-            .unwrap_or_else(|reason| Err(GpuError::driver("cublasLtMatmul", 15, reason)))
+        let unsupported = |reason: String| GpuError::Unsupported {
+            op: "cublasLtMatmul",
+            device: self.device,
+            why: reason.into(),
+        };
+        self.with_plan(p, matrices_aligned, run).map_err(unsupported)?
     }
 }
 

@@ -1,7 +1,7 @@
 //! CUDA through the driver API, NVRTC and, where present, cuBLASLt; all loaded at run time.
 //!
 //! The device's primary context is used, so that memory can be shared with other libraries of the process. It is made current at the entry
-//! of every call, which costs some ten nanoseconds and lets any thread call.
+//! of every call, which costs some ten nanoseconds and lets any thread call; it stays current on that thread.
 
 mod cublaslt;
 mod nvrtc;
@@ -375,7 +375,7 @@ impl Driver for CudaDriver {
 
     fn vendor_blas(&self) -> Option<&dyn VendorBlas> {
         let open = || {
-            CublasLt::open(self.api, self.context)
+            CublasLt::open(self.api, self.caps.id, self.context)
                 .map_err(|reason| log::debug!("{}: no cuBLASLt: {reason}", self.caps.id))
                 .ok()
         };

@@ -169,7 +169,7 @@ fn run_gemm(
         blas.gemm(s, p, 0.5, 2.0, at(am), at(bm), at(cm), at(dm), bias, Some((w, 0, want))).unwrap();
         d.copy_out(s, dm, shift, &mut out).unwrap();
         d.destroy_stream(s);
-        [am, bm, cm, dm, bias_m, w].map(|m| d.free(m));
+        [am, bm, cm, dm, bias_m, w].into_iter().for_each(|m| d.free(m));
     }
     decode(p.out_dtype, &out)
 }
