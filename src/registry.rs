@@ -9,6 +9,10 @@ use crate::backend::{BackendExt, IGpuBackend};
 use crate::cpu::CpuBackend;
 use crate::device::{BackendKind, Caps, DeviceId};
 use crate::driver::Driver;
+#[cfg(feature = "cuda")]
+use crate::driver::cuda;
+#[cfg(feature = "opencl")]
+use crate::driver::opencl;
 use crate::engine::Engine;
 use crate::error::{GpuError, Result, Unavailable};
 use crate::ops::{CoreOps, Unary};
@@ -126,18 +130,18 @@ impl Default for Registry {
         #[cfg(feature = "cuda")]
         r.register(DriverFactory {
             kind: BackendKind::Cuda,
-            probe: crate::driver::cuda::probe,
-            open: |n| Ok(Arc::new(crate::driver::cuda::CudaDriver::open(n)?)),
+            probe: cuda::probe,
+            open: cuda::CudaDriver::open,
         });
         #[cfg(not(feature = "cuda"))]
         r.register(NotCompiledIn { kind: BackendKind::Cuda, feature: "cuda" });
-        // HIP hook: under `cfg(feature = "hip")`, a DriverFactory of `crate::driver::hip::{probe, HipDriver::open}` belongs here.
+        // HIP hook: under `cfg(feature = "hip")`, `DriverFactory { kind: BackendKind::Hip, probe: hip::probe, open: hip::HipDriver::open }`.
         r.register(NotCompiledIn { kind: BackendKind::Hip, feature: "hip" });
         #[cfg(feature = "opencl")]
         r.register(DriverFactory {
             kind: BackendKind::OpenCl,
-            probe: crate::driver::opencl::probe,
-            open: |n| Ok(Arc::new(crate::driver::opencl::OpenClDriver::open(n)?)),
+            probe: opencl::probe,
+            open: opencl::OpenClDriver::open,
         });
         #[cfg(not(feature = "opencl"))]
         r.register(NotCompiledIn { kind: BackendKind::OpenCl, feature: "opencl" });
@@ -283,13 +287,13 @@ fn negated(backend: &dyn IGpuBackend, x: &[f32]) -> Result<Vec<f32>> {
 
 /// A backend that is the engine on a driver.
 #[cfg_attr(not(any(feature = "cuda", feature = "hip", feature = "opencl")), allow(dead_code))]
-struct DriverFactory {
+struct DriverFactory<D> {
     kind: BackendKind,
     probe: fn() -> std::result::Result<Vec<Caps>, Unavailable>,
-    open: fn(u32) -> Result<Arc<dyn Driver>>,
+    open: fn(u32) -> Result<D>,
 }
 
-impl BackendFactory for DriverFactory {
+impl<D: Driver + 'static> BackendFactory for DriverFactory<D> {
     fn kind(&self) -> BackendKind {
         self.kind
     }
@@ -299,7 +303,7 @@ impl BackendFactory for DriverFactory {
     }
 
     fn open(&self, ordinal: u32) -> Result<Arc<dyn IGpuBackend>> {
-        Ok(Arc::new(Engine::new((self.open)(ordinal)?)?))
+        Ok(Arc::new(Engine::new(Arc::new((self.open)(ordinal)?))?))
     }
 }
 

@@ -208,7 +208,7 @@ pub struct BlasProblem {
     pub out_dtype: crate::DType,
     /// f32 products may be rounded to TF32.
     pub tf32: bool,
-    /// Whether a bias per column ([N], `dtype`) is added.
+    /// Whether a bias per column (N values of `dtype`) is added.
     pub bias: bool,
     /// Activation after the bias: identity, relu or gelu_tanh.
     pub act: BlasAct,
