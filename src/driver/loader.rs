@@ -34,12 +34,13 @@ pub(crate) fn open(var: &'static str, names: &[String]) -> Result<DynLib, Unavai
             }
             Err(e) => {
                 tried.push(name.clone());
-                last = e.to_string();
+                // The loader's own words are in the source.
+                last = std::error::Error::source(&e).map_or_else(|| e.to_string(), |s| s.to_string());
             }
         }
     }
     if let Some(t) = tried.last_mut() {
-        *t = format!("{t}: {last}");
+        *t = if last.starts_with(t.as_str()) { last } else { format!("{t}: {last}") };
     }
     Err(Unavailable::LibraryNotFound { tried, var })
 }

@@ -16,6 +16,8 @@ pub(crate) mod hip;
 #[cfg(feature = "hip")]
 #[doc(hidden)]
 pub use hip::hiprtc::{compile_for as hiprtc_compile_for, version as hiprtc_version};
+// Each driver uses a part of it.
+#[cfg_attr(not(all(feature = "cuda", feature = "opencl")), allow(dead_code))]
 pub(crate) mod loader;
 #[doc(hidden)]
 pub mod mock;
@@ -179,7 +181,7 @@ pub trait Driver: Send + Sync + fmt::Debug {
 }
 
 /// One matrix product for a vendor library, row-major: D [M, N] = alpha op(A) op(B) + beta C, then bias and activation.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct BlasProblem {
     /// Rows of D.
     pub m: usize,
@@ -203,14 +205,14 @@ pub struct BlasProblem {
     pub out_dtype: crate::DType,
     /// f32 products may be rounded to TF32.
     pub tf32: bool,
-    /// Whether a bias per column ([N], `dtype`) is added.
+    /// Whether a bias per column (N values of `dtype`) is added.
     pub bias: bool,
     /// Activation after the bias: identity, relu or gelu_tanh.
     pub act: BlasAct,
 }
 
 /// Activations that vendor libraries fuse.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum BlasAct {
     /// None.
     Identity,
@@ -232,6 +234,9 @@ pub trait VendorBlas: Send + Sync {
     fn workspace(&self, p: &BlasProblem) -> usize;
 
     /// Queues the product. Memory arguments are (memory, byte offset) of A, B, C, D; C may equal D.
+    ///
+    /// Errors: `Unsupported`, with nothing queued, where the library takes the problem but not at these addresses (a matrix that does not
+    /// begin at a multiple of 16 bytes); then another variant must serve it.
     ///
     /// # Safety
     /// All memory is live, large enough for the problem, and D overlaps neither A nor B.
@@ -257,8 +262,16 @@ pub fn hip_open(ordinal: u32) -> Result<std::sync::Arc<dyn Driver>> {
     Ok(std::sync::Arc::new(hip::HipDriver::open(ordinal)?))
 }
 
+/// The OpenCL driver without an engine, for tests and tools.
 #[cfg(feature = "opencl")]
 #[doc(hidden)]
 pub fn opencl_open(ordinal: u32) -> Result<std::sync::Arc<dyn Driver>> {
     Ok(std::sync::Arc::new(opencl::OpenClDriver::open(ordinal)?))
+}
+
+/// The CUDA driver without an engine, for tests and tools.
+#[cfg(feature = "cuda")]
+#[doc(hidden)]
+pub fn cuda_open(ordinal: u32) -> Result<std::sync::Arc<dyn Driver>> {
+    Ok(std::sync::Arc::new(cuda::CudaDriver::open(ordinal)?))
 }

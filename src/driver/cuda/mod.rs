@@ -1,1 +1,409 @@
-//! Stub.
+//! CUDA through the driver API, NVRTC and, where present, cuBLASLt; all loaded at run time.
+//!
+//! The device's primary context is used, so that memory can be shared with other libraries of the process. It is made current at the entry
+//! of every call, which costs some ten nanoseconds and lets any thread call; it stays current on that thread.
+
+mod cublaslt;
+mod nvrtc;
+mod preflight;
+mod staging;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::ffi::{CStr, CString, c_int, c_void};
+use std::ptr;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use cudarc::driver::sys as cu;
+use cudarc::driver::sys::CUdevice_attribute_enum as Attribute;
+
+use self::cublaslt::CublasLt;
+use self::nvrtc::{Nvrtc, Target};
+use self::preflight::Api;
+use self::staging::Staging;
+use super::{
+    Arg, CompileUnit, Driver, LaunchConfig, RawEvent, RawFunction, RawMem, RawModule, RawStream, VendorBlas,
+};
+use crate::device::{BackendKind, Caps, DeviceId};
+use crate::error::{GpuError, Result, Unavailable};
+
+/// Kernel arguments at most.
+const MAX_ARGS: usize = 64;
+
+/// One CUDA device.
+#[derive(Debug)]
+pub(crate) struct CudaDriver {
+    api: &'static Api,
+    nvrtc: &'static Nvrtc,
+    target: Target,
+    caps: Caps,
+    device: cu::CUdevice,
+    /// `CUcontext`
+    context: u64,
+    /// `CUmodule` of everything that was loaded.
+    modules: Mutex<Vec<u64>>,
+    /// Timing events that are free for reuse.
+    events: Mutex<Vec<u64>>,
+    /// Page-locked memory of each stream that had a copy from the host.
+    staging: Mutex<HashMap<u64, Staging>>,
+    blas: OnceLock<Option<CublasLt>>,
+}
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The CUDA devices, in the driver's order. An error if there is none, or no run-time compiler.
+pub(crate) fn probe() -> Result<Vec<Caps>, Unavailable> {
+    let api = preflight::api()?;
+    let mut count = 0;
+    // SAFETY: writes one int.
+    api.check_device("cuDeviceGetCount", unsafe { (api.table.cuDeviceGetCount)(&mut count) })?;
+    if count == 0 {
+        return Err(Unavailable::NoDevice { what: "cuDeviceGetCount: 0".into() });
+    }
+    nvrtc::nvrtc(api.version / 1000)?;
+    (0..count as u32).map(|i| Ok(describe(api, i)?.caps)).collect()
+}
+
+struct Found {
+    caps: Caps,
+    device: cu::CUdevice,
+    /// 10 major + minor of the compute capability.
+    capability: u32,
+}
+
+fn describe(api: &Api, ordinal: u32) -> Result<Found, Unavailable> {
+    let t = &api.table;
+    let mut device = 0;
+    let index = c_int::try_from(ordinal).unwrap_or(c_int::MAX);
+    // SAFETY: writes one device number; a bad ordinal is refused.
+    api.check_device("cuDeviceGet", unsafe { (t.cuDeviceGet)(&mut device, index) })?;
+    let mut name = [0u8; 256];
+    let mut memory = 0;
+    // SAFETY: the name is terminated within the given length; the second call writes one number.
+    unsafe {
+        let n = name.len() as c_int - 1;
+        api.check_device("cuDeviceGetName", (t.cuDeviceGetName)(name.as_mut_ptr().cast(), n, device))?;
+        api.check_device("cuDeviceTotalMem", (t.cuDeviceTotalMem_v2)(&mut memory, device))?;
+    }
+    let get = |a: Attribute| -> Result<u32, Unavailable> {
+        let mut v = 0;
+        // SAFETY: writes one int.
+        api.check_device("cuDeviceGetAttribute", unsafe { (t.cuDeviceGetAttribute)(&mut v, a, device) })?;
+        Ok(v.max(0) as u32)
+    };
+    let capability = 10 * get(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?
+        + get(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+    let name = CStr::from_bytes_until_nul(&name).unwrap_or_default().to_string_lossy();
+    let mut caps = Caps::new(DeviceId::new(BackendKind::Cuda, ordinal), name, format!("sm_{capability}"));
+    caps.driver_version = format!("{}.{}", api.version / 1000, api.version % 1000 / 10);
+    caps.memory_bytes = memory as u64;
+    caps.compute_units = get(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+    caps.max_block = get(Attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?;
+    caps.shared_bytes = get(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK)?;
+    caps.warp_size = get(Attribute::CU_DEVICE_ATTRIBUTE_WARP_SIZE)?;
+    caps.f64 = true;
+    caps.device_addresses = true;
+    Ok(Found { caps, device, capability })
+}
+
+impl CudaDriver {
+    /// Opens a device by the driver's ordinal.
+    pub(crate) fn open(ordinal: u32) -> Result<Self> {
+        let unavailable = |r| GpuError::unavailable(BackendKind::Cuda, r);
+        let api = preflight::api().map_err(unavailable)?;
+        let found = describe(api, ordinal).map_err(unavailable)?;
+        let nvrtc = nvrtc::nvrtc(api.version / 1000).map_err(unavailable)?;
+        let target = nvrtc.target(found.capability).map_err(unavailable)?;
+        let mut context = ptr::null_mut();
+        // SAFETY: writes one pointer.
+        let code = unsafe { (api.table.cuDevicePrimaryCtxRetain)(&mut context, found.device) };
+        api.check("cuDevicePrimaryCtxRetain", code)?;
+        Ok(CudaDriver {
+            api,
+            nvrtc,
+            target,
+            caps: found.caps,
+            device: found.device,
+            context: context as u64,
+            modules: Mutex::default(),
+            events: Mutex::default(),
+            staging: Mutex::default(),
+            blas: OnceLock::new(),
+        })
+    }
+
+    /// Makes the context current for this thread.
+    fn enter(&self) -> Result<()> {
+        // SAFETY: the context is retained as long as this object lives.
+        let code = unsafe { (self.api.table.cuCtxSetCurrent)(self.context as cu::CUcontext) };
+        self.api.check("cuCtxSetCurrent", code)
+    }
+
+    /// Logs the failure of a call that cannot return one.
+    fn log_failure(&self, call: &str, code: u32) {
+        if code != 0 {
+            log::warn!("{call}: {}", self.api.name(code));
+        }
+    }
+}
+
+impl Driver for CudaDriver {
+    fn caps(&self) -> &Caps {
+        &self.caps
+    }
+
+    fn dialect(&self) -> &'static str {
+        "cuda"
+    }
+
+    fn compiler_id(&self) -> String {
+        self.nvrtc.id(&self.target)
+    }
+
+    fn alloc(&self, bytes: usize) -> Result<RawMem> {
+        self.enter()?;
+        let mut p = 0;
+        // SAFETY: writes one address.
+        let code = unsafe { (self.api.table.cuMemAlloc_v2)(&mut p, bytes) };
+        self.api.check("cuMemAlloc", code).map(|()| RawMem(p)).map_err(|e| match e {
+            GpuError::OutOfMemory { in_use, cached, .. } => {
+                GpuError::OutOfMemory { requested: bytes, in_use, cached }
+            }
+            e => e,
+        })
+    }
+
+    unsafe fn free(&self, mem: RawMem) {
+        if self.enter().is_ok() {
+            // SAFETY: the caller gives up the memory.
+            self.log_failure("cuMemFree", unsafe { (self.api.table.cuMemFree_v2)(mem.0) });
+        }
+    }
+
+    fn new_stream(&self) -> Result<RawStream> {
+        self.enter()?;
+        let mut s = ptr::null_mut();
+        let flags = cu::CUstream_flags_enum::CU_STREAM_NON_BLOCKING as u32;
+        // SAFETY: writes one pointer.
+        self.api.check("cuStreamCreate", unsafe { (self.api.table.cuStreamCreate)(&mut s, flags) })?;
+        Ok(RawStream(s as u64))
+    }
+
+    unsafe fn destroy_stream(&self, s: RawStream) {
+        if self.enter().is_err() {
+            return;
+        }
+        let t = &self.api.table;
+        let staging = lock(&self.staging).remove(&s.0);
+        // SAFETY: the caller gives up the stream; its staging memory is freed when the stream is idle.
+        unsafe {
+            self.log_failure("cuStreamSynchronize", (t.cuStreamSynchronize)(s.0 as cu::CUstream));
+            if let Some(mut staging) = staging {
+                staging.free(self.api);
+            }
+            self.log_failure("cuStreamDestroy", (t.cuStreamDestroy_v2)(s.0 as cu::CUstream));
+        }
+    }
+
+    unsafe fn copy_in(&self, s: RawStream, dst: RawMem, offset: u64, src: &[u8]) -> Result<()> {
+        self.enter()?;
+        let mut staging = lock(&self.staging);
+        let staging = staging.entry(s.0).or_default();
+        // SAFETY: the context is current, the range is the caller's promise.
+        unsafe { staging.copy_in(self.api, s.0, dst.0 + offset, src) }
+    }
+
+    unsafe fn copy_out(&self, s: RawStream, src: RawMem, offset: u64, dst: &mut [u8]) -> Result<()> {
+        self.enter()?;
+        if !dst.is_empty() {
+            // SAFETY: `dst` lives until the stream was waited for; the range is the caller's promise.
+            let code = unsafe {
+                (self.api.table.cuMemcpyDtoHAsync_v2)(
+                    dst.as_mut_ptr().cast(),
+                    src.0 + offset,
+                    dst.len(),
+                    s.0 as cu::CUstream,
+                )
+            };
+            self.api.check("cuMemcpyDtoHAsync", code)?;
+        }
+        self.synchronize(s)
+    }
+
+    unsafe fn copy(&self, s: RawStream, src: (RawMem, u64), dst: (RawMem, u64), bytes: usize) -> Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        self.enter()?;
+        let (from, to) = (src.0.0 + src.1, dst.0.0 + dst.1);
+        // SAFETY: ranges and disjointness are the caller's promise.
+        let code = unsafe { (self.api.table.cuMemcpyDtoDAsync_v2)(to, from, bytes, s.0 as cu::CUstream) };
+        self.api.check("cuMemcpyDtoDAsync", code)
+    }
+
+    fn compile(&self, unit: &CompileUnit<'_>) -> Result<Vec<u8>> {
+        self.nvrtc.compile(unit, &self.target)
+    }
+
+    fn load(&self, image: &[u8]) -> Result<RawModule> {
+        // The call is given no length: it reads an ELF header's sizes, or text up to a NUL.
+        if !image.starts_with(b"\x7fELF") && !image.ends_with(b"\0") {
+            return Err(GpuError::driver("cuModuleLoadData", 0, "neither machine code nor PTX"));
+        }
+        self.enter()?;
+        let mut m = ptr::null_mut();
+        // SAFETY: the image is complete, see above; the driver copies it.
+        let code = unsafe { (self.api.table.cuModuleLoadData)(&mut m, image.as_ptr().cast()) };
+        self.api.check("cuModuleLoadData", code)?;
+        lock(&self.modules).push(m as u64);
+        Ok(RawModule(m as u64))
+    }
+
+    fn function(&self, module: RawModule, entry: &str) -> Result<RawFunction> {
+        self.enter()?;
+        let name = CString::new(entry)
+            .map_err(|_| GpuError::driver("cuModuleGetFunction", 0, "a NUL character in the name"))?;
+        let mut f = ptr::null_mut();
+        // SAFETY: the module is loaded and the name terminated.
+        let code =
+            unsafe { (self.api.table.cuModuleGetFunction)(&mut f, module.0 as cu::CUmodule, name.as_ptr()) };
+        self.api.check("cuModuleGetFunction", code)?;
+        Ok(RawFunction(f as u64))
+    }
+
+    unsafe fn launch(&self, s: RawStream, f: RawFunction, cfg: &LaunchConfig, args: &[Arg]) -> Result<()> {
+        if args.len() > MAX_ARGS {
+            return Err(GpuError::driver("cuLaunchKernel", 0, format!("more than {MAX_ARGS} arguments")));
+        }
+        self.enter()?;
+        let mut addresses = [0u64; MAX_ARGS];
+        let mut params = [ptr::null_mut::<c_void>(); MAX_ARGS];
+        for ((a, address), param) in args.iter().zip(&mut addresses).zip(&mut params) {
+            *param = match a {
+                Arg::Mem(m) => {
+                    *address = m.map_or(0, |(m, offset)| m.0 + offset);
+                    ptr::from_mut(address).cast()
+                }
+                Arg::I32(x) => ptr::from_ref(x).cast_mut().cast(),
+                Arg::U32(x) => ptr::from_ref(x).cast_mut().cast(),
+                Arg::I64(x) => ptr::from_ref(x).cast_mut().cast(),
+                Arg::F32(x) => ptr::from_ref(x).cast_mut().cast(),
+                Arg::F64(x) => ptr::from_ref(x).cast_mut().cast(),
+                Arg::Dims(x) => ptr::from_ref(x).cast_mut().cast(),
+            };
+        }
+        let ([gx, gy, gz], [bx, by, bz]) = (cfg.grid, cfg.block);
+        // SAFETY: every parameter points to a value that outlives the call, which copies it; that they fit the kernel is the caller's promise.
+        let code = unsafe {
+            (self.api.table.cuLaunchKernel)(
+                f.0 as cu::CUfunction,
+                gx,
+                gy,
+                gz,
+                bx,
+                by,
+                bz,
+                0,
+                s.0 as cu::CUstream,
+                params.as_mut_ptr(),
+                ptr::null_mut(),
+            )
+        };
+        self.api.check("cuLaunchKernel", code)
+    }
+
+    fn synchronize(&self, s: RawStream) -> Result<()> {
+        self.enter()?;
+        // SAFETY: the stream is live.
+        let code = unsafe { (self.api.table.cuStreamSynchronize)(s.0 as cu::CUstream) };
+        self.api.check("cuStreamSynchronize", code)
+    }
+
+    fn record(&self, s: RawStream) -> Result<RawEvent> {
+        self.enter()?;
+        let t = &self.api.table;
+        let reused = lock(&self.events).pop();
+        let e = match reused {
+            Some(e) => e,
+            None => {
+                let mut e = ptr::null_mut();
+                // SAFETY: writes one pointer.
+                self.api.check("cuEventCreate", unsafe { (t.cuEventCreate)(&mut e, 0) })?;
+                e as u64
+            }
+        };
+        // SAFETY: event and stream are live and of one context.
+        let code = unsafe { (t.cuEventRecord)(e as cu::CUevent, s.0 as cu::CUstream) };
+        if let Err(error) = self.api.check("cuEventRecord", code) {
+            lock(&self.events).push(e);
+            return Err(error);
+        }
+        Ok(RawEvent(e))
+    }
+
+    fn wait(&self, s: RawStream, e: RawEvent) -> Result<()> {
+        self.enter()?;
+        // SAFETY: event and stream are live and of one context; no flags are defined.
+        let code = unsafe { (self.api.table.cuStreamWaitEvent)(s.0 as cu::CUstream, e.0 as cu::CUevent, 0) };
+        self.api.check("cuStreamWaitEvent", code)
+    }
+
+    fn event_synchronize(&self, e: RawEvent) -> Result<()> {
+        self.enter()?;
+        // SAFETY: the event is live.
+        let code = unsafe { (self.api.table.cuEventSynchronize)(e.0 as cu::CUevent) };
+        self.api.check("cuEventSynchronize", code)
+    }
+
+    fn elapsed_ns(&self, from: RawEvent, to: RawEvent) -> Result<u64> {
+        self.enter()?;
+        let mut ms = 0f32;
+        // SAFETY: writes one float.
+        let code = unsafe {
+            (self.api.table.cuEventElapsedTime)(&mut ms, from.0 as cu::CUevent, to.0 as cu::CUevent)
+        };
+        self.api.check("cuEventElapsedTime", code)?;
+        Ok((f64::from(ms.max(0.0)) * 1e6) as u64)
+    }
+
+    unsafe fn destroy_event(&self, e: RawEvent) {
+        lock(&self.events).push(e.0);
+    }
+
+    fn vendor_blas(&self) -> Option<&dyn VendorBlas> {
+        let open = || {
+            CublasLt::open(self.api, self.caps.id, self.context)
+                .map_err(|reason| log::debug!("{}: no cuBLASLt: {reason}", self.caps.id))
+                .ok()
+        };
+        self.blas.get_or_init(open).as_ref().map(|b| b as &dyn VendorBlas)
+    }
+}
+
+impl Drop for CudaDriver {
+    fn drop(&mut self) {
+        if self.enter().is_err() {
+            return;
+        }
+        let t = &self.api.table;
+        self.blas.take();
+        // SAFETY: every handle was made by this driver, is released once, and nobody else can use it: the driver is going away.
+        unsafe {
+            for (stream, mut s) in lock(&self.staging).drain() {
+                self.log_failure("cuStreamSynchronize", (t.cuStreamSynchronize)(stream as cu::CUstream));
+                s.free(self.api);
+            }
+            for e in lock(&self.events).drain(..) {
+                self.log_failure("cuEventDestroy", (t.cuEventDestroy_v2)(e as cu::CUevent));
+            }
+            for m in lock(&self.modules).drain(..) {
+                self.log_failure("cuModuleUnload", (t.cuModuleUnload)(m as cu::CUmodule));
+            }
+            let released = (t.cuDevicePrimaryCtxRelease_v2)(self.device);
+            self.log_failure("cuDevicePrimaryCtxRelease", released);
+        }
+    }
+}

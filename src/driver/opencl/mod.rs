@@ -8,7 +8,7 @@ mod program;
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -44,6 +44,8 @@ pub(crate) struct OpenClDriver {
     device: u64,
     /// `cl_context`
     context: u64,
+    /// `cl_program` of images that were compiled here and not loaded yet.
+    built: Mutex<HashMap<Vec<u8>, u64>>,
     /// `cl_program` of every loaded module.
     programs: Mutex<Vec<u64>>,
     /// `cl_kernel` of every function that was handed out.
@@ -133,6 +135,7 @@ impl OpenClDriver {
             options: found.options,
             device: found.device,
             context: context as u64,
+            built: Mutex::default(),
             programs: Mutex::default(),
             kernels: Mutex::default(),
             launching: Mutex::default(),
@@ -390,7 +393,8 @@ impl Drop for OpenClDriver {
             for k in lock(&self.kernels).drain(..) {
                 let _ = kernel::release_kernel(k as _);
             }
-            for p in lock(&self.programs).drain(..) {
+            let unused = std::mem::take(&mut *lock(&self.built)).into_values();
+            for p in lock(&self.programs).drain(..).chain(unused) {
                 let _ = opencl3::program::release_program(p as _);
             }
             let _ = opencl3::context::context::release_context(self.context as _);

@@ -1,6 +1,6 @@
 //! Finding OpenCL devices and reading their capabilities.
 
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use opencl3::device as dev;
 use opencl3::error_codes::error_text;
@@ -113,6 +113,9 @@ fn check_library() -> Result<(), Unavailable> {
 
 fn devices() -> Result<Vec<Found>, Unavailable> {
     library()?;
+    // Some drivers set themselves up in the first query and answer a second thread, meanwhile, that there is no device.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let no_device =
         |call: &str, c: cl_int| Unavailable::NoDevice { what: format!("{call}: {} ({c})", error_text(c)) };
     let platforms = platform::get_platform_ids().map_err(|c| no_device("clGetPlatformIDs", c))?;

@@ -94,6 +94,24 @@ fn runs_a_kernel_with_offsets_and_times_it() {
     }
 }
 
+/// Both kinds of images, loaded by the driver that made them and by another.
+#[test]
+fn images_outlive_their_driver() {
+    let Some(mut d) = driver() else { return };
+    for binary in [false, true] {
+        d.caps.is_cpu = !binary;
+        let options = ["-DUNUSED=1".to_string()];
+        let image = d.compile(&CompileUnit { name: "test", source: SOURCE, options: &options }).unwrap();
+        let Some(mut other) = driver() else { return };
+        other.caps.is_cpu = !binary;
+        for d in [&d, &d, &other] {
+            let module = d.load(&image).unwrap();
+            d.function(module, "affine").unwrap();
+            assert!(lock(&d.built).is_empty());
+        }
+    }
+}
+
 #[test]
 fn passes_null_pointers() {
     let Some(d) = driver() else { return };
