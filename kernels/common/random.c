@@ -56,7 +56,7 @@ GK_KERNEL(random_float)(GK_OUT(gk_t, y), gk_i64 n, gk_i64 seed, gk_i64 stream, g
     gk_u64 first = gk_start(offset, more);
     for (gk_i64 b = gk_gid(); b * GK_PER_BLOCK < n; b += gk_gsize()) {
         gk_words r = gk_philox(first + (gk_u64)b, (gk_u64)stream, (gk_u64)seed);
-        for (int k = 0; k < GK_PER_BLOCK; k++)
+        GK_UNROLL for (int k = 0; k < GK_PER_BLOCK; k++)
             if (b * GK_PER_BLOCK + k < n) gk_store(y, b * GK_PER_BLOCK + k, GK_OP(r, k, p, q));
     }
 }
