@@ -19,6 +19,9 @@ macro_rules! sources {
 static SOURCES: &[(&str, &str)] = sources![
     "common/prelude.h",
     "common/elementwise.c",
+    "common/coords.h",
+    "common/reduce.c",
+    "common/reduce_ops.h",
     "common/unary_ops.h",
     "common/activation_ops.h",
     "common/binary_ops.h",

@@ -1,16 +1,344 @@
-//! Stub.
-#![allow(unused_imports, unused_variables)]
-use super::*;
-use crate::buffer::*;
-use crate::device::*;
-use crate::ops::*;
-use crate::dtype::DType;
-use crate::error::Result;
-use std::sync::Arc;
-use crate::backend::IGpuBackend;
+//! Reductions along axes.
 
+use crate::buffer::{GradMut, View, ViewMut};
+use crate::driver::Arg;
+use crate::engine::Engine;
+use crate::engine::launch::{Grid, aligned16, dims, real};
+use crate::error::Result;
+use crate::ops::*;
+use crate::spec::reduce::*;
+use crate::spec::{BLOCK, KernelSpec};
+
+const LANES: usize = BLOCK as usize;
+
+/// Size of an axis and the steps of x, x2, y and z along it.
+#[derive(Debug, Clone, Copy)]
+struct Axis {
+    n: usize,
+    steps: [usize; 4],
+}
+
+/// Sorted by x's step, largest first, and merged where all operands allow it; never empty. The order of the axes does not matter to a reduction.
+fn merge(mut axes: Vec<Axis>) -> Vec<Axis> {
+    axes.retain(|a| a.n != 1);
+    axes.sort_by_key(|a| std::cmp::Reverse(a.steps[0]));
+    let mut out: Vec<Axis> = vec![];
+    for a in axes {
+        match out.last_mut() {
+            Some(last) if (0..4).all(|k| last.steps[k] == a.steps[k] * a.n) => *last = Axis { n: last.n * a.n, steps: a.steps },
+            _ => out.push(a),
+        }
+    }
+    if out.is_empty() {
+        out.push(Axis { n: 1, steps: [0; 4] });
+    }
+    out
+}
+
+/// What a reduction runs on. Strides of results are per axis of x.
+struct Reduction<'a> {
+    op: &'static str,
+    axes: Axes,
+    x: View<'a>,
+    x2: Option<View<'a>>,
+    y: (View<'a>, Vec<usize>),
+    z: Option<(View<'a>, Vec<usize>)>,
+    /// 1 for results in the arithmetic type, or for positions as i64.
+    form: i32,
+    accumulate: bool,
+    p: f64,
+    q: f64,
+}
+
+impl<'a> Reduction<'a> {
+    /// y = op over `axes` of x.
+    fn new(op: &'static str, axes: Axes, x: View<'a>, y: View<'a>) -> Self {
+        let y = (y, axes.strides(&y));
+        Reduction { op, axes, x, x2: None, y, z: None, form: 0, accumulate: false, p: 0.0, q: 0.0 }
+    }
+
+    fn params(mut self, p: f64, q: f64) -> Self {
+        (self.p, self.q) = (p, q);
+        self
+    }
+
+    fn second(mut self, z: View<'a>) -> Self {
+        let strides = self.axes.strides(&z);
+        self.z = Some((z, strides));
+        self
+    }
+
+    fn form(mut self, form: bool) -> Self {
+        self.form = form as i32;
+        self
+    }
+}
+
+/// How the sizes and steps of a list of axes travel.
+fn sizes(axes: &[Axis]) -> Arg {
+    dims(axes.iter().map(|a| a.n))
+}
+
+fn steps(axes: &[Axis], operand: usize) -> Arg {
+    dims(axes.iter().map(|a| a.steps[operand]))
+}
+
+/// The same list in items of `w` elements of the innermost axis.
+fn in_items(axes: &[Axis], w: usize) -> Vec<Axis> {
+    let mut out = axes.to_vec();
+    if let Some(last) = out.last_mut() {
+        *last = Axis { n: last.n / w, steps: last.steps.map(|s| s * w) };
+    }
+    out
+}
+
+/// Smallest power of two that is not below `n`, at most `max`.
+fn pow2(n: usize, max: usize) -> usize {
+    n.max(1).min(max).next_power_of_two().min(max)
+}
+
+/// How rows are read: strided, contiguous, or in aligned items of 16 bytes.
+const ROW_STRIDED: i32 = 0;
+const ROW_CONTIGUOUS: i32 = 1;
+const ROW_WIDE: i32 = 2;
+
+impl Engine {
+    /// Blocks that fill the device.
+    pub(super) fn fill(&self) -> usize {
+        let caps = self.device_caps();
+        (caps.compute_units as usize * if caps.is_cpu { 2 } else { 8 }).max(1)
+    }
+
+    /// Runs a reduction whose operands are checked.
+    fn run_reduction(&self, r: &Reduction<'_>) -> Result<()> {
+        let rank = r.x.shape().len();
+        let mut lists = [vec![], vec![]];
+        for a in 0..rank {
+            let x2 = r.x2.as_ref().map_or(0, |v| v.layout().strides()[a]);
+            let z = r.z.as_ref().map_or(0, |(_, s)| s[a]);
+            let axis = Axis { n: r.x.shape()[a], steps: [r.x.layout().strides()[a], x2, r.y.1[a], z] };
+            lists[r.axes.reduced[a] as usize].push(axis);
+        }
+        let [kept, red] = lists.map(merge);
+        let outputs: usize = kept.iter().map(|a| a.n).product();
+        if outputs == 0 {
+            return Ok(());
+        }
+        let (inner_kept, inner_red) = (kept[kept.len() - 1], red[red.len() - 1]);
+        let columns = outputs > 1 && (r.axes.count <= 1 || inner_kept.steps[0] < inner_red.steps[0]);
+        if columns { self.run_columns(r, &kept, &red, outputs) } else { self.run_rows(r, &kept, &red, outputs) }
+    }
+
+    /// Whether all steps but the innermost of `axes` are multiples of `w` for the inputs, and the innermost is 1 with a size that `w` divides.
+    fn steps_by(r: &Reduction<'_>, inner: &[Axis], others: &[Axis], w: usize) -> bool {
+        let inputs = if r.x2.is_some() { 2 } else { 1 };
+        let (last, rest) = match inner.split_last() {
+            Some(s) => s,
+            None => return false,
+        };
+        last.n % w == 0
+            && (0..inputs).all(|k| last.steps[k] == 1 && rest.iter().chain(others).all(|a| a.steps[k] % w == 0))
+            && aligned16(&r.x)
+            && r.x2.as_ref().is_none_or(aligned16)
+    }
+
+    fn run_rows(&self, r: &Reduction<'_>, kept: &[Axis], red: &[Axis], outputs: usize) -> Result<()> {
+        let dt = r.x.dtype();
+        let w = 16 / dt.size();
+        let phase = |v: &View<'_>| v.layout().offset() % w;
+        let together = r.x2.as_ref().is_none_or(|b| {
+            phase(b) == phase(&r.x) && red[0].steps[1] == 1 && kept.iter().all(|a| a.steps[0] % w == a.steps[1] % w)
+        });
+        let mode = if red.len() == 1 && red[0].steps[0] == 1 && together {
+            ROW_CONTIGUOUS
+        } else if red.len() > 1 && Self::steps_by(r, red, kept, w) {
+            ROW_WIDE
+        } else {
+            ROW_STRIDED
+        };
+        let items = if mode == ROW_STRIDED { r.axes.count } else { r.axes.count.div_ceil(w) };
+        let red = if mode == ROW_WIDE { &in_items(red, w) } else { red };
+        let n = if mode == ROW_WIDE { items } else { r.axes.count };
+        // About four accesses per lane; more lanes where there are too few rows to fill the device.
+        let fill = self.fill();
+        let mut lanes = pow2(items.div_ceil(4), LANES).max(pow2(items, 8));
+        while lanes < pow2(items, LANES) && outputs * lanes < fill * LANES / 2 {
+            lanes *= 2;
+        }
+        // Cut long rows where their number alone leaves most of the device idle.
+        let chunk_items = 16 * LANES;
+        let mut splits = 1;
+        if lanes == LANES && outputs < fill / 2 {
+            splits = (fill / outputs).min(items / chunk_items).max(1);
+        }
+        let per_item = if mode == ROW_CONTIGUOUS { w } else { 1 };
+        let chunk = items.div_ceil(splits).max(1) * per_item;
+        let splits = n.div_ceil(chunk).max(1);
+        let part = self.partials(r, outputs * splits, splits)?;
+        let none = Arg::Mem(None);
+        let mut args = vec![
+            self.arg_in(&r.x),
+            self.arg_opt(r.x2.as_ref()),
+            self.arg_in(&r.y.0),
+            self.arg_opt(r.z.as_ref().map(|z| &z.0)),
+            part.as_ref().map_or(none, |b| self.arg_in(&b.view())),
+            Arg::I64(outputs as i64),
+            Arg::I64(n as i64),
+            Arg::I64(chunk as i64),
+            Arg::I64(r.axes.count as i64),
+            Arg::I32(splits as i32),
+            Arg::I32(lanes as i32),
+            Arg::I32(mode),
+            Arg::I32(phase(&r.x) as i32),
+        ];
+        self.push_axes(&mut args, r, kept, red);
+        let blocks = outputs.div_ceil(LANES / lanes) * splits;
+        // Short rows leave a block little to do: fewer blocks that go on are cheaper.
+        let blocks = if lanes == LANES { blocks } else { blocks.min(fill * 8) };
+        let kernel = Self::kernel(r, [&ROWS, &ROWS_INT, &ROWS_MASK]);
+        self.launch(kernel, dt, r.op, Grid::Blocks([blocks, 1, 1]), &args)?;
+        match part {
+            Some(part) => self.join(r, kept, outputs, &part.view(), splits, [splits, 1]),
+            None => Ok(()),
+        }
+    }
+
+    fn run_columns(&self, r: &Reduction<'_>, kept: &[Axis], red: &[Axis], outputs: usize) -> Result<()> {
+        let dt = r.x.dtype();
+        let n = r.axes.count;
+        let w = 16 / dt.size();
+        let wide = Self::steps_by(r, kept, red, w);
+        let inner = kept[kept.len() - 1];
+        let kept_items = if wide { in_items(kept, w) } else { kept.to_vec() };
+        let items = if wide { outputs / w } else { outputs };
+        // A few rows per work-item at least, neighbours on 512 bytes where there are that many.
+        let ty = (LANES / pow2(items, 32)).min(pow2(n.div_ceil(8), LANES));
+        let tx = LANES / ty;
+        let tiles = items.div_ceil(tx);
+        let fill = self.fill();
+        let splits = if tiles < fill { (fill / tiles).min(n / (ty * 16)).max(1) } else { 1 };
+        let chunk = n.div_ceil(splits).max(1);
+        let splits = n.div_ceil(chunk).max(1);
+        let part = self.partials(r, outputs * splits, splits)?;
+        let none = Arg::Mem(None);
+        let mut args = vec![
+            self.arg_in(&r.x),
+            self.arg_opt(r.x2.as_ref()),
+            self.arg_in(&r.y.0),
+            self.arg_opt(r.z.as_ref().map(|z| &z.0)),
+            part.as_ref().map_or(none, |b| self.arg_in(&b.view())),
+            Arg::I64(items as i64),
+            Arg::I64(n as i64),
+            Arg::I64(chunk as i64),
+            Arg::I64(n as i64),
+            Arg::I32(splits as i32),
+            Arg::I32(tx as i32),
+            Arg::I32(wide as i32),
+            Arg::I64(inner.steps[2] as i64),
+            Arg::I64(inner.steps[3] as i64),
+        ];
+        self.push_axes(&mut args, r, &kept_items, red);
+        let kernel = Self::kernel(r, [&COLS, &COLS_INT, &COLS_MASK]);
+        self.launch(kernel, dt, r.op, Grid::Blocks([tiles * splits, 1, 1]), &args)?;
+        match part {
+            Some(part) => self.join(r, kept, outputs, &part.view(), splits, [1, outputs]),
+            None => Ok(()),
+        }
+    }
+
+    /// Memory for the states of `n` runs; none where no row is cut.
+    fn partials(&self, r: &Reduction<'_>, n: usize, splits: usize) -> Result<Option<crate::buffer::Buffer>> {
+        if splits == 1 {
+            return Ok(None);
+        }
+        // A state is at most three numbers of the arithmetic type, or a number and a position.
+        let bytes = if r.x.dtype() == crate::dtype::DType::F64 { 24 } else { 16 };
+        self.scratch(crate::dtype::DType::U8, n * bytes).map(Some)
+    }
+
+    fn push_axes(&self, args: &mut Vec<Arg>, r: &Reduction<'_>, kept: &[Axis], red: &[Axis]) {
+        args.extend([Arg::I32(kept.len() as i32), sizes(kept)]);
+        args.extend((0..4).map(|k| steps(kept, k)));
+        args.extend([Arg::I32(red.len() as i32), sizes(red), steps(red, 0), steps(red, 1)]);
+        self.push_params(args, r);
+    }
+
+    fn push_params(&self, args: &mut Vec<Arg>, r: &Reduction<'_>) {
+        let dt = r.x.dtype();
+        args.extend([Arg::I32(r.form), Arg::I32(r.accumulate as i32), real(dt, r.p), real(dt, r.q)]);
+    }
+
+    /// Second stage: joins the states of the runs in order.
+    fn join(&self, r: &Reduction<'_>, kept: &[Axis], outputs: usize, part: &View<'_>, splits: usize, step: [usize; 2]) -> Result<()> {
+        // Runs of one output lie together (rows) or apart (columns); read whichever is contiguous side by side.
+        let lanes = if step[1] == 1 { pow2(splits, LANES) } else { pow2(splits.min(self.fill() * 32 / outputs), 32) };
+        let mut args = vec![
+            self.arg_in(part),
+            self.arg_in(&r.y.0),
+            self.arg_opt(r.z.as_ref().map(|z| &z.0)),
+            Arg::I64(outputs as i64),
+            Arg::I64(r.axes.count as i64),
+            Arg::I32(splits as i32),
+            Arg::I64(step[0] as i64),
+            Arg::I64(step[1] as i64),
+            Arg::I32(lanes as i32),
+            Arg::I32(kept.len() as i32),
+            sizes(kept),
+            steps(kept, 2),
+            steps(kept, 3),
+        ];
+        self.push_params(&mut args, r);
+        let kernel = Self::kernel(r, [&JOIN, &JOIN_INT, &JOIN_MASK]);
+        self.launch(kernel, r.x.dtype(), r.op, Grid::Blocks([outputs.div_ceil(LANES / lanes), 1, 1]), &args)
+    }
+
+    fn kernel(r: &Reduction<'_>, [float, int, mask]: [&'static KernelSpec; 3]) -> &'static KernelSpec {
+        if MASK_OPS.contains(&r.op) {
+            mask
+        } else if r.x.dtype().is_float() {
+            float
+        } else {
+            int
+        }
+    }
+}
+
+/// C name and parameters of a reduction.
+fn reduce_kernel(op: Reduce) -> (&'static str, f64, f64) {
+    match op {
+        Reduce::Sum => ("gk_red_sum", 0.0, 0.0),
+        Reduce::Mean => ("gk_red_mean", 0.0, 0.0),
+        Reduce::Prod => ("gk_red_prod", 0.0, 0.0),
+        Reduce::Max => ("gk_red_max", 0.0, 0.0),
+        Reduce::Min => ("gk_red_min", 0.0, 0.0),
+        Reduce::MaxAbs => ("gk_red_maxabs", 0.0, 0.0),
+        Reduce::MinAbs => ("gk_red_minabs", 0.0, 0.0),
+        Reduce::Any => ("gk_red_any", 0.0, 0.0),
+        Reduce::All => ("gk_red_all", 0.0, 0.0),
+        Reduce::Var { correction } => ("gk_red_var", correction, 0.0),
+        Reduce::Std { correction } => ("gk_red_std", correction, 0.0),
+        Reduce::LogVar { correction, eps } => ("gk_red_logvar", correction, eps),
+        Reduce::LogSumExp => ("gk_red_lse", 0.0, 0.0),
+        Reduce::SumSq => ("gk_red_sumsq", 0.0, 0.0),
+        Reduce::Norm { p } if p == f64::INFINITY => ("gk_red_maxabs", 0.0, 0.0),
+        Reduce::Norm { p } if p == f64::NEG_INFINITY => ("gk_red_minabs", 0.0, 0.0),
+        Reduce::Norm { p: 0.0 } => ("gk_red_norm0", 0.0, 0.0),
+        Reduce::Norm { p: 1.0 } => ("gk_red_norm1", 0.0, 0.0),
+        Reduce::Norm { p: 2.0 } => ("gk_red_norm2", 0.0, 0.0),
+        Reduce::Norm { p } => ("gk_red_normp", p, 0.0),
+    }
+}
+
+#[allow(unused_variables)]
 impl ReduceOps for Engine {
-    fn reduce(&self, op: Reduce, axes: &[usize], x: View<'_>, y: ViewMut<'_>) -> Result<()> { todo!() }
+    fn reduce(&self, op: Reduce, axes: &[usize], x: View<'_>, y: ViewMut<'_>) -> Result<()> {
+        let a = check_reduce(op, axes, &x, &y)?;
+        self.own("reduce", "x", &x)?;
+        self.own("reduce", "y", &y.as_view())?;
+        let (name, p, q) = reduce_kernel(op);
+        self.run_reduction(&Reduction::new(name, a, x, y.as_view()).params(p, q))
+    }
+
     fn reduce_bwd(&self, op: Reduce, axes: &[usize], dy: View<'_>, x: Option<View<'_>>, y: Option<View<'_>>, dx: GradMut<'_>) -> Result<()> { todo!() }
     fn arg_reduce(&self, op: ArgReduce, axis: usize, x: View<'_>, index: ViewMut<'_>, value: Option<ViewMut<'_>>) -> Result<()> { todo!() }
     fn arg_reduce_bwd(&self, axis: usize, dy: View<'_>, index: View<'_>, dx: GradMut<'_>) -> Result<()> { todo!() }
@@ -18,5 +346,15 @@ impl ReduceOps for Engine {
     fn min_max(&self, axes: &[usize], x: View<'_>, lo: ViewMut<'_>, hi: ViewMut<'_>) -> Result<()> { todo!() }
     fn dot(&self, a: View<'_>, b: View<'_>, y: ViewMut<'_>) -> Result<()> { todo!() }
     fn dot_bwd(&self, dy: View<'_>, a: View<'_>, b: View<'_>, da: Option<GradMut<'_>>, db: Option<GradMut<'_>>) -> Result<()> { todo!() }
-    fn sum_to_shape(&self, x: View<'_>, y: GradMut<'_>) -> Result<()> { todo!() }
+
+    fn sum_to_shape(&self, x: View<'_>, y: GradMut<'_>) -> Result<()> {
+        let axes = check_sum_to_shape(&x, &y)?;
+        let out = y.out.as_view();
+        self.own("sum_to_shape", "x", &x)?;
+        self.own("sum_to_shape", "y", &out)?;
+        let y_steps = right_aligned(&out, x.shape().len());
+        let mut r = Reduction { y: (out, y_steps), ..Reduction::new("gk_red_sum", axes, x, out) };
+        r.accumulate = y.accumulate;
+        self.run_reduction(&r)
+    }
 }
