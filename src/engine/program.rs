@@ -22,6 +22,7 @@ static SOURCES: &[(&str, &str)] = sources![
     "common/coords.h",
     "common/reduce.c",
     "common/reduce_ops.h",
+    "common/reduce_bwd.c",
     "common/unary_ops.h",
     "common/activation_ops.h",
     "common/binary_ops.h",

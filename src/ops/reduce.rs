@@ -4,7 +4,7 @@ use super::check;
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::dtype::DType;
 use crate::error::{GpuError, Result};
-use crate::layout::{Dims, MAX_RANK};
+use crate::layout::{Dims, Layout, MAX_RANK};
 
 /// Reductions of a set of axes. Names and edge cases are those of `torch`.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -231,4 +231,171 @@ pub(crate) fn check_sum_to_shape(x: &View<'_>, y: &GradMut<'_>) -> Result<Axes> 
     }
     check::separate_output(OP, "y", &y.out, &[("x", *x)])?;
     Ok(Axes::of(x.shape(), reduced))
+}
+
+/// A result's gradient as an operand over the input's shape, with stride 0 along the reduced axes.
+pub(crate) fn spread(v: &View<'_>, axes: &Axes, shape: &[usize]) -> Option<Layout> {
+    Layout::strided(shape, &axes.strides(v), v.layout().offset())
+}
+
+/// Checks of [`ReduceOps::reduce_bwd`].
+pub(crate) fn check_reduce_bwd(
+    op: Reduce,
+    axes: &[usize],
+    dy: &View<'_>,
+    x: Option<&View<'_>>,
+    y: Option<&View<'_>>,
+    dx: &GradMut<'_>,
+) -> Result<Axes> {
+    const OP: &str = "reduce_bwd";
+    op.check_params(OP)?;
+    if !op.is_differentiable() {
+        return Err(GpuError::invalid(OP, "op", "a function with a gradient", format!("{op:?}")));
+    }
+    let out = dx.out.as_view();
+    let a = Axes::new(OP, out.shape(), axes)?;
+    check::float(OP, "dx", &out)?;
+    let mut inputs = vec![("dy", *dy)];
+    a.check_result(OP, "dy", dy)?;
+    match x {
+        Some(x) => {
+            check::shape(OP, "x", x, out.shape())?;
+            inputs.push(("x", *x));
+        }
+        None if matches!(op, Reduce::Sum | Reduce::Mean) => {}
+        None => return Err(GpuError::invalid(OP, "x", "the forward's input", "None")),
+    }
+    if let Some(y) = y {
+        a.check_result(OP, "y", y)?;
+        inputs.push(("y", *y));
+    }
+    for (arg, v) in &inputs {
+        check::dtype(OP, arg, v, out.dtype())?;
+    }
+    check::separate_output(OP, "dx", &dx.out, &inputs)?;
+    Ok(a)
+}
+
+/// Checks of [`ReduceOps::arg_reduce`].
+pub(crate) fn check_arg_reduce(axis: usize, x: &View<'_>, index: &ViewMut<'_>, value: Option<&ViewMut<'_>>) -> Result<Axes> {
+    const OP: &str = "arg_reduce";
+    check::axis(OP, x, axis)?;
+    let a = Axes::new(OP, x.shape(), &[axis])?;
+    let i = index.as_view();
+    check::one_of(OP, "index", &i, &[DType::I32, DType::I64])?;
+    a.check_result(OP, "index", &i)?;
+    check_fits(OP, &i, x.shape()[axis])?;
+    check::separate_output(OP, "index", index, &[("x", *x)])?;
+    if let Some(value) = value {
+        let v = value.as_view();
+        check::dtype(OP, "value", &v, x.dtype())?;
+        a.check_result(OP, "value", &v)?;
+        check::separate_output(OP, "value", value, &[("x", *x), ("index", i)])?;
+    }
+    if a.count == 0 && i.numel() > 0 {
+        return Err(GpuError::invalid(OP, "axis", "an axis with at least one element", format!("shape {:?}", x.shape())));
+    }
+    Ok(a)
+}
+
+/// Positions below `size` fit the index type.
+fn check_fits(op: &'static str, index: &View<'_>, size: usize) -> Result<()> {
+    if index.dtype() == DType::I32 && size > i32::MAX as usize {
+        return Err(GpuError::invalid(op, "index", "i64 for an axis of this length", format!("i32 for {size} elements")));
+    }
+    Ok(())
+}
+
+/// Checks of [`ReduceOps::arg_reduce_bwd`].
+pub(crate) fn check_arg_reduce_bwd(axis: usize, dy: &View<'_>, index: &View<'_>, dx: &GradMut<'_>) -> Result<Axes> {
+    const OP: &str = "arg_reduce_bwd";
+    let out = dx.out.as_view();
+    check::axis(OP, &out, axis)?;
+    let a = Axes::new(OP, out.shape(), &[axis])?;
+    check::float(OP, "dx", &out)?;
+    check::dtype(OP, "dy", dy, out.dtype())?;
+    check::one_of(OP, "index", index, &[DType::I32, DType::I64])?;
+    a.check_result(OP, "dy", dy)?;
+    a.check_result(OP, "index", index)?;
+    check::separate_output(OP, "dx", &dx.out, &[("dy", *dy), ("index", *index)])?;
+    Ok(a)
+}
+
+/// Checks of [`ReduceOps::mean_var`].
+pub(crate) fn check_mean_var(axes: &[usize], correction: f64, x: &View<'_>, mean: &ViewMut<'_>, var: &ViewMut<'_>) -> Result<Axes> {
+    const OP: &str = "mean_var";
+    Reduce::Var { correction }.check_params(OP)?;
+    let a = Axes::new(OP, x.shape(), axes)?;
+    check::float(OP, "x", x)?;
+    check_pair(OP, &a, x, ("mean", mean), ("var", var))?;
+    Ok(a)
+}
+
+/// Checks of [`ReduceOps::min_max`].
+pub(crate) fn check_min_max(axes: &[usize], x: &View<'_>, lo: &ViewMut<'_>, hi: &ViewMut<'_>) -> Result<Axes> {
+    const OP: &str = "min_max";
+    let a = Axes::new(OP, x.shape(), axes)?;
+    check_pair(OP, &a, x, ("lo", lo), ("hi", hi))?;
+    if a.count == 0 && lo.numel() > 0 {
+        return Err(GpuError::invalid(OP, "axes", "axes with at least one element", format!("shape {:?}", x.shape())));
+    }
+    Ok(a)
+}
+
+fn check_pair(
+    op: &'static str,
+    axes: &Axes,
+    x: &View<'_>,
+    a: (&'static str, &ViewMut<'_>),
+    b: (&'static str, &ViewMut<'_>),
+) -> Result<()> {
+    for (arg, v) in [a, b] {
+        check::dtype(op, arg, &v.as_view(), x.dtype())?;
+        axes.check_result(op, arg, &v.as_view())?;
+    }
+    check::separate_output(op, a.0, a.1, &[("x", *x)])?;
+    check::separate_output(op, b.0, b.1, &[("x", *x), (a.0, a.1.as_view())])
+}
+
+/// Checks of [`ReduceOps::dot`].
+pub(crate) fn check_dot(a: &View<'_>, b: &View<'_>, y: &ViewMut<'_>) -> Result<Axes> {
+    let axes = check_dot_inputs("dot", a, b, ("y", &y.as_view()))?;
+    check::separate_output("dot", "y", y, &[("a", *a), ("b", *b)])?;
+    Ok(axes)
+}
+
+fn check_dot_inputs(op: &'static str, a: &View<'_>, b: &View<'_>, y: (&'static str, &View<'_>)) -> Result<Axes> {
+    check::float(op, "a", a)?;
+    check::dtype(op, "b", b, a.dtype())?;
+    check::dtype(op, y.0, y.1, a.dtype())?;
+    check::shape(op, "b", b, a.shape())?;
+    let Some(last) = a.shape().len().checked_sub(1) else {
+        return Err(GpuError::invalid(op, "a", "at least one axis", "none"));
+    };
+    let axes = Axes::new(op, a.shape(), &[last])?;
+    axes.check_result(op, y.0, y.1)?;
+    Ok(axes)
+}
+
+/// Checks of [`ReduceOps::dot_bwd`].
+pub(crate) fn check_dot_bwd(
+    dy: &View<'_>,
+    a: &View<'_>,
+    b: &View<'_>,
+    da: Option<&GradMut<'_>>,
+    db: Option<&GradMut<'_>>,
+) -> Result<Axes> {
+    const OP: &str = "dot_bwd";
+    let axes = check_dot_inputs(OP, a, b, ("dy", dy))?;
+    let mut others = vec![("dy", *dy), ("a", *a), ("b", *b)];
+    for (arg, g) in [("da", da), ("db", db)] {
+        if let Some(g) = g {
+            let v = g.out.as_view();
+            check::dtype(OP, arg, &v, a.dtype())?;
+            check::shape(OP, arg, &v, a.shape())?;
+            check::separate_output(OP, arg, &g.out, &others)?;
+            others.push((arg, v));
+        }
+    }
+    Ok(axes)
 }

@@ -1,10 +1,12 @@
 //! Reductions along axes.
 
-use crate::buffer::{GradMut, View, ViewMut};
+use crate::buffer::{Buffer, GradMut, View, ViewMut};
 use crate::driver::Arg;
+use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, aligned16, dims, real};
+use crate::engine::launch::{Grid, Merged, aligned16, code_of_op, dims, real};
 use crate::error::Result;
+use crate::layout::Layout;
 use crate::ops::*;
 use crate::spec::reduce::*;
 use crate::spec::{BLOCK, KernelSpec};
@@ -247,13 +249,13 @@ impl Engine {
     }
 
     /// Memory for the states of `n` runs; none where no row is cut.
-    fn partials(&self, r: &Reduction<'_>, n: usize, splits: usize) -> Result<Option<crate::buffer::Buffer>> {
+    fn partials(&self, r: &Reduction<'_>, n: usize, splits: usize) -> Result<Option<Buffer>> {
         if splits == 1 {
             return Ok(None);
         }
         // A state is at most three numbers of the arithmetic type, or a number and a position.
-        let bytes = if r.x.dtype() == crate::dtype::DType::F64 { 24 } else { 16 };
-        self.scratch(crate::dtype::DType::U8, n * bytes).map(Some)
+        let bytes = if r.x.dtype() == DType::F64 { 24 } else { 16 };
+        self.scratch(DType::U8, n * bytes).map(Some)
     }
 
     fn push_axes(&self, args: &mut Vec<Arg>, r: &Reduction<'_>, kept: &[Axis], red: &[Axis]) {
@@ -329,7 +331,106 @@ fn reduce_kernel(op: Reduce) -> (&'static str, f64, f64) {
     }
 }
 
-#[allow(unused_variables)]
+/// How a gradient is computed.
+struct Gradient {
+    op: &'static str,
+    /// Reduction that makes its statistics.
+    stat: Option<&'static str>,
+    p_stat: f64,
+    reads_x: bool,
+    /// The only statistic is the forward's result.
+    reads_y: bool,
+    p: f64,
+    q: f64,
+}
+
+fn gradient(op: Reduce, count: usize) -> Gradient {
+    let g = |op, reads_x| Gradient { op, stat: None, p_stat: 0.0, reads_x, reads_y: false, p: 0.0, q: 0.0 };
+    let with = |op, stat| Gradient { stat: Some(stat), ..g(op, true) };
+    let saved = |op, stat, p| Gradient { reads_y: true, p, p_stat: p, ..with(op, stat) };
+    let moments = |op, c: f64, q| Gradient { p_stat: c, p: (count as f64 - c).max(0.0), q, ..with(op, "gk_red_meanvar") };
+    match op {
+        Reduce::Mean => Gradient { p: count as f64, ..g("gk_redb_mean", false) },
+        Reduce::SumSq => g("gk_redb_sumsq", true),
+        Reduce::Prod => with("gk_redb_prod", "gk_red_factors"),
+        Reduce::Max => with("gk_redb_extreme", "gk_red_max_ties"),
+        Reduce::Min => with("gk_redb_extreme", "gk_red_min_ties"),
+        Reduce::MaxAbs => with("gk_redb_magnitude", "gk_red_maxabs_ties"),
+        Reduce::MinAbs => with("gk_redb_magnitude", "gk_red_minabs_ties"),
+        Reduce::Norm { p } if p == f64::INFINITY => with("gk_redb_magnitude", "gk_red_maxabs_ties"),
+        Reduce::Norm { p } if p == f64::NEG_INFINITY => with("gk_redb_magnitude", "gk_red_minabs_ties"),
+        Reduce::Norm { p: 0.0 } => g("gk_redb_norm0", false),
+        Reduce::Norm { p: 1.0 } => g("gk_redb_norm1", true),
+        Reduce::Norm { p: 2.0 } => saved("gk_redb_norm2", "gk_red_norm2", 0.0),
+        Reduce::Norm { p } => saved("gk_redb_normp", "gk_red_normp", p),
+        Reduce::LogSumExp => saved("gk_redb_lse", "gk_red_lse", 0.0),
+        Reduce::Var { correction } => moments("gk_redb_var", correction, 0.0),
+        Reduce::Std { correction } => moments("gk_redb_std", correction, 0.0),
+        Reduce::LogVar { correction, eps } => moments("gk_redb_logvar", correction, eps),
+        Reduce::Sum | Reduce::Any | Reduce::All => g("gk_redb_sum", false),
+    }
+}
+
+/// Whether operand `k` can be read 16 bytes at a time along the innermost axis (alignment of its start aside).
+fn in_16_bytes<const N: usize>(m: &Merged<N>, k: usize, w: usize) -> bool {
+    let s = &m.strides[k];
+    m.shape.last().is_some_and(|n| n % w == 0) && s.last() == Some(&1) && s.iter().rev().skip(1).all(|s| s % w == 0)
+}
+
+/// Counts the innermost axis in items of `w` elements.
+fn to_items<const N: usize>(m: &mut Merged<N>, w: usize) {
+    if let Some(n) = m.shape.last_mut() {
+        *n /= w;
+    }
+    m.strides.iter_mut().filter_map(|s| s.last_mut()).for_each(|s| *s *= w);
+}
+
+impl Engine {
+    /// dx (+)= g of the repeated dy, x and the statistics; operands are checked.
+    #[allow(clippy::too_many_arguments)]
+    fn run_gradient(
+        &self,
+        g: &Gradient,
+        a: &Axes,
+        dy: &View<'_>,
+        x: Option<&View<'_>>,
+        y: Option<&View<'_>>,
+        stats: [Option<&Buffer>; 2],
+        dx: &GradMut<'_>,
+    ) -> Result<()> {
+        let out = dx.out.as_view();
+        let (shape, own) = (out.shape(), *out.layout());
+        let dt = out.dtype();
+        // Operands that are not there step like dx and stand in nobody's way.
+        let stat = stats[0].and_then(|_| Layout::contiguous(&a.keepdim)?.broadcast_to(shape)).unwrap_or(own);
+        let layouts = [
+            own,
+            spread(dy, a, shape).unwrap_or(own),
+            x.map_or(own, |v| *v.layout()),
+            y.and_then(|v| spread(v, a, shape)).unwrap_or(own),
+            stat,
+        ];
+        let mut m = Merged::new(layouts.each_ref());
+        let w = 16 / dt.size();
+        let inner = |k: usize| m.strides[k].last().copied().unwrap_or(0);
+        let spread_ok = |k: usize, v: Option<&View<'_>>| v.is_none_or(|v| inner(k) == 0 || (in_16_bytes(&m, k, w) && aligned16(v)));
+        let dense_ok = |k: usize, v: Option<&View<'_>>| v.is_none_or(|v| in_16_bytes(&m, k, w) && aligned16(v));
+        let mut wide = 0;
+        let step_s = inner(4);
+        if dense_ok(0, Some(&out)) && dense_ok(2, x) && spread_ok(1, Some(dy)) && spread_ok(3, y) {
+            wide = 1 | ((inner(1) != 0) as i32) << 1 | ((inner(3) != 0) as i32) << 2;
+            to_items(&mut m, w);
+        }
+        let n: usize = m.shape.iter().product();
+        let mut args = vec![self.arg_in(dy), self.arg_opt(x), self.arg_opt(y)];
+        args.extend(stats.map(|b| b.map_or(Arg::Mem(None), |b| self.arg_in(&b.view()))));
+        args.extend([self.arg_in(&out), Arg::I64(n as i64), Arg::I32(m.shape.len() as i32), dims(m.shape.iter().copied())]);
+        args.extend(m.strides.iter().map(|s| dims(s.iter().copied())));
+        args.extend([Arg::I64(step_s as i64), Arg::I32(wide), Arg::I32(dx.accumulate as i32), real(dt, g.p), real(dt, g.q)]);
+        self.launch(&BWD, dt, g.op, Grid::Stride(n), &args)
+    }
+}
+
 impl ReduceOps for Engine {
     fn reduce(&self, op: Reduce, axes: &[usize], x: View<'_>, y: ViewMut<'_>) -> Result<()> {
         let a = check_reduce(op, axes, &x, &y)?;
@@ -339,13 +440,156 @@ impl ReduceOps for Engine {
         self.run_reduction(&Reduction::new(name, a, x, y.as_view()).params(p, q))
     }
 
-    fn reduce_bwd(&self, op: Reduce, axes: &[usize], dy: View<'_>, x: Option<View<'_>>, y: Option<View<'_>>, dx: GradMut<'_>) -> Result<()> { todo!() }
-    fn arg_reduce(&self, op: ArgReduce, axis: usize, x: View<'_>, index: ViewMut<'_>, value: Option<ViewMut<'_>>) -> Result<()> { todo!() }
-    fn arg_reduce_bwd(&self, axis: usize, dy: View<'_>, index: View<'_>, dx: GradMut<'_>) -> Result<()> { todo!() }
-    fn mean_var(&self, axes: &[usize], correction: f64, x: View<'_>, mean: ViewMut<'_>, var: ViewMut<'_>) -> Result<()> { todo!() }
-    fn min_max(&self, axes: &[usize], x: View<'_>, lo: ViewMut<'_>, hi: ViewMut<'_>) -> Result<()> { todo!() }
-    fn dot(&self, a: View<'_>, b: View<'_>, y: ViewMut<'_>) -> Result<()> { todo!() }
-    fn dot_bwd(&self, dy: View<'_>, a: View<'_>, b: View<'_>, da: Option<GradMut<'_>>, db: Option<GradMut<'_>>) -> Result<()> { todo!() }
+    fn reduce_bwd(
+        &self,
+        op: Reduce,
+        axes: &[usize],
+        dy: View<'_>,
+        x: Option<View<'_>>,
+        y: Option<View<'_>>,
+        dx: GradMut<'_>,
+    ) -> Result<()> {
+        let a = check_reduce_bwd(op, axes, &dy, x.as_ref(), y.as_ref(), &dx)?;
+        self.own("reduce_bwd", "dy", &dy)?;
+        self.own("reduce_bwd", "dx", &dx.out.as_view())?;
+        for (arg, v) in [("x", &x), ("y", &y)] {
+            v.as_ref().map_or(Ok(()), |v| self.own("reduce_bwd", arg, v))?;
+        }
+        if dx.out.numel() == 0 {
+            return Ok(());
+        }
+        let g = gradient(op, a.count);
+        let x = x.filter(|_| g.reads_x);
+        let y = y.filter(|_| g.reads_y);
+        // Statistics of the slices that the gradient needs and that were not saved.
+        let (mut s, mut t) = (None, None);
+        if let (Some(stat), None, Some(x)) = (g.stat, y, x) {
+            let results = a.keepdim.numel();
+            let dt = x.dtype().accumulator();
+            let (first, second) = (self.scratch(dt, results)?, self.scratch(dt, results)?);
+            let mut r = Reduction::new(stat, a, x, first.shaped(&a.keepdim)?).form(true).params(g.p_stat, 0.0);
+            if !g.reads_y {
+                r = r.second(second.shaped(&a.keepdim)?);
+            }
+            self.run_reduction(&r)?;
+            (s, t) = (Some(first), Some(second).filter(|_| !g.reads_y));
+        }
+        self.run_gradient(&g, &a, &dy, x.as_ref(), y.as_ref(), [s.as_ref(), t.as_ref()], &dx)
+    }
+
+    fn arg_reduce(&self, op: ArgReduce, axis: usize, x: View<'_>, index: ViewMut<'_>, value: Option<ViewMut<'_>>) -> Result<()> {
+        let a = check_arg_reduce(axis, &x, &index, value.as_ref())?;
+        let (i, v) = (index.as_view(), value.as_ref().map(|v| v.as_view()));
+        self.own("arg_reduce", "x", &x)?;
+        self.own("arg_reduce", "index", &i)?;
+        v.as_ref().map_or(Ok(()), |v| self.own("arg_reduce", "value", v))?;
+        let name = match op {
+            ArgReduce::Max => "gk_red_argmax",
+            ArgReduce::Min => "gk_red_argmin",
+        };
+        let r = Reduction::new(name, a, x, i).form(i.dtype() == DType::I64);
+        self.run_reduction(&if let Some(v) = v { r.second(v) } else { r })
+    }
+
+    fn arg_reduce_bwd(&self, axis: usize, dy: View<'_>, index: View<'_>, dx: GradMut<'_>) -> Result<()> {
+        const OP: &str = "arg_reduce_bwd";
+        let a = check_arg_reduce_bwd(axis, &dy, &index, &dx)?;
+        let out = dx.out.as_view();
+        for (arg, v) in [("dy", &dy), ("index", &index), ("dx", &out)] {
+            self.own(OP, arg, v)?;
+        }
+        let shape = out.shape();
+        let along: Vec<_> = (0..shape.len()).map(|d| (d == axis) as usize).collect();
+        let (Some(g), Some(i), Some(c)) = (spread(&dy, &a, shape), spread(&index, &a, shape), Layout::strided(shape, &along, 0)) else {
+            return Ok(());
+        };
+        let m = Merged::new([out.layout(), &g, &i, &c]);
+        let n = out.numel();
+        let mut args = vec![
+            self.arg_in(&dy),
+            self.arg_in(&index),
+            self.arg_in(&out),
+            self.arg_error(),
+            Arg::I64(n as i64),
+            Arg::I64(shape[axis] as i64),
+            Arg::I32(m.shape.len() as i32),
+            dims(m.shape.iter().copied()),
+        ];
+        args.extend(m.strides.iter().map(|s| dims(s.iter().copied())));
+        args.extend([(index.dtype() == DType::I64) as i32, dx.accumulate as i32, code_of_op(OP)].map(Arg::I32));
+        self.launch(&ARG_BWD, out.dtype(), "gk_redb_arg", Grid::Stride(n), &args)
+    }
+
+    fn mean_var(&self, axes: &[usize], correction: f64, x: View<'_>, mean: ViewMut<'_>, var: ViewMut<'_>) -> Result<()> {
+        let a = check_mean_var(axes, correction, &x, &mean, &var)?;
+        let (m, v) = (mean.as_view(), var.as_view());
+        for (arg, v) in [("x", &x), ("mean", &m), ("var", &v)] {
+            self.own("mean_var", arg, v)?;
+        }
+        self.run_reduction(&Reduction::new("gk_red_meanvar", a, x, m).second(v).params(correction, 0.0))
+    }
+
+    fn min_max(&self, axes: &[usize], x: View<'_>, lo: ViewMut<'_>, hi: ViewMut<'_>) -> Result<()> {
+        let a = check_min_max(axes, &x, &lo, &hi)?;
+        let (lo, hi) = (lo.as_view(), hi.as_view());
+        for (arg, v) in [("x", &x), ("lo", &lo), ("hi", &hi)] {
+            self.own("min_max", arg, v)?;
+        }
+        self.run_reduction(&Reduction::new("gk_red_minmax", a, x, lo).second(hi))
+    }
+
+    fn dot(&self, a: View<'_>, b: View<'_>, y: ViewMut<'_>) -> Result<()> {
+        let axes = check_dot(&a, &b, &y)?;
+        let out = y.as_view();
+        for (arg, v) in [("a", &a), ("b", &b), ("y", &out)] {
+            self.own("dot", arg, v)?;
+        }
+        let mut r = Reduction::new("gk_red_dot", axes, a, out);
+        r.x2 = Some(b);
+        self.run_reduction(&r)
+    }
+
+    fn dot_bwd(
+        &self,
+        dy: View<'_>,
+        a: View<'_>,
+        b: View<'_>,
+        da: Option<GradMut<'_>>,
+        db: Option<GradMut<'_>>,
+    ) -> Result<()> {
+        const OP: &str = "dot_bwd";
+        let axes = check_dot_bwd(&dy, &a, &b, da.as_ref(), db.as_ref())?;
+        let (va, vb) = (da.as_ref().map(|g| g.out.as_view()), db.as_ref().map(|g| g.out.as_view()));
+        for (arg, v) in [("dy", Some(&dy)), ("a", Some(&a)), ("b", Some(&b)), ("da", va.as_ref()), ("db", vb.as_ref())] {
+            v.map_or(Ok(()), |v| self.own(OP, arg, v))?;
+        }
+        let Some(g) = spread(&dy, &axes, a.shape()) else { return Ok(()) };
+        let layout = |v: &Option<View<'_>>, other: &View<'_>| v.map_or(*other.layout(), |v| *v.layout());
+        let mut m = Merged::new([&g, a.layout(), b.layout(), &layout(&va, &a), &layout(&vb, &b)]);
+        let w = 16 / a.dtype().size();
+        let operands = [Some(a), Some(b), va, vb];
+        let wide = m.strides[0].last() == Some(&0)
+            && (1..5).all(|k| in_16_bytes(&m, k, w))
+            && operands.iter().flatten().all(aligned16);
+        if wide {
+            to_items(&mut m, w);
+        }
+        let n: usize = m.shape.iter().product();
+        let mut args = vec![
+            self.arg_in(&dy),
+            self.arg_in(&a),
+            self.arg_in(&b),
+            self.arg_opt(va.as_ref()),
+            self.arg_opt(vb.as_ref()),
+            Arg::I64(n as i64),
+            Arg::I32(m.shape.len() as i32),
+            dims(m.shape.iter().copied()),
+        ];
+        args.extend(m.strides.iter().map(|s| dims(s.iter().copied())));
+        let accumulate = |g: &Option<GradMut<'_>>| g.as_ref().is_some_and(|g| g.accumulate) as i32;
+        args.extend([wide as i32, accumulate(&da), accumulate(&db)].map(Arg::I32));
+        self.launch(&DOT_BWD, a.dtype(), "gk_redb_dot", Grid::Stride(n), &args)
+    }
 
     fn sum_to_shape(&self, x: View<'_>, y: GradMut<'_>) -> Result<()> {
         let axes = check_sum_to_shape(&x, &y)?;
