@@ -1,18 +1,220 @@
-//! Stub.
-#![allow(unused_imports, unused_variables)]
+//! Reductions along axes, in f64.
+
 use super::*;
-use crate::backend::IGpuBackend;
-use crate::buffer::*;
-use crate::device::*;
-use crate::dtype::DType;
-use crate::error::Result;
 use crate::ops::*;
-use std::sync::Arc;
+
+/// Neumaier's compensated sum, so that the oracle's error does not grow with the count.
+pub(super) fn sum(values: impl IntoIterator<Item = f64>) -> f64 {
+    let (mut s, mut e) = (0.0f64, 0.0f64);
+    for x in values {
+        let t = s + x;
+        e += if s.abs() >= x.abs() { (s - t) + x } else { (x - t) + s };
+        s = t;
+    }
+    if e.is_finite() { s + e } else { s }
+}
+
+/// Larger of two values; NaN wins.
+fn larger(a: f64, b: f64) -> f64 {
+    if a > b || a.is_nan() { a } else { b }
+}
+
+fn extreme(values: impl Iterator<Item = f64>) -> f64 {
+    values.fold(f64::NEG_INFINITY, larger)
+}
+
+/// Mean and variance in two passes.
+fn moments(v: &[f64], correction: f64) -> (f64, f64) {
+    let n = v.len() as f64;
+    let mean = sum(v.iter().copied()) / n;
+    let free = n - correction;
+    let var = if free > 0.0 { sum(v.iter().map(|x| (x - mean) * (x - mean))) / free } else { f64::NAN };
+    (mean, var)
+}
+
+fn norm(v: &[f64], p: f64) -> f64 {
+    let abs = || v.iter().map(|x| x.abs());
+    if p == f64::INFINITY {
+        return extreme(abs());
+    }
+    if p == f64::NEG_INFINITY {
+        return -extreme(abs().map(|x| -x));
+    }
+    if p == 0.0 {
+        return v.iter().filter(|&&x| x != 0.0).count() as f64;
+    }
+    if p == 2.0 {
+        // Squares of values near the ends of the range leave it: take them relative to the largest.
+        let m = extreme(abs());
+        if m == 0.0 || !m.is_finite() {
+            return if v.is_empty() { 0.0 } else { m };
+        }
+        return m * sum(abs().map(|x| (x / m) * (x / m))).sqrt();
+    }
+    sum(abs().map(|x| x.powf(p))).powf(1.0 / p)
+}
+
+fn log_sum_exp(v: &[f64]) -> f64 {
+    let m = extreme(v.iter().copied());
+    let m = if m.is_infinite() { 0.0 } else { m };
+    m + sum(v.iter().map(|x| (x - m).exp())).ln()
+}
+
+/// The reduction of one slice.
+fn value(op: Reduce, v: &[f64]) -> f64 {
+    match op {
+        Reduce::Sum => sum(v.iter().copied()),
+        Reduce::Mean => sum(v.iter().copied()) / v.len() as f64,
+        Reduce::Prod => v.iter().product(),
+        Reduce::Max => extreme(v.iter().copied()),
+        Reduce::Min => -extreme(v.iter().map(|x| -x)),
+        Reduce::MaxAbs => norm(v, f64::INFINITY),
+        Reduce::MinAbs => norm(v, f64::NEG_INFINITY),
+        Reduce::Any => v.iter().any(|&x| x != 0.0) as u8 as f64,
+        Reduce::All => v.iter().all(|&x| x != 0.0) as u8 as f64,
+        Reduce::Var { correction } => moments(v, correction).1,
+        Reduce::Std { correction } => moments(v, correction).1.sqrt(),
+        Reduce::LogVar { correction, eps } => (moments(v, correction).1 + eps).ln(),
+        Reduce::Norm { p } => norm(v, p),
+        Reduce::LogSumExp => log_sum_exp(v),
+        Reduce::SumSq => sum(v.iter().map(|x| x * x)),
+    }
+}
+
+/// Number of the result that each element of a row-major tensor belongs to.
+fn groups(shape: &[usize], axes: &Axes) -> Vec<usize> {
+    let layout = Layout::contiguous(&axes.keepdim).and_then(|l| l.broadcast_to(shape));
+    layout.map_or(vec![], |l| offsets(&l).collect())
+}
+
+/// The elements of each slice in row-major order.
+fn slices<T: Copy>(x: &[T], groups: &[usize], results: usize) -> Vec<Vec<T>> {
+    let mut out = vec![vec![]; results];
+    for (&v, &g) in x.iter().zip(groups) {
+        out[g].push(v);
+    }
+    out
+}
+
+fn integers(op: &'static str, x: View<'_>) -> Result<Vec<i64>> {
+    Ok(match x.dtype() {
+        DType::I64 => gather::<i64>(op, x)?,
+        _ => gather_f64(op, x)?.into_iter().map(|v| v as i64).collect(),
+    })
+}
+
+fn store_integers(op: &'static str, y: &ViewMut<'_>, data: &[i64]) -> Result<()> {
+    match y.dtype() {
+        DType::I64 => store::<i64>(op, y, data),
+        DType::I32 => store::<i32>(op, y, &data.iter().map(|&v| v as i32).collect::<Vec<_>>()),
+        _ => store::<u8>(op, y, &data.iter().map(|&v| v as u8).collect::<Vec<_>>()),
+    }
+}
+
+/// Gradient of one slice.
+fn gradient(op: Reduce, v: &[f64], dy: f64) -> Vec<f64> {
+    let n = v.len() as f64;
+    let each = |f: &dyn Fn(f64) -> f64| v.iter().map(|&x| f(x)).collect::<Vec<_>>();
+    let sign = |x: f64| if x == 0.0 || x.is_nan() { x } else { x.signum() };
+    // dy in equal parts to the elements whose `f` is the extreme y
+    let share = |y: f64, f: &dyn Fn(f64) -> f64| {
+        let count = v.iter().filter(|&&x| f(x) == y).count() as f64;
+        each(&|x| {
+            if count == 0.0 {
+                f64::NAN
+            } else if f(x) == y {
+                dy / count
+            } else {
+                0.0
+            }
+        })
+    };
+    let moments = |c: f64| {
+        let (mean, var) = moments(v, c);
+        (mean, var, (n - c).max(0.0))
+    };
+    match op {
+        Reduce::Sum | Reduce::Any | Reduce::All => each(&|_| dy),
+        Reduce::Mean => each(&|_| dy / n),
+        Reduce::SumSq => each(&|x| 2.0 * x * dy),
+        // the product of the others, whatever zeros there are
+        Reduce::Prod => {
+            let zeros = v.iter().filter(|&&x| x == 0.0).count();
+            let rest: f64 = v.iter().filter(|&&x| x != 0.0).product();
+            each(&|x| match zeros {
+                0 => dy * (rest / x),
+                1 if x == 0.0 => dy * rest,
+                _ => 0.0,
+            })
+        }
+        Reduce::Max | Reduce::Min => share(value(op, v), &|x| x),
+        Reduce::MaxAbs | Reduce::MinAbs => {
+            share(value(op, v), &f64::abs).iter().zip(v).map(|(g, &x)| g * sign(x)).collect()
+        }
+        Reduce::Norm { p } if p == f64::INFINITY => gradient(Reduce::MaxAbs, v, dy),
+        Reduce::Norm { p } if p == f64::NEG_INFINITY => gradient(Reduce::MinAbs, v, dy),
+        Reduce::Norm { p: 0.0 } => each(&|_| 0.0),
+        Reduce::Norm { p: 1.0 } => each(&|x| sign(x) * dy),
+        Reduce::Norm { p } => {
+            let y = norm(v, p);
+            each(&|x| if y == 0.0 || x == 0.0 { 0.0 } else { sign(x) * (x.abs() / y).powf(p - 1.0) * dy })
+        }
+        Reduce::LogSumExp => {
+            let y = log_sum_exp(v);
+            each(&|x| if y == f64::NEG_INFINITY { 0.0 } else { (x - y).exp() * dy })
+        }
+        Reduce::Var { correction } => {
+            let (mean, _, free) = moments(correction);
+            each(&|x| dy * 2.0 * (x - mean) / free)
+        }
+        Reduce::Std { correction } => {
+            let (mean, var, free) = moments(correction);
+            each(&|x| if var == 0.0 { 0.0 } else { dy * (x - mean) / (free * var.sqrt()) })
+        }
+        Reduce::LogVar { correction, eps } => {
+            let (mean, var, free) = moments(correction);
+            each(&|x| dy * 2.0 * (x - mean) / (free * (var + eps)))
+        }
+    }
+}
+
+/// Position of the first element that no other is better than.
+fn first_best<T: Copy>(v: &[T], better: impl Fn(T, T) -> bool) -> usize {
+    (1..v.len()).fold(0, |best, i| if better(v[i], v[best]) { i } else { best })
+}
+
+impl CpuBackend {
+    fn reduce_checked(
+        &self,
+        name: &'static str,
+        op: Reduce,
+        axes: &Axes,
+        x: View<'_>,
+        y: &ViewMut<'_>,
+    ) -> Result<()> {
+        self.count();
+        let g = groups(x.shape(), axes);
+        let results = axes.keepdim.numel();
+        if x.dtype().is_float() || matches!(op, Reduce::Any | Reduce::All) {
+            let s = slices(&gather_f64(name, x)?, &g, results);
+            return store_f64(name, y, &s.iter().map(|v| value(op, v)).collect::<Vec<_>>());
+        }
+        let s = slices(&integers(name, x)?, &g, results);
+        let one = |v: &Vec<i64>| match op {
+            Reduce::Max => v.iter().copied().max().unwrap_or(0),
+            Reduce::Min => v.iter().copied().min().unwrap_or(0),
+            _ => v.iter().fold(0i64, |a, &b| a.wrapping_add(b)),
+        };
+        store_integers(name, y, &s.iter().map(one).collect::<Vec<_>>())
+    }
+}
 
 impl ReduceOps for CpuBackend {
     fn reduce(&self, op: Reduce, axes: &[usize], x: View<'_>, y: ViewMut<'_>) -> Result<()> {
-        todo!()
+        let a = check_reduce(op, axes, &x, &y)?;
+        self.reduce_checked("reduce", op, &a, x, &y)
     }
+
     fn reduce_bwd(
         &self,
         op: Reduce,
@@ -22,8 +224,32 @@ impl ReduceOps for CpuBackend {
         y: Option<View<'_>>,
         dx: GradMut<'_>,
     ) -> Result<()> {
-        todo!()
+        const OP: &str = "reduce_bwd";
+        let a = check_reduce_bwd(op, axes, &dy, x.as_ref(), y.as_ref(), &dx)?;
+        self.count();
+        let g = groups(dx.out.shape(), &a);
+        let dy = gather_f64(OP, dy)?;
+        let Some(x) = x else {
+            let scale = if op == Reduce::Mean { 1.0 / a.count as f64 } else { 1.0 };
+            return store_grad(OP, &dx, &g.iter().map(|&o| dy[o] * scale).collect::<Vec<_>>());
+        };
+        let grads: Vec<_> = slices(&gather_f64(OP, x)?, &g, dy.len())
+            .iter()
+            .zip(&dy)
+            .map(|(v, &dy)| gradient(op, v, dy))
+            .collect();
+        // Slices list their elements in row-major order, so walking the groups in that order takes each list from its front.
+        let mut next = vec![0; dy.len()];
+        let all: Vec<_> = g
+            .iter()
+            .map(|&o| {
+                next[o] += 1;
+                grads[o][next[o] - 1]
+            })
+            .collect();
+        store_grad(OP, &dx, &all)
     }
+
     fn arg_reduce(
         &self,
         op: ArgReduce,
@@ -32,11 +258,45 @@ impl ReduceOps for CpuBackend {
         index: ViewMut<'_>,
         value: Option<ViewMut<'_>>,
     ) -> Result<()> {
-        todo!()
+        const OP: &str = "arg_reduce";
+        let a = check_arg_reduce(axis, &x, &index, value.as_ref())?;
+        self.count();
+        let (g, results) = (groups(x.shape(), &a), a.keepdim.numel());
+        if !x.dtype().is_float() {
+            let s = slices(&integers(OP, x)?, &g, results);
+            let at: Vec<_> = s
+                .iter()
+                .map(|v| first_best(v, |a, b| if op == ArgReduce::Max { a > b } else { a < b }))
+                .collect();
+            store_integers(OP, &index, &at.iter().map(|&i| i as i64).collect::<Vec<_>>())?;
+            let best: Vec<_> = s.iter().zip(&at).map(|(v, &i)| v[i]).collect();
+            return value.map_or(Ok(()), |v| store_integers(OP, &v, &best));
+        }
+        let s = slices(&gather_f64(OP, x)?, &g, results);
+        let better = |a: f64, b: f64| match op {
+            ArgReduce::Max => !b.is_nan() && (a > b || a.is_nan()),
+            ArgReduce::Min => !b.is_nan() && (a < b || a.is_nan()),
+        };
+        let at: Vec<_> = s.iter().map(|v| first_best(v, better)).collect();
+        store_integers(OP, &index, &at.iter().map(|&i| i as i64).collect::<Vec<_>>())?;
+        let best: Vec<_> = s.iter().zip(&at).map(|(v, &i)| v[i]).collect();
+        value.map_or(Ok(()), |v| store_f64(OP, &v, &best))
     }
+
     fn arg_reduce_bwd(&self, axis: usize, dy: View<'_>, index: View<'_>, dx: GradMut<'_>) -> Result<()> {
-        todo!()
+        const OP: &str = "arg_reduce_bwd";
+        let a = check_arg_reduce_bwd(axis, &dy, &index, &dx)?;
+        self.count();
+        let shape = dx.out.shape();
+        let (dy, at) = (gather_f64(OP, dy)?, gather_index(OP, index)?);
+        if dx.out.numel() > 0 && at.iter().any(|i| i.is_none_or(|i| i >= shape[axis])) {
+            self.flag_index_error(OP);
+        }
+        let inner: usize = shape[axis + 1..].iter().product();
+        let here = |(i, o): (usize, usize)| if at[o] == Some(i / inner % shape[axis]) { dy[o] } else { 0.0 };
+        store_grad(OP, &dx, &groups(shape, &a).into_iter().enumerate().map(here).collect::<Vec<_>>())
     }
+
     fn mean_var(
         &self,
         axes: &[usize],
@@ -45,14 +305,31 @@ impl ReduceOps for CpuBackend {
         mean: ViewMut<'_>,
         var: ViewMut<'_>,
     ) -> Result<()> {
-        todo!()
+        const OP: &str = "mean_var";
+        let a = check_mean_var(axes, correction, &x, &mean, &var)?;
+        self.count();
+        let s = slices(&gather_f64(OP, x)?, &groups(x.shape(), &a), a.keepdim.numel());
+        let (m, v): (Vec<_>, Vec<_>) = s.iter().map(|v| moments(v, correction)).unzip();
+        store_f64(OP, &mean, &m)?;
+        store_f64(OP, &var, &v)
     }
+
     fn min_max(&self, axes: &[usize], x: View<'_>, lo: ViewMut<'_>, hi: ViewMut<'_>) -> Result<()> {
-        todo!()
+        const OP: &str = "min_max";
+        let a = check_min_max(axes, &x, &lo, &hi)?;
+        self.reduce_checked(OP, Reduce::Min, &a, x, &lo)?;
+        self.reduce_checked(OP, Reduce::Max, &a, x, &hi)
     }
+
     fn dot(&self, a: View<'_>, b: View<'_>, y: ViewMut<'_>) -> Result<()> {
-        todo!()
+        let axes = check_dot(&a, &b, &y)?;
+        self.count();
+        let products: Vec<_> =
+            gather_f64("dot", a)?.into_iter().zip(gather_f64("dot", b)?).map(|(a, b)| a * b).collect();
+        let s = slices(&products, &groups(a.shape(), &axes), axes.keepdim.numel());
+        store_f64("dot", &y, &s.into_iter().map(sum).collect::<Vec<_>>())
     }
+
     fn dot_bwd(
         &self,
         dy: View<'_>,
@@ -61,9 +338,21 @@ impl ReduceOps for CpuBackend {
         da: Option<GradMut<'_>>,
         db: Option<GradMut<'_>>,
     ) -> Result<()> {
-        todo!()
+        const OP: &str = "dot_bwd";
+        let axes = check_dot_bwd(&dy, &a, &b, da.as_ref(), db.as_ref())?;
+        self.count();
+        let g = groups(a.shape(), &axes);
+        let (dy, av, bv) = (gather_f64(OP, dy)?, gather_f64(OP, a)?, gather_f64(OP, b)?);
+        let times = |v: &[f64]| v.iter().zip(&g).map(|(v, &o)| dy[o] * v).collect::<Vec<_>>();
+        da.map_or(Ok(()), |d| store_grad(OP, &d, &times(&bv)))?;
+        db.map_or(Ok(()), |d| store_grad(OP, &d, &times(&av)))
     }
+
     fn sum_to_shape(&self, x: View<'_>, y: GradMut<'_>) -> Result<()> {
-        todo!()
+        let a = check_sum_to_shape(&x, &y)?;
+        self.count();
+        let s = slices(&gather_f64("sum_to_shape", x)?, &groups(x.shape(), &a), a.keepdim.numel());
+        let v: Vec<_> = s.into_iter().map(sum).collect();
+        store_grad("sum_to_shape", &y, &v)
     }
 }

@@ -19,6 +19,10 @@ macro_rules! sources {
 static SOURCES: &[(&str, &str)] = sources![
     "common/prelude.h",
     "common/elementwise.c",
+    "common/coords.h",
+    "common/reduce.c",
+    "common/reduce_ops.h",
+    "common/reduce_bwd.c",
     "common/unary_ops.h",
     "common/activation_ops.h",
     "common/binary_ops.h",
