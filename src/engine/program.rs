@@ -19,6 +19,8 @@ macro_rules! sources {
 static SOURCES: &[(&str, &str)] = sources![
     "common/prelude.h",
     "common/elementwise.c",
+    "common/coords.h",
+    "common/shape.c",
     "common/unary_ops.h",
     "common/activation_ops.h",
     "common/binary_ops.h",
