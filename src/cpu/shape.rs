@@ -1,48 +1,230 @@
-//! Stub.
-#![allow(unused_imports, unused_variables)]
-use super::*;
-use crate::backend::IGpuBackend;
-use crate::buffer::*;
-use crate::device::*;
-use crate::dtype::DType;
+//! Movement and creation.
+//!
+//! Each movement is a map from coordinates of the output to a position of the input; its gradient walks the same map and sums.
+
+use super::{CpuBackend, HostElement, gather, gather_f64, gather_index, store, store_grad, update, with_dtype};
+use crate::buffer::{GradMut, View, ViewMut};
 use crate::error::Result;
 use crate::ops::*;
-use std::sync::Arc;
+
+/// Calls `f(position, coordinates)` for a shape in row-major order.
+pub(super) fn each(shape: &[usize], mut f: impl FnMut(usize, &[usize])) {
+    let mut at = vec![0; shape.len()];
+    for i in 0..shape.iter().product() {
+        f(i, &at);
+        for a in (0..shape.len()).rev() {
+            at[a] += 1;
+            if at[a] < shape[a] {
+                break;
+            }
+            at[a] = 0;
+        }
+    }
+}
+
+/// Row-major position of coordinates.
+pub(super) fn position(shape: &[usize], at: impl IntoIterator<Item = usize>) -> usize {
+    shape.iter().zip(at).fold(0, |p, (n, i)| p * n + i)
+}
+
+/// Stores values, exactly or added to what is there.
+pub(super) fn put<T: HostElement>(op: &'static str, y: &GradMut<'_>, data: &[T]) -> Result<()> {
+    update::<T>(op, &y.out, |i, old| {
+        *old = if y.accumulate { T::from_f64(old.to_f64() + data[i].to_f64()) } else { data[i] }
+    })
+}
+
+/// y[p] = x[source(p)], or `outside` where there is no source.
+fn rearrange(
+    op: &'static str,
+    x: View<'_>,
+    y: &GradMut<'_>,
+    outside: f64,
+    source: impl Fn(&[usize]) -> Option<usize>,
+) -> Result<()> {
+    with_dtype!(x.dtype(), T => {
+        let from = gather::<T>(op, x)?;
+        let mut to = vec![<T as HostElement>::from_f64(outside); y.out.numel()];
+        each(y.out.shape(), |i, at| if let Some(s) = source(at) { to[i] = from[s] });
+        put(op, y, &to)
+    })
+}
+
+/// dx[q] (+)= the sum of dy[p] over all p with source(p) = q.
+fn rearrange_bwd(
+    op: &'static str,
+    dy: View<'_>,
+    dx: &GradMut<'_>,
+    source: impl Fn(&[usize]) -> Option<usize>,
+) -> Result<()> {
+    let from = gather_f64(op, dy)?;
+    let mut sums = vec![0.0; dx.out.numel()];
+    each(dy.shape(), |i, at| if let Some(s) = source(at) { sums[s] += from[i] });
+    store_grad(op, dx, &sums)
+}
+
+/// The cell of an axis of size n that position `at` of the padded axis shows.
+fn pad_source(mode: PadMode, n: usize, before: isize, at: usize) -> Option<usize> {
+    let (q, n) = (at as isize - before, n as isize);
+    let s = match mode {
+        PadMode::Constant(_) => return (0..n).contains(&q).then_some(q as usize),
+        PadMode::Reflect if q < 0 => -q,
+        PadMode::Reflect if q >= n => 2 * (n - 1) - q,
+        PadMode::Reflect => q,
+        PadMode::Replicate => q.clamp(0, n - 1),
+        PadMode::Circular => q.rem_euclid(n),
+    };
+    Some(s as usize)
+}
+
+fn pad_map(mode: PadMode, pads: &[(isize, isize)], shape: &[usize]) -> impl Fn(&[usize]) -> Option<usize> {
+    let (pads, shape) = (pads.to_vec(), shape.to_vec());
+    move |at| {
+        let mut p = 0;
+        for ((&n, &(before, _)), &i) in shape.iter().zip(&pads).zip(at) {
+            p = p * n + pad_source(mode, n, before, i)?;
+        }
+        Some(p)
+    }
+}
+
+impl CpuBackend {
+    /// For each position of the repeated axis the element that it copies; positions beyond the counts have none.
+    fn repeat_sources(
+        &self,
+        op: &'static str,
+        repeats: usize,
+        counts: Option<View<'_>>,
+        n: usize,
+        size: usize,
+    ) -> Result<Vec<Option<usize>>> {
+        let Some(counts) = counts else { return Ok((0..size).map(|j| Some(j / repeats)).collect()) };
+        let counts = gather_index(op, counts)?;
+        let mut from = vec![];
+        for (i, c) in counts.iter().enumerate().take(n) {
+            // No more than what could still be shown: a wild count must not exhaust the memory.
+            from.extend(std::iter::repeat_n(Some(i), c.unwrap_or(0).min(size + 1)));
+        }
+        if from.len() != size || counts.contains(&None) {
+            self.flag_index_error(op);
+        }
+        from.resize(size, None);
+        Ok(from)
+    }
+}
+
+fn along(shape: &[usize], axis: usize, table: Vec<Option<usize>>) -> impl Fn(&[usize]) -> Option<usize> {
+    let shape = shape.to_vec();
+    move |at| {
+        let s = table[at[axis]]?;
+        Some(position(&shape, at.iter().enumerate().map(|(a, &i)| if a == axis { s } else { i })))
+    }
+}
 
 impl ShapeOps for CpuBackend {
     fn strided_copy(&self, x: View<'_>, y: GradMut<'_>) -> Result<()> {
-        todo!()
+        check_strided_copy(&x, &y)?;
+        self.count();
+        with_dtype!(x.dtype(), T => put::<T>("strided_copy", &y, &gather("strided_copy", x)?))
     }
+
     fn concat(&self, axis: usize, xs: &[View<'_>], y: ViewMut<'_>) -> Result<()> {
-        todo!()
+        const OP: &str = "concat";
+        check_concat(axis, xs, &y)?;
+        self.count();
+        let (rows, width) = (y.shape()[..axis].iter().product(), y.shape()[axis..].iter().product::<usize>());
+        with_dtype!(y.dtype(), T => {
+            let parts = xs.iter().map(|&x| gather::<T>(OP, x)).collect::<Result<Vec<_>>>()?;
+            let mut out = Vec::with_capacity(rows * width);
+            for r in 0..rows {
+                for p in &parts {
+                    let w = p.len() / rows;
+                    out.extend_from_slice(&p[r * w..(r + 1) * w]);
+                }
+            }
+            store::<T>(OP, &y, &out)
+        })
     }
+
     fn fill(&self, value: f64, y: ViewMut<'_>) -> Result<()> {
-        todo!()
+        check_fill(&y)?;
+        self.count();
+        with_dtype!(y.dtype(), T => update::<T>("fill", &y, |_, e| *e = HostElement::from_f64(value)))
     }
+
     fn fill_bytes(&self, pattern: &[u8], y: ViewMut<'_>) -> Result<()> {
-        todo!()
+        check_fill_bytes(pattern, &y)?;
+        self.count();
+        with_dtype!(y.dtype(), T => {
+            let value: T = bytemuck::pod_read_unaligned(pattern);
+            update::<T>("fill_bytes", &y, |_, e| *e = value)
+        })
     }
+
     fn arange(&self, start: f64, step: f64, y: ViewMut<'_>) -> Result<()> {
-        todo!()
+        check_arange(start, step, &y)?;
+        self.count();
+        with_dtype!(y.dtype(), T => {
+            update::<T>("arange", &y, |i, e| *e = HostElement::from_f64(start + i as f64 * step))
+        })
     }
+
     fn linspace(&self, start: f64, end: f64, y: ViewMut<'_>) -> Result<()> {
-        todo!()
+        check_linspace(start, end, &y)?;
+        self.count();
+        let n = y.numel();
+        let step = (end - start) / (n.max(2) - 1) as f64;
+        let value = |i: usize| match i {
+            0 => start,
+            i if i < n / 2 => start + i as f64 * step,
+            i => end - (n - 1 - i) as f64 * step,
+        };
+        with_dtype!(y.dtype(), T => update::<T>("linspace", &y, |i, e| *e = HostElement::from_f64(value(i))))
     }
+
     fn pad(&self, mode: PadMode, pads: &[(isize, isize)], x: View<'_>, y: ViewMut<'_>) -> Result<()> {
-        todo!()
+        check_pad(mode, pads, &x, &y)?;
+        self.count();
+        let outside = if let PadMode::Constant(v) = mode { v } else { 0.0 };
+        rearrange("pad", x, &y.into(), outside, pad_map(mode, pads, x.shape()))
     }
+
     fn pad_bwd(&self, mode: PadMode, pads: &[(isize, isize)], dy: View<'_>, dx: GradMut<'_>) -> Result<()> {
-        todo!()
+        check_pad_bwd(mode, pads, &dy, &dx)?;
+        self.count();
+        rearrange_bwd("pad_bwd", dy, &dx, pad_map(mode, pads, dx.out.shape()))
     }
+
     fn flip(&self, axes: &[usize], x: View<'_>, y: GradMut<'_>) -> Result<()> {
-        todo!()
+        check_flip(axes, &x, &y)?;
+        self.count();
+        let shape = x.shape();
+        let mirror = |(a, &i): (usize, &usize)| if axes.contains(&a) { shape[a] - 1 - i } else { i };
+        rearrange("flip", x, &y, 0.0, |at| Some(position(shape, at.iter().enumerate().map(mirror))))
     }
+
     fn roll(&self, shifts: &[isize], axes: &[usize], x: View<'_>, y: GradMut<'_>) -> Result<()> {
-        todo!()
+        check_roll(shifts, axes, &x, &y)?;
+        self.count();
+        let shape = x.shape();
+        let back = |(a, &i): (usize, &usize)| match axes.iter().position(|&b| b == a) {
+            Some(k) => (i as i128 - shifts[k] as i128).rem_euclid(shape[a] as i128) as usize,
+            None => i,
+        };
+        rearrange("roll", x, &y, 0.0, |at| Some(position(shape, at.iter().enumerate().map(back))))
     }
+
     fn triangle(&self, side: Triangle, k: isize, x: View<'_>, y: GradMut<'_>) -> Result<()> {
-        todo!()
+        check_triangle(&x, &y)?;
+        self.count();
+        let shape = x.shape();
+        rearrange("triangle", x, &y, 0.0, |at| {
+            let d = (at[at.len() - 1] as isize - at[at.len() - 2] as isize).cmp(&k);
+            let keep = if side == Triangle::Lower { d.is_le() } else { d.is_ge() };
+            keep.then(|| position(shape, at.iter().copied()))
+        })
     }
+
     fn repeat_interleave(
         &self,
         axis: usize,
@@ -51,8 +233,13 @@ impl ShapeOps for CpuBackend {
         x: View<'_>,
         y: ViewMut<'_>,
     ) -> Result<()> {
-        todo!()
+        const OP: &str = "repeat_interleave";
+        check_repeat_interleave(axis, repeats, counts.as_ref(), &x, &y)?;
+        self.count();
+        let from = self.repeat_sources(OP, repeats, counts, x.shape()[axis], y.shape()[axis])?;
+        rearrange(OP, x, &y.into(), 0.0, along(x.shape(), axis, from))
     }
+
     fn repeat_interleave_bwd(
         &self,
         axis: usize,
@@ -61,9 +248,21 @@ impl ShapeOps for CpuBackend {
         dy: View<'_>,
         dx: GradMut<'_>,
     ) -> Result<()> {
-        todo!()
+        const OP: &str = "repeat_interleave_bwd";
+        check_repeat_interleave_bwd(axis, repeats, counts.as_ref(), &dy, &dx)?;
+        self.count();
+        let from = self.repeat_sources(OP, repeats, counts, dx.out.shape()[axis], dy.shape()[axis])?;
+        rearrange_bwd(OP, dy, &dx, along(dx.out.shape(), axis, from))
     }
+
     fn unfold_bwd(&self, axis: usize, size: usize, step: usize, dy: View<'_>, dx: GradMut<'_>) -> Result<()> {
-        todo!()
+        check_unfold_bwd(axis, size, step, &dy, &dx)?;
+        self.count();
+        let shape = dx.out.shape();
+        rearrange_bwd("unfold_bwd", dy, &dx, |at| {
+            let (window, at) = at.split_last()?;
+            let cell = |(a, &i): (usize, &usize)| if a == axis { i * step + window } else { i };
+            Some(position(shape, at.iter().enumerate().map(cell)))
+        })
     }
 }

@@ -23,6 +23,7 @@ static SOURCES: &[(&str, &str)] = sources![
     "common/reduce.c",
     "common/reduce_ops.h",
     "common/reduce_bwd.c",
+    "common/shape.c",
     "common/unary_ops.h",
     "common/activation_ops.h",
     "common/binary_ops.h",

@@ -12,3 +12,6 @@ mod optimizer;
 mod random;
 mod reduce;
 mod shape;
+#[cfg(test)]
+mod movement_tests;
+mod strided;
