@@ -1,0 +1,142 @@
+//! Runs cases: twice, with different contents in the outputs beforehand, inside guard bands.
+
+use trefoil::{GpuError, IGpuBackend};
+
+use crate::cases::{Kernel, find};
+use crate::compare;
+use crate::device::{Cx, Fail, Pattern, Placement, R};
+use crate::suite::{Case, HostTensor};
+
+/// Outcome of a case.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Verdict {
+    /// As expected.
+    Pass,
+    /// Not as expected; says what.
+    Fail(String),
+    /// The device does not support it; says why.
+    Skip(String),
+}
+
+/// One execution.
+#[derive(Debug)]
+pub struct Run {
+    /// The library's answer.
+    pub result: R,
+    /// Contents of the outputs.
+    pub outputs: Vec<(String, HostTensor)>,
+    /// Writes where nothing may be written.
+    pub problems: Vec<String>,
+}
+
+/// Runs a case once.
+pub fn execute(gpu: &dyn IGpuBackend, kernel: &Kernel, case: &Case, pattern: Pattern, place: Placement) -> Run {
+    let cx = match Cx::new(gpu, kernel, case, pattern, place) {
+        Ok(cx) => cx,
+        Err(e) => return Run { result: Err(e), outputs: vec![], problems: vec![] },
+    };
+    let called = (kernel.run)(&cx);
+    // Errors of indices are reported by the next call that waits. It also has to happen after a failed call, so that no flag outlives its case.
+    let waited = gpu.synchronize().map_err(Fail::from);
+    let result = called.and(waited);
+    let untouched = matches!(result, Err(Fail::Gpu(GpuError::Invalid(_) | GpuError::Unsupported { .. })));
+    match cx.finish(untouched) {
+        Ok((outputs, problems)) => Run { result, outputs, problems },
+        Err(e) => Run { result: result.and(Err(e)), outputs: vec![], problems: vec![] },
+    }
+}
+
+fn text(e: &Fail) -> String {
+    match e {
+        Fail::Gpu(e) => e.to_string(),
+        Fail::Case(e) => format!("the case does not fit: {e}"),
+    }
+}
+
+/// Runs a case twice and returns the results if both runs agree bit by bit.
+pub fn twice(
+    gpu: &dyn IGpuBackend,
+    kernel: &Kernel,
+    case: &Case,
+    place: Placement,
+) -> Result<Vec<(String, HostTensor)>, Verdict> {
+    let mut first: Option<Vec<(String, HostTensor)>> = None;
+    for pattern in [Pattern::Nan, Pattern::Finite] {
+        let run = execute(gpu, kernel, case, pattern, place);
+        if !run.problems.is_empty() {
+            return Err(Verdict::Fail(run.problems.join("; ")));
+        }
+        match run.result {
+            Ok(()) => {}
+            Err(Fail::Gpu(GpuError::Unsupported { op, device, why })) => {
+                return Err(Verdict::Skip(format!("{op} is not supported on {device}: {why}")));
+            }
+            Err(e) => return Err(Verdict::Fail(text(&e))),
+        }
+        match &first {
+            None => first = Some(run.outputs),
+            Some(before) => {
+                for ((name, a), (_, b)) in before.iter().zip(&run.outputs) {
+                    if a != b {
+                        let at = a.to_f64().iter().zip(b.to_f64()).position(|(x, y)| x.to_bits() != y.to_bits());
+                        return Err(Verdict::Fail(format!(
+                            "output {name}: the second run differs (first at {at:?}): not deterministic, or previous contents are read"
+                        )));
+                    }
+                }
+            }
+        }
+    }
+    Ok(first.unwrap_or_default())
+}
+
+fn expect_error(gpu: &dyn IGpuBackend, kernel: &Kernel, case: &Case, kind: &str, place: Placement) -> Verdict {
+    for pattern in [Pattern::Nan, Pattern::Finite] {
+        let run = execute(gpu, kernel, case, pattern, place);
+        let got = match &run.result {
+            Ok(()) => "no error",
+            Err(Fail::Gpu(GpuError::Invalid(_))) => "invalid",
+            Err(Fail::Gpu(GpuError::Unsupported { .. })) => "unsupported",
+            Err(Fail::Gpu(GpuError::IndexOutOfRange { .. })) => "index_out_of_range",
+            Err(Fail::Gpu(_)) => "another error",
+            Err(Fail::Case(_)) => "a case that does not fit",
+        };
+        if got != kind {
+            let detail = run.result.err().map(|e| format!(" ({})", text(&e))).unwrap_or_default();
+            return Verdict::Fail(format!("expected an error of kind {kind}, got {got}{detail}"));
+        }
+        if !run.problems.is_empty() {
+            return Verdict::Fail(run.problems.join("; "));
+        }
+    }
+    Verdict::Pass
+}
+
+/// Runs a golden case.
+pub fn golden(gpu: &dyn IGpuBackend, case: &Case) -> Verdict {
+    let Some(kernel) = find(&case.kernel) else {
+        return Verdict::Fail(format!("kernel {} is unknown", case.kernel));
+    };
+    if let Err(e) = kernel.check(case) {
+        return Verdict::Fail(e);
+    }
+    // Every second case, by its name, starts at an odd element, so that both the vector and the scalar paths are met.
+    let odd = case.id.bytes().map(u32::from).sum::<u32>() % 2 == 1;
+    let place = if odd { Placement::Unaligned } else { Placement::Aligned };
+    if let Some(kind) = &case.error {
+        return expect_error(gpu, kernel, case, kind, place);
+    }
+    let outputs = match twice(gpu, kernel, case, place) {
+        Ok(o) => o,
+        Err(v) => return v,
+    };
+    for (name, (tol, want)) in &case.expected {
+        let Some((_, got)) = outputs.iter().find(|(n, _)| n == name) else {
+            return Verdict::Fail(format!("output {name} was not produced"));
+        };
+        if let Err(e) = compare::golden(got, want, *tol, case.dtype) {
+            return Verdict::Fail(format!("output {name}: {e}"));
+        }
+    }
+    Verdict::Pass
+}
