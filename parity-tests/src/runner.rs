@@ -35,7 +35,9 @@ pub fn execute(gpu: &dyn IGpuBackend, kernel: &Kernel, case: &Case, pattern: Pat
         Ok(cx) => cx,
         Err(e) => return Run { result: Err(e), outputs: vec![], problems: vec![] },
     };
-    let called = (kernel.run)(&cx);
+    // The library promises not to panic; if it does, that is a failure of this case and not the end of the run.
+    let called = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| (kernel.run)(&cx)))
+        .unwrap_or_else(|p| Err(Fail::Case(format!("the library panicked: {}", message(&*p)))));
     // Errors of indices are reported by the next call that waits. It also has to happen after a failed call, so that no flag outlives its case.
     let waited = gpu.synchronize().map_err(Fail::from);
     let result = called.and(waited);
@@ -46,10 +48,15 @@ pub fn execute(gpu: &dyn IGpuBackend, kernel: &Kernel, case: &Case, pattern: Pat
     }
 }
 
+fn message(payload: &(dyn std::any::Any + Send)) -> &str {
+    let text = payload.downcast_ref::<String>().map(String::as_str);
+    text.or(payload.downcast_ref::<&str>().copied()).unwrap_or("no message")
+}
+
 fn text(e: &Fail) -> String {
     match e {
         Fail::Gpu(e) => e.to_string(),
-        Fail::Case(e) => format!("the case does not fit: {e}"),
+        Fail::Case(e) => e.clone(),
     }
 }
 

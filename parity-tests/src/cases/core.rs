@@ -1,7 +1,5 @@
 //! Copies between buffers.
 
-use trefoil::ops::*;
-
 use super::{ANY, Kernel, k};
 use crate::device::{Cx, R};
 use crate::random_cases::Dom::Any;

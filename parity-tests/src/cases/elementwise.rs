@@ -4,7 +4,7 @@ use trefoil::View;
 use trefoil::ops::*;
 
 use super::Bound::{Close, Exact, Sum};
-use super::{Bound, F32, GRAD, INTS, Kernel, TRANS, ULP, ULP32, broadcast, k};
+use super::{Bound, F32, INTS, Kernel, TRANS, ULP, ULP32, broadcast, k};
 use crate::device::{Cx, Fail, R};
 use crate::random_cases::Dom::{self, Any, Nonzero, Positive, Range};
 use crate::random_cases::Sample;

@@ -188,7 +188,7 @@ fn per_row(cx: &Cx<'_>) -> R<GemmAxis> {
 /// M, N, K with a few sizes beyond one tile.
 fn sizes(s: &mut Sample) -> (usize, usize, usize) {
     let big = [1, 7, 17, 33, 65, 131];
-    let mut pick = |s: &mut Sample| if s.small { 1 + s.below(4) } else if s.below(9) == 0 { 0 } else { big[s.below(6)] };
+    let pick = |s: &mut Sample| if s.small { 1 + s.below(4) } else if s.below(9) == 0 { 0 } else { big[s.below(6)] };
     (pick(s), pick(s), pick(s))
 }
 

@@ -109,7 +109,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
                 draw_reduction(s);
             },
         ),
-        k("mse_backward", "S7.5", "gy, p, t, [weight], [mask:u8]", "reduction=\"mean\"", "[dp], [dt]", &["loss_bwd"], mse_backward)
+        k("mse_backward", "S7.1", "gy, p, t, [weight], [mask:u8]", "reduction=\"mean\"", "[dp], [dt]", &["loss_bwd"], mse_backward)
             .bound(Close(4e-6, 1e-6))
             .grad_of("mse_loss"),
     ],

@@ -125,9 +125,9 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         forward(cx, Unary::Round { decimals: cx.i("decimals")? as i32 })
     })
     .sample(|s| draw(s, Range(-9.0, 9.0)))],
-    one!("isnan", "T2.15", Unary::IsNan, Exact, Any),
-    one!("isinf", "T2.15", Unary::IsInf, Exact, Any),
-    one!("isfinite", "T2.15", Unary::IsFinite, Exact, Any),
+    &[k("isnan", "T2.15", "x", "-", "y:u8", &["unary"], |cx| forward(cx, Unary::IsNan)).sample(|s| draw(s, Any))],
+    &[k("isinf", "T2.15", "x", "-", "y:u8", &["unary"], |cx| forward(cx, Unary::IsInf)).sample(|s| draw(s, Any))],
+    &[k("isfinite", "T2.15", "x", "-", "y:u8", &["unary"], |cx| forward(cx, Unary::IsFinite)).sample(|s| draw(s, Any))],
     &[
         k("nan_to_num", "T2.16", "x", "nan=0.0, posinf=null, neginf=null", "y", &["unary"], |cx| forward(cx, nan_to_num(cx)?))
             .sample(|s| draw(s, Any))
