@@ -4,8 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use parity_tests::cases::{KERNELS, PENDING, find};
-use parity_tests::suite;
-use trefoil::ops::{Family, all_ops};
+use parity_tests::device::{Pattern, Placement};
+use parity_tests::random_cases::draw;
+use parity_tests::{runner, suite};
+use trefoil::CpuBackend;
+use trefoil::ops::{Family, Recorder, all_ops};
 
 fn golden() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("golden")
@@ -75,4 +78,35 @@ fn every_operation_is_exercised_and_every_row_names_real_operations() {
     for op in ["alloc", "write_bytes", "read_bytes", "copy"] {
         assert!(used.contains(op), "no row exercises {op}");
     }
+}
+
+#[test]
+fn rows_call_the_operations_that_they_name() {
+    let recorder = Recorder::new(CpuBackend::new());
+    let mut called = BTreeSet::new();
+    let mut wrong = Vec::new();
+    for k in KERNELS.iter() {
+        let mut own = BTreeSet::new();
+        for index in 0..6 {
+            let (case, _) = draw(k, k.dtypes[0], index, 3, true).unwrap_or_else(|e| panic!("{}: {e}", k.name));
+            recorder.take();
+            let run = runner::execute(&recorder, k, &case, Pattern::Nan, Placement::Aligned);
+            own.append(&mut recorder.take());
+            if let Err(e) = run.result {
+                wrong.push(format!("{} #{index}: {e:?}", k.name));
+            }
+        }
+        let is_kernel = |n: &&str| all_ops().any(|o| o.name == **n && o.family != Family::Core);
+        for op in own.iter().filter(is_kernel).filter(|o| !k.ops.contains(*o)) {
+            wrong.push(format!("{} calls {op} without naming it", k.name));
+        }
+        if !k.ops.iter().any(|o| own.contains(o)) {
+            wrong.push(format!("{} calls none of {:?}", k.name, k.ops));
+        }
+        called.append(&mut own);
+    }
+    for op in all_ops().filter(|o| o.family != Family::Core && !called.contains(o.name)) {
+        wrong.push(format!("{} is never called", op.name));
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
