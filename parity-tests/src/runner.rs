@@ -147,3 +147,73 @@ pub fn golden(gpu: &dyn IGpuBackend, case: &Case) -> Verdict {
     }
     Verdict::Pass
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use trefoil::{CpuBackend, DType, GradMut, Layout};
+
+    use super::*;
+    use crate::cases::k;
+    use crate::suite::Wanted;
+
+    fn case() -> Case {
+        Case {
+            id: "probe".into(),
+            kernel: "probe".into(),
+            dtype: DType::F32,
+            args: Default::default(),
+            inputs: vec![("x".into(), HostTensor::from_f64(DType::F32, &[3], &[1.0, 2.0, 3.0]))],
+            strides: BTreeMap::new(),
+            accumulate: BTreeMap::new(),
+            wanted: Wanted::Named(BTreeSet::new()),
+            expected: BTreeMap::new(),
+            error: None,
+        }
+    }
+
+    /// What the runner says of a kernel with this body.
+    fn verdict(run: fn(&Cx<'_>) -> R) -> Result<usize, String> {
+        let kernel = k("probe", "", "x", "-", "y", &[], run);
+        match twice(&CpuBackend::new(), &kernel, &case(), Placement::Unaligned) {
+            Ok(outputs) => Ok(outputs.len()),
+            Err(Verdict::Fail(e) | Verdict::Skip(e)) => Err(e),
+            Err(Verdict::Pass) => unreachable!("a pass is no error"),
+        }
+    }
+
+    #[test]
+    fn misbehaviour_is_found() {
+        let copy = verdict(|cx| {
+            let y = cx.out("y", DType::F32, &[3])?;
+            Ok(cx.gpu.strided_copy(cx.x("x")?, y.g())?)
+        });
+        assert_eq!(copy, Ok(1));
+        let beyond = verdict(|cx| {
+            let y = cx.out("y", DType::F32, &[3])?;
+            let at = y.v().layout().offset();
+            let longer = Layout::contiguous(&[4]).map(|l| l.shifted(at)).expect("rank 1");
+            Ok(cx.gpu.fill(1.0, y.m().with_layout(longer)?)?)
+        });
+        assert!(beyond.is_err_and(|e| e.contains("behind")));
+        let before = verdict(|cx| {
+            let y = cx.out("y", DType::F32, &[3])?;
+            let at = y.v().layout().offset();
+            let earlier = Layout::contiguous(&[4]).map(|l| l.shifted(at - 1)).expect("rank 1");
+            Ok(cx.gpu.fill(1.0, y.m().with_layout(earlier)?)?)
+        });
+        assert!(before.is_err_and(|e| e.contains("before")));
+        let partly = verdict(|cx| {
+            let y = cx.out("y", DType::F32, &[3])?;
+            Ok(cx.gpu.fill(1.0, y.m().map("part", |l| l.narrow(0, 0, 2))?)?)
+        });
+        assert!(partly.is_err_and(|e| e.contains("differs")));
+        let reads = verdict(|cx| {
+            let y = cx.out("y", DType::F32, &[3])?;
+            Ok(cx.gpu.strided_copy(cx.x("x")?, GradMut { out: y.m(), accumulate: true })?)
+        });
+        assert!(reads.is_err_and(|e| e.contains("differs")));
+        assert!(verdict(|_| panic!("on purpose")).is_err_and(|e| e.contains("on purpose")));
+    }
+}
