@@ -22,7 +22,11 @@ pub struct Mismatch {
 impl std::fmt::Display for Mismatch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Mismatch { at, count, got, want, allowed } = self;
-        write!(f, "{count} elements differ; worst [{at}]: got {got:e}, want {want:e}, error {:e}, allowed {allowed:e}", (got - want).abs())
+        write!(
+            f,
+            "{count} elements differ; worst [{at}]: got {got:e}, want {want:e}, error {:e}, allowed {allowed:e}",
+            (got - want).abs()
+        )
     }
 }
 
@@ -32,7 +36,11 @@ fn same(got: f64, want: f64) -> bool {
 }
 
 /// Compares element by element; `allowed(i, want)` is the largest error, `None` asks for equality.
-pub fn elements(got: &[f64], want: &[f64], allowed: impl Fn(usize, f64) -> Option<f64>) -> Result<(), Mismatch> {
+pub fn elements(
+    got: &[f64],
+    want: &[f64],
+    allowed: impl Fn(usize, f64) -> Option<f64>,
+) -> Result<(), Mismatch> {
     let mut worst: Option<(f64, Mismatch)> = None;
     let mut count = 0;
     for (i, (&g, &w)) in got.iter().zip(want).enumerate() {
@@ -46,7 +54,11 @@ pub fn elements(got: &[f64], want: &[f64], allowed: impl Fn(usize, f64) -> Optio
         }
         count += 1;
         let a = limit.unwrap_or(0.0);
-        let ratio = if g.is_finite() && w.is_finite() { (g - w).abs() / a.max(f64::MIN_POSITIVE) } else { f64::INFINITY };
+        let ratio = if g.is_finite() && w.is_finite() {
+            (g - w).abs() / a.max(f64::MIN_POSITIVE)
+        } else {
+            f64::INFINITY
+        };
         if worst.as_ref().is_none_or(|(r, _)| ratio > *r) {
             worst = Some((ratio, Mismatch { at: i, count: 0, got: g, want: w, allowed: a }));
         }
@@ -140,7 +152,9 @@ mod tests {
         let off = HostTensor::from_i64(DType::I64, &[2], &[1, i64::MAX - 1]);
         assert!(golden(&want, &want, Tol::Exact, DType::F32).is_ok());
         assert!(golden(&off, &want, Tol::Exact, DType::F32).is_err());
-        assert!(golden(&HostTensor::from_i64(DType::I32, &[2], &[1, 2]), &want, Tol::Exact, DType::F32).is_err());
+        assert!(
+            golden(&HostTensor::from_i64(DType::I32, &[2], &[1, 2]), &want, Tol::Exact, DType::F32).is_err()
+        );
         assert!(golden(&f32s(&[1.0]), &f32s(&[1.0, 2.0]), Tol::Exact, DType::F32).is_err());
     }
 

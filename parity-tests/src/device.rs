@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use trefoil::{Buffer, DType, GpuError, GradMut, IGpuBackend, Layout, View, ViewMut};
 
 use crate::cases::Kernel;
-use crate::suite::{Case, HostTensor, Wanted};
+use crate::suite::{Case, HostTensor, Named, Wanted};
 
 /// Why a call of a kernel did not give results.
 #[derive(Debug)]
@@ -238,7 +238,9 @@ impl<'a> Cx<'a> {
 
     /// A signed integer.
     pub fn i(&self, name: &str) -> R<i64> {
-        self.convert(name, |v| v.as_i64().or_else(|| v.as_f64().filter(|f| f.fract() == 0.0).map(|f| f as i64)))
+        self.convert(name, |v| {
+            v.as_i64().or_else(|| v.as_f64().filter(|f| f.fract() == 0.0).map(|f| f as i64))
+        })
     }
 
     /// A 64-bit unsigned integer.
@@ -342,7 +344,8 @@ impl<'a> Cx<'a> {
     }
 
     fn add(&self, name: &str, dtype: DType, shape: &[usize], data: &[u8], accumulate: bool) -> R<Rc<Tensor>> {
-        let layout = Layout::contiguous(shape).ok_or_else(|| Fail::Case(format!("output {name}: shape {shape:?}")))?;
+        let layout =
+            Layout::contiguous(shape).ok_or_else(|| Fail::Case(format!("output {name}: shape {shape:?}")))?;
         let mut t = Tensor::new(self.gpu, name, dtype, layout, data, self.pattern, self.place.lead())?;
         if data.len() != layout.numel() * dtype.size() {
             return Err(Fail::Case(format!("output {name}: previous contents do not have shape {shape:?}")));
@@ -364,7 +367,8 @@ impl<'a> Cx<'a> {
     pub fn read_count(&self, t: &Tensor) -> R<usize> {
         let mut b = [0; 8];
         self.gpu.read_bytes(t.v(), &mut b)?;
-        usize::try_from(i64::from_le_bytes(b)).map_err(|_| Fail::Case(format!("output {} is negative", t.name)))
+        usize::try_from(i64::from_le_bytes(b))
+            .map_err(|_| Fail::Case(format!("output {} is negative", t.name)))
     }
 
     /// Whether the case expects an error.
@@ -374,7 +378,7 @@ impl<'a> Cx<'a> {
 
     /// Contents of the outputs and everything that was written where nothing may be written. With `untouched` the outputs must hold what
     /// they held before the call.
-    pub fn finish(&self, untouched: bool) -> R<(Vec<(String, HostTensor)>, Vec<String>)> {
+    pub fn finish(&self, untouched: bool) -> R<(Named, Vec<String>)> {
         let mut problems = Vec::new();
         for t in &self.inputs {
             if t.bytes(self.gpu)? != t.initial {
@@ -398,7 +402,10 @@ impl<'a> Cx<'a> {
             if untouched && now[from..to] != t.initial[from..to] {
                 problems.push(format!("output {} was changed by a call that failed", t.name));
             }
-            results.push((t.name.clone(), HostTensor { dtype: t.dtype(), shape, bytes: now[from..to].to_vec() }));
+            results.push((
+                t.name.clone(),
+                HostTensor { dtype: t.dtype(), shape, bytes: now[from..to].to_vec() },
+            ));
         }
         Ok((results, problems))
     }

@@ -5,7 +5,7 @@ use trefoil::{GpuError, IGpuBackend};
 use crate::cases::{Kernel, find};
 use crate::compare;
 use crate::device::{Cx, Fail, Pattern, Placement, R};
-use crate::suite::{Case, HostTensor};
+use crate::suite::{Case, Named};
 
 /// Outcome of a case.
 #[derive(Debug, Clone, PartialEq)]
@@ -24,13 +24,19 @@ pub struct Run {
     /// The library's answer.
     pub result: R,
     /// Contents of the outputs.
-    pub outputs: Vec<(String, HostTensor)>,
+    pub outputs: Named,
     /// Writes where nothing may be written.
     pub problems: Vec<String>,
 }
 
 /// Runs a case once.
-pub fn execute(gpu: &dyn IGpuBackend, kernel: &Kernel, case: &Case, pattern: Pattern, place: Placement) -> Run {
+pub fn execute(
+    gpu: &dyn IGpuBackend,
+    kernel: &Kernel,
+    case: &Case,
+    pattern: Pattern,
+    place: Placement,
+) -> Run {
     let cx = match Cx::new(gpu, kernel, case, pattern, place) {
         Ok(cx) => cx,
         Err(e) => return Run { result: Err(e), outputs: vec![], problems: vec![] },
@@ -66,8 +72,8 @@ pub fn twice(
     kernel: &Kernel,
     case: &Case,
     place: Placement,
-) -> Result<Vec<(String, HostTensor)>, Verdict> {
-    let mut first: Option<Vec<(String, HostTensor)>> = None;
+) -> Result<Named, Verdict> {
+    let mut first: Option<Named> = None;
     for pattern in [Pattern::Nan, Pattern::Finite] {
         let run = execute(gpu, kernel, case, pattern, place);
         if !run.problems.is_empty() {
@@ -85,7 +91,8 @@ pub fn twice(
             Some(before) => {
                 for ((name, a), (_, b)) in before.iter().zip(&run.outputs) {
                     if a != b {
-                        let at = a.to_f64().iter().zip(b.to_f64()).position(|(x, y)| x.to_bits() != y.to_bits());
+                        let at =
+                            a.to_f64().iter().zip(b.to_f64()).position(|(x, y)| x.to_bits() != y.to_bits());
                         return Err(Verdict::Fail(format!(
                             "output {name}: the second run differs (first at {at:?}): not deterministic, or previous contents are read"
                         )));
@@ -97,7 +104,13 @@ pub fn twice(
     Ok(first.unwrap_or_default())
 }
 
-fn expect_error(gpu: &dyn IGpuBackend, kernel: &Kernel, case: &Case, kind: &str, place: Placement) -> Verdict {
+fn expect_error(
+    gpu: &dyn IGpuBackend,
+    kernel: &Kernel,
+    case: &Case,
+    kind: &str,
+    place: Placement,
+) -> Verdict {
     for pattern in [Pattern::Nan, Pattern::Finite] {
         let run = execute(gpu, kernel, case, pattern, place);
         let got = match &run.result {
@@ -156,7 +169,7 @@ mod tests {
 
     use super::*;
     use crate::cases::k;
-    use crate::suite::Wanted;
+    use crate::suite::{HostTensor, Wanted};
 
     fn case() -> Case {
         Case {

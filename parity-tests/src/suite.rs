@@ -134,7 +134,7 @@ pub struct Case {
     /// Arguments (without `strides`).
     pub args: Map<String, Value>,
     /// Inputs in order.
-    pub inputs: Vec<(String, HostTensor)>,
+    pub inputs: Named,
     /// Views over inputs.
     pub strides: BTreeMap<String, Strided>,
     /// Previous contents of outputs that accumulate.
@@ -175,10 +175,23 @@ struct RawTol {
     atol: Option<f64>,
 }
 
-/// Loads `path` and the safetensors file next to it. A case whose tensors cannot be represented is returned as an error in its place.
-pub fn load(path: &Path) -> Result<Vec<Result<Case, (String, String)>>, String> {
+/// Tensors by name.
+pub type Named = Vec<(String, HostTensor)>;
+
+/// A case whose tensors cannot be represented.
+#[derive(Debug, Clone)]
+pub struct Unreadable {
+    /// Kernel name.
+    pub kernel: String,
+    /// The case and what is wrong with it.
+    pub why: String,
+}
+
+/// Loads `path` and the safetensors file next to it.
+pub fn load(path: &Path) -> Result<Vec<Result<Case, Unreadable>>, String> {
     let text = std::fs::read(path).map_err(|e| format!("{}: {e}", path.display()))?;
-    let cases: Vec<RawCase> = serde_json::from_slice(&text).map_err(|e| format!("{}: {e}", path.display()))?;
+    let cases: Vec<RawCase> =
+        serde_json::from_slice(&text).map_err(|e| format!("{}: {e}", path.display()))?;
     let data = path.with_extension("safetensors");
     let bytes = std::fs::read(&data).map_err(|e| format!("{}: {e}", data.display()))?;
     let tensors = SafeTensors::deserialize(&bytes).map_err(|e| format!("{}: {e}", data.display()))?;
@@ -186,7 +199,7 @@ pub fn load(path: &Path) -> Result<Vec<Result<Case, (String, String)>>, String> 
         .into_iter()
         .map(|raw| {
             let (id, kernel) = (raw.id.clone(), raw.kernel.clone());
-            build(raw, &tensors).map_err(|e| (kernel, format!("{id}: {e}")))
+            build(raw, &tensors).map_err(|e| Unreadable { kernel, why: format!("{id}: {e}") })
         })
         .collect())
 }

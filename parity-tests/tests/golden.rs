@@ -25,11 +25,20 @@ fn main() -> ExitCode {
             Ok(gpu) => gpu,
             Err(e) => {
                 if !args.list {
-                    println!("golden: {} is absent: {e} ({} suites {})", backend.name, suites.len(), if backend.required { "FAIL" } else { "skipped" });
+                    println!(
+                        "golden: {} is absent: {e} ({} suites {})",
+                        backend.name,
+                        suites.len(),
+                        if backend.required { "FAIL" } else { "skipped" }
+                    );
                 }
                 let (name, required) = (backend.name, backend.required);
                 let trial = Trial::test(format!("{name}::present"), move || {
-                    if required { Err(Failed::from(format!("TREFOIL_REQUIRE names {name}, but: {e}"))) } else { Ok(()) }
+                    if required {
+                        Err(Failed::from(format!("TREFOIL_REQUIRE names {name}, but: {e}")))
+                    } else {
+                        Ok(())
+                    }
                 });
                 trials.push(trial.with_ignored_flag(!required));
                 continue;
@@ -46,8 +55,8 @@ fn main() -> ExitCode {
                 for case in suite::load(&path)? {
                     match case {
                         Ok(c) if PENDING.contains(&c.kernel.as_str()) => pending += 1,
-                        Err((k, _)) if PENDING.contains(&k.as_str()) => pending += 1,
-                        Err((_, e)) => failures.push(e),
+                        Err(e) if PENDING.contains(&e.kernel.as_str()) => pending += 1,
+                        Err(e) => failures.push(e.why),
                         Ok(c) => {
                             let verdict = runner::golden(&*gpu, &c);
                             match &verdict {

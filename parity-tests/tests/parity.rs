@@ -31,10 +31,18 @@ fn main() -> ExitCode {
             Err(e) => {
                 let required = backend.required;
                 if !args.list {
-                    println!("parity: {name} is absent: {e} ({} kernels {})", KERNELS.len(), if required { "FAIL" } else { "skipped" });
+                    println!(
+                        "parity: {name} is absent: {e} ({} kernels {})",
+                        KERNELS.len(),
+                        if required { "FAIL" } else { "skipped" }
+                    );
                 }
                 let trial = Trial::test(format!("{name}::present"), move || {
-                    if required { Err(Failed::from(format!("TREFOIL_REQUIRE names {name}, but: {e}"))) } else { Ok(()) }
+                    if required {
+                        Err(Failed::from(format!("TREFOIL_REQUIRE names {name}, but: {e}")))
+                    } else {
+                        Ok(())
+                    }
                 });
                 trials.push(trial.with_ignored_flag(!required));
                 continue;

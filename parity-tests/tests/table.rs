@@ -15,7 +15,17 @@ fn golden() -> PathBuf {
 }
 
 /// Kernel names that the table has beyond the index: operations without a row there.
-const BEYOND: &[&str] = &["add_relu", "add_sigmoid", "add_gelu", "max_abs", "max_abs_backward", "min_abs", "min_abs_backward", "log_var", "log_var_backward"];
+const BEYOND: &[&str] = &[
+    "add_relu",
+    "add_sigmoid",
+    "add_gelu",
+    "max_abs",
+    "max_abs_backward",
+    "min_abs",
+    "min_abs_backward",
+    "log_var",
+    "log_var_backward",
+];
 
 #[test]
 fn rows_agree_with_the_index() {
@@ -23,7 +33,10 @@ fn rows_agree_with_the_index() {
     let mut index = BTreeMap::new();
     for line in text.lines().filter(|l| l.starts_with("| ") && l.contains('`')) {
         let cells: Vec<&str> = line.split('|').map(str::trim).collect();
-        index.insert(cells[2].trim_matches('`').to_string(), [cells[1], cells[3], cells[4], cells[5]].map(str::to_string));
+        index.insert(
+            cells[2].trim_matches('`').to_string(),
+            [cells[1], cells[3], cells[4], cells[5]].map(str::to_string),
+        );
     }
     assert!(index.len() > 500, "the index was not understood");
     let mut wrong = Vec::new();
@@ -48,12 +61,15 @@ fn every_suite_kernel_is_served_or_pending() {
     for entry in std::fs::read_dir(golden()).expect("golden").flatten() {
         if entry.path().extension().is_some_and(|e| e == "json") {
             for case in suite::load(&entry.path()).expect("suite") {
-                seen.insert(case.map_or_else(|(k, _)| k, |c| c.kernel));
+                seen.insert(case.map_or_else(|e| e.kernel, |c| c.kernel));
             }
         }
     }
     for name in &seen {
-        assert!(find(name).is_some() || PENDING.contains(&name.as_str()), "{name} is neither served nor pending");
+        assert!(
+            find(name).is_some() || PENDING.contains(&name.as_str()),
+            "{name} is neither served nor pending"
+        );
     }
     for name in PENDING {
         assert!(seen.contains(*name), "{name} is pending but occurs in no suite");
@@ -88,7 +104,8 @@ fn rows_call_the_operations_that_they_name() {
     for k in KERNELS.iter() {
         let mut own = BTreeSet::new();
         for index in 0..6 {
-            let (case, _) = draw(k, k.dtypes[0], index, 3, true).unwrap_or_else(|e| panic!("{}: {e}", k.name));
+            let (case, _) =
+                draw(k, k.dtypes[0], index, 3, true).unwrap_or_else(|e| panic!("{}: {e}", k.name));
             recorder.take();
             let run = runner::execute(&recorder, k, &case, Pattern::Nan, Placement::Aligned);
             own.append(&mut recorder.take());
@@ -96,7 +113,9 @@ fn rows_call_the_operations_that_they_name() {
                 wrong.push(format!("{} #{index}: {e:?}", k.name));
             }
         }
-        for op in all_ops().filter(|o| o.family != Family::Core && own.contains(o.name) && !k.ops.contains(&o.name)) {
+        for op in
+            all_ops().filter(|o| o.family != Family::Core && own.contains(o.name) && !k.ops.contains(&o.name))
+        {
             wrong.push(format!("{} calls {} without naming it", k.name, op.name));
         }
         if !k.ops.iter().any(|o| own.contains(o)) {

@@ -49,8 +49,8 @@ fn run(args: &Args) -> Result<bool, String> {
                     let v = runner::golden(&*gpu, &c);
                     (c.id, c.kernel, c.dtype.name(), v)
                 }
-                Err((_, e)) if !wanted(&e) => continue,
-                Err((kernel, e)) => (String::new(), kernel, "", Verdict::Fail(e)),
+                Err(e) if !wanted(&e.why) => continue,
+                Err(e) => (String::new(), e.kernel, "", Verdict::Fail(e.why)),
             };
             match &verdict {
                 Verdict::Pass => {}

@@ -63,10 +63,20 @@ const BWD: Bound = Close(9.6e-7, 4e-7);
 macro_rules! act {
     ($name:literal, $row:literal, $back:literal, $saved:literal, $args:literal, $act:expr, $bound:expr, $grad:expr) => {
         &[
-            k($name, $row, "x", $args, "y", &["activation"], |cx| forward(cx, $act(cx)?)).bound($bound).sample(draw),
-            k(concat!($name, "_backward"), $back, concat!("dy, ", $saved), $args, "dx", &["activation_bwd"], |cx| backward(cx, $act(cx)?))
-                .bound($grad)
-                .grad_of($name),
+            k($name, $row, "x", $args, "y", &["activation"], |cx| forward(cx, $act(cx)?))
+                .bound($bound)
+                .sample(draw),
+            k(
+                concat!($name, "_backward"),
+                $back,
+                concat!("dy, ", $saved),
+                $args,
+                "dx",
+                &["activation_bwd"],
+                |cx| backward(cx, $act(cx)?),
+            )
+            .bound($grad)
+            .grad_of($name),
         ]
     };
 }
@@ -102,7 +112,9 @@ pub(super) const ROWS: &[&[Kernel]] = &[
     act!("tanh", "S1.4", "S2.4", "y", "-", |_: &Cx<'_>| fixed(A::Tanh), TRANS, BWD),
     act!("gelu", "S1.5", "S2.5", "x", "approx=\"none\"", gelu, TRANS, BWD),
     act!("swish", "S1.6", "S2.8", "x", "beta=1.0", swish, TRANS, BWD),
-    &[k("silu", "S1.6", "x", "beta=1.0", "y", &["activation"], |cx| forward(cx, swish(cx)?)).bound(TRANS).sample(draw)],
+    &[k("silu", "S1.6", "x", "beta=1.0", "y", &["activation"], |cx| forward(cx, swish(cx)?))
+        .bound(TRANS)
+        .sample(draw)],
     act!("elu", "S1.8", "S2.7", "[x], [y]", "alpha=1.0", elu, TRANS, BWD),
     act!("mish", "S1.9", "S2.9", "x", "-", |_: &Cx<'_>| fixed(A::Mish), TRANS, BWD),
     act!("softplus", "S1.10", "S2.10", "x", "beta=1.0, threshold=20.0", softplus, TRANS, BWD),
@@ -115,9 +127,11 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         k("softmax", "S1.7", "x", "axis=-1", "y", &["softmax"], |cx| softmax(cx, Softmax::Softmax))
             .bound(Close(1e-6, 1e-7))
             .sample(draw_axis),
-        k("softmax_backward", "S2.6", "dy, y", "axis=-1", "dx", &["softmax_bwd"], |cx| softmax_backward(cx, Softmax::Softmax))
-            .bound(Close(2e-6, 1e-6))
-            .grad_of("softmax"),
+        k("softmax_backward", "S2.6", "dy, y", "axis=-1", "dx", &["softmax_bwd"], |cx| {
+            softmax_backward(cx, Softmax::Softmax)
+        })
+        .bound(Close(2e-6, 1e-6))
+        .grad_of("softmax"),
     ],
     &[
         k("log_softmax", "B1.11", "x", "axis=-1", "y", &["softmax"], |cx| softmax(cx, Softmax::LogSoftmax))

@@ -15,14 +15,21 @@ fn copy_buffer(cx: &Cx<'_>) -> R {
     Ok(cx.gpu.copy(src, dst)?)
 }
 
-pub(super) const ROWS: &[&[Kernel]] =
-    &[&[k("copy_buffer", "S11.4", "src, dst", "src_offset=0, dst_offset=0, count", "dst", &["copy", "alloc", "write_bytes", "read_bytes"], copy_buffer)
-        .dtypes(ANY)
-        .sample(|s| {
-            let n = s.len() + 3;
-            s.put("src", &[n], Any);
-            s.put("dst", &[n + 2], Any);
-            s.arg("src_offset", 3);
-            s.arg("dst_offset", 1);
-            s.arg("count", n - 3);
-        })]];
+pub(super) const ROWS: &[&[Kernel]] = &[&[k(
+    "copy_buffer",
+    "S11.4",
+    "src, dst",
+    "src_offset=0, dst_offset=0, count",
+    "dst",
+    &["copy", "alloc", "write_bytes", "read_bytes"],
+    copy_buffer,
+)
+.dtypes(ANY)
+.sample(|s| {
+    let n = s.size() + 3;
+    s.put("src", &[n], Any);
+    s.put("dst", &[n + 2], Any);
+    s.arg("src_offset", 3);
+    s.arg("dst_offset", 1);
+    s.arg("count", n - 3);
+})]];

@@ -61,7 +61,9 @@ fn ternary_backward(cx: &Cx<'_>, op: Ternary, names: [&str; 3], grads: [&str; 3]
     let [a, b, c] = [cx.x(names[0])?, cx.x(names[1])?, cx.x(names[2])?];
     let dy = cx.x("dy")?;
     let [da, db, dc] = [cx.like(grads[0], &a)?, cx.like(grads[1], &b)?, cx.like(grads[2], &c)?];
-    Ok(cx.gpu.ternary_bwd(op, TernaryBwd { dy, a, b, c, da: Some(da.g()), db: Some(db.g()), dc: Some(dc.g()) })?)
+    Ok(cx
+        .gpu
+        .ternary_bwd(op, TernaryBwd { dy, a, b, c, da: Some(da.g()), db: Some(db.g()), dc: Some(dc.g()) })?)
 }
 
 fn lerp(cx: &Cx<'_>) -> R {
@@ -131,7 +133,15 @@ fn where_backward(cx: &Cx<'_>) -> R {
     let a = cx.scratch(dy.dtype(), sa.iter().product())?;
     let b = cx.scratch(dy.dtype(), sb.iter().product())?;
     let (da, db) = (cx.out("da", dy.dtype(), &sa)?, cx.out("db", dy.dtype(), &sb)?);
-    let io = TernaryBwd { dy, a: c, b: a.shaped(&sa)?, c: b.shaped(&sb)?, da: None, db: Some(da.g()), dc: Some(db.g()) };
+    let io = TernaryBwd {
+        dy,
+        a: c,
+        b: a.shaped(&sa)?,
+        c: b.shaped(&sb)?,
+        da: None,
+        db: Some(da.g()),
+        dc: Some(db.g()),
+    };
     Ok(cx.gpu.ternary_bwd(Ternary::Where, io)?)
 }
 
@@ -170,7 +180,9 @@ fn triple(s: &mut Sample, names: [&str; 3], last: Dom) {
 
 macro_rules! one {
     ($name:literal, $row:literal, $op:expr, $bound:expr, $a:expr, $b:expr) => {
-        &[k($name, $row, "a, b", "-", "y", &["binary"], |cx| forward(cx, $op)).bound($bound).sample(|s| pair(s, $a, $b))]
+        &[k($name, $row, "a, b", "-", "y", &["binary"], |cx| forward(cx, $op))
+            .bound($bound)
+            .sample(|s| pair(s, $a, $b))]
     };
 }
 
@@ -180,33 +192,42 @@ macro_rules! two {
     };
     ($name:literal, $row:literal, $op:expr, $bound:expr, $a:expr, $b:expr, $grad:expr) => {
         &[
-            k($name, $row, "a, b", "-", "y", &["binary"], |cx| forward(cx, $op)).bound($bound).sample(|s| pair(s, $a, $b)),
-            k(concat!($name, "_backward"), $row, "dy, a, b", "-", "da, db", &["binary_bwd"], |cx| backward(cx, $op))
-                .bound($grad)
-                .grad_of($name),
+            k($name, $row, "a, b", "-", "y", &["binary"], |cx| forward(cx, $op))
+                .bound($bound)
+                .sample(|s| pair(s, $a, $b)),
+            k(concat!($name, "_backward"), $row, "dy, a, b", "-", "da, db", &["binary_bwd"], |cx| {
+                backward(cx, $op)
+            })
+            .bound($grad)
+            .grad_of($name),
         ]
     };
 }
 
 macro_rules! compare {
     ($name:literal, $op:expr) => {
-        &[k($name, "T1.16", "a, b", "-", "y:u8", &["binary"], |cx| forward(cx, $op)).sample(|s| pair(s, Dom::Coarse, Dom::Coarse))]
+        &[k($name, "T1.16", "a, b", "-", "y:u8", &["binary"], |cx| forward(cx, $op))
+            .sample(|s| pair(s, Dom::Coarse, Dom::Coarse))]
     };
 }
 
 macro_rules! logic {
     ($name:literal, $op:expr) => {
-        &[k($name, "T1.17", "a:u8, b:u8", "-", "y:u8", &["binary"], |cx| forward(cx, $op)).dtypes(F32).sample(|s| {
-            let (a, b) = pair_shapes(s);
-            s.mask("a", &a);
-            s.mask("b", &b);
-        })]
+        &[k($name, "T1.17", "a:u8, b:u8", "-", "y:u8", &["binary"], |cx| forward(cx, $op))
+            .dtypes(F32)
+            .sample(|s| {
+                let (a, b) = pair_shapes(s);
+                s.mask("a", &a);
+                s.mask("b", &b);
+            })]
     };
 }
 
 macro_rules! bits {
     ($name:literal, $op:expr) => {
-        &[k($name, "T1.17", "a, b", "-", "y", &["binary"], |cx| forward(cx, $op)).dtypes(INTS).sample(|s| pair(s, Any, Dom::Count))]
+        &[k($name, "T1.17", "a, b", "-", "y", &["binary"], |cx| forward(cx, $op))
+            .dtypes(INTS)
+            .sample(|s| pair(s, Any, Dom::Count))]
     };
 }
 
@@ -221,9 +242,22 @@ macro_rules! three {
                 triple(s, ["a", "b", "c"], $c);
                 s.arg("v", 1.5);
             }),
-            k(concat!($name, "_backward"), "T1.20", "dy, a, b, c", "v=1.0", "da, db, dc", &["ternary_bwd"], |cx| {
-                ternary_backward(cx, Ternary::$variant { v: cx.f("v")? }, ["a", "b", "c"], ["da", "db", "dc"])
-            })
+            k(
+                concat!($name, "_backward"),
+                "T1.20",
+                "dy, a, b, c",
+                "v=1.0",
+                "da, db, dc",
+                &["ternary_bwd"],
+                |cx| {
+                    ternary_backward(
+                        cx,
+                        Ternary::$variant { v: cx.f("v")? },
+                        ["a", "b", "c"],
+                        ["da", "db", "dc"],
+                    )
+                },
+            )
             .bound(BROADCAST)
             .grad_of($name),
         ]
@@ -236,12 +270,14 @@ const MIX: Bound = Close(ULP32, 2e-6);
 
 pub(super) const ROWS: &[&[Kernel]] = &[
     &[
-        k("add", "T1.1", "a, b", "alpha=1", "y", &["binary"], |cx| forward(cx, Binary::Add { alpha: cx.f("alpha")? }))
-            .bound(MIX)
-            .sample(|s| {
-                pair(s, Any, Any);
-                s.arg("alpha", -2.5);
-            }),
+        k("add", "T1.1", "a, b", "alpha=1", "y", &["binary"], |cx| {
+            forward(cx, Binary::Add { alpha: cx.f("alpha")? })
+        })
+        .bound(MIX)
+        .sample(|s| {
+            pair(s, Any, Any);
+            s.arg("alpha", -2.5);
+        }),
         k("add_backward", "T1.1", "dy", "alpha=1, a_shape, b_shape", "da, db", &["binary_bwd"], add_backward)
             .bound(BROADCAST)
             .grad_of("add"),
@@ -249,7 +285,9 @@ pub(super) const ROWS: &[&[Kernel]] = &[
     two!("sub", "T1.2", Binary::Sub, ULP, Any, Any),
     two!("mul", "T1.3", Binary::Mul, ULP, Any, Any),
     &[
-        k("div", "T1.4", "a, b", "mode=\"true\"", "y", &["binary"], div).bound(ULP).sample(|s| pair(s, Any, Nonzero)),
+        k("div", "T1.4", "a, b", "mode=\"true\"", "y", &["binary"], div)
+            .bound(ULP)
+            .sample(|s| pair(s, Any, Nonzero)),
         k("div_backward", "T1.4", "dy, a, b", "-", "da, db", &["binary_bwd"], |cx| backward(cx, Binary::Div))
             .bound(BROADCAST)
             .grad_of("div"),
@@ -291,9 +329,17 @@ pub(super) const ROWS: &[&[Kernel]] = &[
                 s.arg("t", 0.3);
             }
         }),
-        k("lerp_backward", "T1.18", "dy, a, b, [t]", "t=null", "da, db, [dt]", &["binary_bwd", "ternary_bwd"], lerp_backward)
-            .bound(BROADCAST)
-            .grad_of("lerp"),
+        k(
+            "lerp_backward",
+            "T1.18",
+            "dy, a, b, [t]",
+            "t=null",
+            "da, db, [dt]",
+            &["binary_bwd", "ternary_bwd"],
+            lerp_backward,
+        )
+        .bound(BROADCAST)
+        .grad_of("lerp"),
     ],
     &[k("add_scaled", "T1.19", "a, b", "ca=1.0, cb=1.0", "y", &["binary"], |cx| {
         forward(cx, Binary::AddScaled { ca: cx.f("ca")?, cb: cx.f("cb")? })
@@ -316,18 +362,21 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             s.put("a", &shape, Any);
             s.typed("b", trefoil::DType::I32, &shape, Range(-6.0, 6.0));
         }),
-        k("ldexp_backward", "T1.21", "dy, b:i32", "-", "da", &["binary_bwd"], ldexp_backward).grad_of("ldexp"),
+        k("ldexp_backward", "T1.21", "dy, b:i32", "-", "da", &["binary_bwd"], ldexp_backward)
+            .grad_of("ldexp"),
     ],
     one!("add_relu", "T1.22", Binary::AddRelu, ULP, Any, Any),
     one!("add_sigmoid", "T1.22", Binary::AddSigmoid, Close(6.0 * ULP32, 2e-7), Any, Any),
     one!("add_gelu", "T1.22", Binary::AddGelu, Close(6.0 * ULP32, 4e-7), Any, Any),
-    &[k("zeta", "T2.20", "x, q", "-", "y", &["binary"], |cx| binary_of(cx, Binary::Zeta, cx.x("x")?, cx.x("q")?))
-        .bound(Close(1e-5, 1e-5))
-        .sample(|s| {
-            let shape = s.shape();
-            s.put("x", &shape, Range(1.5, 6.0));
-            s.put("q", &shape, Range(0.5, 6.0));
-        })],
+    &[k("zeta", "T2.20", "x, q", "-", "y", &["binary"], |cx| {
+        binary_of(cx, Binary::Zeta, cx.x("x")?, cx.x("q")?)
+    })
+    .bound(Close(1e-5, 1e-5))
+    .sample(|s| {
+        let shape = s.shape();
+        s.put("x", &shape, Range(1.5, 6.0));
+        s.put("q", &shape, Range(0.5, 6.0));
+    })],
     &[k("cast", "T2.19", "x", "to", "y", &["cast"], cast).same_dtype().sample(|s| {
         let shape = s.shape();
         s.put("x", &shape, Range(-300.0, 300.0));
@@ -335,19 +384,20 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         s.arg("to", to);
     })],
     &[
-        k("clamp", "S11.8", "x, [lo], [hi]", "lo=null, hi=null", "y", &["unary", "binary", "ternary"], clamp).sample(|s| {
-            let shape = s.shape();
-            s.put("x", &shape, Any);
-            match s.below(4) {
-                0 => s.arg("lo", -0.5),
-                1 => s.put("lo", &shape, Range(-1.0, 0.0)),
-                2 => s.put("hi", &shape, Range(0.0, 1.0)),
-                _ => {
-                    s.put("lo", &shape, Range(-1.0, 0.0));
-                    s.put("hi", &shape, Range(0.0, 1.0));
+        k("clamp", "S11.8", "x, [lo], [hi]", "lo=null, hi=null", "y", &["unary", "binary", "ternary"], clamp)
+            .sample(|s| {
+                let shape = s.shape();
+                s.put("x", &shape, Any);
+                match s.below(4) {
+                    0 => s.arg("lo", -0.5),
+                    1 => s.put("lo", &shape, Range(-1.0, 0.0)),
+                    2 => s.put("hi", &shape, Range(0.0, 1.0)),
+                    _ => {
+                        s.put("lo", &shape, Range(-1.0, 0.0));
+                        s.put("hi", &shape, Range(0.0, 1.0));
+                    }
                 }
-            }
-        }),
+            }),
         k(
             "clamp_backward",
             "S11.8",
@@ -360,15 +410,26 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         .grad_of("clamp"),
     ],
     &[
-        k("where_cond", "S11.9", "c:u8, a, b", "-", "y", &["ternary"], |cx| ternary(cx, Ternary::Where, ["c", "a", "b"])).sample(|s| {
+        k("where_cond", "S11.9", "c:u8, a, b", "-", "y", &["ternary"], |cx| {
+            ternary(cx, Ternary::Where, ["c", "a", "b"])
+        })
+        .sample(|s| {
             let (a, b) = pair_shapes(s);
             let c = broadcast(&a, &b);
             s.mask("c", &c);
             s.put("a", &a, Any);
             s.put("b", &b, Any);
         }),
-        k("where_cond_backward", "S11.9", "dy, c:u8", "a_shape, b_shape", "da, db", &["ternary_bwd"], where_backward)
-            .bound(Sum)
-            .grad_of("where_cond"),
+        k(
+            "where_cond_backward",
+            "S11.9",
+            "dy, c:u8",
+            "a_shape, b_shape",
+            "da, db",
+            &["ternary_bwd"],
+            where_backward,
+        )
+        .bound(Sum)
+        .grad_of("where_cond"),
     ],
 ];

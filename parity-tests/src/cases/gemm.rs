@@ -188,7 +188,15 @@ fn per_row(cx: &Cx<'_>) -> R<GemmAxis> {
 /// M, N, K with a few sizes beyond one tile.
 fn sizes(s: &mut Sample) -> (usize, usize, usize) {
     let big = [1, 7, 17, 33, 65, 131];
-    let pick = |s: &mut Sample| if s.small { 1 + s.below(4) } else if s.below(9) == 0 { 0 } else { big[s.below(6)] };
+    let pick = |s: &mut Sample| {
+        if s.small {
+            1 + s.below(4)
+        } else if s.below(9) == 0 {
+            0
+        } else {
+            big[s.below(6)]
+        }
+    };
     (pick(s), pick(s), pick(s))
 }
 
@@ -222,9 +230,11 @@ fn draw_flags(s: &mut Sample, batch: &[usize]) -> (usize, usize) {
 macro_rules! fused {
     ($name:literal, $row:literal, $args:literal, $outs:literal, $saved:literal, $act:expr, $pre:expr) => {
         &[
-            k($name, $row, "A, B, bias", $args, $outs, &["gemm"], |cx| with_bias(cx, $act(cx)?, GemmAxis::Col, $pre))
-                .bound(FUSED)
-                .sample(draw_fused),
+            k($name, $row, "A, B, bias", $args, $outs, &["gemm"], |cx| {
+                with_bias(cx, $act(cx)?, GemmAxis::Col, $pre)
+            })
+            .bound(FUSED)
+            .sample(draw_fused),
             k(
                 concat!($name, "_backward"),
                 $row,
@@ -253,53 +263,89 @@ const FUSED_GRAD: Bound = Close(2e-6, 1e-4);
 
 pub(super) const ROWS: &[&[Kernel]] = &[
     &[
-        k("gemm", "G1", "A, B, [C]", "alpha=1.0, beta=0.0, trans_a=false, trans_b=false, out_dtype=null", "C", &["gemm"], |cx| gemm(cx, false))
-            .bound(Product)
-            .sample(|s| {
-                let (m, n) = draw_flags(s, &[]);
-                if !s.small && s.coin() {
-                    s.put("C", &[m, n], Any);
-                    s.arg("beta", 0.5);
-                }
-            }),
-        k("gemm_backward", "G1", "dC, A, B", "alpha=1.0, trans_a=false, trans_b=false", "dA, dB", &["gemm_bwd"], gemm_backward)
-            .bound(Product)
-            .grad_of("gemm"),
-        k("gemm_strided_batched", "G2", "A, B, [C]", "alpha=1.0, beta=0.0, trans_a=false, trans_b=false", "C", &["gemm"], |cx| gemm(cx, true))
-            .bound(Product)
-            .sample(|s| {
-                draw_flags(s, &[3]);
-            }),
+        k(
+            "gemm",
+            "G1",
+            "A, B, [C]",
+            "alpha=1.0, beta=0.0, trans_a=false, trans_b=false, out_dtype=null",
+            "C",
+            &["gemm"],
+            |cx| gemm(cx, false),
+        )
+        .bound(Product)
+        .sample(|s| {
+            let (m, n) = draw_flags(s, &[]);
+            if !s.small && s.coin() {
+                s.put("C", &[m, n], Any);
+                s.arg("beta", 0.5);
+            }
+        }),
+        k(
+            "gemm_backward",
+            "G1",
+            "dC, A, B",
+            "alpha=1.0, trans_a=false, trans_b=false",
+            "dA, dB",
+            &["gemm_bwd"],
+            gemm_backward,
+        )
+        .bound(Product)
+        .grad_of("gemm"),
+        k(
+            "gemm_strided_batched",
+            "G2",
+            "A, B, [C]",
+            "alpha=1.0, beta=0.0, trans_a=false, trans_b=false",
+            "C",
+            &["gemm"],
+            |cx| gemm(cx, true),
+        )
+        .bound(Product)
+        .sample(|s| {
+            draw_flags(s, &[3]);
+        }),
     ],
     &[
-        k("gemm_grouped", "G3", "A0, A1, ..., B0, B1, ...", "trans_b=false", "C0, C1, ...", &["gemm_grouped"], grouped)
+        k(
+            "gemm_grouped",
+            "G3",
+            "A0, A1, ..., B0, B1, ...",
+            "trans_b=false",
+            "C0, C1, ...",
+            &["gemm_grouped"],
+            grouped,
+        )
+        .bound(Product)
+        .sample(|s| {
+            for i in 0..3 {
+                operands(s, [&format!("A{i}"), &format!("B{i}")], &[], false, false);
+            }
+        }),
+        k("gemm_grouped_ragged", "G3", "A, B, offsets:i32", "trans_b=false", "C", &["gemm_ragged"], ragged)
             .bound(Product)
             .sample(|s| {
-                for i in 0..3 {
-                    operands(s, [&format!("A{i}"), &format!("B{i}")], &[], false, false);
+                let rows = [s.below(40), 0, s.below(9), 1 + s.below(70)];
+                let (_, n, kk) = sizes(s);
+                let total: usize = rows.iter().sum();
+                s.put("A", &[total, kk], Any);
+                s.put("B", &[4, kk, n], Any);
+                let mut at = 0;
+                let mut offsets = vec![0];
+                for r in rows {
+                    at += r as i64;
+                    offsets.push(at);
                 }
+                s.ints("offsets", trefoil::DType::I32, &[5], &offsets);
             }),
-        k("gemm_grouped_ragged", "G3", "A, B, offsets:i32", "trans_b=false", "C", &["gemm_ragged"], ragged).bound(Product).sample(|s| {
-            let rows = [s.below(40), 0, s.below(9), 1 + s.below(70)];
-            let (_, n, kk) = sizes(s);
-            let total: usize = rows.iter().sum();
-            s.put("A", &[total, kk], Any);
-            s.put("B", &[4, kk, n], Any);
-            let mut at = 0;
-            let mut offsets = vec![0];
-            for r in rows {
-                at += r as i64;
-                offsets.push(at);
-            }
-            s.ints("offsets", trefoil::DType::I32, &[5], &offsets);
-        }),
-        k("gemv", "G4", "A, x, [y]", "alpha=1.0, beta=0.0, trans_a=false", "y", &["gemm"], gemv).bound(Product).sample(|s| {
-            let (m, n, _) = sizes(s);
-            s.put("A", &[m, n], Any);
-            let t = s.coin();
-            s.put("x", &[if t { m } else { n }], Any);
-            s.arg("trans_a", t);
-        }),
+        k("gemv", "G4", "A, x, [y]", "alpha=1.0, beta=0.0, trans_a=false", "y", &["gemm"], gemv)
+            .bound(Product)
+            .sample(|s| {
+                let (m, n, _) = sizes(s);
+                s.put("A", &[m, n], Any);
+                let t = s.coin();
+                s.put("x", &[if t { m } else { n }], Any);
+                s.arg("trans_a", t);
+            }),
         k("ger", "G4", "A, x, y", "alpha=1.0", "A", &["gemm"], ger).bound(Product).sample(|s| {
             let (m, n, _) = sizes(s);
             s.put("A", &[m, n], Any);
@@ -307,10 +353,12 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             s.put("y", &[n], Any);
             s.arg("alpha", 1.25);
         }),
-        k("syrk_gram", "G7", "A, [C]", "alpha=1.0, beta=0.0", "C", &["gemm"], syrk).bound(Product).sample(|s| {
-            let (m, _, kk) = sizes(s);
-            s.put("A", &[m, kk], Any);
-        }),
+        k("syrk_gram", "G7", "A, [C]", "alpha=1.0, beta=0.0", "C", &["gemm"], syrk).bound(Product).sample(
+            |s| {
+                let (m, _, kk) = sizes(s);
+                s.put("A", &[m, kk], Any);
+            },
+        ),
     ],
     &[
         k(
@@ -334,28 +382,51 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             }
             s.arg("trans_b", tb);
             s.arg("preact", true);
-            let acts = ["none", "relu", "leaky_relu", "gelu", "gelu_tanh", "sigmoid", "tanh", "swish", "hardswish"];
+            let acts =
+                ["none", "relu", "leaky_relu", "gelu", "gelu_tanh", "sigmoid", "tanh", "swish", "hardswish"];
             let act = acts[s.below(9)];
             s.arg("act", act);
         }),
-        k("gemm_backward_epilogue", "G6", "dY, A, B, [Z], [Y]", "act=\"gelu\", trans_b=false", "dA, dB, dbias", &["gemm_bwd"], epilogue_backward)
-            .bound(FUSED_GRAD)
-            .grad_of("gemm_epilogue"),
+        k(
+            "gemm_backward_epilogue",
+            "G6",
+            "dY, A, B, [Z], [Y]",
+            "act=\"gelu\", trans_b=false",
+            "dA, dB, dbias",
+            &["gemm_bwd"],
+            epilogue_backward,
+        )
+        .bound(FUSED_GRAD)
+        .grad_of("gemm_epilogue"),
     ],
     fused!("gemm_bias_relu", "S12.1", "trans_b=false", "Y", "Y", fixed!(Activation::Relu), false),
     fused!("gemm_bias_gelu", "S12.2", "trans_b=false, approx=\"none\"", "Y, Z", "Z", gelu, true),
     fused!("gemm_bias_sigmoid", "S12.3", "trans_b=false", "Y", "Y", fixed!(Activation::Sigmoid), false),
     fused!("gemm_bias_tanh", "S12.4", "trans_b=false", "Y", "Y", fixed!(Activation::Tanh), false),
-    fused!("gemm_bias_swish", "S12.6", "trans_b=false", "Y, Z", "Z", fixed!(Activation::Swish { beta: 1.0 }), true),
+    fused!(
+        "gemm_bias_swish",
+        "S12.6",
+        "trans_b=false",
+        "Y, Z",
+        "Z",
+        fixed!(Activation::Swish { beta: 1.0 }),
+        true
+    ),
     &[
         k("gemm_bias", "S12.5", "A, B, bias", "trans_b=false, bias_per_row=false", "Y", &["gemm"], |cx| {
             with_bias(cx, Activation::Identity, per_row(cx)?, false)
         })
         .bound(FUSED)
         .sample(draw_fused),
-        k("gemm_bias_backward", "S12.5", "dY, A, B", "trans_b=false, bias_per_row=false", "dA, dB, dbias", &["gemm_bwd"], |cx| {
-            backward(cx, plan(cx, &["trans_b"])?.axes(per_row(cx)?, GemmAxis::Col), "dY", None)
-        })
+        k(
+            "gemm_bias_backward",
+            "S12.5",
+            "dY, A, B",
+            "trans_b=false, bias_per_row=false",
+            "dA, dB, dbias",
+            &["gemm_bwd"],
+            |cx| backward(cx, plan(cx, &["trans_b"])?.axes(per_row(cx)?, GemmAxis::Col), "dY", None),
+        )
         .bound(FUSED_GRAD)
         .grad_of("gemm_bias"),
     ],

@@ -41,7 +41,14 @@ fn gather_backward(cx: &Cx<'_>) -> R {
     let dy = cx.x("dy")?;
     let dx = cx.out("dx", dy.dtype(), &shape)?;
     cx.gpu.fill(0.0, dx.m())?;
-    Ok(cx.gpu.scatter_reduce(ScatterReduce::Sum, cx.axis("axis", shape.len())?, true, cx.x("idx")?, dy, dx.m())?)
+    Ok(cx.gpu.scatter_reduce(
+        ScatterReduce::Sum,
+        cx.axis("axis", shape.len())?,
+        true,
+        cx.x("idx")?,
+        dy,
+        dx.m(),
+    )?)
 }
 
 fn scatter(cx: &Cx<'_>) -> R {
@@ -68,7 +75,14 @@ fn how(cx: &Cx<'_>) -> R<ScatterReduce> {
 
 fn scatter_reduce(cx: &Cx<'_>) -> R {
     let y = cx.inout("y", "x")?;
-    Ok(cx.gpu.scatter_reduce(how(cx)?, axis_of(cx, "x")?, cx.b("include_self")?, cx.x("idx")?, cx.x("src")?, y.m())?)
+    Ok(cx.gpu.scatter_reduce(
+        how(cx)?,
+        axis_of(cx, "x")?,
+        cx.b("include_self")?,
+        cx.x("idx")?,
+        cx.x("src")?,
+        y.m(),
+    )?)
 }
 
 fn scatter_reduce_backward(cx: &Cx<'_>) -> R {
@@ -135,7 +149,8 @@ fn masked_select_backward(cx: &Cx<'_>) -> R {
 fn nonzero(cx: &Cx<'_>) -> R {
     let x = cx.x("x")?;
     let rank = x.shape().len();
-    let (idx, count) = (cx.out("idx", DType::I64, &[cx.n("capacity")?, rank])?, cx.out("count", DType::I64, &[])?);
+    let (idx, count) =
+        (cx.out("idx", DType::I64, &[cx.n("capacity")?, rank])?, cx.out("count", DType::I64, &[])?);
     cx.gpu.nonzero(x, idx.m(), count.m())?;
     idx.show(vec![cx.read_count(&count)?, rank]);
     Ok(())
@@ -180,37 +195,64 @@ fn draw_mask(s: &mut Sample) {
 
 pub(super) const ROWS: &[&[Kernel]] = &[
     &[
-        k("index_select", "T5.1", "x, idx:idx", "axis", "y", &["index_select"], |cx| select_into(cx, axis_of(cx, "x")?, "x"))
-            .dtypes(ANY)
-            .sample(|s| {
-                draw_rows(s, None);
-            }),
-        k("index_select_backward", "T5.1", "dy, idx:idx", "input_size, axis", "dx", &["fill", "index_add"], select_backward)
-            .bound(Sum)
-            .grad_of("index_select"),
+        k("index_select", "T5.1", "x, idx:idx", "axis", "y", &["index_select"], |cx| {
+            select_into(cx, axis_of(cx, "x")?, "x")
+        })
+        .dtypes(ANY)
+        .sample(|s| {
+            draw_rows(s, None);
+        }),
+        k(
+            "index_select_backward",
+            "T5.1",
+            "dy, idx:idx",
+            "input_size, axis",
+            "dx",
+            &["fill", "index_add"],
+            select_backward,
+        )
+        .bound(Sum)
+        .grad_of("index_select"),
         k("gather", "T5.2", "x, idx:idx", "axis", "y", &["gather"], gather).dtypes(ANY).sample(|s| {
             draw_cells(s);
         }),
-        k("gather_backward", "T5.2", "dy, idx:idx", "input_size, axis", "dx", &["fill", "scatter_reduce"], gather_backward)
-            .bound(Sum)
-            .grad_of("gather"),
+        k(
+            "gather_backward",
+            "T5.2",
+            "dy, idx:idx",
+            "input_size, axis",
+            "dx",
+            &["fill", "scatter_reduce"],
+            gather_backward,
+        )
+        .bound(Sum)
+        .grad_of("gather"),
     ],
     &[
         k("scatter", "T5.3", "x, idx:idx, src", "axis", "y", &["scatter"], scatter).dtypes(ANY).sample(|s| {
             let cells = draw_cells(s);
             s.put("src", &cells, Any);
         }),
-        k("scatter_backward", "T5.3", "dy, idx:idx", "axis", "dx, dsrc", &["scatter_bwd"], scatter_backward).grad_of("scatter"),
-        k("scatter_reduce", "T5.4", "x, idx:idx, src", "axis, reduce, include_self=true", "y", &["scatter_reduce"], scatter_reduce)
-            .bound(Close(1e-5, 4e-6))
-            .sample(|s| {
-                let cells = draw_cells(s);
-                s.put("src", &cells, NearOne);
-                let how = ["sum", "prod", "mean", "amax", "amin"][s.below(5)];
-                s.arg("reduce", how);
-                let own = s.coin();
-                s.arg("include_self", own);
-            }),
+        k("scatter_backward", "T5.3", "dy, idx:idx", "axis", "dx, dsrc", &["scatter_bwd"], scatter_backward)
+            .grad_of("scatter"),
+        k(
+            "scatter_reduce",
+            "T5.4",
+            "x, idx:idx, src",
+            "axis, reduce, include_self=true",
+            "y",
+            &["scatter_reduce"],
+            scatter_reduce,
+        )
+        .bound(Close(1e-5, 4e-6))
+        .sample(|s| {
+            let cells = draw_cells(s);
+            s.put("src", &cells, NearOne);
+            let how = ["sum", "prod", "mean", "amax", "amin"][s.below(5)];
+            s.arg("reduce", how);
+            let own = s.coin();
+            s.arg("include_self", own);
+        }),
         k(
             "scatter_reduce_backward",
             "T5.4",
@@ -224,22 +266,38 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         .grad_of("scatter_reduce"),
     ],
     &[
-        k("index_add", "T5.5", "x, idx:idx, src", "axis, alpha=1", "y", &["index_add"], index_add).bound(Sum).sample(|s| {
-            let (mut shape, axis, n) = draw_rows(s, None);
-            shape[axis] = n;
-            s.put("src", &shape, Any);
-            s.arg("alpha", 1.5);
-        }),
-        k("index_copy", "T5.5", "x, idx:idx, src", "axis", "y", &["index_copy"], index_copy).dtypes(ANY).sample(|s| {
-            let (mut shape, axis, n) = draw_rows(s, None);
-            shape[axis] = n;
-            s.put("src", &shape, Any);
-        }),
-        k("index_fill", "T5.5", "x, idx:idx", "axis, value", "y", &["index_fill"], index_fill).dtypes(ANY).sample(|s| {
-            draw_rows(s, None);
-            s.arg("value", 3);
-        }),
-        k("index_put", "T5.6", "x, idx0, idx1, ...:idx, v", "accumulate=false", "y", &["index_put"], index_put).bound(Sum).sample(|s| {
+        k("index_add", "T5.5", "x, idx:idx, src", "axis, alpha=1", "y", &["index_add"], index_add)
+            .bound(Sum)
+            .sample(|s| {
+                let (mut shape, axis, n) = draw_rows(s, None);
+                shape[axis] = n;
+                s.put("src", &shape, Any);
+                s.arg("alpha", 1.5);
+            }),
+        k("index_copy", "T5.5", "x, idx:idx, src", "axis", "y", &["index_copy"], index_copy)
+            .dtypes(ANY)
+            .sample(|s| {
+                let (mut shape, axis, n) = draw_rows(s, None);
+                shape[axis] = n;
+                s.put("src", &shape, Any);
+            }),
+        k("index_fill", "T5.5", "x, idx:idx", "axis, value", "y", &["index_fill"], index_fill)
+            .dtypes(ANY)
+            .sample(|s| {
+                draw_rows(s, None);
+                s.arg("value", 3);
+            }),
+        k(
+            "index_put",
+            "T5.6",
+            "x, idx0, idx1, ...:idx, v",
+            "accumulate=false",
+            "y",
+            &["index_put"],
+            index_put,
+        )
+        .bound(Sum)
+        .sample(|s| {
             let shape = [1 + s.below(6), 1 + s.below(6), 1 + s.below(20)];
             s.put("x", &shape, Any);
             let n = s.below(9);
@@ -251,49 +309,78 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         }),
     ],
     &[
-        k("masked_fill", "T5.7", "x, c:u8", "value", "y", &["ternary"], |cx| masked(cx, "x", "y", cx.f("value")?)).sample(|s| {
+        k("masked_fill", "T5.7", "x, c:u8", "value", "y", &["ternary"], |cx| {
+            masked(cx, "x", "y", cx.f("value")?)
+        })
+        .sample(|s| {
             draw_mask(s);
             s.arg("value", 2.5);
         }),
-        k("masked_fill_backward", "T5.7", "dy, c:u8", "-", "dx", &["ternary"], |cx| masked(cx, "dy", "dx", 0.0)).grad_of("masked_fill"),
-        k("masked_scatter", "T5.7", "x, c:u8, src", "-", "y", &["masked_scatter"], masked_scatter).dtypes(ANY).sample(|s| {
-            draw_mask(s);
-            let n = s.numel_of("x") + 2;
-            s.put("src", &[n], Any);
-        }),
-        k("masked_select", "T5.8", "x, c:u8", "capacity", "y, count:i64", &["masked_select"], masked_select).dtypes(ANY).sample(|s| {
-            draw_mask(s);
-            let n = s.numel_of("x") + 3;
-            s.arg("capacity", n);
-        }),
-        k("masked_select_backward", "T5.8", "dy, c:u8", "-", "dx", &["masked_select_bwd"], masked_select_backward).grad_of("masked_select"),
-        k("nonzero", "T5.8", "x", "capacity", "idx:i64, count:i64", &["nonzero"], nonzero).dtypes(ANY).sample(|s| {
-            let shape = s.shape();
-            s.put("x", &shape, crate::random_cases::Dom::Coarse);
-            let n = s.numel_of("x") + 3;
-            s.arg("capacity", n);
-        }),
-        k("one_hot", "T5.9", "ids:idx", "C, to=\"f32\"", "y", &["one_hot"], one_hot).dtypes(F32).sample(|s| {
-            let shape = s.shape();
-            s.ids("ids", &shape, 7);
-            s.arg("C", 7);
-            let to = ["f32", "u8", "f16", "bf16"][s.below(4)];
-            s.arg("to", to);
-        }),
+        k("masked_fill_backward", "T5.7", "dy, c:u8", "-", "dx", &["ternary"], |cx| {
+            masked(cx, "dy", "dx", 0.0)
+        })
+        .grad_of("masked_fill"),
+        k("masked_scatter", "T5.7", "x, c:u8, src", "-", "y", &["masked_scatter"], masked_scatter)
+            .dtypes(ANY)
+            .sample(|s| {
+                draw_mask(s);
+                let n = s.numel_of("x") + 2;
+                s.put("src", &[n], Any);
+            }),
+        k("masked_select", "T5.8", "x, c:u8", "capacity", "y, count:i64", &["masked_select"], masked_select)
+            .dtypes(ANY)
+            .sample(|s| {
+                draw_mask(s);
+                let n = s.numel_of("x") + 3;
+                s.arg("capacity", n);
+            }),
+        k(
+            "masked_select_backward",
+            "T5.8",
+            "dy, c:u8",
+            "-",
+            "dx",
+            &["masked_select_bwd"],
+            masked_select_backward,
+        )
+        .grad_of("masked_select"),
+        k("nonzero", "T5.8", "x", "capacity", "idx:i64, count:i64", &["nonzero"], nonzero)
+            .dtypes(ANY)
+            .sample(|s| {
+                let shape = s.shape();
+                s.put("x", &shape, crate::random_cases::Dom::Coarse);
+                let n = s.numel_of("x") + 3;
+                s.arg("capacity", n);
+            }),
+        k("one_hot", "T5.9", "ids:idx", "C, to=\"f32\"", "y", &["one_hot"], one_hot).dtypes(F32).sample(
+            |s| {
+                let shape = s.shape();
+                s.ids("ids", &shape, 7);
+                s.arg("C", 7);
+                let to = ["f32", "u8", "f16", "bf16"][s.below(4)];
+                s.arg("to", to);
+            },
+        ),
     ],
     &[
-        k("gather_kernel", "S9.3", "src, idx:idx", "-", "y", &["index_select"], |cx| select_into(cx, 0, "src")).dtypes(ANY).sample(|s| {
+        k("gather_kernel", "S9.3", "src, idx:idx", "-", "y", &["index_select"], |cx| {
+            select_into(cx, 0, "src")
+        })
+        .dtypes(ANY)
+        .sample(|s| {
             let r = 1 + s.below(9);
-            let f = s.len();
+            let f = s.size();
             s.put("src", &[r, f], Any);
             s.ids("idx", &[13], r);
         }),
-        k("scatter_add_kernel", "S9.4", "src, idx:idx, dst", "-", "dst", &["index_add"], scatter_add).bound(Sum).sample(|s| {
-            let r = 1 + s.below(9);
-            let f = s.len();
-            s.put("src", &[13, f], Any);
-            s.ids("idx", &[13], r);
-            s.put("dst", &[r, f], Any);
-        }),
+        k("scatter_add_kernel", "S9.4", "src, idx:idx, dst", "-", "dst", &["index_add"], scatter_add)
+            .bound(Sum)
+            .sample(|s| {
+                let r = 1 + s.below(9);
+                let f = s.size();
+                s.put("src", &[13, f], Any);
+                s.ids("idx", &[13], r);
+                s.put("dst", &[r, f], Any);
+            }),
     ],
 ];

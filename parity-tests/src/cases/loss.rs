@@ -62,7 +62,8 @@ fn cross_entropy(cx: &Cx<'_>) -> R {
         _ => cx.out("loss", acc, &[])?,
     };
     let lse = cx.wants("LSE").then(|| cx.out("LSE", acc, &items)).transpose()?;
-    let den = (cx.wants("den") && p.reduction == Reduction::Mean).then(|| cx.out("den", acc, &[])).transpose()?;
+    let den =
+        (cx.wants("den") && p.reduction == Reduction::Mean).then(|| cx.out("den", acc, &[])).transpose()?;
     let io = CrossEntropyFwd {
         x,
         target: cx.x("target")?,
@@ -96,8 +97,9 @@ fn draw_reduction(s: &mut Sample) {
 
 pub(super) const ROWS: &[&[Kernel]] = &[
     &[
-        k("mse_loss", "S7.1", "p, t, [weight], [mask:u8]", "reduction=\"mean\"", "loss", &["loss"], mse).bound(Close(4e-6, 1e-6)).sample(
-            |s| {
+        k("mse_loss", "S7.1", "p, t, [weight], [mask:u8]", "reduction=\"mean\"", "loss", &["loss"], mse)
+            .bound(Close(4e-6, 1e-6))
+            .sample(|s| {
                 let shape = s.shape();
                 s.put("p", &shape, Any);
                 s.put("t", &shape, Any);
@@ -107,11 +109,18 @@ pub(super) const ROWS: &[&[Kernel]] = &[
                     _ => {}
                 }
                 draw_reduction(s);
-            },
-        ),
-        k("mse_backward", "S7.1", "gy, p, t, [weight], [mask:u8]", "reduction=\"mean\"", "[dp], [dt]", &["loss_bwd"], mse_backward)
-            .bound(Close(4e-6, 1e-6))
-            .grad_of("mse_loss"),
+            }),
+        k(
+            "mse_backward",
+            "S7.1",
+            "gy, p, t, [weight], [mask:u8]",
+            "reduction=\"mean\"",
+            "[dp], [dt]",
+            &["loss_bwd"],
+            mse_backward,
+        )
+        .bound(Close(4e-6, 1e-6))
+        .grad_of("mse_loss"),
     ],
     &[
         k(

@@ -166,7 +166,8 @@ impl Kernel {
         }
         let inputs = fields(self.inputs);
         for (name, t) in &case.inputs {
-            let f = inputs.iter().find(|f| f.matches(name)).ok_or_else(|| format!("input {name} is unknown"))?;
+            let f =
+                inputs.iter().find(|f| f.matches(name)).ok_or_else(|| format!("input {name} is unknown"))?;
             if !f.accepts(t.dtype) {
                 return Err(format!("input {name} has dtype {}", t.dtype));
             }
@@ -284,12 +285,45 @@ pub fn find(name: &str) -> Option<&'static Kernel> {
 
 /// Names that the copied suites hold beside those of this library: families that it does not have yet. `run-cases` fails on them.
 pub const PENDING: &[&str] = &[
-    "prelu", "prelu_backward", "glu", "glu_backward", "geglu", "geglu_backward", "swiglu", "swiglu_backward", "reglu", "reglu_backward",
-    "scaled_masked_softmax", "scaled_masked_softmax_backward", "smooth_l1_loss", "smooth_l1_backward", "bce_loss", "bce_backward",
-    "focal_loss", "focal_loss_backward", "triplet_loss", "triplet_loss_backward", "contrastive_loss", "contrastive_loss_backward",
-    "rmsprop_step", "adagrad_step", "lars_step", "lamb_step", "embedding_forward", "embedding_backward", "gemm_quantised", "gemm_w8a8",
-    "gemm_fp8", "layernorm_relu", "layernorm_relu_backward", "layernorm_gelu", "layernorm_gelu_backward", "residual_layernorm",
-    "residual_layernorm_backward", "bias_dropout", "bias_dropout_backward",
+    "prelu",
+    "prelu_backward",
+    "glu",
+    "glu_backward",
+    "geglu",
+    "geglu_backward",
+    "swiglu",
+    "swiglu_backward",
+    "reglu",
+    "reglu_backward",
+    "scaled_masked_softmax",
+    "scaled_masked_softmax_backward",
+    "smooth_l1_loss",
+    "smooth_l1_backward",
+    "bce_loss",
+    "bce_backward",
+    "focal_loss",
+    "focal_loss_backward",
+    "triplet_loss",
+    "triplet_loss_backward",
+    "contrastive_loss",
+    "contrastive_loss_backward",
+    "rmsprop_step",
+    "adagrad_step",
+    "lars_step",
+    "lamb_step",
+    "embedding_forward",
+    "embedding_backward",
+    "gemm_quantised",
+    "gemm_w8a8",
+    "gemm_fp8",
+    "layernorm_relu",
+    "layernorm_relu_backward",
+    "layernorm_gelu",
+    "layernorm_gelu_backward",
+    "residual_layernorm",
+    "residual_layernorm_backward",
+    "bias_dropout",
+    "bias_dropout_backward",
 ];
 
 /// Shapes of `a` and `b` broadcast, or `a` where they do not fit (so that the library gets to refuse them).
@@ -320,7 +354,11 @@ mod tests {
         for (i, k) in KERNELS.iter().enumerate() {
             assert!(KERNELS[..i].iter().all(|o| o.name != k.name), "{} twice", k.name);
             assert!(!PENDING.contains(&k.name), "{} is pending and served", k.name);
-            assert!(k.sample.is_some() != k.forward.is_some(), "{}: either a sampler or a forward kernel", k.name);
+            assert!(
+                k.sample.is_some() != k.forward.is_some(),
+                "{}: either a sampler or a forward kernel",
+                k.name
+            );
             if let Some(f) = k.forward {
                 assert!(find(f).is_some_and(|f| f.sample.is_some()), "{}: forward {f}", k.name);
             }

@@ -190,15 +190,39 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         .sample(|s| draw(s, &["m", "v"])),
     ],
     &[
-        k("gradient_clip_norm", "S8.10", "g0, g1, ...", "max_norm, p=2.0", "total, g0, g1, ...", &["clip_grad_norm"], clip_norm)
-            .bound(Close(1e-5, 1e-7))
-            .sample(|s| {
-                draw_grads(s);
-                s.arg("max_norm", 1.5);
-                let p = [serde_json::json!(2.0), serde_json::json!(1.0), serde_json::json!("inf"), serde_json::json!(3.0)][s.below(4)].clone();
-                s.arg("p", p);
-            }),
-        k("gradient_clip_value", "S8.11", "g0, g1, ...", "c", "g0, g1, ...", &["clip_grad_value"], clip_value).bound(Exact).sample(|s| {
+        k(
+            "gradient_clip_norm",
+            "S8.10",
+            "g0, g1, ...",
+            "max_norm, p=2.0",
+            "total, g0, g1, ...",
+            &["clip_grad_norm"],
+            clip_norm,
+        )
+        .bound(Close(1e-5, 1e-7))
+        .sample(|s| {
+            draw_grads(s);
+            s.arg("max_norm", 1.5);
+            let p = [
+                serde_json::json!(2.0),
+                serde_json::json!(1.0),
+                serde_json::json!("inf"),
+                serde_json::json!(3.0),
+            ][s.below(4)]
+            .clone();
+            s.arg("p", p);
+        }),
+        k(
+            "gradient_clip_value",
+            "S8.11",
+            "g0, g1, ...",
+            "c",
+            "g0, g1, ...",
+            &["clip_grad_value"],
+            clip_value,
+        )
+        .bound(Exact)
+        .sample(|s| {
             draw_grads(s);
             s.arg("c", 0.5);
         }),

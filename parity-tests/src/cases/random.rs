@@ -34,7 +34,12 @@ fn bernoulli(cx: &Cx<'_>) -> R {
 }
 
 fn integers(cx: &Cx<'_>) -> R {
-    fill(cx, Distribution::Int { lo: cx.i("lo")?, hi: cx.i("hi")? }, cx.dtype_arg("index")?, &cx.dims("shape")?)
+    fill(
+        cx,
+        Distribution::Int { lo: cx.i("lo")?, hi: cx.i("hi")? },
+        cx.dtype_arg("index")?,
+        &cx.dims("shape")?,
+    )
 }
 
 fn permutation(cx: &Cx<'_>) -> R {
@@ -86,7 +91,11 @@ fn draw(s: &mut Sample) {
 
 macro_rules! row {
     ($name:literal, $row:literal, $args:literal, $dist:expr, $bound:expr) => {
-        k($name, $row, "-", $args, "y", &["random"], |cx| floats(cx, $dist(cx)?)).bound($bound).same_dtype().dtypes(FLOATS).sample(draw)
+        k($name, $row, "-", $args, "y", &["random"], |cx| floats(cx, $dist(cx)?))
+            .bound($bound)
+            .same_dtype()
+            .dtypes(FLOATS)
+            .sample(draw)
     };
 }
 
@@ -97,7 +106,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         })
         .dtypes(F32)
         .sample(|s| {
-            let n = s.len();
+            let n = s.size();
             s.arg("n", n);
             seed(s);
         }),
@@ -105,14 +114,18 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             "rand_uniform",
             "T6.4",
             "shape, lo=0.0, hi=1.0, seed, stream=0, offset=0",
-            |cx: &Cx<'_>| -> R<Distribution> { Ok(Distribution::Uniform { lo: cx.f("lo")?, hi: cx.f("hi")? }) },
+            |cx: &Cx<'_>| -> R<Distribution> {
+                Ok(Distribution::Uniform { lo: cx.f("lo")?, hi: cx.f("hi")? })
+            },
             Close(ULP32, 1e-6)
         ),
         row!(
             "rand_normal",
             "T6.5",
             "shape, mean=0.0, std=1.0, seed, stream=0, offset=0",
-            |cx: &Cx<'_>| -> R<Distribution> { Ok(Distribution::Normal { mean: cx.f("mean")?, std: cx.f("std")? }) },
+            |cx: &Cx<'_>| -> R<Distribution> {
+                Ok(Distribution::Normal { mean: cx.f("mean")?, std: cx.f("std")? })
+            },
             Close(4.0 * ULP32, 1e-6)
         ),
         row!(
@@ -129,61 +142,103 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             |_: &Cx<'_>| -> R<Distribution> { Ok(Distribution::Gumbel) },
             Close(1e-6, 1e-6)
         ),
-        k("rand_bernoulli", "T6.6", "[p]", "shape, p=null, seed, stream=0, offset=0", "y:u8", &["random", "bernoulli"], bernoulli)
-            .same_dtype()
-            .sample(|s| {
-                let shape = s.shape();
-                if s.coin() {
-                    s.put("p", &shape, Range(0.0, 1.0));
-                } else {
-                    s.arg("p", 0.3);
-                }
-                s.arg("shape", shape);
-                seed(s);
-            }),
-        k("rand_int", "T6.7", "-", "shape, lo=0, hi, index=\"i64\", seed, stream=0, offset=0", "y:i64", &["random"], integers)
-            .dtypes(F32)
-            .sample(|s| {
-                draw(s);
-                s.arg("lo", -7);
-                s.arg("hi", 1000);
-                let index = ["i64", "i32"][s.below(2)];
-                s.arg("index", index);
-            }),
-    ],
-    &[
-        k("rand_perm", "T6.9", "-", "n, seed, stream=0, offset=0", "y:i64", &["permutation"], permutation).dtypes(F32).sample(|s| {
-            let n = s.len().min(5000);
-            s.arg("n", n);
+        k(
+            "rand_bernoulli",
+            "T6.6",
+            "[p]",
+            "shape, p=null, seed, stream=0, offset=0",
+            "y:u8",
+            &["random", "bernoulli"],
+            bernoulli,
+        )
+        .same_dtype()
+        .sample(|s| {
+            let shape = s.shape();
+            if s.coin() {
+                s.put("p", &shape, Range(0.0, 1.0));
+            } else {
+                s.arg("p", 0.3);
+            }
+            s.arg("shape", shape);
             seed(s);
         }),
-        k("rand_categorical", "T6.10", "[p], [logits]", "n=1, seed, stream=0, offset=0", "y:i64", &["categorical"], categorical)
-            .dtypes(F32)
-            .same_dtype()
-            .sample(|s| {
-                let shape = [1 + s.below(40), 1 + s.below(300)];
-                if s.coin() {
-                    s.put("p", &shape, Positive);
-                    s.arg("n", 5);
-                } else {
-                    s.put("logits", &shape, Any);
-                }
-                seed(s);
-            }),
+        k(
+            "rand_int",
+            "T6.7",
+            "-",
+            "shape, lo=0, hi, index=\"i64\", seed, stream=0, offset=0",
+            "y:i64",
+            &["random"],
+            integers,
+        )
+        .dtypes(F32)
+        .sample(|s| {
+            draw(s);
+            s.arg("lo", -7);
+            s.arg("hi", 1000);
+            let index = ["i64", "i32"][s.below(2)];
+            s.arg("index", index);
+        }),
     ],
     &[
-        k("dropout_forward", "S11.6", "x", "p, seed, stream=0, offset=0", "y, [mask:u8]", &["dropout"], dropout)
-            .bound(Close(2.0 * ULP32, 3e-45))
-            .same_dtype()
+        k("rand_perm", "T6.9", "-", "n, seed, stream=0, offset=0", "y:i64", &["permutation"], permutation)
+            .dtypes(F32)
             .sample(|s| {
-                let shape = s.shape();
-                s.put("x", &shape, Any);
-                s.arg("p", 0.3);
+                let n = s.size().min(5000);
+                s.arg("n", n);
                 seed(s);
             }),
-        k("dropout_backward", "S11.7", "dy, [mask:u8]", "p, seed=null, stream=0, offset=0", "dx", &["dropout_bwd"], dropout_backward)
-            .bound(Close(2.0 * ULP32, 3e-45))
-            .same_dtype()
-            .grad_of("dropout_forward"),
+        k(
+            "rand_categorical",
+            "T6.10",
+            "[p], [logits]",
+            "n=1, seed, stream=0, offset=0",
+            "y:i64",
+            &["categorical"],
+            categorical,
+        )
+        .dtypes(F32)
+        .same_dtype()
+        .sample(|s| {
+            let shape = [1 + s.below(40), 1 + s.below(300)];
+            if s.coin() {
+                s.put("p", &shape, Positive);
+                s.arg("n", 5);
+            } else {
+                s.put("logits", &shape, Any);
+            }
+            seed(s);
+        }),
+    ],
+    &[
+        k(
+            "dropout_forward",
+            "S11.6",
+            "x",
+            "p, seed, stream=0, offset=0",
+            "y, [mask:u8]",
+            &["dropout"],
+            dropout,
+        )
+        .bound(Close(2.0 * ULP32, 3e-45))
+        .same_dtype()
+        .sample(|s| {
+            let shape = s.shape();
+            s.put("x", &shape, Any);
+            s.arg("p", 0.3);
+            seed(s);
+        }),
+        k(
+            "dropout_backward",
+            "S11.7",
+            "dy, [mask:u8]",
+            "p, seed=null, stream=0, offset=0",
+            "dx",
+            &["dropout_bwd"],
+            dropout_backward,
+        )
+        .bound(Close(2.0 * ULP32, 3e-45))
+        .same_dtype()
+        .grad_of("dropout_forward"),
     ],
 ];

@@ -11,7 +11,11 @@ use crate::random_cases::Sample;
 
 /// Axes of `names`, negative ones counted from the end; out-of-range ones are passed on for the library to refuse.
 fn axes(cx: &Cx<'_>, rank: usize) -> R<Vec<usize>> {
-    Ok(cx.ints("axes")?.into_iter().map(|a| if a < 0 { (a + rank as i64) as usize } else { a as usize }).collect())
+    Ok(cx
+        .ints("axes")?
+        .into_iter()
+        .map(|a| if a < 0 { (a + rank as i64) as usize } else { a as usize })
+        .collect())
 }
 
 fn reduced(shape: &[usize], axes: &[usize], keepdim: bool) -> Vec<usize> {
@@ -143,7 +147,7 @@ fn draw_axis(s: &mut Sample) {
 }
 
 fn draw_pair(s: &mut Sample, rank1: bool) {
-    let shape = if rank1 { vec![s.len()] } else { s.shape() };
+    let shape = if rank1 { vec![s.size()] } else { s.shape() };
     s.put("a", &shape, Any);
     s.put("b", &shape, Any);
 }
@@ -151,10 +155,14 @@ fn draw_pair(s: &mut Sample, rank1: bool) {
 macro_rules! red {
     ($name:literal, $row:literal, $args:literal, $op:expr, $bound:expr, $grad:expr, $dom:expr) => {
         &[
-            k($name, $row, "x", $args, "y", &["reduce"], |cx| forward(cx, $op(cx)?)).bound($bound).sample(|s| draw(s, $dom)),
-            k(concat!($name, "_backward"), $row, "dy, x", $args, "dx", &["reduce_bwd"], |cx| backward(cx, $op(cx)?))
-                .bound($grad)
-                .grad_of($name),
+            k($name, $row, "x", $args, "y", &["reduce"], |cx| forward(cx, $op(cx)?))
+                .bound($bound)
+                .sample(|s| draw(s, $dom)),
+            k(concat!($name, "_backward"), $row, "dy, x", $args, "dx", &["reduce_bwd"], |cx| {
+                backward(cx, $op(cx)?)
+            })
+            .bound($grad)
+            .grad_of($name),
         ]
     };
 }
@@ -162,13 +170,27 @@ macro_rules! red {
 macro_rules! extreme {
     ($name:literal, $op:expr, $arg:expr) => {
         &[
-            k($name, "S11.13", "x", "axes, keepdim=false, with_indices=false", "y, [idx:i64]", &["reduce", "arg_reduce"], |cx| {
-                extreme(cx, $op, $arg)
-            })
+            k(
+                $name,
+                "S11.13",
+                "x",
+                "axes, keepdim=false, with_indices=false",
+                "y, [idx:i64]",
+                &["reduce", "arg_reduce"],
+                |cx| extreme(cx, $op, $arg),
+            )
             .sample(|s| draw(s, Coarse)),
-            k(concat!($name, "_backward"), "S11.13", "dy, x, y", "axes, keepdim=false", "dx", &["reduce_bwd"], |cx| backward(cx, $op))
-                .bound(Close(2.4e-7, 1e-30))
-                .grad_of($name),
+            k(
+                concat!($name, "_backward"),
+                "S11.13",
+                "dy, x, y",
+                "axes, keepdim=false",
+                "dx",
+                &["reduce_bwd"],
+                |cx| backward(cx, $op),
+            )
+            .bound(Close(2.4e-7, 1e-30))
+            .grad_of($name),
         ]
     };
 }
@@ -200,31 +222,100 @@ const STAT_GRAD: Bound = Close(1e-4, 1e-5);
 
 pub(super) const ROWS: &[&[Kernel]] = &[
     red!("mean", "T3.1", "axes, keepdim=false", fixed!(Reduce::Mean), Sum, Close(2.4e-7, 1e-30), Any),
-    red!("prod", "T3.2", "axes, keepdim=false", fixed!(Reduce::Prod), Close(1e-4, 1e-30), Close(1e-4, 1e-30), Dom::NearOne),
+    red!(
+        "prod",
+        "T3.2",
+        "axes, keepdim=false",
+        fixed!(Reduce::Prod),
+        Close(1e-4, 1e-30),
+        Close(1e-4, 1e-30),
+        Dom::NearOne
+    ),
     red!("var", "T3.4", "axes, keepdim=false, correction=1", var, STAT, STAT_GRAD, Any),
     red!("std", "T3.4", "axes, keepdim=false, correction=1", std, STAT, STAT_GRAD, Any),
     red!("norm", "T3.5", "axes, keepdim=false, p=2.0", norm, Close(4e-6, 1e-30), Close(1e-5, 1e-6), Any),
-    red!("logsumexp", "T3.6", "axes, keepdim=false", fixed!(Reduce::LogSumExp), Close(1e-6, 1e-6), Close(4e-6, 1e-6), Any),
+    red!(
+        "logsumexp",
+        "T3.6",
+        "axes, keepdim=false",
+        fixed!(Reduce::LogSumExp),
+        Close(1e-6, 1e-6),
+        Close(4e-6, 1e-6),
+        Any
+    ),
     red!("sum_sq", "T3.7", "axes, keepdim=false", fixed!(Reduce::SumSq), Sum, Close(2.4e-7, 1e-30), Any),
-    red!("l2_norm", "T3.7", "axes, keepdim=false", fixed!(Reduce::Norm { p: 2.0 }), Close(4e-6, 1e-30), Close(1e-5, 1e-6), Any),
+    red!(
+        "l2_norm",
+        "T3.7",
+        "axes, keepdim=false",
+        fixed!(Reduce::Norm { p: 2.0 }),
+        Close(4e-6, 1e-30),
+        Close(1e-5, 1e-6),
+        Any
+    ),
     red!("max_abs", "T3.12", "axes, keepdim=false", fixed!(Reduce::MaxAbs), Exact, Close(2.4e-7, 1e-30), Any),
-    red!("min_abs", "T3.12", "axes, keepdim=false", fixed!(Reduce::MinAbs), Exact, Close(2.4e-7, 1e-30), Nonzero),
-    red!("log_var", "T3.13", "axes, keepdim=false, correction=1, eps=1e-05", log_var, Close(1e-5, 1e-5), STAT_GRAD, Any),
-    &[k("any", "T3.3", "x:u8", "axes, keepdim=false", "y:u8", &["reduce"], |cx| forward(cx, Reduce::Any)).dtypes(F32).sample(draw_mask)],
-    &[k("all", "T3.3", "x:u8", "axes, keepdim=false", "y:u8", &["reduce"], |cx| forward(cx, Reduce::All)).dtypes(F32).sample(draw_mask)],
+    red!(
+        "min_abs",
+        "T3.12",
+        "axes, keepdim=false",
+        fixed!(Reduce::MinAbs),
+        Exact,
+        Close(2.4e-7, 1e-30),
+        Nonzero
+    ),
+    red!(
+        "log_var",
+        "T3.13",
+        "axes, keepdim=false, correction=1, eps=1e-05",
+        log_var,
+        Close(1e-5, 1e-5),
+        STAT_GRAD,
+        Any
+    ),
+    &[k("any", "T3.3", "x:u8", "axes, keepdim=false", "y:u8", &["reduce"], |cx| forward(cx, Reduce::Any))
+        .dtypes(F32)
+        .sample(draw_mask)],
+    &[k("all", "T3.3", "x:u8", "axes, keepdim=false", "y:u8", &["reduce"], |cx| forward(cx, Reduce::All))
+        .dtypes(F32)
+        .sample(draw_mask)],
     &[
-        k("reduce_sum", "S11.12", "x", "axes, keepdim=false", "y", &["reduce"], |cx| forward(cx, Reduce::Sum))
-            .bound(Sum)
-            .sample(|s| draw(s, Any)),
-        k("reduce_sum_backward", "S11.12", "dy", "input_size, axes, keepdim=false", "dx", &["reduce_bwd"], sum_backward)
-            .grad_of("reduce_sum"),
+        k("reduce_sum", "S11.12", "x", "axes, keepdim=false", "y", &["reduce"], |cx| {
+            forward(cx, Reduce::Sum)
+        })
+        .bound(Sum)
+        .sample(|s| draw(s, Any)),
+        k(
+            "reduce_sum_backward",
+            "S11.12",
+            "dy",
+            "input_size, axes, keepdim=false",
+            "dx",
+            &["reduce_bwd"],
+            sum_backward,
+        )
+        .grad_of("reduce_sum"),
     ],
     extreme!("reduce_max", Reduce::Max, ArgReduce::Max),
     extreme!("reduce_min", Reduce::Min, ArgReduce::Min),
     &[
-        k("argmax_axis", "S11.10", "x", "axis, index=\"i64\"", "y:i64", &["arg_reduce"], |cx| arg(cx, ArgReduce::Max)).sample(draw_axis),
-        k("argmin_axis", "S11.11", "x", "axis, index=\"i64\"", "y:i64", &["arg_reduce"], |cx| arg(cx, ArgReduce::Min)).sample(draw_axis),
-        k("reduce_max_index_backward", "S11.13", "dy, idx:idx", "input_size, axis", "dx", &["arg_reduce_bwd"], index_backward).sample(|s| {
+        k("argmax_axis", "S11.10", "x", "axis, index=\"i64\"", "y:i64", &["arg_reduce"], |cx| {
+            arg(cx, ArgReduce::Max)
+        })
+        .sample(draw_axis),
+        k("argmin_axis", "S11.11", "x", "axis, index=\"i64\"", "y:i64", &["arg_reduce"], |cx| {
+            arg(cx, ArgReduce::Min)
+        })
+        .sample(draw_axis),
+        k(
+            "reduce_max_index_backward",
+            "S11.13",
+            "dy, idx:idx",
+            "input_size, axis",
+            "dx",
+            &["arg_reduce_bwd"],
+            index_backward,
+        )
+        .sample(|s| {
             let shape = s.solid();
             let axis = s.below(shape.len());
             let mut r = shape.clone();
@@ -238,10 +329,13 @@ pub(super) const ROWS: &[&[Kernel]] = &[
     &[k("mean_var", "T3.10", "x", "axes, keepdim=false, correction=1", "mean, var", &["mean_var"], mean_var)
         .bound(STAT)
         .sample(|s| draw(s, Any))],
-    &[k("min_max", "T3.11", "x", "axis=null, keepdim=false", "lo, hi", &["min_max"], min_max).sample(draw_axis)],
+    &[k("min_max", "T3.11", "x", "axis=null, keepdim=false", "lo, hi", &["min_max"], min_max)
+        .sample(draw_axis)],
     &[k("dot", "T3.8", "a, b", "-", "y", &["dot"], dot).bound(Product).sample(|s| draw_pair(s, true))],
     &[
-        k("batched_dot", "T3.8", "a, b", "-", "y", &["dot"], dot).bound(Product).sample(|s| draw_pair(s, false)),
+        k("batched_dot", "T3.8", "a, b", "-", "y", &["dot"], dot)
+            .bound(Product)
+            .sample(|s| draw_pair(s, false)),
         k("batched_dot_backward", "T3.8", "dy, a, b", "-", "da, db", &["dot_bwd"], dot_backward)
             .bound(Close(2.4e-7, 1e-30))
             .grad_of("batched_dot"),

@@ -81,7 +81,11 @@ fn concat(cx: &Cx<'_>) -> R {
 
 fn stack(cx: &Cx<'_>) -> R {
     let axis = cx.n("axis")?;
-    let xs = cx.list("x").into_iter().map(|x| x.map("axis", |l| l.unsqueeze(axis))).collect::<Result<Vec<_>, _>>()?;
+    let xs = cx
+        .list("x")
+        .into_iter()
+        .map(|x| x.map("axis", |l| l.unsqueeze(axis)))
+        .collect::<Result<Vec<_>, _>>()?;
     let mut shape = xs[0].shape().to_vec();
     shape[axis] = xs.len();
     let y = cx.out("y", xs[0].dtype(), &shape)?;
@@ -93,7 +97,13 @@ pub(super) fn split_into(cx: &Cx<'_>, x: View<'_>, name: &str) -> R {
     let axis = cx.axis("axis", x.shape().len())?;
     let sizes = cx.dims("sizes")?;
     if sizes.iter().sum::<usize>() != x.shape()[axis] {
-        return Err(trefoil::GpuError::invalid("split", "sizes", "sizes that add up to the axis", format!("{sizes:?}")).into());
+        return Err(trefoil::GpuError::invalid(
+            "split",
+            "sizes",
+            "sizes that add up to the axis",
+            format!("{sizes:?}"),
+        )
+        .into());
     }
     let mut at = 0;
     for (i, &n) in sizes.iter().enumerate() {
@@ -249,7 +259,14 @@ pub(super) fn unpixel_plan(s: &[usize], r: usize) -> ([usize; 6], [usize; 6], [u
 }
 
 /// Splits, permutes and copies into an output of another shape.
-pub(super) fn shuffle(cx: &Cx<'_>, x: View<'_>, name: &str, split: &[usize], perm: &[usize], out: &[usize]) -> R {
+pub(super) fn shuffle(
+    cx: &Cx<'_>,
+    x: View<'_>,
+    name: &str,
+    split: &[usize],
+    perm: &[usize],
+    out: &[usize],
+) -> R {
     let from = x.reshape(split)?.map("perm", |l| l.permute(perm))?;
     let y = cx.out(name, x.dtype(), out)?;
     let to: Vec<usize> = from.shape().to_vec();
@@ -409,7 +426,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             s.arg("shape", to);
         }),
         row!("squeeze", "T4.1", "axes", COPY, squeeze, |s| {
-            let n = s.len();
+            let n = s.size();
             s.put("x", &[1, n, 1], Any);
             s.arg("axes", vec![0, 2]);
         }),
@@ -422,16 +439,18 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             s.arg("step", step);
         }),
     ],
-    &[k("set_slice", "T4.3", "y, v", "axis, start=0, step=1", "y", COPY, set_slice).dtypes(ANY).sample(|s| {
-        let mut n = s.ranked(2);
-        n[1] += 4;
-        s.put("y", &n, Any);
-        let m = 1 + s.below(2);
-        s.put("v", &[n[0], m], Any);
-        s.arg("axis", 1);
-        s.arg("start", 1);
-        s.arg("step", 2);
-    })],
+    &[k("set_slice", "T4.3", "y, v", "axis, start=0, step=1", "y", COPY, set_slice).dtypes(ANY).sample(
+        |s| {
+            let mut n = s.ranked(2);
+            n[1] += 4;
+            s.put("y", &n, Any);
+            let m = 1 + s.below(2);
+            s.put("v", &[n[0], m], Any);
+            s.arg("axis", 1);
+            s.arg("start", 1);
+            s.arg("step", 2);
+        },
+    )],
     &[
         k("concat", "T4.4", "x0, x1, ...", "axis", "y", &["concat"], concat).dtypes(ANY).sample(|s| {
             let n = s.ranked(3);
@@ -443,12 +462,14 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             }
             s.arg("axis", axis);
         }),
-        k("split", "T4.5", "x", "axis, sizes", "y0, y1, ...", COPY, |cx| split_into(cx, cx.x("x")?, "y")).dtypes(ANY).sample(|s| {
-            let axis = draw_axis(s);
-            let n = s.shape_of("x")[axis];
-            let first = s.below(n + 1);
-            s.arg("sizes", vec![first, 0, n - first]);
-        }),
+        k("split", "T4.5", "x", "axis, sizes", "y0, y1, ...", COPY, |cx| split_into(cx, cx.x("x")?, "y"))
+            .dtypes(ANY)
+            .sample(|s| {
+                let axis = draw_axis(s);
+                let n = s.shape_of("x")[axis];
+                let first = s.below(n + 1);
+                s.arg("sizes", vec![first, 0, n - first]);
+            }),
         k("stack", "T4.5", "x0, x1, ...", "axis=0", "y", &["concat"], stack).dtypes(ANY).sample(|s| {
             let n = s.ranked(2);
             for i in 0..3 {
@@ -458,7 +479,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             s.arg("axis", axis);
         }),
         k("unstack", "T4.5", "x", "axis=0", "y0, y1, ...", COPY, unstack).dtypes(ANY).sample(|s| {
-            let n = s.len();
+            let n = s.size();
             s.put("x", &[3, n], Any);
         }),
     ],
@@ -468,18 +489,26 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             let r = [1 + s.below(3), 1 + s.below(3)];
             s.arg("repeats", r.to_vec());
         }),
-        k("repeat_interleave", "T4.6", "x, [counts:i32]", "axis, repeats=null", "y", &["repeat_interleave"], repeat_interleave)
-            .dtypes(ANY)
-            .sample(|s| {
-                let axis = draw_axis(s);
-                if s.coin() {
-                    let r = s.below(4);
-                    s.arg("repeats", r);
-                } else {
-                    let n = s.shape_of("x")[axis];
-                    s.typed("counts", DType::I32, &[n], crate::random_cases::Dom::Count);
-                }
-            }),
+        k(
+            "repeat_interleave",
+            "T4.6",
+            "x, [counts:i32]",
+            "axis, repeats=null",
+            "y",
+            &["repeat_interleave"],
+            repeat_interleave,
+        )
+        .dtypes(ANY)
+        .sample(|s| {
+            let axis = draw_axis(s);
+            if s.coin() {
+                let r = s.below(4);
+                s.arg("repeats", r);
+            } else {
+                let n = s.shape_of("x")[axis];
+                s.typed("counts", DType::I32, &[n], crate::random_cases::Dom::Count);
+            }
+        }),
         row!("flip", "T4.7", "axes", &["flip"], flip, |s| {
             draw(s, 3);
             let axes = if s.coin() { vec![0, 2] } else { vec![1] };
@@ -521,12 +550,19 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             let d = s.below(5) as i64 - 2;
             s.arg("k", d);
         }),
-        row!("diag_embed", "T4.10", "k=0", &["strided_copy", "fill"], |cx| embed(cx, cx.x("x")?, cx.i("k")? as isize, "y"), |s| {
-            let n = [1 + s.below(4), 1 + s.below(40)];
-            s.put("x", &n, Any);
-            let d = s.below(5) as i64 - 2;
-            s.arg("k", d);
-        }),
+        row!(
+            "diag_embed",
+            "T4.10",
+            "k=0",
+            &["strided_copy", "fill"],
+            |cx| embed(cx, cx.x("x")?, cx.i("k")? as isize, "y"),
+            |s| {
+                let n = [1 + s.below(4), 1 + s.below(40)];
+                s.put("x", &n, Any);
+                let d = s.below(5) as i64 - 2;
+                s.arg("k", d);
+            }
+        ),
         row!("diagonal", "T4.10", "k=0, axis1=0, axis2=1", COPY, diagonal, |s| {
             draw(s, 3);
             let d = s.below(5) as i64 - 2;
@@ -535,7 +571,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             s.arg("axis2", 0);
         }),
         k("eye", "T4.10", "-", "n, m=null", "y", &["fill"], eye).dtypes(ANY).sample(|s| {
-            let n = s.len();
+            let n = s.size();
             s.arg("n", n);
             s.arg("m", 37);
         }),
@@ -551,12 +587,21 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             s.put("x", &n, Any);
             s.arg("r", 3);
         }),
-        row!("channel_shuffle", "T4.11", "groups", COPY, |cx| channels(cx, cx.x("x")?, cx.n("groups")?, "y"), |s| {
-            let n = [1 + s.below(3), 3 * (1 + s.below(4)), 1 + s.below(40)];
-            s.put("x", &n, Any);
-            s.arg("groups", 3);
-        }),
-        k("meshgrid", "T4.12", "x0, x1, ...", "indexing=\"ij\"", "y0, y1, ...", COPY, meshgrid).dtypes(ANY).sample(draw_list),
+        row!(
+            "channel_shuffle",
+            "T4.11",
+            "groups",
+            COPY,
+            |cx| channels(cx, cx.x("x")?, cx.n("groups")?, "y"),
+            |s| {
+                let n = [1 + s.below(3), 3 * (1 + s.below(4)), 1 + s.below(40)];
+                s.put("x", &n, Any);
+                s.arg("groups", 3);
+            }
+        ),
+        k("meshgrid", "T4.12", "x0, x1, ...", "indexing=\"ij\"", "y0, y1, ...", COPY, meshgrid)
+            .dtypes(ANY)
+            .sample(draw_list),
         k("cartesian_prod", "T4.12", "x0, x1, ...", "-", "y", COPY, cartesian).dtypes(ANY).sample(draw_list),
     ],
     &[
@@ -571,31 +616,40 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         row!("copy_strided", "T5.10 T6.2", "-", COPY, strided_copy, draw_any),
     ],
     &[
-        k("fill_buffer", "S11.5", "-", "shape, value", "y", &["fill_bytes"], fill_buffer).dtypes(ANY).sample(|s| {
-            let n = s.shape();
-            s.arg("shape", n);
-            s.arg("value", 7);
-        }),
-        k("full", "T6.1", "-", "shape, value", "y", &["fill"], |cx| fill(cx, cx.f("value")?)).dtypes(ANY).sample(|s| {
-            let n = s.shape();
-            s.arg("shape", n);
-            s.arg("value", 3);
-        }),
+        k("fill_buffer", "S11.5", "-", "shape, value", "y", &["fill_bytes"], fill_buffer).dtypes(ANY).sample(
+            |s| {
+                let n = s.shape();
+                s.arg("shape", n);
+                s.arg("value", 7);
+            },
+        ),
+        k("full", "T6.1", "-", "shape, value", "y", &["fill"], |cx| fill(cx, cx.f("value")?))
+            .dtypes(ANY)
+            .sample(|s| {
+                let n = s.shape();
+                s.arg("shape", n);
+                s.arg("value", 3);
+            }),
         k("zeros", "T6.1", "-", "shape", "y", &["fill"], |cx| fill(cx, 0.0)).dtypes(ANY).sample(|s| {
             let n = s.shape();
             s.arg("shape", n);
         }),
-        k("arange", "T6.1", "-", "start=0, end, step=1", "y", &["arange"], arange).bound(Close(2.0 * ULP32, 1e-6)).sample(|s| {
-            let n = s.len();
-            s.arg("start", -1.5);
-            s.arg("end", n as f64 * 0.25 - 1.5);
-            s.arg("step", 0.25);
-        }),
-        k("linspace", "T6.1", "-", "start, end, n", "y", &["linspace"], linspace).dtypes(F32).bound(Close(ULP32, 1e-6)).sample(|s| {
-            let n = s.len();
-            s.arg("start", -2.0);
-            s.arg("end", 3.5);
-            s.arg("n", n);
-        }),
+        k("arange", "T6.1", "-", "start=0, end, step=1", "y", &["arange"], arange)
+            .bound(Close(2.0 * ULP32, 1e-6))
+            .sample(|s| {
+                let n = s.size();
+                s.arg("start", -1.5);
+                s.arg("end", n as f64 * 0.25 - 1.5);
+                s.arg("step", 0.25);
+            }),
+        k("linspace", "T6.1", "-", "start, end, n", "y", &["linspace"], linspace)
+            .dtypes(F32)
+            .bound(Close(ULP32, 1e-6))
+            .sample(|s| {
+                let n = s.size();
+                s.arg("start", -2.0);
+                s.arg("end", 3.5);
+                s.arg("n", n);
+            }),
     ],
 ];

@@ -4,8 +4,8 @@ use trefoil::ops::*;
 use trefoil::{GradMut, View};
 
 use super::Bound::Sum;
-use super::{Kernel, k};
 use super::shape::{channels, padded, pads, pixel_plan, shuffle, span, split_into, tiles, unpixel_plan};
+use super::{Kernel, k};
 use crate::device::{Cx, R, Tensor};
 
 /// The gradient `dx` with the forward's input shape.
@@ -150,9 +150,12 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         grad!("reshape", "T4.1", "input_size, shape", COPY, reshape),
         grad!("expand", "T4.1", "input_size, shape", &["sum_to_shape"], expand).bound(Sum),
         grad!("slice", "T4.2", "input_size, axis, start=0, end=null, step=1", PLACE, slice),
-        k("set_slice_backward", "T4.3", "dy", "axis, start=0, step=1, n", "dbase, dv", PLACE, set_slice).grad_of("set_slice"),
-        k("concat_backward", "T4.4", "dy", "axis, sizes", "dx0, dx1, ...", COPY, |cx| split_into(cx, cx.x("dy")?, "dx"))
-            .grad_of("concat"),
+        k("set_slice_backward", "T4.3", "dy", "axis, start=0, step=1, n", "dbase, dv", PLACE, set_slice)
+            .grad_of("set_slice"),
+        k("concat_backward", "T4.4", "dy", "axis, sizes", "dx0, dx1, ...", COPY, |cx| {
+            split_into(cx, cx.x("dy")?, "dx")
+        })
+        .grad_of("concat"),
         grad!("repeat", "T4.6", "input_size, repeats", &["sum_to_shape"], repeat).bound(Sum),
         k(
             "repeat_interleave_backward",
@@ -181,4 +184,3 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         grad!("channel_shuffle", "T4.11", "input_size, groups", COPY, channel_shuffle),
     ],
 ];
-

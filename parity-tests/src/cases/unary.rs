@@ -28,7 +28,9 @@ fn backward(cx: &Cx<'_>, op: Unary) -> R {
 /// Only a forward.
 macro_rules! one {
     ($name:literal, $row:literal, $op:expr, $bound:expr, $dom:expr) => {
-        &[k($name, $row, "x", "-", "y", &["unary"], |cx| forward(cx, $op)).bound($bound).sample(|s| draw(s, $dom))]
+        &[k($name, $row, "x", "-", "y", &["unary"], |cx| forward(cx, $op))
+            .bound($bound)
+            .sample(|s| draw(s, $dom))]
     };
 }
 
@@ -39,7 +41,9 @@ macro_rules! two {
     };
     ($name:literal, $row:literal, $op:expr, $bound:expr, $dom:expr, $grad:expr) => {
         &[
-            k($name, $row, "x", "-", "y", &["unary"], |cx| forward(cx, $op)).bound($bound).sample(|s| draw(s, $dom)),
+            k($name, $row, "x", "-", "y", &["unary"], |cx| forward(cx, $op))
+                .bound($bound)
+                .sample(|s| draw(s, $dom)),
             k(concat!($name, "_backward"), $row, "dy, x", "-", "dx", &["unary_bwd"], |cx| backward(cx, $op))
                 .bound($grad)
                 .grad_of($name),
@@ -125,13 +129,18 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         forward(cx, Unary::Round { decimals: cx.i("decimals")? as i32 })
     })
     .sample(|s| draw(s, Range(-9.0, 9.0)))],
-    &[k("isnan", "T2.15", "x", "-", "y:u8", &["unary"], |cx| forward(cx, Unary::IsNan)).sample(|s| draw(s, Any))],
-    &[k("isinf", "T2.15", "x", "-", "y:u8", &["unary"], |cx| forward(cx, Unary::IsInf)).sample(|s| draw(s, Any))],
-    &[k("isfinite", "T2.15", "x", "-", "y:u8", &["unary"], |cx| forward(cx, Unary::IsFinite)).sample(|s| draw(s, Any))],
+    &[k("isnan", "T2.15", "x", "-", "y:u8", &["unary"], |cx| forward(cx, Unary::IsNan))
+        .sample(|s| draw(s, Any))],
+    &[k("isinf", "T2.15", "x", "-", "y:u8", &["unary"], |cx| forward(cx, Unary::IsInf))
+        .sample(|s| draw(s, Any))],
+    &[k("isfinite", "T2.15", "x", "-", "y:u8", &["unary"], |cx| forward(cx, Unary::IsFinite))
+        .sample(|s| draw(s, Any))],
     &[
-        k("nan_to_num", "T2.16", "x", "nan=0.0, posinf=null, neginf=null", "y", &["unary"], |cx| forward(cx, nan_to_num(cx)?))
-            .sample(|s| draw(s, Any))
-            .same_dtype(),
+        k("nan_to_num", "T2.16", "x", "nan=0.0, posinf=null, neginf=null", "y", &["unary"], |cx| {
+            forward(cx, nan_to_num(cx)?)
+        })
+        .sample(|s| draw(s, Any))
+        .same_dtype(),
         k("nan_to_num_backward", "T2.16", "dy, x", "-", "dx", &["unary_bwd"], |cx| {
             backward(cx, Unary::NanToNum { nan: 0.0, posinf: None, neginf: None })
         })
@@ -143,19 +152,23 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             let shape = s.shape();
             s.mask("x", &shape);
         })],
-    &[k("bitwise_not", "T2.17", "x", "-", "y", &["unary"], |cx| forward(cx, Unary::BitwiseNot)).dtypes(INTS).sample(|s| draw(s, Any))],
+    &[k("bitwise_not", "T2.17", "x", "-", "y", &["unary"], |cx| forward(cx, Unary::BitwiseNot))
+        .dtypes(INTS)
+        .sample(|s| draw(s, Any))],
     scalar!("scale", Scale, ULP, Any),
     scalar!("add_scalar", AddScalar, ULP, Any),
     scalar!("rsub_scalar", RsubScalar, ULP, Any),
     scalar!("pow_scalar", PowScalar, Close(6.0 * ULP32, 1e-7), Positive),
     two!("lgamma", "T2.20", Unary::Lgamma, SPECIAL, Range(0.3, 9.0), SPECIAL),
     two!("digamma", "T2.20", Unary::Digamma, SPECIAL, Range(0.3, 9.0), Close(1e-5, 1e-5)),
-    &[k("polygamma", "T2.20", "x", "n", "y", &["unary"], |cx| forward(cx, Unary::Polygamma { n: cx.i("n")? as i32 }))
-        .bound(Close(1e-5, 1e-5))
-        .sample(|s| {
-            draw(s, Range(0.5, 9.0));
-            s.arg("n", 1);
-        })],
+    &[k("polygamma", "T2.20", "x", "n", "y", &["unary"], |cx| {
+        forward(cx, Unary::Polygamma { n: cx.i("n")? as i32 })
+    })
+    .bound(Close(1e-5, 1e-5))
+    .sample(|s| {
+        draw(s, Range(0.5, 9.0));
+        s.arg("n", 1);
+    })],
     two!("i0", "T2.20", Unary::I0, SPECIAL, Range(-5.0, 5.0), SPECIAL),
     two!("i0e", "T2.20", Unary::I0e, SPECIAL, Range(-9.0, 9.0), SPECIAL),
     two!("i1", "T2.20", Unary::I1, SPECIAL, Range(-5.0, 5.0), SPECIAL),
