@@ -306,6 +306,7 @@ const PLAIN: &[&str] = &[
     "rand_categorical",
     "scatter_reduce",
     "cross_entropy_loss",
+    "adamw_step",
 ];
 
 /// Puts NaN, infinities and a negative zero into the larger floating inputs of every fourth case.
