@@ -214,9 +214,12 @@ impl Layout {
             return None;
         }
         let mut out = *self;
-        out.offset += start * self.strides[axis];
         out.shape.v[axis] = (end - start).div_ceil(step);
         out.strides.v[axis] *= step;
+        // A part without elements stays where the whole is: its first element could lie beyond the buffer.
+        if out.numel() > 0 {
+            out.offset += start * self.strides[axis];
+        }
         Some(out)
     }
 
@@ -408,6 +411,8 @@ mod tests {
         assert_eq!(offsets(&m.diagonal(1, 0, 1).unwrap()), [1, 6, 11]);
         assert_eq!(offsets(&m.diagonal(-1, 0, 1).unwrap()), [4, 9]);
         assert_eq!(m.transpose(0, 1).unwrap().span(), 0..12);
+        assert_eq!(m.narrow(0, 3, 0).unwrap().offset(), 0);
+        assert_eq!(Layout::contiguous(&[2, 0, 9]).unwrap().narrow(2, 8, 1).unwrap().span(), 0..0);
         assert_eq!(&*broadcast_shapes(&[4, 1, 3], &[2, 1]).unwrap(), [4, 2, 3]);
         assert_eq!(broadcast_shapes(&[4, 2, 3], &[5, 3]), Err(1));
     }

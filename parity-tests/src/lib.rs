@@ -1,1 +1,12 @@
-//! Parity and golden tests.
+//! Proof machinery of trefoil: golden suites, random parity against the CPU in f64, finite differences.
+//!
+//! See `README.md` of this crate for what runs when, and for the format of reports.
+
+pub mod backends;
+pub mod cases;
+pub mod compare;
+pub mod device;
+pub mod random_cases;
+pub mod report;
+pub mod runner;
+pub mod suite;

@@ -75,7 +75,36 @@ macro_rules! op_family {
         impl<T: ?Sized + $tr> $tr for Box<T> {
             $( fn $name(&self $(, $arg: $ty)*) $(-> $ret)? { (**self).$name($($arg),*) } )*
         }
+        impl<T: $tr> $tr for $crate::ops::Recorder<T> {
+            $( fn $name(&self $(, $arg: $ty)*) $(-> $ret)? {
+                self.note(stringify!($name));
+                self.inner.$name($($arg),*)
+            } )*
+        }
     };
+}
+
+/// A backend that writes down which operations are called on it and passes them on. For tests that prove what a composition uses.
+#[derive(Debug, Default)]
+pub struct Recorder<T> {
+    inner: T,
+    called: std::sync::Mutex<std::collections::BTreeSet<&'static str>>,
+}
+
+impl<T> Recorder<T> {
+    /// Records what is called on `inner`.
+    pub fn new(inner: T) -> Self {
+        Recorder { inner, called: std::sync::Mutex::default() }
+    }
+
+    /// Names of the operations called since the last question.
+    pub fn take(&self) -> std::collections::BTreeSet<&'static str> {
+        std::mem::take(&mut *self.called.lock().unwrap_or_else(|p| p.into_inner()))
+    }
+
+    fn note(&self, name: &'static str) {
+        self.called.lock().unwrap_or_else(|p| p.into_inner()).insert(name);
+    }
 }
 
 mod activation;

@@ -1,0 +1,53 @@
+//! The devices that tests run on.
+
+use std::sync::Arc;
+
+use trefoil::{GpuError, IGpuBackend, Registry, Selector};
+
+/// The backends that parity covers, in this order.
+pub const NAMES: [&str; 4] = ["cpu", "cuda", "hip", "opencl"];
+
+/// Opens `cpu`, `cuda`, `hip` or `opencl`, each with an optional `:N`.
+pub fn open(selector: &str) -> Result<Arc<dyn IGpuBackend>, GpuError> {
+    Registry::default().open(&selector.parse::<Selector>()?)
+}
+
+/// Backends that `TREFOIL_REQUIRE` names: their absence is a failure.
+pub fn required() -> Vec<String> {
+    let v = std::env::var("TREFOIL_REQUIRE").unwrap_or_default();
+    v.split(',').map(|s| s.trim().to_string()).filter(|s| !s.is_empty()).collect()
+}
+
+/// A backend, or why it is absent.
+#[derive(Debug)]
+pub struct Candidate {
+    /// Name, as in `TREFOIL_REQUIRE`.
+    pub name: &'static str,
+    /// The handle.
+    pub handle: Result<Arc<dyn IGpuBackend>, String>,
+    /// Whether absence is a failure.
+    pub required: bool,
+}
+
+/// All backends. `TREFOIL_PARITY_BACKENDS` (comma-separated) restricts them.
+pub fn all() -> Vec<Candidate> {
+    let required = required();
+    let only = std::env::var("TREFOIL_PARITY_BACKENDS").ok();
+    NAMES
+        .into_iter()
+        .filter(|n| only.as_ref().is_none_or(|o| o.split(',').any(|x| x.trim() == *n)))
+        .map(|name| Candidate {
+            name,
+            handle: open(name).map_err(|e| e.to_string()),
+            required: required.iter().any(|r| r == name || r.split(':').next() == Some(name)),
+        })
+        .collect()
+}
+
+/// A handle for one test: a fresh CPU (its error flag is shared between handles), or a stream of its own.
+pub fn private(handle: &Arc<dyn IGpuBackend>) -> Result<Arc<dyn IGpuBackend>, GpuError> {
+    if handle.id().kind == trefoil::BackendKind::Cpu {
+        return Ok(Arc::new(trefoil::CpuBackend::new()));
+    }
+    handle.fork_stream()
+}

@@ -1,0 +1,146 @@
+//! Activations and softmax.
+
+use trefoil::ops::Activation as A;
+use trefoil::ops::*;
+
+use super::Bound::{Close, Exact};
+use super::{Bound, Kernel, TRANS, ULP, k};
+use crate::device::{Cx, Fail, R};
+use crate::random_cases::Dom::Any;
+use crate::random_cases::Sample;
+
+fn forward(cx: &Cx<'_>, act: A) -> R {
+    let x = cx.x("x")?;
+    let y = cx.like("y", &x)?;
+    Ok(cx.gpu.activation(act, x, y.m())?)
+}
+
+fn backward(cx: &Cx<'_>, act: A) -> R {
+    let dy = cx.x("dy")?;
+    let dx = cx.like("dx", &dy)?;
+    let saved = match (cx.opt("x"), cx.opt("y")) {
+        (Some(x), None) => Saved::Input(x),
+        (None, Some(y)) => Saved::Output(y),
+        _ => return Err(Fail::Case("one saved tensor is needed".into())),
+    };
+    Ok(cx.gpu.activation_bwd(act, dy, saved, dx.g())?)
+}
+
+fn softmax(cx: &Cx<'_>, kind: Softmax) -> R {
+    let x = cx.x("x")?;
+    let y = cx.like("y", &x)?;
+    Ok(cx.gpu.softmax(kind, cx.axis("axis", x.shape().len())?, x, y.m())?)
+}
+
+fn softmax_backward(cx: &Cx<'_>, kind: Softmax) -> R {
+    let (dy, y) = (cx.x("dy")?, cx.x("y")?);
+    let dx = cx.like("dx", &y)?;
+    Ok(cx.gpu.softmax_bwd(kind, cx.axis("axis", y.shape().len())?, dy, y, dx.g())?)
+}
+
+pub(super) fn gelu(cx: &Cx<'_>) -> R<A> {
+    match cx.s("approx")?.as_str() {
+        "none" => Ok(A::Gelu),
+        "tanh" => Ok(A::GeluTanh),
+        a => Err(Fail::Case(format!("approx {a} is unknown"))),
+    }
+}
+
+fn draw(s: &mut Sample) {
+    let shape = s.shape();
+    s.put("x", &shape, Any);
+}
+
+fn draw_axis(s: &mut Sample) {
+    draw(s);
+    let rank = s.rank_of("x");
+    let axis = s.below(rank);
+    s.arg("axis", axis);
+}
+
+const BWD: Bound = Close(9.6e-7, 4e-7);
+
+macro_rules! act {
+    ($name:literal, $row:literal, $back:literal, $saved:literal, $args:literal, $act:expr, $bound:expr, $grad:expr) => {
+        &[
+            k($name, $row, "x", $args, "y", &["activation"], |cx| forward(cx, $act(cx)?))
+                .bound($bound)
+                .sample(draw),
+            k(
+                concat!($name, "_backward"),
+                $back,
+                concat!("dy, ", $saved),
+                $args,
+                "dx",
+                &["activation_bwd"],
+                |cx| backward(cx, $act(cx)?),
+            )
+            .bound($grad)
+            .grad_of($name),
+        ]
+    };
+}
+
+fn fixed(act: A) -> R<A> {
+    Ok(act)
+}
+
+fn softplus(cx: &Cx<'_>) -> R<A> {
+    Ok(A::Softplus { beta: cx.f("beta")?, threshold: cx.f("threshold")? })
+}
+
+fn leaky(cx: &Cx<'_>) -> R<A> {
+    Ok(A::LeakyRelu { slope: cx.f("slope")? })
+}
+
+fn swish(cx: &Cx<'_>) -> R<A> {
+    Ok(A::Swish { beta: cx.f("beta")? })
+}
+
+fn elu(cx: &Cx<'_>) -> R<A> {
+    Ok(A::Elu { alpha: cx.f("alpha")? })
+}
+
+fn hardtanh(cx: &Cx<'_>) -> R<A> {
+    Ok(A::Hardtanh { lo: cx.f("lo")?, hi: cx.f("hi")? })
+}
+
+pub(super) const ROWS: &[&[Kernel]] = &[
+    act!("relu", "S1.1", "S2.1", "x", "-", |_: &Cx<'_>| fixed(A::Relu), Exact, Exact),
+    act!("leaky_relu", "S1.2", "S2.2", "x", "slope=0.01", leaky, ULP, BWD),
+    act!("sigmoid", "S1.3", "S2.3", "y", "-", |_: &Cx<'_>| fixed(A::Sigmoid), TRANS, BWD),
+    act!("tanh", "S1.4", "S2.4", "y", "-", |_: &Cx<'_>| fixed(A::Tanh), TRANS, BWD),
+    act!("gelu", "S1.5", "S2.5", "x", "approx=\"none\"", gelu, TRANS, BWD),
+    act!("swish", "S1.6", "S2.8", "x", "beta=1.0", swish, TRANS, BWD),
+    &[k("silu", "S1.6", "x", "beta=1.0", "y", &["activation"], |cx| forward(cx, swish(cx)?))
+        .bound(TRANS)
+        .sample(draw)],
+    act!("elu", "S1.8", "S2.7", "[x], [y]", "alpha=1.0", elu, TRANS, BWD),
+    act!("mish", "S1.9", "S2.9", "x", "-", |_: &Cx<'_>| fixed(A::Mish), TRANS, BWD),
+    act!("softplus", "S1.10", "S2.10", "x", "beta=1.0, threshold=20.0", softplus, TRANS, BWD),
+    act!("hardswish", "S1.11", "S2.11", "x", "-", |_: &Cx<'_>| fixed(A::Hardswish), TRANS, BWD),
+    act!("selu", "B1.1", "B1.1", "x", "-", |_: &Cx<'_>| fixed(A::Selu), TRANS, BWD),
+    act!("hardsigmoid", "B1.3", "B1.3", "x", "-", |_: &Cx<'_>| fixed(A::Hardsigmoid), TRANS, BWD),
+    act!("hardtanh", "B1.4", "B1.4", "x", "lo=-1.0, hi=1.0", hardtanh, Exact, Exact),
+    act!("relu6", "B1.4", "B1.4", "x", "-", |_: &Cx<'_>| fixed(A::Relu6), Exact, Exact),
+    &[
+        k("softmax", "S1.7", "x", "axis=-1", "y", &["softmax"], |cx| softmax(cx, Softmax::Softmax))
+            .bound(Close(1e-6, 1e-7))
+            .sample(draw_axis),
+        k("softmax_backward", "S2.6", "dy, y", "axis=-1", "dx", &["softmax_bwd"], |cx| {
+            softmax_backward(cx, Softmax::Softmax)
+        })
+        .bound(Close(2e-6, 1e-6))
+        .grad_of("softmax"),
+    ],
+    &[
+        k("log_softmax", "B1.11", "x", "axis=-1", "y", &["softmax"], |cx| softmax(cx, Softmax::LogSoftmax))
+            .bound(Close(4.8e-7, 2e-6))
+            .sample(draw_axis),
+        k("log_softmax_backward", "B1.11", "dy, y", "axis=-1", "dx", &["softmax_bwd"], |cx| {
+            softmax_backward(cx, Softmax::LogSoftmax)
+        })
+        .bound(Close(1e-6, 2e-4))
+        .grad_of("log_softmax"),
+    ],
+];

@@ -1,0 +1,367 @@
+//! The kernel table: what every kernel name of the golden suites means in calls of the library.
+//!
+//! One row per name. Inputs, arguments and outputs are written as in `golden/INDEX.md` (a test compares them), so that an unknown name or
+//! argument is an error and not a silent skip.
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use serde_json::Value;
+use trefoil::DType;
+use trefoil::ops::Family;
+
+use crate::device::{Cx, R};
+use crate::random_cases::Sample;
+use crate::suite::{Case, HostTensor};
+
+mod activation;
+mod core;
+mod elementwise;
+mod gemm;
+mod index;
+mod loss;
+mod optimizer;
+mod random;
+mod reduce;
+mod shape;
+mod shape_grad;
+mod unary;
+
+/// How closely a device must agree with the CPU in f64, for f32 storage; 16-bit storage gets two of its own ULP on top.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Bound {
+    /// Equal values.
+    Exact,
+    /// Relative and absolute error.
+    Close(f64, f64),
+    /// A sum of K terms: (8 + log2 K) * 6e-8 times the same sum of magnitudes, beside the rounding of the result.
+    Sum,
+    /// Products over an axis of length K: (8 + sqrt K) * 6e-8 times the product of magnitudes, beside the rounding of the result.
+    Product,
+}
+
+/// A little more than the spacing of f32 at 1.
+pub const ULP32: f64 = 1.2e-7;
+/// One rounding.
+pub(crate) const ULP: Bound = Bound::Close(ULP32, 1.5e-45);
+/// Transcendental functions and activations: 4 ULP or 1e-7.
+pub(crate) const TRANS: Bound = Bound::Close(4.0 * ULP32, 1e-7);
+/// Gradients of smooth functions: a chain of a few roundings.
+pub(crate) const GRAD: Bound = Bound::Close(2e-6, 1e-6);
+
+/// Floating types that every device kernel stores.
+pub(crate) const FLOATS: &[DType] = &[DType::F32, DType::F16, DType::Bf16];
+/// Kernels whose data type does not matter.
+pub(crate) const F32: &[DType] = &[DType::F32];
+/// Integer kernels.
+pub(crate) const INTS: &[DType] = &[DType::I32, DType::I64, DType::U8];
+/// Movement: floats and integers.
+pub(crate) const ANY: &[DType] = &[DType::F32, DType::F16, DType::Bf16, DType::I32, DType::I64, DType::U8];
+
+/// Which arithmetic the reference of a random case uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Oracle {
+    /// Everything in f64 (operands rounded to the storage type first).
+    F64,
+    /// The same dtypes: where the definition itself depends on the storage type.
+    SameDtype,
+}
+
+/// One kernel name.
+#[derive(Debug, Clone, Copy)]
+pub struct Kernel {
+    /// Name in the suites.
+    pub name: &'static str,
+    /// Row of the specification.
+    pub row: &'static str,
+    /// Family of the operations it calls.
+    pub family: Family,
+    /// Inputs in order, as in the index.
+    pub inputs: &'static str,
+    /// Arguments with defaults, as in the index.
+    pub args: &'static str,
+    /// Outputs, as in the index.
+    pub outputs: &'static str,
+    /// Methods of the backend that it calls.
+    pub ops: &'static [&'static str],
+    /// The calls.
+    pub run: fn(&Cx<'_>) -> R,
+    /// Tolerance for random cases.
+    pub bound: Bound,
+    /// Storage types of random cases.
+    pub dtypes: &'static [DType],
+    /// Reference of random cases.
+    pub oracle: Oracle,
+    /// Draws inputs and arguments; `None` for gradients, which take theirs from the forward kernel.
+    pub sample: Option<fn(&mut Sample)>,
+    /// The forward kernel of a gradient.
+    pub forward: Option<&'static str>,
+}
+
+pub(crate) const fn k(
+    name: &'static str,
+    row: &'static str,
+    inputs: &'static str,
+    args: &'static str,
+    outputs: &'static str,
+    ops: &'static [&'static str],
+    run: fn(&Cx<'_>) -> R,
+) -> Kernel {
+    Kernel {
+        name,
+        row,
+        family: Family::Core,
+        inputs,
+        args,
+        outputs,
+        ops,
+        run,
+        bound: Bound::Exact,
+        dtypes: FLOATS,
+        oracle: Oracle::F64,
+        sample: None,
+        forward: None,
+    }
+}
+
+impl Kernel {
+    pub(crate) const fn bound(mut self, b: Bound) -> Self {
+        self.bound = b;
+        self
+    }
+    pub(crate) const fn dtypes(mut self, d: &'static [DType]) -> Self {
+        self.dtypes = d;
+        self
+    }
+    pub(crate) const fn same_dtype(mut self) -> Self {
+        self.oracle = Oracle::SameDtype;
+        self
+    }
+    pub(crate) const fn sample(mut self, f: fn(&mut Sample)) -> Self {
+        self.sample = Some(f);
+        self
+    }
+    pub(crate) const fn grad_of(mut self, forward: &'static str) -> Self {
+        self.forward = Some(forward);
+        self
+    }
+
+    /// Arguments that have a default.
+    pub fn defaults(&self) -> BTreeMap<String, Value> {
+        arguments(self.args).into_iter().filter_map(|(n, d)| Some((n.to_string(), d?))).collect()
+    }
+
+    /// What does not fit between a case and this row.
+    pub fn check(&self, case: &Case) -> Result<(), String> {
+        let args = arguments(self.args);
+        for name in case.args.keys() {
+            if !args.iter().any(|(n, _)| n == name) {
+                return Err(format!("argument {name} is unknown"));
+            }
+        }
+        for (name, default) in &args {
+            if default.is_none() && !case.args.contains_key(*name) {
+                return Err(format!("argument {name} is missing"));
+            }
+        }
+        let inputs = fields(self.inputs);
+        for (name, t) in &case.inputs {
+            let f =
+                inputs.iter().find(|f| f.matches(name)).ok_or_else(|| format!("input {name} is unknown"))?;
+            if !f.accepts(t.dtype) {
+                return Err(format!("input {name} has dtype {}", t.dtype));
+            }
+        }
+        for f in inputs.iter().filter(|f| !f.optional && !f.list) {
+            if case.input(f.name).is_none() && case.error.is_none() {
+                return Err(format!("input {} is missing", f.name));
+            }
+        }
+        let outputs = fields(self.outputs);
+        for name in case.expected.keys().chain(case.accumulate.keys()) {
+            if !outputs.iter().any(|f| f.matches(name)) {
+                return Err(format!("output {name} is unknown"));
+            }
+        }
+        match case.strides.keys().find(|n| case.input(n).is_none()) {
+            Some(n) => Err(format!("strides of {n}, which is no input")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// An input or output of a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Field {
+    /// Name without list numbers.
+    pub name: &'static str,
+    /// `data`, `f32`, `idx`, or dtype names separated by `/`.
+    pub kind: &'static str,
+    /// May be absent.
+    pub optional: bool,
+    /// A list name0, name1, ...
+    pub list: bool,
+}
+
+impl Field {
+    /// Whether a tensor name belongs to this field.
+    pub fn matches(&self, name: &str) -> bool {
+        if !self.list {
+            return name == self.name;
+        }
+        name.strip_prefix(self.name).is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
+    }
+
+    fn accepts(&self, dtype: DType) -> bool {
+        match self.kind {
+            "data" => true, // targets, ids and gradients of another storage type are listed without a type
+            "idx" => dtype.is_index(),
+            "f32" => dtype == DType::F32 || dtype == DType::F64,
+            kinds => kinds.split('/').any(|k| k == dtype.name()),
+        }
+    }
+}
+
+/// Parses the notation of the index: `x`, `[mask:u8]`, `x0, x1, ...:idx`.
+pub fn fields(spec: &'static str) -> Vec<Field> {
+    let mut out: Vec<Field> = Vec::new();
+    for token in spec.split(", ").filter(|t| !t.is_empty() && *t != "-") {
+        let optional = token.starts_with('[');
+        let token = token.trim_matches(['[', ']']);
+        let (name, kind) = token.split_once(':').unwrap_or((token, "data"));
+        if name == "..." {
+            out.pop();
+            if let Some(first) = out.last_mut() {
+                first.name = first.name.trim_end_matches('0');
+                first.list = true;
+                first.kind = kind;
+            }
+            continue;
+        }
+        out.push(Field { name, kind, optional, list: false });
+    }
+    out
+}
+
+/// Parses `lr, wd=0.0`: names with their defaults.
+pub fn arguments(spec: &'static str) -> Vec<(&'static str, Option<Value>)> {
+    spec.split(", ")
+        .filter(|t| !t.is_empty() && *t != "-")
+        .map(|t| match t.split_once('=') {
+            Some((n, d)) => (n, serde_json::from_str(d).ok()),
+            None => (t, None),
+        })
+        .collect()
+}
+
+const FAMILIES: &[(Family, &[&[&[Kernel]]])] = &[
+    (Family::Core, &[core::ROWS]),
+    (Family::Elementwise, &[elementwise::ROWS, unary::ROWS]),
+    (Family::Activation, &[activation::ROWS]),
+    (Family::Reduce, &[reduce::ROWS]),
+    (Family::Shape, &[shape::ROWS, shape_grad::ROWS]),
+    (Family::Index, &[index::ROWS]),
+    (Family::Gemm, &[gemm::ROWS]),
+    (Family::Loss, &[loss::ROWS]),
+    (Family::Optimizer, &[optimizer::ROWS]),
+    (Family::Random, &[random::ROWS]),
+];
+
+/// Every kernel name that this library serves.
+pub static KERNELS: LazyLock<Vec<Kernel>> = LazyLock::new(|| {
+    let mut all = Vec::new();
+    for (family, tables) in FAMILIES {
+        for row in tables.iter().flat_map(|t| t.iter()).flat_map(|rows| rows.iter()) {
+            all.push(Kernel { family: *family, ..*row });
+        }
+    }
+    all
+});
+
+/// The row of that name.
+pub fn find(name: &str) -> Option<&'static Kernel> {
+    KERNELS.iter().find(|k| k.name == name)
+}
+
+/// Names that the copied suites hold beside those of this library: families that it does not have yet. `run-cases` fails on them.
+pub const PENDING: &[&str] = &[
+    "prelu",
+    "prelu_backward",
+    "glu",
+    "glu_backward",
+    "geglu",
+    "geglu_backward",
+    "swiglu",
+    "swiglu_backward",
+    "reglu",
+    "reglu_backward",
+    "scaled_masked_softmax",
+    "scaled_masked_softmax_backward",
+    "smooth_l1_loss",
+    "smooth_l1_backward",
+    "bce_loss",
+    "bce_backward",
+    "focal_loss",
+    "focal_loss_backward",
+    "triplet_loss",
+    "triplet_loss_backward",
+    "contrastive_loss",
+    "contrastive_loss_backward",
+    "rmsprop_step",
+    "adagrad_step",
+    "lars_step",
+    "lamb_step",
+    "embedding_forward",
+    "embedding_backward",
+    "gemm_quantised",
+    "gemm_w8a8",
+    "gemm_fp8",
+    "layernorm_relu",
+    "layernorm_relu_backward",
+    "layernorm_gelu",
+    "layernorm_gelu_backward",
+    "residual_layernorm",
+    "residual_layernorm_backward",
+    "bias_dropout",
+    "bias_dropout_backward",
+];
+
+/// Shapes of `a` and `b` broadcast, or `a` where they do not fit (so that the library gets to refuse them).
+pub(crate) fn broadcast(a: &[usize], b: &[usize]) -> Vec<usize> {
+    trefoil::broadcast_shapes(a, b).map_or_else(|_| a.to_vec(), |d| d.to_vec())
+}
+
+/// Bytes of one element of `dtype` with this value.
+pub(crate) fn element(dtype: DType, value: f64) -> Vec<u8> {
+    HostTensor::from_f64(dtype, &[1], &[value]).bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notation() {
+        let f = fields("x, idx0, idx1, ...:idx, [v:f32]");
+        assert_eq!(f.len(), 3);
+        assert!(f[1].list && f[1].matches("idx12") && !f[1].matches("idx") && f[1].kind == "idx");
+        assert!(f[2].optional && f[2].kind == "f32");
+        assert_eq!(arguments("lr, wd=0.5, mode=\"none\"")[1].1, Some(Value::from(0.5)));
+    }
+
+    #[test]
+    fn names_are_unique_and_not_pending() {
+        for (i, k) in KERNELS.iter().enumerate() {
+            assert!(KERNELS[..i].iter().all(|o| o.name != k.name), "{} twice", k.name);
+            assert!(!PENDING.contains(&k.name), "{} is pending and served", k.name);
+            assert!(
+                k.sample.is_some() != k.forward.is_some(),
+                "{}: either a sampler or a forward kernel",
+                k.name
+            );
+            if let Some(f) = k.forward {
+                assert!(find(f).is_some_and(|f| f.sample.is_some()), "{}: forward {f}", k.name);
+            }
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! Optimizer steps and clipping.
+
+use trefoil::ops::*;
+use trefoil::{DType, ViewMut};
+
+use super::Bound::{Close, Exact};
+use super::{Kernel, k};
+use crate::device::{Cx, R};
+use crate::random_cases::Dom::{Any, Positive};
+use crate::random_cases::Sample;
+
+/// `steps` consecutive calls with t = step, step + 1, ...; the gradients carry a leading axis of that length. Every second call reads
+/// its learning rate and step count from device memory.
+fn steps(cx: &Cx<'_>, rule: OptimRule) -> R {
+    let g = cx.x("g")?;
+    let w = cx.inout("w", "w")?;
+    let shape = w.v().shape().to_vec();
+    let acc = w.dtype().accumulator();
+    let mut state = Vec::new();
+    for name in rule.states() {
+        state.push(match cx.opt(name) {
+            Some(_) => cx.inout(name, name)?,
+            None => cx.zeroed(name, acc, &shape)?,
+        });
+    }
+    let copy = match cx.opt_dtype("copy")? {
+        Some(d) => Some(cx.out("w_copy", d, &shape)?),
+        None => None,
+    };
+    let (lr, first) = (cx.f("lr")?, cx.n("step")?);
+    let mut dev_lr = cx.scratch(DType::F32, 1)?;
+    let mut dev_step = cx.scratch(DType::I64, 1)?;
+    cx.gpu.write_bytes(dev_lr.view_mut(), &(lr as f32).to_le_bytes())?;
+    for i in 0..cx.n("steps")? {
+        let t = first + i;
+        let mut step = Step::host(lr, t as u64);
+        if i % 2 == 1 {
+            cx.gpu.write_bytes(dev_step.view_mut(), &(t as i64).to_le_bytes())?;
+            step.lr = Scalar::Device(dev_lr.view());
+            step.step = Scalar::Device(dev_step.view());
+        }
+        step.maximize = cx.b("maximize")?;
+        step.inv_scale = cx.opt("inv_scale");
+        step.found_inf = cx.opt("found_inf");
+        let mut slots = [ParamSlot {
+            w: w.m(),
+            g: g.map("steps", |l| l.select(0, i))?,
+            state: [state.first().map(|t| t.m()), state.get(1).map(|t| t.m())],
+            copy: copy.as_ref().map(|t| t.m()),
+        }];
+        cx.gpu.optimizer_step(&rule, &step, &mut slots)?;
+    }
+    Ok(())
+}
+
+fn sgd(cx: &Cx<'_>) -> R {
+    steps(cx, OptimRule::Sgd { wd: cx.f("wd")? })
+}
+
+fn momentum(cx: &Cx<'_>) -> R {
+    let (mu, damp, wd, nesterov) = (cx.f("mu")?, cx.f("damp")?, cx.f("wd")?, cx.b("nesterov")?);
+    steps(cx, OptimRule::Momentum { mu, damp, wd, nesterov })
+}
+
+fn nag(cx: &Cx<'_>) -> R {
+    steps(cx, OptimRule::Momentum { mu: cx.f("mu")?, damp: 0.0, wd: cx.f("wd")?, nesterov: true })
+}
+
+fn adam(cx: &Cx<'_>) -> R {
+    steps(cx, OptimRule::Adam { b1: cx.f("b1")?, b2: cx.f("b2")?, eps: cx.f("eps")?, wd: cx.f("wd")? })
+}
+
+fn adamw(cx: &Cx<'_>) -> R {
+    steps(cx, OptimRule::AdamW { b1: cx.f("b1")?, b2: cx.f("b2")?, eps: cx.f("eps")?, wd: cx.f("wd")? })
+}
+
+/// Copies of the gradients, changed in place.
+fn gradients(cx: &Cx<'_>) -> R<Vec<std::rc::Rc<crate::device::Tensor>>> {
+    (0..cx.list("g").len()).map(|i| cx.inout(&format!("g{i}"), &format!("g{i}"))).collect()
+}
+
+fn clip_norm(cx: &Cx<'_>) -> R {
+    let g = gradients(cx)?;
+    let total = cx.out("total", DType::F32, &[])?;
+    let mut views: Vec<ViewMut<'_>> = g.iter().map(|t| t.m()).collect();
+    let p = ClipNorm::new(cx.f("max_norm")?).degree(cx.f("p")?);
+    Ok(cx.gpu.clip_grad_norm(&p, &mut views, total.m())?)
+}
+
+fn clip_value(cx: &Cx<'_>) -> R {
+    let g = gradients(cx)?;
+    let mut views: Vec<ViewMut<'_>> = g.iter().map(|t| t.m()).collect();
+    Ok(cx.gpu.clip_grad_value(cx.f("c")?, &mut views)?)
+}
+
+fn draw(s: &mut Sample, states: &[&str]) {
+    let shape = s.shape();
+    // Parameters in 16 bits are rounded after each step, which the reference in f64 does not follow: one step.
+    let steps = if s.dtype.is_half() { 1 } else { 3 };
+    let g = [&[steps], &shape[..]].concat();
+    s.put("w", &shape, Any);
+    s.put("g", &g, Any);
+    let f32 = DType::F32;
+    for n in states {
+        s.typed(n, f32, &shape, Positive);
+    }
+    if s.coin() {
+        s.typed("inv_scale", f32, &[], Positive);
+        s.typed("found_inf", f32, &[], crate::random_cases::Dom::Zero);
+    }
+    s.arg("lr", 0.01);
+    s.arg("wd", 0.1);
+    s.arg("steps", steps);
+    s.arg("step", 2);
+    let up = s.coin();
+    s.arg("maximize", up);
+    // A master copy in f32 may be mirrored in 16 bits.
+    if s.dtype == f32 && s.coin() {
+        let to = ["f16", "bf16"][s.below(2)];
+        s.arg("copy", to);
+    }
+}
+
+fn draw_grads(s: &mut Sample) {
+    for i in 0..1 + s.below(4) {
+        let shape = s.shape();
+        s.put(&format!("g{i}"), &shape, Any);
+    }
+}
+
+const OPT: super::Bound = Close(1e-5, 1e-6);
+const STEP: &[&str] = &["optimizer_step"];
+
+pub(super) const ROWS: &[&[Kernel]] = &[
+    &[
+        k(
+            "sgd_step",
+            "S8.1",
+            "w, g, [inv_scale:f32], [found_inf:f32]",
+            "lr, wd=0.0, steps=1, step=1, maximize=false, copy=null",
+            "w, [w_copy]",
+            STEP,
+            sgd,
+        )
+        .bound(OPT)
+        .sample(|s| draw(s, &[])),
+        k(
+            "sgd_momentum_update",
+            "S8.2",
+            "w, g, [v:f32], [inv_scale:f32], [found_inf:f32]",
+            "lr, mu=0.9, damp=0.0, wd=0.0, nesterov=false, steps=1, step=1, maximize=false, copy=null",
+            "w, [v:f32], [w_copy]",
+            STEP,
+            momentum,
+        )
+        .bound(OPT)
+        .sample(|s| draw(s, &["v"])),
+        k(
+            "nag_step",
+            "S8.7",
+            "w, g, [v:f32], [inv_scale:f32], [found_inf:f32]",
+            "lr, mu=0.9, wd=0.0, steps=1, step=1, maximize=false, copy=null",
+            "w, [v:f32], [w_copy]",
+            STEP,
+            nag,
+        )
+        .bound(OPT)
+        .sample(|s| draw(s, &["v"])),
+        k(
+            "adam_step",
+            "S8.3",
+            "w, g, [m:f32], [v:f32], [inv_scale:f32], [found_inf:f32]",
+            "lr=0.001, b1=0.9, b2=0.999, eps=1e-08, wd=0.0, steps=1, step=1, maximize=false, copy=null",
+            "w, [m:f32], [v:f32], [w_copy]",
+            STEP,
+            adam,
+        )
+        .bound(OPT)
+        .sample(|s| draw(s, &["m", "v"])),
+        k(
+            "adamw_step",
+            "S8.4",
+            "w, g, [m:f32], [v:f32], [inv_scale:f32], [found_inf:f32]",
+            "lr=0.001, b1=0.9, b2=0.999, eps=1e-08, wd=0.01, steps=1, step=1, maximize=false, copy=null",
+            "w, [m:f32], [v:f32], [w_copy]",
+            STEP,
+            adamw,
+        )
+        .bound(OPT)
+        .sample(|s| draw(s, &["m", "v"])),
+    ],
+    &[
+        k(
+            "gradient_clip_norm",
+            "S8.10",
+            "g0, g1, ...",
+            "max_norm, p=2.0",
+            "total, g0, g1, ...",
+            &["clip_grad_norm"],
+            clip_norm,
+        )
+        .bound(Close(1e-5, 1e-7))
+        .sample(|s| {
+            draw_grads(s);
+            s.arg("max_norm", 1.5);
+            let p = [
+                serde_json::json!(2.0),
+                serde_json::json!(1.0),
+                serde_json::json!("inf"),
+                serde_json::json!(3.0),
+            ][s.below(4)]
+            .clone();
+            s.arg("p", p);
+        }),
+        k(
+            "gradient_clip_value",
+            "S8.11",
+            "g0, g1, ...",
+            "c",
+            "g0, g1, ...",
+            &["clip_grad_value"],
+            clip_value,
+        )
+        .bound(Exact)
+        .sample(|s| {
+            draw_grads(s);
+            s.arg("c", 0.5);
+        }),
+    ],
+];

@@ -1,0 +1,655 @@
+//! Movement and creation. What a layout expresses is a view plus a strided copy.
+
+use trefoil::ops::*;
+use trefoil::{DType, Layout, View};
+
+use super::Bound::Close;
+use super::{ANY, F32, Kernel, ULP32, element, k};
+use crate::device::{Cx, Fail, R};
+use crate::random_cases::Dom::Any;
+use crate::random_cases::Sample;
+
+/// Copies a view into a fresh contiguous output.
+fn copy(cx: &Cx<'_>, name: &str, x: View<'_>) -> R {
+    let y = cx.like(name, &x)?;
+    Ok(cx.gpu.strided_copy(x, y.g())?)
+}
+
+/// The output is a view of the input `x`.
+fn view_of(cx: &Cx<'_>, what: &'static str, f: impl FnOnce(&Layout) -> Option<Layout>) -> R {
+    copy(cx, "y", cx.x("x")?.map(what, f)?)
+}
+
+/// A contiguous version of `x` where its strides forbid the new shape.
+pub(super) fn reshape_into(cx: &Cx<'_>, x: View<'_>, shape: &[usize], name: &str) -> R {
+    if x.layout().reshape(shape).is_some() || x.is_contiguous() {
+        return copy(cx, name, x.reshape(shape)?);
+    }
+    let mut tmp = cx.scratch(x.dtype(), x.numel())?;
+    cx.gpu.strided_copy(x, tmp.shaped_mut(x.shape())?.into())?;
+    copy(cx, name, tmp.view().reshape(shape)?)
+}
+
+fn reshape(cx: &Cx<'_>) -> R {
+    let x = cx.x("x")?;
+    let wanted = cx.ints("shape")?;
+    let known: i64 = wanted.iter().filter(|&&n| n >= 0).product();
+    let rest = if known > 0 { x.numel() as i64 / known } else { 0 };
+    let shape: Vec<usize> = wanted.iter().map(|&n| if n < 0 { rest as usize } else { n as usize }).collect();
+    reshape_into(cx, x, &shape, "y")
+}
+
+fn expand(cx: &Cx<'_>) -> R {
+    copy(cx, "y", cx.x("x")?.broadcast_to(&cx.dims("shape")?)?)
+}
+
+fn squeeze(cx: &Cx<'_>) -> R {
+    let mut axes = cx.dims("axes")?;
+    axes.sort_unstable();
+    view_of(cx, "axes", |l| axes.iter().rev().try_fold(*l, |l, &a| l.squeeze(a)))
+}
+
+pub(super) fn span(cx: &Cx<'_>, size: usize) -> R<(usize, usize, usize)> {
+    Ok((cx.n("start")?, cx.opt_n("end")?.unwrap_or(size), cx.n("step")?))
+}
+
+fn slice(cx: &Cx<'_>) -> R {
+    let x = cx.x("x")?;
+    let axis = cx.axis("axis", x.shape().len())?;
+    let (start, end, step) = span(cx, x.shape().get(axis).copied().unwrap_or(0))?;
+    view_of(cx, "axis", |l| l.slice(axis, start, end, step))
+}
+
+fn set_slice(cx: &Cx<'_>) -> R {
+    let v = cx.x("v")?;
+    let y = cx.inout("y", "y")?;
+    let axis = cx.axis("axis", v.shape().len())?;
+    let (start, step) = (cx.n("start")?, cx.n("step")?);
+    let end = start + (v.shape()[axis].max(1) - 1) * step + v.shape()[axis].min(1);
+    let part = y.m().map("start", |l| l.slice(axis, start, end, step))?;
+    Ok(cx.gpu.strided_copy(v, part.into())?)
+}
+
+fn concat(cx: &Cx<'_>) -> R {
+    let xs = cx.list("x");
+    let axis = cx.axis("axis", xs[0].shape().len())?;
+    let mut shape = xs[0].shape().to_vec();
+    shape[axis] = xs.iter().map(|x| x.shape()[axis]).sum();
+    let y = cx.out("y", xs[0].dtype(), &shape)?;
+    Ok(cx.gpu.concat(axis, &xs, y.m())?)
+}
+
+fn stack(cx: &Cx<'_>) -> R {
+    let axis = cx.n("axis")?;
+    let xs = cx
+        .list("x")
+        .into_iter()
+        .map(|x| x.map("axis", |l| l.unsqueeze(axis)))
+        .collect::<Result<Vec<_>, _>>()?;
+    let mut shape = xs[0].shape().to_vec();
+    shape[axis] = xs.len();
+    let y = cx.out("y", xs[0].dtype(), &shape)?;
+    Ok(cx.gpu.concat(axis, &xs, y.m())?)
+}
+
+/// Parts of `x` along an axis; all parts must be used up.
+pub(super) fn split_into(cx: &Cx<'_>, x: View<'_>, name: &str) -> R {
+    let axis = cx.axis("axis", x.shape().len())?;
+    let sizes = cx.dims("sizes")?;
+    if sizes.iter().sum::<usize>() != x.shape()[axis] {
+        return Err(trefoil::GpuError::invalid(
+            "split",
+            "sizes",
+            "sizes that add up to the axis",
+            format!("{sizes:?}"),
+        )
+        .into());
+    }
+    let mut at = 0;
+    for (i, &n) in sizes.iter().enumerate() {
+        copy(cx, &format!("{name}{i}"), x.map("sizes", |l| l.narrow(axis, at, n))?)?;
+        at += n;
+    }
+    Ok(())
+}
+
+fn unstack(cx: &Cx<'_>) -> R {
+    let x = cx.x("x")?;
+    let axis = cx.n("axis")?;
+    for i in 0..x.shape()[axis] {
+        copy(cx, &format!("y{i}"), x.map("axis", |l| l.select(axis, i))?)?;
+    }
+    Ok(())
+}
+
+/// The view [r0, n0, r1, n1, ...] of a tensor [r0*n0, r1*n1, ...].
+pub(super) fn tiles(shape: &[usize], repeats: &[usize]) -> Vec<usize> {
+    repeats.iter().zip(shape).flat_map(|(&r, &n)| [r, n]).collect()
+}
+
+/// Shape of `x` with leading ones, so that it has one axis per repeat.
+pub(super) fn padded(shape: &[usize], rank: usize) -> Vec<usize> {
+    let mut s = vec![1; rank.saturating_sub(shape.len())];
+    s.extend(shape);
+    s
+}
+
+fn repeat(cx: &Cx<'_>) -> R {
+    let x = cx.x("x")?;
+    let repeats = cx.dims("repeats")?;
+    let shape = padded(x.shape(), repeats.len());
+    let once: Vec<usize> = shape.iter().flat_map(|&n| [1, n]).collect();
+    let out: Vec<usize> = shape.iter().zip(&repeats).map(|(n, r)| n * r).collect();
+    let y = cx.out("y", x.dtype(), &out)?;
+    let from = x.reshape(&once)?.broadcast_to(&tiles(&shape, &repeats))?;
+    Ok(cx.gpu.strided_copy(from, y.m().reshape(&tiles(&shape, &repeats))?.into())?)
+}
+
+fn repeat_interleave(cx: &Cx<'_>) -> R {
+    let x = cx.x("x")?;
+    let axis = cx.axis("axis", x.shape().len())?;
+    let mut shape = x.shape().to_vec();
+    let counts = cx.opt("counts");
+    let repeats = cx.opt_n("repeats")?.unwrap_or(0);
+    shape[axis] = match counts {
+        Some(_) => cx.host_i64("counts")?.iter().sum::<i64>() as usize,
+        None => shape[axis] * repeats,
+    };
+    let y = cx.out("y", x.dtype(), &shape)?;
+    Ok(cx.gpu.repeat_interleave(axis, repeats, counts, x, y.m())?)
+}
+
+fn flip(cx: &Cx<'_>) -> R {
+    let x = cx.x("x")?;
+    let y = cx.like("y", &x)?;
+    Ok(cx.gpu.flip(&cx.dims("axes")?, x, y.g())?)
+}
+
+fn roll(cx: &Cx<'_>) -> R {
+    let x = cx.x("x")?;
+    let y = cx.like("y", &x)?;
+    let shifts: Vec<isize> = cx.ints("shifts")?.into_iter().map(|s| s as isize).collect();
+    Ok(cx.gpu.roll(&shifts, &cx.dims("axes")?, x, y.g())?)
+}
+
+/// Mode and pads per axis; the argument lists the last axis first.
+pub(super) fn pads(cx: &Cx<'_>, rank: usize) -> R<(PadMode, Vec<(isize, isize)>)> {
+    let flat = cx.ints("pad")?;
+    let mut pads = vec![(0, 0); rank];
+    for (i, p) in flat.chunks_exact(2).enumerate() {
+        let axis = rank.checked_sub(i + 1).ok_or_else(|| Fail::Case("more pads than axes".into()))?;
+        pads[axis] = (p[0] as isize, p[1] as isize);
+    }
+    let mode = match cx.s("mode")?.as_str() {
+        "constant" => PadMode::Constant(cx.f("value")?),
+        "reflect" => PadMode::Reflect,
+        "replicate" => PadMode::Replicate,
+        "circular" => PadMode::Circular,
+        m => return Err(Fail::Case(format!("mode {m} is unknown"))),
+    };
+    Ok((mode, pads))
+}
+
+fn pad(cx: &Cx<'_>) -> R {
+    let x = cx.x("x")?;
+    let (mode, pads) = pads(cx, x.shape().len())?;
+    let shape: Vec<usize> =
+        x.shape().iter().zip(&pads).map(|(&n, p)| (n as isize + p.0 + p.1).max(0) as usize).collect();
+    let y = cx.out("y", x.dtype(), &shape)?;
+    Ok(cx.gpu.pad(mode, &pads, x, y.m())?)
+}
+
+fn unfold(cx: &Cx<'_>) -> R {
+    let axis = cx.axis("axis", cx.x("x")?.shape().len())?;
+    let (size, step) = (cx.n("size")?, cx.n("step")?);
+    view_of(cx, "size", |l| l.unfold(axis, size, step))
+}
+
+fn triangle(cx: &Cx<'_>, side: Triangle) -> R {
+    let x = cx.x("x")?;
+    let y = cx.like("y", &x)?;
+    Ok(cx.gpu.triangle(side, cx.i("k")? as isize, x, y.g())?)
+}
+
+/// Zeros with `x` on diagonal k of the last two axes.
+pub(super) fn embed(cx: &Cx<'_>, x: View<'_>, kth: isize, name: &str) -> R {
+    let mut shape = x.shape().to_vec();
+    let n = shape.pop().unwrap_or(1) + kth.unsigned_abs();
+    shape.extend([n, n]);
+    let y = cx.out(name, x.dtype(), &shape)?;
+    let r = shape.len();
+    cx.gpu.fill(0.0, y.m())?;
+    let part = y.m().map("k", |l| l.diagonal(kth, r - 2, r - 1))?;
+    Ok(cx.gpu.strided_copy(x, part.into())?)
+}
+
+fn diag(cx: &Cx<'_>) -> R {
+    let x = cx.x("x")?;
+    let kth = cx.i("k")? as isize;
+    match x.shape().len() {
+        1 => embed(cx, x, kth, "y"),
+        _ => view_of(cx, "k", |l| l.diagonal(kth, 0, 1)),
+    }
+}
+
+fn diagonal(cx: &Cx<'_>) -> R {
+    let rank = cx.x("x")?.shape().len();
+    let (kth, a, b) = (cx.i("k")? as isize, cx.axis("axis1", rank)?, cx.axis("axis2", rank)?);
+    view_of(cx, "k", |l| l.diagonal(kth, a, b))
+}
+
+fn eye(cx: &Cx<'_>) -> R {
+    let n = cx.n("n")?;
+    let m = cx.opt_n("m")?.unwrap_or(n);
+    let y = cx.out("y", cx.dtype, &[n, m])?;
+    cx.gpu.fill(0.0, y.m())?;
+    Ok(cx.gpu.fill(1.0, y.m().map("k", |l| l.diagonal(0, 0, 1))?)?)
+}
+
+/// Views that shuffle [N, C*r*r, H, W] into [N, C, H*r, W*r]: (shape to split into, permutation, output shape).
+pub(super) fn pixel_plan(s: &[usize], r: usize) -> ([usize; 6], [usize; 6], [usize; 4]) {
+    let c = s[1] / (r * r);
+    ([s[0], c, r, r, s[2], s[3]], [0, 1, 4, 2, 5, 3], [s[0], c, s[2] * r, s[3] * r])
+}
+
+/// The inverse of [`pixel_plan`].
+pub(super) fn unpixel_plan(s: &[usize], r: usize) -> ([usize; 6], [usize; 6], [usize; 4]) {
+    let (h, w) = (s[2] / r, s[3] / r);
+    ([s[0], s[1], h, r, w, r], [0, 1, 3, 5, 2, 4], [s[0], s[1] * r * r, h, w])
+}
+
+/// Splits, permutes and copies into an output of another shape.
+pub(super) fn shuffle(
+    cx: &Cx<'_>,
+    x: View<'_>,
+    name: &str,
+    split: &[usize],
+    perm: &[usize],
+    out: &[usize],
+) -> R {
+    let from = x.reshape(split)?.map("perm", |l| l.permute(perm))?;
+    let y = cx.out(name, x.dtype(), out)?;
+    let to: Vec<usize> = from.shape().to_vec();
+    Ok(cx.gpu.strided_copy(from, y.m().reshape(&to)?.grad(false))?)
+}
+
+fn pixel_shuffle(cx: &Cx<'_>) -> R {
+    let x = cx.x("x")?;
+    let (split, perm, out) = pixel_plan(x.shape(), cx.n("r")?);
+    shuffle(cx, x, "y", &split, &perm, &out)
+}
+
+fn pixel_unshuffle(cx: &Cx<'_>) -> R {
+    let x = cx.x("x")?;
+    let (split, perm, out) = unpixel_plan(x.shape(), cx.n("r")?);
+    shuffle(cx, x, "y", &split, &perm, &out)
+}
+
+/// [N, g, C/g, rest] with the middle axes exchanged.
+pub(super) fn channels(cx: &Cx<'_>, x: View<'_>, groups: usize, name: &str) -> R {
+    let s = x.shape().to_vec();
+    let rest: usize = s[2..].iter().product();
+    shuffle(cx, x, name, &[s[0], groups, s[1] / groups, rest], &[0, 2, 1, 3], &s)
+}
+
+fn meshgrid(cx: &Cx<'_>) -> R {
+    let xs = cx.list("x");
+    let mut shape: Vec<usize> = xs.iter().map(|x| x.numel()).collect();
+    let xy = match cx.s("indexing")?.as_str() {
+        "ij" => false,
+        "xy" => true,
+        i => return Err(Fail::Case(format!("indexing {i} is unknown"))),
+    };
+    if xy {
+        shape.swap(0, 1);
+    }
+    for (i, x) in xs.iter().enumerate() {
+        let axis = if xy && i < 2 { 1 - i } else { i };
+        let mut one = vec![1; xs.len()];
+        one[axis] = x.numel();
+        copy(cx, &format!("y{i}"), x.reshape(&one)?.broadcast_to(&shape)?)?;
+    }
+    Ok(())
+}
+
+fn cartesian(cx: &Cx<'_>) -> R {
+    let xs = cx.list("x");
+    let shape: Vec<usize> = xs.iter().map(|x| x.numel()).collect();
+    let total = shape.iter().product();
+    let y = cx.out("y", cx.dtype, &[total, xs.len()])?;
+    for (i, x) in xs.iter().enumerate() {
+        let mut one = vec![1; xs.len()];
+        one[i] = x.numel();
+        let column = y.m().map("axis", |l| l.select(1, i))?.reshape(&shape)?;
+        cx.gpu.strided_copy(x.reshape(&one)?.broadcast_to(&shape)?, column.into())?;
+    }
+    Ok(())
+}
+
+fn permute(cx: &Cx<'_>) -> R {
+    let perm = cx.dims("perm")?;
+    view_of(cx, "perm", |l| l.permute(&perm))
+}
+
+fn transpose(cx: &Cx<'_>) -> R {
+    let r = cx.x("x")?.shape().len();
+    view_of(cx, "axis", |l| l.transpose(r - 2, r - 1))
+}
+
+fn strided_copy(cx: &Cx<'_>) -> R {
+    copy(cx, "y", cx.x("x")?)
+}
+
+fn fill(cx: &Cx<'_>, value: f64) -> R {
+    let y = cx.out("y", cx.dtype, &cx.dims("shape")?)?;
+    Ok(cx.gpu.fill(value, y.m())?)
+}
+
+fn fill_buffer(cx: &Cx<'_>) -> R {
+    let y = cx.out("y", cx.dtype, &cx.dims("shape")?)?;
+    let pattern = match cx.dtype {
+        DType::I64 => cx.i("value")?.to_le_bytes().to_vec(),
+        d => element(d, cx.f("value")?),
+    };
+    Ok(cx.gpu.fill_bytes(&pattern, y.m())?)
+}
+
+fn arange(cx: &Cx<'_>) -> R {
+    let (start, end, step) = (cx.f("start")?, cx.f("end")?, cx.f("step")?);
+    // A step of 0 has no length: the library gets to refuse it.
+    let n = if step == 0.0 { 1 } else { ((end - start) / step).ceil().max(0.0) as usize };
+    let y = cx.out("y", cx.dtype, &[n])?;
+    Ok(cx.gpu.arange(start, step, y.m())?)
+}
+
+fn linspace(cx: &Cx<'_>) -> R {
+    let y = cx.out("y", cx.dtype, &[cx.n("n")?])?;
+    Ok(cx.gpu.linspace(cx.f("start")?, cx.f("end")?, y.m())?)
+}
+
+fn draw(s: &mut Sample, rank: usize) {
+    let shape = s.ranked(rank);
+    s.put("x", &shape, Any);
+}
+
+fn draw_any(s: &mut Sample) {
+    let shape = s.shape();
+    s.put("x", &shape, Any);
+}
+
+fn draw_axis(s: &mut Sample) -> usize {
+    draw_any(s);
+    let rank = s.rank_of("x");
+    let axis = s.below(rank);
+    s.arg("axis", axis);
+    axis
+}
+
+fn draw_list(s: &mut Sample) {
+    for i in 0..3 {
+        let n = 1 + s.below(6);
+        s.put(&format!("x{i}"), &[n], Any);
+    }
+}
+
+fn draw_pad(s: &mut Sample) {
+    let mut shape = s.ranked(3);
+    shape.iter_mut().for_each(|n| *n = (*n).max(4));
+    s.put("x", &shape, Any);
+    let mode = ["constant", "reflect", "replicate", "circular"][s.below(4)];
+    s.arg("mode", mode);
+    let p: Vec<usize> = (0..4).map(|_| s.below(4)).collect();
+    s.arg("pad", p);
+}
+
+macro_rules! row {
+    ($name:literal, $row:literal, $args:literal, $ops:expr, $run:expr, $sample:expr) => {
+        k($name, $row, "x", $args, "y", $ops, $run).dtypes(ANY).sample($sample)
+    };
+}
+
+const COPY: &[&str] = &["strided_copy"];
+
+pub(super) const ROWS: &[&[Kernel]] = &[
+    &[
+        row!("reshape", "T4.1", "shape", COPY, reshape, |s| {
+            draw(s, 3);
+            let n = s.shape_of("x");
+            s.arg("shape", vec![n[1] * n[0], n[2]]);
+        }),
+        row!("expand", "T4.1", "shape", COPY, expand, |s| {
+            let mut n = s.ranked(3);
+            let to = n.clone();
+            let axis = s.below(3);
+            n[axis] = 1;
+            s.put("x", &n, Any);
+            s.arg("shape", to);
+        }),
+        row!("squeeze", "T4.1", "axes", COPY, squeeze, |s| {
+            let n = s.size();
+            s.put("x", &[1, n, 1], Any);
+            s.arg("axes", vec![0, 2]);
+        }),
+        row!("slice", "T4.2", "axis, start=0, end=null, step=1", COPY, slice, |s| {
+            let axis = draw_axis(s);
+            let n = s.shape_of("x")[axis];
+            let start = s.below(n + 1);
+            let step = 1 + s.below(3);
+            s.arg("start", start);
+            s.arg("step", step);
+        }),
+    ],
+    &[k("set_slice", "T4.3", "y, v", "axis, start=0, step=1", "y", COPY, set_slice).dtypes(ANY).sample(
+        |s| {
+            let mut n = s.ranked(2);
+            n[1] += 4;
+            s.put("y", &n, Any);
+            let m = 1 + s.below(2);
+            s.put("v", &[n[0], m], Any);
+            s.arg("axis", 1);
+            s.arg("start", 1);
+            s.arg("step", 2);
+        },
+    )],
+    &[
+        k("concat", "T4.4", "x0, x1, ...", "axis", "y", &["concat"], concat).dtypes(ANY).sample(|s| {
+            let n = s.ranked(3);
+            let axis = s.below(3);
+            for i in 0..1 + s.below(4) {
+                let mut m = n.clone();
+                m[axis] = s.below(9);
+                s.put(&format!("x{i}"), &m, Any);
+            }
+            s.arg("axis", axis);
+        }),
+        k("split", "T4.5", "x", "axis, sizes", "y0, y1, ...", COPY, |cx| split_into(cx, cx.x("x")?, "y"))
+            .dtypes(ANY)
+            .sample(|s| {
+                let axis = draw_axis(s);
+                let n = s.shape_of("x")[axis];
+                let first = s.below(n + 1);
+                s.arg("sizes", vec![first, 0, n - first]);
+            }),
+        k("stack", "T4.5", "x0, x1, ...", "axis=0", "y", &["concat"], stack).dtypes(ANY).sample(|s| {
+            let n = s.ranked(2);
+            for i in 0..3 {
+                s.put(&format!("x{i}"), &n, Any);
+            }
+            let axis = s.below(3);
+            s.arg("axis", axis);
+        }),
+        k("unstack", "T4.5", "x", "axis=0", "y0, y1, ...", COPY, unstack).dtypes(ANY).sample(|s| {
+            let n = s.size();
+            s.put("x", &[3, n], Any);
+        }),
+    ],
+    &[
+        row!("repeat", "T4.6", "repeats", COPY, repeat, |s| {
+            draw(s, 2);
+            let r = [1 + s.below(3), 1 + s.below(3)];
+            s.arg("repeats", r.to_vec());
+        }),
+        k(
+            "repeat_interleave",
+            "T4.6",
+            "x, [counts:i32]",
+            "axis, repeats=null",
+            "y",
+            &["repeat_interleave"],
+            repeat_interleave,
+        )
+        .dtypes(ANY)
+        .sample(|s| {
+            let axis = draw_axis(s);
+            if s.coin() {
+                let r = s.below(4);
+                s.arg("repeats", r);
+            } else {
+                let n = s.shape_of("x")[axis];
+                s.typed("counts", DType::I32, &[n], crate::random_cases::Dom::Count);
+            }
+        }),
+        row!("flip", "T4.7", "axes", &["flip"], flip, |s| {
+            draw(s, 3);
+            let axes = if s.coin() { vec![0, 2] } else { vec![1] };
+            s.arg("axes", axes);
+        }),
+        row!("roll", "T4.7", "shifts, axes", &["roll"], roll, |s| {
+            draw(s, 3);
+            let shift = s.below(40) as i64 - 20;
+            s.arg("shifts", vec![shift, 1]);
+            s.arg("axes", vec![2, 0]);
+        }),
+        row!("pad", "T4.8", "pad, mode=\"constant\", value=0.0", &["pad"], pad, draw_pad),
+        row!("unfold_windows", "T4.9", "axis, size, step=1", COPY, unfold, |s| {
+            let mut n = s.ranked(2);
+            n[1] += 3;
+            s.put("x", &n, Any);
+            s.arg("axis", 1);
+            let size = 1 + s.below(3);
+            s.arg("size", size);
+            let step = 1 + s.below(3);
+            s.arg("step", step);
+        }),
+    ],
+    &[
+        row!("tril", "T4.10", "k=0", &["triangle"], |cx| triangle(cx, Triangle::Lower), |s| {
+            draw(s, 3);
+            let d = s.below(7) as i64 - 3;
+            s.arg("k", d);
+        }),
+        row!("triu", "T4.10", "k=0", &["triangle"], |cx| triangle(cx, Triangle::Upper), |s| {
+            draw(s, 3);
+            let d = s.below(7) as i64 - 3;
+            s.arg("k", d);
+        }),
+        row!("diag", "T4.10", "k=0", &["strided_copy", "fill"], diag, |s| {
+            let rank = 1 + s.below(2);
+            let n: Vec<usize> = (0..rank).map(|_| 3 + s.below(40)).collect();
+            s.put("x", &n, Any);
+            let d = s.below(5) as i64 - 2;
+            s.arg("k", d);
+        }),
+        row!(
+            "diag_embed",
+            "T4.10",
+            "k=0",
+            &["strided_copy", "fill"],
+            |cx| embed(cx, cx.x("x")?, cx.i("k")? as isize, "y"),
+            |s| {
+                let n = [1 + s.below(4), 1 + s.below(40)];
+                s.put("x", &n, Any);
+                let d = s.below(5) as i64 - 2;
+                s.arg("k", d);
+            }
+        ),
+        row!("diagonal", "T4.10", "k=0, axis1=0, axis2=1", COPY, diagonal, |s| {
+            draw(s, 3);
+            let d = s.below(5) as i64 - 2;
+            s.arg("k", d);
+            s.arg("axis1", 2);
+            s.arg("axis2", 0);
+        }),
+        k("eye", "T4.10", "-", "n, m=null", "y", &["fill"], eye).dtypes(ANY).sample(|s| {
+            let n = s.size();
+            s.arg("n", n);
+            s.arg("m", 37);
+        }),
+    ],
+    &[
+        row!("pixel_shuffle", "T4.11", "r", COPY, pixel_shuffle, |s| {
+            let n = [1 + s.below(3), 4 * (1 + s.below(3)), s.below(9), 1 + s.below(40)];
+            s.put("x", &n, Any);
+            s.arg("r", 2);
+        }),
+        row!("pixel_unshuffle", "T4.11", "r", COPY, pixel_unshuffle, |s| {
+            let n = [1 + s.below(3), 1 + s.below(3), 3 * s.below(5), 3 * (1 + s.below(20))];
+            s.put("x", &n, Any);
+            s.arg("r", 3);
+        }),
+        row!(
+            "channel_shuffle",
+            "T4.11",
+            "groups",
+            COPY,
+            |cx| channels(cx, cx.x("x")?, cx.n("groups")?, "y"),
+            |s| {
+                let n = [1 + s.below(3), 3 * (1 + s.below(4)), 1 + s.below(40)];
+                s.put("x", &n, Any);
+                s.arg("groups", 3);
+            }
+        ),
+        k("meshgrid", "T4.12", "x0, x1, ...", "indexing=\"ij\"", "y0, y1, ...", COPY, meshgrid)
+            .dtypes(ANY)
+            .sample(draw_list),
+        k("cartesian_prod", "T4.12", "x0, x1, ...", "-", "y", COPY, cartesian).dtypes(ANY).sample(draw_list),
+    ],
+    &[
+        row!("transpose_2d", "S11.1", "-", COPY, transpose, |s| draw(s, 2)),
+        row!("batched_transpose", "S11.2", "-", COPY, transpose, |s| draw(s, 3)),
+        row!("permute_general", "S11.3", "perm", COPY, permute, |s| {
+            draw(s, 4);
+            let perm = [[3, 1, 2, 0], [1, 0, 3, 2], [0, 2, 1, 3]][s.below(3)];
+            s.arg("perm", perm.to_vec());
+        }),
+        row!("strided_copy", "T5.10 T6.2", "-", COPY, strided_copy, draw_any),
+        row!("copy_strided", "T5.10 T6.2", "-", COPY, strided_copy, draw_any),
+    ],
+    &[
+        k("fill_buffer", "S11.5", "-", "shape, value", "y", &["fill_bytes"], fill_buffer).dtypes(ANY).sample(
+            |s| {
+                let n = s.shape();
+                s.arg("shape", n);
+                s.arg("value", 7);
+            },
+        ),
+        k("full", "T6.1", "-", "shape, value", "y", &["fill"], |cx| fill(cx, cx.f("value")?))
+            .dtypes(ANY)
+            .sample(|s| {
+                let n = s.shape();
+                s.arg("shape", n);
+                s.arg("value", 3);
+            }),
+        k("zeros", "T6.1", "-", "shape", "y", &["fill"], |cx| fill(cx, 0.0)).dtypes(ANY).sample(|s| {
+            let n = s.shape();
+            s.arg("shape", n);
+        }),
+        k("arange", "T6.1", "-", "start=0, end, step=1", "y", &["arange"], arange)
+            .bound(Close(2.0 * ULP32, 1e-6))
+            .sample(|s| {
+                let n = s.size();
+                s.arg("start", -1.5);
+                s.arg("end", n as f64 * 0.25 - 1.5);
+                s.arg("step", 0.25);
+            }),
+        k("linspace", "T6.1", "-", "start, end, n", "y", &["linspace"], linspace)
+            .dtypes(F32)
+            .bound(Close(ULP32, 1e-6))
+            .sample(|s| {
+                let n = s.size();
+                s.arg("start", -2.0);
+                s.arg("end", 3.5);
+                s.arg("n", n);
+            }),
+    ],
+];

@@ -1,0 +1,546 @@
+//! Cases drawn at random: a sampler per forward kernel; gradients take their inputs from a run of the forward on the CPU in f64.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+use trefoil::{CpuBackend, DType};
+
+use crate::cases::{Bound, Field, Kernel, Oracle, ULP32, arguments, fields, find};
+use crate::compare::{elements, nmse, ulp};
+use crate::device::{Fail, Placement};
+use crate::runner::{self, Verdict};
+use crate::suite::{Case, HostTensor, Named, Wanted};
+
+/// What values a tensor holds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Dom {
+    /// Standard normal; integers from a wide range.
+    Any,
+    /// Normal, at least 0.3 away from 0.
+    Nonzero,
+    /// From 0.2 to 3.
+    Positive,
+    /// Uniform between two bounds.
+    Range(f64, f64),
+    /// Multiples of 1/2, so that values repeat and zeros occur.
+    Coarse,
+    /// Magnitudes from 0.8 to 1.25 and either sign, so that long products stay in range.
+    NearOne,
+    /// Whole numbers from 0 to 4.
+    Count,
+    /// Zeros.
+    Zero,
+}
+
+/// A small deterministic generator (SplitMix64).
+#[derive(Debug, Clone)]
+struct Draw(u64);
+
+impl Draw {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn unit(&mut self) -> f64 {
+        (self.next() >> 11) as f64 * 2f64.powi(-53)
+    }
+
+    fn normal(&mut self) -> f64 {
+        let (u, v) = (1.0 - self.unit(), self.unit());
+        (-2.0 * u.ln()).sqrt() * (std::f64::consts::TAU * v).cos()
+    }
+}
+
+/// Inputs and arguments of one random case, being drawn.
+#[derive(Debug)]
+pub struct Sample {
+    /// Storage type of the data tensors.
+    pub dtype: DType,
+    /// Draw few elements (for finite differences).
+    pub small: bool,
+    draw: Draw,
+    index: usize,
+    inputs: Named,
+    args: Map<String, Value>,
+}
+
+/// Shapes on and around the edges of blocks, vectors and grids.
+const EDGES: &[&[usize]] = &[
+    &[1],
+    &[31],
+    &[33],
+    &[4, 255],
+    &[257],
+    &[3, 0],
+    &[2, 3, 5],
+    &[1025],
+    &[65_600, 2],
+    &[7, 1, 13],
+    &[0],
+    &[1, 1, 1],
+    &[129, 65],
+    &[2, 3, 4, 5],
+    &[3, 65_537],
+];
+
+impl Sample {
+    fn new(kernel: &Kernel, dtype: DType, index: usize, seed: u64, small: bool) -> Self {
+        let mut h = seed ^ 0xcbf2_9ce4_8422_2325;
+        for b in kernel.name.bytes().chain(dtype.name().bytes()).chain((index as u64).to_le_bytes()) {
+            h = (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3);
+        }
+        // Which edge shape comes first depends on the kernel, so that a few shapes per kernel cover all of them across the table.
+        let start = kernel.name.bytes().map(usize::from).sum::<usize>();
+        Sample { dtype, small, draw: Draw(h), index: start + index, inputs: Vec::new(), args: Map::new() }
+    }
+
+    /// A whole number below `n`, 0 for n = 0.
+    pub fn below(&mut self, n: usize) -> usize {
+        if n == 0 { 0 } else { (self.draw.next() % n as u64) as usize }
+    }
+
+    /// A flag.
+    pub fn coin(&mut self) -> bool {
+        self.below(2) == 1
+    }
+
+    /// A shape of rank 1 to 4: the edge shapes in turn, every third one free.
+    pub fn shape(&mut self) -> Vec<usize> {
+        if self.small {
+            let r = 1 + self.below(3);
+            return (0..r).map(|_| 2 + self.below(3)).collect();
+        }
+        if self.index % 3 == 2 {
+            let r = 1 + self.below(4);
+            return (0..r).map(|_| 1 + self.below(21)).collect();
+        }
+        EDGES[(self.index - self.index / 3) % EDGES.len()].to_vec()
+    }
+
+    /// A shape without axes of size 0.
+    pub fn solid(&mut self) -> Vec<usize> {
+        self.shape().into_iter().map(|n| n.max(2)).collect()
+    }
+
+    /// A shape of exactly this rank, not large.
+    pub fn ranked(&mut self, rank: usize) -> Vec<usize> {
+        let edge = [1, 2, 3, 5, 17, 33];
+        if self.small {
+            return (0..rank).map(|_| 2 + self.below(3)).collect();
+        }
+        let mut s: Vec<usize> = (0..rank).map(|_| edge[self.below(edge.len())]).collect();
+        match self.index % 8 {
+            0 => s[rank - 1] = 257,
+            1 => s[0] = if rank < 4 { 1000 } else { 70 },
+            2 => s[rank / 2] = 0,
+            _ => {}
+        }
+        s
+    }
+
+    /// One size.
+    pub fn size(&mut self) -> usize {
+        if self.small {
+            return 3 + self.below(4);
+        }
+        [1, 31, 33, 255, 257, 1000, 2049, 70_000][self.index % 8]
+    }
+
+    /// Adds an input of the data type.
+    pub fn put(&mut self, name: &str, shape: &[usize], dom: Dom) {
+        let dtype = self.dtype;
+        self.typed(name, dtype, shape, dom);
+    }
+
+    /// Adds an input of a given type.
+    pub fn typed(&mut self, name: &str, dtype: DType, shape: &[usize], dom: Dom) {
+        let n = shape.iter().product();
+        let values: Vec<f64> = (0..n).map(|_| self.value(dtype, dom)).collect();
+        self.inputs.push((name.into(), HostTensor::from_f64(dtype, shape, &values)));
+    }
+
+    fn value(&mut self, dtype: DType, dom: Dom) -> f64 {
+        let integer = !dtype.is_float();
+        match dom {
+            Dom::Any if integer => {
+                self.below(if dtype == DType::U8 { 256 } else { 100_000 }) as f64
+                    - if dtype == DType::U8 { 0.0 } else { 5e4 }
+            }
+            Dom::Any => self.draw.normal(),
+            Dom::Nonzero => {
+                let x = self.draw.normal();
+                x + 0.3f64.copysign(x)
+            }
+            Dom::Positive => 0.2 + 2.8 * self.draw.unit(),
+            Dom::Range(lo, hi) => {
+                let x = lo + (hi - lo) * self.draw.unit();
+                if integer { x.trunc() } else { x }
+            }
+            Dom::Coarse if integer => self.below(5) as f64,
+            Dom::Coarse if self.small => self.draw.normal(),
+            Dom::Coarse => (self.draw.normal() * 2.0).round() / 2.0,
+            Dom::NearOne if integer => self.below(100) as f64,
+            Dom::NearOne => {
+                let x = 0.8 + 0.45 * self.draw.unit();
+                if self.coin() { x } else { -x }
+            }
+            Dom::Count => self.below(5) as f64,
+            Dom::Zero => 0.0,
+        }
+    }
+
+    /// Adds a u8 mask.
+    pub fn mask(&mut self, name: &str, shape: &[usize]) {
+        let n: usize = shape.iter().product();
+        let values: Vec<i64> = (0..n).map(|_| i64::from(self.coin())).collect();
+        self.ints(name, DType::U8, shape, &values);
+    }
+
+    /// Adds indices below `n`, i32 or i64.
+    pub fn ids(&mut self, name: &str, shape: &[usize], n: usize) {
+        let dtype = if self.coin() { DType::I64 } else { DType::I32 };
+        let count: usize = shape.iter().product();
+        let values: Vec<i64> = (0..count).map(|_| self.below(n) as i64).collect();
+        self.ints(name, dtype, shape, &values);
+    }
+
+    /// Adds an integer input with these values.
+    pub fn ints(&mut self, name: &str, dtype: DType, shape: &[usize], values: &[i64]) {
+        self.inputs.push((name.into(), HostTensor::from_i64(dtype, shape, values)));
+    }
+
+    /// Takes an input back; returns its shape.
+    pub fn drop(&mut self, name: &str) -> Vec<usize> {
+        let i = self.inputs.iter().position(|(n, _)| n == name);
+        i.map(|i| self.inputs.remove(i).1.shape).unwrap_or_default()
+    }
+
+    /// Sets an argument.
+    pub fn arg(&mut self, name: &str, value: impl Into<Value>) {
+        self.args.insert(name.into(), value.into());
+    }
+
+    /// Shape of an input drawn before.
+    pub fn shape_of(&self, name: &str) -> Vec<usize> {
+        self.inputs.iter().find(|(n, _)| n == name).map(|(_, t)| t.shape.clone()).unwrap_or_default()
+    }
+
+    /// Rank of an input drawn before.
+    pub fn rank_of(&self, name: &str) -> usize {
+        self.shape_of(name).len()
+    }
+
+    /// Elements of an input drawn before.
+    pub fn numel_of(&self, name: &str) -> usize {
+        self.shape_of(name).iter().product()
+    }
+
+    fn into_case(self, kernel: &Kernel) -> Case {
+        Case {
+            id: format!("{}/random", kernel.name),
+            kernel: kernel.name.into(),
+            dtype: self.dtype,
+            args: self.args,
+            inputs: self.inputs,
+            strides: BTreeMap::new(),
+            accumulate: BTreeMap::new(),
+            wanted: Wanted::All,
+            expected: BTreeMap::new(),
+            error: None,
+        }
+    }
+}
+
+/// A forward case with its results in f64, from which a gradient's inputs are taken.
+#[derive(Debug)]
+pub struct Forward {
+    /// The case, in the storage type.
+    pub case: Case,
+    /// Results of the CPU in f64.
+    pub outputs: Named,
+}
+
+/// Draws a case of `kernel`. For a gradient the forward case comes with it.
+pub fn draw(
+    kernel: &Kernel,
+    dtype: DType,
+    index: usize,
+    seed: u64,
+    small: bool,
+) -> Result<(Case, Option<Forward>), String> {
+    if let Some(case) = draw_forward(kernel, dtype, index, seed, small) {
+        let mut case = case;
+        if !small && index % 4 == 3 && !PLAIN.contains(&kernel.name) {
+            splice(&mut case, seed);
+        }
+        return Ok((case, None));
+    }
+    let forward = kernel.forward.and_then(find).ok_or("no forward kernel")?;
+    let case = draw_forward(forward, dtype, index, seed, small).ok_or("the forward kernel has no sampler")?;
+    let outputs = reference(forward, &case, forward.oracle)?;
+    let forward = Forward { case, outputs };
+    let case = derive(kernel, &forward, index, seed)?;
+    Ok((case, Some(forward)))
+}
+
+fn draw_forward(kernel: &Kernel, dtype: DType, index: usize, seed: u64, small: bool) -> Option<Case> {
+    let mut s = Sample::new(kernel, dtype, index, seed, small);
+    kernel.sample?(&mut s);
+    Some(s.into_case(kernel))
+}
+
+/// Kernels whose value at NaN or infinities is left open, and their compositions.
+const PLAIN: &[&str] = &[
+    "gelu",
+    "swish",
+    "silu",
+    "mish",
+    "add_gelu",
+    "gemm_epilogue",
+    "gemm_bias_gelu",
+    "gemm_bias_swish",
+    "rand_categorical",
+    "scatter_reduce",
+    "cross_entropy_loss",
+    "adamw_step",
+];
+
+/// Puts NaN, infinities and a negative zero into the larger floating inputs of every fourth case.
+fn splice(case: &mut Case, seed: u64) {
+    let mut draw = Draw(seed);
+    for (_, t) in case.inputs.iter_mut().filter(|(_, t)| t.dtype.is_float() && t.numel() >= 8) {
+        let mut v = t.to_f64();
+        for special in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0.0] {
+            let at = (draw.next() % v.len() as u64) as usize;
+            v[at] = special;
+        }
+        *t = HostTensor::from_f64(t.dtype, &t.shape, &v);
+    }
+}
+
+/// Inputs that a gradient's runner would have to choose between: the one to leave out.
+fn redundant(kernel: &Kernel, case: &Case, input: &str) -> bool {
+    let saved_output =
+        || matches!(case.args.get("act").and_then(Value::as_str), Some("none" | "relu" | "sigmoid" | "tanh"));
+    match (kernel.name, input) {
+        ("elu_backward", "y") | ("dropout_backward", "mask") => true,
+        ("gemm_backward_epilogue", "Z") => saved_output(),
+        ("gemm_backward_epilogue", "Y") => !saved_output(),
+        _ => false,
+    }
+}
+
+/// Builds the case of a gradient from a forward case: upstream gradients are drawn, everything else is known.
+fn derive(kernel: &Kernel, forward: &Forward, index: usize, seed: u64) -> Result<Case, String> {
+    let dtype = forward.case.dtype;
+    let mut s = Sample::new(kernel, dtype, index, seed, false);
+    let known = |name: &str| {
+        let of = |list: &[(String, HostTensor)]| list.iter().find(|(n, _)| n == name).map(|(_, t)| t.clone());
+        of(&forward.case.inputs).or_else(|| of(&forward.outputs))
+    };
+    let upstream = forward.outputs.first().ok_or("the forward has no output")?.1.shape.clone();
+    let shape_of = |name: &str| known(name).map(|t| t.shape).ok_or(format!("shape of {name}"));
+    let round = |f: &Field, t: HostTensor| match (t.dtype, f.kind) {
+        (DType::F64, "f32") => t.to_dtype(DType::F32),
+        (DType::F64, _) => t.to_dtype(dtype),
+        _ => t,
+    };
+    for f in fields(kernel.inputs) {
+        // The upstream gradient is d followed by an output's name; gy is that of a loss.
+        if matches!(f.name, "dy" | "dY" | "dC" | "gy") {
+            s.put(f.name, &upstream, Dom::Any);
+            continue;
+        }
+        if f.optional && redundant(kernel, &forward.case, f.name) {
+            continue;
+        }
+        match known(f.name) {
+            Some(t) => s.inputs.push((f.name.to_string(), round(&f, t))),
+            None if f.optional => {}
+            None => return Err(format!("{}: nothing known of input {}", kernel.name, f.name)),
+        }
+    }
+    for (name, default) in arguments(kernel.args) {
+        let value = match (forward.case.args.get(name), name) {
+            (Some(v), _) => v.clone(),
+            (None, "input_size") => shape_of("x")?.into(),
+            (None, "a_shape") => shape_of("a")?.into(),
+            (None, "b_shape") => shape_of("b")?.into(),
+            (None, "n") => shape_of("v")?[1].into(),
+            (None, "sizes") => {
+                let axis = forward.case.args["axis"].as_u64().unwrap_or(0) as usize;
+                let xs = forward.case.inputs.iter().map(|(_, t)| t.shape[axis]);
+                xs.collect::<Vec<_>>().into()
+            }
+            (None, _) if default.is_some() => continue,
+            (None, _) => return Err(format!("{}: nothing known of argument {name}", kernel.name)),
+        };
+        s.arg(name, value);
+    }
+    Ok(s.into_case(kernel))
+}
+
+/// The case with floating inputs in f64, for the CPU.
+fn widened(kernel: &Kernel, case: &Case) -> Case {
+    let mut wide = case.clone();
+    wide.dtype = if case.dtype.is_float() { DType::F64 } else { case.dtype };
+    for (name, t) in &mut wide.inputs {
+        // The scalars that the optimizer reads from the device are f32 whatever the parameters are.
+        let fixed = matches!(name.as_str(), "inv_scale" | "found_inf");
+        let declared = fields(kernel.inputs).into_iter().find(|f| f.matches(name)).map_or("data", |f| f.kind);
+        if t.dtype.is_float() && !fixed && matches!(declared, "data" | "f32") {
+            *t = t.to_dtype(DType::F64);
+        }
+    }
+    wide
+}
+
+fn on_cpu(kernel: &Kernel, case: &Case) -> Result<Named, String> {
+    let run =
+        runner::execute(&CpuBackend::new(), kernel, case, crate::device::Pattern::Nan, Placement::Aligned);
+    match run.result {
+        Ok(()) if run.problems.is_empty() => Ok(run.outputs),
+        Ok(()) => Err(format!("the CPU reference: {}", run.problems.join("; "))),
+        Err(Fail::Gpu(e)) => Err(format!("the CPU reference: {e}")),
+        Err(Fail::Case(e)) => Err(format!("the CPU reference: {e}")),
+    }
+}
+
+/// What the CPU makes of a case.
+pub fn reference(kernel: &Kernel, case: &Case, oracle: Oracle) -> Result<Named, String> {
+    match oracle {
+        Oracle::F64 => on_cpu(kernel, &widened(kernel, case)),
+        Oracle::SameDtype => on_cpu(kernel, case),
+    }
+}
+
+/// Runs the case in f64 as it is (all tensors f64 already, for finite differences).
+pub fn run_wide(kernel: &Kernel, case: &Case) -> Result<Named, String> {
+    on_cpu(kernel, case)
+}
+
+/// The reference of the same case on magnitudes: a bound for the sum of the absolute values of all terms.
+fn magnitudes(kernel: &Kernel, case: &Case) -> Result<Named, String> {
+    let mut abs = case.clone();
+    for (_, t) in &mut abs.inputs {
+        if t.dtype.is_float() {
+            let v: Vec<f64> = t.to_f64().into_iter().map(f64::abs).collect();
+            *t = HostTensor::from_f64(t.dtype, &t.shape, &v);
+        }
+    }
+    for name in ["alpha", "beta", "ca", "cb"] {
+        if let Some(v) = abs.args.get_mut(name)
+            && let Some(x) = v.as_f64()
+        {
+            *v = x.abs().into();
+        }
+    }
+    reference(kernel, &abs, Oracle::F64)
+}
+
+/// Holds the results of a device against the reference.
+pub fn compare(kernel: &Kernel, case: &Case, got: &[(String, HostTensor)]) -> Result<(), String> {
+    let want = reference(kernel, case, kernel.oracle)?;
+    if got.len() != want.len() {
+        return Err(format!("{} outputs instead of {}", got.len(), want.len()));
+    }
+    let scale = match kernel.bound {
+        Bound::Sum | Bound::Product => Some(magnitudes(kernel, case)?),
+        _ => None,
+    };
+    let terms = case.inputs.iter().map(|(_, t)| t.numel()).max().unwrap_or(1).max(1) as f64;
+    let longest =
+        case.inputs.iter().flat_map(|(_, t)| t.shape.iter().copied()).max().unwrap_or(1).max(1) as f64;
+    for (i, ((name, got), (_, want))) in got.iter().zip(&want).enumerate() {
+        if got.shape != want.shape {
+            return Err(format!("output {name}: shape {:?} instead of {:?}", got.shape, want.shape));
+        }
+        let storage = got.dtype;
+        let rounded = want.to_dtype(storage).to_f64();
+        let exact = want.to_f64();
+        let (got, half) = (got.to_f64(), storage.is_half());
+        let mag = scale.as_ref().map(|m| m[i].1.to_f64());
+        let slack = |j: usize, w: f64| -> Option<f64> {
+            if !storage.is_float() {
+                return None;
+            }
+            let f32_bound = match kernel.bound {
+                Bound::Exact => return None,
+                Bound::Close(rtol, atol) => atol + rtol * w.abs(),
+                Bound::Sum => {
+                    ULP32 * w.abs()
+                        + (8.0 + terms.log2()) * 6e-8 * mag.as_ref().map_or(0.0, |m| m[j].abs())
+                        + 1.5e-45
+                }
+                Bound::Product => {
+                    ULP32 * w.abs()
+                        + (8.0 + longest.sqrt()) * 6e-8 * mag.as_ref().map_or(0.0, |m| m[j].abs())
+                        + 1.5e-45
+                }
+            };
+            Some(if half { f32_bound + 2.0 * ulp(storage, w) } else { f32_bound })
+        };
+        // NaN and infinities are looked for where the rounded reference has them; finite values are held against the exact one.
+        let target: Vec<f64> = rounded
+            .iter()
+            .zip(&exact)
+            .map(|(&r, &e)| if r.is_finite() && kernel.bound != Bound::Exact { e } else { r })
+            .collect();
+        elements(&got, &target, slack).map_err(|m| format!("output {name}: {m}"))?;
+        let gate = match storage {
+            DType::Bf16 => 1e-4,
+            DType::F16 => 1e-5,
+            _ => 1e-8,
+        };
+        let error = nmse(&got, &target);
+        // Sums may cancel, so their mean square error says nothing.
+        if storage.is_float() && got.len() >= 16 && matches!(kernel.bound, Bound::Close(..)) && error > gate {
+            return Err(format!("output {name}: normalised mean square error {error:e}, allowed {gate:e}"));
+        }
+    }
+    Ok(())
+}
+
+/// Runs one random case on a device. The description replays it.
+pub fn check(
+    gpu: &dyn trefoil::IGpuBackend,
+    kernel: &Kernel,
+    dtype: DType,
+    index: usize,
+    seed: u64,
+) -> Verdict {
+    let (case, _) = match draw(kernel, dtype, index, seed, false) {
+        Ok(c) => c,
+        Err(e) => {
+            return Verdict::Fail(format!(
+                "{} {dtype} #{index} (TREFOIL_PARITY_SEED={seed}): {e}",
+                kernel.name
+            ));
+        }
+    };
+    let place = if index.is_multiple_of(2) { Placement::Aligned } else { Placement::Unaligned };
+    let verdict = match runner::twice(gpu, kernel, &case, place) {
+        Ok(outputs) => match compare(kernel, &case, &outputs) {
+            Ok(()) => return Verdict::Pass,
+            Err(e) => Verdict::Fail(e),
+        },
+        Err(v) => v,
+    };
+    let shapes: Vec<String> =
+        case.inputs.iter().map(|(n, t)| format!("{n}: {}{:?}", t.dtype, t.shape)).collect();
+    let what = format!(
+        "{} {dtype} #{index} (TREFOIL_PARITY_SEED={seed}) {} {}",
+        kernel.name,
+        shapes.join(", "),
+        Value::Object(case.args.clone())
+    );
+    match verdict {
+        Verdict::Fail(e) => Verdict::Fail(format!("{what}: {e}")),
+        Verdict::Skip(e) => Verdict::Skip(format!("{what}: {e}")),
+        Verdict::Pass => Verdict::Pass,
+    }
+}

@@ -1,0 +1,145 @@
+//! Results of a run as JSON.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::Serialize;
+use trefoil::IGpuBackend;
+
+use crate::cases::find;
+use crate::runner::Verdict;
+
+/// What ran on which device, per kernel.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// Version of this format: 1.
+    pub format: u32,
+    /// Version of the library.
+    pub version: &'static str,
+    /// Day of the run, UTC, `YYYY-MM-DD`.
+    pub date: String,
+    /// The device.
+    pub device: Device,
+    /// Cases that passed.
+    pub passed: usize,
+    /// Cases that failed.
+    pub failed: usize,
+    /// Cases that were skipped.
+    pub skipped: usize,
+    /// By kernel name.
+    pub kernels: BTreeMap<String, Row>,
+}
+
+/// The device of a run.
+#[derive(Debug, Serialize)]
+pub struct Device {
+    /// `cpu:0`, `cuda:0`, ...
+    pub id: String,
+    /// `cpu`, `cuda`, `hip` or `opencl`.
+    pub backend: String,
+    /// The vendor's name.
+    pub name: String,
+    /// Architecture.
+    pub arch: String,
+    /// Driver version.
+    pub driver: String,
+}
+
+/// One kernel.
+#[derive(Debug, Default, Serialize)]
+pub struct Row {
+    /// Row of the specification; empty for a name that the table does not have.
+    pub row: &'static str,
+    /// Family name.
+    pub family: String,
+    /// Methods of the backend that the kernel calls.
+    pub ops: &'static [&'static str],
+    /// Storage types of the cases that passed.
+    pub dtypes: BTreeSet<String>,
+    /// Cases that passed.
+    pub passed: usize,
+    /// Cases that failed.
+    pub failed: usize,
+    /// Cases that were skipped.
+    pub skipped: usize,
+}
+
+impl Report {
+    /// An empty report for a device.
+    pub fn new(gpu: &dyn IGpuBackend) -> Self {
+        let caps = gpu.caps();
+        Report {
+            format: 1,
+            version: env!("CARGO_PKG_VERSION"),
+            date: today(),
+            device: Device {
+                id: caps.id.to_string(),
+                backend: caps.id.kind.to_string(),
+                name: caps.name.clone(),
+                arch: caps.arch.clone(),
+                driver: caps.driver_version.clone(),
+            },
+            passed: 0,
+            failed: 0,
+            skipped: 0,
+            kernels: BTreeMap::new(),
+        }
+    }
+
+    /// Adds one case.
+    pub fn add(&mut self, kernel: &str, dtype: &str, verdict: &Verdict) {
+        let row = self.kernels.entry(kernel.into()).or_default();
+        if let Some(k) = find(kernel) {
+            (row.row, row.family, row.ops) = (k.row, format!("{:?}", k.family).to_lowercase(), k.ops);
+        }
+        match verdict {
+            Verdict::Pass => {
+                row.dtypes.insert(dtype.into());
+                row.passed += 1;
+                self.passed += 1;
+            }
+            Verdict::Fail(_) => {
+                row.failed += 1;
+                self.failed += 1;
+            }
+            Verdict::Skip(_) => {
+                row.skipped += 1;
+                self.skipped += 1;
+            }
+        }
+    }
+
+    /// The last line of a run.
+    pub fn summary(&self) -> String {
+        format!("{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped)
+    }
+}
+
+/// The current day, UTC.
+fn today() -> String {
+    let days = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs() / 86_400) as i64;
+    let (y, m, d) = civil(days);
+    format!("{y:04}-{m:02}-{d:02}")
+}
+
+/// Gregorian date of a day number (0 = 1970-01-01), by counting years from March in 400-year cycles.
+fn civil(days: i64) -> (i64, i64, i64) {
+    let z = days + 719_468;
+    let era = z.div_euclid(146_097);
+    let doe = z.rem_euclid(146_097);
+    let yoe = (doe - doe / 1_460 + doe / 36_524 - doe / 146_096) / 365;
+    let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
+    let mp = (5 * doy + 2) / 153;
+    let month = if mp < 10 { mp + 3 } else { mp - 9 };
+    (yoe + era * 400 + i64::from(month <= 2), month, doy - (153 * mp + 2) / 5 + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn dates() {
+        assert_eq!(super::civil(0), (1970, 1, 1));
+        assert_eq!(super::civil(11_016), (2000, 2, 29));
+        assert_eq!(super::civil(20_454), (2026, 1, 1));
+    }
+}

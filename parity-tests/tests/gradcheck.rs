@@ -1,0 +1,93 @@
+//! Every gradient of the table on the CPU in f64 against central differences of its forward.
+
+use parity_tests::cases::{KERNELS, Kernel, fields, find};
+use parity_tests::random_cases::{draw, run_wide};
+use parity_tests::suite::{Case, HostTensor};
+use trefoil::DType;
+
+const STEP: f64 = 1e-6;
+
+/// Input of the forward that a gradient output belongs to.
+fn target<'a>(kernel: &Kernel, output: &'a str) -> &'a str {
+    match (kernel.name, output) {
+        ("set_slice_backward", "dbase") => "y",
+        _ => output.strip_prefix('d').unwrap_or(output),
+    }
+}
+
+fn upstream(case: &Case) -> &HostTensor {
+    ["dy", "dY", "dC", "gy"].iter().find_map(|n| case.input(n)).expect("a gradient has an upstream gradient")
+}
+
+/// sum dy * (y(x + h) - y(x - h)) / 2h for one element of one input.
+fn difference(forward: &Kernel, case: &Case, dy: &[f64], name: &str, at: usize) -> Result<f64, String> {
+    let eval = |h: f64| {
+        let mut moved = case.clone();
+        let t = moved
+            .inputs
+            .iter_mut()
+            .find(|(n, _)| n == name)
+            .map(|(_, t)| t)
+            .ok_or(format!("no input {name}"))?;
+        let mut v = t.to_f64();
+        v[at] += h;
+        *t = HostTensor::from_f64(DType::F64, &t.shape, &v);
+        Ok::<_, String>(run_wide(forward, &moved)?[0].1.to_f64())
+    };
+    let (up, down) = (eval(STEP)?, eval(-STEP)?);
+    // A compaction gives as many values as there are upstream gradients.
+    Ok(up.iter().zip(&down).zip(dy).map(|((u, d), g)| g * (u - d) / (2.0 * STEP)).sum())
+}
+
+fn check(kernel: &Kernel, index: usize) -> Result<usize, String> {
+    let forward = kernel.forward.and_then(find).ok_or("no forward")?;
+    let (case, drawn) = draw(kernel, DType::F64, index, 7, true)?;
+    let drawn = drawn.ok_or("no forward case")?.case;
+    let dy = upstream(&case).to_f64();
+    let mut checked = 0;
+    for (output, grad) in run_wide(kernel, &case)? {
+        if !fields(kernel.outputs).iter().any(|f| f.matches(&output)) {
+            return Err(format!("output {output} is not in the table"));
+        }
+        let name = target(kernel, &output);
+        let grad = grad.to_f64();
+        let n = drawn.input(name).ok_or(format!("{output} belongs to no input"))?.numel();
+        if n != grad.len() {
+            return Err(format!("{output} has {} elements, {name} has {n}", grad.len()));
+        }
+        for (at, &g) in grad.iter().enumerate() {
+            let d = difference(forward, &drawn, &dy, name, at)?;
+            let allowed = 2e-6 * d.abs().max(g.abs()) + 2e-7;
+            let agrees = (g - d).abs() <= allowed; // NaN does not
+            if !agrees {
+                return Err(format!(
+                    "{output}[{at}] = {g:e}, central difference {d:e} ({})",
+                    serde_json::Value::Object(case.args)
+                ));
+            }
+            checked += 1;
+        }
+    }
+    Ok(checked)
+}
+
+#[test]
+fn gradients_agree_with_central_differences() {
+    let mut failures = Vec::new();
+    let (mut kernels, mut elements) = (0, 0);
+    for kernel in KERNELS.iter().filter(|k| k.forward.is_some()) {
+        kernels += 1;
+        for index in 0..5 {
+            match check(kernel, index) {
+                Ok(n) => elements += n,
+                Err(e) => {
+                    failures.push(format!("{} #{index}: {e}", kernel.name));
+                    break;
+                }
+            }
+        }
+    }
+    println!("{kernels} gradients, {elements} elements");
+    assert!(failures.is_empty(), "{} of {kernels} gradients:\n{}", failures.len(), failures.join("\n"));
+    assert!(kernels > 100 && elements > 5000);
+}

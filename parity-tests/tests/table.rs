@@ -1,0 +1,130 @@
+//! The kernel table against the index of the suites, the suites themselves and the operations of the library.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use parity_tests::cases::{KERNELS, PENDING, find};
+use parity_tests::device::{Pattern, Placement};
+use parity_tests::random_cases::draw;
+use parity_tests::{runner, suite};
+use trefoil::CpuBackend;
+use trefoil::ops::{Family, Recorder, all_ops};
+
+fn golden() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("golden")
+}
+
+/// Kernel names that the table has beyond the index: operations without a row there.
+const BEYOND: &[&str] = &[
+    "add_relu",
+    "add_sigmoid",
+    "add_gelu",
+    "max_abs",
+    "max_abs_backward",
+    "min_abs",
+    "min_abs_backward",
+    "log_var",
+    "log_var_backward",
+];
+
+#[test]
+fn rows_agree_with_the_index() {
+    let text = std::fs::read_to_string(golden().join("INDEX.md")).expect("INDEX.md");
+    let mut index = BTreeMap::new();
+    for line in text.lines().filter(|l| l.starts_with("| ") && l.contains('`')) {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        index.insert(
+            cells[2].trim_matches('`').to_string(),
+            [cells[1], cells[3], cells[4], cells[5]].map(str::to_string),
+        );
+    }
+    assert!(index.len() > 500, "the index was not understood");
+    let mut wrong = Vec::new();
+    for k in KERNELS.iter() {
+        match index.get(k.name) {
+            Some(row) => {
+                let ours = [k.row, k.inputs, k.args, k.outputs].map(str::to_string);
+                if *row != ours {
+                    wrong.push(format!("{}:\n  index {row:?}\n  table {ours:?}", k.name));
+                }
+            }
+            None if BEYOND.contains(&k.name) => {}
+            None => wrong.push(format!("{} is not in the index", k.name)),
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_suite_kernel_is_served_or_pending() {
+    let mut seen = BTreeSet::new();
+    for entry in std::fs::read_dir(golden()).expect("golden").flatten() {
+        if entry.path().extension().is_some_and(|e| e == "json") {
+            for case in suite::load(&entry.path()).expect("suite") {
+                seen.insert(case.map_or_else(|e| e.kernel, |c| c.kernel));
+            }
+        }
+    }
+    for name in &seen {
+        assert!(
+            find(name).is_some() || PENDING.contains(&name.as_str()),
+            "{name} is neither served nor pending"
+        );
+    }
+    for name in PENDING {
+        assert!(seen.contains(*name), "{name} is pending but occurs in no suite");
+    }
+    for k in KERNELS.iter().filter(|k| !BEYOND.contains(&k.name)) {
+        assert!(seen.contains(k.name), "{} has no golden case", k.name);
+    }
+}
+
+#[test]
+fn every_operation_is_exercised_and_every_row_names_real_operations() {
+    let mut used: BTreeSet<&str> = BTreeSet::new();
+    for k in KERNELS.iter() {
+        for op in k.ops {
+            assert!(all_ops().any(|o| o.name == *op), "{}: no operation {op}", k.name);
+            used.insert(op);
+        }
+    }
+    for op in all_ops().filter(|o| o.family != Family::Core) {
+        assert!(used.contains(op.name), "no row exercises {}", op.name);
+    }
+    for op in ["alloc", "write_bytes", "read_bytes", "copy"] {
+        assert!(used.contains(op), "no row exercises {op}");
+    }
+}
+
+#[test]
+fn rows_call_the_operations_that_they_name() {
+    let recorder = Recorder::new(CpuBackend::new());
+    let mut called = BTreeSet::new();
+    let mut wrong = Vec::new();
+    for k in KERNELS.iter() {
+        let mut own = BTreeSet::new();
+        for index in 0..6 {
+            let (case, _) =
+                draw(k, k.dtypes[0], index, 3, true).unwrap_or_else(|e| panic!("{}: {e}", k.name));
+            recorder.take();
+            let run = runner::execute(&recorder, k, &case, Pattern::Nan, Placement::Aligned);
+            own.append(&mut recorder.take());
+            if let Err(e) = run.result {
+                wrong.push(format!("{} #{index}: {e:?}", k.name));
+            }
+        }
+        for op in
+            all_ops().filter(|o| o.family != Family::Core && own.contains(o.name) && !k.ops.contains(&o.name))
+        {
+            wrong.push(format!("{} calls {} without naming it", k.name, op.name));
+        }
+        if !k.ops.iter().any(|o| own.contains(o)) {
+            wrong.push(format!("{} calls none of {:?}", k.name, k.ops));
+        }
+        called.append(&mut own);
+    }
+    for op in all_ops().filter(|o| o.family != Family::Core && !called.contains(o.name)) {
+        wrong.push(format!("{} is never called", op.name));
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
