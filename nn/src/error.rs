@@ -124,6 +124,14 @@ pub enum NnError {
         /// What is wrong.
         what: String,
     },
+    /// The loss is NaN or infinite.
+    #[error("the loss of epoch {epoch} is {loss}; lower the learning rate or clip the gradients (the last checkpoint is intact)")]
+    Diverged {
+        /// Epoch, from 1.
+        epoch: u64,
+        /// Mean training loss of that epoch.
+        loss: f64,
+    },
     /// A file cannot be read or written.
     #[error("cannot {what} {}", path.display())]
     Io {
