@@ -264,7 +264,9 @@ impl BackwardCtx<'_> {
         match (self.upstream(index), self.node.outputs.get(index)) {
             (Some(g), _) => Ok(g.clone()),
             (None, Some(m)) => Tensor::zeros(&m.device, m.dtype, &m.shape),
-            (None, None) => Err(invalid(self.node.op, "output", "an output of the operation", format!("{index}"))),
+            (None, None) => {
+                Err(invalid(self.node.op, "output", "an output of the operation", format!("{index}")))
+            }
         }
     }
 
@@ -471,7 +473,8 @@ pub fn backward(roots: &[(&Tensor, Option<&Tensor>)], retain: bool) -> Result<()
     }
 
     // The roots hang below a node of their own, so that their seeds take the same way as every other gradient.
-    let root = Node::new("backward", start.iter().map(|(e, _)| Some(e.clone())).collect(), vec![], Role::Leaf);
+    let root =
+        Node::new("backward", start.iter().map(|(e, _)| Some(e.clone())).collect(), vec![], Role::Leaf);
     let mut pending = HashMap::new();
     let mut cx =
         BackwardCtx { node: &root, upstream: vec![], pending: &mut pending, claims: vec![], targets: vec![] };

@@ -99,7 +99,10 @@ impl Checkpoint {
     pub fn capture(model: &dyn Layer, optimizer: Option<&Optimizer>, progress: Progress) -> Result<Self> {
         let mut tensors = BTreeMap::new();
         let mut put = |name: String, t: &Tensor| -> Result<()> {
-            tensors.insert(name, HostTensor { dtype: t.dtype(), shape: t.shape().to_vec(), bytes: t.to_bytes()? });
+            tensors.insert(
+                name,
+                HostTensor { dtype: t.dtype(), shape: t.shape().to_vec(), bytes: t.to_bytes()? },
+            );
             Ok(())
         };
         for (name, p) in model.named_state() {
@@ -122,8 +125,10 @@ impl Checkpoint {
     /// The file's bytes; equal checkpoints give equal bytes.
     fn encode(&self, path: &Path) -> Result<Vec<u8>> {
         let views = self.tensors.iter().map(|(name, t)| {
-            let dtype = to_format(t.dtype).ok_or_else(|| bad(path, format!("cannot store {} tensors", t.dtype)))?;
-            let view = TensorView::new(dtype, t.shape.clone(), &t.bytes).map_err(|e| bad(path, e.to_string()))?;
+            let dtype =
+                to_format(t.dtype).ok_or_else(|| bad(path, format!("cannot store {} tensors", t.dtype)))?;
+            let view =
+                TensorView::new(dtype, t.shape.clone(), &t.bytes).map_err(|e| bad(path, e.to_string()))?;
             Ok((name.clone(), view))
         });
         let views = views.collect::<Result<Vec<_>>>()?;
@@ -149,7 +154,9 @@ impl Checkpoint {
         let (_, meta) = SafeTensors::read_metadata(&bytes).map_err(damaged)?;
         let file = SafeTensors::deserialize(&bytes).map_err(damaged)?;
         let progress = match meta.metadata().as_ref().and_then(|m| m.get(KEY)) {
-            Some(text) => serde_json::from_str::<Progress>(text).map_err(|e| bad(path, format!("metadata: {e}")))?,
+            Some(text) => {
+                serde_json::from_str::<Progress>(text).map_err(|e| bad(path, format!("metadata: {e}")))?
+            }
             None => Progress::default(),
         };
         if progress.version > VERSION {
@@ -160,7 +167,10 @@ impl Checkpoint {
         for (name, view) in file.iter() {
             let found = DType::ALL.into_iter().find(|&d| to_format(d) == Some(view.dtype()));
             let Some(dtype) = found else {
-                return Err(bad(path, format!("tensor `{name}` has the unsupported dtype {:?}", view.dtype())));
+                return Err(bad(
+                    path,
+                    format!("tensor `{name}` has the unsupported dtype {:?}", view.dtype()),
+                ));
             };
             let t = HostTensor { dtype, shape: view.shape().to_vec(), bytes: view.data().to_vec() };
             tensors.insert(name.to_string(), t);
@@ -176,7 +186,8 @@ impl Checkpoint {
             Some(o) => o.state_tensors()?,
             None => vec![],
         };
-        let mut all: Vec<(String, Tensor)> = own.iter().map(|(n, p): &(String, Param)| (n.clone(), p.get())).collect();
+        let mut all: Vec<(String, Tensor)> =
+            own.iter().map(|(n, p): &(String, Param)| (n.clone(), p.get())).collect();
         all.extend(state.into_iter().map(|(n, t)| (format!("{OPTIMIZER}{n}"), t)));
 
         let wanted = |n: &&String| optimizer.is_some() || !n.starts_with(OPTIMIZER);

@@ -18,19 +18,25 @@ pub enum NnError {
     #[error("backward: the tensor does not require a gradient (was it made inside no_grad, or detached?)")]
     NoGraph,
     /// `backward` without a gradient needs a tensor with one element.
-    #[error("backward: a gradient must be given for a tensor of shape {shape:?}; only tensors with one element start from 1")]
+    #[error(
+        "backward: a gradient must be given for a tensor of shape {shape:?}; only tensors with one element start from 1"
+    )]
     NotScalar {
         /// Shape of the tensor.
         shape: Vec<usize>,
     },
     /// The graph was used by an earlier `backward` that did not retain it.
-    #[error("backward through `{op}` a second time: its saved tensors were freed; retain the graph in the first call")]
+    #[error(
+        "backward through `{op}` a second time: its saved tensors were freed; retain the graph in the first call"
+    )]
     GraphFreed {
         /// The first freed operation that was met.
         op: &'static str,
     },
     /// A tensor that an operation saved for its backward was overwritten since.
-    #[error("backward of `{op}`: a saved tensor was modified in place after the forward (version {found}, expected {expected})")]
+    #[error(
+        "backward of `{op}`: a saved tensor was modified in place after the forward (version {found}, expected {expected})"
+    )]
     SavedModified {
         /// The operation.
         op: &'static str,
@@ -125,7 +131,9 @@ pub enum NnError {
         what: String,
     },
     /// The loss is NaN or infinite.
-    #[error("the loss of epoch {epoch} is {loss}; lower the learning rate or clip the gradients (the last checkpoint is intact)")]
+    #[error(
+        "the loss of epoch {epoch} is {loss}; lower the learning rate or clip the gradients (the last checkpoint is intact)"
+    )]
     Diverged {
         /// Epoch, from 1.
         epoch: u64,

@@ -317,5 +317,4 @@ impl Build {
     pub fn next_stream(&self) -> u64 {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
-
 }

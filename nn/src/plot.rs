@@ -52,8 +52,9 @@ fn label(v: f64) -> String {
 
 /// Smallest and largest finite value, widened so that they differ.
 fn range(values: impl Iterator<Item = f64>) -> (f64, f64) {
-    let (lo, hi) =
-        values.filter(|v| v.is_finite()).fold((f64::INFINITY, f64::NEG_INFINITY), |(a, b), v| (a.min(v), b.max(v)));
+    let (lo, hi) = values
+        .filter(|v| v.is_finite())
+        .fold((f64::INFINITY, f64::NEG_INFINITY), |(a, b), v| (a.min(v), b.max(v)));
     match (lo, hi) {
         _ if lo > hi => (0.0, 1.0),
         _ if lo == hi => (lo - 0.5, hi + 0.5),

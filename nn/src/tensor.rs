@@ -123,8 +123,9 @@ impl Operand {
 
 /// The contiguous layout of a shape, as an error of `op` where there is none.
 pub(crate) fn contiguous(op: &'static str, shape: &[usize]) -> Result<Layout> {
-    Layout::contiguous(shape)
-        .ok_or_else(|| invalid(op, "shape", "at most 8 axes and fewer than 2^62 elements", format!("{shape:?}")))
+    Layout::contiguous(shape).ok_or_else(|| {
+        invalid(op, "shape", "at most 8 axes and fewer than 2^62 elements", format!("{shape:?}"))
+    })
 }
 
 impl Tensor {
@@ -348,7 +349,12 @@ impl Tensor {
     pub fn item<T: Element>(&self) -> Result<T> {
         match self.to_vec::<T>()?.as_slice() {
             [x] => Ok(*x),
-            v => Err(invalid("item", "self", "one element", format!("{} of shape {:?}", v.len(), self.shape()))),
+            v => Err(invalid(
+                "item",
+                "self",
+                "one element",
+                format!("{} of shape {:?}", v.len(), self.shape()),
+            )),
         }
     }
 

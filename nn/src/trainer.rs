@@ -179,7 +179,12 @@ impl<'a> Trainer<'a> {
             Objective::Regress(l) => l.reduction,
         };
         if reduction != Reduction::Mean {
-            return Err(invalid("Trainer", "objective", "a loss that is reduced to its mean", format!("{reduction:?}")));
+            return Err(invalid(
+                "Trainer",
+                "objective",
+                "a loss that is reduced to its mean",
+                format!("{reduction:?}"),
+            ));
         }
         if let Some(run) = &options.run {
             std::fs::create_dir_all(run).map_err(NnError::io("create", run))?;
@@ -225,9 +230,10 @@ impl<'a> Trainer<'a> {
         if p.version == 0 {
             return Err(fail("holds no training progress; it was not written by a run".into()));
         }
-        for (name, theirs, ours) in
-            [("seed", p.seed, self.options.seed), ("batch size", p.batch_size, self.options.batch_size as u64)]
-        {
+        for (name, theirs, ours) in [
+            ("seed", p.seed, self.options.seed),
+            ("batch size", p.batch_size, self.options.batch_size as u64),
+        ] {
             if theirs != ours {
                 return Err(fail(format!("was written with {name} {theirs}, this run has {ours}")));
             }
@@ -420,7 +426,8 @@ impl<'a> Trainer<'a> {
         let state = Checkpoint::capture(self.model, Some(&self.optimizer), self.progress())?;
         // Metrics first: a resumption drops lines of epochs that the checkpoint does not know.
         let path = run.join(METRICS);
-        let mut f = OpenOptions::new().append(true).create(true).open(&path).map_err(NnError::io("open", &path))?;
+        let mut f =
+            OpenOptions::new().append(true).create(true).open(&path).map_err(NnError::io("open", &path))?;
         f.write_all(line(stats)?.as_bytes()).map_err(NnError::io("write", &path))?;
         if improved {
             state.save(run.join(BEST))?;
@@ -430,7 +437,8 @@ impl<'a> Trainer<'a> {
     }
 
     fn bar(&self, batches: u64) -> ProgressBar {
-        let target = if self.options.progress { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        let target =
+            if self.options.progress { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
         let bar = ProgressBar::with_draw_target(Some(batches), target);
         if let Ok(style) = ProgressStyle::with_template("{prefix} {wide_bar} {pos}/{len} {per_sec}") {
             bar.set_style(style);

@@ -50,7 +50,8 @@ fn clean(cell: &str) -> &str {
 pub fn read_csv(path: impl AsRef<Path>, options: &CsvOptions) -> Result<Dataset> {
     let path = path.as_ref();
     let file = File::open(path).map_err(NnError::io("open", path))?;
-    let fail = |row: usize, column: usize, what: String| NnError::Csv { path: path.into(), row, column, what };
+    let fail =
+        |row: usize, column: usize, what: String| NnError::Csv { path: path.into(), row, column, what };
 
     let (mut features, mut classes, mut values) = (vec![], vec![], vec![]);
     let mut width = None;
@@ -77,7 +78,11 @@ pub fn read_csv(path: impl AsRef<Path>, options: &CsvOptions) -> Result<Dataset>
             Label::Value(c) => (c, false),
         };
         if target >= want || want < 2 {
-            return Err(fail(row, target + 1, format!("no such label column next to features in {want} columns")));
+            return Err(fail(
+                row,
+                target + 1,
+                format!("no such label column next to features in {want} columns"),
+            ));
         }
         for (c, cell) in cells.iter().enumerate() {
             let column = c + 1;
@@ -103,7 +108,10 @@ pub fn read_csv(path: impl AsRef<Path>, options: &CsvOptions) -> Result<Dataset>
         return Err(fail(1, 1, "the file has no items".into()));
     }
     let item = features.len() / items;
-    let targets =
-        if values.is_empty() { Targets::Classes(classes) } else { Targets::Values { data: values, shape: vec![1] } };
+    let targets = if values.is_empty() {
+        Targets::Classes(classes)
+    } else {
+        Targets::Values { data: values, shape: vec![1] }
+    };
     Dataset::new(features, &[item], targets)
 }

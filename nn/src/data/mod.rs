@@ -4,7 +4,7 @@ mod csv;
 mod source;
 
 pub use csv::{CsvOptions, Label, read_csv};
-pub use source::{Batch, HostSource, Order, ResidentSource, Source};
+pub use source::{Batch, Batches, HostSource, Order, ResidentSource, Source};
 
 use crate::error::{Result, invalid};
 

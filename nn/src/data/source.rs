@@ -176,17 +176,18 @@ impl Source for HostSource {
         };
         let (sender, receiver) = sync_channel(self.ahead);
         let (data, device, dtype) = (self.data.clone(), self.device.clone(), self.dtype);
-        let work = move || {
-            for rows in rows.chunks(batch) {
-                let made = gather(&data, rows)
-                    .and_then(|d| upload(&device, dtype, &d))
-                    .map(|(x, y)| Batch { x, y, len: rows.len() });
-                let failed = made.is_err();
-                if sender.send(made).is_err() || failed {
-                    return;
+        let work =
+            move || {
+                for rows in rows.chunks(batch) {
+                    let made = gather(&data, rows)
+                        .and_then(|d| upload(&device, dtype, &d))
+                        .map(|(x, y)| Batch { x, y, len: rows.len() });
+                    let failed = made.is_err();
+                    if sender.send(made).is_err() || failed {
+                        return;
+                    }
                 }
-            }
-        };
+            };
         std::thread::Builder::new()
             .name("trefoil-batches".into())
             .spawn(work)

@@ -45,6 +45,18 @@ impl Reshape {
         }
         Ok(Reshape { target: target.to_vec() })
     }
+
+    /// Shape of an item behind the layer. Errors: sizes that do not agree.
+    pub(crate) fn item(&self, item: &[usize]) -> Result<Vec<usize>> {
+        let all: usize = item.iter().product();
+        let known: usize = self.target.iter().filter(|&&n| n >= 0).map(|&n| n as usize).product();
+        let open = self.target.contains(&-1);
+        if (open && (known == 0 || all % known != 0)) || (!open && all != known) {
+            let expected = format!("{all} elements per item, as in {item:?}");
+            return Err(invalid("Reshape", "target", expected, format!("{:?}", self.target)));
+        }
+        Ok(self.target.iter().map(|&n| if n < 0 { all / known } else { n as usize }).collect())
+    }
 }
 
 impl Layer for Reshape {
@@ -52,15 +64,6 @@ impl Layer for Reshape {
         let Some((&batch, rest)) = x.shape().split_first() else {
             return Err(invalid("Reshape", "x", "shape [B, ..]", "a scalar"));
         };
-        let item: usize = rest.iter().product();
-        let known: usize = self.target.iter().filter(|&&n| n >= 0).map(|&n| n as usize).product();
-        let open = self.target.contains(&-1);
-        if (open && (known == 0 || item % known != 0)) || (!open && item != known) {
-            let expected = format!("{item} elements per item, as in {:?}", x.shape());
-            return Err(invalid("Reshape", "target", expected, format!("{:?}", self.target)));
-        }
-        let size = |n: &isize| if *n < 0 { item / known } else { *n as usize };
-        let shape: Vec<usize> = std::iter::once(batch).chain(self.target.iter().map(size)).collect();
-        x.reshape(&shape)
+        x.reshape(&[&[batch], self.item(rest)?.as_slice()].concat())
     }
 }

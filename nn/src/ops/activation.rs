@@ -25,7 +25,11 @@ impl Tensor {
             move |cx: &mut BackwardCtx<'_>| {
                 let Some(dx) = cx.target(0)? else { return Ok(()) };
                 let (dy, s) = (cx.dy()?, saved.get(cx)?.operand());
-                let s = if reads_output(act) { SavedView::Output(s.view()?) } else { SavedView::Input(s.view()?) };
+                let s = if reads_output(act) {
+                    SavedView::Output(s.view()?)
+                } else {
+                    SavedView::Input(s.view()?)
+                };
                 Ok(dy.device().activation_bwd(act, dy.operand().view()?, s, dx.out()?)?)
             }
         }))
@@ -77,13 +81,7 @@ impl Tensor {
             move |cx: &mut BackwardCtx<'_>| {
                 let Some(dx) = cx.target(0)? else { return Ok(()) };
                 let (dy, y) = (cx.dy()?.contiguous()?, y.get(cx)?);
-                Ok(dy.device().softmax_bwd(
-                    kind,
-                    at,
-                    dy.operand().view()?,
-                    y.operand().view()?,
-                    dx.out()?,
-                )?)
+                Ok(dy.device().softmax_bwd(kind, at, dy.operand().view()?, y.operand().view()?, dx.out()?)?)
             }
         }))
     }

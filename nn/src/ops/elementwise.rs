@@ -30,7 +30,12 @@ fn binary_is_predicate(op: Binary) -> bool {
 
 pub(crate) fn broadcast(op: &'static str, a: &[usize], b: &[usize]) -> Result<Dims> {
     broadcast_shapes(a, b).map_err(|at| {
-        invalid(op, "b", format!("a shape that broadcasts with {a:?}"), format!("{b:?} (axis {at} from the right)"))
+        invalid(
+            op,
+            "b",
+            format!("a shape that broadcasts with {a:?}"),
+            format!("{b:?} (axis {at} from the right)"),
+        )
     })
 }
 
@@ -67,7 +72,10 @@ impl Tensor {
         Ok(y.record("binary", &[self, b], || {
             let (a, b) = (Saved::new(self), Saved::new(b));
             // Sums read neither operand's values, so overwriting them later does no harm.
-            let linear = matches!(op, Binary::Add { .. } | Binary::Sub | Binary::AddScaled { .. } | Binary::Lerp { .. });
+            let linear = matches!(
+                op,
+                Binary::Add { .. } | Binary::Sub | Binary::AddScaled { .. } | Binary::Lerp { .. }
+            );
             move |cx: &mut BackwardCtx<'_>| {
                 let (da, db) = (cx.target(0)?, cx.target(1)?);
                 let dy = cx.dy()?;
@@ -102,8 +110,7 @@ impl Tensor {
                 let (a, b, c) = (a.get(cx)?.operand(), b.get(cx)?.operand(), c.get(cx)?.operand());
                 let dyo = dy.operand();
                 let (da, db, dc) = (out(&da)?, out(&db)?, out(&dc)?);
-                let io =
-                    TernaryBwd { dy: dyo.view()?, a: a.view()?, b: b.view()?, c: c.view()?, da, db, dc };
+                let io = TernaryBwd { dy: dyo.view()?, a: a.view()?, b: b.view()?, c: c.view()?, da, db, dc };
                 Ok(dy.device().ternary_bwd(op, io)?)
             }
         }))

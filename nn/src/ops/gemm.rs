@@ -11,7 +11,10 @@ use crate::tensor::{Tensor, same_device};
 /// Whether the matrix product can apply this activation itself.
 fn fuses(act: Activation) -> bool {
     use Activation::*;
-    matches!(act, Identity | Relu | LeakyRelu { .. } | Gelu | GeluTanh | Sigmoid | Tanh | Swish { .. } | Hardswish)
+    matches!(
+        act,
+        Identity | Relu | LeakyRelu { .. } | Gelu | GeluTanh | Sigmoid | Tanh | Swish { .. } | Hardswish
+    )
 }
 
 impl Tensor {

@@ -19,7 +19,12 @@ impl Tensor {
         shape[at] = index.numel();
         let (x, ix) = (self.contiguous()?, index.contiguous()?);
         let y = self.like(&shape)?;
-        self.device().index_select(at, x.operand().view()?, ix.operand().view()?, y.operand().grad(false)?)?;
+        self.device().index_select(
+            at,
+            x.operand().view()?,
+            ix.operand().view()?,
+            y.operand().grad(false)?,
+        )?;
         Ok(y.record("index_select", &[self], || {
             let index = Saved::new(&ix);
             move |cx: &mut BackwardCtx<'_>| {

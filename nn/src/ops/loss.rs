@@ -76,7 +76,8 @@ impl CrossEntropyLoss {
     pub fn forward(&self, x: &Tensor, target: &Tensor) -> Result<Tensor> {
         same_device("cross_entropy", x, target)?;
         let options = self.options;
-        let items: Vec<usize> = x.shape().iter().enumerate().filter(|(i, _)| *i != 1).map(|(_, &n)| n).collect();
+        let items: Vec<usize> =
+            x.shape().iter().enumerate().filter(|(i, _)| *i != 1).map(|(_, &n)| n).collect();
         let acc = x.dtype().accumulator();
         let loss = match options.reduction {
             Reduction::None => x.like(&items)?,

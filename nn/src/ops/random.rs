@@ -9,14 +9,27 @@ use crate::tensor::{Device, Tensor};
 
 impl Tensor {
     /// Independent draws of a distribution.
-    pub fn random(device: &Device, dtype: DType, shape: &[usize], dist: Distribution, rng: Rng<'_>) -> Result<Tensor> {
+    pub fn random(
+        device: &Device,
+        dtype: DType,
+        shape: &[usize],
+        dist: Distribution,
+        rng: Rng<'_>,
+    ) -> Result<Tensor> {
         let y = Tensor::empty(device, dtype, shape)?;
         device.random(dist, rng, y.operand().view_mut()?)?;
         Ok(y)
     }
 
     /// Uniform draws from [lo, hi).
-    pub fn rand(device: &Device, dtype: DType, shape: &[usize], lo: f64, hi: f64, rng: Rng<'_>) -> Result<Tensor> {
+    pub fn rand(
+        device: &Device,
+        dtype: DType,
+        shape: &[usize],
+        lo: f64,
+        hi: f64,
+        rng: Rng<'_>,
+    ) -> Result<Tensor> {
         Tensor::random(device, dtype, shape, Distribution::Uniform { lo, hi }, rng)
     }
 

@@ -133,7 +133,12 @@ impl Tensor {
             move |cx: &mut BackwardCtx<'_>| {
                 let Some(dx) = cx.target(0)? else { return Ok(()) };
                 let (dy, index) = (cx.dy()?.contiguous()?, index.get(cx)?);
-                Ok(dy.device().arg_reduce_bwd(at, dy.operand().view()?, index.operand().view()?, dx.out()?)?)
+                Ok(dy.device().arg_reduce_bwd(
+                    at,
+                    dy.operand().view()?,
+                    index.operand().view()?,
+                    dx.out()?,
+                )?)
             }
         });
         Ok((value, index))

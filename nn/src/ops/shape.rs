@@ -9,7 +9,12 @@ use crate::tensor::{Tensor, axes, axis, contiguous, same_device};
 
 impl Tensor {
     /// A view of part of this tensor (no element twice). Its gradient is added to the same part of the whole's gradient.
-    fn part(&self, op: &'static str, what: String, map: impl Fn(&Layout) -> Option<Layout> + Send + Sync + 'static) -> Result<Tensor> {
+    fn part(
+        &self,
+        op: &'static str,
+        what: String,
+        map: impl Fn(&Layout) -> Option<Layout> + Send + Sync + 'static,
+    ) -> Result<Tensor> {
         let Some(layout) = map(self.layout()) else {
             return Err(invalid(op, "self", what, format!("shape {:?}", self.shape())));
         };
@@ -18,7 +23,12 @@ impl Tensor {
                 let Some(dx) = cx.target(0)? else { return Ok(()) };
                 dx.prepare()?;
                 let Some(layout) = map(dx.tensor().layout()) else {
-                    return Err(invalid(op, "dx", "a layout like the forward's", format!("{:?}", dx.tensor().layout())));
+                    return Err(invalid(
+                        op,
+                        "dx",
+                        "a layout like the forward's",
+                        format!("{:?}", dx.tensor().layout()),
+                    ));
                 };
                 let (dy, dst) = (cx.dy()?, dx.tensor().relayout(layout).operand());
                 Ok(dy.device().strided_copy(dy.operand().view()?, dst.grad(true)?)?)
@@ -33,14 +43,24 @@ impl Tensor {
         }
         let y = self.like(self.shape())?;
         self.device().strided_copy(self.operand().view()?, y.operand().grad(false)?)?;
-        Ok(y.record("contiguous", &[self], || |cx: &mut BackwardCtx<'_>| { let dy = cx.dy()?; cx.give(0, dy) }))
+        Ok(y.record("contiguous", &[self], || {
+            |cx: &mut BackwardCtx<'_>| {
+                let dy = cx.dy()?;
+                cx.give(0, dy)
+            }
+        }))
     }
 
     /// A copy with memory of its own.
     pub fn copy(&self) -> Result<Tensor> {
         let y = self.like(self.shape())?;
         self.device().strided_copy(self.operand().view()?, y.operand().grad(false)?)?;
-        Ok(y.record("copy", &[self], || |cx: &mut BackwardCtx<'_>| { let dy = cx.dy()?; cx.give(0, dy) }))
+        Ok(y.record("copy", &[self], || {
+            |cx: &mut BackwardCtx<'_>| {
+                let dy = cx.dy()?;
+                cx.give(0, dy)
+            }
+        }))
     }
 
     /// The same elements in row-major order under another shape; a view where the strides allow it.
@@ -159,7 +179,12 @@ impl Tensor {
         let at = axis("squeeze", at, self.rank())?;
         let mut shape = self.shape().to_vec();
         if shape.remove(at) != 1 {
-            return Err(invalid("squeeze", "axis", "an axis of size 1", format!("size {}", self.shape()[at])));
+            return Err(invalid(
+                "squeeze",
+                "axis",
+                "an axis of size 1",
+                format!("size {}", self.shape()[at]),
+            ));
         }
         self.reshape(&shape)
     }

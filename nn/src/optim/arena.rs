@@ -47,7 +47,10 @@ impl Arena {
                 return Err(fail(&name, "does not require a gradient"));
             }
             if !t.is_contiguous() || t.storage().len() != t.numel() {
-                return Err(fail(&name, "is a view of a larger tensor; give the optimizer a tensor of its own"));
+                return Err(fail(
+                    &name,
+                    "is a view of a larger tensor; give the optimizer a tensor of its own",
+                ));
             }
             let tied = entries.iter().find(|e| Arc::ptr_eq(&e.storage, t.storage())).map(|e| e.start);
             if tied.is_none() && t.storage().is_claimed() {
@@ -62,8 +65,9 @@ impl Arena {
 
         let values = Arc::new(device.zeros(dtype, end)?);
         let grads = Arc::new(device.zeros(dtype, end)?);
-        let states =
-            (0..states).map(|_| Ok(Arc::new(device.zeros(dtype.accumulator(), end)?))).collect::<Result<_>>()?;
+        let states = (0..states)
+            .map(|_| Ok(Arc::new(device.zeros(dtype.accumulator(), end)?)))
+            .collect::<Result<_>>()?;
         for (i, e) in entries.iter().enumerate() {
             let tied = entries[..i].iter().any(|d| d.start == e.start && Arc::ptr_eq(&d.storage, &e.storage));
             let t = e.param.get();
@@ -130,7 +134,9 @@ impl Arena {
         let Some(buffer) = self.states.get(i) else { return Ok(vec![]) };
         self.entries
             .iter()
-            .map(|e| Ok((e.name.clone(), Tensor::over(&self.device, buffer, e.start, e.param.get().shape())?)))
+            .map(|e| {
+                Ok((e.name.clone(), Tensor::over(&self.device, buffer, e.start, e.param.get().shape())?))
+            })
             .collect()
     }
 }

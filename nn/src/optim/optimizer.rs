@@ -42,7 +42,11 @@ pub struct Optimizer {
 impl fmt::Debug for Optimizer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rules: Vec<_> = self.members.iter().map(|m| m.rule).collect();
-        f.debug_struct("Optimizer").field("lr", &self.lr).field("step", &self.step).field("rules", &rules).finish()
+        f.debug_struct("Optimizer")
+            .field("lr", &self.lr)
+            .field("step", &self.step)
+            .field("rules", &rules)
+            .finish()
     }
 }
 
@@ -96,7 +100,12 @@ impl Optimizer {
             }
         }
         if members.is_empty() {
-            return Err(invalid("Optimizer", "params", "at least one parameter", "none (a lazy layer before its first forward?)"));
+            return Err(invalid(
+                "Optimizer",
+                "params",
+                "at least one parameter",
+                "none (a lazy layer before its first forward?)",
+            ));
         }
         Ok(Optimizer { members, lr, step: 0, maximize: false })
     }

@@ -72,7 +72,9 @@ impl Schedule {
             Schedule::Step { every, gamma } => base * gamma.powf((t / every.max(1)) as f64),
             Schedule::Exponential { gamma } => base * gamma.powf(t as f64),
             Schedule::Cosine { total, min } => cosine(base, min, share(t, total)),
-            Schedule::Polynomial { total, power, end } => end + (base - end) * (1.0 - share(t, total)).powf(power),
+            Schedule::Polynomial { total, power, end } => {
+                end + (base - end) * (1.0 - share(t, total)).powf(power)
+            }
             Schedule::OneCycle { total, rise, div, final_div } => {
                 let first = base / div;
                 let peak = rise * total as f64 - 1.0;
