@@ -1,2 +1,120 @@
-//! The trefoil command.
-fn main() {}
+//! Command line of trefoil: devices, training, benchmarks.
+#![forbid(unsafe_code)]
+
+mod bench;
+mod devices;
+mod error;
+mod explain;
+mod status;
+mod train;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use trefoil::{Registry, Selector};
+use trefoil_nn::Device;
+
+use crate::error::{CliError, Result};
+
+/// GPU kernels for deep learning: look at devices, train, measure.
+///
+/// Backends are chosen at run time: CUDA, HIP and OpenCL through the vendors' libraries, and the CPU. Nothing else needs to be installed.
+#[derive(Debug, Parser)]
+#[command(
+    name = "trefoil",
+    version,
+    max_term_width = 110,
+    after_help = "\
+Examples:
+  trefoil devices                                  what is found on this machine, and why the rest is not
+  trefoil train examples/digits.json               train the digits example on the best device
+  trefoil train examples/digits.json --resume      continue it after an interruption
+  trefoil bench cases.json --backend cuda          time the kernels
+  trefoil explain gemm                             which implementation serves an operation
+
+The environment variable TREFOIL_BACKEND sets the default of --backend."
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+    /// Also print why backends were passed over, and other warnings
+    #[arg(short, long, global = true)]
+    verbose: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// List every backend: its devices and what they can do, or the reason why it cannot be used
+    Devices,
+    /// Train a model described by a JSON file
+    Train(train::Args),
+    /// Time operations described by a JSON file
+    Bench(bench::Args),
+    /// Say which implementation serves an operation and why not the others
+    Explain(explain::Args),
+    /// Summarise the table of kernels
+    Status(status::Args),
+}
+
+/// Choice of a device, shared by the commands that need one.
+#[derive(Debug, clap::Args)]
+struct BackendArg {
+    /// Device: auto, cuda[:N], hip[:N], opencl[:N] or cpu [default: $TREFOIL_BACKEND, otherwise auto]
+    #[arg(long, value_name = "SEL")]
+    backend: Option<String>,
+}
+
+impl BackendArg {
+    fn open(&self) -> Result<Device> {
+        let selector = match &self.backend {
+            Some(s) => s.parse::<Selector>()?,
+            None => Selector::from_env()?,
+        };
+        Ok(Registry::default().open(&selector)?)
+    }
+}
+
+/// Prints log messages to the error stream.
+struct Messages;
+
+impl log::Log for Messages {
+    fn enabled(&self, m: &log::Metadata<'_>) -> bool {
+        m.level() <= log::max_level()
+    }
+    fn log(&self, r: &log::Record<'_>) {
+        if self.enabled(r.metadata()) {
+            // A closed error stream is no reason to stop.
+            let _ = writeln!(std::io::stderr(), "{}: {}", r.level().as_str().to_lowercase(), r.args());
+        }
+    }
+    fn flush(&self) {}
+}
+
+static MESSAGES: Messages = Messages;
+
+fn run(cli: &Cli, out: &mut dyn Write) -> Result<()> {
+    match &cli.command {
+        Command::Devices => devices::run(out),
+        Command::Train(a) => train::run(a, out),
+        Command::Bench(a) => bench::run(a, out),
+        Command::Explain(a) => explain::run(a, out),
+        Command::Status(a) => status::run(a, out),
+    }
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    if log::set_logger(&MESSAGES).is_ok() {
+        log::set_max_level(if cli.verbose { log::LevelFilter::Info } else { log::LevelFilter::Error });
+    }
+    match run(&cli, &mut std::io::stdout().lock()) {
+        Ok(()) => ExitCode::SUCCESS,
+        // The reader of our output has seen enough.
+        Err(CliError::Output(e)) if e.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(e) => {
+            let _ = write!(std::io::stderr(), "{}", e.report());
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Device time of queued work.
+
+use std::time::Instant;
+
+use trefoil_nn::Device;
+
+use crate::error::Result;
+
+/// Something to time: queues its work for input set `i` and returns without waiting.
+pub(crate) struct Work {
+    pub(crate) queue: Box<dyn Fn(usize) -> Result<()>>,
+    /// Bytes that must be moved at least.
+    pub(crate) bytes: f64,
+    /// Arithmetic operations of matrix products, 0 for other work.
+    pub(crate) flops: f64,
+}
+
+/// A case ready to run.
+pub(crate) struct Prepared {
+    pub(crate) fwd: Work,
+    pub(crate) bwd: Option<Work>,
+}
+
+/// Median device time in microseconds, by events around each run after a warm-up.
+pub(crate) fn measure(d: &Device, w: &Work, budget_s: f64) -> Result<f64> {
+    for i in 0..3 {
+        (w.queue)(i)?;
+    }
+    d.synchronize()?;
+    let start = Instant::now();
+    (w.queue)(3)?;
+    d.synchronize()?;
+    let once = start.elapsed().as_secs_f64().max(1e-6);
+    let runs = ((budget_s / once) as usize).clamp(5, 200);
+    let mut events = Vec::with_capacity(runs);
+    for i in 0..runs {
+        let before = d.record()?;
+        (w.queue)(i)?;
+        events.push((before, d.record()?));
+    }
+    d.synchronize()?;
+    let mut ns = events.iter().map(|(a, b)| a.elapsed_ns(b)).collect::<trefoil::Result<Vec<u64>>>()?;
+    ns.sort_unstable();
+    let mid = ns.len() / 2;
+    let median = if ns.len() % 2 == 0 { (ns[mid - 1] + ns[mid]) as f64 / 2.0 } else { ns[mid] as f64 };
+    // A clock too coarse for the work must not lead to a division by zero.
+    Ok((median / 1e3).max(1e-3))
+}

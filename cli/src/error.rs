@@ -1,0 +1,123 @@
+//! Errors with their causes and with what to do next.
+
+use std::error::Error;
+use std::fmt::{self, Write};
+use std::io;
+
+use trefoil::GpuError;
+use trefoil_nn::NnError;
+
+pub(crate) type Result<T, E = CliError> = std::result::Result<T, E>;
+
+/// What a command can fail with.
+#[derive(Debug)]
+pub(crate) enum CliError {
+    /// Training or a tensor operation.
+    Nn(NnError),
+    /// The standard output.
+    Output(io::Error),
+    /// A file of the user.
+    File { what: &'static str, path: String, source: io::Error },
+    /// Something the user wrote.
+    Input(String),
+}
+
+impl fmt::Display for CliError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CliError::Nn(e) => e.fmt(f),
+            CliError::Output(_) => f.write_str("cannot write to the standard output"),
+            CliError::File { what, path, .. } => write!(f, "cannot {what} {path}"),
+            CliError::Input(text) => f.write_str(text),
+        }
+    }
+}
+
+impl Error for CliError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            CliError::Nn(e) => e.source(),
+            CliError::Output(e) | CliError::File { source: e, .. } => Some(e),
+            CliError::Input(_) => None,
+        }
+    }
+}
+
+impl From<NnError> for CliError {
+    fn from(e: NnError) -> Self {
+        CliError::Nn(e)
+    }
+}
+
+impl From<GpuError> for CliError {
+    fn from(e: GpuError) -> Self {
+        CliError::Nn(e.into())
+    }
+}
+
+impl From<io::Error> for CliError {
+    fn from(e: io::Error) -> Self {
+        CliError::Output(e)
+    }
+}
+
+impl CliError {
+    /// The message, its causes (unless they only repeat it), and advice.
+    pub(crate) fn report(&self) -> String {
+        let mut text = format!("error: {self}\n");
+        let mut said = self.to_string();
+        let mut cause = self.source();
+        while let Some(e) = cause {
+            let words = e.to_string();
+            if !said.contains(&words) {
+                // Writing to a string cannot fail.
+                let _ = writeln!(text, "  caused by: {words}");
+            }
+            said = words;
+            cause = e.source();
+        }
+        if let Some(advice) = self.advice() {
+            let _ = writeln!(text, "  what to do: {advice}");
+        }
+        text
+    }
+
+    fn advice(&self) -> Option<&'static str> {
+        match self {
+            CliError::Input(_) => None,
+            CliError::Output(_) => Some("check where the output goes"),
+            CliError::File { .. } => Some("check that the path exists and can be used"),
+            CliError::Nn(e) => match e {
+                NnError::Gpu(GpuError::Unavailable { .. }) => {
+                    Some("`trefoil devices` shows what can be used here; `--backend cpu` always works")
+                }
+                NnError::Gpu(GpuError::Config(_)) => Some(
+                    "give --backend (or TREFOIL_BACKEND) one of the listed names; `trefoil devices` shows what can be used here",
+                ),
+                NnError::Gpu(GpuError::OutOfMemory { .. }) => {
+                    Some("lower train.batch_size, or use another device")
+                }
+                NnError::Gpu(GpuError::Poisoned { .. } | GpuError::Driver(_)) => {
+                    Some("run again with TREFOIL_SYNC=1 to see which kernel failed")
+                }
+                NnError::Gpu(GpuError::IndexOutOfRange { .. }) => {
+                    Some("check that class ids in the data are below the number of outputs of the last layer")
+                }
+                NnError::Config { .. } => {
+                    Some("correct that place in the file; examples/digits.json is a complete example")
+                }
+                NnError::Csv { .. } => Some(
+                    "correct that cell, or set data.header, data.label or data.target in the configuration",
+                ),
+                NnError::Checkpoint { .. } => {
+                    Some("leave out --resume to start over, or name another run folder with --run")
+                }
+                NnError::Diverged { .. } => Some("lower optimizer.lr, or set train.clip_norm"),
+                NnError::Io { .. } => {
+                    Some("check that the path exists and can be used, and that the disk has room")
+                }
+                _ => None,
+            },
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! `trefoil train`.
+
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+
+use trefoil_nn::checkpoint::Checkpoint;
+use trefoil_nn::config::Config;
+use trefoil_nn::trainer::{Ended, EpochStats};
+use trefoil_nn::{LayerExt, Trainer};
+
+use crate::BackendArg;
+use crate::error::{CliError, Result};
+
+/// Arguments of `train`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  trefoil train examples/digits.json
+  trefoil train examples/digits.json --backend cuda --epochs 50 --run runs/long
+  trefoil train examples/digits.json --resume
+
+The run folder receives checkpoint.safetensors and metrics.jsonl after every epoch, best.safetensors whenever the monitored loss
+improves, and curves.svg. A run that was interrupted and resumed gives the same bytes as one that was not.")]
+pub(crate) struct Args {
+    /// The configuration
+    config: PathBuf,
+    #[command(flatten)]
+    backend: BackendArg,
+    /// Continue from the run folder's checkpoint (start at the beginning if there is none)
+    #[arg(long)]
+    resume: bool,
+    /// Run folder, instead of the configuration's
+    #[arg(long, value_name = "DIR")]
+    run: Option<PathBuf>,
+    /// Number of epochs, instead of the configuration's
+    #[arg(long, value_name = "N")]
+    epochs: Option<u64>,
+    /// Seed, instead of the configuration's
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Print only the result
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+fn percent(x: Option<f64>) -> String {
+    x.map_or("-".into(), |a| format!("{:.2}%", 100.0 * a))
+}
+
+fn line(s: &EpochStats, epochs: u64) -> String {
+    let test = s.test_loss.map_or("-".into(), |l| format!("{l:.4}"));
+    format!(
+        "epoch {:>3}/{epochs}  train loss {:.4} acc {}  test loss {test} acc {}  lr {:.2e}  {:.2} s",
+        s.epoch,
+        s.train_loss,
+        percent(s.train_accuracy),
+        percent(s.test_accuracy),
+        s.lr,
+        s.seconds
+    )
+}
+
+pub(crate) fn run(a: &Args, out: &mut dyn Write) -> Result<()> {
+    let mut config = Config::load(&a.config)?;
+    config.train.run = a.run.clone().or(config.train.run);
+    config.train.epochs = a.epochs.unwrap_or(config.train.epochs);
+    config.train.seed = a.seed.unwrap_or(config.train.seed);
+    config.check()?;
+    if a.resume && config.train.run.is_none() {
+        return Err(CliError::Input(
+            "--resume needs a run folder: set train.run in the configuration or pass --run DIR".into(),
+        ));
+    }
+    let (train, test) = config.datasets()?;
+    let device = a.backend.open()?;
+    let model = config.model(&device, train.item_shape())?;
+    let items = train.len();
+    let mut options = config.options(items);
+    options.progress = !a.quiet && std::io::stderr().is_terminal();
+    if !a.quiet {
+        let tested = test.as_ref().map_or(0, |t| t.len());
+        writeln!(
+            out,
+            "{} ({}): {} parameters, {items} training and {tested} test items",
+            device.id(),
+            device.caps().name,
+            model.num_parameters()
+        )?;
+    }
+    let train = config.source(train, &device)?;
+    let test = test.map(|t| config.source(t, &device)).transpose()?;
+    let optimizer = config.optimizer(&model)?;
+    let mut trainer = Trainer::new(&model, optimizer, config.objective(), &device, options)?;
+
+    let checkpoint = config.train.run.as_ref().map(|r| r.join("checkpoint.safetensors"));
+    if a.resume {
+        let found = trainer.resume()?;
+        if !a.quiet {
+            let what = if found {
+                format!("resumed after epoch {}", trainer.epochs_done())
+            } else {
+                "no checkpoint yet; starting at the beginning".into()
+            };
+            writeln!(out, "{what}")?;
+        }
+    } else if let Some(c) = checkpoint.as_ref().filter(|c| c.exists())
+        && !a.quiet
+    {
+        let epoch = Checkpoint::load(c).map_or(0, |c| c.progress.epoch);
+        writeln!(out, "starting over; --resume would have continued after epoch {epoch}")?;
+    }
+
+    let mut failed = None;
+    let report = trainer.fit(&*train, test.as_deref(), &mut |s| {
+        if a.quiet {
+            return true;
+        }
+        let written = writeln!(out, "{}", line(s, config.train.epochs));
+        failed = written.err();
+        failed.is_none()
+    })?;
+    if let Some(e) = failed {
+        return Err(e.into());
+    }
+    if report.ended == Ended::Stalled {
+        writeln!(out, "stopped early: the monitored loss no longer falls")?;
+    }
+    if let Some(last) = report.history.last() {
+        match (last.test_accuracy, last.test_loss) {
+            (Some(a), _) => writeln!(out, "test accuracy {a:.4} after epoch {}", last.epoch)?,
+            (None, Some(l)) => writeln!(out, "test loss {l:.6} after epoch {}", last.epoch)?,
+            _ => writeln!(out, "training loss {:.6} after epoch {}", last.train_loss, last.epoch)?,
+        }
+    }
+    if let Some(run) = &config.train.run {
+        writeln!(out, "results are in {}", run.display())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,230 @@
+//! Runs the binary.
+#![allow(missing_docs)]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// The binary, in the repository's root, without settings from outside.
+fn trefoil(args: &[&str]) -> Output {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    Command::new(env!("CARGO_BIN_EXE_trefoil"))
+        .args(args)
+        .current_dir(root)
+        .env_remove("TREFOIL_BACKEND")
+        .output()
+        .unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+fn ok(args: &[&str]) -> String {
+    let o = trefoil(args);
+    assert!(o.status.success(), "{args:?}: {}{}", text(&o.stdout), text(&o.stderr));
+    text(&o.stdout)
+}
+
+/// Runs a command that must fail with `code` and without a panic; gives its messages.
+fn fails(args: &[&str], code: i32) -> String {
+    let o = trefoil(args);
+    let err = text(&o.stderr);
+    assert_eq!(o.status.code(), Some(code), "{args:?}: {}{err}", text(&o.stdout));
+    assert!(!err.contains("panicked"), "{err}");
+    err
+}
+
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let p = std::env::temp_dir().join(format!("trefoil-cli-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&p);
+        std::fs::create_dir_all(&p).unwrap();
+        Folder(p)
+    }
+    fn at(&self, name: &str) -> String {
+        self.0.join(name).display().to_string()
+    }
+    fn write(&self, name: &str, text: &str) -> String {
+        std::fs::write(self.0.join(name), text).unwrap();
+        self.at(name)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn help_is_complete() {
+    let all = ok(&["--help"]);
+    for word in ["devices", "train", "bench", "explain", "status", "Examples:", "TREFOIL_BACKEND"] {
+        assert!(all.contains(word), "{word}: {all}");
+    }
+    for (command, word) in
+        [("train", "--resume"), ("bench", "--only"), ("explain", "--backend"), ("status", "--all")]
+    {
+        assert!(ok(&[command, "--help"]).contains(word));
+    }
+    assert!(ok(&["--version"]).contains(env!("CARGO_PKG_VERSION")));
+    fails(&[], 2);
+    fails(&["trian"], 2);
+    fails(&["train"], 2);
+}
+
+#[test]
+fn devices_lists_every_backend() {
+    let all = ok(&["devices"]);
+    for kind in ["cuda", "hip", "opencl", "cpu:0"] {
+        assert!(all.lines().any(|l| l.starts_with(kind)), "{kind}: {all}");
+    }
+}
+
+#[test]
+fn status_and_explain() {
+    assert!(ok(&["status"]).contains("elementwise"));
+    assert!(ok(&["status", "--all"]).lines().count() > ok(&["status"]).lines().count());
+    assert!(ok(&["explain"]).contains("gemm"));
+    assert!(ok(&["explain", "unary", "--backend", "cpu"]).starts_with("unary on cpu:0"));
+    let e = fails(&["explain", "softmaxx", "--backend", "cpu"], 1);
+    assert!(e.contains("no operation `softmaxx`") && e.contains("did you mean"), "{e}");
+}
+
+#[test]
+fn selectors_are_checked() {
+    let e = fails(&["explain", "gemm", "--backend", "cude"], 1);
+    assert!(e.contains("cude") && e.contains("what to do:"), "{e}");
+    let e = fails(&["explain", "gemm", "--backend", "cpu:7"], 1);
+    assert!(e.contains("ordinal 7") && e.contains("trefoil devices"), "{e}");
+}
+
+#[test]
+fn training_resuming_and_quiet() {
+    let f = Folder::new("train");
+    let run = f.at("run");
+    let args = ["train", "examples/digits.json", "--backend", "cpu", "--run", &run];
+    let with = |more: &[&'static str]| ok(&[&args[..], more].concat());
+    let first = with(&["--epochs", "2"]);
+    assert!(first.contains("epoch   2/2") && first.contains("test accuracy 0."), "{first}");
+    for name in ["checkpoint.safetensors", "best.safetensors", "metrics.jsonl", "curves.svg"] {
+        assert!(f.0.join("run").join(name).is_file(), "{name}");
+    }
+    let more = with(&["--epochs", "3", "--resume"]);
+    assert!(more.contains("resumed after epoch 2") && !more.contains("epoch   2/3"), "{more}");
+    assert_eq!(std::fs::read_to_string(f.0.join("run/metrics.jsonl")).unwrap().lines().count(), 3);
+    let again = with(&["--epochs", "1"]);
+    assert!(again.contains("starting over") && again.contains("after epoch 3"), "{again}");
+    let quiet = with(&["--epochs", "1", "--quiet"]);
+    assert_eq!(quiet.lines().count(), 2, "{quiet}");
+    // Another seed is another run.
+    let e = fails(&[&args[..], &["--resume", "--seed", "7"]].concat(), 1);
+    assert!(e.contains("seed") && e.contains("what to do:"), "{e}");
+    // A damaged checkpoint.
+    std::fs::write(f.0.join("run/checkpoint.safetensors"), b"damaged").unwrap();
+    let e = fails(&[&args[..], &["--resume"]].concat(), 1);
+    assert!(e.contains("not a complete safetensors file") && e.contains("leave out --resume"), "{e}");
+}
+
+#[test]
+fn configuration_errors_name_the_place() {
+    let f = Folder::new("config");
+    let good = include_str!("../../examples/digits.json");
+    let c = f.write("zero.json", &good.replace("\"batch_size\": 64", "\"batch_size\": 0"));
+    let e = fails(&["train", &c, "--backend", "cpu"], 1);
+    assert!(e.contains("zero.json") && e.contains("train.batch_size") && e.contains("what to do:"), "{e}");
+    let c = f.write("key.json", &good.replace("\"epochs\"", "\"epoch\""));
+    assert!(fails(&["train", &c], 1).contains("unknown field `epoch`"));
+    let c = f.write("csv.json", &good.replace("data/digits.csv", "no/such.csv"));
+    let e = fails(&["train", &c], 1);
+    assert!(e.contains("cannot open no/such.csv") && e.contains("caused by:"), "{e}");
+    let data = f.write("bad.csv", "1,2,0\n1,oops,1\n");
+    let c = f.write("cell.json", &good.replace("data/digits.csv", &data));
+    let e = fails(&["train", &c], 1);
+    assert!(e.contains("row 2, column 2") && e.contains("oops"), "{e}");
+    assert!(fails(&["train", "no/such.json"], 1).contains("no/such.json"));
+    assert!(fails(&["train", "examples/digits.json", "--epochs", "0"], 1).contains("train.epochs"));
+    // A file where the run folder should be.
+    let file = f.write("file", "x");
+    let e = fails(&["train", "examples/digits.json", "--backend", "cpu", "--run", &file], 1);
+    assert!(e.contains("cannot create") && e.contains("what to do:"), "{e}");
+}
+
+const CASES: &str = r#"[
+{"id": "copy", "op": "copy", "n": 1000},
+{"id": "act_gelu_bf16", "op": "activation", "kind": "gelu", "n": 1000, "dtype": "bf16"},
+{"id": "act_sigmoid", "op": "activation", "kind": "sigmoid", "n": 1000},
+{"id": "bcast", "op": "binary_broadcast", "rows": 8, "cols": 32},
+{"id": "rows", "op": "reduce_sum", "rows": 8, "cols": 32, "axis": 1},
+{"id": "cols", "op": "reduce_sum", "rows": 8, "cols": 32, "axis": 0},
+{"id": "permute", "op": "permute", "shape": [2, 3, 4, 5], "perm": [0, 2, 1, 3]},
+{"id": "softmax", "op": "softmax", "rows": 8, "cols": 32},
+{"id": "gemm", "op": "gemm", "m": 8, "n": 9, "k": 10, "tf32": true},
+{"id": "gemm_batched", "op": "gemm", "batch": 2, "m": 8, "n": 9, "k": 10, "dtype": "f16"},
+{"id": "linear_relu", "op": "linear_act", "m": 8, "n": 9, "k": 10, "act": "relu"},
+{"id": "linear_gelu", "op": "linear_act", "m": 8, "n": 9, "k": 10, "act": "gelu", "dtype": "bf16"},
+{"id": "mse", "op": "mse", "n": 100},
+{"id": "xent", "op": "cross_entropy", "rows": 8, "cols": 32, "dtype": "bf16"},
+{"id": "adamw", "op": "optimizer", "kind": "adamw", "sizes": [10, 20, 3]},
+{"id": "sgdm", "op": "optimizer", "kind": "sgd_momentum", "n": 33},
+{"id": "clip", "op": "clip_norm", "sizes": [10, 20]},
+{"id": "dropout", "op": "dropout", "n": 100},
+{"id": "mlp", "op": "train_mlp", "batch": 4, "in": 5, "hidden": [6, 7], "out": 3},
+{"id": "later", "op": "teleport", "n": 3}
+]"#;
+
+#[test]
+fn bench_times_every_operation() {
+    let f = Folder::new("bench");
+    let (cases, out) = (f.write("cases.json", CASES), f.at("out.json"));
+    let table = ok(&["bench", &cases, "--backend", "cpu", "--json", &out, "--budget", "0.001"]);
+    assert!(table.contains("teleport is not in this build"), "{table}");
+    let result: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&out).unwrap()).unwrap();
+    let cases: Vec<serde_json::Value> = serde_json::from_str(CASES).unwrap();
+    for c in &cases[..cases.len() - 1] {
+        let id = c["id"].as_str().unwrap();
+        assert!(result[id]["fwd_us"].as_f64().is_some_and(|t| t > 0.0), "{id}: {}", result[id]);
+        let both =
+            ["activation", "binary_broadcast", "softmax", "linear_act", "mse", "cross_entropy", "dropout"];
+        assert_eq!(result[id]["bwd_us"].is_number(), both.contains(&c["op"].as_str().unwrap()), "{id}");
+    }
+    let one = ok(&["bench", &f.at("cases.json"), "--backend", "cpu", "--only", "gelu", "--budget", "0.001"]);
+    assert_eq!(one.lines().count(), 2 + 2, "{one}");
+}
+
+#[test]
+fn bench_errors_name_the_case() {
+    let f = Folder::new("bench-errors");
+    for (text, words) in [
+        (r#"[{"id": "a", "op": "copy"}]"#, "case `a`: expected a whole number above 0 under `n`"),
+        (r#"[{"id": "a", "op": "copy", "n": 0}]"#, "under `n`, got 0"),
+        (r#"[{"id": "a", "op": "activation", "n": 4, "kind": "mesh"}]"#, "under `kind`"),
+        (r#"[{"id": "a", "op": "copy", "n": 4, "dtype": "f8"}]"#, "under `dtype`"),
+        (r#"[{"op": "copy"}]"#, "case 0: expected a text under `id`"),
+        (r#"{"id": "a"}"#, "expected a JSON list"),
+    ] {
+        let cases = f.write("cases.json", text);
+        let e = fails(&["bench", &cases, "--backend", "cpu"], 1);
+        assert!(e.contains(words), "{text}: {e}");
+    }
+    assert!(fails(&["bench", "no/such.json"], 1).contains("cannot read no/such.json"));
+    let cases = f.write("cases.json", "[]");
+    fails(&["bench", &cases, "--backend", "cpu", "--budget", "0"], 1);
+}
+
+#[test]
+fn a_reader_that_stops_early_is_no_error() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_trefoil"))
+        .args(["explain"])
+        .current_dir(root)
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let o = child.wait_with_output().unwrap();
+    assert!(o.status.success() && o.stderr.is_empty(), "{}", text(&o.stderr));
+}

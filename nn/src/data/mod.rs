@@ -1,0 +1,121 @@
+//! Data sets and batches.
+
+mod csv;
+mod source;
+
+pub use csv::{CsvOptions, Label, read_csv};
+pub use source::{Batch, Batches, HostSource, Order, ResidentSource, Source};
+
+use crate::error::{Result, invalid};
+
+/// What a model should produce for each item.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Targets {
+    /// Class ids, at least 0.
+    Classes(Vec<i64>),
+    /// Values of a shape per item, row-major.
+    Values {
+        /// All values.
+        data: Vec<f32>,
+        /// Shape of one item's values.
+        shape: Vec<usize>,
+    },
+}
+
+/// Items with features of one shape and their targets, in host memory.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Dataset {
+    features: Vec<f32>,
+    item: Vec<usize>,
+    targets: Targets,
+    len: usize,
+}
+
+impl Dataset {
+    /// Features in row-major order, `item` the shape of one item. Errors: no items, sizes that do not agree, a negative class id.
+    pub fn new(features: Vec<f32>, item: &[usize], targets: Targets) -> Result<Self> {
+        let width: usize = item.iter().product();
+        if width == 0 || features.is_empty() || features.len() % width != 0 {
+            let expected = format!("a positive multiple of the item size {width}");
+            return Err(invalid("Dataset", "features", expected, format!("{} values", features.len())));
+        }
+        let len = features.len() / width;
+        let (have, what) = match &targets {
+            Targets::Classes(ids) => (ids.len(), len),
+            Targets::Values { data, shape } => (data.len(), len * shape.iter().product::<usize>()),
+        };
+        if have != what {
+            return Err(invalid("Dataset", "targets", format!("{what} for {len} items"), format!("{have}")));
+        }
+        if let Targets::Classes(ids) = &targets
+            && let Some(bad) = ids.iter().find(|&&c| c < 0)
+        {
+            return Err(invalid("Dataset", "targets", "class ids of at least 0", format!("{bad}")));
+        }
+        Ok(Dataset { features, item: item.to_vec(), targets, len })
+    }
+
+    /// Number of items.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True without items.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Shape of one item's features.
+    pub fn item_shape(&self) -> &[usize] {
+        &self.item
+    }
+
+    /// All features, row-major.
+    pub fn features(&self) -> &[f32] {
+        &self.features
+    }
+
+    /// The targets.
+    pub fn targets(&self) -> &Targets {
+        &self.targets
+    }
+
+    /// Largest class id plus 1; 0 for values.
+    pub fn classes(&self) -> usize {
+        match &self.targets {
+            Targets::Classes(ids) => ids.iter().max().map_or(0, |&m| m as usize + 1),
+            Targets::Values { .. } => 0,
+        }
+    }
+
+    /// Bytes that the data takes on a device.
+    pub fn bytes(&self) -> usize {
+        let t = match &self.targets {
+            Targets::Classes(ids) => ids.len() * 8,
+            Targets::Values { data, .. } => data.len() * 4,
+        };
+        self.features.len() * 4 + t
+    }
+
+    /// Items `start..start + len`. Errors: beyond the end, or no items.
+    pub fn slice(&self, start: usize, len: usize) -> Result<Dataset> {
+        let Some(end) = start.checked_add(len).filter(|&e| e <= self.len && len > 0) else {
+            let got = format!("items {start}..{}", start.saturating_add(len));
+            return Err(invalid("Dataset", "range", format!("a part of 0..{}", self.len), got));
+        };
+        let width: usize = self.item.iter().product();
+        let targets = match &self.targets {
+            Targets::Classes(ids) => Targets::Classes(ids[start..end].to_vec()),
+            Targets::Values { data, shape } => {
+                let w: usize = shape.iter().product();
+                Targets::Values { data: data[start * w..end * w].to_vec(), shape: shape.clone() }
+            }
+        };
+        Dataset::new(self.features[start * width..end * width].to_vec(), &self.item, targets)
+    }
+
+    /// Multiplies all features by a factor.
+    pub fn scale(&mut self, factor: f32) {
+        self.features.iter_mut().for_each(|x| *x *= factor);
+    }
+}

@@ -1,0 +1,175 @@
+//! Errors of this crate.
+
+use std::path::PathBuf;
+
+use trefoil::{DType, DeviceId, GpuError};
+
+/// Result with [`NnError`].
+pub type Result<T, E = NnError> = std::result::Result<T, E>;
+
+/// What a call of this crate can fail with.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NnError {
+    /// The backend refused or failed.
+    #[error(transparent)]
+    Gpu(#[from] GpuError),
+    /// `backward` was called on a tensor that does not depend on any tensor with `with_grad`.
+    #[error("backward: the tensor does not require a gradient (was it made inside no_grad, or detached?)")]
+    NoGraph,
+    /// `backward` without a gradient needs a tensor with one element.
+    #[error(
+        "backward: a gradient must be given for a tensor of shape {shape:?}; only tensors with one element start from 1"
+    )]
+    NotScalar {
+        /// Shape of the tensor.
+        shape: Vec<usize>,
+    },
+    /// The graph was used by an earlier `backward` that did not retain it.
+    #[error(
+        "backward through `{op}` a second time: its saved tensors were freed; retain the graph in the first call"
+    )]
+    GraphFreed {
+        /// The first freed operation that was met.
+        op: &'static str,
+    },
+    /// A tensor that an operation saved for its backward was overwritten since.
+    #[error(
+        "backward of `{op}`: a saved tensor was modified in place after the forward (version {found}, expected {expected})"
+    )]
+    SavedModified {
+        /// The operation.
+        op: &'static str,
+        /// Version when it was saved.
+        expected: u64,
+        /// Version now.
+        found: u64,
+    },
+    /// A gradient of another shape than its tensor.
+    #[error("backward of `{op}`: gradient {index} has shape {got:?}, its tensor has shape {expected:?}")]
+    GradShape {
+        /// The operation.
+        op: &'static str,
+        /// Which input.
+        index: usize,
+        /// Shape of the tensor.
+        expected: Vec<usize>,
+        /// Shape of the gradient.
+        got: Vec<usize>,
+    },
+    /// Operands live on different devices.
+    #[error("{op}: the operands live on {a} and {b}; move one with to_device")]
+    DeviceMismatch {
+        /// The operation.
+        op: &'static str,
+        /// Device of the first operand.
+        a: DeviceId,
+        /// Device of the other operand.
+        b: DeviceId,
+    },
+    /// A parameter set that cannot be used (already owned by an optimizer, moved to another device, empty).
+    #[error("parameter `{name}`: {what}")]
+    Param {
+        /// Name in the state dictionary.
+        name: String,
+        /// What is wrong.
+        what: String,
+    },
+    /// A tensor of a state dictionary does not fit the model.
+    #[error("tensor `{name}`: expected {expected_dtype} {expected:?}, found {found_dtype} {found:?}")]
+    StateShape {
+        /// Name in the state dictionary.
+        name: String,
+        /// Shape in the model.
+        expected: Vec<usize>,
+        /// Dtype in the model.
+        expected_dtype: DType,
+        /// Shape that was received.
+        found: Vec<usize>,
+        /// Dtype that was received.
+        found_dtype: DType,
+    },
+    /// Names of a state dictionary do not match the model's.
+    #[error("state dictionary: missing tensors {missing:?}, unexpected tensors {unexpected:?}")]
+    StateNames {
+        /// In the model but not in the dictionary.
+        missing: Vec<String>,
+        /// In the dictionary but not in the model.
+        unexpected: Vec<String>,
+    },
+    /// A checkpoint cannot be read.
+    #[error("checkpoint {}: {what}", path.display())]
+    Checkpoint {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+        /// The underlying error, where there is one.
+        #[source]
+        source: Option<Box<NnError>>,
+    },
+    /// A cell or row of a CSV file is missing or malformed. Rows and columns count from 1, the header line included.
+    #[error("{}: row {row}, column {column}: {what}", path.display())]
+    Csv {
+        /// The file.
+        path: PathBuf,
+        /// Line of the file, from 1.
+        row: usize,
+        /// Column, from 1.
+        column: usize,
+        /// What is wrong.
+        what: String,
+    },
+    /// A configuration value is missing, unknown, of a wrong type or out of range.
+    #[error("{file}: `{key}`: {what}")]
+    Config {
+        /// The file, or what stands for it.
+        file: String,
+        /// Path of the value in the file, such as `model.layers[2].units`.
+        key: String,
+        /// What is wrong.
+        what: String,
+    },
+    /// The loss is NaN or infinite.
+    #[error(
+        "the loss of epoch {epoch} is {loss}; lower the learning rate or clip the gradients (the last checkpoint is intact)"
+    )]
+    Diverged {
+        /// Epoch, from 1.
+        epoch: u64,
+        /// Mean training loss of that epoch.
+        loss: f64,
+    },
+    /// A file cannot be read or written.
+    #[error("cannot {what} {}", path.display())]
+    Io {
+        /// What was tried, as a verb.
+        what: &'static str,
+        /// The file or folder.
+        path: PathBuf,
+        /// The system's answer.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+impl NnError {
+    pub(crate) fn io(what: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> NnError {
+        let path = path.into();
+        move |source| NnError::Io { what, path, source }
+    }
+
+    pub(crate) fn config(key: impl Into<String>, what: impl Into<String>) -> NnError {
+        NnError::Config { file: "configuration".into(), key: key.into(), what: what.into() }
+    }
+}
+
+/// An argument that does not fit, in the words of [`GpuError::Invalid`].
+pub(crate) fn invalid(
+    op: &'static str,
+    arg: &'static str,
+    expected: impl Into<String>,
+    got: impl Into<String>,
+) -> NnError {
+    NnError::Gpu(GpuError::invalid(op, arg, expected, got))
+}

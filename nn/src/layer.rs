@@ -1,0 +1,320 @@
+//! The layer trait, parameters and state dictionaries.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, RwLock};
+
+use trefoil::DType;
+
+use crate::error::{NnError, Result};
+use crate::tensor::{Device, Tensor};
+
+/// A tensor that a layer owns. Clones refer to the same one, so that optimizers, tied layers and state dictionaries see each other's changes.
+#[derive(Clone)]
+pub struct Param {
+    cell: Arc<RwLock<Tensor>>,
+}
+
+impl Param {
+    /// A trainable parameter.
+    pub fn new(t: Tensor) -> Self {
+        Param { cell: Arc::new(RwLock::new(t.with_grad())) }
+    }
+
+    /// State without a gradient.
+    pub fn buffer(t: Tensor) -> Self {
+        Param { cell: Arc::new(RwLock::new(t.detach())) }
+    }
+
+    /// The tensor (a leaf of the graph, where trainable).
+    pub fn get(&self) -> Tensor {
+        self.cell.read().unwrap_or_else(|p| p.into_inner()).clone()
+    }
+
+    /// Puts another tensor in place; it keeps whether it is trainable. Optimizers that hold the old one will report it.
+    pub fn set(&self, t: Tensor) {
+        let mut cell = self.cell.write().unwrap_or_else(|p| p.into_inner());
+        *cell = if cell.requires_grad() { t.with_grad() } else { t.detach() };
+    }
+
+    /// Whether both refer to the same tensor.
+    pub fn same(&self, other: &Param) -> bool {
+        Arc::ptr_eq(&self.cell, &other.cell)
+    }
+}
+
+impl fmt::Debug for Param {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.get(), f)
+    }
+}
+
+/// Something that [`Layer::visit`] shows.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Entry<'a> {
+    /// A trainable parameter.
+    Param(&'a Param),
+    /// State that is saved but not trained (running statistics, say).
+    Buffer(&'a Param),
+    /// Position of a random number generator.
+    Counter(&'a AtomicU64),
+}
+
+/// Receives a layer's state with full names (`encoder.0.weight`).
+pub struct Visitor<'a> {
+    prefix: String,
+    sink: &'a mut dyn FnMut(&str, Entry<'_>),
+}
+
+impl fmt::Debug for Visitor<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Visitor({:?})", self.prefix)
+    }
+}
+
+impl<'a> Visitor<'a> {
+    /// A visitor of a whole model.
+    pub fn new(sink: &'a mut dyn FnMut(&str, Entry<'_>)) -> Self {
+        Visitor { prefix: String::new(), sink }
+    }
+
+    fn show(&mut self, name: &str, e: Entry<'_>) {
+        (self.sink)(&format!("{}{name}", self.prefix), e);
+    }
+
+    /// Shows a trainable parameter.
+    pub fn param(&mut self, name: &str, p: &Param) {
+        self.show(name, Entry::Param(p));
+    }
+
+    /// Shows a buffer.
+    pub fn buffer(&mut self, name: &str, p: &Param) {
+        self.show(name, Entry::Buffer(p));
+    }
+
+    /// Shows the position of a random number generator.
+    pub fn counter(&mut self, name: &str, c: &AtomicU64) {
+        self.show(name, Entry::Counter(c));
+    }
+
+    /// Shows a part of the layer under `name.`.
+    pub fn child(&mut self, name: &str, layer: &dyn Layer) {
+        let before = self.prefix.len();
+        self.prefix.push_str(name);
+        self.prefix.push('.');
+        layer.visit(self);
+        self.prefix.truncate(before);
+    }
+}
+
+/// A function of tensors with parameters. Layers are shared by reference: forward and mode changes take `&self`.
+pub trait Layer: Send + Sync + fmt::Debug {
+    /// Output for an input. Errors name the layer and the argument that does not fit.
+    fn forward(&self, x: &Tensor) -> Result<Tensor>;
+
+    /// Shows parameters, buffers and generator positions under their PyTorch names.
+    fn visit(&self, _v: &mut Visitor<'_>) {}
+
+    /// Switches between training (the state after construction) and evaluation.
+    fn set_training(&self, _on: bool) {}
+}
+
+impl<T: Layer + ?Sized> Layer for Arc<T> {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        (**self).forward(x)
+    }
+    fn visit(&self, v: &mut Visitor<'_>) {
+        (**self).visit(v);
+    }
+    fn set_training(&self, on: bool) {
+        (**self).set_training(on);
+    }
+}
+
+impl<T: Layer + ?Sized> Layer for Box<T> {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        (**self).forward(x)
+    }
+    fn visit(&self, v: &mut Visitor<'_>) {
+        (**self).visit(v);
+    }
+    fn set_training(&self, on: bool) {
+        (**self).set_training(on);
+    }
+}
+
+/// Named tensors of a model on the device, parameters and buffers.
+pub type StateDict = BTreeMap<String, Tensor>;
+
+/// What every layer can do, derived from [`Layer::visit`].
+pub trait LayerExt: Layer {
+    /// Trainable parameters by name, in the order of the model.
+    fn named_parameters(&self) -> Vec<(String, Param)>;
+    /// Parameters and buffers by name, in the order of the model.
+    fn named_state(&self) -> Vec<(String, Param)>;
+    /// Positions of the random number generators by name.
+    fn counters(&self) -> BTreeMap<String, u64>;
+    /// Sets positions of random number generators. Errors: [`NnError::StateNames`] for names that differ from the model's.
+    fn set_counters(&self, values: &BTreeMap<String, u64>) -> Result<()>;
+    /// Number of trainable scalars.
+    fn num_parameters(&self) -> usize {
+        self.named_parameters().iter().map(|(_, p)| p.get().numel()).sum()
+    }
+    /// Parameters and buffers; the tensors share memory with the model.
+    fn state_dict(&self) -> StateDict {
+        self.named_state().into_iter().map(|(n, p)| (n, p.get().detach())).collect()
+    }
+    /// Copies tensors into the model (from any device). Names, shapes and dtypes are checked before the first is written. Errors:
+    /// [`NnError::StateNames`], [`NnError::StateShape`].
+    fn load_state_dict(&self, state: &StateDict) -> Result<()> {
+        let own = self.named_state();
+        check_names(own.iter().map(|(n, _)| n), state.keys())?;
+        for (name, p) in &own {
+            check_fit(name, &p.get(), state[name].dtype(), state[name].shape())?;
+        }
+        for (name, p) in &own {
+            let dst = p.get().detach();
+            dst.assign(&state[name].detach().to_device(dst.device())?)?;
+        }
+        Ok(())
+    }
+    /// Clears all gradients.
+    fn zero_grad(&self) -> Result<()> {
+        self.named_parameters().iter().try_for_each(|(_, p)| p.get().zero_grad())
+    }
+    /// Moves parameters and buffers to another device. Build optimizers afterwards.
+    fn to_device(&self, device: &Device) -> Result<()> {
+        for (_, p) in self.named_state() {
+            let t = p.get().detach();
+            if t.device().id() != device.id() {
+                p.set(t.to_device(device)?);
+            }
+        }
+        Ok(())
+    }
+    /// Training mode.
+    fn train(&self) {
+        self.set_training(true);
+    }
+    /// Evaluation mode.
+    fn eval(&self) {
+        self.set_training(false);
+    }
+}
+
+impl<L: Layer + ?Sized> LayerExt for L {
+    fn named_parameters(&self) -> Vec<(String, Param)> {
+        let mut out = vec![];
+        self.visit(&mut Visitor::new(&mut |name, e| {
+            if let Entry::Param(p) = e {
+                out.push((name.to_string(), p.clone()));
+            }
+        }));
+        out
+    }
+
+    fn named_state(&self) -> Vec<(String, Param)> {
+        let mut out = vec![];
+        self.visit(&mut Visitor::new(&mut |name, e| {
+            if let Entry::Param(p) | Entry::Buffer(p) = e {
+                out.push((name.to_string(), p.clone()));
+            }
+        }));
+        out
+    }
+
+    fn counters(&self) -> BTreeMap<String, u64> {
+        let mut out = BTreeMap::new();
+        self.visit(&mut Visitor::new(&mut |name, e| {
+            if let Entry::Counter(c) = e {
+                out.insert(name.to_string(), c.load(Ordering::Relaxed));
+            }
+        }));
+        out
+    }
+
+    fn set_counters(&self, values: &BTreeMap<String, u64>) -> Result<()> {
+        check_names(LayerExt::counters(self).keys(), values.keys())?;
+        self.visit(&mut Visitor::new(&mut |name, e| {
+            if let (Entry::Counter(c), Some(&v)) = (e, values.get(name)) {
+                c.store(v, Ordering::Relaxed);
+            }
+        }));
+        Ok(())
+    }
+}
+
+/// Error unless both lists hold the same names.
+pub(crate) fn check_names<'a>(
+    own: impl Iterator<Item = &'a String>,
+    given: impl Iterator<Item = &'a String>,
+) -> Result<()> {
+    let own: std::collections::BTreeSet<&String> = own.collect();
+    let given: std::collections::BTreeSet<&String> = given.collect();
+    if own == given {
+        return Ok(());
+    }
+    Err(NnError::StateNames {
+        missing: own.difference(&given).map(|s| s.to_string()).collect(),
+        unexpected: given.difference(&own).map(|s| s.to_string()).collect(),
+    })
+}
+
+/// Error unless a received tensor fits the model's.
+pub(crate) fn check_fit(name: &str, own: &Tensor, dtype: DType, shape: &[usize]) -> Result<()> {
+    if own.shape() == shape && own.dtype() == dtype {
+        return Ok(());
+    }
+    Err(NnError::StateShape {
+        name: name.to_string(),
+        expected: own.shape().to_vec(),
+        expected_dtype: own.dtype(),
+        found: shape.to_vec(),
+        found_dtype: dtype,
+    })
+}
+
+/// What layer constructors need: device, dtype and a seed from which every parameter gets its own random sequence, in the order of
+/// construction. Two models built alike from equal seeds have equal parameters on every backend.
+#[derive(Debug, Clone)]
+pub struct Build {
+    device: Device,
+    dtype: DType,
+    seed: u64,
+    next: Arc<AtomicU64>,
+}
+
+impl Build {
+    /// f32 parameters on `device`.
+    pub fn new(device: &Device, seed: u64) -> Self {
+        Build { device: device.clone(), dtype: DType::F32, seed, next: Arc::default() }
+    }
+
+    /// Parameters of another dtype (floats).
+    pub fn dtype(mut self, dtype: DType) -> Self {
+        self.dtype = dtype;
+        self
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The dtype of parameters.
+    pub fn param_dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The seed.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// The next unused stream of random numbers.
+    pub fn next_stream(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,88 @@
+//! Activations and the softmax family.
+
+use trefoil::ops::{Activation, Saved as SavedView, Softmax};
+
+use crate::autograd::{BackwardCtx, Saved};
+use crate::error::Result;
+use crate::tensor::{Tensor, axis};
+
+/// Whether an activation's backward reads the forward's output (otherwise its input).
+pub(crate) fn reads_output(act: Activation) -> bool {
+    matches!(act, Activation::Relu | Activation::Sigmoid | Activation::Tanh)
+}
+
+impl Tensor {
+    /// act(x) element by element.
+    pub fn activation(&self, act: Activation) -> Result<Tensor> {
+        if act == Activation::Identity {
+            return Ok(self.clone());
+        }
+        let y = self.like(self.shape())?;
+        self.device().activation(act, self.operand().view()?, y.operand().view_mut()?)?;
+        let saved = if reads_output(act) { y.clone() } else { self.detach() };
+        Ok(y.record("activation", &[self], || {
+            let saved = Saved::new(&saved);
+            move |cx: &mut BackwardCtx<'_>| {
+                let Some(dx) = cx.target(0)? else { return Ok(()) };
+                let (dy, s) = (cx.dy()?, saved.get(cx)?.operand());
+                let s = if reads_output(act) {
+                    SavedView::Output(s.view()?)
+                } else {
+                    SavedView::Input(s.view()?)
+                };
+                Ok(dy.device().activation_bwd(act, dy.operand().view()?, s, dx.out()?)?)
+            }
+        }))
+    }
+
+    /// max(x, 0); the gradient at 0 is 0.
+    pub fn relu(&self) -> Result<Tensor> {
+        self.activation(Activation::Relu)
+    }
+
+    /// 1 / (1 + e^-x).
+    pub fn sigmoid(&self) -> Result<Tensor> {
+        self.activation(Activation::Sigmoid)
+    }
+
+    /// Hyperbolic tangent.
+    pub fn tanh(&self) -> Result<Tensor> {
+        self.activation(Activation::Tanh)
+    }
+
+    /// x * Phi(x), exact.
+    pub fn gelu(&self) -> Result<Tensor> {
+        self.activation(Activation::Gelu)
+    }
+
+    /// x * sigmoid(x).
+    pub fn silu(&self) -> Result<Tensor> {
+        self.activation(Activation::Swish { beta: 1.0 })
+    }
+
+    /// e^x / sum e^x along an axis.
+    pub fn softmax(&self, axis: isize) -> Result<Tensor> {
+        self.softmax_kind(Softmax::Softmax, axis)
+    }
+
+    /// x - ln sum e^x along an axis.
+    pub fn log_softmax(&self, axis: isize) -> Result<Tensor> {
+        self.softmax_kind(Softmax::LogSoftmax, axis)
+    }
+
+    fn softmax_kind(&self, kind: Softmax, at: isize) -> Result<Tensor> {
+        let at = axis("softmax", at, self.rank())?;
+        let x = self.contiguous()?;
+        let y = self.like(self.shape())?;
+        self.device().softmax(kind, at, x.operand().view()?, y.operand().view_mut()?)?;
+        let plain = y.clone();
+        Ok(y.record("softmax", &[self], || {
+            let y = Saved::new(&plain);
+            move |cx: &mut BackwardCtx<'_>| {
+                let Some(dx) = cx.target(0)? else { return Ok(()) };
+                let (dy, y) = (cx.dy()?.contiguous()?, y.get(cx)?);
+                Ok(dy.device().softmax_bwd(kind, at, dy.operand().view()?, y.operand().view()?, dx.out()?)?)
+            }
+        }))
+    }
+}

@@ -1,0 +1,355 @@
+//! Movement: views where a layout can express it, kernels elsewhere.
+
+use trefoil::Layout;
+use trefoil::ops::{PadMode, Triangle};
+
+use crate::autograd::BackwardCtx;
+use crate::error::{Result, invalid};
+use crate::tensor::{Tensor, axes, axis, contiguous, same_device};
+
+impl Tensor {
+    /// A view of part of this tensor (no element twice). Its gradient is added to the same part of the whole's gradient.
+    fn part(
+        &self,
+        op: &'static str,
+        what: String,
+        map: impl Fn(&Layout) -> Option<Layout> + Send + Sync + 'static,
+    ) -> Result<Tensor> {
+        let Some(layout) = map(self.layout()) else {
+            return Err(invalid(op, "self", what, format!("shape {:?}", self.shape())));
+        };
+        Ok(self.relayout(layout).record(op, &[self], || {
+            move |cx: &mut BackwardCtx<'_>| {
+                let Some(dx) = cx.target(0)? else { return Ok(()) };
+                dx.prepare()?;
+                let Some(layout) = map(dx.tensor().layout()) else {
+                    return Err(invalid(
+                        op,
+                        "dx",
+                        "a layout like the forward's",
+                        format!("{:?}", dx.tensor().layout()),
+                    ));
+                };
+                let (dy, dst) = (cx.dy()?, dx.tensor().relayout(layout).operand());
+                Ok(dy.device().strided_copy(dy.operand().view()?, dst.grad(true)?)?)
+            }
+        }))
+    }
+
+    /// The elements in row-major order: this tensor itself if it is contiguous, a copy otherwise.
+    pub fn contiguous(&self) -> Result<Tensor> {
+        if self.is_contiguous() {
+            return Ok(self.clone());
+        }
+        let y = self.like(self.shape())?;
+        self.device().strided_copy(self.operand().view()?, y.operand().grad(false)?)?;
+        Ok(y.record("contiguous", &[self], || {
+            |cx: &mut BackwardCtx<'_>| {
+                let dy = cx.dy()?;
+                cx.give(0, dy)
+            }
+        }))
+    }
+
+    /// A copy with memory of its own.
+    pub fn copy(&self) -> Result<Tensor> {
+        let y = self.like(self.shape())?;
+        self.device().strided_copy(self.operand().view()?, y.operand().grad(false)?)?;
+        Ok(y.record("copy", &[self], || {
+            |cx: &mut BackwardCtx<'_>| {
+                let dy = cx.dy()?;
+                cx.give(0, dy)
+            }
+        }))
+    }
+
+    /// The same elements in row-major order under another shape; a view where the strides allow it.
+    pub fn reshape(&self, shape: &[usize]) -> Result<Tensor> {
+        if shape == self.shape() {
+            return Ok(self.clone());
+        }
+        if contiguous("reshape", shape)?.numel() != self.numel() {
+            let expected = format!("{} elements", self.numel());
+            return Err(invalid("reshape", "shape", expected, format!("{shape:?} from {:?}", self.shape())));
+        }
+        let y = match self.layout().reshape(shape) {
+            Some(l) => self.relayout(l),
+            None => {
+                let c = self.detach().contiguous()?;
+                c.relayout(contiguous("reshape", shape)?)
+            }
+        };
+        let back = self.shape().to_vec();
+        Ok(y.record("reshape", &[self], || {
+            move |cx: &mut BackwardCtx<'_>| {
+                let dx = cx.dy()?.reshape(&back)?;
+                cx.give(0, dx)
+            }
+        }))
+    }
+
+    /// Axes `start..=end` merged into one.
+    pub fn flatten(&self, start: isize, end: isize) -> Result<Tensor> {
+        let (s, e) = (axis("flatten", start, self.rank())?, axis("flatten", end, self.rank())?);
+        if s > e {
+            return Err(invalid("flatten", "start", format!("an axis not after {e}"), format!("{s}")));
+        }
+        let n: usize = self.shape()[s..=e].iter().product();
+        let shape = [&self.shape()[..s], &[n], &self.shape()[e + 1..]].concat();
+        self.reshape(&shape)
+    }
+
+    /// Axes in the order `perm`, a view.
+    pub fn permute(&self, perm: &[isize]) -> Result<Tensor> {
+        let perm = axes("permute", perm, self.rank())?;
+        let Some(layout) = self.layout().permute(&perm) else {
+            let expected = format!("each of the {} axes once", self.rank());
+            return Err(invalid("permute", "perm", expected, format!("{perm:?}")));
+        };
+        let mut inverse = vec![0isize; perm.len()];
+        for (i, &p) in perm.iter().enumerate() {
+            inverse[p] = i as isize;
+        }
+        Ok(self.relayout(layout).record("permute", &[self], || {
+            move |cx: &mut BackwardCtx<'_>| {
+                let dx = cx.dy()?.permute(&inverse)?;
+                cx.give(0, dx)
+            }
+        }))
+    }
+
+    /// Two axes exchanged, a view.
+    pub fn transpose(&self, a: isize, b: isize) -> Result<Tensor> {
+        let (a, b) = (axis("transpose", a, self.rank())?, axis("transpose", b, self.rank())?);
+        let mut perm: Vec<isize> = (0..self.rank() as isize).collect();
+        perm.swap(a, b);
+        self.permute(&perm)
+    }
+
+    /// Elements `start, start + step, ...` below `end` along an axis, a view.
+    pub fn slice(&self, along: isize, start: usize, end: usize, step: usize) -> Result<Tensor> {
+        let at = axis("slice", along, self.rank())?;
+        let what = format!("start <= end <= {} and step > 0, not {start}..{end} by {step}", self.shape()[at]);
+        self.part("slice", what, move |l| l.slice(at, start, end, step))
+    }
+
+    /// `len` elements from `start` along an axis, a view.
+    pub fn narrow(&self, along: isize, start: usize, len: usize) -> Result<Tensor> {
+        self.slice(along, start, start.saturating_add(len), 1)
+    }
+
+    /// Element `index` of an axis, which disappears; a view.
+    pub fn select(&self, along: isize, index: usize) -> Result<Tensor> {
+        let at = axis("select", along, self.rank())?;
+        let what = format!("an index below {}, not {index}", self.shape()[at]);
+        self.part("select", what, move |l| l.select(at, index))
+    }
+
+    /// Diagonal `k` of axes `a` and `b` as a new last axis, a view.
+    pub fn diagonal(&self, k: isize, a: isize, b: isize) -> Result<Tensor> {
+        let (a, b) = (axis("diagonal", a, self.rank())?, axis("diagonal", b, self.rank())?);
+        self.part("diagonal", "two different axes".into(), move |l| l.diagonal(k, a, b))
+    }
+
+    /// Parts of the given sizes along an axis, views. Errors: `Invalid` unless the sizes add up to the axis.
+    pub fn split(&self, along: isize, sizes: &[usize]) -> Result<Vec<Tensor>> {
+        let at = axis("split", along, self.rank())?;
+        if sizes.iter().sum::<usize>() != self.shape()[at] {
+            let expected = format!("sizes that add up to {}", self.shape()[at]);
+            return Err(invalid("split", "sizes", expected, format!("{sizes:?}")));
+        }
+        let mut start = 0;
+        let mut part = |n: usize| {
+            start += n;
+            self.narrow(along, start - n, n)
+        };
+        sizes.iter().map(|&n| part(n)).collect()
+    }
+
+    /// A new axis of size 1 before `at` (-1: as the last).
+    pub fn unsqueeze(&self, at: isize) -> Result<Tensor> {
+        let at = axis("unsqueeze", at, self.rank() + 1)?;
+        let mut shape = self.shape().to_vec();
+        shape.insert(at, 1);
+        self.reshape(&shape)
+    }
+
+    /// Without an axis of size 1.
+    pub fn squeeze(&self, at: isize) -> Result<Tensor> {
+        let at = axis("squeeze", at, self.rank())?;
+        let mut shape = self.shape().to_vec();
+        if shape.remove(at) != 1 {
+            return Err(invalid(
+                "squeeze",
+                "axis",
+                "an axis of size 1",
+                format!("size {}", self.shape()[at]),
+            ));
+        }
+        self.reshape(&shape)
+    }
+
+    /// Repeated along axes of size 1 (or missing ones) without copying.
+    pub fn expand(&self, shape: &[usize]) -> Result<Tensor> {
+        if shape == self.shape() {
+            return Ok(self.clone());
+        }
+        let Some(layout) = self.layout().broadcast_to(shape) else {
+            let expected = format!("a shape that {:?} broadcasts to", self.shape());
+            return Err(invalid("expand", "shape", expected, format!("{shape:?}")));
+        };
+        Ok(self.relayout(layout).record("expand", &[self], || {
+            |cx: &mut BackwardCtx<'_>| {
+                let Some(dx) = cx.target(0)? else { return Ok(()) };
+                let dy = cx.dy()?;
+                Ok(dy.device().sum_to_shape(dy.operand().view()?, dx.out()?)?)
+            }
+        }))
+    }
+
+    /// Windows of `size` elements every `step` along an axis, appended as the last axis; a view.
+    pub fn unfold(&self, along: isize, size: usize, step: usize) -> Result<Tensor> {
+        let at = axis("unfold", along, self.rank())?;
+        let Some(layout) = self.layout().unfold(at, size, step) else {
+            let expected = format!("size <= {} and step > 0", self.shape()[at]);
+            return Err(invalid("unfold", "size", expected, format!("size {size}, step {step}")));
+        };
+        Ok(self.relayout(layout).record("unfold", &[self], || {
+            move |cx: &mut BackwardCtx<'_>| {
+                let Some(dx) = cx.target(0)? else { return Ok(()) };
+                let dy = cx.dy()?.contiguous()?;
+                Ok(dy.device().unfold_bwd(at, size, step, dy.operand().view()?, dx.out()?)?)
+            }
+        }))
+    }
+
+    /// Tensors joined along an axis. Errors: `Invalid` for an empty list or sizes that differ on another axis.
+    pub fn concat(along: isize, parts: &[&Tensor]) -> Result<Tensor> {
+        let Some(first) = parts.first() else {
+            return Err(invalid("concat", "parts", "at least one tensor", "none"));
+        };
+        let at = axis("concat", along, first.rank())?;
+        let mut shape = first.shape().to_vec();
+        shape[at] = 0;
+        for p in parts {
+            same_device("concat", first, p)?;
+            if p.rank() != first.rank() {
+                let expected = format!("tensors of rank {}", first.rank());
+                return Err(invalid("concat", "parts", expected, format!("rank {}", p.rank())));
+            }
+            shape[at] += p.shape()[at];
+        }
+        let y = first.like(&shape)?;
+        let ops: Vec<_> = parts.iter().map(|p| p.operand()).collect();
+        let views = ops.iter().map(|o| o.view()).collect::<Result<Vec<_>>>()?;
+        first.device().concat(at, &views, y.operand().view_mut()?)?;
+        let sizes: Vec<usize> = parts.iter().map(|p| p.shape()[at]).collect();
+        Ok(y.record("concat", parts, || {
+            move |cx: &mut BackwardCtx<'_>| {
+                let dy = cx.dy()?;
+                for (i, part) in dy.split(at as isize, &sizes)?.into_iter().enumerate() {
+                    cx.give(i, part)?;
+                }
+                Ok(())
+            }
+        }))
+    }
+
+    /// Tensors of one shape joined along a new axis.
+    pub fn stack(along: isize, parts: &[&Tensor]) -> Result<Tensor> {
+        let wide = parts.iter().map(|p| p.unsqueeze(along)).collect::<Result<Vec<_>>>()?;
+        Tensor::concat(along, &wide.iter().collect::<Vec<_>>())
+    }
+
+    /// Padded by `pads[i] = (before, after)` on axis i; negative crops.
+    pub fn pad(&self, mode: PadMode, pads: &[(isize, isize)]) -> Result<Tensor> {
+        if pads.len() != self.rank() {
+            let expected = format!("one pair for each of the {} axes", self.rank());
+            return Err(invalid("pad", "pads", expected, format!("{}", pads.len())));
+        }
+        let padded = |(&n, &(b, a)): (&usize, &(isize, isize))| {
+            usize::try_from(n as isize + b + a)
+                .map_err(|_| invalid("pad", "pads", format!("at least -{n} in all"), format!("{b} and {a}")))
+        };
+        let shape = self.shape().iter().zip(pads).map(padded).collect::<Result<Vec<_>>>()?;
+        let x = self.contiguous()?;
+        let y = self.like(&shape)?;
+        self.device().pad(mode, pads, x.operand().view()?, y.operand().view_mut()?)?;
+        let pads = pads.to_vec();
+        Ok(y.record("pad", &[self], || {
+            move |cx: &mut BackwardCtx<'_>| {
+                let Some(dx) = cx.target(0)? else { return Ok(()) };
+                let dy = cx.dy()?.contiguous()?;
+                Ok(dy.device().pad_bwd(mode, &pads, dy.operand().view()?, dx.out()?)?)
+            }
+        }))
+    }
+
+    /// Reversed along axes.
+    pub fn flip(&self, over: &[isize]) -> Result<Tensor> {
+        let over = axes("flip", over, self.rank())?;
+        let y = self.like(self.shape())?;
+        self.device().flip(&over, self.operand().view()?, y.operand().grad(false)?)?;
+        Ok(y.record("flip", &[self], || {
+            move |cx: &mut BackwardCtx<'_>| {
+                let Some(dx) = cx.target(0)? else { return Ok(()) };
+                let dy = cx.dy()?;
+                Ok(dy.device().flip(&over, dy.operand().view()?, dx.out()?)?)
+            }
+        }))
+    }
+
+    /// Rotated by `shifts[i]` along `over[i]`.
+    pub fn roll(&self, shifts: &[isize], over: &[isize]) -> Result<Tensor> {
+        let over = axes("roll", over, self.rank())?;
+        let y = self.like(self.shape())?;
+        self.device().roll(shifts, &over, self.operand().view()?, y.operand().grad(false)?)?;
+        let back: Vec<isize> = shifts.iter().map(|s| -s).collect();
+        Ok(y.record("roll", &[self], || {
+            move |cx: &mut BackwardCtx<'_>| {
+                let Some(dx) = cx.target(0)? else { return Ok(()) };
+                let dy = cx.dy()?;
+                Ok(dy.device().roll(&back, &over, dy.operand().view()?, dx.out()?)?)
+            }
+        }))
+    }
+
+    /// The elements on and below diagonal `k` of the last two axes, zeros elsewhere.
+    pub fn tril(&self, k: isize) -> Result<Tensor> {
+        self.triangle(Triangle::Lower, k)
+    }
+
+    /// The elements on and above diagonal `k` of the last two axes, zeros elsewhere.
+    pub fn triu(&self, k: isize) -> Result<Tensor> {
+        self.triangle(Triangle::Upper, k)
+    }
+
+    fn triangle(&self, side: Triangle, k: isize) -> Result<Tensor> {
+        let y = self.like(self.shape())?;
+        self.device().triangle(side, k, self.operand().view()?, y.operand().grad(false)?)?;
+        Ok(y.record("triangle", &[self], || {
+            move |cx: &mut BackwardCtx<'_>| {
+                let Some(dx) = cx.target(0)? else { return Ok(()) };
+                let dy = cx.dy()?;
+                Ok(dy.device().triangle(side, k, dy.operand().view()?, dx.out()?)?)
+            }
+        }))
+    }
+
+    /// Each element of an axis repeated `repeats` times.
+    pub fn repeat_interleave(&self, along: isize, repeats: usize) -> Result<Tensor> {
+        let at = axis("repeat_interleave", along, self.rank())?;
+        let mut shape = self.shape().to_vec();
+        shape[at] *= repeats;
+        let x = self.contiguous()?;
+        let y = self.like(&shape)?;
+        self.device().repeat_interleave(at, repeats, None, x.operand().view()?, y.operand().view_mut()?)?;
+        Ok(y.record("repeat_interleave", &[self], || {
+            move |cx: &mut BackwardCtx<'_>| {
+                let Some(dx) = cx.target(0)? else { return Ok(()) };
+                let dy = cx.dy()?.contiguous()?;
+                Ok(dy.device().repeat_interleave_bwd(at, repeats, None, dy.operand().view()?, dx.out()?)?)
+            }
+        }))
+    }
+}

@@ -1,0 +1,142 @@
+//! Contiguous memory for parameters, their gradients and optimizer state.
+
+use std::sync::Arc;
+
+use trefoil::{BackendExt, Buffer, View, ViewMut};
+
+use crate::error::{NnError, Result};
+use crate::layer::Param;
+use crate::tensor::{Device, Storage, Tensor};
+
+/// Every parameter starts at a multiple of this many elements, so that 16-byte accesses stay aligned. The gaps are zero and stay zero.
+const ALIGN: usize = 64;
+
+struct Entry {
+    name: String,
+    param: Param,
+    storage: Arc<Storage>,
+    start: usize,
+}
+
+/// Parameters of one device and dtype, moved into one buffer, with gradients and states in buffers of the same arrangement. One launch
+/// then updates, clips or clears all of them.
+pub(crate) struct Arena {
+    device: Device,
+    values: Arc<Buffer>,
+    grads: Arc<Buffer>,
+    states: Vec<Arc<Buffer>>,
+    entries: Vec<Entry>,
+    // Alive as long as the arena: storages remember it as their owner.
+    _token: Arc<()>,
+}
+
+impl Arena {
+    /// Moves parameters of one device and dtype. Existing tensors and gradients keep their contents. Parameters that share memory move
+    /// once. Errors: a parameter that is a view, is frozen, or belongs to another living optimizer; nothing is moved then.
+    pub(crate) fn new(params: Vec<(String, Param)>, states: usize) -> Result<Option<Arena>> {
+        let Some((_, first)) = params.first() else { return Ok(None) };
+        let (device, dtype) = (first.get().device().clone(), first.get().dtype());
+        let token = Arc::new(());
+        let fail = |name: &str, what: &str| NnError::Param { name: name.into(), what: what.into() };
+
+        let mut entries: Vec<Entry> = vec![];
+        let mut end = 0;
+        for (name, param) in params {
+            let t = param.get();
+            if !t.requires_grad() {
+                return Err(fail(&name, "does not require a gradient"));
+            }
+            if !t.is_contiguous() || t.storage().len() != t.numel() {
+                return Err(fail(
+                    &name,
+                    "is a view of a larger tensor; give the optimizer a tensor of its own",
+                ));
+            }
+            let tied = entries.iter().find(|e| Arc::ptr_eq(&e.storage, t.storage())).map(|e| e.start);
+            if tied.is_none() && t.storage().is_claimed() {
+                return Err(fail(&name, "belongs to another optimizer; drop that one first"));
+            }
+            let start = tied.unwrap_or(end);
+            if tied.is_none() {
+                end += t.numel().next_multiple_of(ALIGN);
+            }
+            entries.push(Entry { name, storage: t.storage().clone(), param, start });
+        }
+
+        let values = Arc::new(device.zeros(dtype, end)?);
+        let grads = Arc::new(device.zeros(dtype, end)?);
+        let states = (0..states)
+            .map(|_| Ok(Arc::new(device.zeros(dtype.accumulator(), end)?)))
+            .collect::<Result<_>>()?;
+        for (i, e) in entries.iter().enumerate() {
+            let tied = entries[..i].iter().any(|d| d.start == e.start && Arc::ptr_eq(&d.storage, &e.storage));
+            let t = e.param.get();
+            let grad = Tensor::over(&device, &grads, e.start, t.shape())?;
+            if let (Some(g), false) = (t.grad(), tied) {
+                grad.assign(&g)?;
+            }
+            if !tied {
+                let (src, dst) = (t.operand(), values.alias_mut().range(e.start, t.numel())?);
+                device.copy(src.view()?.reshape(&[t.numel()])?, dst)?;
+                e.storage.claim(&token);
+                e.storage.relocate(values.clone(), e.start);
+            }
+            if let Some(edge) = t.edge() {
+                edge.node.place_grad(grad);
+            }
+        }
+        Ok(Some(Arena { device, values, grads, states, entries, _token: token }))
+    }
+
+    pub(crate) fn device(&self) -> &Device {
+        &self.device
+    }
+
+    pub(crate) fn values(&self) -> ViewMut<'_> {
+        self.values.alias_mut()
+    }
+
+    pub(crate) fn grads(&self) -> View<'_> {
+        self.grads.view()
+    }
+
+    pub(crate) fn grads_mut(&self) -> ViewMut<'_> {
+        self.grads.alias_mut()
+    }
+
+    pub(crate) fn state(&self, i: usize) -> Option<ViewMut<'_>> {
+        self.states.get(i).map(|s| s.alias_mut())
+    }
+
+    /// Clears all gradients with one launch.
+    pub(crate) fn zero_grad(&self) -> Result<()> {
+        Ok(self.device.fill(0.0, self.grads.alias_mut())?)
+    }
+
+    /// Error if a parameter was replaced since (by `to_device`, say), so that this arena no longer holds it.
+    pub(crate) fn check(&self) -> Result<()> {
+        match self.entries.iter().find(|e| !Arc::ptr_eq(e.param.get().storage(), &e.storage)) {
+            None => Ok(()),
+            Some(e) => Err(NnError::Param {
+                name: e.name.clone(),
+                what: "was replaced after the optimizer was built; build the optimizer last".into(),
+            }),
+        }
+    }
+
+    /// Notes that all values changed in place.
+    pub(crate) fn touch(&self) {
+        self.entries.iter().for_each(|e| e.storage.touch());
+    }
+
+    /// State buffer `i` of each parameter, by the parameter's name.
+    pub(crate) fn state_tensors(&self, i: usize) -> Result<Vec<(String, Tensor)>> {
+        let Some(buffer) = self.states.get(i) else { return Ok(vec![]) };
+        self.entries
+            .iter()
+            .map(|e| {
+                Ok((e.name.clone(), Tensor::over(&self.device, buffer, e.start, e.param.get().shape())?))
+            })
+            .collect()
+    }
+}

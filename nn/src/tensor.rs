@@ -1,0 +1,421 @@
+//! Device tensors.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, RwLock, Weak};
+
+use trefoil::{BackendExt, Buffer, DType, Element, GradMut, IGpuBackend, Layout, View, ViewMut};
+
+use crate::autograd::{self, Edge, Node};
+use crate::error::{NnError, Result, invalid};
+
+/// A device handle: a device plus one in-order stream.
+pub type Device = Arc<dyn IGpuBackend>;
+
+/// Where the elements of a storage lie: a buffer and the position of the first one.
+#[derive(Clone)]
+struct Place {
+    buffer: Arc<Buffer>,
+    base: usize,
+}
+
+/// Memory that tensors share. The place can change (parameters move into an optimizer's arena); every tensor follows.
+pub(crate) struct Storage {
+    place: RwLock<Place>,
+    len: usize,
+    dtype: DType,
+    version: AtomicU64,
+    owner: Mutex<Weak<()>>,
+}
+
+impl Storage {
+    fn new(buffer: Buffer) -> Arc<Self> {
+        let (len, dtype) = (buffer.len(), buffer.dtype());
+        Self::at(Arc::new(buffer), 0, len, dtype)
+    }
+
+    fn at(buffer: Arc<Buffer>, base: usize, len: usize, dtype: DType) -> Arc<Self> {
+        Arc::new(Storage {
+            place: RwLock::new(Place { buffer, base }),
+            len,
+            dtype,
+            version: AtomicU64::new(0),
+            owner: Mutex::default(),
+        })
+    }
+
+    fn place(&self) -> Place {
+        self.place.read().unwrap_or_else(|p| p.into_inner()).clone()
+    }
+
+    /// Number of elements.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Lets all tensors of this storage refer to `buffer` from `base` on. The caller has copied the contents.
+    pub(crate) fn relocate(&self, buffer: Arc<Buffer>, base: usize) {
+        *self.place.write().unwrap_or_else(|p| p.into_inner()) = Place { buffer, base };
+    }
+
+    /// Notes that the contents were changed in place.
+    pub(crate) fn touch(&self) {
+        self.version.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Claims the storage for an arena that lives as long as `token`; false if a living arena has it.
+    pub(crate) fn claim(&self, token: &Arc<()>) -> bool {
+        let mut owner = self.owner.lock().unwrap_or_else(|p| p.into_inner());
+        if owner.strong_count() > 0 {
+            return false;
+        }
+        *owner = Arc::downgrade(token);
+        true
+    }
+
+    /// Whether a living arena holds this storage.
+    pub(crate) fn is_claimed(&self) -> bool {
+        self.owner.lock().unwrap_or_else(|p| p.into_inner()).strong_count() > 0
+    }
+}
+
+struct Inner {
+    storage: Arc<Storage>,
+    layout: Layout,
+    device: Device,
+    edge: Option<Edge>,
+}
+
+/// A tensor on a device: shared memory, a layout, and its place in the autograd graph. Cloning copies a pointer.
+///
+/// Operations return new tensors and queue their work; the host waits only in [`to_vec`](Tensor::to_vec) and [`item`](Tensor::item).
+/// Axes are counted from the end where negative.
+#[derive(Clone)]
+pub struct Tensor {
+    inner: Arc<Inner>,
+}
+
+/// A tensor's memory, held for the duration of a backend call.
+///
+/// For operations of your own: `device.unary(op, x.operand().view()?, y.operand().view_mut()?)`.
+pub struct Operand {
+    buffer: Arc<Buffer>,
+    layout: Layout,
+}
+
+impl Operand {
+    /// The elements, shared.
+    pub fn view(&self) -> Result<View<'_>> {
+        Ok(self.buffer.view().with_layout(self.layout)?)
+    }
+
+    /// The elements, writable. Work on a stream is ordered, so writing is safe; that nobody else still needs the old values is the
+    /// caller's concern.
+    pub fn view_mut(&self) -> Result<ViewMut<'_>> {
+        Ok(self.buffer.alias_mut().with_layout(self.layout)?)
+    }
+
+    /// The elements as a gradient that is overwritten or added to.
+    pub fn grad(&self, accumulate: bool) -> Result<GradMut<'_>> {
+        Ok(self.view_mut()?.grad(accumulate))
+    }
+}
+
+/// The contiguous layout of a shape, as an error of `op` where there is none.
+pub(crate) fn contiguous(op: &'static str, shape: &[usize]) -> Result<Layout> {
+    Layout::contiguous(shape).ok_or_else(|| {
+        invalid(op, "shape", "at most 8 axes and fewer than 2^62 elements", format!("{shape:?}"))
+    })
+}
+
+impl Tensor {
+    fn build(storage: Arc<Storage>, layout: Layout, device: Device, edge: Option<Edge>) -> Self {
+        Tensor { inner: Arc::new(Inner { storage, layout, device, edge }) }
+    }
+
+    /// A tensor with unspecified contents. Errors: `OutOfMemory`, `Unsupported` dtype.
+    pub fn empty(device: &Device, dtype: DType, shape: &[usize]) -> Result<Self> {
+        let layout = contiguous("empty", shape)?;
+        let buffer = device.alloc(dtype, layout.numel())?;
+        Ok(Self::build(Storage::new(buffer), layout, device.clone(), None))
+    }
+
+    /// A tensor of zeros.
+    pub fn zeros(device: &Device, dtype: DType, shape: &[usize]) -> Result<Self> {
+        Self::full(device, dtype, shape, 0.0)
+    }
+
+    /// A tensor of ones.
+    pub fn ones(device: &Device, dtype: DType, shape: &[usize]) -> Result<Self> {
+        Self::full(device, dtype, shape, 1.0)
+    }
+
+    /// A tensor filled with one value, converted to the dtype.
+    pub fn full(device: &Device, dtype: DType, shape: &[usize], value: f64) -> Result<Self> {
+        let t = Self::empty(device, dtype, shape)?;
+        device.fill(value, t.operand().view_mut()?)?;
+        Ok(t)
+    }
+
+    /// A copy of host data. Errors: `Invalid` if `data` has another number of elements than `shape`.
+    pub fn from_slice<T: Element>(device: &Device, data: &[T], shape: &[usize]) -> Result<Self> {
+        let layout = contiguous("from_slice", shape)?;
+        if layout.numel() != data.len() {
+            return Err(invalid(
+                "from_slice",
+                "data",
+                format!("{} elements for shape {shape:?}", layout.numel()),
+                format!("{}", data.len()),
+            ));
+        }
+        Ok(Self::build(Storage::new(device.upload(data)?), layout, device.clone(), None))
+    }
+
+    /// Takes over a buffer in row-major order.
+    pub fn from_buffer(device: &Device, buffer: Buffer, shape: &[usize]) -> Result<Self> {
+        let layout = contiguous("from_buffer", shape)?;
+        if layout.numel() != buffer.len() {
+            return Err(invalid(
+                "from_buffer",
+                "buffer",
+                format!("{} elements for shape {shape:?}", layout.numel()),
+                format!("{}", buffer.len()),
+            ));
+        }
+        if buffer.device() != device.id() {
+            return Err(NnError::DeviceMismatch { op: "from_buffer", a: device.id(), b: buffer.device() });
+        }
+        Ok(Self::build(Storage::new(buffer), layout, device.clone(), None))
+    }
+
+    /// A tensor over part of a shared buffer (an arena).
+    pub(crate) fn over(device: &Device, buffer: &Arc<Buffer>, base: usize, shape: &[usize]) -> Result<Self> {
+        let layout = contiguous("arena", shape)?;
+        let storage = Storage::at(buffer.clone(), base, layout.numel(), buffer.dtype());
+        Ok(Self::build(storage, layout, device.clone(), None))
+    }
+
+    /// `start, start + step, ...`, `n` elements.
+    pub fn arange(device: &Device, dtype: DType, start: f64, step: f64, n: usize) -> Result<Self> {
+        let t = Self::empty(device, dtype, &[n])?;
+        device.arange(start, step, t.operand().view_mut()?)?;
+        Ok(t)
+    }
+
+    /// `n` elements from `start` to `end` in equal steps.
+    pub fn linspace(device: &Device, dtype: DType, start: f64, end: f64, n: usize) -> Result<Self> {
+        let t = Self::empty(device, dtype, &[n])?;
+        device.linspace(start, end, t.operand().view_mut()?)?;
+        Ok(t)
+    }
+
+    /// An uninitialised tensor like this one (dtype, device) of another shape.
+    pub(crate) fn like(&self, shape: &[usize]) -> Result<Self> {
+        Self::empty(self.device(), self.dtype(), shape)
+    }
+
+    /// Sizes.
+    pub fn shape(&self) -> &[usize] {
+        self.inner.layout.shape()
+    }
+
+    /// Number of axes.
+    pub fn rank(&self) -> usize {
+        self.inner.layout.rank()
+    }
+
+    /// Number of elements.
+    pub fn numel(&self) -> usize {
+        self.inner.layout.numel()
+    }
+
+    /// Element type.
+    pub fn dtype(&self) -> DType {
+        self.inner.storage.dtype
+    }
+
+    /// Shape, strides and offset within the tensor's storage.
+    pub fn layout(&self) -> &Layout {
+        &self.inner.layout
+    }
+
+    /// Whether the elements lie row-major without gaps.
+    pub fn is_contiguous(&self) -> bool {
+        self.inner.layout.is_contiguous()
+    }
+
+    /// The device it lives on.
+    pub fn device(&self) -> &Device {
+        &self.inner.device
+    }
+
+    /// Whether both tensors are views of the same memory.
+    pub fn shares_storage(&self, other: &Tensor) -> bool {
+        Arc::ptr_eq(&self.inner.storage, &other.inner.storage)
+    }
+
+    /// The memory, for a backend call.
+    pub fn operand(&self) -> Operand {
+        let Place { buffer, base } = self.inner.storage.place();
+        Operand { buffer, layout: self.inner.layout.shifted(base) }
+    }
+
+    pub(crate) fn storage(&self) -> &Arc<Storage> {
+        &self.inner.storage
+    }
+
+    pub(crate) fn version(&self) -> u64 {
+        self.inner.storage.version.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn edge(&self) -> Option<&Edge> {
+        self.inner.edge.as_ref()
+    }
+
+    /// The same memory under another layout, outside of the graph.
+    pub(crate) fn relayout(&self, layout: Layout) -> Tensor {
+        Self::build(self.inner.storage.clone(), layout, self.inner.device.clone(), None)
+    }
+
+    pub(crate) fn with_edge(&self, edge: Option<Edge>) -> Tensor {
+        Self::build(self.inner.storage.clone(), self.inner.layout, self.inner.device.clone(), edge)
+    }
+
+    /// Whether gradients flow to or through this tensor.
+    pub fn requires_grad(&self) -> bool {
+        self.inner.edge.is_some()
+    }
+
+    /// Whether this tensor is a leaf of the graph that collects a gradient.
+    pub fn is_leaf(&self) -> bool {
+        self.edge().is_none_or(|e| e.node.is_leaf())
+    }
+
+    /// The same memory as a new leaf that collects a gradient. Integer tensors carry none and come back detached.
+    pub fn with_grad(&self) -> Tensor {
+        if !self.dtype().is_float() {
+            return self.detach();
+        }
+        self.with_edge(Some(Edge { node: Node::leaf(self), index: 0 }))
+    }
+
+    /// The same memory, cut from the graph.
+    pub fn detach(&self) -> Tensor {
+        if self.inner.edge.is_none() { self.clone() } else { self.with_edge(None) }
+    }
+
+    /// The gradient collected so far: of a leaf, or of an intermediate tensor after [`retain_grad`](Tensor::retain_grad).
+    pub fn grad(&self) -> Option<Tensor> {
+        self.edge().and_then(|e| e.node.grad(e.index))
+    }
+
+    /// Keeps the gradient of an intermediate tensor in the next `backward`.
+    pub fn retain_grad(&self) -> Result<()> {
+        self.edge().ok_or(NnError::NoGraph).map(|e| e.node.retain(e.index))
+    }
+
+    /// Forgets the collected gradient; a gradient in an optimizer's arena is filled with zeros.
+    pub fn zero_grad(&self) -> Result<()> {
+        match self.edge() {
+            Some(e) => e.node.zero_grad(),
+            None => Ok(()),
+        }
+    }
+
+    /// Gradients of this tensor (one element, seeded with 1) for all leaves it depends on; the graph is freed.
+    ///
+    /// Errors: [`NnError::NoGraph`], [`NnError::NotScalar`], [`NnError::GraphFreed`], [`NnError::SavedModified`].
+    pub fn backward(&self) -> Result<()> {
+        autograd::backward(&[(self, None)], false)
+    }
+
+    /// As [`backward`](Tensor::backward), but the graph can be used again.
+    pub fn backward_retain(&self) -> Result<()> {
+        autograd::backward(&[(self, None)], true)
+    }
+
+    /// As [`backward`](Tensor::backward) from a given gradient of this tensor's shape and dtype.
+    pub fn backward_with(&self, grad: &Tensor) -> Result<()> {
+        autograd::backward(&[(self, Some(grad))], false)
+    }
+
+    /// The elements in row-major order on the host. Waits for the device. Errors: `Invalid` for another dtype.
+    pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
+        let c = self.detach().contiguous()?;
+        Ok(self.device().download::<T>(c.operand().view()?)?)
+    }
+
+    /// The only element. Waits for the device. Errors: `Invalid` for more than one element or another dtype.
+    pub fn item<T: Element>(&self) -> Result<T> {
+        match self.to_vec::<T>()?.as_slice() {
+            [x] => Ok(*x),
+            v => Err(invalid(
+                "item",
+                "self",
+                "one element",
+                format!("{} of shape {:?}", v.len(), self.shape()),
+            )),
+        }
+    }
+
+    /// The elements as raw bytes in row-major order. Waits for the device.
+    pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        let c = self.detach().contiguous()?;
+        let mut out = vec![0; self.numel() * self.dtype().size()];
+        self.device().read_bytes(c.operand().view()?, &mut out)?;
+        Ok(out)
+    }
+
+    /// Overwrites the elements of a contiguous tensor from raw bytes. Operations that saved this tensor will refuse their backward.
+    pub fn write_bytes(&self, bytes: &[u8]) -> Result<()> {
+        self.device().write_bytes(self.operand().view_mut()?, bytes)?;
+        self.storage().touch();
+        Ok(())
+    }
+
+    /// Overwrites the elements with another tensor's, in place: equal shape, dtype and device. Operations that saved this tensor will
+    /// refuse their backward.
+    pub fn assign(&self, src: &Tensor) -> Result<()> {
+        same_device("assign", self, src)?;
+        self.device().strided_copy(src.operand().view()?, self.operand().grad(false)?)?;
+        self.storage().touch();
+        Ok(())
+    }
+
+    /// Overwrites all elements with one value, in place.
+    pub fn fill(&self, value: f64) -> Result<()> {
+        self.device().fill(value, self.operand().view_mut()?)?;
+        self.storage().touch();
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Tensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Tensor({} {:?} on {}", self.dtype(), self.shape(), self.device().id())?;
+        if self.requires_grad() {
+            write!(f, ", {}", if self.is_leaf() { "leaf" } else { "in graph" })?;
+        }
+        f.write_str(")")
+    }
+}
+
+/// Error unless both tensors live on the same device.
+pub(crate) fn same_device(op: &'static str, a: &Tensor, b: &Tensor) -> Result<()> {
+    let (x, y) = (a.device().id(), b.device().id());
+    if x == y { Ok(()) } else { Err(NnError::DeviceMismatch { op, a: x, b: y }) }
+}
+
+/// The position that a possibly negative axis means. Errors: `Invalid` outside of the rank.
+pub(crate) fn axis(op: &'static str, axis: isize, rank: usize) -> Result<usize> {
+    let at = if axis < 0 { axis + rank as isize } else { axis };
+    if at >= 0 && (at as usize) < rank {
+        return Ok(at as usize);
+    }
+    Err(invalid(op, "axis", format!("an axis of a tensor of rank {rank}"), format!("{axis}")))
+}
+
+/// The positions of several axes.
+pub(crate) fn axes(op: &'static str, list: &[isize], rank: usize) -> Result<Vec<usize>> {
+    list.iter().map(|&a| axis(op, a, rank)).collect()
+}
