@@ -7,7 +7,9 @@ use crate::dtype::DType;
 use crate::ops::Family;
 
 pub(crate) mod elementwise;
+pub(crate) mod index;
 pub(crate) mod shape;
+pub(crate) mod sort;
 
 
 
@@ -100,7 +102,7 @@ pub(crate) use kernels;
 
 /// Every kernel of the portable text.
 pub fn all_kernels() -> impl Iterator<Item = &'static KernelSpec> {
-    [elementwise::KERNELS, shape::KERNELS].into_iter().flatten().copied()
+    [elementwise::KERNELS, index::KERNELS, shape::KERNELS, sort::KERNELS].into_iter().flatten().copied()
 }
 
 /// One thing to compile: a file for a storage type, specialised for an op where the file has such.
