@@ -11,7 +11,9 @@ mod loss;
 mod optimizer;
 mod random;
 mod reduce;
+mod scatter;
 mod shape;
 #[cfg(test)]
 mod movement_tests;
+pub(crate) mod sort;
 mod strided;

@@ -131,3 +131,44 @@ fn fills() {
         }
     }
 }
+
+/// Index values below `limit` (many of them equal) as a buffer of i32 or i64.
+fn indices(b: &dyn IGpuBackend, wide: bool, n: usize, limit: usize, seed: u64) -> Buffer {
+    let raw: Vec<i64> = noise(2 * n, seed).chunks(2).map(|c| (c[0] as i64 * 256 + c[1] as i64) % limit as i64).collect();
+    match wide {
+        true => upload::<i64>(b, &raw),
+        false => upload::<i32>(b, &raw.iter().map(|&i| i as i32).collect::<Vec<_>>()),
+    }
+}
+
+#[test]
+fn rows_are_selected_and_added() {
+    for dtype in DType::ALL {
+        for (outer, size, inner, n, wide) in
+            [(1, 9, 5, 7, true), (3, 4, 8, 40, false), (1, 3, 1, 300, true), (2, 5, 16, 70, true), (1, 900, 1, 3000, false)]
+        {
+            let what = format!("{dtype} [{outer}, {size}, {inner}] n {n}");
+            agree(&what, |b| {
+                let x = buffer(b, dtype, &numbers(dtype, outer * size * inner, 1));
+                let index = indices(b, wide, n, size, 2);
+                let mut y = buffer(b, dtype, &numbers(dtype, outer * n * inner, 3));
+                let acc = dtype.is_float() && n % 2 == 0;
+                let xv = x.shaped(&[outer, size, inner])?;
+                b.index_select(1, xv, index.view(), y.shaped_mut(&[outer, n, inner])?.grad(acc))?;
+                Ok(download(b, &y))
+            });
+            if dtype == DType::U8 {
+                continue;
+            }
+            // Sums of whole numbers are exact, except in bf16 and f16, where a sum may need rounding: once, in both.
+            agree(&what, |b| {
+                let mut y = buffer(b, dtype, &numbers(dtype, outer * size * inner, 1));
+                let index = indices(b, wide, n, size, 2);
+                let src = buffer(b, dtype, &numbers(dtype, outer * n * inner, 3));
+                let yv = y.shaped_mut(&[outer, size, inner])?;
+                b.index_add(1, -2.0, index.view(), src.shaped(&[outer, n, inner])?, yv)?;
+                Ok(download(b, &y))
+            });
+        }
+    }
+}

@@ -86,8 +86,8 @@ impl RandomOps for Engine {
         let mut args = vec![self.arg_in(&keys.view()), Arg::I64(n as i64)];
         args.extend(rng);
         self.launch(&RANDOM_KEYS, DType::I64, "", Grid::Stride(n.div_ceil(2)), &args)?;
-        let _ = keys;
-        todo!()
+        let order = self.sort_pairs(OP, &keys.view(), 64)?;
+        self.cast(order.positions.view(), y)
     }
 
     fn categorical(&self, weights: Weights<'_>, rng: Rng<'_>, y: ViewMut<'_>) -> Result<()> {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use crate::backend::IGpuBackend;
 
 /// The bytes of a number stored as `dtype`: rounded to nearest even, integers truncated and saturated.
-fn element_bytes(dtype: DType, value: f64) -> Vec<u8> {
+pub(super) fn element_bytes(dtype: DType, value: f64) -> Vec<u8> {
     with_dtype!(dtype, T => bytemuck::bytes_of(&<T as HostElement>::from_f64(value)).to_vec())
 }
 

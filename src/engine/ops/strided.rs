@@ -82,6 +82,13 @@ pub(super) fn magic(shape: impl IntoIterator<Item = usize>) -> Arg {
     }))
 }
 
+/// An element's bytes repeated to two 32-bit words.
+pub(super) fn pattern_words(pattern: &[u8]) -> (Arg, Arg) {
+    let byte = |i: usize| u32::from(pattern[i % pattern.len()]);
+    let word = |w: usize| Arg::U32((0..4).fold(0, |v, k| v | byte(4 * w + k) << (8 * k)));
+    (word(0), word(1))
+}
+
 fn at_bytes(v: &View<'_>, extra: i64) -> usize {
     (v.layout().offset() as i64 + extra) as usize * v.dtype().size()
 }
@@ -230,9 +237,7 @@ impl Engine {
         if n == 0 {
             return Ok(());
         }
-        let byte = |i: usize| u32::from(pattern[i % size]);
-        let word = |w: usize| (0..4).fold(0, |v, k| v | byte(4 * w + k) << (8 * k));
-        let (lo, hi) = (Arg::U32(word(0)), Arg::U32(word(1)));
+        let (lo, hi) = pattern_words(pattern);
         let (dtype, to, first) = (unit_of(size), self.arg_in(y), at_bytes(y, 0));
         let mut axes = Axis::of(y, y);
         axes.iter_mut().for_each(|a| a.x = 0);

@@ -1,0 +1,295 @@
+/* Gather and scatter. Operands are contiguous; along one axis they are viewed as [outer, R, inner]. Elements are moved as bits by units of
+ * their size (see coords.h); an item is an element of the unit or, where `wide` is set, 16 bytes of the inner axis. An index outside its
+ * range is reported in `err`, reads as 0 and is not written.
+ *
+ * Scatters are deterministic: the sources are first sorted by destination (sort.c), so that those of one destination are neighbours in the
+ * order of their positions; keys not below `limit` are dropped ones.
+ * Launch: grid-stride over items unless stated.
+ */
+#include "coords.h"
+
+#define GK_DEPTH 4
+
+GK_FN gk_bits gk_zero_bits(void)
+{
+    gk_bits r;
+    GK_UNROLL for (int k = 0; k < GK_W; k++) r.v[k] = 0;
+    return r;
+}
+
+/* y[o, i, c] (+)= x[o, index[i], c]; items of y, shape [outer, n, inner], inner and the strides in items. Reference: torch.index_select. */
+GK_KERNEL(index_select)(GK_IN(gk_t, x), GK_IN(int, index), GK_OUT(gk_t, y), GK_OUT(int, err), gk_i64 items, int wide, int wide_index, gk_i64 size,
+                        gk_dims shape, gk_dims magic, int accumulate, int code)
+{
+    GK_BIND_IN(gk_t, x); GK_BIND_IN(int, index); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(int, err);
+    gk_i64 step = gk_gsize(), inner = shape.v[2], scale = wide ? GK_W : 1;
+    for (gk_i64 at = gk_gid(); at < items; at += GK_DEPTH * step) {
+        gk_i64 from[GK_DEPTH];
+        gk_raw16 q[GK_DEPTH];
+        gk_b b[GK_DEPTH];
+        GK_UNROLL for (int u = 0; u < GK_DEPTH; u++) {
+            gk_i64 p[3];
+            from[u] = -1;
+            if (at + u * step >= items) continue;
+            GK_AXES(at + u * step, items, 3, shape, magic, { p[d] = r; });
+            gk_i64 i = gk_index(index, p[1], wide_index);
+            if (i >= 0 && i < size) from[u] = ((p[0] * size + i) * inner + p[2]) * scale;
+            else gk_report(err, code);
+        }
+        GK_UNROLL for (int u = 0; u < GK_DEPTH; u++) {
+            q[u] = gk_make16(0u, 0u, 0u, 0u);
+            b[u] = 0;
+            if (from[u] >= 0) {
+                if (wide) q[u] = gk_load16((GK_GLOBAL const void*)(x + from[u]));
+                else b[u] = ((GK_GLOBAL const gk_b*)x)[from[u]];
+            }
+        }
+        GK_UNROLL for (int u = 0; u < GK_DEPTH; u++) {
+            if (at + u * step >= items) continue;
+            if (wide) gk_putv(y, (at + u * step) * GK_W, gk_split(q[u]), accumulate);
+            else gk_put(y, at + u * step, b[u], accumulate);
+        }
+    }
+}
+
+/* y[p] (+)= x[p with p[axis] replaced by index[p]] over the shape of the index; `sx` has x's strides, 0 at the axis, whose stride is `step`.
+ * Reference: torch.gather. */
+GK_KERNEL(gather_axis)(GK_IN(gk_t, x), GK_IN(int, index), GK_OUT(gk_t, y), GK_OUT(int, err), gk_i64 n, int wide_index, gk_i64 size, gk_i64 step, int rank,
+                       gk_dims shape, gk_dims magic, gk_dims sx, int accumulate, int code)
+{
+    GK_BIND_IN(gk_t, x); GK_BIND_IN(int, index); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(int, err);
+    for (gk_i64 e = gk_gid(); e < n; e += gk_gsize()) {
+        gk_i64 i = gk_index(index, e, wide_index), at = 0;
+        GK_AXES(e, n, rank, shape, magic, { at += r * sx.v[d]; });
+        int bad = i < 0 || i >= size;
+        if (bad) gk_report(err, code);
+        gk_put(y, e, bad ? (gk_b)0 : ((GK_GLOBAL const gk_b*)x)[at + i * step], accumulate);
+    }
+}
+
+/* y[o, index[i], c] = the pattern for all i; writers of one cell write the same. Items of [outer, n, inner]. Reference: x.index_fill. */
+GK_KERNEL(index_fill)(GK_IN(int, index), GK_OUT(gk_t, y), GK_OUT(int, err), gk_i64 items, int wide, int wide_index, gk_i64 size, gk_dims shape,
+                      gk_dims magic, gk_u32 lo, gk_u32 hi, int code)
+{
+    GK_BIND_IN(int, index); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(int, err);
+    gk_raw16 q = gk_make16(lo, hi, lo, hi);
+    gk_b one = gk_split(q).v[0];
+    for (gk_i64 at = gk_gid(); at < items; at += gk_gsize()) {
+        gk_i64 p[3];
+        GK_AXES(at, items, 3, shape, magic, { p[d] = r; });
+        gk_i64 i = gk_index(index, p[1], wide_index), to = (p[0] * size + i) * shape.v[2] + p[2];
+        if (i < 0 || i >= size) gk_report(err, code);
+        else if (wide) gk_store16((GK_GLOBAL void*)(y + to * GK_W), q);
+        else gk_put(y, to, one, 0);
+    }
+}
+
+/* y[o, key, c] = src[o, position, c] for the last source of each key. Items of [outer, n, inner], n sorted pairs, R = limit.
+ * Reference: x.index_copy, x.scatter. */
+GK_KERNEL(scatter_last)(GK_IN(int, keys), GK_IN(int, positions), GK_IN(gk_t, src), GK_OUT(gk_t, y), gk_i64 items, int wide, int wide_keys, gk_i64 limit,
+                        gk_dims shape, gk_dims magic)
+{
+    GK_BIND_IN(int, keys); GK_BIND_IN(int, positions); GK_BIND_IN(gk_t, src); GK_BIND_OUT(gk_t, y);
+    gk_i64 n = shape.v[1], inner = shape.v[2];
+    for (gk_i64 at = gk_gid(); at < items; at += gk_gsize()) {
+        gk_i64 p[3];
+        GK_AXES(at, items, 3, shape, magic, { p[d] = r; });
+        gk_i64 key = gk_index(keys, p[1], wide_keys);
+        if (key >= limit || (p[1] + 1 < n && gk_index(keys, p[1] + 1, wide_keys) == key)) continue;
+        gk_i64 from = (p[0] * n + (gk_i64)(gk_u32)positions[p[1]]) * inner + p[2], to = (p[0] * limit + key) * inner + p[2];
+        if (wide) gk_store16((GK_GLOBAL void*)(y + to * GK_W), gk_load16((GK_GLOBAL const void*)(src + from * GK_W)));
+        else gk_put(y, to, ((GK_GLOBAL const gk_b*)src)[from], 0);
+    }
+}
+
+/* dsrc[position] (+)= dy[key] for the last source of each key, 0 for the others. */
+GK_KERNEL(scatter_last_bwd)(GK_IN(int, keys), GK_IN(int, positions), GK_IN(gk_t, dy), GK_OUT(gk_t, dsrc), gk_i64 n, int wide_keys, gk_i64 limit, int accumulate)
+{
+    GK_BIND_IN(int, keys); GK_BIND_IN(int, positions); GK_BIND_IN(gk_t, dy); GK_BIND_OUT(gk_t, dsrc);
+    for (gk_i64 j = gk_gid(); j < n; j += gk_gsize()) {
+        gk_i64 key = gk_index(keys, j, wide_keys);
+        int last = key < limit && (j + 1 == n || gk_index(keys, j + 1, wide_keys) != key);
+        gk_put(dsrc, (gk_i64)(gk_u32)positions[j], last ? ((GK_GLOBAL const gk_b*)dy)[last ? key : 0] : (gk_b)0, accumulate);
+    }
+}
+
+/* mask[key] = 1 for every key below the limit. */
+GK_KERNEL(mark_keys)(GK_IN(int, keys), GK_OUT(gk_u8, mask), gk_i64 n, int wide_keys, gk_i64 limit)
+{
+    GK_BIND_IN(int, keys); GK_BIND_OUT(gk_u8, mask);
+    for (gk_i64 j = gk_gid(); j < n; j += gk_gsize()) {
+        gk_i64 key = gk_index(keys, j, wide_keys);
+        if (key < limit) mask[key] = 1;
+    }
+}
+
+/* y[i] (+)= mask[i] ? 0 : x[i] */
+GK_KERNEL(copy_unmarked)(GK_IN(gk_t, x), GK_IN(gk_u8, mask), GK_OUT(gk_t, y), gk_i64 n, int accumulate)
+{
+    GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_u8, mask); GK_BIND_OUT(gk_t, y);
+    for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) gk_put(y, i, mask[i] ? (gk_b)0 : ((GK_GLOBAL const gk_b*)x)[i], accumulate);
+}
+
+/* y[.., c] = ids[..] == c; an id outside [0, classes) gives a row of zeros. Reference: F.one_hot. */
+GK_KERNEL(one_hot)(GK_IN(int, ids), GK_OUT(gk_t, y), GK_OUT(int, err), gk_i64 n, int wide_index, gk_i64 classes, int code)
+{
+    GK_BIND_IN(int, ids); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(int, err);
+    for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
+        gk_i64 row = i <= 0x7fffffff ? (gk_i64)((gk_u32)i / (gk_u32)(classes <= 0x7fffffff ? classes : 0x7fffffff)) : i / classes, c = i - row * classes;
+        gk_i64 id = gk_index(ids, row, wide_index);
+        if (c == 0 && (id < 0 || id >= classes)) gk_report(err, code);
+        gk_store(y, i, (gk_f)(id == c));
+    }
+}
+
+/* ---- reductions of the sources that share a destination ---------------------------------------------------------------------- */
+
+#define GK_SUM 0
+#define GK_PROD 1
+#define GK_MEAN 2
+#define GK_AMAX 3
+#define GK_AMIN 4
+/* What a source counts as: itself, one, whether it equals y there, whether it is 0, itself with 0 replaced by 1. */
+#define GK_OWN 0
+#define GK_ONE 1
+#define GK_TIE 2
+#define GK_IS_ZERO 3
+#define GK_NONZERO 4
+
+GK_FN gk_f gk_combine(gk_f a, gk_f b, int how)
+{
+    return how == GK_PROD ? a * b : how == GK_AMAX ? gk_max(a, b) : how == GK_AMIN ? gk_min(a, b) : a + b;
+}
+
+GK_FN gk_vec gk_combinev(gk_vec a, gk_vec b, int how)
+{
+    GK_UNROLL for (int k = 0; k < GK_W; k++) a.v[k] = gk_combine(a.v[k], b.v[k], how);
+    return a;
+}
+
+/* One element, or 16 bytes, at an element index; unused lanes are 0. */
+GK_FN gk_vec gk_fetch(GK_GLOBAL const gk_t* p, gk_i64 i, int wide)
+{
+    gk_vec r;
+    if (wide) return gk_loadv(p, i);
+    GK_UNROLL for (int k = 0; k < GK_W; k++) r.v[k] = 0;
+    r.v[0] = gk_load(p, i);
+    return r;
+}
+
+GK_FN gk_vec gk_fetch_partial(GK_GLOBAL const gk_f* p, gk_i64 i, int wide)
+{
+    gk_vec r;
+    GK_UNROLL for (int k = 0; k < GK_W; k++) r.v[k] = k == 0 || wide ? p[i + k] : (gk_f)0;
+    return r;
+}
+
+GK_FN void gk_keep_partial(GK_GLOBAL gk_f* p, gk_i64 i, gk_vec v, int wide)
+{
+    GK_UNROLL for (int k = 0; k < GK_W; k++) {
+        if (k == 0 || wide) p[i + k] = v.v[k];
+    }
+}
+
+/* First of the n sorted keys that is not below `key`. */
+GK_FN gk_i64 gk_lower_bound(GK_GLOBAL const int* keys, gk_i64 n, int wide_keys, gk_i64 key)
+{
+    gk_i64 lo = 0, hi = n;
+    while (lo < hi) {
+        gk_i64 mid = lo + (hi - lo) / 2;
+        if (gk_index(keys, mid, wide_keys) < key) lo = mid + 1;
+        else hi = mid;
+    }
+    return lo;
+}
+
+/* Combines the reduced sources with y[at] (`include`) or overwrites it; with `stat` they are stored there as they are. */
+GK_FN void gk_finish(GK_GLOBAL gk_t* y, GK_GLOBAL gk_f* stat, gk_i64 at, gk_vec acc, int how, int include, gk_f alpha, gk_i64 count, int wide)
+{
+    if (stat) {
+        gk_keep_partial(stat, at, acc, wide);
+        return;
+    }
+    gk_vec old = acc;
+    if (include) old = gk_fetch(y, at, wide);
+    GK_UNROLL for (int k = 0; k < GK_W; k++) {
+        gk_f a = how == GK_SUM ? alpha * acc.v[k] : acc.v[k];
+        if (include) a = gk_combine(old.v[k], a, how);
+        if (how == GK_MEAN) {
+            gk_f c = (gk_f)(count + include);
+#if GK_IS_FLOAT
+            a = a / c;
+#else
+            gk_f q = a / c;
+            a = q - (a < 0 && q * c != a);
+#endif
+        }
+        acc.v[k] = a;
+    }
+    if (wide) gk_storev(y, at, acc);
+    else gk_store(y, at, acc.v[0]);
+}
+
+/* Reduces the sources of each key in order: y[o, key, c] = y[o, key, c] `how` sources. The sorted pairs are cut in runs of `run`; a work-item
+ * takes a run and a column (o, c), or GK_W columns where `wide` is set. A key that lies within its run is finished here; of one that crosses
+ * runs the first part goes to `tail` and the others to `head` (both [runs, columns]), to be joined by segment_join. Sums in gk_f.
+ * Reference: x.index_add, x.scatter_reduce. */
+GK_KERNEL(segment_reduce)(GK_IN(int, keys), GK_IN(int, positions), GK_IN(gk_t, src), GK_IN(gk_t, tie), GK_OUT(gk_t, y), GK_OUT(gk_f, stat),
+                          GK_OUT(gk_f, head), GK_OUT(gk_f, tail), gk_i64 n, gk_i64 run, gk_i64 outer, gk_i64 inner, gk_i64 limit, int wide_keys, int wide,
+                          int how, int value, int include, gk_f alpha)
+{
+    GK_BIND_IN(int, keys); GK_BIND_IN(int, positions); GK_BIND_IN(gk_t, src); GK_BIND_IN(gk_t, tie); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_f, stat);
+    GK_BIND_OUT(gk_f, head); GK_BIND_OUT(gk_f, tail);
+    gk_i64 w = wide ? GK_W : 1, columns = outer * inner / w, runs = (n + run - 1) / run;
+    for (gk_i64 item = gk_gid(); item < runs * columns; item += gk_gsize()) {
+        gk_i64 c = item / columns, column = (item - c * columns) * w, o = column / inner, at = column - o * inner;
+        gk_i64 first = c * run, end = first + run < n ? first + run : n, start = first, key = gk_index(keys, first, wide_keys), j = first;
+        gk_vec acc;
+        GK_UNROLL for (int k = 0; k < GK_W; k++) acc.v[k] = 0;
+        while (j < end && key < limit) {
+            gk_i64 cell = (o * limit + key) * inner + at;
+            gk_vec v;
+            GK_UNROLL for (int k = 0; k < GK_W; k++) v.v[k] = 1;
+            if (value != GK_ONE) v = gk_fetch(src, (o * n + (gk_i64)(gk_u32)positions[j]) * inner + at, wide);
+            if (value == GK_TIE) {
+                gk_vec e = gk_fetch(tie, cell, wide);
+                GK_UNROLL for (int k = 0; k < GK_W; k++) v.v[k] = v.v[k] == e.v[k];
+            } else if (value >= GK_IS_ZERO) {
+                GK_UNROLL for (int k = 0; k < GK_W; k++) v.v[k] = value == GK_IS_ZERO ? (gk_f)(v.v[k] == 0) : v.v[k] == 0 ? (gk_f)1 : v.v[k];
+            }
+            acc = j == start ? v : gk_combinev(acc, v, how);
+            j++;
+            gk_i64 next = j < n ? gk_index(keys, j, wide_keys) : limit;
+            if (next == key && j < end) continue;
+            if (start == first && first > 0 && gk_index(keys, first - 1, wide_keys) == key) {
+                gk_keep_partial(head, c * columns * w + column, acc, wide);
+            } else if (next == key) {
+                gk_keep_partial(tail, c * columns * w + column, acc, wide);
+            } else {
+                gk_i64 count = how == GK_MEAN ? j - start : 0;
+                gk_finish(y, stat, cell, acc, how, include, alpha, count, wide);
+            }
+            start = j;
+            key = next;
+        }
+    }
+}
+
+/* Joins the parts of the keys that cross runs: a work-item takes the key that starts in its run and goes on behind it. */
+GK_KERNEL(segment_join)(GK_IN(int, keys), GK_OUT(gk_t, y), GK_OUT(gk_f, stat), GK_IN(gk_f, head), GK_IN(gk_f, tail), gk_i64 n, gk_i64 run, gk_i64 outer,
+                        gk_i64 inner, gk_i64 limit, int wide_keys, int wide, int how, int include, gk_f alpha)
+{
+    GK_BIND_IN(int, keys); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_f, stat); GK_BIND_IN(gk_f, head); GK_BIND_IN(gk_f, tail);
+    gk_i64 w = wide ? GK_W : 1, columns = outer * inner / w, runs = (n + run - 1) / run;
+    for (gk_i64 item = gk_gid(); item < (runs - 1) * columns; item += gk_gsize()) {
+        gk_i64 c = item / columns, column = (item - c * columns) * w, first = c * run, end = first + run;
+        gk_i64 key = gk_index(keys, end - 1, wide_keys);
+        if (key >= limit || gk_index(keys, end, wide_keys) != key) continue;
+        if (first > 0 && gk_index(keys, first - 1, wide_keys) == key) continue;
+        gk_vec acc = gk_fetch_partial(tail, c * columns * w + column, wide);
+        gk_i64 stop = gk_lower_bound(keys, n, wide_keys, key + 1);
+        for (gk_i64 b = c + 1; b * run < stop; b++) acc = gk_combinev(acc, gk_fetch_partial(head, b * columns * w + column, wide), how);
+        gk_i64 o = column / inner, count = how == GK_MEAN ? stop - gk_lower_bound(keys, n, wide_keys, key) : 0;
+        gk_finish(y, stat, (o * limit + key) * inner + column - o * inner, acc, how, include, alpha, count, wide);
+    }
+}

@@ -1,0 +1,217 @@
+/* Prefix sums, a stable radix sort of (key, position) pairs and the keys of scatters. Keys are unsigned: 32 bits in the i32 unit, 64 in the
+ * i64 unit. Integer arithmetic only; exact, deterministic.
+ */
+#include "coords.h"
+
+#define GK_RADIX 16
+#define GK_DIGIT(k, shift) ((int)((k) >> (shift)) & (GK_RADIX - 1))
+/* Keys per work-item, consecutive ones, and per block. */
+#define GK_KEYS 8
+#define GK_KEY_TILE (GK_KEYS * GK_BLOCK)
+#define GK_SMALL_KEYS 4
+
+/* Inclusive sum over the block in 64 bits. */
+GK_FN gk_i64 gk_scan64(gk_i64 v, GK_LOCAL_PTR gk_i64* tmp, gk_i64* total)
+{
+    int t = gk_lid();
+    tmp[t] = v;
+    GK_BARRIER();
+    for (int m = 1; m < GK_BLOCK; m <<= 1) {
+        gk_i64 add = t >= m ? tmp[t - m] : 0;
+        GK_BARRIER();
+        tmp[t] += add;
+        GK_BARRIER();
+    }
+    v = tmp[t];
+    *total = tmp[GK_BLOCK - 1];
+    GK_BARRIER();
+    return v;
+}
+
+#if GK_DTYPE == GK_I64
+/* partial[g] = sum of x[g*chunk .. (g+1)*chunk), negative ones taken as 0. Launch: one block per chunk. */
+GK_KERNEL(scan_sums)(GK_IN(int, x), GK_OUT(gk_i64, partial), gk_i64 n, gk_i64 chunk)
+{
+    GK_BIND_IN(int, x); GK_BIND_OUT(gk_i64, partial);
+    GK_LOCAL gk_i64 tmp[GK_BLOCK];
+    gk_i64 first = gk_bid(0) * chunk, end = first + chunk < n ? first + chunk : n, sum = 0, total;
+    for (gk_i64 i = first + gk_lid(); i < end; i += GK_BLOCK) sum += x[i] > 0 ? x[i] : 0;
+    gk_scan64(sum, tmp, &total);
+    if (gk_lid() == 0) partial[gk_bid(0)] = total;
+}
+
+/* out[i] = sum of x[0 .. i), out[n] = sum of all; negative elements are taken as 0. Launch: as scan_sums, after it. */
+GK_KERNEL(scan_apply)(GK_IN(int, x), GK_IN(gk_i64, partial), GK_OUT(gk_i64, out), gk_i64 n, gk_i64 chunk)
+{
+    GK_BIND_IN(int, x); GK_BIND_IN(gk_i64, partial); GK_BIND_OUT(gk_i64, out);
+    GK_LOCAL gk_i64 tmp[GK_BLOCK];
+    int t = gk_lid();
+    gk_i64 first = gk_bid(0) * chunk, end = first + chunk < n ? first + chunk : n, before = 0, sum = 0;
+    for (int g = t; g < gk_bid(0); g += GK_BLOCK) sum += partial[g];
+    gk_scan64(sum, tmp, &before);
+    for (gk_i64 at = first; at < end; at += GK_KEY_TILE) {
+        int v[GK_KEYS];
+        gk_i64 i = at + (gk_i64)t * GK_KEYS, total, s = 0;
+        GK_UNROLL for (int k = 0; k < GK_KEYS; k++) {
+            v[k] = i + k < end && x[i + k] > 0 ? x[i + k] : 0;
+            s += v[k];
+        }
+        gk_i64 to = before + gk_scan64(s, tmp, &total) - s;
+        GK_UNROLL for (int k = 0; k < GK_KEYS; k++) {
+            if (i + k < end) out[i + k] = to;
+            to += v[k];
+        }
+        before += total;
+    }
+    if (t == 0 && end == n) out[n] = before;
+}
+#endif
+
+/* Exclusive sums of GK_RADIX * GK_BLOCK counters in place, digit by digit and within a digit by work-item. */
+GK_FN void gk_scan_counts(GK_LOCAL_PTR gk_u32* counts, GK_LOCAL_PTR gk_u32* tmp)
+{
+    GK_LOCAL_PTR gk_u32* mine = counts + gk_lid() * GK_RADIX;
+    gk_u32 s = 0u, total;
+    GK_BARRIER();
+    for (int k = 0; k < GK_RADIX; k++) s += mine[k];
+    gk_u32 at = gk_block_scan(s, tmp, &total) - s;
+    for (int k = 0; k < GK_RADIX; k++) {
+        gk_u32 c = mine[k];
+        mine[k] = at;
+        at += c;
+    }
+    GK_BARRIER();
+}
+
+/* counts[digit * blocks + block] = keys of that digit in the block's tile. Launch: one block per GK_KEY_TILE keys. */
+GK_KERNEL(sort_count)(GK_IN(gk_t, keys), GK_OUT(int, counts), gk_i64 n, gk_i64 blocks, int shift)
+{
+    GK_BIND_IN(gk_t, keys); GK_BIND_OUT(int, counts);
+    GK_LOCAL gk_u32 local_counts[GK_RADIX * GK_BLOCK];
+    GK_LOCAL gk_u32 tmp[GK_BLOCK];
+    int t = gk_lid();
+    gk_i64 first = (gk_i64)gk_bid(0) * GK_KEY_TILE;
+    for (int d = 0; d < GK_RADIX; d++) local_counts[d * GK_BLOCK + t] = 0u;
+    GK_UNROLL for (int k = 0; k < GK_KEYS; k++) {
+        gk_i64 i = first + k * GK_BLOCK + t;
+        if (i < n) local_counts[GK_DIGIT((gk_b)keys[i], shift) * GK_BLOCK + t]++;
+    }
+    GK_BARRIER();
+    gk_u32 s = 0u;
+    for (int k = 0; k < GK_RADIX; k++) s += local_counts[t * GK_RADIX + k];
+    tmp[t] = s;
+    GK_BARRIER();
+    if (t < GK_RADIX) {
+        int per = GK_BLOCK / GK_RADIX;
+        s = 0u;
+        for (int k = 0; k < per; k++) s += tmp[t * per + k];
+        counts[t * blocks + gk_bid(0)] = (int)s;
+    }
+}
+
+/* Moves the pairs of a tile to their places by one digit; `offsets` are the exclusive sums of sort_count's result. Without `positions` a
+ * key's position is its index. Launch: as sort_count. */
+GK_KERNEL(sort_scatter)(GK_IN(gk_t, keys), GK_IN(int, positions), GK_IN(gk_i64, offsets), GK_OUT(gk_t, keys_out), GK_OUT(int, positions_out), gk_i64 n,
+                        gk_i64 blocks, int shift)
+{
+    GK_BIND_IN(gk_t, keys); GK_BIND_IN(int, positions); GK_BIND_IN(gk_i64, offsets); GK_BIND_OUT(gk_t, keys_out); GK_BIND_OUT(int, positions_out);
+    GK_LOCAL gk_u32 counts[GK_RADIX * GK_BLOCK];
+    GK_LOCAL gk_u32 tmp[GK_BLOCK];
+    GK_LOCAL gk_i64 base[GK_RADIX];
+    int t = gk_lid();
+    gk_i64 first = (gk_i64)gk_bid(0) * GK_KEY_TILE + (gk_i64)t * GK_KEYS;
+    gk_b key[GK_KEYS];
+    for (int d = 0; d < GK_RADIX; d++) counts[d * GK_BLOCK + t] = 0u;
+    GK_UNROLL for (int k = 0; k < GK_KEYS; k++) {
+        key[k] = first + k < n ? (gk_b)keys[first + k] : 0;
+        if (first + k < n) counts[GK_DIGIT(key[k], shift) * GK_BLOCK + t]++;
+    }
+    gk_scan_counts(counts, tmp);
+    if (t < GK_RADIX) base[t] = offsets[t * blocks + gk_bid(0)] - (gk_i64)counts[t * GK_BLOCK];
+    GK_BARRIER();
+    GK_UNROLL for (int k = 0; k < GK_KEYS; k++) {
+        if (first + k < n) {
+            int d = GK_DIGIT(key[k], shift);
+            gk_i64 to = base[d] + (gk_i64)counts[d * GK_BLOCK + t]++;
+            keys_out[to] = (gk_t)key[k];
+            positions_out[to] = positions ? positions[first + k] : (int)(first + k);
+        }
+    }
+}
+
+/* The whole sort of up to GK_SMALL_KEYS * GK_BLOCK keys in one block. Launch: one block. */
+GK_KERNEL(sort_small)(GK_IN(gk_t, keys), GK_OUT(gk_t, keys_out), GK_OUT(int, positions_out), int n, int bits)
+{
+    GK_BIND_IN(gk_t, keys); GK_BIND_OUT(gk_t, keys_out); GK_BIND_OUT(int, positions_out);
+    GK_LOCAL gk_u32 counts[GK_RADIX * GK_BLOCK];
+    GK_LOCAL gk_u32 tmp[GK_BLOCK];
+    GK_LOCAL gk_b k_[GK_SMALL_KEYS * GK_BLOCK];
+    GK_LOCAL int p_[GK_SMALL_KEYS * GK_BLOCK];
+    int t = gk_lid(), first = t * GK_SMALL_KEYS;
+    gk_b key[GK_SMALL_KEYS];
+    int pos[GK_SMALL_KEYS];
+    GK_UNROLL for (int k = 0; k < GK_SMALL_KEYS; k++) {
+        key[k] = first + k < n ? (gk_b)keys[first + k] : 0;
+        pos[k] = first + k;
+    }
+    for (int shift = 0; shift < bits; shift += 4) {
+        for (int d = 0; d < GK_RADIX; d++) counts[d * GK_BLOCK + t] = 0u;
+        GK_UNROLL for (int k = 0; k < GK_SMALL_KEYS; k++) {
+            if (first + k < n) counts[GK_DIGIT(key[k], shift) * GK_BLOCK + t]++;
+        }
+        gk_scan_counts(counts, tmp);
+        GK_UNROLL for (int k = 0; k < GK_SMALL_KEYS; k++) {
+            if (first + k < n) {
+                gk_u32 to = counts[GK_DIGIT(key[k], shift) * GK_BLOCK + t]++;
+                k_[to] = key[k];
+                p_[to] = pos[k];
+            }
+        }
+        GK_BARRIER();
+        GK_UNROLL for (int k = 0; k < GK_SMALL_KEYS; k++) {
+            if (first + k < n) {
+                key[k] = k_[first + k];
+                pos[k] = p_[first + k];
+            }
+        }
+        GK_BARRIER();
+    }
+    GK_UNROLL for (int k = 0; k < GK_SMALL_KEYS; k++) {
+        if (first + k < n) {
+            keys_out[first + k] = (gk_t)key[k];
+            positions_out[first + k] = pos[k];
+        }
+    }
+}
+
+/* keys[e] = the cell of y that element e of a scatter addresses: its coordinates with the one at `axis` (0 in `sy`) replaced by the index,
+ * which steps by `step`. An index outside [0, size) is reported and gives `none`. Launch: grid-stride over elements. */
+GK_KERNEL(scatter_keys)(GK_IN(int, index), GK_OUT(gk_t, keys), GK_OUT(int, err), gk_i64 n, int wide, gk_i64 size, gk_i64 step, gk_i64 none, int rank,
+                        gk_dims shape, gk_dims magic, gk_dims sy, int code)
+{
+    GK_BIND_IN(int, index); GK_BIND_OUT(gk_t, keys); GK_BIND_OUT(int, err);
+    for (gk_i64 e = gk_gid(); e < n; e += gk_gsize()) {
+        gk_i64 i = gk_index(index, e, wide), at = 0;
+        GK_AXES(e, n, rank, shape, magic, { at += r * sy.v[d]; });
+        int bad = i < 0 || i >= size;
+        if (bad) gk_report(err, code);
+        keys[e] = (gk_t)(bad ? none : at + i * step);
+    }
+}
+
+/* keys[e] = keys[e] * size + index[e] (`first`: index[e] alone), the index broadcast by its strides; -1 once any index was outside
+ * [0, size), which is reported; the `last` step turns that into `none`. Launch: grid-stride over elements. */
+GK_KERNEL(put_keys)(GK_IN(int, index), GK_OUT(gk_t, keys), GK_OUT(int, err), gk_i64 n, int wide, gk_i64 size, int first, int last, gk_i64 none, int rank,
+                    gk_dims shape, gk_dims magic, gk_dims si, int code)
+{
+    GK_BIND_IN(int, index); GK_BIND_OUT(gk_t, keys); GK_BIND_OUT(int, err);
+    for (gk_i64 e = gk_gid(); e < n; e += gk_gsize()) {
+        gk_i64 from = 0, key = first ? 0 : (gk_i64)keys[e];
+        GK_AXES(e, n, rank, shape, magic, { from += r * si.v[d]; });
+        gk_i64 i = gk_index(index, from, wide);
+        int bad = i < 0 || i >= size;
+        if (bad) gk_report(err, code);
+        key = key < 0 || bad ? -1 : key * size + i;
+        keys[e] = (gk_t)(last && key < 0 ? none : key);
+    }
+}

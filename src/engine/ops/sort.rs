@@ -1,0 +1,112 @@
+//! Prefix sums and the stable sort that scatters, argsort and random permutations share.
+
+use crate::buffer::{Buffer, View};
+use crate::driver::Arg;
+use crate::dtype::DType;
+use crate::engine::Engine;
+use crate::engine::launch::Grid;
+use crate::error::{GpuError, Result};
+use crate::spec::BLOCK;
+use crate::spec::sort::*;
+
+/// Keys per block of the radix sort, and of the sort in one block (`GK_KEY_TILE`, `GK_SMALL_KEYS * GK_BLOCK`).
+const TILE: usize = 8 * BLOCK as usize;
+const SMALL: usize = 4 * BLOCK as usize;
+
+/// Pairs in ascending order of their keys, equal keys in the order of their positions.
+#[derive(Debug)]
+pub(crate) struct SortedPairs {
+    /// Unsigned keys, i32 or i64 as they came.
+    pub(crate) keys: Buffer,
+    /// Where each key was before (unsigned 32-bit in an i32 buffer).
+    pub(crate) positions: Buffer,
+}
+
+impl Engine {
+    /// Splits `n` elements over blocks for a two-step prefix sum: number of blocks (at most 1024) and elements per block.
+    pub(crate) fn scan_chunks(&self, n: usize) -> (usize, usize) {
+        let chunk = n.div_ceil(1024).max(1).next_multiple_of(TILE);
+        (n.div_ceil(chunk).max(1), chunk)
+    }
+
+    /// Exclusive prefix sums of a contiguous i32 view of `n` elements (negative ones count as 0): `n + 1` values in i64, the last one the sum.
+    pub(crate) fn prefix_sums(&self, x: &View<'_>) -> Result<Buffer> {
+        let n = x.numel();
+        let out = self.scratch(DType::I64, n + 1)?;
+        let (blocks, chunk) = self.scan_chunks(n);
+        let partial = self.scratch(DType::I64, blocks)?;
+        let (n, chunk) = (Arg::I64(n as i64), Arg::I64(chunk as i64));
+        let grid = Grid::Blocks([blocks, 1, 1]);
+        let (from, part) = (self.arg_in(x), self.arg_in(&partial.view()));
+        // One block needs no sums of others.
+        if blocks > 1 {
+            self.launch(&SCAN_SUMS, DType::I64, "", grid, &[from, part, n, chunk])?;
+        }
+        self.launch(&SCAN_APPLY, DType::I64, "", grid, &[from, part, self.arg_in(&out.view()), n, chunk])?;
+        Ok(out)
+    }
+
+    /// Stable ascending sort of the unsigned keys in a contiguous view (i32: 32 bits, i64: 64 bits), of which only the lowest `bits` differ.
+    /// The positions are 0, 1, ... before the sort. Exact and deterministic; cost O(n * bits / 4). The keys are left as they are.
+    ///
+    /// For argsort map values to keys whose unsigned order is theirs; for rows put the row number above the value's bits.
+    pub(crate) fn sort_pairs(&self, op: &'static str, keys: &View<'_>, bits: u32) -> Result<SortedPairs> {
+        let (dtype, n) = (keys.dtype(), keys.numel());
+        if n > u32::MAX as usize {
+            let why = "a sort of more than 2^32 elements".into();
+            return Err(GpuError::Unsupported { op, device: self.device_caps().id, why });
+        }
+        let new = || {
+            let (keys, positions) = (self.scratch(dtype, n)?, self.scratch(DType::I32, n)?);
+            Ok::<_, GpuError>(SortedPairs { keys, positions })
+        };
+        let mut out = new()?;
+        if n == 0 {
+            return Ok(out);
+        }
+        // At least one pass, so that positions are written.
+        let bits = bits.clamp(1, 8 * dtype.size() as u32);
+        if n <= SMALL {
+            let args = [
+                self.arg_in(keys),
+                self.arg_in(&out.keys.view()),
+                self.arg_in(&out.positions.view()),
+                Arg::I32(n as i32),
+                Arg::I32(bits as i32),
+            ];
+            self.launch(&SORT_SMALL, dtype, "", Grid::Blocks([1, 1, 1]), &args)?;
+            return Ok(out);
+        }
+        let blocks = n.div_ceil(TILE);
+        let grid = Grid::Blocks([blocks, 1, 1]);
+        let counts = self.scratch(DType::I32, 16 * blocks)?;
+        let mut other = if bits > 4 { Some(new()?) } else { None };
+        for shift in (0..bits).step_by(4) {
+            let from = if shift == 0 { *keys } else { out.keys.view() };
+            let (n, blocks, at) = (Arg::I64(n as i64), Arg::I64(blocks as i64), Arg::I32(shift as i32));
+            self.launch(&SORT_COUNT, dtype, "", grid, &[self.arg_in(&from), self.arg_in(&counts.view()), n, blocks, at])?;
+            let offsets = self.prefix_sums(&counts.view())?;
+            // The first pass reads the caller's keys and fills `out`; later ones go back and forth.
+            let positions = if shift == 0 { Arg::Mem(None) } else { self.arg_in(&out.positions.view()) };
+            let to = match &other {
+                Some(o) if shift > 0 => o,
+                _ => &out,
+            };
+            let args = [
+                self.arg_in(&from),
+                positions,
+                self.arg_in(&offsets.view()),
+                self.arg_in(&to.keys.view()),
+                self.arg_in(&to.positions.view()),
+                n,
+                blocks,
+                at,
+            ];
+            self.launch(&SORT_SCATTER, dtype, "", grid, &args)?;
+            if let (Some(o), true) = (&mut other, shift > 0) {
+                std::mem::swap(o, &mut out);
+            }
+        }
+        Ok(out)
+    }
+}
