@@ -19,13 +19,14 @@ typedef uint4 gk_raw16;
 #define GK_BIND_OUT(T, p)
 #define GK_BARRIER() __syncthreads()
 #define GK_UNROLL _Pragma("unroll")
+#define GK_ROLL _Pragma("unroll 1")
 
 #define gk_lid() ((int)threadIdx.x)
 #define gk_bid(d) ((d) == 0 ? (int)blockIdx.x : (d) == 1 ? (int)blockIdx.y : (int)blockIdx.z)
 #define gk_nblocks(d) ((d) == 0 ? (int)gridDim.x : (d) == 1 ? (int)gridDim.y : (int)gridDim.z)
 
 /* Names of C's math functions for float; the double ones have no suffix. */
-#define GK_M32(f) f##f
+#define GK_M32(name) name##f
 #define GK_M64(f) f
 
 GK_FN float gk_as_f32(gk_u32 x) { return __uint_as_float(x); }

@@ -25,7 +25,7 @@ int gk_lint_id(int);
 #define gk_bid(d) gk_lint_id(1 + (d))
 #define gk_nblocks(d) gk_lint_id(4 + (d))
 
-#define GK_M32(f) f##f
+#define GK_M32(name) name##f
 #define GK_M64(f) f
 float exp10f(float);
 double exp10(double);

@@ -23,6 +23,8 @@ static SOURCES: &[(&str, &str)] = sources![
     "common/activation_ops.h",
     "common/binary_ops.h",
     "common/ternary_ops.h",
+    "common/gemm.c",
+    "common/gemm_tile.h",
     "cuda/dialect.h",
     "opencl/dialect.h",
     "lint/dialect.h",

@@ -7,6 +7,7 @@ use crate::dtype::DType;
 use crate::ops::Family;
 
 pub(crate) mod elementwise;
+pub(crate) mod gemm;
 
 
 
@@ -99,7 +100,7 @@ pub(crate) use kernels;
 
 /// Every kernel of the portable text.
 pub fn all_kernels() -> impl Iterator<Item = &'static KernelSpec> {
-    [elementwise::KERNELS].into_iter().flatten().copied()
+    [elementwise::KERNELS, gemm::KERNELS].into_iter().flatten().copied()
 }
 
 /// One thing to compile: a file for a storage type, specialised for an op where the file has such.

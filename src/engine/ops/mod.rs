@@ -5,7 +5,7 @@ use super::*;
 mod activation;
 mod core;
 mod elementwise;
-mod gemm;
+pub(crate) mod gemm;
 mod index;
 mod loss;
 mod optimizer;
