@@ -26,6 +26,7 @@ mod dtype;
 mod engine;
 mod error;
 mod layout;
+mod matmul;
 pub mod ops;
 mod registry;
 pub mod spec;

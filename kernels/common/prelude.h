@@ -11,6 +11,11 @@
  *   gk_philox(counter, key)                           the generator of the random family
  */
 
+/* Before a loop that must stay one: its body is long. */
+#ifndef GK_ROLL
+#define GK_ROLL
+#endif
+
 #define GK_CAT2(a, b) a##b
 #define GK_CAT(a, b) GK_CAT2(a, b)
 

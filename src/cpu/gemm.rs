@@ -1,24 +1,430 @@
-//! Stub.
-#![allow(unused_imports, unused_variables)]
-use super::*;
-use crate::backend::IGpuBackend;
-use crate::buffer::*;
-use crate::device::*;
+//! Matrix products: the `gemm` crate in f32 or f64, epilogues in f64.
+
+use std::borrow::Cow;
+
+use rayon::prelude::*;
+
+use super::{
+    CpuBackend, HostElement, gather, gather_f64, read, store_f64, store_grad, with_dtype, write,
+    wrong_storage,
+};
+use crate::buffer::{GradMut, HostData, View, ViewMut};
 use crate::dtype::DType;
 use crate::error::Result;
+use crate::matmul::{Place, product};
 use crate::ops::*;
-use std::sync::Arc;
+
+/// Multiplications below which one thread is faster than several.
+const SMALL: usize = 48 * 48 * 256;
+/// Elements of an epilogue below which one thread is faster than several.
+const FEW: usize = 1 << 14;
+
+/// The type of the arithmetic: f64 for f64 data, else f32.
+trait Real: HostElement + PartialEq + Send + Sync + 'static {}
+impl Real for f32 {}
+impl Real for f64 {}
+
+/// A batch of matrices: first element, and strides by row, column and batch.
+struct Matrix<'a, T: Clone> {
+    data: Cow<'a, [T]>,
+    at: usize,
+    steps: [usize; 3],
+}
+
+impl<'a, T: Real> Matrix<'a, T> {
+    /// The view's elements in place if their storage is readable through `held`, else a copy.
+    fn new(op: &'static str, v: &View<'_>, trans: bool, held: Option<&'a HostData>) -> Result<Self> {
+        if let Some(s) = held.and_then(T::slice) {
+            return Ok(Matrix { data: s.into(), at: v.layout().offset(), steps: steps(v, trans) });
+        }
+        let repeated = v.shape().len() == 3 && v.shape()[0] > 1 && steps(v, trans)[2] == 0;
+        let one = if repeated { v.map("batch", |l| l.select(0, 0))? } else { *v };
+        let s = one.shape();
+        let (r, c) = (s[s.len() - 2], s[s.len() - 1]);
+        let [rows, cols] = if trans { [1, c] } else { [c, 1] };
+        let batch = if s.len() == 3 && s[0] > 1 { r * c } else { 0 };
+        Ok(Matrix { data: values(op, one)?.into(), at: 0, steps: [rows, cols, batch] })
+    }
+
+    /// Contiguous matrices of `cols` columns.
+    fn owned(data: Vec<T>, rows: usize, cols: usize) -> Self {
+        Matrix { data: data.into(), at: 0, steps: [cols, 1, rows * cols] }
+    }
+
+    fn transposed(&self) -> Matrix<'_, T> {
+        let [r, c, b] = self.steps;
+        Matrix { data: Cow::Borrowed(&self.data), at: self.at, steps: [c, r, b] }
+    }
+
+    fn place(&self, batch: usize) -> Place {
+        Place { at: self.at + batch * self.steps[2], rows: self.steps[0], cols: self.steps[1] }
+    }
+}
+
+/// The view's elements in row-major order, in the type of the arithmetic.
+fn values<T: Real>(op: &'static str, v: View<'_>) -> Result<Vec<T>> {
+    if v.dtype() == T::DTYPE {
+        return gather(op, v);
+    }
+    with_dtype!(v.dtype(), S => Ok(gather::<S>(op, v)?.into_iter().map(|x| T::from_f64(HostElement::to_f64(x))).collect()))
+}
+
+/// Y = alpha A B + beta Y for every batch. `y` starts at element `at` of its slice; batches of it that share their matrix are summed.
+fn multiply<T: Real>(
+    op: &'static str,
+    e: Extents,
+    alpha: f64,
+    (a, b): (&Matrix<'_, T>, &Matrix<'_, T>),
+    beta: f64,
+    y: &mut [T],
+    at: usize,
+    ys: [usize; 3],
+) -> Result<()> {
+    let (alpha, k) = (T::from_f64(alpha), if alpha == 0.0 { 0 } else { e.k });
+    if e.batch == 0 || e.m == 0 || e.n == 0 {
+        return Ok(());
+    }
+    let size = e.m * e.n * k;
+    let one = |i: usize, y: &mut [T], at: usize, threads: bool| {
+        let place = Place { at, rows: ys[0], cols: ys[1] };
+        let beta = if i > 0 && ys[2] == 0 { 1.0 } else { beta };
+        if k == 0 {
+            for r in 0..e.m {
+                for c in 0..e.n {
+                    let v = &mut y[at + r * ys[0] + c * ys[1]];
+                    *v = if beta == 0.0 { T::default() } else { T::from_f64(beta * v.to_f64()) };
+                }
+            }
+            return true;
+        }
+        let (a, b) = ((&*a.data, a.place(i)), (&*b.data, b.place(i)));
+        product((e.m, e.n, k), alpha, a, b, T::from_f64(beta), (y, place), threads)
+    };
+    let span = (e.m - 1) * ys[0] + (e.n - 1) * ys[1] + 1;
+    let ok = if e.batch > 1 && size < SMALL && size * e.batch >= SMALL && ys[2] >= span {
+        // Many small products: one thread for each.
+        let all = &mut y[at..at + (e.batch - 1) * ys[2] + span];
+        all.par_chunks_mut(ys[2]).enumerate().all(|(i, y)| one(i, y, 0, false))
+    } else {
+        (0..e.batch).all(|i| one(i, y, at + i * ys[2], size >= SMALL))
+    };
+    if ok { Ok(()) } else { Err(wrong_storage(op, T::DTYPE)) }
+}
+
+/// What is added to the product, in row-major order.
+struct Epilogue<T> {
+    scale: Option<(Vec<T>, GemmAxis)>,
+    c: Option<(Vec<T>, f64)>,
+    bias: Option<(Vec<T>, GemmAxis)>,
+    residual: Option<Vec<T>>,
+}
+
+impl<T: Real> Epilogue<T> {
+    fn is_empty(&self) -> bool {
+        self.scale.is_none() && self.c.is_none() && self.bias.is_none() && self.residual.is_none()
+    }
+
+    /// Applies it to contiguous products.
+    fn apply(&self, e: Extents, y: &mut [T]) {
+        let at = |v: &(Vec<T>, GemmAxis), r: usize, n: usize| {
+            v.0[if v.1 == GemmAxis::Row { r % e.m } else { n }].to_f64()
+        };
+        each_row(y, e.n, |r, row| {
+            for (n, v) in row.iter_mut().enumerate() {
+                let mut x = v.to_f64();
+                x *= self.scale.as_ref().map_or(1.0, |s| at(s, r, n));
+                x += self.c.as_ref().map_or(0.0, |(c, beta)| beta * c[r * e.n + n].to_f64());
+                x += self.bias.as_ref().map_or(0.0, |b| at(b, r, n));
+                x += self.residual.as_ref().map_or(0.0, |s| s[r * e.n + n].to_f64());
+                *v = T::from_f64(x);
+            }
+        });
+    }
+}
+
+/// Calls `f` with each row and its number.
+fn each_row<T: Send>(y: &mut [T], n: usize, f: impl Fn(usize, &mut [T]) + Sync) {
+    if n == 0 {
+        return;
+    }
+    if y.len() < FEW {
+        y.chunks_mut(n).enumerate().for_each(|(r, row)| f(r, row));
+    } else {
+        y.par_chunks_mut(n).enumerate().for_each(|(r, row)| f(r, row));
+    }
+}
+
+/// Forward functions of the activations that products fuse.
+fn activate(act: Activation, x: f64) -> f64 {
+    let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
+    match act {
+        Activation::Relu if x <= 0.0 => 0.0,
+        Activation::LeakyRelu { slope } if x <= 0.0 => slope * x,
+        Activation::Gelu => 0.5 * x * libm::erfc(-x * std::f64::consts::FRAC_1_SQRT_2),
+        Activation::GeluTanh => 0.5 * x * (1.0 + gelu_inner(x).tanh()),
+        Activation::Sigmoid => sigmoid(x),
+        Activation::Tanh => x.tanh(),
+        Activation::Swish { beta } => x * sigmoid(beta * x),
+        Activation::Hardswish if x <= -3.0 => 0.0,
+        Activation::Hardswish if x < 3.0 => x * (x + 3.0) / 6.0,
+        _ => x,
+    }
+}
+
+fn gelu_inner(x: f64) -> f64 {
+    (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x)
+}
+
+/// dy times their derivatives; `s` is the output for relu, sigmoid and tanh, else the input.
+fn activate_bwd(act: Activation, dy: f64, s: f64) -> f64 {
+    let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
+    match act {
+        Activation::Relu => {
+            if s <= 0.0 {
+                0.0
+            } else {
+                dy
+            }
+        }
+        Activation::LeakyRelu { slope } if s <= 0.0 => slope * dy,
+        Activation::Gelu => {
+            let density = (-0.5 * s * s).exp() / std::f64::consts::TAU.sqrt();
+            dy * (0.5 * libm::erfc(-s * std::f64::consts::FRAC_1_SQRT_2) + s * density)
+        }
+        Activation::GeluTanh => {
+            let t = gelu_inner(s).tanh();
+            let slope = (2.0 / std::f64::consts::PI).sqrt() * (1.0 + 3.0 * 0.044715 * s * s);
+            dy * (0.5 * (1.0 + t) + 0.5 * s * (1.0 - t * t) * slope)
+        }
+        Activation::Sigmoid => dy * s * (1.0 - s),
+        Activation::Tanh => dy * (1.0 - s * s),
+        Activation::Swish { beta } => {
+            let g = sigmoid(beta * s);
+            dy * (g + beta * s * g * (1.0 - g))
+        }
+        Activation::Hardswish if s <= -3.0 => 0.0,
+        Activation::Hardswish if s < 3.0 => dy * (2.0 * s + 3.0) / 6.0,
+        _ => dy,
+    }
+}
+
+impl CpuBackend {
+    fn forward<T: Real>(&self, p: &Gemm, e: Extents, io: GemmIo<'_>) -> Result<()> {
+        let op = "gemm";
+        let y = io.y;
+        let (of_y, of_z) = (y.as_view().block().id(), io.z.as_ref().map(|z| z.as_view().block().id()));
+        let written = |v: &View<'_>| v.block().id() == of_y || Some(v.block().id()) == of_z;
+        let c = io.c.filter(|_| p.beta != 0.0);
+        let onto_c = c.is_some_and(|c| c.block().id() == of_y && c.layout() == y.layout());
+        // Beta is left to the product where it can be: C is Y itself and nothing comes between.
+        let in_product = onto_c && io.scale.is_none() && y.dtype() == T::DTYPE;
+        let list = |v: Option<View<'_>>| v.map(|v| values::<T>(op, v)).transpose();
+        let axis = |v: Option<View<'_>>, a: GemmAxis| Ok(list(v)?.map(|v| (v, a)));
+        fn broadcast<'a>(c: View<'a>, e: Extents, y: &ViewMut<'_>) -> Result<View<'a>> {
+            let mut shape = vec![e.batch; y.shape().len() - 2];
+            shape.extend([e.m, e.n]);
+            let squeezed =
+                if shape.len() == 2 && c.shape().len() == 3 { c.map("batch", |l| l.squeeze(0))? } else { c };
+            squeezed.broadcast_to(&shape)
+        }
+        let epilogue = Epilogue::<T> {
+            scale: axis(io.scale, p.scale_axis)?,
+            c: c.filter(|_| !in_product)
+                .map(|c| broadcast(c, e, &y))
+                .transpose()
+                .and_then(list)?
+                .map(|v| (v, p.beta)),
+            bias: axis(io.bias, p.bias_axis)?,
+            residual: list(io.residual)?,
+        };
+        {
+            // A and B are read in place unless a block that is locked for writing holds them.
+            let ga = if written(&io.a) { None } else { Some(read(op, &io.a)?) };
+            let same = io.a.block().id() == io.b.block().id();
+            let gb = if written(&io.b) || same { None } else { Some(read(op, &io.b)?) };
+            let hb = if same { ga.as_deref() } else { gb.as_deref() };
+            let a = Matrix::<T>::new(op, &io.a, p.trans_a, ga.as_deref())?;
+            let b = Matrix::<T>::new(op, &io.b, p.trans_b, hb)?;
+            let plain = epilogue.is_empty() && p.act == Activation::Identity && io.z.is_none();
+            let beta = if in_product { p.beta } else { 0.0 };
+            let z_apart = of_z != Some(of_y);
+            let finish = |work: &mut [T]| -> Result<()> {
+                if !epilogue.is_empty() {
+                    epilogue.apply(e, work);
+                }
+                if let Some(z) = &io.z {
+                    store_real(op, z, work)?;
+                }
+                if p.act != Activation::Identity {
+                    each_row(work, e.n, |_, row| {
+                        row.iter_mut().for_each(|v| *v = T::from_f64(activate(p.act, v.to_f64())))
+                    });
+                }
+                Ok(())
+            };
+            if y.dtype() == T::DTYPE && (plain || (y.is_contiguous() && z_apart)) {
+                let (at, ys) = (y.layout().offset(), steps(&y.as_view(), false));
+                let mut g = write(op, &y)?;
+                let s = T::slice_mut(&mut g).ok_or_else(|| wrong_storage(op, T::DTYPE))?;
+                multiply(op, e, p.alpha, (&a, &b), beta, s, at, ys)?;
+                if !plain {
+                    finish(&mut s[at..at + e.batch * e.m * e.n])?;
+                }
+            } else {
+                let mut work = if in_product {
+                    values::<T>(op, y.as_view())?
+                } else {
+                    vec![T::default(); e.batch * e.m * e.n]
+                };
+                multiply(op, e, p.alpha, (&a, &b), beta, &mut work, 0, [e.n, 1, e.m * e.n])?;
+                finish(&mut work)?;
+                store_real(op, &y, &work)?;
+            }
+        }
+        if let Some(colsum) = &io.colsum {
+            let values = gather_f64(op, y.as_view())?;
+            let mut sums = vec![0.0; e.n];
+            values.iter().enumerate().for_each(|(i, v)| sums[i % e.n] += v);
+            store_f64(op, colsum, &sums)?;
+        }
+        Ok(())
+    }
+
+    fn backward<T: Real>(&self, p: &Gemm, e: Extents, io: GemmBwd<'_>) -> Result<()> {
+        let op = "gemm_bwd";
+        let mut dz = values::<T>(op, io.dy)?;
+        if let Some(saved) = io.saved.filter(|_| p.act != Activation::Identity) {
+            let saved = values::<T>(op, saved)?;
+            each_row(&mut dz, e.n, |r, row| {
+                let saved = &saved[r * e.n..];
+                row.iter_mut()
+                    .zip(saved)
+                    .for_each(|(d, s)| *d = T::from_f64(activate_bwd(p.act, d.to_f64(), s.to_f64())));
+            });
+        }
+        if let Some(g) = &io.dbias {
+            let mut sums = vec![0.0; if p.bias_axis == GemmAxis::Row { e.m } else { e.n }];
+            for (i, d) in dz.iter().enumerate() {
+                let at = if p.bias_axis == GemmAxis::Row { i / e.n % e.m } else { i % e.n };
+                sums[at] += d.to_f64();
+            }
+            store_grad(op, g, &sums)?;
+        }
+        let dz = Matrix::owned(dz, e.m, e.n);
+        // dA = alpha dZ op(B)^T and dB = alpha op(A)^T dZ, as the stored layout has it.
+        if let Some(g) = &io.da {
+            let held = read(op, &io.b)?;
+            let b = Matrix::<T>::new(op, &io.b, p.trans_b, Some(&held))?;
+            let ext = Extents { batch: e.batch, m: e.m, n: e.k, k: e.n };
+            let grad = gradient(op, ext, p.alpha, &dz, &b.transposed(), p.trans_a, repeats(&io.a, e.batch))?;
+            drop(b);
+            drop(held);
+            store_gradient(op, g, &grad)?;
+        }
+        if let Some(g) = &io.db {
+            let held = read(op, &io.a)?;
+            let a = Matrix::<T>::new(op, &io.a, p.trans_a, Some(&held))?;
+            let ext = Extents { batch: e.batch, m: e.k, n: e.n, k: e.m };
+            let grad = gradient(op, ext, p.alpha, &a.transposed(), &dz, p.trans_b, repeats(&io.b, e.batch))?;
+            drop(a);
+            drop(held);
+            store_gradient(op, g, &grad)?;
+        }
+        Ok(())
+    }
+
+    fn ragged<T: Real>(
+        &self,
+        p: &Gemm,
+        e: Extents,
+        a: View<'_>,
+        b: View<'_>,
+        offsets: View<'_>,
+        y: &ViewMut<'_>,
+    ) -> Result<()> {
+        let op = "gemm_ragged";
+        let offsets = gather::<i32>(op, offsets)?;
+        let (a, b) = (Matrix::<T>::new(op, &a, false, None)?, Matrix::<T>::new(op, &b, p.trans_b, None)?);
+        let mut out = vec![T::default(); e.m * e.n];
+        let mut bounds = Vec::with_capacity(offsets.len());
+        let mut low = 0;
+        for &o in &offsets {
+            let valid = usize::try_from(o).unwrap_or(0).clamp(low, e.m);
+            if valid as i64 != i64::from(o) {
+                self.flag_index_error(op);
+            }
+            bounds.push(valid);
+            low = valid;
+        }
+        for (g, rows) in bounds.windows(2).enumerate() {
+            let ext = Extents { batch: 1, m: rows[1] - rows[0], n: e.n, k: e.k };
+            let a = Matrix { data: Cow::Borrowed(&*a.data), at: a.at + rows[0] * a.steps[0], steps: a.steps };
+            let b = Matrix { data: Cow::Borrowed(&*b.data), at: b.at + g * b.steps[2], steps: b.steps };
+            multiply(op, ext, p.alpha, (&a, &b), 0.0, &mut out, rows[0] * e.n, [e.n, 1, 0])?;
+        }
+        store_real(op, y, &out)
+    }
+}
+
+/// alpha A B in row-major order, or its transpose; with `sum`, over all batches.
+fn gradient<T: Real>(
+    op: &'static str,
+    e: Extents,
+    alpha: f64,
+    a: &Matrix<'_, T>,
+    b: &Matrix<'_, T>,
+    trans: bool,
+    sum: bool,
+) -> Result<Vec<T>> {
+    let mut out = vec![T::default(); if sum { e.m * e.n } else { e.batch * e.m * e.n }];
+    let [rows, cols] = if trans { [1, e.m] } else { [e.n, 1] };
+    multiply(op, e, alpha, (a, b), 0.0, &mut out, 0, [rows, cols, if sum { 0 } else { e.m * e.n }])?;
+    Ok(out)
+}
+
+/// Stores row-major values of the arithmetic's type, rounded to the view's dtype.
+fn store_real<T: Real>(op: &'static str, v: &ViewMut<'_>, data: &[T]) -> Result<()> {
+    if v.dtype() == T::DTYPE {
+        return super::store(op, v, data);
+    }
+    with_dtype!(v.dtype(), S => super::update::<S>(op, v, |i, x| *x = HostElement::from_f64(data[i].to_f64())))
+}
+
+/// Stores or adds row-major values.
+fn store_gradient<T: Real>(op: &'static str, g: &GradMut<'_>, data: &[T]) -> Result<()> {
+    if !g.accumulate {
+        return store_real(op, &g.out, data);
+    }
+    with_dtype!(g.out.dtype(), S => super::update::<S>(op, &g.out, |i, x| {
+        *x = HostElement::from_f64(HostElement::to_f64(*x) + data[i].to_f64());
+    }))
+}
 
 impl GemmOps for CpuBackend {
     fn gemm(&self, p: &Gemm, io: GemmIo<'_>) -> Result<()> {
-        todo!()
+        let e = check_gemm(p, &io)?;
+        self.count();
+        match io.a.dtype() {
+            DType::F64 => self.forward::<f64>(p, e, io),
+            _ => self.forward::<f32>(p, e, io),
+        }
     }
+
     fn gemm_bwd(&self, p: &Gemm, io: GemmBwd<'_>) -> Result<()> {
-        todo!()
+        let e = check_gemm_bwd(p, &io)?;
+        self.count();
+        match io.a.dtype() {
+            DType::F64 => self.backward::<f64>(p, e, io),
+            _ => self.backward::<f32>(p, e, io),
+        }
     }
+
     fn gemm_grouped(&self, p: &Gemm, a: &[View<'_>], b: &[View<'_>], y: &mut [ViewMut<'_>]) -> Result<()> {
-        todo!()
+        check_gemm_grouped(p, a, b, y)?;
+        let p = Gemm::new().scaled(p.alpha, 0.0).trans(p.trans_a, p.trans_b);
+        a.iter().zip(b).zip(y).try_for_each(|((a, b), y)| self.gemm(&p, GemmIo::new(*a, *b, y.reborrow())))
     }
+
     fn gemm_ragged(
         &self,
         p: &Gemm,
@@ -27,6 +433,11 @@ impl GemmOps for CpuBackend {
         offsets: View<'_>,
         y: ViewMut<'_>,
     ) -> Result<()> {
-        todo!()
+        let e = check_gemm_ragged(p, &a, &b, &offsets, &y)?;
+        self.count();
+        match a.dtype() {
+            DType::F64 => self.ragged::<f64>(p, e, a, b, offsets, &y),
+            _ => self.ragged::<f32>(p, e, a, b, offsets, &y),
+        }
     }
 }

@@ -4,7 +4,8 @@
 
 use super::shape::{each, position, put};
 use super::{
-    CpuBackend, HostElement, gather, gather_f64, gather_index, store, store_f64, store_grad, update, with_dtype,
+    CpuBackend, HostElement, gather, gather_f64, gather_index, store, store_f64, store_grad, update,
+    with_dtype,
 };
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::dtype::DType;
@@ -35,8 +36,20 @@ impl Number for f64 {
         match how {
             ScatterReduce::Sum | ScatterReduce::Mean => self + o,
             ScatterReduce::Prod => self * o,
-            ScatterReduce::Amax => if self > o || self.is_nan() { self } else { o },
-            ScatterReduce::Amin => if self < o || self.is_nan() { self } else { o },
+            ScatterReduce::Amax => {
+                if self > o || self.is_nan() {
+                    self
+                } else {
+                    o
+                }
+            }
+            ScatterReduce::Amin => {
+                if self < o || self.is_nan() {
+                    self
+                } else {
+                    o
+                }
+            }
         }
     }
     fn over(self, count: usize) -> f64 {
@@ -133,24 +146,42 @@ fn assign(op: &'static str, pairs: &[(usize, usize)], src: View<'_>, y: &ViewMut
 
 impl CpuBackend {
     /// Pairs of an index vector along an axis: cells of the table, cells of the rows.
-    fn row_pairs(&self, op: &'static str, axis: usize, table: &[usize], index: View<'_>) -> Result<Vec<(usize, usize)>> {
+    fn row_pairs(
+        &self,
+        op: &'static str,
+        axis: usize,
+        table: &[usize],
+        index: View<'_>,
+    ) -> Result<Vec<(usize, usize)>> {
         let ix = gather_index(op, index)?;
         let mut rows = table.to_vec();
         rows[axis] = ix.len();
         let mut pairs = vec![];
         each(&rows, |s, at| match ix[at[axis]].filter(|&i| i < table[axis]) {
-            Some(i) => pairs.push((position(table, at.iter().enumerate().map(|(a, &p)| if a == axis { i } else { p })), s)),
+            Some(i) => pairs.push((
+                position(table, at.iter().enumerate().map(|(a, &p)| if a == axis { i } else { p })),
+                s,
+            )),
             None => self.flag_index_error(op),
         });
         Ok(pairs)
     }
 
     /// Pairs of an index per element: cells of the table, cells of the index.
-    fn cell_pairs(&self, op: &'static str, axis: usize, table: &[usize], index: View<'_>) -> Result<Vec<(usize, usize)>> {
+    fn cell_pairs(
+        &self,
+        op: &'static str,
+        axis: usize,
+        table: &[usize],
+        index: View<'_>,
+    ) -> Result<Vec<(usize, usize)>> {
         let ix = gather_index(op, index)?;
         let mut pairs = vec![];
         each(index.shape(), |s, at| match ix[s].filter(|&i| i < table[axis]) {
-            Some(i) => pairs.push((position(table, at.iter().enumerate().map(|(a, &p)| if a == axis { i } else { p })), s)),
+            Some(i) => pairs.push((
+                position(table, at.iter().enumerate().map(|(a, &p)| if a == axis { i } else { p })),
+                s,
+            )),
             None => self.flag_index_error(op),
         });
         Ok(pairs)
@@ -174,7 +205,14 @@ impl IndexOps for CpuBackend {
         self.fetch("index_select", &self.row_pairs("index_select", axis, x.shape(), index)?, x, &y)
     }
 
-    fn index_add(&self, axis: usize, alpha: f64, index: View<'_>, src: View<'_>, y: ViewMut<'_>) -> Result<()> {
+    fn index_add(
+        &self,
+        axis: usize,
+        alpha: f64,
+        index: View<'_>,
+        src: View<'_>,
+        y: ViewMut<'_>,
+    ) -> Result<()> {
         const OP: &str = "index_add";
         check_index_add(axis, alpha, &index, &src, &y)?;
         self.count();
@@ -266,7 +304,8 @@ impl IndexOps for CpuBackend {
         check_scatter_reduce_bwd(axis, &io)?;
         self.count();
         let pairs = self.cell_pairs(OP, axis, io.x.shape(), io.index)?;
-        let (dy, x, y, src) = (gather_f64(OP, io.dy)?, gather_f64(OP, io.x)?, gather_f64(OP, io.y)?, gather_f64(OP, io.src)?);
+        let (dy, x, y, src) =
+            (gather_f64(OP, io.dy)?, gather_f64(OP, io.x)?, gather_f64(OP, io.y)?, gather_f64(OP, io.src)?);
         let mut sources = vec![vec![]; x.len()];
         pairs.iter().for_each(|&(d, s)| sources[d].push(s));
         let (mut dx, mut dsrc) = (vec![0.0; x.len()], vec![0.0; src.len()]);
@@ -408,7 +447,11 @@ impl IndexOps for CpuBackend {
         if found > index.shape()[0] as i64 {
             self.flag_index_error(OP);
         }
-        update::<i64>(OP, &index, |i, e| if let Some(&c) = cells.get(i) { *e = c })?;
+        update::<i64>(OP, &index, |i, e| {
+            if let Some(&c) = cells.get(i) {
+                *e = c
+            }
+        })?;
         update::<i64>(OP, &count, |_, e| *e = found)
     }
 

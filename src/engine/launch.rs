@@ -125,6 +125,14 @@ impl Engine {
         Ok(())
     }
 
+    /// [`Engine::own`] for a list of operands; absent ones are fine.
+    pub(crate) fn own_all<'a, V>(&self, op: &'static str, views: &[(&'static str, V)]) -> Result<()>
+    where
+        V: Into<Option<View<'a>>> + Copy,
+    {
+        views.iter().try_for_each(|&(arg, v)| v.into().map_or(Ok(()), |v| self.own(op, arg, &v)))
+    }
+
     /// Scratch memory; it returns to the pool when dropped, and the stream's order keeps it valid for work queued until then.
     pub(crate) fn scratch(&self, dtype: DType, len: usize) -> Result<Buffer> {
         self.alloc_buffer(dtype, len)

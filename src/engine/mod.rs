@@ -1,5 +1,6 @@
 //! The one implementation of all families over any [`Driver`]: argument checks, choice of variants, kernel units, memory pool, launches.
 
+pub(crate) mod blas;
 pub(crate) mod cache;
 pub(crate) mod launch;
 mod ops;
@@ -47,6 +48,7 @@ struct Device {
     counts: Arc<Counts>,
     programs: program::Programs,
     variants: variants::Pins,
+    blas: blas::Trust,
     sync_each: bool,
 }
 
@@ -94,6 +96,7 @@ impl Engine {
             counts: Arc::default(),
             programs: program::Programs::new(cache::DiskCache::from_env()),
             variants: variants::Pins::from_env()?,
+            blas: blas::Trust::default(),
             sync_each: std::env::var("TREFOIL_SYNC").is_ok_and(|v| v != "0"),
         };
         Engine::on(Arc::new(device))

@@ -33,6 +33,8 @@ static SOURCES: &[(&str, &str)] = sources![
     "common/loss.c",
     "common/optimizer.c",
     "common/random.c",
+    "common/gemm.c",
+    "common/gemm_tile.h",
     "cuda/dialect.h",
     "hip/dialect.h",
     "opencl/dialect.h",

@@ -66,6 +66,9 @@ impl Pins {
 impl Engine {
     /// What [`CoreOps::explain`](crate::ops::CoreOps::explain) answers: the decision for operations with variants, else the portable text.
     pub(crate) fn explain_op(&self, info: &'static crate::ops::OpInfo) -> Result<Choice> {
+        if matches!(info.name, "gemm" | "gemm_bwd" | "gemm_grouped") {
+            return self.explain_gemm(info.name);
+        }
         let files: std::collections::BTreeSet<_> =
             crate::spec::all_kernels().filter(|k| k.family == info.family).map(|k| k.file).collect();
         let source = files.into_iter().map(|f| format!("kernels/common/{f}")).collect::<Vec<_>>().join(", ");

@@ -1,8 +1,9 @@
 //! Matrix products with fused epilogues.
 
 use crate::buffer::{GradMut, View, ViewMut};
-use crate::error::Result;
-use crate::ops::Activation;
+use crate::dtype::DType;
+use crate::error::{GpuError, Result};
+use crate::ops::{Activation, check};
 
 /// Arithmetic of the products; accumulation is always f32 (f64 for f64).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -167,4 +168,320 @@ op_family! {
         /// `offsets` is i32 [G+1] on the device, rising; rows not covered become 0; an offset beyond `total` is `IndexOutOfRange`.
         fn gemm_ragged(&self, p: &Gemm, a: View<'_>, b: View<'_>, offsets: View<'_>, y: ViewMut<'_>) -> Result<()>;
     }
+}
+
+/// Batches, rows, columns and products per element of a checked product.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Extents {
+    pub(crate) batch: usize,
+    pub(crate) m: usize,
+    pub(crate) n: usize,
+    pub(crate) k: usize,
+}
+
+/// Strides of a matrix by row, column and batch; `trans` exchanges the first two. A batch of one repeats.
+pub(crate) fn steps(v: &View<'_>, trans: bool) -> [usize; 3] {
+    let (s, l) = (v.layout().strides(), v.shape().len());
+    let (r, c) = if trans { (s[l - 1], s[l - 2]) } else { (s[l - 2], s[l - 1]) };
+    [r, c, if l == 3 && v.shape()[0] > 1 { s[0] } else { 0 }]
+}
+
+/// Strides by row and column of a vector along `axis`.
+pub(crate) fn vector_steps(v: &View<'_>, axis: GemmAxis) -> [usize; 2] {
+    match axis {
+        GemmAxis::Row => [v.layout().strides()[0], 0],
+        GemmAxis::Col => [0, v.layout().strides()[0]],
+    }
+}
+
+/// Number under which kernels know an activation that can be fused, and its parameter.
+pub(crate) fn fused_act(op: &'static str, act: Activation) -> Result<(i32, f64)> {
+    Ok(match act {
+        Activation::Identity => (0, 0.0),
+        Activation::Relu => (1, 0.0),
+        Activation::LeakyRelu { slope } => (2, slope),
+        Activation::Gelu => (3, 0.0),
+        Activation::GeluTanh => (4, 0.0),
+        Activation::Sigmoid => (5, 0.0),
+        Activation::Tanh => (6, 0.0),
+        Activation::Swish { beta } => (7, beta),
+        Activation::Hardswish => (8, 0.0),
+        other => {
+            let expected = "identity, relu, leaky_relu, gelu, gelu_tanh, sigmoid, tanh, swish or hardswish";
+            return Err(GpuError::invalid(op, "act", expected, format!("{other:?}")));
+        }
+    })
+}
+
+/// Rows and columns of a matrix whose batches are `batch` or a single one.
+fn matrix(
+    op: &'static str,
+    arg: &'static str,
+    v: &View<'_>,
+    trans: bool,
+    batch: usize,
+) -> Result<(usize, usize)> {
+    let s = v.shape();
+    let batches = match s.len() {
+        2 => 1,
+        3 => s[0],
+        _ => return Err(GpuError::invalid(op, arg, "rank 2 or 3", format!("shape {s:?}"))),
+    };
+    if batches != batch && batches != 1 {
+        return Err(GpuError::invalid(op, arg, format!("{batch} batches or one"), format!("shape {s:?}")));
+    }
+    let (r, c) = (s[s.len() - 2], s[s.len() - 1]);
+    Ok(if trans { (c, r) } else { (r, c) })
+}
+
+/// Extents of op(A) op(B) into a matrix of `out`'s shape.
+fn extents(
+    op: &'static str,
+    p: &Gemm,
+    a: &View<'_>,
+    b: &View<'_>,
+    arg: &'static str,
+    out: &View<'_>,
+) -> Result<Extents> {
+    let batch = if out.shape().len() == 3 { out.shape()[0] } else { 1 };
+    let (m, k) = matrix(op, "a", a, p.trans_a, batch)?;
+    let (kb, n) = matrix(op, "b", b, p.trans_b, batch)?;
+    if kb != k {
+        let got = format!("shapes {:?} and {:?}", a.shape(), b.shape());
+        return Err(GpuError::invalid(op, "b", format!("{k} products, as in `a`"), got));
+    }
+    if matrix(op, arg, out, false, batch)? != (m, n) {
+        return Err(GpuError::invalid(
+            op,
+            arg,
+            format!("{m} rows and {n} columns"),
+            format!("{:?}", out.shape()),
+        ));
+    }
+    check::float(op, "a", a)?;
+    check::dtype(op, "b", b, a.dtype())?;
+    Ok(Extents { batch, m, n, k })
+}
+
+/// A vector of the rows or columns.
+fn vector(
+    op: &'static str,
+    arg: &'static str,
+    v: &View<'_>,
+    axis: GemmAxis,
+    e: Extents,
+    dtype: DType,
+) -> Result<()> {
+    check::shape(op, arg, v, &[if axis == GemmAxis::Row { e.m } else { e.n }])?;
+    check::dtype(op, arg, v, dtype)
+}
+
+fn apart(
+    op: &'static str,
+    arg: &'static str,
+    out: &ViewMut<'_>,
+    name: &'static str,
+    v: Option<&View<'_>>,
+) -> Result<()> {
+    match v {
+        Some(v) if check::overlap(&out.as_view(), v) => Err(GpuError::invalid(
+            op,
+            arg,
+            format!("memory apart from `{name}`"),
+            "overlapping ranges of one buffer",
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Arguments of [`GemmOps::gemm`].
+pub(crate) fn check_gemm(p: &Gemm, io: &GemmIo<'_>) -> Result<Extents> {
+    let op = "gemm";
+    let y = io.y.as_view();
+    let e = extents(op, p, &io.a, &io.b, "y", &y)?;
+    check::one_of(op, "y", &y, &[io.a.dtype(), DType::F32])?;
+    fused_act(op, p.act)?;
+    match &io.c {
+        Some(c) => {
+            if matrix(op, "c", c, false, e.batch)? != (e.m, e.n) {
+                let want = format!("{} rows and {} columns", e.m, e.n);
+                return Err(GpuError::invalid(op, "c", want, format!("{:?}", c.shape())));
+            }
+            check::dtype(op, "c", c, y.dtype())?;
+        }
+        None if p.beta != 0.0 => {
+            return Err(GpuError::invalid(op, "c", "a matrix, since beta is not 0", "none"));
+        }
+        None => {}
+    }
+    if let Some(v) = &io.bias {
+        vector(op, "bias", v, p.bias_axis, e, io.a.dtype())?;
+    }
+    if let Some(v) = &io.scale {
+        vector(op, "scale", v, p.scale_axis, e, io.a.dtype())?;
+    }
+    if let Some(v) = &io.residual {
+        check::shape(op, "residual", v, y.shape())?;
+        check::dtype(op, "residual", v, y.dtype())?;
+    }
+    let z = io.z.as_ref().map(ViewMut::as_view);
+    if let Some(z) = &z {
+        check::shape(op, "z", z, y.shape())?;
+        check::dtype(op, "z", z, y.dtype())?;
+    }
+    if let Some(s) = &io.colsum {
+        check::shape(op, "colsum", &s.as_view(), &[e.n])?;
+        check::dtype(op, "colsum", &s.as_view(), y.dtype())?;
+    }
+    // Without beta, C is not read and may be anything.
+    let c = io.c.filter(|_| p.beta != 0.0);
+    check::elementwise_output(op, "y", &io.y, &[("c", c.unwrap_or(y))])?;
+    let outs =
+        [Some(("y", &io.y)), io.z.as_ref().map(|z| ("z", z)), io.colsum.as_ref().map(|s| ("colsum", s))];
+    for (i, (arg, out)) in outs.iter().enumerate().filter_map(|(i, o)| o.map(|o| (i, o))) {
+        let read = [
+            ("a", Some(&io.a)),
+            ("b", Some(&io.b)),
+            ("bias", io.bias.as_ref()),
+            ("scale", io.scale.as_ref()),
+        ];
+        for (name, v) in read {
+            apart(op, arg, out, name, v)?;
+        }
+        apart(op, arg, out, "residual", io.residual.as_ref())?;
+        if i > 0 {
+            check::separate_output(op, arg, out, &[])?;
+            apart(op, arg, out, "c", c.as_ref())?;
+            apart(op, arg, out, "y", Some(&y))?;
+        }
+        if i > 1 {
+            apart(op, arg, out, "z", z.as_ref())?;
+        }
+    }
+    Ok(e)
+}
+
+/// Whether an operand repeats over the batches of a product.
+pub(crate) fn repeats(v: &View<'_>, batch: usize) -> bool {
+    batch > 1 && steps(v, false)[2] == 0
+}
+
+/// Arguments of [`GemmOps::gemm_bwd`].
+pub(crate) fn check_gemm_bwd(p: &Gemm, io: &GemmBwd<'_>) -> Result<Extents> {
+    let op = "gemm_bwd";
+    let e = extents(op, p, &io.a, &io.b, "dy", &io.dy)?;
+    let dtype = io.a.dtype();
+    check::dtype(op, "dy", &io.dy, dtype)?;
+    fused_act(op, p.act)?;
+    match &io.saved {
+        Some(s) if p.act != Activation::Identity => {
+            check::shape(op, "saved", s, io.dy.shape())?;
+            check::dtype(op, "saved", s, dtype)?;
+        }
+        None if p.act != Activation::Identity => {
+            return Err(GpuError::invalid(op, "saved", format!("what {:?} reads", p.act), "none"));
+        }
+        _ => {}
+    }
+    for (arg, of, g) in [("da", &io.a, &io.da), ("db", &io.b, &io.db)] {
+        let Some(g) = g else { continue };
+        let (got, s) = (g.out.shape(), of.shape());
+        // The gradient of a repeated operand is that of one copy.
+        let matrix = &s[s.len() - 2..];
+        let fits = if s.len() == 3 && repeats(of, e.batch) && s[0] > 1 {
+            got == matrix || (got.len() == 3 && got[0] == 1 && &got[1..] == matrix)
+        } else {
+            got == s
+        };
+        if !fits {
+            let want =
+                if repeats(of, e.batch) { format!("shape {matrix:?}") } else { format!("shape {s:?}") };
+            return Err(GpuError::invalid(op, arg, want, format!("{got:?}")));
+        }
+    }
+    if let Some(g) = &io.dbias {
+        vector(op, "dbias", &g.out.as_view(), p.bias_axis, e, dtype)?;
+    }
+    let read = [("dy", Some(&io.dy)), ("a", Some(&io.a)), ("b", Some(&io.b)), ("saved", io.saved.as_ref())];
+    let outs = [("da", &io.da), ("db", &io.db), ("dbias", &io.dbias)];
+    for (i, (arg, g)) in outs.iter().enumerate() {
+        let Some(g) = g else { continue };
+        check::dtype(op, arg, &g.out.as_view(), dtype)?;
+        check::separate_output(op, arg, &g.out, &[])?;
+        for (name, v) in read {
+            apart(op, arg, &g.out, name, v)?;
+        }
+        for (name, other) in &outs[..i] {
+            apart(op, arg, &g.out, name, other.as_ref().map(|o| o.out.as_view()).as_ref())?;
+        }
+    }
+    Ok(e)
+}
+
+/// Arguments of [`GemmOps::gemm_grouped`]; the extents of each problem.
+pub(crate) fn check_gemm_grouped(
+    p: &Gemm,
+    a: &[View<'_>],
+    b: &[View<'_>],
+    y: &[ViewMut<'_>],
+) -> Result<Vec<Extents>> {
+    let op = "gemm_grouped";
+    if a.len() != b.len() || a.len() != y.len() {
+        let got = format!("{}, {} and {}", a.len(), b.len(), y.len());
+        return Err(GpuError::invalid(op, "y", "as many matrices of each kind", got));
+    }
+    let mut all = Vec::with_capacity(a.len());
+    for (i, ((a, b), out)) in a.iter().zip(b).zip(y).enumerate() {
+        let v = out.as_view();
+        all.push(extents(op, p, a, b, "y", &v)?);
+        check::one_of(op, "y", &v, &[a.dtype(), DType::F32])?;
+        check::separate_output(op, "y", out, &[])?;
+        for other in &y[..i] {
+            apart(op, "y", out, "y", Some(&other.as_view()))?;
+        }
+    }
+    for (a, b) in a.iter().zip(b) {
+        for out in y {
+            apart(op, "y", out, "a", Some(a))?;
+            apart(op, "y", out, "b", Some(b))?;
+        }
+    }
+    Ok(all)
+}
+
+/// Arguments of [`GemmOps::gemm_ragged`]; `batch` is the number of groups.
+pub(crate) fn check_gemm_ragged(
+    p: &Gemm,
+    a: &View<'_>,
+    b: &View<'_>,
+    offsets: &View<'_>,
+    y: &ViewMut<'_>,
+) -> Result<Extents> {
+    let op = "gemm_ragged";
+    let v = y.as_view();
+    if p.trans_a {
+        return Err(GpuError::invalid(op, "trans_a", "false", "true"));
+    }
+    let (&[m, k], &[groups, r, c]) = (a.shape(), b.shape()) else {
+        let got = format!("shapes {:?} and {:?}", a.shape(), b.shape());
+        return Err(GpuError::invalid(op, "a", "a of rank 2 and b of rank 3", got));
+    };
+    let (kb, n) = if p.trans_b { (c, r) } else { (r, c) };
+    if kb != k {
+        return Err(GpuError::invalid(
+            op,
+            "b",
+            format!("{k} products, as in `a`"),
+            format!("{:?}", b.shape()),
+        ));
+    }
+    check::shape(op, "y", &v, &[m, n])?;
+    check::shape(op, "offsets", offsets, &[groups + 1])?;
+    check::contiguous(op, "offsets", offsets)?;
+    check::float(op, "a", a)?;
+    check::dtype(op, "b", b, a.dtype())?;
+    check::dtype(op, "offsets", offsets, DType::I32)?;
+    check::one_of(op, "y", &v, &[a.dtype(), DType::F32])?;
+    check::separate_output(op, "y", y, &[("a", *a), ("b", *b), ("offsets", *offsets)])?;
+    Ok(Extents { batch: groups, m, n, k })
 }

@@ -133,7 +133,13 @@ pub(crate) fn check_index_select(axis: usize, x: &View<'_>, index: &View<'_>, y:
 }
 
 /// Checks of [`IndexOps::index_add`].
-pub(crate) fn check_index_add(axis: usize, alpha: f64, index: &View<'_>, src: &View<'_>, y: &ViewMut<'_>) -> Result<()> {
+pub(crate) fn check_index_add(
+    axis: usize,
+    alpha: f64,
+    index: &View<'_>,
+    src: &View<'_>,
+    y: &ViewMut<'_>,
+) -> Result<()> {
     const OP: &str = "index_add";
     let v = y.as_view();
     reduced(OP, "y", &v)?;
@@ -198,7 +204,14 @@ pub(crate) fn check_scatter(axis: usize, index: &View<'_>, src: &View<'_>, y: &V
 }
 
 /// A gradient output of a scatter: shape, dtype, and memory of its own.
-fn check_grad(op: &'static str, arg: &'static str, g: &GradMut<'_>, like: &View<'_>, shape: &[usize], inputs: &[(&'static str, View<'_>)]) -> Result<()> {
+fn check_grad(
+    op: &'static str,
+    arg: &'static str,
+    g: &GradMut<'_>,
+    like: &View<'_>,
+    shape: &[usize],
+    inputs: &[(&'static str, View<'_>)],
+) -> Result<()> {
     let v = g.out.as_view();
     check::shape(op, arg, &v, shape)?;
     same_dtype(op, arg, &v, like)?;
@@ -243,7 +256,12 @@ fn apart(op: &'static str, a: Option<&GradMut<'_>>, b: Option<&GradMut<'_>>) -> 
 }
 
 /// Checks of [`IndexOps::scatter_reduce`].
-pub(crate) fn check_scatter_reduce(axis: usize, index: &View<'_>, src: &View<'_>, y: &ViewMut<'_>) -> Result<()> {
+pub(crate) fn check_scatter_reduce(
+    axis: usize,
+    index: &View<'_>,
+    src: &View<'_>,
+    y: &ViewMut<'_>,
+) -> Result<()> {
     const OP: &str = "scatter_reduce";
     reduced(OP, "y", &y.as_view())?;
     check_cells(OP, axis, ("y", &y.as_view()), index, ("src", src))?;
@@ -271,7 +289,12 @@ pub(crate) fn check_scatter_reduce_bwd(axis: usize, io: &ScatterReduceBwd<'_>) -
 }
 
 /// Checks of [`IndexOps::index_put`]; returns the shape that the index tensors broadcast to.
-pub(crate) fn check_index_put(accumulate: bool, index: &[View<'_>], v: &View<'_>, y: &ViewMut<'_>) -> Result<Dims> {
+pub(crate) fn check_index_put(
+    accumulate: bool,
+    index: &[View<'_>],
+    v: &View<'_>,
+    y: &ViewMut<'_>,
+) -> Result<Dims> {
     const OP: &str = "index_put";
     let out = y.as_view();
     let k = index.len();
@@ -326,7 +349,12 @@ pub(crate) fn check_masked_scatter(mask: &View<'_>, src: &View<'_>, y: &ViewMut<
 }
 
 /// Checks of [`IndexOps::masked_select`].
-pub(crate) fn check_masked_select(mask: &View<'_>, x: &View<'_>, y: &ViewMut<'_>, count: &ViewMut<'_>) -> Result<()> {
+pub(crate) fn check_masked_select(
+    mask: &View<'_>,
+    x: &View<'_>,
+    y: &ViewMut<'_>,
+    count: &ViewMut<'_>,
+) -> Result<()> {
     const OP: &str = "masked_select";
     let v = y.as_view();
     check_mask(OP, mask, x.shape())?;

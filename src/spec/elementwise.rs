@@ -3,7 +3,19 @@
 use super::{FLOATS64, kernels};
 
 /// Functions of one value, by the name of their C function.
-pub(crate) const UNARY: &[&str] = &["gk_op_neg", "gk_op_exp", "gk_op_isnan", "gk_act_relu"];
+pub(crate) const UNARY: &[&str] = &[
+    "gk_op_neg",
+    "gk_op_exp",
+    "gk_op_isnan",
+    "gk_act_relu",
+    "gk_act_leaky_relu",
+    "gk_act_gelu",
+    "gk_act_gelu_tanh",
+    "gk_act_sigmoid",
+    "gk_act_tanh",
+    "gk_act_swish",
+    "gk_act_hardswish",
+];
 /// Functions of two values.
 pub(crate) const BINARY: &[&str] = &["gk_op_add", "gk_op_mul"];
 /// Functions of three values.

@@ -7,11 +7,12 @@ use crate::dtype::DType;
 use crate::ops::Family;
 
 pub(crate) mod elementwise;
+pub(crate) mod gemm;
+pub(crate) mod index;
 pub(crate) mod loss;
 pub(crate) mod optimizer;
 pub(crate) mod random;
 pub(crate) mod reduce;
-pub(crate) mod index;
 pub(crate) mod shape;
 pub(crate) mod sort;
 
@@ -104,7 +105,20 @@ pub(crate) use kernels;
 
 /// Every kernel of the portable text.
 pub fn all_kernels() -> impl Iterator<Item = &'static KernelSpec> {
-    [elementwise::KERNELS, loss::KERNELS, optimizer::KERNELS, random::KERNELS, reduce::KERNELS, shape::KERNELS, index::KERNELS, sort::KERNELS].into_iter().flatten().copied()
+    [
+        elementwise::KERNELS,
+        loss::KERNELS,
+        optimizer::KERNELS,
+        random::KERNELS,
+        reduce::KERNELS,
+        shape::KERNELS,
+        index::KERNELS,
+        sort::KERNELS,
+        gemm::KERNELS,
+    ]
+    .into_iter()
+    .flatten()
+    .copied()
 }
 
 /// One thing to compile: a file for a storage type, specialised for an op where the file has such.

@@ -12,12 +12,6 @@ use crate::error::Result;
 use crate::ops::*;
 use crate::spec::index::*;
 
-impl Engine {
-    fn own_all(&self, op: &'static str, views: &[(&'static str, View<'_>)]) -> Result<()> {
-        views.iter().try_for_each(|(arg, v)| self.own(op, arg, v))
-    }
-}
-
 impl IndexOps for Engine {
     fn index_select(&self, axis: usize, x: View<'_>, index: View<'_>, y: GradMut<'_>) -> Result<()> {
         const OP: &str = "index_select";
@@ -45,7 +39,14 @@ impl IndexOps for Engine {
         self.launch(&INDEX_SELECT, items.dtype, "", Grid::Stride(n), &args)
     }
 
-    fn index_add(&self, axis: usize, alpha: f64, index: View<'_>, src: View<'_>, y: ViewMut<'_>) -> Result<()> {
+    fn index_add(
+        &self,
+        axis: usize,
+        alpha: f64,
+        index: View<'_>,
+        src: View<'_>,
+        y: ViewMut<'_>,
+    ) -> Result<()> {
         const OP: &str = "index_add";
         check_index_add(axis, alpha, &index, &src, &y)?;
         let y = y.as_view();
@@ -162,7 +163,8 @@ impl IndexOps for Engine {
                 self.launch(&MARK_KEYS, DType::U8, "", Grid::Stride(k), &args)?;
             }
             let accumulate = Arg::I32(g.accumulate as i32);
-            let args = [self.arg_in(&dy), self.arg_in(&mask), self.arg_in(&v), Arg::I64(n as i64), accumulate];
+            let args =
+                [self.arg_in(&dy), self.arg_in(&mask), self.arg_in(&v), Arg::I64(n as i64), accumulate];
             self.launch(&COPY_UNMARKED, mover(dy.dtype(), g.accumulate), "", Grid::Stride(n), &args)?;
         }
         if let Some(g) = dsrc.as_ref().filter(|_| k > 0) {
@@ -224,10 +226,18 @@ impl IndexOps for Engine {
         self.reduce_rows(&plan, 1, width, ScatterReduce::Sum, Value::Own, 1.0, &v, None, to)
     }
 
-    fn masked_scatter(&self, mask: View<'_>, src: View<'_>, y: ViewMut<'_>) -> Result<()> { todo!() }
-    fn masked_select(&self, mask: View<'_>, x: View<'_>, y: ViewMut<'_>, count: ViewMut<'_>) -> Result<()> { todo!() }
-    fn masked_select_bwd(&self, mask: View<'_>, dy: View<'_>, dx: GradMut<'_>) -> Result<()> { todo!() }
-    fn nonzero(&self, x: View<'_>, index: ViewMut<'_>, count: ViewMut<'_>) -> Result<()> { todo!() }
+    fn masked_scatter(&self, mask: View<'_>, src: View<'_>, y: ViewMut<'_>) -> Result<()> {
+        todo!()
+    }
+    fn masked_select(&self, mask: View<'_>, x: View<'_>, y: ViewMut<'_>, count: ViewMut<'_>) -> Result<()> {
+        todo!()
+    }
+    fn masked_select_bwd(&self, mask: View<'_>, dy: View<'_>, dx: GradMut<'_>) -> Result<()> {
+        todo!()
+    }
+    fn nonzero(&self, x: View<'_>, index: ViewMut<'_>, count: ViewMut<'_>) -> Result<()> {
+        todo!()
+    }
 
     fn one_hot(&self, ids: View<'_>, y: ViewMut<'_>) -> Result<()> {
         const OP: &str = "one_hot";

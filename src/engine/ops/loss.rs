@@ -32,12 +32,8 @@ fn flag(b: bool) -> Arg {
 }
 
 impl Engine {
-    fn own_all<'a>(&self, op: &'static str, views: &[(&'static str, Option<View<'a>>)]) -> Result<()> {
-        views.iter().filter_map(|(arg, v)| v.map(|v| (arg, v))).try_for_each(|(arg, v)| self.own(op, arg, &v))
-    }
-
     /// Adds `blocks` partial pairs into loss (divided by the denominator for a mean) and denominator.
-    fn finish(
+    fn finish_sums(
         &self,
         dt: DType,
         partial: &Buffer,
@@ -93,7 +89,7 @@ impl LossOps for Engine {
         args.extend([self.arg_in(&partial.view()), Arg::I64(n as i64), flag(wide)]);
         self.launch(&LOSS_PARTIAL, dt, name, Grid::Blocks([blocks, 1, 1]), &args)?;
         let fixed = if weighted { -1.0 } else { n as f64 };
-        self.finish(dt, &partial, blocks, reduction == Reduction::Mean, fixed, Some(&io.loss), None)
+        self.finish_sums(dt, &partial, blocks, reduction == Reduction::Mean, fixed, Some(&io.loss), None)
     }
 
     fn loss_bwd(&self, kind: Loss, reduction: Reduction, io: LossBwd<'_>) -> Result<()> {
@@ -132,7 +128,7 @@ impl LossOps for Engine {
                 Arg::I64(n as i64),
             ];
             self.launch(&WEIGHT_PARTIAL, dt, "", Grid::Blocks([blocks, 1, 1]), &args)?;
-            self.finish(dt, &partial, blocks, false, -1.0, None, Some(&den.view_mut()))?;
+            self.finish_sums(dt, &partial, blocks, false, -1.0, None, Some(&den.view_mut()))?;
             Some(den)
         } else {
             None
@@ -226,7 +222,7 @@ impl LossOps for Engine {
         ];
         self.launch(&PAIR_PARTIAL, dt, "", Grid::Blocks([blocks, 1, 1]), &args)?;
         let fixed = if x.probs { positions as f64 } else { -1.0 };
-        self.finish(
+        self.finish_sums(
             dt,
             &partial,
             blocks,

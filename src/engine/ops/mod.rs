@@ -5,15 +5,15 @@ use super::*;
 mod activation;
 mod core;
 mod elementwise;
-mod gemm;
+pub(crate) mod gemm;
 mod index;
 mod loss;
+#[cfg(test)]
+mod movement_tests;
 mod optimizer;
 mod random;
 mod reduce;
 mod scatter;
 mod shape;
-#[cfg(test)]
-mod movement_tests;
 pub(crate) mod sort;
 mod strided;

@@ -108,7 +108,10 @@ fn strided_copies() {
                 agree(&format!("case {i} {dtype} accumulate {accumulate}"), |b| {
                     let x = buffer(b, dtype, &numbers(dtype, from.span().end, 1));
                     let mut y = buffer(b, dtype, &numbers(dtype, to.span().end + 3, 2));
-                    b.strided_copy(x.view().with_layout(*from)?, y.view_mut().with_layout(*to)?.grad(accumulate))?;
+                    b.strided_copy(
+                        x.view().with_layout(*from)?,
+                        y.view_mut().with_layout(*to)?.grad(accumulate),
+                    )?;
                     Ok(download(b, &y))
                 });
             }
@@ -134,7 +137,8 @@ fn fills() {
 
 /// Index values below `limit` (many of them equal) as a buffer of i32 or i64.
 fn indices(b: &dyn IGpuBackend, wide: bool, n: usize, limit: usize, seed: u64) -> Buffer {
-    let raw: Vec<i64> = noise(2 * n, seed).chunks(2).map(|c| (c[0] as i64 * 256 + c[1] as i64) % limit as i64).collect();
+    let raw: Vec<i64> =
+        noise(2 * n, seed).chunks(2).map(|c| (c[0] as i64 * 256 + c[1] as i64) % limit as i64).collect();
     match wide {
         true => upload::<i64>(b, &raw),
         false => upload::<i32>(b, &raw.iter().map(|&i| i as i32).collect::<Vec<_>>()),
@@ -144,9 +148,13 @@ fn indices(b: &dyn IGpuBackend, wide: bool, n: usize, limit: usize, seed: u64) -
 #[test]
 fn rows_are_selected_and_added() {
     for dtype in DType::ALL {
-        for (outer, size, inner, n, wide) in
-            [(1, 9, 5, 7, true), (3, 4, 8, 40, false), (1, 3, 1, 300, true), (2, 5, 16, 70, true), (1, 900, 1, 3000, false)]
-        {
+        for (outer, size, inner, n, wide) in [
+            (1, 9, 5, 7, true),
+            (3, 4, 8, 40, false),
+            (1, 3, 1, 300, true),
+            (2, 5, 16, 70, true),
+            (1, 900, 1, 3000, false),
+        ] {
             let what = format!("{dtype} [{outer}, {size}, {inner}] n {n}");
             agree(&what, |b| {
                 let x = buffer(b, dtype, &numbers(dtype, outer * size * inner, 1));

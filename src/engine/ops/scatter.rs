@@ -63,7 +63,8 @@ impl Items {
     /// Rows of `row` elements that are contiguous in all views; outputs that accumulate keep their own unit.
     pub(super) fn new(row: usize, accumulate: bool, views: &[&View<'_>]) -> Items {
         let (d, size) = (views[0].dtype(), views[0].dtype().size());
-        let mut bytes = common_power(16, views.iter().map(|v| v.layout().offset() * size).chain([row * size]));
+        let mut bytes =
+            common_power(16, views.iter().map(|v| v.layout().offset() * size).chain([row * size]));
         if accumulate && bytes < 16 {
             bytes = size;
         }
@@ -106,14 +107,26 @@ impl Engine {
 
     /// Sources are the elements of `index` (contiguous); the destination of one is its cell in a table of shape `table` with the coordinate
     /// at `axis` replaced by the index. For an index vector of rows the table is that axis alone.
-    pub(super) fn scatter_plan(&self, op: &'static str, axis: usize, table: &[usize], index: &View<'_>) -> Result<Plan> {
+    pub(super) fn scatter_plan(
+        &self,
+        op: &'static str,
+        axis: usize,
+        table: &[usize],
+        index: &View<'_>,
+    ) -> Result<Plan> {
         let limit = table.iter().product();
         let keys = self.scatter_keys(op, axis, table, index)?;
         self.sorted(op, &keys, limit)
     }
 
     /// The destinations of [`Engine::scatter_plan`] in the order of the sources; the table's size for an index out of range.
-    pub(super) fn scatter_keys(&self, op: &'static str, axis: usize, table: &[usize], index: &View<'_>) -> Result<Buffer> {
+    pub(super) fn scatter_keys(
+        &self,
+        op: &'static str,
+        axis: usize,
+        table: &[usize],
+        index: &View<'_>,
+    ) -> Result<Buffer> {
         let (n, limit) = (index.numel(), table.iter().product::<usize>());
         let dtype = key_type(limit);
         let keys = self.scratch(dtype, n)?;
@@ -138,7 +151,13 @@ impl Engine {
     }
 
     /// Sources are the cells of the shape that the index tensors broadcast to; each tensor gives one leading coordinate of a table.
-    pub(super) fn put_plan(&self, op: &'static str, common: &[usize], index: &[View<'_>], lead: &[usize]) -> Result<Plan> {
+    pub(super) fn put_plan(
+        &self,
+        op: &'static str,
+        common: &[usize],
+        index: &[View<'_>],
+        lead: &[usize],
+    ) -> Result<Plan> {
         let (n, limit) = (common.iter().product::<usize>(), lead.iter().product::<usize>());
         let dtype = key_type(limit);
         let keys = self.scratch(dtype, n)?;
@@ -173,7 +192,14 @@ impl Engine {
     }
 
     /// y[o, destination, c] = src[o, source, c], the last source of each destination; rows of `inner` elements, `outer` times.
-    pub(super) fn scatter_rows(&self, p: &Plan, outer: usize, inner: usize, src: &View<'_>, y: &View<'_>) -> Result<()> {
+    pub(super) fn scatter_rows(
+        &self,
+        p: &Plan,
+        outer: usize,
+        inner: usize,
+        src: &View<'_>,
+        y: &View<'_>,
+    ) -> Result<()> {
         let items = Items::new(inner, false, &[src, y]);
         let shape = [outer, p.n, items.row];
         let n = shape.iter().product();
@@ -194,7 +220,13 @@ impl Engine {
     }
 
     /// dsrc[source] (+)= dy[destination] where the source was the last one.
-    pub(super) fn scatter_last_bwd(&self, p: &Plan, dy: &View<'_>, dsrc: &View<'_>, accumulate: bool) -> Result<()> {
+    pub(super) fn scatter_last_bwd(
+        &self,
+        p: &Plan,
+        dy: &View<'_>,
+        dsrc: &View<'_>,
+        accumulate: bool,
+    ) -> Result<()> {
         let (keys, positions, wide_keys) = self.plan_args(p);
         let args = [
             keys,

@@ -84,7 +84,13 @@ impl Engine {
         for shift in (0..bits).step_by(4) {
             let from = if shift == 0 { *keys } else { out.keys.view() };
             let (n, blocks, at) = (Arg::I64(n as i64), Arg::I64(blocks as i64), Arg::I32(shift as i32));
-            self.launch(&SORT_COUNT, dtype, "", grid, &[self.arg_in(&from), self.arg_in(&counts.view()), n, blocks, at])?;
+            self.launch(
+                &SORT_COUNT,
+                dtype,
+                "",
+                grid,
+                &[self.arg_in(&from), self.arg_in(&counts.view()), n, blocks, at],
+            )?;
             let offsets = self.prefix_sums(&counts.view())?;
             // The first pass reads the caller's keys and fills `out`; later ones go back and forth.
             let positions = if shift == 0 { Arg::Mem(None) } else { self.arg_in(&out.positions.view()) };

@@ -1,0 +1,281 @@
+//! Matrix products of a vendor library: which of them it is given, in what form, and whether its results can be trusted.
+
+use std::borrow::Cow;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use super::Engine;
+use super::ops::gemm::{Product, Term};
+use crate::backend::BackendExt;
+use crate::cpu::{HostElement, with_dtype};
+use crate::driver::{BlasAct, BlasProblem, VendorBlas};
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::ops::Extents;
+
+/// The library's part in a product.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BlasPlan {
+    problem: BlasProblem,
+    /// The product in the orientation in which the result is row-major.
+    q: Product,
+    /// Where the library writes.
+    target: Target,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Target {
+    /// Y, everything included.
+    Y,
+    /// The plain product into the memory of Y or of Z, to be finished in place.
+    InPlace(bool),
+    /// The plain product into scratch memory.
+    Scratch,
+}
+
+/// A plan, or why there is none.
+pub(crate) type BlasAnswer = std::result::Result<BlasPlan, Cow<'static, str>>;
+
+/// What was found out about a library's results, per type of operands and of the result.
+#[derive(Debug, Default)]
+pub(crate) struct Trust([AtomicU8; 8]);
+
+const CHECKED: u8 = 1;
+const PLAIN: u8 = 2;
+const BIAS: u8 = 4;
+const RELU: u8 = 8;
+const GELU: u8 = 16;
+
+/// Whether a matrix must be taken as transposed to be row-major, and its row stride; `None` if neither axis is dense.
+fn major(t: Term, rows: usize, cols: usize) -> Option<(bool, usize)> {
+    let [r, c, _] = t.steps;
+    if (c == 1 || cols == 1) && (rows == 1 || r >= cols) {
+        return Some((false, if rows == 1 { cols } else { r }));
+    }
+    if (r == 1 || rows == 1) && (cols == 1 || c >= rows) {
+        return Some((true, if cols == 1 { rows } else { c }));
+    }
+    None
+}
+
+fn row_major(t: Term, e: Extents) -> Option<usize> {
+    major(t, e.m, e.n).filter(|m| !m.0).map(|m| m.1)
+}
+
+impl Engine {
+    /// How the vendor's library would compute a product.
+    pub(crate) fn blas_plan(&self, q: &Product) -> BlasAnswer {
+        let Some(blas) = self.driver().vendor_blas() else {
+            return Err("no vendor library was found".into());
+        };
+        let trust = self.blas_trust(blas, q.dtype, q.out);
+        if trust & PLAIN == 0 {
+            return Err("the library's results differed from the portable kernel's".into());
+        }
+        self.blas_form(blas, q, trust)
+    }
+
+    fn blas_form(&self, blas: &dyn VendorBlas, q: &Product, trust: u8) -> BlasAnswer {
+        let q = if row_major(q.y, q.e).is_some() { *q } else { q.swapped() };
+        let e = q.e;
+        let (Some(ldy), Some((trans_a, lda)), Some((trans_b, ldb))) =
+            (row_major(q.y, e), major(q.a, e.m, e.k), major(q.b, e.k, e.n))
+        else {
+            return Err("an operand has no dense axis".into());
+        };
+        let act = match q.act.0 {
+            0 => Some(BlasAct::Identity),
+            1 if trust & RELU != 0 => Some(BlasAct::Relu),
+            // The library's tanh is not accurate enough for f32.
+            4 if trust & GELU != 0 && q.out.size() == 2 => Some(BlasAct::GeluTanh),
+            _ => None,
+        };
+        let bias_fits =
+            q.bias.is_none_or(|b| trust & BIAS != 0 && b.steps[0] == 0 && (b.steps[1] == 1 || e.n == 1));
+        // A residual is a C with beta 1.
+        let (c, beta) = match (q.c, q.residual) {
+            (Some(c), _) => (Some(c), q.beta),
+            (None, r) => (r, if r.is_some() { 1.0 } else { 0.0 }),
+        };
+        let one_added = q.c.is_none() || q.residual.is_none();
+        let ldc = c.map_or(Some(ldy), |c| row_major(c, e));
+        let fused = act.filter(|_| bias_fits && one_added && q.scale.is_none() && q.z.is_none());
+        let steps = |t: Term| if e.batch > 1 { t.steps[2] } else { 0 };
+        let whole = BlasProblem {
+            m: e.m,
+            n: e.n,
+            k: e.k,
+            batch: e.batch,
+            trans_a,
+            trans_b,
+            ld: [lda, ldb, ldy, ldy],
+            batch_stride: [steps(q.a), steps(q.b), steps(q.y), steps(q.y)],
+            dtype: q.dtype,
+            out_dtype: q.out,
+            tf32: q.tf32,
+            bias: q.bias.is_some(),
+            act: BlasAct::Identity,
+        };
+        if let (Some(act), Some(ldc)) = (fused, ldc) {
+            let mut problem = BlasProblem { act, ..whole };
+            problem.ld[2] = ldc;
+            problem.batch_stride[2] = c.map_or(steps(q.y), steps);
+            let direct = Product { c, beta, residual: None, ..q };
+            if blas.applicable(&problem).is_ok() {
+                return Ok(BlasPlan { problem, q: direct, target: Target::Y });
+            }
+        }
+        // The plain product, then the epilogue as a pass of its own over full-precision values.
+        let packed = |t: Term| t.steps == [e.n, 1, e.m * e.n] || (e.batch == 1 && t.steps[..2] == [e.n, 1]);
+        let free = |t: Term| q.out == q.real() && packed(t) && t.aligned;
+        let target = match q.z {
+            Some(z) if free(z) => Target::InPlace(true),
+            _ if free(q.y) && q.c.is_none_or(|c| c.mem != q.y.mem) => Target::InPlace(false),
+            _ => Target::Scratch,
+        };
+        let mut problem = BlasProblem { out_dtype: q.real(), bias: false, ..whole };
+        problem.ld[2..].fill(e.n);
+        problem.batch_stride[2..].fill(if e.batch > 1 { e.m * e.n } else { 0 });
+        blas.applicable(&problem)?;
+        Ok(BlasPlan { problem, q, target })
+    }
+
+    /// Computes a product as planned.
+    pub(crate) fn blas_product(&self, q: &Product, plan: &BlasPlan) -> Result<()> {
+        let Some(blas) = self.driver().vendor_blas() else { return self.portable_product(q) };
+        let q = &plan.q;
+        match plan.target {
+            Target::Y => self.blas_call(blas, &plan.problem, q, q.beta, q.y),
+            Target::InPlace(z) => {
+                let at = q.z.filter(|_| z).unwrap_or(q.y);
+                self.blas_call(blas, &plan.problem, q, 0.0, at)?;
+                self.finish(q, Some(&at), 1, 1.0)
+            }
+            Target::Scratch => {
+                let scratch = self.scratch(q.real(), q.e.batch * q.e.m * q.e.n)?;
+                let at = Term::packed(&scratch.view(), q.e);
+                self.blas_call(blas, &plan.problem, q, 0.0, at)?;
+                self.finish(q, Some(&at), 1, 1.0)
+            }
+        }
+    }
+
+    fn blas_call(
+        &self,
+        blas: &dyn VendorBlas,
+        p: &BlasProblem,
+        q: &Product,
+        beta: f64,
+        d: Term,
+    ) -> Result<()> {
+        self.check_poison()?;
+        let bytes = blas.workspace(p);
+        let workspace = (bytes > 0).then(|| self.scratch(DType::U8, bytes)).transpose()?;
+        let workspace = workspace.as_ref().and_then(|w| Some((w.view().block().raw()?, 0, bytes)));
+        let c = q.c.filter(|_| beta != 0.0).unwrap_or(d);
+        let bias = q.bias.filter(|_| p.bias).map(|b| b.mem);
+        let device = &self.inner.device;
+        device.counts.launches.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the operands were checked to lie within their buffers under these strides, and Y apart from A and B; the workspace has the
+        // size that the library asked for.
+        let done = unsafe {
+            blas.gemm(self.inner.stream, p, q.alpha, beta, q.a.mem, q.b.mem, c.mem, d.mem, bias, workspace)
+        };
+        done.map_err(|e| self.poison(e))?;
+        if device.sync_each {
+            device.driver.synchronize(self.inner.stream).map_err(|e| self.poison(e))?;
+        }
+        Ok(())
+    }
+
+    /// What is known of the library's results for these types; found out by a small product on first use.
+    fn blas_trust(&self, blas: &dyn VendorBlas, dtype: DType, out: DType) -> u8 {
+        let index = match dtype {
+            DType::F32 => 0,
+            DType::F16 => 1,
+            DType::Bf16 => 2,
+            _ => 3,
+        };
+        let state = &self.inner.device.blas.0[index + 4 * (out != dtype) as usize];
+        let known = state.load(Ordering::Acquire);
+        if known != 0 {
+            return known;
+        }
+        let found = self.vet(blas, dtype, out).unwrap_or_else(|e| {
+            log::warn!("{}: the check of {dtype} products failed: {e}", blas.name());
+            0
+        });
+        if found & PLAIN == 0 {
+            log::warn!("{} is not used for {dtype} products into {out}", blas.name());
+        }
+        state.store(found | CHECKED, Ordering::Release);
+        found | CHECKED
+    }
+
+    /// Compares products of the library, one with a NaN among them, with those of the portable kernel.
+    fn vet(&self, blas: &dyn VendorBlas, dtype: DType, out: DType) -> Result<u8> {
+        let e = Extents { batch: 1, m: 48, n: 40, k: 64 };
+        let mut word = 1u32;
+        let mut random = |n: usize, nan: bool| {
+            let mut v: Vec<f64> = Vec::with_capacity(n);
+            for _ in 0..n {
+                word = word.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                v.push(f64::from(word >> 8) / f64::from(1 << 23) - 1.0);
+            }
+            if nan {
+                v[0] = f64::NAN;
+            }
+            with_dtype!(dtype, T => self.upload(&v.iter().map(|&x| T::from_f64(x)).collect::<Vec<_>>()))
+        };
+        let (a, b, bias) = (random(e.m * e.k, true)?, random(e.k * e.n, false)?, random(e.n, false)?);
+        let y = self.scratch(out, e.m * e.n)?;
+        let term = |v: &crate::Buffer, steps| Term { steps, ..Term::packed(&v.view(), e) };
+        let mut q = Product {
+            e,
+            dtype,
+            out,
+            a: term(&a, [e.k, 1, 0]),
+            b: term(&b, [e.n, 1, 0]),
+            c: None,
+            bias: None,
+            scale: None,
+            residual: None,
+            y: term(&y, [e.n, 1, 0]),
+            z: None,
+            alpha: 1.0,
+            beta: 0.0,
+            act: (0, 0.0),
+            tf32: false,
+        };
+        let read = || -> Result<Vec<f64>> {
+            with_dtype!(out, T => Ok(self.download::<T>(y.view())?.into_iter().map(HostElement::to_f64).collect()))
+        };
+        let tolerance = match out {
+            DType::F64 => 1e-13,
+            DType::F32 => 1e-5,
+            DType::F16 => 2e-3,
+            _ => 1.6e-2,
+        };
+        let mut trust = 0;
+        for (bit, act) in [(PLAIN, 0), (BIAS, 0), (RELU, 1), (GELU, 4)] {
+            q.bias = (bit != PLAIN).then(|| term(&bias, [0, 1, 0]));
+            q.act.0 = act;
+            let plan = match self.blas_form(blas, &q, u8::MAX) {
+                Ok(plan) if plan.target == Target::Y => plan,
+                _ if bit == PLAIN => break,
+                _ => continue,
+            };
+            self.blas_product(&q, &plan)?;
+            let got = read()?;
+            self.portable_product(&q)?;
+            let want = read()?;
+            let close =
+                |g: f64, w: f64| (g.is_nan() && w.is_nan()) || (g - w).abs() <= tolerance * (1.0 + w.abs());
+            if got.iter().zip(&want).all(|(&g, &w)| close(g, w)) {
+                trust |= bit;
+            } else if bit == PLAIN {
+                break;
+            }
+        }
+        Ok(trust)
+    }
+}
