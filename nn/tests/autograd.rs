@@ -201,12 +201,12 @@ impl CustomOp for Cube {
 #[test]
 fn custom_operations() {
     let x = leaf(&[2.0]);
-    let out = apply(Cube, &[x.clone()]).unwrap();
+    let out = apply(Cube, std::slice::from_ref(&x)).unwrap();
     assert_eq!(out[0].item::<f32>().unwrap(), 8.0);
     // Only the first output is used: the gradient of the other is zero.
     out[0].backward().unwrap();
     assert_eq!(grad(&x), [12.0]);
-    let out = apply(Cube, &[x.clone()]).unwrap();
+    let out = apply(Cube, std::slice::from_ref(&x)).unwrap();
     out[0].add(&out[1]).unwrap().backward().unwrap();
     assert_eq!(grad(&x), [12.0 + 11.0]);
     assert!(!apply(Cube, &[x.detach()]).unwrap()[0].requires_grad());

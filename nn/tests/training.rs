@@ -326,7 +326,7 @@ fn configurations_name_what_is_wrong_with_them() {
         (
             "\"type\": \"dense\", \"units\": 10",
             "\"type\": \"dens\", \"units\": 10",
-            "model.layers[2]",
+            "model.layers[2].type",
             "unknown variant",
         ),
         ("\"units\": 10", "\"unit\": 10", "model.layers[2]", "unknown field `unit`"),

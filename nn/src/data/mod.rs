@@ -35,7 +35,7 @@ impl Dataset {
     /// Features in row-major order, `item` the shape of one item. Errors: no items, sizes that do not agree, a negative class id.
     pub fn new(features: Vec<f32>, item: &[usize], targets: Targets) -> Result<Self> {
         let width: usize = item.iter().product();
-        if width == 0 || features.is_empty() || features.len() % width != 0 {
+        if width == 0 || features.is_empty() || !features.len().is_multiple_of(width) {
             let expected = format!("a positive multiple of the item size {width}");
             return Err(invalid("Dataset", "features", expected, format!("{} values", features.len())));
         }

@@ -51,7 +51,7 @@ impl Reshape {
         let all: usize = item.iter().product();
         let known: usize = self.target.iter().filter(|&&n| n >= 0).map(|&n| n as usize).product();
         let open = self.target.contains(&-1);
-        if (open && (known == 0 || all % known != 0)) || (!open && all != known) {
+        if (open && (known == 0 || !all.is_multiple_of(known))) || (!open && all != known) {
             let expected = format!("{all} elements per item, as in {item:?}");
             return Err(invalid("Reshape", "target", expected, format!("{:?}", self.target)));
         }
