@@ -1,10 +1,14 @@
 //! `compile-check`: every unit of the table through NVRTC and hiprtc, without a GPU.
 //!
+//! A unit takes a quarter of a second, and there are many of them times a dozen architectures. So all units are compiled for one architecture of
+//! each compiler (`--all-units-for`), and for the others a sample: every kernel with every storage type, one function each. `--full`
+//! compiles everything for all of them. What was compiled is printed and stands in the report.
+//!
 //! Each architecture is compiled in a process of its own, because compilers have been seen to die on an architecture that they do not know.
 //! The process first compiles a trivial kernel; if that fails or kills it, the architecture is unknown to the compiler, which is reported and
 //! is no failure. A process that dies later is blamed on the unit it was at, and the rest is done by a new one.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -14,7 +18,7 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 use trefoil::GpuError;
 use trefoil::driver::{CompileUnit, hiprtc_compile_for, hiprtc_version};
-use trefoil::spec::{Unit, all_units, expand};
+use trefoil::spec::{Unit, all_kernels, all_units, expand};
 
 use crate::nvrtc::Nvrtc;
 
@@ -42,6 +46,12 @@ pub(crate) struct Args {
         default_value = "gfx906,gfx908,gfx90a,gfx942,gfx1030,gfx1100,gfx1201"
     )]
     hip_arch: Vec<String>,
+    /// Dialects and architectures that compile all units; the others compile a sample.
+    #[arg(long, value_delimiter = ',', default_value = "cuda:sm_90,hip:gfx90a")]
+    all_units_for: Vec<String>,
+    /// All units for all architectures.
+    #[arg(long)]
+    full: bool,
     /// Compile only units whose name contains this.
     #[arg(long, default_value = "")]
     filter: String,
@@ -82,6 +92,9 @@ pub(crate) struct WorkerArgs {
     arch: String,
     #[arg(long, default_value = "")]
     filter: String,
+    /// Only one function of each kernel and storage type.
+    #[arg(long)]
+    sample: bool,
     /// Units to leave out at the start.
     #[arg(long, default_value_t = 0)]
     skip: usize,
@@ -93,6 +106,8 @@ struct Target {
     compiler: Compiler,
     dialect: &'static str,
     arch: String,
+    /// Whether only the sample is compiled.
+    sample: bool,
     /// Why it is not the one that was asked for.
     note: String,
 }
@@ -121,6 +136,8 @@ struct Outcome {
     note: String,
     /// Whether the compiler knows the architecture.
     known: bool,
+    /// Whether all units were asked for, or one function of each kernel and storage type.
+    all_units: bool,
     compiled: usize,
     failed: Vec<Failure>,
     seconds: f64,
@@ -128,19 +145,27 @@ struct Outcome {
 
 #[derive(Debug, Serialize)]
 struct Report {
+    date: String,
     compilers: Vec<String>,
     units: usize,
+    sample: usize,
     filter: String,
     outcomes: Vec<Outcome>,
 }
 
-fn units(filter: &str) -> Vec<Unit> {
-    all_units().into_iter().filter(|u| u.to_string().contains(filter)).collect()
+/// The units to compile; the sample is the smallest list of first functions that has every kernel in every storage type.
+fn units(filter: &str, sample: bool) -> Vec<Unit> {
+    let sampled: BTreeSet<Unit> = all_kernels()
+        .flat_map(|k| k.dtypes.iter().map(move |&dtype| (k, dtype)))
+        .map(|(k, dtype)| Unit { file: k.file, dtype, op: k.ops.first().copied().unwrap_or("") })
+        .collect();
+    let wanted = |u: &Unit| u.to_string().contains(filter) && (!sample || sampled.contains(u));
+    all_units().into_iter().filter(wanted).collect()
 }
 
 /// `compile-check`
 pub(crate) fn run(args: &Args) -> Result<(), String> {
-    let count = units(&args.filter).len();
+    let (count, sample) = (units(&args.filter, false).len(), units(&args.filter, true).len());
     if count == 0 {
         return Err(format!("no unit's name contains {:?}", args.filter));
     }
@@ -159,7 +184,15 @@ pub(crate) fn run(args: &Args) -> Result<(), String> {
             Err(why) => println!("skipped {}: {why}", compiler.name()),
         }
     }
-    println!("{count} units for {} architectures", targets.len());
+    let names = |sample| -> String {
+        let of = targets.iter().filter(|t| t.sample == sample);
+        let names: Vec<String> = of.map(|t| format!("{} ({})", t.arch, t.dialect)).collect();
+        if names.is_empty() { "none".into() } else { names.join(", ") }
+    };
+    println!("all {count} units for {}", names(false));
+    println!("{sample} units (one function of each kernel and type) for {}", names(true));
+    let compilations: usize = targets.iter().map(|t| if t.sample { sample } else { count }).sum();
+    println!("{compilations} compilations");
 
     let jobs =
         args.jobs.or_else(|| std::thread::available_parallelism().ok().map(Into::into)).unwrap_or(1).max(1);
@@ -168,7 +201,7 @@ pub(crate) fn run(args: &Args) -> Result<(), String> {
         for _ in 0..jobs {
             scope.spawn(|| {
                 while let Some(target) = queue.lock().ok().and_then(|mut q| q.pop_front()) {
-                    let outcome = check(&target, &args.filter, count);
+                    let outcome = check(&target, &args.filter);
                     print_outcome(&outcome);
                     if let Ok(mut all) = outcomes.lock() {
                         all.push(outcome);
@@ -181,7 +214,8 @@ pub(crate) fn run(args: &Args) -> Result<(), String> {
     outcomes.sort_by(|a, b| {
         (a.compiler.name(), a.dialect, &a.arch).cmp(&(b.compiler.name(), b.dialect, &b.arch))
     });
-    let report = Report { compilers, units: count, filter: args.filter.clone(), outcomes };
+    let date = crate::date::today();
+    let report = Report { date, compilers, units: count, sample, filter: args.filter.clone(), outcomes };
     if let Some(path) = &args.json {
         let text = serde_json::to_string_pretty(&report).map_err(|e| e.to_string())?;
         std::fs::write(path, text + "\n").map_err(|e| format!("{}: {e}", path.display()))?;
@@ -192,6 +226,11 @@ pub(crate) fn run(args: &Args) -> Result<(), String> {
 /// Fails where a unit failed, and where a required compiler knew none of the architectures.
 fn verdict(report: &Report, require: &[Compiler]) -> Result<(), String> {
     let failed: usize = report.outcomes.iter().map(|o| o.failed.len()).sum();
+    let compiled: usize = report.outcomes.iter().map(|o| o.compiled).sum();
+    let unknown = report.outcomes.iter().filter(|o| !o.known).count();
+    println!(
+        "compile check: {compiled} passed, {failed} failed; {unknown} architectures unknown to their compiler"
+    );
     if failed > 0 {
         return Err(format!("{failed} compilations failed"));
     }
@@ -209,12 +248,18 @@ fn nvrtc_targets(args: &Args) -> Result<(String, Vec<Target>), String> {
         replace_unknown(asked, &known).into_iter().map(move |(arch, note)| Target {
             compiler: Compiler::Nvrtc,
             dialect,
+            sample: is_sampled(args, dialect, &format!("sm_{arch}")),
             arch: format!("sm_{arch}"),
             note,
         })
     };
     let targets = wanted("cuda", &args.nvrtc_arch).chain(wanted("hip", &args.hip_on_nvidia_arch)).collect();
     Ok((format!("NVRTC {major}.{minor} ({})", nvrtc.path), targets))
+}
+
+/// Whether an architecture compiles the sample only.
+fn is_sampled(args: &Args, dialect: &str, arch: &str) -> bool {
+    !args.full && !args.all_units_for.iter().any(|a| a.split_once(':') == Some((dialect, arch)))
 }
 
 /// The architectures to compile for: an asked one that is older than all known ones becomes the oldest known one, with a note.
@@ -240,13 +285,14 @@ fn hiprtc_targets(args: &Args) -> Result<(String, Vec<Target>), String> {
         compiler: Compiler::Hiprtc,
         dialect: "hip",
         arch: arch.clone(),
+        sample: is_sampled(args, "hip", arch),
         note: String::new(),
     };
     Ok((version, args.hip_arch.iter().map(target).collect()))
 }
 
 /// Compiles all units for one architecture, in as many processes as that takes.
-fn check(target: &Target, filter: &str, count: usize) -> Outcome {
+fn check(target: &Target, filter: &str) -> Outcome {
     let start = Instant::now();
     let mut outcome = Outcome {
         compiler: target.compiler,
@@ -254,11 +300,13 @@ fn check(target: &Target, filter: &str, count: usize) -> Outcome {
         arch: target.arch.clone(),
         note: target.note.clone(),
         known: false,
+        all_units: !target.sample,
         compiled: 0,
         failed: Vec::new(),
         seconds: 0.0,
     };
-    let names: Vec<String> = units(filter).iter().map(Unit::to_string).collect();
+    let names: Vec<String> = units(filter, target.sample).iter().map(Unit::to_string).collect();
+    let count = names.len();
     let mut done = 0;
     while done < count {
         let (lines, ended) = match worker(target, filter, done) {
@@ -307,6 +355,7 @@ fn worker(target: &Target, filter: &str, skip: usize) -> Result<(Vec<Line>, Stri
     let mut child = Command::new(exe)
         .args(["compile-worker", "--compiler", target.compiler.name(), "--dialect", target.dialect])
         .args(["--arch", &target.arch, "--filter", filter, "--skip", &skip.to_string()])
+        .args(target.sample.then_some("--sample"))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
@@ -331,7 +380,8 @@ fn print_outcome(o: &Outcome) {
         let first = o.note.lines().find(|l| !l.trim().is_empty()).unwrap_or_default();
         text += &format!("unknown to this {} ({first})\n", o.compiler.name());
     } else {
-        text += &format!("{} compiled, {} failed, {:.1} s", o.compiled, o.failed.len(), o.seconds);
+        let which = if o.all_units { "all units" } else { "sample" };
+        text += &format!("{which}: {} compiled, {} failed, {:.1} s", o.compiled, o.failed.len(), o.seconds);
         text += &if o.note.is_empty() { "\n".into() } else { format!(" ({})\n", o.note) };
     }
     // One mistake in a shared file fails many units: each is shown once, with the first unit that met it.
@@ -366,7 +416,7 @@ pub(crate) fn work(args: &WorkerArgs) -> Result<(), String> {
     if !known {
         return Ok(());
     }
-    for unit in units(&args.filter).iter().skip(args.skip) {
+    for unit in units(&args.filter, args.sample).iter().skip(args.skip) {
         let name = unit.to_string();
         let outcome = expand(unit, &args.dialect).and_then(|source| compile(&name, &source));
         report(&Line { unit: Some(name), log: outcome.err() })?;
@@ -419,6 +469,21 @@ mod tests {
     }
 
     #[test]
+    fn the_sample_has_every_kernel_in_every_type() {
+        let (all, sample) = (units("", false), units("", true));
+        assert!(sample.len() < all.len() && sample.iter().all(|u| all.contains(u)));
+        for k in all_kernels() {
+            for &dtype in k.dtypes {
+                let serves = |u: &&Unit| {
+                    u.file == k.file && u.dtype == dtype && (k.ops.contains(&u.op) || k.ops.is_empty())
+                };
+                assert!(sample.iter().any(|u| serves(&u)), "{} {dtype}", k.entry);
+            }
+        }
+        assert!(units("random", true).iter().all(|u| u.file == "random.c"));
+    }
+
+    #[test]
     fn failures_and_missing_compilers_fail_the_check() {
         let outcome = |known, failed: usize| Outcome {
             compiler: Compiler::Hiprtc,
@@ -426,11 +491,19 @@ mod tests {
             arch: "gfx90a".into(),
             note: String::new(),
             known,
+            all_units: true,
             compiled: 1,
             failed: (0..failed).map(|i| Failure { unit: i.to_string(), log: String::new() }).collect(),
             seconds: 0.0,
         };
-        let report = |o| Report { compilers: Vec::new(), units: 1, filter: String::new(), outcomes: vec![o] };
+        let report = |o| Report {
+            date: String::new(),
+            compilers: Vec::new(),
+            units: 1,
+            sample: 1,
+            filter: String::new(),
+            outcomes: vec![o],
+        };
         assert!(verdict(&report(outcome(true, 0)), &[Compiler::Hiprtc]).is_ok());
         assert!(verdict(&report(outcome(true, 1)), &[]).is_err());
         assert!(verdict(&report(outcome(false, 0)), &[]).is_ok());

@@ -1,6 +1,8 @@
 //! Chores of the project: `cargo xtask <command>`.
 
 mod compile_check;
+mod date;
+mod expand;
 mod nvrtc;
 
 use std::process::ExitCode;
@@ -22,12 +24,15 @@ enum Command {
     /// Compiles for one architecture and reports line by line; `compile-check` starts it.
     #[command(hide = true)]
     CompileWorker(compile_check::WorkerArgs),
+    /// Prints the exact text of a kernel unit in a dialect, as the compiler gets it.
+    Expand(expand::Args),
 }
 
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::CompileCheck(args) => compile_check::run(&args),
         Command::CompileWorker(args) => compile_check::work(&args),
+        Command::Expand(args) => expand::run(&args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
