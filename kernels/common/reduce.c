@@ -12,7 +12,7 @@
 /* Values that one call of gk_take takes at most, and 16-byte accesses in flight per work-item. */
 #define GK_BATCH (GK_W > 4 ? GK_W : 4)
 #define GK_DEPTH 4
-#include "coords.h"
+#include "nd.h"
 #include "reduce_ops.h"
 
 #if GK_CAT(GK_OP, _pair)

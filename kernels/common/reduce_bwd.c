@@ -5,7 +5,7 @@
  * of the innermost axis, of which bit 1 (dy) and bit 2 (y) say that the operand does not repeat there.
  * Launch: grid-stride over items. Arithmetic in gk_f. Deterministic. Reference: autograd of torch.<function>.
  */
-#include "coords.h"
+#include "nd.h"
 
 /* Kinds of units: 0 = reductions, 1 = positions of extremes, 2 = dot. */
 #define gk_redb_arg_kind 1

@@ -20,6 +20,7 @@ static SOURCES: &[(&str, &str)] = sources![
     "common/prelude.h",
     "common/elementwise.c",
     "common/coords.h",
+    "common/nd.h",
     "common/reduce.c",
     "common/reduce_ops.h",
     "common/reduce_bwd.c",

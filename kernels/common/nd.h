@@ -1,0 +1,139 @@
+/* Positions in strided tensors. */
+
+/* Splits item number `item` of a shape into its coordinates, innermost first, and runs `step` for each axis `d` with coordinate `r`. */
+#define GK_COORDS(type, item, rank, shape, step) \
+    do { \
+        type rest = (type)(item); \
+        for (int d = (rank) - 1; d > 0; d--) { \
+            type size = (type)(shape).v[d], q = rest / size, r = rest - q * size; \
+            rest = q; \
+            step \
+        } \
+        { const int d = 0; type r = rest; step } \
+    } while (0)
+
+/* 64-bit divisions are slow: use 32 bits where the count `n` of items allows. */
+#define GK_ND(item, n, rank, shape, step) \
+    do { \
+        if ((n) <= 0x7fffffffll) GK_COORDS(gk_u32, item, rank, shape, step); \
+        else GK_COORDS(gk_u64, item, rank, shape, step); \
+    } while (0)
+
+/* Coordinates of items in a shape of merged axes, and storage as plain bits for kernels that move elements without looking at them.
+ *
+ * Divisions by the sizes are products: for a divisor d the host passes (l << 32 | m), l = ceil(log2 d), m = floor(2^32 (2^l - d) / d) + 1,
+ * and the quotient of any n below 2^31 is (mulhi(n, m) + n) >> l (Granlund and Montgomery, 1994). Larger counts divide in 64 bits.
+ */
+
+GK_FN gk_u32 gk_quotient(gk_u32 n, gk_i64 magic) { return (gk_mulhi(n, (gk_u32)magic) + n) >> (int)(magic >> 32); }
+
+/* Runs `step` for each axis `d` with the item's coordinate `r` there, innermost first; `n` is the number of items. */
+#define GK_AXES(item, n, rank, shape, magic, step) \
+    do { \
+        if ((n) <= 0x7fffffff) { \
+            gk_u32 rest_ = (gk_u32)(item); \
+            for (int d = (rank) - 1; d > 0; d--) { \
+                gk_u32 q_ = gk_quotient(rest_, (magic).v[d]); \
+                gk_i64 r = (gk_i64)(rest_ - q_ * (gk_u32)(shape).v[d]); \
+                rest_ = q_; \
+                step \
+            } \
+            { const int d = 0; gk_i64 r = (gk_i64)rest_; step } \
+        } else { \
+            gk_i64 rest_ = (item); \
+            for (int d = (rank) - 1; d > 0; d--) { \
+                gk_i64 q_ = rest_ / (shape).v[d], r = rest_ - q_ * (shape).v[d]; \
+                rest_ = q_; \
+                step \
+            } \
+            { const int d = 0; gk_i64 r = rest_; step } \
+        } \
+    } while (0)
+
+/* gk_b: unsigned integer of the storage's size; GK_W of them are 16 bytes. */
+#if GK_DTYPE == GK_F32 || GK_DTYPE == GK_I32
+typedef gk_u32 gk_b;
+#elif GK_DTYPE == GK_F64 || GK_DTYPE == GK_I64
+typedef gk_u64 gk_b;
+#elif GK_DTYPE == GK_U8
+typedef gk_u8 gk_b;
+#else
+typedef gk_u16 gk_b;
+#endif
+typedef struct { gk_b v[GK_W]; } gk_bits;
+
+GK_FN gk_bits gk_split(gk_raw16 q)
+{
+    gk_bits r;
+    gk_u32 w[4];
+    w[0] = q.x; w[1] = q.y; w[2] = q.z; w[3] = q.w;
+    GK_UNROLL for (int k = 0; k < GK_W; k++) {
+#if GK_W == 4
+        r.v[k] = w[k];
+#elif GK_W == 2
+        r.v[k] = (gk_u64)w[2 * k + 1] << 32 | w[2 * k];
+#elif GK_W == 8
+        r.v[k] = (gk_b)(w[k / 2] >> (16 * (k % 2)));
+#else
+        r.v[k] = (gk_b)(w[k / 4] >> (8 * (k % 4)));
+#endif
+    }
+    return r;
+}
+
+GK_FN gk_raw16 gk_join(gk_bits r)
+{
+#if GK_W == 4
+    return gk_make16(r.v[0], r.v[1], r.v[2], r.v[3]);
+#elif GK_W == 2
+    return gk_make16((gk_u32)r.v[0], (gk_u32)(r.v[0] >> 32), (gk_u32)r.v[1], (gk_u32)(r.v[1] >> 32));
+#else
+    gk_u32 w[4];
+    w[0] = 0u; w[1] = 0u; w[2] = 0u; w[3] = 0u;
+    GK_UNROLL for (int k = 0; k < GK_W; k++) w[k * 4 / GK_W] |= (gk_u32)r.v[k] << (128 / GK_W * (k % (GK_W / 4)));
+    return gk_make16(w[0], w[1], w[2], w[3]);
+#endif
+}
+
+#if GK_IS_FLOAT
+/* The value that bits store. */
+GK_FN gk_f gk_value(gk_b b)
+{
+#if GK_DTYPE == GK_F32
+    return gk_as_f32(b);
+#elif GK_DTYPE == GK_F64
+    return gk_as_f64(b);
+#elif GK_DTYPE == GK_F16
+    return gk_f16_to_f32(b);
+#else
+    return gk_bf16_to_f32(b);
+#endif
+}
+/* y[i] = bits, or y[i] += their value. */
+GK_FN void gk_put(GK_GLOBAL gk_t* y, gk_i64 i, gk_b b, int accumulate)
+{
+    if (accumulate) gk_store(y, i, gk_load(y, i) + gk_value(b));
+    else ((GK_GLOBAL gk_b*)y)[i] = b;
+}
+GK_FN void gk_putv(GK_GLOBAL gk_t* y, gk_i64 i, gk_bits b, int accumulate)
+{
+    if (accumulate) {
+        gk_vec o = gk_loadv(y, i);
+        GK_UNROLL for (int k = 0; k < GK_W; k++) o.v[k] += gk_value(b.v[k]);
+        gk_storev(y, i, o);
+    } else {
+        gk_store16((GK_GLOBAL void*)(y + i), gk_join(b));
+    }
+}
+#else
+GK_FN void gk_put(GK_GLOBAL gk_t* y, gk_i64 i, gk_b b, int accumulate)
+{
+    (void)accumulate;
+    ((GK_GLOBAL gk_b*)y)[i] = b;
+}
+GK_FN void gk_putv(GK_GLOBAL gk_t* y, gk_i64 i, gk_bits b, int accumulate)
+{
+    (void)accumulate;
+    gk_store16((GK_GLOBAL void*)(y + i), gk_join(b));
+}
+#endif
