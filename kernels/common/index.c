@@ -7,15 +7,9 @@
  * Launch: grid-stride over items unless stated.
  */
 #include "coords.h"
+#include "scan.h"
 
 #define GK_DEPTH 4
-
-GK_FN gk_bits gk_zero_bits(void)
-{
-    gk_bits r;
-    GK_UNROLL for (int k = 0; k < GK_W; k++) r.v[k] = 0;
-    return r;
-}
 
 /* y[o, i, c] (+)= x[o, index[i], c]; items of y, shape [outer, n, inner], inner and the strides in items. Reference: torch.index_select. */
 GK_KERNEL(index_select)(GK_IN(gk_t, x), GK_IN(int, index), GK_OUT(gk_t, y), GK_OUT(int, err), gk_i64 items, int wide, int wide_index, gk_i64 size,
@@ -292,4 +286,151 @@ GK_KERNEL(segment_join)(GK_IN(int, keys), GK_OUT(gk_t, y), GK_OUT(gk_f, stat), G
         gk_i64 o = column / inner, count = how == GK_MEAN ? stop - gk_lower_bound(keys, n, wide_keys, key) : 0;
         gk_finish(y, stat, (o * limit + key) * inner + column - o * inner, acc, how, include, alpha, count, wide);
     }
+}
+
+#if GK_IS_FLOAT
+/* Gradients of scatter_reduce. Per destination: `counts` sources, `ties` (amax, amin: sources equal to y) or zeros (prod: sources that are 0)
+ * in `marks`, and for prod the product of the other sources in `products`; each may be null where `how` does not need it. As PyTorch, the
+ * base counts among the ties even where it does not take part.
+ *
+ * dx[i] (+)= dy[i] times the derivative by the base. */
+GK_KERNEL(reduce_bwd_base)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, y), GK_IN(gk_f, counts), GK_IN(gk_f, marks), GK_IN(gk_f, products), GK_OUT(gk_t, dx),
+                           gk_i64 n, int how, int include, int accumulate)
+{
+    GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, y); GK_BIND_IN(gk_f, counts); GK_BIND_IN(gk_f, marks); GK_BIND_IN(gk_f, products);
+    GK_BIND_OUT(gk_t, dx);
+    for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
+        gk_f g = gk_load(dy, i);
+        if (how == GK_MEAN) {
+            gk_f c = counts[i] + (gk_f)include;
+            g = c > 1 ? g / c : g;
+        } else if (how == GK_PROD) {
+            g = g * (marks[i] > 0 ? (gk_f)0 : products[i]);
+        } else if (how == GK_AMAX || how == GK_AMIN) {
+            gk_f tie = (gk_f)(gk_load(x, i) == gk_load(y, i));
+            g = tie * (g / (tie + marks[i]));
+        }
+        if (!include && counts[i] > 0) g = 0;
+        gk_store(dx, i, accumulate ? gk_load(dx, i) + g : g);
+    }
+}
+
+/* dsrc[e] (+)= dy[key] times the derivative by source e; `keys` in the order of the sources. */
+GK_KERNEL(reduce_bwd_source)(GK_IN(int, keys), GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, src), GK_IN(gk_t, y), GK_IN(gk_f, counts), GK_IN(gk_f, marks),
+                             GK_IN(gk_f, products), GK_OUT(gk_t, dsrc), gk_i64 n, int wide_keys, gk_i64 limit, int how, int include, int accumulate)
+{
+    GK_BIND_IN(int, keys); GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, src); GK_BIND_IN(gk_t, y); GK_BIND_IN(gk_f, counts);
+    GK_BIND_IN(gk_f, marks); GK_BIND_IN(gk_f, products); GK_BIND_OUT(gk_t, dsrc);
+    for (gk_i64 e = gk_gid(); e < n; e += gk_gsize()) {
+        gk_i64 key = gk_index(keys, e, wide_keys);
+        gk_f g = 0;
+        if (key < limit) {
+            g = gk_load(dy, key);
+            if (how == GK_MEAN) {
+                g = g / (counts[key] + (gk_f)include);
+            } else if (how == GK_PROD) {
+                /* The product of all factors but this one: none of the others may be 0. */
+                gk_f v = gk_load(src, e), base = include ? gk_load(x, key) : (gk_f)1, zeros = marks[key] + (gk_f)(base == 0);
+                gk_f all = products[key] * (base == 0 ? (gk_f)1 : base);
+                g = v == 0 ? (zeros == 1 ? g * all : (gk_f)0) : zeros > 0 ? (gk_f)0 : g * (all / v);
+            } else if (how == GK_AMAX || how == GK_AMIN) {
+                gk_f top = gk_load(y, key), share = g / ((gk_f)(gk_load(x, key) == top) + marks[key]);
+                g = (gk_f)(gk_load(src, e) == top) * share;
+            }
+        }
+        gk_store(dsrc, e, accumulate ? gk_load(dsrc, e) + g : g);
+    }
+}
+#endif
+
+/* ---- selections in order ----------------------------------------------------------------------------------------------------- */
+
+/* Consecutive elements per work-item. */
+#define GK_RUN 4
+
+#if GK_DTYPE == GK_U8
+#define GK_TRUE(x, i) ((x)[i] != 0)
+#else
+#define GK_TRUE(x, i) (gk_load(x, i) != 0)
+#endif
+
+/* partial[g] = true elements (not 0) of x[g*chunk .. (g+1)*chunk). Launch: one block per chunk. */
+GK_KERNEL(count_true)(GK_IN(gk_t, x), GK_OUT(gk_i64, partial), gk_i64 n, gk_i64 chunk)
+{
+    GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_i64, partial);
+    GK_LOCAL gk_i64 tmp[GK_BLOCK];
+    gk_i64 first = gk_bid(0) * chunk, end = first + chunk < n ? first + chunk : n, sum = 0, total;
+    for (gk_i64 i = first + gk_lid(); i < end; i += GK_BLOCK) sum += GK_TRUE(x, i);
+    gk_scan64(sum, tmp, &total);
+    if (gk_lid() == 0) partial[gk_bid(0)] = total;
+}
+
+#define GK_SELECT 0
+#define GK_CONSUME 1
+#define GK_SPREAD 2
+
+/* With r(i) the number of true cells before i: y[r(i)] = x[i] for true i (select); y[i] = x[r(i)] for true i (consume); y[i] (+)= x[r(i)]
+ * for true i, else 0 (spread). `room` is the size of the shorter side (y when selecting, else x): what does not fit is reported, reads as 0
+ * and is not written. `count`, where given, receives the number of true cells. Launch: as count_true, after it.
+ * Reference: torch.masked_select, x.masked_scatter. */
+GK_KERNEL(masked_move)(GK_IN(gk_u8, mask), GK_IN(gk_i64, partial), GK_IN(gk_t, x), GK_OUT(gk_t, y), GK_OUT(gk_i64, count), GK_OUT(int, err), gk_i64 n,
+                       gk_i64 chunk, gk_i64 room, int mode, int accumulate, int code)
+{
+    GK_BIND_IN(gk_u8, mask); GK_BIND_IN(gk_i64, partial); GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_i64, count); GK_BIND_OUT(int, err);
+    GK_LOCAL gk_i64 tmp[GK_BLOCK];
+    GK_LOCAL gk_u32 ranks[GK_BLOCK];
+    GK_GLOBAL const gk_b* from = (GK_GLOBAL const gk_b*)x;
+    gk_i64 first = gk_bid(0) * chunk, end = first + chunk < n ? first + chunk : n;
+    gk_i64 before = gk_sum_before(partial, gk_bid(0), tmp);
+    for (gk_i64 at = first; at < end; at += GK_BLOCK * GK_RUN) {
+        gk_i64 i = at + (gk_i64)gk_lid() * GK_RUN;
+        int on[GK_RUN];
+        gk_u32 mine = 0u, total;
+        GK_UNROLL for (int k = 0; k < GK_RUN; k++) {
+            on[k] = i + k < end && mask[i + k] != 0;
+            mine += (gk_u32)on[k];
+        }
+        gk_i64 rank = before + (gk_i64)(gk_block_scan(mine, ranks, &total) - mine);
+        GK_UNROLL for (int k = 0; k < GK_RUN; k++) {
+            int fits = rank < room;
+            if (on[k] && !fits) gk_report(err, code);
+            if (mode == GK_SELECT) {
+                if (on[k] && fits) gk_put(y, rank, from[i + k], 0);
+            } else if (i + k < end && (on[k] || mode == GK_SPREAD)) {
+                gk_put(y, i + k, on[k] && fits ? from[rank] : (gk_b)0, accumulate);
+            }
+            rank += on[k];
+        }
+        before += (gk_i64)total;
+    }
+    if (count && end == n && gk_lid() == 0) count[0] = before;
+}
+
+/* index[r] = the coordinates of the r-th element of x that is not 0; what does not fit in `room` rows is reported. Launch: as count_true,
+ * after it. Reference: torch.nonzero. */
+GK_KERNEL(nonzero)(GK_IN(gk_t, x), GK_IN(gk_i64, partial), GK_OUT(gk_i64, index), GK_OUT(gk_i64, count), GK_OUT(int, err), gk_i64 n, gk_i64 chunk,
+                   gk_i64 room, int rank, gk_dims shape, gk_dims magic, int code)
+{
+    GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_i64, partial); GK_BIND_OUT(gk_i64, index); GK_BIND_OUT(gk_i64, count); GK_BIND_OUT(int, err);
+    GK_LOCAL gk_i64 tmp[GK_BLOCK];
+    GK_LOCAL gk_u32 ranks[GK_BLOCK];
+    gk_i64 first = gk_bid(0) * chunk, end = first + chunk < n ? first + chunk : n;
+    gk_i64 before = gk_sum_before(partial, gk_bid(0), tmp);
+    for (gk_i64 at = first; at < end; at += GK_BLOCK * GK_RUN) {
+        gk_i64 i = at + (gk_i64)gk_lid() * GK_RUN;
+        int on[GK_RUN];
+        gk_u32 mine = 0u, total;
+        GK_UNROLL for (int k = 0; k < GK_RUN; k++) {
+            on[k] = i + k < end && GK_TRUE(x, i + k);
+            mine += (gk_u32)on[k];
+        }
+        gk_i64 row = before + (gk_i64)(gk_block_scan(mine, ranks, &total) - mine);
+        GK_UNROLL for (int k = 0; k < GK_RUN; k++) {
+            if (on[k] && row >= room) gk_report(err, code);
+            if (on[k] && row < room && rank > 0) GK_AXES(i + k, n, rank, shape, magic, { index[row * rank + d] = r; });
+            row += on[k];
+        }
+        before += (gk_i64)total;
+    }
+    if (end == n && gk_lid() == 0) count[0] = before;
 }

@@ -144,3 +144,204 @@ GK_KERNEL(fill_nd)(GK_OUT(gk_t, y), gk_i64 n, int wide, int rank, gk_dims shape,
         else gk_put(y, iy, one, 0);
     }
 }
+
+#if GK_DTYPE == GK_F64
+/* y[i] = start + i*step. Reference: torch.arange. */
+#define GK_RAMP(start, step, i) ((start) + (double)(i) * (step))
+#elif GK_IS_FLOAT
+#define GK_RAMP(start, step, i) ((start) + (float)(i) * (step))
+#else
+#define GK_RAMP(start, step, i) ((start) + (gk_f)(i) * (step))
+#endif
+
+GK_KERNEL(arange)(GK_OUT(gk_t, y), gk_i64 n, gk_i64 sy, gk_f start, gk_f step)
+{
+    GK_BIND_OUT(gk_t, y);
+    for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) gk_store(y, i * sy, GK_RAMP(start, step, i));
+}
+
+#if GK_IS_FLOAT
+/* y[i] = start + i*step in the first half, end - (n-1-i)*step in the second. Reference: torch.linspace. */
+GK_KERNEL(linspace)(GK_OUT(gk_t, y), gk_i64 n, gk_i64 sy, gk_f start, gk_f end, gk_f step)
+{
+    GK_BIND_OUT(gk_t, y);
+    for (gk_i64 i = gk_gid(); i < n; i += gk_gsize())
+        gk_store(y, i * sy, i == 0 || i < n / 2 ? GK_RAMP(start, step, i) : GK_RAMP(end, -step, n - 1 - i));
+}
+#endif
+
+/* Up to eight contiguous inputs side by side: input k gives columns [ends[k-1], ends[k]) of the rows of y, from column `first` on. Items of
+ * [rows, ends[7]]; `row` and all columns in items. Reference: torch.cat. */
+GK_KERNEL(concat)(GK_IN(gk_t, x0), GK_IN(gk_t, x1), GK_IN(gk_t, x2), GK_IN(gk_t, x3), GK_IN(gk_t, x4), GK_IN(gk_t, x5), GK_IN(gk_t, x6), GK_IN(gk_t, x7),
+                  GK_OUT(gk_t, y), gk_i64 n, int wide, gk_dims shape, gk_dims magic, gk_dims ends, gk_i64 row, gk_i64 first)
+{
+    GK_BIND_IN(gk_t, x0); GK_BIND_IN(gk_t, x1); GK_BIND_IN(gk_t, x2); GK_BIND_IN(gk_t, x3);
+    GK_BIND_IN(gk_t, x4); GK_BIND_IN(gk_t, x5); GK_BIND_IN(gk_t, x6); GK_BIND_IN(gk_t, x7); GK_BIND_OUT(gk_t, y);
+    for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
+        gk_i64 p[2], from, to, start = 0, end = ends.v[0];
+        GK_GLOBAL const gk_t* x = x0;
+        GK_AXES(i, n, 2, shape, magic, { p[d] = r; });
+#define GK_PART(k, input) if (p[1] >= ends.v[k - 1]) { x = input; start = ends.v[k - 1]; end = ends.v[k]; }
+        GK_PART(1, x1) GK_PART(2, x2) GK_PART(3, x3) GK_PART(4, x4) GK_PART(5, x5) GK_PART(6, x6) GK_PART(7, x7)
+        from = p[0] * (end - start) + p[1] - start;
+        to = p[0] * row + first + p[1];
+        if (wide) gk_store16((GK_GLOBAL void*)(y + to * GK_W), gk_load16((GK_GLOBAL const void*)(x + from * GK_W)));
+        else y[to] = x[from];
+    }
+}
+
+#define GK_CONSTANT 0
+#define GK_REFLECT 1
+#define GK_REPLICATE 2
+#define GK_CIRCULAR 3
+
+/* The cell of an axis of size n that place q (counted from its first cell) shows; -1 for none. */
+GK_FN gk_i64 gk_pad_source(gk_i64 q, gk_i64 n, int mode)
+{
+    if (q >= 0 && q < n) return q;
+    if (mode == GK_REFLECT) return q < 0 ? -q : 2 * (n - 1) - q;
+    if (mode == GK_REPLICATE) return q < 0 ? 0 : n - 1;
+    if (mode == GK_CIRCULAR) return q < 0 ? q + n : q - n;
+    return -1;
+}
+
+/* y[p] (+)= x[p - before], what lies outside x by `mode` (a constant pattern, mirrored, border, wrapped around). `size`: x's shape. Items of
+ * y; a wide innermost axis is not padded. Reference: F.pad; wrapped around also torch.roll. */
+GK_KERNEL(pad_nd)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 n, int wide, int rank, gk_dims shape, gk_dims magic, gk_dims sx, gk_dims sy, gk_dims size,
+                  gk_dims before, int mode, gk_u32 lo, gk_u32 hi, int accumulate)
+{
+    GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
+    gk_raw16 outside = gk_make16(lo, hi, lo, hi);
+    gk_b one = gk_split(outside).v[0];
+    for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
+        gk_i64 ix = 0, iy = 0;
+        int in = 1;
+        GK_AXES(i, n, rank, shape, magic, {
+            gk_i64 s = gk_pad_source(r - before.v[d], size.v[d], mode);
+            if (s < 0) in = 0;
+            ix += s * sx.v[d];
+            iy += r * sy.v[d];
+        });
+        if (wide) gk_putv(y, iy, gk_split(in ? gk_load16((GK_GLOBAL const void*)(x + ix)) : outside), accumulate);
+        else gk_put(y, iy, in ? ((GK_GLOBAL const gk_b*)x)[ix] : one, accumulate);
+    }
+}
+
+#if GK_IS_FLOAT
+/* Number of places of a padded axis of size m that may show cell r of an axis of size n. */
+GK_FN gk_i64 gk_pad_readers(gk_i64 r, gk_i64 n, gk_i64 m, gk_i64 before, int mode)
+{
+    if (mode == GK_REPLICATE) {
+        gk_i64 lo = r == 0 ? 0 : before + r, hi = r == n - 1 ? m : before + r + 1;
+        lo = lo < 0 ? 0 : lo;
+        hi = hi > m ? m : hi;
+        return hi > lo ? hi - lo : 0;
+    }
+    if (mode == GK_REFLECT) return 1 + (r > 0 && before - r >= 0) + (r < n - 1 && before + 2 * (n - 1) - r < m);
+    if (mode == GK_CIRCULAR) return 1 + (before + r - n >= 0) + (before + r + n < m);
+    return 1;
+}
+
+/* The k-th of them; outside [0, m) for none. */
+GK_FN gk_i64 gk_pad_reader(gk_i64 r, gk_i64 n, gk_i64 before, int mode, gk_i64 k)
+{
+    if (mode == GK_REPLICATE) {
+        gk_i64 lo = r == 0 ? 0 : before + r;
+        return (lo < 0 ? 0 : lo) + k;
+    }
+    if (k == 0) return before + r;
+    if (mode == GK_REFLECT) return k == 1 && r > 0 && before - r >= 0 ? before - r : before + 2 * (n - 1) - r;
+    return k == 1 && before + r - n >= 0 ? before + r - n : before + r + n;
+}
+
+/* dx[q] (+)= the sum of dy over all places that show cell q. `shape`: x's, `padded`: y's. Sums in gk_f, in a fixed order. */
+GK_KERNEL(pad_bwd_nd)(GK_IN(gk_t, dy), GK_OUT(gk_t, dx), gk_i64 n, int rank, gk_dims shape, gk_dims magic, gk_dims sdy, gk_dims sdx, gk_dims padded,
+                      gk_dims before, int mode, int accumulate)
+{
+    GK_BIND_IN(gk_t, dy); GK_BIND_OUT(gk_t, dx);
+    for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
+        gk_i64 at = 0, places = 1, q[8];
+        GK_AXES(i, n, rank, shape, magic, {
+            q[d] = r;
+            at += r * sdx.v[d];
+            places *= gk_pad_readers(r, shape.v[d], padded.v[d], before.v[d], mode);
+        });
+        gk_f sum = 0;
+        for (gk_i64 place = 0; place < places; place++) {
+            gk_i64 rest = place, from = 0;
+            int in = 1;
+            for (int d = rank - 1; d >= 0; d--) {
+                gk_i64 c = gk_pad_readers(q[d], shape.v[d], padded.v[d], before.v[d], mode), k = c == 1 ? 0 : rest % c;
+                rest = c == 1 ? rest : rest / c;
+                gk_i64 p = gk_pad_reader(q[d], shape.v[d], before.v[d], mode, k);
+                if (p < 0 || p >= padded.v[d]) in = 0;
+                from += p * sdy.v[d];
+            }
+            if (in) sum += gk_load(dy, from);
+        }
+        gk_store(dx, at, accumulate ? gk_load(dx, at) + sum : sum);
+    }
+}
+
+#define GK_REPEATS 0
+#define GK_COUNTS 1
+#define GK_WINDOWS 2
+
+/* dx[.., t, ..] (+)= sum over j of dy[.., t, j, ..] for the places j that show cell t of an axis: `len` copies of each cell, the copies
+ * between two offsets, or the windows of `len` every `step` that contain it. `sdy` steps to cell t, `stride` from one j to the next.
+ * Reference: gradients of torch.repeat_interleave and x.unfold. */
+GK_KERNEL(run_sum)(GK_IN(gk_t, dy), GK_IN(gk_i64, offsets), GK_OUT(gk_t, dx), gk_i64 n, int rank, gk_dims shape, gk_dims magic, gk_dims sdy, gk_dims sdx,
+                   int axis, int mode, gk_i64 len, gk_i64 step, gk_i64 places, gk_i64 stride, int accumulate)
+{
+    GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_i64, offsets); GK_BIND_OUT(gk_t, dx);
+    for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
+        gk_i64 from = 0, at = 0, t = 0, lo, hi;
+        GK_AXES(i, n, rank, shape, magic, {
+            if (d == axis) t = r;
+            from += r * sdy.v[d];
+            at += r * sdx.v[d];
+        });
+        if (mode == GK_REPEATS) {
+            lo = t * len;
+            hi = lo + len;
+        } else if (mode == GK_COUNTS) {
+            lo = offsets[t];
+            hi = offsets[t + 1];
+        } else {
+            lo = t < len ? 0 : (t - len) / step + 1;
+            hi = t / step + 1;
+        }
+        if (hi > places) hi = places;
+        gk_f sum = 0;
+        for (gk_i64 j = lo; j < hi; j++) sum += gk_load(dy, from + j * stride);
+        gk_store(dx, at, accumulate ? gk_load(dx, at) + sum : sum);
+    }
+}
+#endif
+
+/* y[.., i, j] (+)= x[.., i, j] where j - i <= k (lower) or >= k (upper), else 0. Reference: torch.tril, torch.triu. */
+GK_KERNEL(triangle_nd)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 n, int wide, int rank, gk_dims shape, gk_dims magic, gk_dims sx, gk_dims sy, int upper,
+                       gk_i64 k, int accumulate)
+{
+    GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
+    for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
+        gk_i64 ix = 0, iy = 0, row = 0, col = 0;
+        GK_AXES(i, n, rank, shape, magic, {
+            if (d == rank - 1) col = r;
+            else if (d == rank - 2) row = r;
+            ix += r * sx.v[d];
+            iy += r * sy.v[d];
+        });
+        if (wide) {
+            gk_bits b = gk_split(gk_load16((GK_GLOBAL const void*)(x + ix)));
+            GK_UNROLL for (int e = 0; e < GK_W; e++) {
+                gk_i64 off = col * GK_W + e - row;
+                if (upper ? off < k : off > k) b.v[e] = 0;
+            }
+            gk_putv(y, iy, b, accumulate);
+        } else {
+            gk_i64 off = col - row;
+            gk_put(y, iy, (upper ? off < k : off > k) ? (gk_b)0 : ((GK_GLOBAL const gk_b*)x)[ix], accumulate);
+        }
+    }
+}

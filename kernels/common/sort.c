@@ -2,6 +2,7 @@
  * i64 unit. Integer arithmetic only; exact, deterministic.
  */
 #include "coords.h"
+#include "scan.h"
 
 #define GK_RADIX 16
 #define GK_DIGIT(k, shift) ((int)((k) >> (shift)) & (GK_RADIX - 1))
@@ -9,24 +10,6 @@
 #define GK_KEYS 8
 #define GK_KEY_TILE (GK_KEYS * GK_BLOCK)
 #define GK_SMALL_KEYS 4
-
-/* Inclusive sum over the block in 64 bits. */
-GK_FN gk_i64 gk_scan64(gk_i64 v, GK_LOCAL_PTR gk_i64* tmp, gk_i64* total)
-{
-    int t = gk_lid();
-    tmp[t] = v;
-    GK_BARRIER();
-    for (int m = 1; m < GK_BLOCK; m <<= 1) {
-        gk_i64 add = t >= m ? tmp[t - m] : 0;
-        GK_BARRIER();
-        tmp[t] += add;
-        GK_BARRIER();
-    }
-    v = tmp[t];
-    *total = tmp[GK_BLOCK - 1];
-    GK_BARRIER();
-    return v;
-}
 
 #if GK_DTYPE == GK_I64
 /* partial[g] = sum of x[g*chunk .. (g+1)*chunk), negative ones taken as 0. Launch: one block per chunk. */
@@ -46,9 +29,8 @@ GK_KERNEL(scan_apply)(GK_IN(int, x), GK_IN(gk_i64, partial), GK_OUT(gk_i64, out)
     GK_BIND_IN(int, x); GK_BIND_IN(gk_i64, partial); GK_BIND_OUT(gk_i64, out);
     GK_LOCAL gk_i64 tmp[GK_BLOCK];
     int t = gk_lid();
-    gk_i64 first = gk_bid(0) * chunk, end = first + chunk < n ? first + chunk : n, before = 0, sum = 0;
-    for (int g = t; g < gk_bid(0); g += GK_BLOCK) sum += partial[g];
-    gk_scan64(sum, tmp, &before);
+    gk_i64 first = gk_bid(0) * chunk, end = first + chunk < n ? first + chunk : n;
+    gk_i64 before = gk_sum_before(partial, gk_bid(0), tmp);
     for (gk_i64 at = first; at < end; at += GK_KEY_TILE) {
         int v[GK_KEYS];
         gk_i64 i = at + (gk_i64)t * GK_KEYS, total, s = 0;
@@ -64,6 +46,25 @@ GK_KERNEL(scan_apply)(GK_IN(int, x), GK_IN(gk_i64, partial), GK_OUT(gk_i64, out)
         before += total;
     }
     if (t == 0 && end == n) out[n] = before;
+}
+
+/* table[j] = the i with offsets[i] <= j < offsets[i+1], -1 where there is none; reports counts below 0 and a sum other than `size`.
+ * Launch: grid-stride over max(n, size). */
+GK_KERNEL(repeat_table)(GK_IN(int, counts), GK_IN(gk_i64, offsets), GK_OUT(gk_i64, table), GK_OUT(int, err), gk_i64 n, gk_i64 size, int code)
+{
+    GK_BIND_IN(int, counts); GK_BIND_IN(gk_i64, offsets); GK_BIND_OUT(gk_i64, table); GK_BIND_OUT(int, err);
+    for (gk_i64 j = gk_gid(); j < (n > size ? n : size); j += gk_gsize()) {
+        if (j < n && counts[j] < 0) gk_report(err, code);
+        if (j == 0 && offsets[n] != size) gk_report(err, code);
+        if (j >= size) continue;
+        gk_i64 lo = 0, hi = n;
+        while (hi - lo > 1) {
+            gk_i64 mid = lo + (hi - lo) / 2;
+            if (offsets[mid] <= j) lo = mid;
+            else hi = mid;
+        }
+        table[j] = j < offsets[n] ? lo : -1;
+    }
 }
 #endif
 

@@ -24,6 +24,7 @@ static SOURCES: &[(&str, &str)] = sources![
     "common/reduce.c",
     "common/reduce_ops.h",
     "common/reduce_bwd.c",
+    "common/scan.h",
     "common/index.c",
     "common/shape.c",
     "common/sort.c",

@@ -1,6 +1,6 @@
 //! Kernels of `kernels/common/index.c`.
 
-use super::{ALL, kernels};
+use super::{ALL, FLOATS64, kernels};
 use crate::dtype::DType;
 
 /// Types that are reduced by destination.
@@ -28,4 +28,14 @@ kernels! {
         args: [keys: In("int"), positions: In("int"), src: In("gk_t"), tie: In("gk_t"), y: Out("gk_t"), stat: Out("gk_f"), head: Out("gk_f"), tail: Out("gk_f"), n: I64, run: I64, outer: I64, inner: I64, limit: I64, wide_keys: I32, wide: I32, how: I32, value: I32, include: I32, alpha: Real];
     SEGMENT_JOIN = "index.c" "segment_join", dtypes: REDUCED, ops: &[],
         args: [keys: In("int"), y: Out("gk_t"), stat: Out("gk_f"), head: In("gk_f"), tail: In("gk_f"), n: I64, run: I64, outer: I64, inner: I64, limit: I64, wide_keys: I32, wide: I32, how: I32, include: I32, alpha: Real];
+    REDUCE_BWD_BASE = "index.c" "reduce_bwd_base", dtypes: FLOATS64, ops: &[],
+        args: [dy: In("gk_t"), x: In("gk_t"), y: In("gk_t"), counts: In("gk_f"), marks: In("gk_f"), products: In("gk_f"), dx: Out("gk_t"), n: I64, how: I32, include: I32, accumulate: I32];
+    REDUCE_BWD_SOURCE = "index.c" "reduce_bwd_source", dtypes: FLOATS64, ops: &[],
+        args: [keys: In("int"), dy: In("gk_t"), x: In("gk_t"), src: In("gk_t"), y: In("gk_t"), counts: In("gk_f"), marks: In("gk_f"), products: In("gk_f"), dsrc: Out("gk_t"), n: I64, wide_keys: I32, limit: I64, how: I32, include: I32, accumulate: I32];
+    COUNT_TRUE = "index.c" "count_true", dtypes: ALL, ops: &[],
+        args: [x: In("gk_t"), partial: Out("gk_i64"), n: I64, chunk: I64];
+    MASKED_MOVE = "index.c" "masked_move", dtypes: ALL, ops: &[],
+        args: [mask: In("gk_u8"), partial: In("gk_i64"), x: In("gk_t"), y: Out("gk_t"), count: Out("gk_i64"), err: Out("int"), n: I64, chunk: I64, room: I64, mode: I32, accumulate: I32, code: I32];
+    NONZERO = "index.c" "nonzero", dtypes: ALL, ops: &[],
+        args: [x: In("gk_t"), partial: In("gk_i64"), index: Out("gk_i64"), count: Out("gk_i64"), err: Out("int"), n: I64, chunk: I64, room: I64, rank: I32, shape: Dims, magic: Dims, code: I32];
 }

@@ -12,6 +12,8 @@ kernels! {
         args: [x: In("int"), partial: Out("gk_i64"), n: I64, chunk: I64];
     SCAN_APPLY = "sort.c" "scan_apply", dtypes: &[DType::I64], ops: &[],
         args: [x: In("int"), partial: In("gk_i64"), out: Out("gk_i64"), n: I64, chunk: I64];
+    REPEAT_TABLE = "sort.c" "repeat_table", dtypes: &[DType::I64], ops: &[],
+        args: [counts: In("int"), offsets: In("gk_i64"), table: Out("gk_i64"), err: Out("int"), n: I64, size: I64, code: I32];
     SORT_COUNT = "sort.c" "sort_count", dtypes: KEYS, ops: &[],
         args: [keys: In("gk_t"), counts: Out("int"), n: I64, blocks: I64, shift: I32];
     SORT_SCATTER = "sort.c" "sort_scatter", dtypes: KEYS, ops: &[],

@@ -2,15 +2,76 @@
 
 use super::scatter::*;
 use super::shape::element_bytes;
-use super::strided::{magic, mover, pattern_words, steps};
-use crate::buffer::{GradMut, View, ViewMut};
+use super::strided::{magic, mover, pattern_words, signed};
+use crate::buffer::{Buffer, GradMut, View, ViewMut};
 use crate::driver::Arg;
 use crate::dtype::DType;
 use crate::engine::Engine;
 use crate::engine::launch::{Grid, code_of_op, dims};
-use crate::error::Result;
+use crate::error::{GpuError, Result};
 use crate::ops::*;
 use crate::spec::index::*;
+
+/// What a mask does; the numbers are those of the kernel.
+#[derive(Clone, Copy)]
+#[repr(i32)]
+enum Masked {
+    /// True cells go to the front of the output.
+    Select = 0,
+    /// True cells take the next element of the input.
+    Consume = 1,
+    /// The same, and the others become 0.
+    Spread = 2,
+}
+
+impl Engine {
+    /// True elements per chunk of a contiguous view that is not empty, and how a second pass walks the chunks.
+    fn count_true(&self, x: &View<'_>) -> Result<(Buffer, Grid, Arg)> {
+        let (blocks, chunk) = self.scan_chunks(x.numel());
+        let (partial, chunk) = (self.scratch(DType::I64, blocks)?, Arg::I64(chunk as i64));
+        let grid = Grid::Blocks([blocks, 1, 1]);
+        // One block needs no counts of others.
+        if blocks > 1 {
+            let args = [self.arg_in(x), self.arg_in(&partial.view()), Arg::I64(x.numel() as i64), chunk];
+            self.launch(&COUNT_TRUE, x.dtype(), "", grid, &args)?;
+        }
+        Ok((partial, grid, chunk))
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn masked_move(
+        &self,
+        op: &'static str,
+        mode: Masked,
+        mask: &View<'_>,
+        x: &View<'_>,
+        y: &View<'_>,
+        count: Option<&View<'_>>,
+        accumulate: bool,
+    ) -> Result<()> {
+        let n = mask.numel();
+        if n == 0 {
+            return count.map_or(Ok(()), |c| self.fill_pattern(&[0; 8], c));
+        }
+        let (partial, grid, chunk) = self.count_true(mask)?;
+        let room = if matches!(mode, Masked::Select) { y.numel() } else { x.numel() };
+        let args = [
+            self.arg_in(mask),
+            self.arg_in(&partial.view()),
+            self.arg_in(x),
+            self.arg_in(y),
+            self.arg_opt(count),
+            self.arg_error(),
+            Arg::I64(n as i64),
+            chunk,
+            Arg::I64(room as i64),
+            Arg::I32(mode as i32),
+            Arg::I32(accumulate as i32),
+            Arg::I32(code_of_op(op)),
+        ];
+        self.launch(&MASKED_MOVE, mover(x.dtype(), accumulate), "", grid, &args)
+    }
+}
 
 impl IndexOps for Engine {
     fn index_select(&self, axis: usize, x: View<'_>, index: View<'_>, y: GradMut<'_>) -> Result<()> {
@@ -18,25 +79,7 @@ impl IndexOps for Engine {
         check_index_select(axis, &x, &index, &y)?;
         let v = y.out.as_view();
         self.own_all(OP, &[("x", x), ("index", index), ("y", v)])?;
-        let (outer, size, inner) = around(x.shape(), axis);
-        let items = Items::new(inner, y.accumulate, &[&x, &v]);
-        let shape = [outer, index.numel(), items.row];
-        let n = shape.iter().product();
-        let args = [
-            self.arg_in(&x),
-            self.arg_in(&index),
-            self.arg_in(&v),
-            self.arg_error(),
-            Arg::I64(n as i64),
-            Arg::I32(items.wide as i32),
-            wide_index(&index),
-            Arg::I64(size as i64),
-            dims(shape),
-            magic(shape),
-            Arg::I32(y.accumulate as i32),
-            Arg::I32(code_of_op(OP)),
-        ];
-        self.launch(&INDEX_SELECT, items.dtype, "", Grid::Stride(n), &args)
+        self.select_rows(OP, axis, &x, &index, &v, y.accumulate)
     }
 
     fn index_add(
@@ -118,7 +161,7 @@ impl IndexOps for Engine {
             Arg::I32(strides.len() as i32),
             dims(index.shape().iter().copied()),
             magic(index.shape().iter().copied()),
-            steps(strides.iter().enumerate().map(|(a, &s)| if a == axis { 0 } else { s })),
+            signed(strides.iter().enumerate().map(|(a, &s)| if a == axis { 0 } else { s })),
             Arg::I32(y.accumulate as i32),
             Arg::I32(code_of_op(OP)),
         ];
@@ -204,7 +247,59 @@ impl IndexOps for Engine {
         include_self: bool,
         io: ScatterReduceBwd<'_>,
     ) -> Result<()> {
-        todo!()
+        const OP: &str = "scatter_reduce_bwd";
+        check_scatter_reduce_bwd(axis, &io)?;
+        self.own_all(OP, &[("dy", io.dy), ("x", io.x), ("index", io.index), ("src", io.src), ("y", io.y)])?;
+        for (arg, g) in [("dx", &io.dx), ("dsrc", &io.dsrc)] {
+            g.as_ref().map_or(Ok(()), |g| self.own(OP, arg, &g.out.as_view()))?;
+        }
+        let (n, k, dtype) = (io.x.numel(), io.src.numel(), io.x.dtype());
+        if n == 0 {
+            return Ok(());
+        }
+        // What the derivatives need per destination. Without sources nothing is sorted and the initial values stand.
+        let keys = if k > 0 { Some(self.scatter_keys(OP, axis, io.x.shape(), &io.index)?) } else { None };
+        let needs_count = how == ScatterReduce::Mean || !include_self;
+        let plan = match &keys {
+            Some(keys) if needs_count || how != ScatterReduce::Sum => Some(self.sorted(OP, keys, n)?),
+            _ => None,
+        };
+        let stat = |how: ScatterReduce, value: Value, initial: f64| {
+            let s = self.scratch(arithmetic(dtype), n)?;
+            self.fill_pattern(&element_bytes(s.dtype(), initial), &s.view())?;
+            if let Some(p) = &plan {
+                self.reduce_rows(p, 1, 1, how, value, 1.0, &io.src, Some(&io.y), Into::Stat(s.view()))?;
+            }
+            Ok::<_, GpuError>(s)
+        };
+        let counts = if needs_count { Some(stat(ScatterReduce::Sum, Value::One, 0.0)?) } else { None };
+        let (marks, products) = match how {
+            ScatterReduce::Amax | ScatterReduce::Amin => (Some(stat(ScatterReduce::Sum, Value::Tie, 0.0)?), None),
+            ScatterReduce::Prod => {
+                let zeros = stat(ScatterReduce::Sum, Value::IsZero, 0.0)?;
+                (Some(zeros), Some(stat(ScatterReduce::Prod, Value::NonZero, 1.0)?))
+            }
+            _ => (None, None),
+        };
+        let stats = [&counts, &marks, &products].map(|s| self.arg_opt(s.as_ref().map(Buffer::view).as_ref()));
+        let (dy, x, y) = (self.arg_in(&io.dy), self.arg_in(&io.x), self.arg_in(&io.y));
+        let (how, include) = (Arg::I32(number(how)), Arg::I32(include_self as i32));
+        if let Some(g) = &io.dx {
+            let out = self.arg_out(&g.out);
+            let mut args = vec![dy, x, y];
+            args.extend(stats);
+            args.extend([out, Arg::I64(n as i64), how, include, Arg::I32(g.accumulate as i32)]);
+            self.launch(&REDUCE_BWD_BASE, dtype, "", Grid::Stride(n), &args)?;
+        }
+        if let (Some(g), Some(keys)) = (&io.dsrc, &keys) {
+            let keys = keys.view();
+            let mut args = vec![self.arg_in(&keys), dy, x, self.arg_in(&io.src), y];
+            args.extend(stats);
+            args.extend([self.arg_out(&g.out), Arg::I64(k as i64), wide_index(&keys), Arg::I64(n as i64)]);
+            args.extend([how, include, Arg::I32(g.accumulate as i32)]);
+            self.launch(&REDUCE_BWD_SOURCE, dtype, "", Grid::Stride(k), &args)?;
+        }
+        Ok(())
     }
 
     fn index_put(&self, accumulate: bool, index: &[View<'_>], v: View<'_>, y: ViewMut<'_>) -> Result<()> {
@@ -227,16 +322,54 @@ impl IndexOps for Engine {
     }
 
     fn masked_scatter(&self, mask: View<'_>, src: View<'_>, y: ViewMut<'_>) -> Result<()> {
-        todo!()
+        const OP: &str = "masked_scatter";
+        check_masked_scatter(&mask, &src, &y)?;
+        let y = y.as_view();
+        self.own_all(OP, &[("mask", mask), ("src", src), ("y", y)])?;
+        self.masked_move(OP, Masked::Consume, &mask, &src, &y, None, false)
     }
+
     fn masked_select(&self, mask: View<'_>, x: View<'_>, y: ViewMut<'_>, count: ViewMut<'_>) -> Result<()> {
-        todo!()
+        const OP: &str = "masked_select";
+        check_masked_select(&mask, &x, &y, &count)?;
+        let (y, count) = (y.as_view(), count.as_view());
+        self.own_all(OP, &[("mask", mask), ("x", x), ("y", y), ("count", count)])?;
+        self.masked_move(OP, Masked::Select, &mask, &x, &y, Some(&count), false)
     }
+
     fn masked_select_bwd(&self, mask: View<'_>, dy: View<'_>, dx: GradMut<'_>) -> Result<()> {
-        todo!()
+        const OP: &str = "masked_select_bwd";
+        check_masked_select_bwd(&mask, &dy, &dx)?;
+        let v = dx.out.as_view();
+        self.own_all(OP, &[("mask", mask), ("dy", dy), ("dx", v)])?;
+        self.masked_move(OP, Masked::Spread, &mask, &dy, &v, None, dx.accumulate)
     }
+
     fn nonzero(&self, x: View<'_>, index: ViewMut<'_>, count: ViewMut<'_>) -> Result<()> {
-        todo!()
+        const OP: &str = "nonzero";
+        check_nonzero(&x, &index, &count)?;
+        let (index, count) = (index.as_view(), count.as_view());
+        self.own_all(OP, &[("x", x), ("index", index), ("count", count)])?;
+        let n = x.numel();
+        if n == 0 {
+            return self.fill_pattern(&[0; 8], &count);
+        }
+        let (partial, grid, chunk) = self.count_true(&x)?;
+        let args = [
+            self.arg_in(&x),
+            self.arg_in(&partial.view()),
+            self.arg_in(&index),
+            self.arg_in(&count),
+            self.arg_error(),
+            Arg::I64(n as i64),
+            chunk,
+            Arg::I64(index.shape()[0] as i64),
+            Arg::I32(x.shape().len() as i32),
+            dims(x.shape().iter().copied()),
+            magic(x.shape().iter().copied()),
+            Arg::I32(code_of_op(OP)),
+        ];
+        self.launch(&NONZERO, x.dtype(), "", grid, &args)
     }
 
     fn one_hot(&self, ids: View<'_>, y: ViewMut<'_>) -> Result<()> {

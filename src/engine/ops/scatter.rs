@@ -1,7 +1,7 @@
 //! Scatters without atomics: the sources are sorted by destination, then each destination is written once.
 
 use super::sort::SortedPairs;
-use super::strided::{common_power, magic, steps};
+use super::strided::{common_power, magic, signed};
 use crate::buffer::{Buffer, View};
 use crate::driver::Arg;
 use crate::dtype::DType;
@@ -79,7 +79,7 @@ pub(super) fn around(shape: &[usize], axis: usize) -> (usize, usize, usize) {
     (shape[..axis].iter().product(), shape[axis], shape[axis + 1..].iter().product())
 }
 
-fn number(how: ScatterReduce) -> i32 {
+pub(super) fn number(how: ScatterReduce) -> i32 {
     match how {
         ScatterReduce::Sum => 0,
         ScatterReduce::Prod => 1,
@@ -99,7 +99,8 @@ pub(super) fn wide_index(v: &View<'_>) -> Arg {
 }
 
 impl Engine {
-    fn sorted(&self, op: &'static str, keys: &Buffer, limit: usize) -> Result<Plan> {
+    /// Sorts the result of [`Engine::scatter_keys`].
+    pub(super) fn sorted(&self, op: &'static str, keys: &Buffer, limit: usize) -> Result<Plan> {
         let bits = usize::BITS - limit.leading_zeros();
         let pairs = self.sort_pairs(op, &keys.view(), bits)?;
         Ok(Plan { pairs, n: keys.len(), limit })
@@ -143,7 +144,7 @@ impl Engine {
             Arg::I32(table.len() as i32),
             dims(index.shape().iter().copied()),
             magic(index.shape().iter().copied()),
-            steps(strides.iter().enumerate().map(|(a, &s)| if a == axis { 0 } else { s })),
+            signed(strides.iter().enumerate().map(|(a, &s)| if a == axis { 0 } else { s })),
             Arg::I32(code_of_op(op)),
         ];
         self.launch(&SCATTER_KEYS, dtype, "", Grid::Stride(n), &args)?;
@@ -184,6 +185,37 @@ impl Engine {
             self.launch(&PUT_KEYS, dtype, "", Grid::Stride(n), &args)?;
         }
         self.sorted(op, &keys, limit)
+    }
+
+    /// y[o, i, c] (+)= x[o, index[i], c] along an axis of contiguous, checked operands.
+    pub(super) fn select_rows(
+        &self,
+        op: &'static str,
+        axis: usize,
+        x: &View<'_>,
+        index: &View<'_>,
+        y: &View<'_>,
+        accumulate: bool,
+    ) -> Result<()> {
+        let (outer, size, inner) = around(x.shape(), axis);
+        let items = Items::new(inner, accumulate, &[x, y]);
+        let shape = [outer, index.numel(), items.row];
+        let n = shape.iter().product();
+        let args = [
+            self.arg_in(x),
+            self.arg_in(index),
+            self.arg_in(y),
+            self.arg_error(),
+            Arg::I64(n as i64),
+            Arg::I32(items.wide as i32),
+            wide_index(index),
+            Arg::I64(size as i64),
+            dims(shape),
+            magic(shape),
+            Arg::I32(accumulate as i32),
+            Arg::I32(code_of_op(op)),
+        ];
+        self.launch(&INDEX_SELECT, items.dtype, "", Grid::Stride(n), &args)
     }
 
     fn plan_args(&self, p: &Plan) -> (Arg, Arg, Arg) {

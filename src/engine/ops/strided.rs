@@ -30,7 +30,7 @@ impl Axis {
 }
 
 /// Axes in the destination's order of memory, without those of size 1, neighbours merged where both sides step uniformly.
-fn merged(mut axes: Vec<Axis>) -> Vec<Axis> {
+pub(super) fn merged(mut axes: Vec<Axis>) -> Vec<Axis> {
     axes.retain(|a| a.n != 1);
     axes.sort_by_key(|a| std::cmp::Reverse(a.y));
     let mut out: Vec<Axis> = vec![];
@@ -67,7 +67,7 @@ pub(super) fn common_power(most: usize, v: impl IntoIterator<Item = usize>) -> u
 }
 
 /// A `gk_dims` parameter of steps.
-pub(super) fn steps(v: impl IntoIterator<Item = i64>) -> Arg {
+pub(super) fn signed(v: impl IntoIterator<Item = i64>) -> Arg {
     let mut d = [0i64; MAX_RANK];
     d.iter_mut().zip(v).for_each(|(o, x)| *o = x);
     Arg::Dims(DimsArg(d))
@@ -75,7 +75,7 @@ pub(super) fn steps(v: impl IntoIterator<Item = i64>) -> Arg {
 
 /// Multipliers that divide by the sizes of a shape; see `kernels/common/coords.h`.
 pub(super) fn magic(shape: impl IntoIterator<Item = usize>) -> Arg {
-    steps(shape.into_iter().map(|d| {
+    signed(shape.into_iter().map(|d| {
         let d = d.max(1) as u64;
         if d > 1 << 31 {
             return 0;
@@ -187,8 +187,8 @@ impl Engine {
             Arg::I32(shape.len() as i32),
             dims(shape.iter().copied()),
             magic(shape.iter().copied()),
-            steps(axes.iter().enumerate().map(|(i, a)| at(i, a.x))),
-            steps(axes.iter().enumerate().map(|(i, a)| at(i, a.y))),
+            signed(axes.iter().enumerate().map(|(i, a)| at(i, a.x))),
+            signed(axes.iter().enumerate().map(|(i, a)| at(i, a.y))),
             Arg::I32(accumulate as i32),
         ];
         self.launch(&COPY_ND, dtype, "", Grid::Stride(n), &args)
@@ -233,8 +233,8 @@ impl Engine {
             Arg::I64(b_axis.y),
             Arg::I32(batch.len() as i32),
             dims(batch.iter().map(|a| a.n)),
-            steps(batch.iter().map(|a| a.x)),
-            steps(batch.iter().map(|a| a.y)),
+            signed(batch.iter().map(|a| a.x)),
+            signed(batch.iter().map(|a| a.y)),
             Arg::I32(wide_x as i32 | (wide_y as i32) << 1),
             Arg::I32(accumulate as i32),
         ];
@@ -275,7 +275,7 @@ impl Engine {
             Arg::I32(shape.len() as i32),
             dims(shape.iter().copied()),
             magic(shape.iter().copied()),
-            steps(sy),
+            signed(sy),
             lo,
             hi,
         ];
