@@ -6,6 +6,8 @@ mod activation;
 mod core;
 mod elementwise;
 pub(crate) mod gemm;
+#[cfg(test)]
+mod gemm_tests;
 mod index;
 mod loss;
 #[cfg(test)]
