@@ -307,6 +307,7 @@ const PLAIN: &[&str] = &[
     "scatter_reduce",
     "cross_entropy_loss",
     "adamw_step",
+    "mean_var",
 ];
 
 /// Puts NaN, infinities and a negative zero into the larger floating inputs of every fourth case.

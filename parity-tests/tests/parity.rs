@@ -2,6 +2,9 @@
 //!
 //! `TREFOIL_PARITY_SHAPES` sets the number of shapes per kernel and dtype (default 4), `TREFOIL_PARITY_SEED` the seed (default 1; a failure
 //! prints what replays it), `TREFOIL_PARITY_REPORT` a directory for one report per backend.
+//!
+//! An operation with several variants is run by the one that the device chooses, and once more by each of the others, in a process of its
+//! own that pins it; cases that a variant does not take are skipped there.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,15 +16,40 @@ use parity_tests::cases::KERNELS;
 use parity_tests::report::Report;
 use parity_tests::runner::Verdict;
 use parity_tests::{backends, random_cases};
+use trefoil::ops::all_ops;
 
 fn number(var: &str, default: u64) -> u64 {
     std::env::var(var).ok().and_then(|v| v.parse().ok()).unwrap_or(default)
+}
+
+/// Runs the kernels that use `op` on one backend with one variant.
+fn pinned(backend: &str, op: &str, variant: &str) -> Result<(), Failed> {
+    let exe = std::env::current_exe().map_err(|e| e.to_string())?;
+    let out = std::process::Command::new(exe)
+        .env("TREFOIL_VARIANT", format!("{op}:{variant}"))
+        .env("TREFOIL_PARITY_BACKENDS", backend)
+        .env("TREFOIL_PARITY_OP", op)
+        .env_remove("TREFOIL_PARITY_REPORT")
+        .arg("--test-threads=1")
+        .output()
+        .map_err(|e| e.to_string())?;
+    let text = String::from_utf8_lossy(&out.stdout);
+    if !out.status.success() {
+        return Err(Failed::from(format!("{text}{}", String::from_utf8_lossy(&out.stderr))));
+    }
+    println!(
+        "parity: {backend} with {op}:{variant}: {}",
+        text.trim_end().rsplit('\n').next().unwrap_or("no output")
+    );
+    Ok(())
 }
 
 fn main() -> ExitCode {
     let args = Arguments::from_args();
     let shapes = number("TREFOIL_PARITY_SHAPES", 4) as usize;
     let seed = number("TREFOIL_PARITY_SEED", 1);
+    // Set by the runs of single variants.
+    let only = std::env::var("TREFOIL_PARITY_OP").ok();
     let reports: Arc<Mutex<BTreeMap<&'static str, Report>>> = Arc::default();
     let mut trials = Vec::new();
     for backend in backends::all() {
@@ -49,7 +77,16 @@ fn main() -> ExitCode {
             }
         };
         reports.lock().expect("no test holds this lock while it fails").insert(name, Report::new(&*gpu));
-        for kernel in KERNELS.iter() {
+        if only.is_none() && std::env::var_os("TREFOIL_VARIANT").is_none() {
+            for op in all_ops() {
+                let others = gpu.explain(op.name).map(|c| c.rejected).unwrap_or_default();
+                for (variant, _) in others {
+                    let trial = format!("{name}::{}[{variant}]", op.name);
+                    trials.push(Trial::test(trial, move || pinned(name, op.name, &variant)));
+                }
+            }
+        }
+        for kernel in KERNELS.iter().filter(|k| only.as_ref().is_none_or(|o| k.ops.contains(&o.as_str()))) {
             let (gpu, reports) = (gpu.clone(), reports.clone());
             trials.push(Trial::test(format!("{name}::{}", kernel.name), move || {
                 let gpu = backends::private(&gpu).map_err(|e| e.to_string())?;
