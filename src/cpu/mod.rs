@@ -14,6 +14,7 @@ mod optimizer;
 mod random;
 mod reduce;
 mod shape;
+mod softmax;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLockReadGuard, RwLockWriteGuard};

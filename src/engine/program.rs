@@ -28,6 +28,7 @@ static SOURCES: &[(&str, &str)] = sources![
     "common/index.c",
     "common/shape.c",
     "common/sort.c",
+    "common/softmax.c",
     "common/unary_ops.h",
     "common/activation_ops.h",
     "common/binary_ops.h",

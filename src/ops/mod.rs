@@ -118,6 +118,7 @@ mod optimizer;
 mod random;
 mod reduce;
 mod shape;
+mod softmax;
 
 pub use self::activation::*;
 pub use self::core::*;
@@ -129,6 +130,7 @@ pub use self::optimizer::*;
 pub use self::random::*;
 pub use self::reduce::*;
 pub use self::shape::*;
+pub(crate) use self::softmax::*;
 
 /// Every operation of every family.
 pub fn all_ops() -> impl Iterator<Item = &'static OpInfo> {

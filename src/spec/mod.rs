@@ -15,6 +15,7 @@ pub(crate) mod random;
 pub(crate) mod reduce;
 pub(crate) mod shape;
 pub(crate) mod sort;
+pub(crate) mod softmax;
 
 /// Type and direction of a kernel's parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,6 +113,7 @@ pub fn all_kernels() -> impl Iterator<Item = &'static KernelSpec> {
         random::KERNELS,
         reduce::KERNELS,
         shape::KERNELS,
+        softmax::KERNELS,
         index::KERNELS,
         sort::KERNELS,
         gemm::KERNELS,

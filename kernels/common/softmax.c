@@ -1,0 +1,457 @@
+/* Softmax and log-softmax along an axis of a contiguous tensor [outer, K, inner], forward and backward. GK_OP names the function.
+ *
+ *   softmax:     y = e^(x - m) / s             dx (+)= y * (dy - sum of dy * y)
+ *   log-softmax: y = x - m - ln s              dx (+)= dy - e^y * sum of dy             m = max x, s = sum of e^(x - m) along the axis
+ * _short: inner = 1, `lanes` work-items hold a row in registers.  _rows: inner = 1, `lanes` work-items walk along a row twice; m and s are found in
+ * one pass, in which s is rescaled when m grows.  _part and _apply: the same for long rows cut into `splits` runs of `chunk` elements, whose
+ * statistics pass through memory.  _cols: inner > 1, work-items lie side by side on the inner axis.
+ * Launch: blocks on axis 0 loop over rows or tiles. Arithmetic in gk_f. Deterministic. A slice of only -inf, or with +inf or NaN, is all NaN.
+ * Output and input may be one tensor. Reference: torch.softmax, torch.log_softmax; Milakov and Gimelshein, 2018 (one-pass normaliser).
+ */
+#define gk_softmax_log 0
+#define gk_log_softmax_log 1
+#if GK_CAT(GK_OP, _log)
+#define GK_OUT_OF(x, m, r) ((x) - (m) - (r))
+#define GK_SCALE_OF(s) gk_log(s)
+#define GK_TERM(g, y) (g)
+#define GK_GRAD(g, y, t) ((g) - gk_exp(y) * (t))
+#else
+#define GK_OUT_OF(x, m, r) (gk_exp((x) - (m)) * (r))
+#define GK_SCALE_OF(s) (GK_R(1.0) / (s))
+#define GK_TERM(g, y) ((g) * (y))
+#define GK_GRAD(g, y, t) ((y) * ((g) - (t)))
+#endif
+
+#define GK_KEEP 4  /* 16-byte pieces of a row that one work-item of _short holds */
+#define GK_DEPTH 4 /* 16-byte accesses in flight per work-item */
+
+/* Maximum and sum of exponentials relative to it. */
+typedef struct { gk_f m, s; } gk_norm;
+GK_FN gk_norm gk_norm_begin(void) { gk_norm n; n.m = -GK_INF; n.s = GK_R(0.0); return n; }
+/* The sum relative to m instead of n.m <= m; nothing seen gives 0. */
+GK_FN gk_f gk_norm_at(gk_norm n, gk_f m) { return n.m == m ? n.s : n.m == -GK_INF ? GK_R(0.0) : n.s * gk_exp(n.m - m); }
+/* Takes in n values, n a constant power of two; v is used up. While all is -inf the sum is NaN, which the next finite value wipes out. */
+GK_FN void gk_norm_take(gk_norm* a, gk_f* v, const int n)
+{
+    gk_f m = a->m;
+    GK_UNROLL for (int k = 0; k < n; k++) m = gk_max(m, v[k]);
+    GK_UNROLL for (int k = 0; k < n; k++) v[k] = gk_exp(v[k] - m);
+    GK_UNROLL for (int w = n / 2; w > 0; w /= 2)
+        GK_UNROLL for (int k = 0; k < w; k++) v[k] += v[k + w];
+    a->s = v[0] + gk_norm_at(*a, m);
+    a->m = m;
+}
+/* Joins the statistics of runs of `lanes` work-items; result in all of them. */
+GK_FN gk_norm gk_norm_join(gk_norm a, GK_LOCAL_PTR gk_f* tmp, int lanes)
+{
+    gk_norm r;
+    r.m = gk_group_max(a.m, tmp, lanes);
+    r.s = gk_group_sum(gk_norm_at(a, r.m), tmp, lanes);
+    return r;
+}
+/* What the outputs need besides m; NaN for a slice of only -inf or with +inf. */
+GK_FN gk_f gk_norm_scale(gk_norm a) { return gk_isinf(a.m) ? GK_NAN : GK_SCALE_OF(a.s); }
+
+/* ---- short rows: K is a multiple of GK_W, all rows are aligned --------------------------------------------------------------- */
+
+GK_KERNEL(softmax_short)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 rows, int cols, int lanes)
+{
+    GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
+    GK_LOCAL gk_f tmp[GK_BLOCK];
+    int lane = gk_lid() & (lanes - 1), items = cols / GK_W;
+    gk_i64 per = GK_BLOCK / lanes;
+    for (gk_i64 b = (gk_i64)gk_bid(0) * per; b < rows; b += gk_nblocks(0) * per) {
+        gk_i64 row = b + gk_lid() / lanes, base = row * cols;
+        gk_vec a[GK_KEEP];
+        gk_norm n = gk_norm_begin();
+        GK_UNROLL for (int u = 0; u < GK_KEEP; u++) {
+            int i = lane + u * lanes;
+            if (row < rows && i < items) {
+                a[u] = gk_loadv(x, base + (gk_i64)i * GK_W);
+            } else {
+                GK_UNROLL for (int k = 0; k < GK_W; k++) a[u].v[k] = -GK_INF;
+            }
+        }
+        GK_UNROLL for (int u = 0; u < GK_KEEP; u++)
+            GK_UNROLL for (int k = 0; k < GK_W; k++) n.m = gk_max(n.m, a[u].v[k]);
+        n.m = gk_group_max(n.m, tmp, lanes);
+#if !GK_CAT(GK_OP, _log)
+        GK_UNROLL for (int u = 0; u < GK_KEEP; u++)
+            GK_UNROLL for (int k = 0; k < GK_W; k++) { a[u].v[k] = gk_exp(a[u].v[k] - n.m); n.s += a[u].v[k]; }
+#else
+        GK_UNROLL for (int u = 0; u < GK_KEEP; u++)
+            GK_UNROLL for (int k = 0; k < GK_W; k++) n.s += gk_exp(a[u].v[k] - n.m);
+#endif
+        n.s = gk_group_sum(n.s, tmp, lanes);
+        gk_f r = gk_norm_scale(n);
+        GK_UNROLL for (int u = 0; u < GK_KEEP; u++) {
+            int i = lane + u * lanes;
+            if (row < rows && i < items) {
+#if GK_CAT(GK_OP, _log)
+                GK_UNROLL for (int k = 0; k < GK_W; k++) a[u].v[k] = GK_OUT_OF(a[u].v[k], n.m, r);
+#else
+                GK_UNROLL for (int k = 0; k < GK_W; k++) a[u].v[k] *= r;
+#endif
+                gk_storev(y, base + (gk_i64)i * GK_W, a[u]);
+            }
+        }
+    }
+}
+
+GK_KERNEL(softmax_bwd_short)(GK_IN(gk_t, dy), GK_IN(gk_t, y), GK_OUT(gk_t, dx), gk_i64 rows, int cols, int lanes, int accumulate)
+{
+    GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, y); GK_BIND_OUT(gk_t, dx);
+    GK_LOCAL gk_f tmp[GK_BLOCK];
+    int lane = gk_lid() & (lanes - 1), items = cols / GK_W;
+    gk_i64 per = GK_BLOCK / lanes;
+    for (gk_i64 b = (gk_i64)gk_bid(0) * per; b < rows; b += gk_nblocks(0) * per) {
+        gk_i64 row = b + gk_lid() / lanes, base = row * cols;
+        gk_vec g[GK_KEEP], a[GK_KEEP];
+        gk_f t = GK_R(0.0);
+        GK_UNROLL for (int u = 0; u < GK_KEEP; u++) {
+            int i = lane + u * lanes;
+            if (row < rows && i < items) {
+                g[u] = gk_loadv(dy, base + (gk_i64)i * GK_W);
+                a[u] = gk_loadv(y, base + (gk_i64)i * GK_W);
+            } else {
+                GK_UNROLL for (int k = 0; k < GK_W; k++) g[u].v[k] = a[u].v[k] = GK_R(0.0);
+            }
+        }
+        GK_UNROLL for (int u = 0; u < GK_KEEP; u++)
+            GK_UNROLL for (int k = 0; k < GK_W; k++) t += GK_TERM(g[u].v[k], a[u].v[k]);
+        t = gk_group_sum(t, tmp, lanes);
+        GK_UNROLL for (int u = 0; u < GK_KEEP; u++) {
+            int i = lane + u * lanes;
+            if (row < rows && i < items) {
+                GK_UNROLL for (int k = 0; k < GK_W; k++) g[u].v[k] = GK_GRAD(g[u].v[k], a[u].v[k], t);
+                if (accumulate) {
+                    gk_vec o = gk_loadv(dx, base + (gk_i64)i * GK_W);
+                    GK_UNROLL for (int k = 0; k < GK_W; k++) g[u].v[k] += o.v[k];
+                }
+                gk_storev(dx, base + (gk_i64)i * GK_W, g[u]);
+            }
+        }
+    }
+}
+
+/* ---- rows of any length ------------------------------------------------------------------------------------------------------ */
+
+/* A run of elements as one lane of `lanes` sees it: single elements up to the first 16-byte boundary (all of them unless `wide`), 16-byte items, single
+ * elements after them. `phase` is the position of element 0 of the tensor within 16 bytes. */
+typedef struct { gk_i64 from, items_from, items, tail_from, to; } gk_run;
+GK_FN gk_run gk_run_of(gk_i64 from, gk_i64 to, int wide, int phase)
+{
+    gk_run r;
+    gk_i64 head = wide ? -(from + phase) & (GK_W - 1) : to - from;
+    if (head > to - from) head = to - from;
+    r.from = from;
+    r.items_from = from + head;
+    r.items = (to - r.items_from) / GK_W;
+    r.tail_from = r.items_from + r.items * GK_W;
+    r.to = to;
+    return r;
+}
+
+GK_FN gk_norm gk_run_norm(GK_GLOBAL const gk_t* x, gk_run run, int lane, int lanes)
+{
+    gk_norm n = gk_norm_begin();
+    gk_i64 i = lane;
+    for (; i + (GK_DEPTH - 1) * lanes < run.items; i += GK_DEPTH * lanes) {
+        gk_vec a[GK_DEPTH];
+        gk_f v[GK_DEPTH * GK_W];
+        GK_UNROLL for (int u = 0; u < GK_DEPTH; u++) a[u] = gk_loadv(x, run.items_from + (i + u * lanes) * GK_W);
+        GK_UNROLL for (int u = 0; u < GK_DEPTH; u++)
+            GK_UNROLL for (int k = 0; k < GK_W; k++) v[u * GK_W + k] = a[u].v[k];
+        gk_norm_take(&n, v, GK_DEPTH * GK_W);
+    }
+    for (; i < run.items; i += lanes) {
+        gk_vec a = gk_loadv(x, run.items_from + i * GK_W);
+        gk_norm_take(&n, a.v, GK_W);
+    }
+    for (i = run.from + lane; i < run.items_from; i += lanes) { gk_f v[1]; v[0] = gk_load(x, i); gk_norm_take(&n, v, 1); }
+    for (i = run.tail_from + lane; i < run.to; i += lanes) { gk_f v[1]; v[0] = gk_load(x, i); gk_norm_take(&n, v, 1); }
+    return n;
+}
+
+GK_FN void gk_run_out(GK_GLOBAL const gk_t* x, GK_GLOBAL gk_t* y, gk_run run, int lane, int lanes, gk_f m, gk_f r)
+{
+    gk_i64 i = lane;
+    for (; i + (GK_DEPTH - 1) * lanes < run.items; i += GK_DEPTH * lanes) {
+        gk_vec a[GK_DEPTH];
+        GK_UNROLL for (int u = 0; u < GK_DEPTH; u++) a[u] = gk_loadv(x, run.items_from + (i + u * lanes) * GK_W);
+        GK_UNROLL for (int u = 0; u < GK_DEPTH; u++) {
+            GK_UNROLL for (int k = 0; k < GK_W; k++) a[u].v[k] = GK_OUT_OF(a[u].v[k], m, r);
+            gk_storev(y, run.items_from + (i + u * lanes) * GK_W, a[u]);
+        }
+    }
+    for (; i < run.items; i += lanes) {
+        gk_vec a = gk_loadv(x, run.items_from + i * GK_W);
+        GK_UNROLL for (int k = 0; k < GK_W; k++) a.v[k] = GK_OUT_OF(a.v[k], m, r);
+        gk_storev(y, run.items_from + i * GK_W, a);
+    }
+    for (i = run.from + lane; i < run.items_from; i += lanes) gk_store(y, i, GK_OUT_OF(gk_load(x, i), m, r));
+    for (i = run.tail_from + lane; i < run.to; i += lanes) gk_store(y, i, GK_OUT_OF(gk_load(x, i), m, r));
+}
+
+GK_FN gk_f gk_run_sum(GK_GLOBAL const gk_t* dy, GK_GLOBAL const gk_t* y, gk_run run, int lane, int lanes)
+{
+    gk_f t = GK_R(0.0);
+    gk_i64 i = lane;
+    for (; i + (GK_DEPTH - 1) * lanes < run.items; i += GK_DEPTH * lanes) {
+        gk_vec g[GK_DEPTH], a[GK_DEPTH];
+        gk_f p = GK_R(0.0);
+        GK_UNROLL for (int u = 0; u < GK_DEPTH; u++) {
+            g[u] = gk_loadv(dy, run.items_from + (i + u * lanes) * GK_W);
+            a[u] = gk_loadv(y, run.items_from + (i + u * lanes) * GK_W);
+        }
+        GK_UNROLL for (int u = 0; u < GK_DEPTH; u++)
+            GK_UNROLL for (int k = 0; k < GK_W; k++) p += GK_TERM(g[u].v[k], a[u].v[k]);
+        t += p;
+    }
+    for (; i < run.items; i += lanes) {
+        gk_vec g = gk_loadv(dy, run.items_from + i * GK_W), a = gk_loadv(y, run.items_from + i * GK_W);
+        GK_UNROLL for (int k = 0; k < GK_W; k++) t += GK_TERM(g.v[k], a.v[k]);
+    }
+    for (i = run.from + lane; i < run.items_from; i += lanes) t += GK_TERM(gk_load(dy, i), gk_load(y, i));
+    for (i = run.tail_from + lane; i < run.to; i += lanes) t += GK_TERM(gk_load(dy, i), gk_load(y, i));
+    return t;
+}
+
+GK_FN void gk_grad_one(GK_GLOBAL const gk_t* dy, GK_GLOBAL const gk_t* y, GK_GLOBAL gk_t* dx, gk_i64 i, gk_f t, int accumulate)
+{
+    gk_f g = GK_GRAD(gk_load(dy, i), gk_load(y, i), t);
+    gk_store(dx, i, accumulate ? gk_load(dx, i) + g : g);
+}
+
+GK_FN void gk_run_grad(GK_GLOBAL const gk_t* dy, GK_GLOBAL const gk_t* y, GK_GLOBAL gk_t* dx, gk_run run, int lane, int lanes, gk_f t, int accumulate)
+{
+    gk_i64 i = lane;
+    for (; !accumulate && i + (GK_DEPTH / 2 - 1) * lanes < run.items; i += GK_DEPTH / 2 * lanes) {
+        gk_vec g[GK_DEPTH / 2], a[GK_DEPTH / 2];
+        GK_UNROLL for (int u = 0; u < GK_DEPTH / 2; u++) {
+            g[u] = gk_loadv(dy, run.items_from + (i + u * lanes) * GK_W);
+            a[u] = gk_loadv(y, run.items_from + (i + u * lanes) * GK_W);
+        }
+        GK_UNROLL for (int u = 0; u < GK_DEPTH / 2; u++) {
+            GK_UNROLL for (int k = 0; k < GK_W; k++) g[u].v[k] = GK_GRAD(g[u].v[k], a[u].v[k], t);
+            gk_storev(dx, run.items_from + (i + u * lanes) * GK_W, g[u]);
+        }
+    }
+    for (; i < run.items; i += lanes) {
+        gk_i64 e = run.items_from + i * GK_W;
+        gk_vec g = gk_loadv(dy, e), a = gk_loadv(y, e), o = a;
+        if (accumulate) o = gk_loadv(dx, e);
+        GK_UNROLL for (int k = 0; k < GK_W; k++) {
+            gk_f d = GK_GRAD(g.v[k], a.v[k], t);
+            o.v[k] = accumulate ? o.v[k] + d : d;
+        }
+        gk_storev(dx, e, o);
+    }
+    for (i = run.from + lane; i < run.items_from; i += lanes) gk_grad_one(dy, y, dx, i, t, accumulate);
+    for (i = run.tail_from + lane; i < run.to; i += lanes) gk_grad_one(dy, y, dx, i, t, accumulate);
+}
+
+GK_KERNEL(softmax_rows)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 rows, gk_i64 cols, int lanes, int wide, int phase)
+{
+    GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
+    GK_LOCAL gk_f tmp[GK_BLOCK];
+    int lane = gk_lid() & (lanes - 1);
+    gk_i64 per = GK_BLOCK / lanes;
+    for (gk_i64 b = (gk_i64)gk_bid(0) * per; b < rows; b += gk_nblocks(0) * per) {
+        gk_i64 row = b + gk_lid() / lanes, end = row < rows ? (row + 1) * cols : row * cols;
+        gk_run run = gk_run_of(row * cols, end, wide, phase);
+        gk_norm n = gk_norm_join(gk_run_norm(x, run, lane, lanes), tmp, lanes);
+        gk_run_out(x, y, run, lane, lanes, n.m, gk_norm_scale(n));
+    }
+}
+
+GK_KERNEL(softmax_bwd_rows)(GK_IN(gk_t, dy), GK_IN(gk_t, y), GK_OUT(gk_t, dx), gk_i64 rows, gk_i64 cols, int lanes, int wide, int phase, int accumulate)
+{
+    GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, y); GK_BIND_OUT(gk_t, dx);
+    GK_LOCAL gk_f tmp[GK_BLOCK];
+    int lane = gk_lid() & (lanes - 1);
+    gk_i64 per = GK_BLOCK / lanes;
+    for (gk_i64 b = (gk_i64)gk_bid(0) * per; b < rows; b += gk_nblocks(0) * per) {
+        gk_i64 row = b + gk_lid() / lanes, end = row < rows ? (row + 1) * cols : row * cols;
+        gk_run run = gk_run_of(row * cols, end, wide, phase);
+        gk_f t = gk_group_sum(gk_run_sum(dy, y, run, lane, lanes), tmp, lanes);
+        gk_run_grad(dy, y, dx, run, lane, lanes, t, accumulate);
+    }
+}
+
+/* ---- long rows: a block per run; part holds (m, s) of each run, or its share of the sum ---------------------------------------------- */
+
+GK_FN gk_run gk_run_of_block(gk_i64 b, gk_i64 cols, int splits, gk_i64 chunk, int wide, int phase)
+{
+    gk_i64 row = b / splits, from = b % splits * chunk, to = from + chunk < cols ? from + chunk : cols;
+    return gk_run_of(row * cols + from, row * cols + to, wide, phase);
+}
+
+GK_KERNEL(softmax_part)(GK_IN(gk_t, x), GK_OUT(gk_f, part), gk_i64 rows, gk_i64 cols, int splits, gk_i64 chunk, int wide, int phase)
+{
+    GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_f, part);
+    GK_LOCAL gk_f tmp[GK_BLOCK];
+    for (gk_i64 b = gk_bid(0); b < rows * splits; b += gk_nblocks(0)) {
+        gk_run run = gk_run_of_block(b, cols, splits, chunk, wide, phase);
+        gk_norm n = gk_norm_join(gk_run_norm(x, run, gk_lid(), GK_BLOCK), tmp, GK_BLOCK);
+        if (gk_lid() == 0) { part[2 * b] = n.m; part[2 * b + 1] = n.s; }
+    }
+}
+
+GK_KERNEL(softmax_apply)(GK_IN(gk_t, x), GK_IN(gk_f, part), GK_OUT(gk_t, y), gk_i64 rows, gk_i64 cols, int splits, gk_i64 chunk, int wide, int phase)
+{
+    GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_f, part); GK_BIND_OUT(gk_t, y);
+    GK_LOCAL gk_f tmp[GK_BLOCK];
+    for (gk_i64 b = gk_bid(0); b < rows * splits; b += gk_nblocks(0)) {
+        gk_run run = gk_run_of_block(b, cols, splits, chunk, wide, phase);
+        gk_norm n = gk_norm_begin();
+        for (int k = gk_lid(); k < splits; k += GK_BLOCK) {
+            gk_norm o;
+            o.m = part[2 * (b / splits * splits + k)];
+            o.s = part[2 * (b / splits * splits + k) + 1];
+            gk_f m = gk_max(n.m, o.m);
+            n.s = gk_norm_at(n, m) + gk_norm_at(o, m);
+            n.m = m;
+        }
+        n = gk_norm_join(n, tmp, GK_BLOCK);
+        gk_run_out(x, y, run, gk_lid(), GK_BLOCK, n.m, gk_norm_scale(n));
+    }
+}
+
+GK_KERNEL(softmax_bwd_part)(GK_IN(gk_t, dy), GK_IN(gk_t, y), GK_OUT(gk_f, part), gk_i64 rows, gk_i64 cols, int splits, gk_i64 chunk, int wide, int phase)
+{
+    GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, y); GK_BIND_OUT(gk_f, part);
+    GK_LOCAL gk_f tmp[GK_BLOCK];
+    for (gk_i64 b = gk_bid(0); b < rows * splits; b += gk_nblocks(0)) {
+        gk_run run = gk_run_of_block(b, cols, splits, chunk, wide, phase);
+        gk_f t = gk_block_sum(gk_run_sum(dy, y, run, gk_lid(), GK_BLOCK), tmp);
+        if (gk_lid() == 0) part[b] = t;
+    }
+}
+
+GK_KERNEL(softmax_bwd_apply)(GK_IN(gk_t, dy), GK_IN(gk_t, y), GK_IN(gk_f, part), GK_OUT(gk_t, dx), gk_i64 rows, gk_i64 cols, int splits, gk_i64 chunk,
+                             int wide, int phase, int accumulate)
+{
+    GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, y); GK_BIND_IN(gk_f, part); GK_BIND_OUT(gk_t, dx);
+    GK_LOCAL gk_f tmp[GK_BLOCK];
+    for (gk_i64 b = gk_bid(0); b < rows * splits; b += gk_nblocks(0)) {
+        gk_run run = gk_run_of_block(b, cols, splits, chunk, wide, phase);
+        gk_f t = GK_R(0.0);
+        for (int k = gk_lid(); k < splits; k += GK_BLOCK) t += part[b / splits * splits + k];
+        t = gk_block_sum(t, tmp);
+        gk_run_grad(dy, y, dx, run, gk_lid(), GK_BLOCK, t, accumulate);
+    }
+}
+
+/* ---- an axis with others inside: `inner` is a multiple of GK_W and all is aligned if `wide` ------------------------------------------ */
+
+/* Joins a value over the block's work-items that differ in lid / tx only; result in all of them. */
+#define GK_ACROSS(name, combine) \
+    GK_FN gk_f name(gk_f v, GK_LOCAL_PTR gk_f* tmp, int tx) \
+    { \
+        int t = gk_lid(); \
+        if (tx == GK_BLOCK) return v; \
+        tmp[t] = v; \
+        GK_BARRIER(); \
+        for (int m = GK_BLOCK / 2; m >= tx; m >>= 1) { \
+            if (t < m) tmp[t] = combine(tmp[t], tmp[t + m]); \
+            GK_BARRIER(); \
+        } \
+        v = tmp[t & (tx - 1)]; \
+        GK_BARRIER(); \
+        return v; \
+    }
+GK_ACROSS(gk_across_max, gk_max)
+GK_ACROSS(gk_across_sum, gk_add)
+
+/* One item (an element, or GK_W neighbours) as a vector, and back. */
+GK_FN gk_vec gk_item(GK_GLOBAL const gk_t* p, gk_i64 i, int wide)
+{
+    gk_vec r;
+    if (wide) return gk_loadv(p, i);
+    r.v[0] = gk_load(p, i);
+    GK_UNROLL for (int c = 1; c < GK_W; c++) r.v[c] = GK_R(0.0);
+    return r;
+}
+GK_FN void gk_put_item(GK_GLOBAL gk_t* p, gk_i64 i, gk_vec r, int wide)
+{
+    if (wide) gk_storev(p, i, r);
+    else gk_store(p, i, r.v[0]);
+}
+
+GK_KERNEL(softmax_cols)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 outer, gk_i64 cols, gk_i64 inner, int tx, int wide)
+{
+    GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
+    GK_LOCAL gk_f tmp[GK_BLOCK];
+    int ty = gk_lid() / tx, step = GK_BLOCK / tx, w = wide ? GK_W : 1;
+    gk_i64 across = inner / w, items = outer * across, tiles = (items + tx - 1) / tx;
+    for (gk_i64 b = gk_bid(0); b < tiles; b += gk_nblocks(0)) {
+        gk_i64 item = b * tx + (gk_lid() & (tx - 1)), base = item / across * cols * inner + item % across * w, end = item < items ? cols : 0;
+        gk_norm n[GK_W];
+        gk_f r[GK_W];
+        GK_UNROLL for (int c = 0; c < GK_W; c++) n[c] = gk_norm_begin();
+        gk_i64 k = ty;
+        for (; k + (GK_DEPTH - 1) * step < end; k += GK_DEPTH * step) {
+            gk_vec a[GK_DEPTH];
+            GK_UNROLL for (int u = 0; u < GK_DEPTH; u++) a[u] = gk_item(x, base + (k + u * step) * inner, wide);
+            GK_UNROLL for (int c = 0; c < GK_W; c++) {
+                gk_f v[GK_DEPTH];
+                GK_UNROLL for (int u = 0; u < GK_DEPTH; u++) v[u] = a[u].v[c];
+                if (c == 0 || wide) gk_norm_take(&n[c], v, GK_DEPTH);
+            }
+        }
+        for (; k < end; k += step) {
+            gk_vec a = gk_item(x, base + k * inner, wide);
+            GK_UNROLL for (int c = 0; c < GK_W; c++)
+                if (c == 0 || wide) gk_norm_take(&n[c], &a.v[c], 1);
+        }
+        GK_UNROLL for (int c = 0; c < GK_W; c++) {
+            r[c] = GK_R(0.0);
+            if (c == 0 || wide) {
+                gk_f m = gk_across_max(n[c].m, tmp, tx);
+                n[c].s = gk_across_sum(gk_norm_at(n[c], m), tmp, tx);
+                n[c].m = m;
+                r[c] = gk_norm_scale(n[c]);
+            }
+        }
+        for (k = ty; k < end; k += step) {
+            gk_vec a = gk_item(x, base + k * inner, wide);
+            GK_UNROLL for (int c = 0; c < GK_W; c++) a.v[c] = GK_OUT_OF(a.v[c], n[c].m, r[c]);
+            gk_put_item(y, base + k * inner, a, wide);
+        }
+    }
+}
+
+GK_KERNEL(softmax_bwd_cols)(GK_IN(gk_t, dy), GK_IN(gk_t, y), GK_OUT(gk_t, dx), gk_i64 outer, gk_i64 cols, gk_i64 inner, int tx, int wide, int accumulate)
+{
+    GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, y); GK_BIND_OUT(gk_t, dx);
+    GK_LOCAL gk_f tmp[GK_BLOCK];
+    int ty = gk_lid() / tx, step = GK_BLOCK / tx, w = wide ? GK_W : 1;
+    gk_i64 across = inner / w, items = outer * across, tiles = (items + tx - 1) / tx;
+    for (gk_i64 b = gk_bid(0); b < tiles; b += gk_nblocks(0)) {
+        gk_i64 item = b * tx + (gk_lid() & (tx - 1)), base = item / across * cols * inner + item % across * w, end = item < items ? cols : 0;
+        gk_f t[GK_W];
+        GK_UNROLL for (int c = 0; c < GK_W; c++) t[c] = GK_R(0.0);
+        gk_i64 k = ty;
+        for (; k + step < end; k += 2 * step) {
+            gk_vec g0 = gk_item(dy, base + k * inner, wide), g1 = gk_item(dy, base + (k + step) * inner, wide);
+            gk_vec a0 = gk_item(y, base + k * inner, wide), a1 = gk_item(y, base + (k + step) * inner, wide);
+            GK_UNROLL for (int c = 0; c < GK_W; c++) t[c] += GK_TERM(g0.v[c], a0.v[c]) + GK_TERM(g1.v[c], a1.v[c]);
+        }
+        for (; k < end; k += step) {
+            gk_vec g = gk_item(dy, base + k * inner, wide), a = gk_item(y, base + k * inner, wide);
+            GK_UNROLL for (int c = 0; c < GK_W; c++) t[c] += GK_TERM(g.v[c], a.v[c]);
+        }
+        GK_UNROLL for (int c = 0; c < GK_W; c++)
+            if (c == 0 || wide) t[c] = gk_across_sum(t[c], tmp, tx);
+        for (k = ty; k < end; k += step) {
+            gk_vec g = gk_item(dy, base + k * inner, wide), a = gk_item(y, base + k * inner, wide), o = a;
+            if (accumulate) o = gk_item(dx, base + k * inner, wide);
+            GK_UNROLL for (int c = 0; c < GK_W; c++) {
+                gk_f d = GK_GRAD(g.v[c], a.v[c], t[c]);
+                o.v[c] = accumulate ? o.v[c] + d : d;
+            }
+            gk_put_item(dx, base + k * inner, o, wide);
+        }
+    }
+}

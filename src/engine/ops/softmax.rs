@@ -1,0 +1,169 @@
+//! Softmax and log-softmax along an axis.
+
+use crate::buffer::{GradMut, View, ViewMut};
+use crate::driver::Arg;
+use crate::engine::Engine;
+use crate::engine::launch::{Grid, aligned16};
+use crate::error::Result;
+use crate::ops::*;
+use crate::spec::BLOCK;
+use crate::spec::softmax::*;
+
+const LANES: usize = BLOCK as usize;
+/// 16-byte items of a row that one work-item holds at most (`GK_KEEP`).
+const KEEP: usize = 4;
+/// Work-items that share a row held in registers at most: they exchange without barriers on current GPUs.
+const SHORT_LANES: usize = 32;
+/// Shortest run of a cut row, in items.
+const RUN: usize = 2048;
+
+fn name(kind: Softmax) -> &'static str {
+    match kind {
+        Softmax::Softmax => OPS[0],
+        Softmax::LogSoftmax => OPS[1],
+    }
+}
+
+/// Smallest power of two that is not below `n`, at most `max`.
+fn pow2(n: usize, max: usize) -> usize {
+    n.max(1).min(max).next_power_of_two().min(max)
+}
+
+/// How the axis is walked.
+enum Walk {
+    /// A row in the registers of `lanes` work-items.
+    Short { lanes: usize },
+    /// A row per `lanes` work-items.
+    Rows { lanes: usize, wide: bool, phase: usize },
+    /// Rows cut into runs.
+    Split { splits: usize, chunk: usize, wide: bool, phase: usize },
+    /// `tx` work-items side by side.
+    Cols { tx: usize, wide: bool },
+}
+
+impl Engine {
+    /// Chooses the walk for contiguous operands of one shape and dtype.
+    fn softmax_walk(&self, outer: usize, cols: usize, inner: usize, operands: &[&View<'_>]) -> Walk {
+        let w = operands.first().map_or(1, |v| 16 / v.dtype().size());
+        let aligned = operands.iter().all(|v| aligned16(v));
+        if inner > 1 {
+            let wide = aligned && inner % w == 0;
+            let items = outer * inner / if wide { w } else { 1 };
+            let ty = (LANES / pow2(items, 32)).min(pow2(cols.div_ceil(8), LANES));
+            return Walk::Cols { tx: LANES / ty, wide };
+        }
+        let phases: Vec<_> = operands.iter().map(|v| v.layout().offset() % w).collect();
+        let phase = phases.first().copied().unwrap_or(0);
+        let wide = phases.iter().all(|&p| p == phase);
+        let items = if wide { cols.div_ceil(w) } else { cols };
+        let mut lanes = pow2(items.div_ceil(KEEP), LANES).max(pow2(items, 8));
+        if aligned && cols % w == 0 && lanes <= SHORT_LANES {
+            return Walk::Short { lanes };
+        }
+        let fill = self.fill();
+        while lanes < pow2(items, LANES) && outer * lanes < fill * LANES / 2 {
+            lanes *= 2;
+        }
+        let splits = if outer < fill / 2 { (fill / outer).min(items / RUN) } else { 1 };
+        if splits > 1 {
+            let chunk = items.div_ceil(splits) * if wide { w } else { 1 };
+            return Walk::Split { splits: cols.div_ceil(chunk), chunk, wide, phase };
+        }
+        Walk::Rows { lanes, wide, phase }
+    }
+
+    /// Blocks for rows of which a block takes `LANES / lanes` at a time.
+    fn softmax_grid(&self, rows: usize, lanes: usize) -> Grid {
+        let blocks = rows.div_ceil(LANES / lanes);
+        Grid::Blocks([if lanes == LANES { blocks } else { blocks.min(self.fill() * 8) }, 1, 1])
+    }
+
+    pub(super) fn softmax_impl(&self, kind: Softmax, axis: usize, x: View<'_>, y: ViewMut<'_>) -> Result<()> {
+        let [outer, cols, inner] = check_softmax(axis, &x, &y)?;
+        let out = y.as_view();
+        self.own("softmax", "x", &x)?;
+        self.own("softmax", "y", &out)?;
+        if x.numel() == 0 {
+            return Ok(());
+        }
+        let (op, dt) = (name(kind), x.dtype());
+        let (px, py) = (self.arg_in(&x), self.arg_in(&out));
+        let int = |v: usize| Arg::I32(v as i32);
+        let long = |v: usize| Arg::I64(v as i64);
+        match self.softmax_walk(outer, cols, inner, &[&x, &out]) {
+            Walk::Short { lanes } => {
+                let args = [px, py, long(outer), int(cols), int(lanes)];
+                self.launch(&SHORT, dt, op, self.softmax_grid(outer, lanes), &args)
+            }
+            Walk::Rows { lanes, wide, phase } => {
+                let args = [px, py, long(outer), long(cols), int(lanes), int(wide as usize), int(phase)];
+                self.launch(&ROWS, dt, op, self.softmax_grid(outer, lanes), &args)
+            }
+            Walk::Split { splits, chunk, wide, phase } => {
+                let part = self.scratch(dt.accumulator(), 2 * outer * splits)?;
+                let pp = self.arg_in(&part.view());
+                let tail = [long(outer), long(cols), int(splits), long(chunk), int(wide as usize), int(phase)];
+                let grid = Grid::Blocks([outer * splits, 1, 1]);
+                self.launch(&PART, dt, op, grid, &[&[px, pp], &tail[..]].concat())?;
+                self.launch(&APPLY, dt, op, grid, &[&[px, pp, py], &tail[..]].concat())
+            }
+            Walk::Cols { tx, wide } => {
+                let args = [px, py, long(outer), long(cols), long(inner), int(tx), int(wide as usize)];
+                self.launch(&COLS, dt, op, cols_grid(outer, inner, tx, wide, dt.size()), &args)
+            }
+        }
+    }
+
+    pub(super) fn softmax_bwd_impl(
+        &self,
+        kind: Softmax,
+        axis: usize,
+        dy: View<'_>,
+        y: View<'_>,
+        dx: GradMut<'_>,
+    ) -> Result<()> {
+        const OP: &str = "softmax_bwd";
+        let [outer, cols, inner] = check_softmax_bwd(axis, &dy, &y, &dx)?;
+        let out = dx.out.as_view();
+        for (arg, v) in [("dy", &dy), ("y", &y), ("dx", &out)] {
+            self.own(OP, arg, v)?;
+        }
+        if y.numel() == 0 {
+            return Ok(());
+        }
+        let (op, dt) = (name(kind), y.dtype());
+        let (pg, py, px) = (self.arg_in(&dy), self.arg_in(&y), self.arg_in(&out));
+        let accumulate = Arg::I32(dx.accumulate as i32);
+        let int = |v: usize| Arg::I32(v as i32);
+        let long = |v: usize| Arg::I64(v as i64);
+        match self.softmax_walk(outer, cols, inner, &[&dy, &y, &out]) {
+            Walk::Short { lanes } => {
+                let args = [pg, py, px, long(outer), int(cols), int(lanes), accumulate];
+                self.launch(&BWD_SHORT, dt, op, self.softmax_grid(outer, lanes), &args)
+            }
+            Walk::Rows { lanes, wide, phase } => {
+                let args =
+                    [pg, py, px, long(outer), long(cols), int(lanes), int(wide as usize), int(phase), accumulate];
+                self.launch(&BWD_ROWS, dt, op, self.softmax_grid(outer, lanes), &args)
+            }
+            Walk::Split { splits, chunk, wide, phase } => {
+                let part = self.scratch(dt.accumulator(), outer * splits)?;
+                let pp = self.arg_in(&part.view());
+                let tail = [long(outer), long(cols), int(splits), long(chunk), int(wide as usize), int(phase)];
+                let grid = Grid::Blocks([outer * splits, 1, 1]);
+                self.launch(&BWD_PART, dt, op, grid, &[&[pg, py, pp], &tail[..]].concat())?;
+                self.launch(&BWD_APPLY, dt, op, grid, &[&[pg, py, pp, px], &tail[..], &[accumulate]].concat())
+            }
+            Walk::Cols { tx, wide } => {
+                let args =
+                    [pg, py, px, long(outer), long(cols), long(inner), int(tx), int(wide as usize), accumulate];
+                self.launch(&BWD_COLS, dt, op, cols_grid(outer, inner, tx, wide, dt.size()), &args)
+            }
+        }
+    }
+}
+
+fn cols_grid(outer: usize, inner: usize, tx: usize, wide: bool, size: usize) -> Grid {
+    let items = outer * inner / if wide { 16 / size } else { 1 };
+    Grid::Blocks([items.div_ceil(tx), 1, 1])
+}

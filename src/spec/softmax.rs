@@ -1,0 +1,31 @@
+//! Kernels of `kernels/common/softmax.c`.
+
+use super::{FLOATS64, kernels};
+
+/// The two normalisations.
+pub(crate) const OPS: &[&str] = &["gk_softmax", "gk_log_softmax"];
+
+kernels! {
+    family: Activation;
+    SHORT = "softmax.c" "softmax_short", dtypes: FLOATS64, ops: OPS,
+        args: [x: In("gk_t"), y: Out("gk_t"), rows: I64, cols: I32, lanes: I32];
+    BWD_SHORT = "softmax.c" "softmax_bwd_short", dtypes: FLOATS64, ops: OPS,
+        args: [dy: In("gk_t"), y: In("gk_t"), dx: Out("gk_t"), rows: I64, cols: I32, lanes: I32, accumulate: I32];
+    ROWS = "softmax.c" "softmax_rows", dtypes: FLOATS64, ops: OPS,
+        args: [x: In("gk_t"), y: Out("gk_t"), rows: I64, cols: I64, lanes: I32, wide: I32, phase: I32];
+    BWD_ROWS = "softmax.c" "softmax_bwd_rows", dtypes: FLOATS64, ops: OPS,
+        args: [dy: In("gk_t"), y: In("gk_t"), dx: Out("gk_t"), rows: I64, cols: I64, lanes: I32, wide: I32, phase: I32, accumulate: I32];
+    PART = "softmax.c" "softmax_part", dtypes: FLOATS64, ops: OPS,
+        args: [x: In("gk_t"), part: Out("gk_f"), rows: I64, cols: I64, splits: I32, chunk: I64, wide: I32, phase: I32];
+    APPLY = "softmax.c" "softmax_apply", dtypes: FLOATS64, ops: OPS,
+        args: [x: In("gk_t"), part: In("gk_f"), y: Out("gk_t"), rows: I64, cols: I64, splits: I32, chunk: I64, wide: I32, phase: I32];
+    BWD_PART = "softmax.c" "softmax_bwd_part", dtypes: FLOATS64, ops: OPS,
+        args: [dy: In("gk_t"), y: In("gk_t"), part: Out("gk_f"), rows: I64, cols: I64, splits: I32, chunk: I64, wide: I32, phase: I32];
+    BWD_APPLY = "softmax.c" "softmax_bwd_apply", dtypes: FLOATS64, ops: OPS,
+        args: [dy: In("gk_t"), y: In("gk_t"), part: In("gk_f"), dx: Out("gk_t"), rows: I64, cols: I64, splits: I32, chunk: I64, wide: I32,
+               phase: I32, accumulate: I32];
+    COLS = "softmax.c" "softmax_cols", dtypes: FLOATS64, ops: OPS,
+        args: [x: In("gk_t"), y: Out("gk_t"), outer: I64, cols: I64, inner: I64, tx: I32, wide: I32];
+    BWD_COLS = "softmax.c" "softmax_bwd_cols", dtypes: FLOATS64, ops: OPS,
+        args: [dy: In("gk_t"), y: In("gk_t"), dx: Out("gk_t"), outer: I64, cols: I64, inner: I64, tx: I32, wide: I32, accumulate: I32];
+}
