@@ -23,7 +23,12 @@ pub(crate) fn check_softmax(axis: usize, x: &View<'_>, y: &ViewMut<'_>) -> Resul
 }
 
 /// Checks of [`ActivationOps::softmax_bwd`](super::ActivationOps::softmax_bwd); [outer, size of the axis, inner].
-pub(crate) fn check_softmax_bwd(axis: usize, dy: &View<'_>, y: &View<'_>, dx: &GradMut<'_>) -> Result<[usize; 3]> {
+pub(crate) fn check_softmax_bwd(
+    axis: usize,
+    dy: &View<'_>,
+    y: &View<'_>,
+    dx: &GradMut<'_>,
+) -> Result<[usize; 3]> {
     const OP: &str = "softmax_bwd";
     let v = dx.out.as_view();
     check::axis(OP, y, axis)?;

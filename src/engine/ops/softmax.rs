@@ -102,7 +102,8 @@ impl Engine {
             Walk::Split { splits, chunk, wide, phase } => {
                 let part = self.scratch(dt.accumulator(), 2 * outer * splits)?;
                 let pp = self.arg_in(&part.view());
-                let tail = [long(outer), long(cols), int(splits), long(chunk), int(wide as usize), int(phase)];
+                let tail =
+                    [long(outer), long(cols), int(splits), long(chunk), int(wide as usize), int(phase)];
                 let grid = Grid::Blocks([outer * splits, 1, 1]);
                 self.launch(&PART, dt, op, grid, &[&[px, pp], &tail[..]].concat())?;
                 self.launch(&APPLY, dt, op, grid, &[&[px, pp, py], &tail[..]].concat())
@@ -142,21 +143,40 @@ impl Engine {
                 self.launch(&BWD_SHORT, dt, op, self.softmax_grid(outer, lanes), &args)
             }
             Walk::Rows { lanes, wide, phase } => {
-                let args =
-                    [pg, py, px, long(outer), long(cols), int(lanes), int(wide as usize), int(phase), accumulate];
+                let args = [
+                    pg,
+                    py,
+                    px,
+                    long(outer),
+                    long(cols),
+                    int(lanes),
+                    int(wide as usize),
+                    int(phase),
+                    accumulate,
+                ];
                 self.launch(&BWD_ROWS, dt, op, self.softmax_grid(outer, lanes), &args)
             }
             Walk::Split { splits, chunk, wide, phase } => {
                 let part = self.scratch(dt.accumulator(), outer * splits)?;
                 let pp = self.arg_in(&part.view());
-                let tail = [long(outer), long(cols), int(splits), long(chunk), int(wide as usize), int(phase)];
+                let tail =
+                    [long(outer), long(cols), int(splits), long(chunk), int(wide as usize), int(phase)];
                 let grid = Grid::Blocks([outer * splits, 1, 1]);
                 self.launch(&BWD_PART, dt, op, grid, &[&[pg, py, pp], &tail[..]].concat())?;
                 self.launch(&BWD_APPLY, dt, op, grid, &[&[pg, py, pp, px], &tail[..], &[accumulate]].concat())
             }
             Walk::Cols { tx, wide } => {
-                let args =
-                    [pg, py, px, long(outer), long(cols), long(inner), int(tx), int(wide as usize), accumulate];
+                let args = [
+                    pg,
+                    py,
+                    px,
+                    long(outer),
+                    long(cols),
+                    long(inner),
+                    int(tx),
+                    int(wide as usize),
+                    accumulate,
+                ];
                 self.launch(&BWD_COLS, dt, op, cols_grid(outer, inner, tx, wide, dt.size()), &args)
             }
         }
