@@ -155,7 +155,9 @@ fn reductions() {
         for axes in [&[0isize][..], &[1, -1], &[0, 1, 2]] {
             for keep in [false, true] {
                 let what = format!("{op:?} over {axes:?}, keep {keep}");
-                gradcheck(&what, &[&[3, 4, 2]], same, |t| t[0].reduce(op, axes, keep));
+                // A product of two dozen small numbers would have gradients too small to tell.
+                let map = if op == Prod { positive } else { same };
+                gradcheck(&what, &[&[3, 4, 2]], map, |t| t[0].reduce(op, axes, keep));
             }
         }
     }

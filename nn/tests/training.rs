@@ -219,12 +219,17 @@ fn foreign_and_damaged_checkpoints_are_typed_errors() {
         std::fs::write(&path, damaged).unwrap();
         assert!(matches!(resume(16, &|_| ()), Err(NnError::Checkpoint { .. })), "{} bytes", damaged.len());
     }
-    // A safetensors file of another program has weights but no progress.
+    // Weights without the optimizer's state, and a file of another program, which has no progress.
     let m = model(&d, 16);
-    let plain = Checkpoint::capture(&m, None, Progress::default()).unwrap();
+    let progress = Progress { seed: 4, batch_size: 16, ..Progress::default() };
+    let mut plain = Checkpoint::capture(&m, None, progress).unwrap();
     plain.save(&path).unwrap();
     let e = resume(16, &|_| ()).unwrap_err().to_string();
     assert!(e.contains("missing") && e.contains("optimizer.m.0.weight"), "{e}");
+    plain.progress = Progress::default();
+    plain.save(&path).unwrap();
+    let e = resume(16, &|_| ()).unwrap_err().to_string();
+    assert!(e.contains("no training progress"), "{e}");
     std::fs::write(&path, &good).unwrap();
     assert!(resume(16, &|_| ()).unwrap());
     std::fs::remove_file(&path).unwrap();
