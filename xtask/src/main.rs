@@ -2,8 +2,10 @@
 
 mod compile_check;
 mod date;
+mod evidence;
 mod expand;
 mod nvrtc;
+mod status;
 
 use std::process::ExitCode;
 
@@ -26,6 +28,8 @@ enum Command {
     CompileWorker(compile_check::WorkerArgs),
     /// Prints the exact text of a kernel unit in a dialect, as the compiler gets it.
     Expand(expand::Args),
+    /// Writes KERNEL_STATUS.md from the tables and the committed results.
+    Status(status::Args),
 }
 
 fn main() -> ExitCode {
@@ -33,6 +37,7 @@ fn main() -> ExitCode {
         Command::CompileCheck(args) => compile_check::run(&args),
         Command::CompileWorker(args) => compile_check::work(&args),
         Command::Expand(args) => expand::run(&args),
+        Command::Status(args) => status::run(&args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,0 +1,194 @@
+//! Losses, optimizer steps, clipping.
+
+use trefoil::ops::*;
+use trefoil::{Buffer, DType, Result, ViewMut};
+
+use super::{Bed, F32, F32_BF16, Problem, Row, bytes, row};
+
+/// Tensors of a small transformer block: a few large matrices, many short vectors.
+fn sizes(b: &Bed<'_>) -> Vec<usize> {
+    let s = b.side() / 2;
+    (0..24).map(|i| if i % 4 == 0 { s * s } else { s }).collect()
+}
+
+fn tensors(b: &Bed<'_>, dtype: DType, zero: bool) -> Result<Vec<Buffer>> {
+    sizes(b).into_iter().map(|n| if zero { b.zeros(dtype, n) } else { b.normal(dtype, n) }).collect()
+}
+
+fn step(b: &Bed<'_>, dtype: DType, rule: OptimRule, traffic: usize) -> Result<Problem> {
+    let total: usize = sizes(b).iter().sum();
+    let (mut w, g) = (tensors(b, dtype, false)?, tensors(b, dtype, false)?);
+    let (mut s0, mut s1) = (tensors(b, dtype.accumulator(), true)?, tensors(b, dtype.accumulator(), true)?);
+    let mut count = 0;
+    bytes(traffic * total * dtype.size(), move |gpu| {
+        count += 1;
+        let states = rule.states().len();
+        let lists = w.iter_mut().zip(&g).zip(s0.iter_mut().zip(&mut s1));
+        let mut slots: Vec<ParamSlot<'_>> = lists
+            .map(|((w, g), (s0, s1))| ParamSlot {
+                w: w.view_mut(),
+                g: g.view(),
+                state: [(states > 0).then(|| s0.view_mut()), (states > 1).then(|| s1.view_mut())],
+                copy: None,
+            })
+            .collect();
+        gpu.optimizer_step(&rule, &Step::host(1e-6, count), &mut slots)
+    })
+}
+
+fn cross_entropy(b: &Bed<'_>, dtype: DType, inner: usize) -> Result<(Vec<usize>, Vec<usize>, Buffer, Buffer)> {
+    let [r, c] = b.classes();
+    let (shape, positions) = match inner {
+        1 => (vec![r, c], vec![r]),
+        s => (vec![r.div_ceil(s), c, s], vec![r.div_ceil(s), s]),
+    };
+    let n: usize = positions.iter().product();
+    let (x, t) = (b.normal(dtype, n * c)?, b.ids(n, c)?);
+    Ok((shape, positions, x, t))
+}
+
+fn xent_forward(b: &Bed<'_>, dtype: DType, inner: usize) -> Result<Problem> {
+    let (shape, positions, x, t) = cross_entropy(b, dtype, inner)?;
+    let n: usize = positions.iter().product();
+    let acc = dtype.accumulator();
+    let (mut loss, mut lse, mut den) = (b.empty(acc, 1)?, b.empty(acc, n)?, b.empty(acc, 1)?);
+    bytes(x.len() * dtype.size(), move |g| {
+        let io = CrossEntropyFwd {
+            x: x.shaped(&shape)?,
+            target: t.shaped(&positions)?,
+            weight: None,
+            loss: loss.view_mut(),
+            lse: Some(lse.shaped_mut(&positions)?),
+            den: Some(den.view_mut()),
+        };
+        g.cross_entropy(&CrossEntropy::new(), io)
+    })
+}
+
+fn xent_backward(b: &Bed<'_>, dtype: DType, inner: usize) -> Result<Problem> {
+    let (shape, positions, x, t) = cross_entropy(b, dtype, inner)?;
+    let n: usize = positions.iter().product();
+    let acc = dtype.accumulator();
+    let (lse, den, gy) = (b.positive(acc, n)?, b.positive(acc, 1)?, b.positive(acc, 1)?);
+    let mut dx = b.empty(dtype, x.len())?;
+    bytes(2 * x.len() * dtype.size(), move |g| {
+        let io = CrossEntropyBwd {
+            gy: gy.view(),
+            x: x.shaped(&shape)?,
+            target: t.shaped(&positions)?,
+            weight: None,
+            lse: lse.shaped(&positions)?,
+            den: Some(den.view()),
+            dx: dx.shaped_mut(&shape)?.into(),
+        };
+        g.cross_entropy_bwd(&CrossEntropy::new(), io)
+    })
+}
+
+const ADAMW: OptimRule = OptimRule::AdamW { b1: 0.9, b2: 0.999, eps: 1e-8, wd: 0.01 };
+
+pub(super) const ROWS: &[Row] = &[
+    row("loss", "mse_mean", F32_BF16, |b, dt| {
+        let n = b.n();
+        let (p, t, mut loss) = (b.normal(dt, n)?, b.normal(dt, n)?, b.empty(dt.accumulator(), 1)?);
+        bytes(2 * n * dt.size(), move |g| {
+            let io = LossFwd { p: p.view(), t: t.view(), weight: None, mask: None, loss: loss.view_mut() };
+            g.loss(Loss::Mse, Reduction::Mean, io)
+        })
+    }),
+    row("loss", "mse_none", F32, |b, dt| {
+        let n = b.n();
+        let (p, t, mut loss) = (b.normal(dt, n)?, b.normal(dt, n)?, b.empty(dt, n)?);
+        bytes(3 * n * dt.size(), move |g| {
+            let io = LossFwd { p: p.view(), t: t.view(), weight: None, mask: None, loss: loss.view_mut() };
+            g.loss(Loss::Mse, Reduction::None, io)
+        })
+    }),
+    row("loss", "mse_masked_mean", F32, |b, dt| {
+        let n = b.n();
+        let (p, t, m, mut loss) = (b.normal(dt, n)?, b.normal(dt, n)?, b.mask(n)?, b.empty(dt.accumulator(), 1)?);
+        bytes(n * (2 * dt.size() + 1), move |g| {
+            let io = LossFwd { p: p.view(), t: t.view(), weight: None, mask: Some(m.view()), loss: loss.view_mut() };
+            g.loss(Loss::Mse, Reduction::Mean, io)
+        })
+    }),
+    row("loss_bwd", "mse_mean", F32_BF16, |b, dt| {
+        let n = b.n();
+        let (p, t, gy, mut dp) = (b.normal(dt, n)?, b.normal(dt, n)?, b.positive(dt.accumulator(), 1)?, b.empty(dt, n)?);
+        bytes(3 * n * dt.size(), move |g| {
+            let (p, t, dp) = (p.view(), t.view(), Some(dp.view_mut().into()));
+            let io = LossBwd { gy: gy.view(), p, t, weight: None, mask: None, dp, dt: None };
+            g.loss_bwd(Loss::Mse, Reduction::Mean, io)
+        })
+    }),
+    row("loss_bwd", "mse_masked_mean", F32, |b, dt| {
+        let n = b.n();
+        let (p, t, gy, m) = (b.normal(dt, n)?, b.normal(dt, n)?, b.positive(dt.accumulator(), 1)?, b.mask(n)?);
+        let mut dp = b.empty(dt, n)?;
+        bytes(n * (3 * dt.size() + 1), move |g| {
+            let (p, t, dp) = (p.view(), t.view(), Some(dp.view_mut().into()));
+            let io = LossBwd { gy: gy.view(), p, t, weight: None, mask: Some(m.view()), dp, dt: None };
+            g.loss_bwd(Loss::Mse, Reduction::Mean, io)
+        })
+    }),
+    row("cross_entropy", "ids", F32_BF16, |b, dt| xent_forward(b, dt, 1)),
+    row("cross_entropy", "ids_positions", F32, |b, dt| xent_forward(b, dt, 8)),
+    row("cross_entropy", "probabilities", F32, |b, dt| {
+        let [r, c] = b.classes();
+        let (x, t, mut loss) = (b.normal(dt, r * c)?, b.positive(dt, r * c)?, b.empty(dt.accumulator(), 1)?);
+        bytes(2 * r * c * dt.size(), move |g| {
+            let (x, target, loss) = (x.shaped(&[r, c])?, t.shaped(&[r, c])?, loss.view_mut());
+            g.cross_entropy(&CrossEntropy::new(), CrossEntropyFwd { x, target, weight: None, loss, lse: None, den: None })
+        })
+    }),
+    row("cross_entropy", "ids_weighted_smooth", F32, |b, dt| {
+        let [r, c] = b.classes();
+        let (x, t, w, mut loss) = (b.normal(dt, r * c)?, b.ids(r, c)?, b.positive(dt, c)?, b.empty(dt.accumulator(), 1)?);
+        bytes(r * c * dt.size(), move |g| {
+            let (x, loss) = (x.shaped(&[r, c])?, loss.view_mut());
+            let io = CrossEntropyFwd { x, target: t.view(), weight: Some(w.view()), loss, lse: None, den: None };
+            g.cross_entropy(&CrossEntropy::new().label_smoothing(0.1), io)
+        })
+    }),
+    row("cross_entropy_bwd", "ids", F32_BF16, |b, dt| xent_backward(b, dt, 1)),
+    row("cross_entropy_bwd", "ids_positions", F32, |b, dt| xent_backward(b, dt, 8)),
+    row("cross_entropy_bwd", "probabilities", F32, |b, dt| {
+        let [r, c] = b.classes();
+        let acc = dt.accumulator();
+        let (x, t, gy, lse) = (b.normal(dt, r * c)?, b.positive(dt, r * c)?, b.positive(acc, 1)?, b.positive(acc, r)?);
+        let (den, w, mut dx) = (b.positive(acc, 1)?, b.positive(dt, c)?, b.empty(dt, r * c)?);
+        bytes(3 * r * c * dt.size(), move |g| {
+            let io = CrossEntropyBwd {
+                gy: gy.view(),
+                x: x.shaped(&[r, c])?,
+                target: t.shaped(&[r, c])?,
+                weight: Some(w.view()),
+                lse: lse.view(),
+                den: Some(den.view()),
+                dx: dx.shaped_mut(&[r, c])?.into(),
+            };
+            g.cross_entropy_bwd(&CrossEntropy::new().label_smoothing(0.1), io)
+        })
+    }),
+    row("optimizer_step", "sgd", F32, |b, dt| step(b, dt, OptimRule::Sgd { wd: 0.0 }, 3)),
+    row("optimizer_step", "momentum", F32, |b, dt| {
+        step(b, dt, OptimRule::Momentum { mu: 0.9, damp: 0.0, wd: 0.0, nesterov: false }, 5)
+    }),
+    row("optimizer_step", "adamw", F32, |b, dt| step(b, dt, ADAMW, 7)),
+    row("clip_grad_norm", "list", F32_BF16, |b, dt| {
+        let total: usize = sizes(b).iter().sum();
+        let (mut g, mut norm) = (tensors(b, dt, false)?, b.empty(DType::F32, 1)?);
+        bytes(3 * total * dt.size(), move |gpu| {
+            let mut list: Vec<ViewMut<'_>> = g.iter_mut().map(Buffer::view_mut).collect();
+            gpu.clip_grad_norm(&ClipNorm::new(1.0), &mut list, norm.view_mut())
+        })
+    }),
+    row("clip_grad_value", "list", F32, |b, dt| {
+        let total: usize = sizes(b).iter().sum();
+        let mut g = tensors(b, dt, false)?;
+        bytes(2 * total * dt.size(), move |gpu| {
+            let mut list: Vec<ViewMut<'_>> = g.iter_mut().map(Buffer::view_mut).collect();
+            gpu.clip_grad_value(1.0, &mut list)
+        })
+    }),
+];

@@ -1,0 +1,85 @@
+//! The table of benchmarks against the operations and the kernels of the library.
+#![allow(missing_docs)]
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+#[path = "../benches/problems/mod.rs"]
+mod problems;
+
+use problems::{Bed, Scale, rows};
+use trefoil::driver::mock::MockDriver;
+use trefoil::ops::{CoreOps, Family, all_ops};
+use trefoil::spec::all_kernels;
+use trefoil::{CpuBackend, Engine};
+
+/// Methods of the core family that queue no work of their own worth a benchmark.
+const NOT_TIMED: &[&str] = &[
+    "id",
+    "caps",
+    "synchronize",
+    "fork_stream",
+    "record",
+    "wait",
+    "adopt",
+    "counters",
+    "memory",
+    "trim",
+    "warmup",
+    "explain",
+    "compile_raw",
+    "launch_raw",
+];
+
+#[test]
+fn every_operation_has_a_benchmark() {
+    for op in all_ops().filter(|o| !(o.family == Family::Core && NOT_TIMED.contains(&o.name))) {
+        assert!(rows().any(|r| r.op == op.name), "no benchmark of {}", op.name);
+    }
+    let mut names = BTreeSet::new();
+    for r in rows() {
+        assert!(all_ops().any(|o| o.name == r.op), "{} is no operation", r.op);
+        assert!(names.insert((r.op, r.case)), "{}/{} twice", r.op, r.case);
+    }
+}
+
+#[test]
+fn every_benchmark_runs_on_the_cpu() {
+    let cpu = CpuBackend::new();
+    let bed = Bed::new(&cpu, Scale::Tiny);
+    for r in rows() {
+        for &dtype in r.dtypes {
+            let run = || {
+                let mut problem = (r.make)(&bed, dtype)?;
+                assert!(problem.bytes > 0 || problem.flops.is_some_and(|f| f > 0));
+                (problem.run)(&cpu)?;
+                cpu.synchronize()
+            };
+            run().unwrap_or_else(|e| panic!("{}/{}/{dtype}: {e}", r.op, r.case));
+        }
+    }
+}
+
+/// Kernels that benchmarks of this size do not reach, with the reason.
+const NOT_REACHED: &[(&str, &str)] = &[];
+
+#[test]
+fn every_kernel_is_launched_by_a_benchmark() {
+    let driver = Arc::new(MockDriver::default());
+    let engine = Engine::new(driver.clone()).unwrap();
+    let mut launched = BTreeSet::new();
+    for scale in [Scale::Tiny, Scale::Small] {
+        let bed = Bed::new(&engine, scale);
+        for r in rows() {
+            for &dtype in r.dtypes {
+                driver.clear();
+                let mut problem = (r.make)(&bed, dtype).unwrap();
+                (problem.run)(&engine).unwrap_or_else(|e| panic!("{}/{}/{dtype}: {e}", r.op, r.case));
+                launched.extend(driver.launches());
+            }
+        }
+    }
+    let missing: Vec<_> = all_kernels().map(|k| k.entry).filter(|e| !launched.contains(*e)).collect();
+    let expected: Vec<_> = NOT_REACHED.iter().map(|(k, _)| *k).collect();
+    assert_eq!(missing, expected, "kernels without a benchmark, and those that are known to have none");
+}

@@ -1,0 +1,218 @@
+//! What the committed results say about kernels: `parity-tests/results/*.json`.
+//!
+//! Two kinds of files lie there: reports of the parity crate (one device each, counts per kernel), and reports of `compile-check` (one list of
+//! architectures). Which is which is seen from their keys.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+/// A report of the parity crate.
+#[derive(Debug, Deserialize)]
+struct Parity {
+    date: String,
+    device: Device,
+    kernels: BTreeMap<String, Counts>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Device {
+    backend: String,
+    name: String,
+    arch: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct Counts {
+    passed: usize,
+    failed: usize,
+}
+
+/// A report of `compile-check`.
+#[derive(Debug, Deserialize)]
+struct Compiled {
+    date: String,
+    outcomes: Vec<Outcome>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Outcome {
+    dialect: String,
+    arch: String,
+    known: bool,
+    all_units: bool,
+    failed: Vec<Failure>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Failure {
+    unit: String,
+}
+
+/// All results.
+#[derive(Debug, Default)]
+pub(crate) struct Evidence {
+    parity: Vec<Parity>,
+    compiled: Vec<Compiled>,
+}
+
+/// What is known of one kernel on one backend.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Known {
+    /// All its cases passed on a device.
+    Verified(String),
+    /// Cases failed on a device.
+    Fails(String),
+    /// Its units compile for these architectures.
+    Compiles(String),
+    /// Nothing.
+    Nothing,
+}
+
+impl Known {
+    /// Text of a table cell.
+    pub(crate) fn cell(&self) -> String {
+        match self {
+            Known::Verified(s) => format!("verified ({s})"),
+            Known::Fails(s) => format!("fails ({s})"),
+            Known::Compiles(s) => format!("compiles ({s})"),
+            Known::Nothing => "—".into(),
+        }
+    }
+}
+
+impl Evidence {
+    /// Reads a folder; one that is not there holds nothing.
+    pub(crate) fn read(folder: &Path) -> Result<Self, String> {
+        let mut evidence = Evidence::default();
+        let Ok(entries) = std::fs::read_dir(folder) else { return Ok(evidence) };
+        let mut paths: Vec<_> = entries.flatten().map(|e| e.path()).collect();
+        paths.sort();
+        for path in paths.iter().filter(|p| p.extension().is_some_and(|e| e == "json")) {
+            let fail = |e: String| format!("{}: {e}", path.display());
+            let text = std::fs::read_to_string(path).map_err(|e| fail(e.to_string()))?;
+            evidence.add(&text).map_err(fail)?;
+        }
+        evidence.parity.sort_by(|a, b| (&a.device.name, &a.date).cmp(&(&b.device.name, &b.date)));
+        Ok(evidence)
+    }
+
+    fn add(&mut self, text: &str) -> Result<(), String> {
+        let value: Value = serde_json::from_str(text).map_err(|e| e.to_string())?;
+        if value.get("outcomes").is_some() {
+            self.compiled.push(serde_json::from_value(value).map_err(|e| e.to_string())?);
+        } else if value.get("kernels").is_some() {
+            self.parity.push(serde_json::from_value(value).map_err(|e| e.to_string())?);
+        } else {
+            return Err("neither a parity report (`kernels`) nor a compile report (`outcomes`)".into());
+        }
+        Ok(())
+    }
+
+    /// What is known of a kernel, by its name in the parity table, on `cpu`, `cuda`, `hip` or `opencl`. `units` are those that it uses.
+    pub(crate) fn of(&self, backend: &str, kernel: &str, units: &BTreeSet<String>) -> Known {
+        let mut verified: Vec<(String, String)> = Vec::new();
+        let mut fails = Vec::new();
+        for p in self.parity.iter().filter(|p| p.device.backend == backend) {
+            let Some(c) = p.kernels.get(kernel) else { continue };
+            let name = device(&p.device);
+            if c.failed > 0 {
+                fails.push(format!("{name}, {}: {} of {} cases", p.date, c.failed, c.failed + c.passed));
+            } else if c.passed > 0 {
+                // Several reports of one device (golden, random): the latest date.
+                verified.retain(|(n, _)| *n != name);
+                verified.push((name, p.date.clone()));
+            }
+        }
+        if !fails.is_empty() {
+            return Known::Fails(fails.join("; "));
+        }
+        if !verified.is_empty() {
+            let all: Vec<String> = verified.iter().map(|(n, d)| format!("{n}, {d}")).collect();
+            return Known::Verified(all.join("; "));
+        }
+        self.compiles(backend, units)
+    }
+
+    fn compiles(&self, dialect: &str, units: &BTreeSet<String>) -> Known {
+        if units.is_empty() {
+            return Known::Nothing;
+        }
+        let mut archs: BTreeMap<&str, &str> = BTreeMap::new();
+        for c in &self.compiled {
+            for o in c.outcomes.iter().filter(|o| o.dialect == dialect && o.known && o.all_units) {
+                if !o.failed.iter().any(|f| units.contains(&f.unit)) {
+                    let date = archs.entry(&o.arch).or_default();
+                    *date = (*date).max(&c.date);
+                }
+            }
+        }
+        let Some(date) = archs.values().max() else { return Known::Nothing };
+        // `sm_100` after `sm_90`.
+        let mut names: Vec<&str> = archs.keys().copied().collect();
+        names.sort_by_key(|n| (n.len(), *n));
+        Known::Compiles(format!("{}, {date}", names.join(" ")))
+    }
+
+    /// Devices of a backend, for the foot of the page.
+    pub(crate) fn devices(&self) -> BTreeSet<String> {
+        self.parity.iter().map(|p| format!("{}: {}", p.device.backend, device(&p.device))).collect()
+    }
+}
+
+/// Name of a device as a reader knows it.
+fn device(d: &Device) -> String {
+    match d.backend.as_str() {
+        // HIP's functions forwarded to CUDA: the driver code and the dialect ran, AMD hardware did not.
+        "hip" if d.arch.starts_with("sm_") => format!("{} through hip-on-cuda", d.name),
+        // PoCL names the processor only.
+        "opencl" if d.arch.contains("PoCL") || d.name.starts_with("pthread") => "PoCL".into(),
+        _ => d.name.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn evidence(texts: &[&str]) -> Evidence {
+        let mut e = Evidence::default();
+        texts.iter().for_each(|t| e.add(t).unwrap());
+        e
+    }
+
+    fn parity(backend: &str, arch: &str, passed: usize, failed: usize) -> String {
+        format!(
+            r#"{{"format": 1, "date": "2026-01-0{passed}", "device": {{"id": "x", "backend": "{backend}", "name": "Card", "arch": "{arch}",
+            "driver": ""}}, "kernels": {{"relu": {{"passed": {passed}, "failed": {failed}, "skipped": 0}}}}}}"#
+        )
+    }
+
+    #[test]
+    fn a_cell_says_what_was_seen_where_and_when() {
+        let units = BTreeSet::from(["a.c@f32".to_string()]);
+        let compiled = |failed: &str| {
+            format!(
+                r#"{{"date": "2026-02-02", "outcomes": [
+                {{"dialect": "cuda", "arch": "sm_100", "known": true, "all_units": true, "failed": []}},
+                {{"dialect": "cuda", "arch": "sm_90", "known": true, "all_units": true, "failed": [{failed}]}},
+                {{"dialect": "cuda", "arch": "sm_80", "known": true, "all_units": false, "failed": []}},
+                {{"dialect": "hip", "arch": "gfx90a", "known": false, "all_units": true, "failed": []}}]}}"#
+            )
+        };
+        let e = evidence(&[&compiled(""), &parity("cuda", "sm_90", 3, 0), &parity("hip", "sm_90", 2, 0)]);
+        assert_eq!(e.of("cuda", "relu", &units).cell(), "verified (Card, 2026-01-03)");
+        assert_eq!(e.of("hip", "relu", &units).cell(), "verified (Card through hip-on-cuda, 2026-01-02)");
+        assert_eq!(e.of("cuda", "tanh", &units).cell(), "compiles (sm_90 sm_100, 2026-02-02)");
+        assert_eq!(e.of("hip", "tanh", &units), Known::Nothing);
+        assert_eq!(e.of("opencl", "tanh", &units).cell(), "—");
+        assert_eq!(e.of("cuda", "tanh", &BTreeSet::new()), Known::Nothing);
+
+        let e = evidence(&[&compiled(r#"{"unit": "a.c@f32", "log": ""}"#), &parity("cpu", "x86_64", 2, 1)]);
+        assert_eq!(e.of("cuda", "tanh", &units).cell(), "compiles (sm_100, 2026-02-02)");
+        assert_eq!(e.of("cpu", "relu", &units).cell(), "fails (Card, 2026-01-02: 1 of 3 cases)");
+        assert!(Evidence::default().add("{}").is_err());
+    }
+}

@@ -1,0 +1,350 @@
+//! `status`: writes KERNEL_STATUS.md from the tables and the committed results.
+//!
+//! Which file serves a kernel is not written down anywhere: cases of the parity table are run on an engine whose driver records what it is
+//! asked to compile and launch.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+
+use parity_tests::cases::{KERNELS, Kernel, fields, find};
+use parity_tests::device::{Pattern, Placement};
+use parity_tests::random_cases::draw;
+use parity_tests::runner::execute;
+use trefoil::driver::mock::{Call, MockDriver};
+use trefoil::ops::{CoreOps, Family};
+use trefoil::{DType, Engine};
+
+use crate::evidence::{Evidence, Known};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Fail if the file is not what would be written.
+    #[arg(long)]
+    check: bool,
+}
+
+const BACKENDS: [(&str, &str); 4] = [("cpu", "CPU"), ("cuda", "CUDA"), ("hip", "HIP"), ("opencl", "OpenCL")];
+/// Random cases per kernel and type, each with aligned and unaligned operands: enough to meet flat, strided and broadcast kernels.
+const DRAWS: usize = 4;
+
+fn root() -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+}
+
+/// `status`
+pub(crate) fn run(args: &Args) -> Result<(), String> {
+    // The recording driver must see every compilation, so no image may come from the disk; the environment is read when an engine is made.
+    if std::env::var_os("TREFOIL_CACHE").is_none_or(|v| v != "off") {
+        let exe = std::env::current_exe().map_err(|e| e.to_string())?;
+        let mut again = Command::new(exe);
+        again.arg("status").args(args.check.then_some("--check")).env("TREFOIL_CACHE", "off");
+        again.env_remove("TREFOIL_VARIANT").env_remove("TREFOIL_DUMP_DIR").env_remove("TREFOIL_POOL");
+        let status = again.status().map_err(|e| e.to_string())?;
+        return if status.success() { Ok(()) } else { Err("the status page was not written".into()) };
+    }
+    let path = root().join("KERNEL_STATUS.md");
+    let text = page(&Evidence::read(&root().join("parity-tests/results"))?)?;
+    if !args.check {
+        return std::fs::write(&path, text).map_err(|e| format!("{}: {e}", path.display()));
+    }
+    let now = std::fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+    match now.lines().zip(text.lines()).position(|(a, b)| a != b) {
+        None if now.lines().count() == text.lines().count() => {
+            println!("KERNEL_STATUS.md is up to date ({} rows)", KERNELS.len());
+            Ok(())
+        }
+        at => Err(format!(
+            "KERNEL_STATUS.md is out of date (line {}); run `cargo xtask status`",
+            at.map_or_else(|| now.lines().count().min(text.lines().count()), |i| i) + 1
+        )),
+    }
+}
+
+/// What an engine does for a kernel.
+#[derive(Debug, Default)]
+struct Served {
+    /// Files under `kernels/`.
+    files: BTreeSet<String>,
+    /// Names of the units, for [`DRAWN`](Kernel::dtypes) types.
+    units: BTreeSet<String>,
+    /// The driver's own copy was used.
+    copies: bool,
+    /// Storage types.
+    dtypes: Vec<&'static str>,
+}
+
+/// Runs cases of a kernel on a recording driver.
+fn serve(kernel: &Kernel) -> Result<Served, String> {
+    let driver = Arc::new(MockDriver::default());
+    let engine = Engine::new(driver.clone()).map_err(|e| e.to_string())?;
+    let mut served = Served::default();
+    let mut dtypes = kernel.dtypes.to_vec();
+    // The parity cases stay with the types of deep learning; whether f64 is there too is tried.
+    if dtypes.contains(&DType::F32) {
+        dtypes.push(DType::F64);
+    }
+    for dtype in dtypes {
+        let mut runs = false;
+        for index in 0..DRAWS {
+            for place in [Placement::Aligned, Placement::Unaligned] {
+                let (case, _) = draw(kernel, dtype, index, 1, true)?;
+                driver.clear();
+                // Nothing is computed, so what comes back is not looked at.
+                let run = execute(&engine, kernel, &case, Pattern::Nan, place);
+                let calls = driver.calls();
+                let launched = calls.iter().any(|c| matches!(c, Call::Launch { .. } | Call::Copy(..)));
+                runs |= launched && run.result.is_ok();
+                served.copies |= calls.iter().any(|c| matches!(c, Call::Copy(..)));
+                for call in &calls {
+                    if let Call::Compile(unit) = call {
+                        served.files.extend(unit.split('@').next().map(String::from));
+                        served.units.insert(unit.clone());
+                    }
+                }
+            }
+        }
+        if runs {
+            served.dtypes.push(dtype.name());
+        }
+    }
+    Ok(served)
+}
+
+/// Storage types as text: those of the data, or of the inputs where these have fixed types.
+fn dtypes(kernel: &Kernel, served: &Served) -> String {
+    let inputs = fields(kernel.inputs);
+    if inputs.iter().any(|f| f.kind == "data") || inputs.is_empty() {
+        return served.dtypes.join(" ");
+    }
+    let kinds: BTreeSet<&str> =
+        inputs.iter().map(|f| if f.kind == "idx" { "i32 i64" } else { f.kind }).collect();
+    kinds.into_iter().collect::<Vec<_>>().join(" ").replace('/', " ")
+}
+
+/// Whether a gradient exists and how it is checked.
+fn gradient(kernel: &Kernel) -> String {
+    match kernel.forward {
+        Some(f) => format!("of `{f}`: finite differences, f64"),
+        None => {
+            let of: Vec<_> = KERNELS
+                .iter()
+                .filter(|k| k.forward == Some(kernel.name))
+                .map(|k| format!("`{}`", k.name))
+                .collect();
+            if of.is_empty() { "none".into() } else { of.join(", ") }
+        }
+    }
+}
+
+/// Implementations beside the portable text, as the engine knows them.
+fn variants(engine: &Engine, kernel: &Kernel) -> Result<String, String> {
+    let mut all = BTreeSet::new();
+    for op in kernel.ops {
+        let choice = engine.explain(op).map_err(|e| e.to_string())?;
+        let names = choice.rejected.into_iter().map(|(n, _)| n).chain([choice.chosen]);
+        all.extend(names.filter(|n| n != "portable").map(|n| format!("{op}:{n}")));
+    }
+    Ok(if all.is_empty() { "—".into() } else { all.into_iter().collect::<Vec<_>>().join(" ") })
+}
+
+/// Orders `S2.10` after `S2.9`.
+fn row_key(row: &str) -> (char, u32, u32) {
+    let number =
+        |s: &str| s.chars().take_while(char::is_ascii_digit).collect::<String>().parse().unwrap_or(0);
+    let mut chars = row.chars();
+    let letter = chars.next().unwrap_or('Z');
+    let (major, minor) = chars.as_str().split_once('.').unwrap_or((chars.as_str(), "0"));
+    // The seed's sections first, then tensor basics, products, losses, and what lies beyond.
+    let order = "STGLB".find(letter).map_or('~', |i| (b'a' + i as u8) as char);
+    (order, number(major), number(minor))
+}
+
+fn page(evidence: &Evidence) -> Result<String, String> {
+    let mut out = String::from(HEAD);
+    let engine = Engine::new(Arc::new(MockDriver::default())).map_err(|e| e.to_string())?;
+    let mut rows: Vec<&Kernel> = KERNELS.iter().collect();
+    rows.sort_by_key(|k| row_key(k.row));
+    let mut counts: BTreeMap<&str, [usize; 4]> = BTreeMap::new();
+    let (mut gradients, mut fails) = (0, 0);
+    for k in &rows {
+        let served = serve(k).map_err(|e| format!("{}: {e}", k.name))?;
+        let mut files: Vec<String> = served.files.iter().map(|f| format!("`common/{f}`")).collect();
+        if files.is_empty() && served.copies {
+            files.push("the driver's copy".into());
+        }
+        let files = if files.is_empty() { "—".into() } else { files.join(" ") };
+        let determinism = if k.family == Family::Random { "DR" } else { "D0" };
+        gradients += usize::from(k.forward.is_some());
+        let mut cells = String::new();
+        for (backend, title) in BACKENDS {
+            // The CPU backend is Rust and the driver's copy is the vendor's: no unit has to compile.
+            let known = evidence.of(backend, k.name, &served.units);
+            let count = counts.entry(title).or_default();
+            match known {
+                Known::Verified(_) => count[0] += 1,
+                Known::Compiles(_) => count[1] += 1,
+                Known::Nothing => count[2] += 1,
+                Known::Fails(_) => {
+                    count[3] += 1;
+                    fails += 1;
+                }
+            }
+            let _ = write!(cells, " {} |", known.cell());
+        }
+        let _ = writeln!(
+            out,
+            "| {} | `{}` | {} | {files} | {} | {} | {} | {determinism} |{cells}",
+            if k.row.is_empty() { "—" } else { k.row },
+            k.name,
+            format!("{:?}", k.family).to_lowercase(),
+            variants(&engine, k)?,
+            dtypes(k, &served),
+            gradient(k),
+        );
+    }
+    let _ = writeln!(out, "\n## Counts\n\n{} kernels, {gradients} of them gradients.\n", rows.len());
+    let _ = writeln!(
+        out,
+        "| backend | verified on a device | compiles only | neither | failing |\n|---|---|---|---|---|"
+    );
+    for (_, title) in BACKENDS {
+        let [v, c, n, f] = counts.get(title).copied().unwrap_or_default();
+        let _ = writeln!(out, "| {title} | {v} | {c} | {n} | {f} |");
+    }
+    let devices: Vec<String> = evidence.devices().into_iter().collect();
+    let _ = writeln!(
+        out,
+        "\nDevices with results: {}.",
+        if devices.is_empty() { "none".into() } else { devices.join("; ") }
+    );
+    let _ = writeln!(out, "\n## Not there yet\n\n{}", pending()?);
+    if fails > 0 {
+        eprintln!("warning: {fails} cells say that cases fail");
+    }
+    Ok(out)
+}
+
+/// One sentence about the rows of the specification that this library does not serve, counted per section from the index of the suites.
+fn pending() -> Result<String, String> {
+    let path = root().join("parity-tests/golden/INDEX.md");
+    let text = std::fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+    let mut sections: BTreeMap<(char, u32, u32), (String, BTreeMap<String, bool>)> = BTreeMap::new();
+    for line in text.lines().filter(|l| l.starts_with("| ") && l.contains('`')) {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        let [_, row, name, ..] = cells.as_slice() else { continue };
+        let (key, section) = match row_key(row) {
+            // Single numbers: one section for all products, one for all losses.
+            k if row.starts_with(['G', 'L']) => ((k.0, 0, 0), row[..1].to_string()),
+            k => ((k.0, k.1, 0), row.split('.').next().unwrap_or(row).to_string()),
+        };
+        let rows = &mut sections.entry(key).or_insert_with(|| (section, BTreeMap::new())).1;
+        // A row counts as served when all its names are.
+        let served = rows.entry(row.to_string()).or_insert(true);
+        *served &= find(name.trim_matches('`')).is_some();
+    }
+    let (mut all, mut missing, mut parts) = (0, 0, Vec::new());
+    for (section, rows) in sections.values() {
+        let open = rows.values().filter(|served| !**served).count();
+        (all, missing) = (all + rows.len(), missing + open);
+        if open > 0 {
+            parts.push(format!("{} {open} of {}", title(section), rows.len()));
+        }
+    }
+    Ok(format!(
+        "Of the {all} rows of the specification that the golden suites cover, {missing} are not served, or not under all their names: {}.",
+        parts.join(", ")
+    ))
+}
+
+/// Title of a section of the specification.
+fn title(section: &str) -> String {
+    let name = match section {
+        "S1" => "activations",
+        "S2" => "activation gradients",
+        "S3" => "convolution",
+        "S4" => "normalisation",
+        "S5" => "pooling",
+        "S6" => "attention",
+        "S7" => "losses of the kernel table",
+        "S8" => "optimizer steps",
+        "S9" => "embedding",
+        "S10" => "recurrent",
+        "S11" => "utility",
+        "S12" => "fused",
+        "S13" => "graph",
+        "S14" => "3-D and mesh",
+        "T1" => "binary",
+        "T2" => "unary",
+        "T3" => "reductions",
+        "T4" => "movement",
+        "T5" => "gather and scatter",
+        "T6" => "creation",
+        "G" => "matrix products",
+        "L" => "further losses",
+        "B1" => "further activations",
+        "B2" => "scans and order statistics",
+        "B3" => "further normalisation",
+        "B4" => "further convolution",
+        "B5" => "further pooling",
+        "B6" => "resampling",
+        "B7" => "language models",
+        "B8" => "state-space scans",
+        "B9" => "linear algebra",
+        "B10" => "Fourier",
+        "B12" => "further graph",
+        other => other,
+    };
+    format!("{name} ({section})")
+}
+
+const HEAD: &str = "\
+# Kernel status
+
+Generated by `cargo xtask status` from the kernel tables and the results under `parity-tests/results/`; CI fails where it is out of date.
+One row per kernel name of the parity table (`parity-tests/src/cases`), in the order of the specification's rows.
+
+* **portable text**: the files under `kernels/` that an engine compiles for it, found by running its parity cases on a recording driver. All of
+  it is compiled by CUDA, HIP and OpenCL alike; the CPU backend is separate code in `src/cpu`.
+* **tuned variants**: other implementations that the engine may choose (`CoreOps::explain` says which and why).
+* **dtypes**: storage types of the data (or of the inputs, where those are fixed). f16 and bf16 are computed in f32.
+* **gradient**: the kernel that is its gradient, or whose gradient it is and how that is checked (`parity-tests/tests/gradcheck.rs`).
+* **det**: D0 = the same call on the same device gives the same bits; DR = the same, and drawn from Philox with equal integer streams on
+  every backend. Every parity case is run twice and compared bit by bit.
+* **backends**: `verified (device, date)` = all its cases passed there on that day; `compiles (architectures, date)` = all its units compile, no
+  device of that kind has run them; `fails` = some of its cases failed; `—` = no result. HIP verified \"through hip-on-cuda\" means that the HIP driver and
+  dialect ran on an NVIDIA device; it says nothing of AMD hardware. PoCL is OpenCL on a CPU.
+
+| row | kernel | family | portable text | tuned variants | dtypes | gradient | det | CPU | CUDA | HIP | OpenCL |
+|---|---|---|---|---|---|---|---|---|---|---|---|
+";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_ordered_by_section_and_number() {
+        let mut rows = ["T2.10", "B1.1", "S11.1", "S2.9", "G3", "S2.10", "L7", "T2.4", ""];
+        rows.sort_by_key(|r| row_key(r));
+        assert_eq!(rows, ["S2.9", "S2.10", "S11.1", "T2.4", "T2.10", "G3", "L7", "B1.1", ""]);
+    }
+
+    #[test]
+    fn the_files_of_a_kernel_are_seen_on_the_recording_driver() {
+        let served = serve(find("neg").unwrap()).unwrap();
+        assert!(served.files.contains("elementwise.c") || served.units.is_empty(), "{served:?}");
+        assert!(served.dtypes.contains(&"f32"));
+        let copied = serve(find("copy_buffer").unwrap()).unwrap();
+        assert!(copied.copies, "{copied:?}");
+    }
+
+    #[test]
+    fn what_is_missing_is_counted() {
+        let text = pending().unwrap();
+        assert!(text.contains("convolution (S3) 14 of 14"), "{text}");
+        assert!(!text.contains("unary (T2)"), "{text}");
+    }
+}
