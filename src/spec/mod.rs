@@ -6,6 +6,7 @@
 use crate::dtype::DType;
 use crate::ops::Family;
 
+pub(crate) mod activation;
 pub(crate) mod elementwise;
 pub(crate) mod gemm;
 pub(crate) mod index;
@@ -107,6 +108,8 @@ pub(crate) use kernels;
 pub fn all_kernels() -> impl Iterator<Item = &'static KernelSpec> {
     [
         elementwise::KERNELS,
+        elementwise::INT_KERNELS,
+        activation::KERNELS,
         loss::KERNELS,
         optimizer::KERNELS,
         random::KERNELS,

@@ -17,5 +17,6 @@ mod random;
 mod reduce;
 mod scatter;
 mod shape;
+mod softmax;
 pub(crate) mod sort;
 mod strided;
