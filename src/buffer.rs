@@ -76,11 +76,6 @@ impl Block {
         self.id
     }
 
-    /// The device it lives on.
-    pub(crate) fn device(&self) -> DeviceId {
-        self.device
-    }
-
     /// The stream whose pool it came from.
     pub(crate) fn stream(&self) -> u64 {
         self.stream

@@ -62,6 +62,19 @@ impl DType {
         }
     }
 
+    /// The largest finite value.
+    pub const fn largest(self) -> f64 {
+        match self {
+            DType::F32 => f32::MAX as f64,
+            DType::F16 => 65504.0,
+            DType::Bf16 => 3.3895313892515355e38,
+            DType::F64 => f64::MAX,
+            DType::I32 => i32::MAX as f64,
+            DType::I64 => i64::MAX as f64,
+            DType::U8 => u8::MAX as f64,
+        }
+    }
+
     /// Lower-case name, as in case files and safetensors-like tables: `f32`, `bf16`, `i64`, `u8`.
     pub const fn name(self) -> &'static str {
         match self {

@@ -312,11 +312,13 @@ impl<D: Driver + 'static> BackendFactory for DriverFactory<D> {
 }
 
 /// Stands for a backend that this build lacks.
+#[cfg(not(all(feature = "cuda", feature = "hip", feature = "opencl")))]
 struct NotCompiledIn {
     kind: BackendKind,
     feature: &'static str,
 }
 
+#[cfg(not(all(feature = "cuda", feature = "hip", feature = "opencl")))]
 impl BackendFactory for NotCompiledIn {
     fn kind(&self) -> BackendKind {
         self.kind

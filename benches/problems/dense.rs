@@ -26,7 +26,9 @@ pub(super) const ROWS: &[Row] = &[
     row("reduce", "var_rows", F32, |b, dt| {
         let [r, c] = b.rows();
         let (x, mut y) = (b.normal(dt, r * c)?, b.empty(dt, r)?);
-        bytes(r * c * dt.size(), move |g| g.reduce(Reduce::Var { correction: 1.0 }, &[1], x.shaped(&[r, c])?, y.view_mut()))
+        bytes(r * c * dt.size(), move |g| {
+            g.reduce(Reduce::Var { correction: 1.0 }, &[1], x.shaped(&[r, c])?, y.view_mut())
+        })
     }),
     row("reduce", "max_columns", F32, |b, dt| {
         let [r, c] = b.rows();
@@ -41,31 +43,47 @@ pub(super) const ROWS: &[Row] = &[
     row("reduce_bwd", "sum_rows", F32, |b, dt| {
         let [r, c] = b.rows();
         let (dy, mut dx) = (b.normal(dt, r)?, b.empty(dt, r * c)?);
-        bytes(r * c * dt.size(), move |g| g.reduce_bwd(Reduce::Sum, &[1], dy.view(), None, None, dx.shaped_mut(&[r, c])?.into()))
+        bytes(r * c * dt.size(), move |g| {
+            g.reduce_bwd(Reduce::Sum, &[1], dy.view(), None, None, dx.shaped_mut(&[r, c])?.into())
+        })
     }),
     row("reduce_bwd", "max_rows", F32, |b, dt| {
         let [r, c] = b.rows();
-        let (dy, x, mut y, mut dx) = (b.normal(dt, r)?, b.normal(dt, r * c)?, b.empty(dt, r)?, b.empty(dt, r * c)?);
+        let (dy, x, mut y, mut dx) =
+            (b.normal(dt, r)?, b.normal(dt, r * c)?, b.empty(dt, r)?, b.empty(dt, r * c)?);
         b.gpu.reduce(Reduce::Max, &[1], x.shaped(&[r, c])?, y.view_mut())?;
         bytes(2 * r * c * dt.size(), move |g| {
             let x = x.shaped(&[r, c])?;
-            g.reduce_bwd(Reduce::Max, &[1], dy.view(), Some(x), Some(y.view()), dx.shaped_mut(&[r, c])?.into())
+            g.reduce_bwd(
+                Reduce::Max,
+                &[1],
+                dy.view(),
+                Some(x),
+                Some(y.view()),
+                dx.shaped_mut(&[r, c])?.into(),
+            )
         })
     }),
     row("arg_reduce", "max_rows", F32, |b, dt| {
         let [r, c] = b.rows();
         let (x, mut i, mut v) = (b.normal(dt, r * c)?, b.empty(DType::I64, r)?, b.empty(dt, r)?);
-        bytes(r * c * dt.size(), move |g| g.arg_reduce(ArgReduce::Max, 1, x.shaped(&[r, c])?, i.view_mut(), Some(v.view_mut())))
+        bytes(r * c * dt.size(), move |g| {
+            g.arg_reduce(ArgReduce::Max, 1, x.shaped(&[r, c])?, i.view_mut(), Some(v.view_mut()))
+        })
     }),
     row("arg_reduce_bwd", "rows", F32, |b, dt| {
         let [r, c] = b.rows();
         let (dy, i, mut dx) = (b.normal(dt, r)?, b.ids(r, c)?, b.empty(dt, r * c)?);
-        bytes(r * c * dt.size(), move |g| g.arg_reduce_bwd(1, dy.view(), i.view(), dx.shaped_mut(&[r, c])?.into()))
+        bytes(r * c * dt.size(), move |g| {
+            g.arg_reduce_bwd(1, dy.view(), i.view(), dx.shaped_mut(&[r, c])?.into())
+        })
     }),
     row("mean_var", "rows", F32, |b, dt| {
         let [r, c] = b.rows();
         let (x, mut m, mut v) = (b.normal(dt, r * c)?, b.empty(dt, r)?, b.empty(dt, r)?);
-        bytes(r * c * dt.size(), move |g| g.mean_var(&[1], 0.0, x.shaped(&[r, c])?, m.view_mut(), v.view_mut()))
+        bytes(r * c * dt.size(), move |g| {
+            g.mean_var(&[1], 0.0, x.shaped(&[r, c])?, m.view_mut(), v.view_mut())
+        })
     }),
     row("min_max", "rows", F32, |b, dt| {
         let [r, c] = b.rows();
@@ -94,25 +112,41 @@ pub(super) const ROWS: &[Row] = &[
     row("softmax", "rows", F32_BF16, |b, dt| {
         let [r, c] = b.rows();
         let (x, mut y) = (b.normal(dt, r * c)?, b.empty(dt, r * c)?);
-        bytes(2 * r * c * dt.size(), move |g| g.softmax(Softmax::Softmax, 1, x.shaped(&[r, c])?, y.shaped_mut(&[r, c])?))
+        bytes(2 * r * c * dt.size(), move |g| {
+            g.softmax(Softmax::Softmax, 1, x.shaped(&[r, c])?, y.shaped_mut(&[r, c])?)
+        })
     }),
     row("softmax", "columns", F32, |b, dt| {
         let [r, c] = b.rows();
         let (x, mut y) = (b.normal(dt, r * c)?, b.empty(dt, r * c)?);
-        bytes(2 * r * c * dt.size(), move |g| g.softmax(Softmax::LogSoftmax, 0, x.shaped(&[r, c])?, y.shaped_mut(&[r, c])?))
+        bytes(2 * r * c * dt.size(), move |g| {
+            g.softmax(Softmax::LogSoftmax, 0, x.shaped(&[r, c])?, y.shaped_mut(&[r, c])?)
+        })
     }),
     row("softmax_bwd", "rows", F32_BF16, |b, dt| {
         let [r, c] = b.rows();
         let (dy, y, mut dx) = (b.normal(dt, r * c)?, b.positive(dt, r * c)?, b.empty(dt, r * c)?);
         bytes(3 * r * c * dt.size(), move |g| {
-            g.softmax_bwd(Softmax::Softmax, 1, dy.shaped(&[r, c])?, y.shaped(&[r, c])?, dx.shaped_mut(&[r, c])?.into())
+            g.softmax_bwd(
+                Softmax::Softmax,
+                1,
+                dy.shaped(&[r, c])?,
+                y.shaped(&[r, c])?,
+                dx.shaped_mut(&[r, c])?.into(),
+            )
         })
     }),
     row("softmax_bwd", "columns", F32, |b, dt| {
         let [r, c] = b.rows();
         let (dy, y, mut dx) = (b.normal(dt, r * c)?, b.positive(dt, r * c)?, b.empty(dt, r * c)?);
         bytes(3 * r * c * dt.size(), move |g| {
-            g.softmax_bwd(Softmax::Softmax, 0, dy.shaped(&[r, c])?, y.shaped(&[r, c])?, dx.shaped_mut(&[r, c])?.into())
+            g.softmax_bwd(
+                Softmax::Softmax,
+                0,
+                dy.shaped(&[r, c])?,
+                y.shaped(&[r, c])?,
+                dx.shaped_mut(&[r, c])?.into(),
+            )
         })
     }),
     row("gemm", "square", F32_BF16, |b, dt| {
@@ -124,7 +158,8 @@ pub(super) const ROWS: &[Row] = &[
     }),
     row("gemm", "linear_bias_gelu", F32_BF16, |b, dt| {
         let s = b.side();
-        let (x, w, bias, mut y) = (b.normal(dt, s * s)?, b.normal(dt, s * s)?, b.normal(dt, s)?, b.empty(dt, s * s)?);
+        let (x, w, bias, mut y) =
+            (b.normal(dt, s * s)?, b.normal(dt, s * s)?, b.normal(dt, s)?, b.empty(dt, s * s)?);
         flops(2 * s * s * s, move |g| {
             let mut io = GemmIo::new(x.shaped(&[s, s])?, w.shaped(&[s, s])?, y.shaped_mut(&[s, s])?);
             io.bias = Some(bias.view());
@@ -143,7 +178,9 @@ pub(super) const ROWS: &[Row] = &[
     row("gemm", "vector", F32_BF16, |b, dt| {
         let s = b.side();
         let (x, w, mut y) = (b.normal(dt, s)?, b.normal(dt, s * s)?, b.empty(dt, s)?);
-        bytes(s * s * dt.size(), move |g| g.gemm(&LINEAR, GemmIo::new(x.shaped(&[1, s])?, w.shaped(&[s, s])?, y.shaped_mut(&[1, s])?)))
+        bytes(s * s * dt.size(), move |g| {
+            g.gemm(&LINEAR, GemmIo::new(x.shaped(&[1, s])?, w.shaped(&[s, s])?, y.shaped_mut(&[1, s])?))
+        })
     }),
     row("gemm_bwd", "linear_bias", F32_BF16, |b, dt| {
         let s = b.side();
@@ -164,7 +201,8 @@ pub(super) const ROWS: &[Row] = &[
     }),
     row("gemm_bwd", "linear_relu", F32, |b, dt| {
         let s = b.side();
-        let (dy, x, w, y) = (b.normal(dt, s * s)?, b.normal(dt, s * s)?, b.normal(dt, s * s)?, b.normal(dt, s * s)?);
+        let (dy, x, w, y) =
+            (b.normal(dt, s * s)?, b.normal(dt, s * s)?, b.normal(dt, s * s)?, b.normal(dt, s * s)?);
         let (mut da, mut db, mut dbias) = (b.empty(dt, s * s)?, b.empty(dt, s * s)?, b.empty(dt, s)?);
         flops(4 * s * s * s, move |g| {
             let io = GemmBwd {
@@ -181,7 +219,8 @@ pub(super) const ROWS: &[Row] = &[
     }),
     row("gemm_grouped", "four", F32, |b, dt| {
         let s = b.side() / 2;
-        let make = || -> trefoil::Result<Vec<trefoil::Buffer>> { (0..4).map(|_| b.normal(dt, s * s)).collect() };
+        let make =
+            || -> trefoil::Result<Vec<trefoil::Buffer>> { (0..4).map(|_| b.normal(dt, s * s)).collect() };
         let (x, w, mut y) = (make()?, make()?, make()?);
         flops(4 * 2 * s * s * s, move |g| {
             let mut out = y.iter_mut().map(|b| b.shaped_mut(&[s, s])).collect::<trefoil::Result<Vec<_>>>()?;

@@ -7,7 +7,8 @@ use super::{F32, F32_BF16, Row, bytes, row};
 
 /// A vector as rows of `cols`, with another layout.
 fn layout(shape: &[usize], strides: &[usize]) -> trefoil::Result<Layout> {
-    Layout::strided(shape, strides, 0).ok_or_else(|| trefoil::GpuError::Config("a layout of small rank".into()))
+    Layout::strided(shape, strides, 0)
+        .ok_or_else(|| trefoil::GpuError::Config("a layout of small rank".into()))
 }
 
 pub(super) const ROWS: &[Row] = &[
@@ -41,7 +42,9 @@ pub(super) const ROWS: &[Row] = &[
         let [r, c] = b.rows();
         let (x, mut y) = (b.normal(dt, r * c)?, b.empty(dt, r * c)?);
         let l = layout(&[c, r], &[1, c])?;
-        bytes(2 * r * c * dt.size(), move |g| g.unary(Unary::Neg, x.view().with_layout(l.clone())?, y.shaped_mut(&[c, r])?))
+        bytes(2 * r * c * dt.size(), move |g| {
+            g.unary(Unary::Neg, x.view().with_layout(l.clone())?, y.shaped_mut(&[c, r])?)
+        })
     }),
     row("unary", "isnan", F32, |b, dt| {
         let (x, mut y, n) = (b.normal(dt, b.n())?, b.empty(DType::U8, b.n())?, b.n());
@@ -92,7 +95,10 @@ pub(super) const ROWS: &[Row] = &[
         let (mut da, mut db) = (b.empty(dt, r * c)?, b.empty(dt, c)?);
         bytes(3 * r * c * dt.size(), move |g| {
             let (da, db) = (Some(da.shaped_mut(&[r, c])?.into()), Some(db.view_mut().into()));
-            g.binary_bwd(Binary::Mul, BinaryBwd { dy: dy.shaped(&[r, c])?, a: x.shaped(&[r, c])?, b: w.view(), da, db })
+            g.binary_bwd(
+                Binary::Mul,
+                BinaryBwd { dy: dy.shaped(&[r, c])?, a: x.shaped(&[r, c])?, b: w.view(), da, db },
+            )
         })
     }),
     row("ternary", "fma", F32_BF16, |b, dt| {
@@ -103,7 +109,9 @@ pub(super) const ROWS: &[Row] = &[
     row("ternary", "where", F32, |b, dt| {
         let n = b.n();
         let (m, w, v, mut y) = (b.mask(n)?, b.normal(dt, n)?, b.normal(dt, n)?, b.empty(dt, n)?);
-        bytes(n * (3 * dt.size() + 1), move |g| g.ternary(Ternary::Where, m.view(), w.view(), v.view(), y.view_mut()))
+        bytes(n * (3 * dt.size() + 1), move |g| {
+            g.ternary(Ternary::Where, m.view(), w.view(), v.view(), y.view_mut())
+        })
     }),
     row("ternary_bwd", "fma", F32, |b, dt| {
         let n = b.n();
@@ -143,7 +151,9 @@ pub(super) const ROWS: &[Row] = &[
         let [r, c] = b.rows();
         let (x, mut y) = (b.normal(dt, r * c)?, b.empty(dt, r * c)?);
         let l = layout(&[c, r], &[1, c])?;
-        bytes(2 * r * c * dt.size(), move |g| g.strided_copy(x.view().with_layout(l.clone())?, y.shaped_mut(&[c, r])?.into()))
+        bytes(2 * r * c * dt.size(), move |g| {
+            g.strided_copy(x.view().with_layout(l.clone())?, y.shaped_mut(&[c, r])?.into())
+        })
     }),
     row("strided_copy", "heads", F32_BF16, |b, dt| {
         // [tokens, heads, 64] to [heads, tokens, 64], as attention wants it.
@@ -151,7 +161,9 @@ pub(super) const ROWS: &[Row] = &[
         let h = c / 64;
         let (x, mut y) = (b.normal(dt, r * c)?, b.empty(dt, r * c)?);
         let l = layout(&[h, r, 64], &[64, c, 1])?;
-        bytes(2 * r * c * dt.size(), move |g| g.strided_copy(x.view().with_layout(l.clone())?, y.shaped_mut(&[h, r, 64])?.into()))
+        bytes(2 * r * c * dt.size(), move |g| {
+            g.strided_copy(x.view().with_layout(l.clone())?, y.shaped_mut(&[h, r, 64])?.into())
+        })
     }),
     row("strided_copy", "accumulate", F32, |b, dt| {
         let (x, mut y, n) = (b.normal(dt, b.n())?, b.normal(dt, b.n())?, b.n());
@@ -184,14 +196,24 @@ pub(super) const ROWS: &[Row] = &[
         let [r, c] = b.rows();
         let (x, mut y) = (b.normal(dt, r * c)?, b.empty(dt, (r + 2) * (c + 2))?);
         bytes(2 * r * c * dt.size(), move |g| {
-            g.pad(PadMode::Constant(0.0), &[(1, 1), (1, 1)], x.shaped(&[r, c])?, y.shaped_mut(&[r + 2, c + 2])?)
+            g.pad(
+                PadMode::Constant(0.0),
+                &[(1, 1), (1, 1)],
+                x.shaped(&[r, c])?,
+                y.shaped_mut(&[r + 2, c + 2])?,
+            )
         })
     }),
     row("pad_bwd", "reflect", F32, |b, dt| {
         let [r, c] = b.rows();
         let (dy, mut dx) = (b.normal(dt, (r + 2) * (c + 2))?, b.empty(dt, r * c)?);
         bytes(2 * r * c * dt.size(), move |g| {
-            g.pad_bwd(PadMode::Reflect, &[(1, 1), (1, 1)], dy.shaped(&[r + 2, c + 2])?, dx.shaped_mut(&[r, c])?.into())
+            g.pad_bwd(
+                PadMode::Reflect,
+                &[(1, 1), (1, 1)],
+                dy.shaped(&[r + 2, c + 2])?,
+                dx.shaped_mut(&[r, c])?.into(),
+            )
         })
     }),
     row("flip", "rows", F32, |b, dt| {
@@ -202,17 +224,23 @@ pub(super) const ROWS: &[Row] = &[
     row("roll", "rows", F32, |b, dt| {
         let [r, c] = b.rows();
         let (x, mut y) = (b.normal(dt, r * c)?, b.empty(dt, r * c)?);
-        bytes(2 * r * c * dt.size(), move |g| g.roll(&[3], &[1], x.shaped(&[r, c])?, y.shaped_mut(&[r, c])?.into()))
+        bytes(2 * r * c * dt.size(), move |g| {
+            g.roll(&[3], &[1], x.shaped(&[r, c])?, y.shaped_mut(&[r, c])?.into())
+        })
     }),
     row("triangle", "lower", F32, |b, dt| {
         let s = b.side();
         let (x, mut y) = (b.normal(dt, s * s)?, b.empty(dt, s * s)?);
-        bytes(2 * s * s * dt.size(), move |g| g.triangle(Triangle::Lower, 0, x.shaped(&[s, s])?, y.shaped_mut(&[s, s])?.into()))
+        bytes(2 * s * s * dt.size(), move |g| {
+            g.triangle(Triangle::Lower, 0, x.shaped(&[s, s])?, y.shaped_mut(&[s, s])?.into())
+        })
     }),
     row("repeat_interleave", "twice", F32, |b, dt| {
         let [r, c] = b.rows();
         let (x, mut y) = (b.normal(dt, r * c)?, b.empty(dt, 2 * r * c)?);
-        bytes(3 * r * c * dt.size(), move |g| g.repeat_interleave(0, 2, None, x.shaped(&[r, c])?, y.shaped_mut(&[2 * r, c])?))
+        bytes(3 * r * c * dt.size(), move |g| {
+            g.repeat_interleave(0, 2, None, x.shaped(&[r, c])?, y.shaped_mut(&[2 * r, c])?)
+        })
     }),
     row("repeat_interleave", "counts", F32, |b, dt| {
         let [r, c] = b.rows();
@@ -241,11 +269,15 @@ pub(super) const ROWS: &[Row] = &[
     }),
     row("random", "normal", F32_BF16, |b, dt| {
         let (mut y, n) = (b.empty(dt, b.n())?, b.n());
-        bytes(n * dt.size(), move |g| g.random(Distribution::Normal { mean: 0.0, std: 1.0 }, Rng::new(1), y.view_mut()))
+        bytes(n * dt.size(), move |g| {
+            g.random(Distribution::Normal { mean: 0.0, std: 1.0 }, Rng::new(1), y.view_mut())
+        })
     }),
     row("random", "int", &[DType::I64], |b, dt| {
         let (mut y, n) = (b.empty(dt, b.n())?, b.n());
-        bytes(n * dt.size(), move |g| g.random(Distribution::Int { lo: 0, hi: 1000 }, Rng::new(1), y.view_mut()))
+        bytes(n * dt.size(), move |g| {
+            g.random(Distribution::Int { lo: 0, hi: 1000 }, Rng::new(1), y.view_mut())
+        })
     }),
     row("bernoulli", "tensor", F32, |b, dt| {
         let n = b.n();
@@ -260,12 +292,16 @@ pub(super) const ROWS: &[Row] = &[
     row("categorical", "probs", F32, |b, dt| {
         let [r, c] = b.classes();
         let (p, mut y) = (b.positive(dt, r * c)?, b.empty(DType::I64, r)?);
-        bytes(r * c * dt.size(), move |g| g.categorical(Weights::Probs(p.shaped(&[r, c])?), Rng::new(1), y.view_mut()))
+        bytes(r * c * dt.size(), move |g| {
+            g.categorical(Weights::Probs(p.shaped(&[r, c])?), Rng::new(1), y.view_mut())
+        })
     }),
     row("categorical", "logits", F32, |b, dt| {
         let [r, c] = b.classes();
         let (p, mut y) = (b.normal(dt, r * c)?, b.empty(DType::I64, r)?);
-        bytes(r * c * dt.size(), move |g| g.categorical(Weights::Logits(p.shaped(&[r, c])?), Rng::new(1), y.view_mut()))
+        bytes(r * c * dt.size(), move |g| {
+            g.categorical(Weights::Logits(p.shaped(&[r, c])?), Rng::new(1), y.view_mut())
+        })
     }),
     row("dropout", "no_mask", F32_BF16, |b, dt| {
         let (x, mut y, n) = (b.normal(dt, b.n())?, b.empty(dt, b.n())?, b.n());

@@ -9,17 +9,23 @@ pub(super) const ROWS: &[Row] = &[
     row("index_select", "rows", F32_BF16, |b, dt| {
         let [r, c] = b.rows();
         let (x, i, mut y) = (b.normal(dt, r * c)?, b.ids(r, r)?, b.empty(dt, r * c)?);
-        bytes(2 * r * c * dt.size(), move |g| g.index_select(0, x.shaped(&[r, c])?, i.view(), y.shaped_mut(&[r, c])?.into()))
+        bytes(2 * r * c * dt.size(), move |g| {
+            g.index_select(0, x.shaped(&[r, c])?, i.view(), y.shaped_mut(&[r, c])?.into())
+        })
     }),
     row("index_add", "rows", F32_BF16, |b, dt| {
         let [r, c] = b.rows();
         let (x, i, mut y) = (b.normal(dt, r * c)?, b.ids(r, r)?, b.zeros(dt, r * c)?);
-        bytes(3 * r * c * dt.size(), move |g| g.index_add(0, 1.0, i.view(), x.shaped(&[r, c])?, y.shaped_mut(&[r, c])?))
+        bytes(3 * r * c * dt.size(), move |g| {
+            g.index_add(0, 1.0, i.view(), x.shaped(&[r, c])?, y.shaped_mut(&[r, c])?)
+        })
     }),
     row("index_copy", "rows", F32, |b, dt| {
         let [r, c] = b.rows();
         let (x, i, mut y) = (b.normal(dt, r * c)?, b.permutation(r)?, b.empty(dt, r * c)?);
-        bytes(2 * r * c * dt.size(), move |g| g.index_copy(0, i.view(), x.shaped(&[r, c])?, y.shaped_mut(&[r, c])?))
+        bytes(2 * r * c * dt.size(), move |g| {
+            g.index_copy(0, i.view(), x.shaped(&[r, c])?, y.shaped_mut(&[r, c])?)
+        })
     }),
     row("index_fill", "rows", F32, |b, dt| {
         let [r, c] = b.rows();
@@ -53,15 +59,30 @@ pub(super) const ROWS: &[Row] = &[
         let [r, c] = b.rows();
         let (x, i, mut y) = (b.normal(dt, r * c)?, b.ids(r * c, c)?, b.zeros(dt, r * c)?);
         bytes(r * c * (2 * dt.size() + 8), move |g| {
-            g.scatter_reduce(ScatterReduce::Sum, 1, true, i.shaped(&[r, c])?, x.shaped(&[r, c])?, y.shaped_mut(&[r, c])?)
+            g.scatter_reduce(
+                ScatterReduce::Sum,
+                1,
+                true,
+                i.shaped(&[r, c])?,
+                x.shaped(&[r, c])?,
+                y.shaped_mut(&[r, c])?,
+            )
         })
     }),
     row("scatter_reduce_bwd", "amax_rows", F32, |b, dt| {
         let [r, c] = b.rows();
-        let (dy, x, src, i) = (b.normal(dt, r * c)?, b.normal(dt, r * c)?, b.normal(dt, r * c)?, b.ids(r * c, c)?);
+        let (dy, x, src, i) =
+            (b.normal(dt, r * c)?, b.normal(dt, r * c)?, b.normal(dt, r * c)?, b.ids(r * c, c)?);
         let (mut y, mut dx, mut ds) = (b.empty(dt, r * c)?, b.empty(dt, r * c)?, b.empty(dt, r * c)?);
         b.gpu.copy(x.view(), y.view_mut())?;
-        b.gpu.scatter_reduce(ScatterReduce::Amax, 1, true, i.shaped(&[r, c])?, src.shaped(&[r, c])?, y.shaped_mut(&[r, c])?)?;
+        b.gpu.scatter_reduce(
+            ScatterReduce::Amax,
+            1,
+            true,
+            i.shaped(&[r, c])?,
+            src.shaped(&[r, c])?,
+            y.shaped_mut(&[r, c])?,
+        )?;
         bytes(r * c * (6 * dt.size() + 8), move |g| {
             let s = [r, c];
             let io = ScatterReduceBwd {
@@ -79,7 +100,9 @@ pub(super) const ROWS: &[Row] = &[
     row("index_put", "accumulate", F32, |b, dt| {
         let [r, c] = b.rows();
         let (v, i, mut y) = (b.normal(dt, r * c)?, b.ids(r, r)?, b.zeros(dt, r * c)?);
-        bytes(3 * r * c * dt.size(), move |g| g.index_put(true, &[i.view()], v.shaped(&[r, c])?, y.shaped_mut(&[r, c])?))
+        bytes(3 * r * c * dt.size(), move |g| {
+            g.index_put(true, &[i.view()], v.shaped(&[r, c])?, y.shaped_mut(&[r, c])?)
+        })
     }),
     row("masked_scatter", "half", F32, |b, dt| {
         let n = b.n() / 4;
@@ -89,12 +112,16 @@ pub(super) const ROWS: &[Row] = &[
     row("masked_select", "half", F32, |b, dt| {
         let n = b.n() / 4;
         let (m, x, mut y, mut k) = (b.mask(n)?, b.normal(dt, n)?, b.empty(dt, n)?, b.empty(DType::I64, 1)?);
-        bytes(n * (2 * dt.size() + 1), move |g| g.masked_select(m.view(), x.view(), y.view_mut(), k.view_mut()))
+        bytes(n * (2 * dt.size() + 1), move |g| {
+            g.masked_select(m.view(), x.view(), y.view_mut(), k.view_mut())
+        })
     }),
     row("masked_select_bwd", "half", F32, |b, dt| {
         let n = b.n() / 4;
         let (m, dy, mut dx) = (b.mask(n)?, b.normal(dt, n)?, b.empty(dt, n)?);
-        bytes(n * (2 * dt.size() + 1), move |g| g.masked_select_bwd(m.view(), dy.view(), dx.view_mut().into()))
+        bytes(n * (2 * dt.size() + 1), move |g| {
+            g.masked_select_bwd(m.view(), dy.view(), dx.view_mut().into())
+        })
     }),
     row("nonzero", "half", &[DType::U8], |b, _| {
         let n = b.n() / 4;

@@ -36,7 +36,11 @@ fn step(b: &Bed<'_>, dtype: DType, rule: OptimRule, traffic: usize) -> Result<Pr
     })
 }
 
-fn cross_entropy(b: &Bed<'_>, dtype: DType, inner: usize) -> Result<(Vec<usize>, Vec<usize>, Buffer, Buffer)> {
+fn cross_entropy(
+    b: &Bed<'_>,
+    dtype: DType,
+    inner: usize,
+) -> Result<(Vec<usize>, Vec<usize>, Buffer, Buffer)> {
     let [r, c] = b.classes();
     let (shape, positions) = match inner {
         1 => (vec![r, c], vec![r]),
@@ -106,15 +110,23 @@ pub(super) const ROWS: &[Row] = &[
     }),
     row("loss", "mse_masked_mean", F32, |b, dt| {
         let n = b.n();
-        let (p, t, m, mut loss) = (b.normal(dt, n)?, b.normal(dt, n)?, b.mask(n)?, b.empty(dt.accumulator(), 1)?);
+        let (p, t, m, mut loss) =
+            (b.normal(dt, n)?, b.normal(dt, n)?, b.mask(n)?, b.empty(dt.accumulator(), 1)?);
         bytes(n * (2 * dt.size() + 1), move |g| {
-            let io = LossFwd { p: p.view(), t: t.view(), weight: None, mask: Some(m.view()), loss: loss.view_mut() };
+            let io = LossFwd {
+                p: p.view(),
+                t: t.view(),
+                weight: None,
+                mask: Some(m.view()),
+                loss: loss.view_mut(),
+            };
             g.loss(Loss::Mse, Reduction::Mean, io)
         })
     }),
     row("loss_bwd", "mse_mean", F32_BF16, |b, dt| {
         let n = b.n();
-        let (p, t, gy, mut dp) = (b.normal(dt, n)?, b.normal(dt, n)?, b.positive(dt.accumulator(), 1)?, b.empty(dt, n)?);
+        let (p, t, gy, mut dp) =
+            (b.normal(dt, n)?, b.normal(dt, n)?, b.positive(dt.accumulator(), 1)?, b.empty(dt, n)?);
         bytes(3 * n * dt.size(), move |g| {
             let (p, t, dp) = (p.view(), t.view(), Some(dp.view_mut().into()));
             let io = LossBwd { gy: gy.view(), p, t, weight: None, mask: None, dp, dt: None };
@@ -123,7 +135,8 @@ pub(super) const ROWS: &[Row] = &[
     }),
     row("loss_bwd", "mse_masked_mean", F32, |b, dt| {
         let n = b.n();
-        let (p, t, gy, m) = (b.normal(dt, n)?, b.normal(dt, n)?, b.positive(dt.accumulator(), 1)?, b.mask(n)?);
+        let (p, t, gy, m) =
+            (b.normal(dt, n)?, b.normal(dt, n)?, b.positive(dt.accumulator(), 1)?, b.mask(n)?);
         let mut dp = b.empty(dt, n)?;
         bytes(n * (3 * dt.size() + 1), move |g| {
             let (p, t, dp) = (p.view(), t.view(), Some(dp.view_mut().into()));
@@ -138,15 +151,20 @@ pub(super) const ROWS: &[Row] = &[
         let (x, t, mut loss) = (b.normal(dt, r * c)?, b.positive(dt, r * c)?, b.empty(dt.accumulator(), 1)?);
         bytes(2 * r * c * dt.size(), move |g| {
             let (x, target, loss) = (x.shaped(&[r, c])?, t.shaped(&[r, c])?, loss.view_mut());
-            g.cross_entropy(&CrossEntropy::new(), CrossEntropyFwd { x, target, weight: None, loss, lse: None, den: None })
+            g.cross_entropy(
+                &CrossEntropy::new(),
+                CrossEntropyFwd { x, target, weight: None, loss, lse: None, den: None },
+            )
         })
     }),
     row("cross_entropy", "ids_weighted_smooth", F32, |b, dt| {
         let [r, c] = b.classes();
-        let (x, t, w, mut loss) = (b.normal(dt, r * c)?, b.ids(r, c)?, b.positive(dt, c)?, b.empty(dt.accumulator(), 1)?);
+        let (x, t, w, mut loss) =
+            (b.normal(dt, r * c)?, b.ids(r, c)?, b.positive(dt, c)?, b.empty(dt.accumulator(), 1)?);
         bytes(r * c * dt.size(), move |g| {
             let (x, loss) = (x.shaped(&[r, c])?, loss.view_mut());
-            let io = CrossEntropyFwd { x, target: t.view(), weight: Some(w.view()), loss, lse: None, den: None };
+            let io =
+                CrossEntropyFwd { x, target: t.view(), weight: Some(w.view()), loss, lse: None, den: None };
             g.cross_entropy(&CrossEntropy::new().label_smoothing(0.1), io)
         })
     }),
@@ -155,7 +173,8 @@ pub(super) const ROWS: &[Row] = &[
     row("cross_entropy_bwd", "probabilities", F32, |b, dt| {
         let [r, c] = b.classes();
         let acc = dt.accumulator();
-        let (x, t, gy, lse) = (b.normal(dt, r * c)?, b.positive(dt, r * c)?, b.positive(acc, 1)?, b.positive(acc, r)?);
+        let (x, t, gy, lse) =
+            (b.normal(dt, r * c)?, b.positive(dt, r * c)?, b.positive(acc, 1)?, b.positive(acc, r)?);
         let (den, w, mut dx) = (b.positive(acc, 1)?, b.positive(dt, c)?, b.empty(dt, r * c)?);
         bytes(3 * r * c * dt.size(), move |g| {
             let io = CrossEntropyBwd {

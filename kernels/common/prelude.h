@@ -53,6 +53,13 @@ typedef int gk_f;
 
 #define GK_IS_FLOAT (GK_DTYPE <= GK_F64)
 
+/* The unsigned type of an integer unit's arithmetic, whose overflow wraps. */
+#if GK_DTYPE == GK_I64
+typedef gk_u64 gk_uf;
+#elif GK_DTYPE > GK_F64
+typedef gk_u32 gk_uf;
+#endif
+
 /* A literal of the arithmetic type; float units must not contain doubles, which some devices lack. */
 #if GK_DTYPE == GK_F64
 #define GK_R(x) x

@@ -1,8 +1,10 @@
-/* Functions of three values: GK_TERNARY(name, f(a, b, c; p), gradients (dy, a, b, c; p)). */
-#define GK_TERNARY(name, fwd, bwd_a, bwd_b, bwd_c) \
-    GK_FN gk_f name##_fwd(gk_f a, gk_f b, gk_f c, gk_f p) { return fwd; } \
-    GK_FN void name##_bwd(gk_f dy, gk_f a, gk_f b, gk_f c, gk_f p, gk_f* da, gk_f* db, gk_f* dc) { *da = bwd_a; *db = bwd_b; *dc = bwd_c; }
-#if GK_IS_FLOAT
+/* Functions of three values. Names and edge cases are those of torch.<name>. */
+#include "maps.h"
+
+/* c is the weight; exact at 0 and 1 */
+GK_TERNARY(gk_op_lerp3, c < GK_R(0.5) ? a + c * (b - a) : b - (b - a) * (GK_R(1.0) - c), dy * (GK_R(1.0) - c), dy * c, dy * (b - a))
+GK_TERNARY(gk_op_fma, gk_fma(a, b, c), dy * b, dy * a, dy)
 GK_TERNARY(gk_op_addcmul, a + p * b * c, dy, dy * p * c, dy * p * b)
-#define gk_op_addcmul_arity 3
-#endif
+GK_TERNARY(gk_op_addcdiv, a + p * b / c, dy, dy * p / c, -dy * p * (b / c) / c)
+/* bounds b and c; where they cross, c wins */
+GK_TERNARY(gk_op_clamp3, gk_min(gk_max(a, b), c), (a > b && a < c) ? dy : GK_R(0.0), (a < b && b < c) ? dy : GK_R(0.0), (a > c || c < b) ? dy : GK_R(0.0))

@@ -15,6 +15,7 @@ mod random;
 mod reduce;
 mod shape;
 mod softmax;
+mod special;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLockReadGuard, RwLockWriteGuard};
@@ -113,11 +114,21 @@ macro_rules! host_element {
 host_element! {
     f32, F32, |x: f32| x as f64, |x: f64| x as f32;
     f64, F64, |x: f64| x, |x: f64| x;
-    f16, F16, |x: f16| x.to_f64(), |x: f64| f16::from_f32(x as f32);
-    bf16, Bf16, |x: bf16| x.to_f64(), |x: f64| bf16::from_f32(x as f32);
+    f16, F16, |x: f16| x.to_f64(), |x: f64| f16::from_f32(to_odd(x));
+    bf16, Bf16, |x: bf16| x.to_f64(), |x: f64| bf16::from_f32(to_odd(x));
     i32, I32, |x: i32| x as f64, |x: f64| x as i32;
     i64, I64, |x: i64| x as f64, |x: f64| x as i64;
     u8, U8, |x: u8| x as f64, |x: f64| x as u8;
+}
+
+/// f32 rounded to odd where the value does not fit: the second rounding, to 16 bits, then gives what a single one would.
+fn to_odd(x: f64) -> f32 {
+    let y = x as f32;
+    let back = f64::from(y);
+    if back == x || x.is_nan() || y.to_bits() & 1 == 1 {
+        return y;
+    }
+    f32::from_bits(if back.abs() < x.abs() { y.to_bits() + 1 } else { y.to_bits() - 1 })
 }
 
 /// Runs `$body` with the type alias `$t` bound to the Rust type of a dtype.

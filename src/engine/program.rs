@@ -18,7 +18,13 @@ macro_rules! sources {
 /// Every kernel text of the crate, by its path under `kernels/`.
 static SOURCES: &[(&str, &str)] = sources![
     "common/prelude.h",
-    "common/elementwise.c",
+    "common/maps.h",
+    "common/special.h",
+    "common/unary.c",
+    "common/binary.c",
+    "common/ternary.c",
+    "common/mixed.c",
+    "common/cast.c",
     "common/coords.h",
     "common/nd.h",
     "common/reduce.c",
@@ -74,6 +80,10 @@ pub(crate) fn header(dtype: DType, op: &str) -> String {
     s += &format!("#define GK_DTYPE {}\n#define GK_BLOCK {BLOCK}\n", dtype_number(dtype));
     if !op.is_empty() {
         s += &format!("#define GK_OP {op}\n");
+    }
+    // A conversion to f64 needs doubles in the unit of another type.
+    if op == "gk_to_f64" {
+        s += "#define GK_NEEDS_F64 1\n";
     }
     s
 }

@@ -1,7 +1,8 @@
 //! Activations and the softmax family.
 
 use crate::buffer::{GradMut, View, ViewMut};
-use crate::error::Result;
+use crate::error::{GpuError, Result};
+use crate::ops::check;
 
 /// Activation functions. Names and edge cases are those of `torch.nn.functional.<name>`.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -85,8 +86,8 @@ op_family! {
     pub trait ActivationOps : Activation => ACTIVATION_OPS {
         /// y = act(x).
         fn activation(&self, act: Activation, x: View<'_>, y: ViewMut<'_>) -> Result<()>;
-        /// dx = dy * act'. Sigmoid and tanh read the output; relu and elu (alpha >= 0) read either; all others read the input. `Invalid` for
-        /// the other tensor.
+        /// dx = dy * act'. Sigmoid and tanh read the output; identity, relu and elu (alpha >= 0) read either; all others read the
+        /// input. `Invalid` for the other tensor.
         fn activation_bwd(&self, act: Activation, dy: View<'_>, saved: Saved<'_>, dx: GradMut<'_>) -> Result<()>;
         /// Softmax or log-softmax of a contiguous tensor along `axis`. A slice of only -inf, or with +inf or NaN, is all NaN. Oracle
         /// `torch.softmax`, `torch.log_softmax`. Errors: axis out of range.
@@ -94,4 +95,49 @@ op_family! {
         /// Softmax: dx = y*(dy - sum dy*y); log-softmax: dx = dy - e^y * sum dy. Reads the forward's output y.
         fn softmax_bwd(&self, kind: Softmax, axis: usize, dy: View<'_>, y: View<'_>, dx: GradMut<'_>) -> Result<()>;
     }
+}
+
+/// Checks of [`ActivationOps::activation`].
+pub(crate) fn check_activation(x: &View<'_>, y: &ViewMut<'_>) -> Result<()> {
+    const OP: &str = "activation";
+    check::float(OP, "x", x)?;
+    check::shape(OP, "y", &y.as_view(), x.shape())?;
+    check::dtype(OP, "y", &y.as_view(), x.dtype())?;
+    check::elementwise_output(OP, "y", y, &[("x", *x)])
+}
+
+/// Checks of [`ActivationOps::activation_bwd`].
+pub(crate) fn check_activation_bwd(
+    act: Activation,
+    dy: &View<'_>,
+    saved: &Saved<'_>,
+    dx: &GradMut<'_>,
+) -> Result<()> {
+    const OP: &str = "activation_bwd";
+    let (s, fits) = match saved {
+        Saved::Input(x) => (x, !matches!(act, Activation::Sigmoid | Activation::Tanh)),
+        Saved::Output(y) => {
+            let elu = matches!(act, Activation::Elu { alpha } if alpha >= 0.0);
+            (
+                y,
+                elu || matches!(
+                    act,
+                    Activation::Sigmoid | Activation::Tanh | Activation::Identity | Activation::Relu
+                ),
+            )
+        }
+    };
+    if !fits {
+        let (want, got) = match saved {
+            Saved::Input(_) => ("the forward's output", "its input"),
+            Saved::Output(_) => ("the forward's input", "its output"),
+        };
+        return Err(GpuError::invalid(OP, "saved", want, format!("{got} for {act:?}")));
+    }
+    check::float(OP, "saved", s)?;
+    for (arg, v) in [("dy", dy), ("dx", &dx.out.as_view())] {
+        check::shape(OP, arg, v, s.shape())?;
+        check::dtype(OP, arg, v, s.dtype())?;
+    }
+    check::elementwise_output(OP, "dx", &dx.out, &[("dy", *dy), ("saved", *s)])
 }

@@ -9,11 +9,11 @@ use crate::ops::check;
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub enum Unary {
-    /// -x
+    /// -x; integers allowed
     Neg,
-    /// |x|; the gradient at 0 is 0
+    /// |x|; the gradient at 0 is 0; integers allowed
     Abs,
-    /// -1, 0, 1; NaN gives 0
+    /// -1, 0, 1; NaN gives 0; integers allowed
     Sign,
     /// e^x
     Exp,
@@ -37,7 +37,7 @@ pub enum Unary {
     Rsqrt,
     /// real cube root
     Cbrt,
-    /// x^2
+    /// x^2; integers allowed
     Square,
     /// 1 / x
     Reciprocal,
@@ -151,7 +151,7 @@ pub enum Unary {
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub enum Binary {
-    /// a + alpha*b; integers allowed
+    /// a + alpha*b; integers allowed (with an integer alpha)
     Add {
         /// factor of b
         alpha: f64,
@@ -162,15 +162,15 @@ pub enum Binary {
     Mul,
     /// a / b; floats only
     Div,
-    /// floor(a / b); integer division by zero gives 0 and `IndexOutOfRange`
+    /// floor(a / b), gradient 0; integer division by zero gives 0 and `IndexOutOfRange`
     DivFloor,
-    /// trunc(a / b); integer division by zero gives 0 and `IndexOutOfRange`
+    /// trunc(a / b), gradient 0; integer division by zero gives 0 and `IndexOutOfRange`
     DivTrunc,
     /// a^b
     Pow,
-    /// larger, NaN wins; gradient halved on ties
+    /// larger, NaN wins; gradient halved on ties; integers allowed
     Maximum,
-    /// smaller, NaN wins; gradient halved on ties
+    /// smaller, NaN wins; gradient halved on ties; integers allowed
     Minimum,
     /// larger, numbers win over NaN
     Fmax,
@@ -236,7 +236,7 @@ pub enum Binary {
     },
     /// the next representable value from a towards b
     Nextafter,
-    /// a * 2^b, b is i32
+    /// a * 2^b, b is i32; has a gradient for a only
     Ldexp,
     /// max(x, lo) with a tensor bound, NaN kept; the gradient of a tie goes to neither
     ClampMin,
@@ -248,7 +248,7 @@ pub enum Binary {
     AddSigmoid,
     /// gelu(a + b), the exact form
     AddGelu,
-    /// Hurwitz zeta function zeta(a, b)
+    /// Hurwitz zeta function zeta(a, b); has a gradient for b only
     Zeta,
 }
 
@@ -343,6 +343,63 @@ impl Unary {
     pub const fn is_differentiable(self) -> bool {
         !self.is_predicate() && !matches!(self, Unary::BitwiseNot)
     }
+
+    /// Dtypes that it takes.
+    pub const fn dtypes(self) -> &'static [DType] {
+        match self {
+            Unary::LogicalNot => MASK,
+            Unary::BitwiseNot => INTS,
+            Unary::Neg | Unary::Abs | Unary::Sign | Unary::Square => &DType::ALL,
+            _ => FLOATS,
+        }
+    }
+}
+
+const FLOATS: &[DType] = &[DType::F32, DType::F16, DType::Bf16, DType::F64];
+const INTS: &[DType] = &[DType::I32, DType::I64, DType::U8];
+const MASK: &[DType] = &[DType::U8];
+
+impl Binary {
+    /// Whether the result is a u8 mask.
+    pub const fn is_predicate(self) -> bool {
+        use Binary::*;
+        matches!(self, Eq | Ne | Lt | Le | Gt | Ge | LogicalAnd | LogicalOr | LogicalXor)
+    }
+
+    /// For which of its operands it has a gradient: none for masks, bit operations and `Nextafter`, the first for `Ldexp`, the second for `Zeta`.
+    pub const fn differentiable(self) -> [bool; 2] {
+        use Binary::*;
+        match self {
+            Eq | Ne | Lt | Le | Gt | Ge | LogicalAnd | LogicalOr | LogicalXor => [false, false],
+            BitwiseAnd | BitwiseOr | BitwiseXor | Shl | Shr | Nextafter => [false, false],
+            Ldexp => [true, false],
+            Zeta => [false, true],
+            _ => [true, true],
+        }
+    }
+
+    /// Dtypes that its first operand takes; the second has the same, but i32 for `Ldexp`.
+    pub const fn dtypes(self) -> &'static [DType] {
+        use Binary::*;
+        match self {
+            Add { .. }
+            | Sub
+            | Mul
+            | DivFloor
+            | DivTrunc
+            | Maximum
+            | Minimum
+            | Eq
+            | Ne
+            | Lt
+            | Le
+            | Gt
+            | Ge => &DType::ALL,
+            BitwiseAnd | BitwiseOr | BitwiseXor | Shl | Shr => INTS,
+            LogicalAnd | LogicalOr | LogicalXor => MASK,
+            _ => FLOATS,
+        }
+    }
 }
 
 /// Checks of [`ElementwiseOps::unary`].
@@ -350,13 +407,20 @@ pub(crate) fn check_unary(op: Unary, x: &View<'_>, y: &ViewMut<'_>) -> Result<()
     const OP: &str = "unary";
     let v = y.as_view();
     check::shape(OP, "y", &v, x.shape())?;
-    match op {
-        Unary::LogicalNot => check::dtype(OP, "x", x, DType::U8)?,
-        Unary::BitwiseNot => check::one_of(OP, "x", x, &[DType::I32, DType::I64, DType::U8])?,
-        _ => check::float(OP, "x", x)?,
-    }
+    check_order(OP, op)?;
+    check::one_of(OP, "x", x, op.dtypes())?;
     check::dtype(OP, "y", &v, if op.is_predicate() { DType::U8 } else { x.dtype() })?;
     check::elementwise_output(OP, "y", y, &[("x", *x)])
+}
+
+/// The order of a polygamma function is not negative.
+fn check_order(name: &'static str, op: Unary) -> Result<()> {
+    match op {
+        Unary::Polygamma { n } if n < 0 => {
+            Err(GpuError::invalid(name, "n", "an order of at least 0", format!("{n}")))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Checks of [`ElementwiseOps::unary_bwd`].
@@ -365,10 +429,150 @@ pub(crate) fn check_unary_bwd(op: Unary, dy: &View<'_>, x: &View<'_>, dx: &GradM
     if !op.is_differentiable() {
         return Err(GpuError::invalid(OP, "op", "a function with a gradient", format!("{op:?}")));
     }
+    check_order(OP, op)?;
     check::float(OP, "x", x)?;
     for (arg, v) in [("dy", dy), ("dx", &dx.out.as_view())] {
         check::shape(OP, arg, v, x.shape())?;
         check::dtype(OP, arg, v, x.dtype())?;
     }
     check::elementwise_output(OP, "dx", &dx.out, &[("dy", *dy), ("x", *x)])
+}
+
+/// Checks of [`ElementwiseOps::binary`].
+pub(crate) fn check_binary(op: Binary, a: &View<'_>, b: &View<'_>, y: &ViewMut<'_>) -> Result<()> {
+    const OP: &str = "binary";
+    let v = y.as_view();
+    check::shape(OP, "y", &v, &check::broadcast(OP, "b", a.shape(), b.shape())?)?;
+    check::one_of(OP, "a", a, op.dtypes())?;
+    check::dtype(OP, "b", b, if op == Binary::Ldexp { DType::I32 } else { a.dtype() })?;
+    check::dtype(OP, "y", &v, if op.is_predicate() { DType::U8 } else { a.dtype() })?;
+    if let (Binary::Add { alpha }, false) = (op, a.dtype().is_float())
+        && alpha.fract() != 0.0
+    {
+        return Err(GpuError::invalid(OP, "alpha", "an integer", format!("{alpha}")));
+    }
+    check::elementwise_output(OP, "y", y, &[("a", *a), ("b", *b)])
+}
+
+/// One gradient among several: shape and dtype of its operand, apart from the other outputs and (up to exact aliasing) from the inputs.
+fn check_grad(
+    op: &'static str,
+    arg: &'static str,
+    grad: &GradMut<'_>,
+    of: &View<'_>,
+    inputs: &[(&'static str, View<'_>)],
+    others: &[(&'static str, Option<View<'_>>)],
+) -> Result<()> {
+    let v = grad.out.as_view();
+    check::shape(op, arg, &v, of.shape())?;
+    check::dtype(op, arg, &v, of.dtype())?;
+    check::elementwise_output(op, arg, &grad.out, inputs)?;
+    for (name, other) in others {
+        if other.is_some_and(|o| check::overlap(&v, &o)) {
+            return Err(GpuError::invalid(
+                op,
+                arg,
+                format!("memory apart from `{name}`"),
+                "overlapping ranges of one buffer",
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Checks of [`ElementwiseOps::binary_bwd`].
+pub(crate) fn check_binary_bwd(op: Binary, io: &BinaryBwd<'_>) -> Result<()> {
+    const OP: &str = "binary_bwd";
+    let (dy, a, b) = (&io.dy, &io.a, &io.b);
+    let [for_a, for_b] = op.differentiable();
+    if !(for_a || io.da.is_none()) || !(for_b || io.db.is_none()) || !(for_a || for_b) {
+        return Err(GpuError::invalid(
+            OP,
+            "op",
+            "a function with a gradient for the operands asked for",
+            format!("{op:?}"),
+        ));
+    }
+    check::shape(OP, "dy", dy, &check::broadcast(OP, "b", a.shape(), b.shape())?)?;
+    check::float(OP, "a", a)?;
+    check::dtype(OP, "b", b, if op == Binary::Ldexp { DType::I32 } else { a.dtype() })?;
+    check::dtype(OP, "dy", dy, a.dtype())?;
+    let inputs = [("dy", *dy), ("a", *a), ("b", *b)];
+    if let Some(da) = &io.da {
+        check_grad(OP, "da", da, a, &inputs, &[])?;
+    }
+    if let Some(db) = &io.db {
+        check_grad(OP, "db", db, b, &inputs, &[("da", io.da.as_ref().map(|g| g.out.as_view()))])?;
+    }
+    Ok(())
+}
+
+/// Dtypes of ternary operands: a mask and two of any type for `Where`, equal floats otherwise.
+fn check_ternary_types(
+    name: &'static str,
+    op: Ternary,
+    a: &View<'_>,
+    b: &View<'_>,
+    c: &View<'_>,
+) -> Result<()> {
+    if op == Ternary::Where {
+        check::dtype(name, "a", a, DType::U8)?;
+        return check::dtype(name, "c", c, b.dtype());
+    }
+    check::float(name, "a", a)?;
+    check::dtype(name, "b", b, a.dtype())?;
+    check::dtype(name, "c", c, a.dtype())
+}
+
+/// Shape that three operands broadcast to.
+fn broadcast3(name: &'static str, a: &View<'_>, b: &View<'_>, c: &View<'_>) -> Result<crate::layout::Dims> {
+    let ab = check::broadcast(name, "b", a.shape(), b.shape())?;
+    check::broadcast(name, "c", &ab, c.shape())
+}
+
+/// Checks of [`ElementwiseOps::ternary`].
+pub(crate) fn check_ternary(
+    op: Ternary,
+    a: &View<'_>,
+    b: &View<'_>,
+    c: &View<'_>,
+    y: &ViewMut<'_>,
+) -> Result<()> {
+    const OP: &str = "ternary";
+    let v = y.as_view();
+    check::shape(OP, "y", &v, &broadcast3(OP, a, b, c)?)?;
+    check_ternary_types(OP, op, a, b, c)?;
+    check::dtype(OP, "y", &v, b.dtype())?;
+    check::elementwise_output(OP, "y", y, &[("a", *a), ("b", *b), ("c", *c)])
+}
+
+/// Checks of [`ElementwiseOps::ternary_bwd`].
+pub(crate) fn check_ternary_bwd(op: Ternary, io: &TernaryBwd<'_>) -> Result<()> {
+    const OP: &str = "ternary_bwd";
+    let (dy, a, b, c) = (&io.dy, &io.a, &io.b, &io.c);
+    if op == Ternary::Where && io.da.is_some() {
+        return Err(GpuError::invalid(OP, "da", "none: the mask has no gradient", "a gradient"));
+    }
+    check::shape(OP, "dy", dy, &broadcast3(OP, a, b, c)?)?;
+    check_ternary_types(OP, op, a, b, c)?;
+    check::float(OP, "b", b)?;
+    check::dtype(OP, "dy", dy, b.dtype())?;
+    let inputs = [("dy", *dy), ("a", *a), ("b", *b), ("c", *c)];
+    let [da, db] = [&io.da, &io.db].map(|g| g.as_ref().map(|g| g.out.as_view()));
+    if let Some(g) = &io.da {
+        check_grad(OP, "da", g, a, &inputs, &[])?;
+    }
+    if let Some(g) = &io.db {
+        check_grad(OP, "db", g, b, &inputs, &[("da", da)])?;
+    }
+    if let Some(g) = &io.dc {
+        check_grad(OP, "dc", g, c, &inputs, &[("da", da), ("db", db)])?;
+    }
+    Ok(())
+}
+
+/// Checks of [`ElementwiseOps::cast`].
+pub(crate) fn check_cast(x: &View<'_>, y: &ViewMut<'_>) -> Result<()> {
+    check::shape("cast", "y", &y.as_view(), x.shape())?;
+    check::elementwise_output("cast", "y", y, &[("x", *x)])
 }

@@ -1,48 +1,266 @@
-//! Kernels of `kernels/common/elementwise.c`.
+//! Kernels of `kernels/common/{unary,binary,ternary,mixed,cast}.c` and the names of their functions.
+//!
+//! A function is a variant of its enum, one line in `kernels/common/*_ops.h`, one line in a table here and one match arm in `src/cpu`.
 
-use super::{FLOATS64, kernels};
+use super::{FLOATS64, INTS, KernelSpec, kernels};
+use crate::dtype::DType;
+use crate::ops::{Binary, Ternary, Unary};
 
-/// Functions of one value, by the name of their C function.
-pub(crate) const UNARY: &[&str] = &[
-    "gk_op_neg",
-    "gk_op_exp",
-    "gk_op_isnan",
-    "gk_act_relu",
-    "gk_act_leaky_relu",
-    "gk_act_gelu",
-    "gk_act_gelu_tanh",
-    "gk_act_sigmoid",
-    "gk_act_tanh",
-    "gk_act_swish",
-    "gk_act_hardswish",
-];
-/// Functions of two values.
-pub(crate) const BINARY: &[&str] = &["gk_op_add", "gk_op_mul"];
-/// Functions of three values.
-pub(crate) const TERNARY: &[&str] = &["gk_op_addcmul"];
+/// Scalar parameters, filled up with zeros.
+const fn pad<const N: usize>(given: &[f64]) -> [f64; N] {
+    let mut all = [0.0; N];
+    let mut i = 0;
+    while i < given.len() {
+        all[i] = given[i];
+        i += 1;
+    }
+    all
+}
+
+/// Declares the map from an operation to its C name and scalar parameters, and the lists of names that float and integer units are compiled for.
+macro_rules! functions {
+    (
+        $(#[$m:meta])*
+        fn $find:ident($op:ident: $ty:ty, $dtype:ident) -> [f64; $n:literal];
+        floats $floats:ident { $($fp:pat => $fname:literal $(($($fv:expr),*))?,)* }
+        both { $($bp:pat => $bname:literal $(($($bv:expr),*))?,)* }
+        ints $ints:ident { $($ip:pat => $iname:literal,)* }
+        none { $($np:pat)? }
+    ) => {
+        /// Functions of float units.
+        pub(crate) const $floats: &[&str] = &[$($fname,)* $($bname,)*];
+        /// Functions of integer units.
+        #[allow(dead_code)]
+        pub(crate) const $ints: &[&str] = &[$($bname,)* $($iname,)*];
+        $(#[$m])*
+        pub(crate) fn $find($op: $ty, $dtype: DType) -> Option<(&'static str, [f64; $n])> {
+            let _ = $dtype;
+            Some(match $op {
+                $($fp => ($fname, pad(&[$($($fv),*)?])),)*
+                $($bp => ($bname, pad(&[$($($bv),*)?])),)*
+                $($ip => ($iname, pad(&[])),)*
+                $($np => return None,)?
+            })
+        }
+    };
+}
+
+functions! {
+    /// C name and parameters of a function of one value.
+    fn unary_function(op: Unary, dtype) -> [f64; 3];
+    floats UNARY {
+        Unary::Exp => "gk_op_exp",
+        Unary::Exp2 => "gk_op_exp2",
+        Unary::Exp10 => "gk_op_exp10",
+        Unary::Expm1 => "gk_op_expm1",
+        Unary::Log1p => "gk_op_log1p",
+        Unary::Log => "gk_op_log",
+        Unary::Log2 => "gk_op_log2",
+        Unary::Log10 => "gk_op_log10",
+        Unary::Sqrt => "gk_op_sqrt",
+        Unary::Rsqrt => "gk_op_rsqrt",
+        Unary::Cbrt => "gk_op_cbrt",
+        Unary::Reciprocal => "gk_op_reciprocal",
+        Unary::Sin => "gk_op_sin",
+        Unary::Cos => "gk_op_cos",
+        Unary::Tan => "gk_op_tan",
+        Unary::Asin => "gk_op_asin",
+        Unary::Acos => "gk_op_acos",
+        Unary::Atan => "gk_op_atan",
+        Unary::Sinh => "gk_op_sinh",
+        Unary::Cosh => "gk_op_cosh",
+        Unary::Asinh => "gk_op_asinh",
+        Unary::Acosh => "gk_op_acosh",
+        Unary::Atanh => "gk_op_atanh",
+        Unary::Erf => "gk_op_erf",
+        Unary::Erfc => "gk_op_erfc",
+        Unary::Erfinv => "gk_op_erfinv",
+        Unary::Floor => "gk_op_floor",
+        Unary::Ceil => "gk_op_ceil",
+        Unary::Trunc => "gk_op_trunc",
+        Unary::Frac => "gk_op_frac",
+        Unary::Round { decimals } => "gk_op_round" (10f64.powi(decimals.abs()), f64::from(decimals < 0)),
+        Unary::Lgamma => "gk_op_lgamma",
+        Unary::Digamma => "gk_op_digamma",
+        Unary::Polygamma { n } => "gk_op_polygamma" (f64::from(n)),
+        Unary::I0 => "gk_op_i0",
+        Unary::I0e => "gk_op_i0e",
+        Unary::I1 => "gk_op_i1",
+        Unary::I1e => "gk_op_i1e",
+        Unary::Scale { c } => "gk_op_scale" (c),
+        Unary::AddScalar { c } => "gk_op_add_scalar" (c),
+        Unary::RsubScalar { c } => "gk_op_rsub_scalar" (c),
+        Unary::PowScalar { c } => "gk_op_pow_scalar" (c),
+        Unary::Clamp { lo, hi } => "gk_op_clamp" (lo.unwrap_or(f64::NEG_INFINITY), hi.unwrap_or(f64::INFINITY)),
+        Unary::NanToNum { nan, posinf, neginf } => "gk_op_nan_to_num"
+            (nan, posinf.unwrap_or(dtype.largest()), neginf.unwrap_or(-dtype.largest())),
+        Unary::IsNan => "gk_op_isnan",
+        Unary::IsInf => "gk_op_isinf",
+        Unary::IsFinite => "gk_op_isfinite",
+    }
+    both {
+        Unary::Neg => "gk_op_neg",
+        Unary::Abs => "gk_op_abs",
+        Unary::Sign => "gk_op_sign",
+        Unary::Square => "gk_op_square",
+    }
+    ints INT_UNARY {
+        Unary::LogicalNot => "gk_op_logical_not",
+        Unary::BitwiseNot => "gk_op_bitwise_not",
+    }
+    none {}
+}
+
+functions! {
+    /// C name and parameters of a function of two values; `None` for the ones that have kernels of their own.
+    fn binary_function(op: Binary, dtype) -> [f64; 2];
+    floats BINARY {
+        Binary::Div => "gk_op_div",
+        Binary::Pow => "gk_op_pow",
+        Binary::Fmax => "gk_op_fmax",
+        Binary::Fmin => "gk_op_fmin",
+        Binary::Remainder => "gk_op_remainder",
+        Binary::Fmod => "gk_op_fmod",
+        Binary::Atan2 => "gk_op_atan2",
+        Binary::Hypot => "gk_op_hypot",
+        Binary::Copysign => "gk_op_copysign",
+        Binary::Logaddexp => "gk_op_logaddexp",
+        Binary::Logaddexp2 => "gk_op_logaddexp2",
+        Binary::Xlogy => "gk_op_xlogy",
+        Binary::Xlog1py => "gk_op_xlog1py",
+        Binary::Lerp { t } => "gk_op_lerp" (t),
+        Binary::AddScaled { ca, cb } => "gk_op_add_scaled" (ca, cb),
+        Binary::Nextafter => "gk_op_nextafter",
+        Binary::ClampMin => "gk_op_clamp_min",
+        Binary::ClampMax => "gk_op_clamp_max",
+        Binary::AddRelu => "gk_op_add_relu",
+        Binary::AddSigmoid => "gk_op_add_sigmoid",
+        Binary::AddGelu => "gk_op_add_gelu",
+        Binary::Zeta => "gk_op_zeta",
+    }
+    both {
+        Binary::Add { alpha } => "gk_op_add" (alpha),
+        Binary::Sub => "gk_op_sub",
+        Binary::Mul => "gk_op_mul",
+        Binary::DivFloor => "gk_op_div_floor",
+        Binary::DivTrunc => "gk_op_div_trunc",
+        Binary::Maximum => "gk_op_maximum",
+        Binary::Minimum => "gk_op_minimum",
+        Binary::Eq => "gk_op_eq",
+        Binary::Ne => "gk_op_ne",
+        Binary::Lt => "gk_op_lt",
+        Binary::Le => "gk_op_le",
+        Binary::Gt => "gk_op_gt",
+        Binary::Ge => "gk_op_ge",
+    }
+    ints INT_BINARY {
+        Binary::BitwiseAnd => "gk_op_bitwise_and",
+        Binary::BitwiseOr => "gk_op_bitwise_or",
+        Binary::BitwiseXor => "gk_op_bitwise_xor",
+        Binary::Shl => "gk_op_shl",
+        Binary::Shr => "gk_op_shr",
+        Binary::LogicalAnd => "gk_op_logical_and",
+        Binary::LogicalOr => "gk_op_logical_or",
+        Binary::LogicalXor => "gk_op_logical_xor",
+    }
+    none { Binary::Ldexp }
+}
+
+functions! {
+    /// C name and parameters of a function of three values; `None` for the ones that have kernels of their own.
+    fn ternary_function(op: Ternary, dtype) -> [f64; 1];
+    floats TERNARY {
+        Ternary::Lerp => "gk_op_lerp3",
+        Ternary::Fma => "gk_op_fma",
+        Ternary::Addcmul { v } => "gk_op_addcmul" (v),
+        Ternary::Addcdiv { v } => "gk_op_addcdiv" (v),
+        Ternary::Clamp => "gk_op_clamp3",
+    }
+    both {}
+    ints INT_TERNARY {}
+    none { Ternary::Where }
+}
+
+/// Functions whose result is a mask.
+const PREDICATES: &[&str] = &["gk_op_isnan", "gk_op_isinf", "gk_op_isfinite"];
+/// Functions of two values whose result is a mask.
+const COMPARISONS: &[&str] = &["gk_op_eq", "gk_op_ne", "gk_op_lt", "gk_op_le", "gk_op_gt", "gk_op_ge"];
+/// Integer functions that report a division by zero.
+const INT_DIV: &[&str] = &["gk_op_div_floor", "gk_op_div_trunc"];
+/// Conversions by target.
+const CASTS: &[&str] =
+    &["gk_to_f32", "gk_to_f16", "gk_to_bf16", "gk_to_f64", "gk_to_i32", "gk_to_i64", "gk_to_u8"];
+
+/// Name of the conversion to a dtype.
+pub(crate) fn cast_function(to: DType) -> &'static str {
+    let at = DType::ALL.into_iter().position(|d| d == to).unwrap_or(0);
+    CASTS[at]
+}
+
+/// Types through which values of each size are copied.
+pub(crate) const BY_SIZE: &[DType] = &[DType::U8, DType::F16, DType::I32, DType::I64];
 
 kernels! {
     family: Elementwise;
-    UNARY_FLAT = "elementwise.c" "unary_flat", dtypes: FLOATS64, ops: UNARY,
+    UNARY_FLAT = "unary.c" "unary_flat", dtypes: FLOATS64, ops: UNARY,
         args: [x: In("gk_t"), y: Out("gk_t"), n: I64, wide: I32, p: Real, q: Real, s: Real];
-    UNARY_ND = "elementwise.c" "unary_nd", dtypes: FLOATS64, ops: UNARY,
+    UNARY_ND = "unary.c" "unary_nd", dtypes: FLOATS64, ops: UNARY,
         args: [x: In("gk_t"), y: Out("gk_t"), n: I64, rank: I32, shape: Dims, sx: Dims, sy: Dims, p: Real, q: Real, s: Real];
-    UNARY_MASK = "elementwise.c" "unary_mask", dtypes: FLOATS64, ops: UNARY,
-        args: [x: In("gk_t"), y: Out("gk_u8"), n: I64, rank: I32, shape: Dims, sx: Dims, sy: Dims, p: Real, q: Real, s: Real];
-    UNARY_BWD_FLAT = "elementwise.c" "unary_bwd_flat", dtypes: FLOATS64, ops: UNARY,
+    UNARY_MASK = "unary.c" "unary_mask", dtypes: FLOATS64, ops: PREDICATES,
+        args: [x: In("gk_t"), y: Out("gk_u8"), n: I64, wide: I32, rank: I32, shape: Dims, sx: Dims, sy: Dims, p: Real, q: Real, s: Real];
+    UNARY_BWD_FLAT = "unary.c" "unary_bwd_flat", dtypes: FLOATS64, ops: UNARY,
         args: [dy: In("gk_t"), x: In("gk_t"), dx: Out("gk_t"), n: I64, wide: I32, accumulate: I32, p: Real, q: Real, s: Real];
-    UNARY_BWD_ND = "elementwise.c" "unary_bwd_nd", dtypes: FLOATS64, ops: UNARY,
-        args: [dy: In("gk_t"), x: In("gk_t"), dx: Out("gk_t"), n: I64, rank: I32, shape: Dims, sdy: Dims, sx: Dims, sdx: Dims, accumulate: I32, p: Real, q: Real, s: Real];
-    BINARY_FLAT = "elementwise.c" "binary_flat", dtypes: FLOATS64, ops: BINARY,
+    UNARY_BWD_ND = "unary.c" "unary_bwd_nd", dtypes: FLOATS64, ops: UNARY,
+        args: [dy: In("gk_t"), x: In("gk_t"), dx: Out("gk_t"), n: I64, rank: I32, shape: Dims, sdy: Dims, sx: Dims, sdx: Dims, accumulate: I32,
+            p: Real, q: Real, s: Real];
+    BINARY_FLAT = "binary.c" "binary_flat", dtypes: FLOATS64, ops: BINARY,
         args: [a: In("gk_t"), b: In("gk_t"), y: Out("gk_t"), n: I64, wide: I32, p: Real, q: Real];
-    BINARY_ND = "elementwise.c" "binary_nd", dtypes: FLOATS64, ops: BINARY,
-        args: [a: In("gk_t"), b: In("gk_t"), y: Out("gk_t"), n: I64, rank: I32, shape: Dims, sa: Dims, sb: Dims, sy: Dims, wide: I32, p: Real, q: Real];
-    BINARY_MASK = "elementwise.c" "binary_mask", dtypes: FLOATS64, ops: BINARY,
-        args: [a: In("gk_t"), b: In("gk_t"), y: Out("gk_u8"), n: I64, rank: I32, shape: Dims, sa: Dims, sb: Dims, sy: Dims, p: Real, q: Real];
-    BINARY_BWD_ND = "elementwise.c" "binary_bwd_nd", dtypes: FLOATS64, ops: BINARY,
-        args: [dy: In("gk_t"), a: In("gk_t"), b: In("gk_t"), da: Out("gk_t"), db: Out("gk_t"), n: I64, rank: I32, shape: Dims, sdy: Dims, sa: Dims, sb: Dims, sda: Dims, sdb: Dims, wide: I32, acc_a: I32, acc_b: I32, p: Real, q: Real];
-    TERNARY_ND = "elementwise.c" "ternary_nd", dtypes: FLOATS64, ops: TERNARY,
-        args: [a: In("gk_t"), b: In("gk_t"), c: In("gk_t"), y: Out("gk_t"), n: I64, rank: I32, shape: Dims, sa: Dims, sb: Dims, sc: Dims, sy: Dims, p: Real];
-    TERNARY_BWD_ND = "elementwise.c" "ternary_bwd_nd", dtypes: FLOATS64, ops: TERNARY,
-        args: [dy: In("gk_t"), a: In("gk_t"), b: In("gk_t"), c: In("gk_t"), da: Out("gk_t"), db: Out("gk_t"), dc: Out("gk_t"), n: I64, rank: I32, shape: Dims, sdy: Dims, sa: Dims, sb: Dims, sc: Dims, p: Real];
+    BINARY_ND = "binary.c" "binary_nd", dtypes: FLOATS64, ops: BINARY,
+        args: [a: In("gk_t"), b: In("gk_t"), y: Out("gk_t"), n: I64, rank: I32, shape: Dims, sa: Dims, sb: Dims, sy: Dims, wide: I32, p: Real,
+            q: Real];
+    BINARY_MASK = "binary.c" "binary_mask", dtypes: FLOATS64, ops: COMPARISONS,
+        args: [a: In("gk_t"), b: In("gk_t"), y: Out("gk_u8"), n: I64, wide: I32, rank: I32, shape: Dims, sa: Dims, sb: Dims, sy: Dims, p: Real,
+            q: Real];
+    BINARY_INT_DIV = "binary.c" "binary_int_div", dtypes: INTS, ops: INT_DIV,
+        args: [a: In("gk_t"), b: In("gk_t"), y: Out("gk_t"), n: I64, rank: I32, shape: Dims, sa: Dims, sb: Dims, sy: Dims, err: Out("int"),
+            code: I32];
+    BINARY_BWD_ND = "binary.c" "binary_bwd_nd", dtypes: FLOATS64, ops: BINARY,
+        args: [dy: In("gk_t"), a: In("gk_t"), b: In("gk_t"), da: Out("gk_t"), db: Out("gk_t"), n: I64, rank: I32, shape: Dims, sdy: Dims, sa: Dims,
+            sb: Dims, sda: Dims, sdb: Dims, wide: I32, acc_a: I32, acc_b: I32, p: Real, q: Real];
+    BINARY_BWD_ROWS = "binary.c" "binary_bwd_rows", dtypes: FLOATS64, ops: BINARY,
+        args: [dy: In("gk_t"), x: In("gk_t"), v: In("gk_t"), dx: Out("gk_t"), part: Out("gk_f"), rows: I64, cols: I64, lanes: I32, wide: I32,
+            row_first: I32, accumulate: I32, p: Real, q: Real];
+    BINARY_BWD_FOLD = "binary.c" "binary_bwd_fold", dtypes: FLOATS64, ops: BINARY,
+        args: [part: In("gk_f"), dv: Out("gk_t"), slices: I64, cols: I64, accumulate: I32];
+    TERNARY_ND = "ternary.c" "ternary_nd", dtypes: FLOATS64, ops: TERNARY,
+        args: [a: In("gk_t"), b: In("gk_t"), c: In("gk_t"), y: Out("gk_t"), n: I64, rank: I32, shape: Dims, sa: Dims, sb: Dims, sc: Dims, sy: Dims,
+            wide: I32, p: Real];
+    TERNARY_BWD_ND = "ternary.c" "ternary_bwd_nd", dtypes: FLOATS64, ops: TERNARY,
+        args: [dy: In("gk_t"), a: In("gk_t"), b: In("gk_t"), c: In("gk_t"), da: Out("gk_t"), db: Out("gk_t"), dc: Out("gk_t"), n: I64, rank: I32,
+            shape: Dims, sdy: Dims, sa: Dims, sb: Dims, sc: Dims, sda: Dims, sdb: Dims, sdc: Dims, accumulate: I32, p: Real];
+    WHERE_ND = "mixed.c" "where_nd", dtypes: BY_SIZE, ops: &[],
+        args: [c: In("gk_u8"), a: In("gk_t"), b: In("gk_t"), y: Out("gk_t"), n: I64, wide: I32, rank: I32, shape: Dims, sc: Dims, sa: Dims, sb: Dims,
+            sy: Dims];
+    WHERE_BWD = "mixed.c" "where_bwd", dtypes: FLOATS64, ops: &[],
+        args: [dy: In("gk_t"), c: In("gk_u8"), da: Out("gk_t"), db: Out("gk_t"), n: I64, rank: I32, shape: Dims, sdy: Dims, sc: Dims, sda: Dims,
+            sdb: Dims, acc_a: I32, acc_b: I32];
+    LDEXP_ND = "mixed.c" "ldexp_nd", dtypes: FLOATS64, ops: &[],
+        args: [a: In("gk_t"), e: In("int"), y: Out("gk_t"), n: I64, rank: I32, shape: Dims, sa: Dims, se: Dims, sy: Dims, accumulate: I32];
+    CAST_ND = "cast.c" "cast_nd", dtypes: super::ALL, ops: CASTS,
+        args: [x: In("gk_t"), y: Out("gk_d"), n: I64, wide: I32, rank: I32, shape: Dims, sx: Dims, sy: Dims];
+}
+
+/// The kernels above in integer units.
+macro_rules! int_units {
+    ($($name:ident = $of:ident, $ops:ident;)*) => {
+        $(pub(crate) static $name: KernelSpec = KernelSpec { dtypes: INTS, ops: $ops, ..$of };)*
+        pub(crate) static INT_KERNELS: &[&KernelSpec] = &[$(&$name),*];
+    };
+}
+int_units! {
+    UNARY_FLAT_INT = UNARY_FLAT, INT_UNARY;
+    UNARY_ND_INT = UNARY_ND, INT_UNARY;
+    BINARY_FLAT_INT = BINARY_FLAT, INT_BINARY;
+    BINARY_ND_INT = BINARY_ND, INT_BINARY;
+    BINARY_MASK_INT = BINARY_MASK, COMPARISONS;
 }

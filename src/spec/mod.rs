@@ -6,6 +6,7 @@
 use crate::dtype::DType;
 use crate::ops::Family;
 
+pub(crate) mod activation;
 pub(crate) mod elementwise;
 pub(crate) mod gemm;
 pub(crate) mod index;
@@ -14,8 +15,8 @@ pub(crate) mod optimizer;
 pub(crate) mod random;
 pub(crate) mod reduce;
 pub(crate) mod shape;
-pub(crate) mod sort;
 pub(crate) mod softmax;
+pub(crate) mod sort;
 
 /// Type and direction of a kernel's parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -108,6 +109,8 @@ pub(crate) use kernels;
 pub fn all_kernels() -> impl Iterator<Item = &'static KernelSpec> {
     [
         elementwise::KERNELS,
+        elementwise::INT_KERNELS,
+        activation::KERNELS,
         loss::KERNELS,
         optimizer::KERNELS,
         random::KERNELS,

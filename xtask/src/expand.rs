@@ -5,7 +5,7 @@ use trefoil::spec::{Unit, all_kernels, all_units, expand};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// A kernel (`unary_flat`) or a file (`elementwise.c`).
+    /// A kernel (`unary_flat`) or a file (`unary.c`).
     kernel_or_file: String,
     /// Whose text: cuda, hip, opencl or lint.
     #[arg(long)]
@@ -78,12 +78,12 @@ mod tests {
     #[test]
     fn units_are_found_by_kernel_file_and_function() {
         let unit = find("unary_flat", "f16", Some("exp")).unwrap();
-        assert_eq!(unit.to_string(), "elementwise.c@f16+gk_op_exp");
+        assert_eq!(unit.to_string(), "unary.c@f16+gk_op_exp");
         assert_eq!(find("elementwise", "f16", Some("gk_op_exp")).unwrap(), unit);
         assert_eq!(find("random_int", "i64", None).unwrap().to_string(), "random.c@i64");
         assert!(find("unary_flat", "f32", None).unwrap_err().contains("gk_op_neg"));
         assert!(find("unary_flat", "f32", Some("add")).unwrap_err().contains("gk_op_neg"));
         assert!(find("random_int", "f8", None).is_err());
-        assert!(find("nothing", "f32", None).unwrap_err().contains("elementwise.c"));
+        assert!(find("nothing", "f32", None).unwrap_err().contains("unary.c"));
     }
 }

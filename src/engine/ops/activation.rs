@@ -1,24 +1,43 @@
-//! Stub.
-#![allow(unused_imports, unused_variables)]
-use super::*;
-use crate::backend::IGpuBackend;
-use crate::buffer::*;
-use crate::device::*;
-use crate::dtype::DType;
+//! Activations; the softmax family stands in `softmax.rs`.
+
+use super::elementwise::MapKernels;
+use crate::buffer::{GradMut, View, ViewMut};
+use crate::engine::Engine;
 use crate::error::Result;
 use crate::ops::*;
-use std::sync::Arc;
+use crate::spec::activation::*;
+
+static MAP: MapKernels =
+    MapKernels { flat: &ACT_FLAT, nd: &ACT_ND, bwd_flat: &ACT_BWD_FLAT, bwd_nd: &ACT_BWD_ND };
 
 impl ActivationOps for Engine {
     fn activation(&self, act: Activation, x: View<'_>, y: ViewMut<'_>) -> Result<()> {
-        todo!()
+        const OP: &str = "activation";
+        check_activation(&x, &y)?;
+        self.own(OP, "x", &x)?;
+        self.own(OP, "y", &y.as_view())?;
+        let (name, [p, q]) = activation_function(act);
+        self.map(&MAP, name, &x, &y, [p, q, 0.0])
     }
+
     fn activation_bwd(&self, act: Activation, dy: View<'_>, saved: Saved<'_>, dx: GradMut<'_>) -> Result<()> {
-        todo!()
+        const OP: &str = "activation_bwd";
+        check_activation_bwd(act, &dy, &saved, &dx)?;
+        let (name, [p, q]) = activation_function(act);
+        let (s, name) = match (act, saved) {
+            (Activation::Elu { .. }, Saved::Output(y)) => (y, ELU_FROM_OUTPUT),
+            (_, Saved::Output(v) | Saved::Input(v)) => (v, name),
+        };
+        self.own(OP, "dy", &dy)?;
+        self.own(OP, "saved", &s)?;
+        self.own(OP, "dx", &dx.out.as_view())?;
+        self.map_bwd(&MAP, name, &dy, &s, &dx, [p, q, 0.0])
     }
+
     fn softmax(&self, kind: Softmax, axis: usize, x: View<'_>, y: ViewMut<'_>) -> Result<()> {
         self.softmax_impl(kind, axis, x, y)
     }
+
     fn softmax_bwd(
         &self,
         kind: Softmax,

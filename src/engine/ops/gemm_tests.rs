@@ -117,7 +117,11 @@ impl Tensor {
     /// Element of a matrix or of batch number `b` of matrices, possibly transposed.
     fn mat(&self, b: usize, r: usize, c: usize, trans: bool) -> f64 {
         let (r, c) = if trans { (c, r) } else { (r, c) };
-        if self.layout.rank() == 3 { self.get(&[if self.layout.shape()[0] == 1 { 0 } else { b }, r, c]) } else { self.get(&[r, c]) }
+        if self.layout.rank() == 3 {
+            self.get(&[if self.layout.shape()[0] == 1 { 0 } else { b }, r, c])
+        } else {
+            self.get(&[r, c])
+        }
     }
 }
 
@@ -125,7 +129,13 @@ fn act(a: Activation, x: f64) -> f64 {
     let s = |x: f64| 1.0 / (1.0 + (-x).exp());
     match a {
         Activation::Relu => x.max(0.0),
-        Activation::LeakyRelu { slope } => if x > 0.0 { x } else { slope * x },
+        Activation::LeakyRelu { slope } => {
+            if x > 0.0 {
+                x
+            } else {
+                slope * x
+            }
+        }
         Activation::Gelu => x * 0.5 * (1.0 + libm::erf(x / 2f64.sqrt())),
         Activation::GeluTanh => 0.5 * x * (1.0 + (0.7978845608028654 * (x + 0.044715 * x.powi(3))).tanh()),
         Activation::Sigmoid => s(x),
@@ -235,19 +245,27 @@ fn forward(gpu: &dyn IGpuBackend, seed: u64, d: DType, [batch, m, n, k]: [usize;
                 if use_residual {
                     add(residual.mat(bt, i, j, false));
                 }
-                let tol = 1.5 * (8.0 + (k as f64).sqrt()) * unit * mag + if d == DType::F64 { 1e-14 } else { 3e-7 };
+                let tol =
+                    1.5 * (8.0 + (k as f64).sqrt()) * unit * mag + if d == DType::F64 { 1e-14 } else { 3e-7 };
                 let ix: Vec<usize> = if batched { vec![bt, i, j] } else { vec![i, j] };
                 if use_z {
                     let g = z.at(&got_z, &ix);
-                    assert!((g - v).abs() <= tol + eps(out) * v.abs(), "{what} z{ix:?}: {g} for {v} within {tol}");
+                    assert!(
+                        (g - v).abs() <= tol + eps(out) * v.abs(),
+                        "{what} z{ix:?}: {g} for {v} within {tol}"
+                    );
                 }
                 let want = act(activation, v);
                 let tol = tol + eps(out) * want.abs();
                 let g = y.at(&got_y, &ix);
-                assert!((g - want).abs() <= tol, "{what} {activation:?} y{ix:?}: {g} for {want} within {tol}; {p:?}");
+                assert!(
+                    (g - want).abs() <= tol,
+                    "{what} {activation:?} y{ix:?}: {g} for {want} within {tol}; {p:?}"
+                );
                 sums[j].0 += g;
                 sums[j].1 += g.abs();
-                let at = y.layout.offset() + ix.iter().zip(y.layout.strides()).map(|(i, s)| i * s).sum::<usize>();
+                let at =
+                    y.layout.offset() + ix.iter().zip(y.layout.strides()).map(|(i, s)| i * s).sum::<usize>();
                 touched[at] = true;
             }
         }
@@ -345,7 +363,14 @@ fn every_variant_on_opencl() {
 }
 
 /// Gradients against central differences of a plain loop, in all four layouts.
-fn backward(gpu: &dyn IGpuBackend, d: DType, seed: u64, [batch, m, n, k]: [usize; 4], shared_b: bool, strided: bool) {
+fn backward(
+    gpu: &dyn IGpuBackend,
+    d: DType,
+    seed: u64,
+    [batch, m, n, k]: [usize; 4],
+    shared_b: bool,
+    strided: bool,
+) {
     let rng = &mut Rng(seed);
     (0..5).for_each(|_| _ = rng.word());
     let (ta, tb) = (rng.flag(), rng.flag());
@@ -396,7 +421,8 @@ fn backward(gpu: &dyn IGpuBackend, d: DType, seed: u64, [batch, m, n, k]: [usize
         let (g, want) = (t.at(got, ix), want + before);
         // dZ is rounded to the storage type once.
         let unit = if d == DType::F64 { 1e-9 } else { 6e-8 + eps(d) / 4.0 };
-        let tol = 2.0 * (8.0 + (terms as f64).sqrt()) * unit * mag + eps(d) * (want.abs() + before.abs()) + 1e-9;
+        let tol =
+            2.0 * (8.0 + (terms as f64).sqrt()) * unit * mag + eps(d) * (want.abs() + before.abs()) + 1e-9;
         assert!((g - want).abs() <= tol, "{what} {ix:?}: {g} for {want} within {tol}");
     };
     let (ga, gb, gs) = (download(gpu, &da.buf), download(gpu, &db.buf), download(gpu, &dbias.buf));
@@ -424,7 +450,10 @@ fn backward(gpu: &dyn IGpuBackend, d: DType, seed: u64, [batch, m, n, k]: [usize
         for x in 0..k {
             for j in 0..n {
                 let all = if each == 1 { 0..batch } else { bt..bt + 1 };
-                let terms: Vec<f64> = all.flat_map(|q| (0..m).map(move |i| (q, i))).map(|(q, i)| alpha * a.mat(q, i, x, ta) * dz(q, i, j)).collect();
+                let terms: Vec<f64> = all
+                    .flat_map(|q| (0..m).map(move |i| (q, i)))
+                    .map(|(q, i)| alpha * a.mat(q, i, x, ta) * dz(q, i, j))
+                    .collect();
                 let ix = index(bt, x, j, tb, b.layout.rank());
                 close(&db, &gb, &ix, terms.iter().sum(), terms.iter().map(|t| t.abs()).sum(), terms.len());
             }
@@ -479,25 +508,47 @@ fn lists(gpu: &dyn IGpuBackend) {
     // Rows of no group become 0; a wrong offset is reported, and the other groups are right.
     let (total, n, k) = (150, 70, 20);
     for (d, trans_b) in [(DType::F32, false), (DType::F32, true), (DType::Bf16, false), (DType::F64, true)] {
-        for offsets in [[0, 150, 150, 150], [3, 3, 70, 140], [0, 1, 66, 150], [5, 9, 200, 7], [0, -4, 30, 40]] {
+        for offsets in [[0, 150, 150, 150], [3, 3, 70, 140], [0, 1, 66, 150], [5, 9, 200, 7], [0, -4, 30, 40]]
+        {
             for style in [0, 2] {
                 let a = Tensor::new(gpu, rng, d, &[total, k], style);
                 let b = Tensor::new(gpu, rng, d, &if trans_b { [3, n, k] } else { [3, k, n] }, 0);
                 let y = Tensor::new(gpu, rng, d, &[total, n], 1);
                 let at = gpu.upload(&offsets).unwrap();
-                gpu.gemm_ragged(&Gemm::new().trans(false, trans_b).scaled(0.5, 0.0), a.v(), b.v(), at.view(), y.m()).unwrap();
-                let bad = offsets.windows(2).any(|w| w[1] < w[0]) || offsets.iter().any(|&o| o < 0 || o > total as i32);
-                assert_eq!(matches!(gpu.synchronize(), Err(GpuError::IndexOutOfRange { op: "gemm_ragged" })), bad, "{offsets:?}");
+                gpu.gemm_ragged(
+                    &Gemm::new().trans(false, trans_b).scaled(0.5, 0.0),
+                    a.v(),
+                    b.v(),
+                    at.view(),
+                    y.m(),
+                )
+                .unwrap();
+                let bad = offsets.windows(2).any(|w| w[1] < w[0])
+                    || offsets.iter().any(|&o| o < 0 || o > total as i32);
+                assert_eq!(
+                    matches!(gpu.synchronize(), Err(GpuError::IndexOutOfRange { op: "gemm_ragged" })),
+                    bad,
+                    "{offsets:?}"
+                );
                 let got = download(gpu, &y.buf);
                 let mut low = 0;
-                let bounds: Vec<usize> = offsets.iter().map(|&o| { low = (o.max(0) as usize).clamp(low, total); low }).collect();
+                let bounds: Vec<usize> = offsets
+                    .iter()
+                    .map(|&o| {
+                        low = (o.max(0) as usize).clamp(low, total);
+                        low
+                    })
+                    .collect();
                 for (i, j) in (0..total).flat_map(|i| (0..n).map(move |j| (i, j))) {
                     let want: f64 = match (0..3).find(|&g| (bounds[g]..bounds[g + 1]).contains(&i)) {
                         Some(g) => (0..k).map(|x| 0.5 * a.get(&[i, x]) * b.mat(g, x, j, trans_b)).sum(),
                         None => 0.0,
                     };
                     let g = y.at(&got, &[i, j]);
-                    assert!((g - want).abs() <= 1e-5 + eps(d) * want.abs(), "{d} {offsets:?} {i} {j}: {g} for {want}");
+                    assert!(
+                        (g - want).abs() <= 1e-5 + eps(d) * want.abs(),
+                        "{d} {offsets:?} {i} {j}: {g} for {want}"
+                    );
                 }
             }
         }
@@ -519,12 +570,16 @@ fn lists_on_opencl() {
 #[test]
 fn special_values_and_refusals() {
     let backends: Vec<Box<dyn IGpuBackend>> =
-        std::iter::once(Box::new(CpuBackend::new()) as Box<dyn IGpuBackend>).chain(opencl().map(|g| Box::new(g) as _)).collect();
+        std::iter::once(Box::new(CpuBackend::new()) as Box<dyn IGpuBackend>)
+            .chain(opencl().map(|g| Box::new(g) as _))
+            .collect();
     for gpu in &backends {
         let nan = gpu.upload(&[f32::NAN; 64]).unwrap();
         let one = gpu.upload(&[1f32; 64]).unwrap();
         let mut y = gpu.upload(&[f32::NAN; 64]).unwrap();
-        let v = |b: &Buffer, s: &[usize]| b.view().range(0, s.iter().product()).unwrap().reshape(s).map(|v| *v.layout()).unwrap();
+        let v = |b: &Buffer, s: &[usize]| {
+            b.view().range(0, s.iter().product()).unwrap().reshape(s).map(|v| *v.layout()).unwrap()
+        };
         let (of, at) = (&one, |b: &Buffer| v(b, &[8, 8]));
         let view = |b| -> View<'_> { Buffer::view(b).with_layout(at(b)).unwrap() };
         let out = |b: &mut Buffer| -> Layout { at(b) };
@@ -539,7 +594,11 @@ fn special_values_and_refusals() {
         gpu.gemm(&Gemm::new().scaled(0.0, 0.5), io).unwrap();
         assert_eq!(gpu.download::<f32>(y.view()).unwrap(), [4.0; 64]);
         // NaN passes relu.
-        gpu.gemm(&Gemm::new().act(Activation::Relu), GemmIo::new(view(&nan), view(of), y.alias_mut().with_layout(l).unwrap())).unwrap();
+        gpu.gemm(
+            &Gemm::new().act(Activation::Relu),
+            GemmIo::new(view(&nan), view(of), y.alias_mut().with_layout(l).unwrap()),
+        )
+        .unwrap();
         assert!(gpu.download::<f32>(y.view()).unwrap().iter().all(|v| v.is_nan()));
         // Refusals leave the output alone.
         let refused = |p: Gemm, change: &dyn Fn(&mut GemmIo<'_>), arg: &str| {
@@ -560,9 +619,11 @@ fn special_values_and_refusals() {
         refused(Gemm::new(), &|io| io.a = io.a.range(0, 64).unwrap(), "a");
         let y = gpu.upload(&[0f32; 64]).unwrap();
         let twice = Layout::strided(&[8, 8], &[0, 1], 0).unwrap();
-        let r = gpu.gemm(&Gemm::new(), GemmIo::new(view(of), view(of), y.alias_mut().with_layout(twice).unwrap()));
+        let r = gpu
+            .gemm(&Gemm::new(), GemmIo::new(view(of), view(of), y.alias_mut().with_layout(twice).unwrap()));
         assert!(matches!(r, Err(GpuError::Invalid(_))));
-        let bwd = GemmBwd { dy: view(of), a: view(of), b: view(of), saved: None, da: None, db: None, dbias: None };
+        let bwd =
+            GemmBwd { dy: view(of), a: view(of), b: view(of), saved: None, da: None, db: None, dbias: None };
         assert!(matches!(gpu.gemm_bwd(&Gemm::new().act(Activation::Gelu), bwd), Err(GpuError::Invalid(_))));
     }
 }

@@ -274,7 +274,9 @@ impl IndexOps for Engine {
         };
         let counts = if needs_count { Some(stat(ScatterReduce::Sum, Value::One, 0.0)?) } else { None };
         let (marks, products) = match how {
-            ScatterReduce::Amax | ScatterReduce::Amin => (Some(stat(ScatterReduce::Sum, Value::Tie, 0.0)?), None),
+            ScatterReduce::Amax | ScatterReduce::Amin => {
+                (Some(stat(ScatterReduce::Sum, Value::Tie, 0.0)?), None)
+            }
             ScatterReduce::Prod => {
                 let zeros = stat(ScatterReduce::Sum, Value::IsZero, 0.0)?;
                 (Some(zeros), Some(stat(ScatterReduce::Prod, Value::NonZero, 1.0)?))

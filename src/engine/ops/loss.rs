@@ -1,6 +1,6 @@
 //! Losses.
 
-use crate::buffer::{Buffer, View, ViewMut};
+use crate::buffer::{Buffer, ViewMut};
 use crate::driver::Arg;
 use crate::dtype::DType;
 use crate::engine::Engine;

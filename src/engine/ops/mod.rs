@@ -1,7 +1,5 @@
 //! The family traits for [`Engine`](crate::Engine): validation, choice of variant, launch. Written once for all drivers.
 
-use super::*;
-
 mod activation;
 mod core;
 mod elementwise;

@@ -1,0 +1,102 @@
+/* Functions of one tensor and their gradients. GK_OP names the function (unary_ops.h, activation_ops.h).
+ *
+ *   y[i] = f(x[i])            dx[i] (+)= g(dy[i], x[i]), x being the saved tensor
+ * _flat kernels take tensors without gaps, 16 bytes at a time when `wide` is set (all bases are 16-byte aligned then); _nd kernels take merged
+ * axes with strides. Launch: grid-stride over vectors or elements. Arithmetic in gk_f. Deterministic. Reference: torch.<function>,
+ * torch.nn.functional.<function>.
+ */
+#include "unary_ops.h"
+#include "activation_ops.h"
+
+GK_KERNEL(unary_flat)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 n, int wide, gk_f p, gk_f q, gk_f s)
+{
+    GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
+    gk_i64 step = gk_gsize(), items = wide ? n / GK_W : 0, i = gk_gid();
+    for (; i + (GK_DEPTH - 1) * step < items; i += GK_DEPTH * step) {
+        gk_vec a[GK_DEPTH];
+        GK_UNROLL for (int u = 0; u < GK_DEPTH; u++) a[u] = gk_loadv(x, (i + u * step) * GK_W);
+        GK_UNROLL for (int u = 0; u < GK_DEPTH; u++) {
+            GK_UNROLL for (int k = 0; k < GK_W; k++) a[u].v[k] = GK_FWD(a[u].v[k], p, q, s);
+            gk_storev(y, (i + u * step) * GK_W, a[u]);
+        }
+    }
+    for (; i < items; i += step) {
+        gk_vec a = gk_loadv(x, i * GK_W);
+        GK_UNROLL for (int k = 0; k < GK_W; k++) a.v[k] = GK_FWD(a.v[k], p, q, s);
+        gk_storev(y, i * GK_W, a);
+    }
+    for (i = items * GK_W + gk_gid(); i < n; i += step) gk_store(y, i, GK_FWD(gk_load(x, i), p, q, s));
+}
+
+GK_KERNEL(unary_nd)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 n, int rank, gk_dims shape, gk_dims sx, gk_dims sy, gk_f p, gk_f q, gk_f s)
+{
+    GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
+    for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
+        gk_i64 ix = 0, iy = 0;
+        GK_ND(i, n, rank, shape, { ix += r * sx.v[d]; iy += r * sy.v[d]; });
+        gk_store(y, iy, GK_FWD(gk_load(x, ix), p, q, s));
+    }
+}
+
+/* y[i] = f(x[i]) != 0, as u8. wide: both tensors have no gaps and aligned bases. */
+GK_KERNEL(unary_mask)(GK_IN(gk_t, x), GK_OUT(gk_u8, y), gk_i64 n, int wide, int rank, gk_dims shape, gk_dims sx, gk_dims sy, gk_f p, gk_f q, gk_f s)
+{
+    GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_u8, y);
+    gk_i64 items = wide ? n / GK_W : 0;
+    for (gk_i64 i = gk_gid(); i < items; i += gk_gsize()) {
+        gk_vec a = gk_loadv(x, i * GK_W);
+        GK_UNROLL for (int k = 0; k < GK_W; k++) a.v[k] = GK_FWD(a.v[k], p, q, s);
+        gk_store_mask(y, i * GK_W, a);
+    }
+    for (gk_i64 i = items * GK_W + gk_gid(); i < n; i += gk_gsize()) {
+        gk_i64 ix = 0, iy = 0;
+        GK_ND(i, n, rank, shape, { ix += r * sx.v[d]; iy += r * sy.v[d]; });
+        y[iy] = GK_FWD(gk_load(x, ix), p, q, s) != 0;
+    }
+}
+
+#if GK_IS_FLOAT
+GK_KERNEL(unary_bwd_flat)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_OUT(gk_t, dx), gk_i64 n, int wide, int accumulate, gk_f p, gk_f q, gk_f s)
+{
+    GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, dx);
+    gk_i64 step = gk_gsize(), items = wide ? n / GK_W : 0, i = gk_gid();
+    if (!accumulate) {
+        for (; i + (GK_DEPTH / 2 - 1) * step < items; i += GK_DEPTH / 2 * step) {
+            gk_vec a[GK_DEPTH / 2], g[GK_DEPTH / 2];
+            GK_UNROLL for (int u = 0; u < GK_DEPTH / 2; u++) {
+                g[u] = gk_loadv(dy, (i + u * step) * GK_W);
+                a[u] = gk_loadv(x, (i + u * step) * GK_W);
+            }
+            GK_UNROLL for (int u = 0; u < GK_DEPTH / 2; u++) {
+                GK_UNROLL for (int k = 0; k < GK_W; k++) a[u].v[k] = GK_BWD(g[u].v[k], a[u].v[k], p, q, s);
+                gk_storev(dx, (i + u * step) * GK_W, a[u]);
+            }
+        }
+    }
+    for (; i < items; i += step) {
+        gk_vec g = gk_loadv(dy, i * GK_W), a = gk_loadv(x, i * GK_W), o = a;
+        if (accumulate) o = gk_loadv(dx, i * GK_W);
+        GK_UNROLL for (int k = 0; k < GK_W; k++) {
+            gk_f d = GK_BWD(g.v[k], a.v[k], p, q, s);
+            o.v[k] = accumulate ? o.v[k] + d : d;
+        }
+        gk_storev(dx, i * GK_W, o);
+    }
+    for (i = items * GK_W + gk_gid(); i < n; i += step) {
+        gk_f d = GK_BWD(gk_load(dy, i), gk_load(x, i), p, q, s);
+        gk_store(dx, i, accumulate ? gk_load(dx, i) + d : d);
+    }
+}
+
+GK_KERNEL(unary_bwd_nd)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_OUT(gk_t, dx), gk_i64 n, int rank, gk_dims shape, gk_dims sdy, gk_dims sx, gk_dims sdx,
+                        int accumulate, gk_f p, gk_f q, gk_f s)
+{
+    GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, dx);
+    for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
+        gk_i64 ig = 0, ix = 0, io = 0;
+        GK_ND(i, n, rank, shape, { ig += r * sdy.v[d]; ix += r * sx.v[d]; io += r * sdx.v[d]; });
+        gk_f g = GK_BWD(gk_load(dy, ig), gk_load(x, ix), p, q, s);
+        gk_store(dx, io, accumulate ? gk_load(dx, io) + g : g);
+    }
+}
+#endif

@@ -1,0 +1,197 @@
+//! The portable text stays portable: it is C99 for a strict compiler, and free of what only some devices have.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use trefoil::spec::{Unit, all_units, expand};
+
+/// Compiles a text as C99 without output; the compiler's messages on failure.
+fn gcc(text: &str) -> Result<(), String> {
+    let fail = |e: std::io::Error| e.to_string();
+    let mut child = Command::new("gcc")
+        .args([
+            "-std=c99",
+            "-fsyntax-only",
+            "-Wall",
+            "-Wextra",
+            "-Wno-unused",
+            "-include",
+            "math.h",
+            "-x",
+            "c",
+            "-",
+        ])
+        .args(["-Wno-unknown-pragmas", "-Wno-type-limits", "-Werror=implicit-function-declaration"])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(fail)?;
+    if let Some(mut stdin) = child.stdin.take() {
+        stdin.write_all(text.as_bytes()).map_err(fail)?;
+    }
+    let out = child.wait_with_output().map_err(fail)?;
+    if out.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&out.stderr).into_owned()) }
+}
+
+#[test]
+fn every_unit_is_c99() {
+    if Command::new("gcc").arg("--version").stdout(Stdio::null()).status().is_err() {
+        eprintln!("SKIPPED: gcc is not installed, so no unit was compiled as C99");
+        assert!(
+            std::env::var("TREFOIL_REQUIRE").is_ok_and(|r| r.contains("gcc")) == false,
+            "TREFOIL_REQUIRE names gcc"
+        );
+        return;
+    }
+    let units: Vec<Unit> = all_units();
+    let (next, failures) = (AtomicUsize::new(0), Mutex::new(vec![]));
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, |n| n.get()) {
+            scope.spawn(|| {
+                while let Some(unit) = units.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    if let Err(e) = expand(unit, "lint").and_then(|text| gcc(&text)) {
+                        failures.lock().unwrap().push(format!("{unit}\n{e}"));
+                    }
+                }
+            });
+        }
+    });
+    let failures = failures.into_inner().unwrap();
+    assert!(
+        failures.is_empty(),
+        "{} of {} units fail\n{}",
+        failures.len(),
+        units.len(),
+        failures[..failures.len().min(5)].join("\n")
+    );
+}
+
+/// Words that only a dialect header may use, and why.
+const FORBIDDEN: &[(&str, &str)] = &[
+    ("size_t", "its width differs between host and device"),
+    ("long", "its width differs between C and OpenCL C: write gk_i64"),
+    ("atomicAdd", "float atomics are not deterministic, integer ones differ between dialects"),
+    ("atomic_add", "float atomics are not deterministic, integer ones differ between dialects"),
+    ("threadIdx", "positions come from gk_lid and gk_bid"),
+    ("blockIdx", "positions come from gk_lid and gk_bid"),
+    ("get_local_id", "positions come from gk_lid and gk_bid"),
+    ("get_group_id", "positions come from gk_lid and gk_bid"),
+    ("get_global_id", "positions come from gk_gid"),
+    ("__syncthreads", "barriers are GK_BARRIER"),
+    ("barrier", "barriers are GK_BARRIER"),
+    ("__shared__", "local memory is GK_LOCAL"),
+    ("__local", "local memory is GK_LOCAL"),
+    ("__global", "global memory is GK_GLOBAL"),
+    ("__restrict__", "pointers are GK_IN and GK_OUT"),
+    ("printf", "not on every device"),
+];
+/// Beginnings of words that are warp operations or a backend's own.
+const FORBIDDEN_PREFIXES: &[&str] = &[
+    "__shfl",
+    "__ballot",
+    "__any",
+    "__all",
+    "__activemask",
+    "sub_group_",
+    "work_group_",
+    "__ldg",
+    "__nv_",
+    "__builtin",
+];
+/// Names that a condition must not ask for: the text is the same for every backend.
+const BACKENDS: &[&str] = &[
+    "GK_CUDA",
+    "GK_HIP",
+    "GK_OPENCL",
+    "__CUDACC__",
+    "__CUDA_ARCH__",
+    "__HIPCC__",
+    "__HIP__",
+    "__OPENCL_VERSION__",
+];
+
+fn words(line: &str) -> impl Iterator<Item = &str> {
+    line.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').filter(|w| !w.is_empty())
+}
+
+/// The text with comments blanked, lines kept.
+fn without_comments(text: &str) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some((code, tail)) = rest.split_once("/*") {
+        out += code;
+        let (comment, after) = tail.split_once("*/").unwrap_or((tail, ""));
+        out.extend(comment.chars().filter(|&c| c == '\n'));
+        rest = after;
+    }
+    out + rest
+}
+
+/// Breaches of the rules in one text, as `line: why`.
+fn breaches(text: &str) -> Vec<String> {
+    let mut found = vec![];
+    // For every open conditional: whether the current branch is taken for f64 only, and whether its `#else` would be.
+    let mut guards: Vec<(bool, bool)> = vec![];
+    for (i, line) in without_comments(text).lines().enumerate() {
+        let mut report = |why: String| found.push(format!("{}: {why}", i + 1));
+        let directive = line.trim_start().strip_prefix('#').map(str::trim_start);
+        if let Some(d) = directive {
+            let only_f64 =
+                d.contains("== GK_F64") && !d.contains("||") || d.contains("defined(GK_NEEDS_F64)");
+            let not_f64 = d.contains("!= GK_F64") && !d.contains("||") && !d.contains("&&");
+            if d.starts_with("if") {
+                guards.push((only_f64, not_f64));
+            } else if d.starts_with("elif") {
+                guards.pop();
+                guards.push((only_f64, not_f64));
+            } else if d.starts_with("else") {
+                let (_, other) = guards.pop().unwrap_or_default();
+                guards.push((other, false));
+            } else if d.starts_with("endif") {
+                guards.pop();
+            }
+            if d.starts_with("if") || d.starts_with("elif") {
+                words(d).filter(|w| BACKENDS.contains(w)).for_each(|w| report(format!("a condition on {w}")));
+            }
+        }
+        for w in words(line) {
+            if let Some((_, why)) = FORBIDDEN.iter().find(|(f, _)| *f == w) {
+                report(format!("`{w}`: {why}"));
+            }
+            if FORBIDDEN_PREFIXES.iter().any(|p| w.starts_with(p)) {
+                report(format!("`{w}`: only block collectives of the prelude"));
+            }
+            if w == "double" && !guards.iter().any(|g| g.0) {
+                report(
+                    "`double` outside a guard for f64: float units must compile where there is none".into(),
+                );
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn common_text_is_free_of_what_is_not_portable() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels/common");
+    let mut all = vec![];
+    let mut files: Vec<PathBuf> = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().path()).collect();
+    files.sort();
+    assert!(files.len() > 5);
+    for path in files {
+        let text = std::fs::read_to_string(&path).unwrap();
+        all.extend(breaches(&text).into_iter().map(|b| format!("{}:{b}", path.display())));
+    }
+    assert!(all.is_empty(), "{}", all.join("\n"));
+}
+
+#[test]
+fn the_rules_find_what_they_name() {
+    let bad = "#if defined(GK_CUDA)\nx = __shfl_xor_sync(1, 2);\n#endif\ndouble y;\nsize_t n; /* double */\n";
+    assert_eq!(breaches(bad).len(), 4, "{:?}", breaches(bad));
+    let good = "#if GK_DTYPE == GK_F64\ndouble x;\n#else\nfloat x;\n#endif\n#if GK_DTYPE != GK_F64\nfloat z;\n#else\ndouble z;\n#endif\n";
+    assert_eq!(breaches(good), [] as [String; 0]);
+}
