@@ -59,7 +59,9 @@ fn padded_axes(pads: &[(isize, isize)], x: &View<'_>, y: &View<'_>) -> Vec<Padde
         }
         let next = Padded { n, m: a.n, before: before as i64, x: a.x, y: a.y };
         match out.last_mut() {
-            Some(l) if plain && l.before == 0 && l.n == l.m && l.x == a.x * n as i64 && l.y == a.y * n as i64 => {
+            Some(l)
+                if plain && l.before == 0 && l.n == l.m && l.x == a.x * n as i64 && l.y == a.y * n as i64 =>
+            {
                 *l = Padded { n: l.n * n, m: l.m * n, ..next }
             }
             _ => out.push(next),
@@ -137,7 +139,7 @@ impl Engine {
     }
 
     /// A contiguous copy, or the view itself.
-    fn packed<'a>(&self, v: &View<'a>, home: &'a mut Option<Buffer>) -> Result<View<'a>> {
+    pub(super) fn packed<'a>(&self, v: &View<'a>, home: &'a mut Option<Buffer>) -> Result<View<'a>> {
         if v.is_contiguous() {
             return Ok(*v);
         }
@@ -233,7 +235,13 @@ impl ShapeOps for Engine {
             let mut args: Vec<Arg> = (0..8).map(|k| self.arg_opt(group.get(k).copied())).collect();
             let shape = [rows, end];
             args.extend([self.arg_in(&y), Arg::I64((rows * end) as i64), Arg::I32(wide as i32)]);
-            args.extend([dims(shape), magic(shape), signed(ends), Arg::I64(row as i64), Arg::I64(first as i64)]);
+            args.extend([
+                dims(shape),
+                magic(shape),
+                signed(ends),
+                Arg::I64(row as i64),
+                Arg::I64(first as i64),
+            ]);
             self.launch(&CONCAT, dtype, "", Grid::Stride(rows * end), &args)?;
             first += end;
         }
