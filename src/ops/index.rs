@@ -43,7 +43,8 @@ pub struct ScatterReduceBwd<'a> {
 }
 
 op_family! {
-    /// Gather and scatter. Contiguous operands. Scatters are deterministic: contributions to one destination are combined in the order of
+    /// Gather and scatter. Indices, masks and what is written are contiguous; other inputs may have any strides (devices pack them first).
+    /// Scatters are deterministic: contributions to one destination are combined in the order of
     /// their source positions. Gradients of the pure gathers are the scatters on zeros, and the other way round.
     pub trait IndexOps : Index => INDEX_OPS {
         /// y[.., i, ..] = x[.., index[i], ..] along `axis`; `index` is a vector. Oracle `torch.index_select`; with axis 0 also `gather_kernel`.
@@ -106,13 +107,15 @@ fn reduced(op: &'static str, arg: &'static str, v: &View<'_>) -> Result<()> {
     check::one_of(op, arg, v, &[DType::F32, DType::F16, DType::Bf16, DType::F64, DType::I32, DType::I64])
 }
 
-/// An index vector along an axis of `table`, and `rows` with one slice per index.
+/// An index vector along an axis of `table`, and `rows` with one slice per index. What is written must be contiguous: the table, or the rows
+/// where `out` is them.
 fn check_rows(
     op: &'static str,
     axis: usize,
     table: (&'static str, &View<'_>),
     index: &View<'_>,
     rows: (&'static str, &View<'_>),
+    out: &'static str,
 ) -> Result<()> {
     check::axis(op, table.1, axis)?;
     index_dtype(op, "index", index)?;
@@ -121,13 +124,15 @@ fn check_rows(
     want[axis] = index.numel();
     check::shape(op, rows.0, rows.1, &want)?;
     same_dtype(op, rows.0, rows.1, table.1)?;
-    all_contiguous(op, &[(table.0, *table.1), ("index", *index), (rows.0, *rows.1)])
+    let mut written = vec![("index", *index)];
+    written.extend([(table.0, *table.1), (rows.0, *rows.1)].into_iter().filter(|w| w.0 == out));
+    all_contiguous(op, &written)
 }
 
 /// Checks of [`IndexOps::index_select`].
 pub(crate) fn check_index_select(axis: usize, x: &View<'_>, index: &View<'_>, y: &GradMut<'_>) -> Result<()> {
     const OP: &str = "index_select";
-    check_rows(OP, axis, ("x", x), index, ("y", &y.out.as_view()))?;
+    check_rows(OP, axis, ("x", x), index, ("y", &y.out.as_view()), "y")?;
     check_mode(OP, "y", y)?;
     check::separate_output(OP, "y", &y.out, &[("x", *x), ("index", *index)])
 }
@@ -146,14 +151,14 @@ pub(crate) fn check_index_add(
     if !v.dtype().is_float() && alpha.fract() != 0.0 {
         return Err(GpuError::invalid(OP, "alpha", "a whole number for integers", format!("{alpha}")));
     }
-    check_rows(OP, axis, ("y", &v), index, ("src", src))?;
+    check_rows(OP, axis, ("y", &v), index, ("src", src), "y")?;
     check::separate_output(OP, "y", y, &[("index", *index), ("src", *src)])
 }
 
 /// Checks of [`IndexOps::index_copy`].
 pub(crate) fn check_index_copy(axis: usize, index: &View<'_>, src: &View<'_>, y: &ViewMut<'_>) -> Result<()> {
     const OP: &str = "index_copy";
-    check_rows(OP, axis, ("y", &y.as_view()), index, ("src", src))?;
+    check_rows(OP, axis, ("y", &y.as_view()), index, ("src", src), "y")?;
     check::separate_output(OP, "y", y, &[("index", *index), ("src", *src)])
 }
 
@@ -168,13 +173,14 @@ pub(crate) fn check_index_fill(axis: usize, index: &View<'_>, y: &ViewMut<'_>) -
     check::separate_output(OP, "y", y, &[("index", *index)])
 }
 
-/// An index of `table`'s rank whose other sizes do not exceed the table's, and `cells` of the index's shape.
+/// An index of `table`'s rank whose other sizes do not exceed the table's, and `cells` of the index's shape; `out` as in [`check_rows`].
 fn check_cells(
     op: &'static str,
     axis: usize,
     table: (&'static str, &View<'_>),
     index: &View<'_>,
     cells: (&'static str, &View<'_>),
+    out: &'static str,
 ) -> Result<()> {
     check::axis(op, table.1, axis)?;
     index_dtype(op, "index", index)?;
@@ -185,13 +191,15 @@ fn check_cells(
     }
     check::shape(op, cells.0, cells.1, i)?;
     same_dtype(op, cells.0, cells.1, table.1)?;
-    all_contiguous(op, &[(table.0, *table.1), ("index", *index), (cells.0, *cells.1)])
+    let mut written = vec![("index", *index)];
+    written.extend([(table.0, *table.1), (cells.0, *cells.1)].into_iter().filter(|w| w.0 == out));
+    all_contiguous(op, &written)
 }
 
 /// Checks of [`IndexOps::gather`].
 pub(crate) fn check_gather(axis: usize, x: &View<'_>, index: &View<'_>, y: &GradMut<'_>) -> Result<()> {
     const OP: &str = "gather";
-    check_cells(OP, axis, ("x", x), index, ("y", &y.out.as_view()))?;
+    check_cells(OP, axis, ("x", x), index, ("y", &y.out.as_view()), "y")?;
     check_mode(OP, "y", y)?;
     check::separate_output(OP, "y", &y.out, &[("x", *x), ("index", *index)])
 }
@@ -199,7 +207,7 @@ pub(crate) fn check_gather(axis: usize, x: &View<'_>, index: &View<'_>, y: &Grad
 /// Checks of [`IndexOps::scatter`].
 pub(crate) fn check_scatter(axis: usize, index: &View<'_>, src: &View<'_>, y: &ViewMut<'_>) -> Result<()> {
     const OP: &str = "scatter";
-    check_cells(OP, axis, ("y", &y.as_view()), index, ("src", src))?;
+    check_cells(OP, axis, ("y", &y.as_view()), index, ("src", src), "y")?;
     check::separate_output(OP, "y", y, &[("index", *index), ("src", *src)])
 }
 
@@ -236,7 +244,7 @@ pub(crate) fn check_scatter_bwd(
         let want = format!("rank {} and sizes of at most {s:?} outside axis {axis}", s.len());
         return Err(GpuError::invalid(OP, "index", want, format!("{i:?}")));
     }
-    all_contiguous(OP, &[("dy", *dy), ("index", *index)])?;
+    check::contiguous(OP, "index", index)?;
     let inputs = [("dy", *dy), ("index", *index)];
     if let Some(g) = dx {
         check_grad(OP, "dx", g, dy, s, &inputs)?;
@@ -264,7 +272,7 @@ pub(crate) fn check_scatter_reduce(
 ) -> Result<()> {
     const OP: &str = "scatter_reduce";
     reduced(OP, "y", &y.as_view())?;
-    check_cells(OP, axis, ("y", &y.as_view()), index, ("src", src))?;
+    check_cells(OP, axis, ("y", &y.as_view()), index, ("src", src), "y")?;
     check::separate_output(OP, "y", y, &[("index", *index), ("src", *src)])
 }
 
@@ -272,11 +280,10 @@ pub(crate) fn check_scatter_reduce(
 pub(crate) fn check_scatter_reduce_bwd(axis: usize, io: &ScatterReduceBwd<'_>) -> Result<()> {
     const OP: &str = "scatter_reduce_bwd";
     check::float(OP, "x", &io.x)?;
-    check_cells(OP, axis, ("x", &io.x), &io.index, ("src", &io.src))?;
+    check_cells(OP, axis, ("x", &io.x), &io.index, ("src", &io.src), "")?;
     for (arg, v) in [("dy", &io.dy), ("y", &io.y)] {
         check::shape(OP, arg, v, io.x.shape())?;
         same_dtype(OP, arg, v, &io.x)?;
-        check::contiguous(OP, arg, v)?;
     }
     let inputs = [("dy", io.dy), ("x", io.x), ("index", io.index), ("src", io.src), ("y", io.y)];
     if let Some(g) = &io.dx {
@@ -319,7 +326,7 @@ pub(crate) fn check_index_put(
     let want: Vec<usize> = common.iter().chain(&out.shape()[k..]).copied().collect();
     check::shape(OP, "v", v, &want)?;
     same_dtype(OP, "v", v, &out)?;
-    all_contiguous(OP, &[("v", *v), ("y", out)])?;
+    check::contiguous(OP, "y", &out)?;
     check::separate_output(OP, "y", y, &inputs)?;
     Ok(common)
 }
@@ -344,7 +351,7 @@ pub(crate) fn check_masked_scatter(mask: &View<'_>, src: &View<'_>, y: &ViewMut<
     let v = y.as_view();
     check_mask(OP, mask, v.shape())?;
     same_dtype(OP, "src", src, &v)?;
-    all_contiguous(OP, &[("src", *src), ("y", v)])?;
+    check::contiguous(OP, "y", &v)?;
     check::separate_output(OP, "y", y, &[("mask", *mask), ("src", *src)])
 }
 
@@ -361,7 +368,7 @@ pub(crate) fn check_masked_select(
     same_dtype(OP, "y", &v, x)?;
     vector(OP, "y", &v)?;
     check_count(OP, count)?;
-    all_contiguous(OP, &[("x", *x), ("y", v)])?;
+    check::contiguous(OP, "y", &v)?;
     check::separate_output(OP, "y", y, &[("mask", *mask), ("x", *x)])?;
     check::separate_output(OP, "count", count, &[("mask", *mask), ("x", *x), ("y", v)])
 }
@@ -372,7 +379,6 @@ pub(crate) fn check_masked_select_bwd(mask: &View<'_>, dy: &View<'_>, dx: &GradM
     check::float(OP, "dy", dy)?;
     vector(OP, "dy", dy)?;
     check_mask(OP, mask, dx.out.shape())?;
-    check::contiguous(OP, "dy", dy)?;
     check_grad(OP, "dx", dx, dy, mask.shape(), &[("mask", *mask), ("dy", *dy)])
 }
 
@@ -386,7 +392,7 @@ pub(crate) fn check_nonzero(x: &View<'_>, index: &ViewMut<'_>, count: &ViewMut<'
         return Err(GpuError::invalid(OP, "index", want, format!("{:?}", v.shape())));
     }
     check_count(OP, count)?;
-    all_contiguous(OP, &[("x", *x), ("index", v)])?;
+    check::contiguous(OP, "index", &v)?;
     check::separate_output(OP, "index", index, &[("x", *x)])?;
     check::separate_output(OP, "count", count, &[("x", *x), ("index", v)])
 }

@@ -53,6 +53,8 @@ impl Engine {
         if n == 0 {
             return count.map_or(Ok(()), |c| self.fill_pattern(&[0; 8], c));
         }
+        let mut home = None;
+        let x = &self.packed(x, &mut home)?;
         let (partial, grid, chunk) = self.count_true(mask)?;
         let room = if matches!(mode, Masked::Select) { y.numel() } else { x.numel() };
         let args = [
@@ -79,6 +81,8 @@ impl IndexOps for Engine {
         check_index_select(axis, &x, &index, &y)?;
         let v = y.out.as_view();
         self.own_all(OP, &[("x", x), ("index", index), ("y", v)])?;
+        let mut home = None;
+        let x = self.packed(&x, &mut home)?;
         self.select_rows(OP, axis, &x, &index, &v, y.accumulate)
     }
 
@@ -97,6 +101,8 @@ impl IndexOps for Engine {
         if src.numel() == 0 {
             return Ok(());
         }
+        let mut home = None;
+        let src = self.packed(&src, &mut home)?;
         let (outer, size, inner) = around(y.shape(), axis);
         let plan = self.scatter_plan(OP, 0, &[size], &index)?;
         let to = Into::Tensor { y, include: true };
@@ -111,6 +117,8 @@ impl IndexOps for Engine {
         if src.numel() == 0 {
             return Ok(());
         }
+        let mut home = None;
+        let src = self.packed(&src, &mut home)?;
         let (outer, size, inner) = around(y.shape(), axis);
         let plan = self.scatter_plan(OP, 0, &[size], &index)?;
         self.scatter_rows(&plan, outer, inner, &src, &y)
@@ -148,6 +156,8 @@ impl IndexOps for Engine {
         check_gather(axis, &x, &index, &y)?;
         let v = y.out.as_view();
         self.own_all(OP, &[("x", x), ("index", index), ("y", v)])?;
+        let mut home = None;
+        let x = self.packed(&x, &mut home)?;
         let (n, strides) = (index.numel(), row_major(x.shape()));
         let args = [
             self.arg_in(&x),
@@ -176,6 +186,8 @@ impl IndexOps for Engine {
         if src.numel() == 0 {
             return Ok(());
         }
+        let mut home = None;
+        let src = self.packed(&src, &mut home)?;
         let plan = self.scatter_plan(OP, axis, y.shape(), &index)?;
         self.scatter_rows(&plan, 1, 1, &src, &y)
     }
@@ -191,6 +203,8 @@ impl IndexOps for Engine {
         const OP: &str = "scatter_bwd";
         check_scatter_bwd(axis, &dy, &index, dx.as_ref(), dsrc.as_ref())?;
         self.own_all(OP, &[("dy", dy), ("index", index)])?;
+        let mut home = None;
+        let dy = self.packed(&dy, &mut home)?;
         let (n, k) = (dy.numel(), index.numel());
         if let Some(g) = &dx {
             let v = g.out.as_view();
@@ -235,6 +249,8 @@ impl IndexOps for Engine {
         if src.numel() == 0 {
             return Ok(());
         }
+        let mut home = None;
+        let src = self.packed(&src, &mut home)?;
         let plan = self.scatter_plan(OP, axis, y.shape(), &index)?;
         let to = Into::Tensor { y, include: include_self };
         self.reduce_rows(&plan, 1, 1, how, Value::Own, 1.0, &src, None, to)
@@ -257,6 +273,12 @@ impl IndexOps for Engine {
         if n == 0 {
             return Ok(());
         }
+        let mut homes = [const { None }; 4];
+        let [h0, h1, h2, h3] = &mut homes;
+        let io_dy = self.packed(&io.dy, h0)?;
+        let io_x = self.packed(&io.x, h1)?;
+        let io_y = self.packed(&io.y, h2)?;
+        let io_src = self.packed(&io.src, h3)?;
         // What the derivatives need per destination. Without sources nothing is sorted and the initial values stand.
         let keys = if k > 0 { Some(self.scatter_keys(OP, axis, io.x.shape(), &io.index)?) } else { None };
         let needs_count = how == ScatterReduce::Mean || !include_self;
@@ -268,7 +290,7 @@ impl IndexOps for Engine {
             let s = self.scratch(arithmetic(dtype), n)?;
             self.fill_pattern(&element_bytes(s.dtype(), initial), &s.view())?;
             if let Some(p) = &plan {
-                self.reduce_rows(p, 1, 1, how, value, 1.0, &io.src, Some(&io.y), Into::Stat(s.view()))?;
+                self.reduce_rows(p, 1, 1, how, value, 1.0, &io_src, Some(&io_y), Into::Stat(s.view()))?;
             }
             Ok::<_, GpuError>(s)
         };
@@ -284,7 +306,7 @@ impl IndexOps for Engine {
             _ => (None, None),
         };
         let stats = [&counts, &marks, &products].map(|s| self.arg_opt(s.as_ref().map(Buffer::view).as_ref()));
-        let (dy, x, y) = (self.arg_in(&io.dy), self.arg_in(&io.x), self.arg_in(&io.y));
+        let (dy, x, y) = (self.arg_in(&io_dy), self.arg_in(&io_x), self.arg_in(&io_y));
         let (how, include) = (Arg::I32(number(how)), Arg::I32(include_self as i32));
         if let Some(g) = &io.dx {
             let out = self.arg_out(&g.out);
@@ -295,7 +317,7 @@ impl IndexOps for Engine {
         }
         if let (Some(g), Some(keys)) = (&io.dsrc, &keys) {
             let keys = keys.view();
-            let mut args = vec![self.arg_in(&keys), dy, x, self.arg_in(&io.src), y];
+            let mut args = vec![self.arg_in(&keys), dy, x, self.arg_in(&io_src), y];
             args.extend(stats);
             args.extend([self.arg_out(&g.out), Arg::I64(k as i64), wide_index(&keys), Arg::I64(n as i64)]);
             args.extend([how, include, Arg::I32(g.accumulate as i32)]);
@@ -313,6 +335,8 @@ impl IndexOps for Engine {
         if v.numel() == 0 {
             return Ok(());
         }
+        let mut home = None;
+        let v = self.packed(&v, &mut home)?;
         let (lead, rest) = y.shape().split_at(index.len());
         let plan = self.put_plan(OP, &common, index, lead)?;
         let width = rest.iter().product();
@@ -356,6 +380,8 @@ impl IndexOps for Engine {
         if n == 0 {
             return self.fill_pattern(&[0; 8], &count);
         }
+        let mut home = None;
+        let x = self.packed(&x, &mut home)?;
         let (partial, grid, chunk) = self.count_true(&x)?;
         let args = [
             self.arg_in(&x),

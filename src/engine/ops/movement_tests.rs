@@ -180,3 +180,277 @@ fn rows_are_selected_and_added() {
         }
     }
 }
+
+/// A tensor of small whole numbers.
+fn tensor(b: &dyn IGpuBackend, dtype: DType, shape: &[usize], seed: u64) -> Buffer {
+    buffer(b, dtype, &numbers(dtype, shape.iter().product(), seed))
+}
+
+#[test]
+fn paddings_and_their_gradients() {
+    use PadMode::*;
+    let cases: [(PadMode, &[usize], &[(isize, isize)]); 8] = [
+        (Constant(2.0), &[3, 4], &[(1, 2), (0, 3)]),
+        (Constant(-1.0), &[5, 3, 16], &[(2, 0), (-1, 1), (0, 0)]),
+        (Reflect, &[2, 5, 7], &[(0, 0), (4, 3), (6, 2)]),
+        (Reflect, &[6, 8], &[(-2, 3), (2, -1)]),
+        (Replicate, &[2, 3, 1], &[(0, 1), (5, 0), (3, 3)]),
+        (Replicate, &[6, 8], &[(-2, 3), (2, -5)]),
+        (Circular, &[3, 4, 8], &[(3, 3), (4, 2), (0, 0)]),
+        (Circular, &[6, 8], &[(-2, 3), (8, -1)]),
+    ];
+    for dtype in [DType::F32, DType::Bf16, DType::I64, DType::U8] {
+        for (i, (mode, shape, pads)) in cases.iter().enumerate() {
+            let padded: Vec<usize> =
+                shape.iter().zip(*pads).map(|(&n, &(b, a))| (n as isize + b + a) as usize).collect();
+            agree(&format!("pad {i} {dtype}"), |b| {
+                let x = tensor(b, dtype, shape, 1);
+                let mut y = tensor(b, dtype, &padded, 2);
+                b.pad(*mode, pads, x.shaped(shape)?, y.shaped_mut(&padded)?)?;
+                Ok(download(b, &y))
+            });
+            if !dtype.is_float() {
+                continue;
+            }
+            agree(&format!("pad_bwd {i} {dtype}"), |b| {
+                let dy = tensor(b, dtype, &padded, 1);
+                let mut dx = tensor(b, dtype, shape, 2);
+                b.pad_bwd(*mode, pads, dy.shaped(&padded)?, dx.shaped_mut(shape)?.grad(i % 2 == 1))?;
+                Ok(download(b, &dx))
+            });
+        }
+    }
+}
+
+#[test]
+fn flips_rolls_triangles_and_repeats() {
+    for dtype in [DType::F32, DType::F16, DType::I64, DType::U8] {
+        let shape = [3, 4, 32];
+        let acc = dtype.is_float();
+        agree(&format!("{dtype}"), |b| {
+            let x = tensor(b, dtype, &shape, 1);
+            let mut all = vec![];
+            let strided = x
+                .view()
+                .with_layout(Layout::contiguous(&[32, 4, 3]).unwrap().permute(&[2, 1, 0]).unwrap())?;
+            for v in [x.shaped(&shape)?, strided] {
+                let mut y = tensor(b, dtype, &shape, 2);
+                b.flip(&[0, 1], v, y.shaped_mut(&shape)?.grad(false))?;
+                all.extend(download(b, &y));
+                b.flip(&[2], v, y.shaped_mut(&shape)?.grad(acc))?;
+                all.extend(download(b, &y));
+                b.roll(&[1, -3], &[0, 1], v, y.shaped_mut(&shape)?.grad(acc))?;
+                all.extend(download(b, &y));
+                b.roll(&[-70], &[2], v, y.shaped_mut(&shape)?.into())?;
+                all.extend(download(b, &y));
+                for (side, k) in
+                    [(Triangle::Lower, 0), (Triangle::Upper, 2), (Triangle::Lower, -2), (Triangle::Upper, -9)]
+                {
+                    b.triangle(side, k, v, y.shaped_mut(&shape)?.grad(acc && k == 2))?;
+                    all.extend(download(b, &y));
+                }
+                let mut r = tensor(b, dtype, &[3, 12, 32], 2);
+                b.repeat_interleave(1, 3, None, v, r.shaped_mut(&[3, 12, 32])?)?;
+                all.extend(download(b, &r));
+                let counts = upload::<i32>(b, &[2, 0, 9, 1]);
+                b.repeat_interleave(1, 0, Some(counts.view()), v, r.shaped_mut(&[3, 12, 32])?)?;
+                all.extend(download(b, &r));
+                if acc {
+                    let dy = tensor(b, dtype, &[3, 12, 32], 5);
+                    b.repeat_interleave_bwd(
+                        1,
+                        3,
+                        None,
+                        dy.shaped(&[3, 12, 32])?,
+                        y.shaped_mut(&shape)?.into(),
+                    )?;
+                    all.extend(download(b, &y));
+                    let g = y.shaped_mut(&shape)?.grad(true);
+                    b.repeat_interleave_bwd(1, 0, Some(counts.view()), dy.shaped(&[3, 12, 32])?, g)?;
+                    all.extend(download(b, &y));
+                    let dy = tensor(b, dtype, &[3, 4, 9, 6], 6);
+                    b.unfold_bwd(2, 6, 3, dy.shaped(&[3, 4, 9, 6])?, y.shaped_mut(&shape)?.grad(true))?;
+                    all.extend(download(b, &y));
+                }
+            }
+            Ok(all)
+        });
+    }
+}
+
+#[test]
+fn concatenations_of_more_inputs_than_a_launch_takes() {
+    for (dtype, inner) in [(DType::F32, 4), (DType::F16, 3), (DType::U8, 1), (DType::F64, 2)] {
+        agree(&format!("{dtype}"), |b| {
+            let sizes = [1, 2, 0, 4, 1, 1, 3, 2, 5, 1, 2];
+            let parts: Vec<Buffer> =
+                sizes.iter().map(|&s| tensor(b, dtype, &[3, s, inner], s as u64)).collect();
+            let views: Vec<_> =
+                parts.iter().zip(sizes).map(|(p, s)| p.shaped(&[3, s, inner]).unwrap()).collect();
+            let total = [3, sizes.iter().sum(), inner];
+            let mut y = tensor(b, dtype, &total, 1);
+            b.concat(1, &views, y.shaped_mut(&total)?)?;
+            Ok(download(b, &y))
+        });
+    }
+}
+
+#[test]
+fn cells_are_gathered_and_scattered() {
+    for dtype in DType::ALL {
+        for (n, wide) in [(2, true), (40, false), (700, true)] {
+            let (shape, ishape) = ([5, 60, 3], [4, n, 3]);
+            agree(&format!("{dtype} n {n}"), |b| {
+                let count = ishape.iter().product();
+                let index = indices(b, wide, count, 60, 2);
+                let index = index.shaped(&ishape)?;
+                let (x, src) = (tensor(b, dtype, &shape, 1), tensor(b, dtype, &ishape, 4));
+                let mut y = tensor(b, dtype, &ishape, 3);
+                b.gather(1, x.shaped(&shape)?, index, y.shaped_mut(&ishape)?.grad(dtype.is_float()))?;
+                let mut all = download(b, &y);
+                let mut z = tensor(b, dtype, &shape, 5);
+                b.scatter(1, index, src.shaped(&ishape)?, z.shaped_mut(&shape)?)?;
+                all.extend(download(b, &z));
+                b.scatter_bwd(
+                    1,
+                    x.shaped(&shape)?,
+                    index,
+                    Some(z.shaped_mut(&shape)?.grad(dtype.is_float())),
+                    Some(y.shaped_mut(&ishape)?.into()),
+                )?;
+                all.extend(download(b, &z));
+                all.extend(download(b, &y));
+                let rows = indices(b, wide, n, 60, 8);
+                b.index_fill(1, 3.0, rows.view(), z.shaped_mut(&shape)?)?;
+                let many = tensor(b, dtype, &[5, n, 3], 9);
+                b.index_copy(1, rows.view(), many.shaped(&[5, n, 3])?, z.shaped_mut(&shape)?)?;
+                all.extend(download(b, &z));
+                let (i, j) = (indices(b, wide, 7, 5, 1), indices(b, wide, n, 60, 2));
+                let at = [i.shaped(&[7, 1])?, j.view()];
+                let v = tensor(b, dtype, &[7, n, 3], 6);
+                b.index_put(false, &at, v.shaped(&[7, n, 3])?, z.shaped_mut(&shape)?)?;
+                if dtype == DType::F32 || dtype == DType::I64 {
+                    b.index_put(true, &at, v.shaped(&[7, n, 3])?, z.shaped_mut(&shape)?)?;
+                }
+                all.extend(download(b, &z));
+                Ok(all)
+            });
+        }
+    }
+}
+
+#[test]
+fn reductions_by_destination() {
+    use ScatterReduce::*;
+    for dtype in [DType::F32, DType::F64, DType::I32, DType::I64] {
+        for how in [Sum, Mean, Amax, Amin, Prod] {
+            for include in [false, true] {
+                for n in [1, 50, 5000] {
+                    if how == Prod && n > 50 {
+                        continue;
+                    }
+                    agree(&format!("{how:?} {dtype} include {include} n {n}"), |b| {
+                        let index = indices(b, n % 4 == 0, n, 40, 2);
+                        let src = tensor(b, dtype, &[n], 3);
+                        let mut y = tensor(b, dtype, &[50], 1);
+                        b.scatter_reduce(how, 0, include, index.view(), src.view(), y.view_mut())?;
+                        Ok(download(b, &y))
+                    });
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn masks_select_in_order() {
+    for dtype in DType::ALL {
+        for n in [0, 1, 1000, 1024, 5003] {
+            agree(&format!("{dtype} n {n}"), |b| {
+                let bits: Vec<u8> = noise(n, 7).into_iter().map(|m| (m % 3 == 0) as u8 * m).collect();
+                let trues = bits.iter().filter(|&&m| m != 0).count();
+                let (mask, x) = (upload::<u8>(b, &bits), tensor(b, dtype, &[n], 1));
+                let (mut y, mut count) = (tensor(b, dtype, &[trues + 2], 2), upload::<i64>(b, &[-1]));
+                b.masked_select(mask.view(), x.view(), y.view_mut(), count.view_mut())?;
+                let mut all = download(b, &y);
+                all.extend(download(b, &count));
+                let mut z = tensor(b, dtype, &[n], 3);
+                b.masked_scatter(mask.view(), y.view(), z.view_mut())?;
+                all.extend(download(b, &z));
+                if dtype.is_float() {
+                    b.masked_select_bwd(mask.view(), y.view(), z.view_mut().grad(n == 1000))?;
+                    all.extend(download(b, &z));
+                }
+                let shape = [n / 8, 4, 2];
+                let cells: usize = shape.iter().product();
+                let mut index = upload::<i64>(b, &vec![-1; 3 * cells]);
+                let at = index.shaped_mut(&[cells, 3])?;
+                b.nonzero(z.view().range(0, cells)?.reshape(&shape)?, at, count.view_mut())?;
+                all.extend(download(b, &index));
+                all.extend(download(b, &count));
+                Ok(all)
+            });
+        }
+    }
+}
+
+#[test]
+fn sorts_are_stable() {
+    let device = opencl();
+    let Some(e) = &*device else { return };
+    for (n, bits) in [(1, 1), (5, 32), (1024, 7), (1025, 3), (5000, 4), (5000, 5), (9000, 12), (70_000, 17)] {
+        let raw = noise(8 * n, n as u64);
+        let keys: Vec<i64> = raw
+            .chunks(8)
+            .map(|c| (u64::from_le_bytes(c.try_into().unwrap()) & ((1u64 << bits) - 1)) as i64)
+            .collect();
+        let mut want: Vec<usize> = (0..n).collect();
+        want.sort_by_key(|&i| keys[i] as u64);
+        for wide in [false, true] {
+            let buf = match wide {
+                true => upload::<i64>(e, &keys),
+                false => upload::<i32>(e, &keys.iter().map(|&k| k as i32).collect::<Vec<_>>()),
+            };
+            let sorted = e.sort_pairs("test", &buf.view(), bits).unwrap();
+            let got: Vec<i32> = download(e, &sorted.positions)
+                .chunks(4)
+                .map(|c| i32::from_le_bytes(c.try_into().unwrap()))
+                .collect();
+            assert!(want.iter().zip(&got).all(|(&w, &g)| w == g as usize), "n {n} bits {bits} wide {wide}");
+        }
+    }
+}
+
+#[test]
+fn indices_out_of_range_are_reported() {
+    let check = |b: &dyn IGpuBackend| {
+        let x = tensor(b, DType::F32, &[4, 2], 1);
+        let mut y = tensor(b, DType::F32, &[3, 2], 2);
+        let index = upload::<i32>(b, &[1, 4, -1]);
+        b.index_select(0, x.shaped(&[4, 2]).unwrap(), index.view(), y.shaped_mut(&[3, 2]).unwrap().into())
+            .unwrap();
+        let first = b.synchronize().unwrap_err().to_string();
+        let got = download(b, &y);
+        assert!(first.contains("index_select") && got[8..].iter().all(|&v| v == 0), "{first} {got:?}");
+        let mut z = tensor(b, DType::F32, &[4, 2], 3);
+        let before = download(b, &z);
+        let bad = upload::<i32>(b, &[9, 4, -1]);
+        b.index_add(0, 1.0, bad.view(), y.shaped(&[3, 2]).unwrap(), z.shaped_mut(&[4, 2]).unwrap()).unwrap();
+        assert!(b.synchronize().unwrap_err().to_string().contains("index_add"));
+        assert_eq!(download(b, &z), before);
+        let counts = upload::<i32>(b, &[1, 1, 1, 2]);
+        b.repeat_interleave(
+            0,
+            0,
+            Some(counts.view()),
+            x.shaped(&[4, 2]).unwrap(),
+            z.shaped_mut(&[4, 2]).unwrap(),
+        )
+        .unwrap();
+        assert!(b.synchronize().unwrap_err().to_string().contains("repeat_interleave"));
+    };
+    check(&CpuBackend::new());
+    if let Some(e) = &*opencl() {
+        check(e);
+    }
+}

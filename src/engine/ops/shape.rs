@@ -139,7 +139,7 @@ impl Engine {
     }
 
     /// A contiguous copy, or the view itself.
-    fn packed<'a>(&self, v: &View<'a>, home: &'a mut Option<Buffer>) -> Result<View<'a>> {
+    pub(super) fn packed<'a>(&self, v: &View<'a>, home: &'a mut Option<Buffer>) -> Result<View<'a>> {
         if v.is_contiguous() {
             return Ok(*v);
         }
