@@ -431,21 +431,6 @@ impl Engine {
     }
 }
 
-/// Name of an activation's functions in `kernels/common/activation_ops.h`, and their parameters.
-fn act_kernel(act: Activation) -> Option<(&'static str, [f64; 3])> {
-    Some(match act {
-        Activation::Relu => ("gk_act_relu", [0.0; 3]),
-        Activation::LeakyRelu { slope } => ("gk_act_leaky_relu", [slope, 0.0, 0.0]),
-        Activation::Gelu => ("gk_act_gelu", [0.0; 3]),
-        Activation::GeluTanh => ("gk_act_gelu_tanh", [0.0; 3]),
-        Activation::Sigmoid => ("gk_act_sigmoid", [0.0; 3]),
-        Activation::Tanh => ("gk_act_tanh", [0.0; 3]),
-        Activation::Swish { beta } => ("gk_act_swish", [beta, 0.0, 0.0]),
-        Activation::Hardswish => ("gk_act_hardswish", [0.0; 3]),
-        _ => return None,
-    })
-}
-
 impl GemmOps for Engine {
     fn gemm(&self, p: &Gemm, io: GemmIo<'_>) -> Result<()> {
         let op = "gemm";
@@ -508,14 +493,19 @@ impl GemmOps for Engine {
             return Ok(());
         }
         let scratch;
-        let dz = match (act_kernel(p.act), io.saved) {
-            (Some((name, params)), Some(saved)) => {
+        let dz = match io.saved.filter(|_| p.act != Activation::Identity) {
+            Some(saved) => {
+                let saved = match p.act {
+                    Activation::Relu | Activation::Sigmoid | Activation::Tanh => Saved::Output(saved),
+                    _ => Saved::Input(saved),
+                };
                 scratch = self.scratch(dtype, io.dy.numel())?;
-                let mut g = GradMut::from(scratch.alias_mut().reshape(io.dy.shape())?);
-                self.map_bwd(name, &io.dy, &saved, &g.reborrow(), params)?;
-                g.out.as_view()
+                let out = scratch.alias_mut().reshape(io.dy.shape())?;
+                let dz = out.as_view();
+                self.activation_bwd(p.act, io.dy, saved, out.into())?;
+                dz
             }
-            _ => io.dy,
+            None => io.dy,
         };
         let d = Term::new(&dz, steps(&dz, false));
         if let Some(g) = &io.da {
