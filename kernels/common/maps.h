@@ -4,7 +4,7 @@
  * the kernels call name_fwd and name_bwd through GK_FWD and GK_BWD. p, q, s are scalar parameters. */
 #ifndef GK_MAPS_H
 #define GK_MAPS_H
-#include "coords.h"
+#include "nd.h"
 
 /* f(x; p, q, s) and its gradient (dy, x; p, q, s) */
 #define GK_UNARY(name, fwd, bwd) \

@@ -493,19 +493,19 @@ impl GemmOps for Engine {
             return Ok(());
         }
         let scratch;
-        let dz = match (p.act, io.saved) {
-            (Activation::Identity, _) | (_, None) => io.dy,
-            (act, Some(saved)) => {
-                let saved = match act {
+        let dz = match io.saved.filter(|_| p.act != Activation::Identity) {
+            Some(saved) => {
+                let saved = match p.act {
                     Activation::Relu | Activation::Sigmoid | Activation::Tanh => Saved::Output(saved),
                     _ => Saved::Input(saved),
                 };
                 scratch = self.scratch(dtype, io.dy.numel())?;
                 let out = scratch.alias_mut().reshape(io.dy.shape())?;
                 let dz = out.as_view();
-                self.activation_bwd(act, io.dy, saved, out.into())?;
+                self.activation_bwd(p.act, io.dy, saved, out.into())?;
                 dz
             }
+            None => io.dy,
         };
         let d = Term::new(&dz, steps(&dz, false));
         if let Some(g) = &io.da {
