@@ -13,12 +13,18 @@ fn axis_of(cx: &Cx<'_>, name: &str) -> R<usize> {
     cx.axis("axis", cx.x(name)?.shape().len())
 }
 
+/// The operation takes contiguous tensors; a strided one is copied first.
 fn select_into(cx: &Cx<'_>, axis: usize, x: &str) -> R {
     let (x, idx) = (cx.x(x)?, cx.x("idx")?);
     let mut shape = x.shape().to_vec();
     shape[axis] = idx.numel();
     let y = cx.out("y", x.dtype(), &shape)?;
-    Ok(cx.gpu.index_select(axis, x, idx, y.g())?)
+    if x.is_contiguous() {
+        return Ok(cx.gpu.index_select(axis, x, idx, y.g())?);
+    }
+    let mut tmp = cx.scratch(x.dtype(), x.numel())?;
+    cx.gpu.strided_copy(x, tmp.shaped_mut(x.shape())?.into())?;
+    Ok(cx.gpu.index_select(axis, tmp.shaped(x.shape())?, idx, y.g())?)
 }
 
 /// Zeros of the forward's input shape, then the gradient added at the indices.
@@ -195,7 +201,7 @@ fn draw_mask(s: &mut Sample) {
 
 pub(super) const ROWS: &[&[Kernel]] = &[
     &[
-        k("index_select", "T5.1", "x, idx:idx", "axis", "y", &["index_select"], |cx| {
+        k("index_select", "T5.1", "x, idx:idx", "axis", "y", &["index_select", "strided_copy"], |cx| {
             select_into(cx, axis_of(cx, "x")?, "x")
         })
         .dtypes(ANY)
