@@ -320,7 +320,7 @@ fn configurations_name_what_is_wrong_with_them() {
         ("\"batch_size\": 64", "\"batch_size\": -1", "train.batch_size", "invalid value"),
         ("\"batch_size\": 64", "\"batch_size\": \"64\"", "train.batch_size", "invalid type"),
         ("\"batch_size\": 64", "\"batchsize\": 64", "train.batchsize", "unknown field"),
-        ("\"epochs\": 30", "\"epochs\": 0", "train.epochs", "at least 1"),
+        ("\"epochs\": 100", "\"epochs\": 0", "train.epochs", "at least 1"),
         ("\"units\": 128", "\"units\": 0", "model.layers[0].units", "at least 1"),
         (
             "\"activation\": \"relu\"",
@@ -335,7 +335,7 @@ fn configurations_name_what_is_wrong_with_them() {
             "unknown variant",
         ),
         ("\"units\": 10", "\"unit\": 10", "model.layers[2]", "unknown field `unit`"),
-        ("\"lr\": 0.002", "\"lr\": 0", "optimizer.lr", "above 0"),
+        ("\"lr\": 0.004", "\"lr\": 0", "optimizer.lr", "above 0"),
         ("\"label\": \"last\"", "\"label\": \"first\"", "data.label", "column number"),
         ("\"type\": \"cosine\"", "\"type\": \"cosine\", \"warmup\": -1", "schedule.warmup", "at least 0"),
         ("\"model\": {", "\"model\": 3, \"x\": {", "model", "invalid type"),
