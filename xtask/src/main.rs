@@ -4,6 +4,7 @@ mod compile_check;
 mod date;
 mod evidence;
 mod expand;
+mod lint;
 mod nvrtc;
 mod status;
 
@@ -28,6 +29,8 @@ enum Command {
     CompileWorker(compile_check::WorkerArgs),
     /// Prints the exact text of a kernel unit in a dialect, as the compiler gets it.
     Expand(expand::Args),
+    /// Checks every kernel unit with a C99 compiler.
+    Lint(lint::Args),
     /// Writes KERNEL_STATUS.md from the tables and the committed results.
     Status(status::Args),
 }
@@ -37,6 +40,7 @@ fn main() -> ExitCode {
         Command::CompileCheck(args) => compile_check::run(&args),
         Command::CompileWorker(args) => compile_check::work(&args),
         Command::Expand(args) => expand::run(&args),
+        Command::Lint(args) => lint::run(&args),
         Command::Status(args) => status::run(&args),
     };
     match done {
