@@ -173,7 +173,7 @@ fn main() {
                     ParamSlot {
                         w: w.view_mut(),
                         g: g.view(),
-                        state: [Some(m.view_mut()), Some(v.view_mut())],
+                        state: [Some(m.view_mut()), Some(v.view_mut()), None],
                         copy: None,
                     }
                 })

@@ -2,7 +2,9 @@
 //!
 //! Each movement is a map from coordinates of the output to a position of the input; its gradient walks the same map and sums.
 
-use super::{CpuBackend, HostElement, gather, gather_f64, gather_index, store, store_grad, update, with_dtype};
+use super::{
+    CpuBackend, HostElement, gather, gather_f64, gather_index, store, store_grad, update, with_dtype,
+};
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::error::Result;
 use crate::ops::*;
@@ -59,7 +61,11 @@ fn rearrange_bwd(
 ) -> Result<()> {
     let from = gather_f64(op, dy)?;
     let mut sums = vec![0.0; dx.out.numel()];
-    each(dy.shape(), |i, at| if let Some(s) = source(at) { sums[s] += from[i] });
+    each(dy.shape(), |i, at| {
+        if let Some(s) = source(at) {
+            sums[s] += from[i]
+        }
+    });
     store_grad(op, dx, &sums)
 }
 

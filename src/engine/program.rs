@@ -30,6 +30,8 @@ static SOURCES: &[(&str, &str)] = sources![
     "common/ternary_ops.h",
     "common/loss.c",
     "common/optimizer.c",
+    "common/optimizer_norm.c",
+    "common/optimizer_rules.h",
     "common/random.c",
     "cuda/dialect.h",
     "hip/dialect.h",

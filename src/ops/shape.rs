@@ -173,12 +173,21 @@ fn check_pads(
         };
         let size = (n as isize).checked_add(before).and_then(|s| s.checked_add(after));
         let Some(size) = size.filter(|&s| s >= 0 && before <= most && after <= most) else {
-            let rule = if most == isize::MAX { "a size of at least 0".into() } else { format!("padding of at most {most}") };
+            let rule = if most == isize::MAX {
+                "a size of at least 0".into()
+            } else {
+                format!("padding of at most {most}")
+            };
             let got = format!("({before}, {after}) around {n}");
             return Err(GpuError::invalid(op, "pads", rule, got));
         };
         if n == 0 && size > 0 && !matches!(mode, PadMode::Constant(_)) {
-            return Err(GpuError::invalid(op, "pads", "elements to repeat", format!("an axis of size 0 padded to {size}")));
+            return Err(GpuError::invalid(
+                op,
+                "pads",
+                "elements to repeat",
+                format!("an axis of size 0 padded to {size}"),
+            ));
         }
         want.push(size as usize);
     }
@@ -195,7 +204,12 @@ pub(crate) fn check_pad(mode: PadMode, pads: &[(isize, isize)], x: &View<'_>, y:
 }
 
 /// Checks of [`ShapeOps::pad_bwd`].
-pub(crate) fn check_pad_bwd(mode: PadMode, pads: &[(isize, isize)], dy: &View<'_>, dx: &GradMut<'_>) -> Result<()> {
+pub(crate) fn check_pad_bwd(
+    mode: PadMode,
+    pads: &[(isize, isize)],
+    dy: &View<'_>,
+    dx: &GradMut<'_>,
+) -> Result<()> {
     const OP: &str = "pad_bwd";
     let v = dx.out.as_view();
     check::float(OP, "dy", dy)?;
@@ -232,7 +246,12 @@ pub(crate) fn check_roll(shifts: &[isize], axes: &[usize], x: &View<'_>, y: &Gra
 /// Checks of [`ShapeOps::triangle`].
 pub(crate) fn check_triangle(x: &View<'_>, y: &GradMut<'_>) -> Result<()> {
     if x.shape().len() < 2 {
-        return Err(GpuError::invalid("triangle", "x", "at least two axes", format!("shape {:?}", x.shape())));
+        return Err(GpuError::invalid(
+            "triangle",
+            "x",
+            "at least two axes",
+            format!("shape {:?}", x.shape()),
+        ));
     }
     check_map("triangle", x, y, true)
 }
@@ -258,13 +277,23 @@ fn check_repeats(
             check::contiguous(op, "counts", c)?;
             let size = y.shape().get(axis).copied().unwrap_or(0);
             if n == 0 && size > 0 {
-                return Err(GpuError::invalid(op, copies, "no element", format!("size {size} along axis {axis}")));
+                return Err(GpuError::invalid(
+                    op,
+                    copies,
+                    "no element",
+                    format!("size {size} along axis {axis}"),
+                ));
             }
             want[axis] = size;
         }
         None => {
             let Some(size) = n.checked_mul(repeats) else {
-                return Err(GpuError::invalid(op, "repeats", "a size that fits", format!("{repeats} times {n}")));
+                return Err(GpuError::invalid(
+                    op,
+                    "repeats",
+                    "a size that fits",
+                    format!("{repeats} times {n}"),
+                ));
             };
             want[axis] = size;
         }
@@ -302,7 +331,13 @@ pub(crate) fn check_repeat_interleave_bwd(
 }
 
 /// Checks of [`ShapeOps::unfold_bwd`].
-pub(crate) fn check_unfold_bwd(axis: usize, size: usize, step: usize, dy: &View<'_>, dx: &GradMut<'_>) -> Result<()> {
+pub(crate) fn check_unfold_bwd(
+    axis: usize,
+    size: usize,
+    step: usize,
+    dy: &View<'_>,
+    dx: &GradMut<'_>,
+) -> Result<()> {
     const OP: &str = "unfold_bwd";
     let v = dx.out.as_view();
     check::float(OP, "dy", dy)?;

@@ -102,7 +102,17 @@ pub(crate) use kernels;
 
 /// Every kernel of the portable text.
 pub fn all_kernels() -> impl Iterator<Item = &'static KernelSpec> {
-    [elementwise::KERNELS, loss::KERNELS, optimizer::KERNELS, random::KERNELS, reduce::KERNELS, shape::KERNELS].into_iter().flatten().copied()
+    [
+        elementwise::KERNELS,
+        loss::KERNELS,
+        optimizer::KERNELS,
+        random::KERNELS,
+        reduce::KERNELS,
+        shape::KERNELS,
+    ]
+    .into_iter()
+    .flatten()
+    .copied()
 }
 
 /// One thing to compile: a file for a storage type, specialised for an op where the file has such.

@@ -8,10 +8,10 @@ mod elementwise;
 mod gemm;
 mod index;
 mod loss;
+#[cfg(test)]
+mod movement_tests;
 mod optimizer;
 mod random;
 mod reduce;
 mod shape;
-#[cfg(test)]
-mod movement_tests;
 mod strided;

@@ -108,7 +108,10 @@ fn strided_copies() {
                 agree(&format!("case {i} {dtype} accumulate {accumulate}"), |b| {
                     let x = buffer(b, dtype, &numbers(dtype, from.span().end, 1));
                     let mut y = buffer(b, dtype, &numbers(dtype, to.span().end + 3, 2));
-                    b.strided_copy(x.view().with_layout(*from)?, y.view_mut().with_layout(*to)?.grad(accumulate))?;
+                    b.strided_copy(
+                        x.view().with_layout(*from)?,
+                        y.view_mut().with_layout(*to)?.grad(accumulate),
+                    )?;
                     Ok(download(b, &y))
                 });
             }

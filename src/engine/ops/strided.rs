@@ -21,7 +21,11 @@ impl Axis {
     /// Axes of two operands of one shape.
     pub(super) fn of(x: &View<'_>, y: &View<'_>) -> Vec<Axis> {
         let (sx, sy) = (x.layout().strides(), y.layout().strides());
-        y.shape().iter().zip(sx.iter().zip(sy)).map(|(&n, (&x, &y))| Axis { n, x: x as i64, y: y as i64 }).collect()
+        y.shape()
+            .iter()
+            .zip(sx.iter().zip(sy))
+            .map(|(&n, (&x, &y))| Axis { n, x: x as i64, y: y as i64 })
+            .collect()
     }
 }
 
@@ -128,12 +132,14 @@ impl Engine {
         let (from, to) = (self.arg_shifted(x, extra), self.arg_shifted(y, extra_y));
         let last = axes[axes.len() - 1];
         let along = last.x == 1 && last.y == 1;
-        if let (true, [a], false, Arg::Mem(Some(s)), Arg::Mem(Some(d))) = (along, axes, accumulate, from, to) {
+        if let (true, [a], false, Arg::Mem(Some(s)), Arg::Mem(Some(d))) = (along, axes, accumulate, from, to)
+        {
             if s == d {
                 return Ok(());
             }
             // SAFETY: both ranges are live memory of this driver and the operation's checks showed that they do not overlap.
-            return unsafe { self.driver().copy(self.inner.stream, s, d, a.n * size) }.map_err(|e| self.poison(e));
+            return unsafe { self.driver().copy(self.inner.stream, s, d, a.n * size) }
+                .map_err(|e| self.poison(e));
         }
         if !along && let Some(b) = axes.iter().position(|a| a.x == 1) {
             let (na, nb) = (last.n, axes[b].n);
@@ -160,8 +166,11 @@ impl Engine {
         let scale = |s: i64| s * size as i64 / dtype.size() as i64;
         let inner = |s: i64| if along { (item / dtype.size()) as i64 } else { s };
         let at = |i: usize, s: i64| if i + 1 == axes.len() { inner(s) } else { scale(s) };
-        let shape: Vec<usize> =
-            axes.iter().enumerate().map(|(i, a)| if i + 1 == axes.len() { a.n * size / item } else { a.n }).collect();
+        let shape: Vec<usize> = axes
+            .iter()
+            .enumerate()
+            .map(|(i, a)| if i + 1 == axes.len() { a.n * size / item } else { a.n })
+            .collect();
         let n = shape.iter().product();
         let args = [
             from,
@@ -199,7 +208,8 @@ impl Engine {
             8 => 32,
             _ => 64,
         };
-        let tiles = batch.iter().map(|a| a.n).product::<usize>() * last.n.div_ceil(side) * b_axis.n.div_ceil(side);
+        let tiles =
+            batch.iter().map(|a| a.n).product::<usize>() * last.n.div_ceil(side) * b_axis.n.div_ceil(side);
         let wide = |first: usize, row: usize, step: i64, other: &dyn Fn(&Axis) -> i64| {
             let outer = batch.iter().map(other).chain([step]).map(|s| s.unsigned_abs() as usize * size);
             common_power(16, outer.chain([first, row * size])) == 16
