@@ -224,6 +224,11 @@ impl Sample {
         self.args.insert(name.into(), value.into());
     }
 
+    /// Takes an argument back.
+    pub fn forget(&mut self, name: &str) {
+        self.args.remove(name);
+    }
+
     /// Shape of an input drawn before.
     pub fn shape_of(&self, name: &str) -> Vec<usize> {
         self.inputs.iter().find(|(n, _)| n == name).map(|(_, t)| t.shape.clone()).unwrap_or_default()

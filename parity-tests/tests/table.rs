@@ -25,6 +25,13 @@ const BEYOND: &[&str] = &[
     "min_abs_backward",
     "log_var",
     "log_var_backward",
+    "adadelta_update",
+    "adamax_update",
+    "amsgrad_update",
+    "nadam_update",
+    "lion_update",
+    "ftrl_update",
+    "proximal_gradient_update",
 ];
 
 #[test]

@@ -33,28 +33,19 @@ impl OptimizerOps for CpuBackend {
             let mut w = gather_f64(OP, p.w.as_view())?;
             let mut g = gather_f64(OP, p.g)?;
             g.iter_mut().for_each(|g| *g *= unscale);
-            let mut state = [vec![], vec![]];
+            let mut state = [vec![], vec![], vec![]];
             for (s, view) in state.iter_mut().zip(&p.state).take(rule.states().len()) {
                 if let Some(v) = view {
                     *s = gather_f64(OP, v.as_view())?;
                 }
             }
-            let [s0, s1] = &mut state;
+            let q = trust_ratio(rule, &w, &g, &state, t);
             for i in 0..w.len() {
-                match *rule {
-                    OptimRule::Sgd { wd } => w[i] -= lr * (g[i] + wd * w[i]),
-                    OptimRule::Momentum { mu, damp, wd, nesterov } => {
-                        let g = g[i] + wd * w[i];
-                        s0[i] = if t == 1.0 { g } else { mu * s0[i] + (1.0 - damp) * g };
-                        w[i] -= lr * if nesterov { g + mu * s0[i] } else { s0[i] };
-                    }
-                    OptimRule::Adam { b1, b2, eps, wd } => {
-                        let g = g[i] + wd * w[i];
-                        w[i] -= lr * adam(&mut s0[i], &mut s1[i], g, t, b1, b2, eps);
-                    }
-                    OptimRule::AdamW { b1, b2, eps, wd } => {
-                        w[i] *= 1.0 - lr * wd;
-                        w[i] -= lr * adam(&mut s0[i], &mut s1[i], g[i], t, b1, b2, eps);
+                let mut s = [0, 1, 2].map(|k: usize| state[k].get(i).copied().unwrap_or(0.0));
+                w[i] = update(rule, w[i], g[i], &mut s, lr, t, q);
+                for (values, new) in state.iter_mut().zip(s) {
+                    if let Some(v) = values.get_mut(i) {
+                        *v = new;
                     }
                 }
             }
@@ -107,10 +98,151 @@ impl OptimizerOps for CpuBackend {
     }
 }
 
+fn norm(values: impl Iterator<Item = f64>) -> f64 {
+    values.map(|x| x * x).sum::<f64>().sqrt()
+}
+
+/// The factor of the learning rate that layer-wise rules give a tensor.
+fn trust_ratio(rule: &OptimRule, w: &[f64], g: &[f64], state: &[Vec<f64>; 3], t: f64) -> f64 {
+    let a = norm(w.iter().copied());
+    match *rule {
+        OptimRule::Lars { wd, eta, eps, adapt: true, .. } => {
+            let b = norm(g.iter().copied());
+            if a == 0.0 || b == 0.0 { 1.0 } else { eta * a / (b + wd * a + eps) }
+        }
+        OptimRule::Lamb { max_norm, adapt: true, .. } => {
+            let b =
+                norm((0..w.len()).map(|i| lamb(rule, w[i], g[i], &mut [state[0][i], state[1][i], 0.0], t)));
+            if a == 0.0 || b == 0.0 { 1.0 } else { a.min(max_norm) / b }
+        }
+        _ => 1.0,
+    }
+}
+
+/// LAMB's direction; 0 for other rules.
+fn lamb(rule: &OptimRule, w: f64, g: f64, s: &mut [f64; 3], t: f64) -> f64 {
+    let OptimRule::Lamb { b1, b2, eps, wd, bias_correction, adapt, .. } = *rule else { return 0.0 };
+    // Without correction the moments stand for themselves, as after infinitely many steps.
+    let t = if bias_correction { t } else { f64::INFINITY };
+    adam(s, g, t, b1, b2, eps) + if adapt { wd * w } else { 0.0 }
+}
+
+/// sign with sign(0) = sign(NaN) = 0.
+fn sign(x: f64) -> f64 {
+    if x > 0.0 {
+        1.0
+    } else if x < 0.0 {
+        -1.0
+    } else {
+        0.0
+    }
+}
+
+/// One element: changes its states and returns the new parameter. `q` is the tensor's trust ratio.
+fn update(rule: &OptimRule, w: f64, g: f64, s: &mut [f64; 3], lr: f64, t: f64, q: f64) -> f64 {
+    match *rule {
+        OptimRule::Sgd { wd } => w - lr * (g + wd * w),
+        OptimRule::Momentum { mu, damp, wd, nesterov } => {
+            let g = g + wd * w;
+            s[0] = if t == 1.0 { g } else { mu * s[0] + (1.0 - damp) * g };
+            w - lr * if nesterov { g + mu * s[0] } else { s[0] }
+        }
+        OptimRule::Adam { b1, b2, eps, wd } => w - lr * adam(s, g + wd * w, t, b1, b2, eps),
+        OptimRule::AdamW { b1, b2, eps, wd } => w * (1.0 - lr * wd) - lr * adam(s, g, t, b1, b2, eps),
+        OptimRule::AmsGrad { b1, b2, eps, wd, decoupled } => {
+            let (w, g) = decay(w, g, lr, wd, decoupled);
+            moments(s, g, b1, b2);
+            s[2] = if s[1] > s[2] || s[1].is_nan() { s[1] } else { s[2] };
+            w - lr * s[0] / (1.0 - b1.powf(t)) / ((s[2] / (1.0 - b2.powf(t))).sqrt() + eps)
+        }
+        OptimRule::Nadam { b1, b2, eps, wd, psi, decoupled } => {
+            let (w, g) = decay(w, g, lr, wd, decoupled);
+            moments(s, g, b1, b2);
+            let (a, b) = nadam_factors(b1, psi, t);
+            w - lr * (a * g + b * s[0]) / ((s[1] / (1.0 - b2.powf(t))).sqrt() + eps)
+        }
+        OptimRule::AdaMax { b1, b2, eps, wd } => {
+            let g = g + wd * w;
+            s[0] = b1 * s[0] + (1.0 - b1) * g;
+            let (old, new) = (b2 * s[1], g.abs() + eps);
+            s[1] = if old > new || old.is_nan() { old } else { new };
+            w - lr / (1.0 - b1.powf(t)) * s[0] / s[1]
+        }
+        OptimRule::RmsProp { a, eps, wd, mu, centered } => {
+            let g = g + wd * w;
+            s[0] = a * s[0] + (1.0 - a) * g * g;
+            let mut variance = s[0];
+            if centered {
+                s[1] = a * s[1] + (1.0 - a) * g;
+                variance -= s[1] * s[1];
+                if variance < 0.0 {
+                    variance = 0.0;
+                }
+            }
+            let d = g / (variance.sqrt() + eps);
+            if mu > 0.0 {
+                let b = &mut s[1 + usize::from(centered)];
+                *b = mu * *b + d;
+                return w - lr * *b;
+            }
+            w - lr * d
+        }
+        OptimRule::Adagrad { lr_decay, eps, wd } => {
+            let g = g + wd * w;
+            s[0] += g * g;
+            w - lr / (1.0 + (t - 1.0) * lr_decay) * g / (s[0].sqrt() + eps)
+        }
+        OptimRule::Adadelta { rho, eps, wd } => {
+            let g = g + wd * w;
+            s[0] = rho * s[0] + (1.0 - rho) * g * g;
+            let d = ((s[1] + eps) / (s[0] + eps)).sqrt() * g;
+            s[1] = rho * s[1] + (1.0 - rho) * d * d;
+            w - lr * d
+        }
+        OptimRule::Lion { b1, b2, wd } => {
+            let c = b1 * s[0] + (1.0 - b1) * g;
+            s[0] = b2 * s[0] + (1.0 - b2) * g;
+            w * (1.0 - lr * wd) - lr * sign(c)
+        }
+        OptimRule::Ftrl { beta, l1, l2, from_w } => {
+            let old = s[1].sqrt();
+            if from_w && t == 1.0 {
+                s[0] = -w * ((beta + old) / lr + l2) - sign(w) * l1;
+            }
+            s[1] += g * g;
+            s[0] += g - (s[1].sqrt() - old) / lr * w;
+            if s[0].abs() <= l1 {
+                return 0.0;
+            }
+            -(s[0] - sign(s[0]) * l1) / ((beta + s[1].sqrt()) / lr + l2)
+        }
+        OptimRule::Lars { mu, wd, nesterov, adapt, .. } => {
+            let d = lr * q * (g + if adapt { wd * w } else { 0.0 });
+            s[0] = mu * s[0] + d;
+            w - if nesterov { mu * s[0] + d } else { s[0] }
+        }
+        OptimRule::Lamb { .. } => w - lr * q * lamb(rule, w, g, s, t),
+        OptimRule::Proximal(Prox::ElasticNet { l1, l2 }) => {
+            let v = w - lr * g;
+            if v.is_nan() { v } else { sign(v) * (v.abs() - lr * l1).max(0.0) / (1.0 + lr * l2) }
+        }
+        OptimRule::Proximal(Prox::Box { lo, hi }) => (w - lr * g).clamp(lo, hi),
+    }
+}
+
+/// Weight decay on the weights (decoupled) or as a part of the gradient.
+fn decay(w: f64, g: f64, lr: f64, wd: f64, decoupled: bool) -> (f64, f64) {
+    if decoupled { (w * (1.0 - lr * wd), g) } else { (w, g + wd * w) }
+}
+
+fn moments(s: &mut [f64; 3], g: f64, b1: f64, b2: f64) {
+    s[0] = b1 * s[0] + (1.0 - b1) * g;
+    s[1] = b2 * s[1] + (1.0 - b2) * g * g;
+}
+
 /// Updates the moments and returns the step direction.
-fn adam(m: &mut f64, v: &mut f64, g: f64, t: f64, b1: f64, b2: f64, eps: f64) -> f64 {
-    *m = b1 * *m + (1.0 - b1) * g;
-    *v = b2 * *v + (1.0 - b2) * g * g;
+fn adam(s: &mut [f64; 3], g: f64, t: f64, b1: f64, b2: f64, eps: f64) -> f64 {
+    moments(s, g, b1, b2);
     let (c1, c2) = (1.0 - b1.powf(t), 1.0 - b2.powf(t));
-    *m / c1 / (v.sqrt() / c2.sqrt() + eps)
+    s[0] / c1 / ((s[1] / c2).sqrt() + eps)
 }

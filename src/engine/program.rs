@@ -41,6 +41,8 @@ static SOURCES: &[(&str, &str)] = sources![
     "common/ternary_ops.h",
     "common/loss.c",
     "common/optimizer.c",
+    "common/optimizer_norm.c",
+    "common/optimizer_rules.h",
     "common/random.c",
     "common/gemm.c",
     "common/gemm_tile.h",

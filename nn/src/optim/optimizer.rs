@@ -166,8 +166,12 @@ impl Optimizer {
             let mut step = Step::host(self.lr * m.lr_factor, t);
             step.maximize = self.maximize;
             let a = &m.arena;
-            let mut slots =
-                [ParamSlot { w: a.values(), g: a.grads(), state: [a.state(0), a.state(1)], copy: None }];
+            let mut slots = [ParamSlot {
+                w: a.values(),
+                g: a.grads(),
+                state: [a.state(0), a.state(1), a.state(2)],
+                copy: None,
+            }];
             a.device().optimizer_step(&m.rule, &step, &mut slots)?;
             a.touch();
         }

@@ -9,9 +9,14 @@ use crate::device::{Cx, R};
 use crate::random_cases::Dom::{Any, Positive};
 use crate::random_cases::Sample;
 
+/// A rule whose rows know the argument `copy`.
+fn steps(cx: &Cx<'_>, rule: OptimRule) -> R {
+    run_steps(cx, rule, cx.opt_dtype("copy")?)
+}
+
 /// `steps` consecutive calls with t = step, step + 1, ...; the gradients carry a leading axis of that length. Every second call reads
 /// its learning rate and step count from device memory.
-fn steps(cx: &Cx<'_>, rule: OptimRule) -> R {
+fn run_steps(cx: &Cx<'_>, rule: OptimRule, copy: Option<DType>) -> R {
     let g = cx.x("g")?;
     let w = cx.inout("w", "w")?;
     let shape = w.v().shape().to_vec();
@@ -23,7 +28,7 @@ fn steps(cx: &Cx<'_>, rule: OptimRule) -> R {
             None => cx.zeroed(name, acc, &shape)?,
         });
     }
-    let copy = match cx.opt_dtype("copy")? {
+    let copy = match copy {
         Some(d) => Some(cx.out("w_copy", d, &shape)?),
         None => None,
     };
@@ -45,7 +50,7 @@ fn steps(cx: &Cx<'_>, rule: OptimRule) -> R {
         let mut slots = [ParamSlot {
             w: w.m(),
             g: g.map("steps", |l| l.select(0, i))?,
-            state: [state.first().map(|t| t.m()), state.get(1).map(|t| t.m())],
+            state: [0, 1, 2].map(|i| state.get(i).map(|t| t.m())),
             copy: copy.as_ref().map(|t| t.m()),
         }];
         cx.gpu.optimizer_step(&rule, &step, &mut slots)?;
@@ -72,6 +77,62 @@ fn adam(cx: &Cx<'_>) -> R {
 
 fn adamw(cx: &Cx<'_>) -> R {
     steps(cx, OptimRule::AdamW { b1: cx.f("b1")?, b2: cx.f("b2")?, eps: cx.f("eps")?, wd: cx.f("wd")? })
+}
+
+fn rmsprop(cx: &Cx<'_>) -> R {
+    let (a, eps, wd) = (cx.f("a")?, cx.f("eps")?, cx.f("wd")?);
+    steps(cx, OptimRule::RmsProp { a, eps, wd, mu: cx.f("mu")?, centered: cx.b("centered")? })
+}
+
+fn adagrad(cx: &Cx<'_>) -> R {
+    steps(cx, OptimRule::Adagrad { lr_decay: cx.f("lr_decay")?, eps: cx.f("eps")?, wd: cx.f("wd")? })
+}
+
+fn lars(cx: &Cx<'_>) -> R {
+    let (mu, wd, eta, eps) = (cx.f("mu")?, cx.f("wd")?, cx.f("eta")?, cx.f("eps")?);
+    run_steps(cx, OptimRule::Lars { mu, wd, eta, eps, nesterov: false, adapt: true }, None)
+}
+
+fn lamb(cx: &Cx<'_>) -> R {
+    let (b1, b2, eps, wd) = (cx.f("b1")?, cx.f("b2")?, cx.f("eps")?, cx.f("wd")?);
+    let rule =
+        OptimRule::Lamb { b1, b2, eps, wd, bias_correction: true, max_norm: f64::INFINITY, adapt: true };
+    run_steps(cx, rule, None)
+}
+
+fn adadelta(cx: &Cx<'_>) -> R {
+    steps(cx, OptimRule::Adadelta { rho: cx.f("rho")?, eps: cx.f("eps")?, wd: cx.f("wd")? })
+}
+
+fn adamax(cx: &Cx<'_>) -> R {
+    steps(cx, OptimRule::AdaMax { b1: cx.f("b1")?, b2: cx.f("b2")?, eps: cx.f("eps")?, wd: cx.f("wd")? })
+}
+
+fn amsgrad(cx: &Cx<'_>) -> R {
+    let (b1, b2, eps, wd) = (cx.f("b1")?, cx.f("b2")?, cx.f("eps")?, cx.f("wd")?);
+    steps(cx, OptimRule::AmsGrad { b1, b2, eps, wd, decoupled: cx.b("decoupled")? })
+}
+
+fn nadam(cx: &Cx<'_>) -> R {
+    let (b1, b2, eps, wd) = (cx.f("b1")?, cx.f("b2")?, cx.f("eps")?, cx.f("wd")?);
+    steps(cx, OptimRule::Nadam { b1, b2, eps, wd, psi: cx.opt_f("psi")?, decoupled: cx.b("decoupled")? })
+}
+
+fn lion(cx: &Cx<'_>) -> R {
+    steps(cx, OptimRule::Lion { b1: cx.f("b1")?, b2: cx.f("b2")?, wd: cx.f("wd")? })
+}
+
+fn ftrl(cx: &Cx<'_>) -> R {
+    let (beta, l1, l2, from_w) = (cx.f("beta")?, cx.f("l1")?, cx.f("l2")?, cx.b("from_w")?);
+    steps(cx, OptimRule::Ftrl { beta, l1, l2, from_w })
+}
+
+fn proximal(cx: &Cx<'_>) -> R {
+    let prox = match cx.s("prox")?.as_str() {
+        "elastic" => Prox::ElasticNet { l1: cx.f("l1")?, l2: cx.f("l2")? },
+        _ => Prox::Box { lo: cx.f("lo")?, hi: cx.f("hi")? },
+    };
+    steps(cx, OptimRule::Proximal(prox))
 }
 
 /// Copies of the gradients, changed in place.
@@ -109,7 +170,6 @@ fn draw(s: &mut Sample, states: &[&str]) {
         s.typed("found_inf", f32, &[], crate::random_cases::Dom::Zero);
     }
     s.arg("lr", 0.01);
-    s.arg("wd", 0.1);
     s.arg("steps", steps);
     s.arg("step", 2);
     let up = s.coin();
@@ -119,6 +179,17 @@ fn draw(s: &mut Sample, states: &[&str]) {
         let to = ["f16", "bf16"][s.below(2)];
         s.arg("copy", to);
     }
+}
+
+fn draw_decayed(s: &mut Sample, states: &[&str]) {
+    draw(s, states);
+    s.arg("wd", 0.1);
+}
+
+/// Rules whose rows do not know the argument `copy`.
+fn draw_layerwise(s: &mut Sample, states: &[&str]) {
+    draw_decayed(s, states);
+    s.forget("copy");
 }
 
 fn draw_grads(s: &mut Sample) {
@@ -143,7 +214,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             sgd,
         )
         .bound(OPT)
-        .sample(|s| draw(s, &[])),
+        .sample(|s| draw_decayed(s, &[])),
         k(
             "sgd_momentum_update",
             "S8.2",
@@ -154,7 +225,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             momentum,
         )
         .bound(OPT)
-        .sample(|s| draw(s, &["v"])),
+        .sample(|s| draw_decayed(s, &["v"])),
         k(
             "nag_step",
             "S8.7",
@@ -165,7 +236,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             nag,
         )
         .bound(OPT)
-        .sample(|s| draw(s, &["v"])),
+        .sample(|s| draw_decayed(s, &["v"])),
         k(
             "adam_step",
             "S8.3",
@@ -176,7 +247,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             adam,
         )
         .bound(OPT)
-        .sample(|s| draw(s, &["m", "v"])),
+        .sample(|s| draw_decayed(s, &["m", "v"])),
         k(
             "adamw_step",
             "S8.4",
@@ -187,7 +258,181 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             adamw,
         )
         .bound(OPT)
-        .sample(|s| draw(s, &["m", "v"])),
+        .sample(|s| draw_decayed(s, &["m", "v"])),
+    ],
+    &[
+        k(
+            "rmsprop_step",
+            "S8.5",
+            "w, g, [s:f32], [ga:f32], [b:f32], [inv_scale:f32], [found_inf:f32]",
+            "lr=0.01, a=0.99, eps=1e-08, wd=0.0, mu=0.0, centered=false, steps=1, step=1, maximize=false, copy=null",
+            "w, [s:f32], [ga:f32], [b:f32], [w_copy]",
+            STEP,
+            rmsprop,
+        )
+        .bound(OPT)
+        .sample(|s| {
+            let (mu, centered) = (s.coin(), s.coin());
+            let all: &[&str] = match (centered, mu) {
+                (false, false) => &["s"],
+                (false, true) => &["s", "b"],
+                (true, false) => &["s", "ga"],
+                (true, true) => &["s", "ga", "b"],
+            };
+            draw_decayed(s, all);
+            if centered {
+                // The mean of squares stays above the square of the mean.
+                let shape = s.drop("s");
+                s.typed("s", DType::F32, &shape, crate::random_cases::Dom::Range(16.0, 20.0));
+            }
+            s.arg("mu", if mu { 0.9 } else { 0.0 });
+            s.arg("centered", centered);
+        }),
+        k(
+            "adagrad_step",
+            "S8.6",
+            "w, g, [s:f32], [inv_scale:f32], [found_inf:f32]",
+            "lr=0.01, lr_decay=0.0, eps=1e-10, wd=0.0, steps=1, step=1, maximize=false, copy=null",
+            "w, [s:f32], [w_copy]",
+            STEP,
+            adagrad,
+        )
+        .bound(OPT)
+        .sample(|s| {
+            draw_decayed(s, &["s"]);
+            s.arg("lr_decay", 0.125);
+        }),
+        k(
+            "lars_step",
+            "S8.8",
+            "w, g, [v:f32], [inv_scale:f32], [found_inf:f32]",
+            "lr=0.1, mu=0.9, wd=0.0001, eta=0.001, eps=1e-08, steps=1, step=1, maximize=false",
+            "w, v:f32",
+            STEP,
+            lars,
+        )
+        .bound(OPT)
+        .sample(|s| draw_layerwise(s, &["v"])),
+        k(
+            "lamb_step",
+            "S8.9",
+            "w, g, [m:f32], [v:f32], [inv_scale:f32], [found_inf:f32]",
+            "lr=0.001, b1=0.9, b2=0.999, eps=1e-06, wd=0.01, steps=1, step=1, maximize=false",
+            "w, m:f32, v:f32",
+            STEP,
+            lamb,
+        )
+        .bound(OPT)
+        .sample(|s| draw_layerwise(s, &["m", "v"])),
+    ],
+    &[
+        k(
+            "adadelta_update",
+            "O10",
+            "w, g, [s:f32], [x:f32], [inv_scale:f32], [found_inf:f32]",
+            "lr=1.0, rho=0.9, eps=1e-06, wd=0.0, steps=1, step=1, maximize=false, copy=null",
+            "w, [s:f32], [x:f32], [w_copy]",
+            STEP,
+            adadelta,
+        )
+        .bound(OPT)
+        .sample(|s| draw_decayed(s, &["s", "x"])),
+        k(
+            "adamax_update",
+            "O11",
+            "w, g, [m:f32], [u:f32], [inv_scale:f32], [found_inf:f32]",
+            "lr=0.002, b1=0.9, b2=0.999, eps=1e-08, wd=0.0, steps=1, step=1, maximize=false, copy=null",
+            "w, [m:f32], [u:f32], [w_copy]",
+            STEP,
+            adamax,
+        )
+        .bound(OPT)
+        .sample(|s| draw_decayed(s, &["m", "u"])),
+        k(
+            "amsgrad_update",
+            "O12",
+            "w, g, [m:f32], [v:f32], [x:f32], [inv_scale:f32], [found_inf:f32]",
+            "lr=0.001, b1=0.9, b2=0.999, eps=1e-08, wd=0.0, decoupled=false, steps=1, step=1, maximize=false, copy=null",
+            "w, [m:f32], [v:f32], [x:f32], [w_copy]",
+            STEP,
+            amsgrad,
+        )
+        .bound(OPT)
+        .sample(|s| {
+            draw_decayed(s, &["m", "v", "x"]);
+            let d = s.coin();
+            s.arg("decoupled", d);
+        }),
+        k(
+            "nadam_update",
+            "O13",
+            "w, g, [m:f32], [v:f32], [inv_scale:f32], [found_inf:f32]",
+            "lr=0.002, b1=0.9, b2=0.999, eps=1e-08, wd=0.0, psi=0.004, decoupled=false, steps=1, step=1, maximize=false, copy=null",
+            "w, [m:f32], [v:f32], [w_copy]",
+            STEP,
+            nadam,
+        )
+        .bound(OPT)
+        .sample(|s| {
+            draw_decayed(s, &["m", "v"]);
+            let d = s.coin();
+            s.arg("decoupled", d);
+            if s.coin() {
+                s.arg("psi", serde_json::Value::Null);
+            }
+        }),
+        k(
+            "lion_update",
+            "O14",
+            "w, g, [m:f32], [inv_scale:f32], [found_inf:f32]",
+            "lr=0.0001, b1=0.9, b2=0.99, wd=0.0, steps=1, step=1, maximize=false, copy=null",
+            "w, [m:f32], [w_copy]",
+            STEP,
+            lion,
+        )
+        .bound(OPT)
+        .sample(|s| draw_decayed(s, &["m"])),
+        k(
+            "ftrl_update",
+            "O15",
+            "w, g, [z:f32], [n:f32], [inv_scale:f32], [found_inf:f32]",
+            "lr=0.1, beta=1.0, l1=0.0, l2=0.0, from_w=false, steps=1, step=1, maximize=false, copy=null",
+            "w, [z:f32], [n:f32], [w_copy]",
+            STEP,
+            ftrl,
+        )
+        .bound(OPT)
+        .sample(|s| {
+            let from_w = s.coin();
+            draw(s, if from_w { &[] } else { &["z", "n"] });
+            if from_w {
+                s.arg("step", 1);
+            }
+            s.arg("from_w", from_w);
+            s.arg("lr", 0.25);
+            s.arg("l1", 0.5);
+            s.arg("l2", 0.25);
+        }),
+        k(
+            "proximal_gradient_update",
+            "O18",
+            "w, g, [inv_scale:f32], [found_inf:f32]",
+            "lr, prox=\"elastic\", l1=0.0, l2=0.0, lo=0.0, hi=\"inf\", steps=1, step=1, maximize=false, copy=null",
+            "w, [w_copy]",
+            STEP,
+            proximal,
+        )
+        .bound(OPT)
+        .sample(|s| {
+            draw(s, &[]);
+            if s.coin() {
+                s.arg("l1", 8.0);
+                s.arg("l2", 0.5);
+            } else {
+                s.arg("prox", "box");
+                s.arg("lo", -0.5);
+            }
+        }),
     ],
     &[
         k(

@@ -1,6 +1,6 @@
 //! Optimizer steps and gradient clipping over lists of tensors.
 
-use crate::buffer::{View, ViewMut};
+use crate::buffer::{Buffer, View, ViewMut};
 use crate::driver::{Arg, RawMem};
 use crate::dtype::DType;
 use crate::engine::Engine;
@@ -13,7 +13,7 @@ use crate::spec::optimizer::*;
 /// Elements per block and pass; the kernels' `GK_CHUNK`.
 const CHUNK: usize = BLOCK as usize * 32;
 /// Arrays that a tensor of a list can have.
-const ARRAYS: usize = 5;
+const ARRAYS: usize = 6;
 
 /// Tensors of one launch: base pointers and the table of `kernels/common/optimizer.c`.
 struct List {
@@ -64,23 +64,117 @@ fn cut(tensors: &[[Option<View<'_>>; ARRAYS]], addresses: bool) -> Vec<List> {
         .collect()
 }
 
-/// C name, numbers and flag of a rule.
-fn rule_kernel(rule: &OptimRule) -> (&'static str, [f64; 6], bool) {
+/// A rule as its C function sees it.
+struct Kernel {
+    name: &'static str,
+    p: [f64; 6],
+    flag: bool,
+    /// Bases of the bias corrections 1 - b^t (0 for none).
+    decays: (f64, f64),
+}
+
+fn rule_kernel(rule: &OptimRule) -> Kernel {
+    let plain = |name, p, flag| Kernel { name, p, flag, decays: (0.0, 0.0) };
+    let adam = |name, b1: f64, b2: f64, eps, wd, flag| Kernel {
+        name,
+        p: [b1, b2, eps, wd, 1.0 - b1, 1.0 - b2],
+        flag,
+        decays: (b1, b2),
+    };
     match *rule {
-        OptimRule::Sgd { wd } => ("gk_rule_sgd", [wd, 0.0, 0.0, 0.0, 0.0, 0.0], false),
+        OptimRule::Sgd { wd } => plain("gk_rule_sgd", [wd, 0.0, 0.0, 0.0, 0.0, 0.0], false),
         OptimRule::Momentum { mu, damp, wd, nesterov } => {
-            ("gk_rule_momentum", [mu, 1.0 - damp, wd, 0.0, 0.0, 0.0], nesterov)
+            plain("gk_rule_momentum", [mu, 1.0 - damp, wd, 0.0, 0.0, 0.0], nesterov)
         }
-        OptimRule::Adam { b1, b2, eps, wd } => ("gk_rule_adam", [b1, b2, eps, wd, 1.0 - b1, 1.0 - b2], false),
-        OptimRule::AdamW { b1, b2, eps, wd } => {
-            ("gk_rule_adamw", [b1, b2, eps, wd, 1.0 - b1, 1.0 - b2], false)
+        OptimRule::Adam { b1, b2, eps, wd } => adam("gk_rule_adam", b1, b2, eps, wd, false),
+        OptimRule::AdamW { b1, b2, eps, wd } => adam("gk_rule_adamw", b1, b2, eps, wd, false),
+        OptimRule::AmsGrad { b1, b2, eps, wd, decoupled } => {
+            adam("gk_rule_amsgrad", b1, b2, eps, wd, decoupled)
+        }
+        OptimRule::Nadam { b1, b2, eps, wd, decoupled, .. } => {
+            adam("gk_rule_nadam", b1, b2, eps, wd, decoupled)
+        }
+        OptimRule::AdaMax { b1, b2, eps, wd } => adam("gk_rule_adamax", b1, b2, eps, wd, false),
+        OptimRule::Lion { b1, b2, wd } => adam("gk_rule_lion", b1, b2, 0.0, wd, false),
+        OptimRule::Lamb { b1, b2, eps, wd, bias_correction, adapt, .. } => {
+            let mut k = adam("gk_rule_lamb", b1, b2, eps, if adapt { wd } else { 0.0 }, false);
+            if !bias_correction {
+                k.decays = (0.0, 0.0);
+            }
+            k
+        }
+        OptimRule::Lars { mu, wd, nesterov, adapt, .. } => {
+            plain("gk_rule_lars", [mu, if adapt { wd } else { 0.0 }, 0.0, 0.0, 0.0, 0.0], nesterov)
+        }
+        OptimRule::RmsProp { a, eps, wd, mu, centered } => {
+            let name = match (centered, mu > 0.0) {
+                (false, false) => "gk_rule_rmsprop",
+                (false, true) => "gk_rule_rmsprop_momentum",
+                (true, false) => "gk_rule_rmsprop_centered",
+                (true, true) => "gk_rule_rmsprop_centered_momentum",
+            };
+            plain(name, [a, 1.0 - a, eps, wd, mu, 0.0], false)
+        }
+        OptimRule::Adagrad { lr_decay, eps, wd } => {
+            plain("gk_rule_adagrad", [lr_decay, eps, wd, 0.0, 0.0, 0.0], false)
+        }
+        OptimRule::Adadelta { rho, eps, wd } => {
+            plain("gk_rule_adadelta", [rho, 1.0 - rho, eps, wd, 0.0, 0.0], false)
+        }
+        OptimRule::Ftrl { beta, l1, l2, from_w } => {
+            plain("gk_rule_ftrl", [beta, l1, l2, 0.0, 0.0, 0.0], from_w)
+        }
+        OptimRule::Proximal(Prox::ElasticNet { l1, l2 }) => {
+            plain("gk_rule_prox_elastic", [l1, l2, 0.0, 0.0, 0.0, 0.0], false)
+        }
+        OptimRule::Proximal(Prox::Box { lo, hi }) => {
+            plain("gk_rule_prox_box", [lo, hi, 0.0, 0.0, 0.0, 0.0], false)
         }
     }
+}
+
+/// What the kernels of one step share.
+struct StepArgs<'s> {
+    dt: DType,
+    master: Arg,
+    step: Arg,
+    inv_scale: Arg,
+    maximize: Arg,
+    /// c1, c2, ln b1, ln b2
+    bias: [Arg; 4],
+    p: [Arg; 6],
+    rule: &'s OptimRule,
 }
 
 impl Engine {
     fn lists(&self, tensors: &[[Option<View<'_>>; ARRAYS]]) -> Vec<List> {
         cut(tensors, self.device_caps().device_addresses)
+    }
+
+    /// Trust ratio of every tensor of a list, for rules that have one.
+    fn trust_ratios(&self, list: &List, table: Arg, step: &StepArgs<'_>) -> Result<Option<Buffer>> {
+        let (lamb, eta, wd, eps, bound) = match *step.rule {
+            OptimRule::Lars { eta, wd, eps, adapt: true, .. } => (false, eta, wd, eps, 0.0),
+            OptimRule::Lamb { max_norm, adapt: true, .. } => (true, 0.0, 0.0, 0.0, max_norm),
+            _ => return Ok(None),
+        };
+        let dt = step.dt;
+        let partial = self.scratch(dt.accumulator(), 6 * list.chunks)?;
+        let ratio = self.scratch(dt.accumulator(), list.tensors)?;
+        let tensors = Arg::I32(list.tensors as i32);
+        let mut args = vec![table, tensors];
+        args.extend(&list.bases[..4]);
+        args.extend([step.master, step.step, step.inv_scale, step.maximize, Arg::I32(lamb as i32)]);
+        args.extend(step.bias);
+        args.extend(step.p);
+        args.push(self.arg_in(&partial.view()));
+        self.launch(&TRUST_PARTIAL, dt, "", list.grid(), &args)?;
+        let mut args = vec![table, tensors, self.arg_in(&partial.view()), Arg::I32(lamb as i32)];
+        args.extend([eta, wd, eps, bound].map(|x| real(dt, x)));
+        args.push(self.arg_in(&ratio.view()));
+        let blocks = list.tensors.min(1 << 16);
+        self.launch(&TRUST_FINISH, dt, "", Grid::Blocks([blocks, 1, 1]), &args)?;
+        Ok(Some(ratio))
     }
 }
 
@@ -104,16 +198,19 @@ impl OptimizerOps for Engine {
                 self.own(OP, arg, v)?;
             }
         }
+        let states = rule.states().len();
         let mut tensors = Vec::with_capacity(params.len());
         for p in params.iter() {
+            let state = |i: usize| p.state[i].as_ref().filter(|_| i < states).map(ViewMut::as_view);
             let views = [
                 Some(p.w.as_view()),
                 Some(p.g),
-                p.state[0].as_ref().filter(|_| !rule.states().is_empty()).map(ViewMut::as_view),
-                p.state[1].as_ref().filter(|_| rule.states().len() > 1).map(ViewMut::as_view),
+                state(0),
+                state(1),
+                state(2),
                 p.copy.as_ref().map(ViewMut::as_view),
             ];
-            for (arg, v) in ["w", "g", "state", "state", "copy"].into_iter().zip(&views) {
+            for (arg, v) in ["w", "g", "state", "state", "state", "copy"].into_iter().zip(&views) {
                 if let Some(v) = v {
                     self.own(OP, arg, v)?;
                 }
@@ -127,26 +224,54 @@ impl OptimizerOps for Engine {
             Some(DType::F16) => 1,
             Some(_) => 2,
         };
-        let (name, p, nesterov) = rule_kernel(rule);
+        let Kernel { name, p, flag, decays: (b1, b2) } = rule_kernel(rule);
         let host = |s: &Scalar<'_>| if let Scalar::Host(x) = s { *x } else { 0.0 };
         let t = host(&step.step);
-        let (c1, c2) = (1.0 - p[0].powf(t), (1.0 - p[1].powf(t)).max(0.0).sqrt());
+        let (c1, c2) = (1.0 - b1.powf(t), (1.0 - b2.powf(t)).max(0.0).sqrt());
+        let shared = StepArgs {
+            dt,
+            master: Arg::I32((wdt != dt || dt.accumulator() == wdt) as i32),
+            step: device(&step.step).unwrap_or(Arg::Mem(None)),
+            inv_scale: self.arg_opt(step.inv_scale.as_ref()),
+            maximize: Arg::I32(step.maximize as i32),
+            bias: [c1, c2, b1.ln(), b2.ln()].map(|x| real(dt, x)),
+            p: p.map(|x| real(dt, x)),
+            rule,
+        };
+        let mut q = (1.0, 0.0);
+        let mut factors = None;
+        if let OptimRule::Nadam { b1, psi, .. } = *rule {
+            if let Scalar::Device(_) = step.step {
+                let out = self.scratch(dt.accumulator(), 2)?;
+                let psi = psi.unwrap_or(-1.0);
+                let args = [shared.step, real(dt, b1), real(dt, psi), self.arg_in(&out.view())];
+                self.launch(&NADAM_SCALARS, dt, "", Grid::Blocks([1, 1, 1]), &args)?;
+                factors = Some(out);
+            } else {
+                q = nadam_factors(b1, psi, t);
+            }
+        }
         for list in self.lists(&tensors) {
             let table = self.table(&list.words)?;
+            let ratio = self.trust_ratios(&list, self.arg_in(&table.view()), &shared)?;
             let mut args = vec![self.arg_in(&table.view()), Arg::I32(list.tensors as i32)];
             args.extend(list.bases);
             args.extend([
-                Arg::I32((wdt != dt || dt.accumulator() == wdt) as i32),
+                shared.master,
                 Arg::I32(copy_kind),
                 device(&step.lr).unwrap_or(Arg::Mem(None)),
-                device(&step.step).unwrap_or(Arg::Mem(None)),
-                self.arg_opt(step.inv_scale.as_ref()),
+                shared.step,
+                shared.inv_scale,
                 self.arg_opt(step.found_inf.as_ref()),
-                Arg::I32(step.maximize as i32),
+                self.arg_opt(ratio.as_ref().or(factors.as_ref()).map(Buffer::view).as_ref()),
+                Arg::I32(ratio.is_some() as i32),
+                shared.maximize,
+                real(dt, host(&step.lr)),
+                real(dt, t),
             ]);
-            args.extend([host(&step.lr), c1, c2, p[0].ln(), p[1].ln()].map(|x| real(dt, x)));
-            args.extend(p.map(|x| real(dt, x)));
-            args.extend([Arg::I32((t == 1.0) as i32), Arg::I32(nesterov as i32)]);
+            args.extend(shared.bias);
+            args.extend(shared.p);
+            args.extend([real(dt, q.0), real(dt, q.1), Arg::I32((t == 1.0) as i32), Arg::I32(flag as i32)]);
             self.launch(&OPTIMIZER_STEP, dt, name, list.grid(), &args)?;
         }
         Ok(())
@@ -212,7 +337,7 @@ impl OptimizerOps for Engine {
 
 /// Gradients stand in the second place of a table row.
 fn grad_tensors<'a>(grads: &[ViewMut<'a>]) -> Vec<[Option<View<'a>>; ARRAYS]> {
-    grads.iter().map(|g| [None, Some(g.as_view()), None, None, None]).collect()
+    grads.iter().map(|g| [None, Some(g.as_view()), None, None, None, None]).collect()
 }
 
 impl Engine {
