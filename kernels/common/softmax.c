@@ -13,7 +13,7 @@
 #if GK_CAT(GK_OP, _log)
 #define GK_OUT_OF(x, m, r) ((x) - (m) - (r))
 #define GK_SCALE_OF(s) gk_log(s)
-#define GK_TERM(g, y) (g)
+#define GK_TERM(g, y) ((void)(y), (g))
 #define GK_GRAD(g, y, t) ((g) - gk_exp(y) * (t))
 #else
 #define GK_OUT_OF(x, m, r) (gk_exp((x) - (m)) * (r))

@@ -13,6 +13,8 @@ mod movement_tests;
 mod optimizer;
 mod random;
 mod reduce;
+#[cfg(test)]
+mod reduce_tests;
 mod scatter;
 mod shape;
 mod softmax;
