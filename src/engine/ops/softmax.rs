@@ -47,7 +47,7 @@ impl Engine {
         let w = operands.first().map_or(1, |v| 16 / v.dtype().size());
         let aligned = operands.iter().all(|v| aligned16(v));
         if inner > 1 {
-            let wide = aligned && inner % w == 0;
+            let wide = aligned && inner.is_multiple_of(w);
             let items = outer * inner / if wide { w } else { 1 };
             let ty = (LANES / pow2(items, 32)).min(pow2(cols.div_ceil(8), LANES));
             return Walk::Cols { tx: LANES / ty, wide };
@@ -57,7 +57,7 @@ impl Engine {
         let wide = phases.iter().all(|&p| p == phase);
         let items = if wide { cols.div_ceil(w) } else { cols };
         let mut lanes = pow2(items.div_ceil(KEEP), LANES).max(pow2(items, 8));
-        if aligned && cols % w == 0 && lanes <= SHORT_LANES {
+        if aligned && cols.is_multiple_of(w) && lanes <= SHORT_LANES {
             return Walk::Short { lanes };
         }
         let fill = self.fill();
