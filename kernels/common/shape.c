@@ -72,7 +72,7 @@ GK_KERNEL(copy_tiles)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 tiles, gk_i64 na, 
     for (gk_i64 job = gk_bid(0); job < tiles; job += gk_nblocks(0)) {
         gk_i64 rest = job / tb, b0 = (job - rest * tb) * GK_TILE, q = rest / ta, a0 = (rest - q * ta) * GK_TILE;
         gk_i64 ix = a0 * sxa + b0, iy = b0 * syb + a0;
-        for (int d = rank - 1; d >= 0; d--) {
+        GK_ROLLED for (int d = rank - 1; d >= 0; d--) {
             gk_i64 next = q / shape.v[d], r = q - next * shape.v[d];
             q = next;
             ix += r * sx.v[d];
@@ -270,7 +270,7 @@ GK_KERNEL(pad_bwd_nd)(GK_IN(gk_t, dy), GK_OUT(gk_t, dx), gk_i64 n, int rank, gk_
         for (gk_i64 place = 0; place < places; place++) {
             gk_i64 rest = place, from = 0;
             int in = 1;
-            for (int d = rank - 1; d >= 0; d--) {
+            GK_ROLLED for (int d = rank - 1; d >= 0; d--) {
                 gk_i64 c = gk_pad_readers(q[d], shape.v[d], padded.v[d], before.v[d], mode), k = c == 1 ? 0 : rest % c;
                 rest = c == 1 ? rest : rest / c;
                 gk_i64 p = gk_pad_reader(q[d], shape.v[d], before.v[d], mode, k);
