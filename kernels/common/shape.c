@@ -13,12 +13,12 @@ GK_KERNEL(copy_nd)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 n, int wide, int rank
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
     gk_i64 step = gk_gsize(), i = gk_gid();
-    if (!accumulate) {
+    if (!accumulate && n <= 0x7fffffff) {
         for (; i + (GK_DEPTH - 1) * step < n; i += GK_DEPTH * step) {
             gk_i64 to[GK_DEPTH], from[GK_DEPTH];
             GK_UNROLL for (int u = 0; u < GK_DEPTH; u++) {
                 gk_i64 ix = 0, iy = 0;
-                GK_AXES(i + u * step, n, rank, shape, magic, { ix += r * sx.v[d]; iy += r * sy.v[d]; });
+                GK_AXES32(i + u * step, rank, shape, magic, { ix += r * sx.v[d]; iy += r * sy.v[d]; });
                 from[u] = ix;
                 to[u] = iy;
             }
@@ -178,13 +178,11 @@ GK_KERNEL(concat)(GK_IN(gk_t, x0), GK_IN(gk_t, x1), GK_IN(gk_t, x2), GK_IN(gk_t,
     GK_BIND_IN(gk_t, x0); GK_BIND_IN(gk_t, x1); GK_BIND_IN(gk_t, x2); GK_BIND_IN(gk_t, x3);
     GK_BIND_IN(gk_t, x4); GK_BIND_IN(gk_t, x5); GK_BIND_IN(gk_t, x6); GK_BIND_IN(gk_t, x7); GK_BIND_OUT(gk_t, y);
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
-        gk_i64 p[2], from, to, start = 0, end = ends.v[0];
+        gk_i64 row_at = gk_over(i, n, shape.v[1], magic.v[1]), column = i - row_at * shape.v[1], start = 0, end = ends.v[0];
         GK_GLOBAL const gk_t* x = x0;
-        GK_AXES(i, n, 2, shape, magic, { p[d] = r; });
-#define GK_PART(k, input) if (p[1] >= ends.v[k - 1]) { x = input; start = ends.v[k - 1]; end = ends.v[k]; }
+#define GK_PART(k, input) if (column >= ends.v[k - 1]) { x = input; start = ends.v[k - 1]; end = ends.v[k]; }
         GK_PART(1, x1) GK_PART(2, x2) GK_PART(3, x3) GK_PART(4, x4) GK_PART(5, x5) GK_PART(6, x6) GK_PART(7, x7)
-        from = p[0] * (end - start) + p[1] - start;
-        to = p[0] * row + first + p[1];
+        gk_i64 from = row_at * (end - start) + column - start, to = row_at * row + first + column;
         if (wide) gk_store16((GK_GLOBAL void*)(y + to * GK_W), gk_load16((GK_GLOBAL const void*)(x + from * GK_W)));
         else y[to] = x[from];
     }
