@@ -6,21 +6,34 @@
 
 GK_FN gk_u32 gk_quotient(gk_u32 n, gk_i64 magic) { return (gk_mulhi(n, (gk_u32)magic) + n) >> (int)(magic >> 32); }
 
-/* Runs `step` for each axis `d` with the item's coordinate `r` there, innermost first; `n` is the number of items. */
+/* The quotient of one of n items by a size. */
+GK_FN gk_i64 gk_over(gk_i64 item, gk_i64 n, gk_i64 size, gk_i64 magic)
+{
+    return n <= 0x7fffffff ? (gk_i64)gk_quotient((gk_u32)item, magic) : item / size;
+}
+
+/* Runs `step` for each axis `d` with the item's coordinate `r` there, innermost first, for less than 2^31 items. The loops over axes stay
+ * rolled: unrolled ones take compilers many times longer. */
+#define GK_AXES32(item, rank, shape, magic, step) \
+    do { \
+        gk_u32 rest_ = (gk_u32)(item); \
+        GK_ROLLED for (int d = (rank) - 1; d > 0; d--) { \
+            gk_u32 q_ = gk_quotient(rest_, (magic).v[d]); \
+            gk_i64 r = (gk_i64)(rest_ - q_ * (gk_u32)(shape).v[d]); \
+            rest_ = q_; \
+            step \
+        } \
+        { const int d = 0; gk_i64 r = (gk_i64)rest_; step } \
+    } while (0)
+
+/* The same for any number `n` of items. */
 #define GK_AXES(item, n, rank, shape, magic, step) \
     do { \
         if ((n) <= 0x7fffffff) { \
-            gk_u32 rest_ = (gk_u32)(item); \
-            for (int d = (rank) - 1; d > 0; d--) { \
-                gk_u32 q_ = gk_quotient(rest_, (magic).v[d]); \
-                gk_i64 r = (gk_i64)(rest_ - q_ * (gk_u32)(shape).v[d]); \
-                rest_ = q_; \
-                step \
-            } \
-            { const int d = 0; gk_i64 r = (gk_i64)rest_; step } \
+            GK_AXES32(item, rank, shape, magic, step); \
         } else { \
             gk_i64 rest_ = (item); \
-            for (int d = (rank) - 1; d > 0; d--) { \
+            GK_ROLLED for (int d = (rank) - 1; d > 0; d--) { \
                 gk_i64 q_ = rest_ / (shape).v[d], r = rest_ - q_ * (shape).v[d]; \
                 rest_ = q_; \
                 step \

@@ -11,6 +11,18 @@
 
 #define GK_DEPTH 4
 
+/* Coordinates of an item of [outer, rows, columns]. */
+typedef struct { gk_i64 outer, row, column; } gk_place;
+GK_FN gk_place gk_place_of(gk_i64 item, gk_i64 n, gk_dims shape, gk_dims magic)
+{
+    gk_place p;
+    gk_i64 q = gk_over(item, n, shape.v[2], magic.v[2]);
+    p.outer = gk_over(q, n, shape.v[1], magic.v[1]);
+    p.row = q - p.outer * shape.v[1];
+    p.column = item - q * shape.v[2];
+    return p;
+}
+
 /* y[o, i, c] (+)= x[o, index[i], c]; items of y, shape [outer, n, inner], inner and the strides in items. Reference: torch.index_select. */
 GK_KERNEL(index_select)(GK_IN(gk_t, x), GK_IN(int, index), GK_OUT(gk_t, y), GK_OUT(int, err), gk_i64 items, int wide, int wide_index, gk_i64 size,
                         gk_dims shape, gk_dims magic, int accumulate, int code)
@@ -22,12 +34,11 @@ GK_KERNEL(index_select)(GK_IN(gk_t, x), GK_IN(int, index), GK_OUT(gk_t, y), GK_O
         gk_raw16 q[GK_DEPTH];
         gk_b b[GK_DEPTH];
         GK_UNROLL for (int u = 0; u < GK_DEPTH; u++) {
-            gk_i64 p[3];
             from[u] = -1;
             if (at + u * step >= items) continue;
-            GK_AXES(at + u * step, items, 3, shape, magic, { p[d] = r; });
-            gk_i64 i = gk_index(index, p[1], wide_index);
-            if (i >= 0 && i < size) from[u] = ((p[0] * size + i) * inner + p[2]) * scale;
+            gk_place p = gk_place_of(at + u * step, items, shape, magic);
+            gk_i64 i = gk_index(index, p.row, wide_index);
+            if (i >= 0 && i < size) from[u] = ((p.outer * size + i) * inner + p.column) * scale;
             else gk_report(err, code);
         }
         GK_UNROLL for (int u = 0; u < GK_DEPTH; u++) {
@@ -69,9 +80,8 @@ GK_KERNEL(index_fill)(GK_IN(int, index), GK_OUT(gk_t, y), GK_OUT(int, err), gk_i
     gk_raw16 q = gk_make16(lo, hi, lo, hi);
     gk_b one = gk_split(q).v[0];
     for (gk_i64 at = gk_gid(); at < items; at += gk_gsize()) {
-        gk_i64 p[3];
-        GK_AXES(at, items, 3, shape, magic, { p[d] = r; });
-        gk_i64 i = gk_index(index, p[1], wide_index), to = (p[0] * size + i) * shape.v[2] + p[2];
+        gk_place p = gk_place_of(at, items, shape, magic);
+        gk_i64 i = gk_index(index, p.row, wide_index), to = (p.outer * size + i) * shape.v[2] + p.column;
         if (i < 0 || i >= size) gk_report(err, code);
         else if (wide) gk_store16((GK_GLOBAL void*)(y + to * GK_W), q);
         else gk_put(y, to, one, 0);
@@ -86,11 +96,10 @@ GK_KERNEL(scatter_last)(GK_IN(int, keys), GK_IN(int, positions), GK_IN(gk_t, src
     GK_BIND_IN(int, keys); GK_BIND_IN(int, positions); GK_BIND_IN(gk_t, src); GK_BIND_OUT(gk_t, y);
     gk_i64 n = shape.v[1], inner = shape.v[2];
     for (gk_i64 at = gk_gid(); at < items; at += gk_gsize()) {
-        gk_i64 p[3];
-        GK_AXES(at, items, 3, shape, magic, { p[d] = r; });
-        gk_i64 key = gk_index(keys, p[1], wide_keys);
-        if (key >= limit || (p[1] + 1 < n && gk_index(keys, p[1] + 1, wide_keys) == key)) continue;
-        gk_i64 from = (p[0] * n + (gk_i64)(gk_u32)positions[p[1]]) * inner + p[2], to = (p[0] * limit + key) * inner + p[2];
+        gk_place p = gk_place_of(at, items, shape, magic);
+        gk_i64 key = gk_index(keys, p.row, wide_keys);
+        if (key >= limit || (p.row + 1 < n && gk_index(keys, p.row + 1, wide_keys) == key)) continue;
+        gk_i64 from = (p.outer * n + (gk_i64)(gk_u32)positions[p.row]) * inner + p.column, to = (p.outer * limit + key) * inner + p.column;
         if (wide) gk_store16((GK_GLOBAL void*)(y + to * GK_W), gk_load16((GK_GLOBAL const void*)(src + from * GK_W)));
         else gk_put(y, to, ((GK_GLOBAL const gk_b*)src)[from], 0);
     }

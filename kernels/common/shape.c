@@ -13,12 +13,12 @@ GK_KERNEL(copy_nd)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 n, int wide, int rank
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
     gk_i64 step = gk_gsize(), i = gk_gid();
-    if (!accumulate) {
+    if (!accumulate && n <= 0x7fffffff) {
         for (; i + (GK_DEPTH - 1) * step < n; i += GK_DEPTH * step) {
             gk_i64 to[GK_DEPTH], from[GK_DEPTH];
             GK_UNROLL for (int u = 0; u < GK_DEPTH; u++) {
                 gk_i64 ix = 0, iy = 0;
-                GK_AXES(i + u * step, n, rank, shape, magic, { ix += r * sx.v[d]; iy += r * sy.v[d]; });
+                GK_AXES32(i + u * step, rank, shape, magic, { ix += r * sx.v[d]; iy += r * sy.v[d]; });
                 from[u] = ix;
                 to[u] = iy;
             }
@@ -72,7 +72,7 @@ GK_KERNEL(copy_tiles)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 tiles, gk_i64 na, 
     for (gk_i64 job = gk_bid(0); job < tiles; job += gk_nblocks(0)) {
         gk_i64 rest = job / tb, b0 = (job - rest * tb) * GK_TILE, q = rest / ta, a0 = (rest - q * ta) * GK_TILE;
         gk_i64 ix = a0 * sxa + b0, iy = b0 * syb + a0;
-        for (int d = rank - 1; d >= 0; d--) {
+        GK_ROLLED for (int d = rank - 1; d >= 0; d--) {
             gk_i64 next = q / shape.v[d], r = q - next * shape.v[d];
             q = next;
             ix += r * sx.v[d];
@@ -178,13 +178,11 @@ GK_KERNEL(concat)(GK_IN(gk_t, x0), GK_IN(gk_t, x1), GK_IN(gk_t, x2), GK_IN(gk_t,
     GK_BIND_IN(gk_t, x0); GK_BIND_IN(gk_t, x1); GK_BIND_IN(gk_t, x2); GK_BIND_IN(gk_t, x3);
     GK_BIND_IN(gk_t, x4); GK_BIND_IN(gk_t, x5); GK_BIND_IN(gk_t, x6); GK_BIND_IN(gk_t, x7); GK_BIND_OUT(gk_t, y);
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
-        gk_i64 p[2], from, to, start = 0, end = ends.v[0];
+        gk_i64 row_at = gk_over(i, n, shape.v[1], magic.v[1]), column = i - row_at * shape.v[1], start = 0, end = ends.v[0];
         GK_GLOBAL const gk_t* x = x0;
-        GK_AXES(i, n, 2, shape, magic, { p[d] = r; });
-#define GK_PART(k, input) if (p[1] >= ends.v[k - 1]) { x = input; start = ends.v[k - 1]; end = ends.v[k]; }
+#define GK_PART(k, input) if (column >= ends.v[k - 1]) { x = input; start = ends.v[k - 1]; end = ends.v[k]; }
         GK_PART(1, x1) GK_PART(2, x2) GK_PART(3, x3) GK_PART(4, x4) GK_PART(5, x5) GK_PART(6, x6) GK_PART(7, x7)
-        from = p[0] * (end - start) + p[1] - start;
-        to = p[0] * row + first + p[1];
+        gk_i64 from = row_at * (end - start) + column - start, to = row_at * row + first + column;
         if (wide) gk_store16((GK_GLOBAL void*)(y + to * GK_W), gk_load16((GK_GLOBAL const void*)(x + from * GK_W)));
         else y[to] = x[from];
     }
@@ -270,7 +268,7 @@ GK_KERNEL(pad_bwd_nd)(GK_IN(gk_t, dy), GK_OUT(gk_t, dx), gk_i64 n, int rank, gk_
         for (gk_i64 place = 0; place < places; place++) {
             gk_i64 rest = place, from = 0;
             int in = 1;
-            for (int d = rank - 1; d >= 0; d--) {
+            GK_ROLLED for (int d = rank - 1; d >= 0; d--) {
                 gk_i64 c = gk_pad_readers(q[d], shape.v[d], padded.v[d], before.v[d], mode), k = c == 1 ? 0 : rest % c;
                 rest = c == 1 ? rest : rest / c;
                 gk_i64 p = gk_pad_reader(q[d], shape.v[d], before.v[d], mode, k);

@@ -19,6 +19,7 @@ typedef uint4 gk_raw16;
 #define GK_BIND_OUT(T, p)
 #define GK_BARRIER() __syncthreads()
 #define GK_UNROLL _Pragma("unroll")
+#define GK_ROLLED _Pragma("unroll 1")
 
 #define gk_lid() ((int)threadIdx.x)
 #define gk_bid(d) ((d) == 0 ? (int)blockIdx.x : (d) == 1 ? (int)blockIdx.y : (int)blockIdx.z)

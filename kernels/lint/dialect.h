@@ -19,6 +19,7 @@ typedef struct { gk_u32 x, y, z, w; } gk_raw16;
 #define GK_BIND_OUT(T, p)
 #define GK_BARRIER() ((void)0)
 #define GK_UNROLL
+#define GK_ROLLED
 
 int gk_lint_id(int);
 #define gk_lid() gk_lint_id(0)

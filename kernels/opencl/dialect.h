@@ -24,6 +24,7 @@ typedef uint4 gk_raw16;
 #define GK_BIND_OUT(T, p) __global T* p = p##_base ? (__global T*)(p##_base + p##_offset) : 0
 #define GK_BARRIER() barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE)
 #define GK_UNROLL
+#define GK_ROLLED
 
 #define gk_lid() ((int)get_local_id(0))
 #define gk_bid(d) ((int)get_group_id(d))
