@@ -71,6 +71,7 @@ fn values<T: Real>(op: &'static str, v: View<'_>) -> Result<Vec<T>> {
 }
 
 /// Y = alpha A B + beta Y for every batch. `y` starts at element `at` of its slice; batches of it that share their matrix are summed.
+#[allow(clippy::too_many_arguments)]
 fn multiply<T: Real>(
     op: &'static str,
     e: Extents,
