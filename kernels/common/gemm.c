@@ -10,7 +10,6 @@
  * the epilogue; with none, it applies it to 0.
  * Products are accumulated in gk_f in the order of k. Deterministic. Reference: torch.addmm, torch.baddbmm, F.linear followed by F.<activation>.
  */
-#include "unary_ops.h"
 #include "activation_ops.h"
 
 #define gk_out_same_f32 0
@@ -34,9 +33,9 @@ typedef struct { gk_f v[4]; } gk_four;
 #if GK_DTYPE == GK_F64
 typedef double gk_slot;
 #define GK_SLOTS(n) (n)
-#define gk_put(t, i, x) ((t)[i] = (x))
-GK_FN void gk_put4(GK_LOCAL_PTR gk_slot* t, int i, gk_f x, gk_f y, gk_f z, gk_f w) { t[i] = x; t[i + 1] = y; t[i + 2] = z; t[i + 3] = w; }
-GK_FN gk_four gk_get4(GK_LOCAL_PTR const gk_slot* t, int i)
+#define gk_slot_put(t, i, x) ((t)[i] = (x))
+GK_FN void gk_slot_put4(GK_LOCAL_PTR gk_slot* t, int i, gk_f x, gk_f y, gk_f z, gk_f w) { t[i] = x; t[i + 1] = y; t[i + 2] = z; t[i + 3] = w; }
+GK_FN gk_four gk_slot_get4(GK_LOCAL_PTR const gk_slot* t, int i)
 {
     gk_four r;
     GK_UNROLL for (int u = 0; u < 4; u++) r.v[u] = t[i + u];
@@ -45,12 +44,12 @@ GK_FN gk_four gk_get4(GK_LOCAL_PTR const gk_slot* t, int i)
 #else
 typedef gk_raw16 gk_slot;
 #define GK_SLOTS(n) ((n) / 4)
-#define gk_put(t, i, x) (((GK_LOCAL_PTR gk_u32*)(t))[i] = gk_as_u32(x))
-GK_FN void gk_put4(GK_LOCAL_PTR gk_slot* t, int i, gk_f x, gk_f y, gk_f z, gk_f w)
+#define gk_slot_put(t, i, x) (((GK_LOCAL_PTR gk_u32*)(t))[i] = gk_as_u32(x))
+GK_FN void gk_slot_put4(GK_LOCAL_PTR gk_slot* t, int i, gk_f x, gk_f y, gk_f z, gk_f w)
 {
     t[i / 4] = gk_make16(gk_as_u32(x), gk_as_u32(y), gk_as_u32(z), gk_as_u32(w));
 }
-GK_FN gk_four gk_get4(GK_LOCAL_PTR const gk_slot* t, int i)
+GK_FN gk_four gk_slot_get4(GK_LOCAL_PTR const gk_slot* t, int i)
 {
     gk_raw16 q = t[i / 4];
     gk_four r;
@@ -105,11 +104,11 @@ GK_FN void gk_place(GK_LOCAL_PTR gk_slot* t, gk_side s, gk_vec x, int rows, int 
     if (v * GK_W >= rows * ks) return;
 #if GK_W >= 4
     if (!s.along) {
-        GK_UNROLL for (int u = 0; u < GK_W; u += 4) gk_put4(t, at + u, x.v[u], x.v[u + 1], x.v[u + 2], x.v[u + 3]);
+        GK_UNROLL for (int u = 0; u < GK_W; u += 4) gk_slot_put4(t, at + u, x.v[u], x.v[u + 1], x.v[u + 2], x.v[u + 3]);
         return;
     }
 #endif
-    GK_UNROLL for (int u = 0; u < GK_W; u++) gk_put(t, at + (s.along ? u * rows : u), x.v[u]);
+    GK_UNROLL for (int u = 0; u < GK_W; u++) gk_slot_put(t, at + (s.along ? u * rows : u), x.v[u]);
 }
 
 /* ---- epilogue -------------------------------------------------------------------------------------------------------------- */
@@ -248,11 +247,11 @@ GK_FN void gk_store_part(GK_GLOBAL gk_f* part, gk_i64 at, gk_i64 m, gk_i64 n, gk
     GK_UNROLL for (int first = 0; first < tm * tn / 4; first += per) { \
         GK_UNROLL for (int q = 0; q < per; q++) { \
             int i = (first + q) / (tn / 4), j = (first + q) % (tn / 4) * 4; \
-            gk_put4(tile, (q * GK_BLOCK + lid) * 4, acc[i][j], acc[i][j + 1], acc[i][j + 2], acc[i][j + 3]); \
+            gk_slot_put4(tile, (q * GK_BLOCK + lid) * 4, acc[i][j], acc[i][j + 1], acc[i][j + 2], acc[i][j + 3]); \
         } \
         GK_ROLL for (int q = 0; q < per; q++) { \
             int i = (first + q) / (tn / 4), j = (first + q) % (tn / 4); \
-            gk_four x = gk_get4(tile, (q * GK_BLOCK + lid) * 4); \
+            gk_four x = gk_slot_get4(tile, (q * GK_BLOCK + lid) * 4); \
             gk_i64 m = row + i / 4 * (bm / tm * 4) + i % 4, n = col + j * (bn / tn * 4); \
             if (part) gk_store_part(part, slice % size.v[4] * size.v[3] + batch, m, n, size, x); \
             else gk_epilogue(x, batch, m, n, c, bias, residual, scale, y, z, size, sc, sr, sv, sy, sz, alpha, beta, act, p); \

@@ -55,8 +55,8 @@ GK_FN void GK_TILE(product)(GK_GLOBAL const gk_t* a, GK_GLOBAL const gk_t* b, gk
         }
         GK_UNROLL for (int kk = 0; kk < GK_BK; kk++) {
             gk_four u[GK_TM / 4], v[GK_TN / 4];
-            GK_UNROLL for (int i = 0; i < GK_TM / 4; i++) u[i] = gk_get4(ta, (at * GK_BK + kk) * GK_BM + row + i * GK_TY * 4);
-            GK_UNROLL for (int j = 0; j < GK_TN / 4; j++) v[j] = gk_get4(tb, (at * GK_BK + kk) * GK_BN + col + j * GK_TX * 4);
+            GK_UNROLL for (int i = 0; i < GK_TM / 4; i++) u[i] = gk_slot_get4(ta, (at * GK_BK + kk) * GK_BM + row + i * GK_TY * 4);
+            GK_UNROLL for (int j = 0; j < GK_TN / 4; j++) v[j] = gk_slot_get4(tb, (at * GK_BK + kk) * GK_BN + col + j * GK_TX * 4);
             GK_UNROLL for (int i = 0; i < GK_TM; i++)
                 GK_UNROLL for (int j = 0; j < GK_TN; j++) acc[i][j] += u[i / 4].v[i % 4] * v[j / 4].v[j % 4];
         }

@@ -159,7 +159,7 @@ pub(crate) fn gradient(act: Activation, dy: f64, x: f64) -> f64 {
 }
 
 /// The same from y = act(x), for the functions that allow it.
-fn from_output(act: Activation, dy: f64, y: f64) -> f64 {
+pub(super) fn from_output(act: Activation, dy: f64, y: f64) -> f64 {
     match act {
         Activation::Sigmoid => dy * y * (1.0 - y),
         Activation::Tanh => dy * (1.0 - y * y),

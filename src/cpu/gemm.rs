@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use rayon::prelude::*;
 
+use super::activation;
 use super::{
     CpuBackend, HostElement, gather, gather_f64, read, store_f64, store_grad, with_dtype, write,
     wrong_storage,
@@ -70,6 +71,7 @@ fn values<T: Real>(op: &'static str, v: View<'_>) -> Result<Vec<T>> {
 }
 
 /// Y = alpha A B + beta Y for every batch. `y` starts at element `at` of its slice; batches of it that share their matrix are summed.
+#[allow(clippy::too_many_arguments)]
 fn multiply<T: Real>(
     op: &'static str,
     e: Extents,
@@ -154,57 +156,11 @@ fn each_row<T: Send>(y: &mut [T], n: usize, f: impl Fn(usize, &mut [T]) + Sync) 
     }
 }
 
-/// Forward functions of the activations that products fuse.
-fn activate(act: Activation, x: f64) -> f64 {
-    let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
+/// dy times the derivative of an activation at the tensor that [`GemmBwd::saved`] holds.
+fn slope(act: Activation, dy: f64, saved: f64) -> f64 {
     match act {
-        Activation::Relu if x <= 0.0 => 0.0,
-        Activation::LeakyRelu { slope } if x <= 0.0 => slope * x,
-        Activation::Gelu => 0.5 * x * libm::erfc(-x * std::f64::consts::FRAC_1_SQRT_2),
-        Activation::GeluTanh => 0.5 * x * (1.0 + gelu_inner(x).tanh()),
-        Activation::Sigmoid => sigmoid(x),
-        Activation::Tanh => x.tanh(),
-        Activation::Swish { beta } => x * sigmoid(beta * x),
-        Activation::Hardswish if x <= -3.0 => 0.0,
-        Activation::Hardswish if x < 3.0 => x * (x + 3.0) / 6.0,
-        _ => x,
-    }
-}
-
-fn gelu_inner(x: f64) -> f64 {
-    (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x)
-}
-
-/// dy times their derivatives; `s` is the output for relu, sigmoid and tanh, else the input.
-fn activate_bwd(act: Activation, dy: f64, s: f64) -> f64 {
-    let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
-    match act {
-        Activation::Relu => {
-            if s <= 0.0 {
-                0.0
-            } else {
-                dy
-            }
-        }
-        Activation::LeakyRelu { slope } if s <= 0.0 => slope * dy,
-        Activation::Gelu => {
-            let density = (-0.5 * s * s).exp() / std::f64::consts::TAU.sqrt();
-            dy * (0.5 * libm::erfc(-s * std::f64::consts::FRAC_1_SQRT_2) + s * density)
-        }
-        Activation::GeluTanh => {
-            let t = gelu_inner(s).tanh();
-            let slope = (2.0 / std::f64::consts::PI).sqrt() * (1.0 + 3.0 * 0.044715 * s * s);
-            dy * (0.5 * (1.0 + t) + 0.5 * s * (1.0 - t * t) * slope)
-        }
-        Activation::Sigmoid => dy * s * (1.0 - s),
-        Activation::Tanh => dy * (1.0 - s * s),
-        Activation::Swish { beta } => {
-            let g = sigmoid(beta * s);
-            dy * (g + beta * s * g * (1.0 - g))
-        }
-        Activation::Hardswish if s <= -3.0 => 0.0,
-        Activation::Hardswish if s < 3.0 => dy * (2.0 * s + 3.0) / 6.0,
-        _ => dy,
+        Activation::Relu | Activation::Sigmoid | Activation::Tanh => activation::from_output(act, dy, saved),
+        _ => activation::gradient(act, dy, saved),
     }
 }
 
@@ -257,7 +213,7 @@ impl CpuBackend {
                 }
                 if p.act != Activation::Identity {
                     each_row(work, e.n, |_, row| {
-                        row.iter_mut().for_each(|v| *v = T::from_f64(activate(p.act, v.to_f64())))
+                        row.iter_mut().for_each(|v| *v = T::from_f64(activation::value(p.act, v.to_f64())))
                     });
                 }
                 Ok(())
@@ -299,7 +255,7 @@ impl CpuBackend {
                 let saved = &saved[r * e.n..];
                 row.iter_mut()
                     .zip(saved)
-                    .for_each(|(d, s)| *d = T::from_f64(activate_bwd(p.act, d.to_f64(), s.to_f64())));
+                    .for_each(|(d, s)| *d = T::from_f64(slope(p.act, d.to_f64(), s.to_f64())));
             });
         }
         if let Some(g) = &io.dbias {

@@ -49,7 +49,7 @@ impl Term {
     }
 
     /// The part from batch number `b` on.
-    fn from_batch(self, b: usize, dtype: DType) -> Self {
+    fn at_batch(self, b: usize, dtype: DType) -> Self {
         let bytes = (b * self.steps[2] * dtype.size()) as u64;
         let aligned = self.aligned && bytes.is_multiple_of(16);
         Term { mem: (self.mem.0, self.mem.1 + bytes), aligned, ..self }
@@ -154,12 +154,12 @@ impl Product {
         let (of, out) = (self.dtype, self.out);
         Product {
             e: Extents { batch: count, ..self.e },
-            a: self.a.from_batch(first, of),
-            b: self.b.from_batch(first, of),
-            c: self.c.map(|t| t.from_batch(first, out)),
-            residual: self.residual.map(|t| t.from_batch(first, out)),
-            y: self.y.from_batch(first, out),
-            z: self.z.map(|t| t.from_batch(first, out)),
+            a: self.a.at_batch(first, of),
+            b: self.b.at_batch(first, of),
+            c: self.c.map(|t| t.at_batch(first, out)),
+            residual: self.residual.map(|t| t.at_batch(first, out)),
+            y: self.y.at_batch(first, out),
+            z: self.z.map(|t| t.at_batch(first, out)),
             ..*self
         }
     }
