@@ -351,7 +351,7 @@ fn derive(kernel: &Kernel, forward: &Forward, index: usize, seed: u64) -> Result
     let upstream = forward.outputs.first().ok_or("the forward has no output")?.1.shape.clone();
     let shape_of = |name: &str| known(name).map(|t| t.shape).ok_or(format!("shape of {name}"));
     let round = |f: &Field, t: HostTensor| match (t.dtype, f.kind) {
-        (DType::F64, "f32") => t.to_dtype(DType::F32),
+        (DType::F64, "f32") if dtype != DType::F64 => t.to_dtype(DType::F32),
         (DType::F64, _) => t.to_dtype(dtype),
         _ => t,
     };
