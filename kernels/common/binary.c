@@ -5,6 +5,7 @@
  * element, or GK_W elements of the innermost axis when `wide` is set; then bits 1, 2, 3 of `wide` say that a, b, dy move along that axis
  * (otherwise they repeat and are loaded once). Launch: grid-stride over items. Arithmetic in gk_f. Deterministic. Reference: torch.<function>.
  */
+#include "nd.h"
 #include "binary_ops.h"
 
 GK_KERNEL(binary_flat)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_OUT(gk_t, y), gk_i64 n, int wide, gk_f p, gk_f q)

@@ -4,6 +4,7 @@
  * Merged axes with strides; 16 bytes at a time when `wide` is set (no gaps, aligned bases). Launch: grid-stride. Deterministic.
  * Reference: torch.Tensor.to.
  */
+#include "nd.h"
 #include "maps.h"
 
 #define gk_to_f32_number GK_F32

@@ -2,6 +2,7 @@
  * Launch: grid-stride over elements (16-byte items where `wide` is set: all tensors without gaps, aligned bases). Deterministic.
  * References: torch.where, torch.ldexp.
  */
+#include "nd.h"
 #include "maps.h"
 
 #if GK_DTYPE != GK_F32 && GK_DTYPE != GK_BF16 && GK_DTYPE != GK_F64

@@ -5,6 +5,7 @@
  * the innermost axis when `wide` is set; then bits 1, 2, 3 of `wide` say that a, b, c move along that axis (otherwise they repeat and are
  * loaded once). Launch: grid-stride over items. Arithmetic in gk_f. Deterministic. Reference: torch.<function>.
  */
+#include "nd.h"
 #include "ternary_ops.h"
 
 GK_KERNEL(ternary_nd)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(gk_t, c), GK_OUT(gk_t, y), gk_i64 n, int rank, gk_dims shape, gk_dims sa, gk_dims sb,

@@ -5,6 +5,7 @@
  * axes with strides. Launch: grid-stride over vectors or elements. Arithmetic in gk_f. Deterministic. Reference: torch.<function>,
  * torch.nn.functional.<function>.
  */
+#include "nd.h"
 #include "unary_ops.h"
 #include "activation_ops.h"
 

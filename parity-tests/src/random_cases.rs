@@ -64,6 +64,8 @@ pub struct Sample {
     pub small: bool,
     draw: Draw,
     index: usize,
+    /// All indices of a call have one type.
+    ids: DType,
     inputs: Named,
     args: Map<String, Value>,
 }
@@ -95,7 +97,16 @@ impl Sample {
         }
         // Which edge shape comes first depends on the kernel, so that a few shapes per kernel cover all of them across the table.
         let start = kernel.name.bytes().map(usize::from).sum::<usize>();
-        Sample { dtype, small, draw: Draw(h), index: start + index, inputs: Vec::new(), args: Map::new() }
+        let ids = if h & 64 == 0 { DType::I64 } else { DType::I32 };
+        Sample {
+            ids,
+            dtype,
+            small,
+            draw: Draw(h),
+            index: start + index,
+            inputs: Vec::new(),
+            args: Map::new(),
+        }
     }
 
     /// A whole number below `n`, 0 for n = 0.
@@ -202,7 +213,7 @@ impl Sample {
 
     /// Adds indices below `n`, i32 or i64.
     pub fn ids(&mut self, name: &str, shape: &[usize], n: usize) {
-        let dtype = if self.coin() { DType::I64 } else { DType::I32 };
+        let dtype = self.ids;
         let count: usize = shape.iter().product();
         let values: Vec<i64> = (0..count).map(|_| self.below(n) as i64).collect();
         self.ints(name, dtype, shape, &values);
@@ -351,7 +362,7 @@ fn derive(kernel: &Kernel, forward: &Forward, index: usize, seed: u64) -> Result
     let upstream = forward.outputs.first().ok_or("the forward has no output")?.1.shape.clone();
     let shape_of = |name: &str| known(name).map(|t| t.shape).ok_or(format!("shape of {name}"));
     let round = |f: &Field, t: HostTensor| match (t.dtype, f.kind) {
-        (DType::F64, "f32") => t.to_dtype(DType::F32),
+        (DType::F64, "f32") if dtype != DType::F64 => t.to_dtype(DType::F32),
         (DType::F64, _) => t.to_dtype(dtype),
         _ => t,
     };

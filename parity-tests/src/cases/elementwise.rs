@@ -355,7 +355,9 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         .sample(|s| triple(s, ["a", "b", "c"], Any))],
     three!("addcmul", Addcmul, Any),
     three!("addcdiv", Addcdiv, Nonzero),
-    one!("nextafter", "T1.21", Binary::Nextafter, Exact, Any, Any),
+    &[k("nextafter", "T1.21", "a, b", "-", "y", &["binary"], |cx| forward(cx, Binary::Nextafter))
+        .same_dtype()
+        .sample(|s| pair(s, Any, Any))],
     &[
         k("ldexp", "T1.21", "a, b:i32", "-", "y", &["binary"], |cx| forward(cx, Binary::Ldexp)).sample(|s| {
             let (shape, _) = pair_shapes(s);
