@@ -102,6 +102,38 @@ fn steps_follow_the_formulas() {
 }
 
 #[test]
+fn layer_wise_rules_see_one_tensor_at_a_time() {
+    let d = cpu();
+    let together = Params::new(&d, &[&[3.0, 4.0], &[0.01; 70], &[1.0]]);
+    let apart: Vec<Params> = together.values().iter().map(|v| Params::new(&d, &[v])).collect();
+    let rule = OptimRule::Lamb {
+        b1: 0.9,
+        b2: 0.999,
+        eps: 1e-6,
+        wd: 0.01,
+        bias_correction: true,
+        max_norm: 10.0,
+        adapt: true,
+    };
+    let step = |p: &Params| {
+        let mut o = Optimizer::new(p, rule, 0.1).unwrap();
+        for _ in 0..3 {
+            o.zero_grad().unwrap();
+            for q in &p.0 {
+                q.get().square().unwrap().sum().unwrap().backward().unwrap();
+            }
+            o.step().unwrap();
+        }
+    };
+    step(&together);
+    apart.iter().for_each(step);
+    let want: Vec<Vec<f32>> = apart.iter().flat_map(Params::values).collect();
+    assert_eq!(together.values(), want);
+    // With one norm over everything, the small tensor would move as far as the large ones.
+    assert!((want[1][0] - 0.01).abs() < 0.01, "{}", want[1][0]);
+}
+
+#[test]
 fn ascending_is_descending_of_the_negative() {
     let d = cpu();
     let (a, b) = (Params::new(&d, &[&[1.0, 2.0]]), Params::new(&d, &[&[1.0, 2.0]]));

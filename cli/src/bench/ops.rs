@@ -325,6 +325,13 @@ fn optimizer(c: &Case, d: &Device) -> Result<Option<Prepared>> {
     let rule = match c.text("kind")? {
         "sgd" => OptimRule::Sgd { wd: 0.0 },
         "sgd_momentum" => OptimRule::Momentum { mu: 0.9, damp: 0.0, wd: 0.0, nesterov: false },
+        "rmsprop" => OptimRule::RmsProp { a: 0.99, eps: 1e-8, wd: 0.0, mu: 0.0, centered: false },
+        "adagrad" => OptimRule::Adagrad { lr_decay: 0.0, eps: 1e-10, wd: 0.0 },
+        "adadelta" => OptimRule::Adadelta { rho: 0.9, eps: 1e-6, wd: 0.0 },
+        "adamax" => OptimRule::AdaMax { b1: 0.9, b2: 0.999, eps: 1e-8, wd: 0.0 },
+        "nadam" => {
+            OptimRule::Nadam { b1: 0.9, b2: 0.999, eps: 1e-8, wd: 0.0, psi: Some(4e-3), decoupled: false }
+        }
         "adam" => OptimRule::Adam { b1: 0.9, b2: 0.999, eps: 1e-8, wd: 0.0 },
         "adamw" => OptimRule::AdamW { b1: 0.9, b2: 0.999, eps: 1e-8, wd: 0.01 },
         _ => return Ok(None),

@@ -7,27 +7,6 @@ use crate::autograd::{BackwardCtx, Saved, out};
 use crate::error::{Result, invalid};
 use crate::tensor::{Device, Tensor, same_device};
 
-/// Whether results of `op` can require a gradient.
-fn unary_differentiable(op: Unary) -> bool {
-    use Unary::*;
-    !matches!(op, IsNan | IsInf | IsFinite | LogicalNot | BitwiseNot)
-}
-
-fn unary_is_predicate(op: Unary) -> bool {
-    matches!(op, Unary::IsNan | Unary::IsInf | Unary::IsFinite)
-}
-
-fn binary_differentiable(op: Binary) -> bool {
-    use Binary::*;
-    !binary_is_predicate(op)
-        && !matches!(op, BitwiseAnd | BitwiseOr | BitwiseXor | Shl | Shr | Nextafter | DivFloor | DivTrunc)
-}
-
-fn binary_is_predicate(op: Binary) -> bool {
-    use Binary::*;
-    matches!(op, Eq | Ne | Lt | Le | Gt | Ge | LogicalAnd | LogicalOr | LogicalXor)
-}
-
 pub(crate) fn broadcast(op: &'static str, a: &[usize], b: &[usize]) -> Result<Dims> {
     broadcast_shapes(a, b).map_err(|at| {
         invalid(
@@ -43,10 +22,10 @@ impl Tensor {
     /// op(x) element by element.
     pub fn unary(&self, op: Unary) -> Result<Tensor> {
         let x = self.operand();
-        let dtype = if unary_is_predicate(op) { DType::U8 } else { self.dtype() };
+        let dtype = if op.is_predicate() { DType::U8 } else { self.dtype() };
         let y = Tensor::empty(self.device(), dtype, self.shape())?;
         self.device().unary(op, x.view()?, y.operand().view_mut()?)?;
-        if !unary_differentiable(op) {
+        if !op.is_differentiable() {
             return Ok(y);
         }
         Ok(y.record("unary", &[self], || {
@@ -63,13 +42,12 @@ impl Tensor {
     pub fn binary(&self, op: Binary, b: &Tensor) -> Result<Tensor> {
         same_device("binary", self, b)?;
         let shape = broadcast("binary", self.shape(), b.shape())?;
-        let dtype = if binary_is_predicate(op) { DType::U8 } else { self.dtype() };
+        let dtype = if op.is_predicate() { DType::U8 } else { self.dtype() };
         let y = Tensor::empty(self.device(), dtype, &shape)?;
         self.device().binary(op, self.operand().view()?, b.operand().view()?, y.operand().view_mut()?)?;
-        if !binary_differentiable(op) {
-            return Ok(y);
-        }
-        Ok(y.record("binary", &[self, b], || {
+        let constant = |t: &Tensor, differentiable: bool| if differentiable { t.clone() } else { t.detach() };
+        let [da, db] = op.differentiable();
+        Ok(y.record("binary", &[&constant(self, da), &constant(b, db)], || {
             let (a, b) = (Saved::new(self), Saved::new(b));
             // Sums read neither operand's values, so overwriting them later does no harm.
             let linear = matches!(

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use trefoil::{BackendExt, Buffer, View, ViewMut};
+use trefoil::ops::ParamSlot;
+use trefoil::{BackendExt, Buffer, ViewMut};
 
 use crate::error::{NnError, Result};
 use crate::layer::Param;
@@ -92,20 +93,28 @@ impl Arena {
         &self.device
     }
 
-    pub(crate) fn values(&self) -> ViewMut<'_> {
-        self.values.alias_mut()
-    }
-
-    pub(crate) fn grads(&self) -> View<'_> {
-        self.grads.view()
-    }
-
     pub(crate) fn grads_mut(&self) -> ViewMut<'_> {
         self.grads.alias_mut()
     }
 
-    pub(crate) fn state(&self, i: usize) -> Option<ViewMut<'_>> {
-        self.states.get(i).map(|s| s.alias_mut())
+    /// Operands of an optimizer step: everything as one tensor, or each parameter as one for rules that look at a tensor's norm.
+    pub(crate) fn slots(&self, per_tensor: bool) -> Result<Vec<ParamSlot<'_>>> {
+        let mut ranges = vec![(0, self.values.len())];
+        if per_tensor {
+            ranges = self.entries.iter().map(|e| (e.start, e.storage.len())).collect();
+            // Tied parameters have one range.
+            ranges.sort_unstable();
+            ranges.dedup();
+        }
+        let slot = |(start, len): (usize, usize)| {
+            let mut state = [None, None, None];
+            for (out, buffer) in state.iter_mut().zip(&self.states) {
+                *out = Some(buffer.alias_mut().range(start, len)?);
+            }
+            let w = self.values.alias_mut().range(start, len)?;
+            Ok(ParamSlot { w, g: self.grads.view().range(start, len)?, state, copy: None })
+        };
+        ranges.into_iter().map(slot).collect()
     }
 
     /// Clears all gradients with one launch.

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use trefoil::DType;
-use trefoil::ops::{ClipNorm, OptimRule, ParamSlot, Step};
+use trefoil::ops::{ClipNorm, OptimRule, Step};
 
 use super::arena::Arena;
 use crate::error::{NnError, Result, invalid};
@@ -166,12 +166,8 @@ impl Optimizer {
             let mut step = Step::host(self.lr * m.lr_factor, t);
             step.maximize = self.maximize;
             let a = &m.arena;
-            let mut slots = [ParamSlot {
-                w: a.values(),
-                g: a.grads(),
-                state: [a.state(0), a.state(1), a.state(2)],
-                copy: None,
-            }];
+            let per_tensor = matches!(m.rule, OptimRule::Lars { .. } | OptimRule::Lamb { .. });
+            let mut slots = a.slots(per_tensor)?;
             a.device().optimizer_step(&m.rule, &step, &mut slots)?;
             a.touch();
         }
