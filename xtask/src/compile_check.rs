@@ -23,7 +23,7 @@ use trefoil::spec::{Unit, all_kernels, all_units, expand};
 use crate::nvrtc::Nvrtc;
 
 /// Options of the CUDA driver besides the architecture.
-const NVRTC_OPTIONS: [&str; 1] = ["--std=c++17"];
+const NVRTC_OPTIONS: [&str; 3] = ["--std=c++17", "-default-device", "--generate-line-info"];
 /// What `hip-on-cuda` defines when it compiles the HIP dialect with NVRTC.
 const HIP_ON_NVIDIA: &str = "-D__HIP_PLATFORM_NVIDIA__=1";
 /// Starts the lines of a worker's report; compilers write lines of their own.
