@@ -88,6 +88,7 @@ fn unary_value(op: Unary, x: f64, dtype: DType) -> f64 {
         Unary::Scale { c } => c * x,
         Unary::AddScalar { c } => x + c,
         Unary::RsubScalar { c } => c - x,
+        Unary::PowScalar { c: 0.5 } => x.sqrt(),
         Unary::PowScalar { c } => x.powf(c),
         Unary::Clamp { lo, hi } => {
             minimum(maximum(x, lo.unwrap_or(f64::NEG_INFINITY)), hi.unwrap_or(f64::INFINITY))
@@ -274,7 +275,7 @@ fn binary_gradient(op: Binary, dy: f64, a: f64, b: f64) -> [f64; 2] {
             let db = if a == 0.0 && b >= 0.0 { 0.0 } else { dy * a.powf(b) * a.ln() };
             [da, db]
         }
-        Binary::Maximum | Binary::Minimum if a == b => [0.5 * dy; 2],
+        Binary::Maximum | Binary::Minimum | Binary::Fmax | Binary::Fmin if a == b => [0.5 * dy; 2],
         Binary::Maximum => [if_true(!(a < b)), if_true(!(a > b))],
         Binary::Minimum => [if_true(!(a > b)), if_true(!(a < b))],
         Binary::Fmax => [if_true(a >= b || b.is_nan()), if_true(!(a >= b || b.is_nan()))],

@@ -114,7 +114,7 @@ pub enum Unary {
         /// minuend
         c: f64,
     },
-    /// x^c
+    /// x^c; the square root for c = 0.5
     PowScalar {
         /// exponent
         c: f64,
@@ -172,9 +172,9 @@ pub enum Binary {
     Maximum,
     /// smaller, NaN wins; gradient halved on ties; integers allowed
     Minimum,
-    /// larger, numbers win over NaN
+    /// larger, numbers win over NaN; gradient halved on ties
     Fmax,
-    /// smaller, numbers win over NaN
+    /// smaller, numbers win over NaN; gradient halved on ties
     Fmin,
     /// a - b*floor(a/b)
     Remainder,
