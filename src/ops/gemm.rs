@@ -363,7 +363,8 @@ pub(crate) fn check_gemm(p: &Gemm, io: &GemmIo<'_>) -> Result<Extents> {
 
 /// Whether an operand repeats over the batches of a product.
 pub(crate) fn repeats(v: &View<'_>, batch: usize) -> bool {
-    batch != 1 && (v.shape().len() == 2 || v.shape()[0] == 1 || (v.shape()[0] > 1 && v.layout().strides()[0] == 0))
+    batch != 1
+        && (v.shape().len() == 2 || v.shape()[0] == 1 || (v.shape()[0] > 1 && v.layout().strides()[0] == 0))
 }
 
 /// Arguments of [`GemmOps::gemm_bwd`].
