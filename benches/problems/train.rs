@@ -28,7 +28,7 @@ fn step(b: &Bed<'_>, dtype: DType, rule: OptimRule, traffic: usize) -> Result<Pr
             .map(|((w, g), (s0, s1))| ParamSlot {
                 w: w.view_mut(),
                 g: g.view(),
-                state: [(states > 0).then(|| s0.view_mut()), (states > 1).then(|| s1.view_mut())],
+                state: [(states > 0).then(|| s0.view_mut()), (states > 1).then(|| s1.view_mut()), None],
                 copy: None,
             })
             .collect();

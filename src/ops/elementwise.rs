@@ -114,7 +114,7 @@ pub enum Unary {
         /// minuend
         c: f64,
     },
-    /// x^c
+    /// x^c; the square root for c = 0.5
     PowScalar {
         /// exponent
         c: f64,
