@@ -316,7 +316,6 @@ pub(crate) fn check_index_put(
     let mut common: Option<Dims> = Dims::new(index[0].shape());
     for i in index {
         index_dtype(OP, "index", i)?;
-        same_dtype(OP, "index", i, &index[0])?;
         check::contiguous(OP, "index", i)?;
         let so_far = common.as_deref().unwrap_or_default();
         common = Some(check::broadcast(OP, "index", so_far, i.shape())?);

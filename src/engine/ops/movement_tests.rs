@@ -189,7 +189,8 @@ fn tensor(b: &dyn IGpuBackend, dtype: DType, shape: &[usize], seed: u64) -> Buff
 #[test]
 fn paddings_and_their_gradients() {
     use PadMode::*;
-    let cases: [(PadMode, &[usize], &[(isize, isize)]); 8] = [
+    type Case = (PadMode, &'static [usize], &'static [(isize, isize)]);
+    let cases: [Case; 8] = [
         (Constant(2.0), &[3, 4], &[(1, 2), (0, 3)]),
         (Constant(-1.0), &[5, 3, 16], &[(2, 0), (-1, 1), (0, 0)]),
         (Reflect, &[2, 5, 7], &[(0, 0), (4, 3), (6, 2)]),
