@@ -103,7 +103,7 @@ pub(crate) fn gradient(act: Activation, dy: f64, x: f64) -> f64 {
     let select = |open: bool| if open { dy } else { 0.0 };
     match act {
         Activation::Identity => dy,
-        Activation::Relu => select(!(x <= 0.0)),
+        Activation::Relu => select(x > 0.0 || x.is_nan()),
         Activation::LeakyRelu { slope } => {
             if x > 0.0 {
                 dy

@@ -265,6 +265,7 @@ fn next(a: f64, b: f64, dtype: DType) -> f64 {
 
 /// Gradients (dy, a, b) of f.
 fn binary_gradient(op: Binary, dy: f64, a: f64, b: f64) -> [f64; 2] {
+    let nan = a.is_nan() || b.is_nan();
     let if_true = |c: bool| if c { dy } else { 0.0 };
     match op {
         Binary::Add { alpha } => [dy, dy * alpha],
@@ -277,8 +278,8 @@ fn binary_gradient(op: Binary, dy: f64, a: f64, b: f64) -> [f64; 2] {
             [da, db]
         }
         Binary::Maximum | Binary::Minimum | Binary::Fmax | Binary::Fmin if a == b => [0.5 * dy; 2],
-        Binary::Maximum => [if_true(!(a < b)), if_true(!(a > b))],
-        Binary::Minimum => [if_true(!(a > b)), if_true(!(a < b))],
+        Binary::Maximum => [if_true(a > b || nan), if_true(a < b || nan)],
+        Binary::Minimum => [if_true(a < b || nan), if_true(a > b || nan)],
         Binary::Fmax => [if_true(a >= b || b.is_nan()), if_true(!(a >= b || b.is_nan()))],
         Binary::Fmin => [if_true(a <= b || b.is_nan()), if_true(!(a <= b || b.is_nan()))],
         Binary::ClampMin => [if_true(a > b), if_true(a < b)],
@@ -396,20 +397,10 @@ fn int_binary(op: Binary, a: i64, b: i64, bits: i64) -> Option<i64> {
         Binary::BitwiseAnd => a & b,
         Binary::BitwiseOr => a | b,
         Binary::BitwiseXor => a ^ b,
-        Binary::Shl => {
-            if fits {
-                a << b
-            } else {
-                0
-            }
-        }
-        Binary::Shr => {
-            if fits {
-                a >> b
-            } else {
-                a >> 63
-            }
-        }
+        Binary::Shl if fits => a << b,
+        Binary::Shl => 0,
+        Binary::Shr if fits => a >> b,
+        Binary::Shr => a >> 63,
         _ => 0,
     })
 }

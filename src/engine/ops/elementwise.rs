@@ -48,13 +48,13 @@ fn widen<const N: usize>(m: &mut Merged<N>, views: [&View<'_>; N], w: usize) -> 
     let mut bits = 0;
     for (k, v) in views.into_iter().enumerate() {
         let s = &m.strides[k];
-        let steps = s[last] == 1 && aligned16(v) && s[..last].iter().all(|x| x % w == 0);
+        let steps = s[last] == 1 && aligned16(v) && s[..last].iter().all(|x| x.is_multiple_of(w));
         if !steps && s[last] != 0 {
             return 0;
         }
         bits |= i32::from(steps) << k;
     }
-    if m.shape[last] % w != 0 {
+    if !m.shape[last].is_multiple_of(w) {
         return 0;
     }
     m.shape[last] /= w;
@@ -267,8 +267,8 @@ impl Engine {
         let Some((name, params)) = binary_function(op, dt) else { return Ok(()) };
         let &Rows { rows, cols, row_first } = problem;
         let out = dx.map(|g| g.out.as_view());
-        let wide =
-            cols % vector(dt) == 0 && [Some(*dy), Some(*x), Some(*v), out].iter().flatten().all(aligned16);
+        let wide = cols.is_multiple_of(vector(dt))
+            && [Some(*dy), Some(*x), Some(*v), out].iter().flatten().all(aligned16);
         let across = if wide { cols / vector(dt) } else { cols };
         let lanes = across.next_power_of_two().min(BLOCK as usize);
         let stripes = across.div_ceil(lanes);
