@@ -123,6 +123,33 @@ pub(super) const ROWS: &[Row] = &[
             g.softmax(Softmax::LogSoftmax, 0, x.shaped(&[r, c])?, y.shaped_mut(&[r, c])?)
         })
     }),
+    row("softmax", "vocabulary", F32, |b, dt| {
+        // An odd number of columns: most rows begin off a multiple of 16 bytes.
+        let [r, c] = [b.classes()[0], b.classes()[1] - 47];
+        let (x, mut y) = (b.normal(dt, r * c)?, b.empty(dt, r * c)?);
+        bytes(2 * r * c * dt.size(), move |g| {
+            g.softmax(Softmax::LogSoftmax, 1, x.shaped(&[r, c])?, y.shaped_mut(&[r, c])?)
+        })
+    }),
+    row("softmax", "one_row", F32, |b, dt| {
+        let (x, mut y, n) = (b.normal(dt, b.n())?, b.empty(dt, b.n())?, b.n());
+        bytes(2 * n * dt.size(), move |g| g.softmax(Softmax::Softmax, 0, x.view(), y.view_mut()))
+    }),
+    row("softmax_bwd", "vocabulary", F32, |b, dt| {
+        let [r, c] = [b.classes()[0], b.classes()[1] - 47];
+        let (dy, y, mut dx) = (b.normal(dt, r * c)?, b.positive(dt, r * c)?, b.empty(dt, r * c)?);
+        bytes(3 * r * c * dt.size(), move |g| {
+            let (dy, y, dx) = (dy.shaped(&[r, c])?, y.shaped(&[r, c])?, dx.shaped_mut(&[r, c])?.into());
+            g.softmax_bwd(Softmax::LogSoftmax, 1, dy, y, dx)
+        })
+    }),
+    row("softmax_bwd", "one_row", F32, |b, dt| {
+        let n = b.n();
+        let (dy, y, mut dx) = (b.normal(dt, n)?, b.positive(dt, n)?, b.empty(dt, n)?);
+        bytes(3 * n * dt.size(), move |g| {
+            g.softmax_bwd(Softmax::Softmax, 0, dy.view(), y.view(), dx.view_mut().into())
+        })
+    }),
     row("softmax_bwd", "rows", F32_BF16, |b, dt| {
         let [r, c] = b.rows();
         let (dy, y, mut dx) = (b.normal(dt, r * c)?, b.positive(dt, r * c)?, b.empty(dt, r * c)?);

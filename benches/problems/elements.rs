@@ -80,6 +80,18 @@ pub(super) const ROWS: &[Row] = &[
         let (x, w, mut y) = (b.normal(dt, n)?, b.normal(dt, n)?, b.empty(DType::U8, n)?);
         bytes(n * (2 * dt.size() + 1), move |g| g.binary(Binary::Lt, x.view(), w.view(), y.view_mut()))
     }),
+    row("binary", "div_floor", &[DType::I64], |b, dt| {
+        let n = b.n();
+        let (x, mut w, mut y) = (b.ids(n, 1000)?, b.empty(dt, n)?, b.empty(dt, n)?);
+        b.gpu.random(Distribution::Int { lo: 1, hi: 10 }, Rng::new(1), w.view_mut())?;
+        bytes(3 * n * dt.size(), move |g| g.binary(Binary::DivFloor, x.view(), w.view(), y.view_mut()))
+    }),
+    row("binary", "ldexp", F32, |b, dt| {
+        let n = b.n();
+        let (x, mut e, mut y) = (b.normal(dt, n)?, b.empty(DType::I32, n)?, b.empty(dt, n)?);
+        b.gpu.random(Distribution::Int { lo: -4, hi: 5 }, Rng::new(1), e.view_mut())?;
+        bytes(n * (2 * dt.size() + 4), move |g| g.binary(Binary::Ldexp, x.view(), e.view(), y.view_mut()))
+    }),
     row("binary_bwd", "mul", F32_BF16, |b, dt| {
         let n = b.n();
         let (dy, x, w) = (b.normal(dt, n)?, b.normal(dt, n)?, b.normal(dt, n)?);
@@ -180,6 +192,11 @@ pub(super) const ROWS: &[Row] = &[
         let (mut y, n) = (b.empty(dt, b.n())?, b.n());
         bytes(n * dt.size(), move |g| g.fill(1.5, y.view_mut()))
     }),
+    row("fill", "columns", F32, |b, dt| {
+        let [r, c] = b.rows();
+        let (mut y, l) = (b.empty(dt, r * c)?, layout(&[r, c / 2], &[c, 2])?);
+        bytes(r * c / 2 * dt.size(), move |g| g.fill(1.5, y.view_mut().with_layout(l.clone())?))
+    }),
     row("fill_bytes", "flat", F32, |b, dt| {
         let (mut y, n) = (b.empty(dt, b.n())?, b.n());
         bytes(n * dt.size(), move |g| g.fill_bytes(&[1, 2, 3, 4], y.view_mut()))
@@ -249,6 +266,14 @@ pub(super) const ROWS: &[Row] = &[
         let (counts, x, mut y) = (b.gpu.upload(&counts)?, b.normal(dt, r * c)?, b.empty(dt, out * c)?);
         bytes((r + out) * c * dt.size(), move |g| {
             g.repeat_interleave(0, 1, Some(counts.view()), x.shaped(&[r, c])?, y.shaped_mut(&[out, c])?)
+        })
+    }),
+    row("repeat_interleave", "counts_of_a_vector", F32, |b, dt| {
+        let n = b.n() / 4;
+        let counts = b.gpu.upload(&vec![2i32; n])?;
+        let (x, mut y) = (b.normal(dt, n)?, b.empty(dt, 2 * n)?);
+        bytes(n * (3 * dt.size() + 4), move |g| {
+            g.repeat_interleave(0, 1, Some(counts.view()), x.view(), y.view_mut())
         })
     }),
     row("repeat_interleave_bwd", "twice", F32, |b, dt| {

@@ -1,7 +1,7 @@
 //! Losses, optimizer steps, clipping.
 
 use trefoil::ops::*;
-use trefoil::{Buffer, DType, Result, ViewMut};
+use trefoil::{BackendExt, Buffer, DType, Result, ViewMut};
 
 use super::{Bed, F32, F32_BF16, Problem, Row, bytes, row};
 
@@ -18,21 +18,25 @@ fn tensors(b: &Bed<'_>, dtype: DType, zero: bool) -> Result<Vec<Buffer>> {
 fn step(b: &Bed<'_>, dtype: DType, rule: OptimRule, traffic: usize) -> Result<Problem> {
     let total: usize = sizes(b).iter().sum();
     let (mut w, g) = (tensors(b, dtype, false)?, tensors(b, dtype, false)?);
-    let (mut s0, mut s1) = (tensors(b, dtype.accumulator(), true)?, tensors(b, dtype.accumulator(), true)?);
-    let mut count = 0;
+    let count = rule.states().len();
+    let state = |i: usize| if i < count { tensors(b, dtype.accumulator(), true) } else { Ok(Vec::new()) };
+    let mut states = [state(0)?, state(1)?, state(2)?];
+    let mut number = 0;
     bytes(traffic * total * dtype.size(), move |gpu| {
-        count += 1;
-        let states = rule.states().len();
-        let lists = w.iter_mut().zip(&g).zip(s0.iter_mut().zip(&mut s1));
-        let mut slots: Vec<ParamSlot<'_>> = lists
-            .map(|((w, g), (s0, s1))| ParamSlot {
+        number += 1;
+        let [s0, s1, s2] = &mut states;
+        let (mut s0, mut s1, mut s2) = (s0.iter_mut(), s1.iter_mut(), s2.iter_mut());
+        let mut slots: Vec<ParamSlot<'_>> = w
+            .iter_mut()
+            .zip(&g)
+            .map(|(w, g)| ParamSlot {
                 w: w.view_mut(),
                 g: g.view(),
-                state: [(states > 0).then(|| s0.view_mut()), (states > 1).then(|| s1.view_mut()), None],
+                state: [s0.next(), s1.next(), s2.next()].map(|s| s.map(Buffer::view_mut)),
                 copy: None,
             })
             .collect();
-        gpu.optimizer_step(&rule, &Step::host(1e-6, count), &mut slots)
+        gpu.optimizer_step(&rule, &Step::host(RATE, number), &mut slots)
     })
 }
 
@@ -89,6 +93,8 @@ fn xent_backward(b: &Bed<'_>, dtype: DType, inner: usize) -> Result<Problem> {
     })
 }
 
+/// So small that nothing overflows however often a step is run.
+const RATE: f64 = 1e-6;
 const ADAMW: OptimRule = OptimRule::AdamW { b1: 0.9, b2: 0.999, eps: 1e-8, wd: 0.01 };
 
 pub(super) const ROWS: &[Row] = &[
@@ -170,6 +176,24 @@ pub(super) const ROWS: &[Row] = &[
     }),
     row("cross_entropy_bwd", "ids", F32_BF16, |b, dt| xent_backward(b, dt, 1)),
     row("cross_entropy_bwd", "ids_positions", F32, |b, dt| xent_backward(b, dt, 8)),
+    row("cross_entropy_bwd", "ids_weighted_smooth", F32, |b, dt| {
+        let [r, c] = b.classes();
+        let acc = dt.accumulator();
+        let (x, t, gy, lse) = (b.normal(dt, r * c)?, b.ids(r, c)?, b.positive(acc, 1)?, b.positive(acc, r)?);
+        let (den, w, mut dx) = (b.positive(acc, 1)?, b.positive(dt, c)?, b.empty(dt, r * c)?);
+        bytes(2 * r * c * dt.size(), move |g| {
+            let io = CrossEntropyBwd {
+                gy: gy.view(),
+                x: x.shaped(&[r, c])?,
+                target: t.view(),
+                weight: Some(w.view()),
+                lse: lse.view(),
+                den: Some(den.view()),
+                dx: dx.shaped_mut(&[r, c])?.into(),
+            };
+            g.cross_entropy_bwd(&CrossEntropy::new().label_smoothing(0.1), io)
+        })
+    }),
     row("cross_entropy_bwd", "probabilities", F32, |b, dt| {
         let [r, c] = b.classes();
         let acc = dt.accumulator();
@@ -194,6 +218,29 @@ pub(super) const ROWS: &[Row] = &[
         step(b, dt, OptimRule::Momentum { mu: 0.9, damp: 0.0, wd: 0.0, nesterov: false }, 5)
     }),
     row("optimizer_step", "adamw", F32, |b, dt| step(b, dt, ADAMW, 7)),
+    row("optimizer_step", "amsgrad", F32, |b, dt| {
+        step(b, dt, OptimRule::AmsGrad { b1: 0.9, b2: 0.999, eps: 1e-8, wd: 0.0, decoupled: false }, 9)
+    }),
+    row("optimizer_step", "nadam_device_step", F32, |b, dt| {
+        // The step count on the device, as in a recorded training step.
+        let n = b.n();
+        let (mut w, g, t) = (b.normal(dt, n)?, b.normal(dt, n)?, b.gpu.upload(&[3i64])?);
+        let (mut m, mut v) = (b.zeros(dt, n)?, b.zeros(dt, n)?);
+        let rule =
+            OptimRule::Nadam { b1: 0.9, b2: 0.999, eps: 1e-8, wd: 0.0, psi: Some(0.004), decoupled: false };
+        bytes(7 * n * dt.size(), move |gpu| {
+            let step = Step { step: Scalar::Device(t.view()), ..Step::host(RATE, 1) };
+            let state = [Some(m.view_mut()), Some(v.view_mut()), None];
+            let slot = ParamSlot { w: w.view_mut(), g: g.view(), state, copy: None };
+            gpu.optimizer_step(&rule, &step, &mut [slot])
+        })
+    }),
+    row("optimizer_step", "lamb", F32, |b, dt| {
+        let (max_norm, bias_correction, adapt) = (10.0, true, true);
+        let rule =
+            OptimRule::Lamb { b1: 0.9, b2: 0.999, eps: 1e-6, wd: 0.01, bias_correction, max_norm, adapt };
+        step(b, dt, rule, 11)
+    }),
     row("clip_grad_norm", "list", F32_BF16, |b, dt| {
         let total: usize = sizes(b).iter().sum();
         let (mut g, mut norm) = (tensors(b, dt, false)?, b.empty(DType::F32, 1)?);

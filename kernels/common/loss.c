@@ -183,8 +183,9 @@ GK_KERNEL(xent_rows)(GK_IN(gk_t, x), GK_IN(int, ids), int wide_ids, GK_IN(gk_t, 
         r.max = -GK_INF; r.sum = GK_R(0.0); r.wx = GK_R(0.0); r.ws = GK_R(0.0);
         if (n < N) {
             if (wide && !sums) {
-                /* Scalars up to the first 16-byte boundary and after the last one. */
-                gk_i64 head = (GK_W - base % GK_W) % GK_W;
+                /* Scalars up to the first 16-byte boundary and after the last one. Not (GK_W - base % GK_W) % GK_W: for GK_W = 2 that becomes
+                 * arithmetic on single bits, at which the compiler of HIP 5.2 dies. */
+                gk_i64 head = base % GK_W == 0 ? 0 : GK_W - base % GK_W;
                 if (head > C) head = C;
                 gk_i64 vectors = (C - head) / GK_W;
                 for (; k < head; k += lanes) gk_row_add(&r, gk_load(x, base + k));
@@ -305,7 +306,7 @@ GK_KERNEL(xent_bwd_rows)(GK_IN(gk_t, x), GK_IN(int, ids), int wide_ids, GK_IN(gk
         gk_i64 base = n * C, k = lane;
         GK_XENT_POSITION(n)
         if (wide && !accumulate && !probs && smooth == GK_R(0.0)) {
-            gk_i64 head = (GK_W - base % GK_W) % GK_W;
+            gk_i64 head = base % GK_W == 0 ? 0 : GK_W - base % GK_W;
             if (head > C) head = C;
             gk_i64 vectors = (C - head) / GK_W;
             gk_f f = counts ? scale * wt : GK_R(0.0);

@@ -15,6 +15,7 @@ use parity_tests::random_cases::draw;
 use parity_tests::runner::execute;
 use trefoil::driver::mock::{Call, MockDriver};
 use trefoil::ops::{CoreOps, Family};
+use trefoil::spec::all_kernels;
 use trefoil::{DType, Engine};
 
 use crate::evidence::{Evidence, Known};
@@ -68,7 +69,7 @@ pub(crate) fn run(args: &Args) -> Result<(), String> {
 struct Served {
     /// Files under `kernels/`.
     files: BTreeSet<String>,
-    /// Names of the units, for [`DRAWN`](Kernel::dtypes) types.
+    /// Names of the units.
     units: BTreeSet<String>,
     /// The driver's own copy was used.
     copies: bool,
@@ -82,7 +83,9 @@ fn serve(kernel: &Kernel) -> Result<Served, String> {
     let engine = Engine::new(driver.clone()).map_err(|e| e.to_string())?;
     let mut served = Served::default();
     let mut dtypes = kernel.dtypes.to_vec();
-    // The parity cases stay with the types of deep learning; whether f64 is there too is tried.
+    let mut in_f64 = true;
+    // The parity cases stay with the types of deep learning; whether f64 is there too is tried, or known from the table (a case that needs
+    // f32 state beside f64 data is refused).
     if dtypes.contains(&DType::F32) {
         dtypes.push(DType::F64);
     }
@@ -99,6 +102,9 @@ fn serve(kernel: &Kernel) -> Result<Served, String> {
                 runs |= launched && run.result.is_ok();
                 served.copies |= calls.iter().any(|c| matches!(c, Call::Copy(..)));
                 for call in &calls {
+                    if let Call::Launch { entry, .. } = call {
+                        in_f64 &= all_kernels().any(|k| k.entry == entry && k.dtypes.contains(&DType::F64));
+                    }
                     if let Call::Compile(unit) = call {
                         served.files.extend(unit.split('@').next().map(String::from));
                         served.units.insert(unit.clone());
@@ -106,7 +112,7 @@ fn serve(kernel: &Kernel) -> Result<Served, String> {
                 }
             }
         }
-        if runs {
+        if runs || (dtype == DType::F64 && in_f64 && !served.units.is_empty()) {
             served.dtypes.push(dtype.name());
         }
     }
@@ -158,7 +164,7 @@ fn row_key(row: &str) -> (char, u32, u32) {
     let letter = chars.next().unwrap_or('Z');
     let (major, minor) = chars.as_str().split_once('.').unwrap_or((chars.as_str(), "0"));
     // The seed's sections first, then tensor basics, products, losses, and what lies beyond.
-    let order = "STGLB".find(letter).map_or('~', |i| (b'a' + i as u8) as char);
+    let order = "STGOLB".find(letter).map_or('~', |i| (b'a' + i as u8) as char);
     (order, number(major), number(minor))
 }
 
@@ -237,7 +243,7 @@ fn pending() -> Result<String, String> {
         let [_, row, name, ..] = cells.as_slice() else { continue };
         let (key, section) = match row_key(row) {
             // Single numbers: one section for all products, one for all losses.
-            k if row.starts_with(['G', 'L']) => ((k.0, 0, 0), row[..1].to_string()),
+            k if row.starts_with(['G', 'L', 'O']) => ((k.0, 0, 0), row[..1].to_string()),
             k => ((k.0, k.1, 0), row.split('.').next().unwrap_or(row).to_string()),
         };
         let rows = &mut sections.entry(key).or_insert_with(|| (section, BTreeMap::new())).1;
@@ -284,6 +290,7 @@ fn title(section: &str) -> String {
         "T6" => "creation",
         "G" => "matrix products",
         "L" => "further losses",
+        "O" => "further optimizers",
         "B1" => "further activations",
         "B2" => "scans and order statistics",
         "B3" => "further normalisation",

@@ -1,0 +1,156 @@
+//! The documentation against the sources.
+#![allow(missing_docs)]
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn read(path: impl AsRef<Path>) -> String {
+    let path = root().join(path);
+    std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+/// Files of these extensions below a folder of the repository.
+fn files(folder: &str, extensions: &[&str]) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut open = vec![root().join(folder)];
+    while let Some(dir) = open.pop() {
+        for entry in std::fs::read_dir(&dir).unwrap_or_else(|e| panic!("{}: {e}", dir.display())).flatten() {
+            let path = entry.path();
+            let extension = path.extension().and_then(|e| e.to_str()).unwrap_or_default();
+            if path.is_dir() {
+                open.push(path);
+            } else if extensions.contains(&extension) {
+                found.push(path);
+            }
+        }
+    }
+    found
+}
+
+/// The `TREFOIL_` names in a text.
+fn variables(text: &str) -> BTreeSet<String> {
+    let is_name = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
+    text.match_indices("TREFOIL_")
+        .map(|(at, _)| text[at..].split(|c| !is_name(c)).next().unwrap_or_default())
+        // A bare prefix, or one with a placeholder, names no variable.
+        .filter(|n| !n.ends_with('_'))
+        .map(String::from)
+        .collect()
+}
+
+#[test]
+fn environment_variables_are_documented_and_exist() {
+    let mut used = BTreeSet::new();
+    for folder in ["src", "nn", "cli", "hip-sys", "parity-tests", "xtask", "benches", "examples", "tests"] {
+        for file in files(folder, &["rs"]) {
+            // This file speaks of the names in general.
+            if !file.ends_with("tests/docs.rs") {
+                used.extend(variables(&read(&file)));
+            }
+        }
+    }
+    let page = read("docs/ENVIRONMENT.md");
+    let documented = variables(&page);
+    let missing: Vec<_> = used.difference(&documented).collect();
+    assert!(missing.is_empty(), "docs/ENVIRONMENT.md lacks {missing:?}");
+    let stale: Vec<_> = documented.difference(&used).collect();
+    assert!(stale.is_empty(), "docs/ENVIRONMENT.md names what no source uses: {stale:?}");
+    for page in ["README.md", "CONTRIBUTING.md", "docs/ARCHITECTURE.md", "docs/NUMERICS.md"] {
+        let unknown: Vec<_> = variables(&read(page)).difference(&documented).cloned().collect();
+        assert!(unknown.is_empty(), "{page} names {unknown:?}");
+    }
+}
+
+#[test]
+fn the_dialect_page_has_every_macro() {
+    let page = read("docs/KERNEL_DIALECT.md");
+    let known = |name: &str| {
+        // `gk_block_sum(v, tmp)`, `_max` stands for gk_block_max.
+        page.contains(name)
+            || ["_max", "_min"].iter().any(|s| name.ends_with(s) && name.matches('_').count() == 2)
+    };
+    for dialect in ["cuda", "hip", "opencl", "lint"] {
+        for line in read(format!("kernels/{dialect}/dialect.h")).lines() {
+            let Some(rest) = line.strip_prefix("#define ") else { continue };
+            let name =
+                rest.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).next().unwrap_or_default();
+            // What the prelude's collectives and math names are made of.
+            let inner = ["GK_SHUFFLE_WIDTH", "GK_M32", "GK_M64"].contains(&name);
+            assert!(inner || known(name), "docs/KERNEL_DIALECT.md lacks {name} of {dialect}");
+        }
+    }
+    // And nothing that is not there.
+    let mut texts = String::new();
+    for file in files("kernels", &["h", "c"]) {
+        texts += &read(&file);
+    }
+    for file in ["src/engine/program.rs", "src/dtype.rs"] {
+        texts += &read(file);
+    }
+    for name in page.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')) {
+        if (name.starts_with("GK_") || name.starts_with("gk_")) && !name.ends_with('_') {
+            let dtype = name.strip_prefix("GK_").and_then(|d| trefoil::DType::from_name(&d.to_lowercase()));
+            // The list of math functions is made by macros.
+            assert!(dtype.is_some() || texts.contains(name), "docs/KERNEL_DIALECT.md names {name}");
+        }
+    }
+}
+
+#[test]
+fn the_example_of_the_readme_is_the_one_that_runs() {
+    let readme = read("README.md");
+    let code = readme.split("```rust\n").nth(1).and_then(|t| t.split("```").next()).unwrap_or_default();
+    assert!(code.contains("fn main"));
+    assert!(read("examples/quick_start.rs").ends_with(code), "examples/quick_start.rs is another text");
+}
+
+#[test]
+fn quoted_code_is_in_the_tree() {
+    let page = read("docs/ADDING_A_KERNEL.md");
+    let squeezed = |t: &str| t.split_whitespace().collect::<String>().replace(",)", ")");
+    let mut tree = String::new();
+    for folder in ["src", "kernels", "parity-tests/src"] {
+        for file in files(folder, &["rs", "c"]) {
+            tree += &squeezed(&read(&file));
+        }
+    }
+    let mut blocks = 0;
+    for block in page.split("```").skip(1).step_by(2) {
+        let code = block.split_once('\n').map_or("", |(_, c)| c);
+        for part in code.split("// ...\n") {
+            blocks += 1;
+            assert!(
+                tree.contains(&squeezed(part)),
+                "docs/ADDING_A_KERNEL.md quotes what is not in the tree:\n{part}"
+            );
+        }
+    }
+    assert!(blocks >= 6);
+}
+
+#[test]
+fn links_lead_somewhere() {
+    let mut pages = files("docs", &["md"]);
+    pages.extend(
+        ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "kernels/README.md", "parity-tests/README.md"]
+            .map(|p| root().join(p)),
+    );
+    for page in pages {
+        let text = read(&page);
+        for target in text.split("](").skip(1).filter_map(|t| t.split(')').next()) {
+            if !target.contains("://") && !target.starts_with('#') {
+                let path = page.parent().unwrap_or(root()).join(target.split('#').next().unwrap_or_default());
+                assert!(path.exists(), "{} links to {target}", page.display());
+            }
+        }
+        assert!(
+            text.lines().filter(|l| !l.starts_with('|')).all(|l| l.len() <= 200),
+            "{}: a long line",
+            page.display()
+        );
+    }
+}
