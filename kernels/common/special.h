@@ -50,7 +50,7 @@ GK_FN gk_f gk_erfinv(gk_f x)
 /* ---- gamma family ------------------------------------------------------------------------------------------------------------ */
 
 /* ln x - 1/2x - sum B_2k / (2k x^2k), after the recurrence has moved x above 10; reflection for negative x. */
-GK_FN gk_f gk_digamma(gk_f x)
+GK_FN_CALL gk_f gk_digamma(gk_f x)
 {
     gk_f r = GK_R(0.0), z;
     if (x == GK_R(0.0)) return gk_copysign(GK_INF, -x);
@@ -75,7 +75,7 @@ GK_CONST gk_f gk_zeta_c[] = {
 };
 
 /* Hurwitz zeta: sum over k >= 0 of (q + k)^-s, the tail by Euler and Maclaurin. NaN for s < 1, and for negative q unless s is an integer. */
-GK_FN gk_f gk_zeta(gk_f s, gk_f q)
+GK_FN_CALL gk_f gk_zeta(gk_f s, gk_f q)
 {
     gk_f sum, b, w, a = q, factor = GK_R(1.0), k = GK_R(0.0);
 #if GK_DTYPE == GK_F64
@@ -115,7 +115,7 @@ GK_FN gk_f gk_zeta(gk_f s, gk_f q)
 }
 
 /* n-th derivative of digamma: (-1)^(n+1) n! zeta(n + 1, x). */
-GK_FN gk_f gk_polygamma(gk_f n, gk_f x)
+GK_FN_CALL gk_f gk_polygamma(gk_f n, gk_f x)
 {
     gk_f f = GK_R(1.0);
     if (n == GK_R(0.0)) return gk_digamma(x);
@@ -189,24 +189,24 @@ GK_CONST gk_f gk_i1_far_c[] = {
 };
 GK_CHEBYSHEV(gk_i1_far)
 
-GK_FN gk_f gk_i0e(gk_f x)
+GK_FN_CALL gk_f gk_i0e(gk_f x)
 {
     gk_f a = gk_fabs(x);
     return a <= GK_R(8.0) ? gk_i0_near(GK_R(0.25) * a - GK_R(1.0)) : gk_i0_far(GK_R(16.0) / a - GK_R(1.0)) / gk_sqrt(a);
 }
-GK_FN gk_f gk_i1e(gk_f x)
+GK_FN_CALL gk_f gk_i1e(gk_f x)
 {
     gk_f a = gk_fabs(x);
     gk_f y = a <= GK_R(8.0) ? a * gk_i1_near(GK_R(0.25) * a - GK_R(1.0)) : gk_i1_far(GK_R(16.0) / a - GK_R(1.0)) / gk_sqrt(a);
     return x < GK_R(0.0) ? -y : y;
 }
 /* e^|x| in two halves: it overflows before the products do. */
-GK_FN gk_f gk_i0(gk_f x)
+GK_FN_CALL gk_f gk_i0(gk_f x)
 {
     gk_f h = gk_exp(GK_R(0.5) * gk_fabs(x));
     return gk_isinf(x) ? GK_INF : h * gk_i0e(x) * h;
 }
-GK_FN gk_f gk_i1(gk_f x)
+GK_FN_CALL gk_f gk_i1(gk_f x)
 {
     gk_f h = gk_exp(GK_R(0.5) * gk_fabs(x));
     return gk_isinf(x) ? x : h * gk_i1e(x) * h;

@@ -9,6 +9,8 @@ typedef uint4 gk_raw16;
 
 #define GK_KERNEL(name) extern "C" __global__ void __launch_bounds__(GK_BLOCK) name
 #define GK_FN static __device__ __forceinline__
+/* For long functions: called, not expanded at every use, so that units compile quickly. */
+#define GK_FN_CALL static __device__ __noinline__
 #define GK_GLOBAL
 #define GK_LOCAL __shared__
 #define GK_LOCAL_PTR

@@ -9,6 +9,8 @@ typedef struct { gk_u32 x, y, z, w; } gk_raw16;
 
 #define GK_KERNEL(name) void name
 #define GK_FN static inline
+/* For long functions: called, not expanded at every use, so that units compile quickly. */
+#define GK_FN_CALL static
 #define GK_GLOBAL
 #define GK_LOCAL static
 #define GK_LOCAL_PTR

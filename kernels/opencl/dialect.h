@@ -13,6 +13,8 @@ typedef uint4 gk_raw16;
 
 #define GK_KERNEL(name) __kernel __attribute__((reqd_work_group_size(GK_BLOCK, 1, 1))) void name
 #define GK_FN static inline
+/* For long functions: called, not expanded at every use, so that units compile quickly. */
+#define GK_FN_CALL static
 #define GK_GLOBAL __global
 #define GK_LOCAL __local
 #define GK_LOCAL_PTR __local
