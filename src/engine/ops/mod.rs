@@ -2,7 +2,7 @@
 
 mod activation;
 mod core;
-mod elementwise;
+pub(crate) mod elementwise;
 pub(crate) mod gemm;
 #[cfg(test)]
 mod gemm_tests;
