@@ -12,28 +12,28 @@ use trefoil::ops::{Distribution, Rng};
 use trefoil::{Buffer, Caps, DType, IGpuBackend, Result};
 
 /// One call of a benchmark, with its operands.
-pub type Run = Box<dyn FnMut(&dyn IGpuBackend) -> Result<()>>;
+pub(crate) type Run = Box<dyn FnMut(&dyn IGpuBackend) -> Result<()>>;
 
 /// Operands, ready to be used again and again.
-pub struct Problem {
+pub(crate) struct Problem {
     /// Bytes that one call has to read and write.
-    pub bytes: u64,
+    pub(crate) bytes: u64,
     /// Floating-point operations, where these are the measure.
-    pub flops: Option<u64>,
+    pub(crate) flops: Option<u64>,
     /// The call.
-    pub run: Run,
+    pub(crate) run: Run,
 }
 
 /// One benchmark of an operation.
-pub struct Row {
+pub(crate) struct Row {
     /// Method of the backend.
-    pub op: &'static str,
+    pub(crate) op: &'static str,
     /// What sets it apart from other rows of the operation.
-    pub case: &'static str,
+    pub(crate) case: &'static str,
     /// Storage types that it is run with.
-    pub dtypes: &'static [DType],
+    pub(crate) dtypes: &'static [DType],
     /// Makes the operands.
-    pub make: fn(&Bed<'_>, DType) -> Result<Problem>,
+    pub(crate) make: fn(&Bed<'_>, DType) -> Result<Problem>,
 }
 
 const F32: &[DType] = &[DType::F32];
@@ -41,7 +41,7 @@ const F32_BF16: &[DType] = &[DType::F32, DType::Bf16];
 
 /// How large the operands are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scale {
+pub(crate) enum Scale {
     /// A few thousand elements: to see that it runs.
     Tiny,
     /// A CPU.
@@ -51,19 +51,19 @@ pub enum Scale {
 }
 
 impl Scale {
-    pub fn of(caps: &Caps) -> Self {
+    pub(crate) fn of(caps: &Caps) -> Self {
         if caps.is_cpu { Scale::Small } else { Scale::Large }
     }
 }
 
 /// Where problems are made.
-pub struct Bed<'a> {
-    pub gpu: &'a dyn IGpuBackend,
+pub(crate) struct Bed<'a> {
+    pub(crate) gpu: &'a dyn IGpuBackend,
     scale: Scale,
 }
 
 impl<'a> Bed<'a> {
-    pub fn new(gpu: &'a dyn IGpuBackend, scale: Scale) -> Self {
+    pub(crate) fn new(gpu: &'a dyn IGpuBackend, scale: Scale) -> Self {
         Bed { gpu, scale }
     }
 
@@ -76,45 +76,45 @@ impl<'a> Bed<'a> {
     }
 
     /// Elements of a streaming problem: beyond the caches of a GPU.
-    pub fn n(&self) -> usize {
+    pub(crate) fn n(&self) -> usize {
         self.pick(1 << 12, 1 << 17, 1 << 26)
     }
 
     /// Rows and row length of activations in training.
-    pub fn rows(&self) -> [usize; 2] {
+    pub(crate) fn rows(&self) -> [usize; 2] {
         [self.pick(16, 256, 16_384), self.pick(256, 512, 4_096)]
     }
 
     /// Rows and classes of a language model's loss.
-    pub fn classes(&self) -> [usize; 2] {
+    pub(crate) fn classes(&self) -> [usize; 2] {
         [self.pick(8, 64, 4_096), self.pick(500, 1_000, 50_304)]
     }
 
     /// Side of square matrices.
-    pub fn side(&self) -> usize {
+    pub(crate) fn side(&self) -> usize {
         self.pick(64, 256, 4_096)
     }
 
-    pub fn empty(&self, dtype: DType, n: usize) -> Result<Buffer> {
+    pub(crate) fn empty(&self, dtype: DType, n: usize) -> Result<Buffer> {
         self.gpu.alloc(dtype, n)
     }
 
     /// Standard normal values.
-    pub fn normal(&self, dtype: DType, n: usize) -> Result<Buffer> {
+    pub(crate) fn normal(&self, dtype: DType, n: usize) -> Result<Buffer> {
         let mut b = self.empty(dtype, n)?;
         self.gpu.random(Distribution::Normal { mean: 0.0, std: 1.0 }, Rng::new(n as u64), b.view_mut())?;
         Ok(b)
     }
 
     /// Values in [0.5, 1.5).
-    pub fn positive(&self, dtype: DType, n: usize) -> Result<Buffer> {
+    pub(crate) fn positive(&self, dtype: DType, n: usize) -> Result<Buffer> {
         let mut b = self.empty(dtype, n)?;
         self.gpu.random(Distribution::Uniform { lo: 0.5, hi: 1.5 }, Rng::new(n as u64), b.view_mut())?;
         Ok(b)
     }
 
     /// i64 values in [0, below).
-    pub fn ids(&self, n: usize, below: usize) -> Result<Buffer> {
+    pub(crate) fn ids(&self, n: usize, below: usize) -> Result<Buffer> {
         let mut b = self.empty(DType::I64, n)?;
         let dist = Distribution::Int { lo: 0, hi: below as i64 };
         self.gpu.random(dist, Rng::new(n as u64).at(1, 0), b.view_mut())?;
@@ -122,20 +122,20 @@ impl<'a> Bed<'a> {
     }
 
     /// Different i64 values in [0, n), shuffled.
-    pub fn permutation(&self, n: usize) -> Result<Buffer> {
+    pub(crate) fn permutation(&self, n: usize) -> Result<Buffer> {
         let mut b = self.empty(DType::I64, n)?;
         self.gpu.permutation(Rng::new(n as u64), b.view_mut())?;
         Ok(b)
     }
 
     /// A u8 mask, half of it true.
-    pub fn mask(&self, n: usize) -> Result<Buffer> {
+    pub(crate) fn mask(&self, n: usize) -> Result<Buffer> {
         let mut b = self.empty(DType::U8, n)?;
         self.gpu.random(Distribution::Bernoulli { p: 0.5 }, Rng::new(n as u64), b.view_mut())?;
         Ok(b)
     }
 
-    pub fn zeros(&self, dtype: DType, n: usize) -> Result<Buffer> {
+    pub(crate) fn zeros(&self, dtype: DType, n: usize) -> Result<Buffer> {
         let mut b = self.empty(dtype, n)?;
         self.gpu.fill(0.0, b.view_mut())?;
         Ok(b)
@@ -153,7 +153,7 @@ fn flops(flops: usize, run: impl FnMut(&dyn IGpuBackend) -> Result<()> + 'static
 }
 
 /// Every benchmark.
-pub fn rows() -> impl Iterator<Item = &'static Row> {
+pub(crate) fn rows() -> impl Iterator<Item = &'static Row> {
     [elements::ROWS, dense::ROWS, indexed::ROWS, train::ROWS].into_iter().flatten()
 }
 

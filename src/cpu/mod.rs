@@ -230,7 +230,7 @@ pub(crate) fn gather<T: HostElement>(op: &'static str, v: View<'_>) -> Result<Ve
 
 /// The view's elements in row-major order, widened to f64 (i64 beyond 2^53 loses digits: integer operations use [`gather`]).
 pub(crate) fn gather_f64(op: &'static str, v: View<'_>) -> Result<Vec<f64>> {
-    with_dtype!(v.dtype(), T => Ok(gather::<T>(op, v)?.into_iter().map(|x| HostElement::to_f64(x)).collect()))
+    with_dtype!(v.dtype(), T => Ok(gather::<T>(op, v)?.into_iter().map(HostElement::to_f64).collect()))
 }
 
 /// Index values (i32 or i64), `None` where negative.

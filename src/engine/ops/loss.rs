@@ -33,6 +33,7 @@ fn flag(b: bool) -> Arg {
 
 impl Engine {
     /// Adds `blocks` partial pairs into loss (divided by the denominator for a mean) and denominator.
+    #[allow(clippy::too_many_arguments)]
     fn finish_sums(
         &self,
         dt: DType,
