@@ -34,7 +34,8 @@ GK_FN gk_f gk_norm_at(gk_norm n, gk_f m) { return n.m == m ? n.s : n.m == -GK_IN
 GK_FN void gk_norm_take(gk_norm* a, gk_f* v, const int n)
 {
     gk_f m = a->m;
-    GK_UNROLL for (int k = 0; k < n; k++) m = gk_max(m, v[k]);
+    /* A NaN is not seen by the maximum, but by the sum. */
+    GK_UNROLL for (int k = 0; k < n; k++) m = v[k] > m ? v[k] : m;
     GK_UNROLL for (int k = 0; k < n; k++) v[k] = gk_exp(v[k] - m);
     GK_UNROLL for (int w = n / 2; w > 0; w /= 2)
         GK_UNROLL for (int k = 0; k < w; k++) v[k] += v[k + w];

@@ -13,12 +13,12 @@ GK_KERNEL(unary_flat)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 n, int wide, gk_f 
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
     gk_i64 items = wide ? n / GK_W : 0;
-    /* A block takes GK_DEPTH runs of neighbouring vectors, all loaded before the first is used. */
-    for (gk_i64 i = (gk_i64)gk_bid(0) * (GK_BLOCK * GK_DEPTH) + gk_lid(); i < items; i += gk_gsize() * GK_DEPTH) {
-        gk_vec a[GK_DEPTH];
-        GK_UNROLL for (int u = 0; u < GK_DEPTH; u++)
+    /* A block takes GK_RUNS runs of neighbouring vectors, all loaded before the first is used. */
+    for (gk_i64 i = (gk_i64)gk_bid(0) * (GK_BLOCK * GK_RUNS) + gk_lid(); i < items; i += gk_gsize() * GK_RUNS) {
+        gk_vec a[GK_RUNS];
+        GK_UNROLL for (int u = 0; u < GK_RUNS; u++)
             if (i + u * GK_BLOCK < items) a[u] = gk_loadv(x, (i + u * GK_BLOCK) * GK_W);
-        GK_UNROLL for (int u = 0; u < GK_DEPTH; u++) {
+        GK_UNROLL for (int u = 0; u < GK_RUNS; u++) {
             if (i + u * GK_BLOCK >= items) break;
             GK_UNROLL for (int k = 0; k < GK_W; k++) a[u].v[k] = GK_FWD(a[u].v[k], p, q, s);
             gk_storev(y, (i + u * GK_BLOCK) * GK_W, a[u]);
@@ -58,30 +58,26 @@ GK_KERNEL(unary_mask)(GK_IN(gk_t, x), GK_OUT(gk_u8, y), gk_i64 n, int wide, int 
 GK_KERNEL(unary_bwd_flat)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_OUT(gk_t, dx), gk_i64 n, int wide, int accumulate, gk_f p, gk_f q, gk_f s)
 {
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, dx);
-    gk_i64 step = gk_gsize(), items = wide ? n / GK_W : 0, i = gk_gid();
-    if (!accumulate) {
-        for (; i + (GK_DEPTH / 2 - 1) * step < items; i += GK_DEPTH / 2 * step) {
-            gk_vec a[GK_DEPTH / 2], g[GK_DEPTH / 2];
-            GK_UNROLL for (int u = 0; u < GK_DEPTH / 2; u++) {
-                g[u] = gk_loadv(dy, (i + u * step) * GK_W);
-                a[u] = gk_loadv(x, (i + u * step) * GK_W);
+    gk_i64 items = wide ? n / GK_W : 0;
+    for (gk_i64 i = (gk_i64)gk_bid(0) * (GK_BLOCK * GK_RUNS) + gk_lid(); i < items; i += gk_gsize() * GK_RUNS) {
+        gk_vec g[GK_RUNS], a[GK_RUNS];
+        GK_UNROLL for (int u = 0; u < GK_RUNS; u++) {
+            if (i + u * GK_BLOCK >= items) break;
+            g[u] = gk_loadv(dy, (i + u * GK_BLOCK) * GK_W);
+            a[u] = gk_loadv(x, (i + u * GK_BLOCK) * GK_W);
+        }
+        GK_UNROLL for (int u = 0; u < GK_RUNS; u++) {
+            if (i + u * GK_BLOCK >= items) break;
+            gk_vec o;
+            if (accumulate) o = gk_loadv(dx, (i + u * GK_BLOCK) * GK_W);
+            GK_UNROLL for (int k = 0; k < GK_W; k++) {
+                gk_f d = GK_BWD(g[u].v[k], a[u].v[k], p, q, s);
+                o.v[k] = accumulate ? o.v[k] + d : d;
             }
-            GK_UNROLL for (int u = 0; u < GK_DEPTH / 2; u++) {
-                GK_UNROLL for (int k = 0; k < GK_W; k++) a[u].v[k] = GK_BWD(g[u].v[k], a[u].v[k], p, q, s);
-                gk_storev(dx, (i + u * step) * GK_W, a[u]);
-            }
+            gk_storev(dx, (i + u * GK_BLOCK) * GK_W, o);
         }
     }
-    for (; i < items; i += step) {
-        gk_vec g = gk_loadv(dy, i * GK_W), a = gk_loadv(x, i * GK_W), o = a;
-        if (accumulate) o = gk_loadv(dx, i * GK_W);
-        GK_UNROLL for (int k = 0; k < GK_W; k++) {
-            gk_f d = GK_BWD(g.v[k], a.v[k], p, q, s);
-            o.v[k] = accumulate ? o.v[k] + d : d;
-        }
-        gk_storev(dx, i * GK_W, o);
-    }
-    for (i = items * GK_W + gk_gid(); i < n; i += step) {
+    for (gk_i64 i = items * GK_W + gk_gid(); i < n; i += gk_gsize()) {
         gk_f d = GK_BWD(gk_load(dy, i), gk_load(x, i), p, q, s);
         gk_store(dx, i, accumulate ? gk_load(dx, i) + d : d);
     }

@@ -140,9 +140,10 @@ impl Rows {
     }
 }
 
-/// Grid of `unary_flat`, whose work-items take four vectors each where they can.
+/// Grid of `unary_flat` and `unary_bwd_flat`, whose work-items take `GK_RUNS` vectors each.
 pub(crate) fn flat_grid(n: usize, dt: DType, wide: bool) -> Grid {
-    Grid::Stride(if wide { n.div_ceil(vector(dt)).div_ceil(4) } else { n })
+    let runs = if vector(dt) >= 8 { 4 } else { 1 };
+    Grid::Stride(if wide { n.div_ceil(vector(dt) * runs) } else { n })
 }
 
 impl Engine {
@@ -204,8 +205,7 @@ impl Engine {
             let wide = is_flat(&m, [dy, saved, &v]);
             args.extend([Arg::I32(wide as i32), accumulate]);
             args.extend(p);
-            let items = if wide { n.div_ceil(vector(dt)) } else { n };
-            return self.launch(kernels.bwd_flat, dt, op, Grid::Stride(items), &args);
+            return self.launch(kernels.bwd_flat, dt, op, flat_grid(n, dt, wide), &args);
         }
         args.extend(axes(&m));
         args.push(accumulate);

@@ -170,10 +170,10 @@ impl Engine {
         let items = if mode == ROW_STRIDED { r.axes.count } else { r.axes.count.div_ceil(w) };
         let red = if mode == ROW_WIDE { &in_items(red, w) } else { red };
         let n = if mode == ROW_WIDE { items } else { r.axes.count };
-        // About four accesses per lane; more lanes where there are too few rows to fill the device.
+        // About sixteen accesses per lane, because joining lanes costs more than a few accesses; more lanes where there are too few rows to fill the device.
         let fill = self.fill();
-        let mut lanes = pow2(items.div_ceil(4), LANES).max(pow2(items, 8));
-        while lanes < pow2(items, LANES) && outputs * lanes < fill * LANES / 2 {
+        let mut lanes = pow2(items.div_ceil(16), LANES).max(pow2(items, 8));
+        while lanes < pow2(items, LANES) && outputs * lanes < fill * LANES * 2 {
             lanes *= 2;
         }
         // Cut long rows where their number alone leaves most of the device idle.
@@ -205,7 +205,7 @@ impl Engine {
         self.push_axes(&mut args, r, kept, red);
         let blocks = outputs.div_ceil(LANES / lanes) * splits;
         // Short rows leave a block little to do: fewer blocks that go on are cheaper.
-        let blocks = if lanes == LANES { blocks } else { blocks.min(fill * 8) };
+        let blocks = if lanes == LANES { blocks } else { blocks.min(fill * 32) };
         let kernel = Self::kernel(r, [&ROWS, &ROWS_INT, &ROWS_MASK]);
         self.launch(kernel, dt, r.op, Grid::Blocks([blocks, 1, 1]), &args)?;
         match part {
@@ -227,7 +227,7 @@ impl Engine {
         let tx = LANES / ty;
         let tiles = items.div_ceil(tx);
         let fill = self.fill();
-        let splits = if tiles < fill { (fill / tiles).min(n / (ty * 16)).max(1) } else { 1 };
+        let splits = if tiles < fill { (4 * fill / tiles).min(n / (ty * 16)).max(1) } else { 1 };
         let chunk = n.div_ceil(splits).max(1);
         let splits = n.div_ceil(chunk).max(1);
         let part = self.partials(r, outputs * splits, splits)?;
