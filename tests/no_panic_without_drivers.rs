@@ -1,6 +1,7 @@
 //! Probing and opening every backend in child processes: with this machine's drivers, with stand-ins and with broken installations. Whatever
 //! is missing must come back as a typed reason, without a panic.
 #![allow(missing_docs)]
+#![cfg_attr(not(any(feature = "cuda", feature = "opencl")), allow(dead_code))]
 
 use std::path::PathBuf;
 use std::process::{Command, Output};

@@ -60,7 +60,7 @@ enum Command {
 /// Choice of a device, shared by the commands that need one.
 #[derive(Debug, clap::Args)]
 struct BackendArg {
-    /// Device: auto, cuda[:N], hip[:N], opencl[:N] or cpu [default: $TREFOIL_BACKEND, otherwise auto]
+    /// Device: auto, cuda, hip or opencl (each with :N for a further device) or cpu [default: $TREFOIL_BACKEND, otherwise auto]
     #[arg(long, value_name = "SEL")]
     backend: Option<String>,
 }

@@ -126,7 +126,7 @@ op_family! {
         fn memory(&self) -> MemoryStats;
         /// Returns cached blocks to the driver.
         fn trim(&self) -> Result<()>;
-        /// Compiles the named kernel units (`family` names as in [`Family::name`](crate::ops::Family::name)) for f32 before first use.
+        /// Compiles all kernel units of these families for f32 before first use.
         fn warmup(&self, families: &[crate::ops::Family]) -> Result<()>;
         /// Which variant of `op` (an [`OpInfo`](crate::ops::OpInfo) name) this handle would run for a typical problem.
         fn explain(&self, op: &str) -> Result<Choice>;

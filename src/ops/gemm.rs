@@ -19,10 +19,10 @@ pub enum Precision {
 /// Which axis of the result a vector belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum GemmAxis {
-    /// One value per column: [N].
+    /// One value per column: `[N]`.
     #[default]
     Col,
-    /// One value per row: [M].
+    /// One value per row: `[M]`.
     Row,
 }
 
@@ -113,17 +113,17 @@ pub struct GemmIo<'a> {
     pub b: View<'a>,
     /// [M, N], read if beta is not 0. May be `y` itself.
     pub c: Option<View<'a>>,
-    /// [N] or [M] by `bias_axis`.
+    /// `[N]` or `[M]` by `bias_axis`.
     pub bias: Option<View<'a>>,
     /// Added before the activation, Y's shape.
     pub residual: Option<View<'a>>,
-    /// [N] or [M] by `scale_axis`.
+    /// `[N]` or `[M]` by `scale_axis`.
     pub scale: Option<View<'a>>,
     /// [M, N].
     pub y: ViewMut<'a>,
     /// Second output: the value before the activation, Y's shape and dtype.
     pub z: Option<ViewMut<'a>>,
-    /// Column sums of Y [N] (over batches too).
+    /// Column sums of Y `[N]` (over batches too).
     pub colsum: Option<ViewMut<'a>>,
 }
 
@@ -149,7 +149,7 @@ pub struct GemmBwd<'a> {
     pub da: Option<GradMut<'a>>,
     /// Gradient of B, in its stored layout (summed over a batch that B repeats).
     pub db: Option<GradMut<'a>>,
-    /// Gradient of the bias, [N] or [M] by `bias_axis`.
+    /// Gradient of the bias, `[N]` or `[M]` by `bias_axis`.
     pub dbias: Option<GradMut<'a>>,
 }
 
@@ -162,9 +162,9 @@ op_family! {
         /// With dZ = act'(saved) * dY: dA = alpha dZ op(B)^T, dB = alpha op(A)^T dZ (transposed where stored so), dbias = sums of dZ.
         /// `beta` and `scale` are not part of it.
         fn gemm_bwd(&self, p: &Gemm, io: GemmBwd<'_>) -> Result<()>;
-        /// Ys[i] = alpha op(As[i]) op(Bs[i]) for a list of problems; only `alpha`, the transposes and the precision are used.
+        /// `Ys[i] = alpha op(As[i]) op(Bs[i])` for a list of problems; only `alpha`, the transposes and the precision are used.
         fn gemm_grouped(&self, p: &Gemm, a: &[View<'_>], b: &[View<'_>], y: &mut [ViewMut<'_>]) -> Result<()>;
-        /// One weight per group: rows offsets[g]..offsets[g+1] of A [total, K] times B [G, K, N] (or [G, N, K] with `trans_b`) into Y [total, N].
+        /// One weight per group: rows `offsets[g]..offsets[g+1]` of A [total, K] times B [G, K, N] (or [G, N, K] with `trans_b`) into Y [total, N].
         /// `offsets` is i32 [G+1] on the device, rising; rows not covered become 0; an offset beyond `total` is `IndexOutOfRange`.
         fn gemm_ragged(&self, p: &Gemm, a: View<'_>, b: View<'_>, offsets: View<'_>, y: ViewMut<'_>) -> Result<()>;
     }

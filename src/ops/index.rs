@@ -47,17 +47,17 @@ op_family! {
     /// Scatters are deterministic: contributions to one destination are combined in the order of
     /// their source positions. Gradients of the pure gathers are the scatters on zeros, and the other way round.
     pub trait IndexOps : Index => INDEX_OPS {
-        /// y[.., i, ..] = x[.., index[i], ..] along `axis`; `index` is a vector. Oracle `torch.index_select`; with axis 0 also `gather_kernel`.
+        /// `y[.., i, ..] = x[.., index[i], ..]` along `axis`; `index` is a vector. Oracle `torch.index_select`; with axis 0 also `gather_kernel`.
         fn index_select(&self, axis: usize, x: View<'_>, index: View<'_>, y: GradMut<'_>) -> Result<()>;
-        /// y[.., index[i], ..] += alpha * src[.., i, ..]; y is read and written. Oracle `x.index_add`; with axis 0 also `scatter_add_kernel`.
+        /// `y[.., index[i], ..] += alpha * src[.., i, ..]`; y is read and written. Oracle `x.index_add`; with axis 0 also `scatter_add_kernel`.
         fn index_add(&self, axis: usize, alpha: f64, index: View<'_>, src: View<'_>, y: ViewMut<'_>) -> Result<()>;
-        /// y[.., index[i], ..] = src[.., i, ..]; the last of equal indices wins. Oracle `x.index_copy`.
+        /// `y[.., index[i], ..] = src[.., i, ..]`; the last of equal indices wins. Oracle `x.index_copy`.
         fn index_copy(&self, axis: usize, index: View<'_>, src: View<'_>, y: ViewMut<'_>) -> Result<()>;
-        /// y[.., index[i], ..] = value. Oracle `x.index_fill`.
+        /// `y[.., index[i], ..] = value`. Oracle `x.index_fill`.
         fn index_fill(&self, axis: usize, value: f64, index: View<'_>, y: ViewMut<'_>) -> Result<()>;
-        /// y[p] = x[p with p[axis] replaced by index[p]]; y has index's shape, whose other sizes do not exceed x's. Oracle `torch.gather`.
+        /// `y[p] = x[p with p[axis] replaced by index[p]]`; y has index's shape, whose other sizes do not exceed x's. Oracle `torch.gather`.
         fn gather(&self, axis: usize, x: View<'_>, index: View<'_>, y: GradMut<'_>) -> Result<()>;
-        /// y[p with p[axis] replaced by index[p]] = src[p]; the last position in row-major order wins. Oracle `x.scatter`.
+        /// `y[p with p[axis] replaced by index[p]] = src[p]`; the last position in row-major order wins. Oracle `x.scatter`.
         fn scatter(&self, axis: usize, index: View<'_>, src: View<'_>, y: ViewMut<'_>) -> Result<()>;
         /// Gradients of [`IndexOps::scatter`]: dx is dy with the written cells 0; dsrc is dy gathered (0 for a source that was overwritten by a later one).
         fn scatter_bwd(&self, axis: usize, dy: View<'_>, index: View<'_>, dx: Option<GradMut<'_>>, dsrc: Option<GradMut<'_>>) -> Result<()>;

@@ -109,7 +109,7 @@ pub struct CrossEntropyFwd<'a> {
     pub x: View<'a>,
     /// Class ids [N, S...] (i32, i64), or probabilities of x's shape and dtype.
     pub target: View<'a>,
-    /// Weight per class [C], x's dtype.
+    /// Weight per class `[C]`, x's dtype.
     pub weight: Option<View<'a>>,
     /// f32 scalar, or [N, S...] in x's dtype for `Reduction::None`.
     pub loss: ViewMut<'a>,

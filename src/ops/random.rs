@@ -99,9 +99,9 @@ op_family! {
     pub trait RandomOps : Random => RANDOM_OPS {
         /// Fills y with independent draws; dtypes as the distribution says (floats for the continuous ones).
         fn random(&self, dist: Distribution, rng: Rng<'_>, y: ViewMut<'_>) -> Result<()>;
-        /// y[i] = u_i < p[i] (u8) with a tensor of probabilities of y's shape.
+        /// `y[i] = u_i < p[i]` (u8) with a tensor of probabilities of y's shape.
         fn bernoulli(&self, p: View<'_>, rng: Rng<'_>, y: ViewMut<'_>) -> Result<()>;
-        /// A permutation of 0..n (i32 or i64): element i has the key (w[2i], w[2i+1], i); y lists the elements by rising key. Consumes ceil(n/2) blocks.
+        /// A permutation of 0..n (i32 or i64): element i has the key `(w[2i], w[2i+1], i)`; y lists the elements by rising key. Consumes ceil(n/2) blocks.
         fn permutation(&self, rng: Rng<'_>, y: ViewMut<'_>) -> Result<()>;
         /// y [rows, n] (i64 or i32) samples per row. Probs: sample i = row*n + j counts the k with cum_k <= u_i * total; a row without weight is `IndexOutOfRange`.
         fn categorical(&self, weights: Weights<'_>, rng: Rng<'_>, y: ViewMut<'_>) -> Result<()>;

@@ -41,9 +41,9 @@ op_family! {
         fn fill(&self, value: f64, y: ViewMut<'_>) -> Result<()>;
         /// y = the element with this bit pattern (little-endian, as many bytes as y's dtype has); keeps NaN payloads and i64 values (`fill_buffer`).
         fn fill_bytes(&self, pattern: &[u8], y: ViewMut<'_>) -> Result<()>;
-        /// y[i] = start + i*step over a vector. Oracle `torch.arange`.
+        /// `y[i] = start + i*step` over a vector. Oracle `torch.arange`.
         fn arange(&self, start: f64, step: f64, y: ViewMut<'_>) -> Result<()>;
-        /// y[i] from start to end in equal steps, computed from the nearer end, the ends exact. Oracle `torch.linspace`.
+        /// `y[i]` from start to end in equal steps, computed from the nearer end, the ends exact. Oracle `torch.linspace`.
         fn linspace(&self, start: f64, end: f64, y: ViewMut<'_>) -> Result<()>;
         /// Pads axis i of x by `pads[i] = (before, after)`; negative crops. y has the padded shape. Oracle `F.pad`. `Invalid` for reflect padding
         /// not below the size or circular padding above it.

@@ -37,7 +37,7 @@ impl Tensor {
         }))
     }
 
-    /// y[p] = x[p with p[axis] replaced by index[p]].
+    /// `y[p] = x[p with p[axis] replaced by index[p]]`.
     pub fn gather(&self, along: isize, index: &Tensor) -> Result<Tensor> {
         same_device("gather", self, index)?;
         let at = axis("gather", along, self.rank())?;

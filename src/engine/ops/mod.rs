@@ -4,16 +4,16 @@ mod activation;
 mod core;
 pub(crate) mod elementwise;
 pub(crate) mod gemm;
-#[cfg(test)]
+#[cfg(all(test, feature = "opencl"))]
 mod gemm_tests;
 mod index;
 mod loss;
-#[cfg(test)]
+#[cfg(all(test, feature = "opencl"))]
 mod movement_tests;
 mod optimizer;
 mod random;
 mod reduce;
-#[cfg(test)]
+#[cfg(all(test, feature = "opencl"))]
 mod reduce_tests;
 mod scatter;
 mod shape;
