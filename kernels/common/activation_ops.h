@@ -80,7 +80,7 @@ GK_FN gk_f gk_softplus(gk_f x, gk_f beta, gk_f threshold)
     gk_f bx = beta * x;
     /* ln(1 + e) with what rounding 1 + e lost added back */
     gk_f e = gk_exp(-gk_fabs(bx)), u = GK_R(1.0) + e, l = gk_log(u) + (e - (u - GK_R(1.0))) * gk_recip(u);
-    return bx > threshold ? x : ((bx > GK_R(0.0) ? bx : GK_R(0.0)) + l) * (GK_R(1.0) / beta);
+    return bx > threshold ? x : ((bx > GK_R(0.0) ? bx : GK_R(0.0)) + l) * gk_recip(beta);
 }
 
 /* tanh(softplus x) = n / (n + 2) with n = w (w + 2), w = e^x; 1 for x > 20 */

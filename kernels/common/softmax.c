@@ -299,23 +299,32 @@ GK_KERNEL(softmax_part)(GK_IN(gk_t, x), GK_OUT(gk_f, part), gk_i64 rows, gk_i64 
     }
 }
 
-GK_KERNEL(softmax_apply)(GK_IN(gk_t, x), GK_IN(gk_f, part), GK_OUT(gk_t, y), gk_i64 rows, gk_i64 cols, int splits, gk_i64 chunk, int wide, int phase)
+/* norms[2r], norms[2r + 1] = m and scale of row r from its runs. Work-item per row. */
+GK_KERNEL(softmax_join)(GK_IN(gk_f, part), GK_OUT(gk_f, norms), gk_i64 rows, int splits)
 {
-    GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_f, part); GK_BIND_OUT(gk_t, y);
-    GK_LOCAL gk_f tmp[GK_BLOCK];
-    for (gk_i64 b = gk_bid(0); b < rows * splits; b += gk_nblocks(0)) {
-        gk_run run = gk_run_of_block(b, cols, splits, chunk, wide, phase);
+    GK_BIND_IN(gk_f, part); GK_BIND_OUT(gk_f, norms);
+    for (gk_i64 row = gk_gid(); row < rows; row += gk_gsize()) {
         gk_norm n = gk_norm_begin();
-        for (int k = gk_lid(); k < splits; k += GK_BLOCK) {
+        for (int k = 0; k < splits; k++) {
             gk_norm o;
-            o.m = part[2 * (b / splits * splits + k)];
-            o.s = part[2 * (b / splits * splits + k) + 1];
+            o.m = part[2 * (row * splits + k)];
+            o.s = part[2 * (row * splits + k) + 1];
             gk_f m = gk_max(n.m, o.m);
             n.s = gk_norm_at(n, m) + gk_norm_at(o, m);
             n.m = m;
         }
-        n = gk_norm_join(n, tmp, GK_BLOCK);
-        gk_run_out(x, y, run, gk_lid(), GK_BLOCK, n.m, gk_norm_scale(n));
+        norms[2 * row] = n.m;
+        norms[2 * row + 1] = gk_norm_scale(n);
+    }
+}
+
+GK_KERNEL(softmax_apply)(GK_IN(gk_t, x), GK_IN(gk_f, norms), GK_OUT(gk_t, y), gk_i64 rows, gk_i64 cols, int splits, gk_i64 chunk, int wide, int phase)
+{
+    GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_f, norms); GK_BIND_OUT(gk_t, y);
+    for (gk_i64 b = gk_bid(0); b < rows * splits; b += gk_nblocks(0)) {
+        gk_run run = gk_run_of_block(b, cols, splits, chunk, wide, phase);
+        gk_i64 row = b / splits;
+        gk_run_out(x, y, run, gk_lid(), GK_BLOCK, norms[2 * row], norms[2 * row + 1]);
     }
 }
 

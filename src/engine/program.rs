@@ -1,7 +1,7 @@
 //! Kernel units: text assembly, compilation on first use, and the two caches in front of it.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 
 use super::cache::DiskCache;
 use crate::driver::{CompileUnit, Driver, RawFunction, RawModule};
@@ -138,7 +138,8 @@ pub(crate) fn assemble(unit: &Unit, dialect: &str) -> std::result::Result<String
 #[derive(Debug)]
 pub(crate) struct Programs {
     functions: RwLock<HashMap<(usize, DType, usize), RawFunction>>,
-    modules: Mutex<HashMap<Unit, RawModule>>,
+    /// A lock per unit, so that different units compile at the same time and one compiles once.
+    modules: Mutex<HashMap<Unit, Arc<Mutex<Option<RawModule>>>>>,
     disk: DiskCache,
     dump: Option<std::path::PathBuf>,
 }
@@ -172,13 +173,17 @@ impl Programs {
 
     /// The loaded module of a unit.
     pub(crate) fn module(&self, driver: &dyn Driver, unit: Unit, compiled: &mut u64) -> Result<RawModule> {
-        let mut modules = self.modules.lock().unwrap_or_else(|p| p.into_inner());
-        if let Some(m) = modules.get(&unit) {
-            return Ok(*m);
+        let slot = {
+            let mut modules = self.modules.lock().unwrap_or_else(|p| p.into_inner());
+            modules.entry(unit).or_default().clone()
+        };
+        let mut slot = slot.lock().unwrap_or_else(|p| p.into_inner());
+        if let Some(m) = *slot {
+            return Ok(m);
         }
         let source = assemble(&unit, driver.dialect()).map_err(|e| GpuError::Config(e.into()))?;
         let module = self.build(driver, &unit.to_string(), &source, compiled)?;
-        modules.insert(unit, module);
+        *slot = Some(module);
         Ok(module)
     }
 

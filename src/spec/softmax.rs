@@ -17,8 +17,10 @@ kernels! {
         args: [dy: In("gk_t"), y: In("gk_t"), dx: Out("gk_t"), rows: I64, cols: I64, lanes: I32, wide: I32, phase: I32, accumulate: I32];
     PART = "softmax.c" "softmax_part", dtypes: FLOATS64, ops: OPS,
         args: [x: In("gk_t"), part: Out("gk_f"), rows: I64, cols: I64, splits: I32, chunk: I64, wide: I32, phase: I32];
+    JOIN = "softmax.c" "softmax_join", dtypes: FLOATS64, ops: OPS,
+        args: [part: In("gk_f"), norms: Out("gk_f"), rows: I64, splits: I32];
     APPLY = "softmax.c" "softmax_apply", dtypes: FLOATS64, ops: OPS,
-        args: [x: In("gk_t"), part: In("gk_f"), y: Out("gk_t"), rows: I64, cols: I64, splits: I32, chunk: I64, wide: I32, phase: I32];
+        args: [x: In("gk_t"), norms: In("gk_f"), y: Out("gk_t"), rows: I64, cols: I64, splits: I32, chunk: I64, wide: I32, phase: I32];
     BWD_PART = "softmax.c" "softmax_bwd_part", dtypes: FLOATS64, ops: OPS,
         args: [dy: In("gk_t"), y: In("gk_t"), part: Out("gk_f"), rows: I64, cols: I64, splits: I32, chunk: I64, wide: I32, phase: I32];
     BWD_APPLY = "softmax.c" "softmax_bwd_apply", dtypes: FLOATS64, ops: OPS,

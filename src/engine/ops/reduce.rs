@@ -227,7 +227,7 @@ impl Engine {
         let tx = LANES / ty;
         let tiles = items.div_ceil(tx);
         let fill = self.fill();
-        let splits = if tiles < fill { (4 * fill / tiles).min(n / (ty * 16)).max(1) } else { 1 };
+        let splits = if tiles < fill { (fill / tiles).min(n / (ty * 16)).max(1) } else { 1 };
         let chunk = n.div_ceil(splits).max(1);
         let splits = n.div_ceil(chunk).max(1);
         let part = self.partials(r, outputs * splits, splits)?;

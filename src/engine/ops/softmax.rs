@@ -15,9 +15,7 @@ const KEEP: usize = 4;
 /// Work-items that share a row held in registers at most: they exchange without barriers on current GPUs.
 const SHORT_LANES: usize = 32;
 /// Shortest run of a cut row, in items.
-const RUN: usize = 1024;
-/// Bytes of input that are taken through both passes of a cut row before the next: the second pass then reads from cache.
-const GROUP_BYTES: usize = 24 << 20;
+const RUN: usize = 2048;
 
 fn name(kind: Softmax) -> &'static str {
     match kind {
@@ -37,34 +35,10 @@ enum Walk {
     Short { lanes: usize },
     /// A row per `lanes` work-items.
     Rows { lanes: usize, wide: bool, phase: usize },
-    /// Rows cut into runs, `group` rows at a time.
-    Split { splits: usize, chunk: usize, wide: bool, phase: usize, group: usize },
+    /// Rows cut into runs.
+    Split { splits: usize, chunk: usize, wide: bool, phase: usize },
     /// `tx` work-items side by side.
     Cols { tx: usize, wide: bool },
-}
-
-/// Some rows of a contiguous operand.
-struct Group {
-    start: usize,
-    rows: usize,
-    cols: usize,
-    /// Position of the first element within 16 bytes, in elements.
-    phase: usize,
-}
-
-impl Group {
-    fn of<'a>(&self, v: View<'a>) -> Result<View<'a>> {
-        let at = v.layout().offset() + self.start * self.cols;
-        v.range(at, self.rows * self.cols)
-    }
-}
-
-/// Cuts `outer` rows into groups of `size`.
-fn groups(outer: usize, cols: usize, size: usize, phase: usize, w: usize) -> impl Iterator<Item = Group> {
-    (0..outer).step_by(size).map(move |start| {
-        let rows = size.min(outer - start);
-        Group { start, rows, cols, phase: (phase + start * cols) % w }
-    })
 }
 
 impl Engine {
@@ -90,16 +64,11 @@ impl Engine {
         while lanes < pow2(items, LANES) && outer * lanes < fill * LANES / 2 {
             lanes *= 2;
         }
-        if outer < fill * 2 && items >= 2 * RUN {
-            let bytes: usize =
-                operands.iter().take(operands.len() - 1).map(|v| cols * v.dtype().size()).sum();
-            let group = (GROUP_BYTES / bytes.max(1)).clamp(1, outer);
-            // As many runs as fill the device with one group.
-            let splits = (fill / group).clamp(1, items / RUN);
-            if splits > 1 {
-                let chunk = items.div_ceil(splits) * if wide { w } else { 1 };
-                return Walk::Split { splits: cols.div_ceil(chunk), chunk, wide, phase, group };
-            }
+        // Rows are cut until several waves of blocks are in flight.
+        let splits = if outer < fill * 2 { (fill * 4 / outer).min(items / RUN) } else { 1 };
+        if splits > 1 {
+            let chunk = items.div_ceil(splits) * if wide { w } else { 1 };
+            return Walk::Split { splits: cols.div_ceil(chunk), chunk, wide, phase };
         }
         Walk::Rows { lanes, wide, phase }
     }
@@ -131,24 +100,18 @@ impl Engine {
                 let args = [px, py, long(outer), long(cols), int(lanes), int(wide as usize), int(phase)];
                 self.launch(&ROWS, dt, op, self.softmax_grid(outer, lanes), &args)
             }
-            Walk::Split { splits, chunk, wide, phase, group } => {
-                let part = self.scratch(dt.accumulator(), 2 * group * splits)?;
+            Walk::Split { splits, chunk, wide, phase } => {
+                let part = self.scratch(dt.accumulator(), 2 * outer * splits)?;
                 let pp = self.arg_in(&part.view());
-                for g in groups(outer, cols, group, phase, 16 / dt.size()) {
-                    let [px, py] = [self.arg_in(&g.of(x)?), self.arg_in(&g.of(out)?)];
-                    let tail = [
-                        long(g.rows),
-                        long(cols),
-                        int(splits),
-                        long(chunk),
-                        int(wide as usize),
-                        int(g.phase),
-                    ];
-                    let grid = Grid::Blocks([g.rows * splits, 1, 1]);
-                    self.launch(&PART, dt, op, grid, &[&[px, pp], &tail[..]].concat())?;
-                    self.launch(&APPLY, dt, op, grid, &[&[px, pp, py], &tail[..]].concat())?;
-                }
-                Ok(())
+                let tail =
+                    [long(outer), long(cols), int(splits), long(chunk), int(wide as usize), int(phase)];
+                let grid = Grid::Blocks([outer * splits, 1, 1]);
+                self.launch(&PART, dt, op, grid, &[&[px, pp], &tail[..]].concat())?;
+                // One (m, scale) per row, so that the blocks of the last pass have nothing to join.
+                let rows = self.scratch(dt.accumulator(), 2 * outer)?;
+                let pr = self.arg_in(&rows.view());
+                self.launch(&JOIN, dt, op, Grid::Stride(outer), &[pp, pr, long(outer), int(splits)])?;
+                self.launch(&APPLY, dt, op, grid, &[&[px, pr, py], &tail[..]].concat())
             }
             Walk::Cols { tx, wide } => {
                 let args = [px, py, long(outer), long(cols), long(inner), int(tx), int(wide as usize)];
@@ -198,26 +161,14 @@ impl Engine {
                 ];
                 self.launch(&BWD_ROWS, dt, op, self.softmax_grid(outer, lanes), &args)
             }
-            Walk::Split { splits, chunk, wide, phase, group } => {
-                let part = self.scratch(dt.accumulator(), group * splits)?;
+            Walk::Split { splits, chunk, wide, phase } => {
+                let part = self.scratch(dt.accumulator(), outer * splits)?;
                 let pp = self.arg_in(&part.view());
-                for g in groups(outer, cols, group, phase, 16 / dt.size()) {
-                    let [pg, py, px] =
-                        [self.arg_in(&g.of(dy)?), self.arg_in(&g.of(y)?), self.arg_in(&g.of(out)?)];
-                    let tail = [
-                        long(g.rows),
-                        long(cols),
-                        int(splits),
-                        long(chunk),
-                        int(wide as usize),
-                        int(g.phase),
-                    ];
-                    let grid = Grid::Blocks([g.rows * splits, 1, 1]);
-                    self.launch(&BWD_PART, dt, op, grid, &[&[pg, py, pp], &tail[..]].concat())?;
-                    let args = [&[pg, py, pp, px], &tail[..], &[accumulate]].concat();
-                    self.launch(&BWD_APPLY, dt, op, grid, &args)?;
-                }
-                Ok(())
+                let tail =
+                    [long(outer), long(cols), int(splits), long(chunk), int(wide as usize), int(phase)];
+                let grid = Grid::Blocks([outer * splits, 1, 1]);
+                self.launch(&BWD_PART, dt, op, grid, &[&[pg, py, pp], &tail[..]].concat())?;
+                self.launch(&BWD_APPLY, dt, op, grid, &[&[pg, py, pp, px], &tail[..], &[accumulate]].concat())
             }
             Walk::Cols { tx, wide } => {
                 let args = [
