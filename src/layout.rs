@@ -261,9 +261,9 @@ impl Layout {
         let dims = Dims::new(shape)?;
         let lead = shape.len().checked_sub(self.rank())?;
         let mut strides = Dims { len: dims.len, v: [0; MAX_RANK] };
-        for (i, &wanted) in shape.iter().enumerate().skip(lead) {
+        for i in lead..shape.len() {
             let (n, s) = (self.shape[i - lead], self.strides[i - lead]);
-            if n == wanted {
+            if n == shape[i] {
                 strides.v[i] = s;
             } else if n != 1 {
                 return None;

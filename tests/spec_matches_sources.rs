@@ -39,11 +39,7 @@ fn prototypes(text: &str) -> Vec<(String, Vec<Param>)> {
 
 fn param(text: &str) -> Param {
     if let Some((kind, rest)) = text.split_once('(') {
-        let rest = rest.trim_end_matches(')');
-        if kind == "GK_DIMS" {
-            return (kind.to_string(), rest.trim().to_string());
-        }
-        let (ty, name) = rest.split_once(',').expect("type and name");
+        let (ty, name) = rest.trim_end_matches(')').split_once(',').expect("type and name");
         return (format!("{kind}({})", ty.trim()), name.trim().to_string());
     }
     let (ty, name) = text.rsplit_once(' ').unwrap_or_else(|| panic!("`{text}` is no parameter"));
@@ -69,7 +65,7 @@ fn written(role: &Role) -> String {
         Role::I64 => "gk_i64".into(),
         Role::F32 => "float".into(),
         Role::Real => "gk_f".into(),
-        Role::Dims => "GK_DIMS".into(),
+        Role::Dims => "gk_dims".into(),
         other => panic!("unknown role {other:?}"),
     }
 }

@@ -43,7 +43,7 @@ pub(super) const ROWS: &[Row] = &[
         let (x, mut y) = (b.normal(dt, r * c)?, b.empty(dt, r * c)?);
         let l = layout(&[c, r], &[1, c])?;
         bytes(2 * r * c * dt.size(), move |g| {
-            g.unary(Unary::Neg, x.view().with_layout(l)?, y.shaped_mut(&[c, r])?)
+            g.unary(Unary::Neg, x.view().with_layout(l.clone())?, y.shaped_mut(&[c, r])?)
         })
     }),
     row("unary", "isnan", F32, |b, dt| {
@@ -59,7 +59,7 @@ pub(super) const ROWS: &[Row] = &[
         let (dy, x, mut dx) = (b.normal(dt, r * c)?, b.normal(dt, r * c)?, b.empty(dt, r * c)?);
         let l = layout(&[c, r], &[1, c])?;
         bytes(3 * r * c * dt.size(), move |g| {
-            let x = x.view().with_layout(l)?;
+            let x = x.view().with_layout(l.clone())?;
             g.unary_bwd(Unary::Square, dy.shaped(&[c, r])?, x, dx.shaped_mut(&[c, r])?.into())
         })
     }),
@@ -164,7 +164,7 @@ pub(super) const ROWS: &[Row] = &[
         let (x, mut y) = (b.normal(dt, r * c)?, b.empty(dt, r * c)?);
         let l = layout(&[c, r], &[1, c])?;
         bytes(2 * r * c * dt.size(), move |g| {
-            g.strided_copy(x.view().with_layout(l)?, y.shaped_mut(&[c, r])?.into())
+            g.strided_copy(x.view().with_layout(l.clone())?, y.shaped_mut(&[c, r])?.into())
         })
     }),
     row("strided_copy", "heads", F32_BF16, |b, dt| {
@@ -174,7 +174,7 @@ pub(super) const ROWS: &[Row] = &[
         let (x, mut y) = (b.normal(dt, r * c)?, b.empty(dt, r * c)?);
         let l = layout(&[h, r, 64], &[64, c, 1])?;
         bytes(2 * r * c * dt.size(), move |g| {
-            g.strided_copy(x.view().with_layout(l)?, y.shaped_mut(&[h, r, 64])?.into())
+            g.strided_copy(x.view().with_layout(l.clone())?, y.shaped_mut(&[h, r, 64])?.into())
         })
     }),
     row("strided_copy", "accumulate", F32, |b, dt| {
@@ -195,7 +195,7 @@ pub(super) const ROWS: &[Row] = &[
     row("fill", "columns", F32, |b, dt| {
         let [r, c] = b.rows();
         let (mut y, l) = (b.empty(dt, r * c)?, layout(&[r, c / 2], &[c, 2])?);
-        bytes(r * c / 2 * dt.size(), move |g| g.fill(1.5, y.view_mut().with_layout(l)?))
+        bytes(r * c / 2 * dt.size(), move |g| g.fill(1.5, y.view_mut().with_layout(l.clone())?))
     }),
     row("fill_bytes", "flat", F32, |b, dt| {
         let (mut y, n) = (b.empty(dt, b.n())?, b.n());

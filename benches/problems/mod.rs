@@ -12,28 +12,28 @@ use trefoil::ops::{Distribution, Rng};
 use trefoil::{Buffer, Caps, DType, IGpuBackend, Result};
 
 /// One call of a benchmark, with its operands.
-pub(crate) type Run = Box<dyn FnMut(&dyn IGpuBackend) -> Result<()>>;
+pub type Run = Box<dyn FnMut(&dyn IGpuBackend) -> Result<()>>;
 
 /// Operands, ready to be used again and again.
-pub(crate) struct Problem {
+pub struct Problem {
     /// Bytes that one call has to read and write.
-    pub(crate) bytes: u64,
+    pub bytes: u64,
     /// Floating-point operations, where these are the measure.
-    pub(crate) flops: Option<u64>,
+    pub flops: Option<u64>,
     /// The call.
-    pub(crate) run: Run,
+    pub run: Run,
 }
 
 /// One benchmark of an operation.
-pub(crate) struct Row {
+pub struct Row {
     /// Method of the backend.
-    pub(crate) op: &'static str,
+    pub op: &'static str,
     /// What sets it apart from other rows of the operation.
-    pub(crate) case: &'static str,
+    pub case: &'static str,
     /// Storage types that it is run with.
-    pub(crate) dtypes: &'static [DType],
+    pub dtypes: &'static [DType],
     /// Makes the operands.
-    pub(crate) make: fn(&Bed<'_>, DType) -> Result<Problem>,
+    pub make: fn(&Bed<'_>, DType) -> Result<Problem>,
 }
 
 const F32: &[DType] = &[DType::F32];
@@ -41,7 +41,7 @@ const F32_BF16: &[DType] = &[DType::F32, DType::Bf16];
 
 /// How large the operands are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Scale {
+pub enum Scale {
     /// A few thousand elements: to see that it runs.
     Tiny,
     /// A CPU.
@@ -51,19 +51,19 @@ pub(crate) enum Scale {
 }
 
 impl Scale {
-    pub(crate) fn of(caps: &Caps) -> Self {
+    pub fn of(caps: &Caps) -> Self {
         if caps.is_cpu { Scale::Small } else { Scale::Large }
     }
 }
 
 /// Where problems are made.
-pub(crate) struct Bed<'a> {
-    pub(crate) gpu: &'a dyn IGpuBackend,
+pub struct Bed<'a> {
+    pub gpu: &'a dyn IGpuBackend,
     scale: Scale,
 }
 
 impl<'a> Bed<'a> {
-    pub(crate) fn new(gpu: &'a dyn IGpuBackend, scale: Scale) -> Self {
+    pub fn new(gpu: &'a dyn IGpuBackend, scale: Scale) -> Self {
         Bed { gpu, scale }
     }
 
@@ -76,45 +76,45 @@ impl<'a> Bed<'a> {
     }
 
     /// Elements of a streaming problem: beyond the caches of a GPU.
-    pub(crate) fn n(&self) -> usize {
+    pub fn n(&self) -> usize {
         self.pick(1 << 12, 1 << 17, 1 << 26)
     }
 
     /// Rows and row length of activations in training.
-    pub(crate) fn rows(&self) -> [usize; 2] {
+    pub fn rows(&self) -> [usize; 2] {
         [self.pick(16, 256, 16_384), self.pick(256, 512, 4_096)]
     }
 
     /// Rows and classes of a language model's loss.
-    pub(crate) fn classes(&self) -> [usize; 2] {
+    pub fn classes(&self) -> [usize; 2] {
         [self.pick(8, 64, 4_096), self.pick(500, 1_000, 50_304)]
     }
 
     /// Side of square matrices.
-    pub(crate) fn side(&self) -> usize {
+    pub fn side(&self) -> usize {
         self.pick(64, 256, 4_096)
     }
 
-    pub(crate) fn empty(&self, dtype: DType, n: usize) -> Result<Buffer> {
+    pub fn empty(&self, dtype: DType, n: usize) -> Result<Buffer> {
         self.gpu.alloc(dtype, n)
     }
 
     /// Standard normal values.
-    pub(crate) fn normal(&self, dtype: DType, n: usize) -> Result<Buffer> {
+    pub fn normal(&self, dtype: DType, n: usize) -> Result<Buffer> {
         let mut b = self.empty(dtype, n)?;
         self.gpu.random(Distribution::Normal { mean: 0.0, std: 1.0 }, Rng::new(n as u64), b.view_mut())?;
         Ok(b)
     }
 
     /// Values in [0.5, 1.5).
-    pub(crate) fn positive(&self, dtype: DType, n: usize) -> Result<Buffer> {
+    pub fn positive(&self, dtype: DType, n: usize) -> Result<Buffer> {
         let mut b = self.empty(dtype, n)?;
         self.gpu.random(Distribution::Uniform { lo: 0.5, hi: 1.5 }, Rng::new(n as u64), b.view_mut())?;
         Ok(b)
     }
 
     /// i64 values in [0, below).
-    pub(crate) fn ids(&self, n: usize, below: usize) -> Result<Buffer> {
+    pub fn ids(&self, n: usize, below: usize) -> Result<Buffer> {
         let mut b = self.empty(DType::I64, n)?;
         let dist = Distribution::Int { lo: 0, hi: below as i64 };
         self.gpu.random(dist, Rng::new(n as u64).at(1, 0), b.view_mut())?;
@@ -122,20 +122,20 @@ impl<'a> Bed<'a> {
     }
 
     /// Different i64 values in [0, n), shuffled.
-    pub(crate) fn permutation(&self, n: usize) -> Result<Buffer> {
+    pub fn permutation(&self, n: usize) -> Result<Buffer> {
         let mut b = self.empty(DType::I64, n)?;
         self.gpu.permutation(Rng::new(n as u64), b.view_mut())?;
         Ok(b)
     }
 
     /// A u8 mask, half of it true.
-    pub(crate) fn mask(&self, n: usize) -> Result<Buffer> {
+    pub fn mask(&self, n: usize) -> Result<Buffer> {
         let mut b = self.empty(DType::U8, n)?;
         self.gpu.random(Distribution::Bernoulli { p: 0.5 }, Rng::new(n as u64), b.view_mut())?;
         Ok(b)
     }
 
-    pub(crate) fn zeros(&self, dtype: DType, n: usize) -> Result<Buffer> {
+    pub fn zeros(&self, dtype: DType, n: usize) -> Result<Buffer> {
         let mut b = self.empty(dtype, n)?;
         self.gpu.fill(0.0, b.view_mut())?;
         Ok(b)
@@ -153,7 +153,7 @@ fn flops(flops: usize, run: impl FnMut(&dyn IGpuBackend) -> Result<()> + 'static
 }
 
 /// Every benchmark.
-pub(crate) fn rows() -> impl Iterator<Item = &'static Row> {
+pub fn rows() -> impl Iterator<Item = &'static Row> {
     [elements::ROWS, dense::ROWS, indexed::ROWS, train::ROWS].into_iter().flatten()
 }
 

@@ -8,7 +8,7 @@
 GK_FN gk_f gk_sigmoid(gk_f x)
 {
     gk_f e = gk_exp(-gk_fabs(x));
-    return (x >= GK_R(0.0) ? GK_R(1.0) : e) * gk_recip(GK_R(1.0) + e);
+    return (x >= GK_R(0.0) ? GK_R(1.0) : e) / (GK_R(1.0) + e);
 }
 
 /* x * g for a gate g in [0, 1] that has vanished before x could outweigh it: 0 instead of inf * 0. */
@@ -78,9 +78,7 @@ GK_FN gk_f gk_gelu_tanh_slope(gk_f x)
 GK_FN gk_f gk_softplus(gk_f x, gk_f beta, gk_f threshold)
 {
     gk_f bx = beta * x;
-    /* ln(1 + e) with what rounding 1 + e lost added back */
-    gk_f e = gk_exp(-gk_fabs(bx)), u = GK_R(1.0) + e, l = gk_log(u) + (e - (u - GK_R(1.0))) * gk_recip(u);
-    return bx > threshold ? x : ((bx > GK_R(0.0) ? bx : GK_R(0.0)) + l) * (GK_R(1.0) / beta);
+    return bx > threshold ? x : ((bx > GK_R(0.0) ? bx : GK_R(0.0)) + gk_log1p(gk_exp(-gk_fabs(bx)))) / beta;
 }
 
 /* tanh(softplus x) = n / (n + 2) with n = w (w + 2), w = e^x; 1 for x > 20 */
@@ -90,24 +88,23 @@ GK_FN gk_f gk_mish(gk_f x)
     if (x > GK_R(20.0)) return x;
     w = gk_exp(x);
     n = w * (w + GK_R(2.0));
-    return gk_gated(x, n * gk_recip(n + GK_R(2.0)));
+    return gk_gated(x, n / (n + GK_R(2.0)));
 }
 GK_FN gk_f gk_mish_slope(gk_f x)
 {
-    gk_f w, n, r;
+    gk_f w, n, m;
     if (x > GK_R(20.0)) return GK_R(1.0);
     w = gk_exp(x);
     if (w == GK_R(0.0)) return GK_R(0.0);
     n = w * (w + GK_R(2.0));
-    r = gk_recip(n + GK_R(2.0));
-    return n * r + x * (w * gk_recip(w + GK_R(1.0))) * (GK_R(4.0) * (n + GK_R(1.0)) * r * r);
+    m = n + GK_R(2.0);
+    return n / m + x * (w / (w + GK_R(1.0))) * (GK_R(4.0) * (n + GK_R(1.0)) / (m * m));
 }
 
 GK_FN gk_f gk_swish_slope(gk_f x, gk_f beta)
 {
-    gk_f z = beta * x, e = gk_exp(-gk_fabs(z)), r = gk_recip(GK_R(1.0) + e);
-    gk_f g = (z >= GK_R(0.0) ? GK_R(1.0) : e) * r, h = e * r * r;
-    return h == GK_R(0.0) ? g : g + h * z;
+    gk_f g = gk_sigmoid(beta * x), h = g * gk_sigmoid(-beta * x);
+    return h == GK_R(0.0) ? g : g + h * (beta * x);
 }
 
 GK_UNARY(gk_act_identity, x, dy)

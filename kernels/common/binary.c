@@ -31,7 +31,7 @@ GK_KERNEL(binary_flat)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_OUT(gk_t, y), gk_i64 n
     for (i = items * GK_W + gk_gid(); i < n; i += step) gk_store(y, i, GK_FWD(gk_load(a, i), gk_load(b, i), p, q));
 }
 
-GK_KERNEL(binary_nd)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_OUT(gk_t, y), gk_i64 n, int rank, GK_DIMS(shape), GK_DIMS(sa), GK_DIMS(sb), GK_DIMS(sy), int wide,
+GK_KERNEL(binary_nd)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_OUT(gk_t, y), gk_i64 n, int rank, gk_dims shape, gk_dims sa, gk_dims sb, gk_dims sy, int wide,
                      gk_f p, gk_f q)
 {
     GK_BIND_IN(gk_t, a); GK_BIND_IN(gk_t, b); GK_BIND_OUT(gk_t, y);
@@ -49,8 +49,8 @@ GK_KERNEL(binary_nd)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_OUT(gk_t, y), gk_i64 n, 
 }
 
 /* y[i] = f(a[i], b[i]) != 0, as u8. Strides count elements; wide: all tensors have no gaps and aligned bases. */
-GK_KERNEL(binary_mask)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_OUT(gk_u8, y), gk_i64 n, int wide, int rank, GK_DIMS(shape), GK_DIMS(sa), GK_DIMS(sb),
-                       GK_DIMS(sy), gk_f p, gk_f q)
+GK_KERNEL(binary_mask)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_OUT(gk_u8, y), gk_i64 n, int wide, int rank, gk_dims shape, gk_dims sa, gk_dims sb,
+                       gk_dims sy, gk_f p, gk_f q)
 {
     GK_BIND_IN(gk_t, a); GK_BIND_IN(gk_t, b); GK_BIND_OUT(gk_u8, y);
     gk_i64 items = wide ? n / GK_W : 0;
@@ -68,7 +68,7 @@ GK_KERNEL(binary_mask)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_OUT(gk_u8, y), gk_i64 
 
 #if !GK_IS_FLOAT
 /* Integer division: 0 and a report where b is 0. Strides count elements. */
-GK_KERNEL(binary_int_div)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_OUT(gk_t, y), gk_i64 n, int rank, GK_DIMS(shape), GK_DIMS(sa), GK_DIMS(sb), GK_DIMS(sy),
+GK_KERNEL(binary_int_div)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_OUT(gk_t, y), gk_i64 n, int rank, gk_dims shape, gk_dims sa, gk_dims sb, gk_dims sy,
                           GK_OUT(int, err), int code)
 {
     GK_BIND_IN(gk_t, a); GK_BIND_IN(gk_t, b); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(int, err);
@@ -84,8 +84,8 @@ GK_KERNEL(binary_int_div)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_OUT(gk_t, y), gk_i6
 
 #if GK_IS_FLOAT
 /* Gradients at the shape of dy; either of da, db may be null. */
-GK_KERNEL(binary_bwd_nd)(GK_IN(gk_t, dy), GK_IN(gk_t, a), GK_IN(gk_t, b), GK_OUT(gk_t, da), GK_OUT(gk_t, db), gk_i64 n, int rank, GK_DIMS(shape),
-                         GK_DIMS(sdy), GK_DIMS(sa), GK_DIMS(sb), GK_DIMS(sda), GK_DIMS(sdb), int wide, int acc_a, int acc_b, gk_f p, gk_f q)
+GK_KERNEL(binary_bwd_nd)(GK_IN(gk_t, dy), GK_IN(gk_t, a), GK_IN(gk_t, b), GK_OUT(gk_t, da), GK_OUT(gk_t, db), gk_i64 n, int rank, gk_dims shape,
+                         gk_dims sdy, gk_dims sa, gk_dims sb, gk_dims sda, gk_dims sdb, int wide, int acc_a, int acc_b, gk_f p, gk_f q)
 {
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, a); GK_BIND_IN(gk_t, b); GK_BIND_OUT(gk_t, da); GK_BIND_OUT(gk_t, db);
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {

@@ -260,8 +260,8 @@ GK_FN void gk_store_part(GK_GLOBAL gk_f* part, gk_i64 at, gk_i64 m, gk_i64 n, gk
 
 #if GK_DTYPE != GK_F64
 GK_KERNEL(gemm_tile128)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(gk_o, c), GK_IN(gk_t, bias), GK_IN(gk_o, residual), GK_IN(gk_t, scale),
-                        GK_OUT(gk_o, y), GK_OUT(gk_o, z), GK_OUT(gk_f, part), GK_DIMS(size), GK_DIMS(sa), GK_DIMS(sb), GK_DIMS(sc), GK_DIMS(sr),
-                        GK_DIMS(sv), GK_DIMS(sy), GK_DIMS(sz), gk_f alpha, gk_f beta, int act, gk_f p)
+                        GK_OUT(gk_o, y), GK_OUT(gk_o, z), GK_OUT(gk_f, part), gk_dims size, gk_dims sa, gk_dims sb, gk_dims sc, gk_dims sr,
+                        gk_dims sv, gk_dims sy, gk_dims sz, gk_f alpha, gk_f beta, int act, gk_f p)
 {
     GK_LOCAL gk_slot tile[GK_SLOTS(32 * GK_BLOCK)];
     GK_BIND_IN(gk_t, a); GK_BIND_IN(gk_t, b); GK_BIND_IN(gk_o, c); GK_BIND_IN(gk_t, bias); GK_BIND_IN(gk_o, residual); GK_BIND_IN(gk_t, scale);
@@ -271,8 +271,8 @@ GK_KERNEL(gemm_tile128)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(gk_o, c), GK_IN(gk
 #endif
 
 GK_KERNEL(gemm_tile64)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(gk_o, c), GK_IN(gk_t, bias), GK_IN(gk_o, residual), GK_IN(gk_t, scale),
-                       GK_OUT(gk_o, y), GK_OUT(gk_o, z), GK_OUT(gk_f, part), GK_DIMS(size), GK_DIMS(sa), GK_DIMS(sb), GK_DIMS(sc), GK_DIMS(sr),
-                       GK_DIMS(sv), GK_DIMS(sy), GK_DIMS(sz), gk_f alpha, gk_f beta, int act, gk_f p)
+                       GK_OUT(gk_o, y), GK_OUT(gk_o, z), GK_OUT(gk_f, part), gk_dims size, gk_dims sa, gk_dims sb, gk_dims sc, gk_dims sr,
+                       gk_dims sv, gk_dims sy, gk_dims sz, gk_f alpha, gk_f beta, int act, gk_f p)
 {
     GK_LOCAL gk_slot tile[GK_SLOTS(2 * (64 + 64) * (GK_W > 4 ? 32 : 16))];
     GK_BIND_IN(gk_t, a); GK_BIND_IN(gk_t, b); GK_BIND_IN(gk_o, c); GK_BIND_IN(gk_t, bias); GK_BIND_IN(gk_o, residual); GK_BIND_IN(gk_t, scale);
@@ -281,8 +281,8 @@ GK_KERNEL(gemm_tile64)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(gk_o, c), GK_IN(gk_
 }
 
 GK_KERNEL(gemm_skinny)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(gk_o, c), GK_IN(gk_t, bias), GK_IN(gk_o, residual), GK_IN(gk_t, scale),
-                       GK_OUT(gk_o, y), GK_OUT(gk_o, z), GK_OUT(gk_f, part), GK_DIMS(size), GK_DIMS(sa), GK_DIMS(sb), GK_DIMS(sc), GK_DIMS(sr),
-                       GK_DIMS(sv), GK_DIMS(sy), GK_DIMS(sz), gk_f alpha, gk_f beta, int act, gk_f p)
+                       GK_OUT(gk_o, y), GK_OUT(gk_o, z), GK_OUT(gk_f, part), gk_dims size, gk_dims sa, gk_dims sb, gk_dims sc, gk_dims sr,
+                       gk_dims sv, gk_dims sy, gk_dims sz, gk_f alpha, gk_f beta, int act, gk_f p)
 {
     GK_LOCAL gk_slot tile[GK_SLOTS(2 * (16 + 256) * 8)];
     GK_BIND_IN(gk_t, a); GK_BIND_IN(gk_t, b); GK_BIND_IN(gk_o, c); GK_BIND_IN(gk_t, bias); GK_BIND_IN(gk_o, residual); GK_BIND_IN(gk_t, scale);
@@ -292,7 +292,7 @@ GK_KERNEL(gemm_skinny)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(gk_o, c), GK_IN(gk_
 
 /* Y and Z from the sum over `splits` of part [splits, batches, M, N], which may be the memory of Y or Z. Launch: grid-stride over groups of four columns. */
 GK_KERNEL(gemm_finish)(GK_IN(gk_f, part), GK_IN(gk_o, c), GK_IN(gk_t, bias), GK_IN(gk_o, residual), GK_IN(gk_t, scale), GK_OUT(gk_o, y),
-                       GK_OUT(gk_o, z), GK_DIMS(size), GK_DIMS(sc), GK_DIMS(sr), GK_DIMS(sv), GK_DIMS(sy), GK_DIMS(sz), gk_f alpha, gk_f beta, int act, gk_f p)
+                       GK_OUT(gk_o, z), gk_dims size, gk_dims sc, gk_dims sr, gk_dims sv, gk_dims sy, gk_dims sz, gk_f alpha, gk_f beta, int act, gk_f p)
 {
     GK_BIND_IN(gk_f, part); GK_BIND_IN(gk_o, c); GK_BIND_IN(gk_t, bias); GK_BIND_IN(gk_o, residual); GK_BIND_IN(gk_t, scale);
     GK_BIND_OUT(gk_o, y); GK_BIND_OUT(gk_o, z);
@@ -322,8 +322,8 @@ GK_KERNEL(gemm_finish)(GK_IN(gk_f, part), GK_IN(gk_o, c), GK_IN(gk_t, bias), GK_
  * below its predecessor is reported and taken as the nearest that is valid.
  * Launch: axis 0 = tiles of 64 x 64, columns fastest; as many row tiles as any partition into groups can need. The rows before the first and
  * after the last group are groups without products. */
-GK_KERNEL(gemm_ragged)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(int, offsets), GK_OUT(gk_o, y), GK_OUT(int, err), GK_DIMS(size), GK_DIMS(sa), GK_DIMS(sb),
-                       GK_DIMS(sy), gk_f alpha, int code)
+GK_KERNEL(gemm_ragged)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(int, offsets), GK_OUT(gk_o, y), GK_OUT(int, err), gk_dims size, gk_dims sa, gk_dims sb,
+                       gk_dims sy, gk_f alpha, int code)
 {
     GK_LOCAL gk_slot tile[GK_SLOTS(2 * (64 + 64) * (GK_W > 4 ? 32 : 16))];
     GK_BIND_IN(gk_t, a); GK_BIND_IN(gk_t, b); GK_BIND_IN(int, offsets); GK_BIND_OUT(gk_o, y); GK_BIND_OUT(int, err);

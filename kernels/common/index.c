@@ -25,7 +25,7 @@ GK_FN gk_place gk_place_of(gk_i64 item, gk_i64 n, gk_dims shape, gk_dims magic)
 
 /* y[o, i, c] (+)= x[o, index[i], c]; items of y, shape [outer, n, inner], inner and the strides in items. Reference: torch.index_select. */
 GK_KERNEL(index_select)(GK_IN(gk_t, x), GK_IN(int, index), GK_OUT(gk_t, y), GK_OUT(int, err), gk_i64 items, int wide, int wide_index, gk_i64 size,
-                        GK_DIMS(shape), GK_DIMS(magic), int accumulate, int code)
+                        gk_dims shape, gk_dims magic, int accumulate, int code)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_IN(int, index); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(int, err);
     gk_i64 step = gk_gsize(), inner = shape.v[2], scale = wide ? GK_W : 1;
@@ -60,7 +60,7 @@ GK_KERNEL(index_select)(GK_IN(gk_t, x), GK_IN(int, index), GK_OUT(gk_t, y), GK_O
 /* y[p] (+)= x[p with p[axis] replaced by index[p]] over the shape of the index; `sx` has x's strides, 0 at the axis, whose stride is `step`.
  * Reference: torch.gather. */
 GK_KERNEL(gather_axis)(GK_IN(gk_t, x), GK_IN(int, index), GK_OUT(gk_t, y), GK_OUT(int, err), gk_i64 n, int wide_index, gk_i64 size, gk_i64 step, int rank,
-                       GK_DIMS(shape), GK_DIMS(magic), GK_DIMS(sx), int accumulate, int code)
+                       gk_dims shape, gk_dims magic, gk_dims sx, int accumulate, int code)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_IN(int, index); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(int, err);
     for (gk_i64 e = gk_gid(); e < n; e += gk_gsize()) {
@@ -73,8 +73,8 @@ GK_KERNEL(gather_axis)(GK_IN(gk_t, x), GK_IN(int, index), GK_OUT(gk_t, y), GK_OU
 }
 
 /* y[o, index[i], c] = the pattern for all i; writers of one cell write the same. Items of [outer, n, inner]. Reference: x.index_fill. */
-GK_KERNEL(index_fill)(GK_IN(int, index), GK_OUT(gk_t, y), GK_OUT(int, err), gk_i64 items, int wide, int wide_index, gk_i64 size, GK_DIMS(shape),
-                      GK_DIMS(magic), gk_u32 lo, gk_u32 hi, int code)
+GK_KERNEL(index_fill)(GK_IN(int, index), GK_OUT(gk_t, y), GK_OUT(int, err), gk_i64 items, int wide, int wide_index, gk_i64 size, gk_dims shape,
+                      gk_dims magic, gk_u32 lo, gk_u32 hi, int code)
 {
     GK_BIND_IN(int, index); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(int, err);
     gk_raw16 q = gk_make16(lo, hi, lo, hi);
@@ -91,7 +91,7 @@ GK_KERNEL(index_fill)(GK_IN(int, index), GK_OUT(gk_t, y), GK_OUT(int, err), gk_i
 /* y[o, key, c] = src[o, position, c] for the last source of each key. Items of [outer, n, inner], n sorted pairs, R = limit.
  * Reference: x.index_copy, x.scatter. */
 GK_KERNEL(scatter_last)(GK_IN(int, keys), GK_IN(int, positions), GK_IN(gk_t, src), GK_OUT(gk_t, y), gk_i64 items, int wide, int wide_keys, gk_i64 limit,
-                        GK_DIMS(shape), GK_DIMS(magic))
+                        gk_dims shape, gk_dims magic)
 {
     GK_BIND_IN(int, keys); GK_BIND_IN(int, positions); GK_BIND_IN(gk_t, src); GK_BIND_OUT(gk_t, y);
     gk_i64 n = shape.v[1], inner = shape.v[2];
@@ -418,7 +418,7 @@ GK_KERNEL(masked_move)(GK_IN(gk_u8, mask), GK_IN(gk_i64, partial), GK_IN(gk_t, x
 /* index[r] = the coordinates of the r-th element of x that is not 0; what does not fit in `room` rows is reported. Launch: as count_true,
  * after it. Reference: torch.nonzero. */
 GK_KERNEL(nonzero)(GK_IN(gk_t, x), GK_IN(gk_i64, partial), GK_OUT(gk_i64, index), GK_OUT(gk_i64, count), GK_OUT(int, err), gk_i64 n, gk_i64 chunk,
-                   gk_i64 room, int rank, GK_DIMS(shape), GK_DIMS(magic), int code)
+                   gk_i64 room, int rank, gk_dims shape, gk_dims magic, int code)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_i64, partial); GK_BIND_OUT(gk_i64, index); GK_BIND_OUT(gk_i64, count); GK_BIND_OUT(int, err);
     GK_LOCAL gk_i64 tmp[GK_BLOCK];

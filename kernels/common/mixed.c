@@ -21,8 +21,8 @@ GK_FN gk_u32 gk_mask_word(GK_GLOBAL const gk_u8* c, gk_i64 i, int w)
 }
 
 /* y[i] = c[i] ? a[i] : b[i]. A copy of bits: any type of the unit's size goes through the unit's. */
-GK_KERNEL(where_nd)(GK_IN(gk_u8, c), GK_IN(gk_t, a), GK_IN(gk_t, b), GK_OUT(gk_t, y), gk_i64 n, int wide, int rank, GK_DIMS(shape), GK_DIMS(sc),
-                    GK_DIMS(sa), GK_DIMS(sb), GK_DIMS(sy))
+GK_KERNEL(where_nd)(GK_IN(gk_u8, c), GK_IN(gk_t, a), GK_IN(gk_t, b), GK_OUT(gk_t, y), gk_i64 n, int wide, int rank, gk_dims shape, gk_dims sc,
+                    gk_dims sa, gk_dims sb, gk_dims sy)
 {
     GK_BIND_IN(gk_u8, c); GK_BIND_IN(gk_t, a); GK_BIND_IN(gk_t, b); GK_BIND_OUT(gk_t, y);
     gk_i64 items = wide ? n / GK_W : 0;
@@ -43,8 +43,8 @@ GK_KERNEL(where_nd)(GK_IN(gk_u8, c), GK_IN(gk_t, a), GK_IN(gk_t, b), GK_OUT(gk_t
 
 #if GK_IS_FLOAT
 /* da[i] (+)= c[i] ? dy[i] : 0, db[i] (+)= c[i] ? 0 : dy[i]; either may be null. */
-GK_KERNEL(where_bwd)(GK_IN(gk_t, dy), GK_IN(gk_u8, c), GK_OUT(gk_t, da), GK_OUT(gk_t, db), gk_i64 n, int rank, GK_DIMS(shape), GK_DIMS(sdy), GK_DIMS(sc),
-                     GK_DIMS(sda), GK_DIMS(sdb), int acc_a, int acc_b)
+GK_KERNEL(where_bwd)(GK_IN(gk_t, dy), GK_IN(gk_u8, c), GK_OUT(gk_t, da), GK_OUT(gk_t, db), gk_i64 n, int rank, gk_dims shape, gk_dims sdy, gk_dims sc,
+                     gk_dims sda, gk_dims sdb, int acc_a, int acc_b)
 {
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_u8, c); GK_BIND_OUT(gk_t, da); GK_BIND_OUT(gk_t, db);
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
@@ -58,7 +58,7 @@ GK_KERNEL(where_bwd)(GK_IN(gk_t, dy), GK_IN(gk_u8, c), GK_OUT(gk_t, da), GK_OUT(
 }
 
 /* y[i] (+)= a[i] * 2^e[i]: torch.ldexp and its gradient with respect to a. */
-GK_KERNEL(ldexp_nd)(GK_IN(gk_t, a), GK_IN(int, e), GK_OUT(gk_t, y), gk_i64 n, int rank, GK_DIMS(shape), GK_DIMS(sa), GK_DIMS(se), GK_DIMS(sy),
+GK_KERNEL(ldexp_nd)(GK_IN(gk_t, a), GK_IN(int, e), GK_OUT(gk_t, y), gk_i64 n, int rank, gk_dims shape, gk_dims sa, gk_dims se, gk_dims sy,
                     int accumulate)
 {
     GK_BIND_IN(gk_t, a); GK_BIND_IN(int, e); GK_BIND_OUT(gk_t, y);

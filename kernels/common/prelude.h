@@ -215,12 +215,6 @@ GK_FN gk_i64 gk_gsize(void) { return (gk_i64)gk_nblocks(0) * GK_BLOCK; }
 #define gk_fmod(x, y) GK_M(fmod)(x, y)
 #define gk_hypot(x, y) GK_M(hypot)(x, y)
 #define gk_copysign(x, y) GK_M(copysign)(x, y)
-/* 1/x within 1 ULP for x of ordinary size (not for x beyond 2^126 or denormal), where the dialect has a quick one. */
-#if GK_DTYPE != GK_F64 && defined(GK_QUICK_RECIP)
-#define gk_recip(x) gk_quick_recip(x)
-#else
-#define gk_recip(x) (GK_R(1.0) / (x))
-#endif
 #define gk_fma(a, b, c) GK_M(fma)(a, b, c)
 #define gk_lgamma(x) GK_M(lgamma)(x)
 #define gk_ldexp(x, e) GK_M(ldexp)(x, e)

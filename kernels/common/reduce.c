@@ -36,7 +36,7 @@ GK_FN gk_vec gk_load_items(GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* x2, gk
 
 /* The items from..to of the row that starts at i (x) and j (x2), as seen by one lane. */
 GK_FN gk_state gk_row(GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* x2, gk_i64 i, gk_i64 j, gk_i64 from, gk_i64 to, int lane, int lanes, int mode,
-                      int phase, gk_i64 n, int rank, const gk_dims* red, const gk_dims* rx, const gk_dims* rx2, gk_f p)
+                      int phase, gk_i64 n, int rank, gk_dims red, gk_dims rx, gk_dims rx2, gk_f p)
 {
     gk_state s = gk_begin();
     if (mode == GK_ROW_CONTIGUOUS) {
@@ -70,7 +70,7 @@ GK_FN gk_state gk_row(GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* x2, gk_i64 
     }
     for (gk_i64 k = from + lane; k < to; k += lanes) {
         gk_i64 a = i, b = j;
-        GK_ND(k, n, rank, *red, { a += r * rx->v[d]; b += r * rx2->v[d]; });
+        GK_ND(k, n, rank, red, { a += r * rx.v[d]; b += r * rx2.v[d]; });
         if (mode == GK_ROW_WIDE) {
             gk_vec v = gk_load_items(x, x2, a, b);
             gk_take(&s, v.v, GK_W, 0, 0, p);
@@ -84,8 +84,8 @@ GK_FN gk_state gk_row(GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* x2, gk_i64 
 }
 
 GK_KERNEL(reduce_rows)(GK_IN(gk_t, x), GK_IN(gk_t, x2), GK_OUT(gk_u8, y), GK_OUT(gk_u8, z), GK_OUT(gk_state, part), gk_i64 outputs, gk_i64 n,
-                       gk_i64 chunk, gk_i64 count, int splits, int lanes, int mode, int phase, int kept_rank, GK_DIMS(kept), GK_DIMS(kx), GK_DIMS(kx2),
-                       GK_DIMS(ky), GK_DIMS(kz), int red_rank, GK_DIMS(red), GK_DIMS(rx), GK_DIMS(rx2), int form, int accumulate, gk_f p, gk_f q)
+                       gk_i64 chunk, gk_i64 count, int splits, int lanes, int mode, int phase, int kept_rank, gk_dims kept, gk_dims kx, gk_dims kx2,
+                       gk_dims ky, gk_dims kz, int red_rank, gk_dims red, gk_dims rx, gk_dims rx2, int form, int accumulate, gk_f p, gk_f q)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, x2); GK_BIND_OUT(gk_u8, y); GK_BIND_OUT(gk_u8, z); GK_BIND_OUT(gk_state, part);
     GK_LOCAL gk_state tmp[GK_BLOCK];
@@ -96,7 +96,7 @@ GK_KERNEL(reduce_rows)(GK_IN(gk_t, x), GK_IN(gk_t, x2), GK_OUT(gk_u8, y), GK_OUT
         gk_i64 i = 0, j = 0, iy = 0, iz = 0, from = split * chunk, to = from + chunk < n ? from + chunk : n;
         if (o < outputs) GK_ND(o, outputs, kept_rank, kept, { i += r * kx.v[d]; j += r * kx2.v[d]; iy += r * ky.v[d]; iz += r * kz.v[d]; });
         else to = from;
-        gk_state s = gk_row(x, x2, i, j, from, to, lane, lanes, mode, phase, n, red_rank, &red, &rx, &rx2, p);
+        gk_state s = gk_row(x, x2, i, j, from, to, lane, lanes, mode, phase, n, red_rank, red, rx, rx2, p);
         s = gk_gather_states(s, tmp, lanes);
         if (lane == 0 && o < outputs) {
             if (splits > 1) part[o * splits + split] = s;
@@ -107,14 +107,14 @@ GK_KERNEL(reduce_rows)(GK_IN(gk_t, x), GK_IN(gk_t, x2), GK_OUT(gk_u8, y), GK_OUT
 
 /* The rows from..to of w neighbouring columns (w is 1 or GK_W, a constant), every `step`-th from `first` on. */
 GK_FN void gk_columns(gk_state* s, const int w, GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* x2, gk_i64 i, gk_i64 j, gk_i64 first, gk_i64 to, int step,
-                      gk_i64 n, int rank, const gk_dims* red, const gk_dims* rx, const gk_dims* rx2, gk_f p)
+                      gk_i64 n, int rank, gk_dims red, gk_dims rx, gk_dims rx2, gk_f p)
 {
     gk_i64 k = first;
     for (; k + (GK_DEPTH - 1) * step < to; k += GK_DEPTH * step) {
         gk_f v[GK_W][GK_DEPTH];
         GK_UNROLL for (int u = 0; u < GK_DEPTH; u++) {
             gk_i64 a = i, b = j;
-            GK_ND(k + u * step, n, rank, *red, { a += r * rx->v[d]; b += r * rx2->v[d]; });
+            GK_ND(k + u * step, n, rank, red, { a += r * rx.v[d]; b += r * rx2.v[d]; });
             if (w == 1) {
                 v[0][u] = GK_LOAD(a, b);
             } else {
@@ -127,7 +127,7 @@ GK_FN void gk_columns(gk_state* s, const int w, GK_GLOBAL const gk_t* x, GK_GLOB
     for (; k < to; k += step) {
         gk_i64 a = i, b = j;
         gk_vec t;
-        GK_ND(k, n, rank, *red, { a += r * rx->v[d]; b += r * rx2->v[d]; });
+        GK_ND(k, n, rank, red, { a += r * rx.v[d]; b += r * rx2.v[d]; });
         if (w == 1) t.v[0] = GK_LOAD(a, b);
         else t = gk_load_items(x, x2, a, b);
         GK_UNROLL for (int c = 0; c < w; c++) gk_take(&s[c], &t.v[c], 1, k, step, p);
@@ -152,8 +152,8 @@ GK_FN gk_state gk_gather_columns(gk_state s, GK_LOCAL_PTR gk_state* tmp, int tx)
 
 /* `outputs` counts items: columns, or GK_W neighbouring ones if `wide` is set; a block takes tx items and GK_BLOCK / tx rows at a time. */
 GK_KERNEL(reduce_cols)(GK_IN(gk_t, x), GK_IN(gk_t, x2), GK_OUT(gk_u8, y), GK_OUT(gk_u8, z), GK_OUT(gk_state, part), gk_i64 outputs, gk_i64 n,
-                       gk_i64 chunk, gk_i64 count, int splits, int tx, int wide, gk_i64 step_y, gk_i64 step_z, int kept_rank, GK_DIMS(kept), GK_DIMS(kx),
-                       GK_DIMS(kx2), GK_DIMS(ky), GK_DIMS(kz), int red_rank, GK_DIMS(red), GK_DIMS(rx), GK_DIMS(rx2), int form, int accumulate, gk_f p, gk_f q)
+                       gk_i64 chunk, gk_i64 count, int splits, int tx, int wide, gk_i64 step_y, gk_i64 step_z, int kept_rank, gk_dims kept, gk_dims kx,
+                       gk_dims kx2, gk_dims ky, gk_dims kz, int red_rank, gk_dims red, gk_dims rx, gk_dims rx2, int form, int accumulate, gk_f p, gk_f q)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, x2); GK_BIND_OUT(gk_u8, y); GK_BIND_OUT(gk_u8, z); GK_BIND_OUT(gk_state, part);
     GK_LOCAL gk_state tmp[GK_BLOCK];
@@ -166,8 +166,8 @@ GK_KERNEL(reduce_cols)(GK_IN(gk_t, x), GK_IN(gk_t, x2), GK_OUT(gk_u8, y), GK_OUT
         GK_UNROLL for (int c = 0; c < GK_W; c++) s[c] = gk_begin();
         if (o < outputs) {
             GK_ND(o, outputs, kept_rank, kept, { i += r * kx.v[d]; j += r * kx2.v[d]; iy += r * ky.v[d]; iz += r * kz.v[d]; });
-            if (wide) gk_columns(s, GK_W, x, x2, i, j, from + ty, to, GK_BLOCK / tx, n, red_rank, &red, &rx, &rx2, p);
-            else gk_columns(s, 1, x, x2, i, j, from + ty, to, GK_BLOCK / tx, n, red_rank, &red, &rx, &rx2, p);
+            if (wide) gk_columns(s, GK_W, x, x2, i, j, from + ty, to, GK_BLOCK / tx, n, red_rank, red, rx, rx2, p);
+            else gk_columns(s, 1, x, x2, i, j, from + ty, to, GK_BLOCK / tx, n, red_rank, red, rx, rx2, p);
         }
         GK_UNROLL for (int c = 0; c < GK_W; c++) {
             if (c > 0 && !wide) break;
@@ -182,7 +182,7 @@ GK_KERNEL(reduce_cols)(GK_IN(gk_t, x), GK_IN(gk_t, x2), GK_OUT(gk_u8, y), GK_OUT
 
 /* Results from the states of `splits` runs: that of run k of output o is part[o * so + k * sk]. */
 GK_KERNEL(reduce_join)(GK_IN(gk_state, part), GK_OUT(gk_u8, y), GK_OUT(gk_u8, z), gk_i64 outputs, gk_i64 count, int splits, gk_i64 so, gk_i64 sk,
-                       int lanes, int kept_rank, GK_DIMS(kept), GK_DIMS(ky), GK_DIMS(kz), int form, int accumulate, gk_f p, gk_f q)
+                       int lanes, int kept_rank, gk_dims kept, gk_dims ky, gk_dims kz, int form, int accumulate, gk_f p, gk_f q)
 {
     GK_BIND_IN(gk_state, part); GK_BIND_OUT(gk_u8, y); GK_BIND_OUT(gk_u8, z);
     GK_LOCAL gk_state tmp[GK_BLOCK];

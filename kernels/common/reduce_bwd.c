@@ -40,7 +40,7 @@ GK_BWD_OF(gk_redb_normp, s == GK_R(0.0) || x == GK_R(0.0) ? GK_R(0.0) : GK_SIGN(
 GK_BWD_OF(gk_redb_lse, s == -GK_INF ? GK_R(0.0) : gk_exp(x - s) * dy)
 
 GK_KERNEL(reduce_bwd)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, y), GK_IN(gk_f, s), GK_IN(gk_f, t), GK_OUT(gk_t, dx), gk_i64 n, int rank,
-                      GK_DIMS(shape), GK_DIMS(sdx), GK_DIMS(sdy), GK_DIMS(sx), GK_DIMS(sy), GK_DIMS(ss), gk_i64 step_s, int wide, int accumulate, gk_f p, gk_f q)
+                      gk_dims shape, gk_dims sdx, gk_dims sdy, gk_dims sx, gk_dims sy, gk_dims ss, gk_i64 step_s, int wide, int accumulate, gk_f p, gk_f q)
 {
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, y); GK_BIND_IN(gk_f, s); GK_BIND_IN(gk_f, t); GK_BIND_OUT(gk_t, dx);
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
@@ -70,8 +70,8 @@ GK_KERNEL(reduce_bwd)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, y), GK_IN(gk_
 #elif GK_KIND == 1
 
 /* dx[i] (+)= dy where the coordinate of i on the axis is the saved position, else 0. `sc` has stride 1 on that axis and 0 elsewhere. */
-GK_KERNEL(arg_reduce_bwd)(GK_IN(gk_t, dy), GK_IN(gk_u8, index), GK_OUT(gk_t, dx), GK_OUT(int, err), gk_i64 n, gk_i64 size, int rank, GK_DIMS(shape),
-                          GK_DIMS(sdx), GK_DIMS(sdy), GK_DIMS(si), GK_DIMS(sc), int wide, int accumulate, int code)
+GK_KERNEL(arg_reduce_bwd)(GK_IN(gk_t, dy), GK_IN(gk_u8, index), GK_OUT(gk_t, dx), GK_OUT(int, err), gk_i64 n, gk_i64 size, int rank, gk_dims shape,
+                          gk_dims sdx, gk_dims sdy, gk_dims si, gk_dims sc, int wide, int accumulate, int code)
 {
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_u8, index); GK_BIND_OUT(gk_t, dx); GK_BIND_OUT(int, err);
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
@@ -88,8 +88,8 @@ GK_KERNEL(arg_reduce_bwd)(GK_IN(gk_t, dy), GK_IN(gk_u8, index), GK_OUT(gk_t, dx)
 #else
 
 /* da (+)= dy * b and db (+)= dy * a; either may be null. */
-GK_KERNEL(dot_bwd)(GK_IN(gk_t, dy), GK_IN(gk_t, a), GK_IN(gk_t, b), GK_OUT(gk_t, da), GK_OUT(gk_t, db), gk_i64 n, int rank, GK_DIMS(shape), GK_DIMS(sdy),
-                   GK_DIMS(sa), GK_DIMS(sb), GK_DIMS(sda), GK_DIMS(sdb), int wide, int acc_a, int acc_b)
+GK_KERNEL(dot_bwd)(GK_IN(gk_t, dy), GK_IN(gk_t, a), GK_IN(gk_t, b), GK_OUT(gk_t, da), GK_OUT(gk_t, db), gk_i64 n, int rank, gk_dims shape, gk_dims sdy,
+                   gk_dims sa, gk_dims sb, gk_dims sda, gk_dims sdb, int wide, int acc_a, int acc_b)
 {
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, a); GK_BIND_IN(gk_t, b); GK_BIND_OUT(gk_t, da); GK_BIND_OUT(gk_t, db);
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {

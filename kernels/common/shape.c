@@ -9,7 +9,7 @@
 #define GK_DEPTH 4
 
 /* y[p] (+)= x[p] over any strides. Reference: x.contiguous(), x.permute(..).contiguous() where the innermost axis stays or is short. */
-GK_KERNEL(copy_nd)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 n, int wide, int rank, GK_DIMS(shape), GK_DIMS(magic), GK_DIMS(sx), GK_DIMS(sy), int accumulate)
+GK_KERNEL(copy_nd)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 n, int wide, int rank, gk_dims shape, gk_dims magic, gk_dims sx, gk_dims sy, int accumulate)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
     gk_i64 step = gk_gsize(), i = gk_gid();
@@ -62,8 +62,8 @@ GK_KERNEL(copy_nd)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 n, int wide, int rank
 /* The same where the axis a that is contiguous in y and the axis b that is contiguous in x differ: tiles of a and b go through local memory,
  * so that both sides are accessed along their rows. The other axes (shape, sx, sy; merged, without a and b) are batches. Bit 0 of `wide`:
  * rows of x are multiples of 16 bytes, bit 1: rows of y. Launch: blocks loop over tiles. Reference: x.t().contiguous(). */
-GK_KERNEL(copy_tiles)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 tiles, gk_i64 na, gk_i64 nb, gk_i64 sxa, gk_i64 syb, int rank, GK_DIMS(shape), GK_DIMS(sx),
-                      GK_DIMS(sy), int wide, int accumulate)
+GK_KERNEL(copy_tiles)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 tiles, gk_i64 na, gk_i64 nb, gk_i64 sxa, gk_i64 syb, int rank, gk_dims shape, gk_dims sx,
+                      gk_dims sy, int wide, int accumulate)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
     GK_LOCAL gk_b tile[GK_TILE * GK_PITCH];
@@ -132,7 +132,7 @@ GK_KERNEL(fill_flat)(GK_OUT(gk_t, y), gk_i64 n, gk_i64 head, gk_u32 lo, gk_u32 h
 }
 
 /* The same over any strides. */
-GK_KERNEL(fill_nd)(GK_OUT(gk_t, y), gk_i64 n, int wide, int rank, GK_DIMS(shape), GK_DIMS(magic), GK_DIMS(sy), gk_u32 lo, gk_u32 hi)
+GK_KERNEL(fill_nd)(GK_OUT(gk_t, y), gk_i64 n, int wide, int rank, gk_dims shape, gk_dims magic, gk_dims sy, gk_u32 lo, gk_u32 hi)
 {
     GK_BIND_OUT(gk_t, y);
     gk_raw16 q = gk_make16(lo, hi, lo, hi);
@@ -173,7 +173,7 @@ GK_KERNEL(linspace)(GK_OUT(gk_t, y), gk_i64 n, gk_i64 sy, gk_f start, gk_f end, 
 /* Up to eight contiguous inputs side by side: input k gives columns [ends[k-1], ends[k]) of the rows of y, from column `first` on. Items of
  * [rows, ends[7]]; `row` and all columns in items. Reference: torch.cat. */
 GK_KERNEL(concat)(GK_IN(gk_t, x0), GK_IN(gk_t, x1), GK_IN(gk_t, x2), GK_IN(gk_t, x3), GK_IN(gk_t, x4), GK_IN(gk_t, x5), GK_IN(gk_t, x6), GK_IN(gk_t, x7),
-                  GK_OUT(gk_t, y), gk_i64 n, int wide, GK_DIMS(shape), GK_DIMS(magic), GK_DIMS(ends), gk_i64 row, gk_i64 first)
+                  GK_OUT(gk_t, y), gk_i64 n, int wide, gk_dims shape, gk_dims magic, gk_dims ends, gk_i64 row, gk_i64 first)
 {
     GK_BIND_IN(gk_t, x0); GK_BIND_IN(gk_t, x1); GK_BIND_IN(gk_t, x2); GK_BIND_IN(gk_t, x3);
     GK_BIND_IN(gk_t, x4); GK_BIND_IN(gk_t, x5); GK_BIND_IN(gk_t, x6); GK_BIND_IN(gk_t, x7); GK_BIND_OUT(gk_t, y);
@@ -205,8 +205,8 @@ GK_FN gk_i64 gk_pad_source(gk_i64 q, gk_i64 n, int mode)
 
 /* y[p] (+)= x[p - before], what lies outside x by `mode` (a constant pattern, mirrored, border, wrapped around). `size`: x's shape. Items of
  * y; a wide innermost axis is not padded. Reference: F.pad; wrapped around also torch.roll. */
-GK_KERNEL(pad_nd)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 n, int wide, int rank, GK_DIMS(shape), GK_DIMS(magic), GK_DIMS(sx), GK_DIMS(sy), GK_DIMS(size),
-                  GK_DIMS(before), int mode, gk_u32 lo, gk_u32 hi, int accumulate)
+GK_KERNEL(pad_nd)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 n, int wide, int rank, gk_dims shape, gk_dims magic, gk_dims sx, gk_dims sy, gk_dims size,
+                  gk_dims before, int mode, gk_u32 lo, gk_u32 hi, int accumulate)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
     gk_raw16 outside = gk_make16(lo, hi, lo, hi);
@@ -253,8 +253,8 @@ GK_FN gk_i64 gk_pad_reader(gk_i64 r, gk_i64 n, gk_i64 before, int mode, gk_i64 k
 }
 
 /* dx[q] (+)= the sum of dy over all places that show cell q. `shape`: x's, `padded`: y's. Sums in gk_f, in a fixed order. */
-GK_KERNEL(pad_bwd_nd)(GK_IN(gk_t, dy), GK_OUT(gk_t, dx), gk_i64 n, int rank, GK_DIMS(shape), GK_DIMS(magic), GK_DIMS(sdy), GK_DIMS(sdx), GK_DIMS(padded),
-                      GK_DIMS(before), int mode, int accumulate)
+GK_KERNEL(pad_bwd_nd)(GK_IN(gk_t, dy), GK_OUT(gk_t, dx), gk_i64 n, int rank, gk_dims shape, gk_dims magic, gk_dims sdy, gk_dims sdx, gk_dims padded,
+                      gk_dims before, int mode, int accumulate)
 {
     GK_BIND_IN(gk_t, dy); GK_BIND_OUT(gk_t, dx);
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
@@ -288,7 +288,7 @@ GK_KERNEL(pad_bwd_nd)(GK_IN(gk_t, dy), GK_OUT(gk_t, dx), gk_i64 n, int rank, GK_
 /* dx[.., t, ..] (+)= sum over j of dy[.., t, j, ..] for the places j that show cell t of an axis: `len` copies of each cell, the copies
  * between two offsets, or the windows of `len` every `step` that contain it. `sdy` steps to cell t, `stride` from one j to the next.
  * Reference: gradients of torch.repeat_interleave and x.unfold. */
-GK_KERNEL(run_sum)(GK_IN(gk_t, dy), GK_IN(gk_i64, offsets), GK_OUT(gk_t, dx), gk_i64 n, int rank, GK_DIMS(shape), GK_DIMS(magic), GK_DIMS(sdy), GK_DIMS(sdx),
+GK_KERNEL(run_sum)(GK_IN(gk_t, dy), GK_IN(gk_i64, offsets), GK_OUT(gk_t, dx), gk_i64 n, int rank, gk_dims shape, gk_dims magic, gk_dims sdy, gk_dims sdx,
                    int axis, int mode, gk_i64 len, gk_i64 step, gk_i64 places, gk_i64 stride, int accumulate)
 {
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_i64, offsets); GK_BIND_OUT(gk_t, dx);
@@ -318,7 +318,7 @@ GK_KERNEL(run_sum)(GK_IN(gk_t, dy), GK_IN(gk_i64, offsets), GK_OUT(gk_t, dx), gk
 #endif
 
 /* y[.., i, j] (+)= x[.., i, j] where j - i <= k (lower) or >= k (upper), else 0. Reference: torch.tril, torch.triu. */
-GK_KERNEL(triangle_nd)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 n, int wide, int rank, GK_DIMS(shape), GK_DIMS(magic), GK_DIMS(sx), GK_DIMS(sy), int upper,
+GK_KERNEL(triangle_nd)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 n, int wide, int rank, gk_dims shape, gk_dims magic, gk_dims sx, gk_dims sy, int upper,
                        gk_i64 k, int accumulate)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);

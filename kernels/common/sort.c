@@ -188,7 +188,7 @@ GK_KERNEL(sort_small)(GK_IN(gk_t, keys), GK_OUT(gk_t, keys_out), GK_OUT(int, pos
 /* keys[e] = the cell of y that element e of a scatter addresses: its coordinates with the one at `axis` (0 in `sy`) replaced by the index,
  * which steps by `step`. An index outside [0, size) is reported and gives `none`. Launch: grid-stride over elements. */
 GK_KERNEL(scatter_keys)(GK_IN(int, index), GK_OUT(gk_t, keys), GK_OUT(int, err), gk_i64 n, int wide, gk_i64 size, gk_i64 step, gk_i64 none, int rank,
-                        GK_DIMS(shape), GK_DIMS(magic), GK_DIMS(sy), int code)
+                        gk_dims shape, gk_dims magic, gk_dims sy, int code)
 {
     GK_BIND_IN(int, index); GK_BIND_OUT(gk_t, keys); GK_BIND_OUT(int, err);
     for (gk_i64 e = gk_gid(); e < n; e += gk_gsize()) {
@@ -203,7 +203,7 @@ GK_KERNEL(scatter_keys)(GK_IN(int, index), GK_OUT(gk_t, keys), GK_OUT(int, err),
 /* keys[e] = keys[e] * size + index[e] (`first`: index[e] alone), the index broadcast by its strides; -1 once any index was outside
  * [0, size), which is reported; the `last` step turns that into `none`. Launch: grid-stride over elements. */
 GK_KERNEL(put_keys)(GK_IN(int, index), GK_OUT(gk_t, keys), GK_OUT(int, err), gk_i64 n, int wide, gk_i64 size, int first, int last, gk_i64 none, int rank,
-                    GK_DIMS(shape), GK_DIMS(magic), GK_DIMS(si), int code)
+                    gk_dims shape, gk_dims magic, gk_dims si, int code)
 {
     GK_BIND_IN(int, index); GK_BIND_OUT(gk_t, keys); GK_BIND_OUT(int, err);
     for (gk_i64 e = gk_gid(); e < n; e += gk_gsize()) {

@@ -8,8 +8,8 @@
 #include "nd.h"
 #include "ternary_ops.h"
 
-GK_KERNEL(ternary_nd)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(gk_t, c), GK_OUT(gk_t, y), gk_i64 n, int rank, GK_DIMS(shape), GK_DIMS(sa), GK_DIMS(sb),
-                      GK_DIMS(sc), GK_DIMS(sy), int wide, gk_f p)
+GK_KERNEL(ternary_nd)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(gk_t, c), GK_OUT(gk_t, y), gk_i64 n, int rank, gk_dims shape, gk_dims sa, gk_dims sb,
+                      gk_dims sc, gk_dims sy, int wide, gk_f p)
 {
     GK_BIND_IN(gk_t, a); GK_BIND_IN(gk_t, b); GK_BIND_IN(gk_t, c); GK_BIND_OUT(gk_t, y);
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
@@ -27,7 +27,7 @@ GK_KERNEL(ternary_nd)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(gk_t, c), GK_OUT(gk_
 
 /* Gradients at the shape of dy; any of da, db, dc may be null. Bits 0, 1, 2 of `accumulate` belong to da, db, dc. */
 GK_KERNEL(ternary_bwd_nd)(GK_IN(gk_t, dy), GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(gk_t, c), GK_OUT(gk_t, da), GK_OUT(gk_t, db), GK_OUT(gk_t, dc),
-                          gk_i64 n, int rank, GK_DIMS(shape), GK_DIMS(sdy), GK_DIMS(sa), GK_DIMS(sb), GK_DIMS(sc), GK_DIMS(sda), GK_DIMS(sdb), GK_DIMS(sdc),
+                          gk_i64 n, int rank, gk_dims shape, gk_dims sdy, gk_dims sa, gk_dims sb, gk_dims sc, gk_dims sda, gk_dims sdb, gk_dims sdc,
                           int accumulate, gk_f p)
 {
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, a); GK_BIND_IN(gk_t, b); GK_BIND_IN(gk_t, c);

@@ -12,22 +12,24 @@
 GK_KERNEL(unary_flat)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 n, int wide, gk_f p, gk_f q, gk_f s)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
-    gk_i64 items = wide ? n / GK_W : 0;
-    /* A block takes GK_DEPTH runs of neighbouring vectors, all loaded before the first is used. */
-    for (gk_i64 i = (gk_i64)gk_bid(0) * (GK_BLOCK * GK_DEPTH) + gk_lid(); i < items; i += gk_gsize() * GK_DEPTH) {
+    gk_i64 step = gk_gsize(), items = wide ? n / GK_W : 0, i = gk_gid();
+    for (; i + (GK_DEPTH - 1) * step < items; i += GK_DEPTH * step) {
         gk_vec a[GK_DEPTH];
-        GK_UNROLL for (int u = 0; u < GK_DEPTH; u++)
-            if (i + u * GK_BLOCK < items) a[u] = gk_loadv(x, (i + u * GK_BLOCK) * GK_W);
+        GK_UNROLL for (int u = 0; u < GK_DEPTH; u++) a[u] = gk_loadv(x, (i + u * step) * GK_W);
         GK_UNROLL for (int u = 0; u < GK_DEPTH; u++) {
-            if (i + u * GK_BLOCK >= items) break;
             GK_UNROLL for (int k = 0; k < GK_W; k++) a[u].v[k] = GK_FWD(a[u].v[k], p, q, s);
-            gk_storev(y, (i + u * GK_BLOCK) * GK_W, a[u]);
+            gk_storev(y, (i + u * step) * GK_W, a[u]);
         }
     }
-    for (gk_i64 i = items * GK_W + gk_gid(); i < n; i += gk_gsize()) gk_store(y, i, GK_FWD(gk_load(x, i), p, q, s));
+    for (; i < items; i += step) {
+        gk_vec a = gk_loadv(x, i * GK_W);
+        GK_UNROLL for (int k = 0; k < GK_W; k++) a.v[k] = GK_FWD(a.v[k], p, q, s);
+        gk_storev(y, i * GK_W, a);
+    }
+    for (i = items * GK_W + gk_gid(); i < n; i += step) gk_store(y, i, GK_FWD(gk_load(x, i), p, q, s));
 }
 
-GK_KERNEL(unary_nd)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 n, int rank, GK_DIMS(shape), GK_DIMS(sx), GK_DIMS(sy), gk_f p, gk_f q, gk_f s)
+GK_KERNEL(unary_nd)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 n, int rank, gk_dims shape, gk_dims sx, gk_dims sy, gk_f p, gk_f q, gk_f s)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
@@ -38,7 +40,7 @@ GK_KERNEL(unary_nd)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 n, int rank, GK_DIMS
 }
 
 /* y[i] = f(x[i]) != 0, as u8. wide: both tensors have no gaps and aligned bases. */
-GK_KERNEL(unary_mask)(GK_IN(gk_t, x), GK_OUT(gk_u8, y), gk_i64 n, int wide, int rank, GK_DIMS(shape), GK_DIMS(sx), GK_DIMS(sy), gk_f p, gk_f q, gk_f s)
+GK_KERNEL(unary_mask)(GK_IN(gk_t, x), GK_OUT(gk_u8, y), gk_i64 n, int wide, int rank, gk_dims shape, gk_dims sx, gk_dims sy, gk_f p, gk_f q, gk_f s)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_u8, y);
     gk_i64 items = wide ? n / GK_W : 0;
@@ -87,7 +89,7 @@ GK_KERNEL(unary_bwd_flat)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_OUT(gk_t, dx), gk_
     }
 }
 
-GK_KERNEL(unary_bwd_nd)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_OUT(gk_t, dx), gk_i64 n, int rank, GK_DIMS(shape), GK_DIMS(sdy), GK_DIMS(sx), GK_DIMS(sdx),
+GK_KERNEL(unary_bwd_nd)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_OUT(gk_t, dx), gk_i64 n, int rank, gk_dims shape, gk_dims sdy, gk_dims sx, gk_dims sdx,
                         int accumulate, gk_f p, gk_f q, gk_f s)
 {
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, dx);

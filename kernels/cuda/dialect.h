@@ -19,8 +19,6 @@ typedef uint4 gk_raw16;
 #define GK_OUT(T, p) T* __restrict__ p
 #define GK_BIND_IN(T, p)
 #define GK_BIND_OUT(T, p)
-/* Read in place: a parameter that is indexed by a variable would otherwise be copied to local memory by every work-item. */
-#define GK_DIMS(name) const __grid_constant__ gk_dims name
 #define GK_BARRIER() __syncthreads()
 #define GK_UNROLL _Pragma("unroll")
 #define GK_ROLLED _Pragma("unroll 1")
@@ -37,14 +35,6 @@ GK_FN float gk_as_f32(gk_u32 x) { return __uint_as_float(x); }
 GK_FN gk_u32 gk_as_u32(float x) { return __float_as_uint(x); }
 GK_FN double gk_as_f64(gk_u64 x) { return __longlong_as_double((long long)x); }
 GK_FN gk_u64 gk_as_u64(double x) { return (gk_u64)__double_as_longlong(x); }
-/* 1/x within 1 ULP, without the care that division takes of the extremes. */
-#define GK_QUICK_RECIP 1
-GK_FN float gk_quick_recip(float x)
-{
-    float r;
-    asm("rcp.approx.f32 %0, %1;" : "=f"(r) : "f"(x));
-    return r;
-}
 GK_FN gk_u32 gk_mulhi(gk_u32 a, gk_u32 b) { return __umulhi(a, b); }
 
 GK_FN float gk_f16_to_f32(gk_u16 h)

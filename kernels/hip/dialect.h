@@ -21,11 +21,6 @@ typedef unsigned long long gk_u64;
 #define GK_OUT(T, p) T* __restrict__ p
 #define GK_BIND_IN(T, p)
 #define GK_BIND_OUT(T, p)
-#ifdef __HIP_PLATFORM_NVIDIA__
-#define GK_DIMS(name) const __grid_constant__ gk_dims name
-#else
-#define GK_DIMS(name) gk_dims name
-#endif
 #define GK_BARRIER() __syncthreads()
 #define GK_UNROLL _Pragma("unroll")
 #define GK_ROLLED _Pragma("unroll 1")
@@ -42,16 +37,6 @@ GK_FN float gk_as_f32(gk_u32 x) { return __uint_as_float(x); }
 GK_FN gk_u32 gk_as_u32(float x) { return __float_as_uint(x); }
 GK_FN double gk_as_f64(gk_u64 x) { return __longlong_as_double((long long)x); }
 GK_FN gk_u64 gk_as_u64(double x) { return (gk_u64)__double_as_longlong(x); }
-#ifdef __HIP_PLATFORM_NVIDIA__
-/* 1/x within 1 ULP, without the care that division takes of the extremes. */
-#define GK_QUICK_RECIP 1
-GK_FN float gk_quick_recip(float x)
-{
-    float r;
-    asm("rcp.approx.f32 %0, %1;" : "=f"(r) : "f"(x));
-    return r;
-}
-#endif
 GK_FN gk_u32 gk_mulhi(gk_u32 a, gk_u32 b) { return __umulhi(a, b); }
 
 /* The collectives exchange within runs of 32 lanes only, so that wavefronts of 32 and of 64 lanes, and NVIDIA's warps, add in one order. */

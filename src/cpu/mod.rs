@@ -10,12 +10,16 @@ mod elementwise;
 mod gemm;
 mod index;
 mod loss;
+mod loss_batch;
+mod loss_rows;
+mod loss_seq;
 mod optimizer;
 mod random;
 mod reduce;
 mod shape;
 mod softmax;
 mod special;
+mod tape;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLockReadGuard, RwLockWriteGuard};
@@ -230,7 +234,7 @@ pub(crate) fn gather<T: HostElement>(op: &'static str, v: View<'_>) -> Result<Ve
 
 /// The view's elements in row-major order, widened to f64 (i64 beyond 2^53 loses digits: integer operations use [`gather`]).
 pub(crate) fn gather_f64(op: &'static str, v: View<'_>) -> Result<Vec<f64>> {
-    with_dtype!(v.dtype(), T => Ok(gather::<T>(op, v)?.into_iter().map(HostElement::to_f64).collect()))
+    with_dtype!(v.dtype(), T => Ok(gather::<T>(op, v)?.into_iter().map(|x| HostElement::to_f64(x)).collect()))
 }
 
 /// Index values (i32 or i64), `None` where negative.

@@ -121,7 +121,7 @@ impl RandomOps for CpuBackend {
                 let draw = |i: usize| {
                     let radius = (-2.0 * w.unit_open(dt, i & !1).ln()).sqrt();
                     let angle = std::f64::consts::TAU * w.unit(dt, i | 1);
-                    mean + std * radius * if i.is_multiple_of(2) { angle.cos() } else { angle.sin() }
+                    mean + std * radius * if i % 2 == 0 { angle.cos() } else { angle.sin() }
                 };
                 store_f64(OP, &y, &(0..n).map(draw).collect::<Vec<_>>())
             }

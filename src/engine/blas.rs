@@ -4,16 +4,13 @@ use std::borrow::Cow;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::Engine;
-use super::launch::real;
-use super::ops::elementwise::flat_grid;
 use super::ops::gemm::{Product, Term};
 use crate::backend::BackendExt;
 use crate::cpu::{HostElement, with_dtype};
-use crate::driver::{Arg, BlasAct, BlasProblem, VendorBlas};
+use crate::driver::{BlasAct, BlasProblem, VendorBlas};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::Extents;
-use crate::spec::activation::ACT_FLAT;
 
 /// The library's part in a product.
 #[derive(Debug, Clone, Copy)]
@@ -29,8 +26,6 @@ pub(crate) struct BlasPlan {
 enum Target {
     /// Y, everything included.
     Y,
-    /// Everything but the activation into Z (or Y), which a map then takes to Y.
-    Map,
     /// The plain product into the memory of Y or of Z, to be finished in place.
     InPlace(bool),
     /// The plain product into scratch memory.
@@ -129,20 +124,8 @@ impl Engine {
                 return Ok(BlasPlan { problem, q: direct, target: Target::Y });
             }
         }
-        let packed = |t: Term| t.steps == [e.n, 1, e.m * e.n] || (e.batch == 1 && t.steps[..2] == [e.n, 1]);
-        let base = q.z.unwrap_or(q.y);
-        let flat = [base, q.y].into_iter().all(|t| packed(t) && t.aligned);
-        if let (true, Some(ldc)) = (q.act.0 != 0 && flat && bias_fits && one_added && q.scale.is_none(), ldc)
-        {
-            let mut problem = whole;
-            problem.ld[2] = ldc;
-            problem.batch_stride[2] = c.map_or(steps(q.y), steps);
-            let direct = Product { c, beta, residual: None, ..q };
-            if blas.applicable(&problem).is_ok() {
-                return Ok(BlasPlan { problem, q: direct, target: Target::Map });
-            }
-        }
         // The plain product, then the epilogue as a pass of its own over full-precision values.
+        let packed = |t: Term| t.steps == [e.n, 1, e.m * e.n] || (e.batch == 1 && t.steps[..2] == [e.n, 1]);
         let free = |t: Term| q.out == q.real() && packed(t) && t.aligned;
         let target = match q.z {
             Some(z) if free(z) => Target::InPlace(true),
@@ -162,11 +145,6 @@ impl Engine {
         let q = &plan.q;
         match plan.target {
             Target::Y => self.blas_call(blas, &plan.problem, q, q.beta, q.y),
-            Target::Map => {
-                let at = q.z.unwrap_or(q.y);
-                self.blas_call(blas, &plan.problem, q, q.beta, at)?;
-                self.activate(q, at)
-            }
             Target::InPlace(z) => {
                 let at = q.z.filter(|_| z).unwrap_or(q.y);
                 self.blas_call(blas, &plan.problem, q, 0.0, at)?;
@@ -179,34 +157,6 @@ impl Engine {
                 self.finish(q, Some(&at), 1, 1.0)
             }
         }
-    }
-
-    /// Y = act(the values at `from`), both packed and aligned.
-    fn activate(&self, q: &Product, from: Term) -> Result<()> {
-        /// By the numbers of `fused_act`.
-        const NAMES: [&str; 9] = [
-            "gk_act_identity",
-            "gk_act_relu",
-            "gk_act_leaky_relu",
-            "gk_act_gelu",
-            "gk_act_gelu_tanh",
-            "gk_act_sigmoid",
-            "gk_act_tanh",
-            "gk_act_swish",
-            "gk_act_hardswish",
-        ];
-        let Some(name) = NAMES.get(q.act.0 as usize) else { return Ok(()) };
-        let n = q.e.batch * q.e.m * q.e.n;
-        let args = [
-            from.arg(),
-            q.y.arg(),
-            Arg::I64(n as i64),
-            Arg::I32(1),
-            real(q.out, q.act.1),
-            real(q.out, 0.0),
-            real(q.out, 0.0),
-        ];
-        self.launch(&ACT_FLAT, q.out, name, flat_grid(n, q.out, true), &args)
     }
 
     fn blas_call(

@@ -59,7 +59,7 @@ pub(crate) fn run(args: &Args) -> Result<(), String> {
         }
         at => Err(format!(
             "KERNEL_STATUS.md is out of date (line {}); run `cargo xtask status`",
-            at.unwrap_or_else(|| now.lines().count().min(text.lines().count())) + 1
+            at.map_or_else(|| now.lines().count().min(text.lines().count()), |i| i) + 1
         )),
     }
 }
@@ -156,11 +156,8 @@ fn variants(engine: &Engine, kernel: &Kernel) -> Result<String, String> {
     Ok(if all.is_empty() { "—".into() } else { all.into_iter().collect::<Vec<_>>().join(" ") })
 }
 
-/// Section letter, section, row.
-type RowKey = (char, u32, u32);
-
 /// Orders `S2.10` after `S2.9`.
-fn row_key(row: &str) -> RowKey {
+fn row_key(row: &str) -> (char, u32, u32) {
     let number =
         |s: &str| s.chars().take_while(char::is_ascii_digit).collect::<String>().parse().unwrap_or(0);
     let mut chars = row.chars();
@@ -240,7 +237,7 @@ fn page(evidence: &Evidence) -> Result<String, String> {
 fn pending() -> Result<String, String> {
     let path = root().join("parity-tests/golden/INDEX.md");
     let text = std::fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
-    let mut sections: BTreeMap<RowKey, (String, BTreeMap<String, bool>)> = BTreeMap::new();
+    let mut sections: BTreeMap<(char, u32, u32), (String, BTreeMap<String, bool>)> = BTreeMap::new();
     for line in text.lines().filter(|l| l.starts_with("| ") && l.contains('`')) {
         let cells: Vec<&str> = line.split('|').map(str::trim).collect();
         let [_, row, name, ..] = cells.as_slice() else { continue };

@@ -140,11 +140,6 @@ impl Rows {
     }
 }
 
-/// Grid of `unary_flat`, whose work-items take four vectors each where they can.
-pub(crate) fn flat_grid(n: usize, dt: DType, wide: bool) -> Grid {
-    Grid::Stride(if wide { n.div_ceil(vector(dt)).div_ceil(4) } else { n })
-}
-
 impl Engine {
     /// y = f(x) for any function of `kernels/common/{unary,activation}_ops.h`; operands are checked.
     pub(super) fn map(
@@ -174,7 +169,7 @@ impl Engine {
         if m.is_flat(0) && m.is_flat(1) {
             args.push(Arg::I32(wide as i32));
             args.extend(p);
-            return self.launch(kernels.flat, dt, op, flat_grid(n, dt, wide), &args);
+            return self.launch(kernels.flat, dt, op, Grid::Stride(items), &args);
         }
         args.extend(axes(&m));
         args.extend(p);

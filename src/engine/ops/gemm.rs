@@ -55,7 +55,7 @@ impl Term {
         Term { mem: (self.mem.0, self.mem.1 + bytes), aligned, ..self }
     }
 
-    pub(crate) fn arg(self) -> Arg {
+    fn arg(self) -> Arg {
         Arg::Mem(Some(self.mem))
     }
 

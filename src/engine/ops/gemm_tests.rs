@@ -221,7 +221,7 @@ fn forward(gpu: &dyn IGpuBackend, seed: u64, d: DType, [batch, m, n, k]: [usize;
     let mut touched = vec![false; y.host.len()];
     for bt in 0..batch {
         for i in 0..m {
-            for (j, sum) in sums.iter_mut().enumerate() {
+            for j in 0..n {
                 let (mut v, mut mag) = (0.0, 0.0);
                 for x in 0..k {
                     let t = a.mat(bt, i, x, ta) * b.mat(bt, x, j, tb);
@@ -262,8 +262,8 @@ fn forward(gpu: &dyn IGpuBackend, seed: u64, d: DType, [batch, m, n, k]: [usize;
                     (g - want).abs() <= tol,
                     "{what} {activation:?} y{ix:?}: {g} for {want} within {tol}; {p:?}"
                 );
-                sum.0 += g;
-                sum.1 += g.abs();
+                sums[j].0 += g;
+                sums[j].1 += g.abs();
                 let at =
                     y.layout.offset() + ix.iter().zip(y.layout.strides()).map(|(i, s)| i * s).sum::<usize>();
                 touched[at] = true;

@@ -2,12 +2,15 @@
 
 mod activation;
 mod core;
-pub(crate) mod elementwise;
+mod elementwise;
 pub(crate) mod gemm;
 #[cfg(test)]
 mod gemm_tests;
 mod index;
 mod loss;
+mod loss_batch;
+mod loss_rows;
+mod loss_seq;
 #[cfg(test)]
 mod movement_tests;
 mod optimizer;

@@ -64,8 +64,7 @@ impl Engine {
         while lanes < pow2(items, LANES) && outer * lanes < fill * LANES / 2 {
             lanes *= 2;
         }
-        // Rows are cut until several waves of blocks are in flight.
-        let splits = if outer < fill * 2 { (fill * 4 / outer).min(items / RUN) } else { 1 };
+        let splits = if outer < fill / 2 { (fill / outer).min(items / RUN) } else { 1 };
         if splits > 1 {
             let chunk = items.div_ceil(splits) * if wide { w } else { 1 };
             return Walk::Split { splits: cols.div_ceil(chunk), chunk, wide, phase };
