@@ -233,7 +233,7 @@ GK_FN gk_f gk_ordinal_slope(const gk_rowcx* r, gk_i64 e) { return gk_sigm(gk_ord
 GK_ADD(gk_row_ordinal)
 {
     gk_f f = gk_ordinal_logit(r, e);
-    s[0] += gk_softp(f) - (r->id > e ? f : GK_R(0.0));
+    s[0] += gk_softp(r->id > e ? -f : f);
     s[1] += gk_ordinal_slope(r, e);
 }
 GK_ITEM(gk_row_ordinal) { return r->s[0]; }

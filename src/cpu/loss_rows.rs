@@ -107,8 +107,8 @@ fn item<'t>(kind: RowLoss, r: &Row<'t>) -> Var<'t> {
         }
         RowLoss::Ordinal => {
             let f: Vec<_> = if a.is_empty() { c.iter().map(|&t| b[0] - t).collect() } else { a.clone() };
-            let level = |j: usize| tape.constant(if r.id > j { 1.0 } else { 0.0 });
-            sum(tape, f.iter().enumerate().map(|(j, &f)| bce_logits(f, level(j))))
+            let terms = f.iter().enumerate();
+            sum(tape, terms.map(|(j, &f)| if r.id > j { (-f).softplus() } else { f.softplus() }))
         }
         RowLoss::Distillation { temperature: t, alpha } => {
             let (z, y): (Vec<_>, Vec<_>) = a.iter().zip(b).map(|(&z, &y)| (z / t, y / t)).unzip();

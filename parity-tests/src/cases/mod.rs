@@ -22,6 +22,7 @@ mod index;
 mod loss;
 mod loss_batch;
 mod loss_each;
+mod loss_mixed;
 mod loss_more;
 mod loss_rows;
 mod loss_seq;
@@ -269,7 +270,15 @@ const FAMILIES: &[(Family, &[&[&[Kernel]]])] = &[
     (Family::Gemm, &[gemm::ROWS]),
     (
         Family::Loss,
-        &[loss::ROWS, loss_each::ROWS, loss_rows::ROWS, loss_more::ROWS, loss_seq::ROWS, loss_batch::ROWS],
+        &[
+            loss::ROWS,
+            loss_each::ROWS,
+            loss_rows::ROWS,
+            loss_more::ROWS,
+            loss_mixed::ROWS,
+            loss_seq::ROWS,
+            loss_batch::ROWS,
+        ],
     ),
     (Family::Optimizer, &[optimizer::ROWS]),
     (Family::Random, &[random::ROWS]),
