@@ -4,10 +4,10 @@
  * tree, so results repeat bit by bit. Items and sums in gk_f. GK_OP names the elementwise loss; units without it hold the rest.
  */
 
-/* l = (p - t)^2, torch.nn.functional.mse_loss */
-GK_FN gk_f gk_loss_mse(gk_f p, gk_f t) { gk_f d = p - t; return d * d; }
-GK_FN gk_f gk_loss_mse_grad(gk_f p, gk_f t) { return GK_R(2.0) * (p - t); }
+#include "loss_ops.h"
 
+/* 1 where the mask lets item i count. */
+#define GK_COUNTS(i) ((mask && !mask[i]) ? GK_R(0.0) : GK_R(1.0))
 /* Weight of item i: product of the optional weight and the optional mask. */
 #define GK_ITEM_WEIGHT(i) ((mask && !mask[i]) ? GK_R(0.0) : weight ? gk_load(weight, i) : GK_R(1.0))
 
@@ -15,38 +15,42 @@ GK_FN gk_f gk_loss_mse_grad(gk_f p, gk_f t) { return GK_R(2.0) * (p - t); }
 #define GK_LOSS_GRAD GK_CAT(GK_OP, _grad)
 
 /* y[i] = weight_i * l(p_i, t_i) */
-GK_KERNEL(loss_items)(GK_IN(gk_t, p), GK_IN(gk_t, t), GK_IN(gk_t, weight), GK_IN(gk_u8, mask), GK_OUT(gk_t, y), gk_i64 n)
+GK_KERNEL(loss_items)(GK_IN(gk_t, p), GK_IN(gk_t, t), GK_IN(gk_t, weight), GK_IN(gk_u8, mask), GK_OUT(gk_t, y), gk_i64 n, gk_f a, gk_f b,
+                      int flags)
 {
     GK_BIND_IN(gk_t, p); GK_BIND_IN(gk_t, t); GK_BIND_IN(gk_t, weight); GK_BIND_IN(gk_u8, mask); GK_BIND_OUT(gk_t, y);
+    gk_lp h = gk_make_lp(a, b, flags);
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
         gk_f w = GK_ITEM_WEIGHT(i);
-        gk_store(y, i, (mask && !mask[i]) ? GK_R(0.0) : w * GK_OP(gk_load(p, i), gk_load(t, i)));
+        gk_store(y, i, (mask && !mask[i]) ? GK_R(0.0) : w * GK_OP(gk_load(p, i), gk_load(t, i), h));
     }
 }
 
-/* partial[2b], partial[2b+1] = sums of weighted items and of weights that block b met; block-strided, 16 bytes at a time. */
-GK_KERNEL(loss_partial)(GK_IN(gk_t, p), GK_IN(gk_t, t), GK_IN(gk_t, weight), GK_IN(gk_u8, mask), GK_OUT(gk_f, partial), gk_i64 n, int wide)
+/* partial[2b], partial[2b+1] = sums of weighted items and of weights (counted: of items) that block b met; block-strided, 16 bytes at a time. */
+GK_KERNEL(loss_partial)(GK_IN(gk_t, p), GK_IN(gk_t, t), GK_IN(gk_t, weight), GK_IN(gk_u8, mask), GK_OUT(gk_f, partial), gk_i64 n, int wide,
+                        int counted, gk_f pa, gk_f pb, int flags)
 {
     GK_LOCAL gk_f tmp[GK_BLOCK];
+    gk_lp h = gk_make_lp(pa, pb, flags);
     GK_BIND_IN(gk_t, p); GK_BIND_IN(gk_t, t); GK_BIND_IN(gk_t, weight); GK_BIND_IN(gk_u8, mask); GK_BIND_OUT(gk_f, partial);
     gk_f sum = GK_R(0.0), count = GK_R(0.0);
     gk_i64 items = wide ? n / GK_W : 0, step = gk_gsize(), i = gk_gid();
     for (; i + step < items; i += 2 * step) {
         gk_vec a = gk_loadv(p, i * GK_W), b = gk_loadv(t, i * GK_W), c = gk_loadv(p, (i + step) * GK_W), d = gk_loadv(t, (i + step) * GK_W);
         gk_f u = GK_R(0.0), v = GK_R(0.0);
-        GK_UNROLL for (int k = 0; k < GK_W; k++) { u += GK_OP(a.v[k], b.v[k]); v += GK_OP(c.v[k], d.v[k]); }
+        GK_UNROLL for (int k = 0; k < GK_W; k++) { u += GK_OP(a.v[k], b.v[k], h); v += GK_OP(c.v[k], d.v[k], h); }
         sum += u + v;
     }
     for (; i < items; i += step) {
         gk_vec a = gk_loadv(p, i * GK_W), b = gk_loadv(t, i * GK_W);
         gk_f u = GK_R(0.0);
-        GK_UNROLL for (int k = 0; k < GK_W; k++) u += GK_OP(a.v[k], b.v[k]);
+        GK_UNROLL for (int k = 0; k < GK_W; k++) u += GK_OP(a.v[k], b.v[k], h);
         sum += u;
     }
     for (i = items * GK_W + gk_gid(); i < n; i += step) {
         gk_f w = GK_ITEM_WEIGHT(i);
-        if (!(mask && !mask[i])) sum += w * GK_OP(gk_load(p, i), gk_load(t, i));
-        count += w;
+        if (!(mask && !mask[i])) sum += w * GK_OP(gk_load(p, i), gk_load(t, i), h);
+        count += counted ? GK_COUNTS(i) : w;
     }
     sum = gk_block_sum(sum, tmp);
     count = gk_block_sum(count, tmp);
@@ -55,8 +59,10 @@ GK_KERNEL(loss_partial)(GK_IN(gk_t, p), GK_IN(gk_t, t), GK_IN(gk_t, weight), GK_
 
 /* dp (+)= gy * weight * l' / den and dt (+)= -dp; either may be null. gy: one number (each = 0) or one per item; den is null for 1. */
 GK_KERNEL(loss_bwd)(GK_IN(gk_t, p), GK_IN(gk_t, t), GK_IN(gk_t, weight), GK_IN(gk_u8, mask), GK_IN(gk_t, gy), int each, int gy_f32,
-                    GK_IN(gk_f, den), GK_OUT(gk_t, dp), GK_OUT(gk_t, dt), gk_i64 n, int wide, int acc_p, int acc_t, gk_f factor)
+                    GK_IN(gk_f, den), GK_OUT(gk_t, dp), GK_OUT(gk_t, dt), gk_i64 n, int wide, int acc_p, int acc_t, gk_f factor,
+                    gk_f pa, gk_f pb, int flags)
 {
+    gk_lp h = gk_make_lp(pa, pb, flags);
     GK_BIND_IN(gk_t, p); GK_BIND_IN(gk_t, t); GK_BIND_IN(gk_t, weight); GK_BIND_IN(gk_u8, mask); GK_BIND_IN(gk_t, gy); GK_BIND_IN(gk_f, den);
     GK_BIND_OUT(gk_t, dp); GK_BIND_OUT(gk_t, dt);
     gk_f g = factor;
@@ -65,14 +71,14 @@ GK_KERNEL(loss_bwd)(GK_IN(gk_t, p), GK_IN(gk_t, t), GK_IN(gk_t, weight), GK_IN(g
     gk_i64 items = wide ? n / GK_W : 0;
     for (gk_i64 i = gk_gid(); i < items; i += gk_gsize()) {
         gk_vec a = gk_loadv(p, i * GK_W), b = gk_loadv(t, i * GK_W);
-        GK_UNROLL for (int k = 0; k < GK_W; k++) a.v[k] = g * GK_LOSS_GRAD(a.v[k], b.v[k]);
+        GK_UNROLL for (int k = 0; k < GK_W; k++) a.v[k] = g * GK_LOSS_GRAD(a.v[k], b.v[k], h);
         if (dp) gk_storev(dp, i * GK_W, a);
         GK_UNROLL for (int k = 0; k < GK_W; k++) a.v[k] = -a.v[k];
         if (dt) gk_storev(dt, i * GK_W, a);
     }
     for (gk_i64 i = items * GK_W + gk_gid(); i < n; i += gk_gsize()) {
         gk_f w = GK_ITEM_WEIGHT(i), d = GK_R(0.0);
-        if (!(mask && !mask[i])) d = g * w * (each ? gk_load(gy, i) : GK_R(1.0)) * GK_LOSS_GRAD(gk_load(p, i), gk_load(t, i));
+        if (!(mask && !mask[i])) d = g * w * (each ? gk_load(gy, i) : GK_R(1.0)) * GK_LOSS_GRAD(gk_load(p, i), gk_load(t, i), h);
         if (dp) gk_store(dp, i, acc_p ? gk_load(dp, i) + d : d);
         if (dt) gk_store(dt, i, acc_t ? gk_load(dt, i) - d : -d);
     }
@@ -102,8 +108,9 @@ GK_KERNEL(weight_partial)(GK_IN(gk_t, weight), GK_IN(gk_u8, mask), GK_OUT(gk_f, 
     if (gk_lid() == 0) { partial[2 * gk_bid(0)] = GK_R(0.0); partial[2 * gk_bid(0) + 1] = count; }
 }
 
-/* One block: loss = sum (or sum / den with mean), den = sum of weights, or `fixed` where that is not negative. Outputs may be null. */
-GK_KERNEL(pair_finish)(GK_IN(gk_f, partial), gk_i64 n, int mean, gk_f fixed, GK_OUT(gk_f, loss), GK_OUT(gk_f, den))
+/* One block: loss (+)= scale * sum (or sum / den with mean), den = sum of weights, or `fixed` where that is not negative, and at least `least`.
+ * Outputs may be null. */
+GK_KERNEL(pair_finish)(GK_IN(gk_f, partial), gk_i64 n, int mean, gk_f fixed, gk_f least, gk_f scale, int accumulate, GK_OUT(gk_f, loss), GK_OUT(gk_f, den))
 {
     GK_LOCAL gk_f tmp[GK_BLOCK];
     GK_BIND_IN(gk_f, partial); GK_BIND_OUT(gk_f, loss); GK_BIND_OUT(gk_f, den);
@@ -113,7 +120,10 @@ GK_KERNEL(pair_finish)(GK_IN(gk_f, partial), gk_i64 n, int mean, gk_f fixed, GK_
     count = gk_block_sum(count, tmp);
     if (fixed >= GK_R(0.0)) count = fixed;
     if (gk_lid() == 0) {
-        if (loss) loss[0] = mean ? sum / count : sum;
+        if (count < least) count = least;
+        sum *= scale;
+        if (mean) sum /= count;
+        if (loss) loss[0] = accumulate ? loss[0] + sum : sum;
         if (den) den[0] = count;
     }
 }

@@ -84,13 +84,13 @@ GK_FN gk_f gk_rule_adam_core(gk_f w, gk_f g, gk_f* s0, gk_f* s1, gk_step h)
 }
 GK_RULE(gk_rule_adam) { return gk_rule_adam_core(w, g + h.p3 * w, s0, s1, h); }
 #define gk_rule_adam_states 2
-GK_RULE(gk_rule_adamw) { return gk_rule_adam_core(w - h.lr * h.p3 * w, g, s0, s1, h); }
+GK_RULE(gk_rule_adamw) { return gk_rule_adam_core(w * (GK_R(1.0) - h.lr * h.p3), g, s0, s1, h); }
 #define gk_rule_adamw_states 2
 
 /* s2 = largest v so far; flag = decoupled decay */
 GK_RULE(gk_rule_amsgrad)
 {
-    if (h.flag) w -= h.lr * h.p3 * w; else g += h.p3 * w;
+    if (h.flag) w *= GK_R(1.0) - h.lr * h.p3; else g += h.p3 * w;
     gk_moments(g, s0, s1, h);
     *s2 = gk_max(*s2, *s1);
     return w - h.lr / h.c1 * *s0 / (gk_sqrt(*s2) / h.c2 + h.p2);
@@ -100,7 +100,7 @@ GK_RULE(gk_rule_amsgrad)
 /* q0, q1 = factors of g and m (nadam_scalars); flag = decoupled decay */
 GK_RULE(gk_rule_nadam)
 {
-    if (h.flag) w -= h.lr * h.p3 * w; else g += h.p3 * w;
+    if (h.flag) w *= GK_R(1.0) - h.lr * h.p3; else g += h.p3 * w;
     gk_moments(g, s0, s1, h);
     return w - h.lr * (h.q0 * g + h.q1 * *s0) / (gk_sqrt(*s1) / h.c2 + h.p2);
 }
@@ -181,7 +181,7 @@ GK_RULE(gk_rule_lion)
 {
     gk_f c = h.p0 * *s0 + h.p4 * g;
     *s0 = h.p1 * *s0 + h.p5 * g;
-    return w - h.lr * h.p3 * w - (c > GK_R(0.0) ? h.lr : c < GK_R(0.0) ? -h.lr : GK_R(0.0));
+    return w * (GK_R(1.0) - h.lr * h.p3) - (c > GK_R(0.0) ? h.lr : c < GK_R(0.0) ? -h.lr : GK_R(0.0));
 }
 #define gk_rule_lion_states 1
 

@@ -149,6 +149,7 @@ pub struct Cx<'a> {
     pub dtype: DType,
     args: &'a Map<String, Value>,
     defaults: BTreeMap<String, Value>,
+    results: &'static str,
     wanted: &'a Wanted,
     previous: &'a BTreeMap<String, HostTensor>,
     failing: bool,
@@ -182,6 +183,7 @@ impl<'a> Cx<'a> {
             dtype: case.dtype,
             args: &case.args,
             defaults: kernel.defaults(),
+            results: kernel.outputs,
             wanted: &case.wanted,
             previous: &case.accumulate,
             failing: case.error.is_some(),
@@ -229,6 +231,29 @@ impl<'a> Cx<'a> {
     /// A number; the strings `inf`, `-inf` and `nan` are accepted.
     pub fn f(&self, name: &str) -> R<f64> {
         self.convert(name, number)
+    }
+
+    /// Whether the row has an argument of this name.
+    pub fn has(&self, name: &str) -> bool {
+        self.arg(name).is_ok()
+    }
+
+    /// Whether the row has an output of this name.
+    pub fn has_output(&self, name: &str) -> bool {
+        crate::cases::fields(self.results).iter().any(|f| f.matches(name))
+    }
+
+    /// A list of numbers.
+    pub fn numbers(&self, name: &str) -> R<Vec<f64>> {
+        self.convert(name, |v| v.as_array()?.iter().map(number).collect())
+    }
+
+    /// A list of numbers; `None` for a single number.
+    pub fn opt_list(&self, name: &str) -> R<Option<Vec<f64>>> {
+        self.convert(name, |v| match v {
+            Value::Array(a) => a.iter().map(number).collect::<Option<Vec<_>>>().map(Some),
+            v => number(v).map(|_| None),
+        })
     }
 
     /// A number or null.

@@ -28,6 +28,8 @@ pub enum Dom {
     NearOne,
     /// Whole numbers from 0 to 4.
     Count,
+    /// -1 or 1.
+    Sign,
     /// Zeros.
     Zero,
 }
@@ -200,6 +202,7 @@ impl Sample {
                 if self.coin() { x } else { -x }
             }
             Dom::Count => self.below(5) as f64,
+            Dom::Sign => 1.0 - 2.0 * self.below(2) as f64,
             Dom::Zero => 0.0,
         }
     }
@@ -217,6 +220,32 @@ impl Sample {
         let count: usize = shape.iter().product();
         let values: Vec<i64> = (0..count).map(|_| self.below(n) as i64).collect();
         self.ints(name, dtype, shape, &values);
+    }
+
+    /// Adds lists of distinct labels per row, ended by -1.
+    pub fn labels(&mut self, name: &str, shape: &[usize; 2]) {
+        let [rows, classes] = *shape;
+        let mut values = vec![-1; rows * classes];
+        for row in values.chunks_mut(classes.max(1)) {
+            let step = 1 + self.below(3);
+            let count = self.below(classes / step + 1).min(4);
+            let first = self.below(step);
+            row.iter_mut().enumerate().take(count).for_each(|(i, v)| *v = (first + i * step) as i64);
+            row.iter_mut().for_each(|v| *v = if *v < classes as i64 { *v } else { -1 });
+        }
+        self.ints(name, DType::I64, shape, &values);
+    }
+
+    /// Adds boxes as corners x1 y1 x2 y2.
+    pub fn corners(&mut self, name: &str, n: usize) {
+        let dtype = self.dtype;
+        let mut values = Vec::with_capacity(4 * n);
+        for _ in 0..n {
+            let (x, y) = (2.0 * self.draw.unit(), 2.0 * self.draw.unit());
+            let (w, h) = (0.5 + 2.0 * self.draw.unit(), 0.5 + 2.0 * self.draw.unit());
+            values.extend([x, y, x + w, y + h]);
+        }
+        self.inputs.push((name.into(), HostTensor::from_f64(dtype, &[n, 4], &values)));
     }
 
     /// Adds an integer input with these values.
@@ -243,6 +272,11 @@ impl Sample {
     /// Shape of an input drawn before.
     pub fn shape_of(&self, name: &str) -> Vec<usize> {
         self.inputs.iter().find(|(n, _)| n == name).map(|(_, t)| t.shape.clone()).unwrap_or_default()
+    }
+
+    /// Shape of the first input.
+    pub fn shape_of_first(&self) -> Vec<usize> {
+        self.inputs.first().map(|(_, t)| t.shape.clone()).unwrap_or_default()
     }
 
     /// Rank of an input drawn before.
@@ -323,6 +357,7 @@ const PLAIN: &[&str] = &[
     "scatter_reduce",
     "cross_entropy_loss",
     "adamw_step",
+    "lovasz_softmax_loss",
     "mean_var",
 ];
 
@@ -373,6 +408,11 @@ fn derive(kernel: &Kernel, forward: &Forward, index: usize, seed: u64) -> Result
             continue;
         }
         if f.optional && redundant(kernel, &forward.case, f.name) {
+            continue;
+        }
+        if f.list {
+            let all = forward.case.inputs.iter().filter(|(n, _)| f.matches(n));
+            s.inputs.extend(all.map(|(n, t)| (n.clone(), round(&f, t.clone()))));
             continue;
         }
         match known(f.name) {

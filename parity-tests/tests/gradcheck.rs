@@ -7,6 +7,9 @@ use trefoil::DType;
 
 const STEP: f64 = 1e-6;
 
+/// Gradients that are not the derivative of their forward, by definition: CIoU holds the weight of its aspect term fixed.
+const FROZEN: &[&str] = &["ciou_loss_backward"];
+
 /// Input of the forward that a gradient output belongs to.
 fn target<'a>(kernel: &Kernel, output: &'a str) -> &'a str {
     match (kernel.name, output) {
@@ -75,7 +78,7 @@ fn check(kernel: &Kernel, index: usize) -> Result<usize, String> {
 fn gradients_agree_with_central_differences() {
     let mut failures = Vec::new();
     let (mut kernels, mut elements) = (0, 0);
-    for kernel in KERNELS.iter().filter(|k| k.forward.is_some()) {
+    for kernel in KERNELS.iter().filter(|k| k.forward.is_some() && !FROZEN.contains(&k.name)) {
         kernels += 1;
         for index in 0..5 {
             match check(kernel, index) {

@@ -1,21 +1,119 @@
 //! Losses.
 
+use super::tape::{Tape, Var};
 use super::{CpuBackend, gather, gather_f64, store_f64, store_grad};
-use crate::buffer::View;
+use crate::buffer::{GradMut, View, ViewMut};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::*;
 
-fn item(kind: Loss, p: f64, t: f64) -> f64 {
+/// One item, as its formula stands; the tape differentiates it.
+fn item<'t>(kind: Loss, p: Var<'t>, t: f64) -> Var<'t> {
+    let d = p - t;
     match kind {
-        Loss::Mse => (p - t) * (p - t),
+        Loss::Mse => d.sq(),
+        Loss::Square => p.sq(),
+        Loss::Mae => d.abs(),
+        Loss::SmoothL1 { beta } => {
+            if d.v.abs() < beta {
+                d.sq() / (2.0 * beta)
+            } else {
+                d.abs() - beta / 2.0
+            }
+        }
+        Loss::Huber { delta } => {
+            if d.v.abs() <= delta {
+                d.sq() / 2.0
+            } else {
+                delta * (d.abs() - delta / 2.0)
+            }
+        }
+        Loss::LogCosh => {
+            let (a, b) = (d.v.abs(), (-2.0 * d.v.abs()).exp());
+            d.unary(a + b.ln_1p() - std::f64::consts::LN_2, d.v.tanh())
+        }
+        Loss::Quantile { q } => match d.v == 0.0 {
+            true => d.unary(0.0, 0.0),
+            false => (-q * d).max((1.0 - q) * d),
+        },
+        Loss::Charbonnier { eps } => (d.sq() + eps * eps).sqrt(),
+        Loss::MeanBias => -d,
+        Loss::Hinge => (1.0 - t * p).relu(),
+        Loss::SquaredHinge => (1.0 - t * p).relu().sq(),
+        Loss::ModifiedHuber => {
+            if t * p.v < -1.0 {
+                -4.0 * (t * p)
+            } else {
+                (1.0 - t * p).relu().sq()
+            }
+        }
+        Loss::Exponential => (-t * p).exp(),
+        Loss::SoftMargin => (-t * p).softplus(),
+        Loss::HingeEmbedding { margin } => {
+            let mut l = p * 0.0;
+            if t != -1.0 {
+                l = l + p;
+            }
+            if t != 1.0 {
+                l = l + (margin - p).relu();
+            }
+            l
+        }
+        Loss::Wasserstein => -t * p,
+        Loss::Poisson { eps, log_input, full } => {
+            let l = if log_input { p.exp() - t * p } else { p - t * (p + eps).ln() };
+            let stirling = t * t.ln() - t + 0.5 * (std::f64::consts::TAU * t).ln();
+            if full && t > 1.0 { l + stirling } else { l }
+        }
+        Loss::Kl { log_input, log_target } => {
+            let q = if log_input { p } else { p.ln() };
+            match (log_target, t == 0.0) {
+                (true, _) => t.exp() * (t - q),
+                (false, true) => p.unary(0.0, 0.0),
+                (false, false) => t * (t.ln() - q),
+            }
+        }
+        Loss::BornMse => (p.sq() - t).sq(),
+        Loss::Bce => {
+            let (a, b) = (p.v.ln(), (-p.v).ln_1p());
+            let floor = |x: f64| if x.is_nan() { x } else { x.max(-100.0) };
+            let l = -(t * floor(a) + (1.0 - t) * floor(b));
+            p.unary(l, (p.v - t) / (p.v * (1.0 - p.v)).max(1e-12))
+        }
+        Loss::BceLogits => p.softplus() - t * p,
+        Loss::FocalLogits { alpha, gamma } => {
+            let wrong = p.sigmoid() * (1.0 - t) + (-p).sigmoid() * t;
+            focal_weight(alpha, t) * wrong.powf(gamma) * (p.softplus() - t * p)
+        }
+        Loss::Focal { alpha, gamma } => {
+            let wrong = p * (1.0 - t) + (1.0 - p) * t;
+            -focal_weight(alpha, t) * wrong.powf(gamma) * (1.0 - wrong).ln()
+        }
     }
 }
 
-fn item_grad(kind: Loss, p: f64, t: f64) -> f64 {
-    match kind {
-        Loss::Mse => 2.0 * (p - t),
-    }
+fn focal_weight(alpha: f64, t: f64) -> f64 {
+    if alpha < 0.0 { 1.0 } else { alpha * t + (1.0 - alpha) * (1.0 - t) }
+}
+
+/// Value and derivative of one item.
+fn item_grad(tape: &mut Tape, kind: Loss, p: f64, t: f64) -> (f64, f64) {
+    tape.clear();
+    let p = tape.input(p);
+    let l = item(kind, p, t);
+    (l.v, tape.gradient(l).of(p))
+}
+
+/// Value of one item.
+fn value(kind: Loss, p: f64, t: f64) -> f64 {
+    let tape = Tape::default();
+    item(kind, tape.constant(p), t).v
+}
+
+/// What a mean divides by.
+fn denominator(kind: Loss, weights: &[Option<f64>]) -> f64 {
+    let all = weights.iter().flatten();
+    if kind.counts_items() { all.count() as f64 } else { all.sum() }
 }
 
 /// Weight of every item: the optional weight where the optional mask is true, else `None`.
@@ -31,7 +129,7 @@ fn item_weights(
 }
 
 /// Class ids, or `None` for probabilities.
-fn class_ids(op: &'static str, target: View<'_>) -> Result<Option<Vec<i64>>> {
+pub(super) fn class_ids(op: &'static str, target: View<'_>) -> Result<Option<Vec<i64>>> {
     Ok(match target.dtype() {
         DType::I32 => Some(gather::<i32>(op, target)?.into_iter().map(i64::from).collect()),
         DType::I64 => Some(gather::<i64>(op, target)?),
@@ -122,14 +220,14 @@ fn class_weights(op: &'static str, weight: Option<View<'_>>, c: usize) -> Result
 impl LossOps for CpuBackend {
     fn loss(&self, kind: Loss, reduction: Reduction, io: LossFwd<'_>) -> Result<()> {
         const OP: &str = "loss";
-        check_loss(reduction, &io)?;
+        check_loss(kind, reduction, &io)?;
         self.count();
         let (p, t) = (gather_f64(OP, io.p)?, gather_f64(OP, io.t)?);
         let w = item_weights(OP, p.len(), io.weight, io.mask)?;
         let items: Vec<f64> =
-            p.iter().zip(&t).zip(&w).map(|((&p, &t), w)| w.map_or(0.0, |w| w * item(kind, p, t))).collect();
+            p.iter().zip(&t).zip(&w).map(|((&p, &t), w)| w.map_or(0.0, |w| w * value(kind, p, t))).collect();
         let sum: f64 = items.iter().sum();
-        let count: f64 = w.iter().flatten().sum();
+        let count = denominator(kind, &w);
         match reduction {
             Reduction::None => store_f64(OP, &io.loss, &items),
             Reduction::Sum => store_f64(OP, &io.loss, &[sum]),
@@ -139,14 +237,15 @@ impl LossOps for CpuBackend {
 
     fn loss_bwd(&self, kind: Loss, reduction: Reduction, io: LossBwd<'_>) -> Result<()> {
         const OP: &str = "loss_bwd";
-        check_loss_bwd(reduction, &io)?;
+        check_loss_bwd(kind, reduction, &io)?;
         self.count();
         let (p, t, gy) = (gather_f64(OP, io.p)?, gather_f64(OP, io.t)?, gather_f64(OP, io.gy)?);
         let w = item_weights(OP, p.len(), io.weight, io.mask)?;
-        let den: f64 = if reduction == Reduction::Mean { w.iter().flatten().sum() } else { 1.0 };
+        let den = if reduction == Reduction::Mean { denominator(kind, &w) } else { 1.0 };
+        let mut tape = Tape::default();
         let g = |i: usize| if reduction == Reduction::None { gy[i] } else { gy[0] };
         let dp: Vec<f64> = (0..p.len())
-            .map(|i| w[i].map_or(0.0, |w| g(i) * w * item_grad(kind, p[i], t[i]) / den))
+            .map(|i| w[i].map_or(0.0, |w| g(i) * w * item_grad(&mut tape, kind, p[i], t[i]).1 / den))
             .collect();
         if let Some(out) = &io.dp {
             store_grad(OP, out, &dp)?;
@@ -155,6 +254,65 @@ impl LossOps for CpuBackend {
             store_grad(OP, out, &dp.iter().map(|d| -d).collect::<Vec<_>>())?;
         }
         Ok(())
+    }
+
+    fn loss_list(&self, kind: Loss, terms: &[LossTerm<'_>], loss: ViewMut<'_>) -> Result<()> {
+        const OP: &str = "loss_list";
+        check_loss_list(kind, terms, &loss)?;
+        self.count();
+        let mut total = 0.0;
+        for x in terms {
+            let (p, t) = (gather_f64(OP, x.p)?, gather_f64(OP, x.t.unwrap_or(x.p))?);
+            total +=
+                x.weight * p.iter().zip(&t).map(|(&p, &t)| value(kind, p, t)).sum::<f64>() / p.len() as f64;
+        }
+        store_f64(OP, &loss, &[total])
+    }
+
+    fn loss_list_bwd(
+        &self,
+        kind: Loss,
+        gy: View<'_>,
+        terms: &[LossTerm<'_>],
+        dp: &mut [GradMut<'_>],
+    ) -> Result<()> {
+        const OP: &str = "loss_list_bwd";
+        check_loss_list_bwd(kind, &gy, terms, dp)?;
+        self.count();
+        let g = gather_f64(OP, gy)?[0];
+        let mut tape = Tape::default();
+        for (x, d) in terms.iter().zip(dp) {
+            let (p, t) = (gather_f64(OP, x.p)?, gather_f64(OP, x.t.unwrap_or(x.p))?);
+            let f = g * x.weight / p.len() as f64;
+            let v: Vec<f64> =
+                p.iter().zip(&t).map(|(&p, &t)| f * item_grad(&mut tape, kind, p, t).1).collect();
+            store_grad(OP, d, &v)?;
+        }
+        Ok(())
+    }
+
+    fn row_loss(&self, kind: RowLoss, reduction: Reduction, io: RowLossFwd<'_>) -> Result<()> {
+        self.run_row_loss(kind, reduction, io)
+    }
+
+    fn row_loss_bwd(&self, kind: RowLoss, reduction: Reduction, io: RowLossBwd<'_>) -> Result<()> {
+        self.run_row_loss_bwd(kind, reduction, io)
+    }
+
+    fn batch_loss(&self, kind: BatchLoss, io: BatchLossFwd<'_>) -> Result<()> {
+        self.run_batch_loss(kind, io)
+    }
+
+    fn batch_loss_bwd(&self, kind: BatchLoss, io: BatchLossBwd<'_>) -> Result<()> {
+        self.run_batch_loss_bwd(kind, io)
+    }
+
+    fn seq_loss(&self, kind: SeqLoss, reduction: Reduction, io: SeqLossFwd<'_>) -> Result<()> {
+        self.run_seq_loss(kind, reduction, io)
+    }
+
+    fn seq_loss_bwd(&self, kind: SeqLoss, reduction: Reduction, io: SeqLossBwd<'_>) -> Result<()> {
+        self.run_seq_loss_bwd(kind, reduction, io)
     }
 
     fn cross_entropy(&self, p: &CrossEntropy, io: CrossEntropyFwd<'_>) -> Result<()> {

@@ -10,12 +10,16 @@ mod elementwise;
 mod gemm;
 mod index;
 mod loss;
+mod loss_batch;
+mod loss_rows;
+mod loss_seq;
 mod optimizer;
 mod random;
 mod reduce;
 mod shape;
 mod softmax;
 mod special;
+mod tape;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLockReadGuard, RwLockWriteGuard};

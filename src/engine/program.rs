@@ -40,6 +40,12 @@ static SOURCES: &[(&str, &str)] = sources![
     "common/binary_ops.h",
     "common/ternary_ops.h",
     "common/loss.c",
+    "common/loss_ops.h",
+    "common/ctc.c",
+    "common/loss_batch.c",
+    "common/loss_rows.c",
+    "common/loss_row_ops.h",
+    "common/loss_row_more.h",
     "common/optimizer.c",
     "common/optimizer_norm.c",
     "common/optimizer_rules.h",
@@ -137,7 +143,7 @@ pub(crate) fn assemble(unit: &Unit, dialect: &str) -> std::result::Result<String
 /// Compiled units of one device, shared by all its handles.
 #[derive(Debug)]
 pub(crate) struct Programs {
-    functions: RwLock<HashMap<(usize, DType, usize), RawFunction>>,
+    functions: RwLock<HashMap<(usize, DType, usize, usize), RawFunction>>,
     /// A lock per unit, so that different units compile at the same time and one compiles once.
     modules: Mutex<HashMap<Unit, Arc<Mutex<Option<RawModule>>>>>,
     disk: DiskCache,
@@ -159,8 +165,9 @@ impl Programs {
         op: &'static str,
         compiled: &mut u64,
     ) -> Result<RawFunction> {
-        // Rows and op names are statics: their addresses identify them without hashing text on every launch.
-        let key = (kernel as *const KernelSpec as usize, dtype, op.as_ptr() as usize ^ op.len());
+        // Rows and op names are statics: their addresses identify them without hashing text on every launch. Address and length both: literals
+        // lie next to each other, so that combinations of the two collide.
+        let key = (kernel as *const KernelSpec as usize, dtype, op.as_ptr() as usize, op.len());
         if let Some(f) = self.functions.read().unwrap_or_else(|p| p.into_inner()).get(&key) {
             return Ok(*f);
         }

@@ -4,6 +4,9 @@ use crate::buffer::{GradMut, View, ViewMut};
 use crate::dtype::DType;
 use crate::error::{GpuError, Result};
 use crate::ops::check;
+use crate::ops::loss_batch::{BatchLoss, BatchLossBwd, BatchLossFwd};
+use crate::ops::loss_rows::{RowLoss, RowLossBwd, RowLossFwd};
+use crate::ops::loss_seq::{SeqLoss, SeqLossBwd, SeqLossFwd};
 
 /// How per-item losses are combined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -23,6 +26,120 @@ pub enum Reduction {
 pub enum Loss {
     /// (p - t)^2, `F.mse_loss`
     Mse,
+    /// p^2 (t is not used): residuals
+    Square,
+    /// |p - t|, `F.l1_loss`
+    Mae,
+    /// d^2 / (2 beta) where d = |p - t| < beta, else d - beta/2; `F.smooth_l1_loss`
+    SmoothL1 {
+        /// width of the parabola, at least 0
+        beta: f64,
+    },
+    /// d^2 / 2 where d = |p - t| <= delta, else delta*(d - delta/2); `F.huber_loss`
+    Huber {
+        /// width of the parabola, above 0
+        delta: f64,
+    },
+    /// ln cosh(p - t)
+    LogCosh,
+    /// max(q*(t - p), (q - 1)*(t - p))
+    Quantile {
+        /// level in [0, 1]
+        q: f64,
+    },
+    /// sqrt((p - t)^2 + eps^2)
+    Charbonnier {
+        /// rounding of the kink
+        eps: f64,
+    },
+    /// t - p (a diagnostic: unbounded below)
+    MeanBias,
+    /// max(0, 1 - t*p) for labels t of -1 and 1
+    Hinge,
+    /// max(0, 1 - t*p)^2
+    SquaredHinge,
+    /// max(0, 1 - t*p)^2 where t*p >= -1, else -4*t*p
+    ModifiedHuber,
+    /// e^(-t*p)
+    Exponential,
+    /// ln(1 + e^(-t*p)), `F.soft_margin_loss`
+    SoftMargin,
+    /// p where t = 1, max(0, margin - p) where t = -1; `F.hinge_embedding_loss`
+    HingeEmbedding {
+        /// margin
+        margin: f64,
+    },
+    /// -t*p: critic scores and labels of -1 and 1
+    Wasserstein,
+    /// p - t*ln(p + eps), or e^p - t*p with `log_input`; `F.poisson_nll_loss`
+    Poisson {
+        /// added inside the logarithm
+        eps: f64,
+        /// p is the logarithm of the rate
+        log_input: bool,
+        /// add Stirling's term for t > 1
+        full: bool,
+    },
+    /// t*(ln t - ln p), 0 where t = 0; `F.kl_div` of single elements ([`RowLoss::Kl`] for distributions)
+    Kl {
+        /// p is a logarithm
+        log_input: bool,
+        /// t is a logarithm
+        log_target: bool,
+    },
+    /// (p^2 - t)^2
+    BornMse,
+    /// Probabilities: -(t*max(ln p, -100) + (1-t)*max(ln(1-p), -100)); `F.binary_cross_entropy`. Mean divides by the count of items.
+    Bce,
+    /// Logits: ln(1 + e^p) - p*t; `F.binary_cross_entropy_with_logits`. Mean divides by the count of items.
+    BceLogits,
+    /// Logits: a_t*(1 - pt)^gamma*bce, pt = probability of t, a_t = alpha*t + (1-alpha)*(1-t); `torchvision.ops.sigmoid_focal_loss`
+    FocalLogits {
+        /// weight of the positive class; negative for none
+        alpha: f64,
+        /// exponent
+        gamma: f64,
+    },
+    /// The same of probabilities.
+    Focal {
+        /// weight of the positive class; negative for none
+        alpha: f64,
+        /// exponent
+        gamma: f64,
+    },
+}
+
+impl Loss {
+    /// Whether the loss depends on p - t alone, so that t has the gradient -dp.
+    pub const fn is_symmetric(&self) -> bool {
+        matches!(
+            self,
+            Loss::Mse
+                | Loss::Mae
+                | Loss::SmoothL1 { .. }
+                | Loss::Huber { .. }
+                | Loss::LogCosh
+                | Loss::Quantile { .. }
+                | Loss::Charbonnier { .. }
+                | Loss::MeanBias
+        )
+    }
+
+    /// Whether `Mean` divides by the count of items although they are weighted (PyTorch's binary cross entropies).
+    pub const fn counts_items(&self) -> bool {
+        matches!(self, Loss::Bce | Loss::BceLogits)
+    }
+}
+
+/// One term of [`LossOps::loss_list`].
+#[derive(Debug, Clone, Copy)]
+pub struct LossTerm<'a> {
+    /// Prediction, of any shape.
+    pub p: View<'a>,
+    /// Target of p's shape; may be absent for [`Loss::Square`].
+    pub t: Option<View<'a>>,
+    /// Factor of this term's mean.
+    pub weight: f64,
 }
 
 /// Operands of [`LossOps::loss`].
@@ -55,7 +172,7 @@ pub struct LossBwd<'a> {
     pub mask: Option<View<'a>>,
     /// Gradient of the prediction.
     pub dp: Option<GradMut<'a>>,
-    /// Gradient of the target.
+    /// Gradient of the target, for losses of p - t ([`Loss::is_symmetric`]).
     pub dt: Option<GradMut<'a>>,
 }
 
@@ -145,6 +262,22 @@ op_family! {
         fn loss(&self, kind: Loss, reduction: Reduction, io: LossFwd<'_>) -> Result<()>;
         /// Gradients of [`LossOps::loss`].
         fn loss_bwd(&self, kind: Loss, reduction: Reduction, io: LossBwd<'_>) -> Result<()>;
+        /// loss = sum over terms of weight * mean of the elementwise loss (perceptual and physics-informed losses); all of one dtype.
+        fn loss_list(&self, kind: Loss, terms: &[LossTerm<'_>], loss: ViewMut<'_>) -> Result<()>;
+        /// Gradients of [`LossOps::loss_list`], one per term; `gy` is one element.
+        fn loss_list_bwd(&self, kind: Loss, gy: View<'_>, terms: &[LossTerm<'_>], dp: &mut [GradMut<'_>]) -> Result<()>;
+        /// Losses with one item per row. Without rows, Mean is NaN. A class id out of range that is not ignored is `IndexOutOfRange`.
+        fn row_loss(&self, kind: RowLoss, reduction: Reduction, io: RowLossFwd<'_>) -> Result<()>;
+        /// Gradients of [`LossOps::row_loss`], from its operands alone.
+        fn row_loss_bwd(&self, kind: RowLoss, reduction: Reduction, io: RowLossBwd<'_>) -> Result<()>;
+        /// Losses of a whole batch, each one scalar. Class ids out of range are `IndexOutOfRange`.
+        fn batch_loss(&self, kind: BatchLoss, io: BatchLossFwd<'_>) -> Result<()>;
+        /// Gradients of [`LossOps::batch_loss`], from its operands alone.
+        fn batch_loss_bwd(&self, kind: BatchLoss, io: BatchLossBwd<'_>) -> Result<()>;
+        /// Losses of sequences without alignment. Lengths and labels out of range are `IndexOutOfRange`; such a sample counts 0.
+        fn seq_loss(&self, kind: SeqLoss, reduction: Reduction, io: SeqLossFwd<'_>) -> Result<()>;
+        /// Gradients of [`LossOps::seq_loss`].
+        fn seq_loss_bwd(&self, kind: SeqLoss, reduction: Reduction, io: SeqLossBwd<'_>) -> Result<()>;
         /// Cross entropy of logits with class ids or probabilities. A class id outside [0, C) that is not `ignore_index` is `IndexOutOfRange`.
         fn cross_entropy(&self, p: &CrossEntropy, io: CrossEntropyFwd<'_>) -> Result<()>;
         /// Gradient of [`LossOps::cross_entropy`] with respect to the logits.
@@ -152,7 +285,7 @@ op_family! {
     }
 }
 
-fn one_element(op: &'static str, arg: &'static str, v: &View<'_>, dtypes: &[DType]) -> Result<()> {
+pub(super) fn one_element(op: &'static str, arg: &'static str, v: &View<'_>, dtypes: &[DType]) -> Result<()> {
     check::one_of(op, arg, v, dtypes)?;
     if v.numel() == 1 { Ok(()) } else { check::shape(op, arg, v, &[]) }
 }
@@ -177,9 +310,74 @@ fn check_items(
     Ok(())
 }
 
+/// Numbers that a loss cannot use.
+fn check_kind(op: &'static str, kind: Loss) -> Result<()> {
+    let bad = |arg, want: &'static str, x: f64| Err(GpuError::invalid(op, arg, want, format!("{x}")));
+    match kind {
+        Loss::SmoothL1 { beta } if beta.is_nan() || beta < 0.0 => bad("beta", "a width not below 0", beta),
+        Loss::Huber { delta } if delta.is_nan() || delta <= 0.0 => bad("delta", "a width above 0", delta),
+        Loss::Quantile { q } if !(0.0..=1.0).contains(&q) => bad("q", "a level in [0, 1]", q),
+        Loss::FocalLogits { gamma, .. } | Loss::Focal { gamma, .. } if gamma.is_nan() || gamma < 0.0 => {
+            bad("gamma", "an exponent not below 0", gamma)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Terms of a list of losses.
+fn check_terms(op: &'static str, kind: Loss, terms: &[LossTerm<'_>]) -> Result<()> {
+    check_kind(op, kind)?;
+    for x in terms {
+        check::dtype(op, "p", &x.p, terms[0].p.dtype())?;
+        if x.t.is_none() && kind != Loss::Square {
+            return Err(GpuError::invalid(op, "t", "a target", "nothing"));
+        }
+        check_items(op, &x.p, x.t.as_ref().unwrap_or(&x.p), None, None)?;
+    }
+    Ok(())
+}
+
+/// Checks of [`LossOps::loss_list`].
+pub(crate) fn check_loss_list(kind: Loss, terms: &[LossTerm<'_>], loss: &ViewMut<'_>) -> Result<()> {
+    const OP: &str = "loss_list";
+    check_terms(OP, kind, terms)?;
+    let acc = terms.first().map_or(loss.dtype(), |x| x.p.dtype().accumulator());
+    one_element(OP, "loss", &loss.as_view(), &[acc])?;
+    let inputs: Vec<_> = terms.iter().flat_map(|x| [Some(x.p), x.t]).flatten().map(|v| ("p", v)).collect();
+    check::separate_output(OP, "loss", loss, &inputs)
+}
+
+/// Checks of [`LossOps::loss_list_bwd`].
+pub(crate) fn check_loss_list_bwd(
+    kind: Loss,
+    gy: &View<'_>,
+    terms: &[LossTerm<'_>],
+    dp: &[GradMut<'_>],
+) -> Result<()> {
+    const OP: &str = "loss_list_bwd";
+    check_terms(OP, kind, terms)?;
+    if dp.len() != terms.len() {
+        let (want, got) = (format!("{} gradients", terms.len()), format!("{}", dp.len()));
+        return Err(GpuError::invalid(OP, "dp", want, got));
+    }
+    let mut others = vec![("gy", *gy)];
+    others.extend(terms.iter().flat_map(|x| [Some(x.p), x.t]).flatten().map(|v| ("p", v)));
+    for (x, d) in terms.iter().zip(dp) {
+        one_element(OP, "gy", gy, &[x.p.dtype().accumulator(), x.p.dtype()])?;
+        let v = d.out.as_view();
+        check::dtype(OP, "dp", &v, x.p.dtype())?;
+        check::shape(OP, "dp", &v, x.p.shape())?;
+        check::contiguous(OP, "dp", &v)?;
+        check::separate_output(OP, "dp", &d.out, &others)?;
+        others.push(("dp", v));
+    }
+    Ok(())
+}
+
 /// Checks of [`LossOps::loss`].
-pub(crate) fn check_loss(reduction: Reduction, io: &LossFwd<'_>) -> Result<()> {
+pub(crate) fn check_loss(kind: Loss, reduction: Reduction, io: &LossFwd<'_>) -> Result<()> {
     const OP: &str = "loss";
+    check_kind(OP, kind)?;
     check_items(OP, &io.p, &io.t, io.weight.as_ref(), io.mask.as_ref())?;
     let v = io.loss.as_view();
     if reduction == Reduction::None {
@@ -196,8 +394,17 @@ pub(crate) fn check_loss(reduction: Reduction, io: &LossFwd<'_>) -> Result<()> {
 }
 
 /// Checks of [`LossOps::loss_bwd`].
-pub(crate) fn check_loss_bwd(reduction: Reduction, io: &LossBwd<'_>) -> Result<()> {
+pub(crate) fn check_loss_bwd(kind: Loss, reduction: Reduction, io: &LossBwd<'_>) -> Result<()> {
     const OP: &str = "loss_bwd";
+    check_kind(OP, kind)?;
+    if io.dt.is_some() && !kind.is_symmetric() {
+        return Err(GpuError::invalid(
+            OP,
+            "dt",
+            "nothing: the target of this loss has no gradient",
+            "a buffer",
+        ));
+    }
     check_items(OP, &io.p, &io.t, io.weight.as_ref(), io.mask.as_ref())?;
     if reduction == Reduction::None {
         check::dtype(OP, "gy", &io.gy, io.p.dtype())?;

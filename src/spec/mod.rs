@@ -11,6 +11,9 @@ pub(crate) mod elementwise;
 pub(crate) mod gemm;
 pub(crate) mod index;
 pub(crate) mod loss;
+pub(crate) mod loss_batch;
+pub(crate) mod loss_rows;
+pub(crate) mod loss_seq;
 pub(crate) mod optimizer;
 pub(crate) mod random;
 pub(crate) mod reduce;
@@ -112,6 +115,9 @@ pub fn all_kernels() -> impl Iterator<Item = &'static KernelSpec> {
         elementwise::INT_KERNELS,
         activation::KERNELS,
         loss::KERNELS,
+        loss_batch::KERNELS,
+        loss_rows::KERNELS,
+        loss_seq::KERNELS,
         optimizer::KERNELS,
         random::KERNELS,
         reduce::KERNELS,

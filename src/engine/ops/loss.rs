@@ -1,6 +1,6 @@
 //! Losses.
 
-use crate::buffer::{Buffer, ViewMut};
+use crate::buffer::{Buffer, GradMut, View, ViewMut};
 use crate::driver::Arg;
 use crate::dtype::DType;
 use crate::engine::Engine;
@@ -10,56 +10,190 @@ use crate::ops::*;
 use crate::spec::BLOCK;
 use crate::spec::loss::*;
 
-/// C name of an elementwise loss.
-fn loss_kernel(kind: Loss) -> &'static str {
+/// C name, numbers and flags of an elementwise loss.
+fn loss_kernel(kind: Loss) -> (&'static str, [f64; 2], i32) {
+    let plain = |name| (name, [0.0, 0.0], 0);
+    let bits = |a: bool, b: bool| a as i32 | (b as i32) << 1;
     match kind {
-        Loss::Mse => "gk_loss_mse",
+        Loss::Mse => plain("gk_loss_mse"),
+        Loss::Square => plain("gk_loss_square"),
+        Loss::Mae => plain("gk_loss_mae"),
+        Loss::SmoothL1 { beta } => ("gk_loss_smooth_l1", [beta, 0.0], 0),
+        Loss::Huber { delta } => ("gk_loss_huber", [delta, 0.0], 0),
+        Loss::LogCosh => plain("gk_loss_log_cosh"),
+        Loss::Quantile { q } => ("gk_loss_quantile", [q, 0.0], 0),
+        Loss::Charbonnier { eps } => ("gk_loss_charbonnier", [eps, 0.0], 0),
+        Loss::MeanBias => plain("gk_loss_bias"),
+        Loss::Hinge => plain("gk_loss_hinge"),
+        Loss::SquaredHinge => plain("gk_loss_squared_hinge"),
+        Loss::ModifiedHuber => plain("gk_loss_modified_huber"),
+        Loss::Exponential => plain("gk_loss_exponential"),
+        Loss::SoftMargin => plain("gk_loss_soft_margin"),
+        Loss::HingeEmbedding { margin } => ("gk_loss_hinge_embedding", [margin, 0.0], 0),
+        Loss::Wasserstein => plain("gk_loss_wasserstein"),
+        Loss::Poisson { eps, log_input, full } => ("gk_loss_poisson", [eps, 0.0], bits(log_input, full)),
+        Loss::Kl { log_input, log_target } => ("gk_loss_kl", [0.0, 0.0], bits(log_input, log_target)),
+        Loss::BornMse => plain("gk_loss_born"),
+        Loss::Bce => plain("gk_loss_bce"),
+        Loss::BceLogits => plain("gk_loss_bce_logits"),
+        Loss::FocalLogits { alpha, gamma } => ("gk_loss_focal_logits", [alpha, gamma], 0),
+        Loss::Focal { alpha, gamma } => ("gk_loss_focal", [alpha, gamma], 0),
+    }
+}
+
+/// What [`Engine::finish_sums`] makes of partial pairs.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Finish {
+    /// Divide by the denominator.
+    pub(super) mean: bool,
+    /// The denominator where it is known; negative: the sum of the second numbers.
+    pub(super) fixed: f64,
+    /// Smallest denominator.
+    pub(super) least: f64,
+    /// Factor of the result.
+    pub(super) scale: f64,
+    /// Add to the result of an earlier call.
+    pub(super) accumulate: bool,
+}
+
+impl Finish {
+    pub(super) fn new(mean: bool, fixed: f64) -> Self {
+        Finish { mean, fixed, least: f64::NEG_INFINITY, scale: 1.0, accumulate: false }
     }
 }
 
 /// Blocks of a partial sum over `n` items: by size alone, so that the tree is the same on every run.
-fn partial_blocks(n: usize) -> usize {
+pub(super) fn partial_blocks(n: usize) -> usize {
     n.div_ceil(BLOCK as usize * 16).clamp(1, 2048)
 }
 
 /// Work-items per row of `len` elements: a power of two that leaves each a few vectors.
-fn lanes_for(len: usize) -> usize {
+pub(super) fn lanes_for(len: usize) -> usize {
     (len / 8).next_power_of_two().clamp(1, BLOCK as usize)
 }
 
-fn flag(b: bool) -> Arg {
+pub(super) fn flag(b: bool) -> Arg {
     Arg::I32(b as i32)
 }
 
 impl Engine {
     /// Adds `blocks` partial pairs into loss (divided by the denominator for a mean) and denominator.
-    #[allow(clippy::too_many_arguments)]
-    fn finish_sums(
+    pub(super) fn finish_sums(
         &self,
         dt: DType,
         partial: &Buffer,
         blocks: usize,
-        mean: bool,
-        fixed: f64,
+        how: Finish,
         loss: Option<&ViewMut<'_>>,
         den: Option<&ViewMut<'_>>,
     ) -> Result<()> {
         let args = [
             self.arg_in(&partial.view()),
             Arg::I64(blocks as i64),
-            flag(mean),
-            real(dt, fixed),
+            flag(how.mean),
+            real(dt, how.fixed),
+            real(dt, how.least),
+            real(dt, how.scale),
+            flag(how.accumulate),
             self.arg_opt_out(loss),
             self.arg_opt_out(den),
         ];
         self.launch(&PAIR_FINISH, dt, "", Grid::Blocks([1, 1, 1]), &args)
+    }
+
+    /// Sums `n` values and weights (halves of one scratch buffer) into loss and denominator.
+    pub(super) fn finish_items(
+        &self,
+        dt: DType,
+        items: &Buffer,
+        n: usize,
+        how: Finish,
+        loss: Option<&ViewMut<'_>>,
+        den: Option<&ViewMut<'_>>,
+    ) -> Result<()> {
+        let blocks = partial_blocks(n);
+        let partial = self.scratch(dt.accumulator(), 2 * blocks)?;
+        let args = [
+            self.arg_in(&items.view().range(0, n)?),
+            self.arg_in(&items.view().range(n, n)?),
+            self.arg_in(&partial.view()),
+            Arg::I64(n as i64),
+        ];
+        self.launch(&PAIR_PARTIAL, dt, "", Grid::Blocks([blocks, 1, 1]), &args)?;
+        self.finish_sums(dt, &partial, blocks, how, loss, den)
+    }
+
+    /// Sum or mean of an elementwise loss.
+    fn loss_sum(&self, kind: Loss, how: Finish, io: &LossFwd<'_>) -> Result<()> {
+        let (p, t, weight, mask) = (&io.p, &io.t, io.weight.as_ref(), io.mask.as_ref());
+        let (n, dt) = (p.numel(), p.dtype());
+        let (name, [a, b], flags) = loss_kernel(kind);
+        let weighted = weight.is_some() || mask.is_some();
+        let blocks = partial_blocks(n);
+        let partial = self.scratch(dt.accumulator(), 2 * blocks)?;
+        let wide = !weighted && aligned16(p) && aligned16(t);
+        let args = [
+            self.arg_in(p),
+            self.arg_in(t),
+            self.arg_opt(weight),
+            self.arg_opt(mask),
+            self.arg_in(&partial.view()),
+            Arg::I64(n as i64),
+            flag(wide),
+            flag(kind.counts_items()),
+            real(dt, a),
+            real(dt, b),
+            Arg::I32(flags),
+        ];
+        self.launch(&LOSS_PARTIAL, dt, name, Grid::Blocks([blocks, 1, 1]), &args)?;
+        self.finish_sums(dt, &partial, blocks, how, Some(&io.loss), None)
+    }
+
+    /// Gradient of an elementwise loss; `factor` multiplies it, `den` (one number on the device) divides it.
+    fn loss_grad(
+        &self,
+        kind: Loss,
+        each: bool,
+        factor: f64,
+        den: Option<&Buffer>,
+        io: &LossBwd<'_>,
+    ) -> Result<()> {
+        let (n, dt) = (io.p.numel(), io.p.dtype());
+        let weighted = io.weight.is_some() || io.mask.is_some();
+        let written = io.dp.iter().chain(&io.dt).all(|g| aligned16(&g.out.as_view()) && !g.accumulate);
+        let wide = !weighted && !each && written && aligned16(&io.p) && aligned16(&io.t);
+        let (name, [a, b], flags) = loss_kernel(kind);
+        let out = |g: &Option<GradMut<'_>>| self.arg_opt_out(g.as_ref().map(|g| &g.out));
+        let adds = |g: &Option<GradMut<'_>>| flag(g.as_ref().is_some_and(|g| g.accumulate));
+        let args = [
+            self.arg_in(&io.p),
+            self.arg_in(&io.t),
+            self.arg_opt(io.weight.as_ref()),
+            self.arg_opt(io.mask.as_ref()),
+            self.arg_in(&io.gy),
+            flag(each),
+            flag(io.gy.dtype() == DType::F32),
+            self.arg_opt(den.map(Buffer::view).as_ref()),
+            out(&io.dp),
+            out(&io.dt),
+            Arg::I64(n as i64),
+            flag(wide),
+            adds(&io.dp),
+            adds(&io.dt),
+            real(dt, factor),
+            real(dt, a),
+            real(dt, b),
+            Arg::I32(flags),
+        ];
+        let grid = Grid::Stride(if wide { n.div_ceil(16 / dt.size()) } else { n });
+        self.launch(&LOSS_BWD, dt, name, grid, &args)
     }
 }
 
 impl LossOps for Engine {
     fn loss(&self, kind: Loss, reduction: Reduction, io: LossFwd<'_>) -> Result<()> {
         const OP: &str = "loss";
-        check_loss(reduction, &io)?;
+        check_loss(kind, reduction, &io)?;
         self.own_all(
             OP,
             &[
@@ -70,33 +204,30 @@ impl LossOps for Engine {
                 ("loss", Some(io.loss.as_view())),
             ],
         )?;
-        let (n, dt, name) = (io.p.numel(), io.p.dtype(), loss_kernel(kind));
-        let items = [
-            self.arg_in(&io.p),
-            self.arg_in(&io.t),
-            self.arg_opt(io.weight.as_ref()),
-            self.arg_opt(io.mask.as_ref()),
-        ];
+        let (n, dt) = (io.p.numel(), io.p.dtype());
         if reduction == Reduction::None {
-            let mut args = items.to_vec();
-            args.extend([self.arg_out(&io.loss), Arg::I64(n as i64)]);
+            let (name, [a, b], flags) = loss_kernel(kind);
+            let args = [
+                self.arg_in(&io.p),
+                self.arg_in(&io.t),
+                self.arg_opt(io.weight.as_ref()),
+                self.arg_opt(io.mask.as_ref()),
+                self.arg_out(&io.loss),
+                Arg::I64(n as i64),
+                real(dt, a),
+                real(dt, b),
+                Arg::I32(flags),
+            ];
             return self.launch(&LOSS_ITEMS, dt, name, Grid::Stride(n), &args);
         }
-        let weighted = io.weight.is_some() || io.mask.is_some();
-        let blocks = partial_blocks(n);
-        let partial = self.scratch(dt.accumulator(), 2 * blocks)?;
-        let wide = !weighted && aligned16(&io.p) && aligned16(&io.t);
-        let mut args = items.to_vec();
-        args.extend([self.arg_in(&partial.view()), Arg::I64(n as i64), flag(wide)]);
-        self.launch(&LOSS_PARTIAL, dt, name, Grid::Blocks([blocks, 1, 1]), &args)?;
-        let fixed = if weighted { -1.0 } else { n as f64 };
-        self.finish_sums(dt, &partial, blocks, reduction == Reduction::Mean, fixed, Some(&io.loss), None)
+        let weighted = io.mask.is_some() || (io.weight.is_some() && !kind.counts_items());
+        let how = Finish::new(reduction == Reduction::Mean, if weighted { -1.0 } else { n as f64 });
+        self.loss_sum(kind, how, &io)
     }
 
     fn loss_bwd(&self, kind: Loss, reduction: Reduction, io: LossBwd<'_>) -> Result<()> {
         const OP: &str = "loss_bwd";
-        check_loss_bwd(reduction, &io)?;
-        let out = |g: &Option<crate::GradMut<'_>>| g.as_ref().map(|g| (g.accumulate, self.arg_out(&g.out)));
+        check_loss_bwd(kind, reduction, &io)?;
         self.own_all(
             OP,
             &[
@@ -116,49 +247,101 @@ impl LossOps for Engine {
         if n == 0 || (io.dp.is_none() && io.dt.is_none()) {
             return Ok(());
         }
-        let weighted = io.weight.is_some() || io.mask.is_some();
+        // Where the denominator is the count of items, only a mask changes it.
+        let weight = io.weight.filter(|_| !kind.counts_items());
+        let weighted = weight.is_some() || io.mask.is_some();
         let mean = reduction == Reduction::Mean;
         let den = if mean && weighted {
             let blocks = partial_blocks(n);
             let partial = self.scratch(dt.accumulator(), 2 * blocks)?;
             let mut den = self.scratch(dt.accumulator(), 1)?;
             let args = [
-                self.arg_opt(io.weight.as_ref()),
+                self.arg_opt(weight.as_ref()),
                 self.arg_opt(io.mask.as_ref()),
                 self.arg_in(&partial.view()),
                 Arg::I64(n as i64),
             ];
             self.launch(&WEIGHT_PARTIAL, dt, "", Grid::Blocks([blocks, 1, 1]), &args)?;
-            self.finish_sums(dt, &partial, blocks, false, -1.0, None, Some(&den.view_mut()))?;
+            self.finish_sums(dt, &partial, blocks, Finish::new(false, -1.0), None, Some(&den.view_mut()))?;
             Some(den)
         } else {
             None
         };
-        let each = reduction == Reduction::None;
-        let outputs = [out(&io.dp), out(&io.dt)];
-        let written = io.dp.iter().chain(&io.dt).all(|g| aligned16(&g.out.as_view()) && !g.accumulate);
-        let wide = !weighted && !each && written && aligned16(&io.p) && aligned16(&io.t);
         let factor = if mean && !weighted { 1.0 / n as f64 } else { 1.0 };
-        let (dp, dt_out) = (outputs[0], outputs[1]);
-        let args = [
-            self.arg_in(&io.p),
-            self.arg_in(&io.t),
-            self.arg_opt(io.weight.as_ref()),
-            self.arg_opt(io.mask.as_ref()),
-            self.arg_in(&io.gy),
-            flag(each),
-            flag(io.gy.dtype() == DType::F32),
-            self.arg_opt(den.as_ref().map(Buffer::view).as_ref()),
-            dp.map_or(Arg::Mem(None), |o| o.1),
-            dt_out.map_or(Arg::Mem(None), |o| o.1),
-            Arg::I64(n as i64),
-            flag(wide),
-            flag(dp.is_some_and(|o| o.0)),
-            flag(dt_out.is_some_and(|o| o.0)),
-            real(dt, factor),
-        ];
-        let grid = Grid::Stride(if wide { n.div_ceil(16 / dt.size()) } else { n });
-        self.launch(&LOSS_BWD, dt, loss_kernel(kind), grid, &args)
+        self.loss_grad(kind, reduction == Reduction::None, factor, den.as_ref(), &io)
+    }
+
+    fn loss_list(&self, kind: Loss, terms: &[LossTerm<'_>], mut loss: ViewMut<'_>) -> Result<()> {
+        const OP: &str = "loss_list";
+        check_loss_list(kind, terms, &loss)?;
+        self.own(OP, "loss", &loss.as_view())?;
+        for x in terms {
+            self.own_all(OP, &[("p", Some(x.p)), ("t", x.t)])?;
+        }
+        if terms.is_empty() {
+            return ShapeOps::fill(self, 0.0, loss);
+        }
+        for (i, x) in terms.iter().enumerate() {
+            let mut how = Finish::new(true, x.p.numel() as f64);
+            how.scale = x.weight;
+            how.accumulate = i > 0;
+            let io =
+                LossFwd { p: x.p, t: x.t.unwrap_or(x.p), weight: None, mask: None, loss: loss.reborrow() };
+            self.loss_sum(kind, how, &io)?;
+        }
+        Ok(())
+    }
+
+    fn loss_list_bwd(
+        &self,
+        kind: Loss,
+        gy: View<'_>,
+        terms: &[LossTerm<'_>],
+        dp: &mut [GradMut<'_>],
+    ) -> Result<()> {
+        const OP: &str = "loss_list_bwd";
+        check_loss_list_bwd(kind, &gy, terms, dp)?;
+        self.own(OP, "gy", &gy)?;
+        for (x, d) in terms.iter().zip(dp.iter()) {
+            self.own_all(OP, &[("p", Some(x.p)), ("t", x.t), ("dp", Some(d.out.as_view()))])?;
+        }
+        for (x, d) in terms.iter().zip(dp).filter(|(x, _)| x.p.numel() > 0) {
+            let io = LossBwd {
+                gy,
+                p: x.p,
+                t: x.t.unwrap_or(x.p),
+                weight: None,
+                mask: None,
+                dp: Some(d.reborrow()),
+                dt: None,
+            };
+            self.loss_grad(kind, false, x.weight / x.p.numel() as f64, None, &io)?;
+        }
+        Ok(())
+    }
+
+    fn row_loss(&self, kind: RowLoss, reduction: Reduction, io: RowLossFwd<'_>) -> Result<()> {
+        self.run_row_loss(kind, reduction, io)
+    }
+
+    fn row_loss_bwd(&self, kind: RowLoss, reduction: Reduction, io: RowLossBwd<'_>) -> Result<()> {
+        self.run_row_loss_bwd(kind, reduction, io)
+    }
+
+    fn batch_loss(&self, kind: BatchLoss, io: BatchLossFwd<'_>) -> Result<()> {
+        self.run_batch_loss(kind, io)
+    }
+
+    fn batch_loss_bwd(&self, kind: BatchLoss, io: BatchLossBwd<'_>) -> Result<()> {
+        self.run_batch_loss_bwd(kind, io)
+    }
+
+    fn seq_loss(&self, kind: SeqLoss, reduction: Reduction, io: SeqLossFwd<'_>) -> Result<()> {
+        self.run_seq_loss(kind, reduction, io)
+    }
+
+    fn seq_loss_bwd(&self, kind: SeqLoss, reduction: Reduction, io: SeqLossBwd<'_>) -> Result<()> {
+        self.run_seq_loss_bwd(kind, reduction, io)
     }
 
     fn cross_entropy(&self, p: &CrossEntropy, io: CrossEntropyFwd<'_>) -> Result<()> {
@@ -212,26 +395,9 @@ impl LossOps for Engine {
             args.extend(tail);
             self.launch(&XENT_INNER, dt, "", Grid::Stride(positions), &args)?;
         }
-        let Some((value, weight)) = halves else { return Ok(()) };
-        let blocks = partial_blocks(positions);
-        let partial = self.scratch(dt.accumulator(), 2 * blocks)?;
-        let args = [
-            self.arg_in(&value),
-            self.arg_in(&weight),
-            self.arg_in(&partial.view()),
-            Arg::I64(positions as i64),
-        ];
-        self.launch(&PAIR_PARTIAL, dt, "", Grid::Blocks([blocks, 1, 1]), &args)?;
-        let fixed = if x.probs { positions as f64 } else { -1.0 };
-        self.finish_sums(
-            dt,
-            &partial,
-            blocks,
-            p.reduction == Reduction::Mean,
-            fixed,
-            Some(&io.loss),
-            io.den.as_ref(),
-        )
+        let Some(items) = items else { return Ok(()) };
+        let how = Finish::new(p.reduction == Reduction::Mean, if x.probs { positions as f64 } else { -1.0 });
+        self.finish_items(dt, &items, positions, how, Some(&io.loss), io.den.as_ref())
     }
 
     fn cross_entropy_bwd(&self, p: &CrossEntropy, io: CrossEntropyBwd<'_>) -> Result<()> {

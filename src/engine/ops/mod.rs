@@ -8,6 +8,9 @@ pub(crate) mod gemm;
 mod gemm_tests;
 mod index;
 mod loss;
+mod loss_batch;
+mod loss_rows;
+mod loss_seq;
 #[cfg(all(test, feature = "opencl"))]
 mod movement_tests;
 mod optimizer;
