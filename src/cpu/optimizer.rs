@@ -195,7 +195,7 @@ fn update(rule: &OptimRule, w: f64, g: f64, s: &mut [f64; 3], lr: f64, t: f64, q
         OptimRule::Adadelta { rho, eps, wd } => {
             let g = g + wd * w;
             s[0] = rho * s[0] + (1.0 - rho) * g * g;
-            let d = ((s[1] + eps) / (s[0] + eps)).sqrt() * g;
+            let d = (s[1] + eps).sqrt() / (s[0] + eps).sqrt() * g;
             s[1] = rho * s[1] + (1.0 - rho) * d * d;
             w - lr * d
         }
