@@ -347,7 +347,10 @@ GK_KERNEL(gemm_ragged)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(int, offsets), GK_O
     }
     gk_f acc[4][4];
     gk_i64 row = m0 + gk_64_row(), col = n0 + gk_64_col();
-    gk_64_product(a, b + (group < 0 ? 0 : group) * sb.v[2], end, size.v[1], m0, n0, 0, group < 0 ? 0 : size.v[2], gk_side_of(sa), gk_side_of(sb), tile, acc);
+    gk_side side = gk_side_of(sa);
+    /* Tiles of a group start at any row, so vectors along the rows need not be aligned. */
+    if (!side.along && m0 % GK_W != 0) side.wide = 0;
+    gk_64_product(a, b + (group < 0 ? 0 : group) * sb.v[2], end, size.v[1], m0, n0, 0, group < 0 ? 0 : size.v[2], side, gk_side_of(sb), tile, acc);
     gk_i64 have = size.v[1] - col;
     GK_UNROLL for (int i = 0; i < 4; i++) {
         gk_four x;
