@@ -89,6 +89,7 @@ GK_FN_CALL gk_f gk_zeta(gk_f s, gk_f q)
         if (q == gk_floor(q)) return GK_INF;
         if (s != gk_floor(s)) return GK_NAN;
     }
+    if (gk_isinf(q)) return GK_R(0.0);
     b = gk_pow(q, -s);
     sum = b;
     /* The bound ends the walk from a very negative q, where neighbours are no longer representable. */

@@ -507,6 +507,7 @@ pub fn compare(kernel: &Kernel, case: &Case, got: &[(String, HostTensor)]) -> Re
     }
     let scale = match kernel.bound {
         Bound::Sum | Bound::Product => Some(magnitudes(kernel, case)?),
+        Bound::Stored(..) if case.dtype.is_half() => Some(magnitudes(kernel, case)?),
         _ => None,
     };
     let terms = case.inputs.iter().map(|(_, t)| t.numel()).max().unwrap_or(1).max(1) as f64;
@@ -528,6 +529,11 @@ pub fn compare(kernel: &Kernel, case: &Case, got: &[(String, HostTensor)]) -> Re
             let f32_bound = match kernel.bound {
                 Bound::Exact => return None,
                 Bound::Close(rtol, atol) => atol + rtol * w.abs(),
+                Bound::Stored(rtol, atol) => {
+                    let rounding = if storage == DType::Bf16 { 1.0 / 256.0 } else { 1.0 / 2048.0 };
+                    let size = mag.as_ref().map_or(0.0, |m| m[j].abs());
+                    atol + rtol * w.abs() + if size.is_finite() { rounding * size } else { 0.0 }
+                }
                 Bound::Sum => {
                     ULP32 * w.abs()
                         + (8.0 + terms.log2()) * 6e-8 * mag.as_ref().map_or(0.0, |m| m[j].abs())

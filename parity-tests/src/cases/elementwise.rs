@@ -265,7 +265,7 @@ macro_rules! three {
 }
 
 /// Element-wise factors times dy, summed over the repeated axes.
-const BROADCAST: Bound = Bound::Close(4e-6, 2e-4);
+const BROADCAST: Bound = Bound::Stored(4e-6, 2e-4);
 const MIX: Bound = Close(ULP32, 2e-6);
 
 pub(super) const ROWS: &[&[Kernel]] = &[

@@ -44,6 +44,9 @@ pub enum Bound {
     Sum,
     /// Products over an axis of length K: (8 + sqrt K) * 6e-8 times the product of magnitudes, beside the rounding of the result.
     Product,
+    /// As `Close`; 16-bit storage adds one rounding of it, relative to the same sum of magnitudes: what is summed or multiplied last was stored
+    /// in between, as in PyTorch (the gradient before an activation, a gradient before broadcast axes are summed).
+    Stored(f64, f64),
 }
 
 /// A little more than the spacing of f32 at 1.

@@ -195,6 +195,14 @@ impl Product {
     }
 }
 
+/// A gradient to compute.
+struct Gradient {
+    q: Product,
+    /// Summed over the batch, which the operand repeats.
+    sum: bool,
+    accumulate: bool,
+}
+
 /// The tile kernels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Tile {
@@ -332,7 +340,13 @@ impl Engine {
     fn with_variants<R>(&self, q: &Product, f: impl FnOnce(&[Variant<'_>], &OnceCell<BlasAnswer>) -> R) -> R {
         let plan = OnceCell::new();
         let name = self.driver().vendor_blas().map_or("cublaslt", |b| b.name());
+        // Measured on an H200: 1.4 times the vendor library's speed for 16 x 4096 x 4096.
+        let thin = q.dtype == DType::F32
+            && !q.tf32
+            && q.e.m.min(q.e.n) <= SKINNY
+            && q.e.k * q.e.m.max(q.e.n) >= 1 << 20;
         let blas = || match plan.get_or_init(|| self.blas_plan(q)) {
+            Ok(_) if thin => Err("the skinny kernel reads f32 operands of this shape faster".into()),
             Ok(_) => Ok(()),
             Err(why) => Err(why.clone()),
         };
@@ -407,27 +421,22 @@ impl Engine {
         }
     }
 
-    /// A gradient alpha A B of an operand that is stored transposed if `trans`; `sum`: over the batches.
-    #[allow(clippy::too_many_arguments)]
-    fn gradient(
-        &self,
-        p: &Gemm,
-        e: Extents,
-        dtype: DType,
-        a: Term,
-        b: Term,
-        trans: bool,
-        g: &GradMut<'_>,
-        sum: bool,
-    ) -> Result<()> {
-        let op = "gemm_bwd";
-        let v = g.out.as_view();
-        let y = Term::new(&v, steps(&v, trans));
-        let q = Product::plain(p, e, dtype, a, b, (y, dtype), if g.accumulate { 1.0 } else { 0.0 });
-        if e.batch == 0 && sum && !g.accumulate {
-            return self.finish(&Product { e: Extents { batch: 1, k: 0, ..e }, ..q }, None, 0, 0.0);
+    /// Refuses a product that [`Engine::product`] would refuse, so that an operation of several products fails before any of them ran.
+    fn ready(&self, op: &'static str, q: &Product) -> Result<()> {
+        let e = q.e;
+        if e.batch == 0 || e.m == 0 || e.n == 0 || e.k == 0 || q.alpha == 0.0 {
+            return Ok(());
         }
-        if sum { self.batch_sum(op, p, q, g.accumulate) } else { self.product(op, &q) }
+        self.with_variants(q, |v, _| self.choose(op, v)).map(|_| ())
+    }
+
+    /// A gradient as a product, summed over the batch with `sum`.
+    fn gradient(&self, op: &'static str, p: &Gemm, g: &Gradient) -> Result<()> {
+        let q = g.q;
+        if q.e.batch == 0 && g.sum && !g.accumulate {
+            return self.finish(&Product { e: Extents { batch: 1, k: 0, ..q.e }, ..q }, None, 0, 0.0);
+        }
+        if g.sum { self.batch_sum(op, p, q, g.accumulate) } else { self.product(op, &q) }
     }
 }
 
@@ -508,34 +517,29 @@ impl GemmOps for Engine {
             None => io.dy,
         };
         let d = Term::new(&dz, steps(&dz, false));
-        if let Some(g) = &io.da {
+        let plan = |g: &GradMut<'_>, ext, a, b, trans, of: &View<'_>| {
+            let v = g.out.as_view();
+            let y = Term::new(&v, steps(&v, trans));
+            let beta = if g.accumulate { 1.0 } else { 0.0 };
+            Gradient {
+                q: Product::plain(p, ext, dtype, a, b, (y, dtype), beta),
+                sum: repeats(of, e.batch) || of.shape().len() < dz.shape().len(),
+                accumulate: g.accumulate,
+            }
+        };
+        let da = io.da.as_ref().map(|g| {
             let b = Term::new(&io.b, steps(&io.b, p.trans_b)).transposed();
             let ext = Extents { batch: e.batch, m: e.m, n: e.k, k: e.n };
-            self.gradient(
-                p,
-                ext,
-                dtype,
-                d,
-                b,
-                p.trans_a,
-                g,
-                repeats(&io.a, e.batch) || io.a.shape().len() < dz.shape().len(),
-            )?;
-        }
-        if let Some(g) = &io.db {
+            plan(g, ext, d, b, p.trans_a, &io.a)
+        });
+        let db = io.db.as_ref().map(|g| {
             let a = Term::new(&io.a, steps(&io.a, p.trans_a)).transposed();
             let ext = Extents { batch: e.batch, m: e.k, n: e.n, k: e.m };
-            self.gradient(
-                p,
-                ext,
-                dtype,
-                a,
-                d,
-                p.trans_b,
-                g,
-                repeats(&io.b, e.batch) || io.b.shape().len() < dz.shape().len(),
-            )?;
-        }
+            plan(g, ext, a, d, p.trans_b, &io.b)
+        });
+        let both = [da, db];
+        both.iter().flatten().try_for_each(|g| self.ready(op, &g.q))?;
+        both.iter().flatten().try_for_each(|g| self.gradient(op, p, g))?;
         match io.dbias {
             Some(g) if p.bias_axis == GemmAxis::Row => {
                 self.sum_to_shape(dz, g.out.reshape(&[e.m, 1])?.grad(g.accumulate))
@@ -553,13 +557,15 @@ impl GemmOps for Engine {
             self.own(op, "b", b)?;
             self.own(op, "y", &y.as_view())?;
         }
-        for (((a, b), y), e) in a.iter().zip(b).zip(&*y).zip(all) {
+        let product = |(((a, b), y), e): (((&View<'_>, &View<'_>), &ViewMut<'_>), Extents)| {
             let (ta, tb) = (Term::new(a, steps(a, p.trans_a)), Term::new(b, steps(b, p.trans_b)));
             let v = y.as_view();
             let y = (Term::new(&v, steps(&v, false)), v.dtype());
-            self.product(op, &Product::plain(p, e, a.dtype(), ta, tb, y, 0.0))?;
-        }
-        Ok(())
+            Product::plain(p, e, a.dtype(), ta, tb, y, 0.0)
+        };
+        let products: Vec<_> = a.iter().zip(b).zip(&*y).zip(all).map(product).collect();
+        products.iter().try_for_each(|q| self.ready(op, q))?;
+        products.iter().try_for_each(|q| self.product(op, q))
     }
 
     fn gemm_ragged(
