@@ -6,6 +6,7 @@
 mod dense;
 mod elements;
 mod indexed;
+mod losses;
 mod train;
 
 use trefoil::ops::{Distribution, Rng};
@@ -154,7 +155,7 @@ fn flops(flops: usize, run: impl FnMut(&dyn IGpuBackend) -> Result<()> + 'static
 
 /// Every benchmark.
 pub(crate) fn rows() -> impl Iterator<Item = &'static Row> {
-    [elements::ROWS, dense::ROWS, indexed::ROWS, train::ROWS].into_iter().flatten()
+    [elements::ROWS, dense::ROWS, indexed::ROWS, train::ROWS, losses::ROWS].into_iter().flatten()
 }
 
 /// A row of the table.
