@@ -20,7 +20,7 @@ pub enum BatchLoss {
         /// temperature
         tau: f64,
     },
-    /// `z*` [B, E], ids [B]: per row (normalised) the mean of -log p over the rows of the same label; mean over rows that have such
+    /// `z*` \[B, E\], ids \[B\]: per row (normalised) the mean of -log p over the rows of the same label; mean over rows that have such
     SupCon {
         /// temperature
         tau: f64,
@@ -30,11 +30,11 @@ pub enum BatchLoss {
         /// weight of the off-diagonal elements
         lambda: f64,
     },
-    /// `s*, rel` [n]: mean of softplus(s_j - s_i) over pairs with rel_i > rel_j; 0 without pairs
+    /// `s*, rel` \[n\]: mean of softplus(s_j - s_i) over pairs with rel_i > rel_j; 0 without pairs
     PairwiseRanking,
     /// `probs*` [N, E], ids [N, k]: E * sum of share of assignments times mean probability
     MoeBalance,
-    /// `p*` [N, C], ids [N]: Lovasz extension of the Jaccard loss, mean over the classes that occur. O(N^2 C) without extra memory.
+    /// `p*` \[N, C\], ids \[N\]: Lovasz extension of the Jaccard loss, mean over the classes that occur. O(N^2 C) without extra memory.
     Lovasz,
 }
 

@@ -48,7 +48,7 @@ pub enum RowLoss {
         /// squared Euclidean distances without eps
         squared: bool,
     },
-    /// `u*, v*` [B, E], `y` [B] (1 = similar): y*d^2 + (1-y)*max(0, margin - d)^2
+    /// `u*, v*` \[B, E\], `y` \[B\] (1 = similar): y*d^2 + (1-y)*max(0, margin - d)^2
     Contrastive {
         /// margin
         margin: f64,
@@ -62,12 +62,12 @@ pub enum RowLoss {
         /// 1, or 2 for BYOL
         scale: f64,
     },
-    /// `x1*, x2*` [B, E], `y` [B] of 1 and -1; `F.cosine_embedding_loss`
+    /// `x1*, x2*` \[B, E\], `y` \[B\] of 1 and -1; `F.cosine_embedding_loss`
     CosineEmbedding {
         /// margin for y = -1
         margin: f64,
     },
-    /// `s0*` [B], `sn*` [B, K], `logq0?` [B], `logqn?` [B, K]: softplus(-d0) + sum softplus(dn); with log noise probabilities d = s - ln K - logq
+    /// `s0*` \[B\], `sn*` \[B, K\], `logq0?` \[B\], `logqn?` \[B, K\]: softplus(-d0) + sum softplus(dn); with log noise probabilities d = s - ln K - logq
     Nce,
     /// `v*, t` [B, C]: sum of t*max(0, plus - v)^2 + lambda*(1-t)*max(0, v - minus)^2
     Capsule {
@@ -90,35 +90,35 @@ pub enum RowLoss {
         /// t is a logarithm
         log_target: bool,
     },
-    /// `x*` [N, C], `weight?` [C], ids [N]: -w[id]*x[id]; Mean divides by the sum of w; `F.nll_loss`
+    /// `x*` \[N, C\], `weight?` \[C\], ids \[N\]: -w\[id\]*x\[id\]; Mean divides by the sum of w; `F.nll_loss`
     Nll {
         /// x holds probabilities, taken as ln max(x, floor)
         floor: Option<f64>,
         /// id of rows that do not count
         ignore_index: i64,
     },
-    /// `x*` [B, C], `alpha?` [C], ids [B]: -alpha[id]*(1 - pt)^gamma*ln pt, pt = softmax(x)[id]
+    /// `x*` \[B, C\], `alpha?` \[C\], ids \[B\]: -alpha\[id\]*(1 - pt)^gamma*ln pt, pt = softmax(x)\[id\]
     MulticlassFocal {
         /// exponent
         gamma: f64,
     },
-    /// `f*?` [B, K-1], or `s*?` [B] and `theta*?` [K-1] (f = s - theta), ids in 0..K: sum of binary cross entropies of f_j against id > j
+    /// `f*?` \[B, K-1\], or `s*?` \[B\] and `theta*?` \[K-1\] (f = s - theta), ids in 0..K: sum of binary cross entropies of f_j against id > j
     Ordinal,
-    /// `z*, y` [B, C], ids? [B]: alpha*CE(z, id) + (1-alpha)*T^2*KL(softmax(y/T) || softmax(z/T)); without ids only the second term, weight 1
+    /// `z*, y` \[B, C\], ids? \[B\]: alpha*CE(z, id) + (1-alpha)*T^2*KL(softmax(y/T) || softmax(z/T)); without ids only the second term, weight 1
     Distillation {
         /// T
         temperature: f64,
         /// share of the labels
         alpha: f64,
     },
-    /// `z*, y` [B, C], `center` [C]: -sum softmax((y - c)/teacher)*log_softmax(z/student)
+    /// `z*, y` \[B, C\], `center` \[C\]: -sum softmax((y - c)/teacher)*log_softmax(z/student)
     Dino {
         /// student's temperature
         student: f64,
         /// teacher's temperature
         teacher: f64,
     },
-    /// `x*` cosines [B, C], ids [B]: cross entropy of scale*x with scale*cos(theta + margin) at the id (where cos > 0)
+    /// `x*` cosines \[B, C\], ids \[B\]: cross entropy of scale*x with scale*cos(theta + margin) at the id (where cos > 0)
     ArcFace {
         /// scale
         scale: f64,
@@ -130,7 +130,7 @@ pub enum RowLoss {
         /// factor
         coef: f64,
     },
-    /// `x*` [N, C], `weight?` [C], ids [N]; `F.multi_margin_loss`
+    /// `x*` \[N, C\], `weight?` \[C\], ids \[N\]; `F.multi_margin_loss`
     MultiMargin {
         /// squared margins
         squared: bool,
@@ -139,7 +139,7 @@ pub enum RowLoss {
     },
     /// `x*` [N, C], ids [N, C]: labels up to the first negative one; `F.multilabel_margin_loss`
     MultilabelMargin,
-    /// `x*, t` [N, C], `weight?` [C]: mean of binary cross entropies; `F.multilabel_soft_margin_loss`
+    /// `x*, t` \[N, C\], `weight?` \[C\]: mean of binary cross entropies; `F.multilabel_soft_margin_loss`
     MultilabelSoftMargin,
     /// `p*, t`: 1 - (2I + s)/(S + s) per sample (first axis), I = sum p*t, S = sum p + t
     Dice {
@@ -207,28 +207,28 @@ pub enum RowLoss {
         /// margin
         margin: f64,
     },
-    /// `w*, l*, w_ref, l_ref` [B]: -ln sigmoid(beta*((w - w_ref) - (l - l_ref)))
+    /// `w*, l*, w_ref, l_ref` \[B\]: -ln sigmoid(beta*((w - w_ref) - (l - l_ref)))
     Dpo {
         /// beta
         beta: f64,
     },
-    /// `w*, l*, w_ref, l_ref` [B]: ((w - w_ref) - (l - l_ref) - 1/(2 beta))^2
+    /// `w*, l*, w_ref, l_ref` \[B\]: ((w - w_ref) - (l - l_ref) - 1/(2 beta))^2
     Ipo {
         /// beta
         beta: f64,
     },
-    /// `w*, l*` [B]: -ln sigmoid(beta*(w - l) - gamma)
+    /// `w*, l*` \[B\]: -ln sigmoid(beta*(w - l) - gamma)
     SimPo {
         /// beta
         beta: f64,
         /// margin
         gamma: f64,
     },
-    /// `w*, l*` [B]: -ln sigmoid of the difference of log odds
+    /// `w*, l*` \[B\]: -ln sigmoid of the difference of log odds
     Orpo,
     /// `x*, t, weight?` of one shape, `pos_weight` of the last axis; item per element; Mean divides by the count
     BcePosWeight,
-    /// `p*` [.., Q], `t` [..], `levels` [Q]; item per element
+    /// `p*` [.., Q], `t` [..], `levels` \[Q\]; item per element
     Quantiles,
     /// `d_fake*, d_real*?` of one shape, item per element: the generator's loss, or with d_real the discriminator's
     Adversarial {

@@ -10,7 +10,7 @@ use crate::ops::check;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SeqLoss {
-    /// Connectionist temporal classification, `F.ctc_loss`: x log-probabilities [T, B, C]; targets [B, S] or one after the other [sum].
+    /// Connectionist temporal classification, `F.ctc_loss`: x log-probabilities \[T, B, C\]; targets \[B, S\] or one after the other \[sum\].
     /// Mean divides each loss by max(labels, 1) first. The gradient takes the log-probabilities as independent values.
     Ctc {
         /// class of the blank
@@ -34,18 +34,18 @@ pub struct SeqLossFwd<'a> {
     pub x: View<'a>,
     /// Labels, i32 or i64.
     pub targets: View<'a>,
-    /// Valid steps per sample [B], i32 or i64.
+    /// Valid steps per sample \[B\], i32 or i64.
     pub input_lengths: View<'a>,
-    /// Labels per sample [B], i32 or i64.
+    /// Labels per sample \[B\], i32 or i64.
     pub target_lengths: View<'a>,
-    /// One element of the accumulator's dtype, or [B] in x's dtype for `Reduction::None`.
+    /// One element of the accumulator's dtype, or \[B\] in x's dtype for `Reduction::None`.
     pub loss: ViewMut<'a>,
 }
 
 /// Operands of [`LossOps::seq_loss_bwd`](super::LossOps::seq_loss_bwd).
 #[derive(Debug)]
 pub struct SeqLossBwd<'a> {
-    /// Upstream gradient: one element (f32 or x's dtype), or [B] for `Reduction::None`.
+    /// Upstream gradient: one element (f32 or x's dtype), or \[B\] for `Reduction::None`.
     pub gy: View<'a>,
     /// As in the forward.
     pub x: View<'a>,

@@ -257,7 +257,7 @@ macro_rules! fixed {
 }
 
 /// Products near 1 of up to 131 terms, then an activation of slope about 1.
-const FUSED: Bound = Close(1e-6, 2e-5);
+const FUSED: Bound = Bound::Stored(1e-6, 2e-5);
 /// Sums over up to 131 rows or columns.
 const FUSED_GRAD: Bound = Bound::Stored(2e-6, 1e-4);
 
