@@ -30,6 +30,8 @@ mod matmul;
 pub mod ops;
 mod registry;
 pub mod spec;
+#[cfg(all(test, any(feature = "cuda", feature = "hip", feature = "opencl")))]
+mod test_devices;
 
 pub use backend::{BackendExt, IGpuBackend};
 pub use buffer::{Block, Buffer, GradMut, View, ViewMut};

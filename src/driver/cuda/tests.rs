@@ -6,6 +6,7 @@ use super::cublaslt::tests::{problem, row_major};
 use super::*;
 use crate::DType;
 use crate::driver::{BlasAct, BlasProblem, DimsArg};
+use crate::test_devices::present;
 
 const SOURCE: &str = r#"
 struct dims { long long d[8]; };
@@ -16,17 +17,8 @@ extern "C" __global__ void affine(const float *x, float *y, float a, unsigned n,
 extern "C" __global__ void is_null(const float *x, int *y) { *y = x == 0; }
 "#;
 
-/// The first device; absence is a printed skip, or a failure where `TREFOIL_REQUIRE` names `cuda`.
 fn driver() -> Option<CudaDriver> {
-    match CudaDriver::open(0) {
-        Ok(d) => Some(d),
-        Err(e) => {
-            let required = std::env::var("TREFOIL_REQUIRE").unwrap_or_default();
-            assert!(!required.split(',').any(|k| k == "cuda"), "{e}");
-            eprintln!("skipped: {e}");
-            None
-        }
-    }
+    present("cuda", CudaDriver::open(0))
 }
 
 fn unit(source: &str) -> CompileUnit<'_> {

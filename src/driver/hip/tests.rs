@@ -6,7 +6,7 @@
 use super::*;
 
 fn required() -> bool {
-    std::env::var("TREFOIL_REQUIRE").is_ok_and(|v| v.split(',').any(|b| b.trim() == "hip"))
+    crate::test_devices::required("hip")
 }
 
 /// Runs ignored tests of this file in a new process; whether they passed, and what they wrote.

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::driver::DimsArg;
+use crate::test_devices::present;
 
 const SOURCE: &str = r#"
 typedef struct { long d[8]; } dims;
@@ -16,17 +17,8 @@ __kernel void is_null(__global const float *x, long x_at, __global int *y, long 
 }
 "#;
 
-/// The first device; absence is a printed skip, or a failure where `TREFOIL_REQUIRE` names `opencl`.
 fn driver() -> Option<OpenClDriver> {
-    match OpenClDriver::open(0) {
-        Ok(d) => Some(d),
-        Err(e) => {
-            let required = std::env::var("TREFOIL_REQUIRE").unwrap_or_default();
-            assert!(!required.split(',').any(|k| k == "opencl"), "{e}");
-            eprintln!("skipped: {e}");
-            None
-        }
-    }
+    present("opencl", OpenClDriver::open(0))
 }
 
 fn unit(source: &str) -> CompileUnit<'_> {

@@ -4,17 +4,11 @@ use half::{bf16, f16};
 
 use crate::backend::{BackendExt, IGpuBackend};
 use crate::ops::*;
+use crate::test_devices::present;
 use crate::{Buffer, CpuBackend, DType, Element, Engine, GpuError, Layout, View, ViewMut};
 
-/// PoCL or another OpenCL device; `None`, with the reason printed, where there is none and none is required.
 fn opencl() -> Option<Engine> {
-    let engine = crate::driver::opencl_open(0).and_then(Engine::new);
-    if let Err(e) = &engine {
-        let required = std::env::var("TREFOIL_REQUIRE").unwrap_or_default();
-        assert!(!required.contains("opencl"), "{e}");
-        println!("skipped: {e}");
-    }
-    engine.ok()
+    present("opencl", crate::driver::opencl_open(0).and_then(Engine::new))
 }
 
 struct Rng(u64);

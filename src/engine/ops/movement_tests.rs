@@ -8,23 +8,14 @@ use crate::engine::Engine;
 use crate::error::Result;
 use crate::layout::Layout;
 use crate::ops::*;
+use crate::test_devices::present;
 use crate::{CpuBackend, IGpuBackend};
 
 /// An OpenCL device, where there is one, shared by the tests of this file. Its absence is printed, or a failure where `TREFOIL_REQUIRE`
 /// asks for it. Locked while in use: PoCL compiles on one thread only.
 fn opencl() -> std::sync::MutexGuard<'static, Option<Engine>> {
     static DEVICE: OnceLock<Mutex<Option<Engine>>> = OnceLock::new();
-    let open = || {
-        let required = std::env::var("TREFOIL_REQUIRE").is_ok_and(|r| r.contains("opencl"));
-        match crate::driver::opencl_open(0).and_then(Engine::new) {
-            Ok(e) => Mutex::new(Some(e)),
-            Err(e) if required => panic!("opencl is required: {e}"),
-            Err(e) => {
-                println!("skipped on opencl: {e}");
-                Mutex::new(None)
-            }
-        }
-    };
+    let open = || Mutex::new(present("opencl", crate::driver::opencl_open(0).and_then(Engine::new)));
     DEVICE.get_or_init(open).lock().unwrap_or_else(|p| p.into_inner())
 }
 

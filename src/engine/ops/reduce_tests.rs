@@ -7,18 +7,11 @@ use crate::dtype::DType;
 use crate::engine::Engine;
 use crate::layout::Layout;
 use crate::ops::*;
+use crate::test_devices::present;
 use crate::{CpuBackend, IGpuBackend};
 
 fn opencl() -> Option<Engine> {
-    let required = std::env::var("TREFOIL_REQUIRE").is_ok_and(|r| r.contains("opencl"));
-    match crate::driver::opencl_open(0).and_then(Engine::new) {
-        Ok(e) => Some(e),
-        Err(e) if required => panic!("opencl is required: {e}"),
-        Err(e) => {
-            println!("skipped on opencl: {e}");
-            None
-        }
-    }
+    present("opencl", crate::driver::opencl_open(0).and_then(Engine::new))
 }
 
 /// Values in (-1.5, 1.5) that look random, as bytes of a dtype.
