@@ -19,6 +19,19 @@ pub trait IGpuBackend:
     + LossOps
     + OptimizerOps
     + RandomOps
+    + ConvOps
+    + NormOps
+    + PoolOps
+    + ResampleOps
+    + AttentionOps
+    + LmOps
+    + EmbeddingOps
+    + RnnOps
+    + GnnOps
+    + MeshOps
+    + ScanOps
+    + SortOps
+    + DistanceOps
     + std::fmt::Debug
 {
 }
@@ -34,6 +47,19 @@ impl<T: ?Sized> IGpuBackend for T where
         + LossOps
         + OptimizerOps
         + RandomOps
+        + ConvOps
+        + NormOps
+        + PoolOps
+        + ResampleOps
+        + AttentionOps
+        + LmOps
+        + EmbeddingOps
+        + RnnOps
+        + GnnOps
+        + MeshOps
+        + ScanOps
+        + SortOps
+        + DistanceOps
         + std::fmt::Debug
 {
 }

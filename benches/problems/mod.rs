@@ -3,10 +3,23 @@
 // The test that includes this module uses other parts of it than the benchmark does.
 #![allow(dead_code)]
 
+mod attention;
+mod conv;
 mod dense;
+mod distance;
 mod elements;
+mod embedding;
+mod gnn;
 mod indexed;
+mod lm;
 mod losses;
+mod mesh;
+mod norm;
+mod pool;
+mod resample;
+mod rnn;
+mod scan;
+mod sort;
 mod train;
 
 use trefoil::ops::{Distribution, Rng};
@@ -155,7 +168,28 @@ fn flops(flops: usize, run: impl FnMut(&dyn IGpuBackend) -> Result<()> + 'static
 
 /// Every benchmark.
 pub(crate) fn rows() -> impl Iterator<Item = &'static Row> {
-    [elements::ROWS, dense::ROWS, indexed::ROWS, train::ROWS, losses::ROWS].into_iter().flatten()
+    [
+        elements::ROWS,
+        dense::ROWS,
+        indexed::ROWS,
+        train::ROWS,
+        losses::ROWS,
+        conv::ROWS,
+        norm::ROWS,
+        pool::ROWS,
+        resample::ROWS,
+        attention::ROWS,
+        lm::ROWS,
+        embedding::ROWS,
+        rnn::ROWS,
+        gnn::ROWS,
+        mesh::ROWS,
+        scan::ROWS,
+        sort::ROWS,
+        distance::ROWS,
+    ]
+    .into_iter()
+    .flatten()
 }
 
 /// A row of the table.

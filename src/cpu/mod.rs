@@ -5,19 +5,32 @@
 #![forbid(unsafe_code)]
 
 mod activation;
+mod attention;
+mod conv;
 mod core;
+mod distance;
 mod elementwise;
+mod embedding;
 mod gemm;
+mod gnn;
 mod index;
+mod lm;
 mod loss;
 mod loss_batch;
 mod loss_rows;
 mod loss_seq;
+mod mesh;
+mod norm;
 mod optimizer;
+mod pool;
 mod random;
 mod reduce;
+mod resample;
+mod rnn;
+mod scan;
 mod shape;
 mod softmax;
+mod sort;
 mod special;
 mod tape;
 

@@ -49,6 +49,32 @@ pub enum Family {
     Optimizer,
     /// Random numbers and dropout.
     Random,
+    /// Convolution of one to three axes, its transpose, and their unfolded form.
+    Conv,
+    /// Normalization over batches, rows, groups and instances.
+    Norm,
+    /// Pooling with windows, adaptive and global.
+    Pool,
+    /// Interpolation and sampling of images and volumes.
+    Resample,
+    /// Scaled dot-product attention.
+    Attention,
+    /// Rotary embedding, mixture of experts, fused output losses.
+    Lm,
+    /// Table lookup and its sparse gradient.
+    Embedding,
+    /// Recurrent cells and sequences.
+    Rnn,
+    /// Message passing on graphs.
+    Gnn,
+    /// Convolution on meshes.
+    Mesh,
+    /// Prefix sums and segment reductions.
+    Scan,
+    /// Sorting, selection and search.
+    Sort,
+    /// Distances and similarities of vectors.
+    Distance,
 }
 
 /// Declares a family trait, its table of [`OpInfo`] rows and the forwarding to `Arc` and `Box`, from one list of methods.
@@ -108,35 +134,61 @@ impl<T> Recorder<T> {
 }
 
 mod activation;
+mod attention;
 pub(crate) mod check;
+mod conv;
 mod core;
+mod distance;
 mod elementwise;
+mod embedding;
 mod gemm;
+mod gnn;
 mod index;
+mod lm;
 mod loss;
 mod loss_batch;
 pub(crate) mod loss_rows;
 mod loss_seq;
+mod mesh;
+mod norm;
 mod optimizer;
+mod pool;
 mod random;
 mod reduce;
+mod resample;
+mod rnn;
+mod scan;
 mod shape;
 mod softmax;
+mod sort;
 
 pub use self::activation::*;
+pub use self::attention::*;
+pub use self::conv::*;
 pub use self::core::*;
+pub use self::distance::*;
 pub use self::elementwise::*;
+pub use self::embedding::*;
 pub use self::gemm::*;
+pub use self::gnn::*;
 pub use self::index::*;
+pub use self::lm::*;
 pub use self::loss::*;
 pub use self::loss_batch::*;
 pub use self::loss_rows::*;
 pub use self::loss_seq::*;
+pub use self::mesh::*;
+pub use self::norm::*;
 pub use self::optimizer::*;
+pub use self::pool::*;
 pub use self::random::*;
 pub use self::reduce::*;
+pub use self::resample::*;
+pub use self::rnn::*;
+pub use self::scan::*;
 pub use self::shape::*;
 pub(crate) use self::softmax::*;
+pub use self::sort::*;
 
 /// Every operation of every family.
 pub fn all_ops() -> impl Iterator<Item = &'static OpInfo> {
@@ -151,6 +203,19 @@ pub fn all_ops() -> impl Iterator<Item = &'static OpInfo> {
         LOSS_OPS,
         OPTIMIZER_OPS,
         RANDOM_OPS,
+        DISTANCE_OPS,
+        SORT_OPS,
+        SCAN_OPS,
+        MESH_OPS,
+        GNN_OPS,
+        RNN_OPS,
+        EMBEDDING_OPS,
+        LM_OPS,
+        ATTENTION_OPS,
+        RESAMPLE_OPS,
+        POOL_OPS,
+        NORM_OPS,
+        CONV_OPS,
     ]
     .into_iter()
     .flatten()

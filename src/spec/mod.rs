@@ -7,16 +7,28 @@ use crate::dtype::DType;
 use crate::ops::Family;
 
 pub(crate) mod activation;
+pub(crate) mod attention;
+pub(crate) mod conv;
+pub(crate) mod distance;
 pub(crate) mod elementwise;
+pub(crate) mod embedding;
 pub(crate) mod gemm;
+pub(crate) mod gnn;
 pub(crate) mod index;
+pub(crate) mod lm;
 pub(crate) mod loss;
 pub(crate) mod loss_batch;
 pub(crate) mod loss_rows;
 pub(crate) mod loss_seq;
+pub(crate) mod mesh;
+pub(crate) mod norm;
 pub(crate) mod optimizer;
+pub(crate) mod pool;
 pub(crate) mod random;
 pub(crate) mod reduce;
+pub(crate) mod resample;
+pub(crate) mod rnn;
+pub(crate) mod scan;
 pub(crate) mod shape;
 pub(crate) mod softmax;
 pub(crate) mod sort;
@@ -126,6 +138,18 @@ pub fn all_kernels() -> impl Iterator<Item = &'static KernelSpec> {
         index::KERNELS,
         sort::KERNELS,
         gemm::KERNELS,
+        distance::KERNELS,
+        scan::KERNELS,
+        mesh::KERNELS,
+        gnn::KERNELS,
+        rnn::KERNELS,
+        embedding::KERNELS,
+        lm::KERNELS,
+        attention::KERNELS,
+        resample::KERNELS,
+        pool::KERNELS,
+        norm::KERNELS,
+        conv::KERNELS,
     ]
     .into_iter()
     .flatten()

@@ -1,7 +1,16 @@
 //! `trefoil bench`.
 
+mod attention;
 mod case;
+mod conv;
+mod embedding;
+mod gnn;
+mod mesh;
+mod norm;
 mod ops;
+mod pool;
+mod resample;
+mod rnn;
 mod timing;
 
 use std::io::Write;

@@ -17,20 +17,26 @@ use crate::error::Result;
 const ROTATE_BYTES: usize = 256 << 20;
 
 /// Number of input sets for sets of this size.
-fn sets(bytes: usize) -> usize {
+pub(super) fn sets(bytes: usize) -> usize {
     ROTATE_BYTES.div_ceil(bytes.max(1)).clamp(1, 8)
 }
 
 /// Normal numbers; never zeros, which some devices move and multiply faster.
-fn random(d: &Device, dtype: DType, shape: &[usize], seed: u64, std: f64) -> Result<Tensor> {
+pub(super) fn random(d: &Device, dtype: DType, shape: &[usize], seed: u64, std: f64) -> Result<Tensor> {
     Ok(Tensor::random(d, dtype, shape, Distribution::Normal { mean: 0.0, std }, Rng::new(seed))?)
 }
 
-fn randoms(d: &Device, dtype: DType, shape: &[usize], count: usize, tag: u64) -> Result<Vec<Tensor>> {
+pub(super) fn randoms(
+    d: &Device,
+    dtype: DType,
+    shape: &[usize],
+    count: usize,
+    tag: u64,
+) -> Result<Vec<Tensor>> {
     (0..count as u64).map(|i| random(d, dtype, shape, 1000 * tag + i, 1.0)).collect()
 }
 
-fn work(bytes: usize, flops: f64, queue: impl Fn(usize) -> Result<()> + 'static) -> Work {
+pub(super) fn work(bytes: usize, flops: f64, queue: impl Fn(usize) -> Result<()> + 'static) -> Work {
     Work { queue: Box::new(queue), bytes: bytes as f64, flops }
 }
 
@@ -55,8 +61,27 @@ pub(crate) fn prepare(c: &Case, d: &Device) -> Result<Option<Prepared>> {
         "clip_norm" => clip_norm(c, d)?,
         "dropout" => dropout(c, d)?,
         "train_mlp" => train_mlp(c, d)?,
-        _ => return Ok(None),
+        _ => return prepare_in_families(c, d),
     }))
+}
+
+fn prepare_in_families(c: &Case, d: &Device) -> Result<Option<Prepared>> {
+    for prepare in [
+        super::attention::prepare,
+        super::conv::prepare,
+        super::embedding::prepare,
+        super::gnn::prepare,
+        super::mesh::prepare,
+        super::norm::prepare,
+        super::pool::prepare,
+        super::resample::prepare,
+        super::rnn::prepare,
+    ] {
+        if let Some(p) = prepare(c, d)? {
+            return Ok(Some(p));
+        }
+    }
+    Ok(None)
 }
 
 fn copy(c: &Case, d: &Device) -> Result<Prepared> {

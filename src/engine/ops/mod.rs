@@ -1,23 +1,36 @@
 //! The family traits for [`Engine`](crate::Engine): validation, choice of variant, launch. Written once for all drivers.
 
 mod activation;
+mod attention;
+mod conv;
 mod core;
+mod distance;
 pub(crate) mod elementwise;
+mod embedding;
 pub(crate) mod gemm;
 #[cfg(all(test, feature = "opencl"))]
 mod gemm_tests;
+mod gnn;
 mod index;
+mod lm;
 mod loss;
 mod loss_batch;
 mod loss_rows;
 mod loss_seq;
+mod mesh;
 #[cfg(all(test, feature = "opencl"))]
 mod movement_tests;
+mod norm;
 mod optimizer;
+mod order;
+mod pool;
 mod random;
 mod reduce;
 #[cfg(all(test, feature = "opencl"))]
 mod reduce_tests;
+mod resample;
+mod rnn;
+mod scan;
 mod scatter;
 mod shape;
 mod softmax;

@@ -1,5 +1,19 @@
 //! Calls that must be refused: typed errors, nothing launched, outputs untouched, on every backend that is there.
 
+mod attention;
+mod conv;
+mod distance;
+mod embedding;
+mod gnn;
+mod lm;
+mod mesh;
+mod norm;
+mod pool;
+mod resample;
+mod rnn;
+mod scan;
+mod sort;
+
 use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -532,6 +546,19 @@ const TESTS: &[Test] = &[
     ("loss", loss),
     ("optimizer", optimizer),
     ("random", random),
+    ("conv", conv::conv),
+    ("norm", norm::norm),
+    ("pool", pool::pool),
+    ("resample", resample::resample),
+    ("attention", attention::attention),
+    ("lm", lm::lm),
+    ("embedding", embedding::embedding),
+    ("rnn", rnn::rnn),
+    ("gnn", gnn::gnn),
+    ("mesh", mesh::mesh),
+    ("scan", scan::scan),
+    ("sort", sort::sort),
+    ("distance", distance::distance),
     ("index_out_of_range", out_of_range),
     ("empty", empty),
     ("foreign", foreign),

@@ -1,0 +1,5 @@
+//! Convolution.
+
+use super::*;
+
+pub(super) const ROWS: &[Row] = &[];

@@ -1,0 +1,5 @@
+//! Embedding.
+
+use super::*;
+
+pub(super) const ROWS: &[Row] = &[];

@@ -1,0 +1,5 @@
+//! Graphs.
+
+use super::*;
+
+pub(super) const ROWS: &[Row] = &[];

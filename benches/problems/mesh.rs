@@ -1,0 +1,5 @@
+//! Meshes.
+
+use super::*;
+
+pub(super) const ROWS: &[Row] = &[];

@@ -1,0 +1,5 @@
+//! Normalization.
+
+use super::*;
+
+pub(super) const ROWS: &[Row] = &[];

@@ -1,0 +1,5 @@
+//! Pooling.
+
+use super::*;
+
+pub(super) const ROWS: &[Row] = &[];

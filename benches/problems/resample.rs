@@ -1,0 +1,5 @@
+//! Resampling.
+
+use super::*;
+
+pub(super) const ROWS: &[Row] = &[];

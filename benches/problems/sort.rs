@@ -1,0 +1,5 @@
+//! Order.
+
+use super::*;
+
+pub(super) const ROWS: &[Row] = &[];

@@ -1,0 +1,5 @@
+//! Attention.
+
+use super::Kernel;
+
+pub(super) const ROWS: &[&[Kernel]] = &[];

@@ -1,0 +1,5 @@
+//! Convolution.
+
+use super::Kernel;
+
+pub(super) const ROWS: &[&[Kernel]] = &[];

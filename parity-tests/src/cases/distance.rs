@@ -1,0 +1,5 @@
+//! Distances.
+
+use super::Kernel;
+
+pub(super) const ROWS: &[&[Kernel]] = &[];

@@ -1,0 +1,5 @@
+//! Meshes.
+
+use super::Kernel;
+
+pub(super) const ROWS: &[&[Kernel]] = &[];

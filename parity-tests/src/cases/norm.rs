@@ -1,0 +1,5 @@
+//! Normalization.
+
+use super::Kernel;
+
+pub(super) const ROWS: &[&[Kernel]] = &[];

@@ -1,0 +1,5 @@
+//! Resampling.
+
+use super::Kernel;
+
+pub(super) const ROWS: &[&[Kernel]] = &[];

@@ -1,0 +1,5 @@
+//! Scans and segments.
+
+use super::Kernel;
+
+pub(super) const ROWS: &[&[Kernel]] = &[];

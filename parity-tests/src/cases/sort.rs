@@ -1,0 +1,5 @@
+//! Order.
+
+use super::Kernel;
+
+pub(super) const ROWS: &[&[Kernel]] = &[];

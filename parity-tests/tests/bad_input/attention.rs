@@ -1,0 +1,5 @@
+//! Attention.
+
+use super::*;
+
+pub(super) fn attention(_: &mut Bed<'_>) {}

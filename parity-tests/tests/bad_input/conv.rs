@@ -1,0 +1,5 @@
+//! Convolution.
+
+use super::*;
+
+pub(super) fn conv(_: &mut Bed<'_>) {}

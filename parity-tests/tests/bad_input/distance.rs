@@ -1,0 +1,5 @@
+//! Distances.
+
+use super::*;
+
+pub(super) fn distance(_: &mut Bed<'_>) {}

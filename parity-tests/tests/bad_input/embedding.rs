@@ -1,0 +1,5 @@
+//! Embedding.
+
+use super::*;
+
+pub(super) fn embedding(_: &mut Bed<'_>) {}

@@ -1,0 +1,5 @@
+//! Graphs.
+
+use super::*;
+
+pub(super) fn gnn(_: &mut Bed<'_>) {}

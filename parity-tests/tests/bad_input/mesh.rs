@@ -1,0 +1,5 @@
+//! Meshes.
+
+use super::*;
+
+pub(super) fn mesh(_: &mut Bed<'_>) {}

@@ -1,0 +1,5 @@
+//! Pooling.
+
+use super::*;
+
+pub(super) fn pool(_: &mut Bed<'_>) {}

@@ -1,0 +1,5 @@
+//! Resampling.
+
+use super::*;
+
+pub(super) fn resample(_: &mut Bed<'_>) {}

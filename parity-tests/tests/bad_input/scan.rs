@@ -1,0 +1,5 @@
+//! Scans and segments.
+
+use super::*;
+
+pub(super) fn scan(_: &mut Bed<'_>) {}

@@ -1,0 +1,5 @@
+//! Order.
+
+use super::*;
+
+pub(super) fn sort(_: &mut Bed<'_>) {}

@@ -1,0 +1,6 @@
+//! Resampling on the CPU.
+
+use super::CpuBackend;
+use crate::ops::ResampleOps;
+
+impl ResampleOps for CpuBackend {}

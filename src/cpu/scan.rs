@@ -1,0 +1,6 @@
+//! Scans and segments on the CPU.
+
+use super::CpuBackend;
+use crate::ops::ScanOps;
+
+impl ScanOps for CpuBackend {}

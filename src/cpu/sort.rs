@@ -1,0 +1,6 @@
+//! Order on the CPU.
+
+use super::CpuBackend;
+use crate::ops::SortOps;
+
+impl SortOps for CpuBackend {}

@@ -1,0 +1,6 @@
+//! Distances: validation and launch.
+
+use crate::engine::Engine;
+use crate::ops::DistanceOps;
+
+impl DistanceOps for Engine {}

@@ -1,0 +1,6 @@
+//! Embedding: validation and launch.
+
+use crate::engine::Engine;
+use crate::ops::EmbeddingOps;
+
+impl EmbeddingOps for Engine {}

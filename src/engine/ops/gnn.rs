@@ -1,0 +1,6 @@
+//! Graphs: validation and launch.
+
+use crate::engine::Engine;
+use crate::ops::GnnOps;
+
+impl GnnOps for Engine {}

@@ -1,0 +1,6 @@
+//! Pooling: validation and launch.
+
+use crate::engine::Engine;
+use crate::ops::PoolOps;
+
+impl PoolOps for Engine {}

@@ -1,0 +1,6 @@
+//! Resampling: validation and launch.
+
+use crate::engine::Engine;
+use crate::ops::ResampleOps;
+
+impl ResampleOps for Engine {}

@@ -1,0 +1,7 @@
+//! Kernels of attention.
+
+use super::kernels;
+
+kernels! {
+    family: Attention;
+}

@@ -1,0 +1,7 @@
+//! Kernels of convolution.
+
+use super::kernels;
+
+kernels! {
+    family: Conv;
+}

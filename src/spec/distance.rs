@@ -1,0 +1,7 @@
+//! Kernels of distances.
+
+use super::kernels;
+
+kernels! {
+    family: Distance;
+}

@@ -1,0 +1,7 @@
+//! Kernels of embedding.
+
+use super::kernels;
+
+kernels! {
+    family: Embedding;
+}

@@ -1,0 +1,7 @@
+//! Kernels of graphs.
+
+use super::kernels;
+
+kernels! {
+    family: Gnn;
+}

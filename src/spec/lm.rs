@@ -1,0 +1,7 @@
+//! Kernels of language models.
+
+use super::kernels;
+
+kernels! {
+    family: Lm;
+}

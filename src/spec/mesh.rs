@@ -1,0 +1,7 @@
+//! Kernels of meshes.
+
+use super::kernels;
+
+kernels! {
+    family: Mesh;
+}

@@ -1,0 +1,7 @@
+//! Kernels of normalization.
+
+use super::kernels;
+
+kernels! {
+    family: Norm;
+}

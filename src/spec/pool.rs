@@ -1,0 +1,7 @@
+//! Kernels of pooling.
+
+use super::kernels;
+
+kernels! {
+    family: Pool;
+}

@@ -1,0 +1,7 @@
+//! Kernels of resampling.
+
+use super::kernels;
+
+kernels! {
+    family: Resample;
+}

@@ -1,0 +1,7 @@
+//! Kernels of recurrent networks.
+
+use super::kernels;
+
+kernels! {
+    family: Rnn;
+}

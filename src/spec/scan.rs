@@ -1,0 +1,7 @@
+//! Kernels of scans and segments.
+
+use super::kernels;
+
+kernels! {
+    family: Scan;
+}
