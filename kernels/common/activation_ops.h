@@ -75,12 +75,28 @@ GK_FN gk_f gk_gelu_tanh_slope(gk_f x)
     return h == GK_R(0.0) ? g : g + h * (x * (GK_R(1.59576912160573071) * (GK_R(1.0) + GK_R(0.134145) * x * x)));
 }
 
+#if GK_DTYPE != GK_F64
+/* ln(1 + e) for e in [0, 1], within 2 ULP: e times a Chebyshev fit of ln(1 + e) / e of degree 9. */
+GK_FN float gk_log1p_unit(float e)
+{
+    float r = -3.256378462538123e-3f;
+    r = r * e + 1.9907161593437195e-2f;
+    r = r * e - 5.7064201682806015e-2f;
+    r = r * e + 1.0614264756441116e-1f;
+    r = r * e - 1.5311862528324127e-1f;
+    r = r * e + 1.9678117334842682e-1f;
+    r = r * e - 2.4954558908939362e-1f;
+    r = r * e + 3.3330005407333374e-1f;
+    r = r * e - 4.999990463256836e-1f;
+    return e + e * (e * r);
+}
+#else
+#define gk_log1p_unit(e) gk_log1p(e)
+#endif
 GK_FN gk_f gk_softplus(gk_f x, gk_f beta, gk_f threshold)
 {
     gk_f bx = beta * x;
-    /* ln(1 + e) with what rounding 1 + e lost added back */
-    gk_f e = gk_exp(-gk_fabs(bx)), u = GK_R(1.0) + e, l = gk_log(u) + (e - (u - GK_R(1.0))) * gk_recip(u);
-    return bx > threshold ? x : ((bx > GK_R(0.0) ? bx : GK_R(0.0)) + l) * gk_recip(beta);
+    return bx > threshold ? x : ((bx > GK_R(0.0) ? bx : GK_R(0.0)) + gk_log1p_unit(gk_exp(-gk_fabs(bx)))) * gk_recip(beta);
 }
 
 /* tanh(softplus x) = n / (n + 2) with n = w (w + 2), w = e^x; 1 for x > 20 */
@@ -130,12 +146,12 @@ GK_UNARY(gk_act_elu_y, x > GK_R(0.0) ? x : p * gk_expm1(x), x > GK_R(0.0) ? dy :
 GK_UNARY(gk_act_mish, gk_mish(x), dy * gk_mish_slope(x))
 /* p: beta, q: threshold */
 GK_UNARY(gk_act_softplus, gk_softplus(x, p, q), p * x > q ? dy : dy * gk_sigmoid(p * x))
-GK_UNARY(gk_act_hardswish, x <= GK_R(-3.0) ? GK_R(0.0) : (x >= GK_R(3.0) ? x : x * (x + GK_R(3.0)) / GK_R(6.0)),
-         x <= GK_R(-3.0) ? GK_R(0.0) : (x < GK_R(3.0) ? dy * (x / GK_R(3.0) + GK_R(0.5)) : (gk_isnan(x) ? x : dy)))
+GK_UNARY(gk_act_hardswish, x <= GK_R(-3.0) ? GK_R(0.0) : (x >= GK_R(3.0) ? x : x * ((x + GK_R(3.0)) * GK_R(0.16666666666666667))),
+         x <= GK_R(-3.0) ? GK_R(0.0) : (x < GK_R(3.0) ? dy * (x * GK_R(0.33333333333333333) + GK_R(0.5)) : (gk_isnan(x) ? x : dy)))
 GK_UNARY(gk_act_selu, x > GK_R(0.0) ? GK_R(1.0507009873554805) * x : GK_R(1.7580993408473769) * gk_expm1(x),
          dy * (x > GK_R(0.0) ? GK_R(1.0507009873554805) : GK_R(1.7580993408473769) * gk_exp(x)))
-GK_UNARY(gk_act_hardsigmoid, x <= GK_R(-3.0) ? GK_R(0.0) : (x >= GK_R(3.0) ? GK_R(1.0) : (x + GK_R(3.0)) / GK_R(6.0)),
-         (x > GK_R(-3.0) && x < GK_R(3.0)) ? dy / GK_R(6.0) : GK_R(0.0))
+GK_UNARY(gk_act_hardsigmoid, x <= GK_R(-3.0) ? GK_R(0.0) : (x >= GK_R(3.0) ? GK_R(1.0) : (x + GK_R(3.0)) * GK_R(0.16666666666666667)),
+         (x > GK_R(-3.0) && x < GK_R(3.0)) ? dy * GK_R(0.16666666666666667) : GK_R(0.0))
 /* p, q: bounds */
 GK_UNARY(gk_act_hardtanh, gk_min(gk_max(x, p), q), (x > p && x < q) ? dy : GK_R(0.0))
 
