@@ -9,9 +9,10 @@
  * Launch: blocks on axis 0 loop over the rows or tiles. Statistics in gk_f, sums of integers in gk_i64. Deterministic: the order of the
  * operations follows from the shape, the alignment and the number of blocks that fill the device. Reference: torch.<function>.
  */
-/* Values that one call of gk_take takes at most, and 16-byte accesses in flight per work-item. */
-#define GK_BATCH (GK_W > 4 ? GK_W : 4)
-#define GK_DEPTH 4
+/* Values that one call of gk_take takes at most, and 16-byte accesses in flight per work-item: along a row, and down GK_W columns. */
+#define GK_BATCH 8
+#define GK_DEPTH 8
+#define GK_DEPTH_COLS (GK_W >= 8 ? 4 : 8)
 #include "nd.h"
 #include "reduce_ops.h"
 
@@ -110,9 +111,9 @@ GK_FN void gk_columns(gk_state* s, const int w, GK_GLOBAL const gk_t* x, GK_GLOB
                       gk_i64 n, int rank, const gk_dims* red, const gk_dims* rx, const gk_dims* rx2, gk_f p)
 {
     gk_i64 k = first;
-    for (; k + (GK_DEPTH - 1) * step < to; k += GK_DEPTH * step) {
-        gk_f v[GK_W][GK_DEPTH];
-        GK_UNROLL for (int u = 0; u < GK_DEPTH; u++) {
+    for (; k + (GK_DEPTH_COLS - 1) * step < to; k += GK_DEPTH_COLS * step) {
+        gk_f v[GK_W][GK_DEPTH_COLS];
+        GK_UNROLL for (int u = 0; u < GK_DEPTH_COLS; u++) {
             gk_i64 a = i, b = j;
             GK_ND(k + u * step, n, rank, *red, { a += r * rx->v[d]; b += r * rx2->v[d]; });
             if (w == 1) {
@@ -122,7 +123,7 @@ GK_FN void gk_columns(gk_state* s, const int w, GK_GLOBAL const gk_t* x, GK_GLOB
                 GK_UNROLL for (int c = 0; c < GK_W; c++) v[c][u] = t.v[c];
             }
         }
-        GK_UNROLL for (int c = 0; c < w; c++) gk_take(&s[c], v[c], GK_DEPTH, k, step, p);
+        GK_UNROLL for (int c = 0; c < w; c++) gk_take(&s[c], v[c], GK_DEPTH_COLS, k, step, p);
     }
     for (; k < to; k += step) {
         gk_i64 a = i, b = j;
@@ -180,22 +181,25 @@ GK_KERNEL(reduce_cols)(GK_IN(gk_t, x), GK_IN(gk_t, x2), GK_OUT(gk_u8, y), GK_OUT
     }
 }
 
-/* Results from the states of `splits` runs: that of run k of output o is part[o * so + k * sk]. */
+/* Results from the states of `splits` runs: that of run k of output o is part[o * so + k * sk]. The `lanes` work-items of an output lie side by
+ * side, or those of neighbouring outputs do where their states lie side by side (so is 1). */
 GK_KERNEL(reduce_join)(GK_IN(gk_state, part), GK_OUT(gk_u8, y), GK_OUT(gk_u8, z), gk_i64 outputs, gk_i64 count, int splits, gk_i64 so, gk_i64 sk,
                        int lanes, int kept_rank, GK_DIMS(kept), GK_DIMS(ky), GK_DIMS(kz), int form, int accumulate, gk_f p, gk_f q)
 {
     GK_BIND_IN(gk_state, part); GK_BIND_OUT(gk_u8, y); GK_BIND_OUT(gk_u8, z);
     GK_LOCAL gk_state tmp[GK_BLOCK];
-    int lane = gk_lid() & (lanes - 1), rows = GK_BLOCK / lanes;
+    int rows = GK_BLOCK / lanes, apart = so == 1 && sk != 1;
+    int lane = apart ? gk_lid() / rows : gk_lid() & (lanes - 1);
     gk_i64 blocks = (outputs + rows - 1) / rows;
     for (gk_i64 b = gk_bid(0); b < blocks; b += gk_nblocks(0)) {
-        gk_i64 o = b * rows + gk_lid() / lanes, iy = 0, iz = 0;
+        gk_i64 o = b * rows + (apart ? gk_lid() & (rows - 1) : gk_lid() / lanes), iy = 0, iz = 0;
         gk_state s = gk_begin();
         if (o < outputs) {
             GK_ND(o, outputs, kept_rank, kept, { iy += r * ky.v[d]; iz += r * kz.v[d]; });
             for (int k = lane; k < splits; k += lanes) s = gk_join(s, part[o * so + k * sk]);
         }
-        s = gk_gather_states(s, tmp, lanes);
+        if (apart) s = gk_gather_columns(s, tmp, rows);
+        else s = gk_gather_states(s, tmp, lanes);
         if (lane == 0 && o < outputs) gk_end(y, z, iy, iz, s, count, form, accumulate, p, q);
     }
 }

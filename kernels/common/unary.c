@@ -59,14 +59,22 @@ GK_KERNEL(unary_bwd_flat)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_OUT(gk_t, dx), gk_
 {
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, dx);
     gk_i64 items = wide ? n / GK_W : 0;
-    for (gk_i64 i = gk_gid(); i < items; i += gk_gsize()) {
-        gk_vec g = gk_loadv(dy, i * GK_W), a = gk_loadv(x, i * GK_W), o = a;
-        if (accumulate) o = gk_loadv(dx, i * GK_W);
-        GK_UNROLL for (int k = 0; k < GK_W; k++) {
-            gk_f d = GK_BWD(g.v[k], a.v[k], p, q, s);
-            o.v[k] = accumulate ? o.v[k] + d : d;
+    for (gk_i64 i = (gk_i64)gk_bid(0) * (GK_BLOCK * GK_RUNS) + gk_lid(); i < items; i += gk_gsize() * GK_RUNS) {
+        gk_vec g[GK_RUNS], a[GK_RUNS];
+        GK_UNROLL for (int u = 0; u < GK_RUNS; u++) {
+            if (i + u * GK_BLOCK >= items) break;
+            g[u] = gk_loadv(dy, (i + u * GK_BLOCK) * GK_W);
+            a[u] = gk_loadv(x, (i + u * GK_BLOCK) * GK_W);
         }
-        gk_storev(dx, i * GK_W, o);
+        GK_UNROLL for (int u = 0; u < GK_RUNS; u++) {
+            if (i + u * GK_BLOCK >= items) break;
+            GK_UNROLL for (int k = 0; k < GK_W; k++) g[u].v[k] = GK_BWD(g[u].v[k], a[u].v[k], p, q, s);
+            if (accumulate) {
+                gk_vec o = gk_loadv(dx, (i + u * GK_BLOCK) * GK_W);
+                GK_UNROLL for (int k = 0; k < GK_W; k++) g[u].v[k] += o.v[k];
+            }
+            gk_storev(dx, (i + u * GK_BLOCK) * GK_W, g[u]);
+        }
     }
     for (gk_i64 i = items * GK_W + gk_gid(); i < n; i += gk_gsize()) {
         gk_f d = GK_BWD(gk_load(dy, i), gk_load(x, i), p, q, s);

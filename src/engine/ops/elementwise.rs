@@ -140,7 +140,7 @@ impl Rows {
     }
 }
 
-/// Grid of `unary_flat`, whose work-items take `GK_RUNS` vectors each.
+/// Grid of `unary_flat` and `unary_bwd_flat`, whose work-items take `GK_RUNS` vectors each.
 pub(crate) fn flat_grid(n: usize, dt: DType, wide: bool) -> Grid {
     let runs = if vector(dt) >= 8 { 4 } else { 1 };
     Grid::Stride(if wide { n.div_ceil(vector(dt) * runs) } else { n })
@@ -205,8 +205,7 @@ impl Engine {
             let wide = is_flat(&m, [dy, saved, &v]);
             args.extend([Arg::I32(wide as i32), accumulate]);
             args.extend(p);
-            let items = if wide { n.div_ceil(vector(dt)) } else { n };
-            return self.launch(kernels.bwd_flat, dt, op, Grid::Stride(items), &args);
+            return self.launch(kernels.bwd_flat, dt, op, flat_grid(n, dt, wide), &args);
         }
         args.extend(axes(&m));
         args.push(accumulate);

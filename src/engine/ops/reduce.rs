@@ -226,8 +226,9 @@ impl Engine {
         let ty = (LANES / pow2(items, 32)).min(pow2(n.div_ceil(8), LANES));
         let tx = LANES / ty;
         let tiles = items.div_ceil(tx);
-        let fill = self.fill();
-        let splits = if tiles < fill { (fill / tiles).min(n / (ty * 16)).max(1) } else { 1 };
+        // Two blocks per compute unit: each has many accesses in flight, and every further run adds to what has to be joined.
+        let blocks = self.device_caps().compute_units as usize * 2;
+        let splits = (blocks / tiles).min(n / (ty * 8)).max(1);
         let chunk = n.div_ceil(splits).max(1);
         let splits = n.div_ceil(chunk).max(1);
         let part = self.partials(r, outputs * splits, splits)?;
