@@ -23,7 +23,8 @@
 #endif
 
 #define GK_KEEP 4  /* 16-byte pieces of a row that one work-item of _short holds */
-#define GK_DEPTH 2 /* 16-byte accesses in flight per work-item; more of them are slower (measured) */
+#define GK_DEPTH 4 /* 16-byte accesses in flight per work-item */
+#define GK_DEPTH_NORM 2 /* the same where the statistics are found; more are slower (measured) */
 
 /* Maximum and sum of exponentials relative to it. */
 typedef struct { gk_f m, s; } gk_norm;
@@ -157,13 +158,13 @@ GK_FN gk_norm gk_run_norm(GK_GLOBAL const gk_t* x, gk_run run, int lane, int lan
 {
     gk_norm n = gk_norm_begin();
     gk_i64 i = lane;
-    for (; i + (GK_DEPTH - 1) * lanes < run.items; i += GK_DEPTH * lanes) {
-        gk_vec a[GK_DEPTH];
-        gk_f v[GK_DEPTH * GK_W];
-        GK_UNROLL for (int u = 0; u < GK_DEPTH; u++) a[u] = gk_loadv(x, run.items_from + (i + u * lanes) * GK_W);
-        GK_UNROLL for (int u = 0; u < GK_DEPTH; u++)
+    for (; i + (GK_DEPTH_NORM - 1) * lanes < run.items; i += GK_DEPTH_NORM * lanes) {
+        gk_vec a[GK_DEPTH_NORM];
+        gk_f v[GK_DEPTH_NORM * GK_W];
+        GK_UNROLL for (int u = 0; u < GK_DEPTH_NORM; u++) a[u] = gk_loadv(x, run.items_from + (i + u * lanes) * GK_W);
+        GK_UNROLL for (int u = 0; u < GK_DEPTH_NORM; u++)
             GK_UNROLL for (int k = 0; k < GK_W; k++) v[u * GK_W + k] = a[u].v[k];
-        gk_norm_take(&n, v, GK_DEPTH * GK_W);
+        gk_norm_take(&n, v, GK_DEPTH_NORM * GK_W);
     }
     for (; i < run.items; i += lanes) {
         gk_vec a = gk_loadv(x, run.items_from + i * GK_W);

@@ -59,14 +59,14 @@ GK_KERNEL(unary_bwd_flat)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_OUT(gk_t, dx), gk_
 {
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, dx);
     gk_i64 items = wide ? n / GK_W : 0;
-    for (gk_i64 i = (gk_i64)gk_bid(0) * (GK_BLOCK * GK_RUNS) + gk_lid(); i < items; i += gk_gsize() * GK_RUNS) {
-        gk_vec g[GK_RUNS], a[GK_RUNS];
-        GK_UNROLL for (int u = 0; u < GK_RUNS; u++) {
+    for (gk_i64 i = (gk_i64)gk_bid(0) * (GK_BLOCK * GK_BWD_RUNS) + gk_lid(); i < items; i += gk_gsize() * GK_BWD_RUNS) {
+        gk_vec g[GK_BWD_RUNS], a[GK_BWD_RUNS];
+        GK_UNROLL for (int u = 0; u < GK_BWD_RUNS; u++) {
             if (i + u * GK_BLOCK >= items) break;
             g[u] = gk_loadv(dy, (i + u * GK_BLOCK) * GK_W);
             a[u] = gk_loadv(x, (i + u * GK_BLOCK) * GK_W);
         }
-        GK_UNROLL for (int u = 0; u < GK_RUNS; u++) {
+        GK_UNROLL for (int u = 0; u < GK_BWD_RUNS; u++) {
             if (i + u * GK_BLOCK >= items) break;
             GK_UNROLL for (int k = 0; k < GK_W; k++) g[u].v[k] = GK_BWD(g[u].v[k], a[u].v[k], p, q, s);
             if (accumulate) {

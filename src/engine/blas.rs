@@ -206,7 +206,7 @@ impl Engine {
             real(q.out, 0.0),
             real(q.out, 0.0),
         ];
-        self.launch(&ACT_FLAT, q.out, name, flat_grid(n, q.out, true), &args)
+        self.launch(&ACT_FLAT, q.out, name, flat_grid(n, q.out, true, 4), &args)
     }
 
     fn blas_call(

@@ -140,9 +140,9 @@ impl Rows {
     }
 }
 
-/// Grid of `unary_flat` and `unary_bwd_flat`, whose work-items take `GK_RUNS` vectors each.
-pub(crate) fn flat_grid(n: usize, dt: DType, wide: bool) -> Grid {
-    let runs = if vector(dt) >= 8 { 4 } else { 1 };
+/// Grid of `unary_flat` and `unary_bwd_flat`, whose work-items take `runs` vectors each of 16-bit values (`GK_RUNS`, `GK_BWD_RUNS`).
+pub(crate) fn flat_grid(n: usize, dt: DType, wide: bool, runs: usize) -> Grid {
+    let runs = if vector(dt) >= 8 { runs } else { 1 };
     Grid::Stride(if wide { n.div_ceil(vector(dt) * runs) } else { n })
 }
 
@@ -175,7 +175,7 @@ impl Engine {
         if m.is_flat(0) && m.is_flat(1) {
             args.push(Arg::I32(wide as i32));
             args.extend(p);
-            return self.launch(kernels.flat, dt, op, flat_grid(n, dt, wide), &args);
+            return self.launch(kernels.flat, dt, op, flat_grid(n, dt, wide, 4), &args);
         }
         args.extend(axes(&m));
         args.extend(p);
@@ -205,7 +205,7 @@ impl Engine {
             let wide = is_flat(&m, [dy, saved, &v]);
             args.extend([Arg::I32(wide as i32), accumulate]);
             args.extend(p);
-            return self.launch(kernels.bwd_flat, dt, op, flat_grid(n, dt, wide), &args);
+            return self.launch(kernels.bwd_flat, dt, op, flat_grid(n, dt, wide, 2), &args);
         }
         args.extend(axes(&m));
         args.push(accumulate);
