@@ -7,7 +7,7 @@ use std::sync::{Arc, RwLock};
 
 use trefoil::DType;
 
-use crate::error::{NnError, Result};
+use crate::error::{NnError, Result, invalid};
 use crate::tensor::{Device, Tensor};
 
 /// A tensor that a layer owns. Clones refer to the same one, so that optimizers, tied layers and state dictionaries see each other's changes.
@@ -111,8 +111,22 @@ impl<'a> Visitor<'a> {
 
 /// A function of tensors with parameters. Layers are shared by reference: forward and mode changes take `&self`.
 pub trait Layer: Send + Sync + fmt::Debug {
-    /// Output for an input. Errors name the layer and the argument that does not fit.
+    /// Output for an input; layers of several inputs take the others as absent or refuse. Errors name the layer and the argument that does not fit.
     fn forward(&self, x: &Tensor) -> Result<Tensor>;
+
+    /// Outputs for a list of inputs, as graphs of layers call it. Only layers of several inputs or outputs implement it; others take one of each.
+    fn forward_all(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
+        match inputs {
+            [x] => Ok(vec![self.forward(x)?]),
+            _ => Err(invalid(self.kind(), "inputs", "1 tensor", format!("{} tensors", inputs.len()))),
+        }
+    }
+
+    /// Name of the layer's type, as it stands in configurations and error messages: `Dense`.
+    fn kind(&self) -> &'static str {
+        let path = std::any::type_name::<Self>();
+        path.split('<').next().and_then(|p| p.rsplit("::").next()).unwrap_or("Layer")
+    }
 
     /// Shows parameters, buffers and generator positions under their PyTorch names.
     fn visit(&self, _v: &mut Visitor<'_>) {}
@@ -125,6 +139,12 @@ impl<T: Layer + ?Sized> Layer for Arc<T> {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         (**self).forward(x)
     }
+    fn forward_all(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
+        (**self).forward_all(inputs)
+    }
+    fn kind(&self) -> &'static str {
+        (**self).kind()
+    }
     fn visit(&self, v: &mut Visitor<'_>) {
         (**self).visit(v);
     }
@@ -136,6 +156,12 @@ impl<T: Layer + ?Sized> Layer for Arc<T> {
 impl<T: Layer + ?Sized> Layer for Box<T> {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         (**self).forward(x)
+    }
+    fn forward_all(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
+        (**self).forward_all(inputs)
+    }
+    fn kind(&self) -> &'static str {
+        (**self).kind()
     }
     fn visit(&self, v: &mut Visitor<'_>) {
         (**self).visit(v);
