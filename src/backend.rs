@@ -17,6 +17,9 @@ pub trait IGpuBackend:
     + IndexOps
     + GemmOps
     + LossOps
+    + RowLossOps
+    + BatchLossOps
+    + SeqLossOps
     + OptimizerOps
     + RandomOps
     + ConvOps
@@ -45,6 +48,9 @@ impl<T: ?Sized> IGpuBackend for T where
         + IndexOps
         + GemmOps
         + LossOps
+        + RowLossOps
+        + BatchLossOps
+        + SeqLossOps
         + OptimizerOps
         + RandomOps
         + ConvOps

@@ -291,30 +291,6 @@ impl LossOps for CpuBackend {
         Ok(())
     }
 
-    fn row_loss(&self, kind: RowLoss, reduction: Reduction, io: RowLossFwd<'_>) -> Result<()> {
-        self.run_row_loss(kind, reduction, io)
-    }
-
-    fn row_loss_bwd(&self, kind: RowLoss, reduction: Reduction, io: RowLossBwd<'_>) -> Result<()> {
-        self.run_row_loss_bwd(kind, reduction, io)
-    }
-
-    fn batch_loss(&self, kind: BatchLoss, io: BatchLossFwd<'_>) -> Result<()> {
-        self.run_batch_loss(kind, io)
-    }
-
-    fn batch_loss_bwd(&self, kind: BatchLoss, io: BatchLossBwd<'_>) -> Result<()> {
-        self.run_batch_loss_bwd(kind, io)
-    }
-
-    fn seq_loss(&self, kind: SeqLoss, reduction: Reduction, io: SeqLossFwd<'_>) -> Result<()> {
-        self.run_seq_loss(kind, reduction, io)
-    }
-
-    fn seq_loss_bwd(&self, kind: SeqLoss, reduction: Reduction, io: SeqLossBwd<'_>) -> Result<()> {
-        self.run_seq_loss_bwd(kind, reduction, io)
-    }
-
     fn cross_entropy(&self, p: &CrossEntropy, io: CrossEntropyFwd<'_>) -> Result<()> {
         const OP: &str = "cross_entropy";
         let xs = check_cross_entropy(p, &io)?;

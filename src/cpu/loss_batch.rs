@@ -165,8 +165,10 @@ impl CpuBackend {
         }
         Ok(Batch { tape, x, ids, rows: s.rows, width: s.width })
     }
+}
 
-    pub(super) fn run_batch_loss(&self, kind: BatchLoss, io: BatchLossFwd<'_>) -> Result<()> {
+impl BatchLossOps for CpuBackend {
+    fn batch_loss(&self, kind: BatchLoss, io: BatchLossFwd<'_>) -> Result<()> {
         const OP: &str = "batch_loss";
         let s = check_batch_loss(kind, &io)?;
         self.count();
@@ -175,7 +177,7 @@ impl CpuBackend {
         store_f64(OP, &io.loss, &[l.v])
     }
 
-    pub(super) fn run_batch_loss_bwd(&self, kind: BatchLoss, io: BatchLossBwd<'_>) -> Result<()> {
+    fn batch_loss_bwd(&self, kind: BatchLoss, io: BatchLossBwd<'_>) -> Result<()> {
         const OP: &str = "batch_loss_bwd";
         let s = check_batch_loss_bwd(kind, &io)?;
         self.count();

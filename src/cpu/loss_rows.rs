@@ -363,8 +363,10 @@ impl CpuBackend {
             _ => 1.0,
         }
     }
+}
 
-    pub(super) fn run_row_loss(&self, kind: RowLoss, reduction: Reduction, io: RowLossFwd<'_>) -> Result<()> {
+impl RowLossOps for CpuBackend {
+    fn row_loss(&self, kind: RowLoss, reduction: Reduction, io: RowLossFwd<'_>) -> Result<()> {
         const OP: &str = "row_loss";
         let shape = check_row_loss(kind, reduction, &io)?;
         self.count();
@@ -392,12 +394,7 @@ impl CpuBackend {
         }
     }
 
-    pub(super) fn run_row_loss_bwd(
-        &self,
-        kind: RowLoss,
-        reduction: Reduction,
-        io: RowLossBwd<'_>,
-    ) -> Result<()> {
+    fn row_loss_bwd(&self, kind: RowLoss, reduction: Reduction, io: RowLossBwd<'_>) -> Result<()> {
         const OP: &str = "row_loss_bwd";
         let shape = check_row_loss_bwd(kind, reduction, &io)?;
         self.count();

@@ -151,8 +151,10 @@ impl CpuBackend {
             labels: ids(labels)?,
         })
     }
+}
 
-    pub(super) fn run_seq_loss(&self, kind: SeqLoss, reduction: Reduction, io: SeqLossFwd<'_>) -> Result<()> {
+impl SeqLossOps for CpuBackend {
+    fn seq_loss(&self, kind: SeqLoss, reduction: Reduction, io: SeqLossFwd<'_>) -> Result<()> {
         const OP: &str = "seq_loss";
         let shape = check_seq_loss(kind, reduction, &io)?;
         self.count();
@@ -181,12 +183,7 @@ impl CpuBackend {
         }
     }
 
-    pub(super) fn run_seq_loss_bwd(
-        &self,
-        kind: SeqLoss,
-        reduction: Reduction,
-        io: SeqLossBwd<'_>,
-    ) -> Result<()> {
+    fn seq_loss_bwd(&self, kind: SeqLoss, reduction: Reduction, io: SeqLossBwd<'_>) -> Result<()> {
         const OP: &str = "seq_loss_bwd";
         let shape = check_seq_loss_bwd(kind, reduction, &io)?;
         self.count();

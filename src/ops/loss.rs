@@ -4,9 +4,6 @@ use crate::buffer::{GradMut, View, ViewMut};
 use crate::dtype::DType;
 use crate::error::{GpuError, Result};
 use crate::ops::check;
-use crate::ops::loss_batch::{BatchLoss, BatchLossBwd, BatchLossFwd};
-use crate::ops::loss_rows::{RowLoss, RowLossBwd, RowLossFwd};
-use crate::ops::loss_seq::{SeqLoss, SeqLossBwd, SeqLossFwd};
 
 /// How per-item losses are combined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -266,18 +263,6 @@ op_family! {
         fn loss_list(&self, kind: Loss, terms: &[LossTerm<'_>], loss: ViewMut<'_>) -> Result<()>;
         /// Gradients of [`LossOps::loss_list`], one per term; `gy` is one element.
         fn loss_list_bwd(&self, kind: Loss, gy: View<'_>, terms: &[LossTerm<'_>], dp: &mut [GradMut<'_>]) -> Result<()>;
-        /// Losses with one item per row. Without rows, Mean is NaN. A class id out of range that is not ignored is `IndexOutOfRange`.
-        fn row_loss(&self, kind: RowLoss, reduction: Reduction, io: RowLossFwd<'_>) -> Result<()>;
-        /// Gradients of [`LossOps::row_loss`], from its operands alone.
-        fn row_loss_bwd(&self, kind: RowLoss, reduction: Reduction, io: RowLossBwd<'_>) -> Result<()>;
-        /// Losses of a whole batch, each one scalar. Class ids out of range are `IndexOutOfRange`.
-        fn batch_loss(&self, kind: BatchLoss, io: BatchLossFwd<'_>) -> Result<()>;
-        /// Gradients of [`LossOps::batch_loss`], from its operands alone.
-        fn batch_loss_bwd(&self, kind: BatchLoss, io: BatchLossBwd<'_>) -> Result<()>;
-        /// Losses of sequences without alignment. Lengths and labels out of range are `IndexOutOfRange`; such a sample counts 0.
-        fn seq_loss(&self, kind: SeqLoss, reduction: Reduction, io: SeqLossFwd<'_>) -> Result<()>;
-        /// Gradients of [`LossOps::seq_loss`].
-        fn seq_loss_bwd(&self, kind: SeqLoss, reduction: Reduction, io: SeqLossBwd<'_>) -> Result<()>;
         /// Cross entropy of logits with class ids or probabilities. A class id outside [0, C) that is not `ignore_index` is `IndexOutOfRange`.
         fn cross_entropy(&self, p: &CrossEntropy, io: CrossEntropyFwd<'_>) -> Result<()>;
         /// Gradient of [`LossOps::cross_entropy`] with respect to the logits.

@@ -51,7 +51,7 @@ impl BatchLoss {
     }
 }
 
-/// Operands of [`LossOps::batch_loss`](super::LossOps::batch_loss); contiguous, floating ones of one dtype.
+/// Operands of [`BatchLossOps::batch_loss`](super::BatchLossOps::batch_loss); contiguous, floating ones of one dtype.
 #[derive(Debug)]
 pub struct BatchLossFwd<'a> {
     /// Operands in the order of the variant.
@@ -62,7 +62,7 @@ pub struct BatchLossFwd<'a> {
     pub loss: ViewMut<'a>,
 }
 
-/// Operands of [`LossOps::batch_loss_bwd`](super::LossOps::batch_loss_bwd).
+/// Operands of [`BatchLossOps::batch_loss_bwd`](super::BatchLossOps::batch_loss_bwd).
 #[derive(Debug)]
 pub struct BatchLossBwd<'a> {
     /// Upstream gradient, one element (f32 or the operands' dtype).
@@ -73,6 +73,16 @@ pub struct BatchLossBwd<'a> {
     pub ids: Option<View<'a>>,
     /// Gradients of the operands, in their places.
     pub dx: [Option<GradMut<'a>>; 3],
+}
+
+op_family! {
+    /// Losses of a whole batch, each one scalar. f32, f16, bf16 and f64 data; sums in f32 (f64 for f64) by a fixed tree.
+    pub trait BatchLossOps : Loss => BATCH_LOSS_OPS {
+        /// Forward of a batch loss. Class ids out of range are `IndexOutOfRange`.
+        fn batch_loss(&self, kind: BatchLoss, io: BatchLossFwd<'_>) -> Result<()>;
+        /// Gradients of [`BatchLossOps::batch_loss`], from its operands alone.
+        fn batch_loss_bwd(&self, kind: BatchLoss, io: BatchLossBwd<'_>) -> Result<()>;
+    }
 }
 
 /// The operands, checked; the first has two axes (one for ranking).
@@ -158,7 +168,7 @@ fn check_inputs<'a>(
     Ok(BatchShape { x: views, rows, width })
 }
 
-/// Checks of [`LossOps::batch_loss`](super::LossOps::batch_loss).
+/// Checks of [`BatchLossOps::batch_loss`](super::BatchLossOps::batch_loss).
 pub(crate) fn check_batch_loss<'a>(kind: BatchLoss, io: &BatchLossFwd<'a>) -> Result<BatchShape<'a>> {
     const OP: &str = "batch_loss";
     let s = check_inputs(OP, kind, &io.x, io.ids.as_ref())?;
@@ -168,7 +178,7 @@ pub(crate) fn check_batch_loss<'a>(kind: BatchLoss, io: &BatchLossFwd<'a>) -> Re
     Ok(s)
 }
 
-/// Checks of [`LossOps::batch_loss_bwd`](super::LossOps::batch_loss_bwd).
+/// Checks of [`BatchLossOps::batch_loss_bwd`](super::BatchLossOps::batch_loss_bwd).
 pub(crate) fn check_batch_loss_bwd<'a>(kind: BatchLoss, io: &BatchLossBwd<'a>) -> Result<BatchShape<'a>> {
     const OP: &str = "batch_loss_bwd";
     let s = check_inputs(OP, kind, &io.x, io.ids.as_ref())?;

@@ -398,7 +398,7 @@ impl RowLoss {
     }
 }
 
-/// Operands of [`LossOps::row_loss`](super::LossOps::row_loss); all contiguous, floating ones of one dtype.
+/// Operands of [`RowLossOps::row_loss`](super::RowLossOps::row_loss); all contiguous, floating ones of one dtype.
 #[derive(Debug)]
 pub struct RowLossFwd<'a> {
     /// Operands in the order that the variant of [`RowLoss`] lists.
@@ -411,7 +411,7 @@ pub struct RowLossFwd<'a> {
     pub loss: ViewMut<'a>,
 }
 
-/// Operands of [`LossOps::row_loss_bwd`](super::LossOps::row_loss_bwd).
+/// Operands of [`RowLossOps::row_loss_bwd`](super::RowLossOps::row_loss_bwd).
 #[derive(Debug)]
 pub struct RowLossBwd<'a> {
     /// Upstream gradient: one element (f32 or the operands' dtype), or one per row for `Reduction::None`.
@@ -424,6 +424,16 @@ pub struct RowLossBwd<'a> {
     pub mask: Option<View<'a>>,
     /// Gradients of the operands, in their places.
     pub dx: [Option<GradMut<'a>>; 4],
+}
+
+op_family! {
+    /// Losses with one item per row. f32, f16, bf16 and f64 data; items and sums in f32 (f64 for f64) by a fixed tree.
+    pub trait RowLossOps : Loss => ROW_LOSS_OPS {
+        /// Forward of a row loss. Without rows, Mean is NaN. A class id out of range that is not ignored is `IndexOutOfRange`.
+        fn row_loss(&self, kind: RowLoss, reduction: Reduction, io: RowLossFwd<'_>) -> Result<()>;
+        /// Gradients of [`RowLossOps::row_loss`], from its operands alone.
+        fn row_loss_bwd(&self, kind: RowLoss, reduction: Reduction, io: RowLossBwd<'_>) -> Result<()>;
+    }
 }
 
 /// Sizes of a row loss.
@@ -601,7 +611,7 @@ fn check_result(
     super::loss::one_element(op, arg, v, scalars)
 }
 
-/// Checks of [`LossOps::row_loss`](super::LossOps::row_loss).
+/// Checks of [`RowLossOps::row_loss`](super::RowLossOps::row_loss).
 pub(crate) fn check_row_loss(kind: RowLoss, reduction: Reduction, io: &RowLossFwd<'_>) -> Result<RowShape> {
     const OP: &str = "row_loss";
     let (s, inputs) = check_inputs(OP, kind, &io.x, io.ids.as_ref(), io.mask.as_ref())?;
@@ -610,7 +620,7 @@ pub(crate) fn check_row_loss(kind: RowLoss, reduction: Reduction, io: &RowLossFw
     Ok(s)
 }
 
-/// Checks of [`LossOps::row_loss_bwd`](super::LossOps::row_loss_bwd).
+/// Checks of [`RowLossOps::row_loss_bwd`](super::RowLossOps::row_loss_bwd).
 pub(crate) fn check_row_loss_bwd(
     kind: RowLoss,
     reduction: Reduction,

@@ -27,7 +27,7 @@ pub enum SeqLoss {
     },
 }
 
-/// Operands of [`LossOps::seq_loss`](super::LossOps::seq_loss).
+/// Operands of [`SeqLossOps::seq_loss`](super::SeqLossOps::seq_loss).
 #[derive(Debug)]
 pub struct SeqLossFwd<'a> {
     /// Scores, contiguous.
@@ -42,7 +42,7 @@ pub struct SeqLossFwd<'a> {
     pub loss: ViewMut<'a>,
 }
 
-/// Operands of [`LossOps::seq_loss_bwd`](super::LossOps::seq_loss_bwd).
+/// Operands of [`SeqLossOps::seq_loss_bwd`](super::SeqLossOps::seq_loss_bwd).
 #[derive(Debug)]
 pub struct SeqLossBwd<'a> {
     /// Upstream gradient: one element (f32 or x's dtype), or \[B\] for `Reduction::None`.
@@ -57,6 +57,16 @@ pub struct SeqLossBwd<'a> {
     pub target_lengths: View<'a>,
     /// Gradient of the scores.
     pub dx: GradMut<'a>,
+}
+
+op_family! {
+    /// Losses of sequences without alignment. f32, f16, bf16 and f64 data; the lattice is f32 (f64 for f64).
+    pub trait SeqLossOps : Loss => SEQ_LOSS_OPS {
+        /// Forward of a sequence loss. Lengths and labels out of range are `IndexOutOfRange`; such a sample counts 0.
+        fn seq_loss(&self, kind: SeqLoss, reduction: Reduction, io: SeqLossFwd<'_>) -> Result<()>;
+        /// Gradients of [`SeqLossOps::seq_loss`].
+        fn seq_loss_bwd(&self, kind: SeqLoss, reduction: Reduction, io: SeqLossBwd<'_>) -> Result<()>;
+    }
 }
 
 /// Sizes of a sequence loss.
@@ -137,7 +147,7 @@ fn check_result(
     check::contiguous(op, arg, v)
 }
 
-/// Checks of [`LossOps::seq_loss`](super::LossOps::seq_loss).
+/// Checks of [`SeqLossOps::seq_loss`](super::SeqLossOps::seq_loss).
 pub(crate) fn check_seq_loss(kind: SeqLoss, reduction: Reduction, io: &SeqLossFwd<'_>) -> Result<SeqShape> {
     const OP: &str = "seq_loss";
     let lengths = [("input_lengths", &io.input_lengths), ("target_lengths", &io.target_lengths)];
@@ -149,7 +159,7 @@ pub(crate) fn check_seq_loss(kind: SeqLoss, reduction: Reduction, io: &SeqLossFw
     Ok(s)
 }
 
-/// Checks of [`LossOps::seq_loss_bwd`](super::LossOps::seq_loss_bwd).
+/// Checks of [`SeqLossOps::seq_loss_bwd`](super::SeqLossOps::seq_loss_bwd).
 pub(crate) fn check_seq_loss_bwd(
     kind: SeqLoss,
     reduction: Reduction,

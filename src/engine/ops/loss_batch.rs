@@ -196,7 +196,62 @@ impl Engine {
         x.iter().chain(&ids).try_for_each(|v| self.own(op, "x", v))
     }
 
-    pub(super) fn run_batch_loss(&self, kind: BatchLoss, io: BatchLossFwd<'_>) -> Result<()> {
+    fn contrast_grad(
+        &self,
+        s: &BatchShape<'_>,
+        c: &Contrast,
+        io: &BatchLossBwd<'_>,
+        den: &Buffer,
+    ) -> Result<()> {
+        let (dt, e) = (s.x[0].dtype(), s.width);
+        let acc = dt.accumulator();
+        let keys = c.k.as_ref().unwrap_or(&c.q);
+        let run = |side: i32, add: bool, rows: usize, out: &Buffer| {
+            let mut args = vec![self.arg_in(&c.q.view()), self.arg_in(&keys.view())];
+            args.extend(self.ids_args(io.ids.as_ref()));
+            args.extend(c.sizes);
+            args.extend([&c.lse, &c.positives].map(|b| self.arg_in(&b.view())));
+            args.extend([self.arg_in(&io.gy), flag(io.gy.dtype() == DType::F32), self.arg_in(&den.view())]);
+            args.extend([Arg::I32(side), flag(add), self.arg_in(&out.view())]);
+            self.launch(&CONTRAST_GRAD, dt, "", blocks(rows), &args)
+        };
+        let unpack = |grad: &Buffer, packed: &Buffer, norm: &Buffer, at: usize, d: &GradMut<'_>| {
+            let rows = d.out.shape()[0];
+            let mut args: Vec<_> = [grad, packed, norm].map(|b| self.arg_in(&b.view())).to_vec();
+            args.extend([int(rows), int(e), int(at), flag(c.normalize)]);
+            args.extend([self.arg_out(&d.out), flag(d.accumulate)]);
+            self.launch(&BATCH_UNPACK, dt, "", blocks(rows), &args)
+        };
+        let grad = self.scratch(acc, c.n * e)?;
+        run(0, false, c.n, &grad)?;
+        let Some((keys, key_norm)) = c.k.as_ref().zip(c.key_norm.as_ref()) else {
+            // Queries are their own keys: both gradients meet in the same rows.
+            run(1, true, c.m, &grad)?;
+            for (i, d) in io.dx.iter().enumerate() {
+                if let Some(d) = d {
+                    unpack(&grad, &c.q, &c.norm, i * s.rows, d)?;
+                }
+            }
+            return Ok(());
+        };
+        if let Some(d) = &io.dx[0] {
+            unpack(&grad, &c.q, &c.norm, 0, d)?;
+        }
+        if io.dx[1..].iter().any(Option::is_some) {
+            let grad = self.scratch(acc, c.m * e)?;
+            run(1, false, c.m, &grad)?;
+            for (i, d) in io.dx[1..].iter().enumerate() {
+                if let Some(d) = d {
+                    unpack(&grad, keys, key_norm, i * s.rows, d)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl BatchLossOps for Engine {
+    fn batch_loss(&self, kind: BatchLoss, io: BatchLossFwd<'_>) -> Result<()> {
         const OP: &str = "batch_loss";
         let s = check_batch_loss(kind, &io)?;
         self.own_batch(OP, &s.x, io.ids)?;
@@ -205,7 +260,7 @@ impl Engine {
         self.finish_items(s.x[0].dtype(), &p.items, p.n, p.how, Some(&io.loss), None)
     }
 
-    pub(super) fn run_batch_loss_bwd(&self, kind: BatchLoss, io: BatchLossBwd<'_>) -> Result<()> {
+    fn batch_loss_bwd(&self, kind: BatchLoss, io: BatchLossBwd<'_>) -> Result<()> {
         const OP: &str = "batch_loss_bwd";
         let s = check_batch_loss_bwd(kind, &io)?;
         self.own_batch(OP, &s.x, io.ids)?;
@@ -265,58 +320,5 @@ impl Engine {
                 self.launch(&LOVASZ_GRAD, dt, "", Grid::Stride(n * e), &args)
             }
         }
-    }
-
-    fn contrast_grad(
-        &self,
-        s: &BatchShape<'_>,
-        c: &Contrast,
-        io: &BatchLossBwd<'_>,
-        den: &Buffer,
-    ) -> Result<()> {
-        let (dt, e) = (s.x[0].dtype(), s.width);
-        let acc = dt.accumulator();
-        let keys = c.k.as_ref().unwrap_or(&c.q);
-        let run = |side: i32, add: bool, rows: usize, out: &Buffer| {
-            let mut args = vec![self.arg_in(&c.q.view()), self.arg_in(&keys.view())];
-            args.extend(self.ids_args(io.ids.as_ref()));
-            args.extend(c.sizes);
-            args.extend([&c.lse, &c.positives].map(|b| self.arg_in(&b.view())));
-            args.extend([self.arg_in(&io.gy), flag(io.gy.dtype() == DType::F32), self.arg_in(&den.view())]);
-            args.extend([Arg::I32(side), flag(add), self.arg_in(&out.view())]);
-            self.launch(&CONTRAST_GRAD, dt, "", blocks(rows), &args)
-        };
-        let unpack = |grad: &Buffer, packed: &Buffer, norm: &Buffer, at: usize, d: &GradMut<'_>| {
-            let rows = d.out.shape()[0];
-            let mut args: Vec<_> = [grad, packed, norm].map(|b| self.arg_in(&b.view())).to_vec();
-            args.extend([int(rows), int(e), int(at), flag(c.normalize)]);
-            args.extend([self.arg_out(&d.out), flag(d.accumulate)]);
-            self.launch(&BATCH_UNPACK, dt, "", blocks(rows), &args)
-        };
-        let grad = self.scratch(acc, c.n * e)?;
-        run(0, false, c.n, &grad)?;
-        let Some((keys, key_norm)) = c.k.as_ref().zip(c.key_norm.as_ref()) else {
-            // Queries are their own keys: both gradients meet in the same rows.
-            run(1, true, c.m, &grad)?;
-            for (i, d) in io.dx.iter().enumerate() {
-                if let Some(d) = d {
-                    unpack(&grad, &c.q, &c.norm, i * s.rows, d)?;
-                }
-            }
-            return Ok(());
-        };
-        if let Some(d) = &io.dx[0] {
-            unpack(&grad, &c.q, &c.norm, 0, d)?;
-        }
-        if io.dx[1..].iter().any(Option::is_some) {
-            let grad = self.scratch(acc, c.m * e)?;
-            run(1, false, c.m, &grad)?;
-            for (i, d) in io.dx[1..].iter().enumerate() {
-                if let Some(d) = d {
-                    unpack(&grad, keys, key_norm, i * s.rows, d)?;
-                }
-            }
-        }
-        Ok(())
     }
 }

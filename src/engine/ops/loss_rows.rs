@@ -177,8 +177,10 @@ impl Engine {
         self.launch(&ROW_ITEMS, dt, r.kernel.name, Grid::Blocks([blocks, 1, 1]), &args)?;
         Ok(items)
     }
+}
 
-    pub(super) fn run_row_loss(&self, kind: RowLoss, reduction: Reduction, io: RowLossFwd<'_>) -> Result<()> {
+impl RowLossOps for Engine {
+    fn row_loss(&self, kind: RowLoss, reduction: Reduction, io: RowLossFwd<'_>) -> Result<()> {
         const OP: &str = "row_loss";
         let shape = check_row_loss(kind, reduction, &io)?;
         self.own_all(OP, &io.x.map(|v| ("x", v)))?;
@@ -194,12 +196,7 @@ impl Engine {
         self.finish_items(dt, &items, rows, how, Some(&io.loss), None)
     }
 
-    pub(super) fn run_row_loss_bwd(
-        &self,
-        kind: RowLoss,
-        reduction: Reduction,
-        io: RowLossBwd<'_>,
-    ) -> Result<()> {
+    fn row_loss_bwd(&self, kind: RowLoss, reduction: Reduction, io: RowLossBwd<'_>) -> Result<()> {
         const OP: &str = "row_loss_bwd";
         let shape = check_row_loss_bwd(kind, reduction, &io)?;
         self.own_all(OP, &io.x.map(|v| ("x", v)))?;

@@ -73,8 +73,10 @@ impl Engine {
         self.launch(&RNNT_LATTICE, dt, "", grid, &args)?;
         Ok(Lattice { alpha, rest: Some((beta, lse)), nll })
     }
+}
 
-    pub(super) fn run_seq_loss(&self, kind: SeqLoss, reduction: Reduction, io: SeqLossFwd<'_>) -> Result<()> {
+impl SeqLossOps for Engine {
+    fn seq_loss(&self, kind: SeqLoss, reduction: Reduction, io: SeqLossFwd<'_>) -> Result<()> {
         const OP: &str = "seq_loss";
         let s = check_seq_loss(kind, reduction, &io)?;
         self.own_all(
@@ -116,12 +118,7 @@ impl Engine {
         self.finish_items(dt, &items, s.b, Finish::new(mean, s.b as f64), Some(&io.loss), None)
     }
 
-    pub(super) fn run_seq_loss_bwd(
-        &self,
-        kind: SeqLoss,
-        reduction: Reduction,
-        io: SeqLossBwd<'_>,
-    ) -> Result<()> {
+    fn seq_loss_bwd(&self, kind: SeqLoss, reduction: Reduction, io: SeqLossBwd<'_>) -> Result<()> {
         const OP: &str = "seq_loss_bwd";
         let s = check_seq_loss_bwd(kind, reduction, &io)?;
         self.own_all(
