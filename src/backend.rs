@@ -20,6 +20,7 @@ pub trait IGpuBackend:
     + RowLossOps
     + BatchLossOps
     + SeqLossOps
+    + StftLossOps
     + OptimizerOps
     + RandomOps
     + ConvOps
@@ -51,6 +52,7 @@ impl<T: ?Sized> IGpuBackend for T where
         + RowLossOps
         + BatchLossOps
         + SeqLossOps
+        + StftLossOps
         + OptimizerOps
         + RandomOps
         + ConvOps

@@ -150,6 +150,7 @@ pub struct Cx<'a> {
     args: &'a Map<String, Value>,
     defaults: BTreeMap<String, Value>,
     results: &'static str,
+    gradient: bool,
     wanted: &'a Wanted,
     previous: &'a BTreeMap<String, HostTensor>,
     failing: bool,
@@ -184,6 +185,7 @@ impl<'a> Cx<'a> {
             args: &case.args,
             defaults: kernel.defaults(),
             results: kernel.outputs,
+            gradient: kernel.forward.is_some(),
             wanted: &case.wanted,
             previous: &case.accumulate,
             failing: case.error.is_some(),
@@ -231,6 +233,11 @@ impl<'a> Cx<'a> {
     /// A number; the strings `inf`, `-inf` and `nan` are accepted.
     pub fn f(&self, name: &str) -> R<f64> {
         self.convert(name, number)
+    }
+
+    /// Whether the row is the gradient of another.
+    pub fn is_gradient(&self) -> bool {
+        self.gradient
     }
 
     /// Whether the row has an argument of this name.
@@ -291,6 +298,14 @@ impl<'a> Cx<'a> {
     /// A string.
     pub fn s(&self, name: &str) -> R<String> {
         self.convert(name, |v| v.as_str().map(String::from))
+    }
+
+    /// A list of lists of sizes.
+    pub fn size_lists(&self, name: &str) -> R<Vec<Vec<usize>>> {
+        let sizes = |v: &Value| -> Option<Vec<usize>> {
+            v.as_array()?.iter().map(|n| n.as_u64().and_then(|n| usize::try_from(n).ok())).collect()
+        };
+        self.convert(name, |v| v.as_array()?.iter().map(sizes).collect())
     }
 
     /// A list of signed integers (a number is a list of one).

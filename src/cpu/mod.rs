@@ -19,6 +19,7 @@ mod loss;
 mod loss_batch;
 mod loss_rows;
 mod loss_seq;
+mod loss_stft;
 mod mesh;
 mod norm;
 mod optimizer;

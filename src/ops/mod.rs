@@ -149,6 +149,7 @@ mod loss;
 mod loss_batch;
 pub(crate) mod loss_rows;
 mod loss_seq;
+mod loss_stft;
 mod mesh;
 mod norm;
 mod optimizer;
@@ -177,6 +178,7 @@ pub use self::loss::*;
 pub use self::loss_batch::*;
 pub use self::loss_rows::*;
 pub use self::loss_seq::*;
+pub use self::loss_stft::*;
 pub use self::mesh::*;
 pub use self::norm::*;
 pub use self::optimizer::*;
@@ -204,6 +206,7 @@ pub fn all_ops() -> impl Iterator<Item = &'static OpInfo> {
         ROW_LOSS_OPS,
         BATCH_LOSS_OPS,
         SEQ_LOSS_OPS,
+        STFT_LOSS_OPS,
         OPTIMIZER_OPS,
         RANDOM_OPS,
         DISTANCE_OPS,

@@ -20,6 +20,7 @@ pub(crate) mod loss;
 pub(crate) mod loss_batch;
 pub(crate) mod loss_rows;
 pub(crate) mod loss_seq;
+pub(crate) mod loss_stft;
 pub(crate) mod mesh;
 pub(crate) mod norm;
 pub(crate) mod optimizer;
@@ -130,6 +131,7 @@ pub fn all_kernels() -> impl Iterator<Item = &'static KernelSpec> {
         loss_batch::KERNELS,
         loss_rows::KERNELS,
         loss_seq::KERNELS,
+        loss_stft::KERNELS,
         optimizer::KERNELS,
         random::KERNELS,
         reduce::KERNELS,

@@ -17,8 +17,11 @@ pub(super) fn reduction(cx: &Cx<'_>) -> R<Reduction> {
     })
 }
 
-/// Forward of an elementwise loss whose operands have these names.
+/// An elementwise loss whose operands have these names, or its gradients, named after them.
 pub(super) fn each(cx: &Cx<'_>, kind: Loss, p: &str, t: &str) -> R {
+    if cx.is_gradient() {
+        return gradient(cx, kind, p, t);
+    }
     let (p, t) = (cx.x(p)?, cx.x(t)?);
     let how = reduction(cx)?;
     let loss = match how {
@@ -29,8 +32,7 @@ pub(super) fn each(cx: &Cx<'_>, kind: Loss, p: &str, t: &str) -> R {
     Ok(cx.gpu.loss(kind, how, io)?)
 }
 
-/// Its backward; outputs are named after the operands.
-pub(super) fn each_grad(cx: &Cx<'_>, kind: Loss, p: &str, t: &str) -> R {
+fn gradient(cx: &Cx<'_>, kind: Loss, p: &str, t: &str) -> R {
     let (vp, vt) = (cx.x(p)?, cx.x(t)?);
     let (np, nt) = (format!("d{p}"), format!("d{t}"));
     let dp = cx.wants(&np).then(|| cx.like(&np, &vp)).transpose()?;
@@ -49,10 +51,6 @@ pub(super) fn each_grad(cx: &Cx<'_>, kind: Loss, p: &str, t: &str) -> R {
 
 fn mse(cx: &Cx<'_>) -> R {
     each(cx, Loss::Mse, "p", "t")
-}
-
-fn mse_backward(cx: &Cx<'_>) -> R {
-    each_grad(cx, Loss::Mse, "p", "t")
 }
 
 fn settings(cx: &Cx<'_>) -> R<CrossEntropy> {
@@ -130,7 +128,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             "reduction=\"mean\"",
             "[dp], [dt]",
             &["loss_bwd"],
-            mse_backward,
+            mse,
         )
         .bound(Close(4e-6, 1e-6))
         .grad_of("mse_loss"),

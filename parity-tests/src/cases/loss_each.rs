@@ -3,8 +3,8 @@
 use trefoil::ops::*;
 
 use super::Bound::Close;
-use super::loss::{draw_reduction, each, each_grad};
-use super::{Kernel, k};
+use super::loss::{draw_reduction, each};
+use super::{Kernel, k, pair};
 use crate::device::{Cx, R};
 use crate::random_cases::Dom::{self, Any, Count, Positive, Range, Sign};
 use crate::random_cases::Sample;
@@ -22,7 +22,7 @@ fn poisson(cx: &Cx<'_>) -> R<Loss> {
 }
 
 /// Two operands of one shape.
-fn pair(s: &mut Sample, p: &str, p_dom: Dom, t: &str, t_dom: Dom) {
+fn operands(s: &mut Sample, p: &str, p_dom: Dom, t: &str, t_dom: Dom) {
     let shape = s.shape();
     s.put(p, &shape, p_dom);
     s.put(t, &shape, t_dom);
@@ -51,7 +51,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         )
         .bound(Close(4e-6, 2e-6))
         .sample(|s| {
-            pair(s, "p", Any, "t", Any);
+            operands(s, "p", Any, "t", Any);
             weights(s, true);
             s.arg("beta", 0.5);
             draw_reduction(s);
@@ -63,7 +63,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             "beta=1.0, reduction=\"mean\"",
             "dp",
             &["loss_bwd"],
-            |cx| each_grad(cx, Loss::SmoothL1 { beta: cx.f("beta")? }, "p", "t"),
+            |cx| each(cx, Loss::SmoothL1 { beta: cx.f("beta")? }, "p", "t"),
         )
         .bound(Close(4e-6, 2e-6))
         .grad_of("smooth_l1_loss"),
@@ -74,425 +74,230 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         })
         .bound(Close(4e-6, 2e-6))
         .sample(|s| {
-            pair(s, "p", Range(0.02, 0.98), "t", Range(0.0, 1.0));
+            operands(s, "p", Range(0.02, 0.98), "t", Range(0.0, 1.0));
             weights(s, false);
 
             draw_reduction(s);
         }),
         k("bce_backward", "S7.3", "gy, p, t, [weight]", "reduction=\"mean\"", "dp", &["loss_bwd"], |cx| {
-            each_grad(cx, Loss::Bce, "p", "t")
+            each(cx, Loss::Bce, "p", "t")
         })
         .bound(Close(4e-6, 2e-6))
         .grad_of("bce_loss"),
     ],
-    &[
-        k(
-            "focal_loss",
-            "S7.9",
-            "x, t",
-            "alpha=0.25, gamma=2.0, input=\"logits\", reduction=\"mean\"",
-            "loss",
-            &["loss"],
-            |cx| each(cx, focal(cx)?, "x", "t"),
-        )
-        .bound(Close(4e-6, 2e-6))
-        .sample(|s| {
-            pair(s, "x", Any, "t", Range(0.0, 1.0));
-            let gamma = [0.0, 1.5, 2.0][s.below(3)];
-            s.arg("gamma", gamma);
-            if s.coin() {
-                let shape = s.drop("x");
-                s.put("x", &shape, Range(0.05, 0.95));
-                s.arg("input", "probability");
-            }
-            draw_reduction(s);
-        }),
-        k(
-            "focal_loss_backward",
-            "S7.9",
-            "gy, x, t",
-            "alpha=0.25, gamma=2.0, input=\"logits\", reduction=\"mean\"",
-            "dx",
-            &["loss_bwd"],
-            |cx| each_grad(cx, focal(cx)?, "x", "t"),
-        )
-        .bound(Close(4e-6, 2e-6))
-        .grad_of("focal_loss"),
-    ],
-    &[
-        k("mae_loss", "L2", "p, t, [weight], [mask:u8]", "reduction=\"mean\"", "loss", &["loss"], |cx| {
-            each(cx, Loss::Mae, "p", "t")
-        })
-        .bound(Close(4e-6, 2e-6))
-        .sample(|s| {
-            pair(s, "p", Any, "t", Any);
-            weights(s, true);
+    &pair!(
+        "focal_loss",
+        "S7.9",
+        "x, t",
+        "alpha=0.25, gamma=2.0, input=\"logits\", reduction=\"mean\"",
+        "dx",
+        ["loss"],
+        |cx| each(cx, focal(cx)?, "x", "t")
+    )
+    .bound(Close(4e-6, 2e-6))
+    .sample(|s| {
+        operands(s, "x", Any, "t", Range(0.0, 1.0));
+        let gamma = [0.0, 1.5, 2.0][s.below(3)];
+        s.arg("gamma", gamma);
+        if s.coin() {
+            let shape = s.drop("x");
+            s.put("x", &shape, Range(0.05, 0.95));
+            s.arg("input", "probability");
+        }
+        draw_reduction(s);
+    }),
+    &pair!("mae_loss", "L2", "p, t, [weight], [mask:u8]", "reduction=\"mean\"", "dp", ["loss"], |cx| {
+        each(cx, Loss::Mae, "p", "t")
+    })
+    .bound(Close(4e-6, 2e-6))
+    .sample(|s| {
+        operands(s, "p", Any, "t", Any);
+        weights(s, true);
 
-            draw_reduction(s);
-        }),
-        k(
-            "mae_loss_backward",
-            "L2",
-            "gy, p, t, [weight], [mask:u8]",
-            "reduction=\"mean\"",
-            "dp",
-            &["loss_bwd"],
-            |cx| each_grad(cx, Loss::Mae, "p", "t"),
-        )
-        .bound(Close(4e-6, 2e-6))
-        .grad_of("mae_loss"),
-    ],
-    &[
-        k(
-            "huber_loss",
-            "L4",
-            "p, t, [weight], [mask:u8]",
-            "delta=1.0, reduction=\"mean\"",
-            "loss",
-            &["loss"],
-            |cx| each(cx, Loss::Huber { delta: cx.f("delta")? }, "p", "t"),
-        )
-        .bound(Close(4e-6, 2e-6))
-        .sample(|s| {
-            pair(s, "p", Any, "t", Any);
-            weights(s, true);
-            s.arg("delta", 0.5);
-            draw_reduction(s);
-        }),
-        k(
-            "huber_loss_backward",
-            "L4",
-            "gy, p, t, [weight], [mask:u8]",
-            "delta=1.0, reduction=\"mean\"",
-            "dp",
-            &["loss_bwd"],
-            |cx| each_grad(cx, Loss::Huber { delta: cx.f("delta")? }, "p", "t"),
-        )
-        .bound(Close(4e-6, 2e-6))
-        .grad_of("huber_loss"),
-    ],
-    &[
-        k(
-            "log_cosh_loss",
-            "L5",
-            "p, t, [weight], [mask:u8]",
-            "reduction=\"mean\"",
-            "loss",
-            &["loss"],
-            |cx| each(cx, Loss::LogCosh, "p", "t"),
-        )
-        .bound(Close(4e-6, 2e-6))
-        .sample(|s| {
-            pair(s, "p", Any, "t", Any);
-            weights(s, true);
+        draw_reduction(s);
+    }),
+    &pair!(
+        "huber_loss",
+        "L4",
+        "p, t, [weight], [mask:u8]",
+        "delta=1.0, reduction=\"mean\"",
+        "dp",
+        ["loss"],
+        |cx| each(cx, Loss::Huber { delta: cx.f("delta")? }, "p", "t")
+    )
+    .bound(Close(4e-6, 2e-6))
+    .sample(|s| {
+        operands(s, "p", Any, "t", Any);
+        weights(s, true);
+        s.arg("delta", 0.5);
+        draw_reduction(s);
+    }),
+    &pair!("log_cosh_loss", "L5", "p, t, [weight], [mask:u8]", "reduction=\"mean\"", "dp", ["loss"], |cx| {
+        each(cx, Loss::LogCosh, "p", "t")
+    })
+    .bound(Close(4e-6, 2e-6))
+    .sample(|s| {
+        operands(s, "p", Any, "t", Any);
+        weights(s, true);
 
-            draw_reduction(s);
-        }),
-        k(
-            "log_cosh_loss_backward",
-            "L5",
-            "gy, p, t, [weight], [mask:u8]",
-            "reduction=\"mean\"",
-            "dp",
-            &["loss_bwd"],
-            |cx| each_grad(cx, Loss::LogCosh, "p", "t"),
-        )
-        .bound(Close(4e-6, 2e-6))
-        .grad_of("log_cosh_loss"),
-    ],
-    &[
-        k(
-            "charbonnier_loss",
-            "L7",
-            "p, t, [weight], [mask:u8]",
-            "eps=0.001, reduction=\"mean\"",
-            "loss",
-            &["loss"],
-            |cx| each(cx, Loss::Charbonnier { eps: cx.f("eps")? }, "p", "t"),
-        )
-        .bound(Close(4e-6, 2e-6))
-        .sample(|s| {
-            pair(s, "p", Any, "t", Any);
-            weights(s, true);
+        draw_reduction(s);
+    }),
+    &pair!(
+        "charbonnier_loss",
+        "L7",
+        "p, t, [weight], [mask:u8]",
+        "eps=0.001, reduction=\"mean\"",
+        "dp",
+        ["loss"],
+        |cx| each(cx, Loss::Charbonnier { eps: cx.f("eps")? }, "p", "t")
+    )
+    .bound(Close(4e-6, 2e-6))
+    .sample(|s| {
+        operands(s, "p", Any, "t", Any);
+        weights(s, true);
 
-            draw_reduction(s);
-        }),
-        k(
-            "charbonnier_loss_backward",
-            "L7",
-            "gy, p, t, [weight], [mask:u8]",
-            "eps=0.001, reduction=\"mean\"",
-            "dp",
-            &["loss_bwd"],
-            |cx| each_grad(cx, Loss::Charbonnier { eps: cx.f("eps")? }, "p", "t"),
-        )
-        .bound(Close(4e-6, 2e-6))
-        .grad_of("charbonnier_loss"),
-    ],
-    &[
-        k(
-            "mean_bias_error_loss",
-            "L8",
-            "p, t, [weight], [mask:u8]",
-            "reduction=\"mean\"",
-            "loss",
-            &["loss"],
-            |cx| each(cx, Loss::MeanBias, "p", "t"),
-        )
-        .bound(Close(4e-6, 2e-6))
-        .sample(|s| {
-            pair(s, "p", Any, "t", Any);
-            weights(s, true);
+        draw_reduction(s);
+    }),
+    &pair!(
+        "mean_bias_error_loss",
+        "L8",
+        "p, t, [weight], [mask:u8]",
+        "reduction=\"mean\"",
+        "dp",
+        ["loss"],
+        |cx| each(cx, Loss::MeanBias, "p", "t")
+    )
+    .bound(Close(4e-6, 2e-6))
+    .sample(|s| {
+        operands(s, "p", Any, "t", Any);
+        weights(s, true);
 
-            draw_reduction(s);
-        }),
-        k(
-            "mean_bias_error_loss_backward",
-            "L8",
-            "gy, p, t, [weight], [mask:u8]",
-            "reduction=\"mean\"",
-            "dp",
-            &["loss_bwd"],
-            |cx| each_grad(cx, Loss::MeanBias, "p", "t"),
-        )
-        .bound(Close(4e-6, 2e-6))
-        .grad_of("mean_bias_error_loss"),
-    ],
-    &[
-        k("hinge_loss", "L10", "p, t, [weight], [mask:u8]", "reduction=\"mean\"", "loss", &["loss"], |cx| {
-            each(cx, Loss::Hinge, "p", "t")
-        })
-        .bound(Close(4e-6, 2e-6))
-        .sample(|s| {
-            pair(s, "p", Any, "t", Sign);
-            weights(s, true);
+        draw_reduction(s);
+    }),
+    &pair!("hinge_loss", "L10", "p, t, [weight], [mask:u8]", "reduction=\"mean\"", "dp", ["loss"], |cx| {
+        each(cx, Loss::Hinge, "p", "t")
+    })
+    .bound(Close(4e-6, 2e-6))
+    .sample(|s| {
+        operands(s, "p", Any, "t", Sign);
+        weights(s, true);
 
-            draw_reduction(s);
-        }),
-        k(
-            "hinge_loss_backward",
-            "L10",
-            "gy, p, t, [weight], [mask:u8]",
-            "reduction=\"mean\"",
-            "dp",
-            &["loss_bwd"],
-            |cx| each_grad(cx, Loss::Hinge, "p", "t"),
-        )
-        .bound(Close(4e-6, 2e-6))
-        .grad_of("hinge_loss"),
-    ],
-    &[
-        k(
-            "squared_hinge_loss",
-            "L11",
-            "p, t, [weight], [mask:u8]",
-            "reduction=\"mean\"",
-            "loss",
-            &["loss"],
-            |cx| each(cx, Loss::SquaredHinge, "p", "t"),
-        )
-        .bound(Close(4e-6, 2e-6))
-        .sample(|s| {
-            pair(s, "p", Any, "t", Sign);
-            weights(s, true);
+        draw_reduction(s);
+    }),
+    &pair!(
+        "squared_hinge_loss",
+        "L11",
+        "p, t, [weight], [mask:u8]",
+        "reduction=\"mean\"",
+        "dp",
+        ["loss"],
+        |cx| each(cx, Loss::SquaredHinge, "p", "t")
+    )
+    .bound(Close(4e-6, 2e-6))
+    .sample(|s| {
+        operands(s, "p", Any, "t", Sign);
+        weights(s, true);
 
-            draw_reduction(s);
-        }),
-        k(
-            "squared_hinge_loss_backward",
-            "L11",
-            "gy, p, t, [weight], [mask:u8]",
-            "reduction=\"mean\"",
-            "dp",
-            &["loss_bwd"],
-            |cx| each_grad(cx, Loss::SquaredHinge, "p", "t"),
-        )
-        .bound(Close(4e-6, 2e-6))
-        .grad_of("squared_hinge_loss"),
-    ],
-    &[
-        k(
-            "modified_huber_loss",
-            "L12",
-            "p, t, [weight], [mask:u8]",
-            "reduction=\"mean\"",
-            "loss",
-            &["loss"],
-            |cx| each(cx, Loss::ModifiedHuber, "p", "t"),
-        )
-        .bound(Close(4e-6, 2e-6))
-        .sample(|s| {
-            pair(s, "p", Any, "t", Sign);
-            weights(s, true);
+        draw_reduction(s);
+    }),
+    &pair!(
+        "modified_huber_loss",
+        "L12",
+        "p, t, [weight], [mask:u8]",
+        "reduction=\"mean\"",
+        "dp",
+        ["loss"],
+        |cx| each(cx, Loss::ModifiedHuber, "p", "t")
+    )
+    .bound(Close(4e-6, 2e-6))
+    .sample(|s| {
+        operands(s, "p", Any, "t", Sign);
+        weights(s, true);
 
-            draw_reduction(s);
-        }),
-        k(
-            "modified_huber_loss_backward",
-            "L12",
-            "gy, p, t, [weight], [mask:u8]",
-            "reduction=\"mean\"",
-            "dp",
-            &["loss_bwd"],
-            |cx| each_grad(cx, Loss::ModifiedHuber, "p", "t"),
-        )
-        .bound(Close(4e-6, 2e-6))
-        .grad_of("modified_huber_loss"),
-    ],
-    &[
-        k(
-            "exponential_loss",
-            "L13",
-            "p, t, [weight], [mask:u8]",
-            "reduction=\"mean\"",
-            "loss",
-            &["loss"],
-            |cx| each(cx, Loss::Exponential, "p", "t"),
-        )
-        .bound(Close(4e-6, 2e-6))
-        .sample(|s| {
-            pair(s, "p", Any, "t", Sign);
-            weights(s, true);
+        draw_reduction(s);
+    }),
+    &pair!(
+        "exponential_loss",
+        "L13",
+        "p, t, [weight], [mask:u8]",
+        "reduction=\"mean\"",
+        "dp",
+        ["loss"],
+        |cx| each(cx, Loss::Exponential, "p", "t")
+    )
+    .bound(Close(4e-6, 2e-6))
+    .sample(|s| {
+        operands(s, "p", Any, "t", Sign);
+        weights(s, true);
 
-            draw_reduction(s);
-        }),
-        k(
-            "exponential_loss_backward",
-            "L13",
-            "gy, p, t, [weight], [mask:u8]",
-            "reduction=\"mean\"",
-            "dp",
-            &["loss_bwd"],
-            |cx| each_grad(cx, Loss::Exponential, "p", "t"),
-        )
-        .bound(Close(4e-6, 2e-6))
-        .grad_of("exponential_loss"),
-    ],
-    &[
-        k(
-            "poisson_loss",
-            "L14",
-            "p, t, [weight], [mask:u8]",
-            "eps=1e-08, log_input=false, full=false, reduction=\"mean\"",
-            "loss",
-            &["loss"],
-            |cx| each(cx, poisson(cx)?, "p", "t"),
-        )
-        .bound(Close(4e-6, 2e-6))
-        .sample(|s| {
-            pair(s, "p", Positive, "t", Count);
-            weights(s, true);
-            let (log, full) = (s.coin(), s.coin());
-            s.arg("log_input", log);
-            s.arg("full", full);
-            draw_reduction(s);
-        }),
-        k(
-            "poisson_loss_backward",
-            "L14",
-            "gy, p, t, [weight], [mask:u8]",
-            "eps=1e-08, log_input=false, full=false, reduction=\"mean\"",
-            "dp",
-            &["loss_bwd"],
-            |cx| each_grad(cx, poisson(cx)?, "p", "t"),
-        )
-        .bound(Close(4e-6, 2e-6))
-        .grad_of("poisson_loss"),
-    ],
-    &[
-        k(
-            "born_rule_mse_loss",
-            "L41",
-            "p, t, [weight], [mask:u8]",
-            "reduction=\"mean\"",
-            "loss",
-            &["loss"],
-            |cx| each(cx, Loss::BornMse, "p", "t"),
-        )
-        .bound(Close(4e-6, 2e-6))
-        .sample(|s| {
-            pair(s, "p", Any, "t", Any);
-            weights(s, true);
+        draw_reduction(s);
+    }),
+    &pair!(
+        "poisson_loss",
+        "L14",
+        "p, t, [weight], [mask:u8]",
+        "eps=1e-08, log_input=false, full=false, reduction=\"mean\"",
+        "dp",
+        ["loss"],
+        |cx| each(cx, poisson(cx)?, "p", "t")
+    )
+    .bound(Close(4e-6, 2e-6))
+    .sample(|s| {
+        operands(s, "p", Positive, "t", Count);
+        weights(s, true);
+        let (log, full) = (s.coin(), s.coin());
+        s.arg("log_input", log);
+        s.arg("full", full);
+        draw_reduction(s);
+    }),
+    &pair!(
+        "born_rule_mse_loss",
+        "L41",
+        "p, t, [weight], [mask:u8]",
+        "reduction=\"mean\"",
+        "dp",
+        ["loss"],
+        |cx| each(cx, Loss::BornMse, "p", "t")
+    )
+    .bound(Close(4e-6, 2e-6))
+    .sample(|s| {
+        operands(s, "p", Any, "t", Any);
+        weights(s, true);
 
-            draw_reduction(s);
-        }),
-        k(
-            "born_rule_mse_loss_backward",
-            "L41",
-            "gy, p, t, [weight], [mask:u8]",
-            "reduction=\"mean\"",
-            "dp",
-            &["loss_bwd"],
-            |cx| each_grad(cx, Loss::BornMse, "p", "t"),
-        )
-        .bound(Close(4e-6, 2e-6))
-        .grad_of("born_rule_mse_loss"),
-    ],
-    &[
-        k(
-            "wasserstein_loss",
-            "L35",
-            "c, y, [weight], [mask:u8]",
-            "reduction=\"mean\"",
-            "loss",
-            &["loss"],
-            |cx| each(cx, Loss::Wasserstein, "c", "y"),
-        )
-        .bound(Close(4e-6, 2e-6))
-        .sample(|s| {
-            pair(s, "c", Any, "y", Sign);
-            weights(s, true);
+        draw_reduction(s);
+    }),
+    &pair!(
+        "wasserstein_loss",
+        "L35",
+        "c, y, [weight], [mask:u8]",
+        "reduction=\"mean\"",
+        "dc",
+        ["loss"],
+        |cx| each(cx, Loss::Wasserstein, "c", "y")
+    )
+    .bound(Close(4e-6, 2e-6))
+    .sample(|s| {
+        operands(s, "c", Any, "y", Sign);
+        weights(s, true);
 
-            draw_reduction(s);
-        }),
-        k(
-            "wasserstein_loss_backward",
-            "L35",
-            "gy, c, y, [weight], [mask:u8]",
-            "reduction=\"mean\"",
-            "dc",
-            &["loss_bwd"],
-            |cx| each_grad(cx, Loss::Wasserstein, "c", "y"),
-        )
-        .bound(Close(4e-6, 2e-6))
-        .grad_of("wasserstein_loss"),
-    ],
-    &[
-        k("hinge_embedding_loss", "L70", "x, y", "margin=1.0, reduction=\"mean\"", "loss", &["loss"], |cx| {
-            each(cx, Loss::HingeEmbedding { margin: cx.f("margin")? }, "x", "y")
-        })
-        .bound(Close(4e-6, 2e-6))
-        .sample(|s| {
-            pair(s, "x", Positive, "y", Sign);
+        draw_reduction(s);
+    }),
+    &pair!("hinge_embedding_loss", "L70", "x, y", "margin=1.0, reduction=\"mean\"", "dx", ["loss"], |cx| {
+        each(cx, Loss::HingeEmbedding { margin: cx.f("margin")? }, "x", "y")
+    })
+    .bound(Close(4e-6, 2e-6))
+    .sample(|s| {
+        operands(s, "x", Positive, "y", Sign);
 
-            draw_reduction(s);
-        }),
-        k(
-            "hinge_embedding_loss_backward",
-            "L70",
-            "gy, x, y",
-            "margin=1.0, reduction=\"mean\"",
-            "dx",
-            &["loss_bwd"],
-            |cx| each_grad(cx, Loss::HingeEmbedding { margin: cx.f("margin")? }, "x", "y"),
-        )
-        .bound(Close(4e-6, 2e-6))
-        .grad_of("hinge_embedding_loss"),
-    ],
-    &[
-        k("soft_margin_loss", "L70", "x, y", "reduction=\"mean\"", "loss", &["loss"], |cx| {
-            each(cx, Loss::SoftMargin, "x", "y")
-        })
-        .bound(Close(4e-6, 2e-6))
-        .sample(|s| {
-            pair(s, "x", Any, "y", Sign);
+        draw_reduction(s);
+    }),
+    &pair!("soft_margin_loss", "L70", "x, y", "reduction=\"mean\"", "dx", ["loss"], |cx| {
+        each(cx, Loss::SoftMargin, "x", "y")
+    })
+    .bound(Close(4e-6, 2e-6))
+    .sample(|s| {
+        operands(s, "x", Any, "y", Sign);
 
-            draw_reduction(s);
-        }),
-        k("soft_margin_loss_backward", "L70", "gy, x, y", "reduction=\"mean\"", "dx", &["loss_bwd"], |cx| {
-            each_grad(cx, Loss::SoftMargin, "x", "y")
-        })
-        .bound(Close(4e-6, 2e-6))
-        .grad_of("soft_margin_loss"),
-    ],
+        draw_reduction(s);
+    }),
 ];

@@ -4,9 +4,9 @@ use trefoil::ops::*;
 use trefoil::{Buffer, DType, GradMut, View};
 
 use super::Bound::Close;
-use super::loss::{draw_reduction, each, each_grad};
-use super::loss_rows::{matrix, rows, rows_grad, rows_grad_of, rows_of};
-use super::{Kernel, element, k};
+use super::loss::{draw_reduction, each};
+use super::loss_rows::{matrix, rows, rows_of};
+use super::{Kernel, element, k, pair};
 use crate::device::{Cx, R};
 use crate::random_cases::Dom::{Any, Positive, Range};
 
@@ -22,16 +22,8 @@ fn levels(cx: &Cx<'_>) -> R<Option<Buffer>> {
 fn quantile(cx: &Cx<'_>) -> R {
     match levels(cx)? {
         None => each(cx, Loss::Quantile { q: cx.f("q")? }, "p", "t"),
-        Some(q) => rows_of(cx, RowLoss::Quantiles, [cx.opt("p"), cx.opt("t"), Some(q.view()), None], ""),
-    }
-}
-
-fn quantile_grad(cx: &Cx<'_>) -> R {
-    match levels(cx)? {
-        None => each_grad(cx, Loss::Quantile { q: cx.f("q")? }, "p", "t"),
         Some(q) => {
-            let x = [cx.opt("p"), cx.opt("t"), Some(q.view()), None];
-            rows_grad_of(cx, RowLoss::Quantiles, x, &["p"], "")
+            rows_of(cx, RowLoss::Quantiles, [cx.opt("p"), cx.opt("t"), Some(q.view()), None], &["p"], "")
         }
     }
 }
@@ -45,13 +37,6 @@ fn bce_logits(cx: &Cx<'_>) -> R {
     }
 }
 
-fn bce_logits_grad(cx: &Cx<'_>) -> R {
-    match cx.opt("pos_weight") {
-        Some(_) => rows_grad(cx, RowLoss::BcePosWeight, BCE, ""),
-        None => each_grad(cx, Loss::BceLogits, "x", "t"),
-    }
-}
-
 const NLL: RowLoss = RowLoss::Nll { floor: Some(0.0), ignore_index: -100 };
 
 fn weighted(cx: &Cx<'_>) -> R {
@@ -61,28 +46,11 @@ fn weighted(cx: &Cx<'_>) -> R {
     }
 }
 
-fn weighted_grad(cx: &Cx<'_>) -> R {
-    match cx.s("mode")?.as_str() {
-        "categorical" => rows_grad(cx, NLL, &["p", "weight"], "target"),
-        _ => each_grad(cx, Loss::Bce, "p", "t"),
-    }
-}
-
 fn divergence(cx: &Cx<'_>) -> R {
     let (log_input, log_target) = (cx.b("log_input")?, cx.b("log_target")?);
     match cx.s("reduction")?.as_str() {
-        "batchmean" => {
-            rows_of(cx, RowLoss::Kl { log_input, log_target }, [cx.opt("p"), cx.opt("t"), None, None], "")
-        }
+        "batchmean" => rows(cx, RowLoss::Kl { log_input, log_target }, &["p", "t"], ""),
         _ => each(cx, Loss::Kl { log_input, log_target }, "p", "t"),
-    }
-}
-
-fn divergence_grad(cx: &Cx<'_>) -> R {
-    let (log_input, log_target) = (cx.b("log_input")?, cx.b("log_target")?);
-    match cx.s("reduction")?.as_str() {
-        "batchmean" => rows_grad(cx, RowLoss::Kl { log_input, log_target }, &["p", "t"], ""),
-        _ => each_grad(cx, Loss::Kl { log_input, log_target }, "p", "t"),
     }
 }
 
@@ -116,140 +84,88 @@ fn physics(cx: &Cx<'_>) -> R {
     Ok(cx.gpu.loss_list(Loss::Square, &terms(cx, "r", "none")?, loss.m())?)
 }
 pub(super) const ROWS: &[&[Kernel]] = &[
-    &[
-        k(
-            "quantile_loss",
-            "L6",
-            "p, t, [weight], [mask:u8]",
-            "q=0.5, reduction=\"mean\"",
-            "loss",
-            &["loss", "row_loss"],
-            quantile,
-        )
-        .bound(Close(4e-6, 2e-6))
-        .sample(|s| {
-            let shape = s.solid();
-            if s.coin() {
-                s.put("p", &[&shape[..], &[3]].concat(), Any);
-                s.arg("q", serde_json::json!([0.125, 0.5, 0.75]));
-            } else {
-                s.put("p", &shape, Any);
-            }
-            s.put("t", &shape, Any);
-            draw_reduction(s);
-        }),
-        k(
-            "quantile_loss_backward",
-            "L6",
-            "gy, p, t, [weight], [mask:u8]",
-            "q=0.5, reduction=\"mean\"",
-            "dp",
-            &["loss_bwd", "row_loss_bwd"],
-            quantile_grad,
-        )
-        .bound(Close(4e-6, 2e-6))
-        .grad_of("quantile_loss"),
-    ],
-    &[
-        k(
-            "binary_cross_entropy_with_logits_loss",
-            "L39",
-            "x, t, [weight], [pos_weight]",
-            "reduction=\"mean\"",
-            "loss",
-            &["loss", "row_loss"],
-            bce_logits,
-        )
-        .bound(Close(4e-6, 2e-6))
-        .sample(|s| {
-            let n = matrix(s, &[("x", Any), ("t", Range(0.0, 1.0))]);
-            if s.coin() {
-                s.put("weight", &n, Positive);
-            }
-            if s.coin() {
-                s.put("pos_weight", &[n[1]], Positive);
-            }
-            draw_reduction(s);
-        }),
-        k(
-            "binary_cross_entropy_with_logits_loss_backward",
-            "L39",
-            "gy, x, t, [weight], [pos_weight]",
-            "reduction=\"mean\"",
-            "dx",
-            &["loss_bwd", "row_loss_bwd"],
-            bce_logits_grad,
-        )
-        .bound(Close(4e-6, 2e-6))
-        .grad_of("binary_cross_entropy_with_logits_loss"),
-    ],
-    &[
-        k(
-            "weighted_cross_entropy_loss",
-            "L21",
-            "p, [target], [t], weight",
-            "mode=\"categorical\", reduction=\"mean\"",
-            "loss",
-            &["loss", "row_loss"],
-            weighted,
-        )
-        .bound(Close(4e-6, 2e-6))
-        .sample(|s| {
-            let n = matrix(s, &[("p", Range(0.05, 0.95))]);
-            if s.coin() {
-                s.ids("target", &[n[0]], n[1]);
-                s.put("weight", &[n[1]], Positive);
-            } else {
-                s.put("t", &n, Range(0.0, 1.0));
-                s.put("weight", &n, Positive);
-                s.arg("mode", "binary");
-            }
-            draw_reduction(s);
-        }),
-        k(
-            "weighted_cross_entropy_loss_backward",
-            "L21",
-            "gy, p, [target], [t], weight",
-            "mode=\"categorical\", reduction=\"mean\"",
-            "dp",
-            &["loss_bwd", "row_loss_bwd"],
-            weighted_grad,
-        )
-        .bound(Close(4e-6, 2e-6))
-        .grad_of("weighted_cross_entropy_loss"),
-    ],
-    &[
-        k(
-            "kullback_leibler_divergence",
-            "L15",
-            "p, t",
-            "log_input=false, log_target=false, reduction=\"batchmean\"",
-            "loss",
-            &["loss", "row_loss"],
-            divergence,
-        )
-        .bound(Close(4e-6, 4e-6))
-        .sample(|s| {
-            matrix(s, &[("p", Range(0.05, 1.0)), ("t", Range(0.05, 1.0))]);
-            let (a, b) = (s.coin(), s.coin());
-            s.arg("log_input", a);
-            s.arg("log_target", b);
-            let some = if s.dtype == DType::F16 { 2 } else { 4 };
-            let how = ["none", "sum", "mean", "batchmean"][s.below(some)];
-            s.arg("reduction", how);
-        }),
-        k(
-            "kullback_leibler_divergence_backward",
-            "L15",
-            "gy, p, t",
-            "log_input=false, log_target=false, reduction=\"batchmean\"",
-            "dp",
-            &["loss_bwd", "row_loss_bwd"],
-            divergence_grad,
-        )
-        .bound(Close(4e-6, 4e-6))
-        .grad_of("kullback_leibler_divergence"),
-    ],
+    &pair!(
+        "quantile_loss",
+        "L6",
+        "p, t, [weight], [mask:u8]",
+        "q=0.5, reduction=\"mean\"",
+        "dp",
+        ["loss", "row_loss"],
+        quantile
+    )
+    .bound(Close(4e-6, 2e-6))
+    .sample(|s| {
+        let shape = s.solid();
+        if s.coin() {
+            s.put("p", &[&shape[..], &[3]].concat(), Any);
+            s.arg("q", serde_json::json!([0.125, 0.5, 0.75]));
+        } else {
+            s.put("p", &shape, Any);
+        }
+        s.put("t", &shape, Any);
+        draw_reduction(s);
+    }),
+    &pair!(
+        "binary_cross_entropy_with_logits_loss",
+        "L39",
+        "x, t, [weight], [pos_weight]",
+        "reduction=\"mean\"",
+        "dx",
+        ["loss", "row_loss"],
+        bce_logits
+    )
+    .bound(Close(4e-6, 2e-6))
+    .sample(|s| {
+        let n = matrix(s, &[("x", Any), ("t", Range(0.0, 1.0))]);
+        if s.coin() {
+            s.put("weight", &n, Positive);
+        }
+        if s.coin() {
+            s.put("pos_weight", &[n[1]], Positive);
+        }
+        draw_reduction(s);
+    }),
+    &pair!(
+        "weighted_cross_entropy_loss",
+        "L21",
+        "p, [target], [t], weight",
+        "mode=\"categorical\", reduction=\"mean\"",
+        "dp",
+        ["loss", "row_loss"],
+        weighted
+    )
+    .bound(Close(4e-6, 2e-6))
+    .sample(|s| {
+        let n = matrix(s, &[("p", Range(0.05, 0.95))]);
+        if s.coin() {
+            s.ids("target", &[n[0]], n[1]);
+            s.put("weight", &[n[1]], Positive);
+        } else {
+            s.put("t", &n, Range(0.0, 1.0));
+            s.put("weight", &n, Positive);
+            s.arg("mode", "binary");
+        }
+        draw_reduction(s);
+    }),
+    &pair!(
+        "kullback_leibler_divergence",
+        "L15",
+        "p, t",
+        "log_input=false, log_target=false, reduction=\"batchmean\"",
+        "dp",
+        ["loss", "row_loss"],
+        divergence
+    )
+    .bound(Close(4e-6, 4e-6))
+    .sample(|s| {
+        matrix(s, &[("p", Range(0.05, 1.0)), ("t", Range(0.05, 1.0))]);
+        let (a, b) = (s.coin(), s.coin());
+        s.arg("log_input", a);
+        s.arg("log_target", b);
+        let some = if s.dtype == DType::F16 { 2 } else { 4 };
+        let how = ["none", "sum", "mean", "batchmean"][s.below(some)];
+        s.arg("reduction", how);
+    }),
     &[
         k(
             "perceptual_loss",

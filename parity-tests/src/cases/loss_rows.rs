@@ -7,7 +7,7 @@ use trefoil::{GradMut, View};
 
 use super::Bound::Close;
 use super::loss::{draw_reduction, reduction};
-use super::{Kernel, k};
+use super::{Kernel, pair};
 use crate::device::{Cx, R, Tensor};
 use crate::random_cases::Dom::{self, Any, Positive, Range, Sign};
 use crate::random_cases::Sample;
@@ -48,12 +48,15 @@ fn operands<'c>(cx: &'c Cx<'_>, names: &[&str]) -> [Option<View<'c>>; 4] {
     x
 }
 
-/// Forward of a row loss with these operands and ids.
+/// A row loss with these operands and ids, or its gradients: those of the row's outputs, named after the operands.
 pub(super) fn rows(cx: &Cx<'_>, kind: RowLoss, names: &[&str], ids: &str) -> R {
-    rows_of(cx, kind, operands(cx, names), ids)
+    rows_of(cx, kind, operands(cx, names), names, ids)
 }
 
-pub(super) fn rows_of(cx: &Cx<'_>, kind: RowLoss, x: [Option<View<'_>>; 4], ids: &str) -> R {
+pub(super) fn rows_of(cx: &Cx<'_>, kind: RowLoss, x: [Option<View<'_>>; 4], names: &[&str], ids: &str) -> R {
+    if cx.is_gradient() {
+        return gradient(cx, kind, x, names, ids);
+    }
     let how = how(cx)?;
     let loss = match how {
         Reduction::None => cx.out("loss", cx.dtype, &items(kind, &x))?,
@@ -63,18 +66,7 @@ pub(super) fn rows_of(cx: &Cx<'_>, kind: RowLoss, x: [Option<View<'_>>; 4], ids:
     Ok(cx.gpu.row_loss(kind, how, io)?)
 }
 
-/// Backward; gradients are those of the row's outputs, named after the operands.
-pub(super) fn rows_grad(cx: &Cx<'_>, kind: RowLoss, names: &[&str], ids: &str) -> R {
-    rows_grad_of(cx, kind, operands(cx, names), names, ids)
-}
-
-pub(super) fn rows_grad_of(
-    cx: &Cx<'_>,
-    kind: RowLoss,
-    x: [Option<View<'_>>; 4],
-    names: &[&str],
-    ids: &str,
-) -> R {
+fn gradient(cx: &Cx<'_>, kind: RowLoss, x: [Option<View<'_>>; 4], names: &[&str], ids: &str) -> R {
     let mut out: [Option<Rc<Tensor>>; 4] = Default::default();
     for (i, name) in names.iter().enumerate() {
         let name = format!("d{name}");
@@ -115,652 +107,334 @@ pub(super) fn matrix(s: &mut Sample, names: &[(&str, Dom)]) -> [usize; 2] {
 }
 
 pub(super) const ROWS: &[&[Kernel]] = &[
-    &[
-        k(
-            "triplet_loss",
-            "S7.11",
-            "a, p, q",
-            "margin=1.0, p=2.0, eps=1e-06, swap=false, squared=false, reduction=\"mean\"",
-            "loss",
-            &["row_loss"],
-            |cx| rows(cx, triplet(cx)?, &["a", "p", "q"], ""),
-        )
-        .bound(Close(1e-5, 1e-5))
-        .sample(|s| {
-            matrix(s, &[("a", Any), ("p", Any), ("q", Any)]);
-            let (swap, squared) = (s.coin(), s.below(3) == 0);
-            s.arg("swap", swap);
-            s.arg("squared", squared);
-            let p = [1.0, 2.0, 3.0][s.below(3)];
-            s.arg("p", p);
-            draw_reduction(s);
-        }),
-        k(
-            "triplet_loss_backward",
-            "S7.11",
-            "gy, a, p, q",
-            "margin=1.0, p=2.0, eps=1e-06, swap=false, squared=false, reduction=\"mean\"",
-            "[da], [dp], [dq]",
-            &["row_loss_bwd"],
-            |cx| rows_grad(cx, triplet(cx)?, &["a", "p", "q"], ""),
-        )
-        .bound(Close(1e-5, 1e-5))
-        .grad_of("triplet_loss"),
-    ],
-    &[
-        k(
-            "contrastive_loss",
-            "S7.13",
-            "u, v, y",
-            "margin=1.0, half=false, reduction=\"mean\"",
-            "loss",
-            &["row_loss"],
-            |cx| {
-                rows(
-                    cx,
-                    RowLoss::Contrastive { margin: cx.f("margin")?, half: cx.b("half")? },
-                    &["u", "v", "y"],
-                    "",
-                )
-            },
-        )
-        .bound(Close(1e-5, 1e-5))
-        .sample(|s| {
-            let n = matrix(s, &[("u", Any), ("v", Any)]);
-            s.put("y", &[n[0]], Range(0.0, 1.0));
-            s.arg("margin", 3.0);
-            draw_reduction(s);
-        }),
-        k(
-            "contrastive_loss_backward",
-            "S7.13",
-            "gy, u, v, y",
-            "margin=1.0, half=false, reduction=\"mean\"",
-            "[du], [dv]",
-            &["row_loss_bwd"],
-            |cx| {
-                rows_grad(
-                    cx,
-                    RowLoss::Contrastive { margin: cx.f("margin")?, half: cx.b("half")? },
-                    &["u", "v", "y"],
-                    "",
-                )
-            },
-        )
-        .bound(Close(1e-5, 1e-5))
-        .grad_of("contrastive_loss"),
-    ],
-    &[
-        k(
-            "cosine_similarity_loss",
-            "L16",
-            "p, t",
-            "eps=1e-08, reduction=\"mean\"",
-            "loss",
-            &["row_loss"],
-            |cx| rows(cx, RowLoss::Cosine { eps: cx.f("eps")?, scale: 1.0 }, &["p", "t"], ""),
-        )
-        .bound(Close(1e-5, 1e-5))
-        .sample(|s| {
-            matrix(s, &[("p", Any), ("t", Any)]);
-            draw_reduction(s);
-        }),
-        k(
-            "cosine_similarity_loss_backward",
-            "L16",
-            "gy, p, t",
-            "eps=1e-08, reduction=\"mean\"",
-            "[dp], [dt]",
-            &["row_loss_bwd"],
-            |cx| rows_grad(cx, RowLoss::Cosine { eps: cx.f("eps")?, scale: 1.0 }, &["p", "t"], ""),
-        )
-        .bound(Close(1e-5, 1e-5))
-        .grad_of("cosine_similarity_loss"),
-    ],
-    &[
-        k("byol_loss", "L65", "p, z", "-", "loss", &["row_loss"], |cx| {
-            rows(cx, RowLoss::Cosine { eps: 1e-12, scale: 2.0 }, &["p", "z"], "")
-        })
-        .bound(Close(1e-5, 1e-5))
-        .sample(|s| {
-            matrix(s, &[("p", Any), ("z", Any)]);
-        }),
-        k("byol_loss_backward", "L65", "gy, p, z", "-", "dp", &["row_loss_bwd"], |cx| {
-            rows_grad(cx, RowLoss::Cosine { eps: 1e-12, scale: 2.0 }, &["p", "z"], "")
-        })
-        .bound(Close(1e-5, 1e-5))
-        .grad_of("byol_loss"),
-    ],
-    &[
-        k(
-            "cosine_embedding_loss",
-            "L70",
-            "x1, x2, y",
-            "margin=0.0, reduction=\"mean\"",
-            "loss",
-            &["row_loss"],
-            |cx| rows(cx, RowLoss::CosineEmbedding { margin: cx.f("margin")? }, &["x1", "x2", "y"], ""),
-        )
-        .bound(Close(1e-5, 1e-5))
-        .sample(|s| {
-            let n = matrix(s, &[("x1", Any), ("x2", Any)]);
-            s.put("y", &[n[0]], Sign);
-            draw_reduction(s);
-        }),
-        k(
-            "cosine_embedding_loss_backward",
-            "L70",
-            "gy, x1, x2, y",
-            "margin=0.0, reduction=\"mean\"",
-            "[dx1], [dx2]",
-            &["row_loss_bwd"],
-            |cx| rows_grad(cx, RowLoss::CosineEmbedding { margin: cx.f("margin")? }, &["x1", "x2", "y"], ""),
-        )
-        .bound(Close(1e-5, 1e-5))
-        .grad_of("cosine_embedding_loss"),
-    ],
-    &[
-        k(
-            "noise_contrastive_estimation_loss",
-            "L29",
-            "s0, sn, [logq0], [logqn]",
-            "reduction=\"mean\"",
-            "loss",
-            &["row_loss"],
-            |cx| rows(cx, RowLoss::Nce, &["s0", "sn", "logq0", "logqn"], ""),
-        )
-        .bound(Close(1e-5, 1e-5))
-        .sample(|s| {
-            let n = size(s);
-            s.put("s0", &[n[0]], Any);
-            s.put("sn", &n, Any);
-            if s.coin() {
-                s.put("logq0", &[n[0]], Range(-6.0, -0.5));
-                s.put("logqn", &n, Range(-6.0, -0.5));
-            }
-            draw_reduction(s);
-        }),
-        k(
-            "noise_contrastive_estimation_loss_backward",
-            "L29",
-            "gy, s0, sn, [logq0], [logqn]",
-            "reduction=\"mean\"",
-            "[ds0], [dsn]",
-            &["row_loss_bwd"],
-            |cx| rows_grad(cx, RowLoss::Nce, &["s0", "sn", "logq0", "logqn"], ""),
-        )
-        .bound(Close(1e-5, 1e-5))
-        .grad_of("noise_contrastive_estimation_loss"),
-    ],
-    &[
-        k(
-            "margin_loss",
-            "L27",
-            "v, t",
-            "m_plus=0.9, m_minus=0.1, lambda=0.5, reduction=\"mean\"",
-            "loss",
-            &["row_loss"],
-            |cx| {
-                rows(
-                    cx,
-                    RowLoss::Capsule {
-                        plus: cx.f("m_plus")?,
-                        minus: cx.f("m_minus")?,
-                        lambda: cx.f("lambda")?,
-                    },
-                    &["v", "t"],
-                    "",
-                )
-            },
-        )
-        .bound(Close(1e-5, 1e-5))
-        .sample(|s| {
-            matrix(s, &[("v", Range(0.0, 1.0)), ("t", Range(0.0, 1.0))]);
-            draw_reduction(s);
-        }),
-        k(
-            "margin_loss_backward",
-            "L27",
-            "gy, v, t",
-            "m_plus=0.9, m_minus=0.1, lambda=0.5, reduction=\"mean\"",
-            "dv",
-            &["row_loss_bwd"],
-            |cx| {
-                rows_grad(
-                    cx,
-                    RowLoss::Capsule {
-                        plus: cx.f("m_plus")?,
-                        minus: cx.f("m_minus")?,
-                        lambda: cx.f("lambda")?,
-                    },
-                    &["v", "t"],
-                    "",
-                )
-            },
-        )
-        .bound(Close(1e-5, 1e-5))
-        .grad_of("margin_loss"),
-    ],
-    &[
-        k(
-            "categorical_cross_entropy_loss",
-            "L19",
-            "p, t",
-            "label_smoothing=0.0, reduction=\"mean\"",
-            "loss",
-            &["row_loss"],
-            |cx| {
-                rows(
-                    cx,
-                    RowLoss::CategoricalCe { label_smoothing: cx.f("label_smoothing")? },
-                    &["p", "t"],
-                    "",
-                )
-            },
-        )
-        .bound(Close(1e-5, 1e-5))
-        .sample(|s| {
-            matrix(s, &[("p", Range(0.05, 1.0)), ("t", Range(0.0, 1.0))]);
-            s.arg("label_smoothing", 0.125);
-            draw_reduction(s);
-        }),
-        k(
-            "categorical_cross_entropy_loss_backward",
-            "L19",
-            "gy, p, t",
-            "label_smoothing=0.0, reduction=\"mean\"",
-            "dp",
-            &["row_loss_bwd"],
-            |cx| {
-                rows_grad(
-                    cx,
-                    RowLoss::CategoricalCe { label_smoothing: cx.f("label_smoothing")? },
-                    &["p", "t"],
-                    "",
-                )
-            },
-        )
-        .bound(Close(1e-5, 1e-5))
-        .grad_of("categorical_cross_entropy_loss"),
-    ],
-    &[
-        k(
-            "sparse_categorical_cross_entropy_loss",
-            "L20",
-            "p, target:idx",
-            "ignore_index=-100, reduction=\"mean\"",
-            "loss",
-            &["row_loss"],
-            |cx| {
-                rows(
-                    cx,
-                    RowLoss::Nll { floor: Some(1e-7), ignore_index: cx.i("ignore_index")? },
-                    &["p"],
-                    "target",
-                )
-            },
-        )
-        .bound(Close(1e-5, 1e-5))
-        .sample(|s| {
-            let n = matrix(s, &[("p", Range(0.05, 1.0))]);
-            s.ids("target", &[n[0]], n[1]);
-            s.arg("ignore_index", 1);
-            draw_reduction(s);
-        }),
-        k(
-            "sparse_categorical_cross_entropy_loss_backward",
-            "L20",
-            "gy, p, target:idx",
-            "ignore_index=-100, reduction=\"mean\"",
-            "dp",
-            &["row_loss_bwd"],
-            |cx| {
-                rows_grad(
-                    cx,
-                    RowLoss::Nll { floor: Some(1e-7), ignore_index: cx.i("ignore_index")? },
-                    &["p"],
-                    "target",
-                )
-            },
-        )
-        .bound(Close(1e-5, 1e-5))
-        .grad_of("sparse_categorical_cross_entropy_loss"),
-    ],
-    &[
-        k(
-            "nll_loss",
-            "L69",
-            "x, target:idx, [weight]",
-            "ignore_index=-100, reduction=\"mean\"",
-            "loss",
-            &["row_loss"],
-            |cx| {
-                rows(
-                    cx,
-                    RowLoss::Nll { floor: None, ignore_index: cx.i("ignore_index")? },
-                    &["x", "weight"],
-                    "target",
-                )
-            },
-        )
-        .bound(Close(1e-5, 1e-5))
-        .sample(|s| {
-            let n = matrix(s, &[("x", Any)]);
-            s.ids("target", &[n[0]], n[1]);
-            if s.coin() {
-                s.put("weight", &[n[1]], Positive);
-            }
-            s.arg("ignore_index", 1);
-            draw_reduction(s);
-        }),
-        k(
-            "nll_loss_backward",
-            "L69",
-            "gy, x, target:idx, [weight]",
-            "ignore_index=-100, reduction=\"mean\"",
-            "dx",
-            &["row_loss_bwd"],
-            |cx| {
-                rows_grad(
-                    cx,
-                    RowLoss::Nll { floor: None, ignore_index: cx.i("ignore_index")? },
-                    &["x", "weight"],
-                    "target",
-                )
-            },
-        )
-        .bound(Close(1e-5, 1e-5))
-        .grad_of("nll_loss"),
-    ],
-    &[
-        k(
-            "multiclass_focal_loss",
-            "L22",
-            "x, target:idx, [alpha]",
-            "gamma=2.0, reduction=\"mean\"",
-            "loss",
-            &["row_loss"],
-            |cx| rows(cx, RowLoss::MulticlassFocal { gamma: cx.f("gamma")? }, &["x", "alpha"], "target"),
-        )
-        .bound(Close(1e-5, 1e-5))
-        .sample(|s| {
-            let n = matrix(s, &[("x", Any)]);
-            s.ids("target", &[n[0]], n[1]);
-            if s.coin() {
-                s.put("alpha", &[n[1]], Positive);
-            }
-            let g = [0.0, 1.5, 2.0][s.below(3)];
-            s.arg("gamma", g);
-            draw_reduction(s);
-        }),
-        k(
-            "multiclass_focal_loss_backward",
-            "L22",
-            "gy, x, target:idx, [alpha]",
-            "gamma=2.0, reduction=\"mean\"",
-            "dx",
-            &["row_loss_bwd"],
-            |cx| rows_grad(cx, RowLoss::MulticlassFocal { gamma: cx.f("gamma")? }, &["x", "alpha"], "target"),
-        )
-        .bound(Close(1e-5, 1e-5))
-        .grad_of("multiclass_focal_loss"),
-    ],
-    &[
-        k(
-            "ordinal_regression_loss",
-            "L31",
-            "[f], [s], [theta], y:idx",
-            "reduction=\"mean\"",
-            "loss",
-            &["row_loss"],
-            |cx| rows(cx, RowLoss::Ordinal, &["f", "s", "theta"], "y"),
-        )
-        .bound(Close(1e-5, 1e-5))
-        .sample(|s| {
-            let n = size(s);
-            if s.coin() {
-                s.put("f", &n, Any);
-            } else {
-                s.put("s", &[n[0]], Any);
-                s.put("theta", &[n[1]], Any);
-            }
-            s.ids("y", &[n[0]], n[1] + 1);
-            draw_reduction(s);
-        }),
-        k(
-            "ordinal_regression_loss_backward",
-            "L31",
-            "gy, [f], [s], [theta], y:idx",
-            "reduction=\"mean\"",
-            "[df], [ds], [dtheta]",
-            &["row_loss_bwd"],
-            |cx| rows_grad(cx, RowLoss::Ordinal, &["f", "s", "theta"], "y"),
-        )
-        .bound(Close(1e-5, 1e-5))
-        .grad_of("ordinal_regression_loss"),
-    ],
-    &[
-        k(
-            "distillation_loss",
-            "L37",
-            "z, y, [labels:idx]",
-            "T=3.0, alpha=0.3",
-            "loss",
-            &["row_loss"],
-            |cx| {
-                rows(
-                    cx,
-                    RowLoss::Distillation { temperature: cx.f("T")?, alpha: cx.f("alpha")? },
-                    &["z", "y"],
-                    "labels",
-                )
-            },
-        )
-        .bound(Close(1e-5, 1e-5))
-        .sample(|s| {
-            let n = matrix(s, &[("z", Any), ("y", Any)]);
-            if s.coin() {
-                s.ids("labels", &[n[0]], n[1]);
-            }
-        }),
-        k(
-            "distillation_loss_backward",
-            "L37",
-            "gy, z, y, [labels:idx]",
-            "T=3.0, alpha=0.3",
-            "dz",
-            &["row_loss_bwd"],
-            |cx| {
-                rows_grad(
-                    cx,
-                    RowLoss::Distillation { temperature: cx.f("T")?, alpha: cx.f("alpha")? },
-                    &["z", "y"],
-                    "labels",
-                )
-            },
-        )
-        .bound(Close(1e-5, 1e-5))
-        .grad_of("distillation_loss"),
-    ],
-    &[
-        k("dino_loss", "L66", "z, y, center", "tau_s=0.1, tau_t=0.04", "loss", &["row_loss"], |cx| {
+    &pair!(
+        "triplet_loss",
+        "S7.11",
+        "a, p, q",
+        "margin=1.0, p=2.0, eps=1e-06, swap=false, squared=false, reduction=\"mean\"",
+        "[da], [dp], [dq]",
+        ["row_loss"],
+        |cx| rows(cx, triplet(cx)?, &["a", "p", "q"], "")
+    )
+    .bound(Close(1e-5, 1e-5))
+    .sample(|s| {
+        matrix(s, &[("a", Any), ("p", Any), ("q", Any)]);
+        let (swap, squared) = (s.coin(), s.below(3) == 0);
+        s.arg("swap", swap);
+        s.arg("squared", squared);
+        let p = [1.0, 2.0, 3.0][s.below(3)];
+        s.arg("p", p);
+        draw_reduction(s);
+    }),
+    &pair!(
+        "contrastive_loss",
+        "S7.13",
+        "u, v, y",
+        "margin=1.0, half=false, reduction=\"mean\"",
+        "[du], [dv]",
+        ["row_loss"],
+        |cx| {
             rows(
                 cx,
-                RowLoss::Dino { student: cx.f("tau_s")?, teacher: cx.f("tau_t")? },
-                &["z", "y", "center"],
+                RowLoss::Contrastive { margin: cx.f("margin")?, half: cx.b("half")? },
+                &["u", "v", "y"],
                 "",
             )
-        })
-        .bound(Close(1e-5, 1e-5))
-        .sample(|s| {
-            let n = matrix(s, &[("z", Range(-0.5, 0.5)), ("y", Range(-0.3, 0.3))]);
-            s.put("center", &[n[1]], Range(-0.1, 0.1));
-        }),
-        k(
-            "dino_loss_backward",
-            "L66",
-            "gy, z, y, center",
-            "tau_s=0.1, tau_t=0.04",
-            "dz",
-            &["row_loss_bwd"],
-            |cx| {
-                rows_grad(
-                    cx,
-                    RowLoss::Dino { student: cx.f("tau_s")?, teacher: cx.f("tau_t")? },
-                    &["z", "y", "center"],
-                    "",
-                )
-            },
+        }
+    )
+    .bound(Close(1e-5, 1e-5))
+    .sample(|s| {
+        let n = matrix(s, &[("u", Any), ("v", Any)]);
+        s.put("y", &[n[0]], Range(0.0, 1.0));
+        s.arg("margin", 3.0);
+        draw_reduction(s);
+    }),
+    &pair!(
+        "cosine_similarity_loss",
+        "L16",
+        "p, t",
+        "eps=1e-08, reduction=\"mean\"",
+        "[dp], [dt]",
+        ["row_loss"],
+        |cx| rows(cx, RowLoss::Cosine { eps: cx.f("eps")?, scale: 1.0 }, &["p", "t"], "")
+    )
+    .bound(Close(1e-5, 1e-5))
+    .sample(|s| {
+        matrix(s, &[("p", Any), ("t", Any)]);
+        draw_reduction(s);
+    }),
+    &pair!("byol_loss", "L65", "p, z", "-", "dp", ["row_loss"], |cx| {
+        rows(cx, RowLoss::Cosine { eps: 1e-12, scale: 2.0 }, &["p", "z"], "")
+    })
+    .bound(Close(1e-5, 1e-5))
+    .sample(|s| {
+        matrix(s, &[("p", Any), ("z", Any)]);
+    }),
+    &pair!(
+        "cosine_embedding_loss",
+        "L70",
+        "x1, x2, y",
+        "margin=0.0, reduction=\"mean\"",
+        "[dx1], [dx2]",
+        ["row_loss"],
+        |cx| rows(cx, RowLoss::CosineEmbedding { margin: cx.f("margin")? }, &["x1", "x2", "y"], "")
+    )
+    .bound(Close(1e-5, 1e-5))
+    .sample(|s| {
+        let n = matrix(s, &[("x1", Any), ("x2", Any)]);
+        s.put("y", &[n[0]], Sign);
+        draw_reduction(s);
+    }),
+    &pair!(
+        "noise_contrastive_estimation_loss",
+        "L29",
+        "s0, sn, [logq0], [logqn]",
+        "reduction=\"mean\"",
+        "[ds0], [dsn]",
+        ["row_loss"],
+        |cx| rows(cx, RowLoss::Nce, &["s0", "sn", "logq0", "logqn"], "")
+    )
+    .bound(Close(1e-5, 1e-5))
+    .sample(|s| {
+        let n = size(s);
+        s.put("s0", &[n[0]], Any);
+        s.put("sn", &n, Any);
+        if s.coin() {
+            s.put("logq0", &[n[0]], Range(-6.0, -0.5));
+            s.put("logqn", &n, Range(-6.0, -0.5));
+        }
+        draw_reduction(s);
+    }),
+    &pair!(
+        "margin_loss",
+        "L27",
+        "v, t",
+        "m_plus=0.9, m_minus=0.1, lambda=0.5, reduction=\"mean\"",
+        "dv",
+        ["row_loss"],
+        |cx| {
+            rows(
+                cx,
+                RowLoss::Capsule { plus: cx.f("m_plus")?, minus: cx.f("m_minus")?, lambda: cx.f("lambda")? },
+                &["v", "t"],
+                "",
+            )
+        }
+    )
+    .bound(Close(1e-5, 1e-5))
+    .sample(|s| {
+        matrix(s, &[("v", Range(0.0, 1.0)), ("t", Range(0.0, 1.0))]);
+        draw_reduction(s);
+    }),
+    &pair!(
+        "categorical_cross_entropy_loss",
+        "L19",
+        "p, t",
+        "label_smoothing=0.0, reduction=\"mean\"",
+        "dp",
+        ["row_loss"],
+        |cx| {
+            rows(cx, RowLoss::CategoricalCe { label_smoothing: cx.f("label_smoothing")? }, &["p", "t"], "")
+        }
+    )
+    .bound(Close(1e-5, 1e-5))
+    .sample(|s| {
+        matrix(s, &[("p", Range(0.05, 1.0)), ("t", Range(0.0, 1.0))]);
+        s.arg("label_smoothing", 0.125);
+        draw_reduction(s);
+    }),
+    &pair!(
+        "sparse_categorical_cross_entropy_loss",
+        "L20",
+        "p, target:idx",
+        "ignore_index=-100, reduction=\"mean\"",
+        "dp",
+        ["row_loss"],
+        |cx| {
+            rows(
+                cx,
+                RowLoss::Nll { floor: Some(1e-7), ignore_index: cx.i("ignore_index")? },
+                &["p"],
+                "target",
+            )
+        }
+    )
+    .bound(Close(1e-5, 1e-5))
+    .sample(|s| {
+        let n = matrix(s, &[("p", Range(0.05, 1.0))]);
+        s.ids("target", &[n[0]], n[1]);
+        s.arg("ignore_index", 1);
+        draw_reduction(s);
+    }),
+    &pair!(
+        "nll_loss",
+        "L69",
+        "x, target:idx, [weight]",
+        "ignore_index=-100, reduction=\"mean\"",
+        "dx",
+        ["row_loss"],
+        |cx| {
+            rows(
+                cx,
+                RowLoss::Nll { floor: None, ignore_index: cx.i("ignore_index")? },
+                &["x", "weight"],
+                "target",
+            )
+        }
+    )
+    .bound(Close(1e-5, 1e-5))
+    .sample(|s| {
+        let n = matrix(s, &[("x", Any)]);
+        s.ids("target", &[n[0]], n[1]);
+        if s.coin() {
+            s.put("weight", &[n[1]], Positive);
+        }
+        s.arg("ignore_index", 1);
+        draw_reduction(s);
+    }),
+    &pair!(
+        "multiclass_focal_loss",
+        "L22",
+        "x, target:idx, [alpha]",
+        "gamma=2.0, reduction=\"mean\"",
+        "dx",
+        ["row_loss"],
+        |cx| rows(cx, RowLoss::MulticlassFocal { gamma: cx.f("gamma")? }, &["x", "alpha"], "target")
+    )
+    .bound(Close(1e-5, 1e-5))
+    .sample(|s| {
+        let n = matrix(s, &[("x", Any)]);
+        s.ids("target", &[n[0]], n[1]);
+        if s.coin() {
+            s.put("alpha", &[n[1]], Positive);
+        }
+        let g = [0.0, 1.5, 2.0][s.below(3)];
+        s.arg("gamma", g);
+        draw_reduction(s);
+    }),
+    &pair!(
+        "ordinal_regression_loss",
+        "L31",
+        "[f], [s], [theta], y:idx",
+        "reduction=\"mean\"",
+        "[df], [ds], [dtheta]",
+        ["row_loss"],
+        |cx| rows(cx, RowLoss::Ordinal, &["f", "s", "theta"], "y")
+    )
+    .bound(Close(1e-5, 1e-5))
+    .sample(|s| {
+        let n = size(s);
+        if s.coin() {
+            s.put("f", &n, Any);
+        } else {
+            s.put("s", &[n[0]], Any);
+            s.put("theta", &[n[1]], Any);
+        }
+        s.ids("y", &[n[0]], n[1] + 1);
+        draw_reduction(s);
+    }),
+    &pair!("distillation_loss", "L37", "z, y, [labels:idx]", "T=3.0, alpha=0.3", "dz", ["row_loss"], |cx| {
+        rows(
+            cx,
+            RowLoss::Distillation { temperature: cx.f("T")?, alpha: cx.f("alpha")? },
+            &["z", "y"],
+            "labels",
         )
-        .bound(Close(1e-5, 1e-5))
-        .grad_of("dino_loss"),
-    ],
-    &[
-        k("arcface_loss", "L72", "x, target:idx", "s=64.0, m=0.5", "loss", &["row_loss"], |cx| {
-            rows(cx, RowLoss::ArcFace { scale: cx.f("s")?, margin: cx.f("m")? }, &["x"], "target")
-        })
-        .bound(Close(1e-5, 1e-5))
-        .sample(|s| {
-            let n = matrix(s, &[("x", Range(-0.9, 0.9))]);
-            s.ids("target", &[n[0]], n[1]);
-            s.arg("s", 8.0);
-        }),
-        k(
-            "arcface_loss_backward",
-            "L72",
-            "gy, x, target:idx",
-            "s=64.0, m=0.5",
-            "dx",
-            &["row_loss_bwd"],
-            |cx| rows_grad(cx, RowLoss::ArcFace { scale: cx.f("s")?, margin: cx.f("m")? }, &["x"], "target"),
+    })
+    .bound(Close(1e-5, 1e-5))
+    .sample(|s| {
+        let n = matrix(s, &[("z", Any), ("y", Any)]);
+        if s.coin() {
+            s.ids("labels", &[n[0]], n[1]);
+        }
+    }),
+    &pair!("dino_loss", "L66", "z, y, center", "tau_s=0.1, tau_t=0.04", "dz", ["row_loss"], |cx| {
+        rows(
+            cx,
+            RowLoss::Dino { student: cx.f("tau_s")?, teacher: cx.f("tau_t")? },
+            &["z", "y", "center"],
+            "",
         )
-        .bound(Close(1e-5, 1e-5))
-        .grad_of("arcface_loss"),
-    ],
-    &[
-        k("z_loss", "L75", "x", "coef=0.0001, reduction=\"mean\"", "loss", &["row_loss"], |cx| {
-            rows(cx, RowLoss::Z { coef: cx.f("coef")? }, &["x"], "")
-        })
-        .bound(Close(1e-5, 1e-5))
-        .sample(|s| {
-            matrix(s, &[("x", Any)]);
-            draw_reduction(s);
-        }),
-        k(
-            "z_loss_backward",
-            "L75",
-            "gy, x",
-            "coef=0.0001, reduction=\"mean\"",
-            "dx",
-            &["row_loss_bwd"],
-            |cx| rows_grad(cx, RowLoss::Z { coef: cx.f("coef")? }, &["x"], ""),
-        )
-        .bound(Close(1e-5, 1e-5))
-        .grad_of("z_loss"),
-    ],
-    &[
-        k(
-            "multi_margin_loss",
-            "L70",
-            "x, target:idx, [weight]",
-            "p=1, margin=1.0, reduction=\"mean\"",
-            "loss",
-            &["row_loss"],
-            |cx| {
-                rows(
-                    cx,
-                    RowLoss::MultiMargin { squared: cx.n("p")? == 2, margin: cx.f("margin")? },
-                    &["x", "weight"],
-                    "target",
-                )
-            },
-        )
-        .bound(Close(1e-5, 1e-5))
-        .sample(|s| {
-            let n = matrix(s, &[("x", Any)]);
-            s.ids("target", &[n[0]], n[1]);
-            if s.coin() {
-                s.put("weight", &[n[1]], Positive);
-            }
-            let p = 1 + s.below(2);
-            s.arg("p", p);
-            draw_reduction(s);
-        }),
-        k(
-            "multi_margin_loss_backward",
-            "L70",
-            "gy, x, target:idx, [weight]",
-            "p=1, margin=1.0, reduction=\"mean\"",
-            "dx",
-            &["row_loss_bwd"],
-            |cx| {
-                rows_grad(
-                    cx,
-                    RowLoss::MultiMargin { squared: cx.n("p")? == 2, margin: cx.f("margin")? },
-                    &["x", "weight"],
-                    "target",
-                )
-            },
-        )
-        .bound(Close(1e-5, 1e-5))
-        .grad_of("multi_margin_loss"),
-    ],
-    &[
-        k(
-            "multilabel_margin_loss",
-            "L70",
-            "x, target:idx",
-            "reduction=\"mean\"",
-            "loss",
-            &["row_loss"],
-            |cx| rows(cx, RowLoss::MultilabelMargin, &["x"], "target"),
-        )
-        .bound(Close(1e-5, 1e-5))
-        .sample(|s| {
-            let n = matrix(s, &[("x", Any)]);
-            s.labels("target", &n);
-            draw_reduction(s);
-        }),
-        k(
-            "multilabel_margin_loss_backward",
-            "L70",
-            "gy, x, target:idx",
-            "reduction=\"mean\"",
-            "dx",
-            &["row_loss_bwd"],
-            |cx| rows_grad(cx, RowLoss::MultilabelMargin, &["x"], "target"),
-        )
-        .bound(Close(1e-5, 1e-5))
-        .grad_of("multilabel_margin_loss"),
-    ],
-    &[
-        k(
-            "multilabel_soft_margin_loss",
-            "L70",
-            "x, t, [weight]",
-            "reduction=\"mean\"",
-            "loss",
-            &["row_loss"],
-            |cx| rows(cx, RowLoss::MultilabelSoftMargin, &["x", "t", "weight"], ""),
-        )
-        .bound(Close(1e-5, 1e-5))
-        .sample(|s| {
-            let n = matrix(s, &[("x", Any), ("t", Range(0.0, 1.0))]);
-            if s.coin() {
-                s.put("weight", &[n[1]], Positive);
-            }
-            draw_reduction(s);
-        }),
-        k(
-            "multilabel_soft_margin_loss_backward",
-            "L70",
-            "gy, x, t, [weight]",
-            "reduction=\"mean\"",
-            "dx",
-            &["row_loss_bwd"],
-            |cx| rows_grad(cx, RowLoss::MultilabelSoftMargin, &["x", "t", "weight"], ""),
-        )
-        .bound(Close(1e-5, 1e-5))
-        .grad_of("multilabel_soft_margin_loss"),
-    ],
+    })
+    .bound(Close(1e-5, 1e-5))
+    .sample(|s| {
+        let n = matrix(s, &[("z", Range(-0.5, 0.5)), ("y", Range(-0.3, 0.3))]);
+        s.put("center", &[n[1]], Range(-0.1, 0.1));
+    }),
+    &pair!("arcface_loss", "L72", "x, target:idx", "s=64.0, m=0.5", "dx", ["row_loss"], |cx| {
+        rows(cx, RowLoss::ArcFace { scale: cx.f("s")?, margin: cx.f("m")? }, &["x"], "target")
+    })
+    .bound(Close(1e-5, 1e-5))
+    .sample(|s| {
+        let n = matrix(s, &[("x", Range(-0.9, 0.9))]);
+        s.ids("target", &[n[0]], n[1]);
+        s.arg("s", 8.0);
+    }),
+    &pair!("z_loss", "L75", "x", "coef=0.0001, reduction=\"mean\"", "dx", ["row_loss"], |cx| {
+        rows(cx, RowLoss::Z { coef: cx.f("coef")? }, &["x"], "")
+    })
+    .bound(Close(1e-5, 1e-5))
+    .sample(|s| {
+        matrix(s, &[("x", Any)]);
+        draw_reduction(s);
+    }),
+    &pair!(
+        "multi_margin_loss",
+        "L70",
+        "x, target:idx, [weight]",
+        "p=1, margin=1.0, reduction=\"mean\"",
+        "dx",
+        ["row_loss"],
+        |cx| {
+            rows(
+                cx,
+                RowLoss::MultiMargin { squared: cx.n("p")? == 2, margin: cx.f("margin")? },
+                &["x", "weight"],
+                "target",
+            )
+        }
+    )
+    .bound(Close(1e-5, 1e-5))
+    .sample(|s| {
+        let n = matrix(s, &[("x", Any)]);
+        s.ids("target", &[n[0]], n[1]);
+        if s.coin() {
+            s.put("weight", &[n[1]], Positive);
+        }
+        let p = 1 + s.below(2);
+        s.arg("p", p);
+        draw_reduction(s);
+    }),
+    &pair!(
+        "multilabel_margin_loss",
+        "L70",
+        "x, target:idx",
+        "reduction=\"mean\"",
+        "dx",
+        ["row_loss"],
+        |cx| rows(cx, RowLoss::MultilabelMargin, &["x"], "target")
+    )
+    .bound(Close(1e-5, 1e-5))
+    .sample(|s| {
+        let n = matrix(s, &[("x", Any)]);
+        s.labels("target", &n);
+        draw_reduction(s);
+    }),
+    &pair!(
+        "multilabel_soft_margin_loss",
+        "L70",
+        "x, t, [weight]",
+        "reduction=\"mean\"",
+        "dx",
+        ["row_loss"],
+        |cx| rows(cx, RowLoss::MultilabelSoftMargin, &["x", "t", "weight"], "")
+    )
+    .bound(Close(1e-5, 1e-5))
+    .sample(|s| {
+        let n = matrix(s, &[("x", Any), ("t", Range(0.0, 1.0))]);
+        if s.coin() {
+            s.put("weight", &[n[1]], Positive);
+        }
+        draw_reduction(s);
+    }),
 ];

@@ -4,7 +4,7 @@ use trefoil::ops::*;
 
 use super::Bound::Close;
 use super::loss::{draw_reduction, reduction};
-use super::{Kernel, k};
+use super::{Kernel, pair};
 use crate::device::{Cx, R};
 use crate::random_cases::Dom::Any;
 use crate::random_cases::Sample;
@@ -22,7 +22,10 @@ fn rnnt_kind(cx: &Cx<'_>) -> R<SeqLoss> {
     Ok(SeqLoss::Rnnt { blank: cx.i("blank")?.rem_euclid(classes as i64) as usize })
 }
 
-fn forward(cx: &Cx<'_>, kind: SeqLoss) -> R {
+fn run(cx: &Cx<'_>, kind: SeqLoss) -> R {
+    if cx.is_gradient() {
+        return gradient(cx, kind);
+    }
     let (x, input_lengths) = (cx.x("x")?, cx.x("input_lengths")?);
     let how = reduction(cx)?;
     let loss = match how {
@@ -39,7 +42,7 @@ fn forward(cx: &Cx<'_>, kind: SeqLoss) -> R {
     Ok(cx.gpu.seq_loss(kind, how, io)?)
 }
 
-fn backward(cx: &Cx<'_>, kind: SeqLoss) -> R {
+fn gradient(cx: &Cx<'_>, kind: SeqLoss) -> R {
     let x = cx.x("x")?;
     let dx = cx.like("dx", &x)?;
     let io = SeqLossBwd {
@@ -60,71 +63,47 @@ fn lengths(s: &mut Sample, name: &str, n: usize, least: usize, most: usize) {
 }
 
 pub(super) const ROWS: &[&[Kernel]] = &[
-    &[
-        k(
-            "ctc_loss",
-            "L28",
-            "x, targets:idx, input_lengths:idx, target_lengths:idx",
-            "blank=0, zero_infinity=false, batch_first=false, reduction=\"mean\"",
-            "loss",
-            &["seq_loss"],
-            |cx| forward(cx, ctc_kind(cx)?),
-        )
-        .bound(Close(1e-5, 1e-5))
-        .sample(|s| {
-            let (b, c, n) = (1 + s.below(4), 3 + s.below(4), if s.small { 2 } else { 1 + s.below(20) });
-            let t = 2 * n + s.below(if s.small { 2 } else { 40 });
-            let first = s.coin();
-            s.put("x", &if first { [b, t, c] } else { [t, b, c] }, Any);
-            s.ids("targets", &[b, n], c - 1);
-            lengths(s, "input_lengths", b, 2 * n, t);
-            lengths(s, "target_lengths", b, 0, n);
-            s.arg("blank", c - 1);
-            s.arg("batch_first", first);
-            draw_reduction(s);
-        }),
-        k(
-            "ctc_loss_backward",
-            "L28",
-            "gy, x, targets:idx, input_lengths:idx, target_lengths:idx",
-            "blank=0, zero_infinity=false, batch_first=false, reduction=\"mean\"",
-            "dx",
-            &["seq_loss_bwd"],
-            |cx| backward(cx, ctc_kind(cx)?),
-        )
-        .bound(Close(2e-5, 2e-5))
-        .grad_of("ctc_loss"),
-    ],
-    &[
-        k(
-            "rnnt_loss",
-            "L76",
-            "x, targets:idx, input_lengths:idx, target_lengths:idx",
-            "blank=-1, reduction=\"mean\"",
-            "loss",
-            &["seq_loss"],
-            |cx| forward(cx, rnnt_kind(cx)?),
-        )
-        .bound(Close(1e-5, 1e-5))
-        .sample(|s| {
-            let (b, c, u) = (1 + s.below(3), 3 + s.below(4), if s.small { 2 } else { s.below(12) });
-            let t = 1 + s.below(if s.small { 3 } else { 20 });
-            s.put("x", &[b, t, u + 1, c], Any);
-            s.ids("targets", &[b, u], c - 1);
-            lengths(s, "input_lengths", b, 1, t);
-            lengths(s, "target_lengths", b, 0, u);
-            draw_reduction(s);
-        }),
-        k(
-            "rnnt_loss_backward",
-            "L76",
-            "gy, x, targets:idx, input_lengths:idx, target_lengths:idx",
-            "blank=-1, reduction=\"mean\"",
-            "dx",
-            &["seq_loss_bwd"],
-            |cx| backward(cx, rnnt_kind(cx)?),
-        )
-        .bound(Close(2e-5, 2e-5))
-        .grad_of("rnnt_loss"),
-    ],
+    &pair!(
+        "ctc_loss",
+        "L28",
+        "x, targets:idx, input_lengths:idx, target_lengths:idx",
+        "blank=0, zero_infinity=false, batch_first=false, reduction=\"mean\"",
+        "dx",
+        ["seq_loss"],
+        |cx| run(cx, ctc_kind(cx)?)
+    )
+    .bound(Close(1e-5, 1e-5))
+    .grad_bound(Close(2e-5, 2e-5))
+    .sample(|s| {
+        let (b, c, n) = (1 + s.below(4), 3 + s.below(4), if s.small { 2 } else { 1 + s.below(20) });
+        let t = 2 * n + s.below(if s.small { 2 } else { 40 });
+        let first = s.coin();
+        s.put("x", &if first { [b, t, c] } else { [t, b, c] }, Any);
+        s.ids("targets", &[b, n], c - 1);
+        lengths(s, "input_lengths", b, 2 * n, t);
+        lengths(s, "target_lengths", b, 0, n);
+        s.arg("blank", c - 1);
+        s.arg("batch_first", first);
+        draw_reduction(s);
+    }),
+    &pair!(
+        "rnnt_loss",
+        "L76",
+        "x, targets:idx, input_lengths:idx, target_lengths:idx",
+        "blank=-1, reduction=\"mean\"",
+        "dx",
+        ["seq_loss"],
+        |cx| run(cx, rnnt_kind(cx)?)
+    )
+    .bound(Close(1e-5, 1e-5))
+    .grad_bound(Close(2e-5, 2e-5))
+    .sample(|s| {
+        let (b, c, u) = (1 + s.below(3), 3 + s.below(4), if s.small { 2 } else { s.below(12) });
+        let t = 1 + s.below(if s.small { 3 } else { 20 });
+        s.put("x", &[b, t, u + 1, c], Any);
+        s.ids("targets", &[b, u], c - 1);
+        lengths(s, "input_lengths", b, 1, t);
+        lengths(s, "target_lengths", b, 0, u);
+        draw_reduction(s);
+    }),
 ];

@@ -33,6 +33,7 @@ mod loss_mixed;
 mod loss_more;
 mod loss_rows;
 mod loss_seq;
+mod loss_stft;
 mod mesh;
 mod norm;
 mod optimizer;
@@ -147,6 +148,58 @@ pub(crate) const fn k(
         forward: None,
     }
 }
+
+/// A forward row and its gradient's, made from one line by [`pair!`].
+#[derive(Clone, Copy)]
+pub(crate) struct Pair {
+    forward: Kernel,
+    gradient: Kernel,
+}
+
+impl Pair {
+    /// Two rows that differ in names, outputs and operations; `run` asks [`Cx::is_gradient`].
+    pub(crate) const fn new(forward: Kernel, gradient: Kernel) -> Self {
+        Pair { forward, gradient: gradient.grad_of(forward.name) }
+    }
+
+    /// The bound of both.
+    pub(crate) const fn bound(mut self, b: Bound) -> Self {
+        self.forward.bound = b;
+        self.gradient.bound = b;
+        self
+    }
+
+    /// Another bound for the gradient.
+    pub(crate) const fn grad_bound(mut self, b: Bound) -> Self {
+        self.gradient.bound = b;
+        self
+    }
+
+    /// Both rows, with the forward's sampler.
+    pub(crate) const fn sample(self, f: fn(&mut Sample)) -> [Kernel; 2] {
+        [self.forward.sample(f), self.gradient]
+    }
+}
+
+/// The rows of a loss and of its gradient: name, row of the specification, inputs, arguments, outputs of the gradient, operations, calls. The
+/// gradient's name ends in `_backward`, its operations in `_bwd`; `gy` comes before its inputs.
+macro_rules! pair {
+    ($name:literal, $row:literal, $inputs:literal, $args:literal, $grads:literal, [$($op:literal),+], $run:expr $(,)?) => {
+        $crate::cases::Pair::new(
+            $crate::cases::k($name, $row, $inputs, $args, "loss", &[$($op),+], $run),
+            $crate::cases::k(
+                concat!($name, "_backward"),
+                $row,
+                concat!("gy, ", $inputs),
+                $args,
+                $grads,
+                &[$(concat!($op, "_bwd")),+],
+                $run,
+            ),
+        )
+    };
+}
+use pair;
 
 impl Kernel {
     pub(crate) const fn bound(mut self, b: Bound) -> Self {
@@ -296,6 +349,7 @@ const FAMILIES: &[(Family, &[&[&[Kernel]]])] = &[
             loss_mixed::ROWS,
             loss_seq::ROWS,
             loss_batch::ROWS,
+            loss_stft::ROWS,
         ],
     ),
     (Family::Optimizer, &[optimizer::ROWS]),

@@ -1,7 +1,5 @@
 /// Names that the copied suites hold beside those of this library: kernels that it does not have yet. `run-cases` fails on them.
 pub const PENDING: &[&str] = &[
-    "multi_resolution_stft_loss",
-    "multi_resolution_stft_loss_backward",
     "prelu",
     "prelu_backward",
     "glu",

@@ -17,6 +17,7 @@ mod loss;
 mod loss_batch;
 mod loss_rows;
 mod loss_seq;
+mod loss_stft;
 mod mesh;
 #[cfg(all(test, feature = "opencl"))]
 mod movement_tests;
