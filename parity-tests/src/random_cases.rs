@@ -236,6 +236,19 @@ impl Sample {
         self.ints(name, DType::I64, shape, &values);
     }
 
+    /// Adds noise with a pulse at every `every`-th sample, `size` times 3 to 5 high: where a window sees one pulse, no frequency is weak.
+    pub fn pulses(&mut self, name: &str, shape: &[usize; 2], every: usize, size: f64) {
+        let dtype = self.dtype;
+        let mut values = Vec::new();
+        for i in 0..shape[0] * shape[1] {
+            let pulse = (i % shape[1]).is_multiple_of(every);
+            let height = if pulse { size * (3.0 + 2.0 * self.draw.unit()) } else { 0.0 };
+            let noise = self.draw.normal();
+            values.push(if self.coin() { noise + height } else { noise - height });
+        }
+        self.inputs.push((name.into(), HostTensor::from_f64(dtype, shape, &values)));
+    }
+
     /// Adds boxes as corners x1 y1 x2 y2.
     pub fn corners(&mut self, name: &str, n: usize) {
         let dtype = self.dtype;
