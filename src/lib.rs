@@ -30,7 +30,7 @@ mod matmul;
 pub mod ops;
 mod registry;
 pub mod spec;
-#[cfg(all(test, any(feature = "cuda", feature = "hip", feature = "opencl")))]
+#[cfg(all(test, any(feature = "cuda", feature = "opencl")))]
 mod test_devices;
 
 pub use backend::{BackendExt, IGpuBackend};
@@ -41,4 +41,4 @@ pub use dtype::{DType, Element};
 pub use engine::Engine;
 pub use error::{CompileFailure, DriverFailure, GpuError, InvalidArg, Result, Unavailable};
 pub use layout::{Dims, Layout, MAX_RANK, broadcast_shapes};
-pub use registry::{BackendFactory, ProbeReport, Registry, Selector};
+pub use registry::{BackendFactory, ProbeReport, Registry, Selector, is_required};

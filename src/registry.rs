@@ -115,6 +115,24 @@ impl fmt::Display for Selector {
     }
 }
 
+/// Whether the environment variable `TREFOIL_REQUIRE`, a list with commas, names this backend (`cuda`, `hip`, `opencl`) or tool. Tests ask it
+/// before they skip what is absent: an absence that is named is a failure. An entry may carry an ordinal, as in `cuda:1`; case does not matter.
+///
+/// ```
+/// match trefoil::Registry::default().open(&"cuda".parse()?) {
+///     Ok(_gpu) => { /* test on it */ }
+///     Err(e) => assert!(!trefoil::is_required("cuda"), "{e}"),
+/// }
+/// # Ok::<(), trefoil::GpuError>(())
+/// ```
+pub fn is_required(name: &str) -> bool {
+    std::env::var("TREFOIL_REQUIRE").is_ok_and(|list| names(&list, name))
+}
+
+fn names(list: &str, name: &str) -> bool {
+    list.split(',').any(|entry| entry.split(':').next().is_some_and(|n| n.trim().eq_ignore_ascii_case(name)))
+}
+
 /// Order in which `auto` tries kinds.
 const AUTO_ORDER: [BackendKind; 5] =
     [BackendKind::Cuda, BackendKind::Hip, BackendKind::OpenCl, BackendKind::Custom, BackendKind::Cpu];
@@ -351,5 +369,16 @@ impl BackendFactory for CpuFactory {
             return Err(GpuError::unavailable(BackendKind::Cpu, Unavailable::NoDevice { what }));
         }
         Ok(Arc::new(CpuBackend::new()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::names;
+
+    #[test]
+    fn a_list_names_whole_entries() {
+        assert!(names("cuda, OpenCL:1", "opencl") && names("cuda,opencl", "cuda"));
+        assert!(!names("opencl", "cl") && !names("no-opencl", "opencl") && !names("", "cuda"));
     }
 }

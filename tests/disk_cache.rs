@@ -67,8 +67,10 @@ impl Drop for Dir {
 
 fn device_present() -> bool {
     let present = trefoil::driver::opencl_open(0).is_ok();
-    let required = std::env::var("TREFOIL_REQUIRE").is_ok_and(|r| r.split(',').any(|b| b == "opencl"));
-    assert!(present || !required, "TREFOIL_REQUIRE names opencl, and there is no device");
+    assert!(
+        present || !trefoil::is_required("opencl"),
+        "TREFOIL_REQUIRE names opencl, and there is no device"
+    );
     if !present {
         println!("skipped: no OpenCL device");
     }

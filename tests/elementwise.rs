@@ -11,10 +11,7 @@ fn opencl() -> Option<Engine> {
         Ok(e) => Some(e),
         Err(e) => {
             eprintln!("SKIPPED: no OpenCL device: {e}");
-            assert!(
-                !std::env::var("TREFOIL_REQUIRE").unwrap_or_default().contains("opencl"),
-                "TREFOIL_REQUIRE names opencl"
-            );
+            assert!(!trefoil::is_required("opencl"), "TREFOIL_REQUIRE names opencl");
             None
         }
     }

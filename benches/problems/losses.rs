@@ -390,6 +390,14 @@ fn seq_bwd(b: &Bed<'_>, dtype: DType, c: SeqCase) -> Result<Problem> {
     })
 }
 
+/// Signals of a second at 24 kHz, and the operations of their transforms (two spectra in one, 5 n log2 n each).
+fn signals(b: &Bed<'_>, dt: DType) -> Result<(Shaped, Shaped, usize)> {
+    let shape = [b.pick(1, 2, 16), b.pick(1_100, 4_800, 24_000)];
+    let work = |r: &StftResolution| 5 * shape[0] * r.frames(shape[1]) * r.fft * r.fft.ilog2() as usize;
+    let work = StftResolution::PARALLEL_WAVEGAN.iter().map(work).sum();
+    Ok((Shaped::normal(b, dt, &shape)?, Shaped::normal(b, dt, &shape)?, work))
+}
+
 /// Feature maps of falling size, as a perceptual loss compares them.
 fn maps(b: &Bed<'_>, dtype: DType) -> Result<Vec<[Buffer; 2]>> {
     (1..5).map(|i| b.n() >> i).map(|n| Ok([b.normal(dtype, n)?, b.positive(dtype, n)?])).collect()
@@ -453,4 +461,20 @@ pub(super) const ROWS: &[Row] = &[
     row("seq_loss", "transducer", F32, |b, dt| seq_fwd(b, dt, transducer(b, dt)?)),
     row("seq_loss_bwd", "ctc", F32, |b, dt| seq_bwd(b, dt, ctc(b, dt)?)),
     row("seq_loss_bwd", "transducer", F32, |b, dt| seq_bwd(b, dt, transducer(b, dt)?)),
+    row("stft_loss", "three_resolutions", F32_BF16, |b, dt| {
+        let ((p, t, work), mut loss) = (signals(b, dt)?, b.empty(dt.accumulator(), 1)?);
+        flops(work, move |g| {
+            let io = StftLossFwd { p: p.view()?, t: t.view()?, loss: loss.view_mut() };
+            g.stft_loss(&StftResolution::PARALLEL_WAVEGAN, io)
+        })
+    }),
+    row("stft_loss_bwd", "three_resolutions", F32_BF16, |b, dt| {
+        let ((p, t, work), gy) = (signals(b, dt)?, b.positive(dt.accumulator(), 1)?);
+        let mut dp = b.empty(dt, p.data.len())?;
+        flops(3 * work, move |g| {
+            let dp = dp.shaped_mut(&p.shape)?.into();
+            let io = StftLossBwd { gy: gy.view(), p: p.view()?, t: t.view()?, dp };
+            g.stft_loss_bwd(&StftResolution::PARALLEL_WAVEGAN, io)
+        })
+    }),
 ];

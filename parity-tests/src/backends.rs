@@ -12,12 +12,6 @@ pub fn open(selector: &str) -> Result<Arc<dyn IGpuBackend>, GpuError> {
     Registry::default().open(&selector.parse::<Selector>()?)
 }
 
-/// Backends that `TREFOIL_REQUIRE` names: their absence is a failure.
-pub fn required() -> Vec<String> {
-    let v = std::env::var("TREFOIL_REQUIRE").unwrap_or_default();
-    v.split(',').map(|s| s.trim().to_string()).filter(|s| !s.is_empty()).collect()
-}
-
 /// A backend, or why it is absent.
 #[derive(Debug)]
 pub struct Candidate {
@@ -31,7 +25,6 @@ pub struct Candidate {
 
 /// All backends. `TREFOIL_PARITY_BACKENDS` (comma-separated) restricts them.
 pub fn all() -> Vec<Candidate> {
-    let required = required();
     let only = std::env::var("TREFOIL_PARITY_BACKENDS").ok();
     NAMES
         .into_iter()
@@ -39,7 +32,7 @@ pub fn all() -> Vec<Candidate> {
         .map(|name| Candidate {
             name,
             handle: open(name).map_err(|e| e.to_string()),
-            required: required.iter().any(|r| r == name || r.split(':').next() == Some(name)),
+            required: trefoil::is_required(name),
         })
         .collect()
 }

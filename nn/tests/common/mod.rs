@@ -13,12 +13,11 @@ pub(crate) fn cpu() -> Device {
 /// Every device that the tests can use here: the CPU, and each backend that opens. Absence is printed, and fails where `TREFOIL_REQUIRE`
 /// names the backend.
 pub(crate) fn devices() -> Vec<Device> {
-    let required = std::env::var("TREFOIL_REQUIRE").unwrap_or_default();
     let mut all = vec![cpu()];
     for name in ["cuda", "hip", "opencl"] {
         match Registry::default().open(&name.parse::<Selector>().unwrap()) {
             Ok(d) => all.push(d),
-            Err(e) if required.split(',').any(|r| r.trim() == name) => panic!("{name} is required: {e}"),
+            Err(e) if trefoil::is_required(name) => panic!("{name} is required: {e}"),
             Err(e) => println!("skipped on {name}: {e}"),
         }
     }

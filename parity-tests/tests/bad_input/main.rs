@@ -6,6 +6,7 @@ mod distance;
 mod embedding;
 mod gnn;
 mod lm;
+mod losses;
 mod mesh;
 mod norm;
 mod pool;
@@ -544,6 +545,10 @@ const TESTS: &[Test] = &[
     ("index", index),
     ("gemm", gemm),
     ("loss", loss),
+    ("row_loss", losses::rows),
+    ("batch_loss", losses::batch),
+    ("seq_loss", losses::sequence),
+    ("stft_loss", losses::spectrogram),
     ("optimizer", optimizer),
     ("random", random),
     ("conv", conv::conv),

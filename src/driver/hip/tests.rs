@@ -6,7 +6,7 @@
 use super::*;
 
 fn required() -> bool {
-    crate::test_devices::required("hip")
+    crate::is_required("hip")
 }
 
 /// Runs ignored tests of this file in a new process; whether they passed, and what they wrote.
