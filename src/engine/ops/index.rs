@@ -96,32 +96,22 @@ impl IndexOps for Engine {
     ) -> Result<()> {
         const OP: &str = "index_add";
         check_index_add(axis, alpha, &index, &src, &y)?;
-        let y = y.as_view();
-        self.own_all(OP, &[("index", index), ("src", src), ("y", y)])?;
-        if src.numel() == 0 {
+        let (y, mut home) = (y.as_view(), None);
+        let Some(s) = self.sources(OP, Along::Rows(axis), &index, &src, &y, &mut home)? else {
             return Ok(());
-        }
-        let mut home = None;
-        let src = self.packed(&src, &mut home)?;
-        let (outer, size, inner) = around(y.shape(), axis);
-        let plan = self.scatter_plan(OP, 0, &[size], &index)?;
+        };
         let to = Into::Tensor { y, include: true };
-        self.reduce_rows(&plan, outer, inner, ScatterReduce::Sum, Value::Own, alpha, &src, None, to)
+        self.reduce_rows(&s.plan, s.outer, s.inner, ScatterReduce::Sum, Value::Own, alpha, &s.src, None, to)
     }
 
     fn index_copy(&self, axis: usize, index: View<'_>, src: View<'_>, y: ViewMut<'_>) -> Result<()> {
         const OP: &str = "index_copy";
         check_index_copy(axis, &index, &src, &y)?;
-        let y = y.as_view();
-        self.own_all(OP, &[("index", index), ("src", src), ("y", y)])?;
-        if src.numel() == 0 {
-            return Ok(());
+        let (y, mut home) = (y.as_view(), None);
+        match self.sources(OP, Along::Rows(axis), &index, &src, &y, &mut home)? {
+            Some(s) => self.scatter_rows(&s.plan, s.outer, s.inner, &s.src, &y),
+            None => Ok(()),
         }
-        let mut home = None;
-        let src = self.packed(&src, &mut home)?;
-        let (outer, size, inner) = around(y.shape(), axis);
-        let plan = self.scatter_plan(OP, 0, &[size], &index)?;
-        self.scatter_rows(&plan, outer, inner, &src, &y)
     }
 
     fn index_fill(&self, axis: usize, value: f64, index: View<'_>, y: ViewMut<'_>) -> Result<()> {
@@ -181,15 +171,11 @@ impl IndexOps for Engine {
     fn scatter(&self, axis: usize, index: View<'_>, src: View<'_>, y: ViewMut<'_>) -> Result<()> {
         const OP: &str = "scatter";
         check_scatter(axis, &index, &src, &y)?;
-        let y = y.as_view();
-        self.own_all(OP, &[("index", index), ("src", src), ("y", y)])?;
-        if src.numel() == 0 {
-            return Ok(());
+        let (y, mut home) = (y.as_view(), None);
+        match self.sources(OP, Along::Cells(axis), &index, &src, &y, &mut home)? {
+            Some(s) => self.scatter_rows(&s.plan, s.outer, s.inner, &s.src, &y),
+            None => Ok(()),
         }
-        let mut home = None;
-        let src = self.packed(&src, &mut home)?;
-        let plan = self.scatter_plan(OP, axis, y.shape(), &index)?;
-        self.scatter_rows(&plan, 1, 1, &src, &y)
     }
 
     fn scatter_bwd(
@@ -244,16 +230,12 @@ impl IndexOps for Engine {
     ) -> Result<()> {
         const OP: &str = "scatter_reduce";
         check_scatter_reduce(axis, &index, &src, &y)?;
-        let y = y.as_view();
-        self.own_all(OP, &[("index", index), ("src", src), ("y", y)])?;
-        if src.numel() == 0 {
+        let (y, mut home) = (y.as_view(), None);
+        let Some(s) = self.sources(OP, Along::Cells(axis), &index, &src, &y, &mut home)? else {
             return Ok(());
-        }
-        let mut home = None;
-        let src = self.packed(&src, &mut home)?;
-        let plan = self.scatter_plan(OP, axis, y.shape(), &index)?;
+        };
         let to = Into::Tensor { y, include: include_self };
-        self.reduce_rows(&plan, 1, 1, how, Value::Own, 1.0, &src, None, to)
+        self.reduce_rows(&s.plan, s.outer, s.inner, how, Value::Own, 1.0, &s.src, None, to)
     }
 
     fn scatter_reduce_bwd(

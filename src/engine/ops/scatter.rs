@@ -22,6 +22,23 @@ pub(super) struct Plan {
     limit: usize,
 }
 
+/// What the indices of a scatter along an axis address.
+#[derive(Clone, Copy)]
+pub(super) enum Along {
+    /// Rows: a vector with the position of each.
+    Rows(usize),
+    /// Single cells: a position for every source.
+    Cells(usize),
+}
+
+/// Sources of a scatter, packed and in the order of their destinations; rows of `inner` elements, `outer` times.
+pub(super) struct Sources<'a> {
+    pub(super) plan: Plan,
+    pub(super) outer: usize,
+    pub(super) inner: usize,
+    pub(super) src: View<'a>,
+}
+
 /// What a source counts as in a reduction.
 #[derive(Clone, Copy)]
 #[repr(i32)]
@@ -99,6 +116,33 @@ pub(super) fn wide_index(v: &View<'_>) -> Arg {
 }
 
 impl Engine {
+    /// What every scatter of `src` into `y` starts with; `None` without sources. The caller has checked the operands; `home` holds a packed copy.
+    pub(super) fn sources<'a>(
+        &self,
+        op: &'static str,
+        along: Along,
+        index: &View<'_>,
+        src: &View<'a>,
+        y: &View<'_>,
+        home: &'a mut Option<Buffer>,
+    ) -> Result<Option<Sources<'a>>> {
+        self.own(op, "index", index)?;
+        self.own(op, "src", src)?;
+        self.own(op, "y", y)?;
+        if src.numel() == 0 {
+            return Ok(None);
+        }
+        let src = self.packed(src, home)?;
+        let (plan, outer, inner) = match along {
+            Along::Rows(axis) => {
+                let (outer, size, inner) = around(y.shape(), axis);
+                (self.scatter_plan(op, 0, &[size], index)?, outer, inner)
+            }
+            Along::Cells(axis) => (self.scatter_plan(op, axis, y.shape(), index)?, 1, 1),
+        };
+        Ok(Some(Sources { plan, outer, inner, src }))
+    }
+
     /// Sorts the result of [`Engine::scatter_keys`].
     pub(super) fn sorted(&self, op: &'static str, keys: &Buffer, limit: usize) -> Result<Plan> {
         let bits = usize::BITS - limit.leading_zeros();
