@@ -249,6 +249,41 @@ pub(super) const ROWS: &[Row] = &[
             gpu.clip_grad_norm(&ClipNorm::new(1.0), &mut list, norm.view_mut())
         })
     }),
+    row("unscale_grads", "list", F32_BF16, |b, dt| {
+        let total: usize = sizes(b).iter().sum();
+        let (mut g, scale, mut found) =
+            (tensors(b, dt, false)?, b.gpu.upload(&[1.0f32])?, b.zeros(DType::F32, 1)?);
+        bytes(2 * total * dt.size(), move |gpu| {
+            let mut list: Vec<ViewMut<'_>> = g.iter_mut().map(Buffer::view_mut).collect();
+            gpu.unscale_grads(Some(scale.view()), &mut list, found.view_mut())
+        })
+    }),
+    row("update_loss_scale", "step", F32, |b, _| {
+        let (mut scale, mut good) = (b.gpu.upload(&[65536.0f32])?, b.gpu.upload(&[0i64])?);
+        let (mut found, mut inverse) = (b.zeros(DType::F32, 1)?, b.zeros(DType::F32, 1)?);
+        bytes(24, move |gpu| {
+            let io = LossScaleState {
+                scale: scale.view_mut(),
+                good: good.view_mut(),
+                found_inf: found.view_mut(),
+                inv_scale: Some(inverse.view_mut()),
+                step: None,
+            };
+            gpu.update_loss_scale(&LossScale::new(), io)
+        })
+    }),
+    row("optimizer_step", "radam_device_step", F32, |b, dt| {
+        let n = b.n();
+        let (mut w, g, t) = (b.normal(dt, n)?, b.normal(dt, n)?, b.gpu.upload(&[300i64])?);
+        let (mut m, mut v) = (b.zeros(dt, n)?, b.zeros(dt, n)?);
+        let rule = OptimRule::RAdam { b1: 0.9, b2: 0.999, eps: 1e-8, wd: 0.0, decoupled: false };
+        bytes(7 * n * dt.size(), move |gpu| {
+            let step = Step { step: Scalar::Device(t.view()), ..Step::host(RATE, 1) };
+            let state = [Some(m.view_mut()), Some(v.view_mut()), None];
+            let slot = ParamSlot { w: w.view_mut(), g: g.view(), state, copy: None };
+            gpu.optimizer_step(&rule, &step, &mut [slot])
+        })
+    }),
     row("clip_grad_value", "list", F32, |b, dt| {
         let total: usize = sizes(b).iter().sum();
         let mut g = tensors(b, dt, false)?;

@@ -101,6 +101,62 @@ GK_KERNEL(grad_scale)(GK_IN(gk_i64, table), int tensors, GK_OUT(gk_t, g), GK_IN(
     }
 }
 
+/* found = 1 if a gradient is not finite. Where scale is given, g /= scale. */
+GK_KERNEL(grad_unscale)(GK_IN(gk_i64, table), int tensors, GK_OUT(gk_t, g), GK_IN(float, scale), GK_OUT(float, found))
+{
+    GK_BIND_IN(gk_i64, table); GK_BIND_OUT(gk_t, g); GK_BIND_IN(float, scale); GK_BIND_OUT(float, found);
+    gk_f s = scale ? (gk_f)scale[0] : GK_R(1.0);
+    int bad = 0;
+    gk_i64 chunks = table[tensors * GK_FIELDS];
+    for (gk_i64 k = gk_bid(0); k < chunks; k += gk_nblocks(0)) {
+        GK_GLOBAL const gk_i64* row = table + gk_tensor_of(table, tensors, k) * GK_FIELDS;
+        gk_i64 begin = (k - row[0]) * GK_CHUNK, end = begin + GK_CHUNK < row[1] ? begin + GK_CHUNK : row[1], og = row[3], i = begin;
+        if (og % GK_W == 0) {
+            gk_i64 full = begin + (end - begin) / GK_W * GK_W;
+            for (i = begin + gk_lid() * GK_W; i < full; i += GK_BLOCK * GK_W) {
+                gk_vec v = gk_loadv(g, og + i);
+                GK_UNROLL for (int j = 0; j < GK_W; j++) { bad |= !(gk_fabs(v.v[j]) < GK_INF); v.v[j] /= s; }
+                if (scale) gk_storev(g, og + i, v);
+            }
+            i = full;
+        }
+        for (i += gk_lid(); i < end; i += GK_BLOCK) {
+            gk_f v = gk_load(g, og + i);
+            bad |= !(gk_fabs(v) < GK_INF);
+            if (scale) gk_store(g, og + i, v / s);
+        }
+    }
+    /* Everybody who writes writes the same. */
+    if (bad) found[0] = 1.0f;
+}
+
+/* The next loss scale, from what the last step found. One work-item. */
+GK_KERNEL(loss_scale)(GK_OUT(float, scale), GK_OUT(gk_i64, good), GK_OUT(float, found), GK_OUT(float, inverse), GK_OUT(gk_i64, step), float growth,
+                      float backoff, gk_i64 interval, float least)
+{
+    GK_BIND_OUT(float, scale); GK_BIND_OUT(gk_i64, good); GK_BIND_OUT(float, found); GK_BIND_OUT(float, inverse); GK_BIND_OUT(gk_i64, step);
+    if (gk_lid() == 0 && gk_bid(0) == 0) {
+        float s = scale[0];
+        gk_i64 n = good[0] + 1;
+        if (found[0] != 0.0f) {
+            s *= backoff;
+            if (s < least) s = least;
+            n = 0;
+        } else {
+            if (step) step[0] += 1;
+            if (n >= interval) {
+                float grown = s * growth;
+                if (grown <= 3.4028234663852886e38f) s = grown;
+                n = 0;
+            }
+        }
+        scale[0] = s;
+        good[0] = n;
+        found[0] = 0.0f;
+        if (inverse) inverse[0] = 1.0f / s;
+    }
+}
+
 /* ---- layer-wise rates (LARS, LAMB) -------------------------------------------------------------------------------------------- */
 
 /* partial[6c..6c+5] = sums of squares, in three ranges each, of w and of the gradient (lamb: of the direction) in chunk c. Reads only. */
@@ -192,5 +248,19 @@ GK_KERNEL(nadam_scalars)(GK_IN(gk_i64, step), gk_f b1, gk_f psi, GK_OUT(gk_f, fa
         next = GK_NADAM_MU(t + 1);
         factors[0] = (GK_R(1.0) - now) / (GK_R(1.0) - product);
         factors[1] = next / (GK_R(1.0) - product * next);
+    }
+}
+
+/* factor[0] of RAdam for the step count in device memory, 0 where its r is not above 5. lambda = -ln b2, most = 2/(1-b2) - 1, rest = most - 2/lambda;
+ * for small lambda t the series of 2t/(e^(lambda t) - 1), whose leading term would swallow the digits of r. One work-item. */
+GK_KERNEL(radam_scalars)(GK_IN(gk_i64, step), gk_f lambda, gk_f most, gk_f rest, GK_OUT(gk_f, factor))
+{
+    GK_BIND_IN(gk_i64, step); GK_BIND_OUT(gk_f, factor);
+    if (gk_lid() == 0 && gk_bid(0) == 0) {
+        gk_f t = (gk_f)step[0], y = lambda * t, r = most + GK_R(2.0) * t * gk_exp(-y) / gk_expm1(-y);
+        if (y < GK_R(0.5)) r = rest + t - t * y * (GK_R(1.0) / GK_R(6.0) - y * y * (GK_R(1.0) / GK_R(360.0) - y * y / GK_R(15120.0)));
+        gk_f f = (r - GK_R(4.0)) * (r - GK_R(2.0)) * most / ((most - GK_R(4.0)) * (most - GK_R(2.0)) * r);
+        factor[0] = r > GK_R(5.0) ? gk_sqrt(f) : GK_R(0.0);
+        factor[1] = GK_R(0.0);
     }
 }

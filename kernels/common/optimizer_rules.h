@@ -106,6 +106,40 @@ GK_RULE(gk_rule_nadam)
 }
 #define gk_rule_nadam_states 2
 
+/* q0 = factor of Adam's step, 0 for a step along m alone; flag = decoupled decay */
+GK_RULE(gk_rule_radam)
+{
+    if (h.flag) w *= GK_R(1.0) - h.lr * h.p3; else g += h.p3 * w;
+    gk_moments(g, s0, s1, h);
+    gk_f d = h.lr / h.c1 * *s0;
+    return w - (h.q0 > GK_R(0.0) ? d * h.q0 * h.c2 / (gk_sqrt(*s1) + h.p2) : d);
+}
+#define gk_rule_radam_states 2
+
+/* p0 = lambd, p1 = alpha, p2 = t0, p3 = weight decay; s0 = mean of the parameters */
+GK_RULE(gk_rule_asgd)
+{
+    gk_f before = h.t - GK_R(1.0), eta = h.lr / gk_pow(GK_R(1.0) + h.p0 * h.lr * before, h.p1), n = before - h.p2;
+    w = w * (GK_R(1.0) - h.p0 * eta) - eta * (g + h.p3 * w);
+    *s0 = n > GK_R(1.0) ? *s0 + (w - *s0) / n : w;
+    return w;
+}
+#define gk_rule_asgd_states 1
+
+/* p0 = up, p1 = down, p2 and p3 = bounds of a step; s0 = gradient before, s1 = step of this element */
+GK_RULE(gk_rule_rprop)
+{
+    gk_f same = g * *s0, size = h.first ? h.lr : *s1;
+    if (same > GK_R(0.0)) size *= h.p0;
+    if (same < GK_R(0.0)) { size *= h.p1; g = GK_R(0.0); }
+    if (gk_isnan(same)) size = same;
+    size = gk_min(gk_max(size, h.p2), h.p3);
+    *s0 = g;
+    *s1 = size;
+    return w - (g > GK_R(0.0) ? size : g < GK_R(0.0) ? -size : g * size);
+}
+#define gk_rule_rprop_states 2
+
 /* s1 = max(b2 s1, |g| + eps) */
 GK_RULE(gk_rule_adamax)
 {

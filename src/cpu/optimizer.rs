@@ -1,7 +1,7 @@
 //! Optimizer steps and gradient clipping.
 
-use super::{CpuBackend, gather, gather_f64, store_f64};
-use crate::buffer::ViewMut;
+use super::{CpuBackend, gather, gather_f64, store, store_f64};
+use crate::buffer::{View, ViewMut};
 use crate::error::Result;
 use crate::ops::*;
 
@@ -96,6 +96,58 @@ impl OptimizerOps for CpuBackend {
         }
         Ok(())
     }
+
+    fn unscale_grads(
+        &self,
+        scale: Option<View<'_>>,
+        grads: &mut [ViewMut<'_>],
+        found_inf: ViewMut<'_>,
+    ) -> Result<()> {
+        const OP: &str = "unscale_grads";
+        check_unscale(scale.as_ref(), grads, &found_inf)?;
+        self.count();
+        let scale = scale.map_or(Ok(None), |v| Ok(Some(gather_f64(OP, v)?[0])))?;
+        for g in grads.iter() {
+            let mut values = gather_f64(OP, g.as_view())?;
+            if values.iter().any(|x| !x.is_finite()) {
+                store_f64(OP, &found_inf, &[1.0])?;
+            }
+            if let Some(s) = scale {
+                values.iter_mut().for_each(|x| *x /= s);
+                store_f64(OP, g, &values)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn update_loss_scale(&self, p: &LossScale, io: LossScaleState<'_>) -> Result<()> {
+        const OP: &str = "update_loss_scale";
+        check_loss_scale(p, &io)?;
+        self.count();
+        let mut scale = gather::<f32>(OP, io.scale.as_view())?[0];
+        let mut good = gather::<i64>(OP, io.good.as_view())?[0];
+        let skipped = gather::<f32>(OP, io.found_inf.as_view())?[0] != 0.0;
+        good += 1;
+        if skipped {
+            scale = (scale * p.backoff as f32).max(p.least as f32);
+            good = 0;
+        } else if good >= i64::from(p.interval) {
+            let grown = scale * p.growth as f32;
+            scale = if grown.is_finite() { grown } else { scale };
+            good = 0;
+        }
+        store(OP, &io.scale, &[scale])?;
+        store(OP, &io.good, &[good])?;
+        store(OP, &io.found_inf, &[0.0f32])?;
+        if let Some(v) = &io.inv_scale {
+            store(OP, v, &[1.0 / scale])?;
+        }
+        if let Some(v) = io.step.as_ref().filter(|_| !skipped) {
+            let t = gather::<i64>(OP, v.as_view())?[0];
+            store(OP, v, &[t + 1])?;
+        }
+        Ok(())
+    }
 }
 
 fn norm(values: impl Iterator<Item = f64>) -> f64 {
@@ -160,6 +212,36 @@ fn update(rule: &OptimRule, w: f64, g: f64, s: &mut [f64; 3], lr: f64, t: f64, q
             moments(s, g, b1, b2);
             let (a, b) = nadam_factors(b1, psi, t);
             w - lr * (a * g + b * s[0]) / ((s[1] / (1.0 - b2.powf(t))).sqrt() + eps)
+        }
+        OptimRule::RAdam { b1, b2, eps, wd, decoupled } => {
+            let (w, g) = decay(w, g, lr, wd, decoupled);
+            moments(s, g, b1, b2);
+            let m = s[0] / (1.0 - b1.powf(t));
+            match radam_factor(b2, t) {
+                Some(f) => w - lr * m * f * (1.0 - b2.powf(t)).sqrt() / (s[1].sqrt() + eps),
+                None => w - lr * m,
+            }
+        }
+        OptimRule::Asgd { lambd, alpha, t0, wd } => {
+            let eta = lr / (1.0 + lambd * lr * (t - 1.0)).powf(alpha);
+            let mu = 1.0 / (t - 1.0 - t0).max(1.0);
+            let w = w * (1.0 - lambd * eta) - eta * (g + wd * w);
+            s[0] = if mu == 1.0 { w } else { s[0] + (w - s[0]) * mu };
+            w
+        }
+        OptimRule::Rprop { up, down, least, most } => {
+            if t == 1.0 {
+                s[1] = lr;
+            }
+            let (factor, g) = match g * s[0] {
+                x if x > 0.0 => (up, g),
+                x if x < 0.0 => (down, 0.0),
+                x if x.is_nan() => (x, g),
+                _ => (1.0, g),
+            };
+            s[1] = (s[1] * factor).clamp(least, most);
+            s[0] = g;
+            w - if g == 0.0 { g } else { g.signum() } * s[1]
         }
         OptimRule::AdaMax { b1, b2, eps, wd } => {
             let g = g + wd * w;

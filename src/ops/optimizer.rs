@@ -119,6 +119,45 @@ pub enum OptimRule {
         /// decay the weights instead of the gradient
         decoupled: bool,
     },
+    /// Adam with a rectified rate (Liu et al., 2020): r = r_inf - 2t*b2^t/(1 - b2^t), r_inf = 2/(1-b2) - 1; where r > 5 the step of Adam times
+    /// sqrt((r-4)(r-2)r_inf / ((r_inf-4)(r_inf-2)r)), else lr*mhat. State: m, v. `torch.optim.RAdam`
+    RAdam {
+        /// decay of the first moment
+        b1: f64,
+        /// decay of the second moment
+        b2: f64,
+        /// added to the root
+        eps: f64,
+        /// weight decay
+        wd: f64,
+        /// decay the weights instead of the gradient
+        decoupled: bool,
+    },
+    /// Averaged descent (Polyak and Juditsky, 1992): eta = lr / (1 + lambd*lr*(t-1))^alpha; w = w*(1 - lambd*eta) - eta*g; from step t0 + 1 on the
+    /// mean of the parameters since then. State: ax (the mean; the last parameter before). `torch.optim.ASGD`
+    Asgd {
+        /// decay of the parameters
+        lambd: f64,
+        /// exponent of the rate
+        alpha: f64,
+        /// steps before the mean
+        t0: f64,
+        /// coupled weight decay
+        wd: f64,
+    },
+    /// Resilient backpropagation for full batches (Riedmiller and Braun, 1993): each element has a step of its own, times `up` while the sign of
+    /// g stays, times `down` and g = 0 where it changes; w -= sign(g)*step. The learning rate is the first step. State: prev, size.
+    /// `torch.optim.Rprop`
+    Rprop {
+        /// factor while the sign stays, above 1
+        up: f64,
+        /// factor where it changes, in (0, 1)
+        down: f64,
+        /// smallest step
+        least: f64,
+        /// largest step
+        most: f64,
+    },
     /// Chen et al. (2023): w = w*(1 - lr*wd) - lr*sign(b1*m + (1-b1)*g), m = b2*m + (1-b2)*g. sign(0) = sign(NaN) = 0. State: m.
     Lion {
         /// weight of the momentum in the step
@@ -223,7 +262,10 @@ impl OptimRule {
             OptimRule::Adam { .. }
             | OptimRule::AdamW { .. }
             | OptimRule::Nadam { .. }
+            | OptimRule::RAdam { .. }
             | OptimRule::Lamb { .. } => &["m", "v"],
+            OptimRule::Asgd { .. } => &["ax"],
+            OptimRule::Rprop { .. } => &["prev", "size"],
             OptimRule::RmsProp { mu, centered, .. } => match (*centered, *mu > 0.0) {
                 (false, false) => &["s"],
                 (false, true) => &["s", "b"],
@@ -313,6 +355,66 @@ impl ClipNorm {
     }
 }
 
+/// Dynamic loss scaling (Micikevicius et al., 2018), as `torch.amp.GradScaler` does it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub struct LossScale {
+    /// Factor after `interval` steps without an infinity or NaN in the gradients.
+    pub growth: f64,
+    /// Factor after a step with one.
+    pub backoff: f64,
+    /// Good steps between growths.
+    pub interval: u32,
+    /// Smallest scale.
+    pub least: f64,
+}
+
+impl LossScale {
+    /// Doubles after 2000 good steps, halves after a bad one, stays at 1 or above.
+    pub const fn new() -> Self {
+        LossScale { growth: 2.0, backoff: 0.5, interval: 2000, least: 1.0 }
+    }
+
+    /// Other factors.
+    pub const fn factors(mut self, growth: f64, backoff: f64) -> Self {
+        (self.growth, self.backoff) = (growth, backoff);
+        self
+    }
+
+    /// Another number of good steps between growths.
+    pub const fn interval(mut self, steps: u32) -> Self {
+        self.interval = steps;
+        self
+    }
+
+    /// Another smallest scale.
+    pub const fn least(mut self, scale: f64) -> Self {
+        self.least = scale;
+        self
+    }
+}
+
+impl Default for LossScale {
+    fn default() -> Self {
+        LossScale::new()
+    }
+}
+
+/// Operands of [`OptimizerOps::update_loss_scale`]; one element each.
+#[derive(Debug)]
+pub struct LossScaleState<'a> {
+    /// The scale (f32).
+    pub scale: ViewMut<'a>,
+    /// Good steps since the last change (i64).
+    pub good: ViewMut<'a>,
+    /// What [`OptimizerOps::unscale_grads`] found (f32); becomes 0 again.
+    pub found_inf: ViewMut<'a>,
+    /// Receives 1 / scale (f32), for [`Step::inv_scale`].
+    pub inv_scale: Option<ViewMut<'a>>,
+    /// Step count (i64); goes up by one unless the step was skipped, so that [`Step::step`] can read it.
+    pub step: Option<ViewMut<'a>>,
+}
+
 op_family! {
     /// Optimizer steps and clipping. One launch serves a whole list where the device has addresses or the tensors share buffers (an arena),
     /// otherwise one launch per tensor; the bits are the same. Bias corrections are computed in f64. Empty tensors are skipped.
@@ -324,6 +426,13 @@ op_family! {
         fn clip_grad_norm(&self, p: &ClipNorm, grads: &mut [ViewMut<'_>], total: ViewMut<'_>) -> Result<()>;
         /// Clamps every gradient to [-c, c], NaN stays. Oracle `torch.nn.utils.clip_grad_value_`.
         fn clip_grad_value(&self, c: f64, grads: &mut [ViewMut<'_>]) -> Result<()>;
+        /// Divides all gradients by `scale` (one f32) and sets `found_inf` (one f32) to 1 if one of them is not finite; otherwise
+        /// `found_inf` stays, so that several lists can share it. Without `scale` they are only examined: [`Step::inv_scale`] can do the
+        /// division, which spares 16-bit gradients from vanishing. Without host round trip.
+        fn unscale_grads(&self, scale: Option<View<'_>>, grads: &mut [ViewMut<'_>], found_inf: ViewMut<'_>) -> Result<()>;
+        /// Adapts a loss scale to what the last step found, on the device; call it after [`OptimizerOps::optimizer_step`]. A growth beyond
+        /// the largest f32 does not happen. Oracle `torch.amp.GradScaler.update`.
+        fn update_loss_scale(&self, p: &LossScale, io: LossScaleState<'_>) -> Result<()>;
     }
 }
 
@@ -354,6 +463,7 @@ fn check_rule(op: &'static str, rule: &OptimRule) -> Result<()> {
         OptimRule::Adam { b1, b2, eps, .. }
         | OptimRule::AdamW { b1, b2, eps, .. }
         | OptimRule::AdaMax { b1, b2, eps, .. }
+        | OptimRule::RAdam { b1, b2, eps, .. }
         | OptimRule::AmsGrad { b1, b2, eps, .. } => {
             decay("b1", b1).and(decay("b2", b2)).and(least("eps", eps))
         }
@@ -363,6 +473,15 @@ fn check_rule(op: &'static str, rule: &OptimRule) -> Result<()> {
         OptimRule::RmsProp { a, eps, mu, .. } => decay("a", a).and(least("eps", eps)).and(least("mu", mu)),
         OptimRule::Adagrad { lr_decay, eps, .. } => least("lr_decay", lr_decay).and(least("eps", eps)),
         OptimRule::Adadelta { rho, eps, .. } => decay("rho", rho).and(least("eps", eps)),
+        OptimRule::Asgd { lambd, alpha, t0, .. } => {
+            least("lambd", lambd).and(least("alpha", alpha)).and(least("t0", t0))
+        }
+        OptimRule::Rprop { up, down, least, most } => {
+            let ok = up > 1.0 && (0.0..1.0).contains(&down) && down > 0.0 && least >= 0.0 && least <= most;
+            let got = || format!("{up}, {down}, [{least}, {most}]");
+            let want = "up > 1, down in (0, 1), 0 <= least <= most";
+            if ok { Ok(()) } else { Err(GpuError::invalid(op, "rule", want, got())) }
+        }
         OptimRule::Lion { b1, b2, .. } => decay("b1", b1).and(decay("b2", b2)),
         OptimRule::Ftrl { beta, l1, l2, .. } => least("beta", beta).and(least("l1", l1)).and(least("l2", l2)),
         OptimRule::Lars { mu, eta, eps, .. } => least("mu", mu).and(least("eta", eta)).and(least("eps", eps)),
@@ -375,6 +494,14 @@ fn check_rule(op: &'static str, rule: &OptimRule) -> Result<()> {
             false => Err(GpuError::invalid(op, "box", "lo <= hi", format!("[{lo}, {hi}]"))),
         },
     }
+}
+
+/// Factor of Adam's step in RAdam at step t; `None` where the variance is not tractable yet.
+pub(crate) fn radam_factor(b2: f64, t: f64) -> Option<f64> {
+    let most = 2.0 / (1.0 - b2) - 1.0;
+    let x = b2.powf(t);
+    let r = most - 2.0 * t * x / (1.0 - x);
+    (r > 5.0).then(|| ((r - 4.0) * (r - 2.0) * most / ((most - 4.0) * (most - 2.0) * r)).sqrt())
 }
 
 /// Factors of g and m in a step of NAdam: (1 - mu_t) / (1 - P_t) and mu_{t+1} / (1 - P_t mu_{t+1}), P_t the product of mu_1 to mu_t.
@@ -516,4 +643,57 @@ pub(crate) fn check_clip_value(c: f64, grads: &[ViewMut<'_>]) -> Result<()> {
         return Err(GpuError::invalid(OP, "c", "a bound not below 0", format!("{c}")));
     }
     check_grads(OP, grads)
+}
+
+/// Checks of [`OptimizerOps::unscale_grads`].
+pub(crate) fn check_unscale(
+    scale: Option<&View<'_>>,
+    grads: &[ViewMut<'_>],
+    found: &ViewMut<'_>,
+) -> Result<()> {
+    const OP: &str = "unscale_grads";
+    check_grads(OP, grads)?;
+    one(OP, "found_inf", &found.as_view(), DType::F32)?;
+    let mut inputs: Vec<_> = grads.iter().map(|g| ("grads", g.as_view())).collect();
+    if let Some(v) = scale {
+        one(OP, "scale", v, DType::F32)?;
+        for g in grads {
+            check::separate_output(OP, "grads", g, &[("scale", *v)])?;
+        }
+        inputs.push(("scale", *v));
+    }
+    check::separate_output(OP, "found_inf", found, &inputs)
+}
+
+/// Checks of [`OptimizerOps::update_loss_scale`].
+pub(crate) fn check_loss_scale(p: &LossScale, io: &LossScaleState<'_>) -> Result<()> {
+    const OP: &str = "update_loss_scale";
+    let bad =
+        |arg: &'static str, want: &'static str, x: f64| Err(GpuError::invalid(OP, arg, want, format!("{x}")));
+    if !(p.growth >= 1.0 && p.growth.is_finite()) {
+        return bad("growth", "a finite factor of at least 1", p.growth);
+    }
+    if !(p.backoff > 0.0 && p.backoff <= 1.0) {
+        return bad("backoff", "a factor in (0, 1]", p.backoff);
+    }
+    if !(p.least > 0.0 && p.least.is_finite()) {
+        return bad("least", "a finite scale above 0", p.least);
+    }
+    if p.interval == 0 {
+        return bad("interval", "at least 1 step", 0.0);
+    }
+    let all = [
+        ("scale", Some(&io.scale), DType::F32),
+        ("good", Some(&io.good), DType::I64),
+        ("found_inf", Some(&io.found_inf), DType::F32),
+        ("inv_scale", io.inv_scale.as_ref(), DType::F32),
+        ("step", io.step.as_ref(), DType::I64),
+    ];
+    let mut views = vec![];
+    for (arg, v, dtype) in all {
+        let Some(v) = v else { continue };
+        one(OP, arg, &v.as_view(), dtype)?;
+        views.push(v.as_view());
+    }
+    distinct(OP, "scale", views.iter())
 }

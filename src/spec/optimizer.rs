@@ -1,6 +1,7 @@
 //! Kernels of `kernels/common/optimizer.c` and `optimizer_norm.c`.
 
 use super::{FLOATS64, kernels};
+use crate::dtype::DType;
 
 /// Update rules, by the name of their C function.
 pub(crate) const RULES: &[&str] = &[
@@ -10,6 +11,9 @@ pub(crate) const RULES: &[&str] = &[
     "gk_rule_adamw",
     "gk_rule_amsgrad",
     "gk_rule_nadam",
+    "gk_rule_radam",
+    "gk_rule_asgd",
+    "gk_rule_rprop",
     "gk_rule_adamax",
     "gk_rule_lamb",
     "gk_rule_lars",
@@ -35,6 +39,12 @@ kernels! {
         args: [partial: In("gk_f"), n: I64, kind: I32, p: Real, max_norm: Real, total: Out("float"), coef: Out("gk_f")];
     GRAD_SCALE = "optimizer_norm.c" "grad_scale", dtypes: FLOATS64, ops: &[],
         args: [table: In("gk_i64"), tensors: I32, g: Out("gk_t"), coef: In("gk_f"), mode: I32, bound: Real];
+    GRAD_UNSCALE = "optimizer_norm.c" "grad_unscale", dtypes: FLOATS64, ops: &[],
+        args: [table: In("gk_i64"), tensors: I32, g: Out("gk_t"), scale: In("float"), found: Out("float")];
+    LOSS_SCALE = "optimizer_norm.c" "loss_scale", dtypes: &[DType::F32], ops: &[],
+        args: [scale: Out("float"), good: Out("gk_i64"), found: Out("float"), inverse: Out("float"), step: Out("gk_i64"), growth: F32, backoff: F32, interval: I64, least: F32];
+    RADAM_SCALARS = "optimizer_norm.c" "radam_scalars", dtypes: FLOATS64, ops: &[],
+        args: [step: In("gk_i64"), lambda: Real, most: Real, rest: Real, factor: Out("gk_f")];
     TRUST_PARTIAL = "optimizer_norm.c" "trust_partial", dtypes: FLOATS64, ops: &[],
         args: [table: In("gk_i64"), tensors: I32, w: In("gk_t"), g: In("gk_t"), s0: In("gk_f"), s1: In("gk_f"), master: I32, step: In("gk_i64"), inv_scale: In("float"), maximize: I32, lamb: I32, c1: Real, c2: Real, log1: Real, log2: Real, p0: Real, p1: Real, p2: Real, p3: Real, p4: Real, p5: Real, partial: Out("gk_f")];
     TRUST_FINISH = "optimizer_norm.c" "trust_finish", dtypes: FLOATS64, ops: &[],

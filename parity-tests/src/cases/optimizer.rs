@@ -4,9 +4,9 @@ use trefoil::ops::*;
 use trefoil::{DType, ViewMut};
 
 use super::Bound::{Close, Exact};
-use super::{Kernel, k};
+use super::{F32, Kernel, ULP, k};
 use crate::device::{Cx, R};
-use crate::random_cases::Dom::{Any, Positive};
+use crate::random_cases::Dom::{Any, Positive, Range, Zero};
 use crate::random_cases::Sample;
 
 /// A rule whose rows know the argument `copy`.
@@ -118,6 +118,21 @@ fn nadam(cx: &Cx<'_>) -> R {
     steps(cx, OptimRule::Nadam { b1, b2, eps, wd, psi: cx.opt_f("psi")?, decoupled: cx.b("decoupled")? })
 }
 
+fn radam(cx: &Cx<'_>) -> R {
+    let (b1, b2, eps, wd) = (cx.f("b1")?, cx.f("b2")?, cx.f("eps")?, cx.f("wd")?);
+    steps(cx, OptimRule::RAdam { b1, b2, eps, wd, decoupled: cx.b("decoupled")? })
+}
+
+fn asgd(cx: &Cx<'_>) -> R {
+    let (lambd, alpha, t0, wd) = (cx.f("lambd")?, cx.f("alpha")?, cx.f("t0")?, cx.f("wd")?);
+    steps(cx, OptimRule::Asgd { lambd, alpha, t0, wd })
+}
+
+fn rprop(cx: &Cx<'_>) -> R {
+    let (up, down, least, most) = (cx.f("up")?, cx.f("down")?, cx.f("least")?, cx.f("most")?);
+    steps(cx, OptimRule::Rprop { up, down, least, most })
+}
+
 fn lion(cx: &Cx<'_>) -> R {
     steps(cx, OptimRule::Lion { b1: cx.f("b1")?, b2: cx.f("b2")?, wd: cx.f("wd")? })
 }
@@ -152,6 +167,32 @@ fn clip_value(cx: &Cx<'_>) -> R {
     let g = gradients(cx)?;
     let mut views: Vec<ViewMut<'_>> = g.iter().map(|t| t.m()).collect();
     Ok(cx.gpu.clip_grad_value(cx.f("c")?, &mut views)?)
+}
+
+fn unscale(cx: &Cx<'_>) -> R {
+    let g = gradients(cx)?;
+    let found = cx.zeroed("found_inf", DType::F32, &[])?;
+    let mut views: Vec<ViewMut<'_>> = g.iter().map(|t| t.m()).collect();
+    Ok(cx.gpu.unscale_grads(cx.opt("scale"), &mut views, found.m())?)
+}
+
+fn loss_scale(cx: &Cx<'_>) -> R {
+    let [scale, good, found] = ["scale", "good", "found_inf"].map(|n| cx.inout(n, n));
+    let (scale, good, found) = (scale?, good?, found?);
+    let inverse = cx.out("inv_scale", DType::F32, &[])?;
+    let step = cx.opt("step").map(|_| cx.inout("step", "step")).transpose()?;
+    let p = LossScale::new()
+        .factors(cx.f("growth")?, cx.f("backoff")?)
+        .interval(cx.n("interval")? as u32)
+        .least(cx.f("least")?);
+    let io = LossScaleState {
+        scale: scale.m(),
+        good: good.m(),
+        found_inf: found.m(),
+        inv_scale: Some(inverse.m()),
+        step: step.as_ref().map(|t| t.m()),
+    };
+    Ok(cx.gpu.update_loss_scale(&p, io)?)
 }
 
 fn draw(s: &mut Sample, states: &[&str]) {
@@ -382,6 +423,58 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             }
         }),
         k(
+            "radam_update",
+            "O28",
+            "w, g, [m:f32], [v:f32], [inv_scale:f32], [found_inf:f32]",
+            "lr=0.001, b1=0.9, b2=0.999, eps=1e-08, wd=0.0, decoupled=false, steps=1, step=1, maximize=false, copy=null",
+            "w, [m:f32], [v:f32], [w_copy]",
+            STEP,
+            radam,
+        )
+        .bound(OPT)
+        .sample(|s| {
+            draw_decayed(s, &["m", "v"]);
+            let d = s.coin();
+            s.arg("decoupled", d);
+            // Before and behind the step from which the variance is tractable, and where the series ends.
+            let step = [3, 4, 5, 6, 40, 499, 500, 5000][s.below(8)];
+            s.arg("step", step);
+        }),
+        k(
+            "asgd_update",
+            "O29",
+            "w, g, [ax:f32], [inv_scale:f32], [found_inf:f32]",
+            "lr=0.01, lambd=0.0001, alpha=0.75, t0=1000000.0, wd=0.0, steps=1, step=1, maximize=false, copy=null",
+            "w, [ax:f32], [w_copy]",
+            STEP,
+            asgd,
+        )
+        .bound(OPT)
+        .sample(|s| {
+            draw_decayed(s, &["ax"]);
+            s.arg("lambd", 0.5);
+            let t0 = [0.0, 2.0, 100.0][s.below(3)];
+            s.arg("t0", t0);
+        }),
+        k(
+            "rprop_update",
+            "O30",
+            "w, g, [prev:f32], [size:f32], [inv_scale:f32], [found_inf:f32]",
+            "lr=0.01, up=1.2, down=0.5, least=1e-06, most=50.0, steps=1, step=1, maximize=false, copy=null",
+            "w, [prev:f32], [size:f32], [w_copy]",
+            STEP,
+            rprop,
+        )
+        .bound(OPT)
+        .sample(|s| {
+            let fresh = s.coin();
+            draw(s, if fresh { &[] } else { &["prev", "size"] });
+            if fresh {
+                s.arg("step", 1);
+            }
+            s.arg("most", 2.5);
+        }),
+        k(
             "lion_update",
             "O14",
             "w, g, [m:f32], [inv_scale:f32], [found_inf:f32]",
@@ -470,6 +563,47 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         .sample(|s| {
             draw_grads(s);
             s.arg("c", 0.5);
+        }),
+        k(
+            "unscale_grads",
+            "M3",
+            "g0, g1, ..., [scale:f32]",
+            "-",
+            "found_inf:f32, g0, g1, ...",
+            &["unscale_grads"],
+            unscale,
+        )
+        .bound(ULP)
+        .same_dtype()
+        .sample(|s| {
+            draw_grads(s);
+            if s.coin() {
+                s.typed("scale", DType::F32, &[], Positive);
+            }
+        }),
+        k(
+            "update_loss_scale",
+            "M3",
+            "scale:f32, good:i64, found_inf:f32, [step:i64]",
+            "growth=2.0, backoff=0.5, interval=2000, least=1.0",
+            "scale:f32, good:i64, found_inf:f32, inv_scale:f32, [step:i64]",
+            &["update_loss_scale"],
+            loss_scale,
+        )
+        .bound(ULP)
+        .dtypes(F32)
+        .same_dtype()
+        .sample(|s| {
+            let scale = [65536.0, 1.5, 2e38, 1.0][s.below(4)];
+            s.typed("scale", DType::F32, &[], Range(scale, scale));
+            let good = [0, 5, 6, 7][s.below(4)];
+            s.ints("good", DType::I64, &[], &[good]);
+            let found = if s.coin() { Zero } else { Range(1.0, 1.0) };
+            s.typed("found_inf", DType::F32, &[], found);
+            if s.coin() {
+                s.ints("step", DType::I64, &[], &[41]);
+            }
+            s.arg("interval", 7);
         }),
     ],
 ];

@@ -431,6 +431,32 @@ fn optimizer(t: &mut Bed<'_>) {
     });
     t.refuse("a negative bound", &[&g0], |g| g.clip_grad_value(-1.0, &mut [g0.alias_mut()]));
     let i = t.buf(DType::I32, 8);
+    let (scale, good) = (t.f32(1), t.ids(&[3]));
+    t.refuse("two flags for one", &[&g0], |g| {
+        g.unscale_grads(None, &mut [g0.alias_mut()], v.alias_mut().range(0, 2)?)
+    });
+    t.refuse("a scale of integers", &[&g0, &total], |g| {
+        g.unscale_grads(Some(good.view()), &mut [g0.alias_mut()], total.alias_mut())
+    });
+    t.refuse("a flag among the gradients", &[&g0], |g| {
+        g.unscale_grads(None, &mut [g0.alias_mut()], g0.alias_mut().range(0, 1)?)
+    });
+    let state = |found_inf| LossScaleState {
+        scale: scale.alias_mut(),
+        good: good.alias_mut(),
+        found_inf,
+        inv_scale: None,
+        step: None,
+    };
+    t.refuse("a loss scale that grows by 0", &[&scale, &total], |g| {
+        g.update_loss_scale(&LossScale::new().factors(0.0, 0.5), state(total.alias_mut()))
+    });
+    t.refuse("a scale that is its own flag", &[&scale], |g| {
+        g.update_loss_scale(&LossScale::new(), state(scale.alias_mut()))
+    });
+    t.refuse("a flag of integers", &[&scale], |g| {
+        g.update_loss_scale(&LossScale::new(), state(i.alias_mut().range(0, 1)?))
+    });
     t.refuse("clipping integers", &[&i], |g| g.clip_grad_value(1.0, &mut [i.alias_mut()]));
 }
 

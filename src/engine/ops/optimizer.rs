@@ -94,6 +94,13 @@ fn rule_kernel(rule: &OptimRule) -> Kernel {
         OptimRule::Nadam { b1, b2, eps, wd, decoupled, .. } => {
             adam("gk_rule_nadam", b1, b2, eps, wd, decoupled)
         }
+        OptimRule::RAdam { b1, b2, eps, wd, decoupled } => adam("gk_rule_radam", b1, b2, eps, wd, decoupled),
+        OptimRule::Asgd { lambd, alpha, t0, wd } => {
+            plain("gk_rule_asgd", [lambd, alpha, t0, wd, 0.0, 0.0], false)
+        }
+        OptimRule::Rprop { up, down, least, most } => {
+            plain("gk_rule_rprop", [up, down, least, most, 0.0, 0.0], false)
+        }
         OptimRule::AdaMax { b1, b2, eps, wd } => adam("gk_rule_adamax", b1, b2, eps, wd, false),
         OptimRule::Lion { b1, b2, wd } => adam("gk_rule_lion", b1, b2, 0.0, wd, false),
         OptimRule::Lamb { b1, b2, eps, wd, bias_correction, adapt, .. } => {
@@ -251,6 +258,20 @@ impl OptimizerOps for Engine {
                 q = nadam_factors(b1, psi, t);
             }
         }
+        if let OptimRule::RAdam { b2, .. } = *rule {
+            if let Scalar::Device(_) = step.step {
+                let out = self.scratch(dt.accumulator(), 2)?;
+                let (lambda, most) = (-b2.ln(), 2.0 / (1.0 - b2) - 1.0);
+                let numbers = [lambda, most, most - 2.0 / lambda].map(|x| real(dt, x));
+                let mut args = vec![shared.step];
+                args.extend(numbers);
+                args.push(self.arg_in(&out.view()));
+                self.launch(&RADAM_SCALARS, dt, "", Grid::Blocks([1, 1, 1]), &args)?;
+                factors = Some(out);
+            } else {
+                q.0 = radam_factor(b2, t).unwrap_or(0.0);
+            }
+        }
         for list in self.lists(&tensors) {
             let table = self.table(&list.words)?;
             let ratio = self.trust_ratios(&list, self.arg_in(&table.view()), &shared)?;
@@ -332,6 +353,48 @@ impl OptimizerOps for Engine {
         }
         let dt = grads.first().map_or(DType::F32, ViewMut::dtype);
         self.scale_grads(dt, &self.lists(&grad_tensors(grads)), Arg::Mem(None), 1, c)
+    }
+
+    fn unscale_grads(
+        &self,
+        scale: Option<View<'_>>,
+        grads: &mut [ViewMut<'_>],
+        found_inf: ViewMut<'_>,
+    ) -> Result<()> {
+        const OP: &str = "unscale_grads";
+        check_unscale(scale.as_ref(), grads, &found_inf)?;
+        self.own_all(OP, &[("scale", scale), ("found_inf", Some(found_inf.as_view()))])?;
+        for g in grads.iter() {
+            self.own(OP, "grads", &g.as_view())?;
+        }
+        let dt = grads.first().map_or(DType::F32, ViewMut::dtype);
+        for list in self.lists(&grad_tensors(grads)) {
+            let table = self.table(&list.words)?;
+            let args = [
+                self.arg_in(&table.view()),
+                Arg::I32(list.tensors as i32),
+                list.bases[1],
+                self.arg_opt(scale.as_ref()),
+                self.arg_out(&found_inf),
+            ];
+            self.launch(&GRAD_UNSCALE, dt, "", list.grid(), &args)?;
+        }
+        Ok(())
+    }
+
+    fn update_loss_scale(&self, p: &LossScale, io: LossScaleState<'_>) -> Result<()> {
+        const OP: &str = "update_loss_scale";
+        check_loss_scale(p, &io)?;
+        let views =
+            [Some(&io.scale), Some(&io.good), Some(&io.found_inf), io.inv_scale.as_ref(), io.step.as_ref()];
+        let names = ["scale", "good", "found_inf", "inv_scale", "step"];
+        for (arg, v) in names.into_iter().zip(views) {
+            v.map_or(Ok(()), |v| self.own(OP, arg, &v.as_view()))?;
+        }
+        let mut args: Vec<Arg> = views.iter().map(|v| self.arg_opt_out(*v)).collect();
+        args.extend([Arg::F32(p.growth as f32), Arg::F32(p.backoff as f32)]);
+        args.extend([Arg::I64(p.interval.into()), Arg::F32(p.least as f32)]);
+        self.launch(&LOSS_SCALE, DType::F32, "", Grid::Blocks([1, 1, 1]), &args)
     }
 }
 
