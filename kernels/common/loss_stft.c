@@ -65,8 +65,8 @@ GK_FN int gk_radix(int n)
 
 /* Transforms g sequences of n numbers, one after the other in a (real parts, then at + cap imaginary parts); b is of the same size. Returns
  * whether the result is in b. Whole blocks call it. */
-#define GK_DEFINE_FFT(NAME, SPACE) \
-    GK_FN int NAME(SPACE gk_f* a, SPACE gk_f* b, GK_GLOBAL const gk_f* table, int n, int g, int cap) \
+#define GK_DEFINE_FFT(KIND, NAME, SPACE) \
+    KIND int NAME(SPACE gk_f* a, SPACE gk_f* b, GK_GLOBAL const gk_f* table, int n, int g, int cap) \
     { \
         SPACE gk_f* x = a; \
         SPACE gk_f* y = b; \
@@ -121,8 +121,8 @@ GK_FN int gk_radix(int n)
         GK_BARRIER(); \
         return x == b; \
     }
-GK_DEFINE_FFT(gk_fft_local, GK_LOCAL_PTR)
-GK_DEFINE_FFT(gk_fft_global, GK_GLOBAL)
+GK_DEFINE_FFT(GK_FN, gk_fft_local, GK_LOCAL_PTR)
+GK_DEFINE_FFT(GK_FN_CALL, gk_fft_global, GK_GLOBAL)
 
 /* Frames first .. first + g of p + i*t under the window into x. */
 #define GK_LOAD_FRAMES(x) \
