@@ -249,6 +249,17 @@ pub(super) const ROWS: &[Row] = &[
             gpu.clip_grad_norm(&ClipNorm::new(1.0), &mut list, norm.view_mut())
         })
     }),
+    row("clip_grad_adaptive", "list", F32, |b, dt| {
+        let s = b.side() / 2;
+        let (w, mut g) = (b.normal(dt, s * s)?, b.normal(dt, s * s)?);
+        bytes(3 * s * s * dt.size(), move |gpu| {
+            gpu.clip_grad_adaptive(
+                &ClipAdaptive::new(0.01),
+                &[w.shaped(&[s, s])?],
+                &mut [g.shaped_mut(&[s, s])?],
+            )
+        })
+    }),
     row("unscale_grads", "list", F32_BF16, |b, dt| {
         let total: usize = sizes(b).iter().sum();
         let (mut g, scale, mut found) =

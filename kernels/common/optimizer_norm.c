@@ -101,6 +101,28 @@ GK_KERNEL(grad_scale)(GK_IN(gk_i64, table), int tensors, GK_OUT(gk_t, g), GK_IN(
     }
 }
 
+/* g [units, len] *= min(1, k max(|w|, least) / |g|) per unit; w is gk_f where master is set. A block per unit. */
+GK_KERNEL(unit_clip)(GK_IN(gk_t, w), GK_OUT(gk_t, g), int master, gk_i64 units, gk_i64 len, gk_f k, gk_f least)
+{
+    GK_LOCAL gk_f tmp[GK_BLOCK];
+    GK_BIND_IN(gk_t, w); GK_BIND_OUT(gk_t, g);
+    GK_GLOBAL const gk_f* wm = (GK_GLOBAL const gk_f*)w;
+    for (gk_i64 u = gk_bid(0); u < units; u += gk_nblocks(0)) {
+        gk_i64 at = u * len;
+        gk_f s[6];
+        for (int j = 0; j < 6; j++) s[j] = GK_R(0.0);
+        for (gk_i64 i = at + gk_lid(); i < at + len; i += GK_BLOCK) {
+            gk_norm_add(s, master ? wm[i] : gk_load(w, i), 2, GK_R(2.0));
+            gk_norm_add(s + 3, gk_load(g, i), 2, GK_R(2.0));
+        }
+        for (int j = 0; j < 6; j++) s[j] = gk_block_sum(s[j], tmp);
+        gk_f most = k * gk_max(gk_norm_root(s), least), norm = gk_norm_root(s + 3);
+        /* NaN in either norm goes through to the gradient. */
+        gk_f c = norm <= most ? GK_R(1.0) : most / norm;
+        for (gk_i64 i = at + gk_lid(); i < at + len; i += GK_BLOCK) gk_store(g, i, gk_load(g, i) * c);
+    }
+}
+
 /* found = 1 if a gradient is not finite. Where scale is given, g /= scale. */
 GK_KERNEL(grad_unscale)(GK_IN(gk_i64, table), int tensors, GK_OUT(gk_t, g), GK_IN(float, scale), GK_OUT(float, found))
 {

@@ -287,6 +287,11 @@ impl Sample {
         self.inputs.iter().find(|(n, _)| n == name).map(|(_, t)| t.shape.clone()).unwrap_or_default()
     }
 
+    /// Whether an input was drawn before.
+    pub fn has(&self, name: &str) -> bool {
+        self.inputs.iter().any(|(n, _)| n == name)
+    }
+
     /// Shape of the first input.
     pub fn shape_of_first(&self) -> Vec<usize> {
         self.inputs.first().map(|(_, t)| t.shape.clone()).unwrap_or_default()

@@ -32,6 +32,7 @@ const BEYOND: &[&str] = &[
     "radam_update",
     "asgd_update",
     "rprop_update",
+    "adaptive_clip",
     "unscale_grads",
     "update_loss_scale",
     "lion_update",

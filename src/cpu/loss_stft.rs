@@ -128,7 +128,8 @@ impl StftLossOps for CpuBackend {
             let per_signal = r.frames(len);
             for (f, spectrum) in spectra.iter().enumerate() {
                 let mut d = vec![[0.0, 0.0]; r.fft];
-                for (k, x) in spectrum.iter().enumerate().filter(|(_, x)| !(power(x) < 1e-7)) {
+                let at_floor = |x: &C| power(x) < 1e-7;
+                for (k, x) in spectrum.iter().enumerate().filter(|(_, x)| !at_floor(x)) {
                     let (p, t) = (mp[f * r.bins() + k], mt[f * r.bins() + k]);
                     let side = f64::from(i8::from(p > t) - i8::from(p < t));
                     let dm = g * (slope * (p - t) + side / p / mp.len() as f64);

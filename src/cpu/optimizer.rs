@@ -97,6 +97,32 @@ impl OptimizerOps for CpuBackend {
         Ok(())
     }
 
+    fn clip_grad_adaptive(
+        &self,
+        p: &ClipAdaptive,
+        weights: &[View<'_>],
+        grads: &mut [ViewMut<'_>],
+    ) -> Result<()> {
+        const OP: &str = "clip_grad_adaptive";
+        check_clip_adaptive(p, weights, grads)?;
+        self.count();
+        for (w, g) in weights.iter().zip(grads.iter()) {
+            let [_, len] = output_units(w.shape());
+            let (w, mut values) = (gather_f64(OP, *w)?, gather_f64(OP, g.as_view())?);
+            for (w, g) in w.chunks(len.max(1)).zip(values.chunks_mut(len.max(1))) {
+                let small = norm(w.iter().copied());
+                let most = p.k * if small < p.least { p.least } else { small };
+                let size = norm(g.iter().copied());
+                let fits = size <= most;
+                if !fits {
+                    g.iter_mut().for_each(|g| *g *= most / size);
+                }
+            }
+            store_f64(OP, g, &values)?;
+        }
+        Ok(())
+    }
+
     fn unscale_grads(
         &self,
         scale: Option<View<'_>>,

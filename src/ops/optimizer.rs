@@ -355,6 +355,29 @@ impl ClipNorm {
     }
 }
 
+/// Operands of [`OptimizerOps::clip_grad_adaptive`].
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub struct ClipAdaptive {
+    /// Largest allowed ratio of a gradient's norm to its weights'.
+    pub k: f64,
+    /// Norm of weights that are smaller.
+    pub least: f64,
+}
+
+impl ClipAdaptive {
+    /// Weights' norms of at least 1e-3.
+    pub const fn new(k: f64) -> Self {
+        ClipAdaptive { k, least: 1e-3 }
+    }
+
+    /// Another least norm.
+    pub const fn least(mut self, norm: f64) -> Self {
+        self.least = norm;
+        self
+    }
+}
+
 /// Dynamic loss scaling (Micikevicius et al., 2018), as `torch.amp.GradScaler` does it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
@@ -426,6 +449,10 @@ op_family! {
         fn clip_grad_norm(&self, p: &ClipNorm, grads: &mut [ViewMut<'_>], total: ViewMut<'_>) -> Result<()>;
         /// Clamps every gradient to [-c, c], NaN stays. Oracle `torch.nn.utils.clip_grad_value_`.
         fn clip_grad_value(&self, c: f64, grads: &mut [ViewMut<'_>]) -> Result<()>;
+        /// Adaptive clipping (Brock et al., 2021): scales the gradient of every output unit by min(1, k*max(|w|, least) / |g|), Euclidean norms
+        /// of the unit's weights and gradient. Units run along the first axis; a tensor of one axis is one unit. The gradients have the
+        /// shapes of the weights, and their dtype or, for f32 weights, f16 or bf16.
+        fn clip_grad_adaptive(&self, p: &ClipAdaptive, weights: &[View<'_>], grads: &mut [ViewMut<'_>]) -> Result<()>;
         /// Divides all gradients by `scale` (one f32) and sets `found_inf` (one f32) to 1 if one of them is not finite; otherwise
         /// `found_inf` stays, so that several lists can share it. Without `scale` they are only examined: [`Step::inv_scale`] can do the
         /// division, which spares 16-bit gradients from vanishing. Without host round trip.
@@ -643,6 +670,42 @@ pub(crate) fn check_clip_value(c: f64, grads: &[ViewMut<'_>]) -> Result<()> {
         return Err(GpuError::invalid(OP, "c", "a bound not below 0", format!("{c}")));
     }
     check_grads(OP, grads)
+}
+
+/// Checks of [`OptimizerOps::clip_grad_adaptive`].
+pub(crate) fn check_clip_adaptive(
+    p: &ClipAdaptive,
+    weights: &[View<'_>],
+    grads: &[ViewMut<'_>],
+) -> Result<()> {
+    const OP: &str = "clip_grad_adaptive";
+    for (arg, x) in [("k", p.k), ("least", p.least)] {
+        if x.is_nan() || x < 0.0 {
+            return Err(GpuError::invalid(OP, arg, "a number not below 0", format!("{x}")));
+        }
+    }
+    check_grads(OP, grads)?;
+    if weights.len() != grads.len() {
+        let (want, got) = (format!("{} tensors", grads.len()), format!("{}", weights.len()));
+        return Err(GpuError::invalid(OP, "weights", want, got));
+    }
+    for (w, g) in weights.iter().zip(grads) {
+        if !(w.dtype() == DType::F32 && g.dtype().is_half()) {
+            check::dtype(OP, "weights", w, g.dtype())?;
+        }
+        check::shape(OP, "weights", w, g.as_view().shape())?;
+        check::contiguous(OP, "weights", w)?;
+        check::separate_output(OP, "grads", g, &[("weights", *w)])?;
+    }
+    Ok(())
+}
+
+/// Output units of a tensor and their size.
+pub(crate) fn output_units(shape: &[usize]) -> [usize; 2] {
+    match shape {
+        [units, rest @ ..] if !rest.is_empty() => [*units, rest.iter().product()],
+        _ => [1, shape.iter().product()],
+    }
 }
 
 /// Checks of [`OptimizerOps::unscale_grads`].

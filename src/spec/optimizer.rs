@@ -39,6 +39,8 @@ kernels! {
         args: [partial: In("gk_f"), n: I64, kind: I32, p: Real, max_norm: Real, total: Out("float"), coef: Out("gk_f")];
     GRAD_SCALE = "optimizer_norm.c" "grad_scale", dtypes: FLOATS64, ops: &[],
         args: [table: In("gk_i64"), tensors: I32, g: Out("gk_t"), coef: In("gk_f"), mode: I32, bound: Real];
+    UNIT_CLIP = "optimizer_norm.c" "unit_clip", dtypes: FLOATS64, ops: &[],
+        args: [w: In("gk_t"), g: Out("gk_t"), master: I32, units: I64, len: I64, k: Real, least: Real];
     GRAD_UNSCALE = "optimizer_norm.c" "grad_unscale", dtypes: FLOATS64, ops: &[],
         args: [table: In("gk_i64"), tensors: I32, g: Out("gk_t"), scale: In("float"), found: Out("float")];
     LOSS_SCALE = "optimizer_norm.c" "loss_scale", dtypes: &[DType::F32], ops: &[],

@@ -169,6 +169,13 @@ fn clip_value(cx: &Cx<'_>) -> R {
     Ok(cx.gpu.clip_grad_value(cx.f("c")?, &mut views)?)
 }
 
+fn clip_adaptive(cx: &Cx<'_>) -> R {
+    let g = gradients(cx)?;
+    let mut views: Vec<ViewMut<'_>> = g.iter().map(|t| t.m()).collect();
+    let p = ClipAdaptive::new(cx.f("k")?).least(cx.f("least")?);
+    Ok(cx.gpu.clip_grad_adaptive(&p, &cx.list("w"), &mut views)?)
+}
+
 fn unscale(cx: &Cx<'_>) -> R {
     let g = gradients(cx)?;
     let found = cx.zeroed("found_inf", DType::F32, &[])?;
@@ -563,6 +570,25 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         .sample(|s| {
             draw_grads(s);
             s.arg("c", 0.5);
+        }),
+        k(
+            "adaptive_clip",
+            "C4",
+            "w0, w1, ..., g0, g1, ...",
+            "k=0.01, least=0.001",
+            "g0, g1, ...",
+            &["clip_grad_adaptive"],
+            clip_adaptive,
+        )
+        .bound(Close(1e-5, 1e-7))
+        .sample(|s| {
+            draw_grads(s);
+            for i in (0..4).filter(|i| s.has(&format!("g{i}"))).collect::<Vec<_>>() {
+                let shape = s.shape_of(&format!("g{i}"));
+                s.put(&format!("w{i}"), &shape, Any);
+            }
+            // Some units are clipped, some are not.
+            s.arg("k", 1.0);
         }),
         k(
             "unscale_grads",

@@ -431,6 +431,15 @@ fn optimizer(t: &mut Bed<'_>) {
     });
     t.refuse("a negative bound", &[&g0], |g| g.clip_grad_value(-1.0, &mut [g0.alias_mut()]));
     let i = t.buf(DType::I32, 8);
+    t.refuse("adaptive clipping without weights", &[&g0], |g| {
+        g.clip_grad_adaptive(&ClipAdaptive::new(0.01), &[], &mut [g0.alias_mut()])
+    });
+    t.refuse("weights of another shape", &[&g0], |g| {
+        g.clip_grad_adaptive(&ClipAdaptive::new(0.01), &[short.view()], &mut [g0.alias_mut()])
+    });
+    t.refuse("a negative ratio", &[&g0], |g| {
+        g.clip_grad_adaptive(&ClipAdaptive::new(-0.01), &[w.view()], &mut [g0.alias_mut()])
+    });
     let (scale, good) = (t.f32(1), t.ids(&[3]));
     t.refuse("two flags for one", &[&g0], |g| {
         g.unscale_grads(None, &mut [g0.alias_mut()], v.alias_mut().range(0, 2)?)

@@ -355,6 +355,34 @@ impl OptimizerOps for Engine {
         self.scale_grads(dt, &self.lists(&grad_tensors(grads)), Arg::Mem(None), 1, c)
     }
 
+    fn clip_grad_adaptive(
+        &self,
+        p: &ClipAdaptive,
+        weights: &[View<'_>],
+        grads: &mut [ViewMut<'_>],
+    ) -> Result<()> {
+        const OP: &str = "clip_grad_adaptive";
+        check_clip_adaptive(p, weights, grads)?;
+        for (w, g) in weights.iter().zip(grads.iter()) {
+            self.own_all(OP, &[("weights", *w), ("grads", g.as_view())])?;
+        }
+        for (w, g) in weights.iter().zip(grads.iter()) {
+            let (dt, [units, len]) = (g.dtype(), output_units(w.shape()));
+            let args = [
+                self.arg_in(w),
+                self.arg_out(g),
+                Arg::I32((w.dtype() == dt.accumulator()) as i32),
+                Arg::I64(units as i64),
+                Arg::I64(len as i64),
+                real(dt, p.k),
+                real(dt, p.least),
+            ];
+            let blocks = if len == 0 { 0 } else { units.min(1 << 20) };
+            self.launch(&UNIT_CLIP, dt, "", Grid::Blocks([blocks, 1, 1]), &args)?;
+        }
+        Ok(())
+    }
+
     fn unscale_grads(
         &self,
         scale: Option<View<'_>>,
