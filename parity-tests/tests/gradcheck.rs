@@ -14,6 +14,7 @@ const FROZEN: &[&str] = &["ciou_loss_backward"];
 fn target<'a>(kernel: &Kernel, output: &'a str) -> &'a str {
     match (kernel.name, output) {
         ("set_slice_backward", "dbase") => "y",
+        ("embedding_backward", "dTable") => "table",
         _ => output.strip_prefix('d').unwrap_or(output),
     }
 }

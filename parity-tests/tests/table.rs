@@ -38,6 +38,8 @@ const BEYOND: &[&str] = &[
     "lion_update",
     "ftrl_update",
     "proximal_gradient_update",
+    "embedding_renorm",
+    "embedding_mean_backward",
 ];
 
 #[test]

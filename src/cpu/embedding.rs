@@ -1,6 +1,98 @@
 //! Embedding on the CPU.
 
-use super::CpuBackend;
-use crate::ops::EmbeddingOps;
+use super::shape::put;
+use super::*;
+use crate::ops::*;
 
-impl EmbeddingOps for CpuBackend {}
+impl CpuBackend {
+    /// Rows of a table that ids name; `None`, which is reported, for one out of range.
+    fn lookup(&self, op: &'static str, ids: View<'_>, rows: usize) -> Result<Vec<Option<usize>>> {
+        let found: Vec<_> = gather_index(op, ids)?.into_iter().map(|i| i.filter(|&i| i < rows)).collect();
+        if found.contains(&None) {
+            self.flag_index_error(op);
+        }
+        Ok(found)
+    }
+}
+
+impl EmbeddingOps for CpuBackend {
+    fn embedding(
+        &self,
+        padding_idx: Option<i64>,
+        ids: View<'_>,
+        table: View<'_>,
+        y: ViewMut<'_>,
+    ) -> Result<()> {
+        const OP: &str = "embedding";
+        check_embedding(padding_idx, &ids, &table, &y)?;
+        self.count();
+        let (rows, width) = (table.shape()[0], table.shape()[1]);
+        let found = self.lookup(OP, ids, rows)?;
+        with_dtype!(table.dtype(), T => {
+            let from = gather::<T>(OP, table)?;
+            let mut to = vec![T::default(); found.len() * width];
+            for (row, id) in to.chunks_mut(width.max(1)).zip(&found) {
+                if let Some(id) = id {
+                    row.copy_from_slice(&from[id * width..(id + 1) * width]);
+                }
+            }
+            put(OP, &y.into(), &to)
+        })
+    }
+
+    fn embedding_renorm(
+        &self,
+        max_norm: f64,
+        norm_type: f64,
+        ids: View<'_>,
+        table: ViewMut<'_>,
+    ) -> Result<()> {
+        const OP: &str = "embedding_renorm";
+        check_embedding_renorm(max_norm, norm_type, &ids, &table)?;
+        self.count();
+        let (rows, width) = (table.shape()[0], table.shape()[1]);
+        let mut used = vec![false; rows];
+        self.lookup(OP, ids, rows)?.into_iter().flatten().for_each(|r| used[r] = true);
+        let mut v = gather_f64(OP, table.as_view())?;
+        for (row, _) in v.chunks_mut(width.max(1)).zip(&used).filter(|(_, used)| **used) {
+            let norm = if norm_type.is_infinite() {
+                row.iter().fold(0.0, |m: f64, x| if m.is_nan() || x.abs() <= m { m } else { x.abs() })
+            } else {
+                row.iter().map(|x| x.abs().powf(norm_type)).sum::<f64>().powf(1.0 / norm_type)
+            };
+            if norm > max_norm {
+                row.iter_mut().for_each(|x| *x *= max_norm / (norm + 1e-7));
+            }
+        }
+        store_f64(OP, &table, &v)
+    }
+
+    fn embedding_bwd(
+        &self,
+        p: &EmbeddingGrad,
+        dy: View<'_>,
+        ids: View<'_>,
+        dtable: GradMut<'_>,
+    ) -> Result<()> {
+        const OP: &str = "embedding_bwd";
+        let padding = check_embedding_bwd(p, &dy, &ids, &dtable)?;
+        self.count();
+        let (rows, width) = (dtable.out.shape()[0], dtable.out.shape()[1]);
+        let found = self.lookup(OP, ids, rows)?;
+        let g = gather_f64(OP, dy)?;
+        let (mut sums, mut counts) = (vec![0.0; rows * width], vec![0usize; rows]);
+        for (i, row) in found.iter().enumerate() {
+            let Some(row) = row.filter(|r| Some(*r) != padding) else { continue };
+            counts[row] += 1;
+            for (s, g) in sums[row * width..(row + 1) * width].iter_mut().zip(&g[i * width..]) {
+                *s += g;
+            }
+        }
+        if p.scale_grad_by_freq {
+            for (row, &n) in sums.chunks_mut(width.max(1)).zip(&counts).filter(|(_, n)| **n > 0) {
+                row.iter_mut().for_each(|s| *s /= n as f64);
+            }
+        }
+        store_grad(OP, &dtable, &sums)
+    }
+}

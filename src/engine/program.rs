@@ -34,6 +34,7 @@ static SOURCES: &[(&str, &str)] = sources![
     "common/index.c",
     "common/shape.c",
     "common/sort.c",
+    "common/embedding.c",
     "common/softmax.c",
     "common/unary_ops.h",
     "common/activation_ops.h",

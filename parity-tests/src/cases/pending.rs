@@ -12,8 +12,6 @@ pub const PENDING: &[&str] = &[
     "reglu_backward",
     "scaled_masked_softmax",
     "scaled_masked_softmax_backward",
-    "embedding_forward",
-    "embedding_backward",
     "gemm_quantised",
     "gemm_w8a8",
     "gemm_fp8",

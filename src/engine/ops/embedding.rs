@@ -1,6 +1,147 @@
 //! Embedding: validation and launch.
 
+use super::scatter::{Into, Value, key_type, wide_index};
+use crate::buffer::{Buffer, GradMut, View, ViewMut};
+use crate::driver::Arg;
+use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::ops::EmbeddingOps;
+use crate::engine::launch::{Grid, code_of_op, real};
+use crate::error::Result;
+use crate::ops::*;
+use crate::spec::BLOCK;
+use crate::spec::embedding::*;
+use crate::spec::index::MARK_KEYS;
 
-impl EmbeddingOps for Engine {}
+impl Engine {
+    /// The ids as keys of `rows` rows; `rows` itself for those that count for none.
+    fn embedding_keys(
+        &self,
+        op: &'static str,
+        ids: &View<'_>,
+        rows: usize,
+        padding: Option<usize>,
+    ) -> Result<Buffer> {
+        let dtype = key_type(rows);
+        let keys = self.scratch(dtype, ids.numel())?;
+        let args = [
+            self.arg_in(ids),
+            self.arg_in(&keys.view()),
+            self.arg_error(),
+            Arg::I64(ids.numel() as i64),
+            wide_index(ids),
+            Arg::I64(rows as i64),
+            Arg::I64(padding.map_or(-1, |p| p as i64)),
+            Arg::I64(rows as i64),
+            Arg::I32(code_of_op(op)),
+        ];
+        self.launch(&EMBEDDING_KEYS, dtype, "", Grid::Stride(ids.numel()), &args)?;
+        Ok(keys)
+    }
+}
+
+impl EmbeddingOps for Engine {
+    fn embedding(
+        &self,
+        padding_idx: Option<i64>,
+        ids: View<'_>,
+        table: View<'_>,
+        y: ViewMut<'_>,
+    ) -> Result<()> {
+        const OP: &str = "embedding";
+        check_embedding(padding_idx, &ids, &table, &y)?;
+        let y = y.as_view();
+        self.own_all(OP, &[("ids", ids), ("table", table), ("y", y)])?;
+        let flat = y.reshape(&[ids.numel(), table.shape()[1]])?;
+        self.select_rows(OP, 0, &table, &ids.reshape(&[ids.numel()])?, &flat, false)
+    }
+
+    fn embedding_renorm(
+        &self,
+        max_norm: f64,
+        norm_type: f64,
+        ids: View<'_>,
+        table: ViewMut<'_>,
+    ) -> Result<()> {
+        const OP: &str = "embedding_renorm";
+        check_embedding_renorm(max_norm, norm_type, &ids, &table)?;
+        let table = table.as_view();
+        self.own_all(OP, &[("ids", ids), ("table", table)])?;
+        if ids.numel() == 0 {
+            return Ok(());
+        }
+        let (rows, width, dt) = (table.shape()[0], table.shape()[1], table.dtype());
+        let keys = self.embedding_keys(OP, &ids, rows, None)?;
+        if rows == 0 {
+            return Ok(());
+        }
+        let mark = self.scratch(DType::U8, rows)?;
+        self.fill_pattern(&[0], &mark.view())?;
+        let keys = keys.view();
+        let args = [
+            self.arg_in(&keys),
+            self.arg_in(&mark.view()),
+            Arg::I64(ids.numel() as i64),
+            wide_index(&keys),
+            Arg::I64(rows as i64),
+        ];
+        self.launch(&MARK_KEYS, DType::U8, "", Grid::Stride(ids.numel()), &args)?;
+        let lanes = width.div_ceil(4).next_power_of_two().clamp(1, BLOCK as usize);
+        let kind = match norm_type {
+            2.0 => 0,
+            1.0 => 1,
+            f64::INFINITY => 2,
+            _ => 3,
+        };
+        let args = [
+            self.arg_in(&table),
+            self.arg_in(&mark.view()),
+            Arg::I64(rows as i64),
+            Arg::I64(width as i64),
+            Arg::I32(lanes as i32),
+            real(dt, max_norm),
+            real(dt, norm_type),
+            Arg::I32(kind),
+        ];
+        let blocks = rows.div_ceil(BLOCK as usize / lanes);
+        self.launch(&EMBEDDING_RENORM, dt, "", Grid::Blocks([blocks, 1, 1]), &args)
+    }
+
+    fn embedding_bwd(
+        &self,
+        p: &EmbeddingGrad,
+        dy: View<'_>,
+        ids: View<'_>,
+        dtable: GradMut<'_>,
+    ) -> Result<()> {
+        const OP: &str = "embedding_bwd";
+        let padding = check_embedding_bwd(p, &dy, &ids, &dtable)?;
+        let table = dtable.out.as_view();
+        self.own_all(OP, &[("dy", dy), ("ids", ids), ("dtable", table)])?;
+        let (rows, width) = (table.shape()[0], table.shape()[1]);
+        if !dtable.accumulate {
+            self.fill_pattern(&[0; 8], &table)?;
+        }
+        if ids.numel() == 0 {
+            return Ok(());
+        }
+        let keys = self.embedding_keys(OP, &ids, rows, padding)?;
+        if table.numel() == 0 {
+            return Ok(());
+        }
+        let plan = self.sorted(OP, &keys, rows)?;
+        let how = if p.scale_grad_by_freq { ScatterReduce::Mean } else { ScatterReduce::Sum };
+        let sums = |to: View<'_>, include| {
+            let to = Into::Tensor { y: to, include };
+            self.reduce_rows(&plan, 1, width, how, Value::Own, 1.0, &dy, None, to)
+        };
+        if !(p.scale_grad_by_freq && dtable.accumulate) {
+            return sums(table, dtable.accumulate);
+        }
+        // A mean that counts what is there already would be another one.
+        let means = self.scratch(table.dtype(), table.numel())?;
+        let means = means.shaped(table.shape())?;
+        self.fill_pattern(&[0; 8], &means)?;
+        sums(means, false)?;
+        self.strided_copy(means, dtable)
+    }
+}

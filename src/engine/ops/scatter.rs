@@ -107,7 +107,7 @@ pub(super) fn number(how: ScatterReduce) -> i32 {
 }
 
 /// Type of keys up to and including `limit`.
-fn key_type(limit: usize) -> DType {
+pub(super) fn key_type(limit: usize) -> DType {
     if limit < i32::MAX as usize { DType::I32 } else { DType::I64 }
 }
 
