@@ -435,6 +435,10 @@ fn derive(kernel: &Kernel, forward: &Forward, index: usize, seed: u64) -> Result
         }
         match known(f.name) {
             Some(t) => s.inputs.push((f.name.to_string(), round(&f, t))),
+            // A further upstream gradient is d followed by the output's name.
+            None if f.name.strip_prefix('d').is_some_and(|n| forward.outputs.iter().any(|(o, _)| o == n)) => {
+                s.put(f.name, &shape_of(&f.name[1..])?, Dom::Any);
+            }
             None if f.optional => {}
             None => return Err(format!("{}: nothing known of input {}", kernel.name, f.name)),
         }

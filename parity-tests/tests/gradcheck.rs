@@ -19,12 +19,24 @@ fn target<'a>(kernel: &Kernel, output: &'a str) -> &'a str {
     }
 }
 
-fn upstream(case: &Case) -> &HostTensor {
-    ["dy", "dY", "dC", "gy"].iter().find_map(|n| case.input(n)).expect("a gradient has an upstream gradient")
+/// The upstream gradients, by output of the forward.
+fn upstream(case: &Case, outputs: &[(String, HostTensor)]) -> Vec<(usize, Vec<f64>)> {
+    let first = ["dy", "dY", "dC", "gy"].iter().find_map(|n| case.input(n)).map(|t| (0, t));
+    let named = |(i, (name, _)): (usize, &(String, HostTensor))| Some((i, case.input(&format!("d{name}"))?));
+    let named = outputs.iter().enumerate().filter_map(named).filter(|(i, _)| *i > 0 || first.is_none());
+    let all: Vec<_> = first.into_iter().chain(named).map(|(i, t)| (i, t.to_f64())).collect();
+    assert!(!all.is_empty(), "a gradient has an upstream gradient");
+    all
 }
 
-/// sum dy * (y(x + h) - y(x - h)) / 2h for one element of one input.
-fn difference(forward: &Kernel, case: &Case, dy: &[f64], name: &str, at: usize) -> Result<f64, String> {
+/// sum dy * (y(x + h) - y(x - h)) / 2h for one element of one input, over all outputs with an upstream gradient.
+fn difference(
+    forward: &Kernel,
+    case: &Case,
+    dy: &[(usize, Vec<f64>)],
+    name: &str,
+    at: usize,
+) -> Result<f64, String> {
     let eval = |h: f64| {
         let mut moved = case.clone();
         let t = moved
@@ -36,18 +48,22 @@ fn difference(forward: &Kernel, case: &Case, dy: &[f64], name: &str, at: usize) 
         let mut v = t.to_f64();
         v[at] += h;
         *t = HostTensor::from_f64(DType::F64, &t.shape, &v);
-        Ok::<_, String>(run_wide(forward, &moved)?[0].1.to_f64())
+        let out = run_wide(forward, &moved)?;
+        Ok::<_, String>(dy.iter().map(|(i, _)| out[*i].1.to_f64()).collect::<Vec<_>>())
     };
     let (up, down) = (eval(STEP)?, eval(-STEP)?);
     // A compaction gives as many values as there are upstream gradients.
-    Ok(up.iter().zip(&down).zip(dy).map(|((u, d), g)| g * (u - d) / (2.0 * STEP)).sum())
+    let each = dy.iter().zip(up.iter().zip(&down));
+    Ok(each
+        .flat_map(|((_, g), (u, d))| u.iter().zip(d).zip(g).map(|((u, d), g)| g * (u - d) / (2.0 * STEP)))
+        .sum())
 }
 
 fn check(kernel: &Kernel, index: usize) -> Result<usize, String> {
     let forward = kernel.forward.and_then(find).ok_or("no forward")?;
     let (case, drawn) = draw(kernel, DType::F64, index, 7, true)?;
     let drawn = drawn.ok_or("no forward case")?.case;
-    let dy = upstream(&case).to_f64();
+    let dy = upstream(&case, &run_wide(forward, &drawn)?);
     let mut checked = 0;
     for (output, grad) in run_wide(kernel, &case)? {
         if !fields(kernel.outputs).iter().any(|f| f.matches(&output)) {

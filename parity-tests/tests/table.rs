@@ -40,6 +40,12 @@ const BEYOND: &[&str] = &[
     "proximal_gradient_update",
     "embedding_renorm",
     "embedding_mean_backward",
+    "lstm_states",
+    "gru_states",
+    "gru_cell_states",
+    "convlstm_states",
+    "rnn_sequence",
+    "rnn_sequence_backward",
 ];
 
 #[test]

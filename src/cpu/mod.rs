@@ -28,6 +28,7 @@ mod random;
 mod reduce;
 mod resample;
 mod rnn;
+mod rnn_conv;
 mod scan;
 mod shape;
 mod softmax;

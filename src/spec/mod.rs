@@ -29,6 +29,7 @@ pub(crate) mod random;
 pub(crate) mod reduce;
 pub(crate) mod resample;
 pub(crate) mod rnn;
+pub(crate) mod rnn_conv;
 pub(crate) mod scan;
 pub(crate) mod shape;
 pub(crate) mod softmax;
@@ -145,6 +146,7 @@ pub fn all_kernels() -> impl Iterator<Item = &'static KernelSpec> {
         mesh::KERNELS,
         gnn::KERNELS,
         rnn::KERNELS,
+        rnn_conv::KERNELS,
         embedding::KERNELS,
         lm::KERNELS,
         attention::KERNELS,

@@ -440,9 +440,9 @@ impl Engine {
     }
 }
 
-impl GemmOps for Engine {
-    fn gemm(&self, p: &Gemm, io: GemmIo<'_>) -> Result<()> {
-        let op = "gemm";
+impl Engine {
+    /// [`GemmOps::gemm`] as a part of the operation `op`, whose pinned variant counts.
+    pub(super) fn gemm_in(&self, op: &'static str, p: &Gemm, io: GemmIo<'_>) -> Result<()> {
         let e = check_gemm(p, &io)?;
         let y = io.y.as_view();
         let (z, colsum) = (io.z.as_ref().map(ViewMut::as_view), io.colsum.as_ref().map(ViewMut::as_view));
@@ -483,6 +483,12 @@ impl GemmOps for Engine {
             Some(s) => self.sum_to_shape(y, s.into()),
             None => Ok(()),
         }
+    }
+}
+
+impl GemmOps for Engine {
+    fn gemm(&self, p: &Gemm, io: GemmIo<'_>) -> Result<()> {
+        self.gemm_in("gemm", p, io)
     }
 
     fn gemm_bwd(&self, p: &Gemm, io: GemmBwd<'_>) -> Result<()> {

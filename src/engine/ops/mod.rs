@@ -31,6 +31,8 @@ mod reduce;
 mod reduce_tests;
 mod resample;
 mod rnn;
+mod rnn_bwd;
+mod rnn_conv;
 mod scan;
 mod scatter;
 mod shape;
