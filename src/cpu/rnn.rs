@@ -138,10 +138,14 @@ impl RnnOps for CpuBackend {
             let (state, cells) = (hs[at * n..].to_vec(), cs[at * n..].to_vec());
             let mut u = times(OP, Matrix(&state, s.batch, h, false), Matrix(&w_hh, rows, h, true))?;
             add_rows(&mut u, &bias);
-            let gate = |b: usize, q: usize, j: usize| a[row(p, &s, t, b) * rows + q * h + j] + u[b * rows + q * h + j];
+            let gate = |b: usize, q: usize, j: usize| {
+                a[row(p, &s, t, b) * rows + q * h + j] + u[b * rows + q * h + j]
+            };
             if before {
-                let rh: Vec<f64> = (0..n).map(|e| round(dt, logistic(gate(e / h, 0, e % h)) * state[e])).collect();
-                let mut un = times(OP, Matrix(&rh, s.batch, h, false), Matrix(&w_hh[2 * h * h..], h, h, true))?;
+                let rh: Vec<f64> =
+                    (0..n).map(|e| round(dt, logistic(gate(e / h, 0, e % h)) * state[e])).collect();
+                let mut un =
+                    times(OP, Matrix(&rh, s.batch, h, false), Matrix(&w_hh[2 * h * h..], h, h, true))?;
                 add_rows(&mut un, &bias[2 * h..]);
                 for e in 0..n {
                     u[e / h * rows + 2 * h + e % h] = un[e];
@@ -251,7 +255,8 @@ impl RnnOps for CpuBackend {
                     }
                     RnnCell::Tanh | RnnCell::Relu => {
                         let out = hs[at_n + n];
-                        let slope = if cell == RnnCell::Tanh { 1.0 - out * out } else { f64::from(out > 0.0) };
+                        let slope =
+                            if cell == RnnCell::Tanh { 1.0 - out * out } else { f64::from(out > 0.0) };
                         put(e, 0, up * slope, up * slope);
                         dh[e] = 0.0;
                     }
@@ -270,8 +275,10 @@ impl RnnOps for CpuBackend {
                 }
             }
             let used = if before { 2 * h } else { rows };
-            let d: Vec<f64> = (0..s.batch).flat_map(|b| du[first + b * rows..][..used].iter().copied()).collect();
-            let back = times(OP, Matrix(&d, s.batch, used, false), Matrix(&w_hh[..used * h], used, h, false))?;
+            let d: Vec<f64> =
+                (0..s.batch).flat_map(|b| du[first + b * rows..][..used].iter().copied()).collect();
+            let back =
+                times(OP, Matrix(&d, s.batch, used, false), Matrix(&w_hh[..used * h], used, h, false))?;
             for e in (0..n).filter(|&e| live(e)) {
                 dh[e] += back[e];
             }
@@ -358,11 +365,11 @@ impl RnnOps for CpuBackend {
         self.count();
         let (a, u, state) = (gather_f64(OP, io.a)?, gather_f64(OP, io.u)?, gather_f64(OP, io.h)?);
         let mut out = [(); 4].map(|_| vec![]);
-        for e in 0..b * h {
+        for (e, &state) in state.iter().enumerate().take(b * h) {
             let at = |q: usize| (3 * (e / h) + q) * h + e % h;
             let (r, z) = (logistic(a[at(0)] + u[at(0)]), logistic(a[at(1)] + u[at(1)]));
             let n = (a[at(2)] + r * u[at(2)]).tanh();
-            for (to, v) in out.iter_mut().zip([(1.0 - z) * n + z * state[e], r, z, n]) {
+            for (to, v) in out.iter_mut().zip([(1.0 - z) * n + z * state, r, z, n]) {
                 to.push(v);
             }
         }

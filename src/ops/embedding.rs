@@ -59,7 +59,9 @@ pub(crate) fn padding_row(op: &'static str, padding_idx: Option<i64>, rows: usiz
     let at = if p < 0 { p.checked_add(rows as i64) } else { Some(p) };
     match at.and_then(|a| usize::try_from(a).ok()).filter(|&a| a < rows) {
         Some(a) => Ok(Some(a)),
-        None => Err(GpuError::invalid(op, "padding_idx", format!("a row of the table's {rows}"), format!("{p}"))),
+        None => {
+            Err(GpuError::invalid(op, "padding_idx", format!("a row of the table's {rows}"), format!("{p}")))
+        }
     }
 }
 

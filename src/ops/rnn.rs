@@ -318,7 +318,11 @@ op_family! {
 pub(super) type Want<'a, 'v> = (&'static str, Option<View<'v>>, &'a [usize]);
 
 /// Shapes, dtype and contiguity of the inputs that are there; returns them by name.
-pub(super) fn inputs<'v>(op: &'static str, dtype: DType, all: &[Want<'_, 'v>]) -> Result<Vec<(&'static str, View<'v>)>> {
+pub(super) fn inputs<'v>(
+    op: &'static str,
+    dtype: DType,
+    all: &[Want<'_, 'v>],
+) -> Result<Vec<(&'static str, View<'v>)>> {
     let mut there = Vec::with_capacity(all.len());
     for (arg, v, shape) in all {
         let Some(v) = v else { continue };
@@ -381,7 +385,13 @@ impl RnnSizes {
 }
 
 /// Sizes by x and the weights, which must fit them.
-fn sizes(op: &'static str, cell: RnnCell, p: &Recurrence, x: &View<'_>, w: &RnnWeights<'_>) -> Result<RnnSizes> {
+fn sizes(
+    op: &'static str,
+    cell: RnnCell,
+    p: &Recurrence,
+    x: &View<'_>,
+    w: &RnnWeights<'_>,
+) -> Result<RnnSizes> {
     check::float(op, "x", x)?;
     let &[outer, inner, input] = x.shape() else {
         return Err(GpuError::invalid(op, "x", "rank 3", format!("shape {:?}", x.shape())));
@@ -481,7 +491,11 @@ pub(crate) fn check_rnn_bwd(cell: RnnCell, p: &Recurrence, io: &RnnBwd<'_>) -> R
     ] {
         absent(OP, arg, there && !has, cell)?;
     }
-    for (arg, there) in [("c", io.c.is_some() || !lstm), ("gates", io.gates.is_some() || !lstm), ("gru", io.gru.is_some() || !gru)] {
+    for (arg, there) in [
+        ("c", io.c.is_some() || !lstm),
+        ("gates", io.gates.is_some() || !lstm),
+        ("gru", io.gru.is_some() || !gru),
+    ] {
         if !there {
             return Err(GpuError::invalid(OP, arg, "what the forward saved", "none"));
         }
@@ -538,7 +552,8 @@ fn matrix(op: &'static str, arg: &'static str, v: &View<'_>) -> Result<(usize, u
 pub(crate) fn check_rnn_gates(x: &View<'_>, h: &View<'_>, w: &RnnWeights<'_>, z: &ViewMut<'_>) -> Result<()> {
     const OP: &str = "rnn_gates";
     check::float(OP, "x", x)?;
-    let ((b, i), (_, hidden), (rows, _)) = (matrix(OP, "x", x)?, matrix(OP, "h", h)?, matrix(OP, "w_ih", &w.w_ih)?);
+    let ((b, i), (_, hidden), (rows, _)) =
+        (matrix(OP, "x", x)?, matrix(OP, "h", h)?, matrix(OP, "w_ih", &w.w_ih)?);
     let read = inputs(
         OP,
         x.dtype(),
@@ -638,6 +653,11 @@ pub(crate) fn check_gru_cell_bwd(io: &GruCellBwd<'_>) -> Result<[usize; 2]> {
     }
     read.push(("gates.u", g.u));
     let dh = io.dh.as_ref().map(|g| &g.out);
-    outputs(OP, dt, read, &[("da", Some(&io.da.out), all), ("du", Some(&io.du.out), all), ("dh", dh, state)])?;
+    outputs(
+        OP,
+        dt,
+        read,
+        &[("da", Some(&io.da.out), all), ("du", Some(&io.du.out), all), ("dh", dh, state)],
+    )?;
     Ok([b, h])
 }

@@ -19,7 +19,9 @@ pub(super) fn prepare(c: &Case, d: &Device) -> Result<Option<Prepared>> {
     let k = sets(2 * rows);
     let table = random(d, t, &[v, w], 1, 1.0)?;
     let ids = (0..k as u64)
-        .map(|i| Ok(Tensor::random(d, DType::I64, &[n], Distribution::Int { lo: 0, hi: v as i64 }, Rng::new(i))?))
+        .map(|i| {
+            Ok(Tensor::random(d, DType::I64, &[n], Distribution::Int { lo: 0, hi: v as i64 }, Rng::new(i))?)
+        })
         .collect::<Result<Vec<_>>>()?;
     let (y, dy) = (Tensor::empty(d, t, &[n, w])?, randoms(d, t, &[n, w], k, 2)?);
     let dtable = Tensor::empty(d, t, &[v, w])?;

@@ -194,7 +194,7 @@ fn softmax(c: &Case, d: &Device) -> Result<Prepared> {
     Ok(Prepared { fwd, bwd: Some(bwd) })
 }
 
-fn precision(c: &Case) -> Precision {
+pub(super) fn precision(c: &Case) -> Precision {
     if c.flag("tf32") { Precision::Tf32 } else { Precision::Ieee }
 }
 

@@ -95,21 +95,13 @@ pub(super) const ROWS: &[&[Kernel]] = &[&[
             _ => {}
         }
     }),
-    k(
-        "embedding_mean_backward",
-        "S9.2",
-        "dy, ids:idx",
-        "V",
-        "dTable",
-        &["embedding_bwd"],
-        |cx| {
-            let (dy, ids) = (cx.x("dy")?, cx.x("ids")?);
-            let width = dy.shape().last().copied().unwrap_or(0);
-            let dtable = cx.out("dTable", dy.dtype(), &[cx.n("V")?, width])?;
-            let p = EmbeddingGrad::new().scale_grad_by_freq(true).padding_idx(Some(-1));
-            Ok(cx.gpu.embedding_bwd(&p, dy, ids, dtable.g())?)
-        },
-    )
+    k("embedding_mean_backward", "S9.2", "dy, ids:idx", "V", "dTable", &["embedding_bwd"], |cx| {
+        let (dy, ids) = (cx.x("dy")?, cx.x("ids")?);
+        let width = dy.shape().last().copied().unwrap_or(0);
+        let dtable = cx.out("dTable", dy.dtype(), &[cx.n("V")?, width])?;
+        let p = EmbeddingGrad::new().scale_grad_by_freq(true).padding_idx(Some(-1));
+        Ok(cx.gpu.embedding_bwd(&p, dy, ids, dtable.g())?)
+    })
     .bound(Sum)
     .sample(|s| {
         let rows = draw(s);

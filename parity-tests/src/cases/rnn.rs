@@ -5,7 +5,7 @@ use std::rc::Rc;
 use trefoil::ops::*;
 use trefoil::{DType, View, ViewMut};
 
-use super::Bound::{Close, Product};
+use super::Bound::{Product, Stored};
 use super::{GRAD, Kernel, k};
 use crate::device::{Cx, Fail, R, Tensor};
 use crate::random_cases::Dom::{Any, Range};
@@ -36,7 +36,10 @@ fn m(t: &Option<Rc<Tensor>>) -> Option<ViewMut<'_>> {
 }
 
 fn size(v: &View<'_>, axis: usize) -> R<usize> {
-    v.shape().get(axis).copied().ok_or_else(|| Fail::Case(format!("shape {:?} has no axis {axis}", v.shape())))
+    v.shape()
+        .get(axis)
+        .copied()
+        .ok_or_else(|| Fail::Case(format!("shape {:?} has no axis {axis}", v.shape())))
 }
 
 fn forward(cx: &Cx<'_>, cell: RnnCell) -> R {
@@ -46,7 +49,8 @@ fn forward(cx: &Cx<'_>, cell: RnnCell) -> R {
     let (t, b) = (size(&x, p.batch_first as usize)?, size(&x, !p.batch_first as usize)?);
     let y = cx.out("Y", dt, &if p.batch_first { [b, t, h] } else { [t, b, h] })?;
     let lstm = cell == RnnCell::Lstm;
-    let part = |has: bool, name: &str, shape: &[usize]| if has { wanted(cx, name, dt, shape) } else { Ok(None) };
+    let part =
+        |has: bool, name: &str, shape: &[usize]| if has { wanted(cx, name, dt, shape) } else { Ok(None) };
     let (h_t, c_t) = (part(true, "h_T", &[b, h])?, part(lstm, "c_T", &[b, h])?);
     let each = |name: &str| part(cell.is_gru(), name, &[t, b, h]);
     let (r, z, n, u) = (each("r")?, each("z")?, each("n")?, each("u_n")?);
@@ -225,7 +229,8 @@ fn conv_lstm_backward(cx: &Cx<'_>) -> R {
 /// A sequence with weights small enough that rounding errors fade.
 fn draw(s: &mut Sample, gates: usize, lstm: bool, lengths: bool, batch_first: bool) {
     let edge = s.below(8);
-    let (t, b) = if s.small { (3, 2) } else { ([5, 1, 9, 3, 0, 6, 4, 2][edge], [3, 1, 2, 17, 2, 1, 0, 70][edge]) };
+    let (t, b) =
+        if s.small { (3, 2) } else { ([5, 1, 9, 3, 0, 6, 4, 2][edge], [3, 1, 2, 17, 2, 1, 0, 70][edge]) };
     let (i, h) = if s.small { (2, 3) } else { ([4, 1, 33, 16][s.below(4)], [6, 1, 17, 64, 5][s.below(5)]) };
     let scale = 1.0 / (h as f64).sqrt();
     let near = Range(-scale, scale);
@@ -277,10 +282,10 @@ fn draw_conv(s: &mut Sample) {
     }
 }
 
-/// Forward values of a few steps.
-const STEPS: super::Bound = Close(2e-5, 2e-6);
-/// Gradients: sums over steps and rows of the batch.
-const THROUGH: super::Bound = Close(5e-5, 3e-5);
+/// Forward values of a few steps; states are stored in between.
+const STEPS: super::Bound = Stored(2e-5, 2e-6);
+/// Gradients: sums over steps and rows of the batch, of gradients of gates that are stored in between.
+const THROUGH: super::Bound = Stored(5e-5, 3e-5);
 
 pub(super) const ROWS: &[&[Kernel]] = &[
     &[
@@ -311,22 +316,14 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         .bound(THROUGH)
         .same_dtype()
         .grad_of("lstm_states"),
-        k(
-            "lstm_cell_forward",
-            "S10.3",
-            "z, c",
-            "-",
-            "h_next, c_next, gates",
-            &["lstm_cell"],
-            lstm_cell,
-        )
-        .bound(GRAD)
-        .sample(|s| {
-            let (b, h) = (s.below(5), [1, 5, 64, 65][s.below(4)]);
-            let (b, h) = if s.small { (2, 3) } else { (b, h) };
-            s.put("z", &[b, 4 * h], Any);
-            s.put("c", &[b, h], Any);
-        }),
+        k("lstm_cell_forward", "S10.3", "z, c", "-", "h_next, c_next, gates", &["lstm_cell"], lstm_cell)
+            .bound(GRAD)
+            .sample(|s| {
+                let (b, h) = (s.below(5), [1, 5, 64, 65][s.below(4)]);
+                let (b, h) = if s.small { (2, 3) } else { (b, h) };
+                s.put("z", &[b, 4 * h], Any);
+                s.put("c", &[b, h], Any);
+            }),
         k(
             "lstm_cell_backward",
             "S10.4",

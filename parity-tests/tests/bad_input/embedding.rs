@@ -8,7 +8,9 @@ pub(super) fn embedding(t: &mut Bed<'_>) {
     let fwd = |g: &dyn IGpuBackend, pad, ids: View<'_>, table: View<'_>, y: ViewMut<'_>| {
         g.embedding(pad, ids, table, y)
     };
-    t.refuse("lookup in a table of rank 1", &[&y], |g| fwd(g, None, ids.view(), table.view(), out(&y, &[2, 3])));
+    t.refuse("lookup in a table of rank 1", &[&y], |g| {
+        fwd(g, None, ids.view(), table.view(), out(&y, &[2, 3]))
+    });
     t.refuse("lookup with float ids", &[&y], |g| {
         fwd(g, None, sh(&short, &[5]).range(0, 2)?, sh(&table, &[4, 3]), out(&y, &[2, 3]))
     });
@@ -52,7 +54,12 @@ pub(super) fn embedding(t: &mut Bed<'_>) {
         g.embedding_bwd(&p, sh(&y, &[2, 3]), ids.view(), out(&h, &[4, 3]).into())
     });
     t.refuse("gradient of integers", &[&i], |g| {
-        g.embedding_bwd(&p, sh(&i, &[4, 3]).range(0, 6)?.reshape(&[2, 3])?, ids.view(), out(&i, &[4, 3]).into())
+        g.embedding_bwd(
+            &p,
+            sh(&i, &[4, 3]).range(0, 6)?.reshape(&[2, 3])?,
+            ids.view(),
+            out(&i, &[4, 3]).into(),
+        )
     });
     t.refuse("gradient over its own source", &[&table], |g| {
         let dy = sh(&table, &[12]).range(0, 6)?.reshape(&[2, 3])?;

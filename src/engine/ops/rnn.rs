@@ -118,7 +118,8 @@ impl RnnOps for Engine {
         let outs = [seen(&io.h), seen(&io.c), seen(&io.gates), seen(r), seen(z), seen(m), seen(un)];
         let [_, _, gates, save @ ..] = outs;
         let last = [seen(&io.h_t), seen(&io.c_t)];
-        let read = [io.h_0, io.c_0, w.b_ih, w.b_hh, io.lengths, Some(io.x), Some(w.w_ih), Some(w.w_hh), Some(y)];
+        let read =
+            [io.h_0, io.c_0, w.b_ih, w.b_hh, io.lengths, Some(io.x), Some(w.w_ih), Some(w.w_hh), Some(y)];
         let all: Vec<_> = read.into_iter().chain(outs).chain(last).map(|v| ("operand", v)).collect();
         self.own_all(OP, &all)?;
         let (dt, b, h, rows) = (io.x.dtype(), s.batch, s.hidden, s.gates * s.hidden);
@@ -177,7 +178,8 @@ impl RnnOps for Engine {
                     let (un, row_n) = if before { (b * now, h) } else { (2 * h, rows) };
                     if let Some(rh) = &rh {
                         let rh = rh.view();
-                        let mut args = vec![self.arg_in(&all), this_a, bias, self.arg_in(&state), self.arg_in(&rh)];
+                        let mut args =
+                            vec![self.arg_in(&all), this_a, bias, self.arg_in(&state), self.arg_in(&rh)];
                         args.extend(sizes);
                         args.push(Arg::I64(row_a as i64));
                         self.launch(&GRU_RESET, dt, "", Grid::Stride(n), &args)?;
@@ -245,7 +247,8 @@ impl RnnOps for Engine {
         let gates = io.gates.as_ref().map(|g| g.as_view());
         let all = [Some(io.z), Some(io.c), Some(h_next), Some(c_next), gates];
         self.own_all(OP, &all.map(|v| ("operand", v)))?;
-        let mut args = vec![self.arg_in(&io.z), self.arg_in(&io.c), self.arg_in(&h_next), self.arg_in(&c_next)];
+        let mut args =
+            vec![self.arg_in(&io.z), self.arg_in(&io.c), self.arg_in(&h_next), self.arg_in(&c_next)];
         args.extend([self.arg_opt(gates.as_ref()), Arg::I64((b * h) as i64), Arg::I64(h as i64)]);
         self.launch(&LSTM_CELL, io.z.dtype(), "", Grid::Stride(b * h), &args)
     }
@@ -277,7 +280,8 @@ impl RnnOps for Engine {
         const OP: &str = "gru_cell_bwd";
         let [b, h] = check_gru_cell_bwd(&io)?;
         let g = io.gates;
-        let (da, du, dh) = (io.da.out.as_view(), io.du.out.as_view(), io.dh.as_ref().map(|g| g.out.as_view()));
+        let (da, du, dh) =
+            (io.da.out.as_view(), io.du.out.as_view(), io.dh.as_ref().map(|g| g.out.as_view()));
         let all = [
             Some(io.dh_next),
             Some(g.r),

@@ -12,8 +12,16 @@ use crate::ops::*;
 use crate::spec::rnn::*;
 
 /// Columns `first .. first + width` of contiguous rows of `row` elements, from element `start` of a buffer.
-fn columns(b: &Buffer, start: usize, [rows, row]: [usize; 2], first: usize, width: usize) -> Result<View<'_>> {
-    let l = Layout::strided(&[rows, width], &[row, 1], start + first)
+fn columns(
+    b: &Buffer,
+    start: usize,
+    [rows, row]: [usize; 2],
+    first: usize,
+    width: usize,
+) -> Result<View<'_>> {
+    // An empty matrix may lie in an empty buffer.
+    let at = if rows * width == 0 { 0 } else { start + first };
+    let l = Layout::strided(&[rows, width], &[row, 1], at)
         .ok_or_else(|| GpuError::invalid("rnn_bwd", "shape", "a matrix", format!("{rows} x {width}")))?;
     b.view().with_layout(l)
 }
@@ -44,7 +52,9 @@ impl Engine {
         let (dt, acc) = (io.x.dtype(), io.x.dtype().accumulator());
         let (b, h, rows, n) = (s.batch, s.hidden, s.gates * s.hidden, s.batch * s.hidden);
         let (lstm, before) = (cell == RnnCell::Lstm, cell == RnnCell::GruResetBefore);
-        let new = |there: bool, dtype: DType, len| if there { self.scratch(dtype, len).map(Some) } else { Ok(None) };
+        let new = |there: bool, dtype: DType, len| {
+            if there { self.scratch(dtype, len).map(Some) } else { Ok(None) }
+        };
         let apart = p.reverse || p.batch_first || cell == RnnCell::Gru;
         let w = Swept {
             dz: self.scratch(dt, s.steps * b * rows)?,
@@ -63,7 +73,8 @@ impl Engine {
         for at in (0..s.steps).rev() {
             let (t, first) = (s.time(p, at), Arg::I32((at + 1 == s.steps) as i32));
             let dy = self.arg_part_opt(io.dy.as_ref(), t * step_y);
-            let (dz_now, dx_now) = (self.arg_part(&dz, at * b * rows), self.arg_part_opt(dx.as_ref(), t * step_x));
+            let (dz_now, dx_now) =
+                (self.arg_part(&dz, at * b * rows), self.arg_part_opt(dx.as_ref(), t * step_x));
             let lengths = self.arg_opt(io.lengths.as_ref());
             let (dh_t, time) = (self.arg_opt(io.dh_t.as_ref()), Arg::I32(t as i32));
             let sizes = [n, h, row_y, row_x].map(|v| Arg::I64(v as i64));
@@ -80,16 +91,23 @@ impl Engine {
                 }
                 (_, Some(gates)) => {
                     let GruGates { r, z, n: m, u } = gates;
-                    let mut args: Vec<_> = [r, z, m, u, io.h].iter().map(|v| self.arg_part(v, at * n)).collect();
+                    let mut args: Vec<_> =
+                        [r, z, m, u, io.h].iter().map(|v| self.arg_part(v, at * n)).collect();
                     args.extend([dy, dh_t, lengths, self.arg_in(&dh), dz_now, dx_now]);
                     args.extend(sizes);
                     args.extend([time, first, Arg::I32(before as i32)]);
                     (&GRU_STEP_BWD, args)
                 }
                 _ => {
-                    let mut args = vec![state(&hidden, at + 1), dy, dh_t, lengths, self.arg_in(&dh), dz_now, dx_now];
+                    let mut args =
+                        vec![state(&hidden, at + 1), dy, dh_t, lengths, self.arg_in(&dh), dz_now, dx_now];
                     args.extend(sizes);
-                    args.extend([time, first, Arg::I32(keep as i32), Arg::I32((cell == RnnCell::Relu) as i32)]);
+                    args.extend([
+                        time,
+                        first,
+                        Arg::I32(keep as i32),
+                        Arg::I32((cell == RnnCell::Relu) as i32),
+                    ]);
                     (&PLAIN_STEP_BWD, args)
                 }
             };
@@ -100,7 +118,8 @@ impl Engine {
                 let w_n = part(&io.weights.w_hh, 2 * h * h, &[h, h])?;
                 let dn = columns(&w.dz, at * b * rows, [b, rows], 2 * h, h)?;
                 self.multiply(OP, &g, (dn, w_n), part_mut(drh, 0, &[b, h])?, 0.0, None)?;
-                let mut args = vec![self.arg_in(&drh.view()), self.arg_part(&gates.r, at * n), state(&hidden, at)];
+                let mut args =
+                    vec![self.arg_in(&drh.view()), self.arg_part(&gates.r, at * n), state(&hidden, at)];
                 args.extend([lengths, self.arg_in(&dh), dz_now, dx_now, self.arg_part(rh, at * n)]);
                 args.extend([n, h, row_x].map(|v| Arg::I64(v as i64)));
                 args.push(time);
@@ -123,7 +142,18 @@ impl Engine {
         let gru = io.gru.map_or([None; 4], |g| [Some(g.r), Some(g.z), Some(g.n), Some(g.u)]);
         let outs = [&gr.dx, &gr.dh_0, &gr.dc_0, &gr.dw_ih, &gr.dw_hh, &gr.db_ih, &gr.db_hh];
         let outs = outs.map(|g| g.as_ref().map(|g| g.out.as_view()));
-        let read = [io.dy, io.dh_t, io.dc_t, Some(io.x), Some(w.w_ih), Some(w.w_hh), io.lengths, Some(io.h), io.c, io.gates];
+        let read = [
+            io.dy,
+            io.dh_t,
+            io.dc_t,
+            Some(io.x),
+            Some(w.w_ih),
+            Some(w.w_hh),
+            io.lengths,
+            Some(io.h),
+            io.c,
+            io.gates,
+        ];
         let all: Vec<_> = read.into_iter().chain(gru).chain(outs).map(|v| ("operand", v)).collect();
         self.own_all(OP, &all)?;
         if outs.iter().all(Option::is_none) {

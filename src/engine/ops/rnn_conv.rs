@@ -48,7 +48,14 @@ impl Engine {
     }
 
     /// The images [N, C, H, W] at element `at` of `x`, unfolded into `col` [C kh kw, N H W].
-    fn unfold_images(&self, s: &ConvLstmSizes, w: Window, x: &View<'_>, at: usize, col: &Buffer) -> Result<()> {
+    fn unfold_images(
+        &self,
+        s: &ConvLstmSizes,
+        w: Window,
+        x: &View<'_>,
+        at: usize,
+        col: &Buffer,
+    ) -> Result<()> {
         let mut args = vec![self.arg_part(x, at), self.arg_in(&col.view())];
         args.extend(self.fold_args(s, w));
         self.launch(&CONV_LSTM_UNFOLD, x.dtype(), "", self.fold_grid(s, w), &args)
@@ -125,7 +132,11 @@ impl Engine {
             }
             let b = part(&col.view(), 0, &[wh.depth(), cols])?;
             self.multiply(OP, &g, (weights[1], b), part_mut(&z, 0, &[rows, cols])?, 1.0, None)?;
-            let mut args = vec![self.arg_in(&z.view()), state(at, &all_c, io.c_0, &turns_c), self.arg_opt(io.p.as_ref())];
+            let mut args = vec![
+                self.arg_in(&z.view()),
+                state(at, &all_c, io.c_0, &turns_c),
+                self.arg_opt(io.p.as_ref()),
+            ];
             args.extend([state(at + 1, &all_h, io.h_0, &turns_h), state(at + 1, &all_c, io.c_0, &turns_c)]);
             args.extend([self.arg_part(&y, at * n), self.arg_part_opt(gates.as_ref(), 4 * at * n)]);
             args.extend([only_last(&last[0]), only_last(&last[1])]);
@@ -141,7 +152,18 @@ impl Engine {
         let s = check_conv_lstm_bwd(&io)?;
         let outs = [&io.dx, &io.dh_0, &io.dc_0, &io.dwx, &io.dwh, &io.db, &io.dp];
         let outs = outs.map(|g| g.as_ref().map(|g| g.out.as_view()));
-        let read = [io.dy, io.dh_t, io.dc_t, io.p, Some(io.x), Some(io.wx), Some(io.wh), Some(io.gates), Some(io.c), Some(io.h)];
+        let read = [
+            io.dy,
+            io.dh_t,
+            io.dc_t,
+            io.p,
+            Some(io.x),
+            Some(io.wx),
+            Some(io.wh),
+            Some(io.gates),
+            Some(io.c),
+            Some(io.h),
+        ];
         let all: Vec<_> = read.into_iter().chain(outs).map(|v| ("operand", v)).collect();
         self.own_all(OP, &all)?;
         if outs.iter().all(Option::is_none) {
@@ -169,7 +191,8 @@ impl Engine {
             self.launch(&CONV_LSTM_STEP_BWD, dt, "", Grid::Stride(n), &args)?;
             let d = part(&dz.view(), at * rows * cols, &[rows, cols])?;
             let beta = if first { 0.0 } else { 1.0 };
-            for (k, (w, from, start)) in [(wx, &io.x, at * each), (wh, &io.h, at * n)].into_iter().enumerate() {
+            for (k, (w, from, start)) in [(wx, &io.x, at * each), (wh, &io.h, at * n)].into_iter().enumerate()
+            {
                 if outs[3 + k].is_none() {
                     continue;
                 }
