@@ -9,28 +9,7 @@
  * Launch: grid-stride over the states' elements. Reference: torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN.
  */
 #if GK_IS_FLOAT
-#include "rnn_gates.h"
-
-GK_FN gk_i64 gk_row_of(gk_i64 e, gk_i64 hidden)
-{
-    if (e <= 0x7fffffff && hidden <= 0x7fffffff) return (gk_i64)((gk_u32)e / (gk_u32)hidden);
-    return e / hidden;
-}
-
-/* An element of row i of a vector that may be absent. */
-GK_FN gk_f gk_or_zero(GK_GLOBAL const gk_t* p, gk_i64 i)
-{
-    gk_f v = GK_R(0.0);
-    if (p) v = gk_load(p, i);
-    return v;
-}
-
-GK_FN int gk_is_live(GK_GLOBAL const int* lengths, gk_i64 row, int t)
-{
-    int live = 1;
-    if (lengths) live = t < lengths[row];
-    return live;
-}
+#include "rnn_step.h"
 
 /* ---- sequences, forward ----------------------------------------------------------------------------------------------------- */
 
@@ -42,25 +21,9 @@ GK_KERNEL(lstm_step)(GK_IN(gk_f, u), GK_IN(gk_f, a), GK_IN(gk_t, bias), GK_IN(gk
     GK_BIND_OUT(gk_t, h_next); GK_BIND_OUT(gk_t, c_next); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_t, gates); GK_BIND_OUT(gk_t, h_last); GK_BIND_OUT(gk_t, c_last);
     for (gk_i64 e = gk_gid(); e < n; e += gk_gsize()) {
         gk_i64 b = gk_row_of(e, hidden), j = e - b * hidden;
-        gk_f z[4], out = GK_R(0.0), h_new, c_new;
-        if (gk_is_live(lengths, b, t)) {
-            GK_UNROLL for (int q = 0; q < 4; q++) z[q] = a[b * row_a + q * hidden + j] + u[(4 * b + q) * hidden + j] + gk_or_zero(bias, q * hidden + j);
-            c_new = gk_load(c, e);
-            h_new = gk_lstm(z, &c_new, GK_R(0.0), GK_R(0.0), GK_R(0.0));
-            out = h_new;
-        } else {
-            GK_UNROLL for (int q = 0; q < 4; q++) z[q] = GK_R(0.0);
-            h_new = gk_load(h, e);
-            c_new = gk_load(c, e);
-        }
-        gk_store(h_next, e, h_new);
-        gk_store(c_next, e, c_new);
-        gk_store(y, b * row_y + j, out);
-        if (gates) {
-            GK_UNROLL for (int q = 0; q < 4; q++) gk_store(gates, (4 * b + q) * hidden + j, z[q]);
-        }
-        if (h_last) gk_store(h_last, e, h_new);
-        if (c_last) gk_store(c_last, e, c_new);
+        gk_f v[4];
+        GK_UNROLL for (int q = 0; q < 4; q++) v[q] = u[(4 * b + q) * hidden + j];
+        gk_lstm_element(e, b, j, v, a, bias, h, c, lengths, h_next, c_next, y, gates, h_last, c_last, hidden, row_a, row_y, t);
     }
 }
 
@@ -84,22 +47,11 @@ GK_KERNEL(gru_step)(GK_IN(gk_f, u), GK_IN(gk_f, un), GK_IN(gk_f, a), GK_IN(gk_t,
     GK_BIND_OUT(gk_t, save_u); GK_BIND_OUT(gk_t, h_last);
     for (gk_i64 e = gk_gid(); e < n; e += gk_gsize()) {
         gk_i64 b = gk_row_of(e, hidden), j = e - b * hidden;
-        gk_f r = GK_R(0.0), z = GK_R(0.0), m = GK_R(0.0), w = GK_R(0.0), out = GK_R(0.0), h_new = gk_load(h, e);
-        if (gk_is_live(lengths, b, t)) {
-            r = gk_gate(a[b * row_a + j] + u[b * row_u + j] + gk_or_zero(bias, j));
-            z = gk_gate(a[b * row_a + hidden + j] + u[b * row_u + hidden + j] + gk_or_zero(bias, hidden + j));
-            w = un[b * row_n + j] + gk_or_zero(bias, 2 * hidden + j);
-            m = gk_tanh(a[b * row_a + 2 * hidden + j] + (before ? w : r * w));
-            h_new = (GK_R(1.0) - z) * m + z * h_new;
-            out = h_new;
-        }
-        gk_store(h_next, e, h_new);
-        gk_store(y, b * row_y + j, out);
-        if (save_r) gk_store(save_r, e, r);
-        if (save_z) gk_store(save_z, e, z);
-        if (save_n) gk_store(save_n, e, m);
-        if (save_u) gk_store(save_u, e, w);
-        if (h_last) gk_store(h_last, e, h_new);
+        gk_f v[3];
+        v[0] = u[b * row_u + j];
+        v[1] = u[b * row_u + hidden + j];
+        v[2] = un[b * row_n + j];
+        gk_gru_element(e, b, j, v, a, bias, h, lengths, h_next, y, save_r, save_z, save_n, save_u, h_last, hidden, row_a, row_y, t, before);
     }
 }
 
@@ -130,14 +82,6 @@ GK_KERNEL(plain_step)(GK_IN(gk_f, u), GK_IN(gk_f, a), GK_IN(gk_t, bias), GK_IN(g
  * null. It leaves as the part that does not pass through the product with W_hh, which the host adds. Gradients of the gates go to `dz` in the
  * order of processing and, where it is not null, to `dx` with rows `row_x` apart in the order of x. */
 
-GK_FN gk_f gk_arriving(GK_GLOBAL const gk_f* carried, GK_GLOBAL const gk_t* last, gk_i64 e, int first)
-{
-    gk_f v;
-    if (first) v = gk_or_zero(last, e);
-    else v = carried[e];
-    return v;
-}
-
 /* keep: write dh; without lengths the product alone makes up the gradient of the state before. */
 GK_KERNEL(lstm_step_bwd)(GK_IN(gk_t, gates), GK_IN(gk_t, c), GK_IN(gk_t, c_next), GK_IN(gk_t, dy), GK_IN(gk_t, dh_last), GK_IN(gk_t, dc_last),
                          GK_IN(int, lengths), GK_OUT(gk_f, dh), GK_OUT(gk_f, dc), GK_OUT(gk_t, dz), GK_OUT(gk_t, dx), gk_i64 n, gk_i64 hidden, gk_i64 row_y,
@@ -147,19 +91,8 @@ GK_KERNEL(lstm_step_bwd)(GK_IN(gk_t, gates), GK_IN(gk_t, c), GK_IN(gk_t, c_next)
     GK_BIND_IN(int, lengths); GK_BIND_OUT(gk_f, dh); GK_BIND_OUT(gk_f, dc); GK_BIND_OUT(gk_t, dz); GK_BIND_OUT(gk_t, dx);
     for (gk_i64 e = gk_gid(); e < n; e += gk_gsize()) {
         gk_i64 b = gk_row_of(e, hidden), j = e - b * hidden;
-        gk_f g[4], d[4], direct = gk_arriving(dh, dh_last, e, first), s = gk_arriving(dc, dc_last, e, first);
-        GK_UNROLL for (int q = 0; q < 4; q++) d[q] = GK_R(0.0);
-        if (gk_is_live(lengths, b, t)) {
-            GK_UNROLL for (int q = 0; q < 4; q++) g[q] = gk_load(gates, (4 * b + q) * hidden + j);
-            s = gk_lstm_grad(g, gk_load(c, e), gk_load(c_next, e), direct + gk_or_zero(dy, b * row_y + j), s, GK_R(0.0), d);
-            direct = GK_R(0.0);
-        }
-        dc[e] = s;
-        if (keep) dh[e] = direct;
-        GK_UNROLL for (int q = 0; q < 4; q++) {
-            gk_store(dz, (4 * b + q) * hidden + j, d[q]);
-            if (dx) gk_store(dx, b * row_x + q * hidden + j, d[q]);
-        }
+        gk_f up = gk_arriving(dh, dh_last, e, first), s = gk_arriving(dc, dc_last, e, first);
+        gk_lstm_element_bwd(e, b, j, up, s, gates, c, c_next, dy, lengths, dh, dc, dz, dx, hidden, row_y, row_x, t, keep);
     }
 }
 
@@ -172,17 +105,8 @@ GK_KERNEL(gru_step_bwd)(GK_IN(gk_t, r), GK_IN(gk_t, z), GK_IN(gk_t, m), GK_IN(gk
     GK_BIND_IN(int, lengths); GK_BIND_OUT(gk_f, dh); GK_BIND_OUT(gk_t, dz); GK_BIND_OUT(gk_t, dx);
     for (gk_i64 e = gk_gid(); e < n; e += gk_gsize()) {
         gk_i64 b = gk_row_of(e, hidden), j = e - b * hidden;
-        gk_f d[4], direct = gk_arriving(dh, dh_last, e, first);
-        GK_UNROLL for (int q = 0; q < 4; q++) d[q] = GK_R(0.0);
-        if (gk_is_live(lengths, b, t)) {
-            direct += gk_or_zero(dy, b * row_y + j);
-            direct = gk_gru_grad(gk_load(r, e), gk_load(z, e), gk_load(m, e), gk_load(un, e), gk_load(h, e), direct, d);
-        }
-        dh[e] = direct;
-        for (int q = before; q < 3; q++) {
-            gk_store(dz, (3 * b + q) * hidden + j, q == 2 && !before ? d[3] : d[q]);
-            if (dx) gk_store(dx, b * row_x + q * hidden + j, d[q]);
-        }
+        gk_f up = gk_arriving(dh, dh_last, e, first);
+        gk_gru_element_bwd(e, b, j, up, r, z, m, un, h, dy, lengths, dh, dz, dx, hidden, row_y, row_x, t, before);
     }
 }
 

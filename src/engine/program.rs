@@ -37,6 +37,8 @@ static SOURCES: &[(&str, &str)] = sources![
     "common/embedding.c",
     "common/rnn.c",
     "common/rnn_gates.h",
+    "common/rnn_step.h",
+    "common/rnn_fused.c",
     "common/rnn_conv.c",
     "common/softmax.c",
     "common/unary_ops.h",

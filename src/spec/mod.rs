@@ -30,6 +30,7 @@ pub(crate) mod reduce;
 pub(crate) mod resample;
 pub(crate) mod rnn;
 pub(crate) mod rnn_conv;
+pub(crate) mod rnn_fused;
 pub(crate) mod scan;
 pub(crate) mod shape;
 pub(crate) mod softmax;
@@ -147,6 +148,7 @@ pub fn all_kernels() -> impl Iterator<Item = &'static KernelSpec> {
         gnn::KERNELS,
         rnn::KERNELS,
         rnn_conv::KERNELS,
+        rnn_fused::KERNELS,
         embedding::KERNELS,
         lm::KERNELS,
         attention::KERNELS,

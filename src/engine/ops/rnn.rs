@@ -1,14 +1,26 @@
 //! Recurrent networks: sequences forward, and single cells. Products go through the engine's own variants.
 
 use crate::buffer::{Buffer, View, ViewMut};
+use crate::device::BackendKind;
 use crate::driver::Arg;
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::Grid;
+use crate::engine::launch::{Grid, MAX_GRID_YZ};
+use crate::engine::variants::{PORTABLE, Variant};
 use crate::error::{GpuError, Result};
 use crate::layout::Layout;
 use crate::ops::*;
+use crate::spec::BLOCK;
 use crate::spec::rnn::*;
+use crate::spec::rnn_fused::*;
+
+/// Rows of the batch and columns of a state per block of the fused kernels (`GK_ROWS`, `GK_UNITS`).
+const ROWS: usize = 8;
+const UNITS: usize = BLOCK as usize / 32;
+
+pub(super) fn fused_grid(batch: usize, hidden: usize) -> Grid {
+    Grid::Blocks([hidden.div_ceil(UNITS), batch.div_ceil(ROWS), 1])
+}
 
 fn layout(shape: &[usize], at: usize) -> Result<Layout> {
     Layout::contiguous(shape)
@@ -67,7 +79,6 @@ impl Engine {
     /// Y = A B + beta Y (+ a bias per column).
     pub(super) fn multiply(
         &self,
-        op: &'static str,
         p: &Gemm,
         (a, b): (View<'_>, View<'_>),
         y: ViewMut<'_>,
@@ -75,7 +86,48 @@ impl Engine {
         bias: Option<View<'_>>,
     ) -> Result<()> {
         let c = (beta != 0.0).then(|| y.as_view());
-        self.gemm_in(op, &p.scaled(1.0, beta), GemmIo { c, bias, ..GemmIo::new(a, b, y) })
+        // Variants of products are not pinned by those of this operation.
+        self.gemm_in("recurrent product", &p.scaled(1.0, beta), GemmIo { c, bias, ..GemmIo::new(a, b, y) })
+    }
+
+    /// Calls `f` with the ways to run the steps of a cell of a batch and hidden width, best first, and the position of the fused one.
+    fn with_steps<R>(
+        &self,
+        cell: RnnCell,
+        dtype: DType,
+        [b, h]: [usize; 2],
+        f: impl FnOnce(&[Variant<'_>], usize) -> R,
+    ) -> R {
+        let caps = self.device_caps();
+        let fused = || match (cell, dtype) {
+            (RnnCell::Lstm | RnnCell::Gru, DType::F64) => Err("there is no f64 unit".into()),
+            (RnnCell::Lstm | RnnCell::Gru, _) if b <= ROWS * MAX_GRID_YZ => Ok(()),
+            (RnnCell::Lstm | RnnCell::Gru, _) => Err("the batch exceeds the grid".into()),
+            _ => Err("only LSTM and GRU have such a kernel".into()),
+        };
+        let always = || Ok(());
+        let one = Variant { name: "fused_step", source: "kernels/common/rnn_fused.c", applicable: &fused };
+        let two = Variant { name: PORTABLE, source: "kernels/common/rnn.c", applicable: &always };
+        // Where a product takes less time than its launch. Sums within runs of lanes are slow without an exchange between them.
+        let exchange = matches!(caps.id.kind, BackendKind::Cuda | BackendKind::Hip);
+        let small = b <= 32 && h <= 512 && exchange;
+        if small { f(&[one, two], 0) } else { f(&[two, one], 1) }
+    }
+
+    /// Whether a step is one kernel instead of a product and a kernel.
+    pub(super) fn fuses_steps(
+        &self,
+        op: &'static str,
+        cell: RnnCell,
+        dtype: DType,
+        size: [usize; 2],
+    ) -> Result<bool> {
+        self.with_steps(cell, dtype, size, |v, fused| Ok(self.choose(op, v)? == fused))
+    }
+
+    /// How an LSTM of 16 rows of 256 in f32 runs.
+    pub(crate) fn explain_rnn(&self, op: &'static str) -> Result<Choice> {
+        self.with_steps(RnnCell::Lstm, DType::F32, [16, 256], |v, _| self.explain_choice(op, v))
     }
 
     /// Copies a state, or zeros where there is none.
@@ -134,6 +186,7 @@ impl RnnOps for Engine {
             }
             return Ok(());
         }
+        let fused = self.fuses_steps(OP, cell, dt, [b, h])?;
         let hidden = self.states(dt, [b, h], io.h_0, io.h)?;
         let cells = if lstm { Some(self.states(dt, [b, h], io.c_0, io.c)?) } else { None };
 
@@ -142,11 +195,11 @@ impl RnnOps for Engine {
         let count = s.steps * b;
         let a = self.scratch(acc, count * rows)?;
         let x = io.x.reshape(&[count, s.input])?;
-        self.multiply(OP, &g, (x, w.w_ih), part_mut(&a, 0, &[count, rows])?, 0.0, w.b_ih)?;
+        self.multiply(&g, (x, w.w_ih), part_mut(&a, 0, &[count, rows])?, 0.0, w.b_ih)?;
         let a = a.view();
 
         let before = cell == RnnCell::GruResetBefore;
-        let u = self.scratch(acc, b * rows)?;
+        let u = self.scratch(acc, if fused { 0 } else { b * rows })?;
         let rh = if before { Some(self.scratch(dt, n)?) } else { None };
         // Rows of the recurrent weights in the first product of a step.
         let now = if before { 2 * h } else { rows };
@@ -161,33 +214,43 @@ impl RnnOps for Engine {
             let saved = |k: usize| self.arg_part_opt(save[k].as_ref(), at * n);
             let (bias, lengths) = (self.arg_opt(w.b_hh.as_ref()), self.arg_opt(io.lengths.as_ref()));
             let sizes = [n, h].map(|v| Arg::I64(v as i64));
-            self.multiply(OP, &g, (state, w_now), part_mut(&u, 0, &[b, now])?, 0.0, None)?;
+            if !fused {
+                self.multiply(&g, (state, w_now), part_mut(&u, 0, &[b, now])?, 0.0, None)?;
+            }
+            // The fused step reads the weights instead of the products.
+            let from = if fused { self.arg_in(&w.w_hh) } else { self.arg_in(&u.view()) };
             let (kernel, args) = match (cell, &cells) {
                 (RnnCell::Lstm, Some(cells)) => {
-                    let mut args = vec![self.arg_in(&u.view()), this_a, bias, self.arg_in(&state)];
+                    let mut args = vec![from, this_a, bias, self.arg_in(&state)];
                     args.extend([self.arg_in(&cells.at(at)?), lengths, self.arg_in(&next)]);
                     args.extend([self.arg_in(&cells.at(at + 1)?), this_y]);
                     args.push(self.arg_part_opt(gates.as_ref(), at * b * rows));
                     args.extend([only_last(&last[0]), only_last(&last[1])]);
                     args.extend(sizes);
                     args.extend([Arg::I64(row_a as i64), Arg::I64(row_y as i64), Arg::I32(t as i32)]);
-                    (&LSTM_STEP, args)
+                    (if fused { &LSTM_FUSED } else { &LSTM_STEP }, args)
+                }
+                (RnnCell::Gru, _) if fused => {
+                    let mut args = vec![from, this_a, bias, self.arg_in(&state), lengths, self.arg_in(&next)];
+                    args.extend([this_y, saved(0), saved(1), saved(2), saved(3), only_last(&last[0])]);
+                    args.extend(sizes);
+                    args.extend([Arg::I64(row_a as i64), Arg::I64(row_y as i64), Arg::I32(t as i32)]);
+                    (&GRU_FUSED, args)
                 }
                 (RnnCell::Gru | RnnCell::GruResetBefore, _) => {
                     let (all, row_u) = (u.view(), now);
                     let (un, row_n) = if before { (b * now, h) } else { (2 * h, rows) };
                     if let Some(rh) = &rh {
                         let rh = rh.view();
-                        let mut args =
-                            vec![self.arg_in(&all), this_a, bias, self.arg_in(&state), self.arg_in(&rh)];
+                        let mut args = vec![from, this_a, bias, self.arg_in(&state), self.arg_in(&rh)];
                         args.extend(sizes);
                         args.push(Arg::I64(row_a as i64));
                         self.launch(&GRU_RESET, dt, "", Grid::Stride(n), &args)?;
                         let w_n = part(&w.w_hh, 2 * h * h, &[h, h])?;
                         let to = part_mut(&u, un, &[b, h])?;
-                        self.multiply(OP, &g, (rh.reshape(&[b, h])?, w_n), to, 0.0, None)?;
+                        self.multiply(&g, (rh.reshape(&[b, h])?, w_n), to, 0.0, None)?;
                     }
-                    let mut args = vec![self.arg_in(&all), self.arg_part(&all, un), this_a, bias];
+                    let mut args = vec![from, self.arg_part(&all, un), this_a, bias];
                     args.extend([self.arg_in(&state), lengths, self.arg_in(&next), this_y]);
                     args.extend([saved(0), saved(1), saved(2), saved(3), only_last(&last[0])]);
                     args.extend(sizes);
@@ -196,7 +259,7 @@ impl RnnOps for Engine {
                     (&GRU_STEP, args)
                 }
                 _ => {
-                    let mut args = vec![self.arg_in(&u.view()), this_a, bias, self.arg_in(&state), lengths];
+                    let mut args = vec![from, this_a, bias, self.arg_in(&state), lengths];
                     args.extend([self.arg_in(&next), this_y, only_last(&last[0])]);
                     args.extend(sizes);
                     args.extend([Arg::I64(row_a as i64), Arg::I64(row_y as i64), Arg::I32(t as i32)]);
@@ -204,7 +267,8 @@ impl RnnOps for Engine {
                     (&PLAIN_STEP, args)
                 }
             };
-            self.launch(kernel, dt, "", Grid::Stride(n), &args)?;
+            let grid = if fused { fused_grid(b, h) } else { Grid::Stride(n) };
+            self.launch(kernel, dt, "", grid, &args)?;
         }
         Ok(())
     }
@@ -230,13 +294,13 @@ impl RnnOps for Engine {
         let (dt, acc) = (z.dtype(), z.dtype().accumulator());
         if dt == acc {
             let mut z = z;
-            self.multiply(OP, &g, (x, w.w_ih), z.reborrow(), 0.0, w.b_ih)?;
-            return self.multiply(OP, &g, (h, w.w_hh), z, 1.0, w.b_hh);
+            self.multiply(&g, (x, w.w_ih), z.reborrow(), 0.0, w.b_ih)?;
+            return self.multiply(&g, (h, w.w_hh), z, 1.0, w.b_hh);
         }
         // The sum of both products is rounded once.
         let sum = self.scratch(acc, z.numel())?;
-        self.multiply(OP, &g, (x, w.w_ih), part_mut(&sum, 0, z.shape())?, 0.0, w.b_ih)?;
-        self.multiply(OP, &g, (h, w.w_hh), part_mut(&sum, 0, z.shape())?, 1.0, w.b_hh)?;
+        self.multiply(&g, (x, w.w_ih), part_mut(&sum, 0, z.shape())?, 0.0, w.b_ih)?;
+        self.multiply(&g, (h, w.w_hh), part_mut(&sum, 0, z.shape())?, 1.0, w.b_hh)?;
         self.store_sum(&sum.view(), &z.into())
     }
 

@@ -1,6 +1,6 @@
 //! Recurrent networks: back-propagation through time.
 
-use super::rnn::{part, part_mut};
+use super::rnn::{fused_grid, part, part_mut};
 use crate::buffer::{Buffer, GradMut, View, ViewMut};
 use crate::driver::Arg;
 use crate::dtype::DType;
@@ -10,6 +10,7 @@ use crate::error::{GpuError, Result};
 use crate::layout::Layout;
 use crate::ops::*;
 use crate::spec::rnn::*;
+use crate::spec::rnn_fused::*;
 
 /// Columns `first .. first + width` of contiguous rows of `row` elements, from element `start` of a buffer.
 fn columns(
@@ -64,6 +65,12 @@ impl Engine {
             rh: new(before, dt, s.steps * n)?,
         };
         let drh = new(before, acc, n)?;
+        let fused = n > 0 && s.steps > 1 && self.fuses_steps(OP, cell, dt, [b, h])?;
+        let turned = new(fused, dt, rows * h)?;
+        if let Some(t) = &turned {
+            let columns = io.weights.w_hh.map("w_hh", |l| l.transpose(0, 1))?;
+            self.strided_copy(columns, part_mut(t, 0, &[h, rows])?.into())?;
+        }
         let (dz, dx, dh) = (w.dz.view(), w.dx.as_ref().map(|d| d.view()), w.dh.view());
         let (dc, rh) = (w.dc.as_ref().map(|d| d.view()), w.rh.as_ref().map(|d| d.view()));
         let g = Gemm::new().precision(p.precision);
@@ -79,8 +86,35 @@ impl Engine {
             let (dh_t, time) = (self.arg_opt(io.dh_t.as_ref()), Arg::I32(t as i32));
             let sizes = [n, h, row_y, row_x].map(|v| Arg::I64(v as i64));
             let hidden = Some(io.h);
-            let (kernel, args) = match (cell, io.gru) {
-                (RnnCell::Lstm, _) => {
+            // The fused step makes the product with the step behind it, which the first one processed does not have.
+            let behind = turned.as_ref().filter(|_| at + 1 < s.steps);
+            let behind = behind.map(|w| [self.arg_in(&w.view()), self.arg_part(&dz, (at + 1) * b * rows)]);
+            let (kernel, args) = match (cell, io.gru, &behind) {
+                (RnnCell::Lstm, _, Some(behind)) => {
+                    let gates = self.arg_part_opt(io.gates.as_ref(), at * b * rows);
+                    let mut args = behind.to_vec();
+                    args.extend([
+                        gates,
+                        state(&io.c, at),
+                        state(&io.c, at + 1),
+                        dy,
+                        lengths,
+                        self.arg_in(&dh),
+                    ]);
+                    args.extend([self.arg_opt(dc.as_ref()), dz_now, dx_now]);
+                    args.extend(sizes);
+                    args.extend([time, Arg::I32(keep as i32)]);
+                    (&LSTM_FUSED_BWD, args)
+                }
+                (RnnCell::Gru, Some(GruGates { r, z, n: m, u }), Some(behind)) => {
+                    let mut args = behind.to_vec();
+                    args.extend([r, z, m, u, io.h].iter().map(|v| self.arg_part(v, at * n)));
+                    args.extend([dy, lengths, self.arg_in(&dh), dz_now, dx_now]);
+                    args.extend(sizes);
+                    args.push(time);
+                    (&GRU_FUSED_BWD, args)
+                }
+                (RnnCell::Lstm, ..) => {
                     let gates = self.arg_part_opt(io.gates.as_ref(), at * b * rows);
                     let mut args = vec![gates, state(&io.c, at), state(&io.c, at + 1), dy, dh_t];
                     args.extend([self.arg_opt(io.dc_t.as_ref()), lengths, self.arg_in(&dh)]);
@@ -89,7 +123,7 @@ impl Engine {
                     args.extend([time, first, Arg::I32(keep as i32)]);
                     (&LSTM_STEP_BWD, args)
                 }
-                (_, Some(gates)) => {
+                (_, Some(gates), _) => {
                     let GruGates { r, z, n: m, u } = gates;
                     let mut args: Vec<_> =
                         [r, z, m, u, io.h].iter().map(|v| self.arg_part(v, at * n)).collect();
@@ -111,13 +145,14 @@ impl Engine {
                     (&PLAIN_STEP_BWD, args)
                 }
             };
-            self.launch(kernel, dt, "", Grid::Stride(n), &args)?;
+            let grid = if behind.is_some() { fused_grid(b, h) } else { Grid::Stride(n) };
+            self.launch(kernel, dt, "", grid, &args)?;
             let mut used = rows;
             if let (Some(drh), Some(rh), Some(gates)) = (&drh, &rh, io.gru) {
                 used = 2 * h;
                 let w_n = part(&io.weights.w_hh, 2 * h * h, &[h, h])?;
                 let dn = columns(&w.dz, at * b * rows, [b, rows], 2 * h, h)?;
-                self.multiply(OP, &g, (dn, w_n), part_mut(drh, 0, &[b, h])?, 0.0, None)?;
+                self.multiply(&g, (dn, w_n), part_mut(drh, 0, &[b, h])?, 0.0, None)?;
                 let mut args =
                     vec![self.arg_in(&drh.view()), self.arg_part(&gates.r, at * n), state(&hidden, at)];
                 args.extend([lengths, self.arg_in(&dh), dz_now, dx_now, self.arg_part(rh, at * n)]);
@@ -125,11 +160,11 @@ impl Engine {
                 args.push(time);
                 self.launch(&GRU_RESET_BWD, dt, "", Grid::Stride(n), &args)?;
             }
-            if at > 0 || io.grads.dh_0.is_some() {
+            if (at > 0 && !fused) || (at == 0 && io.grads.dh_0.is_some()) {
                 let d = columns(&w.dz, at * b * rows, [b, rows], 0, used)?;
                 let weights = part(&io.weights.w_hh, 0, &[used, h])?;
                 let beta = if keep { 1.0 } else { 0.0 };
-                self.multiply(OP, &g, (d, weights), part_mut(&w.dh, 0, &[b, h])?, beta, None)?;
+                self.multiply(&g, (d, weights), part_mut(&w.dh, 0, &[b, h])?, beta, None)?;
             }
         }
         Ok(w)
@@ -179,23 +214,23 @@ impl Engine {
         let x = io.x.reshape(&[count, s.input])?;
         if let Some(d) = gr.dx {
             let beta = beta(&d);
-            self.multiply(OP, &g, (dx, w.w_ih), d.out.reshape(&[count, s.input])?, beta, None)?;
+            self.multiply(&g, (dx, w.w_ih), d.out.reshape(&[count, s.input])?, beta, None)?;
         }
         if let Some(d) = gr.dw_ih {
             let beta = beta(&d);
-            self.multiply(OP, &gt, (dx, x), d.out, beta, None)?;
+            self.multiply(&gt, (dx, x), d.out, beta, None)?;
         }
         if let Some(d) = gr.dw_hh {
             let beta = beta(&d);
             let states = part(&io.h, 0, &[count, h])?;
             match &swept.rh {
-                None => self.multiply(OP, &gt, (dz, states), d.out, beta, None)?,
+                None => self.multiply(&gt, (dz, states), d.out, beta, None)?,
                 Some(rh) => {
                     let cut = |at, width| columns(&swept.dz, 0, [count, rows], at, width);
                     let (rz, n): (ViewMut<'_>, ViewMut<'_>) = d.out.split_at(2 * h * h)?;
-                    self.multiply(OP, &gt, (cut(0, 2 * h)?, states), rz.reshape(&[2 * h, h])?, beta, None)?;
+                    self.multiply(&gt, (cut(0, 2 * h)?, states), rz.reshape(&[2 * h, h])?, beta, None)?;
                     let products = part(&rh.view(), 0, &[count, h])?;
-                    self.multiply(OP, &gt, (cut(2 * h, h)?, products), n.reshape(&[h, h])?, beta, None)?;
+                    self.multiply(&gt, (cut(2 * h, h)?, products), n.reshape(&[h, h])?, beta, None)?;
                 }
             }
         }

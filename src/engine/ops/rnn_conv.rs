@@ -124,14 +124,14 @@ impl Engine {
             let only_last = |v: &Option<View<'_>>| self.arg_opt(v.as_ref().filter(|_| ends));
             self.unfold_images(&s, wx, &io.x, at * each, &col)?;
             let b = part(&col.view(), 0, &[wx.depth(), cols])?;
-            self.multiply(OP, &g, (weights[0], b), part_mut(&z, 0, &[rows, cols])?, 0.0, io.b)?;
+            self.multiply(&g, (weights[0], b), part_mut(&z, 0, &[rows, cols])?, 0.0, io.b)?;
             match (&all_h, at) {
                 (Some(h), _) => self.unfold_images(&s, wh, h, at * n, &col)?,
                 (None, 0) => self.unfold_images(&s, wh, &io.h_0, 0, &col)?,
                 (None, _) => self.unfold_images(&s, wh, &turns_h.view(), at % 2 * n, &col)?,
             }
             let b = part(&col.view(), 0, &[wh.depth(), cols])?;
-            self.multiply(OP, &g, (weights[1], b), part_mut(&z, 0, &[rows, cols])?, 1.0, None)?;
+            self.multiply(&g, (weights[1], b), part_mut(&z, 0, &[rows, cols])?, 1.0, None)?;
             let mut args = vec![
                 self.arg_in(&z.view()),
                 state(at, &all_c, io.c_0, &turns_c),
@@ -199,16 +199,16 @@ impl Engine {
                 self.unfold_images(&s, w, from, start, &col)?;
                 let b = part(&col.view(), 0, &[w.depth(), cols])?;
                 let to = part_mut(&sums[k], 0, &[rows, w.depth()])?;
-                self.multiply(OP, &g.trans(false, true), (d, b), to, beta, None)?;
+                self.multiply(&g.trans(false, true), (d, b), to, beta, None)?;
             }
             if let Some(dx) = &io.dx {
                 let to = part_mut(&dcol, 0, &[wx.depth(), cols])?;
-                self.multiply(OP, &g.trans(true, false), (weights[0], d), to, 0.0, None)?;
+                self.multiply(&g.trans(true, false), (weights[0], d), to, 0.0, None)?;
                 self.fold_images(dt, &s, wx, &dcol, Some((dx, at * each)), None)?;
             }
             if at > 0 || io.dh_0.is_some() {
                 let to = part_mut(&dcol, 0, &[wh.depth(), cols])?;
-                self.multiply(OP, &g.trans(true, false), (weights[1], d), to, 0.0, None)?;
+                self.multiply(&g.trans(true, false), (weights[1], d), to, 0.0, None)?;
                 self.fold_images(dt, &s, wh, &dcol, None, Some(&dh))?;
             }
         }
