@@ -109,7 +109,7 @@ impl Engine {
         let one = Variant { name: "fused_step", source: "kernels/common/rnn_fused.c", applicable: &fused };
         let two = Variant { name: PORTABLE, source: "kernels/common/rnn.c", applicable: &always };
         // Where a product takes less time than its launch. Sums within runs of lanes are slow without an exchange between them.
-        let exchange = matches!(caps.id.kind, BackendKind::Cuda | BackendKind::Hip);
+        let exchange = !caps.is_cpu && caps.id.kind != BackendKind::OpenCl;
         let small = b <= 32 && h <= 512 && exchange;
         if small { f(&[one, two], 0) } else { f(&[two, one], 1) }
     }
