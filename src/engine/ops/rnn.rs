@@ -71,7 +71,21 @@ impl Engine {
         Arg::Mem(v.block().raw().map(|m| (m, at as u64)))
     }
 
-    /// The same for an operand that may be absent.
+    /// [`Engine::own`] for operands that may be absent, named in order.
+    pub(super) fn own_named<'a>(
+        &self,
+        op: &'static str,
+        names: &'static str,
+        views: impl IntoIterator<Item = Option<View<'a>>>,
+    ) -> Result<()> {
+        let mut names = names.split(' ');
+        views.into_iter().try_for_each(|v| {
+            let arg = names.next().unwrap_or("operand");
+            v.map_or(Ok(()), |v| self.own(op, arg, &v))
+        })
+    }
+
+    /// [`Engine::arg_part`] of an operand that may be absent.
     pub(super) fn arg_part_opt(&self, v: Option<&View<'_>>, start: usize) -> Arg {
         v.map_or(Arg::Mem(None), |v| self.arg_part(v, start))
     }
@@ -172,8 +186,8 @@ impl RnnOps for Engine {
         let last = [seen(&io.h_t), seen(&io.c_t)];
         let read =
             [io.h_0, io.c_0, w.b_ih, w.b_hh, io.lengths, Some(io.x), Some(w.w_ih), Some(w.w_hh), Some(y)];
-        let all: Vec<_> = read.into_iter().chain(outs).chain(last).map(|v| ("operand", v)).collect();
-        self.own_all(OP, &all)?;
+        self.own_named(OP, "h_0 c_0 b_ih b_hh lengths x w_ih w_hh y", read)?;
+        self.own_named(OP, "h c gates gru.r gru.z gru.n gru.u h_t c_t", outs.into_iter().chain(last))?;
         let (dt, b, h, rows) = (io.x.dtype(), s.batch, s.hidden, s.gates * s.hidden);
         let n = b * h;
         if n == 0 {
@@ -289,7 +303,7 @@ impl RnnOps for Engine {
         let w = weights;
         check_rnn_gates(&x, &h, &w, &z)?;
         let all = [Some(x), Some(h), Some(w.w_ih), Some(w.w_hh), w.b_ih, w.b_hh, Some(z.as_view())];
-        self.own_all(OP, &all.map(|v| ("operand", v)))?;
+        self.own_named(OP, "x h w_ih w_hh b_ih b_hh z", all)?;
         let g = Gemm::new().trans(false, true).precision(precision);
         let (dt, acc) = (z.dtype(), z.dtype().accumulator());
         if dt == acc {
@@ -310,7 +324,7 @@ impl RnnOps for Engine {
         let (h_next, c_next) = (io.h_next.as_view(), io.c_next.as_view());
         let gates = io.gates.as_ref().map(|g| g.as_view());
         let all = [Some(io.z), Some(io.c), Some(h_next), Some(c_next), gates];
-        self.own_all(OP, &all.map(|v| ("operand", v)))?;
+        self.own_named(OP, "z c h_next c_next gates", all)?;
         let mut args =
             vec![self.arg_in(&io.z), self.arg_in(&io.c), self.arg_in(&h_next), self.arg_in(&c_next)];
         args.extend([self.arg_opt(gates.as_ref()), Arg::I64((b * h) as i64), Arg::I64(h as i64)]);
@@ -322,7 +336,7 @@ impl RnnOps for Engine {
         let [b, h] = check_lstm_cell_bwd(&io)?;
         let (dz, dc) = (io.dz.out.as_view(), io.dc.as_ref().map(|g| g.out.as_view()));
         let all = [io.dh_next, io.dc_next, Some(io.gates), Some(io.c), Some(io.c_next), Some(dz), dc];
-        self.own_all(OP, &all.map(|v| ("operand", v)))?;
+        self.own_named(OP, "dh_next dc_next gates c c_next dz dc", all)?;
         let flags = io.dz.accumulate as i32 + 2 * io.dc.is_some_and(|g| g.accumulate) as i32;
         let mut args: Vec<Arg> = all.iter().map(|v| self.arg_opt(v.as_ref())).collect();
         args.extend([Arg::I64((b * h) as i64), Arg::I64(h as i64), Arg::I32(flags)]);
@@ -334,7 +348,7 @@ impl RnnOps for Engine {
         let [b, h] = check_gru_cell(&io)?;
         let outs = [seen(&io.r), seen(&io.z), seen(&io.n)];
         let all = [Some(io.a), Some(io.u), Some(io.h), Some(io.h_next.as_view()), outs[0], outs[1], outs[2]];
-        self.own_all(OP, &all.map(|v| ("operand", v)))?;
+        self.own_named(OP, "a u h h_next r z n", all)?;
         let mut args: Vec<Arg> = all.iter().map(|v| self.arg_opt(v.as_ref())).collect();
         args.extend([Arg::I64((b * h) as i64), Arg::I64(h as i64)]);
         self.launch(&GRU_CELL, io.a.dtype(), "", Grid::Stride(b * h), &args)
@@ -357,7 +371,7 @@ impl RnnOps for Engine {
             Some(du),
             dh,
         ];
-        self.own_all(OP, &all.map(|v| ("operand", v)))?;
+        self.own_named(OP, "dh_next gates.r gates.z gates.n gates.u h da du dh", all)?;
         let more = io.dh.is_some_and(|g| g.accumulate) as i32;
         let flags = io.da.accumulate as i32 + 2 * io.du.accumulate as i32 + 4 * more;
         let mut args: Vec<Arg> = all.iter().map(|v| self.arg_opt(v.as_ref())).collect();

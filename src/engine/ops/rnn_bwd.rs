@@ -189,8 +189,9 @@ impl Engine {
             io.c,
             io.gates,
         ];
-        let all: Vec<_> = read.into_iter().chain(gru).chain(outs).map(|v| ("operand", v)).collect();
-        self.own_all(OP, &all)?;
+        self.own_named(OP, "dy dh_t dc_t x w_ih w_hh lengths h c gates", read)?;
+        self.own_named(OP, "gru.r gru.z gru.n gru.u", gru)?;
+        self.own_named(OP, "dx dh_0 dc_0 dw_ih dw_hh db_ih db_hh", outs)?;
         if outs.iter().all(Option::is_none) {
             return Ok(());
         }

@@ -85,9 +85,8 @@ impl Engine {
         let (y, gates, last) = (io.y.as_view(), seen(&io.gates), [seen(&io.h_t), seen(&io.c_t)]);
         let (all_h, all_c) = (seen(&io.h), seen(&io.c));
         let read = [Some(io.x), Some(io.h_0), Some(io.c_0), Some(io.wx), Some(io.wh), io.b, io.p, Some(y)];
-        let all: Vec<_> =
-            read.into_iter().chain([gates, all_h, all_c]).chain(last).map(|v| ("operand", v)).collect();
-        self.own_all(OP, &all)?;
+        self.own_named(OP, "x h_0 c_0 wx wh b p y", read)?;
+        self.own_named(OP, "gates h c h_t c_t", [gates, all_h, all_c].into_iter().chain(last))?;
         let (dt, n, acc) = (io.x.dtype(), s.state(), io.x.dtype().accumulator());
         if n == 0 {
             return Ok(());
@@ -164,8 +163,8 @@ impl Engine {
             Some(io.c),
             Some(io.h),
         ];
-        let all: Vec<_> = read.into_iter().chain(outs).map(|v| ("operand", v)).collect();
-        self.own_all(OP, &all)?;
+        self.own_named(OP, "dy dh_t dc_t p x wx wh gates c h", read)?;
+        self.own_named(OP, "dx dh_0 dc_0 dwx dwh db dp", outs)?;
         if outs.iter().all(Option::is_none) {
             return Ok(());
         }
