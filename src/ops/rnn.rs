@@ -128,7 +128,7 @@ pub struct RnnFwd<'a> {
     pub c_0: Option<View<'a>>,
     /// Parameters.
     pub weights: RnnWeights<'a>,
-    /// i32 [B]: steps at and behind a row's length leave its states as they are and give an output of 0.
+    /// i32, shape `[B]`: steps at and behind a row's length leave its states as they are and give an output of 0.
     pub lengths: Option<View<'a>>,
     /// Hidden states [T, B, H] ([B, T, H] with `batch_first`), in the order of x.
     pub y: ViewMut<'a>,
