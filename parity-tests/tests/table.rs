@@ -38,6 +38,13 @@ const BEYOND: &[&str] = &[
     "lion_update",
     "ftrl_update",
     "proximal_gradient_update",
+    "causal_conv1d_step",
+    "conv_scale_act",
+    "conv_scale_act_backward",
+    "conv1d_asymmetric",
+    "conv1d_asymmetric_backward",
+    "deform_conv2d",
+    "deform_conv2d_backward",
 ];
 
 #[test]

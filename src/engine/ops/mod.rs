@@ -3,6 +3,9 @@
 mod activation;
 mod attention;
 mod conv;
+mod conv_causal;
+mod conv_deform;
+mod conv_weight;
 mod core;
 mod distance;
 pub(crate) mod elementwise;
