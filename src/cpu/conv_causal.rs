@@ -20,13 +20,16 @@ fn rows(op: &'static str, s: CausalShape, x: View<'_>, state: Option<View<'_>>) 
         .collect())
 }
 
-/// Values before the activation, [N, C, L].
-fn linear(s: CausalShape, rows: &[Vec<f64>], w: &[f64], bias: Option<&[f64]>) -> Vec<f64> {
+/// Values before the activation, [N, C, L]. The first `absent` elements of a row do not exist, and their weights do not count.
+fn linear(s: CausalShape, absent: usize, rows: &[Vec<f64>], w: &[f64], bias: Option<&[f64]>) -> Vec<f64> {
     let mut z = Vec::with_capacity(rows.len() * s.len);
     for (r, row) in rows.iter().enumerate() {
         let c = r % s.c;
         let w = &w[c * s.k..(c + 1) * s.k];
-        let at = |l: usize| w.iter().zip(&row[l..]).map(|(w, x)| w * x).sum::<f64>() + bias.map_or(0.0, |b| b[c]);
+        let at = |l: usize| {
+            let there = w.iter().zip(&row[l..]).skip(absent.saturating_sub(l));
+            there.map(|(w, x)| w * x).sum::<f64>() + bias.map_or(0.0, |b| b[c])
+        };
         z.extend((0..s.len).map(at));
     }
     z
@@ -39,7 +42,7 @@ impl CpuBackend {
         self.count();
         let rows = rows(OP, s, io.x, io.state)?;
         let (w, bias) = (gather_f64(OP, io.w)?, io.bias.map(|b| gather_f64(OP, b)).transpose()?);
-        let mut y = linear(s, &rows, &w, bias.as_deref());
+        let mut y = linear(s, if io.state.is_some() { 0 } else { s.k - 1 }, &rows, &w, bias.as_deref());
         y.iter_mut().for_each(|y| *y = activation::value(act, *y));
         store_f64(OP, &io.y, &y)?;
         match &io.new_state {
@@ -55,7 +58,7 @@ impl CpuBackend {
         let rows = rows(OP, s, io.x, io.state)?;
         let (w, bias) = (gather_f64(OP, io.w)?, io.bias.map(|b| gather_f64(OP, b)).transpose()?);
         let mut dz = gather_f64(OP, io.dy)?;
-        let z = linear(s, &rows, &w, bias.as_deref());
+        let z = linear(s, if io.state.is_some() { 0 } else { s.k - 1 }, &rows, &w, bias.as_deref());
         dz.iter_mut().zip(z).for_each(|(d, z)| *d = activation::gradient(act, *d, z));
         let (mut dx, mut dw, mut db) = (vec![0.0; dz.len()], vec![0.0; w.len()], vec![0.0; s.c]);
         for (r, row) in rows.iter().enumerate() {

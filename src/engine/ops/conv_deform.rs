@@ -120,7 +120,7 @@ impl Engine {
                 let to = images_mut(y.reborrow(), first, n)?.map("group", |l| l.narrow(1, g * c.cog(), c.cog()))?;
                 let from = col.map("group", |l| l.narrow(1, g * k, k))?;
                 let mut product = GemmIo::new(w.map("group", |l| l.select(0, g))?, from, to);
-                product.bias = io.bias.map(|b| b.range(g * c.cog(), c.cog())).transpose()?;
+                product.bias = io.bias.map(|b| b.map("group", |l| l.narrow(0, g * c.cog(), c.cog()))).transpose()?;
                 self.gemm(&gemm, product)?;
             }
         }
