@@ -89,8 +89,11 @@ impl<'a> Gathered<'a> {
         };
         let weights = [s.groups, m.next_multiple_of(128), r, s.taps()].iter().fold(1, |a: usize, &b| a.saturating_mul(b));
         let phases = self.phases().iter().fold(1, |a: usize, &b| a.saturating_mul(b));
-        if (0..3).any(far) || weights >= COUNT || phases >= 1 << 20 {
+        if (0..3).any(far) || weights >= COUNT {
             return Err("its extents need 64-bit positions".into());
+        }
+        if phases > PHASES {
+            return Err("its stride has too many phases".into());
         }
         let plane = |v: [usize; 3]| v.iter().product::<usize>();
         if r * plane(from) >= COUNT || s.n.saturating_mul(plane(to)) >= COUNT {
@@ -158,11 +161,27 @@ pub(super) enum Way {
     Portable,
     Tile128,
     Tile64,
+    /// Tiles of few rows, which weight gradients do not have.
+    Wide64,
+    Wide32,
+    Wide16,
     SplitK,
     Direct,
 }
 
-const WAYS: [Way; 5] = [Way::Portable, Way::Tile128, Way::Tile64, Way::SplitK, Way::Direct];
+const WAYS: [Way; 8] = [
+    Way::Portable,
+    Way::Tile128,
+    Way::Tile64,
+    Way::Wide64,
+    Way::Wide32,
+    Way::Wide16,
+    Way::SplitK,
+    Way::Direct,
+];
+
+/// Phases of an adjoint beyond which their blocks are too small to be worth a tile.
+const PHASES: usize = 4096;
 
 impl Engine {
     /// Calls `f` with the variants of a product. `fits`: whether tiles can serve it; `long`: whether its sums can be split.
@@ -177,11 +196,15 @@ impl Engine {
         let tiles = || fits.clone();
         let large = || if dtype == DType::F64 { Err("f64 has no tile of this size".into()) } else { fits.clone() };
         let split = || if long { fits.clone() } else { Err("the sums are short".into()) };
+        const SOURCE: &str = "kernels/common/conv.c, conv_weight.c";
         f(&[
             Variant { name: PORTABLE, source: "kernels/common/conv.c, conv_weight.c, conv_direct.c", applicable: &always },
-            Variant { name: "tile_128", source: "kernels/common/conv.c, conv_weight.c", applicable: &large },
-            Variant { name: "tile_64", source: "kernels/common/conv.c, conv_weight.c", applicable: &tiles },
-            Variant { name: "split_k", source: "kernels/common/conv.c, conv_weight.c", applicable: &split },
+            Variant { name: "tile_128", source: SOURCE, applicable: &large },
+            Variant { name: "tile_64", source: SOURCE, applicable: &tiles },
+            Variant { name: "tile_64x256", source: SOURCE, applicable: &large },
+            Variant { name: "tile_32x256", source: SOURCE, applicable: &large },
+            Variant { name: "tile_16x256", source: SOURCE, applicable: &large },
+            Variant { name: "split_k", source: SOURCE, applicable: &split },
             Variant { name: "direct", source: "kernels/common/conv_direct.c", applicable: &always },
         ])
     }
@@ -225,6 +248,9 @@ impl Engine {
             _ if r == 0 => self.direct(op, &q),
             Way::Tile128 => self.conv_tiles(&q, Tile::Square128, 1),
             Way::Tile64 => self.conv_tiles(&q, Tile::Square64, 1),
+            Way::Wide64 => self.conv_tiles(&q, Tile::Wide64, 1),
+            Way::Wide32 => self.conv_tiles(&q, Tile::Wide32, 1),
+            Way::Wide16 => self.conv_tiles(&q, Tile::Wide16, 1),
             Way::SplitK => self.conv_tiles(&q, Tile::Square64, 2.max(self.conv_tiling(&q, units).1)),
             Way::Direct => self.direct(op, &q),
         }

@@ -54,7 +54,8 @@ impl Engine {
         }
         let (dtype, caps) = (x.dtype(), self.device_caps());
         let thin = s.groups > 1 && m <= 4 && s.cig() <= 4;
-        let direct = way == Way::Direct || (way == Way::Portable && (thin || fits(s).is_err()));
+        let auto = !matches!(way, Way::Tile128 | Way::Tile64 | Way::SplitK);
+        let direct = way == Way::Direct || (auto && (thin || fits(s).is_err()));
         if direct {
             return self.direct_weight(op, s, x, dy, g);
         }

@@ -5,6 +5,8 @@ mod attention;
 mod conv;
 mod conv_causal;
 mod conv_deform;
+#[cfg(all(test, feature = "opencl"))]
+mod conv_tests;
 mod conv_weight;
 mod core;
 mod distance;
