@@ -30,7 +30,9 @@ impl Square {
     }
 
     fn shapes(&self) -> [Vec<usize>; 3] {
-        let out = (self.side + 2 * self.dilation * (self.r / 2) - self.dilation * (self.r - 1) - 1) / self.stride + 1;
+        let out = (self.side + 2 * self.dilation * (self.r / 2) - self.dilation * (self.r - 1) - 1)
+            / self.stride
+            + 1;
         [
             vec![self.n, self.c, self.side, self.side],
             vec![self.k, self.c / self.groups, self.r, self.r],
@@ -93,7 +95,9 @@ fn causal(b: &Bed<'_>) -> [usize; 3] {
 }
 
 pub(super) const ROWS: &[Row] = &[
-    row("conv", "3x3_256x14", F32_BF16, |b, dt| square(b, 256, 14).forward(b, dt, false, Activation::Identity)),
+    row("conv", "3x3_256x14", F32_BF16, |b, dt| {
+        square(b, 256, 14).forward(b, dt, false, Activation::Identity)
+    }),
     row("conv", "3x3_64x56", F32, |b, dt| square(b, 64, 56).forward(b, dt, false, Activation::Identity)),
     row("conv", "3x3_192x28_relu", F32, |b, dt| {
         let s = square(b, 192, 28);
@@ -101,16 +105,30 @@ pub(super) const ROWS: &[Row] = &[
     }),
     row("conv", "3x3_64x56_to_128", F32, |b, dt| {
         let s = square(b, 64, 56);
-        Square { k: b.pick(128, 128, 128), n: b.pick(32, 64, 64), side: b.pick(24, 20, 56), ..s }
-            .forward(b, dt, false, Activation::Identity)
+        Square { k: b.pick(128, 128, 128), n: b.pick(32, 64, 64), side: b.pick(24, 20, 56), ..s }.forward(
+            b,
+            dt,
+            false,
+            Activation::Identity,
+        )
     }),
     row("conv", "3x3_to_64", F32, |b, dt| {
         let s = square(b, 64, 56);
-        Square { k: 64, n: b.pick(64, 64, 64), side: b.pick(24, 24, 56), ..s }.forward(b, dt, false, Activation::Identity)
+        Square { k: 64, n: b.pick(64, 64, 64), side: b.pick(24, 24, 56), ..s }.forward(
+            b,
+            dt,
+            false,
+            Activation::Identity,
+        )
     }),
     row("conv", "3x3_512x7_one_image", F32_BF16, |b, dt| {
         let s = square(b, 512, 7);
-        Square { n: 1, c: b.pick(40, 40, 512), k: b.pick(40, 40, 512), ..s }.forward(b, dt, false, Activation::Identity)
+        Square { n: 1, c: b.pick(40, 40, 512), k: b.pick(40, 40, 512), ..s }.forward(
+            b,
+            dt,
+            false,
+            Activation::Identity,
+        )
     }),
     row("conv", "7x7_stride2_3x224", F32, |b, dt| {
         let s = square(b, 64, 224);
@@ -124,10 +142,18 @@ pub(super) const ROWS: &[Row] = &[
         let s = square(b, 32, 56);
         Square { k: 32, ..s }.forward(b, dt, false, Activation::Identity)
     }),
-    row("conv", "depthwise_3x3", F32_BF16, |b, dt| depthwise(b, 1).forward(b, dt, true, Activation::Identity)),
-    row("conv", "depthwise_3x3_stride2", F32, |b, dt| depthwise(b, 2).forward(b, dt, true, Activation::Identity)),
-    row("conv_bwd", "dx_3x3_256x14", F32_BF16, |b, dt| square(b, 256, 14).backward(b, dt, false, [true, false])),
-    row("conv_bwd", "dw_3x3_256x14", F32_BF16, |b, dt| square(b, 256, 14).backward(b, dt, false, [false, true])),
+    row("conv", "depthwise_3x3", F32_BF16, |b, dt| {
+        depthwise(b, 1).forward(b, dt, true, Activation::Identity)
+    }),
+    row("conv", "depthwise_3x3_stride2", F32, |b, dt| {
+        depthwise(b, 2).forward(b, dt, true, Activation::Identity)
+    }),
+    row("conv_bwd", "dx_3x3_256x14", F32_BF16, |b, dt| {
+        square(b, 256, 14).backward(b, dt, false, [true, false])
+    }),
+    row("conv_bwd", "dw_3x3_256x14", F32_BF16, |b, dt| {
+        square(b, 256, 14).backward(b, dt, false, [false, true])
+    }),
     row("conv_bwd", "dx_3x3_128x28_stride2", F32, |b, dt| {
         Square { stride: 2, ..square(b, 128, 28) }.backward(b, dt, false, [true, false])
     }),
@@ -178,7 +204,8 @@ pub(super) const ROWS: &[Row] = &[
     row("causal_conv1d", "k4_swish", F32_BF16, |b, dt| {
         let s = causal(b);
         let (len, c) = (s.iter().product::<usize>(), s[1]);
-        let (x, w, bias, mut y) = (b.normal(dt, len)?, b.normal(dt, 4 * c)?, b.normal(dt, c)?, b.empty(dt, len)?);
+        let (x, w, bias, mut y) =
+            (b.normal(dt, len)?, b.normal(dt, 4 * c)?, b.normal(dt, c)?, b.empty(dt, len)?);
         let mut state = b.zeros(dt, s[0] * c * 3)?;
         bytes(2 * len * dt.size(), move |g| {
             let io = CausalConvIo {
@@ -195,7 +222,8 @@ pub(super) const ROWS: &[Row] = &[
     row("causal_conv1d_bwd", "k4_swish", F32_BF16, |b, dt| {
         let s = causal(b);
         let (len, c) = (s.iter().product::<usize>(), s[1]);
-        let (dy, x, w, bias) = (b.normal(dt, len)?, b.normal(dt, len)?, b.normal(dt, 4 * c)?, b.normal(dt, c)?);
+        let (dy, x, w, bias) =
+            (b.normal(dt, len)?, b.normal(dt, len)?, b.normal(dt, 4 * c)?, b.normal(dt, c)?);
         let (mut dx, mut dw, mut db) = (b.empty(dt, len)?, b.empty(dt, 4 * c)?, b.empty(dt, c)?);
         bytes(3 * len * dt.size(), move |g| {
             let io = CausalConvBwd {

@@ -10,23 +10,34 @@ use crate::error::Result;
 use crate::matmul::{Place, product};
 use crate::ops::*;
 
+/// Neighbouring windows whose element number `k` lies in the input: the first one, the place that it reads, and how many. Later ones read places
+/// that are a stride further each.
+struct Run {
+    out: usize,
+    at: usize,
+    len: usize,
+}
+
 impl ConvShape {
-    /// Offset within an input plane that element `k` of window `o` reads; `None` outside.
-    pub(super) fn place(&self, o: [usize; 3], k: [usize; 3]) -> Option<usize> {
-        let mut at = 0;
-        for a in 0..3 {
-            let i = (o[a] * self.stride[a] + k[a] * self.dilation[a]).checked_sub(self.pad[a])?;
-            if i >= self.input[a] {
-                return None;
-            }
-            at = at * self.input[a] + i;
-        }
-        Some(at)
+    /// What element `k` of windows reads on an axis: number of windows whose element lies before the input, and that of those up to its end.
+    fn reach(&self, axis: usize, k: usize) -> (usize, usize) {
+        let (shift, pad, stride) = (k * self.dilation[axis], self.pad[axis], self.stride[axis]);
+        let below =
+            |limit: usize| (limit + pad).saturating_sub(shift).div_ceil(stride).min(self.output[axis]);
+        (below(0), below(self.input[axis]))
     }
 
-    /// [`ConvShape::place`] of all windows, for one element of the window.
-    fn row(&self, k: [usize; 3]) -> impl Iterator<Item = Option<usize>> + '_ {
-        cells(self.output).map(move |o| self.place(o, k))
+    /// The runs of all windows, for one element of the window.
+    fn runs(&self, k: [usize; 3]) -> impl Iterator<Item = Run> + '_ {
+        let [(d0, d1), (h0, h1), (w0, w1)] = [0, 1, 2].map(|a| self.reach(a, k[a]));
+        // Not called for windows before the input.
+        let place = move |a: usize, o: usize| o * self.stride[a] + k[a] * self.dilation[a] - self.pad[a];
+        let rows = (d0..d1).flat_map(move |d| (h0..h1).map(move |h| (d, h)));
+        rows.filter(move |_| w0 < w1).map(move |(d, h)| Run {
+            out: (d * self.output[1] + h) * self.output[2] + w0,
+            at: (place(0, d) * self.input[1] + place(1, h)) * self.input[2] + place(2, w0),
+            len: w1 - w0,
+        })
     }
 }
 
@@ -45,10 +56,9 @@ fn forward64(s: &ConvShape, x: &[f64], w: &[f64]) -> Vec<f64> {
             let x = &x[(n * s.ci + o / s.cog() * cig + c) * plane..][..plane];
             for (t, k) in cells(s.kernel).enumerate() {
                 let w = w[(o * cig + c) * taps + t];
-                for (y, at) in y.iter_mut().zip(s.row(k)) {
-                    if let Some(at) = at {
-                        *y += w * x[at];
-                    }
+                for r in s.runs(k) {
+                    let x = x[r.at..].iter().step_by(s.stride[2]);
+                    y[r.out..r.out + r.len].iter_mut().zip(x).for_each(|(y, x)| *y += w * x);
                 }
             }
         }
@@ -66,10 +76,9 @@ fn input_grad64(s: &ConvShape, dy: &[f64], w: &[f64]) -> Vec<f64> {
             let dy = &dy[(n * s.co + o) * out..][..out];
             for (t, k) in cells(s.kernel).enumerate() {
                 let w = w[(o * cig + c % cig) * taps + t];
-                for (dy, at) in dy.iter().zip(s.row(k)) {
-                    if let Some(at) = at {
-                        dx[at] += w * dy;
-                    }
+                for r in s.runs(k) {
+                    let dx = dx[r.at..].iter_mut().step_by(s.stride[2]);
+                    dx.zip(&dy[r.out..r.out + r.len]).for_each(|(dx, dy)| *dx += w * dy);
                 }
             }
         }
@@ -87,20 +96,27 @@ fn weight_grad64(s: &ConvShape, x: &[f64], dy: &[f64]) -> Vec<f64> {
             let x = &x[(n * s.ci + o / s.cog() * cig + c) * plane..][..plane];
             let dy = &dy[(n * s.co + o) * out..][..out];
             for (dw, k) in dw.iter_mut().zip(cells(s.kernel)) {
-                *dw += dy.iter().zip(s.row(k)).map(|(dy, at)| at.map_or(0.0, |at| dy * x[at])).sum::<f64>();
+                for r in s.runs(k) {
+                    let x = x[r.at..].iter().step_by(s.stride[2]);
+                    *dw += dy[r.out..r.out + r.len].iter().zip(x).map(|(dy, x)| dy * x).sum::<f64>();
+                }
             }
         }
     });
     dw
 }
 
-/// Columns [C/groups * taps, windows] of one group of one image.
-fn columns(s: &ConvShape, x: &[f32], col: &mut [f32]) {
+/// Columns [channels * taps, windows] of some channels. `col` holds zeros where windows reach beyond x.
+fn columns<T: Copy>(s: &ConvShape, x: &[T], col: &mut [T]) {
     let (plane, out) = (s.in_plane(), s.out_plane());
     for (x, col) in x.chunks(plane.max(1)).zip(col.chunks_mut(s.taps() * out)) {
         for (k, col) in cells(s.kernel).zip(col.chunks_mut(out)) {
-            for (c, at) in col.iter_mut().zip(s.row(k)) {
-                *c = at.map_or(0.0, |at| x[at]);
+            for r in s.runs(k) {
+                let (to, from) = (&mut col[r.out..r.out + r.len], &x[r.at..]);
+                match s.stride[2] {
+                    1 => to.copy_from_slice(&from[..r.len]),
+                    step => to.iter_mut().zip(from.iter().step_by(step)).for_each(|(c, &x)| *c = x),
+                }
             }
         }
     }
@@ -150,10 +166,9 @@ fn fold<T: Copy + std::ops::AddAssign>(s: &ConvShape, col: &[T], x: &mut [T]) {
     let (plane, out) = (s.in_plane(), s.out_plane());
     for (x, col) in x.chunks_mut(plane.max(1)).zip(col.chunks(s.taps() * out)) {
         for (k, col) in cells(s.kernel).zip(col.chunks(out)) {
-            for (&c, at) in col.iter().zip(s.row(k)) {
-                if let Some(at) = at {
-                    x[at] += c;
-                }
+            for r in s.runs(k) {
+                let x = x[r.at..].iter_mut().step_by(s.stride[2]);
+                x.zip(&col[r.out..r.out + r.len]).for_each(|(x, &c)| *x += c);
             }
         }
     }
@@ -320,15 +335,8 @@ impl ConvOps for CpuBackend {
         let s = check_columns(OP, p, kernel, &x, &col.out.as_view(), &col.out)?;
         self.count();
         let x = gather_f64(OP, x)?;
-        let plane = s.in_plane().max(1);
-        let mut out = Vec::with_capacity(col.out.numel());
-        for x in x.chunks(plane) {
-            for k in cells(s.kernel) {
-                out.extend(s.row(k).map(|at| at.map_or(0.0, |at| x[at])));
-            }
-        }
-        // Planes without elements still have windows, on the padding.
-        out.resize(col.out.numel(), 0.0);
+        let mut out = vec![0.0; col.out.numel()];
+        columns(&s, &x, &mut out);
         store_grad(OP, &col, &out)
     }
 

@@ -13,7 +13,8 @@ fn rows(op: &'static str, s: CausalShape, x: View<'_>, state: Option<View<'_>>) 
     let state = state.map(|v| gather_f64(op, v)).transpose()?;
     Ok((0..s.n * s.c)
         .map(|r| {
-            let mut row = state.as_ref().map_or(vec![0.0; before], |v| v[r * before..(r + 1) * before].to_vec());
+            let mut row =
+                state.as_ref().map_or(vec![0.0; before], |v| v[r * before..(r + 1) * before].to_vec());
             row.extend_from_slice(&x[r * s.len..(r + 1) * s.len]);
             row
         })
@@ -46,7 +47,9 @@ impl CpuBackend {
         y.iter_mut().for_each(|y| *y = activation::value(act, *y));
         store_f64(OP, &io.y, &y)?;
         match &io.new_state {
-            Some(out) => store_f64(OP, out, &rows.iter().flat_map(|r| &r[s.len..]).copied().collect::<Vec<_>>()),
+            Some(out) => {
+                store_f64(OP, out, &rows.iter().flat_map(|r| &r[s.len..]).copied().collect::<Vec<_>>())
+            }
             None => Ok(()),
         }
     }

@@ -108,7 +108,8 @@ impl CpuBackend {
         let (c, w) = (s.conv, gather_f64(OP, io.w)?);
         let bias = io.bias.map(|b| gather_f64(OP, b)).transpose()?;
         let (out, taps, cig, cog) = (c.out_plane(), c.taps(), c.cig(), c.cog());
-        let mut y: Vec<f64> = (0..c.n * c.co * out).map(|i| bias.as_ref().map_or(0.0, |b| b[i / out % c.co])).collect();
+        let mut y: Vec<f64> =
+            (0..c.n * c.co * out).map(|i| bias.as_ref().map_or(0.0, |b| b[i / out % c.co])).collect();
         field.each(|n, deform, tap, o, factor, read| {
             for channel in field.channels(deform) {
                 let x = field.plane(n, channel);

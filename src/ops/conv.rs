@@ -354,13 +354,24 @@ fn volume(v: &[usize], fill: usize) -> [usize; 3] {
     all
 }
 
-fn per_axis(op: &'static str, arg: &'static str, v: PerAxis, axes: usize, least: usize) -> Result<[usize; 3]> {
+fn per_axis(
+    op: &'static str,
+    arg: &'static str,
+    v: PerAxis,
+    axes: usize,
+    least: usize,
+) -> Result<[usize; 3]> {
     let all = v.get(axes).ok_or_else(|| {
         GpuError::invalid(op, arg, format!("one value or {axes}"), format!("{} values", v.len))
     })?;
     // A limit far above every use keeps all sums of these within 64 bits.
     if all[..axes].iter().any(|&x| x < least || x >= 1 << 31) {
-        return Err(GpuError::invalid(op, arg, format!("at least {least} and below 2^31"), format!("{:?}", &all[..axes])));
+        return Err(GpuError::invalid(
+            op,
+            arg,
+            format!("at least {least} and below 2^31"),
+            format!("{:?}", &all[..axes]),
+        ));
     }
     Ok(all)
 }
@@ -391,7 +402,13 @@ impl Windows {
     }
 
     /// Number of windows on each axis.
-    fn count(&self, op: &'static str, arg: &'static str, input: &[usize], kernel: &[usize]) -> Result<Vec<usize>> {
+    fn count(
+        &self,
+        op: &'static str,
+        arg: &'static str,
+        input: &[usize],
+        kernel: &[usize],
+    ) -> Result<Vec<usize>> {
         let one = |(a, (&i, &k)): (usize, (&usize, &usize))| {
             let (padded, span) = (i.saturating_add(self.pad[a] + self.pad_end[a]), self.span(a, k));
             if k == 0 || span > padded {
@@ -442,7 +459,12 @@ pub(crate) fn conv_shape(
     let cig = divide(op, "input channels", ci, p.groups)?;
     divide(op, "output channels", co, p.groups)?;
     if w[1] != cig {
-        return Err(GpuError::invalid(op, "w", format!("{cig} channels per group on axis 1"), format!("shape {w:?}")));
+        return Err(GpuError::invalid(
+            op,
+            "w",
+            format!("{cig} channels per group on axis 1"),
+            format!("shape {w:?}"),
+        ));
     }
     let win = windows(op, p, axes)?;
     let out = win.count(op, "w", &x[2..], &w[2..])?;
@@ -476,7 +498,11 @@ pub(crate) fn transpose_shape(
             let want = format!("less than stride or dilation on axis {a}");
             return Err(GpuError::invalid(op, "out_pad", want, format!("{}", extra[a])));
         }
-        let full = i.saturating_sub(1).saturating_mul(win.stride[a]).saturating_add(win.span(a, k)).saturating_add(extra[a]);
+        let full = i
+            .saturating_sub(1)
+            .saturating_mul(win.stride[a])
+            .saturating_add(win.span(a, k))
+            .saturating_add(extra[a]);
         let pads = win.pad[a] + win.pad_end[a];
         if i == 0 || k == 0 || full <= pads {
             let got = format!("{full} elements less {pads} of padding on axis {a}");
@@ -512,7 +538,11 @@ fn shape_of(
 }
 
 /// Inputs, named: contiguous and of one floating dtype.
-pub(super) fn operands(op: &'static str, dtype: DType, all: &[(&'static str, Option<&View<'_>>)]) -> Result<()> {
+pub(super) fn operands(
+    op: &'static str,
+    dtype: DType,
+    all: &[(&'static str, Option<&View<'_>>)],
+) -> Result<()> {
     for (arg, v) in all.iter().filter_map(|(a, v)| v.map(|v| (a, v))) {
         check::float(op, arg, v)?;
         check::dtype(op, arg, v, dtype)?;
@@ -586,7 +616,12 @@ pub(crate) fn check_conv(op: &'static str, way: Direction, p: &Conv, io: &ConvIo
 }
 
 /// Arguments of [`ConvOps::conv_bwd`] and [`ConvOps::conv_transpose_bwd`]. There is no shape where neither dx nor dw is asked for.
-pub(crate) fn check_conv_bwd(op: &'static str, way: Direction, p: &Conv, io: &ConvBwd<'_>) -> Result<Option<ConvShape>> {
+pub(crate) fn check_conv_bwd(
+    op: &'static str,
+    way: Direction,
+    p: &Conv,
+    io: &ConvBwd<'_>,
+) -> Result<Option<ConvShape>> {
     let dtype = io.dy.dtype();
     let read =
         [("dy", Some(&io.dy)), ("x", io.x.as_ref()), ("w", io.w.as_ref()), ("saved", io.saved.as_ref())];

@@ -19,7 +19,9 @@ fn shape(op: &'static str, x: &[usize], w: &[usize]) -> Result<CausalShape> {
     };
     match w {
         &[channels, k] if channels == c && k > 0 && k < 1 << 31 => Ok(CausalShape { n, c, len, k }),
-        _ => Err(GpuError::invalid(op, "w", format!("shape [{c}, K] with K of at least 1"), format!("{w:?}"))),
+        _ => {
+            Err(GpuError::invalid(op, "w", format!("shape [{c}, K] with K of at least 1"), format!("{w:?}")))
+        }
     }
 }
 
@@ -27,7 +29,8 @@ fn shape(op: &'static str, x: &[usize], w: &[usize]) -> Result<CausalShape> {
 pub(crate) fn check_causal_conv1d(act: Activation, io: &CausalConvIo<'_>) -> Result<CausalShape> {
     const OP: &str = "causal_conv1d";
     let dtype = io.x.dtype();
-    let read = [("x", Some(&io.x)), ("w", Some(&io.w)), ("bias", io.bias.as_ref()), ("state", io.state.as_ref())];
+    let read =
+        [("x", Some(&io.x)), ("w", Some(&io.w)), ("bias", io.bias.as_ref()), ("state", io.state.as_ref())];
     operands(OP, dtype, &read)?;
     let s = shape(OP, io.x.shape(), io.w.shape())?;
     fused_act(OP, act)?;
@@ -40,9 +43,11 @@ pub(crate) fn check_causal_conv1d(act: Activation, io: &CausalConvIo<'_>) -> Res
         let v = out.as_view();
         check::shape(OP, "new_state", &v, &before)?;
         // It may be the state itself, but nothing else.
-        let same = io.state.as_ref().is_some_and(|s| s.layout() == v.layout() && s.block().id() == v.block().id());
+        let same =
+            io.state.as_ref().is_some_and(|s| s.layout() == v.layout() && s.block().id() == v.block().id());
         let y = io.y.as_view();
-        let others = [read[0], read[1], read[2], ("state", io.state.as_ref().filter(|_| !same)), ("y", Some(&y))];
+        let others =
+            [read[0], read[1], read[2], ("state", io.state.as_ref().filter(|_| !same)), ("y", Some(&y))];
         outputs(OP, dtype, &[("new_state", Some(out))], &others)?;
     }
     Ok(s)

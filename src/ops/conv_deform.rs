@@ -30,7 +30,12 @@ fn shape(
     let deform = if got.len() == 4 { got[1] / (2 * taps) } else { 0 };
     let [_, ho, wo] = conv.output;
     if deform == 0 || !conv.ci.is_multiple_of(deform) || got != [conv.n, 2 * taps * deform, ho, wo] {
-        let want = format!("shape [{}, {} per deformation group, {ho}, {wo}], groups dividing {} channels", conv.n, 2 * taps, conv.ci);
+        let want = format!(
+            "shape [{}, {} per deformation group, {ho}, {wo}], groups dividing {} channels",
+            conv.n,
+            2 * taps,
+            conv.ci
+        );
         return Err(GpuError::invalid(op, "offset", want, format!("{got:?}")));
     }
     mask.map_or(Ok(()), |m| check::shape(op, "mask", m, &[conv.n, taps * deform, ho, wo]))?;

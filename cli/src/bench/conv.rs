@@ -31,7 +31,8 @@ fn conv(c: &Case, d: &Device, axes: &[&str], transposed: bool) -> Result<Prepare
     for axis in axes {
         let i = c.size(axis)?;
         let span = dilation * (r - 1) + 1;
-        let o = if transposed { (i - 1) * stride + span - 2 * pad } else { (i + 2 * pad - span) / stride + 1 };
+        let o =
+            if transposed { (i - 1) * stride + span - 2 * pad } else { (i + 2 * pad - span) / stride + 1 };
         x.push(i);
         w.push(r);
         y.push(o);
@@ -54,7 +55,7 @@ fn conv(c: &Case, d: &Device, axes: &[&str], transposed: bool) -> Result<Prepare
     let fwd = work(bytes, flops, move |i| {
         let (x, w, y) = (xs[i % k].operand(), ws[i % k].operand(), out.operand());
         let io = ConvIo::new(x.view()?, w.view()?, y.view_mut()?);
-        Ok(if transposed { d1.conv_transpose(&p, io)? } else { d1.conv(&p, io)? })
+        Ok(if transposed { d1.conv_transpose(&p, io) } else { d1.conv(&p, io) }?)
     });
     let bwd = work(2 * bytes, 2.0 * flops, move |i| {
         let (g, x, w) = (dys[i % k].operand(), x2[i % k].operand(), w2[i % k].operand());
@@ -62,7 +63,7 @@ fn conv(c: &Case, d: &Device, axes: &[&str], transposed: bool) -> Result<Prepare
         let mut io = ConvBwd::new(g.view()?);
         (io.x, io.w) = (Some(x.view()?), Some(w.view()?));
         (io.dx, io.dw) = (Some(dx.grad(false)?), Some(dw.grad(false)?));
-        Ok(if transposed { d2.conv_transpose_bwd(&p, io)? } else { d2.conv_bwd(&p, io)? })
+        Ok(if transposed { d2.conv_transpose_bwd(&p, io) } else { d2.conv_bwd(&p, io) }?)
     });
     Ok(Prepared { fwd, bwd: Some(bwd) })
 }

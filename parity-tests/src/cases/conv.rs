@@ -299,7 +299,8 @@ struct Drawn {
 
 impl Drawn {
     fn new(s: &mut Sample, axes: usize) -> Self {
-        let mut list = |least: usize, count: usize| (0..axes).map(|_| least + s.below(count)).collect::<Vec<_>>();
+        let mut list =
+            |least: usize, count: usize| (0..axes).map(|_| least + s.below(count)).collect::<Vec<_>>();
         let (kernel, stride, pad, dilation) = (list(1, 3), list(1, 3), list(0, 3), list(1, 2));
         let edge = [1, 2, 3, 5, 17, 33];
         let (groups, cig, cog, n) = if s.small {
@@ -481,7 +482,9 @@ const TRANSPOSE_KERNEL: &str = "k, s=1, p=0, op=0, d=1, g=1";
 
 macro_rules! conv {
     ($name:literal, $row:literal, $axes:literal) => {
-        k($name, $row, "x, w, [b]", CONV, "y", &["conv"], forward).bound(Product).sample(|s| draw_biased(s, $axes))
+        k($name, $row, "x, w, [b]", CONV, "y", &["conv"], forward)
+            .bound(Product)
+            .sample(|s| draw_biased(s, $axes))
     };
 }
 
@@ -489,7 +492,9 @@ macro_rules! conv_grads {
     ($axes:literal, $of:literal, $input:literal, $ri:literal, $weights:literal, $rw:literal) => {
         &[
             k($input, $ri, "dy, w", SIZED, "dx", &["conv_bwd"], input_gradient).bound(Product).grad_of($of),
-            k($weights, $rw, "x, dy", KERNEL, "dw, [db]", &["conv_bwd"], weight_gradient).bound(Product).grad_of($of),
+            k($weights, $rw, "x, dy", KERNEL, "dw, [db]", &["conv_bwd"], weight_gradient)
+                .bound(Product)
+                .grad_of($of),
         ]
     };
 }
@@ -500,10 +505,20 @@ macro_rules! transposed {
             k($name, $row, "x, w, [b]", TRANSPOSE, "y", &["conv_transpose"], transpose)
                 .bound(Product)
                 .sample(|s| draw_transpose(s, $axes)),
-            k($input, $ri, "dy, w", TRANSPOSE, "dx", &["conv_transpose_bwd"], transpose_input).bound(Product).grad_of($name),
-            k($weights, $rw, "x, dy", TRANSPOSE_KERNEL, "dw, [db]", &["conv_transpose_bwd"], transpose_weight)
+            k($input, $ri, "dy, w", TRANSPOSE, "dx", &["conv_transpose_bwd"], transpose_input)
                 .bound(Product)
                 .grad_of($name),
+            k(
+                $weights,
+                $rw,
+                "x, dy",
+                TRANSPOSE_KERNEL,
+                "dw, [db]",
+                &["conv_transpose_bwd"],
+                transpose_weight,
+            )
+            .bound(Product)
+            .grad_of($name),
         ]
     };
 }
@@ -519,9 +534,15 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         })
         .bound(Product)
         .sample(draw_depthwise),
-        k("depthwise_conv2d_backward", "S3.13", "dy, x, w", "s=1, p=0, d=1", "dx, dw, [db]", &["conv_bwd"], |cx| {
-            gradients(cx, depthwise(cx)?)
-        })
+        k(
+            "depthwise_conv2d_backward",
+            "S3.13",
+            "dy, x, w",
+            "s=1, p=0, d=1",
+            "dx, dw, [db]",
+            &["conv_bwd"],
+            |cx| gradients(cx, depthwise(cx)?),
+        )
         .bound(Product)
         .grad_of("depthwise_conv2d"),
         k("dilated_conv2d_backward", "S3.14", "dy, x, w", CONV, "dx, dw, [db]", &["conv_bwd"], |cx| {
@@ -542,7 +563,15 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         "conv_transpose1d_backward_weights",
         "B4.2"
     ),
-    transposed!(2, "conv_transpose2d", "S3.4", "deconv_backward_input", "S3.11", "deconv_backward_weights", "S3.12"),
+    transposed!(
+        2,
+        "conv_transpose2d",
+        "S3.4",
+        "deconv_backward_input",
+        "S3.11",
+        "deconv_backward_weights",
+        "S3.12"
+    ),
     transposed!(
         3,
         "conv_transpose3d",
@@ -553,13 +582,23 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         "B4.2"
     ),
     &[
-        k("im2col", "S3.1", "x", "k, s=1, p=0, d=1", "col", &["im2col"], im2col).bound(Exact).sample(draw_columns),
+        k("im2col", "S3.1", "x", "k, s=1, p=0, d=1", "col", &["im2col"], im2col)
+            .bound(Exact)
+            .sample(draw_columns),
         k("col2im", "S3.6", "col", "output_size, k, s=1, p=0, d=1", "x", &["col2im"], col2im)
             .bound(Sum)
             .sample(draw_folded),
-        k("causal_conv1d", "B4.3", "x, w, [b], [state]", "act=\"none\"", "y, [state]", &["causal_conv1d"], causal)
-            .bound(Stored(1e-6, 2e-6))
-            .sample(draw_causal),
+        k(
+            "causal_conv1d",
+            "B4.3",
+            "x, w, [b], [state]",
+            "act=\"none\"",
+            "y, [state]",
+            &["causal_conv1d"],
+            causal,
+        )
+        .bound(Stored(1e-6, 2e-6))
+        .sample(draw_causal),
         k(
             "causal_conv1d_backward",
             "B4.3",
@@ -582,9 +621,15 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         )
         .bound(Stored(1e-6, 2e-6))
         .sample(draw_state),
-        k("conv_bias_act", "B4.6", "x, w, [b], [residual]", "s=1, p=0, d=1, g=1, act=\"relu\"", "y", &["conv"], |cx| {
-            forward_with(cx, plan(cx)?.act(act(cx)?))
-        })
+        k(
+            "conv_bias_act",
+            "B4.6",
+            "x, w, [b], [residual]",
+            "s=1, p=0, d=1, g=1, act=\"relu\"",
+            "y",
+            &["conv"],
+            |cx| forward_with(cx, plan(cx)?.act(act(cx)?)),
+        )
         .bound(FUSED)
         .sample(draw_fused),
         k(
@@ -632,13 +677,21 @@ pub(super) const ROWS: &[&[Kernel]] = &[
                 s.arg(name, v);
             }
         }),
-        k("conv1d_asymmetric_backward", "B4.1", "dy, x, w", "s=1, p=0, pe=0, d=1, g=1", "dx, dw", &["conv_bwd"], |cx| {
-            let (x, w): (View<'_>, View<'_>) = (cx.x("x")?, cx.x("w")?);
-            let (dx, dw) = (cx.like("dx", &x)?, cx.like("dw", &w)?);
-            let mut io = ConvBwd::new(cx.x("dy")?);
-            (io.x, io.w, io.dx, io.dw) = (Some(x), Some(w), Some(dx.g()), Some(dw.g()));
-            Ok(cx.gpu.conv_bwd(&asymmetric(cx)?, io)?)
-        })
+        k(
+            "conv1d_asymmetric_backward",
+            "B4.1",
+            "dy, x, w",
+            "s=1, p=0, pe=0, d=1, g=1",
+            "dx, dw",
+            &["conv_bwd"],
+            |cx| {
+                let (x, w): (View<'_>, View<'_>) = (cx.x("x")?, cx.x("w")?);
+                let (dx, dw) = (cx.like("dx", &x)?, cx.like("dw", &w)?);
+                let mut io = ConvBwd::new(cx.x("dy")?);
+                (io.x, io.w, io.dx, io.dw) = (Some(x), Some(w), Some(dx.g()), Some(dw.g()));
+                Ok(cx.gpu.conv_bwd(&asymmetric(cx)?, io)?)
+            },
+        )
         .bound(Product)
         .grad_of("conv1d_asymmetric"),
         k("deform_conv2d", "B4.5", "x, w, offset, [mask], [b]", CONV, "y", &["deform_conv"], deform)

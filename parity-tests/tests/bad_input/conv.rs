@@ -50,17 +50,22 @@ fn shapes(t: &mut Bed<'_>) {
     t.refuse("an input of rank 2", &[&y], |g| {
         g.conv(&two(), ConvIo { x: sh(&x, &[8, 30]), w: sh(&w, &[6, 18]), ..io() })
     });
-    t.refuse("an input of rank 6", &[&y], |g| g.conv(&two(), ConvIo { x: sh(&x, &[2, 4, 5, 6, 1, 1]), ..io() }));
+    t.refuse("an input of rank 6", &[&y], |g| {
+        g.conv(&two(), ConvIo { x: sh(&x, &[2, 4, 5, 6, 1, 1]), ..io() })
+    });
     t.refuse("a weight of another dtype", &[&y], |g| g.conv(&two(), ConvIo { w: sh(&h, &W), ..io() }));
     t.refuse("integers", &[&y], |g| g.conv(&two(), ConvIo { x: sh(&i, &X), ..io() }));
-    t.refuse("a bias of another size", &[&y], |g| g.conv(&two(), ConvIo { bias: Some(small.view()), ..io() }));
+    t.refuse("a bias of another size", &[&y], |g| {
+        g.conv(&two(), ConvIo { bias: Some(small.view()), ..io() })
+    });
     t.refuse("a scale of rank 2", &[&y], |g| g.conv(&two(), ConvIo { scale: Some(sh(&b, &[6, 1])), ..io() }));
     t.refuse("a residual of another shape", &[&y], |g| {
         g.conv(&two(), ConvIo { residual: Some(sh(&x, &X)), ..io() })
     });
     t.refuse("an activation that is not fused", &[&y], |g| g.conv(&two().act(Activation::Mish), io()));
     t.refuse("rows with gaps", &[&y], |g| {
-        let apart = x.view().with_layout(Layout::strided(&[1, 2, 3, 3], &[120, 60, 12, 2], 0).expect("rank 4"))?;
+        let apart =
+            x.view().with_layout(Layout::strided(&[1, 2, 3, 3], &[120, 60, 12, 2], 0).expect("rank 4"))?;
         let y = y.alias_mut().range(0, 6)?.reshape(&[1, 6, 1, 1])?;
         g.conv(&Conv::new(), ConvIo::new(apart, sh(&w, &W), y))
     });
@@ -86,7 +91,9 @@ fn gradients(t: &mut Bed<'_>) {
     };
     t.refuse("dx without w", &outs, |g| g.conv_bwd(&two(), ConvBwd { w: None, ..io() }));
     t.refuse("dw without x", &outs, |g| g.conv_bwd(&two(), ConvBwd { x: None, ..io() }));
-    t.refuse("dy of another shape", &outs, |g| g.conv_bwd(&two(), ConvBwd { dy: sh(&dy, &[2, 6, 4, 3]), ..io() }));
+    t.refuse("dy of another shape", &outs, |g| {
+        g.conv_bwd(&two(), ConvBwd { dy: sh(&dy, &[2, 6, 4, 3]), ..io() })
+    });
     t.refuse("dx of another shape", &outs, |g| {
         g.conv_bwd(&two(), ConvBwd { dx: Some(out(&dx, &[2, 4, 6, 5]).into()), ..io() })
     });
@@ -96,7 +103,9 @@ fn gradients(t: &mut Bed<'_>) {
     t.refuse("dbias of another shape", &outs, |g| {
         g.conv_bwd(&two(), ConvBwd { dbias: Some(out(&db, &[1, 6]).into()), ..io() })
     });
-    t.refuse("an activation without what it saved", &outs, |g| g.conv_bwd(&two().act(Activation::Relu), io()));
+    t.refuse("an activation without what it saved", &outs, |g| {
+        g.conv_bwd(&two().act(Activation::Relu), io())
+    });
     t.refuse("saved values of another shape", &outs, |g| {
         g.conv_bwd(&two().act(Activation::Relu), ConvBwd { saved: Some(sh(&x, &X)), ..io() })
     });
@@ -137,12 +146,16 @@ fn columns(t: &mut Bed<'_>) {
     let (x, col) = (t.f32(32), t.f32(72));
     let p = Conv::new();
     let (xs, cs) = ([1, 2, 4, 4], [1, 8, 9]);
-    t.refuse("columns of another shape", &[&col], |g| g.im2col(&p, &[2, 2], sh(&x, &xs), out(&col, &[1, 9, 8]).into()));
+    t.refuse("columns of another shape", &[&col], |g| {
+        g.im2col(&p, &[2, 2], sh(&x, &xs), out(&col, &[1, 9, 8]).into())
+    });
     t.refuse("one size for two axes", &[&col], |g| g.im2col(&p, &[2], sh(&x, &xs), out(&col, &cs).into()));
     t.refuse("windows larger than x", &[&col], |g| g.im2col(&p, &[5, 5], sh(&x, &xs), out(&col, &cs).into()));
     t.refuse("windows of nothing", &[&col], |g| g.im2col(&p, &[0, 2], sh(&x, &xs), out(&col, &cs).into()));
     t.refuse("stride 0", &[&col], |g| g.im2col(&p.stride(0), &[2, 2], sh(&x, &xs), out(&col, &cs).into()));
-    t.refuse("folding into another shape", &[&x], |g| g.col2im(&p, &[2, 2], sh(&col, &cs), out(&x, &[1, 2, 2, 8]).into()));
+    t.refuse("folding into another shape", &[&x], |g| {
+        g.col2im(&p, &[2, 2], sh(&col, &cs), out(&x, &[1, 2, 2, 8]).into())
+    });
     t.refuse("folding windows that are not there", &[&x], |g| {
         g.col2im(&p, &[2, 2], sh(&col, &[1, 8, 9]), out(&x, &[1, 1, 4, 8]).into())
     });
@@ -172,7 +185,9 @@ fn causal(t: &mut Bed<'_>) {
     t.refuse("a weight without taps", &[&y], |g| {
         g.causal_conv1d(none, CausalConvIo { w: w.view().range(0, 0)?.reshape(&[3, 0])?, ..io() })
     });
-    t.refuse("a sequence of rank 2", &[&y], |g| g.causal_conv1d(none, CausalConvIo { x: sh(&x, &[6, 5]), ..io() }));
+    t.refuse("a sequence of rank 2", &[&y], |g| {
+        g.causal_conv1d(none, CausalConvIo { x: sh(&x, &[6, 5]), ..io() })
+    });
     t.refuse("a state of another length", &[&y], |g| {
         g.causal_conv1d(none, CausalConvIo { state: Some(sh(&state, &[2, 2, 3])), ..io() })
     });
@@ -232,7 +247,9 @@ fn deformable(t: &mut Bed<'_>) {
     t.refuse("three axes", &[&y], |g| {
         g.deform_conv(&p, DeformConvIo { x: sh(&x, &[1, 4, 4, 2, 2]), ..io() })
     });
-    t.refuse("another output", &[&y], |g| g.deform_conv(&p, DeformConvIo { y: out(&y, &[1, 2, 9, 1]), ..io() }));
+    t.refuse("another output", &[&y], |g| {
+        g.deform_conv(&p, DeformConvIo { y: out(&y, &[1, 2, 9, 1]), ..io() })
+    });
     let dm = t.f32(36);
     t.refuse("gradient of a mask that is not there", &[&dm], |g| {
         let io = DeformConvBwd {

@@ -87,7 +87,9 @@ impl<'a> Gathered<'a> {
             let reach = s.kernel[a].saturating_mul(s.dilation[a]).saturating_add(s.pad[a]);
             from[a] >= NEAR || to[a] >= NEAR || reach >= NEAR || s.stride[a] >= NEAR
         };
-        let weights = [s.groups, m.next_multiple_of(128), r, s.taps()].iter().fold(1, |a: usize, &b| a.saturating_mul(b));
+        let weights = [s.groups, m.next_multiple_of(128), r, s.taps()]
+            .iter()
+            .fold(1, |a: usize, &b| a.saturating_mul(b));
         let phases = self.phases().iter().fold(1, |a: usize, &b| a.saturating_mul(b));
         if (0..3).any(far) || weights >= COUNT {
             return Err("its extents need 64-bit positions".into());
@@ -194,11 +196,16 @@ impl Engine {
     ) -> R {
         let always = || Ok(());
         let tiles = || fits.clone();
-        let large = || if dtype == DType::F64 { Err("f64 has no tile of this size".into()) } else { fits.clone() };
+        let large =
+            || if dtype == DType::F64 { Err("f64 has no tile of this size".into()) } else { fits.clone() };
         let split = || if long { fits.clone() } else { Err("the sums are short".into()) };
         const SOURCE: &str = "kernels/common/conv.c, conv_weight.c";
         f(&[
-            Variant { name: PORTABLE, source: "kernels/common/conv.c, conv_weight.c, conv_direct.c", applicable: &always },
+            Variant {
+                name: PORTABLE,
+                source: "kernels/common/conv.c, conv_weight.c, conv_direct.c",
+                applicable: &always,
+            },
             Variant { name: "tile_128", source: SOURCE, applicable: &large },
             Variant { name: "tile_64", source: SOURCE, applicable: &tiles },
             Variant { name: "tile_64x256", source: SOURCE, applicable: &large },
@@ -240,7 +247,9 @@ impl Engine {
         let units = (caps.compute_units as usize).max(1);
         match way {
             Way::Portable if q.pointwise() && r > 0 && q.s.in_plane() >= 32 => self.pointwise(q),
-            Way::Portable if r == 0 || q.fits().is_err() || (q.s.groups > 1 && m <= 4 && r <= 4) => self.direct(op, &q),
+            Way::Portable if r == 0 || q.fits().is_err() || (q.s.groups > 1 && m <= 4 && r <= 4) => {
+                self.direct(op, &q)
+            }
             Way::Portable => {
                 let (tile, parts) = self.conv_tiling(&q, units);
                 self.conv_tiles(&q, tile, parts)
@@ -262,18 +271,20 @@ impl Engine {
         if q.x.dtype() == DType::F64 || self.device_caps().is_cpu {
             return (Tile::Square64, 1);
         }
-        let large = if m.next_multiple_of(64) < m.next_multiple_of(128) { Tile::Wide64 } else { Tile::Square128 };
+        let large =
+            if m.next_multiple_of(64) < m.next_multiple_of(128) { Tile::Wide64 } else { Tile::Square128 };
         let tile = match m {
             0..=16 => Tile::Wide16,
             17..=32 => Tile::Wide32,
             _ if large.blocks(q).2 >= units => large,
             _ => Tile::Square64,
         };
-        let (blocks, k) = (tile.blocks(q).2.max(1), r * q.s.taps() / q.phases().iter().product::<usize>().max(1));
+        let (blocks, k) =
+            (tile.blocks(q).2.max(1), r * q.s.taps() / q.phases().iter().product::<usize>().max(1));
         if blocks * 2 > units * 2 || k < 256 {
             return (tile, 1);
         }
-        (tile, (units * 2).div_ceil(blocks).min(k / 128).min(32).max(1))
+        (tile, (units * 2).div_ceil(blocks).min(k / 128).clamp(1, 32))
     }
 
     /// The tile kernels, and the second pass where k is split.

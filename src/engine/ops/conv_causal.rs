@@ -55,8 +55,13 @@ impl Engine {
     pub(super) fn causal_backward(&self, act: Activation, io: CausalConvBwd<'_>) -> Result<()> {
         const OP: &str = "causal_conv1d_bwd";
         let s = check_causal_conv1d_bwd(act, &io)?;
-        let all =
-            [("dy", Some(io.dy)), ("x", Some(io.x)), ("w", Some(io.w)), ("bias", io.bias), ("state", io.state)];
+        let all = [
+            ("dy", Some(io.dy)),
+            ("x", Some(io.x)),
+            ("w", Some(io.w)),
+            ("bias", io.bias),
+            ("state", io.state),
+        ];
         self.own_all(OP, &all)?;
         for (arg, g) in [("dx", &io.dx), ("dw", &io.dw), ("dbias", &io.dbias)] {
             g.as_ref().map_or(Ok(()), |g| self.own(OP, arg, &g.out.as_view()))?;

@@ -48,7 +48,11 @@ impl DeformShape {
         let c = &self.conv;
         let [_, h, w] = c.input;
         let geo = [c.stride, c.pad, c.dilation].into_iter().flat_map(|v| [v[1], v[2]]);
-        [dims(geo), dims([h, w, c.ci, self.deform]), dims([c.output[1], c.output[2], c.kernel[1], c.kernel[2]])]
+        [
+            dims(geo),
+            dims([h, w, c.ci, self.deform]),
+            dims([c.output[1], c.output[2], c.kernel[1], c.kernel[2]]),
+        ]
     }
 }
 
@@ -117,10 +121,12 @@ impl Engine {
             let col = self.deform_columns(&s, n, &x, &offset, mask.as_ref())?;
             let col = col.shaped(&[n, s.rows().0, plane])?;
             for g in 0..c.groups {
-                let to = images_mut(y.reborrow(), first, n)?.map("group", |l| l.narrow(1, g * c.cog(), c.cog()))?;
+                let to = images_mut(y.reborrow(), first, n)?
+                    .map("group", |l| l.narrow(1, g * c.cog(), c.cog()))?;
                 let from = col.map("group", |l| l.narrow(1, g * k, k))?;
                 let mut product = GemmIo::new(w.map("group", |l| l.select(0, g))?, from, to);
-                product.bias = io.bias.map(|b| b.map("group", |l| l.narrow(0, g * c.cog(), c.cog()))).transpose()?;
+                product.bias =
+                    io.bias.map(|b| b.map("group", |l| l.narrow(0, g * c.cog(), c.cog()))).transpose()?;
                 self.gemm(&gemm, product)?;
             }
         }
@@ -130,10 +136,21 @@ impl Engine {
     pub(super) fn deform_backward(&self, p: &Conv, mut io: DeformConvBwd<'_>) -> Result<()> {
         const OP: &str = "deform_conv_bwd";
         let s = check_deform_conv_bwd(p, &io)?;
-        let all = [("dy", Some(io.dy)), ("x", Some(io.x)), ("w", Some(io.w)), ("offset", Some(io.offset)), ("mask", io.mask)];
+        let all = [
+            ("dy", Some(io.dy)),
+            ("x", Some(io.x)),
+            ("w", Some(io.w)),
+            ("offset", Some(io.offset)),
+            ("mask", io.mask),
+        ];
         self.own_all(OP, &all)?;
-        let outs =
-            [("dx", &io.dx), ("dw", &io.dw), ("doffset", &io.doffset), ("dmask", &io.dmask), ("dbias", &io.dbias)];
+        let outs = [
+            ("dx", &io.dx),
+            ("dw", &io.dw),
+            ("doffset", &io.doffset),
+            ("dmask", &io.dmask),
+            ("dbias", &io.dbias),
+        ];
         for (arg, g) in outs {
             g.as_ref().map_or(Ok(()), |g| self.own(OP, arg, &g.out.as_view()))?;
         }
@@ -154,7 +171,14 @@ impl Engine {
     }
 
     /// Gradients of the images `first .. first + n`; that of the weights is added to those of the images before.
-    fn deform_chunk(&self, p: &Conv, s: &DeformShape, io: &mut DeformConvBwd<'_>, first: usize, n: usize) -> Result<()> {
+    fn deform_chunk(
+        &self,
+        p: &Conv,
+        s: &DeformShape,
+        io: &mut DeformConvBwd<'_>,
+        first: usize,
+        n: usize,
+    ) -> Result<()> {
         let (c, (rows, k), plane, dtype) = (s.conv, s.rows(), s.conv.out_plane(), io.x.dtype());
         let mask = io.mask.map(|m| images(&m, first, n)).transpose()?;
         let (x, offset) = (images(&io.x, first, n)?, images(&io.offset, first, n)?);
@@ -169,7 +193,8 @@ impl Engine {
             let col = col.shaped(&[n, rows, plane])?;
             let accumulate = dw.accumulate || first > 0;
             for g in 0..c.groups {
-                let to = dw.reborrow().out.reshape(&[c.groups, c.cog(), k])?.map("group", |l| l.select(0, g))?;
+                let to =
+                    dw.reborrow().out.reshape(&[c.groups, c.cog(), k])?.map("group", |l| l.select(0, g))?;
                 let product = GemmBwd {
                     dy: dy.map("group", |_| group_of(&dy, g, c.cog()))?,
                     a: w.map("group", |l| l.select(0, g))?,

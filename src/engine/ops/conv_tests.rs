@@ -63,7 +63,8 @@ impl Problem<'_> {
     }
 
     fn shapes(&self) -> [Vec<usize>; 3] {
-        let one = |(&i, &k): (&usize, &usize)| (i + 2 * self.pad - self.dilation * (k - 1) - 1) / self.stride + 1;
+        let one =
+            |(&i, &k): (&usize, &usize)| (i + 2 * self.pad - self.dilation * (k - 1) - 1) / self.stride + 1;
         let out: Vec<usize> = self.input.iter().zip(self.kernel).map(one).collect();
         [
             [&[self.n, self.groups * self.cig], self.input].concat(),
@@ -76,7 +77,8 @@ impl Problem<'_> {
     fn run(&self, b: &dyn IGpuBackend, dtype: DType) -> crate::Result<Vec<Vec<f64>>> {
         let [xs, ws, ys] = self.shapes();
         let count = |s: &[usize]| s.iter().product::<usize>();
-        let [x, w, dy] = [(&xs, 1), (&ws, 2), (&ys, 3)].map(|(s, seed)| put(b, dtype, &values(count(s), seed)));
+        let [x, w, dy] =
+            [(&xs, 1), (&ws, 2), (&ys, 3)].map(|(s, seed)| put(b, dtype, &values(count(s), seed)));
         let new = |s: &[usize]| b.alloc(dtype, count(s)).unwrap();
         let (mut y, mut dx, mut dw) = (new(&ys), new(&xs), new(&ws));
         let p = self.plan();
@@ -100,14 +102,20 @@ impl Problem<'_> {
         Ok(all)
     }
 
-    fn check(&self, b: &Engine, dtype: DType, what: &str) {
+    fn reference(&self) -> Vec<Vec<f64>> {
         let want = self.run(&CpuBackend::new(), DType::F64).unwrap();
+        // The adjoint as an operation of its own is the same product.
+        assert_eq!(want[1], want[3]);
+        want
+    }
+
+    fn check(&self, want: &[Vec<f64>], b: &Engine, dtype: DType, what: &str) {
         let got = match self.run(b, dtype) {
             Err(GpuError::Unsupported { .. }) => return,
             r => r.unwrap(),
         };
         let names = ["y", "dx", "dw", "transposed y", "transposed dx", "transposed dw"];
-        for ((got, want), name) in got.iter().zip(&want).zip(names) {
+        for ((got, want), name) in got.iter().zip(want).zip(names) {
             let wrong = got.iter().zip(want).position(|(g, w)| g != w);
             assert!(
                 wrong.is_none(),
@@ -118,8 +126,6 @@ impl Problem<'_> {
                 wrong.map(|i| want[i])
             );
         }
-        // The adjoint as an operation of its own is the same product.
-        assert_eq!(want[1], want[3]);
     }
 }
 
@@ -127,15 +133,86 @@ impl Problem<'_> {
 fn every_variant_computes_the_same() {
     let problems = [
         // More rows, columns and products than any tile has, none a multiple of one.
-        Problem { n: 2, groups: 1, cig: 21, cog: 150, input: &[13, 14], kernel: &[3, 3], stride: 1, pad: 1, dilation: 1 },
-        Problem { n: 3, groups: 2, cig: 5, cog: 70, input: &[17, 9], kernel: &[3, 2], stride: 2, pad: 1, dilation: 1 },
-        Problem { n: 1, groups: 1, cig: 150, cog: 3, input: &[4, 5, 6], kernel: &[2, 3, 1], stride: 3, pad: 1, dilation: 2 },
-        Problem { n: 2, groups: 1, cig: 9, cog: 33, input: &[700], kernel: &[5], stride: 4, pad: 3, dilation: 3 },
-        Problem { n: 2, groups: 1, cig: 40, cog: 66, input: &[6, 8], kernel: &[1, 1], stride: 1, pad: 0, dilation: 1 },
-        Problem { n: 2, groups: 11, cig: 1, cog: 2, input: &[11, 37], kernel: &[5, 3], stride: 1, pad: 2, dilation: 1 },
-        Problem { n: 2, groups: 7, cig: 1, cog: 1, input: &[19, 18], kernel: &[3, 3], stride: 2, pad: 1, dilation: 1 },
+        Problem {
+            n: 2,
+            groups: 1,
+            cig: 21,
+            cog: 150,
+            input: &[13, 14],
+            kernel: &[3, 3],
+            stride: 1,
+            pad: 1,
+            dilation: 1,
+        },
+        Problem {
+            n: 3,
+            groups: 2,
+            cig: 5,
+            cog: 70,
+            input: &[17, 9],
+            kernel: &[3, 2],
+            stride: 2,
+            pad: 1,
+            dilation: 1,
+        },
+        Problem {
+            n: 1,
+            groups: 1,
+            cig: 150,
+            cog: 3,
+            input: &[4, 5, 6],
+            kernel: &[2, 3, 1],
+            stride: 3,
+            pad: 1,
+            dilation: 2,
+        },
+        Problem {
+            n: 2,
+            groups: 1,
+            cig: 9,
+            cog: 33,
+            input: &[700],
+            kernel: &[5],
+            stride: 4,
+            pad: 3,
+            dilation: 3,
+        },
+        Problem {
+            n: 2,
+            groups: 1,
+            cig: 40,
+            cog: 66,
+            input: &[6, 8],
+            kernel: &[1, 1],
+            stride: 1,
+            pad: 0,
+            dilation: 1,
+        },
+        Problem {
+            n: 2,
+            groups: 11,
+            cig: 1,
+            cog: 2,
+            input: &[11, 37],
+            kernel: &[5, 3],
+            stride: 1,
+            pad: 2,
+            dilation: 1,
+        },
+        Problem {
+            n: 2,
+            groups: 7,
+            cig: 1,
+            cog: 1,
+            input: &[19, 18],
+            kernel: &[3, 3],
+            stride: 2,
+            pad: 1,
+            dilation: 1,
+        },
     ];
     let Some(gpu) = opencl() else { return };
+    let wanted = problems.each_ref().map(Problem::reference);
     let mut ways = vec!["portable".to_string()];
     ways.extend(gpu.explain("conv").unwrap().rejected.into_iter().map(|r| r.0));
     assert!(ways.len() > 5);
@@ -143,10 +220,10 @@ fn every_variant_computes_the_same() {
         for op in ["conv", "conv_bwd", "conv_transpose", "conv_transpose_bwd"] {
             gpu.pin_variant(op, &way);
         }
-        for p in &problems {
+        for (p, want) in problems.iter().zip(&wanted) {
             for dtype in [DType::F32, DType::F64] {
                 if gpu.caps().supports(dtype) {
-                    p.check(&gpu, dtype, &way);
+                    p.check(want, &gpu, dtype, &way);
                 }
             }
         }
@@ -158,8 +235,18 @@ fn dilated_convolutions_of_uneven_windows() {
     let Some(gpu) = opencl() else { return };
     for kernel in [&[3, 2], &[2, 3], &[1, 4]] {
         for (dilation, stride) in [(2, 1), (2, 2), (3, 1), (3, 2)] {
-            let p = Problem { n: 2, groups: 2, cig: 3, cog: 2, input: &[12, 13], kernel, stride, pad: 2, dilation };
-            p.check(&gpu, DType::F32, "dilated");
+            let p = Problem {
+                n: 2,
+                groups: 2,
+                cig: 3,
+                cog: 2,
+                input: &[12, 13],
+                kernel,
+                stride,
+                pad: 2,
+                dilation,
+            };
+            p.check(&p.reference(), &gpu, DType::F32, "dilated");
         }
     }
 }
@@ -168,8 +255,18 @@ fn dilated_convolutions_of_uneven_windows() {
 #[test]
 fn distant_taps_read_nothing() {
     let Some(gpu) = opencl() else { return };
-    let p = Problem { n: 1, groups: 1, cig: 2, cog: 2, input: &[10], kernel: &[2], stride: 1, pad: 1 << 26, dilation: 1 << 27 };
-    p.check(&gpu, DType::F32, "distant");
+    let p = Problem {
+        n: 1,
+        groups: 1,
+        cig: 2,
+        cog: 2,
+        input: &[10],
+        kernel: &[2],
+        stride: 1,
+        pad: 1 << 26,
+        dilation: 1 << 27,
+    };
+    p.check(&p.reference(), &gpu, DType::F32, "distant");
     let [_, _, ys] = p.shapes();
     assert_eq!(ys, [1, 2, 10]);
 }
