@@ -380,6 +380,19 @@ const PLAIN: &[&str] = &[
     // Weights times the zeros of the padding.
     "convlstm_forward",
     "convlstm_states",
+    // Whether a weight that is not finite meets the zeros of the padding.
+    "conv1d",
+    "conv2d_direct",
+    "conv3d_direct",
+    "conv2d_half",
+    "depthwise_conv2d",
+    "conv_transpose1d",
+    "conv_transpose2d",
+    "conv_transpose3d",
+    "conv_bias_act",
+    "conv_scale_act",
+    "conv1d_asymmetric",
+    "deform_conv2d",
 ];
 
 /// Puts NaN, infinities and a negative zero into the larger floating inputs of every fourth case.
@@ -453,6 +466,7 @@ fn derive(kernel: &Kernel, forward: &Forward, index: usize, seed: u64) -> Result
             (None, "a_shape") => shape_of("a")?.into(),
             (None, "b_shape") => shape_of("b")?.into(),
             (None, "n") => shape_of("v")?[1].into(),
+            (None, "k") => shape_of("w")?[2..].to_vec().into(),
             (None, "sizes") => {
                 let axis = forward.case.args["axis"].as_u64().unwrap_or(0) as usize;
                 let xs = forward.case.inputs.iter().map(|(_, t)| t.shape[axis]);

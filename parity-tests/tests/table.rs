@@ -46,6 +46,13 @@ const BEYOND: &[&str] = &[
     "convlstm_states",
     "rnn_sequence",
     "rnn_sequence_backward",
+    "causal_conv1d_step",
+    "conv_scale_act",
+    "conv_scale_act_backward",
+    "conv1d_asymmetric",
+    "conv1d_asymmetric_backward",
+    "deform_conv2d",
+    "deform_conv2d_backward",
 ];
 
 #[test]

@@ -7,6 +7,8 @@
 mod activation;
 mod attention;
 mod conv;
+mod conv_causal;
+mod conv_deform;
 mod core;
 mod distance;
 mod elementwise;

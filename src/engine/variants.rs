@@ -72,6 +72,9 @@ impl Engine {
         if matches!(info.name, "rnn" | "rnn_bwd") {
             return self.explain_rnn(info.name);
         }
+        if matches!(info.name, "conv" | "conv_bwd" | "conv_transpose" | "conv_transpose_bwd") {
+            return self.explain_conv(info.name);
+        }
         let files: std::collections::BTreeSet<_> =
             crate::spec::all_kernels().filter(|k| k.family == info.family).map(|k| k.file).collect();
         let source = files.into_iter().map(|f| format!("kernels/common/{f}")).collect::<Vec<_>>().join(", ");

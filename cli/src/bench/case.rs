@@ -46,10 +46,14 @@ impl Case {
         if self.fields.contains_key(key) { self.size(key) } else { Ok(default) }
     }
 
-    /// A whole number of at least 0 (an axis).
+    /// A whole number of at least 0 (an axis, a padding).
     pub(crate) fn axis(&self, key: &str) -> Result<usize> {
         let n = self.fields.get(key).and_then(Value::as_u64);
         n.map(|n| n as usize).ok_or_else(|| self.fail(key, "a whole number"))
+    }
+
+    pub(crate) fn axis_or(&self, key: &str, default: usize) -> Result<usize> {
+        if self.fields.contains_key(key) { self.axis(key) } else { Ok(default) }
     }
 
     /// A list of whole numbers.

@@ -3,6 +3,11 @@
 mod activation;
 mod attention;
 mod conv;
+mod conv_causal;
+mod conv_deform;
+#[cfg(all(test, feature = "opencl"))]
+mod conv_tests;
+mod conv_weight;
 mod core;
 mod distance;
 pub(crate) mod elementwise;
