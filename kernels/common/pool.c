@@ -8,28 +8,12 @@
  * axis, 64-bit in all. Sums in gk_f, row by row; deterministic: one writer per cell. Reference: F.max_pool3d, F.avg_pool3d,
  * F.adaptive_max_pool3d, F.adaptive_avg_pool3d.
  */
-#include "coords.h"
+#include "window.h"
 
 /* Taps of a window that lie inside the axis. */
 typedef struct { int first, taps, step; } gk_win;
 /* Windows [lo, hi) of an axis. */
 typedef struct { int lo, hi; } gk_span;
-/* Plane and coordinates of an item. */
-typedef struct { gk_i64 plane; int d, h, w; } gk_place;
-
-/* floor(i * n / m); the product may need 64 bits, which divide slowly. */
-GK_FN int gk_share(int i, int n, int m)
-{
-    gk_u64 p = (gk_u64)i * (gk_u64)n;
-    return p <= 0xffffffffu ? (int)((gk_u32)p / (gk_u32)m) : (int)(p / (gk_u64)m);
-}
-
-/* ceil(i * n / m) */
-GK_FN int gk_share_up(int i, int n, int m)
-{
-    gk_u64 p = (gk_u64)i * (gk_u64)n + (gk_u64)(m - 1);
-    return p <= 0xffffffffu ? (int)((gk_u32)p / (gk_u32)m) : (int)(p / (gk_u64)m);
-}
 
 GK_FN gk_win gk_window(int o, int n, int m, int k, int s, int p, int d, int adaptive)
 {
@@ -83,26 +67,6 @@ GK_FN gk_span gk_covering(int a, int b, int n, int m, int k, int s, int p, int d
     return r;
 }
 
-/* Item i of n over planes of d x h x w of them. */
-GK_FN gk_place gk_place_of(gk_i64 i, gk_i64 n, gk_i64 sd, gk_i64 sh, gk_i64 sw, gk_i64 md, gk_i64 mh, gk_i64 mw)
-{
-    gk_place r;
-    if (n <= 0x7fffffff) {
-        gk_u32 a = (gk_u32)i, b = gk_quotient(a, mw), c = gk_quotient(b, mh), e = gk_quotient(c, md);
-        r.w = (int)(a - b * (gk_u32)sw);
-        r.h = (int)(b - c * (gk_u32)sh);
-        r.d = (int)(c - e * (gk_u32)sd);
-        r.plane = (gk_i64)e;
-    } else {
-        gk_i64 b = i / sw, c = b / sh, e = c / sd;
-        r.w = (int)(i - b * sw);
-        r.h = (int)(b - c * sh);
-        r.d = (int)(c - e * sd);
-        r.plane = e;
-    }
-    return r;
-}
-
 #define GK_WINDOWS(q) \
     int id = (int)size.v[0], ih = (int)size.v[1], iw = (int)size.v[2]; \
     gk_win wd = gk_window(q.d, id, (int)size.v[3], (int)win.v[0], (int)win.v[3], (int)pad.v[0], (int)pad.v[3], adaptive); \
@@ -140,21 +104,6 @@ GK_FN gk_best gk_max_patch(gk_best best, GK_GLOBAL const gk_t* x, gk_u32 at, int
         }
     }
     return best;
-}
-
-GK_FN gk_f gk_sum_patch(gk_f sum, GK_GLOBAL const gk_t* x, int rows, int cols, gk_i64 row, const int th, const int tw)
-{
-    gk_f v[9];
-    GK_UNROLL for (int a = 0; a < th; a++) {
-        GK_UNROLL for (int b = 0; b < tw; b++) {
-            v[a * tw + b] = GK_R(0.0);
-            if (a < rows && b < cols) v[a * tw + b] = gk_load(x, a * row + b);
-        }
-    }
-    GK_UNROLL for (int a = 0; a < th; a++) {
-        GK_UNROLL for (int b = 0; b < tw; b++) sum += v[a * tw + b];
-    }
-    return sum;
 }
 
 /* `index` may be null. Windows of up to 3 x 3 are read in one piece, others in runs of a row. */

@@ -13,6 +13,7 @@ mod elementwise;
 mod embedding;
 mod gemm;
 mod gnn;
+mod grid_sample;
 mod index;
 mod lm;
 mod loss;

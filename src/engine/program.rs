@@ -51,6 +51,7 @@ static SOURCES: &[(&str, &str)] = sources![
     "common/optimizer_norm.c",
     "common/optimizer_rules.h",
     "common/random.c",
+    "common/window.h",
     "common/pool.c",
     "common/resample.c",
     "common/grid_sample.c",
