@@ -33,9 +33,7 @@ fn avg_fwd(b: &Bed<'_>, dt: DType, w: Window) -> trefoil::Result<super::Problem>
 }
 
 pub(super) const ROWS: &[Row] = &[
-    row("max_pool", "3x3s2", F32_BF16, |b, dt| {
-        max_fwd(b, dt, Window::new(&[3]).stride(&[2]).padding(&[1]))
-    }),
+    row("max_pool", "3x3s2", F32_BF16, |b, dt| max_fwd(b, dt, Window::new(&[3]).stride(&[2]).padding(&[1]))),
     row("max_pool", "2x2", F32, |b, dt| max_fwd(b, dt, Window::new(&[2]))),
     row("max_pool", "global", F32, |b, dt| {
         let (xs, n) = images(b);

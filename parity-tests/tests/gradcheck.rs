@@ -19,7 +19,10 @@ fn target<'a>(kernel: &Kernel, output: &'a str) -> &'a str {
 }
 
 fn upstream(case: &Case) -> &HostTensor {
-    ["dy", "dY", "dC", "gy"].iter().find_map(|n| case.input(n)).expect("a gradient has an upstream gradient")
+    ["dy", "dY", "dC", "gy", "dgrid"]
+        .iter()
+        .find_map(|n| case.input(n))
+        .expect("a gradient has an upstream gradient")
 }
 
 /// sum dy * (y(x + h) - y(x - h)) / 2h for one element of one input.

@@ -116,7 +116,11 @@ fn each_point(s: &AffineSizes, align: bool, mut f: impl FnMut(usize, &[f64])) {
         for h in 0..nh {
             for w in 0..nw {
                 let (x, y, z) = (base(w, nw, align), base(h, nh, align), base(d, nd, align));
-                if s.axes == 3 { f(point, &[x, y, z, 1.0]) } else { f(point, &[x, y, 1.0]) }
+                if s.axes == 3 {
+                    f(point, &[x, y, z, 1.0])
+                } else {
+                    f(point, &[x, y, 1.0])
+                }
                 point += 1;
             }
         }

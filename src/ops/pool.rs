@@ -99,7 +99,12 @@ impl Window {
         ];
         for (arg, from, to) in lists {
             if from.len() != rank && from.len() != 1 {
-                return Err(GpuError::invalid(op, arg, format!("one number per axis, {rank}"), format!("{from:?}")));
+                return Err(GpuError::invalid(
+                    op,
+                    arg,
+                    format!("one number per axis, {rank}"),
+                    format!("{from:?}"),
+                ));
             }
             let least = usize::from(arg != "padding");
             for a in 0..rank {

@@ -59,9 +59,8 @@ fn avgpool2d(c: &Case, d: &Device) -> Result<Prepared> {
     let (x, dy) = (randoms(d, t, &xs, k, 1)?, randoms(d, t, &ys, k, 2)?);
     let (y, dx) = (Tensor::empty(d, t, &ys)?, Tensor::empty(d, t, &xs)?);
     let (d1, d2) = (d.clone(), d.clone());
-    let fwd = work(bytes, 0.0, move |i| {
-        Ok(d1.avg_pool(p, x[i % k].operand().view()?, y.operand().view_mut()?)?)
-    });
+    let fwd =
+        work(bytes, 0.0, move |i| Ok(d1.avg_pool(p, x[i % k].operand().view()?, y.operand().view_mut()?)?));
     let bwd = work(bytes, 0.0, move |i| {
         Ok(d2.avg_pool_bwd(p, dy[i % k].operand().view()?, dx.operand().grad(false)?)?)
     });

@@ -146,7 +146,11 @@ fn draw_adaptive(s: &mut Sample, nd: usize) {
     let mut shape = batch(s);
     let mut output = vec![];
     for a in 0..nd {
-        let n = if s.small { 1 + s.below(5) } else { [1, 2, 7, 16, 33, 100][s.below(if nd == 3 { 4 } else { 6 })] };
+        let n = if s.small {
+            1 + s.below(5)
+        } else {
+            [1, 2, 7, 16, 33, 100][s.below(if nd == 3 { 4 } else { 6 })]
+        };
         shape.push(n);
         output.push(match s.below(4) {
             0 => 1,
@@ -173,8 +177,16 @@ fn draw_global(s: &mut Sample) {
 macro_rules! max {
     ($nd:literal, $row:literal, $grad_row:literal, $name:literal, $grad:literal) => {
         [
-            k($name, $row, "x", "k, s=null, p=0, d=1, ceil_mode=false", "y, idx:i32", &["max_pool"], max_pool)
-                .sample(|s| draw(s, $nd, true)),
+            k(
+                $name,
+                $row,
+                "x",
+                "k, s=null, p=0, d=1, ceil_mode=false",
+                "y, idx:i32",
+                &["max_pool"],
+                max_pool,
+            )
+            .sample(|s| draw(s, $nd, true)),
             k(
                 $grad,
                 $grad_row,
@@ -193,7 +205,9 @@ macro_rules! max {
 macro_rules! avg {
     ($nd:literal, $row:literal, $grad_row:literal, $name:literal, $grad:literal, $args:literal) => {
         [
-            k($name, $row, "x", $args, "y", &["avg_pool"], avg_pool).bound(Sum).sample(|s| draw(s, $nd, false)),
+            k($name, $row, "x", $args, "y", &["avg_pool"], avg_pool)
+                .bound(Sum)
+                .sample(|s| draw(s, $nd, false)),
             k(
                 $grad,
                 $grad_row,
@@ -277,9 +291,17 @@ pub(super) const ROWS: &[&[Kernel]] = &[
     &[
         k("global_avgpool2d", "S5.3", "x", "-", "y", &["avg_pool"], avg_pool).bound(Sum).sample(draw_global),
         k("global_maxpool2d", "S5.4", "x", "-", "y, idx:i32", &["max_pool"], max_pool).sample(draw_global),
-        k("global_avgpool2d_backward", "S5.8", "dy", "input_size", "dx", &["avg_pool_bwd"], avg_pool_backward)
-            .bound(Sum)
-            .grad_of("global_avgpool2d"),
+        k(
+            "global_avgpool2d_backward",
+            "S5.8",
+            "dy",
+            "input_size",
+            "dx",
+            &["avg_pool_bwd"],
+            avg_pool_backward,
+        )
+        .bound(Sum)
+        .grad_of("global_avgpool2d"),
         k(
             "global_maxpool2d_backward",
             "S5.9",

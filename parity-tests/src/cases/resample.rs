@@ -258,9 +258,17 @@ pub(super) const ROWS: &[&[Kernel]] = &[&[
     k("grid_sample", "B6.3", "x, grid", SAMPLED, "y", &["grid_sample"], grid_sample)
         .bound(Close(1e-5, 3e-5))
         .sample(draw_sample),
-    k("grid_sample_backward", "B6.3", "dy, x, grid", SAMPLED, "dx, dgrid", &["grid_sample_bwd"], grid_sample_backward)
-        .bound(Close(2e-5, 2e-4))
-        .grad_of("grid_sample"),
+    k(
+        "grid_sample_backward",
+        "B6.3",
+        "dy, x, grid",
+        SAMPLED,
+        "dx, dgrid",
+        &["grid_sample_bwd"],
+        grid_sample_backward,
+    )
+    .bound(Close(2e-5, 2e-4))
+    .grad_of("grid_sample"),
     k("nms", "B6.11", "boxes, scores", "iou_threshold=0.5", "keep:i64, count:i64", &["nms"], nms)
         .dtypes(FLOATS)
         .sample(|s| draw_boxes(s, false)),

@@ -83,7 +83,10 @@ pub(super) fn pool(t: &mut Bed<'_>) {
         g.max_pool(sliding, sh(&empty, &[0, 2, 6, 6]), out(&empty, &[0, 2, 3, 3]), None)
     });
     // A position outside the plane is found on the device.
-    let (bad, dx) = (t.gpu.upload(&[0i32, 36, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4, 5, 6, 7, 8]).expect("upload"), t.f32(72));
+    let (bad, dx) = (
+        t.gpu.upload(&[0i32, 36, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4, 5, 6, 7, 8]).expect("upload"),
+        t.f32(72),
+    );
     let call = t.gpu.max_pool_bwd(sliding, sh(&y, &ys), sh(&bad, &ys), out(&dx, &xs).into());
     match call.and_then(|()| t.gpu.synchronize()) {
         Err(GpuError::IndexOutOfRange { op: "max_pool_bwd" }) => {}

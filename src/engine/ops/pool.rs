@@ -103,11 +103,7 @@ impl PoolOps for Engine {
             Arg::I64(n as i64),
         ];
         args.extend(geometry_args(&g, items));
-        args.extend([
-            Arg::I32(wide as i32),
-            Arg::I32(dx.accumulate as i32),
-            Arg::I32(code_of_op(OP)),
-        ]);
+        args.extend([Arg::I32(wide as i32), Arg::I32(dx.accumulate as i32), Arg::I32(code_of_op(OP))]);
         self.launch(&MAX_POOL_BWD, v.dtype(), "", Grid::Stride(n), &args)
     }
 

@@ -45,8 +45,7 @@ impl Engine {
         let taps: [usize; 3] = std::array::from_fn(|a| reach(p, s.input[a], s.output[a]));
         let (n, m) = (s.input.iter().sum::<usize>(), s.output.iter().sum::<usize>());
         let bounds = self.scratch(crate::DType::I32, 2 * (n + m))?;
-        let weights =
-            self.scratch(dt.accumulator(), taps.iter().zip(s.output).map(|(k, m)| k * m).sum())?;
+        let weights = self.scratch(dt.accumulator(), taps.iter().zip(s.output).map(|(k, m)| k * m).sum())?;
         let t = Tables { bounds, weights, taps: dims(taps) };
         let args = [
             self.arg_in(&t.bounds.view()),
