@@ -67,6 +67,10 @@ GK_FN gk_span gk_covering(int a, int b, int n, int m, int k, int s, int p, int d
     return r;
 }
 
+/* Cells that window o of axis a counts, for averages. */
+#define GK_COUNTED(o, a, n, m) \
+    gk_counted(gk_window(o, n, m, (int)win.v[a], (int)win.v[3 + a], (int)pad.v[a], 1, adaptive), o, n, (int)win.v[a], (int)win.v[3 + a], (int)pad.v[a], \
+               include_pad)
 #define GK_WINDOWS(q) \
     int id = (int)size.v[0], ih = (int)size.v[1], iw = (int)size.v[2]; \
     gk_win wd = gk_window(q.d, id, (int)size.v[3], (int)win.v[0], (int)win.v[3], (int)pad.v[0], (int)pad.v[3], adaptive); \
@@ -77,60 +81,43 @@ GK_FN gk_span gk_covering(int a, int b, int n, int m, int k, int s, int p, int d
 #define GK_OUTPUT(i) gk_place_of(i, n, size.v[3], size.v[4], size.v[5], magic.v[0], magic.v[1], magic.v[2])
 #define GK_DIVISOR(q) \
     (divisor != GK_R(0.0) ? divisor \
-                          : (gk_f)gk_counted(wd, q.d, id, (int)win.v[0], (int)win.v[3], (int)pad.v[0], include_pad) * \
-                                (gk_f)gk_counted(wh, q.h, ih, (int)win.v[1], (int)win.v[4], (int)pad.v[1], include_pad) * \
-                                (gk_f)gk_counted(ww, q.w, iw, (int)win.v[2], (int)win.v[5], (int)pad.v[2], include_pad))
+                          : (gk_f)GK_COUNTED(q.d, 0, id, (int)size.v[3]) * (gk_f)GK_COUNTED(q.h, 1, ih, (int)size.v[4]) * \
+                                (gk_f)GK_COUNTED(q.w, 2, iw, (int)size.v[5]))
 
 /* The largest value so far and its position. */
 typedef struct { gk_f v; gk_u32 at; } gk_best;
 
-/* Up to th x tw taps of x at `at`, row by row: all loads first, so that they are in flight together. */
-GK_FN gk_best gk_max_patch(gk_best best, GK_GLOBAL const gk_t* x, gk_u32 at, int rows, int cols, gk_i64 row, int col, const int th, const int tw)
+GK_FN gk_best gk_larger(gk_best best, gk_f v, gk_u32 at)
 {
-    gk_f v[9];
-    GK_UNROLL for (int a = 0; a < th; a++) {
-        GK_UNROLL for (int b = 0; b < tw; b++) {
-            v[a * tw + b] = GK_R(0.0);
-            if (a < rows && b < cols) v[a * tw + b] = gk_load(x, a * row + b * col);
-        }
-    }
-    GK_UNROLL for (int a = 0; a < th; a++) {
-        GK_UNROLL for (int b = 0; b < tw; b++) {
-            gk_f u = v[a * tw + b];
-            if (a < rows && b < cols && (u > best.v || gk_isnan(u))) {
-                best.v = u;
-                best.at = at + (gk_u32)(a * (int)row + b * col);
-            }
-        }
+    if (v > best.v || gk_isnan(v)) {
+        best.v = v;
+        best.at = at;
     }
     return best;
 }
 
-/* `index` may be null. Windows of up to 3 x 3 are read in one piece, others in runs of a row. */
+/* `index` may be null. */
 GK_KERNEL(max_pool)(GK_IN(gk_t, x), GK_OUT(gk_t, y), GK_OUT(int, index), gk_i64 n, GK_DIMS(size), GK_DIMS(magic), GK_DIMS(win), GK_DIMS(pad), int adaptive)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(int, index);
-    int side = (int)(win.v[1] > win.v[2] ? win.v[1] : win.v[2]);
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
         gk_place q = GK_OUTPUT(i);
         GK_WINDOWS(q);
         GK_GLOBAL const gk_t* from = x + q.plane * id * ih * iw;
-        gk_i64 row = (gk_i64)wh.step * iw;
         gk_best best;
         best.v = -GK_INF;
         best.at = wd.taps > 0 && wh.taps > 0 && ww.taps > 0 ? (gk_u32)GK_ROW(0, 0) : 0xffffffffu;
         for (int a = 0; a < wd.taps; a++) {
-            gk_i64 at = GK_ROW(a, 0);
-            if (side == 2) {
-                best = gk_max_patch(best, from + at, (gk_u32)at, wh.taps, ww.taps, row, ww.step, 2, 2);
-            } else if (side == 3) {
-                best = gk_max_patch(best, from + at, (gk_u32)at, wh.taps, ww.taps, row, ww.step, 3, 3);
-            } else {
-                for (int b = 0; b < wh.taps; b++) {
-                    for (int c = 0; c < ww.taps; c += 4) {
-                        gk_i64 to = at + b * row + (gk_i64)c * ww.step;
-                        best = gk_max_patch(best, from + to, (gk_u32)to, 1, ww.taps - c, 0, ww.step, 1, 4);
+            for (int b = 0; b < wh.taps; b++) {
+                gk_i64 at = GK_ROW(a, b);
+                /* Several loads in flight. */
+                for (int c = 0; c < ww.taps; c += 4) {
+                    gk_f v[4];
+                    GK_UNROLL for (int k = 0; k < 4; k++) {
+                        v[k] = -GK_INF;
+                        if (c + k < ww.taps) v[k] = gk_load(from, at + (gk_i64)(c + k) * ww.step);
                     }
+                    GK_UNROLL for (int k = 0; k < 4; k++) best = gk_larger(best, v[k], (gk_u32)at + (gk_u32)((c + k) * ww.step));
                 }
             }
         }
@@ -144,27 +131,91 @@ GK_KERNEL(avg_pool)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 n, GK_DIMS(size), GK
                     gk_f divisor)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
-    int side = (int)(win.v[1] > win.v[2] ? win.v[1] : win.v[2]);
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
         gk_place q = GK_OUTPUT(i);
         GK_WINDOWS(q);
         GK_GLOBAL const gk_t* from = x + q.plane * id * ih * iw;
         gk_f sum = GK_R(0.0);
         for (int a = 0; a < wd.taps; a++) {
-            gk_i64 at = GK_ROW(a, 0);
-            if (side == 2) {
-                sum = gk_sum_patch(sum, from + at, wh.taps, ww.taps, iw, 2, 2);
-            } else if (side == 3) {
-                sum = gk_sum_patch(sum, from + at, wh.taps, ww.taps, iw, 3, 3);
-            } else {
-                for (int b = 0; b < wh.taps; b++) {
-                    for (int c = 0; c < ww.taps; c += 4) sum = gk_sum_patch(sum, from + at + b * (gk_i64)iw + c, 1, ww.taps - c, 0, 1, 4);
-                }
+            for (int b = 0; b < wh.taps; b++) {
+                for (int c = 0; c < ww.taps; c += 4) sum = gk_sum_patch(sum, from + GK_ROW(a, b) + c, 1, ww.taps - c, 0, 1, 4);
             }
         }
         gk_store(y, i, sum / GK_DIVISOR(q));
     }
 }
+
+/* ---- sliding windows of up to 2 x 2 or 3 x 3 taps next to each other, any number along D: read plane by plane in one piece ---------- */
+
+/* The part of the window inside the input, and how many rows and columns that is. */
+#define GK_PATCH(q) \
+    int id = (int)size.v[0], ih = (int)size.v[1], iw = (int)size.v[2]; \
+    int d0 = q.d * (int)win.v[3] - (int)pad.v[0], h0 = q.h * (int)win.v[4] - (int)pad.v[1], w0 = q.w * (int)win.v[5] - (int)pad.v[2]; \
+    int d1 = d0 + (int)win.v[0], rows = h0 + (int)win.v[1], cols = w0 + (int)win.v[2]; \
+    if (d1 > id) d1 = id; \
+    if (rows > ih) rows = ih; \
+    if (cols > iw) cols = iw; \
+    if (d0 < 0) d0 = 0; \
+    if (h0 < 0) h0 = 0; \
+    if (w0 < 0) w0 = 0; \
+    rows -= h0; \
+    cols -= w0; \
+    GK_GLOBAL const gk_t* from = x + ((q.plane * id + d0) * ih + h0) * iw + w0
+
+/* A window that is cut shows its last row or column again, which changes no maximum and no position: so all loads are unconditional. */
+GK_FN gk_best gk_max_patch(gk_best best, GK_GLOBAL const gk_t* x, gk_u32 at, int rows, int cols, int iw, const int side)
+{
+    gk_f v[9];
+    GK_UNROLL for (int a = 0; a < side; a++) {
+        GK_UNROLL for (int b = 0; b < side; b++) v[a * side + b] = gk_load(x, (a < rows ? a : rows - 1) * iw + (b < cols ? b : cols - 1));
+    }
+    GK_UNROLL for (int a = 0; a < side; a++) {
+        GK_UNROLL for (int b = 0; b < side; b++)
+            best = gk_larger(best, v[a * side + b], at + (gk_u32)((a < rows ? a : rows - 1) * iw + (b < cols ? b : cols - 1)));
+    }
+    return best;
+}
+
+/* max_pool with `side` 2 or 3. */
+GK_KERNEL(max_pool_patch)(GK_IN(gk_t, x), GK_OUT(gk_t, y), GK_OUT(int, index), gk_i64 n, GK_DIMS(size), GK_DIMS(magic), GK_DIMS(win), GK_DIMS(pad), int side)
+{
+    GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(int, index);
+    for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
+        gk_place q = GK_OUTPUT(i);
+        GK_PATCH(q);
+        gk_best best;
+        best.v = -GK_INF;
+        best.at = (gk_u32)((d0 * ih + h0) * iw + w0);
+        gk_u32 at = best.at;
+        for (int d = d0; d < d1; d++) {
+            if (side == 2) best = gk_max_patch(best, from, at, rows, cols, iw, 2);
+            else best = gk_max_patch(best, from, at, rows, cols, iw, 3);
+            from += (gk_i64)ih * iw;
+            at += (gk_u32)(ih * iw);
+        }
+        gk_store(y, i, best.v);
+        if (index) index[i] = (int)best.at;
+    }
+}
+
+/* avg_pool with `side` 2 or 3 and a divisor. */
+GK_KERNEL(avg_pool_patch)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 n, GK_DIMS(size), GK_DIMS(magic), GK_DIMS(win), GK_DIMS(pad), int side, gk_f divisor)
+{
+    GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
+    for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
+        gk_place q = GK_OUTPUT(i);
+        GK_PATCH(q);
+        gk_f sum = GK_R(0.0);
+        for (int d = d0; d < d1; d++) {
+            if (side == 2) sum = gk_sum_patch(sum, from, rows, cols, iw, 2, 2);
+            else sum = gk_sum_patch(sum, from, rows, cols, iw, 3, 3);
+            from += (gk_i64)ih * iw;
+        }
+        gk_store(y, i, sum / divisor);
+    }
+}
+
+/* ---- long windows -------------------------------------------------------------------------------------------------------------------- */
 
 /* max_pool for long windows: `lanes` work-items (a power of two) per output go along its rows. Launch: blocks loop over GK_BLOCK / lanes
  * outputs. */
@@ -317,17 +368,21 @@ GK_KERNEL(avg_pool_bwd)(GK_IN(gk_t, dy), GK_OUT(gk_t, dx), gk_i64 n, GK_DIMS(siz
         gk_vec sum;
         GK_UNROLL for (int k = 0; k < GK_W; k++) sum.v[k] = GK_R(0.0);
         for (int a = sd.lo; a < sd.hi; a++) {
-            gk_win wd = gk_window(a, id, od, (int)win.v[0], (int)win.v[3], (int)pad.v[0], 1, adaptive);
-            gk_f in_d = (gk_f)gk_counted(wd, a, id, (int)win.v[0], (int)win.v[3], (int)pad.v[0], include_pad);
+            gk_f in_d = divisor != GK_R(0.0) ? divisor : (gk_f)GK_COUNTED(a, 0, id, od);
             for (int b = sh.lo; b < sh.hi; b++) {
-                gk_win wh = gk_window(b, ih, oh, (int)win.v[1], (int)win.v[4], (int)pad.v[1], 1, adaptive);
-                gk_f in_h = in_d * (gk_f)gk_counted(wh, b, ih, (int)win.v[1], (int)win.v[4], (int)pad.v[1], include_pad);
+                gk_f in_h = divisor != GK_R(0.0) ? divisor : in_d * (gk_f)GK_COUNTED(b, 1, ih, oh);
                 gk_i64 line = ((q.plane * od + a) * oh + b) * ow;
                 for (int c = sw.lo; c < sw.hi; c++) {
-                    gk_win ww = gk_window(c, iw, ow, (int)win.v[2], (int)win.v[5], (int)pad.v[2], 1, adaptive);
-                    gk_f by = in_h * (gk_f)gk_counted(ww, c, iw, (int)win.v[2], (int)win.v[5], (int)pad.v[2], include_pad);
-                    gk_f g = gk_load(dy, line + c) / (divisor != GK_R(0.0) ? divisor : by);
-                    int from = ww.first - w, to = from + ww.taps;
+                    gk_f g = gk_load(dy, line + c), by = divisor != GK_R(0.0) ? divisor : in_h * (gk_f)GK_COUNTED(c, 2, iw, ow);
+                    g = g / by;
+                    /* The window's cells, counted from the run's first. */
+                    int from = c * (int)win.v[5] - (int)pad.v[2], to = from + (int)win.v[2];
+                    if (adaptive) {
+                        from = gk_share(c, iw, ow);
+                        to = gk_share_up(c + 1, iw, ow);
+                    }
+                    from -= w;
+                    to -= w;
                     if (wide) {
                         GK_UNROLL for (int k = 0; k < GK_W; k++) {
                             if (k >= from && k < to) sum.v[k] += g;

@@ -8,6 +8,10 @@ kernels! {
         args: [x: In("gk_t"), y: Out("gk_t"), index: Out("int"), n: I64, size: Dims, magic: Dims, win: Dims, pad: Dims, adaptive: I32];
     AVG_POOL = "pool.c" "avg_pool", dtypes: FLOATS64, ops: &[],
         args: [x: In("gk_t"), y: Out("gk_t"), n: I64, size: Dims, magic: Dims, win: Dims, pad: Dims, adaptive: I32, include_pad: I32, divisor: Real];
+    MAX_POOL_PATCH = "pool.c" "max_pool_patch", dtypes: FLOATS64, ops: &[],
+        args: [x: In("gk_t"), y: Out("gk_t"), index: Out("int"), n: I64, size: Dims, magic: Dims, win: Dims, pad: Dims, side: I32];
+    AVG_POOL_PATCH = "pool.c" "avg_pool_patch", dtypes: FLOATS64, ops: &[],
+        args: [x: In("gk_t"), y: Out("gk_t"), n: I64, size: Dims, magic: Dims, win: Dims, pad: Dims, side: I32, divisor: Real];
     MAX_POOL_ROWS = "pool.c" "max_pool_rows", dtypes: FLOATS64, ops: &[],
         args: [x: In("gk_t"), y: Out("gk_t"), index: Out("int"), n: I64, size: Dims, magic: Dims, win: Dims, pad: Dims, adaptive: I32, lanes: I32];
     AVG_POOL_ROWS = "pool.c" "avg_pool_rows", dtypes: FLOATS64, ops: &[],

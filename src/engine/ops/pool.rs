@@ -32,23 +32,48 @@ fn lanes(g: &PoolGeometry) -> usize {
     if g.kernel[2] < LONG { 1 } else { (g.kernel[2] / 4).next_power_of_two().min(BLOCK as usize) }
 }
 
-/// Sizes, windows and padding as the kernels take them, and whether windows are adaptive.
-fn geometry_args(g: &PoolGeometry, items: [usize; 3]) -> [Arg; 5] {
+/// The side of a square that holds the sliding windows of H and W, where it is 2 or 3 and taps are neighbours.
+fn side(g: &PoolGeometry) -> Option<usize> {
+    let side = g.kernel[1].max(g.kernel[2]);
+    let whole_plane_fits = g.plane() <= i32::MAX as usize;
+    (matches!(side, 2 | 3) && !g.adaptive && g.dilation == [1; 3] && whole_plane_fits).then_some(side)
+}
+
+/// What averages divide by where it is the same for all windows.
+fn divisor(g: &PoolGeometry) -> Option<f64> {
+    if let Some(d) = g.divisor {
+        return Some(d as f64);
+    }
+    let whole = |a: usize| {
+        let p = g.padding[a];
+        let padded = if g.count_include_pad { g.input[a] + 2 * p } else { g.input[a] };
+        (g.count_include_pad || p == 0) && (g.output[a] - 1) * g.stride[a] + g.kernel[a] <= padded
+    };
+    (!g.adaptive && (0..3).all(whole)).then(|| g.kernel.iter().map(|&k| k as f64).product())
+}
+
+/// Sizes, windows and padding as the kernels take them.
+fn window_args(g: &PoolGeometry, items: [usize; 3]) -> [Arg; 4] {
     let six = |a: [usize; 3], b: [usize; 3]| a.into_iter().chain(b);
     [
         dims(six(g.input, g.output)),
         magic(six(items, g.stride)),
         dims(six(g.kernel, g.stride)),
         dims(six(g.padding, g.dilation)),
-        Arg::I32(g.adaptive as i32),
     ]
 }
 
-/// Whether padding counts, and the fixed divisor (0: none).
-fn divisor_args(g: &PoolGeometry, v: &View<'_>) -> [Arg; 2] {
+/// Whether windows are adaptive.
+fn adaptive(g: &PoolGeometry) -> Arg {
+    Arg::I32(g.adaptive as i32)
+}
+
+/// Whether windows are adaptive, whether padding counts, and the divisor of all windows (0: there is none).
+fn average_args(g: &PoolGeometry, v: &View<'_>) -> [Arg; 3] {
     [
+        adaptive(g),
         Arg::I32((g.count_include_pad && !g.adaptive) as i32),
-        real(v.dtype(), g.divisor.map_or(0.0, |d| d as f64)),
+        real(v.dtype(), divisor(g).unwrap_or(0.0)),
     ]
 }
 
@@ -78,7 +103,12 @@ impl PoolOps for Engine {
         let n = v.numel();
         let mut args =
             vec![self.arg_in(&x), self.arg_in(&v), self.arg_opt(index.as_ref()), Arg::I64(n as i64)];
-        args.extend(geometry_args(&g, g.output));
+        args.extend(window_args(&g, g.output));
+        if let Some(side) = side(&g) {
+            args.push(Arg::I32(side as i32));
+            return self.launch(&MAX_POOL_PATCH, x.dtype(), "", Grid::Stride(n), &args);
+        }
+        args.push(adaptive(&g));
         match lanes(&g) {
             1 => self.launch(&MAX_POOL, x.dtype(), "", Grid::Stride(n), &args),
             lanes => {
@@ -102,8 +132,8 @@ impl PoolOps for Engine {
             self.arg_error(),
             Arg::I64(n as i64),
         ];
-        args.extend(geometry_args(&g, items));
-        args.extend([Arg::I32(wide as i32), Arg::I32(dx.accumulate as i32), Arg::I32(code_of_op(OP))]);
+        args.extend(window_args(&g, items));
+        args.extend([adaptive(&g), Arg::I32(wide as i32), Arg::I32(dx.accumulate as i32), Arg::I32(code_of_op(OP))]);
         self.launch(&MAX_POOL_BWD, v.dtype(), "", Grid::Stride(n), &args)
     }
 
@@ -117,8 +147,12 @@ impl PoolOps for Engine {
             return self.reduce(Reduce::Mean, &[1], x.reshape(&[n, g.plane()])?, y.reshape(&[n])?);
         }
         let mut args = vec![self.arg_in(&x), self.arg_in(&v), Arg::I64(n as i64)];
-        args.extend(geometry_args(&g, g.output));
-        args.extend(divisor_args(&g, &v));
+        args.extend(window_args(&g, g.output));
+        if let (Some(side), Some(divisor)) = (side(&g), divisor(&g)) {
+            args.extend([Arg::I32(side as i32), real(v.dtype(), divisor)]);
+            return self.launch(&AVG_POOL_PATCH, x.dtype(), "", Grid::Stride(n), &args);
+        }
+        args.extend(average_args(&g, &v));
         match lanes(&g) {
             1 => self.launch(&AVG_POOL, x.dtype(), "", Grid::Stride(n), &args),
             lanes => {
@@ -135,8 +169,8 @@ impl PoolOps for Engine {
         let (wide, items) = runs(&g, &v);
         let n = g.planes * items.iter().product::<usize>();
         let mut args = vec![self.arg_in(&dy), self.arg_in(&v), Arg::I64(n as i64)];
-        args.extend(geometry_args(&g, items));
-        args.extend(divisor_args(&g, &v));
+        args.extend(window_args(&g, items));
+        args.extend(average_args(&g, &v));
         args.extend([Arg::I32(wide as i32), Arg::I32(dx.accumulate as i32)]);
         self.launch(&AVG_POOL_BWD, v.dtype(), "", Grid::Stride(n), &args)
     }
