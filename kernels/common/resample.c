@@ -201,37 +201,67 @@ GK_KERNEL(resample_spans)(GK_OUT(int, bounds), gk_i64 n, GK_DIMS(size))
     }
 }
 
-/* y[o] = sum of x over the cells of o, times their weights. Items: outputs. */
-GK_KERNEL(resample)(GK_IN(gk_t, x), GK_IN(int, bounds), GK_IN(gk_f, weights), GK_OUT(gk_t, y), gk_i64 n, GK_DIMS(size), GK_DIMS(magic), GK_DIMS(taps))
+/* Planes that a work-item brings along: they share weights, and their loads are in flight together. */
+#define GK_PLANES 4
+
+/* y[o] = sum of x over the cells of o, times their weights. Items: the outputs of a plane, once per group of up to GK_PLANES of the planes. */
+GK_KERNEL(resample)(GK_IN(gk_t, x), GK_IN(int, bounds), GK_IN(gk_f, weights), GK_OUT(gk_t, y), gk_i64 n, gk_i64 planes, int group, GK_DIMS(size),
+                    GK_DIMS(magic), GK_DIMS(taps))
 {
     GK_BIND_IN(gk_t, x); GK_BIND_IN(int, bounds); GK_BIND_IN(gk_f, weights); GK_BIND_OUT(gk_t, y);
     int id = (int)size.v[0], ih = (int)size.v[1], iw = (int)size.v[2], od = (int)size.v[3], oh = (int)size.v[4], ow = (int)size.v[5];
     GK_GLOBAL const int* bh = bounds + gk_bounds_at(1);
     GK_GLOBAL const int* bw = bounds + gk_bounds_at(2);
+    gk_i64 cells = (gk_i64)id * ih * iw, outputs = (gk_i64)od * oh * ow;
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
         gk_place q = gk_place_of(i, n, od, oh, ow, magic.v[0], magic.v[1], magic.v[2]);
-        int d0 = bounds[q.d], d1 = bounds[od + q.d], h0 = bh[q.h], h1 = bh[oh + q.h], w0 = bw[q.w], w1 = bw[ow + q.w];
+        gk_i64 first = q.plane * group, o = i - q.plane * outputs;
+        int d0 = bounds[q.d], d1 = bounds[od + q.d], h0 = bh[q.h], rows = bh[oh + q.h] - h0, w0 = bw[q.w], cols = bw[ow + q.w] - w0;
+        int here = planes - first < group ? (int)(planes - first) : group;
         GK_GLOBAL const gk_f* wd = weights + q.d * taps.v[0];
         GK_GLOBAL const gk_f* wh = weights + gk_weights_at(1) + q.h * taps.v[1];
         GK_GLOBAL const gk_f* ww = weights + gk_weights_at(2) + q.w * taps.v[2];
-        gk_f sum = GK_R(0.0);
+        gk_f sum[GK_PLANES];
+        GK_UNROLL for (int u = 0; u < GK_PLANES; u++) sum[u] = GK_R(0.0);
         for (int d = d0; d < d1; d++) {
-            gk_f plane = GK_R(0.0);
-            for (int h = h0; h < h1; h++) {
-                GK_GLOBAL const gk_t* from = x + ((q.plane * id + d) * ih + h) * iw + w0;
-                gk_f line = GK_R(0.0);
-                for (int w = 0; w < w1 - w0; w++) line += ww[w] * gk_load(from, w);
-                plane += wh[h - h0] * line;
+            GK_GLOBAL const gk_t* from = x + first * cells + ((gk_i64)d * ih + h0) * iw + w0;
+            gk_f k = wd[d - d0];
+            if (rows <= 2 && cols <= 2) {
+                gk_f v[4 * GK_PLANES], h[2], w[2];
+                h[0] = wh[0];
+                w[0] = ww[0];
+                h[1] = GK_R(0.0);
+                w[1] = GK_R(0.0);
+                if (rows == 2) h[1] = wh[1];
+                if (cols == 2) w[1] = ww[1];
+                GK_UNROLL for (int u = 0; u < GK_PLANES; u++) {
+                    GK_UNROLL for (int t = 0; t < 4; t++) {
+                        v[4 * u + t] = GK_R(0.0);
+                        if (u < here && t / 2 < rows && t % 2 < cols) v[4 * u + t] = gk_load(from, u * cells + t / 2 * iw + t % 2);
+                    }
+                }
+                GK_UNROLL for (int u = 0; u < GK_PLANES; u++)
+                    sum[u] += k * (h[0] * (w[0] * v[4 * u] + w[1] * v[4 * u + 1]) + h[1] * (w[0] * v[4 * u + 2] + w[1] * v[4 * u + 3]));
+            } else {
+                for (int h = 0; h < rows; h++) {
+                    for (int w = 0; w < cols; w++) {
+                        gk_f kw = k * wh[h] * ww[w];
+                        GK_UNROLL for (int u = 0; u < GK_PLANES; u++) {
+                            if (u < here) sum[u] += kw * gk_load(from, u * cells + (gk_i64)h * iw + w);
+                        }
+                    }
+                }
             }
-            sum += wd[d - d0] * plane;
         }
-        gk_store(y, i, sum);
+        GK_UNROLL for (int u = 0; u < GK_PLANES; u++) {
+            if (u < here) gk_store(y, (first + u) * outputs + o, sum[u]);
+        }
     }
 }
 
-/* dx[i] (+)= sum of dy over the outputs that read cell i, times the cell's weight in them. Items: cells. */
-GK_KERNEL(resample_bwd)(GK_IN(gk_t, dy), GK_IN(int, bounds), GK_IN(gk_f, weights), GK_OUT(gk_t, dx), gk_i64 n, GK_DIMS(size), GK_DIMS(magic), GK_DIMS(taps),
-                        int accumulate)
+/* dx[i] (+)= sum of dy over the outputs that read cell i, times the cell's weight in them. Items: the cells of a plane, once per group. */
+GK_KERNEL(resample_bwd)(GK_IN(gk_t, dy), GK_IN(int, bounds), GK_IN(gk_f, weights), GK_OUT(gk_t, dx), gk_i64 n, gk_i64 planes, int group, GK_DIMS(size),
+                        GK_DIMS(magic), GK_DIMS(taps), int accumulate)
 {
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(int, bounds); GK_BIND_IN(gk_f, weights); GK_BIND_OUT(gk_t, dx);
     int id = (int)size.v[0], ih = (int)size.v[1], iw = (int)size.v[2], od = (int)size.v[3], oh = (int)size.v[4], ow = (int)size.v[5];
@@ -243,21 +273,31 @@ GK_KERNEL(resample_bwd)(GK_IN(gk_t, dy), GK_IN(int, bounds), GK_IN(gk_f, weights
     GK_GLOBAL const int* sw = bounds + gk_spans_at(2);
     GK_GLOBAL const gk_f* wh = weights + gk_weights_at(1);
     GK_GLOBAL const gk_f* ww = weights + gk_weights_at(2);
+    gk_i64 cells = (gk_i64)id * ih * iw, outputs = (gk_i64)od * oh * ow;
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
         gk_place q = gk_place_of(i, n, id, ih, iw, magic.v[0], magic.v[1], magic.v[2]);
+        gk_i64 first = q.plane * group, cell = i - q.plane * cells;
         int d1 = sd[id + q.d], h0 = sh[q.h], h1 = sh[ih + q.h], w0 = sw[q.w], w1 = sw[iw + q.w];
-        gk_f sum = GK_R(0.0);
+        int here = planes - first < group ? (int)(planes - first) : group;
+        gk_f sum[GK_PLANES];
+        GK_UNROLL for (int u = 0; u < GK_PLANES; u++) sum[u] = GK_R(0.0);
         for (int d = sd[q.d]; d < d1; d++) {
-            gk_f plane = GK_R(0.0);
+            gk_f a = weights[(gk_i64)d * kd + q.d - bounds[d]];
             for (int h = h0; h < h1; h++) {
-                GK_GLOBAL const gk_t* from = dy + ((q.plane * od + d) * oh + h) * ow;
-                gk_f line = GK_R(0.0);
-                for (int w = w0; w < w1; w++) line += ww[(gk_i64)w * kw + q.w - bw[w]] * gk_load(from, w);
-                plane += wh[(gk_i64)h * kh + q.h - bh[h]] * line;
+                GK_GLOBAL const gk_t* from = dy + first * outputs + ((gk_i64)d * oh + h) * ow;
+                gk_f b = a * wh[(gk_i64)h * kh + q.h - bh[h]];
+                for (int w = w0; w < w1; w++) {
+                    gk_f c = b * ww[(gk_i64)w * kw + q.w - bw[w]];
+                    GK_UNROLL for (int u = 0; u < GK_PLANES; u++) {
+                        if (u < here) sum[u] += c * gk_load(from, u * outputs + w);
+                    }
+                }
             }
-            sum += weights[(gk_i64)d * kd + q.d - bounds[d]] * plane;
         }
-        gk_store(dx, i, accumulate ? gk_load(dx, i) + sum : sum);
+        GK_UNROLL for (int u = 0; u < GK_PLANES; u++) {
+            gk_i64 to = (first + u) * cells + cell;
+            if (u < here) gk_store(dx, to, accumulate ? gk_load(dx, to) + sum[u] : sum[u]);
+        }
     }
 }
 

@@ -16,9 +16,9 @@ kernels! {
     RESAMPLE_SPANS = "resample.c" "resample_spans", dtypes: FLOATS64, ops: &[],
         args: [bounds: Out("int"), n: I64, size: Dims];
     RESAMPLE = "resample.c" "resample", dtypes: FLOATS64, ops: &[],
-        args: [x: In("gk_t"), bounds: In("int"), weights: In("gk_f"), y: Out("gk_t"), n: I64, size: Dims, magic: Dims, taps: Dims];
+        args: [x: In("gk_t"), bounds: In("int"), weights: In("gk_f"), y: Out("gk_t"), n: I64, planes: I64, group: I32, size: Dims, magic: Dims, taps: Dims];
     RESAMPLE_BWD = "resample.c" "resample_bwd", dtypes: FLOATS64, ops: &[],
-        args: [dy: In("gk_t"), bounds: In("int"), weights: In("gk_f"), dx: Out("gk_t"), n: I64, size: Dims, magic: Dims, taps: Dims, accumulate: I32];
+        args: [dy: In("gk_t"), bounds: In("int"), weights: In("gk_f"), dx: Out("gk_t"), n: I64, planes: I64, group: I32, size: Dims, magic: Dims, taps: Dims, accumulate: I32];
     AFFINE_GRID = "resample.c" "affine_grid", dtypes: FLOATS64, ops: &[],
         args: [theta: In("gk_t"), grid: Out("gk_t"), n: I64, axes: I32, size: Dims, magic: Dims, align: I32];
     AFFINE_GRID_SUMS = "resample.c" "affine_grid_sums", dtypes: FLOATS64, ops: &[],

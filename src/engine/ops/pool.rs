@@ -133,7 +133,12 @@ impl PoolOps for Engine {
             Arg::I64(n as i64),
         ];
         args.extend(window_args(&g, items));
-        args.extend([adaptive(&g), Arg::I32(wide as i32), Arg::I32(dx.accumulate as i32), Arg::I32(code_of_op(OP))]);
+        args.extend([
+            adaptive(&g),
+            Arg::I32(wide as i32),
+            Arg::I32(dx.accumulate as i32),
+            Arg::I32(code_of_op(OP)),
+        ]);
         self.launch(&MAX_POOL_BWD, v.dtype(), "", Grid::Stride(n), &args)
     }
 

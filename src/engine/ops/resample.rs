@@ -40,7 +40,17 @@ struct Tables {
     taps: Arg,
 }
 
+/// Planes that a work-item brings along (`GK_PLANES`).
+const PLANES: usize = 4;
+
 impl Engine {
+    /// Items of `per_plane` for each group of planes, and the planes of a group: several where the device is full anyway.
+    fn plane_groups(&self, planes: usize, per_plane: usize) -> (usize, usize) {
+        let enough = planes.div_ceil(PLANES) * per_plane >= 2 * self.fill() * BLOCK as usize;
+        let group = if enough { PLANES } else { 1 };
+        (planes.div_ceil(group) * per_plane, group)
+    }
+
     fn tables(&self, p: Interpolate, s: &Sizes, dt: crate::DType) -> Result<Tables> {
         let taps: [usize; 3] = std::array::from_fn(|a| reach(p, s.input[a], s.output[a]));
         let (n, m) = (s.input.iter().sum::<usize>(), s.output.iter().sum::<usize>());
@@ -94,12 +104,15 @@ impl ResampleOps for Engine {
             }
             InterpolateMode::Linear | InterpolateMode::Cubic => {
                 let t = self.tables(p, &s, dt)?;
+                let (n, group) = self.plane_groups(s.planes, s.output.iter().product());
                 let args = [
                     self.arg_in(&x),
                     self.arg_in(&t.bounds.view()),
                     self.arg_in(&t.weights.view()),
                     self.arg_in(&v),
                     Arg::I64(n as i64),
+                    Arg::I64(s.planes as i64),
+                    Arg::I32(group as i32),
                     sizes(&s),
                     magic(s.output),
                     t.taps,
@@ -139,12 +152,15 @@ impl ResampleOps for Engine {
                 let cells: usize = s.input.iter().sum();
                 let args = [self.arg_in(&t.bounds.view()), Arg::I64(cells as i64), sizes(&s)];
                 self.launch(&RESAMPLE_SPANS, dt, "", Grid::Stride(cells), &args)?;
+                let (n, group) = self.plane_groups(s.planes, s.input.iter().product());
                 let args = [
                     self.arg_in(&dy),
                     self.arg_in(&t.bounds.view()),
                     self.arg_in(&t.weights.view()),
                     self.arg_in(&v),
                     Arg::I64(n as i64),
+                    Arg::I64(s.planes as i64),
+                    Arg::I32(group as i32),
                     sizes(&s),
                     magic(s.input),
                     t.taps,
