@@ -57,7 +57,15 @@ fn weights(p: Interpolate, n: usize, m: usize) -> Weights {
                 let num = if is_cubic { num } else { num.max(0) };
                 let (base, t) = (num.div_euclid(den), num.rem_euclid(den) as f64 / den as f64);
                 if is_cubic {
-                    (-1..3).map(|j| (inside(base + j), cubic(t - j as f64, -0.75))).collect()
+                    // The weights of a border that is repeated are one weight.
+                    let mut list: Vec<(usize, f64)> = vec![];
+                    for (cell, w) in (-1..3).map(|j| (inside(base + j), cubic(t - j as f64, -0.75))) {
+                        match list.last_mut() {
+                            Some(last) if last.0 == cell => last.1 += w,
+                            _ => list.push((cell, w)),
+                        }
+                    }
+                    list
                 } else if base + 1 < cells {
                     vec![(inside(base), 1.0 - t), (inside(base + 1), t)]
                 } else {

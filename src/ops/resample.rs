@@ -15,7 +15,7 @@ pub enum InterpolateMode {
     NearestExact,
     /// linear in each axis (bilinear, trilinear); s below 0 is taken as 0
     Linear,
-    /// cubic convolution in each axis with a = -0.75, cells beyond the border repeat it
+    /// cubic convolution in each axis with a = -0.75; taps beyond the border add their weights to its cell
     Cubic,
     /// mean of the cells that the output covers, which is [`Pooling::Adaptive`](super::Pooling::Adaptive)
     Area,
