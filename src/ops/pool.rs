@@ -146,6 +146,8 @@ impl Window {
 /// Which cells of its input an output of a pooling sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
+// A few hundred bytes per call, on the stack: cheaper than a box.
+#[allow(clippy::large_enum_variant)]
 pub enum Pooling {
     /// Windows of one size that slide over the input.
     Sliding(Window),
