@@ -35,6 +35,7 @@ fn avg_fwd(b: &Bed<'_>, dt: DType, w: Window) -> trefoil::Result<super::Problem>
 pub(super) const ROWS: &[Row] = &[
     row("max_pool", "3x3s2", F32_BF16, |b, dt| max_fwd(b, dt, Window::new(&[3]).stride(&[2]).padding(&[1]))),
     row("max_pool", "2x2", F32, |b, dt| max_fwd(b, dt, Window::new(&[2]))),
+    row("max_pool", "5x5s1", F32, |b, dt| max_fwd(b, dt, Window::new(&[5]).stride(&[1]).padding(&[2]))),
     row("max_pool", "global", F32, |b, dt| {
         let (xs, n) = images(b);
         let (x, mut y, mut i) = (b.normal(dt, n)?, b.empty(dt, xs[1])?, b.empty(DType::I32, xs[1])?);
@@ -55,6 +56,10 @@ pub(super) const ROWS: &[Row] = &[
     }),
     row("avg_pool", "2x2", F32_BF16, |b, dt| avg_fwd(b, dt, Window::new(&[2]))),
     row("avg_pool", "3x3s2", F32, |b, dt| avg_fwd(b, dt, Window::new(&[3]).stride(&[2]).padding(&[1]))),
+    row("avg_pool", "3x3s2_inside", F32, |b, dt| {
+        let w = Window::new(&[3]).stride(&[2]).padding(&[1]);
+        avg_fwd(b, dt, w.count_include_pad(false))
+    }),
     row("avg_pool", "1d_long", F32, |b, dt| {
         let (xs, n) = images(b);
         let (x, mut y) = (b.normal(dt, n)?, b.empty(dt, xs[1] * 2)?);
