@@ -437,7 +437,7 @@ fn derive(kernel: &Kernel, forward: &Forward, index: usize, seed: u64) -> Result
     };
     for f in fields(kernel.inputs) {
         // The upstream gradient is d followed by an output's name; gy is that of a loss.
-        if matches!(f.name, "dy" | "dY" | "dC" | "gy") {
+        if matches!(f.name, "dy" | "dY" | "dC" | "gy" | "dgrid") {
             s.put(f.name, &upstream, Dom::Any);
             continue;
         }

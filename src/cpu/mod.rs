@@ -15,6 +15,7 @@ mod elementwise;
 mod embedding;
 mod gemm;
 mod gnn;
+mod grid_sample;
 mod index;
 mod lm;
 mod loss;

@@ -42,6 +42,11 @@ impl Case {
         n.map(|n| n as usize).ok_or_else(|| self.fail(key, "a whole number above 0"))
     }
 
+    /// Whether the case says something under this key.
+    pub(crate) fn has(&self, key: &str) -> bool {
+        self.fields.contains_key(key)
+    }
+
     pub(crate) fn size_or(&self, key: &str, default: usize) -> Result<usize> {
         if self.fields.contains_key(key) { self.size(key) } else { Ok(default) }
     }

@@ -16,6 +16,7 @@ pub(crate) mod gemm;
 #[cfg(all(test, feature = "opencl"))]
 mod gemm_tests;
 mod gnn;
+mod grid_sample;
 mod index;
 mod lm;
 mod loss;
