@@ -377,6 +377,14 @@ const PLAIN: &[&str] = &[
     "adamw_step",
     "lovasz_softmax_loss",
     "mean_var",
+    "scaled_dot_product_attention",
+    "flash_attention_v2",
+    "grouped_query_attention",
+    "cross_attention",
+    "attention_varlen",
+    "multi_head_attention",
+    "fused_linear_cross_entropy",
+    "moe_router",
 ];
 
 /// Puts NaN, infinities and a negative zero into the larger floating inputs of every fourth case.
@@ -421,7 +429,7 @@ fn derive(kernel: &Kernel, forward: &Forward, index: usize, seed: u64) -> Result
     };
     for f in fields(kernel.inputs) {
         // The upstream gradient is d followed by an output's name; gy is that of a loss.
-        if matches!(f.name, "dy" | "dY" | "dC" | "gy") {
+        if matches!(f.name, "dy" | "dY" | "dC" | "dO" | "dweights" | "gy") {
             s.put(f.name, &upstream, Dom::Any);
             continue;
         }

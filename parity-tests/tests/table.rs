@@ -38,6 +38,7 @@ const BEYOND: &[&str] = &[
     "lion_update",
     "ftrl_update",
     "proximal_gradient_update",
+    "cross_attention",
 ];
 
 #[test]
