@@ -520,6 +520,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[&[
         multi_head_backward,
     )
     .dtypes(F32)
-    .bound(Close(2e-4, 2e-3))
+    // The gradient of the keys' bias cancels to 0: its mean square error says nothing.
+    .bound(Bound::Stored(2e-4, 2e-3))
     .grad_of("multi_head_attention"),
 ]];
