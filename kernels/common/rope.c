@@ -20,7 +20,7 @@ GK_KERNEL(rope)(GK_IN(gk_t, x), GK_IN(int, positions), GK_IN(gk_i64, table), GK_
                 int wide, int lanes, gk_f sign, int accumulate)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_IN(int, positions); GK_BIND_IN(gk_i64, table); GK_BIND_OUT(gk_t, y);
-    int lane = gk_lid() % lanes, len = (int)size.v[1], d = (int)size.v[3], half = (int)size.v[4] / 2;
+    int lane = gk_lid() % lanes, len = (int)size.v[1], d = (int)size.v[3], mid = (int)size.v[4] / 2;
     int h0 = gk_bid(1) * (int)size.v[6], h1 = h0 + (int)size.v[6] < (int)size.v[2] ? h0 + (int)size.v[6] : (int)size.v[2];
     for (gk_i64 token = (gk_i64)gk_bid(0) * (GK_BLOCK / lanes) + gk_lid() / lanes; token < size.v[0]; token += (gk_i64)gk_nblocks(0) * (GK_BLOCK / lanes)) {
         gk_i64 b = token / len, l = token % len, position = offset + l;
@@ -28,7 +28,7 @@ GK_KERNEL(rope)(GK_IN(gk_t, x), GK_IN(int, positions), GK_IN(gk_i64, table), GK_
         GK_GLOBAL const gk_t* px = x + b * sx.v[0] + l * sx.v[1];
         GK_GLOBAL gk_t* py = y + b * sx.v[3] + l * sx.v[4];
         if (wide) {
-            int turns = (pairs ? 2 * half : half) / GK_W, items = turns + (d - 2 * half) / GK_W;
+            int turns = (pairs ? 2 * mid : mid) / GK_W, items = turns + (d - 2 * mid) / GK_W;
             for (int n = lane; n < items; n += lanes) {
                 gk_vec c, s;
                 GK_UNROLL for (int u = 0; u < GK_W; u++) { c.v[u] = GK_R(1.0); s.v[u] = GK_R(0.0); }
@@ -39,21 +39,21 @@ GK_KERNEL(rope)(GK_IN(gk_t, x), GK_IN(int, positions), GK_IN(gk_i64, table), GK_
                         s.v[u] = sign * gk_sin(a);
                     }
                 }
-                int at = n < turns ? n * GK_W : 2 * half + (n - turns) * GK_W;
+                int at = n < turns ? n * GK_W : 2 * mid + (n - turns) * GK_W;
                 for (int h = h0; h < h1; h++) {
                     gk_i64 ax = h * sx.v[2] + at, ay = h * sx.v[5] + at;
                     gk_vec v = gk_loadv(px, ax), w = v;
                     if (!pairs && n < turns) {
-                        gk_vec o = gk_loadv(px, ax + half), p;
+                        gk_vec o = gk_loadv(px, ax + mid), p;
                         GK_UNROLL for (int u = 0; u < GK_W; u++) {
                             w.v[u] = v.v[u] * c.v[u] - o.v[u] * s.v[u];
                             p.v[u] = v.v[u] * s.v[u] + o.v[u] * c.v[u];
                         }
                         if (accumulate) {
-                            gk_vec old = gk_loadv(py, ay + half);
+                            gk_vec old = gk_loadv(py, ay + mid);
                             GK_UNROLL for (int u = 0; u < GK_W; u++) p.v[u] += old.v[u];
                         }
-                        gk_storev(py, ay + half, p);
+                        gk_storev(py, ay + mid, p);
                     } else {
                         GK_UNROLL for (int u = 0; u < GK_W; u += 2) {
                             w.v[u] = v.v[u] * c.v[u] - v.v[u + 1] * s.v[u];
@@ -69,22 +69,22 @@ GK_KERNEL(rope)(GK_IN(gk_t, x), GK_IN(int, positions), GK_IN(gk_i64, table), GK_
                 }
             }
         } else {
-            for (int n = lane; n < d - half; n += lanes) {
+            for (int n = lane; n < d - mid; n += lanes) {
                 gk_f c = GK_R(1.0), s = GK_R(0.0);
-                int i = n + half, j = i;
-                if (n < half) {
+                int i = n + mid, j = i;
+                if (n < mid) {
                     gk_f a = gk_angle(table[n], position);
                     c = gk_cos(a);
                     s = sign * gk_sin(a);
                     i = pairs ? 2 * n : n;
-                    j = pairs ? 2 * n + 1 : n + half;
+                    j = pairs ? 2 * n + 1 : n + mid;
                 }
                 for (int h = h0; h < h1; h++) {
                     gk_i64 ax = h * sx.v[2], ay = h * sx.v[5];
                     gk_f v = gk_load(px, ax + i), o = gk_load(px, ax + j), w = v * c - o * s, p = v * s + o * c;
-                    if (n >= half) w = v;
+                    if (n >= mid) w = v;
                     if (accumulate) w += gk_load(py, ay + i);
-                    if (n < half) {
+                    if (n < mid) {
                         if (accumulate) p += gk_load(py, ay + j);
                         gk_store(py, ay + j, p);
                     }

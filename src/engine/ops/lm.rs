@@ -172,7 +172,6 @@ struct Rows<'a> {
     op: &'static str,
     p: &'a LinearCrossEntropy,
     n: usize,
-    d: usize,
     v: usize,
     h: View<'a>,
     w: View<'a>,
@@ -305,7 +304,7 @@ impl LmOps for Engine {
         io: LinearCrossEntropyFwd<'_>,
     ) -> Result<()> {
         const OP: &str = "fused_linear_cross_entropy";
-        let [n, d, v] = check_linear_cross_entropy(p, &io)?;
+        let [n, _, v] = check_linear_cross_entropy(p, &io)?;
         let (loss, lse) = (io.loss.as_view(), io.lse.as_ref().map(|l| l.as_view()));
         let operands = [
             ("h", Some(io.h)),
@@ -316,7 +315,7 @@ impl LmOps for Engine {
             ("lse", lse),
         ];
         self.own_all(OP, &operands)?;
-        let r = Rows { engine: self, op: OP, p, n, d, v, h: io.h, w: io.w, b: io.b, target: io.target };
+        let r = Rows { engine: self, op: OP, p, n, v, h: io.h, w: io.w, b: io.b, target: io.target };
         let (dt, acc) = (r.dtype(), r.dtype().accumulator());
         let each = p.reduction == Reduction::None;
         let items = if each { None } else { Some(self.scratch(acc, 2 * n)?) };
@@ -348,7 +347,7 @@ impl LmOps for Engine {
         for (arg, g) in [("dh", &io.dh), ("dw", &io.dw), ("db", &io.db)] {
             g.as_ref().map_or(Ok(()), |g| self.own(OP, arg, &g.out.as_view()))?;
         }
-        let r = Rows { engine: self, op: OP, p, n, d, v, h: io.h, w: io.w, b: io.b, target: io.target };
+        let r = Rows { engine: self, op: OP, p, n, v, h: io.h, w: io.w, b: io.b, target: io.target };
         let (dt, acc) = (r.dtype(), r.dtype().accumulator());
         if n == 0 {
             // Nothing contributes to the gradients of the parameters.
