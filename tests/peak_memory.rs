@@ -23,7 +23,10 @@ fn scratch(g: &Engine, call: impl FnOnce() -> Result<()>) -> usize {
     assert_eq!(before.peak, before.in_use, "nothing larger was there before");
     call().unwrap();
     let after = g.counters();
-    assert_eq!((after.uploads, after.downloads, after.syncs), (counters.uploads, counters.downloads, counters.syncs));
+    assert_eq!(
+        (after.uploads, after.downloads, after.syncs),
+        (counters.uploads, counters.downloads, counters.syncs)
+    );
     assert_eq!(g.memory().in_use, before.in_use);
     g.memory().peak - before.in_use
 }
@@ -93,11 +96,13 @@ fn attention_needs_a_number_per_query() {
     let (s, lse) = ([1, 2, 4096, 16], [1, 2, 4096]);
     let (n, rows) = (s.iter().product(), lse.iter().product::<usize>());
     let g = engine();
-    let (q, k, v, o) = (new(&g, DType::F32, n), new(&g, DType::F32, n), new(&g, DType::F32, n), new(&g, DType::F32, n));
+    let (q, k, v, o) =
+        (new(&g, DType::F32, n), new(&g, DType::F32, n), new(&g, DType::F32, n), new(&g, DType::F32, n));
     let (l, up) = (new(&g, DType::F32, rows), new(&g, DType::F32, n));
     let (dq, dk, dv) = (new(&g, DType::F32, n), new(&g, DType::F32, n), new(&g, DType::F32, n));
     let used = scratch(&g, || {
-        let mut io = AttentionIo::new(q.shaped(&s)?, k.shaped(&s)?, v.shaped(&s)?, o.alias_mut().reshape(&s)?);
+        let mut io =
+            AttentionIo::new(q.shaped(&s)?, k.shaped(&s)?, v.shaped(&s)?, o.alias_mut().reshape(&s)?);
         io.lse = Some(l.alias_mut().reshape(&lse)?);
         g.attention(&Attention::new(), io)?;
         let io = AttentionBwd {

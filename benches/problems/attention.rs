@@ -29,7 +29,13 @@ impl Size {
 }
 
 fn size(b: &Bed<'_>, hkv: usize, d: usize) -> Size {
-    Size { b: b.pick(1, 1, 4), hq: b.pick(2, 4, 16), hkv: b.pick(hkv.min(2), hkv.min(4), hkv), l: b.pick(32, 192, 4096), d }
+    Size {
+        b: b.pick(1, 1, 4),
+        hq: b.pick(2, 4, 16),
+        hkv: b.pick(hkv.min(2), hkv.min(4), hkv),
+        l: b.pick(32, 192, 4096),
+        d,
+    }
 }
 
 const CAUSAL: Attention<'static> = Attention::new().causal(Causal::TopLeft);
@@ -38,7 +44,13 @@ const CAUSAL: Attention<'static> = Attention::new().causal(Causal::TopLeft);
 fn operands(b: &Bed<'_>, s: &Size, dt: DType) -> Result<[Buffer; 5]> {
     let (q, k) = (s.q().iter().product(), s.k().iter().product());
     let rows = s.b * s.hq * s.l;
-    Ok([b.normal(dt, q)?, b.normal(dt, k)?, b.normal(dt, k)?, b.empty(dt, q)?, b.empty(dt.accumulator(), rows)?])
+    Ok([
+        b.normal(dt, q)?,
+        b.normal(dt, k)?,
+        b.normal(dt, k)?,
+        b.empty(dt, q)?,
+        b.empty(dt.accumulator(), rows)?,
+    ])
 }
 
 fn forward(b: &Bed<'_>, dt: DType, hkv: usize, d: usize) -> Result<Problem> {
@@ -99,7 +111,8 @@ pub(super) const ROWS: &[Row] = &[
         let offsets: Vec<i32> = (0..=n).map(|i| (i * each) as i32).collect();
         let (cu, s) = (b.gpu.upload(&offsets)?, [1, h, n * each, d]);
         let len = s.iter().product();
-        let (q, k, v, mut o) = (b.normal(dt, len)?, b.normal(dt, len)?, b.normal(dt, len)?, b.empty(dt, len)?);
+        let (q, k, v, mut o) =
+            (b.normal(dt, len)?, b.normal(dt, len)?, b.normal(dt, len)?, b.empty(dt, len)?);
         flops(2 * n * h * each * each * d, move |g| {
             let mut io = AttentionIo::new(q.shaped(&s)?, k.shaped(&s)?, v.shaped(&s)?, o.shaped_mut(&s)?);
             io.mask = AttentionMask::new().sequences(cu.view(), cu.view());

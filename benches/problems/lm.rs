@@ -68,8 +68,7 @@ pub(super) const ROWS: &[Row] = &[
     row("fused_linear_cross_entropy_bwd", "ids", F32_BF16, |b, dt| {
         let [n, d, v] = vocabulary(b);
         let (h, w, ids) = (b.normal(dt, n * d)?, b.normal(dt, v * d)?, b.ids(n, v)?);
-        let (gy, mut dh, mut dw) =
-            (b.normal(dt.accumulator(), 1)?, b.empty(dt, n * d)?, b.empty(dt, v * d)?);
+        let (gy, mut dh, mut dw) = (b.normal(dt.accumulator(), 1)?, b.empty(dt, n * d)?, b.empty(dt, v * d)?);
         flops(6 * n * d * v, move |g| {
             let io = LinearCrossEntropyBwd {
                 gy: gy.view(),

@@ -26,7 +26,7 @@ GK_KERNEL(attention_fwd)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias), GK_I
     gk_span s = gk_span_of(gk_bid(0) / tiles / heads, tiles - 1 - gk_bid(0) % tiles, 0, lengths, cu_q, cu_k, size, err, code);
     gk_rule rule = gk_rule_of(s, h, bias, mask, size, sm, scale, cap, left, right, bottom, seed, stream, offset, more, keep, kept);
     int i0 = s.tile * 64, rows = s.lq - i0, r = gk_lid() / 16, c = gk_lid() % 16, col0 = gk_bid(1) * GK_WIDTH, width = (int)size.v[6] - col0;
-    gk_f acc[4][4 * GK_GROUPS], m[4], l[4], x[4][4];
+    gk_f acc[4][4 * GK_GROUPS], m[4], l[4], x[4][4], unused[4][4];
     gk_clear(acc);
     GK_UNROLL for (int i = 0; i < 4; i++) { m[i] = -GK_INF; l[i] = GK_R(0.0); }
     q += s.b * sq.v[0] + h * sq.v[1] + (s.q0 + i0) * sq.v[2];
@@ -34,12 +34,9 @@ GK_KERNEL(attention_fwd)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias), GK_I
     v += s.b * sv.v[0] + kh * sv.v[1] + s.k0 * sv.v[2] + col0;
     for (int j0 = gk_first_key(rule, i0), end = gk_end_key(rule, i0); j0 < end; j0 += 64) {
         gk_dots(q, sq.v[2], rows, (int)sq.v[6], k + j0 * sq.v[5], sq.v[5], rule.keys - j0, (int)sq.v[7], (int)size.v[5], tile, x);
+        gk_scores(rule, i0, j0, 0, x, unused);
         GK_UNROLL for (int i = 0; i < 4; i++) {
-            gk_f top = -GK_INF, unused;
-            GK_UNROLL for (int j = 0; j < 4; j++) {
-                x[i][j] = gk_score(rule, i0 + 4 * r + i, j0 + 4 * c + j, x[i][j], &unused);
-                top = gk_max(top, x[i][j]);
-            }
+            gk_f top = gk_max(gk_max(x[i][0], x[i][1]), gk_max(x[i][2], x[i][3]));
             top = gk_max(m[i], gk_group_max(top, tmp, 16));
             /* While nothing was visible, everything stays 0. */
             gk_f base = top == -GK_INF ? GK_R(0.0) : top, shrink = gk_exp(m[i] - base);
@@ -52,8 +49,9 @@ GK_KERNEL(attention_fwd)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias), GK_I
             }
         }
         if (keep < 1.0f) {
+            gk_u32 bits = gk_kept(rule, i0, j0, 0);
             GK_UNROLL for (int i = 0; i < 4; i++)
-                GK_UNROLL for (int j = 0; j < 4; j++) x[i][j] *= gk_dropped(rule, i0 + 4 * r + i, j0 + 4 * c + j);
+                GK_UNROLL for (int j = 0; j < 4; j++) x[i][j] *= GK_HAS(bits, i, j) ? rule.kept : GK_R(0.0);
         }
         gk_weigh(x, v + j0 * sv.v[2], sv.v[2], rule.keys - j0, width, (int)sv.v[6], tile, acc);
     }

@@ -27,7 +27,7 @@ GK_KERNEL(attention_dkv)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias), GK_I
     gk_span s = gk_span_of(gk_bid(0) / tiles / kv, gk_bid(0) % tiles, 1, lengths, cu_q, cu_k, size, err, code);
     int j0 = s.tile * 64, rows = s.lk - j0, r = gk_lid() / 16, c = gk_lid() % 16, col0 = gk_bid(1) * GK_WIDTH;
     int d = (int)size.v[5], dvs = (int)size.v[6];
-    gk_f ak[4][4 * GK_GROUPS], av[4][4 * GK_GROUPS], x[4][4], y[4][4];
+    gk_f ak[4][4 * GK_GROUPS], av[4][4 * GK_GROUPS], x[4][4], y[4][4], slope[4][4];
     gk_clear(ak);
     gk_clear(av);
     k += s.b * sq.v[3] + kh * sq.v[4] + (s.k0 + j0) * sq.v[5];
@@ -41,20 +41,20 @@ GK_KERNEL(attention_dkv)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias), GK_I
             /* Rows are keys, columns are queries. */
             gk_dots(k, sq.v[5], rows, (int)sq.v[7], qs, sq.v[2], queries, (int)sq.v[6], d, tile, x);
             gk_dots(v, sv.v[2], rows, (int)sv.v[6], ds, sv.v[5], queries, (int)sv.v[7], dvs, tile, y);
+            gk_scores(rule, i0, j0, 1, x, slope);
+            gk_u32 bits = 0xffffu;
+            if (keep < 1.0f) bits = gk_kept(rule, i0, j0, 1);
             GK_UNROLL for (int j = 0; j < 4; j++) {
                 int i = i0 + 4 * c + j;
-                gk_f base = GK_R(0.0), mean = GK_R(0.0);
+                gk_f base = -GK_INF, mean = GK_R(0.0);
                 if (i < s.lq) {
                     base = lse[s.b * sl.v[0] + h * sl.v[1] + (s.q0 + i) * sl.v[2]];
                     mean = delta[((gk_i64)s.b * size.v[1] + h) * size.v[3] + s.q0 + i];
                 }
                 GK_UNROLL for (int u = 0; u < 4; u++) {
-                    int key = j0 + 4 * r + u;
-                    gk_f slope, sc = gk_score(rule, i, key, x[u][j], &slope), p = GK_R(0.0), f = GK_R(1.0);
-                    if (sc != -GK_INF && base != -GK_INF) p = gk_exp(sc - base);
-                    if (keep < 1.0f) f = gk_dropped(rule, i, key);
+                    gk_f p = gk_prob(x[u][j], base), f = GK_HAS(bits, u, j) ? kept : GK_R(0.0);
                     x[u][j] = p * f;
-                    y[u][j] = p == GK_R(0.0) ? GK_R(0.0) : p * (f * y[u][j] - mean) * slope;
+                    y[u][j] = gk_dscore(p, f * y[u][j], mean) * slope[u][j];
                 }
             }
             if (dv) gk_weigh(x, ds + col0, sv.v[5], queries, dvs - col0, (int)sv.v[7], tile, av);
@@ -78,7 +78,7 @@ GK_KERNEL(attention_dq)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias), GK_IN
     gk_span s = gk_span_of(gk_bid(0) / tiles / heads, tiles - 1 - gk_bid(0) % tiles, 0, lengths, cu_q, cu_k, size, err, code);
     gk_rule rule = gk_rule_of(s, h, bias, mask, size, sm, scale, cap, left, right, bottom, seed, stream, offset, more, keep, kept);
     int i0 = s.tile * 64, rows = s.lq - i0, r = gk_lid() / 16, c = gk_lid() % 16, col0 = gk_bid(1) * GK_WIDTH, d = (int)size.v[5];
-    gk_f acc[4][4 * GK_GROUPS], base[4], mean[4], x[4][4], y[4][4];
+    gk_f acc[4][4 * GK_GROUPS], base[4], mean[4], x[4][4], y[4][4], slope[4][4];
     gk_clear(acc);
     GK_UNROLL for (int i = 0; i < 4; i++) {
         gk_i64 at = s.q0 + i0 + 4 * r + i;
@@ -97,13 +97,13 @@ GK_KERNEL(attention_dq)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias), GK_IN
         int keys = rule.keys - j0;
         gk_dots(q, sq.v[2], rows, (int)sq.v[6], k + j0 * sq.v[5], sq.v[5], keys, (int)sq.v[7], d, tile, x);
         gk_dots(dout, sv.v[5], rows, (int)sv.v[7], v + j0 * sv.v[2], sv.v[2], keys, (int)sv.v[6], (int)size.v[6], tile, y);
+        gk_scores(rule, i0, j0, 0, x, slope);
+        gk_u32 bits = 0xffffu;
+        if (keep < 1.0f) bits = gk_kept(rule, i0, j0, 0);
         GK_UNROLL for (int i = 0; i < 4; i++) {
             GK_UNROLL for (int j = 0; j < 4; j++) {
-                int row = i0 + 4 * r + i, key = j0 + 4 * c + j;
-                gk_f slope, sc = gk_score(rule, row, key, x[i][j], &slope), p = GK_R(0.0), f = GK_R(1.0);
-                if (sc != -GK_INF && base[i] != -GK_INF) p = gk_exp(sc - base[i]);
-                if (keep < 1.0f) f = gk_dropped(rule, row, key);
-                y[i][j] = p == GK_R(0.0) ? GK_R(0.0) : p * (f * y[i][j] - mean[i]) * slope;
+                gk_f p = gk_prob(x[i][j], base[i]), f = GK_HAS(bits, i, j) ? kept : GK_R(0.0);
+                y[i][j] = gk_dscore(p, f * y[i][j], mean[i]) * slope[i][j];
             }
         }
         gk_weigh(y, k + j0 * sq.v[5] + col0, sq.v[5], keys, d - col0, (int)sq.v[7], tile, acc);

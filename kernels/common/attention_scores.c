@@ -40,21 +40,19 @@ GK_KERNEL(attention_probs)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias), GK
     gk_span s = gk_span_of(gk_bid(0) / tiles / heads, gk_bid(0) % tiles, 0, lengths, cu_q, cu_k, size, err, code);
     gk_rule rule = gk_rule_of(s, h, bias, mask, size, sm, scale, cap, left, right, bottom, seed, stream, offset, more, keep, kept);
     int i0 = s.tile * 64, r = gk_lid() / 16, c = gk_lid() % 16;
-    gk_f x[4][4];
+    gk_f x[4][4], unused[4][4];
     q += s.b * sq.v[0] + h * sq.v[1] + i0 * sq.v[2];
     k += s.b * sq.v[3] + kh * sq.v[4];
     for (int j0 = gk_bid(1) * 64; j0 < s.lk; j0 += gk_nblocks(1) * 64) {
         gk_dots(q, sq.v[2], s.lq - i0, (int)sq.v[6], k + j0 * sq.v[5], sq.v[5], rule.keys - j0, (int)sq.v[7], (int)size.v[5], tile, x);
+        gk_scores(rule, i0, j0, 0, x, unused);
         GK_UNROLL for (int i = 0; i < 4; i++) {
+            int row = i0 + 4 * r + i;
+            gk_f base = -GK_INF;
+            if (row < s.lq) base = lse[s.b * sl.v[0] + h * sl.v[1] + row * sl.v[2]];
             GK_UNROLL for (int j = 0; j < 4; j++) {
-                int row = i0 + 4 * r + i, key = j0 + 4 * c + j;
-                if (row < s.lq && key < s.lk) {
-                    gk_f unused, sc = gk_score(rule, row, key, x[i][j], &unused), base = lse[s.b * sl.v[0] + h * sl.v[1] + row * sl.v[2]];
-                    gk_f y = GK_R(0.0);
-                    /* NaN in a row makes all of it NaN. */
-                    if (base != -GK_INF) y = gk_exp(sc - base);
-                    gk_store(p, (((gk_i64)s.b * heads + h) * s.lq + row) * s.lk + key, y);
-                }
+                int key = j0 + 4 * c + j;
+                if (row < s.lq && key < s.lk) gk_store(p, (((gk_i64)s.b * heads + h) * s.lq + row) * s.lk + key, gk_prob(x[i][j], base));
             }
         }
     }
@@ -77,7 +75,7 @@ GK_KERNEL(attention_dbias)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias), GK
     int jt = at % across * 64, it = at / across % down * 64, ht = at / across / down % bh, bt = at / across / down / bh;
     /* An axis that the bias repeats is walked along; of the others only this tile. */
     int b1 = bb == 1 ? (int)size.v[0] : bt + 1, h1 = bh == 1 ? heads : ht + 1, i1 = bi == 1 ? lq : it + 1, j1 = bj == 1 ? lk : jt + 1;
-    gk_f acc[4][4], x[4][4], y[4][4];
+    gk_f acc[4][4], x[4][4], y[4][4], unused[4][4];
     GK_UNROLL for (int i = 0; i < 4; i++)
         GK_UNROLL for (int j = 0; j < 4; j++) acc[i][j] = GK_R(0.0);
     for (int b = bt; b < b1; b++) {
@@ -94,6 +92,9 @@ GK_KERNEL(attention_dbias)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias), GK
                     if (j0 < begin || j0 >= end) continue;
                     gk_dots(qs, sq.v[2], lq - i0, (int)sq.v[6], ks + j0 * sq.v[5], sq.v[5], rule.keys - j0, (int)sq.v[7], (int)size.v[5], tile, x);
                     gk_dots(ds, sv.v[5], lq - i0, (int)sv.v[7], vs + j0 * sv.v[2], sv.v[2], rule.keys - j0, (int)sv.v[6], (int)size.v[6], tile, y);
+                    gk_scores(rule, i0, j0, 0, x, unused);
+                    gk_u32 bits = 0xffffu;
+                    if (keep < 1.0f) bits = gk_kept(rule, i0, j0, 0);
                     GK_UNROLL for (int i = 0; i < 4; i++) {
                         int row = i0 + 4 * r + i;
                         gk_f base = -GK_INF, mean = GK_R(0.0);
@@ -101,12 +102,8 @@ GK_KERNEL(attention_dbias)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias), GK
                             base = lse[b * sl.v[0] + h * sl.v[1] + row * sl.v[2]];
                             mean = delta[((gk_i64)b * heads + h) * lq + row];
                         }
-                        GK_UNROLL for (int j = 0; j < 4; j++) {
-                            int key = j0 + 4 * c + j;
-                            gk_f unused, sc = gk_score(rule, row, key, x[i][j], &unused), f = GK_R(1.0);
-                            if (keep < 1.0f) f = gk_dropped(rule, row, key);
-                            if (sc != -GK_INF && base != -GK_INF) acc[i][j] += gk_exp(sc - base) * (f * y[i][j] - mean);
-                        }
+                        GK_UNROLL for (int j = 0; j < 4; j++)
+                            acc[i][j] += gk_dscore(gk_prob(x[i][j], base), (GK_HAS(bits, i, j) ? kept : GK_R(0.0)) * y[i][j], mean);
                     }
                 }
             }

@@ -4,11 +4,15 @@
  *   gk_weigh   adds to the accumulators the rows of a matrix, weighted by a tile: 64 x GK_WIDTH numbers, of which (r, c) holds rows 4r ... 4r + 3 and
  *              columns 64g + 4c ... 64g + 4c + 3 (needs GK_WIDTH, a multiple of 64)
  *   gk_span    the sequence, or part of the batch, that a tile belongs to
- *   gk_rule    how a product becomes a score: factor, softcap, bias, visibility, dropout
+ *   gk_rule    how products become scores: factor, softcap, bias, visibility, dropout
  *
  * Both products pass through `tile`, a GK_LOCAL array of GK_TILE slots. Rows of operands have a step of 1 between neighbours; `wide` allows loads of
  * 16 bytes. What lies beyond the operands counts as 0.
  */
+
+/* One block at a time would leave a multiprocessor idle at every barrier. */
+#undef GK_MIN_BLOCKS
+#define GK_MIN_BLOCKS 2
 
 typedef struct { gk_f v[4]; } gk_four;
 
@@ -82,10 +86,14 @@ GK_FN void gk_dots(GK_GLOBAL const gk_t* a, gk_i64 as, int arows, int awide, GK_
         gk_bring(a, as, arows, awide, d0, depth, tile);
         gk_bring(b, bs, brows, bwide, d0, depth, other);
         GK_BARRIER();
-        GK_UNROLL for (int d = 0; d < GK_DEPTH; d++) {
-            gk_four x = gk_slot_get4(tile, GK_GROUP(d, r)), y = gk_slot_get4(other, GK_GROUP(d, c));
-            GK_UNROLL for (int i = 0; i < 4; i++)
-                GK_UNROLL for (int j = 0; j < 4; j++) s[i][j] += x.v[i] * y.v[j];
+        /* A few steps at a time: a longer run makes compilers load ahead until registers run out. */
+        GK_ROLLED for (int e = 0; e < GK_DEPTH; e += 8) {
+            GK_UNROLL for (int u = 0; u < 8; u++) {
+                int d = e + u;
+                gk_four x = gk_slot_get4(tile, GK_GROUP(d, r)), y = gk_slot_get4(other, GK_GROUP(d, c));
+                GK_UNROLL for (int i = 0; i < 4; i++)
+                    GK_UNROLL for (int j = 0; j < 4; j++) s[i][j] += x.v[i] * y.v[j];
+            }
         }
         GK_BARRIER();
     }
@@ -117,12 +125,14 @@ GK_FN void gk_weigh(gk_f w[4][4], GK_GLOBAL const gk_t* m, gk_i64 step, int rows
 #endif
         }
         GK_BARRIER();
-        GK_UNROLL for (int n = 0; n < GK_PART; n++) {
-            gk_four x = gk_slot_get4(tile, GK_GROUP(n, r));
-            GK_UNROLL for (int g = 0; g < GK_GROUPS; g++) {
-                gk_four y = gk_slot_get4(mat, n * GK_WIDTH + g * 64 + 4 * c);
-                GK_UNROLL for (int i = 0; i < 4; i++)
-                    GK_UNROLL for (int u = 0; u < 4; u++) acc[i][g * 4 + u] += x.v[i] * y.v[u];
+        GK_ROLLED for (int e = 0; e < GK_PART; e += 8) {
+            GK_UNROLL for (int u = 0; u < 8; u++) {
+                gk_four x = gk_slot_get4(tile, GK_GROUP(e + u, r));
+                GK_UNROLL for (int g = 0; g < GK_GROUPS; g++) {
+                    gk_four y = gk_slot_get4(mat, (e + u) * GK_WIDTH + g * 64 + 4 * c);
+                    GK_UNROLL for (int i = 0; i < 4; i++)
+                        GK_UNROLL for (int k = 0; k < 4; k++) acc[i][g * 4 + k] += x.v[i] * y.v[k];
+                }
             }
         }
         GK_BARRIER();
@@ -225,33 +235,76 @@ GK_FN gk_rule gk_rule_of(gk_span s, int h, GK_GLOBAL const gk_t* bias, GK_GLOBAL
     return r;
 }
 
-/* Score of query i with key j from their product; `slope` is its derivative by scale * product. */
-GK_FN gk_f gk_score(gk_rule r, int i, int j, gk_f product, gk_f* slope)
+/* The work-item's 16 numbers of a tile whose first query and key are i0 and j0: number 4u + v lies at row 4r + u, column 4c + v. Rows are queries, or
+ * keys with `flip`. A set of them is 16 bits. */
+#define GK_QUERY(i0, u, v) ((i0) + 4 * (flip ? gk_lid() % 16 : gk_lid() / 16) + (flip ? (v) : (u)))
+#define GK_KEY(j0, u, v) ((j0) + 4 * (flip ? gk_lid() / 16 : gk_lid() % 16) + (flip ? (u) : (v)))
+#define GK_HAS(bits, u, v) ((bits) >> (4 * (u) + (v)) & 1u)
+
+/* Those that are visible. */
+GK_FN gk_u32 gk_visible(gk_rule r, int i0, int j0, const int flip)
 {
-    gk_f s = r.scale * product;
-    *slope = GK_R(1.0);
-    if (i >= r.rows || j >= r.keys || j - i < r.low || j - i > r.high) return -GK_INF;
-    if (r.mask) {
-        if (!r.mask[i * r.mi + j * r.mj]) return -GK_INF;
+    gk_u32 bits = 0u;
+    if (!r.mask && i0 + 64 <= r.rows && j0 + 64 <= r.keys && j0 - i0 - 63 >= r.low && j0 - i0 + 63 <= r.high) return 0xffffu;
+    GK_ROLLED for (int u = 0; u < 4; u++) {
+        GK_UNROLL for (int v = 0; v < 4; v++) {
+            int i = GK_QUERY(i0, u, v), j = GK_KEY(j0, u, v), ok = i < r.rows && j < r.keys && j - i >= r.low && j - i <= r.high;
+            if (ok && r.mask) ok = r.mask[i * r.mi + j * r.mj] != 0;
+            bits |= (gk_u32)ok << (4 * u + v);
+        }
     }
-    if (r.cap > GK_R(0.0)) {
-        gk_f t = gk_tanh(s / r.cap);
-        s = r.cap * t;
-        *slope = GK_R(1.0) - t * t;
-    }
-    if (r.bias) s += gk_load(r.bias, i * r.bi + j * r.bj);
-    return s;
+    return bits;
 }
 
-/* Factor of P at (i, j): 0 where it is dropped. */
-GK_FN gk_f gk_dropped(gk_rule r, int i, int j)
+/* Word of element e of a sequence that begins at block `first`. */
+GK_FN_CALL gk_u32 gk_word_of(gk_u64 e, gk_u64 first, gk_u64 stream, gk_u64 seed)
 {
-    gk_u64 e = (gk_u64)(r.at + i * r.line + j);
-    gk_words w = gk_philox(r.first + (e >> 2), r.stream, r.seed);
+    gk_words w = gk_philox(first + (e >> 2), stream, seed);
     int k = (int)(e & 3ul);
-    gk_u32 word = k == 0 ? w.w[0] : k == 1 ? w.w[1] : k == 2 ? w.w[2] : w.w[3];
-    return gk_unit(word) < r.keep ? r.kept : GK_R(0.0);
+    return k == 0 ? w.w[0] : k == 1 ? w.w[1] : k == 2 ? w.w[2] : w.w[3];
 }
+
+/* Those that dropout keeps. */
+GK_FN gk_u32 gk_kept(gk_rule r, int i0, int j0, const int flip)
+{
+    gk_u32 bits = 0u;
+    GK_ROLLED for (int n = 0; n < 16; n++) {
+        gk_u64 e = (gk_u64)(r.at + GK_QUERY(i0, n / 4, n % 4) * r.line + GK_KEY(j0, n / 4, n % 4));
+        bits |= (gk_u32)(gk_unit(gk_word_of(e, r.first, r.stream, r.seed)) < r.keep) << n;
+    }
+    return bits;
+}
+
+/* Products become scores, -inf where invisible; `slope` is their derivative by scale * product. Loops one after another, so that few values live at
+ * a time. */
+GK_FN void gk_scores(gk_rule r, int i0, int j0, const int flip, gk_f x[4][4], gk_f slope[4][4])
+{
+    gk_u32 seen = gk_visible(r, i0, j0, flip);
+    GK_UNROLL for (int u = 0; u < 4; u++)
+        GK_UNROLL for (int v = 0; v < 4; v++) { x[u][v] *= r.scale; slope[u][v] = GK_R(1.0); }
+    if (r.cap > GK_R(0.0)) {
+        GK_UNROLL for (int u = 0; u < 4; u++) {
+            GK_UNROLL for (int v = 0; v < 4; v++) {
+                gk_f t = gk_tanh(x[u][v] / r.cap);
+                x[u][v] = r.cap * t;
+                slope[u][v] = GK_R(1.0) - t * t;
+            }
+        }
+    }
+    if (r.bias) {
+        GK_UNROLL for (int u = 0; u < 4; u++)
+            GK_UNROLL for (int v = 0; v < 4; v++)
+                if (GK_HAS(seen, u, v)) x[u][v] += gk_load(r.bias, GK_QUERY(i0, u, v) * r.bi + GK_KEY(j0, u, v) * r.bj);
+    }
+    GK_UNROLL for (int u = 0; u < 4; u++)
+        GK_UNROLL for (int v = 0; v < 4; v++)
+            if (!GK_HAS(seen, u, v)) x[u][v] = -GK_INF;
+}
+
+/* P from a score and LSE. A row without visible keys has none; NaN in a row makes all of it NaN. */
+GK_FN gk_f gk_prob(gk_f s, gk_f lse) { return lse == -GK_INF ? GK_R(0.0) : gk_exp(s - lse); }
+/* dS from P, the gradient of P and delta; what P does not reach stays 0. */
+GK_FN gk_f gk_dscore(gk_f p, gk_f dp, gk_f delta) { return p == GK_R(0.0) ? GK_R(0.0) : p * (dp - delta); }
 
 /* Keys that queries i0 ... i0 + 63 can see: first tile of 64, and end. */
 GK_FN int gk_first_key(gk_rule r, int i0) { int j = i0 + r.low; return j > 0 ? j / 64 * 64 : 0; }

@@ -99,13 +99,16 @@ impl<'a> Linear<'a> {
         };
         let c: Vec<f64> = (0..self.v).map(logit).collect();
         let m = c.iter().fold(f64::NEG_INFINITY, |m, &x| if m.is_nan() || m > x { m } else { x });
-        let lse =
-            if m.is_infinite() { m } else { m + c.iter().map(|x| (x - m).exp()).sum::<f64>().ln() };
+        let lse = if m.is_infinite() { m } else { m + c.iter().map(|x| (x - m).exp()).sum::<f64>().ln() };
         let (e, share) = (self.p.label_smoothing, self.p.label_smoothing / self.v as f64);
         let q = match &self.ids {
             _ if self.counts(row) != Some(true) => vec![],
-            Some(ids) => (0..self.v).map(|k| share + if k as i64 == ids[row] { 1.0 - e } else { 0.0 }).collect(),
-            None => self.probs[row * self.v..(row + 1) * self.v].iter().map(|q| (1.0 - e) * q + share).collect(),
+            Some(ids) => {
+                (0..self.v).map(|k| share + if k as i64 == ids[row] { 1.0 - e } else { 0.0 }).collect()
+            }
+            None => {
+                self.probs[row * self.v..(row + 1) * self.v].iter().map(|q| (1.0 - e) * q + share).collect()
+            }
         };
         Item { c, q, lse }
     }
@@ -148,8 +151,10 @@ impl CpuBackend {
     /// The assignments in the order of the rows; `None` where out of range, which is reported.
     fn assignments(&self, op: &'static str, perm: View<'_>) -> Result<Vec<Option<usize>>> {
         let n = perm.numel();
-        let all: Vec<_> =
-            gather::<i32>(op, perm)?.into_iter().map(|i| usize::try_from(i).ok().filter(|&i| i < n)).collect();
+        let all: Vec<_> = gather::<i32>(op, perm)?
+            .into_iter()
+            .map(|i| usize::try_from(i).ok().filter(|&i| i < n))
+            .collect();
         if all.contains(&None) {
             self.flag_index_error(op);
         }
@@ -285,7 +290,9 @@ impl LmOps for CpuBackend {
         for row in logits.chunks(e) {
             let rank = |i: usize| if row[i].is_nan() { f64::NEG_INFINITY } else { row[i] };
             let mut order: Vec<usize> = (0..e).collect();
-            order.sort_by(|&a, &b| rank(b).partial_cmp(&rank(a)).unwrap_or(std::cmp::Ordering::Equal).then(a.cmp(&b)));
+            order.sort_by(|&a, &b| {
+                rank(b).partial_cmp(&rank(a)).unwrap_or(std::cmp::Ordering::Equal).then(a.cmp(&b))
+            });
             let s = scores(p, row);
             let chosen: f64 = order[..k].iter().map(|&i| s[i]).sum();
             for &i in &order[..k] {

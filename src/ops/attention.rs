@@ -283,7 +283,12 @@ fn common<'a>(
         return Err(GpuError::invalid(op, "q", "lengths below 2^30", format!("{}", lq.max(lk))));
     }
     if !(p.softcap >= 0.0 && p.softcap.is_finite()) {
-        return Err(GpuError::invalid(op, "softcap", "a finite number not below 0", format!("{}", p.softcap)));
+        return Err(GpuError::invalid(
+            op,
+            "softcap",
+            "a finite number not below 0",
+            format!("{}", p.softcap),
+        ));
     }
     if !(0.0..=1.0).contains(&p.dropout) {
         return Err(GpuError::invalid(op, "dropout", "a probability in [0, 1]", format!("{}", p.dropout)));

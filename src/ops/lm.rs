@@ -354,7 +354,12 @@ pub(crate) fn check_rope(
     for (arg, v) in [(arg, x), (name, &v)] {
         let s = v.layout().strides();
         if v.numel() > 0 && d > 1 && s[3] != 1 {
-            return Err(GpuError::invalid(op, arg, "a step of 1 along the last axis", format!("strides {s:?}")));
+            return Err(GpuError::invalid(
+                op,
+                arg,
+                "a step of 1 along the last axis",
+                format!("strides {s:?}"),
+            ));
         }
     }
     let r = p.rotary_dim.unwrap_or(d);
@@ -470,8 +475,7 @@ pub(crate) fn check_linear_cross_entropy_bwd(
 pub(crate) fn check_moe_router(io: &MoeRouterIo<'_>) -> Result<[usize; 3]> {
     const OP: &str = "moe_router";
     check::float(OP, "logits", &io.logits)?;
-    let ([t, e], [_, k]) =
-        (matrix(OP, "logits", &io.logits)?, matrix(OP, "weights", &io.weights.as_view())?);
+    let ([t, e], [_, k]) = (matrix(OP, "logits", &io.logits)?, matrix(OP, "weights", &io.weights.as_view())?);
     check_choices(OP, e, k, t)?;
     let mut seen = vec![("logits", io.logits)];
     output(OP, "weights", &io.weights, &[t, k], io.logits.dtype(), &mut seen)?;

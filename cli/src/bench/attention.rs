@@ -43,7 +43,12 @@ pub(super) fn prepare(c: &Case, d: &Device) -> Result<Option<Prepared>> {
     };
     (0..s).try_for_each(&queue)?;
     // Two products of 2 * sq * sk * d each, half of them masked if causal; the backward has five.
-    let flops = 4.0 * (b * hq) as f64 * sq as f64 * sk as f64 * head as f64 * if c.flag("causal") { 0.5 } else { 1.0 };
+    let flops = 4.0
+        * (b * hq) as f64
+        * sq as f64
+        * sk as f64
+        * head as f64
+        * if c.flag("causal") { 0.5 } else { 1.0 };
     let fwd = work(2 * nq + 2 * nk, flops, queue);
     let d = d.clone();
     let bwd = work(4 * nq + 4 * nk, 2.5 * flops, move |i| {

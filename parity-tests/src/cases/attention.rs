@@ -91,8 +91,7 @@ fn forward(cx: &Cx<'_>) -> R {
 fn backward(cx: &Cx<'_>) -> R {
     let (q, k, v) = (cx.x("Q")?, cx.x("K")?, cx.x("V")?);
     let (dq, dk, dv) = (cx.like("dQ", &q)?, cx.like("dK", &k)?, cx.like("dV", &v)?);
-    let dbias =
-        cx.opt("bias").filter(|_| cx.wants("dBias")).map(|b| cx.like("dBias", &b)).transpose()?;
+    let dbias = cx.opt("bias").filter(|_| cx.wants("dBias")).map(|b| cx.like("dBias", &b)).transpose()?;
     let pad = padding(cx)?;
     let io = AttentionBwd {
         dout: cx.x("dO")?,
@@ -172,7 +171,8 @@ macro_rules! heads {
     ($v:expr, $h:expr) => {{
         let v = $v;
         let (s, h): (Vec<usize>, usize) = (v.shape().to_vec(), $h);
-        v.reshape(&[s[0], s[1], h, s[2] / h.max(1)]).and_then(|v| v.map("shape", |l| l.permute(&[0, 2, 1, 3])))
+        v.reshape(&[s[0], s[1], h, s[2] / h.max(1)])
+            .and_then(|v| v.map("shape", |l| l.permute(&[0, 2, 1, 3])))
     }};
 }
 
@@ -198,7 +198,12 @@ fn mha<'a>(cx: &'a Cx<'_>) -> R<Mha<'a>> {
         None => [cx.opt("bq"), cx.opt("bk"), cx.opt("bv")],
     };
     if h == 0 || e % h != 0 {
-        let e = trefoil::GpuError::invalid("multi_head_attention", "H", format!("a divisor of {e}"), format!("{h}"));
+        let e = trefoil::GpuError::invalid(
+            "multi_head_attention",
+            "H",
+            format!("a divisor of {e}"),
+            format!("{h}"),
+        );
         return Err(e.into());
     }
     Ok(Mha { x, w, b, h, e })
@@ -213,8 +218,7 @@ fn multi_head(cx: &Cx<'_>) -> R {
     for i in 0..3 {
         let t = cx.scratch(cx.dtype, b * lengths[i] * m.e)?;
         let (n, s) = (b * lengths[i], m.x[i].shape()[2]);
-        let mut io =
-            GemmIo::new(m.x[i].reshape(&[n, s])?, m.w[i], t.alias_mut().reshape(&[n, m.e])?);
+        let mut io = GemmIo::new(m.x[i].reshape(&[n, s])?, m.w[i], t.alias_mut().reshape(&[n, m.e])?);
         io.bias = m.b[i];
         cx.gpu.gemm(&LINEAR, io)?;
         qkv.push(t);
@@ -243,7 +247,8 @@ fn multi_head_backward(cx: &Cx<'_>) -> R {
     let (lengths, own) = ([lq, lk, lk], cx.opt("Xk").is_none());
     let dwo = cx.like("dWo", &cx.x("Wo")?)?;
     let dbo = cx.out("dbo", cx.dtype, &[e])?;
-    let (o, merged, dout) = (cx.x("O")?, cx.scratch(cx.dtype, b * lq * e)?, cx.scratch(cx.dtype, b * lq * e)?);
+    let (o, merged, dout) =
+        (cx.x("O")?, cx.scratch(cx.dtype, b * lq * e)?, cx.scratch(cx.dtype, b * lq * e)?);
     cx.gpu.strided_copy(o, heads!(merged.alias_mut().reshape(&[b, lq, e])?, m.h)?.into())?;
     let io = GemmBwd {
         dy: cx.x("dY")?.reshape(&[b * lq, e])?,
@@ -319,7 +324,8 @@ struct Drawn {
 
 /// Q, K and V.
 fn operands(s: &mut Sample) -> Drawn {
-    let (lengths, sizes): (&[usize], &[usize]) = if s.small { (&[2, 3, 4], &[1, 2, 3]) } else { (&LENGTHS, &SIZES) };
+    let (lengths, sizes): (&[usize], &[usize]) =
+        if s.small { (&[2, 3, 4], &[1, 2, 3]) } else { (&LENGTHS, &SIZES) };
     let (b, hkv, group) = (1 + s.below(2), 1 + s.below(2), 1 + s.below(3));
     let (hq, lq, lk) = (hkv * group, lengths[s.below(lengths.len())], lengths[s.below(lengths.len())]);
     let (d, dv) = (sizes[s.below(sizes.len())], sizes[s.below(sizes.len())]);
@@ -417,7 +423,8 @@ fn mha_sample(s: &mut Sample) {
     let own = s.coin();
     let packed = own && s.coin();
     let lk = if own { l } else { 1 + s.below(5) };
-    let ein = if packed { [e; 3] } else { [e + 1, if own { e + 1 } else { e + 2 }, if own { e + 1 } else { 3 }] };
+    let ein =
+        if packed { [e; 3] } else { [e + 1, if own { e + 1 } else { e + 2 }, if own { e + 1 } else { 3 }] };
     s.put("Xq", &[b, l, ein[0]], Any);
     if !own {
         s.put("Xk", &[b, lk, ein[1]], Any);
@@ -451,13 +458,23 @@ pub(super) const ROWS: &[&[Kernel]] = &[&[
     k("scaled_dot_product_attention", "S6.1", IN, ARGS, "O, [P], [LSE:f32]", &["attention"], forward)
         .bound(FORWARD)
         .sample(dense),
-    k("flash_attention_v2", "S6.2", IN, ARGS, "O, LSE:f32", &["attention"], forward).bound(FORWARD).sample(dense),
+    k("flash_attention_v2", "S6.2", IN, ARGS, "O, LSE:f32", &["attention"], forward)
+        .bound(FORWARD)
+        .sample(dense),
     k("grouped_query_attention", "S6.3", IN, ARGS, "O, LSE:f32", &["attention"], forward)
         .bound(FORWARD)
         .sample(dense),
-    k("cross_attention", "S6.6", "Q, K, V, [bias], [key_padding:u8]", CROSS, "O, LSE:f32", &["attention", "unary"], forward)
-        .bound(FORWARD)
-        .sample(cross),
+    k(
+        "cross_attention",
+        "S6.6",
+        "Q, K, V, [bias], [key_padding:u8]",
+        CROSS,
+        "O, LSE:f32",
+        &["attention", "unary"],
+        forward,
+    )
+    .bound(FORWARD)
+    .sample(cross),
     k("flash_attention_backward", "S6.4", IN_B, ARGS, GRADS, &["attention_bwd"], backward)
         .bound(BACKWARD)
         .grad_of("flash_attention_v2"),

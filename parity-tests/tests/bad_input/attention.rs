@@ -32,7 +32,8 @@ pub(super) fn attention(t: &mut Bed<'_>) {
     case("softcap that is no number", &plain.softcap(f64::NAN), &|_| {});
     case("dropout above 1", &plain.dropout(1.5, Rng::new(1)), &|_| {});
     t.refuse("key heads that do not divide the query heads", &[&x.o], |g| {
-        let io = AttentionIo::new(sh(&x.q, &Q), sh(&odd, &[2, 3, 5, 8]), sh(&odd, &[2, 3, 5, 8]), out(&x.o, &O));
+        let io =
+            AttentionIo::new(sh(&x.q, &Q), sh(&odd, &[2, 3, 5, 8]), sh(&odd, &[2, 3, 5, 8]), out(&x.o, &O));
         g.attention(&plain, io)
     });
     t.refuse("keys of another head size", &[&x.o], |g| {
@@ -51,10 +52,7 @@ pub(super) fn attention(t: &mut Bed<'_>) {
         )
     });
     t.refuse("queries of rank 3", &[&x.o], |g| {
-        g.attention(
-            &plain,
-            AttentionIo::new(sh(&x.q, &[8, 3, 8]), sh(&x.k, &K), sh(&x.v, &V), out(&x.o, &O)),
-        )
+        g.attention(&plain, AttentionIo::new(sh(&x.q, &[8, 3, 8]), sh(&x.k, &K), sh(&x.v, &V), out(&x.o, &O)))
     });
     t.refuse("keys of another dtype", &[&x.o], |g| {
         g.attention(&plain, AttentionIo::new(sh(&x.q, &Q), sh(&half, &K), sh(&x.v, &V), out(&x.o, &O)))

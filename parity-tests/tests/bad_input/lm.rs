@@ -134,7 +134,11 @@ fn experts(t: &mut Bed<'_>) {
         g.moe_permute(sh(&x, &[3, 4]), order.view().range(0, 5)?, out(&y, &[6, 4]))
     });
     t.refuse("rows of another length", &[&y], |g| {
-        g.moe_permute_bwd(sh(&rows, &[6, 4]), order.view(), y.alias_mut().range(0, 9)?.reshape(&[3, 3])?.into())
+        g.moe_permute_bwd(
+            sh(&rows, &[6, 4]),
+            order.view(),
+            y.alias_mut().range(0, 9)?.reshape(&[3, 3])?.into(),
+        )
     });
     t.refuse("weights of another shape", &[&y], |g| {
         let y = y.alias_mut().range(0, 12)?.reshape(&[3, 4])?;
@@ -151,10 +155,8 @@ fn experts(t: &mut Bed<'_>) {
         })
     });
     let bad = t.gpu.upload(&[0i32, 1, 6, 3, 4, 5]).expect("a small upload");
-    let result = t
-        .gpu
-        .moe_permute(sh(&x, &[3, 4]), bad.view(), out(&y, &[6, 4]))
-        .and_then(|()| t.gpu.synchronize());
+    let result =
+        t.gpu.moe_permute(sh(&x, &[3, 4]), bad.view(), out(&y, &[6, 4])).and_then(|()| t.gpu.synchronize());
     if !matches!(result, Err(GpuError::IndexOutOfRange { .. })) {
         t.wrong.push(format!("an assignment out of range: {result:?}"));
     }

@@ -94,8 +94,13 @@ impl Engine {
         if n > 0 {
             ShapeOps::fill(self, -1.0, inverse.view_mut())?;
         }
-        let args =
-            [self.arg_in(perm), self.arg_in(&inverse.view()), self.arg_error(), long(n), Arg::I32(code_of_op(op))];
+        let args = [
+            self.arg_in(perm),
+            self.arg_in(&inverse.view()),
+            self.arg_error(),
+            long(n),
+            Arg::I32(code_of_op(op)),
+        ];
         self.launch(&MOE_INVERSE, DType::I32, "", Grid::Stride(n), &args)?;
         Ok(inverse)
     }
@@ -331,7 +336,14 @@ impl LmOps for Engine {
             self.launch(&LM_ITEMS, dt, "", grid, &args)
         })?;
         let Some(items) = items else { return Ok(()) };
-        self.finish_items(dt, &items, n, Finish::new(p.reduction == Reduction::Mean, -1.0), Some(&io.loss), None)
+        self.finish_items(
+            dt,
+            &items,
+            n,
+            Finish::new(p.reduction == Reduction::Mean, -1.0),
+            Some(&io.loss),
+            None,
+        )
     }
 
     fn fused_linear_cross_entropy_bwd(
@@ -341,8 +353,13 @@ impl LmOps for Engine {
     ) -> Result<()> {
         const OP: &str = "fused_linear_cross_entropy_bwd";
         let [n, d, v] = check_linear_cross_entropy_bwd(p, &io)?;
-        let operands =
-            [("gy", Some(io.gy)), ("h", Some(io.h)), ("w", Some(io.w)), ("b", io.b), ("target", Some(io.target))];
+        let operands = [
+            ("gy", Some(io.gy)),
+            ("h", Some(io.h)),
+            ("w", Some(io.w)),
+            ("b", io.b),
+            ("target", Some(io.target)),
+        ];
         self.own_all(OP, &operands)?;
         for (arg, g) in [("dh", &io.dh), ("dw", &io.dw), ("db", &io.db)] {
             g.as_ref().map_or(Ok(()), |g| self.own(OP, arg, &g.out.as_view()))?;
@@ -351,7 +368,8 @@ impl LmOps for Engine {
         let (dt, acc) = (r.dtype(), r.dtype().accumulator());
         if n == 0 {
             // Nothing contributes to the gradients of the parameters.
-            let mut sums = [io.dw, io.db].into_iter().flatten().filter(|g| !g.accumulate && g.out.numel() > 0);
+            let mut sums =
+                [io.dw, io.db].into_iter().flatten().filter(|g| !g.accumulate && g.out.numel() > 0);
             return sums.try_for_each(|g| ShapeOps::fill(self, 0.0, g.out));
         }
         let mean = p.reduction == Reduction::Mean;
