@@ -252,7 +252,7 @@ impl AttentionOps for CpuBackend {
         let c = self.attention_call(OP, p, size, [io.q, io.k, io.v], &io.mask)?;
         let (dout, o, lse) = (gather_f64(OP, io.dout)?, gather_f64(OP, io.o)?, gather_f64(OP, io.lse)?);
         let AttentionSize { heads, kv_heads, lq, lk, d, dv, outer, .. } = size;
-        let (group, n) = (if kv_heads > 0 { heads / kv_heads } else { 0 }, outer * kv_heads);
+        let (group, n) = (heads.checked_div(kv_heads).unwrap_or(0), outer * kv_heads);
         let (mut dq, mut dk) = (vec![0.0; outer * heads * lq * d], vec![0.0; n * lk * d]);
         let mut dvs = vec![0.0; n * lk * dv];
         let mut dbias = vec![0.0; c.bias.as_ref().map_or(0, |b| b.values.len())];

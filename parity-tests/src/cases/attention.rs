@@ -215,11 +215,11 @@ fn multi_head(cx: &Cx<'_>) -> R {
     let lengths = [lq, lk, lk];
     let y = cx.out("Y", cx.dtype, &[b, lq, m.e])?;
     let mut qkv = Vec::new();
-    for i in 0..3 {
-        let t = cx.scratch(cx.dtype, b * lengths[i] * m.e)?;
-        let (n, s) = (b * lengths[i], m.x[i].shape()[2]);
-        let mut io = GemmIo::new(m.x[i].reshape(&[n, s])?, m.w[i], t.alias_mut().reshape(&[n, m.e])?);
-        io.bias = m.b[i];
+    for ((x, length), (w, bias)) in m.x.iter().zip(lengths).zip(m.w.iter().zip(&m.b)) {
+        let t = cx.scratch(cx.dtype, b * length * m.e)?;
+        let (n, s) = (b * length, x.shape()[2]);
+        let mut io = GemmIo::new(x.reshape(&[n, s])?, *w, t.alias_mut().reshape(&[n, m.e])?);
+        io.bias = *bias;
         cx.gpu.gemm(&LINEAR, io)?;
         qkv.push(t);
     }
