@@ -7,7 +7,9 @@ typedef long long gk_i64;
 typedef unsigned long long gk_u64;
 typedef uint4 gk_raw16;
 
-#define GK_KERNEL(name) extern "C" __global__ void __launch_bounds__(GK_BLOCK) name
+/* Blocks that shall fit on a multiprocessor at a time; a file whose kernels would take all registers defines more. */
+#define GK_MIN_BLOCKS 1
+#define GK_KERNEL(name) extern "C" __global__ void __launch_bounds__(GK_BLOCK, GK_MIN_BLOCKS) name
 #define GK_FN static __device__ __forceinline__
 /* For long functions: called, not expanded at every use, so that units compile quickly. */
 #define GK_FN_CALL static __device__ __noinline__

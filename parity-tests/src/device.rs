@@ -308,6 +308,19 @@ impl<'a> Cx<'a> {
         self.convert(name, |v| v.as_array()?.iter().map(sizes).collect())
     }
 
+    /// A string or null.
+    pub fn opt_s(&self, name: &str) -> R<Option<String>> {
+        self.convert(name, |v| if v.is_null() { Some(None) } else { v.as_str().map(|s| Some(s.to_string())) })
+    }
+
+    /// A list of signed integers or null.
+    pub fn opt_ints(&self, name: &str) -> R<Option<Vec<i64>>> {
+        self.convert(name, |v| match v {
+            Value::Null => Some(None),
+            v => v.as_array()?.iter().map(Value::as_i64).collect::<Option<Vec<_>>>().map(Some),
+        })
+    }
+
     /// A list of signed integers (a number is a list of one).
     pub fn ints(&self, name: &str) -> R<Vec<i64>> {
         self.convert(name, |v| match v {

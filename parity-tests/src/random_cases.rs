@@ -393,6 +393,14 @@ const PLAIN: &[&str] = &[
     "conv_scale_act",
     "conv1d_asymmetric",
     "deform_conv2d",
+    "scaled_dot_product_attention",
+    "flash_attention_v2",
+    "grouped_query_attention",
+    "cross_attention",
+    "attention_varlen",
+    "multi_head_attention",
+    "fused_linear_cross_entropy",
+    "moe_router",
 ];
 
 /// Puts NaN, infinities and a negative zero into the larger floating inputs of every fourth case.
@@ -437,7 +445,7 @@ fn derive(kernel: &Kernel, forward: &Forward, index: usize, seed: u64) -> Result
     };
     for f in fields(kernel.inputs) {
         // The upstream gradient is d followed by an output's name; gy is that of a loss.
-        if matches!(f.name, "dy" | "dY" | "dC" | "gy" | "dgrid") {
+        if matches!(f.name, "dy" | "dY" | "dC" | "gy" | "dgrid" | "dO" | "dweights") {
             s.put(f.name, &upstream, Dom::Any);
             continue;
         }

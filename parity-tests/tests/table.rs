@@ -53,6 +53,7 @@ const BEYOND: &[&str] = &[
     "conv1d_asymmetric_backward",
     "deform_conv2d",
     "deform_conv2d_backward",
+    "cross_attention",
 ];
 
 #[test]

@@ -20,7 +20,8 @@ pub(crate) fn philox(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
 }
 
 /// The words of a call, by position.
-struct Words {
+#[derive(Debug, Clone)]
+pub(super) struct Words {
     seed: u64,
     stream: u64,
     first: u64,
@@ -29,7 +30,7 @@ struct Words {
 }
 
 impl Words {
-    fn new(op: &'static str, rng: &Rng<'_>) -> Result<Self> {
+    pub(super) fn new(op: &'static str, rng: &Rng<'_>) -> Result<Self> {
         let more = match rng.device_offset {
             Some(v) => gather::<i64>(op, v)?[0] as u64,
             None => 0,
@@ -62,7 +63,7 @@ impl Words {
     }
 
     /// [0, 1) for element i.
-    fn unit(&mut self, dtype: DType, i: usize) -> f64 {
+    pub(super) fn unit(&mut self, dtype: DType, i: usize) -> f64 {
         if dtype == DType::F64 {
             let (a, b) = (self.word(2 * i) >> 5, self.word(2 * i + 1) >> 6);
             return (a as f64 * 67_108_864.0 + b as f64) * 2f64.powi(-53);

@@ -270,7 +270,7 @@ op_family! {
     }
 }
 
-pub(super) fn one_element(op: &'static str, arg: &'static str, v: &View<'_>, dtypes: &[DType]) -> Result<()> {
+pub(crate) fn one_element(op: &'static str, arg: &'static str, v: &View<'_>, dtypes: &[DType]) -> Result<()> {
     check::one_of(op, arg, v, dtypes)?;
     if v.numel() == 1 { Ok(()) } else { check::shape(op, arg, v, &[]) }
 }

@@ -122,7 +122,7 @@ fn outputs(dist: Distribution) -> &'static [DType] {
     }
 }
 
-fn check_rng(op: &'static str, rng: &Rng<'_>) -> Result<()> {
+pub(crate) fn check_rng(op: &'static str, rng: &Rng<'_>) -> Result<()> {
     let Some(v) = &rng.device_offset else { return Ok(()) };
     check::dtype(op, "rng.device_offset", v, DType::I64)?;
     if v.numel() == 1 { Ok(()) } else { check::shape(op, "rng.device_offset", v, &[1]) }

@@ -11,7 +11,7 @@ use crate::spec::random::*;
 
 impl Engine {
     /// seed, stream, offset and the device's part of the offset.
-    fn rng_args(&self, op: &'static str, rng: &Rng<'_>) -> Result<[Arg; 4]> {
+    pub(super) fn rng_args(&self, op: &'static str, rng: &Rng<'_>) -> Result<[Arg; 4]> {
         if let Some(v) = &rng.device_offset {
             self.own(op, "rng.device_offset", v)?;
         }
@@ -161,7 +161,7 @@ impl RandomOps for Engine {
 }
 
 /// 1 / (1 - p), and 0 for p = 1, where nothing is kept.
-fn keep_scale(p: f64) -> f64 {
+pub(super) fn keep_scale(p: f64) -> f64 {
     if p < 1.0 { 1.0 / (1.0 - p) } else { 0.0 }
 }
 
