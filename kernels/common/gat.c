@@ -330,7 +330,7 @@ GK_KERNEL(gat_scores)(GK_IN(gk_f, pa), GK_IN(gk_f, pb), GK_IN(gk_f, ps), GK_OUT(
             d = a;
         }
         if (dscore) {
-            b = b - ps[i * run] * d;
+            if (run > 0) b = b - ps[i * run] * d;
             gk_store(dscore, i, accumulate ? gk_load(dscore, i) + b : b);
         }
     }

@@ -14,12 +14,13 @@ const FROZEN: &[&str] = &["ciou_loss_backward"];
 fn target<'a>(kernel: &Kernel, output: &'a str) -> &'a str {
     match (kernel.name, output) {
         ("set_slice_backward", "dbase") => "y",
+        ("edge_softmax_backward", "dl") => "logits",
         _ => output.strip_prefix('d').unwrap_or(output),
     }
 }
 
 fn upstream(case: &Case) -> &HostTensor {
-    ["dy", "dY", "dC", "gy"].iter().find_map(|n| case.input(n)).expect("a gradient has an upstream gradient")
+    ["dy", "dY", "dC", "gy", "da", "dout"].iter().find_map(|n| case.input(n)).expect("a gradient has an upstream gradient")
 }
 
 /// sum dy * (y(x + h) - y(x - h)) / 2h for one element of one input.

@@ -38,6 +38,23 @@ const BEYOND: &[&str] = &[
     "lion_update",
     "ftrl_update",
     "proximal_gradient_update",
+    "sparse_mm_planned_backward",
+    "message_passing_planned",
+    "message_passing_planned_backward",
+    "edge_pairs",
+    "edge_pairs_backward",
+    "scatter_min",
+    "scatter_min_backward",
+    "scatter_mul",
+    "scatter_mul_backward",
+    "scatter_std",
+    "scatter_std_backward",
+    "scatter_softmax",
+    "scatter_softmax_backward",
+    "gat_fused",
+    "gat_fused_backward",
+    "spiral_conv_planned_backward",
+    "mesh_conv_planned_backward",
 ];
 
 #[test]

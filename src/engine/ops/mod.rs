@@ -11,6 +11,9 @@ pub(crate) mod gemm;
 #[cfg(all(test, feature = "opencl"))]
 mod gemm_tests;
 mod gnn;
+mod gnn_attention;
+mod gnn_heat;
+mod gnn_plan;
 mod index;
 mod lm;
 mod loss;
