@@ -64,11 +64,11 @@ GK_KERNEL(mesh_gather)(GK_IN(gk_t, x), GK_IN(int, list), GK_OUT(gk_t, f), GK_OUT
     }
 }
 
-/* The gradient of the symmetric features, in place: the blocks of df become those of x[e], a, b, c and d. sign(0) = 0. */
-GK_KERNEL(mesh_unfold)(GK_IN(gk_t, x), GK_IN(int, list), GK_OUT(gk_t, df), GK_OUT(int, err), gk_i64 elements, gk_i64 width, gk_i64 batch, int lanes,
+/* The gradient of the symmetric features, in place: the blocks of df, in gk_f, become those of x[e], a, b, c and d. sign(0) = 0. */
+GK_KERNEL(mesh_unfold)(GK_IN(gk_t, x), GK_IN(int, list), GK_OUT(gk_f, df), GK_OUT(int, err), gk_i64 elements, gk_i64 width, gk_i64 batch, int lanes,
                        int wide_index, int wide, int code)
 {
-    GK_BIND_IN(gk_t, x); GK_BIND_IN(int, list); GK_BIND_OUT(gk_t, df); GK_BIND_OUT(int, err);
+    GK_BIND_IN(gk_t, x); GK_BIND_IN(int, list); GK_BIND_OUT(gk_f, df); GK_BIND_OUT(int, err);
     int w = wide ? GK_W : 1;
     gk_i64 per = GK_BLOCK / lanes, column = ((gk_i64)gk_bid(1) * lanes + gk_lid() % lanes) * w;
     gk_i64 last = column < width ? elements : 0;
@@ -80,15 +80,15 @@ GK_KERNEL(mesh_unfold)(GK_IN(gk_t, x), GK_IN(int, list), GK_OUT(gk_t, df), GK_OU
             GK_UNROLL for (int k = 0; k < 2; k++) {
                 gk_vec p = gk_neighbour(x, list, e * 4 + k, base, elements, width, wide_index, wide, err, code);
                 gk_vec q = gk_neighbour(x, list, e * 4 + k + 2, base, elements, width, wide_index, wide, err, code);
-                d[k] = gk_row_get(df, at + (1 + 2 * k) * width, wide);
-                s[k] = gk_row_get(df, at + (2 + 2 * k) * width, wide);
+                d[k] = gk_part_get(df, at + (1 + 2 * k) * width, wide);
+                s[k] = gk_part_get(df, at + (2 + 2 * k) * width, wide);
                 GK_UNROLL for (int l = 0; l < GK_W; l++) {
                     gk_f diff = p.v[l] - q.v[l], g = diff > GK_R(0.0) ? d[k].v[l] : diff < GK_R(0.0) ? -d[k].v[l] : diff == GK_R(0.0) ? GK_R(0.0) : diff;
                     r[k].v[l] = s[k].v[l] + g;
                     r[k + 2].v[l] = s[k].v[l] - g;
                 }
             }
-            GK_UNROLL for (int k = 0; k < 4; k++) gk_row_put(df, at + (1 + k) * width, r[k], wide);
+            GK_UNROLL for (int k = 0; k < 4; k++) gk_part_put(df, at + (1 + k) * width, r[k], wide);
         }
     }
 }

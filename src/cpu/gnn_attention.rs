@@ -20,7 +20,8 @@ fn softmax(dst: &[Option<usize>], nodes: usize, columns: usize, l: &[f64]) -> (V
     cells().for_each(|(i, v)| sum[v] += (l[i] - top[v]).exp());
     let mut a = vec![0.0; l.len()];
     cells().for_each(|(i, v)| a[i] = (l[i] - top[v]).exp() / sum[v]);
-    (a, top.iter().zip(&sum).map(|(t, s)| t + s.ln()).collect())
+    let lse = |(t, s): (&f64, &f64)| if *t == f64::NEG_INFINITY { *t } else { t + s.ln() };
+    (a, top.iter().zip(&sum).map(lse).collect())
 }
 
 fn leaky(z: f64, slope: f64) -> f64 {

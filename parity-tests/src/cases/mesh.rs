@@ -69,7 +69,7 @@ fn draw_mesh(s: &mut Sample) {
     }
 }
 
-/// Products of the features, and one rounding of what is summed over the places of an element.
+/// Products over the elements and outputs, summed over the places of an element; the features of 16-bit data are rounded once.
 const GRADS: super::Bound = Stored(2e-5, 1e-4);
 const MESH: &str = "dy, x, nbr:i32, W";
 const SPIRAL: &str = "dy, x, spiral:i32, W";

@@ -637,7 +637,10 @@ impl GnnOps for Engine {
         if let Some(dx) = &io.dx {
             let row_list = rows.as_ref().map(|r| r.view());
             let others = row_list.as_ref().map(|r| (r, s.nodes));
-            let edges = self.grouped(OP, s.others, &io.col, others, io.transpose.as_ref(), true)?;
+            let edges = match &io.transpose {
+                Some(t) => Edges::given(t, s.others, s.edges, true),
+                None => self.grouped(OP, s.others, &io.col, others, None, true)?,
+            };
             let p = Aggregate::new(OP, dt, &edges, s.nodes, s.columns).at_others(io.dy);
             let p = match io.values {
                 Some(v) => p.times(v, s.parts, true),

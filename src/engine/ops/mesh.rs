@@ -116,7 +116,7 @@ impl MeshOps for Engine {
         self.gemm(&Gemm::new().trans(false, true), product)
     }
 
-    fn mesh_conv_bwd(&self, kind: MeshConv, io: MeshBwd<'_>) -> Result<()> {
+    fn mesh_conv_bwd(&self, kind: MeshConv, mut io: MeshBwd<'_>) -> Result<()> {
         const OP: &str = "mesh_conv_bwd";
         let m = check_mesh_conv_bwd(kind, &io)?;
         let views = [
@@ -131,8 +131,10 @@ impl MeshOps for Engine {
         self.own_graph(OP, &views, &[&io.plan])?;
         let (dt, rows, width) = (io.x.dtype(), m.batch * m.elements, m.blocks * m.channels);
         let dy = io.dy.reshape(&[rows, m.outputs])?;
-        if let Some(g) = &io.dx {
-            let df = self.scratch(dt, rows * width)?;
+        if let Some(g) = io.dx.take() {
+            // In f32 for 16-bit data too: what is summed over the places of an element is not rounded before.
+            let real = dt.accumulator();
+            let df = self.scratch(real, rows * width)?;
             self.gemm(&Gemm::new(), GemmIo::new(dy, io.w, df.alias_mut().reshape(&[rows, width])?))?;
             if kind == MeshConv::Symmetric {
                 self.mesh_unfold(&m, &io, &df)?;
@@ -149,9 +151,18 @@ impl MeshOps for Engine {
                 }
             };
             let edges = Edges::given(&EdgeGroups { col: None, ..plan }, m.elements, places, false);
-            let p = Aggregate::new(OP, dt, &edges, m.elements, m.channels).at_edges(df.view());
+            let p = Aggregate::new(OP, real, &edges, m.elements, m.channels).at_edges(df.view());
             let p = Aggregate { outer: m.batch, ..p };
-            self.aggregate(&p, Red::Sum, To::Tensor(g.out.as_view(), g.accumulate))?;
+            if dt == real {
+                self.aggregate(&p, Red::Sum, To::Tensor(g.out.as_view(), g.accumulate))?;
+            } else {
+                let sums = self.scratch(real, g.out.numel())?;
+                if g.accumulate {
+                    self.cast(g.out.as_view(), sums.alias_mut().reshape(g.out.shape())?)?;
+                }
+                self.aggregate(&p, Red::Sum, To::Tensor(sums.view(), g.accumulate))?;
+                self.cast(sums.shaped(g.out.shape())?, g.out)?;
+            }
         }
         if let Some(g) = io.dw {
             let f = self.mesh_features(OP, kind, &m, &io.x, &io.list)?;
