@@ -25,11 +25,8 @@ impl Graph {
             own
         };
         let group = |key: &Buffer, other: &Buffer| {
-            let mut lists = [
-                b.empty(DType::I64, nodes + 1)?,
-                b.empty(DType::I64, edges)?,
-                b.empty(DType::I64, edges)?,
-            ];
+            let mut lists =
+                [b.empty(DType::I64, nodes + 1)?, b.empty(DType::I64, edges)?, b.empty(DType::I64, edges)?];
             let [rowptr, col, perm] = &mut lists;
             b.gpu.csr(
                 Csr::FromCoo,
@@ -69,11 +66,8 @@ pub(super) const ROWS: &[Row] = &[
     row("csr", "from_coo", F32, |b, dt| {
         let g = Graph::new(b)?;
         let (v, mut w) = (b.normal(dt, g.edges)?, b.empty(dt, g.edges)?);
-        let mut lists = [
-            b.empty(DType::I64, g.nodes + 1)?,
-            b.empty(DType::I64, g.edges)?,
-            b.empty(DType::I64, g.edges)?,
-        ];
+        let mut lists =
+            [b.empty(DType::I64, g.nodes + 1)?, b.empty(DType::I64, g.edges)?, b.empty(DType::I64, g.edges)?];
         bytes(g.edges * 48, move |gpu| {
             let [rowptr, col, perm] = &mut lists;
             gpu.csr(
@@ -105,8 +99,7 @@ pub(super) const ROWS: &[Row] = &[
     }),
     row("spmm", "csr", F32_BF16, |b, dt| {
         let (g, d) = (Graph::new(b)?, width(b));
-        let (v, x, mut y) =
-            (b.normal(dt, g.edges)?, b.normal(dt, g.nodes * d)?, b.empty(dt, g.nodes * d)?);
+        let (v, x, mut y) = (b.normal(dt, g.edges)?, b.normal(dt, g.nodes * d)?, b.empty(dt, g.nodes * d)?);
         bytes(g.traffic(d * dt.size()), move |gpu| {
             let s = [g.nodes, d];
             gpu.spmm(Spmm {
@@ -124,11 +117,8 @@ pub(super) const ROWS: &[Row] = &[
         let (g, d) = (Graph::new(b)?, width(b));
         let (v, x, dy) = (b.normal(dt, g.edges)?, b.normal(dt, g.nodes * d)?, b.normal(dt, g.nodes * d)?);
         let (mut dx, mut dv) = (b.empty(dt, g.nodes * d)?, b.empty(dt, g.edges)?);
-        let mut t = [
-            b.empty(DType::I64, g.nodes + 1)?,
-            b.empty(DType::I64, g.edges)?,
-            b.empty(DType::I64, g.edges)?,
-        ];
+        let mut t =
+            [b.empty(DType::I64, g.nodes + 1)?, b.empty(DType::I64, g.edges)?, b.empty(DType::I64, g.edges)?];
         let [rowptr, col, perm] = &mut t;
         b.gpu.csr(
             Csr::Transpose,
@@ -171,6 +161,30 @@ pub(super) const ROWS: &[Row] = &[
                 degree: None,
             };
             gpu.message_passing(Message::CopyU, MessageReduce::Mean, io)
+        })
+    }),
+    row("message_passing", "max", F32, |b, dt| {
+        let (g, d) = (Graph::new(b)?, width(b));
+        let (x, mut y) = (b.normal(dt, g.nodes * d)?, b.empty(dt, g.nodes * d)?);
+        let mut arg = b.empty(DType::I64, g.nodes * d)?;
+        // A star beside it: all edges enter one node.
+        let hub = b.zeros(DType::I64, g.edges)?;
+        bytes(2 * g.traffic(d * dt.size()), move |gpu| {
+            let s = [g.nodes, d];
+            for (dst, by_dst) in [(&g.dst, Some(Graph::groups(&g.by_dst))), (&hub, None)] {
+                let io = Messages {
+                    src: g.src.view(),
+                    dst: dst.view(),
+                    x: Some(view(&x, &s)?),
+                    e: None,
+                    by_dst,
+                    y: y.shaped_mut(&s)?,
+                    arg: Some(arg.shaped_mut(&s)?),
+                    degree: None,
+                };
+                gpu.message_passing(Message::CopyU, MessageReduce::Max, io)?;
+            }
+            Ok(())
         })
     }),
     row("message_passing_bwd", "sum", F32, |b, dt| {
@@ -238,6 +252,40 @@ pub(super) const ROWS: &[Row] = &[
             gpu.group_reduce(GroupReduce::Sum, io)
         })
     }),
+    row("group_reduce", "std", F32, |b, dt| {
+        let (g, d) = (Graph::new(b)?, width(b));
+        let (x, mut y) = (b.normal(dt, g.edges * d)?, b.empty(dt, g.nodes * d)?);
+        bytes(2 * g.traffic(d * dt.size()), move |gpu| {
+            let io = GroupIo {
+                src: view(&x, &[1, g.edges, d])?,
+                index: g.dst.view(),
+                groups: Some(Graph::groups(&g.by_dst)),
+                y: y.shaped_mut(&[1, g.nodes, d])?.into(),
+                arg: None,
+                counts: None,
+            };
+            gpu.group_reduce(GroupReduce::Std { correction: 0, eps: 1e-5 }, io)
+        })
+    }),
+    row("group_reduce_bwd", "max", F32, |b, dt| {
+        let (g, d) = (Graph::new(b)?, width(b));
+        let (dy, mut dx) = (b.normal(dt, g.nodes * d)?, b.empty(dt, g.edges * d)?);
+        let mut arg = b.empty(DType::I64, g.nodes * d)?;
+        b.gpu.fill(-1.0, arg.view_mut())?;
+        bytes(g.traffic(d * dt.size()), move |gpu| {
+            let io = GroupBwd {
+                dy: view(&dy, &[1, g.nodes, d])?,
+                index: None,
+                src: None,
+                y: None,
+                arg: Some(view(&arg, &[1, g.nodes, d])?),
+                counts: None,
+                groups: None,
+                dsrc: dx.shaped_mut(&[1, g.edges, d])?.into(),
+            };
+            gpu.group_reduce_bwd(GroupReduce::Max { empty: 0.0 }, io)
+        })
+    }),
     row("group_reduce_bwd", "sum", F32, |b, dt| {
         let (g, d) = (Graph::new(b)?, width(b));
         let (dy, mut dx) = (b.normal(dt, g.nodes * d)?, b.empty(dt, g.edges * d)?);
@@ -297,8 +345,7 @@ pub(super) const ROWS: &[Row] = &[
     }),
     row("gat_bwd", "heads", F32, |b, dt| {
         let (g, d) = (Graph::new(b)?, width(b));
-        let (x, dy, s) =
-            (b.normal(dt, g.nodes * d)?, b.normal(dt, g.nodes * d)?, b.normal(dt, g.nodes * 8)?);
+        let (x, dy, s) = (b.normal(dt, g.nodes * d)?, b.normal(dt, g.nodes * d)?, b.normal(dt, g.nodes * 8)?);
         let lse = b.normal(DType::F32, g.nodes * 8)?;
         let (mut dx, mut du, mut dv) =
             (b.empty(dt, g.nodes * d)?, b.empty(dt, g.nodes * 8)?, b.empty(dt, g.nodes * 8)?);
@@ -324,7 +371,8 @@ pub(super) const ROWS: &[Row] = &[
     row("diffusion_conv", "eigen", F32, |b, dt| {
         let (v, k, c) = (b.pick(50, 500, 100_000), b.pick(8, 32, 128), b.pick(8, 32, 128));
         let (x, phi, lam) = (b.normal(dt, v * c)?, b.normal(dt, v * k)?, b.positive(dt, k)?);
-        let (m, t, w, mut y) = (b.positive(dt, v)?, b.positive(dt, 1)?, b.normal(dt, c * c)?, b.empty(dt, v * c)?);
+        let (m, t, w, mut y) =
+            (b.positive(dt, v)?, b.positive(dt, 1)?, b.normal(dt, c * c)?, b.empty(dt, v * c)?);
         bytes((2 * v * c + 2 * v * k) * dt.size(), move |gpu| {
             let heat = Heat::Eigen { phi: view(&phi, &[v, k])?, lam: lam.view(), mass: Some(m.view()) };
             let (x, w) = (view(&x, &[v, c])?, view(&w, &[c, c])?);
@@ -337,7 +385,7 @@ pub(super) const ROWS: &[Row] = &[
         let (x, phi, lam) = (b.normal(dt, v * c)?, b.normal(dt, v * k)?, b.positive(dt, k)?);
         let (m, t, w, dy) =
             (b.positive(dt, v)?, b.positive(dt, 1)?, b.normal(dt, c * c)?, b.normal(dt, v * c)?);
-        let (mut dx, mut dw) = (b.empty(dt, v * c)?, b.empty(dt, c * c)?);
+        let (mut dx, mut dw, mut times) = (b.empty(dt, v * c)?, b.empty(dt, c * c)?, b.empty(dt, 1)?);
         bytes((3 * v * c + 3 * v * k) * dt.size(), move |gpu| {
             let heat = Heat::Eigen { phi: view(&phi, &[v, k])?, lam: lam.view(), mass: Some(m.view()) };
             let (dx, dw) = (Some(dx.shaped_mut(&[v, c])?.into()), Some(dw.shaped_mut(&[c, c])?.into()));
@@ -349,10 +397,20 @@ pub(super) const ROWS: &[Row] = &[
                 w: view(&w, &[c, c])?,
                 s_hat: None,
                 dx,
-                dt: None,
+                dt: Some(times.view_mut().into()),
                 dw,
                 db: None,
             })
+        })
+    }),
+    row("diffusion_conv", "direct", F32, |b, dt| {
+        let (v, c) = (b.pick(30, 100, 1_000), b.pick(4, 8, 64));
+        let (x, l, t) = (b.normal(dt, v * c)?, b.zeros(dt, v * v)?, b.positive(dt, 1)?);
+        let (w, mut y) = (b.normal(dt, c * c)?, b.empty(dt, v * c)?);
+        bytes((v * v + 2 * v * c) * dt.size(), move |gpu| {
+            let heat = Heat::Direct { laplacian: view(&l, &[v, v])? };
+            let (x, w, y) = (view(&x, &[v, c])?, view(&w, &[c, c])?, y.shaped_mut(&[v, c])?);
+            gpu.diffusion_conv(Diffusion { x, heat, t: t.view(), w, b: None, y, s_hat: None })
         })
     }),
 ];

@@ -48,6 +48,18 @@ pub(super) const ROWS: &[Row] = &[
             gpu.mesh_conv_bwd(MeshConv::Spiral, io)
         })
     }),
+    row("mesh_conv_bwd", "symmetric", F32, |b, dt| {
+        let [n, v, _, c] = sizes(b);
+        let (x, w, dy) = (b.normal(dt, n * v * c)?, b.normal(dt, c * 5 * c)?, b.normal(dt, n * v * c)?);
+        let (list, mut dx) = (b.ids(v * 4, v)?, b.empty(dt, n * v * c)?);
+        flops(2 * n * v * 5 * c * c, move |gpu| {
+            let s = [n, v, c];
+            let dx = Some(dx.shaped_mut(&s)?.into());
+            let (dy, x, w) = (dy.shaped(&s)?, x.shaped(&s)?, w.shaped(&[c, 5 * c])?);
+            let io = MeshBwd { dy, x, list: list.shaped(&[v, 4])?, w, plan: None, dx, dw: None, db: None };
+            gpu.mesh_conv_bwd(MeshConv::Symmetric, io)
+        })
+    }),
     row("mesh_plan", "spiral", F32, |b, _| {
         let [_, v, l, _] = sizes(b);
         let list = spiral(b)?;

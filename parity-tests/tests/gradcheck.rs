@@ -20,7 +20,10 @@ fn target<'a>(kernel: &Kernel, output: &'a str) -> &'a str {
 }
 
 fn upstream(case: &Case) -> &HostTensor {
-    ["dy", "dY", "dC", "gy", "da", "dout"].iter().find_map(|n| case.input(n)).expect("a gradient has an upstream gradient")
+    ["dy", "dY", "dC", "gy", "da", "dout"]
+        .iter()
+        .find_map(|n| case.input(n))
+        .expect("a gradient has an upstream gradient")
 }
 
 /// sum dy * (y(x + h) - y(x - h)) / 2h for one element of one input.

@@ -26,14 +26,8 @@ pub(super) fn store_ids(op: &'static str, out: &Option<ViewMut<'_>>, ids: &[i64]
 
 impl CpuBackend {
     /// A list of nodes; what is not below `limit` is reported and becomes `None`.
-    pub(super) fn nodes(
-        &self,
-        op: &'static str,
-        v: View<'_>,
-        limit: usize,
-    ) -> Result<Vec<Option<usize>>> {
-        let list: Vec<_> =
-            gather_index(op, v)?.into_iter().map(|i| i.filter(|&i| i < limit)).collect();
+    pub(super) fn nodes(&self, op: &'static str, v: View<'_>, limit: usize) -> Result<Vec<Option<usize>>> {
+        let list: Vec<_> = gather_index(op, v)?.into_iter().map(|i| i.filter(|&i| i < limit)).collect();
         if list.contains(&None) {
             self.flag_index_error(op);
         }
@@ -47,8 +41,7 @@ impl CpuBackend {
         rowptr: View<'_>,
         entries: usize,
     ) -> Result<Vec<Option<usize>>> {
-        let p: Vec<usize> =
-            gather_index(op, rowptr)?.into_iter().map(|i| i.unwrap_or(usize::MAX)).collect();
+        let p: Vec<usize> = gather_index(op, rowptr)?.into_iter().map(|i| i.unwrap_or(usize::MAX)).collect();
         let sound = p.first() == Some(&0) && p.last() == Some(&entries) && p.windows(2).all(|w| w[0] <= w[1]);
         if !sound {
             self.flag_index_error(op);
@@ -155,8 +148,7 @@ impl GnnOps for CpuBackend {
         const OP: &str = "spmm";
         let s = check_spmm(&io)?;
         self.count();
-        let (rows, cols) =
-            (self.entry_rows(OP, io.rowptr, s.edges)?, self.nodes(OP, io.col, s.others)?);
+        let (rows, cols) = (self.entry_rows(OP, io.rowptr, s.edges)?, self.nodes(OP, io.col, s.others)?);
         let (x, v, bias) = (gather_f64(OP, io.x)?, values(OP, &io.values)?, values(OP, &io.bias)?);
         let mut y = vec![0.0; s.nodes * s.columns];
         let span = s.columns / s.parts.max(1);
@@ -178,8 +170,7 @@ impl GnnOps for CpuBackend {
         const OP: &str = "spmm_bwd";
         let s = check_spmm_bwd(&io)?;
         self.count();
-        let (rows, cols) =
-            (self.entry_rows(OP, io.rowptr, s.edges)?, self.nodes(OP, io.col, s.others)?);
+        let (rows, cols) = (self.entry_rows(OP, io.rowptr, s.edges)?, self.nodes(OP, io.col, s.others)?);
         let (dy, x, v) = (gather_f64(OP, io.dy)?, gather_f64(OP, io.x)?, values(OP, &io.values)?);
         let (mut dx, mut dv) = (vec![0.0; x.len()], vec![0.0; v.len()]);
         let span = s.columns / s.parts.max(1);
@@ -262,7 +253,11 @@ impl GnnOps for CpuBackend {
                     MessageReduce::Sum => dy[v * d + c],
                     MessageReduce::Mean => dy[v * d + c] / count[v],
                     MessageReduce::Max | MessageReduce::Min => {
-                        if arg[v * d + c] == Some(e) { dy[v * d + c] } else { 0.0 }
+                        if arg[v * d + c] == Some(e) {
+                            dy[v * d + c]
+                        } else {
+                            0.0
+                        }
                     }
                 };
                 let part = e * s.parts + c / span;
@@ -431,7 +426,8 @@ impl GnnOps for CpuBackend {
                 };
                 let mean = mean_of(&x);
                 // Products of what lies before and behind each source.
-                let before: Vec<f64> = x.iter().scan(1.0, |p, v| Some(std::mem::replace(p, *p * v))).collect();
+                let before: Vec<f64> =
+                    x.iter().scan(1.0, |p, v| Some(std::mem::replace(p, *p * v))).collect();
                 let mut behind = 1.0;
                 for (k, &i) in list.iter().enumerate().rev() {
                     d[here(o, i, c)] = match how {

@@ -120,7 +120,13 @@ impl MeshOps for CpuBackend {
         store_opt(OP, &io.db, &db)
     }
 
-    fn mesh_plan(&self, kind: MeshConv, list: View<'_>, rowptr: ViewMut<'_>, perm: ViewMut<'_>) -> Result<()> {
+    fn mesh_plan(
+        &self,
+        kind: MeshConv,
+        list: View<'_>,
+        rowptr: ViewMut<'_>,
+        perm: ViewMut<'_>,
+    ) -> Result<()> {
         const OP: &str = "mesh_plan";
         let (n, _) = check_mesh_plan(kind, &list, &rowptr, &perm)?;
         self.count();

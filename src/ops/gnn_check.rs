@@ -383,7 +383,9 @@ pub(crate) fn check_messages(m: Message, r: MessageReduce, io: &Messages<'_>) ->
     };
     let mut nodes = c.rows("y", &y)?;
     if m == Message::UDotV {
-        let Some((_, lead)) = tail.split_last() else { return c.wrong("x", "[U, F] or more axes", rows.shape()) };
+        let Some((_, lead)) = tail.split_last() else {
+            return c.wrong("x", "[U, F] or more axes", rows.shape());
+        };
         c.shape("y", &y, &joined(edges, lead))?;
         nodes = others;
     } else {

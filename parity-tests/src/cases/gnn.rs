@@ -93,14 +93,17 @@ fn spmm_backward(cx: &Cx<'_>, planned: bool) -> R {
         };
         cx.gpu.csr(Csr::Transpose, io)?;
     }
-    let transpose =
-        planned.then(|| EdgeGroups::new(made[0].view()).col(made[1].view()).perm(made[2].view()));
+    let transpose = planned.then(|| EdgeGroups::new(made[0].view()).col(made[1].view()).perm(made[2].view()));
     let dx = cx.like("dX", &x)?;
     let dvalues = match &values {
         Some(v) if cx.wants("dvalues") => Some(cx.like("dvalues", v)?),
         _ => None,
     };
-    let dbias = if cx.wants("dbias") { Some(cx.out("dbias", x.dtype(), &x.shape()[x.shape().len() - 1..])?) } else { None };
+    let dbias = if cx.wants("dbias") {
+        Some(cx.out("dbias", x.dtype(), &x.shape()[x.shape().len() - 1..])?)
+    } else {
+        None
+    };
     Ok(cx.gpu.spmm_bwd(SpmmBwd {
         dy,
         rowptr,
@@ -265,14 +268,8 @@ fn scatter_add(cx: &Cx<'_>) -> R {
         }
         return Ok(cx.gpu.scatter_reduce(ScatterReduce::Sum, 1, true, index, src, y.m())?);
     }
-    let io = GroupIo {
-        src,
-        index,
-        groups: None,
-        y: y.m().grad(cx.opt("y").is_some()),
-        arg: None,
-        counts: None,
-    };
+    let io =
+        GroupIo { src, index, groups: None, y: y.m().grad(cx.opt("y").is_some()), arg: None, counts: None };
     Ok(cx.gpu.group_reduce(GroupReduce::Sum, io)?)
 }
 
@@ -296,11 +293,7 @@ fn softmax(cx: &Cx<'_>, x: &str, index: &str, nodes: &str, y: &str, planned: boo
     Ok(cx.gpu.edge_softmax(nodes, dst, made.as_ref().map(Plan::groups), logits, a.m())?)
 }
 
-fn softmax_backward(
-    cx: &Cx<'_>,
-    [da, a, index, nodes, dl]: [&str; 5],
-    planned: bool,
-) -> R {
+fn softmax_backward(cx: &Cx<'_>, [da, a, index, nodes, dl]: [&str; 5], planned: bool) -> R {
     let (da, a, dst, nodes) = (cx.x(da)?, cx.x(a)?, cx.x(index)?, cx.n(nodes)?);
     let dl = cx.like(dl, &a)?;
     let made = if planned { Some(plan(cx, dst, None, nodes)?) } else { None };
@@ -340,7 +333,18 @@ fn diffusion_backward(cx: &Cx<'_>) -> R {
     let grads = (Some(dx.g()), Some(dt.g()), Some(dw.g()), Some(db.g()));
     let (dx, dt, dw, db) = grads;
     let heat = heat(cx)?;
-    Ok(cx.gpu.diffusion_conv_bwd(DiffusionBwd { dy, x, heat, t, w, s_hat: cx.opt("S_hat"), dx, dt, dw, db })?)
+    Ok(cx.gpu.diffusion_conv_bwd(DiffusionBwd {
+        dy,
+        x,
+        heat,
+        t,
+        w,
+        s_hat: cx.opt("S_hat"),
+        dx,
+        dt,
+        dw,
+        db,
+    })?)
 }
 
 fn edge_op(cx: &Cx<'_>) -> R<EdgeOp> {
@@ -751,9 +755,15 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             |cx| group(cx, GroupReduce::Min { empty: cx.f("empty_value")? }, Some("arg")),
         )
         .sample(draw_groups),
-        k("scatter_min_backward", "B12.2", "dy, idx:idx, arg:idx", "-", "dsrc", &["group_reduce_bwd"], |cx| {
-            group_backward(cx, GroupReduce::Min { empty: 0.0 })
-        })
+        k(
+            "scatter_min_backward",
+            "B12.2",
+            "dy, idx:idx, arg:idx",
+            "-",
+            "dsrc",
+            &["group_reduce_bwd"],
+            |cx| group_backward(cx, GroupReduce::Min { empty: 0.0 }),
+        )
         .grad_of("scatter_min"),
         k("scatter_mean", "S13.7", "src, idx:idx", "R", "y, counts:i32", &["group_reduce", "csr"], |cx| {
             group(cx, GroupReduce::Mean, Some("counts"))

@@ -51,8 +51,7 @@ fn draw(s: &mut Sample, list: &str, batched: bool, ways: usize, blocks: usize) {
     let o = 1 + s.below(6);
     let batch = if batched && s.coin() { vec![2] } else { vec![] };
     s.put("x", &[&batch[..], &[n, c]].concat(), Any);
-    let ids: Vec<i64> =
-        (0..n * ways).map(|_| if s.below(3) == 0 { -1 } else { s.below(n) as i64 }).collect();
+    let ids: Vec<i64> = (0..n * ways).map(|_| if s.below(3) == 0 { -1 } else { s.below(n) as i64 }).collect();
     s.ints(list, trefoil::DType::I32, &[n, ways], &ids);
     s.put("W", &[o, blocks * c], Any);
     s.put("b", &[o], Any);

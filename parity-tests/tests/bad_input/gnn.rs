@@ -136,7 +136,11 @@ fn messages(t: &mut Bed<'_>, [x, y, e]: [&Buffer; 3], src: &Buffer, dst: &Buffer
         g.message_passing(Message::UAddV, sum, io(out(&two, &[2, 4])))
     });
     t.refuse("chosen edges of a sum", &[y, &arg], |g| {
-        g.message_passing(Message::CopyU, sum, Messages { arg: Some(out(&arg, &[3, 4])), ..io(out(y, &[3, 4])) })
+        g.message_passing(
+            Message::CopyU,
+            sum,
+            Messages { arg: Some(out(&arg, &[3, 4])), ..io(out(y, &[3, 4])) },
+        )
     });
     t.refuse("message with a plan of other nodes", &[y], |g| {
         let by_dst = Some(EdgeGroups::new(src.view()));

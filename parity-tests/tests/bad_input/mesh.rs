@@ -8,10 +8,7 @@ pub(super) fn mesh(t: &mut Bed<'_>) {
     let three = t.ids(&[0; 9]);
     let io = |list, w, y| MeshIo { x: sh(&x, &[3, 2]), list, w, b: None, y };
     t.refuse("symmetric with three neighbours", &[&y], |g| {
-        g.mesh_conv(
-            MeshConv::Symmetric,
-            io(sh(&three, &[3, 3]), sh(&w, &[2, 10]), out(&y, &[3, 2])),
-        )
+        g.mesh_conv(MeshConv::Symmetric, io(sh(&three, &[3, 3]), sh(&w, &[2, 10]), out(&y, &[3, 2])))
     });
     t.refuse("weights of another width", &[&y], |g| {
         g.mesh_conv(MeshConv::Concat, io(sh(&four, &[3, 4]), sh(&w, &[4, 5]), out(&y, &[3, 2])))

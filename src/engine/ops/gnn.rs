@@ -74,7 +74,13 @@ pub(super) struct Aggregate<'a> {
 }
 
 impl<'a> Aggregate<'a> {
-    pub(super) fn new(op: &'static str, dtype: DType, edges: &'a Edges<'a>, others: usize, columns: usize) -> Self {
+    pub(super) fn new(
+        op: &'static str,
+        dtype: DType,
+        edges: &'a Edges<'a>,
+        others: usize,
+        columns: usize,
+    ) -> Self {
         Aggregate {
             op,
             dtype,
@@ -137,12 +143,22 @@ pub(super) fn lanes(vecs: usize) -> usize {
         return BLOCK as usize;
     }
     let idle = |l: usize| vecs.max(1).next_multiple_of(l);
-    if vecs <= 32 { vecs.max(1).next_power_of_two() } else { [8, 16, 32].into_iter().min_by_key(|&l| (idle(l), 32 / l)).unwrap_or(32) }
+    if vecs <= 32 {
+        vecs.max(1).next_power_of_two()
+    } else {
+        [8, 16, 32].into_iter().min_by_key(|&l| (idle(l), 32 / l)).unwrap_or(32)
+    }
 }
 
 /// Entries per cut of a long node: long ones are worth more work-items where a row has few.
 pub(super) fn cut(lanes: usize) -> usize {
-    if lanes >= 16 { 128 } else if lanes >= 4 { 64 } else { 32 }
+    if lanes >= 16 {
+        128
+    } else if lanes >= 4 {
+        64
+    } else {
+        32
+    }
 }
 
 /// Whether rows of `inner` elements can be moved in 16 bytes.
@@ -190,7 +206,8 @@ impl Engine {
         let a_rows = if p.a_at_edge { e.edges } else { p.others };
         let size = [e.nodes, e.edges, p.columns(), p.inner, a_rows, w.cut, e.edges, p.others];
         let saved = p.degree.or(p.mask.map(|m| m.0)).is_some_and(|v| v.dtype() == DType::I64);
-        let flags = e.flags() | (accumulate as usize) << 2 | ((w.cuts > 0) as usize) << 3 | (saved as usize) << 4;
+        let flags =
+            e.flags() | (accumulate as usize) << 2 | ((w.cuts > 0) as usize) << 3 | (saved as usize) << 4;
         let how = [
             w.wide as usize,
             p.kind as usize,
@@ -231,12 +248,8 @@ impl Engine {
         let parts = self.arg_in(&parts.view());
         let e = p.edges;
         let bias_span = p.bias.map_or(1, |b| b.numel().max(1));
-        let end = [
-            Arg::I64(bias_span as i64),
-            Arg::I32(p.act.0),
-            real(p.dtype, p.act.1),
-            real(p.dtype, p.alpha),
-        ];
+        let end =
+            [Arg::I64(bias_span as i64), Arg::I32(p.act.0), real(p.dtype, p.act.1), real(p.dtype, p.alpha)];
         let mut args = vec![
             self.arg_in(&e.rowptr.view()),
             self.arg_opt(e.col().as_ref()),
@@ -364,7 +377,16 @@ struct Pair<'a> {
 
 impl Engine {
     /// `out[o, e, c] (+)= alpha * (A[left[e]] how B[right[e]])`; how 0 is A alone.
-    fn edge_map(&self, p: &Pair<'_>, how: i32, alpha: f64, outer: usize, inner: usize, out: &View<'_>, accumulate: bool) -> Result<()> {
+    fn edge_map(
+        &self,
+        p: &Pair<'_>,
+        how: i32,
+        alpha: f64,
+        outer: usize,
+        inner: usize,
+        out: &View<'_>,
+        accumulate: bool,
+    ) -> Result<()> {
         let (dt, edges) = (out.dtype(), p.left.numel());
         let b = p.right.map(|r| r.1);
         let wide = wide_rows(dt, inner, [Some(p.a), b, Some(*out)].into_iter().flatten());
@@ -392,7 +414,14 @@ impl Engine {
     }
 
     /// `out[e, j] (+)=` the inner product of A[left[e]] and B[right[e]] over part j of `parts`.
-    fn edge_dot(&self, p: &Pair<'_>, parts: usize, columns: usize, out: &View<'_>, accumulate: bool) -> Result<()> {
+    fn edge_dot(
+        &self,
+        p: &Pair<'_>,
+        parts: usize,
+        columns: usize,
+        out: &View<'_>,
+        accumulate: bool,
+    ) -> Result<()> {
         let (dt, edges) = (out.dtype(), p.left.numel());
         let b = p.right.map(|r| r.1);
         let span = columns / parts.max(1);
@@ -421,7 +450,14 @@ impl Engine {
         self.launch(&EDGE_DOT, dt, "", Grid::Blocks([blocks, parts.min(MAX_GRID_YZ), 1]), &args)
     }
 
-    fn message_grad_e(&self, m: Message, s: &EdgeShape, io: &MessagesBwd<'_>, degree: Option<View<'_>>, de: &GradMut<'_>) -> Result<()> {
+    fn message_grad_e(
+        &self,
+        m: Message,
+        s: &EdgeShape,
+        io: &MessagesBwd<'_>,
+        degree: Option<View<'_>>,
+        de: &GradMut<'_>,
+    ) -> Result<()> {
         let right = io.x.filter(|_| m == Message::UMulE).map(|x| (io.src, x, s.others));
         let p = Pair {
             op: "message_passing_bwd",
@@ -441,7 +477,15 @@ impl Engine {
     }
 
     /// Sums over the edges that leave a node, then, where x_v takes part, over those that enter it.
-    fn message_grad_x(&self, m: Message, r: MessageReduce, s: &EdgeShape, io: &MessagesBwd<'_>, degree: Option<View<'_>>, dx: &GradMut<'_>) -> Result<()> {
+    fn message_grad_x(
+        &self,
+        m: Message,
+        r: MessageReduce,
+        s: &EdgeShape,
+        io: &MessagesBwd<'_>,
+        degree: Option<View<'_>>,
+        dx: &GradMut<'_>,
+    ) -> Result<()> {
         const OP: &str = "message_passing_bwd";
         let (dt, out) = (io.dy.dtype(), dx.out.as_view());
         let parts = s.columns / io.x.and_then(|x| x.shape().last().copied()).unwrap_or(1).max(1);
@@ -653,8 +697,15 @@ impl GnnOps for Engine {
             let narrow = self.narrow_list(OP, &io.col)?;
             let col = narrow.view();
             let right = Some((col, io.x, s.others));
-            let p =
-                Pair { op: OP, left: rows.view(), a: io.dy, a_rows: s.nodes, right, degree: None, mask: None };
+            let p = Pair {
+                op: OP,
+                left: rows.view(),
+                a: io.dy,
+                a_rows: s.nodes,
+                right,
+                degree: None,
+                mask: None,
+            };
             let out = g.out.as_view();
             if s.parts == s.columns {
                 self.edge_map(&p, 3, 1.0, 1, s.columns, &out, g.accumulate)?;
@@ -688,8 +739,7 @@ impl GnnOps for Engine {
         let needs_perm = m.needs_e() || (extreme && m != Message::UDotV);
         if let (Message::UDotV, Some(x)) = (m, io.x) {
             let right = Some((io.dst, x, s.nodes));
-            let p =
-                Pair { op: OP, left: io.src, a: x, a_rows: s.others, right, degree: None, mask: None };
+            let p = Pair { op: OP, left: io.src, a: x, a_rows: s.others, right, degree: None, mask: None };
             let parts = y.numel() / s.edges.max(1);
             self.edge_dot(&p, parts, s.columns, &y, false)?;
             if degree.is_none() {
@@ -713,9 +763,15 @@ impl GnnOps for Engine {
             (Message::UAddE, Some(x), Some(e)) => {
                 Aggregate { kind: Kind::PlusB, ..p.at_others(x).times(e, s.parts, true) }
             }
-            (Message::UAddV, Some(x), _) => Aggregate { own: Some(x), kind: Kind::PlusSelf, ..p.at_others(x) },
-            (Message::USubV, Some(x), _) => Aggregate { own: Some(x), kind: Kind::MinusSelf, ..p.at_others(x) },
-            (Message::UMulV, Some(x), _) => Aggregate { own: Some(x), kind: Kind::TimesSelf, ..p.at_others(x) },
+            (Message::UAddV, Some(x), _) => {
+                Aggregate { own: Some(x), kind: Kind::PlusSelf, ..p.at_others(x) }
+            }
+            (Message::USubV, Some(x), _) => {
+                Aggregate { own: Some(x), kind: Kind::MinusSelf, ..p.at_others(x) }
+            }
+            (Message::UMulV, Some(x), _) => {
+                Aggregate { own: Some(x), kind: Kind::TimesSelf, ..p.at_others(x) }
+            }
             (_, Some(x), _) => p.at_others(x),
             _ => p,
         };
@@ -844,7 +900,9 @@ impl GnnOps for Engine {
             GroupReduce::Sum => self.aggregate(&p, Red::Sum, to),
             GroupReduce::Mean => self.aggregate(&p, Red::Mean, to),
             GroupReduce::Prod => self.aggregate(&p, Red::Prod, to),
-            GroupReduce::Max { empty } => self.aggregate_best(&p, &Best { least: false, none: empty, y, arg }),
+            GroupReduce::Max { empty } => {
+                self.aggregate_best(&p, &Best { least: false, none: empty, y, arg })
+            }
             GroupReduce::Min { empty } => self.aggregate_best(&p, &Best { least: true, none: empty, y, arg }),
             GroupReduce::Std { correction, eps } => self.group_std(&p, correction, eps, &y),
         }
@@ -891,13 +949,31 @@ impl GnnOps for Engine {
             self.aggregate(&p, Red::Mean, To::Stat(first.view()))?;
             let operands = [Some(src), None, Some(io.dy), io.y];
             let rowptr = (Some(edges.rowptr.view()), correction);
-            return self.edge_apply(OP, 2, &index, operands, [Some(first.view()), None], rowptr, sizes, &io.dsrc);
+            return self.edge_apply(
+                OP,
+                2,
+                &index,
+                operands,
+                [Some(first.view()), None],
+                rowptr,
+                sizes,
+                &io.dsrc,
+            );
         }
         let zeros = self.stat(dt, io.dy.numel())?;
         self.aggregate(&Aggregate { kind: Kind::NonZero, ..p }, Red::Prod, To::Stat(first.view()))?;
         self.aggregate(&Aggregate { kind: Kind::IsZero, ..p }, Red::Sum, To::Stat(zeros.view()))?;
         let stats = [Some(first.view()), Some(zeros.view())];
-        self.edge_apply(OP, 3, &index, [Some(src), None, Some(io.dy), None], stats, (None, 0), sizes, &io.dsrc)
+        self.edge_apply(
+            OP,
+            3,
+            &index,
+            [Some(src), None, Some(io.dy), None],
+            stats,
+            (None, 0),
+            sizes,
+            &io.dsrc,
+        )
     }
 
     fn edge_softmax(

@@ -200,12 +200,12 @@ impl Engine {
         let (parts, sums) = (stat(4 * w.cuts * columns)?, stat(2 * w.cuts * w.vecs)?);
         let size = Self::gat_size(s, e, &w, p.others);
         let given = |v: &View<'_>, on: bool| if on { self.arg_in(v) } else { Arg::Mem(None) };
-        let (rowptr, own, dx) = (self.arg_in(&e.rowptr.view()), self.arg_in(&p.own), self.arg_opt(dx.as_ref()));
+        let (rowptr, own, dx) =
+            (self.arg_in(&e.rowptr.view()), self.arg_in(&p.own), self.arg_opt(dx.as_ref()));
         let (pa, pb, ps) =
             (given(&pa.view(), !p.by_source), self.arg_in(&pb.view()), self.arg_in(&ps.view()));
         let (parts, sums) = (self.arg_in(&parts.view()), self.arg_in(&sums.view()));
-        let (wide, accumulate) =
-            (Arg::I32(wide as i32), Arg::I32(p.dx.is_some_and(|g| g.accumulate) as i32));
+        let (wide, accumulate) = (Arg::I32(wide as i32), Arg::I32(p.dx.is_some_and(|g| g.accumulate) as i32));
         let args = [
             rowptr,
             self.arg_opt(e.col().as_ref()),
@@ -267,4 +267,3 @@ struct Pass<'a> {
     dx: Option<&'a GradMut<'a>>,
     dscore: Option<&'a GradMut<'a>>,
 }
-

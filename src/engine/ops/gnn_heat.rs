@@ -196,13 +196,8 @@ impl Engine {
         dt: &GradMut<'_>,
     ) -> Result<()> {
         let v = dt.out.as_view();
-        let mut args = vec![
-            self.arg_in(p),
-            self.arg_in(q),
-            self.arg_opt(lam),
-            self.arg_in(&v),
-            Arg::I64(rows as i64),
-        ];
+        let mut args =
+            vec![self.arg_in(p), self.arg_in(q), self.arg_opt(lam), self.arg_in(&v), Arg::I64(rows as i64)];
         args.extend(Self::heat_args(s));
         args.push(Arg::I32(dt.accumulate as i32));
         // No channels: a time of each scale still has a gradient, which is 0.
@@ -213,7 +208,14 @@ impl Engine {
     }
 
     /// exp(-t M^T) of x for all scales: [B, V, S * C].
-    fn flow(&self, s: &HeatShape, m: &View<'_>, x: &View<'_>, t: &View<'_>, x_has_scales: bool) -> Result<Buffer> {
+    fn flow(
+        &self,
+        s: &HeatShape,
+        m: &View<'_>,
+        x: &View<'_>,
+        t: &View<'_>,
+        x_has_scales: bool,
+    ) -> Result<Buffer> {
         let out = self.scratch(x.dtype(), s.batch * s.nodes * s.scales * s.channels)?;
         let grid = [s.scales, s.channels.div_ceil(COLS), s.batch];
         let blocks: usize = if s.nodes == 0 { 0 } else { grid.iter().product() };

@@ -101,7 +101,13 @@ impl Engine {
     }
 
     /// out[p] = x[at[p]], or at[p].
-    fn plan_gather(&self, op: &'static str, x: Option<&View<'_>>, at: &View<'_>, out: &View<'_>) -> Result<()> {
+    fn plan_gather(
+        &self,
+        op: &'static str,
+        x: Option<&View<'_>>,
+        at: &View<'_>,
+        out: &View<'_>,
+    ) -> Result<()> {
         let n = out.numel();
         let args = [
             self.arg_opt(x),
@@ -265,7 +271,12 @@ impl Engine {
                 self.plan_gather(OP, Some(&entry_rows.view()), &by_col.positions.view(), &keys.view())?;
                 let by_row = self.sort_pairs(OP, &keys.view(), bits(rows))?;
                 let order = self.scratch(DType::I32, n)?;
-                self.plan_gather(OP, Some(&by_col.positions.view()), &by_row.positions.view(), &order.view())?;
+                self.plan_gather(
+                    OP,
+                    Some(&by_col.positions.view()),
+                    &by_row.positions.view(),
+                    &order.view(),
+                )?;
                 (order, Some(Held::Given(c)))
             }
             (_, c) => {

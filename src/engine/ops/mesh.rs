@@ -112,7 +112,8 @@ impl MeshOps for Engine {
         let rows = m.batch * m.elements;
         let f = self.mesh_features(OP, kind, &m, &io.x, &io.list)?;
         let y = io.y.reshape(&[rows, m.outputs])?;
-        let product = GemmIo { bias: io.b, ..GemmIo::new(f.shaped(&[rows, m.blocks * m.channels])?, io.w, y) };
+        let product =
+            GemmIo { bias: io.b, ..GemmIo::new(f.shaped(&[rows, m.blocks * m.channels])?, io.w, y) };
         self.gemm(&Gemm::new().trans(false, true), product)
     }
 
@@ -177,7 +178,13 @@ impl MeshOps for Engine {
         }
     }
 
-    fn mesh_plan(&self, kind: MeshConv, list: View<'_>, rowptr: ViewMut<'_>, perm: ViewMut<'_>) -> Result<()> {
+    fn mesh_plan(
+        &self,
+        kind: MeshConv,
+        list: View<'_>,
+        rowptr: ViewMut<'_>,
+        perm: ViewMut<'_>,
+    ) -> Result<()> {
         const OP: &str = "mesh_plan";
         check_mesh_plan(kind, &list, &rowptr, &perm)?;
         let (rowptr, perm) = (rowptr.as_view(), perm.as_view());
