@@ -352,6 +352,7 @@ pub struct GatBwd<'a> {
 
 /// The operator of heat diffusion.
 #[derive(Debug, Clone, Copy)]
+#[allow(clippy::large_enum_variant)] // views; a call makes one
 pub enum Heat<'a> {
     /// By its eigenvectors.
     Eigen {

@@ -377,6 +377,7 @@ struct Pair<'a> {
 
 impl Engine {
     /// `out[o, e, c] (+)= alpha * (A[left[e]] how B[right[e]])`; how 0 is A alone.
+    #[allow(clippy::too_many_arguments)]
     fn edge_map(
         &self,
         p: &Pair<'_>,

@@ -399,6 +399,7 @@ impl Engine {
 }
 
 /// The operator in f32.
+#[allow(clippy::large_enum_variant)] // lives on the stack of one call
 enum WideHeat<'a> {
     Eigen(Wide<'a>, Wide<'a>, Option<Wide<'a>>),
     Direct(Wide<'a>),
