@@ -1,6 +1,6 @@
 //! Graphs: softmax over the edges of a node, and attention.
 
-use super::gnn::{Aggregate, Red, To, Walk, grad_view, out_view, wide_rows};
+use super::gnn_aggregate::{Aggregate, Red, To, Walk, grad_view, out_view, wide_rows};
 use super::gnn_plan::Edges;
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::driver::Arg;

@@ -1,6 +1,6 @@
 //! Heat diffusion on surfaces. 16-bit data is computed in f32.
 
-use super::gnn::{grad_view, out_view};
+use super::gnn_aggregate::{grad_view, out_view};
 use crate::buffer::{Buffer, GradMut, View, ViewMut};
 use crate::driver::Arg;
 use crate::dtype::DType;

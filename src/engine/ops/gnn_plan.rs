@@ -240,7 +240,7 @@ impl Engine {
     pub(super) fn run_csr(&self, op: Csr, io: CsrIo<'_>) -> Result<()> {
         const OP: &str = "csr";
         let (n, rows) = check_csr(op, &io)?;
-        let out = super::gnn::out_view;
+        let out = super::gnn_aggregate::out_view;
         let (rowptr, col, perm, values) =
             (out(&io.rowptr), out(&io.out_col), out(&io.perm), out(&io.out_values));
         let views = [

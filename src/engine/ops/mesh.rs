@@ -1,6 +1,6 @@
 //! Meshes: features side by side in scratch memory, then one product.
 
-use super::gnn::{Aggregate, Red, To, Walk, grad_view, wide_rows};
+use super::gnn_aggregate::{Aggregate, Red, To, Walk, grad_view, wide_rows};
 use super::gnn_plan::Edges;
 use super::scatter::wide_index;
 use crate::buffer::{Buffer, View, ViewMut};

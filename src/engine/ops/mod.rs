@@ -11,6 +11,7 @@ pub(crate) mod gemm;
 #[cfg(all(test, feature = "opencl"))]
 mod gemm_tests;
 mod gnn;
+mod gnn_aggregate;
 mod gnn_attention;
 mod gnn_heat;
 mod gnn_plan;
