@@ -222,6 +222,12 @@ impl Sample {
         self.ints(name, dtype, shape, &values);
     }
 
+    /// Adds index values of the case's index type.
+    pub fn ids_of(&mut self, name: &str, shape: &[usize], values: &[i64]) {
+        let dtype = self.ids;
+        self.ints(name, dtype, shape, values);
+    }
+
     /// Adds lists of distinct labels per row, ended by -1.
     pub fn labels(&mut self, name: &str, shape: &[usize; 2]) {
         let [rows, classes] = *shape;
@@ -445,7 +451,7 @@ fn derive(kernel: &Kernel, forward: &Forward, index: usize, seed: u64) -> Result
     };
     for f in fields(kernel.inputs) {
         // The upstream gradient is d followed by an output's name; gy is that of a loss.
-        if matches!(f.name, "dy" | "dY" | "dC" | "gy" | "dgrid" | "dO" | "dweights") {
+        if matches!(f.name, "dy" | "dY" | "dC" | "gy" | "dgrid" | "dO" | "dweights" | "da" | "dout") {
             s.put(f.name, &upstream, Dom::Any);
             continue;
         }
@@ -473,7 +479,7 @@ fn derive(kernel: &Kernel, forward: &Forward, index: usize, seed: u64) -> Result
             (None, "input_size") => shape_of("x")?.into(),
             (None, "a_shape") => shape_of("a")?.into(),
             (None, "b_shape") => shape_of("b")?.into(),
-            (None, "n") => shape_of("v")?[1].into(),
+            (None, "n") => shape_of("v").or_else(|_| shape_of("src"))?[1].into(),
             (None, "k") => shape_of("w")?[2..].to_vec().into(),
             (None, "sizes") => {
                 let axis = forward.case.args["axis"].as_u64().unwrap_or(0) as usize;

@@ -54,6 +54,23 @@ const BEYOND: &[&str] = &[
     "deform_conv2d",
     "deform_conv2d_backward",
     "cross_attention",
+    "sparse_mm_planned_backward",
+    "message_passing_planned",
+    "message_passing_planned_backward",
+    "edge_pairs",
+    "edge_pairs_backward",
+    "scatter_min",
+    "scatter_min_backward",
+    "scatter_mul",
+    "scatter_mul_backward",
+    "scatter_std",
+    "scatter_std_backward",
+    "scatter_softmax",
+    "scatter_softmax_backward",
+    "gat_fused",
+    "gat_fused_backward",
+    "spiral_conv_planned_backward",
+    "mesh_conv_planned_backward",
 ];
 
 #[test]

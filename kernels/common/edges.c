@@ -1,0 +1,319 @@
+/* What is computed per edge of a graph, and the softmax over the edges of each node.
+ *
+ * Launch of the edge kernels: `lanes` work-items, a power of two, take GK_U edges and lanes * w consecutive columns, w = GK_W where `wide`; axis 1
+ * of the grid walks over the columns. Arithmetic in gk_f, one writer per output, deterministic.
+ * References: DGL's apply_edges and sddmm, edge_softmax; torch_scatter.
+ */
+#include "coords.h"
+#include "graph.h"
+
+#define GK_U 4
+
+#define GK_LEFT 0
+#define GK_ADD 1
+#define GK_SUB 2
+#define GK_MUL 3
+
+/* An end of edge `e`; without a list the edge itself. */
+GK_FN int gk_end(GK_GLOBAL const int* ends, gk_i64 e, int wide_index, int limit, int* good)
+{
+    return ends ? gk_id(ends, e, wide_index, limit, good) : (int)e;
+}
+
+/* out[o, e, c] (+)= alpha * (A[o, i(e), c] op B[o, j(e), c]); of A only what `mask`, an index per element of A, assigns to the edge; divided by
+ * degree[i]. A without list is read at the edge. size: edges, columns (outer * inner), inner, rows of A, rows of B, lanes. */
+GK_KERNEL(edge_map)(GK_IN(int, left), GK_IN(int, right), GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(int, degree), GK_IN(int, mask), GK_OUT(gk_t, out),
+                    GK_OUT(int, err), GK_DIMS(size), int op, gk_f alpha, int wide_index, int wide_saved, int wide, int accumulate, int code)
+{
+    GK_BIND_IN(int, left); GK_BIND_IN(int, right); GK_BIND_IN(gk_t, a); GK_BIND_IN(gk_t, b); GK_BIND_IN(int, degree); GK_BIND_IN(int, mask);
+    GK_BIND_OUT(gk_t, out); GK_BIND_OUT(int, err);
+    int lanes = (int)size.v[5], w = wide ? GK_W : 1;
+    gk_i64 edges = size.v[0], columns = size.v[1], inner = size.v[2], per = GK_BLOCK / lanes;
+    gk_i64 column = ((gk_i64)gk_bid(1) * lanes + gk_lid() % lanes) * w, o = column / inner, at = column - o * inner;
+    gk_i64 first = ((gk_i64)gk_bid(0) * per + gk_lid() / lanes) * GK_U, step = (gk_i64)gk_nblocks(0) * per * GK_U;
+    if (column >= columns) edges = 0;
+    for (; first < edges; first += step) {
+        gk_vec x[GK_U], y[GK_U];
+        int i[GK_U], j[GK_U], good[GK_U];
+        GK_UNROLL for (int k = 0; k < GK_U; k++) {
+            good[k] = first + k < edges;
+            i[k] = j[k] = 0;
+            if (first + k < edges) {
+                i[k] = gk_end(left, first + k, wide_index, (int)size.v[3], &good[k]);
+                if (b) j[k] = gk_end(right, first + k, wide_index, (int)size.v[4], &good[k]);
+                if (!good[k]) gk_report(err, code);
+            }
+        }
+        GK_UNROLL for (int k = 0; k < GK_U; k++) {
+            x[k] = gk_splat(GK_R(0.0));
+            y[k] = gk_splat(GK_R(0.0));
+            if (good[k]) {
+                x[k] = gk_row_get(a, (o * size.v[3] + i[k]) * inner + at, wide);
+                if (b) y[k] = gk_row_get(b, (o * size.v[4] + j[k]) * inner + at, wide);
+            }
+        }
+        GK_UNROLL for (int k = 0; k < GK_U; k++) {
+            if (first + k < edges) {
+                gk_i64 to = (o * size.v[0] + first + k) * inner + at;
+                gk_f d = GK_R(1.0);
+                if (degree && good[k]) d = (gk_f)gk_index(degree, i[k], wide_saved);
+                GK_UNROLL for (int l = 0; l < GK_W; l++) {
+                    gk_f v = x[k].v[l], u = y[k].v[l];
+                    if (op == GK_ADD) v = v + u;
+                    else if (op == GK_SUB) v = v - u;
+                    else if (op == GK_MUL) v = v * u;
+                    if (degree) v = v / d;
+                    if (mask && good[k] && (l == 0 || wide)) {
+                        if (gk_index(mask, (o * size.v[3] + i[k]) * inner + at + l, wide_saved) != first + k) v = GK_R(0.0);
+                    }
+                    x[k].v[l] = alpha * v;
+                }
+                if (accumulate) {
+                    gk_vec old = gk_row_get(out, to, wide);
+                    GK_UNROLL for (int l = 0; l < GK_W; l++) x[k].v[l] = old.v[l] + x[k].v[l];
+                }
+                gk_row_put(out, to, x[k], wide);
+            }
+        }
+    }
+}
+
+/* out[e, j] (+)= sum over the `span` columns c of part j of A[i(e), c] * B[k(e), c], B = 1 without it; mask and degree as in edge_map. `stat`
+ * takes the result in gk_f instead. size: edges, parts, span, rows of A, rows of B, lanes. Axis 1 of the grid walks over the parts. */
+GK_KERNEL(edge_dot)(GK_IN(int, left), GK_IN(int, right), GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(int, degree), GK_IN(int, mask), GK_OUT(gk_t, out),
+                    GK_OUT(gk_f, stat), GK_OUT(int, err), GK_DIMS(size), int wide_index, int wide_saved, int wide, int accumulate, int code)
+{
+    GK_BIND_IN(int, left); GK_BIND_IN(int, right); GK_BIND_IN(gk_t, a); GK_BIND_IN(gk_t, b); GK_BIND_IN(int, degree); GK_BIND_IN(int, mask);
+    GK_BIND_OUT(gk_t, out); GK_BIND_OUT(gk_f, stat); GK_BIND_OUT(int, err);
+    GK_LOCAL gk_f tmp[GK_BLOCK];
+    int lanes = (int)size.v[5], w = wide ? GK_W : 1, lane = gk_lid() % lanes;
+    gk_i64 edges = size.v[0], parts = size.v[1], span = size.v[2], row = parts * span, per = GK_BLOCK / lanes;
+    gk_i64 first = ((gk_i64)gk_bid(0) * per + gk_lid() / lanes) * GK_U;
+    for (gk_i64 j = gk_bid(1); j < parts; j += gk_nblocks(1)) {
+        gk_f sum[GK_U];
+        int i[GK_U], k_[GK_U], good[GK_U];
+        GK_UNROLL for (int k = 0; k < GK_U; k++) {
+            sum[k] = GK_R(0.0);
+            good[k] = first + k < edges;
+            i[k] = k_[k] = 0;
+            if (first + k < edges) {
+                i[k] = gk_end(left, first + k, wide_index, (int)size.v[3], &good[k]);
+                if (b) k_[k] = gk_end(right, first + k, wide_index, (int)size.v[4], &good[k]);
+                if (!good[k]) gk_report(err, code);
+            }
+        }
+        for (gk_i64 c = (gk_i64)lane * w; c < span; c += (gk_i64)lanes * w) {
+            GK_UNROLL for (int k = 0; k < GK_U; k++) {
+                if (good[k]) {
+                    gk_i64 from = (gk_i64)i[k] * row + j * span + c;
+                    gk_vec x = gk_row_get(a, from, wide), y = gk_splat(GK_R(1.0));
+                    if (b) y = gk_row_get(b, (gk_i64)k_[k] * row + j * span + c, wide);
+                    GK_UNROLL for (int l = 0; l < GK_W; l++) {
+                        int keep = l == 0 || wide;
+                        if (mask && keep) keep = gk_index(mask, from + l, wide_saved) == first + k;
+                        if (keep) sum[k] += x.v[l] * y.v[l];
+                    }
+                }
+            }
+        }
+        GK_UNROLL for (int k = 0; k < GK_U; k++) {
+            gk_f v = gk_group_sum(sum[k], tmp, lanes);
+            if (lane == 0 && first + k < edges) {
+                gk_i64 to = (first + k) * parts + j;
+                if (degree && good[k]) v = v / (gk_f)gk_index(degree, i[k], wide_saved);
+                if (stat) stat[to] = v;
+                else gk_store(out, to, accumulate ? gk_load(out, to) + v : v);
+            }
+        }
+    }
+}
+
+/* ---- softmax over the edges of a node ------------------------------------------------------------------------------------------ */
+
+/* Largest logit and sum of exp(logit - largest), as they grow. */
+typedef struct { gk_vec top, sum; } gk_norm;
+
+GK_FN void gk_norm_add(gk_norm* n, int i, gk_f top, gk_f sum)
+{
+    gk_f m = gk_max(n->top.v[i], top), s = GK_R(0.0);
+    /* A stretch of nothing but -inf has sum 0, which makes the softmax NaN in the end unless something larger comes. */
+    if (n->top.v[i] != -GK_INF) s = n->sum.v[i] * gk_exp(n->top.v[i] - m);
+    if (top != -GK_INF) s += sum * gk_exp(top - m);
+    n->top.v[i] = m;
+    n->sum.v[i] = s;
+}
+
+GK_FN gk_norm gk_norm_none(void)
+{
+    gk_norm n;
+    n.top = gk_splat(-GK_INF);
+    n.sum = gk_splat(GK_R(0.0));
+    return n;
+}
+
+/* top, sum [nodes, columns] of the logits [edges, columns]; parts [2 * cuts, 2, columns]. size: nodes, entries, columns, cut, edges, lanes.
+ * flags: 1 indices are i64, 2 strict, 8 nodes may be long. Launch: as aggregate. */
+GK_KERNEL(edge_norm)(GK_IN(int, rowptr), GK_IN(int, perm), GK_IN(gk_t, x), GK_OUT(gk_f, top), GK_OUT(gk_f, sum), GK_OUT(gk_f, parts), GK_OUT(int, err),
+                     GK_DIMS(size), int flags, int wide, int code)
+{
+    GK_BIND_IN(int, rowptr); GK_BIND_IN(int, perm); GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_f, top); GK_BIND_OUT(gk_f, sum); GK_BIND_OUT(gk_f, parts);
+    GK_BIND_OUT(int, err);
+    int lanes = (int)size.v[5], w = wide ? GK_W : 1;
+    gk_i64 nodes = size.v[0], entries = size.v[1], columns = size.v[2], cut = size.v[3], per = GK_BLOCK / lanes;
+    gk_i64 cuts = (flags & 8) ? (entries + cut - 1) / cut : 0, items = cuts + nodes;
+    gk_i64 column = ((gk_i64)gk_bid(1) * lanes + gk_lid() % lanes) * w;
+    if (column >= columns) items = 0;
+    for (gk_i64 item = (gk_i64)gk_bid(0) * per + gk_lid() / lanes; item < items; item += (gk_i64)gk_nblocks(0) * per) {
+        GK_ROLLED for (int part = 0; part < 2; part++) {
+            gk_piece q;
+            if (!gk_piece_of(&q, rowptr, nodes, entries, cuts, cut, item, part, flags & 1, flags & 2, err, code)) continue;
+            gk_norm n = gk_norm_none();
+            GK_ROLLED for (gk_i64 p = q.first; p < q.end; p += GK_U) {
+                gk_vec v[GK_U];
+                int edge[GK_U], good[GK_U];
+                GK_UNROLL for (int k = 0; k < GK_U; k++) {
+                    good[k] = p + k < q.end;
+                    edge[k] = (int)p + k;
+                    if (p + k < q.end && perm) edge[k] = gk_id(perm, p + k, flags & 1, (int)size.v[4], &good[k]);
+                    if (p + k < q.end && !good[k]) gk_report(err, code);
+                }
+                GK_UNROLL for (int k = 0; k < GK_U; k++) {
+                    v[k] = gk_splat(-GK_INF);
+                    if (good[k]) v[k] = gk_row_get(x, edge[k] * columns + column, wide);
+                }
+                GK_UNROLL for (int i = 0; i < GK_W; i++) {
+                    gk_f m = gk_max(gk_max(v[0].v[i], v[1].v[i]), gk_max(v[2].v[i], v[3].v[i])), s = GK_R(0.0);
+                    if (m != -GK_INF) {
+                        GK_UNROLL for (int k = 0; k < GK_U; k++) s += gk_exp(v[k].v[i] - m);
+                    }
+                    gk_norm_add(&n, i, m, s);
+                }
+            }
+            if (q.slot >= 0) {
+                gk_part_put(parts, (q.slot * 2) * columns + column, n.top, wide);
+                gk_part_put(parts, (q.slot * 2 + 1) * columns + column, n.sum, wide);
+            } else {
+                gk_part_put(top, q.node * columns + column, n.top, wide);
+                gk_part_put(sum, q.node * columns + column, n.sum, wide);
+            }
+        }
+    }
+}
+
+/* Joins the parts of the long nodes. Launch: one block per cut, a work-item per column. */
+GK_KERNEL(edge_norm_join)(GK_IN(int, rowptr), GK_IN(gk_f, parts), GK_OUT(gk_f, top), GK_OUT(gk_f, sum), GK_DIMS(size), int flags)
+{
+    GK_BIND_IN(int, rowptr); GK_BIND_IN(gk_f, parts); GK_BIND_OUT(gk_f, top); GK_BIND_OUT(gk_f, sum);
+    gk_i64 nodes = size.v[0], entries = size.v[1], columns = size.v[2], cut = size.v[3], cuts = (entries + cut - 1) / cut;
+    for (gk_i64 item = gk_bid(0); item < cuts; item += gk_nblocks(0)) {
+        gk_piece q;
+        if (!gk_long_node(&q, rowptr, nodes, entries, cut, item, flags & 1)) continue;
+        for (gk_i64 column = gk_lid(); column < columns; column += GK_BLOCK) {
+            gk_norm n = gk_norm_none();
+            for (gk_i64 k = 0; k <= q.slot / 2 - item; k++) {
+                gk_i64 slot = k == 0 ? 2 * item + 1 : 2 * (item + k);
+                gk_norm_add(&n, 0, parts[slot * 2 * columns + column], parts[(slot * 2 + 1) * columns + column]);
+            }
+            top[q.node * columns + column] = n.top.v[0];
+            sum[q.node * columns + column] = n.sum.v[0];
+        }
+    }
+}
+
+#define GK_SOFTMAX 0
+#define GK_SOFTMAX_BWD 1
+#define GK_STD_BWD 2
+#define GK_PROD_BWD 3
+
+/* out[o, e, c] (+)= f of x and z at the edge and of s, t, u at its node:
+ *   softmax       exp(x - s) / t
+ *   its gradient  x * (z - s), x the softmax, z its upstream gradient, s their sum of products
+ *   std           u * (x - s) / (n * t), s the mean, t the standard deviation (as stored in y), u = dy, n = max(count - correction, 1)
+ *   product       u * (the product of the others), s the product of what is not 0, t the number of zeros
+ * s and t are gk_f, u and y as stored. `rowptr` counts the edges of a node. size: edges, columns (outer * inner), inner, nodes, lanes, correction. */
+GK_KERNEL(edge_apply)(GK_IN(int, node), GK_IN(gk_t, x), GK_IN(gk_t, z), GK_IN(gk_f, s), GK_IN(gk_f, t), GK_IN(gk_t, u), GK_IN(gk_t, y), GK_IN(int, rowptr),
+                      GK_OUT(gk_t, out), GK_OUT(int, err), GK_DIMS(size), int what, int wide_index, int wide_rowptr, int wide, int accumulate, int code)
+{
+    GK_BIND_IN(int, node); GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, z); GK_BIND_IN(gk_f, s); GK_BIND_IN(gk_f, t); GK_BIND_IN(gk_t, u); GK_BIND_IN(gk_t, y);
+    GK_BIND_IN(int, rowptr); GK_BIND_OUT(gk_t, out); GK_BIND_OUT(int, err);
+    int lanes = (int)size.v[4], w = wide ? GK_W : 1;
+    gk_i64 edges = size.v[0], columns = size.v[1], inner = size.v[2], nodes = size.v[3], per = GK_BLOCK / lanes;
+    gk_i64 column = ((gk_i64)gk_bid(1) * lanes + gk_lid() % lanes) * w, o = column / inner, at = column - o * inner;
+    if (column >= columns) edges = 0;
+    for (gk_i64 e = (gk_i64)gk_bid(0) * per + gk_lid() / lanes; e < edges; e += (gk_i64)gk_nblocks(0) * per) {
+        int good = 1, v = gk_id(node, e, wide_index, (int)nodes, &good);
+        gk_i64 here = (o * size.v[0] + e) * inner + at, there = (o * nodes + v) * inner + at;
+        gk_vec a = gk_row_get(x, here, wide), r = gk_splat(GK_R(0.0));
+        if (!good) gk_report(err, code);
+        if (good) {
+            gk_vec p = gk_part_get(s, there, wide), b = r, c = r, d = r;
+            gk_f n = GK_R(1.0);
+            if (z) b = gk_row_get(z, here, wide);
+            if (t) c = gk_part_get(t, there, wide);
+            if (y) c = gk_row_get(y, there, wide);
+            if (u) d = gk_row_get(u, there, wide);
+            if (what == GK_STD_BWD) n = gk_max((gk_f)(gk_index(rowptr, v + 1, wide_rowptr) - gk_index(rowptr, v, wide_rowptr) - size.v[5]), GK_R(1.0));
+            GK_UNROLL for (int l = 0; l < GK_W; l++) {
+                gk_f q = GK_R(0.0);
+                if (l == 0 || wide) {
+                    if (what == GK_SOFTMAX) q = gk_exp(a.v[l] - p.v[l]) / c.v[l];
+                    else if (what == GK_SOFTMAX_BWD) q = a.v[l] * (b.v[l] - p.v[l]);
+                    else if (what == GK_STD_BWD) q = d.v[l] * (a.v[l] - p.v[l]) / (n * c.v[l]);
+                    else if (a.v[l] == GK_R(0.0)) q = c.v[l] == GK_R(1.0) ? d.v[l] * p.v[l] : GK_R(0.0);
+                    else q = c.v[l] > GK_R(0.0) ? GK_R(0.0) : d.v[l] * (p.v[l] / a.v[l]);
+                }
+                r.v[l] = q;
+            }
+        }
+        if (accumulate) {
+            gk_vec old = gk_row_get(out, here, wide);
+            GK_UNROLL for (int l = 0; l < GK_W; l++) r.v[l] = old.v[l] + r.v[l];
+        }
+        gk_row_put(out, here, r, wide);
+    }
+}
+
+/* y[v, c] = sqrt(sum / max(count - correction, 1) + eps), 0 for an empty node. Launch: grid-stride over outer * nodes * inner. */
+GK_KERNEL(group_std)(GK_IN(int, rowptr), GK_IN(gk_f, sum), GK_OUT(gk_t, y), gk_i64 n, gk_i64 nodes, gk_i64 inner, int wide_index, int correction, gk_f eps)
+{
+    GK_BIND_IN(int, rowptr); GK_BIND_IN(gk_f, sum); GK_BIND_OUT(gk_t, y);
+    for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
+        gk_i64 v = i / inner % nodes;
+        gk_i64 count = gk_index(rowptr, v + 1, wide_index) - gk_index(rowptr, v, wide_index);
+        gk_f d = gk_max((gk_f)(count - correction), GK_R(1.0));
+        gk_store(y, i, count > 0 ? gk_sqrt(sum[i] / d + eps) : GK_R(0.0));
+    }
+}
+
+/* dsrc[o, arg[o, r, c], c] (+)= dy[o, r, c] where arg >= 0: each source is the choice of one destination at most. Launch: grid-stride over dy. */
+GK_KERNEL(arg_spread)(GK_IN(gk_t, dy), GK_IN(int, arg), GK_OUT(gk_t, dsrc), GK_OUT(int, err), gk_i64 n, gk_i64 nodes, gk_i64 inner, gk_i64 edges, int wide_index,
+                      int accumulate, int code)
+{
+    GK_BIND_IN(gk_t, dy); GK_BIND_IN(int, arg); GK_BIND_OUT(gk_t, dsrc); GK_BIND_OUT(int, err);
+    for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
+        gk_i64 e = gk_index(arg, i, wide_index), r = i / inner, o = r / nodes;
+        if (e < -1 || e >= edges) gk_report(err, code);
+        if (e >= 0 && e < edges) {
+            gk_i64 to = (o * edges + e) * inner + i - r * inner;
+            gk_store(dsrc, to, accumulate ? gk_load(dsrc, to) + gk_load(dy, i) : gk_load(dy, i));
+        }
+    }
+}
+
+/* out[p] = value[p] / sqrt(d[row] d[col]) of a square matrix, 0 where a degree is not above 0; value is 1 without a list. Launch: grid-stride over
+ * the entries. */
+GK_KERNEL(sym_scale)(GK_IN(int, row), GK_IN(int, col), GK_IN(gk_t, value), GK_IN(gk_f, d), GK_OUT(gk_t, out), GK_OUT(int, err), gk_i64 n, int nodes,
+                     int wide_index, int code)
+{
+    GK_BIND_IN(int, row); GK_BIND_IN(int, col); GK_BIND_IN(gk_t, value); GK_BIND_IN(gk_f, d); GK_BIND_OUT(gk_t, out); GK_BIND_OUT(int, err);
+    for (gk_i64 p = gk_gid(); p < n; p += gk_gsize()) {
+        int good = 1, r = gk_id(row, p, 0, nodes, &good), c = gk_id(col, p, wide_index, nodes, &good);
+        gk_f v = GK_R(0.0);
+        if (!good) gk_report(err, code);
+        if (good && !(d[r] <= GK_R(0.0) || d[c] <= GK_R(0.0))) {
+            v = value ? gk_load(value, p) : GK_R(1.0);
+            v = v / (gk_sqrt(d[r]) * gk_sqrt(d[c]));
+        }
+        gk_store(out, p, v);
+    }
+}

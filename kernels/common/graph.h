@@ -1,0 +1,132 @@
+/* How kernels of graphs walk the edges of nodes. Edges are grouped by node in CSR form: entries rowptr[v] .. rowptr[v+1] belong to node v,
+ * col[p] is the other end of entry p and perm[p] the number of its edge (null: p itself).
+ *
+ * A node with many edges must not hold up the others: entries are cut at multiples of `cut`, and a node with more than 2 * cut of them is
+ * taken apart there. Work items are the cuts first, then the nodes. The item of a node does the whole node unless that is long. The item of a
+ * cut does the part of a long node that began before it (part 0), and of one that begins within it and reaches beyond (part 1); the parts are
+ * joined in order by a second kernel. A cut meets at most one of either, since a long node is longer than a cut.
+ * Everything that is read from rowptr is held within [0, entries], so that a broken one is harmless.
+ */
+
+/* A stretch of the entries of one node; `slot` is the place of its partial result, -1 for a whole node. */
+typedef struct { gk_i64 node, first, end, slot; } gk_piece;
+
+GK_FN gk_i64 gk_row_start(GK_GLOBAL const int* rowptr, gk_i64 v, gk_i64 entries, int wide_index)
+{
+    gk_i64 p = gk_index(rowptr, v, wide_index);
+    return p < 0 ? 0 : p > entries ? entries : p;
+}
+
+/* The node whose entries include `p`: the last one that starts at or before it. */
+GK_FN gk_i64 gk_row_of(GK_GLOBAL const int* rowptr, gk_i64 rows, gk_i64 entries, gk_i64 p, int wide_index)
+{
+    gk_i64 lo = 0, hi = rows;
+    while (hi - lo > 1) {
+        gk_i64 mid = lo + (hi - lo) / 2;
+        if (gk_row_start(rowptr, mid, entries, wide_index) <= p) lo = mid;
+        else hi = mid;
+    }
+    return lo;
+}
+
+/* Part `part` of work item `item`; 0 if there is nothing to do. `cuts` is 0 where no node can be long. Reports a rowptr that falls or leaves the
+ * entries and, with `strict`, one that does not cover all of them. */
+GK_FN int gk_piece_of(gk_piece* q, GK_GLOBAL const int* rowptr, gk_i64 rows, gk_i64 entries, gk_i64 cuts, gk_i64 cut, gk_i64 item, int part, int wide_index,
+                      int strict, GK_GLOBAL int* err, int code)
+{
+    gk_i64 v, a, b;
+    if (item < cuts) {
+        gk_i64 from = item * cut, to = from + cut < entries ? from + cut : entries;
+        v = gk_row_of(rowptr, rows, entries, part ? to - 1 : from, wide_index);
+        a = gk_row_start(rowptr, v, entries, wide_index);
+        b = gk_row_start(rowptr, v + 1, entries, wide_index);
+        if (b - a <= 2 * cut || (part ? a < from || a >= to || b <= to : a >= from || b <= from)) return 0;
+        q->node = v;
+        q->first = part ? a : from;
+        q->end = b < to ? b : to;
+        q->slot = 2 * item + part;
+        return 1;
+    }
+    v = item - cuts;
+    if (part || v >= rows) return 0;
+    a = gk_index(rowptr, v, wide_index);
+    b = gk_index(rowptr, v + 1, wide_index);
+    if (a < 0 || b < a || b > entries || (strict && ((v == 0 && a != 0) || (v == rows - 1 && b != entries)))) gk_report(err, code);
+    a = gk_row_start(rowptr, v, entries, wide_index);
+    b = gk_row_start(rowptr, v + 1, entries, wide_index);
+    if (b < a) b = a;
+    if (cuts && b - a > 2 * cut) return 0;
+    q->node = v;
+    q->first = a;
+    q->end = b;
+    q->slot = -1;
+    return 1;
+}
+
+/* The long node that begins in cut `item`, if one does: its entries in `q`, the slots of its parts are 2 * item + 1 and then every second one from
+ * 2 * item + 2 to q->slot. */
+GK_FN int gk_long_node(gk_piece* q, GK_GLOBAL const int* rowptr, gk_i64 rows, gk_i64 entries, gk_i64 cut, gk_i64 item, int wide_index)
+{
+    gk_i64 from = item * cut, to = from + cut < entries ? from + cut : entries;
+    gk_i64 v = gk_row_of(rowptr, rows, entries, to - 1, wide_index);
+    gk_i64 a = gk_row_start(rowptr, v, entries, wide_index), b = gk_row_start(rowptr, v + 1, entries, wide_index);
+    q->node = v;
+    q->first = a;
+    q->end = b;
+    q->slot = 2 * ((b - 1) / cut);
+    return b - a > 2 * cut && a >= from && a < to;
+}
+
+/* Element i of an index list if it lies in [0, limit), else 0 and `good` becomes 0. */
+GK_FN int gk_id(GK_GLOBAL const int* p, gk_i64 i, int wide_index, int limit, int* good)
+{
+    if (wide_index) {
+        gk_u64 v = (gk_u64)((GK_GLOBAL const gk_i64*)p)[i];
+        if (v < (gk_u64)limit) return (int)v;
+    } else {
+        gk_u32 v = (gk_u32)p[i];
+        if (v < (gk_u32)limit) return (int)v;
+    }
+    *good = 0;
+    return 0;
+}
+
+/* One element, or GK_W of them where `wide`; the unused lanes are 0. */
+GK_FN gk_vec gk_row_get(GK_GLOBAL const gk_t* p, gk_i64 at, int wide)
+{
+    gk_vec r;
+    if (wide) return gk_loadv(p, at);
+    GK_UNROLL for (int k = 0; k < GK_W; k++) r.v[k] = GK_R(0.0);
+    r.v[0] = gk_load(p, at);
+    return r;
+}
+
+GK_FN void gk_row_put(GK_GLOBAL gk_t* p, gk_i64 at, gk_vec v, int wide)
+{
+    if (wide) gk_storev(p, at, v);
+    else gk_store(p, at, v.v[0]);
+}
+
+GK_FN gk_vec gk_splat(gk_f x)
+{
+    gk_vec r;
+    GK_UNROLL for (int k = 0; k < GK_W; k++) r.v[k] = x;
+    return r;
+}
+
+GK_FN gk_vec gk_part_get(GK_GLOBAL const gk_f* p, gk_i64 at, int wide)
+{
+    gk_vec r;
+    GK_UNROLL for (int k = 0; k < GK_W; k++) {
+        r.v[k] = GK_R(0.0);
+        if (k == 0 || wide) r.v[k] = p[at + k];
+    }
+    return r;
+}
+
+GK_FN void gk_part_put(GK_GLOBAL gk_f* p, gk_i64 at, gk_vec v, int wide)
+{
+    GK_UNROLL for (int k = 0; k < GK_W; k++) {
+        if (k == 0 || wide) p[at + k] = v.v[k];
+    }
+}

@@ -1,0 +1,364 @@
+//! Aggregation of messages over the edges of nodes: the launches of `aggregate.c`.
+
+use super::gnn_plan::Edges;
+use super::scatter::arithmetic;
+use super::strided::common_power;
+use crate::buffer::{Buffer, GradMut, View, ViewMut};
+use crate::driver::Arg;
+use crate::dtype::DType;
+use crate::engine::Engine;
+use crate::engine::launch::{Grid, MAX_GRID_YZ, code_of_op, dims, real};
+use crate::error::Result;
+use crate::ops::*;
+use crate::spec::BLOCK;
+use crate::spec::gnn::*;
+
+/// Kinds of messages in `aggregate.c`.
+#[derive(Clone, Copy, PartialEq)]
+#[repr(i32)]
+pub(super) enum Kind {
+    Plain = 0,
+    TimesB = 1,
+    PlusB = 2,
+    PlusSelf = 3,
+    MinusSelf = 4,
+    TimesSelf = 5,
+    Deviation = 6,
+    IsZero = 7,
+    NonZero = 8,
+}
+
+/// Reductions in `aggregate.c`.
+#[derive(Clone, Copy, PartialEq)]
+#[repr(i32)]
+pub(super) enum Red {
+    Sum = 0,
+    Mean = 1,
+    Prod = 2,
+}
+
+/// Second factor or summand of a message.
+#[derive(Clone, Copy)]
+pub(super) struct Factor<'a> {
+    pub(super) v: View<'a>,
+    /// Elements per row.
+    pub(super) parts: usize,
+    /// Read at the edge, else at the other end.
+    pub(super) at_edge: bool,
+}
+
+/// An aggregation: which messages, over which edges.
+#[derive(Clone, Copy)]
+pub(super) struct Aggregate<'a> {
+    pub(super) op: &'static str,
+    pub(super) dtype: DType,
+    pub(super) edges: &'a Edges<'a>,
+    /// Nodes at the other ends.
+    pub(super) others: usize,
+    pub(super) outer: usize,
+    pub(super) inner: usize,
+    /// Absent: 1.
+    pub(super) a: Option<View<'a>>,
+    pub(super) a_at_edge: bool,
+    pub(super) b: Option<Factor<'a>>,
+    pub(super) kind: Kind,
+    pub(super) own: Option<View<'a>>,
+    pub(super) own_stat: Option<View<'a>>,
+    pub(super) degree: Option<View<'a>>,
+    /// Chosen edges, and whether they are the node's own (else the other end's).
+    pub(super) mask: Option<(View<'a>, bool)>,
+    pub(super) base: Option<View<'a>>,
+    pub(super) bias: Option<View<'a>>,
+    pub(super) act: (i32, f64),
+    pub(super) alpha: f64,
+}
+
+impl<'a> Aggregate<'a> {
+    pub(super) fn new(
+        op: &'static str,
+        dtype: DType,
+        edges: &'a Edges<'a>,
+        others: usize,
+        columns: usize,
+    ) -> Self {
+        Aggregate {
+            op,
+            dtype,
+            edges,
+            others,
+            outer: 1,
+            inner: columns,
+            a: None,
+            a_at_edge: false,
+            b: None,
+            kind: Kind::Plain,
+            own: None,
+            own_stat: None,
+            degree: None,
+            mask: None,
+            base: None,
+            bias: None,
+            act: (0, 0.0),
+            alpha: 1.0,
+        }
+    }
+
+    /// A read at the other ends.
+    pub(super) fn at_others(self, a: View<'a>) -> Self {
+        Aggregate { a: Some(a), ..self }
+    }
+
+    /// A read at the edges.
+    pub(super) fn at_edges(self, a: View<'a>) -> Self {
+        Aggregate { a: Some(a), a_at_edge: true, ..self }
+    }
+
+    pub(super) fn times(self, v: View<'a>, parts: usize, at_edge: bool) -> Self {
+        Aggregate { b: Some(Factor { v, parts, at_edge }), kind: Kind::TimesB, ..self }
+    }
+
+    fn columns(&self) -> usize {
+        self.outer * self.inner
+    }
+}
+
+/// Where sums go.
+#[derive(Clone, Copy)]
+pub(super) enum To<'a> {
+    Tensor(View<'a>, bool),
+    Stat(View<'a>),
+}
+
+/// Where extremes go.
+pub(super) struct Best<'a> {
+    pub(super) least: bool,
+    pub(super) none: f64,
+    pub(super) y: View<'a>,
+    pub(super) arg: Option<View<'a>>,
+}
+
+/// Work-items for a row of `vecs` vectors: the power of two up to 32 that leaves the fewest idle, the larger of equals.
+pub(super) fn lanes(vecs: usize) -> usize {
+    if vecs > 32 * MAX_GRID_YZ {
+        return BLOCK as usize;
+    }
+    let idle = |l: usize| vecs.max(1).next_multiple_of(l);
+    if vecs <= 32 {
+        vecs.max(1).next_power_of_two()
+    } else {
+        [8, 16, 32].into_iter().min_by_key(|&l| (idle(l), 32 / l)).unwrap_or(32)
+    }
+}
+
+/// Entries per cut of a long node: long ones are worth more work-items where a row has few.
+pub(super) fn cut(lanes: usize) -> usize {
+    if lanes >= 16 {
+        128
+    } else if lanes >= 4 {
+        64
+    } else {
+        32
+    }
+}
+
+/// Whether rows of `inner` elements can be moved in 16 bytes.
+pub(super) fn wide_rows<'a>(dtype: DType, inner: usize, views: impl IntoIterator<Item = View<'a>>) -> bool {
+    let starts = views.into_iter().map(|v| v.layout().offset() * dtype.size());
+    common_power(16, starts.chain([inner * dtype.size()])) == 16
+}
+
+/// Geometry of a walk over nodes or edges: vector width, work-items per row, blocks per axis.
+pub(super) struct Walk {
+    pub(super) wide: bool,
+    pub(super) vecs: usize,
+    pub(super) lanes: usize,
+    pub(super) cut: usize,
+    pub(super) cuts: usize,
+}
+
+impl Walk {
+    pub(super) fn new(dtype: DType, columns: usize, entries: usize, wide: bool) -> Self {
+        let vecs = if wide { columns * dtype.size() / 16 } else { columns };
+        let lanes = lanes(vecs);
+        let cut = cut(lanes);
+        let cuts = if entries > 2 * cut { entries.div_ceil(cut) } else { 0 };
+        Walk { wide, vecs, lanes, cut, cuts }
+    }
+
+    /// Blocks for a work item per row.
+    pub(super) fn grid(&self, items: usize) -> Grid {
+        Grid::Blocks([items.div_ceil(BLOCK as usize / self.lanes), self.vecs.div_ceil(self.lanes), 1])
+    }
+
+    /// Blocks for the nodes and the cuts.
+    pub(super) fn nodes(&self, nodes: usize) -> Grid {
+        if nodes == 0 { Grid::Blocks([0; 3]) } else { self.grid(nodes + self.cuts) }
+    }
+
+    pub(super) fn joins(&self) -> Grid {
+        Grid::Blocks([self.cuts, 1, 1])
+    }
+}
+
+impl Engine {
+    fn size_and_how(&self, p: &Aggregate<'_>, w: &Walk, red: i32, accumulate: bool) -> (Arg, Arg) {
+        let e = p.edges;
+        let a_rows = if p.a_at_edge { e.edges } else { p.others };
+        let size = [e.nodes, e.edges, p.columns(), p.inner, a_rows, w.cut, e.edges, p.others];
+        let saved = p.degree.or(p.mask.map(|m| m.0)).is_some_and(|v| v.dtype() == DType::I64);
+        let flags =
+            e.flags() | (accumulate as usize) << 2 | ((w.cuts > 0) as usize) << 3 | (saved as usize) << 4;
+        let how = [
+            w.wide as usize,
+            p.kind as usize,
+            red as usize,
+            p.a_at_edge as usize,
+            p.b.is_some_and(|b| b.at_edge) as usize,
+            p.mask.is_some_and(|m| m.1) as usize,
+            w.lanes,
+            flags,
+        ];
+        (dims(size), dims(how))
+    }
+
+    /// Columns per element of B (1 also without B), and B's elements per row.
+    fn spans(p: &Aggregate<'_>) -> (usize, usize) {
+        p.b.map_or((1, 0), |b| ((p.columns() / b.parts.max(1)).max(1), b.parts))
+    }
+
+    fn walk(&self, p: &Aggregate<'_>, y: Option<View<'_>>) -> Walk {
+        let (span, _) = Self::spans(p);
+        let full = p.b.filter(|_| span == 1).map(|b| b.v);
+        let views = [p.a, full, p.own, y].into_iter().flatten();
+        let w = 16 / p.dtype.size();
+        let wide = wide_rows(p.dtype, p.inner, views) && (span == 1 || span.is_multiple_of(w));
+        Walk::new(p.dtype, p.columns(), p.edges.edges, wide)
+    }
+
+    /// Sums, means or products of the messages of each node.
+    pub(super) fn aggregate(&self, p: &Aggregate<'_>, red: Red, to: To<'_>) -> Result<()> {
+        let (y, stat, accumulate) = match to {
+            To::Tensor(y, accumulate) => (Some(y), None, accumulate),
+            To::Stat(s) => (None, Some(s), false),
+        };
+        let w = self.walk(p, y);
+        let (size, how) = self.size_and_how(p, &w, red as i32, accumulate);
+        let (span, row) = Self::spans(p);
+        let parts = self.scratch(arithmetic(p.dtype), 2 * w.cuts * p.columns())?;
+        let parts = self.arg_in(&parts.view());
+        let e = p.edges;
+        let bias_span = p.bias.map_or(1, |b| b.numel().max(1));
+        let end =
+            [Arg::I64(bias_span as i64), Arg::I32(p.act.0), real(p.dtype, p.act.1), real(p.dtype, p.alpha)];
+        let mut args = vec![
+            self.arg_in(&e.rowptr.view()),
+            self.arg_opt(e.col().as_ref()),
+            self.arg_opt(e.perm().as_ref()),
+            self.arg_opt(p.a.as_ref()),
+            self.arg_opt(p.b.map(|b| b.v).as_ref()),
+            self.arg_opt(p.own.as_ref()),
+            self.arg_opt(p.own_stat.as_ref()),
+            self.arg_opt(p.degree.as_ref()),
+            self.arg_opt(p.mask.map(|m| m.0).as_ref()),
+            self.arg_opt(p.base.as_ref()),
+            self.arg_opt(p.bias.as_ref()),
+            self.arg_opt(y.as_ref()),
+            self.arg_opt(stat.as_ref()),
+            parts,
+            self.arg_error(),
+            size,
+            how,
+            Arg::I64(span as i64),
+            Arg::I64(row as i64),
+        ];
+        args.extend(end);
+        args.push(Arg::I32(code_of_op(p.op)));
+        self.launch(&AGGREGATE, p.dtype, "", w.nodes(e.nodes), &args)?;
+        if w.cuts == 0 || e.nodes == 0 {
+            return Ok(());
+        }
+        let mut args = vec![
+            self.arg_in(&e.rowptr.view()),
+            parts,
+            self.arg_opt(p.base.as_ref()),
+            self.arg_opt(p.bias.as_ref()),
+            self.arg_opt(y.as_ref()),
+            self.arg_opt(stat.as_ref()),
+            size,
+            how,
+        ];
+        args.extend(end);
+        self.launch(&AGGREGATE_JOIN, p.dtype, "", w.joins(), &args)
+    }
+
+    /// The extreme message of each node and its edge.
+    pub(super) fn aggregate_best(&self, p: &Aggregate<'_>, to: &Best<'_>) -> Result<()> {
+        let w = self.walk(p, Some(to.y));
+        let (size, how) = self.size_and_how(p, &w, 0, false);
+        let (span, row) = Self::spans(p);
+        let room = 2 * w.cuts * p.columns();
+        let (parts, ids) = (self.scratch(arithmetic(p.dtype), room)?, self.scratch(DType::I32, room)?);
+        let (parts, ids) = (self.arg_in(&parts.view()), self.arg_in(&ids.view()));
+        let e = p.edges;
+        let wide_arg = Arg::I32(to.arg.is_some_and(|v| v.dtype() == DType::I64) as i32);
+        let (least, none) = (Arg::I32(to.least as i32), real(p.dtype, to.none));
+        let (rowptr, y, arg) =
+            (self.arg_in(&e.rowptr.view()), self.arg_in(&to.y), self.arg_opt(to.arg.as_ref()));
+        let args = [
+            rowptr,
+            self.arg_opt(e.col().as_ref()),
+            self.arg_opt(e.perm().as_ref()),
+            self.arg_opt(p.a.as_ref()),
+            self.arg_opt(p.b.map(|b| b.v).as_ref()),
+            self.arg_opt(p.own.as_ref()),
+            y,
+            arg,
+            parts,
+            ids,
+            self.arg_error(),
+            size,
+            how,
+            Arg::I64(span as i64),
+            Arg::I64(row as i64),
+            least,
+            wide_arg,
+            none,
+            Arg::I32(code_of_op(p.op)),
+        ];
+        self.launch(&AGGREGATE_BEST, p.dtype, "", w.nodes(e.nodes), &args)?;
+        if w.cuts == 0 || e.nodes == 0 {
+            return Ok(());
+        }
+        let args = [rowptr, parts, ids, y, arg, size, how, least, wide_arg, none];
+        self.launch(&AGGREGATE_BEST_JOIN, p.dtype, "", w.joins(), &args)
+    }
+
+    /// Scratch for a statistic of this many elements.
+    pub(super) fn stat(&self, dtype: DType, n: usize) -> Result<Buffer> {
+        self.scratch(arithmetic(dtype), n)
+    }
+
+    fn own_groups(&self, op: &'static str, g: &Option<EdgeGroups<'_>>) -> Result<()> {
+        let Some(g) = g else { return Ok(()) };
+        self.own_all(op, &[("rowptr", Some(g.rowptr)), ("col", g.col), ("perm", g.perm)])
+    }
+
+    /// All operands of a call: inputs, plans, outputs.
+    pub(super) fn own_graph(
+        &self,
+        op: &'static str,
+        views: &[(&'static str, Option<View<'_>>)],
+        plans: &[&Option<EdgeGroups<'_>>],
+    ) -> Result<()> {
+        self.own_all(op, views)?;
+        plans.iter().try_for_each(|g| self.own_groups(op, g))
+    }
+}
+
+pub(super) fn grad_view<'a>(g: &Option<GradMut<'a>>) -> Option<View<'a>> {
+    g.as_ref().map(|g| g.out.as_view())
+}
+
+pub(super) fn out_view<'a>(v: &Option<ViewMut<'a>>) -> Option<View<'a>> {
+    v.as_ref().map(ViewMut::as_view)
+}

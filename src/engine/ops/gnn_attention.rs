@@ -1,0 +1,269 @@
+//! Graphs: softmax over the edges of a node, and attention.
+
+use super::gnn_aggregate::{Aggregate, Red, To, Walk, grad_view, out_view, wide_rows};
+use super::gnn_plan::Edges;
+use crate::buffer::{GradMut, View, ViewMut};
+use crate::driver::Arg;
+use crate::engine::Engine;
+use crate::engine::launch::{Grid, code_of_op, dims, real};
+use crate::error::Result;
+use crate::ops::*;
+use crate::spec::gnn::*;
+
+/// Flags of a walk over nodes.
+fn flags(e: &Edges<'_>, w: &Walk) -> usize {
+    e.flags() | ((w.cuts > 0) as usize) << 3
+}
+
+impl Engine {
+    pub(super) fn run_edge_softmax(
+        &self,
+        nodes: usize,
+        dst: View<'_>,
+        groups: Option<EdgeGroups<'_>>,
+        logits: View<'_>,
+        y: ViewMut<'_>,
+    ) -> Result<()> {
+        const OP: &str = "edge_softmax";
+        let (n, columns) = check_edge_softmax(OP, nodes, &dst, &groups, &[("logits", logits)], ("y", &y))?;
+        let v = y.as_view();
+        self.own_graph(OP, &[("dst", Some(dst)), ("logits", Some(logits)), ("y", Some(v))], &[&groups])?;
+        let dt = v.dtype();
+        let edges = self.grouped(OP, nodes, &dst, None, groups.as_ref(), true)?;
+        let w = Walk::new(dt, columns, n, wide_rows(dt, columns, [logits]));
+        let (top, sum) = (self.stat(dt, nodes * columns)?, self.stat(dt, nodes * columns)?);
+        let parts = self.stat(dt, 4 * w.cuts * columns)?;
+        let size = dims([nodes, n, columns, w.cut, n, w.lanes]);
+        let flags = Arg::I32(flags(&edges, &w) as i32);
+        let (rowptr, parts) = (self.arg_in(&edges.rowptr.view()), self.arg_in(&parts.view()));
+        let (top_arg, sum_arg) = (self.arg_in(&top.view()), self.arg_in(&sum.view()));
+        let args = [
+            rowptr,
+            self.arg_opt(edges.perm().as_ref()),
+            self.arg_in(&logits),
+            top_arg,
+            sum_arg,
+            parts,
+            self.arg_error(),
+            size,
+            flags,
+            Arg::I32(w.wide as i32),
+            Arg::I32(code_of_op(OP)),
+        ];
+        self.launch(&EDGE_NORM, dt, "", w.nodes(nodes), &args)?;
+        if w.cuts > 0 && nodes > 0 {
+            self.launch(&EDGE_NORM_JOIN, dt, "", w.joins(), &[rowptr, parts, top_arg, sum_arg, size, flags])?;
+        }
+        let stats = [Some(top.view()), Some(sum.view())];
+        let operands = [Some(logits), None, None, None];
+        self.edge_apply(OP, 0, &dst, operands, stats, (None, 0), (1, nodes, columns), &y.into())
+    }
+
+    pub(super) fn run_edge_softmax_bwd(
+        &self,
+        nodes: usize,
+        dst: View<'_>,
+        groups: Option<EdgeGroups<'_>>,
+        dy: View<'_>,
+        y: View<'_>,
+        dlogits: GradMut<'_>,
+    ) -> Result<()> {
+        const OP: &str = "edge_softmax_bwd";
+        let given = [("dy", dy), ("y", y)];
+        let (_, columns) = check_edge_softmax(OP, nodes, &dst, &groups, &given, ("dlogits", &dlogits.out))?;
+        let v = dlogits.out.as_view();
+        let views = [("dst", Some(dst)), ("dy", Some(dy)), ("y", Some(y)), ("dlogits", Some(v))];
+        self.own_graph(OP, &views, &[&groups])?;
+        let dt = v.dtype();
+        let edges = self.grouped(OP, nodes, &dst, None, groups.as_ref(), true)?;
+        let sums = self.stat(dt, nodes * columns)?;
+        let p = Aggregate::new(OP, dt, &edges, nodes, columns).at_edges(y).times(dy, columns, true);
+        self.aggregate(&p, Red::Sum, To::Stat(sums.view()))?;
+        let operands = [Some(y), Some(dy), None, None];
+        let stats = [Some(sums.view()), None];
+        self.edge_apply(OP, 1, &dst, operands, stats, (None, 0), (1, nodes, columns), &dlogits)
+    }
+
+    fn gat_size(s: &GatShape, e: &Edges<'_>, w: &Walk, others: usize) -> Arg {
+        dims([e.nodes, e.edges, s.heads * s.features, s.features.max(1), others, w.cut, w.lanes, flags(e, w)])
+    }
+
+    pub(super) fn run_gat(&self, slope: f64, io: Gat<'_>) -> Result<()> {
+        const OP: &str = "gat";
+        let s = check_gat(slope, &io)?;
+        let (y, lse) = (io.y.as_view(), out_view(&io.lse));
+        let views = [
+            ("src", Some(io.src)),
+            ("dst", Some(io.dst)),
+            ("x", Some(io.x)),
+            ("score_src", Some(io.score_src)),
+            ("score_dst", Some(io.score_dst)),
+            ("y", Some(y)),
+            ("lse", lse),
+        ];
+        self.own_graph(OP, &views, &[&io.by_dst])?;
+        let (dt, columns) = (y.dtype(), s.heads * s.features);
+        let edges =
+            self.grouped(OP, s.targets, &io.dst, Some((&io.src, s.sources)), io.by_dst.as_ref(), false)?;
+        let w = Walk::new(dt, columns, s.edges, wide_rows(dt, s.features, [io.x, y]));
+        let parts = self.stat(dt, 2 * w.cuts * columns)?;
+        let norms = self.stat(dt, 4 * w.cuts * w.vecs)?;
+        let size = Self::gat_size(&s, &edges, &w, s.sources);
+        let (rowptr, parts, norms) =
+            (self.arg_in(&edges.rowptr.view()), self.arg_in(&parts.view()), self.arg_in(&norms.view()));
+        let (y, lse, wide) = (self.arg_in(&y), self.arg_opt(lse.as_ref()), Arg::I32(w.wide as i32));
+        let args = [
+            rowptr,
+            self.arg_opt(edges.col().as_ref()),
+            self.arg_in(&io.x),
+            self.arg_in(&io.score_src),
+            self.arg_in(&io.score_dst),
+            y,
+            lse,
+            parts,
+            norms,
+            self.arg_error(),
+            size,
+            real(dt, slope),
+            wide,
+            Arg::I32(code_of_op(OP)),
+        ];
+        self.launch(&GAT, dt, "", w.nodes(s.targets), &args)?;
+        if w.cuts == 0 || s.targets == 0 {
+            return Ok(());
+        }
+        self.launch(&GAT_JOIN, dt, "", w.joins(), &[rowptr, parts, norms, y, lse, size, wide])
+    }
+
+    pub(super) fn run_gat_bwd(&self, slope: f64, io: GatBwd<'_>) -> Result<()> {
+        const OP: &str = "gat_bwd";
+        let s = check_gat_bwd(slope, &io)?;
+        let views = [
+            ("dy", Some(io.dy)),
+            ("src", Some(io.src)),
+            ("dst", Some(io.dst)),
+            ("x", Some(io.x)),
+            ("score_src", Some(io.score_src)),
+            ("score_dst", Some(io.score_dst)),
+            ("lse", Some(io.lse)),
+            ("dx", grad_view(&io.dx)),
+            ("dscore_src", grad_view(&io.dscore_src)),
+            ("dscore_dst", grad_view(&io.dscore_dst)),
+        ];
+        self.own_graph(OP, &views, &[&io.by_src, &io.by_dst])?;
+        let dt = io.x.dtype();
+        let delta = self.stat(dt, s.targets * s.heads)?;
+        let by_dst =
+            self.grouped(OP, s.targets, &io.dst, Some((&io.src, s.sources)), io.by_dst.as_ref(), false)?;
+        let pass = Pass {
+            edges: &by_dst,
+            others: s.sources,
+            row: io.x,
+            own: io.dy,
+            score_own: io.score_dst,
+            score_other: io.score_src,
+            lse: io.lse,
+            delta: delta.view(),
+            by_source: false,
+            dx: None,
+            dscore: io.dscore_dst.as_ref(),
+        };
+        self.gat_pass(slope, &s, &pass)?;
+        if io.dx.is_none() && io.dscore_src.is_none() {
+            return Ok(());
+        }
+        let by_src =
+            self.grouped(OP, s.sources, &io.src, Some((&io.dst, s.targets)), io.by_src.as_ref(), false)?;
+        let pass = Pass {
+            edges: &by_src,
+            others: s.targets,
+            row: io.dy,
+            own: io.x,
+            score_own: io.score_src,
+            score_other: io.score_dst,
+            by_source: true,
+            dx: io.dx.as_ref(),
+            dscore: io.dscore_src.as_ref(),
+            ..pass
+        };
+        self.gat_pass(slope, &s, &pass)
+    }
+
+    fn gat_pass(&self, slope: f64, s: &GatShape, p: &Pass<'_>) -> Result<()> {
+        let (dt, columns, e) = (p.row.dtype(), s.heads * s.features, p.edges);
+        let dx = p.dx.map(|g| g.out.as_view());
+        let wide = wide_rows(dt, s.features, [Some(p.row), Some(p.own), dx].into_iter().flatten());
+        let w = Walk::new(dt, columns, e.edges, wide);
+        let stat = |n| self.stat(dt, n);
+        let vecs = e.nodes * w.vecs;
+        let (pa, pb, ps) = (stat(if p.by_source { 0 } else { vecs })?, stat(vecs)?, stat(vecs)?);
+        let (parts, sums) = (stat(4 * w.cuts * columns)?, stat(2 * w.cuts * w.vecs)?);
+        let size = Self::gat_size(s, e, &w, p.others);
+        let given = |v: &View<'_>, on: bool| if on { self.arg_in(v) } else { Arg::Mem(None) };
+        let (rowptr, own, dx) =
+            (self.arg_in(&e.rowptr.view()), self.arg_in(&p.own), self.arg_opt(dx.as_ref()));
+        let (pa, pb, ps) =
+            (given(&pa.view(), !p.by_source), self.arg_in(&pb.view()), self.arg_in(&ps.view()));
+        let (parts, sums) = (self.arg_in(&parts.view()), self.arg_in(&sums.view()));
+        let (wide, accumulate) = (Arg::I32(wide as i32), Arg::I32(p.dx.is_some_and(|g| g.accumulate) as i32));
+        let args = [
+            rowptr,
+            self.arg_opt(e.col().as_ref()),
+            self.arg_in(&p.row),
+            own,
+            self.arg_in(&p.score_own),
+            self.arg_in(&p.score_other),
+            self.arg_in(&p.lse),
+            given(&p.delta, p.by_source),
+            dx,
+            pa,
+            pb,
+            ps,
+            parts,
+            sums,
+            self.arg_error(),
+            size,
+            real(dt, slope),
+            wide,
+            accumulate,
+            Arg::I32(code_of_op("gat_bwd")),
+        ];
+        self.launch(&GAT_BWD, dt, "", w.nodes(e.nodes), &args)?;
+        if w.cuts > 0 && e.nodes > 0 {
+            let args = [rowptr, own, parts, sums, dx, pa, pb, ps, size, wide, accumulate];
+            self.launch(&GAT_BWD_JOIN, dt, "", w.joins(), &args)?;
+        }
+        let n = e.nodes * s.heads;
+        let dscore = p.dscore.map(|g| g.out.as_view());
+        let args = [
+            pa,
+            pb,
+            ps,
+            given(&p.delta, !p.by_source),
+            self.arg_opt(dscore.as_ref()),
+            Arg::I64(n as i64),
+            Arg::I64((w.vecs / s.heads.max(1)) as i64),
+            Arg::I32(p.dscore.is_some_and(|g| g.accumulate) as i32),
+        ];
+        if p.by_source && dscore.is_none() {
+            return Ok(());
+        }
+        self.launch(&GAT_SCORES, dt, "", Grid::Stride(n), &args)
+    }
+}
+
+/// One pass of the gradient of attention: over the edges of the destinations, which also makes `delta`, or of the sources, which reads it.
+#[derive(Clone, Copy)]
+struct Pass<'a> {
+    edges: &'a Edges<'a>,
+    others: usize,
+    row: View<'a>,
+    own: View<'a>,
+    score_own: View<'a>,
+    score_other: View<'a>,
+    lse: View<'a>,
+    delta: View<'a>,
+    by_source: bool,
+    dx: Option<&'a GradMut<'a>>,
+    dscore: Option<&'a GradMut<'a>>,
+}
