@@ -23,7 +23,10 @@ fn target<'a>(kernel: &Kernel, output: &'a str) -> &'a str {
 
 /// The upstream gradients, by output of the forward.
 fn upstream(case: &Case, outputs: &[(String, HostTensor)]) -> Vec<(usize, Vec<f64>)> {
-    let first = ["dy", "dY", "dC", "gy", "dgrid", "dO", "dweights", "da", "dout"].iter().find_map(|n| case.input(n)).map(|t| (0, t));
+    let first = ["dy", "dY", "dC", "gy", "dgrid", "dO", "dweights", "da", "dout"]
+        .iter()
+        .find_map(|n| case.input(n))
+        .map(|t| (0, t));
     let named = |(i, (name, _)): (usize, &(String, HostTensor))| Some((i, case.input(&format!("d{name}"))?));
     let named = outputs.iter().enumerate().filter_map(named).filter(|(i, _)| *i > 0 || first.is_none());
     let all: Vec<_> = first.into_iter().chain(named).map(|(i, t)| (i, t.to_f64())).collect();

@@ -154,7 +154,7 @@ impl Engine {
         if !m.needs_v() {
             return self.aggregate(&leave, Red::Sum, To::Tensor(out, dx.accumulate));
         }
-        let first = self.stat(dt, out.numel())?;
+        let first = self.statistics(dt, out.numel())?;
         self.aggregate(&leave, Red::Sum, To::Stat(first.view()))?;
         let by_dst =
             self.grouped(OP, s.nodes, &io.dst, Some((&io.src, s.others)), io.by_dst.as_ref(), needs_perm)?;
@@ -214,9 +214,9 @@ impl Engine {
     }
 
     fn group_std(&self, p: &Aggregate<'_>, correction: u32, eps: f64, y: &View<'_>) -> Result<()> {
-        let mean = self.stat(p.dtype, y.numel())?;
+        let mean = self.statistics(p.dtype, y.numel())?;
         self.aggregate(p, Red::Mean, To::Stat(mean.view()))?;
-        let sum = self.stat(p.dtype, y.numel())?;
+        let sum = self.statistics(p.dtype, y.numel())?;
         let squares = Aggregate { own_stat: Some(mean.view()), kind: Kind::Deviation, ..*p };
         self.aggregate(&squares, Red::Sum, To::Stat(sum.view()))?;
         let rowptr = p.edges.rowptr.view();
@@ -266,7 +266,7 @@ impl GnnOps for Engine {
         )?;
         let (dt, n) = (v.dtype(), v.numel());
         let edges = Edges::given(&EdgeGroups::new(rowptr), nodes, n, true);
-        let sums = self.stat(dt, nodes)?;
+        let sums = self.statistics(dt, nodes)?;
         let p = Aggregate { a: values, a_at_edge: true, ..Aggregate::new(OP, dt, &edges, nodes, 1) };
         self.aggregate(&p, Red::Sum, To::Stat(sums.view()))?;
         let rows = self.entry_rows(OP, &rowptr, n)?;
@@ -594,7 +594,7 @@ impl GnnOps for Engine {
         let edges = self.grouped(OP, s.nodes, &index, None, io.groups.as_ref(), true)?;
         let p = Aggregate::new(OP, dt, &edges, s.sources, s.inner).at_edges(src);
         let p = Aggregate { outer: s.outer, ..p };
-        let first = self.stat(dt, io.dy.numel())?;
+        let first = self.statistics(dt, io.dy.numel())?;
         let sizes = (s.outer, s.nodes, s.inner);
         if let GroupReduce::Std { correction, .. } = how {
             self.aggregate(&p, Red::Mean, To::Stat(first.view()))?;
@@ -611,7 +611,7 @@ impl GnnOps for Engine {
                 &io.dsrc,
             );
         }
-        let zeros = self.stat(dt, io.dy.numel())?;
+        let zeros = self.statistics(dt, io.dy.numel())?;
         self.aggregate(&Aggregate { kind: Kind::NonZero, ..p }, Red::Prod, To::Stat(first.view()))?;
         self.aggregate(&Aggregate { kind: Kind::IsZero, ..p }, Red::Sum, To::Stat(zeros.view()))?;
         let stats = [Some(first.view()), Some(zeros.view())];

@@ -334,7 +334,7 @@ impl Engine {
     }
 
     /// Scratch for a statistic of this many elements.
-    pub(super) fn stat(&self, dtype: DType, n: usize) -> Result<Buffer> {
+    pub(super) fn statistics(&self, dtype: DType, n: usize) -> Result<Buffer> {
         self.scratch(arithmetic(dtype), n)
     }
 

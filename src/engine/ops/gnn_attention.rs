@@ -31,8 +31,8 @@ impl Engine {
         let dt = v.dtype();
         let edges = self.grouped(OP, nodes, &dst, None, groups.as_ref(), true)?;
         let w = Walk::new(dt, columns, n, wide_rows(dt, columns, [logits]));
-        let (top, sum) = (self.stat(dt, nodes * columns)?, self.stat(dt, nodes * columns)?);
-        let parts = self.stat(dt, 4 * w.cuts * columns)?;
+        let (top, sum) = (self.statistics(dt, nodes * columns)?, self.statistics(dt, nodes * columns)?);
+        let parts = self.statistics(dt, 4 * w.cuts * columns)?;
         let size = dims([nodes, n, columns, w.cut, n, w.lanes]);
         let flags = Arg::I32(flags(&edges, &w) as i32);
         let (rowptr, parts) = (self.arg_in(&edges.rowptr.view()), self.arg_in(&parts.view()));
@@ -76,7 +76,7 @@ impl Engine {
         self.own_graph(OP, &views, &[&groups])?;
         let dt = v.dtype();
         let edges = self.grouped(OP, nodes, &dst, None, groups.as_ref(), true)?;
-        let sums = self.stat(dt, nodes * columns)?;
+        let sums = self.statistics(dt, nodes * columns)?;
         let p = Aggregate::new(OP, dt, &edges, nodes, columns).at_edges(y).times(dy, columns, true);
         self.aggregate(&p, Red::Sum, To::Stat(sums.view()))?;
         let operands = [Some(y), Some(dy), None, None];
@@ -106,8 +106,8 @@ impl Engine {
         let edges =
             self.grouped(OP, s.targets, &io.dst, Some((&io.src, s.sources)), io.by_dst.as_ref(), false)?;
         let w = Walk::new(dt, columns, s.edges, wide_rows(dt, s.features, [io.x, y]));
-        let parts = self.stat(dt, 2 * w.cuts * columns)?;
-        let norms = self.stat(dt, 4 * w.cuts * w.vecs)?;
+        let parts = self.statistics(dt, 2 * w.cuts * columns)?;
+        let norms = self.statistics(dt, 4 * w.cuts * w.vecs)?;
         let size = Self::gat_size(&s, &edges, &w, s.sources);
         let (rowptr, parts, norms) =
             (self.arg_in(&edges.rowptr.view()), self.arg_in(&parts.view()), self.arg_in(&norms.view()));
@@ -152,7 +152,7 @@ impl Engine {
         ];
         self.own_graph(OP, &views, &[&io.by_src, &io.by_dst])?;
         let dt = io.x.dtype();
-        let delta = self.stat(dt, s.targets * s.heads)?;
+        let delta = self.statistics(dt, s.targets * s.heads)?;
         let by_dst =
             self.grouped(OP, s.targets, &io.dst, Some((&io.src, s.sources)), io.by_dst.as_ref(), false)?;
         let pass = Pass {
@@ -194,7 +194,7 @@ impl Engine {
         let dx = p.dx.map(|g| g.out.as_view());
         let wide = wide_rows(dt, s.features, [Some(p.row), Some(p.own), dx].into_iter().flatten());
         let w = Walk::new(dt, columns, e.edges, wide);
-        let stat = |n| self.stat(dt, n);
+        let stat = |n| self.statistics(dt, n);
         let vecs = e.nodes * w.vecs;
         let (pa, pb, ps) = (stat(if p.by_source { 0 } else { vecs })?, stat(vecs)?, stat(vecs)?);
         let (parts, sums) = (stat(4 * w.cuts * columns)?, stat(2 * w.cuts * w.vecs)?);

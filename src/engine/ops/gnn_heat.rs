@@ -75,7 +75,7 @@ impl Engine {
         }
     }
 
-    fn multiply(&self, a: View<'_>, b: View<'_>, y: GradMut<'_>, trans: (bool, bool)) -> Result<()> {
+    fn heat_product(&self, a: View<'_>, b: View<'_>, y: GradMut<'_>, trans: (bool, bool)) -> Result<()> {
         let (p, io) = product(a, b, y, Gemm::new().trans(trans.0, trans.1));
         self.gemm(&p, io)
     }
@@ -261,10 +261,10 @@ impl Engine {
                     }
                 };
                 let saved = s_hat.as_view();
-                self.multiply(phim, io.x.reshape(&[b, v, c])?, s_hat.into(), (true, false))?;
+                self.heat_product(phim, io.x.reshape(&[b, v, c])?, s_hat.into(), (true, false))?;
                 let coef = self.spread(s, &saved, &lam, &io.t)?;
                 let mixed = self.scratch(dt, b * k * o)?;
-                self.multiply(
+                self.heat_product(
                     coef.shaped(&[b * k, sc])?,
                     io.w,
                     matrix(&mixed, &[b * k, o])?.into(),
@@ -348,20 +348,20 @@ impl Engine {
                     None => {
                         home = self.scratch(dt, b * k * c)?;
                         let out = matrix(&home, &[b, k, c])?;
-                        self.multiply(phim, io.x.reshape(&[b, v, c])?, out.into(), (true, false))?;
+                        self.heat_product(phim, io.x.reshape(&[b, v, c])?, out.into(), (true, false))?;
                         home.view()
                     }
                 };
                 let g = self.scratch(dt, b * k * o)?;
                 let out = matrix(&g, &[b, k, o])?;
-                self.multiply(phi, io.dy.reshape(&[b, v, o])?, out.into(), (true, false))?;
+                self.heat_product(phi, io.dy.reshape(&[b, v, o])?, out.into(), (true, false))?;
                 let coef = self.spread(s, &s_hat, &lam, &io.t)?;
                 let g = g.shaped(&[b * k, o])?;
                 if let Some(dw) = io.dw {
-                    self.multiply(g, coef.shaped(&[b * k, sc])?, dw, (true, false))?;
+                    self.heat_product(g, coef.shaped(&[b * k, sc])?, dw, (true, false))?;
                 }
                 let dcoef = self.scratch(dt, b * k * sc)?;
-                self.multiply(g, io.w, matrix(&dcoef, &[b * k, sc])?.into(), (false, false))?;
+                self.heat_product(g, io.w, matrix(&dcoef, &[b * k, sc])?.into(), (false, false))?;
                 if let Some(times) = &io.dt {
                     self.heat_times(s, &coef.view(), &dcoef.view(), Some(&lam), b * k, times)?;
                 }
@@ -369,7 +369,7 @@ impl Engine {
                     let ds = self.scratch(dt, b * k * c)?;
                     self.fold(s, &dcoef.view(), Some(&lam), &io.t, &matrix(&ds, &[b, k, c])?.into())?;
                     let out = out.reshape(&[b, v, c])?.grad(accumulate);
-                    self.multiply(phim, ds.shaped(&[b, k, c])?, out, (false, false))?;
+                    self.heat_product(phim, ds.shaped(&[b, k, c])?, out, (false, false))?;
                 }
                 Ok(())
             }
@@ -378,14 +378,14 @@ impl Engine {
                 let m = self.transposed(&laplacian)?;
                 let h = self.flow(s, &m.view(), &io.x, &io.t, false)?;
                 if let Some(dw) = io.dw {
-                    self.multiply(dy, h.shaped(&[b * v, sc])?, dw, (true, false))?;
+                    self.heat_product(dy, h.shaped(&[b * v, sc])?, dw, (true, false))?;
                 }
                 let dh = self.scratch(dt, b * v * sc)?;
-                self.multiply(dy, io.w, matrix(&dh, &[b * v, sc])?.into(), (false, false))?;
+                self.heat_product(dy, io.w, matrix(&dh, &[b * v, sc])?.into(), (false, false))?;
                 if let Some(times) = &io.dt {
                     let lh = self.scratch(dt, b * v * sc)?;
                     let out = matrix(&lh, &[b, v, sc])?;
-                    self.multiply(laplacian, h.shaped(&[b, v, sc])?, out.into(), (false, false))?;
+                    self.heat_product(laplacian, h.shaped(&[b, v, sc])?, out.into(), (false, false))?;
                     self.heat_times(s, &dh.view(), &lh.view(), None, b * v, times)?;
                 }
                 if let Some(dx) = &io.dx {

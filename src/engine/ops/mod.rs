@@ -16,11 +16,11 @@ pub(crate) mod gemm;
 #[cfg(all(test, feature = "opencl"))]
 mod gemm_tests;
 mod gnn;
-mod grid_sample;
 mod gnn_aggregate;
 mod gnn_attention;
 mod gnn_heat;
 mod gnn_plan;
+mod grid_sample;
 mod index;
 mod lm;
 mod loss;
