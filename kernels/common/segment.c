@@ -68,20 +68,17 @@ GK_FN gk_f gk_combine(int mode, gk_f a, gk_f b)
 }
 GK_FN gk_f gk_identity(int mode) { return mode == GK_MAX ? -GK_INF : mode == GK_MIN ? GK_INF : GK_R(0.0); }
 
-/* Combines the lanes of each group; tmp holds GK_W * GK_BLOCK. */
-GK_FN gk_vec gk_lanes(gk_vec v, int mode, GK_LOCAL_PTR gk_f* tmp, int lane, int tx, int ty)
+/* Combines the lanes of each group, in every lane; tmp holds GK_BLOCK. */
+GK_FN gk_f gk_lanes(gk_f v, int mode, GK_LOCAL_PTR gk_f* tmp, int lane, int tx, int ty)
 {
-    int t = gk_lid(), first = t - lane * tx;
-    GK_UNROLL for (int u = 0; u < GK_W; u++) tmp[u * GK_BLOCK + t] = v.v[u];
+    int t = gk_lid();
+    tmp[t] = v;
     GK_BARRIER();
     for (int m = ty / 2; m > 0; m >>= 1) {
-        if (lane < m) {
-            GK_UNROLL for (int u = 0; u < GK_W; u++)
-                tmp[u * GK_BLOCK + t] = gk_combine(mode, tmp[u * GK_BLOCK + t], tmp[u * GK_BLOCK + t + m * tx]);
-        }
+        if (lane < m) tmp[t] = gk_combine(mode, tmp[t], tmp[t + m * tx]);
         GK_BARRIER();
     }
-    GK_UNROLL for (int u = 0; u < GK_W; u++) v.v[u] = tmp[u * GK_BLOCK + first];
+    v = tmp[t - lane * tx];
     GK_BARRIER();
     return v;
 }
@@ -106,44 +103,47 @@ GK_KERNEL(segment_reduce)(GK_IN(gk_t, x), GK_IN(int, offsets), GK_OUT(gk_t, y), 
                           GK_DIMS(dims), int mode, gk_f eps, int code)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_IN(int, offsets); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_f, state); GK_BIND_OUT(gk_f, part); GK_BIND_OUT(int, err);
-    GK_LOCAL gk_f tmp[GK_W * GK_BLOCK];
+    GK_LOCAL gk_f tmp[GK_BLOCK];
     int tx = (int)dims.v[3], ty = (int)dims.v[4], wide = (int)dims.v[6];
     gk_i64 cols = dims.v[1];
     gk_part p = gk_part_of(offsets, err, dims, 0, code);
-    gk_vec a, b;
+    gk_f a[GK_W], b[GK_W];
     GK_UNROLL for (int u = 0; u < GK_W; u++) {
-        a.v[u] = gk_identity(mode);
-        b.v[u] = GK_R(0.0);
+        a[u] = gk_identity(mode);
+        b[u] = GK_R(0.0);
     }
     for (gk_i64 r = p.r0 + p.lane; r < p.r1; r += ty) {
         gk_vec v = gk_columns(x, r * cols + p.col, wide);
-        GK_UNROLL for (int u = 0; u < GK_W; u++) a.v[u] = gk_combine(mode, a.v[u], v.v[u]);
+        GK_UNROLL for (int u = 0; u < GK_W; u++) a[u] = gk_combine(mode, a[u], v.v[u]);
     }
-    a = gk_lanes(a, mode, tmp, p.lane, tx, ty);
+    GK_UNROLL for (int u = 0; u < GK_W; u++) {
+        if (ty > 1 && (u == 0 || wide)) a[u] = gk_lanes(a[u], mode, tmp, p.lane, tx, ty);
+    }
     if (mode >= GK_VAR) {
-        GK_UNROLL for (int u = 0; u < GK_W; u++) a.v[u] = p.r1 > p.r0 ? a.v[u] / (gk_f)(p.r1 - p.r0) : GK_R(0.0);
+        GK_UNROLL for (int u = 0; u < GK_W; u++) a[u] = p.r1 > p.r0 ? a[u] / (gk_f)(p.r1 - p.r0) : GK_R(0.0);
     }
     /* Squared deviations, or the number of ties where the backward asks for it. */
-    if (mode >= GK_VAR || (mode >= GK_MAX && state)) {
-        for (gk_i64 r = p.r0 + p.lane; r < p.r1; r += ty) {
-            gk_vec v = gk_columns(x, r * cols + p.col, wide);
-            GK_UNROLL for (int u = 0; u < GK_W; u++) {
-                gk_f d = v.v[u] - a.v[u];
-                if (mode < GK_VAR) d = v.v[u] == a.v[u] ? GK_R(1.0) : GK_R(0.0);
-                b.v[u] += d * d;
-            }
+    gk_i64 end = mode >= GK_VAR || (mode >= GK_MAX && state) ? p.r1 : p.r0;
+    for (gk_i64 r = p.r0 + p.lane; r < end; r += ty) {
+        gk_vec v = gk_columns(x, r * cols + p.col, wide);
+        GK_UNROLL for (int u = 0; u < GK_W; u++) {
+            gk_f d = v.v[u] - a[u];
+            if (mode < GK_VAR) d = v.v[u] == a[u] ? GK_R(1.0) : GK_R(0.0);
+            b[u] += d * d;
         }
-        b = gk_lanes(b, GK_SUM, tmp, p.lane, tx, ty);
+    }
+    GK_UNROLL for (int u = 0; u < GK_W; u++) {
+        if (ty > 1 && (u == 0 || wide)) b[u] = gk_lanes(b[u], GK_SUM, tmp, p.lane, tx, ty);
     }
     if (p.on && p.lane == 0) {
         GK_UNROLL for (int u = 0; u < GK_W; u++) {
             if (u > 0 && !wide) continue;
             if (part) {
                 gk_i64 at = ((gk_i64)p.s * dims.v[5] + p.split) * 2 * cols + p.col + u;
-                part[at] = a.v[u];
-                part[at + cols] = b.v[u];
+                part[at] = a[u];
+                part[at + cols] = b[u];
             } else {
-                gk_segment_end(y, state, p.s, cols, p.col + u, mode, eps, p.hi - p.lo, a.v[u], b.v[u]);
+                gk_segment_end(y, state, p.s, cols, p.col + u, mode, eps, p.hi - p.lo, a[u], b[u]);
             }
         }
     }
