@@ -35,6 +35,7 @@ static SOURCES: &[(&str, &str)] = sources![
     "common/segment.c",
     "common/index.c",
     "common/shape.c",
+    "common/order.c",
     "common/sort.c",
     "common/softmax.c",
     "common/unary_ops.h",

@@ -24,6 +24,7 @@ pub(crate) mod loss_stft;
 pub(crate) mod mesh;
 pub(crate) mod norm;
 pub(crate) mod optimizer;
+pub(crate) mod order;
 pub(crate) mod pool;
 pub(crate) mod random;
 pub(crate) mod reduce;
@@ -139,6 +140,7 @@ pub fn all_kernels() -> impl Iterator<Item = &'static KernelSpec> {
         softmax::KERNELS,
         index::KERNELS,
         sort::KERNELS,
+        order::KERNELS,
         gemm::KERNELS,
         distance::KERNELS,
         scan::KERNELS,
