@@ -38,6 +38,8 @@ const BEYOND: &[&str] = &[
     "lion_update",
     "ftrl_update",
     "proximal_gradient_update",
+    "pdist_backward",
+    "pairwise_distance_backward",
 ];
 
 #[test]

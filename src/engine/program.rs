@@ -36,6 +36,7 @@ static SOURCES: &[(&str, &str)] = sources![
     "common/index.c",
     "common/shape.c",
     "common/order.c",
+    "common/distance.c",
     "common/sort.c",
     "common/softmax.c",
     "common/unary_ops.h",
