@@ -113,16 +113,28 @@ GK_KERNEL(scan_rows)(GK_IN(gk_t, x), GK_IN(gk_s, part), GK_OUT(gk_t, y), gk_i64 
         first = s * chunk;
         n = first + chunk < cols ? first + chunk : cols;
         for (int i = t; i < s; i += GK_BLOCK) carry += part[r * splits + i];
-        carry = gk_total(carry, tmp);
     }
+    carry = gk_total(carry, tmp);
     /* Address of position p: low + p, or top - p. */
     gk_i64 top = low + (per > 0 ? n : cols) - 1;
     for (gk_i64 at = first; at < n; at += GK_SPAN) {
         int count = n - at < GK_SPAN ? (int)(n - at) : GK_SPAN, mine = t * GK_RUN;
         gk_s v[GK_RUN];
         gk_i64 here = reverse ? top - at - mine - (GK_RUN - 1) : low + at + mine;
+        if (!wide) {
+            GK_UNROLL for (int k = 0; k < GK_RUN; k++) {
+                int i = k * GK_BLOCK + t;
+                gk_s e = 0;
+                if (i < count) e = gk_summand(gk_load(x, reverse ? top - at - i : low + at + i));
+                tile[GK_AT(i)] = e;
+            }
+        }
+        GK_BARRIER();
+        if (!wide) {
+            GK_UNROLL for (int k = 0; k < GK_RUN; k++) v[k] = tile[GK_AT(mine + k)];
+        }
 #if GK_W <= GK_RUN
-        if (wide) {
+        else {
             GK_UNROLL for (int q = 0; q < GK_RUN; q += GK_W) {
                 gk_vec w;
                 if (mine + GK_RUN <= count) {
@@ -139,18 +151,8 @@ GK_KERNEL(scan_rows)(GK_IN(gk_t, x), GK_IN(gk_s, part), GK_OUT(gk_t, y), gk_i64 
                     else v[q + u] = gk_summand(w.v[u]);
                 }
             }
-        } else
-#endif
-        {
-            GK_UNROLL for (int k = 0; k < GK_RUN; k++) {
-                int i = k * GK_BLOCK + t;
-                gk_s e = 0;
-                if (i < count) e = gk_summand(gk_load(x, reverse ? top - at - i : low + at + i));
-                tile[GK_AT(i)] = e;
-            }
-            GK_BARRIER();
-            GK_UNROLL for (int k = 0; k < GK_RUN; k++) v[k] = tile[GK_AT(mine + k)];
         }
+#endif
         /* Rows start where the phase is 0. */
         int period = per > 0 ? (int)cols : 0x7fffffff, phase = per > 0 ? mine % period : 1, flag = 0;
         gk_s s = 0;
@@ -175,8 +177,18 @@ GK_KERNEL(scan_rows)(GK_IN(gk_t, x), GK_IN(gk_s, part), GK_OUT(gk_t, y), gk_i64 
             v[k] = exclusive ? before : run;
             f = f + 1 == period ? 0 : f + 1;
         }
+        if (!wide) {
+            GK_UNROLL for (int k = 0; k < GK_RUN; k++) tile[GK_AT(mine + k)] = v[k];
+        }
+        GK_BARRIER();
+        if (!wide) {
+            GK_UNROLL for (int k = 0; k < GK_RUN; k++) {
+                int i = k * GK_BLOCK + t;
+                if (i < count) gk_put_sum(y, reverse ? top - at - i : low + at + i, tile[GK_AT(i)], mode);
+            }
+        }
 #if GK_W <= GK_RUN && GK_IS_FLOAT
-        if (wide) {
+        else {
             GK_UNROLL for (int q = 0; q < GK_RUN; q += GK_W) {
                 gk_vec w;
                 GK_UNROLL for (int u = 0; u < GK_W; u++) {
@@ -196,16 +208,8 @@ GK_KERNEL(scan_rows)(GK_IN(gk_t, x), GK_IN(gk_s, part), GK_OUT(gk_t, y), gk_i64 
                     }
                 }
             }
-        } else
-#endif
-        {
-            GK_UNROLL for (int k = 0; k < GK_RUN; k++) tile[GK_AT(mine + k)] = v[k];
-            GK_BARRIER();
-            GK_UNROLL for (int k = 0; k < GK_RUN; k++) {
-                int i = k * GK_BLOCK + t;
-                if (i < count) gk_put_sum(y, reverse ? top - at - i : low + at + i, tile[GK_AT(i)], mode);
-            }
         }
+#endif
         GK_BARRIER();
     }
 }

@@ -105,6 +105,8 @@ GK_KERNEL(segment_reduce)(GK_IN(gk_t, x), GK_IN(int, offsets), GK_OUT(gk_t, y), 
     GK_BIND_IN(gk_t, x); GK_BIND_IN(int, offsets); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_f, state); GK_BIND_OUT(gk_f, part); GK_BIND_OUT(int, err);
     GK_LOCAL gk_f tmp[GK_BLOCK];
     int tx = (int)dims.v[3], ty = (int)dims.v[4], wide = (int)dims.v[6];
+    /* Values that lanes have to exchange. */
+    int lists = ty == 1 ? 0 : wide ? GK_W : 1;
     gk_i64 cols = dims.v[1];
     gk_part p = gk_part_of(offsets, err, dims, 0, code);
     gk_f a[GK_W], b[GK_W];
@@ -116,9 +118,7 @@ GK_KERNEL(segment_reduce)(GK_IN(gk_t, x), GK_IN(int, offsets), GK_OUT(gk_t, y), 
         gk_vec v = gk_columns(x, r * cols + p.col, wide);
         GK_UNROLL for (int u = 0; u < GK_W; u++) a[u] = gk_combine(mode, a[u], v.v[u]);
     }
-    GK_UNROLL for (int u = 0; u < GK_W; u++) {
-        if (ty > 1 && (u == 0 || wide)) a[u] = gk_lanes(a[u], mode, tmp, p.lane, tx, ty);
-    }
+    GK_UNROLL for (int u = 0; u < GK_W && u < lists; u++) a[u] = gk_lanes(a[u], mode, tmp, p.lane, tx, ty);
     if (mode >= GK_VAR) {
         GK_UNROLL for (int u = 0; u < GK_W; u++) a[u] = p.r1 > p.r0 ? a[u] / (gk_f)(p.r1 - p.r0) : GK_R(0.0);
     }
@@ -132,9 +132,7 @@ GK_KERNEL(segment_reduce)(GK_IN(gk_t, x), GK_IN(int, offsets), GK_OUT(gk_t, y), 
             b[u] += d * d;
         }
     }
-    GK_UNROLL for (int u = 0; u < GK_W; u++) {
-        if (ty > 1 && (u == 0 || wide)) b[u] = gk_lanes(b[u], GK_SUM, tmp, p.lane, tx, ty);
-    }
+    GK_UNROLL for (int u = 0; u < GK_W && u < lists; u++) b[u] = gk_lanes(b[u], GK_SUM, tmp, p.lane, tx, ty);
     if (p.on && p.lane == 0) {
         GK_UNROLL for (int u = 0; u < GK_W; u++) {
             if (u > 0 && !wide) continue;

@@ -40,6 +40,9 @@ const BEYOND: &[&str] = &[
     "proximal_gradient_update",
     "pdist_backward",
     "pairwise_distance_backward",
+    "sparse_2to4_compress",
+    "sparse_2to4_prune",
+    "gemm_2to4",
 ];
 
 #[test]

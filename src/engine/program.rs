@@ -57,6 +57,7 @@ static SOURCES: &[(&str, &str)] = sources![
     "common/random.c",
     "common/gemm.c",
     "common/gemm_tile.h",
+    "common/quantised.c",
     "cuda/dialect.h",
     "hip/dialect.h",
     "opencl/dialect.h",

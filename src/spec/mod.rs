@@ -26,6 +26,7 @@ pub(crate) mod norm;
 pub(crate) mod optimizer;
 pub(crate) mod order;
 pub(crate) mod pool;
+pub(crate) mod quantised;
 pub(crate) mod random;
 pub(crate) mod reduce;
 pub(crate) mod resample;
@@ -142,6 +143,7 @@ pub fn all_kernels() -> impl Iterator<Item = &'static KernelSpec> {
         sort::KERNELS,
         order::KERNELS,
         gemm::KERNELS,
+        quantised::KERNELS,
         distance::KERNELS,
         scan::KERNELS,
         mesh::KERNELS,
