@@ -90,7 +90,8 @@ fn similarity_grad(op: Similarity, dy: f64, a: &[f64], b: &[f64]) -> (Vec<f64>, 
                 f64::INFINITY => dy / d.iter().filter(|d| d.abs() == y).count() as f64,
                 _ => dy,
             };
-            let g: Vec<f64> = d.iter().map(|&d| if dy == 0.0 { 0.0 } else { share * slope(d, y, p) }).collect();
+            let g: Vec<f64> =
+                d.iter().map(|&d| if dy == 0.0 { 0.0 } else { share * slope(d, y, p) }).collect();
             let minus = g.iter().map(|g| -g).collect();
             (g, minus)
         }
@@ -177,7 +178,14 @@ impl DistanceOps for CpuBackend {
         store_grad(OP, &dx, &out)
     }
 
-    fn similarity(&self, op: Similarity, axis: usize, a: View<'_>, b: View<'_>, y: ViewMut<'_>) -> Result<()> {
+    fn similarity(
+        &self,
+        op: Similarity,
+        axis: usize,
+        a: View<'_>,
+        b: View<'_>,
+        y: ViewMut<'_>,
+    ) -> Result<()> {
         const OP: &str = "similarity";
         let e = check_similarity(op, axis, &a, &b, &y)?;
         self.count();

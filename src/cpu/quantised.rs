@@ -46,7 +46,10 @@ fn product(a: &[f64], b: &[f64], e: Low) -> Vec<f64> {
 
 /// Rows of a coded matrix: `value(row, k)` times the scale there.
 fn decoded(rows: usize, k: usize, f: Form, scale: &[f64], value: impl Fn(usize, usize) -> f64) -> Vec<f64> {
-    (0..rows).flat_map(|r| (0..k).map(move |c| (r, c))).map(|(r, c)| value(r, c) * scale[f.scale_of(r, c)]).collect()
+    (0..rows)
+        .flat_map(|r| (0..k).map(move |c| (r, c)))
+        .map(|(r, c)| value(r, c) * scale[f.scale_of(r, c)])
+        .collect()
 }
 
 impl CpuBackend {
@@ -124,7 +127,13 @@ impl CpuBackend {
         store_f64(OP, &y, &dense)
     }
 
-    pub(super) fn sparse_product(&self, values: View<'_>, index: View<'_>, b: View<'_>, y: ViewMut<'_>) -> Result<()> {
+    pub(super) fn sparse_product(
+        &self,
+        values: View<'_>,
+        index: View<'_>,
+        b: View<'_>,
+        y: ViewMut<'_>,
+    ) -> Result<()> {
         const OP: &str = "gemm_2to4";
         let e = check_gemm_2to4(&values, &index, &b, &y)?;
         self.count();

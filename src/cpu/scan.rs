@@ -5,7 +5,11 @@ use super::*;
 use crate::ops::*;
 
 /// Calls `f` with the positions of each slice along the axis of a row-major [outer, size, inner], in the order of the scan.
-fn for_slices([outer, size, inner]: [usize; 3], reverse: bool, mut f: impl FnMut(&mut dyn Iterator<Item = usize>)) {
+fn for_slices(
+    [outer, size, inner]: [usize; 3],
+    reverse: bool,
+    mut f: impl FnMut(&mut dyn Iterator<Item = usize>),
+) {
     for o in 0..outer {
         for i in 0..inner {
             f(&mut (0..size).map(|k| (o * size + if reverse { size - 1 - k } else { k }) * inner + i));
@@ -118,7 +122,13 @@ impl ScanOps for CpuBackend {
         }
     }
 
-    fn segment_reduce(&self, op: SegmentReduce, x: View<'_>, offsets: View<'_>, y: ViewMut<'_>) -> Result<()> {
+    fn segment_reduce(
+        &self,
+        op: SegmentReduce,
+        x: View<'_>,
+        offsets: View<'_>,
+        y: ViewMut<'_>,
+    ) -> Result<()> {
         const OP: &str = "segment_reduce";
         let s = check_segment_reduce(op, &x, &offsets, &y)?;
         self.count();

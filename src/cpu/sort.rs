@@ -71,7 +71,14 @@ impl SortOps for CpuBackend {
         })
     }
 
-    fn topk(&self, axis: usize, largest: bool, x: View<'_>, y: ViewMut<'_>, index: ViewMut<'_>) -> Result<()> {
+    fn topk(
+        &self,
+        axis: usize,
+        largest: bool,
+        x: View<'_>,
+        y: ViewMut<'_>,
+        index: ViewMut<'_>,
+    ) -> Result<()> {
         const OP: &str = "topk";
         let (extents, k) = check_topk(axis, &x, &y, &index)?;
         self.count();
@@ -100,7 +107,13 @@ impl SortOps for CpuBackend {
         store_grad(OP, &dx, &out)
     }
 
-    fn search_sorted(&self, right: bool, sorted: View<'_>, values: View<'_>, index: ViewMut<'_>) -> Result<()> {
+    fn search_sorted(
+        &self,
+        right: bool,
+        sorted: View<'_>,
+        values: View<'_>,
+        index: ViewMut<'_>,
+    ) -> Result<()> {
         const OP: &str = "search_sorted";
         let (edges, per) = check_search_sorted(&sorted, &values, &index)?;
         self.count();

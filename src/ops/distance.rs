@@ -118,7 +118,13 @@ fn check_operand(op: &'static str, arg: &'static str, v: &View<'_>, like: &View<
 }
 
 /// a [.., P, M], b [.., R, M] and a matrix [.., P, R].
-fn check_pairs(op: &'static str, p: f64, a: &View<'_>, b: &View<'_>, y: (&'static str, &View<'_>)) -> Result<Pairs> {
+fn check_pairs(
+    op: &'static str,
+    p: f64,
+    a: &View<'_>,
+    b: &View<'_>,
+    y: (&'static str, &View<'_>),
+) -> Result<Pairs> {
     check_p(op, p)?;
     let (sa, sb) = (a.shape(), b.shape());
     let rank = sa.len();
@@ -197,7 +203,13 @@ pub(crate) fn check_pdist(p: f64, x: &View<'_>, y: &ViewMut<'_>) -> Result<Pairs
 }
 
 /// Checks of [`DistanceOps::pdist_bwd`].
-pub(crate) fn check_pdist_bwd(p: f64, dy: &View<'_>, x: &View<'_>, y: &View<'_>, dx: &GradMut<'_>) -> Result<Pairs> {
+pub(crate) fn check_pdist_bwd(
+    p: f64,
+    dy: &View<'_>,
+    x: &View<'_>,
+    y: &View<'_>,
+    dx: &GradMut<'_>,
+) -> Result<Pairs> {
     const OP: &str = "pdist_bwd";
     let e = check_triangle(OP, p, x, ("dy", dy))?;
     check_triangle(OP, p, x, ("y", y))?;
@@ -223,7 +235,12 @@ fn check_vectors(
     let mut kept = s.to_vec();
     kept[axis] = 1;
     if y.1.shape() != removed && y.1.shape() != kept {
-        return Err(GpuError::invalid(op, y.0, format!("shape {removed:?} or {kept:?}"), format!("{:?}", y.1.shape())));
+        return Err(GpuError::invalid(
+            op,
+            y.0,
+            format!("shape {removed:?} or {kept:?}"),
+            format!("{:?}", y.1.shape()),
+        ));
     }
     for (arg, v) in [("a", a), ("b", b), y] {
         check_operand(op, arg, v, a)?;
@@ -246,7 +263,11 @@ pub(crate) fn check_similarity(
 }
 
 /// Checks of [`DistanceOps::similarity_bwd`]; [outer, length, inner].
-pub(crate) fn check_similarity_bwd(what: Similarity, axis: usize, io: &SimilarityBwd<'_>) -> Result<[usize; 3]> {
+pub(crate) fn check_similarity_bwd(
+    what: Similarity,
+    axis: usize,
+    io: &SimilarityBwd<'_>,
+) -> Result<[usize; 3]> {
     const OP: &str = "similarity_bwd";
     let e = check_vectors(OP, what, axis, &io.a, &io.b, ("dy", &io.dy))?;
     let inputs = [("dy", io.dy), ("a", io.a), ("b", io.b)];

@@ -128,7 +128,13 @@ fn divides(op: &'static str, what: &'static str, part: usize, whole: usize) -> R
     Err(GpuError::invalid(op, what, format!("a divisor of {whole}"), format!("{part}")))
 }
 
-fn scales(op: &'static str, arg: &'static str, v: &View<'_>, shape: &[usize], dtypes: &[DType]) -> Result<()> {
+fn scales(
+    op: &'static str,
+    arg: &'static str,
+    v: &View<'_>,
+    shape: &[usize],
+    dtypes: &[DType],
+) -> Result<()> {
     check::one_of(op, arg, v, dtypes)?;
     check::shape(op, arg, v, shape)?;
     check::contiguous(op, arg, v)
@@ -140,7 +146,11 @@ const SCALES: &[DType] = &[DType::F32, DType::F16, DType::Bf16];
 const DATA: &[DType] = &[DType::F32, DType::F16, DType::Bf16];
 
 /// Checks of [`GemmOps::gemm_quantised`](super::GemmOps::gemm_quantised).
-pub(crate) fn check_gemm_quantised(x: &View<'_>, w: &QuantWeight<'_>, y: &ViewMut<'_>) -> Result<(Low, Form)> {
+pub(crate) fn check_gemm_quantised(
+    x: &View<'_>,
+    w: &QuantWeight<'_>,
+    y: &ViewMut<'_>,
+) -> Result<(Low, Form)> {
     const OP: &str = "gemm_quantised";
     let v = y.as_view();
     check::one_of(OP, "x", x, DATA)?;
@@ -179,7 +189,12 @@ pub(crate) fn check_gemm_quantised(x: &View<'_>, w: &QuantWeight<'_>, y: &ViewMu
 }
 
 /// Two matrices of bytes and an f32 result.
-fn check_bytes(op: &'static str, a: (&'static str, &View<'_>), b: (&'static str, &View<'_>), y: &ViewMut<'_>) -> Result<Low> {
+fn check_bytes(
+    op: &'static str,
+    a: (&'static str, &View<'_>),
+    b: (&'static str, &View<'_>),
+    y: &ViewMut<'_>,
+) -> Result<Low> {
     let v = y.as_view();
     check::dtype(op, a.0, a.1, DType::U8)?;
     check::dtype(op, b.0, b.1, DType::U8)?;
@@ -198,7 +213,12 @@ pub(crate) fn check_gemm_w8a8(io: &GemmW8A8<'_>) -> Result<Low> {
     scales(OP, "x_scale", &io.x_scale, &[e.m], &[DType::F32])?;
     scales(OP, "w_scale", &io.w_scale, &[e.n], &[DType::F32])?;
     if e.k >= 1 << 17 {
-        return Err(GpuError::invalid(OP, "xq", "fewer than 2^17 products, whose sum fits 32 bits", format!("{}", e.k)));
+        return Err(GpuError::invalid(
+            OP,
+            "xq",
+            "fewer than 2^17 products, whose sum fits 32 bits",
+            format!("{}", e.k),
+        ));
     }
     let inputs = [("xq", io.xq), ("wq", io.wq), ("x_scale", io.x_scale), ("w_scale", io.w_scale)];
     check::separate_output(OP, "y", &io.y, &inputs)?;
@@ -213,21 +233,23 @@ pub(crate) fn check_gemm_fp8(io: &GemmFp8<'_>) -> Result<(Low, Form, Form)> {
         Fp8::E4m3 => 2,
         Fp8::E5m2 => 3,
     };
-    let form = |fmt: Fp8, arg: &'static str, scale: &View<'_>, rows: usize, rows_per: usize| -> Result<Form> {
-        let whole = Form { code: code(fmt), rows_per: 0, products_per: e.k.max(1), stride: 1, pitch: e.k };
-        if let Some(block) = io.block {
-            divides(OP, "block", block, e.k)?;
-            divides(OP, "block", rows_per, rows)?;
-            scales(OP, arg, scale, &[rows / rows_per, e.k / block], &[DType::F32])?;
-            return Ok(Form { rows_per, products_per: block, stride: e.k / block, ..whole });
-        }
-        if scale.numel() == 1 {
-            check::dtype(OP, arg, scale, DType::F32)?;
-            return Ok(whole);
-        }
-        scales(OP, arg, scale, &[rows], &[DType::F32])?;
-        Ok(Form { rows_per: 1, ..whole })
-    };
+    let form =
+        |fmt: Fp8, arg: &'static str, scale: &View<'_>, rows: usize, rows_per: usize| -> Result<Form> {
+            let whole =
+                Form { code: code(fmt), rows_per: 0, products_per: e.k.max(1), stride: 1, pitch: e.k };
+            if let Some(block) = io.block {
+                divides(OP, "block", block, e.k)?;
+                divides(OP, "block", rows_per, rows)?;
+                scales(OP, arg, scale, &[rows / rows_per, e.k / block], &[DType::F32])?;
+                return Ok(Form { rows_per, products_per: block, stride: e.k / block, ..whole });
+            }
+            if scale.numel() == 1 {
+                check::dtype(OP, arg, scale, DType::F32)?;
+                return Ok(whole);
+            }
+            scales(OP, arg, scale, &[rows], &[DType::F32])?;
+            Ok(Form { rows_per: 1, ..whole })
+        };
     let fa = form(io.fmt_a, "scale_a", &io.scale_a, e.m, 1)?;
     let fb = form(io.fmt_b, "scale_b", &io.scale_b, e.n, io.block.unwrap_or(1))?;
     let inputs = [("a", io.a), ("b", io.b), ("scale_a", io.scale_a), ("scale_b", io.scale_b)];
@@ -236,7 +258,12 @@ pub(crate) fn check_gemm_fp8(io: &GemmFp8<'_>) -> Result<(Low, Form, Form)> {
 }
 
 /// A dense matrix [M, K], its values [M, K/2] and places [M, K/4]; groups of four.
-fn check_sparse(op: &'static str, dense: (&'static str, &View<'_>), values: &View<'_>, index: &View<'_>) -> Result<usize> {
+fn check_sparse(
+    op: &'static str,
+    dense: (&'static str, &View<'_>),
+    values: &View<'_>,
+    index: &View<'_>,
+) -> Result<usize> {
     check::float(op, dense.0, dense.1)?;
     let [m, k] = matrix(op, dense.0, dense.1)?;
     if !k.is_multiple_of(4) {
@@ -252,7 +279,11 @@ fn check_sparse(op: &'static str, dense: (&'static str, &View<'_>), values: &Vie
 }
 
 /// Checks of [`GemmOps::sparse_compress`](super::GemmOps::sparse_compress); groups of four.
-pub(crate) fn check_sparse_compress(x: &View<'_>, values: &ViewMut<'_>, index: &ViewMut<'_>) -> Result<usize> {
+pub(crate) fn check_sparse_compress(
+    x: &View<'_>,
+    values: &ViewMut<'_>,
+    index: &ViewMut<'_>,
+) -> Result<usize> {
     const OP: &str = "sparse_compress";
     let groups = check_sparse(OP, ("x", x), &values.as_view(), &index.as_view())?;
     check::separate_output(OP, "values", values, &[("x", *x)])?;
@@ -269,7 +300,12 @@ pub(crate) fn check_sparse_decompress(values: &View<'_>, index: &View<'_>, y: &V
 }
 
 /// Checks of [`GemmOps::gemm_2to4`](super::GemmOps::gemm_2to4); sizes of the product.
-pub(crate) fn check_gemm_2to4(values: &View<'_>, index: &View<'_>, b: &View<'_>, y: &ViewMut<'_>) -> Result<Low> {
+pub(crate) fn check_gemm_2to4(
+    values: &View<'_>,
+    index: &View<'_>,
+    b: &View<'_>,
+    y: &ViewMut<'_>,
+) -> Result<Low> {
     const OP: &str = "gemm_2to4";
     check::float(OP, "b", b)?;
     let ([k, n], [m, kept]) = (matrix(OP, "b", b)?, matrix(OP, "values", values)?);

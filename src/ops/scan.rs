@@ -147,7 +147,14 @@ fn check_segments(
     };
     let count = match offsets.shape() {
         [l] if *l > 0 => l - 1,
-        s => return Err(GpuError::invalid(op, "offsets", "a vector of at least one offset", format!("shape {s:?}"))),
+        s => {
+            return Err(GpuError::invalid(
+                op,
+                "offsets",
+                "a vector of at least one offset",
+                format!("shape {s:?}"),
+            ));
+        }
     };
     let want: Vec<usize> = std::iter::once(count).chain(rest.iter().copied()).collect();
     check::shape(op, of.0, of.1, &want)?;

@@ -79,7 +79,13 @@ pub(crate) fn check_sort(axis: usize, io: &SortIo<'_>) -> Result<[usize; 3]> {
 }
 
 /// Two tensors of one shape, which differs from `whole` at most by a smaller size of `axis`; that size.
-fn check_part(op: &'static str, axis: usize, whole: (&'static str, &View<'_>), a: (&'static str, &View<'_>), b: (&'static str, &View<'_>)) -> Result<usize> {
+fn check_part(
+    op: &'static str,
+    axis: usize,
+    whole: (&'static str, &View<'_>),
+    a: (&'static str, &View<'_>),
+    b: (&'static str, &View<'_>),
+) -> Result<usize> {
     check::axis(op, whole.1, axis)?;
     let (s, got) = (whole.1.shape(), a.1.shape());
     let k = got.get(axis).copied().unwrap_or(0);
@@ -97,7 +103,12 @@ fn check_part(op: &'static str, axis: usize, whole: (&'static str, &View<'_>), a
 }
 
 /// Checks of [`SortOps::topk`]; [outer, size of the axis, inner] and k.
-pub(crate) fn check_topk(axis: usize, x: &View<'_>, y: &ViewMut<'_>, index: &ViewMut<'_>) -> Result<([usize; 3], usize)> {
+pub(crate) fn check_topk(
+    axis: usize,
+    x: &View<'_>,
+    y: &ViewMut<'_>,
+    index: &ViewMut<'_>,
+) -> Result<([usize; 3], usize)> {
     const OP: &str = "topk";
     let (v, i) = (y.as_view(), index.as_view());
     let k = check_part(OP, axis, ("x", x), ("y", &v), ("index", &i))?;
@@ -109,7 +120,12 @@ pub(crate) fn check_topk(axis: usize, x: &View<'_>, y: &ViewMut<'_>, index: &Vie
 }
 
 /// Checks of [`SortOps::sort_bwd`]; [outer, size of the axis, inner] and k.
-pub(crate) fn check_sort_bwd(axis: usize, dy: &View<'_>, index: &View<'_>, dx: &GradMut<'_>) -> Result<([usize; 3], usize)> {
+pub(crate) fn check_sort_bwd(
+    axis: usize,
+    dy: &View<'_>,
+    index: &View<'_>,
+    dx: &GradMut<'_>,
+) -> Result<([usize; 3], usize)> {
     const OP: &str = "sort_bwd";
     let v = dx.out.as_view();
     let k = check_part(OP, axis, ("dx", &v), ("dy", dy), ("index", index))?;
@@ -122,7 +138,11 @@ pub(crate) fn check_sort_bwd(axis: usize, dy: &View<'_>, index: &View<'_>, dx: &
 }
 
 /// Checks of [`SortOps::search_sorted`]; number of edges, and values per row of edges (`None`: all share one).
-pub(crate) fn check_search_sorted(sorted: &View<'_>, values: &View<'_>, index: &ViewMut<'_>) -> Result<(usize, Option<usize>)> {
+pub(crate) fn check_search_sorted(
+    sorted: &View<'_>,
+    values: &View<'_>,
+    index: &ViewMut<'_>,
+) -> Result<(usize, Option<usize>)> {
     const OP: &str = "search_sorted";
     let v = index.as_view();
     check::dtype(OP, "values", values, sorted.dtype())?;

@@ -164,25 +164,17 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         .bound(Close(2e-5, 2e-4))
         .same_dtype()
         .sample(draw_quantised),
-        k(
-            "gemm_w8a8",
-            "G8",
-            "xq:i8, wq:i8, xscale:f32, wscale:f32",
-            "-",
-            "y:f32",
-            &["gemm_w8a8"],
-            w8a8,
-        )
-        .bound(Close(4e-7, 1e-12))
-        .dtypes(F32)
-        .same_dtype()
-        .sample(|s| {
-            let [m, n, k] = sizes(s);
-            codes(s, "xq", &[m, k]);
-            codes(s, "wq", &[n, k]);
-            s.typed("xscale", DType::F32, &[m], Range(0.001, 0.02));
-            s.typed("wscale", DType::F32, &[n], Range(0.001, 0.02));
-        }),
+        k("gemm_w8a8", "G8", "xq:i8, wq:i8, xscale:f32, wscale:f32", "-", "y:f32", &["gemm_w8a8"], w8a8)
+            .bound(Close(4e-7, 1e-12))
+            .dtypes(F32)
+            .same_dtype()
+            .sample(|s| {
+                let [m, n, k] = sizes(s);
+                codes(s, "xq", &[m, k]);
+                codes(s, "wq", &[n, k]);
+                s.typed("xscale", DType::F32, &[m], Range(0.001, 0.02));
+                s.typed("wscale", DType::F32, &[n], Range(0.001, 0.02));
+            }),
         k(
             "gemm_fp8",
             "G9",
@@ -198,23 +190,14 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         .sample(draw_fp8),
     ],
     &[
-        k(
-            "sparse_2to4_compress",
-            "G10",
-            "x",
-            "-",
-            "values, index:u8",
-            &["sparse_compress"],
-            compress,
-        )
-        .sample(|s| {
-            draw_sparse(s);
-        }),
-        k("sparse_2to4_prune", "G10", "x", "-", "y", &["sparse_compress", "sparse_decompress"], prune).sample(
-            |s| {
+        k("sparse_2to4_compress", "G10", "x", "-", "values, index:u8", &["sparse_compress"], compress)
+            .sample(|s| {
                 draw_sparse(s);
-            },
-        ),
+            }),
+        k("sparse_2to4_prune", "G10", "x", "-", "y", &["sparse_compress", "sparse_decompress"], prune)
+            .sample(|s| {
+                draw_sparse(s);
+            }),
         k("gemm_2to4", "G10", "values, index:u8, b", "-", "y", &["gemm_2to4"], sparse_product)
             .bound(Product)
             .sample(|s| {
@@ -222,8 +205,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
                 let k = k.next_multiple_of(4);
                 s.put("values", &[m, k / 2], Any);
                 // Any two places of four, the first below the second.
-                let index: Vec<i64> =
-                    (0..m * k / 4).map(|_| [4, 8, 12, 9, 13, 14][s.below(6)]).collect();
+                let index: Vec<i64> = (0..m * k / 4).map(|_| [4, 8, 12, 9, 13, 14][s.below(6)]).collect();
                 s.ints("index", DType::U8, &[m, k / 4], &index);
                 s.put("b", &[k, n], Any);
             }),

@@ -29,7 +29,9 @@ fn cumsum_backward(cx: &Cx<'_>) -> R {
 fn draw_scan(s: &mut Sample) {
     let shape = match s.below(4) {
         // Rows and columns in several tiles and chunks.
-        0 if !s.small => [vec![1, 40_000], vec![3, 5001], vec![2, 6000, 3], vec![20_000, 2]][s.below(4)].clone(),
+        0 if !s.small => {
+            [vec![1, 40_000], vec![3, 5001], vec![2, 6000, 3], vec![20_000, 2]][s.below(4)].clone()
+        }
         _ => s.shape(),
     };
     s.put("x", &shape, Any);

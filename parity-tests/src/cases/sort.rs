@@ -103,26 +103,14 @@ fn draw_search(s: &mut Sample, shared: bool) {
 }
 
 pub(super) const ROWS: &[&[Kernel]] = &[&[
-    k(
-        "sort",
-        "B2.5",
-        "x",
-        "axis=-1, descending=false, index=\"i64\"",
-        "y, idx:i64",
-        &["sort"],
-        |cx| sort(cx, true),
-    )
+    k("sort", "B2.5", "x", "axis=-1, descending=false, index=\"i64\"", "y, idx:i64", &["sort"], |cx| {
+        sort(cx, true)
+    })
     .dtypes(ANY)
     .sample(draw_sort),
-    k(
-        "argsort",
-        "B2.5",
-        "x",
-        "axis=-1, descending=false, index=\"i64\"",
-        "idx:i64",
-        &["sort"],
-        |cx| sort(cx, false),
-    )
+    k("argsort", "B2.5", "x", "axis=-1, descending=false, index=\"i64\"", "idx:i64", &["sort"], |cx| {
+        sort(cx, false)
+    })
     .dtypes(ANY)
     .sample(|s| {
         draw_sort(s);

@@ -43,7 +43,15 @@ fn numbers(op: Similarity, dt: DType) -> [Arg; 3] {
 }
 
 impl Engine {
-    fn distance_tiles(&self, p: f64, e: Pairs, packed: bool, a: &View<'_>, b: &View<'_>, y: &View<'_>) -> Result<()> {
+    fn distance_tiles(
+        &self,
+        p: f64,
+        e: Pairs,
+        packed: bool,
+        a: &View<'_>,
+        b: &View<'_>,
+        y: &View<'_>,
+    ) -> Result<()> {
         let dt = a.dtype();
         let args = [
             self.arg_in(a),
@@ -122,10 +130,7 @@ impl Engine {
         let most = if inner == 1 { most } else { most / inner.next_power_of_two().min(32) };
         let lanes = steps.div_ceil(4).clamp(1, most).next_power_of_two();
         let blocks = items.div_ceil(BLOCK as usize / lanes);
-        (
-            Grid::Blocks([blocks, 1, 1]),
-            [long(items), long(len), long(inner), int(lanes), int(wide as usize)],
-        )
+        (Grid::Blocks([blocks, 1, 1]), [long(items), long(len), long(inner), int(lanes), int(wide as usize)])
     }
 }
 
@@ -175,12 +180,20 @@ impl DistanceOps for Engine {
         self.distance_grad(p, e, [0, 1], true, [&dy, &y, &x, &x], &dx)
     }
 
-    fn similarity(&self, op: Similarity, axis: usize, a: View<'_>, b: View<'_>, y: ViewMut<'_>) -> Result<()> {
+    fn similarity(
+        &self,
+        op: Similarity,
+        axis: usize,
+        a: View<'_>,
+        b: View<'_>,
+        y: ViewMut<'_>,
+    ) -> Result<()> {
         let e = check_similarity(op, axis, &a, &b, &y)?;
         let (v, dt) = (y.as_view(), a.dtype());
         self.own_all("similarity", &[("a", a), ("b", b), ("y", v)])?;
         let (grid, walk) = self.couples(e, &[&a, &b]);
-        let args = [&[self.arg_in(&a), self.arg_in(&b), self.arg_in(&v)], &walk[..], &numbers(op, dt)].concat();
+        let args =
+            [&[self.arg_in(&a), self.arg_in(&b), self.arg_in(&v)], &walk[..], &numbers(op, dt)].concat();
         self.launch(&SIMILARITY, dt, "", grid, &args)
     }
 

@@ -170,7 +170,12 @@ impl Engine {
         let most = block_pairs(x.dtype());
         if size <= most {
             self.order_short(&r, None)?;
-        } else if keep <= most / 2 && r.y.is_some() && r.index.is_some() && keep * 4 <= size && size <= u32::MAX as usize {
+        } else if keep <= most / 2
+            && r.y.is_some()
+            && r.index.is_some()
+            && keep * 4 <= size
+            && size <= u32::MAX as usize
+        {
             self.order_select(&r, None)?;
         } else {
             self.order_long(op, &r)?;
@@ -198,7 +203,14 @@ impl SortOps for Engine {
         self.order(OP, extents, extents[1], descending, io.x, y, index)
     }
 
-    fn topk(&self, axis: usize, largest: bool, x: View<'_>, y: ViewMut<'_>, index: ViewMut<'_>) -> Result<()> {
+    fn topk(
+        &self,
+        axis: usize,
+        largest: bool,
+        x: View<'_>,
+        y: ViewMut<'_>,
+        index: ViewMut<'_>,
+    ) -> Result<()> {
         const OP: &str = "topk";
         let (extents, k) = check_topk(axis, &x, &y, &index)?;
         let (y, index) = (y.as_view(), index.as_view());
@@ -234,7 +246,13 @@ impl SortOps for Engine {
         self.launch(&ORDER_SCATTER, v.dtype(), "", Grid::Stride(n), &args)
     }
 
-    fn search_sorted(&self, right: bool, sorted: View<'_>, values: View<'_>, index: ViewMut<'_>) -> Result<()> {
+    fn search_sorted(
+        &self,
+        right: bool,
+        sorted: View<'_>,
+        values: View<'_>,
+        index: ViewMut<'_>,
+    ) -> Result<()> {
         const OP: &str = "search_sorted";
         let (edges, per) = check_search_sorted(&sorted, &values, &index)?;
         let v = index.as_view();

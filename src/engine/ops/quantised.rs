@@ -41,14 +41,18 @@ impl Engine {
             QuantWeight::Int4 { q, scale, zero } => (q, scale, zero),
         };
         let (v, dt) = (y.as_view(), x.dtype());
-        self.own_all(OP, &[("x", Some(x)), ("q", Some(q)), ("scale", Some(scale)), ("zero", zero), ("y", Some(v))])?;
+        self.own_all(
+            OP,
+            &[("x", Some(x)), ("q", Some(q)), ("scale", Some(scale)), ("zero", zero), ("y", Some(v))],
+        )?;
         if v.numel() == 0 {
             return Ok(());
         }
         let coded = form(f, scale.dtype());
         if e.m <= FEW_ROWS {
             // Groups of 8 products lie in one scale's group and at multiples of 4 bytes.
-            let wide = e.k.is_multiple_of(8) && f.products_per.is_multiple_of(8) && aligned16(&x) && aligned16(&q);
+            let wide =
+                e.k.is_multiple_of(8) && f.products_per.is_multiple_of(8) && aligned16(&x) && aligned16(&q);
             let args = [
                 self.arg_in(&x),
                 self.arg_in(&q),
@@ -83,8 +87,7 @@ impl Engine {
         const OP: &str = "gemm_w8a8";
         let e = check_gemm_w8a8(&io)?;
         let y = io.y.as_view();
-        let all =
-            [("xq", io.xq), ("wq", io.wq), ("x_scale", io.x_scale), ("w_scale", io.w_scale), ("y", y)];
+        let all = [("xq", io.xq), ("wq", io.wq), ("x_scale", io.x_scale), ("w_scale", io.w_scale), ("y", y)];
         self.own_all(OP, &all)?;
         let mut args: Vec<Arg> = all.iter().map(|(_, v)| self.arg_in(v)).collect();
         args.extend([long(e.m), long(e.n), long(e.k)]);
@@ -119,7 +122,13 @@ impl Engine {
         self.launch(&SPARSE_UNPACK, values.dtype(), "", Grid::Stride(groups), &args)
     }
 
-    pub(super) fn sparse_product(&self, values: View<'_>, index: View<'_>, b: View<'_>, y: ViewMut<'_>) -> Result<()> {
+    pub(super) fn sparse_product(
+        &self,
+        values: View<'_>,
+        index: View<'_>,
+        b: View<'_>,
+        y: ViewMut<'_>,
+    ) -> Result<()> {
         let e = check_gemm_2to4(&values, &index, &b, &y)?;
         self.own_all("gemm_2to4", &[("values", values), ("index", index), ("b", b), ("y", y.as_view())])?;
         // The dense form costs little beside the product, and any kernel can multiply it.

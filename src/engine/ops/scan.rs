@@ -36,7 +36,15 @@ fn sums(d: DType) -> DType {
 }
 
 impl Engine {
-    fn scan_rows(&self, p: CumSum, rows: usize, cols: usize, x: &View<'_>, y: &View<'_>, mode: usize) -> Result<()> {
+    fn scan_rows(
+        &self,
+        p: CumSum,
+        rows: usize,
+        cols: usize,
+        x: &View<'_>,
+        y: &View<'_>,
+        mode: usize,
+    ) -> Result<()> {
         let (dt, w) = (x.dtype(), 16 / x.dtype().size());
         let (exclusive, reverse) = (int(p.exclusive as usize), int(p.reverse as usize));
         let can = dt.is_float() && w <= RUN && aligned16(x) && aligned16(y);
@@ -63,7 +71,8 @@ impl Engine {
             return self.launch(&SCAN_ROWS, dt, "", grid, &args);
         }
         let fill = self.fill();
-        let splits = if rows < fill { (fill * 2).div_ceil(rows).min(cols / (2 * SPAN)).clamp(1, CHUNKS) } else { 1 };
+        let splits =
+            if rows < fill { (fill * 2).div_ceil(rows).min(cols / (2 * SPAN)).clamp(1, CHUNKS) } else { 1 };
         let chunk = cols.div_ceil(splits).next_multiple_of(SPAN);
         let splits = cols.div_ceil(chunk);
         let grid = Grid::Blocks([rows * splits, 1, 1]);
@@ -78,13 +87,21 @@ impl Engine {
         self.launch(&SCAN_ROWS, dt, "", grid, &args)
     }
 
-    fn scan_cols(&self, p: CumSum, [outer, size, inner]: [usize; 3], x: &View<'_>, y: &View<'_>, mode: usize) -> Result<()> {
+    fn scan_cols(
+        &self,
+        p: CumSum,
+        [outer, size, inner]: [usize; 3],
+        x: &View<'_>,
+        y: &View<'_>,
+        mode: usize,
+    ) -> Result<()> {
         let dt = x.dtype();
         let (exclusive, reverse) = (int(p.exclusive as usize), int(p.reverse as usize));
         let tx = pow2(inner, 32);
         let (strips, tile) = (outer * inner.div_ceil(tx), LANES / tx * RUN);
         let fill = self.fill();
-        let splits = if strips < fill { (fill * 2).div_ceil(strips).min(size / (2 * tile)).clamp(1, 256) } else { 1 };
+        let splits =
+            if strips < fill { (fill * 2).div_ceil(strips).min(size / (2 * tile)).clamp(1, 256) } else { 1 };
         let chunk = size.div_ceil(splits).next_multiple_of(tile);
         let splits = size.div_ceil(chunk);
         let grid = Grid::Blocks([strips * splits, 1, 1]);
@@ -96,12 +113,9 @@ impl Engine {
             let args = [&[px, self.arg_opt(part.as_ref())], &walk[..], &[reverse]].concat();
             self.launch(&SCAN_PART_COLS, dt, "", grid, &args)?;
         }
-        let args = [
-            &[px, self.arg_opt(part.as_ref()), self.arg_in(y)],
-            &walk[..],
-            &[exclusive, reverse, int(mode)],
-        ]
-        .concat();
+        let args =
+            [&[px, self.arg_opt(part.as_ref()), self.arg_in(y)], &walk[..], &[exclusive, reverse, int(mode)]]
+                .concat();
         self.launch(&SCAN_COLS, dt, "", grid, &args)
     }
 
@@ -116,7 +130,11 @@ impl Engine {
         let ty = pow2(rows.div_ceil(4), LANES / tx);
         let tiles = items.div_ceil(tx);
         let (blocks, fill) = ((s.count * tiles).div_ceil(LANES / (tx * ty)), self.fill());
-        let splits = if blocks < fill { (fill * 2).div_ceil(blocks.max(1)).min(rows / (ty * 8)).clamp(1, 256) } else { 1 };
+        let splits = if blocks < fill {
+            (fill * 2).div_ceil(blocks.max(1)).min(rows / (ty * 8)).clamp(1, 256)
+        } else {
+            1
+        };
         let walk = Walk { tiles, splits, per: LANES / (tx * ty) };
         let wide_offsets = (offsets.dtype() == DType::I64) as usize;
         (walk, dims([s.rows, s.cols, s.count, tx, ty, splits, wide as usize, wide_offsets]))
@@ -154,15 +172,8 @@ impl Engine {
         ];
         self.launch(&SEGMENT_REDUCE, dt, "", walk.grid(s.count), &args)?;
         let Some(part) = part else { return Ok(()) };
-        let args = [
-            self.arg_in(&part),
-            self.arg_in(offsets),
-            self.arg_opt(y),
-            self.arg_opt(state),
-            dims,
-            mode,
-            eps,
-        ];
+        let args =
+            [self.arg_in(&part), self.arg_in(offsets), self.arg_opt(y), self.arg_opt(state), dims, mode, eps];
         self.launch(&SEGMENT_JOIN, dt, "", Grid::Stride(s.count * s.cols), &args)
     }
 }
@@ -211,7 +222,13 @@ impl ScanOps for Engine {
         }
     }
 
-    fn segment_reduce(&self, op: SegmentReduce, x: View<'_>, offsets: View<'_>, y: ViewMut<'_>) -> Result<()> {
+    fn segment_reduce(
+        &self,
+        op: SegmentReduce,
+        x: View<'_>,
+        offsets: View<'_>,
+        y: ViewMut<'_>,
+    ) -> Result<()> {
         const OP: &str = "segment_reduce";
         let s = check_segment_reduce(op, &x, &offsets, &y)?;
         let v = y.as_view();
@@ -226,7 +243,10 @@ impl ScanOps for Engine {
         const OP: &str = "segment_reduce_bwd";
         let s = check_segment_reduce_bwd(op, &io)?;
         let v = io.dx.out.as_view();
-        self.own_all(OP, &[("dy", Some(io.dy)), ("x", io.x), ("offsets", Some(io.offsets)), ("dx", Some(v))])?;
+        self.own_all(
+            OP,
+            &[("dy", Some(io.dy)), ("x", io.x), ("offsets", Some(io.offsets)), ("dx", Some(v))],
+        )?;
         if v.numel() == 0 {
             return Ok(());
         }

@@ -56,7 +56,13 @@ impl Engine {
     }
 
     /// The same for each of `rows` equal parts of the keys, which are not empty; positions count over all rows.
-    pub(crate) fn sort_rows(&self, op: &'static str, keys: &View<'_>, rows: usize, bits: u32) -> Result<SortedPairs> {
+    pub(crate) fn sort_rows(
+        &self,
+        op: &'static str,
+        keys: &View<'_>,
+        rows: usize,
+        bits: u32,
+    ) -> Result<SortedPairs> {
         let (dtype, n) = (keys.dtype(), keys.numel());
         if n > u32::MAX as usize {
             let why = "a sort of more than 2^32 elements".into();
