@@ -141,6 +141,7 @@ impl Engine {
     }
 
     /// Results to `y`, or what the backward needs to `state`.
+    #[allow(clippy::too_many_arguments)]
     fn segments(
         &self,
         name: &'static str,
