@@ -1,5 +1,8 @@
 /* Prefix sums, a stable radix sort of (key, position) pairs and the keys of scatters. Keys are unsigned: 32 bits in the i32 unit, 64 in the
  * i64 unit. Integer arithmetic only; exact, deterministic.
+ *
+ * A pass of the sort orders by 8 bits. Rows of `cols` keys are sorted each for itself: they are cut into `tiles` tiles, one block each, and
+ * counters lie by row, digit and tile, so that their exclusive sums are the places where each tile's keys of a digit go.
  */
 #include "coords.h"
 #include "scan.h"
@@ -84,59 +87,75 @@ GK_FN void gk_scan_counts(GK_LOCAL_PTR gk_u32* counts, GK_LOCAL_PTR gk_u32* tmp)
     GK_BARRIER();
 }
 
-/* counts[digit * blocks + block] = keys of that digit in the block's tile. Launch: one block per GK_KEY_TILE keys. */
-GK_KERNEL(sort_count)(GK_IN(gk_t, keys), GK_OUT(int, counts), gk_i64 n, gk_i64 blocks, int shift)
+/* Values of the digit of a pass, which a block takes in two halves. */
+#define GK_DIGITS 256
+#define GK_DIGIT8(k, shift) ((gk_u32)((k) >> (shift)) & (GK_DIGITS - 1))
+
+/* counts[(row * GK_DIGITS + digit) * tiles + tile] = keys of that digit in the tile. Launch: one block per tile of GK_KEY_TILE keys. */
+GK_KERNEL(sort_count)(GK_IN(gk_t, keys), GK_OUT(int, counts), gk_i64 cols, gk_i64 tiles, int shift)
 {
     GK_BIND_IN(gk_t, keys); GK_BIND_OUT(int, counts);
-    GK_LOCAL gk_u32 local_counts[GK_RADIX * GK_BLOCK];
-    GK_LOCAL gk_u32 tmp[GK_BLOCK];
+    GK_LOCAL gk_u32 bins[GK_DIGITS];
     int t = gk_lid();
-    gk_i64 first = (gk_i64)gk_bid(0) * GK_KEY_TILE;
-    for (int d = 0; d < GK_RADIX; d++) local_counts[d * GK_BLOCK + t] = 0u;
+    gk_i64 row = gk_bid(0) / tiles, tile = gk_bid(0) - row * tiles, first = tile * GK_KEY_TILE;
+    int have = cols - first < GK_KEY_TILE ? (int)(cols - first) : GK_KEY_TILE;
+    bins[t] = 0u;
+    GK_BARRIER();
     GK_UNROLL for (int k = 0; k < GK_KEYS; k++) {
-        gk_i64 i = first + k * GK_BLOCK + t;
-        if (i < n) local_counts[GK_DIGIT((gk_b)keys[i], shift) * GK_BLOCK + t]++;
+        int i = k * GK_BLOCK + t;
+        if (i < have) gk_local_add(bins + GK_DIGIT8((gk_b)keys[row * cols + first + i], shift), 1u);
     }
     GK_BARRIER();
-    gk_u32 s = 0u;
-    for (int k = 0; k < GK_RADIX; k++) s += local_counts[t * GK_RADIX + k];
-    tmp[t] = s;
-    GK_BARRIER();
-    if (t < GK_RADIX) {
-        int per = GK_BLOCK / GK_RADIX;
-        s = 0u;
-        for (int k = 0; k < per; k++) s += tmp[t * per + k];
-        counts[t * blocks + gk_bid(0)] = (int)s;
-    }
+    counts[(row * GK_DIGITS + t) * tiles + tile] = (int)bins[t];
 }
 
 /* Moves the pairs of a tile to their places by one digit; `offsets` are the exclusive sums of sort_count's result. Without `positions` a
- * key's position is its index. Launch: as sort_count. */
-GK_KERNEL(sort_scatter)(GK_IN(gk_t, keys), GK_IN(int, positions), GK_IN(gk_i64, offsets), GK_OUT(gk_t, keys_out), GK_OUT(int, positions_out), gk_i64 n,
-                        gk_i64 blocks, int shift)
+ * key's position is its index. The tile is ordered in local memory first, as (digit, place in the tile), so that runs of a digit are
+ * written together. Launch: as sort_count. */
+GK_KERNEL(sort_scatter)(GK_IN(gk_t, keys), GK_IN(int, positions), GK_IN(gk_i64, offsets), GK_OUT(gk_t, keys_out), GK_OUT(int, positions_out),
+                        gk_i64 cols, gk_i64 tiles, int shift)
 {
     GK_BIND_IN(gk_t, keys); GK_BIND_IN(int, positions); GK_BIND_IN(gk_i64, offsets); GK_BIND_OUT(gk_t, keys_out); GK_BIND_OUT(int, positions_out);
     GK_LOCAL gk_u32 counts[GK_RADIX * GK_BLOCK];
     GK_LOCAL gk_u32 tmp[GK_BLOCK];
-    GK_LOCAL gk_i64 base[GK_RADIX];
-    int t = gk_lid();
-    gk_i64 first = (gk_i64)gk_bid(0) * GK_KEY_TILE + (gk_i64)t * GK_KEYS;
-    gk_b key[GK_KEYS];
-    for (int d = 0; d < GK_RADIX; d++) counts[d * GK_BLOCK + t] = 0u;
+    GK_LOCAL gk_u32 words[GK_KEY_TILE];
+    GK_LOCAL gk_i64 base[GK_DIGITS];
+    int t = gk_lid(), mine = t * GK_KEYS;
+    gk_i64 row = gk_bid(0) / tiles, tile = gk_bid(0) - row * tiles, first = tile * GK_KEY_TILE;
+    int have = cols - first < GK_KEY_TILE ? (int)(cols - first) : GK_KEY_TILE;
+    first += row * cols;
+    gk_u32 word[GK_KEYS];
     GK_UNROLL for (int k = 0; k < GK_KEYS; k++) {
-        key[k] = first + k < n ? (gk_b)keys[first + k] : 0;
-        if (first + k < n) counts[GK_DIGIT(key[k], shift) * GK_BLOCK + t]++;
+        word[k] = 0u;
+        if (mine + k < have) word[k] = GK_DIGIT8((gk_b)keys[first + mine + k], shift) << 16 | (gk_u32)(mine + k);
     }
-    gk_scan_counts(counts, tmp);
-    if (t < GK_RADIX) base[t] = offsets[t * blocks + gk_bid(0)] - (gk_i64)counts[t * GK_BLOCK];
-    GK_BARRIER();
-    GK_UNROLL for (int k = 0; k < GK_KEYS; k++) {
-        if (first + k < n) {
-            int d = GK_DIGIT(key[k], shift);
-            gk_i64 to = base[d] + (gk_i64)counts[d * GK_BLOCK + t]++;
-            keys_out[to] = (gk_t)key[k];
-            positions_out[to] = positions ? positions[first + k] : (int)(first + k);
+    for (int at = 16; at < 24; at += 4) {
+        for (int d = 0; d < GK_RADIX; d++) counts[d * GK_BLOCK + t] = 0u;
+        GK_UNROLL for (int k = 0; k < GK_KEYS; k++) {
+            if (mine + k < have) counts[GK_DIGIT(word[k], at) * GK_BLOCK + t]++;
         }
+        gk_scan_counts(counts, tmp);
+        GK_UNROLL for (int k = 0; k < GK_KEYS; k++) {
+            if (mine + k < have) words[counts[GK_DIGIT(word[k], at) * GK_BLOCK + t]++] = word[k];
+        }
+        GK_BARRIER();
+        GK_UNROLL for (int k = 0; k < GK_KEYS; k++) {
+            if (mine + k < have) word[k] = words[mine + k];
+        }
+        GK_BARRIER();
+    }
+    for (int i = t; i < have; i += GK_BLOCK) {
+        gk_u32 d = words[i] >> 16, before = GK_DIGITS;
+        if (i > 0) before = words[i - 1] >> 16;
+        if (d != before) base[d] = offsets[(row * GK_DIGITS + d) * tiles + tile] - i;
+    }
+    GK_BARRIER();
+    for (int i = t; i < have; i += GK_BLOCK) {
+        gk_i64 to = base[words[i] >> 16] + i, from = first + (words[i] & 0xffffu);
+        int p = (int)from;
+        if (positions) p = positions[from];
+        keys_out[to] = keys[from];
+        positions_out[to] = p;
     }
 }
 

@@ -62,6 +62,9 @@ GK_FN gk_u16 gk_f32_to_f16(float f)
     return h;
 }
 
+/* Adds to a counter in local memory; any number of work-items at once. */
+GK_FN void gk_local_add(gk_u32* p, gk_u32 v) { atomicAdd(p, v); }
+
 GK_FN gk_raw16 gk_load16(const void* p) { return *(const gk_raw16*)p; }
 GK_FN void gk_store16(void* p, gk_raw16 v) { *(gk_raw16*)p = v; }
 GK_FN gk_raw16 gk_make16(gk_u32 x, gk_u32 y, gk_u32 z, gk_u32 w) { return make_uint4(x, y, z, w); }

@@ -100,6 +100,9 @@ GK_FN int gk_shuffle_xor_i32(int v, int mask)
 
 #endif
 
+/* Adds to a counter in local memory; any number of work-items at once. */
+GK_FN void gk_local_add(gk_u32* p, gk_u32 v) { atomicAdd(p, v); }
+
 GK_FN gk_raw16 gk_load16(const void* p) { return *(const gk_raw16*)p; }
 GK_FN void gk_store16(void* p, gk_raw16 v) { *(gk_raw16*)p = v; }
 

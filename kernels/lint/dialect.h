@@ -44,3 +44,4 @@ gk_u16 gk_f32_to_f16(float f);
 gk_raw16 gk_load16(const void* p);
 void gk_store16(void* p, gk_raw16 v);
 gk_raw16 gk_make16(gk_u32 x, gk_u32 y, gk_u32 z, gk_u32 w);
+void gk_local_add(gk_u32* p, gk_u32 v);

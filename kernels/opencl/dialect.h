@@ -52,6 +52,9 @@ GK_FN gk_u16 gk_f32_to_f16(float f)
     return h;
 }
 
+/* Adds to a counter in local memory; any number of work-items at once. */
+GK_FN void gk_local_add(__local gk_u32* p, gk_u32 v) { atomic_add((volatile __local gk_u32*)p, v); }
+
 GK_FN gk_raw16 gk_load16(__global const void* p) { return *(__global const gk_raw16*)p; }
 GK_FN void gk_store16(__global void* p, gk_raw16 v) { *(__global gk_raw16*)p = v; }
 GK_FN gk_raw16 gk_make16(gk_u32 x, gk_u32 y, gk_u32 z, gk_u32 w) { return (uint4)(x, y, z, w); }

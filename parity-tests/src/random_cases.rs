@@ -272,6 +272,11 @@ impl Sample {
         self.inputs.push((name.into(), HostTensor::from_i64(dtype, shape, values)));
     }
 
+    /// Adds an input of the data type with these values.
+    pub fn values(&mut self, name: &str, shape: &[usize], values: &[f64]) {
+        self.inputs.push((name.into(), HostTensor::from_f64(self.dtype, shape, values)));
+    }
+
     /// Takes an input back; returns its shape.
     pub fn drop(&mut self, name: &str) -> Vec<usize> {
         let i = self.inputs.iter().position(|(n, _)| n == name);
@@ -367,9 +372,11 @@ fn draw_forward(kernel: &Kernel, dtype: DType, index: usize, seed: u64, small: b
     Some(s.into_case(kernel))
 }
 
-/// Kernels whose value at NaN or infinities is left open, and their compositions.
+/// Kernels whose value at NaN or infinities is left open, and their compositions; searches, whose edges must stay sorted.
 const PLAIN: &[&str] = &[
     "gelu",
+    "searchsorted",
+    "bucketize",
     "swish",
     "silu",
     "mish",

@@ -249,7 +249,8 @@ fn host(tensors: &SafeTensors<'_>, key: &str) -> Result<HostTensor, String> {
         Dtype::F64 => DType::F64,
         Dtype::I32 => DType::I32,
         Dtype::I64 => DType::I64,
-        Dtype::U8 | Dtype::BOOL => DType::U8,
+        // Signed bytes travel in u8 buffers, as the operations that read them take them.
+        Dtype::U8 | Dtype::I8 | Dtype::BOOL => DType::U8,
         other => return Err(format!("tensor {key}: the library has no dtype {other:?}")),
     };
     Ok(HostTensor { dtype, shape: t.shape().to_vec(), bytes: t.data().to_vec() })

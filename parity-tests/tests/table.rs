@@ -71,6 +71,11 @@ const BEYOND: &[&str] = &[
     "gat_fused_backward",
     "spiral_conv_planned_backward",
     "mesh_conv_planned_backward",
+    "pdist_backward",
+    "pairwise_distance_backward",
+    "sparse_2to4_compress",
+    "sparse_2to4_prune",
+    "gemm_2to4",
 ];
 
 #[test]

@@ -396,4 +396,28 @@ impl GemmOps for CpuBackend {
             _ => self.ragged::<f32>(p, e, a, b, offsets, &y),
         }
     }
+
+    fn gemm_quantised(&self, x: View<'_>, w: QuantWeight<'_>, y: ViewMut<'_>) -> Result<()> {
+        self.quantised(x, w, y)
+    }
+
+    fn gemm_w8a8(&self, io: GemmW8A8<'_>) -> Result<()> {
+        self.w8a8(io)
+    }
+
+    fn gemm_fp8(&self, io: GemmFp8<'_>) -> Result<()> {
+        self.fp8(io)
+    }
+
+    fn sparse_compress(&self, x: View<'_>, values: ViewMut<'_>, index: ViewMut<'_>) -> Result<()> {
+        self.sparse_pack(x, values, index)
+    }
+
+    fn sparse_decompress(&self, values: View<'_>, index: View<'_>, y: ViewMut<'_>) -> Result<()> {
+        self.sparse_unpack(values, index, y)
+    }
+
+    fn gemm_2to4(&self, values: View<'_>, index: View<'_>, b: View<'_>, y: ViewMut<'_>) -> Result<()> {
+        self.sparse_product(values, index, b, y)
+    }
 }

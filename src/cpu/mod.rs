@@ -30,6 +30,7 @@ mod mesh;
 mod norm;
 mod optimizer;
 mod pool;
+mod quantised;
 mod random;
 mod reduce;
 mod resample;

@@ -1,6 +1,141 @@
 //! Order on the CPU.
 
-use super::CpuBackend;
-use crate::ops::SortOps;
+use std::cmp::Ordering;
 
-impl SortOps for CpuBackend {}
+use super::*;
+use crate::ops::*;
+
+/// Numbers in the order of the sort: NaN above everything, both zeros equal.
+trait Ranked: HostElement {
+    fn rank(&self, other: &Self) -> Ordering;
+}
+
+macro_rules! ranked {
+    (floats: $($f:ty),*; integers: $($i:ty),*) => {
+        $(impl Ranked for $f {
+            fn rank(&self, other: &Self) -> Ordering {
+                self.partial_cmp(other).unwrap_or_else(|| self.is_nan().cmp(&other.is_nan()))
+            }
+        })*
+        $(impl Ranked for $i {
+            fn rank(&self, other: &Self) -> Ordering {
+                self.cmp(other)
+            }
+        })*
+    };
+}
+ranked!(floats: f32, f64, f16, bf16; integers: i32, i64, u8);
+
+/// Positions of the elements of each slice of [outer, size, inner].
+fn slices([outer, size, inner]: [usize; 3]) -> impl Iterator<Item = Vec<usize>> {
+    (0..outer)
+        .flat_map(move |o| (0..inner).map(move |i| (0..size).map(|k| (o * size + k) * inner + i).collect()))
+}
+
+fn store_index(op: &'static str, v: &ViewMut<'_>, at: &[usize]) -> Result<()> {
+    match v.dtype() {
+        DType::I32 => update::<i32>(op, v, |i, x| *x = at[i] as i32),
+        _ => update::<i64>(op, v, |i, x| *x = at[i] as i64),
+    }
+}
+
+/// The first `keep` of each slice in order, to row-major [outer, keep, inner].
+fn order<T: Ranked>(x: &[T], extents: [usize; 3], keep: usize, descending: bool) -> (Vec<T>, Vec<usize>) {
+    let [outer, _, inner] = extents;
+    let mut y = vec![T::default(); outer * keep * inner];
+    let mut index = vec![0; outer * keep * inner];
+    let places = slices([outer, keep, inner]);
+    for (from, to) in slices(extents).zip(places) {
+        let mut by: Vec<usize> = (0..from.len()).collect();
+        by.sort_by(|&a, &b| {
+            let order = x[from[a]].rank(&x[from[b]]);
+            if descending { order.reverse() } else { order }
+        });
+        for (&k, &t) in by.iter().zip(&to) {
+            y[t] = x[from[k]];
+            index[t] = k;
+        }
+    }
+    (y, index)
+}
+
+impl SortOps for CpuBackend {
+    fn sort(&self, axis: usize, descending: bool, io: SortIo<'_>) -> Result<()> {
+        const OP: &str = "sort";
+        let extents = check_sort(axis, &io)?;
+        self.count();
+        with_dtype!(io.x.dtype(), T => {
+            let (y, index) = order(&gather::<T>(OP, io.x)?, extents, extents[1], descending);
+            io.y.map_or(Ok(()), |v| store(OP, &v, &y))?;
+            io.index.map_or(Ok(()), |v| store_index(OP, &v, &index))
+        })
+    }
+
+    fn topk(
+        &self,
+        axis: usize,
+        largest: bool,
+        x: View<'_>,
+        y: ViewMut<'_>,
+        index: ViewMut<'_>,
+    ) -> Result<()> {
+        const OP: &str = "topk";
+        let (extents, k) = check_topk(axis, &x, &y, &index)?;
+        self.count();
+        with_dtype!(x.dtype(), T => {
+            let (values, at) = order(&gather::<T>(OP, x)?, extents, k, largest);
+            store(OP, &y, &values)?;
+            store_index(OP, &index, &at)
+        })
+    }
+
+    fn sort_bwd(&self, axis: usize, dy: View<'_>, index: View<'_>, dx: GradMut<'_>) -> Result<()> {
+        const OP: &str = "sort_bwd";
+        let (extents, k) = check_sort_bwd(axis, &dy, &index, &dx)?;
+        self.count();
+        let [outer, size, inner] = extents;
+        let (dy, at) = (gather_f64(OP, dy)?, gather_index(OP, index)?);
+        let mut out = vec![0.0; dx.out.numel()];
+        for (from, to) in slices([outer, k, inner]).zip(slices(extents)) {
+            for e in from {
+                match at[e].filter(|&i| i < size) {
+                    Some(i) => out[to[i]] = dy[e],
+                    None => self.flag_index_error(OP),
+                }
+            }
+        }
+        store_grad(OP, &dx, &out)
+    }
+
+    fn search_sorted(
+        &self,
+        right: bool,
+        sorted: View<'_>,
+        values: View<'_>,
+        index: ViewMut<'_>,
+    ) -> Result<()> {
+        const OP: &str = "search_sorted";
+        let (edges, per) = check_search_sorted(&sorted, &values, &index)?;
+        self.count();
+        with_dtype!(values.dtype(), T => {
+            let (sorted, values) = (gather::<T>(OP, sorted)?, gather::<T>(OP, values)?);
+            let at: Vec<usize> = values
+                .iter()
+                .enumerate()
+                .map(|(i, v)| {
+                    let row = per.map_or(0, |p| i / p);
+                    // A value that is not equal to itself is NaN.
+                    if v.partial_cmp(v).is_none() {
+                        return edges;
+                    }
+                    sorted[row * edges..(row + 1) * edges].partition_point(|e| match e.rank(v) {
+                        Ordering::Less => true,
+                        Ordering::Equal => right,
+                        Ordering::Greater => false,
+                    })
+                })
+                .collect();
+            store_index(OP, &index, &at)
+        })
+    }
+}

@@ -24,7 +24,9 @@ pub(crate) mod loss_stft;
 pub(crate) mod mesh;
 pub(crate) mod norm;
 pub(crate) mod optimizer;
+pub(crate) mod order;
 pub(crate) mod pool;
+pub(crate) mod quantised;
 pub(crate) mod random;
 pub(crate) mod reduce;
 pub(crate) mod resample;
@@ -141,7 +143,9 @@ pub fn all_kernels() -> impl Iterator<Item = &'static KernelSpec> {
         softmax::KERNELS,
         index::KERNELS,
         sort::KERNELS,
+        order::KERNELS,
         gemm::KERNELS,
+        quantised::KERNELS,
         distance::KERNELS,
         scan::KERNELS,
         mesh::KERNELS,

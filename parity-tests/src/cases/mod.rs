@@ -39,6 +39,7 @@ mod norm;
 mod optimizer;
 mod pending;
 mod pool;
+mod quantised;
 mod random;
 mod reduce;
 mod resample;
@@ -294,6 +295,7 @@ impl Field {
             "data" => true, // targets, ids and gradients of another storage type are listed without a type
             "idx" => dtype.is_index(),
             "f32" => dtype == DType::F32 || dtype == DType::F64,
+            "i8" => dtype == DType::U8,
             kinds => kinds.split('/').any(|k| k == dtype.name()),
         }
     }
@@ -338,7 +340,7 @@ const FAMILIES: &[(Family, &[&[&[Kernel]]])] = &[
     (Family::Reduce, &[reduce::ROWS]),
     (Family::Shape, &[shape::ROWS, shape_grad::ROWS]),
     (Family::Index, &[index::ROWS]),
-    (Family::Gemm, &[gemm::ROWS]),
+    (Family::Gemm, &[gemm::ROWS, quantised::ROWS]),
     (
         Family::Loss,
         &[

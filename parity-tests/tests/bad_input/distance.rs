@@ -1,5 +1,98 @@
-//! Distances.
+//! Distances, and products of coded operands.
 
 use super::*;
 
-pub(super) fn distance(_: &mut Bed<'_>) {}
+pub(super) fn distance(t: &mut Bed<'_>) {
+    let (a, b, y, h) = (t.f32(12), t.f32(20), t.f32(15), t.buf(DType::F16, 20));
+    let i = t.buf(DType::I32, 12);
+    let (a34, b54) = (sh(&a, &[3, 4]), sh(&b, &[5, 4]));
+    t.refuse("vectors of two lengths", &[&y], |g| g.cdist(2.0, a34, sh(&b, &[4, 5]), out(&y, &[3, 5])));
+    t.refuse("distances into another shape", &[&y], |g| g.cdist(2.0, a34, b54, out(&y, &[5, 3])));
+    t.refuse("distances of two dtypes", &[&y], |g| g.cdist(2.0, a34, sh(&h, &[5, 4]), out(&y, &[3, 5])));
+    t.refuse("distances of integers", &[&i], |g| {
+        g.cdist(2.0, sh(&i, &[3, 4]), sh(&i, &[3, 4]), out(&i, &[3, 4]))
+    });
+    t.refuse("a negative p", &[&y], |g| g.cdist(-1.0, a34, b54, out(&y, &[3, 5])));
+    t.refuse("a p that is no number", &[&y], |g| g.cdist(f64::NAN, a34, b54, out(&y, &[3, 5])));
+    t.refuse("pairs into another number", &[&y], |g| g.pdist(2.0, a34, out(&y, &[15])));
+    t.refuse("a gradient of another shape", &[&b], |g| {
+        let (dy, da) = (sh(&y, &[3, 5]), out(&b, &[5, 4]).into());
+        g.cdist_bwd(2.0, CdistBwd { dy, a: a34, b: b54, y: dy, da: Some(da), db: None })
+    });
+    let w = t.f32(24);
+    t.refuse("both gradients in one place", &[&w], |g| {
+        let g34 = || w.alias_mut().range(0, 12).and_then(|v| v.reshape(&[3, 4]));
+        let (da, db) = (Some(g34()?.into()), Some(g34()?.into()));
+        let dy = y.view().range(0, 3)?;
+        g.similarity_bwd(Similarity::Cosine { eps: 1e-8 }, 1, SimilarityBwd { dy, a: a34, b: a34, da, db })
+    });
+    let cosine = Similarity::Cosine { eps: 1e-8 };
+    t.refuse("similarity along axis 2 of rank 2", &[&y], |g| {
+        g.similarity(cosine, 2, a34, a34, out(&y, &[15]).range(0, 3)?)
+    });
+    t.refuse("similarity of two shapes", &[&y], |g| {
+        g.similarity(cosine, 1, a34, b54, out(&y, &[15]).range(0, 3)?)
+    });
+    t.refuse("similarity into another shape", &[&y], |g| {
+        g.similarity(cosine, 1, a34, a34, out(&y, &[15]).range(0, 4)?)
+    });
+    t.refuse("a negative eps", &[&y], |g| {
+        g.similarity(Similarity::Cosine { eps: -1.0 }, 1, a34, a34, out(&y, &[15]).range(0, 3)?)
+    });
+    coded(t);
+}
+
+fn coded(t: &mut Bed<'_>) {
+    let (x, y, s) = (t.f32(24), t.f32(15), t.f32(20));
+    let (q, i) = (t.buf(DType::U8, 40), t.buf(DType::U8, 24));
+    let x38 = sh(&x, &[3, 8]);
+    let q58 = sh(&q, &[5, 8]);
+    let scale = |n| s.view().range(0, n);
+    t.refuse("weights of another length", &[&y], |g| {
+        let w = QuantWeight::Int8 { q: sh(&q, &[8, 5]), scale: scale(8)? };
+        g.gemm_quantised(x38, w, out(&y, &[3, 5]))
+    });
+    t.refuse("a scale for another number of rows", &[&y], |g| {
+        g.gemm_quantised(x38, QuantWeight::Int8 { q: q58, scale: scale(4)? }, out(&y, &[3, 5]))
+    });
+    t.refuse("groups that do not divide the products", &[&y], |g| {
+        let q = q.view().range(0, 20)?.reshape(&[5, 4])?;
+        let w = QuantWeight::Int4 { q, scale: scale(15)?.reshape(&[5, 3])?, zero: None };
+        g.gemm_quantised(x38, w, out(&y, &[3, 5]))
+    });
+    t.refuse("8-bit weights in floats", &[&y], |g| {
+        let w = QuantWeight::Int8 { q: x38, scale: scale(3)? };
+        g.gemm_quantised(x38, w, out(&y, &[15]).range(0, 9)?.reshape(&[3, 3])?)
+    });
+    let io = |y, block, scale_a| {
+        Ok::<_, GpuError>(GemmFp8 {
+            a: q.view().range(0, 24)?.reshape(&[3, 8])?,
+            b: q58,
+            fmt_a: Fp8::E4m3,
+            fmt_b: Fp8::E5m2,
+            scale_a,
+            scale_b: scale(1)?,
+            block,
+            y,
+        })
+    };
+    t.refuse("scales for another number of rows", &[&y], |g| {
+        g.gemm_fp8(io(out(&y, &[3, 5]), None, scale(2)?)?)
+    });
+    t.refuse("blocks that do not divide the products", &[&y], |g| {
+        g.gemm_fp8(io(out(&y, &[3, 5]), Some(3), scale(1)?)?)
+    });
+    t.refuse("blocks of no products", &[&y], |g| g.gemm_fp8(io(out(&y, &[3, 5]), Some(0), scale(1)?)?));
+    t.refuse("8-bit product into another shape", &[&y], |g| {
+        let (xq, wq) = (q58, q58);
+        g.gemm_w8a8(GemmW8A8 { xq, wq, x_scale: scale(5)?, w_scale: scale(5)?, y: out(&y, &[3, 5]) })
+    });
+    t.refuse("rows that are not groups of four", &[&y, &i], |g| {
+        let (v, p) = (out(&y, &[15]).range(0, 12)?.reshape(&[4, 3])?, out(&i, &[24]).range(0, 4)?);
+        g.sparse_compress(sh(&x, &[4, 6]), v, p.reshape(&[4, 1])?)
+    });
+    t.refuse("places of another matrix", &[&y], |g| {
+        let v = x.view().range(0, 6)?.reshape(&[3, 2])?;
+        g.sparse_decompress(v, sh(&i, &[3, 8]), out(&y, &[15]).range(0, 12)?.reshape(&[3, 4])?)
+    });
+}

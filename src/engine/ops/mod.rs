@@ -35,6 +35,7 @@ mod norm;
 mod optimizer;
 mod order;
 mod pool;
+mod quantised;
 mod random;
 mod reduce;
 #[cfg(all(test, feature = "opencl"))]

@@ -12,6 +12,9 @@ use crate::spec::sort::*;
 /// Keys per block of the radix sort, and of the sort in one block (`GK_KEY_TILE`, `GK_SMALL_KEYS * GK_BLOCK`).
 const TILE: usize = 8 * BLOCK as usize;
 const SMALL: usize = 4 * BLOCK as usize;
+/// Bits that a pass orders by, and their values (`GK_DIGITS`).
+const DIGIT_BITS: u32 = 8;
+const DIGITS: usize = 1 << DIGIT_BITS;
 
 /// Pairs in ascending order of their keys, equal keys in the order of their positions.
 #[derive(Debug)]
@@ -47,10 +50,19 @@ impl Engine {
     }
 
     /// Stable ascending sort of the unsigned keys in a contiguous view (i32: 32 bits, i64: 64 bits), of which only the lowest `bits` differ.
-    /// The positions are 0, 1, ... before the sort. Exact and deterministic; cost O(n * bits / 4). The keys are left as they are.
-    ///
-    /// For argsort map values to keys whose unsigned order is theirs; for rows put the row number above the value's bits.
+    /// The positions are 0, 1, ... before the sort. Exact and deterministic; cost O(n * bits / 8). The keys are left as they are.
     pub(crate) fn sort_pairs(&self, op: &'static str, keys: &View<'_>, bits: u32) -> Result<SortedPairs> {
+        self.sort_rows(op, keys, 1, bits)
+    }
+
+    /// The same for each of `rows` equal parts of the keys, which are not empty; positions count over all rows.
+    pub(crate) fn sort_rows(
+        &self,
+        op: &'static str,
+        keys: &View<'_>,
+        rows: usize,
+        bits: u32,
+    ) -> Result<SortedPairs> {
         let (dtype, n) = (keys.dtype(), keys.numel());
         if n > u32::MAX as usize {
             let why = "a sort of more than 2^32 elements".into();
@@ -66,7 +78,7 @@ impl Engine {
         }
         // At least one pass, so that positions are written.
         let bits = bits.clamp(1, 8 * dtype.size() as u32);
-        if n <= SMALL {
+        if n <= SMALL && rows == 1 {
             let args = [
                 self.arg_in(keys),
                 self.arg_in(&out.keys.view()),
@@ -77,20 +89,16 @@ impl Engine {
             self.launch(&SORT_SMALL, dtype, "", Grid::Blocks([1, 1, 1]), &args)?;
             return Ok(out);
         }
-        let blocks = n.div_ceil(TILE);
-        let grid = Grid::Blocks([blocks, 1, 1]);
-        let counts = self.scratch(DType::I32, 16 * blocks)?;
-        let mut other = if bits > 4 { Some(new()?) } else { None };
-        for shift in (0..bits).step_by(4) {
+        let cols = n / rows.max(1);
+        let tiles = cols.div_ceil(TILE);
+        let grid = Grid::Blocks([rows * tiles, 1, 1]);
+        let counts = self.scratch(DType::I32, DIGITS * rows * tiles)?;
+        let mut other = if bits > DIGIT_BITS { Some(new()?) } else { None };
+        for shift in (0..bits).step_by(DIGIT_BITS as usize) {
             let from = if shift == 0 { *keys } else { out.keys.view() };
-            let (n, blocks, at) = (Arg::I64(n as i64), Arg::I64(blocks as i64), Arg::I32(shift as i32));
-            self.launch(
-                &SORT_COUNT,
-                dtype,
-                "",
-                grid,
-                &[self.arg_in(&from), self.arg_in(&counts.view()), n, blocks, at],
-            )?;
+            let walk = [Arg::I64(cols as i64), Arg::I64(tiles as i64), Arg::I32(shift as i32)];
+            let args = [&[self.arg_in(&from), self.arg_in(&counts.view())], &walk[..]].concat();
+            self.launch(&SORT_COUNT, dtype, "", grid, &args)?;
             let offsets = self.prefix_sums(&counts.view())?;
             // The first pass reads the caller's keys and fills `out`; later ones go back and forth.
             let positions = if shift == 0 { Arg::Mem(None) } else { self.arg_in(&out.positions.view()) };
@@ -98,17 +106,14 @@ impl Engine {
                 Some(o) if shift > 0 => o,
                 _ => &out,
             };
-            let args = [
+            let operands = [
                 self.arg_in(&from),
                 positions,
                 self.arg_in(&offsets.view()),
                 self.arg_in(&to.keys.view()),
                 self.arg_in(&to.positions.view()),
-                n,
-                blocks,
-                at,
             ];
-            self.launch(&SORT_SCATTER, dtype, "", grid, &args)?;
+            self.launch(&SORT_SCATTER, dtype, "", grid, &[&operands[..], &walk].concat())?;
             if let (Some(o), true) = (&mut other, shift > 0) {
                 std::mem::swap(o, &mut out);
             }
