@@ -22,6 +22,7 @@ mod mesh;
 #[cfg(all(test, feature = "opencl"))]
 mod movement_tests;
 mod norm;
+mod norm_bwd;
 mod optimizer;
 mod order;
 mod pool;
