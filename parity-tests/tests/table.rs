@@ -38,6 +38,8 @@ const BEYOND: &[&str] = &[
     "lion_update",
     "ftrl_update",
     "proximal_gradient_update",
+    "residual_batchnorm_relu",
+    "residual_batchnorm_relu_backward",
 ];
 
 #[test]

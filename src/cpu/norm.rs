@@ -220,6 +220,26 @@ fn take_sum(
     Ok(x)
 }
 
+/// Group norm, and instance norm with its running statistics.
+fn groups(op: &'static str, p: &GroupNorm, [n, c, s]: [usize; 3], io: &GroupNormFwd<'_>) -> Result<()> {
+    let at = Places::Groups { n, c, s, cg: c / p.groups };
+    let x = take_sum(op, io.x, io.residual, io.sum.as_ref())?;
+    let (mean, var) = at.moments(&x, false);
+    let r = rstd(&var, p.eps);
+    store_optional(op, io.mean.as_ref(), &mean)?;
+    store_optional(op, io.rstd.as_ref(), &r)?;
+    if let (Some(running), true) = (&io.running, n > 0 && s > 0) {
+        let over_n = |v: &[f64], f: f64| -> Vec<f64> {
+            (0..c).map(|k| f * sum((0..n).map(|i| v[i * c + k])) / n as f64).collect()
+        };
+        let unbiased = s as f64 / (s as f64 - 1.0);
+        update_running(op, running, &over_n(&mean, 1.0), &over_n(&var, unbiased))?;
+    }
+    let (gamma, beta) = (optional(op, io.gamma)?, optional(op, io.beta)?);
+    let affine = Affine { gamma, beta, offset: 0.0, act: p.act };
+    store_f64(op, &io.y, &forward(at, &x, (&mean, &r), &affine, None))
+}
+
 impl NormOps for CpuBackend {
     fn row_norm(&self, p: &RowNorm, io: RowNormFwd<'_>) -> Result<()> {
         let (o, [rows, cols]) = check_row_norm(p, &io)?;
@@ -254,24 +274,15 @@ impl NormOps for CpuBackend {
     }
 
     fn group_norm(&self, p: &GroupNorm, io: GroupNormFwd<'_>) -> Result<()> {
-        let (o, [n, c, s]) = check_group_norm(p, &io)?;
+        let (o, shape) = check_group_norm(p, &io)?;
         self.count();
-        let at = Places::Groups { n, c, s, cg: c / p.groups };
-        let x = take_sum(o.op, io.x, io.residual, io.sum.as_ref())?;
-        let (mean, var) = at.moments(&x, false);
-        let r = rstd(&var, p.eps);
-        store_optional(o.op, io.mean.as_ref(), &mean)?;
-        store_optional(o.op, io.rstd.as_ref(), &r)?;
-        if let (Some(running), true) = (&io.running, n > 0 && s > 0) {
-            let over_n = |v: &[f64], f: f64| -> Vec<f64> {
-                (0..c).map(|k| f * sum((0..n).map(|i| v[i * c + k])) / n as f64).collect()
-            };
-            let unbiased = s as f64 / (s as f64 - 1.0);
-            update_running(o.op, running, &over_n(&mean, 1.0), &over_n(&var, unbiased))?;
-        }
-        let (gamma, beta) = (optional(o.op, io.gamma)?, optional(o.op, io.beta)?);
-        let affine = Affine { gamma, beta, offset: 0.0, act: p.act };
-        store_f64(o.op, &io.y, &forward(at, &x, (&mean, &r), &affine, None))
+        groups(o.op, p, shape, &io)
+    }
+
+    fn instance_norm(&self, p: &InstanceNorm, io: GroupNormFwd<'_>) -> Result<()> {
+        let (o, shape) = check_instance_norm(p, &io)?;
+        self.count();
+        groups(o.op, &p.groups(shape[1]), shape, &io)
     }
 
     fn group_norm_bwd(&self, p: &GroupNorm, io: GroupNormBwd<'_>) -> Result<()> {

@@ -131,7 +131,7 @@ impl<'a> RowNormBwd<'a> {
     }
 }
 
-/// Normalization of groups of channels of [N, C, S...] (Wu and He, 2018); instance norm where `groups` is C.
+/// Normalization of groups of channels of [N, C, S...] (Wu and He, 2018).
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct GroupNorm {
@@ -162,7 +162,48 @@ impl GroupNorm {
     }
 }
 
-/// Operands of [`NormOps::group_norm`]. Statistics [N, groups] are f32 (f64 for f64 data).
+/// Normalization of each channel of each sample of [N, C, S...] over S (Ulyanov et al., 2016).
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub struct InstanceNorm {
+    /// Added to the variance, above 0.
+    pub eps: f64,
+    /// Applied to the result.
+    pub act: Activation,
+}
+
+impl InstanceNorm {
+    /// eps 1e-5, no activation.
+    pub const fn new() -> Self {
+        InstanceNorm { eps: 1e-5, act: Activation::Identity }
+    }
+
+    /// Sets eps.
+    pub const fn eps(mut self, eps: f64) -> Self {
+        self.eps = eps;
+        self
+    }
+
+    /// Sets the activation.
+    pub const fn act(mut self, act: Activation) -> Self {
+        self.act = act;
+        self
+    }
+
+    /// The same as groups of one channel, for [`NormOps::group_norm_bwd`].
+    pub const fn groups(self, channels: usize) -> GroupNorm {
+        GroupNorm { groups: channels, eps: self.eps, act: self.act }
+    }
+}
+
+impl Default for InstanceNorm {
+    fn default() -> Self {
+        InstanceNorm::new()
+    }
+}
+
+/// Operands of [`NormOps::group_norm`] and [`NormOps::instance_norm`]. Statistics [N, groups] (groups of instance norm: C) are f32 (f64 for
+/// f64 data).
 #[derive(Debug)]
 pub struct GroupNormFwd<'a> {
     /// Input [N, C, S...], contiguous.
@@ -181,7 +222,7 @@ pub struct GroupNormFwd<'a> {
     pub mean: Option<ViewMut<'a>>,
     /// 1 / sqrt(variance + eps) per group.
     pub rstd: Option<ViewMut<'a>>,
-    /// Running statistics per channel, updated by the means over N of mean and unbiased variance (instance norm: `groups` is C).
+    /// Instance norm only: running statistics per channel, updated by the means over N of mean and unbiased variance.
     pub running: Option<Running<'a>>,
 }
 
@@ -409,11 +450,14 @@ op_family! {
         /// With xh = (x - mean) * rstd, dz = dy * act', g = dz * (gamma + offset): dx = rstd * (g - mean(g) - xh * mean(g * xh)) + add (without mean(g) for
         /// RMS norm), dgamma = sum of dz * xh and dbeta = sum of dz over the rows. Each output is optional.
         fn row_norm_bwd(&self, p: &RowNorm, io: RowNormBwd<'_>) -> Result<()>;
-        /// The same over groups of C / groups channels with their inner axes, gamma and beta per channel. Oracle `F.group_norm`, `F.instance_norm`.
-        /// Errors: C not divisible; running statistics without `groups` = C or with one value per channel.
+        /// The same over groups of C / groups channels with their inner axes, gamma and beta per channel. Oracle `F.group_norm`.
+        /// Errors: C not divisible; running statistics.
         fn group_norm(&self, p: &GroupNorm, io: GroupNormFwd<'_>) -> Result<()>;
-        /// Gradients of [`NormOps::group_norm`]; formulas as in [`NormOps::row_norm_bwd`].
+        /// Gradients of [`NormOps::group_norm`], and with `groups` = C of [`NormOps::instance_norm`]; formulas as in [`NormOps::row_norm_bwd`].
         fn group_norm_bwd(&self, p: &GroupNorm, io: GroupNormBwd<'_>) -> Result<()>;
+        /// The same over each channel of each sample. With given running statistics it is [`NormOps::batch_norm`] with [`BatchStats::Given`].
+        /// Oracle `F.instance_norm`. Errors: one value per instance.
+        fn instance_norm(&self, p: &InstanceNorm, io: GroupNormFwd<'_>) -> Result<()>;
         /// y = act((x - mean) * rstd * gamma + beta + residual) per channel. Oracle `F.batch_norm`. Errors: one value per channel in training.
         fn batch_norm(&self, p: &BatchNorm, io: BatchNormFwd<'_>) -> Result<()>;
         /// Gradients of [`NormOps::batch_norm`]; formulas as in [`NormOps::row_norm_bwd`]; with given statistics dx = dz * gamma * rstd.
@@ -610,10 +654,34 @@ pub(crate) fn check_group_norm<'a>(
     io: &GroupNormFwd<'a>,
 ) -> Result<(Operands<'a>, [usize; 3])> {
     const OP: &str = "group_norm";
-    let mut o = Operands::new(OP, io.x)?;
+    if io.running.is_some() {
+        return Err(GpuError::invalid(OP, "running", "none: instance norm has them", "running statistics"));
+    }
+    group_operands(OP, p, io)
+}
+
+/// Checks of [`NormOps::instance_norm`]; operands, N, C and the product of the inner axes.
+pub(crate) fn check_instance_norm<'a>(
+    p: &InstanceNorm,
+    io: &GroupNormFwd<'a>,
+) -> Result<(Operands<'a>, [usize; 3])> {
+    const OP: &str = "instance_norm";
+    let [_, c, s] = channels(OP, &io.x)?;
+    several_values(OP, s)?;
+    let (mut o, shape) = group_operands(OP, &p.groups(c), io)?;
+    check_running(&mut o, io.running.as_ref(), c, io.x.dtype().accumulator())?;
+    Ok((o, shape))
+}
+
+fn group_operands<'a>(
+    op: &'static str,
+    p: &GroupNorm,
+    io: &GroupNormFwd<'a>,
+) -> Result<(Operands<'a>, [usize; 3])> {
+    let mut o = Operands::new(op, io.x)?;
     let (shape, dt, stat) = (io.x.shape(), io.x.dtype(), io.x.dtype().accumulator());
-    let [n, c, s] = channels(OP, &io.x)?;
-    check_groups(OP, p, c)?;
+    let [n, c, s] = channels(op, &io.x)?;
+    check_groups(op, p, c)?;
     o.input("residual", io.residual, shape, dt)?;
     o.input("gamma", io.gamma, &[c], dt)?;
     o.input("beta", io.beta, &[c], dt)?;
@@ -621,13 +689,6 @@ pub(crate) fn check_group_norm<'a>(
     o.output("sum", io.sum.as_ref(), shape, dt)?;
     o.output("mean", io.mean.as_ref(), &[n, p.groups], stat)?;
     o.output("rstd", io.rstd.as_ref(), &[n, p.groups], stat)?;
-    if io.running.is_some() {
-        if p.groups != c {
-            return Err(GpuError::invalid(OP, "running", "groups of one channel", format!("{}", c / p.groups)));
-        }
-        several_values(OP, s)?;
-    }
-    check_running(&mut o, io.running.as_ref(), c, stat)?;
     Ok((o, [n, c, s]))
 }
 

@@ -340,6 +340,60 @@ impl Engine {
         self.norm_join(dt, unit, pp, mean, rstd, &set, false, false, eps, running)
     }
 
+    fn norm_groups(
+        &self,
+        op: &'static str,
+        p: &GroupNorm,
+        [n, c, s]: [usize; 3],
+        io: GroupNormFwd<'_>,
+    ) -> Result<()> {
+        if n * s == 0 {
+            return self.no_stats([io.mean, io.rstd]);
+        }
+        let dt = io.x.dtype();
+        let stats = io.running.is_some().then(|| self.scratch(dt.accumulator(), 2 * n * c)).transpose()?;
+        let stats = stats.as_ref().map(|b| b.alias_mut().split_at(n * c)).transpose()?;
+        let (own_mean, var) = stats.map_or((None, None), |(m, v)| (Some(m), Some(self.arg_out(&v))));
+        let mean = io.mean.or(own_mean);
+        let mean_arg = self.arg_opt_out(mean.as_ref());
+        let problem = RowProblem {
+            x: io.x,
+            residual: io.residual,
+            gamma: io.gamma,
+            beta: io.beta,
+            y: io.y,
+            sum: io.sum,
+            mean,
+            rstd: io.rstd,
+            var,
+            rows: n * p.groups,
+            cols: c / p.groups * s,
+            inner: s,
+            groups: p.groups,
+            cg: c / p.groups,
+            rms: false,
+            eps: p.eps,
+            offset: 0.0,
+            act: p.act,
+        };
+        self.norm_rows(op, problem)?;
+        let (Some(r), Some(var)) = (io.running.as_ref(), var) else { return Ok(()) };
+        let (counter, momentum) = self.momentum(Some(r));
+        let args = [
+            mean_arg,
+            var,
+            self.arg_out(&r.mean),
+            self.arg_out(&r.var),
+            counter,
+            long(n),
+            long(c),
+            real(dt, s as f64),
+            real(dt, momentum),
+        ];
+        self.launch(&RUNNING, dt, OPS[0], Grid::Stride(c), &args)?;
+        self.count_batch(dt, OPS[0], Some(r))
+    }
+
     fn batch_norm_impl(&self, p: &BatchNorm, io: BatchNormFwd<'_>) -> Result<()> {
         const OP: &str = "batch_norm";
         let (o, [n, c, s]) = check_batch_norm(p, &io)?;
@@ -462,53 +516,15 @@ impl NormOps for Engine {
     }
 
     fn group_norm(&self, p: &GroupNorm, io: GroupNormFwd<'_>) -> Result<()> {
-        let (o, [n, c, s]) = check_group_norm(p, &io)?;
+        let (o, shape) = check_group_norm(p, &io)?;
         self.own_operands(&o)?;
-        if n * s == 0 {
-            return self.no_stats([io.mean, io.rstd]);
-        }
-        let dt = io.x.dtype();
-        let stats = io.running.is_some().then(|| self.scratch(dt.accumulator(), 2 * n * c)).transpose()?;
-        let stats = stats.as_ref().map(|b| b.alias_mut().split_at(n * c)).transpose()?;
-        let (own_mean, var) = stats.map_or((None, None), |(m, v)| (Some(m), Some(self.arg_out(&v))));
-        let mean = io.mean.or(own_mean);
-        let mean_arg = self.arg_opt_out(mean.as_ref());
-        let problem = RowProblem {
-            x: io.x,
-            residual: io.residual,
-            gamma: io.gamma,
-            beta: io.beta,
-            y: io.y,
-            sum: io.sum,
-            mean,
-            rstd: io.rstd,
-            var,
-            rows: n * p.groups,
-            cols: c / p.groups * s,
-            inner: s,
-            groups: p.groups,
-            cg: c / p.groups,
-            rms: false,
-            eps: p.eps,
-            offset: 0.0,
-            act: p.act,
-        };
-        self.norm_rows(o.op, problem)?;
-        let (Some(r), Some(var)) = (io.running.as_ref(), var) else { return Ok(()) };
-        let (counter, momentum) = self.momentum(Some(r));
-        let args = [
-            mean_arg,
-            var,
-            self.arg_out(&r.mean),
-            self.arg_out(&r.var),
-            counter,
-            long(n),
-            long(c),
-            real(dt, s as f64),
-            real(dt, momentum),
-        ];
-        self.launch(&RUNNING, dt, OPS[0], Grid::Stride(c), &args)?;
-        self.count_batch(dt, OPS[0], Some(r))
+        self.norm_groups(o.op, p, shape, io)
+    }
+
+    fn instance_norm(&self, p: &InstanceNorm, io: GroupNormFwd<'_>) -> Result<()> {
+        let (o, shape) = check_instance_norm(p, &io)?;
+        self.own_operands(&o)?;
+        self.norm_groups(o.op, &p.groups(shape[1]), shape, io)
     }
 
     fn group_norm_bwd(&self, p: &GroupNorm, io: GroupNormBwd<'_>) -> Result<()> {
