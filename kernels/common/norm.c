@@ -81,10 +81,7 @@ GK_FN void gk_run_moments(gk_moments* m, const gk_norm_row* o, gk_run run, gk_i6
 }
 
 /* KEEP: 16-byte items of a row that a work-item holds in registers. */
-#define GK_NORM_ROWS(name, KEEP) \
-    GK_KERNEL(name)(GK_IN(gk_t, x), GK_IN(gk_t, r), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_OUT(gk_t, y), GK_OUT(gk_t, s), GK_OUT(gk_f, mean), \
-                    GK_OUT(gk_f, rstd), GK_OUT(gk_f, var), gk_i64 rows, gk_i64 cols, gk_i64 inner, gk_i64 groups, gk_i64 cg, int lanes, int wide, \
-                    int affine, int phase, int raw, gk_f eps, gk_f offset, int act, gk_f p) \
+#define GK_NORM_ROWS(KEEP) \
     { \
         GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, r); GK_BIND_IN(gk_t, gamma); GK_BIND_IN(gk_t, beta); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_t, s); \
         GK_BIND_OUT(gk_f, mean); GK_BIND_OUT(gk_f, rstd); GK_BIND_OUT(gk_f, var); \
@@ -139,8 +136,14 @@ GK_FN void gk_run_moments(gk_moments* m, const gk_norm_row* o, gk_run run, gk_i6
             for (gk_i64 i = run.tail_from + lane; i < run.to; i += lanes) gk_row_give(&o, i, gk_row_take(&o, i, 0), m.mean, scale, 0); \
         } \
     }
-GK_NORM_ROWS(norm_rows, 32 / GK_W)
-GK_NORM_ROWS(norm_rows_long, 64 / GK_W)
+GK_KERNEL(norm_rows)(GK_IN(gk_t, x), GK_IN(gk_t, r), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_OUT(gk_t, y), GK_OUT(gk_t, s), GK_OUT(gk_f, mean),
+                     GK_OUT(gk_f, rstd), GK_OUT(gk_f, var), gk_i64 rows, gk_i64 cols, gk_i64 inner, gk_i64 groups, gk_i64 cg, int lanes, int wide,
+                     int affine, int phase, int raw, gk_f eps, gk_f offset, int act, gk_f p)
+GK_NORM_ROWS(32 / GK_W)
+GK_KERNEL(norm_rows_long)(GK_IN(gk_t, x), GK_IN(gk_t, r), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_OUT(gk_t, y), GK_OUT(gk_t, s), GK_OUT(gk_f, mean),
+                          GK_OUT(gk_f, rstd), GK_OUT(gk_f, var), gk_i64 rows, gk_i64 cols, gk_i64 inner, gk_i64 groups, gk_i64 cg, int lanes, int wide,
+                          int affine, int phase, int raw, gk_f eps, gk_f offset, int act, gk_f p)
+GK_NORM_ROWS(64 / GK_W)
 
 /* part[2b], part[2b + 1] = mean and m2 of run b = row * splits + k: elements k * chunk and on. */
 GK_KERNEL(norm_part)(GK_IN(gk_t, x), GK_IN(gk_t, r), GK_OUT(gk_f, part), gk_i64 rows, gk_i64 cols, int splits, gk_i64 chunk, int lanes, int wide,

@@ -16,9 +16,10 @@ typedef struct { gk_f n, mean, m2; } gk_moments;
 GK_FN gk_moments gk_moments_none(void) { gk_moments m; m.n = m.mean = m.m2 = GK_R(0.0); return m; }
 GK_FN void gk_moments_join(gk_moments* a, gk_f n, gk_f mean, gk_f m2)
 {
-    gk_f all = a->n + n, part = n / all, d = mean - a->mean;
+    gk_f all = a->n + n, part = n / all, d = mean - a->mean, joined = a->mean + d * part;
     a->m2 += m2 + d * d * a->n * part;
-    a->mean += d * part;
+    /* An infinite mean stays one. */
+    a->mean = gk_isnan(joined) ? a->mean + mean : joined;
     a->n = all;
 }
 /* Takes in n values, n a constant. */

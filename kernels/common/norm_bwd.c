@@ -35,10 +35,7 @@ GK_FN void gk_put_sums(GK_GLOBAL gk_f* p, gk_i64 at, gk_vec v)
 }
 
 /* KEEP: 16-byte items of a row per work-item. Block b takes the rows b * per, (b + blocks) * per, ... and writes its sums to row b of part [blocks, cols]. */
-#define GK_NORM_BWD_ROWS(name, KEEP) \
-    GK_KERNEL(name)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_IN(gk_t, y), GK_IN(gk_f, mean), GK_IN(gk_f, rstd), \
-                    GK_IN(gk_t, add), GK_OUT(gk_t, dx), GK_OUT(gk_f, part), gk_i64 rows, int cols, gk_i64 second, int lanes, int affine, int raw, \
-                    gk_f offset, int act, gk_f p, int accumulate) \
+#define GK_NORM_BWD_ROWS(KEEP) \
     { \
         GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, gamma); GK_BIND_IN(gk_t, beta); GK_BIND_IN(gk_t, y); GK_BIND_IN(gk_f, mean); \
         GK_BIND_IN(gk_f, rstd); GK_BIND_IN(gk_t, add); GK_BIND_OUT(gk_t, dx); GK_BIND_OUT(gk_f, part); \
@@ -49,6 +46,7 @@ GK_FN void gk_put_sums(GK_GLOBAL gk_f* p, gk_i64 at, gk_vec v)
         GK_UNROLL for (int u = 0; u < KEEP; u++) dg[u] = db[u] = gk_zeros(); \
         GK_ROLLED for (gk_i64 b = (gk_i64)gk_bid(0) * per; b < rows; b += (gk_i64)gk_nblocks(0) * per) { \
             gk_i64 row = b + gk_lid() / lanes, base = row * cols; \
+            int live = row < rows ? cols : 0; \
             gk_f m = GK_R(0.0), q = GK_R(0.0), c1 = GK_R(0.0), c2 = GK_R(0.0); \
             gk_vec g[KEEP], a[KEEP]; \
             if (row < rows) { \
@@ -58,11 +56,11 @@ GK_FN void gk_put_sums(GK_GLOBAL gk_f* p, gk_i64 at, gk_vec v)
             GK_UNROLL for (int u = 0; u < KEEP; u++) { \
                 int i = (lane + u * lanes) * GK_W; \
                 g[u] = a[u] = gk_zeros(); \
-                if (i < cols && row < rows) { g[u] = gk_loadv(dy, base + i); a[u] = gk_loadv(x, base + i); } \
+                if (i < live) { g[u] = gk_loadv(dy, base + i); a[u] = gk_loadv(x, base + i); } \
             } \
             GK_UNROLL for (int u = 0; u < KEEP; u++) { \
                 int i = (lane + u * lanes) * GK_W; \
-                if (i < cols && row < rows) { \
+                if (i < live) { \
                     gk_vec w; \
                     if (gamma) w = gk_affine(gamma, i, 0, 0, 1, affine); \
                     GK_UNROLL for (int k = 0; k < GK_W; k++) { \
@@ -94,7 +92,7 @@ GK_FN void gk_put_sums(GK_GLOBAL gk_f* p, gk_i64 at, gk_vec v)
                 if (!raw) c1 = gk_group_sum(c1, tmp, lanes) / (gk_f)cols; \
                 GK_UNROLL for (int u = 0; u < KEEP; u++) { \
                     int i = (lane + u * lanes) * GK_W; \
-                    if (i < cols && row < rows) { \
+                    if (i < live) { \
                         GK_UNROLL for (int k = 0; k < GK_W; k++) g[u].v[k] = q * (g[u].v[k] - c1 - a[u].v[k] * c2); \
                         if (add) { \
                             gk_vec o = gk_loadv(add, base + i); \
@@ -128,8 +126,14 @@ GK_FN void gk_put_sums(GK_GLOBAL gk_f* p, gk_i64 at, gk_vec v)
                 } \
         } \
     }
-GK_NORM_BWD_ROWS(norm_bwd_rows, 16 / GK_W)
-GK_NORM_BWD_ROWS(norm_bwd_rows_long, 32 / GK_W)
+GK_KERNEL(norm_bwd_rows)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_IN(gk_t, y), GK_IN(gk_f, mean), GK_IN(gk_f, rstd),
+                         GK_IN(gk_t, add), GK_OUT(gk_t, dx), GK_OUT(gk_f, part), gk_i64 rows, int cols, gk_i64 second, int lanes, int affine, int raw,
+                         gk_f offset, int act, gk_f p, int accumulate)
+GK_NORM_BWD_ROWS(16 / GK_W)
+GK_KERNEL(norm_bwd_rows_long)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_IN(gk_t, y), GK_IN(gk_f, mean), GK_IN(gk_f, rstd),
+                              GK_IN(gk_t, add), GK_OUT(gk_t, dx), GK_OUT(gk_f, part), gk_i64 rows, int cols, gk_i64 second, int lanes, int affine, int raw,
+                              gk_f offset, int act, gk_f p, int accumulate)
+GK_NORM_BWD_ROWS(32 / GK_W)
 
 /* Where an element's statistics and parameters are: rows (n, channel) or rows of columns. */
 typedef struct { gk_i64 row, channel, stat; } gk_place;

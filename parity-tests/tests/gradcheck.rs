@@ -15,7 +15,7 @@ fn target<'a>(kernel: &Kernel, output: &'a str) -> &'a str {
     match (kernel.name, output) {
         ("set_slice_backward", "dbase") => "y",
         // The gradient of a sum is that of either operand.
-        (_, "ds") => "x",
+        ("residual_layernorm_backward" | "residual_rmsnorm_backward", "ds") => "x",
         _ => output.strip_prefix('d').unwrap_or(output),
     }
 }
