@@ -11,6 +11,7 @@ mod core;
 mod distance;
 mod elementwise;
 mod embedding;
+mod gated;
 mod gemm;
 mod gnn;
 mod index;

@@ -7,6 +7,7 @@ mod core;
 mod distance;
 pub(crate) mod elementwise;
 mod embedding;
+mod gated;
 pub(crate) mod gemm;
 #[cfg(all(test, feature = "opencl"))]
 mod gemm_tests;
