@@ -195,4 +195,82 @@ pub(super) const ROWS: &[Row] = &[
             g.bias_dropout_bwd(0.1, mask, dy.shaped(&[r, k])?, Some(out), Some(bias))
         })
     }),
+    row("row_norm", "long", F32, |b, dt| {
+        let [r, k] = [b.pick(2, 8, 2_048), 16_384];
+        let (x, mut y) = (b.normal(dt, r * k)?, b.empty(dt, r * k)?);
+        bytes(2 * r * k * dt.size(), move |g| {
+            g.row_norm(&RowNorm::rms(), RowNormFwd::new(x.shaped(&[r, k])?, y.shaped_mut(&[r, k])?))
+        })
+    }),
+    row("row_norm_bwd", "rms_8192", F32, |b, dt| {
+        let [r, k] = [b.pick(2, 8, 8_192), 8_192];
+        let (dy, x, rstd) = (b.normal(dt, r * k)?, b.normal(dt, r * k)?, b.positive(dt, r)?);
+        let (mut dx, mut dg) = (b.empty(dt, r * k)?, b.empty(dt, k)?);
+        bytes(3 * r * k * dt.size(), move |g| {
+            let mut io = RowNormBwd::new(dy.shaped(&[r, k])?, x.shaped(&[r, k])?, None, rstd.view());
+            (io.dx, io.dgamma) = (Some(dx.shaped_mut(&[r, k])?.into()), Some(dg.view_mut().into()));
+            g.row_norm_bwd(&RowNorm::rms(), io)
+        })
+    }),
+    row("batch_norm", "features_counted", F32, |b, dt| {
+        let [r, k] = b.rows();
+        let (x, mut y) = (b.normal(dt, r * k)?, b.empty(dt, r * k)?);
+        let (mut m, mut v, mut count) = (b.zeros(dt, k)?, b.zeros(dt, k)?, b.zeros(trefoil::DType::I64, 1)?);
+        bytes(3 * r * k * dt.size(), move |g| {
+            let momentum = Momentum::Cumulative(count.view_mut());
+            let running = Running { mean: m.view_mut(), var: v.view_mut(), momentum };
+            let stats = BatchStats::Batch(Some(running));
+            let io = BatchNormFwd::new(x.shaped(&[r, k])?, stats, y.shaped_mut(&[r, k])?);
+            g.batch_norm(&BatchNorm::new(), io)
+        })
+    }),
+    row("batch_norm", "inference", F32, |b, dt| {
+        let [n, c, s] = images(b);
+        let (x, mut y) = (b.normal(dt, n * c * s)?, b.empty(dt, n * c * s)?);
+        let (m, v) = (b.normal(dt, c)?, b.positive(dt, c)?);
+        bytes(2 * n * c * s * dt.size(), move |g| {
+            let stats = BatchStats::Given { mean: m.view(), var: v.view() };
+            let io = BatchNormFwd::new(x.shaped(&[n, c, s])?, stats, y.shaped_mut(&[n, c, s])?);
+            g.batch_norm(&BatchNorm::new(), io)
+        })
+    }),
+    row("batch_norm_bwd", "features", F32, |b, dt| {
+        let [r, k] = b.rows();
+        let (dy, x, mut dx) = (b.normal(dt, r * k)?, b.normal(dt, r * k)?, b.empty(dt, r * k)?);
+        let (mean, rstd) = (b.normal(dt, k)?, b.positive(dt, k)?);
+        bytes(5 * r * k * dt.size(), move |g| {
+            let (dy, x) = (dy.shaped(&[r, k])?, x.shaped(&[r, k])?);
+            let mut io = BatchNormBwd::new(dy, x, mean.view(), rstd.view());
+            io.dx = Some(dx.shaped_mut(&[r, k])?.into());
+            g.batch_norm_bwd(&BatchNorm::new(), io)
+        })
+    }),
+    row("instance_norm", "running", F32, |b, dt| {
+        let [n, c, s] = images(b);
+        let (x, mut y) = (b.normal(dt, n * c * s)?, b.empty(dt, n * c * s)?);
+        let (mut m, mut v) = (b.zeros(dt, c)?, b.zeros(dt, c)?);
+        bytes(2 * n * c * s * dt.size(), move |g| {
+            let mut io = GroupNormFwd::new(x.shaped(&[n, c, s])?, y.shaped_mut(&[n, c, s])?);
+            let momentum = Momentum::Factor(0.1);
+            io.running = Some(Running { mean: m.view_mut(), var: v.view_mut(), momentum });
+            g.instance_norm(&InstanceNorm::new(), io)
+        })
+    }),
+    row("l2_normalize", "columns", F32, |b, dt| {
+        let [r, k] = b.rows();
+        let (x, mut y) = (b.normal(dt, r * k)?, b.empty(dt, r * k)?);
+        bytes(2 * r * k * dt.size(), move |g| {
+            g.l2_normalize(0, 1e-12, x.shaped(&[r, k])?, y.shaped_mut(&[r, k])?)
+        })
+    }),
+    row("prelu_bwd", "features", F32, |b, dt| {
+        let [r, k] = b.rows();
+        let (dy, x, a) = (b.normal(dt, r * k)?, b.normal(dt, r * k)?, b.positive(dt, k)?);
+        let (mut dx, mut da) = (b.empty(dt, r * k)?, b.empty(dt, k)?);
+        bytes(3 * r * k * dt.size(), move |g| {
+            let (dy, x) = (dy.shaped(&[r, k])?, x.shaped(&[r, k])?);
+            let (dx, da) = (dx.shaped_mut(&[r, k])?.into(), da.view_mut().into());
+            g.prelu_bwd(dy, x, a.view(), Some(dx), Some(da))
+        })
+    }),
 ];

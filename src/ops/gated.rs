@@ -155,7 +155,12 @@ fn slopes(op: &'static str, x: &View<'_>, a: &View<'_>) -> Result<[usize; 3]> {
     check::contiguous(op, "a", a)?;
     let channels = x.shape().get(1).copied().unwrap_or(1);
     if a.shape().len() > 1 || (a.numel() != 1 && a.numel() != channels) {
-        return Err(GpuError::invalid(op, "a", format!("1 or {channels} slopes"), format!("{:?}", a.shape())));
+        return Err(GpuError::invalid(
+            op,
+            "a",
+            format!("1 or {channels} slopes"),
+            format!("{:?}", a.shape()),
+        ));
     }
     Ok(match (a.numel(), x.shape()) {
         (1, s) => [1, 1, s.iter().product()],

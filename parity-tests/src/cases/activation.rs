@@ -145,7 +145,8 @@ fn draw_masked(s: &mut Sample) {
     let shape = if s.small {
         vec![2, 3, 4]
     } else {
-        let edges: [&[usize]; 6] = [&[2, 3, 5, 9], &[4, 300], &[3, 2, 64, 64], &[2, 20_000], &[5, 1], &[7, 1030]];
+        let edges: [&[usize]; 6] =
+            [&[2, 3, 5, 9], &[4, 300], &[3, 2, 64, 64], &[2, 20_000], &[5, 1], &[7, 1030]];
         edges[s.below(edges.len())].to_vec()
     };
     s.put("x", &shape, Any);

@@ -128,8 +128,7 @@ fn instance_norm(cx: &Cx<'_>) -> R {
     let own = cx.b("use_input_stats")?;
     if !own {
         // The running statistics normalise: inference of batch norm.
-        let (rm, rv) =
-            (cx.inout("running_mean", "running_mean")?, cx.inout("running_var", "running_var")?);
+        let (rm, rv) = (cx.inout("running_mean", "running_mean")?, cx.inout("running_var", "running_var")?);
         let stats = BatchStats::Given { mean: rm.v(), var: rv.v() };
         let mut io = BatchNormFwd::new(x, stats, y.m());
         (io.gamma, io.beta) = (cx.opt("gamma"), cx.opt("beta"));
@@ -138,7 +137,12 @@ fn instance_norm(cx: &Cx<'_>) -> R {
     let mean = cx.wants("mean").then(|| cx.out("mean", stat(cx), &[n, c])).transpose()?;
     let rstd = cx.wants("rstd").then(|| cx.out("rstd", stat(cx), &[n, c])).transpose()?;
     let running = running
-        .then(|| Ok::<_, Fail>([cx.inout("running_mean", "running_mean")?, cx.inout("running_var", "running_var")?]))
+        .then(|| {
+            Ok::<_, Fail>([
+                cx.inout("running_mean", "running_mean")?,
+                cx.inout("running_var", "running_var")?,
+            ])
+        })
         .transpose()?;
     let mut io = GroupNormFwd::new(x, y.m());
     (io.gamma, io.beta) = (cx.opt("gamma"), cx.opt("beta"));
@@ -173,7 +177,12 @@ fn batch_norm(cx: &Cx<'_>, act: Activation) -> R {
     let rstd = cx.wants("save_rstd").then(|| cx.out("save_rstd", stat(cx), &c)).transpose()?;
     let running = cx
         .opt("running_mean")
-        .map(|_| Ok::<_, Fail>([cx.inout("running_mean", "running_mean")?, cx.inout("running_var", "running_var")?]))
+        .map(|_| {
+            Ok::<_, Fail>([
+                cx.inout("running_mean", "running_mean")?,
+                cx.inout("running_var", "running_var")?,
+            ])
+        })
         .transpose()?;
     let counter = match cx.opt_f("momentum")? {
         None => Some(cx.inout("counter", "counter")?),

@@ -31,7 +31,9 @@ impl Engine {
         let dt = out.dtype();
         let (gate, up) = (part(&p.gate, p.at[0], &p)?, part(&p.up, p.at[1], &p)?);
         let wide = [&gate, &up, &out].into_iter().all(aligned16) && p.cols.is_multiple_of(16 / dt.size())
-            || (p.outer == 1 && [&gate, &up, &out].into_iter().all(aligned16) && n.is_multiple_of(16 / dt.size()));
+            || (p.outer == 1
+                && [&gate, &up, &out].into_iter().all(aligned16)
+                && n.is_multiple_of(16 / dt.size()));
         let args = [
             self.arg_in(&gate),
             self.arg_in(&up),
@@ -214,7 +216,8 @@ impl Engine {
         (walk.splits, walk.chunk) = (1, cols);
         let wide_mask = mask.map(|m| m.broadcast_to(x.shape())).transpose()?;
         let lead = x.shape().len() - 1;
-        let strides: Vec<usize> = wide_mask.as_ref().map_or(vec![0; lead + 1], |m| m.layout().strides().to_vec());
+        let strides: Vec<usize> =
+            wide_mask.as_ref().map_or(vec![0; lead + 1], |m| m.layout().strides().to_vec());
         let step = if cols == 1 { 0 } else { strides[lead] };
         let args = [
             self.arg_in(&x),

@@ -78,10 +78,7 @@ impl<'a> Back<'a> {
     /// Whether the elementwise operands and results all start aligned.
     fn aligned(&self) -> bool {
         let out = |g: &Option<GradMut<'_>>| g.as_ref().is_none_or(|g| aligned16(&g.out.as_view()));
-        self.terms().into_iter().all(aligned16)
-            && aligned(&self.add)
-            && out(&self.dx)
-            && out(&self.dresidual)
+        self.terms().into_iter().all(aligned16) && aligned(&self.add) && out(&self.dx) && out(&self.dresidual)
     }
 
     fn affine_aligned(&self) -> bool {
@@ -188,13 +185,7 @@ impl Engine {
             b.act.args[0],
             b.act.args[1],
         ]);
-        self.launch(
-            &BWD_COLS,
-            dt,
-            b.act.unit,
-            Grid::Blocks([walk.tiles * walk.chunks, 1, 1]),
-            &args,
-        )?;
+        self.launch(&BWD_COLS, dt, b.act.unit, Grid::Blocks([walk.tiles * walk.chunks, 1, 1]), &args)?;
         let inner = inner.max(1);
         Ok(Sums { part, outer: walk.chunks, sets: cols / inner, inner, second })
     }
