@@ -277,7 +277,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
     &[
         k("prelu", "B1.5", "x, a", "-", "y", &["prelu"], prelu).bound(ULP).sample(draw_prelu),
         k("prelu_backward", "B1.5", "dy, x, a", "-", "dx, da", &["prelu_bwd"], prelu_backward)
-            .bound(Bound::Sum)
+            .bound(Close(1e-5, 1e-4))
             .grad_of("prelu"),
         k(
             "scaled_masked_softmax",
