@@ -114,6 +114,46 @@ GK_KERNEL(dropout)(GK_IN(gk_t, x), GK_OUT(gk_t, y), GK_OUT(gk_u8, mask), gk_i64 
     }
 }
 
+/* y = r + (keep ? (x + bias) * scale : 0), bias over the last axis of `cols`; r and mask may be null. `wide`: cols is a multiple of 8, all is aligned. */
+GK_KERNEL(bias_dropout)(GK_IN(gk_t, x), GK_IN(gk_t, bias), GK_IN(gk_t, r), GK_OUT(gk_t, y), GK_OUT(gk_u8, mask), gk_i64 n, gk_i64 cols, int wide,
+                        gk_i64 seed, gk_i64 stream, gk_i64 offset, GK_IN(gk_i64, more), float keep, gk_f scale)
+{
+    GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, bias); GK_BIND_IN(gk_t, r); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_u8, mask); GK_BIND_IN(gk_i64, more);
+    gk_u64 first = gk_start(offset, more);
+    gk_i64 items = wide ? n / 8 : 0;
+    for (gk_i64 i = gk_gid(); i < items; i += gk_gsize()) {
+        gk_words q[2];
+        gk_vec v[8 / GK_W], o[8 / GK_W];
+        gk_i64 c = i * 8 % cols;
+        GK_UNROLL for (int j = 0; j < 8 / GK_W; j++) {
+            gk_vec b = gk_loadv(bias, c + j * GK_W);
+            v[j] = gk_loadv(x, i * 8 + j * GK_W);
+            GK_UNROLL for (int k = 0; k < GK_W; k++) { v[j].v[k] += b.v[k]; o[j].v[k] = GK_R(0.0); }
+            if (r) o[j] = gk_loadv(r, i * 8 + j * GK_W);
+        }
+        GK_UNROLL for (int j = 0; j < 2; j++) q[j] = gk_philox(first + (gk_u64)(i * 2 + j), (gk_u64)stream, (gk_u64)seed);
+        GK_UNROLL for (int k = 0; k < 8; k++) {
+            int kept = gk_unit(q[k / 4].w[k % 4]) < keep;
+            if (kept) o[k / GK_W].v[k % GK_W] += v[k / GK_W].v[k % GK_W] * scale;
+            if (mask) mask[i * 8 + k] = (gk_u8)kept;
+        }
+        GK_UNROLL for (int j = 0; j < 8 / GK_W; j++) gk_storev(y, i * 8 + j * GK_W, o[j]);
+    }
+    for (gk_i64 b = items * 2 + gk_gid(); b * 4 < n; b += gk_gsize()) {
+        gk_words q = gk_philox(first + (gk_u64)b, (gk_u64)stream, (gk_u64)seed);
+        for (int k = 0; k < 4; k++) {
+            gk_i64 i = b * 4 + k;
+            if (i >= n) break;
+            int kept = gk_unit(q.w[k]) < keep;
+            gk_f d = GK_R(0.0);
+            if (r) d = gk_load(r, i);
+            if (kept) d += (gk_load(x, i) + gk_load(bias, i % cols)) * scale;
+            gk_store(y, i, d);
+            if (mask) mask[i] = (gk_u8)kept;
+        }
+    }
+}
+
 /* y = mask ? x * scale : 0 */
 GK_KERNEL(dropout_masked)(GK_IN(gk_t, x), GK_IN(gk_u8, mask), GK_OUT(gk_t, y), gk_i64 n, gk_f scale, int accumulate)
 {

@@ -8,6 +8,7 @@
  * Launch: blocks on axis 0 loop over rows or tiles. Arithmetic in gk_f. Deterministic. A slice of only -inf, or with +inf or NaN, is all NaN.
  * Output and input may be one tensor. Reference: torch.softmax, torch.log_softmax; Milakov and Gimelshein, 2018 (one-pass normaliser).
  */
+#include "rows.h"
 #define gk_softmax_log 0
 #define gk_log_softmax_log 1
 #if GK_CAT(GK_OP, _log)
@@ -138,22 +139,6 @@ GK_KERNEL(softmax_bwd_short)(GK_IN(gk_t, dy), GK_IN(gk_t, y), GK_OUT(gk_t, dx), 
 
 /* ---- rows of any length ------------------------------------------------------------------------------------------------------ */
 
-/* A run of elements as one lane of `lanes` sees it: single elements up to the first 16-byte boundary (all of them unless `wide`), 16-byte items, single
- * elements after them. `phase` is the position of element 0 of the tensor within 16 bytes. */
-typedef struct { gk_i64 from, items_from, items, tail_from, to; } gk_run;
-GK_FN gk_run gk_run_of(gk_i64 from, gk_i64 to, int wide, int phase)
-{
-    gk_run r;
-    gk_i64 head = wide ? -(from + phase) & (GK_W - 1) : to - from;
-    if (head > to - from) head = to - from;
-    r.from = from;
-    r.items_from = from + head;
-    r.items = (to - r.items_from) / GK_W;
-    r.tail_from = r.items_from + r.items * GK_W;
-    r.to = to;
-    return r;
-}
-
 GK_FN gk_norm gk_run_norm(GK_GLOBAL const gk_t* x, gk_run run, int lane, int lanes)
 {
     gk_norm n = gk_norm_begin();
@@ -283,12 +268,6 @@ GK_KERNEL(softmax_bwd_rows)(GK_IN(gk_t, dy), GK_IN(gk_t, y), GK_OUT(gk_t, dx), g
 
 /* ---- long rows: a block per run; part holds (m, s) of each run, or its share of the sum ---------------------------------------------- */
 
-GK_FN gk_run gk_run_of_block(gk_i64 b, gk_i64 cols, int splits, gk_i64 chunk, int wide, int phase)
-{
-    gk_i64 row = b / splits, from = b % splits * chunk, to = from + chunk < cols ? from + chunk : cols;
-    return gk_run_of(row * cols + from, row * cols + to, wide, phase);
-}
-
 GK_KERNEL(softmax_part)(GK_IN(gk_t, x), GK_OUT(gk_f, part), gk_i64 rows, gk_i64 cols, int splits, gk_i64 chunk, int wide, int phase)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_f, part);
@@ -356,39 +335,7 @@ GK_KERNEL(softmax_bwd_apply)(GK_IN(gk_t, dy), GK_IN(gk_t, y), GK_IN(gk_f, part),
 
 /* ---- an axis with others inside: `inner` is a multiple of GK_W and all is aligned if `wide` ------------------------------------------ */
 
-/* Joins a value over the block's work-items that differ in lid / tx only; result in all of them. */
-#define GK_ACROSS(name, combine) \
-    GK_FN gk_f name(gk_f v, GK_LOCAL_PTR gk_f* tmp, int tx) \
-    { \
-        int t = gk_lid(); \
-        if (tx == GK_BLOCK) return v; \
-        tmp[t] = v; \
-        GK_BARRIER(); \
-        for (int m = GK_BLOCK / 2; m >= tx; m >>= 1) { \
-            if (t < m) tmp[t] = combine(tmp[t], tmp[t + m]); \
-            GK_BARRIER(); \
-        } \
-        v = tmp[t & (tx - 1)]; \
-        GK_BARRIER(); \
-        return v; \
-    }
 GK_ACROSS(gk_across_max, gk_max)
-GK_ACROSS(gk_across_sum, gk_add)
-
-/* One item (an element, or GK_W neighbours) as a vector, and back. */
-GK_FN gk_vec gk_item(GK_GLOBAL const gk_t* p, gk_i64 i, int wide)
-{
-    gk_vec r;
-    if (wide) return gk_loadv(p, i);
-    r.v[0] = gk_load(p, i);
-    GK_UNROLL for (int c = 1; c < GK_W; c++) r.v[c] = GK_R(0.0);
-    return r;
-}
-GK_FN void gk_put_item(GK_GLOBAL gk_t* p, gk_i64 i, gk_vec r, int wide)
-{
-    if (wide) gk_storev(p, i, r);
-    else gk_store(p, i, r.v[0]);
-}
 
 GK_KERNEL(softmax_cols)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 outer, gk_i64 cols, gk_i64 inner, int tx, int wide)
 {

@@ -441,6 +441,16 @@ fn redundant(kernel: &Kernel, case: &Case, input: &str) -> bool {
     }
 }
 
+/// The statistic of residual RMS norm: its forward gives the sum s but, in the notation of the index, not 1 / rms(s), and calls its residual r.
+fn inverse_rms(forward: &Forward) -> Option<HostTensor> {
+    let s = forward.outputs.iter().find(|(n, _)| n == "s").map(|(_, t)| t)?;
+    let k = *s.shape.last()?;
+    let eps = forward.case.args.get("eps").and_then(Value::as_f64).unwrap_or(1e-6);
+    let mean_square = |row: &[f64]| row.iter().map(|x| x * x).sum::<f64>() / k as f64;
+    let r: Vec<f64> = s.to_f64().chunks(k.max(1)).map(|row| 1.0 / (mean_square(row) + eps).sqrt()).collect();
+    Some(HostTensor::from_f64(DType::F64, &s.shape[..s.shape.len() - 1], &r))
+}
+
 /// Builds the case of a gradient from a forward case: upstream gradients are drawn, everything else is known.
 fn derive(kernel: &Kernel, forward: &Forward, index: usize, seed: u64) -> Result<Case, String> {
     let dtype = forward.case.dtype;
@@ -470,7 +480,8 @@ fn derive(kernel: &Kernel, forward: &Forward, index: usize, seed: u64) -> Result
             s.inputs.extend(all.map(|(n, t)| (n.clone(), round(&f, t.clone()))));
             continue;
         }
-        match known(f.name) {
+        let saved = (kernel.name, f.name) == ("residual_rmsnorm_backward", "r");
+        match if saved { inverse_rms(forward) } else { known(f.name) } {
             Some(t) => s.inputs.push((f.name.to_string(), round(&f, t))),
             // A further upstream gradient is d followed by the output's name.
             None if f.name.strip_prefix('d').is_some_and(|n| forward.outputs.iter().any(|(o, _)| o == n)) => {

@@ -17,6 +17,8 @@ fn target<'a>(kernel: &Kernel, output: &'a str) -> &'a str {
         ("embedding_backward", "dTable") => "table",
         (_, "dBias") => "bias",
         ("edge_softmax_backward", "dl") => "logits",
+        // The gradient of a sum is that of either operand.
+        ("residual_layernorm_backward" | "residual_rmsnorm_backward", "ds") => "x",
         _ => output.strip_prefix('d').unwrap_or(output),
     }
 }

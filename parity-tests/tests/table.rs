@@ -76,6 +76,8 @@ const BEYOND: &[&str] = &[
     "sparse_2to4_compress",
     "sparse_2to4_prune",
     "gemm_2to4",
+    "residual_batchnorm_relu",
+    "residual_batchnorm_relu_backward",
 ];
 
 #[test]

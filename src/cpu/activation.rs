@@ -209,4 +209,41 @@ impl ActivationOps for CpuBackend {
     ) -> Result<()> {
         self.softmax_bwd_impl(kind, axis, dy, y, dx)
     }
+
+    fn masked_softmax(&self, scale: f64, x: View<'_>, mask: Option<View<'_>>, y: ViewMut<'_>) -> Result<()> {
+        self.masked_softmax_impl(scale, x, mask, y)
+    }
+
+    fn masked_softmax_bwd(&self, scale: f64, dy: View<'_>, y: View<'_>, dx: GradMut<'_>) -> Result<()> {
+        self.masked_softmax_bwd_impl(scale, dy, y, dx)
+    }
+
+    fn gated(&self, act: Activation, input: GatedInput<'_>, y: ViewMut<'_>) -> Result<()> {
+        self.gated_impl(act, input, y)
+    }
+
+    fn gated_bwd(
+        &self,
+        act: Activation,
+        dy: View<'_>,
+        input: GatedInput<'_>,
+        grads: GatedGrad<'_>,
+    ) -> Result<()> {
+        self.gated_bwd_impl(act, dy, input, grads)
+    }
+
+    fn prelu(&self, x: View<'_>, a: View<'_>, y: ViewMut<'_>) -> Result<()> {
+        self.prelu_impl(x, a, y)
+    }
+
+    fn prelu_bwd(
+        &self,
+        dy: View<'_>,
+        x: View<'_>,
+        a: View<'_>,
+        dx: Option<GradMut<'_>>,
+        da: Option<GradMut<'_>>,
+    ) -> Result<()> {
+        self.prelu_bwd_impl(dy, x, a, dx, da)
+    }
 }

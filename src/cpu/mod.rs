@@ -13,6 +13,7 @@ mod core;
 mod distance;
 mod elementwise;
 mod embedding;
+mod gated;
 mod gemm;
 mod gnn;
 mod gnn_attention;

@@ -1,6 +1,388 @@
-//! Normalization on the CPU.
+//! Normalization on the CPU: one definition for rows, groups and channels, which differ in who shares statistics and parameters.
 
-use super::CpuBackend;
-use crate::ops::NormOps;
+use super::activation::{from_output, gradient, value};
+use super::reduce::sum;
+use super::*;
+use crate::ops::*;
 
-impl NormOps for CpuBackend {}
+/// Which set of values and which parameter an element belongs to.
+#[derive(Debug, Clone, Copy)]
+enum Places {
+    /// Rows of `cols`, parameters per column.
+    Rows { rows: usize, cols: usize },
+    /// [n, c, s] in groups of `cg` channels, parameters per channel.
+    Groups { n: usize, c: usize, s: usize, cg: usize },
+    /// [n, c, s], sets and parameters per channel.
+    Channels { n: usize, c: usize, s: usize },
+}
+
+impl Places {
+    fn at(self, i: usize) -> (usize, usize) {
+        match self {
+            Places::Rows { cols, .. } => (i / cols, i % cols),
+            Places::Groups { c, s, cg, .. } => (i / s / cg, i / s % c),
+            Places::Channels { c, s, .. } => (i / s % c, i / s % c),
+        }
+    }
+
+    fn sets(self) -> usize {
+        match self {
+            Places::Rows { rows, .. } => rows,
+            Places::Groups { n, c, cg, .. } => n * c / cg,
+            Places::Channels { c, .. } => c,
+        }
+    }
+
+    fn params(self) -> usize {
+        match self {
+            Places::Rows { cols, .. } => cols,
+            Places::Groups { c, .. } | Places::Channels { c, .. } => c,
+        }
+    }
+
+    /// Values per set.
+    fn count(self) -> f64 {
+        (match self {
+            Places::Rows { cols, .. } => cols,
+            Places::Groups { s, cg, .. } => s * cg,
+            Places::Channels { n, s, .. } => n * s,
+        }) as f64
+    }
+
+    /// Sums of f(i) per set.
+    fn per_set(self, len: usize, f: impl Fn(usize) -> f64) -> Vec<f64> {
+        let mut out = vec![0.0; self.sets()];
+        (0..len).for_each(|i| out[self.at(i).0] += f(i));
+        out
+    }
+
+    /// Sums of f(i) per parameter.
+    fn per_param(self, len: usize, f: impl Fn(usize) -> f64) -> Vec<f64> {
+        let mut out = vec![0.0; self.params()];
+        (0..len).for_each(|i| out[self.at(i).1] += f(i));
+        out
+    }
+
+    /// Mean (0 for `raw`) and variance per set, in two passes.
+    fn moments(self, x: &[f64], raw: bool) -> (Vec<f64>, Vec<f64>) {
+        let n = self.count();
+        let mut mean = vec![0.0; self.sets()];
+        if !raw {
+            mean = self.per_set(x.len(), |i| x[i]);
+            mean.iter_mut().for_each(|m| *m /= n);
+        }
+        let mut var = self.per_set(x.len(), |i| (x[i] - mean[self.at(i).0]).powi(2));
+        var.iter_mut().for_each(|v| *v /= n);
+        (mean, var)
+    }
+}
+
+fn rstd(var: &[f64], eps: f64) -> Vec<f64> {
+    var.iter().map(|v| 1.0 / (v + eps).sqrt()).collect()
+}
+
+fn optional(op: &'static str, v: Option<View<'_>>) -> Result<Option<Vec<f64>>> {
+    v.map(|v| gather_f64(op, v)).transpose()
+}
+
+fn store_optional(op: &'static str, v: Option<&ViewMut<'_>>, data: &[f64]) -> Result<()> {
+    v.map_or(Ok(()), |v| store_f64(op, v, data))
+}
+
+/// The map from normalised values to results.
+struct Affine {
+    gamma: Option<Vec<f64>>,
+    beta: Option<Vec<f64>>,
+    offset: f64,
+    act: Activation,
+}
+
+impl Affine {
+    fn scale(&self, p: usize) -> f64 {
+        self.gamma.as_ref().map_or(1.0, |g| g[p] + self.offset)
+    }
+
+    /// The activation's input for a normalised value.
+    fn before(&self, xh: f64, p: usize, late: f64) -> f64 {
+        xh * self.scale(p) + self.beta.as_ref().map_or(0.0, |b| b[p]) + late
+    }
+}
+
+/// act((x - mean) * rstd * gamma + beta + late)
+fn forward(
+    at: Places,
+    x: &[f64],
+    stats: (&[f64], &[f64]),
+    affine: &Affine,
+    late: Option<&[f64]>,
+) -> Vec<f64> {
+    let one = |(i, &x): (usize, &f64)| {
+        let (s, p) = at.at(i);
+        let xh = (x - stats.0[s]) * stats.1[s];
+        value(affine.act, affine.before(xh, p, late.map_or(0.0, |r| r[i])))
+    };
+    x.iter().enumerate().map(one).collect()
+}
+
+/// Saved values of a gradient.
+struct Saved<'a> {
+    dy: View<'a>,
+    x: View<'a>,
+    late: Option<View<'a>>,
+    y: Option<View<'a>>,
+    mean: Option<View<'a>>,
+    rstd: View<'a>,
+    add: Option<View<'a>>,
+    /// The statistics do not depend on x.
+    given: bool,
+}
+
+/// Where the gradients of x, the late residual, gamma and beta go.
+type Grads<'a> = [Option<GradMut<'a>>; 4];
+
+fn backward(op: &'static str, at: Places, affine: &Affine, s: Saved<'_>, out: Grads<'_>) -> Result<()> {
+    let (dy, mut xh) = (gather_f64(op, s.dy)?, gather_f64(op, s.x)?);
+    let (mean, rstd) = (optional(op, s.mean)?, gather_f64(op, s.rstd)?);
+    let (late, add) = (optional(op, s.late)?, optional(op, s.add)?);
+    let y = optional(op, s.y.filter(|y| from_result(affine.act, Some(y))))?;
+    for (i, x) in xh.iter_mut().enumerate() {
+        let set = at.at(i).0;
+        *x = (*x - mean.as_ref().map_or(0.0, |m| m[set])) * rstd[set];
+    }
+    let dz: Vec<f64> = (0..xh.len())
+        .map(|i| match &y {
+            Some(y) => from_output(affine.act, dy[i], y[i]),
+            None => {
+                let z = affine.before(xh[i], at.at(i).1, late.as_ref().map_or(0.0, |r| r[i]));
+                gradient(affine.act, dy[i], z)
+            }
+        })
+        .collect();
+    let (len, n) = (xh.len(), at.count());
+    let g = |i: usize| dz[i] * affine.scale(at.at(i).1);
+    let [dx, dlate, dgamma, dbeta] = out;
+    if let Some(o) = &dgamma {
+        store_grad(op, o, &at.per_param(len, |i| dz[i] * xh[i]))?;
+    }
+    if let Some(o) = &dbeta {
+        store_grad(op, o, &at.per_param(len, |i| dz[i]))?;
+    }
+    if let Some(o) = &dlate {
+        store_grad(op, o, &dz)?;
+    }
+    let Some(o) = &dx else { return Ok(()) };
+    let none = vec![0.0; at.sets()];
+    let (c1, c2) = match (s.given, mean.is_some()) {
+        (true, _) => (none.clone(), none),
+        (false, true) => (at.per_set(len, g), at.per_set(len, |i| g(i) * xh[i])),
+        (false, false) => (none, at.per_set(len, |i| g(i) * xh[i])),
+    };
+    let v: Vec<f64> = (0..len)
+        .map(|i| {
+            let set = at.at(i).0;
+            let d = rstd[set] * (g(i) - c1[set] / n - xh[i] * (c2[set] / n));
+            d + add.as_ref().map_or(0.0, |a| a[i])
+        })
+        .collect();
+    store_grad(op, o, &v)
+}
+
+/// Updates running statistics by a batch with these ones; counts the batch.
+fn update_running(op: &'static str, r: &Running<'_>, mean: &[f64], var: &[f64]) -> Result<()> {
+    let m = match &r.momentum {
+        Momentum::Factor(m) => *m,
+        Momentum::Cumulative(c) => {
+            let before = gather::<i64>(op, c.as_view())?[0];
+            store(op, c, &[before.wrapping_add(1)])?;
+            1.0 / (before.wrapping_add(1)) as f64
+        }
+    };
+    for (out, new) in [(&r.mean, mean), (&r.var, var)] {
+        let old = gather_f64(op, out.as_view())?;
+        let v: Vec<f64> = old.iter().zip(new).map(|(o, n)| (1.0 - m) * o + m * n).collect();
+        store_f64(op, out, &v)?;
+    }
+    Ok(())
+}
+
+/// x + residual, stored where wanted.
+fn take_sum(
+    op: &'static str,
+    x: View<'_>,
+    residual: Option<View<'_>>,
+    out: Option<&ViewMut<'_>>,
+) -> Result<Vec<f64>> {
+    let mut x = gather_f64(op, x)?;
+    if let Some(r) = optional(op, residual)? {
+        x.iter_mut().zip(r).for_each(|(x, r)| *x += r);
+    }
+    store_optional(op, out, &x)?;
+    Ok(x)
+}
+
+/// Group norm, and instance norm with its running statistics.
+fn groups(op: &'static str, p: &GroupNorm, [n, c, s]: [usize; 3], io: &GroupNormFwd<'_>) -> Result<()> {
+    let at = Places::Groups { n, c, s, cg: c / p.groups };
+    let x = take_sum(op, io.x, io.residual, io.sum.as_ref())?;
+    let (mean, var) = at.moments(&x, false);
+    let r = rstd(&var, p.eps);
+    store_optional(op, io.mean.as_ref(), &mean)?;
+    store_optional(op, io.rstd.as_ref(), &r)?;
+    if let (Some(running), true) = (&io.running, n > 0 && s > 0) {
+        let over_n = |v: &[f64], f: f64| -> Vec<f64> {
+            (0..c).map(|k| f * sum((0..n).map(|i| v[i * c + k])) / n as f64).collect()
+        };
+        let unbiased = s as f64 / (s as f64 - 1.0);
+        update_running(op, running, &over_n(&mean, 1.0), &over_n(&var, unbiased))?;
+    }
+    let (gamma, beta) = (optional(op, io.gamma)?, optional(op, io.beta)?);
+    let affine = Affine { gamma, beta, offset: 0.0, act: p.act };
+    store_f64(op, &io.y, &forward(at, &x, (&mean, &r), &affine, None))
+}
+
+impl NormOps for CpuBackend {
+    fn row_norm(&self, p: &RowNorm, io: RowNormFwd<'_>) -> Result<()> {
+        let (o, [rows, cols]) = check_row_norm(p, &io)?;
+        self.count();
+        let at = Places::Rows { rows, cols };
+        let x = take_sum(o.op, io.x, io.residual, io.sum.as_ref())?;
+        let (mean, var) = at.moments(&x, p.rms);
+        let r = rstd(&var, p.eps);
+        store_optional(o.op, io.mean.as_ref(), &mean)?;
+        store_optional(o.op, io.rstd.as_ref(), &r)?;
+        let (gamma, beta) = (optional(o.op, io.gamma)?, optional(o.op, io.beta)?);
+        let affine = Affine { gamma, beta, offset: p.gamma_offset, act: p.act };
+        store_f64(o.op, &io.y, &forward(at, &x, (&mean, &r), &affine, None))
+    }
+
+    fn row_norm_bwd(&self, p: &RowNorm, io: RowNormBwd<'_>) -> Result<()> {
+        let (o, [rows, cols]) = check_row_norm_bwd(p, &io)?;
+        self.count();
+        let (gamma, beta) = (optional(o.op, io.gamma)?, optional(o.op, io.beta)?);
+        let affine = Affine { gamma, beta, offset: p.gamma_offset, act: p.act };
+        let saved = Saved {
+            dy: io.dy,
+            x: io.x,
+            late: None,
+            y: io.y,
+            mean: io.mean,
+            rstd: io.rstd,
+            add: io.add,
+            given: false,
+        };
+        backward(o.op, Places::Rows { rows, cols }, &affine, saved, [io.dx, None, io.dgamma, io.dbeta])
+    }
+
+    fn group_norm(&self, p: &GroupNorm, io: GroupNormFwd<'_>) -> Result<()> {
+        let (o, shape) = check_group_norm(p, &io)?;
+        self.count();
+        groups(o.op, p, shape, &io)
+    }
+
+    fn instance_norm(&self, p: &InstanceNorm, io: GroupNormFwd<'_>) -> Result<()> {
+        let (o, shape) = check_instance_norm(p, &io)?;
+        self.count();
+        groups(o.op, &p.groups(shape[1]), shape, &io)
+    }
+
+    fn group_norm_bwd(&self, p: &GroupNorm, io: GroupNormBwd<'_>) -> Result<()> {
+        let (o, [n, c, s]) = check_group_norm_bwd(p, &io)?;
+        self.count();
+        let (gamma, beta) = (optional(o.op, io.gamma)?, optional(o.op, io.beta)?);
+        let affine = Affine { gamma, beta, offset: 0.0, act: p.act };
+        let saved = Saved {
+            dy: io.dy,
+            x: io.x,
+            late: None,
+            y: io.y,
+            mean: Some(io.mean),
+            rstd: io.rstd,
+            add: io.add,
+            given: false,
+        };
+        let at = Places::Groups { n, c, s, cg: c / p.groups };
+        backward(o.op, at, &affine, saved, [io.dx, None, io.dgamma, io.dbeta])
+    }
+
+    fn batch_norm(&self, p: &BatchNorm, io: BatchNormFwd<'_>) -> Result<()> {
+        let (o, [n, c, s]) = check_batch_norm(p, &io)?;
+        self.count();
+        let at = Places::Channels { n, c, s };
+        let x = gather_f64(o.op, io.x)?;
+        let (mean, var) = match &io.stats {
+            BatchStats::Given { mean, var } => (gather_f64(o.op, *mean)?, gather_f64(o.op, *var)?),
+            BatchStats::Batch(running) => {
+                let (mean, var) = at.moments(&x, false);
+                if let (Some(r), true) = (running, n * s > 0) {
+                    let count = at.count();
+                    let unbiased: Vec<f64> = var.iter().map(|v| v * count / (count - 1.0)).collect();
+                    update_running(o.op, r, &mean, &unbiased)?;
+                }
+                (mean, var)
+            }
+        };
+        let r = rstd(&var, p.eps);
+        store_optional(o.op, io.mean.as_ref(), &mean)?;
+        store_optional(o.op, io.rstd.as_ref(), &r)?;
+        let (gamma, beta) = (optional(o.op, io.gamma)?, optional(o.op, io.beta)?);
+        let affine = Affine { gamma, beta, offset: 0.0, act: p.act };
+        let late = optional(o.op, io.residual)?;
+        store_f64(o.op, &io.y, &forward(at, &x, (&mean, &r), &affine, late.as_deref()))
+    }
+
+    fn batch_norm_bwd(&self, p: &BatchNorm, io: BatchNormBwd<'_>) -> Result<()> {
+        let (o, [n, c, s]) = check_batch_norm_bwd(p, &io)?;
+        self.count();
+        let (gamma, beta) = (optional(o.op, io.gamma)?, optional(o.op, io.beta)?);
+        let affine = Affine { gamma, beta, offset: 0.0, act: p.act };
+        let saved = Saved {
+            dy: io.dy,
+            x: io.x,
+            late: io.residual,
+            y: io.y,
+            mean: Some(io.mean),
+            rstd: io.rstd,
+            add: None,
+            given: !io.training,
+        };
+        let out = [io.dx, io.dresidual, io.dgamma, io.dbeta];
+        backward(o.op, Places::Channels { n, c, s }, &affine, saved, out)
+    }
+
+    fn l2_normalize(&self, axis: usize, eps: f64, x: View<'_>, y: ViewMut<'_>) -> Result<()> {
+        let (o, [outer, cols, inner]) = check_l2(axis, eps, x, &y)?;
+        self.count();
+        let mut v = gather_f64(o.op, x)?;
+        for (row, i) in (0..outer).flat_map(|row| (0..inner).map(move |i| (row, i))) {
+            let at = |k: usize| (row * cols + k) * inner + i;
+            let r = sum((0..cols).map(|k| v[at(k)] * v[at(k)])).sqrt();
+            let r = if r < eps { eps } else { r };
+            (0..cols).for_each(|k| v[at(k)] /= r);
+        }
+        store_f64(o.op, &y, &v)
+    }
+
+    fn l2_normalize_bwd(
+        &self,
+        axis: usize,
+        eps: f64,
+        dy: View<'_>,
+        x: View<'_>,
+        dx: GradMut<'_>,
+    ) -> Result<()> {
+        let (o, [outer, cols, inner]) = check_l2_bwd(axis, eps, dy, x, &dx)?;
+        self.count();
+        let (mut g, x) = (gather_f64(o.op, dy)?, gather_f64(o.op, x)?);
+        for (row, i) in (0..outer).flat_map(|row| (0..inner).map(move |i| (row, i))) {
+            let at = |k: usize| (row * cols + k) * inner + i;
+            let r = sum((0..cols).map(|k| x[at(k)] * x[at(k)])).sqrt();
+            if r <= eps {
+                (0..cols).for_each(|k| g[at(k)] /= eps);
+                continue;
+            }
+            let t = sum((0..cols).map(|k| g[at(k)] * x[at(k)])) / (r * r);
+            (0..cols).for_each(|k| g[at(k)] = (g[at(k)] - x[at(k)] * t) / r);
+        }
+        store_grad(o.op, &dx, &g)
+    }
+}

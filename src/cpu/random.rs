@@ -231,6 +231,48 @@ impl RandomOps for CpuBackend {
         };
         store_grad(OP, &dx, &masked(p, &keep, &gather_f64(OP, dy)?))
     }
+
+    fn bias_dropout(&self, p: f64, rng: Rng<'_>, io: BiasDropout<'_>) -> Result<()> {
+        const OP: &str = "bias_dropout";
+        check_bias_dropout(p, &rng, &io)?;
+        self.count();
+        let keep = keep_mask(OP, p, &rng, io.x.numel())?;
+        let bias = gather_f64(OP, io.bias)?;
+        let mut x = gather_f64(OP, io.x)?;
+        x.iter_mut().enumerate().for_each(|(i, x)| *x += bias[i % bias.len()]);
+        let mut y = masked(p, &keep, &x);
+        if let Some(r) = io.residual {
+            y.iter_mut().zip(gather_f64(OP, r)?).for_each(|(y, r)| *y += r);
+        }
+        if let Some(m) = &io.mask {
+            store(OP, m, &keep)?;
+        }
+        store_f64(OP, &io.y, &y)
+    }
+
+    fn bias_dropout_bwd(
+        &self,
+        p: f64,
+        mask: DropoutMask<'_>,
+        dy: View<'_>,
+        dx: Option<GradMut<'_>>,
+        dbias: Option<GradMut<'_>>,
+    ) -> Result<()> {
+        const OP: &str = "bias_dropout_bwd";
+        check_bias_dropout_bwd(p, &mask, &dy, dx.as_ref(), dbias.as_ref())?;
+        self.count();
+        let keep = match mask {
+            DropoutMask::Saved(m) => gather::<u8>(OP, m)?,
+            DropoutMask::Regenerate(rng) => keep_mask(OP, p, &rng, dy.numel())?,
+        };
+        let d = masked(p, &keep, &gather_f64(OP, dy)?);
+        dx.iter().try_for_each(|g| store_grad(OP, g, &d))?;
+        let Some(g) = dbias else { return Ok(()) };
+        let mut sums = vec![0.0; g.out.numel()];
+        let n = sums.len();
+        d.iter().enumerate().for_each(|(i, d)| sums[i % n] += d);
+        store_grad(OP, &g, &sums)
+    }
 }
 
 fn keep_mask(op: &'static str, p: f64, rng: &Rng<'_>, n: usize) -> Result<Vec<u8>> {

@@ -2,7 +2,7 @@
 
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::error::{GpuError, Result};
-use crate::ops::check;
+use crate::ops::{GatedGrad, GatedInput, check};
 
 /// Activation functions. Names and edge cases are those of `torch.nn.functional.<name>`.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -94,6 +94,20 @@ op_family! {
         fn softmax(&self, kind: Softmax, axis: usize, x: View<'_>, y: ViewMut<'_>) -> Result<()>;
         /// Softmax: dx = y*(dy - sum dy*y); log-softmax: dx = dy - e^y * sum dy. Reads the forward's output y.
         fn softmax_bwd(&self, kind: Softmax, axis: usize, dy: View<'_>, y: View<'_>, dx: GradMut<'_>) -> Result<()>;
+        /// Softmax of scale * x + mask along the last axis of a contiguous tensor; the additive mask (0 and -inf, or any number) broadcasts against x.
+        /// A row of only -inf is all NaN. Oracle `torch.softmax`.
+        fn masked_softmax(&self, scale: f64, x: View<'_>, mask: Option<View<'_>>, y: ViewMut<'_>) -> Result<()>;
+        /// dx = scale * y * (dy - sum dy*y). Reads the forward's output y.
+        fn masked_softmax_bwd(&self, scale: f64, dy: View<'_>, y: View<'_>, dx: GradMut<'_>) -> Result<()>;
+        /// Gated units of Shazeer (2020): one factor times the activation of the other. Contiguous operands. With sigmoid it is `F.glu`, with gelu
+        /// GEGLU, with swish SwiGLU, with relu ReGLU. Errors: an axis of odd size, shapes, an activation that is not fused, overlap.
+        fn gated(&self, act: Activation, input: GatedInput<'_>, y: ViewMut<'_>) -> Result<()>;
+        /// Gradients of [`ActivationOps::gated`]: dup = dy * act(gate), dgate = dy * up * act'(gate).
+        fn gated_bwd(&self, act: Activation, dy: View<'_>, input: GatedInput<'_>, grads: GatedGrad<'_>) -> Result<()>;
+        /// x if x > 0, else a * x, with one slope or one per channel (axis 1). Contiguous operands. Oracle `F.prelu`.
+        fn prelu(&self, x: View<'_>, a: View<'_>, y: ViewMut<'_>) -> Result<()>;
+        /// dx = dy where x > 0, else a * dy; da = sum of dy * x over the other elements, in two stages.
+        fn prelu_bwd(&self, dy: View<'_>, x: View<'_>, a: View<'_>, dx: Option<GradMut<'_>>, da: Option<GradMut<'_>>) -> Result<()>;
     }
 }
 

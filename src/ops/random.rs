@@ -94,6 +94,21 @@ pub enum Weights<'a> {
     Logits(View<'a>),
 }
 
+/// Operands of [`RandomOps::bias_dropout`], contiguous floats of one dtype.
+#[derive(Debug)]
+pub struct BiasDropout<'a> {
+    /// Input, at least one axis.
+    pub x: View<'a>,
+    /// One entry per column of the last axis.
+    pub bias: View<'a>,
+    /// Added at the end, x's shape.
+    pub residual: Option<View<'a>>,
+    /// Result, x's shape.
+    pub y: ViewMut<'a>,
+    /// Keep mask (u8), x's shape.
+    pub mask: Option<ViewMut<'a>>,
+}
+
 op_family! {
     /// Random numbers. Contiguous outputs. Oracle: the definitions above.
     pub trait RandomOps : Random => RANDOM_OPS {
@@ -109,6 +124,10 @@ op_family! {
         fn dropout(&self, p: f64, rng: Rng<'_>, x: View<'_>, y: ViewMut<'_>, mask: Option<ViewMut<'_>>) -> Result<()>;
         /// dx = keep ? dy/(1-p) : 0.
         fn dropout_bwd(&self, p: f64, mask: DropoutMask<'_>, dy: View<'_>, dx: GradMut<'_>) -> Result<()>;
+        /// y = residual + dropout(x + bias), bias over the last axis; optionally the u8 mask. Otherwise as [`RandomOps::dropout`].
+        fn bias_dropout(&self, p: f64, rng: Rng<'_>, io: BiasDropout<'_>) -> Result<()>;
+        /// dx = keep ? dy/(1-p) : 0 and dbias = the sum of dx (as stored) over the leading axes; the residual's gradient is dy.
+        fn bias_dropout_bwd(&self, p: f64, mask: DropoutMask<'_>, dy: View<'_>, dx: Option<GradMut<'_>>, dbias: Option<GradMut<'_>>) -> Result<()>;
     }
 }
 
@@ -262,6 +281,73 @@ pub(crate) fn check_dropout_bwd(
             check::separate_output(OP, "dx", &dx.out, &[("mask", *m)])
         }
     }
+}
+
+/// Checks of [`RandomOps::bias_dropout`].
+pub(crate) fn check_bias_dropout(p: f64, rng: &Rng<'_>, io: &BiasDropout<'_>) -> Result<()> {
+    const OP: &str = "bias_dropout";
+    check_probability(OP, p)?;
+    check_rng(OP, rng)?;
+    dropout_pair(OP, &io.x, ("y", &io.y))?;
+    let Some(&n) = io.x.shape().last() else {
+        return Err(GpuError::invalid(OP, "x", "at least one axis", "a scalar"));
+    };
+    let v = io.y.as_view();
+    check::shape(OP, "bias", &io.bias, &[n])?;
+    check::dtype(OP, "bias", &io.bias, io.x.dtype())?;
+    check::contiguous(OP, "bias", &io.bias)?;
+    check::separate_output(OP, "y", &io.y, &[("bias", io.bias)])?;
+    let mut inputs = vec![("x", io.x), ("bias", io.bias), ("y", v)];
+    if let Some(r) = io.residual {
+        check::shape(OP, "residual", &r, io.x.shape())?;
+        check::dtype(OP, "residual", &r, io.x.dtype())?;
+        check::contiguous(OP, "residual", &r)?;
+        check::elementwise_output(OP, "y", &io.y, &[("residual", r)])?;
+        inputs.push(("residual", r));
+    }
+    let Some(m) = &io.mask else { return Ok(()) };
+    let v = m.as_view();
+    check::dtype(OP, "mask", &v, DType::U8)?;
+    check::shape(OP, "mask", &v, io.x.shape())?;
+    check::contiguous(OP, "mask", &v)?;
+    check::separate_output(OP, "mask", m, &inputs)
+}
+
+/// Checks of [`RandomOps::bias_dropout_bwd`].
+pub(crate) fn check_bias_dropout_bwd(
+    p: f64,
+    mask: &DropoutMask<'_>,
+    dy: &View<'_>,
+    dx: Option<&GradMut<'_>>,
+    dbias: Option<&GradMut<'_>>,
+) -> Result<()> {
+    const OP: &str = "bias_dropout_bwd";
+    check_probability(OP, p)?;
+    check::float(OP, "dy", dy)?;
+    check::contiguous(OP, "dy", dy)?;
+    let Some(&n) = dy.shape().last() else {
+        return Err(GpuError::invalid(OP, "dy", "at least one axis", "a scalar"));
+    };
+    let mut inputs = vec![("dy", *dy)];
+    match mask {
+        DropoutMask::Regenerate(rng) => check_rng(OP, rng)?,
+        DropoutMask::Saved(m) => {
+            check::dtype(OP, "mask", m, DType::U8)?;
+            check::shape(OP, "mask", m, dy.shape())?;
+            check::contiguous(OP, "mask", m)?;
+            inputs.push(("mask", *m));
+        }
+    }
+    for (arg, g, shape) in [("dx", dx, dy.shape()), ("dbias", dbias, &[n][..])] {
+        let Some(g) = g else { continue };
+        let v = g.out.as_view();
+        check::shape(OP, arg, &v, shape)?;
+        check::dtype(OP, arg, &v, dy.dtype())?;
+        check::contiguous(OP, arg, &v)?;
+        check::separate_output(OP, arg, &g.out, &inputs)?;
+        inputs.push((arg, v));
+    }
+    Ok(())
 }
 
 fn dropout_pair(op: &'static str, x: &View<'_>, (arg, y): (&'static str, &ViewMut<'_>)) -> Result<()> {

@@ -12,6 +12,7 @@ pub(crate) mod conv;
 pub(crate) mod distance;
 pub(crate) mod elementwise;
 pub(crate) mod embedding;
+pub(crate) mod gated;
 pub(crate) mod gemm;
 pub(crate) mod gnn;
 pub(crate) mod index;
@@ -131,6 +132,7 @@ pub fn all_kernels() -> impl Iterator<Item = &'static KernelSpec> {
         elementwise::KERNELS,
         elementwise::INT_KERNELS,
         activation::KERNELS,
+        gated::KERNELS,
         loss::KERNELS,
         loss_batch::KERNELS,
         loss_rows::KERNELS,

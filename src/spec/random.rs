@@ -15,6 +15,9 @@ kernels! {
         args: [p: In("gk_t"), y: Out("gk_u8"), n: I64, seed: I64, stream: I64, offset: I64, more: In("gk_i64"), prob: F32];
     DROPOUT = "random.c" "dropout", dtypes: FLOATS64, ops: &[],
         args: [x: In("gk_t"), y: Out("gk_t"), mask: Out("gk_u8"), n: I64, wide: I32, seed: I64, stream: I64, offset: I64, more: In("gk_i64"), keep: F32, scale: Real, accumulate: I32];
+    BIAS_DROPOUT = "random.c" "bias_dropout", dtypes: FLOATS64, ops: &[],
+        args: [x: In("gk_t"), bias: In("gk_t"), r: In("gk_t"), y: Out("gk_t"), mask: Out("gk_u8"), n: I64, cols: I64, wide: I32, seed: I64,
+               stream: I64, offset: I64, more: In("gk_i64"), keep: F32, scale: Real];
     DROPOUT_MASKED = "random.c" "dropout_masked", dtypes: FLOATS64, ops: &[],
         args: [x: In("gk_t"), mask: In("gk_u8"), y: Out("gk_t"), n: I64, scale: Real, accumulate: I32];
     CATEGORICAL_SUMS = "random.c" "categorical_sums", dtypes: FLOATS64, ops: &[],

@@ -6,7 +6,7 @@ use trefoil::ops::*;
 use super::Bound::{Close, Exact};
 use super::{Bound, Kernel, TRANS, ULP, k};
 use crate::device::{Cx, Fail, R};
-use crate::random_cases::Dom::Any;
+use crate::random_cases::Dom::{Any, Coarse, Nonzero};
 use crate::random_cases::Sample;
 
 fn forward(cx: &Cx<'_>, act: A) -> R {
@@ -56,6 +56,133 @@ fn draw_axis(s: &mut Sample) {
     let rank = s.rank_of("x");
     let axis = s.below(rank);
     s.arg("axis", axis);
+}
+
+/// The operands of a gated unit: halves of x, or gate and up; and the result's shape.
+fn gated_input<'a>(cx: &'a Cx<'_>) -> R<(GatedInput<'a>, Vec<usize>)> {
+    if let (Some(gate), Some(up)) = (cx.opt("gate"), cx.opt("up")) {
+        return Ok((GatedInput::Two { gate, up }, gate.shape().to_vec()));
+    }
+    let x = cx.x("x")?;
+    let axis = cx.axis("axis", x.shape().len())?;
+    let mut shape = x.shape().to_vec();
+    if let Some(n) = shape.get_mut(axis) {
+        *n /= 2;
+    }
+    Ok((GatedInput::Halves { x, axis, gate_first: cx.b("gate_first")? }, shape))
+}
+
+fn gated(cx: &Cx<'_>, act: A) -> R {
+    let (input, shape) = gated_input(cx)?;
+    let y = cx.out("y", cx.dtype, &shape)?;
+    Ok(cx.gpu.gated(act, input, y.m())?)
+}
+
+fn gated_backward(cx: &Cx<'_>, act: A) -> R {
+    let (input, _) = gated_input(cx)?;
+    let dy = cx.x("dy")?;
+    if let GatedInput::Two { gate, up } = input {
+        let (dgate, dup) = (cx.like("dgate", &gate)?, cx.like("dup", &up)?);
+        let grads = GatedGrad::Two { gate: Some(dgate.g()), up: Some(dup.g()) };
+        return Ok(cx.gpu.gated_bwd(act, dy, input, grads)?);
+    }
+    let dx = cx.like("dx", &cx.x("x")?)?;
+    Ok(cx.gpu.gated_bwd(act, dy, input, GatedGrad::Halves(dx.g()))?)
+}
+
+fn prelu(cx: &Cx<'_>) -> R {
+    let x = cx.x("x")?;
+    let y = cx.like("y", &x)?;
+    Ok(cx.gpu.prelu(x, cx.x("a")?, y.m())?)
+}
+
+fn prelu_backward(cx: &Cx<'_>) -> R {
+    let (dy, x, a) = (cx.x("dy")?, cx.x("x")?, cx.x("a")?);
+    let (dx, da) = (cx.like("dx", &x)?, cx.like("da", &a)?);
+    Ok(cx.gpu.prelu_bwd(dy, x, a, Some(dx.g()), Some(da.g()))?)
+}
+
+fn masked_softmax(cx: &Cx<'_>) -> R {
+    let x = cx.x("x")?;
+    let y = cx.like("y", &x)?;
+    Ok(cx.gpu.masked_softmax(cx.f("scale")?, x, cx.opt("mask"), y.m())?)
+}
+
+fn masked_softmax_backward(cx: &Cx<'_>) -> R {
+    let (dy, y) = (cx.x("dy")?, cx.x("y")?);
+    let dx = cx.like("dx", &y)?;
+    Ok(cx.gpu.masked_softmax_bwd(cx.f("scale")?, dy, y, dx.g())?)
+}
+
+fn draw_gated(s: &mut Sample) {
+    let mut shape = s.solid();
+    if s.coin() {
+        s.put("gate", &shape, Nonzero);
+        s.put("up", &shape, Any);
+        return;
+    }
+    let axis = s.below(shape.len());
+    shape[axis] = 2 * shape[axis].min(5000);
+    s.put("x", &shape, Nonzero);
+    s.arg("axis", axis);
+    let first = s.coin();
+    s.arg("gate_first", first);
+}
+
+fn draw_prelu(s: &mut Sample) {
+    let shape: Vec<usize> = if s.small {
+        vec![2, 3, 2]
+    } else {
+        let edges: [&[usize]; 6] = [&[5, 7], &[400, 64, 3], &[3, 5, 33], &[2, 4, 9000], &[100_003], &[0, 4]];
+        edges[s.below(edges.len())].to_vec()
+    };
+    s.put("x", &shape, Nonzero);
+    let n = if shape.len() > 1 && s.coin() { shape[1] } else { 1 };
+    s.put("a", &[n], Any);
+}
+
+fn draw_masked(s: &mut Sample) {
+    let shape = if s.small {
+        vec![2, 3, 4]
+    } else {
+        let edges: [&[usize]; 6] =
+            [&[2, 3, 5, 9], &[4, 300], &[3, 2, 64, 64], &[2, 20_000], &[5, 1], &[7, 1030]];
+        edges[s.below(edges.len())].to_vec()
+    };
+    s.put("x", &shape, Any);
+    let mut mask = shape.clone();
+    match s.below(4) {
+        0 => return,
+        1 => mask[0] = 1,
+        2 => mask = shape[shape.len() - 1..].to_vec(),
+        _ => mask[shape.len() - 2] = 1,
+    }
+    s.put("mask", &mask, Coarse);
+    let scale = [0.5, 1.0, 2.0][s.below(3)];
+    s.arg("scale", scale);
+}
+
+macro_rules! gated {
+    ($name:literal, $act:expr) => {
+        &[
+            k($name, "B1.9", "[x], [gate], [up]", "axis=-1, gate_first=false", "y", &["gated"], |cx| {
+                gated(cx, $act)
+            })
+            .bound(Close(1.2e-6, 2e-6))
+            .sample(draw_gated),
+            k(
+                concat!($name, "_backward"),
+                "B1.9",
+                "dy, [x], [gate], [up]",
+                "axis=-1, gate_first=false",
+                "[dx], [dgate], [dup]",
+                &["gated_bwd"],
+                |cx| gated_backward(cx, $act),
+            )
+            .bound(Close(2e-6, 4e-6))
+            .grad_of($name),
+        ]
+    };
 }
 
 const BWD: Bound = Close(9.6e-7, 4e-7);
@@ -142,5 +269,37 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         })
         .bound(Close(1e-6, 2e-4))
         .grad_of("log_softmax"),
+    ],
+    gated!("glu", A::Sigmoid),
+    gated!("geglu", A::Gelu),
+    gated!("swiglu", A::Swish { beta: 1.0 }),
+    gated!("reglu", A::Relu),
+    &[
+        k("prelu", "B1.5", "x, a", "-", "y", &["prelu"], prelu).bound(ULP).sample(draw_prelu),
+        k("prelu_backward", "B1.5", "dy, x, a", "-", "dx, da", &["prelu_bwd"], prelu_backward)
+            .bound(Close(1e-5, 1e-4))
+            .grad_of("prelu"),
+        k(
+            "scaled_masked_softmax",
+            "B1.18",
+            "x, [mask]",
+            "scale=1.0",
+            "y",
+            &["masked_softmax"],
+            masked_softmax,
+        )
+        .bound(Close(4e-6, 1e-7))
+        .sample(draw_masked),
+        k(
+            "scaled_masked_softmax_backward",
+            "B1.18",
+            "dy, y",
+            "scale=1.0",
+            "dx",
+            &["masked_softmax_bwd"],
+            masked_softmax_backward,
+        )
+        .bound(Close(4e-6, 2e-6))
+        .grad_of("scaled_masked_softmax"),
     ],
 ];

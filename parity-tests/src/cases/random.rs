@@ -3,7 +3,7 @@
 use trefoil::DType;
 use trefoil::ops::*;
 
-use super::Bound::Close;
+use super::Bound::{Close, Stored};
 use super::{F32, FLOATS, Kernel, ULP32, k};
 use crate::device::{Cx, Fail, R};
 use crate::random_cases::Dom::{Any, Positive, Range};
@@ -72,6 +72,28 @@ fn dropout_backward(cx: &Cx<'_>) -> R {
         None => DropoutMask::Regenerate(rng(cx)?),
     };
     Ok(cx.gpu.dropout_bwd(cx.f("p")?, mask, dy, dx.g())?)
+}
+
+fn bias_dropout(cx: &Cx<'_>) -> R {
+    let x = cx.x("x")?;
+    let y = cx.like("y", &x)?;
+    let mask = cx.wants("mask").then(|| cx.out("mask", DType::U8, x.shape())).transpose()?;
+    let io = BiasDropout {
+        x,
+        bias: cx.x("bias")?,
+        residual: cx.opt("r"),
+        y: y.m(),
+        mask: mask.as_ref().map(|t| t.m()),
+    };
+    Ok(cx.gpu.bias_dropout(cx.f("p")?, rng(cx)?, io)?)
+}
+
+fn bias_dropout_backward(cx: &Cx<'_>) -> R {
+    let dy = cx.x("dy")?;
+    let n = *dy.shape().last().unwrap_or(&1);
+    let (dx, dbias) = (cx.like("dx", &dy)?, cx.out("dbias", dy.dtype(), &[n])?);
+    let mask = DropoutMask::Regenerate(rng(cx)?);
+    Ok(cx.gpu.bias_dropout_bwd(cx.f("p")?, mask, dy, Some(dx.g()), Some(dbias.g()))?)
 }
 
 fn seed(s: &mut Sample) {
@@ -240,5 +262,41 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         .bound(Close(2.0 * ULP32, 3e-45))
         .same_dtype()
         .grad_of("dropout_forward"),
+    ],
+    &[
+        k(
+            "bias_dropout",
+            "S12.10",
+            "x, bias, [r]",
+            "p, seed, stream=0, offset=0",
+            "y, [mask:u8]",
+            &["bias_dropout"],
+            bias_dropout,
+        )
+        .bound(Close(4.0 * ULP32, 1e-6))
+        .same_dtype()
+        .sample(|s| {
+            let shape = s.shape();
+            let n = shape[shape.len() - 1];
+            s.put("x", &shape, Any);
+            s.put("bias", &[n], Any);
+            if s.coin() {
+                s.put("r", &shape, Any);
+            }
+            s.arg("p", 0.3);
+            seed(s);
+        }),
+        k(
+            "bias_dropout_backward",
+            "S12.10",
+            "dy",
+            "p, seed, stream=0, offset=0",
+            "dx, dbias",
+            &["bias_dropout_bwd"],
+            bias_dropout_backward,
+        )
+        .bound(Stored(2.0 * ULP32, 1e-4))
+        .same_dtype()
+        .grad_of("bias_dropout"),
     ],
 ];

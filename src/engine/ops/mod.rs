@@ -12,6 +12,7 @@ mod core;
 mod distance;
 pub(crate) mod elementwise;
 mod embedding;
+mod gated;
 pub(crate) mod gemm;
 #[cfg(all(test, feature = "opencl"))]
 mod gemm_tests;
@@ -32,6 +33,7 @@ mod mesh;
 #[cfg(all(test, feature = "opencl"))]
 mod movement_tests;
 mod norm;
+mod norm_bwd;
 mod optimizer;
 mod order;
 mod pool;

@@ -158,6 +158,67 @@ impl RandomOps for Engine {
         ];
         self.launch(&DROPOUT_MASKED, dt, "", Grid::Stride(n), &args)
     }
+
+    fn bias_dropout(&self, p: f64, rng: Rng<'_>, io: BiasDropout<'_>) -> Result<()> {
+        const OP: &str = "bias_dropout";
+        check_bias_dropout(p, &rng, &io)?;
+        let (out, mask) = (io.y.as_view(), io.mask.as_ref().map(ViewMut::as_view));
+        self.own_all(OP, &[("x", io.x), ("bias", io.bias), ("y", out)])?;
+        self.own_all(OP, &[("residual", io.residual), ("mask", mask)])?;
+        let rng = self.rng_args(OP, &rng)?;
+        let (n, dt) = (io.x.numel(), io.x.dtype());
+        let cols = io.bias.numel();
+        let all = [Some(&io.x), Some(&io.bias), io.residual.as_ref(), Some(&out)];
+        let wide = cols.is_multiple_of(8) && all.into_iter().flatten().all(aligned16);
+        let mut args = vec![
+            self.arg_in(&io.x),
+            self.arg_in(&io.bias),
+            self.arg_opt(io.residual.as_ref()),
+            self.arg_in(&out),
+            self.arg_opt(mask.as_ref()),
+            Arg::I64(n as i64),
+            Arg::I64(cols as i64),
+            Arg::I32(wide as i32),
+        ];
+        args.extend(rng);
+        args.extend([Arg::F32((1.0 - p) as f32), real(dt, keep_scale(p))]);
+        self.launch(&BIAS_DROPOUT, dt, "", Grid::Stride(n.div_ceil(if wide { 8 } else { 4 })), &args)
+    }
+
+    fn bias_dropout_bwd(
+        &self,
+        p: f64,
+        mask: DropoutMask<'_>,
+        dy: View<'_>,
+        dx: Option<GradMut<'_>>,
+        dbias: Option<GradMut<'_>>,
+    ) -> Result<()> {
+        const OP: &str = "bias_dropout_bwd";
+        check_bias_dropout_bwd(p, &mask, &dy, dx.as_ref(), dbias.as_ref())?;
+        let views = [dx.as_ref().map(|g| g.out.as_view()), dbias.as_ref().map(|g| g.out.as_view())];
+        self.own_all(OP, &[("dx", views[0]), ("dbias", views[1])])?;
+        // The bias sums what dx holds; where dx is absent or adds to earlier values, a copy of its own.
+        let fresh = match (&dx, &dbias) {
+            (Some(g), _) if !g.accumulate => None,
+            (_, None) => None,
+            _ => Some(self.scratch(dy.dtype(), dy.numel())?),
+        };
+        let sums = match (&fresh, views[0]) {
+            (Some(b), _) => {
+                self.dropout_bwd(p, mask, dy, b.alias_mut().reshape(dy.shape())?.into())?;
+                b.view().reshape(dy.shape())?
+            }
+            (None, Some(v)) => v,
+            (None, None) => return Ok(()),
+        };
+        if let Some(g) = dx {
+            self.dropout_bwd(p, mask, dy, g)?;
+        }
+        match dbias {
+            Some(g) => self.sum_to_shape(sums, g),
+            None => Ok(()),
+        }
+    }
 }
 
 /// 1 / (1 - p), and 0 for p = 1, where nothing is kept.

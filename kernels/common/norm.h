@@ -1,0 +1,71 @@
+/* What the normalisation kernels share: moments that can be joined, and the affine map.
+ *
+ * GK_OP is gk_norm_plain, or gk_norm_act for the units that apply an activation: the plain ones then carry none of its text. */
+#ifndef GK_NORM_H
+#define GK_NORM_H
+#include "rows.h"
+#define gk_norm_plain_acts 0
+#define gk_norm_act_acts 1
+#define GK_ACTS GK_CAT(GK_OP, _acts)
+#if GK_ACTS
+#include "fused_act.h"
+#endif
+
+/* Count, mean and sum of squared deviations (Welford, 1962; joined as in Chan, Golub and LeVeque, 1979). Without a mean (`raw`): the sum of squares. */
+typedef struct { gk_f n, mean, m2; } gk_moments;
+GK_FN gk_moments gk_moments_none(void) { gk_moments m; m.n = m.mean = m.m2 = GK_R(0.0); return m; }
+GK_FN void gk_moments_join(gk_moments* a, gk_f n, gk_f mean, gk_f m2)
+{
+    gk_f all = a->n + n, part = n / all, d = mean - a->mean, joined = a->mean + d * part;
+    a->m2 += m2 + d * d * a->n * part;
+    /* An infinite mean stays one. */
+    a->mean = gk_isnan(joined) ? a->mean + mean : joined;
+    a->n = all;
+}
+/* Takes in n values, n a constant. */
+GK_FN void gk_moments_take(gk_moments* a, const gk_f* v, const int n, int raw)
+{
+    gk_f s = GK_R(0.0), q = GK_R(0.0);
+    if (!raw) {
+        GK_UNROLL for (int k = 0; k < n; k++) s += v[k];
+        s *= GK_R(1.0) / (gk_f)n;
+    }
+    GK_UNROLL for (int k = 0; k < n; k++) q += (v[k] - s) * (v[k] - s);
+    gk_moments_join(a, (gk_f)n, s, q);
+}
+/* Joins the moments of `lanes` work-items which took `count` values together. */
+GK_FN gk_moments gk_moments_group(gk_moments a, gk_f count, GK_LOCAL_PTR gk_f* tmp, int lanes, int raw)
+{
+    gk_moments r;
+    gk_f d;
+    r.n = count;
+    r.mean = GK_R(0.0);
+    if (!raw) r.mean = gk_group_sum(a.n * a.mean, tmp, lanes) / count;
+    d = a.mean - r.mean;
+    if (a.n == GK_R(0.0)) d = GK_R(0.0);
+    r.m2 = gk_group_sum(a.m2 + a.n * d * d, tmp, lanes);
+    return r;
+}
+
+/* Parameters of the elements from position e of a row on: entry e of p, or (inner > 0) that of the channel, first + e / inner. A 16-byte item where
+ * `wide` (`affine`: in one aligned access, or of one channel), else one element in component 0. */
+GK_FN gk_vec gk_affine(GK_GLOBAL const gk_t* p, gk_i64 e, gk_i64 first, gk_i64 inner, int wide, int affine)
+{
+    gk_vec r;
+    if (wide && affine && inner == 0) return gk_loadv(p, e);
+    if (!wide || affine) {
+        gk_i64 at = inner ? first + gk_quot(e, inner) : e;
+        gk_f x = gk_load(p, at);
+        GK_UNROLL for (int k = 0; k < GK_W; k++) r.v[k] = x;
+    } else {
+        GK_UNROLL for (int k = 0; k < GK_W; k++) {
+            gk_i64 at = inner ? first + gk_quot(e + k, inner) : e + k;
+            r.v[k] = gk_load(p, at);
+        }
+    }
+    return r;
+}
+
+GK_FN gk_vec gk_zeros(void) { gk_vec r; GK_UNROLL for (int k = 0; k < GK_W; k++) r.v[k] = GK_R(0.0); return r; }
+
+#endif

@@ -1,0 +1,67 @@
+/* How rows and columns of contiguous tensors are walked: runs of elements with 16-byte accesses inside, sums across a block that lies over columns. */
+#ifndef GK_ROWS_H
+#define GK_ROWS_H
+
+/* A run of elements as one lane of `lanes` sees it: single elements up to the first 16-byte boundary (all of them unless `wide`), 16-byte items, single
+ * elements after them. `phase` is the position of element 0 of the tensor within 16 bytes. */
+typedef struct { gk_i64 from, items_from, items, tail_from, to; } gk_run;
+GK_FN gk_run gk_run_of(gk_i64 from, gk_i64 to, int wide, int phase)
+{
+    gk_run r;
+    gk_i64 head = wide ? -(from + phase) & (GK_W - 1) : to - from;
+    if (head > to - from) head = to - from;
+    r.from = from;
+    r.items_from = from + head;
+    r.items = (to - r.items_from) / GK_W;
+    r.tail_from = r.items_from + r.items * GK_W;
+    r.to = to;
+    return r;
+}
+
+GK_FN gk_run gk_run_of_block(gk_i64 b, gk_i64 cols, int splits, gk_i64 chunk, int wide, int phase)
+{
+    gk_i64 row = b / splits, from = b % splits * chunk, to = from + chunk < cols ? from + chunk : cols;
+    return gk_run_of(row * cols + from, row * cols + to, wide, phase);
+}
+
+/* Joins a value over the block's work-items that differ in lid / tx only; result in all of them. */
+#define GK_ACROSS(name, combine) \
+    GK_FN gk_f name(gk_f v, GK_LOCAL_PTR gk_f* tmp, int tx) \
+    { \
+        int t = gk_lid(); \
+        if (tx == GK_BLOCK) return v; \
+        tmp[t] = v; \
+        GK_BARRIER(); \
+        for (int m = GK_BLOCK / 2; m >= tx; m >>= 1) { \
+            if (t < m) tmp[t] = combine(tmp[t], tmp[t + m]); \
+            GK_BARRIER(); \
+        } \
+        v = tmp[t & (tx - 1)]; \
+        GK_BARRIER(); \
+        return v; \
+    }
+GK_ACROSS(gk_across_sum, gk_add)
+
+/* One item (an element, or GK_W neighbours) as a vector, and back. */
+GK_FN gk_vec gk_item(GK_GLOBAL const gk_t* p, gk_i64 i, int wide)
+{
+    gk_vec r;
+    if (wide) return gk_loadv(p, i);
+    r.v[0] = gk_load(p, i);
+    GK_UNROLL for (int c = 1; c < GK_W; c++) r.v[c] = GK_R(0.0);
+    return r;
+}
+GK_FN void gk_put_item(GK_GLOBAL gk_t* p, gk_i64 i, gk_vec r, int wide)
+{
+    if (wide) gk_storev(p, i, r);
+    else gk_store(p, i, r.v[0]);
+}
+
+/* a / b of numbers that are not negative: 32-bit where both fit, because 64-bit division is slow. */
+GK_FN gk_i64 gk_quot(gk_i64 a, gk_i64 b)
+{
+    if (((a | b) >> 32) == 0) return (gk_i64)((gk_u32)a / (gk_u32)b);
+    return a / b;
+}
+
+#endif
