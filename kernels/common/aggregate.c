@@ -14,7 +14,13 @@
 #include "activation_ops.h"
 #include "graph.h"
 
-#define GK_U 4
+/* GK_OP: gk_agg_any serves every message; gk_agg_copy and gk_agg_scaled know at compile time that it is A, or A times one number per edge and row of
+ * A, in whole vectors, of a sum or mean without anything added: their registers hold more edges at a time, and more of them fit on the device. */
+#define gk_agg_any_lean 0
+#define gk_agg_copy_lean 1
+#define gk_agg_scaled_lean 2
+#define GK_LEAN GK_CAT(GK_OP, _lean)
+#define GK_U (GK_LEAN ? 8 : 4)
 
 /* What a message is: A, with B, with the node's own row. */
 #define GK_PLAIN 0
@@ -187,7 +193,7 @@ GK_KERNEL(aggregate)(GK_IN(int, rowptr), GK_IN(int, col), GK_IN(int, perm), GK_I
     GK_BIND_IN(int, rowptr); GK_BIND_IN(int, col); GK_BIND_IN(int, perm); GK_BIND_IN(gk_t, a); GK_BIND_IN(gk_t, b); GK_BIND_IN(gk_t, self);
     GK_BIND_IN(gk_f, self_stat); GK_BIND_IN(int, degree); GK_BIND_IN(int, mask); GK_BIND_IN(gk_f, base); GK_BIND_IN(gk_t, bias); GK_BIND_OUT(gk_t, y);
     GK_BIND_OUT(gk_f, stat); GK_BIND_OUT(gk_f, parts); GK_BIND_OUT(int, err);
-    int lanes = GK_LANES, wide = GK_WIDE, w = wide ? GK_W : 1;
+    int lanes = GK_LANES, wide = GK_LEAN ? 1 : GK_WIDE, w = wide ? GK_W : 1;
     gk_i64 cuts = GK_CUTS, items = cuts + GK_NODES, column = ((gk_i64)gk_bid(1) * lanes + gk_lid() % lanes) * w;
     gk_i64 o = column / GK_INNER, at = column - o * GK_INNER, per = GK_BLOCK / lanes;
     gk_walk g;
@@ -196,6 +202,10 @@ GK_KERNEL(aggregate)(GK_IN(int, rowptr), GK_IN(int, col), GK_IN(int, perm), GK_I
     g.a_base = o * GK_A_ROWS * GK_INNER + at; g.m_base = column; g.b_full = b_span == 1; g.b_row = (int)b_row; g.b_base = column / b_span;
     g.wide_index = GK_FLAG(1); g.wide_saved = GK_FLAG(16); g.wide = wide; g.message = (int)how.v[1]; g.a_at_edge = (int)how.v[3]; g.b_at_edge = (int)how.v[4];
     g.m_at_self = (int)how.v[5]; g.code = code;
+#if GK_LEAN
+    g.b = GK_LEAN == 2 ? b : 0; g.b_full = 0; g.message = GK_LEAN == 2 ? GK_TIMES_B : GK_PLAIN; g.degree = 0; g.mask = 0;
+    self = 0; self_stat = 0; base = 0; bias = 0; act = 0;
+#endif
     if (column >= GK_COLUMNS) items = 0;
     for (gk_i64 item = (gk_i64)gk_bid(0) * per + gk_lid() / lanes; item < items; item += (gk_i64)gk_nblocks(0) * per) {
         GK_ROLLED for (int part = 0; part < 2; part++) {
@@ -205,7 +215,7 @@ GK_KERNEL(aggregate)(GK_IN(int, rowptr), GK_IN(int, col), GK_IN(int, perm), GK_I
             gk_vec s = gk_splat(GK_R(0.0));
             if (self_stat) s = gk_part_get(self_stat, to, wide);
             else if (self) s = gk_row_get(self, to, wide);
-            gk_vec acc = gk_reduce_run(&g, (int)q.node, s, q.first, q.end, (int)how.v[2]);
+            gk_vec acc = gk_reduce_run(&g, (int)q.node, s, q.first, q.end, GK_LEAN ? GK_RED_SUM : (int)how.v[2]);
             if (q.slot >= 0) gk_part_put(parts, q.slot * GK_COLUMNS + column, acc, wide);
             else gk_finish_sum(y, stat, base, bias, to, column, q.end - q.first, acc, (int)how.v[2], alpha, bias_span, act, slope, GK_FLAG(4), wide);
         }
@@ -293,7 +303,7 @@ GK_KERNEL(aggregate_best)(GK_IN(int, rowptr), GK_IN(int, col), GK_IN(int, perm),
 {
     GK_BIND_IN(int, rowptr); GK_BIND_IN(int, col); GK_BIND_IN(int, perm); GK_BIND_IN(gk_t, a); GK_BIND_IN(gk_t, b); GK_BIND_IN(gk_t, self);
     GK_BIND_OUT(gk_t, y); GK_BIND_OUT(int, arg); GK_BIND_OUT(gk_f, parts); GK_BIND_OUT(int, ids); GK_BIND_OUT(int, err);
-    int lanes = GK_LANES, wide = GK_WIDE, w = wide ? GK_W : 1;
+    int lanes = GK_LANES, wide = GK_LEAN ? 1 : GK_WIDE, w = wide ? GK_W : 1;
     gk_i64 cuts = GK_CUTS, items = cuts + GK_NODES, column = ((gk_i64)gk_bid(1) * lanes + gk_lid() % lanes) * w;
     gk_i64 o = column / GK_INNER, at = column - o * GK_INNER, per = GK_BLOCK / lanes;
     gk_walk g;
@@ -302,6 +312,10 @@ GK_KERNEL(aggregate_best)(GK_IN(int, rowptr), GK_IN(int, col), GK_IN(int, perm),
     g.a_base = o * GK_A_ROWS * GK_INNER + at; g.m_base = column; g.b_full = b_span == 1; g.b_row = (int)b_row; g.b_base = column / b_span;
     g.wide_index = GK_FLAG(1); g.wide_saved = GK_FLAG(16); g.wide = wide; g.message = (int)how.v[1]; g.a_at_edge = (int)how.v[3]; g.b_at_edge = (int)how.v[4];
     g.m_at_self = 0; g.code = code;
+#if GK_LEAN
+    g.b = GK_LEAN == 2 ? b : 0; g.b_full = 0; g.message = GK_LEAN == 2 ? GK_TIMES_B : GK_PLAIN;
+    self = 0;
+#endif
     if (column >= GK_COLUMNS) items = 0;
     for (gk_i64 item = (gk_i64)gk_bid(0) * per + gk_lid() / lanes; item < items; item += (gk_i64)gk_nblocks(0) * per) {
         GK_ROLLED for (int part = 0; part < 2; part++) {

@@ -8,15 +8,18 @@ const INDEX: &[DType] = &[DType::I32];
 /// Heat diffusion computes 16-bit data in f32.
 const REAL: &[DType] = &[DType::F32, DType::F64];
 
+/// What a message of `aggregate` can be, from the general one to those known when the unit is compiled.
+pub(crate) const AGGREGATES: &[&str] = &["gk_agg_any", "gk_agg_copy", "gk_agg_scaled"];
+
 kernels! {
     family: Gnn;
-    AGGREGATE = "aggregate.c" "aggregate", dtypes: FLOATS64, ops: &[],
+    AGGREGATE = "aggregate.c" "aggregate", dtypes: FLOATS64, ops: AGGREGATES,
         args: [rowptr: In("int"), col: In("int"), perm: In("int"), a: In("gk_t"), b: In("gk_t"), self: In("gk_t"), self_stat: In("gk_f"), degree: In("int"), mask: In("int"), base: In("gk_f"), bias: In("gk_t"), y: Out("gk_t"), stat: Out("gk_f"), parts: Out("gk_f"), err: Out("int"), size: Dims, how: Dims, b_span: I64, b_row: I64, bias_span: I64, act: I32, slope: Real, alpha: Real, code: I32];
-    AGGREGATE_JOIN = "aggregate.c" "aggregate_join", dtypes: FLOATS64, ops: &[],
+    AGGREGATE_JOIN = "aggregate.c" "aggregate_join", dtypes: FLOATS64, ops: &["gk_agg_any"],
         args: [rowptr: In("int"), parts: In("gk_f"), base: In("gk_f"), bias: In("gk_t"), y: Out("gk_t"), stat: Out("gk_f"), size: Dims, how: Dims, bias_span: I64, act: I32, slope: Real, alpha: Real];
-    AGGREGATE_BEST = "aggregate.c" "aggregate_best", dtypes: FLOATS64, ops: &[],
+    AGGREGATE_BEST = "aggregate.c" "aggregate_best", dtypes: FLOATS64, ops: AGGREGATES,
         args: [rowptr: In("int"), col: In("int"), perm: In("int"), a: In("gk_t"), b: In("gk_t"), self: In("gk_t"), y: Out("gk_t"), arg: Out("int"), parts: Out("gk_f"), ids: Out("int"), err: Out("int"), size: Dims, how: Dims, b_span: I64, b_row: I64, least: I32, wide_arg: I32, none: Real, code: I32];
-    AGGREGATE_BEST_JOIN = "aggregate.c" "aggregate_best_join", dtypes: FLOATS64, ops: &[],
+    AGGREGATE_BEST_JOIN = "aggregate.c" "aggregate_best_join", dtypes: FLOATS64, ops: &["gk_agg_any"],
         args: [rowptr: In("int"), parts: In("gk_f"), ids: In("int"), y: Out("gk_t"), arg: Out("int"), size: Dims, how: Dims, least: I32, wide_arg: I32, none: Real];
     EDGE_MAP = "edges.c" "edge_map", dtypes: FLOATS64, ops: &[],
         args: [left: In("int"), right: In("int"), a: In("gk_t"), b: In("gk_t"), degree: In("int"), mask: In("int"), out: Out("gk_t"), err: Out("int"), size: Dims, op: I32, alpha: Real, wide_index: I32, wide_saved: I32, wide: I32, accumulate: I32, code: I32];

@@ -120,6 +120,18 @@ impl<'a> Aggregate<'a> {
     fn columns(&self) -> usize {
         self.outer * self.inner
     }
+
+    /// The unit that serves it: the general one, or one that knows the message (see `GK_LEAN`). `sums`: not a product.
+    fn unit(&self, w: &Walk, sums: bool) -> &'static str {
+        let extras = [self.own, self.own_stat, self.degree, self.mask.map(|m| m.0), self.base, self.bias];
+        let lean =
+            w.wide && sums && self.a.is_some() && self.act.0 == 0 && extras.iter().all(Option::is_none);
+        match (self.kind, self.b) {
+            (Kind::Plain, None) if lean => AGGREGATES[1],
+            (Kind::TimesB, Some(b)) if lean && b.parts < self.columns() => AGGREGATES[2],
+            _ => AGGREGATES[0],
+        }
+    }
 }
 
 /// Where sums go.
@@ -273,7 +285,7 @@ impl Engine {
         ];
         args.extend(end);
         args.push(Arg::I32(code_of_op(p.op)));
-        self.launch(&AGGREGATE, p.dtype, "", w.nodes(e.nodes), &args)?;
+        self.launch(&AGGREGATE, p.dtype, p.unit(&w, red != Red::Prod), w.nodes(e.nodes), &args)?;
         if w.cuts == 0 || e.nodes == 0 {
             return Ok(());
         }
@@ -288,7 +300,7 @@ impl Engine {
             how,
         ];
         args.extend(end);
-        self.launch(&AGGREGATE_JOIN, p.dtype, "", w.joins(), &args)
+        self.launch(&AGGREGATE_JOIN, p.dtype, AGGREGATES[0], w.joins(), &args)
     }
 
     /// The extreme message of each node and its edge.
@@ -325,12 +337,12 @@ impl Engine {
             none,
             Arg::I32(code_of_op(p.op)),
         ];
-        self.launch(&AGGREGATE_BEST, p.dtype, "", w.nodes(e.nodes), &args)?;
+        self.launch(&AGGREGATE_BEST, p.dtype, p.unit(&w, true), w.nodes(e.nodes), &args)?;
         if w.cuts == 0 || e.nodes == 0 {
             return Ok(());
         }
         let args = [rowptr, parts, ids, y, arg, size, how, least, wide_arg, none];
-        self.launch(&AGGREGATE_BEST_JOIN, p.dtype, "", w.joins(), &args)
+        self.launch(&AGGREGATE_BEST_JOIN, p.dtype, AGGREGATES[0], w.joins(), &args)
     }
 
     /// Scratch for a statistic of this many elements.

@@ -244,7 +244,7 @@ impl Engine {
         let (outer, size, inner) = around(x.shape(), axis);
         let items = Items::new(inner, accumulate, &[x, y]);
         let shape = [outer, index.numel(), items.row];
-        let n = shape.iter().product();
+        let n: usize = shape.iter().product();
         let args = [
             self.arg_in(x),
             self.arg_in(index),
@@ -259,7 +259,8 @@ impl Engine {
             Arg::I32(accumulate as i32),
             Arg::I32(code_of_op(op)),
         ];
-        self.launch(&INDEX_SELECT, items.dtype, "", Grid::Stride(n), &args)
+        // Work-items take several items each (`GK_DEPTH` in the text).
+        self.launch(&INDEX_SELECT, items.dtype, "", Grid::Stride(n.div_ceil(4)), &args)
     }
 
     fn plan_args(&self, p: &Plan) -> (Arg, Arg, Arg) {
