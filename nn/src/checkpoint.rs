@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use trefoil::DType;
 
 use crate::error::{NnError, Result};
+pub use crate::host::HostTensor;
 use crate::layer::{Layer, LayerExt, Param, check_fit, check_names};
 use crate::optim::Optimizer;
 use crate::tensor::Tensor;
@@ -39,17 +40,6 @@ pub struct Progress {
     pub state: BTreeMap<String, u64>,
 }
 
-/// A tensor in host memory.
-#[derive(Debug, Clone, PartialEq)]
-pub struct HostTensor {
-    /// Element type.
-    pub dtype: DType,
-    /// Sizes.
-    pub shape: Vec<usize>,
-    /// Elements, little-endian, row-major.
-    pub bytes: Vec<u8>,
-}
-
 /// A checkpoint in host memory.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Checkpoint {
@@ -59,7 +49,7 @@ pub struct Checkpoint {
     pub progress: Progress,
 }
 
-fn to_format(d: DType) -> Option<Dtype> {
+pub(crate) fn to_format(d: DType) -> Option<Dtype> {
     Some(match d {
         DType::F32 => Dtype::F32,
         DType::F16 => Dtype::F16,
@@ -78,20 +68,25 @@ fn bad(path: &Path, what: impl Into<String>) -> NnError {
 
 /// Writes a file so that it is there as a whole or not at all: a temporary file next to it is written, flushed to disk and renamed.
 pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<()> {
+    write_atomic_with(path, |f| f.write_all(bytes).map_err(NnError::io("write", path)))
+}
+
+/// As [`write_atomic`], for contents that are made piece by piece.
+pub(crate) fn write_atomic_with(path: &Path, fill: impl FnOnce(&mut File) -> Result<()>) -> Result<()> {
     let mut name = path.file_name().unwrap_or_default().to_os_string();
     name.push(format!(".tmp{}", std::process::id()));
     let temp = path.with_file_name(name);
     let write = || {
-        let mut f = File::create(&temp)?;
-        f.write_all(bytes)?;
-        f.sync_all()
+        let mut f = File::create(&temp).map_err(NnError::io("write", path))?;
+        fill(&mut f)?;
+        f.sync_all().and_then(|()| std::fs::rename(&temp, path)).map_err(NnError::io("write", path))
     };
-    let done = write().and_then(|()| std::fs::rename(&temp, path));
+    let done = write();
     if done.is_err() {
         // The error below is what matters; a temporary file that cannot be removed does no harm.
         let _ = std::fs::remove_file(&temp);
     }
-    done.map_err(NnError::io("write", path))
+    done
 }
 
 impl Checkpoint {

@@ -1,11 +1,37 @@
 //! Errors of this crate.
 
-use std::path::PathBuf;
+use std::fmt;
+use std::path::{Path, PathBuf};
 
 use trefoil::{DType, DeviceId, GpuError};
 
 /// Result with [`NnError`].
 pub type Result<T, E = NnError> = std::result::Result<T, E>;
+
+/// A place in a data file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum At {
+    /// The file as a whole.
+    File,
+    /// Offset in bytes (in the unpacked data of a compressed file).
+    Byte(u64),
+    /// Item of an array or a stream, from 0.
+    Item(u64),
+    /// A named part: a tensor, an array of an archive.
+    Entry(String),
+}
+
+impl fmt::Display for At {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            At::File => f.write_str("the file"),
+            At::Byte(n) => write!(f, "byte {n}"),
+            At::Item(n) => write!(f, "item {n}"),
+            At::Entry(name) => write!(f, "`{name}`"),
+        }
+    }
+}
 
 /// What a call of this crate can fail with.
 #[derive(Debug, thiserror::Error)]
@@ -120,6 +146,18 @@ pub enum NnError {
         /// What is wrong.
         what: String,
     },
+    /// A data file, or an item of it, is malformed.
+    #[error("{}: {at}: expected {expected}, found {found}", path.display())]
+    Data {
+        /// The file.
+        path: PathBuf,
+        /// Where in it.
+        at: At,
+        /// What should be there.
+        expected: String,
+        /// What is there.
+        found: String,
+    },
     /// A configuration value is missing, unknown, of a wrong type or out of range.
     #[error("{file}: `{key}`: {what}")]
     Config {
@@ -157,6 +195,15 @@ impl NnError {
     pub(crate) fn io(what: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> NnError {
         let path = path.into();
         move |source| NnError::Io { what, path, source }
+    }
+
+    pub(crate) fn data(
+        path: impl AsRef<Path>,
+        at: At,
+        expected: impl Into<String>,
+        found: impl Into<String>,
+    ) -> NnError {
+        NnError::Data { path: path.as_ref().into(), at, expected: expected.into(), found: found.into() }
     }
 
     pub(crate) fn config(key: impl Into<String>, what: impl Into<String>) -> NnError {
