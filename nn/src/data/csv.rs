@@ -45,10 +45,57 @@ fn clean(cell: &str) -> &str {
     c.strip_prefix('"').and_then(|c| c.strip_suffix('"')).unwrap_or(c).trim()
 }
 
+/// The numbers of a line, or the column that is malformed and why.
+fn line_numbers(
+    cells: &[&str],
+    want: usize,
+    target: usize,
+    class: bool,
+) -> std::result::Result<Vec<f32>, (usize, String)> {
+    if cells.len() != want {
+        let at = cells.len().min(want) + 1;
+        return Err((at, format!("expected {want} cells, found {}", cells.len())));
+    }
+    let number = |(c, cell): (usize, &&str)| {
+        let fail = |what: String| Err((c + 1, what));
+        if cell.is_empty() {
+            return fail("missing value".into());
+        }
+        match cell.parse::<f32>() {
+            Err(_) => fail(format!("`{cell}` is not a number")),
+            Ok(x) if !x.is_finite() => fail(format!("`{cell}` is not finite")),
+            Ok(x) if c == target && class && (x < 0.0 || x.fract() != 0.0 || x > 16_777_216.0) => {
+                fail(format!("`{cell}` is not a class id (0, 1, 2, ...)"))
+            }
+            Ok(x) => Ok(x),
+        }
+    };
+    cells.iter().enumerate().map(number).collect()
+}
+
 /// Reads a file of numbers, one item per line. Blank lines are skipped. Errors: [`NnError::Io`]; [`NnError::Csv`] with row and column for
 /// a missing cell, a cell that is no finite number, a label that is no class id, or a line with another number of cells.
 pub fn read_csv(path: impl AsRef<Path>, options: &CsvOptions) -> Result<Dataset> {
-    let path = path.as_ref();
+    read(path.as_ref(), options, &mut Err)
+}
+
+/// As [`read_csv`], but leaves malformed lines out and returns how many they are; each is logged. The first line that is not the header
+/// sets the number of cells. Errors: [`NnError::Io`]; [`NnError::Csv`] for a file without a good line.
+pub fn read_csv_skipping(path: impl AsRef<Path>, options: &CsvOptions) -> Result<(Dataset, u64)> {
+    let mut skipped = 0;
+    let data = read(path.as_ref(), options, &mut |e| {
+        log::warn!("left out: {e}");
+        skipped += 1;
+        Ok(())
+    })?;
+    Ok((data, skipped))
+}
+
+fn read(
+    path: &Path,
+    options: &CsvOptions,
+    malformed: &mut dyn FnMut(NnError) -> Result<()>,
+) -> Result<Dataset> {
     let file = File::open(path).map_err(NnError::io("open", path))?;
     let fail =
         |row: usize, column: usize, what: String| NnError::Csv { path: path.into(), row, column, what };
@@ -67,40 +114,27 @@ pub fn read_csv(path: impl AsRef<Path>, options: &CsvOptions) -> Result<Dataset>
             continue;
         }
         let want = *width.get_or_insert(cells.len());
-        if cells.len() != want {
-            let at = cells.len().min(want) + 1;
-            return Err(fail(row, at, format!("expected {want} cells, found {}", cells.len())));
-        }
         let (target, class) = match options.label {
-            Label::LastClass => (want - 1, true),
+            Label::LastClass => (want.saturating_sub(1), true),
             Label::Class(c) => (c, true),
-            Label::LastValue => (want - 1, false),
+            Label::LastValue => (want.saturating_sub(1), false),
             Label::Value(c) => (c, false),
         };
         if target >= want || want < 2 {
-            return Err(fail(
-                row,
-                target + 1,
-                format!("no such label column next to features in {want} columns"),
-            ));
+            let what = format!("no such label column next to features in {want} columns");
+            return Err(fail(row, target + 1, what));
         }
-        for (c, cell) in cells.iter().enumerate() {
-            let column = c + 1;
-            if cell.is_empty() {
-                return Err(fail(row, column, "missing value".into()));
-            }
-            let x: f32 = cell.parse().map_err(|_| fail(row, column, format!("`{cell}` is not a number")))?;
-            if !x.is_finite() {
-                return Err(fail(row, column, format!("`{cell}` is not finite")));
-            }
-            match (c == target, class) {
-                (false, _) => features.push(x * options.scale),
-                (true, false) => values.push(x),
-                (true, true) if x < 0.0 || x.fract() != 0.0 || x > 16_777_216.0 => {
-                    return Err(fail(row, column, format!("`{cell}` is not a class id (0, 1, 2, ...)")));
+        match line_numbers(&cells, want, target, class) {
+            Ok(numbers) => {
+                for (c, x) in numbers.into_iter().enumerate() {
+                    match (c == target, class) {
+                        (false, _) => features.push(x * options.scale),
+                        (true, false) => values.push(x),
+                        (true, true) => classes.push(x as i64),
+                    }
                 }
-                (true, true) => classes.push(x as i64),
             }
+            Err((column, what)) => malformed(fail(row, column, what))?,
         }
     }
     let items = classes.len() + values.len();

@@ -1,10 +1,41 @@
-//! Data sets and batches.
+//! Data: from files to batches on the device.
+//!
+//! Readers ([`read_csv`], [`read_npy`], [`read_npz`], [`read_idx`], image folders, [`text`]) give a [`Dataset`], [`HostTensor`]s that make
+//! [`Arrays`], or another [`ItemSource`] that makes items when they are asked for. A [`Source`] serves them to a
+//! [`Trainer`](crate::Trainer) as batches on the device, in an order that follows from seed and epoch:
+//!
+//! | | where the data is | a step transfers |
+//! |---|---|---|
+//! | [`ResidentSource`], [`text::ResidentText`] | on the device | nothing |
+//! | [`Loader`] ([`HostSource`] for a [`Dataset`]) | items are made by threads | the batch, ahead of its use |
+//! | [`Transformed`] | changes the batches of another source on the device | nothing more |
+//!
+//! A [`Sampler`] says which items an epoch has.
 
 mod csv;
+mod idx;
+#[cfg(feature = "images")]
+mod images;
+mod items;
+mod loader;
+mod npy;
+mod sampler;
 mod source;
+pub mod text;
+pub mod transform;
 
-pub use csv::{CsvOptions, Label, read_csv};
-pub use source::{Batch, Batches, HostSource, Order, ResidentSource, Source};
+pub use csv::{CsvOptions, Label, read_csv, read_csv_skipping};
+pub use idx::{read_idx, read_idx_pair};
+#[cfg(feature = "images")]
+pub use images::{Channels, ImageFolder};
+pub use items::{Arrays, Item, ItemSource};
+pub use loader::{HostSource, Loader};
+pub use npy::{read_npy, read_npz};
+pub use sampler::Sampler;
+pub use source::{Batch, Batches, Order, ResidentSource, Source};
+pub use transform::{Transform, Transformed};
+
+pub use crate::host::HostTensor;
 
 use crate::error::{Result, invalid};
 

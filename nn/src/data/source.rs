@@ -1,14 +1,12 @@
-//! Batches on the device: from a resident data set, or uploaded ahead of use by a thread.
-
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, sync_channel};
+//! Batches on the device, and a data set that lies there as a whole.
 
 use trefoil::DType;
 use trefoil::ops::Rng;
 
-use super::{Dataset, Targets};
+use super::{Dataset, Item, ItemSource, Sampler, Targets};
 use crate::autograd::no_grad;
-use crate::error::{NnError, Result, invalid};
+use crate::error::{Result, invalid};
+use crate::host::HostTensor;
 use crate::tensor::{Device, Tensor};
 
 /// A batch on the device.
@@ -35,7 +33,7 @@ pub struct Order {
 const SHUFFLE: u64 = 1 << 61;
 
 impl Order {
-    fn rng(self) -> Rng<'static> {
+    pub(super) fn rng(self) -> Rng<'static> {
         Rng::new(self.seed).at(SHUFFLE | self.epoch, 0)
     }
 }
@@ -53,7 +51,7 @@ pub trait Source: Send + Sync {
     fn epoch(&self, order: Option<Order>, batch: usize) -> Result<Batches<'_>>;
 }
 
-fn check(batch: usize) -> Result<()> {
+pub(super) fn check(batch: usize) -> Result<()> {
     if batch == 0 { Err(invalid("epoch", "batch", "at least 1 item", "0")) } else { Ok(()) }
 }
 
@@ -76,19 +74,59 @@ pub struct ResidentSource {
     x: Tensor,
     y: Tensor,
     classes: usize,
+    sampler: Sampler,
 }
 
 impl ResidentSource {
     /// Uploads the data; features and values in `dtype`. Errors: `OutOfMemory`.
     pub fn new(data: &Dataset, device: &Device, dtype: DType) -> Result<Self> {
         let (x, y) = upload(device, dtype, data)?;
-        Ok(ResidentSource { x, y, classes: data.classes() })
+        Ok(ResidentSource { x, y, classes: data.classes(), sampler: Sampler::All })
+    }
+
+    /// Makes all items and uploads them; features and values in `dtype`, i32 and i64 as they are. Errors: of the items; `OutOfMemory`.
+    pub fn from_items(items: &dyn ItemSource, device: &Device, dtype: DType) -> Result<Self> {
+        let Item { x, y } = items.items(&(0..items.len()).collect::<Vec<_>>())?;
+        let put = |t: HostTensor| {
+            let y = t.to_device(device)?;
+            if t.dtype.is_index() { Ok(y) } else { y.to_dtype(dtype) }
+        };
+        Ok(ResidentSource { x: put(x)?, y: put(y)?, classes: items.classes(), sampler: Sampler::All })
+    }
+
+    /// Which items an epoch serves; with a sampler other than [`Sampler::All`], their indices are uploaded once per epoch. Errors: a
+    /// sampler that does not fit the items.
+    pub fn sampler(mut self, sampler: Sampler) -> Result<Self> {
+        sampler.check(self.len())?;
+        self.sampler = sampler;
+        Ok(self)
+    }
+
+    fn len(&self) -> usize {
+        self.x.shape()[0]
+    }
+}
+
+/// Indices of an epoch's items on the device; `None` for all as stored.
+pub(super) fn device_rows(
+    device: &Device,
+    sampler: &Sampler,
+    n: usize,
+    order: Option<Order>,
+) -> Result<Option<Tensor>> {
+    match (sampler, order) {
+        (Sampler::All, None) => Ok(None),
+        (Sampler::All, Some(o)) => Tensor::permutation(device, n, o.rng()).map(Some),
+        (sampler, order) => {
+            let rows: Vec<i64> = sampler.rows(device, n, order)?.into_iter().map(|i| i as i64).collect();
+            Tensor::from_slice(device, &rows, &[rows.len()]).map(Some)
+        }
     }
 }
 
 impl Source for ResidentSource {
     fn items(&self) -> usize {
-        self.x.shape()[0]
+        self.sampler.count(self.len())
     }
 
     fn classes(&self) -> usize {
@@ -98,100 +136,17 @@ impl Source for ResidentSource {
     fn epoch(&self, order: Option<Order>, batch: usize) -> Result<Batches<'_>> {
         check(batch)?;
         let n = self.items();
-        let perm = order.map(|o| Tensor::permutation(self.x.device(), n, o.rng())).transpose()?;
+        let rows = device_rows(self.x.device(), &self.sampler, self.len(), order)?;
         Ok(Box::new((0..n.div_ceil(batch)).map(move |i| {
             let start = i * batch;
             let len = batch.min(n - start);
-            no_grad(|| match &perm {
-                Some(p) => {
-                    let at = p.narrow(0, start, len)?;
+            no_grad(|| match &rows {
+                Some(rows) => {
+                    let at = rows.narrow(0, start, len)?;
                     Ok(Batch { x: self.x.index_select(0, &at)?, y: self.y.index_select(0, &at)?, len })
                 }
                 None => Ok(Batch { x: self.x.narrow(0, start, len)?, y: self.y.narrow(0, start, len)?, len }),
             })
         })))
-    }
-}
-
-/// A data set in host memory. A thread gathers the batches of an epoch and queues their uploads ahead of the training loop; the order is
-/// the one a [`ResidentSource`] would use.
-#[derive(Debug)]
-pub struct HostSource {
-    data: Arc<Dataset>,
-    device: Device,
-    dtype: DType,
-    ahead: usize,
-}
-
-impl HostSource {
-    /// Batches are prepared up to `ahead` (at least 1) before they are asked for.
-    pub fn new(data: Arc<Dataset>, device: &Device, dtype: DType, ahead: usize) -> Self {
-        HostSource { data, device: device.clone(), dtype, ahead: ahead.max(1) }
-    }
-}
-
-fn gather(data: &Dataset, rows: &[usize]) -> Result<Dataset> {
-    fn pick<T: Copy>(from: &[T], rows: &[usize], width: usize) -> Vec<T> {
-        rows.iter().flat_map(|&r| &from[r * width..(r + 1) * width]).copied().collect()
-    }
-    let width = data.item_shape().iter().product();
-    let targets = match data.targets() {
-        Targets::Classes(ids) => Targets::Classes(pick(ids, rows, 1)),
-        Targets::Values { data: v, shape } => {
-            Targets::Values { data: pick(v, rows, shape.iter().product()), shape: shape.clone() }
-        }
-    };
-    Dataset::new(pick(data.features(), rows, width), data.item_shape(), targets)
-}
-
-struct Prefetched {
-    receiver: Receiver<Result<Batch>>,
-}
-
-impl Iterator for Prefetched {
-    type Item = Result<Batch>;
-    fn next(&mut self) -> Option<Self::Item> {
-        // The channel closes when the thread is done; the thread ends when this receiver is dropped.
-        self.receiver.recv().ok()
-    }
-}
-
-impl Source for HostSource {
-    fn items(&self) -> usize {
-        self.data.len()
-    }
-
-    fn classes(&self) -> usize {
-        self.data.classes()
-    }
-
-    fn epoch(&self, order: Option<Order>, batch: usize) -> Result<Batches<'_>> {
-        check(batch)?;
-        let rows: Vec<usize> = match order {
-            Some(o) => {
-                let p = Tensor::permutation(&self.device, self.data.len(), o.rng())?.to_vec::<i64>()?;
-                p.into_iter().map(|i| i as usize).collect()
-            }
-            None => (0..self.data.len()).collect(),
-        };
-        let (sender, receiver) = sync_channel(self.ahead);
-        let (data, device, dtype) = (self.data.clone(), self.device.clone(), self.dtype);
-        let work =
-            move || {
-                for rows in rows.chunks(batch) {
-                    let made = gather(&data, rows)
-                        .and_then(|d| upload(&device, dtype, &d))
-                        .map(|(x, y)| Batch { x, y, len: rows.len() });
-                    let failed = made.is_err();
-                    if sender.send(made).is_err() || failed {
-                        return;
-                    }
-                }
-            };
-        std::thread::Builder::new()
-            .name("trefoil-batches".into())
-            .spawn(work)
-            .map_err(|source| NnError::Io { what: "start", path: "the batch thread".into(), source })?;
-        Ok(Box::new(Prefetched { receiver }))
     }
 }
