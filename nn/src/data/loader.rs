@@ -19,7 +19,6 @@ use crate::tensor::{Device, Tensor};
 /// loop; what is served, and in which order, does not depend on their number.
 ///
 /// Floats and bytes are converted to the loader's dtype on the device; i32 and i64 (class and token ids) stay what they are.
-#[derive(Clone)]
 pub struct Loader {
     work: Arc<Work>,
     threads: usize,

@@ -8,6 +8,7 @@ use trefoil::ops::{Binary, Distribution, PadMode, Rng, Unary};
 use super::{Batch, Batches, Order, Source};
 use crate::autograd::no_grad;
 use crate::error::{Result, invalid};
+use crate::host::HostTensor;
 use crate::tensor::{Device, Tensor};
 
 /// Random numbers of one transform and one batch. They follow from seed, epoch, position of the batch and of the transform alone.
@@ -181,10 +182,10 @@ impl Normalize {
         if let Some(bad) = std.iter().find(|s| !(**s > 0.0 && s.is_finite())) {
             return Err(invalid("Normalize", "std", "deviations above 0", format!("{bad}")));
         }
-        let put = |v: Vec<f32>| Tensor::from_slice(device, &v, &[v.len()])?.to_dtype(dtype);
+        let put = |v: Vec<f64>| HostTensor::from_slice(&v, &[v.len()])?.to_dtype(dtype)?.to_device(device);
         Ok(Normalize {
-            scale: put(std.iter().map(|s| (1.0 / s) as f32).collect())?,
-            shift: put(mean.iter().zip(std).map(|(m, s)| (-m / s) as f32).collect())?,
+            scale: put(std.iter().map(|s| 1.0 / s).collect())?,
+            shift: put(mean.iter().zip(std).map(|(m, s)| -m / s).collect())?,
         })
     }
 }
