@@ -57,7 +57,8 @@ fn values(t: &HostTensor) -> Vec<f64> {
 fn state_dictionaries_of_pytorch_keep_names_shapes_and_values() {
     let file = StateFile::open(fixture("layers.safetensors")).unwrap();
     assert_eq!(file.metadata()["format"], "pt");
-    let want: [(&str, &[(&str, &[usize])]); 6] = [
+    type Shapes = (&'static str, &'static [(&'static str, &'static [usize])]);
+    let want: [Shapes; 6] = [
         ("linear", &[("bias", &[2]), ("weight", &[2, 3])]),
         ("conv", &[("bias", &[3]), ("weight", &[3, 2, 3, 3])]),
         (
@@ -312,7 +313,7 @@ fn files_are_written_whole_and_in_shards() {
         };
         let path = folder.at("whole.safetensors");
         let options = SaveOptions::new().metadata("note", "a test");
-        assert_eq!(state_file::save(&state, &path, &options).unwrap(), [path.clone()]);
+        assert_eq!(state_file::save(&state, &path, &options).unwrap(), std::slice::from_ref(&path));
         let file = same(&path);
         assert_eq!((file.metadata()["format"].as_str(), file.metadata()["note"].as_str()), ("pt", "a test"));
         // A whole that fits makes no index.
@@ -337,6 +338,26 @@ fn files_are_written_whole_and_in_shards() {
         for (name, t) in other.state_dict() {
             assert_eq!(t.to_bytes().unwrap(), bytes[&name]);
         }
+    }
+}
+
+#[test]
+fn large_tensors_travel_in_pieces() {
+    // Above 16 MiB, and no multiple of anything.
+    let n = (16 << 20) / 4 + 1_003;
+    let numbers: Vec<f32> = (0..n).map(|i| (i % 1021) as f32).collect();
+    let folder = Folder::new("pieces");
+    let path = folder.at("large.safetensors");
+    for d in devices() {
+        let state = StateDict::from([("large".to_string(), common::f32s(&d, &numbers, &[n]))]);
+        state_file::save(&state, &path, &SaveOptions::new()).unwrap();
+        let file = StateFile::open(&path).unwrap();
+        assert!(file.read("large").unwrap().to_vec::<f32>().unwrap() == numbers);
+        assert!(file.state_dict(&d).unwrap()["large"].to_vec::<f32>().unwrap() == numbers);
+        let half = Tied(Param::new(Tensor::zeros(&d, DType::F16, &[n]).unwrap()));
+        let names = NameMap::new().rename("large", "head.weight");
+        file.load(&half, &LoadOptions::new().convert().names(names)).unwrap();
+        assert!(half.0.get().to_dtype(DType::F32).unwrap().to_vec::<f32>().unwrap() == numbers);
     }
 }
 
