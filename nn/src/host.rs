@@ -148,14 +148,18 @@ impl HostTensor {
         let Some((&n, item)) = self.shape.split_first() else {
             return Err(invalid("rows", "self", "at least one axis", "a scalar"));
         };
-        let width = item.iter().product::<usize>() * self.dtype.size();
-        let mut bytes = Vec::with_capacity(rows.len() * width);
+        // The fields are public: a shape that does not fit the bytes must not be followed.
+        let width = self.bytes.len().checked_div(n).unwrap_or(0);
+        if numel(&self.shape).and_then(|all| all.checked_mul(self.dtype.size())) != Some(self.bytes.len()) {
+            let got = format!("{} for {} {:?}", self.bytes.len(), self.dtype, self.shape);
+            return Err(invalid("rows", "bytes", "as many as the shape has", got));
+        }
+        let mut bytes = vec![];
         for &r in rows {
-            let row = if r < n { self.bytes.get(r * width..(r + 1) * width) } else { None };
-            let Some(row) = row else {
+            if r >= n {
                 return Err(invalid("rows", "rows", format!("rows below {n}"), format!("{r}")));
-            };
-            bytes.extend_from_slice(row);
+            }
+            bytes.extend_from_slice(&self.bytes[r * width..(r + 1) * width]);
         }
         Ok(HostTensor { dtype: self.dtype, shape: [&[rows.len()], item].concat(), bytes })
     }

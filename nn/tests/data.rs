@@ -79,6 +79,7 @@ fn data_sets_check_their_sizes() {
     assert!(Dataset::new(vec![1.0; 4], &[2], Targets::Classes(vec![0, -1])).is_err());
     let d = Dataset::new(vec![1.0; 6], &[2], Targets::Classes(vec![0, 1, 2])).unwrap();
     assert!(d.slice(2, 2).is_err() && d.slice(0, 0).is_err());
+    assert!(d.item(3).is_err() && d.items(&[0, usize::MAX]).is_err() && d.items(&[2, 0]).is_ok());
     assert_eq!(d.slice(1, 2).unwrap().targets(), &Targets::Classes(vec![1, 2]));
 }
 
@@ -388,7 +389,7 @@ fn crops_are_windows_of_the_padded_images() {
             assert!(places.iter().any(|&(t, _)| t == edge), "{places:?}");
         }
     }
-    assert!(RandomCrop::new((0, 1), 0).is_err());
+    assert!(RandomCrop::new((0, 1), 0).is_err() && RandomCrop::new((1, 1), usize::MAX).is_err());
     let large = Transformed::new(source(&cpu(), 2), 7).then(RandomCrop::new((6, 6), 0).unwrap());
     assert!(large.epoch(None, 2).unwrap().next().unwrap().is_err());
 }

@@ -552,6 +552,8 @@ fn host_tensors_convert_as_devices_do() {
     let t = HostTensor::from_slice(&[1f32, 2.0, 3.0, 4.0], &[2, 2]).unwrap();
     assert!(t.to_vec::<f64>().is_err() && t.rows(&[2]).is_err());
     assert_eq!(t.rows(&[1, 1, 0]).unwrap().to_vec::<f32>().unwrap(), [3.0, 4.0, 3.0, 4.0, 1.0, 2.0]);
+    let wrong = HostTensor { dtype: DType::F32, shape: vec![3, usize::MAX], bytes: vec![0; 4] };
+    assert!(wrong.rows(&[2]).is_err() && wrong.to_device(&cpu()).is_err());
     assert!(HostTensor::stack(&[]).is_err());
     assert!(HostTensor::stack(&[&t, &t.rows(&[0]).unwrap()]).is_err());
     assert_eq!(HostTensor::stack(&[&t, &t]).unwrap().shape, [2, 2, 2]);
@@ -596,16 +598,16 @@ mod images {
             Err(NnError::Data { path, .. }) => assert_eq!(path, f.at("cat/c.png")),
             other => panic!("{other:?}"),
         }
-        let small = data.clone().channels(Channels::Gray).resize(2, 2);
+        let small = data.clone().channels(Channels::Gray).resize(2, 2).unwrap();
         assert_eq!(small.item(1).unwrap().x.bytes, [100; 4]);
-        assert!(data.item(4).is_err());
+        assert!(data.item(4).is_err() && data.clone().resize(0, 1).is_err());
         assert!(matches!(ImageFolder::open(f.at("cat")), Err(NnError::Data { .. })));
     }
 
     #[test]
     fn broken_images_are_fatal_or_counted() {
         let f = folder("broken");
-        let data = Arc::new(ImageFolder::open(&f.0).unwrap().resize(2, 2));
+        let data = Arc::new(ImageFolder::open(&f.0).unwrap().resize(2, 2).unwrap());
         for threads in [1, 3] {
             let loader = Loader::new(data.clone(), &cpu()).threads(threads);
             let all: Vec<_> = loader.epoch(None, 2).unwrap().collect();

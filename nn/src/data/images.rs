@@ -6,7 +6,7 @@ use image::imageops::FilterType;
 use image::{DynamicImage, ImageReader};
 
 use super::{Item, ItemSource};
-use crate::error::{At, NnError, Result};
+use crate::error::{At, NnError, Result, invalid};
 use crate::host::HostTensor;
 
 /// Channels of the items made from images.
@@ -64,9 +64,13 @@ impl ImageFolder {
     }
 
     /// Scales every image to this height and width (bilinear, with antialiasing). Without it all images must have one size.
-    pub fn resize(mut self, height: u32, width: u32) -> Self {
+    /// Errors: a size of 0.
+    pub fn resize(mut self, height: u32, width: u32) -> Result<Self> {
+        if height == 0 || width == 0 {
+            return Err(invalid("ImageFolder", "resize", "at least 1 x 1", format!("{height} x {width}")));
+        }
         self.size = Some((height, width));
-        self
+        Ok(self)
     }
 
     /// Names of the classes, by id.
@@ -102,11 +106,11 @@ impl ItemSource for ImageFolder {
     fn item(&self, i: usize) -> Result<Item> {
         let Some((path, class)) = self.files.get(i) else {
             let expected = format!("an item below {}", self.files.len());
-            return Err(crate::error::invalid("ImageFolder", "i", expected, format!("{i}")));
+            return Err(invalid("ImageFolder", "i", expected, format!("{i}")));
         };
         let mut image = self.decode(path)?;
         if let Some((h, w)) = self.size {
-            image = image.resize_exact(w.max(1), h.max(1), FilterType::Triangle);
+            image = image.resize_exact(w, h, FilterType::Triangle);
         }
         let (h, w) = (image.height() as usize, image.width() as usize);
         let (c, pixels) = match self.channels {

@@ -133,19 +133,14 @@ impl ItemSource for Dataset {
     }
 
     fn items(&self, rows: &[usize]) -> Result<Item> {
+        if let Some(bad) = rows.iter().find(|&&r| r >= self.len()) {
+            return Err(invalid("items", "rows", format!("rows below {}", self.len()), format!("{bad}")));
+        }
         fn pick<T: trefoil::Element>(from: &[T], rows: &[usize], item: &[usize]) -> Result<HostTensor> {
             let width = item.iter().product::<usize>();
             let mut out = Vec::with_capacity(rows.len() * width);
             for &r in rows {
-                let row = from.get(r * width..(r + 1) * width).ok_or_else(|| {
-                    invalid(
-                        "items",
-                        "rows",
-                        format!("rows below {}", from.len() / width.max(1)),
-                        format!("{r}"),
-                    )
-                })?;
-                out.extend_from_slice(row);
+                out.extend_from_slice(&from[r * width..(r + 1) * width]);
             }
             HostTensor::from_slice(&out, &[&[rows.len()], item].concat())
         }

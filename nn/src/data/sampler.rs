@@ -125,6 +125,7 @@ fn bits(device: &Device, draws: usize, order: Option<Order>) -> Result<Vec<u64>>
         return Err(invalid("Sampler", "order", "an order, from which the draws follow", "none"));
     };
     let rng: Rng<'static> = o.rng();
-    let words = Tensor::random(device, DType::I32, &[2 * draws], Distribution::Bits, rng)?.to_vec::<i32>()?;
+    let words = Tensor::random(device, DType::I32, &[draws.saturating_mul(2)], Distribution::Bits, rng)?
+        .to_vec::<i32>()?;
     Ok(words.chunks_exact(2).map(|w| u64::from(w[0] as u32) << 32 | u64::from(w[1] as u32)).collect())
 }

@@ -254,10 +254,13 @@ pub struct RandomCrop {
 }
 
 impl RandomCrop {
-    /// Windows of `size` (height, width) of images with `padding` zeros on every side. Errors: a size of 0.
+    /// Windows of `size` (height, width) of images with `padding` zeros on every side. Errors: a size of 0, a padding above 2^30.
     pub fn new(size: (usize, usize), padding: usize) -> Result<Self> {
         if size.0 == 0 || size.1 == 0 {
             return Err(invalid("RandomCrop", "size", "at least 1 x 1", format!("{size:?}")));
+        }
+        if padding > 1 << 30 {
+            return Err(invalid("RandomCrop", "padding", "at most 2^30", format!("{padding}")));
         }
         Ok(RandomCrop { size, padding })
     }
