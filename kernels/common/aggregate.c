@@ -20,7 +20,11 @@
 #define gk_agg_copy_lean 1
 #define gk_agg_scaled_lean 2
 #define GK_LEAN GK_CAT(GK_OP, _lean)
-#define GK_U (GK_LEAN ? 8 : 4)
+#if GK_LEAN
+#undef GK_MIN_BLOCKS
+#define GK_MIN_BLOCKS 4
+#endif
+#define GK_U 4
 
 /* What a message is: A, with B, with the node's own row. */
 #define GK_PLAIN 0
@@ -222,17 +226,23 @@ GK_KERNEL(aggregate)(GK_IN(int, rowptr), GK_IN(int, col), GK_IN(int, perm), GK_I
     }
 }
 
-/* Joins the parts of the long nodes. Launch: one block per cut; groups of `lanes` work-items take every so many parts, then the first adds up. */
+/* Joins the parts of the long nodes. Launch: one block per GK_WINDOW cuts; groups of `lanes` work-items take every so many parts, then the first adds up. */
 GK_KERNEL(aggregate_join)(GK_IN(int, rowptr), GK_IN(gk_f, parts), GK_IN(gk_f, base), GK_IN(gk_t, bias), GK_OUT(gk_t, y), GK_OUT(gk_f, stat), GK_DIMS(size),
                           GK_DIMS(how), gk_i64 bias_span, int act, gk_f slope, gk_f alpha)
 {
     GK_BIND_IN(int, rowptr); GK_BIND_IN(gk_f, parts); GK_BIND_IN(gk_f, base); GK_BIND_IN(gk_t, bias); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_f, stat);
+    GK_LOCAL int found[GK_WINDOW];
     GK_LOCAL gk_f tmp[GK_BLOCK * GK_W];
     int lanes = GK_LANES, wide = GK_WIDE, w = wide ? GK_W : 1, t = gk_lid(), groups = GK_BLOCK / lanes, red = (int)how.v[2];
     gk_i64 cuts = GK_CUTS;
-    for (gk_i64 item = gk_bid(0); item < cuts; item += gk_nblocks(0)) {
-        gk_piece q;
-        if (!gk_long_node(&q, rowptr, GK_NODES, GK_ENTRIES, GK_CUT, item, GK_FLAG(1))) continue;
+    gk_i64 window = (gk_i64)gk_bid(0) * GK_WINDOW, mine = window + gk_lid();
+    gk_piece q;
+    if (gk_lid() < GK_WINDOW) found[gk_lid()] = mine < cuts && gk_long_node(&q, rowptr, GK_NODES, GK_ENTRIES, GK_CUT, mine, GK_FLAG(1));
+    GK_BARRIER();
+    for (int at_cut = 0; at_cut < GK_WINDOW; at_cut++) {
+        gk_i64 item = window + at_cut;
+        if (!found[at_cut]) continue;
+        gk_long_node(&q, rowptr, GK_NODES, GK_ENTRIES, GK_CUT, item, GK_FLAG(1));
         for (gk_i64 c0 = 0; c0 < GK_COLUMNS; c0 += lanes * w) {
             gk_i64 column = c0 + t % lanes * w;
             gk_f one = red == GK_RED_PROD ? GK_R(1.0) : GK_R(0.0);
@@ -347,15 +357,21 @@ GK_KERNEL(aggregate_best)(GK_IN(int, rowptr), GK_IN(int, col), GK_IN(int, perm),
     }
 }
 
-/* Joins the parts of the long nodes. Launch: one block per cut, a work-item per column. */
+/* Joins the parts of the long nodes. Launch: one block per GK_WINDOW cuts, a work-item per column. */
 GK_KERNEL(aggregate_best_join)(GK_IN(int, rowptr), GK_IN(gk_f, parts), GK_IN(int, ids), GK_OUT(gk_t, y), GK_OUT(int, arg), GK_DIMS(size), GK_DIMS(how),
                                int least, int wide_arg, gk_f none)
 {
     GK_BIND_IN(int, rowptr); GK_BIND_IN(gk_f, parts); GK_BIND_IN(int, ids); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(int, arg);
+    GK_LOCAL int found[GK_WINDOW];
     gk_i64 cuts = GK_CUTS;
-    for (gk_i64 item = gk_bid(0); item < cuts; item += gk_nblocks(0)) {
-        gk_piece q;
-        if (!gk_long_node(&q, rowptr, GK_NODES, GK_ENTRIES, GK_CUT, item, GK_FLAG(1))) continue;
+    gk_i64 window = (gk_i64)gk_bid(0) * GK_WINDOW, mine = window + gk_lid();
+    gk_piece q;
+    if (gk_lid() < GK_WINDOW) found[gk_lid()] = mine < cuts && gk_long_node(&q, rowptr, GK_NODES, GK_ENTRIES, GK_CUT, mine, GK_FLAG(1));
+    GK_BARRIER();
+    for (int at_cut = 0; at_cut < GK_WINDOW; at_cut++) {
+        gk_i64 item = window + at_cut;
+        if (!found[at_cut]) continue;
+        gk_long_node(&q, rowptr, GK_NODES, GK_ENTRIES, GK_CUT, item, GK_FLAG(1));
         for (gk_i64 column = gk_lid(); column < GK_COLUMNS; column += GK_BLOCK) {
             gk_best best = gk_none();
             for (gk_i64 k = 0; k <= q.slot / 2 - item; k++) {

@@ -200,14 +200,20 @@ GK_KERNEL(edge_norm)(GK_IN(int, rowptr), GK_IN(int, perm), GK_IN(gk_t, x), GK_OU
     }
 }
 
-/* Joins the parts of the long nodes. Launch: one block per cut, a work-item per column. */
+/* Joins the parts of the long nodes. Launch: one block per GK_WINDOW cuts, a work-item per column. */
 GK_KERNEL(edge_norm_join)(GK_IN(int, rowptr), GK_IN(gk_f, parts), GK_OUT(gk_f, top), GK_OUT(gk_f, sum), GK_DIMS(size), int flags)
 {
     GK_BIND_IN(int, rowptr); GK_BIND_IN(gk_f, parts); GK_BIND_OUT(gk_f, top); GK_BIND_OUT(gk_f, sum);
+    GK_LOCAL int found[GK_WINDOW];
     gk_i64 nodes = size.v[0], entries = size.v[1], columns = size.v[2], cut = size.v[3], cuts = (entries + cut - 1) / cut;
-    for (gk_i64 item = gk_bid(0); item < cuts; item += gk_nblocks(0)) {
-        gk_piece q;
-        if (!gk_long_node(&q, rowptr, nodes, entries, cut, item, flags & 1)) continue;
+    gk_i64 window = (gk_i64)gk_bid(0) * GK_WINDOW, mine = window + gk_lid();
+    gk_piece q;
+    if (gk_lid() < GK_WINDOW) found[gk_lid()] = mine < cuts && gk_long_node(&q, rowptr, nodes, entries, cut, mine, flags & 1);
+    GK_BARRIER();
+    for (int at_cut = 0; at_cut < GK_WINDOW; at_cut++) {
+        gk_i64 item = window + at_cut;
+        if (!found[at_cut]) continue;
+        gk_long_node(&q, rowptr, nodes, entries, cut, item, flags & 1);
         for (gk_i64 column = gk_lid(); column < columns; column += GK_BLOCK) {
             gk_norm n = gk_norm_none();
             for (gk_i64 k = 0; k <= q.slot / 2 - item; k++) {

@@ -126,16 +126,22 @@ GK_KERNEL(gat)(GK_IN(int, rowptr), GK_IN(int, col), GK_IN(gk_t, x), GK_IN(gk_t, 
     }
 }
 
-/* Joins the parts of the long nodes. Launch: one block per cut; groups of `lanes` work-items take every so many parts, then the first adds up. */
+/* Joins the parts of the long nodes. Launch: one block per GK_WINDOW cuts; groups of `lanes` work-items take every so many parts, then the first adds up. */
 GK_KERNEL(gat_join)(GK_IN(int, rowptr), GK_IN(gk_f, parts), GK_IN(gk_f, norms), GK_OUT(gk_t, y), GK_OUT(gk_f, lse), GK_DIMS(size), int wide)
 {
     GK_BIND_IN(int, rowptr); GK_BIND_IN(gk_f, parts); GK_BIND_IN(gk_f, norms); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_f, lse);
+    GK_LOCAL int found[GK_WINDOW];
     GK_LOCAL gk_f tmp[GK_BLOCK * (GK_W + 2)];
     int lanes = GK_LANES, w = wide ? GK_W : 1, t = gk_lid(), groups = GK_BLOCK / lanes;
     gk_i64 cuts = GK_CUTS, vecs = GK_COLUMNS / w;
-    for (gk_i64 item = gk_bid(0); item < cuts; item += gk_nblocks(0)) {
-        gk_piece q;
-        if (!gk_long_node(&q, rowptr, GK_NODES, GK_ENTRIES, GK_CUT, item, GK_FLAG(1))) continue;
+    gk_i64 window = (gk_i64)gk_bid(0) * GK_WINDOW, mine = window + gk_lid();
+    gk_piece q;
+    if (gk_lid() < GK_WINDOW) found[gk_lid()] = mine < cuts && gk_long_node(&q, rowptr, GK_NODES, GK_ENTRIES, GK_CUT, mine, GK_FLAG(1));
+    GK_BARRIER();
+    for (int at_cut = 0; at_cut < GK_WINDOW; at_cut++) {
+        gk_i64 item = window + at_cut;
+        if (!found[at_cut]) continue;
+        gk_long_node(&q, rowptr, GK_NODES, GK_ENTRIES, GK_CUT, item, GK_FLAG(1));
         for (gk_i64 first = 0; first < vecs; first += lanes) {
             gk_i64 vec = first + t % lanes;
             gk_heap h = gk_heap_none(), b;
@@ -265,18 +271,24 @@ GK_KERNEL(gat_bwd)(GK_IN(int, rowptr), GK_IN(int, col), GK_IN(gk_t, row), GK_IN(
     }
 }
 
-/* Joins the parts of the long nodes. Launch: one block per cut; groups of `lanes` work-items take every so many parts, then the first adds up. */
+/* Joins the parts of the long nodes. Launch: one block per GK_WINDOW cuts; groups of `lanes` work-items take every so many parts, then the first adds up. */
 GK_KERNEL(gat_bwd_join)(GK_IN(int, rowptr), GK_IN(gk_t, own), GK_IN(gk_f, parts), GK_IN(gk_f, sums), GK_OUT(gk_t, dx), GK_OUT(gk_f, pa), GK_OUT(gk_f, pb),
                         GK_OUT(gk_f, ps), GK_DIMS(size), int wide, int accumulate)
 {
     GK_BIND_IN(int, rowptr); GK_BIND_IN(gk_t, own); GK_BIND_IN(gk_f, parts); GK_BIND_IN(gk_f, sums); GK_BIND_OUT(gk_t, dx); GK_BIND_OUT(gk_f, pa);
     GK_BIND_OUT(gk_f, pb); GK_BIND_OUT(gk_f, ps);
+    GK_LOCAL int found[GK_WINDOW];
     GK_LOCAL gk_f tmp[GK_BLOCK * (2 * GK_W + 1)];
     int lanes = GK_LANES, w = wide ? GK_W : 1, t = gk_lid(), groups = GK_BLOCK / lanes;
     gk_i64 cuts = GK_CUTS, vecs = GK_COLUMNS / w;
-    for (gk_i64 item = gk_bid(0); item < cuts; item += gk_nblocks(0)) {
-        gk_piece q;
-        if (!gk_long_node(&q, rowptr, GK_NODES, GK_ENTRIES, GK_CUT, item, GK_FLAG(1))) continue;
+    gk_i64 window = (gk_i64)gk_bid(0) * GK_WINDOW, mine = window + gk_lid();
+    gk_piece q;
+    if (gk_lid() < GK_WINDOW) found[gk_lid()] = mine < cuts && gk_long_node(&q, rowptr, GK_NODES, GK_ENTRIES, GK_CUT, mine, GK_FLAG(1));
+    GK_BARRIER();
+    for (int at_cut = 0; at_cut < GK_WINDOW; at_cut++) {
+        gk_i64 item = window + at_cut;
+        if (!found[at_cut]) continue;
+        gk_long_node(&q, rowptr, GK_NODES, GK_ENTRIES, GK_CUT, item, GK_FLAG(1));
         for (gk_i64 first = 0; first < vecs; first += lanes) {
             gk_i64 vec = first + t % lanes;
             gk_pull r;

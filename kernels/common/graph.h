@@ -63,6 +63,9 @@ GK_FN int gk_piece_of(gk_piece* q, GK_GLOBAL const int* rowptr, gk_i64 rows, gk_
     return 1;
 }
 
+/* Cuts that a block of a joining kernel looks through, a work-item each. */
+#define GK_WINDOW 16
+
 /* The long node that begins in cut `item`, if one does: its entries in `q`, the slots of its parts are 2 * item + 1 and then every second one from
  * 2 * item + 2 to q->slot. */
 GK_FN int gk_long_node(gk_piece* q, GK_GLOBAL const int* rowptr, gk_i64 rows, gk_i64 entries, gk_i64 cut, gk_i64 item, int wide_index)

@@ -470,7 +470,7 @@ fn sizes(s: &mut Sample) -> [usize; 3] {
     }
     let features = [1, 3, 8, 16, 33, 128, 64, 7][s.below(8)];
     match s.below(5) {
-        0 => [1 + s.below(3), 1500, features.min(33)],
+        0 => [1 + s.below(3), 4000, features.min(33)],
         1 => [400, 60, features],
         2 => [5, 0, features],
         _ => [1 + s.below(40), s.below(300), features],

@@ -162,14 +162,17 @@ pub(super) fn lanes(vecs: usize) -> usize {
     }
 }
 
+/// Cuts that a block of a joining kernel looks through (`GK_WINDOW`).
+const WINDOW: usize = 16;
+
 /// Entries per cut of a long node: long ones are worth more work-items where a row has few.
 pub(super) fn cut(lanes: usize) -> usize {
     if lanes >= 16 {
-        128
+        512
     } else if lanes >= 4 {
-        64
+        256
     } else {
-        32
+        128
     }
 }
 
@@ -208,7 +211,7 @@ impl Walk {
     }
 
     pub(super) fn joins(&self) -> Grid {
-        Grid::Blocks([self.cuts, 1, 1])
+        Grid::Blocks([self.cuts.div_ceil(WINDOW), 1, 1])
     }
 }
 
