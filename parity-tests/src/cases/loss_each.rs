@@ -2,7 +2,7 @@
 
 use trefoil::ops::*;
 
-use super::Bound::Close;
+use super::Bound::{Close, Sum};
 use super::loss::{draw_reduction, each};
 use super::{Kernel, k, pair};
 use crate::device::{Cx, R};
@@ -275,7 +275,8 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         ["loss"],
         |cx| each(cx, Loss::Wasserstein, "c", "y")
     )
-    .bound(Close(4e-6, 2e-6))
+    .bound(Sum)
+    .grad_bound(Close(4e-6, 2e-6))
     .sample(|s| {
         operands(s, "c", Any, "y", Sign);
         weights(s, true);

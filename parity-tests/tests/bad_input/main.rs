@@ -605,7 +605,9 @@ const TESTS: &[Test] = &[
 ];
 
 fn main() -> ExitCode {
-    let args = Arguments::from_args();
+    let mut args = Arguments::from_args();
+    // Tests of one device share its counter of launches.
+    args.test_threads = Some(1);
     let mut trials = Vec::new();
     for backend in backends::all() {
         let name = backend.name;

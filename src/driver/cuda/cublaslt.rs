@@ -362,7 +362,11 @@ impl CublasLt {
         })?;
         use PreferenceAttribute as P;
         let align = |d: DType| if aligned { ALIGN as u32 } else { d.size() as u32 };
-        let alignments = [
+        // Parts of a split sum are never stored in the output's 16 bits.
+        let schemes = lt::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_INPLACE as u32
+            | lt::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
+        let attributes = [
+            (P::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, schemes),
             (P::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, align(p.dtype)),
             (P::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, align(p.dtype)),
             (P::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, align(p.out_dtype)),
@@ -378,7 +382,7 @@ impl CublasLt {
             };
             let room = ptr::from_ref(&room);
             let mut code = set(P::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, room.cast(), size_of::<usize>());
-            for (a, v) in &alignments {
+            for (a, v) in attributes.iter() {
                 code = code.max(set(*a, ptr::from_ref(v).cast(), size_of::<u32>()));
             }
             if code == 0 {
