@@ -3,6 +3,7 @@
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::dtype::DType;
 use crate::error::{GpuError, Result};
+use crate::layout::Dims;
 use crate::ops::{Activation, Precision, check, fused_act};
 
 /// One value per spatial axis, first axis first; a single value counts for all axes.
@@ -130,6 +131,21 @@ impl Conv {
     pub const fn precision(mut self, precision: Precision) -> Self {
         self.precision = precision;
         self
+    }
+
+    /// Spatial sizes of the output: floor((i + pads - dilation*(k-1) - 1) / stride) + 1 on each axis. `Invalid` for parameters that do not
+    /// fit `input` and `kernel`, one size per spatial axis each.
+    pub fn output_size(&self, input: &[usize], kernel: &[usize]) -> Result<Dims> {
+        let axes = same_axes("conv", input, kernel)?;
+        Ok(dims(&windows("conv", self, axes)?.count("conv", "w", input, kernel)?))
+    }
+
+    /// Spatial sizes of the transposed convolution's output: (i-1)*stride - pads + dilation*(k-1) + out_pad + 1 on each axis. Errors as for
+    /// [`Conv::output_size`].
+    pub fn transpose_output_size(&self, input: &[usize], kernel: &[usize]) -> Result<Dims> {
+        let axes = same_axes("conv_transpose", input, kernel)?;
+        let win = windows("conv_transpose", self, axes)?;
+        Ok(dims(&win.spread("conv_transpose", self, input, kernel)?))
     }
 }
 
@@ -346,6 +362,19 @@ impl ConvShape {
     }
 }
 
+/// The number of spatial axes, 1 to 3, of an input and a kernel.
+fn same_axes(op: &'static str, input: &[usize], kernel: &[usize]) -> Result<usize> {
+    if (1..=3).contains(&input.len()) && input.len() == kernel.len() {
+        return Ok(input.len());
+    }
+    let got = format!("sizes {input:?} and kernel {kernel:?}");
+    Err(GpuError::invalid(op, "w", "one to three spatial axes in both operands", got))
+}
+
+fn dims(v: &[usize]) -> Dims {
+    Dims::new(v).unwrap_or_else(|| unreachable!("at most three axes"))
+}
+
 /// Spatial axes as depth, height, width.
 fn volume(v: &[usize], fill: usize) -> [usize; 3] {
     let mut all = [fill; 3];
@@ -416,6 +445,29 @@ impl Windows {
                 return Err(GpuError::invalid(op, arg, want, format!("{k} elements that span {span}")));
             }
             Ok((padded - span) / self.stride[a] + 1)
+        };
+        input.iter().zip(kernel).enumerate().map(one).collect()
+    }
+
+    /// Elements on each axis of the output of the transposed convolution.
+    fn spread(&self, op: &'static str, p: &Conv, input: &[usize], kernel: &[usize]) -> Result<Vec<usize>> {
+        let extra = per_axis(op, "out_pad", p.out_pad, input.len(), 0)?;
+        let one = |(a, (&i, &k)): (usize, (&usize, &usize))| {
+            if extra[a] >= self.stride[a].max(self.dilation[a]) {
+                let want = format!("less than stride or dilation on axis {a}");
+                return Err(GpuError::invalid(op, "out_pad", want, format!("{}", extra[a])));
+            }
+            let full = i
+                .saturating_sub(1)
+                .saturating_mul(self.stride[a])
+                .saturating_add(self.span(a, k))
+                .saturating_add(extra[a]);
+            let pads = self.pad[a] + self.pad_end[a];
+            if i == 0 || k == 0 || full <= pads {
+                let got = format!("{full} elements less {pads} of padding on axis {a}");
+                return Err(GpuError::invalid(op, "pad", "an output of at least one element", got));
+            }
+            Ok(full - pads)
         };
         input.iter().zip(kernel).enumerate().map(one).collect()
     }
@@ -491,25 +543,7 @@ pub(crate) fn transpose_shape(
     }
     let co = w[1].saturating_mul(p.groups);
     let win = windows(op, p, axes)?;
-    let extra = per_axis(op, "out_pad", p.out_pad, axes, 0)?;
-    let mut out = Vec::with_capacity(axes);
-    for (a, (&i, &k)) in x[2..].iter().zip(&w[2..]).enumerate() {
-        if extra[a] >= win.stride[a].max(win.dilation[a]) {
-            let want = format!("less than stride or dilation on axis {a}");
-            return Err(GpuError::invalid(op, "out_pad", want, format!("{}", extra[a])));
-        }
-        let full = i
-            .saturating_sub(1)
-            .saturating_mul(win.stride[a])
-            .saturating_add(win.span(a, k))
-            .saturating_add(extra[a]);
-        let pads = win.pad[a] + win.pad_end[a];
-        if i == 0 || k == 0 || full <= pads {
-            let got = format!("{full} elements less {pads} of padding on axis {a}");
-            return Err(GpuError::invalid(op, "pad", "an output of at least one element", got));
-        }
-        out.push(full - pads);
-    }
+    let out = win.spread(op, p, &x[2..], &w[2..])?;
     same(op, ys, y, &[&[n, co], out.as_slice()].concat())?;
     Ok(shape_of(n, p.groups, co, ci, axes, &win, [&out, &x[2..], &w[2..]]))
 }

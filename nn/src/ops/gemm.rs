@@ -8,8 +8,8 @@ use crate::error::{Result, invalid};
 use crate::ops::elementwise::broadcast;
 use crate::tensor::{Tensor, same_device};
 
-/// Whether the matrix product can apply this activation itself.
-fn fuses(act: Activation) -> bool {
+/// Whether products and convolutions can apply this activation themselves.
+pub(super) fn fuses(act: Activation) -> bool {
     use Activation::*;
     matches!(
         act,

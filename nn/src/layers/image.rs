@@ -1,0 +1,173 @@
+//! What image layers share: sizes per axis, parameters made at the first forward, inputs without a batch axis.
+
+use std::sync::OnceLock;
+
+use trefoil::GpuError;
+
+use crate::error::{NnError, Result, invalid};
+use crate::init::Init;
+use crate::layer::{Build, Param, Visitor};
+use crate::tensor::Tensor;
+
+/// One value for all N axes, or an array with one for each: `3` or `[3, 5]`.
+pub trait PerAxis<T, const N: usize> {
+    /// The value of each axis.
+    fn per_axis(self) -> [T; N];
+}
+
+impl<T: Copy, const N: usize> PerAxis<T, N> for T {
+    fn per_axis(self) -> [T; N] {
+        [self; N]
+    }
+}
+
+impl<T, const N: usize> PerAxis<T, N> for [T; N] {
+    fn per_axis(self) -> [T; N] {
+        self
+    }
+}
+
+/// Lets errors about arguments name the layer instead of the operation that found them.
+pub(super) fn named<T>(layer: &'static str, result: Result<T>) -> Result<T> {
+    result.map_err(|e| match e {
+        NnError::Gpu(GpuError::Invalid(mut what)) => {
+            what.op = layer;
+            NnError::Gpu(GpuError::Invalid(what))
+        }
+        other => other,
+    })
+}
+
+/// Runs `f` on x [B, C, `axes` spatial axes]; a missing batch axis is inserted and removed again. Errors name the layer.
+pub(super) fn batched(
+    layer: &'static str,
+    axes: usize,
+    x: &Tensor,
+    f: impl FnOnce(&Tensor) -> Result<Tensor>,
+) -> Result<Tensor> {
+    let y = match x.rank() {
+        r if r == axes + 2 => f(solid(layer, x, 1)?),
+        r if r == axes + 1 => f(&solid(layer, x, 0)?.unsqueeze(0)?).and_then(|y| y.squeeze(0)),
+        _ => {
+            let expected = format!("[B, C, ..] or [C, ..] with {axes} spatial axes");
+            Err(invalid(layer, "x", expected, format!("shape {:?}", x.shape())))
+        }
+    };
+    named(layer, y)
+}
+
+/// Error if an axis from `from` on is empty.
+fn solid<'a>(layer: &'static str, x: &'a Tensor, from: usize) -> Result<&'a Tensor> {
+    if x.shape()[from..].contains(&0) {
+        let got = format!("shape {:?}", x.shape());
+        return Err(invalid(layer, "x", "at least one channel and one cell per axis", got));
+    }
+    Ok(x)
+}
+
+/// Error if a size of a constructor is 0.
+pub(super) fn positive(layer: &'static str, arg: &'static str, sizes: &[usize]) -> Result<()> {
+    match sizes.contains(&0) {
+        true => Err(invalid(layer, arg, "at least 1", format!("{sizes:?}"))),
+        false => Ok(()),
+    }
+}
+
+/// Numbers of inputs and outputs of one weight; `usize::MAX` where they do not fit.
+pub(super) fn fans(inputs: usize, outputs: usize, kernel: &[usize]) -> (usize, usize) {
+    let taps = kernel.iter().fold(1usize, |n, &k| n.saturating_mul(k));
+    (inputs.saturating_mul(taps), outputs.saturating_mul(taps))
+}
+
+/// Weight and bias of a layer, made when the number of input channels is known.
+#[derive(Debug)]
+pub(super) struct Weights {
+    cx: Build,
+    pub(super) weight_init: Init,
+    pub(super) bias_init: Init,
+    /// Each filter that is drawn stands this many times in a row.
+    pub(super) repeat: usize,
+    with_bias: bool,
+    inputs: OnceLock<usize>,
+    params: OnceLock<(Param, Option<Param>)>,
+}
+
+impl Weights {
+    /// Both filled by one rule.
+    pub(super) fn new(cx: &Build, init: Init) -> Self {
+        Weights {
+            cx: cx.clone(),
+            weight_init: init,
+            bias_init: init,
+            repeat: 1,
+            with_bias: true,
+            inputs: OnceLock::new(),
+            params: OnceLock::new(),
+        }
+    }
+
+    pub(super) fn no_bias(&mut self) {
+        self.with_bias = false;
+        if let Some((_, b)) = self.params.get_mut() {
+            *b = None;
+        }
+    }
+
+    /// Forgets the parameters; the number of input channels that was known.
+    pub(super) fn reset(&mut self) -> Option<usize> {
+        self.params.take();
+        self.inputs.take()
+    }
+
+    /// Channels of x [B, C, ..]. Error unless they are as many as at first.
+    pub(super) fn channels(&self, layer: &'static str, x: &Tensor) -> Result<usize> {
+        let c = x.shape()[1];
+        match self.inputs.get() {
+            Some(&n) if n != c => {
+                Err(invalid(layer, "x", format!("{n} channels"), format!("shape {:?} with {c}", x.shape())))
+            }
+            _ => Ok(c),
+        }
+    }
+
+    /// The parameters for `inputs` channels, made in the first call with these shapes.
+    pub(super) fn get(
+        &self,
+        inputs: usize,
+        weight: &[usize],
+        bias: &[usize],
+        (fan_in, fan_out): (usize, usize),
+    ) -> Result<(Tensor, Option<Tensor>)> {
+        if self.params.get().is_none() {
+            let mut drawn = weight.to_vec();
+            drawn[0] /= self.repeat;
+            let w = self.weight_init.tensor(&self.cx, &drawn, fan_in, fan_out)?;
+            let w = Param::new(if self.repeat > 1 { w.repeat_interleave(0, self.repeat)? } else { w });
+            let b = match self.with_bias {
+                true => Some(self.bias_init.param(&self.cx, bias, fan_in, fan_out)?),
+                false => None,
+            };
+            self.inputs.get_or_init(|| inputs);
+            self.params.get_or_init(|| (w, b));
+        }
+        let tensors = self.params.get().map(|(w, b)| (w.get(), b.as_ref().map(Param::get)));
+        Ok(tensors.unwrap_or_else(|| unreachable!("made above")))
+    }
+
+    pub(super) fn weight(&self) -> Option<&Param> {
+        self.params.get().map(|(w, _)| w)
+    }
+
+    pub(super) fn bias(&self) -> Option<&Param> {
+        self.params.get().and_then(|(_, b)| b.as_ref())
+    }
+
+    /// Shows both under `prefix` (empty, or ending in a dot).
+    pub(super) fn visit(&self, prefix: &str, v: &mut Visitor<'_>) {
+        for (name, p) in [("weight", self.weight()), ("bias", self.bias())] {
+            if let Some(p) = p {
+                v.param(&format!("{prefix}{name}"), p);
+            }
+        }
+    }
+}
