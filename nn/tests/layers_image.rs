@@ -240,13 +240,11 @@ fn gradients_agree_with_differences() {
     }
 }
 
+/// Named numbers.
+type Named = Vec<(String, Vec<f64>)>;
+
 /// Output and gradients of x and all parameters in f32, from the parameters of `state`.
-fn run(
-    d: &Device,
-    c: &Case,
-    x: &Tensor,
-    state: Option<&dyn Layer>,
-) -> (Box<dyn Layer>, Vec<(String, Vec<f64>)>) {
+fn run(d: &Device, c: &Case, x: &Tensor, state: Option<&dyn Layer>) -> (Box<dyn Layer>, Named) {
     let layer = (c.make)(&Build::new(d, 3)).unwrap();
     let x = x.to_device(d).unwrap().with_grad();
     layer.forward(&x).unwrap_or_else(|e| panic!("{}: {e}", c.name));
@@ -560,7 +558,7 @@ fn pools_follow_their_definitions() {
         assert_eq!((values(&y).len(), index.to_vec::<i32>().unwrap()), (4, vec![5, 7, 13, 15]));
         let pool = MaxPool3D::new(2).unwrap().return_indices(true);
         let cube = Tensor::arange(&d, DType::F32, 0.0, 1.0, 8).unwrap().reshape(&[1, 2, 2, 2]).unwrap();
-        let both = pool.forward_all(&[cube.clone()]).unwrap();
+        let both = pool.forward_all(std::slice::from_ref(&cube)).unwrap();
         assert_eq!((both.len(), both[1].to_vec::<i32>().unwrap()), (2, vec![7]));
         assert_eq!(both[1].shape(), [1, 1, 1, 1]);
         assert!(pool.forward_all(&[cube.clone(), cube]).is_err());

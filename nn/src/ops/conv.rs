@@ -138,10 +138,11 @@ impl Tensor {
                 io.w = Some(w.view()?);
                 io.saved = saved.as_ref().map(|s| s.view()).transpose()?;
                 (io.dx, io.dw, io.dbias) = (out(&dx)?, out(&dw)?, out(&db)?);
-                Ok(match way {
+                match way {
                     Way::Forward => dy.device().conv_bwd(&p, io)?,
                     Way::Transposed => dy.device().conv_transpose_bwd(&p, io)?,
-                })
+                }
+                Ok(())
             }
         }))
     }
