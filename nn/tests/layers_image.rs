@@ -771,3 +771,25 @@ fn kinds_are_the_names_of_the_types() {
         ]
     );
 }
+
+#[test]
+fn half_precision_is_close() {
+    for d in devices() {
+        for c in cases() {
+            let x = tensor(&cpu(), c.x, 1).to_dtype(DType::F32).unwrap();
+            let (layer, want) = run(&cpu(), &c, &x, None);
+            let half = (c.make)(&Build::new(&d, 3).dtype(DType::F16)).unwrap();
+            let x = x.to_dtype(DType::F16).unwrap().to_device(&d).unwrap();
+            half.forward(&x).unwrap_or_else(|e| panic!("{}: {e}", c.name));
+            for ((_, p), (_, q)) in half.named_parameters().iter().zip(layer.named_parameters()) {
+                let q = q.get().detach().to_dtype(DType::F16).unwrap().to_device(&d).unwrap();
+                p.get().detach().assign(&q).unwrap();
+            }
+            let x = x.with_grad();
+            let y = half.forward(&x).unwrap();
+            close(&values(&y), &want[0].1, 1e-2, &format!("{} on {}", c.name, common::id(&d)));
+            y.sum().unwrap().backward().unwrap();
+            assert!(x.grad().is_some());
+        }
+    }
+}

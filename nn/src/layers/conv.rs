@@ -19,7 +19,8 @@ pub type Conv3D = ConvNd<3>;
 pub type DilatedConvolutional = ConvNd<2, true>;
 
 /// Convolution over N = 1 to 3 spatial axes, `torch.nn.Conv1d`, `Conv2d` and `Conv3d` followed by an activation. Also takes inputs without
-/// the batch axis. Output axes have floor((n + pads - dilation*(k-1) - 1) / stride) + 1 cells; kernels are not flipped.
+/// the batch axis. Output axes have floor((n + pads - dilation*(k-1) - 1) / stride) + 1 cells; kernels are not flipped. `DILATED`: whether
+/// constructors ask for the dilation.
 ///
 /// State: `weight [O, C/groups, K]`, `bias [O]`, both from U(-a, a) with a = 1/sqrt(C/groups * K) unless set otherwise. Convolution, bias
 /// and activation run as one kernel where the backend fuses them.
