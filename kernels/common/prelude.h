@@ -103,10 +103,10 @@ GK_FN gk_t gk_encode(gk_f v) { return (gk_t)v; }
 
 typedef struct { gk_f v[GK_W]; } gk_vec;
 
-GK_FN gk_vec gk_loadv(GK_GLOBAL const gk_t* p, gk_i64 i)
+/* The elements in 16 raw bytes: a 16-bit type takes half the registers raw. */
+GK_FN gk_vec gk_decode16(gk_raw16 q)
 {
     gk_vec r;
-    gk_raw16 q = gk_load16((GK_GLOBAL const void*)(p + i));
 #if GK_DTYPE == GK_F32
     r.v[0] = gk_as_f32(q.x); r.v[1] = gk_as_f32(q.y); r.v[2] = gk_as_f32(q.z); r.v[3] = gk_as_f32(q.w);
 #elif GK_DTYPE == GK_I32
@@ -132,6 +132,7 @@ GK_FN gk_vec gk_loadv(GK_GLOBAL const gk_t* p, gk_i64 i)
 #endif
     return r;
 }
+GK_FN gk_vec gk_loadv(GK_GLOBAL const gk_t* p, gk_i64 i) { return gk_decode16(gk_load16((GK_GLOBAL const void*)(p + i))); }
 
 #if GK_DTYPE == GK_F16
 #define GK_PACK2(a, b) ((gk_u32)gk_f32_to_f16(a) | (gk_u32)gk_f32_to_f16(b) << 16)
