@@ -9,6 +9,12 @@
  */
 #include "norm.h"
 
+/* 40 registers; the longer rows, double precision and activations take what they need. */
+#if GK_DTYPE != GK_F64 && !GK_ACTS
+#undef GK_MIN_BLOCKS
+#define GK_MIN_BLOCKS 6
+#endif
+
 #define GK_SUB 32 /* lanes that join their sums before the others' are looked at */
 
 GK_FN void gk_even_load(gk_raw16* a, GK_GLOBAL const gk_t* p, gk_i64 base, int items, int lane, int lanes, const int keep)
@@ -45,7 +51,7 @@ GK_FN gk_moments gk_even_moments(const gk_raw16* a, const gk_raw16* c, int items
             GK_UNROLL for (int k = 0; k < GK_W; k++) s += v.v[k];
         }
         s = gk_group_sum(s, tmp, sub);
-        if (n > 0) s /= (gk_f)(n * GK_W);
+        if (n > 0) s *= gk_recip((gk_f)(n * GK_W));
     }
     GK_UNROLL for (int u = 0; u < keep; u++)
         if (lane + u * lanes < items) {
@@ -64,7 +70,7 @@ GK_FN gk_moments gk_even_moments(const gk_raw16* a, const gk_raw16* c, int items
         s = q = GK_R(0.0);
         if (!raw) {
             GK_ROLLED for (int k = from; k < from + per; k++) s += sets[3 * k] * sets[3 * k + 1];
-            s /= count;
+            s *= gk_recip(count);
         }
         GK_ROLLED for (int k = from; k < from + per; k++) q += sets[3 * k + 2] + sets[3 * k] * (sets[3 * k + 1] - s) * (sets[3 * k + 1] - s);
     }
@@ -87,7 +93,7 @@ GK_FN gk_moments gk_even_moments(const gk_raw16* a, const gk_raw16* c, int items
         gk_even_load(a, x, base, live, lane, lanes, KEEP); \
         if (ADDS) gk_even_load(c, r, base, live, lane, lanes, KEEP); \
         m = gk_even_moments(a, ADDS ? c : a, live, (gk_f)items * (gk_f)GK_W, lane, lanes, tmp, sets, raw, KEEP, ADDS); \
-        scale = GK_R(1.0) / gk_sqrt(m.m2 / m.n + eps); \
+        scale = GK_R(1.0) / gk_sqrt(m.m2 * gk_recip(m.n) + eps); \
         if (lane == 0 && row < rows) { \
             if (mean) mean[row] = m.mean; \
             if (rstd) rstd[row] = scale; \
@@ -98,14 +104,18 @@ GK_FN gk_moments gk_even_moments(const gk_raw16* a, const gk_raw16* c, int items
                 gk_vec v = gk_even_value(a[u], ADDS ? c[u] : a[u], ADDS), g = gk_zeros(), b = gk_zeros(); \
                 if (gamma) g = gk_loadv(gamma, i * GK_W); \
                 if (beta) b = gk_loadv(beta, i * GK_W); \
-                if (ADDS && s) gk_storev(s, base + i * GK_W, v); \
-                gk_storev(y, base + i * GK_W, gk_norm_out(v, m.mean, scale, gamma != 0, g, offset, b, act, p)); \
+                if (ADDS && s) gk_storev_quick(s, base + i * GK_W, v); \
+                gk_storev_quick(y, base + i * GK_W, gk_norm_out(v, m.mean, scale, gamma != 0, g, offset, b, act, p)); \
             } \
         } \
     }
 GK_KERNEL(norm_rows_even)(GK_IN(gk_t, x), GK_IN(gk_t, r), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_OUT(gk_t, y), GK_OUT(gk_t, s), GK_OUT(gk_f, mean),
                           GK_OUT(gk_f, rstd), int rows, int items, int bits, int raw, gk_f eps, gk_f offset, int act, gk_f p)
 GK_NORM_ROWS_EVEN(4, 0)
+#if GK_DTYPE != GK_F64 && !GK_ACTS
+#undef GK_MIN_BLOCKS
+#define GK_MIN_BLOCKS 4
+#endif
 GK_KERNEL(norm_rows_even_long)(GK_IN(gk_t, x), GK_IN(gk_t, r), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_OUT(gk_t, y), GK_OUT(gk_t, s),
                                GK_OUT(gk_f, mean), GK_OUT(gk_f, rstd), int rows, int items, int bits, int raw, gk_f eps, gk_f offset, int act, gk_f p)
 GK_NORM_ROWS_EVEN(8, 0)
@@ -156,7 +166,7 @@ GK_KERNEL(norm_part_even)(GK_IN(gk_t, x), GK_OUT(gk_f, part), int runs, int item
                 if (lane + u * lanes < live) { \
                     gk_vec v = gk_decode16(a[u]), w = gk_decode16(ADDS ? c[u] : a[u]); \
                     GK_UNROLL for (int k = 0; k < GK_W; k++) v.v[k] = (v.v[k] - m) * q + (ADDS ? shift + w.v[k] : shift); \
-                    gk_storev(y, base + (lane + u * lanes) * GK_W, GK_ACT(act, v, p)); \
+                    gk_storev_quick(y, base + (lane + u * lanes) * GK_W, GK_ACT(act, v, p)); \
                 } \
         } \
     }

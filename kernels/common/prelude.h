@@ -162,6 +162,17 @@ GK_FN void gk_storev(GK_GLOBAL gk_t* p, gk_i64 i, gk_vec r)
     gk_store16((GK_GLOBAL void*)(p + i), q);
 }
 
+/* gk_storev of computed values: which NaN is stored does not matter, and some dialects round 16-bit values in one instruction then. */
+#if GK_DTYPE == GK_BF16 && defined(GK_QUICK_BF16)
+GK_FN void gk_storev_quick(GK_GLOBAL gk_t* p, gk_i64 i, gk_vec r)
+{
+    gk_store16((GK_GLOBAL void*)(p + i), gk_make16(gk_quick_bf16x2(r.v[0], r.v[1]), gk_quick_bf16x2(r.v[2], r.v[3]),
+                                                   gk_quick_bf16x2(r.v[4], r.v[5]), gk_quick_bf16x2(r.v[6], r.v[7])));
+}
+#else
+#define gk_storev_quick(p, i, r) gk_storev(p, i, r)
+#endif
+
 /* ---- positions ------------------------------------------------------------------------------------------------------------- */
 
 GK_FN gk_i64 gk_gid(void) { return (gk_i64)gk_bid(0) * GK_BLOCK + gk_lid(); }

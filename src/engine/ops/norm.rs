@@ -254,7 +254,11 @@ impl Engine {
         eps: f64,
         running: Option<&Running<'_>>,
     ) -> Result<()> {
-        let tx = join_tx(s.outer, s.inner);
+        // Few sets: more work-items for each, so that their number does not set the time.
+        let tx = match s.inner == 1 && s.sets <= 4 * LANES {
+            true => LANES / pow2(s.outer, 64),
+            false => join_tx(s.outer, s.inner),
+        };
         let n = s.total * if by_outer { s.inner } else { s.outer };
         let (counter, momentum) = self.momentum(running);
         let args = [
