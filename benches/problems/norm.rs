@@ -195,6 +195,25 @@ pub(super) const ROWS: &[Row] = &[
             g.bias_dropout_bwd(0.1, mask, dy.shaped(&[r, k])?, Some(out), Some(bias))
         })
     }),
+    row("row_norm", "layer_8192", F32, |b, dt| {
+        let (r, k) = (b.pick(2, 64, 8192), 8192);
+        let (x, mut y) = (b.normal(dt, r * k)?, b.empty(dt, r * k)?);
+        bytes(2 * r * k * dt.size(), move |g| {
+            let io = RowNormFwd::new(x.shaped(&[r, k])?, y.shaped_mut(&[r, k])?);
+            g.row_norm(&RowNorm::layer(), io)
+        })
+    }),
+    row("batch_norm", "residual_relu", F32, |b, dt| {
+        let [n, c, _] = images(b);
+        let s = b.pick(48, 196, 3136);
+        let (x, res, mut y) = (b.normal(dt, n * c * s)?, b.normal(dt, n * c * s)?, b.empty(dt, n * c * s)?);
+        bytes(4 * n * c * s * dt.size(), move |g| {
+            let y = y.shaped_mut(&[n, c, s])?;
+            let mut io = BatchNormFwd::new(x.shaped(&[n, c, s])?, BatchStats::Batch(None), y);
+            io.residual = Some(res.shaped(&[n, c, s])?);
+            g.batch_norm(&BatchNorm::new().act(Activation::Relu), io)
+        })
+    }),
     row("row_norm", "long", F32, |b, dt| {
         let [r, k] = [b.pick(2, 8, 2_048), 16_384];
         let (x, mut y) = (b.normal(dt, r * k)?, b.empty(dt, r * k)?);

@@ -14,20 +14,6 @@
 #define GK_DEPTH 4                        /* 16-byte accesses in flight where a row is walked */
 #define GK_FLIGHT (GK_W >= 8 ? 4 : 1)     /* vectors per work-item of _apply */
 
-/* xh = (x - mean) * rstd, then the affine map, late residual and activation. One 16-byte item, or one element in component 0. */
-GK_FN gk_vec gk_norm_out(gk_vec v, gk_f mean, gk_f rstd, int has_gamma, gk_vec gamma, gk_f offset, gk_vec beta, int act, gk_f p)
-{
-    GK_UNROLL for (int k = 0; k < GK_W; k++) {
-        gk_f xh = (v.v[k] - mean) * rstd;
-        if (has_gamma) xh *= gamma.v[k] + offset;
-        v.v[k] = xh + beta.v[k];
-    }
-#if GK_ACTS
-    v = gk_fused_act(act, v, p);
-#endif
-    return v;
-}
-
 /* Operands of a row that stay the same along it. */
 typedef struct {
     GK_GLOBAL const gk_t* x;

@@ -9,6 +9,9 @@
 #define GK_ACTS GK_CAT(GK_OP, _acts)
 #if GK_ACTS
 #include "fused_act.h"
+#define GK_ACT(act, v, p) gk_fused_act(act, v, p)
+#else
+#define GK_ACT(act, v, p) (v)
 #endif
 
 /* Count, mean and sum of squared deviations (Welford, 1962; joined as in Chan, Golub and LeVeque, 1979). Without a mean (`raw`): the sum of squares. */
@@ -67,5 +70,16 @@ GK_FN gk_vec gk_affine(GK_GLOBAL const gk_t* p, gk_i64 e, gk_i64 first, gk_i64 i
 }
 
 GK_FN gk_vec gk_zeros(void) { gk_vec r; GK_UNROLL for (int k = 0; k < GK_W; k++) r.v[k] = GK_R(0.0); return r; }
+
+/* xh = (x - mean) * rstd, then the affine map, late residual and activation. One 16-byte item, or one element in component 0. */
+GK_FN gk_vec gk_norm_out(gk_vec v, gk_f mean, gk_f rstd, int has_gamma, gk_vec gamma, gk_f offset, gk_vec beta, int act, gk_f p)
+{
+    GK_UNROLL for (int k = 0; k < GK_W; k++) {
+        gk_f xh = (v.v[k] - mean) * rstd;
+        if (has_gamma) xh *= gamma.v[k] + offset;
+        v.v[k] = xh + beta.v[k];
+    }
+    return GK_ACT(act, v, p);
+}
 
 #endif

@@ -34,6 +34,22 @@ GK_FN void gk_put_sums(GK_GLOBAL gk_f* p, gk_i64 at, gk_vec v)
 #endif
 }
 
+/* Whether _rows reads the next row before it works on one: raw 16-bit values leave room for that. */
+#define GK_AHEAD (GK_W >= 8)
+GK_FN void gk_take_row(gk_raw16* g, gk_raw16* a, GK_GLOBAL const gk_t* dy, GK_GLOBAL const gk_t* x, gk_i64 row, gk_i64 rows, int cols, int lane, int lanes,
+                       const int keep)
+{
+    int live = row < rows ? cols : 0;
+    GK_UNROLL for (int u = 0; u < keep; u++) {
+        int i = (lane + u * lanes) * GK_W;
+        g[u] = a[u] = gk_make16(0u, 0u, 0u, 0u);
+        if (i < live) {
+            g[u] = gk_load16((GK_GLOBAL const void*)(dy + row * cols + i));
+            a[u] = gk_load16((GK_GLOBAL const void*)(x + row * cols + i));
+        }
+    }
+}
+
 /* KEEP: 16-byte items of a row per work-item. Block b takes the rows b * per, (b + blocks) * per, ... and writes its sums to row b of part [blocks, cols]. */
 #define GK_NORM_BWD_ROWS(KEEP) \
     { \
@@ -43,7 +59,9 @@ GK_FN void gk_put_sums(GK_GLOBAL gk_f* p, gk_i64 at, gk_vec v)
         GK_LOCAL gk_f sums[GK_BLOCK * GK_W]; \
         int lane = gk_lid() & (lanes - 1), items = cols / GK_W, per = GK_BLOCK / lanes; \
         gk_vec dg[KEEP], db[KEEP]; \
+        gk_raw16 next_g[KEEP], next_a[KEEP]; \
         GK_UNROLL for (int u = 0; u < KEEP; u++) dg[u] = db[u] = gk_zeros(); \
+        if (GK_AHEAD) gk_take_row(next_g, next_a, dy, x, (gk_i64)gk_bid(0) * per + gk_lid() / lanes, rows, cols, lane, lanes, KEEP); \
         GK_ROLLED for (gk_i64 b = (gk_i64)gk_bid(0) * per; b < rows; b += (gk_i64)gk_nblocks(0) * per) { \
             gk_i64 row = b + gk_lid() / lanes, base = row * cols; \
             int live = row < rows ? cols : 0; \
@@ -55,9 +73,15 @@ GK_FN void gk_put_sums(GK_GLOBAL gk_f* p, gk_i64 at, gk_vec v)
             } \
             GK_UNROLL for (int u = 0; u < KEEP; u++) { \
                 int i = (lane + u * lanes) * GK_W; \
-                g[u] = a[u] = gk_zeros(); \
-                if (i < live) { g[u] = gk_loadv(dy, base + i); a[u] = gk_loadv(x, base + i); } \
+                if (GK_AHEAD) { \
+                    g[u] = gk_decode16(next_g[u]); \
+                    a[u] = gk_decode16(next_a[u]); \
+                } else { \
+                    g[u] = a[u] = gk_zeros(); \
+                    if (i < live) { g[u] = gk_loadv(dy, base + i); a[u] = gk_loadv(x, base + i); } \
+                } \
             } \
+            if (GK_AHEAD) gk_take_row(next_g, next_a, dy, x, row + (gk_i64)gk_nblocks(0) * per, rows, cols, lane, lanes, KEEP); \
             GK_UNROLL for (int u = 0; u < KEEP; u++) { \
                 int i = (lane + u * lanes) * GK_W; \
                 if (i < live) { \
@@ -102,7 +126,7 @@ GK_FN void gk_put_sums(GK_GLOBAL gk_f* p, gk_i64 at, gk_vec v)
                             gk_vec o = gk_loadv(dx, base + i); \
                             GK_UNROLL for (int k = 0; k < GK_W; k++) g[u].v[k] += o.v[k]; \
                         } \
-                        gk_storev(dx, base + i, g[u]); \
+                        gk_storev_quick(dx, base + i, g[u]); \
                     } \
                 } \
             } \

@@ -103,10 +103,10 @@ GK_FN gk_t gk_encode(gk_f v) { return (gk_t)v; }
 
 typedef struct { gk_f v[GK_W]; } gk_vec;
 
-GK_FN gk_vec gk_loadv(GK_GLOBAL const gk_t* p, gk_i64 i)
+/* The elements in 16 raw bytes: a 16-bit type takes half the registers raw. */
+GK_FN gk_vec gk_decode16(gk_raw16 q)
 {
     gk_vec r;
-    gk_raw16 q = gk_load16((GK_GLOBAL const void*)(p + i));
 #if GK_DTYPE == GK_F32
     r.v[0] = gk_as_f32(q.x); r.v[1] = gk_as_f32(q.y); r.v[2] = gk_as_f32(q.z); r.v[3] = gk_as_f32(q.w);
 #elif GK_DTYPE == GK_I32
@@ -132,6 +132,7 @@ GK_FN gk_vec gk_loadv(GK_GLOBAL const gk_t* p, gk_i64 i)
 #endif
     return r;
 }
+GK_FN gk_vec gk_loadv(GK_GLOBAL const gk_t* p, gk_i64 i) { return gk_decode16(gk_load16((GK_GLOBAL const void*)(p + i))); }
 
 #if GK_DTYPE == GK_F16
 #define GK_PACK2(a, b) ((gk_u32)gk_f32_to_f16(a) | (gk_u32)gk_f32_to_f16(b) << 16)
@@ -160,6 +161,17 @@ GK_FN void gk_storev(GK_GLOBAL gk_t* p, gk_i64 i, gk_vec r)
 #endif
     gk_store16((GK_GLOBAL void*)(p + i), q);
 }
+
+/* gk_storev of computed values: which NaN is stored does not matter, and some dialects round 16-bit values in one instruction then. */
+#if GK_DTYPE == GK_BF16 && defined(GK_QUICK_BF16)
+GK_FN void gk_storev_quick(GK_GLOBAL gk_t* p, gk_i64 i, gk_vec r)
+{
+    gk_store16((GK_GLOBAL void*)(p + i), gk_make16(gk_quick_bf16x2(r.v[0], r.v[1]), gk_quick_bf16x2(r.v[2], r.v[3]),
+                                                   gk_quick_bf16x2(r.v[4], r.v[5]), gk_quick_bf16x2(r.v[6], r.v[7])));
+}
+#else
+#define gk_storev_quick(p, i, r) gk_storev(p, i, r)
+#endif
 
 /* ---- positions ------------------------------------------------------------------------------------------------------------- */
 

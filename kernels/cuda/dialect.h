@@ -47,6 +47,16 @@ GK_FN float gk_quick_recip(float x)
     asm("rcp.approx.f32 %0, %1;" : "=f"(r) : "f"(x));
     return r;
 }
+#if __CUDA_ARCH__ >= 800
+/* Two floats as bf16, the first in the lower half, rounded to nearest even; a NaN keeps neither sign nor payload. */
+#define GK_QUICK_BF16 1
+GK_FN gk_u32 gk_quick_bf16x2(float a, float b)
+{
+    gk_u32 r;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(b), "f"(a));
+    return r;
+}
+#endif
 GK_FN gk_u32 gk_mulhi(gk_u32 a, gk_u32 b) { return __umulhi(a, b); }
 
 GK_FN float gk_f16_to_f32(gk_u16 h)

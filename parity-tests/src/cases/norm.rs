@@ -250,6 +250,7 @@ fn draw_matrix(s: &mut Sample) -> [usize; 2] {
             [1000, 5],
             [0, 8],
             [9, 12_288],
+            [40, 8192],
             [33, 2000],
         ];
         edges[s.below(edges.len())]

@@ -34,6 +34,7 @@ mod mesh;
 mod movement_tests;
 mod norm;
 mod norm_bwd;
+mod norm_even;
 mod optimizer;
 mod order;
 mod pool;

@@ -1,5 +1,6 @@
-//! Normalization, forward: validation, walks and launches. The backward stands in `norm_bwd.rs`.
+//! Normalization, forward: validation, walks and launches. The backward stands in `norm_bwd.rs`, the launches of even rows in `norm_even.rs`.
 
+use super::norm_even::Planes;
 use crate::buffer::{Buffer, GradMut, View, ViewMut};
 use crate::driver::Arg;
 use crate::dtype::DType;
@@ -132,7 +133,12 @@ impl Engine {
     }
 
     /// A view's memory, or scratch of that many statistics.
-    fn stat(&self, given: Option<&ViewMut<'_>>, dt: DType, n: usize) -> Result<(Arg, Option<Buffer>)> {
+    pub(super) fn stat(
+        &self,
+        given: Option<&ViewMut<'_>>,
+        dt: DType,
+        n: usize,
+    ) -> Result<(Arg, Option<Buffer>)> {
         match given {
             Some(v) => Ok((self.arg_out(v), None)),
             None => {
@@ -155,6 +161,9 @@ impl Engine {
         let dt = r.x.dtype();
         let w = 16 / dt.size();
         let act = Act::new(op, r.act, dt)?;
+        if let Some(done) = self.even_rows(&r, &act) {
+            return done;
+        }
         let y = r.y.as_view();
         let sum = r.sum.as_ref().map(ViewMut::as_view);
         let operands: Vec<&View<'_>> =
@@ -232,7 +241,7 @@ impl Engine {
 
     /// Statistics from the moments of runs, and running ones.
     #[allow(clippy::too_many_arguments)]
-    fn norm_join(
+    pub(super) fn norm_join(
         &self,
         dt: DType,
         unit: &'static str,
@@ -245,7 +254,11 @@ impl Engine {
         eps: f64,
         running: Option<&Running<'_>>,
     ) -> Result<()> {
-        let tx = join_tx(s.outer, s.inner);
+        // Few sets: more work-items for each, so that their number does not set the time.
+        let tx = match s.inner == 1 && s.sets <= 4 * LANES {
+            true => LANES / pow2(s.outer, 64),
+            false => join_tx(s.outer, s.inner),
+        };
         let n = s.total * if by_outer { s.inner } else { s.outer };
         let (counter, momentum) = self.momentum(running);
         let args = [
@@ -318,6 +331,12 @@ impl Engine {
             self.launch(&COLS, dt, unit, Grid::Blocks([walk.tiles * walk.chunks, 1, 1]), &args)?;
             let set = Sets { outer: walk.chunks, sets: c, inner: s, chunk: walk.chunk, total: n };
             return self.norm_join(dt, unit, pp, mean, rstd, &set, true, false, eps, running);
+        }
+        if let Some(cut) = self.even_cut(&[x], n * c, s) {
+            let part = self.even_part(unit, x, &cut, false)?;
+            let set = Sets { outer: n, sets: c, inner: cut.splits, chunk: cut.chunk_elements(dt), total: s };
+            let pp = self.arg_in(&part.view());
+            return self.norm_join(dt, unit, pp, mean, rstd, &set, false, false, eps, running);
         }
         let walk = self.row_walk(n * c, s, 16 * 16 / dt.size(), &[x]);
         let part = self.scratch(dt.accumulator(), 2 * n * c * walk.splits)?;
@@ -420,6 +439,18 @@ impl Engine {
         if empty {
             return Ok(());
         }
+        let planes = Planes {
+            x: io.x,
+            residual: io.residual,
+            gamma: io.gamma,
+            beta: io.beta,
+            y: &io.y,
+            channels: c,
+            share: 0,
+        };
+        if let Some(cut) = self.even_planes(&planes, n * c, s) {
+            return self.even_apply(&planes, &cut, mean, rstd, &act);
+        }
         let y = io.y.as_view();
         let wide = s.is_multiple_of(16 / dt.size())
             && [Some(&io.x), io.residual.as_ref(), Some(&y)].into_iter().flatten().all(aligned16);
@@ -450,35 +481,35 @@ impl Engine {
 }
 
 /// Runs that are joined to sets: runs cut `total` elements into pieces of `chunk`.
-struct Sets {
-    outer: usize,
-    sets: usize,
-    inner: usize,
-    chunk: usize,
-    total: usize,
+pub(super) struct Sets {
+    pub(super) outer: usize,
+    pub(super) sets: usize,
+    pub(super) inner: usize,
+    pub(super) chunk: usize,
+    pub(super) total: usize,
 }
 
 /// Rows with statistics of their own: of layer and RMS norm, or groups.
-struct RowProblem<'a> {
-    x: View<'a>,
-    residual: Option<View<'a>>,
-    gamma: Option<View<'a>>,
-    beta: Option<View<'a>>,
-    y: ViewMut<'a>,
-    sum: Option<ViewMut<'a>>,
-    mean: Option<ViewMut<'a>>,
-    rstd: Option<ViewMut<'a>>,
-    var: Option<Arg>,
-    rows: usize,
-    cols: usize,
+pub(super) struct RowProblem<'a> {
+    pub(super) x: View<'a>,
+    pub(super) residual: Option<View<'a>>,
+    pub(super) gamma: Option<View<'a>>,
+    pub(super) beta: Option<View<'a>>,
+    pub(super) y: ViewMut<'a>,
+    pub(super) sum: Option<ViewMut<'a>>,
+    pub(super) mean: Option<ViewMut<'a>>,
+    pub(super) rstd: Option<ViewMut<'a>>,
+    pub(super) var: Option<Arg>,
+    pub(super) rows: usize,
+    pub(super) cols: usize,
     /// Elements per channel; 0 where parameters are per column.
-    inner: usize,
-    groups: usize,
-    cg: usize,
-    rms: bool,
-    eps: f64,
-    offset: f64,
-    act: Activation,
+    pub(super) inner: usize,
+    pub(super) groups: usize,
+    pub(super) cg: usize,
+    pub(super) rms: bool,
+    pub(super) eps: f64,
+    pub(super) offset: f64,
+    pub(super) act: Activation,
 }
 
 impl NormOps for Engine {

@@ -1,0 +1,220 @@
+//! Normalization, forward, of rows and planes that consist of whole aligned 16-byte items.
+
+use super::norm::{Act, LANES, RowProblem, Sets, int, pow2};
+use crate::buffer::{Buffer, View, ViewMut};
+use crate::driver::Arg;
+use crate::dtype::DType;
+use crate::engine::Engine;
+use crate::engine::launch::{Grid, aligned16, real};
+use crate::error::Result;
+use crate::spec::norm::*;
+
+/// 16-byte items of a row that a work-item holds; twice as many in rows that are longer.
+const KEEP: usize = 4;
+const KEEP_LONG: usize = 8;
+/// Groups shorter than this are taken in one pass: 16-byte items.
+const SHORT_GROUP: usize = KEEP_LONG * LANES;
+
+/// Planes of one channel each: row `i` is one of channel `i % channels`, its statistics are `i / share`, or (0) those of the channel.
+pub(super) struct Planes<'a, 'b> {
+    pub(super) x: View<'a>,
+    pub(super) residual: Option<View<'a>>,
+    pub(super) gamma: Option<View<'a>>,
+    pub(super) beta: Option<View<'a>>,
+    pub(super) y: &'b ViewMut<'a>,
+    pub(super) channels: usize,
+    pub(super) share: usize,
+}
+
+/// Rows of `items` cut into runs of `chunk` items.
+pub(super) struct Cut {
+    runs: usize,
+    items: usize,
+    pub(super) splits: usize,
+    chunk: usize,
+    bits: u32,
+}
+
+impl Cut {
+    pub(super) fn chunk_elements(&self, dt: DType) -> usize {
+        self.chunk * (16 / dt.size())
+    }
+
+    fn grid(&self) -> Grid {
+        Grid::Blocks([self.runs.div_ceil(LANES >> self.bits), 1, 1])
+    }
+
+    fn args(&self) -> [Arg; 5] {
+        [int(self.runs), int(self.items), int(self.splits), int(self.chunk), Arg::I32(self.bits as i32)]
+    }
+}
+
+fn fits_i32(n: usize) -> bool {
+    i32::try_from(n).is_ok()
+}
+
+impl Engine {
+    /// Binary logarithm of the lanes for rows of `items`, `keep` of them per lane, more lanes where the rows are few.
+    fn even_bits(&self, rows: usize, items: usize, keep: usize) -> u32 {
+        let mut lanes = pow2(items.div_ceil(keep), LANES).max(pow2(items, 8));
+        while lanes < pow2(items, LANES) && rows * lanes < self.fill() * LANES / 2 {
+            lanes *= 2;
+        }
+        lanes.trailing_zeros()
+    }
+
+    /// How rows of `cols` elements are cut into runs that fit in registers; `None` unless they consist of aligned items.
+    pub(super) fn even_cut(&self, operands: &[&View<'_>], rows: usize, cols: usize) -> Option<Cut> {
+        let w = operands.first().map_or(1, |v| 16 / v.dtype().size());
+        let items = cols / w;
+        if cols == 0 || !cols.is_multiple_of(w) || !operands.iter().all(|v| aligned16(v)) {
+            return None;
+        }
+        let chunk = items.div_ceil(items.div_ceil(KEEP * LANES));
+        let splits = items.div_ceil(chunk);
+        let runs = rows.checked_mul(splits)?;
+        let bits = self.even_bits(runs, chunk, KEEP);
+        // The last block must not step over the range of an i32 either.
+        fits_i32(runs.checked_add(LANES)?)
+            .then_some(Cut { runs, items, splits, chunk, bits })
+            .filter(|_| fits_i32(items))
+    }
+
+    /// Mean and sum of squared deviations of every run.
+    pub(super) fn even_part(&self, unit: &'static str, x: &View<'_>, cut: &Cut, raw: bool) -> Result<Buffer> {
+        let part = self.scratch(x.dtype().accumulator(), 2 * cut.runs)?;
+        let mut args = vec![self.arg_in(x), self.arg_in(&part.view())];
+        args.extend(cut.args());
+        args.push(int(raw as usize));
+        self.launch(&PART_EVEN, x.dtype(), unit, cut.grid(), &args)?;
+        Ok(part)
+    }
+
+    /// The cut of planes for [`Engine::even_apply`].
+    pub(super) fn even_planes(&self, p: &Planes<'_, '_>, planes: usize, s: usize) -> Option<Cut> {
+        let y = p.y.as_view();
+        let operands: Vec<&View<'_>> =
+            [Some(&p.x), p.residual.as_ref(), Some(&y)].into_iter().flatten().collect();
+        self.even_cut(&operands, planes, s)
+    }
+
+    /// The map over planes whose statistics are known.
+    pub(super) fn even_apply(
+        &self,
+        p: &Planes<'_, '_>,
+        cut: &Cut,
+        mean: Arg,
+        rstd: Arg,
+        act: &Act,
+    ) -> Result<()> {
+        let dt = p.x.dtype();
+        let mut args = vec![
+            self.arg_in(&p.x),
+            self.arg_opt(p.residual.as_ref()),
+            self.arg_opt(p.gamma.as_ref()),
+            self.arg_opt(p.beta.as_ref()),
+            mean,
+            rstd,
+            self.arg_out(p.y),
+        ];
+        args.extend(cut.args());
+        args.extend([int(p.channels), int(p.share), act.args[0], act.args[1]]);
+        let kernel = if p.residual.is_some() { &APPLY_EVEN_ADD } else { &APPLY_EVEN };
+        self.launch(kernel, dt, act.unit, cut.grid(), &args)
+    }
+
+    /// Rows or groups in the lean kernels; `None` where these do not serve.
+    pub(super) fn even_rows(&self, r: &RowProblem<'_>, act: &Act) -> Option<Result<()>> {
+        let y = r.y.as_view();
+        let sum = r.sum.as_ref().map(ViewMut::as_view);
+        let operands: Vec<&View<'_>> =
+            [Some(&r.x), r.residual.as_ref(), Some(&y), sum.as_ref()].into_iter().flatten().collect();
+        let cut = self.even_cut(&operands, r.rows, r.cols)?;
+        if r.inner > 0 {
+            return self.even_groups(r, act, cut);
+        }
+        let per_column = [&r.gamma, &r.beta].into_iter().flatten().all(aligned16);
+        let keep = if r.residual.is_none() { KEEP_LONG } else { KEEP };
+        if !per_column
+            || r.var.is_some()
+            || (r.residual.is_none() && sum.is_some())
+            || cut.items > keep * LANES
+        {
+            return None;
+        }
+        let (kernel, keep) = match (r.residual.is_some(), cut.items > KEEP * LANES) {
+            (true, _) => (&ROWS_EVEN_ADD, KEEP),
+            (false, false) => (&ROWS_EVEN, KEEP),
+            (false, true) => (&ROWS_EVEN_LONG, KEEP_LONG),
+        };
+        // A few long rows are cut by the general kernels.
+        if r.rows < self.device_caps().compute_units as usize / 4 && cut.items > LANES {
+            return None;
+        }
+        let dt = r.x.dtype();
+        let bits = self.even_bits(r.rows, cut.items, keep);
+        let args = [
+            self.arg_in(&r.x),
+            self.arg_opt(r.residual.as_ref()),
+            self.arg_opt(r.gamma.as_ref()),
+            self.arg_opt(r.beta.as_ref()),
+            self.arg_in(&y),
+            self.arg_opt(sum.as_ref()),
+            self.arg_opt_out(r.mean.as_ref()),
+            self.arg_opt_out(r.rstd.as_ref()),
+            int(r.rows),
+            int(cut.items),
+            Arg::I32(bits as i32),
+            int(r.rms as usize),
+            real(dt, r.eps),
+            real(dt, r.offset),
+            act.args[0],
+            act.args[1],
+        ];
+        let grid = Grid::Blocks([r.rows.div_ceil(LANES >> bits), 1, 1]);
+        Some(self.launch(kernel, dt, act.unit, grid, &args))
+    }
+
+    /// Groups too long for registers: statistics of runs, joined, then the map over planes.
+    fn even_groups(&self, r: &RowProblem<'_>, act: &Act, cut: Cut) -> Option<Result<()>> {
+        let planes = Planes {
+            x: r.x,
+            residual: None,
+            gamma: r.gamma,
+            beta: r.beta,
+            y: &r.y,
+            channels: r.groups * r.cg,
+            share: r.cg,
+        };
+        if r.residual.is_some()
+            || r.sum.is_some()
+            || r.var.is_some()
+            || r.rms
+            || r.offset != 0.0
+            || cut.items < SHORT_GROUP
+        {
+            return None;
+        }
+        let over = self.even_planes(&planes, r.rows * r.cg, r.inner)?;
+        Some(self.even_groups_launch(r, act, &planes, &cut, &over))
+    }
+
+    fn even_groups_launch(
+        &self,
+        r: &RowProblem<'_>,
+        act: &Act,
+        planes: &Planes<'_, '_>,
+        cut: &Cut,
+        over: &Cut,
+    ) -> Result<()> {
+        let dt = r.x.dtype();
+        let part = self.even_part(act.unit, &r.x, cut, false)?;
+        let (mean, _m) = self.stat(r.mean.as_ref(), dt, r.rows)?;
+        let (rstd, _r) = self.stat(r.rstd.as_ref(), dt, r.rows)?;
+        let set =
+            Sets { outer: 1, sets: r.rows, inner: cut.splits, chunk: cut.chunk_elements(dt), total: r.cols };
+        let pp = self.arg_in(&part.view());
+        self.norm_join(dt, act.unit, pp, mean, rstd, &set, false, false, r.eps, None)?;
+        self.even_apply(planes, over, mean, rstd, act)
+    }
+}
