@@ -24,7 +24,7 @@ use crate::layer::Build;
 use crate::layers::{
     Activate, Dense, Dropout, Flatten, LogSoftmax, Reshape, Sequential, Softmax, activation_from_name,
 };
-use crate::ops::{CrossEntropyLoss, MseLoss};
+use crate::losses::{CrossEntropyLoss, MseLoss};
 use crate::optim::{Optimizer, Plateau, Schedule};
 use crate::tensor::Device;
 use crate::trainer::{Clip, EarlyStopping, Objective, TrainOptions};

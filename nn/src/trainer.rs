@@ -16,7 +16,7 @@ use crate::data::{Order, Source};
 use crate::error::{NnError, Result, invalid};
 use crate::layer::{Layer, LayerExt};
 use crate::metrics::{Scores, Totals};
-use crate::ops::{CrossEntropyLoss, MseLoss};
+use crate::losses::{CrossEntropyLoss, MseLoss};
 use crate::optim::{Optimizer, Plateau, Schedule};
 use crate::plot::{Chart, Series, svg};
 use crate::tensor::{Device, Tensor};
