@@ -681,7 +681,7 @@ impl Config {
             clip: t.clip_norm.map(Clip::Norm).or(t.clip_value.map(Clip::Value)),
             early_stopping: t.patience.map(|patience| EarlyStopping { patience, min_delta: 0.0 }),
             run: t.run.clone(),
-            progress: false,
+            ..TrainOptions::default()
         }
     }
 }

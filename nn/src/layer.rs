@@ -171,6 +171,54 @@ impl<T: Layer + ?Sized> Layer for Box<T> {
     }
 }
 
+/// What a forward may change besides its results: positions of random number generators, and buffers such as running statistics. A
+/// forward that is repeated, or made on trial, takes it before and puts it back after.
+pub(crate) struct Snapshot {
+    counters: Vec<u64>,
+    buffers: Vec<(Param, Tensor)>,
+}
+
+impl Snapshot {
+    /// Positions of generators alone, in the order of `visit`.
+    pub(crate) fn positions(layer: &dyn Layer) -> Vec<u64> {
+        let mut all = vec![];
+        layer.visit(&mut Visitor::new(&mut |_, e| {
+            if let Entry::Counter(c) = e {
+                all.push(c.load(Ordering::Relaxed));
+            }
+        }));
+        all
+    }
+
+    /// Moves the generators. Generators that did not exist yet start at 0.
+    pub(crate) fn rewind(layer: &dyn Layer, positions: &[u64]) {
+        let mut all = positions.iter();
+        layer.visit(&mut Visitor::new(&mut |_, e| {
+            if let Entry::Counter(c) = e {
+                c.store(all.next().copied().unwrap_or(0), Ordering::Relaxed);
+            }
+        }));
+    }
+
+    /// Positions, and copies of the buffers on the device.
+    pub(crate) fn take(layer: &dyn Layer) -> Result<Self> {
+        let mut all = vec![];
+        layer.visit(&mut Visitor::new(&mut |_, e| {
+            if let Entry::Buffer(p) = e {
+                all.push(p.clone());
+            }
+        }));
+        let buffers = all.into_iter().map(|p| Ok((p.clone(), p.get().copy()?))).collect::<Result<_>>()?;
+        Ok(Snapshot { counters: Snapshot::positions(layer), buffers })
+    }
+
+    /// Puts everything back.
+    pub(crate) fn restore(&self, layer: &dyn Layer) -> Result<()> {
+        Snapshot::rewind(layer, &self.counters);
+        self.buffers.iter().try_for_each(|(p, old)| p.get().assign(old))
+    }
+}
+
 /// Named tensors of a model on the device, parameters and buffers.
 pub type StateDict = BTreeMap<String, Tensor>;
 

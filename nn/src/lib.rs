@@ -49,7 +49,9 @@ mod ops;
 pub mod optim;
 pub mod plot;
 pub mod state_file;
+pub mod summary;
 mod tensor;
+mod trace;
 pub mod trainer;
 
 pub use error::{At, NnError, Result};

@@ -271,6 +271,14 @@ impl Optimizer {
         Ok(())
     }
 
+    /// Sets `found` (one f32) to 1 if a gradient is not finite.
+    pub(crate) fn examine_grads(&self, found: &Tensor) -> Result<()> {
+        let found = found.operand();
+        self.members
+            .iter()
+            .try_for_each(|m| Ok(m.arena.device().unscale_grads(None, &mut [m.arena.grads_mut()], found.view_mut()?)?))
+    }
+
     fn one_device(&self, op: &'static str) -> Result<()> {
         let first = self.members[0].arena.device().id();
         match self.members.iter().map(|m| m.arena.device().id()).find(|&id| id != first) {
