@@ -134,7 +134,13 @@ impl fmt::Display for Summary {
                 writeln!(f, "{}", "-".repeat(a + b + c + d + 6))?;
             }
         }
-        writeln!(f, "{} parameters in {}, buffers {}", self.parameters, size(self.parameter_bytes), size(self.buffer_bytes))?;
+        writeln!(
+            f,
+            "{} parameters in {}, buffers {}",
+            self.parameters,
+            size(self.parameter_bytes),
+            size(self.buffer_bytes)
+        )?;
         write!(f, "inputs {}, outputs of layers {}", size(self.input_bytes), size(self.activation_bytes))
     }
 }

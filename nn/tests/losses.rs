@@ -117,7 +117,12 @@ impl MarginRankingPair {
 }
 
 /// Gradients of a loss of one output against a constant, for every reduction.
-fn check(what: &str, shape: &[usize], map: fn(f64) -> f64, loss: impl Fn(Reduction, &Tensor) -> Result<Tensor>) {
+fn check(
+    what: &str,
+    shape: &[usize],
+    map: fn(f64) -> f64,
+    loss: impl Fn(Reduction, &Tensor) -> Result<Tensor>,
+) {
     for r in REDUCTIONS {
         gradcheck(&format!("{what} {r:?}"), &[shape], map, |t| loss(r, &t[0]));
     }
@@ -301,7 +306,9 @@ fn gradients_of_losses_of_embeddings_and_distributions() {
     check2("gaussian kl", two, same, |reduction, mu, lv| GaussianKlLoss { reduction }.forward(mu, lv));
     let (q0, qn) = (tensor(&d, &[3], 41), tensor(&d, &[3, 4], 42));
     for noise in [None, Some((&q0, &qn))] {
-        check2("nce", [&[3], &[3, 4]], same, |reduction, s0, sn| NceLoss { reduction }.forward(s0, sn, noise));
+        check2("nce", [&[3], &[3, 4]], same, |reduction, s0, sn| {
+            NceLoss { reduction }.forward(s0, sn, noise)
+        });
     }
     let pair: [&[usize]; 2] = [&[5], &[5]];
     let (rw, rl) = (tensor(&d, &[5], 43), tensor(&d, &[5], 44));
@@ -334,9 +341,12 @@ fn gradients_of_losses_of_regions_and_values() {
     let boxes = f(&d, &[0.0, 0.1, 0.9, 1.1, 0.2, 0.0, 1.0, 0.8], &[2, 4]);
     let base = f(&d, &[0.1, 0.0, 1.0, 1.0, 0.0, 0.2, 0.9, 1.2], &[2, 4]);
     for overlap in [BoxOverlap::Iou, BoxOverlap::Giou, BoxOverlap::Diou] {
-        check("boxes", &[2, 4], |x| 0.05 * x, |reduction, p| {
-            BoxIouLoss { reduction, overlap, eps: 1e-7 }.forward(&p.add(&base)?, &boxes)
-        });
+        check(
+            "boxes",
+            &[2, 4],
+            |x| 0.05 * x,
+            |reduction, p| BoxIouLoss { reduction, overlap, eps: 1e-7 }.forward(&p.add(&base)?, &boxes),
+        );
     }
     check("quantum", &[3, 4, 2], same, |reduction, psi| {
         QuantumFidelityLoss { reduction }.forward(psi, &tensor(&d, &[3, 4, 2], 51))
@@ -440,7 +450,10 @@ fn constants_get_no_gradient_and_misfits_are_errors() {
     // Strided operands give what dense ones give.
     let (a, b) = (x.detach().transpose(0, 1).unwrap(), t.detach().transpose(0, 1).unwrap());
     let strided = MseLoss::default().forward(&a, &b).unwrap().item::<f64>().unwrap();
-    assert_eq!(strided, MseLoss::default().forward(&a.copy().unwrap(), &b.copy().unwrap()).unwrap().item::<f64>().unwrap());
+    assert_eq!(
+        strided,
+        MseLoss::default().forward(&a.copy().unwrap(), &b.copy().unwrap()).unwrap().item::<f64>().unwrap()
+    );
 }
 
 #[test]

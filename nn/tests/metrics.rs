@@ -25,7 +25,18 @@ fn batches(d: &Device) -> Vec<(Tensor, Tensor)> {
 
 /// Class 3 never occurs.
 fn data() -> (Vec<f64>, Vec<i64>) {
-    let t = noise(2, N).iter().map(|v| if *v < -0.3 { 0 } else if *v < 0.4 { 1 } else { 2 }).collect();
+    let t = noise(2, N)
+        .iter()
+        .map(|v| {
+            if *v < -0.3 {
+                0
+            } else if *v < 0.4 {
+                1
+            } else {
+                2
+            }
+        })
+        .collect();
     (noise(1, N * C), t)
 }
 
@@ -37,7 +48,8 @@ fn order(row: &[f64]) -> Vec<usize> {
 }
 
 fn run(m: &mut dyn Metric, d: &Device) -> f64 {
-    m.update(&f32s(d, &[9.0, 0.0, 0.0, 0.0], &[1, C]), &Tensor::from_slice(d, &[1i64], &[1]).unwrap()).unwrap();
+    m.update(&f32s(d, &[9.0, 0.0, 0.0, 0.0], &[1, C]), &Tensor::from_slice(d, &[1i64], &[1]).unwrap())
+        .unwrap();
     m.reset().unwrap();
     for (x, y) in batches(d) {
         m.update(&x, &y).unwrap();
@@ -48,8 +60,11 @@ fn run(m: &mut dyn Metric, d: &Device) -> f64 {
 #[test]
 fn class_metrics_count_right() {
     let (z, t) = data();
-    let ranks: Vec<usize> =
-        z.chunks(C).zip(&t).map(|(row, &t)| order(row).iter().position(|&c| c as i64 == t).unwrap()).collect();
+    let ranks: Vec<usize> = z
+        .chunks(C)
+        .zip(&t)
+        .map(|(row, &t)| order(row).iter().position(|&c| c as i64 == t).unwrap())
+        .collect();
     let share = |k: usize| ranks.iter().filter(|&&r| r < k).count() as f64 / N as f64;
     let mut cells = vec![vec![0i64; C]; C];
     for (row, &t) in z.chunks(C).zip(&t) {
@@ -107,7 +122,13 @@ fn the_area_under_the_curve_counts_pairs() {
         assert_eq!(labels[i], 1);
         for b in scores.iter().zip(&labels).filter(|x| *x.1 == 0).map(|x| x.0) {
             pairs += 1.0;
-            wins += if a > b { 1.0 } else if a == b { 0.5 } else { 0.0 };
+            wins += if a > b {
+                1.0
+            } else if a == b {
+                0.5
+            } else {
+                0.0
+            };
         }
     }
     for d in devices() {

@@ -143,7 +143,8 @@ fn plain(name: &str, lr: f64, t: i32, w: f64, g: f64, s: &mut [f64; 3]) -> f64 {
             let product: f64 = (1..=t).map(|i| mu(f64::from(i))).product();
             let m = ema(&mut s[0], 0.9, g);
             let v = ema(&mut s[1], 0.999, g * g);
-            let step = (1.0 - mu(t1)) / (1.0 - product) * g + mu(t1 + 1.0) / (1.0 - product * mu(t1 + 1.0)) * m;
+            let step =
+                (1.0 - mu(t1)) / (1.0 - product) * g + mu(t1 + 1.0) / (1.0 - product * mu(t1 + 1.0)) * m;
             w - lr * step / (unbias(v, 0.999).sqrt() + 1e-8)
         }
         "radam" => {
@@ -166,7 +167,13 @@ fn plain(name: &str, lr: f64, t: i32, w: f64, g: f64, s: &mut [f64; 3]) -> f64 {
                 s[1] = lr;
             }
             let sign = g * s[0];
-            let f = if sign > 0.0 { 1.2 } else if sign < 0.0 { 0.5 } else { 1.0 };
+            let f = if sign > 0.0 {
+                1.2
+            } else if sign < 0.0 {
+                0.5
+            } else {
+                1.0
+            };
             s[1] = (s[1] * f).clamp(1e-6, 50.0);
             s[0] = if sign < 0.0 { 0.0 } else { g };
             w - s[1] * if s[0] == 0.0 { 0.0 } else { s[0].signum() }
@@ -262,9 +269,18 @@ fn groups_have_rates_and_decays_of_their_own() {
     for (b, a) in before[1].iter().zip(&after[1]) {
         assert!((a - (b - 1.0)).abs() < 1e-6);
     }
-    let lamb = Group::new(&m, OptimRule::Lamb {
-        b1: 0.9, b2: 0.999, eps: 1e-6, wd: 0.1, bias_correction: true, max_norm: 10.0, adapt: true,
-    });
+    let lamb = Group::new(
+        &m,
+        OptimRule::Lamb {
+            b1: 0.9,
+            b2: 0.999,
+            eps: 1e-6,
+            wd: 0.1,
+            bias_correction: true,
+            max_norm: 10.0,
+            adapt: true,
+        },
+    );
     let [a, b] = lamb.layer_wise();
     assert!(matches!(a.rule, OptimRule::Lamb { wd: 0.1, adapt: true, .. }));
     assert!(matches!(b.rule, OptimRule::Lamb { wd: 0.0, adapt: false, .. }));
@@ -286,7 +302,8 @@ fn saved_states_continue_with_the_same_bits() {
             o.zero_grad().unwrap();
             let x = Tensor::ones(&d, dtype, &[4, 3]).unwrap();
             let y = m.forward(&x).unwrap();
-            let loss = trefoil_nn::MseLoss::default().forward(&y, &y.detach().add_scalar(1.0).unwrap()).unwrap();
+            let loss =
+                trefoil_nn::MseLoss::default().forward(&y, &y.detach().add_scalar(1.0).unwrap()).unwrap();
             o.backward(&loss).unwrap();
             o.step().unwrap();
         };
@@ -297,7 +314,8 @@ fn saved_states_continue_with_the_same_bits() {
         saved.restore(&n, Some(&mut p)).unwrap();
         (0..4).for_each(|_| step(&m, &mut o));
         (0..4).for_each(|_| step(&n, &mut p));
-        let end = |m: &Sequential, o: &Optimizer| Checkpoint::capture(m, Some(o), Progress::default()).unwrap();
+        let end =
+            |m: &Sequential, o: &Optimizer| Checkpoint::capture(m, Some(o), Progress::default()).unwrap();
         assert_eq!(end(&m, &o), end(&n, &p), "{dtype}");
         assert_eq!(p.loss_scale().unwrap().item::<f32>().unwrap(), 1024.0);
         assert_eq!(end(&m, &o).tensors.contains_key("optimizer.master.0.weight"), dtype == DType::F16);
@@ -504,7 +522,11 @@ fn schedules() {
     // Periods of 2, 4 and 8 steps.
     let again = Schedule::CosineRestarts { first: 2, factor: 2, min: 0.0 };
     check(&again, &[0, 1, 2, 4, 6, 10], &[0.1, 0.05, 0.1, 0.05, 0.1, 0.05]);
-    check(&Schedule::CosineRestarts { first: 4, factor: 1, min: 0.02 }, &[0, 2, 4, 6], &[0.1, 0.06, 0.1, 0.06]);
+    check(
+        &Schedule::CosineRestarts { first: 4, factor: 1, min: 0.02 },
+        &[0, 2, 4, 6],
+        &[0.1, 0.06, 0.1, 0.06],
+    );
     let warm =
         Schedule::Warmup { steps: 4, start: 0.25, then: Box::new(Schedule::Step { every: 1, gamma: 0.5 }) };
     check(&warm, &[0, 2, 4, 5], &[0.025, 0.0625, 0.1, 0.05]);

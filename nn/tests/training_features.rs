@@ -17,8 +17,8 @@ use trefoil_nn::optim::LossScale;
 use trefoil_nn::summary::summary;
 use trefoil_nn::trainer::{Callback, Clip, EpochStats, Objective, StepEnd, TrainOptions};
 use trefoil_nn::{
-    Build, CrossEntropyLoss, Device, Layer, LayerExt, MseLoss, NnError, Optimizer, Param, Result, Tensor, Trainer,
-    Visitor,
+    Build, CrossEntropyLoss, Device, Layer, LayerExt, MseLoss, NnError, Optimizer, Param, Result, Tensor,
+    Trainer, Visitor,
 };
 
 fn mlp(cx: &Build) -> Sequential {
@@ -29,7 +29,18 @@ fn mlp(cx: &Build) -> Sequential {
 
 fn classes(n: usize) -> Dataset {
     let x: Vec<f32> = noise(5, 2 * n).iter().map(|&v| v as f32).collect();
-    let y = x.chunks(2).map(|p| if p[0] > 0.2 { 0 } else if p[1] > 0.0 { 1 } else { 2 }).collect();
+    let y = x
+        .chunks(2)
+        .map(|p| {
+            if p[0] > 0.2 {
+                0
+            } else if p[1] > 0.0 {
+                1
+            } else {
+                2
+            }
+        })
+        .collect();
     Dataset::new(x, &[2], Targets::Classes(y)).unwrap()
 }
 
@@ -53,7 +64,13 @@ fn accumulated_batches_are_one_large_batch() {
         let run = |batch_size: usize, accumulate: usize| {
             let m = mlp(&Build::new(&d, 3));
             let o = Optimizer::adam(&m, 0.01).unwrap();
-            let options = TrainOptions { epochs: 3, batch_size, accumulate, clip: Some(Clip::Norm(0.5)), ..Default::default() };
+            let options = TrainOptions {
+                epochs: 3,
+                batch_size,
+                accumulate,
+                clip: Some(Clip::Norm(0.5)),
+                ..Default::default()
+            };
             let mut t = Trainer::new(&m, o, classify(), &d, options).unwrap();
             let r = t.fit(&train, None, &mut |_| true).unwrap();
             (weights(&m), r.history)
@@ -69,12 +86,19 @@ fn accumulated_batches_are_one_large_batch() {
     let (a, b) = (mlp(&Build::new(&d, 3)), mlp(&Build::new(&d, 3)));
     let x = common::tensor(&d, &[6, 2], 9).to_dtype(DType::F32).unwrap();
     let y = Tensor::from_slice(&d, &[0i64, 1, 2, 0, 1, 2], &[6]).unwrap();
-    let make = |m| Trainer::new(m, Optimizer::sgd(m, 0.5).unwrap(), classify(), &d, TrainOptions::default()).unwrap();
+    let make = |m| {
+        Trainer::new(m, Optimizer::sgd(m, 0.5).unwrap(), classify(), &d, TrainOptions::default()).unwrap()
+    };
     let (whole, _) = make(&a).step(&x, &y).unwrap();
     let part = |i: usize| (x.narrow(0, i, 2).unwrap(), y.narrow(0, i, 2).unwrap());
     let parts = make(&b).step_accumulated(&[part(0), part(2), part(4)]).unwrap().unwrap();
     close(&weights(&b), &weights(&a), 1e-6, "weights");
-    close(&[f64::from(parts.item::<f32>().unwrap())], &[f64::from(whole.item::<f32>().unwrap())], 1e-6, "loss");
+    close(
+        &[f64::from(parts.item::<f32>().unwrap())],
+        &[f64::from(whole.item::<f32>().unwrap())],
+        1e-6,
+        "loss",
+    );
     assert!(make(&a).step_accumulated(&[]).unwrap().is_none());
     let zero = TrainOptions { accumulate: 0, ..Default::default() };
     assert!(Trainer::new(&a, Optimizer::sgd(&a, 0.5).unwrap(), classify(), &d, zero).is_err());
@@ -151,7 +175,8 @@ fn masters_keep_what_sixteen_bits_cannot() {
     for d in devices() {
         for dtype in [DType::F16, DType::Bf16] {
             let moved = |masters: bool| {
-                let p = Sequential::new().push(Dense::new(&Build::new(&d, 3).dtype(dtype), 1, 1).unwrap().no_bias());
+                let p = Sequential::new()
+                    .push(Dense::new(&Build::new(&d, 3).dtype(dtype), 1, 1).unwrap().no_bias());
                 p.named_parameters()[0].1.get().fill(1.0).unwrap();
                 let o = Optimizer::sgd(&p, 1e-5).unwrap();
                 let mut o = if masters { o.master_weights().unwrap() } else { o };
@@ -187,7 +212,12 @@ fn mixed_precision_learns_what_f32_learns() {
             if dtype == DType::F16 {
                 o = o.loss_scaling(LossScale::new(), 65536.0).unwrap();
             }
-            let options = TrainOptions { epochs: 12, batch_size: 20, clip: Some(Clip::Norm(1.0)), ..Default::default() };
+            let options = TrainOptions {
+                epochs: 12,
+                batch_size: 20,
+                clip: Some(Clip::Norm(1.0)),
+                ..Default::default()
+            };
             let mut t = Trainer::new(&m, o, classify(), &d, options).unwrap();
             let r = t.fit(&train, None, &mut |_| true).unwrap();
             last.borrow_mut().push(r.history.last().unwrap().train_loss);
@@ -312,13 +342,18 @@ impl Layer for Breaks {
 #[test]
 fn anomalies_name_step_and_layer_and_leave_the_weights() {
     for d in devices() {
-        for (in_backward, accumulate, interval) in [(false, 1, 1), (false, 1, 100), (false, 2, 4), (true, 1, 3)] {
+        for (in_backward, accumulate, interval) in
+            [(false, 1, 1), (false, 1, 100), (false, 2, 4), (true, 1, 3)]
+        {
             let cx = Build::new(&d, 3);
             // The forward of each batch counts, so the fifth step breaks.
             let after = 4 * accumulate as u64;
             let m = Sequential::new()
                 .push(Dense::new(&cx, 2, 8).unwrap())
-                .named("middle", Sequential::new().push(Breaks { after, forwards: AtomicU64::new(0), in_backward }))
+                .named(
+                    "middle",
+                    Sequential::new().push(Breaks { after, forwards: AtomicU64::new(0), in_backward }),
+                )
                 .push(Dense::new(&cx, 8, 3).unwrap());
             let train = ResidentSource::new(&classes(160), &d, DType::F32).unwrap();
             let options =
@@ -384,7 +419,10 @@ fn callbacks_metrics_and_objectives_of_ones_own() {
         .callback(Seen(&log))
         .metric(Classification::new(&d, 3, Score::Recall, Average::Macro).unwrap());
     let r = t.fit(&data, Some(&data), &mut |_| true).unwrap();
-    assert_eq!(log.borrow().0, ["begin 1", "step 1", "step 2", "end 1", "begin 2", "step 3", "step 4", "end 2"]);
+    assert_eq!(
+        log.borrow().0,
+        ["begin 1", "step 1", "step 2", "end 1", "begin 2", "step 3", "step 4", "end 2"]
+    );
     assert_eq!(r.history.len(), 2);
     assert!((0.0..=1.0).contains(&r.history[1].metrics["recall"]));
     // Evaluation used the average: the weights themselves have another loss, and are back.
@@ -434,7 +472,8 @@ fn no_feature_transfers_or_allocates_in_a_steady_step() {
         let options = || TrainOptions { clip: Some(Clip::Norm(1.0)), ..Default::default() };
         let m = mlp(&Build::new(&d, 3));
         let o = Optimizer::nadam(&m, 0.01).unwrap().ema(0.99).unwrap();
-        let mut t = Trainer::new(&m, o, classify(), &d, TrainOptions { anomaly: Some(1000), ..options() }).unwrap();
+        let mut t =
+            Trainer::new(&m, o, classify(), &d, TrainOptions { anomaly: Some(1000), ..options() }).unwrap();
         steady(&d, "average and anomaly mode", || drop(t.step(&x, &y).unwrap()));
         let parts = [(x.clone(), y.clone()), (x.clone(), y.clone())];
         steady(&d, "accumulation", || drop(t.step_accumulated(&parts).unwrap()));
@@ -463,10 +502,14 @@ fn summaries_show_layers_without_changing_them() {
     let cx = Build::new(&d, 3);
     let m = Sequential::new()
         .push(Dense::lazy(&cx, 16).unwrap())
-        .named("body", Sequential::new().push(Dropout::new(&cx, 0.5).unwrap()).push(Dense::new(&cx, 16, 3).unwrap()))
+        .named(
+            "body",
+            Sequential::new().push(Dropout::new(&cx, 0.5).unwrap()).push(Dense::new(&cx, 16, 3).unwrap()),
+        )
         .push(RunningMean::new(&d));
     let s = summary(&m, &[Tensor::zeros(&d, DType::F32, &[8, 4]).unwrap()]).unwrap();
-    let rows: Vec<_> = s.rows.iter().map(|r| (r.name.as_str(), r.kind.as_str(), r.depth, r.parameters)).collect();
+    let rows: Vec<_> =
+        s.rows.iter().map(|r| (r.name.as_str(), r.kind.as_str(), r.depth, r.parameters)).collect();
     assert_eq!(
         rows,
         [
@@ -482,7 +525,10 @@ fn summaries_show_layers_without_changing_them() {
     assert_eq!((s.parameters, s.parameter_bytes, s.buffer_bytes, s.input_bytes), (131, 524, 4, 128));
     assert_eq!(s.activation_bytes, 4 * (128 + 128 + 24 + 24));
     let text = s.to_string();
-    assert!(text.contains("body.1 (Dense)") && text.contains("[8, 3]") && text.contains("131 parameters"), "{text}");
+    assert!(
+        text.contains("body.1 (Dense)") && text.contains("[8, 3]") && text.contains("131 parameters"),
+        "{text}"
+    );
     assert!(m.counters().values().all(|&c| c == 0));
     assert_eq!(m.state_dict()["2.forwards"].item::<f32>().unwrap(), 0.0);
     assert!(summary(&m, &[Tensor::zeros(&d, DType::F32, &[8, 5]).unwrap()]).is_err());

@@ -1,8 +1,8 @@
 //! One call of a loss kernel of any family, recorded with its gradient.
 
 use trefoil::ops::{
-    BatchLoss, BatchLossBwd, BatchLossFwd, Loss, LossBwd, LossFwd, Reduction, RowLoss, RowLossBwd, RowLossFwd,
-    SeqLoss, SeqLossBwd, SeqLossFwd, StftLossBwd, StftLossFwd, StftResolution,
+    BatchLoss, BatchLossBwd, BatchLossFwd, Loss, LossBwd, LossFwd, Reduction, RowLoss, RowLossBwd,
+    RowLossFwd, SeqLoss, SeqLossBwd, SeqLossFwd, StftLossBwd, StftLossFwd, StftResolution,
 };
 use trefoil::{GradMut, View, ViewMut};
 
@@ -77,13 +77,7 @@ impl Kernel {
         })
     }
 
-    fn forward(
-        &self,
-        op: &'static str,
-        d: &Device,
-        (x, with): Views<'_>,
-        loss: ViewMut<'_>,
-    ) -> Result<()> {
+    fn forward(&self, op: &'static str, d: &Device, (x, with): Views<'_>, loss: ViewMut<'_>) -> Result<()> {
         let p = need(op, "x", x[0]);
         match self {
             Kernel::Element(kind, reduction) => {

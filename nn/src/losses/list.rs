@@ -1,7 +1,7 @@
 //! A weighted sum of elementwise losses in one pass.
 
-use trefoil::ops::{Loss, LossTerm};
 use trefoil::GradMut;
+use trefoil::ops::{Loss, LossTerm};
 
 use crate::autograd::{BackwardCtx, GradTarget, Saved};
 use crate::error::{Result, invalid};
@@ -61,7 +61,8 @@ impl LossList {
         }
         let kind = self.kind;
         let loss = Tensor::empty(first.device(), first.dtype().accumulator(), &[])?;
-        let operands = dense.iter().map(|(p, t, w)| (p.operand(), t.as_ref().map(Tensor::operand), *w)).collect();
+        let operands =
+            dense.iter().map(|(p, t, w)| (p.operand(), t.as_ref().map(Tensor::operand), *w)).collect();
         first.device().loss_list(kind, &terms(&operands)?, loss.operand().view_mut()?)?;
         let inputs: Vec<&Tensor> = dense.iter().map(|x| &x.0).collect();
         Ok(loss.record(OP, &inputs, || {

@@ -90,7 +90,16 @@ impl Arena {
                 edge.node.place_grad(grad);
             }
         }
-        Ok(Some(Arena { device, values, grads, states, masters: None, average: None, entries, _token: token }))
+        Ok(Some(Arena {
+            device,
+            values,
+            grads,
+            states,
+            masters: None,
+            average: None,
+            entries,
+            _token: token,
+        }))
     }
 
     pub(crate) fn device(&self) -> &Device {
@@ -227,8 +236,9 @@ impl Arena {
 
     fn parts(&self, buffer: Option<&Arc<Buffer>>) -> Result<Vec<(String, Tensor)>> {
         let Some(buffer) = buffer else { return Ok(vec![]) };
-        let part =
-            |e: &Entry| Ok((e.name.clone(), Tensor::over(&self.device, buffer, e.start, e.param.get().shape())?));
+        let part = |e: &Entry| {
+            Ok((e.name.clone(), Tensor::over(&self.device, buffer, e.start, e.param.get().shape())?))
+        };
         self.entries.iter().map(part).collect()
     }
 }

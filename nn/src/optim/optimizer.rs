@@ -274,9 +274,9 @@ impl Optimizer {
     /// Sets `found` (one f32) to 1 if a gradient is not finite.
     pub(crate) fn examine_grads(&self, found: &Tensor) -> Result<()> {
         let found = found.operand();
-        self.members
-            .iter()
-            .try_for_each(|m| Ok(m.arena.device().unscale_grads(None, &mut [m.arena.grads_mut()], found.view_mut()?)?))
+        self.members.iter().try_for_each(|m| {
+            Ok(m.arena.device().unscale_grads(None, &mut [m.arena.grads_mut()], found.view_mut()?)?)
+        })
     }
 
     fn one_device(&self, op: &'static str) -> Result<()> {

@@ -40,6 +40,7 @@ pub(super) struct Watch {
     first_flags: Tensor,
     /// Bad batches: the first one and all after it. Steps change nothing while it is not 0.
     count: Tensor,
+    zero: Tensor,
     book: Arc<Mutex<Book>>,
 }
 
@@ -63,7 +64,15 @@ impl Watch {
     pub(super) fn new(device: &Device) -> Result<Self> {
         let zeros = |n: usize| Tensor::zeros(device, DType::F32, &[n]);
         let book = Arc::default();
-        Ok(Watch { now: zeros(OPS)?, first: zeros(OPS)?, flags: zeros(2)?, first_flags: zeros(2)?, count: zeros(1)?, book })
+        Ok(Watch {
+            now: zeros(OPS)?,
+            first: zeros(OPS)?,
+            flags: zeros(2)?,
+            first_flags: zeros(2)?,
+            count: zeros(1)?,
+            zero: zeros(1)?,
+            book,
+        })
     }
 
     fn book(&self) -> MutexGuard<'_, Book> {
@@ -91,7 +100,7 @@ impl Watch {
                 optimizer.examine_grads(&self.flags.narrow(0, 1, 1)?)?;
             }
             // What the first bad batch showed stays.
-            let good = self.count.logical_not()?;
+            let good = self.count.eq(&self.zero)?;
             self.first.assign(&self.now.where_(&good, &self.first)?)?;
             self.first_flags.assign(&self.flags.where_(&good, &self.first_flags)?)?;
             let bad = self.flags.amax(&[0], true)?.maximum(&self.count.clamp(None, Some(1.0))?)?;

@@ -299,4 +299,3 @@ impl<'a> Trainer<'a> {
         bar.with_prefix(format!("epoch {}/{}", self.epoch + 1, self.options.epochs))
     }
 }
-
