@@ -179,42 +179,26 @@ pub(crate) struct Snapshot {
 }
 
 impl Snapshot {
-    /// Positions of generators alone, in the order of `visit`.
-    pub(crate) fn positions(layer: &dyn Layer) -> Vec<u64> {
-        let mut all = vec![];
-        layer.visit(&mut Visitor::new(&mut |_, e| {
-            if let Entry::Counter(c) = e {
-                all.push(c.load(Ordering::Relaxed));
-            }
-        }));
-        all
-    }
-
-    /// Moves the generators. Generators that did not exist yet start at 0.
-    pub(crate) fn rewind(layer: &dyn Layer, positions: &[u64]) {
-        let mut all = positions.iter();
-        layer.visit(&mut Visitor::new(&mut |_, e| {
-            if let Entry::Counter(c) = e {
-                c.store(all.next().copied().unwrap_or(0), Ordering::Relaxed);
-            }
-        }));
-    }
-
     /// Positions, and copies of the buffers on the device.
     pub(crate) fn take(layer: &dyn Layer) -> Result<Self> {
-        let mut all = vec![];
-        layer.visit(&mut Visitor::new(&mut |_, e| {
-            if let Entry::Buffer(p) = e {
-                all.push(p.clone());
-            }
+        let (mut counters, mut all) = (vec![], vec![]);
+        layer.visit(&mut Visitor::new(&mut |_, e| match e {
+            Entry::Counter(c) => counters.push(c.load(Ordering::Relaxed)),
+            Entry::Buffer(p) => all.push(p.clone()),
+            Entry::Param(_) => {}
         }));
-        let buffers = all.into_iter().map(|p| Ok((p.clone(), p.get().copy()?))).collect::<Result<_>>()?;
-        Ok(Snapshot { counters: Snapshot::positions(layer), buffers })
+        let copy = |p: Param| Ok((p.clone(), p.get().copy()?));
+        Ok(Snapshot { counters, buffers: all.into_iter().map(copy).collect::<Result<_>>()? })
     }
 
-    /// Puts everything back.
+    /// Puts everything back. Generators that did not exist then start at 0.
     pub(crate) fn restore(&self, layer: &dyn Layer) -> Result<()> {
-        Snapshot::rewind(layer, &self.counters);
+        let mut counters = self.counters.iter();
+        layer.visit(&mut Visitor::new(&mut |_, e| {
+            if let Entry::Counter(c) = e {
+                c.store(counters.next().copied().unwrap_or(0), Ordering::Relaxed);
+            }
+        }));
         self.buffers.iter().try_for_each(|(p, old)| p.get().assign(old))
     }
 }

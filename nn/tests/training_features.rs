@@ -241,7 +241,7 @@ fn stack(d: &Device, depth: usize, width: usize, checkpointed: bool) -> Sequenti
     })
 }
 
-/// Counts its forwards in a buffer on the device, as normalisations keep statistics.
+/// Counts its forwards in a buffer on the device, as normalisations keep statistics, and computes with it.
 #[derive(Debug)]
 struct RunningMean(Param);
 
@@ -255,7 +255,8 @@ impl Layer for RunningMean {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let now = self.0.get();
         now.assign(&now.add_scalar(1.0)?)?;
-        x.mul_scalar(0.9)
+        // What the forward changed takes part in it and in its backward.
+        x.mul(&now.copy()?)?.mul_scalar(0.9)
     }
     fn visit(&self, v: &mut Visitor<'_>) {
         v.buffer("forwards", &self.0);
@@ -307,6 +308,27 @@ fn checkpointing_saves_memory() {
     let (with, without) = (peak(true), peak(false));
     // A block keeps its input alone instead of six results.
     assert!(with * 2 < without, "{with} of {without} bytes");
+}
+
+#[test]
+fn segments_of_square_root_length_take_square_root_memory() {
+    let (depth, width, rows) = (64, 16, 4096);
+    let peak = |segment: usize| {
+        let d = cpu();
+        let cx = Build::new(&d, 3);
+        let m = (0..depth / segment).fold(Sequential::new(), |m, _| {
+            let layers = (0..segment).fold(Sequential::new(), |s, _| {
+                s.push(Dense::new(&cx, width, width).unwrap().activation(Activation::Tanh))
+            });
+            if segment > 1 { m.push(Checkpointed::new(layers)) } else { m.push(layers) }
+        });
+        let x = Tensor::ones(&d, DType::F32, &[rows, width]).unwrap();
+        let before = d.memory().in_use;
+        m.forward(&x).unwrap().mean().unwrap().backward().unwrap();
+        d.memory().peak - before
+    };
+    let (with, without, layer) = (peak(8), peak(1), rows * width * 4);
+    assert!(with <= without * (2 * 8 + 2) / 64 + layer, "{with} of {without} bytes, {layer} a layer");
 }
 
 #[test]

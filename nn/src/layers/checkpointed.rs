@@ -10,8 +10,8 @@ use crate::tensor::Tensor;
 /// A layer whose intermediate results are not kept for the backward pass but computed again there (Chen et al., 2016),
 /// `torch.utils.checkpoint.checkpoint`: memory for the inputs only, at the price of a second forward.
 ///
-/// Results and gradients have the same bits as without: random numbers are drawn again from the same positions, and running statistics
-/// count the forward once. The mode (training, evaluation) must not change between forward and backward. State and names are the
+/// Results and gradients have the same bits as without: random numbers are drawn again from the same positions, and buffers (running
+/// statistics) are as they were before the forward while it is repeated, and as they were after it afterwards. The mode (training, evaluation) must not change between forward and backward. State and names are the
 /// layer's own. Deep stacks take the least memory in about sqrt(depth) checkpointed segments.
 #[derive(Debug)]
 pub struct Checkpointed {
@@ -33,7 +33,7 @@ impl Checkpointed {
 /// Gradients of a segment whose forward is repeated.
 fn recompute(
     layer: &dyn Layer,
-    positions: &[u64],
+    before: &Snapshot,
     inputs: &[Saved],
     params: &[Saved],
     cx: &mut BackwardCtx<'_>,
@@ -47,18 +47,22 @@ fn recompute(
     params.iter().try_for_each(|p| p.get(cx).map(|_| ()))?;
 
     let now = Snapshot::take(layer)?;
-    Snapshot::rewind(layer, positions);
-    let y = enable_grad(|| layer.forward_all(&x));
+    let again = || {
+        before.restore(layer)?;
+        let y = enable_grad(|| layer.forward_all(&x))?;
+        let roots: Vec<(&Tensor, Option<&Tensor>)> = y
+            .iter()
+            .enumerate()
+            .filter(|(_, y)| y.requires_grad())
+            .filter_map(|(i, y)| cx.upstream(i).map(|g| (y, Some(g))))
+            .collect();
+        // Gradients of parameters are collected by their leaves directly.
+        backward(&roots, false)
+    };
+    // The backward may read buffers, so they change back after it.
+    let done = again();
     now.restore(layer)?;
-    let y = y?;
-    let roots: Vec<(&Tensor, Option<&Tensor>)> = y
-        .iter()
-        .enumerate()
-        .filter(|(_, y)| y.requires_grad())
-        .filter_map(|(i, y)| cx.upstream(i).map(|g| (y, Some(g))))
-        .collect();
-    // Gradients of parameters are collected by their leaves directly.
-    backward(&roots, false)?;
+    done?;
     for (i, x) in x.iter().enumerate() {
         if let Some(g) = x.grad() {
             cx.give(i, g)?;
@@ -83,7 +87,7 @@ impl Layer for Checkpointed {
         if !grad_enabled() {
             return self.layer.forward_all(inputs);
         }
-        let positions = Snapshot::positions(&*self.layer);
+        let before = Snapshot::take(&*self.layer)?;
         let plain: Vec<Tensor> = inputs.iter().map(Tensor::detach).collect();
         let y = no_grad(|| self.layer.forward_all(&plain))?;
         let y = y.iter().map(Tensor::detach).collect();
@@ -93,7 +97,7 @@ impl Layer for Checkpointed {
             let layer = self.layer.clone();
             let x: Vec<Saved> = plain.iter().map(Saved::new).collect();
             let params: Vec<Saved> = params.iter().map(Saved::new).collect();
-            move |cx: &mut BackwardCtx<'_>| recompute(&*layer, &positions, &x, &params, cx)
+            move |cx: &mut BackwardCtx<'_>| recompute(&*layer, &before, &x, &params, cx)
         }))
     }
 

@@ -194,6 +194,7 @@ impl<'a> Trainer<'a> {
         let size = self.options.batch_size;
         // Items of the epoch, and of the present step, that are still to come.
         let (mut left, mut open, mut items) = (data.items(), 0, 0);
+        let mut last = None;
         for batch in data.epoch(order, size)? {
             let b = batch?;
             if open == 0 {
@@ -208,7 +209,12 @@ impl<'a> Trainer<'a> {
             if open == 0 {
                 self.end_step(&loss, &out)?;
             }
+            last = (open > 0).then_some((loss, out));
             bar.inc(1);
+        }
+        // A source that serves fewer items than it has ends within a step.
+        if let Some((loss, out)) = last {
+            self.end_step(&loss, &out)?;
         }
         self.check_anomalies()?;
         totals.read()
