@@ -508,6 +508,31 @@ fn clipping() {
 }
 
 #[test]
+fn clipping_over_two_dtypes() {
+    for d in devices() {
+        let p = Params(vec![
+            Param::new(f32s(&d, &[0.0], &[1])),
+            Param::new(f32s(&d, &[0.0], &[1]).to_dtype(DType::F16).unwrap()),
+        ]);
+        let o = Optimizer::sgd(&p, 0.1).unwrap();
+        for (degree, norm) in [(2.0, 5.0f32), (f64::INFINITY, 4.0)] {
+            for bound in [100.0, 1.0] {
+                o.zero_grad().unwrap();
+                p.0[0].get().mul_scalar(3.0).unwrap().sum().unwrap().backward().unwrap();
+                p.0[1].get().mul_scalar(4.0).unwrap().sum().unwrap().backward().unwrap();
+                assert_eq!(o.clip_grad_norm(bound, degree).unwrap().item::<f32>().unwrap(), norm);
+                let g = |i: usize| {
+                    let g = p.0[i].get().grad().unwrap().to_dtype(DType::F32).unwrap();
+                    f64::from(g.item::<f32>().unwrap())
+                };
+                let f = (bound / f64::from(norm)).min(1.0);
+                close(&[g(0), g(1)], &[3.0 * f, 4.0 * f], 1e-3, "gradients");
+            }
+        }
+    }
+}
+
+#[test]
 fn schedules() {
     let at = |s: &Schedule, ts: &[u64]| -> Vec<f64> { ts.iter().map(|&t| s.lr(0.1, t)).collect() };
     let check = |s: &Schedule, ts: &[u64], want: &[f64]| close(&at(s, ts), want, 1e-12, &format!("{s:?}"));

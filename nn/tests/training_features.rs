@@ -411,6 +411,31 @@ fn anomalies_name_step_and_layer_and_leave_the_weights() {
 }
 
 #[test]
+fn an_anomaly_leaves_the_last_good_checkpoint() {
+    let (d, folder) = (cpu(), std::env::temp_dir().join(format!("trefoil-anomaly-{}", std::process::id())));
+    let m = Sequential::new().push(Dense::new(&Build::new(&d, 3), 2, 3).unwrap()).push(Breaks {
+        after: 6,
+        forwards: AtomicU64::new(0),
+        in_backward: false,
+    });
+    let train = ResidentSource::new(&classes(40), &d, DType::F32).unwrap();
+    let options =
+        TrainOptions { batch_size: 10, anomaly: Some(50), run: Some(folder.clone()), ..Default::default() };
+    let mut t = Trainer::new(&m, Optimizer::adam(&m, 0.01).unwrap(), classify(), &d, options).unwrap();
+    let mut after_first = vec![];
+    let e = t.fit(&train, None, &mut |_| {
+        after_first = weights(&m);
+        true
+    });
+    assert!(matches!(e, Err(NnError::Anomaly { step: 7, .. })), "{e:?}");
+    // In memory the weights of the sixth step, in the folder those of the first epoch.
+    assert_ne!(weights(&m), after_first);
+    assert!(t.resume().unwrap());
+    assert_eq!((weights(&m), t.optimizer().steps(), t.epochs_done()), (after_first, 4, 1));
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
 fn callbacks_metrics_and_objectives_of_ones_own() {
     let d = cpu();
     #[derive(Default)]

@@ -1,9 +1,10 @@
 //! Optimizers.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
-use trefoil::DType;
 use trefoil::ops::{ClipNorm, LossScale, OptimRule, Prox, Scalar, Step};
+use trefoil::{DType, ViewMut};
 
 use super::arena::Arena;
 use super::scaler::Scaler;
@@ -187,7 +188,8 @@ impl Optimizer {
     }
 
     /// Keeps an exponential moving average of the parameters, updated after every step: ema = d*ema + (1-d)*w with d = min(decay,
-    /// (1+t)/(10+t)), so that early weights are forgotten. One launch per arena. Oracle `torch.optim.swa_utils.get_ema_multi_avg_fn` for large t.
+    /// (1+t)/(10+t)), so that early weights are forgotten. One launch per arena. Steps that
+    /// loss scaling skips count too, with the weights that they left. Oracle `torch.optim.swa_utils.get_ema_multi_avg_fn` for large t.
     /// Errors: a decay outside of [0, 1].
     pub fn ema(mut self, decay: f64) -> Result<Self> {
         if !(0.0..=1.0).contains(&decay) {
@@ -303,11 +305,30 @@ impl Optimizer {
         }
         self.one_device("clip_grad_norm")?;
         self.unscale()?;
-        let first = &self.members[0].arena;
-        let total = Tensor::empty(first.device(), DType::F32, &[])?;
-        let mut grads: Vec<_> = self.members.iter().map(|m| m.arena.grads_mut()).collect();
-        let clip = ClipNorm::new(max_norm).degree(p);
-        first.device().clip_grad_norm(&clip, &mut grads, total.operand().view_mut()?)?;
+        let device = self.members[0].arena.device();
+        let mut grads: BTreeMap<&str, Vec<ViewMut<'_>>> = BTreeMap::new();
+        for m in &self.members {
+            let g = m.arena.grads_mut();
+            grads.entry(g.dtype().name()).or_default().push(g);
+        }
+        // A call takes gradients of one dtype: several are measured apart and scaled together.
+        let clip = ClipNorm::new(if grads.len() == 1 { max_norm } else { f64::INFINITY }).degree(p);
+        let mut norms = vec![];
+        for list in grads.values_mut() {
+            let norm = Tensor::empty(device, DType::F32, &[])?;
+            device.clip_grad_norm(&clip, list, norm.operand().view_mut()?)?;
+            norms.push(norm);
+        }
+        if let [norm] = norms.as_slice() {
+            return Ok(norm.clone());
+        }
+        let total = Tensor::stack(0, &norms.iter().collect::<Vec<_>>())?.norm(p)?;
+        let divisor = total.add_scalar(1e-6)?.mul_scalar(1.0 / max_norm)?.clamp(Some(1.0), None)?;
+        let (divisor, ignored) =
+            (divisor.reshape(&[1])?.operand(), Tensor::zeros(device, DType::F32, &[1])?.operand());
+        for list in grads.values_mut() {
+            device.unscale_grads(Some(divisor.view()?), list, ignored.view_mut()?)?;
+        }
         Ok(total)
     }
 
