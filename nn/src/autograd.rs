@@ -18,6 +18,7 @@ use trefoil::{DType, GradMut};
 
 use crate::error::{NnError, Result, invalid};
 use crate::tensor::{Device, Operand, Tensor, same_device};
+use crate::trace;
 
 thread_local! {
     static ENABLED: Cell<bool> = const { Cell::new(true) };
@@ -53,6 +54,12 @@ impl Drop for NoGrad {
 /// Runs `f` without recording its operations.
 pub fn no_grad<T>(f: impl FnOnce() -> T) -> T {
     let _guard = NoGrad::new();
+    f()
+}
+
+/// Runs `f` with its operations recorded, also inside of a backward pass.
+pub(crate) fn enable_grad<T>(f: impl FnOnce() -> T) -> T {
+    let _guard = NoGrad { before: ENABLED.with(|e| e.replace(true)), _thread: PhantomData };
     f()
 }
 
@@ -381,6 +388,7 @@ pub(crate) fn record<F>(
 where
     F: Fn(&mut BackwardCtx<'_>) -> Result<()> + Send + Sync + 'static,
 {
+    trace::op(op, &outputs);
     if !grad_enabled() || !inputs.iter().any(|t| t.requires_grad()) {
         return outputs;
     }

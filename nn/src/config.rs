@@ -24,7 +24,7 @@ use crate::layer::Build;
 use crate::layers::{
     Activate, Dense, Dropout, Flatten, LogSoftmax, Reshape, Sequential, Softmax, activation_from_name,
 };
-use crate::ops::{CrossEntropyLoss, MseLoss};
+use crate::losses::{CrossEntropyLoss, MseLoss};
 use crate::optim::{Optimizer, Plateau, Schedule};
 use crate::tensor::Device;
 use crate::trainer::{Clip, EarlyStopping, Objective, TrainOptions};
@@ -681,7 +681,7 @@ impl Config {
             clip: t.clip_norm.map(Clip::Norm).or(t.clip_value.map(Clip::Value)),
             early_stopping: t.patience.map(|patience| EarlyStopping { patience, min_delta: 0.0 }),
             run: t.run.clone(),
-            progress: false,
+            ..TrainOptions::default()
         }
     }
 }

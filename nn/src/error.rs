@@ -178,6 +178,18 @@ pub enum NnError {
         /// Mean training loss of that epoch.
         loss: f64,
     },
+    /// The loss or a gradient is NaN or infinite, found by the trainer's anomaly mode.
+    #[error(
+        "step {step}: {what} is NaN or infinite, first produced by {origin}; the parameters are those before that step"
+    )]
+    Anomaly {
+        /// Optimizer step, from 1.
+        step: u64,
+        /// `the loss` or `a gradient`.
+        what: &'static str,
+        /// Layer and operation whose output was the first that is not finite.
+        origin: String,
+    },
     /// A file cannot be read or written.
     #[error("cannot {what} {}", path.display())]
     Io {

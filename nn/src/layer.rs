@@ -171,6 +171,38 @@ impl<T: Layer + ?Sized> Layer for Box<T> {
     }
 }
 
+/// What a forward may change besides its results: positions of random number generators, and buffers such as running statistics. A
+/// forward that is repeated, or made on trial, takes it before and puts it back after.
+pub(crate) struct Snapshot {
+    counters: Vec<u64>,
+    buffers: Vec<(Param, Tensor)>,
+}
+
+impl Snapshot {
+    /// Positions, and copies of the buffers on the device.
+    pub(crate) fn take(layer: &dyn Layer) -> Result<Self> {
+        let (mut counters, mut all) = (vec![], vec![]);
+        layer.visit(&mut Visitor::new(&mut |_, e| match e {
+            Entry::Counter(c) => counters.push(c.load(Ordering::Relaxed)),
+            Entry::Buffer(p) => all.push(p.clone()),
+            Entry::Param(_) => {}
+        }));
+        let copy = |p: Param| Ok((p.clone(), p.get().copy()?));
+        Ok(Snapshot { counters, buffers: all.into_iter().map(copy).collect::<Result<_>>()? })
+    }
+
+    /// Puts everything back. Generators that did not exist then start at 0.
+    pub(crate) fn restore(&self, layer: &dyn Layer) -> Result<()> {
+        let mut counters = self.counters.iter();
+        layer.visit(&mut Visitor::new(&mut |_, e| {
+            if let Entry::Counter(c) = e {
+                c.store(counters.next().copied().unwrap_or(0), Ordering::Relaxed);
+            }
+        }));
+        self.buffers.iter().try_for_each(|(p, old)| p.get().assign(old))
+    }
+}
+
 /// Named tensors of a model on the device, parameters and buffers.
 pub type StateDict = BTreeMap<String, Tensor>;
 

@@ -1,6 +1,7 @@
 //! Layers. Shapes, parameters and names follow `torch.nn`.
 
 mod activation;
+mod checkpointed;
 mod conv;
 mod deconv;
 mod deform_conv;
@@ -18,6 +19,7 @@ mod shape;
 mod upsample;
 
 pub use activation::{Activate, LogSoftmax, Softmax, activation_from_name};
+pub use checkpointed::Checkpointed;
 pub use conv::{Conv3D, ConvNd, Convolutional, DilatedConvolutional};
 pub use deconv::{DeconvNd, Deconvolutional};
 pub use deform_conv::DeformableConvolutional;

@@ -5,11 +5,8 @@ mod conv;
 mod elementwise;
 mod gemm;
 mod index;
-mod loss;
 mod pool;
 mod random;
 mod reduce;
 mod resample;
 mod shape;
-
-pub use self::loss::{CrossEntropyLoss, MseLoss};

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use trefoil::ops::ParamSlot;
-use trefoil::{BackendExt, Buffer, ViewMut};
+use trefoil::ops::{Binary, ParamSlot};
+use trefoil::{BackendExt, Buffer, DType, ViewMut};
 
 use crate::error::{NnError, Result};
 use crate::layer::Param;
@@ -26,6 +26,10 @@ pub(crate) struct Arena {
     values: Arc<Buffer>,
     grads: Arc<Buffer>,
     states: Vec<Arc<Buffer>>,
+    /// f32 originals of 16-bit values.
+    masters: Option<Arc<Buffer>>,
+    /// Exponential moving average of the values, in the accumulator's dtype.
+    average: Option<Arc<Buffer>>,
     entries: Vec<Entry>,
     // Alive as long as the arena: storages remember it as their owner.
     _token: Arc<()>,
@@ -86,7 +90,16 @@ impl Arena {
                 edge.node.place_grad(grad);
             }
         }
-        Ok(Some(Arena { device, values, grads, states, entries, _token: token }))
+        Ok(Some(Arena {
+            device,
+            values,
+            grads,
+            states,
+            masters: None,
+            average: None,
+            entries,
+            _token: token,
+        }))
     }
 
     pub(crate) fn device(&self) -> &Device {
@@ -111,10 +124,78 @@ impl Arena {
             for (out, buffer) in state.iter_mut().zip(&self.states) {
                 *out = Some(buffer.alias_mut().range(start, len)?);
             }
-            let w = self.values.alias_mut().range(start, len)?;
-            Ok(ParamSlot { w, g: self.grads.view().range(start, len)?, state, copy: None })
+            let copy = match &self.masters {
+                Some(_) => Some(self.values.alias_mut().range(start, len)?),
+                None => None,
+            };
+            let w = self.weights().alias_mut().range(start, len)?;
+            Ok(ParamSlot { w, g: self.grads.view().range(start, len)?, state, copy })
         };
         ranges.into_iter().map(slot).collect()
+    }
+
+    /// What the rule updates: the masters, or the values themselves.
+    fn weights(&self) -> &Arc<Buffer> {
+        self.masters.as_ref().unwrap_or(&self.values)
+    }
+
+    /// Keeps f32 originals of 16-bit values from now on; other dtypes need none.
+    pub(crate) fn keep_masters(&mut self) -> Result<()> {
+        if self.values.dtype().is_half() && self.masters.is_none() {
+            self.masters = Some(Arc::new(self.device.zeros(DType::F32, self.values.len())?));
+            self.refresh_masters()?;
+        }
+        Ok(())
+    }
+
+    /// Takes the masters from the values, after those were set from outside.
+    pub(crate) fn refresh_masters(&self) -> Result<()> {
+        match &self.masters {
+            Some(m) => Ok(self.device.cast(self.values.view(), m.alias_mut())?),
+            None => Ok(()),
+        }
+    }
+
+    /// The weights in the average's dtype.
+    fn precise(&self) -> Result<Arc<Buffer>> {
+        let w = self.weights();
+        let dtype = w.dtype().accumulator();
+        if w.dtype() == dtype {
+            return Ok(w.clone());
+        }
+        let copy = self.device.alloc(dtype, w.len())?;
+        self.device.cast(w.view(), copy.alias_mut())?;
+        Ok(Arc::new(copy))
+    }
+
+    /// Starts an average at the present weights.
+    pub(crate) fn keep_average(&mut self) -> Result<()> {
+        let w = self.precise()?;
+        let average = self.device.alloc(w.dtype(), w.len())?;
+        self.device.copy(w.view(), average.alias_mut())?;
+        self.average = Some(Arc::new(average));
+        Ok(())
+    }
+
+    /// average += share * (weights - average), one launch.
+    pub(crate) fn update_average(&self, share: f64) -> Result<()> {
+        let Some(a) = &self.average else { return Ok(()) };
+        let w = self.precise()?;
+        Ok(self.device.binary(Binary::Lerp { t: share }, a.view(), w.view(), a.alias_mut())?)
+    }
+
+    /// Exchanges weights and average.
+    pub(crate) fn swap_average(&self) -> Result<()> {
+        let (Some(a), w) = (&self.average, self.weights()) else { return Ok(()) };
+        let held = self.device.alloc(a.dtype(), a.len())?;
+        self.device.cast(w.view(), held.alias_mut())?;
+        self.device.cast(a.view(), w.alias_mut())?;
+        self.device.copy(held.view(), a.alias_mut())?;
+        if let Some(m) = &self.masters {
+            self.device.cast(m.view(), self.values.alias_mut())?;
+        }
+        self.touch();
+        Ok(())
     }
 
     /// Clears all gradients with one launch.
@@ -140,12 +221,24 @@ impl Arena {
 
     /// State buffer `i` of each parameter, by the parameter's name.
     pub(crate) fn state_tensors(&self, i: usize) -> Result<Vec<(String, Tensor)>> {
-        let Some(buffer) = self.states.get(i) else { return Ok(vec![]) };
-        self.entries
-            .iter()
-            .map(|e| {
-                Ok((e.name.clone(), Tensor::over(&self.device, buffer, e.start, e.param.get().shape())?))
-            })
-            .collect()
+        self.parts(self.states.get(i))
+    }
+
+    /// Masters and averages of each parameter under `master.name` and `ema.name`.
+    pub(crate) fn copies(&self) -> Result<Vec<(String, Tensor)>> {
+        let mut all = vec![];
+        for (kind, buffer) in [("master", &self.masters), ("ema", &self.average)] {
+            let parts = self.parts(buffer.as_ref())?;
+            all.extend(parts.into_iter().map(|(name, t)| (format!("{kind}.{name}"), t)));
+        }
+        Ok(all)
+    }
+
+    fn parts(&self, buffer: Option<&Arc<Buffer>>) -> Result<Vec<(String, Tensor)>> {
+        let Some(buffer) = buffer else { return Ok(vec![]) };
+        let part = |e: &Entry| {
+            Ok((e.name.clone(), Tensor::over(&self.device, buffer, e.start, e.param.get().shape())?))
+        };
+        self.entries.iter().map(part).collect()
     }
 }

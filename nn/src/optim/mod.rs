@@ -2,7 +2,11 @@
 
 mod arena;
 mod optimizer;
+mod rules;
+mod scaler;
 mod schedule;
 
 pub use optimizer::{Group, Optimizer};
+pub use rules::with_weight_decay;
 pub use schedule::{Plateau, Schedule};
+pub use trefoil::ops::{LossScale, OptimRule, Prox};

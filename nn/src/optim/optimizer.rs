@@ -1,11 +1,13 @@
 //! Optimizers.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
-use trefoil::DType;
-use trefoil::ops::{ClipNorm, OptimRule, Step};
+use trefoil::ops::{ClipNorm, LossScale, OptimRule, Prox, Scalar, Step};
+use trefoil::{DType, ViewMut};
 
 use super::arena::Arena;
+use super::scaler::Scaler;
 use crate::error::{NnError, Result, invalid};
 use crate::layer::{Layer, LayerExt, Param};
 use crate::tensor::Tensor;
@@ -37,6 +39,8 @@ pub struct Optimizer {
     lr: f64,
     step: u64,
     maximize: bool,
+    scaler: Option<Scaler>,
+    ema: Option<f64>,
 }
 
 impl fmt::Debug for Optimizer {
@@ -57,6 +61,7 @@ fn check_lr(lr: f64) -> Result<()> {
     Err(invalid("Optimizer", "lr", "a finite learning rate of at least 0", format!("{lr}")))
 }
 
+/// What PyTorch's constructors refuse; the backend checks the rest when it steps.
 fn check_rule(rule: &OptimRule) -> Result<()> {
     let unit = |arg: &'static str, x: f64| match (0.0..1.0).contains(&x) {
         true => Ok(()),
@@ -66,11 +71,31 @@ fn check_rule(rule: &OptimRule) -> Result<()> {
         true => Ok(()),
         false => Err(invalid("Optimizer", arg, "a finite value of at least 0", format!("{x}"))),
     };
+    use OptimRule::*;
     match *rule {
-        OptimRule::Sgd { wd } => positive("wd", wd),
-        OptimRule::Momentum { mu, wd, .. } => unit("mu", mu).and(positive("wd", wd)),
-        OptimRule::Adam { b1, b2, eps, wd } | OptimRule::AdamW { b1, b2, eps, wd } => {
+        Sgd { wd } => positive("wd", wd),
+        Momentum { mu, wd, .. } | Lars { mu, wd, .. } => unit("mu", mu).and(positive("wd", wd)),
+        Adam { b1, b2, eps, wd }
+        | AdamW { b1, b2, eps, wd }
+        | AdaMax { b1, b2, eps, wd }
+        | AmsGrad { b1, b2, eps, wd, .. }
+        | Nadam { b1, b2, eps, wd, .. }
+        | RAdam { b1, b2, eps, wd, .. }
+        | Lamb { b1, b2, eps, wd, .. } => {
             unit("b1", b1).and(unit("b2", b2)).and(positive("eps", eps)).and(positive("wd", wd))
+        }
+        RmsProp { a, eps, wd, mu, .. } => {
+            unit("a", a).and(positive("eps", eps)).and(positive("wd", wd)).and(positive("mu", mu))
+        }
+        Adagrad { lr_decay, eps, wd } => {
+            positive("lr_decay", lr_decay).and(positive("eps", eps)).and(positive("wd", wd))
+        }
+        Adadelta { rho, eps, wd } => unit("rho", rho).and(positive("eps", eps)).and(positive("wd", wd)),
+        Lion { b1, b2, wd } => unit("b1", b1).and(unit("b2", b2)).and(positive("wd", wd)),
+        Ftrl { beta, l1, l2, .. } => positive("beta", beta).and(positive("l1", l1)).and(positive("l2", l2)),
+        Proximal(Prox::ElasticNet { l1, l2 }) => positive("l1", l1).and(positive("l2", l2)),
+        Proximal(Prox::Box { lo, hi }) if lo.is_nan() || hi.is_nan() || lo > hi => {
+            Err(invalid("Optimizer", "box", "lo <= hi", format!("[{lo}, {hi}]")))
         }
         _ => Ok(()),
     }
@@ -107,27 +132,7 @@ impl Optimizer {
                 "none (a lazy layer before its first forward?)",
             ));
         }
-        Ok(Optimizer { members, lr, step: 0, maximize: false })
-    }
-
-    /// Gradient descent, `torch.optim.SGD`.
-    pub fn sgd(model: &dyn Layer, lr: f64) -> Result<Self> {
-        Optimizer::new(model, OptimRule::Sgd { wd: 0.0 }, lr)
-    }
-
-    /// Gradient descent with momentum, `torch.optim.SGD(momentum=mu)`.
-    pub fn momentum(model: &dyn Layer, lr: f64, mu: f64) -> Result<Self> {
-        Optimizer::new(model, OptimRule::Momentum { mu, damp: 0.0, wd: 0.0, nesterov: false }, lr)
-    }
-
-    /// Adam with PyTorch's constants.
-    pub fn adam(model: &dyn Layer, lr: f64) -> Result<Self> {
-        Optimizer::new(model, OptimRule::Adam { b1: 0.9, b2: 0.999, eps: 1e-8, wd: 0.0 }, lr)
-    }
-
-    /// AdamW with PyTorch's constants.
-    pub fn adamw(model: &dyn Layer, lr: f64, wd: f64) -> Result<Self> {
-        Optimizer::new(model, OptimRule::AdamW { b1: 0.9, b2: 0.999, eps: 1e-8, wd }, lr)
+        Ok(Optimizer { members, lr, step: 0, maximize: false, scaler: None, ema: None })
     }
 
     /// Ascends instead of descending.
@@ -155,24 +160,141 @@ impl Optimizer {
 
     /// Clears all gradients: one fill per arena.
     pub fn zero_grad(&self) -> Result<()> {
+        if let Some(s) = &self.scaler {
+            s.forget();
+        }
         self.members.iter().try_for_each(|m| m.arena.zero_grad())
+    }
+
+    /// Keeps f32 masters of f16 and bf16 parameters: steps update the masters and write the parameters from them in the same pass. After
+    /// parameters were set from outside call [`refresh_masters`](Optimizer::refresh_masters).
+    pub fn master_weights(mut self) -> Result<Self> {
+        self.members.iter_mut().try_for_each(|m| m.arena.keep_masters())?;
+        Ok(self)
+    }
+
+    /// Takes the masters from the parameters, after those were loaded or overwritten.
+    pub fn refresh_masters(&self) -> Result<()> {
+        self.members.iter().try_for_each(|m| m.arena.refresh_masters())
+    }
+
+    /// Scales losses by a factor that starts at `initial` (PyTorch: 65536) and adapts on the device, so that gradients in f16 do not vanish:
+    /// [`backward`](Optimizer::backward) scales, steps unscale, and a step whose gradients are not finite changes nothing.
+    /// Oracle `torch.amp.GradScaler`. Errors: factors out of range; parameters on several devices.
+    pub fn loss_scaling(mut self, p: LossScale, initial: f64) -> Result<Self> {
+        self.one_device("loss_scaling")?;
+        self.scaler = Some(Scaler::new(self.members[0].arena.device(), p, initial, self.step)?);
+        Ok(self)
+    }
+
+    /// Keeps an exponential moving average of the parameters, updated after every step: ema = d*ema + (1-d)*w with d = min(decay,
+    /// (1+t)/(10+t)), so that early weights are forgotten. One launch per arena. Steps that
+    /// loss scaling skips count too, with the weights that they left. Oracle `torch.optim.swa_utils.get_ema_multi_avg_fn` for large t.
+    /// Errors: a decay outside of [0, 1].
+    pub fn ema(mut self, decay: f64) -> Result<Self> {
+        if !(0.0..=1.0).contains(&decay) {
+            return Err(invalid("Optimizer", "decay", "a value in [0, 1]", format!("{decay}")));
+        }
+        self.members.iter_mut().try_for_each(|m| m.arena.keep_average())?;
+        self.ema = Some(decay);
+        Ok(self)
+    }
+
+    /// Exchanges the parameters and their moving average, on the device; a second call exchanges them back. Without an average nothing happens.
+    pub fn swap_ema(&self) -> Result<()> {
+        self.members.iter().try_for_each(|m| m.arena.swap_average())
+    }
+
+    /// Whether an average is kept.
+    pub fn has_ema(&self) -> bool {
+        self.ema.is_some()
+    }
+
+    /// The present loss scale, one f32 on the device.
+    pub fn loss_scale(&self) -> Option<&Tensor> {
+        self.scaler.as_ref().map(|s| &s.scale)
+    }
+
+    /// Gradients of a loss (one element), times the loss scale where one is kept.
+    pub fn backward(&self, loss: &Tensor) -> Result<()> {
+        self.backward_weighted(loss, 1.0)
+    }
+
+    /// Gradients of `weight` times a loss: 1/k for each of k micro-batches whose gradients accumulate.
+    pub fn backward_weighted(&self, loss: &Tensor, weight: f64) -> Result<()> {
+        let seed = match &self.scaler {
+            None if weight == 1.0 => return loss.backward(),
+            _ if loss.numel() != 1 => return Err(NnError::NotScalar { shape: loss.shape().to_vec() }),
+            None => Tensor::full(loss.device(), loss.dtype(), loss.shape(), weight)?,
+            Some(s) => s.scale.mul_scalar(weight)?.to_dtype(loss.dtype())?.reshape(loss.shape())?,
+        };
+        loss.backward_with(&seed)
     }
 
     /// One update of all parameters. Errors: a parameter was replaced after construction; nothing is changed then.
     pub fn step(&mut self) -> Result<()> {
+        self.step_unless(None)
+    }
+
+    /// A step that changes no parameter where `bad` (one f32) is not 0.
+    pub(crate) fn step_unless(&mut self, bad: Option<&Tensor>) -> Result<()> {
         self.members.iter().try_for_each(|m| m.arena.check())?;
         let t = self.step + 1;
+        let unscaled = match &self.scaler {
+            Some(s) => s.examine(&self.members.iter().map(|m| &m.arena).collect::<Vec<_>>(), bad)?,
+            None => true,
+        };
+        let found = self.scaler.as_ref().map(|s| &s.found).or(bad).map(Tensor::operand);
+        let inverse = self.scaler.as_ref().filter(|_| !unscaled).map(|s| s.inverse.operand());
+        let count = self.scaler.as_ref().map(|s| s.step.operand());
         for m in &self.members {
             let mut step = Step::host(self.lr * m.lr_factor, t);
             step.maximize = self.maximize;
+            step.found_inf = found.as_ref().map(|o| o.view()).transpose()?;
+            step.inv_scale = inverse.as_ref().map(|o| o.view()).transpose()?;
+            // Skipped steps do not count, and only the device knows which were.
+            if let Some(c) = &count {
+                step.step = Scalar::Device(c.view()?);
+            }
             let a = &m.arena;
             let per_tensor = matches!(m.rule, OptimRule::Lars { .. } | OptimRule::Lamb { .. });
             let mut slots = a.slots(per_tensor)?;
             a.device().optimizer_step(&m.rule, &step, &mut slots)?;
             a.touch();
+            if let Some(decay) = self.ema {
+                let t = t as f64;
+                a.update_average(1.0 - decay.min((1.0 + t) / (10.0 + t)))?;
+            }
+        }
+        if let Some(s) = &self.scaler {
+            s.update()?;
         }
         self.step = t;
         Ok(())
+    }
+
+    /// Sets `found` (one f32) to 1 if a gradient is not finite.
+    pub(crate) fn examine_grads(&self, found: &Tensor) -> Result<()> {
+        let found = found.operand();
+        self.members.iter().try_for_each(|m| {
+            Ok(m.arena.device().unscale_grads(None, &mut [m.arena.grads_mut()], found.view_mut()?)?)
+        })
+    }
+
+    fn one_device(&self, op: &'static str) -> Result<()> {
+        let first = self.members[0].arena.device().id();
+        match self.members.iter().map(|m| m.arena.device().id()).find(|&id| id != first) {
+            Some(b) => Err(NnError::DeviceMismatch { op, a: first, b }),
+            None => Ok(()),
+        }
+    }
+
+    /// Divides scaled gradients by the loss scale before they are clipped.
+    fn unscale(&self) -> Result<()> {
+        match &self.scaler {
+            Some(s) => s.unscale(&self.members.iter().map(|m| &m.arena).collect::<Vec<_>>()),
+            None => Ok(()),
+        }
     }
 
     /// Scales all gradients so that their norm of degree `p` is at most `max_norm`; returns the norm before, an f32 scalar on the device.
@@ -181,17 +303,32 @@ impl Optimizer {
         if max_norm.is_nan() || max_norm <= 0.0 {
             return Err(invalid("clip_grad_norm", "max_norm", "a value above 0", format!("{max_norm}")));
         }
-        let first = &self.members[0].arena;
+        self.one_device("clip_grad_norm")?;
+        self.unscale()?;
+        let device = self.members[0].arena.device();
+        let mut grads: BTreeMap<&str, Vec<ViewMut<'_>>> = BTreeMap::new();
         for m in &self.members {
-            let (a, b) = (first.device().id(), m.arena.device().id());
-            if a != b {
-                return Err(NnError::DeviceMismatch { op: "clip_grad_norm", a, b });
-            }
+            let g = m.arena.grads_mut();
+            grads.entry(g.dtype().name()).or_default().push(g);
         }
-        let total = Tensor::empty(first.device(), DType::F32, &[])?;
-        let mut grads: Vec<_> = self.members.iter().map(|m| m.arena.grads_mut()).collect();
-        let clip = ClipNorm::new(max_norm).degree(p);
-        first.device().clip_grad_norm(&clip, &mut grads, total.operand().view_mut()?)?;
+        // A call takes gradients of one dtype: several are measured apart and scaled together.
+        let clip = ClipNorm::new(if grads.len() == 1 { max_norm } else { f64::INFINITY }).degree(p);
+        let mut norms = vec![];
+        for list in grads.values_mut() {
+            let norm = Tensor::empty(device, DType::F32, &[])?;
+            device.clip_grad_norm(&clip, list, norm.operand().view_mut()?)?;
+            norms.push(norm);
+        }
+        if let [norm] = norms.as_slice() {
+            return Ok(norm.clone());
+        }
+        let total = Tensor::stack(0, &norms.iter().collect::<Vec<_>>())?.norm(p)?;
+        let divisor = total.add_scalar(1e-6)?.mul_scalar(1.0 / max_norm)?.clamp(Some(1.0), None)?;
+        let (divisor, ignored) =
+            (divisor.reshape(&[1])?.operand(), Tensor::zeros(device, DType::F32, &[1])?.operand());
+        for list in grads.values_mut() {
+            device.unscale_grads(Some(divisor.view()?), list, ignored.view_mut()?)?;
+        }
         Ok(total)
     }
 
@@ -200,13 +337,15 @@ impl Optimizer {
         if c.is_nan() || c <= 0.0 {
             return Err(invalid("clip_grad_value", "c", "a value above 0", format!("{c}")));
         }
+        self.unscale()?;
         for m in &self.members {
             m.arena.device().clip_grad_value(c, &mut [m.arena.grads_mut()])?;
         }
         Ok(())
     }
 
-    /// State tensors under `state.parameter` (`m.0.weight`); they share memory with the optimizer.
+    /// State tensors under `state.parameter` (`m.0.weight`; `master.` and `ema.` for masters and averages; `scaler.` for the loss scale); they
+    /// share memory with the optimizer.
     pub fn state_tensors(&self) -> Result<Vec<(String, Tensor)>> {
         let mut out = vec![];
         for m in &self.members {
@@ -214,6 +353,10 @@ impl Optimizer {
                 let tensors = m.arena.state_tensors(i)?;
                 out.extend(tensors.into_iter().map(|(name, t)| (format!("{state}.{name}"), t)));
             }
+            out.extend(m.arena.copies()?);
+        }
+        if let Some(s) = &self.scaler {
+            out.extend(s.state());
         }
         Ok(out)
     }

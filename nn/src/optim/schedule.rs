@@ -16,6 +16,22 @@ pub enum Schedule {
         /// factor
         gamma: f64,
     },
+    /// Multiplied by `gamma` at each of the given steps.
+    MultiStep {
+        /// steps of the changes
+        milestones: Vec<u64>,
+        /// factor
+        gamma: f64,
+    },
+    /// Linear between two factors of the base rate over `total` steps, then constant (`LinearLR`).
+    Linear {
+        /// steps
+        total: u64,
+        /// first factor
+        start: f64,
+        /// last factor
+        end: f64,
+    },
     /// Multiplied by `gamma` at every step.
     Exponential {
         /// factor
@@ -26,6 +42,15 @@ pub enum Schedule {
         /// steps
         total: u64,
         /// last rate
+        min: f64,
+    },
+    /// Half cosines from the base rate to `min` that start again, each `factor` times as long as the one before (Loshchilov and Hutter, 2017).
+    CosineRestarts {
+        /// steps of the first
+        first: u64,
+        /// growth, at least 1
+        factor: u64,
+        /// last rate of each
         min: f64,
     },
     /// (1 - t/total)^power between the base rate and `end`, then constant.
@@ -70,8 +95,16 @@ impl Schedule {
         match *self {
             Schedule::Constant => base,
             Schedule::Step { every, gamma } => base * gamma.powf((t / every.max(1)) as f64),
+            Schedule::MultiStep { ref milestones, gamma } => {
+                base * gamma.powi(milestones.iter().filter(|&&m| m <= t).count() as i32)
+            }
+            Schedule::Linear { total, start, end } => base * (start + (end - start) * share(t, total)),
             Schedule::Exponential { gamma } => base * gamma.powf(t as f64),
             Schedule::Cosine { total, min } => cosine(base, min, share(t, total)),
+            Schedule::CosineRestarts { first, factor, min } => {
+                let (done, length) = restarts(t, first.max(1), factor.max(1));
+                cosine(base, min, done as f64 / length as f64)
+            }
             Schedule::Polynomial { total, power, end } => {
                 end + (base - end) * (1.0 - share(t, total)).powf(power)
             }
@@ -94,6 +127,19 @@ impl Schedule {
     }
 }
 
+/// Steps since the last restart, and the steps of the present period.
+fn restarts(t: u64, first: u64, factor: u64) -> (u64, u64) {
+    if factor == 1 {
+        return (t % first, first);
+    }
+    let (mut t, mut length) = (t, first);
+    while t >= length {
+        t -= length;
+        length = length.saturating_mul(factor);
+    }
+    (t, length)
+}
+
 fn share(t: u64, total: u64) -> f64 {
     if total == 0 { 1.0 } else { t.min(total) as f64 / total as f64 }
 }
@@ -109,29 +155,47 @@ pub struct Plateau {
     pub threshold: f64,
     /// lowest rate
     pub min_lr: f64,
+    /// observations after a reduction that do not count
+    pub cooldown: u64,
     /// product of the reductions so far
     pub scale: f64,
     /// best value so far
     pub best: f64,
     /// observations since it
     pub waited: u64,
+    /// observations that do not count yet
+    pub cooling: u64,
 }
 
 impl Plateau {
     /// Reduces by `factor` after more than `patience` observations without improvement.
     pub fn new(factor: f64, patience: u64) -> Self {
-        Plateau { factor, patience, threshold: 1e-4, min_lr: 0.0, scale: 1.0, best: f64::INFINITY, waited: 0 }
+        Plateau {
+            factor,
+            patience,
+            threshold: 1e-4,
+            min_lr: 0.0,
+            cooldown: 0,
+            scale: 1.0,
+            best: f64::INFINITY,
+            waited: 0,
+            cooling: 0,
+        }
     }
 
     /// Takes an observation (lower is better; NaN is no improvement).
     pub fn observe(&mut self, value: f64) {
         if value < self.best * (1.0 - self.threshold) {
             (self.best, self.waited) = (value, 0);
-            return;
+        } else {
+            self.waited += 1;
         }
-        self.waited += 1;
+        if self.cooling > 0 {
+            (self.cooling, self.waited) = (self.cooling - 1, 0);
+        }
         if self.waited > self.patience {
-            (self.scale, self.waited) = (self.scale * self.factor, 0);
+            self.scale *= self.factor;
+            (self.cooling, self.waited) = (self.cooldown, 0);
         }
     }
 

@@ -1,4 +1,24 @@
-//! Metrics that accumulate on the device.
+//! Metrics that accumulate on the device and are read back once per interval.
+//!
+//! [`Totals`] is the trainer's own loss and accuracy; every [`Metric`] can be given to [`Trainer::metric`](crate::Trainer::metric), or used alone:
+//!
+//! ```
+//! use trefoil_nn::{Tensor, metrics::{Average, ConfusionMatrix, Metric}};
+//! # let device = trefoil::Registry::default().open(&"cpu".parse::<trefoil::Selector>()?)?;
+//! let mut m = ConfusionMatrix::new(&device, 2)?;
+//! let logits = Tensor::from_slice(&device, &[2f32, 1.0, 0.0, 3.0, 1.0, 0.0], &[3, 2])?;
+//! m.update(&logits, &Tensor::from_slice(&device, &[0i64, 1, 1], &[3])?)?;
+//! let counts = m.counts()?;
+//! assert_eq!(counts.rows(), [[1, 0], [1, 1]]);
+//! assert_eq!(counts.recall(Average::Class(1)), 0.5);
+//! # Ok::<(), trefoil_nn::NnError>(())
+//! ```
+
+mod classes;
+mod ranking;
+mod values;
+
+use std::fmt;
 
 use trefoil::DType;
 use trefoil::ops::{ArgReduce, Binary, Reduce};
@@ -6,6 +26,22 @@ use trefoil::ops::{ArgReduce, Binary, Reduce};
 use crate::autograd::no_grad;
 use crate::error::{Result, invalid};
 use crate::tensor::{Device, Tensor};
+
+pub use self::classes::{Accuracy, Average, Classification, ConfusionMatrix, Counts, Score, TopK};
+pub use self::ranking::Auc;
+pub use self::values::{MeanAbsoluteError, Perplexity, R2Score, RootMeanSquaredError};
+
+/// Something that is measured over many batches. `update` transfers nothing; `read` waits for the device.
+pub trait Metric: Send + fmt::Debug {
+    /// Its name in reports.
+    fn name(&self) -> String;
+    /// Takes a batch.
+    fn update(&mut self, output: &Tensor, target: &Tensor) -> Result<()>;
+    /// The value over all batches since the last reset; NaN where it is not defined.
+    fn read(&self) -> Result<f64>;
+    /// Forgets all batches.
+    fn reset(&mut self) -> Result<()>;
+}
 
 /// Sums of losses and of right answers over an epoch, kept on the device and read back once.
 #[derive(Debug)]
@@ -29,16 +65,25 @@ pub struct Scores {
 
 /// Number of rows of logits `[N, C]` whose largest entry is the target's (i64 `[N]`), an i64 scalar on the device.
 pub fn count_correct(logits: &Tensor, target: &Tensor) -> Result<Tensor> {
-    if logits.rank() != 2 || target.shape() != &logits.shape()[..1] {
-        let got = format!("{:?} and {:?}", logits.shape(), target.shape());
-        return Err(invalid("count_correct", "logits", "logits [N, C] and targets [N]", got));
+    check_classes("count_correct", logits, target)?;
+    no_grad(|| guesses(logits)?.eq(target)?.reduce(Reduce::Sum, &[0], false))
+}
+
+/// Error unless these are logits `[N, C]` and targets `[N]`.
+fn check_classes(op: &'static str, logits: &Tensor, target: &Tensor) -> Result<()> {
+    if logits.rank() == 2 && target.shape() == &logits.shape()[..1] {
+        return Ok(());
     }
-    no_grad(|| {
-        let guess = Tensor::empty(logits.device(), DType::I64, target.shape())?;
-        let (l, g) = (logits.operand(), guess.operand());
-        logits.device().arg_reduce(ArgReduce::Max, 1, l.view()?, g.view_mut()?, None)?;
-        guess.eq(target)?.reduce(Reduce::Sum, &[0], false)
-    })
+    let got = format!("{:?} and {:?}", logits.shape(), target.shape());
+    Err(invalid(op, "logits", "logits [N, C] and targets [N]", got))
+}
+
+/// The largest entry of each row, i64.
+fn guesses(logits: &Tensor) -> Result<Tensor> {
+    let guess = Tensor::empty(logits.device(), DType::I64, &logits.shape()[..1])?;
+    let (l, g) = (logits.operand(), guess.operand());
+    logits.device().arg_reduce(ArgReduce::Max, 1, l.view()?, g.view_mut()?, None)?;
+    Ok(guess)
 }
 
 impl Totals {

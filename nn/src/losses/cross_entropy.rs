@@ -1,21 +1,10 @@
-//! Losses: device scalars with gradients.
+//! Cross entropy of logits.
 
-use trefoil::ops::{CrossEntropy, CrossEntropyBwd, CrossEntropyFwd, Loss, LossBwd, LossFwd, Reduction};
+use trefoil::ops::{CrossEntropy, CrossEntropyBwd, CrossEntropyFwd, Reduction};
 
-use crate::autograd::{BackwardCtx, Saved, out};
+use crate::autograd::{BackwardCtx, Saved};
 use crate::error::Result;
 use crate::tensor::{Operand, Tensor, same_device};
-
-/// Mean squared error, `torch.nn.functional.mse_loss`.
-#[derive(Debug, Clone, Default)]
-pub struct MseLoss {
-    /// How items are combined.
-    pub reduction: Reduction,
-    /// Weight per item, the prediction's shape and dtype.
-    pub weight: Option<Tensor>,
-    /// Items that count (u8), the prediction's shape.
-    pub mask: Option<Tensor>,
-}
 
 /// Cross entropy of logits, `torch.nn.functional.cross_entropy`.
 #[derive(Debug, Clone, Default)]
@@ -28,46 +17,6 @@ pub struct CrossEntropyLoss {
 
 fn optional(t: &Option<Tensor>) -> Option<Operand> {
     t.as_ref().map(Tensor::operand)
-}
-
-impl MseLoss {
-    /// Loss of predictions against targets of one shape: an f32 scalar (f64 for f64 data), or one value per item without reduction.
-    pub fn forward(&self, p: &Tensor, t: &Tensor) -> Result<Tensor> {
-        same_device("mse_loss", p, t)?;
-        let (kind, reduction) = (Loss::Mse, self.reduction);
-        let loss = match reduction {
-            Reduction::None => p.like(p.shape())?,
-            _ => Tensor::empty(p.device(), p.dtype().accumulator(), &[])?,
-        };
-        let (po, to, lo) = (p.operand(), t.operand(), loss.operand());
-        let (wo, mo) = (optional(&self.weight), optional(&self.mask));
-        let weight = wo.as_ref().map(|w| w.view()).transpose()?;
-        let mask = mo.as_ref().map(|m| m.view()).transpose()?;
-        let io = LossFwd { p: po.view()?, t: to.view()?, weight, mask, loss: lo.view_mut()? };
-        p.device().loss(kind, reduction, io)?;
-        Ok(loss.record("mse_loss", &[p, t], || {
-            let (p, t) = (Saved::new(p), Saved::new(t));
-            let (weight, mask) = (self.weight.as_ref().map(Saved::new), self.mask.as_ref().map(Saved::new));
-            move |cx: &mut BackwardCtx<'_>| {
-                let (dp, dt) = (cx.target(0)?, cx.target(1)?);
-                let gy = cx.dy()?.contiguous()?;
-                let (p, t) = (p.get(cx)?.operand(), t.get(cx)?.operand());
-                let weight = weight.as_ref().map(|w| w.get(cx)).transpose()?.map(Tensor::operand);
-                let mask = mask.as_ref().map(|m| m.get(cx)).transpose()?.map(Tensor::operand);
-                let gyo = gy.operand();
-                let io = LossBwd {
-                    gy: gyo.view()?,
-                    p: p.view()?,
-                    t: t.view()?,
-                    weight: weight.as_ref().map(|w| w.view()).transpose()?,
-                    mask: mask.as_ref().map(|m| m.view()).transpose()?,
-                    dp: out(&dp)?,
-                    dt: out(&dt)?,
-                };
-                Ok(gy.device().loss_bwd(kind, reduction, io)?)
-            }
-        }))
-    }
 }
 
 impl CrossEntropyLoss {

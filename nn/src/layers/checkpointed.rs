@@ -1,0 +1,111 @@
+//! Gradient checkpointing.
+
+use std::sync::Arc;
+
+use crate::autograd::{BackwardCtx, Saved, backward, enable_grad, grad_enabled, no_grad, record};
+use crate::error::{Result, invalid};
+use crate::layer::{Layer, LayerExt, Snapshot, Visitor};
+use crate::tensor::Tensor;
+
+/// A layer whose intermediate results are not kept for the backward pass but computed again there (Chen et al., 2016),
+/// `torch.utils.checkpoint.checkpoint`: memory for the inputs only, at the price of a second forward.
+///
+/// Results and gradients have the same bits as without: random numbers are drawn again from the same positions, and buffers (running
+/// statistics) are as they were before the forward while it is repeated, and as they were after it afterwards. The mode (training, evaluation) must not change between forward and backward. State and names are the
+/// layer's own. Deep stacks take the least memory in about sqrt(depth) checkpointed segments.
+#[derive(Debug)]
+pub struct Checkpointed {
+    layer: Arc<dyn Layer>,
+}
+
+impl Checkpointed {
+    /// Checkpoints a layer.
+    pub fn new(layer: impl Layer + 'static) -> Self {
+        Checkpointed { layer: Arc::new(layer) }
+    }
+
+    /// The layer.
+    pub fn layer(&self) -> &dyn Layer {
+        &*self.layer
+    }
+}
+
+/// Gradients of a segment whose forward is repeated.
+fn recompute(
+    layer: &dyn Layer,
+    before: &Snapshot,
+    inputs: &[Saved],
+    params: &[Saved],
+    cx: &mut BackwardCtx<'_>,
+) -> Result<()> {
+    let mut x = vec![];
+    for (i, saved) in inputs.iter().enumerate() {
+        let t = saved.get(cx)?;
+        x.push(if cx.needs(i) { t.with_grad() } else { t.clone() });
+    }
+    // A parameter that changed since the forward would give the gradient of another function.
+    params.iter().try_for_each(|p| p.get(cx).map(|_| ()))?;
+
+    let now = Snapshot::take(layer)?;
+    let again = || {
+        before.restore(layer)?;
+        let y = enable_grad(|| layer.forward_all(&x))?;
+        let roots: Vec<(&Tensor, Option<&Tensor>)> = y
+            .iter()
+            .enumerate()
+            .filter(|(_, y)| y.requires_grad())
+            .filter_map(|(i, y)| cx.upstream(i).map(|g| (y, Some(g))))
+            .collect();
+        // Gradients of parameters are collected by their leaves directly.
+        backward(&roots, false)
+    };
+    // The backward may read buffers, so they change back after it.
+    let done = again();
+    now.restore(layer)?;
+    done?;
+    for (i, x) in x.iter().enumerate() {
+        if let Some(g) = x.grad() {
+            cx.give(i, g)?;
+        }
+    }
+    Ok(())
+}
+
+impl Layer for Checkpointed {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let mut y = self.forward_all(std::slice::from_ref(x))?;
+        match (y.pop(), y.is_empty()) {
+            (Some(y), true) => Ok(y),
+            (_, last) => {
+                let got = if last { "none" } else { "several; use forward_all" };
+                Err(invalid("Checkpointed", "layer", "one output", got))
+            }
+        }
+    }
+
+    fn forward_all(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
+        if !grad_enabled() {
+            return self.layer.forward_all(inputs);
+        }
+        let before = Snapshot::take(&*self.layer)?;
+        let plain: Vec<Tensor> = inputs.iter().map(Tensor::detach).collect();
+        let y = no_grad(|| self.layer.forward_all(&plain))?;
+        let y = y.iter().map(Tensor::detach).collect();
+        let params: Vec<Tensor> = self.layer.named_parameters().iter().map(|(_, p)| p.get()).collect();
+        let from: Vec<&Tensor> = inputs.iter().chain(&params).collect();
+        Ok(record("checkpointed", &from, y, || {
+            let layer = self.layer.clone();
+            let x: Vec<Saved> = plain.iter().map(Saved::new).collect();
+            let params: Vec<Saved> = params.iter().map(Saved::new).collect();
+            move |cx: &mut BackwardCtx<'_>| recompute(&*layer, &before, &x, &params, cx)
+        }))
+    }
+
+    fn visit(&self, v: &mut Visitor<'_>) {
+        self.layer.visit(v);
+    }
+
+    fn set_training(&self, on: bool) {
+        self.layer.set_training(on);
+    }
+}

@@ -1,0 +1,105 @@
+//! Losses: device values with gradients, under PyTorch's names.
+//!
+//! Every loss is a struct of its options with PyTorch's defaults and a `forward` over its tensors; the result is an f32 scalar on the device
+//! (f64 for f64 data), or one value per item with [`Reduction::None`]. Gradients go to the tensors that the documentation marks with `*`.
+//!
+//! | Kind | Losses |
+//! |---|---|
+//! | one item per element | [`MseLoss`], [`L1Loss`], [`SmoothL1Loss`], [`HuberLoss`], [`BceLoss`], [`BceWithLogitsLoss`], [`PoissonNllLoss`], ... |
+//! | one item per row | [`NllLoss`], [`KlDivLoss`], [`TripletMarginLoss`], [`CosineEmbeddingLoss`], [`DiceLoss`], [`DpoLoss`], ... |
+//! | a whole batch | [`NtXentLoss`], [`InfoNceLoss`], [`SupConLoss`], [`BarlowTwinsLoss`], [`LovaszLoss`], ... |
+//! | sequences and signals | [`CtcLoss`], [`RnntLoss`], [`StftLoss`] |
+//!
+//! ```
+//! use trefoil_nn::losses::{Reduction, SmoothL1Loss};
+//! use trefoil_nn::Tensor;
+//! # let device = trefoil::Registry::default().open(&"cpu".parse::<trefoil::Selector>()?)?;
+//! let p = Tensor::from_slice(&device, &[0f32, 3.0], &[2])?.with_grad();
+//! let t = Tensor::zeros(&device, trefoil::DType::F32, &[2])?;
+//! let loss = SmoothL1Loss { beta: 2.0, reduction: Reduction::Sum, ..Default::default() }.forward(&p, &t)?;
+//! assert_eq!(loss.item::<f32>()?, 2.0);
+//! # Ok::<(), trefoil_nn::NnError>(())
+//! ```
+
+mod batch;
+mod cross_entropy;
+mod element;
+mod kernel;
+mod list;
+mod row;
+mod row_more;
+mod sequence;
+
+use std::fmt;
+
+pub use trefoil::ops::{Adversary, BoxOverlap, CrossEntropy, Loss, Reduction, StftResolution};
+
+pub use self::batch::*;
+pub use self::cross_entropy::CrossEntropyLoss;
+pub use self::element::*;
+pub use self::list::{LossList, Term};
+pub use self::row::*;
+pub use self::row_more::*;
+pub use self::sequence::*;
+use crate::error::Result;
+use crate::tensor::Tensor;
+
+/// A loss of a model's output and a target, as the trainer takes it.
+pub trait Criterion: Send + Sync + fmt::Debug {
+    /// The loss.
+    fn loss(&self, output: &Tensor, target: &Tensor) -> Result<Tensor>;
+    /// How items are combined.
+    fn reduction(&self) -> Reduction;
+}
+
+impl Criterion for CrossEntropyLoss {
+    fn loss(&self, output: &Tensor, target: &Tensor) -> Result<Tensor> {
+        self.forward(output, target)
+    }
+    fn reduction(&self) -> Reduction {
+        self.options.reduction
+    }
+}
+
+/// Defines a loss: options with their defaults, and `forward` over tensors.
+macro_rules! losses {
+    ($(
+        $(#[$doc:meta])*
+        $name:ident { $($(#[$fdoc:meta])* $field:ident : $ty:ty = $default:expr,)* }
+        $(#[$adoc:meta])*
+        ($($arg:ident : $aty:ty),*) |$s:ident| $body:expr;
+    )*) => {$(
+        $(#[$doc])*
+        #[derive(Debug, Clone)]
+        pub struct $name { $($(#[$fdoc])* pub $field: $ty,)* }
+        impl Default for $name {
+            fn default() -> Self {
+                $name { $($field: $default,)* }
+            }
+        }
+        impl $name {
+            $(#[$adoc])*
+            #[doc = "\n\nErrors: `Invalid` for operands whose shapes or dtypes do not fit, options out of range; tensors of several devices."]
+            pub fn forward(&self, $($arg: $aty),*) -> Result<Tensor> {
+                let $s = self;
+                $body
+            }
+        }
+    )*};
+}
+use losses;
+
+/// Makes losses of an output and a target usable by the trainer.
+macro_rules! criteria {
+    ($($name:ident),* $(,)?) => {$(
+        impl super::Criterion for $name {
+            fn loss(&self, output: &Tensor, target: &Tensor) -> Result<Tensor> {
+                self.forward(output, target)
+            }
+            fn reduction(&self) -> Reduction {
+                self.reduction
+            }
+        }
+    )*};
+}
+use criteria;

@@ -1,0 +1,103 @@
+//! What a run tells: epochs, their file, their curves.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::checkpoint::write_atomic;
+use crate::error::{NnError, Result};
+use crate::plot::{Chart, Series, svg};
+
+/// One line of `metrics.jsonl`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct EpochStats {
+    /// Epoch, from 1.
+    pub epoch: u64,
+    /// Optimizer steps done.
+    pub step: u64,
+    /// Learning rate of the last step.
+    pub lr: f64,
+    /// Mean training loss.
+    pub train_loss: f64,
+    /// Share of right answers on the training data, during the epoch.
+    pub train_accuracy: Option<f64>,
+    /// Mean test loss after the epoch.
+    pub test_loss: Option<f64>,
+    /// Share of right answers on the test data after the epoch.
+    pub test_accuracy: Option<f64>,
+    /// The trainer's metrics on the test data after the epoch, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub metrics: BTreeMap<String, f64>,
+    /// Duration.
+    pub seconds: f64,
+}
+
+/// Why training ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Ended {
+    /// All epochs are done.
+    Finished,
+    /// Early stopping.
+    Stalled,
+    /// The callback asked for it.
+    Interrupted,
+}
+
+/// Result of a run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Report {
+    /// All epochs, those before a resumption included.
+    pub history: Vec<EpochStats>,
+    /// Why it ended.
+    pub ended: Ended,
+    /// Lowest monitored loss and its epoch.
+    pub best: Option<(f64, u64)>,
+}
+
+pub(super) fn line(stats: &EpochStats) -> Result<String> {
+    let text = serde_json::to_string(stats).map_err(|e| NnError::config("metrics", e.to_string()))?;
+    Ok(text + "\n")
+}
+
+pub(super) fn write_metrics(path: &Path, history: &[EpochStats]) -> Result<()> {
+    let text = history.iter().map(line).collect::<Result<String>>()?;
+    write_atomic(path, text.as_bytes())
+}
+
+/// The epochs in a `metrics.jsonl`; a line that was cut off by a kill ends the list. A missing file has none.
+pub fn read_metrics(path: &Path) -> Result<Vec<EpochStats>> {
+    let file = match File::open(path) {
+        Ok(f) => f,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(vec![]),
+        Err(e) => return Err(NnError::io("open", path)(e)),
+    };
+    let mut out = vec![];
+    for text in BufReader::new(file).lines() {
+        match serde_json::from_str(&text.map_err(NnError::io("read", path))?) {
+            Ok(stats) => out.push(stats),
+            Err(_) => break,
+        }
+    }
+    Ok(out)
+}
+
+/// Loss and accuracy over epochs as SVG.
+pub fn curves(history: &[EpochStats]) -> String {
+    let series = |name: &str, f: &dyn Fn(&EpochStats) -> Option<f64>| {
+        let points: Vec<_> = history.iter().filter_map(|s| f(s).map(|v| (s.epoch as f64, v))).collect();
+        (!points.is_empty()).then(|| Series { name: name.into(), points })
+    };
+    let chart = |title: &str, series: Vec<Option<Series>>| {
+        let series: Vec<_> = series.into_iter().flatten().collect();
+        (!series.is_empty()).then(|| Chart { title: title.into(), x: "epoch".into(), series })
+    };
+    let charts = [
+        chart("loss", vec![series("train", &|s| Some(s.train_loss)), series("test", &|s| s.test_loss)]),
+        chart("accuracy", vec![series("train", &|s| s.train_accuracy), series("test", &|s| s.test_accuracy)]),
+    ];
+    svg(&charts.into_iter().flatten().collect::<Vec<_>>())
+}
