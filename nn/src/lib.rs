@@ -59,6 +59,10 @@ pub use host::HostTensor;
 pub use init::Init;
 pub use layer::{Build, Entry, Layer, LayerExt, Param, StateDict, Visitor};
 pub use losses::{Criterion, CrossEntropyLoss, MseLoss};
+pub use ops::{
+    BatchNormStats, ConvLstmParams, LinearCrossEntropyLoss, RnnParams, RnnState, RunningStats,
+    ScaledDotProductAttention, sequence_lengths,
+};
 pub use optim::Optimizer;
 pub use state_file::StateFile;
 pub use tensor::{Device, Operand, Tensor};

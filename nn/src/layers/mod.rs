@@ -1,32 +1,59 @@
 //! Layers. Shapes, parameters and names follow `torch.nn`.
 
 mod activation;
+mod attention;
+mod bidirectional;
+mod channel_norm;
 mod checkpointed;
 mod conv;
+mod conv_lstm;
+mod cross_attention;
 mod deconv;
 mod deform_conv;
 mod dense;
 mod dropout;
+mod embedding;
+mod feed_forward;
 mod image;
+mod layer_norm;
 mod locally_connected;
+mod merge;
+mod multi_head_attention;
+mod noise;
 mod padding;
 mod patch_embedding;
 mod pixel_shuffle;
 mod pool;
+mod positional_encoding;
+mod recurrent;
 mod separable;
+mod sequence;
 mod sequential;
 mod shape;
+mod statistics;
+mod transformer;
 mod upsample;
 
 pub use activation::{Activate, LogSoftmax, Softmax, activation_from_name};
+pub use attention::{Attention, AttentionMasks};
+pub use bidirectional::{Bidirectional, Merge};
+pub use channel_norm::{BatchNormalization, GroupNormalization, InstanceNormalization};
 pub use checkpointed::Checkpointed;
 pub use conv::{Conv3D, ConvNd, Convolutional, DilatedConvolutional};
+pub use conv_lstm::ConvLstm;
+pub use cross_attention::CrossAttention;
 pub use deconv::{DeconvNd, Deconvolutional};
 pub use deform_conv::DeformableConvolutional;
 pub use dense::Dense;
 pub use dropout::Dropout;
+pub use embedding::Embedding;
+pub use feed_forward::{FeedForward, GatedLinearUnit};
 pub use image::PerAxis;
+pub use layer_norm::{LayerNormalization, RmsNorm};
 pub use locally_connected::LocallyConnected;
+pub use merge::{Add, Concatenate, Multiply};
+pub use multi_head_attention::{MultiHeadAttention, SelfAttention};
+pub use noise::GaussianNoise;
 pub use padding::{Cropping, Padding};
 pub use patch_embedding::PatchEmbedding;
 pub use pixel_shuffle::{PixelShuffle, PixelUnshuffle, SubpixelConvolutional};
@@ -34,7 +61,12 @@ pub use pool::{
     AdaptiveAveragePooling, AdaptiveAvgPoolNd, AveragePooling, AvgPoolNd, GlobalPooling, MaxPool3D,
     MaxPoolNd, MaxPooling,
 };
+pub use positional_encoding::PositionalEncoding;
+pub use recurrent::{Gru, Lstm, Recurrent, RecurrentLayer, RecurrentOutput};
 pub use separable::{DepthwiseSeparableConvolutional, SeparableBlock, SeparableConvolutional};
+pub use sequence::{Input, Masking, SequenceLast, Split, TimeDistributed};
 pub use sequential::Sequential;
 pub use shape::{Flatten, Reshape};
+pub use statistics::{LogVariance, Mean};
+pub use transformer::{TransformerConfig, TransformerDecoder, TransformerEncoder};
 pub use upsample::{Upsample3D, UpsampleNd, Upsampling};

@@ -1,12 +1,26 @@
 //! Tensor operations with gradients, as methods of [`Tensor`](crate::Tensor).
 
 mod activation;
+mod attention;
 mod conv;
 mod elementwise;
+mod embedding;
+mod gated;
 mod gemm;
 mod index;
+mod lm;
+mod norm;
+pub(crate) mod operand;
 mod pool;
 mod random;
 mod reduce;
 mod resample;
+mod rnn;
 mod shape;
+
+pub use self::attention::ScaledDotProductAttention;
+pub(crate) use self::elementwise::broadcast;
+pub use self::lm::LinearCrossEntropyLoss;
+pub use self::norm::{BatchNormStats, RunningStats};
+pub(crate) use self::rnn::check_lengths;
+pub use self::rnn::{ConvLstmParams, RnnParams, RnnState, sequence_lengths};

@@ -1,0 +1,277 @@
+//! Attention with projections, and what all attention layers share.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use trefoil::DType;
+use trefoil::ops::{Attention as Options, Binary, Causal, Precision};
+
+use super::Dense;
+use super::noise::RandomStream;
+use crate::error::{Result, invalid};
+use crate::layer::{Build, Layer, Visitor};
+use crate::ops::ScaledDotProductAttention;
+use crate::tensor::Tensor;
+
+/// Which keys a query does not see, in the sense of `torch.nn.MultiheadAttention`. What is given combines. A query that sees no key gives 0.
+#[derive(Debug, Clone, Default)]
+pub struct AttentionMasks {
+    /// u8: not 0 = blocked; or floats that are added to the scores and get a gradient. Broadcasts to `[B, H, Lq, Lk]`.
+    pub attn_mask: Option<Tensor>,
+    /// u8 `[B, Lk]`: not 0 = no query sees this key.
+    pub key_padding_mask: Option<Tensor>,
+    /// Key j is visible to query i only if j <= i.
+    pub is_causal: bool,
+}
+
+impl AttentionMasks {
+    /// Everything visible.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Hides later keys.
+    pub fn causal(mut self) -> Self {
+        self.is_causal = true;
+        self
+    }
+
+    /// Sets the mask of scores.
+    pub fn attn_mask(mut self, mask: Tensor) -> Self {
+        self.attn_mask = Some(mask);
+        self
+    }
+
+    /// Sets the mask of keys.
+    pub fn key_padding_mask(mut self, mask: Tensor) -> Self {
+        self.key_padding_mask = Some(mask);
+        self
+    }
+
+    /// What is added to scores `[b, h, lq, lk]`, and which are visible.
+    fn parts(&self, op: &'static str, dtype: DType, s: [usize; 4]) -> Result<[Option<Tensor>; 2]> {
+        let (mut bias, mut visible) = (None, None);
+        if let Some(m) = &self.attn_mask {
+            let fits = crate::ops::broadcast(op, m.shape(), &s).is_ok_and(|d| *d == s);
+            if m.rank() > 4 || !fits || !(m.dtype().is_float() || m.dtype() == DType::U8) {
+                let want = format!("u8 or floats that broadcast to {s:?}");
+                return Err(invalid(op, "attn_mask", want, format!("{} {:?}", m.dtype(), m.shape())));
+            }
+            match m.dtype() {
+                DType::U8 => visible = Some(m.logical_not()?),
+                _ => bias = Some(m.to_dtype(dtype)?),
+            }
+        }
+        if let Some(m) = &self.key_padding_mask {
+            if m.dtype() != DType::U8 || m.shape() != [s[0], s[3]] {
+                let want = format!("u8 [{}, {}]", s[0], s[3]);
+                return Err(invalid(op, "key_padding_mask", want, format!("{} {:?}", m.dtype(), m.shape())));
+            }
+            let keys = m.logical_not()?.reshape(&[s[0], 1, 1, s[3]])?;
+            visible = Some(match visible {
+                Some(v) => v.binary(Binary::LogicalAnd, &keys)?,
+                None => keys,
+            });
+        }
+        Ok([bias, visible])
+    }
+}
+
+/// Dropout of attention weights, and the call of the operation.
+#[derive(Debug)]
+pub(crate) struct Scores {
+    dropout: f64,
+    rng: RandomStream,
+    training: AtomicBool,
+}
+
+impl Scores {
+    pub(crate) fn new(cx: &Build) -> Self {
+        Scores { dropout: 0.0, rng: RandomStream::new(cx), training: AtomicBool::new(true) }
+    }
+
+    /// Sets the probability. Errors: outside of [0, 1).
+    pub(crate) fn dropout(&mut self, op: &'static str, p: f64) -> Result<()> {
+        if !(0.0..1.0).contains(&p) {
+            return Err(invalid(op, "dropout", "a probability in [0, 1)", format!("{p}")));
+        }
+        self.dropout = p;
+        Ok(())
+    }
+
+    /// The operation for queries `[B, H, Lq, D]` and keys `[B, H, Lk, D]`.
+    pub(crate) fn operation(
+        &self,
+        op: &'static str,
+        q: &Tensor,
+        k: &Tensor,
+        masks: &AttentionMasks,
+    ) -> Result<ScaledDotProductAttention> {
+        let (&[b, h, lq, _], &[bk, _, lk, _]) = (q.shape(), k.shape()) else {
+            return Err(invalid(op, "query", "heads [B, H, L, D]", format!("{:?}", q.shape())));
+        };
+        if b != bk {
+            return Err(invalid(op, "key", format!("a batch of {b}"), format!("{bk}")));
+        }
+        if lk == 0 {
+            return Err(invalid(op, "key", "at least one key", "none"));
+        }
+        let mut options = Options::new();
+        if masks.is_causal {
+            options = options.causal(Causal::TopLeft);
+        }
+        if self.training.load(Ordering::Relaxed) && self.dropout > 0.0 {
+            options = options.dropout(self.dropout, self.rng.take(b * h * lq * lk));
+        }
+        let [bias, mask] = masks.parts(op, q.dtype(), [b, h, lq, lk])?;
+        Ok(ScaledDotProductAttention { bias, mask, ..ScaledDotProductAttention::with(options) })
+    }
+
+    pub(crate) fn visit(&self, v: &mut Visitor<'_>) {
+        self.rng.visit(v);
+    }
+
+    pub(crate) fn set_training(&self, on: bool) {
+        self.training.store(on, Ordering::Relaxed);
+    }
+}
+
+/// `[T, D]` as a batch of one; whether that was needed. Errors: another rank than 2 or 3, or no steps.
+pub(crate) fn batched(op: &'static str, arg: &'static str, x: &Tensor) -> Result<(Tensor, bool)> {
+    let (x, single) = match x.rank() {
+        2 => (x.unsqueeze(0)?, true),
+        3 => (x.clone(), false),
+        _ => {
+            let got = format!("shape {:?}", x.shape());
+            return Err(invalid(op, arg, "shape [B, T, D] or [T, D]", got));
+        }
+    };
+    if x.shape()[1] == 0 {
+        return Err(invalid(op, arg, "at least one step", "none"));
+    }
+    Ok((x, single))
+}
+
+/// Error unless the last axis has this size.
+pub(crate) fn check_width(op: &'static str, arg: &'static str, x: &Tensor, width: usize) -> Result<()> {
+    if x.shape().last() == Some(&width) {
+        return Ok(());
+    }
+    Err(invalid(op, arg, format!("a last axis of {width}"), format!("shape {:?}", x.shape())))
+}
+
+/// Single-head scaled dot-product attention with projections: queries from one sequence `[B, Tq, D]` (or `[Tq, D]`), keys and values from the same or
+/// another `[B, Tk, Dc]`; the result has the query's shape.
+///
+/// State: `q_proj.weight [A, D]`, `k_proj.weight [A, Dc]`, `v_proj.weight [A, Dc]`, `out_proj.weight [D, A]`, with `bias` of each where there are biases.
+#[derive(Debug)]
+pub struct Attention {
+    q_proj: Dense,
+    k_proj: Dense,
+    v_proj: Dense,
+    out_proj: Dense,
+    widths: [usize; 2],
+    scores: Scores,
+}
+
+impl Attention {
+    /// Sequences of width `embed_dim`, queries and keys of width `attention_size`, no biases. Errors: a size of 0.
+    pub fn new(cx: &Build, embed_dim: usize, attention_size: usize) -> Result<Self> {
+        Self::with_context(cx, embed_dim, attention_size, embed_dim)
+    }
+
+    /// As [`new`](Self::new) with keys and values from sequences of width `context_dim`.
+    pub fn with_context(
+        cx: &Build,
+        embed_dim: usize,
+        attention_size: usize,
+        context_dim: usize,
+    ) -> Result<Self> {
+        Self::build(cx, embed_dim, attention_size, context_dim, false)
+    }
+
+    /// As [`with_context`](Self::with_context) with a bias in each projection.
+    pub fn with_bias(
+        cx: &Build,
+        embed_dim: usize,
+        attention_size: usize,
+        context_dim: usize,
+    ) -> Result<Self> {
+        Self::build(cx, embed_dim, attention_size, context_dim, true)
+    }
+
+    fn build(cx: &Build, d: usize, a: usize, dc: usize, bias: bool) -> Result<Self> {
+        if d == 0 || a == 0 || dc == 0 {
+            let got = format!("embed_dim {d}, attention_size {a}, context_dim {dc}");
+            return Err(invalid("Attention", "embed_dim", "sizes of at least 1", got));
+        }
+        let dense = |inputs, outputs| {
+            let l = Dense::new(cx, inputs, outputs)?;
+            Ok::<Dense, crate::NnError>(if bias { l } else { l.no_bias() })
+        };
+        Ok(Attention {
+            q_proj: dense(d, a)?,
+            k_proj: dense(dc, a)?,
+            v_proj: dense(dc, a)?,
+            out_proj: dense(a, d)?,
+            widths: [d, dc],
+            scores: Scores::new(cx),
+        })
+    }
+
+    /// Drops attention weights in training. Errors: a probability outside of [0, 1).
+    pub fn dropout(mut self, p: f64) -> Result<Self> {
+        self.scores.dropout("Attention", p)?;
+        Ok(self)
+    }
+
+    /// Sets the arithmetic of the products.
+    pub fn precision(mut self, precision: Precision) -> Self {
+        self.q_proj = self.q_proj.precision(precision);
+        self.k_proj = self.k_proj.precision(precision);
+        self.v_proj = self.v_proj.precision(precision);
+        self.out_proj = self.out_proj.precision(precision);
+        self
+    }
+
+    /// Attends from `query` to `context` (without one, to itself). Errors: `Invalid` for widths, batches and masks that do not fit.
+    pub fn attend(&self, query: &Tensor, context: Option<&Tensor>, masks: &AttentionMasks) -> Result<Tensor> {
+        const OP: &str = "Attention";
+        let [d, dc] = self.widths;
+        let (q, single) = batched(OP, "query", query)?;
+        let (c, _) = batched(OP, "context", context.unwrap_or(query))?;
+        check_width(OP, "query", &q, d)?;
+        check_width(OP, "context", &c, dc)?;
+        let head = |l: &Dense, x: &Tensor| l.forward(x)?.unsqueeze(1);
+        let (q, k, v) = (head(&self.q_proj, &q)?, head(&self.k_proj, &c)?, head(&self.v_proj, &c)?);
+        let o = self.scores.operation(OP, &q, &k, masks)?.forward(&q, &k, &v)?.squeeze(1)?;
+        let y = self.out_proj.forward(&o)?;
+        if single { y.squeeze(0) } else { Ok(y) }
+    }
+}
+
+impl Layer for Attention {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        self.attend(x, None, &AttentionMasks::new())
+    }
+
+    /// `[query]` or `[query, context]`.
+    fn forward_all(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
+        match inputs {
+            [q] => Ok(vec![self.forward(q)?]),
+            [q, c] => Ok(vec![self.attend(q, Some(c), &AttentionMasks::new())?]),
+            _ => Err(invalid("Attention", "inputs", "1 or 2 tensors", format!("{} tensors", inputs.len()))),
+        }
+    }
+
+    fn visit(&self, v: &mut Visitor<'_>) {
+        v.child("q_proj", &self.q_proj);
+        v.child("k_proj", &self.k_proj);
+        v.child("v_proj", &self.v_proj);
+        v.child("out_proj", &self.out_proj);
+        self.scores.visit(v);
+    }
+
+    fn set_training(&self, on: bool) {
+        self.scores.set_training(on);
+    }
+}

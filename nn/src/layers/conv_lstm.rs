@@ -1,0 +1,181 @@
+//! Convolutional LSTM.
+
+use std::sync::OnceLock;
+
+use crate::error::{Result, invalid};
+use crate::init::Init;
+use crate::layer::{Build, Layer, Param, Visitor};
+use crate::ops::{ConvLstmParams, RnnState};
+use crate::tensor::Tensor;
+
+/// Convolutional LSTM (Shi et al., 2015), Keras' `ConvLSTM2D`: `[B, T, C, H, W] -> [B, T, F, H, W]`. Both convolutions have stride 1 and keep the size of the image.
+///
+/// State: `weight_ih [4 F, C, k, k]`, `weight_hh [4 F, F, k, k]`, `bias [4 F]`, rows in the order i, f, g, o, and with peepholes `w_ci`, `w_cf`, `w_co [F, H, W]`. Weights are
+/// Glorot-uniform; biases are 0 but for those of f, which are 1; peepholes are 0.
+#[derive(Debug)]
+pub struct ConvLstm {
+    cx: Build,
+    filters: usize,
+    kernel: [usize; 2],
+    with_bias: bool,
+    with_peepholes: bool,
+    sequences: bool,
+    weights: OnceLock<Weights>,
+    peepholes: OnceLock<[Param; 3]>,
+}
+
+#[derive(Debug)]
+struct Weights {
+    ih: Param,
+    hh: Param,
+    bias: Option<Param>,
+}
+
+const OP: &str = "ConvLstm";
+
+impl ConvLstm {
+    /// Images of `channels` channels, `filters` channels in the state, kernels of `kernel` (height, width). Errors: a size of 0, an even kernel.
+    pub fn new(cx: &Build, channels: usize, filters: usize, kernel: [usize; 2]) -> Result<Self> {
+        let l = Self::lazy(cx, filters, kernel)?;
+        if channels == 0 {
+            return Err(invalid(OP, "channels", "at least 1", "0"));
+        }
+        l.weights(channels)?;
+        Ok(l)
+    }
+
+    /// The first forward fixes the number of channels and makes the parameters. Errors: a size of 0, an even kernel.
+    pub fn lazy(cx: &Build, filters: usize, kernel: [usize; 2]) -> Result<Self> {
+        if filters == 0 {
+            return Err(invalid(OP, "filters", "at least 1", "0"));
+        }
+        if kernel.iter().any(|k| k % 2 == 0) {
+            return Err(invalid(OP, "kernel", "odd sizes", format!("{kernel:?}")));
+        }
+        Ok(ConvLstm {
+            cx: cx.clone(),
+            filters,
+            kernel,
+            with_bias: true,
+            with_peepholes: false,
+            sequences: true,
+            weights: OnceLock::new(),
+            peepholes: OnceLock::new(),
+        })
+    }
+
+    /// Without bias.
+    pub fn no_bias(mut self) -> Self {
+        self.with_bias = false;
+        if let Some(w) = self.weights.get_mut() {
+            w.bias = None;
+        }
+        self
+    }
+
+    /// Lets the gates see the cell state. The first forward fixes the size of the images and makes these parameters.
+    pub fn peepholes(mut self) -> Self {
+        self.with_peepholes = true;
+        self
+    }
+
+    /// Gives only the final hidden state `[B, F, H, W]` instead of all.
+    pub fn return_last(mut self) -> Self {
+        self.sequences = false;
+        self
+    }
+
+    fn weights(&self, channels: usize) -> Result<&Weights> {
+        if let Some(w) = self.weights.get() {
+            return Ok(w);
+        }
+        let (f, [kh, kw]) = (self.filters, self.kernel);
+        let draw = |inputs: usize| {
+            Init::Glorot.param(&self.cx, &[4 * f, inputs, kh, kw], inputs * kh * kw, 4 * f * kh * kw)
+        };
+        let bias = match self.with_bias {
+            true => {
+                let b = Init::Zeros.tensor(&self.cx, &[4 * f], f, f)?;
+                b.narrow(0, f, f)?.fill(1.0)?;
+                Some(Param::new(b))
+            }
+            false => None,
+        };
+        let w = Weights { ih: draw(channels)?, hh: draw(f)?, bias };
+        Ok(self.weights.get_or_init(|| w))
+    }
+
+    fn peephole(&self, size: [usize; 2]) -> Result<Option<Tensor>> {
+        if !self.with_peepholes {
+            return Ok(None);
+        }
+        let shape = [self.filters, size[0], size[1]];
+        let all = match self.peepholes.get() {
+            Some(p) => p,
+            None => {
+                let zero = || Init::Zeros.param(&self.cx, &shape, 1, 1);
+                let new = [zero()?, zero()?, zero()?];
+                self.peepholes.get_or_init(|| new)
+            }
+        };
+        let [i, f, o] = all.each_ref().map(Param::get);
+        if i.shape() != shape {
+            let want = format!("images of {:?} like the first ones", &i.shape()[1..]);
+            return Err(invalid(OP, "x", want, format!("{size:?}")));
+        }
+        Ok(Some(Tensor::stack(0, &[&i, &f, &o])?))
+    }
+
+    /// Runs over `[B, T, C, H, W]` from an initial state `[B, F, H, W]` (none: zeros), which gets gradients: the output and the final state. Errors: `Invalid` for shapes that do not
+    /// fit, and no steps.
+    pub fn run(&self, x: &Tensor, initial: Option<&RnnState>) -> Result<(Tensor, RnnState)> {
+        let &[b, t, c, h, w] = x.shape() else {
+            return Err(invalid(OP, "x", "shape [B, T, C, H, W]", format!("{:?}", x.shape())));
+        };
+        if t == 0 || c * h * w == 0 {
+            return Err(invalid(OP, "x", "steps, channels and pixels", format!("{:?}", x.shape())));
+        }
+        let p = self.weights(c)?;
+        let w_ih = p.ih.get();
+        if w_ih.shape()[1] != c {
+            return Err(invalid(OP, "x", format!("{} channels", w_ih.shape()[1]), format!("{c}")));
+        }
+        let state = [b, self.filters, h, w];
+        if let Some(s) = initial
+            && (s.h.shape() != state || s.c.as_ref().is_none_or(|c| c.shape() != state))
+        {
+            let got = format!("{:?} and {:?}", s.h.shape(), s.c.as_ref().map(|c| c.shape().to_vec()));
+            return Err(invalid(OP, "initial", format!("hidden and cell state {state:?}"), got));
+        }
+        let weights = ConvLstmParams {
+            w_ih,
+            w_hh: p.hh.get(),
+            bias: p.bias.as_ref().map(Param::get),
+            peephole: self.peephole([h, w])?,
+        };
+        let (y, state) = x.transpose(0, 1)?.conv_lstm(&weights, initial)?;
+        let y = if self.sequences { y.transpose(0, 1)? } else { state.h.clone() };
+        Ok((y, state))
+    }
+}
+
+impl Layer for ConvLstm {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        Ok(self.run(x, None)?.0)
+    }
+
+    fn visit(&self, v: &mut Visitor<'_>) {
+        if let Some(w) = self.weights.get() {
+            v.param("weight_ih", &w.ih);
+            v.param("weight_hh", &w.hh);
+            if let Some(b) = &w.bias {
+                v.param("bias", b);
+            }
+        }
+        if let Some([i, f, o]) = self.peepholes.get() {
+            v.param("w_ci", i);
+            v.param("w_cf", f);
+            v.param("w_co", o);
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Sinusoidal positions.
+
+use trefoil::DType;
+
+use super::Dropout;
+use crate::error::{Result, invalid};
+use crate::layer::{Build, Layer, Param, Visitor};
+use crate::tensor::Tensor;
+
+/// Adds sines and cosines of the position to `[B, T, D]` or `[T, D]` (Vaswani et al., 2017): column 2i of position t gets sin(t base^(-2i/D)), column 2i + 1 the cosine.
+///
+/// State: buffer `pe [max_len, D]`, computed in f64.
+#[derive(Debug)]
+pub struct PositionalEncoding {
+    pe: Param,
+    dropout: Option<Dropout>,
+    cx: Build,
+}
+
+const OP: &str = "PositionalEncoding";
+
+impl PositionalEncoding {
+    /// Width `d_model`, positions below `max_len` (5000 is usual), base 10000, no dropout. Errors: a size of 0.
+    pub fn new(cx: &Build, d_model: usize, max_len: usize) -> Result<Self> {
+        Self::with_base(cx, d_model, max_len, 10_000.0)
+    }
+
+    /// As [`new`](Self::new) with another base. Errors: also a base that is not a finite number above 0.
+    pub fn with_base(cx: &Build, d_model: usize, max_len: usize, base: f64) -> Result<Self> {
+        if d_model == 0 || max_len == 0 || !(base > 0.0 && base.is_finite()) {
+            let got = format!("d_model {d_model}, max_len {max_len}, base {base}");
+            return Err(invalid(OP, "d_model", "sizes of at least 1 and a finite base above 0", got));
+        }
+        let value = |t: usize, j: usize| {
+            let angle = t as f64 * base.powf(-((j - j % 2) as f64) / d_model as f64);
+            if j.is_multiple_of(2) { angle.sin() } else { angle.cos() }
+        };
+        let cells = (0..max_len).flat_map(|t| (0..d_model).map(move |j| (t, j)));
+        let shape = [max_len, d_model];
+        let pe = match cx.param_dtype() {
+            DType::F64 => {
+                let table: Vec<f64> = cells.map(|(t, j)| value(t, j)).collect();
+                Tensor::from_slice(cx.device(), &table, &shape)?
+            }
+            dtype => {
+                let table: Vec<f32> = cells.map(|(t, j)| value(t, j) as f32).collect();
+                Tensor::from_slice(cx.device(), &table, &shape)?.to_dtype(dtype)?
+            }
+        };
+        Ok(PositionalEncoding { pe: Param::buffer(pe), dropout: None, cx: cx.clone() })
+    }
+
+    /// Drops elements of the sum in training. Errors: a probability outside of [0, 1].
+    pub fn dropout(mut self, p: f64) -> Result<Self> {
+        self.dropout = if p == 0.0 { None } else { Some(Dropout::new(&self.cx, p)?) };
+        Ok(self)
+    }
+
+    /// As `forward` for a sequence whose first step has position `offset` (decoding step by step). Errors: positions beyond the table, another width.
+    pub fn forward_at(&self, x: &Tensor, offset: usize) -> Result<Tensor> {
+        let pe = self.pe.get();
+        let (max, d) = (pe.shape()[0], pe.shape()[1]);
+        let (2 | 3, &[.., t, width]) = (x.rank(), x.shape()) else {
+            let got = format!("shape {:?}", x.shape());
+            return Err(invalid(OP, "x", "shape [B, T, D] or [T, D]", got));
+        };
+        if width != d {
+            return Err(invalid(OP, "x", format!("a last axis of {d}"), format!("{width}")));
+        }
+        if offset.checked_add(t).is_none_or(|end| end > max) {
+            let got = format!("{t} from {offset}");
+            return Err(invalid(OP, "x", format!("positions below max_len {max}"), got));
+        }
+        let y = x.add(&pe.narrow(0, offset, t)?)?;
+        match &self.dropout {
+            Some(drop) => drop.forward(&y),
+            None => Ok(y),
+        }
+    }
+}
+
+impl Layer for PositionalEncoding {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        self.forward_at(x, 0)
+    }
+
+    fn visit(&self, v: &mut Visitor<'_>) {
+        v.buffer("pe", &self.pe);
+        if let Some(d) = &self.dropout {
+            v.child("dropout", d);
+        }
+    }
+
+    fn set_training(&self, on: bool) {
+        if let Some(d) = &self.dropout {
+            d.set_training(on);
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! Blocks of the Transformer.
+
+use trefoil::ops::{Activation, Precision};
+
+use super::{AttentionMasks, Dense, Dropout, LayerNormalization, MultiHeadAttention};
+use crate::error::{Result, invalid};
+use crate::layer::{Build, Layer, Visitor};
+use crate::tensor::Tensor;
+
+/// Description of an encoder or decoder block; the defaults are PyTorch's.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct TransformerConfig {
+    /// Width D of the sequences.
+    pub d_model: usize,
+    /// Heads, a divisor of D.
+    pub heads: usize,
+    /// Width F of the feed-forward network.
+    pub d_ff: usize,
+    /// Probability of all dropouts, that of attention weights included.
+    pub dropout: f64,
+    /// Activation of the feed-forward network.
+    pub activation: Activation,
+    /// Of the normalizations.
+    pub eps: f64,
+    /// Normalize what enters a sublayer instead of the sum behind it.
+    pub norm_first: bool,
+    /// Biases in linear layers and normalizations.
+    pub bias: bool,
+    /// Arithmetic of the products.
+    pub precision: Precision,
+}
+
+impl TransformerConfig {
+    /// F = 2048, dropout 0.1, relu, eps 1e-5, normalization behind the sums, biases.
+    pub fn new(d_model: usize, heads: usize) -> Self {
+        TransformerConfig {
+            d_model,
+            heads,
+            d_ff: 2048,
+            dropout: 0.1,
+            activation: Activation::Relu,
+            eps: 1e-5,
+            norm_first: false,
+            bias: true,
+            precision: Precision::Ieee,
+        }
+    }
+
+    /// Sets the width of the feed-forward network.
+    pub fn d_ff(mut self, width: usize) -> Self {
+        self.d_ff = width;
+        self
+    }
+
+    /// Sets the probability of all dropouts.
+    pub fn dropout(mut self, p: f64) -> Self {
+        self.dropout = p;
+        self
+    }
+
+    /// Sets the activation.
+    pub fn activation(mut self, act: Activation) -> Self {
+        self.activation = act;
+        self
+    }
+
+    /// Sets eps of the normalizations.
+    pub fn eps(mut self, eps: f64) -> Self {
+        self.eps = eps;
+        self
+    }
+
+    /// Normalizes what enters a sublayer.
+    pub fn norm_first(mut self) -> Self {
+        self.norm_first = true;
+        self
+    }
+
+    /// Without biases.
+    pub fn no_bias(mut self) -> Self {
+        self.bias = false;
+        self
+    }
+
+    /// Sets the arithmetic of the products.
+    pub fn precision(mut self, precision: Precision) -> Self {
+        self.precision = precision;
+        self
+    }
+
+    fn attention(&self, cx: &Build) -> Result<MultiHeadAttention> {
+        let a = MultiHeadAttention::new(cx, self.d_model, self.heads)?;
+        let a = a.dropout(self.dropout)?.precision(self.precision);
+        Ok(if self.bias { a } else { a.no_bias() })
+    }
+
+    fn dense(&self, cx: &Build, inputs: usize, outputs: usize) -> Result<Dense> {
+        let l = Dense::new(cx, inputs, outputs)?.precision(self.precision);
+        Ok(if self.bias { l } else { l.no_bias() })
+    }
+
+    fn norm(&self, cx: &Build) -> Result<LayerNormalization> {
+        let l = LayerNormalization::new(cx, &[self.d_model])?.eps(self.eps)?;
+        Ok(if self.bias { l } else { l.no_bias() })
+    }
+}
+
+/// What both blocks end with, and the dropouts of their sublayers.
+#[derive(Debug)]
+struct Tail {
+    linear1: Dense,
+    linear2: Dense,
+    inner: Dropout,
+    /// One per sublayer, behind it.
+    outer: Vec<Dropout>,
+    norms: Vec<LayerNormalization>,
+    norm_first: bool,
+}
+
+impl Tail {
+    fn new(cx: &Build, p: &TransformerConfig, sublayers: usize) -> Result<Self> {
+        let linear1 = p.dense(cx, p.d_model, p.d_ff)?.activation(p.activation);
+        Ok(Tail {
+            linear1,
+            linear2: p.dense(cx, p.d_ff, p.d_model)?,
+            inner: Dropout::new(cx, p.dropout)?,
+            outer: (0..sublayers).map(|_| Dropout::new(cx, p.dropout)).collect::<Result<_>>()?,
+            norms: (0..sublayers).map(|_| p.norm(cx)).collect::<Result<_>>()?,
+            norm_first: p.norm_first,
+        })
+    }
+
+    fn network(&self, x: &Tensor) -> Result<Tensor> {
+        self.linear2.forward(&self.inner.forward(&self.linear1.forward(x)?)?)
+    }
+
+    /// All sublayers with their residual sums. Sum and normalization are one operation; with `norm_first` it belongs to the next sublayer.
+    fn run(&self, x: &Tensor, sublayers: &[&dyn Fn(&Tensor) -> Result<Tensor>]) -> Result<Tensor> {
+        let network = |t: &Tensor| self.network(t);
+        let all = sublayers.iter().copied().chain([&network as &dyn Fn(&Tensor) -> Result<Tensor>]);
+        let mut x = x.clone();
+        // With norm_first: what the last sublayer gave, not yet added.
+        let mut open: Option<Tensor> = None;
+        for ((sublayer, drop), norm) in all.zip(&self.outer).zip(&self.norms) {
+            if self.norm_first {
+                let normed = match open.take() {
+                    Some(y) => {
+                        let (normed, sum) = norm.add_forward(&y, &x)?;
+                        x = sum;
+                        normed
+                    }
+                    None => norm.forward(&x)?,
+                };
+                open = Some(drop.forward(&sublayer(&normed)?)?);
+            } else {
+                x = norm.add_forward(&drop.forward(&sublayer(&x)?)?, &x)?.0;
+            }
+        }
+        match open {
+            Some(y) => x.add(&y),
+            None => Ok(x),
+        }
+    }
+
+    fn visit(&self, v: &mut Visitor<'_>) {
+        v.child("linear1", &self.linear1);
+        v.child("dropout", &self.inner);
+        v.child("linear2", &self.linear2);
+        for (i, n) in self.norms.iter().enumerate() {
+            v.child(&format!("norm{}", i + 1), n);
+        }
+        for (i, d) in self.outer.iter().enumerate() {
+            v.child(&format!("dropout{}", i + 1), d);
+        }
+    }
+
+    fn set_training(&self, on: bool) {
+        self.inner.set_training(on);
+        self.outer.iter().for_each(|d| d.set_training(on));
+    }
+}
+
+/// One block of the encoder, `torch.nn.TransformerEncoderLayer(batch_first=True)` (Vaswani et al., 2017): self-attention and a feed-forward network, `[B, T, D]` or `[T, D]`.
+///
+/// State: `self_attn.*` ([`MultiHeadAttention`]), `linear1.*`, `linear2.*`, `norm1.*`, `norm2.*`.
+#[derive(Debug)]
+pub struct TransformerEncoder {
+    self_attn: MultiHeadAttention,
+    tail: Tail,
+}
+
+impl TransformerEncoder {
+    /// A block of this description. Errors: sizes of 0, heads that do not divide D, a dropout outside of [0, 1), eps not above 0.
+    pub fn new(cx: &Build, config: &TransformerConfig) -> Result<Self> {
+        Ok(TransformerEncoder { self_attn: config.attention(cx)?, tail: Tail::new(cx, config, 2)? })
+    }
+
+    /// Runs with masks. Errors: `Invalid` for widths and masks that do not fit.
+    pub fn encode(&self, src: &Tensor, masks: &AttentionMasks) -> Result<Tensor> {
+        let attend = |x: &Tensor| self.self_attn.attend(x, x, x, masks);
+        self.tail.run(src, &[&attend])
+    }
+}
+
+impl Layer for TransformerEncoder {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        self.encode(x, &AttentionMasks::new())
+    }
+
+    fn visit(&self, v: &mut Visitor<'_>) {
+        v.child("self_attn", &self.self_attn);
+        self.tail.visit(v);
+    }
+
+    fn set_training(&self, on: bool) {
+        self.self_attn.set_training(on);
+        self.tail.set_training(on);
+    }
+}
+
+/// One block of the decoder, `torch.nn.TransformerDecoderLayer(batch_first=True)`: self-attention, attention over the encoder's result and a feed-forward network.
+///
+/// State: `self_attn.*`, `multihead_attn.*` ([`MultiHeadAttention`]), `linear1.*`, `linear2.*`, `norm1.*` to `norm3.*`.
+#[derive(Debug)]
+pub struct TransformerDecoder {
+    self_attn: MultiHeadAttention,
+    cross_attn: MultiHeadAttention,
+    tail: Tail,
+}
+
+impl TransformerDecoder {
+    /// A block of this description. Errors: as [`TransformerEncoder::new`].
+    pub fn new(cx: &Build, config: &TransformerConfig) -> Result<Self> {
+        let (self_attn, cross_attn) = (config.attention(cx)?, config.attention(cx)?);
+        Ok(TransformerDecoder { self_attn, cross_attn, tail: Tail::new(cx, config, 3)? })
+    }
+
+    /// Runs over `tgt` `[B, Tq, D]` with the encoder's result `memory` `[B, Tk, D]` (both without B too), each attention with its masks. Errors: `Invalid` for widths, batches and
+    /// masks that do not fit.
+    pub fn decode(
+        &self,
+        tgt: &Tensor,
+        memory: &Tensor,
+        tgt_masks: &AttentionMasks,
+        memory_masks: &AttentionMasks,
+    ) -> Result<Tensor> {
+        if memory.rank() != tgt.rank() {
+            let want = format!("rank {} like tgt", tgt.rank());
+            return Err(invalid("TransformerDecoder", "memory", want, format!("{}", memory.rank())));
+        }
+        let attend = |x: &Tensor| self.self_attn.attend(x, x, x, tgt_masks);
+        let look = |x: &Tensor| self.cross_attn.attend(x, memory, memory, memory_masks);
+        self.tail.run(tgt, &[&attend, &look])
+    }
+}
+
+impl Layer for TransformerDecoder {
+    /// Errors always: the memory is missing; see [`decode`](TransformerDecoder::decode).
+    fn forward(&self, _: &Tensor) -> Result<Tensor> {
+        Err(invalid("TransformerDecoder", "inputs", "tgt and memory, by forward_all", "1 tensor"))
+    }
+
+    /// `[tgt, memory]`; `tgt` sees no later steps.
+    fn forward_all(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
+        match inputs {
+            [tgt, memory] => {
+                let masks = AttentionMasks::new();
+                Ok(vec![self.decode(tgt, memory, &masks.clone().causal(), &masks)?])
+            }
+            _ => {
+                let got = format!("{} tensors", inputs.len());
+                Err(invalid("TransformerDecoder", "inputs", "tgt and memory", got))
+            }
+        }
+    }
+
+    fn visit(&self, v: &mut Visitor<'_>) {
+        v.child("self_attn", &self.self_attn);
+        v.child("multihead_attn", &self.cross_attn);
+        self.tail.visit(v);
+    }
+
+    fn set_training(&self, on: bool) {
+        self.self_attn.set_training(on);
+        self.cross_attn.set_training(on);
+        self.tail.set_training(on);
+    }
+}
