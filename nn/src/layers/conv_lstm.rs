@@ -2,21 +2,30 @@
 
 use std::sync::OnceLock;
 
+use trefoil::DType;
+use trefoil::ops::Conv;
+
+use super::image::{PerAxis, named};
 use crate::error::{Result, invalid};
 use crate::init::Init;
 use crate::layer::{Build, Layer, Param, Visitor};
 use crate::ops::{ConvLstmParams, RnnState};
 use crate::tensor::Tensor;
 
-/// Convolutional LSTM (Shi et al., 2015), Keras' `ConvLSTM2D`: `[B, T, C, H, W] -> [B, T, F, H, W]`. Both convolutions have stride 1 and keep the size of the image.
+/// Convolutional LSTM (Shi et al., 2015), Keras' `ConvLSTM2D`: `[B, T, C, H, W] -> [B, T, F, H', W']`, where H' and W' are what the convolution of the input makes of the
+/// image (by default its size). The convolution of the state has stride 1 and keeps the size.
 ///
-/// State: `weight_ih [4 F, C, k, k]`, `weight_hh [4 F, F, k, k]`, `bias [4 F]`, rows in the order i, f, g, o, and with peepholes `w_ci`, `w_cf`, `w_co [F, H, W]`. Weights are
+/// State: `weight_ih [4 F, C, k, k]`, `weight_hh [4 F, F, k, k]`, `bias [4 F]`, rows in the order i, f, g, o, and with peepholes `w_ci`, `w_cf`, `w_co [F, H', W']`. Weights are
 /// Glorot-uniform; biases are 0 but for those of f, which are 1; peepholes are 0.
 #[derive(Debug)]
 pub struct ConvLstm {
     cx: Build,
     filters: usize,
     kernel: [usize; 2],
+    stride: [usize; 2],
+    /// `None`: what keeps the size.
+    padding: Option<[usize; 2]>,
+    dilation: [usize; 2],
     with_bias: bool,
     with_peepholes: bool,
     sequences: bool,
@@ -56,12 +65,35 @@ impl ConvLstm {
             cx: cx.clone(),
             filters,
             kernel,
+            stride: [1; 2],
+            padding: None,
+            dilation: [1; 2],
             with_bias: true,
             with_peepholes: false,
             sequences: true,
             weights: OnceLock::new(),
             peepholes: OnceLock::new(),
         })
+    }
+
+    /// Sets the distance of windows on the input. A stride above 1 needs a padding. Errors: 0.
+    pub fn stride(mut self, stride: impl PerAxis<usize, 2>) -> Result<Self> {
+        self.stride = stride.per_axis();
+        super::image::positive(OP, "stride", &self.stride)?;
+        Ok(self)
+    }
+
+    /// Sets the cells added on both sides of each axis of the input, in place of what keeps the size.
+    pub fn padding(mut self, padding: impl PerAxis<usize, 2>) -> Self {
+        self.padding = Some(padding.per_axis());
+        self
+    }
+
+    /// Sets the distance of a window's cells on the input. Errors: 0.
+    pub fn dilation(mut self, dilation: impl PerAxis<usize, 2>) -> Result<Self> {
+        self.dilation = dilation.per_axis();
+        super::image::positive(OP, "dilation", &self.dilation)?;
+        Ok(self)
     }
 
     /// Without bias.
@@ -79,7 +111,7 @@ impl ConvLstm {
         self
     }
 
-    /// Gives only the final hidden state `[B, F, H, W]` instead of all.
+    /// Gives only the final hidden state `[B, F, H', W']` instead of all.
     pub fn return_last(mut self) -> Self {
         self.sequences = false;
         self
@@ -126,7 +158,32 @@ impl ConvLstm {
         Ok(Some(Tensor::stack(0, &[&i, &f, &o])?))
     }
 
-    /// Runs over `[B, T, C, H, W]` from an initial state `[B, F, H, W]` (none: zeros), which gets gradients: the output and the final state. Errors: `Invalid` for shapes that do not
+    /// What the recurrence reads for `[T, B, C, H, W]`, and the weights that it reads it with. The recurrence itself keeps the size of the image; any other convolution of the
+    /// input is made before it, and then read as it is.
+    fn gates_of_input(&self, x: Tensor, w_ih: Tensor) -> Result<(Tensor, Tensor)> {
+        let full = [0, 1].map(|i| self.dilation[i] * (self.kernel[i] - 1));
+        let same = full.map(|n| n / 2);
+        let padding = match self.padding {
+            Some(p) => p,
+            None if self.stride == [1; 2] => same,
+            None => return Err(invalid(OP, "padding", "a padding for strides above 1", "none")),
+        };
+        if self.stride == [1; 2] && self.dilation == [1; 2] && padding == same {
+            return Ok((x, w_ih));
+        }
+        let &[t, b, c, h, w] = x.shape() else {
+            return Err(invalid(OP, "x", "rank 5", format!("{:?}", x.shape())));
+        };
+        let p = Conv::new().stride(self.stride).pad(padding).dilation(self.dilation);
+        let z = named(OP, x.reshape(&[t * b, c, h, w])?.conv2d(&w_ih, None, &p))?;
+        let rows = 4 * self.filters;
+        let z = z.reshape(&[t, b, rows, z.shape()[2], z.shape()[3]])?;
+        let each = Tensor::arange(z.device(), DType::I64, 0.0, 1.0, rows)?;
+        let identity = each.one_hot(rows, z.dtype())?.reshape(&[rows, rows, 1, 1])?;
+        Ok((z, identity))
+    }
+
+    /// Runs over `[B, T, C, H, W]` from an initial state `[B, F, H', W']` (none: zeros), which gets gradients: the output and the final state. Errors: `Invalid` for shapes that do not
     /// fit, and no steps.
     pub fn run(&self, x: &Tensor, initial: Option<&RnnState>) -> Result<(Tensor, RnnState)> {
         let &[b, t, c, h, w] = x.shape() else {
@@ -140,7 +197,9 @@ impl ConvLstm {
         if w_ih.shape()[1] != c {
             return Err(invalid(OP, "x", format!("{} channels", w_ih.shape()[1]), format!("{c}")));
         }
-        let state = [b, self.filters, h, w];
+        let (x, w_ih) = self.gates_of_input(x.transpose(0, 1)?, w_ih)?;
+        let size = [x.shape()[3], x.shape()[4]];
+        let state = [b, self.filters, size[0], size[1]];
         if let Some(s) = initial
             && (s.h.shape() != state || s.c.as_ref().is_none_or(|c| c.shape() != state))
         {
@@ -151,9 +210,9 @@ impl ConvLstm {
             w_ih,
             w_hh: p.hh.get(),
             bias: p.bias.as_ref().map(Param::get),
-            peephole: self.peephole([h, w])?,
+            peephole: self.peephole(size)?,
         };
-        let (y, state) = x.transpose(0, 1)?.conv_lstm(&weights, initial)?;
+        let (y, state) = x.conv_lstm(&weights, initial)?;
         let y = if self.sequences { y.transpose(0, 1)? } else { state.h.clone() };
         Ok((y, state))
     }

@@ -106,6 +106,9 @@ impl TransformerConfig {
     }
 }
 
+/// Attention or the network, between the normalizations and sums.
+type Sublayer<'a> = &'a dyn Fn(&Tensor) -> Result<Tensor>;
+
 /// What both blocks end with, and the dropouts of their sublayers.
 #[derive(Debug)]
 struct Tail {
@@ -136,9 +139,9 @@ impl Tail {
     }
 
     /// All sublayers with their residual sums. Sum and normalization are one operation; with `norm_first` it belongs to the next sublayer.
-    fn run(&self, x: &Tensor, sublayers: &[&dyn Fn(&Tensor) -> Result<Tensor>]) -> Result<Tensor> {
+    fn run(&self, x: &Tensor, sublayers: &[Sublayer<'_>]) -> Result<Tensor> {
         let network = |t: &Tensor| self.network(t);
-        let all = sublayers.iter().copied().chain([&network as &dyn Fn(&Tensor) -> Result<Tensor>]);
+        let all = sublayers.iter().copied().chain([&network as Sublayer<'_>]);
         let mut x = x.clone();
         // With norm_first: what the last sublayer gave, not yet added.
         let mut open: Option<Tensor> = None;
