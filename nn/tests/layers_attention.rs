@@ -9,7 +9,7 @@ mod layers;
 
 use common::{close, cpu, gradcheck, noise, tensor};
 use layers::{f64s, gradcheck_layer, on_devices, param, refused, round_trip, state_names};
-use trefoil::ops::{Attention as Options, Causal, Rng};
+use trefoil::ops::{Attention as Options, Causal, Rng, Rope, RopeLayout};
 use trefoil_nn::layers::*;
 use trefoil_nn::{Layer, LayerExt, ScaledDotProductAttention, Tensor};
 
@@ -310,7 +310,6 @@ fn multi_head_attention_gradients_names_and_errors() {
     });
     let turned = MultiHeadAttention::new(&cx, 4, 2).unwrap().rope(10_000.0).unwrap().alibi().no_bias();
     gradcheck_layer("MHA with rotary positions", &turned, from_ref(&q), |t| turned.forward(&t[0]));
-    // Rotary positions see distances only: a shift of both sequences changes nothing, but their order does.
     let wide = MultiHeadAttention::new(&cx, 4, 2).unwrap().key_value_dims(3, 5).unwrap();
     let (k3, v5) = (tensor(&cpu(), &[2, 2, 3], 5), tensor(&cpu(), &[2, 2, 5], 6));
     gradcheck_layer("MHA of other widths", &wide, &[q.clone(), k3.clone(), v5.clone()], |t| {
@@ -360,6 +359,32 @@ fn multi_head_attention_gradients_names_and_errors() {
         |cx| MultiHeadAttention::new(cx, 8, 2)?.rope(10_000.0).map(|l| l.alibi()),
         |l, t| l.attend(&t[0], &t[1], &t[1], &AttentionMasks::new().causal()),
     );
+}
+
+#[test]
+fn rotary_positions_follow_the_definition() {
+    let p = Rope::new().layout(RopeLayout::Interleaved).base(100.0);
+    let x = tensor(&cpu(), &[1, 3, 1, 4], 1);
+    let v = host(&x);
+    let want: Vec<f64> = (0..6)
+        .flat_map(|k| {
+            let angle = (k / 2) as f64 * 100f64.powf(-((k % 2) as f64) / 2.0);
+            let (a, b) = (v[2 * k], v[2 * k + 1]);
+            [a * angle.cos() - b * angle.sin(), a * angle.sin() + b * angle.cos()]
+        })
+        .collect();
+    close(&host(&x.rope(&p, None).unwrap()), &want, 1e-12, "rope");
+
+    let layer = MultiHeadAttention::new(&f64s(), 4, 1).unwrap().rope(100.0).unwrap();
+    let x = x.reshape(&[1, 3, 4]).unwrap();
+    let w = Tensor::from_slice(&cpu(), &param(&layer, "in_proj_weight"), &[12, 4]).unwrap();
+    let z = x.matmul(&w.transpose(0, 1).unwrap()).unwrap().split(2, &[4; 3]).unwrap();
+    let turned = |t: &Tensor| t.unsqueeze(2).unwrap().rope(&p, None).unwrap().squeeze(2).unwrap();
+    let scores = turned(&z[0]).matmul(&turned(&z[1]).transpose(1, 2).unwrap()).unwrap();
+    let o = scores.mul_scalar(0.5).unwrap().softmax(-1).unwrap().matmul(&z[2]).unwrap();
+    let w = Tensor::from_slice(&cpu(), &param(&layer, "out_proj.weight"), &[4, 4]).unwrap();
+    let want = o.matmul(&w.transpose(0, 1).unwrap()).unwrap();
+    close(&host(&layer.forward(&x).unwrap()), &host(&want), 1e-12, "rotary attention");
 }
 
 #[test]

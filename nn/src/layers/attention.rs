@@ -12,7 +12,8 @@ use crate::layer::{Build, Layer, Visitor};
 use crate::ops::ScaledDotProductAttention;
 use crate::tensor::Tensor;
 
-/// Which keys a query does not see, in the sense of `torch.nn.MultiheadAttention`. What is given combines. A query that sees no key gives 0.
+/// Which keys a query does not see, in the sense of `torch.nn.MultiheadAttention`. What is given combines. A query that sees no key gives
+/// 0.
 #[derive(Debug, Clone, Default)]
 pub struct AttentionMasks {
     /// u8: not 0 = blocked; or floats that are added to the scores and get a gradient. Broadcasts to `[B, H, Lq, Lk]`.
@@ -159,10 +160,11 @@ pub(crate) fn check_width(op: &'static str, arg: &'static str, x: &Tensor, width
     Err(invalid(op, arg, format!("a last axis of {width}"), format!("shape {:?}", x.shape())))
 }
 
-/// Single-head scaled dot-product attention with projections: queries from one sequence `[B, Tq, D]` (or `[Tq, D]`), keys and values from the same or
-/// another `[B, Tk, Dc]`; the result has the query's shape.
+/// Single-head scaled dot-product attention with projections: queries from one sequence `[B, Tq, D]` (or `[Tq, D]`), keys and values from
+/// the same or another `[B, Tk, Dc]`; the result has the query's shape.
 ///
-/// State: `q_proj.weight [A, D]`, `k_proj.weight [A, Dc]`, `v_proj.weight [A, Dc]`, `out_proj.weight [D, A]`, with `bias` of each where there are biases.
+/// State: `q_proj.weight [A, D]`, `k_proj.weight [A, Dc]`, `v_proj.weight [A, Dc]`, `out_proj.weight [D, A]`, with `bias` of each where
+/// there are biases.
 #[derive(Debug)]
 pub struct Attention {
     q_proj: Dense,

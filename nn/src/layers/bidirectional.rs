@@ -22,8 +22,8 @@ pub enum Merge {
     None,
 }
 
-/// A recurrent layer that reads its sequence in both directions; Keras' `Bidirectional`, `torch.nn.LSTM(bidirectional=True)`. With several layers each one
-/// reads the merged outputs of the one below. With lengths, the second direction starts at a row's last step.
+/// A recurrent layer that reads its sequence in both directions; Keras' `Bidirectional`, `torch.nn.LSTM(bidirectional=True)`. With several
+/// layers each one reads the merged outputs of the one below. With lengths, the second direction starts at a row's last step.
 ///
 /// State: that of the inner layer, and its names with `_reverse` for the second direction, whose parameters are drawn on their own.
 #[derive(Debug)]
@@ -58,7 +58,8 @@ impl Bidirectional {
         self.merge(merge)
     }
 
-    /// Sets how outputs are merged; upper layers are made anew where the width that they read changes. Errors: [`Merge::None`] with several layers.
+    /// Sets how outputs are merged; upper layers are made anew where the width that they read changes. Errors: [`Merge::None`] with several
+    /// layers.
     pub fn merge(self, merge: Merge) -> Result<Self> {
         if merge == Merge::None && self.ahead.layers > 1 {
             let got = format!("none with {} layers", self.ahead.layers);
@@ -83,8 +84,8 @@ impl Bidirectional {
         }])
     }
 
-    /// Runs over `x` `[B, T, I]` (or `[T, I]`): the output (two with [`Merge::None`]) and the final states, layer by layer, in each the forward direction first.
-    /// Initial states come in the same order. Arguments and errors as [`Lstm::run`](super::Lstm::run).
+    /// Runs over `x` `[B, T, I]` (or `[T, I]`): the output (two with [`Merge::None`]) and the final states, layer by layer, in each the
+    /// forward direction first. Initial states come in the same order. Arguments and errors as [`Lstm::run`](super::Lstm::run).
     pub fn run(
         &self,
         x: &Tensor,

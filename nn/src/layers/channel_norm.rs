@@ -105,10 +105,11 @@ fn check_input(
     Ok(())
 }
 
-/// Normalization of each channel over batch and space, `torch.nn.BatchNorm1d`, `2d` and `3d` (Ioffe and Szegedy, 2015): `[B, C]` or `[B, C, ..]` with up to three spatial axes.
+/// Normalization of each channel over batch and space, `torch.nn.BatchNorm1d`, `2d` and `3d` (Ioffe and Szegedy, 2015): `[B, C]` or `[B, C,
+/// ..]` with up to three spatial axes.
 ///
-/// Training uses the batch's statistics and updates the running ones, evaluation uses the running ones. State: `weight [C]` = 1, `bias [C]` = 0; buffers
-/// `running_mean [C]` = 0, `running_var [C]` = 1 (f32; f64 for f64), `num_batches_tracked` (i64).
+/// Training uses the batch's statistics and updates the running ones, evaluation uses the running ones. State: `weight [C]` = 1, `bias [C]`
+/// = 0; buffers `running_mean [C]` = 0, `running_var [C]` = 1 (f32; f64 for f64), `num_batches_tracked` (i64).
 #[derive(Debug)]
 pub struct BatchNormalization {
     channels: usize,
@@ -203,7 +204,8 @@ impl Layer for BatchNormalization {
     }
 }
 
-/// Normalization of each channel of each sample over space, `torch.nn.InstanceNorm1d`, `2d` and `3d` (Ulyanov et al., 2016): `[B, C, ..]` with one to three spatial axes.
+/// Normalization of each channel of each sample over space, `torch.nn.InstanceNorm1d`, `2d` and `3d` (Ulyanov et al., 2016): `[B, C, ..]`
+/// with one to three spatial axes.
 ///
 /// State: none unless asked for: `weight [C]` = 1 and `bias [C]` = 0, buffers as in [`BatchNormalization`].
 #[derive(Debug)]
@@ -245,7 +247,8 @@ impl InstanceNormalization {
         Ok(self)
     }
 
-    /// With running statistics, which evaluation uses; `momentum` (0.1 is usual) is the weight of a new batch, none counts all alike. Errors: not a finite number.
+    /// With running statistics, which evaluation uses; `momentum` (0.1 is usual) is the weight of a new batch, none counts all alike.
+    /// Errors: not a finite number.
     pub fn running_stats(mut self, cx: &Build, momentum: Option<f64>) -> Result<Self> {
         check_momentum("InstanceNormalization", momentum)?;
         self.momentum = momentum;

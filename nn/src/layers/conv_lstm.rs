@@ -12,11 +12,11 @@ use crate::layer::{Build, Layer, Param, Visitor};
 use crate::ops::{ConvLstmParams, RnnState};
 use crate::tensor::Tensor;
 
-/// Convolutional LSTM (Shi et al., 2015), Keras' `ConvLSTM2D`: `[B, T, C, H, W] -> [B, T, F, H', W']`, where H' and W' are what the convolution of the input makes of the
-/// image (by default its size). The convolution of the state has stride 1 and keeps the size.
+/// Convolutional LSTM (Shi et al., 2015), Keras' `ConvLSTM2D`: `[B, T, C, H, W] -> [B, T, F, H', W']`, where H' and W' are what the
+/// convolution of the input makes of the image (by default its size). The convolution of the state has stride 1 and keeps the size.
 ///
-/// State: `weight_ih [4 F, C, k, k]`, `weight_hh [4 F, F, k, k]`, `bias [4 F]`, rows in the order i, f, g, o, and with peepholes `w_ci`, `w_cf`, `w_co [F, H', W']`. Weights are
-/// Glorot-uniform; biases are 0 but for those of f, which are 1; peepholes are 0.
+/// State: `weight_ih [4 F, C, k, k]`, `weight_hh [4 F, F, k, k]`, `bias [4 F]`, rows in the order i, f, g, o, and with peepholes `w_ci`,
+/// `w_cf`, `w_co [F, H', W']`. Weights are Glorot-uniform; biases are 0 but for those of f, which are 1; peepholes are 0.
 #[derive(Debug)]
 pub struct ConvLstm {
     cx: Build,
@@ -43,7 +43,8 @@ struct Weights {
 const OP: &str = "ConvLstm";
 
 impl ConvLstm {
-    /// Images of `channels` channels, `filters` channels in the state, kernels of `kernel` (height, width). Errors: a size of 0, an even kernel.
+    /// Images of `channels` channels, `filters` channels in the state, kernels of `kernel` (height, width). Errors: a size of 0, an even
+    /// kernel.
     pub fn new(cx: &Build, channels: usize, filters: usize, kernel: [usize; 2]) -> Result<Self> {
         let l = Self::lazy(cx, filters, kernel)?;
         if channels == 0 {
@@ -158,8 +159,8 @@ impl ConvLstm {
         Ok(Some(Tensor::stack(0, &[&i, &f, &o])?))
     }
 
-    /// What the recurrence reads for `[T, B, C, H, W]`, and the weights that it reads it with. The recurrence itself keeps the size of the image; any other convolution of the
-    /// input is made before it, and then read as it is.
+    /// What the recurrence reads for `[T, B, C, H, W]`, and the weights that it reads it with. The recurrence itself keeps the size of the
+    /// image; any other convolution of the input is made before it, and then read as it is.
     fn gates_of_input(&self, x: Tensor, w_ih: Tensor) -> Result<(Tensor, Tensor)> {
         let full = [0, 1].map(|i| self.dilation[i] * (self.kernel[i] - 1));
         let same = full.map(|n| n / 2);
@@ -183,8 +184,8 @@ impl ConvLstm {
         Ok((z, identity))
     }
 
-    /// Runs over `[B, T, C, H, W]` from an initial state `[B, F, H', W']` (none: zeros), which gets gradients: the output and the final state. Errors: `Invalid` for shapes that do not
-    /// fit, and no steps.
+    /// Runs over `[B, T, C, H, W]` from an initial state `[B, F, H', W']` (none: zeros), which gets gradients: the output and the final
+    /// state. Errors: `Invalid` for shapes that do not fit, and no steps.
     pub fn run(&self, x: &Tensor, initial: Option<&RnnState>) -> Result<(Tensor, RnnState)> {
         let &[b, t, c, h, w] = x.shape() else {
             return Err(invalid(OP, "x", "shape [B, T, C, H, W]", format!("{:?}", x.shape())));

@@ -9,8 +9,8 @@ use crate::init::Init;
 use crate::layer::{Build, Layer, Visitor};
 use crate::tensor::Tensor;
 
-/// Multi-head attention of `[B, Tq, Dq]`, or of the pixels of a map `[B, Dq, H, W]`, over a context `[B, Tk, Dc]`; the result has the query's shape. A context of
-/// batch 1 serves all. As `Attention` of the diffusers library with `cross_attention_dim`.
+/// Multi-head attention of `[B, Tq, Dq]`, or of the pixels of a map `[B, Dq, H, W]`, over a context `[B, Tk, Dc]`; the result has the
+/// query's shape. A context of batch 1 serves all. As `Attention` of the diffusers library with `cross_attention_dim`.
 ///
 /// State: `to_q.weight [Dq, Dq]`, `to_k.weight [Dq, Dc]`, `to_v.weight [Dq, Dc]`, `to_out.weight [Dq, Dq]`, `to_out.bias [Dq]`.
 #[derive(Debug)]
@@ -84,7 +84,8 @@ impl CrossAttention {
         self
     }
 
-    /// Attends from `query` to `context`; without one to itself, if both widths agree. Errors: `Invalid` for widths, batches and masks that do not fit.
+    /// Attends from `query` to `context`; without one to itself, if both widths agree. Errors: `Invalid` for widths, batches and masks that
+    /// do not fit.
     pub fn attend(&self, query: &Tensor, context: Option<&Tensor>, masks: &AttentionMasks) -> Result<Tensor> {
         let [dq, dc] = self.widths;
         let map = match query.shape() {

@@ -9,8 +9,8 @@ use crate::tensor::Tensor;
 
 /// Rows of a table by id, i32 or i64 `[..] -> [.., D]`; `torch.nn.Embedding`.
 ///
-/// State: `weight [V, D]`, drawn from N(0, 1) unless set otherwise. Equal ids add up in the gradient, in a fixed order. An id outside of the table gives
-/// zeros and fails the next call that waits for the device.
+/// State: `weight [V, D]`, drawn from N(0, 1) unless set otherwise. Equal ids add up in the gradient, in a fixed order. An id outside of
+/// the table gives zeros and fails the next call that waits for the device.
 #[derive(Debug)]
 pub struct Embedding {
     weight: Param,
@@ -70,7 +70,8 @@ impl Embedding {
         self
     }
 
-    /// Before each lookup scales the named rows in place down to a `norm_type`-norm of at most `max_norm`. Errors: a negative bound, a degree not above 0.
+    /// Before each lookup scales the named rows in place down to a `norm_type`-norm of at most `max_norm`. Errors: a negative bound, a
+    /// degree not above 0.
     pub fn max_norm(mut self, max_norm: f64, norm_type: f64) -> Result<Self> {
         if max_norm.is_nan() || max_norm < 0.0 || norm_type.is_nan() || norm_type <= 0.0 {
             let got = format!("bound {max_norm}, degree {norm_type}");

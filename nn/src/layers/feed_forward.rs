@@ -129,7 +129,8 @@ impl Layer for FeedForward {
     }
 }
 
-/// Gated linear unit: (W x + b) times act(V x + c), `[.., in] -> [.., out]` (Dauphin et al., 2017; Shazeer, 2020). One product for both factors.
+/// Gated linear unit: (W x + b) times act(V x + c), `[.., in] -> [.., out]` (Dauphin et al., 2017; Shazeer, 2020). One product for both
+/// factors.
 ///
 /// State: `weight [2 out, in]` and `bias [2 out]`, rows of the value first, then those of the gate.
 #[derive(Debug)]

@@ -56,7 +56,8 @@ impl Add {
     }
 }
 
-/// act(x0 x1 ..) of two or more tensors of one shape; Keras' `Multiply`. Gradients are products of the other factors, so that zeros do no harm.
+/// act(x0 x1 ..) of two or more tensors of one shape; Keras' `Multiply`. Gradients are products of the other factors, so that zeros do no
+/// harm.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Multiply {
     act: Activation,

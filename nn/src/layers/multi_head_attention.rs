@@ -27,11 +27,12 @@ enum OutProj {
     Bias(Option<Param>),
 }
 
-/// `torch.nn.MultiheadAttention(batch_first=True)` (Vaswani et al., 2017): queries `[B, Tq, E]`, keys `[B, Tk, kdim]`, values `[B, Tk, vdim]` to `[B, Tq, E]`; without the
-/// batch axis too. Where query, key and value are one tensor, their projections are one product.
+/// `torch.nn.MultiheadAttention(batch_first=True)` (Vaswani et al., 2017): queries `[B, Tq, E]`, keys `[B, Tk, kdim]`, values `[B, Tk,
+/// vdim]` to `[B, Tq, E]`; without the batch axis too. Where query, key and value are one tensor, their projections are one product.
 ///
-/// State: `in_proj_weight [3 E, E]` (or `q_proj_weight`, `k_proj_weight`, `v_proj_weight` if kdim or vdim differ from E), `in_proj_bias [3 E]`,
-/// `out_proj.weight [E, E]`, `out_proj.bias [E]`. The former are Glorot-uniform, `out_proj.weight` is U(-1/sqrt(E), 1/sqrt(E)), biases are 0.
+/// State: `in_proj_weight [3 E, E]` (or `q_proj_weight`, `k_proj_weight`, `v_proj_weight` if kdim or vdim differ from E), `in_proj_bias [3
+/// E]`, `out_proj.weight [E, E]`, `out_proj.bias [E]`. The former are Glorot-uniform, `out_proj.weight` is U(-1/sqrt(E), 1/sqrt(E)), biases
+/// are 0.
 #[derive(Debug)]
 pub struct MultiHeadAttention {
     cx: Build,
@@ -112,7 +113,8 @@ impl MultiHeadAttention {
         Ok(self)
     }
 
-    /// Rotates adjacent pairs of queries and keys by their position (rotary embedding, Su et al., 2021). Errors: an odd head size, a base not above 0.
+    /// Rotates adjacent pairs of queries and keys by their position (rotary embedding, Su et al., 2021). Errors: an odd head size, a base
+    /// not above 0.
     pub fn rope(mut self, base: f64) -> Result<Self> {
         let d = self.embed / self.heads;
         if !d.is_multiple_of(2) || base.is_nan() || base <= 0.0 || base.is_infinite() {
@@ -259,8 +261,8 @@ impl MultiHeadAttention {
     }
 }
 
-/// ALiBi's bias `[H, Tq, Tk]`. The slopes are 2^(-8 (h + 1) / H); for H that is no power of two, those of the largest power n below it, and then every second one of
-/// those of 2 n.
+/// ALiBi's bias `[H, Tq, Tk]`. The slopes are 2^(-8 (h + 1) / H); for H that is no power of two, those of the largest power n below it, and
+/// then every second one of those of 2 n.
 fn alibi(device: &Device, dtype: DType, heads: usize, tq: usize, tk: usize) -> Result<Tensor> {
     // Positions and slopes are exact in the accumulator's dtype.
     let wide = dtype.accumulator();

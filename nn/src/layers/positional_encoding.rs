@@ -7,7 +7,8 @@ use crate::error::{Result, invalid};
 use crate::layer::{Build, Layer, Param, Visitor};
 use crate::tensor::Tensor;
 
-/// Adds sines and cosines of the position to `[B, T, D]` or `[T, D]` (Vaswani et al., 2017): column 2i of position t gets sin(t base^(-2i/D)), column 2i + 1 the cosine.
+/// Adds sines and cosines of the position to `[B, T, D]` or `[T, D]` (Vaswani et al., 2017): column 2i of position t gets sin(t
+/// base^(-2i/D)), column 2i + 1 the cosine.
 ///
 /// State: buffer `pe [max_len, D]`, computed in f64.
 #[derive(Debug)]
@@ -56,7 +57,8 @@ impl PositionalEncoding {
         Ok(self)
     }
 
-    /// As `forward` for a sequence whose first step has position `offset` (decoding step by step). Errors: positions beyond the table, another width.
+    /// As `forward` for a sequence whose first step has position `offset` (decoding step by step). Errors: positions beyond the table,
+    /// another width.
     pub fn forward_at(&self, x: &Tensor, offset: usize) -> Result<Tensor> {
         let pe = self.pe.get();
         let (max, d) = (pe.shape()[0], pe.shape()[1]);

@@ -338,7 +338,8 @@ macro_rules! recurrent_layer {
                 self
             }
 
-            /// Starts where the last call ended, without gradients, as long as the batch keeps its size; until [`reset_state`](Self::reset_state).
+            /// Starts where the last call ended, without gradients, as long as the batch keeps its size; until
+            /// [`reset_state`](Self::reset_state).
             pub fn stateful(mut self) -> Self {
                 self.0.stateful = true;
                 self
@@ -360,9 +361,9 @@ macro_rules! recurrent_layer {
                 self
             }
 
-            /// Runs over `x` `[B, T, I]` (or `[T, I]`) from the initial states `[B, H]`, one per layer (none: zeros, or the carried ones), which get gradients.
-            /// `lengths`, integers `[B]` on the device (see [`sequence_lengths`](crate::sequence_lengths)): behind a row's length the output is 0 and its
-            /// state stays. Errors: `Invalid` for shapes that do not fit, and no steps.
+            /// Runs over `x` `[B, T, I]` (or `[T, I]`) from the initial states `[B, H]`, one per layer (none: zeros, or the carried ones),
+            /// which get gradients. `lengths`, integers `[B]` on the device (see [`sequence_lengths`](crate::sequence_lengths)): behind a
+            /// row's length the output is 0 and its state stays. Errors: `Invalid` for shapes that do not fit, and no steps.
             pub fn run(&self, x: &Tensor, initial: &[RnnState], lengths: Option<&Tensor>) -> Result<RecurrentOutput> {
                 self.0.run(x, initial, lengths)
             }
@@ -419,23 +420,24 @@ pub(super) fn sequence_and_lengths<'a>(
 recurrent_layer! {
     /// Long short-term memory, `torch.nn.LSTM(batch_first=True)`: `[B, T, I] -> [B, T, H]`.
     ///
-    /// State of layer k: `weight_ih_lk [4 H, I]`, `weight_hh_lk [4 H, H]`, `bias_ih_lk [4 H]`, `bias_hh_lk [4 H]`, rows in the order i, f, g, o, drawn from
-    /// U(-1/sqrt(H), 1/sqrt(H)).
+    /// State of layer k: `weight_ih_lk [4 H, I]`, `weight_hh_lk [4 H, H]`, `bias_ih_lk [4 H]`, `bias_hh_lk [4 H]`, rows in the order i, f,
+    /// g, o, drawn from U(-1/sqrt(H), 1/sqrt(H)).
     Lstm, RnnCell::Lstm
 }
 
 recurrent_layer! {
     /// Gated recurrent unit, `torch.nn.GRU(batch_first=True)`: `[B, T, I] -> [B, T, H]`; the reset gate comes after the product.
     ///
-    /// State of layer k: `weight_ih_lk [3 H, I]`, `weight_hh_lk [3 H, H]`, `bias_ih_lk [3 H]`, `bias_hh_lk [3 H]`, rows in the order r, z, n, drawn from
-    /// U(-1/sqrt(H), 1/sqrt(H)).
+    /// State of layer k: `weight_ih_lk [3 H, I]`, `weight_hh_lk [3 H, H]`, `bias_ih_lk [3 H]`, `bias_hh_lk [3 H]`, rows in the order r, z,
+    /// n, drawn from U(-1/sqrt(H), 1/sqrt(H)).
     Gru, RnnCell::Gru
 }
 
 recurrent_layer! {
     /// Elman's network with tanh, `torch.nn.RNN(batch_first=True)`: `[B, T, I] -> [B, T, H]`.
     ///
-    /// State of layer k: `weight_ih_lk [H, I]`, `weight_hh_lk [H, H]`, `bias_ih_lk [H]`, `bias_hh_lk [H]`, drawn from U(-1/sqrt(H), 1/sqrt(H)).
+    /// State of layer k: `weight_ih_lk [H, I]`, `weight_hh_lk [H, H]`, `bias_ih_lk [H]`, `bias_hh_lk [H]`, drawn from U(-1/sqrt(H),
+    /// 1/sqrt(H)).
     Recurrent, RnnCell::Tanh
 }
 

@@ -102,7 +102,8 @@ impl Layer for Masking {
 pub struct SequenceLast;
 
 impl SequenceLast {
-    /// Step `lengths[b] - 1` of each row of `[B, T, ..]`; lengths are integers `[B]` on the device, from 1 to T. Errors: a rank below 3, no steps.
+    /// Step `lengths[b] - 1` of each row of `[B, T, ..]`; lengths are integers `[B]` on the device, from 1 to T. Errors: a rank below 3, no
+    /// steps.
     pub fn at_lengths(&self, x: &Tensor, lengths: &Tensor) -> Result<Tensor> {
         const OP: &str = "SequenceLast";
         let (&[b, t, ..], true) = (x.shape(), x.rank() > 2) else {

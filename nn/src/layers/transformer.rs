@@ -184,7 +184,8 @@ impl Tail {
     }
 }
 
-/// One block of the encoder, `torch.nn.TransformerEncoderLayer(batch_first=True)` (Vaswani et al., 2017): self-attention and a feed-forward network, `[B, T, D]` or `[T, D]`.
+/// One block of the encoder, `torch.nn.TransformerEncoderLayer(batch_first=True)` (Vaswani et al., 2017): self-attention and a feed-forward
+/// network, `[B, T, D]` or `[T, D]`.
 ///
 /// State: `self_attn.*` ([`MultiHeadAttention`]), `linear1.*`, `linear2.*`, `norm1.*`, `norm2.*`.
 #[derive(Debug)]
@@ -222,7 +223,8 @@ impl Layer for TransformerEncoder {
     }
 }
 
-/// One block of the decoder, `torch.nn.TransformerDecoderLayer(batch_first=True)`: self-attention, attention over the encoder's result and a feed-forward network.
+/// One block of the decoder, `torch.nn.TransformerDecoderLayer(batch_first=True)`: self-attention, attention over the encoder's result and
+/// a feed-forward network.
 ///
 /// State: `self_attn.*`, `multihead_attn.*` ([`MultiHeadAttention`]), `linear1.*`, `linear2.*`, `norm1.*` to `norm3.*`.
 #[derive(Debug)]
@@ -239,8 +241,8 @@ impl TransformerDecoder {
         Ok(TransformerDecoder { self_attn, cross_attn, tail: Tail::new(cx, config, 3)? })
     }
 
-    /// Runs over `tgt` `[B, Tq, D]` with the encoder's result `memory` `[B, Tk, D]` (both without B too), each attention with its masks. Errors: `Invalid` for widths, batches and
-    /// masks that do not fit.
+    /// Runs over `tgt` `[B, Tq, D]` with the encoder's result `memory` `[B, Tk, D]` (both without B too), each attention with its masks.
+    /// Errors: `Invalid` for widths, batches and masks that do not fit.
     pub fn decode(
         &self,
         tgt: &Tensor,

@@ -7,8 +7,8 @@ use crate::autograd::{BackwardCtx, Saved, out, record};
 use crate::error::{Result, invalid};
 use crate::tensor::{Operand, Tensor, same_device};
 
-/// softmax(scale Q K^T + bias) V over the visible keys, `torch.nn.functional.scaled_dot_product_attention`, without the matrix of scores in memory (Dao,
-/// 2023). A query that sees no key gives 0 and has no gradients.
+/// softmax(scale Q K^T + bias) V over the visible keys, `torch.nn.functional.scaled_dot_product_attention`, without the matrix of scores in
+/// memory (Dao, 2023). A query that sees no key gives 0 and has no gradients.
 #[derive(Debug, Clone, Default)]
 pub struct ScaledDotProductAttention {
     /// Scale, causality, window, softcap, dropout.
@@ -79,9 +79,10 @@ impl ScaledDotProductAttention {
         ScaledDotProductAttention { options, ..Self::default() }
     }
 
-    /// Queries `[B, Hq, Lq, D]`, keys `[B, Hkv, Lk, D]` and values `[B, Hkv, Lk, Dv]` to `[B, Hq, Lq, Dv]`. Hkv divides Hq: with fewer heads of keys than of queries,
-    /// query head h reads head h / (Hq / Hkv). Any strides; the result lies in memory in the order of the queries' axes, so that heads split from
-    /// `[B, L, H D]` merge again without a copy. Errors: `Invalid` for shapes, dtypes and masks that do not fit.
+    /// Queries `[B, Hq, Lq, D]`, keys `[B, Hkv, Lk, D]` and values `[B, Hkv, Lk, Dv]` to `[B, Hq, Lq, Dv]`. Hkv divides Hq: with fewer
+    /// heads of keys than of queries, query head h reads head h / (Hq / Hkv). Any strides; the result lies in memory in the order of the
+    /// queries' axes, so that heads split from `[B, L, H D]` merge again without a copy. Errors: `Invalid` for shapes, dtypes and masks
+    /// that do not fit.
     pub fn forward(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor> {
         Ok(self.run(q, k, v, false)?.0)
     }
@@ -173,8 +174,8 @@ impl ScaledDotProductAttention {
 }
 
 impl Tensor {
-    /// `[B, L, n H D]` as n views `[B, H, L, D]`: what a packed projection of queries, keys and values makes. Their gradients are joined by one copy.
-    /// Errors: `Invalid` for another rank or a width that does not divide.
+    /// `[B, L, n H D]` as n views `[B, H, L, D]`: what a packed projection of queries, keys and values makes. Their gradients are joined by
+    /// one copy. Errors: `Invalid` for another rank or a width that does not divide.
     pub fn split_heads(&self, n: usize, heads: usize) -> Result<Vec<Tensor>> {
         const OP: &str = "split_heads";
         let &[b, l, width] = self.shape() else {

@@ -7,9 +7,9 @@ use crate::error::Result;
 use crate::tensor::{Tensor, same_device};
 
 impl Tensor {
-    /// Rows of this table `[V, D]`: ids (i32, i64) `[..] -> [.., D]`. The gradient of a row is the sum over the ids that name it (the mean with
-    /// `scale_grad_by_freq`); the padding row gets none. An id out of range gives zeros and is reported by the next call that waits. Oracle
-    /// `torch.nn.functional.embedding`. Errors: `Invalid` for other dtypes, ranks, or a padding row that the table does not have.
+    /// Rows of this table `[V, D]`: ids (i32, i64) `[..] -> [.., D]`. The gradient of a row is the sum over the ids that name it (the mean
+    /// with `scale_grad_by_freq`); the padding row gets none. An id out of range gives zeros and is reported by the next call that waits.
+    /// Oracle `torch.nn.functional.embedding`. Errors: `Invalid` for other dtypes, ranks, or a padding row that the table does not have.
     pub fn embedding(&self, ids: &Tensor, options: &EmbeddingGrad) -> Result<Tensor> {
         same_device("embedding", self, ids)?;
         let (table, ids) = (self.contiguous()?, ids.contiguous()?);
@@ -28,8 +28,9 @@ impl Tensor {
         }))
     }
 
-    /// Scales the rows that `ids` name down to a `norm_type`-norm of at most `max_norm`, in place and outside of the graph. Oracle `F.embedding` with
-    /// `max_norm`, which does this before the lookup. Errors: `Invalid` for a table that is not contiguous, a negative bound, a degree not above 0.
+    /// Scales the rows that `ids` name down to a `norm_type`-norm of at most `max_norm`, in place and outside of the graph. Oracle
+    /// `F.embedding` with `max_norm`, which does this before the lookup. Errors: `Invalid` for a table that is not contiguous, a negative
+    /// bound, a degree not above 0.
     pub fn embedding_renorm(&self, ids: &Tensor, max_norm: f64, norm_type: f64) -> Result<()> {
         same_device("embedding_renorm", self, ids)?;
         let ids = ids.contiguous()?;

@@ -7,8 +7,8 @@ use crate::error::Result;
 use crate::tensor::{Tensor, axis, same_device};
 
 impl Tensor {
-    /// The first half of an axis times act(the second half), `torch.nn.functional.glu` for sigmoid (Shazeer, 2020): `[.., 2 n, ..] -> [.., n, ..]`. Errors:
-    /// `Invalid` for an odd size, or an activation that the kernel does not fuse.
+    /// The first half of an axis times act(the second half), `torch.nn.functional.glu` for sigmoid (Shazeer, 2020): `[.., 2 n, ..] -> [..,
+    /// n, ..]`. Errors: `Invalid` for an odd size, or an activation that the kernel does not fuse.
     pub fn glu(&self, act: Activation, along: isize) -> Result<Tensor> {
         let at = axis("glu", along, self.rank())?;
         let x = self.contiguous()?;

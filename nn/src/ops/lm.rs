@@ -8,8 +8,9 @@ use crate::error::{Result, invalid};
 use crate::tensor::{Tensor, same_device};
 
 impl Tensor {
-    /// Rotary position embedding (Su et al., 2021) of `[B, L, H, D]`, any strides with a step of 1 along the last axis. `positions` are i32 `[L]` or
-    /// `[B, L]`; without them token l has position `offset + l`. The result is contiguous. Errors: `Invalid` for rank, an odd rotary size, base not above 0.
+    /// Rotary position embedding (Su et al., 2021) of `[B, L, H, D]`, any strides with a step of 1 along the last axis. `positions` are i32
+    /// `[L]` or `[B, L]`; without them token l has position `offset + l`. The result is contiguous. Errors: `Invalid` for rank, an odd
+    /// rotary size, base not above 0.
     pub fn rope(&self, p: &Rope, positions: Option<&Tensor>) -> Result<Tensor> {
         if let Some(at) = positions {
             same_device("rope", self, at)?;
@@ -34,7 +35,8 @@ impl Tensor {
     }
 }
 
-/// A linear layer without activation and the cross entropy of its outputs, `F.cross_entropy(F.linear(h, w, b), target)`; the logits exist only in chunks.
+/// A linear layer without activation and the cross entropy of its outputs, `F.cross_entropy(F.linear(h, w, b), target)`; the logits exist
+/// only in chunks.
 #[derive(Debug, Clone, Default)]
 pub struct LinearCrossEntropyLoss {
     /// Reduction, ignored class, label smoothing, z-loss, softcap, rows per chunk.
@@ -42,8 +44,8 @@ pub struct LinearCrossEntropyLoss {
 }
 
 impl LinearCrossEntropyLoss {
-    /// Loss of hidden states `[.., D]`, weights `[V, D]` and bias `[V]` against class ids `[..]` (i32, i64) or probabilities `[.., V]`: an f32 scalar (f64 for f64
-    /// data), or the shape of the rows without reduction. Errors: `Invalid` for shapes and options that do not fit.
+    /// Loss of hidden states `[.., D]`, weights `[V, D]` and bias `[V]` against class ids `[..]` (i32, i64) or probabilities `[.., V]`: an
+    /// f32 scalar (f64 for f64 data), or the shape of the rows without reduction. Errors: `Invalid` for shapes and options that do not fit.
     pub fn forward(&self, h: &Tensor, w: &Tensor, b: Option<&Tensor>, target: &Tensor) -> Result<Tensor> {
         const OP: &str = "linear_cross_entropy";
         same_device(OP, h, w)?;

@@ -59,8 +59,8 @@ fn whole(t: Option<&Tensor>) -> Result<Option<Tensor>> {
 }
 
 impl Tensor {
-    /// Layer or RMS normalization over the trailing axes, with scale and shift of their shape. Oracle `F.layer_norm`, `F.rms_norm`. Errors: `Invalid` for
-    /// shapes, eps not above 0.
+    /// Layer or RMS normalization over the trailing axes, with scale and shift of their shape. Oracle `F.layer_norm`, `F.rms_norm`. Errors:
+    /// `Invalid` for shapes, eps not above 0.
     pub fn row_norm(&self, p: &RowNorm, weight: Option<&Tensor>, bias: Option<&Tensor>) -> Result<Tensor> {
         Ok(self.row_norm_inner(p, weight, bias, None)?.0)
     }
@@ -167,8 +167,8 @@ impl Tensor {
         self.channel_norm("group_norm", *p, weight, bias, |x, io| Ok(x.device().group_norm(p, io)?))
     }
 
-    /// Normalization of each channel of each sample of `[N, C, S..]`; running statistics are updated where given. Oracle `F.instance_norm`. Errors:
-    /// `Invalid` for one value per instance.
+    /// Normalization of each channel of each sample of `[N, C, S..]`; running statistics are updated where given. Oracle `F.instance_norm`.
+    /// Errors: `Invalid` for one value per instance.
     pub fn instance_norm(
         &self,
         p: &InstanceNorm,
@@ -243,8 +243,8 @@ impl Tensor {
         }))
     }
 
-    /// Normalization of the channels of `[N, C]` or `[N, C, S..]` over N and S, with scale and shift `[C]`. Oracle `F.batch_norm`. Errors: `Invalid` for one value per
-    /// channel where statistics are those of the batch.
+    /// Normalization of the channels of `[N, C]` or `[N, C, S..]` over N and S, with scale and shift `[C]`. Oracle `F.batch_norm`. Errors:
+    /// `Invalid` for one value per channel where statistics are those of the batch.
     pub fn batch_norm(
         &self,
         p: &BatchNorm,

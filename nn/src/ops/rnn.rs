@@ -40,9 +40,9 @@ impl RnnState {
 }
 
 impl Tensor {
-    /// Runs a recurrence over this sequence `[T, B, I]` (`[B, T, I]` with `batch_first`): all hidden states `[T, B, H]` (`[B, T, H]`) and the last state. States
-    /// start from `initial` or from zeros. `lengths`, i32 `[B]`: steps at and behind a row's length leave its state as it is and give 0. Oracle
-    /// `torch.nn.LSTM`, `GRU`, `RNN` with one layer. Errors: `Invalid` for shapes and dtypes that do not fit.
+    /// Runs a recurrence over this sequence `[T, B, I]` (`[B, T, I]` with `batch_first`): all hidden states `[T, B, H]` (`[B, T, H]`) and
+    /// the last state. States start from `initial` or from zeros. `lengths`, i32 `[B]`: steps at and behind a row's length leave its state
+    /// as it is and give 0. Oracle `torch.nn.LSTM`, `GRU`, `RNN` with one layer. Errors: `Invalid` for shapes and dtypes that do not fit.
     pub fn rnn(
         &self,
         cell: RnnCell,
@@ -153,8 +153,8 @@ impl Tensor {
         state_of(outputs)
     }
 
-    /// Convolutional LSTM (Shi et al., 2015) over `[T, N, Ci, H, W]`: all hidden states `[T, N, Hc, H, W]` and the last state `[N, Hc, H, W]`. Both convolutions keep the
-    /// size of the image. Errors: `Invalid` for even kernel sizes and shapes that do not fit.
+    /// Convolutional LSTM (Shi et al., 2015) over `[T, N, Ci, H, W]`: all hidden states `[T, N, Hc, H, W]` and the last state `[N, Hc, H,
+    /// W]`. Both convolutions keep the size of the image. Errors: `Invalid` for even kernel sizes and shapes that do not fit.
     pub fn conv_lstm(
         &self,
         weights: &ConvLstmParams,

@@ -18,8 +18,8 @@ fn rewind(layer: &dyn Layer) {
     layer.set_counters(&zeros).unwrap();
 }
 
-/// Gradients of all floating inputs and all parameters of a f64 layer against central differences. The outputs are contracted with fixed weights. Every parameter
-/// must have an influence.
+/// Gradients of all floating inputs and all parameters of a f64 layer against central differences. The outputs are contracted with fixed
+/// weights. Every parameter must have an influence.
 pub(crate) fn gradcheck_layer(
     what: &str,
     layer: &dyn Layer,
