@@ -311,8 +311,8 @@ op_family! {
         fn im2col(&self, p: &Conv, kernel: &[usize], x: View<'_>, col: GradMut<'_>) -> Result<()>;
         /// Sums of the columns' elements at the places in x that they came from; the adjoint and backward of [`ConvOps::im2col`]. Oracle `F.fold`.
         fn col2im(&self, p: &Conv, kernel: &[usize], col: View<'_>, x: GradMut<'_>) -> Result<()>;
-        /// Depthwise convolution of a sequence that reads the present and the K-1 elements before it: y[l] = act(bias + sum over j of
-        /// w[j] * x[l - (K-1) + j]). Activations as for [`Gemm`](crate::ops::Gemm).
+        /// Depthwise convolution of a sequence that reads the present and the K-1 elements before it: y\[l\] = act(bias + sum over j of
+        /// w\[j\] * x[l - (K-1) + j]). Activations as for [`Gemm`](crate::ops::Gemm).
         fn causal_conv1d(&self, act: Activation, io: CausalConvIo<'_>) -> Result<()>;
         /// Gradients of [`ConvOps::causal_conv1d`]; the value before the activation is computed again. The state gets no gradient.
         fn causal_conv1d_bwd(&self, act: Activation, io: CausalConvBwd<'_>) -> Result<()>;

@@ -169,7 +169,7 @@ op_family! {
         fn gemm_ragged(&self, p: &Gemm, a: View<'_>, b: View<'_>, offsets: View<'_>, y: ViewMut<'_>) -> Result<()>;
         /// y [M, N] = x [M, K] W^T with W = scale * (q - zero) decoded on the way; x and y are f32, f16 or bf16, accumulation is f32. Contiguous.
         fn gemm_quantised(&self, x: View<'_>, w: QuantWeight<'_>, y: ViewMut<'_>) -> Result<()>;
-        /// y[m, n] = x_scale[m] * w_scale[n] * (xq wq^T)[m, n], the product of signed 8-bit integers exact in 32 bits (K below 2^17). Contiguous.
+        /// y[m, n] = x_scale\[m\] * w_scale\[n\] * (xq wq^T)[m, n], the product of signed 8-bit integers exact in 32 bits (K below 2^17). Contiguous.
         fn gemm_w8a8(&self, io: GemmW8A8<'_>) -> Result<()>;
         /// y [M, N] = (decode(a) * scale_a) (decode(b) * scale_b)^T of 8-bit floating-point numbers, accumulated in f32. Contiguous.
         fn gemm_fp8(&self, io: GemmFp8<'_>) -> Result<()>;

@@ -430,7 +430,7 @@ op_family! {
         fn sym_normalize(&self, rowptr: View<'_>, col: View<'_>, values: Option<View<'_>>, y: ViewMut<'_>) -> Result<()>;
         /// Y = act(A X + bias) for a CSR matrix A [M, K]; an empty row is 0 (+ bias). Oracle `torch.sparse_csr_tensor(..) @ X`.
         fn spmm(&self, io: Spmm<'_>) -> Result<()>;
-        /// dX = A^T dY, dvalues[i, j] = dY[i] . X[j], dbias = column sums of dY.
+        /// dX = A^T dY, dvalues[i, j] = dY\[i\] . X\[j\], dbias = column sums of dY.
         fn spmm_bwd(&self, io: SpmmBwd<'_>) -> Result<()>;
         /// y_v = red over the edges (u -> v) of the message; messages are not stored. Oracle gather, then `index_add` or `scatter_reduce(include_self=False)`.
         fn message_passing(&self, message: Message, reduce: MessageReduce, io: Messages<'_>) -> Result<()>;
@@ -449,7 +449,7 @@ op_family! {
         fn edge_softmax(&self, nodes: usize, dst: View<'_>, groups: Option<EdgeGroups<'_>>, logits: View<'_>, y: ViewMut<'_>) -> Result<()>;
         /// dlogits = y * (dy - sum over the node of y * dy).
         fn edge_softmax_bwd(&self, nodes: usize, dst: View<'_>, groups: Option<EdgeGroups<'_>>, dy: View<'_>, y: View<'_>, dlogits: GradMut<'_>) -> Result<()>;
-        /// Graph attention in one pass: y_v = sum a x_u, a the softmax over the edges into v of leaky_relu(score_src[u] + score_dst[v]) with this slope.
+        /// Graph attention in one pass: y_v = sum a x_u, a the softmax over the edges into v of leaky_relu(score_src\[u\] + score_dst\[v\]) with this slope.
         /// A node without edges is 0. Oracle `torch_geometric.nn.GATConv` (Velickovic et al., 2018) without its linear maps.
         fn gat(&self, slope: f64, io: Gat<'_>) -> Result<()>;
         /// Gradients of [`GnnOps::gat`]; the attention is computed again from `lse`.

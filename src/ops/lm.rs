@@ -243,7 +243,7 @@ pub struct MoeRouterIo<'a> {
     pub counts: ViewMut<'a>,
     /// Where each expert's assignments begin, i32 [E+1] (what `gemm_ragged` takes).
     pub offsets: ViewMut<'a>,
-    /// Assignments by expert, i32 [T*k]; equal experts in rising order.
+    /// Assignments by expert, i32 \[T*k\]; equal experts in rising order.
     pub perm: ViewMut<'a>,
 }
 
@@ -283,7 +283,7 @@ op_family! {
         /// Gradient of the weights of [`LmOps::moe_router`] with the choice `ids` [T, k] held fixed; an id out of range is `IndexOutOfRange` and counts as a
         /// score of 0. An expert that is chosen twice gets the sum.
         fn moe_router_bwd(&self, p: &MoeRouter, dweights: View<'_>, logits: View<'_>, ids: View<'_>, dlogits: GradMut<'_>) -> Result<()>;
-        /// `y[i] = x[perm[i] div k]`: rows x [T, D] in the order of the experts, y [T*k, D], `perm` i32 [T*k].
+        /// `y[i] = x[perm[i] div k]`: rows x [T, D] in the order of the experts, y [T*k, D], `perm` i32 \[T*k\].
         fn moe_permute(&self, x: View<'_>, perm: View<'_>, y: ViewMut<'_>) -> Result<()>;
         /// `dx[t]` = sum over the k rows of dy that token t went to.
         fn moe_permute_bwd(&self, dy: View<'_>, perm: View<'_>, dx: GradMut<'_>) -> Result<()>;

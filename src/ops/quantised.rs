@@ -9,11 +9,11 @@ use crate::error::{GpuError, Result};
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub enum QuantWeight<'a> {
-    /// Signed 8-bit codes [N, K] (in a u8 buffer) and one scale per row [N].
+    /// Signed 8-bit codes [N, K] (in a u8 buffer) and one scale per row \[N\].
     Int8 {
         /// Codes.
         q: View<'a>,
-        /// [N]
+        /// \[N\]
         scale: View<'a>,
     },
     /// Unsigned 4-bit codes, two per byte [N, K/2] (even k in the low half), and a scale per group of K [N, K/group].

@@ -146,8 +146,8 @@ op_family! {
         /// NaN sends nothing to dx and has the gradient NaN (nearest: 0). The parts of dx are sorted by cell and added in the order of the outputs.
         fn grid_sample_bwd(&self, p: GridSample, io: GridSampleBwd<'_>) -> Result<()>;
         /// Keeps the boxes [n, 4] (x1, y1, x2, y2) that overlap no kept box of a higher score (of equal scores the first box) with an
-        /// intersection over union above `iou_threshold`; with `groups` (i32 or i64 [n]) only boxes of one group exclude each other. Their numbers go to
-        /// the front of `keep` (i64 [n]) by falling score, the rest of which stays as it is; `count` is one i64. No gradient.
+        /// intersection over union above `iou_threshold`; with `groups` (i32 or i64 \[n\]) only boxes of one group exclude each other. Their numbers go to
+        /// the front of `keep` (i64 \[n\]) by falling score, the rest of which stays as it is; `count` is one i64. No gradient.
         /// Oracle `torchvision.ops.nms`, `batched_nms`.
         fn nms(&self, iou_threshold: f64, boxes: View<'_>, scores: View<'_>, groups: Option<View<'_>>, keep: ViewMut<'_>, count: ViewMut<'_>) -> Result<()>;
     }

@@ -97,7 +97,7 @@ op_family! {
         /// An infinity or NaN reaches what follows it and nothing else. The gradient is the same call with [`CumSum::backward`] on dy (nothing is saved).
         /// Errors: `Invalid` for axis, shape, dtype, layout, overlap. Oracle `torch.cumsum`.
         fn cumsum(&self, p: CumSum, axis: usize, x: View<'_>, y: GradMut<'_>) -> Result<()>;
-        /// y[s] = reduction of the rows offsets[s] <= r < offsets[s + 1] of x [n, ..] into y [M, ..]; 0 for a segment without rows.
+        /// y\[s\] = reduction of the rows offsets\[s\] <= r < offsets[s + 1] of x [n, ..] into y [M, ..]; 0 for a segment without rows.
         /// `offsets` is i32 or i64 [M + 1] on the device, rising from 0 to n; an offset that is negative, beyond n or below its predecessor is
         /// `IndexOutOfRange`. x is f32, f16, bf16 or f64. Oracle `torch.segment_reduce`, `x[a:b].var(0, correction=0)`.
         fn segment_reduce(&self, op: SegmentReduce, x: View<'_>, offsets: View<'_>, y: ViewMut<'_>) -> Result<()>;

@@ -34,7 +34,7 @@ op_family! {
         /// size). Positions along the axis are distinct, as those operations make them; which one of equal positions counts is not defined.
         /// An index outside the axis is `IndexOutOfRange`.
         fn sort_bwd(&self, axis: usize, dy: View<'_>, index: View<'_>, dx: GradMut<'_>) -> Result<()>;
-        /// Where each value would be inserted into its sorted row: the first i with sorted[i] >= v, with `right` the first i with sorted[i] > v; the
+        /// Where each value would be inserted into its sorted row: the first i with sorted\[i\] >= v, with `right` the first i with sorted\[i\] > v; the
         /// number of edges for NaN. `sorted` is ascending along its last axis: a vector for all values, or with the leading axes of `values`.
         /// `index` is i32 or i64 of the values' shape. Any dtype. Oracle `torch.searchsorted`, `torch.bucketize`.
         fn search_sorted(&self, right: bool, sorted: View<'_>, values: View<'_>, index: ViewMut<'_>) -> Result<()>;
