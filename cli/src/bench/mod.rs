@@ -34,8 +34,9 @@ Examples:
   trefoil bench cases.json --json result.json
 
 A case is {\"id\": .., \"op\": .., sizes, \"dtype\": \"f32\"|\"f16\"|\"bf16\", \"tf32\": true|false}. Operations: copy, activation,
-binary_broadcast, reduce_sum, permute, softmax, gemm, linear_act, mse, cross_entropy, optimizer, clip_norm, dropout, train_mlp. Others are listed
-as not in this build. Times are medians of device events over random inputs that rotate, so that caches do not serve them; forward
+binary_broadcast, reduce_sum, permute, softmax, gemm, linear_act, conv2d, conv_transpose2d, conv3d, layernorm, rmsnorm, batchnorm, groupnorm, maxpool2d,
+avgpool2d, upsample3d_nearest, attention, embedding, lstm, gru, scatter_add, scatter_max, spmm, gather_scatter, edge_softmax, gat_layer, spiral_conv, mse,
+cross_entropy, optimizer, clip_norm, dropout, train_mlp. Others are listed as not in this build. Times are medians of device events over random inputs that rotate, so that caches do not serve them; forward
 and backward are timed apart.")]
 pub(crate) struct Args {
     /// The cases, a JSON list
