@@ -127,7 +127,8 @@ impl Engine {
         let tx = pow2(items, 32);
         // Rows per segment, as if all were alike: a lane takes about four.
         let rows = s.rows / s.count.max(1);
-        let ty = pow2(rows.div_ceil(4), LANES / tx);
+        // A CPU walks along a segment alone; PoCL mixes up values that cross barriers in this kernel.
+        let ty = if self.device_caps().is_cpu { 1 } else { pow2(rows.div_ceil(4), LANES / tx) };
         let tiles = items.div_ceil(tx);
         let (blocks, fill) = ((s.count * tiles).div_ceil(LANES / (tx * ty)), self.fill());
         let splits = if blocks < fill {
