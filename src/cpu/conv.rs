@@ -284,7 +284,7 @@ impl CpuBackend {
         }
         let Some(s) = shape else { return Ok(()) };
         // The products read dz from a tensor: that of f64 data keeps all digits, others are computed in f32 anyway.
-        let wide = if io.dy.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
+        let wide = io.dy.dtype().accumulator();
         let held;
         let dz = if p.act == Activation::Identity {
             io.dy

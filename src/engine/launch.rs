@@ -179,6 +179,24 @@ impl TableCache {
     }
 }
 
+/// Work-items per block.
+pub(crate) const LANES: usize = BLOCK as usize;
+
+/// Smallest power of two that is not below `n`, at most `max` (a power of two).
+pub(crate) fn pow2(n: usize, max: usize) -> usize {
+    n.clamp(1, max).next_power_of_two()
+}
+
+/// An `int` argument.
+pub(crate) fn int(v: usize) -> Arg {
+    Arg::I32(v as i32)
+}
+
+/// A `gk_i64` argument.
+pub(crate) fn long(v: usize) -> Arg {
+    Arg::I64(v as i64)
+}
+
 /// A scalar parameter of the unit's arithmetic type.
 pub(crate) fn real(dtype: DType, x: f64) -> Arg {
     match dtype {

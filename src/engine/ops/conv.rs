@@ -15,9 +15,9 @@ use crate::spec::KernelSpec;
 use crate::spec::conv::*;
 
 /// Extents and displacements below which the kernels' 32-bit positions hold (`GK_FAR` with room for sums).
-const NEAR: usize = 1 << 27;
+pub(super) const NEAR: usize = 1 << 27;
 /// Counts that 32-bit indices hold.
-const COUNT: usize = 1 << 30;
+pub(super) const COUNT: usize = 1 << 30;
 
 /// y = act(scale * (conv or its adjoint of x with w) + bias + residual).
 pub(super) struct Gathered<'a> {
@@ -290,7 +290,7 @@ impl Engine {
     /// The tile kernels, and the second pass where k is split.
     fn conv_tiles(&self, q: &Gathered<'_>, tile: Tile, parts: usize) -> Result<()> {
         let (s, dtype, (m, r), (from, to), steps) = (&q.s, q.x.dtype(), q.channels(), q.maps(), q.phases());
-        let wide_type = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
+        let wide_type = dtype.accumulator();
         let mpad = m.next_multiple_of(tile.size().0);
         let (k, phases): (usize, usize) = (r * s.taps(), steps.iter().product());
         let plan = self.scratch(DType::I32, 4 * (phases + k))?;

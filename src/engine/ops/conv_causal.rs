@@ -2,7 +2,6 @@
 
 use crate::buffer::ViewMut;
 use crate::driver::Arg;
-use crate::dtype::DType;
 use crate::engine::Engine;
 use crate::engine::launch::{Grid, real};
 use crate::error::Result;
@@ -67,7 +66,7 @@ impl Engine {
             g.as_ref().map_or(Ok(()), |g| self.own(OP, arg, &g.out.as_view()))?;
         }
         let (dtype, n, (number, param)) = (io.x.dtype(), s.n * s.c * s.len, fused_act(OP, act)?);
-        let wide = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
+        let wide = dtype.accumulator();
         let (count, len, channels, k) =
             (Arg::I64(n as i64), Arg::I64(s.len as i64), Arg::I64(s.c as i64), Arg::I32(s.k as i32));
         let dz = (number != 0).then(|| self.scratch(wide, n)).transpose()?;

@@ -210,7 +210,7 @@ impl Engine {
         if io.dx.is_none() && io.doffset.is_none() && io.dmask.is_none() {
             return Ok(());
         }
-        let wide = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
+        let wide = dtype.accumulator();
         let dcol = self.scratch(wide, n * rows * plane)?;
         for g in 0..c.groups {
             let to = dcol.alias_mut().reshape(&[n, rows, plane])?.map("group", |l| l.narrow(1, g * k, k))?;

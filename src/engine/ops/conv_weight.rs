@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::conv::Way;
+use super::conv::{COUNT, NEAR, Way};
 use crate::buffer::{GradMut, View};
 use crate::driver::Arg;
 use crate::dtype::DType;
@@ -19,11 +19,10 @@ const PARTS: usize = 1 << 27;
 fn fits(s: &ConvShape) -> std::result::Result<(), Cow<'static, str>> {
     let far = |a: usize| {
         let reach = s.kernel[a].saturating_mul(s.dilation[a]).saturating_add(s.pad[a]);
-        s.input[a].max(s.output[a]).max(s.stride[a]).max(reach) >= 1 << 27
+        s.input[a].max(s.output[a]).max(s.stride[a]).max(reach) >= NEAR
     };
-    let count = 1 << 30;
-    let large = s.cig() * s.in_plane() >= count || s.n.saturating_mul(s.out_plane()) >= count;
-    if (0..3).any(far) || large || s.cig() * s.taps() >= count {
+    let large = s.cig() * s.in_plane() >= COUNT || s.n.saturating_mul(s.out_plane()) >= COUNT;
+    if (0..3).any(far) || large || s.cig() * s.taps() >= COUNT {
         return Err("its extents need 64-bit positions".into());
     }
     Ok(())
@@ -75,7 +74,7 @@ impl Engine {
 
         let plan = self.scratch(DType::I32, 4 * (1 + cols))?;
         self.conv_plan(s, false, None, &plan.view(), (1, 1, s.cig()), s.input)?;
-        let real = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
+        let real = dtype.accumulator();
         let part = self.scratch(real, splits * size)?;
         let plane = s.in_plane();
         let args = [
@@ -123,7 +122,7 @@ impl Engine {
         let splits = (want / blocks).min(k / 1024).min(PARTS / size).max(1);
         let per = k.div_ceil(splits).next_multiple_of(256);
         let splits = k.div_ceil(per);
-        let real = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
+        let real = dtype.accumulator();
         let part = self.scratch(real, splits * size)?;
         let args = [
             self.arg_in(&x),

@@ -4,7 +4,7 @@ use crate::buffer::{GradMut, View, ViewMut};
 use crate::driver::Arg;
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, aligned16, real};
+use crate::engine::launch::{Grid, aligned16, int, long, real};
 use crate::error::Result;
 use crate::ops::*;
 use crate::spec::BLOCK;
@@ -13,14 +13,6 @@ use crate::spec::distance::*;
 /// Sides of the tiles (`GK_TILE`, `GK_HALF_TILE`).
 const TILE: usize = 64;
 const HALF_TILE: usize = 32;
-
-fn int(v: usize) -> Arg {
-    Arg::I32(v as i32)
-}
-
-fn long(v: usize) -> Arg {
-    Arg::I64(v as i64)
-}
 
 /// The number under which kernels know a kind of p.
 fn mode(p: f64) -> i32 {

@@ -1,10 +1,10 @@
 //! Gated units, parametric relu and masked softmax.
 
-use super::norm::{LANES, SHORT_PLANE, int, join_tx, long};
+use super::norm::{SHORT_PLANE, join_tx};
 use crate::buffer::{Buffer, GradMut, View, ViewMut};
 use crate::driver::Arg;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, aligned16, dims, real};
+use crate::engine::launch::{Grid, LANES, aligned16, dims, int, long, real};
 use crate::error::Result;
 use crate::layout::Layout;
 use crate::ops::*;

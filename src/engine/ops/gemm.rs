@@ -166,7 +166,7 @@ impl Product {
 
     /// Type of the accumulators.
     pub(crate) fn real(&self) -> DType {
-        if self.dtype == DType::F64 { DType::F64 } else { DType::F32 }
+        self.dtype.accumulator()
     }
 
     /// Value of `GK_OP`.

@@ -5,13 +5,11 @@ use crate::buffer::{Buffer, GradMut, View, ViewMut};
 use crate::driver::Arg;
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, MAX_GRID_YZ, aligned16, code_of_op, dims, real};
+use crate::engine::launch::{Grid, LANES, MAX_GRID_YZ, aligned16, code_of_op, dims, int, long, real};
 use crate::error::Result;
 use crate::ops::*;
-use crate::spec::BLOCK;
 use crate::spec::lm::*;
 
-const LANES: usize = BLOCK as usize;
 /// Elements of a chunk of logits (256 MB in f32), where the caller does not choose.
 const CHUNK: usize = 1 << 26;
 /// Heads that share sine and cosine.
@@ -19,14 +17,6 @@ const HEADS: usize = 8;
 
 /// y = h w^T + b.
 const LINEAR: Gemm = Gemm::new().trans(false, true);
-
-fn int(x: usize) -> Arg {
-    Arg::I32(x as i32)
-}
-
-fn long(x: usize) -> Arg {
-    Arg::I64(x as i64)
-}
 
 /// Blocks for `rows`, each served by `lanes` work-items.
 fn row_blocks(rows: usize, lanes: usize) -> Grid {

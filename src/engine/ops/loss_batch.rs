@@ -5,14 +5,10 @@ use crate::buffer::{Buffer, GradMut, View};
 use crate::driver::Arg;
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, code_of_op, real};
+use crate::engine::launch::{Grid, code_of_op, long, real};
 use crate::error::Result;
 use crate::ops::*;
 use crate::spec::loss_batch::*;
-
-fn int(n: usize) -> Arg {
-    Arg::I64(n as i64)
-}
 
 fn blocks(n: usize) -> Grid {
     Grid::Blocks([n.min(1 << 20), 1, 1])
@@ -61,9 +57,9 @@ impl Engine {
         let (rows, e) = (z.shape()[0], z.shape()[1]);
         let args = [
             self.arg_in(z),
-            int(rows),
-            int(e),
-            int(at),
+            long(rows),
+            long(e),
+            long(at),
             flag(normalize),
             self.arg_in(&packed.view()),
             self.arg_in(&norm.view()),
@@ -103,7 +99,7 @@ impl Engine {
         }
         let (lse, positives) = (self.scratch(acc, n)?, self.scratch(acc, n)?);
         let items = self.scratch(acc, 2 * n)?;
-        let sizes = [int(n), int(m), int(b), int(e), Arg::I32(mode), real(dt, 1.0 / tau)];
+        let sizes = [long(n), long(m), long(b), long(e), Arg::I32(mode), real(dt, 1.0 / tau)];
         let keys = k.as_ref().unwrap_or(&q);
         let mut args = vec![self.arg_in(&q.view()), self.arg_in(&keys.view())];
         args.extend(self.ids_args(ids));
@@ -145,20 +141,20 @@ impl Engine {
                 let stats = [a?, b?, c?, d?];
                 for (i, z) in s.x.iter().enumerate() {
                     let out = [&stats[2 * i], &stats[2 * i + 1]].map(|b| self.arg_in(&b.view()));
-                    let args = [self.arg_in(z), int(n), int(e), out[0], out[1]];
+                    let args = [self.arg_in(z), long(n), long(e), out[0], out[1]];
                     self.launch(&BARLOW_STATS, dt, "", blocks(e), &args)?;
                 }
                 let slope = self.scratch(acc, e * e)?;
                 let mut args = vec![first, self.arg_in(&s.x[1])];
                 args.extend(stats.iter().map(|b| self.arg_in(&b.view())));
-                args.extend([int(n), int(e), real(dt, lambda), self.arg_in(&slope.view())]);
+                args.extend([long(n), long(e), real(dt, lambda), self.arg_in(&slope.view())]);
                 args.extend(halves);
                 self.launch(&BARLOW_MATRIX, dt, "", Grid::Stride(e * e), &args)?;
                 how = Finish::new(false, -1.0);
                 State::Barlow { stats, slope }
             }
             BatchLoss::PairwiseRanking => {
-                let args = [first, self.arg_in(&s.x[1]), int(n), halves[0], halves[1]];
+                let args = [first, self.arg_in(&s.x[1]), long(n), halves[0], halves[1]];
                 self.launch(&RANK_ITEMS, dt, "", blocks(n), &args)?;
                 how.least = 1.0;
                 State::Ranking
@@ -167,8 +163,8 @@ impl Engine {
                 let share = self.scratch(acc, e)?;
                 let mut args = vec![first];
                 args.extend(self.ids_args(ids));
-                args.extend([self.arg_error(), Arg::I32(code_of_op(op)), int(n), int(e)]);
-                args.extend([int(ids.map_or(0, View::numel)), self.arg_in(&share.view())]);
+                args.extend([self.arg_error(), Arg::I32(code_of_op(op)), long(n), long(e)]);
+                args.extend([long(ids.map_or(0, View::numel)), self.arg_in(&share.view())]);
                 args.extend(halves);
                 self.launch(&BALANCE_ITEMS, dt, "", blocks(e), &args)?;
                 how = Finish::new(false, -1.0);
@@ -178,12 +174,12 @@ impl Engine {
                 let slope = self.scratch(acc, n * e)?;
                 let mut args = vec![first];
                 args.extend(self.ids_args(ids));
-                args.extend([self.arg_error(), Arg::I32(code_of_op(op)), int(n), int(e)]);
+                args.extend([self.arg_error(), Arg::I32(code_of_op(op)), long(n), long(e)]);
                 args.push(self.arg_in(&slope.view()));
                 self.launch(&LOVASZ_SLOPE, dt, "", Grid::Stride(n * e), &args)?;
                 let mut args = vec![first];
                 args.extend(self.ids_args(ids));
-                args.extend([int(n), int(e), self.arg_in(&slope.view())]);
+                args.extend([long(n), long(e), self.arg_in(&slope.view())]);
                 args.extend(halves);
                 self.launch(&LOVASZ_ITEMS, dt, "", blocks(e), &args)?;
                 State::Lovasz(slope)
@@ -218,7 +214,7 @@ impl Engine {
         let unpack = |grad: &Buffer, packed: &Buffer, norm: &Buffer, at: usize, d: &GradMut<'_>| {
             let rows = d.out.shape()[0];
             let mut args: Vec<_> = [grad, packed, norm].map(|b| self.arg_in(&b.view())).to_vec();
-            args.extend([int(rows), int(e), int(at), flag(c.normalize)]);
+            args.extend([long(rows), long(e), long(at), flag(c.normalize)]);
             args.extend([self.arg_out(&d.out), flag(d.accumulate)]);
             self.launch(&BATCH_UNPACK, dt, "", blocks(rows), &args)
         };
@@ -283,11 +279,11 @@ impl BatchLossOps for Engine {
                     let Some(d) = d else { continue };
                     let o = 1 - i;
                     let mut args = vec![self.arg_in(&slope.view()), self.arg_in(&s.x[o])];
-                    args.extend([stat(2 * o), stat(2 * o + 1), int(n), int(e), Arg::I32(i as i32)]);
+                    args.extend([stat(2 * o), stat(2 * o + 1), long(n), long(e), Arg::I32(i as i32)]);
                     args.push(self.arg_in(&grad.view()));
                     self.launch(&BARLOW_ROWS, dt, "", Grid::Stride(n * e), &args)?;
                     let mut args = vec![self.arg_in(&s.x[i]), stat(2 * i), stat(2 * i + 1)];
-                    args.extend([self.arg_in(&grad.view()), int(n), int(e)]);
+                    args.extend([self.arg_in(&grad.view()), long(n), long(e)]);
                     args.extend(gy);
                     args.extend(out(d));
                     self.launch(&BARLOW_COLUMNS, dt, "", blocks(e), &args)?;
@@ -296,7 +292,7 @@ impl BatchLossOps for Engine {
             }
             State::Ranking => {
                 let Some(d) = &io.dx[0] else { return Ok(()) };
-                let mut args = vec![self.arg_in(&s.x[0]), self.arg_in(&s.x[1]), int(n)];
+                let mut args = vec![self.arg_in(&s.x[0]), self.arg_in(&s.x[1]), long(n)];
                 args.extend(gy);
                 args.push(self.arg_in(&den.view()));
                 args.extend(out(d));
@@ -304,7 +300,7 @@ impl BatchLossOps for Engine {
             }
             State::Balance(share) => {
                 let Some(d) = &io.dx[0] else { return Ok(()) };
-                let mut args = vec![self.arg_in(&share.view()), int(n), int(e)];
+                let mut args = vec![self.arg_in(&share.view()), long(n), long(e)];
                 args.extend(gy);
                 args.extend(out(d));
                 self.launch(&BALANCE_GRAD, dt, "", Grid::Stride(n * e), &args)
@@ -313,7 +309,7 @@ impl BatchLossOps for Engine {
                 let Some(d) = &io.dx[0] else { return Ok(()) };
                 let mut args = vec![self.arg_in(&s.x[0])];
                 args.extend(self.ids_args(io.ids.as_ref()));
-                args.extend([int(n), int(e), self.arg_in(&slope.view())]);
+                args.extend([long(n), long(e), self.arg_in(&slope.view())]);
                 args.extend(gy);
                 args.push(self.arg_in(&den.view()));
                 args.extend(out(d));

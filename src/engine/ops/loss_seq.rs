@@ -5,7 +5,7 @@ use crate::buffer::{Buffer, View};
 use crate::driver::Arg;
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, code_of_op, real};
+use crate::engine::launch::{Grid, code_of_op, long, real};
 use crate::error::Result;
 use crate::ops::*;
 use crate::spec::BLOCK;
@@ -19,10 +19,6 @@ struct Lattice {
     nll: Buffer,
 }
 
-fn int(n: usize) -> Arg {
-    Arg::I64(n as i64)
-}
-
 impl Engine {
     /// An index operand with its width flag.
     fn index_args(&self, views: &[&View<'_>]) -> Vec<Arg> {
@@ -33,7 +29,7 @@ impl Engine {
     fn ctc_sizes(kind: SeqLoss, s: &SeqShape) -> [Arg; 9] {
         let first = matches!(kind, SeqLoss::Ctc { batch_first: true, .. });
         let (st, sb) = if first { (s.c, s.t * s.c) } else { (s.b * s.c, s.c) };
-        [s.t, s.b, s.c, st, sb, s.s, s.most, 2 * s.most + 1, s.blank].map(int)
+        [s.t, s.b, s.c, st, sb, s.s, s.most, 2 * s.most + 1, s.blank].map(long)
     }
 
     fn lattice(
@@ -62,13 +58,13 @@ impl Engine {
         let [alpha, beta, lse] =
             [self.scratch(acc, nodes)?, self.scratch(acc, nodes)?, self.scratch(acc, nodes)?];
         let lanes = lanes_for(s.c);
-        let args = [self.arg_in(x), self.arg_in(&lse.view()), int(nodes), int(s.c), Arg::I32(lanes as i32)];
+        let args = [self.arg_in(x), self.arg_in(&lse.view()), long(nodes), long(s.c), Arg::I32(lanes as i32)];
         let blocks = nodes.div_ceil(BLOCK as usize / lanes).min(1 << 20);
         self.launch(&RNNT_LSE, dt, "", Grid::Blocks([blocks, 1, 1]), &args)?;
         let mut args = vec![self.arg_in(x), self.arg_in(&lse.view())];
         args.extend(self.index_args(index));
         args.extend(code);
-        args.extend([s.b, s.t, u, s.c, s.blank].map(int));
+        args.extend([s.b, s.t, u, s.c, s.blank].map(long));
         args.extend([&alpha, &beta, &nll].map(|b| self.arg_in(&b.view())));
         self.launch(&RNNT_LATTICE, dt, "", grid, &args)?;
         Ok(Lattice { alpha, rest: Some((beta, lse)), nll })
@@ -104,7 +100,7 @@ impl SeqLossOps for Engine {
         let mut args = vec![self.arg_in(&l.nll.view())];
         args.extend(self.index_args(&[&io.target_lengths]));
         args.extend([
-            int(s.b),
+            long(s.b),
             flag(zero),
             flag(per_label),
             if each { self.arg_out(&io.loss) } else { Arg::Mem(None) },
@@ -158,7 +154,7 @@ impl SeqLossOps for Engine {
             (SeqLoss::Rnnt { .. }, Some((beta, lse))) => {
                 args.push(self.arg_in(&lse.view()));
                 args.extend(self.index_args(&index));
-                args.extend([s.b, s.t, s.s + 1, s.c, s.blank].map(int));
+                args.extend([s.b, s.t, s.s + 1, s.c, s.blank].map(long));
                 args.extend([&l.alpha, beta, &l.nll].map(|b| self.arg_in(&b.view())));
                 args.extend(upstream);
                 args.push(factor);

@@ -5,32 +5,17 @@ use crate::buffer::{Buffer, GradMut, View, ViewMut};
 use crate::driver::Arg;
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, aligned16, real};
+use crate::engine::launch::{Grid, LANES, aligned16, int, long, pow2, real};
 use crate::error::Result;
 use crate::ops::*;
-use crate::spec::BLOCK;
 use crate::spec::norm::*;
 
-pub(super) const LANES: usize = BLOCK as usize;
 /// Values of a row that a work-item of `norm_rows` holds.
 const KEEP: usize = 32;
 /// Shortest run of a cut row, in 16-byte items.
 const RUN: usize = 1024;
 /// Inner axes shorter than this are walked as columns of [N, C * S].
 pub(super) const SHORT_PLANE: usize = 32;
-
-/// Smallest power of two that is not below `n`, at most `max`.
-pub(super) fn pow2(n: usize, max: usize) -> usize {
-    n.max(1).min(max).next_power_of_two().min(max)
-}
-
-pub(super) fn int(v: usize) -> Arg {
-    Arg::I32(v as i32)
-}
-
-pub(super) fn long(v: usize) -> Arg {
-    Arg::I64(v as i64)
-}
 
 /// Activation as the kernels take it: the unit, its number and parameter.
 pub(super) struct Act {

@@ -1,11 +1,11 @@
 //! Normalization, backward.
 
-use super::norm::{Act, LANES, SHORT_PLANE, int, join_tx, long, pow2};
+use super::norm::{Act, SHORT_PLANE, join_tx};
 use crate::buffer::{Buffer, GradMut, View};
 use crate::driver::Arg;
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, aligned16, real};
+use crate::engine::launch::{Grid, LANES, aligned16, int, long, pow2, real};
 use crate::error::Result;
 use crate::ops::*;
 use crate::spec::norm::*;

@@ -1,11 +1,11 @@
 //! Normalization, forward, of rows and planes that consist of whole aligned 16-byte items.
 
-use super::norm::{Act, LANES, RowProblem, Sets, int, pow2};
+use super::norm::{Act, RowProblem, Sets};
 use crate::buffer::{Buffer, View, ViewMut};
 use crate::driver::Arg;
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, aligned16, real};
+use crate::engine::launch::{Grid, LANES, aligned16, int, pow2, real};
 use crate::error::Result;
 use crate::spec::norm::*;
 

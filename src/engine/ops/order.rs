@@ -6,7 +6,7 @@ use crate::buffer::{GradMut, View, ViewMut};
 use crate::driver::Arg;
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, code_of_op};
+use crate::engine::launch::{Grid, code_of_op, int, long};
 use crate::error::Result;
 use crate::ops::*;
 use crate::spec::BLOCK;
@@ -24,14 +24,6 @@ fn block_pairs(d: DType) -> usize {
 
 /// Shortest part of a row that a block selects from, when several share the row.
 const PART: usize = 8192;
-
-fn int(v: usize) -> Arg {
-    Arg::I32(v as i32)
-}
-
-fn long(v: usize) -> Arg {
-    Arg::I64(v as i64)
-}
 
 /// Rows to sort: contiguous [rows, cols], of which the first `keep` are wanted.
 struct Rows<'a> {

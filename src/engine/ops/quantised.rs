@@ -4,7 +4,7 @@ use crate::buffer::{View, ViewMut};
 use crate::driver::Arg;
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, aligned16, dims};
+use crate::engine::launch::{Grid, aligned16, dims, long};
 use crate::error::Result;
 use crate::ops::*;
 use crate::spec::quantised::*;
@@ -13,10 +13,6 @@ use crate::spec::quantised::*;
 const FEW_ROWS: usize = 8;
 /// Side of the tiles (`GK_TILE`).
 const TILE: usize = 64;
-
-fn long(v: usize) -> Arg {
-    Arg::I64(v as i64)
-}
 
 /// The form of an operand as kernels take it.
 fn form(f: Form, scale: DType) -> Arg {

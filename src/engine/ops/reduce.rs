@@ -4,14 +4,12 @@ use crate::buffer::{Buffer, GradMut, View, ViewMut};
 use crate::driver::Arg;
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, Merged, aligned16, code_of_op, dims, real};
+use crate::engine::launch::{Grid, LANES, Merged, aligned16, code_of_op, dims, pow2, real};
 use crate::error::Result;
 use crate::layout::Layout;
 use crate::ops::*;
+use crate::spec::KernelSpec;
 use crate::spec::reduce::*;
-use crate::spec::{BLOCK, KernelSpec};
-
-const LANES: usize = BLOCK as usize;
 
 /// Size of an axis and the steps of x, x2, y and z along it.
 #[derive(Debug, Clone, Copy)]
@@ -94,11 +92,6 @@ fn in_items(axes: &[Axis], w: usize) -> Vec<Axis> {
         *last = Axis { n: last.n / w, steps: last.steps.map(|s| s * w) };
     }
     out
-}
-
-/// Smallest power of two that is not below `n`, at most `max`.
-fn pow2(n: usize, max: usize) -> usize {
-    n.max(1).min(max).next_power_of_two().min(max)
 }
 
 /// How rows are read: strided, contiguous, or in aligned items of 16 bytes.

@@ -4,31 +4,16 @@ use crate::buffer::{GradMut, View, ViewMut};
 use crate::driver::Arg;
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, aligned16, code_of_op, dims, real};
+use crate::engine::launch::{Grid, LANES, aligned16, code_of_op, dims, int, long, pow2, real};
 use crate::error::Result;
 use crate::ops::*;
-use crate::spec::BLOCK;
 use crate::spec::scan::*;
 
-const LANES: usize = BLOCK as usize;
 /// Elements per work-item (`GK_RUN`) and per tile of a row (`GK_SPAN`).
 const RUN: usize = 8;
 const SPAN: usize = RUN * LANES;
 /// Most chunks of one row: a block adds the sums of those before it.
 const CHUNKS: usize = 1024;
-
-fn int(v: usize) -> Arg {
-    Arg::I32(v as i32)
-}
-
-fn long(v: usize) -> Arg {
-    Arg::I64(v as i64)
-}
-
-/// Smallest power of two that is not below `n`, at most `max` (a power of two).
-fn pow2(n: usize, max: usize) -> usize {
-    n.clamp(1, max).next_power_of_two()
-}
 
 /// Type of the sums in kernels (`gk_s`).
 fn sums(d: DType) -> DType {

@@ -3,13 +3,11 @@
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::driver::Arg;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, aligned16};
+use crate::engine::launch::{Grid, LANES, aligned16, pow2};
 use crate::error::Result;
 use crate::ops::*;
-use crate::spec::BLOCK;
 use crate::spec::softmax::*;
 
-const LANES: usize = BLOCK as usize;
 /// 16-byte items of a row that one work-item holds at most (`GK_KEEP`).
 const KEEP: usize = 4;
 /// Work-items that share a row held in registers at most: they exchange without barriers on current GPUs.
@@ -22,11 +20,6 @@ fn name(kind: Softmax) -> &'static str {
         Softmax::Softmax => OPS[0],
         Softmax::LogSoftmax => OPS[1],
     }
-}
-
-/// Smallest power of two that is not below `n`, at most `max`.
-fn pow2(n: usize, max: usize) -> usize {
-    n.max(1).min(max).next_power_of_two().min(max)
 }
 
 /// How the axis is walked.
