@@ -256,10 +256,7 @@ pub(super) fn finish(op: &'static str, act: Activation, mut y: Vec<f64>, io: &Co
 fn slope(op: &'static str, act: Activation, dy: View<'_>, saved: Option<View<'_>>) -> Result<Vec<f64>> {
     let dy = gather_f64(op, dy)?;
     let Some(saved) = saved.filter(|_| act != Activation::Identity) else { return Ok(dy) };
-    let f: fn(Activation, f64, f64) -> f64 = match act {
-        Activation::Relu | Activation::Sigmoid | Activation::Tanh => activation::from_output,
-        _ => activation::gradient,
-    };
+    let f = if act.reads_output() { activation::from_output } else { activation::gradient };
     Ok(dy.into_iter().zip(gather_f64(op, saved)?).map(|(d, s)| f(act, d, s)).collect())
 }
 

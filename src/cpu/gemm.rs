@@ -158,9 +158,10 @@ fn each_row<T: Send>(y: &mut [T], n: usize, f: impl Fn(usize, &mut [T]) + Sync) 
 
 /// dy times the derivative of an activation at the tensor that [`GemmBwd::saved`] holds.
 fn slope(act: Activation, dy: f64, saved: f64) -> f64 {
-    match act {
-        Activation::Relu | Activation::Sigmoid | Activation::Tanh => activation::from_output(act, dy, saved),
-        _ => activation::gradient(act, dy, saved),
+    if act.reads_output() {
+        activation::from_output(act, dy, saved)
+    } else {
+        activation::gradient(act, dy, saved)
     }
 }
 

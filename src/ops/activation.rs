@@ -62,6 +62,18 @@ pub enum Activation {
     Relu6,
 }
 
+impl Activation {
+    /// Whether a backward of a fused operation reads the forward's output; of the others it reads the value before the activation.
+    pub const fn reads_output(self) -> bool {
+        matches!(self, Activation::Relu | Activation::Sigmoid | Activation::Tanh)
+    }
+
+    /// The tensor that a fused operation saved, as [`ActivationOps::activation_bwd`] takes it.
+    pub const fn saved(self, v: View<'_>) -> Saved<'_> {
+        if self.reads_output() { Saved::Output(v) } else { Saved::Input(v) }
+    }
+}
+
 /// The tensor that an activation's backward reads.
 #[derive(Debug, Clone, Copy)]
 pub enum Saved<'a> {

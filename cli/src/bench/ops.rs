@@ -225,7 +225,7 @@ fn linear_act(c: &Case, d: &Device) -> Result<Prepared> {
         .collect::<Result<Vec<_>>>()?;
     let (bias, dy) = (random(d, t, &[n], 3, 1.0)?, randoms(d, t, &[m, n], s, 4)?);
     let (y, z) = (Tensor::empty(d, t, &[m, n])?, Tensor::empty(d, t, &[m, n])?);
-    let by_output = matches!(a, Activation::Relu | Activation::Sigmoid | Activation::Tanh);
+    let by_output = a.reads_output();
     let needs_z = !by_output && a != Activation::Identity;
     let p = Gemm::new().trans(false, true).act(a).precision(precision(c));
     let queue = {

@@ -1,15 +1,10 @@
 //! Activations and the softmax family.
 
-use trefoil::ops::{Activation, Saved as SavedView, Softmax};
+use trefoil::ops::{Activation, Softmax};
 
 use crate::autograd::{BackwardCtx, Saved};
 use crate::error::Result;
 use crate::tensor::{Tensor, axis};
-
-/// Whether an activation's backward reads the forward's output (otherwise its input).
-pub(crate) fn reads_output(act: Activation) -> bool {
-    matches!(act, Activation::Relu | Activation::Sigmoid | Activation::Tanh)
-}
 
 impl Tensor {
     /// act(x) element by element.
@@ -19,18 +14,13 @@ impl Tensor {
         }
         let y = self.like(self.shape())?;
         self.device().activation(act, self.operand().view()?, y.operand().view_mut()?)?;
-        let saved = if reads_output(act) { y.clone() } else { self.detach() };
+        let saved = if act.reads_output() { y.clone() } else { self.detach() };
         Ok(y.record("activation", &[self], || {
             let saved = Saved::new(&saved);
             move |cx: &mut BackwardCtx<'_>| {
                 let Some(dx) = cx.target(0)? else { return Ok(()) };
                 let (dy, s) = (cx.dy()?, saved.get(cx)?.operand());
-                let s = if reads_output(act) {
-                    SavedView::Output(s.view()?)
-                } else {
-                    SavedView::Input(s.view()?)
-                };
-                Ok(dy.device().activation_bwd(act, dy.operand().view()?, s, dx.out()?)?)
+                Ok(dy.device().activation_bwd(act, dy.operand().view()?, act.saved(s.view()?), dx.out()?)?)
             }
         }))
     }

@@ -2,7 +2,6 @@
 
 use trefoil::ops::{Activation, Conv, ConvBwd, ConvIo, DeformConvBwd, DeformConvIo};
 
-use super::activation::reads_output;
 use super::gemm::fuses;
 use crate::autograd::{BackwardCtx, Saved, grad_enabled, out};
 use crate::error::{Result, invalid};
@@ -103,7 +102,7 @@ impl Tensor {
         let y = self.like(&[&[n, co], &*size].concat())?;
         let tracked = grad_enabled()
             && (x.requires_grad() || w.requires_grad() || bias.is_some_and(Tensor::requires_grad));
-        let needs_z = tracked && p.act != Activation::Identity && !reads_output(p.act);
+        let needs_z = tracked && p.act != Activation::Identity && !p.act.reads_output();
         let z = if needs_z { Some(self.like(y.shape())?) } else { None };
         let (xo, wo, yo) = (x.operand(), w.operand(), y.operand());
         let (bo, zo) = (bias.map(Tensor::operand), z.as_ref().map(Tensor::operand));

@@ -2,7 +2,6 @@
 
 use trefoil::ops::{Activation, Gemm, GemmBwd, GemmIo, Precision};
 
-use super::activation::reads_output;
 use crate::autograd::{BackwardCtx, Saved, out};
 use crate::error::{Result, invalid};
 use crate::ops::elementwise::broadcast;
@@ -107,7 +106,7 @@ impl Tensor {
         let y = self.like(&[rows, n])?;
         let tracked = crate::autograd::grad_enabled()
             && (x.requires_grad() || weight.requires_grad() || bias.is_some_and(|b| b.requires_grad()));
-        let needs_z = tracked && act != Activation::Identity && !reads_output(act);
+        let needs_z = tracked && act != Activation::Identity && !act.reads_output();
         let z = if needs_z { Some(self.like(&[rows, n])?) } else { None };
         let (xo, wo, yo) = (x.operand(), weight.operand(), y.operand());
         let (bo, zo) = (bias.map(Tensor::operand), z.as_ref().map(Tensor::operand));

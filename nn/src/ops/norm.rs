@@ -5,7 +5,6 @@ use trefoil::ops::{
     Momentum, RowNorm, RowNormBwd, RowNormFwd, Running,
 };
 
-use super::activation::reads_output;
 use super::operand::{Inputs, operand, save, saved, view, view_mut};
 use crate::autograd::{BackwardCtx, Saved, out, record};
 use crate::error::{Result, invalid};
@@ -114,7 +113,7 @@ impl Tensor {
         (io.sum, io.mean, io.rstd) = (view_mut(&so)?, view_mut(&mo)?, view_mut(&do_)?);
         self.device().row_norm(p, io)?;
 
-        let (p, from_y) = (*p, reads_output(p.act));
+        let (p, from_y) = (*p, p.act.reads_output());
         let plain = y.clone();
         let outputs: Vec<Tensor> = [Some(y), sum.clone()].into_iter().flatten().collect();
         let outputs = record(OP, &inputs.list, outputs, || {
@@ -228,7 +227,7 @@ impl Tensor {
         Ok(y.record(op, &inputs.list, || {
             let x = Saved::new(&x);
             let [weight, bias, mean, rstd] = [&weight, &bias, &mean, &rstd].map(|t| save(t.as_ref()));
-            let y = reads_output(p.act).then(|| Saved::new(&plain));
+            let y = p.act.reads_output().then(|| Saved::new(&plain));
             move |cx: &mut BackwardCtx<'_>| {
                 let (dx, dw, db) = (cx.target(0)?, cx.target(iw)?, cx.target(ib)?);
                 let dy = cx.dy()?.contiguous()?;
@@ -293,7 +292,7 @@ impl Tensor {
         Ok(y.record(OP, &inputs.list, || {
             let x = Saved::new(&x);
             let [weight, bias, mean, rstd] = [&weight, &bias, &mean, &rstd].map(|t| save(t.as_ref()));
-            let y = reads_output(p.act).then(|| Saved::new(&plain));
+            let y = p.act.reads_output().then(|| Saved::new(&plain));
             move |cx: &mut BackwardCtx<'_>| {
                 let (dx, dw, db) = (cx.target(0)?, cx.target(iw)?, cx.target(ib)?);
                 let dy = cx.dy()?.contiguous()?;

@@ -241,10 +241,7 @@ fn fused(cx: &Cx<'_>) -> R {
 fn fused_backward(cx: &Cx<'_>) -> R {
     let p = plan(cx)?.act(act(cx)?);
     let (dy, x, w) = (cx.x("dy")?, cx.x("x")?, cx.x("w")?);
-    let saved = match p.act {
-        Activation::Relu | Activation::Sigmoid | Activation::Tanh => cx.x("y")?,
-        _ => cx.x("z")?,
-    };
+    let saved = cx.x(if p.act.reads_output() { "y" } else { "z" })?;
     let (dx, dw, db) = (cx.like("dx", &x)?, cx.like("dw", &w)?, cx.out("db", x.dtype(), &[w.shape()[0]])?);
     let dr = cx.like("dresidual", &dy)?;
     let mut io = ConvBwd::new(dy);

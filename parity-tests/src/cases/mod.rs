@@ -24,6 +24,7 @@ mod elementwise;
 mod embedding;
 mod gemm;
 mod gnn;
+mod gnn_edges;
 mod index;
 mod lm;
 mod loss;
@@ -360,7 +361,7 @@ const FAMILIES: &[(Family, &[&[&[Kernel]]])] = &[
     (Family::Sort, &[sort::ROWS]),
     (Family::Scan, &[scan::ROWS]),
     (Family::Mesh, &[mesh::ROWS]),
-    (Family::Gnn, &[gnn::ROWS]),
+    (Family::Gnn, &[gnn::ROWS, gnn_edges::ROWS]),
     (Family::Rnn, &[rnn::ROWS]),
     (Family::Embedding, &[embedding::ROWS]),
     (Family::Lm, &[lm::ROWS]),

@@ -1,7 +1,7 @@
 //! Activations; the softmax family stands in `softmax.rs`.
 
 use super::elementwise::MapKernels;
-use crate::buffer::{GradMut, View, ViewMut};
+use crate::buffer::{Buffer, GradMut, View, ViewMut};
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::ops::*;
@@ -9,6 +9,24 @@ use crate::spec::activation::*;
 
 static MAP: MapKernels =
     MapKernels { flat: &ACT_FLAT, nd: &ACT_ND, bwd_flat: &ACT_BWD_FLAT, bwd_nd: &ACT_BWD_ND };
+
+impl Engine {
+    /// Gradient before the activation of a fused operation: `dy` itself, or dy * act' from what was saved, in `room`.
+    pub(super) fn before_activation<'a>(
+        &self,
+        act: Activation,
+        dy: View<'a>,
+        saved: Option<View<'_>>,
+        room: &'a mut Option<Buffer>,
+    ) -> Result<View<'a>> {
+        let Some(saved) = saved.filter(|_| act != Activation::Identity) else { return Ok(dy) };
+        let buffer = room.insert(self.scratch(dy.dtype(), dy.numel())?);
+        let out = buffer.alias_mut().reshape(dy.shape())?;
+        let dz = out.as_view();
+        self.activation_bwd(act, dy, act.saved(saved), out.into())?;
+        Ok(dz)
+    }
+}
 
 impl ActivationOps for Engine {
     fn activation(&self, act: Activation, x: View<'_>, y: ViewMut<'_>) -> Result<()> {

@@ -477,21 +477,8 @@ impl Engine {
             (Some(s), Some(_)) => Some(self.weight_way(op, io.dy.dtype(), s)?),
             _ => None,
         };
-        let scratch;
-        let dz = match io.saved.filter(|_| p.act != Activation::Identity) {
-            Some(saved) => {
-                let saved = match p.act {
-                    Activation::Relu | Activation::Sigmoid | Activation::Tanh => Saved::Output(saved),
-                    _ => Saved::Input(saved),
-                };
-                scratch = self.scratch(io.dy.dtype(), io.dy.numel())?;
-                let out = scratch.alias_mut().reshape(io.dy.shape())?;
-                let dz = out.as_view();
-                self.activation_bwd(p.act, io.dy, saved, out.into())?;
-                dz
-            }
-            None => io.dy,
-        };
+        let mut scratch = None;
+        let dz = self.before_activation(p.act, io.dy, io.saved, &mut scratch)?;
         if let (Some(s), Some(g), Some(w)) = (shape, io.dx, io.w) {
             let q = Gathered::gradient(s, back, p, dz, w, g);
             self.gathered(op, self.gathered_way(op, &q)?, q)?;

@@ -507,21 +507,8 @@ impl GemmOps for Engine {
         if !(out(&io.da) || out(&io.db) || out(&io.dbias)) {
             return Ok(());
         }
-        let scratch;
-        let dz = match io.saved.filter(|_| p.act != Activation::Identity) {
-            Some(saved) => {
-                let saved = match p.act {
-                    Activation::Relu | Activation::Sigmoid | Activation::Tanh => Saved::Output(saved),
-                    _ => Saved::Input(saved),
-                };
-                scratch = self.scratch(dtype, io.dy.numel())?;
-                let out = scratch.alias_mut().reshape(io.dy.shape())?;
-                let dz = out.as_view();
-                self.activation_bwd(p.act, io.dy, saved, out.into())?;
-                dz
-            }
-            None => io.dy,
-        };
+        let mut scratch = None;
+        let dz = self.before_activation(p.act, io.dy, io.saved, &mut scratch)?;
         let d = Term::new(&dz, steps(&dz, false));
         let plan = |g: &GradMut<'_>, ext, a, b, trans, of: &View<'_>| {
             let v = g.out.as_view();
