@@ -45,6 +45,7 @@ mod layer;
 pub mod layers;
 pub mod losses;
 pub mod metrics;
+pub mod network;
 mod ops;
 pub mod optim;
 pub mod plot;

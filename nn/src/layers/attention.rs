@@ -36,6 +36,11 @@ impl AttentionMasks {
         self
     }
 
+    /// What a layer without masks hides.
+    pub(crate) fn of(causal: bool) -> Self {
+        AttentionMasks { is_causal: causal, ..Self::default() }
+    }
+
     /// Sets the mask of scores.
     pub fn attn_mask(mut self, mask: Tensor) -> Self {
         self.attn_mask = Some(mask);
@@ -172,6 +177,7 @@ pub struct Attention {
     v_proj: Dense,
     out_proj: Dense,
     widths: [usize; 2],
+    causal: bool,
     scores: Scores,
 }
 
@@ -216,6 +222,7 @@ impl Attention {
             v_proj: dense(dc, a)?,
             out_proj: dense(a, d)?,
             widths: [d, dc],
+            causal: false,
             scores: Scores::new(cx),
         })
     }
@@ -224,6 +231,12 @@ impl Attention {
     pub fn dropout(mut self, p: f64) -> Result<Self> {
         self.scores.dropout("Attention", p)?;
         Ok(self)
+    }
+
+    /// Whether `forward` and `forward_all` hide later keys (default false).
+    pub fn causal(mut self, on: bool) -> Self {
+        self.causal = on;
+        self
     }
 
     /// Sets the arithmetic of the products.
@@ -253,14 +266,14 @@ impl Attention {
 
 impl Layer for Attention {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        self.attend(x, None, &AttentionMasks::new())
+        self.attend(x, None, &AttentionMasks::of(self.causal))
     }
 
     /// `[query]` or `[query, context]`.
     fn forward_all(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
         match inputs {
             [q] => Ok(vec![self.forward(q)?]),
-            [q, c] => Ok(vec![self.attend(q, Some(c), &AttentionMasks::new())?]),
+            [q, c] => Ok(vec![self.attend(q, Some(c), &AttentionMasks::of(self.causal))?]),
             _ => Err(invalid("Attention", "inputs", "1 or 2 tensors", format!("{} tensors", inputs.len()))),
         }
     }

@@ -38,7 +38,10 @@ const OP: &str = "Bidirectional";
 impl Bidirectional {
     /// Runs `inner` in both directions, outputs side by side. Its upper layers are made anew, as they read twice the width.
     pub fn new(inner: impl RecurrentLayer) -> Result<Self> {
-        let ahead = inner.into_stack();
+        Self::of(inner.into_stack())
+    }
+
+    pub(crate) fn of(ahead: RecurrentStack) -> Result<Self> {
         let width = 2 * ahead.hidden;
         let ahead = ahead.between(width)?;
         let back = ahead.twin()?;
@@ -46,8 +49,11 @@ impl Bidirectional {
     }
 
     /// Another layer for the second direction. Errors: another width of the states or number of layers.
-    pub fn backward_inner(mut self, inner: impl RecurrentLayer) -> Result<Self> {
-        let back = inner.into_stack();
+    pub fn backward_inner(self, inner: impl RecurrentLayer) -> Result<Self> {
+        self.backward_of(inner.into_stack())
+    }
+
+    pub(crate) fn backward_of(mut self, back: RecurrentStack) -> Result<Self> {
         if (back.hidden, back.layers) != (self.ahead.hidden, self.ahead.layers) {
             let want = format!("{} layers of width {}", self.ahead.layers, self.ahead.hidden);
             let got = format!("{} layers of width {}", back.layers, back.hidden);

@@ -138,3 +138,56 @@ impl Layer for Dense {
         }
     }
 }
+
+/// [`Dense`] for vectors: `[B, in] -> [B, out]`, or `[in] -> [out]`. More axes are an error, since they are usually a forgotten
+/// [`Flatten`](super::Flatten).
+///
+/// State: as [`Dense`].
+#[derive(Debug)]
+pub struct FullyConnected(Dense);
+
+impl FullyConnected {
+    /// `inputs -> outputs` with bias and without activation. Errors: a size of 0.
+    pub fn new(cx: &Build, inputs: usize, outputs: usize) -> Result<Self> {
+        Ok(FullyConnected(Dense::new(cx, inputs, outputs)?))
+    }
+
+    /// The first forward fixes the number of inputs and makes the parameters. Errors: no outputs.
+    pub fn lazy(cx: &Build, outputs: usize) -> Result<Self> {
+        Ok(FullyConnected(Dense::lazy(cx, outputs)?))
+    }
+
+    /// Without bias.
+    pub fn no_bias(self) -> Self {
+        FullyConnected(self.0.no_bias())
+    }
+
+    /// Sets the activation.
+    pub fn activation(self, act: Activation) -> Self {
+        FullyConnected(self.0.activation(act))
+    }
+
+    /// Sets the arithmetic of the products.
+    pub fn precision(self, precision: Precision) -> Self {
+        FullyConnected(self.0.precision(precision))
+    }
+
+    /// Sets how weight and bias are filled and fills them anew.
+    pub fn init(self, weight: Init, bias: Init) -> Result<Self> {
+        Ok(FullyConnected(self.0.init(weight, bias)?))
+    }
+}
+
+impl Layer for FullyConnected {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        if x.rank() > 2 {
+            let want = "shape [B, in] or [in] (put a Flatten before, or use Dense)";
+            return Err(invalid("FullyConnected", "x", want, format!("shape {:?}", x.shape())));
+        }
+        self.0.forward(x)
+    }
+
+    fn visit(&self, v: &mut Visitor<'_>) {
+        self.0.visit(v);
+    }
+}

@@ -44,6 +44,7 @@ pub struct MultiHeadAttention {
     out_proj: OutProj,
     rope: Option<Rope>,
     alibi: bool,
+    causal: bool,
     precision: Precision,
     scores: Scores,
 }
@@ -75,6 +76,7 @@ impl MultiHeadAttention {
             out_proj: OutProj::Dense(Dense::new(cx, e, e)?.init(Init::Lin, Init::Zeros)?),
             rope: None,
             alibi: false,
+            causal: false,
             precision: Precision::Ieee,
             scores: Scores::new(cx),
         })
@@ -128,6 +130,12 @@ impl MultiHeadAttention {
     /// Adds `-slope |i - j|` to the scores, with a slope for each head (ALiBi, Press et al., 2022).
     pub fn alibi(mut self) -> Self {
         self.alibi = true;
+        self
+    }
+
+    /// Whether `forward` and `forward_all` hide later keys (default false).
+    pub fn causal(mut self, on: bool) -> Self {
+        self.causal = on;
         self
     }
 
@@ -280,9 +288,9 @@ fn alibi(device: &Device, dtype: DType, heads: usize, tq: usize, tk: usize) -> R
 }
 
 impl Layer for MultiHeadAttention {
-    /// Self-attention without masks.
+    /// Self-attention.
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        self.attend(x, x, x, &AttentionMasks::new())
+        self.attend(x, x, x, &AttentionMasks::of(self.causal))
     }
 
     /// `[query]`, `[query, key and value]` or `[query, key, value]`.
@@ -293,7 +301,7 @@ impl Layer for MultiHeadAttention {
             [q, k, v] => (q, k, v),
             _ => return Err(invalid(MHA, "inputs", "1 to 3 tensors", format!("{} tensors", inputs.len()))),
         };
-        Ok(vec![self.attend(q, k, v, &AttentionMasks::new())?])
+        Ok(vec![self.attend(q, k, v, &AttentionMasks::of(self.causal))?])
     }
 
     fn visit(&self, v: &mut Visitor<'_>) {
@@ -346,6 +354,11 @@ impl SelfAttention {
         Ok(SelfAttention(self.0.dropout(p)?))
     }
 
+    /// Whether `forward` hides later steps (default false).
+    pub fn causal(self, on: bool) -> Self {
+        SelfAttention(self.0.causal(on))
+    }
+
     /// Sets the arithmetic of the products.
     pub fn precision(self, precision: Precision) -> Self {
         SelfAttention(self.0.precision(precision))
@@ -359,7 +372,7 @@ impl SelfAttention {
 
 impl Layer for SelfAttention {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        self.attend(x, &AttentionMasks::new())
+        self.0.forward(x)
     }
 
     fn visit(&self, v: &mut Visitor<'_>) {

@@ -191,13 +191,21 @@ impl Tail {
 #[derive(Debug)]
 pub struct TransformerEncoder {
     self_attn: MultiHeadAttention,
+    causal: bool,
     tail: Tail,
 }
 
 impl TransformerEncoder {
     /// A block of this description. Errors: sizes of 0, heads that do not divide D, a dropout outside of [0, 1), eps not above 0.
     pub fn new(cx: &Build, config: &TransformerConfig) -> Result<Self> {
-        Ok(TransformerEncoder { self_attn: config.attention(cx)?, tail: Tail::new(cx, config, 2)? })
+        let self_attn = config.attention(cx)?;
+        Ok(TransformerEncoder { self_attn, causal: false, tail: Tail::new(cx, config, 2)? })
+    }
+
+    /// Whether `forward` hides later steps, which makes the block one of a language model (default false).
+    pub fn causal(mut self, on: bool) -> Self {
+        self.causal = on;
+        self
     }
 
     /// Runs with masks. Errors: `Invalid` for widths and masks that do not fit.
@@ -209,7 +217,7 @@ impl TransformerEncoder {
 
 impl Layer for TransformerEncoder {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        self.encode(x, &AttentionMasks::new())
+        self.encode(x, &AttentionMasks::of(self.causal))
     }
 
     fn visit(&self, v: &mut Visitor<'_>) {

@@ -1,0 +1,213 @@
+//! From JSON to layers.
+
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+use trefoil::GpuError;
+
+use super::{LAYERS, LayerInfo};
+use crate::error::{NnError, Result};
+use crate::layer::{Build, Layer};
+use crate::layers::Sequential;
+
+/// `path.key`.
+pub(super) fn join(path: &str, key: &str) -> String {
+    match (path, key) {
+        ("", _) => key.to_string(),
+        (_, "") => path.to_string(),
+        _ if key.starts_with('[') => format!("{path}{key}"),
+        _ => format!("{path}.{key}"),
+    }
+}
+
+/// Arguments of constructors by other names than their keys.
+const ALIASES: &[(&str, &[&str])] = &[
+    ("inputs", &["in_features", "in_channels"]),
+    ("outputs", &["out_features", "out_channels"]),
+    ("channels", &["num_features", "num_channels", "in_channels"]),
+    ("kernel", &["kernel_size"]),
+    ("groups", &["num_groups"]),
+    ("dropout", &["p"]),
+    ("p", &["dropout"]),
+    ("eps", &["layer_norm_eps"]),
+    ("heads", &["num_heads", "nhead"]),
+    ("hidden", &["hidden_size"]),
+    ("entries", &["num_embeddings"]),
+    ("factor", &["upscale_factor", "downscale_factor"]),
+    ("scale", &["scale_factor"]),
+    ("size", &["output_size"]),
+    ("pairs", &["padding", "cropping"]),
+    ("value", &["mask_value"]),
+    ("target", &["target_shape"]),
+    ("patch", &["patch_size"]),
+    ("embed", &["embed_dim"]),
+    ("std", &["stddev"]),
+    ("n", &["num_splits"]),
+    ("merge", &["merge_mode"]),
+    ("d_ff", &["dim_feedforward"]),
+];
+
+/// A layer's description with the place where it stands.
+#[derive(Debug)]
+pub(super) struct Entry<'a> {
+    pub(super) info: &'static LayerInfo,
+    pub(super) path: &'a str,
+    /// Everything but what was taken out.
+    pub(super) options: Map<String, Value>,
+}
+
+impl<'a> Entry<'a> {
+    /// Finds the type. Errors: no object, no type, an unknown one.
+    pub(super) fn new(path: &'a str, json: &Value) -> Result<Self> {
+        let Value::Object(options) = json else {
+            return Err(NnError::config(path, format!("expected an object with a `type`, got {json}")));
+        };
+        let mut options = options.clone();
+        let name = match options.remove("type") {
+            Some(Value::String(name)) => name,
+            Some(v) => {
+                let what = format!("expected the name of a layer type, got {v}");
+                return Err(NnError::config(join(path, "type"), what));
+            }
+            None => return Err(NnError::config(join(path, "type"), "is missing")),
+        };
+        let Some(info) = LAYERS.iter().find(|l| l.name == name) else {
+            let known: Vec<&str> = LAYERS.iter().map(|l| l.name).collect();
+            let what = format!("unknown layer type `{name}`; known are {}", known.join(", "));
+            return Err(NnError::config(join(path, "type"), what));
+        };
+        Ok(Entry { info, path, options })
+    }
+
+    /// Takes a key that does not belong to the layer itself.
+    pub(super) fn take<T: DeserializeOwned>(&mut self, key: &str) -> Result<Option<T>> {
+        match self.options.remove(key) {
+            None | Some(Value::Null) => Ok(None),
+            Some(v) => read(&join(self.path, key), v).map(Some),
+        }
+    }
+
+    /// The place, and the options with defaults for those that were not given. Errors: unknown keys, missing ones.
+    pub(super) fn resolve(self, cx: &'a Build) -> Result<(Site<'a>, Value)> {
+        let Entry { info, path, mut options } = self;
+        if let Some(key) = options.keys().find(|k| !info.keys.iter().any(|known| known.name == k.as_str())) {
+            let known: Vec<&str> = info.keys.iter().map(|k| k.name).collect();
+            let known = if known.is_empty() { "none".into() } else { known.join(", ") };
+            let what = format!("unknown key of `{}`; known are {known}", info.name);
+            return Err(NnError::config(join(path, key), what));
+        }
+        for key in info.keys {
+            if options.contains_key(key.name) {
+                continue;
+            }
+            let Some(text) = key.default else {
+                let what = format!("is missing; `{}` requires it", info.name);
+                return Err(NnError::config(join(path, key.name), what));
+            };
+            let value = serde_json::from_str(text)
+                .map_err(|e| NnError::config(join(path, key.name), e.to_string()))?;
+            options.insert(key.name.to_string(), value);
+        }
+        Ok((Site { cx, path, info }, Value::Object(options)))
+    }
+
+    /// Makes the layer. Errors: [`NnError::Config`] with the path of the value that does not fit.
+    pub(super) fn build(self, cx: &'a Build) -> Result<Box<dyn Layer>> {
+        let (site, options) = self.resolve(cx)?;
+        (site.info.build)(&site, options).map_err(|e| site.explain(e))
+    }
+}
+
+/// A value of a known type. Errors: [`NnError::Config`] with its path.
+pub(super) fn read<T: DeserializeOwned>(path: &str, value: Value) -> Result<T> {
+    serde_path_to_error::deserialize(value).map_err(|e| {
+        let at = match e.path().to_string() {
+            p if p == "." => String::new(),
+            p => p,
+        };
+        NnError::config(join(path, &at), e.inner().to_string())
+    })
+}
+
+/// Where a layer is being made.
+#[derive(Debug)]
+pub(super) struct Site<'a> {
+    pub(super) cx: &'a Build,
+    path: &'a str,
+    info: &'static LayerInfo,
+}
+
+impl Site<'_> {
+    pub(super) fn read<T: DeserializeOwned>(&self, options: Value) -> Result<T> {
+        read(self.path, options)
+    }
+
+    /// The path of an option.
+    pub(super) fn path(&self, key: &str) -> String {
+        join(self.path, key)
+    }
+
+    /// An error about one of the options.
+    pub(super) fn wrong(&self, key: &str, what: impl Into<String>) -> NnError {
+        NnError::config(join(self.path, key), what)
+    }
+
+    /// Makes the layer that stands under a key.
+    pub(super) fn layer(&self, key: &str, json: &Value) -> Result<Box<dyn Layer>> {
+        build(self.cx, &join(self.path, key), json)
+    }
+
+    /// Makes the layers of a list under a key.
+    pub(super) fn list(&self, key: &str, layers: &[Value]) -> Result<Sequential> {
+        list(self.cx, &join(self.path, key), layers)
+    }
+
+    /// Gives an error of a constructor the path of the option that it is about.
+    pub(super) fn explain(&self, e: NnError) -> NnError {
+        let NnError::Gpu(GpuError::Invalid(e)) = e else { return e };
+        let is_key = |name: &str| self.info.keys.iter().any(|k| k.name == name);
+        let alias = || {
+            let (_, names) = ALIASES.iter().find(|(arg, _)| *arg == e.arg)?;
+            names.iter().copied().find(|name| is_key(name))
+        };
+        let key = if is_key(e.arg) { Some(e.arg) } else { alias() };
+        let place = join(self.path, key.unwrap_or(""));
+        let place = if place.is_empty() { ".".into() } else { place };
+        let arg = if key.is_some() { String::new() } else { format!(" {}:", e.arg) };
+        NnError::config(place, format!("{}:{arg} expected {}, got {}", self.info.kind, e.expected, e.got))
+    }
+}
+
+/// Makes a layer that stands at `path` and has no name.
+pub(super) fn build(cx: &Build, path: &str, json: &Value) -> Result<Box<dyn Layer>> {
+    Entry::new(path, json)?.build(cx)
+}
+
+/// Error unless a name can stand in the names of a state dictionary.
+pub(super) fn check_name(path: &str, name: &str) -> Result<()> {
+    if name.is_empty() || name.contains('.') {
+        let what = format!("expected a name without dots, got `{name}`");
+        return Err(NnError::config(join(path, "name"), what));
+    }
+    Ok(())
+}
+
+/// Makes layers in a row, each under its `name` or its position. Errors: also two of one name.
+pub(super) fn list(cx: &Build, path: &str, layers: &[Value]) -> Result<Sequential> {
+    let mut all = Sequential::new();
+    for (i, json) in layers.iter().enumerate() {
+        let at = format!("{path}[{i}]");
+        let mut entry = Entry::new(&at, json)?;
+        let key = match entry.take::<String>("name")? {
+            Some(name) => {
+                check_name(&at, &name)?;
+                name
+            }
+            None => i.to_string(),
+        };
+        if all.by_name(&key).is_some() {
+            return Err(NnError::config(join(&at, "name"), format!("a second layer `{key}` in {path}")));
+        }
+        all = all.named(key, entry.build(cx)?);
+    }
+    Ok(all)
+}

@@ -1,0 +1,78 @@
+//! Networks described in JSON.
+
+mod build;
+mod options;
+mod table;
+
+use serde_json::Value;
+
+use crate::error::Result;
+use crate::layer::{Build, Layer};
+
+pub use table::LAYERS;
+
+/// A family of layer types.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Family {
+    /// What most networks have.
+    Core,
+    /// Attention.
+    Attention,
+    /// Recurrent layers.
+    Recurrent,
+    /// Pooling.
+    Pooling,
+    /// Normalization.
+    Normalization,
+    /// Blocks of transformers.
+    Transformer,
+    /// Convolution.
+    Convolution,
+    /// Upsampling.
+    Upsampling,
+    /// Layers that reshape, merge, mask and disturb.
+    Utility,
+    /// Relatives of the linear layer.
+    DenseLike,
+    /// Layers made of layers.
+    Container,
+}
+
+/// An option of a layer type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Key {
+    /// Its key.
+    pub name: &'static str,
+    /// Its default as JSON text; none if it is required.
+    pub default: Option<&'static str>,
+}
+
+/// A layer type, a row of [`LAYERS`].
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub struct LayerInfo {
+    /// Number in the list of layers that this library set out with; 0 for later ones.
+    pub entry: u32,
+    /// Name of the layer in the list.
+    pub kind: &'static str,
+    /// Value of `type`.
+    pub name: &'static str,
+    /// Family.
+    pub family: Family,
+    /// What PyTorch has for it.
+    pub torch: &'static str,
+    /// Number of inputs: `1`, `1-2`, `2..`.
+    pub inputs: &'static str,
+    /// Options beside `type`.
+    pub keys: &'static [Key],
+    build: fn(&build::Site<'_>, Value) -> Result<Box<dyn Layer>>,
+}
+
+/// Makes one layer of its JSON, `{ "type": "dense", "out_features": 8 }`.
+///
+/// Errors: [`NnError::Config`](crate::NnError::Config) with the path of what is unknown, missing, of a wrong type or out of range; those of
+/// the device.
+pub fn layer(cx: &Build, json: &Value) -> Result<Box<dyn Layer>> {
+    build::build(cx, "", json)
+}

@@ -1,0 +1,190 @@
+//! Core, normalization and dense-like layers.
+
+use crate::init::Init;
+use crate::layers::{
+    BatchNormalization, Dense, Embedding, FullyConnected, GatedLinearUnit, GroupNormalization,
+    InstanceNormalization, LayerNormalization, RmsNorm,
+};
+use crate::network::options::{Act, InitRule, List, layer_type, rules};
+
+/// Bias, activation and initial values, as all linear layers have them.
+macro_rules! linear {
+    ($layer:expr, $o:ident) => {{
+        let mut l = $layer;
+        if !$o.bias {
+            l = l.no_bias();
+        }
+        match rules($o.weight_init, $o.bias_init, Init::Lin) {
+            Some((weight, bias)) => l.init(weight, bias)?,
+            None => l,
+        }
+    }};
+}
+
+layer_type! {
+    DENSE: 1, "Dense", "dense", Core, "nn.Linear", "1";
+    {
+        in_features: Option<usize> = null,
+        out_features: usize,
+        bias: bool = true,
+        activation: Act = "identity",
+        weight_init: Option<InitRule> = null,
+        bias_init: Option<InitRule> = null,
+    }
+    |o, site| {
+        let l = match o.in_features {
+            Some(n) => Dense::new(site.cx, n, o.out_features)?,
+            None => Dense::lazy(site.cx, o.out_features)?,
+        };
+        linear!(l.activation(o.activation.0), o)
+    }
+}
+
+layer_type! {
+    FULLY_CONNECTED: 2, "FullyConnected", "fully_connected", Core, "nn.Linear for `[B, in]`", "1";
+    {
+        in_features: Option<usize> = null,
+        out_features: usize,
+        bias: bool = true,
+        activation: Act = "identity",
+        weight_init: Option<InitRule> = null,
+        bias_init: Option<InitRule> = null,
+    }
+    |o, site| {
+        let l = match o.in_features {
+            Some(n) => FullyConnected::new(site.cx, n, o.out_features)?,
+            None => FullyConnected::lazy(site.cx, o.out_features)?,
+        };
+        linear!(l.activation(o.activation.0), o)
+    }
+}
+
+layer_type! {
+    BATCH_NORMALIZATION: 4, "BatchNormalization", "batch_normalization", Core, "nn.BatchNorm1d/2d/3d", "1";
+    {
+        num_features: usize,
+        eps: f64 = 1e-5,
+        momentum: Option<f64> = 0.1,
+        affine: bool = true,
+        track_running_stats: bool = true,
+    }
+    |o, site| {
+        let mut l = BatchNormalization::new(site.cx, o.num_features)?.eps(o.eps)?.momentum(o.momentum)?;
+        if !o.affine {
+            l = l.no_affine();
+        }
+        if o.track_running_stats { l } else { l.no_running_stats() }
+    }
+}
+
+layer_type! {
+    LAYER_NORMALIZATION: 5, "LayerNormalization", "layer_normalization", Core, "nn.LayerNorm", "1";
+    {
+        normalized_shape: List<usize>,
+        eps: f64 = 1e-5,
+        elementwise_affine: bool = true,
+        bias: bool = true,
+    }
+    |o, site| {
+        let mut l = LayerNormalization::new(site.cx, &o.normalized_shape.0)?.eps(o.eps)?;
+        if !o.bias {
+            l = l.no_bias();
+        }
+        if o.elementwise_affine { l } else { l.no_affine() }
+    }
+}
+
+layer_type! {
+    EMBEDDING: 6, "Embedding", "embedding", Core, "nn.Embedding", "1";
+    {
+        num_embeddings: usize,
+        embedding_dim: usize,
+        padding_idx: Option<i64> = null,
+        scale_by_sqrt_dim: bool = false,
+        max_norm: Option<f64> = null,
+        norm_type: f64 = 2,
+        scale_grad_by_freq: bool = false,
+        weight_init: Option<InitRule> = null,
+    }
+    |o, site| {
+        let mut l = Embedding::new(site.cx, o.num_embeddings, o.embedding_dim)?;
+        if let Some(rule) = o.weight_init {
+            l = l.init(site.cx, rule.into())?;
+        }
+        if let Some(row) = o.padding_idx {
+            l = l.padding_idx(row)?;
+        }
+        if let Some(bound) = o.max_norm {
+            l = l.max_norm(bound, o.norm_type)?;
+        }
+        if o.scale_grad_by_freq {
+            l = l.scale_grad_by_freq();
+        }
+        if o.scale_by_sqrt_dim { l.scale_by_sqrt_dim() } else { l }
+    }
+}
+
+layer_type! {
+    INSTANCE_NORMALIZATION: 21, "InstanceNormalization", "instance_normalization", Normalization,
+    "nn.InstanceNorm1d/2d/3d", "1";
+    {
+        num_features: usize,
+        eps: f64 = 1e-5,
+        momentum: Option<f64> = 0.1,
+        affine: bool = false,
+        track_running_stats: bool = false,
+    }
+    |o, site| {
+        let mut l = InstanceNormalization::new(o.num_features)?.eps(o.eps)?;
+        if o.affine {
+            l = l.affine(site.cx)?;
+        }
+        if o.track_running_stats { l.running_stats(site.cx, o.momentum)? } else { l }
+    }
+}
+
+layer_type! {
+    GROUP_NORMALIZATION: 22, "GroupNormalization", "group_normalization", Normalization, "nn.GroupNorm", "1";
+    {
+        num_groups: usize,
+        num_channels: usize,
+        eps: f64 = 1e-5,
+        affine: bool = true,
+    }
+    |o, site| {
+        let l = GroupNormalization::new(site.cx, o.num_groups, o.num_channels)?.eps(o.eps)?;
+        if o.affine { l } else { l.no_affine() }
+    }
+}
+
+layer_type! {
+    RMS_NORM: 24, "RMSNorm", "rms_norm", Normalization, "nn.RMSNorm", "1";
+    {
+        normalized_shape: List<usize>,
+        eps: Option<f64> = 1e-6,
+        elementwise_affine: bool = true,
+    }
+    |o, site| {
+        let l = RmsNorm::new(site.cx, &o.normalized_shape.0)?.eps(o.eps)?;
+        if o.elementwise_affine { l } else { l.no_affine() }
+    }
+}
+
+layer_type! {
+    GATED_LINEAR_UNIT: 61, "GatedLinearUnit", "gated_linear_unit", DenseLike, "nn.Linear and F.glu", "1";
+    {
+        in_features: Option<usize> = null,
+        out_features: usize,
+        bias: bool = true,
+        gate_activation: Act = "sigmoid",
+        weight_init: Option<InitRule> = null,
+        bias_init: Option<InitRule> = null,
+    }
+    |o, site| {
+        let l = match o.in_features {
+            Some(n) => GatedLinearUnit::new(site.cx, n, o.out_features)?,
+            None => GatedLinearUnit::lazy(site.cx, o.out_features)?,
+        };
+        linear!(l.gate(o.gate_activation.0), o)
+    }
+}

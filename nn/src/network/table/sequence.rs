@@ -1,0 +1,403 @@
+//! Layers for sequences: attention, recurrent, transformer.
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::error::Result;
+use crate::init::Init;
+use crate::layers::{
+    Attention, Bidirectional, ConvLstm, CrossAttention, FeedForward, Gru, Lstm, Merge, MultiHeadAttention,
+    PositionalEncoding, Recurrent, RecurrentLayer, RecurrentStack, SelfAttention, TransformerConfig,
+    TransformerDecoder, TransformerEncoder,
+};
+use crate::network::build::{Entry, Site, read};
+use crate::network::options::{Act, Axes, InitRule, layer_type, rules};
+
+layer_type! {
+    ATTENTION: 7, "Attention", "attention", Attention, "F.scaled_dot_product_attention with nn.Linear", "1-2";
+    {
+        embed_dim: usize,
+        attention_size: usize,
+        context_dim: Option<usize> = null,
+        bias: bool = false,
+        dropout: f64 = 0,
+        is_causal: bool = false,
+    }
+    |o, site| {
+        let (d, a, c) = (o.embed_dim, o.attention_size, o.context_dim.unwrap_or(o.embed_dim));
+        let l = match o.bias {
+            true => Attention::with_bias(site.cx, d, a, c)?,
+            false => Attention::with_context(site.cx, d, a, c)?,
+        };
+        l.dropout(o.dropout)?.causal(o.is_causal)
+    }
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RopeOptions {
+    #[serde(default = "rope_base")]
+    base: f64,
+}
+
+fn rope_base() -> f64 {
+    10_000.0
+}
+
+layer_type! {
+    MULTI_HEAD_ATTENTION: 8, "MultiHeadAttention", "multi_head_attention", Attention, "nn.MultiheadAttention", "1-3";
+    {
+        embed_dim: usize,
+        num_heads: usize,
+        dropout: f64 = 0,
+        bias: bool = true,
+        kdim: Option<usize> = null,
+        vdim: Option<usize> = null,
+        rope: Option<RopeOptions> = null,
+        alibi: bool = false,
+        is_causal: bool = false,
+    }
+    |o, site| {
+        let mut l = MultiHeadAttention::new(site.cx, o.embed_dim, o.num_heads)?.dropout(o.dropout)?;
+        let widths = (o.kdim.unwrap_or(o.embed_dim), o.vdim.unwrap_or(o.embed_dim));
+        if widths != (o.embed_dim, o.embed_dim) {
+            l = l.key_value_dims(widths.0, widths.1)?;
+        }
+        if !o.bias {
+            l = l.no_bias();
+        }
+        if let Some(rope) = o.rope {
+            l = l.rope(rope.base)?;
+        }
+        if o.alibi {
+            l = l.alibi();
+        }
+        l.causal(o.is_causal)
+    }
+}
+
+layer_type! {
+    SELF_ATTENTION: 9, "SelfAttention", "self_attention", Attention, "nn.MultiheadAttention", "1";
+    {
+        embed_dim: usize,
+        num_heads: usize = 8,
+        dropout: f64 = 0,
+        bias: bool = true,
+        out_proj: bool = true,
+        is_causal: bool = false,
+    }
+    |o, site| {
+        let mut l = SelfAttention::new(site.cx, o.embed_dim, o.num_heads)?.dropout(o.dropout)?;
+        if !o.out_proj {
+            l = l.no_out_proj()?;
+        }
+        if !o.bias {
+            l = l.no_bias();
+        }
+        l.causal(o.is_causal)
+    }
+}
+
+layer_type! {
+    CROSS_ATTENTION: 10, "CrossAttention", "cross_attention", Attention, "nn.MultiheadAttention(kdim=.., vdim=..)",
+    "1-2";
+    {
+        query_dim: usize,
+        context_dim: usize,
+        num_heads: usize,
+        qkv_bias: bool = false,
+        out_bias: bool = true,
+        dropout: f64 = 0,
+        zero_init_out: bool = false,
+    }
+    |o, site| {
+        let (dq, dc, h) = (o.query_dim, o.context_dim, o.num_heads);
+        let mut l = match o.qkv_bias {
+            true => CrossAttention::with_qkv_bias(site.cx, dq, dc, h)?,
+            false => CrossAttention::new(site.cx, dq, dc, h)?,
+        };
+        l = l.dropout(o.dropout)?;
+        if o.zero_init_out {
+            l = l.zero_init_out()?;
+        }
+        if o.out_bias { l } else { l.no_out_bias() }
+    }
+}
+
+/// Options of every recurrent layer, after the unknown ones were refused.
+#[derive(Debug, Clone, Copy, Deserialize)]
+struct RecurrentOptions {
+    input_size: Option<usize>,
+    hidden_size: usize,
+    nonlinearity: Option<Nonlinearity>,
+    bias: bool,
+    return_sequences: bool,
+    stateful: bool,
+    num_layers: usize,
+    dropout: f64,
+    weight_init: Option<InitRule>,
+    bias_init: Option<InitRule>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Nonlinearity {
+    Tanh,
+    Relu,
+}
+
+macro_rules! recurrent {
+    ($type:ident, $o:expr, $site:expr) => {{
+        let o = $o;
+        let mut l = match o.input_size {
+            Some(n) => $type::new($site.cx, n, o.hidden_size)?,
+            None => $type::lazy($site.cx, o.hidden_size)?,
+        };
+        if o.num_layers != 1 {
+            l = l.num_layers(o.num_layers)?;
+        }
+        if o.dropout != 0.0 {
+            l = l.dropout(o.dropout)?;
+        }
+        if !o.bias {
+            l = l.no_bias();
+        }
+        let bound = 1.0 / (o.hidden_size as f64).sqrt();
+        if let Some((w, b)) = rules(o.weight_init, o.bias_init, Init::Uniform { lo: -bound, hi: bound }) {
+            l = l.init(w, b)?;
+        }
+        if !o.return_sequences {
+            l = l.return_last();
+        }
+        if o.stateful { l.stateful() } else { l }
+    }};
+}
+
+fn elman(l: Recurrent, nonlinearity: Option<Nonlinearity>) -> Recurrent {
+    if nonlinearity == Some(Nonlinearity::Relu) { l.relu() } else { l }
+}
+
+layer_type! {
+    LSTM: 11, "LSTM", "lstm", Recurrent, "nn.LSTM(batch_first=True)", "1-2";
+    {
+        input_size: Option<usize> = null,
+        hidden_size: usize,
+        bias: bool = true,
+        return_sequences: bool = true,
+        stateful: bool = false,
+        num_layers: usize = 1,
+        dropout: f64 = 0,
+        weight_init: Option<InitRule> = null,
+        bias_init: Option<InitRule> = null,
+    }
+    |o, site| recurrent!(Lstm, &o, site)
+}
+
+layer_type! {
+    GRU: 12, "GRU", "gru", Recurrent, "nn.GRU(batch_first=True)", "1-2";
+    {
+        input_size: Option<usize> = null,
+        hidden_size: usize,
+        bias: bool = true,
+        return_sequences: bool = true,
+        stateful: bool = false,
+        num_layers: usize = 1,
+        dropout: f64 = 0,
+        weight_init: Option<InitRule> = null,
+        bias_init: Option<InitRule> = null,
+    }
+    |o, site| recurrent!(Gru, &o, site)
+}
+
+layer_type! {
+    RECURRENT: 14, "Recurrent", "recurrent", Recurrent, "nn.RNN(batch_first=True)", "1-2";
+    {
+        input_size: Option<usize> = null,
+        hidden_size: usize,
+        nonlinearity: Nonlinearity = "tanh",
+        bias: bool = true,
+        return_sequences: bool = true,
+        stateful: bool = false,
+        num_layers: usize = 1,
+        dropout: f64 = 0,
+        weight_init: Option<InitRule> = null,
+        bias_init: Option<InitRule> = null,
+    }
+    |o, site| elman(recurrent!(Recurrent, &o, site), Some(o.nonlinearity))
+}
+
+/// Padding of the input's convolution.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(try_from = "Value")]
+struct LstmPadding(Option<[usize; 2]>);
+
+impl TryFrom<Value> for LstmPadding {
+    type Error = String;
+
+    fn try_from(v: Value) -> Result<Self, String> {
+        if v == "same" {
+            return Ok(LstmPadding(None));
+        }
+        let cells = serde_json::from_value::<Axes<usize, 2>>(v.clone());
+        cells
+            .map(|a| LstmPadding(Some(a.0)))
+            .map_err(|_| format!("expected \"same\", a number or a list of 2, got {v}"))
+    }
+}
+
+layer_type! {
+    CONV_LSTM: 13, "ConvLSTM", "conv_lstm", Recurrent, "none (Keras ConvLSTM2D)", "1";
+    {
+        in_channels: Option<usize> = null,
+        filters: usize,
+        kernel_size: Axes<usize, 2>,
+        stride: Axes<usize, 2> = 1,
+        padding: LstmPadding = "same",
+        dilation: Axes<usize, 2> = 1,
+        bias: bool = true,
+        peephole: bool = false,
+        return_sequences: bool = true,
+    }
+    |o, site| {
+        let mut l = match o.in_channels {
+            Some(n) => ConvLstm::new(site.cx, n, o.filters, o.kernel_size.0)?,
+            None => ConvLstm::lazy(site.cx, o.filters, o.kernel_size.0)?,
+        };
+        l = l.stride(o.stride)?.dilation(o.dilation)?;
+        if let Some(cells) = o.padding.0 {
+            l = l.padding(cells);
+        }
+        if !o.bias {
+            l = l.no_bias();
+        }
+        if o.peephole {
+            l = l.peepholes();
+        }
+        if o.return_sequences { l } else { l.return_last() }
+    }
+}
+
+/// Makes the recurrent layer under a key.
+fn stack(site: &Site<'_>, key: &str, json: &Value) -> Result<RecurrentStack> {
+    let path = site.path(key);
+    let entry = Entry::new(&path, json)?;
+    let name = entry.info.name;
+    if !["lstm", "gru", "recurrent"].contains(&name) {
+        return Err(site.wrong(key, format!("expected a layer of type lstm, gru or recurrent, got `{name}`")));
+    }
+    let (site, options) = entry.resolve(site.cx)?;
+    let make = || {
+        let o: RecurrentOptions = read(&path, options)?;
+        Ok(match name {
+            "lstm" => recurrent!(Lstm, &o, site).into_stack(),
+            "gru" => recurrent!(Gru, &o, site).into_stack(),
+            _ => elman(recurrent!(Recurrent, &o, site), o.nonlinearity).into_stack(),
+        })
+    };
+    make().map_err(|e| site.explain(e))
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum MergeMode {
+    Concat,
+    Sum,
+    Mul,
+    Ave,
+    None,
+}
+
+layer_type! {
+    BIDIRECTIONAL: 15, "Bidirectional", "bidirectional", Recurrent, "nn.LSTM(bidirectional=True)", "1-2";
+    {
+        inner: Value,
+        merge_mode: MergeMode = "concat",
+        backward_inner: Option<Value> = null,
+    }
+    |o, site| {
+        let mut l = Bidirectional::of(stack(site, "inner", &o.inner)?)?;
+        if let Some(json) = &o.backward_inner {
+            l = l.backward_of(stack(site, "backward_inner", json)?)?;
+        }
+        l.merge(match o.merge_mode {
+            MergeMode::Concat => Merge::Concat,
+            MergeMode::Sum => Merge::Sum,
+            MergeMode::Mul => Merge::Mul,
+            MergeMode::Ave => Merge::Average,
+            MergeMode::None => Merge::None,
+        })?
+    }
+}
+
+/// The description of a block.
+macro_rules! transformer {
+    ($o:ident) => {{
+        let mut c = TransformerConfig::new($o.d_model, $o.nhead).d_ff($o.dim_feedforward).dropout($o.dropout);
+        c = c.activation($o.activation.0).eps($o.layer_norm_eps);
+        if $o.norm_first {
+            c = c.norm_first();
+        }
+        if $o.bias { c } else { c.no_bias() }
+    }};
+}
+
+layer_type! {
+    TRANSFORMER_ENCODER: 25, "TransformerEncoder", "transformer_encoder", Transformer, "nn.TransformerEncoderLayer", "1";
+    {
+        d_model: usize,
+        nhead: usize,
+        dim_feedforward: usize = 2048,
+        dropout: f64 = 0.1,
+        activation: Act = "relu",
+        layer_norm_eps: f64 = 1e-5,
+        norm_first: bool = false,
+        bias: bool = true,
+        is_causal: bool = false,
+    }
+    |o, site| TransformerEncoder::new(site.cx, &transformer!(o))?.causal(o.is_causal)
+}
+
+layer_type! {
+    TRANSFORMER_DECODER: 26, "TransformerDecoder", "transformer_decoder", Transformer, "nn.TransformerDecoderLayer", "2";
+    {
+        d_model: usize,
+        nhead: usize,
+        dim_feedforward: usize = 2048,
+        dropout: f64 = 0.1,
+        activation: Act = "relu",
+        layer_norm_eps: f64 = 1e-5,
+        norm_first: bool = false,
+        bias: bool = true,
+    }
+    |o, site| TransformerDecoder::new(site.cx, &transformer!(o))?
+}
+
+layer_type! {
+    FEED_FORWARD: 28, "FeedForward", "feed_forward", Transformer, "nn.Linear, nn.Linear", "1";
+    {
+        d_model: Option<usize> = null,
+        d_ff: usize,
+        activation: Act = "relu",
+        dropout: f64 = 0,
+        bias: bool = true,
+    }
+    |o, site| {
+        let l = match o.d_model {
+            Some(d) => FeedForward::new(site.cx, d, o.d_ff)?,
+            None => FeedForward::lazy(site.cx, o.d_ff)?,
+        };
+        let l = l.activation(o.activation.0).dropout(o.dropout)?;
+        if o.bias { l } else { l.no_bias() }
+    }
+}
+
+layer_type! {
+    POSITIONAL_ENCODING: 29, "PositionalEncoding", "positional_encoding", Transformer, "none", "1";
+    {
+        d_model: usize,
+        max_len: usize = 5000,
+        base: f64 = 10000,
+        dropout: f64 = 0,
+    }
+    |o, site| PositionalEncoding::with_base(site.cx, o.d_model, o.max_len, o.base)?.dropout(o.dropout)?
+}

@@ -1,0 +1,254 @@
+//! Layers that reshape, merge, mask and disturb.
+
+use serde::Deserialize;
+use serde_json::Value;
+use trefoil::DType;
+use trefoil::ops::PadMode;
+
+use crate::error::Result;
+use crate::layer::Layer;
+use crate::layers::{
+    Activate, Add, Concatenate, Cropping, Dropout, Flatten, GaussianNoise, Input, LogSoftmax, LogVariance,
+    Masking, Mean, Multiply, Padding, Reshape, SequenceLast, Softmax, Split, TimeDistributed,
+};
+use crate::network::build::Site;
+use crate::network::options::{Act, Constants, List, elementwise, layer_type};
+
+/// The layer of an activation. Kinds along an axis are layers of their own.
+fn activation(
+    site: &Site<'_>,
+    kind: &str,
+    dim: Option<isize>,
+    constants: Constants,
+) -> Result<Box<dyn Layer>> {
+    let axis = dim.unwrap_or(-1);
+    let vector: Option<Box<dyn Layer>> = match kind {
+        "softmax" => Some(Box::new(Softmax(axis))),
+        "log_softmax" => Some(Box::new(LogSoftmax(axis))),
+        _ => None,
+    };
+    if let Some(layer) = vector {
+        constants.none_left(kind).map_err(|e| site.wrong("kind", e))?;
+        return Ok(layer);
+    }
+    if dim.is_some() {
+        return Err(site.wrong("dim", format!("`{kind}` is elementwise and has no axis")));
+    }
+    Ok(Box::new(Activate(elementwise(kind, constants).map_err(|e| site.wrong("kind", e))?)))
+}
+
+layer_type! {
+    ACTIVATION: 42, "Activation", "activation", Utility, "nn.ReLU and others", "1";
+    {
+        kind: String,
+        dim: Option<isize> = null,
+        negative_slope: Option<f64> = null,
+        alpha: Option<f64> = null,
+        beta: Option<f64> = null,
+        threshold: Option<f64> = null,
+        min_val: Option<f64> = null,
+        max_val: Option<f64> = null,
+    }
+    |o, site| {
+        let constants = Constants {
+            negative_slope: o.negative_slope,
+            alpha: o.alpha,
+            beta: o.beta,
+            threshold: o.threshold,
+            min_val: o.min_val,
+            max_val: o.max_val,
+        };
+        activation(site, &o.kind, o.dim, constants)?
+    }
+}
+
+layer_type! {
+    SOFTMAX: 0, "Softmax", "softmax", Utility, "nn.Softmax", "1";
+    { dim: isize = -1 }
+    |o, _site| Softmax(o.dim)
+}
+
+layer_type! {
+    LOG_SOFTMAX: 0, "LogSoftmax", "log_softmax", Utility, "nn.LogSoftmax", "1";
+    { dim: isize = -1 }
+    |o, _site| LogSoftmax(o.dim)
+}
+
+layer_type! {
+    ADD: 43, "Add", "add", Utility, "+", "2..";
+    { activation: Act = "identity" }
+    |o, _site| Add::new().activation(o.activation.0)
+}
+
+layer_type! {
+    CONCATENATE: 44, "Concatenate", "concatenate", Utility, "torch.cat", "1..";
+    {
+        dim: isize = 1,
+        activation: Act = "identity",
+    }
+    |o, _site| Concatenate::new(o.dim).activation(o.activation.0)
+}
+
+layer_type! {
+    CROPPING: 45, "Cropping", "cropping", Utility, "F.pad with negative numbers", "1";
+    { cropping: Vec<(usize, usize)> }
+    |o, _site| Cropping::new(&o.cropping)
+}
+
+layer_type! {
+    DROPOUT: 46, "Dropout", "dropout", Utility, "nn.Dropout", "1";
+    { p: f64 = 0.5 }
+    |o, site| Dropout::new(site.cx, o.p)?
+}
+
+layer_type! {
+    FLATTEN: 47, "Flatten", "flatten", Utility, "nn.Flatten", "1";
+    {
+        start_dim: isize = 1,
+        end_dim: isize = -1,
+    }
+    |o, _site| Flatten::new(o.start_dim, o.end_dim)
+}
+
+layer_type! {
+    GAUSSIAN_NOISE: 48, "GaussianNoise", "gaussian_noise", Utility, "none (Keras GaussianNoise)", "1";
+    {
+        stddev: f64 = 0.1,
+        mean: f64 = 0,
+    }
+    |o, site| GaussianNoise::new(site.cx, o.stddev)?.mean(o.mean)?
+}
+
+/// An element type by its name.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(try_from = "String")]
+pub(in crate::network) struct TypeName(pub(in crate::network) DType);
+
+impl TryFrom<String> for TypeName {
+    type Error = String;
+
+    fn try_from(s: String) -> Result<Self, String> {
+        let known = || DType::ALL.map(DType::name).join(", ");
+        let found = DType::ALL.into_iter().find(|d| d.name() == s);
+        found.map(TypeName).ok_or_else(|| format!("unknown dtype `{s}`; known are {}", known()))
+    }
+}
+
+layer_type! {
+    INPUT: 49, "Input", "input", Utility, "none (Keras Input)", "1";
+    {
+        shape: Vec<isize>,
+        dtype: Option<TypeName> = null,
+    }
+    |o, _site| {
+        let l = Input::new(&o.shape)?;
+        match o.dtype {
+            Some(d) => l.dtype(d.0),
+            None => l,
+        }
+    }
+}
+
+layer_type! {
+    MASKING: 50, "Masking", "masking", Utility, "none (Keras Masking)", "1";
+    { mask_value: f64 = 0 }
+    |o, _site| Masking::new(o.mask_value)?
+}
+
+layer_type! {
+    MULTIPLY: 51, "Multiply", "multiply", Utility, "*", "2..";
+    { activation: Act = "identity" }
+    |o, _site| Multiply::new().activation(o.activation.0)
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum PaddingMode {
+    Constant,
+    Reflect,
+    Replicate,
+    Circular,
+}
+
+layer_type! {
+    PADDING: 52, "Padding", "padding", Utility, "F.pad", "1";
+    {
+        padding: Vec<(usize, usize)>,
+        mode: PaddingMode = "constant",
+        value: f64 = 0,
+    }
+    |o, site| {
+        if o.mode != PaddingMode::Constant && o.value != 0.0 {
+            return Err(site.wrong("value", "only the mode `constant` has a value"));
+        }
+        Padding::new(&o.padding)?.mode(match o.mode {
+            PaddingMode::Constant => PadMode::Constant(o.value),
+            PaddingMode::Reflect => PadMode::Reflect,
+            PaddingMode::Replicate => PadMode::Replicate,
+            PaddingMode::Circular => PadMode::Circular,
+        })
+    }
+}
+
+layer_type! {
+    RESHAPE: 53, "Reshape", "reshape", Utility, "torch.reshape", "1";
+    { target_shape: Vec<isize> }
+    |o, _site| Reshape::new(&o.target_shape)?
+}
+
+layer_type! {
+    SEQUENCE_LAST: 54, "SequenceLast", "sequence_last", Utility, "`x[:, -1]`", "1-2";
+    {}
+    |o, _site| SequenceLast
+}
+
+layer_type! {
+    SPLIT: 55, "Split", "split", Utility, "torch.split", "1";
+    {
+        num_splits: Option<usize> = null,
+        sizes: Option<Vec<usize>> = null,
+        dim: isize = -1,
+    }
+    |o, site| match (o.num_splits, o.sizes) {
+        (Some(n), None) => Split::new(n, o.dim)?,
+        (None, Some(sizes)) => Split::sizes(&sizes, o.dim)?,
+        (None, None) => {
+            return Err(site.wrong("num_splits", "is missing; one of `num_splits` and `sizes` is required"));
+        }
+        _ => return Err(site.wrong("sizes", "only one of `num_splits` and `sizes` is possible")),
+    }
+}
+
+layer_type! {
+    TIME_DISTRIBUTED: 56, "TimeDistributed", "time_distributed", Utility, "none (Keras TimeDistributed)", "1";
+    {
+        inner: Value,
+        activation: Act = "identity",
+    }
+    |o, site| TimeDistributed::new(site.layer("inner", &o.inner)?).activation(o.activation.0)
+}
+
+layer_type! {
+    MEAN: 57, "Mean", "mean", Utility, "torch.mean", "1";
+    {
+        dim: List<isize>,
+        keepdim: bool = false,
+    }
+    |o, _site| {
+        let l = Mean::new(&o.dim.0);
+        if o.keepdim { l.keepdim() } else { l }
+    }
+}
+
+layer_type! {
+    LOG_VARIANCE: 58, "LogVariance", "log_variance", Utility, "torch.log of torch.var", "1";
+    {
+        dim: List<isize>,
+        keepdim: bool = false,
+        eps: f64 = 1e-8,
+    }
+    |o, _site| {
+        let l = LogVariance::new(&o.dim.0).eps(o.eps)?;
+        if o.keepdim { l.keepdim() } else { l }
+    }
+}
