@@ -168,6 +168,18 @@ pub enum NnError {
         /// What is wrong.
         what: String,
     },
+    /// A layer of a network does not take what comes to it.
+    #[error("layer `{name}` ({kind}) with inputs of shape {inputs:?}: {error}")]
+    Layer {
+        /// Name of the layer in the network.
+        name: String,
+        /// Its type.
+        kind: &'static str,
+        /// Shapes of what came.
+        inputs: Vec<Vec<usize>>,
+        /// What is wrong.
+        error: Box<NnError>,
+    },
     /// The loss is NaN or infinite.
     #[error(
         "the loss of epoch {epoch} is {loss}; lower the learning rate or clip the gradients (the last checkpoint is intact)"

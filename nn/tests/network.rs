@@ -6,8 +6,10 @@ use std::collections::BTreeSet;
 
 use common::{cpu, tensor};
 use serde_json::{Value, json};
-use trefoil_nn::network::{LAYERS, layer};
-use trefoil_nn::{Build, Layer, NnError, Tensor};
+use trefoil::ops::Activation;
+use trefoil_nn::layers::{BatchNormalization, Convolutional, Dense};
+use trefoil_nn::network::{LAYERS, Network, NetworkConfig, layer};
+use trefoil_nn::{Build, DType, Layer, LayerExt, NnError, Tensor};
 
 /// For each layer type: an input, the layer with every option, the shape of its (first) output.
 fn every_type() -> Vec<(&'static [usize], Value, &'static [usize])> {
@@ -310,10 +312,10 @@ fn every_type_takes_every_key() {
         let l = layer(&cx, &json).unwrap_or_else(|e| panic!("{name}: {e}"));
         let x = match name {
             "embedding" => Tensor::from_slice(&device, &[0i32, 1, 4, 2, 2, 3], shape).unwrap(),
-            _ => tensor(&device, shape, 7).to_dtype(trefoil_nn::DType::F32).unwrap(),
+            _ => tensor(&device, shape, 7).to_dtype(DType::F32).unwrap(),
         };
-        let inputs = match info.inputs.as_bytes()[0] {
-            b'2' => vec![x.clone(), x],
+        let inputs = match info.inputs.0 {
+            2 => vec![x.clone(), x],
             _ if name == "concatenate" => vec![x.clone(), x],
             _ => vec![x],
         };
@@ -357,5 +359,82 @@ fn key_of(e: &NnError) -> String {
     match e {
         NnError::Config { key, .. } => key.clone(),
         e => panic!("not an error of the configuration: {e}"),
+    }
+}
+
+/// A network with two inputs, branches, parts of an output and layers that stand in another order than they run.
+const GRAPH: &str = r#"{
+  "version": 1,
+  "inputs": { "image": [1, 8, 8], "extra": [6] },
+  "layers": [
+    { "type": "dense", "name": "head", "inputs": ["joined"], "out_features": 3 },
+    { "type": "convolutional", "name": "conv", "inputs": ["image"], "out_channels": 4, "kernel_size": 3,
+      "padding": "same", "activation": "relu" },
+    { "type": "residual", "name": "block", "layers": [
+      { "type": "batch_normalization", "name": "norm", "num_features": 4 },
+      { "type": "convolutional", "out_channels": 4, "kernel_size": 1 } ] },
+    { "type": "global_pooling", "name": "pool", "keepdim": false },
+    { "type": "split", "name": "parts", "inputs": ["extra"], "sizes": [2, 4] },
+    { "type": "add", "name": "sum", "inputs": ["pool", "parts.1"] },
+    { "type": "concatenate", "name": "joined", "inputs": ["sum", "parts.0"] }
+  ],
+  "outputs": ["head", "sum"]
+}"#;
+
+#[test]
+fn a_graph_runs_and_names_its_state() {
+    let device = cpu();
+    let config = NetworkConfig::parse(GRAPH).unwrap();
+    let cx = Build::new(&device, 3);
+    let net = Network::new(&cx, &config).unwrap();
+    assert_eq!(net.input_names().collect::<Vec<_>>(), ["extra", "image"]);
+    assert_eq!(net.output_names().collect::<Vec<_>>(), ["head", "sum"]);
+    let image = tensor(&device, &[2, 1, 8, 8], 1).to_dtype(DType::F32).unwrap();
+    let extra = tensor(&device, &[2, 6], 2).to_dtype(DType::F32).unwrap();
+    let y = net.forward_named(&[("image", &image), ("extra", &extra)]).unwrap();
+    assert_eq!([y[0].shape(), y[1].shape()], [[2, 3].as_slice(), &[2, 4]]);
+    let names: Vec<String> = net.named_state().into_iter().map(|(n, _)| n).collect();
+    let want = [
+        "head.weight",
+        "head.bias",
+        "conv.weight",
+        "conv.bias",
+        "block.norm.weight",
+        "block.norm.bias",
+        "block.norm.running_mean",
+        "block.norm.running_var",
+        "block.norm.num_batches_tracked",
+        "block.1.weight",
+        "block.1.bias",
+    ];
+    assert_eq!(names, want);
+
+    // The same by hand, with the network's parameters.
+    net.eval();
+    let y = net.forward_named(&[("extra", &extra), ("image", &image)]).unwrap();
+    let cx = Build::new(&device, 99);
+    let conv = Convolutional::new(&cx, 1, 4, 3).unwrap().same_padding().activation(Activation::Relu);
+    let norm = BatchNormalization::new(&cx, 4).unwrap();
+    let one = Convolutional::new(&cx, 4, 4, 1).unwrap();
+    let head = Dense::new(&cx, 6, 3).unwrap();
+    let parts: [(&str, &dyn Layer); 4] =
+        [("conv", &conv), ("block.norm", &norm), ("block.1", &one), ("head", &head)];
+    let state = net.state_dict();
+    for (prefix, part) in parts {
+        let own = state
+            .iter()
+            .filter_map(|(k, t)| Some((k.strip_prefix(&format!("{prefix}."))?.into(), t.clone())));
+        part.load_state_dict(&own.collect()).unwrap();
+        part.eval();
+    }
+    let c = conv.forward(&image).unwrap();
+    let b = c.add(&one.forward(&norm.forward(&c).unwrap()).unwrap()).unwrap();
+    let pool = b.mean_axes(&[2, 3], false).unwrap();
+    let sum = pool.add(&extra.narrow(1, 2, 4).unwrap()).unwrap();
+    let joined = Tensor::concat(1, &[&sum, &extra.narrow(1, 0, 2).unwrap()]).unwrap();
+    let expected = [head.forward(&joined).unwrap(), sum];
+    for (y, e) in y.iter().zip(&expected) {
+        let (y, e) = (y.to_vec::<f32>().unwrap(), e.to_vec::<f32>().unwrap());
+        assert!(y.iter().zip(&e).all(|(a, b)| (a - b).abs() < 1e-5), "{y:?} {e:?}");
     }
 }

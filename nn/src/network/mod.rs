@@ -1,6 +1,8 @@
 //! Networks described in JSON.
 
 mod build;
+mod config;
+mod graph;
 mod options;
 mod table;
 
@@ -9,6 +11,8 @@ use serde_json::Value;
 use crate::error::Result;
 use crate::layer::{Build, Layer};
 
+pub use config::{InputConfig, NetworkConfig};
+pub use graph::Network;
 pub use table::LAYERS;
 
 /// A family of layer types.
@@ -62,11 +66,23 @@ pub struct LayerInfo {
     pub family: Family,
     /// What PyTorch has for it.
     pub torch: &'static str,
-    /// Number of inputs: `1`, `1-2`, `2..`.
-    pub inputs: &'static str,
+    /// Least and largest number of inputs.
+    pub inputs: (usize, usize),
     /// Options beside `type`.
     pub keys: &'static [Key],
     build: fn(&build::Site<'_>, Value) -> Result<Box<dyn Layer>>,
+}
+
+/// Any number of inputs.
+const MANY: usize = usize::MAX;
+
+/// A number of inputs for people.
+fn inputs_text(range: (usize, usize)) -> String {
+    match range {
+        (a, b) if a == b => format!("{a}"),
+        (a, MANY) => format!("at least {a}"),
+        (a, b) => format!("{a} to {b}"),
+    }
 }
 
 /// Makes one layer of its JSON, `{ "type": "dense", "out_features": 8 }`.

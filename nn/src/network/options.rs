@@ -3,6 +3,7 @@
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use trefoil::DType;
 use trefoil::ops::{Activation, PadMode};
 
 use crate::init::Init;
@@ -11,7 +12,7 @@ use crate::layers::{PerAxis, activation_from_name};
 /// Declares a row of the table of layers: its description, its options with their defaults (as JSON; without one an option is required)
 /// and how the layer is made of them.
 macro_rules! layer_type {
-    ($id:ident: $entry:literal, $kind:literal, $name:literal, $family:ident, $torch:literal, $inputs:literal;
+    ($id:ident: $entry:literal, $kind:literal, $name:literal, $family:ident, $torch:literal, $inputs:expr;
      { $($key:ident: $t:ty $(= $default:expr)?),* $(,)? }
      |$o:ident, $site:ident| $body:expr) => {
         pub(super) const $id: $crate::network::LayerInfo = {
@@ -215,6 +216,13 @@ impl TryFrom<Value> for Act {
             v => Err(format!("expected the name of an activation or an object with its `kind`, got {v}")),
         }
     }
+}
+
+/// The element type of a name.
+pub(super) fn dtype(name: &str) -> Result<DType, String> {
+    DType::ALL.into_iter().find(|d| d.name() == name).ok_or_else(|| {
+        format!("unknown dtype `{name}`; known are {}", DType::ALL.map(DType::name).join(", "))
+    })
 }
 
 /// How a parameter is filled.

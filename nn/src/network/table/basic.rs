@@ -22,7 +22,7 @@ macro_rules! linear {
 }
 
 layer_type! {
-    DENSE: 1, "Dense", "dense", Core, "nn.Linear", "1";
+    DENSE: 1, "Dense", "dense", Core, "nn.Linear", (1, 1);
     {
         in_features: Option<usize> = null,
         out_features: usize,
@@ -41,7 +41,7 @@ layer_type! {
 }
 
 layer_type! {
-    FULLY_CONNECTED: 2, "FullyConnected", "fully_connected", Core, "nn.Linear for `[B, in]`", "1";
+    FULLY_CONNECTED: 2, "FullyConnected", "fully_connected", Core, "nn.Linear for `[B, in]`", (1, 1);
     {
         in_features: Option<usize> = null,
         out_features: usize,
@@ -60,7 +60,7 @@ layer_type! {
 }
 
 layer_type! {
-    BATCH_NORMALIZATION: 4, "BatchNormalization", "batch_normalization", Core, "nn.BatchNorm1d/2d/3d", "1";
+    BATCH_NORMALIZATION: 4, "BatchNormalization", "batch_normalization", Core, "nn.BatchNorm1d/2d/3d", (1, 1);
     {
         num_features: usize,
         eps: f64 = 1e-5,
@@ -78,7 +78,7 @@ layer_type! {
 }
 
 layer_type! {
-    LAYER_NORMALIZATION: 5, "LayerNormalization", "layer_normalization", Core, "nn.LayerNorm", "1";
+    LAYER_NORMALIZATION: 5, "LayerNormalization", "layer_normalization", Core, "nn.LayerNorm", (1, 1);
     {
         normalized_shape: List<usize>,
         eps: f64 = 1e-5,
@@ -95,7 +95,7 @@ layer_type! {
 }
 
 layer_type! {
-    EMBEDDING: 6, "Embedding", "embedding", Core, "nn.Embedding", "1";
+    EMBEDDING: 6, "Embedding", "embedding", Core, "nn.Embedding", (1, 1);
     {
         num_embeddings: usize,
         embedding_dim: usize,
@@ -126,7 +126,7 @@ layer_type! {
 
 layer_type! {
     INSTANCE_NORMALIZATION: 21, "InstanceNormalization", "instance_normalization", Normalization,
-    "nn.InstanceNorm1d/2d/3d", "1";
+    "nn.InstanceNorm1d/2d/3d", (1, 1);
     {
         num_features: usize,
         eps: f64 = 1e-5,
@@ -144,7 +144,7 @@ layer_type! {
 }
 
 layer_type! {
-    GROUP_NORMALIZATION: 22, "GroupNormalization", "group_normalization", Normalization, "nn.GroupNorm", "1";
+    GROUP_NORMALIZATION: 22, "GroupNormalization", "group_normalization", Normalization, "nn.GroupNorm", (1, 1);
     {
         num_groups: usize,
         num_channels: usize,
@@ -158,7 +158,7 @@ layer_type! {
 }
 
 layer_type! {
-    RMS_NORM: 24, "RMSNorm", "rms_norm", Normalization, "nn.RMSNorm", "1";
+    RMS_NORM: 24, "RMSNorm", "rms_norm", Normalization, "nn.RMSNorm", (1, 1);
     {
         normalized_shape: List<usize>,
         eps: Option<f64> = 1e-6,
@@ -171,7 +171,7 @@ layer_type! {
 }
 
 layer_type! {
-    GATED_LINEAR_UNIT: 61, "GatedLinearUnit", "gated_linear_unit", DenseLike, "nn.Linear and F.glu", "1";
+    GATED_LINEAR_UNIT: 61, "GatedLinearUnit", "gated_linear_unit", DenseLike, "nn.Linear and F.glu", (1, 1);
     {
         in_features: Option<usize> = null,
         out_features: usize,

@@ -4,16 +4,17 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::layers::{Checkpointed, Parallel, ParallelMerge, Residual};
+use crate::network::MANY;
 use crate::network::options::{Act, layer_type};
 
 layer_type! {
-    SEQUENTIAL: 0, "Sequential", "sequential", Container, "nn.Sequential", "1";
+    SEQUENTIAL: 0, "Sequential", "sequential", Container, "nn.Sequential", (1, 1);
     { layers: Vec<Value> }
     |o, site| site.list("layers", &o.layers)?
 }
 
 layer_type! {
-    RESIDUAL: 0, "Residual", "residual", Container, "x + nn.Sequential(..)", "1";
+    RESIDUAL: 0, "Residual", "residual", Container, "x + nn.Sequential(..)", (1, 1);
     {
         layers: Vec<Value>,
         shortcut: Vec<Value> = [],
@@ -40,7 +41,7 @@ enum MergeName {
 }
 
 layer_type! {
-    PARALLEL: 0, "Parallel", "parallel", Container, "torch.cat of nn.Sequential(..)", "1";
+    PARALLEL: 0, "Parallel", "parallel", Container, "torch.cat of nn.Sequential(..)", (1, 1);
     {
         branches: Vec<Vec<Value>>,
         merge: MergeName = "concat",
@@ -67,7 +68,7 @@ layer_type! {
 }
 
 layer_type! {
-    CHECKPOINTED: 0, "Checkpointed", "checkpointed", Container, "torch.utils.checkpoint", "as inner";
+    CHECKPOINTED: 0, "Checkpointed", "checkpointed", Container, "torch.utils.checkpoint", (1, MANY);
     { inner: Value }
     |o, site| Checkpointed::new(site.layer("inner", &o.inner)?)
 }

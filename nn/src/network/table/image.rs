@@ -42,7 +42,7 @@ macro_rules! initial {
 }
 
 layer_type! {
-    CONVOLUTIONAL: 3, "Convolutional", "convolutional", Core, "nn.Conv2d", "1";
+    CONVOLUTIONAL: 3, "Convolutional", "convolutional", Core, "nn.Conv2d", (1, 1);
     {
         in_channels: Option<usize> = null,
         out_channels: usize,
@@ -67,7 +67,7 @@ layer_type! {
 }
 
 layer_type! {
-    CONV3D: 31, "Conv3D", "conv3d", Convolution, "nn.Conv3d", "1";
+    CONV3D: 31, "Conv3D", "conv3d", Convolution, "nn.Conv3d", (1, 1);
     {
         in_channels: Option<usize> = null,
         out_channels: usize,
@@ -92,7 +92,7 @@ layer_type! {
 }
 
 layer_type! {
-    DECONVOLUTIONAL: 32, "Deconvolutional", "deconvolutional", Convolution, "nn.ConvTranspose2d", "1";
+    DECONVOLUTIONAL: 32, "Deconvolutional", "deconvolutional", Convolution, "nn.ConvTranspose2d", (1, 1);
     {
         in_channels: Option<usize> = null,
         out_channels: usize,
@@ -123,7 +123,7 @@ layer_type! {
 
 layer_type! {
     DEFORMABLE_CONVOLUTIONAL: 33, "DeformableConvolutional", "deformable_convolutional", Convolution,
-    "torchvision.ops.deform_conv2d", "1";
+    "torchvision.ops.deform_conv2d", (1, 1);
     {
         in_channels: Option<usize> = null,
         out_channels: usize,
@@ -159,7 +159,7 @@ layer_type! {
 
 layer_type! {
     DEPTHWISE_SEPARABLE_CONVOLUTIONAL: 34, "DepthwiseSeparableConvolutional", "depthwise_separable_convolutional",
-    Convolution, "nn.Conv2d(groups=C), nn.Conv2d(1x1)", "1";
+    Convolution, "nn.Conv2d(groups=C), nn.Conv2d(1x1)", (1, 1);
     {
         in_channels: Option<usize> = null,
         out_channels: usize,
@@ -189,7 +189,7 @@ layer_type! {
 
 layer_type! {
     DILATED_CONVOLUTIONAL: 35, "DilatedConvolutional", "dilated_convolutional", Convolution,
-    "nn.Conv2d(dilation=..)", "1";
+    "nn.Conv2d(dilation=..)", (1, 1);
     {
         in_channels: Option<usize> = null,
         out_channels: usize,
@@ -215,7 +215,7 @@ layer_type! {
 
 layer_type! {
     LOCALLY_CONNECTED: 36, "LocallyConnected", "locally_connected", Convolution, "none (Keras LocallyConnected2D)",
-    "1";
+    (1, 1);
     {
         in_channels: Option<usize> = null,
         out_channels: usize,
@@ -242,7 +242,7 @@ layer_type! {
 
 layer_type! {
     SEPARABLE_CONVOLUTIONAL: 37, "SeparableConvolutional", "separable_convolutional", Convolution,
-    "none (Keras SeparableConv2D)", "1";
+    "none (Keras SeparableConv2D)", (1, 1);
     {
         in_channels: Option<usize> = null,
         out_channels: usize,
@@ -270,7 +270,7 @@ layer_type! {
 }
 
 layer_type! {
-    PATCH_EMBEDDING: 30, "PatchEmbedding", "patch_embedding", Transformer, "nn.Conv2d(stride=kernel_size)", "1";
+    PATCH_EMBEDDING: 30, "PatchEmbedding", "patch_embedding", Transformer, "nn.Conv2d(stride=kernel_size)", (1, 1);
     {
         in_channels: Option<usize> = null,
         patch_size: Axes<usize, 2>,
@@ -290,7 +290,7 @@ layer_type! {
 }
 
 layer_type! {
-    AVERAGE_POOLING: 16, "AveragePooling", "average_pooling", Pooling, "nn.AvgPool2d", "1";
+    AVERAGE_POOLING: 16, "AveragePooling", "average_pooling", Pooling, "nn.AvgPool2d", (1, 1);
     {
         kernel_size: Axes<usize, 2>,
         stride: Option<Axes<usize, 2>> = null,
@@ -313,7 +313,7 @@ layer_type! {
 }
 
 layer_type! {
-    MAX_POOLING: 17, "MaxPooling", "max_pooling", Pooling, "nn.MaxPool2d", "1";
+    MAX_POOLING: 17, "MaxPooling", "max_pooling", Pooling, "nn.MaxPool2d", (1, 1);
     {
         kernel_size: Axes<usize, 2>,
         stride: Option<Axes<usize, 2>> = null,
@@ -333,7 +333,7 @@ layer_type! {
 }
 
 layer_type! {
-    MAX_POOL3D: 18, "MaxPool3D", "max_pool3d", Pooling, "nn.MaxPool3d", "1";
+    MAX_POOL3D: 18, "MaxPool3D", "max_pool3d", Pooling, "nn.MaxPool3d", (1, 1);
     {
         kernel_size: Axes<usize, 3>,
         stride: Option<Axes<usize, 3>> = null,
@@ -361,7 +361,7 @@ enum GlobalMode {
 
 layer_type! {
     GLOBAL_POOLING: 19, "GlobalPooling", "global_pooling", Pooling, "nn.AdaptiveAvgPool2d(1), nn.AdaptiveMaxPool2d(1)",
-    "1";
+    (1, 1);
     {
         mode: GlobalMode = "avg",
         keepdim: bool = true,
@@ -378,7 +378,7 @@ layer_type! {
 
 layer_type! {
     ADAPTIVE_AVERAGE_POOLING: 20, "AdaptiveAveragePooling", "adaptive_average_pooling", Pooling,
-    "nn.AdaptiveAvgPool2d", "1";
+    "nn.AdaptiveAvgPool2d", (1, 1);
     { output_size: Axes<Option<usize>, 2> = 1 }
     |o, _site| AdaptiveAveragePooling::keeping(o.output_size.0)?
 }
@@ -416,7 +416,7 @@ macro_rules! upsample {
 }
 
 layer_type! {
-    UPSAMPLE3D: 38, "Upsample3D", "upsample3d", Upsampling, "nn.Upsample", "1";
+    UPSAMPLE3D: 38, "Upsample3D", "upsample3d", Upsampling, "nn.Upsample", (1, 1);
     {
         scale_factor: Option<Axes<f64, 3>> = null,
         size: Option<Axes<usize, 3>> = null,
@@ -433,7 +433,7 @@ layer_type! {
 }
 
 layer_type! {
-    UPSAMPLING: 39, "Upsampling", "upsampling", Upsampling, "nn.Upsample", "1";
+    UPSAMPLING: 39, "Upsampling", "upsampling", Upsampling, "nn.Upsample", (1, 1);
     {
         scale_factor: Option<Axes<f64, 2>> = null,
         size: Option<Axes<usize, 2>> = null,
@@ -451,7 +451,7 @@ layer_type! {
 
 layer_type! {
     SUBPIXEL_CONVOLUTIONAL: 40, "SubpixelConvolutional", "subpixel_convolutional", Upsampling,
-    "nn.Conv2d, nn.PixelShuffle", "1";
+    "nn.Conv2d, nn.PixelShuffle", (1, 1);
     {
         in_channels: Option<usize> = null,
         out_channels: usize,
@@ -475,13 +475,13 @@ layer_type! {
 }
 
 layer_type! {
-    PIXEL_SHUFFLE: 41, "PixelShuffle", "pixel_shuffle", Upsampling, "nn.PixelShuffle", "1";
+    PIXEL_SHUFFLE: 41, "PixelShuffle", "pixel_shuffle", Upsampling, "nn.PixelShuffle", (1, 1);
     { upscale_factor: usize }
     |o, _site| PixelShuffle::new(o.upscale_factor)?
 }
 
 layer_type! {
-    PIXEL_UNSHUFFLE: 0, "PixelUnshuffle", "pixel_unshuffle", Upsampling, "nn.PixelUnshuffle", "1";
+    PIXEL_UNSHUFFLE: 0, "PixelUnshuffle", "pixel_unshuffle", Upsampling, "nn.PixelUnshuffle", (1, 1);
     { downscale_factor: usize }
     |o, _site| PixelUnshuffle::new(o.downscale_factor)?
 }

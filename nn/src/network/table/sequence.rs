@@ -14,7 +14,7 @@ use crate::network::build::{Entry, Site, read};
 use crate::network::options::{Act, Axes, InitRule, layer_type, rules};
 
 layer_type! {
-    ATTENTION: 7, "Attention", "attention", Attention, "F.scaled_dot_product_attention with nn.Linear", "1-2";
+    ATTENTION: 7, "Attention", "attention", Attention, "F.scaled_dot_product_attention with nn.Linear", (1, 2);
     {
         embed_dim: usize,
         attention_size: usize,
@@ -45,7 +45,7 @@ fn rope_base() -> f64 {
 }
 
 layer_type! {
-    MULTI_HEAD_ATTENTION: 8, "MultiHeadAttention", "multi_head_attention", Attention, "nn.MultiheadAttention", "1-3";
+    MULTI_HEAD_ATTENTION: 8, "MultiHeadAttention", "multi_head_attention", Attention, "nn.MultiheadAttention", (1, 3);
     {
         embed_dim: usize,
         num_heads: usize,
@@ -77,7 +77,7 @@ layer_type! {
 }
 
 layer_type! {
-    SELF_ATTENTION: 9, "SelfAttention", "self_attention", Attention, "nn.MultiheadAttention", "1";
+    SELF_ATTENTION: 9, "SelfAttention", "self_attention", Attention, "nn.MultiheadAttention", (1, 1);
     {
         embed_dim: usize,
         num_heads: usize = 8,
@@ -100,7 +100,7 @@ layer_type! {
 
 layer_type! {
     CROSS_ATTENTION: 10, "CrossAttention", "cross_attention", Attention, "nn.MultiheadAttention(kdim=.., vdim=..)",
-    "1-2";
+    (1, 2);
     {
         query_dim: usize,
         context_dim: usize,
@@ -178,7 +178,7 @@ fn elman(l: Recurrent, nonlinearity: Option<Nonlinearity>) -> Recurrent {
 }
 
 layer_type! {
-    LSTM: 11, "LSTM", "lstm", Recurrent, "nn.LSTM(batch_first=True)", "1-2";
+    LSTM: 11, "LSTM", "lstm", Recurrent, "nn.LSTM(batch_first=True)", (1, 2);
     {
         input_size: Option<usize> = null,
         hidden_size: usize,
@@ -194,7 +194,7 @@ layer_type! {
 }
 
 layer_type! {
-    GRU: 12, "GRU", "gru", Recurrent, "nn.GRU(batch_first=True)", "1-2";
+    GRU: 12, "GRU", "gru", Recurrent, "nn.GRU(batch_first=True)", (1, 2);
     {
         input_size: Option<usize> = null,
         hidden_size: usize,
@@ -210,7 +210,7 @@ layer_type! {
 }
 
 layer_type! {
-    RECURRENT: 14, "Recurrent", "recurrent", Recurrent, "nn.RNN(batch_first=True)", "1-2";
+    RECURRENT: 14, "Recurrent", "recurrent", Recurrent, "nn.RNN(batch_first=True)", (1, 2);
     {
         input_size: Option<usize> = null,
         hidden_size: usize,
@@ -246,7 +246,7 @@ impl TryFrom<Value> for LstmPadding {
 }
 
 layer_type! {
-    CONV_LSTM: 13, "ConvLSTM", "conv_lstm", Recurrent, "none (Keras ConvLSTM2D)", "1";
+    CONV_LSTM: 13, "ConvLSTM", "conv_lstm", Recurrent, "none (Keras ConvLSTM2D)", (1, 1);
     {
         in_channels: Option<usize> = null,
         filters: usize,
@@ -308,7 +308,7 @@ enum MergeMode {
 }
 
 layer_type! {
-    BIDIRECTIONAL: 15, "Bidirectional", "bidirectional", Recurrent, "nn.LSTM(bidirectional=True)", "1-2";
+    BIDIRECTIONAL: 15, "Bidirectional", "bidirectional", Recurrent, "nn.LSTM(bidirectional=True)", (1, 2);
     {
         inner: Value,
         merge_mode: MergeMode = "concat",
@@ -342,7 +342,7 @@ macro_rules! transformer {
 }
 
 layer_type! {
-    TRANSFORMER_ENCODER: 25, "TransformerEncoder", "transformer_encoder", Transformer, "nn.TransformerEncoderLayer", "1";
+    TRANSFORMER_ENCODER: 25, "TransformerEncoder", "transformer_encoder", Transformer, "nn.TransformerEncoderLayer", (1, 1);
     {
         d_model: usize,
         nhead: usize,
@@ -358,7 +358,7 @@ layer_type! {
 }
 
 layer_type! {
-    TRANSFORMER_DECODER: 26, "TransformerDecoder", "transformer_decoder", Transformer, "nn.TransformerDecoderLayer", "2";
+    TRANSFORMER_DECODER: 26, "TransformerDecoder", "transformer_decoder", Transformer, "nn.TransformerDecoderLayer", (2, 2);
     {
         d_model: usize,
         nhead: usize,
@@ -373,7 +373,7 @@ layer_type! {
 }
 
 layer_type! {
-    FEED_FORWARD: 28, "FeedForward", "feed_forward", Transformer, "nn.Linear, nn.Linear", "1";
+    FEED_FORWARD: 28, "FeedForward", "feed_forward", Transformer, "nn.Linear, nn.Linear", (1, 1);
     {
         d_model: Option<usize> = null,
         d_ff: usize,
@@ -392,7 +392,7 @@ layer_type! {
 }
 
 layer_type! {
-    POSITIONAL_ENCODING: 29, "PositionalEncoding", "positional_encoding", Transformer, "none", "1";
+    POSITIONAL_ENCODING: 29, "PositionalEncoding", "positional_encoding", Transformer, "none", (1, 1);
     {
         d_model: usize,
         max_len: usize = 5000,

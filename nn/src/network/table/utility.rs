@@ -11,8 +11,9 @@ use crate::layers::{
     Activate, Add, Concatenate, Cropping, Dropout, Flatten, GaussianNoise, Input, LogSoftmax, LogVariance,
     Masking, Mean, Multiply, Padding, Reshape, SequenceLast, Softmax, Split, TimeDistributed,
 };
+use crate::network::MANY;
 use crate::network::build::Site;
-use crate::network::options::{Act, Constants, List, elementwise, layer_type};
+use crate::network::options::{Act, Constants, List, dtype, elementwise, layer_type};
 
 /// The layer of an activation. Kinds along an axis are layers of their own.
 fn activation(
@@ -38,7 +39,7 @@ fn activation(
 }
 
 layer_type! {
-    ACTIVATION: 42, "Activation", "activation", Utility, "nn.ReLU and others", "1";
+    ACTIVATION: 42, "Activation", "activation", Utility, "nn.ReLU and others", (1, 1);
     {
         kind: String,
         dim: Option<isize> = null,
@@ -63,25 +64,25 @@ layer_type! {
 }
 
 layer_type! {
-    SOFTMAX: 0, "Softmax", "softmax", Utility, "nn.Softmax", "1";
+    SOFTMAX: 0, "Softmax", "softmax", Utility, "nn.Softmax", (1, 1);
     { dim: isize = -1 }
     |o, _site| Softmax(o.dim)
 }
 
 layer_type! {
-    LOG_SOFTMAX: 0, "LogSoftmax", "log_softmax", Utility, "nn.LogSoftmax", "1";
+    LOG_SOFTMAX: 0, "LogSoftmax", "log_softmax", Utility, "nn.LogSoftmax", (1, 1);
     { dim: isize = -1 }
     |o, _site| LogSoftmax(o.dim)
 }
 
 layer_type! {
-    ADD: 43, "Add", "add", Utility, "+", "2..";
+    ADD: 43, "Add", "add", Utility, "+", (2, MANY);
     { activation: Act = "identity" }
     |o, _site| Add::new().activation(o.activation.0)
 }
 
 layer_type! {
-    CONCATENATE: 44, "Concatenate", "concatenate", Utility, "torch.cat", "1..";
+    CONCATENATE: 44, "Concatenate", "concatenate", Utility, "torch.cat", (1, MANY);
     {
         dim: isize = 1,
         activation: Act = "identity",
@@ -90,19 +91,19 @@ layer_type! {
 }
 
 layer_type! {
-    CROPPING: 45, "Cropping", "cropping", Utility, "F.pad with negative numbers", "1";
+    CROPPING: 45, "Cropping", "cropping", Utility, "F.pad with negative numbers", (1, 1);
     { cropping: Vec<(usize, usize)> }
     |o, _site| Cropping::new(&o.cropping)
 }
 
 layer_type! {
-    DROPOUT: 46, "Dropout", "dropout", Utility, "nn.Dropout", "1";
+    DROPOUT: 46, "Dropout", "dropout", Utility, "nn.Dropout", (1, 1);
     { p: f64 = 0.5 }
     |o, site| Dropout::new(site.cx, o.p)?
 }
 
 layer_type! {
-    FLATTEN: 47, "Flatten", "flatten", Utility, "nn.Flatten", "1";
+    FLATTEN: 47, "Flatten", "flatten", Utility, "nn.Flatten", (1, 1);
     {
         start_dim: isize = 1,
         end_dim: isize = -1,
@@ -111,7 +112,7 @@ layer_type! {
 }
 
 layer_type! {
-    GAUSSIAN_NOISE: 48, "GaussianNoise", "gaussian_noise", Utility, "none (Keras GaussianNoise)", "1";
+    GAUSSIAN_NOISE: 48, "GaussianNoise", "gaussian_noise", Utility, "none (Keras GaussianNoise)", (1, 1);
     {
         stddev: f64 = 0.1,
         mean: f64 = 0,
@@ -122,20 +123,18 @@ layer_type! {
 /// An element type by its name.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(try_from = "String")]
-pub(in crate::network) struct TypeName(pub(in crate::network) DType);
+struct TypeName(DType);
 
 impl TryFrom<String> for TypeName {
     type Error = String;
 
     fn try_from(s: String) -> Result<Self, String> {
-        let known = || DType::ALL.map(DType::name).join(", ");
-        let found = DType::ALL.into_iter().find(|d| d.name() == s);
-        found.map(TypeName).ok_or_else(|| format!("unknown dtype `{s}`; known are {}", known()))
+        dtype(&s).map(TypeName)
     }
 }
 
 layer_type! {
-    INPUT: 49, "Input", "input", Utility, "none (Keras Input)", "1";
+    INPUT: 49, "Input", "input", Utility, "none (Keras Input)", (1, 1);
     {
         shape: Vec<isize>,
         dtype: Option<TypeName> = null,
@@ -150,13 +149,13 @@ layer_type! {
 }
 
 layer_type! {
-    MASKING: 50, "Masking", "masking", Utility, "none (Keras Masking)", "1";
+    MASKING: 50, "Masking", "masking", Utility, "none (Keras Masking)", (1, 1);
     { mask_value: f64 = 0 }
     |o, _site| Masking::new(o.mask_value)?
 }
 
 layer_type! {
-    MULTIPLY: 51, "Multiply", "multiply", Utility, "*", "2..";
+    MULTIPLY: 51, "Multiply", "multiply", Utility, "*", (2, MANY);
     { activation: Act = "identity" }
     |o, _site| Multiply::new().activation(o.activation.0)
 }
@@ -171,7 +170,7 @@ enum PaddingMode {
 }
 
 layer_type! {
-    PADDING: 52, "Padding", "padding", Utility, "F.pad", "1";
+    PADDING: 52, "Padding", "padding", Utility, "F.pad", (1, 1);
     {
         padding: Vec<(usize, usize)>,
         mode: PaddingMode = "constant",
@@ -191,19 +190,19 @@ layer_type! {
 }
 
 layer_type! {
-    RESHAPE: 53, "Reshape", "reshape", Utility, "torch.reshape", "1";
+    RESHAPE: 53, "Reshape", "reshape", Utility, "torch.reshape", (1, 1);
     { target_shape: Vec<isize> }
     |o, _site| Reshape::new(&o.target_shape)?
 }
 
 layer_type! {
-    SEQUENCE_LAST: 54, "SequenceLast", "sequence_last", Utility, "`x[:, -1]`", "1-2";
+    SEQUENCE_LAST: 54, "SequenceLast", "sequence_last", Utility, "`x[:, -1]`", (1, 2);
     {}
     |o, _site| SequenceLast
 }
 
 layer_type! {
-    SPLIT: 55, "Split", "split", Utility, "torch.split", "1";
+    SPLIT: 55, "Split", "split", Utility, "torch.split", (1, 1);
     {
         num_splits: Option<usize> = null,
         sizes: Option<Vec<usize>> = null,
@@ -220,7 +219,7 @@ layer_type! {
 }
 
 layer_type! {
-    TIME_DISTRIBUTED: 56, "TimeDistributed", "time_distributed", Utility, "none (Keras TimeDistributed)", "1";
+    TIME_DISTRIBUTED: 56, "TimeDistributed", "time_distributed", Utility, "none (Keras TimeDistributed)", (1, 1);
     {
         inner: Value,
         activation: Act = "identity",
@@ -229,7 +228,7 @@ layer_type! {
 }
 
 layer_type! {
-    MEAN: 57, "Mean", "mean", Utility, "torch.mean", "1";
+    MEAN: 57, "Mean", "mean", Utility, "torch.mean", (1, 1);
     {
         dim: List<isize>,
         keepdim: bool = false,
@@ -241,7 +240,7 @@ layer_type! {
 }
 
 layer_type! {
-    LOG_VARIANCE: 58, "LogVariance", "log_variance", Utility, "torch.log of torch.var", "1";
+    LOG_VARIANCE: 58, "LogVariance", "log_variance", Utility, "torch.log of torch.var", (1, 1);
     {
         dim: List<isize>,
         keepdim: bool = false,

@@ -1,0 +1,205 @@
+//! A network that runs.
+
+use super::build::Entry;
+use super::config::{NetworkConfig, Plan, Source, Step};
+use crate::error::{NnError, Result, invalid};
+use crate::layer::{Build, Layer, Visitor};
+use crate::layers::Input;
+use crate::tensor::Tensor;
+use crate::trace;
+
+/// A network made of its description: a graph of layers.
+///
+/// State: that of each layer under its name, or its position in the file; see [`NetworkConfig`].
+#[derive(Debug)]
+pub struct Network {
+    inputs: Vec<(String, Option<Input>)>,
+    /// As in the file.
+    nodes: Vec<Node>,
+    /// Positions of layers in the order in which they run, and whose outputs nobody needs afterwards.
+    order: Vec<(usize, Vec<usize>)>,
+    outputs: Vec<(String, Source)>,
+}
+
+#[derive(Debug)]
+struct Node {
+    name: String,
+    layer: Box<dyn Layer>,
+    sources: Vec<Source>,
+    numbered: bool,
+}
+
+impl Network {
+    /// Makes the layers in the order of the file. Errors: [`NnError::Config`] with the path of the value that does not fit; those of the
+    /// device.
+    pub fn new(cx: &Build, config: &NetworkConfig) -> Result<Self> {
+        Self::at(cx, config, "")
+    }
+
+    /// As [`new`](Self::new) for a network that stands at `path` in its file: `model`.
+    pub fn at(cx: &Build, config: &NetworkConfig, path: &str) -> Result<Self> {
+        Self::of(cx, Plan::new(config, path)?)
+    }
+
+    pub(super) fn of(cx: &Build, plan: Plan) -> Result<Self> {
+        let mut inputs = vec![];
+        for (name, known) in plan.inputs {
+            let check = match known {
+                Some(i) if !i.shape.is_empty() => {
+                    let check = Input::new(&i.shape)?;
+                    Some(match i.dtype {
+                        Some(d) => check.dtype(d),
+                        None => check,
+                    })
+                }
+                _ => None,
+            };
+            inputs.push((name, check));
+        }
+        let mut nodes = vec![];
+        for Step { name, path, info, options, sources, numbered } in plan.steps {
+            let layer = Entry { info, path: &path, options }.build(cx)?;
+            nodes.push(Node { name, layer, sources, numbered });
+        }
+        let order = releases(&plan.order, &nodes, &plan.outputs);
+        Ok(Network { inputs, nodes, order, outputs: plan.outputs })
+    }
+
+    /// Names of the inputs, in the order of `forward_all`.
+    pub fn input_names(&self) -> impl Iterator<Item = &str> {
+        self.inputs.iter().map(|(n, _)| n.as_str())
+    }
+
+    /// Names of the outputs, in the order of `forward_all`.
+    pub fn output_names(&self) -> impl Iterator<Item = &str> {
+        self.outputs.iter().map(|(n, _)| n.as_str())
+    }
+
+    /// The layer of a name or position in the file.
+    pub fn layer(&self, name: &str) -> Option<&dyn Layer> {
+        self.nodes.iter().find(|n| n.name == name).map(|n| &*n.layer)
+    }
+
+    /// Runs on inputs by name. Errors: names that are not those of the inputs; else as [`forward_all`](Layer::forward_all).
+    pub fn forward_named(&self, inputs: &[(&str, &Tensor)]) -> Result<Vec<Tensor>> {
+        let find = |name: &str| inputs.iter().find(|(n, _)| *n == name).map(|(_, t)| (*t).clone());
+        let found: Vec<Tensor> = self.input_names().filter_map(find).collect();
+        if found.len() != self.inputs.len() || inputs.len() != self.inputs.len() {
+            let got: Vec<&str> = inputs.iter().map(|(n, _)| *n).collect();
+            return Err(invalid("Network", "inputs", self.input_list(), format!("{got:?}")));
+        }
+        self.forward_all(&found)
+    }
+
+    fn input_list(&self) -> String {
+        let names: Vec<&str> = self.input_names().collect();
+        format!("the inputs {}", names.join(", "))
+    }
+
+    /// Outputs of one layer.
+    fn run(&self, node: &Node, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
+        let y = match inputs {
+            [x] if !node.numbered => trace::layer(&node.name, &*node.layer, x).map(|y| vec![y]),
+            _ => trace::layers(&node.name, &*node.layer, inputs),
+        };
+        y.map_err(|e| NnError::Layer {
+            name: node.name.clone(),
+            kind: node.layer.kind(),
+            inputs: inputs.iter().map(|x| x.shape().to_vec()).collect(),
+            error: Box::new(e),
+        })
+    }
+
+    /// The tensor that a source names.
+    fn value(&self, source: Source, inputs: &[Tensor], values: &[Vec<Tensor>]) -> Result<Tensor> {
+        match source {
+            Source::Input(i) => Ok(inputs[i].clone()),
+            Source::Layer(i, k) => values[i].get(k).cloned().ok_or_else(|| {
+                let (name, n) = (&self.nodes[i].name, values[i].len());
+                invalid(
+                    "Network",
+                    "inputs",
+                    format!("an output of `{name}` below {n}"),
+                    format!("{name}.{k}"),
+                )
+            }),
+        }
+    }
+}
+
+/// The order, with the layers whose outputs are not read after each step.
+fn releases(order: &[usize], nodes: &[Node], outputs: &[(String, Source)]) -> Vec<(usize, Vec<usize>)> {
+    let mut kept = vec![false; nodes.len()];
+    for (_, s) in outputs {
+        if let Source::Layer(i, _) = s {
+            kept[*i] = true;
+        }
+    }
+    let mut steps: Vec<(usize, Vec<usize>)> = vec![];
+    for &at in order.iter().rev() {
+        let mut free = vec![];
+        for s in &nodes[at].sources {
+            if let Source::Layer(i, _) = s
+                && !std::mem::replace(&mut kept[*i], true)
+            {
+                free.push(*i);
+            }
+        }
+        steps.push((at, free));
+    }
+    steps.reverse();
+    steps
+}
+
+impl Layer for Network {
+    /// Errors beside those of the layers: several inputs or outputs.
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let mut y = self.forward_all(std::slice::from_ref(x))?;
+        match (y.pop(), y.is_empty()) {
+            (Some(y), true) => Ok(y),
+            _ => {
+                let names: Vec<&str> = self.output_names().collect();
+                Err(invalid("Network", "outputs", "one output, or forward_all", names.join(", ")))
+            }
+        }
+    }
+
+    /// The inputs in the order of their names to the outputs. Errors: another number of inputs, shapes that do not fit
+    /// ([`NnError::Layer`]).
+    fn forward_all(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
+        if inputs.len() != self.inputs.len() {
+            return Err(invalid("Network", "inputs", self.input_list(), format!("{} tensors", inputs.len())));
+        }
+        for ((name, check), x) in self.inputs.iter().zip(inputs) {
+            if let Some(check) = check {
+                check.forward(x).map_err(|e| NnError::Layer {
+                    name: name.clone(),
+                    kind: check.kind(),
+                    inputs: vec![x.shape().to_vec()],
+                    error: Box::new(e),
+                })?;
+            }
+        }
+        let mut values: Vec<Vec<Tensor>> = vec![vec![]; self.nodes.len()];
+        for (at, free) in &self.order {
+            let node = &self.nodes[*at];
+            let x: Vec<Tensor> =
+                node.sources.iter().map(|s| self.value(*s, inputs, &values)).collect::<Result<_>>()?;
+            values[*at] = self.run(node, &x)?;
+            free.iter().for_each(|&i| values[i].clear());
+        }
+        self.outputs.iter().map(|(_, s)| self.value(*s, inputs, &values)).collect()
+    }
+
+    fn visit(&self, v: &mut Visitor<'_>) {
+        for node in &self.nodes {
+            v.child(&node.name, &*node.layer);
+        }
+    }
+
+    fn set_training(&self, on: bool) {
+        for node in &self.nodes {
+            node.layer.set_training(on);
+        }
+    }
+}
