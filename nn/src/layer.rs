@@ -8,6 +8,7 @@ use std::sync::{Arc, RwLock};
 use trefoil::DType;
 
 use crate::error::{NnError, Result, invalid};
+use crate::substitute;
 use crate::tensor::{Device, Tensor};
 
 /// A tensor that a layer owns. Clones refer to the same one, so that optimizers, tied layers and state dictionaries see each other's changes.
@@ -27,8 +28,12 @@ impl Param {
         Param { cell: Arc::new(RwLock::new(t.detach())) }
     }
 
-    /// The tensor (a leaf of the graph, where trainable).
+    /// The tensor (a leaf of the graph, where trainable). While a wrapper such as
+    /// [`SpectralNormalization`](crate::layers::SpectralNormalization) runs this parameter's layer: the tensor that stands for it there.
     pub fn get(&self) -> Tensor {
+        if let Some(t) = substitute::of(self) {
+            return t;
+        }
         self.cell.read().unwrap_or_else(|p| p.into_inner()).clone()
     }
 
@@ -97,6 +102,11 @@ impl<'a> Visitor<'a> {
     /// Shows the position of a random number generator.
     pub fn counter(&mut self, name: &str, c: &AtomicU64) {
         self.show(name, Entry::Counter(c));
+    }
+
+    /// Shows what a layer shows, under other names.
+    pub(crate) fn renamed(&mut self, layer: &dyn Layer, rename: impl Fn(&str) -> String) {
+        layer.visit(&mut Visitor::new(&mut |name, e| self.show(&rename(name), e)));
     }
 
     /// Shows a part of the layer under `name.`.

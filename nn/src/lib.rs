@@ -50,6 +50,7 @@ mod ops;
 pub mod optim;
 pub mod plot;
 pub mod state_file;
+mod substitute;
 pub mod summary;
 mod tensor;
 mod trace;

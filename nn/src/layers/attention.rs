@@ -227,6 +227,11 @@ impl Attention {
         })
     }
 
+    /// Width of the sequences.
+    pub(crate) fn embed_dim(&self) -> usize {
+        self.widths[0]
+    }
+
     /// Drops attention weights in training. Errors: a probability outside of [0, 1).
     pub fn dropout(mut self, p: f64) -> Result<Self> {
         self.scores.dropout("Attention", p)?;

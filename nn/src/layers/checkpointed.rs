@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use crate::autograd::{BackwardCtx, Saved, backward, enable_grad, grad_enabled, no_grad, record};
 use crate::error::{Result, invalid};
-use crate::layer::{Layer, LayerExt, Snapshot, Visitor};
+use crate::layer::{Layer, LayerExt, Param, Snapshot, Visitor};
+use crate::substitute;
 use crate::tensor::Tensor;
 
 /// A layer whose intermediate results are not kept for the backward pass but computed again there (Chen et al., 2016),
@@ -35,7 +36,7 @@ fn recompute(
     layer: &dyn Layer,
     before: &Snapshot,
     inputs: &[Saved],
-    params: &[Saved],
+    params: &[(Param, Saved, bool)],
     cx: &mut BackwardCtx<'_>,
 ) -> Result<()> {
     let mut x = vec![];
@@ -43,27 +44,37 @@ fn recompute(
         let t = saved.get(cx)?;
         x.push(if cx.needs(i) { t.with_grad() } else { t.clone() });
     }
-    // A parameter that changed since the forward would give the gradient of another function.
-    params.iter().try_for_each(|p| p.get(cx).map(|_| ()))?;
+    // Parameters that read as something else in the forward do so again.
+    let mut stand_ins = vec![];
+    for (i, (p, saved, substituted)) in params.iter().enumerate() {
+        // One that changed since the forward would give the gradient of another function.
+        let t = saved.get(cx)?;
+        if *substituted {
+            let at = inputs.len() + i;
+            stand_ins.push((at, p.clone(), if cx.needs(at) { t.with_grad() } else { t.clone() }));
+        }
+    }
 
     let now = Snapshot::take(layer)?;
     let again = || {
         before.restore(layer)?;
-        let y = enable_grad(|| layer.forward_all(&x))?;
+        let substitutes = stand_ins.iter().map(|(_, p, t)| (p.clone(), t.clone())).collect();
+        let y = enable_grad(|| substitute::with(substitutes, || layer.forward_all(&x)))?;
         let roots: Vec<(&Tensor, Option<&Tensor>)> = y
             .iter()
             .enumerate()
             .filter(|(_, y)| y.requires_grad())
             .filter_map(|(i, y)| cx.upstream(i).map(|g| (y, Some(g))))
             .collect();
-        // Gradients of parameters are collected by their leaves directly.
+        // Other parameters' gradients are collected by their leaves directly.
         backward(&roots, false)
     };
     // The backward may read buffers, so they change back after it.
     let done = again();
     now.restore(layer)?;
     done?;
-    for (i, x) in x.iter().enumerate() {
+    let inputs = x.iter().enumerate().chain(stand_ins.iter().map(|(at, _, t)| (*at, t)));
+    for (i, x) in inputs {
         if let Some(g) = x.grad() {
             cx.give(i, g)?;
         }
@@ -91,12 +102,14 @@ impl Layer for Checkpointed {
         let plain: Vec<Tensor> = inputs.iter().map(Tensor::detach).collect();
         let y = no_grad(|| self.layer.forward_all(&plain))?;
         let y = y.iter().map(Tensor::detach).collect();
-        let params: Vec<Tensor> = self.layer.named_parameters().iter().map(|(_, p)| p.get()).collect();
-        let from: Vec<&Tensor> = inputs.iter().chain(&params).collect();
+        let params: Vec<Param> = self.layer.named_parameters().into_iter().map(|(_, p)| p).collect();
+        let read: Vec<Tensor> = params.iter().map(Param::get).collect();
+        let from: Vec<&Tensor> = inputs.iter().chain(&read).collect();
         Ok(record("checkpointed", &from, y, || {
             let layer = self.layer.clone();
             let x: Vec<Saved> = plain.iter().map(Saved::new).collect();
-            let params: Vec<Saved> = params.iter().map(Saved::new).collect();
+            let seen = |(p, t): (&Param, &Tensor)| (p.clone(), Saved::new(t), substitute::of(p).is_some());
+            let params: Vec<(Param, Saved, bool)> = params.iter().zip(&read).map(seen).collect();
             move |cx: &mut BackwardCtx<'_>| recompute(&*layer, &before, &x, &params, cx)
         }))
     }

@@ -1,4 +1,4 @@
-//! Fully connected layer.
+//! Fully connected layers.
 
 use std::sync::OnceLock;
 
@@ -10,11 +10,19 @@ use crate::layer::{Build, Layer, Param, Visitor};
 use crate::tensor::Tensor;
 
 /// y = act(x W^T + b), `[.., in] -> [.., out]`; `torch.nn.Linear` followed by an activation.
+pub type Dense = DenseLayer<false>;
+
+/// [`Dense`] of vectors only, `[in] -> [out]` or `[B, in] -> [B, out]`: inputs of a higher rank are an error, as a forgotten flattening
+/// would be.
+pub type FullyConnected = DenseLayer<true>;
+
+/// y = act(x W^T + b), `[.., in] -> [.., out]`; `torch.nn.Linear` followed by an activation. `VECTORS`: whether inputs have at most a batch
+/// axis.
 ///
 /// State: `weight [out, in]`, `bias [out]`. Both are drawn from U(-1/sqrt(in), 1/sqrt(in)) unless set otherwise. Product, bias and
 /// activation run as one kernel where the backend fuses them.
 #[derive(Debug)]
-pub struct Dense {
+pub struct DenseLayer<const VECTORS: bool> {
     cx: Build,
     out: usize,
     with_bias: bool,
@@ -25,18 +33,20 @@ pub struct Dense {
     params: OnceLock<(Param, Option<Param>)>,
 }
 
-impl Dense {
+impl<const VECTORS: bool> DenseLayer<VECTORS> {
+    const KIND: &'static str = if VECTORS { "FullyConnected" } else { "Dense" };
+
     /// `inputs -> outputs` with bias and without activation. Errors: a size of 0.
     pub fn new(cx: &Build, inputs: usize, outputs: usize) -> Result<Self> {
-        Dense::lazy(cx, outputs)?.inputs(inputs)
+        Self::lazy(cx, outputs)?.inputs(inputs)
     }
 
     /// The first forward fixes the number of inputs and makes the parameters. Errors: no outputs.
     pub fn lazy(cx: &Build, outputs: usize) -> Result<Self> {
         if outputs == 0 {
-            return Err(invalid("Dense", "outputs", "at least 1", "0"));
+            return Err(invalid(Self::KIND, "outputs", "at least 1", "0"));
         }
-        Ok(Dense {
+        Ok(DenseLayer {
             cx: cx.clone(),
             out: outputs,
             with_bias: true,
@@ -83,7 +93,7 @@ impl Dense {
 
     fn inputs(self, inputs: usize) -> Result<Self> {
         if inputs == 0 {
-            return Err(invalid("Dense", "inputs", "at least 1", "0"));
+            return Err(invalid(Self::KIND, "inputs", "at least 1", "0"));
         }
         self.params(inputs)?;
         Ok(self)
@@ -112,21 +122,29 @@ impl Dense {
     }
 }
 
-impl Layer for Dense {
+impl<const VECTORS: bool> Layer for DenseLayer<VECTORS> {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        if VECTORS && x.rank() > 2 {
+            let want = "shape [B, in] or [in]; put Flatten before it, or use Dense";
+            return Err(invalid(Self::KIND, "x", want, format!("shape {:?}", x.shape())));
+        }
         let Some(&inputs) = x.shape().last() else {
-            return Err(invalid("Dense", "x", "shape [.., in]", "a scalar"));
+            return Err(invalid(Self::KIND, "x", "shape [.., in]", "a scalar"));
         };
         if inputs == 0 {
-            return Err(invalid("Dense", "x", "at least 1 feature", format!("shape {:?}", x.shape())));
+            return Err(invalid(Self::KIND, "x", "at least 1 feature", format!("shape {:?}", x.shape())));
         }
         let (w, b) = self.params(inputs)?;
         let w = w.get();
         if w.shape()[1] != inputs {
             let expected = format!("shape [.., {}]", w.shape()[1]);
-            return Err(invalid("Dense", "x", expected, format!("shape {:?}", x.shape())));
+            return Err(invalid(Self::KIND, "x", expected, format!("shape {:?}", x.shape())));
         }
         x.linear(&w, b.as_ref().map(Param::get).as_ref(), self.act, self.precision)
+    }
+
+    fn kind(&self) -> &'static str {
+        Self::KIND
     }
 
     fn visit(&self, v: &mut Visitor<'_>) {
@@ -136,58 +154,5 @@ impl Layer for Dense {
                 v.param("bias", b);
             }
         }
-    }
-}
-
-/// [`Dense`] for vectors: `[B, in] -> [B, out]`, or `[in] -> [out]`. More axes are an error, since they are usually a forgotten
-/// [`Flatten`](super::Flatten).
-///
-/// State: as [`Dense`].
-#[derive(Debug)]
-pub struct FullyConnected(Dense);
-
-impl FullyConnected {
-    /// `inputs -> outputs` with bias and without activation. Errors: a size of 0.
-    pub fn new(cx: &Build, inputs: usize, outputs: usize) -> Result<Self> {
-        Ok(FullyConnected(Dense::new(cx, inputs, outputs)?))
-    }
-
-    /// The first forward fixes the number of inputs and makes the parameters. Errors: no outputs.
-    pub fn lazy(cx: &Build, outputs: usize) -> Result<Self> {
-        Ok(FullyConnected(Dense::lazy(cx, outputs)?))
-    }
-
-    /// Without bias.
-    pub fn no_bias(self) -> Self {
-        FullyConnected(self.0.no_bias())
-    }
-
-    /// Sets the activation.
-    pub fn activation(self, act: Activation) -> Self {
-        FullyConnected(self.0.activation(act))
-    }
-
-    /// Sets the arithmetic of the products.
-    pub fn precision(self, precision: Precision) -> Self {
-        FullyConnected(self.0.precision(precision))
-    }
-
-    /// Sets how weight and bias are filled and fills them anew.
-    pub fn init(self, weight: Init, bias: Init) -> Result<Self> {
-        Ok(FullyConnected(self.0.init(weight, bias)?))
-    }
-}
-
-impl Layer for FullyConnected {
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        if x.rank() > 2 {
-            let want = "shape [B, in] or [in] (put a Flatten before, or use Dense)";
-            return Err(invalid("FullyConnected", "x", want, format!("shape {:?}", x.shape())));
-        }
-        self.0.forward(x)
-    }
-
-    fn visit(&self, v: &mut Visitor<'_>) {
-        self.0.visit(v);
     }
 }

@@ -1,8 +1,12 @@
 //! Blocks of the Transformer.
 
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use trefoil::ops::{Activation, Precision};
 
-use super::{AttentionMasks, Dense, Dropout, LayerNormalization, MultiHeadAttention};
+use super::attention::check_width;
+use super::{Attention, AttentionMasks, Dense, Dropout, LayerNormalization, MultiHeadAttention};
 use crate::error::{Result, invalid};
 use crate::layer::{Build, Layer, Visitor};
 use crate::tensor::Tensor;
@@ -298,5 +302,178 @@ impl Layer for TransformerDecoder {
         self.self_attn.set_training(on);
         self.cross_attn.set_training(on);
         self.tail.set_training(on);
+    }
+}
+
+/// A decoder block whose attentions have a single head of any width ([`Attention`], without biases): residual sums and normalizations as in
+/// [`TransformerDecoder`].
+///
+/// State: `self_attn.*`, `cross_attn.*` (`q_proj.weight [A, D]` and so on), `linear1.*`, `linear2.*`, `norm1.*` to `norm3.*`.
+#[derive(Debug)]
+pub struct Decoder {
+    cx: Build,
+    attention_size: usize,
+    config: TransformerConfig,
+    parts: OnceLock<DecoderParts>,
+    training: AtomicBool,
+}
+
+#[derive(Debug)]
+struct DecoderParts {
+    self_attn: Attention,
+    cross_attn: Attention,
+    tail: Tail,
+}
+
+const DECODER: &str = "Decoder";
+
+impl Decoder {
+    /// Sequences of width `d_model`, attentions of width `attention_size`, a feed-forward network of width `d_ff` with relu, no dropout,
+    /// eps 1e-5, normalization behind the sums. Errors: a size of 0.
+    pub fn new(cx: &Build, d_model: usize, attention_size: usize, d_ff: usize) -> Result<Self> {
+        if d_model == 0 {
+            return Err(invalid(DECODER, "d_model", "at least 1", "0"));
+        }
+        let layer = Self::lazy(cx, attention_size, d_ff)?;
+        layer.parts(d_model)?;
+        Ok(layer)
+    }
+
+    /// The first forward fixes `d_model` and makes the parameters. Errors: a size of 0.
+    pub fn lazy(cx: &Build, attention_size: usize, d_ff: usize) -> Result<Self> {
+        if attention_size == 0 || d_ff == 0 {
+            let got = format!("attention_size {attention_size}, dim_feedforward {d_ff}");
+            return Err(invalid(DECODER, "attention_size", "sizes of at least 1", got));
+        }
+        Ok(Decoder {
+            cx: cx.clone(),
+            attention_size,
+            config: TransformerConfig::new(0, 1).d_ff(d_ff).dropout(0.0),
+            parts: OnceLock::new(),
+            training: AtomicBool::new(true),
+        })
+    }
+
+    /// Changes the description; parameters that were made are made anew.
+    fn with(mut self, change: impl FnOnce(TransformerConfig) -> TransformerConfig) -> Result<Self> {
+        let width = self.parts.take().map(|p| p.self_attn.embed_dim());
+        self.config = change(self.config);
+        if let Some(d) = width {
+            self.parts(d)?;
+        }
+        Ok(self)
+    }
+
+    /// Sets the activation of the feed-forward network.
+    pub fn activation(self, act: Activation) -> Result<Self> {
+        self.with(|c| c.activation(act))
+    }
+
+    /// Sets the probability of all dropouts, that of attention weights included. Errors: outside of [0, 1).
+    pub fn dropout(self, p: f64) -> Result<Self> {
+        if !(0.0..1.0).contains(&p) {
+            return Err(invalid(DECODER, "dropout", "a probability in [0, 1)", format!("{p}")));
+        }
+        self.with(|c| c.dropout(p))
+    }
+
+    /// Sets eps of the normalizations. Errors: not a finite number above 0.
+    pub fn eps(self, eps: f64) -> Result<Self> {
+        if !(eps > 0.0 && eps.is_finite()) {
+            return Err(invalid(DECODER, "layer_norm_eps", "a finite number above 0", format!("{eps}")));
+        }
+        self.with(|c| c.eps(eps))
+    }
+
+    /// Normalizes what enters a sublayer.
+    pub fn norm_first(self) -> Result<Self> {
+        self.with(TransformerConfig::norm_first)
+    }
+
+    /// Sets the arithmetic of the products.
+    pub fn precision(self, precision: Precision) -> Result<Self> {
+        self.with(|c| c.precision(precision))
+    }
+
+    fn parts(&self, d_model: usize) -> Result<&DecoderParts> {
+        if let Some(p) = self.parts.get() {
+            return Ok(p);
+        }
+        let config = TransformerConfig { d_model, ..self.config.clone() };
+        let attention = || {
+            let a = Attention::new(&self.cx, d_model, self.attention_size)?;
+            Ok::<_, crate::NnError>(a.dropout(config.dropout)?.precision(config.precision))
+        };
+        let (self_attn, cross_attn) = (attention()?, attention()?);
+        let parts = DecoderParts { self_attn, cross_attn, tail: Tail::new(&self.cx, &config, 3)? };
+        parts.set_training(self.training.load(Ordering::Relaxed));
+        Ok(self.parts.get_or_init(|| parts))
+    }
+
+    /// Runs over `tgt` `[B, Tq, D]` with `memory` `[B, Tk, D]` (both without B too), each attention with its masks. Errors: `Invalid` for
+    /// ranks, widths, batches and masks that do not fit.
+    pub fn decode(
+        &self,
+        tgt: &Tensor,
+        memory: &Tensor,
+        tgt_masks: &AttentionMasks,
+        memory_masks: &AttentionMasks,
+    ) -> Result<Tensor> {
+        let (2 | 3, Some(&d)) = (tgt.rank(), tgt.shape().last().filter(|&&d| d > 0)) else {
+            let got = format!("shape {:?}", tgt.shape());
+            return Err(invalid(DECODER, "tgt", "shape [B, T, D] or [T, D]", got));
+        };
+        let p = self.parts(d)?;
+        let width = p.self_attn.embed_dim();
+        check_width(DECODER, "tgt", tgt, width)?;
+        check_width(DECODER, "memory", memory, width)?;
+        if memory.rank() != tgt.rank() {
+            let want = format!("rank {} like tgt", tgt.rank());
+            return Err(invalid(DECODER, "memory", want, format!("{}", memory.rank())));
+        }
+        let attend = |x: &Tensor| p.self_attn.attend(x, None, tgt_masks);
+        let look = |x: &Tensor| p.cross_attn.attend(x, Some(memory), memory_masks);
+        p.tail.run(tgt, &[&attend, &look])
+    }
+}
+
+impl DecoderParts {
+    fn set_training(&self, on: bool) {
+        self.self_attn.set_training(on);
+        self.cross_attn.set_training(on);
+        self.tail.set_training(on);
+    }
+}
+
+impl Layer for Decoder {
+    /// Errors always: the memory is missing; see [`decode`](Decoder::decode).
+    fn forward(&self, _: &Tensor) -> Result<Tensor> {
+        Err(invalid(DECODER, "inputs", "tgt and memory, by forward_all", "1 tensor"))
+    }
+
+    /// `[tgt, memory]`; `tgt` sees no later steps.
+    fn forward_all(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
+        match inputs {
+            [tgt, memory] => {
+                let masks = AttentionMasks::new();
+                Ok(vec![self.decode(tgt, memory, &masks.clone().causal(), &masks)?])
+            }
+            _ => Err(invalid(DECODER, "inputs", "tgt and memory", format!("{} tensors", inputs.len()))),
+        }
+    }
+
+    fn visit(&self, v: &mut Visitor<'_>) {
+        if let Some(p) = self.parts.get() {
+            v.child("self_attn", &p.self_attn);
+            v.child("cross_attn", &p.cross_attn);
+            p.tail.visit(v);
+        }
+    }
+
+    fn set_training(&self, on: bool) {
+        self.training.store(on, Ordering::Relaxed);
+        if let Some(p) = self.parts.get() {
+            p.set_training(on);
+        }
     }
 }
