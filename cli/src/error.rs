@@ -87,7 +87,7 @@ impl CliError {
             CliError::Input(_) => None,
             CliError::Output(_) => Some("check where the output goes"),
             CliError::File { .. } => Some("check that the path exists and can be used"),
-            CliError::Nn(e) => match e {
+            CliError::Nn(e) => match e.root() {
                 NnError::Gpu(GpuError::Unavailable { .. }) => {
                     Some("`trefoil devices` shows what can be used here; `--backend cpu` always works")
                 }

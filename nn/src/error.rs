@@ -40,6 +40,14 @@ pub enum NnError {
     /// The backend refused or failed.
     #[error(transparent)]
     Gpu(#[from] GpuError),
+    /// A layer of a model failed.
+    #[error("layer `{path}`: {source}")]
+    Layer {
+        /// Its name in the model, as in the state dictionary: `encoder.0.linear1`.
+        path: String,
+        /// What it failed with; never this variant again.
+        source: Box<NnError>,
+    },
     /// `backward` was called on a tensor that does not depend on any tensor with `with_grad`.
     #[error("backward: the tensor does not require a gradient (was it made inside no_grad, or detached?)")]
     NoGraph,
@@ -216,6 +224,23 @@ pub enum NnError {
 }
 
 impl NnError {
+    /// What failed, without the [layer](NnError::Layer) in which it did.
+    pub fn root(&self) -> &NnError {
+        match self {
+            NnError::Layer { source, .. } => source,
+            e => e,
+        }
+    }
+
+    /// The error of a part `name` of a layer.
+    pub(crate) fn within(self, name: &str) -> NnError {
+        match self {
+            e if name.is_empty() => e,
+            NnError::Layer { path, source } => NnError::Layer { path: format!("{name}.{path}"), source },
+            e => NnError::Layer { path: name.to_string(), source: Box::new(e) },
+        }
+    }
+
     pub(crate) fn io(what: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> NnError {
         let path = path.into();
         move |source| NnError::Io { what, path, source }

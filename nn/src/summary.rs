@@ -64,7 +64,7 @@ impl Observer for Table {
         }
         open.push(rows.len());
         rows.push(Row {
-            name: path.iter().filter(|p| !p.is_empty()).cloned().collect::<Vec<_>>().join("."),
+            name: trace::join(path),
             kind: layer.kind().to_string(),
             depth: path.len().saturating_sub(1),
             outputs: vec![],

@@ -59,35 +59,75 @@ pub(crate) fn op(op: &'static str, outputs: &[Tensor]) {
     }
 }
 
-/// A part's forward under the name by which the layer shows it to visitors. Layers of parts call this, so that summaries and reports of
-/// anomalies can name them.
-pub(crate) fn layer(name: &str, layer: &dyn Layer, x: &Tensor) -> Result<Tensor> {
-    if !ON.with(Cell::get) {
-        return layer.forward(x);
-    }
-    within(name, layer, || layer.forward(x), |y| std::slice::from_ref(y))
+/// What a layer gives, as observers see it.
+pub(crate) trait Outputs {
+    /// The tensors in order.
+    fn tensors(&self) -> Vec<Tensor>;
 }
 
-/// The same for several inputs.
-pub(crate) fn layers(name: &str, layer: &dyn Layer, x: &[Tensor]) -> Result<Vec<Tensor>> {
-    if !ON.with(Cell::get) {
-        return layer.forward_all(x);
+impl Outputs for Tensor {
+    fn tensors(&self) -> Vec<Tensor> {
+        vec![self.clone()]
     }
-    within(name, layer, || layer.forward_all(x), |y| y)
 }
 
-fn within<T>(
+impl Outputs for Vec<Tensor> {
+    fn tensors(&self) -> Vec<Tensor> {
+        self.clone()
+    }
+}
+
+impl Outputs for (Tensor, Tensor) {
+    fn tensors(&self) -> Vec<Tensor> {
+        vec![self.0.clone(), self.1.clone()]
+    }
+}
+
+/// A part's forward, in whatever way the whole calls it, under the name by which the whole shows it to visitors. Layers of parts run them
+/// through this or one of the two functions below, so that summaries, reports of anomalies and errors can name them. An empty name is that
+/// of the whole.
+pub(crate) fn call<T: Outputs>(
     name: &str,
     layer: &dyn Layer,
     forward: impl FnOnce() -> Result<T>,
-    outputs: impl FnOnce(&T) -> &[Tensor],
 ) -> Result<T> {
+    if !ON.with(Cell::get) {
+        return forward().map_err(|e| e.within(name));
+    }
     PATH.with(|p| p.borrow_mut().push(name.to_string()));
     tell(|o, path| o.enter(path, layer));
     let y = forward();
     if let Ok(y) = &y {
-        tell(|o, path| o.leave(path, layer, outputs(y)));
+        tell(|o, path| o.leave(path, layer, &y.tensors()));
     }
     PATH.with(|p| p.borrow_mut().pop());
-    y
+    y.map_err(|e| e.within(name))
+}
+
+/// Runs a step of a layer that is no layer of its own; operations and errors in it are named by it.
+pub(crate) fn scope<T>(name: impl Fn() -> String, f: impl FnOnce() -> Result<T>) -> Result<T> {
+    let watched = ON.with(Cell::get);
+    if watched {
+        PATH.with(|p| p.borrow_mut().push(name()));
+    }
+    let y = f();
+    if watched {
+        PATH.with(|p| p.borrow_mut().pop());
+    }
+    y.map_err(|e| e.within(&name()))
+}
+
+/// A part's [`Layer::forward`].
+pub(crate) fn layer(name: &str, layer: &dyn Layer, x: &Tensor) -> Result<Tensor> {
+    call(name, layer, || layer.forward(x))
+}
+
+/// A part's [`Layer::forward_all`].
+pub(crate) fn layers(name: &str, layer: &dyn Layer, x: &[Tensor]) -> Result<Vec<Tensor>> {
+    call(name, layer, || layer.forward_all(x))
+}
+
+/// A path as it stands in names of parameters: `encoder.0`.
+pub(crate) fn join(path: &[String]) -> String {
+    path.iter().filter(|p| !p.is_empty()).cloned().collect::<Vec<_>>().join(".")
 }

@@ -8,14 +8,14 @@ use crate::ops::{Activation, Precision, check, fused_act};
 
 /// One value per spatial axis, first axis first; a single value counts for all axes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PerAxis {
+pub struct AxisValues {
     len: usize,
     v: [usize; 3],
 }
 
-impl PerAxis {
+impl AxisValues {
     const fn all(v: usize) -> Self {
-        PerAxis { len: 1, v: [v; 3] }
+        AxisValues { len: 1, v: [v; 3] }
     }
 
     /// The values of `axes` axes; `None` if there are as many of another number.
@@ -27,22 +27,22 @@ impl PerAxis {
     }
 }
 
-impl From<usize> for PerAxis {
+impl From<usize> for AxisValues {
     fn from(v: usize) -> Self {
-        PerAxis::all(v)
+        AxisValues::all(v)
     }
 }
 
-impl From<&[usize]> for PerAxis {
+impl From<&[usize]> for AxisValues {
     /// More than three values are kept as a number of axes that no convolution has.
     fn from(v: &[usize]) -> Self {
         let mut all = [0; 3];
         all.iter_mut().zip(v).for_each(|(a, &x)| *a = x);
-        PerAxis { len: v.len(), v: all }
+        AxisValues { len: v.len(), v: all }
     }
 }
 
-impl<const N: usize> From<[usize; N]> for PerAxis {
+impl<const N: usize> From<[usize; N]> for AxisValues {
     fn from(v: [usize; N]) -> Self {
         v.as_slice().into()
     }
@@ -53,15 +53,15 @@ impl<const N: usize> From<[usize; N]> for PerAxis {
 #[non_exhaustive]
 pub struct Conv {
     /// Distance of windows.
-    pub stride: PerAxis,
+    pub stride: AxisValues,
     /// Zeros before each axis, and behind it unless `pad_end` is set.
-    pub pad: PerAxis,
+    pub pad: AxisValues,
     /// Zeros behind each axis, where they are not as many as before it.
-    pub pad_end: Option<PerAxis>,
+    pub pad_end: Option<AxisValues>,
     /// Distance of a window's elements.
-    pub dilation: PerAxis,
+    pub dilation: AxisValues,
     /// Rows that a transposed convolution adds behind each axis of its output; below the larger of stride and dilation.
-    pub out_pad: PerAxis,
+    pub out_pad: AxisValues,
     /// Groups of channels that are convolved apart from each other.
     pub groups: usize,
     /// Applied last by [`ConvOps::conv`] and [`ConvOps::conv_transpose`]: one of the activations that [`Gemm`](crate::ops::Gemm) fuses.
@@ -74,11 +74,11 @@ impl Conv {
     /// Stride 1, no padding, no dilation, one group, no activation.
     pub const fn new() -> Self {
         Conv {
-            stride: PerAxis::all(1),
-            pad: PerAxis::all(0),
+            stride: AxisValues::all(1),
+            pad: AxisValues::all(0),
             pad_end: None,
-            dilation: PerAxis::all(1),
-            out_pad: PerAxis::all(0),
+            dilation: AxisValues::all(1),
+            out_pad: AxisValues::all(0),
             groups: 1,
             act: Activation::Identity,
             precision: Precision::Ieee,
@@ -86,31 +86,31 @@ impl Conv {
     }
 
     /// Sets the stride: one number, or one per axis.
-    pub fn stride(mut self, v: impl Into<PerAxis>) -> Self {
+    pub fn stride(mut self, v: impl Into<AxisValues>) -> Self {
         self.stride = v.into();
         self
     }
 
     /// Sets the padding of both sides.
-    pub fn pad(mut self, v: impl Into<PerAxis>) -> Self {
+    pub fn pad(mut self, v: impl Into<AxisValues>) -> Self {
         self.pad = v.into();
         self
     }
 
     /// Sets the padding behind each axis where it differs from that before it.
-    pub fn pad_end(mut self, v: impl Into<PerAxis>) -> Self {
+    pub fn pad_end(mut self, v: impl Into<AxisValues>) -> Self {
         self.pad_end = Some(v.into());
         self
     }
 
     /// Sets the dilation.
-    pub fn dilation(mut self, v: impl Into<PerAxis>) -> Self {
+    pub fn dilation(mut self, v: impl Into<AxisValues>) -> Self {
         self.dilation = v.into();
         self
     }
 
     /// Sets the output padding of a transposed convolution.
-    pub fn out_pad(mut self, v: impl Into<PerAxis>) -> Self {
+    pub fn out_pad(mut self, v: impl Into<AxisValues>) -> Self {
         self.out_pad = v.into();
         self
     }
@@ -386,7 +386,7 @@ fn volume(v: &[usize], fill: usize) -> [usize; 3] {
 fn per_axis(
     op: &'static str,
     arg: &'static str,
-    v: PerAxis,
+    v: AxisValues,
     axes: usize,
     least: usize,
 ) -> Result<[usize; 3]> {

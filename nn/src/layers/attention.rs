@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use trefoil::DType;
 use trefoil::ops::{Attention as Options, Binary, Causal, Precision};
 
-use super::Dense;
 use super::noise::RandomStream;
+use super::projections::Projections;
 use crate::error::{Result, invalid};
+use crate::init::Init;
 use crate::layer::{Build, Layer, Visitor};
 use crate::ops::ScaledDotProductAttention;
 use crate::tensor::Tensor;
@@ -172,14 +173,11 @@ pub(crate) fn check_width(op: &'static str, arg: &'static str, x: &Tensor, width
 /// there are biases.
 #[derive(Debug)]
 pub struct Attention {
-    q_proj: Dense,
-    k_proj: Dense,
-    v_proj: Dense,
-    out_proj: Dense,
-    widths: [usize; 2],
+    parts: Projections,
     causal: bool,
-    scores: Scores,
 }
+
+const OP: &str = "Attention";
 
 impl Attention {
     /// Sequences of width `embed_dim`, queries and keys of width `attention_size`, no biases. Errors: a size of 0.
@@ -210,31 +208,20 @@ impl Attention {
     fn build(cx: &Build, d: usize, a: usize, dc: usize, bias: bool) -> Result<Self> {
         if d == 0 || a == 0 || dc == 0 {
             let got = format!("embed_dim {d}, attention_size {a}, context_dim {dc}");
-            return Err(invalid("Attention", "embed_dim", "sizes of at least 1", got));
+            return Err(invalid(OP, "embed_dim", "sizes of at least 1", got));
         }
-        let dense = |inputs, outputs| {
-            let l = Dense::new(cx, inputs, outputs)?;
-            Ok::<Dense, crate::NnError>(if bias { l } else { l.no_bias() })
-        };
-        Ok(Attention {
-            q_proj: dense(d, a)?,
-            k_proj: dense(dc, a)?,
-            v_proj: dense(dc, a)?,
-            out_proj: dense(a, d)?,
-            widths: [d, dc],
-            causal: false,
-            scores: Scores::new(cx),
-        })
+        let names = ["q_proj", "k_proj", "v_proj", "out_proj"];
+        Ok(Attention { parts: Projections::new(cx, OP, names, [d, dc, a], 1, [bias; 2])?, causal: false })
     }
 
     /// Width of the sequences.
-    pub(crate) fn embed_dim(&self) -> usize {
-        self.widths[0]
+    pub(super) fn embed_dim(&self) -> usize {
+        self.parts.widths()[0]
     }
 
     /// Drops attention weights in training. Errors: a probability outside of [0, 1).
     pub fn dropout(mut self, p: f64) -> Result<Self> {
-        self.scores.dropout("Attention", p)?;
+        self.parts = self.parts.dropout(p)?;
         Ok(self)
     }
 
@@ -246,25 +233,28 @@ impl Attention {
 
     /// Sets the arithmetic of the products.
     pub fn precision(mut self, precision: Precision) -> Self {
-        self.q_proj = self.q_proj.precision(precision);
-        self.k_proj = self.k_proj.precision(precision);
-        self.v_proj = self.v_proj.precision(precision);
-        self.out_proj = self.out_proj.precision(precision);
+        self.parts = self.parts.precision(precision);
         self
+    }
+
+    /// Sets how weights and biases are filled and fills them anew.
+    pub fn init(mut self, weight: Init, bias: Init) -> Result<Self> {
+        self.parts = self.parts.init(weight, bias)?;
+        Ok(self)
     }
 
     /// Attends from `query` to `context` (without one, to itself). Errors: `Invalid` for widths, batches and masks that do not fit.
     pub fn attend(&self, query: &Tensor, context: Option<&Tensor>, masks: &AttentionMasks) -> Result<Tensor> {
-        const OP: &str = "Attention";
-        let [d, dc] = self.widths;
         let (q, single) = batched(OP, "query", query)?;
-        let (c, _) = batched(OP, "context", context.unwrap_or(query))?;
-        check_width(OP, "query", &q, d)?;
-        check_width(OP, "context", &c, dc)?;
-        let head = |l: &Dense, x: &Tensor| l.forward(x)?.unsqueeze(1);
-        let (q, k, v) = (head(&self.q_proj, &q)?, head(&self.k_proj, &c)?, head(&self.v_proj, &c)?);
-        let o = self.scores.operation(OP, &q, &k, masks)?.forward(&q, &k, &v)?.squeeze(1)?;
-        let y = self.out_proj.forward(&o)?;
+        let c = match context {
+            Some(c) => batched(OP, "context", c)?.0,
+            None => q.clone(),
+        };
+        let (b, bc) = (q.shape()[0], c.shape()[0]);
+        if b != bc {
+            return Err(invalid(OP, "context", format!("a batch of {b}"), format!("{bc}")));
+        }
+        let y = self.parts.attend(&q, &c, masks)?;
         if single { y.squeeze(0) } else { Ok(y) }
     }
 }
@@ -276,22 +266,14 @@ impl Layer for Attention {
 
     /// `[query]` or `[query, context]`.
     fn forward_all(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
-        match inputs {
-            [q] => Ok(vec![self.forward(q)?]),
-            [q, c] => Ok(vec![self.attend(q, Some(c), &AttentionMasks::of(self.causal))?]),
-            _ => Err(invalid("Attention", "inputs", "1 or 2 tensors", format!("{} tensors", inputs.len()))),
-        }
+        self.parts.listed(inputs, |q, c| self.attend(q, c, &AttentionMasks::of(self.causal)))
     }
 
     fn visit(&self, v: &mut Visitor<'_>) {
-        v.child("q_proj", &self.q_proj);
-        v.child("k_proj", &self.k_proj);
-        v.child("v_proj", &self.v_proj);
-        v.child("out_proj", &self.out_proj);
-        self.scores.visit(v);
+        self.parts.visit(v);
     }
 
     fn set_training(&self, on: bool) {
-        self.scores.set_training(on);
+        self.parts.set_training(on);
     }
 }

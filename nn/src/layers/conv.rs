@@ -2,7 +2,7 @@
 
 use trefoil::ops::{Activation, Conv, PadMode, Precision};
 
-use super::image::{PerAxis, Weights, batched, fans, positive};
+use super::image::{PerAxis, Weights, batched, check_groups, fans, positive, weight_methods};
 use crate::error::{Result, invalid};
 use crate::init::Init;
 use crate::layer::{Build, Layer, Param, Visitor};
@@ -111,18 +111,6 @@ impl<const N: usize, const DILATED: bool> ConvNd<N, DILATED> {
         })
     }
 
-    fn inputs(self, inputs: usize) -> Result<Self> {
-        positive(Self::KIND, "inputs", &[inputs])?;
-        self.params(inputs)?;
-        Ok(self)
-    }
-
-    /// Without bias.
-    pub fn no_bias(mut self) -> Self {
-        self.weights.no_bias();
-        self
-    }
-
     /// Sets the distance of windows (default 1).
     pub fn stride(mut self, stride: impl PerAxis<usize, N>) -> Self {
         self.stride = stride.per_axis();
@@ -166,25 +154,9 @@ impl<const N: usize, const DILATED: bool> ConvNd<N, DILATED> {
         self
     }
 
-    /// Sets how weight and bias are filled and fills them anew.
-    pub fn init(mut self, weight: Init, bias: Init) -> Result<Self> {
-        (self.weights.weight_init, self.weights.bias_init) = (weight, bias);
-        self.anew()
-    }
-
-    fn anew(mut self) -> Result<Self> {
-        match self.weights.reset() {
-            Some(inputs) => self.inputs(inputs),
-            None => Ok(self),
-        }
-    }
-
     fn params(&self, inputs: usize) -> Result<(Tensor, Option<Tensor>)> {
         let (o, g) = (self.out, self.groups);
-        if g == 0 || !inputs.is_multiple_of(g) || !o.is_multiple_of(g) {
-            let expected = format!("a divisor of {inputs} input and {o} output channels");
-            return Err(invalid(Self::KIND, "groups", expected, format!("{g}")));
-        }
+        check_groups(Self::KIND, g, inputs, o)?;
         let shape = [&[o, inputs / g], self.kernel.as_slice()].concat();
         self.weights.get(inputs, &shape, &[o], fans(inputs / g, o / g, &self.kernel))
     }
@@ -203,16 +175,14 @@ impl<const N: usize, const DILATED: bool> ConvNd<N, DILATED> {
         Ok((total.map(|t| t / 2), total.map(|t| t - t / 2)))
     }
 
-    /// The weight `[O, C/groups, K]`, once the number of input channels is known.
-    pub fn weight(&self) -> Option<&Param> {
-        self.weights.weight()
-    }
-
-    /// The bias `[O]`, if there is one and the number of input channels is known.
-    pub fn bias(&self) -> Option<&Param> {
-        self.weights.bias()
+    /// Lets each filter that is drawn stand this many times in a row, and makes the parameters anew.
+    pub(super) fn repeat(mut self, times: usize) -> Result<Self> {
+        self.weights.repeat = times;
+        self.anew()
     }
 }
+
+weight_methods!(impl[const N: usize, const DILATED: bool] ConvNd<N, DILATED>, weight "[O, C/groups, K]", bias "[O]");
 
 /// x [B, C, ..] padded explicitly.
 fn padded(

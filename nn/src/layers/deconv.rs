@@ -2,8 +2,8 @@
 
 use trefoil::ops::{Activation, Conv, Precision};
 
-use super::image::{PerAxis, Weights, batched, fans, positive};
-use crate::error::{Result, invalid};
+use super::image::{PerAxis, Weights, batched, check_groups, fans, positive, weight_methods};
+use crate::error::Result;
 use crate::init::Init;
 use crate::layer::{Build, Layer, Param, Visitor};
 use crate::tensor::Tensor;
@@ -59,18 +59,6 @@ impl<const N: usize> DeconvNd<N> {
         })
     }
 
-    fn inputs(self, inputs: usize) -> Result<Self> {
-        positive(Self::KIND, "inputs", &[inputs])?;
-        self.params(inputs)?;
-        Ok(self)
-    }
-
-    /// Without bias.
-    pub fn no_bias(mut self) -> Self {
-        self.weights.no_bias();
-        self
-    }
-
     /// Sets the distance of the input's cells in the output (default 1).
     pub fn stride(mut self, stride: impl PerAxis<usize, N>) -> Self {
         self.stride = stride.per_axis();
@@ -114,40 +102,16 @@ impl<const N: usize> DeconvNd<N> {
         self
     }
 
-    /// Sets how weight and bias are filled and fills them anew.
-    pub fn init(mut self, weight: Init, bias: Init) -> Result<Self> {
-        (self.weights.weight_init, self.weights.bias_init) = (weight, bias);
-        self.anew()
-    }
-
-    fn anew(mut self) -> Result<Self> {
-        match self.weights.reset() {
-            Some(inputs) => self.inputs(inputs),
-            None => Ok(self),
-        }
-    }
-
     fn params(&self, inputs: usize) -> Result<(Tensor, Option<Tensor>)> {
         let (o, g) = (self.out, self.groups);
-        if g == 0 || !inputs.is_multiple_of(g) || !o.is_multiple_of(g) {
-            let expected = format!("a divisor of {inputs} input and {o} output channels");
-            return Err(invalid(Self::KIND, "groups", expected, format!("{g}")));
-        }
+        check_groups(Self::KIND, g, inputs, o)?;
         let shape = [&[inputs, o / g], self.kernel.as_slice()].concat();
         // PyTorch takes axis 1 of the weight for the inputs of the fan.
         self.weights.get(inputs, &shape, &[o], fans(o / g, inputs / g, &self.kernel))
     }
-
-    /// The weight `[C, O/groups, K]`, once the number of input channels is known.
-    pub fn weight(&self) -> Option<&Param> {
-        self.weights.weight()
-    }
-
-    /// The bias `[O]`, if there is one and the number of input channels is known.
-    pub fn bias(&self) -> Option<&Param> {
-        self.weights.bias()
-    }
 }
+
+weight_methods!(impl[const N: usize] DeconvNd<N>, weight "[C, O/groups, K]", bias "[O]");
 
 impl<const N: usize> Layer for DeconvNd<N> {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {

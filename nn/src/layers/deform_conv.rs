@@ -1,12 +1,16 @@
 //! Deformable convolution.
 
+use std::sync::OnceLock;
+
 use trefoil::ops::{Activation, Conv};
 
-use super::image::{PerAxis, Weights, batched, fans, positive};
+use super::Convolutional;
+use super::image::{PerAxis, Weights, batched, check_groups, fans, positive, weight_methods};
 use crate::error::{Result, invalid};
 use crate::init::Init;
 use crate::layer::{Build, Layer, Param, Visitor};
 use crate::tensor::Tensor;
+use crate::trace;
 
 /// Convolution of images that learns where its taps read: Dai et al. (2017), with a learned factor per tap Zhu et al. (2019).
 /// `[B, C, H, W] -> [B, O, H', W']` with offsets and factors from two convolutions of the same input, `torchvision.ops.deform_conv2d`.
@@ -19,9 +23,9 @@ use crate::tensor::Tensor;
 /// windows larger than the padded input.
 #[derive(Debug)]
 pub struct DeformableConvolutional {
-    main: Weights,
-    offset: Weights,
-    mask: Weights,
+    cx: Build,
+    weights: Weights,
+    maps: OnceLock<Maps>,
     out: usize,
     kernel: [usize; 2],
     stride: [usize; 2],
@@ -32,8 +36,12 @@ pub struct DeformableConvolutional {
     modulation: bool,
 }
 
-/// Weight and bias.
-type Pair = (Tensor, Option<Tensor>);
+/// The convolutions that say where taps read and with which factor.
+#[derive(Debug)]
+struct Maps {
+    offset: Convolutional,
+    mask: Option<Convolutional>,
+}
 
 impl DeformableConvolutional {
     const KIND: &'static str = "DeformableConvolutional";
@@ -49,9 +57,9 @@ impl DeformableConvolutional {
         positive(Self::KIND, "outputs", &[outputs])?;
         positive(Self::KIND, "kernel", &kernel)?;
         Ok(DeformableConvolutional {
-            main: Weights::new(cx, Init::Lin),
-            offset: Weights::new(cx, Init::Zeros),
-            mask: Weights::new(cx, Init::Zeros),
+            cx: cx.clone(),
+            weights: Weights::new(cx, Init::Lin),
+            maps: OnceLock::new(),
             out: outputs,
             kernel,
             stride: [1; 2],
@@ -63,34 +71,25 @@ impl DeformableConvolutional {
         })
     }
 
-    fn inputs(self, inputs: usize) -> Result<Self> {
-        positive(Self::KIND, "inputs", &[inputs])?;
-        self.params(inputs)?;
-        Ok(self)
-    }
-
-    /// Without bias of the main convolution.
-    pub fn no_bias(mut self) -> Self {
-        self.main.no_bias();
-        self
-    }
-
     /// Sets the distance of windows.
     pub fn stride(mut self, stride: impl PerAxis<usize, 2>) -> Self {
-        self.stride = stride.per_axis();
-        self
+        let stride = stride.per_axis();
+        self.stride = stride;
+        self.each(|c| c.stride(stride))
     }
 
     /// Sets the zeros around the image.
     pub fn padding(mut self, padding: impl PerAxis<usize, 2>) -> Self {
-        self.padding = padding.per_axis();
-        self
+        let padding = padding.per_axis();
+        self.padding = padding;
+        self.each(|c| c.padding(padding))
     }
 
     /// Sets the distance of a window's undisplaced cells.
     pub fn dilation(mut self, dilation: impl PerAxis<usize, 2>) -> Self {
-        self.dilation = dilation.per_axis();
-        self
+        let dilation = dilation.per_axis();
+        self.dilation = dilation;
+        self.each(|c| c.dilation(dilation))
     }
 
     /// Sets the groups of the main convolution and makes the parameters anew. Errors: no divisor of both numbers of channels.
@@ -102,83 +101,74 @@ impl DeformableConvolutional {
     /// Sets the number D of groups of input channels that share offsets and makes the parameters anew. Errors: no divisor of the channels.
     pub fn deform_groups(mut self, groups: usize) -> Result<Self> {
         self.deform_groups = groups;
+        self.maps.take();
         self.anew()
     }
 
     /// Whether taps have learned factors (default true). Makes the parameters anew.
     pub fn modulation(mut self, on: bool) -> Result<Self> {
         self.modulation = on;
+        self.maps.take();
         self.anew()
     }
 
-    /// Sets how weight and bias of the main convolution are filled and makes the parameters anew.
-    pub fn init(mut self, weight: Init, bias: Init) -> Result<Self> {
-        (self.main.weight_init, self.main.bias_init) = (weight, bias);
-        self.anew()
-    }
-
-    fn anew(mut self) -> Result<Self> {
-        self.offset.reset();
-        self.mask.reset();
-        match self.main.reset() {
-            Some(inputs) => self.inputs(inputs),
-            None => Ok(self),
-        }
-    }
-
-    /// Parameters of the main, the offset and the mask convolution.
-    fn params(&self, inputs: usize) -> Result<(Pair, Pair, Option<Pair>)> {
+    /// The main convolution's weight and bias, and the other convolutions.
+    fn params(&self, inputs: usize) -> Result<(Tensor, Option<Tensor>, &Maps)> {
         let (o, g, d) = (self.out, self.groups, self.deform_groups);
-        if g == 0 || !inputs.is_multiple_of(g) || !o.is_multiple_of(g) {
-            let expected = format!("a divisor of {inputs} input and {o} output channels");
-            return Err(invalid(Self::KIND, "groups", expected, format!("{g}")));
-        }
+        check_groups(Self::KIND, g, inputs, o)?;
         if d == 0 || !inputs.is_multiple_of(d) {
             let expected = format!("a divisor of {inputs} input channels");
             return Err(invalid(Self::KIND, "deform_groups", expected, format!("{d}")));
         }
+        let shape = [o, inputs / g, self.kernel[0], self.kernel[1]];
+        let (w, b) = self.weights.get(inputs, &shape, &[o], fans(inputs / g, o / g, &self.kernel))?;
+        Ok((w, b, self.maps(inputs)?))
+    }
+
+    fn maps(&self, inputs: usize) -> Result<&Maps> {
+        if let Some(m) = self.maps.get() {
+            return Ok(m);
+        }
         let [kh, kw] = self.kernel;
-        let taps = d.saturating_mul(kh).saturating_mul(kw);
-        let fan = fans(inputs / g, o / g, &self.kernel);
-        let map = |w: &Weights, n: usize| w.get(inputs, &[n, inputs, kh, kw], &[n], fan);
-        Ok((
-            self.main.get(inputs, &[o, inputs / g, kh, kw], &[o], fan)?,
-            map(&self.offset, taps.saturating_mul(2))?,
-            if self.modulation { Some(map(&self.mask, taps)?) } else { None },
-        ))
+        let taps = self.deform_groups.saturating_mul(kh).saturating_mul(kw);
+        let conv = |outputs: usize| {
+            let c = Convolutional::lazy(&self.cx, outputs, self.kernel)?.init(Init::Zeros, Init::Zeros)?;
+            c.stride(self.stride).padding(self.padding).dilation(self.dilation).inputs(inputs)
+        };
+        let offset = conv(taps.saturating_mul(2))?;
+        let mask = if self.modulation { Some(conv(taps)?.activation(Activation::Sigmoid)) } else { None };
+        Ok(self.maps.get_or_init(|| Maps { offset, mask }))
     }
 
-    /// The weight `[O, C/groups, kH, kW]`, once the number of input channels is known.
-    pub fn weight(&self) -> Option<&Param> {
-        self.main.weight()
-    }
-
-    /// The bias `[O]`, if there is one and the number of input channels is known.
-    pub fn bias(&self) -> Option<&Param> {
-        self.main.bias()
+    /// Adapts the other convolutions, if they were made.
+    fn each(mut self, f: impl Fn(Convolutional) -> Convolutional) -> Self {
+        if let Some(Maps { offset, mask }) = self.maps.take() {
+            self.maps = OnceLock::from(Maps { offset: f(offset), mask: mask.map(f) });
+        }
+        self
     }
 }
+
+weight_methods!(impl[] DeformableConvolutional, weight "[O, C/groups, kH, kW]", bias "[O]");
 
 impl Layer for DeformableConvolutional {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         batched(Self::KIND, 2, x, |x| {
-            let ((w, b), (ow, ob), mask) = self.params(self.main.channels(Self::KIND, x)?)?;
+            let (w, b, maps) = self.params(self.weights.channels(Self::KIND, x)?)?;
+            let offset = trace::layer("offset_conv", &maps.offset, x)?;
+            let mask = maps.mask.as_ref().map(|m| trace::layer("mask_conv", m, x)).transpose()?;
             let p = Conv::new().stride(self.stride).pad(self.padding).dilation(self.dilation);
-            let offset = x.conv2d(&ow, ob.as_ref(), &p)?;
-            let mask = match mask {
-                Some((mw, mb)) => {
-                    let p = p.act(Activation::Sigmoid);
-                    Some(x.conv2d(&mw, mb.as_ref(), &p)?)
-                }
-                None => None,
-            };
             x.deform_conv(&w, &offset, mask.as_ref(), b.as_ref(), &p.groups(self.groups))
         })
     }
 
     fn visit(&self, v: &mut Visitor<'_>) {
-        self.main.visit("", v);
-        self.offset.visit("offset_conv.", v);
-        self.mask.visit("mask_conv.", v);
+        self.weights.visit("", v);
+        if let Some(Maps { offset, mask }) = self.maps.get() {
+            v.child("offset_conv", offset);
+            if let Some(mask) = mask {
+                v.child("mask_conv", mask);
+            }
+        }
     }
 }

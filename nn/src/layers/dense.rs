@@ -91,7 +91,8 @@ impl<const VECTORS: bool> DenseLayer<VECTORS> {
         }
     }
 
-    fn inputs(self, inputs: usize) -> Result<Self> {
+    /// Makes the parameters now.
+    pub(super) fn inputs(self, inputs: usize) -> Result<Self> {
         if inputs == 0 {
             return Err(invalid(Self::KIND, "inputs", "at least 1", "0"));
         }

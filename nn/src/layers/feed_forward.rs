@@ -9,6 +9,7 @@ use crate::error::{Result, invalid};
 use crate::init::Init;
 use crate::layer::{Build, Layer, Visitor};
 use crate::tensor::Tensor;
+use crate::trace;
 
 /// Position-wise network of the Transformer (Vaswani et al., 2017): W2 drop(act(W1 x + b1)) + b2, `[.., D] -> [.., D]`.
 ///
@@ -18,6 +19,7 @@ pub struct FeedForward {
     cx: Build,
     inner: usize,
     bias: bool,
+    init: [Init; 2],
     act: Activation,
     precision: Precision,
     dropout: Option<Dropout>,
@@ -44,6 +46,7 @@ impl FeedForward {
             cx: cx.clone(),
             inner: d_ff,
             bias: true,
+            init: [Init::Lin; 2],
             act: Activation::Relu,
             precision: Precision::Ieee,
             dropout: None,
@@ -56,7 +59,9 @@ impl FeedForward {
             return Ok(l);
         }
         let dense = |inputs, outputs| {
-            let l = Dense::new(&self.cx, inputs, outputs)?.precision(self.precision);
+            let [weight, bias] = self.init;
+            let l = Dense::lazy(&self.cx, outputs)?.init(weight, bias)?.inputs(inputs)?;
+            let l = l.precision(self.precision);
             Ok::<Dense, crate::NnError>(if self.bias { l } else { l.no_bias() })
         };
         let pair = [dense(d, self.inner)?.activation(self.act), dense(self.inner, d)?];
@@ -88,6 +93,15 @@ impl FeedForward {
         self.each(|_, l| l.no_bias())
     }
 
+    /// Sets how weights and biases are filled and fills them anew.
+    pub fn init(mut self, weight: Init, bias: Init) -> Result<Self> {
+        self.init = [weight, bias];
+        if let Some([first, second]) = self.linears.take() {
+            self.linears = OnceLock::from([first.init(weight, bias)?, second.init(weight, bias)?]);
+        }
+        Ok(self)
+    }
+
     /// Sets the arithmetic of the products.
     pub fn precision(mut self, precision: Precision) -> Self {
         self.precision = precision;
@@ -104,12 +118,12 @@ impl Layer for FeedForward {
         let [first, second] = self.linears(d)?;
         let width = first.weight().map_or(d, |w| w.get().shape()[1]);
         super::attention::check_width("FeedForward", "x", x, width)?;
-        let h = first.forward(x)?;
+        let h = trace::layer("linear1", first, x)?;
         let h = match &self.dropout {
-            Some(drop) => drop.forward(&h)?,
+            Some(drop) => trace::layer("dropout", drop, &h)?,
             None => h,
         };
-        second.forward(&h)
+        trace::layer("linear2", second, &h)
     }
 
     fn visit(&self, v: &mut Visitor<'_>) {
@@ -204,7 +218,7 @@ impl Layer for GatedLinearUnit {
         if let Some(w) = self.packed.weight() {
             super::attention::check_width("GatedLinearUnit", "x", x, w.get().shape()[1])?;
         }
-        self.packed.forward(x)?.glu(self.gate, -1)
+        trace::layer("", &self.packed, x)?.glu(self.gate, -1)
     }
 
     fn visit(&self, v: &mut Visitor<'_>) {

@@ -79,6 +79,60 @@ pub(super) fn fans(inputs: usize, outputs: usize, kernel: &[usize]) -> (usize, u
     (inputs.saturating_mul(taps), outputs.saturating_mul(taps))
 }
 
+/// Error unless `groups` divides both numbers of channels.
+pub(super) fn check_groups(layer: &'static str, groups: usize, inputs: usize, outputs: usize) -> Result<()> {
+    if groups > 0 && inputs.is_multiple_of(groups) && outputs.is_multiple_of(groups) {
+        return Ok(());
+    }
+    let expected = format!("a divisor of {inputs} input and {outputs} output channels");
+    Err(invalid(layer, "groups", expected, format!("{groups}")))
+}
+
+/// What layers with a field `weights: Weights` and a method `params(inputs)` that makes them have in common.
+macro_rules! weight_methods {
+    (impl[$($generics:tt)*] $layer:ty, weight $weight:literal, bias $bias:literal) => {
+        impl<$($generics)*> $layer {
+            /// Makes the parameters now.
+            pub(super) fn inputs(self, inputs: usize) -> Result<Self> {
+                positive(Self::KIND, "inputs", &[inputs])?;
+                self.params(inputs)?;
+                Ok(self)
+            }
+
+            /// Makes the parameters anew if they were made.
+            fn anew(mut self) -> Result<Self> {
+                match self.weights.reset() {
+                    Some(inputs) => self.inputs(inputs),
+                    None => Ok(self),
+                }
+            }
+
+            /// Without bias.
+            pub fn no_bias(mut self) -> Self {
+                self.weights.no_bias();
+                self
+            }
+
+            /// Sets how weight and bias are filled and fills them anew.
+            pub fn init(mut self, weight: Init, bias: Init) -> Result<Self> {
+                (self.weights.weight_init, self.weights.bias_init) = (weight, bias);
+                self.anew()
+            }
+
+            #[doc = concat!("The weight `", $weight, "`, once the number of input channels is known.")]
+            pub fn weight(&self) -> Option<&Param> {
+                self.weights.weight()
+            }
+
+            #[doc = concat!("The bias `", $bias, "`, if there is one and the number of input channels is known.")]
+            pub fn bias(&self) -> Option<&Param> {
+                self.weights.bias()
+            }
+        }
+    };
+}
+pub(super) use weight_methods;
+
 /// Weight and bias of a layer, made when the number of input channels is known.
 #[derive(Debug)]
 pub(super) struct Weights {

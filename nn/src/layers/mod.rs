@@ -28,6 +28,7 @@ mod patch_embedding;
 mod pixel_shuffle;
 mod pool;
 mod positional_encoding;
+mod projections;
 mod recurrent;
 mod residual;
 mod separable;

@@ -11,6 +11,7 @@ use crate::error::{Result, invalid};
 use crate::init::Init;
 use crate::layer::{Build, Layer, Param, Visitor};
 use crate::tensor::{Device, Tensor};
+use crate::trace;
 
 #[derive(Debug)]
 enum InProj {
@@ -95,6 +96,28 @@ impl MultiHeadAttention {
         self.in_proj = match kdim == e && vdim == e {
             true => InProj::Packed(draw(e, 3 * e)?),
             false => InProj::Separate([draw(e, e)?, draw(kdim, e)?, draw(vdim, e)?]),
+        };
+        Ok(self)
+    }
+
+    /// Sets how weights and biases are filled and fills them anew.
+    pub fn init(mut self, weight: Init, bias: Init) -> Result<Self> {
+        let e = self.embed;
+        let draw =
+            |inputs: usize, outputs: usize| weight.param(&self.cx, &[outputs, inputs], inputs, outputs);
+        self.in_proj = match self.in_proj {
+            InProj::Packed(_) => InProj::Packed(draw(e, 3 * e)?),
+            InProj::Separate(_) => {
+                InProj::Separate([draw(e, e)?, draw(self.widths[0], e)?, draw(self.widths[1], e)?])
+            }
+        };
+        if self.in_proj_bias.is_some() {
+            self.in_proj_bias = Some(bias.param(&self.cx, &[3 * e], e, e)?);
+        }
+        self.out_proj = match self.out_proj {
+            OutProj::Dense(d) => OutProj::Dense(d.init(weight, bias)?),
+            OutProj::Bias(Some(_)) => OutProj::Bias(Some(bias.param(&self.cx, &[e], e, e)?)),
+            OutProj::Bias(None) => OutProj::Bias(None),
         };
         Ok(self)
     }
@@ -261,7 +284,7 @@ impl MultiHeadAttention {
         };
         let o = o.merge_heads()?;
         let y = match &self.out_proj {
-            OutProj::Dense(d) => d.forward(&o)?,
+            OutProj::Dense(d) => trace::layer("out_proj", d, &o)?,
             OutProj::Bias(Some(b)) => o.add(&b.get())?,
             OutProj::Bias(None) => o,
         };
@@ -342,6 +365,11 @@ impl SelfAttention {
     /// Without biases.
     pub fn no_bias(self) -> Self {
         SelfAttention(self.0.no_bias())
+    }
+
+    /// Sets how weights and biases are filled and fills them anew.
+    pub fn init(self, weight: Init, bias: Init) -> Result<Self> {
+        Ok(SelfAttention(self.0.init(weight, bias)?))
     }
 
     /// Without the last projection: of `out_proj` only the bias remains.

@@ -6,6 +6,7 @@ use crate::error::{Result, invalid};
 use crate::init::Init;
 use crate::layer::{Build, Layer, Param, Visitor};
 use crate::tensor::Tensor;
+use crate::trace;
 
 /// Patches of an image, projected (Vision Transformer; Dosovitskiy et al., 2021), timm's `PatchEmbed`: `[B, C, H, W] -> [B, N, E]` with
 /// N = H/pH * W/pW tokens in row-major order. Neither class token nor positions. Also takes inputs without the batch axis.
@@ -83,7 +84,7 @@ impl Layer for PatchEmbedding {
                 let expected = format!("height and width divisible by {patch:?}");
                 return Err(invalid(Self::KIND, "x", expected, format!("shape {:?}", x.shape())));
             }
-            let y = self.proj.forward(x)?;
+            let y = trace::layer("proj", &self.proj, x)?;
             if self.flatten { y.flatten(2, -1)?.transpose(1, 2) } else { Ok(y) }
         })
     }

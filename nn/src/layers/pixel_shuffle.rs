@@ -1,12 +1,14 @@
 //! Channels exchanged for resolution.
 
-use trefoil::ops::{Activation, Conv, Precision};
+use trefoil::ops::{Activation, Precision};
 
-use super::image::{Weights, batched, fans, named, positive};
+use super::Convolutional;
+use super::image::{batched, named, positive};
 use crate::error::{Result, invalid};
 use crate::init::Init;
 use crate::layer::{Build, Layer, Param, Visitor};
 use crate::tensor::Tensor;
+use crate::trace;
 
 /// Blocks of r*r channels as squares of cells, `torch.nn.PixelShuffle`: `[.., C*r*r, H, W] -> [.., C, r*H, r*W]`.
 #[derive(Debug, Clone, Copy)]
@@ -56,12 +58,8 @@ impl Layer for PixelUnshuffle {
 /// Errors of `forward`: rank; another number of channels than at first.
 #[derive(Debug)]
 pub struct SubpixelConvolutional {
-    weights: Weights,
-    out: usize,
+    conv: Convolutional,
     factor: usize,
-    kernel: usize,
-    act: Activation,
-    precision: Precision,
 }
 
 impl SubpixelConvolutional {
@@ -69,7 +67,8 @@ impl SubpixelConvolutional {
 
     /// `inputs -> outputs` channels at `factor` times the resolution, with bias and without activation. Errors: a size of 0; an even kernel.
     pub fn new(cx: &Build, inputs: usize, outputs: usize, factor: usize, kernel: usize) -> Result<Self> {
-        Self::lazy(cx, outputs, factor, kernel)?.inputs(inputs)
+        positive(Self::KIND, "inputs", &[inputs])?;
+        Self::lazy(cx, outputs, factor, kernel)?.with(|conv| conv.inputs(inputs))
     }
 
     /// The first forward fixes the number of input channels and makes the parameters. Errors: a size of 0; an even kernel.
@@ -79,83 +78,63 @@ impl SubpixelConvolutional {
         if kernel.is_multiple_of(2) {
             return Err(invalid(Self::KIND, "kernel", "an odd size", format!("{kernel}")));
         }
-        let (weights, act, precision) = (Weights::new(cx, Init::Lin), Activation::Identity, Precision::Ieee);
-        Ok(SubpixelConvolutional { weights, out: outputs, factor, kernel, act, precision })
+        let filters = outputs.saturating_mul(factor).saturating_mul(factor);
+        let conv = Convolutional::lazy(cx, filters, kernel)?.padding(kernel / 2);
+        Ok(SubpixelConvolutional { conv, factor })
     }
 
-    fn inputs(self, inputs: usize) -> Result<Self> {
-        positive(Self::KIND, "inputs", &[inputs])?;
-        self.params(inputs)?;
-        Ok(self)
+    fn with(self, change: impl FnOnce(Convolutional) -> Result<Convolutional>) -> Result<Self> {
+        Ok(SubpixelConvolutional { conv: named(Self::KIND, change(self.conv))?, factor: self.factor })
     }
 
     /// Without bias.
     pub fn no_bias(mut self) -> Self {
-        self.weights.no_bias();
+        self.conv = self.conv.no_bias();
         self
     }
 
     /// Sets the activation.
     pub fn activation(mut self, act: Activation) -> Self {
-        self.act = act;
+        // Elementwise, so it commutes with the rearrangement and can be fused.
+        self.conv = self.conv.activation(act);
         self
     }
 
     /// Sets the arithmetic of the products.
     pub fn precision(mut self, precision: Precision) -> Self {
-        self.precision = precision;
+        self.conv = self.conv.precision(precision);
         self
     }
 
     /// Sets how weight and bias are filled and fills them anew.
-    pub fn init(mut self, weight: Init, bias: Init) -> Result<Self> {
-        (self.weights.weight_init, self.weights.bias_init) = (weight, bias);
-        self.anew()
+    pub fn init(self, weight: Init, bias: Init) -> Result<Self> {
+        self.with(|conv| conv.init(weight, bias))
     }
 
     /// Whether the r*r filters of an output channel start equal, so that the result starts as a nearest-neighbour enlargement (ICNR; Aitken
     /// et al., 2017; default false). Fills the weight anew. The bias of an output channel stays drawn for each of its filters.
-    pub fn icnr(mut self, on: bool) -> Result<Self> {
-        self.weights.repeat = if on { self.factor.saturating_mul(self.factor) } else { 1 };
-        self.anew()
-    }
-
-    fn anew(mut self) -> Result<Self> {
-        match self.weights.reset() {
-            Some(inputs) => self.inputs(inputs),
-            None => Ok(self),
-        }
-    }
-
-    fn params(&self, inputs: usize) -> Result<(Tensor, Option<Tensor>)> {
-        let filters = self.out.saturating_mul(self.factor).saturating_mul(self.factor);
-        let kernel = [self.kernel; 2];
-        let shape = [filters, inputs, self.kernel, self.kernel];
-        self.weights.get(inputs, &shape, &[filters], fans(inputs, filters, &kernel))
+    pub fn icnr(self, on: bool) -> Result<Self> {
+        let times = if on { self.factor.saturating_mul(self.factor) } else { 1 };
+        self.with(|conv| conv.repeat(times))
     }
 
     /// The weight `[O*r*r, C, k, k]`, once the number of input channels is known.
     pub fn weight(&self) -> Option<&Param> {
-        self.weights.weight()
+        self.conv.weight()
     }
 
     /// The bias `[O*r*r]`, if there is one and the number of input channels is known.
     pub fn bias(&self) -> Option<&Param> {
-        self.weights.bias()
+        self.conv.bias()
     }
 }
 
 impl Layer for SubpixelConvolutional {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        batched(Self::KIND, 2, x, |x| {
-            let (w, b) = self.params(self.weights.channels(Self::KIND, x)?)?;
-            // Elementwise, so it commutes with the rearrangement and can be fused.
-            let p = Conv::new().pad(self.kernel / 2).act(self.act).precision(self.precision);
-            x.conv2d(&w, b.as_ref(), &p)?.pixel_shuffle(self.factor)
-        })
+        batched(Self::KIND, 2, x, |x| trace::layer("", &self.conv, x)?.pixel_shuffle(self.factor))
     }
 
     fn visit(&self, v: &mut Visitor<'_>) {
-        self.weights.visit("", v);
+        self.conv.visit(v);
     }
 }

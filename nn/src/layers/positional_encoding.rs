@@ -6,6 +6,7 @@ use super::Dropout;
 use crate::error::{Result, invalid};
 use crate::layer::{Build, Layer, Param, Visitor};
 use crate::tensor::Tensor;
+use crate::trace;
 
 /// Adds sines and cosines of the position to `[B, T, D]` or `[T, D]` (Vaswani et al., 2017): column 2i of position t gets sin(t
 /// base^(-2i/D)), column 2i + 1 the cosine.
@@ -75,7 +76,7 @@ impl PositionalEncoding {
         }
         let y = x.add(&pe.narrow(0, offset, t)?)?;
         match &self.dropout {
-            Some(drop) => drop.forward(&y),
+            Some(drop) => trace::layer("dropout", drop, &y),
             None => Ok(y),
         }
     }

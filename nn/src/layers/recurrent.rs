@@ -11,6 +11,7 @@ use crate::init::Init;
 use crate::layer::{Build, Layer, Param, Visitor};
 use crate::ops::{RnnParams, RnnState, check_lengths};
 use crate::tensor::Tensor;
+use crate::trace;
 
 /// Parameters of one layer.
 #[derive(Debug)]
@@ -179,13 +180,14 @@ impl RecurrentStack {
         };
         check_width(self.kind, "x", x, weights.w_ih.shape()[1])?;
         let how = Recurrence::new().batch_first(true).reverse(reverse).precision(self.precision);
-        x.rnn(self.cell, &how, &weights, initial, lengths)
+        let name = || format!("l{k}{}", if reverse { "_reverse" } else { "" });
+        trace::scope(name, || x.rnn(self.cell, &how, &weights, initial, lengths))
     }
 
     /// Dropout of what goes from one layer to the next.
     pub(super) fn pass(&self, k: usize, y: Tensor) -> Result<Tensor> {
         match &self.dropout {
-            Some(d) if k + 1 < self.layers => d.forward(&y),
+            Some(d) if k + 1 < self.layers => trace::layer("dropout", d, &y),
             _ => Ok(y),
         }
     }

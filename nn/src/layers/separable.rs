@@ -1,12 +1,16 @@
 //! Depthwise separable convolution.
 
-use trefoil::ops::{Activation, Conv, Precision};
+use std::sync::OnceLock;
 
-use super::image::{PerAxis, Weights, batched, fans, positive};
-use crate::error::Result;
+use trefoil::ops::{Activation, Precision};
+
+use super::Convolutional;
+use super::image::{PerAxis, batched, positive};
+use crate::error::{Result, invalid};
 use crate::init::Init;
 use crate::layer::{Build, Layer, Param, Visitor};
 use crate::tensor::Tensor;
+use crate::trace;
 
 /// Depthwise separable convolution with an activation between the stages (MobileNet; Howard et al., 2017). Batch normalisation is a layer of
 /// its own, put between blocks.
@@ -25,24 +29,33 @@ pub type SeparableConvolutional = SeparableBlock<false>;
 /// Errors of `forward`: rank; another number of channels than at first; strides or dilations of 0; windows larger than the padded input.
 #[derive(Debug)]
 pub struct SeparableBlock<const MID: bool> {
-    depthwise: Weights,
-    pointwise: Weights,
+    cx: Build,
+    stages: OnceLock<Stages>,
     out: usize,
     kernel: [usize; 2],
     stride: [usize; 2],
     padding: [usize; 2],
     dilation: [usize; 2],
     multiplier: usize,
+    bias: bool,
+    init: [Init; 2],
     mid: Activation,
     act: Activation,
     precision: Precision,
+}
+
+#[derive(Debug)]
+struct Stages {
+    channels: usize,
+    depthwise: Convolutional,
+    pointwise: Convolutional,
 }
 
 impl SeparableBlock<true> {
     /// Sets the activation between the stages.
     pub fn mid_activation(mut self, act: Activation) -> Self {
         self.mid = act;
-        self
+        self.each(|first, second| (first.activation(act), second))
     }
 }
 
@@ -59,17 +72,17 @@ impl<const MID: bool> SeparableBlock<MID> {
         let kernel = kernel.per_axis();
         positive(Self::KIND, "outputs", &[outputs])?;
         positive(Self::KIND, "kernel", &kernel)?;
-        let mut depthwise = Weights::new(cx, Init::Lin);
-        depthwise.no_bias();
         Ok(SeparableBlock {
-            depthwise,
-            pointwise: Weights::new(cx, Init::Lin),
+            cx: cx.clone(),
+            stages: OnceLock::new(),
             out: outputs,
             kernel,
             stride: [1; 2],
             padding: [0; 2],
             dilation: [1; 2],
             multiplier: 1,
+            bias: true,
+            init: [Init::Lin; 2],
             mid: Activation::Identity,
             act: Activation::Identity,
             precision: Precision::Ieee,
@@ -78,32 +91,70 @@ impl<const MID: bool> SeparableBlock<MID> {
 
     fn inputs(self, inputs: usize) -> Result<Self> {
         positive(Self::KIND, "inputs", &[inputs])?;
-        self.params(inputs)?;
+        self.stages(inputs)?;
         Ok(self)
+    }
+
+    fn stages(&self, channels: usize) -> Result<&Stages> {
+        if let Some(s) = self.stages.get() {
+            return Ok(s);
+        }
+        let [weight, bias] = self.init;
+        let mid = channels.saturating_mul(self.multiplier);
+        let first = Convolutional::lazy(&self.cx, mid, self.kernel)?.no_bias().init(weight, bias)?;
+        let first = first.groups(channels)?.activation(self.mid).precision(self.precision);
+        let first = first.stride(self.stride).padding(self.padding).dilation(self.dilation);
+        let second = Convolutional::lazy(&self.cx, self.out, 1)?.init(weight, bias)?;
+        let second = second.activation(self.act).precision(self.precision);
+        let second = if self.bias { second } else { second.no_bias() };
+        let stages = Stages { channels, depthwise: first.inputs(channels)?, pointwise: second.inputs(mid)? };
+        Ok(self.stages.get_or_init(|| stages))
+    }
+
+    /// Adapts the stages, if they were made.
+    fn each(
+        mut self,
+        f: impl FnOnce(Convolutional, Convolutional) -> (Convolutional, Convolutional),
+    ) -> Self {
+        if let Some(Stages { channels, depthwise, pointwise }) = self.stages.take() {
+            let (depthwise, pointwise) = f(depthwise, pointwise);
+            self.stages = OnceLock::from(Stages { channels, depthwise, pointwise });
+        }
+        self
+    }
+
+    fn anew(mut self) -> Result<Self> {
+        match self.stages.take() {
+            Some(s) => self.inputs(s.channels),
+            None => Ok(self),
+        }
     }
 
     /// Without bias.
     pub fn no_bias(mut self) -> Self {
-        self.pointwise.no_bias();
-        self
+        self.bias = false;
+        self.each(|first, second| (first, second.no_bias()))
     }
 
     /// Sets the distance of windows.
     pub fn stride(mut self, stride: impl PerAxis<usize, 2>) -> Self {
-        self.stride = stride.per_axis();
-        self
+        let stride = stride.per_axis();
+        self.stride = stride;
+        self.each(|first, second| (first.stride(stride), second))
     }
 
     /// Sets the zeros around the image.
     pub fn padding(mut self, padding: impl PerAxis<usize, 2>) -> Self {
-        self.padding = padding.per_axis();
-        self
+        let padding = padding.per_axis();
+        self.padding = padding;
+        self.each(|first, second| (first.padding(padding), second))
     }
 
     /// Sets the distance of a window's cells.
     pub fn dilation(mut self, dilation: impl PerAxis<usize, 2>) -> Self {
-        self.dilation = dilation.per_axis();
-        self
+        let dilation = dilation.per_axis();
+        self.dilation = dilation;
+        self.each(|first, second| (first.dilation(dilation), second))
     }
 
     /// Sets how many channels the first stage makes of each, and makes the parameters anew. Errors: 0.
@@ -116,64 +167,47 @@ impl<const MID: bool> SeparableBlock<MID> {
     /// Sets the activation.
     pub fn activation(mut self, act: Activation) -> Self {
         self.act = act;
-        self
+        self.each(|first, second| (first, second.activation(act)))
     }
 
     /// Sets the arithmetic of the products.
     pub fn precision(mut self, precision: Precision) -> Self {
         self.precision = precision;
-        self
+        self.each(|first, second| (first.precision(precision), second.precision(precision)))
     }
 
     /// Sets how the weights of both stages and the bias are filled and fills them anew.
     pub fn init(mut self, weight: Init, bias: Init) -> Result<Self> {
-        self.depthwise.weight_init = weight;
-        (self.pointwise.weight_init, self.pointwise.bias_init) = (weight, bias);
+        self.init = [weight, bias];
         self.anew()
-    }
-
-    fn anew(mut self) -> Result<Self> {
-        self.pointwise.reset();
-        match self.depthwise.reset() {
-            Some(inputs) => self.inputs(inputs),
-            None => Ok(self),
-        }
-    }
-
-    /// Weight of the first stage, weight and bias of the second.
-    fn params(&self, inputs: usize) -> Result<(Tensor, Tensor, Option<Tensor>)> {
-        let [kh, kw] = self.kernel;
-        let (mid, o) = (inputs.saturating_mul(self.multiplier), self.out);
-        let fan = fans(1, self.multiplier, &self.kernel);
-        let (depthwise, _) = self.depthwise.get(inputs, &[mid, 1, kh, kw], &[], fan)?;
-        let (pointwise, bias) = self.pointwise.get(mid, &[o, mid, 1, 1], &[o], (mid, o))?;
-        Ok((depthwise, pointwise, bias))
     }
 
     /// The weight of the first stage `[C*m, 1, kH, kW]`, once the number of input channels is known.
     pub fn depthwise_weight(&self) -> Option<&Param> {
-        self.depthwise.weight()
+        self.stages.get().and_then(|s| s.depthwise.weight())
     }
 
     /// The weight of the second stage `[O, C*m, 1, 1]`, once the number of input channels is known.
     pub fn pointwise_weight(&self) -> Option<&Param> {
-        self.pointwise.weight()
+        self.stages.get().and_then(|s| s.pointwise.weight())
     }
 
     /// The bias `[O]`, if there is one and the number of input channels is known.
     pub fn bias(&self) -> Option<&Param> {
-        self.pointwise.bias()
+        self.stages.get().and_then(|s| s.pointwise.bias())
     }
 }
 
 impl<const MID: bool> Layer for SeparableBlock<MID> {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         batched(Self::KIND, 2, x, |x| {
-            let c = self.depthwise.channels(Self::KIND, x)?;
-            let (wd, wp, b) = self.params(c)?;
-            let p = Conv::new().precision(self.precision);
-            let first = p.stride(self.stride).pad(self.padding).dilation(self.dilation).groups(c);
-            x.conv2d(&wd, None, &first.act(self.mid))?.conv2d(&wp, b.as_ref(), &p.act(self.act))
+            let c = x.shape()[1];
+            let s = self.stages(c)?;
+            if s.channels != c {
+                let got = format!("shape {:?} with {c}", x.shape());
+                return Err(invalid(Self::KIND, "x", format!("{} channels", s.channels), got));
+            }
+            trace::layer("pointwise", &s.pointwise, &trace::layer("depthwise", &s.depthwise, x)?)
         })
     }
 
@@ -182,7 +216,9 @@ impl<const MID: bool> Layer for SeparableBlock<MID> {
     }
 
     fn visit(&self, v: &mut Visitor<'_>) {
-        self.depthwise.visit("depthwise.", v);
-        self.pointwise.visit("pointwise.", v);
+        if let Some(s) = self.stages.get() {
+            v.child("depthwise", &s.depthwise);
+            v.child("pointwise", &s.pointwise);
+        }
     }
 }

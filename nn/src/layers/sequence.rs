@@ -7,6 +7,7 @@ use crate::error::{Result, invalid};
 use crate::layer::{Layer, Visitor};
 use crate::ops::check_lengths;
 use crate::tensor::{Tensor, axis};
+use crate::trace;
 
 /// Where a graph begins: checks the shape of an item and passes the tensor on; Keras' `Input`.
 #[derive(Debug, Clone)]
@@ -263,7 +264,7 @@ impl Layer for TimeDistributed {
         if t == 0 {
             return Err(invalid(OP, "x", "at least one step", "none"));
         }
-        let y = self.inner.forward(&x.reshape(&[&[b * t], item].concat())?)?;
+        let y = trace::layer("inner", &*self.inner, &x.reshape(&[&[b * t], item].concat())?)?;
         match y.shape() {
             &[n, ref rest @ ..] if n == b * t => y.reshape(&[&[b, t], rest].concat())?.activation(self.act),
             s => Err(invalid(OP, "inner", format!("an output of {} items", b * t), format!("shape {s:?}"))),

@@ -1,5 +1,6 @@
 //! Flatten and reshape.
 
+use super::image::named;
 use crate::error::{Result, invalid};
 use crate::layer::Layer;
 use crate::tensor::Tensor;
@@ -26,7 +27,7 @@ impl Default for Flatten {
 
 impl Layer for Flatten {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        x.flatten(self.start, self.end)
+        named("Flatten", x.flatten(self.start, self.end))
     }
 }
 

@@ -8,8 +8,10 @@ use trefoil::ops::{Activation, Precision};
 use super::attention::check_width;
 use super::{Attention, AttentionMasks, Dense, Dropout, LayerNormalization, MultiHeadAttention};
 use crate::error::{Result, invalid};
+use crate::init::Init;
 use crate::layer::{Build, Layer, Visitor};
 use crate::tensor::Tensor;
+use crate::trace;
 
 /// Description of an encoder or decoder block; the defaults are PyTorch's.
 #[derive(Debug, Clone)]
@@ -33,6 +35,8 @@ pub struct TransformerConfig {
     pub bias: bool,
     /// Arithmetic of the products.
     pub precision: Precision,
+    /// How weights and biases of attentions and linear layers are filled, where not as each layer does.
+    pub init: Option<[Init; 2]>,
 }
 
 impl TransformerConfig {
@@ -48,6 +52,7 @@ impl TransformerConfig {
             norm_first: false,
             bias: true,
             precision: Precision::Ieee,
+            init: None,
         }
     }
 
@@ -93,14 +98,25 @@ impl TransformerConfig {
         self
     }
 
+    /// Sets how weights and biases of attentions and linear layers are filled.
+    pub fn init(mut self, weight: Init, bias: Init) -> Self {
+        self.init = Some([weight, bias]);
+        self
+    }
+
     fn attention(&self, cx: &Build) -> Result<MultiHeadAttention> {
         let a = MultiHeadAttention::new(cx, self.d_model, self.heads)?;
         let a = a.dropout(self.dropout)?.precision(self.precision);
-        Ok(if self.bias { a } else { a.no_bias() })
+        let a = if self.bias { a } else { a.no_bias() };
+        match self.init {
+            Some([weight, bias]) => a.init(weight, bias),
+            None => Ok(a),
+        }
     }
 
     fn dense(&self, cx: &Build, inputs: usize, outputs: usize) -> Result<Dense> {
-        let l = Dense::new(cx, inputs, outputs)?.precision(self.precision);
+        let [weight, bias] = self.init.unwrap_or_default();
+        let l = Dense::lazy(cx, outputs)?.init(weight, bias)?.inputs(inputs)?.precision(self.precision);
         Ok(if self.bias { l } else { l.no_bias() })
     }
 
@@ -109,6 +125,10 @@ impl TransformerConfig {
         Ok(if self.bias { l } else { l.no_bias() })
     }
 }
+
+/// Names of what belongs to each sublayer, of which there are at most three.
+const NORMS: [&str; 3] = ["norm1", "norm2", "norm3"];
+const DROPOUTS: [&str; 3] = ["dropout1", "dropout2", "dropout3"];
 
 /// Attention or the network, between the normalizations and sums.
 type Sublayer<'a> = &'a dyn Fn(&Tensor) -> Result<Tensor>;
@@ -139,7 +159,8 @@ impl Tail {
     }
 
     fn network(&self, x: &Tensor) -> Result<Tensor> {
-        self.linear2.forward(&self.inner.forward(&self.linear1.forward(x)?)?)
+        let h = trace::layer("linear1", &self.linear1, x)?;
+        trace::layer("linear2", &self.linear2, &trace::layer("dropout", &self.inner, &h)?)
     }
 
     /// All sublayers with their residual sums. Sum and normalization are one operation; with `norm_first` it belongs to the next sublayer.
@@ -149,19 +170,21 @@ impl Tail {
         let mut x = x.clone();
         // With norm_first: what the last sublayer gave, not yet added.
         let mut open: Option<Tensor> = None;
-        for ((sublayer, drop), norm) in all.zip(&self.outer).zip(&self.norms) {
+        for (i, ((sublayer, drop), norm)) in all.zip(&self.outer).zip(&self.norms).enumerate() {
+            let added = |y: &Tensor, x: &Tensor| trace::call(NORMS[i], norm, || norm.add_forward(y, x));
+            let dropped = |y: &Tensor| trace::layer(DROPOUTS[i], drop, y);
             if self.norm_first {
                 let normed = match open.take() {
                     Some(y) => {
-                        let (normed, sum) = norm.add_forward(&y, &x)?;
+                        let (normed, sum) = added(&y, &x)?;
                         x = sum;
                         normed
                     }
-                    None => norm.forward(&x)?,
+                    None => trace::layer(NORMS[i], norm, &x)?,
                 };
-                open = Some(drop.forward(&sublayer(&normed)?)?);
+                open = Some(dropped(&sublayer(&normed)?)?);
             } else {
-                x = norm.add_forward(&drop.forward(&sublayer(&x)?)?, &x)?.0;
+                x = added(&dropped(&sublayer(&x)?)?, &x)?.0;
             }
         }
         match open {
@@ -174,11 +197,11 @@ impl Tail {
         v.child("linear1", &self.linear1);
         v.child("dropout", &self.inner);
         v.child("linear2", &self.linear2);
-        for (i, n) in self.norms.iter().enumerate() {
-            v.child(&format!("norm{}", i + 1), n);
+        for (name, n) in NORMS.iter().zip(&self.norms) {
+            v.child(name, n);
         }
-        for (i, d) in self.outer.iter().enumerate() {
-            v.child(&format!("dropout{}", i + 1), d);
+        for (name, d) in DROPOUTS.iter().zip(&self.outer) {
+            v.child(name, d);
         }
     }
 
@@ -214,7 +237,8 @@ impl TransformerEncoder {
 
     /// Runs with masks. Errors: `Invalid` for widths and masks that do not fit.
     pub fn encode(&self, src: &Tensor, masks: &AttentionMasks) -> Result<Tensor> {
-        let attend = |x: &Tensor| self.self_attn.attend(x, x, x, masks);
+        let own = &self.self_attn;
+        let attend = |x: &Tensor| trace::call("self_attn", own, || own.attend(x, x, x, masks));
         self.tail.run(src, &[&attend])
     }
 }
@@ -266,8 +290,11 @@ impl TransformerDecoder {
             let want = format!("rank {} like tgt", tgt.rank());
             return Err(invalid("TransformerDecoder", "memory", want, format!("{}", memory.rank())));
         }
-        let attend = |x: &Tensor| self.self_attn.attend(x, x, x, tgt_masks);
-        let look = |x: &Tensor| self.cross_attn.attend(x, memory, memory, memory_masks);
+        let (own, cross) = (&self.self_attn, &self.cross_attn);
+        let attend = |x: &Tensor| trace::call("self_attn", own, || own.attend(x, x, x, tgt_masks));
+        let look = |x: &Tensor| {
+            trace::call("multihead_attn", cross, || cross.attend(x, memory, memory, memory_masks))
+        };
         self.tail.run(tgt, &[&attend, &look])
     }
 }
@@ -385,6 +412,11 @@ impl Decoder {
         self.with(|c| c.eps(eps))
     }
 
+    /// Sets how weights and biases of attentions and linear layers are filled.
+    pub fn init(self, weight: Init, bias: Init) -> Result<Self> {
+        self.with(|c| c.init(weight, bias))
+    }
+
     /// Normalizes what enters a sublayer.
     pub fn norm_first(self) -> Result<Self> {
         self.with(TransformerConfig::norm_first)
@@ -402,7 +434,11 @@ impl Decoder {
         let config = TransformerConfig { d_model, ..self.config.clone() };
         let attention = || {
             let a = Attention::new(&self.cx, d_model, self.attention_size)?;
-            Ok::<_, crate::NnError>(a.dropout(config.dropout)?.precision(config.precision))
+            let a = a.dropout(config.dropout)?.precision(config.precision);
+            match config.init {
+                Some([weight, bias]) => a.init(weight, bias),
+                None => Ok::<_, crate::NnError>(a),
+            }
         };
         let (self_attn, cross_attn) = (attention()?, attention()?);
         let parts = DecoderParts { self_attn, cross_attn, tail: Tail::new(&self.cx, &config, 3)? };
@@ -431,8 +467,11 @@ impl Decoder {
             let want = format!("rank {} like tgt", tgt.rank());
             return Err(invalid(DECODER, "memory", want, format!("{}", memory.rank())));
         }
-        let attend = |x: &Tensor| p.self_attn.attend(x, None, tgt_masks);
-        let look = |x: &Tensor| p.cross_attn.attend(x, Some(memory), memory_masks);
+        let (own, cross) = (&p.self_attn, &p.cross_attn);
+        let attend = |x: &Tensor| trace::call("self_attn", own, || own.attend(x, None, tgt_masks));
+        let look = |x: &Tensor| {
+            trace::call("cross_attn", cross, || cross.attend(x, Some(memory), memory_masks))
+        };
         p.tail.run(tgt, &[&attend, &look])
     }
 }

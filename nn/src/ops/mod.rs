@@ -1,6 +1,7 @@
 //! Tensor operations with gradients, as methods of [`Tensor`](crate::Tensor).
 
 mod activation;
+mod activation_more;
 mod attention;
 mod conv;
 mod elementwise;
