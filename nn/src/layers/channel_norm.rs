@@ -207,7 +207,8 @@ impl Layer for BatchNormalization {
 /// Normalization of each channel of each sample over space, `torch.nn.InstanceNorm1d`, `2d` and `3d` (Ulyanov et al., 2016): `[B, C, ..]`
 /// with one to three spatial axes.
 ///
-/// State: none unless asked for: `weight [C]` = 1 and `bias [C]` = 0, buffers as in [`BatchNormalization`].
+/// State: none unless asked for: `weight [C]` = 1 and `bias [C]` = 0, buffers as in [`BatchNormalization`] (of which only a cumulative
+/// average counts its batches, as in PyTorch).
 #[derive(Debug)]
 pub struct InstanceNormalization {
     channels: usize,
@@ -274,10 +275,8 @@ impl Layer for InstanceNormalization {
         let p = InstanceNorm::new().eps(self.eps);
         match &self.buffers {
             Some(s) => {
-                let stats = s.stats(self.momentum);
-                let y = x.instance_norm(&p, w.as_ref(), b.as_ref(), Some(&stats))?;
-                s.counted(self.momentum)?;
-                Ok(y)
+                // Unlike batch norm this one does not count its batches in PyTorch.
+                x.instance_norm(&p, w.as_ref(), b.as_ref(), Some(&s.stats(self.momentum)))
             }
             None => x.instance_norm(&p, w.as_ref(), b.as_ref(), None),
         }

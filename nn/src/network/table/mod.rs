@@ -4,6 +4,7 @@ mod basic;
 mod containers;
 mod image;
 mod sequence;
+mod special;
 mod utility;
 
 use super::LayerInfo;
@@ -32,9 +33,11 @@ pub static LAYERS: &[LayerInfo] = &[
     image::ADAPTIVE_AVERAGE_POOLING,
     basic::INSTANCE_NORMALIZATION,
     basic::GROUP_NORMALIZATION,
+    special::SPECTRAL_NORMALIZATION,
     basic::RMS_NORM,
     sequence::TRANSFORMER_ENCODER,
     sequence::TRANSFORMER_DECODER,
+    special::DECODER,
     sequence::FEED_FORWARD,
     sequence::POSITIONAL_ENCODING,
     image::PATCH_EMBEDDING,
@@ -69,6 +72,8 @@ pub static LAYERS: &[LayerInfo] = &[
     utility::TIME_DISTRIBUTED,
     utility::MEAN,
     utility::LOG_VARIANCE,
+    special::HYPERBOLIC_LINEAR,
+    special::OCTONION_LINEAR,
     basic::GATED_LINEAR_UNIT,
     containers::SEQUENTIAL,
     containers::RESIDUAL,

@@ -8,34 +8,36 @@ use trefoil::ops::PadMode;
 use crate::error::Result;
 use crate::layer::Layer;
 use crate::layers::{
-    Activate, Add, Concatenate, Cropping, Dropout, Flatten, GaussianNoise, Input, LogSoftmax, LogVariance,
-    Masking, Mean, Multiply, Padding, Reshape, SequenceLast, Softmax, Split, TimeDistributed,
+    Activation, ActivationKind, Add, Concatenate, Cropping, Dropout, Flatten, GaussianNoise, Input,
+    LogSoftmax, LogVariance, Masking, Mean, Multiply, Padding, Prelu, Reshape, SequenceLast, Softmax, Split,
+    TimeDistributed,
 };
 use crate::network::MANY;
 use crate::network::build::Site;
-use crate::network::options::{Act, Constants, List, dtype, elementwise, layer_type};
+use crate::network::options::{Act, List, dtype, layer_type};
 
-/// The layer of an activation. Kinds along an axis are layers of their own.
+/// The layer of an activation: a kind with these constants in place of its defaults.
 fn activation(
     site: &Site<'_>,
-    kind: &str,
+    name: &str,
     dim: Option<isize>,
-    constants: Constants,
-) -> Result<Box<dyn Layer>> {
-    let axis = dim.unwrap_or(-1);
-    let vector: Option<Box<dyn Layer>> = match kind {
-        "softmax" => Some(Box::new(Softmax(axis))),
-        "log_softmax" => Some(Box::new(LogSoftmax(axis))),
-        _ => None,
+    constants: &[(&str, Option<f64>)],
+) -> Result<Activation> {
+    let Some(mut kind) = ActivationKind::from_name(name) else {
+        return Err(site.wrong("kind", format!("unknown activation `{name}`")));
     };
-    if let Some(layer) = vector {
-        constants.none_left(kind).map_err(|e| site.wrong("kind", e))?;
-        return Ok(layer);
+    for &(constant, value) in constants {
+        let Some(value) = value else { continue };
+        match kind.constants().into_iter().find(|(n, _)| *n == constant) {
+            Some((_, place)) => *place = value,
+            None => return Err(site.wrong(constant, format!("`{name}` has no such constant"))),
+        }
     }
-    if dim.is_some() {
-        return Err(site.wrong("dim", format!("`{kind}` is elementwise and has no axis")));
+    match dim {
+        None => Activation::new(kind),
+        Some(dim) if kind.is_vector() => Ok(Activation::new(kind)?.dim(dim)),
+        Some(_) => Err(site.wrong("dim", format!("`{name}` is elementwise and has no axis"))),
     }
-    Ok(Box::new(Activate(elementwise(kind, constants).map_err(|e| site.wrong("kind", e))?)))
 }
 
 layer_type! {
@@ -49,17 +51,31 @@ layer_type! {
         threshold: Option<f64> = null,
         min_val: Option<f64> = null,
         max_val: Option<f64> = null,
+        theta: Option<f64> = null,
+        num_parameters: Option<usize> = null,
+        init: Option<f64> = null,
     }
     |o, site| {
-        let constants = Constants {
-            negative_slope: o.negative_slope,
-            alpha: o.alpha,
-            beta: o.beta,
-            threshold: o.threshold,
-            min_val: o.min_val,
-            max_val: o.max_val,
+        let constants = [
+            ("negative_slope", o.negative_slope),
+            ("alpha", o.alpha),
+            ("beta", o.beta),
+            ("threshold", o.threshold),
+            ("min_val", o.min_val),
+            ("max_val", o.max_val),
+            ("theta", o.theta),
+        ];
+        let layer: Box<dyn Layer> = if o.kind == "prelu" {
+            if let Some((name, _)) = constants.iter().find(|(_, v)| v.is_some()) {
+                return Err(site.wrong(name, "`prelu` has no such constant"));
+            }
+            Box::new(Prelu::with_init(site.cx, o.num_parameters.unwrap_or(1), o.init.unwrap_or(0.25))?)
+        } else if o.num_parameters.is_some() || o.init.is_some() {
+            return Err(site.wrong("num_parameters", "only `prelu` has parameters"));
+        } else {
+            Box::new(activation(site, &o.kind, o.dim, &constants)?)
         };
-        activation(site, &o.kind, o.dim, constants)?
+        layer
     }
 }
 

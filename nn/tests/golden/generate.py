@@ -1,0 +1,22 @@
+"""Writes the golden suites of layers beside this file: `python generate.py`, with PyTorch and safetensors. See case.py for the format."""
+import pathlib
+
+import torch
+
+import attention
+import dense
+import image
+import recurrent
+import utility
+
+FAMILIES = (dense.core, attention.attention, recurrent.recurrent, image.pooling, image.normalization, attention.transformer,
+            image.convolutional, image.upsampling, utility.utility, dense.dense_like)
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    # Parameters are drawn again from each case's own seed; this one settles what modules draw for themselves.
+    torch.manual_seed(0)
+    torch.set_default_dtype(torch.float64)
+    for family in FAMILIES:
+        family().write(pathlib.Path(__file__).parent)
