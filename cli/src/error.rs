@@ -100,7 +100,7 @@ impl CliError {
                 NnError::Gpu(GpuError::Poisoned { .. } | GpuError::Driver(_)) => {
                     Some("run again with TREFOIL_SYNC=1 to see which kernel failed")
                 }
-                NnError::Gpu(GpuError::IndexOutOfRange { .. }) => {
+                NnError::Gpu(GpuError::IndexOutOfRange { .. }) | NnError::OutOfRange { .. } => {
                     Some("check that class ids in the data are below the number of outputs of the last layer")
                 }
                 NnError::Config { .. } => {

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use trefoil::{DType, DeviceId, GpuError};
 
+use crate::tensor::Tensor;
+
 /// Result with [`NnError`].
 pub type Result<T, E = NnError> = std::result::Result<T, E>;
 
@@ -40,14 +42,6 @@ pub enum NnError {
     /// The backend refused or failed.
     #[error(transparent)]
     Gpu(#[from] GpuError),
-    /// A layer of a model failed.
-    #[error("layer `{path}`: {source}")]
-    Layer {
-        /// Its name in the model, as in the state dictionary: `encoder.0.linear1`.
-        path: String,
-        /// What it failed with; never this variant again.
-        source: Box<NnError>,
-    },
     /// `backward` was called on a tensor that does not depend on any tensor with `with_grad`.
     #[error("backward: the tensor does not require a gradient (was it made inside no_grad, or detached?)")]
     NoGraph,
@@ -100,6 +94,19 @@ pub enum NnError {
         a: DeviceId,
         /// Device of the other operand.
         b: DeviceId,
+    },
+    /// A label or another index is out of range. The device noticed, at the latest when the host last waited for it; reads of that index gave
+    /// 0.
+    #[error("{op}: index {index} in {place} is out of range, which is 0..{limit}")]
+    OutOfRange {
+        /// The operation.
+        op: &'static str,
+        /// Where it stands: `row 3`, `row 17 of the labels of the training data`.
+        place: String,
+        /// The index.
+        index: i64,
+        /// Indices are below it.
+        limit: usize,
     },
     /// A parameter set that cannot be used (already owned by an optimizer, moved to another device, empty).
     #[error("parameter `{name}`: {what}")]
@@ -176,16 +183,16 @@ pub enum NnError {
         /// What is wrong.
         what: String,
     },
-    /// A layer of a network does not take what comes to it.
+    /// A layer of a model does not take what comes to it, or failed otherwise.
     #[error("layer `{name}` ({kind}) with inputs of shape {inputs:?}: {error}")]
     Layer {
-        /// Name of the layer in the network.
+        /// Name of the innermost layer that failed, as in the state dictionary: `encoder.0.linear1`.
         name: String,
         /// Its type.
         kind: &'static str,
         /// Shapes of what came.
         inputs: Vec<Vec<usize>>,
-        /// What is wrong.
+        /// What is wrong; never this variant again.
         error: Box<NnError>,
     },
     /// The loss is NaN or infinite.
@@ -227,17 +234,22 @@ impl NnError {
     /// What failed, without the [layer](NnError::Layer) in which it did.
     pub fn root(&self) -> &NnError {
         match self {
-            NnError::Layer { source, .. } => source,
+            NnError::Layer { error, .. } => error,
             e => e,
         }
     }
 
-    /// The error of a part `name` of a layer.
-    pub(crate) fn within(self, name: &str) -> NnError {
+    /// The error of a layer `name` of this type, or of one of its parts. An empty name is that of the whole, which adds nothing.
+    pub(crate) fn within(self, name: &str, kind: &'static str, inputs: &[&Tensor]) -> NnError {
         match self {
             e if name.is_empty() => e,
-            NnError::Layer { path, source } => NnError::Layer { path: format!("{name}.{path}"), source },
-            e => NnError::Layer { path: name.to_string(), source: Box::new(e) },
+            NnError::Layer { name: part, kind, inputs, error } => {
+                NnError::Layer { name: format!("{name}.{part}"), kind, inputs, error }
+            }
+            e => {
+                let inputs = inputs.iter().map(|x| x.shape().to_vec()).collect();
+                NnError::Layer { name: name.to_string(), kind, inputs, error: Box::new(e) }
+            }
         }
     }
 

@@ -35,6 +35,7 @@
 #![forbid(unsafe_code)]
 
 pub mod autograd;
+mod bounds;
 pub mod checkpoint;
 pub mod config;
 pub mod data;

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, RwLock, Weak};
 use trefoil::{BackendExt, Buffer, DType, Element, GradMut, IGpuBackend, Layout, View, ViewMut};
 
 use crate::autograd::{self, Edge, Node};
+use crate::bounds;
 use crate::error::{NnError, Result, invalid};
 
 /// A device handle: a device plus one in-order stream.
@@ -93,6 +94,17 @@ struct Inner {
 #[derive(Clone)]
 pub struct Tensor {
     inner: Arc<Inner>,
+}
+
+/// A tensor that does not keep its memory alive.
+#[derive(Clone)]
+pub(crate) struct WeakTensor(Weak<Inner>);
+
+impl WeakTensor {
+    /// The tensor, if it still lives.
+    pub(crate) fn upgrade(&self) -> Option<Tensor> {
+        self.0.upgrade().map(|inner| Tensor { inner })
+    }
 }
 
 /// A tensor's memory, held for the duration of a backend call.
@@ -260,6 +272,10 @@ impl Tensor {
         Operand { buffer, layout: self.inner.layout.shifted(base) }
     }
 
+    pub(crate) fn downgrade(&self) -> WeakTensor {
+        WeakTensor(Arc::downgrade(&self.inner))
+    }
+
     pub(crate) fn storage(&self) -> &Arc<Storage> {
         &self.inner.storage
     }
@@ -339,10 +355,11 @@ impl Tensor {
         autograd::backward(&[(self, Some(grad))], false)
     }
 
-    /// The elements in row-major order on the host. Waits for the device. Errors: `Invalid` for another dtype.
+    /// The elements in row-major order on the host. Waits for the device. Errors: `Invalid` for another dtype; what went wrong on the device
+    /// since the last such call, [`NnError::OutOfRange`] among it.
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         let c = self.detach().contiguous()?;
-        Ok(self.device().download::<T>(c.operand().view()?)?)
+        self.device().download::<T>(c.operand().view()?).map_err(bounds::explain)
     }
 
     /// The only element. Waits for the device. Errors: `Invalid` for more than one element or another dtype.
@@ -362,7 +379,7 @@ impl Tensor {
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         let c = self.detach().contiguous()?;
         let mut out = vec![0; self.numel() * self.dtype().size()];
-        self.device().read_bytes(c.operand().view()?, &mut out)?;
+        self.device().read_bytes(c.operand().view()?, &mut out).map_err(bounds::explain)?;
         Ok(out)
     }
 

@@ -84,47 +84,60 @@ impl Outputs for (Tensor, Tensor) {
 }
 
 /// A part's forward, in whatever way the whole calls it, under the name by which the whole shows it to visitors. Layers of parts run them
-/// through this or one of the two functions below, so that summaries, reports of anomalies and errors can name them. An empty name is that
-/// of the whole.
+/// through this or one of the functions below, so that summaries, reports of anomalies and errors can name them. An empty name is that of
+/// the whole.
 pub(crate) fn call<T: Outputs>(
     name: &str,
     layer: &dyn Layer,
+    inputs: &[&Tensor],
     forward: impl FnOnce() -> Result<T>,
 ) -> Result<T> {
-    if !ON.with(Cell::get) {
-        return forward().map_err(|e| e.within(name));
-    }
-    PATH.with(|p| p.borrow_mut().push(name.to_string()));
-    tell(|o, path| o.enter(path, layer));
-    let y = forward();
-    if let Ok(y) = &y {
-        tell(|o, path| o.leave(path, layer, &y.tensors()));
-    }
-    PATH.with(|p| p.borrow_mut().pop());
-    y.map_err(|e| e.within(name))
-}
-
-/// Runs a step of a layer that is no layer of its own; operations and errors in it are named by it.
-pub(crate) fn scope<T>(name: impl Fn() -> String, f: impl FnOnce() -> Result<T>) -> Result<T> {
     let watched = ON.with(Cell::get);
     if watched {
-        PATH.with(|p| p.borrow_mut().push(name()));
+        PATH.with(|p| p.borrow_mut().push(name.to_string()));
+        tell(|o, path| o.enter(path, layer));
     }
-    let y = f();
+    let y = forward();
     if watched {
+        if let Ok(y) = &y {
+            tell(|o, path| o.leave(path, layer, &y.tensors()));
+        }
         PATH.with(|p| p.borrow_mut().pop());
     }
-    y.map_err(|e| e.within(&name()))
+    y.map_err(|e| e.within(name, layer.kind(), inputs))
 }
 
 /// A part's [`Layer::forward`].
 pub(crate) fn layer(name: &str, layer: &dyn Layer, x: &Tensor) -> Result<Tensor> {
-    call(name, layer, || layer.forward(x))
+    call(name, layer, &[x], || layer.forward(x))
 }
 
 /// A part's [`Layer::forward_all`].
 pub(crate) fn layers(name: &str, layer: &dyn Layer, x: &[Tensor]) -> Result<Vec<Tensor>> {
-    call(name, layer, || layer.forward_all(x))
+    let forward = || layer.forward_all(x);
+    match x {
+        [one] => call(name, layer, &[one], forward),
+        // Few layers have several inputs, so that the list of references does not matter.
+        all => call(name, layer, &all.iter().collect::<Vec<_>>(), forward),
+    }
+}
+
+/// Runs a step of a layer that is no layer of its own; operations and errors in it are named by it.
+pub(crate) fn scope<T>(
+    name: impl Fn() -> String,
+    kind: &'static str,
+    x: &Tensor,
+    step: impl FnOnce() -> Result<T>,
+) -> Result<T> {
+    let watched = ON.with(Cell::get);
+    if watched {
+        PATH.with(|p| p.borrow_mut().push(name()));
+    }
+    let y = step();
+    if watched {
+        PATH.with(|p| p.borrow_mut().pop());
+    }
+    y.map_err(|e| e.within(&name(), kind, &[x]))
 }
 
 /// A path as it stands in names of parameters: `encoder.0`.

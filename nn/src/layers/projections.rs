@@ -111,7 +111,12 @@ impl Projections {
             [q] => (q, None),
             [q, c] => (q, Some(c)),
             _ => {
-                return Err(invalid(self.op, "inputs", "1 or 2 tensors", format!("{} tensors", inputs.len())));
+                return Err(invalid(
+                    self.op,
+                    "inputs",
+                    "1 or 2 tensors",
+                    format!("{} tensors", inputs.len()),
+                ));
             }
         };
         Ok(vec![attend(q, c)?])

@@ -181,7 +181,7 @@ impl RecurrentStack {
         check_width(self.kind, "x", x, weights.w_ih.shape()[1])?;
         let how = Recurrence::new().batch_first(true).reverse(reverse).precision(self.precision);
         let name = || format!("l{k}{}", if reverse { "_reverse" } else { "" });
-        trace::scope(name, || x.rnn(self.cell, &how, &weights, initial, lengths))
+        trace::scope(name, self.kind, x, || x.rnn(self.cell, &how, &weights, initial, lengths))
     }
 
     /// Dropout of what goes from one layer to the next.

@@ -171,7 +171,8 @@ impl Tail {
         // With norm_first: what the last sublayer gave, not yet added.
         let mut open: Option<Tensor> = None;
         for (i, ((sublayer, drop), norm)) in all.zip(&self.outer).zip(&self.norms).enumerate() {
-            let added = |y: &Tensor, x: &Tensor| trace::call(NORMS[i], norm, || norm.add_forward(y, x));
+            let added =
+                |y: &Tensor, x: &Tensor| trace::call(NORMS[i], norm, &[y, x], || norm.add_forward(y, x));
             let dropped = |y: &Tensor| trace::layer(DROPOUTS[i], drop, y);
             if self.norm_first {
                 let normed = match open.take() {
@@ -238,7 +239,7 @@ impl TransformerEncoder {
     /// Runs with masks. Errors: `Invalid` for widths and masks that do not fit.
     pub fn encode(&self, src: &Tensor, masks: &AttentionMasks) -> Result<Tensor> {
         let own = &self.self_attn;
-        let attend = |x: &Tensor| trace::call("self_attn", own, || own.attend(x, x, x, masks));
+        let attend = |x: &Tensor| trace::call("self_attn", own, &[x], || own.attend(x, x, x, masks));
         self.tail.run(src, &[&attend])
     }
 }
@@ -291,9 +292,11 @@ impl TransformerDecoder {
             return Err(invalid("TransformerDecoder", "memory", want, format!("{}", memory.rank())));
         }
         let (own, cross) = (&self.self_attn, &self.cross_attn);
-        let attend = |x: &Tensor| trace::call("self_attn", own, || own.attend(x, x, x, tgt_masks));
+        let attend = |x: &Tensor| trace::call("self_attn", own, &[x], || own.attend(x, x, x, tgt_masks));
         let look = |x: &Tensor| {
-            trace::call("multihead_attn", cross, || cross.attend(x, memory, memory, memory_masks))
+            trace::call("multihead_attn", cross, &[x, memory], || {
+                cross.attend(x, memory, memory, memory_masks)
+            })
         };
         self.tail.run(tgt, &[&attend, &look])
     }
@@ -468,9 +471,9 @@ impl Decoder {
             return Err(invalid(DECODER, "memory", want, format!("{}", memory.rank())));
         }
         let (own, cross) = (&p.self_attn, &p.cross_attn);
-        let attend = |x: &Tensor| trace::call("self_attn", own, || own.attend(x, None, tgt_masks));
+        let attend = |x: &Tensor| trace::call("self_attn", own, &[x], || own.attend(x, None, tgt_masks));
         let look = |x: &Tensor| {
-            trace::call("cross_attn", cross, || cross.attend(x, Some(memory), memory_masks))
+            trace::call("cross_attn", cross, &[x, memory], || cross.attend(x, Some(memory), memory_masks))
         };
         p.tail.run(tgt, &[&attend, &look])
     }

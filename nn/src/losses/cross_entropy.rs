@@ -3,6 +3,7 @@
 use trefoil::ops::{CrossEntropy, CrossEntropyBwd, CrossEntropyFwd, Reduction};
 
 use crate::autograd::{BackwardCtx, Saved};
+use crate::bounds::{self, Range};
 use crate::error::Result;
 use crate::tensor::{Operand, Tensor, same_device};
 
@@ -32,6 +33,10 @@ impl CrossEntropyLoss {
             Reduction::None => x.like(&items)?,
             _ => Tensor::empty(x.device(), acc, &[])?,
         };
+        if let (false, Some(&limit)) = (target.dtype().is_float(), x.shape().get(1)) {
+            let ignore = Some(options.ignore_index);
+            bounds::note(target, Range { op: "cross_entropy", limit, ignore, labels: true });
+        }
         let (logits, target) = (x.contiguous()?, target.contiguous()?);
         let lse = Tensor::empty(x.device(), acc, &items)?;
         let den = match options.reduction {

@@ -7,6 +7,7 @@ use trefoil::ops::{
 use trefoil::{GradMut, View, ViewMut};
 
 use crate::autograd::{BackwardCtx, GradTarget, Saved, out};
+use crate::bounds::{self, Range};
 use crate::error::{Result, invalid};
 use crate::tensor::{Device, Operand, Tensor, same_device};
 
@@ -75,6 +76,20 @@ impl Kernel {
             }
             _ => None,
         })
+    }
+
+    /// Number of classes that ids of each row are below, and an id that may stand beside them.
+    fn classes(&self, x: &Tensor) -> Option<(usize, Option<i64>)> {
+        let last = *x.shape().last()?;
+        match self {
+            Kernel::Row(RowLoss::Nll { ignore_index, .. }, _) => Some((last, Some(*ignore_index))),
+            Kernel::Row(
+                RowLoss::MulticlassFocal { .. } | RowLoss::ArcFace { .. } | RowLoss::MultiMargin { .. },
+                _,
+            )
+            | Kernel::Batch(BatchLoss::MoeBalance | BatchLoss::Lovasz) => Some((last, None)),
+            _ => None,
+        }
     }
 
     fn forward(&self, op: &'static str, d: &Device, (x, with): Views<'_>, loss: ViewMut<'_>) -> Result<()> {
@@ -193,6 +208,9 @@ pub(super) fn run(
     };
     for t in x.iter().chain(&with).flatten() {
         same_device(op, first, t)?;
+    }
+    if let (Some(ids), Some((limit, ignore))) = (with[0], kernel.classes(first)) {
+        bounds::note(ids, Range { op, limit, ignore, labels: true });
     }
     let (x, with) = (dense(x)?, dense(with)?);
     let d = first.device();

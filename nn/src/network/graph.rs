@@ -2,7 +2,7 @@
 
 use super::build::Entry;
 use super::config::{NetworkConfig, Plan, Source, Step};
-use crate::error::{NnError, Result, invalid};
+use crate::error::{Result, invalid};
 use crate::layer::{Build, Layer, Visitor};
 use crate::layers::Input;
 use crate::tensor::Tensor;
@@ -30,7 +30,7 @@ struct Node {
 }
 
 impl Network {
-    /// Makes the layers in the order of the file. Errors: [`NnError::Config`] with the path of the value that does not fit; those of the
+    /// Makes the layers in the order of the file. Errors: [`NnError::Config`](crate::NnError::Config) with the path of the value that does not fit; those of the
     /// device.
     pub fn new(cx: &Build, config: &NetworkConfig) -> Result<Self> {
         Self::at(cx, config, "")
@@ -98,16 +98,10 @@ impl Network {
 
     /// Outputs of one layer.
     fn run(&self, node: &Node, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
-        let y = match inputs {
-            [x] if !node.numbered => trace::layer(&node.name, &*node.layer, x).map(|y| vec![y]),
+        match inputs {
+            [x] if !node.numbered => Ok(vec![trace::layer(&node.name, &*node.layer, x)?]),
             _ => trace::layers(&node.name, &*node.layer, inputs),
-        };
-        y.map_err(|e| NnError::Layer {
-            name: node.name.clone(),
-            kind: node.layer.kind(),
-            inputs: inputs.iter().map(|x| x.shape().to_vec()).collect(),
-            error: Box::new(e),
-        })
+        }
     }
 
     /// The tensor that a source names.
@@ -165,19 +159,14 @@ impl Layer for Network {
     }
 
     /// The inputs in the order of their names to the outputs. Errors: another number of inputs, shapes that do not fit
-    /// ([`NnError::Layer`]).
+    /// ([`NnError::Layer`](crate::NnError::Layer)).
     fn forward_all(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
         if inputs.len() != self.inputs.len() {
             return Err(invalid("Network", "inputs", self.input_list(), format!("{} tensors", inputs.len())));
         }
         for ((name, check), x) in self.inputs.iter().zip(inputs) {
             if let Some(check) = check {
-                check.forward(x).map_err(|e| NnError::Layer {
-                    name: name.clone(),
-                    kind: check.kind(),
-                    inputs: vec![x.shape().to_vec()],
-                    error: Box::new(e),
-                })?;
+                check.forward(x).map_err(|e| e.within(name, check.kind(), &[x]))?;
             }
         }
         let mut values: Vec<Vec<Tensor>> = vec![vec![]; self.nodes.len()];

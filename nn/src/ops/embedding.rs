@@ -3,6 +3,7 @@
 use trefoil::ops::EmbeddingGrad;
 
 use crate::autograd::{BackwardCtx, Saved};
+use crate::bounds::{self, Range};
 use crate::error::Result;
 use crate::tensor::{Tensor, same_device};
 
@@ -12,6 +13,9 @@ impl Tensor {
     /// Oracle `torch.nn.functional.embedding`. Errors: `Invalid` for other dtypes, ranks, or a padding row that the table does not have.
     pub fn embedding(&self, ids: &Tensor, options: &EmbeddingGrad) -> Result<Tensor> {
         same_device("embedding", self, ids)?;
+        if let Some(&limit) = self.shape().first() {
+            bounds::note(ids, Range { op: "embedding", limit, ignore: None, labels: false });
+        }
         let (table, ids) = (self.contiguous()?, ids.contiguous()?);
         let width = table.shape().last().copied().unwrap_or(0);
         let y = self.like(&[ids.shape(), &[width]].concat())?;

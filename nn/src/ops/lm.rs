@@ -4,6 +4,7 @@ use trefoil::ops::{LinearCrossEntropy, LinearCrossEntropyBwd, LinearCrossEntropy
 
 use super::operand::{operand, save, saved, view};
 use crate::autograd::{BackwardCtx, Saved, out};
+use crate::bounds::{self, Range};
 use crate::error::{Result, invalid};
 use crate::tensor::{Tensor, same_device};
 
@@ -54,6 +55,10 @@ impl LinearCrossEntropyLoss {
             let got = format!("shapes {:?} and {:?}", h.shape(), w.shape());
             return Err(invalid(OP, "h", "hidden states [.., D] and weights [V, D]", got));
         };
+        if !target.dtype().is_float() {
+            let ignore = Some(self.options.ignore_index);
+            bounds::note(target, Range { op: OP, limit: classes, ignore, labels: true });
+        }
         let rows: usize = lead.iter().product();
         let x = h.reshape(&[rows, d])?.contiguous()?;
         let (w, b) = (w.contiguous()?, b.map(Tensor::contiguous).transpose()?);

@@ -21,6 +21,7 @@ use self::anomaly::Watch;
 use self::callback::Callbacks;
 use self::report::write_metrics;
 use crate::autograd::no_grad;
+use crate::bounds;
 use crate::data::{Order, Source};
 use crate::error::{NnError, Result, invalid};
 use crate::layer::{Layer, LayerExt};
@@ -140,7 +141,11 @@ impl<'a> Trainer<'a> {
 
     /// Loss and accuracy of the model in evaluation mode.
     pub fn evaluate(&self, data: &dyn Source) -> Result<Scores> {
-        self.measure(data, &mut [])
+        self.measure(data, &mut []).map_err(|e| self.explain(e, data))
+    }
+
+    fn explain(&self, e: NnError, data: &dyn Source) -> NnError {
+        bounds::explain_source(e, data, self.options.batch_size, "test data")
     }
 
     fn measure(&self, data: &dyn Source, metrics: &mut [Box<dyn Metric>]) -> Result<Scores> {
@@ -171,7 +176,7 @@ impl<'a> Trainer<'a> {
     /// Scores on the test data, and the metrics by name.
     fn test(&mut self, data: &dyn Source) -> Result<(Scores, BTreeMap<String, f64>)> {
         let mut metrics = std::mem::take(&mut self.metrics);
-        let done = self.measure(data, &mut metrics);
+        let done = self.measure(data, &mut metrics).map_err(|e| self.explain(e, data));
         let values = metrics.iter().map(|m| Ok((m.name(), m.read()?))).collect::<Result<_>>();
         self.metrics = metrics;
         Ok((done?, values?))
@@ -242,7 +247,10 @@ impl<'a> Trainer<'a> {
             let start = Instant::now();
             self.callbacks.epoch_begin(self.epoch + 1)?;
             let bar = self.bar(train.items().div_ceil(self.options.batch_size) as u64);
-            let trained = self.train_epoch(train, &mut totals, &bar)?;
+            let size = self.options.batch_size;
+            let trained = self
+                .train_epoch(train, &mut totals, &bar)
+                .map_err(|e| bounds::explain_source(e, train, size, "training data"))?;
             if !trained.loss.is_finite() {
                 return Err(NnError::Diverged { epoch: self.epoch + 1, loss: trained.loss });
             }
