@@ -178,7 +178,7 @@ pub enum NnError {
     Config {
         /// The file, or what stands for it.
         file: String,
-        /// Path of the value in the file, such as `model.layers[2].units`.
+        /// Path of the value in the file, such as `model.layers[2].out_features`.
         key: String,
         /// What is wrong.
         what: String,

@@ -143,6 +143,9 @@ pub trait Layer: Send + Sync + fmt::Debug {
 
     /// Switches between training (the state after construction) and evaluation.
     fn set_training(&self, _on: bool) {}
+
+    /// Forgets what stateful layers carry from one call to the next.
+    fn reset_state(&self) {}
 }
 
 impl<T: Layer + ?Sized> Layer for Arc<T> {
@@ -161,6 +164,9 @@ impl<T: Layer + ?Sized> Layer for Arc<T> {
     fn set_training(&self, on: bool) {
         (**self).set_training(on);
     }
+    fn reset_state(&self) {
+        (**self).reset_state();
+    }
 }
 
 impl<T: Layer + ?Sized> Layer for Box<T> {
@@ -178,6 +184,9 @@ impl<T: Layer + ?Sized> Layer for Box<T> {
     }
     fn set_training(&self, on: bool) {
         (**self).set_training(on);
+    }
+    fn reset_state(&self) {
+        (**self).reset_state();
     }
 }
 

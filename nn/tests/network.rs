@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use common::{cpu, tensor};
 use serde_json::{Value, json};
-use trefoil::ops::Activation;
+use trefoil::ops::{Activation, CoreOps};
 use trefoil_nn::layers::{BatchNormalization, Convolutional, Dense};
 use trefoil_nn::network::{LAYERS, Network, NetworkConfig, layer};
 use trefoil_nn::{Build, DType, Layer, LayerExt, NnError, Tensor};
@@ -437,4 +437,214 @@ fn a_graph_runs_and_names_its_state() {
         let (y, e) = (y.to_vec::<f32>().unwrap(), e.to_vec::<f32>().unwrap());
         assert!(y.iter().zip(&e).all(|(a, b)| (a - b).abs() < 1e-5), "{y:?} {e:?}");
     }
+}
+
+/// The graph with one piece of its text replaced, and what is then wrong: the path, and words of the message.
+#[test]
+fn errors_name_the_place_and_what_stands_there() {
+    let mut wrong = vec![];
+    for (from, to, key, words) in [
+        // The format.
+        ("\"version\": 1", "\"version\": 2", "version", &["expected 1", "2"] as &[&str]),
+        ("\"version\": 1", "\"colour\": 1", "colour", &["unknown field"]),
+        ("\"extra\": [6]", "\"extra\": [0]", "inputs.extra", &["above 0", "[0]"]),
+        (
+            "\"extra\": [6]",
+            "\"extra\": {\"shape\": [6], \"dtype\": \"f31\"}",
+            "inputs.extra",
+            &["f31", "f32"],
+        ),
+        (
+            "\"extra\": [6]",
+            "\"extra\": {\"shape\": [6], \"kind\": 1}",
+            "inputs.extra",
+            &["kind", "shape, dtype"],
+        ),
+        // The graph.
+        (
+            "\"joined\", \"inputs\": [\"sum\"",
+            "\"joined\", \"inputs\": [\"head\"",
+            "layers",
+            &["joined -> head -> joined"],
+        ),
+        ("[\"image\"]", "[\"picture\"]", "layers[1].inputs[0]", &["`picture`", "image", "conv"]),
+        ("[\"image\"]", "[\"extra\"]", "inputs.image", &["`image`"]),
+        ("\"name\": \"pool\"", "\"name\": \"conv\"", "layers[3].name", &["`conv`"]),
+        ("\"name\": \"pool\"", "\"name\": \"image\"", "layers[3].name", &["`image`"]),
+        ("\"name\": \"pool\"", "\"name\": \"a.b\"", "layers[3].name", &["dots", "a.b"]),
+        ("\"name\": \"pool\"", "\"name\": \"\"", "layers[3].name", &["dots"]),
+        ("\"name\": \"pool\"", "\"name\": 3", "layers[3].name", &["string"]),
+        ("[\"head\", \"sum\"]", "[\"head\", \"tail\"]", "outputs[1]", &["`tail`", "head"]),
+        ("[\"head\", \"sum\"]", "[\"sum\"]", "layers[0]", &["`head`", "dense", "no output"]),
+        ("\"inputs\": [\"joined\"], ", "", "layers[0].inputs", &["extra, image"]),
+        ("[\"pool\", \"parts.1\"]", "[\"pool\"]", "layers[5].inputs", &["at least 2", "got 1"]),
+        ("[\"image\"]", "[\"image\", \"extra\"]", "layers[1].inputs", &["takes 1 inputs", "got 2"]),
+        ("[\"image\"]", "\"image\"", "layers[1].inputs", &["sequence"]),
+        // Options, of parts too.
+        ("\"type\": \"add\"", "\"type\": \"ad\"", "layers[5].type", &["`ad`", "add, concatenate"]),
+        ("\"type\": \"add\",", "", "layers[5].type", &["missing"]),
+        ("\"type\": \"add\"", "\"type\": 7", "layers[5].type", &["7"]),
+        ("\"sizes\": [2, 4]", "\"sizes\": [2, 4], \"num_splits\": 2", "layers[4].sizes", &["num_splits"]),
+        ("\"sizes\": [2, 4]", "\"dim\": 1", "layers[4].num_splits", &["missing"]),
+        (
+            "\"out_channels\": 4, \"kernel_size\": 3",
+            "\"kernel_size\": 3",
+            "layers[1].out_channels",
+            &["missing"],
+        ),
+        (
+            "\"out_features\": 3",
+            "\"out_features\": 0",
+            "layers[0].out_features",
+            &["Dense", "at least 1", "got 0"],
+        ),
+        ("\"out_features\": 3", "\"out_features\": -3", "layers[0].out_features", &["-3"]),
+        ("\"out_features\": 3", "\"units\": 3", "layers[0].units", &["unknown key", "out_features"]),
+        (
+            "\"kernel_size\": 3",
+            "\"kernel_size\": [3, 3, 3]",
+            "layers[1].kernel_size",
+            &["list of 2", "[3,3,3]"],
+        ),
+        ("\"kernel_size\": 3", "\"kernel_size\": 0", "layers[1].kernel_size", &["at least 1"]),
+        ("\"padding\": \"same\"", "\"padding\": \"some\"", "layers[1].padding", &["\"same\"", "some"]),
+        (
+            "\"activation\": \"relu\"",
+            "\"activation\": \"rule\"",
+            "layers[1].activation",
+            &["`rule`", "leaky_relu"],
+        ),
+        (
+            "\"activation\": \"relu\"",
+            "\"activation\": {\"kind\": \"relu\", \"alpha\": 1}",
+            "layers[1].activation",
+            &["`relu`", "`alpha`"],
+        ),
+        (
+            "\"num_features\": 4 }",
+            "\"num_features\": 0 }",
+            "layers[2].layers[0].num_features",
+            &["at least 1"],
+        ),
+        ("\"kernel_size\": 1", "\"kernel\": 1", "layers[2].layers[1].kernel", &["kernel_size"]),
+        ("\"name\": \"norm\", ", "\"inputs\": [], ", "layers[2].layers[0].inputs", &["unknown key"]),
+        ("\"name\": \"norm\"", "\"name\": \"1\"", "layers[2].layers[1].name", &["`1`"]),
+        // Shapes: the layer, what came and what it wants.
+        (
+            "\"num_features\": 4 }",
+            "\"num_features\": 5 }",
+            "layers[2]",
+            &["`block`", "[2, 4, 8, 8]", "`block.norm`", "5"],
+        ),
+        (
+            "\"out_channels\": 4, \"kernel_size\": 1",
+            "\"out_channels\": 3, \"kernel_size\": 1",
+            "layers[2]",
+            &["[2, 4, 8, 8]", "[2, 3, 8, 8]"],
+        ),
+        ("\"image\": [1, 8, 8]", "\"image\": [1, 8]", "layers[2]", &["`block`", "[4, 1, 8]"]),
+        ("\"image\": [1, 8, 8]", "\"image\": [8]", "layers[1]", &["`conv`", "[2, 8]", "[B, C, ..]"]),
+        ("\"sizes\": [2, 4]", "\"sizes\": [3, 3]", "layers[5]", &["`sum`", "[2, 4] and [2, 3]"]),
+        (
+            "\"sizes\": [2, 4]",
+            "\"sizes\": [3, 4]",
+            "layers[4]",
+            &["`parts`", "[2, 6]", "add up to 6", "[3, 4]"],
+        ),
+        ("\"parts.1\"", "\"parts.2\"", "layers", &["parts.2", "below 2"]),
+        (
+            "\"out_features\": 3",
+            "\"out_features\": 3, \"in_features\": 7",
+            "layers[0]",
+            &["`head`", "[2, 6]", "7"],
+        ),
+    ] {
+        assert!(GRAPH.contains(from), "{from}");
+        match NetworkConfig::parse(&GRAPH.replacen(from, to, 1)) {
+            Err(NnError::Config { key: k, what, .. })
+                if k == key && words.iter().all(|w| what.contains(w)) => {}
+            other => wrong.push(format!("{to}: expected {key} with {words:?}, got {other:?}")),
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(matches!(NetworkConfig::load("/no/such/network.json"), Err(NnError::Io { .. })));
+    assert!(matches!(NetworkConfig::parse("[]"), Err(NnError::Config { .. })));
+    assert!(matches!(NetworkConfig::parse("{\"layers\": []}"), Err(NnError::Config { .. })));
+    assert!(matches!(NetworkConfig::parse(&format!("{GRAPH} 1")), Err(NnError::Config { .. })));
+}
+
+#[test]
+fn nothing_is_allocated_for_a_network_that_does_not_fit() {
+    let device = cpu();
+    let before = device.counters();
+    let text = GRAPH.replace("[2, 4]", "[3, 3]");
+    let config: NetworkConfig = serde_json::from_str(&text).unwrap();
+    assert!(Network::new(&Build::new(&device, 1), &config).is_err());
+    // Sizes that come with the data.
+    let config = NetworkConfig::parse(
+        r#"{"layers": [{"type": "flatten"}, {"type": "dense", "out_features": 3, "in_features": 5}]}"#,
+    )
+    .unwrap();
+    let items =
+        |n: usize| Network::for_items(&Build::new(&device, 1), &config, "model", &[(&[n], DType::F32)]);
+    let e = items(6).unwrap_err();
+    assert_eq!(key_of(&e), "model.layers[1]");
+    let e = e.to_string();
+    assert!(["`1`", "Dense", "[2, 6]", "[.., 5]"].iter().all(|w| e.contains(w)), "{e}");
+    assert_eq!(device.counters(), before);
+    items(5).unwrap();
+    // Far more than any device has.
+    let shape = config.output_shapes("", &[(&[5], DType::F32)]).unwrap();
+    assert_eq!(shape, [[2, 3]]);
+    let config = NetworkConfig::parse(
+        r#"{"layers": [{"type": "dense", "out_features": 1099511627776, "bias": false}]}"#,
+    )
+    .unwrap();
+    assert_eq!(config.output_shapes("", &[(&[64], DType::F32)]).unwrap(), [[2, 1 << 40]]);
+}
+
+#[test]
+fn lazy_layers_get_their_parameters_and_nothing_else_happens() {
+    let device = cpu();
+    let text = r#"{
+      "inputs": { "tokens": { "shape": [5], "dtype": "i32" } },
+      "layers": [
+        { "type": "embedding", "num_embeddings": 7, "embedding_dim": 4 },
+        { "type": "lstm", "name": "rnn", "hidden_size": 3, "stateful": true },
+        { "type": "dropout", "name": "drop" },
+        { "type": "sequence_last" },
+        { "type": "batch_normalization", "name": "norm", "num_features": 3 },
+        { "type": "dense", "out_features": 2 } ] }"#;
+    let config = NetworkConfig::parse(text).unwrap();
+    let net = Network::new(&Build::new(&device, 1), &config).unwrap();
+    let names: Vec<String> = net.named_parameters().into_iter().map(|(n, _)| n).collect();
+    let want = [
+        "0.weight",
+        "rnn.weight_ih_l0",
+        "rnn.weight_hh_l0",
+        "rnn.bias_ih_l0",
+        "rnn.bias_hh_l0",
+        "norm.weight",
+    ];
+    assert_eq!(&names[..6], want);
+    assert_eq!(&names[6..], ["norm.bias", "5.weight", "5.bias"]);
+    let state = net.state_dict();
+    assert_eq!(state["norm.running_mean"].to_vec::<f32>().unwrap(), [0.0; 3]);
+    assert_eq!(state["norm.num_batches_tracked"].item::<i64>().unwrap(), 0);
+    assert_eq!(net.counters()["drop.offset"], 0);
+    // The trial run left no state to start from.
+    let x = Tensor::from_slice(&device, &[1i32, 2, 3, 4, 5, 6, 0, 1, 2, 3], &[2, 5]).unwrap();
+    net.eval();
+    let first = net.forward(&x).unwrap().to_vec::<f32>().unwrap();
+    let again = Network::new(&Build::new(&device, 1), &config).unwrap();
+    again.eval();
+    assert_eq!(again.forward(&x).unwrap().to_vec::<f32>().unwrap(), first);
+    // A network without sizes makes its parameters in the first forward, with the same numbers in the end.
+    let open = text.replace("\"shape\": [5]", "\"shape\": [-1]");
+    let open = Network::new(&Build::new(&device, 1), &NetworkConfig::parse(&open).unwrap()).unwrap();
+    assert!(!open.named_parameters().iter().any(|(n, _)| n.starts_with("rnn")));
+    open.eval();
+    assert_eq!(open.forward(&x).unwrap().to_vec::<f32>().unwrap(), first);
+    let e = open.forward(&tensor(&device, &[2, 5], 1)).unwrap_err().to_string();
+    assert!(e.contains("`tokens`") && e.contains("i32"), "{e}");
 }

@@ -23,6 +23,7 @@ pub(crate) mod loader;
 pub mod mock;
 #[cfg(feature = "opencl")]
 pub(crate) mod opencl;
+pub(crate) mod shapes;
 
 /// Memory of a driver: a device address (CUDA, HIP) or an object handle (OpenCL `cl_mem`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -173,6 +174,12 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// # Safety
     /// `e` came from [`Driver::record`] and is not used again.
     unsafe fn destroy_event(&self, e: RawEvent);
+
+    /// Whether kernels run. Where they do not, units come without text.
+    #[doc(hidden)]
+    fn runs_kernels(&self) -> bool {
+        true
+    }
 
     /// Matrix products of a vendor library, if one was found.
     fn vendor_blas(&self) -> Option<&dyn VendorBlas> {

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::buffer::{Block, Buffer, Mem};
 use crate::device::Caps;
+use crate::driver::shapes::ShapeDriver;
 use crate::driver::{Driver, RawMem, RawStream};
 use crate::dtype::DType;
 use crate::error::{GpuError, Result};
@@ -100,6 +101,32 @@ impl Engine {
             sync_each: std::env::var("TREFOIL_SYNC").is_ok_and(|v| v != "0"),
         };
         Engine::on(Arc::new(device))
+    }
+
+    /// An engine without a device: every operation checks its arguments as always, then computes nothing. Buffers take no memory and read
+    /// as zeros. It tells whether shapes and dtypes fit before a device is used, at the price of the checks alone; it claims to have f64.
+    /// Reads no environment variables.
+    ///
+    /// ```
+    /// use trefoil::{BackendExt, DType, Engine, ops::{CoreOps, Unary, ElementwiseOps}};
+    ///
+    /// let shapes = Engine::shapes();
+    /// let x = shapes.alloc(DType::F32, 1 << 40)?;
+    /// let (mut y, mut z) = (shapes.alloc(DType::F32, 1 << 40)?, shapes.alloc(DType::F32, 7)?);
+    /// assert!(shapes.unary(Unary::Exp, x.view(), y.view_mut()).is_ok());
+    /// assert!(shapes.unary(Unary::Exp, x.view(), z.view_mut()).is_err());
+    /// # Ok::<(), trefoil::GpuError>(())
+    /// ```
+    pub fn shapes() -> Self {
+        let device = Device {
+            driver: Arc::new(ShapeDriver::new()),
+            counts: Arc::default(),
+            programs: program::Programs::new(cache::DiskCache::default()),
+            variants: variants::Pins::default(),
+            blas: blas::Trust::default(),
+            sync_each: false,
+        };
+        Engine::on(Arc::new(device)).unwrap_or_else(|e| unreachable!("nothing can fail: {e}"))
     }
 
     fn on(device: Arc<Device>) -> Result<Self> {

@@ -3,7 +3,7 @@
 //! ```json
 //! {
 //!   "data": { "csv": "data/digits.csv", "scale": 0.0625, "train_rows": 1437, "test_rows": 360 },
-//!   "model": { "layers": [ { "type": "dense", "units": 64, "activation": "relu" }, { "type": "dense", "units": 10 } ] },
+//!   "model": { "layers": [ { "type": "dense", "out_features": 64, "activation": "relu" }, { "type": "dense", "out_features": 10 } ] },
 //!   "optimizer": { "type": "adamw", "lr": 0.001 },
 //!   "train": { "epochs": 20, "batch_size": 64, "seed": 1, "run": "runs/digits" }
 //! }
@@ -13,7 +13,6 @@
 
 mod data;
 mod loss;
-mod model;
 mod optimizer;
 mod schedule;
 mod train;
@@ -21,19 +20,19 @@ mod train;
 use std::path::Path;
 
 use serde::Deserialize;
+use trefoil::DType;
 
 pub use self::data::{Column, DataConfig, TargetKind};
 pub use self::loss::LossConfig;
-pub use self::model::{LayerConfig, ModelConfig};
 pub use self::optimizer::OptimizerConfig;
 pub use self::schedule::ScheduleConfig;
 pub use self::train::TrainConfig;
 
 use crate::data::{Dataset, Source};
 use crate::error::{NnError, Result};
-use crate::layer::Layer;
-use crate::layers::Sequential;
+use crate::layer::{Build, Layer};
 use crate::losses::{CrossEntropyLoss, MseLoss};
+use crate::network::{Network, NetworkConfig};
 use crate::optim::Optimizer;
 use crate::tensor::Device;
 use crate::trainer::{Clip, EarlyStopping, Objective, TrainOptions};
@@ -44,8 +43,8 @@ use crate::trainer::{Clip, EarlyStopping, Objective, TrainOptions};
 pub struct Config {
     /// Training and test data.
     pub data: DataConfig,
-    /// The network.
-    pub model: ModelConfig,
+    /// The network; see [`network`](crate::network).
+    pub model: NetworkConfig,
     /// What is minimised; by default cross entropy for class ids and squared error for values.
     #[serde(default)]
     pub loss: Option<LossConfig>,
@@ -62,10 +61,6 @@ pub struct Config {
 
 fn one() -> f64 {
     1.0
-}
-
-fn yes() -> bool {
-    true
 }
 
 fn check(ok: bool, key: impl Into<String>, expected: &str, got: impl std::fmt::Display) -> Result<()> {
@@ -99,7 +94,7 @@ impl Config {
     pub fn check(&self) -> Result<()> {
         self.train.check()?;
         self.data.check()?;
-        self.model.check()?;
+        self.model.check("model")?;
         self.loss.iter().try_for_each(LossConfig::check)?;
         self.optimizer.check()?;
         self.schedule.check()
@@ -115,9 +110,10 @@ impl Config {
         self.data.source(data, device)
     }
 
-    /// The model, for items of the given shape.
-    pub fn model(&self, device: &Device, item: &[usize]) -> Result<Sequential> {
-        self.model.model(device, self.train.seed, item)
+    /// The model, for items of the given shape. Errors: [`NnError::Config`] that names the layer which does not take them.
+    pub fn model(&self, device: &Device, item: &[usize]) -> Result<Network> {
+        let cx = Build::new(device, self.train.seed);
+        Network::for_items(&cx, &self.model, "model", &[(item, DType::F32)])
     }
 
     /// The optimizer of a model.

@@ -75,11 +75,6 @@ impl Bidirectional {
         Ok(Bidirectional { ahead: self.ahead.between(width)?, back: self.back.between(width)?, merge })
     }
 
-    /// Forgets the carried state.
-    pub fn reset_state(&self) {
-        self.ahead.reset_state();
-    }
-
     fn merged(&self, a: Tensor, b: Tensor) -> Result<Vec<Tensor>> {
         Ok(vec![match self.merge {
             Merge::Concat => Tensor::concat(-1, &[&a, &b])?,
@@ -144,5 +139,9 @@ impl Layer for Bidirectional {
 
     fn set_training(&self, on: bool) {
         self.ahead.set_training(on);
+    }
+
+    fn reset_state(&self) {
+        self.ahead.reset_state();
     }
 }

@@ -121,4 +121,8 @@ impl Layer for Checkpointed {
     fn set_training(&self, on: bool) {
         self.layer.set_training(on);
     }
+
+    fn reset_state(&self) {
+        self.layer.reset_state();
+    }
 }

@@ -88,4 +88,8 @@ impl Layer for Parallel {
             branch.set_training(on);
         }
     }
+
+    fn reset_state(&self) {
+        self.branches.iter().for_each(|(_, branch)| branch.reset_state());
+    }
 }

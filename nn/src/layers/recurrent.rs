@@ -341,15 +341,10 @@ macro_rules! recurrent_layer {
             }
 
             /// Starts where the last call ended, without gradients, as long as the batch keeps its size; until
-            /// [`reset_state`](Self::reset_state).
+            /// [`reset_state`](Layer::reset_state).
             pub fn stateful(mut self) -> Self {
                 self.0.stateful = true;
                 self
-            }
-
-            /// Forgets the carried state.
-            pub fn reset_state(&self) {
-                self.0.reset_state();
             }
 
             /// Sets how weights and biases are filled and fills them anew.
@@ -394,6 +389,10 @@ macro_rules! recurrent_layer {
 
             fn set_training(&self, on: bool) {
                 self.0.set_training(on);
+            }
+
+            fn reset_state(&self) {
+                self.0.reset_state();
             }
         }
 

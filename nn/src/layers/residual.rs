@@ -65,6 +65,11 @@ impl Layer for Residual {
             s.set_training(on);
         }
     }
+
+    fn reset_state(&self) {
+        self.body.reset_state();
+        self.shortcut.iter().for_each(Layer::reset_state);
+    }
 }
 
 impl Residual {

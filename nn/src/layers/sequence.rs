@@ -278,4 +278,8 @@ impl Layer for TimeDistributed {
     fn set_training(&self, on: bool) {
         self.inner.set_training(on);
     }
+
+    fn reset_state(&self) {
+        self.inner.reset_state();
+    }
 }

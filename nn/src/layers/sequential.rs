@@ -66,4 +66,8 @@ impl Layer for Sequential {
             layer.set_training(on);
         }
     }
+
+    fn reset_state(&self) {
+        self.layers.iter().for_each(|(_, layer)| layer.reset_state());
+    }
 }

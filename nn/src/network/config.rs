@@ -9,6 +9,7 @@ use trefoil::DType;
 
 use super::LayerInfo;
 use super::build::{Entry, check_name, join};
+use super::shapes::Item;
 use crate::error::{NnError, Result};
 
 /// A network in JSON; see the [module](super) for its rules.
@@ -308,9 +309,17 @@ impl NetworkConfig {
         })
     }
 
-    /// Checks the graph. `path` is where the network stands in its file (`model`, or nothing). Errors: [`NnError::Config`] with the path of
-    /// the value.
+    /// Checks the graph, the options of all layers and, if the sizes of the inputs are declared, the shapes, without a device. `path` is
+    /// where the network stands in its file (`model`, or nothing). Errors: [`NnError::Config`] with the path of the value or layer.
     pub fn check(&self, path: &str) -> Result<()> {
-        Plan::new(self, path).map(|_| ())
+        let items = Plan::new(self, path)?.items(DType::F32);
+        Plan::dry_run(self, path, DType::F32, items.as_deref()).map(|_| ())
+    }
+
+    /// Shapes of the outputs for a batch of two of these items (shape and element type of each input, in the order of their names), found
+    /// without a device. Errors: as [`check`](Self::check).
+    pub fn output_shapes(&self, path: &str, items: &[(&[usize], DType)]) -> Result<Vec<Vec<usize>>> {
+        let items: Vec<Item> = items.iter().map(|(s, d)| (s.to_vec(), *d)).collect();
+        Plan::dry_run(self, path, DType::F32, Some(&items))
     }
 }

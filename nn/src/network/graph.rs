@@ -1,7 +1,11 @@
 //! A network that runs.
 
+use trefoil::DType;
+
 use super::build::Entry;
 use super::config::{NetworkConfig, Plan, Source, Step};
+use super::shapes::{Item, zeros};
+use crate::autograd::no_grad;
 use crate::error::{Result, invalid};
 use crate::layer::{Build, Layer, Visitor};
 use crate::layers::Input;
@@ -30,15 +34,41 @@ struct Node {
 }
 
 impl Network {
-    /// Makes the layers in the order of the file. Errors: [`NnError::Config`](crate::NnError::Config) with the path of the value that does not fit; those of the
-    /// device.
+    /// Makes the layers in the order of the file. Nothing is allocated on the device unless everything fits: the network is made, and run
+    /// if the sizes of its inputs are declared, without a device before. Then all parameters exist; otherwise lazy layers get theirs in the
+    /// first forward.
+    ///
+    /// Errors: [`NnError::Config`](crate::NnError::Config) with the path of the value, or of the layer whose inputs do not fit; those of the device.
     pub fn new(cx: &Build, config: &NetworkConfig) -> Result<Self> {
-        Self::at(cx, config, "")
+        let items = Plan::new(config, "")?.items(cx.param_dtype());
+        Self::make(cx, config, "", items.as_deref())
     }
 
-    /// As [`new`](Self::new) for a network that stands at `path` in its file: `model`.
-    pub fn at(cx: &Build, config: &NetworkConfig, path: &str) -> Result<Self> {
-        Self::of(cx, Plan::new(config, path)?)
+    /// As [`new`](Self::new) for inputs (in the order of their names) whose items have these shapes and element types, and a network that
+    /// stands at `path` in its file: `model`. Errors: also items that differ from what is declared.
+    pub fn for_items(
+        cx: &Build,
+        config: &NetworkConfig,
+        path: &str,
+        items: &[(&[usize], DType)],
+    ) -> Result<Self> {
+        let items: Vec<Item> = items.iter().map(|(s, d)| (s.to_vec(), *d)).collect();
+        Self::make(cx, config, path, Some(&items))
+    }
+
+    fn make(cx: &Build, config: &NetworkConfig, path: &str, items: Option<&[Item]>) -> Result<Self> {
+        Plan::dry_run(config, path, cx.param_dtype(), items)?;
+        let network = Self::of(cx, Plan::new(config, path)?)?;
+        if let Some(items) = items {
+            let x = zeros(cx.device(), items)?;
+            // Lazy layers get their parameters; evaluation changes nothing else.
+            network.set_training(false);
+            let done = no_grad(|| network.forward_all(&x));
+            network.set_training(true);
+            network.reset_state();
+            done?;
+        }
+        Ok(network)
     }
 
     pub(super) fn of(cx: &Build, plan: Plan) -> Result<Self> {
@@ -190,5 +220,9 @@ impl Layer for Network {
         for node in &self.nodes {
             node.layer.set_training(on);
         }
+    }
+
+    fn reset_state(&self) {
+        self.nodes.iter().for_each(|node| node.layer.reset_state());
     }
 }

@@ -4,6 +4,7 @@ mod build;
 mod config;
 mod graph;
 mod options;
+mod shapes;
 mod table;
 
 use serde_json::Value;
