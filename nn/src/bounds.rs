@@ -91,22 +91,29 @@ pub(crate) fn explain_source(e: NnError, source: &dyn Source, batch: usize, what
         return e;
     }
     let notes: Vec<Range> = RECENT.with(|r| r.borrow().iter().map(|(_, range)| *range).collect());
-    let labels = notes.iter().find(|r| r.labels);
-    let inputs = notes.iter().find(|r| !r.labels);
-    let look = || -> Result<Option<NnError>> {
-        let mut first = 0;
-        for b in source.epoch(None, batch)? {
-            let b = b?;
-            for (ids, range, part) in [(&b.y, labels, "labels"), (&b.x, inputs, "inputs")] {
-                let Some(range) = range.filter(|_| !ids.dtype().is_float()) else { continue };
-                if let Some((at, index)) = range.first_bad(ids)? {
-                    let place = format!("{} of the {part} of the {what}", place(ids.shape(), at, first));
-                    return Ok(Some(range.error(place, index)));
-                }
+    let of = |labels: bool| notes.iter().find(|r| r.labels == labels).copied();
+    in_source(source, batch, what, of(true), of(false)).ok().flatten().unwrap_or(e)
+}
+
+/// The error about the first label or input of a source that is not allowed.
+pub(crate) fn in_source(
+    source: &dyn Source,
+    batch: usize,
+    what: &str,
+    labels: Option<Range>,
+    inputs: Option<Range>,
+) -> Result<Option<NnError>> {
+    let mut first = 0;
+    for b in source.epoch(None, batch)? {
+        let b = b?;
+        for (ids, range, part) in [(&b.y, labels, "labels"), (&b.x, inputs, "inputs")] {
+            let Some(range) = range.filter(|_| !ids.dtype().is_float()) else { continue };
+            if let Some((at, index)) = range.first_bad(ids)? {
+                let place = format!("{} of the {part} of the {what}", place(ids.shape(), at, first));
+                return Ok(Some(range.error(place, index)));
             }
-            first += b.len;
         }
-        Ok(None)
-    };
-    look().ok().flatten().unwrap_or(e)
+        first += b.len;
+    }
+    Ok(None)
 }

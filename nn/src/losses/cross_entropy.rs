@@ -5,6 +5,7 @@ use trefoil::ops::{CrossEntropy, CrossEntropyBwd, CrossEntropyFwd, Reduction};
 use crate::autograd::{BackwardCtx, Saved};
 use crate::bounds::{self, Range};
 use crate::error::Result;
+use crate::ops::operand::whole;
 use crate::tensor::{Operand, Tensor, same_device};
 
 /// Cross entropy of logits, `torch.nn.functional.cross_entropy`.
@@ -38,13 +39,14 @@ impl CrossEntropyLoss {
             bounds::note(target, Range { op: "cross_entropy", limit, ignore, labels: true });
         }
         let (logits, target) = (x.contiguous()?, target.contiguous()?);
+        let weight = whole(self.weight.as_ref())?.map(|w| w.detach());
         let lse = Tensor::empty(x.device(), acc, &items)?;
         let den = match options.reduction {
             Reduction::Mean => Some(Tensor::empty(x.device(), acc, &[])?),
             _ => None,
         };
         let (xo, to, lo, so) = (logits.operand(), target.operand(), loss.operand(), lse.operand());
-        let (wo, no) = (optional(&self.weight), optional(&den));
+        let (wo, no) = (optional(&weight), optional(&den));
         let io = CrossEntropyFwd {
             x: xo.view()?,
             target: to.view()?,
@@ -56,7 +58,7 @@ impl CrossEntropyLoss {
         x.device().cross_entropy(&options, io)?;
         Ok(loss.record("cross_entropy", &[x], || {
             let (x, target, lse) = (Saved::new(&logits), Saved::new(&target), Saved::new(&lse));
-            let (weight, den) = (self.weight.as_ref().map(Saved::new), den.as_ref().map(Saved::new));
+            let (weight, den) = (weight.as_ref().map(Saved::new), den.as_ref().map(Saved::new));
             move |cx: &mut BackwardCtx<'_>| {
                 let Some(dx) = cx.target(0)? else { return Ok(()) };
                 let gy = cx.dy()?.contiguous()?;

@@ -9,6 +9,7 @@ use trefoil::{GradMut, View, ViewMut};
 use crate::autograd::{BackwardCtx, GradTarget, Saved, out};
 use crate::bounds::{self, Range};
 use crate::error::{Result, invalid};
+use crate::ops::operand::whole;
 use crate::tensor::{Device, Operand, Tensor, same_device};
 
 /// Which kernel computes a loss.
@@ -182,7 +183,7 @@ fn views<const N: usize>(o: &[Option<Operand>; N]) -> Result<[Option<View<'_>>; 
 fn dense<const N: usize>(t: [Option<&Tensor>; N]) -> Result<[Option<Tensor>; N]> {
     let mut all = [const { None }; N];
     for (d, t) in all.iter_mut().zip(t) {
-        *d = t.map(Tensor::contiguous).transpose()?;
+        *d = whole(t)?;
     }
     Ok(all)
 }

@@ -3,6 +3,7 @@
 use trefoil::ops::{Activation, Conv, ConvBwd, ConvIo, DeformConvBwd, DeformConvIo};
 
 use super::gemm::fuses;
+use super::operand::whole;
 use crate::autograd::{BackwardCtx, Saved, grad_enabled, out};
 use crate::error::{Result, invalid};
 use crate::tensor::{Tensor, same_device};
@@ -98,7 +99,8 @@ impl Tensor {
             Way::Forward => (first, p.output_size(spatial, k)?),
             Way::Transposed => (second.saturating_mul(p.groups), p.transpose_output_size(spatial, k)?),
         };
-        let (x, w) = (self.contiguous()?, weight.contiguous()?);
+        let (x, w, bias) = (self.contiguous()?, weight.contiguous()?, whole(bias)?);
+        let bias = bias.as_ref();
         let y = self.like(&[&[n, co], &*size].concat())?;
         let tracked = grad_enabled()
             && (x.requires_grad() || w.requires_grad() || bias.is_some_and(Tensor::requires_grad));
@@ -165,9 +167,9 @@ impl Tensor {
         let ([co, _], k) = kernel(OP, weight, spatial.len())?;
         let y = self.like(&[&[n, co], &*p.output_size(spatial, k)?].concat())?;
         let (x, w, offset) = (self.contiguous()?, weight.contiguous()?, offset.contiguous()?);
-        let mask = mask.map(Tensor::contiguous).transpose()?;
+        let (mask, bias) = (whole(mask)?, whole(bias)?);
         let (xo, wo, oo, yo) = (x.operand(), w.operand(), offset.operand(), y.operand());
-        let (mo, bo) = (mask.as_ref().map(Tensor::operand), bias.map(Tensor::operand));
+        let (mo, bo) = (mask.as_ref().map(Tensor::operand), bias.as_ref().map(Tensor::operand));
         let io = DeformConvIo {
             x: xo.view()?,
             w: wo.view()?,
@@ -180,7 +182,7 @@ impl Tensor {
 
         let mut inputs = vec![&x, &w, &offset];
         inputs.extend(&mask);
-        inputs.extend(bias);
+        inputs.extend(&bias);
         let p = *p;
         Ok(y.record(OP, &inputs, || {
             let (x, w, offset) = (Saved::new(&x), Saved::new(&w), Saved::new(&offset));

@@ -5,6 +5,7 @@ use trefoil::ops::{Activation, Gemm, GemmBwd, GemmIo, Precision};
 use crate::autograd::{BackwardCtx, Saved, out};
 use crate::error::{Result, invalid};
 use crate::ops::elementwise::broadcast;
+use crate::ops::operand::whole;
 use crate::tensor::{Tensor, same_device};
 
 /// Whether products and convolutions can apply this activation themselves.
@@ -101,7 +102,8 @@ impl Tensor {
         }
         let lead = &self.shape()[..self.rank() - 1];
         let rows: usize = lead.iter().product();
-        let x = self.reshape(&[rows, k])?;
+        let (x, bias) = (self.reshape(&[rows, k])?, whole(bias)?);
+        let bias = bias.as_ref();
         let p = Gemm::new().trans(false, true).act(act).precision(precision);
         let y = self.like(&[rows, n])?;
         let tracked = crate::autograd::grad_enabled()

@@ -5,7 +5,7 @@ use trefoil::ops::{
     Momentum, RowNorm, RowNormBwd, RowNormFwd, Running,
 };
 
-use super::operand::{Inputs, operand, save, saved, view, view_mut};
+use super::operand::{Inputs, operand, save, saved, view, view_mut, whole};
 use crate::autograd::{BackwardCtx, Saved, out, record};
 use crate::error::{Result, invalid};
 use crate::tensor::{Operand, Tensor, same_device};
@@ -50,11 +50,6 @@ pub enum BatchNormStats<'a> {
     Batch(Option<&'a RunningStats>),
     /// Given mean and variance `[C]`.
     Given(&'a Tensor, &'a Tensor),
-}
-
-/// An optional operand in row-major order.
-fn whole(t: Option<&Tensor>) -> Result<Option<Tensor>> {
-    t.map(Tensor::contiguous).transpose()
 }
 
 impl Tensor {
@@ -272,7 +267,9 @@ impl Tensor {
             let [wo, bo, mo, so] = [&weight, &bias, &mean, &rstd].map(|t| operand(t.as_ref()));
             let (ops, given) = match stats {
                 BatchNormStats::Batch(r) => (r.map(RunningStats::operands), None),
-                BatchNormStats::Given(m, v) => (None, Some((m.operand(), v.operand()))),
+                BatchNormStats::Given(m, v) => {
+                    (None, Some((m.contiguous()?.operand(), v.contiguous()?.operand())))
+                }
             };
             let how = match (stats, &ops, &given) {
                 (BatchNormStats::Batch(Some(r)), Some(o), _) => BatchStats::Batch(Some(running(r, o)?)),

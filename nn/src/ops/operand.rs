@@ -6,6 +6,11 @@ use crate::autograd::{BackwardCtx, Saved};
 use crate::error::Result;
 use crate::tensor::{Operand, Tensor};
 
+/// An operand that may be absent in row-major order, as most kernels take theirs. Gradients go back to the tensor that was given.
+pub(crate) fn whole(t: Option<&Tensor>) -> Result<Option<Tensor>> {
+    t.map(Tensor::contiguous).transpose()
+}
+
 /// The memory of a tensor that may be absent.
 pub(crate) fn operand(t: Option<&Tensor>) -> Option<Operand> {
     t.map(Tensor::operand)

@@ -5,7 +5,7 @@ use trefoil::ops::{
     ConvLstmBwd, ConvLstmFwd, GruGates, Precision, Recurrence, RnnBwd, RnnCell, RnnFwd, RnnGrads, RnnWeights,
 };
 
-use super::operand::{Inputs, operand, save, saved, view, view_mut};
+use super::operand::{Inputs, operand, save, saved, view, view_mut, whole};
 use crate::autograd::{BackwardCtx, Saved, out, record};
 use crate::error::{Result, invalid};
 use crate::tensor::{Operand, Tensor, same_device};
@@ -59,7 +59,6 @@ impl Tensor {
         };
         let (steps, batch) = if p.batch_first { (inner, outer) } else { (outer, inner) };
         let lstm = cell == RnnCell::Lstm;
-        let whole = |t: Option<&Tensor>| t.map(Tensor::contiguous).transpose();
         let x = self.contiguous()?;
         let (w_ih, w_hh) = (weights.w_ih.contiguous()?, weights.w_hh.contiguous()?);
         let (b_ih, b_hh) = (whole(weights.b_ih.as_ref())?, whole(weights.b_hh.as_ref())?);
@@ -169,8 +168,7 @@ impl Tensor {
         let state = [n, hidden, h, w];
         let x = self.contiguous()?;
         let (wx, wh) = (weights.w_ih.contiguous()?, weights.w_hh.contiguous()?);
-        let whole = |t: &Option<Tensor>| t.as_ref().map(Tensor::contiguous).transpose();
-        let (b, p) = (whole(&weights.bias)?, whole(&weights.peephole)?);
+        let (b, p) = (whole(weights.bias.as_ref())?, whole(weights.peephole.as_ref())?);
         let zeros = || Tensor::zeros(self.device(), self.dtype(), &state);
         let (h_0, c_0) = match initial {
             Some(s) => (s.h.contiguous()?, s.c.as_ref().map_or_else(zeros, Tensor::contiguous)?),

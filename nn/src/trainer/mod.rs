@@ -21,7 +21,7 @@ use self::anomaly::Watch;
 use self::callback::Callbacks;
 use self::report::write_metrics;
 use crate::autograd::no_grad;
-use crate::bounds;
+use crate::bounds::{self, Range};
 use crate::data::{Order, Source};
 use crate::error::{NnError, Result, invalid};
 use crate::layer::{Layer, LayerExt};
@@ -50,6 +50,9 @@ pub struct Trainer<'a> {
     callbacks: Callbacks<'a>,
 }
 
+/// Names of the data in errors.
+const TRAIN: &str = "training data";
+const TEST: &str = "test data";
 const CHECKPOINT: &str = "checkpoint.safetensors";
 const BEST: &str = "best.safetensors";
 const METRICS: &str = "metrics.jsonl";
@@ -145,7 +148,7 @@ impl<'a> Trainer<'a> {
     }
 
     fn explain(&self, e: NnError, data: &dyn Source) -> NnError {
-        bounds::explain_source(e, data, self.options.batch_size, "test data")
+        bounds::explain_source(e, data, self.options.batch_size, TEST)
     }
 
     fn measure(&self, data: &dyn Source, metrics: &mut [Box<dyn Metric>]) -> Result<Scores> {
@@ -160,7 +163,7 @@ impl<'a> Trainer<'a> {
             for batch in data.epoch(None, self.options.batch_size)? {
                 let b = batch?;
                 let out = self.model.forward(&b.x)?;
-                self.check_classes(&out, data)?;
+                self.check_classes(&out, data, TEST)?;
                 totals.add(&self.loss(&out, &b.y)?, b.len, self.classified(&out, &b.y))?;
                 metrics.iter_mut().try_for_each(|m| m.update(&out, &b.y))?;
             }
@@ -182,11 +185,14 @@ impl<'a> Trainer<'a> {
         Ok((done?, values?))
     }
 
-    fn check_classes(&self, out: &Tensor, data: &dyn Source) -> Result<()> {
+    fn check_classes(&self, out: &Tensor, data: &dyn Source, what: &str) -> Result<()> {
         match out.shape() {
             &[_, c] if matches!(self.objective, Objective::Classify(_)) && data.classes() > c => {
+                let range = Range { op: "cross_entropy", limit: c, ignore: None, labels: true };
+                let found = bounds::in_source(data, self.options.batch_size, what, Some(range), None);
                 let expected = format!("at least {} outputs for the data's classes", data.classes());
-                Err(invalid("Trainer", "model", expected, format!("{c} outputs")))
+                let unfit = || invalid("Trainer", "model", expected, format!("{c} outputs"));
+                Err(found?.unwrap_or_else(unfit))
             }
             _ => Ok(()),
         }
@@ -209,7 +215,7 @@ impl<'a> Trainer<'a> {
             }
             let (loss, out) = self.accumulate(&b.x, &b.y, b.len as f64 / items as f64)?;
             (left, open) = (left.saturating_sub(b.len), open.saturating_sub(b.len));
-            self.check_classes(&out, data)?;
+            self.check_classes(&out, data, TRAIN)?;
             totals.add(&loss, b.len, self.classified(&out, &b.y))?;
             if open == 0 {
                 self.end_step(&loss, &out)?;
@@ -250,7 +256,7 @@ impl<'a> Trainer<'a> {
             let size = self.options.batch_size;
             let trained = self
                 .train_epoch(train, &mut totals, &bar)
-                .map_err(|e| bounds::explain_source(e, train, size, "training data"))?;
+                .map_err(|e| bounds::explain_source(e, train, size, TRAIN))?;
             if !trained.loss.is_finite() {
                 return Err(NnError::Diverged { epoch: self.epoch + 1, loss: trained.loss });
             }
