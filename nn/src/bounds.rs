@@ -76,9 +76,11 @@ pub(crate) fn explain(e: GpuError) -> NnError {
         return e.into();
     }
     let notes: Vec<(WeakTensor, Range)> = RECENT.with(|r| r.borrow().iter().cloned().collect());
-    for (ids, range) in notes {
+    for (i, (ids, range)) in notes.iter().enumerate() {
         let Some(ids) = ids.upgrade() else { continue };
         if let Ok(Some((at, index))) = range.first_bad(&ids) {
+            // Reported; the next report is about others.
+            RECENT.with(|r| drop(r.borrow_mut().remove(i)));
             return range.error(place(ids.shape(), at, 0), index);
         }
     }

@@ -25,6 +25,8 @@ enum Arg {
     Ids(&'static [usize], i64),
     /// i32 below a limit, from 1.
     Count(&'static [usize], i32),
+    /// i32, all equal.
+    Equal(&'static [usize], i32),
     /// u8, 0 and 1.
     Mask(&'static [usize]),
 }
@@ -32,7 +34,7 @@ use Arg::*;
 
 impl Arg {
     fn dense(self, d: &Device, seed: u64) -> Tensor {
-        let (F(shape) | Sign(shape) | Ids(shape, _) | Count(shape, _) | Mask(shape)) = self;
+        let (F(shape) | Sign(shape) | Ids(shape, _) | Count(shape, _) | Equal(shape, _) | Mask(shape)) = self;
         let v = noise(seed, shape.iter().product());
         let unit = |x: f64| 0.5 + 0.5 * x;
         match self {
@@ -52,6 +54,7 @@ impl Arg {
                 let v: Vec<i32> = v.iter().map(|&x| 1 + (unit(x) * (n - 1) as f64) as i32).collect();
                 Tensor::from_slice(d, &v, shape)
             }
+            Equal(_, n) => Tensor::from_slice(d, &vec![n; v.len()], shape),
             Mask(_) => {
                 let v: Vec<u8> = v.iter().map(|&x| u8::from(x > -0.3)).collect();
                 Tensor::from_slice(d, &v, shape)
@@ -118,8 +121,25 @@ fn results(row: &Row, inputs: &[Tensor]) -> Result<Vec<Bits>> {
     Ok(all)
 }
 
-/// Products of matrices take other layouts as they are, in another order of summation: equal up to rounding.
-const SUMMED: &[&str] = &["matmul", "linear"];
+/// Products of matrices and sums take other layouts as they are, without a copy, and some devices then add in another order: equal up to
+/// rounding.
+const SUMMED: &[&str] = &[
+    "matmul",
+    "linear",
+    "dot",
+    "expand",
+    "reduce",
+    "sum",
+    "mean",
+    "sum_axes",
+    "mean_axes",
+    "var",
+    "mean_var",
+    "norm",
+    "logsumexp",
+    "sum_to_shape",
+    "squash",
+];
 
 fn equal(name: &str, a: &Bits, b: &Bits) -> bool {
     let float = |b: &[u8]| f32::from_le_bytes([b[0], b[1], b[2], b[3]]);
@@ -385,15 +405,11 @@ fn losses() -> Vec<Row> {
             [l::DistillationLoss::default().forward(&t[0], &t[1], Some(&t[2]))?];
         "DinoLoss" [F(M), F(M), F(&[6])] |t| [l::DinoLoss::default().forward(&t[0], &t[1], &t[2])?];
         "AdversarialLoss" [F(&[4]), F(&[4])] |t| [l::AdversarialLoss::default().forward(&t[0], Some(&t[1]))?];
-        "CtcLoss" [F(&[5, 2, 4]), Count(&[2, 2], 4), Count(&[2], 5), Count(&[2], 2)] |t| {
-            let x = t[0].log_softmax(-1)?;
-            let x = x.transpose(0, 1)?.contiguous()?.transpose(0, 1)?;
-            let steps = t[2].binary(Binary::Add { alpha: 0.0 }, &t[2])?;
-            let (steps, labels) = (steps.clamp(Some(5.0), None)?, t[3].clone());
-            [l::CtcLoss { zero_infinity: true, ..Default::default() }.forward(&x, &t[1], &steps, &labels)?]
-        };
+        "CtcLoss" [F(&[5, 2, 4]), Count(&[2, 2], 4), Equal(&[2], 5), Count(&[2], 2)] |t|
+            [l::CtcLoss { zero_infinity: true, ..Default::default() }.forward(&t[0], &t[1], &t[2], &t[3])?];
         "RnntLoss" [F(&[2, 4, 3, 5]), Count(&[2, 2], 5), Count(&[2], 4), Count(&[2], 2)] |t|
             [l::RnntLoss::default().forward(&t[0], &t[1], &t[2], &t[3])?];
+        "ZLoss" [F(M)] |t| [l::ZLoss::default().forward(&t[0])?];
         "LossList" [F(M), F(M)] |t| {
             let term = |p: &Tensor, t: &Tensor| l::Term { prediction: p.clone(), target: Some(t.clone()), weight: 0.7 };
             [l::LossList::default().forward(&[term(&t[0], &t[1]), term(&t[1], &t[0])])?]
@@ -479,8 +495,17 @@ fn public_names() -> BTreeSet<String> {
         }
     }
     for text in read("losses") {
-        let defined = |l: &&str| l.ends_with('{') && word(l.trim_start()).ends_with("Loss");
-        all.extend(text.lines().filter(defined).map(|l| word(l.trim_start())));
+        for line in text.lines() {
+            let name = word(line.trim_start());
+            // `Name {` or `Name "name" {` in the macros that define losses.
+            let rest = line.trim_start()[name.len()..].trim_start();
+            if name.ends_with("Loss")
+                && line.trim_end().ends_with('{')
+                && (rest == "{" || rest.starts_with('"'))
+            {
+                all.insert(name);
+            }
+        }
     }
     all.remove("");
     all

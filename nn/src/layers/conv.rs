@@ -2,7 +2,7 @@
 
 use trefoil::ops::{Activation, Conv, PadMode, Precision};
 
-use super::image::{PerAxis, Weights, batched, check_groups, fans, positive, weight_methods};
+use super::image::{PerAxis, Weights, batched, check_groups, fans, positive, weight_access, weight_methods};
 use crate::error::{Result, invalid};
 use crate::init::Init;
 use crate::layer::{Build, Layer, Param, Visitor};

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use trefoil::ops::{Activation, Conv};
 
 use super::Convolutional;
-use super::image::{PerAxis, Weights, batched, check_groups, fans, positive, weight_methods};
+use super::image::{PerAxis, Weights, batched, check_groups, fans, positive, weight_access, weight_methods};
 use crate::error::{Result, invalid};
 use crate::init::Init;
 use crate::layer::{Build, Layer, Param, Visitor};
@@ -155,9 +155,11 @@ impl Layer for DeformableConvolutional {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         batched(Self::KIND, 2, x, |x| {
             let (w, b, maps) = self.params(self.weights.channels(Self::KIND, x)?)?;
+            let p = Conv::new().stride(self.stride).pad(self.padding).dilation(self.dilation);
+            // All three convolutions have these windows; what does not fit is this layer's error.
+            p.output_size(&x.shape()[2..], &self.kernel)?;
             let offset = trace::layer("offset_conv", &maps.offset, x)?;
             let mask = maps.mask.as_ref().map(|m| trace::layer("mask_conv", m, x)).transpose()?;
-            let p = Conv::new().stride(self.stride).pad(self.padding).dilation(self.dilation);
             x.deform_conv(&w, &offset, mask.as_ref(), b.as_ref(), &p.groups(self.groups))
         })
     }

@@ -88,6 +88,30 @@ pub(super) fn check_groups(layer: &'static str, groups: usize, inputs: usize, ou
     Err(invalid(layer, "groups", expected, format!("{groups}")))
 }
 
+/// What layers with a field `weights: Weights` have in common; `known`: what must be known for them to exist.
+macro_rules! weight_access {
+    (impl[$($generics:tt)*] $layer:ty, weight $weight:literal, bias $bias:literal, $known:literal) => {
+        impl<$($generics)*> $layer {
+            /// Without bias.
+            pub fn no_bias(mut self) -> Self {
+                self.weights.no_bias();
+                self
+            }
+
+            #[doc = concat!("The weight `", $weight, "`, once ", $known, " is known.")]
+            pub fn weight(&self) -> Option<&Param> {
+                self.weights.weight()
+            }
+
+            #[doc = concat!("The bias `", $bias, "`, if there is one and ", $known, " is known.")]
+            pub fn bias(&self) -> Option<&Param> {
+                self.weights.bias()
+            }
+        }
+    };
+}
+pub(super) use weight_access;
+
 /// What layers with a field `weights: Weights` and a method `params(inputs)` that makes them have in common.
 macro_rules! weight_methods {
     (impl[$($generics:tt)*] $layer:ty, weight $weight:literal, bias $bias:literal) => {
@@ -107,28 +131,14 @@ macro_rules! weight_methods {
                 }
             }
 
-            /// Without bias.
-            pub fn no_bias(mut self) -> Self {
-                self.weights.no_bias();
-                self
-            }
-
             /// Sets how weight and bias are filled and fills them anew.
             pub fn init(mut self, weight: Init, bias: Init) -> Result<Self> {
                 (self.weights.weight_init, self.weights.bias_init) = (weight, bias);
                 self.anew()
             }
-
-            #[doc = concat!("The weight `", $weight, "`, once the number of input channels is known.")]
-            pub fn weight(&self) -> Option<&Param> {
-                self.weights.weight()
-            }
-
-            #[doc = concat!("The bias `", $bias, "`, if there is one and the number of input channels is known.")]
-            pub fn bias(&self) -> Option<&Param> {
-                self.weights.bias()
-            }
         }
+
+        weight_access!(impl[$($generics)*] $layer, weight $weight, bias $bias, "the number of input channels");
     };
 }
 pub(super) use weight_methods;

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use trefoil::ops::{Activation, Conv};
 
-use super::image::{PerAxis, Weights, batched, fans, named, positive};
+use super::image::{PerAxis, Weights, batched, fans, named, positive, weight_access};
 use crate::error::{Result, invalid};
 use crate::init::Init;
 use crate::layer::{Build, Layer, Param, Visitor};
@@ -51,12 +51,6 @@ impl LocallyConnected {
             size: OnceLock::new(),
             act: Activation::Identity,
         })
-    }
-
-    /// Without bias.
-    pub fn no_bias(mut self) -> Self {
-        self.weights.no_bias();
-        self
     }
 
     /// Sets the distance of windows. Parameters that were made are dropped, since their sizes depend on it.
@@ -115,17 +109,9 @@ impl LocallyConnected {
         self.size.get_or_init(|| size);
         Ok((weight, bias, [h, w]))
     }
-
-    /// The weight `[H', W', O, C, kH, kW]`, once the image's size is known.
-    pub fn weight(&self) -> Option<&Param> {
-        self.weights.weight()
-    }
-
-    /// The bias `[O, H', W']`, if there is one and the image's size is known.
-    pub fn bias(&self) -> Option<&Param> {
-        self.weights.bias()
-    }
 }
+
+weight_access!(impl[] LocallyConnected, weight "[H', W', O, C, kH, kW]", bias "[O, H', W']", "the image's size");
 
 impl Layer for LocallyConnected {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
