@@ -497,12 +497,10 @@ fn public_names() -> BTreeSet<String> {
     for text in read("losses") {
         for line in text.lines() {
             let name = word(line.trim_start());
-            // `Name {` or `Name "name" {` in the macros that define losses.
-            let rest = line.trim_start()[name.len()..].trim_start();
-            if name.ends_with("Loss")
-                && line.trim_end().ends_with('{')
-                && (rest == "{" || rest.starts_with('"'))
-            {
+            // `Name {`, `Name {}` or `Name "name" {` in the macros that define losses.
+            let rest = line.trim_start()[name.len()..].trim();
+            let defined = ["{", "{}"].contains(&rest) || (rest.starts_with('"') && rest.contains(" {"));
+            if name.ends_with("Loss") && defined {
                 all.insert(name);
             }
         }
