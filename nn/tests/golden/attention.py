@@ -54,12 +54,14 @@ class Attention(nn.Module):
 def single_head(s):
     def case(label, d, a, inputs, args=None, training=True, **options):
         config = {"embed_dim": d, "attention_size": a, **options}
+        causal = args or {k: v for k, v in options.items() if k == "is_causal"}
         bias = options.get("bias", False)
         # A bias of all keys moves the scores of a query alike.
         silent = ("k_proj.bias",) if bias else ()
         s.case("attention", label, config, Attention(d, a, options.get("context_dim"), bias), inputs, training=training,
-               args=args, call=lambda m, **v: m(**v, **(args or {})), silent=silent)
+               args=args, call=lambda m, **v: m(**v, **causal), silent=silent)
 
+    case("causal_option", 4, 2, {"query": (2, 4, 4)}, is_causal=True)
     case("self", 4, 3, {"query": (2, 5, 4)})
     case("unbatched_causal", 3, 4, {"query": (4, 3)}, args={"is_causal": True})
     case("context_bias", 4, 5, {"query": (2, 3, 4), "context": (2, 6, 3)}, context_dim=3, bias=True)
@@ -144,9 +146,10 @@ def multi_head(s):
         config = {"embed_dim": e, "num_heads": h, **options}
         if rope is not None:
             config["rope"] = {"base": rope}
-        options = {k: v for k, v in options.items() if k != "dropout"}
+        causal = args or {k: v for k, v in options.items() if k == "is_causal"}
+        options = {k: v for k, v in options.items() if k not in ("dropout", "is_causal")}
         s.case(entry, label, config, Mha(e, h, rope=rope, **options), inputs, training=training, args=args,
-               call=lambda m, **v: m(**v, **(args or {})))
+               call=lambda m, **v: m(**v, **causal))
 
     mha = "multi_head_attention"
     case(mha, "self", 6, 2, {"query": (2, 4, 6)})
@@ -155,6 +158,7 @@ def multi_head(s):
     case(mha, "widths_no_bias", 4, 2, {"query": (2, 3, 4), "key": (2, 4, 3), "value": (2, 4, 5)}, kdim=3, vdim=5,
          bias=False)
     case(mha, "unbatched_causal", 6, 3, {"query": (5, 6)}, args={"is_causal": True})
+    case(mha, "causal_option", 4, 2, {"query": (2, 3, 4), "key": (2, 3, 4)}, is_causal=True)
     case(mha, "key_shared_float_mask", 4, 2, {"query": (2, 3, 4), "key": (2, 4, 4), "attn_mask": (3, 4)})
     case(mha, "mask_of_heads_eval", 4, 2, {"query": (2, 3, 4), "attn_mask": lambda g: torch.rand(2, 2, 3, 3, generator=g).triu(0) > 0.6},
          training=False, dropout=0.3)
@@ -168,6 +172,7 @@ def multi_head(s):
     own = "self_attention"
     case(own, "one_head", 4, 1, {"query": (2, 3, 4)})
     case(own, "causal_no_bias", 6, 3, {"query": (2, 4, 6)}, bias=False, args={"is_causal": True})
+    case(own, "causal_option", 4, 2, {"query": (1, 4, 4)}, is_causal=True)
     case(own, "no_out_proj", 4, 2, {"query": (2, 3, 4)}, out_proj=False)
     case(own, "padding_unbatched_no_mask", 6, 2, {"query": (3, 6)}, training=False, dropout=0.2)
     case(own, "masks", 4, 2, {"query": (2, 4, 4), "attn_mask": (4, 4), "key_padding_mask": padding(3, 4, of=4)})
@@ -226,10 +231,11 @@ def attention():
 def encoder(s):
     def case(label, shape, args=None, training=True, masks=None, **options):
         options = {"d_model": shape[-1], "nhead": 2, "dim_feedforward": 5, "dropout": 0.0, **options}
-        oracle = nn.TransformerEncoderLayer(**{**options, "dropout": 0.0}, batch_first=True)
+        plain = {k: v for k, v in options.items() if k != "is_causal"}
+        oracle = nn.TransformerEncoderLayer(**{**plain, "dropout": 0.0}, batch_first=True)
 
         def call(m, src, src_mask=None, src_key_padding_mask=None):
-            if (args or {}).get("is_causal"):
+            if (args or options).get("is_causal"):
                 src_mask = later(src.shape[-2])
             flags = [None if t is None else t if t.is_floating_point() else t.bool()
                      for t in (src_mask, src_key_padding_mask)]
@@ -241,6 +247,7 @@ def encoder(s):
     case("post_norm", (2, 3, 4))
     case("pre_norm_gelu", (2, 4, 6), norm_first=True, activation="gelu", nhead=3)
     case("causal_unbatched", (4, 4), args={"is_causal": True}, layer_norm_eps=1e-3)
+    case("causal_option", (2, 4, 4), is_causal=True)
     case("no_bias_pre_norm", (2, 3, 4), bias=False, norm_first=True, nhead=1)
     case("padding_eval", (2, 4, 4), masks={"src_key_padding_mask": padding(2, 4, of=4)}, training=False, dropout=0.3)
     case("float_mask", (2, 3, 4), masks={"src_mask": (3, 3)}, dim_feedforward=3)

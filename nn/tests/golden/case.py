@@ -12,7 +12,7 @@ A family F is `layers-F.json`, a list of cases, beside `layers-F.safetensors`. A
     inputs   names in the order of the call (group "in"); floats get gradients (group "din")
     outputs  number of outputs (group "out"); floats have an upstream gradient each (group "dout")
 
-Further groups: "state" is the state dictionary before the call, "grad" the gradients of the parameters, "after" the buffers that the call
+Further groups: "state" is the state dictionary before the call, "grad" the gradients of the parameters, "after" the state that the call
 changed, "adamw" the parameters after two steps of AdamW on the sum of outputs times their upstream gradients.
 """
 import copy
@@ -137,10 +137,10 @@ class Suite:
             assert p.grad is not None, f"{name}: {n}"
             assert n in silent or p.grad.abs().max() > 1e-6, f"{name}: the gradient of {n} is 0"
             self.put(name, "grad", n, p.grad)
-        before = dict(start.named_buffers())
-        for n, b in module.named_buffers():
-            if not torch.equal(b, before[n]):
-                self.put(name, "after", n, b)
+        before = start.state_dict()
+        for n, t in module.state_dict().items():
+            if not torch.equal(t, before[n]):
+                self.put(name, "after", n, t)
 
         if parameters:
             step = torch.optim.AdamW(start.parameters(), lr=LR, weight_decay=WEIGHT_DECAY)

@@ -125,6 +125,9 @@ def embedding(s):
     case("scalar", 4)
     case("trailing_one", [[2], [2], [0]], training=False)
     case("padding", [[0, 2, 2, 4]], padding_idx=2)
+    case("scaled_by_frequency", [[0, 3, 3], [3, 5, 0]], scale_grad_by_freq=True)
+    case("bounded_rows", [[0, 3], [2, 0]], max_norm=1.0)
+    case("bounded_rows_of_degree", [4, 1, 4], max_norm=0.8, norm_type=1.0)
     case("padding_from_end_scaled", [[5, 0], [2, 5]], padding_idx=-1, scale_by_sqrt_dim=True, kind=ScaledEmbedding)
 
 

@@ -31,9 +31,10 @@ class Rnn(nn.Module):
         if lengths is not None:
             y, _ = pad_packed_sequence(y, batch_first=True, total_length=steps)
         parts = list(last) if self.kind == "lstm" else [last]
-        finals = [t[d] for d in range(2 if self.both else 1) for t in parts]
+        # Layer by layer, in each the forward direction first.
+        finals = [t[k] for k in range(len(parts[0])) for t in parts]
         if not self.sequences:
-            y = torch.cat([parts[0][0], parts[0][1]], -1) if self.both else parts[0][-1]
+            y = torch.cat([parts[0][-2], parts[0][-1]], -1) if self.both else parts[0][-1]
         return [*self.merged(y), *finals]
 
     def merged(self, y):
@@ -61,6 +62,9 @@ def one_direction(s, entry):
     case("last_of_lengths", 2, 5, {"x": (2, 4, 2), "lengths": torch.tensor([2, 4])}, return_sequences=False)
     case("last_eval", 3, 2, {"x": (3, 4, 3)}, return_sequences=False, training=False)
     case("wide", 9, 17, {"x": (5, 3, 9)})
+    case("two_layers", 3, 4, {"x": (2, 4, 3)}, num_layers=2)
+    case("three_layers_lengths_last", 2, 3, {"x": (2, 4, 2), "lengths": torch.tensor([4, 2])}, num_layers=3,
+         return_sequences=False)
     if entry == "recurrent":
         case("relu", 3, 4, {"x": (2, 5, 3), "h0": (2, 4)}, nonlinearity="relu")
         case("relu_lengths_no_bias", 2, 3, {"x": (2, 4, 2), "lengths": torch.tensor([3, 4])}, nonlinearity="relu",
@@ -85,6 +89,31 @@ def bidirectional(s):
     case("lstm_last", "lstm", 3, 2, {"x": (2, 4, 3)}, return_sequences=False)
     case("gru_last_of_lengths", "gru", 3, 2, {"x": (3, 4, 3), "lengths": torch.tensor([1, 4, 3])}, return_sequences=False)
     case("unbatched", "recurrent", 3, 2, {"x": (4, 3)}, nonlinearity="relu")
+    case("two_layers", "lstm", 3, 2, {"x": (2, 4, 3)}, num_layers=2)
+
+    class Unlike(nn.Module):
+        """A GRU forward and an Elman network backward."""
+
+        def __init__(self, i, h):
+            super().__init__()
+            ahead, back = nn.GRU(i, h, batch_first=True), nn.RNN(i, h, batch_first=True)
+            self.hidden = [ahead, back]
+            for n, p in ahead.named_parameters():
+                self.register_parameter(n, p)
+            for n, p in back.named_parameters():
+                self.register_parameter(f"{n}_reverse", p)
+
+        def forward(self, x):
+            own = dict(self.named_parameters())
+            call = torch.func.functional_call
+            names = [n for n in own if not n.endswith("_reverse")]
+            y, h = call(self.hidden[0], {n: own[n] for n in names}, (x,))
+            z, g = call(self.hidden[1], {n: own[f"{n}_reverse"] for n in names}, (x.flip(1),))
+            return [torch.cat([y, z.flip(1)], -1), h[0], g[0]]
+
+    inner = {"type": "gru", "input_size": 3, "hidden_size": 2}
+    other = {"type": "recurrent", "input_size": 3, "hidden_size": 2}
+    s.case("bidirectional", "unlike_directions", {"inner": inner, "backward_inner": other}, Unlike(3, 2), {"x": (2, 3, 3)})
 
 
 class ConvLstm(nn.Module):
