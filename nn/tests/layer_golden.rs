@@ -264,6 +264,42 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
+    /// An empty batch gives an empty result, and gradients of 0.
+    fn empty(&mut self) -> Result<()> {
+        let untracked = self.case.config.get("track_running_stats") == Some(&Value::Bool(false));
+        let statistics = self.case.entry == "batch_normalization" && untracked;
+        if self.case.batch.is_empty() || statistics {
+            return Ok(());
+        }
+        let made = self.made()?;
+        made.layer().eval();
+        let want: Vec<Vec<usize>> = no_grad(|| made.call(self.case, &self.inputs))?
+            .iter()
+            .map(|y| [&[0], &y.shape()[1..]].concat())
+            .collect();
+        let names = self.case.inputs.iter().zip(&self.inputs);
+        let inputs: Vec<Tensor> = names
+            .map(|(n, t)| Ok(if self.case.batch.contains(n) { t.narrow(0, 0, 0)? } else { t.clone() }.with_grad()))
+            .collect::<Result<_>>()?;
+        let outputs = made.call(self.case, &inputs)?;
+        let got: Vec<Vec<usize>> = outputs.iter().map(|y| y.shape().to_vec()).collect();
+        if got != want {
+            self.fail(format!("an empty batch gives {got:?}, expected {want:?}"));
+        }
+        let loss = outputs[0].sum()?;
+        if loss.requires_grad() {
+            loss.backward()?;
+        }
+        for (name, p) in made.layer().named_parameters() {
+            match p.get().grad() {
+                Some(g) if host(&g).iter().all(|&v| v == 0.0) => {}
+                Some(g) => self.fail(format!("an empty batch gives {name} the gradient {:?}", host(&g))),
+                None => self.fail(format!("an empty batch gives {name} no gradient")),
+            }
+        }
+        Ok(())
+    }
+
     /// The JSON describes the same layer as the constructor that the case was called by.
     fn described(&mut self) -> Result<()> {
         let made = Made::new(&Build::new(self.device, 3), self.case)?;
@@ -309,13 +345,14 @@ impl<'a> Run<'a> {
     }
 
     fn all(mut self, folder: &Path) -> Vec<String> {
-        let checks: [(&str, &dyn Fn(&mut Self) -> Result<()>); 6] = [
+        let checks: [(&str, &dyn Fn(&mut Self) -> Result<()>); 7] = [
             ("gradients", &Run::gradients),
             ("views", &Run::views),
             ("steps", &Run::steps),
             ("state", &|r| r.round_trip(folder)),
             ("description", &Run::described),
             ("memory", &Run::memory),
+            ("empty batch", &Run::empty),
         ];
         for (what, check) in checks {
             if let Err(e) = check(&mut self) {

@@ -78,6 +78,8 @@ pub(crate) struct Case {
     #[serde(default)]
     pub(crate) args: Map<String, Value>,
     pub(crate) inputs: Vec<String>,
+    /// Inputs whose first axis is the batch.
+    pub(crate) batch: Vec<String>,
     pub(crate) outputs: usize,
     /// Gradients that are 0 by construction.
     #[serde(default)]

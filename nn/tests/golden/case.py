@@ -10,6 +10,7 @@ A family F is `layers-F.json`, a list of cases, beside `layers-F.safetensors`. A
     lazy     the layer makes its parameters at its first forward
     args     arguments of the call that are no tensors
     inputs   names in the order of the call (group "in"); floats get gradients (group "din")
+    batch    those of them whose first axis is the batch
     outputs  number of outputs (group "out"); floats have an upstream gradient each (group "dout")
 
 Further groups: "state" is the state dictionary before the call, "grad" the gradients of the parameters, "after" the state that the call
@@ -59,6 +60,22 @@ def draw_buffer(name, b, g):
     if name.endswith("num_batches_tracked"):
         return torch.tensor(3)
     return b
+
+
+def batch(module, run, values):
+    """Names of the inputs whose first axis is the batch: the first item alone gives the first item of every output. Empty if there are none."""
+    first = next(iter(values.values()))
+    if first.dim() == 0:
+        return []
+    names = [n for n, t in values.items() if t.dim() > 0 and len(t) == len(first) and not n.endswith(("attn_mask", "src_mask", "tgt_mask", "memory_mask"))]
+    with torch.no_grad():
+        full = outputs_of(run(module, values))
+        try:
+            one = outputs_of(run(module, {n: t[:1] if n in names else t for n, t in values.items()}))
+        except (RuntimeError, ValueError):
+            return []
+    same = all(y.dim() > 0 and y.shape == x[:1].shape and torch.allclose(y.double(), x[:1].double()) for x, y in zip(full, one))
+    return names if same else []
 
 
 def outputs_of(y):
@@ -157,6 +174,7 @@ class Suite:
         if args:
             c["args"] = args
         c["inputs"] = list(inputs)
+        c["batch"] = [] if "unbatched" in label else batch(start.eval(), run, values)
         c["outputs"] = len(outs)
         if silent:
             c["silent"] = list(silent)
