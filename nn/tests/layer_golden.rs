@@ -113,6 +113,8 @@ struct Run<'a> {
     tolerance: Tolerance,
     inputs: Vec<Tensor>,
     upstream: BTreeMap<usize, Tensor>,
+    /// What is being checked.
+    stage: &'static str,
     failures: Vec<String>,
 }
 
@@ -120,11 +122,11 @@ impl<'a> Run<'a> {
     fn new(case: &'a Case, device: &'a Device) -> Self {
         let inputs = case.inputs.iter().map(|n| case.get("in", n).unwrap().upload(device)).collect();
         let upstream = case.group("dout").map(|(n, t)| (n.parse().unwrap(), t.upload(device))).collect();
-        Run { case, device, tolerance: tolerance(device), inputs, upstream, failures: vec![] }
+        Run { case, device, tolerance: tolerance(device), inputs, upstream, stage: "", failures: vec![] }
     }
 
     fn fail(&mut self, what: impl std::fmt::Display) {
-        self.failures.push(format!("{} on {}: {what}", self.case.name, id(self.device)));
+        self.failures.push(format!("{} on {}, {}: {what}", self.case.name, id(self.device), self.stage));
     }
 
     /// Compares a tensor of a group; `allowed` is the tolerance of an element among all.
@@ -279,22 +281,23 @@ impl<'a> Run<'a> {
             .collect();
         let names = self.case.inputs.iter().zip(&self.inputs);
         let inputs: Vec<Tensor> = names
-            .map(|(n, t)| Ok(if self.case.batch.contains(n) { t.narrow(0, 0, 0)? } else { t.clone() }.with_grad()))
+            .map(|(n, t)| {
+                Ok(if self.case.batch.contains(n) { t.narrow(0, 0, 0)? } else { t.clone() }.with_grad())
+            })
             .collect::<Result<_>>()?;
         let outputs = made.call(self.case, &inputs)?;
         let got: Vec<Vec<usize>> = outputs.iter().map(|y| y.shape().to_vec()).collect();
         if got != want {
-            self.fail(format!("an empty batch gives {got:?}, expected {want:?}"));
+            self.fail(format!("shapes {got:?}, expected {want:?}"));
         }
-        let loss = outputs[0].sum()?;
-        if loss.requires_grad() {
-            loss.backward()?;
+        for y in outputs.iter().filter(|y| y.requires_grad()) {
+            y.sum()?.backward_retain()?;
         }
         for (name, p) in made.layer().named_parameters() {
             match p.get().grad() {
                 Some(g) if host(&g).iter().all(|&v| v == 0.0) => {}
-                Some(g) => self.fail(format!("an empty batch gives {name} the gradient {:?}", host(&g))),
-                None => self.fail(format!("an empty batch gives {name} no gradient")),
+                Some(g) => self.fail(format!("{name} has the gradient {:?}", host(&g))),
+                None => self.fail(format!("{name} has no gradient")),
             }
         }
         Ok(())
@@ -345,18 +348,20 @@ impl<'a> Run<'a> {
     }
 
     fn all(mut self, folder: &Path) -> Vec<String> {
-        let checks: [(&str, &dyn Fn(&mut Self) -> Result<()>); 7] = [
-            ("gradients", &Run::gradients),
-            ("views", &Run::views),
+        type Check<'a, 'b> = (&'static str, &'b dyn Fn(&mut Run<'a>) -> Result<()>);
+        let checks: [Check<'a, '_>; 7] = [
+            ("one call", &Run::gradients),
+            ("a call with views", &Run::views),
             ("steps", &Run::steps),
             ("state", &|r| r.round_trip(folder)),
             ("description", &Run::described),
             ("memory", &Run::memory),
-            ("empty batch", &Run::empty),
+            ("an empty batch", &Run::empty),
         ];
-        for (what, check) in checks {
+        for (stage, check) in checks {
+            self.stage = stage;
             if let Err(e) = check(&mut self) {
-                self.fail(format!("{what}: {e}"));
+                self.fail(e);
                 break;
             }
         }

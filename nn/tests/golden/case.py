@@ -63,19 +63,22 @@ def draw_buffer(name, b, g):
 
 
 def batch(module, run, values):
-    """Names of the inputs whose first axis is the batch: the first item alone gives the first item of every output. Empty if there are none."""
+    """Names of the inputs whose first axis is the batch: the first item alone gives the first item of every output. Empty if there are
+    none."""
     first = next(iter(values.values()))
-    if first.dim() == 0:
+    masks = ("attn_mask", "src_mask", "tgt_mask", "memory_mask")
+    names = [n for n, t in values.items() if t.dim() > 0 and t.shape[:1] == first.shape[:1] and not n.endswith(masks)]
+    # Initial states of two directions have the batch on their second axis.
+    if first.dim() == 0 or ("h0" in values and "h0" not in names):
         return []
-    names = [n for n, t in values.items() if t.dim() > 0 and len(t) == len(first) and not n.endswith(("attn_mask", "src_mask", "tgt_mask", "memory_mask"))]
     with torch.no_grad():
         full = outputs_of(run(module, values))
         try:
             one = outputs_of(run(module, {n: t[:1] if n in names else t for n, t in values.items()}))
         except (RuntimeError, ValueError):
             return []
-    same = all(y.dim() > 0 and y.shape == x[:1].shape and torch.allclose(y.double(), x[:1].double()) for x, y in zip(full, one))
-    return names if same else []
+    same = (y.dim() > 0 and y.shape == x[:1].shape and torch.allclose(y.double(), x[:1].double()) for x, y in zip(full, one))
+    return names if all(same) else []
 
 
 def outputs_of(y):
