@@ -1,5 +1,5 @@
-//! Every layer against PyTorch, on every device: outputs, gradients, buffers, two steps of AdamW, state dictionaries. The suites come from
-//! `golden/generate.py`.
+//! Every layer against PyTorch, on every device: outputs, gradients, buffers, two steps of AdamW, state dictionaries.
+//! The suites come from `golden/generate.py`.
 #![allow(missing_docs)]
 
 mod common;
@@ -217,8 +217,8 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Parameters after steps of AdamW. It divides by the size of the gradient: an error of that moves a parameter by as much of the
-    /// learning rate, in each step, and never by more than twice the learning rate.
+    /// Parameters after steps of AdamW. It divides by the size of the gradient: an error of that moves a parameter by
+    /// as much of the learning rate, in each step, and never by more than twice the learning rate.
     fn steps(&mut self) -> Result<()> {
         let made = self.made()?;
         if made.layer().named_parameters().is_empty() {
@@ -262,6 +262,96 @@ impl<'a> Run<'a> {
         let got: Vec<Vec<f64>> = no_grad(|| other.call(self.case, &self.inputs))?.iter().map(host).collect();
         if got != want {
             self.fail("another layer with the saved state gives other outputs");
+        }
+        Ok(())
+    }
+
+    /// An empty batch gives an empty result, and gradients of 0.
+    fn empty(&mut self) -> Result<()> {
+        let untracked = self.case.config.get("track_running_stats") == Some(&Value::Bool(false));
+        let statistics = self.case.entry == "batch_normalization" && untracked;
+        if self.case.batch.is_empty() || statistics {
+            return Ok(());
+        }
+        let made = self.made()?;
+        made.layer().eval();
+        let want: Vec<Vec<usize>> = no_grad(|| made.call(self.case, &self.inputs))?
+            .iter()
+            .map(|y| [&[0], &y.shape()[1..]].concat())
+            .collect();
+        let names = self.case.inputs.iter().zip(&self.inputs);
+        let inputs: Vec<Tensor> = names
+            .map(|(n, t)| {
+                Ok(if self.case.batch.contains(n) { t.narrow(0, 0, 0)? } else { t.clone() }.with_grad())
+            })
+            .collect::<Result<_>>()?;
+        let outputs = made.call(self.case, &inputs)?;
+        let got: Vec<Vec<usize>> = outputs.iter().map(|y| y.shape().to_vec()).collect();
+        if got != want {
+            self.fail(format!("shapes {got:?}, expected {want:?}"));
+        }
+        for y in outputs.iter().filter(|y| y.requires_grad()) {
+            y.sum()?.backward_retain()?;
+        }
+        for (name, p) in made.layer().named_parameters() {
+            match p.get().grad() {
+                Some(g) if host(&g).iter().all(|&v| v == 0.0) => {}
+                Some(g) => self.fail(format!("{name} has the gradient {:?}", host(&g))),
+                None => self.fail(format!("{name} has no gradient")),
+            }
+        }
+        Ok(())
+    }
+
+    /// The JSON describes the same layer as the constructor that the case was called by.
+    fn described(&mut self) -> Result<()> {
+        let made = Made::new(&Build::new(self.device, 3), self.case)?;
+        if !matches!(made, Made::Graph(_)) {
+            let json = Value::Object(self.case.config.clone());
+            let described = network::layer(&Build::new(self.device, 3), &json)?;
+            let (a, b) = (format!("{described:?}"), format!("{:?}", made.layer()));
+            if a != b {
+                self.fail(format!("the JSON describes\n  {a}\nand not\n  {b}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// What is in use, and what the driver was asked for, is after any number of steps what it is after a few.
+    fn memory(&mut self) -> Result<()> {
+        let made = self.made()?;
+        let mut optimizer = match made.layer().named_parameters().is_empty() {
+            true => None,
+            false => Some(Optimizer::adamw(made.layer(), LR, WEIGHT_DECAY)?),
+        };
+        let leaves: Vec<Tensor> = self.inputs.iter().map(Tensor::with_grad).collect();
+        let steps = std::env::var("TREFOIL_MEMORY_STEPS").map_or(5, |s| s.parse().unwrap());
+        let mut settled = None;
+        for step in 1..=steps {
+            leaves.iter().try_for_each(Tensor::zero_grad)?;
+            if let Some(o) = &optimizer {
+                o.zero_grad()?;
+            }
+            let (outputs, loss) = self.forward(&made, &leaves)?;
+            if loss.requires_grad() {
+                loss.backward()?;
+            }
+            if let Some(o) = &mut optimizer {
+                o.step()?;
+            }
+            drop((outputs, loss));
+            let now = (self.device.memory().in_use, self.device.counters().allocations);
+            match settled {
+                None if step < 3 => {}
+                None => settled = Some(now),
+                Some(then) if then == now => {}
+                Some(then) => {
+                    self.fail(format!(
+                        "bytes in use and allocations after step {step}: {now:?}, before {then:?}"
+                    ));
+                    break;
+                }
+            }
         }
         Ok(())
     }

@@ -1,5 +1,5 @@
-//! How layers of the golden suites are made and called. Where inputs are no plain tensors in the order of a graph (masks, states), the layer
-//! is made by its constructor and called by its own method.
+//! How layers of the golden suites are made and called. Where inputs are no plain tensors in the order of a graph (masks,
+//! states), the layer is made by its constructor and called by its own method.
 #![allow(dead_code, missing_docs)]
 
 use serde_json::{Map, Value};
@@ -19,7 +19,7 @@ pub(crate) enum Made {
     Cross(CrossAttention),
     Encoder(TransformerEncoder),
     TransformerDecoder(TransformerDecoder),
-    Decoder(Decoder),
+    Decoder(Box<Decoder>),
     Lstm(Lstm),
     Gru(Gru),
     Recurrent(Recurrent),
@@ -210,7 +210,7 @@ impl Made {
             "cross_attention" => Made::Cross(cross_attention(cx, &o)?),
             "transformer_encoder" => Made::Encoder(TransformerEncoder::new(cx, &o.transformer())?),
             "transformer_decoder" => Made::TransformerDecoder(TransformerDecoder::new(cx, &o.transformer())?),
-            "decoder" => Made::Decoder(decoder(cx, &o)?),
+            "decoder" => Made::Decoder(Box::new(decoder(cx, &o)?)),
             "lstm" => Made::Lstm(recurrent!(Lstm, cx, o)),
             "gru" => Made::Gru(recurrent!(Gru, cx, o)),
             "recurrent" => Made::Recurrent(elman(cx, &o)?),
@@ -230,7 +230,7 @@ impl Made {
             Made::Cross(l) => l,
             Made::Encoder(l) => l,
             Made::TransformerDecoder(l) => l,
-            Made::Decoder(l) => l,
+            Made::Decoder(l) => &**l,
             Made::Lstm(l) => l,
             Made::Gru(l) => l,
             Made::Recurrent(l) => l,

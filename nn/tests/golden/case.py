@@ -13,9 +13,11 @@ A family F is `layers-F.json`, a list of cases, beside `layers-F.safetensors`. A
     batch    those of them whose first axis is the batch
     outputs  number of outputs (group "out"); floats have an upstream gradient each (group "dout")
 
-Further groups: "state" is the state dictionary before the call, "grad" the gradients of the parameters, "after" the state that the call
-changed, "adamw" the parameters after two steps of AdamW on the sum of outputs times their upstream gradients.
+Further groups: "state" is the state dictionary before the call, "grad" the gradients of the parameters, "after" the
+state that the call changed, "adamw" the parameters after two steps of AdamW on the sum of outputs times their upstream
+gradients.
 """
+
 import copy
 import json
 import zlib
@@ -63,8 +65,8 @@ def draw_buffer(name, b, g):
 
 
 def batch(module, run, values):
-    """Names of the inputs whose first axis is the batch: the first item alone gives the first item of every output. Empty if there are
-    none."""
+    """Names of the inputs whose first axis is the batch: the first item alone gives the first item of every output. Empty
+    if there are none."""
     first = next(iter(values.values()))
     masks = ("attn_mask", "src_mask", "tgt_mask", "memory_mask")
     names = [n for n, t in values.items() if t.dim() > 0 and t.shape[:1] == first.shape[:1] and not n.endswith(masks)]
@@ -77,7 +79,10 @@ def batch(module, run, values):
             one = outputs_of(run(module, {n: t[:1] if n in names else t for n, t in values.items()}))
         except (RuntimeError, ValueError):
             return []
-    same = (y.dim() > 0 and y.shape == x[:1].shape and torch.allclose(y.double(), x[:1].double()) for x, y in zip(full, one))
+    same = (
+        y.dim() > 0 and y.shape == x[:1].shape and torch.allclose(y.double(), x[:1].double())
+        for x, y in zip(full, one)
+    )
     return names if all(same) else []
 
 
@@ -97,8 +102,21 @@ class Suite:
         t = t.to(torch.uint8) if t.dtype == torch.bool else t
         self.tensors[f"{case}|{group}|{name}"] = t.clone(memory_format=torch.contiguous_format)
 
-    def case(self, entry, label, config, oracle, inputs, *, training=True, lazy=False, args=None, call=None, silent=(),
-             draw=None):
+    def case(
+        self,
+        entry,
+        label,
+        config,
+        oracle,
+        inputs,
+        *,
+        training=True,
+        lazy=False,
+        args=None,
+        call=None,
+        silent=(),
+        draw=None,
+    ):
         """Adds one case.
 
         oracle  module with the entry's parameters, or a function
