@@ -11,6 +11,7 @@ use super::golden::Case;
 
 /// A layer, and how it is called.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "a test holds one at a time")]
 pub(crate) enum Made {
     Graph(Box<dyn Layer>),
     Attention(Attention),
@@ -19,7 +20,7 @@ pub(crate) enum Made {
     Cross(CrossAttention),
     Encoder(TransformerEncoder),
     TransformerDecoder(TransformerDecoder),
-    Decoder(Box<Decoder>),
+    Decoder(Decoder),
     Lstm(Lstm),
     Gru(Gru),
     Recurrent(Recurrent),
@@ -210,7 +211,7 @@ impl Made {
             "cross_attention" => Made::Cross(cross_attention(cx, &o)?),
             "transformer_encoder" => Made::Encoder(TransformerEncoder::new(cx, &o.transformer())?),
             "transformer_decoder" => Made::TransformerDecoder(TransformerDecoder::new(cx, &o.transformer())?),
-            "decoder" => Made::Decoder(Box::new(decoder(cx, &o)?)),
+            "decoder" => Made::Decoder(decoder(cx, &o)?),
             "lstm" => Made::Lstm(recurrent!(Lstm, cx, o)),
             "gru" => Made::Gru(recurrent!(Gru, cx, o)),
             "recurrent" => Made::Recurrent(elman(cx, &o)?),
@@ -230,7 +231,7 @@ impl Made {
             Made::Cross(l) => l,
             Made::Encoder(l) => l,
             Made::TransformerDecoder(l) => l,
-            Made::Decoder(l) => &**l,
+            Made::Decoder(l) => l,
             Made::Lstm(l) => l,
             Made::Gru(l) => l,
             Made::Recurrent(l) => l,
