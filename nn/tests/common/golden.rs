@@ -78,6 +78,8 @@ pub(crate) struct Case {
     #[serde(default)]
     pub(crate) args: Map<String, Value>,
     pub(crate) inputs: Vec<String>,
+    /// Inputs whose first axis is the batch.
+    pub(crate) batch: Vec<String>,
     pub(crate) outputs: usize,
     /// Gradients that are 0 by construction.
     #[serde(default)]
@@ -153,8 +155,8 @@ pub(crate) fn host(t: &Tensor) -> Vec<f64> {
     }
 }
 
-/// How far a number may be from the expected one. The absolute part grows with the largest number of the tensor: small sums of large terms
-/// are as inexact as the large ones.
+/// How far a number may be from the expected one. The absolute part grows with the largest number of the tensor: small
+/// sums of large terms are as inexact as the large ones.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Tolerance {
     pub(crate) rtol: f64,
@@ -169,8 +171,8 @@ impl Tolerance {
     }
 }
 
-/// The element that is furthest beyond its tolerance (which may depend on all expected elements, and on its own index), if one is: shapes
-/// must agree, integers exactly.
+/// The element that is furthest beyond its tolerance (which may depend on all expected elements, and on its own index),
+/// if one is: shapes must agree, integers exactly.
 pub(crate) fn differs(got: &Tensor, want: &Stored, allowed: impl Fn(&[f64], usize) -> f64) -> Option<String> {
     if got.shape() != want.shape {
         return Some(format!("shape {:?}, expected {:?}", got.shape(), want.shape));

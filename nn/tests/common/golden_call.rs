@@ -1,5 +1,5 @@
-//! How layers of the golden suites are made and called. Where inputs are no plain tensors in the order of a graph (masks, states), the layer
-//! is made by its constructor and called by its own method.
+//! How layers of the golden suites are made and called. Where inputs are no plain tensors in the order of a graph (masks,
+//! states), the layer is made by its constructor and called by its own method.
 #![allow(dead_code, missing_docs)]
 
 use serde_json::{Map, Value};
@@ -11,6 +11,7 @@ use super::golden::Case;
 
 /// A layer, and how it is called.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "a test holds one at a time")]
 pub(crate) enum Made {
     Graph(Box<dyn Layer>),
     Attention(Attention),

@@ -1,4 +1,5 @@
 """Attention layers and blocks of the Transformer."""
+
 import math
 
 import torch
@@ -41,7 +42,9 @@ class Attention(nn.Module):
         bias = torch.zeros(q.shape[0], q.shape[1], k.shape[1], dtype=q.dtype)
         if attn_mask is not None:
             m = attn_mask
-            bias = bias + (m if m.is_floating_point() else torch.zeros_like(m, dtype=q.dtype).masked_fill(m.bool(), BLOCKED))
+            bias = bias + (
+                m if m.is_floating_point() else torch.zeros_like(m, dtype=q.dtype).masked_fill(m.bool(), BLOCKED)
+            )
         if key_padding_mask is not None:
             bias = bias.masked_fill(key_padding_mask.bool()[:, None, :], BLOCKED)
         if is_causal:
@@ -54,24 +57,48 @@ class Attention(nn.Module):
 def single_head(s):
     def case(label, d, a, inputs, args=None, training=True, **options):
         config = {"embed_dim": d, "attention_size": a, **options}
+        causal = args or {k: v for k, v in options.items() if k == "is_causal"}
         bias = options.get("bias", False)
         # A bias of all keys moves the scores of a query alike.
         silent = ("k_proj.bias",) if bias else ()
-        s.case("attention", label, config, Attention(d, a, options.get("context_dim"), bias), inputs, training=training,
-               args=args, call=lambda m, **v: m(**v, **(args or {})), silent=silent)
+        s.case(
+            "attention",
+            label,
+            config,
+            Attention(d, a, options.get("context_dim"), bias),
+            inputs,
+            training=training,
+            args=args,
+            call=lambda m, **v: m(**v, **causal),
+            silent=silent,
+        )
 
+    case("causal_option", 4, 2, {"query": (2, 4, 4)}, is_causal=True)
     case("self", 4, 3, {"query": (2, 5, 4)})
     case("unbatched_causal", 3, 4, {"query": (4, 3)}, args={"is_causal": True})
     case("context_bias", 4, 5, {"query": (2, 3, 4), "context": (2, 6, 3)}, context_dim=3, bias=True)
     case("float_mask", 4, 4, {"query": (2, 3, 4), "attn_mask": (3, 3)})
-    case("masks_eval", 3, 2, {"query": (2, 3, 3), "context": (2, 4, 3),
-                              "attn_mask": torch.tensor([[0, 1, 0, 0], [0, 0, 0, 1], [1, 0, 1, 0]]).bool(),
-                              "key_padding_mask": padding(4, 2, of=4)}, training=False, dropout=0.4)
-    case("row_without_keys", 3, 3, {"query": (2, 2, 3), "context": (2, 3, 3), "key_padding_mask": padding(0, 2, of=3)})
+    case(
+        "masks_eval",
+        3,
+        2,
+        {
+            "query": (2, 3, 3),
+            "context": (2, 4, 3),
+            "attn_mask": torch.tensor([[0, 1, 0, 0], [0, 0, 0, 1], [1, 0, 1, 0]]).bool(),
+            "key_padding_mask": padding(4, 2, of=4),
+        },
+        training=False,
+        dropout=0.4,
+    )
+    case(
+        "row_without_keys", 3, 3, {"query": (2, 2, 3), "context": (2, 3, 3), "key_padding_mask": padding(0, 2, of=3)}
+    )
 
 
 class Mha(nn.Module):
-    """torch.nn.MultiheadAttention with the arguments of the entry, and without the weights (which would make rows without keys NaN)."""
+    """torch.nn.MultiheadAttention with the arguments of the entry. Asked for weights it would give NaN in rows without
+    keys."""
 
     def __init__(self, e, h, out_proj=True, rope=None, alibi=False, **options):
         super().__init__()
@@ -144,20 +171,45 @@ def multi_head(s):
         config = {"embed_dim": e, "num_heads": h, **options}
         if rope is not None:
             config["rope"] = {"base": rope}
-        options = {k: v for k, v in options.items() if k != "dropout"}
-        s.case(entry, label, config, Mha(e, h, rope=rope, **options), inputs, training=training, args=args,
-               call=lambda m, **v: m(**v, **(args or {})))
+        causal = args or {k: v for k, v in options.items() if k == "is_causal"}
+        options = {k: v for k, v in options.items() if k not in ("dropout", "is_causal")}
+        s.case(
+            entry,
+            label,
+            config,
+            Mha(e, h, rope=rope, **options),
+            inputs,
+            training=training,
+            args=args,
+            call=lambda m, **v: m(**v, **causal),
+        )
 
     mha = "multi_head_attention"
     case(mha, "self", 6, 2, {"query": (2, 4, 6)})
     case(mha, "long_causal", 24, 3, {"query": (1, 67, 24)}, args={"is_causal": True})
     case(mha, "cross_one_head", 4, 1, {"query": (2, 3, 4), "key": (2, 5, 4), "value": (2, 5, 4)})
-    case(mha, "widths_no_bias", 4, 2, {"query": (2, 3, 4), "key": (2, 4, 3), "value": (2, 4, 5)}, kdim=3, vdim=5,
-         bias=False)
+    case(
+        mha,
+        "widths_no_bias",
+        4,
+        2,
+        {"query": (2, 3, 4), "key": (2, 4, 3), "value": (2, 4, 5)},
+        kdim=3,
+        vdim=5,
+        bias=False,
+    )
     case(mha, "unbatched_causal", 6, 3, {"query": (5, 6)}, args={"is_causal": True})
+    case(mha, "causal_option", 4, 2, {"query": (2, 3, 4), "key": (2, 3, 4)}, is_causal=True)
     case(mha, "key_shared_float_mask", 4, 2, {"query": (2, 3, 4), "key": (2, 4, 4), "attn_mask": (3, 4)})
-    case(mha, "mask_of_heads_eval", 4, 2, {"query": (2, 3, 4), "attn_mask": lambda g: torch.rand(2, 2, 3, 3, generator=g).triu(0) > 0.6},
-         training=False, dropout=0.3)
+    case(
+        mha,
+        "mask_of_heads_eval",
+        4,
+        2,
+        {"query": (2, 3, 4), "attn_mask": lambda g: torch.rand(2, 2, 3, 3, generator=g).triu(0) > 0.6},
+        training=False,
+        dropout=0.3,
+    )
     case(mha, "padding", 6, 2, {"query": (3, 4, 6), "key_padding_mask": padding(4, 1, 3, of=4)})
     case(mha, "row_without_keys", 4, 2, {"query": (2, 3, 4), "key_padding_mask": padding(0, 2, of=3)})
     case(mha, "rope", 8, 2, {"query": (2, 4, 8)}, rope=10000.0)
@@ -168,6 +220,7 @@ def multi_head(s):
     own = "self_attention"
     case(own, "one_head", 4, 1, {"query": (2, 3, 4)})
     case(own, "causal_no_bias", 6, 3, {"query": (2, 4, 6)}, bias=False, args={"is_causal": True})
+    case(own, "causal_option", 4, 2, {"query": (1, 4, 4)}, is_causal=True)
     case(own, "no_out_proj", 4, 2, {"query": (2, 3, 4)}, out_proj=False)
     case(own, "padding_unbatched_no_mask", 6, 2, {"query": (3, 6)}, training=False, dropout=0.2)
     case(own, "masks", 4, 2, {"query": (2, 4, 4), "attn_mask": (4, 4), "key_padding_mask": padding(3, 4, of=4)})
@@ -202,17 +255,36 @@ class CrossAttention(nn.Module):
 def cross(s):
     def case(label, dq, dc, h, inputs, training=True, **options):
         own = {k: v for k, v in options.items() if k in ("qkv_bias", "out_bias")}
-        s.case("cross_attention", label, {"query_dim": dq, "context_dim": dc, "num_heads": h, **options},
-               CrossAttention(dq, dc, h, **own), inputs, training=training, call=lambda m, **v: m(**v),
-               silent=("to_k.bias",) if own.get("qkv_bias") else ())
+        s.case(
+            "cross_attention",
+            label,
+            {"query_dim": dq, "context_dim": dc, "num_heads": h, **options},
+            CrossAttention(dq, dc, h, **own),
+            inputs,
+            training=training,
+            call=lambda m, **v: m(**v),
+            silent=("to_k.bias",) if own.get("qkv_bias") else (),
+        )
 
     case("sequence", 4, 3, 2, {"query": (2, 3, 4), "context": (2, 5, 3)})
     case("image", 4, 6, 2, {"query": (2, 4, 2, 3), "context": (2, 3, 6)})
-    case("context_for_all_bias", 6, 4, 3, {"query": (3, 2, 6), "context": (1, 4, 4)}, qkv_bias=True, zero_init_out=True)
+    case(
+        "context_for_all_bias", 6, 4, 3, {"query": (3, 2, 6), "context": (1, 4, 4)}, qkv_bias=True, zero_init_out=True
+    )
     case("self_no_out_bias_eval", 4, 4, 1, {"query": (2, 3, 4)}, out_bias=False, dropout=0.1, training=False)
     case("unbatched", 4, 5, 4, {"query": (3, 4), "context": (2, 5)})
-    case("masks", 4, 3, 2, {"query": (2, 2, 4), "context": (2, 4, 3), "attn_mask": torch.tensor([[0, 1, 0, 0], [0, 0, 1, 0]]).bool(),
-                            "key_padding_mask": padding(4, 3, of=4)})
+    case(
+        "masks",
+        4,
+        3,
+        2,
+        {
+            "query": (2, 2, 4),
+            "context": (2, 4, 3),
+            "attn_mask": torch.tensor([[0, 1, 0, 0], [0, 0, 1, 0]]).bool(),
+            "key_padding_mask": padding(4, 3, of=4),
+        },
+    )
 
 
 def attention():
@@ -226,21 +298,33 @@ def attention():
 def encoder(s):
     def case(label, shape, args=None, training=True, masks=None, **options):
         options = {"d_model": shape[-1], "nhead": 2, "dim_feedforward": 5, "dropout": 0.0, **options}
-        oracle = nn.TransformerEncoderLayer(**{**options, "dropout": 0.0}, batch_first=True)
+        plain = {k: v for k, v in options.items() if k != "is_causal"}
+        oracle = nn.TransformerEncoderLayer(**{**plain, "dropout": 0.0}, batch_first=True)
 
         def call(m, src, src_mask=None, src_key_padding_mask=None):
-            if (args or {}).get("is_causal"):
+            if (args or options).get("is_causal"):
                 src_mask = later(src.shape[-2])
-            flags = [None if t is None else t if t.is_floating_point() else t.bool()
-                     for t in (src_mask, src_key_padding_mask)]
+            flags = [
+                None if t is None else t if t.is_floating_point() else t.bool()
+                for t in (src_mask, src_key_padding_mask)
+            ]
             return m(src, src_mask=flags[0], src_key_padding_mask=flags[1])
 
-        s.case("transformer_encoder", label, options, oracle, {"src": shape, **(masks or {})}, training=training,
-               args=args, call=call)
+        s.case(
+            "transformer_encoder",
+            label,
+            options,
+            oracle,
+            {"src": shape, **(masks or {})},
+            training=training,
+            args=args,
+            call=call,
+        )
 
     case("post_norm", (2, 3, 4))
     case("pre_norm_gelu", (2, 4, 6), norm_first=True, activation="gelu", nhead=3)
     case("causal_unbatched", (4, 4), args={"is_causal": True}, layer_norm_eps=1e-3)
+    case("causal_option", (2, 4, 4), is_causal=True)
     case("no_bias_pre_norm", (2, 3, 4), bias=False, norm_first=True, nhead=1)
     case("padding_eval", (2, 4, 4), masks={"src_key_padding_mask": padding(2, 4, of=4)}, training=False, dropout=0.3)
     case("float_mask", (2, 3, 4), masks={"src_mask": (3, 3)}, dim_feedforward=3)
@@ -262,15 +346,29 @@ def decoder(s):
                 masks["memory_mask"] = later(tgt.shape[-2], memory.shape[-2])
             return m(tgt, memory, **masks)
 
-        s.case("transformer_decoder", label, options, oracle, {"tgt": tgt, "memory": memory, **(masks or {})},
-               training=training, args=args, call=call)
+        s.case(
+            "transformer_decoder",
+            label,
+            options,
+            oracle,
+            {"tgt": tgt, "memory": memory, **(masks or {})},
+            training=training,
+            args=args,
+            call=call,
+        )
 
     causal = {"tgt_is_causal": True}
     case("post_norm", (2, 3, 4), (2, 5, 4), args=causal)
     case("pre_norm_gelu", (2, 4, 6), (2, 3, 6), args=causal, norm_first=True, activation="gelu", nhead=3)
     case("masks", (2, 4, 4), (2, 3, 4), masks={"tgt_mask": (4, 4), "memory_mask": MEMORY_MASK})
-    case("padding_eval", (2, 3, 4), (2, 4, 4), training=False, dropout=0.2,
-         masks={"tgt_key_padding_mask": padding(3, 2, of=3), "memory_key_padding_mask": padding(1, 4, of=4)})
+    case(
+        "padding_eval",
+        (2, 3, 4),
+        (2, 4, 4),
+        training=False,
+        dropout=0.2,
+        masks={"tgt_key_padding_mask": padding(3, 2, of=3), "memory_key_padding_mask": padding(1, 4, of=4)},
+    )
     case("unbatched_both_causal_no_bias", (4, 4), (4, 4), args={**causal, "memory_is_causal": True}, bias=False)
 
 
@@ -285,9 +383,11 @@ class Decoder(nn.Module):
         self.act, self.norm_first = activation(act), norm_first
 
     def forward(self, tgt, memory, tgt_mask=None, memory_mask=None, tgt_is_causal=False):
-        parts = [lambda x: self.self_attn(x, attn_mask=tgt_mask, is_causal=tgt_is_causal),
-                 lambda x: self.cross_attn(x, memory, attn_mask=memory_mask),
-                 lambda x: self.linear2(self.act(self.linear1(x)))]
+        parts = [
+            lambda x: self.self_attn(x, attn_mask=tgt_mask, is_causal=tgt_is_causal),
+            lambda x: self.cross_attn(x, memory, attn_mask=memory_mask),
+            lambda x: self.linear2(self.act(self.linear1(x))),
+        ]
         x = tgt
         for part, norm in zip(parts, (self.norm1, self.norm2, self.norm3)):
             x = x + part(norm(x)) if self.norm_first else norm(x + part(x))
@@ -298,14 +398,39 @@ def single_head_decoder(s):
     def case(label, tgt, memory, a, f, args=None, training=True, masks=None, lazy=False, **options):
         d = tgt[-1]
         config = {"attention_size": a, "dim_feedforward": f, **options, **({} if lazy else {"d_model": d})}
-        oracle = Decoder(d, a, f, options.get("activation", "relu"), options.get("layer_norm_eps", 1e-5),
-                         options.get("norm_first", False))
-        s.case("decoder", label, config, oracle, {"tgt": tgt, "memory": memory, **(masks or {})}, training=training,
-               args=args, lazy=lazy, call=lambda m, **v: m(**v, **(args or {})))
+        oracle = Decoder(
+            d,
+            a,
+            f,
+            options.get("activation", "relu"),
+            options.get("layer_norm_eps", 1e-5),
+            options.get("norm_first", False),
+        )
+        s.case(
+            "decoder",
+            label,
+            config,
+            oracle,
+            {"tgt": tgt, "memory": memory, **(masks or {})},
+            training=training,
+            args=args,
+            lazy=lazy,
+            call=lambda m, **v: m(**v, **(args or {})),
+        )
 
     causal = {"tgt_is_causal": True}
     case("post_norm", (2, 3, 4), (2, 5, 4), 3, 6, args=causal)
-    case("pre_norm_gelu_eval", (2, 4, 3), (2, 2, 3), 3, 5, norm_first=True, activation="gelu", args=causal, training=False)
+    case(
+        "pre_norm_gelu_eval",
+        (2, 4, 3),
+        (2, 2, 3),
+        3,
+        5,
+        norm_first=True,
+        activation="gelu",
+        args=causal,
+        training=False,
+    )
     case("masks", (2, 4, 4), (2, 3, 4), 2, 3, masks={"tgt_mask": (4, 4), "memory_mask": MEMORY_MASK})
     case("unbatched_lazy_eps", (3, 4), (2, 4), 5, 4, lazy=True, layer_norm_eps=1e-2)
 
@@ -361,8 +486,12 @@ def transformer():
     feed_forward("dropout_eval", 3, 4, (2, 3), dropout=0.5, training=False)
 
     def positions(label, d, x, args=None, training=True, **options):
-        oracle = PositionalEncoding(d, options["max_len"], options.get("base", 10000.0), (args or {}).get("offset", 0))
-        s.case("positional_encoding", label, {"d_model": d, **options}, oracle, {"x": x}, training=training, args=args)
+        oracle = PositionalEncoding(
+            d, options["max_len"], options.get("base", 10000.0), (args or {}).get("offset", 0)
+        )
+        s.case(
+            "positional_encoding", label, {"d_model": d, **options}, oracle, {"x": x}, training=training, args=args
+        )
 
     positions("even", 4, (2, 5, 4), max_len=8)
     positions("odd_unbatched", 5, (3, 5), max_len=6)
@@ -371,8 +500,15 @@ def transformer():
 
     def patches(label, x, e, p, training=True, lazy=False, **options):
         config = {"patch_size": p, "embed_dim": e, **options, **({} if lazy else {"in_channels": x[-3]})}
-        s.case("patch_embedding", label, config, PatchEmbedding(x[-3], p, e, **options), {"x": x}, training=training,
-               lazy=lazy)
+        s.case(
+            "patch_embedding",
+            label,
+            config,
+            PatchEmbedding(x[-3], p, e, **options),
+            {"x": x},
+            training=training,
+            lazy=lazy,
+        )
 
     patches("square", (2, 3, 4, 6), 5, 2)
     patches("pair_no_bias", (2, 2, 4, 6), 3, [2, 3], bias=False)

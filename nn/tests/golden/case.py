@@ -10,11 +10,14 @@ A family F is `layers-F.json`, a list of cases, beside `layers-F.safetensors`. A
     lazy     the layer makes its parameters at its first forward
     args     arguments of the call that are no tensors
     inputs   names in the order of the call (group "in"); floats get gradients (group "din")
+    batch    those of them whose first axis is the batch
     outputs  number of outputs (group "out"); floats have an upstream gradient each (group "dout")
 
-Further groups: "state" is the state dictionary before the call, "grad" the gradients of the parameters, "after" the buffers that the call
-changed, "adamw" the parameters after two steps of AdamW on the sum of outputs times their upstream gradients.
+Further groups: "state" is the state dictionary before the call, "grad" the gradients of the parameters, "after" the
+state that the call changed, "adamw" the parameters after two steps of AdamW on the sum of outputs times their upstream
+gradients.
 """
+
 import copy
 import json
 import zlib
@@ -61,6 +64,28 @@ def draw_buffer(name, b, g):
     return b
 
 
+def batch(module, run, values):
+    """Names of the inputs whose first axis is the batch: the first item alone gives the first item of every output. Empty
+    if there are none."""
+    first = next(iter(values.values()))
+    masks = ("attn_mask", "src_mask", "tgt_mask", "memory_mask")
+    names = [n for n, t in values.items() if t.dim() > 0 and t.shape[:1] == first.shape[:1] and not n.endswith(masks)]
+    # Initial states of two directions have the batch on their second axis.
+    if first.dim() == 0 or ("h0" in values and "h0" not in names):
+        return []
+    with torch.no_grad():
+        full = outputs_of(run(module, values))
+        try:
+            one = outputs_of(run(module, {n: t[:1] if n in names else t for n, t in values.items()}))
+        except (RuntimeError, ValueError):
+            return []
+    same = (
+        y.dim() > 0 and y.shape == x[:1].shape and torch.allclose(y.double(), x[:1].double())
+        for x, y in zip(full, one)
+    )
+    return names if all(same) else []
+
+
 def outputs_of(y):
     return list(y) if isinstance(y, (tuple, list)) else [y]
 
@@ -77,8 +102,21 @@ class Suite:
         t = t.to(torch.uint8) if t.dtype == torch.bool else t
         self.tensors[f"{case}|{group}|{name}"] = t.clone(memory_format=torch.contiguous_format)
 
-    def case(self, entry, label, config, oracle, inputs, *, training=True, lazy=False, args=None, call=None, silent=(),
-             draw=None):
+    def case(
+        self,
+        entry,
+        label,
+        config,
+        oracle,
+        inputs,
+        *,
+        training=True,
+        lazy=False,
+        args=None,
+        call=None,
+        silent=(),
+        draw=None,
+    ):
         """Adds one case.
 
         oracle  module with the entry's parameters, or a function
@@ -137,10 +175,10 @@ class Suite:
             assert p.grad is not None, f"{name}: {n}"
             assert n in silent or p.grad.abs().max() > 1e-6, f"{name}: the gradient of {n} is 0"
             self.put(name, "grad", n, p.grad)
-        before = dict(start.named_buffers())
-        for n, b in module.named_buffers():
-            if not torch.equal(b, before[n]):
-                self.put(name, "after", n, b)
+        before = start.state_dict()
+        for n, t in module.state_dict().items():
+            if not torch.equal(t, before[n]):
+                self.put(name, "after", n, t)
 
         if parameters:
             step = torch.optim.AdamW(start.parameters(), lr=LR, weight_decay=WEIGHT_DECAY)
@@ -157,6 +195,7 @@ class Suite:
         if args:
             c["args"] = args
         c["inputs"] = list(inputs)
+        c["batch"] = [] if "unbatched" in label else batch(start.eval(), run, values)
         c["outputs"] = len(outs)
         if silent:
             c["silent"] = list(silent)

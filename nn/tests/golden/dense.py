@@ -1,4 +1,5 @@
 """Core layers and those that resemble a dense layer."""
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -21,65 +22,183 @@ def dense(s):
         return Then(nn.Linear(i, o, bias), act)
 
     s.case("dense", "matrix", {"in_features": 3, "out_features": 4}, linear(3, 4), {"x": (5, 3)})
-    s.case("dense", "vector_no_bias", {"in_features": 3, "out_features": 2, "bias": False}, linear(3, 2, False),
-           {"x": (3,)})
-    s.case("dense", "lazy_relu", {"out_features": 5, "activation": "relu"}, linear(3, 5, act="relu"), {"x": (4, 3)},
-           lazy=True)
-    s.case("dense", "rank4_gelu", {"in_features": 5, "out_features": 3, "activation": "gelu"},
-           linear(5, 3, act="gelu"), {"x": (2, 1, 3, 5)})
-    s.case("dense", "no_bias_tanh_eval", {"in_features": 7, "out_features": 6, "bias": False, "activation": "tanh"},
-           linear(7, 6, False, "tanh"), {"x": (2, 3, 7)}, training=False)
-    s.case("dense", "sigmoid_one_output", {"in_features": 33, "out_features": 1, "activation": "sigmoid"},
-           linear(33, 1, act="sigmoid"), {"x": (9, 33)})
+    s.case(
+        "dense",
+        "vector_no_bias",
+        {"in_features": 3, "out_features": 2, "bias": False},
+        linear(3, 2, False),
+        {"x": (3,)},
+    )
+    s.case(
+        "dense",
+        "lazy_relu",
+        {"out_features": 5, "activation": "relu"},
+        linear(3, 5, act="relu"),
+        {"x": (4, 3)},
+        lazy=True,
+    )
+    s.case(
+        "dense",
+        "rank4_gelu",
+        {"in_features": 5, "out_features": 3, "activation": "gelu"},
+        linear(5, 3, act="gelu"),
+        {"x": (2, 1, 3, 5)},
+    )
+    s.case(
+        "dense",
+        "no_bias_tanh_eval",
+        {"in_features": 7, "out_features": 6, "bias": False, "activation": "tanh"},
+        linear(7, 6, False, "tanh"),
+        {"x": (2, 3, 7)},
+        training=False,
+    )
+    s.case(
+        "dense",
+        "sigmoid_one_output",
+        {"in_features": 33, "out_features": 1, "activation": "sigmoid"},
+        linear(33, 1, act="sigmoid"),
+        {"x": (9, 33)},
+    )
 
-    s.case("dense", "many", {"in_features": 65, "out_features": 33, "activation": "gelu"}, linear(65, 33, act="gelu"),
-           {"x": (70, 65)})
+    s.case(
+        "dense",
+        "many",
+        {"in_features": 65, "out_features": 33, "activation": "gelu"},
+        linear(65, 33, act="gelu"),
+        {"x": (70, 65)},
+    )
 
     s.case("fully_connected", "matrix", {"in_features": 4, "out_features": 3}, linear(4, 3), {"x": (6, 4)})
     s.case("fully_connected", "vector", {"in_features": 4, "out_features": 3}, linear(4, 3), {"x": (4,)})
-    s.case("fully_connected", "no_bias_relu", {"in_features": 5, "out_features": 2, "bias": False, "activation": "relu"},
-           linear(5, 2, False, "relu"), {"x": (7, 5)})
-    s.case("fully_connected", "lazy_silu_eval", {"out_features": 4, "activation": "silu"}, linear(9, 4, act="silu"),
-           {"x": (1, 9)}, training=False, lazy=True)
+    s.case(
+        "fully_connected",
+        "no_bias_relu",
+        {"in_features": 5, "out_features": 2, "bias": False, "activation": "relu"},
+        linear(5, 2, False, "relu"),
+        {"x": (7, 5)},
+    )
+    s.case(
+        "fully_connected",
+        "lazy_silu_eval",
+        {"out_features": 4, "activation": "silu"},
+        linear(9, 4, act="silu"),
+        {"x": (1, 9)},
+        training=False,
+        lazy=True,
+    )
 
 
 def convolutional(s):
     def case(label, config, x, act="identity", **more):
         keys = {k: v for k, v in config.items() if k != "activation"}
         keys["in_channels"] = x[-3]
-        s.case("convolutional", label, config, Then(nn.Conv2d(**keys), config.get("activation", "identity")), {"x": x},
-               lazy="in_channels" not in config, **more)
+        s.case(
+            "convolutional",
+            label,
+            config,
+            Then(nn.Conv2d(**keys), config.get("activation", "identity")),
+            {"x": x},
+            lazy="in_channels" not in config,
+            **more
+        )
 
     case("plain", {"in_channels": 2, "out_channels": 3, "kernel_size": 3}, (2, 2, 5, 6))
-    case("many_channels", {"in_channels": 17, "out_channels": 19, "kernel_size": 3, "padding": 1, "activation": "relu"},
-         (2, 17, 9, 7))
-    case("stride_padding", {"in_channels": 2, "out_channels": 3, "kernel_size": [3, 2], "stride": [2, 3],
-                            "padding": [1, 1]}, (2, 2, 7, 8))
+    case(
+        "many_channels",
+        {"in_channels": 17, "out_channels": 19, "kernel_size": 3, "padding": 1, "activation": "relu"},
+        (2, 17, 9, 7),
+    )
+    case(
+        "stride_padding",
+        {"in_channels": 2, "out_channels": 3, "kernel_size": [3, 2], "stride": [2, 3], "padding": [1, 1]},
+        (2, 2, 7, 8),
+    )
     case("unbatched_lazy", {"out_channels": 2, "kernel_size": 2, "bias": False}, (3, 4, 5))
-    case("groups_dilation", {"in_channels": 4, "out_channels": 6, "kernel_size": 3, "dilation": [2, 1], "groups": 2,
-                             "padding": 2, "activation": "relu"}, (2, 4, 6, 5))
-    case("depthwise", {"in_channels": 3, "out_channels": 6, "kernel_size": 3, "groups": 3, "padding": "same"},
-         (1, 3, 5, 5))
-    case("same_even_kernel", {"in_channels": 2, "out_channels": 2, "kernel_size": [4, 2], "padding": "same"},
-         (1, 2, 6, 5))
-    case("one_by_one_eval", {"in_channels": 5, "out_channels": 4, "kernel_size": 1, "activation": "gelu"},
-         (2, 5, 3, 4), training=False)
-    case("valid", {"in_channels": 1, "out_channels": 2, "kernel_size": [1, 3], "padding": "valid", "stride": 2},
-         (3, 1, 4, 7))
-    case("reflect", {"in_channels": 2, "out_channels": 3, "kernel_size": 3, "padding": [2, 1], "padding_mode": "reflect",
-                     "stride": 2}, (2, 2, 5, 4))
-    case("replicate", {"in_channels": 2, "out_channels": 2, "kernel_size": 3, "padding": 2, "padding_mode": "replicate",
-                       "dilation": 2}, (1, 2, 4, 5))
-    case("circular_same", {"in_channels": 2, "out_channels": 2, "kernel_size": [3, 5], "padding": "same",
-                           "padding_mode": "circular", "bias": False, "activation": "tanh"}, (2, 2, 4, 6))
+    case(
+        "groups_dilation",
+        {
+            "in_channels": 4,
+            "out_channels": 6,
+            "kernel_size": 3,
+            "dilation": [2, 1],
+            "groups": 2,
+            "padding": 2,
+            "activation": "relu",
+        },
+        (2, 4, 6, 5),
+    )
+    case(
+        "depthwise",
+        {"in_channels": 3, "out_channels": 6, "kernel_size": 3, "groups": 3, "padding": "same"},
+        (1, 3, 5, 5),
+    )
+    case(
+        "same_even_kernel",
+        {"in_channels": 2, "out_channels": 2, "kernel_size": [4, 2], "padding": "same"},
+        (1, 2, 6, 5),
+    )
+    case(
+        "one_by_one_eval",
+        {"in_channels": 5, "out_channels": 4, "kernel_size": 1, "activation": "gelu"},
+        (2, 5, 3, 4),
+        training=False,
+    )
+    case(
+        "valid",
+        {"in_channels": 1, "out_channels": 2, "kernel_size": [1, 3], "padding": "valid", "stride": 2},
+        (3, 1, 4, 7),
+    )
+    case(
+        "reflect",
+        {
+            "in_channels": 2,
+            "out_channels": 3,
+            "kernel_size": 3,
+            "padding": [2, 1],
+            "padding_mode": "reflect",
+            "stride": 2,
+        },
+        (2, 2, 5, 4),
+    )
+    case(
+        "replicate",
+        {
+            "in_channels": 2,
+            "out_channels": 2,
+            "kernel_size": 3,
+            "padding": 2,
+            "padding_mode": "replicate",
+            "dilation": 2,
+        },
+        (1, 2, 4, 5),
+    )
+    case(
+        "circular_same",
+        {
+            "in_channels": 2,
+            "out_channels": 2,
+            "kernel_size": [3, 5],
+            "padding": "same",
+            "padding_mode": "circular",
+            "bias": False,
+            "activation": "tanh",
+        },
+        (2, 2, 4, 6),
+    )
 
 
 def batch_normalization(s):
     def case(label, shape, training=True, **options):
         rank = len(shape)
         kind = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}[rank]
-        s.case("batch_normalization", label, {"num_features": shape[1], **options}, kind(shape[1], **options),
-               {"x": lambda g: 2 * torch.randn(shape, generator=g).double() + 0.7}, training=training)
+        s.case(
+            "batch_normalization",
+            label,
+            {"num_features": shape[1], **options},
+            kind(shape[1], **options),
+            {"x": lambda g: 2 * torch.randn(shape, generator=g).double() + 0.7},
+            training=training,
+        )
 
     case("rank2", (6, 3))
     case("rank3_momentum", (3, 4, 5), momentum=0.3)
@@ -96,8 +215,14 @@ def batch_normalization(s):
 
 def layer_normalization(s):
     def case(label, normalized, shape, training=True, **options):
-        s.case("layer_normalization", label, {"normalized_shape": normalized, **options},
-               nn.LayerNorm(normalized, **options), {"x": shape}, training=training)
+        s.case(
+            "layer_normalization",
+            label,
+            {"normalized_shape": normalized, **options},
+            nn.LayerNorm(normalized, **options),
+            {"x": shape},
+            training=training,
+        )
 
     case("last", 5, (2, 3, 5))
     case("two_axes", [3, 4], (2, 3, 4))
@@ -110,7 +235,7 @@ def layer_normalization(s):
 
 class ScaledEmbedding(nn.Embedding):
     def forward(self, ids):
-        return super().forward(ids) * self.embedding_dim ** 0.5
+        return super().forward(ids) * self.embedding_dim**0.5
 
 
 def embedding(s):
@@ -125,6 +250,9 @@ def embedding(s):
     case("scalar", 4)
     case("trailing_one", [[2], [2], [0]], training=False)
     case("padding", [[0, 2, 2, 4]], padding_idx=2)
+    case("scaled_by_frequency", [[0, 3, 3], [3, 5, 0]], scale_grad_by_freq=True)
+    case("bounded_rows", [[0, 3], [2, 0]], max_norm=1.0)
+    case("bounded_rows_of_degree", [4, 1, 4], max_norm=0.8, norm_type=1.0)
     case("padding_from_end_scaled", [[5, 0], [2, 5]], padding_idx=-1, scale_by_sqrt_dim=True, kind=ScaledEmbedding)
 
 
@@ -134,8 +262,13 @@ def octonion_product(a, b):
         return a * b
     h = a.shape[-1] // 2
     (p, q), (r, t) = a.split(h, -1), b.split(h, -1)
-    return torch.cat([octonion_product(p, r) - octonion_product(conjugate(t), q),
-                      octonion_product(t, p) + octonion_product(q, conjugate(r))], -1)
+    return torch.cat(
+        [
+            octonion_product(p, r) - octonion_product(conjugate(t), q),
+            octonion_product(t, p) + octonion_product(q, conjugate(r)),
+        ],
+        -1,
+    )
 
 
 def conjugate(a):
@@ -153,7 +286,9 @@ class OctonionLinear(nn.Module):
 
     def forward(self, x):
         x = x.unflatten(-1, (1, -1, 8))
-        y = octonion_product(self.weight.expand(*x.shape[:-3], *self.weight.shape), x.expand(*x.shape[:-3], *self.weight.shape))
+        y = octonion_product(
+            self.weight.expand(*x.shape[:-3], *self.weight.shape), x.expand(*x.shape[:-3], *self.weight.shape)
+        )
         y = y.sum(-2)
         return self.act((y if self.bias is None else y + self.bias).flatten(-2))
 
@@ -193,7 +328,7 @@ class HyperbolicLinear(nn.Module):
         return self.radial(torch.atanh, 1 / 3, y)
 
     def proj(self, y):
-        bound = (1 - self.DELTA) / self.c ** 0.5
+        bound = (1 - self.DELTA) / self.c**0.5
         n = y.norm(dim=-1, keepdim=True)
         return torch.where(n > bound, y / n.clamp_min(1e-30) * bound, y)
 
@@ -237,8 +372,15 @@ def dense_like():
     def octonion(label, i, o, x, training=True, **options):
         config = {"in_features": i, "out_features": o, **options}
         act = options.pop("activation", "identity")
-        s.case("octonion_linear", label, config, OctonionLinear(i, o, act=act, **options), {"x": x}, training=training,
-               draw=lambda n, p, g: torch.randn(p.shape, generator=g).double() / (8 * i) ** 0.5)
+        s.case(
+            "octonion_linear",
+            label,
+            config,
+            OctonionLinear(i, o, act=act, **options),
+            {"x": x},
+            training=training,
+            draw=lambda n, p, g: torch.randn(p.shape, generator=g).double() / (8 * i) ** 0.5,
+        )
 
     octonion("one", 1, 1, (3, 8))
     octonion("several", 2, 3, (4, 16))
@@ -247,16 +389,27 @@ def dense_like():
 
     def hyperbolic(label, i, o, x, training=True, scale=0.3, **options):
         draw = lambda g: scale * torch.randn(x, generator=g).double()
-        s.case("hyperbolic_linear", label, {"in_features": i, "out_features": o, **options},
-               HyperbolicLinear(i, o, **options), {"x": draw}, training=training)
+        s.case(
+            "hyperbolic_linear",
+            label,
+            {"in_features": i, "out_features": o, **options},
+            HyperbolicLinear(i, o, **options),
+            {"x": draw},
+            training=training,
+        )
 
     hyperbolic("ball", 3, 4, (5, 3))
     hyperbolic("curvature_no_bias", 4, 2, (2, 3, 4), c=0.5, bias=False)
     hyperbolic("tangent_in_and_out", 3, 3, (4, 3), hyperbolic_input=False, output="tangent", c=2.0)
     hyperbolic("nonlin_vector", 5, 3, (5,), nonlin="relu")
     hyperbolic("outside_of_the_ball_eval", 3, 2, (6, 3), scale=1.2, training=False)
-    s.case("hyperbolic_linear", "origin", {"in_features": 2, "out_features": 3}, HyperbolicLinear(2, 3),
-           {"x": torch.tensor([[0.0, 0.0], [1e-6, -2e-6], [0.2, 0.1]])})
+    s.case(
+        "hyperbolic_linear",
+        "origin",
+        {"in_features": 2, "out_features": 3},
+        HyperbolicLinear(2, 3),
+        {"x": torch.tensor([[0.0, 0.0], [1e-6, -2e-6], [0.2, 0.1]])},
+    )
 
     def glu(label, i, o, x, gate="sigmoid", training=True, lazy=False, **options):
         config = {"out_features": o, **options}
@@ -264,7 +417,15 @@ def dense_like():
             config["in_features"] = i
         if gate != "sigmoid":
             config["gate_activation"] = gate
-        s.case("gated_linear_unit", label, config, Glu(i, o, gate=gate, **options), {"x": x}, training=training, lazy=lazy)
+        s.case(
+            "gated_linear_unit",
+            label,
+            config,
+            Glu(i, o, gate=gate, **options),
+            {"x": x},
+            training=training,
+            lazy=lazy,
+        )
 
     glu("sigmoid", 3, 4, (5, 3))
     glu("silu_no_bias", 4, 3, (2, 3, 4), "silu", bias=False)

@@ -1,4 +1,6 @@
-"""Writes the golden suites of layers beside this file: `python generate.py`, with PyTorch and safetensors. See case.py for the format."""
+"""Writes the golden suites of layers beside this file: `python generate.py`, with PyTorch and safetensors. See case.py
+for the format."""
+
 import pathlib
 
 import torch
@@ -9,8 +11,18 @@ import image
 import recurrent
 import utility
 
-FAMILIES = (dense.core, attention.attention, recurrent.recurrent, image.pooling, image.normalization, attention.transformer,
-            image.convolutional, image.upsampling, utility.utility, dense.dense_like)
+FAMILIES = (
+    dense.core,
+    attention.attention,
+    recurrent.recurrent,
+    image.pooling,
+    image.normalization,
+    attention.transformer,
+    image.convolutional,
+    image.upsampling,
+    utility.utility,
+    dense.dense_like,
+)
 
 if __name__ == "__main__":
     torch.set_num_threads(1)

@@ -1,4 +1,5 @@
 """Layers of images: convolutions, pooling, normalization of channels, upsampling."""
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -16,7 +17,9 @@ def pooling():
     average("plain", (2, 2, 4, 6), kernel_size=2)
     average("overlapping", (1, 2, 5, 6), kernel_size=[3, 2], stride=[2, 1], padding=[1, 0])
     average("ceil", (2, 1, 5, 4), kernel_size=3, stride=2, padding=1, ceil_mode=True)
-    average("without_padding", (1, 2, 4, 4), kernel_size=3, stride=2, padding=1, ceil_mode=True, count_include_pad=False)
+    average(
+        "without_padding", (1, 2, 4, 4), kernel_size=3, stride=2, padding=1, ceil_mode=True, count_include_pad=False
+    )
     average("divisor_unbatched", (3, 5, 5), kernel_size=2, stride=3, divisor_override=3)
     average("global_eval", (1, 1, 3, 4), kernel_size=[3, 4], training=False)
 
@@ -33,14 +36,23 @@ def pooling():
 
     three = ("max_pool3d", nn.MaxPool3d)
     maximum(*three, "plain", (1, 2, 4, 2, 4), kernel_size=2)
-    maximum(*three, "indices", (1, 1, 4, 5, 3), kernel_size=[2, 3, 1], stride=[1, 2, 2], padding=[1, 1, 0],
-            return_indices=True)
+    maximum(
+        *three,
+        "indices",
+        (1, 1, 4, 5, 3),
+        kernel_size=[2, 3, 1],
+        stride=[1, 2, 2],
+        padding=[1, 1, 0],
+        return_indices=True
+    )
     maximum(*three, "ceil_dilation", (1, 2, 5, 6, 5), kernel_size=2, stride=2, dilation=[1, 2, 1], ceil_mode=True)
     maximum(*three, "ties_unbatched_eval", (2, 3, 4, 3), kernel_size=2, stride=1, ties=True, training=False)
 
     def globally(label, x, mode, act="identity", keepdim=True, ties=False, training=True):
-        f = {"avg": [F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d],
-             "max": [F.adaptive_max_pool1d, F.adaptive_max_pool2d, F.adaptive_max_pool3d]}[mode][len(x) - 3]
+        f = {
+            "avg": [F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d],
+            "max": [F.adaptive_max_pool1d, F.adaptive_max_pool2d, F.adaptive_max_pool3d],
+        }[mode][len(x) - 3]
         config = {"mode": mode}
         if act != "identity":
             config["activation"] = act
@@ -72,8 +84,14 @@ def normalization():
 
     def instance(label, x, training=True, **options):
         kind = [nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d][len(x) - 3]
-        s.case("instance_normalization", label, {"num_features": x[1], **options}, kind(x[1], **options), {"x": x},
-               training=training)
+        s.case(
+            "instance_normalization",
+            label,
+            {"num_features": x[1], **options},
+            kind(x[1], **options),
+            {"x": x},
+            training=training,
+        )
 
     instance("sequence", (2, 3, 5))
     instance("image_affine", (2, 3, 4, 3), affine=True)
@@ -83,8 +101,14 @@ def normalization():
     instance("tracked_affine_eval", (2, 2, 5), affine=True, track_running_stats=True, training=False)
 
     def group(label, groups, x, training=True, **options):
-        s.case("group_normalization", label, {"num_groups": groups, "num_channels": x[1], **options},
-               nn.GroupNorm(groups, x[1], **options), {"x": x}, training=training)
+        s.case(
+            "group_normalization",
+            label,
+            {"num_groups": groups, "num_channels": x[1], **options},
+            nn.GroupNorm(groups, x[1], **options),
+            {"x": x},
+            training=training,
+        )
 
     group("image", 2, (2, 4, 3, 3))
     group("one_group", 1, (2, 3, 5))
@@ -98,8 +122,11 @@ def normalization():
     def rms(label, normalized, x, training=True, **options):
         # PyTorch takes the machine epsilon of the input by default, which is that of float64 here.
         eps = options.get("eps", 1e-6)
-        oracle = nn.RMSNorm(normalized, eps=1.1920928955078125e-07 if eps is None else eps,
-                            elementwise_affine=options.get("elementwise_affine", True))
+        oracle = nn.RMSNorm(
+            normalized,
+            eps=1.1920928955078125e-07 if eps is None else eps,
+            elementwise_affine=options.get("elementwise_affine", True),
+        )
         s.case("rms_norm", label, {"normalized_shape": normalized, **options}, oracle, {"x": x}, training=training)
 
     rms("last", 5, (2, 3, 5))
@@ -107,13 +134,19 @@ def normalization():
     rms("two_axes", [2, 4], (3, 2, 4))
     rms("not_affine", 6, (4, 6), elementwise_affine=False)
     rms("eps_eval", 33, (2, 33), eps=0.1, training=False)
-    s.case("rms_norm", "machine_eps", {"normalized_shape": 4, "eps": None}, nn.RMSNorm(4, eps=1.1920928955078125e-07),
-           {"x": lambda g: 1e-3 * torch.randn(3, 4, generator=g).double()})
+    s.case(
+        "rms_norm",
+        "machine_eps",
+        {"normalized_shape": 4, "eps": None},
+        nn.RMSNorm(4, eps=1.1920928955078125e-07),
+        {"x": lambda g: 1e-3 * torch.randn(3, 4, generator=g).double()},
+    )
     return s
 
 
 def spectral(s):
-    """PyTorch's names: `parametrizations.weight.original` is the raw weight, `parametrizations.weight.0._u` and `_v` are the vectors."""
+    """PyTorch's names: `parametrizations.weight.original` is the raw weight, `parametrizations.weight.0._u` and `_v` are
+    the vectors."""
 
     def case(label, inner, config, x, training=True, n=1, **options):
         oracle = spectral_norm(inner, n_power_iterations=n, **options)
@@ -127,12 +160,27 @@ def spectral(s):
         s.case("spectral_normalization", label, config, oracle, {"x": x}, training=training, draw=draw)
 
     case("dense", nn.Linear(4, 3), {"type": "dense", "in_features": 4, "out_features": 3}, (5, 4))
-    case("conv_two_iterations", nn.Conv2d(2, 3, 3, padding=1),
-         {"type": "convolutional", "in_channels": 2, "out_channels": 3, "kernel_size": 3, "padding": 1}, (1, 2, 4, 4), n=2)
-    case("deconv_dim", nn.ConvTranspose2d(3, 2, 2, stride=2),
-         {"type": "deconvolutional", "in_channels": 3, "out_channels": 2, "kernel_size": 2, "stride": 2}, (1, 3, 2, 3), dim=1)
-    case("dense_no_bias_eval", nn.Linear(3, 5, bias=False),
-         {"type": "dense", "in_features": 3, "out_features": 5, "bias": False}, (2, 3), training=False)
+    case(
+        "conv_two_iterations",
+        nn.Conv2d(2, 3, 3, padding=1),
+        {"type": "convolutional", "in_channels": 2, "out_channels": 3, "kernel_size": 3, "padding": 1},
+        (1, 2, 4, 4),
+        n=2,
+    )
+    case(
+        "deconv_dim",
+        nn.ConvTranspose2d(3, 2, 2, stride=2),
+        {"type": "deconvolutional", "in_channels": 3, "out_channels": 2, "kernel_size": 2, "stride": 2},
+        (1, 3, 2, 3),
+        dim=1,
+    )
+    case(
+        "dense_no_bias_eval",
+        nn.Linear(3, 5, bias=False),
+        {"type": "dense", "in_features": 3, "out_features": 5, "bias": False},
+        (2, 3),
+        training=False,
+    )
     case("eps", nn.Linear(2, 6), {"type": "dense", "in_features": 2, "out_features": 6}, (3, 2), n=3, eps=1e-2)
     case("vector", nn.LayerNorm(6), {"type": "layer_normalization", "normalized_shape": 6}, (3, 6))
 
@@ -178,7 +226,12 @@ def check_deform_conv2d():
     except ImportError:
         return
     d = {"dtype": torch.float64}
-    args = [torch.randn(2, 4, 5, 6, **d), 2 * torch.randn(2, 36, 3, 3, **d), torch.randn(6, 2, 3, 3, **d), torch.randn(6, **d)]
+    args = [
+        torch.randn(2, 4, 5, 6, **d),
+        2 * torch.randn(2, 36, 3, 3, **d),
+        torch.randn(6, 2, 3, 3, **d),
+        torch.randn(6, **d),
+    ]
     mask = torch.rand(2, 18, 3, 3, **d)
     how = {"stride": (2, 2), "padding": (1, 1), "dilation": (1, 1)}
     assert torch.allclose(deform_conv2d(*args, **how, mask=mask), theirs(*args, **how, mask=mask))
@@ -187,8 +240,19 @@ def check_deform_conv2d():
 
 
 class Deformable(nn.Module):
-    def __init__(self, c, o, kernel_size=3, stride=1, padding=1, dilation=1, groups=1, deform_groups=1, modulation=True,
-                 bias=True):
+    def __init__(
+        self,
+        c,
+        o,
+        kernel_size=3,
+        stride=1,
+        padding=1,
+        dilation=1,
+        groups=1,
+        deform_groups=1,
+        modulation=True,
+        bias=True,
+    ):
         super().__init__()
         pair = lambda v: tuple(v) if isinstance(v, list) else (v, v)
         k = pair(kernel_size)
@@ -208,10 +272,23 @@ class Deformable(nn.Module):
 
 
 class Separable(nn.Module):
-    def __init__(self, c, o, kernel_size, stride=1, padding=0, dilation=1, depth_multiplier=1, bias=True,
-                 mid_activation="identity", activation_="identity"):
+    def __init__(
+        self,
+        c,
+        o,
+        kernel_size,
+        stride=1,
+        padding=0,
+        dilation=1,
+        depth_multiplier=1,
+        bias=True,
+        mid_activation="identity",
+        activation_="identity",
+    ):
         super().__init__()
-        self.depthwise = nn.Conv2d(c, c * depth_multiplier, kernel_size, stride, padding, dilation, groups=c, bias=False)
+        self.depthwise = nn.Conv2d(
+            c, c * depth_multiplier, kernel_size, stride, padding, dilation, groups=c, bias=False
+        )
         self.pointwise = nn.Conv2d(c * depth_multiplier, o, 1, bias=bias)
         self.mid, self.act = activation(mid_activation), activation(activation_)
 
@@ -250,40 +327,131 @@ def convolutional():
         own, act = split_activation(options)
         axes = 3 if entry == "conv3d" else 2
         config = {**options, **({} if lazy else {"in_channels": channels})}
-        s.case(entry, label, config, Then(kind(in_channels=channels, **own), act), {"x": x}, training=training, lazy=lazy)
+        s.case(
+            entry, label, config, Then(kind(in_channels=channels, **own), act), {"x": x}, training=training, lazy=lazy
+        )
 
     three = ("conv3d", nn.Conv3d)
     plain(*three, "plain", (2, 2, 3, 4, 3), 2, out_channels=3, kernel_size=2)
-    plain(*three, "stride_padding", (1, 2, 4, 5, 5), 2, out_channels=2, kernel_size=[1, 3, 2], stride=[1, 2, 2],
-          padding=[0, 1, 1], activation="relu")
-    plain(*three, "groups_dilation_no_bias", (1, 4, 3, 3, 5), 4, out_channels=4, kernel_size=2, dilation=[1, 1, 2],
-          groups=2, padding=1, bias=False)
+    plain(
+        *three,
+        "stride_padding",
+        (1, 2, 4, 5, 5),
+        2,
+        out_channels=2,
+        kernel_size=[1, 3, 2],
+        stride=[1, 2, 2],
+        padding=[0, 1, 1],
+        activation="relu"
+    )
+    plain(
+        *three,
+        "groups_dilation_no_bias",
+        (1, 4, 3, 3, 5),
+        4,
+        out_channels=4,
+        kernel_size=2,
+        dilation=[1, 1, 2],
+        groups=2,
+        padding=1,
+        bias=False
+    )
     plain(*three, "same_unbatched_lazy", (1, 3, 4, 3), 1, lazy=True, out_channels=2, kernel_size=3, padding="same")
-    plain(*three, "replicate_eval", (1, 1, 3, 3, 3), 1, out_channels=2, kernel_size=3, padding=1,
-          padding_mode="replicate", training=False)
+    plain(
+        *three,
+        "replicate_eval",
+        (1, 1, 3, 3, 3),
+        1,
+        out_channels=2,
+        kernel_size=3,
+        padding=1,
+        padding_mode="replicate",
+        training=False
+    )
     plain(*three, "circular", (1, 1, 3, 4, 2), 1, out_channels=2, kernel_size=2, padding=1, padding_mode="circular")
 
     up = ("deconvolutional", nn.ConvTranspose2d)
     plain(*up, "plain", (2, 2, 3, 4), 2, out_channels=3, kernel_size=3)
     plain(*up, "many_channels", (1, 17, 4, 3), 17, out_channels=9, kernel_size=3, stride=2, padding=1)
-    plain(*up, "stride_output_padding", (2, 3, 3, 2), 3, out_channels=2, kernel_size=[3, 4], stride=[2, 3],
-          padding=[1, 2], output_padding=[1, 2])
-    plain(*up, "groups_dilation", (1, 4, 3, 3), 4, out_channels=6, kernel_size=2, dilation=2, groups=2, activation="relu")
+    plain(
+        *up,
+        "stride_output_padding",
+        (2, 3, 3, 2),
+        3,
+        out_channels=2,
+        kernel_size=[3, 4],
+        stride=[2, 3],
+        padding=[1, 2],
+        output_padding=[1, 2]
+    )
+    plain(
+        *up,
+        "groups_dilation",
+        (1, 4, 3, 3),
+        4,
+        out_channels=6,
+        kernel_size=2,
+        dilation=2,
+        groups=2,
+        activation="relu"
+    )
     plain(*up, "unbatched_no_bias_lazy", (2, 3, 3), 2, lazy=True, out_channels=2, kernel_size=2, stride=2, bias=False)
-    plain(*up, "one_by_one_tanh_eval", (1, 3, 2, 2), 3, out_channels=2, kernel_size=1, activation="tanh", training=False)
+    plain(
+        *up, "one_by_one_tanh_eval", (1, 3, 2, 2), 3, out_channels=2, kernel_size=1, activation="tanh", training=False
+    )
 
     holes = ("dilated_convolutional", nn.Conv2d)
     plain(*holes, "two", (2, 2, 6, 7), 2, out_channels=3, kernel_size=3, dilation=2)
-    plain(*holes, "same_pair_relu", (1, 3, 6, 5), 3, out_channels=2, kernel_size=3, dilation=[3, 2], padding="same",
-          activation="relu")
-    plain(*holes, "stride_groups_no_bias", (1, 4, 8, 8), 4, out_channels=4, kernel_size=2, dilation=3, stride=2, padding=2,
-          groups=4, bias=False)
-    plain(*holes, "one_unbatched_lazy_eval", (2, 4, 4), 2, lazy=True, out_channels=2, kernel_size=2, dilation=1,
-          training=False)
-    plain(*holes, "reflect", (1, 2, 5, 5), 2, out_channels=2, kernel_size=3, dilation=2, padding=2, padding_mode="reflect")
+    plain(
+        *holes,
+        "same_pair_relu",
+        (1, 3, 6, 5),
+        3,
+        out_channels=2,
+        kernel_size=3,
+        dilation=[3, 2],
+        padding="same",
+        activation="relu"
+    )
+    plain(
+        *holes,
+        "stride_groups_no_bias",
+        (1, 4, 8, 8),
+        4,
+        out_channels=4,
+        kernel_size=2,
+        dilation=3,
+        stride=2,
+        padding=2,
+        groups=4,
+        bias=False
+    )
+    plain(
+        *holes,
+        "one_unbatched_lazy_eval",
+        (2, 4, 4),
+        2,
+        lazy=True,
+        out_channels=2,
+        kernel_size=2,
+        dilation=1,
+        training=False
+    )
+    plain(
+        *holes,
+        "reflect",
+        (1, 2, 5, 5),
+        2,
+        out_channels=2,
+        kernel_size=3,
+        dilation=2,
+        padding=2,
+        padding_mode="reflect"
+    )
 
     def deformable(label, x, o, training=True, lazy=False, **options):
         config = {"out_channels": o, **options, **({} if lazy else {"in_channels": x[-3]})}
+
         # Small offsets keep every position away from whole numbers, where the gradient jumps.
         def draw(name, p, g):
             if name == "offset_conv.bias":
@@ -291,8 +459,17 @@ def convolutional():
             if name == "offset_conv.weight":
                 return 0.02 * torch.randn(p.shape, generator=g).double()
             return None
-        s.case("deformable_convolutional", label, config, Deformable(x[-3], o, **options), {"x": x}, training=training,
-               lazy=lazy, draw=draw)
+
+        s.case(
+            "deformable_convolutional",
+            label,
+            config,
+            Deformable(x[-3], o, **options),
+            {"x": x},
+            training=training,
+            lazy=lazy,
+            draw=draw,
+        )
 
     deformable("plain", (1, 2, 4, 5), 3)
     deformable("not_modulated_no_bias", (2, 2, 4, 4), 2, kernel_size=2, padding=0, modulation=False, bias=False)
@@ -303,22 +480,55 @@ def convolutional():
     def separable(entry, label, x, o, training=True, lazy=False, **options):
         own, act = split_activation(options)
         config = {"out_channels": o, **options, **({} if lazy else {"in_channels": x[-3]})}
-        s.case(entry, label, config, Separable(x[-3], o, **own, activation_=act), {"x": x}, training=training, lazy=lazy)
+        s.case(
+            entry, label, config, Separable(x[-3], o, **own, activation_=act), {"x": x}, training=training, lazy=lazy
+        )
 
     for entry in ("depthwise_separable_convolutional", "separable_convolutional"):
         separable(entry, "plain", (2, 3, 4, 5), 2, kernel_size=3)
-        separable(entry, "multiplier_no_bias", (1, 2, 5, 5), 3, kernel_size=[2, 3], depth_multiplier=2, bias=False,
-                  padding=1)
-        separable(entry, "stride_dilation_relu", (1, 3, 6, 6), 4, kernel_size=2, stride=2, dilation=2, padding=1,
-                  activation="relu")
+        separable(
+            entry,
+            "multiplier_no_bias",
+            (1, 2, 5, 5),
+            3,
+            kernel_size=[2, 3],
+            depth_multiplier=2,
+            bias=False,
+            padding=1,
+        )
+        separable(
+            entry,
+            "stride_dilation_relu",
+            (1, 3, 6, 6),
+            4,
+            kernel_size=2,
+            stride=2,
+            dilation=2,
+            padding=1,
+            activation="relu",
+        )
         separable(entry, "unbatched_lazy_eval", (2, 4, 4), 3, lazy=True, kernel_size=3, padding=1, training=False)
-    separable("depthwise_separable_convolutional", "mid_activation", (2, 2, 4, 4), 3, kernel_size=3, mid_activation="relu",
-              activation="tanh")
+    separable(
+        "depthwise_separable_convolutional",
+        "mid_activation",
+        (2, 2, 4, 4),
+        3,
+        kernel_size=3,
+        mid_activation="relu",
+        activation="tanh",
+    )
 
     def local(label, x, o, training=True, **options):
         own, act = split_activation(options)
-        s.case("locally_connected", label, {"in_channels": x[-3], "out_channels": o, **options},
-               LocallyConnected(x, o, act=act, **own), {"x": x}, training=training, lazy=True)
+        s.case(
+            "locally_connected",
+            label,
+            {"in_channels": x[-3], "out_channels": o, **options},
+            LocallyConnected(x, o, act=act, **own),
+            {"x": x},
+            training=training,
+            lazy=True,
+        )
 
     local("plain", (2, 2, 4, 4), 2, kernel_size=2)
     local("stride_pair", (3, 1, 5, 6), 2, kernel_size=[3, 2], stride=[1, 2], activation="relu")
@@ -353,15 +563,27 @@ def upsampling():
     def subpixel(label, x, o, r, k, training=True, lazy=False, **options):
         own, act = split_activation(options)
         own.pop("icnr_init", None)
-        config = {"out_channels": o, "upscale_factor": r, "kernel_size": k, **options,
-                  **({} if lazy else {"in_channels": x[-3]})}
+        config = {
+            "out_channels": o,
+            "upscale_factor": r,
+            "kernel_size": k,
+            **options,
+            **({} if lazy else {"in_channels": x[-3]}),
+        }
 
         class Subpixel(nn.Conv2d):
             def forward(self, x):
                 return activation(act)(F.pixel_shuffle(super().forward(x), r))
 
-        s.case("subpixel_convolutional", label, config, Subpixel(x[-3], o * r * r, k, padding=k // 2, **own), {"x": x},
-               training=training, lazy=lazy)
+        s.case(
+            "subpixel_convolutional",
+            label,
+            config,
+            Subpixel(x[-3], o * r * r, k, padding=k // 2, **own),
+            {"x": x},
+            training=training,
+            lazy=lazy,
+        )
 
     subpixel("plain", (2, 2, 3, 4), 1, 2, 3)
     subpixel("three_no_bias", (1, 3, 2, 3), 2, 3, 1, bias=False)

@@ -1,4 +1,5 @@
 """Recurrent layers. Outputs are the sequence (or what stands for it), then h (and c) of each state."""
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -31,9 +32,10 @@ class Rnn(nn.Module):
         if lengths is not None:
             y, _ = pad_packed_sequence(y, batch_first=True, total_length=steps)
         parts = list(last) if self.kind == "lstm" else [last]
-        finals = [t[d] for d in range(2 if self.both else 1) for t in parts]
+        # Layer by layer, in each the forward direction first.
+        finals = [t[k] for k in range(len(parts[0])) for t in parts]
         if not self.sequences:
-            y = torch.cat([parts[0][0], parts[0][1]], -1) if self.both else parts[0][-1]
+            y = torch.cat([parts[0][-2], parts[0][-1]], -1) if self.both else parts[0][-1]
         return [*self.merged(y), *finals]
 
     def merged(self, y):
@@ -46,8 +48,16 @@ class Rnn(nn.Module):
 def one_direction(s, entry):
     def case(label, i, h, inputs, training=True, lazy=False, **options):
         config = {"hidden_size": h, **options, **({} if lazy else {"input_size": i})}
-        s.case(entry, label, config, Rnn(entry, i, h, **options), inputs, training=training, lazy=lazy,
-               call=lambda m, **v: m(**v))
+        s.case(
+            entry,
+            label,
+            config,
+            Rnn(entry, i, h, **options),
+            inputs,
+            training=training,
+            lazy=lazy,
+            call=lambda m, **v: m(**v),
+        )
 
     def initial(b, h):
         shape = (b, h) if b else (h,)
@@ -61,34 +71,101 @@ def one_direction(s, entry):
     case("last_of_lengths", 2, 5, {"x": (2, 4, 2), "lengths": torch.tensor([2, 4])}, return_sequences=False)
     case("last_eval", 3, 2, {"x": (3, 4, 3)}, return_sequences=False, training=False)
     case("wide", 9, 17, {"x": (5, 3, 9)})
+    case("two_layers", 3, 4, {"x": (2, 4, 3)}, num_layers=2)
+    case(
+        "three_layers_lengths_last",
+        2,
+        3,
+        {"x": (2, 4, 2), "lengths": torch.tensor([4, 2])},
+        num_layers=3,
+        return_sequences=False,
+    )
     if entry == "recurrent":
         case("relu", 3, 4, {"x": (2, 5, 3), "h0": (2, 4)}, nonlinearity="relu")
-        case("relu_lengths_no_bias", 2, 3, {"x": (2, 4, 2), "lengths": torch.tensor([3, 4])}, nonlinearity="relu",
-             bias=False)
+        case(
+            "relu_lengths_no_bias",
+            2,
+            3,
+            {"x": (2, 4, 2), "lengths": torch.tensor([3, 4])},
+            nonlinearity="relu",
+            bias=False,
+        )
 
 
 def bidirectional(s):
     def case(label, kind, i, h, inputs, merge_mode="concat", training=True, **inner):
         own = {"type": kind, "input_size": i, "hidden_size": h, **inner}
         config = {"inner": own, **({} if merge_mode == "concat" else {"merge_mode": merge_mode})}
-        s.case("bidirectional", label, config, Rnn(kind, i, h, merge_mode=merge_mode, bidirectional=True, **inner), inputs,
-               training=training, call=lambda m, **v: m(**v))
+        s.case(
+            "bidirectional",
+            label,
+            config,
+            Rnn(kind, i, h, merge_mode=merge_mode, bidirectional=True, **inner),
+            inputs,
+            training=training,
+            call=lambda m, **v: m(**v),
+        )
 
     case("lstm", "lstm", 3, 2, {"x": (2, 4, 3)})
     case("gru_initial", "gru", 2, 3, {"x": (2, 3, 2), "h0": (2, 2, 3)})
-    case("lstm_initial_lengths", "lstm", 2, 3, {"x": (3, 4, 2), "h0": (2, 3, 3), "c0": (2, 3, 3),
-                                                "lengths": torch.tensor([2, 4, 1])})
+    case(
+        "lstm_initial_lengths",
+        "lstm",
+        2,
+        3,
+        {"x": (3, 4, 2), "h0": (2, 3, 3), "c0": (2, 3, 3), "lengths": torch.tensor([2, 4, 1])},
+    )
     case("rnn_sum", "recurrent", 3, 4, {"x": (2, 5, 3)}, "sum")
     case("gru_mul_no_bias", "gru", 3, 2, {"x": (2, 3, 3)}, "mul", bias=False)
     case("lstm_ave_eval", "lstm", 2, 2, {"x": (1, 4, 2)}, "ave", training=False)
     case("gru_none_lengths", "gru", 2, 2, {"x": (2, 3, 2), "lengths": torch.tensor([3, 2])}, "none")
     case("lstm_last", "lstm", 3, 2, {"x": (2, 4, 3)}, return_sequences=False)
-    case("gru_last_of_lengths", "gru", 3, 2, {"x": (3, 4, 3), "lengths": torch.tensor([1, 4, 3])}, return_sequences=False)
+    case(
+        "gru_last_of_lengths",
+        "gru",
+        3,
+        2,
+        {"x": (3, 4, 3), "lengths": torch.tensor([1, 4, 3])},
+        return_sequences=False,
+    )
     case("unbatched", "recurrent", 3, 2, {"x": (4, 3)}, nonlinearity="relu")
+    case("two_layers", "lstm", 3, 2, {"x": (2, 4, 3)}, num_layers=2)
+
+    class Unlike(nn.Module):
+        """A GRU forward and an Elman network backward."""
+
+        def __init__(self, i, h):
+            super().__init__()
+            ahead, back = nn.GRU(i, h, batch_first=True), nn.RNN(i, h, batch_first=True)
+            self.hidden = [ahead, back]
+            for n, p in ahead.named_parameters():
+                self.register_parameter(n, p)
+            for n, p in back.named_parameters():
+                self.register_parameter(f"{n}_reverse", p)
+
+        def forward(self, x):
+            own = dict(self.named_parameters())
+            call = torch.func.functional_call
+            names = [n for n in own if not n.endswith("_reverse")]
+            y, h = call(self.hidden[0], {n: own[n] for n in names}, (x,))
+            z, g = call(self.hidden[1], {n: own[f"{n}_reverse"] for n in names}, (x.flip(1),))
+            return [torch.cat([y, z.flip(1)], -1), h[0], g[0]]
+
+    inner = {"type": "gru", "input_size": 3, "hidden_size": 2}
+    other = {"type": "recurrent", "input_size": 3, "hidden_size": 2}
+    s.case(
+        "bidirectional",
+        "unlike_directions",
+        {"inner": inner, "backward_inner": other},
+        Unlike(3, 2),
+        {"x": (2, 3, 3)},
+    )
 
 
 class ConvLstm(nn.Module):
-    def __init__(self, c, f, k, stride=1, padding="same", dilation=1, bias=True, peephole=None, return_sequences=True):
+    def __init__(
+        self, c, f, k, stride=1, padding="same", dilation=1, bias=True, peephole=None, return_sequences=True
+    ):
         super().__init__()
         kh, kw = k if isinstance(k, list) else (k, k)
         self.weight_ih = nn.Parameter(torch.empty(4 * f, c, kh, kw))
@@ -121,8 +198,16 @@ def conv_lstm(s):
         config = {"filters": f, "kernel_size": k, **options, **({} if lazy else {"in_channels": x[2]})}
         if peephole:
             config["peephole"] = True
-        s.case("conv_lstm", label, config, ConvLstm(x[2], f, k, peephole=peephole, **options), {"x": x, **(inputs or {})},
-               training=training, lazy=lazy or peephole is not None, call=lambda m, **v: m(**v))
+        s.case(
+            "conv_lstm",
+            label,
+            config,
+            ConvLstm(x[2], f, k, peephole=peephole, **options),
+            {"x": x, **(inputs or {})},
+            training=training,
+            lazy=lazy or peephole is not None,
+            call=lambda m, **v: m(**v),
+        )
 
     case("same", (2, 3, 2, 4, 3), 2, 3)
     case("initial_no_bias", (2, 2, 1, 3, 4), 2, [1, 3], {"h0": (2, 2, 3, 4), "c0": (2, 2, 3, 4)}, bias=False)
