@@ -2,8 +2,8 @@
 //!
 //!     TREFOIL_BACKEND=cpu cargo run --release -p trefoil-nn --example sequence_gru
 //!
-//! Every sequence is made here. Half of them match, `([]())[]`; the other half began as matching ones, then one bracket was replaced, so
-//! that nothing but reading the whole tells them apart. The training loop is written out: it is what a `Trainer` does.
+//! Every sequence is made here. Half of them match, `([]())[]`; in the other half two brackets of a matching one changed places so that it
+//! does not match any more, `([](]))[`. Counting does not tell them apart. The training loop is written out: it is what a `Trainer` does.
 
 mod common;
 
@@ -50,13 +50,13 @@ impl Brackets {
                     text.extend(open.pop());
                 }
             }
-            let matching = i % 2 == 0;
-            if !matching {
-                let at = below(text.len());
-                text[at] = 1 + (text[at] - 1 + 1 + below(3) as i32) % 4;
+            let wanted = i % 2 == 0;
+            while matches(&text) != wanted {
+                let (a, b) = (below(text.len()), below(text.len()));
+                text.swap(a, b);
             }
             lengths.push(text.len());
-            classes.push(i64::from(matching));
+            classes.push(i64::from(wanted));
             text.resize(LONGEST, 0);
             ids.extend(text);
         }
@@ -76,6 +76,19 @@ impl Brackets {
             classes: pick(&self.classes)?,
         })
     }
+}
+
+/// The answer, by a stack of open brackets.
+fn matches(text: &[i32]) -> bool {
+    let mut open = vec![];
+    let fits = text.iter().all(|&b| match b {
+        1 | 2 => {
+            open.push(b + 2);
+            true
+        }
+        _ => open.pop() == Some(b),
+    });
+    fits && open.is_empty()
 }
 
 /// Reads a sequence in both directions; the two final states decide.

@@ -175,7 +175,7 @@ fn main() -> Outcome {
         state ^= state << 17;
         (state >> 33) as usize % n
     };
-    let (n, tests, batch, epochs) = (3000, 300, 60, 16);
+    let (n, tests, batch, epochs) = (3000, 300, 60, 8);
     // All different: no test sentence is one of those learned from.
     let mut seen = HashSet::new();
     let pairs = std::iter::repeat_with(|| sentence(&mut below)).filter(|p| seen.insert(p.0.clone()));
