@@ -3,12 +3,12 @@
 //!     TREFOIL_BACKEND=cpu cargo run --release -p trefoil-nn --example char_gpt
 //!
 //! A bigram model, which knows how often each pair of characters occurs, is what there is to beat: the network sees the same first
-//! character and up to 63 more.
+//! character and up to 63 more. With `-- bf16` or `-- f16` behind the command, parameters and activations have 16 bits.
 
 mod common;
 
 use common::text::CharText;
-use common::{Outcome, Steady, device, learned, options, show};
+use common::{Outcome, Steady, device, dtype, learned, mixed, options, show};
 use trefoil::ops::Activation;
 use trefoil_nn::data::text::Encoding;
 use trefoil_nn::layers::{
@@ -72,16 +72,16 @@ impl Layer for Gpt {
 }
 
 fn main() -> Outcome {
-    let device = device()?;
+    let (device, dtype) = (device()?, dtype()?);
     let (length, batch, steps, epochs) = (64, 16, 50, 8);
     let text = CharText::load(&device, length, batch * steps)?;
-    let model = Gpt::new(&Build::new(&device, 1), text.vocabulary.size(), 64, length)?;
+    let model = Gpt::new(&Build::new(&device, 1).dtype(dtype), text.vocabulary.size(), 64, length)?;
     println!("{} parameters", model.num_parameters());
 
     let total = epochs * steps as u64;
     let cosine = Schedule::Cosine { total: total - 20, min: 1e-4 };
     let schedule = Schedule::Warmup { steps: 20, start: 0.05, then: Box::new(cosine) };
-    let optimizer = Optimizer::adamw(&model, 4e-3, 0.1)?;
+    let optimizer = mixed(Optimizer::adamw(&model, 4e-3, 0.1)?, dtype)?;
     let objective = Objective::Classify(CrossEntropyLoss::default());
     let options = TrainOptions { schedule, clip: Some(Clip::Norm(1.0)), ..options(epochs, batch) };
     let steady = Steady::new(&device, steps as u64 + 1);

@@ -85,8 +85,12 @@ impl CustomOp for Snake {
         let x = inputs[0].contiguous()?;
         let y = Tensor::empty(x.device(), x.dtype(), x.shape())?;
         let (from, to, n) = (x.operand(), y.operand(), x.numel());
-        let mut args =
-            [RawArg::In(from.view()?), RawArg::Out(to.view_mut()?), RawArg::I64(n as i64), RawArg::F32(self.a)];
+        let mut args = [
+            RawArg::In(from.view()?),
+            RawArg::Out(to.view_mut()?),
+            RawArg::I64(n as i64),
+            RawArg::F32(self.a),
+        ];
         self.launch(0, x.device(), n, &mut args)?;
         save.push(x);
         Ok(vec![y])

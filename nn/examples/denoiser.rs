@@ -107,9 +107,9 @@ fn main() -> Outcome {
     let seen = noisy(&clean, 0)?;
     let answer = autograd::no_grad(|| model.forward(&seen))?;
     let mean = images(0, 1437)?.mean_axes(&[0], true)?.expand(clean.shape())?;
-    let error = |x: &Tensor| Ok::<_, Box<dyn std::error::Error>>(
-        f64::from(MseLoss::default().forward(x, &clean)?.item::<f32>()?),
-    );
+    let error = |x: &Tensor| {
+        Ok::<_, Box<dyn std::error::Error>>(f64::from(MseLoss::default().forward(x, &clean)?.item::<f32>()?))
+    };
     let (before, average, after) = (error(&seen)?, error(&mean)?, error(&answer)?);
     draw(&[&clean, &seen, &answer])?;
     println!("squared error: of the noisy image {before:.4}, of the mean image {average:.4}");
@@ -119,8 +119,7 @@ fn main() -> Outcome {
 
 /// The first images of each tensor side by side.
 fn draw(images: &[&Tensor]) -> Outcome {
-    let pixels: Vec<Vec<f32>> =
-        images.iter().map(|t| t.narrow(0, 0, 1)?.to_vec()).collect::<Result<_>>()?;
+    let pixels: Vec<Vec<f32>> = images.iter().map(|t| t.narrow(0, 0, 1)?.to_vec()).collect::<Result<_>>()?;
     for y in 0..8 {
         for image in &pixels {
             let shade = |v: &f32| [' ', '.', ':', '+', '#', '@'][(v * 5.99).clamp(0.0, 5.0) as usize];

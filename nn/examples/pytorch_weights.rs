@@ -13,9 +13,7 @@ use trefoil_nn::layers::{
     BatchNormalization, Bidirectional, Convolutional, Dense, Gru, LayerNormalization, MultiHeadAttention,
 };
 use trefoil_nn::state_file::{LoadOptions, NameMap};
-use trefoil_nn::{
-    Build, CrossEntropyLoss, Layer, LayerExt, Optimizer, Result, StateFile, Tensor, Visitor,
-};
+use trefoil_nn::{Build, CrossEntropyLoss, Layer, LayerExt, Optimizer, Result, StateFile, Tensor, Visitor};
 
 /// Convolution, the rows of the image as a sequence for a bidirectional GRU, attention among them, a mean, a decision.
 #[derive(Debug)]
@@ -73,7 +71,8 @@ fn distance(a: &[f32], b: &[f32]) -> f32 {
 
 fn main() -> Outcome {
     let device = device()?;
-    let file = StateFile::open(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/data/pytorch_weights.safetensors"))?;
+    let file =
+        StateFile::open(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/data/pytorch_weights.safetensors"))?;
     println!("{} tensors of PyTorch {}", file.names().count(), file.metadata()["pytorch"]);
 
     // Strict: every tensor of the model, none beside it, in its shape and dtype. The example's own tensors are left out by their prefix.

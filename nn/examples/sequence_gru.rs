@@ -70,11 +70,7 @@ impl Brackets {
     /// The rows of a batch.
     fn rows(&self, at: &Tensor) -> Result<Brackets> {
         let pick = |t: &Tensor| t.index_select(0, at);
-        Ok(Brackets {
-            ids: pick(&self.ids)?,
-            lengths: pick(&self.lengths)?,
-            classes: pick(&self.classes)?,
-        })
+        Ok(Brackets { ids: pick(&self.ids)?, lengths: pick(&self.lengths)?, classes: pick(&self.classes)? })
     }
 }
 
@@ -113,8 +109,7 @@ impl Layer for Matcher {
     /// Sequences that all have the full length.
     fn forward(&self, ids: &Tensor) -> Result<Tensor> {
         let n = ids.shape()[0];
-        let (lengths, classes) =
-            (sequence_lengths(ids.device(), &vec![LONGEST; n], LONGEST)?, ids.detach());
+        let (lengths, classes) = (sequence_lengths(ids.device(), &vec![LONGEST; n], LONGEST)?, ids.detach());
         self.logits(&Brackets { ids: ids.clone(), lengths, classes })
     }
 

@@ -6,10 +6,10 @@ pub(crate) mod text;
 use std::cell::Cell;
 use std::path::PathBuf;
 
-use trefoil::ops::{CoreOps, Counters};
-use trefoil::{Registry, Selector};
+use trefoil::ops::{CoreOps, Counters, LossScale};
+use trefoil::{DType, Registry, Selector};
 use trefoil_nn::trainer::{Callback, EpochStats, StepEnd, TrainOptions};
-use trefoil_nn::{Device, Result};
+use trefoil_nn::{Device, Optimizer, Result};
 
 /// What `main` returns: an error ends the process with a status other than 0.
 pub(crate) type Outcome = std::result::Result<(), Box<dyn std::error::Error>>;
@@ -30,6 +30,26 @@ pub(crate) fn data(name: &str) -> PathBuf {
 pub(crate) fn learned(figure: String, enough: bool) -> Outcome {
     println!("{figure}: {}", if enough { "learned" } else { "NOT LEARNED" });
     if enough { Ok(()) } else { Err(figure.into()) }
+}
+
+/// The dtype of parameters that the first argument names: `f32` (also without an argument), `bf16` or `f16`.
+pub(crate) fn dtype() -> std::result::Result<DType, String> {
+    match std::env::args().nth(1).as_deref() {
+        None | Some("f32") => Ok(DType::F32),
+        Some("bf16") => Ok(DType::Bf16),
+        Some("f16") => Ok(DType::F16),
+        Some(other) => Err(format!("expected f32, bf16 or f16, got `{other}`")),
+    }
+}
+
+/// Mixed precision: f32 masters of 16-bit parameters, and for f16, whose range is small, a loss that is scaled so that gradients do not
+/// vanish.
+pub(crate) fn mixed(optimizer: Optimizer, dtype: DType) -> Result<Optimizer> {
+    match dtype {
+        DType::Bf16 => optimizer.master_weights(),
+        DType::F16 => optimizer.master_weights()?.loss_scaling(LossScale::new().interval(200), 65536.0),
+        _ => Ok(optimizer),
+    }
 }
 
 /// Settings that examples with a [`Trainer`](trefoil_nn::Trainer) begin from.

@@ -34,7 +34,8 @@ impl CharText {
             vocabulary.size()
         );
         Ok(CharText {
-            train: ResidentText::new(windows(train)?.step(1)?, device)?.sampler(Sampler::Uniform { draws })?,
+            train: ResidentText::new(windows(train)?.step(1)?, device)?
+                .sampler(Sampler::Uniform { draws })?,
             test: ResidentText::new(windows(test)?, device)?,
             vocabulary,
             bigram_bits,
@@ -43,14 +44,22 @@ impl CharText {
     }
 
     /// `n` characters after `prompt`, each drawn from the model's probabilities. The model gives logits `[B, V, T]`.
-    pub(crate) fn sample(&self, model: &dyn Layer, device: &Device, prompt: &str, n: usize) -> Result<String> {
+    pub(crate) fn sample(
+        &self,
+        model: &dyn Layer,
+        device: &Device,
+        prompt: &str,
+        n: usize,
+    ) -> Result<String> {
         let mut ids = self.vocabulary.encode(prompt)?;
         let mut random = 0x2545_f491_4f6c_dd1d_u64;
         model.eval();
         for _ in 0..n {
-            let seen: Vec<i64> = ids[ids.len().saturating_sub(self.length)..].iter().map(|&i| i.into()).collect();
+            let seen: Vec<i64> =
+                ids[ids.len().saturating_sub(self.length)..].iter().map(|&i| i.into()).collect();
             let x = Tensor::from_slice(device, &seen, &[1, seen.len()])?;
-            let p = no_grad(|| model.forward(&x)?.select(2, seen.len() - 1)?.to_dtype(DType::F32)?.softmax(-1))?;
+            let p =
+                no_grad(|| model.forward(&x)?.select(2, seen.len() - 1)?.to_dtype(DType::F32)?.softmax(-1))?;
             random ^= random << 13;
             random ^= random >> 7;
             random ^= random << 17;
