@@ -1,6 +1,7 @@
 //! Activations in f64; the softmax family stands in `softmax.rs`.
 
-use super::{CpuBackend, gather_f64, store_f64, store_grad};
+use super::CpuBackend;
+use super::values::{map1, map2};
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::error::Result;
 use crate::ops::*;
@@ -44,6 +45,7 @@ fn clamp(x: f64, lo: f64, hi: f64) -> f64 {
 }
 
 /// act(x)
+#[inline]
 pub(crate) fn value(act: Activation, x: f64) -> f64 {
     match act {
         Activation::Identity => x,
@@ -99,6 +101,7 @@ pub(crate) fn value(act: Activation, x: f64) -> f64 {
 }
 
 /// dy * act'(x), selecting rather than multiplying where the slope is 0 or 1.
+#[inline]
 pub(crate) fn gradient(act: Activation, dy: f64, x: f64) -> f64 {
     let select = |open: bool| if open { dy } else { 0.0 };
     match act {
@@ -178,21 +181,25 @@ impl ActivationOps for CpuBackend {
     fn activation(&self, act: Activation, x: View<'_>, y: ViewMut<'_>) -> Result<()> {
         check_activation(&x, &y)?;
         self.count();
-        let out: Vec<f64> = gather_f64("activation", x)?.into_iter().map(|x| value(act, x)).collect();
-        store_f64("activation", &y, &out)
+        let y = y.grad(false);
+        match act {
+            // Known to the compiler, the loop has no branches.
+            Activation::Relu => map1("activation", x, &y, |x| value(Activation::Relu, x)),
+            _ => map1("activation", x, &y, |x| value(act, x)),
+        }
     }
 
     fn activation_bwd(&self, act: Activation, dy: View<'_>, saved: Saved<'_>, dx: GradMut<'_>) -> Result<()> {
         const OP: &str = "activation_bwd";
         check_activation_bwd(act, &dy, &saved, &dx)?;
         self.count();
-        let (v, f): (_, fn(Activation, f64, f64) -> f64) = match saved {
-            Saved::Input(x) => (x, gradient),
-            Saved::Output(y) => (y, from_output),
-        };
-        let (dy, v) = (gather_f64(OP, dy)?, gather_f64(OP, v)?);
-        let out: Vec<f64> = dy.into_iter().zip(v).map(|(dy, v)| f(act, dy, v)).collect();
-        store_grad(OP, &dx, &out)
+        match (act, saved) {
+            (Activation::Relu, Saved::Input(v) | Saved::Output(v)) => {
+                map2(OP, [dy, v], &dx, |dy, v| gradient(Activation::Relu, dy, v))
+            }
+            (_, Saved::Input(x)) => map2(OP, [dy, x], &dx, |dy, x| gradient(act, dy, x)),
+            (_, Saved::Output(y)) => map2(OP, [dy, y], &dx, |dy, y| from_output(act, dy, y)),
+        }
     }
 
     fn softmax(&self, kind: Softmax, axis: usize, x: View<'_>, y: ViewMut<'_>) -> Result<()> {

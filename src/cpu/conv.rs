@@ -3,8 +3,9 @@
 use rayon::prelude::*;
 
 use super::activation;
-use super::{CpuBackend, gather, gather_f64, store_f64, store_grad, wrong_storage};
-use crate::buffer::{GradMut, View};
+use super::values::{CHUNK, change};
+use super::{CpuBackend, HostElement, gather, gather_f64, store_grad, with_dtype, wrong_storage};
+use crate::buffer::{GradMut, View, ViewMut};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::matmul::{Place, product};
@@ -106,12 +107,27 @@ fn weight_grad64(s: &ConvShape, x: &[f64], dy: &[f64]) -> Vec<f64> {
     dw
 }
 
+/// The runs of all elements of the window; neighbours that go on where the other ends are one.
+fn all_runs(s: &ConvShape) -> Vec<Vec<Run>> {
+    let of = |k| {
+        let mut out: Vec<Run> = vec![];
+        for r in s.runs(k) {
+            match out.last_mut() {
+                Some(l) if l.out + l.len == r.out && l.at + l.len * s.stride[2] == r.at => l.len += r.len,
+                _ => out.push(r),
+            }
+        }
+        out
+    };
+    cells(s.kernel).map(of).collect()
+}
+
 /// Columns [channels * taps, windows] of some channels. `col` holds zeros where windows reach beyond x.
-fn columns<T: Copy>(s: &ConvShape, x: &[T], col: &mut [T]) {
+fn columns<T: Copy>(s: &ConvShape, runs: &[Vec<Run>], x: &[T], col: &mut [T]) {
     let (plane, out) = (s.in_plane(), s.out_plane());
     for (x, col) in x.chunks(plane.max(1)).zip(col.chunks_mut(s.taps() * out)) {
-        for (k, col) in cells(s.kernel).zip(col.chunks_mut(out)) {
-            for r in s.runs(k) {
+        for (runs, col) in runs.iter().zip(col.chunks_mut(out)) {
+            for r in runs {
                 let (to, from) = (&mut col[r.out..r.out + r.len], &x[r.at..]);
                 match s.stride[2] {
                     1 => to.copy_from_slice(&from[..r.len]),
@@ -135,77 +151,87 @@ fn turned(at: usize, cols: usize) -> Place {
 }
 
 fn forward32(op: &'static str, s: &ConvShape, x: &[f32], w: &[f32]) -> Result<Vec<f32>> {
+    let runs = all_runs(s);
     let (out, m, k) = (s.out_plane(), s.cog(), s.cig() * s.taps());
     let mut y = vec![0.0; s.n * s.co * out];
     let from = s.cig() * s.in_plane();
-    let ok = y.par_chunks_mut((m * out).max(1)).enumerate().all(|(i, y)| {
-        let mut col = vec![0.0; k * out];
-        columns(s, &x[i * from..][..from], &mut col);
-        let a = (w, packed(i % s.groups * m * k, k));
-        product((m, out, k), 1.0, a, (&col, packed(0, out)), 0.0, (y, packed(0, out)), s.n * s.groups == 1)
-    });
-    fits(op, ok).map(|()| y)
+    // What lies beyond x stays 0 in the columns of every image.
+    let ok = y.par_chunks_mut((m * out).max(1)).enumerate().map_init(
+        || vec![0.0; k * out],
+        |col, (i, y)| {
+            columns(s, &runs, &x[i * from..][..from], col);
+            let a = (w, packed(i % s.groups * m * k, k));
+            product((m, out, k), 1.0, a, (col, packed(0, out)), 0.0, (y, packed(0, out)), s.n * s.groups == 1)
+        },
+    );
+    fits(op, ok.all(|ok| ok)).map(|()| y)
 }
 
 fn input_grad32(op: &'static str, s: &ConvShape, dy: &[f32], w: &[f32]) -> Result<Vec<f32>> {
+    let runs = all_runs(s);
     let (plane, out, m, k) = (s.in_plane(), s.out_plane(), s.cog(), s.cig() * s.taps());
     let mut dx = vec![0.0; s.n * s.ci * plane];
-    let ok = dx.par_chunks_mut((s.cig() * plane).max(1)).enumerate().all(|(i, dx)| {
-        let mut col = vec![0.0; k * out];
-        let a = (w, turned(i % s.groups * m * k, k));
-        let b = (dy, packed(i * m * out, out));
-        let ok = product((k, out, m), 1.0, a, b, 0.0, (&mut col, packed(0, out)), s.n * s.groups == 1);
-        fold(s, &col, dx);
-        ok
-    });
-    fits(op, ok).map(|()| dx)
+    let ok = dx.par_chunks_mut((s.cig() * plane).max(1)).enumerate().map_init(
+        || vec![0.0; k * out],
+        |col, (i, dx)| {
+            let a = (w, turned(i % s.groups * m * k, k));
+            let b = (dy, packed(i * m * out, out));
+            let ok = product((k, out, m), 1.0, a, b, 0.0, (col, packed(0, out)), s.n * s.groups == 1);
+            fold(s, &runs, col, dx);
+            ok
+        },
+    );
+    fits(op, ok.all(|ok| ok)).map(|()| dx)
 }
 
 /// Adds columns to the places in x that they came from.
-fn fold<T: Copy + std::ops::AddAssign>(s: &ConvShape, col: &[T], x: &mut [T]) {
+fn fold<T: Copy + std::ops::AddAssign>(s: &ConvShape, runs: &[Vec<Run>], col: &[T], x: &mut [T]) {
     let (plane, out) = (s.in_plane(), s.out_plane());
     for (x, col) in x.chunks_mut(plane.max(1)).zip(col.chunks(s.taps() * out)) {
-        for (k, col) in cells(s.kernel).zip(col.chunks(out)) {
-            for r in s.runs(k) {
-                let x = x[r.at..].iter_mut().step_by(s.stride[2]);
-                x.zip(&col[r.out..r.out + r.len]).for_each(|(x, &c)| *x += c);
+        for (runs, col) in runs.iter().zip(col.chunks(out)) {
+            for r in runs {
+                let (to, from) = (&mut x[r.at..], &col[r.out..r.out + r.len]);
+                match s.stride[2] {
+                    1 => to.iter_mut().zip(from).for_each(|(x, &c)| *x += c),
+                    step => to.iter_mut().step_by(step).zip(from).for_each(|(x, &c)| *x += c),
+                }
             }
         }
     }
 }
 
+/// Images whose gradients of the weights one thread sums up; the number is fixed, so that results do not depend on that of the threads.
+const IMAGES: usize = 8;
+
 fn weight_grad32(op: &'static str, s: &ConvShape, x: &[f32], dy: &[f32]) -> Result<Vec<f32>> {
+    let runs = all_runs(s);
     let (out, m, k) = (s.out_plane(), s.cog(), s.cig() * s.taps());
-    let mut dw = vec![0.0; s.co * k];
     let from = s.cig() * s.in_plane();
-    let ok = dw.par_chunks_mut((m * k).max(1)).enumerate().all(|(g, dw)| {
-        let mut col = vec![0.0; k * out];
-        (0..s.n).all(|n| {
-            let i = n * s.groups + g;
-            columns(s, &x[i * from..][..from], &mut col);
-            let a = (dy, packed(i * m * out, out));
-            let beta = if n == 0 { 0.0 } else { 1.0 };
-            product((m, k, out), 1.0, a, (&col, turned(0, out)), beta, (dw, packed(0, k)), s.groups == 1)
-        })
-    });
-    fits(op, ok).map(|()| dw)
-}
-
-/// Elements in f32.
-fn values(op: &'static str, v: View<'_>) -> Result<Vec<f32>> {
-    if v.dtype() == DType::F32 {
-        return gather(op, v);
+    // Sums over some images, [groups, m, k]; one image alone leaves the threads to its product.
+    let part = |first: usize| {
+        let (mut dw, mut col) = (vec![0.0; s.co * k], vec![0.0; k * out]);
+        let ok = (first..(first + IMAGES).min(s.n)).all(|n| {
+            dw.chunks_mut((m * k).max(1)).enumerate().all(|(g, dw)| {
+                let i = n * s.groups + g;
+                columns(s, &runs, &x[i * from..][..from], &mut col);
+                let (a, b) = ((dy, packed(i * m * out, out)), (&*col, turned(0, out)));
+                let beta = if n == first { 0.0 } else { 1.0 };
+                product((m, k, out), 1.0, a, b, beta, (dw, packed(0, k)), s.n * s.groups == 1)
+            })
+        });
+        fits(op, ok).map(|()| dw)
+    };
+    let parts = (0..s.n.div_ceil(IMAGES)).into_par_iter().map(|i| part(i * IMAGES));
+    let mut dw = vec![0.0; s.co * k];
+    for part in parts.collect::<Result<Vec<_>>>()? {
+        dw.iter_mut().zip(part).for_each(|(a, b)| *a += b);
     }
-    Ok(gather_f64(op, v)?.into_iter().map(|x| x as f32).collect())
+    Ok(dw)
 }
 
-fn wide(v: Vec<f32>) -> Vec<f64> {
-    v.into_iter().map(f64::from).collect()
-}
-
-/// The three products of a convolution, as f64 values whatever they were computed in.
+/// The three products of a convolution.
 #[derive(Clone, Copy)]
-pub(super) enum Step {
+enum Step {
     /// x, w to y.
     Forward,
     /// dy, w to dx.
@@ -214,91 +240,189 @@ pub(super) enum Step {
     Weight,
 }
 
-impl Step {
-    pub(super) fn run(self, op: &'static str, s: &ConvShape, a: View<'_>, b: View<'_>) -> Result<Vec<f64>> {
-        if a.dtype() == DType::F64 {
-            let (a, b) = (gather_f64(op, a)?, gather_f64(op, b)?);
-            return Ok(match self {
-                Step::Forward => forward64(s, &a, &b),
-                Step::Input => input_grad64(s, &a, &b),
-                Step::Weight => weight_grad64(s, &a, &b),
-            });
+/// What comes before and after the products: f32 for f32 data, f64 for all other.
+trait Real: HostElement {
+    /// A product; `narrow`: of 16-bit data, which is computed in f32.
+    fn product(
+        step: Step,
+        op: &'static str,
+        s: &ConvShape,
+        narrow: bool,
+        a: &[Self],
+        b: &[Self],
+    ) -> Result<Vec<Self>>;
+
+    /// Elements of a view.
+    fn values(op: &'static str, v: View<'_>) -> Result<Vec<Self>> {
+        if v.dtype() == Self::DTYPE {
+            return gather(op, v);
         }
-        let (a, b) = (values(op, a)?, values(op, b)?);
-        Ok(wide(match self {
-            Step::Forward => forward32(op, s, &a, &b)?,
-            Step::Input => input_grad32(op, s, &a, &b)?,
-            Step::Weight => weight_grad32(op, s, &a, &b)?,
-        }))
+        Ok(gather_f64(op, v)?.into_iter().map(Self::from_f64).collect())
     }
 }
 
-/// Scale, bias, residual, activation.
-pub(super) fn finish(op: &'static str, act: Activation, mut y: Vec<f64>, io: &ConvIo<'_>) -> Result<()> {
+impl Real for f32 {
+    fn product(
+        step: Step,
+        op: &'static str,
+        s: &ConvShape,
+        _: bool,
+        a: &[f32],
+        b: &[f32],
+    ) -> Result<Vec<f32>> {
+        match step {
+            Step::Forward => forward32(op, s, a, b),
+            Step::Input => input_grad32(op, s, a, b),
+            Step::Weight => weight_grad32(op, s, a, b),
+        }
+    }
+}
+
+impl Real for f64 {
+    fn product(
+        step: Step,
+        op: &'static str,
+        s: &ConvShape,
+        narrow: bool,
+        a: &[f64],
+        b: &[f64],
+    ) -> Result<Vec<f64>> {
+        if narrow {
+            let [a, b] = [a, b].map(|v| v.iter().map(|&x| x as f32).collect::<Vec<_>>());
+            return Ok(f32::product(step, op, s, narrow, &a, &b)?.into_iter().map(f64::from).collect());
+        }
+        Ok(match step {
+            Step::Forward => forward64(s, a, b),
+            Step::Input => input_grad64(s, a, b),
+            Step::Weight => weight_grad64(s, a, b),
+        })
+    }
+}
+
+/// Scale, bias, residual, activation, for values of the arithmetic's type: f64 of f64 and 16-bit data, f32 of f32.
+fn finish<T: HostElement>(op: &'static str, act: Activation, mut y: Vec<T>, io: &ConvIo<'_>) -> Result<()> {
     let shape = io.y.shape();
     let plane = shape[2..].iter().product::<usize>().max(1);
     let vector = |v: Option<View<'_>>| v.map(|v| gather_f64(op, v)).transpose();
     let (scale, bias, residual) = (vector(io.scale)?, vector(io.bias)?, vector(io.residual)?);
-    for (i, y) in y.iter_mut().enumerate() {
-        let c = i / plane % shape[1];
-        *y = *y * scale.as_ref().map_or(1.0, |s| s[c])
-            + bias.as_ref().map_or(0.0, |b| b[c])
-            + residual.as_ref().map_or(0.0, |r| r[i]);
+    let plain = scale.is_none() && bias.is_none() && residual.is_none();
+    let planes = |y: &mut Vec<T>, f: &(dyn Fn(usize, &mut [T]) + Sync)| {
+        let all = y.par_chunks_mut(plane).with_min_len((CHUNK / plane).max(1));
+        all.enumerate().for_each(|(i, y)| f(i, y));
+    };
+    // Without z the activation sees what has not been rounded.
+    let at_once = io.z.is_none() && act != Activation::Identity;
+    if !plain || at_once {
+        planes(&mut y, &|i, y| {
+            let c = i % shape[1];
+            let (a, b) = (scale.as_ref().map_or(1.0, |s| s[c]), bias.as_ref().map_or(0.0, |b| b[c]));
+            let residual = residual.as_ref().map(|r| &r[i * plane..][..plane]);
+            for (j, y) in y.iter_mut().enumerate() {
+                let z = y.to_f64() * a + b + residual.map_or(0.0, |r| r[j]);
+                *y = T::from_f64(if at_once { activation::value(act, z) } else { z });
+            }
+        });
     }
     if let Some(z) = &io.z {
-        store_f64(op, z, &y)?;
+        store_as(op, z, &y)?;
+        if act != Activation::Identity {
+            planes(&mut y, &|_, y| {
+                y.iter_mut().for_each(|y| *y = T::from_f64(activation::value(act, y.to_f64())));
+            });
+        }
     }
-    y.iter_mut().for_each(|y| *y = activation::value(act, *y));
-    store_f64(op, &io.y, &y)
+    store_as(op, &io.y, &y)
+}
+
+/// Stores values of the arithmetic's type, rounded to the view's dtype.
+fn store_as<T: HostElement>(op: &'static str, v: &ViewMut<'_>, data: &[T]) -> Result<()> {
+    if v.dtype() == T::DTYPE {
+        return change::<T>(op, v, |at, y| y.copy_from_slice(&data[at..at + y.len()]));
+    }
+    with_dtype!(v.dtype(), S => change::<S>(op, v, |at, y| {
+        y.iter_mut().zip(&data[at..]).for_each(|(y, x)| *y = HostElement::from_f64(x.to_f64()));
+    }))
+}
+
+/// Stores values of the arithmetic's type into a gradient, overwriting or adding.
+fn give<T: HostElement>(op: &'static str, g: &GradMut<'_>, data: &[T]) -> Result<()> {
+    if !g.accumulate {
+        return store_as(op, &g.out, data);
+    }
+    with_dtype!(g.out.dtype(), S => change::<S>(op, &g.out, |at, y| {
+        let sum = |y: S, x: T| HostElement::from_f64(HostElement::to_f64(y) + x.to_f64());
+        y.iter_mut().zip(&data[at..]).for_each(|(y, &x)| *y = sum(*y, x));
+    }))
 }
 
 /// dy times the derivative of the activation.
-fn slope(op: &'static str, act: Activation, dy: View<'_>, saved: Option<View<'_>>) -> Result<Vec<f64>> {
-    let dy = gather_f64(op, dy)?;
+fn slope<T: Real>(
+    op: &'static str,
+    act: Activation,
+    dy: View<'_>,
+    saved: Option<View<'_>>,
+) -> Result<Vec<T>> {
+    let mut dy = T::values(op, dy)?;
     let Some(saved) = saved.filter(|_| act != Activation::Identity) else { return Ok(dy) };
     let f = if act.reads_output() { activation::from_output } else { activation::gradient };
-    Ok(dy.into_iter().zip(gather_f64(op, saved)?).map(|(d, s)| f(act, d, s)).collect())
+    let saved = T::values(op, saved)?;
+    dy.iter_mut().zip(saved).for_each(|(d, s)| *d = T::from_f64(f(act, d.to_f64(), s.to_f64())));
+    Ok(dy)
 }
 
 /// Sums per channel of a tensor [N, C, ...].
-pub(super) fn channel_sums(v: &[f64], channels: usize, plane: usize) -> Vec<f64> {
-    let mut sums = vec![0.0; channels];
-    v.chunks(plane.max(1)).enumerate().for_each(|(i, v)| sums[i % channels] += v.iter().sum::<f64>());
-    sums
+pub(super) fn channel_sums<T: HostElement>(v: &[T], channels: usize, plane: usize) -> Vec<f64> {
+    let planes: Vec<&[T]> = v.chunks(plane.max(1)).collect();
+    let sum = |c: usize| {
+        let mine = planes.iter().skip(c).step_by(channels);
+        mine.map(|p| p.iter().map(|x| x.to_f64()).sum::<f64>()).sum()
+    };
+    (0..channels).into_par_iter().map(sum).collect()
 }
 
 impl CpuBackend {
-    fn conv_backward(&self, op: &'static str, way: Direction, p: &Conv, io: ConvBwd<'_>) -> Result<()> {
-        let shape = check_conv_bwd(op, way, p, &io)?;
+    fn conv_forward<T: Real>(
+        &self,
+        op: &'static str,
+        step: Step,
+        s: &ConvShape,
+        act: Activation,
+        io: ConvIo<'_>,
+    ) -> Result<()> {
         self.count();
-        let dz = slope(op, p.act, io.dy, io.saved)?;
+        let narrow = io.x.dtype() != DType::F64;
+        let y = T::product(step, op, s, narrow, &T::values(op, io.x)?, &T::values(op, io.w)?)?;
+        finish(op, act, y, &io)
+    }
+
+    fn conv_backward<T: Real>(
+        &self,
+        op: &'static str,
+        way: Direction,
+        p: &Conv,
+        shape: Option<ConvShape>,
+        io: ConvBwd<'_>,
+    ) -> Result<()> {
+        self.count();
+        let dz: Vec<T> = slope(op, p.act, io.dy, io.saved)?;
         if let Some(g) = &io.dresidual {
-            store_grad(op, g, &dz)?;
+            give(op, g, &dz)?;
         }
         if let Some(g) = &io.dbias {
             let plane = io.dy.shape()[2..].iter().product();
             store_grad(op, g, &channel_sums(&dz, io.dy.shape()[1], plane))?;
         }
         let Some(s) = shape else { return Ok(()) };
-        // The products read dz from a tensor: that of f64 data keeps all digits, others are computed in f32 anyway.
-        let wide = io.dy.dtype().accumulator();
-        let held;
-        let dz = if p.act == Activation::Identity {
-            io.dy
-        } else {
-            held = self.alloc(wide, dz.len())?;
-            let out = held.alias_mut().reshape(io.dy.shape())?;
-            store_f64(op, &out, &dz)?;
-            out.as_view()
-        };
+        let narrow = io.dy.dtype() != DType::F64;
         // Of a transposed convolution, dx is a convolution of dz, and dz takes the place of the input in dw.
         if let (Some(g), Some(w)) = (&io.dx, io.w) {
             let step = if way == Direction::Conv { Step::Input } else { Step::Forward };
-            store_grad(op, g, &step.run(op, &s, dz, w)?)?;
+            give(op, g, &T::product(step, op, &s, narrow, &dz, &T::values(op, w)?)?)?;
         }
         if let (Some(g), Some(x)) = (&io.dw, io.x) {
-            let (a, b) = if way == Direction::Conv { (x, dz) } else { (dz, x) };
-            store_grad(op, g, &Step::Weight.run(op, &s, a, b)?)?;
+            let x = T::values(op, x)?;
+            let (a, b) = if way == Direction::Conv { (&x, &dz) } else { (&dz, &x) };
+            give(op, g, &T::product(Step::Weight, op, &s, narrow, a, b)?)?;
         }
         Ok(())
     }
@@ -308,23 +432,37 @@ impl ConvOps for CpuBackend {
     fn conv(&self, p: &Conv, io: ConvIo<'_>) -> Result<()> {
         const OP: &str = "conv";
         let s = check_conv(OP, Direction::Conv, p, &io)?;
-        self.count();
-        finish(OP, p.act, Step::Forward.run(OP, &s, io.x, io.w)?, &io)
+        match io.x.dtype() {
+            DType::F32 => self.conv_forward::<f32>(OP, Step::Forward, &s, p.act, io),
+            _ => self.conv_forward::<f64>(OP, Step::Forward, &s, p.act, io),
+        }
     }
 
     fn conv_bwd(&self, p: &Conv, io: ConvBwd<'_>) -> Result<()> {
-        self.conv_backward("conv_bwd", Direction::Conv, p, io)
+        const OP: &str = "conv_bwd";
+        let shape = check_conv_bwd(OP, Direction::Conv, p, &io)?;
+        match io.dy.dtype() {
+            DType::F32 => self.conv_backward::<f32>(OP, Direction::Conv, p, shape, io),
+            _ => self.conv_backward::<f64>(OP, Direction::Conv, p, shape, io),
+        }
     }
 
     fn conv_transpose(&self, p: &Conv, io: ConvIo<'_>) -> Result<()> {
         const OP: &str = "conv_transpose";
         let s = check_conv(OP, Direction::Transpose, p, &io)?;
-        self.count();
-        finish(OP, p.act, Step::Input.run(OP, &s, io.x, io.w)?, &io)
+        match io.x.dtype() {
+            DType::F32 => self.conv_forward::<f32>(OP, Step::Input, &s, p.act, io),
+            _ => self.conv_forward::<f64>(OP, Step::Input, &s, p.act, io),
+        }
     }
 
     fn conv_transpose_bwd(&self, p: &Conv, io: ConvBwd<'_>) -> Result<()> {
-        self.conv_backward("conv_transpose_bwd", Direction::Transpose, p, io)
+        const OP: &str = "conv_transpose_bwd";
+        let shape = check_conv_bwd(OP, Direction::Transpose, p, &io)?;
+        match io.dy.dtype() {
+            DType::F32 => self.conv_backward::<f32>(OP, Direction::Transpose, p, shape, io),
+            _ => self.conv_backward::<f64>(OP, Direction::Transpose, p, shape, io),
+        }
     }
 
     fn im2col(&self, p: &Conv, kernel: &[usize], x: View<'_>, col: GradMut<'_>) -> Result<()> {
@@ -333,7 +471,7 @@ impl ConvOps for CpuBackend {
         self.count();
         let x = gather_f64(OP, x)?;
         let mut out = vec![0.0; col.out.numel()];
-        columns(&s, &x, &mut out);
+        columns(&s, &all_runs(&s), &x, &mut out);
         store_grad(OP, &col, &out)
     }
 
@@ -343,7 +481,7 @@ impl ConvOps for CpuBackend {
         self.count();
         let col = gather_f64(OP, col)?;
         let mut sum = vec![0.0; x.out.numel()];
-        fold(&s, &col, &mut sum);
+        fold(&s, &all_runs(&s), &col, &mut sum);
         store_grad(OP, &x, &sum)
     }
 

@@ -43,6 +43,7 @@ mod softmax;
 mod sort;
 mod special;
 mod tape;
+mod values;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLockReadGuard, RwLockWriteGuard};
@@ -116,7 +117,7 @@ impl Default for CpuBackend {
 }
 
 /// An element type with its variant of [`HostData`].
-pub(crate) trait HostElement: Element + Copy + Default {
+pub(crate) trait HostElement: Element + Copy + Default + Send + Sync {
     fn slice(d: &HostData) -> Option<&[Self]>;
     fn slice_mut(d: &mut HostData) -> Option<&mut [Self]>;
     fn to_f64(self) -> f64;
@@ -257,7 +258,7 @@ pub(crate) fn gather<T: HostElement>(op: &'static str, v: View<'_>) -> Result<Ve
 
 /// The view's elements in row-major order, widened to f64 (i64 beyond 2^53 loses digits: integer operations use [`gather`]).
 pub(crate) fn gather_f64(op: &'static str, v: View<'_>) -> Result<Vec<f64>> {
-    with_dtype!(v.dtype(), T => Ok(gather::<T>(op, v)?.into_iter().map(HostElement::to_f64).collect()))
+    with_dtype!(v.dtype(), T => values::widened::<T>(op, v))
 }
 
 /// Index values (i32 or i64), `None` where negative.
@@ -294,7 +295,9 @@ pub(crate) fn update<T: HostElement>(
 
 /// Stores f64 values, rounded to the view's dtype.
 pub(crate) fn store_f64(op: &'static str, v: &ViewMut<'_>, data: &[f64]) -> Result<()> {
-    with_dtype!(v.dtype(), T => update::<T>(op, v, |i, x| *x = HostElement::from_f64(data[i])))
+    with_dtype!(v.dtype(), T => values::change::<T>(op, v, |at, y| {
+        y.iter_mut().zip(&data[at..]).for_each(|(y, &x)| *y = HostElement::from_f64(x));
+    }))
 }
 
 /// Stores f64 values into a gradient, overwriting or adding.
@@ -302,5 +305,7 @@ pub(crate) fn store_grad(op: &'static str, g: &GradMut<'_>, data: &[f64]) -> Res
     if !g.accumulate {
         return store_f64(op, &g.out, data);
     }
-    with_dtype!(g.out.dtype(), T => update::<T>(op, &g.out, |i, x| *x = HostElement::from_f64(HostElement::to_f64(*x) + data[i])))
+    with_dtype!(g.out.dtype(), T => values::change::<T>(op, &g.out, |at, y| {
+        y.iter_mut().zip(&data[at..]).for_each(|(y, &x)| *y = HostElement::from_f64(HostElement::to_f64(*y) + x));
+    }))
 }

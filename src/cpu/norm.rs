@@ -1,7 +1,13 @@
 //! Normalization on the CPU: one definition for rows, groups and channels, which differ in who shares statistics and parameters.
 
+use std::iter::StepBy;
+use std::ops::Range;
+
+use rayon::prelude::*;
+
 use super::activation::{from_output, gradient, value};
 use super::reduce::sum;
+use super::values::{CHUNK, sum_of};
 use super::*;
 use crate::ops::*;
 
@@ -17,11 +23,29 @@ enum Places {
 }
 
 impl Places {
-    fn at(self, i: usize) -> (usize, usize) {
+    /// Length of the runs of neighbouring elements that share a set.
+    fn run(self) -> usize {
         match self {
-            Places::Rows { cols, .. } => (i / cols, i % cols),
-            Places::Groups { c, s, cg, .. } => (i / s / cg, i / s % c),
-            Places::Channels { c, s, .. } => (i / s % c, i / s % c),
+            Places::Rows { cols, .. } => cols,
+            Places::Groups { s, .. } | Places::Channels { s, .. } => s,
+        }
+    }
+
+    /// The set of a run, and its parameter; none for a row, whose elements have one each.
+    fn of_run(self, q: usize) -> (usize, Option<usize>) {
+        match self {
+            Places::Rows { .. } => (q, None),
+            Places::Groups { c, cg, .. } => (q / cg, Some(q % c)),
+            Places::Channels { c, .. } => (q % c, Some(q % c)),
+        }
+    }
+
+    /// The runs of a set.
+    fn runs(self, set: usize) -> StepBy<Range<usize>> {
+        match self {
+            Places::Rows { .. } => (set..set + 1).step_by(1),
+            Places::Groups { cg, .. } => (set * cg..(set + 1) * cg).step_by(1),
+            Places::Channels { n, c, .. } => (set..n * c).step_by(c.max(1)),
         }
     }
 
@@ -49,17 +73,38 @@ impl Places {
         }) as f64
     }
 
-    /// Sums of f(i) per set.
-    fn per_set(self, len: usize, f: impl Fn(usize) -> f64) -> Vec<f64> {
-        let mut out = vec![0.0; self.sets()];
-        (0..len).for_each(|i| out[self.at(i).0] += f(i));
-        out
+    /// The elements of a run.
+    fn part(self, q: usize) -> Range<usize> {
+        q * self.run()..(q + 1) * self.run()
     }
 
-    /// Sums of f(i) per parameter.
-    fn per_param(self, len: usize, f: impl Fn(usize) -> f64) -> Vec<f64> {
+    /// Sums of f(run) per set.
+    fn per_set(self, f: impl Fn(usize) -> f64 + Sync) -> Vec<f64> {
+        let few = (CHUNK as f64 / self.count().max(1.0)) as usize;
+        let one = |set| self.runs(set).map(&f).sum();
+        (0..self.sets()).into_par_iter().with_min_len(few.max(1)).map(one).collect()
+    }
+
+    /// Sums of f(a, b) per parameter.
+    fn per_param(self, a: &[f64], b: &[f64], f: impl Fn(f64, f64) -> f64 + Sync) -> Vec<f64> {
+        let cols = match self {
+            Places::Groups { n, c, s, .. } | Places::Channels { n, c, s } => {
+                let channels = Places::Channels { n, c, s };
+                return channels.per_set(|q| sum_of(&a[channels.part(q)], &b[channels.part(q)], &f));
+            }
+            Places::Rows { cols, .. } => cols.max(1),
+        };
+        // Sums of blocks of rows, which are added in order.
+        let block = |(a, b): (&[f64], &[f64])| {
+            let mut sums = vec![0.0; cols];
+            for (a, b) in a.chunks(cols).zip(b.chunks(cols)) {
+                sums.iter_mut().zip(a.iter().zip(b)).for_each(|(s, (a, b))| *s += f(*a, *b));
+            }
+            sums
+        };
+        let blocks: Vec<_> = a.par_chunks(64 * cols).zip(b.par_chunks(64 * cols)).map(block).collect();
         let mut out = vec![0.0; self.params()];
-        (0..len).for_each(|i| out[self.at(i).1] += f(i));
+        blocks.iter().for_each(|v| out.iter_mut().zip(v).for_each(|(o, v)| *o += v));
         out
     }
 
@@ -68,12 +113,21 @@ impl Places {
         let n = self.count();
         let mut mean = vec![0.0; self.sets()];
         if !raw {
-            mean = self.per_set(x.len(), |i| x[i]);
+            mean = self.per_set(|q| sum_of(&x[self.part(q)], &x[self.part(q)], |x, _| x));
             mean.iter_mut().for_each(|m| *m /= n);
         }
-        let mut var = self.per_set(x.len(), |i| (x[i] - mean[self.at(i).0]).powi(2));
+        let mut var = self.per_set(|q| {
+            let m = mean[self.of_run(q).0];
+            sum_of(&x[self.part(q)], &x[self.part(q)], |x, _| (x - m) * (x - m))
+        });
         var.iter_mut().for_each(|v| *v /= n);
         (mean, var)
+    }
+
+    /// Calls `f` with each run of elements and its number.
+    fn each_run(self, y: &mut [f64], f: impl Fn(usize, &mut [f64]) + Sync) {
+        let len = self.run().max(1);
+        y.par_chunks_mut(len).with_min_len((CHUNK / len).max(1)).enumerate().for_each(|(q, y)| f(q, y));
     }
 }
 
@@ -102,26 +156,39 @@ impl Affine {
         self.gamma.as_ref().map_or(1.0, |g| g[p] + self.offset)
     }
 
-    /// The activation's input for a normalised value.
-    fn before(&self, xh: f64, p: usize, late: f64) -> f64 {
-        xh * self.scale(p) + self.beta.as_ref().map_or(0.0, |b| b[p]) + late
+    fn shift(&self, p: usize) -> f64 {
+        self.beta.as_ref().map_or(0.0, |b| b[p])
+    }
+
+    /// Calls `f(position, factor, offset)` for the elements of a run with this parameter, or with one each.
+    fn each(&self, param: Option<usize>, len: usize, mut f: impl FnMut(usize, f64, f64)) {
+        match param.map(|p| (self.scale(p), self.shift(p))) {
+            Some((a, b)) => (0..len).for_each(|j| f(j, a, b)),
+            None => (0..len).for_each(|j| f(j, self.scale(j), self.shift(j))),
+        }
     }
 }
 
 /// act((x - mean) * rstd * gamma + beta + late)
 fn forward(
     at: Places,
-    x: &[f64],
+    mut x: Vec<f64>,
     stats: (&[f64], &[f64]),
     affine: &Affine,
     late: Option<&[f64]>,
 ) -> Vec<f64> {
-    let one = |(i, &x): (usize, &f64)| {
-        let (s, p) = at.at(i);
-        let xh = (x - stats.0[s]) * stats.1[s];
-        value(affine.act, affine.before(xh, p, late.map_or(0.0, |r| r[i])))
-    };
-    x.iter().enumerate().map(one).collect()
+    at.each_run(&mut x, |q, x| {
+        let (set, param) = at.of_run(q);
+        let (mean, rstd) = (stats.0[set], stats.1[set]);
+        affine.each(param, x.len(), |j, a, b| x[j] = (x[j] - mean) * rstd * a + b);
+        if let Some(late) = late {
+            x.iter_mut().zip(&late[at.part(q)]).for_each(|(x, r)| *x += r);
+        }
+        if affine.act != Activation::Identity {
+            x.iter_mut().for_each(|x| *x = value(affine.act, *x));
+        }
+    });
+    x
 }
 
 /// Saved values of a gradient.
@@ -145,46 +212,53 @@ fn backward(op: &'static str, at: Places, affine: &Affine, s: Saved<'_>, out: Gr
     let (mean, rstd) = (optional(op, s.mean)?, gather_f64(op, s.rstd)?);
     let (late, add) = (optional(op, s.late)?, optional(op, s.add)?);
     let y = optional(op, s.y.filter(|y| from_result(affine.act, Some(y))))?;
-    for (i, x) in xh.iter_mut().enumerate() {
-        let set = at.at(i).0;
-        *x = (*x - mean.as_ref().map_or(0.0, |m| m[set])) * rstd[set];
-    }
-    let dz: Vec<f64> = (0..xh.len())
-        .map(|i| match &y {
-            Some(y) => from_output(affine.act, dy[i], y[i]),
-            None => {
-                let z = affine.before(xh[i], at.at(i).1, late.as_ref().map_or(0.0, |r| r[i]));
-                gradient(affine.act, dy[i], z)
+    at.each_run(&mut xh, |q, x| {
+        let set = at.of_run(q).0;
+        let (m, r) = (mean.as_ref().map_or(0.0, |m| m[set]), rstd[set]);
+        x.iter_mut().for_each(|x| *x = (*x - m) * r);
+    });
+    // dy becomes the gradient of what the activation reads, and later that of the normalised values.
+    let mut dz = dy;
+    if affine.act != Activation::Identity {
+        at.each_run(&mut dz, |q, d| {
+            let (part, param) = (at.part(q), at.of_run(q).1);
+            match &y {
+                Some(y) => d.iter_mut().zip(&y[part]).for_each(|(d, y)| *d = from_output(affine.act, *d, *y)),
+                None => affine.each(param, d.len(), |j, a, b| {
+                    let i = part.start + j;
+                    let z = xh[i] * a + b + late.as_ref().map_or(0.0, |r| r[i]);
+                    d[j] = gradient(affine.act, d[j], z);
+                }),
             }
-        })
-        .collect();
-    let (len, n) = (xh.len(), at.count());
-    let g = |i: usize| dz[i] * affine.scale(at.at(i).1);
+        });
+    }
     let [dx, dlate, dgamma, dbeta] = out;
     if let Some(o) = &dgamma {
-        store_grad(op, o, &at.per_param(len, |i| dz[i] * xh[i]))?;
+        store_grad(op, o, &at.per_param(&dz, &xh, |d, x| d * x))?;
     }
     if let Some(o) = &dbeta {
-        store_grad(op, o, &at.per_param(len, |i| dz[i]))?;
+        store_grad(op, o, &at.per_param(&dz, &dz, |d, _| d))?;
     }
     if let Some(o) = &dlate {
         store_grad(op, o, &dz)?;
     }
     let Some(o) = &dx else { return Ok(()) };
-    let none = vec![0.0; at.sets()];
-    let (c1, c2) = match (s.given, mean.is_some()) {
-        (true, _) => (none.clone(), none),
-        (false, true) => (at.per_set(len, g), at.per_set(len, |i| g(i) * xh[i])),
-        (false, false) => (none, at.per_set(len, |i| g(i) * xh[i])),
+    at.each_run(&mut dz, |q, d| affine.each(at.of_run(q).1, d.len(), |j, a, _| d[j] *= a));
+    let sums = |f: fn(f64, f64) -> f64, wanted: bool| match wanted {
+        true => at.per_set(|q| sum_of(&dz[at.part(q)], &xh[at.part(q)], f)),
+        false => vec![0.0; at.sets()],
     };
-    let v: Vec<f64> = (0..len)
-        .map(|i| {
-            let set = at.at(i).0;
-            let d = rstd[set] * (g(i) - c1[set] / n - xh[i] * (c2[set] / n));
-            d + add.as_ref().map_or(0.0, |a| a[i])
-        })
-        .collect();
-    store_grad(op, o, &v)
+    let (c1, c2) = (sums(|g, _| g, !s.given && mean.is_some()), sums(|g, x| g * x, !s.given));
+    let n = at.count();
+    at.each_run(&mut dz, |q, d| {
+        let (part, set) = (at.part(q), at.of_run(q).0);
+        let (r, c1, c2) = (rstd[set], c1[set] / n, c2[set] / n);
+        d.iter_mut().zip(&xh[part.clone()]).for_each(|(d, x)| *d = r * (*d - c1 - x * c2));
+        if let Some(add) = &add {
+            d.iter_mut().zip(&add[part]).for_each(|(d, a)| *d += a);
+        }
+    });
+    store_grad(op, o, &dz)
 }
 
 /// Updates running statistics by a batch with these ones; counts the batch.
@@ -237,7 +311,7 @@ fn groups(op: &'static str, p: &GroupNorm, [n, c, s]: [usize; 3], io: &GroupNorm
     }
     let (gamma, beta) = (optional(op, io.gamma)?, optional(op, io.beta)?);
     let affine = Affine { gamma, beta, offset: 0.0, act: p.act };
-    store_f64(op, &io.y, &forward(at, &x, (&mean, &r), &affine, None))
+    store_f64(op, &io.y, &forward(at, x, (&mean, &r), &affine, None))
 }
 
 impl NormOps for CpuBackend {
@@ -252,7 +326,7 @@ impl NormOps for CpuBackend {
         store_optional(o.op, io.rstd.as_ref(), &r)?;
         let (gamma, beta) = (optional(o.op, io.gamma)?, optional(o.op, io.beta)?);
         let affine = Affine { gamma, beta, offset: p.gamma_offset, act: p.act };
-        store_f64(o.op, &io.y, &forward(at, &x, (&mean, &r), &affine, None))
+        store_f64(o.op, &io.y, &forward(at, x, (&mean, &r), &affine, None))
     }
 
     fn row_norm_bwd(&self, p: &RowNorm, io: RowNormBwd<'_>) -> Result<()> {
@@ -327,7 +401,7 @@ impl NormOps for CpuBackend {
         let (gamma, beta) = (optional(o.op, io.gamma)?, optional(o.op, io.beta)?);
         let affine = Affine { gamma, beta, offset: 0.0, act: p.act };
         let late = optional(o.op, io.residual)?;
-        store_f64(o.op, &io.y, &forward(at, &x, (&mean, &r), &affine, late.as_deref()))
+        store_f64(o.op, &io.y, &forward(at, x, (&mean, &r), &affine, late.as_deref()))
     }
 
     fn batch_norm_bwd(&self, p: &BatchNorm, io: BatchNormBwd<'_>) -> Result<()> {

@@ -1,5 +1,8 @@
 //! Optimizer steps and gradient clipping.
 
+use rayon::prelude::*;
+
+use super::values::CHUNK;
 use super::{CpuBackend, gather, gather_f64, store, store_f64};
 use crate::buffer::{View, ViewMut};
 use crate::error::Result;
@@ -39,16 +42,15 @@ impl OptimizerOps for CpuBackend {
                     *s = gather_f64(OP, v.as_view())?;
                 }
             }
-            let q = trust_ratio(rule, &w, &g, &state, t);
-            for i in 0..w.len() {
-                let mut s = [0, 1, 2].map(|k: usize| state[k].get(i).copied().unwrap_or(0.0));
-                w[i] = update(rule, w[i], g[i], &mut s, lr, t, q);
-                for (values, new) in state.iter_mut().zip(s) {
-                    if let Some(v) = values.get_mut(i) {
-                        *v = new;
-                    }
-                }
-            }
+            let (q, bias) = (trust_ratio(rule, &w, &g, &state, t), bias(rule, t));
+            state.iter_mut().for_each(|s| s.resize(w.len(), 0.0));
+            let [a, b, c] = &mut state;
+            let states = a.par_iter_mut().zip(b).zip(c).with_min_len(CHUNK);
+            w.par_iter_mut().zip(&g).zip(states).for_each(|((w, &g), ((a, b), c))| {
+                let mut s = [*a, *b, *c];
+                *w = update(rule, *w, g, &mut s, lr, t, (q, bias));
+                [*a, *b, *c] = s;
+            });
             store_f64(OP, &p.w, &w)?;
             for (s, view) in state.iter().zip(&p.state).take(rule.states().len()) {
                 if let Some(v) = view {
@@ -72,7 +74,8 @@ impl OptimizerOps for CpuBackend {
         let norm = if p.p.is_infinite() {
             all.fold(0.0, |m, x| if x > m || x.is_nan() { x } else { m })
         } else {
-            all.map(|x| x.powf(p.p)).sum::<f64>().powf(1.0 / p.p)
+            let power = |x: f64| if p.p == 2.0 { x * x } else { x.powf(p.p) };
+            all.map(power).sum::<f64>().powf(1.0 / p.p)
         };
         store_f64(OP, &total, &[norm])?;
         let c = p.max_norm / (norm + 1e-6);
@@ -182,13 +185,14 @@ fn norm(values: impl Iterator<Item = f64>) -> f64 {
 
 /// The factor of the learning rate that layer-wise rules give a tensor.
 fn trust_ratio(rule: &OptimRule, w: &[f64], g: &[f64], state: &[Vec<f64>; 3], t: f64) -> f64 {
-    let a = norm(w.iter().copied());
+    let size = |v: &[f64]| norm(v.iter().copied());
     match *rule {
         OptimRule::Lars { wd, eta, eps, adapt: true, .. } => {
-            let b = norm(g.iter().copied());
+            let (a, b) = (size(w), size(g));
             if a == 0.0 || b == 0.0 { 1.0 } else { eta * a / (b + wd * a + eps) }
         }
         OptimRule::Lamb { max_norm, adapt: true, .. } => {
+            let a = size(w);
             let b =
                 norm((0..w.len()).map(|i| lamb(rule, w[i], g[i], &mut [state[0][i], state[1][i], 0.0], t)));
             if a == 0.0 || b == 0.0 { 1.0 } else { a.min(max_norm) / b }
@@ -202,7 +206,7 @@ fn lamb(rule: &OptimRule, w: f64, g: f64, s: &mut [f64; 3], t: f64) -> f64 {
     let OptimRule::Lamb { b1, b2, eps, wd, bias_correction, adapt, .. } = *rule else { return 0.0 };
     // Without correction the moments stand for themselves, as after infinitely many steps.
     let t = if bias_correction { t } else { f64::INFINITY };
-    adam(s, g, t, b1, b2, eps) + if adapt { wd * w } else { 0.0 }
+    adam(s, g, [1.0 - b1.powf(t), 1.0 - b2.powf(t)], b1, b2, eps) + if adapt { wd * w } else { 0.0 }
 }
 
 /// sign with sign(0) = sign(NaN) = 0.
@@ -216,8 +220,16 @@ fn sign(x: f64) -> f64 {
     }
 }
 
-/// One element: changes its states and returns the new parameter. `q` is the tensor's trust ratio.
-fn update(rule: &OptimRule, w: f64, g: f64, s: &mut [f64; 3], lr: f64, t: f64, q: f64) -> f64 {
+/// One element: changes its states and returns the new parameter. `q` is the tensor's trust ratio, `bias` what [`bias`] gives.
+fn update(
+    rule: &OptimRule,
+    w: f64,
+    g: f64,
+    s: &mut [f64; 3],
+    lr: f64,
+    t: f64,
+    (q, bias): (f64, [f64; 2]),
+) -> f64 {
     match *rule {
         OptimRule::Sgd { wd } => w - lr * (g + wd * w),
         OptimRule::Momentum { mu, damp, wd, nesterov } => {
@@ -225,8 +237,8 @@ fn update(rule: &OptimRule, w: f64, g: f64, s: &mut [f64; 3], lr: f64, t: f64, q
             s[0] = if t == 1.0 { g } else { mu * s[0] + (1.0 - damp) * g };
             w - lr * if nesterov { g + mu * s[0] } else { s[0] }
         }
-        OptimRule::Adam { b1, b2, eps, wd } => w - lr * adam(s, g + wd * w, t, b1, b2, eps),
-        OptimRule::AdamW { b1, b2, eps, wd } => w * (1.0 - lr * wd) - lr * adam(s, g, t, b1, b2, eps),
+        OptimRule::Adam { b1, b2, eps, wd } => w - lr * adam(s, g + wd * w, bias, b1, b2, eps),
+        OptimRule::AdamW { b1, b2, eps, wd } => w * (1.0 - lr * wd) - lr * adam(s, g, bias, b1, b2, eps),
         OptimRule::AmsGrad { b1, b2, eps, wd, decoupled } => {
             let (w, g) = decay(w, g, lr, wd, decoupled);
             moments(s, g, b1, b2);
@@ -348,9 +360,18 @@ fn moments(s: &mut [f64; 3], g: f64, b1: f64, b2: f64) {
     s[1] = b2 * s[1] + (1.0 - b2) * g * g;
 }
 
+/// What the moments of Adam and AdamW are divided by: the same for all elements.
+fn bias(rule: &OptimRule, t: f64) -> [f64; 2] {
+    match *rule {
+        OptimRule::Adam { b1, b2, .. } | OptimRule::AdamW { b1, b2, .. } => {
+            [1.0 - b1.powf(t), 1.0 - b2.powf(t)]
+        }
+        _ => [1.0; 2],
+    }
+}
+
 /// Updates the moments and returns the step direction.
-fn adam(s: &mut [f64; 3], g: f64, t: f64, b1: f64, b2: f64, eps: f64) -> f64 {
+fn adam(s: &mut [f64; 3], g: f64, [c1, c2]: [f64; 2], b1: f64, b2: f64, eps: f64) -> f64 {
     moments(s, g, b1, b2);
-    let (c1, c2) = (1.0 - b1.powf(t), 1.0 - b2.powf(t));
     s[0] / c1 / ((s[1] / c2).sqrt() + eps)
 }

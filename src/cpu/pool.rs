@@ -2,6 +2,9 @@
 
 use std::ops::Range;
 
+use rayon::prelude::*;
+
+use super::values::CHUNK;
 use super::{CpuBackend, gather, gather_f64, store, store_f64, store_grad};
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::error::Result;
@@ -33,24 +36,46 @@ impl Axis {
     }
 }
 
-/// Calls `f(window, cells, count)` for the windows of a plane in row-major order; cells are positions in the plane, in order.
-fn each_window(g: &PoolGeometry, mut f: impl FnMut(usize, &[usize], usize)) {
-    let axes: [Axis; 3] = std::array::from_fn(|a| Axis::new(g, a));
-    let [_, h, w] = g.input;
-    let (mut window, mut cells) = (0, vec![]);
-    for (ds, nd) in &axes[0].windows {
-        for (hs, nh) in &axes[1].windows {
-            for (ws, nw) in &axes[2].windows {
-                cells.clear();
-                for d in ds {
-                    for r in hs {
-                        cells.extend(ws.iter().map(|c| (d * h + r) * w + c));
+/// The windows of a plane in row-major order.
+struct Windows {
+    /// Positions in the plane, in order, of all windows' cells.
+    cells: Vec<usize>,
+    /// For each window its cells in the list, and how many cells it counts in an average.
+    windows: Vec<(Range<usize>, usize)>,
+}
+
+impl Windows {
+    fn new(g: &PoolGeometry) -> Self {
+        let axes: [Axis; 3] = std::array::from_fn(|a| Axis::new(g, a));
+        let [_, h, w] = g.input;
+        let (mut cells, mut windows) = (vec![], vec![]);
+        for (ds, nd) in &axes[0].windows {
+            for (hs, nh) in &axes[1].windows {
+                for (ws, nw) in &axes[2].windows {
+                    let start = cells.len();
+                    for d in ds {
+                        for r in hs {
+                            cells.extend(ws.iter().map(|c| (d * h + r) * w + c));
+                        }
                     }
+                    windows.push((start..cells.len(), nd * nh * nw));
                 }
-                f(window, &cells, nd * nh * nw);
-                window += 1;
             }
         }
+        Windows { cells, windows }
+    }
+
+    /// The cells of each window, and how many it counts.
+    fn iter(&self) -> impl Iterator<Item = (&[usize], usize)> {
+        self.windows.iter().map(|(cells, count)| (&self.cells[cells.clone()], *count))
+    }
+}
+
+/// Calls `f` with each plane of a tensor, where there are any, and its number.
+fn each_plane<T: Send>(all: &mut [T], len: usize, f: impl Fn(usize, &mut [T]) + Sync) {
+    if len > 0 {
+        let few = (CHUNK / len).max(1);
+        all.par_chunks_mut(len).with_min_len(few).enumerate().for_each(|(p, plane)| f(p, plane));
     }
 }
 
@@ -75,19 +100,22 @@ impl PoolOps for CpuBackend {
         let g = check_max_pool(windows, &x, &y, index.as_ref())?;
         self.count();
         let (from, m) = (gather_f64(OP, x)?, g.windows());
-        let (mut values, mut at) = (vec![f64::NEG_INFINITY; g.planes * m], vec![-1i32; g.planes * m]);
-        each_window(&g, |o, cells, _| {
-            for p in 0..g.planes {
-                let plane = &from[part(p, g.plane())];
+        let (mut values, mut at) = (vec![0.0; g.planes * m], vec![-1i32; g.planes * m]);
+        let windows = Windows::new(&g);
+        each_plane(&mut at, m, |p, at| {
+            let plane = &from[part(p, g.plane())];
+            for (at, (cells, _)) in at.iter_mut().zip(windows.iter()) {
                 let Some(&first) = cells.first() else { continue };
-                let mut best = first;
-                for &c in cells {
-                    if plane[c] > plane[best] || plane[c].is_nan() {
-                        best = c;
-                    }
-                }
-                (values[p * m + o], at[p * m + o]) = (plane[best], best as i32);
+                let later = |best: usize, &c: &usize| {
+                    if plane[c] > plane[best] || plane[c].is_nan() { c } else { best }
+                };
+                *at = cells.iter().fold(first, later) as i32;
             }
+        });
+        each_plane(&mut values, m, |p, values| {
+            let (plane, at) = (&from[part(p, g.plane())], &at[part(p, m)]);
+            let cell = |at: i32| usize::try_from(at).map_or(f64::NEG_INFINITY, |c| plane[c]);
+            values.iter_mut().zip(at).for_each(|(v, &at)| *v = cell(at));
         });
         store_f64(OP, &y, &values)?;
         index.map_or(Ok(()), |i| store(OP, &i, &at))
@@ -99,14 +127,15 @@ impl PoolOps for CpuBackend {
         self.count();
         let (from, at, m) = (gather_f64(OP, dy)?, gather::<i32>(OP, index)?, g.windows());
         let mut sums = vec![0.0; g.planes * g.plane()];
-        each_window(&g, |o, cells, _| {
-            for p in 0..g.planes {
-                let (value, at) = (from[p * m + o], at[p * m + o]);
+        let windows = Windows::new(&g);
+        each_plane(&mut sums, g.plane(), |p, sums| {
+            let upstream = from[part(p, m)].iter().zip(&at[part(p, m)]);
+            for ((value, &at), (cells, _)) in upstream.zip(windows.iter()) {
                 if at < -1 || at as i64 >= g.plane() as i64 {
                     self.flag_index_error(OP);
                 }
                 if let Some(c) = usize::try_from(at).ok().filter(|c| cells.binary_search(c).is_ok()) {
-                    sums[p * g.plane() + c] += value;
+                    sums[c] += value;
                 }
             }
         });
@@ -119,10 +148,11 @@ impl PoolOps for CpuBackend {
         self.count();
         let (from, m) = (gather_f64(OP, x)?, g.windows());
         let mut values = vec![0.0; g.planes * m];
-        each_window(&g, |o, cells, count| {
-            for p in 0..g.planes {
-                let plane = &from[part(p, g.plane())];
-                values[p * m + o] = cells.iter().map(|&c| plane[c]).sum::<f64>() / divisor(&g, count);
+        let windows = Windows::new(&g);
+        each_plane(&mut values, m, |p, values| {
+            let plane = &from[part(p, g.plane())];
+            for (value, (cells, count)) in values.iter_mut().zip(windows.iter()) {
+                *value = cells.iter().map(|&c| plane[c]).sum::<f64>() / divisor(&g, count);
             }
         });
         store_f64(OP, &y, &values)
@@ -134,10 +164,10 @@ impl PoolOps for CpuBackend {
         self.count();
         let (from, m) = (gather_f64(OP, dy)?, g.windows());
         let mut sums = vec![0.0; g.planes * g.plane()];
-        each_window(&g, |o, cells, count| {
-            for p in 0..g.planes {
-                let share = from[p * m + o] / divisor(&g, count);
-                let plane = &mut sums[part(p, g.plane())];
+        let windows = Windows::new(&g);
+        each_plane(&mut sums, g.plane(), |p, plane| {
+            for (value, (cells, count)) in from[part(p, m)].iter().zip(windows.iter()) {
+                let share = value / divisor(&g, count);
                 cells.iter().for_each(|&c| plane[c] += share);
             }
         });

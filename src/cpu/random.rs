@@ -1,5 +1,8 @@
 //! Random numbers and dropout.
 
+use rayon::prelude::*;
+
+use super::values::CHUNK;
 use super::{CpuBackend, gather, gather_f64, store, store_f64, store_grad};
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::dtype::DType;
@@ -276,9 +279,16 @@ impl RandomOps for CpuBackend {
 }
 
 fn keep_mask(op: &'static str, p: f64, rng: &Rng<'_>, n: usize) -> Result<Vec<u8>> {
-    let mut w = Words::new(op, rng)?;
+    let w = Words::new(op, rng)?;
     let keep = (1.0 - p) as f32 as f64;
-    Ok((0..n).map(|i| (w.unit(DType::F32, i) < keep) as u8).collect())
+    let mut mask = vec![0; n];
+    // Parts end where blocks of four words do.
+    mask.par_chunks_mut(CHUNK).enumerate().for_each(|(part, mask)| {
+        let mut w = w.clone();
+        let of = |i| (w.unit(DType::F32, part * CHUNK + i) < keep) as u8;
+        mask.iter_mut().zip((0..).map(of)).for_each(|(m, kept)| *m = kept);
+    });
+    Ok(mask)
 }
 
 fn masked(p: f64, keep: &[u8], x: &[f64]) -> Vec<f64> {

@@ -1,0 +1,133 @@
+//! Elements of operands in place, and loops over elements on several threads. No result depends on the number of threads.
+
+use std::ops::{Deref, Range};
+use std::sync::RwLockReadGuard;
+
+use rayon::prelude::*;
+
+use super::{HostElement, gather, read, store, with_dtype, write, wrong_storage};
+use crate::buffer::{GradMut, HostData, View, ViewMut};
+use crate::error::Result;
+
+/// Elements that a thread takes at least; fewer are done by the caller alone.
+pub(super) const CHUNK: usize = 1 << 13;
+
+/// A view's elements in row-major order: in place where they lie so, else a copy.
+pub(super) enum Values<'a, T> {
+    Held(RwLockReadGuard<'a, HostData>, Range<usize>),
+    Copied(Vec<T>),
+}
+
+impl<'a, T: HostElement> Values<'a, T> {
+    /// `others`: blocks of the operands that are locked besides this one. A block is never locked twice at a time: what lies in one of them
+    /// is copied.
+    pub(super) fn new(op: &'static str, v: View<'a>, others: &[u64]) -> Result<Self> {
+        let l = v.layout();
+        if !l.is_contiguous() || others.contains(&v.block().id()) {
+            return gather(op, v).map(Values::Copied);
+        }
+        let (guard, range) = (read(op, &v)?, l.offset()..l.offset() + l.numel());
+        match T::slice(&guard).and_then(|s| s.get(range.clone())) {
+            Some(_) => Ok(Values::Held(guard, range)),
+            None => Err(wrong_storage(op, v.dtype())),
+        }
+    }
+}
+
+impl<T: HostElement> Deref for Values<'_, T> {
+    type Target = [T];
+    fn deref(&self) -> &[T] {
+        match self {
+            // `new` has looked.
+            Values::Held(guard, range) => T::slice(guard).map_or(&[], |s| &s[range.clone()]),
+            Values::Copied(v) => v,
+        }
+    }
+}
+
+/// Calls `f` with parts of a slice and the number of their first element.
+fn in_parts<T: Send>(y: &mut [T], f: impl Fn(usize, &mut [T]) + Sync) {
+    match y.len() < 2 * CHUNK {
+        true => f(0, y),
+        false => y.par_chunks_mut(CHUNK).enumerate().for_each(|(i, y)| f(i * CHUNK, y)),
+    }
+}
+
+/// Changes a view's elements in row-major order: `f` gets parts of them and the number of their first element.
+pub(super) fn change<T: HostElement>(
+    op: &'static str,
+    v: &ViewMut<'_>,
+    f: impl Fn(usize, &mut [T]) + Sync,
+) -> Result<()> {
+    let l = v.layout();
+    if !l.is_contiguous() {
+        let mut all = gather::<T>(op, v.as_view())?;
+        in_parts(&mut all, f);
+        return store(op, v, &all);
+    }
+    let mut guard = write(op, v)?;
+    let range = l.offset()..l.offset() + l.numel();
+    let all = T::slice_mut(&mut guard).and_then(|s| s.get_mut(range));
+    in_parts(all.ok_or_else(|| wrong_storage(op, v.dtype()))?, f);
+    Ok(())
+}
+
+/// out = f(x), or out += f(x); of one dtype and shape.
+pub(super) fn map1(
+    op: &'static str,
+    x: View<'_>,
+    out: &GradMut<'_>,
+    f: impl Fn(f64) -> f64 + Sync,
+) -> Result<()> {
+    let block = out.out.block().id();
+    with_dtype!(x.dtype(), T => {
+        let x = Values::<T>::new(op, x, &[block])?;
+        change::<T>(op, &out.out, |at, y| {
+            let x = &x[at..at + y.len()];
+            match out.accumulate {
+                false => y.iter_mut().zip(x).for_each(|(y, &x)| *y = T::from_f64(f(T::to_f64(x)))),
+                true => y.iter_mut().zip(x).for_each(|(y, &x)| *y = T::from_f64(T::to_f64(*y) + f(T::to_f64(x)))),
+            }
+        })
+    })
+}
+
+/// out = f(a, b), or out += f(a, b); of one dtype and shape.
+pub(super) fn map2(
+    op: &'static str,
+    [a, b]: [View<'_>; 2],
+    out: &GradMut<'_>,
+    f: impl Fn(f64, f64) -> f64 + Sync,
+) -> Result<()> {
+    let [block, of_a, of_b] = [out.out.block().id(), a.block().id(), b.block().id()];
+    with_dtype!(a.dtype(), T => {
+        let (a, b) = (Values::<T>::new(op, a, &[block, of_b])?, Values::<T>::new(op, b, &[block, of_a])?);
+        change::<T>(op, &out.out, |at, y| {
+            let both = a[at..at + y.len()].iter().zip(&b[at..at + y.len()]);
+            let values = both.map(|(&a, &b)| f(T::to_f64(a), T::to_f64(b)));
+            match out.accumulate {
+                false => y.iter_mut().zip(values).for_each(|(y, v)| *y = T::from_f64(v)),
+                true => y.iter_mut().zip(values).for_each(|(y, v)| *y = T::from_f64(T::to_f64(*y) + v)),
+            }
+        })
+    })
+}
+
+/// The elements widened to f64.
+pub(super) fn widened<T: HostElement>(op: &'static str, v: View<'_>) -> Result<Vec<f64>> {
+    let x = Values::<T>::new(op, v, &[])?;
+    if x.len() < 2 * CHUNK {
+        return Ok(x.iter().map(|&x| x.to_f64()).collect());
+    }
+    Ok(x.par_iter().with_min_len(CHUNK).map(|&x| x.to_f64()).collect())
+}
+
+/// The sum of f over elements of two slices of one length, in eight interleaved sums: a single chain would wait for each addition.
+pub(super) fn sum_of(a: &[f64], b: &[f64], f: impl Fn(f64, f64) -> f64) -> f64 {
+    let (mut sums, n) = ([0.0; 8], a.len().min(b.len()) / 8 * 8);
+    for (a, b) in a[..n].chunks_exact(8).zip(b[..n].chunks_exact(8)) {
+        sums.iter_mut().zip(a.iter().zip(b)).for_each(|(s, (a, b))| *s += f(*a, *b));
+    }
+    let rest: f64 = a[n..].iter().zip(&b[n..]).map(|(a, b)| f(*a, *b)).sum();
+    sums.iter().sum::<f64>() + rest
+}
