@@ -248,7 +248,8 @@ fn every_type() -> Vec<(&'static [usize], Value, &'static [usize])> {
         (
             &[2, 3],
             json!({"type": "activation", "kind": "softplus", "dim": null, "negative_slope": null, "alpha": null,
-                   "beta": 2.0, "threshold": 10, "min_val": null, "max_val": null}),
+                   "beta": 2.0, "threshold": 10, "min_val": null, "max_val": null, "theta": null,
+                   "num_parameters": null, "init": null}),
             &[2, 3],
         ),
         (&[2, 3], json!({"type": "softmax", "dim": 0}), &[2, 3]),
@@ -278,6 +279,30 @@ fn every_type() -> Vec<(&'static [usize], Value, &'static [usize])> {
             json!({"type": "gated_linear_unit", "in_features": 6, "out_features": 4, "bias": true,
                    "gate_activation": "silu", "weight_init": null, "bias_init": null}),
             &[2, 4],
+        ),
+        (
+            &[2, 6],
+            json!({"type": "spectral_normalization", "inner": dense, "parameter": "weight", "n_power_iterations": 2,
+                   "eps": 1e-10, "dim": 0}),
+            &[2, 4],
+        ),
+        (
+            &[2, 5, 8],
+            json!({"type": "decoder", "d_model": 8, "attention_size": 6, "dim_feedforward": 16, "activation": "gelu",
+                   "dropout": 0.1, "layer_norm_eps": 1e-4, "norm_first": true}),
+            &[2, 5, 8],
+        ),
+        (
+            &[2, 6],
+            json!({"type": "hyperbolic_linear", "in_features": 6, "out_features": 4, "c": 0.5, "bias": true,
+                   "hyperbolic_input": false, "nonlin": "relu", "output": "tangent", "weight_init": null,
+                   "bias_init": "zeros"}),
+            &[2, 4],
+        ),
+        (
+            &[2, 16],
+            json!({"type": "octonion_linear", "in_features": 2, "out_features": 3, "bias": true, "activation": "relu"}),
+            &[2, 24],
         ),
         (&[2, 6], json!({"type": "sequential", "layers": [dense, {"type": "dropout"}]}), &[2, 4]),
         (
@@ -534,7 +559,7 @@ fn errors_name_the_place_and_what_stands_there() {
             "\"num_features\": 4 }",
             "\"num_features\": 5 }",
             "layers[2]",
-            &["`block`", "[2, 4, 8, 8]", "`block.norm`", "5"],
+            &["[2, 4, 8, 8]", "`block.norm`", "5 channels"],
         ),
         (
             "\"out_channels\": 4, \"kernel_size\": 1",
@@ -542,7 +567,7 @@ fn errors_name_the_place_and_what_stands_there() {
             "layers[2]",
             &["[2, 4, 8, 8]", "[2, 3, 8, 8]"],
         ),
-        ("\"image\": [1, 8, 8]", "\"image\": [1, 8]", "layers[2]", &["`block`", "[4, 1, 8]"]),
+        ("\"image\": [1, 8, 8]", "\"image\": [1, 8]", "layers[2]", &["`block.norm`", "[4, 1, 8]"]),
         ("\"image\": [1, 8, 8]", "\"image\": [8]", "layers[1]", &["`conv`", "[2, 8]", "[B, C, ..]"]),
         ("\"sizes\": [2, 4]", "\"sizes\": [3, 3]", "layers[5]", &["`sum`", "[2, 4] and [2, 3]"]),
         (
