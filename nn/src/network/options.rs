@@ -55,6 +55,19 @@ pub(super) const fn default_text(text: &[&'static str]) -> Option<&'static str> 
     }
 }
 
+/// A size of at least 1.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(try_from = "usize")]
+pub(super) struct Size(pub(super) usize);
+
+impl TryFrom<usize> for Size {
+    type Error = &'static str;
+
+    fn try_from(n: usize) -> Result<Self, &'static str> {
+        if n == 0 { Err("expected at least 1, got 0") } else { Ok(Size(n)) }
+    }
+}
+
 /// One value for all axes, or a list with one for each.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(try_from = "Value", bound = "T: DeserializeOwned + Copy")]
