@@ -55,7 +55,9 @@ impl Plan {
                 _ => None,
             };
             let place = places.iter().find(|(n, _)| Some(n.as_str()) == name).map(|(_, p)| p.clone());
-            NnError::config(place.unwrap_or_else(|| join(path, "layers")), e.to_string())
+            let input = || network.input_names().find(|n| Some(*n) == name).map(|n| format!("inputs.{n}"));
+            let place = place.unwrap_or_else(|| join(path, &input().unwrap_or_else(|| "layers".into())));
+            NnError::config(place, e.to_string())
         })?;
         Ok(y.iter().map(|t| t.shape().to_vec()).collect())
     }
