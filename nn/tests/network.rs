@@ -7,9 +7,13 @@ use std::collections::BTreeSet;
 use common::{cpu, tensor};
 use serde_json::{Value, json};
 use trefoil::ops::{Activation, CoreOps};
-use trefoil_nn::layers::{BatchNormalization, Convolutional, Dense};
-use trefoil_nn::network::{LAYERS, Network, NetworkConfig, layer};
-use trefoil_nn::{Build, DType, Layer, LayerExt, NnError, Tensor};
+use trefoil_nn::layers::{
+    Activate, BatchNormalization, Convolutional, Dense, Dropout, LayerNormalization, Parallel, ParallelMerge,
+    Residual, Sequential,
+};
+use trefoil_nn::network::{Key, LAYERS, Network, NetworkConfig, layer};
+use trefoil_nn::summary::summary;
+use trefoil_nn::{Build, DType, Init, Layer, LayerExt, NnError, Tensor};
 
 /// For each layer type: an input, the layer with every option, the shape of its (first) output.
 fn every_type() -> Vec<(&'static [usize], Value, &'static [usize])> {
@@ -248,7 +252,8 @@ fn every_type() -> Vec<(&'static [usize], Value, &'static [usize])> {
         (
             &[2, 3],
             json!({"type": "activation", "kind": "softplus", "dim": null, "negative_slope": null, "alpha": null,
-                   "beta": 2.0, "threshold": 10, "min_val": null, "max_val": null}),
+                   "beta": 2.0, "threshold": 10, "min_val": null, "max_val": null, "theta": null,
+                   "num_parameters": null, "init": null}),
             &[2, 3],
         ),
         (&[2, 3], json!({"type": "softmax", "dim": 0}), &[2, 3]),
@@ -278,6 +283,30 @@ fn every_type() -> Vec<(&'static [usize], Value, &'static [usize])> {
             json!({"type": "gated_linear_unit", "in_features": 6, "out_features": 4, "bias": true,
                    "gate_activation": "silu", "weight_init": null, "bias_init": null}),
             &[2, 4],
+        ),
+        (
+            &[2, 6],
+            json!({"type": "spectral_normalization", "inner": dense, "parameter": "weight", "n_power_iterations": 2,
+                   "eps": 1e-10, "dim": 0}),
+            &[2, 4],
+        ),
+        (
+            &[2, 5, 8],
+            json!({"type": "decoder", "d_model": 8, "attention_size": 6, "dim_feedforward": 16, "activation": "gelu",
+                   "dropout": 0.1, "layer_norm_eps": 1e-4, "norm_first": true}),
+            &[2, 5, 8],
+        ),
+        (
+            &[2, 6],
+            json!({"type": "hyperbolic_linear", "in_features": 6, "out_features": 4, "c": 0.5, "bias": true,
+                   "hyperbolic_input": false, "nonlin": "relu", "output": "tangent", "weight_init": null,
+                   "bias_init": "zeros"}),
+            &[2, 4],
+        ),
+        (
+            &[2, 16],
+            json!({"type": "octonion_linear", "in_features": 2, "out_features": 3, "bias": true, "activation": "relu"}),
+            &[2, 24],
         ),
         (&[2, 6], json!({"type": "sequential", "layers": [dense, {"type": "dropout"}]}), &[2, 4]),
         (
@@ -321,6 +350,15 @@ fn every_type_takes_every_key() {
         };
         let y = l.forward_all(&inputs).unwrap_or_else(|e| panic!("{name}: {e}"));
         assert_eq!(y[0].shape(), out, "{name}");
+
+        // The same without a device.
+        let mut part = json.clone();
+        part["inputs"] = json!(vec!["input"; inputs.len()]);
+        let mut config = NetworkConfig::sequential(vec![part]);
+        config.outputs = vec!["0.0".into()];
+        let items = [(&shape[1..], inputs[0].dtype())];
+        let shapes = config.output_shapes("", &items).unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert_eq!(shapes, [out], "{name}");
     }
 }
 
@@ -353,6 +391,69 @@ fn required_keys_alone_are_enough_and_each_is_required() {
         let e = layer(&Build::new(&device, 1), &Value::Object(more)).unwrap_err();
         assert_eq!(key_of(&e), "colour", "{name}: {e}");
     }
+}
+
+#[test]
+fn sizes_of_zero_are_named() {
+    let sizes = [
+        "attention_size",
+        "context_dim",
+        "d_ff",
+        "d_model",
+        "dilation",
+        "dim_feedforward",
+        "downscale_factor",
+        "embed_dim",
+        "embedding_dim",
+        "filters",
+        "hidden_size",
+        "in_channels",
+        "in_features",
+        "input_size",
+        "kdim",
+        "kernel_size",
+        "max_len",
+        "nhead",
+        "normalized_shape",
+        "num_channels",
+        "num_embeddings",
+        "num_features",
+        "num_groups",
+        "num_heads",
+        "num_layers",
+        "num_parameters",
+        "num_splits",
+        "out_channels",
+        "out_features",
+        "output_size",
+        "patch_size",
+        "query_dim",
+        "scale_factor",
+        "upscale_factor",
+        "eps",
+        "layer_norm_eps",
+        "groups",
+        "deform_groups",
+        "depth_multiplier",
+    ];
+    let mut wrong = vec![];
+    for (shape, json, _) in every_type() {
+        let name = json["type"].as_str().unwrap();
+        let known = |k: &&&str| json.get(**k).is_some_and(|v| !v.is_null());
+        for key in sizes.iter().filter(known) {
+            let mut json = json.clone();
+            json[*key] = json!(0);
+            json["inputs"] = json!(vec!["input"; LAYERS.iter().find(|l| l.name == name).unwrap().inputs.0]);
+            let dtype = if name == "embedding" { DType::I32 } else { DType::F32 };
+            match NetworkConfig::sequential(vec![json]).output_shapes("", &[(&shape[1..], dtype)]) {
+                Err(NnError::Config { key: k, .. }) if k == format!("layers[0].{key}") => {}
+                // Found in the forward.
+                Err(NnError::Config { key: k, what, .. }) if k == "layers[0]" && what.contains(key) => {}
+                other => wrong.push(format!("{name}.{key}: {other:?}")),
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 fn key_of(e: &NnError) -> String {
@@ -534,7 +635,7 @@ fn errors_name_the_place_and_what_stands_there() {
             "\"num_features\": 4 }",
             "\"num_features\": 5 }",
             "layers[2]",
-            &["`block`", "[2, 4, 8, 8]", "`block.norm`", "5"],
+            &["[2, 4, 8, 8]", "`block.norm`", "5 channels"],
         ),
         (
             "\"out_channels\": 4, \"kernel_size\": 1",
@@ -542,9 +643,9 @@ fn errors_name_the_place_and_what_stands_there() {
             "layers[2]",
             &["[2, 4, 8, 8]", "[2, 3, 8, 8]"],
         ),
-        ("\"image\": [1, 8, 8]", "\"image\": [1, 8]", "layers[2]", &["`block`", "[4, 1, 8]"]),
+        ("\"image\": [1, 8, 8]", "\"image\": [1, 8]", "layers[2]", &["`block.norm`", "[4, 1, 8]"]),
         ("\"image\": [1, 8, 8]", "\"image\": [8]", "layers[1]", &["`conv`", "[2, 8]", "[B, C, ..]"]),
-        ("\"sizes\": [2, 4]", "\"sizes\": [3, 3]", "layers[5]", &["`sum`", "[2, 4] and [2, 3]"]),
+        ("\"sizes\": [2, 4]", "\"sizes\": [3, 3]", "layers[5]", &["`sum`", "[[2, 4], [2, 3]]"]),
         (
             "\"sizes\": [2, 4]",
             "\"sizes\": [3, 4]",
@@ -647,4 +748,115 @@ fn lazy_layers_get_their_parameters_and_nothing_else_happens() {
     assert_eq!(open.forward(&x).unwrap().to_vec::<f32>().unwrap(), first);
     let e = open.forward(&tensor(&device, &[2, 5], 1)).unwrap_err().to_string();
     assert!(e.contains("`tokens`") && e.contains("i32"), "{e}");
+}
+
+#[test]
+fn the_same_seed_gives_the_network_that_rust_code_makes() {
+    let device = cpu();
+    let config = NetworkConfig::parse(
+        r#"{ "layers": [
+            { "type": "dense", "in_features": 6, "out_features": 8, "activation": "gelu" },
+            { "type": "parallel", "merge": "add", "branches": [
+                [ { "type": "dense", "in_features": 8, "out_features": 8, "weight_init": "he", "bias_init": "zeros" } ],
+                [ { "type": "layer_normalization", "normalized_shape": 8 }, { "type": "activation", "kind": "tanh" } ] ] },
+            { "type": "residual", "name": "last", "activation": "relu", "layers": [
+                { "type": "dropout", "name": "drop", "p": 0.5 },
+                { "type": "dense", "in_features": 8, "out_features": 8, "bias": false } ] } ] }"#,
+    )
+    .unwrap();
+    let again: NetworkConfig = serde_json::from_str(&serde_json::to_string(&config).unwrap()).unwrap();
+    assert_eq!(again, config);
+    let net = Network::new(&Build::new(&device, 5), &again).unwrap();
+    let cx = Build::new(&device, 5);
+    let dense = |a, b| Dense::new(&cx, a, b).unwrap();
+    let (zero, he) = (Init::Zeros, Init::He);
+    let by_hand = Sequential::new()
+        .push(dense(6, 8).activation(Activation::Gelu))
+        .push(
+            Parallel::new(
+                vec![
+                    Sequential::new().push(dense(8, 8).init(he, zero).unwrap()),
+                    Sequential::new()
+                        .push(LayerNormalization::new(&cx, &[8]).unwrap())
+                        .push(Activate(Activation::Tanh)),
+                ],
+                ParallelMerge::Add,
+            )
+            .unwrap(),
+        )
+        .named(
+            "last",
+            Residual::new(
+                Sequential::new().named("drop", Dropout::new(&cx, 0.5).unwrap()).push(dense(8, 8).no_bias()),
+            )
+            .activation(Activation::Relu),
+        );
+    let names = |l: &dyn Layer| l.named_state().into_iter().map(|(n, _)| n).collect::<Vec<_>>();
+    assert_eq!(names(&net), names(&by_hand));
+    let x = tensor(&device, &[3, 6], 4).to_dtype(DType::F32).unwrap();
+    let bits = |l: &dyn Layer| -> Vec<u32> {
+        let y = l.forward(&x).unwrap();
+        y.mean_axes(&[0, 1], false).unwrap().backward().unwrap();
+        let grads = l
+            .named_parameters()
+            .into_iter()
+            .flat_map(|(_, p)| p.get().grad().unwrap().to_vec::<f32>().unwrap());
+        y.to_vec::<f32>().unwrap().into_iter().chain(grads).map(f32::to_bits).collect()
+    };
+    assert_eq!(bits(&net), bits(&by_hand));
+    let table = summary(&net, &[x]).unwrap();
+    let rows: Vec<(&str, &str)> = table.rows.iter().map(|r| (r.name.as_str(), r.kind.as_str())).collect();
+    assert_eq!(rows[0], ("", "Network"));
+    assert!(
+        rows.contains(&("1.1.0", "LayerNormalization")) && rows.contains(&("last.drop", "Dropout")),
+        "{rows:?}"
+    );
+}
+
+/// The table of `docs/NETWORKS.md`, made from the table of the library.
+fn table_of_types() -> String {
+    let mut text = String::from("| `type` | options | inputs | PyTorch |\n|---|---|---|---|\n");
+    for l in LAYERS {
+        let key = |k: &Key| match k.default {
+            Some(d) => format!("`{}` = `{d}`", k.name),
+            None => format!("**`{}`**", k.name),
+        };
+        let keys: Vec<String> = l.keys.iter().map(key).collect();
+        let inputs = match l.inputs {
+            (a, b) if a == b => format!("{a}"),
+            (a, usize::MAX) => format!("{a} or more"),
+            (a, b) => format!("{a} to {b}"),
+        };
+        let torch = if l.torch.contains('`') || l.torch.contains(' ') || l.torch == "none" {
+            l.torch.to_string()
+        } else {
+            format!("`{}`", l.torch)
+        };
+        text += &format!("| `{}` | {} | {inputs} | {torch} |\n", l.name, keys.join(", "));
+    }
+    text
+}
+
+#[test]
+fn the_documented_table_is_that_of_the_library() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/NETWORKS.md");
+    let text = std::fs::read_to_string(&path).unwrap().replace("\r\n", "\n");
+    let (begin, end) = ("<!-- table of types: begin -->\n", "<!-- table of types: end -->");
+    let start = text.find(begin).unwrap() + begin.len();
+    let (head, rest) = text.split_at(start);
+    let (table, tail) = rest.split_at(rest.find(end).unwrap());
+    let wanted = table_of_types();
+    if table != wanted && std::env::var_os("TREFOIL_UPDATE_DOCS").is_some() {
+        std::fs::write(&path, format!("{head}{wanted}{tail}")).unwrap();
+        return;
+    }
+    assert_eq!(table, wanted, "docs/NETWORKS.md: run this test with TREFOIL_UPDATE_DOCS=1");
+    // Its examples are networks.
+    let mut examples = 0;
+    for block in text.split("```json\n").skip(1) {
+        let json = block.split("```").next().unwrap();
+        NetworkConfig::parse(json).unwrap_or_else(|e| panic!("{e}\n{json}"));
+        examples += 1;
+    }
+    assert!(examples > 1);
 }

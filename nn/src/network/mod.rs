@@ -1,4 +1,41 @@
-//! Networks described in JSON.
+//! Networks described in JSON: graphs of the [layers](crate::layers), checked before anything is allocated.
+//!
+//! ```
+//! use trefoil::{Registry, Selector};
+//! use trefoil_nn::network::{Network, NetworkConfig};
+//! use trefoil_nn::{Build, DType, Layer, LayerExt, Tensor};
+//!
+//! let config = NetworkConfig::parse(r#"{
+//!     "inputs": { "x": [4] },
+//!     "layers": [
+//!         { "type": "dense", "name": "first", "out_features": 8, "activation": "relu" },
+//!         { "type": "residual", "name": "block", "layers": [ { "type": "dense", "out_features": 8 } ] },
+//!         { "type": "concatenate", "inputs": ["block", "x"] },
+//!         { "type": "dense", "name": "head", "out_features": 2 }
+//!     ] }"#)?;
+//! let device = Registry::default().open(&"cpu".parse::<Selector>()?)?;
+//! let network = Network::new(&Build::new(&device, 42), &config)?;
+//! let y = network.forward(&Tensor::zeros(&device, DType::F32, &[3, 4])?)?;
+//! assert_eq!(y.shape(), [3, 2]);
+//! let names: Vec<String> = network.named_parameters().into_iter().map(|(name, _)| name).collect();
+//! assert_eq!(names[..4], ["first.weight", "first.bias", "block.0.weight", "block.0.bias"]);
+//!
+//! let wrong = NetworkConfig::parse(r#"{
+//!     "inputs": { "x": [4] },
+//!     "layers": [ { "type": "dense", "in_features": 5, "out_features": 8 } ] }"#);
+//! let message = wrong.unwrap_err().to_string();
+//! assert!(message.contains("layers[0]") && message.contains("[2, 4]") && message.contains("[.., 5]"), "{message}");
+//! # Ok::<(), trefoil_nn::NnError>(())
+//! ```
+//!
+//! A layer's `type` and options are those of [`LAYERS`]: the snake-case name of the type in [`layers`](crate::layers), and the names that
+//! PyTorch (or Keras) has for the arguments, with their defaults. All other keys and values are errors with their path in the file. Beside
+//! them a layer may have a `name`, which begins the names of its parameters (without one, its position does, as in
+//! `torch.nn.Sequential`), and `inputs`, the names of what it reads (without them, the layer before it in the list). Layers may stand in
+//! any order. `name.1` is the second output of a layer that has several. The rules in full are in `docs/NETWORKS.md`.
+//!
+//! Shapes are checked by running the network on [`Engine::shapes`](trefoil::Engine::shapes), a device that computes nothing, so that they
+//! follow the same rules as the operations themselves.
 
 mod build;
 mod config;

@@ -2,12 +2,12 @@
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use trefoil::DType;
 use trefoil::ops::{Activation, PadMode};
 
 use crate::init::Init;
-use crate::layers::{PerAxis, activation_from_name};
+use crate::layers::{ActivationKind, PerAxis};
 
 /// Declares a row of the table of layers: its description, its options with their defaults (as JSON; without one an option is required)
 /// and how the layer is made of them.
@@ -52,6 +52,19 @@ pub(super) const fn default_text(text: &[&'static str]) -> Option<&'static str> 
     match text {
         [t] => Some(t),
         _ => None,
+    }
+}
+
+/// A size of at least 1.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(try_from = "usize")]
+pub(super) struct Size(pub(super) usize);
+
+impl TryFrom<usize> for Size {
+    type Error = &'static str;
+
+    fn try_from(n: usize) -> Result<Self, &'static str> {
+        if n == 0 { Err("expected at least 1, got 0") } else { Ok(Size(n)) }
     }
 }
 
@@ -138,60 +151,30 @@ impl From<ConvPadMode> for PadMode {
     }
 }
 
-/// Constants of activations; each belongs to some of them.
-#[derive(Debug, Clone, Copy, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(super) struct Constants {
-    pub(super) negative_slope: Option<f64>,
-    pub(super) alpha: Option<f64>,
-    pub(super) beta: Option<f64>,
-    pub(super) threshold: Option<f64>,
-    pub(super) min_val: Option<f64>,
-    pub(super) max_val: Option<f64>,
+/// What is wrong with the name of an activation.
+pub(super) fn unknown_activation(name: &str) -> String {
+    format!(
+        "unknown activation `{name}`; known are identity, relu, leaky_relu, relu6, sigmoid, tanh, gelu, gelu_tanh, silu, swish, elu, selu, \
+         mish, softplus, hard_swish, hard_sigmoid, hardtanh, and in layers of type `activation` celu, prelu, log_sigmoid, softsign, lisht, \
+         isru, bent_identity, gaussian, sqrbf, scaled_tanh, thresholded_relu, sign, softmax, log_softmax, softmin, sparsemax, squash"
+    )
 }
 
 /// The elementwise activation of a name with these constants in place of its defaults.
-pub(super) fn elementwise(kind: &str, mut given: Constants) -> Result<Activation, String> {
-    let mut act = activation_from_name(kind).ok_or_else(|| {
-        format!(
-            "unknown activation `{kind}`; known are identity, relu, leaky_relu, relu6, sigmoid, tanh, gelu, gelu_tanh, silu, swish, elu, \
-             selu, mish, softplus, hard_swish, hard_sigmoid, hardtanh"
-        )
-    })?;
-    let put = |to: &mut f64, from: &mut Option<f64>| *to = from.take().unwrap_or(*to);
-    match &mut act {
-        Activation::LeakyRelu { slope } => put(slope, &mut given.negative_slope),
-        Activation::Elu { alpha } => put(alpha, &mut given.alpha),
-        Activation::Swish { beta } if kind == "swish" => put(beta, &mut given.beta),
-        Activation::Softplus { beta, threshold } => {
-            put(beta, &mut given.beta);
-            put(threshold, &mut given.threshold);
+fn elementwise(name: &str, constants: Map<String, Value>) -> Result<Activation, String> {
+    let mut kind = ActivationKind::from_name(name).ok_or_else(|| unknown_activation(name))?;
+    for (key, value) in constants {
+        let Some(value) = value.as_f64() else {
+            return Err(format!("expected a number as `{key}`, got {value}"));
+        };
+        match kind.constants().into_iter().find(|(n, _)| *n == key) {
+            Some((_, place)) => *place = value,
+            None => return Err(format!("`{name}` has no constant `{key}`")),
         }
-        Activation::Hardtanh { lo, hi } => {
-            put(lo, &mut given.min_val);
-            put(hi, &mut given.max_val);
-        }
-        _ => {}
     }
-    given.none_left(kind)?;
-    Ok(act)
-}
-
-impl Constants {
-    /// Error if a constant was given that `kind` has not taken.
-    pub(super) fn none_left(&self, kind: &str) -> Result<(), String> {
-        let all = [
-            ("negative_slope", self.negative_slope),
-            ("alpha", self.alpha),
-            ("beta", self.beta),
-            ("threshold", self.threshold),
-            ("min_val", self.min_val),
-            ("max_val", self.max_val),
-        ];
-        match all.iter().find(|(_, v)| v.is_some()) {
-            Some((name, _)) => Err(format!("`{kind}` has no constant `{name}`")),
-            None => Ok(()),
-        }
+    match kind {
+        ActivationKind::Elementwise(act) => Ok(act),
+        _ => Err(format!("`{name}` needs a layer of type `activation` behind this one")),
     }
 }
 
@@ -205,13 +188,12 @@ impl TryFrom<Value> for Act {
 
     fn try_from(v: Value) -> Result<Self, String> {
         match v {
-            Value::String(kind) => elementwise(&kind, Constants::default()).map(Act),
+            Value::String(kind) => elementwise(&kind, Map::new()).map(Act),
             Value::Object(mut o) => {
                 let Some(Value::String(kind)) = o.remove("kind") else {
                     return Err("expected a name of an activation as `kind`".into());
                 };
-                let constants = serde_json::from_value(Value::Object(o)).map_err(|e| e.to_string())?;
-                elementwise(&kind, constants).map(Act)
+                elementwise(&kind, o).map(Act)
             }
             v => Err(format!("expected the name of an activation or an object with its `kind`, got {v}")),
         }

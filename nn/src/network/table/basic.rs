@@ -5,7 +5,7 @@ use crate::layers::{
     BatchNormalization, Dense, Embedding, FullyConnected, GatedLinearUnit, GroupNormalization,
     InstanceNormalization, LayerNormalization, RmsNorm,
 };
-use crate::network::options::{Act, InitRule, List, layer_type, rules};
+use crate::network::options::{Act, InitRule, List, Size, layer_type, rules};
 
 /// Bias, activation and initial values, as all linear layers have them.
 macro_rules! linear {
@@ -97,8 +97,8 @@ layer_type! {
 layer_type! {
     EMBEDDING: 6, "Embedding", "embedding", Core, "nn.Embedding", (1, 1);
     {
-        num_embeddings: usize,
-        embedding_dim: usize,
+        num_embeddings: Size,
+        embedding_dim: Size,
         padding_idx: Option<i64> = null,
         scale_by_sqrt_dim: bool = false,
         max_norm: Option<f64> = null,
@@ -107,7 +107,7 @@ layer_type! {
         weight_init: Option<InitRule> = null,
     }
     |o, site| {
-        let mut l = Embedding::new(site.cx, o.num_embeddings, o.embedding_dim)?;
+        let mut l = Embedding::new(site.cx, o.num_embeddings.0, o.embedding_dim.0)?;
         if let Some(rule) = o.weight_init {
             l = l.init(site.cx, rule.into())?;
         }
@@ -147,12 +147,12 @@ layer_type! {
     GROUP_NORMALIZATION: 22, "GroupNormalization", "group_normalization", Normalization, "nn.GroupNorm", (1, 1);
     {
         num_groups: usize,
-        num_channels: usize,
+        num_channels: Size,
         eps: f64 = 1e-5,
         affine: bool = true,
     }
     |o, site| {
-        let l = GroupNormalization::new(site.cx, o.num_groups, o.num_channels)?.eps(o.eps)?;
+        let l = GroupNormalization::new(site.cx, o.num_groups, o.num_channels.0)?.eps(o.eps)?;
         if o.affine { l } else { l.no_affine() }
     }
 }

@@ -11,20 +11,21 @@ use crate::layers::{
     TransformerDecoder, TransformerEncoder,
 };
 use crate::network::build::{Entry, Site, read};
-use crate::network::options::{Act, Axes, InitRule, layer_type, rules};
+use crate::network::options::{Act, Axes, InitRule, Size, layer_type, rules};
 
 layer_type! {
     ATTENTION: 7, "Attention", "attention", Attention, "F.scaled_dot_product_attention with nn.Linear", (1, 2);
     {
-        embed_dim: usize,
-        attention_size: usize,
-        context_dim: Option<usize> = null,
+        embed_dim: Size,
+        attention_size: Size,
+        context_dim: Option<Size> = null,
         bias: bool = false,
         dropout: f64 = 0,
         is_causal: bool = false,
     }
     |o, site| {
-        let (d, a, c) = (o.embed_dim, o.attention_size, o.context_dim.unwrap_or(o.embed_dim));
+        let c = o.context_dim.unwrap_or(o.embed_dim).0;
+        let (d, a) = (o.embed_dim.0, o.attention_size.0);
         let l = match o.bias {
             true => Attention::with_bias(site.cx, d, a, c)?,
             false => Attention::with_context(site.cx, d, a, c)?,
@@ -47,7 +48,7 @@ fn rope_base() -> f64 {
 layer_type! {
     MULTI_HEAD_ATTENTION: 8, "MultiHeadAttention", "multi_head_attention", Attention, "nn.MultiheadAttention", (1, 3);
     {
-        embed_dim: usize,
+        embed_dim: Size,
         num_heads: usize,
         dropout: f64 = 0,
         bias: bool = true,
@@ -58,9 +59,10 @@ layer_type! {
         is_causal: bool = false,
     }
     |o, site| {
-        let mut l = MultiHeadAttention::new(site.cx, o.embed_dim, o.num_heads)?.dropout(o.dropout)?;
-        let widths = (o.kdim.unwrap_or(o.embed_dim), o.vdim.unwrap_or(o.embed_dim));
-        if widths != (o.embed_dim, o.embed_dim) {
+        let e = o.embed_dim.0;
+        let mut l = MultiHeadAttention::new(site.cx, e, o.num_heads)?.dropout(o.dropout)?;
+        let widths = (o.kdim.unwrap_or(e), o.vdim.unwrap_or(e));
+        if widths != (e, e) {
             l = l.key_value_dims(widths.0, widths.1)?;
         }
         if !o.bias {
@@ -79,7 +81,7 @@ layer_type! {
 layer_type! {
     SELF_ATTENTION: 9, "SelfAttention", "self_attention", Attention, "nn.MultiheadAttention", (1, 1);
     {
-        embed_dim: usize,
+        embed_dim: Size,
         num_heads: usize = 8,
         dropout: f64 = 0,
         bias: bool = true,
@@ -87,7 +89,7 @@ layer_type! {
         is_causal: bool = false,
     }
     |o, site| {
-        let mut l = SelfAttention::new(site.cx, o.embed_dim, o.num_heads)?.dropout(o.dropout)?;
+        let mut l = SelfAttention::new(site.cx, o.embed_dim.0, o.num_heads)?.dropout(o.dropout)?;
         if !o.out_proj {
             l = l.no_out_proj()?;
         }
@@ -102,8 +104,8 @@ layer_type! {
     CROSS_ATTENTION: 10, "CrossAttention", "cross_attention", Attention, "nn.MultiheadAttention(kdim=.., vdim=..)",
     (1, 2);
     {
-        query_dim: usize,
-        context_dim: usize,
+        query_dim: Size,
+        context_dim: Size,
         num_heads: usize,
         qkv_bias: bool = false,
         out_bias: bool = true,
@@ -111,7 +113,7 @@ layer_type! {
         zero_init_out: bool = false,
     }
     |o, site| {
-        let (dq, dc, h) = (o.query_dim, o.context_dim, o.num_heads);
+        let (dq, dc, h) = (o.query_dim.0, o.context_dim.0, o.num_heads);
         let mut l = match o.qkv_bias {
             true => CrossAttention::with_qkv_bias(site.cx, dq, dc, h)?,
             false => CrossAttention::new(site.cx, dq, dc, h)?,
@@ -127,7 +129,7 @@ layer_type! {
 /// Options of every recurrent layer, after the unknown ones were refused.
 #[derive(Debug, Clone, Copy, Deserialize)]
 struct RecurrentOptions {
-    input_size: Option<usize>,
+    input_size: Option<Size>,
     hidden_size: usize,
     nonlinearity: Option<Nonlinearity>,
     bias: bool,
@@ -150,7 +152,7 @@ macro_rules! recurrent {
     ($type:ident, $o:expr, $site:expr) => {{
         let o = $o;
         let mut l = match o.input_size {
-            Some(n) => $type::new($site.cx, n, o.hidden_size)?,
+            Some(n) => $type::new($site.cx, n.0, o.hidden_size)?,
             None => $type::lazy($site.cx, o.hidden_size)?,
         };
         if o.num_layers != 1 {
@@ -180,7 +182,7 @@ fn elman(l: Recurrent, nonlinearity: Option<Nonlinearity>) -> Recurrent {
 layer_type! {
     LSTM: 11, "LSTM", "lstm", Recurrent, "nn.LSTM(batch_first=True)", (1, 2);
     {
-        input_size: Option<usize> = null,
+        input_size: Option<Size> = null,
         hidden_size: usize,
         bias: bool = true,
         return_sequences: bool = true,
@@ -196,7 +198,7 @@ layer_type! {
 layer_type! {
     GRU: 12, "GRU", "gru", Recurrent, "nn.GRU(batch_first=True)", (1, 2);
     {
-        input_size: Option<usize> = null,
+        input_size: Option<Size> = null,
         hidden_size: usize,
         bias: bool = true,
         return_sequences: bool = true,
@@ -212,7 +214,7 @@ layer_type! {
 layer_type! {
     RECURRENT: 14, "Recurrent", "recurrent", Recurrent, "nn.RNN(batch_first=True)", (1, 2);
     {
-        input_size: Option<usize> = null,
+        input_size: Option<Size> = null,
         hidden_size: usize,
         nonlinearity: Nonlinearity = "tanh",
         bias: bool = true,
@@ -332,7 +334,8 @@ layer_type! {
 /// The description of a block.
 macro_rules! transformer {
     ($o:ident) => {{
-        let mut c = TransformerConfig::new($o.d_model, $o.nhead).d_ff($o.dim_feedforward).dropout($o.dropout);
+        let mut c =
+            TransformerConfig::new($o.d_model.0, $o.nhead).d_ff($o.dim_feedforward.0).dropout($o.dropout);
         c = c.activation($o.activation.0).eps($o.layer_norm_eps);
         if $o.norm_first {
             c = c.norm_first();
@@ -344,9 +347,9 @@ macro_rules! transformer {
 layer_type! {
     TRANSFORMER_ENCODER: 25, "TransformerEncoder", "transformer_encoder", Transformer, "nn.TransformerEncoderLayer", (1, 1);
     {
-        d_model: usize,
+        d_model: Size,
         nhead: usize,
-        dim_feedforward: usize = 2048,
+        dim_feedforward: Size = 2048,
         dropout: f64 = 0.1,
         activation: Act = "relu",
         layer_norm_eps: f64 = 1e-5,
@@ -360,9 +363,9 @@ layer_type! {
 layer_type! {
     TRANSFORMER_DECODER: 26, "TransformerDecoder", "transformer_decoder", Transformer, "nn.TransformerDecoderLayer", (2, 2);
     {
-        d_model: usize,
+        d_model: Size,
         nhead: usize,
-        dim_feedforward: usize = 2048,
+        dim_feedforward: Size = 2048,
         dropout: f64 = 0.1,
         activation: Act = "relu",
         layer_norm_eps: f64 = 1e-5,
@@ -394,10 +397,10 @@ layer_type! {
 layer_type! {
     POSITIONAL_ENCODING: 29, "PositionalEncoding", "positional_encoding", Transformer, "none", (1, 1);
     {
-        d_model: usize,
-        max_len: usize = 5000,
+        d_model: Size,
+        max_len: Size = 5000,
         base: f64 = 10000,
         dropout: f64 = 0,
     }
-    |o, site| PositionalEncoding::with_base(site.cx, o.d_model, o.max_len, o.base)?.dropout(o.dropout)?
+    |o, site| PositionalEncoding::with_base(site.cx, o.d_model.0, o.max_len.0, o.base)?.dropout(o.dropout)?
 }

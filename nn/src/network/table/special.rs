@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::init::Init;
 use crate::layers::{Decoder, HyperbolicLinear, OctonionLinear, SpectralNormalization};
-use crate::network::options::{Act, InitRule, layer_type, rules};
+use crate::network::options::{Act, InitRule, Size, layer_type, rules};
 
 layer_type! {
     SPECTRAL_NORMALIZATION: 23, "SpectralNormalization", "spectral_normalization", Normalization,
@@ -30,18 +30,19 @@ layer_type! {
 layer_type! {
     DECODER: 27, "Decoder", "decoder", Transformer, "nn.TransformerDecoderLayer with one head", (2, 2);
     {
-        d_model: Option<usize> = null,
-        attention_size: usize,
-        dim_feedforward: usize,
+        d_model: Option<Size> = null,
+        attention_size: Size,
+        dim_feedforward: Size,
         activation: Act = "relu",
         dropout: f64 = 0,
         layer_norm_eps: f64 = 1e-5,
         norm_first: bool = false,
     }
     |o, site| {
+        let (a, f) = (o.attention_size.0, o.dim_feedforward.0);
         let l = match o.d_model {
-            Some(d) => Decoder::new(site.cx, d, o.attention_size, o.dim_feedforward)?,
-            None => Decoder::lazy(site.cx, o.attention_size, o.dim_feedforward)?,
+            Some(d) => Decoder::new(site.cx, d.0, a, f)?,
+            None => Decoder::lazy(site.cx, a, f)?,
         };
         let l = l.activation(o.activation.0)?.eps(o.layer_norm_eps)?.dropout(o.dropout)?;
         if o.norm_first { l.norm_first()? } else { l }

@@ -14,7 +14,7 @@ use crate::layers::{
 };
 use crate::network::MANY;
 use crate::network::build::Site;
-use crate::network::options::{Act, List, dtype, layer_type};
+use crate::network::options::{Act, List, dtype, layer_type, unknown_activation};
 
 /// The layer of an activation: a kind with these constants in place of its defaults.
 fn activation(
@@ -24,7 +24,7 @@ fn activation(
     constants: &[(&str, Option<f64>)],
 ) -> Result<Activation> {
     let Some(mut kind) = ActivationKind::from_name(name) else {
-        return Err(site.wrong("kind", format!("unknown activation `{name}`")));
+        return Err(site.wrong("kind", unknown_activation(name)));
     };
     for &(constant, value) in constants {
         let Some(value) = value else { continue };
