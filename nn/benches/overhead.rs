@@ -130,8 +130,18 @@ fn rows(d: &Device) -> Result<Vec<Row<'_>>> {
             bare: Box::new(add),
             ours: Box::new(move || x1.add(&y).map(drop_result)),
         },
-        Row { name: "relu", count: 1.0, bare: Box::new(relu), ours: Box::new(move || x2.relu().map(drop_result)) },
-        Row { name: "sum", count: 1.0, bare: Box::new(sum), ours: Box::new(move || x3.sum().map(drop_result)) },
+        Row {
+            name: "relu",
+            count: 1.0,
+            bare: Box::new(relu),
+            ours: Box::new(move || x2.relu().map(drop_result)),
+        },
+        Row {
+            name: "sum",
+            count: 1.0,
+            bare: Box::new(sum),
+            ours: Box::new(move || x3.sum().map(drop_result)),
+        },
         Row {
             name: "linear with relu",
             count: 1.0,
@@ -147,7 +157,12 @@ fn rows(d: &Device) -> Result<Vec<Row<'_>>> {
             ours: Box::new(move || x5.reshape(&[8, 4]).map(drop_result)),
         },
         Row { name: "relu and its gradient", count: 2.0, bare: Box::new(act_bwd), ours: Box::new(relu_back) },
-        Row { name: "10 products and their gradients", count: 20.0, bare: Box::new(chain), ours: Box::new(chained) },
+        Row {
+            name: "10 products and their gradients",
+            count: 20.0,
+            bare: Box::new(chain),
+            ours: Box::new(chained),
+        },
     ])
 }
 

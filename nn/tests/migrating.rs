@@ -63,7 +63,8 @@ fn names_in_the_tables_exist() {
                 checked += 1;
                 let in_tensor = i > 0 && parts[i - 1] == "Tensor";
                 let folder = |all: &BTreeMap<String, String>| {
-                    all.keys().any(|p| p.contains(&format!("/{part}/")) || p.ends_with(&format!("/{part}.rs")))
+                    all.keys()
+                        .any(|p| p.contains(&format!("/{part}/")) || p.ends_with(&format!("/{part}.rs")))
                 };
                 let module = i + 1 < parts.len() && folder(if library_only { &library } else { &ours });
                 if !module && !known(part, library_only, in_tensor) {
@@ -75,5 +76,7 @@ fn names_in_the_tables_exist() {
     assert!(missing.is_empty(), "docs/MIGRATING.md names what does not exist: {missing:?}");
     assert!(checked > 400, "only {checked} names were found in the tables");
     // The test can fail.
-    assert!(!known("no_such_name", false, false) && !known("Trainer", false, true) && known("ln", false, true));
+    assert!(
+        !known("no_such_name", false, false) && !known("Trainer", false, true) && known("ln", false, true)
+    );
 }

@@ -99,6 +99,8 @@ impl Tensor {
             Way::Transposed => (second.saturating_mul(p.groups), p.transpose_output_size(spatial, k)?),
         };
         let (x, w) = (self.contiguous()?, weight.contiguous()?);
+        let bias = bias.map(Tensor::contiguous).transpose()?;
+        let bias = bias.as_ref();
         let y = self.like(&[&[n, co], &*size].concat())?;
         let tracked = grad_enabled()
             && (x.requires_grad() || w.requires_grad() || bias.is_some_and(Tensor::requires_grad));
@@ -165,7 +167,9 @@ impl Tensor {
         let ([co, _], k) = kernel(OP, weight, spatial.len())?;
         let y = self.like(&[&[n, co], &*p.output_size(spatial, k)?].concat())?;
         let (x, w, offset) = (self.contiguous()?, weight.contiguous()?, offset.contiguous()?);
-        let mask = mask.map(Tensor::contiguous).transpose()?;
+        let [mask, bias] = [mask, bias].map(|t| t.map(Tensor::contiguous).transpose());
+        let (mask, bias) = (mask?, bias?);
+        let bias = bias.as_ref();
         let (xo, wo, oo, yo) = (x.operand(), w.operand(), offset.operand(), y.operand());
         let (mo, bo) = (mask.as_ref().map(Tensor::operand), bias.map(Tensor::operand));
         let io = DeformConvIo {
