@@ -8,8 +8,8 @@ use std::sync::{Arc, RwLock};
 use trefoil::DType;
 
 use crate::error::{NnError, Result, invalid};
-use crate::substitute;
 use crate::state_file::{LoadReport, Mismatch};
+use crate::substitute;
 use crate::tensor::{Device, Tensor};
 
 /// A tensor that a layer owns. Clones refer to the same one, so that optimizers, tied layers and state dictionaries see each other's changes.
@@ -116,7 +116,15 @@ impl<'a> Visitor<'a> {
 
     /// Shows what a layer shows, under other names.
     pub(crate) fn renamed(&mut self, layer: &dyn Layer, rename: impl Fn(&str) -> String) {
-        layer.visit(&mut Visitor::new(&mut |name, e| self.show(&rename(name), e)));
+        let (prefix, sink) = (&self.prefix, &mut *self.sink);
+        let mut show = |name: &str, e: Entry<'_>| sink(&format!("{prefix}{}", rename(name)), e);
+        match &mut self.parts {
+            None => layer.visit(&mut Visitor::new(&mut show)),
+            Some(parts) => {
+                let mut part = |name: &str, l: &dyn Layer| parts(&format!("{prefix}{}", rename(name)), l);
+                layer.visit(&mut Visitor::with_parts(&mut show, &mut part));
+            }
+        }
     }
 
     /// Shows a part of the layer under `name.`.

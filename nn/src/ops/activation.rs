@@ -2,7 +2,7 @@
 
 use trefoil::ops::{Activation, Softmax};
 
-use crate::autograd::{BackwardCtx, Saved, out};
+use crate::autograd::{BackwardCtx, Saved};
 use crate::error::Result;
 use crate::tensor::{Tensor, axis, same_device};
 
@@ -63,23 +63,6 @@ impl Tensor {
     /// ln(1 + e^x).
     pub fn softplus(&self) -> Result<Tensor> {
         self.activation(Activation::Softplus { beta: 1.0, threshold: 20.0 })
-    }
-
-    /// x where positive, a * x elsewhere, with one slope or one per channel (axis 1) in `a`, which gets a gradient.
-    pub fn prelu(&self, a: &Tensor) -> Result<Tensor> {
-        same_device("prelu", self, a)?;
-        let (x, a) = (self.contiguous()?, a.contiguous()?);
-        let y = self.like(self.shape())?;
-        self.device().prelu(x.operand().view()?, a.operand().view()?, y.operand().view_mut()?)?;
-        Ok(y.record("prelu", &[&x, &a], || {
-            let (x, a) = (Saved::new(&x), Saved::new(&a));
-            move |cx: &mut BackwardCtx<'_>| {
-                let (dx, da) = (cx.target(0)?, cx.target(1)?);
-                let (dy, x, a) = (cx.dy()?.contiguous()?, x.get(cx)?.operand(), a.get(cx)?.operand());
-                let d = dy.operand();
-                Ok(dy.device().prelu_bwd(d.view()?, x.view()?, a.view()?, out(&dx)?, out(&da)?)?)
-            }
-        }))
     }
 
     /// Softmax along the last axis of scale * x + mask; the additive mask (0 and -inf, or any number, without gradient) broadcasts.
