@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use trefoil::ops::Binary;
-use trefoil::{DType, GradMut};
+use trefoil::{DType, GradMut, Layout};
 
 use crate::error::{NnError, Result, invalid};
 use crate::tensor::{Device, Operand, Tensor, same_device};
@@ -72,14 +72,18 @@ pub(crate) struct Edge {
 
 /// Shape, dtype and device of a node's output, so that a gradient for it can be made.
 struct Meta {
-    shape: Vec<usize>,
+    layout: Layout,
     dtype: DType,
     device: Device,
 }
 
 impl Meta {
     fn of(t: &Tensor) -> Self {
-        Meta { shape: t.shape().to_vec(), dtype: t.dtype(), device: t.device().clone() }
+        Meta { layout: *t.layout(), dtype: t.dtype(), device: t.device().clone() }
+    }
+
+    fn shape(&self) -> &[usize] {
+        self.layout.shape()
     }
 }
 
@@ -113,10 +117,25 @@ pub(crate) struct Node {
     kept: Mutex<Kept>,
 }
 
+/// Both lists are as long as needed so far: most nodes keep nothing and allocate nothing for it.
 #[derive(Default)]
 struct Kept {
     slots: Vec<Option<Slot>>,
     wanted: Vec<bool>,
+}
+
+impl Kept {
+    /// The gradient of output `index`.
+    fn slot(&mut self, index: usize) -> &mut Option<Slot> {
+        if self.slots.len() <= index {
+            self.slots.resize(index + 1, None);
+        }
+        &mut self.slots[index]
+    }
+
+    fn wants(&self, index: usize) -> bool {
+        self.wanted.get(index).copied().unwrap_or(false)
+    }
 }
 
 static NEXT_NODE: AtomicU64 = AtomicU64::new(1);
@@ -127,9 +146,8 @@ fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Node {
     fn new(op: &'static str, inputs: Vec<Option<Edge>>, outputs: Vec<Meta>, role: Role) -> Arc<Self> {
-        let kept = Kept { slots: vec![None; outputs.len()], wanted: vec![false; outputs.len()] };
         let id = NEXT_NODE.fetch_add(1, Ordering::Relaxed);
-        Arc::new(Node { id, op, inputs, outputs, role: Mutex::new(role), kept: Mutex::new(kept) })
+        Arc::new(Node { id, op, inputs, outputs, role: Mutex::new(role), kept: Mutex::default() })
     }
 
     pub(crate) fn leaf(t: &Tensor) -> Arc<Self> {
@@ -141,11 +159,15 @@ impl Node {
     }
 
     pub(crate) fn grad(&self, index: usize) -> Option<Tensor> {
-        lock(&self.kept).slots[index].as_ref().map(|s| s.grad.clone())
+        lock(&self.kept).slots.get(index)?.as_ref().map(|s| s.grad.clone())
     }
 
     pub(crate) fn retain(&self, index: usize) {
-        lock(&self.kept).wanted[index] = true;
+        let mut kept = lock(&self.kept);
+        if kept.wanted.len() <= index {
+            kept.wanted.resize(index + 1, false);
+        }
+        kept.wanted[index] = true;
     }
 
     pub(crate) fn zero_grad(&self) -> Result<()> {
@@ -158,9 +180,14 @@ impl Node {
         Ok(())
     }
 
+    /// Gives a leaf the gradient that it has collected elsewhere.
+    pub(crate) fn put_grad(&self, grad: Tensor) {
+        *lock(&self.kept).slot(0) = Some(Slot { grad, owned: true, arena: false });
+    }
+
     /// Lets a leaf collect its gradient in an optimizer's arena. What it has collected so far must have been copied there.
     pub(crate) fn place_grad(&self, grad: Tensor) {
-        lock(&self.kept).slots[0] = Some(Slot { grad, owned: true, arena: true });
+        *lock(&self.kept).slot(0) = Some(Slot { grad, owned: true, arena: true });
     }
 }
 
@@ -270,7 +297,7 @@ impl BackwardCtx<'_> {
     pub fn dy_at(&self, index: usize) -> Result<Tensor> {
         match (self.upstream(index), self.node.outputs.get(index)) {
             (Some(g), _) => Ok(g.clone()),
-            (None, Some(m)) => Tensor::zeros(&m.device, m.dtype, &m.shape),
+            (None, Some(m)) => Tensor::zeros(&m.device, m.dtype, m.shape()),
             (None, None) => {
                 Err(invalid(self.node.op, "output", "an output of the operation", format!("{index}")))
             }
@@ -288,7 +315,7 @@ impl BackwardCtx<'_> {
 
     fn with_slot<T>(&mut self, e: &Edge, f: impl FnOnce(&mut Option<Slot>) -> T) -> T {
         if e.node.is_leaf() {
-            return f(&mut lock(&e.node.kept).slots[e.index]);
+            return f(lock(&e.node.kept).slot(e.index));
         }
         let slots = self.pending.entry(e.node.id).or_insert_with(|| vec![None; e.node.outputs.len()]);
         f(&mut slots[e.index])
@@ -317,7 +344,7 @@ impl BackwardCtx<'_> {
             }
         }
         let m = &e.node.outputs[e.index];
-        let grad = Tensor::empty(&m.device, m.dtype, &m.shape)?;
+        let grad = Tensor::empty(&m.device, m.dtype, m.shape())?;
         self.claims.push(Claim { index, grad: grad.clone() });
         let operand = grad.operand();
         Ok(Some(GradTarget { grad, operand, accumulate: false }))
@@ -327,8 +354,8 @@ impl BackwardCtx<'_> {
     pub fn give(&mut self, index: usize, grad: Tensor) -> Result<()> {
         let Some(e) = self.edge(index) else { return Ok(()) };
         let m = &e.node.outputs[e.index];
-        if grad.shape() != m.shape.as_slice() {
-            let (expected, got) = (m.shape.clone(), grad.shape().to_vec());
+        if grad.shape() != m.shape() {
+            let (expected, got) = (m.shape().to_vec(), grad.shape().to_vec());
             return Err(NnError::GradShape { op: self.node.op, index, expected, got });
         }
         self.add(&e, grad.detach(), false)
@@ -378,6 +405,20 @@ impl fmt::Debug for BackwardCtx<'_> {
     }
 }
 
+/// Whether an operation on these tensors goes into the graph.
+fn tracked(inputs: &[&Tensor]) -> bool {
+    grad_enabled() && inputs.iter().any(|t| t.requires_grad())
+}
+
+/// The node of an operation.
+fn node<F>(op: &'static str, inputs: &[&Tensor], outputs: &[Tensor], f: F) -> Arc<Node>
+where
+    F: Fn(&mut BackwardCtx<'_>) -> Result<()> + Send + Sync + 'static,
+{
+    let edges = inputs.iter().map(|t| t.edge().cloned()).collect();
+    Node::new(op, edges, outputs.iter().map(Meta::of).collect(), Role::Op(Arc::new(f)))
+}
+
 /// Puts `outputs` into the graph as results of `op` on `inputs`, if recording is on and an input requires a gradient.
 pub(crate) fn record<F>(
     op: &'static str,
@@ -389,28 +430,31 @@ where
     F: Fn(&mut BackwardCtx<'_>) -> Result<()> + Send + Sync + 'static,
 {
     trace::op(op, &outputs);
-    if !grad_enabled() || !inputs.iter().any(|t| t.requires_grad()) {
+    if !tracked(inputs) {
         return outputs;
     }
-    let edges = inputs.iter().map(|t| t.edge().cloned()).collect();
-    let metas = outputs.iter().map(Meta::of).collect();
-    let node = Node::new(op, edges, metas, Role::Op(Arc::new(make())));
-    outputs
-        .iter()
-        .enumerate()
-        // Integer results (positions, masks) carry no gradient.
-        .map(|(index, t)| t.with_edge(t.dtype().is_float().then(|| Edge { node: node.clone(), index })))
-        .collect()
+    let node = node(op, inputs, &outputs, make());
+    outputs.into_iter().enumerate().map(|(index, t)| t.placed(&node, index)).collect()
 }
 
 impl Tensor {
+    /// This tensor as an output of a node. Integer results (positions, masks) carry no gradient.
+    fn placed(self, node: &Arc<Node>, index: usize) -> Tensor {
+        let edge = self.dtype().is_float().then(|| Edge { node: node.clone(), index });
+        self.into_edge(edge)
+    }
+
     /// [`record`] for an operation with one result.
     pub(crate) fn record<F>(self, op: &'static str, inputs: &[&Tensor], make: impl FnOnce() -> F) -> Tensor
     where
         F: Fn(&mut BackwardCtx<'_>) -> Result<()> + Send + Sync + 'static,
     {
-        let plain = self.clone();
-        record(op, inputs, vec![self], make).pop().unwrap_or(plain)
+        trace::op(op, std::slice::from_ref(&self));
+        if !tracked(inputs) {
+            return self;
+        }
+        let node = node(op, inputs, std::slice::from_ref(&self), make());
+        self.placed(&node, 0)
     }
 }
 
@@ -495,8 +539,8 @@ pub fn backward(roots: &[(&Tensor, Option<&Tensor>)], retain: bool) -> Result<()
         {
             let mut kept = lock(&node.kept);
             for (i, s) in slots.iter().enumerate() {
-                if let (true, Some(s)) = (kept.wanted[i], s) {
-                    kept.slots[i] = Some(Slot { owned: false, ..s.clone() });
+                if let (true, Some(s)) = (kept.wants(i), s) {
+                    *kept.slot(i) = Some(Slot { owned: false, ..s.clone() });
                 }
             }
         }

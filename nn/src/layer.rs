@@ -8,6 +8,7 @@ use std::sync::{Arc, RwLock};
 use trefoil::DType;
 
 use crate::error::{NnError, Result, invalid};
+use crate::state_file::{LoadReport, Mismatch};
 use crate::substitute;
 use crate::tensor::{Device, Tensor};
 
@@ -71,6 +72,7 @@ pub enum Entry<'a> {
 pub struct Visitor<'a> {
     prefix: String,
     sink: &'a mut dyn FnMut(&str, Entry<'_>),
+    parts: Option<&'a mut dyn FnMut(&str, &dyn Layer)>,
 }
 
 impl fmt::Debug for Visitor<'_> {
@@ -82,7 +84,15 @@ impl fmt::Debug for Visitor<'_> {
 impl<'a> Visitor<'a> {
     /// A visitor of a whole model.
     pub fn new(sink: &'a mut dyn FnMut(&str, Entry<'_>)) -> Self {
-        Visitor { prefix: String::new(), sink }
+        Visitor { prefix: String::new(), sink, parts: None }
+    }
+
+    /// A visitor that also sees the parts of the layer, each by its name before its state.
+    pub(crate) fn with_parts(
+        sink: &'a mut dyn FnMut(&str, Entry<'_>),
+        parts: &'a mut dyn FnMut(&str, &dyn Layer),
+    ) -> Self {
+        Visitor { prefix: String::new(), sink, parts: Some(parts) }
     }
 
     fn show(&mut self, name: &str, e: Entry<'_>) {
@@ -106,13 +116,24 @@ impl<'a> Visitor<'a> {
 
     /// Shows what a layer shows, under other names.
     pub(crate) fn renamed(&mut self, layer: &dyn Layer, rename: impl Fn(&str) -> String) {
-        layer.visit(&mut Visitor::new(&mut |name, e| self.show(&rename(name), e)));
+        let (prefix, sink) = (&self.prefix, &mut *self.sink);
+        let mut show = |name: &str, e: Entry<'_>| sink(&format!("{prefix}{}", rename(name)), e);
+        match &mut self.parts {
+            None => layer.visit(&mut Visitor::new(&mut show)),
+            Some(parts) => {
+                let mut part = |name: &str, l: &dyn Layer| parts(&format!("{prefix}{}", rename(name)), l);
+                layer.visit(&mut Visitor::with_parts(&mut show, &mut part));
+            }
+        }
     }
 
     /// Shows a part of the layer under `name.`.
     pub fn child(&mut self, name: &str, layer: &dyn Layer) {
         let before = self.prefix.len();
         self.prefix.push_str(name);
+        if let Some(parts) = &mut self.parts {
+            parts(&self.prefix, layer);
+        }
         self.prefix.push('.');
         layer.visit(self);
         self.prefix.truncate(before);
@@ -146,6 +167,11 @@ pub trait Layer: Send + Sync + fmt::Debug {
 
     /// Forgets what stateful layers carry from one call to the next.
     fn reset_state(&self) {}
+    /// Why no gradient comes back through this layer itself (its parts speak for themselves), where that is so: an operation without
+    /// backward, say. [`Model::supports_training`](crate::Model::supports_training) reports it.
+    fn no_gradient(&self) -> Option<String> {
+        None
+    }
 }
 
 impl<T: Layer + ?Sized> Layer for Arc<T> {
@@ -167,6 +193,9 @@ impl<T: Layer + ?Sized> Layer for Arc<T> {
     fn reset_state(&self) {
         (**self).reset_state();
     }
+    fn no_gradient(&self) -> Option<String> {
+        (**self).no_gradient()
+    }
 }
 
 impl<T: Layer + ?Sized> Layer for Box<T> {
@@ -187,6 +216,9 @@ impl<T: Layer + ?Sized> Layer for Box<T> {
     }
     fn reset_state(&self) {
         (**self).reset_state();
+    }
+    fn no_gradient(&self) -> Option<String> {
+        (**self).no_gradient()
     }
 }
 
@@ -235,9 +267,19 @@ pub trait LayerExt: Layer {
     fn counters(&self) -> BTreeMap<String, u64>;
     /// Sets positions of random number generators. Errors: [`NnError::StateNames`] for names that differ from the model's.
     fn set_counters(&self, values: &BTreeMap<String, u64>) -> Result<()>;
-    /// Number of trainable scalars.
+    /// Trainable parameters in the order of the model, shared ones once.
+    fn parameters(&self) -> Vec<Param> {
+        let mut out: Vec<Param> = vec![];
+        for (_, p) in self.named_parameters() {
+            if !out.iter().any(|q| q.same(&p)) {
+                out.push(p);
+            }
+        }
+        out
+    }
+    /// Number of trainable scalars, shared ones once.
     fn num_parameters(&self) -> usize {
-        self.named_parameters().iter().map(|(_, p)| p.get().numel()).sum()
+        self.parameters().iter().map(|p| p.get().numel()).sum()
     }
     /// Parameters and buffers; the tensors share memory with the model.
     fn state_dict(&self) -> StateDict {
@@ -257,17 +299,64 @@ pub trait LayerExt: Layer {
         }
         Ok(())
     }
+    /// How a state dictionary differs from the model's: what [`load_matching`](LayerExt::load_matching) would load, names that are missing or
+    /// unexpected, tensors of other shapes or dtypes. Nothing is changed.
+    fn state_diff(&self, state: &StateDict) -> LoadReport {
+        let mut report = LoadReport::default();
+        let own = self.named_state();
+        for (name, p) in &own {
+            let t = p.get();
+            match state.get(name) {
+                None => report.missing.push(name.clone()),
+                Some(s) if s.shape() == t.shape() && s.dtype() == t.dtype() => {
+                    report.loaded.push(name.clone())
+                }
+                Some(s) => report.mismatched.push(Mismatch {
+                    name: name.clone(),
+                    expected: t.shape().to_vec(),
+                    expected_dtype: t.dtype(),
+                    found: s.shape().to_vec(),
+                    found_dtype: Some(s.dtype()),
+                }),
+            }
+        }
+        report.unexpected = state.keys().filter(|&n| own.iter().all(|(m, _)| m != n)).cloned().collect();
+        report
+    }
+    /// Copies the tensors that fit into the model (from any device) and tells what was left: PyTorch's `strict=False`, with shapes checked.
+    fn load_matching(&self, state: &StateDict) -> Result<LoadReport> {
+        let report = self.state_diff(state);
+        for (name, p) in self.named_state() {
+            if let (Some(s), true) = (state.get(&name), report.loaded.contains(&name)) {
+                let dst = p.get().detach();
+                dst.assign(&s.detach().to_device(dst.device())?)?;
+            }
+        }
+        Ok(report)
+    }
     /// Clears all gradients.
     fn zero_grad(&self) -> Result<()> {
         self.named_parameters().iter().try_for_each(|(_, p)| p.get().zero_grad())
     }
-    /// Moves parameters and buffers to another device. Build optimizers afterwards.
+    /// Moves parameters with their gradients, and buffers, to another device; tensors that shared memory still do. An optimizer holds its
+    /// parameters in memory of its own: move it first, with [`Optimizer::to_device`](crate::Optimizer::to_device), or build it afterwards.
     fn to_device(&self, device: &Device) -> Result<()> {
+        let mut moved: Vec<(Tensor, Tensor)> = vec![];
         for (_, p) in self.named_state() {
-            let t = p.get().detach();
-            if t.device().id() != device.id() {
-                p.set(t.to_device(device)?);
+            let old = p.get();
+            if old.device().id() == device.id() {
+                continue;
             }
+            let shared = moved.iter().find(|(o, _)| o.shares_storage(&old) && o.layout() == old.layout());
+            let new = match shared {
+                Some((_, n)) => n.clone(),
+                None => old.detach().to_device(device)?,
+            };
+            p.set(new.clone());
+            if let (Some(g), Some(edge)) = (old.grad(), p.get().edge()) {
+                edge.node.put_grad(g.detach().to_device(device)?);
+            }
+            moved.push((old, new));
         }
         Ok(())
     }

@@ -42,32 +42,38 @@ pub mod data;
 mod error;
 mod host;
 mod init;
+pub mod inspect;
 mod layer;
 pub mod layers;
 pub mod losses;
 pub mod metrics;
+pub mod model;
 pub mod network;
 mod ops;
 pub mod optim;
 pub mod plot;
 pub mod state_file;
+pub mod state_map;
 mod substitute;
 pub mod summary;
 mod tensor;
 mod trace;
 pub mod trainer;
+pub mod volta;
 
 pub use error::{At, NnError, Result};
 pub use host::HostTensor;
 pub use init::Init;
 pub use layer::{Build, Entry, Layer, LayerExt, Param, StateDict, Visitor};
 pub use losses::{Criterion, CrossEntropyLoss, MseLoss};
+pub use model::Model;
 pub use ops::{
     BatchNormStats, ConvLstmParams, LinearCrossEntropyLoss, RnnParams, RnnState, RunningStats,
     ScaledDotProductAttention, sequence_lengths,
 };
 pub use optim::Optimizer;
 pub use state_file::StateFile;
+pub use state_map::StateMap;
 pub use tensor::{Device, Operand, Tensor};
 pub use trainer::Trainer;
 pub use trefoil::DType;

@@ -138,7 +138,7 @@ impl LoadOptions {
     }
 }
 
-/// What [`StateFile::load`] did. Names are the model's.
+/// What [`StateFile::load`] or [`LayerExt::load_matching`] did. Names are the model's.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LoadReport {
     /// Written into the model.
@@ -149,6 +149,13 @@ pub struct LoadReport {
     pub unexpected: Vec<String>,
     /// In both, with another shape or dtype: not loaded.
     pub mismatched: Vec<Mismatch>,
+}
+
+impl LoadReport {
+    /// Whether everything was there and fitted, and nothing else was.
+    pub fn is_complete(&self) -> bool {
+        self.missing.is_empty() && self.unexpected.is_empty() && self.mismatched.is_empty()
+    }
 }
 
 /// A tensor that does not fit.

@@ -34,7 +34,7 @@ pub struct Row {
 pub struct Summary {
     /// Layers in the order in which they begin, each before its parts.
     pub rows: Vec<Row>,
-    /// Trainable scalars; shared ones count once per name.
+    /// Trainable scalars; shared ones count once.
     pub parameters: usize,
     /// Memory of the parameters. Training takes as much again for gradients and for each state of the optimizer.
     pub parameter_bytes: usize,

@@ -221,6 +221,31 @@ impl Tensor {
         Ok(t)
     }
 
+    /// The identity matrix `[n, n]`.
+    pub fn eye(device: &Device, dtype: DType, n: usize) -> Result<Self> {
+        Self::ones(device, dtype, &[n, n])?.tril(0)?.triu(0)
+    }
+
+    /// An additive attention mask `[n, n]`: -inf above the diagonal, 0 elsewhere.
+    pub fn causal_mask(device: &Device, dtype: DType, n: usize) -> Result<Self> {
+        Self::full(device, dtype, &[n, n], f64::NEG_INFINITY)?.triu(1)
+    }
+
+    /// Zeros of this tensor's shape, dtype and device.
+    pub fn zeros_like(&self) -> Result<Self> {
+        self.full_like(0.0)
+    }
+
+    /// Ones of this tensor's shape, dtype and device.
+    pub fn ones_like(&self) -> Result<Self> {
+        self.full_like(1.0)
+    }
+
+    /// One value in this tensor's shape, dtype and device.
+    pub fn full_like(&self, value: f64) -> Result<Self> {
+        Self::full(self.device(), self.dtype(), self.shape(), value)
+    }
+
     /// An uninitialised tensor like this one (dtype, device) of another shape.
     pub(crate) fn like(&self, shape: &[usize]) -> Result<Self> {
         Self::empty(self.device(), self.dtype(), shape)
@@ -297,6 +322,17 @@ impl Tensor {
         Self::build(self.inner.storage.clone(), self.inner.layout, self.inner.device.clone(), edge)
     }
 
+    /// The same, in place where nobody else has this handle.
+    pub(crate) fn into_edge(mut self, edge: Option<Edge>) -> Tensor {
+        match Arc::get_mut(&mut self.inner) {
+            Some(inner) => {
+                inner.edge = edge;
+                self
+            }
+            None => self.with_edge(edge),
+        }
+    }
+
     /// Whether gradients flow to or through this tensor.
     pub fn requires_grad(&self) -> bool {
         self.inner.edge.is_some()
@@ -315,7 +351,7 @@ impl Tensor {
         self.with_edge(Some(Edge { node: Node::leaf(self), index: 0 }))
     }
 
-    /// The same memory, cut from the graph.
+    /// The same memory, cut from the graph. A [`copy`](Tensor::copy) has memory of its own.
     pub fn detach(&self) -> Tensor {
         if self.inner.edge.is_none() { self.clone() } else { self.with_edge(None) }
     }

@@ -35,9 +35,32 @@ impl Drop for Restore {
     }
 }
 
-/// Runs `f` under an observer.
+/// Two observers of one forward.
+struct Both(Rc<dyn Observer>, Rc<dyn Observer>);
+
+impl Observer for Both {
+    fn op(&self, path: &[String], op: &'static str, outputs: &[Tensor]) {
+        self.0.op(path, op, outputs);
+        self.1.op(path, op, outputs);
+    }
+    fn enter(&self, path: &[String], layer: &dyn Layer) {
+        self.0.enter(path, layer);
+        self.1.enter(path, layer);
+    }
+    fn leave(&self, path: &[String], layer: &dyn Layer, outputs: &[Tensor]) {
+        self.0.leave(path, layer, outputs);
+        self.1.leave(path, layer, outputs);
+    }
+}
+
+/// Runs `f` under an observer, beside those that watch already.
 pub(crate) fn observe<T>(observer: Rc<dyn Observer>, f: impl FnOnce() -> T) -> T {
-    let before = OBSERVER.with(|o| o.replace(Some(observer)));
+    let before = OBSERVER.with(|o| o.borrow().clone());
+    let now = match &before {
+        Some(outer) => Rc::new(Both(outer.clone(), observer)),
+        None => observer,
+    };
+    OBSERVER.with(|o| *o.borrow_mut() = Some(now));
     let _restore = Restore(before, PATH.with(|p| p.take()));
     ON.with(|on| on.set(true));
     f()

@@ -125,4 +125,7 @@ impl Layer for Checkpointed {
     fn reset_state(&self) {
         self.layer.reset_state();
     }
+    fn no_gradient(&self) -> Option<String> {
+        self.layer.no_gradient()
+    }
 }

@@ -3,6 +3,7 @@
 mod activation;
 mod attention;
 mod bidirectional;
+mod cells;
 mod channel_norm;
 mod checkpointed;
 mod conv;
@@ -45,6 +46,7 @@ pub use activation::{
 };
 pub use attention::{Attention, AttentionMasks};
 pub use bidirectional::{Bidirectional, Merge};
+pub use cells::{GruCell, LstmCell, RecurrentCell};
 pub use channel_norm::{BatchNormalization, GroupNormalization, InstanceNormalization};
 pub use checkpointed::Checkpointed;
 pub use conv::{Conv3D, ConvNd, Convolutional, DilatedConvolutional};
@@ -72,7 +74,7 @@ pub use pool::{
     AdaptiveAveragePooling, AdaptiveAvgPoolNd, AveragePooling, AvgPoolNd, GlobalPooling, MaxPool3D,
     MaxPoolNd, MaxPooling,
 };
-pub use positional_encoding::PositionalEncoding;
+pub use positional_encoding::{PositionalEmbedding, PositionalEncoding};
 pub(crate) use recurrent::RecurrentStack;
 pub use recurrent::{Gru, Lstm, Recurrent, RecurrentLayer, RecurrentOutput};
 pub use residual::Residual;

@@ -1,9 +1,10 @@
-//! Sinusoidal positions.
+//! Positions, as sines or trained.
 
 use trefoil::DType;
 
 use super::Dropout;
 use crate::error::{Result, invalid};
+use crate::init::Init;
 use crate::layer::{Build, Layer, Param, Visitor};
 use crate::tensor::Tensor;
 use crate::trace;
@@ -98,5 +99,62 @@ impl Layer for PositionalEncoding {
         if let Some(d) = &self.dropout {
             d.set_training(on);
         }
+    }
+}
+
+/// Adds a trained vector for each position to `[B, T, D]` or `[T, D]`, as BERT and GPT do.
+///
+/// State: `weight [max_len, D]`, from N(0, 0.02^2) unless set otherwise.
+#[derive(Debug)]
+pub struct PositionalEmbedding {
+    weight: Param,
+}
+
+const LEARNED: &str = "PositionalEmbedding";
+
+impl PositionalEmbedding {
+    /// Width `d_model`, positions below `max_len`. Errors: a size of 0.
+    pub fn new(cx: &Build, d_model: usize, max_len: usize) -> Result<Self> {
+        if d_model == 0 || max_len == 0 {
+            let got = format!("d_model {d_model}, max_len {max_len}");
+            return Err(invalid(LEARNED, "d_model", "sizes of at least 1", got));
+        }
+        let normal = Init::Normal { mean: 0.0, std: 0.02 };
+        Ok(PositionalEmbedding { weight: normal.param(cx, &[max_len, d_model], max_len, d_model)? })
+    }
+
+    /// Fills the table anew.
+    pub fn init(self, cx: &Build, init: Init) -> Result<Self> {
+        let shape = self.weight.get().shape().to_vec();
+        Ok(PositionalEmbedding { weight: init.param(cx, &shape, shape[0], shape[1])? })
+    }
+
+    /// The table `[max_len, D]`.
+    pub fn weight(&self) -> &Param {
+        &self.weight
+    }
+
+    /// As `forward` for a sequence whose first step has position `offset`. Errors: positions beyond the table, another width.
+    pub fn forward_at(&self, x: &Tensor, offset: usize) -> Result<Tensor> {
+        let w = self.weight.get();
+        let (max, width) = (w.shape()[0], w.shape()[1]);
+        let &[.., steps, d] = x.shape() else {
+            return Err(invalid(LEARNED, "x", "shape [B, T, D] or [T, D]", format!("{:?}", x.shape())));
+        };
+        if d != width || offset.checked_add(steps).is_none_or(|end| end > max) {
+            let want = format!("at most {max} positions of width {width}");
+            return Err(invalid(LEARNED, "x", want, format!("{:?} from position {offset}", x.shape())));
+        }
+        x.add(&w.narrow(0, offset, steps)?)
+    }
+}
+
+impl Layer for PositionalEmbedding {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        self.forward_at(x, 0)
+    }
+
+    fn visit(&self, v: &mut Visitor<'_>) {
+        v.param("weight", &self.weight);
     }
 }

@@ -4,7 +4,7 @@ use trefoil::ops::{Activation, Softmax};
 
 use crate::autograd::{BackwardCtx, Saved};
 use crate::error::Result;
-use crate::tensor::{Tensor, axis};
+use crate::tensor::{Tensor, axis, same_device};
 
 impl Tensor {
     /// act(x) element by element.
@@ -48,6 +48,42 @@ impl Tensor {
     /// x * sigmoid(x).
     pub fn silu(&self) -> Result<Tensor> {
         self.activation(Activation::Swish { beta: 1.0 })
+    }
+
+    /// x where positive, slope * x elsewhere.
+    pub fn leaky_relu(&self, slope: f64) -> Result<Tensor> {
+        self.activation(Activation::LeakyRelu { slope })
+    }
+
+    /// x where positive, alpha * (e^x - 1) elsewhere.
+    pub fn elu(&self, alpha: f64) -> Result<Tensor> {
+        self.activation(Activation::Elu { alpha })
+    }
+
+    /// ln(1 + e^x).
+    pub fn softplus(&self) -> Result<Tensor> {
+        self.activation(Activation::Softplus { beta: 1.0, threshold: 20.0 })
+    }
+
+    /// Softmax along the last axis of scale * x + mask; the additive mask (0 and -inf, or any number, without gradient) broadcasts.
+    pub fn masked_softmax(&self, scale: f64, mask: Option<&Tensor>) -> Result<Tensor> {
+        if let Some(m) = mask {
+            same_device("masked_softmax", self, m)?;
+        }
+        let x = self.contiguous()?;
+        let y = self.like(self.shape())?;
+        let (xo, mo, yo) = (x.operand(), mask.map(Tensor::operand), y.operand());
+        let m = mo.as_ref().map(|m| m.view()).transpose()?;
+        self.device().masked_softmax(scale, xo.view()?, m, yo.view_mut()?)?;
+        let plain = y.clone();
+        Ok(y.record("masked_softmax", &[self], || {
+            let y = Saved::new(&plain);
+            move |cx: &mut BackwardCtx<'_>| {
+                let Some(dx) = cx.target(0)? else { return Ok(()) };
+                let (dy, y) = (cx.dy()?.contiguous()?, y.get(cx)?.operand());
+                Ok(dy.device().masked_softmax_bwd(scale, dy.operand().view()?, y.view()?, dx.out()?)?)
+            }
+        }))
     }
 
     /// e^x / sum e^x along an axis.

@@ -126,9 +126,23 @@ impl Tensor {
         }))
     }
 
-    /// Self where `mask` (u8) is true, `other` elsewhere; all three broadcast.
+    /// Self where `mask` (u8) is true, `other` elsewhere; all three broadcast. `torch.where(mask, self, other)`.
+    #[doc(alias = "where")]
     pub fn where_(&self, mask: &Tensor, other: &Tensor) -> Result<Tensor> {
         mask.ternary(Ternary::Where, self, other)
+    }
+
+    /// `value` where `mask` (u8) is true, self elsewhere; both broadcast.
+    pub fn masked_fill(&self, mask: &Tensor, value: f64) -> Result<Tensor> {
+        self.constant("masked_fill", value)?.where_(mask, self)
+    }
+
+    /// A scalar of this tensor's dtype and device. Errors: a fraction for integers, which it would lose.
+    fn constant(&self, op: &'static str, c: f64) -> Result<Tensor> {
+        if !self.dtype().is_float() && c.fract() != 0.0 {
+            return Err(invalid(op, "c", format!("an integer, as {} is", self.dtype()), format!("{c}")));
+        }
+        Tensor::full(self.device(), self.dtype(), &[], c)
     }
 
     /// Values limited to [lo, hi]; an absent bound does not bind.
@@ -136,9 +150,20 @@ impl Tensor {
         self.unary(Unary::Clamp { lo, hi })
     }
 
+    /// Values limited to [lo, hi] with tensors as bounds, broadcast; lo > hi gives hi.
+    pub fn clamp_between(&self, lo: &Tensor, hi: &Tensor) -> Result<Tensor> {
+        self.ternary(Ternary::Clamp, lo, hi)
+    }
+
     /// c * x.
     pub fn mul_scalar(&self, c: f64) -> Result<Tensor> {
         self.unary(Unary::Scale { c })
+    }
+
+    /// x / c.
+    pub fn div_scalar(&self, c: f64) -> Result<Tensor> {
+        let c = self.constant("div_scalar", c)?;
+        self.div(&c)
     }
 
     /// x + c.
@@ -146,21 +171,75 @@ impl Tensor {
         self.unary(Unary::AddScalar { c })
     }
 
+    /// x - c.
+    pub fn sub_scalar(&self, c: f64) -> Result<Tensor> {
+        self.unary(Unary::AddScalar { c: -c })
+    }
+
+    /// c - x.
+    #[doc(alias = "rsub")]
+    pub fn rsub_scalar(&self, c: f64) -> Result<Tensor> {
+        self.unary(Unary::RsubScalar { c })
+    }
+
     /// x^c.
     pub fn pow_scalar(&self, c: f64) -> Result<Tensor> {
         self.unary(Unary::PowScalar { c })
     }
 
-    /// a*b + c with a single rounding.
+    /// Rounded to the nearest value at `decimals` decimal places, halves to even. No gradient but 0.
+    pub fn round(&self, decimals: i32) -> Result<Tensor> {
+        self.unary(Unary::Round { decimals })
+    }
+
+    /// NaN and infinities replaced; `None` for an infinity stands for the largest finite value with its sign.
+    pub fn nan_to_num(&self, nan: f64, posinf: Option<f64>, neginf: Option<f64>) -> Result<Tensor> {
+        self.unary(Unary::NanToNum { nan, posinf, neginf })
+    }
+
+    /// n-th derivative of [`digamma`](Tensor::digamma). Errors: a negative order.
+    pub fn polygamma(&self, n: i32) -> Result<Tensor> {
+        self.unary(Unary::Polygamma { n })
+    }
+
+    /// a + alpha * b, broadcast; `torch.add(a, b, alpha=alpha)`.
+    pub fn add_scaled(&self, b: &Tensor, alpha: f64) -> Result<Tensor> {
+        self.binary(Binary::Add { alpha }, b)
+    }
+
+    /// a + t * (b - a), broadcast; exact at t = 0 and 1.
+    pub fn lerp(&self, b: &Tensor, t: f64) -> Result<Tensor> {
+        self.binary(Binary::Lerp { t }, b)
+    }
+
+    /// a + t * (b - a) with a tensor of weights, broadcast.
+    pub fn lerp_by(&self, b: &Tensor, t: &Tensor) -> Result<Tensor> {
+        self.ternary(Ternary::Lerp, b, t)
+    }
+
+    /// a * b + c with a single rounding, broadcast.
+    #[doc(alias = "fma")]
+    #[doc(alias = "mulacc")]
     pub fn mul_add(&self, b: &Tensor, c: &Tensor) -> Result<Tensor> {
         self.ternary(Ternary::Fma, b, c)
+    }
+
+    /// a + v * b * c, broadcast.
+    pub fn addcmul(&self, b: &Tensor, c: &Tensor, v: f64) -> Result<Tensor> {
+        self.ternary(Ternary::Addcmul { v }, b, c)
+    }
+
+    /// a + v * b / c, broadcast.
+    pub fn addcdiv(&self, b: &Tensor, c: &Tensor, v: f64) -> Result<Tensor> {
+        self.ternary(Ternary::Addcdiv { v }, b, c)
     }
 }
 
 macro_rules! unary_methods {
-    ($($name:ident => $op:ident, $doc:literal;)*) => {
+    ($($(#[$attr:meta])* $name:ident => $op:ident, $doc:literal;)*) => {
         impl Tensor {$(
             #[doc = $doc]
+            $(#[$attr])*
             pub fn $name(&self) -> Result<Tensor> {
                 self.unary(Unary::$op)
             }
@@ -173,30 +252,55 @@ unary_methods! {
     sign => Sign, "-1, 0 or 1";
     exp => Exp, "e^x";
     exp2 => Exp2, "2^x";
-    expm1 => Expm1, "e^x - 1";
+    exp10 => Exp10, "10^x";
+    expm1 => Expm1, "e^x - 1, accurate near 0";
+    #[doc(alias = "log")]
     ln => Log, "natural logarithm";
     log2 => Log2, "base-2 logarithm";
-    log1p => Log1p, "ln(1 + x)";
+    log10 => Log10, "base-10 logarithm";
+    log1p => Log1p, "ln(1 + x), accurate near 0";
     sqrt => Sqrt, "square root";
     rsqrt => Rsqrt, "1 / sqrt(x)";
+    cbrt => Cbrt, "real cube root";
     square => Square, "x^2";
+    #[doc(alias = "reciprocal")]
     recip => Reciprocal, "1 / x";
     sin => Sin, "sine";
     cos => Cos, "cosine";
     tan => Tan, "tangent";
+    asin => Asin, "inverse sine";
+    acos => Acos, "inverse cosine";
+    atan => Atan, "inverse tangent";
+    sinh => Sinh, "hyperbolic sine";
+    cosh => Cosh, "hyperbolic cosine";
+    asinh => Asinh, "inverse hyperbolic sine";
+    acosh => Acosh, "inverse hyperbolic cosine";
+    atanh => Atanh, "inverse hyperbolic tangent";
     erf => Erf, "error function";
+    erfc => Erfc, "complementary error function";
+    erfinv => Erfinv, "inverse error function";
+    lgamma => Lgamma, "ln |Gamma(x)|";
+    digamma => Digamma, "derivative of ln Gamma";
     floor => Floor, "largest integer not above x";
     ceil => Ceil, "smallest integer not below x";
+    trunc => Trunc, "integer part";
+    frac => Frac, "x - trunc(x)";
+    #[doc(alias = "isnan")]
     is_nan => IsNan, "u8 mask: is NaN";
+    #[doc(alias = "isinf")]
+    is_inf => IsInf, "u8 mask: is an infinity";
+    #[doc(alias = "isfinite")]
     is_finite => IsFinite, "u8 mask: neither NaN nor an infinity";
     logical_not => LogicalNot, "u8 mask: is zero";
+    bitwise_not => BitwiseNot, "complement of integers";
 }
 
 macro_rules! binary_methods {
-    ($($name:ident => $op:expr, $doc:literal;)*) => {
+    ($($(#[$attr:meta])* $name:ident => $op:expr, $doc:literal;)*) => {
         impl Tensor {$(
             #[doc = $doc]
             #[doc = ", broadcast."]
+            $(#[$attr])*
             pub fn $name(&self, b: &Tensor) -> Result<Tensor> {
                 self.binary($op, b)
             }
@@ -206,18 +310,66 @@ macro_rules! binary_methods {
 binary_methods! {
     add => Binary::Add { alpha: 1.0 }, "a + b";
     sub => Binary::Sub, "a - b";
+    #[doc(alias = "elem_mul")]
     mul => Binary::Mul, "a * b";
     div => Binary::Div, "a / b";
+    #[doc(alias = "floor_divide")]
+    div_floor => Binary::DivFloor, "a / b rounded down";
+    div_trunc => Binary::DivTrunc, "a / b rounded towards 0";
     pow => Binary::Pow, "a^b";
-    maximum => Binary::Maximum, "the larger; a tie shares the gradient";
-    minimum => Binary::Minimum, "the smaller; a tie shares the gradient";
+    #[doc(alias = "max_elem")]
+    maximum => Binary::Maximum, "the larger, NaN wins; a tie shares the gradient";
+    minimum => Binary::Minimum, "the smaller, NaN wins; a tie shares the gradient";
+    fmax => Binary::Fmax, "the larger, numbers win over NaN; a tie shares the gradient";
+    fmin => Binary::Fmin, "the smaller, numbers win over NaN; a tie shares the gradient";
+    clamp_min => Binary::ClampMin, "max(a, b) with b as a bound: a tie has no gradient";
+    clamp_max => Binary::ClampMax, "min(a, b) with b as a bound: a tie has no gradient";
+    #[doc(alias = "modulo")]
     fmod => Binary::Fmod, "remainder with the dividend's sign";
     remainder => Binary::Remainder, "remainder with the divisor's sign";
     atan2 => Binary::Atan2, "angle of (b, a)";
+    hypot => Binary::Hypot, "sqrt(a^2 + b^2) without overflow";
+    copysign => Binary::Copysign, "|a| with the sign of b";
+    logaddexp => Binary::Logaddexp, "ln(e^a + e^b)";
+    logaddexp2 => Binary::Logaddexp2, "log2(2^a + 2^b)";
+    xlogy => Binary::Xlogy, "a ln b, 0 where a = 0";
+    ldexp => Binary::Ldexp, "a * 2^b with b of i32";
     eq => Binary::Eq, "u8 mask: a = b";
     ne => Binary::Ne, "u8 mask: a != b";
+    #[doc(alias = "cmplt")]
     lt => Binary::Lt, "u8 mask: a < b";
     le => Binary::Le, "u8 mask: a <= b";
     gt => Binary::Gt, "u8 mask: a > b";
     ge => Binary::Ge, "u8 mask: a >= b";
+    logical_and => Binary::LogicalAnd, "of u8 masks: a and b";
+    logical_or => Binary::LogicalOr, "of u8 masks: a or b";
+    logical_xor => Binary::LogicalXor, "of u8 masks: a or b, not both";
+    bitwise_and => Binary::BitwiseAnd, "of integers: a & b";
+    bitwise_or => Binary::BitwiseOr, "of integers: a | b";
+    bitwise_xor => Binary::BitwiseXor, "of integers: a ^ b";
+    #[doc(alias = "bitwise_left_shift")]
+    shl => Binary::Shl, "of integers: a << b, 0 for shifts by the width or more";
+    #[doc(alias = "bitwise_right_shift")]
+    shr => Binary::Shr, "of integers: a >> b, filled with the sign";
+}
+
+macro_rules! comparisons {
+    ($($name:ident => $op:ident, $doc:literal;)*) => {
+        impl Tensor {$(
+            #[doc = $doc]
+            #[doc = " Errors: a fraction to compare integers with."]
+            pub fn $name(&self, c: f64) -> Result<Tensor> {
+                let c = self.constant(stringify!($name), c)?;
+                self.binary(Binary::$op, &c)
+            }
+        )*}
+    };
+}
+comparisons! {
+    eq_scalar => Eq, "u8 mask: x = c.";
+    ne_scalar => Ne, "u8 mask: x != c.";
+    lt_scalar => Lt, "u8 mask: x < c.";
+    le_scalar => Le, "u8 mask: x <= c.";
+    gt_scalar => Gt, "u8 mask: x > c.";
+    ge_scalar => Ge, "u8 mask: x >= c.";
 }

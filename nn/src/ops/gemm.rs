@@ -48,6 +48,9 @@ impl Tensor {
 
     /// Matrix product with NumPy's rules: the last two axes are multiplied, leading axes broadcast, vectors lose the axis they were given.
     /// Oracle `torch.matmul`. Errors: `Invalid` for rank 0, inner sizes that differ, batches that do not broadcast.
+    #[doc(alias = "mm")]
+    #[doc(alias = "bmm")]
+    #[doc(alias = "mv")]
     pub fn matmul(&self, b: &Tensor) -> Result<Tensor> {
         same_device("matmul", self, b)?;
         if self.rank() == 0 || b.rank() == 0 {
@@ -79,6 +82,15 @@ impl Tensor {
         };
         let y = flat(self, m, k)?.gemm(&flat(b, k, n)?, p)?;
         y.reshape(&[&*batch, &[m, n]].concat())
+    }
+
+    /// Products of all pairs of elements of two vectors, `[m]`, `[n] -> [m, n]`. Errors: other ranks.
+    pub fn outer(&self, b: &Tensor) -> Result<Tensor> {
+        if (self.rank(), b.rank()) != (1, 1) {
+            let got = format!("shapes {:?} and {:?}", self.shape(), b.shape());
+            return Err(invalid("outer", "b", "two vectors", got));
+        }
+        self.unsqueeze(1)?.mul(&b.unsqueeze(0)?)
     }
 
     /// act(x W^T + b) for x `[.., in]`, W `[out, in]`, b `[out]`: one kernel where the product can apply the activation.

@@ -18,7 +18,9 @@ mod random;
 mod reduce;
 mod resample;
 mod rnn;
+mod select;
 mod shape;
+mod sort;
 
 pub use self::attention::ScaledDotProductAttention;
 pub(crate) use self::elementwise::broadcast;

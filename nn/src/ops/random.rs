@@ -1,11 +1,26 @@
 //! Random tensors and dropout, from counters: the same (seed, stream, offset) gives the same numbers on every backend.
 
 use trefoil::DType;
-use trefoil::ops::{Distribution, DropoutMask, Rng};
+use trefoil::ops::{Distribution, DropoutMask, Rng, Weights};
 
 use crate::autograd::BackwardCtx;
 use crate::error::{Result, invalid};
 use crate::tensor::{Device, Tensor};
+
+/// Numbers of inputs and outputs that a weight of this shape connects.
+fn fans(op: &'static str, shape: &[usize]) -> Result<(f64, f64)> {
+    let (o, i, inner) = match shape {
+        [] => return Err(invalid(op, "shape", "at least one axis", "a scalar")),
+        &[n] => (n, n, &[][..]),
+        [o, i, inner @ ..] => (*o, *i, inner),
+    };
+    let taps: f64 = inner.iter().map(|&n| n as f64).product();
+    let (fan_in, fan_out) = (i as f64 * taps, o as f64 * taps);
+    if fan_in == 0.0 || fan_out == 0.0 {
+        return Err(invalid(op, "shape", "sizes of at least 1", format!("{shape:?}")));
+    }
+    Ok((fan_in, fan_out))
+}
 
 impl Tensor {
     /// Independent draws of a distribution.
@@ -36,6 +51,65 @@ impl Tensor {
     /// Standard normal draws.
     pub fn randn(device: &Device, dtype: DType, shape: &[usize], rng: Rng<'_>) -> Result<Tensor> {
         Tensor::random(device, dtype, shape, Distribution::Normal { mean: 0.0, std: 1.0 }, rng)
+    }
+
+    /// Uniform draws from [0, 1) of this tensor's shape, dtype and device.
+    pub fn rand_like(&self, rng: Rng<'_>) -> Result<Tensor> {
+        Tensor::rand(self.device(), self.dtype(), self.shape(), 0.0, 1.0, rng)
+    }
+
+    /// Standard normal draws of this tensor's shape, dtype and device.
+    pub fn randn_like(&self, rng: Rng<'_>) -> Result<Tensor> {
+        Tensor::randn(self.device(), self.dtype(), self.shape(), rng)
+    }
+
+    /// Weights `[out, in, ..]` from U(-a, a), a = sqrt(6 / (fan_in + fan_out)); Glorot and Bengio (2010), `xavier_uniform_`. Fans count the
+    /// inner axes in, and both are n for a vector of n. Errors: a scalar, fans of 0.
+    #[doc(alias = "glorot")]
+    pub fn xavier_uniform(device: &Device, dtype: DType, shape: &[usize], rng: Rng<'_>) -> Result<Tensor> {
+        let (fan_in, fan_out) = fans("xavier_uniform", shape)?;
+        let a = (6.0 / (fan_in + fan_out)).sqrt();
+        Tensor::rand(device, dtype, shape, -a, a, rng)
+    }
+
+    /// Weights `[out, in, ..]` from N(0, 2 / fan_in); He et al. (2015), `kaiming_normal_`. Fans as in
+    /// [`xavier_uniform`](Tensor::xavier_uniform).
+    #[doc(alias = "kaiming_normal")]
+    #[doc(alias = "he_initialization")]
+    pub fn he_normal(device: &Device, dtype: DType, shape: &[usize], rng: Rng<'_>) -> Result<Tensor> {
+        let (fan_in, _) = fans("he_normal", shape)?;
+        Tensor::random(
+            device,
+            dtype,
+            shape,
+            Distribution::Normal { mean: 0.0, std: (2.0 / fan_in).sqrt() },
+            rng,
+        )
+    }
+
+    /// Masks (u8) that are 1 with the probabilities in this tensor.
+    pub fn bernoulli(&self, rng: Rng<'_>) -> Result<Tensor> {
+        let p = self.detach().contiguous()?;
+        let y = Tensor::empty(self.device(), DType::U8, self.shape())?;
+        self.device().bernoulli(p.operand().view()?, rng, y.operand().view_mut()?)?;
+        Ok(y)
+    }
+
+    /// `n` positions (i64 `[rows, n]`) for each row of weights `[rows, K]`, drawn with replacement in proportion to them. Errors: another rank;
+    /// a row without weight is reported by the next call that waits.
+    pub fn multinomial(&self, n: usize, rng: Rng<'_>) -> Result<Tensor> {
+        let &[rows, _] = self.shape() else {
+            return Err(invalid(
+                "multinomial",
+                "self",
+                "weights [rows, K]",
+                format!("shape {:?}", self.shape()),
+            ));
+        };
+        let w = self.detach().contiguous()?;
+        let y = Tensor::empty(self.device(), DType::I64, &[rows, n])?;
+        self.device().categorical(Weights::Probs(w.operand().view()?), rng, y.operand().view_mut()?)?;
+        Ok(y)
     }
 
     /// A random order of 0..n (i64).

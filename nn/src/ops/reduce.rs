@@ -69,7 +69,7 @@ impl Tensor {
         self.reduce(Reduce::Mean, over, keep)
     }
 
-    /// Maxima along axes; ties share the gradient.
+    /// Maxima along axes; ties share the gradient. [`max_with_index`](Tensor::max_with_index) gives it to the first.
     pub fn amax(&self, over: &[isize], keep: bool) -> Result<Tensor> {
         self.reduce(Reduce::Max, over, keep)
     }
@@ -82,6 +82,73 @@ impl Tensor {
     /// Variances along axes with `correction` subtracted from the count.
     pub fn var(&self, over: &[isize], correction: f64, keep: bool) -> Result<Tensor> {
         self.reduce(Reduce::Var { correction }, over, keep)
+    }
+
+    /// Standard deviations along axes with `correction` subtracted from the count.
+    pub fn std(&self, over: &[isize], correction: f64, keep: bool) -> Result<Tensor> {
+        self.reduce(Reduce::Std { correction }, over, keep)
+    }
+
+    /// Products along axes.
+    pub fn prod(&self, over: &[isize], keep: bool) -> Result<Tensor> {
+        self.reduce(Reduce::Prod, over, keep)
+    }
+
+    /// u8 masks along axes: whether any element is true.
+    pub fn any(&self, over: &[isize], keep: bool) -> Result<Tensor> {
+        self.reduce(Reduce::Any, over, keep)
+    }
+
+    /// u8 masks along axes: whether all elements are true.
+    pub fn all(&self, over: &[isize], keep: bool) -> Result<Tensor> {
+        self.reduce(Reduce::All, over, keep)
+    }
+
+    /// Maximum of all elements, a scalar; ties share the gradient.
+    pub fn max(&self) -> Result<Tensor> {
+        self.reduce(Reduce::Max, &self.all_axes(), false)
+    }
+
+    /// Minimum of all elements, a scalar; ties share the gradient.
+    pub fn min(&self) -> Result<Tensor> {
+        self.reduce(Reduce::Min, &self.all_axes(), false)
+    }
+
+    /// Minima and maxima along axes, in one pass where no gradient is wanted.
+    #[doc(alias = "aminmax")]
+    pub fn min_max(&self, over: &[isize], keep: bool) -> Result<(Tensor, Tensor)> {
+        if self.requires_grad() {
+            return Ok((self.amin(over, keep)?, self.amax(over, keep)?));
+        }
+        let over = axes("min_max", over, self.rank())?;
+        let shape = if keep { kept(self.shape(), &over) } else { removed(self.shape(), &over) };
+        let (lo, hi) = (self.like(&shape)?, self.like(&shape)?);
+        let (x, l, h) = (self.operand(), lo.operand(), hi.operand());
+        self.device().min_max(&over, x.view()?, l.view_mut()?, h.view_mut()?)?;
+        Ok((lo, hi))
+    }
+
+    /// p-norms along axes.
+    #[doc(alias = "vector_norm")]
+    pub fn norm_axes(&self, p: f64, over: &[isize], keep: bool) -> Result<Tensor> {
+        self.reduce(Reduce::Norm { p }, over, keep)
+    }
+
+    /// x / max(r, eps) with the Euclidean norm r along an axis; `F.normalize`.
+    #[doc(alias = "normalize")]
+    pub fn l2_normalize(&self, along: isize, eps: f64) -> Result<Tensor> {
+        let at = axis("l2_normalize", along, self.rank())?;
+        let x = self.contiguous()?;
+        let y = self.like(self.shape())?;
+        self.device().l2_normalize(at, eps, x.operand().view()?, y.operand().view_mut()?)?;
+        Ok(y.record("l2_normalize", &[self], || {
+            let x = Saved::new(&x);
+            move |cx: &mut BackwardCtx<'_>| {
+                let Some(dx) = cx.target(0)? else { return Ok(()) };
+                let (dy, x) = (cx.dy()?.contiguous()?, x.get(cx)?.operand());
+                Ok(dy.device().l2_normalize_bwd(at, eps, dy.operand().view()?, x.view()?, dx.out()?)?)
+            }
+        }))
     }
 
     /// p-norm of all elements, a scalar.

@@ -1,5 +1,7 @@
 //! Movement: views where a layout can express it, kernels elsewhere.
 
+use std::ops::Range;
+
 use trefoil::Layout;
 use trefoil::ops::{PadMode, Triangle};
 
@@ -64,6 +66,7 @@ impl Tensor {
     }
 
     /// The same elements in row-major order under another shape; a view where the strides allow it.
+    #[doc(alias = "view")]
     pub fn reshape(&self, shape: &[usize]) -> Result<Tensor> {
         if shape == self.shape() {
             return Ok(self.clone());
@@ -79,10 +82,10 @@ impl Tensor {
                 c.relayout(contiguous("reshape", shape)?)
             }
         };
-        let back = self.shape().to_vec();
         Ok(y.record("reshape", &[self], || {
+            let back = *self.layout();
             move |cx: &mut BackwardCtx<'_>| {
-                let dx = cx.dy()?.reshape(&back)?;
+                let dx = cx.dy()?.reshape(back.shape())?;
                 cx.give(0, dx)
             }
         }))
@@ -119,6 +122,7 @@ impl Tensor {
     }
 
     /// Two axes exchanged, a view.
+    #[doc(alias = "swapaxes")]
     pub fn transpose(&self, a: isize, b: isize) -> Result<Tensor> {
         let (a, b) = (axis("transpose", a, self.rank())?, axis("transpose", b, self.rank())?);
         let mut perm: Vec<isize> = (0..self.rank() as isize).collect();
@@ -129,7 +133,10 @@ impl Tensor {
     /// Elements `start, start + step, ...` below `end` along an axis, a view.
     pub fn slice(&self, along: isize, start: usize, end: usize, step: usize) -> Result<Tensor> {
         let at = axis("slice", along, self.rank())?;
-        let what = format!("start <= end <= {} and step > 0, not {start}..{end} by {step}", self.shape()[at]);
+        let n = self.shape()[at];
+        let what = format!("start <= end <= {n} and step > 0, not {start}..{end} by {step}");
+        // Any step beyond the axis takes the first element alone, and strides stay small.
+        let step = step.min(n.max(1));
         self.part("slice", what, move |l| l.slice(at, start, end, step))
     }
 
@@ -145,6 +152,53 @@ impl Tensor {
         self.part("select", what, move |l| l.select(at, index))
     }
 
+    /// The part `ranges[i]` of axis i for the first axes, a view. Errors: a range outside of its axis, more ranges than axes.
+    pub fn shrink(&self, ranges: &[Range<usize>]) -> Result<Tensor> {
+        let (ranges, what) = (ranges.to_vec(), format!("ranges within the shape, not {ranges:?}"));
+        self.part("shrink", what, move |l| {
+            ranges.iter().enumerate().try_fold(*l, |l, (i, r)| l.slice(i, r.start, r.end, 1))
+        })
+    }
+
+    /// Every `steps[i]`-th element of axis i for the first axes, a view. Errors: a step of 0, more steps than axes.
+    #[doc(alias = "stride_op")]
+    pub fn subsample(&self, steps: &[usize]) -> Result<Tensor> {
+        let what = format!("steps above 0 for axes of the shape, not {steps:?}");
+        let steps: Vec<usize> = steps
+            .iter()
+            .enumerate()
+            .map(|(i, &s)| s.min(self.shape().get(i).map_or(1, |&n| n.max(1))))
+            .collect();
+        self.part("subsample", what, move |l| {
+            steps.iter().enumerate().try_fold(*l, |l, (i, &s)| l.slice(i, 0, *l.shape().get(i)?, s))
+        })
+    }
+
+    /// A copy in which `src` stands in place of [`slice`](Tensor::slice) of the same arguments.
+    pub fn slice_scatter(
+        &self,
+        src: &Tensor,
+        along: isize,
+        start: usize,
+        end: usize,
+        step: usize,
+    ) -> Result<Tensor> {
+        same_device("slice_scatter", self, src)?;
+        let y = self.detach().copy()?;
+        y.slice(along, start, end, step)?.assign(src)?;
+        Ok(y.record("slice_scatter", &[self, src], || {
+            move |cx: &mut BackwardCtx<'_>| {
+                let dy = cx.dy()?;
+                if cx.needs(0) {
+                    let dx = dy.copy()?;
+                    dx.slice(along, start, end, step)?.fill(0.0)?;
+                    cx.give(0, dx)?;
+                }
+                cx.give(1, dy.slice(along, start, end, step)?)
+            }
+        }))
+    }
+
     /// Diagonal `k` of axes `a` and `b` as a new last axis, a view.
     pub fn diagonal(&self, k: isize, a: isize, b: isize) -> Result<Tensor> {
         let (a, b) = (axis("diagonal", a, self.rank())?, axis("diagonal", b, self.rank())?);
@@ -154,7 +208,8 @@ impl Tensor {
     /// Parts of the given sizes along an axis, views. Errors: `Invalid` unless the sizes add up to the axis.
     pub fn split(&self, along: isize, sizes: &[usize]) -> Result<Vec<Tensor>> {
         let at = axis("split", along, self.rank())?;
-        if sizes.iter().sum::<usize>() != self.shape()[at] {
+        let total = sizes.iter().try_fold(0usize, |n, &s| n.checked_add(s));
+        if total != Some(self.shape()[at]) {
             let expected = format!("sizes that add up to {}", self.shape()[at]);
             return Err(invalid("split", "sizes", expected, format!("{sizes:?}")));
         }
@@ -164,6 +219,17 @@ impl Tensor {
             self.narrow(along, start - n, n)
         };
         sizes.iter().map(|&n| part(n)).collect()
+    }
+
+    /// At most `n` parts along an axis, views, of equal sizes but for the last. Errors: no parts.
+    pub fn chunk(&self, along: isize, n: usize) -> Result<Vec<Tensor>> {
+        let size = self.shape()[axis("chunk", along, self.rank())?];
+        if n == 0 {
+            return Err(invalid("chunk", "n", "at least 1", "0"));
+        }
+        let step = size.div_ceil(n).max(1);
+        let sizes: Vec<usize> = (0..size.max(1)).step_by(step).map(|s| step.min(size - s)).collect();
+        self.split(along, &sizes)
     }
 
     /// A new axis of size 1 before `at` (-1: as the last).
@@ -190,6 +256,7 @@ impl Tensor {
     }
 
     /// Repeated along axes of size 1 (or missing ones) without copying.
+    #[doc(alias = "broadcast_to")]
     pub fn expand(&self, shape: &[usize]) -> Result<Tensor> {
         if shape == self.shape() {
             return Ok(self.clone());
@@ -205,6 +272,44 @@ impl Tensor {
                 Ok(dy.device().sum_to_shape(dy.operand().view()?, dx.out()?)?)
             }
         }))
+    }
+
+    /// [`expand`](Tensor::expand)ed to another tensor's shape.
+    pub fn expand_as(&self, other: &Tensor) -> Result<Tensor> {
+        self.expand(other.shape())
+    }
+
+    /// The whole tensor repeated `times[i]` times along axis i. Errors: another number of counts than axes, a result that is too large.
+    #[doc(alias = "tile")]
+    pub fn repeat(&self, times: &[usize]) -> Result<Tensor> {
+        if times.len() != self.rank() {
+            let expected = format!("one count for each of the {} axes", self.rank());
+            return Err(invalid("repeat", "times", expected, format!("{times:?}")));
+        }
+        let mut y = self.clone();
+        for (i, &n) in times.iter().enumerate().filter(|(_, n)| **n != 1) {
+            let mut shape = y.shape().to_vec();
+            let Some(size) = shape[i].checked_mul(n) else {
+                return Err(invalid(
+                    "repeat",
+                    "times",
+                    "a size that fits",
+                    format!("{n} times {}", shape[i]),
+                ));
+            };
+            shape.insert(i, n);
+            let wide = y.unsqueeze(i as isize)?.expand(&shape)?;
+            shape.remove(i);
+            shape[i] = size;
+            y = wide.reshape(&shape)?;
+        }
+        Ok(y)
+    }
+
+    /// The last two axes exchanged, a view.
+    #[doc(alias = "mT")]
+    pub fn t(&self) -> Result<Tensor> {
+        self.transpose(-2, -1)
     }
 
     /// Windows of `size` elements every `step` along an axis, appended as the last axis; a view.
@@ -268,8 +373,9 @@ impl Tensor {
             return Err(invalid("pad", "pads", expected, format!("{}", pads.len())));
         }
         let padded = |(&n, &(b, a)): (&usize, &(isize, isize))| {
-            usize::try_from(n as isize + b + a)
-                .map_err(|_| invalid("pad", "pads", format!("at least -{n} in all"), format!("{b} and {a}")))
+            (n as isize).checked_add(b).and_then(|s| usize::try_from(s.checked_add(a)?).ok()).ok_or_else(
+                || invalid("pad", "pads", format!("at least -{n} in all"), format!("{b} and {a}")),
+            )
         };
         let shape = self.shape().iter().zip(pads).map(padded).collect::<Result<Vec<_>>>()?;
         let x = self.contiguous()?;
@@ -340,7 +446,11 @@ impl Tensor {
     pub fn repeat_interleave(&self, along: isize, repeats: usize) -> Result<Tensor> {
         let at = axis("repeat_interleave", along, self.rank())?;
         let mut shape = self.shape().to_vec();
-        shape[at] *= repeats;
+        let Some(size) = shape[at].checked_mul(repeats) else {
+            let got = format!("{repeats} times {}", shape[at]);
+            return Err(invalid("repeat_interleave", "repeats", "a size that fits", got));
+        };
+        shape[at] = size;
         let x = self.contiguous()?;
         let y = self.like(&shape)?;
         self.device().repeat_interleave(at, repeats, None, x.operand().view()?, y.operand().view_mut()?)?;

@@ -106,6 +106,49 @@ impl Arena {
         &self.device
     }
 
+    pub(crate) fn dtype(&self) -> DType {
+        self.values.dtype()
+    }
+
+    /// Moves values, gradients and states to another device, through the host; the parameters refer to them there. Errors: as
+    /// [`Arena::check`], and those of the new device; nothing is changed then.
+    pub(crate) fn to_device(&mut self, device: &Device) -> Result<()> {
+        self.check()?;
+        let moved = |old: &Arc<Buffer>| -> Result<Arc<Buffer>> {
+            let mut bytes = vec![0; old.len() * old.dtype().size()];
+            self.device.read_bytes(old.view(), &mut bytes)?;
+            let new = device.alloc(old.dtype(), old.len())?;
+            device.write_bytes(new.alias_mut(), &bytes)?;
+            Ok(Arc::new(new))
+        };
+        let (values, grads) = (moved(&self.values)?, moved(&self.grads)?);
+        let states = self.states.iter().map(&moved).collect::<Result<_>>()?;
+        let [masters, average] = [&self.masters, &self.average].map(|b| b.as_ref().map(&moved).transpose());
+        let (masters, average) = (masters?, average?);
+        let mut placed: Vec<(usize, Tensor)> = vec![];
+        let mut leaves = vec![];
+        for e in &self.entries {
+            let old = e.param.get();
+            let t = match placed.iter().find(|(start, _)| *start == e.start) {
+                Some((_, first)) => first.relayout(*old.layout()),
+                None => Tensor::over(device, &values, e.start, old.shape())?,
+            };
+            placed.push((e.start, t.clone()));
+            leaves.push((t, Tensor::over(device, &grads, e.start, old.shape())?));
+        }
+        for (e, (t, grad)) in self.entries.iter_mut().zip(leaves) {
+            t.storage().claim(&self._token);
+            e.storage = t.storage().clone();
+            e.param.set(t);
+            if let Some(edge) = e.param.get().edge() {
+                edge.node.place_grad(grad);
+            }
+        }
+        (self.values, self.grads, self.states) = (values, grads, states);
+        (self.masters, self.average, self.device) = (masters, average, device.clone());
+        Ok(())
+    }
+
     pub(crate) fn grads_mut(&self) -> ViewMut<'_> {
         self.grads.alias_mut()
     }

@@ -10,7 +10,7 @@ use super::arena::Arena;
 use super::scaler::Scaler;
 use crate::error::{NnError, Result, invalid};
 use crate::layer::{Layer, LayerExt, Param};
-use crate::tensor::Tensor;
+use crate::tensor::{Device, Tensor};
 
 /// Parameters that share a rule and a factor of the learning rate.
 #[derive(Debug, Clone)]
@@ -133,6 +133,27 @@ impl Optimizer {
             ));
         }
         Ok(Optimizer { members, lr, step: 0, maximize: false, scaler: None, ema: None })
+    }
+
+    /// Moves the parameters that this optimizer holds to another device, with their gradients, its state, masters, averages and loss scale.
+    /// [`LayerExt::to_device`] then moves what is left of the model: buffers and frozen parameters. Errors: a dtype that the device does not
+    /// have, and a parameter that was replaced, before anything is moved; the device's own errors.
+    pub fn to_device(&mut self, device: &Device) -> Result<()> {
+        for m in &self.members {
+            m.arena.check()?;
+            let dtype = m.arena.dtype();
+            if !device.caps().supports(dtype) {
+                let got = format!("{}, which has no {dtype}", device.id());
+                return Err(invalid("Optimizer", "device", "a device with the parameters' dtypes", got));
+            }
+        }
+        for m in self.members.iter_mut().filter(|m| m.arena.device().id() != device.id()) {
+            m.arena.to_device(device)?;
+        }
+        match &mut self.scaler {
+            Some(s) => s.to_device(device),
+            None => Ok(()),
+        }
     }
 
     /// Ascends instead of descending.

@@ -50,6 +50,14 @@ impl Scaler {
         })
     }
 
+    /// Moves the state to another device.
+    pub(crate) fn to_device(&mut self, device: &Device) -> Result<()> {
+        for t in [&mut self.scale, &mut self.inverse, &mut self.found, &mut self.step, &mut self.good] {
+            *t = t.to_device(device)?;
+        }
+        Ok(())
+    }
+
     fn look(&self, arenas: &[&Arena], divide: bool) -> Result<()> {
         let (scale, found) = (self.scale.operand(), self.found.operand());
         for a in arenas {

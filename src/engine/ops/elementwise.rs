@@ -369,11 +369,13 @@ impl ElementwiseOps for Engine {
         };
         if let Some(problem) = Rows::find(&dy, &a, &b) {
             let gapless = |g: &GradMut<'_>| g.out.is_contiguous();
+            // An operand that was expanded by the caller looks like a row, but wants a gradient for each of its elements.
+            let row = |g: &GradMut<'_>| gapless(g) && g.out.numel() == problem.cols;
             match (problem.row_first, &da, &db) {
-                (false, x, Some(v)) if gapless(v) && x.as_ref().is_none_or(gapless) => {
+                (false, x, Some(v)) if row(v) && x.as_ref().is_none_or(gapless) => {
                     return self.bwd_rows(op, &problem, [&dy, &a, &b], x.as_ref(), v);
                 }
-                (true, Some(v), x) if gapless(v) && x.as_ref().is_none_or(gapless) => {
+                (true, Some(v), x) if row(v) && x.as_ref().is_none_or(gapless) => {
                     return self.bwd_rows(op, &problem, [&dy, &b, &a], x.as_ref(), v);
                 }
                 _ => {}
