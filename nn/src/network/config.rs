@@ -317,9 +317,11 @@ impl NetworkConfig {
     }
 
     /// Shapes of the outputs for a batch of two of these items (shape and element type of each input, in the order of their names), found
-    /// without a device. Errors: as [`check`](Self::check).
+    /// without a device. Parameters have the element type of the first input of floats (f32 where there is none). Errors: as
+    /// [`check`](Self::check).
     pub fn output_shapes(&self, path: &str, items: &[(&[usize], DType)]) -> Result<Vec<Vec<usize>>> {
         let items: Vec<Item> = items.iter().map(|(s, d)| (s.to_vec(), *d)).collect();
-        Plan::dry_run(self, path, DType::F32, Some(&items))
+        let dtype = items.iter().map(|(_, d)| *d).find(|d| d.is_float()).unwrap_or(DType::F32);
+        Plan::dry_run(self, path, dtype, Some(&items)).map(|(shapes, _)| shapes)
     }
 }

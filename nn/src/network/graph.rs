@@ -1,13 +1,13 @@
 //! A network that runs.
 
-use trefoil::DType;
+use trefoil::{DType, GpuError};
 
 use super::build::Entry;
 use super::config::{NetworkConfig, Plan, Source, Step};
 use super::shapes::{Item, zeros};
 use crate::autograd::no_grad;
 use crate::error::{Result, invalid};
-use crate::layer::{Build, Layer, Visitor};
+use crate::layer::{Build, Layer, LayerExt, Visitor};
 use crate::layers::Input;
 use crate::tensor::Tensor;
 use crate::trace;
@@ -57,18 +57,28 @@ impl Network {
     }
 
     fn make(cx: &Build, config: &NetworkConfig, path: &str, items: Option<&[Item]>) -> Result<Self> {
-        Plan::dry_run(config, path, cx.param_dtype(), items)?;
+        let (_, state) = Plan::dry_run(config, path, cx.param_dtype(), items)?;
         let network = Self::of(cx, Plan::new(config, path)?)?;
-        if let Some(items) = items {
-            let x = zeros(cx.device(), items)?;
-            // Lazy layers get their parameters; evaluation changes nothing else.
-            network.set_training(false);
-            let done = no_grad(|| network.forward_all(&x));
-            network.set_training(true);
-            network.reset_state();
-            done?;
+        if let Some(items) = items
+            && network.named_state().len() < state
+        {
+            network.make_lazy_parameters(&zeros(cx.device(), items)?)?;
         }
         Ok(network)
+    }
+
+    /// Runs a batch on trial, after which lazy layers have their parameters and nothing else is changed.
+    fn make_lazy_parameters(&self, x: &[Tensor]) -> Result<()> {
+        self.set_training(false);
+        let done = no_grad(|| self.forward_all(x));
+        self.set_training(true);
+        self.reset_state();
+        done?;
+        // Zeros need not be lengths or indices that the layers allow.
+        match x.first().map_or(Ok(()), |x| x.device().synchronize()) {
+            Err(GpuError::IndexOutOfRange { .. }) => Ok(()),
+            done => Ok(done?),
+        }
     }
 
     pub(super) fn of(cx: &Build, plan: Plan) -> Result<Self> {

@@ -9,7 +9,7 @@ use super::config::{NetworkConfig, Plan};
 use super::graph::Network;
 use crate::autograd::no_grad;
 use crate::error::{NnError, Result};
-use crate::layer::{Build, Layer};
+use crate::layer::{Build, Layer, LayerExt};
 use crate::tensor::{Device, Tensor};
 
 /// Shape and element type of an input's items.
@@ -34,19 +34,19 @@ impl Plan {
     }
 
     /// Makes the layers of a network at `path` and, if the items are given, runs a batch of them, all without a device. Gives the shapes of
-    /// the outputs. Errors: [`NnError::Config`] with the path of the option or layer.
+    /// the outputs, and the number of parameters and buffers. Errors: [`NnError::Config`] with the path of the option or layer.
     pub(super) fn dry_run(
         config: &NetworkConfig,
         path: &str,
         dtype: DType,
         items: Option<&[Item]>,
-    ) -> Result<Vec<Vec<usize>>> {
+    ) -> Result<(Vec<Vec<usize>>, usize)> {
         let plan = Plan::new(config, path)?;
         let places: Vec<(String, String)> =
             plan.steps.iter().map(|s| (s.name.clone(), s.path.clone())).collect();
         let device: Device = Arc::new(Engine::shapes());
         let network = Network::of(&Build::new(&device, 0).dtype(dtype), plan)?;
-        let Some(items) = items else { return Ok(vec![]) };
+        let Some(items) = items else { return Ok((vec![], network.named_state().len())) };
         let x = zeros(&device, items)?;
         let y = no_grad(|| network.forward_all(&x)).map_err(|e| {
             // The innermost layer that failed; the place is that of the one around it which stands in the graph.
@@ -59,6 +59,6 @@ impl Plan {
             let place = place.unwrap_or_else(|| join(path, &input().unwrap_or_else(|| "layers".into())));
             NnError::config(place, e.to_string())
         })?;
-        Ok(y.iter().map(|t| t.shape().to_vec()).collect())
+        Ok((y.iter().map(|t| t.shape().to_vec()).collect(), network.named_state().len()))
     }
 }
