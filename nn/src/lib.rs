@@ -38,6 +38,7 @@ pub mod autograd;
 mod bounds;
 pub mod checkpoint;
 pub mod config;
+mod cost;
 pub mod data;
 mod error;
 mod host;
