@@ -107,8 +107,11 @@ impl CliError {
                     Some("correct that place in the file; examples/digits.json is a complete example")
                 }
                 NnError::Csv { .. } => Some(
-                    "correct that cell, or set data.header, data.label or data.target in the configuration",
+                    "correct that cell, set data.header, data.label or data.target in the configuration, or leave such rows out with data.on_error = \"skip\"",
                 ),
+                NnError::Data { .. } => {
+                    Some("correct or remove that file, or leave such items out with data.on_error = \"skip\"")
+                }
                 NnError::Checkpoint { .. } => {
                     Some("leave out --resume to start over, or name another run folder with --run")
                 }

@@ -5,7 +5,11 @@ mod bench;
 mod devices;
 mod error;
 mod explain;
+mod network;
+mod parity;
+mod plot;
 mod status;
+mod summary;
 mod train;
 
 use std::io::Write;
@@ -30,6 +34,9 @@ Examples:
   trefoil devices                                  what is found on this machine, and why the rest is not
   trefoil train examples/digits.json               train the digits example on the best device
   trefoil train examples/digits.json --resume      continue it after an interruption
+  trefoil summary examples/digits.json             layers, shapes, parameters, arithmetic
+  trefoil parity examples/digits.json --backend opencl   every layer on two devices, forward and backward
+  trefoil plot runs/digits                         curves of a run as SVG
   trefoil bench cases.json --backend cuda          time the kernels
   trefoil explain gemm                             which implementation serves an operation
 
@@ -49,6 +56,12 @@ enum Command {
     Devices,
     /// Train a model described by a JSON file
     Train(train::Args),
+    /// Show the layers of a network: shapes, parameters, memory, arithmetic
+    Summary(summary::Args),
+    /// Compare every layer of a network on two devices, forward and backward
+    Parity(parity::Args),
+    /// Draw the curves of runs as SVG
+    Plot(plot::Args),
     /// Time operations described by a JSON file
     Bench(bench::Args),
     /// Say which implementation serves an operation and why not the others
@@ -97,6 +110,9 @@ fn run(cli: &Cli, out: &mut dyn Write) -> Result<()> {
     match &cli.command {
         Command::Devices => devices::run(out),
         Command::Train(a) => train::run(a, out),
+        Command::Summary(a) => summary::run(a, out),
+        Command::Parity(a) => parity::run(a, out),
+        Command::Plot(a) => plot::run(a, out),
         Command::Bench(a) => bench::run(a, out),
         Command::Explain(a) => explain::run(a, out),
         Command::Status(a) => status::run(a, out),

@@ -3,10 +3,10 @@
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 
+use trefoil_nn::LayerExt;
 use trefoil_nn::checkpoint::Checkpoint;
 use trefoil_nn::config::Config;
 use trefoil_nn::trainer::{Ended, EpochStats};
-use trefoil_nn::{LayerExt, Trainer};
 
 use crate::BackendArg;
 use crate::error::{CliError, Result};
@@ -49,8 +49,9 @@ fn percent(x: Option<f64>) -> String {
 
 fn line(s: &EpochStats, epochs: u64) -> String {
     let test = s.test_loss.map_or("-".into(), |l| format!("{l:.4}"));
+    let metrics: String = s.metrics.iter().map(|(name, v)| format!("  {name} {v:.4}")).collect();
     format!(
-        "epoch {:>3}/{epochs}  train loss {:.4} acc {}  test loss {test} acc {}  lr {:.2e}  {:.2} s",
+        "epoch {:>3}/{epochs}  train loss {:.4} acc {}  test loss {test} acc {}{metrics}  lr {:.2e}  {:.2} s",
         s.epoch,
         s.train_loss,
         percent(s.train_accuracy),
@@ -59,6 +60,9 @@ fn line(s: &EpochStats, epochs: u64) -> String {
         s.seconds
     )
 }
+
+/// Malformed items that are named.
+const SHOWN: usize = 10;
 
 pub(crate) fn run(a: &Args, out: &mut dyn Write) -> Result<()> {
     let mut config = Config::load(&a.config)?;
@@ -71,26 +75,28 @@ pub(crate) fn run(a: &Args, out: &mut dyn Write) -> Result<()> {
             "--resume needs a run folder: set train.run in the configuration or pass --run DIR".into(),
         ));
     }
-    let (train, test) = config.datasets()?;
+    let data = config.data.open()?;
     let device = a.backend.open()?;
-    let model = config.model(&device, train.item_shape())?;
-    let items = train.len();
-    let mut options = config.options(items);
-    options.progress = !a.quiet && std::io::stderr().is_terminal();
+    let sources = config.sources(&data, &device)?;
+    let model = config.model(&device, &sources)?;
+    let mut trainer = config.trainer(&model, &data, &sources, &device)?;
+    trainer.show_progress(!a.quiet && std::io::stderr().is_terminal());
     if !a.quiet {
-        let tested = test.as_ref().map_or(0, |t| t.len());
         writeln!(
             out,
-            "{} ({}): {} parameters, {items} training and {tested} test items",
+            "{} ({}): {} parameters, {} training and {} test items{}",
             device.id(),
             device.caps().name,
-            model.num_parameters()
+            model.num_parameters(),
+            data.train_items(),
+            data.test_items(),
+            match (data.classes(), data.encoding()) {
+                (0, _) => String::new(),
+                (n, Some(_)) => format!(", {n} token ids"),
+                (n, None) => format!(", {n} classes"),
+            }
         )?;
     }
-    let train = config.source(train, &device)?;
-    let test = test.map(|t| config.source(t, &device)).transpose()?;
-    let optimizer = config.optimizer(&model)?;
-    let mut trainer = Trainer::new(&model, optimizer, config.objective(), &device, options)?;
 
     let checkpoint = config.train.run.as_ref().map(|r| r.join("checkpoint.safetensors"));
     if a.resume {
@@ -111,7 +117,7 @@ pub(crate) fn run(a: &Args, out: &mut dyn Write) -> Result<()> {
     }
 
     let mut failed = None;
-    let report = trainer.fit(&*train, test.as_deref(), &mut |s| {
+    let report = trainer.fit(&*sources.train, sources.test.as_deref(), &mut |s| {
         if a.quiet {
             return true;
         }
@@ -121,6 +127,14 @@ pub(crate) fn run(a: &Args, out: &mut dyn Write) -> Result<()> {
     })?;
     if let Some(e) = failed {
         return Err(e.into());
+    }
+    let skipped = data.skipped();
+    if !skipped.is_empty() {
+        writeln!(out, "{} malformed items were left out:", skipped.len())?;
+        skipped.iter().take(SHOWN).try_for_each(|s| writeln!(out, "    {s}"))?;
+        if skipped.len() > SHOWN {
+            writeln!(out, "    ...")?;
+        }
     }
     if report.ended == Ended::Stalled {
         writeln!(out, "stopped early: the monitored loss no longer falls")?;

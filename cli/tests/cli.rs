@@ -61,13 +61,31 @@ impl Drop for Folder {
 #[test]
 fn help_is_complete() {
     let all = ok(&["--help"]);
-    for word in ["devices", "train", "bench", "explain", "status", "Examples:", "TREFOIL_BACKEND"] {
+    for word in [
+        "devices",
+        "train",
+        "summary",
+        "parity",
+        "plot",
+        "bench",
+        "explain",
+        "status",
+        "Examples:",
+        "TREFOIL_BACKEND",
+    ] {
         assert!(all.contains(word), "{word}: {all}");
     }
-    for (command, word) in
-        [("train", "--resume"), ("bench", "--only"), ("explain", "--backend"), ("status", "--all")]
-    {
-        assert!(ok(&[command, "--help"]).contains(word));
+    for (command, word) in [
+        ("train", "--resume"),
+        ("summary", "--batch"),
+        ("parity", "--against"),
+        ("plot", "--out"),
+        ("bench", "--only"),
+        ("explain", "--backend"),
+        ("status", "--all"),
+    ] {
+        let help = ok(&[command, "--help"]);
+        assert!(help.contains(word) && (command == "status" || help.contains("Examples:")), "{help}");
     }
     assert!(ok(&["--version"]).contains(env!("CARGO_PKG_VERSION")));
     fails(&[], 2);
@@ -150,6 +168,125 @@ fn configuration_errors_name_the_place() {
     let file = f.write("file", "x");
     let e = fails(&["train", "examples/digits.json", "--backend", "cpu", "--run", &file], 1);
     assert!(e.contains("cannot create") && e.contains("what to do:"), "{e}");
+}
+
+/// A network with branches, normalizations and a free size.
+const NETWORK: &str = r#"{ "version": 1, "inputs": { "image": [1, -1, 8] }, "layers": [
+  { "type": "convolutional", "name": "conv", "out_channels": 4, "kernel_size": 3, "padding": "same" },
+  { "type": "batch_normalization", "name": "norm", "num_features": 4 },
+  { "type": "activation", "kind": "gelu" },
+  { "type": "residual", "name": "block", "layers": [
+    { "type": "convolutional", "out_channels": 4, "kernel_size": 3, "padding": "same", "activation": "tanh" } ] },
+  { "type": "flatten" },
+  { "type": "dense", "name": "head", "out_features": 3 } ] }"#;
+
+#[test]
+fn summary_counts_parameters_and_arithmetic() {
+    let f = Folder::new("summary");
+    let text = ok(&["summary", "examples/digits.json", "--backend", "cpu"]);
+    for word in ["0 (Dense)", "[1, 128]", "8320", "17226 parameters", "17.02 k multiply-accumulates", "adamw"]
+    {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+    let network = f.write("network.json", NETWORK);
+    let json: serde_json::Value =
+        serde_json::from_str(&ok(&["summary", &network, "--backend", "cpu", "--batch", "2", "--json"]))
+            .unwrap();
+    let layer = |name: &str| {
+        let all = json["layers"].as_array().unwrap();
+        all.iter().find(|l| l["name"] == name).unwrap_or_else(|| panic!("{name}: {json:#}")).clone()
+    };
+    // 64 positions of 4 channels from 9 taps of 1 channel (of 4 channels in the block), two items.
+    assert_eq!(layer("conv")["macs"], 2 * 64 * 4 * 9);
+    assert_eq!(layer("block")["macs"], 2 * 64 * 4 * 36);
+    assert_eq!(layer("head")["macs"], 2 * 256 * 3);
+    assert_eq!(layer("head")["outputs"], serde_json::json!([[2, 3]]));
+    assert_eq!(json["macs"], 2 * (64 * 4 * 45 + 256 * 3));
+    assert!(json["flops"].as_u64().unwrap() > 2 * json["macs"].as_u64().unwrap());
+    let open = f.write("open.json", &NETWORK.replace(r#""inputs": { "image": [1, -1, 8] }, "#, ""));
+    assert!(fails(&["summary", &open, "--backend", "cpu"], 1).contains("does not say what its inputs are"));
+    let bad = f.write("bad.json", &NETWORK.replace("kernel_size", "kernel"));
+    let e = fails(&["summary", &bad, "--backend", "cpu"], 1);
+    assert!(e.contains("bad.json") && e.contains("layers[0].kernel"), "{e}");
+    fails(&["summary", &network, "--batch", "0"], 1);
+}
+
+#[test]
+fn parity_compares_every_tensor() {
+    let f = Folder::new("parity");
+    let network = f.write("network.json", NETWORK);
+    for more in [&[][..], &["--double"], &["--eval"]] {
+        let text = ok(&[&["parity", &network, "--backend", "cpu"], more].concat());
+        for word in ["conv (Convolutional)", "gradient of parameter weight", "gradient of input", "0 failed"]
+        {
+            assert!(text.contains(word), "{word}: {text}");
+        }
+        assert!(!text.contains("FAIL"), "{text}");
+    }
+    // What a tolerance of nothing finds, between f64 and f32.
+    let o = trefoil(&["parity", &network, "--backend", "cpu", "--double", "--tolerance", "0", "--json"]);
+    assert_eq!(o.status.code(), Some(1));
+    let json: serde_json::Value = serde_json::from_str(&text(&o.stdout)).unwrap();
+    assert!(json["failed"].as_u64().unwrap() > 0, "{json:#}");
+    let tensors = json["tensors"].as_array().unwrap();
+    let has =
+        |layer: &str, tensor: &str| tensors.iter().any(|t| t["layer"] == layer && t["tensor"] == tensor);
+    for layer in ["conv", "norm", "block", "head"] {
+        assert!(has(layer, "output") && has(layer, "gradient of output"), "{layer}: {json:#}");
+    }
+    assert!(has("norm", "buffer") && has("head", "gradient of parameter") && has("", "gradient of input"));
+    let run = ok(&["parity", "examples/digits.json", "--backend", "cpu", "--batch", "8"]);
+    assert!(run.contains("[8, 128]") && run.contains("0 failed"), "{run}");
+    // Another device, where there is one.
+    if trefoil(&["explain", "gemm", "--backend", "opencl"]).status.success() {
+        let text = ok(&["parity", &network, "--backend", "opencl"]);
+        assert!(text.contains("opencl") && text.contains("0 failed"), "{text}");
+    }
+    fails(&["parity", &network, "--backend", "cpu", "--tolerance=-1"], 1);
+    fails(&["parity", &network, "--backend", "cpu", "--against", "cpux"], 1);
+}
+
+#[test]
+fn plot_draws_one_run_or_several() {
+    let f = Folder::new("plot");
+    let epoch = |e: u32, loss: f64| {
+        format!(
+            r#"{{"epoch":{e},"step":{e},"lr":0.1,"train_loss":{loss},"train_accuracy":null,"test_loss":{loss},"test_accuracy":0.5,"metrics":{{"f1":0.25}},"seconds":0.1}}"#
+        )
+    };
+    for (run, loss) in [("a", 1.0), ("b", 2.0)] {
+        std::fs::create_dir_all(f.0.join(run)).unwrap();
+        f.write(&format!("{run}/metrics.jsonl"), &format!("{}\n{}\n", epoch(1, loss), epoch(2, loss / 2.0)));
+    }
+    assert!(ok(&["plot", &f.at("a")]).contains("2 epochs"));
+    let one = std::fs::read_to_string(f.0.join("a/plot.svg")).unwrap();
+    assert!(one.contains(">loss<") && one.contains(">train<") && one.contains(">f1<"), "{one}");
+    let svg = f.at("both.svg");
+    ok(&["plot", &f.at("a"), &f.at("b/metrics.jsonl"), "--out", &svg]);
+    let both = std::fs::read_to_string(&svg).unwrap();
+    for word in [">training loss<", ">test accuracy<", ">f1<", ">learning rate<", ">a<", ">b<"] {
+        assert!(both.contains(word), "{word}: {both}");
+    }
+    assert!(!both.contains("training accuracy"));
+    assert!(fails(&["plot", &f.at("none")], 1).contains("no epochs"));
+    assert!(fails(&["plot", &f.at("a"), "--out", "/no/such/x.svg"], 1).contains("cannot write"));
+    fails(&["plot"], 2);
+}
+
+#[test]
+fn malformed_rows_are_counted_and_named() {
+    let f = Folder::new("malformed");
+    let data = f.write("bad.csv", &format!("{}1,oops,0\n", "0.5,1.5,0\n1.5,0.5,1\n".repeat(8)));
+    let config = |policy: &str| {
+        format!(
+            r#"{{ "data": {{ "csv": "{data}", "on_error": "{policy}" }}, "metrics": ["f1"],
+                "model": {{ "layers": [{{ "type": "dense", "out_features": 2 }}] }}, "train": {{ "epochs": 1 }} }}"#
+        )
+    };
+    let skip = ok(&["train", &f.write("skip.json", &config("skip")), "--backend", "cpu"]);
+    assert!(skip.contains("1 malformed items were left out") && skip.contains("row 17, column 2"), "{skip}");
+    let e = fails(&["train", &f.write("fail.json", &config("fail")), "--backend", "cpu"], 1);
+    assert!(e.contains("row 17, column 2"), "{e}");
 }
 
 const CASES: &str = r#"[

@@ -429,7 +429,7 @@ pub(crate) fn record<F>(
 where
     F: Fn(&mut BackwardCtx<'_>) -> Result<()> + Send + Sync + 'static,
 {
-    trace::op(op, &outputs);
+    trace::op(op, inputs, &outputs);
     if !tracked(inputs) {
         return outputs;
     }

@@ -129,7 +129,6 @@ fn draw(out: &mut String, chart: &Chart) {
                 pen = 'M';
             }
         }
-        let at = right - 90.0;
         let y = TOP + 14.0 * k as f64;
         let _ = writeln!(out, r#"<path d="{d}" fill="none" stroke="{color}" stroke-width="2"/>"#);
         if let [(x, y)] = s.points[..] {
@@ -137,8 +136,9 @@ fn draw(out: &mut String, chart: &Chart) {
         }
         let _ = writeln!(
             out,
-            r#"<path d="M{at} {y}h18" stroke="{color}" stroke-width="2"/><text x="{}" y="{}">{}</text>"#,
-            at + 24.0,
+            r#"<path d="M{} {y}h18" stroke="{color}" stroke-width="2"/><text x="{}" y="{}" text-anchor="end">{}</text>"#,
+            right - 18.0,
+            right - 24.0,
             y + 4.0,
             escape(&s.name)
         );

@@ -5,6 +5,7 @@ use std::fmt;
 use std::rc::Rc;
 
 use crate::autograd::no_grad;
+use crate::cost;
 use crate::error::Result;
 use crate::layer::{Layer, LayerExt, Snapshot};
 use crate::tensor::Tensor;
@@ -25,6 +26,10 @@ pub struct Row {
     pub parameters: usize,
     /// Memory of its outputs.
     pub output_bytes: usize,
+    /// Multiply-accumulates of its products (matrices, convolutions, attention, recurrences), its parts' included.
+    pub macs: u64,
+    /// Its arithmetic: two per multiply-accumulate, one per element that any other operation computes.
+    pub flops: u64,
     /// Whether it has parts in the table.
     pub parts: bool,
 }
@@ -44,6 +49,10 @@ pub struct Summary {
     pub input_bytes: usize,
     /// Memory of the outputs of all layers without parts: what training keeps at least.
     pub activation_bytes: usize,
+    /// Multiply-accumulates of a forward.
+    pub macs: u64,
+    /// Arithmetic of a forward; a backward takes about twice as much.
+    pub flops: u64,
 }
 
 #[derive(Default)]
@@ -70,8 +79,19 @@ impl Observer for Table {
             outputs: vec![],
             parameters: 0,
             output_bytes: 0,
+            macs: 0,
+            flops: 0,
             parts: false,
         });
+    }
+
+    fn op(&self, _: &[String], op: &'static str, inputs: &[&Tensor], outputs: &[Tensor]) {
+        let cost = cost::of(op, inputs, outputs);
+        for &at in self.open.borrow().iter() {
+            let row = &mut self.rows.borrow_mut()[at];
+            row.macs += cost.macs;
+            row.flops += cost.flops;
+        }
     }
 
     fn leave(&self, _: &[String], layer: &dyn Layer, outputs: &[Tensor]) {
@@ -100,9 +120,23 @@ pub fn summary(model: &dyn Layer, inputs: &[Tensor]) -> Result<Summary> {
         parameter_bytes,
         buffer_bytes: all - parameter_bytes,
         input_bytes: inputs.iter().map(bytes).sum(),
+        macs: rows.first().map_or(0, |r| r.macs),
+        flops: rows.first().map_or(0, |r| r.flops),
         activation_bytes: rows.iter().filter(|r| !r.parts).map(|r| r.output_bytes).sum(),
         rows,
     })
+}
+
+/// A count for people: 1234, 1.23 M.
+fn count(n: u64) -> String {
+    let mut x = n as f64;
+    for unit in ["", "k", "M", "G", "T"] {
+        if x < 1000.0 {
+            return if unit.is_empty() { n.to_string() } else { format!("{x:.2} {unit}") };
+        }
+        x /= 1000.0;
+    }
+    format!("{x:.2} P")
 }
 
 /// A number of bytes for people.
@@ -119,19 +153,21 @@ fn size(n: usize) -> String {
 
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut lines = vec![["Layer", "Output shape", "Parameters", "Output"].map(String::from)];
+        let mut lines =
+            vec![["Layer", "Output shape", "Parameters", "Output", "MACs", "FLOPs"].map(String::from)];
         for r in &self.rows {
             let name = if r.name.is_empty() { r.kind.clone() } else { format!("{} ({})", r.name, r.kind) };
             let shapes: Vec<String> = r.outputs.iter().map(|s| format!("{s:?}")).collect();
             let name = format!("{}{name}", "  ".repeat(r.depth));
-            lines.push([name, shapes.join(" "), r.parameters.to_string(), size(r.output_bytes)]);
+            let (macs, flops) = (count(r.macs), count(r.flops));
+            lines.push([name, shapes.join(" "), r.parameters.to_string(), size(r.output_bytes), macs, flops]);
         }
         let width = |i: usize| lines.iter().map(|l| l[i].chars().count()).max().unwrap_or(0);
-        let (a, b, c, d) = (width(0), width(1), width(2), width(3));
+        let [a, b, c, d, e, g] = [0, 1, 2, 3, 4, 5].map(width);
         for (i, l) in lines.iter().enumerate() {
-            writeln!(f, "{:a$}  {:b$}  {:>c$}  {:>d$}", l[0], l[1], l[2], l[3])?;
+            writeln!(f, "{:a$}  {:b$}  {:>c$}  {:>d$}  {:>e$}  {:>g$}", l[0], l[1], l[2], l[3], l[4], l[5])?;
             if i == 0 {
-                writeln!(f, "{}", "-".repeat(a + b + c + d + 6))?;
+                writeln!(f, "{}", "-".repeat(a + b + c + d + e + g + 10))?;
             }
         }
         writeln!(
@@ -141,6 +177,7 @@ impl fmt::Display for Summary {
             size(self.parameter_bytes),
             size(self.buffer_bytes)
         )?;
-        write!(f, "inputs {}, outputs of layers {}", size(self.input_bytes), size(self.activation_bytes))
+        writeln!(f, "inputs {}, outputs of layers {}", size(self.input_bytes), size(self.activation_bytes))?;
+        write!(f, "a forward takes {} multiply-accumulates, {} FLOPs", count(self.macs), count(self.flops))
     }
 }

@@ -10,7 +10,7 @@ use crate::tensor::Tensor;
 /// Receives what happens in [`observe`].
 pub(crate) trait Observer {
     /// An operation has results.
-    fn op(&self, _path: &[String], _op: &'static str, _outputs: &[Tensor]) {}
+    fn op(&self, _path: &[String], _op: &'static str, _inputs: &[&Tensor], _outputs: &[Tensor]) {}
     /// A layer begins, before its parts.
     fn enter(&self, _path: &[String], _layer: &dyn Layer) {}
     /// A layer has results, after its parts.
@@ -39,9 +39,9 @@ impl Drop for Restore {
 struct Both(Rc<dyn Observer>, Rc<dyn Observer>);
 
 impl Observer for Both {
-    fn op(&self, path: &[String], op: &'static str, outputs: &[Tensor]) {
-        self.0.op(path, op, outputs);
-        self.1.op(path, op, outputs);
+    fn op(&self, path: &[String], op: &'static str, inputs: &[&Tensor], outputs: &[Tensor]) {
+        self.0.op(path, op, inputs, outputs);
+        self.1.op(path, op, inputs, outputs);
     }
     fn enter(&self, path: &[String], layer: &dyn Layer) {
         self.0.enter(path, layer);
@@ -76,9 +76,9 @@ fn tell(f: impl FnOnce(&dyn Observer, &[String])) {
 }
 
 /// Reports the results of an operation.
-pub(crate) fn op(op: &'static str, outputs: &[Tensor]) {
+pub(crate) fn op(op: &'static str, inputs: &[&Tensor], outputs: &[Tensor]) {
     if ON.with(Cell::get) {
-        tell(|o, path| o.op(path, op, outputs));
+        tell(|o, path| o.op(path, op, inputs, outputs));
     }
 }
 

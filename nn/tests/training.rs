@@ -338,7 +338,7 @@ fn configurations_name_what_is_wrong_with_them() {
         ("\"lr\": 0.004", "\"lr\": 0", "optimizer.lr", "above 0"),
         ("\"label\": \"last\"", "\"label\": \"first\"", "data.label", "column number"),
         ("\"type\": \"cosine\"", "\"type\": \"cosine\", \"warmup\": -1", "schedule.warmup", "at least 0"),
-        ("\"model\": {", "\"model\": 3, \"x\": {", "model", "invalid type"),
+        ("\"model\": {", "\"model\": 3, \"x\": {", "x", "unknown field"),
     ] {
         assert!(good.contains(from), "{from}");
         match Config::parse(&good.replacen(from, to, 1)) {
@@ -360,17 +360,14 @@ fn the_digits_example_is_learned() {
     for d in devices() {
         let start = Instant::now();
         let mut c = Config::load(root.join("examples/digits.json")).unwrap();
-        c.data.csv = root.join(&c.data.csv);
+        c.data.rebase(root).unwrap();
         c.train.run = None;
-        let (train, test) = c.datasets().unwrap();
-        assert_eq!((train.len(), test.as_ref().unwrap().len(), train.item_shape()), (1437, 360, &[64][..]));
-        let m = c.model(&d, train.item_shape()).unwrap();
-        let o = c.optimizer(&m).unwrap();
-        let items = train.len();
-        let train = c.source(train, &d).unwrap();
-        let test = c.source(test.unwrap(), &d).unwrap();
-        let mut t = Trainer::new(&m, o, c.objective(), &d, c.options(items)).unwrap();
-        let r = t.fit(&*train, Some(&*test), &mut |_| true).unwrap();
+        let data = c.data.open().unwrap();
+        assert_eq!((data.train_items(), data.test_items(), data.classes()), (1437, 360, 10));
+        let sources = c.sources(&data, &d).unwrap();
+        let m = c.model(&d, &sources).unwrap();
+        let mut t = c.trainer(&m, &data, &sources, &d).unwrap();
+        let r = t.fit(&*sources.train, sources.test.as_deref(), &mut |_| true).unwrap();
         let last = r.history.last().unwrap();
         println!("{}: {last:?} in {:?}", common::id(&d), start.elapsed());
         assert!(last.test_accuracy.unwrap() >= 0.90, "{last:?}");

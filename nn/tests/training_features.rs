@@ -571,6 +571,9 @@ fn summaries_show_layers_without_changing_them() {
     assert_eq!(s.rows[1].outputs, [vec![8, 16]]);
     assert_eq!((s.parameters, s.parameter_bytes, s.buffer_bytes, s.input_bytes), (131, 524, 4, 128));
     assert_eq!(s.activation_bytes, 4 * (128 + 128 + 24 + 24));
+    // Eight rows through 4 x 16 and 16 x 3 weights; the other layers multiply nothing.
+    assert_eq!((s.rows[1].macs, s.rows[2].macs, s.macs), (512, 384, 896));
+    assert!(s.flops > 2 * s.macs && s.rows[5].flops > 0);
     let text = s.to_string();
     assert!(
         text.contains("body.1 (Dense)") && text.contains("[8, 3]") && text.contains("131 parameters"),
@@ -579,4 +582,38 @@ fn summaries_show_layers_without_changing_them() {
     assert!(m.counters().values().all(|&c| c == 0));
     assert_eq!(m.state_dict()["2.forwards"].item::<f32>().unwrap(), 0.0);
     assert!(summary(&m, &[Tensor::zeros(&d, DType::F32, &[8, 5]).unwrap()]).is_err());
+}
+
+#[test]
+fn summaries_count_products() {
+    let d = cpu();
+    let cx = Build::new(&d, 3);
+    for (json, shape, macs) in [
+        // 24 outputs of 9 taps of 2 channels, in two groups of one channel.
+        (
+            r#"{ "type": "convolutional", "out_channels": 4, "kernel_size": 3, "groups": 2 }"#,
+            vec![1, 2, 4, 5],
+            24 * 9,
+        ),
+        (
+            r#"{ "type": "deconvolutional", "out_channels": 3, "kernel_size": 2, "stride": 2 }"#,
+            vec![1, 2, 4, 4],
+            32 * 12,
+        ),
+        // Ten steps of 16 x 3 and 16 x 4 weights.
+        (r#"{ "type": "lstm", "hidden_size": 4 }"#, vec![2, 5, 3], 10 * (48 + 64)),
+        // Four projections of ten rows; scores and mixtures over five keys.
+        (
+            r#"{ "type": "multi_head_attention", "embed_dim": 8, "num_heads": 2 }"#,
+            vec![2, 5, 8],
+            10 * 256 + 160 * 5,
+        ),
+        (r#"{ "type": "flatten" }"#, vec![2, 5, 8], 0),
+    ] {
+        let layer = trefoil_nn::network::layer(&cx, &serde_json::from_str(json).unwrap()).unwrap();
+        let x = Tensor::ones(&d, DType::F32, &shape).unwrap();
+        let s = summary(&*layer, &[x]).unwrap_or_else(|e| panic!("{json}: {e}"));
+        assert_eq!(s.macs, macs, "{json}");
+        assert_eq!(s.flops == 0, macs == 0, "{json}");
+    }
 }

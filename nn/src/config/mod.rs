@@ -9,71 +9,124 @@
 //! }
 //! ```
 //!
-//! Unknown keys, wrong types and values out of range are errors that name the place in the file. Paths are relative to the current folder.
+//! | Section | What it holds |
+//! |---|---|
+//! | `data` | the key of a file says what it is: `csv`, `npy`, `npz`, `idx`, `images` (a folder of folders), `text`; with the keys of [`Common`], a `sampler` ([`SamplerConfig`]), `transforms` ([`TransformConfig`]) and files of their own for the `test` |
+//! | `model` | a network, see [`network`](crate::network) |
+//! | `loss` | [`LossConfig`]: any of [`losses`](crate::losses), as `"mse"` or with options as `{ "type": "huber", "delta": 2 }` |
+//! | `optimizer` | [`OptimizerConfig`]: any rule of [`optim`](crate::optim), with `groups` of parameters ([`GroupConfig`]) and `maximize` |
+//! | `schedule` | [`ScheduleConfig`]: the learning rate over epochs, with `warmup` before any of them |
+//! | `metrics` | a list of [`MetricConfig`], measured on the test data |
+//! | `train` | [`TrainConfig`]: epochs, batches, accumulation, clipping, early stopping, moving average, precision, anomaly mode, seed, run folder |
+//!
+//! Keys of files: `csv` with `header`, `label` (`"last"` or a column), `separator`; `npy` and `idx` with `targets`, `npz` with the names `x` and
+//! `y`, `npy` and `npz` with `features` (`"values"`, `"ids"`); `images` with `channels` (`"rgb"`, `"gray"`) and `size`; `text` with `length`,
+//! `step`, `encoding` (`"characters"`, `"bytes"`, `"tokenizer"` with the file under `tokenizer`).
+//!
+//! A run from its description:
+//!
+//! ```no_run
+//! use trefoil_nn::config::Config;
+//! # let device = trefoil::Registry::default().open(&"cpu".parse::<trefoil::Selector>()?)?;
+//! let config = Config::load("examples/digits.json")?;
+//! let data = config.data.open()?;
+//! let sources = config.sources(&data, &device)?;
+//! let model = config.model(&device, &sources)?;
+//! let mut trainer = config.trainer(&model, &data, &sources, &device)?;
+//! let report = trainer.fit(&*sources.train, sources.test.as_deref(), &mut |_| true)?;
+//! # Ok::<(), trefoil_nn::NnError>(())
+//! ```
+//!
+//! Unknown keys, wrong types and values out of range are errors that name the place in the file, what was expected and what is there. Paths
+//! are relative to the current folder ([`DataConfig::rebase`] changes that).
 
 mod data;
+mod files;
+mod kind;
 mod loss;
+mod metrics;
 mod optimizer;
+mod parts;
+mod sampler;
 mod schedule;
 mod train;
+mod transform;
 
 use std::path::Path;
 
-use serde::Deserialize;
+use serde_json::Value;
 use trefoil::DType;
 
-pub use self::data::{Column, DataConfig, TargetKind};
+pub use self::data::{Column, Common, Data, DataConfig, Division, OnError, Sources, TargetKind};
 pub use self::loss::LossConfig;
-pub use self::optimizer::OptimizerConfig;
+pub use self::metrics::MetricConfig;
+pub use self::optimizer::{GroupConfig, OptimizerConfig};
+pub use self::sampler::SamplerConfig;
 pub use self::schedule::ScheduleConfig;
-pub use self::train::TrainConfig;
+pub use self::train::{Anomaly, EmaConfig, Precision, ScalingConfig, StoppingConfig, TrainConfig};
+pub use self::transform::{On, TransformConfig};
 
-use crate::data::{Dataset, Source};
+use self::kind::{check_keys, object, read};
+use self::loss::ClassesLast;
 use crate::error::{NnError, Result};
 use crate::layer::{Build, Layer};
 use crate::losses::{CrossEntropyLoss, MseLoss};
 use crate::network::{Network, NetworkConfig};
 use crate::optim::Optimizer;
 use crate::tensor::Device;
-use crate::trainer::{Clip, EarlyStopping, Objective, TrainOptions};
+use crate::trainer::{Objective, TrainOptions, Trainer};
 
 /// A training run.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone)]
 pub struct Config {
     /// Training and test data.
     pub data: DataConfig,
     /// The network; see [`network`](crate::network).
     pub model: NetworkConfig,
-    /// What is minimised; by default cross entropy for class ids and squared error for values.
-    #[serde(default)]
+    /// What is minimised; by default cross entropy for class ids (of a text's classes on the last axis) and squared error for values.
     pub loss: Option<LossConfig>,
     /// Update rule.
-    #[serde(default)]
     pub optimizer: OptimizerConfig,
     /// Learning rate over time.
-    #[serde(default)]
     pub schedule: ScheduleConfig,
-    /// Length, batches, run folder.
-    #[serde(default)]
+    /// What is measured on the test data.
+    pub metrics: Vec<MetricConfig>,
+    /// Length, batches, precision, run folder.
     pub train: TrainConfig,
 }
 
-fn one() -> f64 {
-    1.0
-}
-
-fn check(ok: bool, key: impl Into<String>, expected: &str, got: impl std::fmt::Display) -> Result<()> {
-    if ok { Ok(()) } else { Err(NnError::config(key, format!("expected {expected}, got {got}"))) }
-}
+const KEYS: &[&str] = &["data", "model", "loss", "optimizer", "schedule", "metrics", "train"];
 
 impl Config {
     /// Parses and checks a configuration. Errors: [`NnError::Config`] with the path of the value.
     pub fn parse(text: &str) -> Result<Config> {
-        let mut de = serde_json::Deserializer::from_str(text);
-        let config: Config = serde_path_to_error::deserialize(&mut de)
-            .map_err(|e| NnError::config(e.path().to_string(), e.inner().to_string()))?;
-        de.end().map_err(|e| NnError::config(".", e.to_string()))?;
+        let json: Value = serde_json::from_str(text).map_err(|e| NnError::config(".", e.to_string()))?;
+        let mut keys = object(".", json, "an object")?;
+        check_keys("", &keys, KEYS, "a training run")?;
+        let mut section = |key: &str| keys.remove(key).filter(|v| !v.is_null());
+        let missing = |key: &str| NnError::config(key, "is missing");
+        let metrics = match section("metrics") {
+            None => vec![],
+            Some(Value::Array(list)) => list,
+            Some(v) => {
+                return Err(NnError::config("metrics", format!("invalid type: expected a list, got {v}")));
+            }
+        };
+        let metrics = metrics.into_iter().enumerate();
+        let config = Config {
+            data: DataConfig::read("data", section("data").ok_or_else(|| missing("data"))?)?,
+            model: read("model", section("model").ok_or_else(|| missing("model"))?)?,
+            loss: section("loss").map(|v| LossConfig::read("loss", v)).transpose()?,
+            optimizer: section("optimizer")
+                .map_or_else(|| Ok(OptimizerConfig::default()), |v| OptimizerConfig::read("optimizer", v))?,
+            schedule: section("schedule")
+                .map_or_else(|| Ok(ScheduleConfig::default()), |v| ScheduleConfig::read("schedule", v))?,
+            metrics: metrics
+                .map(|(i, v)| MetricConfig::read(&format!("metrics[{i}]"), v))
+                .collect::<Result<_>>()?,
+            train: section("train")
+                .map_or_else(|| Ok(TrainConfig::default()), |v| TrainConfig::read("train", v))?,
+        };
         config.check()?;
         Ok(config)
     }
@@ -92,60 +145,101 @@ impl Config {
 
     /// Checks ranges that types do not express.
     pub fn check(&self) -> Result<()> {
-        self.train.check()?;
-        self.data.check()?;
-        self.model.check("model")?;
-        self.loss.iter().try_for_each(LossConfig::check)?;
-        self.optimizer.check()?;
-        self.schedule.check()
+        self.train.check("train")?;
+        self.data.check("data")?;
+        self.model.check("model")
     }
 
-    /// Training and test data. Errors: of the file, and rows that it does not have.
-    pub fn datasets(&self) -> Result<(Dataset, Option<Dataset>)> {
-        self.data.datasets()
+    /// The data as batches on a device. Errors: of items; `OutOfMemory`.
+    pub fn sources(&self, data: &Data, device: &Device) -> Result<Sources> {
+        self.data.sources(data, device, self.train.precision.dtype(), self.train.seed)
     }
 
-    /// A data set as batches on a device: resident if it is small enough, uploaded ahead of use otherwise.
-    pub fn source(&self, data: Dataset, device: &Device) -> Result<Box<dyn Source>> {
-        self.data.source(data, device)
+    /// The model, for the items of the sources. Errors: those of [`Network::for_items`], which name the layer that does not take them; a
+    /// class id for which the network has no output.
+    pub fn model(&self, device: &Device, sources: &Sources) -> Result<Network> {
+        let cx = Build::new(device, self.train.seed).dtype(self.train.precision.dtype());
+        let x = sources.first(self.train.seed, 1)?.x;
+        let item = &x.shape()[1..];
+        // Shapes do not depend on the precision.
+        let dtype = if x.dtype().is_float() { DType::F32 } else { x.dtype() };
+        let outputs = self.model.output_shapes("model", &[(item, dtype)])?;
+        if let ([_, width], Some((class, item))) =
+            (outputs.first().map_or(&[][..], Vec::as_slice), sources.largest)
+            && self.loss.as_ref().is_none_or(|l| l.name() == "cross_entropy")
+            && class >= *width as i64
+        {
+            let what = format!(
+                "expected class ids below the network's {width} outputs, got {class} for item {item}"
+            );
+            return Err(NnError::config("data", what));
+        }
+        Network::for_items(&cx, &self.model, "model", &[(item, x.dtype())])
     }
 
-    /// The model, for items of the given shape. Errors: [`NnError::Config`] that names the layer which does not take them.
-    pub fn model(&self, device: &Device, item: &[usize]) -> Result<Network> {
-        let cx = Build::new(device, self.train.seed);
-        Network::for_items(&cx, &self.model, "model", &[(item, DType::F32)])
-    }
-
-    /// The optimizer of a model.
+    /// The optimizer of a model, with masters, loss scaling and averages as far as they are asked for. Errors: a group without parameters.
     pub fn optimizer(&self, model: &dyn Layer) -> Result<Optimizer> {
-        self.optimizer.build(model)
+        self.train.dress(self.optimizer.build(model)?)
+    }
+
+    /// Whether classes lie on the last axis of the output.
+    fn classes_last(&self, data: &Data) -> bool {
+        let said = self.loss.as_ref().and_then(|l| l.last);
+        said.unwrap_or(data.encoding().is_some())
     }
 
     /// The loss.
-    pub fn objective(&self) -> Objective {
-        match (&self.loss, self.data.target) {
-            (Some(loss), _) => loss.objective(),
+    pub fn objective(&self, data: &Data, device: &Device) -> Result<Objective> {
+        let site = loss::Site { device, dtype: self.train.precision.dtype() };
+        let objective = match (&self.loss, data.target()) {
+            (Some(loss), _) => loss.objective(site)?,
             (None, TargetKind::Class) => Objective::Classify(CrossEntropyLoss::default()),
-            (None, TargetKind::Value) => Objective::Regress(MseLoss::default()),
-        }
+            (None, TargetKind::Value | TargetKind::Input) => Objective::Regress(MseLoss::default()),
+        };
+        Ok(match objective {
+            Objective::Classify(l) if self.classes_last(data) => Objective::custom(ClassesLast(l)),
+            o => o,
+        })
     }
 
-    /// The trainer's settings for `items` training items.
+    /// The trainer's settings for `items` training items per epoch.
     pub fn options(&self, items: usize) -> TrainOptions {
         let t = &self.train;
-        let per_epoch = items.div_ceil(t.batch_size.max(1)) as u64;
-        let (schedule, plateau) = self.schedule.build(t.epochs, per_epoch);
+        let per_step = t.batch_size.saturating_mul(t.accumulate).max(1);
+        let (schedule, plateau) = self.schedule.build(t.epochs, items.div_ceil(per_step) as u64);
         TrainOptions {
             epochs: t.epochs,
             batch_size: t.batch_size,
+            accumulate: t.accumulate,
             seed: t.seed,
             shuffle: t.shuffle,
             schedule,
             plateau,
-            clip: t.clip_norm.map(Clip::Norm).or(t.clip_value.map(Clip::Value)),
-            early_stopping: t.patience.map(|patience| EarlyStopping { patience, min_delta: 0.0 }),
+            clip: t.clip(),
+            early_stopping: t.stopping(),
+            evaluate_ema: t.ema.is_some_and(|e| e.evaluate),
+            anomaly: t.anomaly.0,
             run: t.run.clone(),
-            ..TrainOptions::default()
+            progress: false,
         }
+    }
+
+    /// The trainer of a model, with objective, optimizer, settings and metrics. Errors: of [`Config::optimizer`], [`Config::objective`] and
+    /// [`Trainer::new`].
+    pub fn trainer<'a>(
+        &self,
+        model: &'a dyn Layer,
+        data: &Data,
+        sources: &Sources,
+        device: &Device,
+    ) -> Result<Trainer<'a>> {
+        let options = self.options(sources.train.items());
+        let objective = self.objective(data, device)?;
+        let site = metrics::Site { device, classes: data.classes(), items: data.test_items().max(1) };
+        let mut trainer = Trainer::new(model, self.optimizer(model)?, objective, device, options)?;
+        for m in &self.metrics {
+            trainer = trainer.metric(m.build(site, self.classes_last(data))?);
+        }
+        Ok(trainer)
     }
 }

@@ -76,14 +76,14 @@ fn line_numbers(
 /// Reads a file of numbers, one item per line. Blank lines are skipped. Errors: [`NnError::Io`]; [`NnError::Csv`] with row and column for
 /// a missing cell, a cell that is no finite number, a label that is no class id, or a line with another number of cells.
 pub fn read_csv(path: impl AsRef<Path>, options: &CsvOptions) -> Result<Dataset> {
-    read(path.as_ref(), options, &mut Err)
+    read_csv_each(path, options, &mut Err)
 }
 
 /// As [`read_csv`], but leaves malformed lines out and returns how many they are; each is logged. The first line that is not the header
 /// sets the number of cells. Errors: [`NnError::Io`]; [`NnError::Csv`] for a file without a good line.
 pub fn read_csv_skipping(path: impl AsRef<Path>, options: &CsvOptions) -> Result<(Dataset, u64)> {
     let mut skipped = 0;
-    let data = read(path.as_ref(), options, &mut |e| {
+    let data = read_csv_each(path, options, &mut |e| {
         log::warn!("left out: {e}");
         skipped += 1;
         Ok(())
@@ -91,11 +91,14 @@ pub fn read_csv_skipping(path: impl AsRef<Path>, options: &CsvOptions) -> Result
     Ok((data, skipped))
 }
 
-fn read(
-    path: &Path,
+/// As [`read_csv`], but asks about every malformed line: it is left out unless the answer is an error, which ends the reading. Errors: as
+/// [`read_csv_skipping`], and the answer.
+pub fn read_csv_each(
+    path: impl AsRef<Path>,
     options: &CsvOptions,
     malformed: &mut dyn FnMut(NnError) -> Result<()>,
 ) -> Result<Dataset> {
+    let path = path.as_ref();
     let file = File::open(path).map_err(NnError::io("open", path))?;
     let fail =
         |row: usize, column: usize, what: String| NnError::Csv { path: path.into(), row, column, what };

@@ -83,6 +83,11 @@ impl ImageFolder {
         self.files.get(i).map(|(p, _)| p.as_path())
     }
 
+    /// The class of an item.
+    pub fn class(&self, i: usize) -> Option<i64> {
+        self.files.get(i).map(|&(_, class)| class)
+    }
+
     fn decode(&self, path: &Path) -> Result<DynamicImage> {
         // What a file is shows in its first bytes; many a PNG is called jpg.
         let reader = ImageReader::open(path)

@@ -24,7 +24,7 @@ mod source;
 pub mod text;
 pub mod transform;
 
-pub use csv::{CsvOptions, Label, read_csv, read_csv_skipping};
+pub use csv::{CsvOptions, Label, read_csv, read_csv_each, read_csv_skipping};
 pub use idx::{read_idx, read_idx_pair};
 #[cfg(feature = "images")]
 pub use images::{Channels, ImageFolder};

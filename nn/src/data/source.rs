@@ -51,6 +51,18 @@ pub trait Source: Send + Sync {
     fn epoch(&self, order: Option<Order>, batch: usize) -> Result<Batches<'_>>;
 }
 
+impl<T: Source + ?Sized> Source for Box<T> {
+    fn items(&self) -> usize {
+        (**self).items()
+    }
+    fn classes(&self) -> usize {
+        (**self).classes()
+    }
+    fn epoch(&self, order: Option<Order>, batch: usize) -> Result<Batches<'_>> {
+        (**self).epoch(order, batch)
+    }
+}
+
 pub(super) fn check(batch: usize) -> Result<()> {
     if batch == 0 { Err(invalid("epoch", "batch", "at least 1 item", "0")) } else { Ok(()) }
 }

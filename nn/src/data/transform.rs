@@ -94,6 +94,12 @@ pub trait Transform: Send + Sync + fmt::Debug {
     fn apply(&self, batch: Batch, draws: &mut Draws) -> Result<Batch>;
 }
 
+impl<T: Transform + ?Sized> Transform for Box<T> {
+    fn apply(&self, batch: Batch, draws: &mut Draws) -> Result<Batch> {
+        (**self).apply(batch, draws)
+    }
+}
+
 /// Batches of a source, changed by transforms one after the other.
 ///
 /// Random transforms draw from seed, epoch and the batch's position in its epoch, so that a resumed run repeats them. An epoch without an

@@ -43,6 +43,21 @@ pub trait Metric: Send + fmt::Debug {
     fn reset(&mut self) -> Result<()>;
 }
 
+impl<T: Metric + ?Sized> Metric for Box<T> {
+    fn name(&self) -> String {
+        (**self).name()
+    }
+    fn update(&mut self, output: &Tensor, target: &Tensor) -> Result<()> {
+        (**self).update(output, target)
+    }
+    fn read(&self) -> Result<f64> {
+        (**self).read()
+    }
+    fn reset(&mut self) -> Result<()> {
+        (**self).reset()
+    }
+}
+
 /// Sums of losses and of right answers over an epoch, kept on the device and read back once.
 #[derive(Debug)]
 pub struct Totals {

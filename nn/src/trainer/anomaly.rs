@@ -150,7 +150,7 @@ impl Watch {
 }
 
 impl Observer for Watch {
-    fn op(&self, path: &[String], op: &'static str, outputs: &[Tensor]) {
+    fn op(&self, path: &[String], op: &'static str, _: &[&Tensor], outputs: &[Tensor]) {
         let mut book = self.book();
         let at = book.names.len();
         if at >= OPS || book.failed.is_some() {

@@ -15,7 +15,7 @@ use trefoil::ops::Reduction;
 
 pub use self::callback::{Callback, StepEnd};
 pub use self::options::{Clip, EarlyStopping, Objective, TrainOptions};
-pub use self::report::{Ended, EpochStats, Report, curves, read_metrics};
+pub use self::report::{Ended, EpochStats, Report, curves, overlay, read_metrics};
 
 use self::anomaly::Watch;
 use self::callback::Callbacks;
@@ -121,6 +121,11 @@ impl<'a> Trainer<'a> {
     pub fn callback(mut self, callback: impl Callback + 'a) -> Self {
         self.callbacks.0.push(Box::new(callback));
         self
+    }
+
+    /// Whether to show progress on the terminal.
+    pub fn show_progress(&mut self, on: bool) {
+        self.options.progress = on;
     }
 
     /// The optimizer.

@@ -1,6 +1,6 @@
 //! What a run tells: epochs, their file, their curves.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -85,19 +85,57 @@ pub fn read_metrics(path: &Path) -> Result<Vec<EpochStats>> {
     Ok(out)
 }
 
-/// Loss and accuracy over epochs as SVG.
+/// What a line of a chart shows of an epoch.
+type Value<'a> = Box<dyn Fn(&EpochStats) -> Option<f64> + 'a>;
+
+fn series(name: &str, history: &[EpochStats], f: &Value<'_>) -> Option<Series> {
+    let points: Vec<_> = history.iter().filter_map(|s| f(s).map(|v| (s.epoch as f64, v))).collect();
+    (!points.is_empty()).then(|| Series { name: name.into(), points })
+}
+
+fn chart(title: &str, series: Vec<Option<Series>>) -> Option<Chart> {
+    let series: Vec<_> = series.into_iter().flatten().collect();
+    (!series.is_empty()).then(|| Chart { title: title.into(), x: "epoch".into(), series })
+}
+
+/// Names of the metrics of some epochs.
+fn metric_names<'a>(history: impl Iterator<Item = &'a EpochStats>) -> BTreeSet<&'a String> {
+    history.flat_map(|s| s.metrics.keys()).collect()
+}
+
+/// Loss, accuracy and metrics over epochs as SVG.
 pub fn curves(history: &[EpochStats]) -> String {
-    let series = |name: &str, f: &dyn Fn(&EpochStats) -> Option<f64>| {
-        let points: Vec<_> = history.iter().filter_map(|s| f(s).map(|v| (s.epoch as f64, v))).collect();
-        (!points.is_empty()).then(|| Series { name: name.into(), points })
-    };
-    let chart = |title: &str, series: Vec<Option<Series>>| {
-        let series: Vec<_> = series.into_iter().flatten().collect();
-        (!series.is_empty()).then(|| Chart { title: title.into(), x: "epoch".into(), series })
-    };
-    let charts = [
-        chart("loss", vec![series("train", &|s| Some(s.train_loss)), series("test", &|s| s.test_loss)]),
-        chart("accuracy", vec![series("train", &|s| s.train_accuracy), series("test", &|s| s.test_accuracy)]),
+    let line = |name: &str, f: Value<'_>| series(name, history, &f);
+    let mut charts = vec![
+        chart(
+            "loss",
+            vec![line("train", Box::new(|s| Some(s.train_loss))), line("test", Box::new(|s| s.test_loss))],
+        ),
+        chart(
+            "accuracy",
+            vec![line("train", Box::new(|s| s.train_accuracy)), line("test", Box::new(|s| s.test_accuracy))],
+        ),
     ];
+    for name in metric_names(history.iter()) {
+        charts.push(chart(name, vec![line("test", Box::new(|s| s.metrics.get(name).copied()))]));
+    }
     svg(&charts.into_iter().flatten().collect::<Vec<_>>())
+}
+
+/// Several runs, each with a name, as SVG: a chart for each loss, accuracy, metric and for the learning rate, with a line per run.
+pub fn overlay(runs: &[(String, Vec<EpochStats>)]) -> String {
+    let mut values: Vec<(String, Value<'_>)> = vec![
+        ("training loss".into(), Box::new(|s| Some(s.train_loss))),
+        ("test loss".into(), Box::new(|s| s.test_loss)),
+        ("training accuracy".into(), Box::new(|s| s.train_accuracy)),
+        ("test accuracy".into(), Box::new(|s| s.test_accuracy)),
+    ];
+    for name in metric_names(runs.iter().flat_map(|(_, h)| h)) {
+        values.push((name.clone(), Box::new(move |s| s.metrics.get(name).copied())));
+    }
+    values.push(("learning rate".into(), Box::new(|s| Some(s.lr))));
+    let charts = values
+        .iter()
+        .filter_map(|(title, f)| chart(title, runs.iter().map(|(name, h)| series(name, h, f)).collect()));
+    svg(&charts.collect::<Vec<_>>())
 }
