@@ -51,6 +51,7 @@ pub mod model;
 pub mod network;
 mod ops;
 pub mod optim;
+pub mod parity;
 pub mod plot;
 pub mod state_file;
 pub mod state_map;
