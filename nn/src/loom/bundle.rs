@@ -6,9 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use super::definition::{LayerDefinition, LoomConfig, Origin, parse};
 use super::flags::Flags;
+use super::keys::canonical;
 use super::layer::LoomLayer;
 use super::network::LoomNetwork;
-use super::plan::{Op, canonical};
+use super::plan::Op;
 use crate::error::{NnError, Result};
 use crate::layer::Build;
 use crate::tensor::Tensor;

@@ -2,6 +2,7 @@
 mod bundle;
 mod definition;
 mod flags;
+mod keys;
 mod layer;
 mod loss;
 mod network;
