@@ -38,7 +38,7 @@ fn halvings(dtype: DType) -> usize {
 
 impl Tensor {
     /// The point of the probability simplex nearest to each slice along an axis, with exact zeros (Martins and Astudillo, 2016): entmax
-    /// with alpha 2. One sort. Errors: `Invalid` for an axis out of range or of size 0.
+    /// with alpha 2. One sort. Errors: `Invalid` for integers, an axis out of range or of size 0.
     pub fn sparsemax(&self, along: isize) -> Result<Tensor> {
         self.entmax_with("sparsemax", 2.0, along, |z, at| {
             let (k, sum) = sparsemax_support(z, at)?;
@@ -88,6 +88,9 @@ impl Tensor {
         forward: impl FnOnce(&Tensor, usize) -> Result<Tensor>,
     ) -> Result<Tensor> {
         let at = axis(op, along, self.rank())?;
+        if !self.dtype().is_float() {
+            return Err(invalid(op, "x", "floats", self.dtype().name()));
+        }
         if self.shape()[at] == 0 {
             return Err(invalid(op, "x", "at least 1 element along the axis", "0"));
         }
