@@ -302,3 +302,273 @@ fn faithful() {
         );
     }
 }
+
+#[test]
+fn corrected() {
+    let golden = golden();
+    let (want, faithful) = (golden["corrected"].as_object().unwrap(), &golden["faithful"]);
+    let all = cases();
+    let find = |name: &str| all.iter().find(|c| c.name == name).unwrap_or_else(|| panic!("{name}")).clone();
+    for d in devices() {
+        let mut worst = 0.0f64;
+        let mut compare = |c: &Case, want: &Value| {
+            let mut flags = Flags::corrected();
+            (c.switch)(&mut flags);
+            let got = run(c, &flags, &d).unwrap_or_else(|e| panic!("{}: {e}", c.name));
+            let e = distance(&got, &numbers(want), &c.name);
+            assert!(e <= 1e-6, "{} on {}: {e:e}\n{got:?}\n{want:?}", c.name, id(&d));
+            worst = worst.max(e);
+        };
+        for (name, want) in want {
+            let c = match name.as_str() {
+                "dense/relu(plain)" => Case { switch: |f| f.relu_scale = 1.0, ..find("dense/relu") },
+                n if n.starts_with("conv1d/guide_keys") => find("conv1d/guide_keys"),
+                n => find(n),
+            };
+            compare(&c, want);
+        }
+        // Where the file has no corrected vector, both profiles agree; or the profile refuses, or does what Loom left undone.
+        let apart = ["dense/gelu", "parallel/multiply", "dense/no_init", "sequential_init"];
+        let undone = ["softmax/adaptive", "softmax/mixture", "mha/concat", "parallel/"];
+        for c in all.iter().filter(|c| !want.contains_key(&c.name) && c.name != "conv1d/guide_keys") {
+            match c.name.as_str() {
+                "parallel/" => compare(c, &want["parallel/concat"]),
+                n if apart.contains(&n) || undone.contains(&n) => {}
+                _ => compare(c, &faithful[&c.name]),
+            }
+        }
+        println!("{}: largest distance {worst:e}", id(&d));
+    }
+    let refused = |name: &str, words: &[&str]| {
+        let e = run(&find(name), &Flags::corrected(), &cpu()).unwrap_err().to_string();
+        assert!(words.iter().all(|w| e.contains(w)), "{e}");
+    };
+    refused("dense/gelu", &["layers[0].activation", "gelu"]);
+    refused("parallel/multiply", &["layers[0].combine_mode", "multiply"]);
+    // Built networks have weights, children of sequential layers too.
+    for name in ["dense/no_init", "sequential_init"] {
+        assert!(run(&find(name), &Flags::corrected(), &cpu()).unwrap().iter().any(|v| *v != 0.0), "{name}");
+    }
+    let adaptive = run(&find("softmax/adaptive"), &Flags::corrected(), &cpu()).unwrap();
+    assert!((adaptive.iter().sum::<f64>() - 1.0).abs() < 1e-6);
+    let mixture = run(&find("softmax/mixture"), &Flags::corrected(), &cpu()).unwrap();
+    assert_eq!(mixture.len(), 3, "two rows of logits for three classes");
+}
+
+/// A network in one cell, as the JSON builder reads it.
+fn network(layers: &str, batch: usize, flags: &Flags) -> Result<LoomNetwork> {
+    let c = Case { origin: Origin::Json, ..case("", layers, batch, 0) };
+    let net = LoomNetwork::new(&Build::new(&cpu(), 1), &config(&c), flags)?;
+    net.layers().iter().for_each(|l| fill(l, 0, false));
+    Ok(net)
+}
+
+#[test]
+fn every_flag_works_alone() {
+    type Switch = fn(&mut Flags);
+    let dense = r#"{"type":"dense","activation":"relu","input_size":3,"output_size":2}"#;
+    let mha = r#"{"type":"mha","d_model":4,"num_heads":2}"#;
+    let parallel = |mode: &str, more: &str| {
+        format!(r#"{{"type":"parallel","combine_mode":"{mode}"{more},"branches":[{dense},{dense}]}}"#)
+    };
+    let cells = |row: usize| {
+        format!(
+            r#","grid_output_rows":2,"grid_output_cols":1,"grid_output_layers":1,"grid_positions":[
+            {{"branch_index":0,"target_row":1}},{{"branch_index":1,"target_row":{row}}}]"#
+        )
+    };
+    let softmax = |keys: &str| format!(r#"{{"type":"softmax",{keys}}}"#);
+    let rows: Vec<(Flag, String, usize, usize, Switch)> = vec![
+        (Flag::ReluScale, dense.into(), 2, 6, |f| f.relu_scale = 1.0),
+        (Flag::LeakySlope, dense.replace("relu", "leaky_relu"), 2, 6, |f| f.leaky_slope = 0.01),
+        (Flag::LinearIsRelu, dense.replace("relu", "linear"), 2, 6, |f| f.linear_is_relu = true),
+        (Flag::UnknownActivation, dense.replace("relu", "gelu"), 2, 6, |f| f.unknown_activation = true),
+        (Flag::UnknownSoftmax, softmax(r#""softmax_variant":"odd""#), 1, 6, |f| f.unknown_softmax = true),
+        (Flag::UnknownCombineMode, parallel("odd", ""), 2, 6, |f| f.unknown_combine_mode = true),
+        (Flag::LayerNormRows, r#"{"type":"layer_norm","norm_size":4}"#.into(), 1, 8, |f| f.layer_norm_rows = true),
+        (Flag::MhaUnprojected, mha.into(), 1, 12, |f| f.mha_unprojected = true),
+        (Flag::MhaZeroHeadDim, mha.into(), 1, 12, |f| f.mha_zero_head_dim = true),
+        (Flag::MhaOneSequence, mha.into(), 3, 12, |f| f.mha_one_sequence = true),
+        (
+            Flag::SwigluJsonIsDense,
+            r#"{"type":"swiglu","input_height":3,"output_height":4}"#.into(),
+            2,
+            6,
+            |f| f.swiglu_json_is_dense = true,
+        ),
+        (
+            Flag::ImplicitResidual,
+            format!(r#"{{"type":"rms_norm","norm_size":4}},{mha}"#),
+            1,
+            12,
+            |f| f.implicit_residual = false,
+        ),
+        (Flag::ParallelConcatBatchMajor, parallel("concat", ""), 2, 6, |f| f.parallel_concat_batch_major = true),
+        (Flag::GridCellOverwrite, parallel("grid_scatter", &cells(1)), 2, 6, |f| f.grid_cell_overwrite = true),
+        (
+            Flag::SequentialSkips,
+            format!(r#"{{"type":"sequential","branches":[{dense},{{"type":"layer_norm","norm_size":2}}]}}"#),
+            2,
+            6,
+            |f| f.sequential_skips = true,
+        ),
+        (Flag::SoftmaxSparseBug, softmax(r#""softmax_variant":"sparse""#), 1, 6, |f| f.softmax_sparse_bug = true),
+        (
+            Flag::EntmaxBlend,
+            softmax(r#""softmax_variant":"entmax","entmax_alpha":1.5"#),
+            1,
+            6,
+            |f| f.entmax_blend = true,
+        ),
+        (
+            Flag::SoftmaxUnimplemented,
+            softmax(r#""softmax_variant":"adaptive","adaptive_clusters":[[0,1],[2,3],[4,5]]"#),
+            1,
+            6,
+            |f| f.softmax_unimplemented = true,
+        ),
+        (
+            Flag::SoftmaxFallback,
+            format!(r#"{dense},{}"#, softmax(r#""softmax_variant":"masked","mask":[true]"#)),
+            2,
+            6,
+            |f| f.softmax_fallback = true,
+        ),
+        (
+            Flag::SoftmaxBranchBuffer,
+            format!(r#"{{"type":"parallel","branches":[{}]}}"#, softmax(r#""temperature":2"#)),
+            2,
+            6,
+            |f| f.softmax_branch_buffer = true,
+        ),
+        (
+            Flag::Conv2dStrideZero,
+            r#"{"type":"conv2d","activation":"tanh","input_channels":1,"filters":2,"kernel_size":2,"input_height":3,"input_width":3}"#.into(),
+            1,
+            9,
+            |f| f.conv2d_stride_zero = true,
+        ),
+        (
+            Flag::ResidualLayerIsActivation,
+            format!(r#"{{"type":"dense","activation":"tanh","input_size":3,"output_size":3}},{{"type":"residual"}}"#),
+            2,
+            6,
+            |f| f.residual_layer_is_activation = true,
+        ),
+        (
+            Flag::WidthHeightOne,
+            r#"{"type":"dense","activation":"tanh","width":1,"height":1,"input_height":3,"output_height":2}"#.into(),
+            1,
+            3,
+            |f| f.width_height_one = true,
+        ),
+        (
+            Flag::Conv1dGuideKeys,
+            r#"{"type":"conv1d","activation":"tanh","conv1d_in_channels":2,"conv1d_filters":2,"conv1d_kernel_size":3}"#.into(),
+            1,
+            10,
+            |f| f.conv1d_guide_keys = true,
+        ),
+    ];
+    for (flag, layers, batch, n, switch) in &rows {
+        let mut flags = Flags::corrected();
+        switch(&mut flags);
+        let out = |flags: &Flags| -> std::result::Result<Vec<f32>, String> {
+            let net = network(layers, *batch, flags).map_err(|e| e.to_string())?;
+            assert!(net.report().flags().contains(flag), "{flag} is not reported: {:?}", net.report());
+            let x = Tensor::from_slice(&cpu(), &inputs(*n), &[*n]).unwrap();
+            net.forward(&x).and_then(|y| y.to_vec()).map_err(|e| e.to_string())
+        };
+        let (plain, switched) = (out(&Flags::corrected()), out(&flags));
+        assert_ne!(plain, switched, "{flag} changes nothing");
+        assert!(plain.is_ok() || switched.is_ok(), "{flag}: {plain:?} {switched:?}");
+    }
+
+    // Those that are about building.
+    let sequential = format!(r#"{{"type":"sequential","branches":[{dense}]}}"#);
+    for (flag, layers, switch) in [
+        (Flag::BuildUninitialised, dense.to_string(), (|f| f.build_uninitialised = true) as Switch),
+        (Flag::SequentialUninitialised, sequential, |f| f.sequential_uninitialised = true),
+    ] {
+        let mut flags = Flags::corrected();
+        switch(&mut flags);
+        let kernel = |flags: &Flags| {
+            let c = Case { filled: false, ..case("", &layers, 1, 3) };
+            let net = build(&c, flags, &cpu(), DType::F32).unwrap();
+            assert!(net.report().flags().contains(&flag));
+            let l = &net.layers()[0];
+            l.branches().first().unwrap_or(l).weight("kernel").unwrap()
+        };
+        assert!(kernel(&Flags::corrected()).iter().all(|w| *w != 0.0), "{flag}");
+        assert_eq!(kernel(&flags), [0.0; 6], "{flag}");
+    }
+    let open = LoomConfig::from_json(&format!(r#"{{"layers":[{dense}]}}"#)).unwrap();
+    let report = check(&open, &Flags::corrected()).unwrap();
+    assert!(report.flags().contains(&Flag::GridKeysRequired));
+    let e = check(&open, &Flags { grid_keys_required: true, ..Flags::corrected() }).unwrap_err();
+    assert!(e.to_string().contains("grid_rows"), "{e}");
+
+    let mut tried: Vec<Flag> = rows.iter().map(|r| r.0).collect();
+    tried.extend([Flag::BuildUninitialised, Flag::SequentialUninitialised, Flag::GridKeysRequired]);
+    tried.sort_unstable();
+    assert_eq!(tried, Flag::ALL, "every flag");
+}
+
+/// The configurations of Loom's guide, with their real sizes; nothing is allocated for them.
+#[test]
+fn the_guide() {
+    let head = |n: usize| {
+        format!(r#"{{"type":"dense","activation":"sigmoid","input_height":{n},"output_height":2}}"#)
+    };
+    let first = |n: usize| {
+        format!(r#"{{"type":"dense","activation":"leaky_relu","input_height":{n},"output_height":{n}}}"#)
+    };
+    let three = |layer: &str| format!("{},{layer},{layer},{layer},{}", first(2048), head(2048));
+    let conv1d = r#"{"type":"conv1d","conv1d_in_channels":64,"conv1d_filters":64,
+        "conv1d_kernel_size":3,"conv1d_stride":1,"conv1d_padding":1}"#;
+    let conv2d = r#"{"type":"conv2d","input_channels":8,"filters":8,"kernel_size":3,
+        "stride":1,"padding":1,"input_height":16,"input_width":16}"#;
+    let blocks = [
+        (three(&first(2048)), 2048),
+        (three(r#"{"type":"layer_norm","norm_size":2048,"epsilon":1e-5}"#), 2048),
+        (three(r#"{"type":"rms_norm","norm_size":2048,"epsilon":1e-5}"#), 2048),
+        (three(r#"{"type":"softmax","temperature":1.0}"#), 2048),
+        (three(conv1d), 2048),
+        (three(conv2d), 2048),
+        (three(r#"{"type":"swiglu","input_height":2048,"output_height":2048}"#), 2048),
+        (
+            format!(
+                r#"{},{{"type":"rnn","input_size":64,"hidden_size":64,"seq_length":8}},{}"#,
+                first(512),
+                head(512)
+            ),
+            512,
+        ),
+    ];
+    for (layers, n) in &blocks {
+        // As a whole file, and as the guide's fragments.
+        let count = serde_json::from_str::<Value>(&format!("[{layers}]")).unwrap().as_array().unwrap().len();
+        let whole = format!(
+            r#"{{"id":"gpu_test","batch_size":1,"grid_rows":1,"grid_cols":1,"layers_per_cell":{count},"layers":[{layers}]}}"#
+        );
+        let whole = LoomConfig::from_json(&whole).unwrap();
+        for flags in [Flags::faithful(), Flags::corrected()] {
+            let r = check(&whole, &flags).unwrap_or_else(|e| panic!("{layers}: {e}"));
+            assert_eq!((r.inputs, r.outputs), (Some(*n), Some(2)));
+            assert!(r.unused.is_empty(), "{:?}", r.unused);
+        }
+        let part = LoomConfig::from_json(&format!(r#"{{"layers":[{layers}]}}"#)).unwrap();
+        check(&part, &Flags::corrected()).unwrap();
+    }
+    // Small enough to run: Loom's convolution gives nothing, and its head the sigmoid of its bias.
+    let small = format!(r#"{},{},{}"#, first(16), conv1d.replace("64", "4"), head(16));
+    let x = Tensor::from_slice(&cpu(), &inputs(16), &[16]).unwrap();
+    let net = network(&small, 1, &Flags::faithful()).unwrap();
+    let y = net.forward(&x).unwrap().to_vec::<f32>().unwrap();
+    let bias = net.get_layer(0, 0, 2).unwrap().weight("biases").unwrap();
+    for (y, b) in y.iter().zip(bias) {
+        assert!((y - 1.0 / (1.0 + (-b).exp())).abs() < 1e-6);
+    }
+    let flags = Flags::corrected();
+    assert_ne!(network(&small, 1, &flags).unwrap().forward(&x).unwrap().to_vec::<f32>().unwrap(), y);
+}
