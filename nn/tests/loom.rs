@@ -450,7 +450,7 @@ fn every_flag_works_alone() {
         ),
         (
             Flag::ResidualLayerIsActivation,
-            format!(r#"{{"type":"dense","activation":"tanh","input_size":3,"output_size":3}},{{"type":"residual"}}"#),
+            r#"{"type":"dense","activation":"tanh","input_size":3,"output_size":3},{"type":"residual"}"#.into(),
             2,
             6,
             |f| f.residual_layer_is_activation = true,

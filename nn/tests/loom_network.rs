@@ -10,9 +10,11 @@ use layers::{gradcheck_layer, refused};
 use serde_json::{Value, json};
 use trefoil::DType;
 use trefoil::ops::CoreOps;
+use trefoil_nn::data::{Dataset, ResidentSource, Targets};
 use trefoil_nn::loom::*;
 use trefoil_nn::parity::{Gate, Table, parity};
-use trefoil_nn::{Build, Device, Layer, LayerExt, MseLoss, Optimizer, Tensor};
+use trefoil_nn::trainer::{Objective, TrainOptions};
+use trefoil_nn::{Build, CrossEntropyLoss, Device, Layer, LayerExt, MseLoss, Optimizer, Tensor, Trainer};
 
 /// Every type of layer, with the elements of a sample and whether these are ids.
 fn every_layer() -> Vec<(&'static str, Value, usize, bool)> {
@@ -163,6 +165,33 @@ fn training() {
     }
 }
 
+/// The ordinary trainer on batches of 16, the last of which is smaller.
+#[test]
+fn the_trainer() {
+    let layers = json!([
+        {"type": "dense", "activation": "tanh", "input_size": 2, "output_size": 12},
+        {"type": "rms_norm", "norm_size": 12}, {"type": "swiglu", "input_size": 12, "output_size": 8},
+        {"type": "dense", "activation": "linear", "input_size": 12, "output_size": 3}
+    ]);
+    let centres = [(0.0, 1.0), (1.0, -1.0), (-1.0, -1.0)];
+    let z = noise(5, 300);
+    let point = |i: usize| [centres[i % 3].0 + 0.5 * z[2 * i], centres[i % 3].1 + 0.5 * z[2 * i + 1]];
+    let x: Vec<f32> = (0..150).flat_map(|i| point(i).map(|v| v as f32)).collect();
+    let classes = Targets::Classes((0..150).map(|i| i % 3).collect());
+    let data = Dataset::new(x, &[2], classes).unwrap();
+    for d in devices() {
+        let net = network(&layers, &d, 1, DType::F32);
+        let optimizer = Optimizer::adamw(&net, 0.02, 0.01).unwrap();
+        let source = ResidentSource::new(&data, &d, DType::F32).unwrap();
+        let objective = Objective::Classify(CrossEntropyLoss::default());
+        let options = TrainOptions { epochs: 8, batch_size: 16, seed: 2, ..TrainOptions::default() };
+        let mut trainer = Trainer::new(&net, optimizer, objective, &d, options).unwrap();
+        let done = trainer.fit(&source, Some(&source), &mut |_| true).unwrap();
+        let last = done.history.last().unwrap();
+        assert!(last.train_loss < 0.1 && last.test_accuracy > Some(0.97), "{} {last:?}", id(&d));
+    }
+}
+
 #[test]
 fn bundles_round_trip() {
     let folder = std::env::temp_dir().join(format!("trefoil-loom-{}", std::process::id()));
@@ -256,7 +285,7 @@ fn bundles_of_loom() {
             one(json!({})).replace("jsonModelB64", "multiPrecisionB64"),
             ["models[0].weights.fmt", "multiPrecisionB64"],
         ),
-        (one(json!({})).replace("\"data\":\"", "\"data\":\"?"), ["models[0].weights.data", "nvalid"]),
+        (one(json!({})).replace("\"data\":\"", "\"data\":\"?"), ["models[0].weights.data", "6-bit"]),
         (one(json!({})).replace("\"version\":1", "\"version\":2"), ["version", "2"]),
         (one(json!({})).replace("\"id\":\"m\"", "\"id\":\"k\""), ["models", "no model `m`"]),
     ] {

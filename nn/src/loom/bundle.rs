@@ -20,8 +20,8 @@ const FORMAT: &str = "jsonModelB64";
 
 /// Loom's file of models: `modelhost/bundle`, version 1, weights as base64 of JSON.
 ///
-/// Loom reads what this writes for dense, conv2d, rnn, lstm, mha, softmax, both norms, swiglu and parallel layers, and reads it back itself
-/// with all layers (Loom loses the weights of conv1d, embedding and residual, and the rope base and the key heads of mha; these stand in
+/// Loom reads what this writes for dense, conv2d, rnn, lstm, mha, softmax, both norms, swiglu, parallel and sequential layers; here all
+/// layers come back (Loom loses the weights of conv1d, embedding and residual, and the rope base and the key heads of mha; these stand in
 /// the file here, where Loom does not look). Weights are 32-bit floats.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -604,12 +604,6 @@ impl Layer for LoomLayer {
             v.child(&format!("branches.{i}"), c);
         }
     }
-
-    fn set_training(&self, on: bool) {
-        for c in &self.children {
-            c.set_training(on);
-        }
-    }
 }
 
 /// Whether a layer carries the residual of [`Flags::implicit_residual`](super::Flags::implicit_residual) along, and how.

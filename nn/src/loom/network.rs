@@ -12,8 +12,9 @@ use crate::layer::{Build, Layer, LayerExt, Visitor};
 use crate::tensor::{Device, Tensor};
 use crate::trace;
 
-/// What a network would be: flags on which it depends, keys it does not read, sizes. Nothing is allocated. Errors: [`Config`](crate::NnError::Config) with the
-/// path of the layer or key for unknown types and words, missing or contradicting sizes, and sizes that do not chain.
+/// What a network would be: flags on which it depends, keys it does not read, sizes. Nothing is allocated. Errors:
+/// [`Config`](crate::NnError::Config) with the path of the layer or key for unknown types and words, missing or contradicting sizes, and
+/// sizes that do not chain.
 pub fn check(config: &LoomConfig, flags: &Flags) -> Result<Report> {
     Ok(plan(config, flags)?.1)
 }
@@ -237,9 +238,5 @@ impl Layer for LoomNetwork {
         for (i, l) in self.layers.iter().enumerate() {
             v.child(&i.to_string(), l);
         }
-    }
-
-    fn set_training(&self, on: bool) {
-        self.layers.iter().for_each(|l| l.set_training(on));
     }
 }

@@ -280,7 +280,8 @@ impl Planner<'_> {
             return fail(format!("{path}.type"), what);
         };
         // A bundle has an activation everywhere, and 1 x 1 beside the sizes of a dense layer.
-        let unread = |k: &&str| !known.contains(k) && !(*k == "activation" && at.origin == Origin::Bundle);
+        let everywhere = |k: &str| k == "activation" && at.origin == Origin::Bundle;
+        let unread = |k: &&str| !known.contains(k) && !everywhere(k);
         self.report.unused.extend(d.keys().into_iter().filter(unread).map(|k| format!("{path}.{k}")));
         let op = match kind {
             "dense" => self.dense(&path, d, at)?,
