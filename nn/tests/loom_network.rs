@@ -340,6 +340,19 @@ fn errors_name_the_place() {
         (json!([{"type": "embedding", "vocab_size": 4}]), &["layers[0].embedding_dim"]),
         (json!([{"type": "softmax", "temperature": -1.0}]), &["layers[0].temperature"]),
         (
+            json!([{"type": "dense", "input_size": 3, "output_size": 9e18 as u64}]),
+            &["layers[0].output_size", "at most"],
+        ),
+        (
+            json!([{"type": "conv2d", "input_channels": 2147483647, "filters": 2147483647, "kernel_size": 2147483647,
+            "padding": 2147483647, "input_height": 2147483647, "input_width": 2147483647}]),
+            &["shape"],
+        ),
+        (
+            json!([{"type": "softmax", "softmax_variant": "hierarchical", "hierarchy_levels": [1e9 as u64, 1e9 as u64, 1e9 as u64]}]),
+            &["layers[0].hierarchy_levels"],
+        ),
+        (
             json!([dense, {"type": "softmax", "softmax_variant": "masked", "mask": [true]}]),
             &["layers[1]", "takes 1"],
         ),
@@ -360,6 +373,8 @@ fn errors_name_the_place() {
         check(&LoomConfig::from_json(&grid).unwrap(), &Flags::corrected()),
         &["layers", "2 x 1 x 2", "found 1"],
     );
+    let vast = LoomConfig::new(usize::MAX, usize::MAX, 2);
+    refused(check(&vast, &Flags::corrected()), &["layers", "found 0"]);
     refused(LoomConfig::from_json(r#"{"layers": []} x"#), &["Loom network"]);
     refused(LoomConfig::from_json(r#"{"layer": []}"#), &["layer"]);
     refused(LoomConfig::from_file("/nonexistent/loom.json"), &["loom.json"]);

@@ -101,7 +101,7 @@ fn check(kind: &SoftmaxKind) -> Result<()> {
     match kind {
         Standard { temperature } | Gumbel { temperature, .. } => check_temperature(*temperature),
         Grid { rows, cols, temperature } => {
-            if rows * cols == 0 {
+            if *rows == 0 || *cols == 0 {
                 return Err(invalid(OP, "rows", "sizes of at least 1", format!("{rows} rows of {cols}")));
             }
             check_temperature(*temperature)
@@ -155,8 +155,10 @@ impl SoftmaxVariant {
     /// Size of the last axis, where the kind fixes it.
     pub fn inputs(&self) -> Option<usize> {
         match &self.kind {
-            SoftmaxKind::Grid { rows, cols, .. } => Some(rows * cols),
-            SoftmaxKind::Hierarchical { levels, .. } => Some(levels.iter().product()),
+            SoftmaxKind::Grid { rows, cols, .. } => Some(rows.saturating_mul(*cols)),
+            SoftmaxKind::Hierarchical { levels, .. } => {
+                Some(levels.iter().fold(1, |n: usize, &l| n.saturating_mul(l)))
+            }
             SoftmaxKind::Masked { mask, .. } => Some(mask.len()),
             SoftmaxKind::Adaptive { clusters } => Some(clusters.iter().map(Vec::len).sum()),
             _ => None,

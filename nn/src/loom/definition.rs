@@ -55,6 +55,36 @@ pub struct LoomConfig {
     pub origin: Origin,
 }
 
+/// The largest count in a value, 0 where it holds none.
+trait Largest {
+    fn largest(&self) -> usize {
+        0
+    }
+}
+
+impl Largest for usize {
+    fn largest(&self) -> usize {
+        *self
+    }
+}
+
+impl<T: Largest> Largest for Vec<T> {
+    fn largest(&self) -> usize {
+        self.iter().map(T::largest).max().unwrap_or(0)
+    }
+}
+
+impl Largest for f32 {}
+impl Largest for bool {}
+impl Largest for String {}
+impl Largest for LayerDefinition {}
+
+impl Largest for GridPosition {
+    fn largest(&self) -> usize {
+        self.target_row.max(self.target_col).max(self.target_layer)
+    }
+}
+
 macro_rules! definition {
     ($($(#[$meta:meta])* $key:ident : $ty:ty,)*) => {
         /// One layer: Loom's keys (`type` is [`kind`](LayerDefinition::kind)), the guide's spellings for `conv1d`, and `num_kv_heads`, which Loom
@@ -77,6 +107,12 @@ macro_rules! definition {
             /// The keys that are there.
             pub(super) fn keys(&self) -> Vec<&'static str> {
                 [$(self.$key.as_ref().map(|_| stringify!($key)),)*].into_iter().flatten().collect()
+            }
+
+            /// A key with a number beyond `limit`.
+            pub(super) fn beyond(&self, limit: usize) -> Option<&'static str> {
+                let largest = [$((stringify!($key), self.$key.as_ref().map_or(0, Largest::largest)),)*];
+                largest.into_iter().find(|(_, n)| *n > limit).map(|(key, _)| key)
             }
         }
     };
@@ -229,15 +265,17 @@ impl LoomConfig {
 
     /// A grid of places that [`set_layer`](LoomConfig::set_layer) fills; one that stays empty is an error later.
     pub fn new(grid_rows: usize, grid_cols: usize, layers_per_cell: usize) -> Self {
+        // A grid that nobody can fill has no places; building it tells.
         let n = grid_rows.saturating_mul(grid_cols).saturating_mul(layers_per_cell);
-        let layers = vec![LayerDefinition::default(); n];
+        let layers = vec![LayerDefinition::default(); if n > 1 << 20 { 0 } else { n }];
         LoomConfig { grid_rows, grid_cols, layers_per_cell, layers, ..LoomConfig::default() }
     }
 
     /// Position of a layer in the order of execution, if the grid has it.
     pub fn flat_index(&self, row: usize, col: usize, layer: usize) -> Option<usize> {
         let inside = row < self.grid_rows && col < self.grid_cols && layer < self.layers_per_cell;
-        inside.then(|| (row * self.grid_cols + col) * self.layers_per_cell + layer)
+        let cell = row.checked_mul(self.grid_cols)?.checked_add(col)?;
+        cell.checked_mul(self.layers_per_cell)?.checked_add(layer).filter(|_| inside)
     }
 
     /// Puts a layer in its place. Errors: [`NnError::Config`] for a place outside of the grid.

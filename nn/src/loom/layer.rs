@@ -3,7 +3,7 @@
 use trefoil::DType;
 use trefoil::ops::{Activation, Attention, Causal, Conv, Precision, Recurrence, RnnCell, Rope, RowNorm};
 
-use super::plan::{Act, Combine, Heads, Node, Op, SoftmaxPlan, Window};
+use super::plan::{Act, Combine, Heads, Node, Op, SoftmaxPlan, Window, times};
 use crate::autograd::no_grad;
 use crate::error::{NnError, Result, invalid};
 use crate::init::Init;
@@ -111,7 +111,7 @@ impl Parts<'_> {
 
     fn conv(&mut self, w: &Window, he: bool) -> Result<()> {
         let shape = [&[w.filters, w.channels][..], &vec![w.kernel; w.size.len().max(1)]].concat();
-        let fan: usize = shape[1..].iter().product();
+        let fan = times(1, &shape[1..]);
         let weight = self.add("weight", &shape, 0.0)?;
         let bias = self.add("bias", &[w.filters], 0.0)?;
         if he {
@@ -377,7 +377,11 @@ impl LoomLayer {
                 None => x.softmax(-1),
             },
             SoftmaxPlan::CutGrid { rows, cols, temperature } => {
-                let (batch, n, used) = (x.shape()[0], x.shape()[1], rows * cols);
+                let (batch, n, used) = (x.shape()[0], x.shape()[1], times(*rows, &[*cols]));
+                if used > n {
+                    let want = format!("at least {used} elements of a sample");
+                    return Err(invalid("Softmax", "x", want, format!("{n}")));
+                }
                 let y = x.narrow(1, 0, used)?.mul_scalar(1.0 / temperature)?;
                 let y = y.reshape(&[batch, *rows, *cols])?.softmax(-1)?.reshape(&[batch, used])?;
                 let rest = Tensor::zeros(x.device(), x.dtype(), &[batch, n - used])?;
@@ -518,16 +522,16 @@ impl Layer for LoomLayer {
                 match window.size.is_empty() {
                     true if n.is_multiple_of(window.channels) => {}
                     true => wants(n / window.channels * window.channels)?,
-                    false => wants(window.channels * window.size.iter().product::<usize>())?,
+                    false => wants(times(window.channels, &window.size))?,
                 }
                 self.conv(x, window, act)
             }
             Op::Rnn { input, steps, .. } => {
-                wants(input * steps)?;
+                wants(times(*input, &[*steps]))?;
                 self.recurrence(RnnCell::Tanh, x, [*input, *steps])
             }
             Op::Lstm { input, steps, .. } => {
-                wants(input * steps)?;
+                wants(times(*input, &[*steps]))?;
                 self.recurrence(RnnCell::Lstm, x, [*input, *steps])
             }
             Op::Mha(h) => {

@@ -118,7 +118,7 @@ impl LoomNetwork {
         self.named_state().iter().all(|(_, p)| p.get().device().id() == device.id())
     }
 
-    /// The order of execution with every residual drawn in, one line per layer.
+    /// The order of execution with every residual (added where sizes agree) drawn in, one line per layer.
     pub fn describe(&self) -> String {
         let mut text = String::new();
         let mut carried: Option<String> = None;

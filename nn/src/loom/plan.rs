@@ -188,8 +188,20 @@ pub(super) struct Planner<'a> {
     pub(super) report: Report,
 }
 
+/// Largest number of a file. Larger tensors have several axes.
+const LARGEST: usize = i32::MAX as usize;
+
 pub(super) fn fail<T>(key: impl Into<String>, what: impl Into<String>) -> Result<T> {
     Err(NnError::Config { file: "Loom network".into(), key: key.into(), what: what.into() })
+}
+
+/// Product; what no tensor can have stays out of reach.
+pub(super) fn times(a: usize, others: &[usize]) -> usize {
+    others.iter().fold(a, |n, &b| n.saturating_mul(b))
+}
+
+fn plus<'a>(all: impl Iterator<Item = &'a usize>) -> usize {
+    all.fold(0, |n, &b| n.saturating_add(b))
 }
 
 /// The first that is there and not 0.
@@ -221,13 +233,12 @@ fn inputs_of(op: &Op) -> Option<usize> {
     match op {
         Op::Dense { inputs, .. } => Some(*inputs),
         Op::Conv1d { window, .. } | Op::Conv2d { window, .. } => {
-            let places: usize = window.size.iter().product();
-            (!window.size.is_empty()).then_some(window.channels * places)
+            (!window.size.is_empty()).then(|| times(window.channels, &window.size))
         }
-        Op::Rnn { input, steps, .. } | Op::Lstm { input, steps, .. } => Some(input * steps),
+        Op::Rnn { input, steps, .. } | Op::Lstm { input, steps, .. } => Some(times(*input, &[*steps])),
         Op::Softmax { plan: SoftmaxPlan::Kind(kind), whole: false } => match kind {
-            SoftmaxKind::Grid { rows, cols, .. } => Some(rows * cols),
-            SoftmaxKind::Hierarchical { levels, .. } => Some(levels.iter().product()),
+            SoftmaxKind::Grid { rows, cols, .. } => Some(times(*rows, &[*cols])),
+            SoftmaxKind::Hierarchical { levels, .. } => Some(times(1, levels)),
             SoftmaxKind::Masked { mask, .. } => Some(mask.len()),
             SoftmaxKind::Adaptive { clusters } => Some(clusters.iter().map(Vec::len).sum()),
             _ => None,
@@ -279,6 +290,9 @@ impl Planner<'_> {
             let what = format!("unknown type `{}`, expected one of {}", d.kind, names.join(", "));
             return fail(format!("{path}.type"), what);
         };
+        if let Some(key) = d.beyond(LARGEST) {
+            return fail(format!("{path}.{key}"), format!("must be at most {LARGEST}"));
+        }
         // A bundle has an activation everywhere, and 1 x 1 beside the sizes of a dense layer.
         let everywhere = |k: &str| k == "activation" && at.origin == Origin::Bundle;
         let unread = |k: &&str| !known.contains(k) && !everywhere(k);
@@ -358,15 +372,15 @@ impl Planner<'_> {
             Op::Conv1d { window, .. } | Op::Conv2d { window, .. } => {
                 let Some(want) = inputs_of(op) else { return Ok(None) };
                 exact(want)?;
-                Ok(Some(window.filters * window.out.iter().product::<usize>()))
+                Ok(Some(times(window.filters, &window.out)))
             }
             Op::Rnn { hidden, steps, .. } | Op::Lstm { hidden, steps, .. } => {
                 exact(inputs_of(op).unwrap_or(0))?;
-                Ok(Some(hidden * steps))
+                Ok(Some(times(*hidden, &[*steps])))
             }
             Op::Mha(h) if h.one_sequence => match size {
-                Some(n) if !(n * batch).is_multiple_of(h.d) => {
-                    let (d, all) = (h.d, n * batch);
+                Some(n) if !times(n, &[batch]).is_multiple_of(h.d) => {
+                    let (d, all) = (h.d, times(n, &[batch]));
                     fail(path, format!("takes tokens of {d} elements, the layer before gives {all} in all"))
                 }
                 _ => Ok(size),
@@ -386,14 +400,14 @@ impl Planner<'_> {
                     _ => Ok(size.or(inputs_of(op))),
                 }
             }
-            Op::Embedding { dim, .. } => Ok(size.map(|n| n * dim)),
+            Op::Embedding { dim, .. } => Ok(size.map(|n| times(n, &[*dim]))),
             Op::Sequential { children, .. } => Ok(children.last().map_or(size, |c| c.outputs)),
             Op::Parallel { combine, branches } => {
                 let sizes: Option<Vec<usize>> = branches.iter().map(|b| b.outputs).collect();
                 let Some(sizes) = sizes else { return Ok(None) };
                 match combine {
-                    Combine::Concat { .. } => Ok(Some(sizes.iter().sum())),
-                    Combine::Grid(order) => Ok(Some(order.iter().filter_map(|&i| sizes.get(i)).sum())),
+                    Combine::Concat { .. } => Ok(Some(plus(sizes.iter()))),
+                    Combine::Grid(order) => Ok(Some(plus(order.iter().filter_map(|&i| sizes.get(i))))),
                     Combine::Filter => Ok(sizes.iter().max().copied()),
                     Combine::Add | Combine::Mean => {
                         if sizes.iter().any(|n| Some(n) != sizes.first()) {
@@ -647,7 +661,7 @@ impl Planner<'_> {
         if positions.len() != n {
             return fail(key, format!("{n} branches need {n} positions, found {}", positions.len()));
         }
-        let mut cells: Vec<(usize, usize)> = vec![];
+        let mut cells: Vec<([usize; 3], usize)> = vec![];
         for (i, p) in positions.iter().enumerate() {
             let key = format!("{key}[{i}]");
             if p.branch_index >= n {
@@ -656,7 +670,7 @@ impl Planner<'_> {
             if p.target_row >= rows || p.target_col >= cols || p.target_layer >= layers {
                 return fail(key, format!("outside of the grid of {rows} x {cols} x {layers}"));
             }
-            let cell = (p.target_row * cols + p.target_col) * layers + p.target_layer;
+            let cell = [p.target_row, p.target_col, p.target_layer];
             match cells.iter_mut().find(|(c, _)| *c == cell) {
                 None => cells.push((cell, p.branch_index)),
                 Some(taken) => {

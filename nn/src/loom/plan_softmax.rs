@@ -2,7 +2,7 @@
 
 use super::definition::LayerDefinition;
 use super::flags::Flag;
-use super::plan::{Op, Place, Planner, SoftmaxPlan, fail, first};
+use super::plan::{Op, Place, Planner, SoftmaxPlan, fail, first, times};
 use crate::error::Result;
 use crate::layers::SoftmaxKind;
 
@@ -17,7 +17,7 @@ impl Planner<'_> {
     ) -> Result<Op> {
         let whole = at.branch && self.ask(Flag::SoftmaxBranchBuffer, path, self.flags.softmax_branch_buffer);
         // What one call sees: a sample, or in a branch Loom's whole batch.
-        let seen = if whole { size.map(|n| n * batch) } else { size };
+        let seen = if whole { size.map(|n| times(n, &[batch])) } else { size };
         let temperature = match d.temperature {
             None | Some(0.0) => 1.0,
             Some(t) if t > 0.0 && t.is_finite() => f64::from(t),
