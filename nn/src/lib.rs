@@ -46,6 +46,7 @@ mod init;
 pub mod inspect;
 mod layer;
 pub mod layers;
+pub mod loom;
 pub mod losses;
 pub mod metrics;
 pub mod model;

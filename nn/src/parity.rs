@@ -169,17 +169,13 @@ struct Outputs {
     list: RefCell<Vec<(String, String, Vec<Tensor>)>>,
 }
 
-fn joined(path: &[String]) -> String {
-    path.iter().filter(|p| !p.is_empty()).cloned().collect::<Vec<_>>().join(".")
-}
-
 impl Observer for Outputs {
     fn leave(&self, path: &[String], layer: &dyn Layer, outputs: &[Tensor]) {
         for t in outputs.iter().filter(|t| t.requires_grad()) {
             // Only fails without a graph.
             let _ = t.retain_grad();
         }
-        let mut name = joined(path);
+        let mut name = trace::join(path);
         let mut seen = self.seen.borrow_mut();
         let times = seen.entry(name.clone()).or_default();
         *times += 1;

@@ -36,6 +36,7 @@ mod separable;
 mod sequence;
 mod sequential;
 mod shape;
+mod softmax_variant;
 mod spectral_norm;
 mod statistics;
 mod transformer;
@@ -82,6 +83,7 @@ pub use separable::{DepthwiseSeparableConvolutional, SeparableBlock, SeparableCo
 pub use sequence::{Input, Masking, SequenceLast, Split, TimeDistributed};
 pub use sequential::Sequential;
 pub use shape::{Flatten, Reshape};
+pub use softmax_variant::{SoftmaxKind, SoftmaxVariant};
 pub use spectral_norm::SpectralNormalization;
 pub use statistics::{LogVariance, Mean};
 pub use transformer::{Decoder, TransformerConfig, TransformerDecoder, TransformerEncoder};

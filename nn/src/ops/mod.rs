@@ -6,6 +6,7 @@ mod attention;
 mod conv;
 mod elementwise;
 mod embedding;
+mod entmax;
 mod gated;
 mod gemm;
 mod index;
@@ -24,6 +25,7 @@ mod sort;
 
 pub use self::attention::ScaledDotProductAttention;
 pub(crate) use self::elementwise::broadcast;
+pub(crate) use self::entmax::sparsemax_support;
 pub use self::lm::LinearCrossEntropyLoss;
 pub use self::norm::{BatchNormStats, RunningStats};
 pub(crate) use self::radial::Radial;
