@@ -25,6 +25,7 @@ pub(crate) mod loss_stft;
 pub(crate) mod mesh;
 pub(crate) mod norm;
 pub(crate) mod optimizer;
+pub(crate) mod optimizer_forms;
 pub(crate) mod order;
 pub(crate) mod pool;
 pub(crate) mod quantised;
@@ -139,6 +140,7 @@ pub fn all_kernels() -> impl Iterator<Item = &'static KernelSpec> {
         loss_seq::KERNELS,
         loss_stft::KERNELS,
         optimizer::KERNELS,
+        optimizer_forms::KERNELS,
         random::KERNELS,
         reduce::KERNELS,
         shape::KERNELS,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use trefoil::ops::{Binary, ParamSlot};
+use trefoil::ops::{Binary, ParamSlot, STATES};
 use trefoil::{BackendExt, Buffer, DType, ViewMut};
 
 use crate::error::{NnError, Result};
@@ -120,7 +120,7 @@ impl Arena {
             ranges.dedup();
         }
         let slot = |(start, len): (usize, usize)| {
-            let mut state = [None, None, None];
+            let mut state = [const { None }; STATES];
             for (out, buffer) in state.iter_mut().zip(&self.states) {
                 *out = Some(buffer.alias_mut().range(start, len)?);
             }

@@ -38,6 +38,7 @@ mod loss_stft;
 mod mesh;
 mod norm;
 mod optimizer;
+mod optimizer_forms;
 mod pending;
 mod pool;
 mod quantised;
@@ -355,7 +356,7 @@ const FAMILIES: &[(Family, &[&[&[Kernel]]])] = &[
             loss_stft::ROWS,
         ],
     ),
-    (Family::Optimizer, &[optimizer::ROWS]),
+    (Family::Optimizer, &[optimizer::ROWS, optimizer_forms::ROWS]),
     (Family::Random, &[random::ROWS]),
     (Family::Distance, &[distance::ROWS]),
     (Family::Sort, &[sort::ROWS]),

@@ -406,7 +406,7 @@ fn optimizer(t: &mut Bed<'_>) {
         ParamSlot {
             w: w.alias_mut(),
             g: g.view(),
-            state: [m.map(Buffer::alias_mut), v.map(Buffer::alias_mut), None],
+            state: [m.map(Buffer::alias_mut), v.map(Buffer::alias_mut), None, None],
             copy: None,
         }
     }

@@ -36,6 +36,7 @@ mod norm;
 mod norm_bwd;
 mod norm_even;
 mod optimizer;
+mod optimizer_forms;
 mod order;
 mod pool;
 mod quantised;
