@@ -106,11 +106,10 @@ GK_KERNEL(adam_packed)(GK_IN(gk_i64, table), int tensors, GK_OUT(gk_t, w), GK_IN
                     tv = gk_max(tv, y[k]);
                 }
             }
-            if (codes) {
-                tm = gk_group_max(tm, tmp, 32);
-                tv = gk_group_max(tv, tmp, 32);
-                if (count > 0 && gk_lid() % 32 == 0) { scales[os + block] = tm; scales[os + blocks + block] = tv; }
-            }
+            /* Outside of any condition: PoCL loses values that cross a conditional barrier here. */
+            tm = gk_group_max(tm, tmp, 32);
+            tv = gk_group_max(tv, tmp, 32);
+            if (codes && count > 0 && gk_lid() % 32 == 0) { scales[os + block] = tm; scales[os + blocks + block] = tv; }
             gk_u32 cm[GK_EACH], cv[GK_EACH], words[GK_EACH];
             for (int k = 0; k < GK_EACH; k++) words[k] = 0u;
             if (random && count > 0) {

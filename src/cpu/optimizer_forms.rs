@@ -102,7 +102,9 @@ fn adapt(rule: &AdaptiveRule, Now { lr, t, .. }: Now, k: &mut [f64], all: &mut [
                 (k[0], k[1], k[2]) = (d0, 0.0, total(all, |x, i| x.g[i] * x.g[i]).sqrt());
             }
             let e = if k[2] > 0.0 { lr * k[0] / k[2] } else { 0.0 };
-            k[1] += e * total(all, |x, i| x.g[i] * x.s[0][i]);
+            if k[2] > 0.0 {
+                k[1] += e * total(all, |x, i| x.g[i] * x.s[0][i]);
+            }
             for x in all.iter_mut() {
                 for i in 0..x.w.len() {
                     x.s[0][i] += e * x.g[i];
