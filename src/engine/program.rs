@@ -72,6 +72,7 @@ static SOURCES: &[(&str, &str)] = sources![
     "common/loss_rows.c",
     "common/loss_row_ops.h",
     "common/loss_row_more.h",
+    "common/loss_margin.c",
     "common/loss_stft.c",
     "common/optimizer.c",
     "common/optimizer_norm.c",

@@ -19,6 +19,7 @@ pub(crate) mod index;
 pub(crate) mod lm;
 pub(crate) mod loss;
 pub(crate) mod loss_batch;
+pub(crate) mod loss_margin;
 pub(crate) mod loss_rows;
 pub(crate) mod loss_seq;
 pub(crate) mod loss_stft;
@@ -137,6 +138,7 @@ pub fn all_kernels() -> impl Iterator<Item = &'static KernelSpec> {
         loss::KERNELS,
         loss_batch::KERNELS,
         loss_rows::KERNELS,
+        loss_margin::KERNELS,
         loss_seq::KERNELS,
         loss_stft::KERNELS,
         optimizer::KERNELS,

@@ -32,6 +32,7 @@ mod loss_batch;
 mod loss_each;
 mod loss_mixed;
 mod loss_more;
+mod loss_margin;
 mod loss_rows;
 mod loss_seq;
 mod loss_stft;
@@ -354,6 +355,7 @@ const FAMILIES: &[(Family, &[&[&[Kernel]]])] = &[
             loss_seq::ROWS,
             loss_batch::ROWS,
             loss_stft::ROWS,
+            loss_margin::ROWS,
         ],
     ),
     (Family::Optimizer, &[optimizer::ROWS, optimizer_forms::ROWS]),

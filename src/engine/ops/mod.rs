@@ -26,6 +26,7 @@ mod index;
 mod lm;
 mod loss;
 mod loss_batch;
+mod loss_margin;
 mod loss_rows;
 mod loss_seq;
 mod loss_stft;
