@@ -22,6 +22,7 @@ pub trait IGpuBackend:
     + SeqLossOps
     + StftLossOps
     + OptimizerOps
+    + OptimizerFormOps
     + RandomOps
     + ConvOps
     + NormOps
@@ -54,6 +55,7 @@ impl<T: ?Sized> IGpuBackend for T where
         + SeqLossOps
         + StftLossOps
         + OptimizerOps
+        + OptimizerFormOps
         + RandomOps
         + ConvOps
         + NormOps

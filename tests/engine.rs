@@ -169,7 +169,12 @@ fn lists_of_tensors_upload_their_table_once() {
     let mut step = |t| {
         let mut slots: Vec<ParamSlot<'_>> = bufs
             .iter_mut()
-            .map(|[w, g]| ParamSlot { w: w.view_mut(), g: g.view(), state: [None, None, None], copy: None })
+            .map(|[w, g]| ParamSlot {
+                w: w.view_mut(),
+                g: g.view(),
+                state: [const { None }; STATES],
+                copy: None,
+            })
             .collect();
         e.optimizer_step(&OptimRule::Sgd { wd: 0.0 }, &Step::host(0.1, t), &mut slots).unwrap();
     };
@@ -185,7 +190,7 @@ fn lists_of_tensors_upload_their_table_once() {
 fn step_counts_start_at_one_and_tensors_do_not_overlap() {
     let (d, e) = engine();
     let (w, g) = (e.alloc(DType::F32, 8).unwrap(), e.alloc(DType::F32, 8).unwrap());
-    let slot = || ParamSlot { w: w.alias_mut(), g: g.view(), state: [None, None, None], copy: None };
+    let slot = || ParamSlot { w: w.alias_mut(), g: g.view(), state: [const { None }; STATES], copy: None };
     let rule = OptimRule::Sgd { wd: 0.0 };
     let err = e.optimizer_step(&rule, &Step::host(0.1, 0), &mut [slot()]).unwrap_err();
     assert!(err.to_string().contains("`step`"), "{err}");

@@ -158,6 +158,25 @@ fn focal(b: &Bed<'_>, dt: DType) -> Result<RowCase> {
     Ok(case)
 }
 
+fn circle(b: &Bed<'_>, dt: DType) -> Result<RowCase> {
+    let [n, c] = b.classes();
+    let x = [Some(Shaped::normal(b, dt, &[n, c])?), None, None, None];
+    let mut case = RowCase::new(RowLoss::Circle { scale: 8.0, margin: 0.25, detach: true }, x, &[0]);
+    case.ids = Some(Shaped::ids(b, c, &[n])?);
+    Ok(case)
+}
+
+fn kto(b: &Bed<'_>, dt: DType) -> Result<RowCase> {
+    let s = [b.n()];
+    let x = [
+        Some(Shaped::normal(b, dt, &s)?),
+        Some(Shaped::normal(b, dt, &s)?),
+        Some(Shaped::positive(b, dt, &s)?),
+        None,
+    ];
+    Ok(RowCase::new(RowLoss::Kto { beta: 0.1, desirable: 1.0, undesirable: 1.0 }, x, &[0]))
+}
+
 fn distillation(b: &Bed<'_>, dt: DType) -> Result<RowCase> {
     let s = b.classes();
     let x = [Some(Shaped::normal(b, dt, &s)?), Some(Shaped::normal(b, dt, &s)?), None, None];
@@ -433,6 +452,10 @@ pub(super) const ROWS: &[Row] = &[
     row("row_loss", "patches_masked", F32, |b, dt| row_fwd(b, dt, patches(b, dt)?)),
     row("row_loss", "gaussian_nll", F32, |b, dt| row_fwd(b, dt, gaussian_nll(b, dt)?)),
     row("row_loss", "gaussian_nll_none", F32, |b, dt| row_each(b, dt, gaussian_nll(b, dt)?, &[b.n()])),
+    row("row_loss", "circle", F32_BF16, |b, dt| row_fwd(b, dt, circle(b, dt)?)),
+    row("row_loss", "kto", F32, |b, dt| row_fwd(b, dt, kto(b, dt)?)),
+    row("row_loss_bwd", "circle", F32_BF16, |b, dt| row_bwd(b, dt, circle(b, dt)?)),
+    row("row_loss_bwd", "kto", F32, |b, dt| row_bwd(b, dt, kto(b, dt)?)),
     row("row_loss_bwd", "triplet", F32_BF16, |b, dt| row_bwd(b, dt, triplet(b, dt)?)),
     row("row_loss_bwd", "kl", F32_BF16, |b, dt| row_bwd(b, dt, kl(b, dt)?)),
     row("row_loss_bwd", "nll_weighted", F32, |b, dt| row_bwd(b, dt, nll(b, dt)?)),

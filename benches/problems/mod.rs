@@ -15,6 +15,7 @@ mod lm;
 mod losses;
 mod mesh;
 mod norm;
+mod optim;
 mod pool;
 mod resample;
 mod rnn;
@@ -173,6 +174,7 @@ pub(crate) fn rows() -> impl Iterator<Item = &'static Row> {
         dense::ROWS,
         indexed::ROWS,
         train::ROWS,
+        optim::ROWS,
         losses::ROWS,
         conv::ROWS,
         norm::ROWS,

@@ -20,19 +20,18 @@ fn step(b: &Bed<'_>, dtype: DType, rule: OptimRule, traffic: usize) -> Result<Pr
     let (mut w, g) = (tensors(b, dtype, false)?, tensors(b, dtype, false)?);
     let count = rule.states().len();
     let state = |i: usize| if i < count { tensors(b, dtype.accumulator(), true) } else { Ok(Vec::new()) };
-    let mut states = [state(0)?, state(1)?, state(2)?];
+    let mut states = [state(0)?, state(1)?, state(2)?, state(3)?];
     let mut number = 0;
     bytes(traffic * total * dtype.size(), move |gpu| {
         number += 1;
-        let [s0, s1, s2] = &mut states;
-        let (mut s0, mut s1, mut s2) = (s0.iter_mut(), s1.iter_mut(), s2.iter_mut());
+        let mut states = states.each_mut().map(|s| s.iter_mut());
         let mut slots: Vec<ParamSlot<'_>> = w
             .iter_mut()
             .zip(&g)
             .map(|(w, g)| ParamSlot {
                 w: w.view_mut(),
                 g: g.view(),
-                state: [s0.next(), s1.next(), s2.next()].map(|s| s.map(Buffer::view_mut)),
+                state: states.each_mut().map(|s| s.next().map(Buffer::view_mut)),
                 copy: None,
             })
             .collect();
@@ -230,7 +229,7 @@ pub(super) const ROWS: &[Row] = &[
             OptimRule::Nadam { b1: 0.9, b2: 0.999, eps: 1e-8, wd: 0.0, psi: Some(0.004), decoupled: false };
         bytes(7 * n * dt.size(), move |gpu| {
             let step = Step { step: Scalar::Device(t.view()), ..Step::host(RATE, 1) };
-            let state = [Some(m.view_mut()), Some(v.view_mut()), None];
+            let state = [Some(m.view_mut()), Some(v.view_mut()), None, None];
             let slot = ParamSlot { w: w.view_mut(), g: g.view(), state, copy: None };
             gpu.optimizer_step(&rule, &step, &mut [slot])
         })
@@ -290,7 +289,7 @@ pub(super) const ROWS: &[Row] = &[
         let rule = OptimRule::RAdam { b1: 0.9, b2: 0.999, eps: 1e-8, wd: 0.0, decoupled: false };
         bytes(7 * n * dt.size(), move |gpu| {
             let step = Step { step: Scalar::Device(t.view()), ..Step::host(RATE, 1) };
-            let state = [Some(m.view_mut()), Some(v.view_mut()), None];
+            let state = [Some(m.view_mut()), Some(v.view_mut()), None, None];
             let slot = ParamSlot { w: w.view_mut(), g: g.view(), state, copy: None };
             gpu.optimizer_step(&rule, &step, &mut [slot])
         })

@@ -12,8 +12,9 @@ use parity_tests::{backends, suite};
 fn main() -> ExitCode {
     let args = Arguments::from_args();
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden");
-    let mut suites: Vec<_> = std::fs::read_dir(dir)
+    let mut suites: Vec<_> = std::fs::read_dir(&dir)
         .expect("the suites lie in golden/")
+        .chain(std::fs::read_dir(dir.join("own")).expect("and in golden/own/"))
         .flatten()
         .map(|e| e.path())
         .filter(|p| p.extension().is_some_and(|e| e == "json"))

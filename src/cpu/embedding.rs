@@ -6,7 +6,7 @@ use crate::ops::*;
 
 impl CpuBackend {
     /// Rows of a table that ids name; `None`, which is reported, for one out of range.
-    fn lookup(&self, op: &'static str, ids: View<'_>, rows: usize) -> Result<Vec<Option<usize>>> {
+    pub(super) fn lookup(&self, op: &'static str, ids: View<'_>, rows: usize) -> Result<Vec<Option<usize>>> {
         let found: Vec<_> = gather_index(op, ids)?.into_iter().map(|i| i.filter(|&i| i < rows)).collect();
         if found.contains(&None) {
             self.flag_index_error(op);

@@ -210,6 +210,29 @@ fn item<'t>(kind: RowLoss, r: &Row<'t>) -> Var<'t> {
         }
         RowLoss::MarginRanking { margin } => (margin - c[0] * (a[0] - b[0])).relu(),
         RowLoss::Dpo { beta } => (-(beta * ((a[0] - c[0]) - (b[0] - d[0])))).softplus(),
+        RowLoss::Circle { scale, margin, detach } => {
+            let (mut near, mut far) = (vec![], vec![]);
+            let weight = |v: Var<'t>| if detach { v.relu().detach() } else { v.relu() };
+            for (j, &s) in a.iter().enumerate() {
+                let side = if r.has_ids { f64::from(u8::from(j == r.id)) } else { b[j].v };
+                if side == 1.0 {
+                    near.push(-(scale * weight(1.0 + margin - s)) * (s - (1.0 - margin)));
+                } else if side == 0.0 {
+                    far.push(scale * weight(s + margin) * (s - margin));
+                }
+            }
+            match near.is_empty() || far.is_empty() {
+                true => tape.constant(0.0),
+                false => (lse(tape, &near) + lse(tape, &far)).softplus(),
+            }
+        }
+        RowLoss::Kto { beta, desirable, undesirable } => {
+            let z = d.first().map_or(0.0, |k| if k.v < 0.0 { 0.0 } else { k.v });
+            let u = beta * (a[0] - b[0] - z);
+            // sigmoid(-u) = exp(-softplus(u))
+            let (u, weight) = if c[0].v == 1.0 { (u, desirable) } else { (-u, undesirable) };
+            (-u.softplus()).exp() * weight
+        }
         RowLoss::Ipo { beta } => ((a[0] - c[0]) - (b[0] - d[0]) - 0.5 / beta).sq(),
         RowLoss::SimPo { beta, gamma } => (-(beta * (a[0] - b[0]) - gamma)).softplus(),
         RowLoss::Orpo => {

@@ -30,6 +30,7 @@ mod loss_stft;
 mod mesh;
 mod norm;
 mod optimizer;
+mod optimizer_forms;
 mod pool;
 mod quantised;
 mod random;

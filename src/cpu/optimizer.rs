@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::ops::*;
 
 impl CpuBackend {
-    fn scalar(&self, op: &'static str, s: &Scalar<'_>) -> Result<f64> {
+    pub(super) fn scalar(&self, op: &'static str, s: &Scalar<'_>) -> Result<f64> {
         match s {
             Scalar::Host(x) => Ok(*x),
             Scalar::Device(v) => Ok(gather_f64(op, *v)?[0]),
@@ -36,7 +36,7 @@ impl OptimizerOps for CpuBackend {
             let mut w = gather_f64(OP, p.w.as_view())?;
             let mut g = gather_f64(OP, p.g)?;
             g.iter_mut().for_each(|g| *g *= unscale);
-            let mut state = [vec![], vec![], vec![]];
+            let mut state = [vec![], vec![], vec![], vec![]];
             for (s, view) in state.iter_mut().zip(&p.state).take(rule.states().len()) {
                 if let Some(v) = view {
                     *s = gather_f64(OP, v.as_view())?;
@@ -44,12 +44,12 @@ impl OptimizerOps for CpuBackend {
             }
             let (q, bias) = (trust_ratio(rule, &w, &g, &state, t), bias(rule, t));
             state.iter_mut().for_each(|s| s.resize(w.len(), 0.0));
-            let [a, b, c] = &mut state;
-            let states = a.par_iter_mut().zip(b).zip(c).with_min_len(CHUNK);
-            w.par_iter_mut().zip(&g).zip(states).for_each(|((w, &g), ((a, b), c))| {
-                let mut s = [*a, *b, *c];
+            let [a, b, c, d] = &mut state;
+            let states = a.par_iter_mut().zip(b).zip(c).zip(d).with_min_len(CHUNK);
+            w.par_iter_mut().zip(&g).zip(states).for_each(|((w, &g), (((a, b), c), d))| {
+                let mut s = [*a, *b, *c, *d];
                 *w = update(rule, *w, g, &mut s, lr, t, (q, bias));
-                [*a, *b, *c] = s;
+                [*a, *b, *c, *d] = s;
             });
             store_f64(OP, &p.w, &w)?;
             for (s, view) in state.iter().zip(&p.state).take(rule.states().len()) {
@@ -184,7 +184,7 @@ fn norm(values: impl Iterator<Item = f64>) -> f64 {
 }
 
 /// The factor of the learning rate that layer-wise rules give a tensor.
-fn trust_ratio(rule: &OptimRule, w: &[f64], g: &[f64], state: &[Vec<f64>; 3], t: f64) -> f64 {
+fn trust_ratio(rule: &OptimRule, w: &[f64], g: &[f64], state: &[Vec<f64>; STATES], t: f64) -> f64 {
     let size = |v: &[f64]| norm(v.iter().copied());
     match *rule {
         OptimRule::Lars { wd, eta, eps, adapt: true, .. } => {
@@ -193,8 +193,9 @@ fn trust_ratio(rule: &OptimRule, w: &[f64], g: &[f64], state: &[Vec<f64>; 3], t:
         }
         OptimRule::Lamb { max_norm, adapt: true, .. } => {
             let a = size(w);
-            let b =
-                norm((0..w.len()).map(|i| lamb(rule, w[i], g[i], &mut [state[0][i], state[1][i], 0.0], t)));
+            let b = norm(
+                (0..w.len()).map(|i| lamb(rule, w[i], g[i], &mut [state[0][i], state[1][i], 0.0, 0.0], t)),
+            );
             if a == 0.0 || b == 0.0 { 1.0 } else { a.min(max_norm) / b }
         }
         _ => 1.0,
@@ -202,7 +203,7 @@ fn trust_ratio(rule: &OptimRule, w: &[f64], g: &[f64], state: &[Vec<f64>; 3], t:
 }
 
 /// LAMB's direction; 0 for other rules.
-fn lamb(rule: &OptimRule, w: f64, g: f64, s: &mut [f64; 3], t: f64) -> f64 {
+fn lamb(rule: &OptimRule, w: f64, g: f64, s: &mut [f64; STATES], t: f64) -> f64 {
     let OptimRule::Lamb { b1, b2, eps, wd, bias_correction, adapt, .. } = *rule else { return 0.0 };
     // Without correction the moments stand for themselves, as after infinitely many steps.
     let t = if bias_correction { t } else { f64::INFINITY };
@@ -221,11 +222,11 @@ fn sign(x: f64) -> f64 {
 }
 
 /// One element: changes its states and returns the new parameter. `q` is the tensor's trust ratio, `bias` what [`bias`] gives.
-fn update(
+pub(super) fn update(
     rule: &OptimRule,
     w: f64,
     g: f64,
-    s: &mut [f64; 3],
+    s: &mut [f64; STATES],
     lr: f64,
     t: f64,
     (q, bias): (f64, [f64; 2]),
@@ -347,6 +348,25 @@ fn update(
             if v.is_nan() { v } else { sign(v) * (v.abs() - lr * l1).max(0.0) / (1.0 + lr * l2) }
         }
         OptimRule::Proximal(Prox::Box { lo, hi }) => (w - lr * g).clamp(lo, hi),
+        OptimRule::Adan { b1, b2, b3, eps, wd } => {
+            let d = if t == 1.0 { 0.0 } else { g - s[3] };
+            let mean = |old: f64, new: f64, b: f64| b * old + (1.0 - b) * new;
+            *s = [mean(s[0], g, b1), mean(s[1], d, b2), mean(s[2], (g + b2 * d).powi(2), b3), g];
+            let [m, v, n] = [(s[0], b1), (s[1], b2), (s[2], b3)].map(|(x, b)| x / (1.0 - b.powf(t)));
+            (w - lr * (m + b2 * v) / (n.sqrt() + eps)) / (1.0 + lr * wd)
+        }
+        OptimRule::Sophia { b1, gamma, eps, wd } => {
+            s[0] = b1 * s[0] + (1.0 - b1) * g;
+            let h = gamma * s[1];
+            let q = s[0] / if h < eps { eps } else { h };
+            w * (1.0 - lr * wd) - lr * q.clamp(-1.0, 1.0)
+        }
+        OptimRule::SophiaCurvature { b2, batch } => {
+            s[1] = b2 * s[1] + (1.0 - b2) * batch * g * g;
+            w
+        }
+        // `check_step` refuses them.
+        OptimRule::Adaptive(_) => w,
     }
 }
 
@@ -355,13 +375,13 @@ fn decay(w: f64, g: f64, lr: f64, wd: f64, decoupled: bool) -> (f64, f64) {
     if decoupled { (w * (1.0 - lr * wd), g) } else { (w, g + wd * w) }
 }
 
-fn moments(s: &mut [f64; 3], g: f64, b1: f64, b2: f64) {
+fn moments(s: &mut [f64; STATES], g: f64, b1: f64, b2: f64) {
     s[0] = b1 * s[0] + (1.0 - b1) * g;
     s[1] = b2 * s[1] + (1.0 - b2) * g * g;
 }
 
 /// What the moments of Adam and AdamW are divided by: the same for all elements.
-fn bias(rule: &OptimRule, t: f64) -> [f64; 2] {
+pub(super) fn bias(rule: &OptimRule, t: f64) -> [f64; 2] {
     match *rule {
         OptimRule::Adam { b1, b2, .. } | OptimRule::AdamW { b1, b2, .. } => {
             [1.0 - b1.powf(t), 1.0 - b2.powf(t)]
@@ -371,7 +391,7 @@ fn bias(rule: &OptimRule, t: f64) -> [f64; 2] {
 }
 
 /// Updates the moments and returns the step direction.
-fn adam(s: &mut [f64; 3], g: f64, [c1, c2]: [f64; 2], b1: f64, b2: f64, eps: f64) -> f64 {
+fn adam(s: &mut [f64; STATES], g: f64, [c1, c2]: [f64; 2], b1: f64, b2: f64, eps: f64) -> f64 {
     moments(s, g, b1, b2);
     s[0] / c1 / ((s[1] / c2).sqrt() + eps)
 }

@@ -57,7 +57,7 @@ impl Words {
     }
 
     /// Word number `i` of the call.
-    fn word(&mut self, i: usize) -> u32 {
+    pub(super) fn word(&mut self, i: usize) -> u32 {
         let block = (i / 4) as u64;
         if block != self.block {
             self.load(block);

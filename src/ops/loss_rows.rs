@@ -226,6 +226,27 @@ pub enum RowLoss {
     },
     /// `w*, l*` \[B\]: -ln sigmoid of the difference of log odds
     Orpo,
+    /// `x*, y?` [.., C], ids? [..]: circle loss of similarities (Sun et al., 2020), positives being y = 1 or the id's column, negatives y = 0 or
+    /// the other columns (either y or ids): softplus(lse_n(scale*a_n*(x - m)) + lse_p(-scale*a_p*(x - 1 + m))) with a_p = max(0, 1 + m - x),
+    /// a_n = max(0, x + m); 0 for a row without positives or without negatives
+    Circle {
+        /// scale
+        scale: f64,
+        /// margin m
+        margin: f64,
+        /// a_p and a_n are constants for the gradient, as in the paper
+        detach: bool,
+    },
+    /// `w*, w_ref, y` \[B\] (y = 1: desirable), `kl?` \[1\]: with r = w - w_ref and z = max(0, kl), a constant,
+    /// desirable*sigmoid(-beta*(r - z)), else undesirable*sigmoid(-beta*(z - r)); Ethayarajh et al. (2024)
+    Kto {
+        /// beta
+        beta: f64,
+        /// weight of desirable answers
+        desirable: f64,
+        /// weight of undesirable answers
+        undesirable: f64,
+    },
     /// `x*, t, weight?` of one shape, `pos_weight` of the last axis; item per element; Mean divides by the count
     BcePosWeight,
     /// `p*` [.., Q], `t` [..], `levels` \[Q\]; item per element
@@ -346,6 +367,10 @@ impl RowLoss {
             RowLoss::MarginRanking { .. } => {
                 const { &[x("x1", Element).g(), x("x2", Element).g(), x("y", Element)] }
             }
+            RowLoss::Circle { .. } => const { &[x("x", Element).g(), x("y", Element).opt()] },
+            RowLoss::Kto { .. } => {
+                const { &[x("w", Element).g(), x("w_ref", Element), x("y", Element), x("kl", Shared).opt()] }
+            }
             RowLoss::Dpo { .. } | RowLoss::Ipo { .. } => WL_REF,
             RowLoss::SimPo { .. } | RowLoss::Orpo => WL,
             RowLoss::BcePosWeight => {
@@ -366,7 +391,9 @@ impl RowLoss {
             | RowLoss::ArcFace { .. }
             | RowLoss::MultiMargin { .. } => Ids::PerRow { classes_beyond: 0, optional: false },
             RowLoss::Ordinal => Ids::PerRow { classes_beyond: 1, optional: false },
-            RowLoss::Distillation { .. } => Ids::PerRow { classes_beyond: 0, optional: true },
+            RowLoss::Distillation { .. } | RowLoss::Circle { .. } => {
+                Ids::PerRow { classes_beyond: 0, optional: true }
+            }
             RowLoss::MultilabelMargin => Ids::List,
             _ => Ids::No,
         }
@@ -389,6 +416,7 @@ impl RowLoss {
             | RowLoss::Dpo { .. }
             | RowLoss::Ipo { .. }
             | RowLoss::SimPo { .. }
+            | RowLoss::Kto { .. }
             | RowLoss::Orpo
             | RowLoss::BcePosWeight
             | RowLoss::Quantiles
@@ -558,6 +586,7 @@ fn check_inputs<'a>(
     let ok = match kind {
         RowLoss::Nce => together(2, 3),
         RowLoss::Ordinal => together(1, 2) && x[0].is_some() != x[1].is_some(),
+        RowLoss::Circle { .. } => x[1].is_some() != ids.is_some(),
         _ => true,
     };
     if !ok {

@@ -159,6 +159,8 @@ mod mesh;
 mod norm;
 mod norm_check;
 mod optimizer;
+mod optimizer_forms;
+mod optimizer_rules;
 mod pool;
 mod quantised;
 mod random;
@@ -196,6 +198,8 @@ pub use self::mesh::*;
 pub use self::norm::*;
 pub(crate) use self::norm_check::*;
 pub use self::optimizer::*;
+pub use self::optimizer_forms::*;
+pub use self::optimizer_rules::*;
 pub use self::pool::*;
 pub use self::quantised::*;
 pub use self::random::*;
@@ -224,6 +228,7 @@ pub fn all_ops() -> impl Iterator<Item = &'static OpInfo> {
         SEQ_LOSS_OPS,
         STFT_LOSS_OPS,
         OPTIMIZER_OPS,
+        OPTIMIZER_FORM_OPS,
         RANDOM_OPS,
         DISTANCE_OPS,
         SORT_OPS,

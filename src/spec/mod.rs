@@ -19,12 +19,14 @@ pub(crate) mod index;
 pub(crate) mod lm;
 pub(crate) mod loss;
 pub(crate) mod loss_batch;
+pub(crate) mod loss_margin;
 pub(crate) mod loss_rows;
 pub(crate) mod loss_seq;
 pub(crate) mod loss_stft;
 pub(crate) mod mesh;
 pub(crate) mod norm;
 pub(crate) mod optimizer;
+pub(crate) mod optimizer_forms;
 pub(crate) mod order;
 pub(crate) mod pool;
 pub(crate) mod quantised;
@@ -136,9 +138,11 @@ pub fn all_kernels() -> impl Iterator<Item = &'static KernelSpec> {
         loss::KERNELS,
         loss_batch::KERNELS,
         loss_rows::KERNELS,
+        loss_margin::KERNELS,
         loss_seq::KERNELS,
         loss_stft::KERNELS,
         optimizer::KERNELS,
+        optimizer_forms::KERNELS,
         random::KERNELS,
         reduce::KERNELS,
         shape::KERNELS,

@@ -378,7 +378,7 @@ fn optimizer(c: &Case, d: &Device) -> Result<Option<Prepared>> {
         let (s0, s1) = (state[2 * j].operand(), state[2 * j + 1].operand());
         let s0 = if states > 0 { Some(s0.view_mut()?) } else { None };
         let s1 = if states > 1 { Some(s1.view_mut()?) } else { None };
-        let slot = ParamSlot { w: w.view_mut()?, g: g.view()?, state: [s0, s1, None], copy: None };
+        let slot = ParamSlot { w: w.view_mut()?, g: g.view()?, state: [s0, s1, None, None], copy: None };
         Ok(d.optimizer_step(&rule, &Step::host(1e-3, count.get()), &mut [slot])?)
     });
     Ok(Some(Prepared { fwd, bwd: None }))

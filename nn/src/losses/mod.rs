@@ -52,6 +52,24 @@ pub trait Criterion: Send + Sync + fmt::Debug {
     fn reduction(&self) -> Reduction;
 }
 
+/// The value of a loss, and its gradient with respect to the output: a forward and a backward through the loss alone. Where the gradient of a model
+/// is wanted, call `backward` on the loss instead; this one leaves the output's graph alone. Errors: those of the loss; a reduction that leaves more
+/// than one value.
+pub fn loss_and_grad(
+    criterion: &dyn Criterion,
+    output: &Tensor,
+    target: &Tensor,
+) -> Result<(Tensor, Tensor)> {
+    let leaf = output.detach().with_grad();
+    let loss = criterion.loss(&leaf, target)?;
+    loss.backward()?;
+    let grad = match leaf.grad() {
+        Some(g) => g,
+        None => Tensor::zeros(leaf.device(), leaf.dtype(), leaf.shape())?,
+    };
+    Ok((loss.detach(), grad))
+}
+
 impl Criterion for CrossEntropyLoss {
     fn loss(&self, output: &Tensor, target: &Tensor) -> Result<Tensor> {
         self.forward(output, target)

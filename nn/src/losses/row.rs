@@ -70,6 +70,28 @@ losses! {
         row("arc_face_loss", kind, s.reduction, [Some(x)], Some(target), None)
     };
 
+    /// Circle loss (Sun et al., 2020) of similarities: each pair is weighted by its distance from its optimum.
+    CircleLoss {
+        /// How rows are combined.
+        reduction: Reduction = Reduction::Mean,
+        /// Scale.
+        scale: f64 = 256.0,
+        /// Margin.
+        margin: f64 = 0.25,
+        /// The weights of pairs are constants for the gradient, as in the paper.
+        detach: bool = true,
+    }
+    /// Loss of similarities `x*` `[.., C]`. `target`: class ids `[..]` (i32, i64), the positive column; or pairs of the shape and dtype of `x`:
+    /// 1 = positive, 0 = negative, others (an item with itself) do not count. A row without either side costs nothing.
+    (x: &Tensor, target: &Tensor) |s| {
+        let kind = RowLoss::Circle { scale: s.scale, margin: s.margin, detach: s.detach };
+        if target.dtype().is_float() {
+            row("circle_loss", kind, s.reduction, [Some(x), Some(&target.detach())], None, None)
+        } else {
+            row("circle_loss", kind, s.reduction, [Some(x)], Some(target), None)
+        }
+    };
+
     /// Multi-class margins, `torch.nn.MultiMarginLoss`.
     MultiMarginLoss {
         /// How rows are combined.
@@ -247,6 +269,7 @@ criteria!(
     NllLoss,
     MulticlassFocalLoss,
     ArcFaceLoss,
+    CircleLoss,
     MultiMarginLoss,
     MultiLabelMarginLoss,
     MultiLabelSoftMarginLoss,

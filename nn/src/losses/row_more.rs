@@ -227,6 +227,26 @@ losses! {
         row("dpo_loss", RowLoss::Dpo { beta: s.beta }, s.reduction, x, None, None)
     };
 
+    /// Kahneman-Tversky optimisation of single answers (Ethayarajh et al., 2024).
+    KtoLoss {
+        /// How answers are combined.
+        reduction: Reduction = Reduction::Mean,
+        /// beta.
+        beta: f64 = 0.1,
+        /// Weight of desirable answers.
+        desirable: f64 = 1.0,
+        /// Weight of undesirable answers.
+        undesirable: f64 = 1.0,
+    }
+    /// Loss of log-probabilities `logp*` `[B]`, the reference model's, and labels (1 = desirable) in their dtype. `kl` `[1]` estimates the
+    /// divergence from the reference, as the batch's mean of logp - ref over mismatched answers; it is taken as max(0, kl), without it as 0.
+    (logp: &Tensor, reference: &Tensor, label: &Tensor, kl: Option<&Tensor>) |s| {
+        let kind = RowLoss::Kto { beta: s.beta, desirable: s.desirable, undesirable: s.undesirable };
+        let kl = kl.map(Tensor::detach);
+        let x = [Some(logp), Some(&reference.detach()), Some(&label.detach()), kl.as_ref()];
+        row("kto_loss", kind, s.reduction, x, None, None)
+    };
+
     /// Identity preference optimisation (Azar et al., 2023).
     IpoLoss {
         /// How pairs are combined.

@@ -1,8 +1,8 @@
 //! Contiguous memory for parameters, their gradients and optimizer state.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-use trefoil::ops::{Binary, ParamSlot};
+use trefoil::ops::{Binary, OptimRule, PACKED_BLOCK, PackedSlot, ParamSlot, Rng, STATES, Step};
 use trefoil::{BackendExt, Buffer, DType, ViewMut};
 
 use crate::error::{NnError, Result};
@@ -19,6 +19,36 @@ struct Entry {
     start: usize,
 }
 
+/// How moments are stored in fewer bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Packing {
+    Bf16,
+    Codes,
+}
+
+/// Moments in fewer bits. Tensors too small for codes keep f32.
+struct Packed {
+    form: Packing,
+    /// m and v of the whole arena, bf16 or codes.
+    moments: [Arc<Buffer>; 2],
+    /// Scales of the codes of all tensors, one tensor after the other.
+    scales: Arc<Buffer>,
+    /// m and v of the small tensors.
+    small: [Arc<Buffer>; 2],
+    parts: Vec<Part>,
+}
+
+/// A tensor of a packed arena: its range, and where its scales (or its f32 moments) start.
+struct Part {
+    start: usize,
+    len: usize,
+    small: bool,
+    at: usize,
+}
+
+/// Tensors below this keep moments in f32 when others get codes.
+const LEAST_CODED: usize = 4096;
+
 /// Parameters of one device and dtype, moved into one buffer, with gradients and states in buffers of the same arrangement. One launch
 /// then updates, clips or clears all of them.
 pub(crate) struct Arena {
@@ -30,6 +60,12 @@ pub(crate) struct Arena {
     masters: Option<Arc<Buffer>>,
     /// Exponential moving average of the values, in the accumulator's dtype.
     average: Option<Arc<Buffer>>,
+    /// Numbers of a rule that keeps some between steps.
+    memory: Option<Arc<Buffer>>,
+    /// Moments in fewer bits, in place of `states`.
+    packed: Option<Packed>,
+    /// What the weights were before those for evaluation took their place.
+    held: Mutex<Option<Buffer>>,
     entries: Vec<Entry>,
     // Alive as long as the arena: storages remember it as their owner.
     _token: Arc<()>,
@@ -97,6 +133,9 @@ impl Arena {
             states,
             masters: None,
             average: None,
+            memory: None,
+            packed: None,
+            held: Mutex::new(None),
             entries,
             _token: token,
         }))
@@ -153,17 +192,111 @@ impl Arena {
         self.grads.alias_mut()
     }
 
+    /// Ranges of the tensors; tied parameters have one.
+    fn ranges(&self) -> Vec<(usize, usize)> {
+        let mut ranges: Vec<_> = self.entries.iter().map(|e| (e.start, e.storage.len())).collect();
+        ranges.sort_unstable();
+        ranges.dedup();
+        ranges
+    }
+
+    /// Makes room for the numbers that a rule keeps.
+    pub(crate) fn keep_memory(&mut self, len: usize) -> Result<()> {
+        if len > 0 {
+            self.memory = Some(Arc::new(self.device.zeros(self.values.dtype().accumulator(), len)?));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn memory_mut(&self) -> Option<ViewMut<'_>> {
+        self.memory.as_ref().map(|m| m.alias_mut())
+    }
+
+    /// Stores the moments of Adam in fewer bits from now on; they start at zero.
+    pub(crate) fn pack(&mut self, form: Packing) -> Result<()> {
+        let (mut parts, mut coded, mut plain) = (vec![], 0, 0);
+        let whole = vec![(0, self.values.len())];
+        for (start, len) in if form == Packing::Bf16 { whole } else { self.ranges() } {
+            let small = form == Packing::Codes && len < LEAST_CODED;
+            let at = if small { &mut plain } else { &mut coded };
+            parts.push(Part { start, len, small, at: *at });
+            *at += if small { len.next_multiple_of(ALIGN) } else { 2 * len.div_ceil(PACKED_BLOCK) };
+        }
+        let dtype = if form == Packing::Bf16 { DType::Bf16 } else { DType::U8 };
+        let zeros = |dtype, n: usize| Ok::<_, NnError>(Arc::new(self.device.zeros(dtype, n.max(1))?));
+        let end = self.values.len();
+        self.packed = Some(Packed {
+            form,
+            moments: [zeros(dtype, end)?, zeros(dtype, end)?],
+            scales: zeros(DType::F32, coded)?,
+            small: [zeros(DType::F32, plain)?, zeros(DType::F32, plain)?],
+            parts,
+        });
+        self.states.clear();
+        Ok(())
+    }
+
+    /// A step with packed moments; false if they are not packed.
+    pub(crate) fn step_packed(
+        &self,
+        rule: &OptimRule,
+        step: &Step<'_>,
+        rng: Option<&Rng<'_>>,
+    ) -> Result<bool> {
+        let Some(p) = &self.packed else { return Ok(false) };
+        let (mut slots, mut small) = (vec![], vec![]);
+        for &Part { start, len, small: plain, at } in &p.parts {
+            let w = self.weights().alias_mut().range(start, len)?;
+            let g = self.grads.view().range(start, len)?;
+            let copy =
+                self.masters.as_ref().map(|_| self.values.alias_mut().range(start, len)).transpose()?;
+            if plain {
+                let [m, v] = p.small.each_ref().map(|b| b.alias_mut().range(at, len));
+                small.push(ParamSlot { w, g, state: [Some(m?), Some(v?), None, None], copy });
+                continue;
+            }
+            let [m, v] = p.moments.each_ref().map(|b| b.alias_mut().range(start, len));
+            let blocks = len.div_ceil(PACKED_BLOCK);
+            let scales = match p.form {
+                Packing::Codes => Some(p.scales.alias_mut().range(at, 2 * blocks)?.reshape(&[2, blocks])?),
+                Packing::Bf16 => None,
+            };
+            slots.push(PackedSlot { w, g, m: m?, v: v?, scales, copy });
+        }
+        self.device.optimizer_step_packed(rule, step, rng, &mut slots)?;
+        self.device.optimizer_step(rule, step, &mut small)?;
+        Ok(true)
+    }
+
+    /// Exchanges the weights y and the point x = y + (1 - 1/b)*(z - y) at which a schedule-free rule is evaluated, z being the first state.
+    pub(crate) fn swap_evaluation(&self, b: f64) -> Result<()> {
+        let Some(z) = self.states.first() else { return Ok(()) };
+        let w = self.weights();
+        let mut held = self.held.lock().unwrap_or_else(|p| p.into_inner());
+        match held.take() {
+            Some(y) => self.device.copy(y.view(), w.alias_mut())?,
+            None => {
+                let y = self.device.alloc(w.dtype(), w.len())?;
+                self.device.copy(w.view(), y.alias_mut())?;
+                let (from, x) = (self.precise()?, self.device.alloc(z.dtype(), z.len())?);
+                let t = 1.0 - 1.0 / b;
+                self.device.binary(Binary::Lerp { t }, from.view(), z.view(), x.alias_mut())?;
+                self.device.cast(x.view(), w.alias_mut())?;
+                *held = Some(y);
+            }
+        }
+        if let Some(m) = &self.masters {
+            self.device.cast(m.view(), self.values.alias_mut())?;
+        }
+        self.touch();
+        Ok(())
+    }
+
     /// Operands of an optimizer step: everything as one tensor, or each parameter as one for rules that look at a tensor's norm.
     pub(crate) fn slots(&self, per_tensor: bool) -> Result<Vec<ParamSlot<'_>>> {
-        let mut ranges = vec![(0, self.values.len())];
-        if per_tensor {
-            ranges = self.entries.iter().map(|e| (e.start, e.storage.len())).collect();
-            // Tied parameters have one range.
-            ranges.sort_unstable();
-            ranges.dedup();
-        }
+        let ranges = if per_tensor { self.ranges() } else { vec![(0, self.values.len())] };
         let slot = |(start, len): (usize, usize)| {
-            let mut state = [None, None, None];
+            let mut state = [const { None }; STATES];
             for (out, buffer) in state.iter_mut().zip(&self.states) {
                 *out = Some(buffer.alias_mut().range(start, len)?);
             }
@@ -267,9 +400,36 @@ impl Arena {
         self.parts(self.states.get(i))
     }
 
-    /// Masters and averages of each parameter under `master.name` and `ema.name`.
+    /// Packed moments of each parameter, by their names and the parameter's; scales of codes under `scales.name`.
+    pub(crate) fn packed_tensors(&self) -> Result<Vec<(String, Tensor)>> {
+        let mut all = vec![];
+        let Some(p) = &self.packed else { return Ok(all) };
+        for e in &self.entries {
+            let t = e.param.get();
+            let part = p.parts.iter().find(|part| part.start == e.start);
+            let codes = part.filter(|_| p.form == Packing::Codes);
+            let (from, at) = match codes {
+                Some(part) if part.small => (&p.small, part.at),
+                _ => (&p.moments, e.start),
+            };
+            for (name, buffer) in ["m", "v"].into_iter().zip(from) {
+                all.push((format!("{name}.{}", e.name), Tensor::over(&self.device, buffer, at, t.shape())?));
+            }
+            if let Some(part) = codes.filter(|part| !part.small) {
+                let shape = [2, part.len.div_ceil(PACKED_BLOCK)];
+                let scales = Tensor::over(&self.device, &p.scales, part.at, &shape)?;
+                all.push((format!("scales.{}", e.name), scales));
+            }
+        }
+        Ok(all)
+    }
+
+    /// Masters, averages and memory under `master.name`, `ema.name` and `memory.name` (of the first parameter).
     pub(crate) fn copies(&self) -> Result<Vec<(String, Tensor)>> {
         let mut all = vec![];
+        if let (Some(m), Some(e)) = (&self.memory, self.entries.first()) {
+            all.push((format!("memory.{}", e.name), Tensor::over(&self.device, m, 0, &[m.len()])?));
+        }
         for (kind, buffer) in [("master", &self.masters), ("ema", &self.average)] {
             let parts = self.parts(buffer.as_ref())?;
             all.extend(parts.into_iter().map(|(name, t)| (format!("{kind}.{name}"), t)));

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use trefoil::ops::{ClipNorm, LossScale, OptimRule, Prox, Scalar, Step};
+use trefoil::ops::{AdaptiveRule, ClipNorm, LossScale, OptimRule, Prox, Rng, Scalar, Step};
 use trefoil::{DType, ViewMut};
 
-use super::arena::Arena;
+use super::arena::{Arena, Packing};
 use super::scaler::Scaler;
 use crate::error::{NnError, Result, invalid};
 use crate::layer::{Layer, LayerExt, Param};
@@ -41,6 +41,8 @@ pub struct Optimizer {
     maximize: bool,
     scaler: Option<Scaler>,
     ema: Option<f64>,
+    /// Seed of the random rounding of packed moments.
+    rounding: Option<u64>,
 }
 
 impl fmt::Debug for Optimizer {
@@ -93,6 +95,16 @@ fn check_rule(rule: &OptimRule) -> Result<()> {
         Adadelta { rho, eps, wd } => unit("rho", rho).and(positive("eps", eps)).and(positive("wd", wd)),
         Lion { b1, b2, wd } => unit("b1", b1).and(unit("b2", b2)).and(positive("wd", wd)),
         Ftrl { beta, l1, l2, .. } => positive("beta", beta).and(positive("l1", l1)).and(positive("l2", l2)),
+        Adan { b1, b2, b3, eps, wd } => {
+            let decays = unit("b1", b1).and(unit("b2", b2)).and(unit("b3", b3));
+            decays.and(positive("eps", eps)).and(positive("wd", wd))
+        }
+        Sophia { b1, gamma, eps, wd } => {
+            unit("b1", b1).and(positive("gamma", gamma)).and(positive("eps", eps)).and(positive("wd", wd))
+        }
+        SophiaCurvature { .. } => {
+            Err(invalid("Optimizer", "rule", "a rule that changes parameters", "SophiaCurvature"))
+        }
         Proximal(Prox::ElasticNet { l1, l2 }) => positive("l1", l1).and(positive("l2", l2)),
         Proximal(Prox::Box { lo, hi }) if lo.is_nan() || hi.is_nan() || lo > hi => {
             Err(invalid("Optimizer", "box", "lo <= hi", format!("[{lo}, {hi}]")))
@@ -119,7 +131,10 @@ impl Optimizer {
                 let wanted = key(first);
                 let (alike, rest) = params.into_iter().partition(|(_, p)| key(p) == wanted);
                 params = rest;
-                if let Some(arena) = Arena::new(alike, rule.states().len())? {
+                if let Some(mut arena) = Arena::new(alike, rule.states().len())? {
+                    if let OptimRule::Adaptive(rule) = rule {
+                        arena.keep_memory(rule.memory().len())?;
+                    }
                     members.push(Member { rule, lr_factor, arena });
                 }
             }
@@ -132,7 +147,7 @@ impl Optimizer {
                 "none (a lazy layer before its first forward?)",
             ));
         }
-        Ok(Optimizer { members, lr, step: 0, maximize: false, scaler: None, ema: None })
+        Ok(Optimizer { members, lr, step: 0, maximize: false, scaler: None, ema: None, rounding: None })
     }
 
     /// Moves the parameters that this optimizer holds to another device, with their gradients, its state, masters, averages and loss scale.
@@ -192,6 +207,61 @@ impl Optimizer {
     pub fn master_weights(mut self) -> Result<Self> {
         self.members.iter_mut().try_for_each(|m| m.arena.keep_masters())?;
         Ok(self)
+    }
+
+    /// Stores the moments of Adam or AdamW in 8-bit codes, a byte each and a scale per 256 elements (after Dettmers et al., 2022); tensors of
+    /// less than 4096 elements keep f32. `seed` rounds second moments at random, without it to nearest. Call it before the first step.
+    /// Errors: another rule; f64 parameters; steps that were done.
+    pub fn moments_in_8_bits(self, seed: Option<u64>) -> Result<Self> {
+        self.pack(Packing::Codes, seed)
+    }
+
+    /// Stores the moments of Adam or AdamW in bf16. `seed` rounds second moments at random: to nearest, increments of less than half a unit
+    /// in the last place get lost. Call it before the first step. Errors: another rule; f64 parameters; steps that were done.
+    pub fn moments_in_bf16(self, seed: Option<u64>) -> Result<Self> {
+        self.pack(Packing::Bf16, seed)
+    }
+
+    fn pack(mut self, form: Packing, seed: Option<u64>) -> Result<Self> {
+        if self.step > 0 {
+            return Err(invalid("Optimizer", "moments", "no step before", format!("{}", self.step)));
+        }
+        for m in &self.members {
+            if !matches!(m.rule, OptimRule::Adam { .. } | OptimRule::AdamW { .. }) {
+                return Err(invalid("Optimizer", "rule", "Adam or AdamW", format!("{:?}", m.rule)));
+            }
+            if m.arena.grads_mut().dtype() == DType::F64 {
+                return Err(invalid("Optimizer", "params", "f32, f16 or bf16", "f64"));
+            }
+        }
+        self.members.iter_mut().try_for_each(|m| m.arena.pack(form))?;
+        self.rounding = seed;
+        Ok(self)
+    }
+
+    /// Exchanges the parameters of schedule-free rules (where gradients are taken) and the point that they are evaluated at, on the device; a
+    /// second call exchanges them back, and has to come before the next step. Other rules: nothing happens.
+    pub fn swap_schedule_free(&self) -> Result<()> {
+        self.members.iter().try_for_each(|m| match m.rule {
+            OptimRule::Adaptive(
+                AdaptiveRule::ScheduleFreeSgd { b, .. } | AdaptiveRule::ScheduleFreeAdamW { b, .. },
+            ) if self.step > 0 => m.arena.swap_evaluation(b),
+            _ => Ok(()),
+        })
+    }
+
+    /// Renews the curvature of Sophia from the present gradients, those of the mean loss of `batch` samples against labels drawn from the
+    /// model: h = b2*h + (1-b2)*batch*g^2. Parameters and step count stay. Every 10 steps or so; clear the gradients afterwards.
+    pub fn renew_curvature(&self, b2: f64, batch: f64) -> Result<()> {
+        self.members.iter().try_for_each(|m| m.arena.check())?;
+        let inverse = self.scaler.as_ref().map(|s| s.inverse.operand());
+        for m in self.members.iter().filter(|m| matches!(m.rule, OptimRule::Sophia { .. })) {
+            let mut step = Step::host(self.lr * m.lr_factor, self.step.max(1));
+            step.inv_scale = inverse.as_ref().map(|o| o.view()).transpose()?;
+            let rule = OptimRule::SophiaCurvature { b2, batch };
+            m.arena.device().optimizer_step(&rule, &step, &mut m.arena.slots(false)?)?;
+        }
+        Ok(())
     }
 
     /// Takes the masters from the parameters, after those were loaded or overwritten.
@@ -268,7 +338,7 @@ impl Optimizer {
         let found = self.scaler.as_ref().map(|s| &s.found).or(bad).map(Tensor::operand);
         let inverse = self.scaler.as_ref().filter(|_| !unscaled).map(|s| s.inverse.operand());
         let count = self.scaler.as_ref().map(|s| s.step.operand());
-        for m in &self.members {
+        for (i, m) in self.members.iter().enumerate() {
             let mut step = Step::host(self.lr * m.lr_factor, t);
             step.maximize = self.maximize;
             step.found_inf = found.as_ref().map(|o| o.view()).transpose()?;
@@ -279,8 +349,15 @@ impl Optimizer {
             }
             let a = &m.arena;
             let per_tensor = matches!(m.rule, OptimRule::Lars { .. } | OptimRule::Lamb { .. });
-            let mut slots = a.slots(per_tensor)?;
-            a.device().optimizer_step(&m.rule, &step, &mut slots)?;
+            // Streams and blocks of their own for every step and member.
+            let rng = self.rounding.map(|seed| Rng::new(seed).at((i as u64) << 32, t << 40));
+            match (&m.rule, a.memory_mut()) {
+                (OptimRule::Adaptive(rule), Some(memory)) => {
+                    a.device().adaptive_step(rule, &step, memory, &mut a.slots(false)?)?;
+                }
+                (rule, _) if a.step_packed(rule, &step, rng.as_ref())? => {}
+                (rule, _) => a.device().optimizer_step(rule, &step, &mut a.slots(per_tensor)?)?,
+            }
             a.touch();
             if let Some(decay) = self.ema {
                 let t = t as f64;
@@ -365,11 +442,13 @@ impl Optimizer {
         Ok(())
     }
 
-    /// State tensors under `state.parameter` (`m.0.weight`; `master.` and `ema.` for masters and averages; `scaler.` for the loss scale); they
+    /// State tensors under `state.parameter` (`m.0.weight`; `master.` and `ema.` for masters and averages; `scales.` of codes; `memory.`
+    /// with the first parameter for the numbers of adaptive rules; `scaler.` for the loss scale); they
     /// share memory with the optimizer.
     pub fn state_tensors(&self) -> Result<Vec<(String, Tensor)>> {
         let mut out = vec![];
         for m in &self.members {
+            out.extend(m.arena.packed_tensors()?);
             for (i, state) in m.rule.states().iter().enumerate() {
                 let tensors = m.arena.state_tensors(i)?;
                 out.extend(tensors.into_iter().map(|(name, t)| (format!("{state}.{name}"), t)));

@@ -1,6 +1,6 @@
 //! Constructors for every rule, with PyTorch's constants where PyTorch has the rule and the paper's otherwise.
 
-use trefoil::ops::{OptimRule, Prox};
+use trefoil::ops::{AdaptiveRule, OptimRule, Prox};
 
 use super::{Group, Optimizer};
 use crate::error::Result;
@@ -58,6 +58,26 @@ constructors! {
     lamb(wd) => OptimRule::Lamb {
         b1: 0.9, b2: 0.999, eps: 1e-6, wd, bias_correction: true, max_norm: 10.0, adapt: true,
     };
+    /// Adaptive Nesterov momentum (Xie et al., 2022) with proximal weight decay.
+    adan(wd) => OptimRule::Adan { b1: 0.98, b2: 0.92, b3: 0.99, eps: 1e-8, wd };
+    /// Clipped second-order steps (Liu et al., 2023); see [`Optimizer::renew_curvature`].
+    sophia(wd) => OptimRule::Sophia { b1: 0.965, gamma: 0.01, eps: 1e-12, wd };
+    /// Descent on the learning rate too (Baydin et al., 2018): `rate` is the rate of the rate, `lr` where it starts.
+    hypergradient(rate) => OptimRule::Adaptive(AdaptiveRule::HypergradientSgd { rate });
+    /// Descent without a schedule (Defazio et al., 2024); see [`Optimizer::swap_schedule_free`] for evaluation.
+    schedule_free_sgd() => OptimRule::Adaptive(AdaptiveRule::ScheduleFreeSgd { b: 0.9, wd: 0.0 });
+    /// AdamW without a schedule (Defazio et al., 2024); see [`Optimizer::swap_schedule_free`] for evaluation.
+    schedule_free_adamw(wd) => OptimRule::Adaptive(AdaptiveRule::ScheduleFreeAdamW { b: 0.9, b2: 0.999, eps: 1e-8, wd });
+    /// Descent that finds its rate (Defazio and Mishchenko, 2023); `lr` is a factor, usually 1. Each device and dtype finds its own.
+    dadapt_sgd(mu) => OptimRule::Adaptive(AdaptiveRule::DAdaptSgd { d0: 1e-6, mu, wd: 0.0, growth: f64::INFINITY });
+    /// Adam that finds its rate (Defazio and Mishchenko, 2023); `lr` is a factor, usually 1. Each device and dtype finds its own.
+    dadapt_adam(wd) => OptimRule::Adaptive(AdaptiveRule::DAdaptAdam {
+        b1: 0.9, b2: 0.999, eps: 1e-8, wd, d0: 1e-6, growth: f64::INFINITY,
+    });
+    /// Adam that finds its rate (Mishchenko and Defazio, 2023); `lr` is a factor, usually 1. Each device and dtype finds its own.
+    prodigy(wd) => OptimRule::Adaptive(AdaptiveRule::Prodigy {
+        b1: 0.9, b2: 0.999, eps: 1e-8, wd, d0: 1e-6, coef: 1.0, growth: f64::INFINITY,
+    });
     /// Proximal gradient steps of an elastic net l1*|w| + l2/2*w^2 (soft thresholding for l2 = 0).
     proximal(l1, l2) => OptimRule::Proximal(Prox::ElasticNet { l1, l2 });
     /// Projected descent: weights stay within [lo, hi].
@@ -82,7 +102,16 @@ pub fn with_weight_decay(rule: OptimRule, decay: f64) -> OptimRule {
         | OptimRule::Asgd { wd, .. }
         | OptimRule::Lion { wd, .. }
         | OptimRule::Lars { wd, .. }
-        | OptimRule::Lamb { wd, .. } => *wd = decay,
+        | OptimRule::Lamb { wd, .. }
+        | OptimRule::Adan { wd, .. }
+        | OptimRule::Sophia { wd, .. }
+        | OptimRule::Adaptive(
+            AdaptiveRule::ScheduleFreeSgd { wd, .. }
+            | AdaptiveRule::ScheduleFreeAdamW { wd, .. }
+            | AdaptiveRule::DAdaptSgd { wd, .. }
+            | AdaptiveRule::DAdaptAdam { wd, .. }
+            | AdaptiveRule::Prodigy { wd, .. },
+        ) => *wd = decay,
         _ => {}
     }
     rule

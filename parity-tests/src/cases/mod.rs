@@ -30,6 +30,7 @@ mod lm;
 mod loss;
 mod loss_batch;
 mod loss_each;
+mod loss_margin;
 mod loss_mixed;
 mod loss_more;
 mod loss_rows;
@@ -38,6 +39,7 @@ mod loss_stft;
 mod mesh;
 mod norm;
 mod optimizer;
+mod optimizer_forms;
 mod pending;
 mod pool;
 mod quantised;
@@ -353,9 +355,10 @@ const FAMILIES: &[(Family, &[&[&[Kernel]]])] = &[
             loss_seq::ROWS,
             loss_batch::ROWS,
             loss_stft::ROWS,
+            loss_margin::ROWS,
         ],
     ),
-    (Family::Optimizer, &[optimizer::ROWS]),
+    (Family::Optimizer, &[optimizer::ROWS, optimizer_forms::ROWS]),
     (Family::Random, &[random::ROWS]),
     (Family::Distance, &[distance::ROWS]),
     (Family::Sort, &[sort::ROWS]),

@@ -10,7 +10,7 @@ use crate::random_cases::Dom::{Any, Positive, Range, Zero};
 use crate::random_cases::Sample;
 
 /// A rule whose rows know the argument `copy`.
-fn steps(cx: &Cx<'_>, rule: OptimRule) -> R {
+pub(super) fn steps(cx: &Cx<'_>, rule: OptimRule) -> R {
     run_steps(cx, rule, cx.opt_dtype("copy")?)
 }
 
@@ -50,7 +50,7 @@ fn run_steps(cx: &Cx<'_>, rule: OptimRule, copy: Option<DType>) -> R {
         let mut slots = [ParamSlot {
             w: w.m(),
             g: g.map("steps", |l| l.select(0, i))?,
-            state: [0, 1, 2].map(|i| state.get(i).map(|t| t.m())),
+            state: [0, 1, 2, 3].map(|i| state.get(i).map(|t| t.m())),
             copy: copy.as_ref().map(|t| t.m()),
         }];
         cx.gpu.optimizer_step(&rule, &step, &mut slots)?;
@@ -202,7 +202,7 @@ fn loss_scale(cx: &Cx<'_>) -> R {
     Ok(cx.gpu.update_loss_scale(&p, io)?)
 }
 
-fn draw(s: &mut Sample, states: &[&str]) {
+pub(super) fn draw(s: &mut Sample, states: &[&str]) {
     let shape = s.shape();
     // Parameters in 16 bits are rounded after each step, which the reference in f64 does not follow: one step.
     let steps = if s.dtype.is_half() { 1 } else { 3 };
@@ -229,13 +229,13 @@ fn draw(s: &mut Sample, states: &[&str]) {
     }
 }
 
-fn draw_decayed(s: &mut Sample, states: &[&str]) {
+pub(super) fn draw_decayed(s: &mut Sample, states: &[&str]) {
     draw(s, states);
     s.arg("wd", 0.1);
 }
 
 /// Rules whose rows do not know the argument `copy`.
-fn draw_layerwise(s: &mut Sample, states: &[&str]) {
+pub(super) fn draw_layerwise(s: &mut Sample, states: &[&str]) {
     draw_decayed(s, states);
     s.forget("copy");
 }
@@ -247,8 +247,8 @@ fn draw_grads(s: &mut Sample) {
     }
 }
 
-const OPT: super::Bound = Close(1e-5, 1e-6);
-const STEP: &[&str] = &["optimizer_step"];
+pub(super) const OPT: super::Bound = Close(1e-5, 1e-6);
+pub(super) const STEP: &[&str] = &["optimizer_step"];
 
 pub(super) const ROWS: &[&[Kernel]] = &[
     &[

@@ -41,6 +41,35 @@ pub(super) fn rows(t: &mut Bed<'_>) {
     });
 }
 
+pub(super) fn margins(t: &mut Bed<'_>) {
+    let (a, b, l, one) = (t.f32(12), t.f32(12), t.f32(1), t.f32(2));
+    let ids = t.ids(&[0, 1, 2]);
+    let (x, y) = (sh(&a, &[3, 4]), sh(&b, &[3, 4]));
+    let io = |x, ids, loss| RowLossFwd { x, ids, mask: None, loss };
+    let circle = RowLoss::Circle { scale: 8.0, margin: 0.25, detach: true };
+    t.refuse("circle with ids and pairs", &[&l], |g| {
+        let x = [Some(x), Some(y), None, None];
+        g.row_loss(circle, Reduction::Mean, io(x, Some(ids.view()), l.alias_mut()))
+    });
+    t.refuse("circle with neither", &[&l], |g| {
+        g.row_loss(circle, Reduction::Mean, io([Some(x), None, None, None], None, l.alias_mut()))
+    });
+    let kto = RowLoss::Kto { beta: 0.1, desirable: 1.0, undesirable: 1.0 };
+    t.refuse("kto without labels", &[&l], |g| {
+        g.row_loss(kto, Reduction::Mean, io([Some(x), Some(y), None, None], None, l.alias_mut()))
+    });
+    t.refuse("two divergences", &[&l], |g| {
+        let x = [Some(x), Some(y), Some(y), Some(one.view())];
+        g.row_loss(kto, Reduction::Mean, io(x, None, l.alias_mut()))
+    });
+    let dx = t.f32(12);
+    t.refuse("the gradient of a reference", &[&dx], |g| {
+        let dx = [None, Some(out(&dx, &[3, 4]).into()), None, None];
+        let x = [Some(x), Some(y), Some(y), None];
+        g.row_loss_bwd(kto, Reduction::Mean, RowLossBwd { gy: l.view(), x, ids: None, mask: None, dx })
+    });
+}
+
 pub(super) fn batch(t: &mut Bed<'_>) {
     let (a, b, l) = (t.f32(12), t.f32(8), t.f32(1));
     let ids = t.ids(&[0, 1, 2]);

@@ -9,6 +9,7 @@ mod lm;
 mod losses;
 mod mesh;
 mod norm;
+mod optimizer;
 mod pool;
 mod resample;
 mod rnn;
@@ -406,7 +407,7 @@ fn optimizer(t: &mut Bed<'_>) {
         ParamSlot {
             w: w.alias_mut(),
             g: g.view(),
-            state: [m.map(Buffer::alias_mut), v.map(Buffer::alias_mut), None],
+            state: [m.map(Buffer::alias_mut), v.map(Buffer::alias_mut), None, None],
             copy: None,
         }
     }
@@ -525,6 +526,18 @@ fn out_of_range(t: &mut Bed<'_>) {
         if got != [0.5, 1.5, 0.5, 4.5] {
             wrong.push(format!("index_add wrote {got:?}"));
         }
+        let mut w = g.upload(&[1.0f32; 4])?;
+        let state = [None, None, None, None];
+        let param = RowSlot { w: w.view_mut(), ids: ids.view(), rows: x.view(), state, copy: None };
+        g.optimizer_step_rows(&OptimRule::Sgd { wd: 0.0 }, &Step::host(0.5, 1), param)?;
+        match g.synchronize() {
+            Err(GpuError::IndexOutOfRange { op: "optimizer_step_rows" }) => {}
+            other => wrong.push(format!("optimizer_step_rows: {other:?}")),
+        }
+        let got = g.download::<f32>(w.view())?;
+        if got != [1.0, 0.5, 1.0, -1.0] {
+            wrong.push(format!("optimizer_step_rows wrote {got:?}"));
+        }
         Ok(wrong)
     };
     match std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)) {
@@ -581,10 +594,14 @@ const TESTS: &[Test] = &[
     ("gemm", gemm),
     ("loss", loss),
     ("row_loss", losses::rows),
+    ("margin_loss", losses::margins),
     ("batch_loss", losses::batch),
     ("seq_loss", losses::sequence),
     ("stft_loss", losses::spectrogram),
     ("optimizer", optimizer),
+    ("adaptive_step", optimizer::adaptive),
+    ("optimizer_step_rows", optimizer::rows),
+    ("optimizer_step_packed", optimizer::packed),
     ("random", random),
     ("conv", conv::conv),
     ("norm", norm::norm),

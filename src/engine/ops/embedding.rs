@@ -14,7 +14,7 @@ use crate::spec::index::MARK_KEYS;
 
 impl Engine {
     /// The ids as keys of `rows` rows; `rows` itself for those that count for none.
-    fn embedding_keys(
+    pub(super) fn embedding_keys(
         &self,
         op: &'static str,
         ids: &View<'_>,

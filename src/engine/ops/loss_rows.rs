@@ -1,6 +1,7 @@
 //! Losses with one item per row.
 
 use super::loss::{Finish, flag, lanes_for};
+use super::loss_margin::margin_kernel;
 use crate::buffer::{Buffer, View, ViewMut};
 use crate::driver::Arg;
 use crate::dtype::DType;
@@ -81,6 +82,8 @@ fn kernel(kind: RowLoss, ids: bool, noise: bool) -> Kernel {
         RowLoss::Ipo { beta } => k("gk_row_preference", two(1.0, 0.5 / beta), 1),
         RowLoss::SimPo { beta, gamma } => k("gk_row_preference", two(beta, gamma), 0),
         RowLoss::Orpo => k("gk_row_preference", one(0.0), 2),
+        // These have kernels of their own.
+        RowLoss::Circle { .. } | RowLoss::Kto { .. } => k("", one(0.0), 0),
         RowLoss::BcePosWeight => k("gk_row_bce_pos", one(0.0), 0),
         RowLoss::Quantiles => k("gk_row_quantiles", one(0.0), 0),
         RowLoss::Adversarial { mode } => k("gk_row_adversarial", one(0.0), mode as i32),
@@ -185,6 +188,9 @@ impl RowLossOps for Engine {
         let shape = check_row_loss(kind, reduction, &io)?;
         self.own_all(OP, &io.x.map(|v| ("x", v)))?;
         self.own_all(OP, &[("ids", io.ids), ("mask", io.mask), ("loss", Some(io.loss.as_view()))])?;
+        if let Some(m) = margin_kernel(kind) {
+            return self.margin_loss(OP, &m, &shape, reduction, &io);
+        }
         let (dt, rows) = (shape.dtype, shape.rows);
         let r = self.prepare_rows(OP, kind, shape, &io.x, io.ids.as_ref(), io.mask.as_ref())?;
         let each = reduction == Reduction::None;
@@ -203,6 +209,9 @@ impl RowLossOps for Engine {
         self.own_all(OP, &[("ids", io.ids), ("mask", io.mask), ("gy", Some(io.gy))])?;
         for d in io.dx.iter().flatten() {
             self.own(OP, "dx", &d.out.as_view())?;
+        }
+        if let Some(m) = margin_kernel(kind) {
+            return self.margin_loss_bwd(OP, &m, &shape, reduction, &io);
         }
         let (dt, rows, len) = (shape.dtype, shape.rows, shape.len);
         let r = self.prepare_rows(OP, kind, shape, &io.x, io.ids.as_ref(), io.mask.as_ref())?;

@@ -12,26 +12,26 @@ use crate::spec::optimizer::*;
 
 /// Elements per block and pass; the kernels' `GK_CHUNK`.
 const CHUNK: usize = BLOCK as usize * 32;
-/// Arrays that a tensor of a list can have.
+/// Arrays that a tensor of a list of `optimizer.c` can have.
 const ARRAYS: usize = 6;
 
-/// Tensors of one launch: base pointers and the table of `kernels/common/optimizer.c`.
-struct List {
-    bases: [Arg; ARRAYS],
-    words: Vec<i64>,
-    tensors: usize,
-    chunks: usize,
+/// Tensors of one launch: base pointers and the table of `kernels/common/optimizer.c` (or, with an array more, of `optimizer_more.c`).
+pub(super) struct List<const N: usize = ARRAYS> {
+    pub(super) bases: [Arg; N],
+    pub(super) words: Vec<i64>,
+    pub(super) tensors: usize,
+    pub(super) chunks: usize,
 }
 
-impl List {
-    fn grid(&self) -> Grid {
+impl<const N: usize> List<N> {
+    pub(super) fn grid(&self) -> Grid {
         Grid::Blocks([self.chunks.min(1 << 20), 1, 1])
     }
 }
 
 /// Cuts a list into launches: one where kernels can use addresses, otherwise one per run of tensors that share their buffers.
-fn cut(tensors: &[[Option<View<'_>>; ARRAYS]], addresses: bool) -> Vec<List> {
-    let mut lists: Vec<(List, [Option<RawMem>; ARRAYS])> = vec![];
+fn cut<const N: usize>(tensors: &[[Option<View<'_>>; N]], addresses: bool) -> Vec<List<N>> {
+    let mut lists: Vec<(List<N>, [Option<RawMem>; N])> = vec![];
     for t in tensors {
         let len = t.iter().flatten().next().map_or(0, View::numel);
         if len == 0 {
@@ -65,15 +65,16 @@ fn cut(tensors: &[[Option<View<'_>>; ARRAYS]], addresses: bool) -> Vec<List> {
 }
 
 /// A rule as its C function sees it.
-struct Kernel {
-    name: &'static str,
-    p: [f64; 6],
-    flag: bool,
+pub(super) struct Kernel {
+    pub(super) name: &'static str,
+    pub(super) p: [f64; 6],
+    pub(super) flag: bool,
     /// Bases of the bias corrections 1 - b^t (0 for none).
-    decays: (f64, f64),
+    pub(super) decays: (f64, f64),
 }
 
-fn rule_kernel(rule: &OptimRule) -> Kernel {
+/// `None` for rules of `optimizer_more.c`.
+pub(super) fn rule_kernel(rule: &OptimRule) -> Option<Kernel> {
     let plain = |name, p, flag| Kernel { name, p, flag, decays: (0.0, 0.0) };
     let adam = |name, b1: f64, b2: f64, eps, wd, flag| Kernel {
         name,
@@ -81,7 +82,7 @@ fn rule_kernel(rule: &OptimRule) -> Kernel {
         flag,
         decays: (b1, b2),
     };
-    match *rule {
+    Some(match *rule {
         OptimRule::Sgd { wd } => plain("gk_rule_sgd", [wd, 0.0, 0.0, 0.0, 0.0, 0.0], false),
         OptimRule::Momentum { mu, damp, wd, nesterov } => {
             plain("gk_rule_momentum", [mu, 1.0 - damp, wd, 0.0, 0.0, 0.0], nesterov)
@@ -137,7 +138,11 @@ fn rule_kernel(rule: &OptimRule) -> Kernel {
         OptimRule::Proximal(Prox::Box { lo, hi }) => {
             plain("gk_rule_prox_box", [lo, hi, 0.0, 0.0, 0.0, 0.0], false)
         }
-    }
+        OptimRule::Adan { .. }
+        | OptimRule::Sophia { .. }
+        | OptimRule::SophiaCurvature { .. }
+        | OptimRule::Adaptive(_) => return None,
+    })
 }
 
 /// What the kernels of one step share.
@@ -154,7 +159,7 @@ struct StepArgs<'s> {
 }
 
 impl Engine {
-    fn lists(&self, tensors: &[[Option<View<'_>>; ARRAYS]]) -> Vec<List> {
+    pub(super) fn lists<const N: usize>(&self, tensors: &[[Option<View<'_>>; N]]) -> Vec<List<N>> {
         cut(tensors, self.device_caps().device_addresses)
     }
 
@@ -185,26 +190,81 @@ impl Engine {
     }
 }
 
+/// A number of the host; 0 for one on the device.
+pub(super) fn host(s: &Scalar<'_>) -> f64 {
+    if let Scalar::Host(x) = s { *x } else { 0.0 }
+}
+
+/// Whether parameters of dtype `w` beside gradients of dtype `g` are in the arithmetic type.
+pub(super) fn master(w: DType, g: DType) -> Arg {
+    Arg::I32((w != g || g.accumulator() == w) as i32)
+}
+
+/// Kind of the 16-bit copy.
+pub(super) fn copy_kind(copy: Option<&ViewMut<'_>>) -> Arg {
+    Arg::I32(match copy.map(ViewMut::dtype) {
+        None => 0,
+        Some(DType::F16) => 1,
+        Some(_) => 2,
+    })
+}
+
+impl Engine {
+    /// Pointer argument of a number on the device; null for one of the host.
+    pub(super) fn arg_scalar(&self, s: &Scalar<'_>) -> Arg {
+        match s {
+            Scalar::Device(v) => self.arg_in(v),
+            Scalar::Host(_) => Arg::Mem(None),
+        }
+    }
+
+    /// [`Engine::own`] for what a step holds.
+    pub(super) fn own_step(&self, op: &'static str, step: &Step<'_>) -> Result<()> {
+        for (arg, s) in [("lr", &step.lr), ("step", &step.step)] {
+            if let Scalar::Device(v) = s {
+                self.own(op, arg, v)?;
+            }
+        }
+        self.own_all(op, &[("inv_scale", step.inv_scale), ("found_inf", step.found_inf)])
+    }
+
+    /// q0 and q1 of a rule: from the host, or in device memory where the step count is there.
+    pub(super) fn step_factors(
+        &self,
+        rule: &OptimRule,
+        step: &Step<'_>,
+        dt: DType,
+    ) -> Result<((f64, f64), Option<Buffer>)> {
+        let device = matches!(step.step, Scalar::Device(_));
+        let (t, count) = (host(&step.step), self.arg_scalar(&step.step));
+        match *rule {
+            OptimRule::Nadam { b1, psi, .. } if device => {
+                let out = self.scratch(dt.accumulator(), 2)?;
+                let args = [count, real(dt, b1), real(dt, psi.unwrap_or(-1.0)), self.arg_in(&out.view())];
+                self.launch(&NADAM_SCALARS, dt, "", Grid::Blocks([1, 1, 1]), &args)?;
+                Ok(((1.0, 0.0), Some(out)))
+            }
+            OptimRule::RAdam { b2, .. } if device => {
+                let out = self.scratch(dt.accumulator(), 2)?;
+                let (lambda, most) = (-b2.ln(), 2.0 / (1.0 - b2) - 1.0);
+                let mut args = vec![count];
+                args.extend([lambda, most, most - 2.0 / lambda].map(|x| real(dt, x)));
+                args.push(self.arg_in(&out.view()));
+                self.launch(&RADAM_SCALARS, dt, "", Grid::Blocks([1, 1, 1]), &args)?;
+                Ok(((1.0, 0.0), Some(out)))
+            }
+            OptimRule::Nadam { b1, psi, .. } => Ok((nadam_factors(b1, psi, t), None)),
+            OptimRule::RAdam { b2, .. } => Ok(((radam_factor(b2, t).unwrap_or(0.0), 0.0), None)),
+            _ => Ok(((1.0, 0.0), None)),
+        }
+    }
+}
+
 impl OptimizerOps for Engine {
     fn optimizer_step(&self, rule: &OptimRule, step: &Step<'_>, params: &mut [ParamSlot<'_>]) -> Result<()> {
         const OP: &str = "optimizer_step";
         check_step(rule, step, params)?;
-        let device = |s: &Scalar<'_>| match s {
-            Scalar::Device(v) => {
-                Some(Arg::Mem(v.block().raw().map(|m| (m, (v.layout().offset() * v.dtype().size()) as u64))))
-            }
-            Scalar::Host(_) => None,
-        };
-        for (arg, s) in [("lr", &step.lr), ("step", &step.step)] {
-            if let Scalar::Device(v) = s {
-                self.own(OP, arg, v)?;
-            }
-        }
-        for (arg, v) in [("inv_scale", &step.inv_scale), ("found_inf", &step.found_inf)] {
-            if let Some(v) = v {
-                self.own(OP, arg, v)?;
-            }
-        }
+        self.own_step(OP, step)?;
         let states = rule.states().len();
         let mut tensors = Vec::with_capacity(params.len());
         for p in params.iter() {
@@ -226,52 +286,23 @@ impl OptimizerOps for Engine {
         }
         let Some(first) = params.first() else { return Ok(()) };
         let (dt, wdt) = (first.g.dtype(), first.w.dtype());
-        let copy_kind = match first.copy.as_ref().map(ViewMut::dtype) {
-            None => 0,
-            Some(DType::F16) => 1,
-            Some(_) => 2,
+        let Some(Kernel { name, p, flag, decays: (b1, b2) }) = rule_kernel(rule) else {
+            return self.step_more(OP, rule, step, None, params);
         };
-        let Kernel { name, p, flag, decays: (b1, b2) } = rule_kernel(rule);
-        let host = |s: &Scalar<'_>| if let Scalar::Host(x) = s { *x } else { 0.0 };
+        let copy_kind = copy_kind(first.copy.as_ref());
         let t = host(&step.step);
         let (c1, c2) = (1.0 - b1.powf(t), (1.0 - b2.powf(t)).max(0.0).sqrt());
         let shared = StepArgs {
             dt,
-            master: Arg::I32((wdt != dt || dt.accumulator() == wdt) as i32),
-            step: device(&step.step).unwrap_or(Arg::Mem(None)),
+            master: master(wdt, dt),
+            step: self.arg_scalar(&step.step),
             inv_scale: self.arg_opt(step.inv_scale.as_ref()),
             maximize: Arg::I32(step.maximize as i32),
             bias: [c1, c2, b1.ln(), b2.ln()].map(|x| real(dt, x)),
             p: p.map(|x| real(dt, x)),
             rule,
         };
-        let mut q = (1.0, 0.0);
-        let mut factors = None;
-        if let OptimRule::Nadam { b1, psi, .. } = *rule {
-            if let Scalar::Device(_) = step.step {
-                let out = self.scratch(dt.accumulator(), 2)?;
-                let psi = psi.unwrap_or(-1.0);
-                let args = [shared.step, real(dt, b1), real(dt, psi), self.arg_in(&out.view())];
-                self.launch(&NADAM_SCALARS, dt, "", Grid::Blocks([1, 1, 1]), &args)?;
-                factors = Some(out);
-            } else {
-                q = nadam_factors(b1, psi, t);
-            }
-        }
-        if let OptimRule::RAdam { b2, .. } = *rule {
-            if let Scalar::Device(_) = step.step {
-                let out = self.scratch(dt.accumulator(), 2)?;
-                let (lambda, most) = (-b2.ln(), 2.0 / (1.0 - b2) - 1.0);
-                let numbers = [lambda, most, most - 2.0 / lambda].map(|x| real(dt, x));
-                let mut args = vec![shared.step];
-                args.extend(numbers);
-                args.push(self.arg_in(&out.view()));
-                self.launch(&RADAM_SCALARS, dt, "", Grid::Blocks([1, 1, 1]), &args)?;
-                factors = Some(out);
-            } else {
-                q.0 = radam_factor(b2, t).unwrap_or(0.0);
-            }
-        }
+        let (q, factors) = self.step_factors(rule, step, dt)?;
         for list in self.lists(&tensors) {
             let table = self.table(&list.words)?;
             let ratio = self.trust_ratios(&list, self.arg_in(&table.view()), &shared)?;
@@ -279,8 +310,8 @@ impl OptimizerOps for Engine {
             args.extend(list.bases);
             args.extend([
                 shared.master,
-                Arg::I32(copy_kind),
-                device(&step.lr).unwrap_or(Arg::Mem(None)),
+                copy_kind,
+                self.arg_scalar(&step.lr),
                 shared.step,
                 shared.inv_scale,
                 self.arg_opt(step.found_inf.as_ref()),

@@ -22,6 +22,13 @@ pub(super) struct Plan {
     limit: usize,
 }
 
+impl Plan {
+    /// The keys in order, and where each was before.
+    pub(super) fn sorted_views(&self) -> (View<'_>, View<'_>) {
+        (self.pairs.keys.view(), self.pairs.positions.view())
+    }
+}
+
 /// What the indices of a scatter along an axis address.
 #[derive(Clone, Copy)]
 pub(super) enum Along {

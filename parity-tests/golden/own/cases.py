@@ -1,0 +1,44 @@
+"""Cases of the suites that `write.py` writes."""
+from table import Table
+
+T = Table("trefoil own 1")
+R = dict
+
+for k in ("adan_update", "sophia_update"):
+    T(k, R(shape=(7,)), R(shape=(3, 41), steps=6), R(shape=(1030,), steps=3, wd=0.1, lr=0.05), R(shape=(5,), found_inf=1.0, steps=2),
+      R(shape=(70,), inv_scale=0.125, steps=3), R(shape=(9,), maximize=True, steps=2), R(shape=(0,)), R(shape=(6,), step=0, err="invalid"))
+T("adan_update", R(shape=(33,), resume=True, step=9, steps=4), R(shape=(64,), gdtype="bf16", steps=2), R(shape=(17,), b1=0.9, b2=0.8, b3=0.95, steps=5))
+T("sophia_update", R(shape=(50,), gamma=10.0, steps=4))
+T("sophia_curvature", R(shape=(19,)), R(shape=(3, 40), batch=32.0, steps=3))
+
+LISTS = [R(shapes=[(5,)], steps=1), R(shapes=[(3,), (4, 9)], steps=5), R(shapes=[(2, 4100), (7,), (31,)], steps=2),
+         R(shapes=[(6,), (5,)], steps=3, inv_scale=0.5), R(shapes=[(6,)], steps=3, found_inf=1.0), R(shapes=[(6,), (8,)], steps=3, maximize=True)]
+T("hypergradient_sgd_update", *LISTS, lr=0.05, rate=1e-5)
+T("hypergradient_sgd_update", R(shapes=[(4,)], steps=8, lr=0.01, rate=0.01, tag="fast"))
+T("schedule_free_sgd_update", *LISTS, lr=0.05, wd=0.1)
+T("schedule_free_sgd_update", R(shapes=[(40,)], steps=12, lr=0.1, b=0.5, tag="half"), R(shapes=[(4,)], steps=3, lr=0.0, tag="rate_0"))
+T("schedule_free_adamw_update", *LISTS, lr=0.05, wd=0.1)
+T("schedule_free_adamw_update", R(shapes=[(40,)], steps=12, lr=0.01, b=0.95, b2=0.99, tag="other_decays"))
+T("dadapt_sgd_update", *LISTS, d0=0.5, wd=0.01)
+T("dadapt_sgd_update", R(shapes=[(40,)], steps=8, d0=0.1, mu=0.9, growth=1.02, tag="slow_growth"))
+T("dadapt_adam_update", *LISTS, d0=0.03125, wd=0.1)
+T("dadapt_adam_update", R(shapes=[(40,)], steps=8, d0=0.01, growth=1.02, tag="slow_growth"))
+T("prodigy_update", *LISTS, d0=0.25, wd=0.1)
+T("prodigy_update", R(shapes=[(40,)], steps=8, d0=0.1, coef=2.0, growth=1.02, tag="slow_growth"), R(shapes=[(4,)], d0=0.0, err="invalid", tag="d0_0"))
+
+T("sparse_adam_step", R(shape=(7, 5)), R(shape=(40, 33), n=50, steps=4), R(shape=(9, 4), n=1, steps=3, itype="i32"), R(shape=(3, 300), n=20, steps=2),
+  R(shape=(8, 4), n=0), R(shape=(8, 4), steps=3, inv_scale=0.25), R(shape=(8, 4), steps=2, found_inf=1.0), R(shape=(8, 4), steps=2, maximize=True))
+for rule in ("sgd", "momentum", "nag", "adam", "adamw", "amsgrad", "radam", "adamax", "rmsprop", "rmsprop_momentum", "rmsprop_centered", "adagrad",
+             "adadelta"):
+    T("sparse_step", R(shape=(11, 6), n=9, steps=4, rule=rule, wd=0.1), R(shape=(5,), n=3, steps=2, rule=rule, itype="i32"))
+
+for k in ("adam_bf16_step", "adam8bit_step", "adam8bit_codes"):
+    T(k, R(shape=(300,)), R(shape=(3, 700), wd=0.1, resume=True, step=5), R(shape=(2048,), resume=True, step=7, decoupled=True, wd=0.05), R(shape=(1,)),
+      R(shape=(257,), maximize=True))
+
+for d in ("f32", "bf16"):
+    T("circle_loss circle_loss_backward", R(n=[3, 4], items=[3]), R(n=[7, 33], items=[7], s=16.0), R(n=[5, 300], items=[5], s=32.0, m=0.4, pairs=True),
+      R(n=[6, 9], items=[6], s=8.0, pairs=True, detach=False), R(n=[4, 5], items=[4], s=8.0, reduction="none"),
+      R(n=[4, 5], items=[4], s=8.0, reduction="sum"), R(n=[3, 1], items=[3]), dtype=d)
+    T("kto_loss kto_loss_backward", R(items=[5]), R(items=[300], kl=0.4, beta=0.5), R(items=[33], kl=-0.3, undesirable=1.5, reduction="sum"),
+      R(items=[2, 9], desirable=0.5, reduction="none"), dtype=d)

@@ -1,0 +1,14 @@
+"""Suites of kernels that the copied suites do not have, with the same machinery.
+
+    python own/write.py OUTDIR     (from parity-tests/golden; PyTorch on the CPU, numpy, scipy)
+"""
+import os, sys
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [HERE, os.path.dirname(HERE)]
+import torch
+import gen
+import losses_more, optim_forms  # noqa: F401
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    gen.build(os.path.join(HERE, "cases.py"), sys.argv[1])

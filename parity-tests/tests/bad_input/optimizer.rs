@@ -1,0 +1,115 @@
+//! Optimizer steps in other forms.
+
+use super::*;
+
+const ADAM: OptimRule = OptimRule::Adam { b1: 0.9, b2: 0.999, eps: 1e-8, wd: 0.0 };
+
+fn prodigy(d0: f64) -> AdaptiveRule {
+    AdaptiveRule::Prodigy { b1: 0.9, b2: 0.999, eps: 1e-8, wd: 0.0, d0, coef: 1.0, growth: f64::INFINITY }
+}
+
+pub(super) fn adaptive(t: &mut Bed<'_>) {
+    let (w, g, k, s) = (t.f32(8), t.f32(8), t.f32(2), [t.f32(8), t.f32(8), t.f32(8), t.f32(8)]);
+    let slot = || ParamSlot {
+        w: w.alias_mut(),
+        g: g.view(),
+        state: s.each_ref().map(|s| Some(s.alias_mut())),
+        copy: None,
+    };
+    let step = Step::host(1.0, 1);
+    let all = [&w, &k, &s[0], &s[1], &s[2], &s[3]];
+    t.refuse("an adaptive rule without its memory", &all, |g| {
+        g.optimizer_step(&OptimRule::Adaptive(prodigy(1.0)), &step, &mut [slot()])
+    });
+    t.refuse("a start of 0", &all, |g| g.adaptive_step(&prodigy(0.0), &step, k.alias_mut(), &mut [slot()]));
+    t.refuse("memory of one element", &all, |g| {
+        g.adaptive_step(&prodigy(1.0), &step, k.alias_mut().range(0, 1)?, &mut [slot()])
+    });
+    t.refuse("memory within a state", &all, |g| {
+        g.adaptive_step(&prodigy(1.0), &step, s[0].alias_mut().range(0, 2)?, &mut [slot()])
+    });
+    t.refuse("three states of four", &all, |g| {
+        let mut slot = slot();
+        slot.state[3] = None;
+        g.adaptive_step(&prodigy(1.0), &step, k.alias_mut(), &mut [slot])
+    });
+    t.refuse("step 0", &all, |g| {
+        g.adaptive_step(&prodigy(1.0), &Step::host(1.0, 0), k.alias_mut(), &mut [slot()])
+    });
+    t.refuse("a share of 0", &all, |g| {
+        let rule = AdaptiveRule::ScheduleFreeSgd { b: 0.0, wd: 0.0 };
+        g.adaptive_step(&rule, &step, k.alias_mut().range(0, 1)?, &mut [slot()])
+    });
+    t.refuse("a decay of 1", &all, |g| {
+        let rule = OptimRule::Adan { b1: 0.98, b2: 0.92, b3: 1.0, eps: 1e-8, wd: 0.0 };
+        g.optimizer_step(&rule, &step, &mut [slot()])
+    });
+}
+
+pub(super) fn rows(t: &mut Bed<'_>) {
+    let (w, g, m, v) = (t.f32(12), t.f32(6), t.f32(12), t.f32(12));
+    let ids = t.ids(&[1, 3]);
+    let slot = || RowSlot {
+        w: out(&w, &[4, 3]),
+        ids: ids.view(),
+        rows: sh(&g, &[2, 3]),
+        state: [Some(out(&m, &[4, 3])), Some(out(&v, &[4, 3])), None, None],
+        copy: None,
+    };
+    let step = Step::host(0.1, 1);
+    let all = [&w, &m, &v];
+    t.refuse("a layer-wise rule on rows", &all, |g| {
+        let rule = OptimRule::Lars { mu: 0.9, wd: 0.0, eta: 1e-3, eps: 1e-8, nesterov: false, adapt: true };
+        g.optimizer_step_rows(&rule, &step, slot())
+    });
+    t.refuse("rows of another length", &all, |b| {
+        b.optimizer_step_rows(&ADAM, &step, RowSlot { rows: sh(&g, &[3, 2]), ..slot() })
+    });
+    t.refuse("two ids for one row", &all, |b| {
+        b.optimizer_step_rows(&ADAM, &step, RowSlot { rows: sh(&g, &[1, 6]), ..slot() })
+    });
+    t.refuse("ids in f32", &all, |b| {
+        b.optimizer_step_rows(&ADAM, &step, RowSlot { ids: g.view().range(0, 2)?, ..slot() })
+    });
+    t.refuse("states of another shape", &all, |b| {
+        let state = [Some(out(&m, &[3, 4])), Some(out(&v, &[4, 3])), None, None];
+        b.optimizer_step_rows(&ADAM, &step, RowSlot { state, ..slot() })
+    });
+    t.refuse("step 0 of rows", &all, |b| b.optimizer_step_rows(&ADAM, &Step::host(0.1, 0), slot()));
+}
+
+pub(super) fn packed(t: &mut Bed<'_>) {
+    let (w, g, scales) = (t.f32(300), t.f32(300), t.f32(4));
+    let (m, v) = (t.buf(DType::U8, 300), t.buf(DType::U8, 300));
+    let half = t.buf(DType::Bf16, 300);
+    let slot = || PackedSlot {
+        w: w.alias_mut(),
+        g: g.view(),
+        m: m.alias_mut(),
+        v: v.alias_mut(),
+        scales: Some(out(&scales, &[2, 2])),
+        copy: None,
+    };
+    let step = Step::host(0.1, 1);
+    let all = [&w, &m, &v, &scales];
+    t.refuse("codes of another rule", &all, |g| {
+        let rule = OptimRule::Lion { b1: 0.9, b2: 0.99, wd: 0.0 };
+        g.optimizer_step_packed(&rule, &step, None, &mut [slot()])
+    });
+    t.refuse("codes without scales", &all, |g| {
+        g.optimizer_step_packed(&ADAM, &step, None, &mut [PackedSlot { scales: None, ..slot() }])
+    });
+    t.refuse("scales of one block", &all, |g| {
+        let scales = Some(scales.alias_mut().range(0, 2)?.reshape(&[2, 1])?);
+        g.optimizer_step_packed(&ADAM, &step, None, &mut [PackedSlot { scales, ..slot() }])
+    });
+    t.refuse("codes beside bf16", &all, |g| {
+        g.optimizer_step_packed(&ADAM, &step, None, &mut [PackedSlot { v: half.alias_mut(), ..slot() }])
+    });
+    t.refuse("one buffer for both moments", &all, |g| {
+        g.optimizer_step_packed(&ADAM, &step, None, &mut [PackedSlot { v: m.alias_mut(), ..slot() }])
+    });
+    t.refuse("step 0 of codes", &all, |g| {
+        g.optimizer_step_packed(&ADAM, &Step::host(0.1, 0), None, &mut [slot()])
+    });
+}
