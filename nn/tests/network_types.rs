@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use common::{cpu, tensor};
 use serde_json::{Value, json};
-use trefoil_nn::network::{Key, LAYERS, NetworkConfig, layer};
+use trefoil_nn::network::{Key, LAYERS, Network, NetworkConfig, layer};
 use trefoil_nn::{Build, DType, Layer, NnError, Tensor};
 
 /// For each layer type: an input, the layer with every option, the shape of its (first) output.
@@ -503,4 +503,78 @@ fn the_documented_table_is_that_of_the_library() {
         examples += 1;
     }
     assert!(examples > 1);
+}
+
+fn floats(t: &Tensor) -> Vec<f32> {
+    t.to_vec().unwrap()
+}
+
+#[test]
+fn branches_are_merged() {
+    let device = cpu();
+    let x = Tensor::from_slice(&device, &[-1f32, 2., 3., -4.], &[2, 2]).unwrap();
+    for (merge, want) in [
+        ("concat", &[-1f32, 2., 0., 2., 3., -4., 3., 0.] as &[f32]),
+        ("add", &[-1., 4., 6., -4.]),
+        ("multiply", &[0., 4., 9., 0.]),
+        ("average", &[-0.5, 2., 3., -2.]),
+        ("maximum", &[0., 2., 3., 0.]),
+    ] {
+        let json = json!({"type": "parallel", "merge": merge, "branches": [[], [{"type": "activation", "kind": "relu"}]]});
+        let y = layer(&Build::new(&device, 1), &json).unwrap().forward(&x).unwrap();
+        assert!(floats(&y).iter().zip(want).all(|(a, b)| a == b), "{merge}: {:?}", floats(&y));
+        assert_eq!(y.numel(), want.len());
+    }
+    for json in [
+        json!({"type": "parallel", "merge": "add", "branches": [[]]}),
+        json!({"type": "parallel", "merge": "add", "dim": 1, "branches": [[], []]}),
+        json!({"type": "residual", "layers": [{"type": "dropout", "name": "shortcut"}]}),
+    ] {
+        assert!(matches!(layer(&Build::new(&device, 1), &json), Err(NnError::Config { .. })), "{json}");
+    }
+}
+
+#[test]
+fn causal_layers_do_not_see_later_steps() {
+    let device = cpu();
+    let x = tensor(&device, &[1, 4, 8], 1).to_dtype(DType::F32).unwrap();
+    let tail = tensor(&device, &[1, 1, 8], 2).to_dtype(DType::F32).unwrap();
+    let other = Tensor::concat(1, &[&x.narrow(1, 0, 3).unwrap(), &tail]).unwrap();
+    for json in [
+        json!({"type": "attention", "embed_dim": 8, "attention_size": 6}),
+        json!({"type": "multi_head_attention", "embed_dim": 8, "num_heads": 2}),
+        json!({"type": "self_attention", "embed_dim": 8, "num_heads": 2}),
+        json!({"type": "transformer_encoder", "d_model": 8, "nhead": 2, "dim_feedforward": 16, "dropout": 0}),
+    ] {
+        for causal in [false, true] {
+            let mut json = json.clone();
+            json["is_causal"] = json!(causal);
+            let l = layer(&Build::new(&device, 1), &json).unwrap();
+            let head =
+                |x: &Tensor| floats(&l.forward(x).unwrap().narrow(1, 0, 3).unwrap().contiguous().unwrap());
+            assert_eq!(head(&x) == head(&other), causal, "{json}");
+        }
+    }
+}
+
+#[test]
+fn states_are_carried_until_they_are_reset() {
+    let device = cpu();
+    let lstm = json!({"type": "lstm", "hidden_size": 3, "stateful": true});
+    let x = tensor(&device, &[2, 4, 5], 1).to_dtype(DType::F32).unwrap();
+    for json in [
+        json!({"type": "sequential", "layers": [lstm]}),
+        json!({"type": "residual", "layers": [lstm], "shortcut": [{"type": "dense", "out_features": 3}]}),
+        json!({"type": "parallel", "branches": [[lstm], []], "dim": -1}),
+        json!({"type": "checkpointed", "inner": lstm}),
+        json!({"type": "bidirectional", "inner": lstm}),
+    ] {
+        let net =
+            Network::new(&Build::new(&device, 1), &NetworkConfig::sequential(vec![json.clone()])).unwrap();
+        let run = || floats(&net.forward(&x).unwrap());
+        let first = run();
+        assert_ne!(run(), first, "{json}");
+        net.reset_state();
+        assert_eq!(run(), first, "{json}");
+    }
 }
