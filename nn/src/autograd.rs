@@ -449,7 +449,7 @@ impl Tensor {
     where
         F: Fn(&mut BackwardCtx<'_>) -> Result<()> + Send + Sync + 'static,
     {
-        trace::op(op, std::slice::from_ref(&self));
+        trace::op(op, inputs, std::slice::from_ref(&self));
         if !tracked(inputs) {
             return self;
         }
