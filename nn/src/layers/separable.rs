@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use trefoil::ops::{Activation, Precision};
+use trefoil::ops::{Activation, Conv, Precision};
 
 use super::Convolutional;
 use super::image::{PerAxis, batched, positive};
@@ -207,6 +207,9 @@ impl<const MID: bool> Layer for SeparableBlock<MID> {
                 let got = format!("shape {:?} with {c}", x.shape());
                 return Err(invalid(Self::KIND, "x", format!("{} channels", s.channels), got));
             }
+            // What does not fit the windows is this layer's error, not its first stage's.
+            let windows = Conv::new().stride(self.stride).pad(self.padding).dilation(self.dilation);
+            windows.output_size(&x.shape()[2..], &self.kernel)?;
             trace::layer("pointwise", &s.pointwise, &trace::layer("depthwise", &s.depthwise, x)?)
         })
     }

@@ -217,4 +217,8 @@ impl Layer for SpectralNormalization {
         self.training.store(on, Ordering::Relaxed);
         self.inner.set_training(on);
     }
+
+    fn no_gradient(&self) -> Option<String> {
+        self.inner.no_gradient()
+    }
 }
