@@ -16,7 +16,7 @@ fn sources(root: &Path, out: &mut BTreeMap<String, String>) {
     }
 }
 
-/// Whether a line defines a name: an item, a module's folder, a field, a variant, or a row of a macro that makes items.
+/// Whether a line defines a name: an item, or a row of a macro that makes items.
 fn defines(line: &str, name: &str) -> bool {
     let line = line.trim_start();
     let words: Vec<&str> = line.split(|c: char| !c.is_alphanumeric() && c != '_').collect();
@@ -27,8 +27,8 @@ fn defines(line: &str, name: &str) -> bool {
     }
     let Some(rest) = line.strip_prefix("pub ").unwrap_or(line).strip_prefix(name) else { return false };
     let rest = rest.trim_start();
-    // `ln => Log`, `momentum(mu) => ..`, `MseLoss { ..`, `Lstm, RnnCell::Lstm`, `field: Type`.
-    rest.starts_with("=>") || rest.starts_with('{') || rest.starts_with(", RnnCell") || {
+    // `ln => Log`, `momentum(mu) => ..`, `NllLoss { ..`, `MseLoss "mse_loss" ..`, `Lstm, RnnCell::Lstm`.
+    rest.starts_with("=>") || rest.starts_with(['{', '"']) || rest.starts_with(", RnnCell") || {
         rest.starts_with('(') && rest.contains("=>")
     }
 }
