@@ -68,11 +68,14 @@ pub enum Entry<'a> {
     Counter(&'a AtomicU64),
 }
 
+/// Sees the parts of a layer with full names.
+type PartSink<'a> = dyn FnMut(&str, &dyn Layer) + 'a;
+
 /// Receives a layer's state with full names (`encoder.0.weight`).
 pub struct Visitor<'a> {
     prefix: String,
     sink: &'a mut dyn FnMut(&str, Entry<'_>),
-    parts: Option<&'a mut dyn FnMut(&str, &dyn Layer)>,
+    parts: Option<&'a mut PartSink<'a>>,
 }
 
 impl fmt::Debug for Visitor<'_> {
@@ -88,10 +91,7 @@ impl<'a> Visitor<'a> {
     }
 
     /// A visitor that also sees the parts of the layer, each by its name before its state.
-    pub(crate) fn with_parts(
-        sink: &'a mut dyn FnMut(&str, Entry<'_>),
-        parts: &'a mut dyn FnMut(&str, &dyn Layer),
-    ) -> Self {
+    pub(crate) fn with_parts(sink: &'a mut dyn FnMut(&str, Entry<'_>), parts: &'a mut PartSink<'a>) -> Self {
         Visitor { prefix: String::new(), sink, parts: Some(parts) }
     }
 

@@ -228,7 +228,8 @@ fn models_move_between_devices() {
     let x = f32s(&cpu(), &[1.0, -2.0, 0.5, 3.0], &[1, 4]);
     let here = m.forward(&x).unwrap().to_vec::<f32>().unwrap();
     m.to_device(other).unwrap();
-    assert!(matches!(m.forward(&x).unwrap_err().root(), NnError::DeviceMismatch { .. }));
+    let e = m.forward(&x).unwrap_err();
+    assert!(matches!(e.root(), NnError::DeviceMismatch { .. }), "{e}");
     let leaf = x.with_grad();
     let y = m.forward(&leaf.to_device(other).unwrap()).unwrap();
     let there = y.to_vec::<f32>().unwrap();

@@ -16,21 +16,32 @@ fn sources(root: &Path, out: &mut BTreeMap<String, String>) {
     }
 }
 
-/// Whether a line defines a name: an item, a module's folder, a field, a variant, or a row of a macro that makes items.
-fn defines(line: &str, name: &str) -> bool {
+/// The names that a line defines: those of items, and the first of a row of a macro that makes items.
+fn defined(line: &str) -> Vec<&str> {
     let line = line.trim_start();
     let words: Vec<&str> = line.split(|c: char| !c.is_alphanumeric() && c != '_').collect();
     let item = ["fn", "struct", "enum", "trait", "mod", "type", "const", "static"];
-    let after = |i: usize| words.get(i + 1) == Some(&name);
-    if words.iter().enumerate().any(|(i, w)| item.contains(w) && after(i)) {
-        return true;
+    let mut names: Vec<&str> = words.windows(2).filter(|w| item.contains(&w[0])).map(|w| w[1]).collect();
+    let start = line.strip_prefix("pub ").unwrap_or(line);
+    let end = start.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(start.len());
+    let (name, rest) = (&start[..end], start[end..].trim_start());
+    // `ln => Log`, `momentum(mu) => ..`, `NllLoss { ..`, `MseLoss "mse_loss" ..`, `Lstm, RnnCell::Lstm`.
+    let row = rest.starts_with("=>") || rest.starts_with(['{', '"']) || rest.starts_with(", RnnCell");
+    if row || (rest.starts_with('(') && rest.contains("=>")) {
+        names.push(name);
     }
-    let Some(rest) = line.strip_prefix("pub ").unwrap_or(line).strip_prefix(name) else { return false };
-    let rest = rest.trim_start();
-    // `ln => Log`, `momentum(mu) => ..`, `MseLoss { ..`, `Lstm, RnnCell::Lstm`, `field: Type`.
-    rest.starts_with("=>") || rest.starts_with('{') || rest.starts_with(", RnnCell") || {
-        rest.starts_with('(') && rest.contains("=>")
+    names
+}
+
+/// Names with the files that define them.
+fn definitions(files: &BTreeMap<String, String>) -> BTreeMap<&str, Vec<&str>> {
+    let mut out: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (path, text) in files {
+        for name in text.lines().flat_map(defined) {
+            out.entry(name).or_default().push(path);
+        }
     }
+    out
 }
 
 #[test]
@@ -40,10 +51,10 @@ fn names_in_the_tables_exist() {
     let (mut ours, mut library) = (BTreeMap::new(), BTreeMap::new());
     sources(&root.join("nn/src"), &mut ours);
     sources(&root.join("src"), &mut library);
+    let names = [definitions(&ours), definitions(&library)];
     let known = |name: &str, library_only: bool, in_tensor: bool| {
-        let all = if library_only { &library } else { &ours };
-        let place = |path: &str| !in_tensor || path.contains("/ops/") || path.ends_with("tensor.rs");
-        all.iter().any(|(path, text)| place(path) && text.lines().any(|l| defines(l, name)))
+        let place = |path: &&str| !in_tensor || path.contains("/ops/") || path.ends_with("tensor.rs");
+        names[usize::from(library_only)].get(name).is_some_and(|paths| paths.iter().any(place))
     };
 
     let (mut checked, mut missing) = (0, vec![]);

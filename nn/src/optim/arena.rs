@@ -151,7 +151,7 @@ impl Arena {
 
     /// Moves values, gradients and states to another device, through the host; the parameters refer to them there. Errors: as
     /// [`Arena::check`], and those of the new device; nothing is changed then.
-    pub(crate) fn to_device(&mut self, device: &Device) -> Result<()> {
+    pub(crate) fn move_to(&mut self, device: &Device) -> Result<()> {
         self.check()?;
         let moved = |old: &Arc<Buffer>| -> Result<Arc<Buffer>> {
             let mut bytes = vec![0; old.len() * old.dtype().size()];

@@ -163,10 +163,10 @@ impl Optimizer {
             }
         }
         for m in self.members.iter_mut().filter(|m| m.arena.device().id() != device.id()) {
-            m.arena.to_device(device)?;
+            m.arena.move_to(device)?;
         }
         match &mut self.scaler {
-            Some(s) => s.to_device(device),
+            Some(s) => s.move_to(device),
             None => Ok(()),
         }
     }

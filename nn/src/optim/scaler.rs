@@ -51,7 +51,7 @@ impl Scaler {
     }
 
     /// Moves the state to another device.
-    pub(crate) fn to_device(&mut self, device: &Device) -> Result<()> {
+    pub(crate) fn move_to(&mut self, device: &Device) -> Result<()> {
         for t in [&mut self.scale, &mut self.inverse, &mut self.found, &mut self.step, &mut self.good] {
             *t = t.to_device(device)?;
         }
