@@ -102,7 +102,7 @@ fn main() -> Outcome {
     let objective = Objective::Classify(CrossEntropyLoss::default());
     let mut trainer =
         Trainer::new(&model, optimizer, objective, &device, options(150, 50))?.callback(&steady);
-    let mut show = |s: &EpochStats| s.epoch % 25 != 0 || common::show(s);
+    let mut show = |s: &EpochStats| !s.epoch.is_multiple_of(25) || common::show(s);
     let report = trainer.fit(&train, Some(&test), &mut show)?;
     steady.finish();
     for (name, p) in model.named_parameters() {

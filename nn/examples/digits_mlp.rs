@@ -48,7 +48,7 @@ fn main() -> Outcome {
     )?
     .metric(Classification::new(&device, 10, Score::F1, Average::Macro)?)
     .callback(&steady);
-    let report = trainer.fit(&train, Some(&test), &mut |s| s.epoch % 5 != 0 || show(s))?;
+    let report = trainer.fit(&train, Some(&test), &mut |s| !s.epoch.is_multiple_of(5) || show(s))?;
     steady.finish();
 
     // The same numbers by hand: a pass over the test data without recording, counted on the device and read back once.

@@ -84,15 +84,15 @@ fn train(model: &dyn Layer, mut optimizer: Optimizer, (x, y): &(Tensor, Tensor),
     losses.to_vec().unwrap()
 }
 
-/// Trains 40 steps on the CPU and on every device: each loss agrees within 0.2 % (of itself plus 0.1), and the last is below 40 % of the
+/// Trains 25 steps on the CPU and on every device: each loss agrees within 0.2 % (of itself plus 0.1), and the last is below half of the
 /// first.
 fn agree(what: &str, make: impl Fn(&Build) -> Sequential, data: impl Fn(&Device) -> (Tensor, Tensor)) {
     let run = |d: &Device| {
         let model = make(&Build::new(d, 5));
-        train(&model, Optimizer::adamw(&model, 0.01, 0.01).unwrap(), &data(d), 40)
+        train(&model, Optimizer::adamw(&model, 0.01, 0.01).unwrap(), &data(d), 25)
     };
     let want = run(&cpu());
-    assert!(want[39] < 0.4 * want[0], "{what}: the loss went from {} to {}", want[0], want[39]);
+    assert!(want[24] < 0.5 * want[0], "{what}: the loss went from {} to {}", want[0], want[24]);
     for d in devices().iter().skip(1) {
         for (step, (got, want)) in run(d).iter().zip(&want).enumerate() {
             let apart = (got - want).abs();
@@ -121,15 +121,17 @@ fn a_transformer_converges_as_on_the_cpu() {
     agree("transformer", transformer, |d| sequences(d, 48));
 }
 
-/// Both 16-bit types with f32 masters, f16 with dynamic loss scaling: after 60 steps the loss has come as far down as with f32, within 1 %
-/// of where it began.
+/// Both 16-bit types with f32 masters, f16 with dynamic loss scaling: after 50 steps the loss has come as far down as with f32, within 1 %
+/// of where it began. The transformer on the CPU only: a device would compile all of its kernels twice more.
 #[test]
 fn mixed_precision_reaches_the_result_of_f32() {
+    let families = [("convolutional network", cnn as fn(&Build) -> Sequential), ("transformer", transformer)];
     for d in devices() {
-        for (what, make, image) in [
-            ("convolutional network", cnn as fn(&Build) -> Sequential, true),
-            ("transformer", transformer, false),
-        ] {
+        for (what, make) in families {
+            let image = what == "convolutional network";
+            if !image && id(&d) != id(&cpu()) {
+                continue;
+            }
             let run = |dtype: DType| {
                 let model = make(&Build::new(&d, 5).dtype(dtype));
                 let mut o = Optimizer::adamw(&model, 0.01, 0.01).unwrap();
@@ -141,9 +143,9 @@ fn mixed_precision_reaches_the_result_of_f32() {
                     o = o.loss_scaling(LossScale::new().interval(20), 2f64.powi(24)).unwrap();
                 }
                 let data = if image { digits(&d, 64, &[1, 8, 8], dtype) } else { sequences(&d, 48) };
-                let losses = train(&model, o, &data, 60);
+                let losses = train(&model, o, &data, 50);
                 assert!(model.named_parameters().iter().all(|(_, p)| p.get().dtype() == dtype));
-                (losses[0], losses[50..].iter().sum::<f32>() / 10.0)
+                (losses[0], losses[40..].iter().sum::<f32>() / 10.0)
             };
             let (first, want) = run(DType::F32);
             assert!(want < 0.3 * first, "{what}: from {first} to {want}");

@@ -73,9 +73,8 @@ impl Windows {
 
 /// Calls `f` with each plane of a tensor, where there are any, and its number.
 fn each_plane<T: Send>(all: &mut [T], len: usize, f: impl Fn(usize, &mut [T]) + Sync) {
-    if len > 0 {
-        let few = (CHUNK / len).max(1);
-        all.par_chunks_mut(len).with_min_len(few).enumerate().for_each(|(p, plane)| f(p, plane));
+    if let Some(few) = CHUNK.checked_div(len) {
+        all.par_chunks_mut(len).with_min_len(few.max(1)).enumerate().for_each(|(p, plane)| f(p, plane));
     }
 }
 
