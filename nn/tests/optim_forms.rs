@@ -151,7 +151,7 @@ fn curvature_bounds_the_steps_of_sophia() {
 fn fit(d: &Device, lr: f64, steps: usize, wrap: impl Fn(Optimizer) -> Result<Optimizer>) -> (f64, f64) {
     let b = Build::new(d, 5);
     let net = Sequential::new()
-        .push(Dense::new(&b, 8, 600).unwrap().activation(Activation::Tanh).unwrap())
+        .push(Dense::new(&b, 8, 600).unwrap().activation(Activation::Tanh))
         .push(Dense::new(&b, 600, 1).unwrap());
     let mut o = wrap(Optimizer::adam(&net, lr).unwrap()).unwrap();
     let x: Vec<f32> = noise(7, 64 * 8).iter().map(|&x| x as f32).collect();
