@@ -99,7 +99,10 @@ fn assignments_are_the_best_there_are() {
         let sum: f64 = found.iter().enumerate().map(|(r, c)| cost[r * columns + c.unwrap()]).sum();
         assert!((sum - least(&cost, columns, rows, &mut vec![])).abs() < 1e-12, "{rows} x {columns}");
         // The other way round the same pairs are found.
-        let turned: Vec<f64> = (0..columns).flat_map(|c| (0..rows).map(move |r| (r, c))).map(|(r, c)| cost[r * columns + c]).collect();
+        let turned: Vec<f64> = (0..columns)
+            .flat_map(|c| (0..rows).map(move |r| (r, c)))
+            .map(|(r, c)| cost[r * columns + c])
+            .collect();
         let back = linear_assignment(&turned, columns, rows).unwrap();
         for (r, c) in found.iter().enumerate() {
             assert_eq!(back[c.unwrap()], Some(r));
@@ -112,7 +115,8 @@ fn assignments_are_the_best_there_are() {
 
 fn detr(d: &Device) -> (Tensor, Tensor, Vec<ImageTargets>) {
     let logits: Vec<f32> = noise(4, 2 * 3 * 4).iter().map(|&x| x as f32).collect();
-    let boxes: Vec<f32> = noise(5, 2 * 3 * 4).iter().map(|&x| 0.4 + 0.1 * x.clamp(-2.0, 2.0) as f32).collect();
+    let boxes: Vec<f32> =
+        noise(5, 2 * 3 * 4).iter().map(|&x| 0.4 + 0.1 * x.clamp(-2.0, 2.0) as f32).collect();
     let targets = vec![
         ImageTargets { labels: vec![2, 0], boxes: vec![[0.5, 0.4, 0.3, 0.2], [0.3, 0.6, 0.2, 0.4]] },
         ImageTargets::default(),

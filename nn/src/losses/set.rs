@@ -36,7 +36,8 @@ fn paths(cost: &[f64], n: usize, m: usize) -> Vec<usize> {
     let mut owner = vec![0usize; m + 1];
     for row in 1..=n {
         owner[0] = row;
-        let (mut least, mut from, mut done) = (vec![f64::INFINITY; m + 1], vec![0; m + 1], vec![false; m + 1]);
+        let (mut least, mut from, mut done) =
+            (vec![f64::INFINITY; m + 1], vec![0; m + 1], vec![false; m + 1]);
         let mut at = 0;
         while at == 0 || owner[at] != 0 {
             done[at] = true;
@@ -140,7 +141,12 @@ impl DetrLoss {
         const OP: &str = "detr_loss";
         same_device(OP, logits, boxes)?;
         let &[batch, queries, classes] = logits.shape() else {
-            return Err(invalid(OP, "logits", "[batch, queries, classes + 1]", format!("{:?}", logits.shape())));
+            return Err(invalid(
+                OP,
+                "logits",
+                "[batch, queries, classes + 1]",
+                format!("{:?}", logits.shape()),
+            ));
         };
         if boxes.shape() != [batch, queries, 4] {
             let want = format!("[{batch}, {queries}, 4]");
@@ -155,7 +161,12 @@ impl DetrLoss {
                 return Err(invalid(OP, "targets", want, format!("{}", t.boxes.len())));
             }
             if let Some(l) = t.labels.iter().find(|&&l| l + 1 >= classes) {
-                return Err(invalid(OP, "labels", format!("classes below {}", classes.max(1) - 1), format!("{l}")));
+                return Err(invalid(
+                    OP,
+                    "labels",
+                    format!("classes below {}", classes.max(1) - 1),
+                    format!("{l}"),
+                ));
             }
         }
         let scores = logits.detach().to_dtype(DType::F64)?.softmax(-1)?.to_vec::<f64>()?;
@@ -168,7 +179,9 @@ impl DetrLoss {
                     let p: [f64; 4] = std::array::from_fn(|k| found[4 * q + k]);
                     let distance: f64 = p.iter().zip(object).map(|(p, t)| (p - t).abs()).sum();
                     let apart = 1.0 - giou(corners(p), corners(object));
-                    cost.push(-self.class * scores[q * classes + label] + self.l1 * distance + self.giou * apart);
+                    cost.push(
+                        -self.class * scores[q * classes + label] + self.l1 * distance + self.giou * apart,
+                    );
                 }
             }
             linear_assignment(&cost, t.labels.len(), queries)
