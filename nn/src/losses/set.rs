@@ -52,8 +52,8 @@ fn paths(cost: &[f64], n: usize, m: usize) -> Vec<usize> {
                     (step, next) = (least[c], c);
                 }
             }
-            for c in 0..=m {
-                if done[c] {
+            for (c, &closed) in done.iter().enumerate() {
+                if closed {
                     of_row[owner[c]] += step;
                     of_column[c] -= step;
                 } else {
@@ -68,9 +68,9 @@ fn paths(cost: &[f64], n: usize, m: usize) -> Vec<usize> {
         }
     }
     let mut found = vec![0; n];
-    for c in 1..=m {
-        if owner[c] > 0 {
-            found[owner[c] - 1] = c - 1;
+    for (c, &row) in owner.iter().enumerate().skip(1) {
+        if row > 0 {
+            found[row - 1] = c - 1;
         }
     }
     found
