@@ -58,6 +58,7 @@ impl Kernel {
                 | RowLoss::MarginRanking { .. }
                 | RowLoss::Dpo { .. }
                 | RowLoss::Ipo { .. }
+                | RowLoss::Kto { .. }
                 | RowLoss::SimPo { .. }
                 | RowLoss::Orpo
                 | RowLoss::BcePosWeight

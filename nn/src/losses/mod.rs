@@ -8,6 +8,7 @@
 //! | one item per element | [`MseLoss`], [`L1Loss`], [`SmoothL1Loss`], [`HuberLoss`], [`BceLoss`], [`BceWithLogitsLoss`], [`PoissonNllLoss`], ... |
 //! | one item per row | [`NllLoss`], [`KlDivLoss`], [`TripletMarginLoss`], [`CosineEmbeddingLoss`], [`DiceLoss`], [`DpoLoss`], ... |
 //! | a whole batch | [`NtXentLoss`], [`InfoNceLoss`], [`SupConLoss`], [`BarlowTwinsLoss`], [`LovaszLoss`], ... |
+//! | sets | [`DetrLoss`] |
 //! | sequences and signals | [`CtcLoss`], [`RnntLoss`], [`StftLoss`] |
 //!
 //! ```
@@ -29,6 +30,7 @@ mod list;
 mod row;
 mod row_more;
 mod sequence;
+mod set;
 
 use std::fmt;
 
@@ -41,6 +43,7 @@ pub use self::list::{LossList, Term};
 pub use self::row::*;
 pub use self::row_more::*;
 pub use self::sequence::*;
+pub use self::set::{DetrLoss, DetrTerms, ImageTargets, linear_assignment};
 use crate::error::Result;
 use crate::tensor::Tensor;
 

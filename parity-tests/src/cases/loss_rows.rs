@@ -27,6 +27,7 @@ fn items(kind: RowLoss, x: &[Option<View<'_>>; 4]) -> Vec<usize> {
         | RowLoss::MarginRanking { .. }
         | RowLoss::Dpo { .. }
         | RowLoss::Ipo { .. }
+        | RowLoss::Kto { .. }
         | RowLoss::SimPo { .. }
         | RowLoss::Orpo
         | RowLoss::BcePosWeight
