@@ -1,7 +1,7 @@
 //! Optimizer steps in other forms.
 
-use trefoil::ops::*;
 use trefoil::DType;
+use trefoil::ops::*;
 
 use super::{F32, F32_BF16, Row, bytes, row};
 
