@@ -116,7 +116,7 @@ impl CustomOp for Snake {
 impl Layer for Snake {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         match self.kernels {
-            Some(_) => Ok(autograd::apply(self.clone(), &[x.clone()])?.remove(0)),
+            Some(_) => Ok(autograd::apply(self.clone(), std::slice::from_ref(x))?.remove(0)),
             None => self.composed(x),
         }
     }
