@@ -14,11 +14,11 @@ use std::path::{Path, PathBuf};
 use common::{devices, id};
 use golden::{Case, FAMILIES, Tolerance, differs, host, suite};
 use golden_call::Made;
-use serde_json::Value;
+use serde_json::{Value, json};
 use trefoil::BackendKind;
-use trefoil_nn::autograd::no_grad;
+use trefoil_nn::autograd::{self, no_grad};
 use trefoil_nn::state_file::{self, LoadOptions, SaveOptions};
-use trefoil_nn::{Build, Device, LayerExt, Optimizer, Result, StateFile, Tensor, network};
+use trefoil_nn::{Build, DType, Device, Layer, LayerExt, Optimizer, Result, StateFile, Tensor, network};
 
 const LR: f64 = 1e-3;
 const WEIGHT_DECAY: f64 = 1e-2;
@@ -317,7 +317,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// What is in use, and what the driver was asked for, is after any number of steps what it is after a few.
+    /// What is in use, what the driver was asked for and what travelled is after any number of steps what it is after a few.
     fn memory(&mut self) -> Result<()> {
         let made = self.made()?;
         let mut optimizer = match made.layer().named_parameters().is_empty() {
@@ -340,14 +340,15 @@ impl<'a> Run<'a> {
                 o.step()?;
             }
             drop((outputs, loss));
-            let now = (self.device.memory().in_use, self.device.counters().allocations);
+            let c = self.device.counters();
+            let now = [self.device.memory().in_use as u64, c.allocations, c.uploads, c.downloads];
             match settled {
                 None if step < 3 => {}
                 None => settled = Some(now),
                 Some(then) if then == now => {}
                 Some(then) => {
                     self.fail(format!(
-                        "bytes in use and allocations after step {step}: {now:?}, before {then:?}"
+                        "bytes in use, allocations, uploads, downloads after step {step}: {now:?}, before {then:?}"
                     ));
                     break;
                 }
@@ -356,20 +357,89 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
+    /// A layer as a graph has it, if the case needs no inputs that graphs do not give (masks, states).
+    fn in_graph(&self, cx: &Build, json: &Value) -> Result<Option<Box<dyn Layer>>> {
+        let layer = network::layer(cx, json)?;
+        let inputs: Vec<Tensor> = self.cast_inputs(cx.param_dtype())?;
+        let fits = no_grad(|| layer.forward_all(&inputs)).is_ok()
+            && !self.case.has("mask")
+            && self.case.args.is_empty();
+        Ok(fits.then_some(layer))
+    }
+
+    fn cast_inputs(&self, dtype: DType) -> Result<Vec<Tensor>> {
+        let cast = |t: &Tensor| if t.dtype().is_float() { t.to_dtype(dtype) } else { Ok(t.clone()) };
+        self.inputs.iter().map(cast).collect()
+    }
+
+    /// Outputs and all gradients of one call in a dtype, as f32.
+    fn call(&self, layer: &dyn Layer, dtype: DType) -> Result<Vec<Vec<f64>>> {
+        let mut state = self.case.state(self.device);
+        for (name, own) in layer.state_dict() {
+            if let Some(t) = state.get_mut(&name) {
+                *t = t.to_dtype(own.dtype())?;
+            }
+        }
+        layer.load_state_dict(&state)?;
+        layer.set_training(self.case.training);
+        let leaves: Vec<Tensor> = self.cast_inputs(dtype)?.iter().map(Tensor::with_grad).collect();
+        let outputs = layer.forward_all(&leaves)?;
+        let upstream: Vec<(&Tensor, Tensor)> = (self.upstream.iter())
+            .filter_map(|(i, w)| outputs.get(*i).filter(|y| y.requires_grad()).map(|y| (y, w)))
+            .map(|(y, w)| Ok((y, w.to_dtype(y.dtype())?)))
+            .collect::<Result<_>>()?;
+        let roots: Vec<_> = upstream.iter().map(|(y, dy)| (*y, Some(dy))).collect();
+        autograd::backward(&roots, false)?;
+        let grads = leaves.iter().cloned().chain(layer.named_parameters().into_iter().map(|(_, p)| p.get()));
+        let grads = grads.filter_map(|t| t.grad());
+        let floats = outputs.iter().cloned().chain(grads).filter(|t| t.dtype().is_float());
+        floats.map(|t| Ok(host(&t.detach().to_dtype(DType::F32)?))).collect()
+    }
+
+    /// Recomputing what is between its input and its output leaves every bit as it was.
+    fn checkpointed(&mut self) -> Result<bool> {
+        let json = Value::Object(self.case.config.clone());
+        let cx = Build::new(self.device, 1);
+        let Some(plain) = self.in_graph(&cx, &json)? else { return Ok(false) };
+        let Some(segment) = self.in_graph(&cx, &json!({ "type": "checkpointed", "inner": json }))? else {
+            return Ok(false);
+        };
+        if self.call(&*plain, DType::F32)? != self.call(&*segment, DType::F32)? {
+            self.fail("a checkpointed layer has other outputs or gradients");
+        }
+        Ok(true)
+    }
+
+    /// Outputs and gradients in 16 bits are those of f32, to what 16 bits resolve.
+    fn halves(&mut self, dtype: DType) -> Result<bool> {
+        let json = Value::Object(self.case.config.clone());
+        let Some(whole) = self.in_graph(&Build::new(self.device, 1), &json)? else { return Ok(false) };
+        let Some(half) = self.in_graph(&Build::new(self.device, 1).dtype(dtype), &json)? else {
+            return Ok(false);
+        };
+        let (want, got) = (self.call(&*whole, DType::F32)?, self.call(&*half, dtype)?);
+        for (i, (want, got)) in want.iter().zip(&got).enumerate() {
+            let largest = want.iter().fold(0.1f64, |m, v| m.max(v.abs()));
+            let off = want
+                .iter()
+                .zip(got)
+                .map(|(a, b)| (a - b).abs())
+                .fold(0.0f64, |m, e| if e <= m { m } else { e });
+            // NaN is never within.
+            if !(off <= 0.05 * largest) {
+                self.fail(format!("result {i} in {dtype} is off by {off:.2e} of {largest:.2e}"));
+            }
+        }
+        if want.len() != got.len() {
+            self.fail(format!("{} results in {dtype}, {} in f32", got.len(), want.len()));
+        }
+        Ok(true)
+    }
+
     fn all(mut self, folder: &Path) -> Vec<String> {
-        type Check<'a, 'b> = (&'static str, &'b dyn Fn(&mut Run<'a>) -> Result<()>);
-        let checks: [Check<'a, '_>; 7] = [
-            ("one call", &Run::gradients),
-            ("a call with views", &Run::views),
-            ("steps", &Run::steps),
-            ("state", &|r| r.round_trip(folder)),
-            ("description", &Run::described),
-            ("memory", &Run::memory),
-            ("an empty batch", &Run::empty),
-        ];
-        for (stage, check) in checks {
+        for (stage, check) in CHECKS {
             self.stage = stage;
-            if let Err(e) = check(&mut self) {
+            if let Err(e) = check(&mut self, folder) {
                 self.fail(e);
                 break;
             }
@@ -377,6 +447,25 @@ impl<'a> Run<'a> {
         self.failures
     }
 }
+
+/// A check of a case; whether the case has what is checked.
+type Check = fn(&mut Run<'_>, &Path) -> Result<bool>;
+
+/// What every case goes through.
+const CHECKS: [(&str, Check); 8] = [
+    ("one call", |r, _| r.gradients().map(|()| true)),
+    ("a call with views", |r, _| r.views().map(|()| true)),
+    ("steps", |r, _| r.steps().map(|()| true)),
+    ("state", |r, folder| r.round_trip(folder).map(|()| true)),
+    ("description", |r, _| r.described().map(|()| true)),
+    ("memory", |r, _| r.memory().map(|()| true)),
+    ("an empty batch", |r, _| r.empty().map(|()| true)),
+    ("checkpointing", |r, _| r.checkpointed()),
+];
+
+/// What the table of layers tells beside that.
+const MORE: [(&str, Check); 2] =
+    [("f16", |r, _| r.halves(DType::F16)), ("bf16", |r, _| r.halves(DType::Bf16))];
 
 fn run(family: &str) {
     let cases = suite(family);
@@ -392,6 +481,39 @@ fn run(family: &str) {
     }
     std::fs::remove_dir_all(&folder).unwrap();
     assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
+}
+
+/// Writes `tests/results/layers-BACKEND.json` for every backend that is there: per layer and check, how many cases passed of how many.
+#[test]
+#[ignore = "writes the results of which docs/LAYERS.md is made"]
+fn report() {
+    let folder = std::env::temp_dir().join(format!("trefoil-golden-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let results = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/results");
+    std::fs::create_dir_all(&results).unwrap();
+    for d in devices() {
+        let mut layers: BTreeMap<String, BTreeMap<&str, [u32; 2]>> = BTreeMap::new();
+        for case in FAMILIES.into_iter().flat_map(suite) {
+            let counts = layers.entry(case.entry.clone()).or_default();
+            for (stage, check) in CHECKS.into_iter().chain(MORE) {
+                let mut run = Run { stage, ..Run::new(&case, &d) };
+                let applies = check(&mut run, &folder).unwrap_or_else(|e| {
+                    run.fail(e);
+                    true
+                });
+                let [passed, of] = counts.entry(stage).or_default();
+                *of += u32::from(applies);
+                *passed += u32::from(applies && run.failures.is_empty());
+                run.failures.iter().for_each(|f| println!("{f}"));
+            }
+        }
+        let date = std::env::var("TREFOIL_DATE").unwrap_or_default();
+        let json = json!({ "device": d.caps().name, "date": date, "layers": layers });
+        let path = results.join(format!("layers-{}.json", id(&d).kind));
+        std::fs::write(&path, serde_json::to_string_pretty(&json).unwrap() + "\n").unwrap();
+        println!("{}", path.display());
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 macro_rules! families {
