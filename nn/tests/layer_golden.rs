@@ -372,17 +372,24 @@ impl<'a> Run<'a> {
         self.inputs.iter().map(cast).collect()
     }
 
-    /// Outputs and all gradients of one call in a dtype, as f32.
-    fn call(&self, layer: &dyn Layer, dtype: DType) -> Result<Vec<Vec<f64>>> {
+    /// Outputs and all gradients of one call in a dtype, as f32. Parameters and inputs are `rounded` before.
+    fn call(&self, layer: &dyn Layer, dtype: DType, rounded: DType) -> Result<Vec<Vec<f64>>> {
         let mut state = self.case.state(self.device);
         for (name, own) in layer.state_dict() {
             if let Some(t) = state.get_mut(&name) {
-                *t = t.to_dtype(own.dtype())?;
+                let float = t.dtype().is_float();
+                *t = if float {
+                    t.to_dtype(rounded)?.to_dtype(own.dtype())?
+                } else {
+                    t.to_dtype(own.dtype())?
+                };
             }
         }
         layer.load_state_dict(&state)?;
         layer.set_training(self.case.training);
-        let leaves: Vec<Tensor> = self.cast_inputs(dtype)?.iter().map(Tensor::with_grad).collect();
+        let leaf =
+            |t: &Tensor| Ok(if t.dtype().is_float() { t.to_dtype(dtype)? } else { t.clone() }.with_grad());
+        let leaves: Vec<Tensor> = self.cast_inputs(rounded)?.iter().map(leaf).collect::<Result<_>>()?;
         let outputs = layer.forward_all(&leaves)?;
         let upstream: Vec<(&Tensor, Tensor)> = (self.upstream.iter())
             .filter_map(|(i, w)| outputs.get(*i).filter(|y| y.requires_grad()).map(|y| (y, w)))
@@ -404,20 +411,20 @@ impl<'a> Run<'a> {
         let Some(segment) = self.in_graph(&cx, &json!({ "type": "checkpointed", "inner": json }))? else {
             return Ok(false);
         };
-        if self.call(&*plain, DType::F32)? != self.call(&*segment, DType::F32)? {
+        if self.call(&*plain, DType::F32, DType::F32)? != self.call(&*segment, DType::F32, DType::F32)? {
             self.fail("a checkpointed layer has other outputs or gradients");
         }
         Ok(true)
     }
 
-    /// Outputs and gradients in 16 bits are those of f32, to what 16 bits resolve.
+    /// Outputs and gradients in 16 bits are those of f32 from the same numbers, to what 16 bits resolve.
     fn halves(&mut self, dtype: DType) -> Result<bool> {
         let json = Value::Object(self.case.config.clone());
         let Some(whole) = self.in_graph(&Build::new(self.device, 1), &json)? else { return Ok(false) };
         let Some(half) = self.in_graph(&Build::new(self.device, 1).dtype(dtype), &json)? else {
             return Ok(false);
         };
-        let (want, got) = (self.call(&*whole, DType::F32)?, self.call(&*half, dtype)?);
+        let (want, got) = (self.call(&*whole, DType::F32, dtype)?, self.call(&*half, dtype, dtype)?);
         for (i, (want, got)) in want.iter().zip(&got).enumerate() {
             let largest = want.iter().fold(0.1f64, |m, v| m.max(v.abs()));
             let off = want

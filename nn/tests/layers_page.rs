@@ -31,7 +31,7 @@ A number is that of the cases that pass on every backend below, `3/4` where one 
 * **update**: parameters after two steps of AdamW are PyTorch's
 * **resident**: further steps transfer nothing between host and device and allocate nothing there
 * **state**: a file of PyTorch's names loads and gives the same bits
-* **f16, bf16**: outputs and gradients in 16 bits against f32, within 5 % of the largest
+* **f16, bf16**: outputs and gradients in 16 bits against f32 from the same numbers, within 5 % of the largest
 * **checkpointing**: recomputing the layer in the backward pass gives the same bits
 * Cases with masks, lengths and states are not run in 16 bits or recomputed.
 

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 
 use common::{cpu, tensor};
 use serde_json::{Value, json};
+use trefoil_nn::autograd::no_grad;
 use trefoil_nn::network::{Key, LAYERS, Network, NetworkConfig, layer};
 use trefoil_nn::{Build, DType, Layer, NnError, Tensor};
 
@@ -566,7 +567,6 @@ fn states_are_carried_until_they_are_reset() {
         json!({"type": "sequential", "layers": [lstm]}),
         json!({"type": "residual", "layers": [lstm], "shortcut": [{"type": "dense", "out_features": 3}]}),
         json!({"type": "parallel", "branches": [[lstm], []], "dim": -1}),
-        json!({"type": "checkpointed", "inner": lstm}),
         json!({"type": "bidirectional", "inner": lstm}),
     ] {
         let net =
@@ -577,4 +577,10 @@ fn states_are_carried_until_they_are_reset() {
         net.reset_state();
         assert_eq!(run(), first, "{json}");
     }
+    // A forward that is made twice would carry its states on twice.
+    let segment = json!({"type": "checkpointed", "inner": lstm});
+    let net = Network::new(&Build::new(&device, 1), &NetworkConfig::sequential(vec![segment])).unwrap();
+    let e = net.forward(&x).unwrap_err().to_string();
+    assert!(e.contains("stateful") && e.contains("checkpointed"), "{e}");
+    assert!(no_grad(|| net.forward(&x)).is_ok());
 }

@@ -186,7 +186,7 @@ fn moments_in_fewer_bits_learn_as_well() {
         ("codes, to nearest", fit(&d, 1e-3, steps, |o| o.moments_in_8_bits(None))),
         ("bf16", fit(&d, 1e-3, steps, |o| o.moments_in_bf16(Some(1)))),
     ] {
-        assert!((loss - plain).abs() < 0.05 * plain, "{name}: {loss} instead of {plain}");
+        assert!(loss < 1.05 * plain, "{name}: {loss} instead of {plain}");
         assert!(most < 10.0 * 1e-3, "{name}: a coordinate moved by {most}");
     }
 }

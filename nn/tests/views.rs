@@ -202,6 +202,7 @@ fn elementwise() -> Vec<Row> {
         "log_softmax" [F(M)] |t| [t[0].log_softmax(0)?, t[0].log_softmax(1)?];
         "prelu" [F(M), F(&[6])] |t| [t[0].prelu(&t[1])?];
         "sparsemax" [F(M)] |t| [t[0].sparsemax(0)?, t[0].sparsemax(1)?];
+        "entmax" [F(M)] |t| [t[0].entmax(1.5, 0)?, t[0].entmax(1.3, 1)?];
         "squash" [F(M)] |t| [t[0].squash(0)?, t[0].squash(1)?];
         "glu" [F(M)] |t| [t[0].glu(Activation::Sigmoid, 0)?, t[0].glu(Activation::Gelu, 1)?];
         "gated_by" [F(M), F(M)] |t| [t[0].gated_by(&t[1], Activation::Relu)?];
@@ -379,6 +380,9 @@ fn losses() -> Vec<Row> {
             [l::NllLoss { weight: Some(t[2].clone()), ..Default::default() }.forward(&t[0], &t[1])?];
         "MulticlassFocalLoss" [F(M), Ids(&[4], 6)] |t| [l::MulticlassFocalLoss::default().forward(&t[0], &t[1])?];
         "ArcFaceLoss" [F(M), Ids(&[4], 6)] |t| [l::ArcFaceLoss::default().forward(&t[0], &t[1])?];
+        "CircleLoss" [F(M), Ids(&[4], 6)] |t| [l::CircleLoss { scale: 4.0, ..Default::default() }.forward(&t[0], &t[1])?];
+        "KtoLoss" [F(&[5]), F(&[5]), Mask(&[5])] |t|
+            [l::KtoLoss::default().forward(&t[0], &t[1], &t[2].to_dtype(t[0].dtype())?, None)?];
         "MultiMarginLoss" [F(M), Ids(&[4], 6)] |t| [l::MultiMarginLoss::default().forward(&t[0], &t[1])?];
         "MultiLabelMarginLoss" [F(M), Ids(M, 6)] |t| [l::MultiLabelMarginLoss::default().forward(&t[0], &t[1])?];
         "TripletMarginLoss" [F(M), F(M), F(M)] |t| [l::TripletMarginLoss::default().forward(&t[0], &t[1], &t[2])?];

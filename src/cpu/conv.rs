@@ -310,7 +310,7 @@ fn finish<T: HostElement>(op: &'static str, act: Activation, mut y: Vec<T>, io: 
         let all = y.par_chunks_mut(plane).with_min_len((CHUNK / plane).max(1));
         all.enumerate().for_each(|(i, y)| f(i, y));
     };
-    // Without z the activation sees what has not been rounded.
+    // The activation sees the same number whether z is stored or not.
     let at_once = io.z.is_none() && act != Activation::Identity;
     if !plain || at_once {
         planes(&mut y, &|i, y| {
@@ -318,8 +318,8 @@ fn finish<T: HostElement>(op: &'static str, act: Activation, mut y: Vec<T>, io: 
             let (a, b) = (scale.as_ref().map_or(1.0, |s| s[c]), bias.as_ref().map_or(0.0, |b| b[c]));
             let residual = residual.as_ref().map(|r| &r[i * plane..][..plane]);
             for (j, y) in y.iter_mut().enumerate() {
-                let z = y.to_f64() * a + b + residual.map_or(0.0, |r| r[j]);
-                *y = T::from_f64(if at_once { activation::value(act, z) } else { z });
+                let z = T::from_f64(y.to_f64() * a + b + residual.map_or(0.0, |r| r[j]));
+                *y = if at_once { T::from_f64(activation::value(act, z.to_f64())) } else { z };
             }
         });
     }

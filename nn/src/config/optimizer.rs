@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 use serde_json::Value;
-use trefoil::ops::{OptimRule, Prox};
+use trefoil::ops::{AdaptiveRule, OptimRule, Prox};
 
 use super::kind::{
     BELOW_ONE, BETWEEN, FINITE, NOT_NEGATIVE, POSITIVE, Row, join, kind, names, read, row, within,
@@ -172,6 +172,49 @@ static RULES: &[Row<Made>] = &[
     } |_path| {
         let (b1, b2) = (betas[0], betas[1]);
         (OptimRule::Lamb { b1, b2, eps, wd: weight_decay, bias_correction, max_norm, adapt: true }, lr)
+    }),
+    row!("adan" {
+        lr: f64 = 1e-3, POSITIVE;
+        betas: [f64; 3] = [0.98, 0.92, 0.99], BELOW_ONE;
+        eps: f64 = 1e-8, NOT_NEGATIVE;
+        weight_decay: f64 = 0.0, NOT_NEGATIVE;
+    } |_path| (OptimRule::Adan { b1: betas[0], b2: betas[1], b3: betas[2], eps, wd: weight_decay }, lr)),
+    row!("hypergradient" { lr: f64, POSITIVE; rate: f64 = 1e-4, NOT_NEGATIVE; } |_path| {
+        (OptimRule::Adaptive(AdaptiveRule::HypergradientSgd { rate }), lr)
+    }),
+    row!("dadapt_sgd" {
+        lr: f64 = 1.0, POSITIVE;
+        d0: f64 = 1e-6, POSITIVE;
+        momentum: f64 = 0.0, BELOW_ONE;
+        weight_decay: f64 = 0.0, NOT_NEGATIVE;
+        growth_rate: Option<f64> = None, POSITIVE;
+    } |_path| {
+        let growth = growth_rate.unwrap_or(f64::INFINITY);
+        (OptimRule::Adaptive(AdaptiveRule::DAdaptSgd { d0, mu: momentum, wd: weight_decay, growth }), lr)
+    }),
+    row!("dadapt_adam" {
+        lr: f64 = 1.0, POSITIVE;
+        betas: [f64; 2] = [0.9, 0.999], BELOW_ONE;
+        eps: f64 = 1e-8, NOT_NEGATIVE;
+        weight_decay: f64 = 0.0, NOT_NEGATIVE;
+        d0: f64 = 1e-6, POSITIVE;
+        growth_rate: Option<f64> = None, POSITIVE;
+    } |_path| {
+        let (b1, b2, growth) = (betas[0], betas[1], growth_rate.unwrap_or(f64::INFINITY));
+        (OptimRule::Adaptive(AdaptiveRule::DAdaptAdam { b1, b2, eps, wd: weight_decay, d0, growth }), lr)
+    }),
+    row!("prodigy" {
+        lr: f64 = 1.0, POSITIVE;
+        betas: [f64; 2] = [0.9, 0.999], BELOW_ONE;
+        eps: f64 = 1e-8, NOT_NEGATIVE;
+        weight_decay: f64 = 0.0, NOT_NEGATIVE;
+        d0: f64 = 1e-6, POSITIVE;
+        d_coef: f64 = 1.0, POSITIVE;
+        growth_rate: Option<f64> = None, POSITIVE;
+    } |_path| {
+        let (b1, b2, growth) = (betas[0], betas[1], growth_rate.unwrap_or(f64::INFINITY));
+        let rule = AdaptiveRule::Prodigy { b1, b2, eps, wd: weight_decay, d0, coef: d_coef, growth };
+        (OptimRule::Adaptive(rule), lr)
     }),
     row!("proximal" {
         lr: f64, POSITIVE;

@@ -1,9 +1,10 @@
 //! Gradient checkpointing.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use crate::autograd::{BackwardCtx, Saved, backward, enable_grad, grad_enabled, no_grad, record};
-use crate::error::{Result, invalid};
+use crate::error::Result;
 use crate::layer::{Layer, LayerExt, Param, Snapshot, Visitor};
 use crate::substitute;
 use crate::tensor::Tensor;
@@ -13,7 +14,7 @@ use crate::tensor::Tensor;
 ///
 /// Results and gradients have the same bits as without: random numbers are drawn again from the same positions, and buffers (running
 /// statistics) are as they were before the forward while it is repeated, and as they were after it afterwards. The mode (training, evaluation) must not change between forward and backward. State and names are the
-/// layer's own. Deep stacks take the least memory in about sqrt(depth) checkpointed segments.
+/// layer's own. Stateful recurrent layers refuse to run in it. Deep stacks take the least memory in about sqrt(depth) checkpointed segments.
 #[derive(Debug)]
 pub struct Checkpointed {
     layer: Arc<dyn Layer>,
@@ -29,11 +30,56 @@ impl Checkpointed {
     pub fn layer(&self) -> &dyn Layer {
         &*self.layer
     }
+
+    fn run(&self, inputs: &[Tensor], call: Call) -> Result<Vec<Tensor>> {
+        if !grad_enabled() {
+            return call(&*self.layer, inputs);
+        }
+        let before = Snapshot::take(&*self.layer)?;
+        let plain: Vec<Tensor> = inputs.iter().map(Tensor::detach).collect();
+        let y = no_grad(|| repeated(|| call(&*self.layer, &plain)))?;
+        let y = y.iter().map(Tensor::detach).collect();
+        let params: Vec<Param> = self.layer.named_parameters().into_iter().map(|(_, p)| p).collect();
+        let read: Vec<Tensor> = params.iter().map(Param::get).collect();
+        let from: Vec<&Tensor> = inputs.iter().chain(&read).collect();
+        Ok(record("checkpointed", &from, y, || {
+            let layer = self.layer.clone();
+            let x: Vec<Saved> = plain.iter().map(Saved::new).collect();
+            let seen = |(p, t): (&Param, &Tensor)| (p.clone(), Saved::new(t), substitute::of(p).is_some());
+            let params: Vec<(Param, Saved, bool)> = params.iter().zip(&read).map(seen).collect();
+            move |cx: &mut BackwardCtx<'_>| recompute(&*layer, call, &before, &x, &params, cx)
+        }))
+    }
+}
+
+/// How a segment is called.
+type Call = fn(&dyn Layer, &[Tensor]) -> Result<Vec<Tensor>>;
+
+thread_local! {
+    static REPEATED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether a forward runs that will be, or is, repeated.
+pub(super) fn is_repeated() -> bool {
+    REPEATED.with(Cell::get)
+}
+
+/// Runs a forward that will be, or is, repeated.
+fn repeated<T>(f: impl FnOnce() -> T) -> T {
+    struct Restore(bool);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            REPEATED.with(|r| r.set(self.0));
+        }
+    }
+    let _before = Restore(REPEATED.with(|r| r.replace(true)));
+    f()
 }
 
 /// Gradients of a segment whose forward is repeated.
 fn recompute(
     layer: &dyn Layer,
+    call: Call,
     before: &Snapshot,
     inputs: &[Saved],
     params: &[(Param, Saved, bool)],
@@ -59,7 +105,7 @@ fn recompute(
     let again = || {
         before.restore(layer)?;
         let substitutes = stand_ins.iter().map(|(_, p, t)| (p.clone(), t.clone())).collect();
-        let y = enable_grad(|| substitute::with(substitutes, || layer.forward_all(&x)))?;
+        let y = enable_grad(|| substitute::with(substitutes, || repeated(|| call(layer, &x))))?;
         let roots: Vec<(&Tensor, Option<&Tensor>)> = y
             .iter()
             .enumerate()
@@ -84,34 +130,12 @@ fn recompute(
 
 impl Layer for Checkpointed {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let mut y = self.forward_all(std::slice::from_ref(x))?;
-        match (y.pop(), y.is_empty()) {
-            (Some(y), true) => Ok(y),
-            (_, last) => {
-                let got = if last { "none" } else { "several; use forward_all" };
-                Err(invalid("Checkpointed", "layer", "one output", got))
-            }
-        }
+        let y = self.run(std::slice::from_ref(x), |layer, x| Ok(vec![layer.forward(&x[0])?]))?;
+        Ok(y[0].clone())
     }
 
     fn forward_all(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
-        if !grad_enabled() {
-            return self.layer.forward_all(inputs);
-        }
-        let before = Snapshot::take(&*self.layer)?;
-        let plain: Vec<Tensor> = inputs.iter().map(Tensor::detach).collect();
-        let y = no_grad(|| self.layer.forward_all(&plain))?;
-        let y = y.iter().map(Tensor::detach).collect();
-        let params: Vec<Param> = self.layer.named_parameters().into_iter().map(|(_, p)| p).collect();
-        let read: Vec<Tensor> = params.iter().map(Param::get).collect();
-        let from: Vec<&Tensor> = inputs.iter().chain(&read).collect();
-        Ok(record("checkpointed", &from, y, || {
-            let layer = self.layer.clone();
-            let x: Vec<Saved> = plain.iter().map(Saved::new).collect();
-            let seen = |(p, t): (&Param, &Tensor)| (p.clone(), Saved::new(t), substitute::of(p).is_some());
-            let params: Vec<(Param, Saved, bool)> = params.iter().zip(&read).map(seen).collect();
-            move |cx: &mut BackwardCtx<'_>| recompute(&*layer, &before, &x, &params, cx)
-        }))
+        self.run(inputs, |layer, x| layer.forward_all(x))
     }
 
     fn visit(&self, v: &mut Visitor<'_>) {

@@ -5,6 +5,7 @@ use std::sync::{Mutex, OnceLock};
 use trefoil::ops::{Precision, Recurrence, RnnCell};
 
 use super::attention::{batched, check_width};
+use super::checkpointed::is_repeated;
 use super::{Bidirectional, Dropout};
 use crate::error::{Result, invalid};
 use crate::init::Init;
@@ -208,6 +209,10 @@ impl RecurrentStack {
                 return Err(invalid(self.kind, "initial", want, format!("{got:?}")));
             }
             return Ok(given.to_vec());
+        }
+        if self.stateful && is_repeated() {
+            // The second forward would start from states that the first one has carried on.
+            return Err(invalid(self.kind, "stateful", "false in a checkpointed segment", "true"));
         }
         let carried = self.carried.lock().unwrap_or_else(|p| p.into_inner());
         Ok(if self.stateful && carried.len() == n && carried.iter().all(fits) {
