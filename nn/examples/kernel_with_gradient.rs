@@ -1,6 +1,6 @@
 //! A kernel of one's own in a network, with its own gradient.
 //!
-//!     TREFOIL_BACKEND=opencl cargo run --release -p trefoil-nn --example custom_kernel
+//!     TREFOIL_BACKEND=opencl cargo run --release -p trefoil-nn --example kernel_with_gradient
 //!
 //! The activation y = x + sin(a x)^2 / a ("snake": Ziyin, Hartwig and Ueda, 2020) lets a network go on with a wave beyond the data that
 //! it has seen. Function and gradient are one text for CUDA, HIP and OpenCL. The CPU backend has no kernel compiler: `compile_raw` says
