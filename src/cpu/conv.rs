@@ -381,7 +381,25 @@ pub(super) fn channel_sums<T: HostElement>(v: &[T], channels: usize, plane: usiz
 }
 
 impl CpuBackend {
-    fn conv_forward<T: Real>(
+    fn conv_forward(&self, op: &'static str, way: Direction, p: &Conv, io: ConvIo<'_>) -> Result<()> {
+        let s = check_conv(op, way, p, &io)?;
+        // Forward, a transposed convolution is the input gradient of a convolution.
+        let step = if way == Direction::Conv { Step::Forward } else { Step::Input };
+        match io.x.dtype() {
+            DType::F32 => self.conv_forward_in::<f32>(op, step, &s, p.act, io),
+            _ => self.conv_forward_in::<f64>(op, step, &s, p.act, io),
+        }
+    }
+
+    fn conv_backward(&self, op: &'static str, way: Direction, p: &Conv, io: ConvBwd<'_>) -> Result<()> {
+        let shape = check_conv_bwd(op, way, p, &io)?;
+        match io.dy.dtype() {
+            DType::F32 => self.conv_backward_in::<f32>(op, way, p, shape, io),
+            _ => self.conv_backward_in::<f64>(op, way, p, shape, io),
+        }
+    }
+
+    fn conv_forward_in<T: Real>(
         &self,
         op: &'static str,
         step: Step,
@@ -395,7 +413,7 @@ impl CpuBackend {
         finish(op, act, y, &io)
     }
 
-    fn conv_backward<T: Real>(
+    fn conv_backward_in<T: Real>(
         &self,
         op: &'static str,
         way: Direction,
@@ -430,39 +448,19 @@ impl CpuBackend {
 
 impl ConvOps for CpuBackend {
     fn conv(&self, p: &Conv, io: ConvIo<'_>) -> Result<()> {
-        const OP: &str = "conv";
-        let s = check_conv(OP, Direction::Conv, p, &io)?;
-        match io.x.dtype() {
-            DType::F32 => self.conv_forward::<f32>(OP, Step::Forward, &s, p.act, io),
-            _ => self.conv_forward::<f64>(OP, Step::Forward, &s, p.act, io),
-        }
+        self.conv_forward("conv", Direction::Conv, p, io)
     }
 
     fn conv_bwd(&self, p: &Conv, io: ConvBwd<'_>) -> Result<()> {
-        const OP: &str = "conv_bwd";
-        let shape = check_conv_bwd(OP, Direction::Conv, p, &io)?;
-        match io.dy.dtype() {
-            DType::F32 => self.conv_backward::<f32>(OP, Direction::Conv, p, shape, io),
-            _ => self.conv_backward::<f64>(OP, Direction::Conv, p, shape, io),
-        }
+        self.conv_backward("conv_bwd", Direction::Conv, p, io)
     }
 
     fn conv_transpose(&self, p: &Conv, io: ConvIo<'_>) -> Result<()> {
-        const OP: &str = "conv_transpose";
-        let s = check_conv(OP, Direction::Transpose, p, &io)?;
-        match io.x.dtype() {
-            DType::F32 => self.conv_forward::<f32>(OP, Step::Input, &s, p.act, io),
-            _ => self.conv_forward::<f64>(OP, Step::Input, &s, p.act, io),
-        }
+        self.conv_forward("conv_transpose", Direction::Transpose, p, io)
     }
 
     fn conv_transpose_bwd(&self, p: &Conv, io: ConvBwd<'_>) -> Result<()> {
-        const OP: &str = "conv_transpose_bwd";
-        let shape = check_conv_bwd(OP, Direction::Transpose, p, &io)?;
-        match io.dy.dtype() {
-            DType::F32 => self.conv_backward::<f32>(OP, Direction::Transpose, p, shape, io),
-            _ => self.conv_backward::<f64>(OP, Direction::Transpose, p, shape, io),
-        }
+        self.conv_backward("conv_transpose_bwd", Direction::Transpose, p, io)
     }
 
     fn im2col(&self, p: &Conv, kernel: &[usize], x: View<'_>, col: GradMut<'_>) -> Result<()> {
