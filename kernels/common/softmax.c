@@ -2,7 +2,7 @@
  *
  *   softmax:     y = e^(x - m) / s             dx (+)= y * (dy - sum of dy * y)
  *   log-softmax: y = x - m - ln s              dx (+)= dy - e^y * sum of dy             m = max x, s = sum of e^(x - m) along the axis
- * _short: inner = 1, `lanes` work-items hold a row in registers.  _rows: inner = 1, `lanes` work-items walk along a row twice; m and s are found in
+ * _shortN: inner = 1, `lanes` work-items hold a row in registers, N pieces of 16 bytes each.  _rows: inner = 1, `lanes` work-items walk along a row twice; m and s are found in
  * one pass, in which s is rescaled when m grows.  _part and _apply: the same for long rows cut into `splits` runs of `chunk` elements, whose
  * statistics pass through memory.  _cols: inner > 1, work-items lie side by side on the inner axis.
  * Launch: blocks on axis 0 loop over rows or tiles. Arithmetic in gk_f. Deterministic. A slice of only -inf, or with +inf or NaN, is all NaN.
@@ -11,145 +11,243 @@
 #include "rows.h"
 #define gk_softmax_log 0
 #define gk_log_softmax_log 1
+#if defined(GK_QUICK_EXP2) && (GK_DTYPE == GK_F16 || GK_DTYPE == GK_BF16)
+/* Results of 16 bits do not show an error of 1e-5. */
+#define gk_exp_of(x) gk_quick_exp2((x) * 1.44269504f)
+#else
+#define gk_exp_of(x) gk_exp(x)
+#endif
 #if GK_CAT(GK_OP, _log)
 #define GK_OUT_OF(x, m, r) ((x) - (m) - (r))
 #define GK_SCALE_OF(s) gk_log(s)
 #define GK_TERM(g, y) ((void)(y), (g))
-#define GK_GRAD(g, y, t) ((g) - gk_exp(y) * (t))
+#define GK_GRAD(g, y, t) ((g) - gk_exp_of(y) * (t))
 #else
-#define GK_OUT_OF(x, m, r) (gk_exp((x) - (m)) * (r))
+#define GK_OUT_OF(x, m, r) (gk_exp_of((x) - (m)) * (r))
 #define GK_SCALE_OF(s) (GK_R(1.0) / (s))
 #define GK_TERM(g, y) ((g) * (y))
 #define GK_GRAD(g, y, t) ((y) * ((g) - (t)))
 #endif
 
-#define GK_KEEP 4  /* 16-byte pieces of a row that one work-item of _short holds */
 #define GK_DEPTH 4 /* 16-byte accesses in flight per work-item */
-#define GK_DEPTH_NORM 2 /* the same where the statistics are found; more are slower (measured) */
+#define GK_DEPTH_PART 2 /* the same where the statistics of long rows are found; more are slower (measured) */
+#define GK_GROUP 32 /* work-items that exchange without barriers on current GPUs */
+#define GK_RUNS (2 * GK_BLOCK / GK_GROUP)
 
+/* The larger number in one instruction. A NaN is not seen by the maximum, but by the sum of exponentials. */
+#define gk_fmax(a, b) GK_M(fmax)(a, b)
 /* Maximum and sum of exponentials relative to it. */
 typedef struct { gk_f m, s; } gk_norm;
 GK_FN gk_norm gk_norm_begin(void) { gk_norm n; n.m = -GK_INF; n.s = GK_R(0.0); return n; }
 /* The sum relative to m instead of n.m <= m; nothing seen gives 0. */
-GK_FN gk_f gk_norm_at(gk_norm n, gk_f m) { return n.m == m ? n.s : n.m == -GK_INF ? GK_R(0.0) : n.s * gk_exp(n.m - m); }
+GK_FN gk_f gk_norm_at(gk_norm n, gk_f m) { return n.m == m ? n.s : n.m == -GK_INF ? GK_R(0.0) : n.s * gk_exp_of(n.m - m); }
 /* Takes in n values, n a constant power of two; v is used up. While all is -inf the sum is NaN, which the next finite value wipes out. */
 GK_FN void gk_norm_take(gk_norm* a, gk_f* v, const int n)
 {
     gk_f m = a->m;
-    /* A NaN is not seen by the maximum, but by the sum. */
-    GK_UNROLL for (int k = 0; k < n; k++) m = v[k] > m ? v[k] : m;
-    GK_UNROLL for (int k = 0; k < n; k++) v[k] = gk_exp(v[k] - m);
+    GK_UNROLL for (int k = 0; k < n; k++) m = gk_fmax(m, v[k]);
+    GK_UNROLL for (int k = 0; k < n; k++) v[k] = gk_exp_of(v[k] - m);
     GK_UNROLL for (int w = n / 2; w > 0; w /= 2)
         GK_UNROLL for (int k = 0; k < w; k++) v[k] += v[k + w];
     a->s = v[0] + gk_norm_at(*a, m);
     a->m = m;
 }
-/* Joins the statistics of runs of `lanes` work-items; result in all of them. */
-GK_FN gk_norm gk_norm_join(gk_norm a, GK_LOCAL_PTR gk_f* tmp, int lanes)
+/* Joins the statistics of runs of `lanes` work-items, at most GK_GROUP; result in all of them. */
+GK_FN gk_norm gk_norm_join_group(gk_norm a, GK_LOCAL_PTR gk_f* tmp, int lanes)
 {
     gk_norm r;
     r.m = gk_group_max(a.m, tmp, lanes);
     r.s = gk_group_sum(gk_norm_at(a, r.m), tmp, lanes);
     return r;
 }
+/* Joins statistics that the work-items of each group share already, over `lanes` work-items; runs: GK_RUNS numbers. */
+GK_FN gk_norm gk_norm_join_groups(gk_norm a, GK_LOCAL_PTR gk_f* tmp, GK_LOCAL_PTR gk_f* runs, int lanes)
+{
+    int t = gk_lid(), g = t / GK_GROUP, per = lanes / GK_GROUP, from = g / per * per + (t & (per - 1));
+    GK_BARRIER();
+    if (t % GK_GROUP == 0) { runs[2 * g] = a.m; runs[2 * g + 1] = a.s; }
+    GK_BARRIER();
+    a.m = runs[2 * from];
+    a.s = runs[2 * from + 1];
+    return gk_norm_join_group(a, tmp, per);
+}
+/* Joins the statistics of runs of `lanes` work-items; result in all of them. */
+GK_FN gk_norm gk_norm_join(gk_norm a, GK_LOCAL_PTR gk_f* tmp, GK_LOCAL_PTR gk_f* runs, int lanes)
+{
+    a = gk_norm_join_group(a, tmp, lanes < GK_GROUP ? lanes : GK_GROUP);
+    return lanes > GK_GROUP ? gk_norm_join_groups(a, tmp, runs, lanes) : a;
+}
 /* What the outputs need besides m; NaN for a slice of only -inf or with +inf. */
 GK_FN gk_f gk_norm_scale(gk_norm a) { return gk_isinf(a.m) ? GK_NAN : GK_SCALE_OF(a.s); }
 
-/* ---- short rows: K is a multiple of GK_W, all rows are aligned --------------------------------------------------------------- */
+/* ---- short rows, held in registers -------------------------------------------------------------------------------------------
+ * `wide`: K is a multiple of GK_W and all rows are aligned; otherwise a piece is GK_W elements that lie `lanes` apart. */
 
-GK_KERNEL(softmax_short)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 rows, int cols, int lanes)
+#define GK_KEEP 8 /* most pieces of a row per work-item */
+
+/* One piece of a row; `fill` where the row has ended. */
+GK_FN gk_vec gk_piece(GK_GLOBAL const gk_t* p, gk_i64 base, int lane, int lanes, int cols, int wide, int u, gk_f fill)
 {
-    GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
-    GK_LOCAL gk_f tmp[GK_BLOCK];
-    int lane = gk_lid() & (lanes - 1), items = cols / GK_W;
-    gk_i64 per = GK_BLOCK / lanes;
-    for (gk_i64 b = (gk_i64)gk_bid(0) * per; b < rows; b += gk_nblocks(0) * per) {
-        gk_i64 row = b + gk_lid() / lanes, base = row * cols;
-        gk_vec a[GK_KEEP];
-        gk_norm n = gk_norm_begin();
-        GK_UNROLL for (int u = 0; u < GK_KEEP; u++) {
-            int i = lane + u * lanes;
-            if (row < rows && i < items) {
-                a[u] = gk_loadv(x, base + (gk_i64)i * GK_W);
-            } else {
-                GK_UNROLL for (int k = 0; k < GK_W; k++) a[u].v[k] = -GK_INF;
-            }
+    gk_vec r;
+    GK_UNROLL for (int k = 0; k < GK_W; k++) r.v[k] = fill;
+    if (wide) {
+        int i = (lane + u * lanes) * GK_W;
+        if (i < cols) r = gk_loadv(p, base + i);
+    } else {
+        GK_UNROLL for (int k = 0; k < GK_W; k++) {
+            int i = lane + (u * GK_W + k) * lanes;
+            if (i < cols) r.v[k] = gk_load(p, base + i);
         }
-        GK_UNROLL for (int u = 0; u < GK_KEEP; u++)
-            GK_UNROLL for (int k = 0; k < GK_W; k++) n.m = gk_max(n.m, a[u].v[k]);
-        n.m = gk_group_max(n.m, tmp, lanes);
-#if !GK_CAT(GK_OP, _log)
-        GK_UNROLL for (int u = 0; u < GK_KEEP; u++)
-            GK_UNROLL for (int k = 0; k < GK_W; k++) { a[u].v[k] = gk_exp(a[u].v[k] - n.m); n.s += a[u].v[k]; }
-#else
-        GK_UNROLL for (int u = 0; u < GK_KEEP; u++)
-            GK_UNROLL for (int k = 0; k < GK_W; k++) n.s += gk_exp(a[u].v[k] - n.m);
-#endif
-        n.s = gk_group_sum(n.s, tmp, lanes);
-        gk_f r = gk_norm_scale(n);
-        GK_UNROLL for (int u = 0; u < GK_KEEP; u++) {
-            int i = lane + u * lanes;
-            if (row < rows && i < items) {
-#if GK_CAT(GK_OP, _log)
-                GK_UNROLL for (int k = 0; k < GK_W; k++) a[u].v[k] = GK_OUT_OF(a[u].v[k], n.m, r);
-#else
-                GK_UNROLL for (int k = 0; k < GK_W; k++) a[u].v[k] *= r;
-#endif
-                gk_storev(y, base + (gk_i64)i * GK_W, a[u]);
-            }
+    }
+    return r;
+}
+GK_FN void gk_put_piece(GK_GLOBAL gk_t* p, gk_i64 base, int lane, int lanes, int cols, int wide, int u, gk_vec r)
+{
+    if (wide) {
+        int i = (lane + u * lanes) * GK_W;
+        if (i < cols) gk_storev_quick(p, base + i, r);
+    } else {
+        GK_UNROLL for (int k = 0; k < GK_W; k++) {
+            int i = lane + (u * GK_W + k) * lanes;
+            if (i < cols) gk_store(p, base + i, r.v[k]);
         }
     }
 }
 
-GK_KERNEL(softmax_bwd_short)(GK_IN(gk_t, dy), GK_IN(gk_t, y), GK_OUT(gk_t, dx), gk_i64 rows, int cols, int lanes, int accumulate)
+GK_FN void gk_softmax_short(GK_GLOBAL const gk_t* x, GK_GLOBAL gk_t* y, GK_LOCAL_PTR gk_f* tmp, GK_LOCAL_PTR gk_f* runs, gk_i64 rows, int cols, int lanes,
+                            int wide, const int keep)
 {
-    GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, y); GK_BIND_OUT(gk_t, dx);
-    GK_LOCAL gk_f tmp[GK_BLOCK];
-    int lane = gk_lid() & (lanes - 1), items = cols / GK_W;
+    int lane = gk_lid() & (lanes - 1), group = lanes < GK_GROUP ? lanes : GK_GROUP;
     gk_i64 per = GK_BLOCK / lanes;
     for (gk_i64 b = (gk_i64)gk_bid(0) * per; b < rows; b += gk_nblocks(0) * per) {
         gk_i64 row = b + gk_lid() / lanes, base = row * cols;
-        gk_vec g[GK_KEEP], a[GK_KEEP];
-        gk_f t = GK_R(0.0);
-        GK_UNROLL for (int u = 0; u < GK_KEEP; u++) {
-            int i = lane + u * lanes;
-            if (row < rows && i < items) {
-                g[u] = gk_loadv(dy, base + (gk_i64)i * GK_W);
-                a[u] = gk_loadv(y, base + (gk_i64)i * GK_W);
-            } else {
-                GK_UNROLL for (int k = 0; k < GK_W; k++) g[u].v[k] = a[u].v[k] = GK_R(0.0);
+        int n_cols = row < rows ? cols : 0;
+        gk_vec a[GK_KEEP];
+        gk_norm n = gk_norm_begin();
+        GK_UNROLL for (int u = 0; u < keep; u++) a[u] = gk_piece(x, base, lane, lanes, n_cols, wide, u, -GK_INF);
+        GK_UNROLL for (int u = 0; u < keep; u++)
+            GK_UNROLL for (int k = 0; k < GK_W; k++) n.m = gk_fmax(n.m, a[u].v[k]);
+        n.m = gk_group_max(n.m, tmp, group);
+        /* Relative to the maximum of the group, so that the groups of a row meet only once. */
+        gk_f own = n.m == -GK_INF ? GK_R(0.0) : n.m;
+        GK_UNROLL for (int u = 0; u < keep; u++) {
+            gk_f s = GK_R(0.0);
+            GK_UNROLL for (int k = 0; k < GK_W; k++) {
+                gk_f e = gk_exp_of(a[u].v[k] - own);
+#if !GK_CAT(GK_OP, _log)
+                a[u].v[k] = e;
+#endif
+                s += e;
             }
+            n.s += s;
         }
-        GK_UNROLL for (int u = 0; u < GK_KEEP; u++)
-            GK_UNROLL for (int k = 0; k < GK_W; k++) t += GK_TERM(g[u].v[k], a[u].v[k]);
-        t = gk_group_sum(t, tmp, lanes);
-        GK_UNROLL for (int u = 0; u < GK_KEEP; u++) {
-            int i = lane + u * lanes;
-            if (row < rows && i < items) {
-                GK_UNROLL for (int k = 0; k < GK_W; k++) g[u].v[k] = GK_GRAD(g[u].v[k], a[u].v[k], t);
-                if (accumulate) {
-                    gk_vec o = gk_loadv(dx, base + (gk_i64)i * GK_W);
-                    GK_UNROLL for (int k = 0; k < GK_W; k++) g[u].v[k] += o.v[k];
-                }
-                gk_storev(dx, base + (gk_i64)i * GK_W, g[u]);
-            }
+        n.s = gk_group_sum(n.s, tmp, group);
+        if (lanes > GK_GROUP) n = gk_norm_join_groups(n, tmp, runs, lanes);
+        gk_f r = gk_norm_scale(n);
+#if !GK_CAT(GK_OP, _log)
+        if (lanes > GK_GROUP) r *= gk_exp_of(own - n.m);
+#endif
+        GK_UNROLL for (int u = 0; u < keep; u++) {
+#if GK_CAT(GK_OP, _log)
+            GK_UNROLL for (int k = 0; k < GK_W; k++) a[u].v[k] = GK_OUT_OF(a[u].v[k], n.m, r);
+#else
+            GK_UNROLL for (int k = 0; k < GK_W; k++) a[u].v[k] *= r;
+#endif
+            gk_put_piece(y, base, lane, lanes, n_cols, wide, u, a[u]);
         }
     }
+}
+
+GK_FN void gk_softmax_bwd_short(GK_GLOBAL const gk_t* dy, GK_GLOBAL const gk_t* y, GK_GLOBAL gk_t* dx, GK_LOCAL_PTR gk_f* tmp, gk_i64 rows, int cols,
+                                int lanes, int wide, int accumulate, const int keep)
+{
+    int lane = gk_lid() & (lanes - 1);
+    gk_i64 per = GK_BLOCK / lanes;
+    for (gk_i64 b = (gk_i64)gk_bid(0) * per; b < rows; b += gk_nblocks(0) * per) {
+        gk_i64 row = b + gk_lid() / lanes, base = row * cols;
+        int n_cols = row < rows ? cols : 0;
+        gk_vec g[GK_KEEP], a[GK_KEEP];
+        gk_f t = GK_R(0.0);
+        GK_UNROLL for (int u = 0; u < keep; u++) {
+            g[u] = gk_piece(dy, base, lane, lanes, n_cols, wide, u, GK_R(0.0));
+            a[u] = gk_piece(y, base, lane, lanes, n_cols, wide, u, GK_R(0.0));
+        }
+        GK_UNROLL for (int u = 0; u < keep; u++)
+            GK_UNROLL for (int k = 0; k < GK_W; k++) t += GK_TERM(g[u].v[k], a[u].v[k]);
+        t = gk_group_sum(t, tmp, lanes);
+        GK_UNROLL for (int u = 0; u < keep; u++) {
+            GK_UNROLL for (int k = 0; k < GK_W; k++) g[u].v[k] = GK_GRAD(g[u].v[k], a[u].v[k], t);
+            if (accumulate) {
+                gk_vec o = gk_piece(dx, base, lane, lanes, n_cols, wide, u, GK_R(0.0));
+                GK_UNROLL for (int k = 0; k < GK_W; k++) g[u].v[k] += o.v[k];
+            }
+            gk_put_piece(dx, base, lane, lanes, n_cols, wide, u, g[u]);
+        }
+    }
+}
+
+GK_KERNEL(softmax_short1)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 rows, int cols, int lanes, int wide)
+{
+    GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
+    GK_LOCAL gk_f tmp[GK_BLOCK], runs[GK_RUNS];
+    gk_softmax_short(x, y, tmp, runs, rows, cols, lanes, wide, 1);
+}
+
+GK_KERNEL(softmax_short2)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 rows, int cols, int lanes, int wide)
+{
+    GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
+    GK_LOCAL gk_f tmp[GK_BLOCK], runs[GK_RUNS];
+    gk_softmax_short(x, y, tmp, runs, rows, cols, lanes, wide, 2);
+}
+
+GK_KERNEL(softmax_short4)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 rows, int cols, int lanes, int wide)
+{
+    GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
+    GK_LOCAL gk_f tmp[GK_BLOCK], runs[GK_RUNS];
+    gk_softmax_short(x, y, tmp, runs, rows, cols, lanes, wide, 4);
+}
+
+GK_KERNEL(softmax_short8)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 rows, int cols, int lanes, int wide)
+{
+    GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
+    GK_LOCAL gk_f tmp[GK_BLOCK], runs[GK_RUNS];
+    gk_softmax_short(x, y, tmp, runs, rows, cols, lanes, wide, 8);
+}
+
+GK_KERNEL(softmax_bwd_short1)(GK_IN(gk_t, dy), GK_IN(gk_t, y), GK_OUT(gk_t, dx), gk_i64 rows, int cols, int lanes, int wide, int accumulate)
+{
+    GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, y); GK_BIND_OUT(gk_t, dx);
+    GK_LOCAL gk_f tmp[GK_BLOCK];
+    gk_softmax_bwd_short(dy, y, dx, tmp, rows, cols, lanes, wide, accumulate, 1);
+}
+
+GK_KERNEL(softmax_bwd_short2)(GK_IN(gk_t, dy), GK_IN(gk_t, y), GK_OUT(gk_t, dx), gk_i64 rows, int cols, int lanes, int wide, int accumulate)
+{
+    GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, y); GK_BIND_OUT(gk_t, dx);
+    GK_LOCAL gk_f tmp[GK_BLOCK];
+    gk_softmax_bwd_short(dy, y, dx, tmp, rows, cols, lanes, wide, accumulate, 2);
+}
+
+GK_KERNEL(softmax_bwd_short4)(GK_IN(gk_t, dy), GK_IN(gk_t, y), GK_OUT(gk_t, dx), gk_i64 rows, int cols, int lanes, int wide, int accumulate)
+{
+    GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, y); GK_BIND_OUT(gk_t, dx);
+    GK_LOCAL gk_f tmp[GK_BLOCK];
+    gk_softmax_bwd_short(dy, y, dx, tmp, rows, cols, lanes, wide, accumulate, 4);
 }
 
 /* ---- rows of any length ------------------------------------------------------------------------------------------------------ */
 
-GK_FN gk_norm gk_run_norm(GK_GLOBAL const gk_t* x, gk_run run, int lane, int lanes)
+GK_FN gk_norm gk_run_norm(GK_GLOBAL const gk_t* x, gk_run run, int lane, int lanes, const int depth)
 {
     gk_norm n = gk_norm_begin();
     gk_i64 i = lane;
-    for (; i + (GK_DEPTH_NORM - 1) * lanes < run.items; i += GK_DEPTH_NORM * lanes) {
-        gk_vec a[GK_DEPTH_NORM];
-        gk_f v[GK_DEPTH_NORM * GK_W];
-        GK_UNROLL for (int u = 0; u < GK_DEPTH_NORM; u++) a[u] = gk_loadv(x, run.items_from + (i + u * lanes) * GK_W);
-        GK_UNROLL for (int u = 0; u < GK_DEPTH_NORM; u++)
+    for (; i + (depth - 1) * lanes < run.items; i += depth * lanes) {
+        gk_vec a[GK_DEPTH];
+        gk_f v[GK_DEPTH * GK_W];
+        GK_UNROLL for (int u = 0; u < depth; u++) a[u] = gk_loadv(x, run.items_from + (i + u * lanes) * GK_W);
+        GK_UNROLL for (int u = 0; u < depth; u++)
             GK_UNROLL for (int k = 0; k < GK_W; k++) v[u * GK_W + k] = a[u].v[k];
-        gk_norm_take(&n, v, GK_DEPTH_NORM * GK_W);
+        gk_norm_take(&n, v, depth * GK_W);
     }
     for (; i < run.items; i += lanes) {
         gk_vec a = gk_loadv(x, run.items_from + i * GK_W);
@@ -168,13 +266,13 @@ GK_FN void gk_run_out(GK_GLOBAL const gk_t* x, GK_GLOBAL gk_t* y, gk_run run, in
         GK_UNROLL for (int u = 0; u < GK_DEPTH; u++) a[u] = gk_loadv(x, run.items_from + (i + u * lanes) * GK_W);
         GK_UNROLL for (int u = 0; u < GK_DEPTH; u++) {
             GK_UNROLL for (int k = 0; k < GK_W; k++) a[u].v[k] = GK_OUT_OF(a[u].v[k], m, r);
-            gk_storev(y, run.items_from + (i + u * lanes) * GK_W, a[u]);
+            gk_storev_quick(y, run.items_from + (i + u * lanes) * GK_W, a[u]);
         }
     }
     for (; i < run.items; i += lanes) {
         gk_vec a = gk_loadv(x, run.items_from + i * GK_W);
         GK_UNROLL for (int k = 0; k < GK_W; k++) a.v[k] = GK_OUT_OF(a.v[k], m, r);
-        gk_storev(y, run.items_from + i * GK_W, a);
+        gk_storev_quick(y, run.items_from + i * GK_W, a);
     }
     for (i = run.from + lane; i < run.items_from; i += lanes) gk_store(y, i, GK_OUT_OF(gk_load(x, i), m, r));
     for (i = run.tail_from + lane; i < run.to; i += lanes) gk_store(y, i, GK_OUT_OF(gk_load(x, i), m, r));
@@ -221,7 +319,7 @@ GK_FN void gk_run_grad(GK_GLOBAL const gk_t* dy, GK_GLOBAL const gk_t* y, GK_GLO
         }
         GK_UNROLL for (int u = 0; u < GK_DEPTH / 2; u++) {
             GK_UNROLL for (int k = 0; k < GK_W; k++) g[u].v[k] = GK_GRAD(g[u].v[k], a[u].v[k], t);
-            gk_storev(dx, run.items_from + (i + u * lanes) * GK_W, g[u]);
+            gk_storev_quick(dx, run.items_from + (i + u * lanes) * GK_W, g[u]);
         }
     }
     for (; i < run.items; i += lanes) {
@@ -232,7 +330,7 @@ GK_FN void gk_run_grad(GK_GLOBAL const gk_t* dy, GK_GLOBAL const gk_t* y, GK_GLO
             gk_f d = GK_GRAD(g.v[k], a.v[k], t);
             o.v[k] = accumulate ? o.v[k] + d : d;
         }
-        gk_storev(dx, e, o);
+        gk_storev_quick(dx, e, o);
     }
     for (i = run.from + lane; i < run.items_from; i += lanes) gk_grad_one(dy, y, dx, i, t, accumulate);
     for (i = run.tail_from + lane; i < run.to; i += lanes) gk_grad_one(dy, y, dx, i, t, accumulate);
@@ -241,13 +339,13 @@ GK_FN void gk_run_grad(GK_GLOBAL const gk_t* dy, GK_GLOBAL const gk_t* y, GK_GLO
 GK_KERNEL(softmax_rows)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 rows, gk_i64 cols, int lanes, int wide, int phase)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
-    GK_LOCAL gk_f tmp[GK_BLOCK];
+    GK_LOCAL gk_f tmp[GK_BLOCK], runs[GK_RUNS];
     int lane = gk_lid() & (lanes - 1);
     gk_i64 per = GK_BLOCK / lanes;
     for (gk_i64 b = (gk_i64)gk_bid(0) * per; b < rows; b += gk_nblocks(0) * per) {
         gk_i64 row = b + gk_lid() / lanes, end = row < rows ? (row + 1) * cols : row * cols;
         gk_run run = gk_run_of(row * cols, end, wide, phase);
-        gk_norm n = gk_norm_join(gk_run_norm(x, run, lane, lanes), tmp, lanes);
+        gk_norm n = gk_norm_join(gk_run_norm(x, run, lane, lanes, GK_DEPTH), tmp, runs, lanes);
         gk_run_out(x, y, run, lane, lanes, n.m, gk_norm_scale(n));
     }
 }
@@ -271,10 +369,10 @@ GK_KERNEL(softmax_bwd_rows)(GK_IN(gk_t, dy), GK_IN(gk_t, y), GK_OUT(gk_t, dx), g
 GK_KERNEL(softmax_part)(GK_IN(gk_t, x), GK_OUT(gk_f, part), gk_i64 rows, gk_i64 cols, int splits, gk_i64 chunk, int wide, int phase)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_f, part);
-    GK_LOCAL gk_f tmp[GK_BLOCK];
+    GK_LOCAL gk_f tmp[GK_BLOCK], runs[GK_RUNS];
     for (gk_i64 b = gk_bid(0); b < rows * splits; b += gk_nblocks(0)) {
         gk_run run = gk_run_of_block(b, cols, splits, chunk, wide, phase);
-        gk_norm n = gk_norm_join(gk_run_norm(x, run, gk_lid(), GK_BLOCK), tmp, GK_BLOCK);
+        gk_norm n = gk_norm_join(gk_run_norm(x, run, gk_lid(), GK_BLOCK, GK_DEPTH_PART), tmp, runs, GK_BLOCK);
         if (gk_lid() == 0) { part[2 * b] = n.m; part[2 * b + 1] = n.s; }
     }
 }

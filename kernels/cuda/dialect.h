@@ -47,6 +47,14 @@ GK_FN float gk_quick_recip(float x)
     asm("rcp.approx.f32 %0, %1;" : "=f"(r) : "f"(x));
     return r;
 }
+/* 2^x within 2 ULP, denormal results as 0. */
+#define GK_QUICK_EXP2 1
+GK_FN float gk_quick_exp2(float x)
+{
+    float r;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+    return r;
+}
 #if __CUDA_ARCH__ >= 800
 /* Two floats as bf16, the first in the lower half, rounded to nearest even; a NaN keeps neither sign nor payload. */
 #define GK_QUICK_BF16 1

@@ -51,6 +51,14 @@ GK_FN float gk_quick_recip(float x)
     asm("rcp.approx.f32 %0, %1;" : "=f"(r) : "f"(x));
     return r;
 }
+/* 2^x within 2 ULP, denormal results as 0. */
+#define GK_QUICK_EXP2 1
+GK_FN float gk_quick_exp2(float x)
+{
+    float r;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+    return r;
+}
 #endif
 GK_FN gk_u32 gk_mulhi(gk_u32 a, gk_u32 b) { return __umulhi(a, b); }
 

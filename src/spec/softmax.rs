@@ -7,10 +7,20 @@ pub(crate) const OPS: &[&str] = &["gk_softmax", "gk_log_softmax"];
 
 kernels! {
     family: Activation;
-    SHORT = "softmax.c" "softmax_short", dtypes: FLOATS64, ops: OPS,
-        args: [x: In("gk_t"), y: Out("gk_t"), rows: I64, cols: I32, lanes: I32];
-    BWD_SHORT = "softmax.c" "softmax_bwd_short", dtypes: FLOATS64, ops: OPS,
-        args: [dy: In("gk_t"), y: In("gk_t"), dx: Out("gk_t"), rows: I64, cols: I32, lanes: I32, accumulate: I32];
+    SHORT1 = "softmax.c" "softmax_short1", dtypes: FLOATS64, ops: OPS,
+        args: [x: In("gk_t"), y: Out("gk_t"), rows: I64, cols: I32, lanes: I32, wide: I32];
+    SHORT2 = "softmax.c" "softmax_short2", dtypes: FLOATS64, ops: OPS,
+        args: [x: In("gk_t"), y: Out("gk_t"), rows: I64, cols: I32, lanes: I32, wide: I32];
+    SHORT4 = "softmax.c" "softmax_short4", dtypes: FLOATS64, ops: OPS,
+        args: [x: In("gk_t"), y: Out("gk_t"), rows: I64, cols: I32, lanes: I32, wide: I32];
+    SHORT8 = "softmax.c" "softmax_short8", dtypes: FLOATS64, ops: OPS,
+        args: [x: In("gk_t"), y: Out("gk_t"), rows: I64, cols: I32, lanes: I32, wide: I32];
+    BWD_SHORT1 = "softmax.c" "softmax_bwd_short1", dtypes: FLOATS64, ops: OPS,
+        args: [dy: In("gk_t"), y: In("gk_t"), dx: Out("gk_t"), rows: I64, cols: I32, lanes: I32, wide: I32, accumulate: I32];
+    BWD_SHORT2 = "softmax.c" "softmax_bwd_short2", dtypes: FLOATS64, ops: OPS,
+        args: [dy: In("gk_t"), y: In("gk_t"), dx: Out("gk_t"), rows: I64, cols: I32, lanes: I32, wide: I32, accumulate: I32];
+    BWD_SHORT4 = "softmax.c" "softmax_bwd_short4", dtypes: FLOATS64, ops: OPS,
+        args: [dy: In("gk_t"), y: In("gk_t"), dx: Out("gk_t"), rows: I64, cols: I32, lanes: I32, wide: I32, accumulate: I32];
     ROWS = "softmax.c" "softmax_rows", dtypes: FLOATS64, ops: OPS,
         args: [x: In("gk_t"), y: Out("gk_t"), rows: I64, cols: I64, lanes: I32, wide: I32, phase: I32];
     BWD_ROWS = "softmax.c" "softmax_bwd_rows", dtypes: FLOATS64, ops: OPS,

@@ -6,12 +6,16 @@ use crate::engine::Engine;
 use crate::engine::launch::{Grid, LANES, aligned16, pow2};
 use crate::error::Result;
 use crate::ops::*;
+use crate::spec::KernelSpec;
 use crate::spec::softmax::*;
 
-/// 16-byte items of a row that one work-item holds at most (`GK_KEEP`).
-const KEEP: usize = 4;
-/// Work-items that share a row held in registers at most: they exchange without barriers on current GPUs.
-const SHORT_LANES: usize = 32;
+/// Elements of a row that one work-item holds in registers at most; half as many of each operand backward, which has two.
+const KEEP: usize = 32;
+/// Elements of a row that a work-item likes to hold.
+const HELD: usize = 16;
+/// The kernels that hold 1, 2, 4 and 8 pieces of 16 bytes, forward and backward.
+const SHORT: [&KernelSpec; 4] = [&SHORT1, &SHORT2, &SHORT4, &SHORT8];
+const BWD_SHORT: [&KernelSpec; 3] = [&BWD_SHORT1, &BWD_SHORT2, &BWD_SHORT4];
 /// Shortest run of a cut row, in items.
 const RUN: usize = 2048;
 
@@ -24,8 +28,8 @@ fn name(kind: Softmax) -> &'static str {
 
 /// How the axis is walked.
 enum Walk {
-    /// A row in the registers of `lanes` work-items.
-    Short { lanes: usize },
+    /// A row in the registers of `lanes` work-items, `1 << keep` pieces each.
+    Short { lanes: usize, wide: bool, keep: usize },
     /// A row per `lanes` work-items.
     Rows { lanes: usize, wide: bool, phase: usize },
     /// Rows cut into runs.
@@ -49,10 +53,15 @@ impl Engine {
         let phase = phases.first().copied().unwrap_or(0);
         let wide = phases.iter().all(|&p| p == phase);
         let items = if wide { cols.div_ceil(w) } else { cols };
-        let mut lanes = pow2(items.div_ceil(KEEP), LANES).max(pow2(items, 8));
-        if aligned && cols.is_multiple_of(w) && lanes <= SHORT_LANES {
-            return Walk::Short { lanes };
+        // Rows whose positions within 16 bytes differ are held by single elements.
+        let whole = aligned && cols.is_multiple_of(w);
+        let lanes = pow2(cols.div_ceil(HELD), LANES).max(pow2(if whole { cols / w } else { cols }, 8));
+        let keep = cols.div_ceil(lanes * w).next_power_of_two();
+        let room = if operands.len() > 2 { KEEP / 2 } else { KEEP };
+        if keep * w <= room && keep <= room / 4 {
+            return Walk::Short { lanes, wide: whole, keep: keep.ilog2() as usize };
         }
+        let mut lanes = pow2(items.div_ceil(HELD / 4), LANES).max(pow2(items, 8));
         let fill = self.fill();
         while lanes < pow2(items, LANES) && outer * lanes < fill * LANES / 2 {
             lanes *= 2;
@@ -85,9 +94,9 @@ impl Engine {
         let int = |v: usize| Arg::I32(v as i32);
         let long = |v: usize| Arg::I64(v as i64);
         match self.softmax_walk(outer, cols, inner, &[&x, &out]) {
-            Walk::Short { lanes } => {
-                let args = [px, py, long(outer), int(cols), int(lanes)];
-                self.launch(&SHORT, dt, op, self.softmax_grid(outer, lanes), &args)
+            Walk::Short { lanes, wide, keep } => {
+                let args = [px, py, long(outer), int(cols), int(lanes), int(wide as usize)];
+                self.launch(SHORT[keep], dt, op, self.softmax_grid(outer, lanes), &args)
             }
             Walk::Rows { lanes, wide, phase } => {
                 let args = [px, py, long(outer), long(cols), int(lanes), int(wide as usize), int(phase)];
@@ -136,9 +145,9 @@ impl Engine {
         let int = |v: usize| Arg::I32(v as i32);
         let long = |v: usize| Arg::I64(v as i64);
         match self.softmax_walk(outer, cols, inner, &[&dy, &y, &out]) {
-            Walk::Short { lanes } => {
-                let args = [pg, py, px, long(outer), int(cols), int(lanes), accumulate];
-                self.launch(&BWD_SHORT, dt, op, self.softmax_grid(outer, lanes), &args)
+            Walk::Short { lanes, wide, keep } => {
+                let args = [pg, py, px, long(outer), int(cols), int(lanes), int(wide as usize), accumulate];
+                self.launch(BWD_SHORT[keep], dt, op, self.softmax_grid(outer, lanes), &args)
             }
             Walk::Rows { lanes, wide, phase } => {
                 let args = [
