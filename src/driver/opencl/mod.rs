@@ -37,6 +37,7 @@ const STAGE_TOTAL: usize = 64 << 20;
 /// One OpenCL device.
 #[derive(Debug)]
 pub(crate) struct OpenClDriver {
+    enqueue: probe::EnqueueKernel,
     caps: Caps,
     compiler_id: String,
     options: String,
@@ -129,6 +130,7 @@ impl OpenClDriver {
         )
         .map_err(|c| failure("clCreateContext", c))?;
         Ok(OpenClDriver {
+            enqueue: probe::library().map_err(unavailable)?,
             stage_writes: !found.caps.is_cpu,
             compiler_id: format!("opencl {}; {}", found.caps.arch, found.options),
             caps: found.caps,
@@ -325,9 +327,9 @@ impl Driver for OpenClDriver {
                 Arg::Dims(x) => set_arg(k, &mut i, x)?,
             }
         }
-        // SAFETY: the arguments are set; that they fit the kernel is the caller's promise.
-        let r = unsafe {
-            queue::enqueue_nd_range_kernel(
+        // SAFETY: the arguments are set; that they fit the kernel is the caller's promise. No event is asked for.
+        let code = unsafe {
+            (self.enqueue)(
                 s.0 as _,
                 k,
                 3,
@@ -336,9 +338,10 @@ impl Driver for OpenClDriver {
                 local.as_ptr(),
                 0,
                 ptr::null(),
+                ptr::null_mut(),
             )
         };
-        done("clEnqueueNDRangeKernel", r)
+        if code == 0 { Ok(()) } else { Err(failure("clEnqueueNDRangeKernel", code)) }
     }
 
     fn synchronize(&self, s: RawStream) -> Result<()> {
