@@ -26,7 +26,7 @@ pub(crate) mod opencl;
 pub(crate) mod shapes;
 
 /// Memory of a driver: a device address (CUDA, HIP) or an object handle (OpenCL `cl_mem`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RawMem(pub u64);
 
 /// An in-order stream.

@@ -1,6 +1,7 @@
 //! From operands to a launch: arguments, geometry, checks, counting.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::Engine;
@@ -139,43 +140,64 @@ impl Engine {
     }
 
     /// A table of 64-bit numbers in device memory, uploaded once per content. Lists of tensors travel this way.
-    pub(crate) fn table(&self, words: &[i64]) -> Result<std::sync::Arc<Buffer>> {
+    pub(crate) fn table(&self, words: &[i64]) -> Result<Table> {
         let mut tables = self.inner.tables.lock().unwrap_or_else(|p| p.into_inner());
-        if let Some(t) = tables.get(words) {
-            return Ok(t);
+        if let Some(t) = tables.map.get(words) {
+            return Ok(t.clone());
         }
-        let buffer = std::sync::Arc::new(self.alloc_buffer(DType::I64, words.len())?);
-        let Some(raw) = buffer.view().block().raw() else { return Ok(buffer) };
-        self.inner.device.counts.uploads.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the buffer was just made with this many words.
-        unsafe { self.driver().copy_in(self.inner.stream, raw, 0, bytemuck::cast_slice(words))? };
-        tables.insert(words, buffer.clone());
-        Ok(buffer)
+        if tables.map.len() >= TableCache::MAX {
+            tables.clear();
+        }
+        let memory = match &tables.slab {
+            Some(slab) if slab.len() - tables.used >= words.len() => slab.clone(),
+            _ => {
+                let slab = Arc::new(self.alloc_buffer(DType::I64, words.len().max(TableCache::SLAB))?);
+                (tables.slab, tables.used) = (Some(slab.clone()), 0);
+                slab
+            }
+        };
+        let view = memory.view().range(tables.used, words.len())?;
+        let arg = self.arg_in(&view);
+        if let Some(raw) = view.block().raw() {
+            self.inner.device.counts.uploads.fetch_add(1, Ordering::Relaxed);
+            let at = (tables.used * size_of::<i64>()) as u64;
+            // SAFETY: the range lies in the slab, and no table has it yet.
+            unsafe { self.driver().copy_in(self.inner.stream, raw, at, bytemuck::cast_slice(words))? };
+        }
+        let table = Table { _memory: memory, arg };
+        tables.used += words.len();
+        tables.map.insert(words.into(), table.clone());
+        Ok(table)
     }
 }
 
+/// A table in device memory; lives as long as this does.
+#[derive(Clone)]
+pub(crate) struct Table {
+    _memory: Arc<Buffer>,
+    /// What a kernel gets.
+    pub(crate) arg: Arg,
+}
+
 /// Argument tables by content. Small: a training loop uses a handful; when full, the whole cache is dropped.
+///
+/// They lie in memory of their own: one that took a block of the pool would move the tensors of the next step, whose addresses then need
+/// another table.
 #[derive(Default)]
 pub(crate) struct TableCache {
-    map: HashMap<Box<[i64]>, std::sync::Arc<Buffer>>,
+    map: HashMap<Box<[i64]>, Table>,
+    slab: Option<Arc<Buffer>>,
+    /// Words of the slab that tables have.
+    used: usize,
 }
 
 impl TableCache {
     const MAX: usize = 256;
-
-    fn get(&self, words: &[i64]) -> Option<std::sync::Arc<Buffer>> {
-        self.map.get(words).cloned()
-    }
+    /// Words of a slab.
+    const SLAB: usize = 1 << 15;
 
     pub(crate) fn clear(&mut self) {
-        self.map.clear();
-    }
-
-    fn insert(&mut self, words: &[i64], b: std::sync::Arc<Buffer>) {
-        if self.map.len() >= Self::MAX {
-            self.map.clear();
-        }
-        self.map.insert(words.into(), b);
+        *self = Self::default();
     }
 }
 

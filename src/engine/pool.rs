@@ -1,6 +1,6 @@
 //! The caching allocator in front of every driver: size classes, best fit, flush and retry.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 use crate::buffer::{Home, Mem};
@@ -22,7 +22,8 @@ pub(crate) struct Pool {
 
 #[derive(Debug, Default)]
 struct State {
-    free: BTreeMap<usize, Vec<RawMem>>,
+    /// Handed out from the lowest address up: the same program then gets the same addresses in every step, and tables of addresses stay valid.
+    free: BTreeMap<usize, BTreeSet<RawMem>>,
     stats: MemoryStats,
 }
 
@@ -48,7 +49,7 @@ impl Pool {
         let mut s = self.lock();
         // Best fit, but do not waste more than a quarter.
         let fit = s.free.range(class..=class + class / 4).find(|(_, v)| !v.is_empty()).map(|(&k, _)| k);
-        let (mem, size) = match fit.and_then(|k| Some((s.free.get_mut(&k)?.pop()?, k))) {
+        let (mem, size) = match fit.and_then(|k| Some((s.free.get_mut(&k)?.pop_first()?, k))) {
             Some((mem, size)) => {
                 s.stats.cached -= size;
                 (mem, size)
@@ -124,7 +125,7 @@ impl Home for Pool {
         s.stats.in_use -= bytes;
         if self.caching {
             s.stats.cached += bytes;
-            s.free.entry(bytes).or_default().push(raw);
+            s.free.entry(bytes).or_default().insert(raw);
         } else {
             if let Err(e) = self.driver.synchronize(self.stream) {
                 log::warn!("waiting before a free failed: {e}");

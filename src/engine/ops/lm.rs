@@ -62,7 +62,7 @@ impl Engine {
         let args = [
             self.arg_in(x),
             self.arg_opt(positions),
-            self.arg_opt(table.as_deref().map(Buffer::view).as_ref()),
+            table.as_ref().map_or(Arg::Mem(None), |t| t.arg),
             self.arg_out(&y.out),
             dims([tokens, s.l, s.h, s.d, s.r, s.step, heads]),
             dims(sx.into_iter().chain(sy)),

@@ -305,8 +305,8 @@ impl OptimizerOps for Engine {
         let (q, factors) = self.step_factors(rule, step, dt)?;
         for list in self.lists(&tensors) {
             let table = self.table(&list.words)?;
-            let ratio = self.trust_ratios(&list, self.arg_in(&table.view()), &shared)?;
-            let mut args = vec![self.arg_in(&table.view()), Arg::I32(list.tensors as i32)];
+            let ratio = self.trust_ratios(&list, table.arg, &shared)?;
+            let mut args = vec![table.arg, Arg::I32(list.tensors as i32)];
             args.extend(list.bases);
             args.extend([
                 shared.master,
@@ -353,7 +353,7 @@ impl OptimizerOps for Engine {
         for (list, &b) in lists.iter().zip(&blocks) {
             let table = self.table(&list.words)?;
             let args = [
-                self.arg_in(&table.view()),
+                table.arg,
                 Arg::I32(list.tensors as i32),
                 list.bases[1],
                 self.arg_in(&partial.view().range(3 * at, 3 * b)?),
@@ -430,7 +430,7 @@ impl OptimizerOps for Engine {
         for list in self.lists(&grad_tensors(grads)) {
             let table = self.table(&list.words)?;
             let args = [
-                self.arg_in(&table.view()),
+                table.arg,
                 Arg::I32(list.tensors as i32),
                 list.bases[1],
                 self.arg_opt(scale.as_ref()),
@@ -467,7 +467,7 @@ impl Engine {
         for list in lists {
             let table = self.table(&list.words)?;
             let args = [
-                self.arg_in(&table.view()),
+                table.arg,
                 Arg::I32(list.tensors as i32),
                 list.bases[1],
                 coef,

@@ -6,7 +6,7 @@ use crate::buffer::{Buffer, View, ViewMut};
 use crate::driver::Arg;
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, int, long, real};
+use crate::engine::launch::{Grid, Table, int, long, real};
 use crate::error::Result;
 use crate::ops::*;
 use crate::spec::BLOCK;
@@ -120,7 +120,7 @@ impl Engine {
         let finish = |sums: Option<&Buffer>, kind: i32, p: [f64; 5]| {
             let mut args = vec![
                 self.arg_opt(sums.map(Buffer::view).as_ref()),
-                self.arg_in(&blocks.view()),
+                blocks.arg,
                 int(if sums.is_some() { lists.len() } else { 0 }),
                 Arg::I32(kind),
                 numbers,
@@ -133,7 +133,7 @@ impl Engine {
             args.extend(p.map(|x| real(dt, x)));
             self.launch(&MEMORY_FINISH, dt, "", Grid::Blocks([1, 1, 1]), &args)
         };
-        let head = |list: &List<ARRAYS>, table: &Buffer| [self.arg_in(&table.view()), int(list.tensors)];
+        let head = |list: &List<ARRAYS>, table: &Table| [table.arg, int(list.tensors)];
         // Sums that only the first step needs are left out where the host knows better.
         let wanted = matches!(step.step, Scalar::Device(_)) || t == 1.0 || rule.after.is_none();
         if let (Some((kind, decay)), Some((finish_kind, p)), true) = (rule.dot, rule.before, wanted) {
@@ -285,7 +285,7 @@ impl OptimizerFormOps for Engine {
         for list in self.lists(&tensors) {
             let table = self.table(&list.words)?;
             let [w, g, m, v, scales, _, copy] = list.bases;
-            let mut args = vec![self.arg_in(&table.view()), int(list.tensors), w, g, m, v, scales, copy];
+            let mut args = vec![table.arg, int(list.tensors), w, g, m, v, scales, copy];
             args.extend([
                 Arg::I32((first.m.dtype() == DType::U8) as i32),
                 master(wdt, dt),
