@@ -1,9 +1,10 @@
 //! Normalization of channels: batch, instance and group norm.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use trefoil::DType;
-use trefoil::ops::{Activation, BatchNorm, GroupNorm, InstanceNorm, Unary};
+use trefoil::ops::{Activation, BatchNorm, Binary, GroupNorm, InstanceNorm};
 
 use crate::error::{Result, invalid};
 use crate::init::Init;
@@ -42,6 +43,8 @@ struct Buffers {
     mean: Param,
     var: Param,
     count: Param,
+    /// What is added to the count, on its device.
+    one: Mutex<Option<Tensor>>,
 }
 
 impl Buffers {
@@ -51,6 +54,7 @@ impl Buffers {
             mean: Param::buffer(Tensor::zeros(d, dtype, &[channels])?),
             var: Param::buffer(Tensor::ones(d, dtype, &[channels])?),
             count: Param::buffer(Tensor::zeros(d, DType::I64, &[])?),
+            one: Mutex::default(),
         })
     }
 
@@ -64,8 +68,13 @@ impl Buffers {
             return Ok(());
         }
         let count = self.count.get();
-        let o = count.operand();
-        count.device().unary(Unary::AddScalar { c: 1.0 }, o.view()?, o.view_mut()?)?;
+        let mut kept = self.one.lock().unwrap_or_else(|p| p.into_inner());
+        let one = match kept.take().filter(|one| one.device().id() == count.device().id()) {
+            Some(one) => one,
+            None => Tensor::ones(count.device(), DType::I64, &[])?,
+        };
+        let (c, o) = (count.operand(), kept.insert(one).operand());
+        count.device().binary(Binary::Add { alpha: 1.0 }, c.view()?, o.view()?, c.view_mut()?)?;
         count.storage().touch();
         Ok(())
     }
