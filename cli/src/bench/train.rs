@@ -48,7 +48,7 @@ impl<M: Layer + 'static> Training<M> {
         let mut o = self.optimizer.borrow_mut();
         o.zero_grad()?;
         let loss = CrossEntropyLoss::default().forward(&self.model.forward(&self.x)?, &self.y)?;
-        loss.backward()?;
+        o.backward(&loss)?;
         o.step()?;
         Ok(loss.detach())
     }
@@ -144,9 +144,8 @@ impl Block {
             Some(y) => self.n1.add_forward(y, x)?,
             None => (self.n1.forward(x)?, x.clone()),
         };
-        let parts = self.qkv.forward(&h)?.split_heads(3, self.heads)?;
         let attention = ScaledDotProductAttention::with(Attention::new().causal(Causal::TopLeft));
-        let a = attention.forward(&parts[0], &parts[1], &parts[2])?.merge_heads()?;
+        let a = attention.forward_packed(&self.qkv.forward(&h)?, self.heads)?.merge_heads()?;
         let (h, x) = self.n2.add_forward(&self.o.forward(&a)?, &x)?;
         Ok((x, self.f2.forward(&self.f1.forward(&h)?)?))
     }
