@@ -3,8 +3,8 @@
 
 mod common;
 use common::{cpu, f32s, gradcheck, tensor};
-use trefoil::ops::{CoreOps, ElementwiseOps};
 use trefoil::ops::Unary;
+use trefoil::ops::{CoreOps, ElementwiseOps};
 use trefoil_nn::autograd::{BackwardCtx, CustomOp, NoGrad, apply, backward, grad_enabled, no_grad};
 use trefoil_nn::{NnError, Result, Tensor};
 

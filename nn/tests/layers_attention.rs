@@ -129,11 +129,17 @@ fn attention_follows_the_definition() {
     let at = Tensor::from_slice(&cpu(), &[0i32, 2, 5], &[3]).unwrap();
     let packed = ScaledDotProductAttention { sequences: Some([at.clone(), at]), ..Default::default() };
     // Queries, keys and values side by side in one tensor, with a bias, added to by a second use.
-    gradcheck("attention of a packed tensor", &[&[2, 3, 12], &[3, 3]], |x| x, |t| {
-        let x = t[0].mul_scalar(1.5)?;
-        let op = ScaledDotProductAttention { bias: Some(t[1].clone()), ..ScaledDotProductAttention::new() };
-        x.mean_axes(&[2], true)?.add(&op.forward_packed(&x, 2)?.merge_heads()?)
-    });
+    gradcheck(
+        "attention of a packed tensor",
+        &[&[2, 3, 12], &[3, 3]],
+        |x| x,
+        |t| {
+            let x = t[0].mul_scalar(1.5)?;
+            let op =
+                ScaledDotProductAttention { bias: Some(t[1].clone()), ..ScaledDotProductAttention::new() };
+            x.mean_axes(&[2], true)?.add(&op.forward_packed(&x, 2)?.merge_heads()?)
+        },
+    );
     gradcheck("packed attention", &[&[1, 2, 5, 4]], |x| x, |t| packed.forward(&t[0], &t[0], &t[0]));
     let x = tensor(&cpu(), &[1, 2, 5, 4], 6);
     let part = |from, n| {

@@ -141,8 +141,12 @@ pub(crate) fn run(a: &Args, out: &mut dyn Write) -> Result<()> {
                 }
                 if let Some(h) = host {
                     let (step, queue, n) = (h.step_us, h.queue_us, h.launches);
-                    writeln!(out, "    {step:.1} us per step in a row, {queue:.1} us to queue, {n} launches")?;
-                    (row["host_us"], row["queue_us"], row["launches"]) = (json!(step), json!(queue), json!(n));
+                    writeln!(
+                        out,
+                        "    {step:.1} us per step in a row, {queue:.1} us to queue, {n} launches"
+                    )?;
+                    (row["host_us"], row["queue_us"], row["launches"]) =
+                        (json!(step), json!(queue), json!(n));
                 }
                 row
             }

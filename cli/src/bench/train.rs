@@ -7,8 +7,8 @@ use std::cell::RefCell;
 
 use trefoil::DType;
 use trefoil::ops::{
-    Activation, Attention, Causal, Csr, CsrIo, Distribution, EdgeGroups, EmbeddingGrad, GnnOps, OptimRule, Precision,
-    Rng, Saved, Spmm, SpmmBwd,
+    Activation, Attention, Causal, Csr, CsrIo, Distribution, EdgeGroups, EmbeddingGrad, GnnOps, OptimRule,
+    Precision, Rng, Saved, Spmm, SpmmBwd,
 };
 use trefoil_nn::autograd::{self, BackwardCtx, CustomOp};
 use trefoil_nn::layers::{
@@ -16,8 +16,8 @@ use trefoil_nn::layers::{
     Sequential,
 };
 use trefoil_nn::{
-    Build, CrossEntropyLoss, Device, Init, Layer, Optimizer, Param, Result, ScaledDotProductAttention, Tensor,
-    Visitor,
+    Build, CrossEntropyLoss, Device, Init, Layer, Optimizer, Param, Result, ScaledDotProductAttention,
+    Tensor, Visitor,
 };
 
 use super::case::Case;
@@ -123,7 +123,8 @@ struct Block {
 impl Block {
     fn new(cx: &Build, d: usize, heads: usize, precision: Precision) -> Result<Self> {
         let dense = |inputs: usize, outputs: usize| {
-            let l = Dense::new(cx, inputs, outputs)?.init(Init::Normal { mean: 0.0, std: 0.02 }, Init::Lin)?;
+            let l =
+                Dense::new(cx, inputs, outputs)?.init(Init::Normal { mean: 0.0, std: 0.02 }, Init::Lin)?;
             Ok::<_, trefoil_nn::NnError>(l.precision(precision))
         };
         Ok(Block {
@@ -408,12 +409,7 @@ impl Adjacency {
         };
         let [rowptr, col, _] = group(&dst, &src)?;
         let values = Tensor::empty(d, dtype, &[col.numel()])?;
-        d.sym_normalize(
-            rowptr.operand().view()?,
-            col.operand().view()?,
-            None,
-            values.operand().view_mut()?,
-        )?;
+        d.sym_normalize(rowptr.operand().view()?, col.operand().view()?, None, values.operand().view_mut()?)?;
         // The rows of the edges in their new order, grouped by column.
         let mut rows = vec![];
         for (row, ends) in rowptr.to_vec::<i32>()?.windows(2).enumerate() {
@@ -550,14 +546,16 @@ mod tests {
 
     #[test]
     fn every_model_learns_a_batch() {
-        let mlp_case = json!({"id": "mlp", "op": "train_mlp", "batch": 8, "in": 6, "hidden": [32, 32], "out": 3});
+        let mlp_case =
+            json!({"id": "mlp", "op": "train_mlp", "batch": 8, "in": 6, "hidden": [32, 32], "out": 3});
         learns(mlp_case, mlp, 100, 0.7);
         for dtype in ["f32", "bf16"] {
             let case = json!({"id": dtype, "op": "train_gpt", "vocab": 16, "t": 8, "d": 32, "h": 2, "layers": 2, "b": 2,
                 "dtype": dtype});
             learns(case, gpt, 100, 0.9);
         }
-        let case = json!({"id": "lstm", "op": "train_lstm_lm", "vocab": 12, "d": 16, "layers": 2, "b": 2, "t": 6});
+        let case =
+            json!({"id": "lstm", "op": "train_lstm_lm", "vocab": 12, "d": 16, "layers": 2, "b": 2, "t": 6});
         learns(case, lstm_lm, 60, 0.9);
         let case = json!({"id": "gcn", "op": "train_gcn", "hidden": [16, 16], "classes": 4, "in": 8, "nodes": 40, "edges": 60});
         learns(case, gcn, 60, 0.7);

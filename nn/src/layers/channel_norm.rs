@@ -198,7 +198,13 @@ impl BatchNormalization {
         let training = self.training.load(Ordering::Relaxed);
         if let (Some(s), false) = (&self.buffers, training) {
             let (mean, var) = (s.mean.get(), s.var.get());
-            return x.batch_norm_add(residual, &p, w.as_ref(), b.as_ref(), BatchNormStats::Given(&mean, &var));
+            return x.batch_norm_add(
+                residual,
+                &p,
+                w.as_ref(),
+                b.as_ref(),
+                BatchNormStats::Given(&mean, &var),
+            );
         }
         if x.numel() / self.channels < 2 {
             let got = format!("shape {:?}", x.shape());
@@ -212,7 +218,13 @@ impl BatchNormalization {
         match &self.buffers {
             Some(s) => {
                 let stats = s.stats(self.momentum);
-                let y = x.batch_norm_add(residual, &p, w.as_ref(), b.as_ref(), BatchNormStats::Batch(Some(&stats)))?;
+                let y = x.batch_norm_add(
+                    residual,
+                    &p,
+                    w.as_ref(),
+                    b.as_ref(),
+                    BatchNormStats::Batch(Some(&stats)),
+                )?;
                 s.counted(self.momentum)?;
                 Ok(y)
             }

@@ -1,8 +1,8 @@
 //! Normalization.
 
 use trefoil::ops::{
-    Activation, BatchNorm, BatchNormBwd, BatchNormFwd, BatchStats, GroupNorm, GroupNormBwd, GroupNormFwd, InstanceNorm,
-    Momentum, RowNorm, RowNormBwd, RowNormFwd, Running,
+    Activation, BatchNorm, BatchNormBwd, BatchNormFwd, BatchStats, GroupNorm, GroupNormBwd, GroupNormFwd,
+    InstanceNorm, Momentum, RowNorm, RowNormBwd, RowNormFwd, Running,
 };
 
 use super::operand::{Inputs, operand, save, saved, view, view_mut, whole};
@@ -277,8 +277,7 @@ impl Tensor {
         let (mean, rstd) = (stat()?, stat()?);
         {
             let (xo, yo) = (x.operand(), y.operand());
-            let [ro, wo, bo, mo, so] =
-                [&residual, &weight, &bias, &mean, &rstd].map(|t| operand(t.as_ref()));
+            let [ro, wo, bo, mo, so] = [&residual, &weight, &bias, &mean, &rstd].map(|t| operand(t.as_ref()));
             let (ops, given) = match stats {
                 BatchNormStats::Batch(r) => (r.map(RunningStats::operands), None),
                 BatchNormStats::Given(m, v) => {
