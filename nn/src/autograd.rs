@@ -96,13 +96,20 @@ enum Role {
     Freed,
 }
 
-/// A gradient that is being collected. `owned`: nobody else uses its memory, so it can be added to in place.
+/// A gradient that is being collected. `owned`: its memory was made for it, so it can be added to in place.
 #[derive(Clone)]
 struct Slot {
     grad: Tensor,
     owned: bool,
     /// Memory of an optimizer: zeroed instead of dropped.
     arena: bool,
+}
+
+impl Slot {
+    /// Whether it can be added to in place: a gradient that was handed over belongs to this slot once everybody else has dropped it.
+    fn is_own(&self) -> bool {
+        self.owned || self.grad.is_sole()
+    }
 }
 
 /// A leaf or a recorded operation.
@@ -309,6 +316,17 @@ impl BackwardCtx<'_> {
         self.node.inputs.get(index).is_some_and(Option::is_some)
     }
 
+    /// Hands the upstream gradient on as that of input `index`, where that costs nothing: not for leaves, which keep memory of their own,
+    /// nor for another shape. Returns whether it did (or nothing is wanted).
+    pub(crate) fn pass(&mut self, index: usize, dy: &Tensor) -> Result<bool> {
+        let Some(e) = self.edge(index) else { return Ok(true) };
+        if e.node.is_leaf() || e.node.outputs[e.index].shape() != dy.shape() {
+            return Ok(false);
+        }
+        self.give(index, dy.clone())?;
+        Ok(true)
+    }
+
     fn edge(&self, index: usize) -> Option<Edge> {
         self.node.inputs.get(index).cloned().flatten()
     }
@@ -331,7 +349,7 @@ impl BackwardCtx<'_> {
         if !repeated {
             let ready = self.with_slot(&e, |slot| {
                 let Some(s) = slot else { return Ok(None) };
-                if !s.owned {
+                if !s.is_own() {
                     let copy = s.grad.like(s.grad.shape())?;
                     copy.assign(&s.grad)?;
                     *s = Slot { grad: copy, owned: true, arena: false };
@@ -375,7 +393,7 @@ impl BackwardCtx<'_> {
                 *slot = Some(Slot { grad, owned, arena: false });
                 Ok(())
             }
-            Some(s) if s.owned => {
+            Some(s) if s.is_own() => {
                 let (src, dst) = (grad.operand(), s.grad.operand());
                 Ok(s.grad.device().strided_copy(src.view()?, dst.grad(true)?)?)
             }

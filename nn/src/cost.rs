@@ -59,6 +59,7 @@ pub(crate) fn of(op: &str, inputs: &[&Tensor], outputs: &[Tensor]) -> Cost {
         "conv_transpose" => size(x) * inner(w),
         // Scores, then the mixture of values.
         "attention" => (size(x) + y) * axis(w, 1),
+        "packed_attention" => (size(x) / 3 + y) * axis(x, 1),
         "rnn" => size(x) / axis(x, 0).max(1) * (size(w) + size(inputs.get(2))),
         "conv_lstm" => {
             let positions = size(x) / axis(x, 2).max(1);

@@ -297,6 +297,16 @@ impl Tensor {
         Operand { buffer, layout: self.inner.layout.shifted(base) }
     }
 
+    /// Whether this handle alone keeps the memory, all of which it covers in order.
+    pub(crate) fn is_sole(&self) -> bool {
+        let s = &self.inner.storage;
+        Arc::strong_count(&self.inner) == 1
+            && Arc::strong_count(s) == 1
+            && Arc::strong_count(&s.place.read().unwrap_or_else(|p| p.into_inner()).buffer) == 1
+            && self.is_contiguous()
+            && s.len == self.numel()
+    }
+
     pub(crate) fn downgrade(&self) -> WeakTensor {
         WeakTensor(Arc::downgrade(&self.inner))
     }

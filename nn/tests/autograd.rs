@@ -2,9 +2,9 @@
 #![allow(missing_docs)]
 
 mod common;
-use common::{cpu, f32s, tensor};
-use trefoil::ops::ElementwiseOps;
+use common::{cpu, f32s, gradcheck, tensor};
 use trefoil::ops::Unary;
+use trefoil::ops::{CoreOps, ElementwiseOps};
 use trefoil_nn::autograd::{BackwardCtx, CustomOp, NoGrad, apply, backward, grad_enabled, no_grad};
 use trefoil_nn::{NnError, Result, Tensor};
 
@@ -156,6 +156,57 @@ fn the_given_gradient_is_never_written_to() {
     backward(&[(&y, Some(&g)), (&x, Some(&g))], false).unwrap();
     assert_eq!(grad(&x), [2.0, 2.0]);
     assert_eq!(g.to_vec::<f32>().unwrap(), [1.0, 1.0]);
+}
+
+/// Sums hand their gradient on without a copy. Whatever else adds to it must not reach the other operand.
+#[test]
+fn gradients_that_sums_share_stay_apart() {
+    let shapes: &[&[usize]] = &[&[2, 3], &[2, 3]];
+    let f = |x: f64| x;
+    gradcheck("a residual block", shapes, f, |t| {
+        let x = t[0].mul(&t[1])?;
+        x.add(&x.tanh()?)
+    });
+    gradcheck("two residual blocks", shapes, f, |t| {
+        let x = t[0].mul(&t[1])?;
+        let y = x.add(&x.tanh()?)?;
+        y.add(&y.mul(&t[1])?.tanh()?)
+    });
+    gradcheck("both operands used again", shapes, f, |t| {
+        let (a, b) = (t[0].tanh()?, t[1].square()?);
+        a.add(&b)?.mul(&a)?.add(&b.mul(&a)?)
+    });
+    gradcheck("a tensor and itself", shapes, f, |t| {
+        let x = t[0].mul(&t[1])?;
+        x.add(&x)?.add(&x.sub(&x.tanh()?)?)?.mul(&x)
+    });
+    gradcheck("views of a sum", shapes, f, |t| {
+        let x = t[0].mul(&t[1])?;
+        let y = x.t()?.add(&t[0].tanh()?.t()?)?;
+        y.add(&x.square()?.t()?)?.mul(&x.t()?)
+    });
+    gradcheck("broadcast", &[&[2, 3], &[3]], f, |t| {
+        let (x, b) = (t[0].tanh()?, t[1].tanh()?);
+        x.add(&b)?.sub(&b)?.add(&x.mul(&b)?)
+    });
+}
+
+#[test]
+fn a_residual_sum_costs_no_launch_in_the_backward() {
+    let launches = |f: fn(&Tensor) -> Result<Tensor>| {
+        let x = leaf(&[1.0, 2.0]);
+        let (d, y) = (x.device().clone(), f(&x).unwrap());
+        let up = f32s(&d, &[1.0, 1.0], &[2]);
+        let before = d.counters().launches;
+        y.backward_with(&up).unwrap();
+        d.counters().launches - before
+    };
+    let chain = launches(|x| x.tanh()?.square()?.sin()?.exp());
+    let residual = launches(|x| {
+        let h = x.tanh()?;
+        h.add(&h.square()?.sin()?)?.exp()
+    });
+    assert_eq!(residual, chain);
 }
 
 #[test]

@@ -128,6 +128,18 @@ fn attention_follows_the_definition() {
     // Packed sequences of 2 and 3 tokens attend within themselves.
     let at = Tensor::from_slice(&cpu(), &[0i32, 2, 5], &[3]).unwrap();
     let packed = ScaledDotProductAttention { sequences: Some([at.clone(), at]), ..Default::default() };
+    // Queries, keys and values side by side in one tensor, with a bias, added to by a second use.
+    gradcheck(
+        "attention of a packed tensor",
+        &[&[2, 3, 12], &[3, 3]],
+        |x| x,
+        |t| {
+            let x = t[0].mul_scalar(1.5)?;
+            let op =
+                ScaledDotProductAttention { bias: Some(t[1].clone()), ..ScaledDotProductAttention::new() };
+            x.mean_axes(&[2], true)?.add(&op.forward_packed(&x, 2)?.merge_heads()?)
+        },
+    );
     gradcheck("packed attention", &[&[1, 2, 5, 4]], |x| x, |t| packed.forward(&t[0], &t[0], &t[0]));
     let x = tensor(&cpu(), &[1, 2, 5, 4], 6);
     let part = |from, n| {
@@ -137,6 +149,26 @@ fn attention_follows_the_definition() {
     let want = Tensor::concat(2, &[&part(0, 2), &part(2, 3)]).unwrap();
     close(&host(&packed.forward(&x, &x, &x).unwrap()), &host(&want), 1e-12, "packed attention");
     refused(op.forward(&q, &q.narrow(3, 0, 2).unwrap(), &v), &["attention"]);
+}
+
+#[test]
+fn a_packed_tensor_is_the_same_as_its_parts() {
+    for options in [Options::new(), Options::new().causal(Causal::TopLeft)] {
+        let x = tensor(&cpu(), &[2, 5, 24], 4);
+        let op = ScaledDotProductAttention::with(options);
+        let (one, apart) = (x.with_grad(), x.with_grad());
+        let parts = apart.split_heads(3, 2).unwrap();
+        let want = op.forward(&parts[0], &parts[1], &parts[2]).unwrap();
+        let got = op.forward_packed(&one, 2).unwrap();
+        assert_eq!(host(&got), host(&want));
+        let weights = tensor(&cpu(), got.shape(), 5);
+        got.backward_with(&weights).unwrap();
+        want.backward_with(&weights).unwrap();
+        assert_eq!(host(&one.grad().unwrap()), host(&apart.grad().unwrap()));
+    }
+    let op = ScaledDotProductAttention::new();
+    refused(op.forward_packed(&tensor(&cpu(), &[2, 5, 8], 1), 2), &["split_heads", "6 divides"]);
+    refused(op.forward_packed(&tensor(&cpu(), &[5, 12], 1), 2), &["split_heads", "[B, L, n H D]"]);
 }
 
 #[test]

@@ -60,6 +60,11 @@ fn gradients_of_the_operations() {
             t[0].group_norm(&p, Some(&t[1]), Some(&t[2]))
         });
         let p = BatchNorm::new().act(act);
+        let b = BatchNorm::new().act(act);
+        gradcheck("batch_norm of a sum", &[&[3, 2, 2], &[3, 2, 2], &[2], &[2]], same, |t| {
+            let x = t[0].mul_scalar(2.0)?;
+            x.batch_norm_add(Some(&t[1]), &b, Some(&t[2]), Some(&t[3]), BatchNormStats::Batch(None))?.add(&x)
+        });
         gradcheck("batch_norm", &[&[3, 2, 2], &[2], &[2]], same, |t| {
             t[0].batch_norm(&p, Some(&t[1]), Some(&t[2]), BatchNormStats::Batch(None))
         });
@@ -123,6 +128,17 @@ fn batch_normalization() {
     for shape in [&[4usize, 3][..], &[2, 3, 2], &[2, 3, 2, 2], &[1, 3, 2, 1, 2]] {
         gradcheck_layer("BatchNormalization", &layer, &[tensor(&cpu(), shape, 3)], |t| layer.forward(&t[0]));
     }
+
+    // A residual block's end is the same as its parts.
+    let ends = BatchNormalization::new(&cx, 3).unwrap().activation(Activation::Relu);
+    let r = tensor(&cpu(), x.shape(), 7);
+    let plain = BatchNormalization::new(&cx, 3).unwrap();
+    let want = plain.forward(&x).unwrap().add(&r).unwrap().relu().unwrap();
+    close(&host(&ends.add_forward(&x, &r).unwrap()), &host(&want), 1e-12, "norm, sum and relu");
+    assert_eq!(count(&ends), 1);
+    let inputs = [x.clone(), r.clone()];
+    gradcheck_layer("BatchNormalization of a sum", &ends, &inputs, |t| ends.add_forward(&t[0], &t[1]));
+    refused(ends.add_forward(&x, &tensor(&cpu(), &[3], 1)), &["BatchNormalization", "residual"]);
 
     // Without a momentum all batches count alike.
     let average = BatchNormalization::new(&cx, 3).unwrap().momentum(None).unwrap();

@@ -595,3 +595,22 @@ fn a_small_problem_is_learned_everywhere() {
         assert!(last < 1e-2, "loss {last} on {}", common::id(&d));
     }
 }
+
+/// Steps start from one tensor, which a user may see as the loss's gradient and overwrite.
+#[test]
+fn every_backward_starts_from_its_weight() {
+    let d = cpu();
+    let x = f32s(&d, &[1.0, 2.0], &[2]);
+    let model = Dense::new(&Build::new(&d, 1), 2, 1).unwrap();
+    let o = Optimizer::sgd(&model, 0.1).unwrap();
+    for weight in [1.0, 1.0, 0.25, 0.25, 1.0] {
+        o.zero_grad().unwrap();
+        let loss = model.forward(&x).unwrap().sum().unwrap();
+        loss.retain_grad().unwrap();
+        o.backward_weighted(&loss, weight).unwrap();
+        let g = model.weight().unwrap().get().grad().unwrap();
+        let w = weight as f32;
+        assert_eq!(g.to_vec::<f32>().unwrap(), [w, 2.0 * w]);
+        loss.grad().unwrap().fill(7.0).unwrap();
+    }
+}

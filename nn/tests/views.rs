@@ -322,6 +322,11 @@ fn networks() -> Vec<Row> {
             <[Tensor; 2]>::from(t[0].add_row_norm(&t[1], &RowNorm::rms(), Some(&t[2]), None)?);
         "group_norm" [F(IMAGE), F(&[4]), F(&[4])] |t| [t[0].group_norm(&GroupNorm::new(2), Some(&t[1]), Some(&t[2]))?];
         "instance_norm" [F(IMAGE), F(&[4])] |t| [t[0].instance_norm(&InstanceNorm::new(), Some(&t[1]), None, None)?];
+        "batch_norm_add" [F(IMAGE), F(IMAGE), F(&[4]), F(&[4])] |t| {
+            let p = BatchNorm::new();
+            [t[0].batch_norm_add(Some(&t[1]), &p, Some(&t[2]), Some(&t[3]), BatchNormStats::Batch(None))?]
+        };
+        "forward_packed" [F(&[2, 3, 12])] |t| [ScaledDotProductAttention::new().forward_packed(&t[0], 2)?];
         "batch_norm" [F(IMAGE), F(&[4]), F(&[4])] |t|
             [t[0].batch_norm(&BatchNorm::new(), Some(&t[1]), Some(&t[2]), BatchNormStats::Batch(None))?];
         "conv_lstm" [F(&[3, 2, 2, 4, 4]), F(&[8, 2, 3, 3]), F(&[8, 2, 3, 3]), F(&[8])] |t| {

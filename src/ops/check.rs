@@ -103,14 +103,39 @@ fn output(
     Ok(())
 }
 
-/// Whether two views can share a byte.
+/// Whether two views can share a byte. Views of one array that interleave (the parts of a packed projection, say) do not.
 pub(crate) fn overlap(a: &View<'_>, b: &View<'_>) -> bool {
     let span = |v: &View<'_>| {
         let r = v.layout().span();
         (r.start * v.dtype().size(), r.end * v.dtype().size())
     };
     let ((a0, a1), (b0, b1)) = (span(a), span(b));
-    a.block().id() == b.block().id() && a0 < b1 && b0 < a1
+    a.block().id() == b.block().id() && a0 < b1 && b0 < a1 && !interleave(a, b)
+}
+
+/// Whether two views of equal shape and strides are known to have no element in common.
+fn interleave(a: &View<'_>, b: &View<'_>) -> bool {
+    let (la, lb) = (a.layout(), b.layout());
+    if a.dtype() != b.dtype() || la.shape() != lb.shape() || la.strides() != lb.strides() {
+        return false;
+    }
+    let mut axes: Vec<(usize, usize)> =
+        la.strides().iter().copied().zip(la.shape().iter().copied()).filter(|&(_, n)| n > 1).collect();
+    axes.sort_unstable();
+    !reaches(&axes, la.offset().abs_diff(lb.offset()) as isize)
+}
+
+/// Whether `distance` is a sum of up to n - 1 steps forwards or backwards along each axis (stride, n), which ascend by strides.
+fn reaches(axes: &[(usize, usize)], distance: isize) -> bool {
+    let Some((&(stride, n), inner)) = axes.split_last() else { return distance == 0 };
+    let inside: usize = inner.iter().map(|&(s, n)| s * (n - 1)).sum();
+    let (stride, most, inside) = (stride as isize, n as isize - 1, inside as isize);
+    if stride == 0 {
+        return reaches(inner, distance);
+    }
+    // The other axes must cover what these steps leave.
+    let (low, high) = ((distance - inside).div_euclid(stride), (distance + inside).div_euclid(stride));
+    (low.max(-most)..=high.min(most)).any(|k| reaches(inner, distance - k * stride))
 }
 
 /// Arguments of [`CoreOps::copy`](crate::ops::CoreOps::copy).
@@ -124,4 +149,27 @@ pub(crate) fn copy(src: &View<'_>, dst: &ViewMut<'_>) -> Result<()> {
         return Err(GpuError::invalid("copy", "dst", want, got));
     }
     separate_output("copy", "dst", dst, &[("src", *src)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::reaches;
+
+    /// Axes of up to three sizes, with every combination of strides: the sum of steps against all pairs of elements.
+    #[test]
+    fn views_meet_exactly_where_two_of_their_elements_do() {
+        for strides in [[1, 2, 6], [1, 3, 12], [2, 6, 8], [1, 1, 5], [3, 4, 4], [0, 2, 9], [5, 7, 11]] {
+            for sizes in [[2, 2, 2], [3, 2, 4], [2, 4, 3], [4, 3, 2]] {
+                let axes: Vec<(usize, usize)> = strides.into_iter().zip(sizes).collect();
+                let mut places = vec![0usize];
+                for &(s, n) in &axes {
+                    places = places.iter().flat_map(|p| (0..n).map(move |i| p + i * s)).collect();
+                }
+                for distance in 0..100 {
+                    let met = places.iter().any(|p| places.contains(&(p + distance)));
+                    assert_eq!(reaches(&axes, distance as isize), met, "{axes:?} at {distance}");
+                }
+            }
+        }
+    }
 }

@@ -55,16 +55,21 @@ fn grouped(d: &Device, nodes: usize, key: &Buffer, other: &Buffer) -> Result<[Bu
     Ok(lists)
 }
 
+/// Sources and destinations of random edges; the degrees of destinations follow a power law.
+pub(super) fn random_edges(nodes: usize, edges: usize) -> (Vec<i64>, Vec<i64>) {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut unit = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 11) as f64 * 2f64.powi(-53)
+    };
+    let mut node = |power: i32| ((unit().powi(power) * nodes as f64) as i64).min(nodes as i64 - 1);
+    (0..edges).map(|_| (node(1), node(2))).unzip()
+}
+
 impl Graph {
     fn new(c: &Case, d: &Device) -> Result<Rc<Self>> {
         let (nodes, edges) = (c.size("nodes")?, c.size("edges")?);
-        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-        let mut unit = || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 11) as f64 * 2f64.powi(-53)
-        };
-        let mut node = |power: i32| ((unit().powi(power) * nodes as f64) as i64).min(nodes as i64 - 1);
-        let (src, dst): (Vec<i64>, Vec<i64>) = (0..edges).map(|_| (node(1), node(2))).unzip();
+        let (src, dst) = random_edges(nodes, edges);
         let (src, dst) = (d.upload(&src)?, d.upload(&dst)?);
         let (by_dst, by_src) = (grouped(d, nodes, &dst, &src)?, grouped(d, nodes, &src, &dst)?);
         Ok(Rc::new(Graph { nodes, edges, src, dst, by_dst, by_src }))

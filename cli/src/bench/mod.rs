@@ -12,6 +12,7 @@ mod pool;
 mod resample;
 mod rnn;
 mod timing;
+mod train;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -21,7 +22,7 @@ use trefoil::GpuError;
 use trefoil_nn::NnError;
 
 use self::case::Case;
-use self::timing::{Work, measure};
+use self::timing::{HostTimes, Work, host_times, measure};
 use crate::BackendArg;
 use crate::error::{CliError, Result};
 
@@ -36,8 +37,9 @@ Examples:
 A case is {\"id\": .., \"op\": .., sizes, \"dtype\": \"f32\"|\"f16\"|\"bf16\", \"tf32\": true|false}. Operations: copy, activation,
 binary_broadcast, reduce_sum, permute, softmax, gemm, linear_act, conv2d, conv_transpose2d, conv3d, layernorm, rmsnorm, batchnorm, groupnorm, maxpool2d,
 avgpool2d, upsample3d_nearest, attention, embedding, lstm, gru, scatter_add, scatter_max, spmm, gather_scatter, edge_softmax, gat_layer, spiral_conv, mse,
-cross_entropy, optimizer, clip_norm, dropout, train_mlp. Others are listed as not in this build. Times are medians of device events over random inputs that rotate, so that caches do not serve them; forward
-and backward are timed apart.")]
+cross_entropy, optimizer, clip_norm, dropout, and whole training steps: train_mlp, train_gpt, train_resnet, train_lstm_lm, train_gcn. Others are listed as not in this build.
+Times are medians of device events over random inputs that rotate, so that caches do not serve them; forward and backward are timed apart. Training
+steps also say what many steps in a row take by the clock (`host_us`), what it takes to queue one (`queue_us`), and how many kernels it launches.")]
 pub(crate) struct Args {
     /// The cases, a JSON list
     cases: PathBuf,
@@ -52,6 +54,14 @@ pub(crate) struct Args {
     /// Seconds to spend on each measurement, about
     #[arg(long, value_name = "S", default_value_t = 0.25)]
     budget: f64,
+}
+
+/// Results of a case.
+struct Row {
+    fwd: Timed,
+    bwd: Option<Timed>,
+    /// Of training steps.
+    host: Option<HostTimes>,
 }
 
 /// Result of one direction.
@@ -107,7 +117,7 @@ pub(crate) fn run(a: &Args, out: &mut dyn Write) -> Result<()> {
     results.insert("_backend".into(), json!(d.id().to_string()));
     for c in cases.iter().filter(|c| a.only.as_ref().is_none_or(|t| c.id().contains(t.as_str()))) {
         let row = match one(c, &d, a.budget) {
-            Ok(Some((f, b))) => {
+            Ok(Some(Row { fwd: f, bwd: b, host })) => {
                 let (bu, bt, bf) = match &b {
                     Some(b) => (Some(b.us), Some(b.tb_s), Some(b.tflop_s).filter(|&x| x > 0.0)),
                     None => (None, None, None),
@@ -128,6 +138,15 @@ pub(crate) fn run(a: &Args, out: &mut dyn Write) -> Result<()> {
                     row["bwd_us"] = json!(b.us);
                     row["bwd_tb_s"] = json!(b.tb_s);
                     row["bwd_tflop_s"] = json!(b.tflop_s);
+                }
+                if let Some(h) = host {
+                    let (step, queue, n) = (h.step_us, h.queue_us, h.launches);
+                    writeln!(
+                        out,
+                        "    {step:.1} us per step in a row, {queue:.1} us to queue, {n} launches"
+                    )?;
+                    (row["host_us"], row["queue_us"], row["launches"]) =
+                        (json!(step), json!(queue), json!(n));
                 }
                 row
             }
@@ -160,9 +179,11 @@ pub(crate) fn run(a: &Args, out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-fn one(c: &Case, d: &trefoil_nn::Device, budget: f64) -> Result<Option<(Timed, Option<Timed>)>> {
+fn one(c: &Case, d: &trefoil_nn::Device, budget: f64) -> Result<Option<Row>> {
     let Some(p) = ops::prepare(c, d)? else { return Ok(None) };
-    let f = timed(d, &p.fwd, budget)?;
-    let b = p.bwd.as_ref().map(|w| timed(d, w, budget)).transpose()?;
-    Ok(Some((f, b)))
+    let fwd = timed(d, &p.fwd, budget)?;
+    let bwd = p.bwd.as_ref().map(|w| timed(d, w, budget)).transpose()?;
+    let step = c.op().starts_with("train_");
+    let host = step.then(|| host_times(d, &p.fwd, budget)).transpose()?;
+    Ok(Some(Row { fwd, bwd, host }))
 }

@@ -6,8 +6,8 @@ use trefoil::ops::{
     DropoutMask, Gemm, GemmBwd, GemmIo, Loss, LossBwd, LossFwd, OptimRule, ParamSlot, Precision, Reduce,
     Reduction, Rng, Saved, Softmax, Step,
 };
-use trefoil_nn::layers::{Dense, Sequential, activation_from_name};
-use trefoil_nn::{Build, CrossEntropyLoss, Device, Layer, Optimizer, Tensor};
+use trefoil_nn::layers::activation_from_name;
+use trefoil_nn::{Device, Tensor};
 
 use super::case::Case;
 use super::timing::{Prepared, Work};
@@ -60,7 +60,6 @@ pub(crate) fn prepare(c: &Case, d: &Device) -> Result<Option<Prepared>> {
         "optimizer" => return optimizer(c, d),
         "clip_norm" => clip_norm(c, d)?,
         "dropout" => dropout(c, d)?,
-        "train_mlp" => train_mlp(c, d)?,
         _ => return prepare_in_families(c, d),
     }))
 }
@@ -76,6 +75,7 @@ fn prepare_in_families(c: &Case, d: &Device) -> Result<Option<Prepared>> {
         super::pool::prepare,
         super::resample::prepare,
         super::rnn::prepare,
+        super::train::prepare,
     ] {
         if let Some(p) = prepare(c, d)? {
             return Ok(Some(p));
@@ -413,39 +413,4 @@ fn dropout(c: &Case, d: &Device) -> Result<Prepared> {
         Ok(d2.dropout_bwd(0.1, mask, dy[i % k].operand().view()?, dx.operand().grad(false)?)?)
     });
     Ok(Prepared { fwd, bwd: Some(bwd) })
-}
-
-/// A whole training step of trefoil-nn: clear gradients, forward, loss, backward, Adam.
-fn train_mlp(c: &Case, d: &Device) -> Result<Prepared> {
-    let (batch, inputs, outputs, hidden) =
-        (c.size("batch")?, c.size("in")?, c.size("out")?, c.list("hidden")?);
-    let sizes = [&[inputs], hidden.as_slice(), &[outputs]].concat();
-    let cx = Build::new(d, 1);
-    let mut model = Sequential::new();
-    let mut flops = 0.0;
-    for (i, pair) in sizes.windows(2).enumerate() {
-        let a = if i + 2 < sizes.len() { Activation::Relu } else { Activation::Identity };
-        model = model.push(Dense::new(&cx, pair[0], pair[1])?.activation(a).precision(precision(c)));
-        // Forward, weight gradient, and the input's gradient in all layers but the first.
-        let products = if i == 0 { 2.0 } else { 3.0 };
-        flops += products * 2.0 * (batch * pair[0]) as f64 * pair[1] as f64;
-    }
-    let optimizer = std::cell::RefCell::new(Optimizer::adam(&model, 1e-3)?);
-    let x = random(d, DType::F32, &[batch, inputs], 1, 1.0)?;
-    let y = Tensor::random(
-        d,
-        DType::I64,
-        &[batch],
-        Distribution::Int { lo: 0, hi: outputs as i64 },
-        Rng::new(2),
-    )?;
-    let params: usize = sizes.windows(2).map(|p| (p[0] + 1) * p[1]).sum();
-    // Weights are read twice; Adam reads and writes four arrays of their size, less the gradient's write.
-    let fwd = work(params * 4 * 9, flops, move |_| {
-        let mut o = optimizer.borrow_mut();
-        o.zero_grad()?;
-        CrossEntropyLoss::default().forward(&model.forward(&x)?, &y)?.backward()?;
-        Ok(o.step()?)
-    });
-    Ok(Prepared { fwd, bwd: None })
 }

@@ -46,3 +46,38 @@ pub(crate) fn measure(d: &Device, w: &Work, budget_s: f64) -> Result<f64> {
     // A clock too coarse for the work must not lead to a division by zero.
     Ok((median / 1e3).max(1e-3))
 }
+
+/// What a whole training step costs the host.
+pub(crate) struct HostTimes {
+    /// Microseconds per step of many steps in a row, the last one finished: what a training loop sees.
+    pub(crate) step_us: f64,
+    /// Microseconds to queue a step while the device has nothing else to do, median.
+    pub(crate) queue_us: f64,
+    /// Kernels per step.
+    pub(crate) launches: u64,
+}
+
+/// Wall-clock times of steps in steady state.
+pub(crate) fn host_times(d: &Device, w: &Work, budget_s: f64) -> Result<HostTimes> {
+    let start = Instant::now();
+    let mut queued = vec![];
+    let mut launches = 0;
+    while queued.len() < 3 || (start.elapsed().as_secs_f64() < budget_s / 2.0 && queued.len() < 50) {
+        d.synchronize()?;
+        let (before, from) = (d.counters().launches, Instant::now());
+        (w.queue)(queued.len())?;
+        queued.push(from.elapsed().as_secs_f64() * 1e6);
+        launches = d.counters().launches - before;
+    }
+    d.synchronize()?;
+    let once = start.elapsed().as_secs_f64() / queued.len() as f64;
+    let steps = ((budget_s / once) as usize).clamp(2, 500);
+    let from = Instant::now();
+    for i in 0..steps {
+        (w.queue)(i)?;
+    }
+    d.synchronize()?;
+    let step_us = from.elapsed().as_secs_f64() * 1e6 / steps as f64;
+    queued.sort_by(f64::total_cmp);
+    Ok(HostTimes { step_us, queue_us: queued[queued.len() / 2], launches })
+}

@@ -1,9 +1,10 @@
 //! Normalization of channels: batch, instance and group norm.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use trefoil::DType;
-use trefoil::ops::{BatchNorm, GroupNorm, InstanceNorm};
+use trefoil::ops::{Activation, BatchNorm, Binary, GroupNorm, InstanceNorm};
 
 use crate::error::{Result, invalid};
 use crate::init::Init;
@@ -42,6 +43,8 @@ struct Buffers {
     mean: Param,
     var: Param,
     count: Param,
+    /// What is added to the count, on its device.
+    one: Mutex<Option<Tensor>>,
 }
 
 impl Buffers {
@@ -51,6 +54,7 @@ impl Buffers {
             mean: Param::buffer(Tensor::zeros(d, dtype, &[channels])?),
             var: Param::buffer(Tensor::ones(d, dtype, &[channels])?),
             count: Param::buffer(Tensor::zeros(d, DType::I64, &[])?),
+            one: Mutex::default(),
         })
     }
 
@@ -64,8 +68,15 @@ impl Buffers {
             return Ok(());
         }
         let count = self.count.get();
-        let one = Tensor::ones(count.device(), DType::I64, &[])?;
-        count.assign(&count.add(&one)?)
+        let mut kept = self.one.lock().unwrap_or_else(|p| p.into_inner());
+        let one = match kept.take().filter(|one| one.device().id() == count.device().id()) {
+            Some(one) => one,
+            None => Tensor::ones(count.device(), DType::I64, &[])?,
+        };
+        let (c, o) = (count.operand(), kept.insert(one).operand());
+        count.device().binary(Binary::Add { alpha: 1.0 }, c.view()?, o.view()?, c.view_mut()?)?;
+        count.storage().touch();
+        Ok(())
     }
 
     fn visit(b: &Option<Buffers>, v: &mut Visitor<'_>) {
@@ -115,6 +126,7 @@ pub struct BatchNormalization {
     channels: usize,
     eps: f64,
     momentum: Option<f64>,
+    act: Activation,
     affine: Option<Affine>,
     buffers: Option<Buffers>,
     training: AtomicBool,
@@ -130,6 +142,7 @@ impl BatchNormalization {
             channels,
             eps: 1e-5,
             momentum: Some(0.1),
+            act: Activation::Identity,
             affine: Some(Affine::new(cx, channels)?),
             buffers: Some(Buffers::new(cx, channels)?),
             training: AtomicBool::new(true),
@@ -150,6 +163,12 @@ impl BatchNormalization {
         Ok(self)
     }
 
+    /// Sets the activation, which runs in the same kernel (default: none).
+    pub fn activation(mut self, act: Activation) -> Self {
+        self.act = act;
+        self
+    }
+
     /// Without weight and bias.
     pub fn no_affine(mut self) -> Self {
         self.affine = None;
@@ -161,18 +180,31 @@ impl BatchNormalization {
         self.buffers = None;
         self
     }
-}
 
-impl Layer for BatchNormalization {
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+    /// act(norm(x) + residual) in one pass, what a residual block ends with. Errors beside those of `forward`: shapes that differ.
+    pub fn add_forward(&self, x: &Tensor, residual: &Tensor) -> Result<Tensor> {
+        self.run(x, Some(residual))
+    }
+
+    fn run(&self, x: &Tensor, residual: Option<&Tensor>) -> Result<Tensor> {
         const OP: &str = "BatchNormalization";
         check_input(OP, x, self.channels, 2..=5)?;
+        if let Some(r) = residual.filter(|r| r.shape() != x.shape()) {
+            let (want, got) = (format!("shape {:?}", x.shape()), format!("{:?}", r.shape()));
+            return Err(invalid(OP, "residual", want, got));
+        }
         let (w, b) = Affine::get(&self.affine);
-        let p = BatchNorm::new().eps(self.eps);
+        let p = BatchNorm::new().eps(self.eps).act(self.act);
         let training = self.training.load(Ordering::Relaxed);
         if let (Some(s), false) = (&self.buffers, training) {
             let (mean, var) = (s.mean.get(), s.var.get());
-            return x.batch_norm(&p, w.as_ref(), b.as_ref(), BatchNormStats::Given(&mean, &var));
+            return x.batch_norm_add(
+                residual,
+                &p,
+                w.as_ref(),
+                b.as_ref(),
+                BatchNormStats::Given(&mean, &var),
+            );
         }
         if x.numel() / self.channels < 2 {
             let got = format!("shape {:?}", x.shape());
@@ -186,12 +218,24 @@ impl Layer for BatchNormalization {
         match &self.buffers {
             Some(s) => {
                 let stats = s.stats(self.momentum);
-                let y = x.batch_norm(&p, w.as_ref(), b.as_ref(), BatchNormStats::Batch(Some(&stats)))?;
+                let y = x.batch_norm_add(
+                    residual,
+                    &p,
+                    w.as_ref(),
+                    b.as_ref(),
+                    BatchNormStats::Batch(Some(&stats)),
+                )?;
                 s.counted(self.momentum)?;
                 Ok(y)
             }
-            None => x.batch_norm(&p, w.as_ref(), b.as_ref(), BatchNormStats::Batch(None)),
+            None => x.batch_norm_add(residual, &p, w.as_ref(), b.as_ref(), BatchNormStats::Batch(None)),
         }
+    }
+}
+
+impl Layer for BatchNormalization {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        self.run(x, None)
     }
 
     fn visit(&self, v: &mut Visitor<'_>) {

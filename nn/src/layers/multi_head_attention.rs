@@ -10,6 +10,7 @@ use super::attention::{AttentionMasks, Scores, batched, check_width};
 use crate::error::{Result, invalid};
 use crate::init::Init;
 use crate::layer::{Build, Layer, Param, Visitor};
+use crate::ops::packed_heads;
 use crate::tensor::{Device, Tensor};
 use crate::trace;
 
@@ -265,7 +266,18 @@ impl MultiHeadAttention {
             let want = format!("batch and length of the key, {:?}", &k.shape()[..2]);
             return Err(invalid(MHA, "value", want, format!("{:?}", v.shape())));
         }
-        let [q, k, v] = self.heads(&q, &k, &v)?;
+        // Attention of one tensor to itself takes the projection as it is.
+        let packed = match (&self.in_proj, &self.rope) {
+            (InProj::Packed(w), None) if !weights && same(&q, &k) && same(&k, &v) => {
+                let bias = self.in_proj_bias.as_ref().map(Param::get);
+                Some(q.linear(&w.get(), bias.as_ref(), Activation::Identity, self.precision)?)
+            }
+            _ => None,
+        };
+        let [q, k, v] = match &packed {
+            Some(x) => packed_heads(x, self.heads)?,
+            None => self.heads(&q, &k, &v)?,
+        };
         let mut op = self.scores.operation(MHA, &q, &k, masks)?;
         if self.alibi {
             let slopes = alibi(q.device(), q.dtype(), self.heads, q.shape()[2], k.shape()[2])?;
@@ -280,7 +292,10 @@ impl MultiHeadAttention {
                 let p = p.mean_axes(&[1], false)?;
                 (o, Some(if single { p.squeeze(0)? } else { p }))
             }
-            false => (op.forward(&q, &k, &v)?, None),
+            false => match &packed {
+                Some(x) => (op.forward_packed(x, self.heads)?, None),
+                None => (op.forward(&q, &k, &v)?, None),
+            },
         };
         let o = o.merge_heads()?;
         let y = match &self.out_proj {

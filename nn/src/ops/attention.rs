@@ -1,5 +1,6 @@
 //! Scaled dot-product attention.
 
+use trefoil::GradMut;
 use trefoil::ops::{Attention, AttentionBwd, AttentionIo, AttentionMask};
 
 use super::operand::{Inputs, operand, save, saved, view, view_mut};
@@ -84,12 +85,19 @@ impl ScaledDotProductAttention {
     /// queries' axes, so that heads split from `[B, L, H D]` merge again without a copy. Errors: `Invalid` for shapes, dtypes and masks
     /// that do not fit.
     pub fn forward(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor> {
-        Ok(self.run(q, k, v, false)?.0)
+        Ok(self.run(Source::Apart([q, k, v]), false)?.0)
+    }
+
+    /// As [`forward`](Self::forward) of queries, keys and values in one tensor `[B, L, 3 H D]`, whose gradient is written in place. The result is
+    /// `[B, H, L, D]`. Errors: as there, and a width that 3 H does not divide.
+    pub fn forward_packed(&self, qkv: &Tensor, heads: usize) -> Result<Tensor> {
+        let x = qkv.contiguous()?;
+        Ok(self.run(Source::Packed(&x, heads), false)?.0)
     }
 
     /// As [`forward`](Self::forward), and the weights `[B, Hq, Lq, Lk]` before dropout, which carry no gradient.
     pub fn forward_with_weights(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<(Tensor, Tensor)> {
-        let (o, p) = self.run(q, k, v, true)?;
+        let (o, p) = self.run(Source::Apart([q, k, v]), true)?;
         let p = p.ok_or_else(|| invalid("attention", "weights", "weights", "none"))?;
         Ok((o, p))
     }
@@ -103,8 +111,12 @@ impl ScaledDotProductAttention {
         }
     }
 
-    fn run(&self, q: &Tensor, k: &Tensor, v: &Tensor, weights: bool) -> Result<(Tensor, Option<Tensor>)> {
+    fn run(&self, source: Source<'_>, weights: bool) -> Result<(Tensor, Option<Tensor>)> {
         const OP: &str = "attention";
+        let [q, k, v] = &match source {
+            Source::Apart(all) => all.map(Tensor::clone),
+            Source::Packed(x, heads) => packed_heads(x, heads)?,
+        };
         same_device(OP, q, k)?;
         same_device(OP, q, v)?;
         let others = [&self.bias, &self.mask, &self.key_lengths];
@@ -119,9 +131,13 @@ impl ScaledDotProductAttention {
             true => q.like(&[b, lq, h, dv])?.transpose(1, 2)?,
             false => q.like(&[b, h, lq, dv])?,
         };
-        let inputs = Inputs {
-            list: [Some(&q), Some(&k), Some(&v), self.bias.as_ref()].into_iter().flatten().collect(),
+        let packed = match source {
+            Source::Apart(_) => None,
+            Source::Packed(x, heads) => Some((x, heads)),
         };
+        let mut inputs = Inputs { list: packed.map_or_else(|| vec![&q, &k, &v], |(x, _)| vec![x]) };
+        let bias_at = inputs.push(self.bias.as_ref());
+        let heads = packed.map(|(_, heads)| heads);
         let acc = q.dtype().accumulator();
         let lse = if inputs.tracked() { Some(Tensor::empty(q.device(), acc, &[b, h, lq])?) } else { None };
         let p = if weights { Some(q.like(&[b, h, lq, lk])?) } else { None };
@@ -137,7 +153,8 @@ impl ScaledDotProductAttention {
 
         let options = self.options;
         let plain = o.clone();
-        let outputs = record(OP, &inputs.list, vec![o], || {
+        let name = if packed.is_some() { "packed_attention" } else { OP };
+        let outputs = record(name, &inputs.list, vec![o], || {
             let [q, k, v, o] = [&q, &k, &v, &plain].map(Saved::new);
             let lse = save(lse.as_ref());
             let mask = MaskParts {
@@ -147,7 +164,8 @@ impl ScaledDotProductAttention {
                 sequences: self.sequences.as_ref().map(|[q, k]| [Saved::new(q), Saved::new(k)]),
             };
             move |cx: &mut BackwardCtx<'_>| {
-                let (dq, dk, dv, db) = (cx.target(0)?, cx.target(1)?, cx.target(2)?, cx.target(3)?);
+                let [dq, dk, dv] = grads(cx, heads)?;
+                let db = cx.target(bias_at)?;
                 let dout = rows(&cx.dy()?)?;
                 let (q, k, v) = (q.get(cx)?.operand(), k.get(cx)?.operand(), v.get(cx)?.operand());
                 let (o, mask) = (o.get(cx)?.operand(), mask.operands(cx)?);
@@ -161,9 +179,9 @@ impl ScaledDotProductAttention {
                     o: o.view()?,
                     lse: lse.view()?,
                     mask: mask.views()?,
-                    dq: out(&dq)?,
-                    dk: out(&dk)?,
-                    dv: out(&dv)?,
+                    dq: part(&dq)?,
+                    dk: part(&dk)?,
+                    dv: part(&dv)?,
                     dbias: out(&db)?,
                 };
                 Ok(dout.device().attention_bwd(&options, io)?)
@@ -173,22 +191,67 @@ impl ScaledDotProductAttention {
     }
 }
 
+/// Queries, keys and values of a call.
+#[derive(Clone, Copy)]
+enum Source<'a> {
+    Apart([&'a Tensor; 3]),
+    /// In one tensor `[B, L, 3 H D]` with H heads.
+    Packed(&'a Tensor, usize),
+}
+
+/// The parts of a packed tensor, views `[B, H, L, D]` outside of the graph.
+pub(crate) fn packed_heads(x: &Tensor, heads: usize) -> Result<[Tensor; 3]> {
+    let parts = heads_of(x, 3, heads)?;
+    <[Tensor; 3]>::try_from(parts).map_err(|l| invalid("attention", "qkv", "3 parts", format!("{}", l.len())))
+}
+
+/// Memory for a gradient, and whether to add to it.
+type Part = Option<(Operand, bool)>;
+
+fn part(p: &Part) -> Result<Option<GradMut<'_>>> {
+    p.as_ref().map(|(memory, add)| memory.grad(*add)).transpose()
+}
+
+fn grads(cx: &mut BackwardCtx<'_>, packed: Option<usize>) -> Result<[Part; 3]> {
+    let mut all = [const { None }; 3];
+    match packed {
+        Some(heads) => {
+            if let Some(t) = cx.target(0)? {
+                all = packed_heads(t.tensor(), heads)?.map(|p| Some((p.operand(), t.accumulate())));
+            }
+        }
+        None => {
+            for (i, slot) in all.iter_mut().enumerate() {
+                *slot = cx.target(i)?.map(|t| (t.tensor().operand(), t.accumulate()));
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// `[B, L, n H D]` as n views `[B, H, L, D]` outside of the graph; `x` is contiguous.
+fn heads_of(x: &Tensor, n: usize, heads: usize) -> Result<Vec<Tensor>> {
+    const OP: &str = "split_heads";
+    let &[b, l, width] = x.shape() else {
+        return Err(invalid(OP, "x", "shape [B, L, n H D]", format!("{:?}", x.shape())));
+    };
+    if n * heads == 0 || !width.is_multiple_of(n * heads) {
+        let want = format!("a width that {} divides", n * heads);
+        return Err(invalid(OP, "x", want, format!("{width}")));
+    }
+    let wide = x.detach().reshape(&[b, l, n, heads, width / (n * heads)])?;
+    (0..n).map(|i| wide.select(2, i)?.transpose(1, 2)).collect()
+}
+
 impl Tensor {
     /// `[B, L, n H D]` as n views `[B, H, L, D]`: what a packed projection of queries, keys and values makes. Their gradients are joined by
     /// one copy. Errors: `Invalid` for another rank or a width that does not divide.
     pub fn split_heads(&self, n: usize, heads: usize) -> Result<Vec<Tensor>> {
         const OP: &str = "split_heads";
-        let &[b, l, width] = self.shape() else {
-            return Err(invalid(OP, "x", "shape [B, L, n H D]", format!("{:?}", self.shape())));
-        };
-        if n * heads == 0 || !width.is_multiple_of(n * heads) {
-            let want = format!("a width that {} divides", n * heads);
-            return Err(invalid(OP, "x", want, format!("{width}")));
-        }
         let x = self.contiguous()?;
+        let parts = heads_of(&x, n, heads)?;
+        let &[b, l, width] = x.shape() else { return Ok(parts) };
         let d = width / (n * heads);
-        let wide = x.detach().reshape(&[b, l, n, heads, d])?;
-        let parts = (0..n).map(|i| wide.select(2, i)?.transpose(1, 2)).collect::<Result<Vec<_>>>()?;
         Ok(record(OP, &[&x], parts, || {
             move |cx: &mut BackwardCtx<'_>| {
                 let parts = (0..n)

@@ -55,8 +55,17 @@ impl Tensor {
                 Binary::Add { .. } | Binary::Sub | Binary::AddScaled { .. } | Binary::Lerp { .. }
             );
             move |cx: &mut BackwardCtx<'_>| {
-                let (da, db) = (cx.target(0)?, cx.target(1)?);
                 let dy = cx.dy()?;
+                let [copies_a, copies_b] = match op {
+                    Binary::Add { alpha: 1.0 } => [true, true],
+                    Binary::Add { .. } | Binary::Sub => [true, false],
+                    _ => [false, false],
+                };
+                let da = if copies_a && cx.pass(0, &dy)? { None } else { cx.target(0)? };
+                let db = if copies_b && cx.pass(1, &dy)? { None } else { cx.target(1)? };
+                if da.is_none() && db.is_none() {
+                    return Ok(());
+                }
                 let (a, b) = if linear { (a.any(), b.any()) } else { (a.get(cx)?, b.get(cx)?) };
                 let (dyo, ao, bo) = (dy.operand(), a.operand(), b.operand());
                 let (da, db) = (out(&da)?, out(&db)?);

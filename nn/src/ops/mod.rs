@@ -24,6 +24,7 @@ mod shape;
 mod sort;
 
 pub use self::attention::ScaledDotProductAttention;
+pub(crate) use self::attention::packed_heads;
 pub(crate) use self::elementwise::broadcast;
 pub(crate) use self::entmax::sparsemax_support;
 pub use self::lm::LinearCrossEntropyLoss;

@@ -1,8 +1,8 @@
 //! Normalization.
 
 use trefoil::ops::{
-    BatchNorm, BatchNormBwd, BatchNormFwd, BatchStats, GroupNorm, GroupNormBwd, GroupNormFwd, InstanceNorm,
-    Momentum, RowNorm, RowNormBwd, RowNormFwd, Running,
+    Activation, BatchNorm, BatchNormBwd, BatchNormFwd, BatchStats, GroupNorm, GroupNormBwd, GroupNormFwd,
+    InstanceNorm, Momentum, RowNorm, RowNormBwd, RowNormFwd, Running,
 };
 
 use super::operand::{Inputs, operand, save, saved, view, view_mut, whole};
@@ -246,15 +246,28 @@ impl Tensor {
         bias: Option<&Tensor>,
         stats: BatchNormStats<'_>,
     ) -> Result<Tensor> {
+        self.batch_norm_add(None, p, weight, bias, stats)
+    }
+
+    /// [`batch_norm`](Tensor::batch_norm) with a residual of this tensor's shape added to the normalized elements, before `p.act`.
+    pub fn batch_norm_add(
+        &self,
+        residual: Option<&Tensor>,
+        p: &BatchNorm,
+        weight: Option<&Tensor>,
+        bias: Option<&Tensor>,
+        stats: BatchNormStats<'_>,
+    ) -> Result<Tensor> {
         const OP: &str = "batch_norm";
-        for t in [weight, bias].into_iter().flatten() {
+        for t in [residual, weight, bias].into_iter().flatten() {
             same_device(OP, self, t)?;
         }
         let channels = self.shape().get(1).copied().unwrap_or(0);
-        let (x, weight, bias) = (self.contiguous()?, whole(weight)?, whole(bias)?);
+        let (x, residual) = (self.contiguous()?, whole(residual)?);
+        let (weight, bias) = (whole(weight)?, whole(bias)?);
         let mut inputs = Inputs::default();
         inputs.push(Some(&x));
-        let [iw, ib] = [&weight, &bias].map(|t| inputs.push(t.as_ref()));
+        let [ir, iw, ib] = [&residual, &weight, &bias].map(|t| inputs.push(t.as_ref()));
         let y = self.like(self.shape())?;
         let tracked = inputs.tracked();
         let stat = || match tracked {
@@ -264,7 +277,7 @@ impl Tensor {
         let (mean, rstd) = (stat()?, stat()?);
         {
             let (xo, yo) = (x.operand(), y.operand());
-            let [wo, bo, mo, so] = [&weight, &bias, &mean, &rstd].map(|t| operand(t.as_ref()));
+            let [ro, wo, bo, mo, so] = [&residual, &weight, &bias, &mean, &rstd].map(|t| operand(t.as_ref()));
             let (ops, given) = match stats {
                 BatchNormStats::Batch(r) => (r.map(RunningStats::operands), None),
                 BatchNormStats::Given(m, v) => {
@@ -277,7 +290,7 @@ impl Tensor {
                 _ => BatchStats::Batch(None),
             };
             let mut io = BatchNormFwd::new(xo.view()?, how, yo.view_mut()?);
-            (io.gamma, io.beta) = (view(&wo)?, view(&bo)?);
+            (io.residual, io.gamma, io.beta) = (view(&ro)?, view(&wo)?, view(&bo)?);
             (io.mean, io.rstd) = (view_mut(&mo)?, view_mut(&so)?);
             self.device().batch_norm(p, io)?;
         }
@@ -289,17 +302,25 @@ impl Tensor {
         Ok(y.record(OP, &inputs.list, || {
             let x = Saved::new(&x);
             let [weight, bias, mean, rstd] = [&weight, &bias, &mean, &rstd].map(|t| save(t.as_ref()));
-            let y = p.act.reads_output().then(|| Saved::new(&plain));
+            let from_y = p.act.reads_output();
+            let y = from_y.then(|| Saved::new(&plain));
+            // Only activations that are undone from the input need what was added to it.
+            let needs_residual = p.act != Activation::Identity && !from_y;
+            let residual = residual.as_ref().filter(|_| needs_residual).map(Saved::new);
             move |cx: &mut BackwardCtx<'_>| {
                 let (dx, dw, db) = (cx.target(0)?, cx.target(iw)?, cx.target(ib)?);
+                let dr = cx.target(ir)?;
                 let dy = cx.dy()?.contiguous()?;
                 let (Some(mean), Some(rstd)) = (saved(cx, &mean)?, saved(cx, &rstd)?) else { return Ok(()) };
                 let (x, y) = (x.get(cx)?.operand(), saved(cx, &y)?);
                 let (weight, bias, dyo) = (saved(cx, &weight)?, saved(cx, &bias)?, dy.operand());
+                let residual = saved(cx, &residual)?;
                 let mut io = BatchNormBwd::new(dyo.view()?, x.view()?, mean.view()?, rstd.view()?);
                 (io.gamma, io.beta, io.y) = (view(&weight)?, view(&bias)?, view(&y)?);
+                io.residual = view(&residual)?;
                 io.training = training;
-                (io.dx, io.dgamma, io.dbeta) = (out(&dx)?, out(&dw)?, out(&db)?);
+                (io.dx, io.dresidual) = (out(&dx)?, out(&dr)?);
+                (io.dgamma, io.dbeta) = (out(&dw)?, out(&db)?);
                 Ok(dy.device().batch_norm_bwd(&p, io)?)
             }
         }))

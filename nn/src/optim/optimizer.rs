@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Mutex;
 
 use trefoil::ops::{AdaptiveRule, ClipNorm, LossScale, OptimRule, Prox, Rng, Scalar, Step};
 use trefoil::{DType, ViewMut};
@@ -43,6 +44,8 @@ pub struct Optimizer {
     ema: Option<f64>,
     /// Seed of the random rounding of packed moments.
     rounding: Option<u64>,
+    /// Where the last backward without loss scaling started: a weight, and a tensor that holds it.
+    start: Mutex<Option<(f64, Tensor)>>,
 }
 
 impl fmt::Debug for Optimizer {
@@ -147,7 +150,16 @@ impl Optimizer {
                 "none (a lazy layer before its first forward?)",
             ));
         }
-        Ok(Optimizer { members, lr, step: 0, maximize: false, scaler: None, ema: None, rounding: None })
+        Ok(Optimizer {
+            members,
+            lr,
+            step: 0,
+            maximize: false,
+            scaler: None,
+            ema: None,
+            rounding: None,
+            start: Mutex::default(),
+        })
     }
 
     /// Moves the parameters that this optimizer holds to another device, with their gradients, its state, masters, averages and loss scale.
@@ -314,12 +326,30 @@ impl Optimizer {
     /// Gradients of `weight` times a loss: 1/k for each of k micro-batches whose gradients accumulate.
     pub fn backward_weighted(&self, loss: &Tensor, weight: f64) -> Result<()> {
         let seed = match &self.scaler {
-            None if weight == 1.0 => return loss.backward(),
             _ if loss.numel() != 1 => return Err(NnError::NotScalar { shape: loss.shape().to_vec() }),
-            None => Tensor::full(loss.device(), loss.dtype(), loss.shape(), weight)?,
+            None => self.start(loss, weight)?,
             Some(s) => s.scale.mul_scalar(weight)?.to_dtype(loss.dtype())?.reshape(loss.shape())?,
         };
         loss.backward_with(&seed)
+    }
+
+    /// The weight as a gradient of this loss; every step of a run starts from the same one.
+    fn start(&self, loss: &Tensor, weight: f64) -> Result<Tensor> {
+        let mut kept = self.start.lock().unwrap_or_else(|p| p.into_inner());
+        // A user who keeps the loss's gradient may write into it.
+        let fits = |t: &Tensor| {
+            t.version() == 0
+                && t.device().id() == loss.device().id()
+                && t.dtype() == loss.dtype()
+                && t.shape() == loss.shape()
+        };
+        match &*kept {
+            Some((w, t)) if *w == weight && fits(t) => Ok(t.clone()),
+            _ => {
+                let t = Tensor::full(loss.device(), loss.dtype(), loss.shape(), weight)?;
+                Ok(kept.insert((weight, t)).1.clone())
+            }
+        }
     }
 
     /// One update of all parameters. Errors: a parameter was replaced after construction; nothing is changed then.
