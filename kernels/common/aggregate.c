@@ -6,19 +6,21 @@
  * extreme chose, a degree divides those of a mean: with them the same sums are the gradients.
  *
  * Launch: `lanes` work-items, a power of two, take one stretch of entries (graph.h) and lanes * w consecutive columns, w = GK_W where `wide`;
- * axis 1 of the grid walks over the columns. Four edges are loaded before they are added. Sums run in the order of the entries, in gk_f; the
- * parts of long nodes are joined in order. One writer per output, deterministic.
+ * axis 1 of the grid walks over the columns. The rows of GK_U edges are on their way at a time, and the indices of the next ones. Sums run in the
+ * order of the entries, in gk_f; the parts of long nodes are joined in order. One writer per output, deterministic.
  * References: torch.sparse @, index_add, scatter_reduce; DGL's copy_u, u_mul_e and so on.
  */
 #include "coords.h"
 #include "activation_ops.h"
 #include "graph.h"
 
-/* GK_OP: gk_agg_any serves every message; gk_agg_copy and gk_agg_scaled know at compile time that it is A, or A times one number per edge and row of
- * A, in whole vectors, of a sum or mean without anything added: their registers hold more edges at a time, and more of them fit on the device. */
+/* GK_OP: gk_agg_any serves every message; gk_agg_copy, gk_agg_scaled and gk_agg_shared know at compile time that it is A, A times one number per edge
+ * and row of A, or A divided by a degree, in whole vectors, of a sum or mean without anything added: their registers hold more edges at a time, and
+ * more of them fit on the device. */
 #define gk_agg_any_lean 0
 #define gk_agg_copy_lean 1
 #define gk_agg_scaled_lean 2
+#define gk_agg_shared_lean 3
 #define GK_LEAN GK_CAT(GK_OP, _lean)
 #if GK_LEAN
 #undef GK_MIN_BLOCKS
@@ -53,24 +55,35 @@ typedef struct {
     int edges, others, inner, b_row, b_full, wide_index, wide_saved, wide, message, a_at_edge, b_at_edge, m_at_self, code;
 } gk_walk;
 
-/* The messages of entries p .. p + GK_U - 1 that lie before `end`, and their edges; `on` says which exist. An end or edge out of range is
- * reported and its message is that of zeros. */
-GK_FN void gk_messages(const gk_walk* g, int node, gk_vec self, gk_i64 p, gk_i64 end, gk_vec m[GK_U], int edge[GK_U], int on[GK_U])
+/* The other ends and the edges of GK_U entries. What is out of range is -1, as what does not exist. */
+typedef struct { int other[GK_U], edge[GK_U]; } gk_ends;
+
+/* Entries p .. p + GK_U - 1, of which those before `end` exist; an end or edge out of range is reported. */
+GK_FN void gk_find(const gk_walk* g, gk_u32 p, gk_u32 end, gk_ends* e)
 {
-    int other[GK_U], good[GK_U];
     GK_UNROLL for (int k = 0; k < GK_U; k++) {
-        on[k] = p + k < end;
-        good[k] = on[k];
-        other[k] = 0;
-        edge[k] = (int)p + k;
-        if (on[k] && g->col) other[k] = gk_id(g->col, p + k, g->wide_index, g->others, &good[k]);
-        if (on[k] && g->perm) edge[k] = gk_id(g->perm, p + k, g->wide_index, g->edges, &good[k]);
-        if (on[k] && !good[k]) gk_report(g->err, g->code);
+        int good = 1, other = 0, edge = (int)(p + k);
+        if (p + k < end) {
+            if (g->col) other = gk_id(g->col, p + k, g->wide_index, g->others, &good);
+            if (g->perm) edge = gk_id(g->perm, p + k, g->wide_index, g->edges, &good);
+            if (!good) gk_report(g->err, g->code);
+        } else {
+            good = 0;
+        }
+        e->other[k] = good ? other : -1;
+        e->edge[k] = good ? edge : -1;
     }
+}
+
+/* The messages of these entries, zeros where there is none. */
+GK_FN void gk_messages(const gk_walk* g, int node, gk_vec self, const gk_ends* e, gk_vec m[GK_U])
+{
+    int good[GK_U];
     GK_UNROLL for (int k = 0; k < GK_U; k++) {
+        good[k] = e->edge[k] >= 0;
         m[k] = gk_splat(good[k] ? GK_R(1.0) : GK_R(0.0));
         if (g->a) {
-            if (good[k]) m[k] = gk_row_get(g->a, g->a_base + (gk_i64)(g->a_at_edge ? edge[k] : other[k]) * g->inner, g->wide);
+            if (good[k]) m[k] = gk_row_get(g->a, g->a_base + (gk_i64)(g->a_at_edge ? e->edge[k] : e->other[k]) * g->inner, g->wide);
         }
     }
     if (g->b) {
@@ -78,7 +91,7 @@ GK_FN void gk_messages(const gk_walk* g, int node, gk_vec self, gk_i64 p, gk_i64
         GK_UNROLL for (int k = 0; k < GK_U; k++) {
             b[k] = gk_splat(GK_R(0.0));
             if (good[k]) {
-                gk_i64 from = g->b_base + (gk_i64)(g->b_at_edge ? edge[k] : other[k]) * g->b_row;
+                gk_i64 from = g->b_base + (gk_i64)(g->b_at_edge ? e->edge[k] : e->other[k]) * g->b_row;
                 if (g->b_full) b[k] = gk_row_get(g->b, from, g->wide);
                 else b[k] = gk_splat(gk_load(g->b, from));
             }
@@ -104,17 +117,17 @@ GK_FN void gk_messages(const gk_walk* g, int node, gk_vec self, gk_i64 p, gk_i64
     if (g->degree) {
         GK_UNROLL for (int k = 0; k < GK_U; k++) {
             if (good[k]) {
-                gk_f d = (gk_f)gk_index(g->degree, other[k], g->wide_saved);
-                GK_UNROLL for (int i = 0; i < GK_W; i++) m[k].v[i] = m[k].v[i] / d;
+                gk_f share = GK_R(1.0) / (gk_f)gk_index(g->degree, e->other[k], g->wide_saved);
+                GK_UNROLL for (int i = 0; i < GK_W; i++) m[k].v[i] = m[k].v[i] * share;
             }
         }
     }
     if (g->mask) {
         GK_UNROLL for (int k = 0; k < GK_U; k++) {
-            gk_i64 at = g->m_base + (gk_i64)(g->m_at_self ? node : other[k]) * g->inner;
+            gk_i64 at = g->m_base + (gk_i64)(g->m_at_self ? node : e->other[k]) * g->inner;
             GK_UNROLL for (int i = 0; i < GK_W; i++) {
                 int keep = 0;
-                if (good[k] && (i == 0 || g->wide)) keep = gk_index(g->mask, at + i, g->wide_saved) == edge[k];
+                if (good[k] && (i == 0 || g->wide)) keep = gk_index(g->mask, at + i, g->wide_saved) == e->edge[k];
                 if (!keep) m[k].v[i] = GK_R(0.0);
             }
         }
@@ -124,15 +137,18 @@ GK_FN void gk_messages(const gk_walk* g, int node, gk_vec self, gk_i64 p, gk_i64
 GK_FN gk_vec gk_reduce_run(const gk_walk* g, int node, gk_vec self, gk_i64 first, gk_i64 end, int red)
 {
     gk_vec acc = gk_splat(red == GK_RED_PROD ? GK_R(1.0) : GK_R(0.0));
-    GK_ROLLED for (gk_i64 p = first; p < end; p += GK_U) {
+    gk_ends now, next;
+    gk_find(g, (gk_u32)first, (gk_u32)end, &now);
+    GK_ROLLED for (gk_u32 p = (gk_u32)first; p < (gk_u32)end; p += GK_U) {
         gk_vec m[GK_U];
-        int edge[GK_U], on[GK_U];
-        gk_messages(g, node, self, p, end, m, edge, on);
+        gk_find(g, p + GK_U, (gk_u32)end, &next);
+        gk_messages(g, node, self, &now, m);
         GK_UNROLL for (int k = 0; k < GK_U; k++) {
-            if (on[k]) {
+            if (now.edge[k] >= 0) {
                 GK_UNROLL for (int i = 0; i < GK_W; i++) acc.v[i] = red == GK_RED_PROD ? acc.v[i] * m[k].v[i] : acc.v[i] + m[k].v[i];
             }
         }
+        now = next;
     }
     return acc;
 }
@@ -190,11 +206,11 @@ GK_FN void gk_finish_sum(GK_GLOBAL gk_t* y, GK_GLOBAL gk_f* stat, GK_GLOBAL cons
 
 /* Sums, means and products. `self` is S (of `self_stat` if that is given), `base` is added at the end, `parts` [2 * cuts, columns] takes the parts
  * of long nodes. */
-GK_KERNEL(aggregate)(GK_IN(int, rowptr), GK_IN(int, col), GK_IN(int, perm), GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(gk_t, self), GK_IN(gk_f, self_stat),
+GK_KERNEL(aggregate)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), GK_IN(int, perm), GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(gk_t, self), GK_IN(gk_f, self_stat),
                      GK_IN(int, degree), GK_IN(int, mask), GK_IN(gk_f, base), GK_IN(gk_t, bias), GK_OUT(gk_t, y), GK_OUT(gk_f, stat), GK_OUT(gk_f, parts),
                      GK_OUT(int, err), GK_DIMS(size), GK_DIMS(how), gk_i64 b_span, gk_i64 b_row, gk_i64 bias_span, int act, gk_f slope, gk_f alpha, int code)
 {
-    GK_BIND_IN(int, rowptr); GK_BIND_IN(int, col); GK_BIND_IN(int, perm); GK_BIND_IN(gk_t, a); GK_BIND_IN(gk_t, b); GK_BIND_IN(gk_t, self);
+    GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(int, col); GK_BIND_IN(int, perm); GK_BIND_IN(gk_t, a); GK_BIND_IN(gk_t, b); GK_BIND_IN(gk_t, self);
     GK_BIND_IN(gk_f, self_stat); GK_BIND_IN(int, degree); GK_BIND_IN(int, mask); GK_BIND_IN(gk_f, base); GK_BIND_IN(gk_t, bias); GK_BIND_OUT(gk_t, y);
     GK_BIND_OUT(gk_f, stat); GK_BIND_OUT(gk_f, parts); GK_BIND_OUT(int, err);
     int lanes = GK_LANES, wide = GK_LEAN ? 1 : GK_WIDE, w = wide ? GK_W : 1;
@@ -207,14 +223,15 @@ GK_KERNEL(aggregate)(GK_IN(int, rowptr), GK_IN(int, col), GK_IN(int, perm), GK_I
     g.wide_index = GK_FLAG(1); g.wide_saved = GK_FLAG(16); g.wide = wide; g.message = (int)how.v[1]; g.a_at_edge = (int)how.v[3]; g.b_at_edge = (int)how.v[4];
     g.m_at_self = (int)how.v[5]; g.code = code;
 #if GK_LEAN
-    g.b = GK_LEAN == 2 ? b : 0; g.b_full = 0; g.message = GK_LEAN == 2 ? GK_TIMES_B : GK_PLAIN; g.degree = 0; g.mask = 0;
+    g.b = GK_LEAN == 2 ? b : 0; g.b_full = 0; g.message = GK_LEAN == 2 ? GK_TIMES_B : GK_PLAIN;
+    g.degree = GK_LEAN == 3 ? degree : 0; g.mask = 0;
     self = 0; self_stat = 0; base = 0; bias = 0; act = 0;
 #endif
     if (column >= GK_COLUMNS) items = 0;
     for (gk_i64 item = (gk_i64)gk_bid(0) * per + gk_lid() / lanes; item < items; item += (gk_i64)gk_nblocks(0) * per) {
         GK_ROLLED for (int part = 0; part < 2; part++) {
             gk_piece q;
-            if (!gk_piece_of(&q, rowptr, GK_NODES, GK_ENTRIES, cuts, GK_CUT, item, part, g.wide_index, GK_FLAG(2), err, code)) continue;
+            if (!gk_piece_of(&q, rowptr, met, GK_NODES, GK_ENTRIES, cuts, GK_CUT, item, part, g.wide_index, GK_FLAG(2), err, code)) continue;
             gk_i64 to = (o * GK_NODES + q.node) * GK_INNER + at;
             gk_vec s = gk_splat(GK_R(0.0));
             if (self_stat) s = gk_part_get(self_stat, to, wide);
@@ -227,30 +244,25 @@ GK_KERNEL(aggregate)(GK_IN(int, rowptr), GK_IN(int, col), GK_IN(int, perm), GK_I
 }
 
 /* Joins the parts of the long nodes. Launch: one block per GK_WINDOW cuts; groups of `lanes` work-items take every so many parts, then the first adds up. */
-GK_KERNEL(aggregate_join)(GK_IN(int, rowptr), GK_IN(gk_f, parts), GK_IN(gk_f, base), GK_IN(gk_t, bias), GK_OUT(gk_t, y), GK_OUT(gk_f, stat), GK_DIMS(size),
+GK_KERNEL(aggregate_join)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(gk_f, parts), GK_IN(gk_f, base), GK_IN(gk_t, bias), GK_OUT(gk_t, y), GK_OUT(gk_f, stat), GK_DIMS(size),
                           GK_DIMS(how), gk_i64 bias_span, int act, gk_f slope, gk_f alpha)
 {
-    GK_BIND_IN(int, rowptr); GK_BIND_IN(gk_f, parts); GK_BIND_IN(gk_f, base); GK_BIND_IN(gk_t, bias); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_f, stat);
-    GK_LOCAL int found[GK_WINDOW];
+    GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(gk_f, parts); GK_BIND_IN(gk_f, base); GK_BIND_IN(gk_t, bias); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_f, stat);
     GK_LOCAL gk_f tmp[GK_BLOCK * GK_W];
     int lanes = GK_LANES, wide = GK_WIDE, w = wide ? GK_W : 1, t = gk_lid(), groups = GK_BLOCK / lanes, red = (int)how.v[2];
     gk_i64 cuts = GK_CUTS;
-    gk_i64 window = (gk_i64)gk_bid(0) * GK_WINDOW, mine = window + gk_lid();
     gk_piece q;
-    if (gk_lid() < GK_WINDOW) found[gk_lid()] = mine < cuts && gk_long_node(&q, rowptr, GK_NODES, GK_ENTRIES, GK_CUT, mine, GK_FLAG(1));
-    GK_BARRIER();
-    for (int at_cut = 0; at_cut < GK_WINDOW; at_cut++) {
-        gk_i64 item = window + at_cut;
-        if (!found[at_cut]) continue;
-        gk_long_node(&q, rowptr, GK_NODES, GK_ENTRIES, GK_CUT, item, GK_FLAG(1));
+    gk_i64 item = (gk_i64)gk_bid(0) * GK_WINDOW;
+    for (gk_u32 found = gk_begins(met, cuts, item); found; found >>= 1, item++) {
+        if (!(found & 1u)) continue;
+        gk_long_node(&q, rowptr, met, GK_ENTRIES, GK_CUT, item, GK_FLAG(1));
         for (gk_i64 c0 = 0; c0 < GK_COLUMNS; c0 += lanes * w) {
             gk_i64 column = c0 + t % lanes * w;
             gk_f one = red == GK_RED_PROD ? GK_R(1.0) : GK_R(0.0);
             gk_vec acc = gk_splat(one);
             if (column < GK_COLUMNS) {
-                /* The first part is at an odd slot, the others at the even ones behind it. */
-                for (gk_i64 k = t / lanes; k <= q.slot / 2 - item; k += groups) {
-                    gk_vec v = gk_part_get(parts, (k == 0 ? 2 * item + 1 : 2 * (item + k)) * GK_COLUMNS + column, wide);
+                for (gk_i64 k = t / lanes; k <= q.slot; k += groups) {
+                    gk_vec v = gk_part_get(parts, gk_part_slot(item, k) * GK_COLUMNS + column, wide);
                     GK_UNROLL for (int i = 0; i < GK_W; i++) acc.v[i] = red == GK_RED_PROD ? acc.v[i] * v.v[i] : acc.v[i] + v.v[i];
                 }
             }
@@ -279,9 +291,13 @@ typedef struct { gk_vec v; int edge[GK_W]; } gk_best;
 GK_FN void gk_better(gk_best* b, int i, gk_f x, int edge, int least)
 {
     gk_f old = b->v.v[i];
-    int both = gk_isnan(x) && gk_isnan(old), first = b->edge[i] < 0;
-    int wins = first || (gk_isnan(x) && !gk_isnan(old)) || (least ? x < old : x > old) || ((both || x == old) && edge < b->edge[i]);
-    if (edge >= 0 && wins) {
+    int wins = least ? x < old : x > old;
+    if (!wins && !(least ? x > old : x < old)) {
+        /* Equal, or one is NaN. */
+        int same = x == old || (gk_isnan(x) && gk_isnan(old));
+        wins = same ? edge < b->edge[i] : gk_isnan(x);
+    }
+    if (edge >= 0 && (wins || b->edge[i] < 0)) {
         b->v.v[i] = x;
         b->edge[i] = edge;
     }
@@ -307,11 +323,11 @@ GK_FN void gk_finish_best(GK_GLOBAL gk_t* y, GK_GLOBAL int* arg, gk_i64 at, gk_b
 }
 
 /* y = the largest message of each node (`least`: the smallest), `none` where there is none, and `arg` its edge or -1. */
-GK_KERNEL(aggregate_best)(GK_IN(int, rowptr), GK_IN(int, col), GK_IN(int, perm), GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(gk_t, self), GK_OUT(gk_t, y),
+GK_KERNEL(aggregate_best)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), GK_IN(int, perm), GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(gk_t, self), GK_OUT(gk_t, y),
                           GK_OUT(int, arg), GK_OUT(gk_f, parts), GK_OUT(int, ids), GK_OUT(int, err), GK_DIMS(size), GK_DIMS(how), gk_i64 b_span, gk_i64 b_row,
                           int least, int wide_arg, gk_f none, int code)
 {
-    GK_BIND_IN(int, rowptr); GK_BIND_IN(int, col); GK_BIND_IN(int, perm); GK_BIND_IN(gk_t, a); GK_BIND_IN(gk_t, b); GK_BIND_IN(gk_t, self);
+    GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(int, col); GK_BIND_IN(int, perm); GK_BIND_IN(gk_t, a); GK_BIND_IN(gk_t, b); GK_BIND_IN(gk_t, self);
     GK_BIND_OUT(gk_t, y); GK_BIND_OUT(int, arg); GK_BIND_OUT(gk_f, parts); GK_BIND_OUT(int, ids); GK_BIND_OUT(int, err);
     int lanes = GK_LANES, wide = GK_LEAN ? 1 : GK_WIDE, w = wide ? GK_W : 1;
     gk_i64 cuts = GK_CUTS, items = cuts + GK_NODES, column = ((gk_i64)gk_bid(1) * lanes + gk_lid() % lanes) * w;
@@ -330,20 +346,21 @@ GK_KERNEL(aggregate_best)(GK_IN(int, rowptr), GK_IN(int, col), GK_IN(int, perm),
     for (gk_i64 item = (gk_i64)gk_bid(0) * per + gk_lid() / lanes; item < items; item += (gk_i64)gk_nblocks(0) * per) {
         GK_ROLLED for (int part = 0; part < 2; part++) {
             gk_piece q;
-            if (!gk_piece_of(&q, rowptr, GK_NODES, GK_ENTRIES, cuts, GK_CUT, item, part, g.wide_index, GK_FLAG(2), err, code)) continue;
+            if (!gk_piece_of(&q, rowptr, met, GK_NODES, GK_ENTRIES, cuts, GK_CUT, item, part, g.wide_index, GK_FLAG(2), err, code)) continue;
             gk_i64 to = (o * GK_NODES + q.node) * GK_INNER + at;
             gk_vec s = gk_splat(GK_R(0.0));
             if (self) s = gk_row_get(self, to, wide);
             gk_best best = gk_none();
-            GK_ROLLED for (gk_i64 p = q.first; p < q.end; p += GK_U) {
+            gk_ends now, next;
+            gk_find(&g, (gk_u32)q.first, (gk_u32)q.end, &now);
+            GK_ROLLED for (gk_u32 p = (gk_u32)q.first; p < (gk_u32)q.end; p += GK_U) {
                 gk_vec m[GK_U];
-                int edge[GK_U], on[GK_U];
-                gk_messages(&g, (int)q.node, s, p, q.end, m, edge, on);
+                gk_find(&g, p + GK_U, (gk_u32)q.end, &next);
+                gk_messages(&g, (int)q.node, s, &now, m);
                 GK_UNROLL for (int k = 0; k < GK_U; k++) {
-                    if (on[k]) {
-                        GK_UNROLL for (int i = 0; i < GK_W; i++) gk_better(&best, i, m[k].v[i], edge[k], least);
-                    }
+                    GK_UNROLL for (int i = 0; i < GK_W; i++) gk_better(&best, i, m[k].v[i], now.edge[k], least);
                 }
+                now = next;
             }
             if (q.slot >= 0) {
                 gk_part_put(parts, q.slot * GK_COLUMNS + column, best.v, wide);
@@ -358,24 +375,20 @@ GK_KERNEL(aggregate_best)(GK_IN(int, rowptr), GK_IN(int, col), GK_IN(int, perm),
 }
 
 /* Joins the parts of the long nodes. Launch: one block per GK_WINDOW cuts, a work-item per column. */
-GK_KERNEL(aggregate_best_join)(GK_IN(int, rowptr), GK_IN(gk_f, parts), GK_IN(int, ids), GK_OUT(gk_t, y), GK_OUT(int, arg), GK_DIMS(size), GK_DIMS(how),
+GK_KERNEL(aggregate_best_join)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(gk_f, parts), GK_IN(int, ids), GK_OUT(gk_t, y), GK_OUT(int, arg), GK_DIMS(size), GK_DIMS(how),
                                int least, int wide_arg, gk_f none)
 {
-    GK_BIND_IN(int, rowptr); GK_BIND_IN(gk_f, parts); GK_BIND_IN(int, ids); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(int, arg);
-    GK_LOCAL int found[GK_WINDOW];
+    GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(gk_f, parts); GK_BIND_IN(int, ids); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(int, arg);
     gk_i64 cuts = GK_CUTS;
-    gk_i64 window = (gk_i64)gk_bid(0) * GK_WINDOW, mine = window + gk_lid();
     gk_piece q;
-    if (gk_lid() < GK_WINDOW) found[gk_lid()] = mine < cuts && gk_long_node(&q, rowptr, GK_NODES, GK_ENTRIES, GK_CUT, mine, GK_FLAG(1));
-    GK_BARRIER();
-    for (int at_cut = 0; at_cut < GK_WINDOW; at_cut++) {
-        gk_i64 item = window + at_cut;
-        if (!found[at_cut]) continue;
-        gk_long_node(&q, rowptr, GK_NODES, GK_ENTRIES, GK_CUT, item, GK_FLAG(1));
+    gk_i64 item = (gk_i64)gk_bid(0) * GK_WINDOW;
+    for (gk_u32 found = gk_begins(met, cuts, item); found; found >>= 1, item++) {
+        if (!(found & 1u)) continue;
+        gk_long_node(&q, rowptr, met, GK_ENTRIES, GK_CUT, item, GK_FLAG(1));
         for (gk_i64 column = gk_lid(); column < GK_COLUMNS; column += GK_BLOCK) {
             gk_best best = gk_none();
-            for (gk_i64 k = 0; k <= q.slot / 2 - item; k++) {
-                gk_i64 from = (k == 0 ? 2 * item + 1 : 2 * (item + k)) * GK_COLUMNS + column;
+            for (gk_i64 k = 0; k <= q.slot; k++) {
+                gk_i64 from = gk_part_slot(item, k) * GK_COLUMNS + column;
                 gk_better(&best, 0, parts[from], ids[from], least);
             }
             gk_i64 o = column / GK_INNER;

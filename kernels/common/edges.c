@@ -78,6 +78,65 @@ GK_KERNEL(edge_map)(GK_IN(int, left), GK_IN(int, right), GK_IN(gk_t, a), GK_IN(g
     }
 }
 
+/* The same for the edges of each node at a time (graph.h), which reads the node's row once: out[o, e, c] (+)= dy[o, v, c] / count[v]; where `arg`
+ * [o, v, c] is given only what it assigns to the edge. size: nodes, entries, columns (outer * inner), inner, cut, lanes. flags: 1 indices are i64,
+ * 2 strict, 4 accumulate, 8 nodes may be long, 16 arg and count are i64. Launch: as aggregate. */
+GK_KERNEL(group_spread)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, perm), GK_IN(gk_t, dy), GK_IN(int, arg), GK_IN(int, count), GK_OUT(gk_t, out),
+                        GK_OUT(int, err), GK_DIMS(size), int flags, int wide, int code)
+{
+    GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(int, perm); GK_BIND_IN(gk_t, dy); GK_BIND_IN(int, arg); GK_BIND_IN(int, count);
+    GK_BIND_OUT(gk_t, out); GK_BIND_OUT(int, err);
+    int lanes = (int)size.v[5], w = wide ? GK_W : 1, wide_saved = flags & 16;
+    gk_i64 nodes = size.v[0], entries = size.v[1], columns = size.v[2], inner = size.v[3], cut = size.v[4], per = GK_BLOCK / lanes;
+    gk_i64 cuts = (flags & 8) ? (entries + cut - 1) / cut : 0, items = cuts + nodes;
+    gk_i64 column = ((gk_i64)gk_bid(1) * lanes + gk_lid() % lanes) * w, o = column / inner, at = column - o * inner;
+    if (column >= columns) items = 0;
+    for (gk_i64 item = (gk_i64)gk_bid(0) * per + gk_lid() / lanes; item < items; item += (gk_i64)gk_nblocks(0) * per) {
+        GK_ROLLED for (int part = 0; part < 2; part++) {
+            gk_piece q;
+            if (!gk_piece_of(&q, rowptr, met, nodes, entries, cuts, cut, item, part, flags & 1, flags & 2, err, code)) continue;
+            if (q.first >= q.end) continue;
+            gk_i64 from = (o * nodes + q.node) * inner + at;
+            gk_vec g = gk_row_get(dy, from, wide);
+            int chosen[GK_W];
+            GK_UNROLL for (int i = 0; i < GK_W; i++) {
+                chosen[i] = -1;
+                if (arg && (i == 0 || wide)) chosen[i] = (int)gk_index(arg, from + i, wide_saved);
+            }
+            if (count) {
+                gk_f n = (gk_f)gk_index(count, q.node, wide_saved);
+                GK_UNROLL for (int i = 0; i < GK_W; i++) g.v[i] = g.v[i] / n;
+            }
+            GK_ROLLED for (gk_u32 p = (gk_u32)q.first; p < (gk_u32)q.end; p += GK_U) {
+                int edge[GK_U];
+                GK_UNROLL for (int k = 0; k < GK_U; k++) {
+                    int good = p + k < (gk_u32)q.end;
+                    edge[k] = (int)(p + k);
+                    if (good && perm) {
+                        edge[k] = gk_id(perm, p + k, flags & 1, (int)entries, &good);
+                        if (!good) gk_report(err, code);
+                    }
+                    if (!good) edge[k] = -1;
+                }
+                GK_UNROLL for (int k = 0; k < GK_U; k++) {
+                    if (edge[k] >= 0) {
+                        gk_i64 to = (o * entries + edge[k]) * inner + at;
+                        gk_vec v = g;
+                        if (arg) {
+                            GK_UNROLL for (int i = 0; i < GK_W; i++) v.v[i] = chosen[i] == edge[k] ? g.v[i] : GK_R(0.0);
+                        }
+                        if (flags & 4) {
+                            gk_vec old = gk_row_get(out, to, wide);
+                            GK_UNROLL for (int i = 0; i < GK_W; i++) v.v[i] = old.v[i] + v.v[i];
+                        }
+                        gk_row_put(out, to, v, wide);
+                    }
+                }
+            }
+        }
+    }
+}
+
 /* out[e, j] (+)= sum over the `span` columns c of part j of A[i(e), c] * B[k(e), c], B = 1 without it; mask and degree as in edge_map. `stat`
  * takes the result in gk_f instead. size: edges, parts, span, rows of A, rows of B, lanes. Axis 1 of the grid walks over the parts. */
 GK_KERNEL(edge_dot)(GK_IN(int, left), GK_IN(int, right), GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(int, degree), GK_IN(int, mask), GK_OUT(gk_t, out),
@@ -153,10 +212,10 @@ GK_FN gk_norm gk_norm_none(void)
 
 /* top, sum [nodes, columns] of the logits [edges, columns]; parts [2 * cuts, 2, columns]. size: nodes, entries, columns, cut, edges, lanes.
  * flags: 1 indices are i64, 2 strict, 8 nodes may be long. Launch: as aggregate. */
-GK_KERNEL(edge_norm)(GK_IN(int, rowptr), GK_IN(int, perm), GK_IN(gk_t, x), GK_OUT(gk_f, top), GK_OUT(gk_f, sum), GK_OUT(gk_f, parts), GK_OUT(int, err),
+GK_KERNEL(edge_norm)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, perm), GK_IN(gk_t, x), GK_OUT(gk_f, top), GK_OUT(gk_f, sum), GK_OUT(gk_f, parts), GK_OUT(int, err),
                      GK_DIMS(size), int flags, int wide, int code)
 {
-    GK_BIND_IN(int, rowptr); GK_BIND_IN(int, perm); GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_f, top); GK_BIND_OUT(gk_f, sum); GK_BIND_OUT(gk_f, parts);
+    GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(int, perm); GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_f, top); GK_BIND_OUT(gk_f, sum); GK_BIND_OUT(gk_f, parts);
     GK_BIND_OUT(int, err);
     int lanes = (int)size.v[5], w = wide ? GK_W : 1;
     gk_i64 nodes = size.v[0], entries = size.v[1], columns = size.v[2], cut = size.v[3], per = GK_BLOCK / lanes;
@@ -166,7 +225,7 @@ GK_KERNEL(edge_norm)(GK_IN(int, rowptr), GK_IN(int, perm), GK_IN(gk_t, x), GK_OU
     for (gk_i64 item = (gk_i64)gk_bid(0) * per + gk_lid() / lanes; item < items; item += (gk_i64)gk_nblocks(0) * per) {
         GK_ROLLED for (int part = 0; part < 2; part++) {
             gk_piece q;
-            if (!gk_piece_of(&q, rowptr, nodes, entries, cuts, cut, item, part, flags & 1, flags & 2, err, code)) continue;
+            if (!gk_piece_of(&q, rowptr, met, nodes, entries, cuts, cut, item, part, flags & 1, flags & 2, err, code)) continue;
             gk_norm n = gk_norm_none();
             GK_ROLLED for (gk_i64 p = q.first; p < q.end; p += GK_U) {
                 gk_vec v[GK_U];
@@ -201,23 +260,19 @@ GK_KERNEL(edge_norm)(GK_IN(int, rowptr), GK_IN(int, perm), GK_IN(gk_t, x), GK_OU
 }
 
 /* Joins the parts of the long nodes. Launch: one block per GK_WINDOW cuts, a work-item per column. */
-GK_KERNEL(edge_norm_join)(GK_IN(int, rowptr), GK_IN(gk_f, parts), GK_OUT(gk_f, top), GK_OUT(gk_f, sum), GK_DIMS(size), int flags)
+GK_KERNEL(edge_norm_join)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(gk_f, parts), GK_OUT(gk_f, top), GK_OUT(gk_f, sum), GK_DIMS(size), int flags)
 {
-    GK_BIND_IN(int, rowptr); GK_BIND_IN(gk_f, parts); GK_BIND_OUT(gk_f, top); GK_BIND_OUT(gk_f, sum);
-    GK_LOCAL int found[GK_WINDOW];
+    GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(gk_f, parts); GK_BIND_OUT(gk_f, top); GK_BIND_OUT(gk_f, sum);
     gk_i64 nodes = size.v[0], entries = size.v[1], columns = size.v[2], cut = size.v[3], cuts = (entries + cut - 1) / cut;
-    gk_i64 window = (gk_i64)gk_bid(0) * GK_WINDOW, mine = window + gk_lid();
     gk_piece q;
-    if (gk_lid() < GK_WINDOW) found[gk_lid()] = mine < cuts && gk_long_node(&q, rowptr, nodes, entries, cut, mine, flags & 1);
-    GK_BARRIER();
-    for (int at_cut = 0; at_cut < GK_WINDOW; at_cut++) {
-        gk_i64 item = window + at_cut;
-        if (!found[at_cut]) continue;
-        gk_long_node(&q, rowptr, nodes, entries, cut, item, flags & 1);
+    gk_i64 item = (gk_i64)gk_bid(0) * GK_WINDOW;
+    for (gk_u32 found = gk_begins(met, cuts, item); found; found >>= 1, item++) {
+        if (!(found & 1u)) continue;
+        gk_long_node(&q, rowptr, met, entries, cut, item, flags & 1);
         for (gk_i64 column = gk_lid(); column < columns; column += GK_BLOCK) {
             gk_norm n = gk_norm_none();
-            for (gk_i64 k = 0; k <= q.slot / 2 - item; k++) {
-                gk_i64 slot = k == 0 ? 2 * item + 1 : 2 * (item + k);
+            for (gk_i64 k = 0; k <= q.slot; k++) {
+                gk_i64 slot = gk_part_slot(item, k);
                 gk_norm_add(&n, 0, parts[slot * 2 * columns + column], parts[(slot * 2 + 1) * columns + column]);
             }
             top[q.node * columns + column] = n.top.v[0];

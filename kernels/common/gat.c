@@ -57,10 +57,10 @@ GK_FN void gk_heap_finish(GK_GLOBAL gk_t* y, GK_GLOBAL gk_f* lse, gk_heap h, gk_
 }
 
 /* y [nodes, columns], lse [nodes, heads]; parts [2 * cuts, columns], norms [2 * cuts, 2, columns / w]. */
-GK_KERNEL(gat)(GK_IN(int, rowptr), GK_IN(int, col), GK_IN(gk_t, x), GK_IN(gk_t, score_src), GK_IN(gk_t, score_dst), GK_OUT(gk_t, y), GK_OUT(gk_f, lse),
+GK_KERNEL(gat)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), GK_IN(gk_t, x), GK_IN(gk_t, score_src), GK_IN(gk_t, score_dst), GK_OUT(gk_t, y), GK_OUT(gk_f, lse),
                GK_OUT(gk_f, parts), GK_OUT(gk_f, norms), GK_OUT(int, err), GK_DIMS(size), gk_f slope, int wide, int code)
 {
-    GK_BIND_IN(int, rowptr); GK_BIND_IN(int, col); GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, score_src); GK_BIND_IN(gk_t, score_dst); GK_BIND_OUT(gk_t, y);
+    GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(int, col); GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, score_src); GK_BIND_IN(gk_t, score_dst); GK_BIND_OUT(gk_t, y);
     GK_BIND_OUT(gk_f, lse); GK_BIND_OUT(gk_f, parts); GK_BIND_OUT(gk_f, norms); GK_BIND_OUT(int, err);
     int lanes = GK_LANES, w = wide ? GK_W : 1, wide_index = GK_FLAG(1), heads = (int)(GK_COLUMNS / GK_FEATURES);
     gk_i64 cuts = GK_CUTS, items = cuts + GK_NODES, per = GK_BLOCK / lanes, vec = (gk_i64)gk_bid(1) * lanes + gk_lid() % lanes, column = vec * w;
@@ -70,7 +70,7 @@ GK_KERNEL(gat)(GK_IN(int, rowptr), GK_IN(int, col), GK_IN(gk_t, x), GK_IN(gk_t, 
     for (gk_i64 item = (gk_i64)gk_bid(0) * per + gk_lid() / lanes; item < items; item += (gk_i64)gk_nblocks(0) * per) {
         GK_ROLLED for (int part = 0; part < 2; part++) {
             gk_piece q;
-            if (!gk_piece_of(&q, rowptr, GK_NODES, GK_ENTRIES, cuts, GK_CUT, item, part, wide_index, GK_FLAG(2), err, code)) continue;
+            if (!gk_piece_of(&q, rowptr, met, GK_NODES, GK_ENTRIES, cuts, GK_CUT, item, part, wide_index, GK_FLAG(2), err, code)) continue;
             gk_f mine = gk_load(score_dst, q.node * heads + head);
             gk_heap h = gk_heap_none();
             GK_ROLLED for (gk_i64 p = q.first; p < q.end; p += GK_U) {
@@ -127,27 +127,23 @@ GK_KERNEL(gat)(GK_IN(int, rowptr), GK_IN(int, col), GK_IN(gk_t, x), GK_IN(gk_t, 
 }
 
 /* Joins the parts of the long nodes. Launch: one block per GK_WINDOW cuts; groups of `lanes` work-items take every so many parts, then the first adds up. */
-GK_KERNEL(gat_join)(GK_IN(int, rowptr), GK_IN(gk_f, parts), GK_IN(gk_f, norms), GK_OUT(gk_t, y), GK_OUT(gk_f, lse), GK_DIMS(size), int wide)
+GK_KERNEL(gat_join)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(gk_f, parts), GK_IN(gk_f, norms), GK_OUT(gk_t, y), GK_OUT(gk_f, lse), GK_DIMS(size), int wide)
 {
-    GK_BIND_IN(int, rowptr); GK_BIND_IN(gk_f, parts); GK_BIND_IN(gk_f, norms); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_f, lse);
-    GK_LOCAL int found[GK_WINDOW];
+    GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(gk_f, parts); GK_BIND_IN(gk_f, norms); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_f, lse);
     GK_LOCAL gk_f tmp[GK_BLOCK * (GK_W + 2)];
     int lanes = GK_LANES, w = wide ? GK_W : 1, t = gk_lid(), groups = GK_BLOCK / lanes;
     gk_i64 cuts = GK_CUTS, vecs = GK_COLUMNS / w;
-    gk_i64 window = (gk_i64)gk_bid(0) * GK_WINDOW, mine = window + gk_lid();
     gk_piece q;
-    if (gk_lid() < GK_WINDOW) found[gk_lid()] = mine < cuts && gk_long_node(&q, rowptr, GK_NODES, GK_ENTRIES, GK_CUT, mine, GK_FLAG(1));
-    GK_BARRIER();
-    for (int at_cut = 0; at_cut < GK_WINDOW; at_cut++) {
-        gk_i64 item = window + at_cut;
-        if (!found[at_cut]) continue;
-        gk_long_node(&q, rowptr, GK_NODES, GK_ENTRIES, GK_CUT, item, GK_FLAG(1));
+    gk_i64 item = (gk_i64)gk_bid(0) * GK_WINDOW;
+    for (gk_u32 found = gk_begins(met, cuts, item); found; found >>= 1, item++) {
+        if (!(found & 1u)) continue;
+        gk_long_node(&q, rowptr, met, GK_ENTRIES, GK_CUT, item, GK_FLAG(1));
         for (gk_i64 first = 0; first < vecs; first += lanes) {
             gk_i64 vec = first + t % lanes;
             gk_heap h = gk_heap_none(), b;
             if (vec < vecs) {
-                for (gk_i64 k = t / lanes; k <= q.slot / 2 - item; k += groups) {
-                    gk_i64 slot = k == 0 ? 2 * item + 1 : 2 * (item + k);
+                for (gk_i64 k = t / lanes; k <= q.slot; k += groups) {
+                    gk_i64 slot = gk_part_slot(item, k);
                     b.acc = gk_part_get(parts, slot * GK_COLUMNS + vec * w, wide);
                     b.top = norms[slot * 2 * vecs + vec];
                     b.sum = norms[(slot * 2 + 1) * vecs + vec];
@@ -201,11 +197,11 @@ GK_FN void gk_pull_finish(GK_GLOBAL const gk_t* own, GK_GLOBAL gk_t* dx, GK_GLOB
 /* One of the two passes of the gradient: by destination without `delta` (`row` is x, `own` dy, pa is wanted), by source with it (`row` is dy, `own`
  * x, dx is wanted). score_own belongs to the nodes, score_other to the other ends; lse to the destinations. pa, pb, ps [nodes, columns / w];
  * parts [2 * cuts, 2, columns], sums [2 * cuts, columns / w]. */
-GK_KERNEL(gat_bwd)(GK_IN(int, rowptr), GK_IN(int, col), GK_IN(gk_t, row), GK_IN(gk_t, own), GK_IN(gk_t, score_own), GK_IN(gk_t, score_other), GK_IN(gk_f, lse),
+GK_KERNEL(gat_bwd)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), GK_IN(gk_t, row), GK_IN(gk_t, own), GK_IN(gk_t, score_own), GK_IN(gk_t, score_other), GK_IN(gk_f, lse),
                    GK_IN(gk_f, delta), GK_OUT(gk_t, dx), GK_OUT(gk_f, pa), GK_OUT(gk_f, pb), GK_OUT(gk_f, ps), GK_OUT(gk_f, parts), GK_OUT(gk_f, sums),
                    GK_OUT(int, err), GK_DIMS(size), gk_f slope, int wide, int accumulate, int code)
 {
-    GK_BIND_IN(int, rowptr); GK_BIND_IN(int, col); GK_BIND_IN(gk_t, row); GK_BIND_IN(gk_t, own); GK_BIND_IN(gk_t, score_own); GK_BIND_IN(gk_t, score_other);
+    GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(int, col); GK_BIND_IN(gk_t, row); GK_BIND_IN(gk_t, own); GK_BIND_IN(gk_t, score_own); GK_BIND_IN(gk_t, score_other);
     GK_BIND_IN(gk_f, lse); GK_BIND_IN(gk_f, delta); GK_BIND_OUT(gk_t, dx); GK_BIND_OUT(gk_f, pa); GK_BIND_OUT(gk_f, pb); GK_BIND_OUT(gk_f, ps);
     GK_BIND_OUT(gk_f, parts); GK_BIND_OUT(gk_f, sums); GK_BIND_OUT(int, err);
     int lanes = GK_LANES, w = wide ? GK_W : 1, wide_index = GK_FLAG(1), heads = (int)(GK_COLUMNS / GK_FEATURES), by_source = delta != 0;
@@ -216,7 +212,7 @@ GK_KERNEL(gat_bwd)(GK_IN(int, rowptr), GK_IN(int, col), GK_IN(gk_t, row), GK_IN(
     for (gk_i64 item = (gk_i64)gk_bid(0) * per + gk_lid() / lanes; item < items; item += (gk_i64)gk_nblocks(0) * per) {
         GK_ROLLED for (int part = 0; part < 2; part++) {
             gk_piece q;
-            if (!gk_piece_of(&q, rowptr, GK_NODES, GK_ENTRIES, cuts, GK_CUT, item, part, wide_index, GK_FLAG(2), err, code)) continue;
+            if (!gk_piece_of(&q, rowptr, met, GK_NODES, GK_ENTRIES, cuts, GK_CUT, item, part, wide_index, GK_FLAG(2), err, code)) continue;
             gk_f mine = gk_load(score_own, q.node * heads + head), norm = GK_R(0.0);
             gk_pull r;
             r.a = r.c = gk_splat(GK_R(0.0));
@@ -272,31 +268,27 @@ GK_KERNEL(gat_bwd)(GK_IN(int, rowptr), GK_IN(int, col), GK_IN(gk_t, row), GK_IN(
 }
 
 /* Joins the parts of the long nodes. Launch: one block per GK_WINDOW cuts; groups of `lanes` work-items take every so many parts, then the first adds up. */
-GK_KERNEL(gat_bwd_join)(GK_IN(int, rowptr), GK_IN(gk_t, own), GK_IN(gk_f, parts), GK_IN(gk_f, sums), GK_OUT(gk_t, dx), GK_OUT(gk_f, pa), GK_OUT(gk_f, pb),
+GK_KERNEL(gat_bwd_join)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(gk_t, own), GK_IN(gk_f, parts), GK_IN(gk_f, sums), GK_OUT(gk_t, dx), GK_OUT(gk_f, pa), GK_OUT(gk_f, pb),
                         GK_OUT(gk_f, ps), GK_DIMS(size), int wide, int accumulate)
 {
-    GK_BIND_IN(int, rowptr); GK_BIND_IN(gk_t, own); GK_BIND_IN(gk_f, parts); GK_BIND_IN(gk_f, sums); GK_BIND_OUT(gk_t, dx); GK_BIND_OUT(gk_f, pa);
+    GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(gk_t, own); GK_BIND_IN(gk_f, parts); GK_BIND_IN(gk_f, sums); GK_BIND_OUT(gk_t, dx); GK_BIND_OUT(gk_f, pa);
     GK_BIND_OUT(gk_f, pb); GK_BIND_OUT(gk_f, ps);
-    GK_LOCAL int found[GK_WINDOW];
     GK_LOCAL gk_f tmp[GK_BLOCK * (2 * GK_W + 1)];
     int lanes = GK_LANES, w = wide ? GK_W : 1, t = gk_lid(), groups = GK_BLOCK / lanes;
     gk_i64 cuts = GK_CUTS, vecs = GK_COLUMNS / w;
-    gk_i64 window = (gk_i64)gk_bid(0) * GK_WINDOW, mine = window + gk_lid();
     gk_piece q;
-    if (gk_lid() < GK_WINDOW) found[gk_lid()] = mine < cuts && gk_long_node(&q, rowptr, GK_NODES, GK_ENTRIES, GK_CUT, mine, GK_FLAG(1));
-    GK_BARRIER();
-    for (int at_cut = 0; at_cut < GK_WINDOW; at_cut++) {
-        gk_i64 item = window + at_cut;
-        if (!found[at_cut]) continue;
-        gk_long_node(&q, rowptr, GK_NODES, GK_ENTRIES, GK_CUT, item, GK_FLAG(1));
+    gk_i64 item = (gk_i64)gk_bid(0) * GK_WINDOW;
+    for (gk_u32 found = gk_begins(met, cuts, item); found; found >>= 1, item++) {
+        if (!(found & 1u)) continue;
+        gk_long_node(&q, rowptr, met, GK_ENTRIES, GK_CUT, item, GK_FLAG(1));
         for (gk_i64 first = 0; first < vecs; first += lanes) {
             gk_i64 vec = first + t % lanes;
             gk_pull r;
             r.a = r.c = gk_splat(GK_R(0.0));
             r.s = GK_R(0.0);
             if (vec < vecs) {
-                for (gk_i64 k = t / lanes; k <= q.slot / 2 - item; k += groups) {
-                    gk_i64 slot = k == 0 ? 2 * item + 1 : 2 * (item + k);
+                for (gk_i64 k = t / lanes; k <= q.slot; k += groups) {
+                    gk_i64 slot = gk_part_slot(item, k);
                     gk_vec a = gk_part_get(parts, slot * 2 * GK_COLUMNS + vec * w, wide), c = gk_part_get(parts, (slot * 2 + 1) * GK_COLUMNS + vec * w, wide);
                     GK_UNROLL for (int i = 0; i < GK_W; i++) {
                         r.a.v[i] += a.v[i];

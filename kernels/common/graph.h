@@ -4,7 +4,8 @@
  * A node with many edges must not hold up the others: entries are cut at multiples of `cut`, and a node with more than 2 * cut of them is
  * taken apart there. Work items are the cuts first, then the nodes. The item of a node does the whole node unless that is long. The item of a
  * cut does the part of a long node that began before it (part 0), and of one that begins within it and reaches beyond (part 1); the parts are
- * joined in order by a second kernel. A cut meets at most one of either, since a long node is longer than a cut.
+ * joined in order by a second kernel. A cut meets at most one of either, since a long node is longer than a cut: which ones is found out once
+ * (plan_cuts), `met` [2 * cuts] holds the nodes or -1.
  * Everything that is read from rowptr is held within [0, entries], so that a broken one is harmless.
  */
 
@@ -29,18 +30,28 @@ GK_FN gk_i64 gk_row_of(GK_GLOBAL const int* rowptr, gk_i64 rows, gk_i64 entries,
     return lo;
 }
 
+/* The long node that part `part` of cut `item` belongs to, or -1. */
+GK_FN int gk_met(GK_GLOBAL const int* rowptr, gk_i64 rows, gk_i64 entries, gk_i64 cut, gk_i64 item, int part, int wide_index)
+{
+    gk_i64 from = item * cut, to = from + cut < entries ? from + cut : entries;
+    gk_i64 v = gk_row_of(rowptr, rows, entries, part ? to - 1 : from, wide_index);
+    gk_i64 a = gk_row_start(rowptr, v, entries, wide_index), b = gk_row_start(rowptr, v + 1, entries, wide_index);
+    if (b - a <= 2 * cut || (part ? a < from || a >= to || b <= to : a >= from || b <= from)) return -1;
+    return (int)v;
+}
+
 /* Part `part` of work item `item`; 0 if there is nothing to do. `cuts` is 0 where no node can be long. Reports a rowptr that falls or leaves the
  * entries and, with `strict`, one that does not cover all of them. */
-GK_FN int gk_piece_of(gk_piece* q, GK_GLOBAL const int* rowptr, gk_i64 rows, gk_i64 entries, gk_i64 cuts, gk_i64 cut, gk_i64 item, int part, int wide_index,
-                      int strict, GK_GLOBAL int* err, int code)
+GK_FN int gk_piece_of(gk_piece* q, GK_GLOBAL const int* rowptr, GK_GLOBAL const int* met, gk_i64 rows, gk_i64 entries, gk_i64 cuts, gk_i64 cut, gk_i64 item,
+                      int part, int wide_index, int strict, GK_GLOBAL int* err, int code)
 {
     gk_i64 v, a, b;
     if (item < cuts) {
         gk_i64 from = item * cut, to = from + cut < entries ? from + cut : entries;
-        v = gk_row_of(rowptr, rows, entries, part ? to - 1 : from, wide_index);
+        v = met[2 * item + part];
+        if (v < 0) return 0;
         a = gk_row_start(rowptr, v, entries, wide_index);
         b = gk_row_start(rowptr, v + 1, entries, wide_index);
-        if (b - a <= 2 * cut || (part ? a < from || a >= to || b <= to : a >= from || b <= from)) return 0;
         q->node = v;
         q->first = part ? a : from;
         q->end = b < to ? b : to;
@@ -63,22 +74,30 @@ GK_FN int gk_piece_of(gk_piece* q, GK_GLOBAL const int* rowptr, gk_i64 rows, gk_
     return 1;
 }
 
-/* Cuts that a block of a joining kernel looks through, a work-item each. */
-#define GK_WINDOW 16
+/* Cuts that a block of a joining kernel looks through. */
+#define GK_WINDOW 8
 
-/* The long node that begins in cut `item`, if one does: its entries in `q`, the slots of its parts are 2 * item + 1 and then every second one from
- * 2 * item + 2 to q->slot. */
-GK_FN int gk_long_node(gk_piece* q, GK_GLOBAL const int* rowptr, gk_i64 rows, gk_i64 entries, gk_i64 cut, gk_i64 item, int wide_index)
+/* Bit i: a long node begins in cut `first` + i. */
+GK_FN gk_u32 gk_begins(GK_GLOBAL const int* met, gk_i64 cuts, gk_i64 first)
 {
-    gk_i64 from = item * cut, to = from + cut < entries ? from + cut : entries;
-    gk_i64 v = gk_row_of(rowptr, rows, entries, to - 1, wide_index);
-    gk_i64 a = gk_row_start(rowptr, v, entries, wide_index), b = gk_row_start(rowptr, v + 1, entries, wide_index);
-    q->node = v;
-    q->first = a;
-    q->end = b;
-    q->slot = 2 * ((b - 1) / cut);
-    return b - a > 2 * cut && a >= from && a < to;
+    gk_u32 found = 0u;
+    GK_UNROLL for (int i = 0; i < GK_WINDOW; i++) {
+        if (first + i < cuts) found |= (met[2 * (first + i) + 1] >= 0 ? 1u : 0u) << i;
+    }
+    return found;
 }
+
+/* The long node that begins in cut `item`. Its parts are numbered from 0 to q->slot, gk_part_slot says where they are. */
+GK_FN void gk_long_node(gk_piece* q, GK_GLOBAL const int* rowptr, GK_GLOBAL const int* met, gk_i64 entries, gk_i64 cut, gk_i64 item, int wide_index)
+{
+    q->node = met[2 * item + 1];
+    q->first = gk_row_start(rowptr, q->node, entries, wide_index);
+    q->end = gk_row_start(rowptr, q->node + 1, entries, wide_index);
+    q->slot = (q->end - 1) / cut - item;
+}
+
+/* Part k of the long node that begins in cut `item`: the first is at an odd slot, the others at the even ones behind it. */
+GK_FN gk_i64 gk_part_slot(gk_i64 item, gk_i64 k) { return k == 0 ? 2 * item + 1 : 2 * (item + k); }
 
 /* Element i of an index list if it lies in [0, limit), else 0 and `good` becomes 0. */
 GK_FN int gk_id(GK_GLOBAL const int* p, gk_i64 i, int wide_index, int limit, int* good)

@@ -123,12 +123,13 @@ impl<'a> Aggregate<'a> {
 
     /// The unit that serves it: the general one, or one that knows the message (see `GK_LEAN`). `sums`: not a product.
     fn unit(&self, w: &Walk, sums: bool) -> &'static str {
-        let extras = [self.own, self.own_stat, self.degree, self.mask.map(|m| m.0), self.base, self.bias];
+        let extras = [self.own, self.own_stat, self.mask.map(|m| m.0), self.base, self.bias];
         let lean =
             w.wide && sums && self.a.is_some() && self.act.0 == 0 && extras.iter().all(Option::is_none);
-        match (self.kind, self.b) {
-            (Kind::Plain, None) if lean => AGGREGATES[1],
-            (Kind::TimesB, Some(b)) if lean && b.parts < self.columns() => AGGREGATES[2],
+        match (self.kind, self.b, self.degree) {
+            (Kind::Plain, None, None) if lean => AGGREGATES[1],
+            (Kind::TimesB, Some(b), None) if lean && b.parts < self.columns() => AGGREGATES[2],
+            (Kind::Plain, None, Some(_)) if lean => AGGREGATES[3],
             _ => AGGREGATES[0],
         }
     }
@@ -163,17 +164,11 @@ pub(super) fn lanes(vecs: usize) -> usize {
 }
 
 /// Cuts that a block of a joining kernel looks through (`GK_WINDOW`).
-const WINDOW: usize = 16;
+const WINDOW: usize = 8;
 
 /// Entries per cut of a long node: long ones are worth more work-items where a row has few.
 pub(super) fn cut(lanes: usize) -> usize {
-    if lanes >= 16 {
-        512
-    } else if lanes >= 4 {
-        256
-    } else {
-        128
-    }
+    if lanes >= 4 { 256 } else { 128 }
 }
 
 /// Whether rows of `inner` elements can be moved in 16 bytes.
@@ -262,11 +257,14 @@ impl Engine {
         let parts = self.scratch(arithmetic(p.dtype), 2 * w.cuts * p.columns())?;
         let parts = self.arg_in(&parts.view());
         let e = p.edges;
+        let met = self.long_nodes(e, &w)?;
+        let met = self.arg_in(&met.view());
         let bias_span = p.bias.map_or(1, |b| b.numel().max(1));
         let end =
             [Arg::I64(bias_span as i64), Arg::I32(p.act.0), real(p.dtype, p.act.1), real(p.dtype, p.alpha)];
         let mut args = vec![
             self.arg_in(&e.rowptr.view()),
+            met,
             self.arg_opt(e.col().as_ref()),
             self.arg_opt(e.perm().as_ref()),
             self.arg_opt(p.a.as_ref()),
@@ -294,6 +292,7 @@ impl Engine {
         }
         let mut args = vec![
             self.arg_in(&e.rowptr.view()),
+            met,
             parts,
             self.arg_opt(p.base.as_ref()),
             self.arg_opt(p.bias.as_ref()),
@@ -315,12 +314,15 @@ impl Engine {
         let (parts, ids) = (self.scratch(arithmetic(p.dtype), room)?, self.scratch(DType::I32, room)?);
         let (parts, ids) = (self.arg_in(&parts.view()), self.arg_in(&ids.view()));
         let e = p.edges;
+        let met = self.long_nodes(e, &w)?;
+        let met = self.arg_in(&met.view());
         let wide_arg = Arg::I32(to.arg.is_some_and(|v| v.dtype() == DType::I64) as i32);
         let (least, none) = (Arg::I32(to.least as i32), real(p.dtype, to.none));
         let (rowptr, y, arg) =
             (self.arg_in(&e.rowptr.view()), self.arg_in(&to.y), self.arg_opt(to.arg.as_ref()));
         let args = [
             rowptr,
+            met,
             self.arg_opt(e.col().as_ref()),
             self.arg_opt(e.perm().as_ref()),
             self.arg_opt(p.a.as_ref()),
@@ -344,7 +346,7 @@ impl Engine {
         if w.cuts == 0 || e.nodes == 0 {
             return Ok(());
         }
-        let args = [rowptr, parts, ids, y, arg, size, how, least, wide_arg, none];
+        let args = [rowptr, met, parts, ids, y, arg, size, how, least, wide_arg, none];
         self.launch(&AGGREGATE_BEST_JOIN, p.dtype, AGGREGATES[0], w.joins(), &args)
     }
 
