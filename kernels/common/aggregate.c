@@ -26,7 +26,6 @@
 #undef GK_MIN_BLOCKS
 #define GK_MIN_BLOCKS 4
 #endif
-#define GK_U 4
 
 /* What a message is: A, with B, with the node's own row. */
 #define GK_PLAIN 0
@@ -55,23 +54,18 @@ typedef struct {
     int edges, others, inner, b_row, b_full, wide_index, wide_saved, wide, message, a_at_edge, b_at_edge, m_at_self, code;
 } gk_walk;
 
-/* The other ends and the edges of GK_U entries. What is out of range is -1, as what does not exist. */
+/* The other ends and the edges of entries p .. p + GK_U - 1; edge -1 where there is none or either is out of range. */
 typedef struct { int other[GK_U], edge[GK_U]; } gk_ends;
 
-/* Entries p .. p + GK_U - 1, of which those before `end` exist; an end or edge out of range is reported. */
 GK_FN void gk_find(const gk_walk* g, gk_u32 p, gk_u32 end, gk_ends* e)
 {
-    GK_UNROLL for (int k = 0; k < GK_U; k++) {
-        int good = 1, other = 0, edge = (int)(p + k);
-        if (p + k < end) {
-            if (g->col) other = gk_id(g->col, p + k, g->wide_index, g->others, &good);
-            if (g->perm) edge = gk_id(g->perm, p + k, g->wide_index, g->edges, &good);
-            if (!good) gk_report(g->err, g->code);
-        } else {
-            good = 0;
+    gk_ids(g->perm, p, end, g->wide_index, g->edges, g->err, g->code, e->edge);
+    GK_UNROLL for (int k = 0; k < GK_U; k++) e->other[k] = e->edge[k];
+    if (g->col) {
+        gk_ids(g->col, p, end, g->wide_index, g->others, g->err, g->code, e->other);
+        GK_UNROLL for (int k = 0; k < GK_U; k++) {
+            if (e->other[k] < 0) e->edge[k] = -1;
         }
-        e->other[k] = good ? other : -1;
-        e->edge[k] = good ? edge : -1;
     }
 }
 
@@ -206,13 +200,14 @@ GK_FN void gk_finish_sum(GK_GLOBAL gk_t* y, GK_GLOBAL gk_f* stat, GK_GLOBAL cons
 
 /* Sums, means and products. `self` is S (of `self_stat` if that is given), `base` is added at the end, `parts` [2 * cuts, columns] takes the parts
  * of long nodes. */
-GK_KERNEL(aggregate)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), GK_IN(int, perm), GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(gk_t, self), GK_IN(gk_f, self_stat),
-                     GK_IN(int, degree), GK_IN(int, mask), GK_IN(gk_f, base), GK_IN(gk_t, bias), GK_OUT(gk_t, y), GK_OUT(gk_f, stat), GK_OUT(gk_f, parts),
-                     GK_OUT(int, err), GK_DIMS(size), GK_DIMS(how), gk_i64 b_span, gk_i64 b_row, gk_i64 bias_span, int act, gk_f slope, gk_f alpha, int code)
+GK_KERNEL(aggregate)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), GK_IN(int, perm), GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(gk_t, self),
+                     GK_IN(gk_f, self_stat), GK_IN(int, degree), GK_IN(int, mask), GK_IN(gk_f, base), GK_IN(gk_t, bias), GK_OUT(gk_t, y), GK_OUT(gk_f, stat),
+                     GK_OUT(gk_f, parts), GK_OUT(int, err), GK_DIMS(size), GK_DIMS(how), gk_i64 b_span, gk_i64 b_row, gk_i64 bias_span, int act, gk_f slope,
+                     gk_f alpha, int code)
 {
-    GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(int, col); GK_BIND_IN(int, perm); GK_BIND_IN(gk_t, a); GK_BIND_IN(gk_t, b); GK_BIND_IN(gk_t, self);
-    GK_BIND_IN(gk_f, self_stat); GK_BIND_IN(int, degree); GK_BIND_IN(int, mask); GK_BIND_IN(gk_f, base); GK_BIND_IN(gk_t, bias); GK_BIND_OUT(gk_t, y);
-    GK_BIND_OUT(gk_f, stat); GK_BIND_OUT(gk_f, parts); GK_BIND_OUT(int, err);
+    GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(int, col); GK_BIND_IN(int, perm); GK_BIND_IN(gk_t, a); GK_BIND_IN(gk_t, b);
+    GK_BIND_IN(gk_t, self); GK_BIND_IN(gk_f, self_stat); GK_BIND_IN(int, degree); GK_BIND_IN(int, mask); GK_BIND_IN(gk_f, base); GK_BIND_IN(gk_t, bias);
+    GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_f, stat); GK_BIND_OUT(gk_f, parts); GK_BIND_OUT(int, err);
     int lanes = GK_LANES, wide = GK_LEAN ? 1 : GK_WIDE, w = wide ? GK_W : 1;
     gk_i64 cuts = GK_CUTS, items = cuts + GK_NODES, column = ((gk_i64)gk_bid(1) * lanes + gk_lid() % lanes) * w;
     gk_i64 o = column / GK_INNER, at = column - o * GK_INNER, per = GK_BLOCK / lanes;
@@ -244,10 +239,11 @@ GK_KERNEL(aggregate)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), GK_IN
 }
 
 /* Joins the parts of the long nodes. Launch: one block per GK_WINDOW cuts; groups of `lanes` work-items take every so many parts, then the first adds up. */
-GK_KERNEL(aggregate_join)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(gk_f, parts), GK_IN(gk_f, base), GK_IN(gk_t, bias), GK_OUT(gk_t, y), GK_OUT(gk_f, stat), GK_DIMS(size),
-                          GK_DIMS(how), gk_i64 bias_span, int act, gk_f slope, gk_f alpha)
+GK_KERNEL(aggregate_join)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(gk_f, parts), GK_IN(gk_f, base), GK_IN(gk_t, bias), GK_OUT(gk_t, y), GK_OUT(gk_f, stat),
+                          GK_DIMS(size), GK_DIMS(how), gk_i64 bias_span, int act, gk_f slope, gk_f alpha)
 {
-    GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(gk_f, parts); GK_BIND_IN(gk_f, base); GK_BIND_IN(gk_t, bias); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_f, stat);
+    GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(gk_f, parts); GK_BIND_IN(gk_f, base); GK_BIND_IN(gk_t, bias); GK_BIND_OUT(gk_t, y);
+    GK_BIND_OUT(gk_f, stat);
     GK_LOCAL gk_f tmp[GK_BLOCK * GK_W];
     int lanes = GK_LANES, wide = GK_WIDE, w = wide ? GK_W : 1, t = gk_lid(), groups = GK_BLOCK / lanes, red = (int)how.v[2];
     gk_i64 cuts = GK_CUTS;
@@ -323,12 +319,12 @@ GK_FN void gk_finish_best(GK_GLOBAL gk_t* y, GK_GLOBAL int* arg, gk_i64 at, gk_b
 }
 
 /* y = the largest message of each node (`least`: the smallest), `none` where there is none, and `arg` its edge or -1. */
-GK_KERNEL(aggregate_best)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), GK_IN(int, perm), GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(gk_t, self), GK_OUT(gk_t, y),
-                          GK_OUT(int, arg), GK_OUT(gk_f, parts), GK_OUT(int, ids), GK_OUT(int, err), GK_DIMS(size), GK_DIMS(how), gk_i64 b_span, gk_i64 b_row,
-                          int least, int wide_arg, gk_f none, int code)
+GK_KERNEL(aggregate_best)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), GK_IN(int, perm), GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(gk_t, self),
+                          GK_OUT(gk_t, y), GK_OUT(int, arg), GK_OUT(gk_f, parts), GK_OUT(int, ids), GK_OUT(int, err), GK_DIMS(size), GK_DIMS(how),
+                          gk_i64 b_span, gk_i64 b_row, int least, int wide_arg, gk_f none, int code)
 {
-    GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(int, col); GK_BIND_IN(int, perm); GK_BIND_IN(gk_t, a); GK_BIND_IN(gk_t, b); GK_BIND_IN(gk_t, self);
-    GK_BIND_OUT(gk_t, y); GK_BIND_OUT(int, arg); GK_BIND_OUT(gk_f, parts); GK_BIND_OUT(int, ids); GK_BIND_OUT(int, err);
+    GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(int, col); GK_BIND_IN(int, perm); GK_BIND_IN(gk_t, a); GK_BIND_IN(gk_t, b);
+    GK_BIND_IN(gk_t, self); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(int, arg); GK_BIND_OUT(gk_f, parts); GK_BIND_OUT(int, ids); GK_BIND_OUT(int, err);
     int lanes = GK_LANES, wide = GK_LEAN ? 1 : GK_WIDE, w = wide ? GK_W : 1;
     gk_i64 cuts = GK_CUTS, items = cuts + GK_NODES, column = ((gk_i64)gk_bid(1) * lanes + gk_lid() % lanes) * w;
     gk_i64 o = column / GK_INNER, at = column - o * GK_INNER, per = GK_BLOCK / lanes;
@@ -375,8 +371,8 @@ GK_KERNEL(aggregate_best)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), 
 }
 
 /* Joins the parts of the long nodes. Launch: one block per GK_WINDOW cuts, a work-item per column. */
-GK_KERNEL(aggregate_best_join)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(gk_f, parts), GK_IN(int, ids), GK_OUT(gk_t, y), GK_OUT(int, arg), GK_DIMS(size), GK_DIMS(how),
-                               int least, int wide_arg, gk_f none)
+GK_KERNEL(aggregate_best_join)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(gk_f, parts), GK_IN(int, ids), GK_OUT(gk_t, y), GK_OUT(int, arg), GK_DIMS(size),
+                               GK_DIMS(how), int least, int wide_arg, gk_f none)
 {
     GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(gk_f, parts); GK_BIND_IN(int, ids); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(int, arg);
     gk_i64 cuts = GK_CUTS;

@@ -7,8 +7,6 @@
 #include "coords.h"
 #include "graph.h"
 
-#define GK_U 4
-
 #define GK_LEFT 0
 #define GK_ADD 1
 #define GK_SUB 2
@@ -109,15 +107,7 @@ GK_KERNEL(group_spread)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, perm), G
             }
             GK_ROLLED for (gk_u32 p = (gk_u32)q.first; p < (gk_u32)q.end; p += GK_U) {
                 int edge[GK_U];
-                GK_UNROLL for (int k = 0; k < GK_U; k++) {
-                    int good = p + k < (gk_u32)q.end;
-                    edge[k] = (int)(p + k);
-                    if (good && perm) {
-                        edge[k] = gk_id(perm, p + k, flags & 1, (int)entries, &good);
-                        if (!good) gk_report(err, code);
-                    }
-                    if (!good) edge[k] = -1;
-                }
+                gk_ids(perm, p, (gk_u32)q.end, flags & 1, (int)entries, err, code, edge);
                 GK_UNROLL for (int k = 0; k < GK_U; k++) {
                     if (edge[k] >= 0) {
                         gk_i64 to = (o * entries + edge[k]) * inner + at;
@@ -212,11 +202,11 @@ GK_FN gk_norm gk_norm_none(void)
 
 /* top, sum [nodes, columns] of the logits [edges, columns]; parts [2 * cuts, 2, columns]. size: nodes, entries, columns, cut, edges, lanes.
  * flags: 1 indices are i64, 2 strict, 8 nodes may be long. Launch: as aggregate. */
-GK_KERNEL(edge_norm)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, perm), GK_IN(gk_t, x), GK_OUT(gk_f, top), GK_OUT(gk_f, sum), GK_OUT(gk_f, parts), GK_OUT(int, err),
-                     GK_DIMS(size), int flags, int wide, int code)
+GK_KERNEL(edge_norm)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, perm), GK_IN(gk_t, x), GK_OUT(gk_f, top), GK_OUT(gk_f, sum), GK_OUT(gk_f, parts),
+                     GK_OUT(int, err), GK_DIMS(size), int flags, int wide, int code)
 {
-    GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(int, perm); GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_f, top); GK_BIND_OUT(gk_f, sum); GK_BIND_OUT(gk_f, parts);
-    GK_BIND_OUT(int, err);
+    GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(int, perm); GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_f, top); GK_BIND_OUT(gk_f, sum);
+    GK_BIND_OUT(gk_f, parts); GK_BIND_OUT(int, err);
     int lanes = (int)size.v[5], w = wide ? GK_W : 1;
     gk_i64 nodes = size.v[0], entries = size.v[1], columns = size.v[2], cut = size.v[3], per = GK_BLOCK / lanes;
     gk_i64 cuts = (flags & 8) ? (entries + cut - 1) / cut : 0, items = cuts + nodes;
@@ -227,19 +217,15 @@ GK_KERNEL(edge_norm)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, perm), GK_I
             gk_piece q;
             if (!gk_piece_of(&q, rowptr, met, nodes, entries, cuts, cut, item, part, flags & 1, flags & 2, err, code)) continue;
             gk_norm n = gk_norm_none();
-            GK_ROLLED for (gk_i64 p = q.first; p < q.end; p += GK_U) {
+            int edge[GK_U];
+            gk_ids(perm, (gk_u32)q.first, (gk_u32)q.end, flags & 1, (int)size.v[4], err, code, edge);
+            GK_ROLLED for (gk_u32 p = (gk_u32)q.first; p < (gk_u32)q.end; p += GK_U) {
                 gk_vec v[GK_U];
-                int edge[GK_U], good[GK_U];
-                GK_UNROLL for (int k = 0; k < GK_U; k++) {
-                    good[k] = p + k < q.end;
-                    edge[k] = (int)p + k;
-                    if (p + k < q.end && perm) edge[k] = gk_id(perm, p + k, flags & 1, (int)size.v[4], &good[k]);
-                    if (p + k < q.end && !good[k]) gk_report(err, code);
-                }
                 GK_UNROLL for (int k = 0; k < GK_U; k++) {
                     v[k] = gk_splat(-GK_INF);
-                    if (good[k]) v[k] = gk_row_get(x, edge[k] * columns + column, wide);
+                    if (edge[k] >= 0) v[k] = gk_row_get(x, edge[k] * columns + column, wide);
                 }
+                gk_ids(perm, p + GK_U, (gk_u32)q.end, flags & 1, (int)size.v[4], err, code, edge);
                 GK_UNROLL for (int i = 0; i < GK_W; i++) {
                     gk_f m = gk_max(gk_max(v[0].v[i], v[1].v[i]), gk_max(v[2].v[i], v[3].v[i])), s = GK_R(0.0);
                     if (m != -GK_INF) {
@@ -347,8 +333,8 @@ GK_KERNEL(group_std)(GK_IN(int, rowptr), GK_IN(gk_f, sum), GK_OUT(gk_t, y), gk_i
 }
 
 /* dsrc[o, arg[o, r, c], c] (+)= dy[o, r, c] where arg >= 0: each source is the choice of one destination at most. Launch: grid-stride over dy. */
-GK_KERNEL(arg_spread)(GK_IN(gk_t, dy), GK_IN(int, arg), GK_OUT(gk_t, dsrc), GK_OUT(int, err), gk_i64 n, gk_i64 nodes, gk_i64 inner, gk_i64 edges, int wide_index,
-                      int accumulate, int code)
+GK_KERNEL(arg_spread)(GK_IN(gk_t, dy), GK_IN(int, arg), GK_OUT(gk_t, dsrc), GK_OUT(int, err), gk_i64 n, gk_i64 nodes, gk_i64 inner, gk_i64 edges,
+                      int wide_index, int accumulate, int code)
 {
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(int, arg); GK_BIND_OUT(gk_t, dsrc); GK_BIND_OUT(int, err);
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {

@@ -13,7 +13,6 @@
  */
 #include "graph.h"
 
-#define GK_U 4
 #define GK_NODES size.v[0]
 #define GK_ENTRIES size.v[1]
 #define GK_COLUMNS size.v[2]
@@ -57,11 +56,11 @@ GK_FN void gk_heap_finish(GK_GLOBAL gk_t* y, GK_GLOBAL gk_f* lse, gk_heap h, gk_
 }
 
 /* y [nodes, columns], lse [nodes, heads]; parts [2 * cuts, columns], norms [2 * cuts, 2, columns / w]. */
-GK_KERNEL(gat)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), GK_IN(gk_t, x), GK_IN(gk_t, score_src), GK_IN(gk_t, score_dst), GK_OUT(gk_t, y), GK_OUT(gk_f, lse),
-               GK_OUT(gk_f, parts), GK_OUT(gk_f, norms), GK_OUT(int, err), GK_DIMS(size), gk_f slope, int wide, int code)
+GK_KERNEL(gat)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), GK_IN(gk_t, x), GK_IN(gk_t, score_src), GK_IN(gk_t, score_dst), GK_OUT(gk_t, y),
+               GK_OUT(gk_f, lse), GK_OUT(gk_f, parts), GK_OUT(gk_f, norms), GK_OUT(int, err), GK_DIMS(size), gk_f slope, int wide, int code)
 {
-    GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(int, col); GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, score_src); GK_BIND_IN(gk_t, score_dst); GK_BIND_OUT(gk_t, y);
-    GK_BIND_OUT(gk_f, lse); GK_BIND_OUT(gk_f, parts); GK_BIND_OUT(gk_f, norms); GK_BIND_OUT(int, err);
+    GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(int, col); GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, score_src); GK_BIND_IN(gk_t, score_dst);
+    GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_f, lse); GK_BIND_OUT(gk_f, parts); GK_BIND_OUT(gk_f, norms); GK_BIND_OUT(int, err);
     int lanes = GK_LANES, w = wide ? GK_W : 1, wide_index = GK_FLAG(1), heads = (int)(GK_COLUMNS / GK_FEATURES);
     gk_i64 cuts = GK_CUTS, items = cuts + GK_NODES, per = GK_BLOCK / lanes, vec = (gk_i64)gk_bid(1) * lanes + gk_lid() % lanes, column = vec * w;
     gk_i64 vecs = GK_COLUMNS / w;
@@ -73,19 +72,14 @@ GK_KERNEL(gat)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), GK_IN(gk_t,
             if (!gk_piece_of(&q, rowptr, met, GK_NODES, GK_ENTRIES, cuts, GK_CUT, item, part, wide_index, GK_FLAG(2), err, code)) continue;
             gk_f mine = gk_load(score_dst, q.node * heads + head);
             gk_heap h = gk_heap_none();
-            GK_ROLLED for (gk_i64 p = q.first; p < q.end; p += GK_U) {
+            int u[GK_U];
+            gk_ids(col, (gk_u32)q.first, (gk_u32)q.end, wide_index, (int)GK_OTHERS, err, code, u);
+            GK_ROLLED for (gk_u32 p = (gk_u32)q.first; p < (gk_u32)q.end; p += GK_U) {
                 gk_vec v[GK_U];
                 gk_f l[GK_U];
-                int u[GK_U], good[GK_U];
+                int good[GK_U];
                 GK_UNROLL for (int k = 0; k < GK_U; k++) {
-                    good[k] = p + k < q.end;
-                    u[k] = 0;
-                    if (p + k < q.end) {
-                        u[k] = gk_id(col, p + k, wide_index, (int)GK_OTHERS, &good[k]);
-                        if (!good[k]) gk_report(err, code);
-                    }
-                }
-                GK_UNROLL for (int k = 0; k < GK_U; k++) {
+                    good[k] = u[k] >= 0;
                     l[k] = -GK_INF;
                     v[k] = gk_splat(GK_R(0.0));
                     if (good[k]) {
@@ -93,6 +87,7 @@ GK_KERNEL(gat)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), GK_IN(gk_t,
                         v[k] = gk_row_get(x, (gk_i64)u[k] * GK_COLUMNS + column, wide);
                     }
                 }
+                gk_ids(col, p + GK_U, (gk_u32)q.end, wide_index, (int)GK_OTHERS, err, code, u);
                 gk_f top = h.top;
                 GK_UNROLL for (int k = 0; k < GK_U; k++) {
                     if (good[k]) {
@@ -197,13 +192,13 @@ GK_FN void gk_pull_finish(GK_GLOBAL const gk_t* own, GK_GLOBAL gk_t* dx, GK_GLOB
 /* One of the two passes of the gradient: by destination without `delta` (`row` is x, `own` dy, pa is wanted), by source with it (`row` is dy, `own`
  * x, dx is wanted). score_own belongs to the nodes, score_other to the other ends; lse to the destinations. pa, pb, ps [nodes, columns / w];
  * parts [2 * cuts, 2, columns], sums [2 * cuts, columns / w]. */
-GK_KERNEL(gat_bwd)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), GK_IN(gk_t, row), GK_IN(gk_t, own), GK_IN(gk_t, score_own), GK_IN(gk_t, score_other), GK_IN(gk_f, lse),
-                   GK_IN(gk_f, delta), GK_OUT(gk_t, dx), GK_OUT(gk_f, pa), GK_OUT(gk_f, pb), GK_OUT(gk_f, ps), GK_OUT(gk_f, parts), GK_OUT(gk_f, sums),
-                   GK_OUT(int, err), GK_DIMS(size), gk_f slope, int wide, int accumulate, int code)
+GK_KERNEL(gat_bwd)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), GK_IN(gk_t, row), GK_IN(gk_t, own), GK_IN(gk_t, score_own), GK_IN(gk_t, score_other),
+                   GK_IN(gk_f, lse), GK_IN(gk_f, delta), GK_OUT(gk_t, dx), GK_OUT(gk_f, pa), GK_OUT(gk_f, pb), GK_OUT(gk_f, ps), GK_OUT(gk_f, parts),
+                   GK_OUT(gk_f, sums), GK_OUT(int, err), GK_DIMS(size), gk_f slope, int wide, int accumulate, int code)
 {
-    GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(int, col); GK_BIND_IN(gk_t, row); GK_BIND_IN(gk_t, own); GK_BIND_IN(gk_t, score_own); GK_BIND_IN(gk_t, score_other);
-    GK_BIND_IN(gk_f, lse); GK_BIND_IN(gk_f, delta); GK_BIND_OUT(gk_t, dx); GK_BIND_OUT(gk_f, pa); GK_BIND_OUT(gk_f, pb); GK_BIND_OUT(gk_f, ps);
-    GK_BIND_OUT(gk_f, parts); GK_BIND_OUT(gk_f, sums); GK_BIND_OUT(int, err);
+    GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(int, col); GK_BIND_IN(gk_t, row); GK_BIND_IN(gk_t, own); GK_BIND_IN(gk_t, score_own);
+    GK_BIND_IN(gk_t, score_other); GK_BIND_IN(gk_f, lse); GK_BIND_IN(gk_f, delta); GK_BIND_OUT(gk_t, dx); GK_BIND_OUT(gk_f, pa); GK_BIND_OUT(gk_f, pb);
+    GK_BIND_OUT(gk_f, ps); GK_BIND_OUT(gk_f, parts); GK_BIND_OUT(gk_f, sums); GK_BIND_OUT(int, err);
     int lanes = GK_LANES, w = wide ? GK_W : 1, wide_index = GK_FLAG(1), heads = (int)(GK_COLUMNS / GK_FEATURES), by_source = delta != 0;
     gk_i64 cuts = GK_CUTS, items = cuts + GK_NODES, per = GK_BLOCK / lanes, vec = (gk_i64)gk_bid(1) * lanes + gk_lid() % lanes, column = vec * w;
     gk_i64 vecs = GK_COLUMNS / w;
@@ -218,19 +213,14 @@ GK_KERNEL(gat_bwd)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), GK_IN(g
             r.a = r.c = gk_splat(GK_R(0.0));
             r.s = GK_R(0.0);
             if (!by_source) norm = lse[q.node * heads + head];
-            GK_ROLLED for (gk_i64 p = q.first; p < q.end; p += GK_U) {
+            int u[GK_U];
+            gk_ids(col, (gk_u32)q.first, (gk_u32)q.end, wide_index, (int)GK_OTHERS, err, code, u);
+            GK_ROLLED for (gk_u32 p = (gk_u32)q.first; p < (gk_u32)q.end; p += GK_U) {
                 gk_vec v[GK_U];
                 gk_f l[GK_U], n[GK_U], d[GK_U];
-                int u[GK_U], good[GK_U];
+                int good[GK_U];
                 GK_UNROLL for (int k = 0; k < GK_U; k++) {
-                    good[k] = p + k < q.end;
-                    u[k] = 0;
-                    if (p + k < q.end) {
-                        u[k] = gk_id(col, p + k, wide_index, (int)GK_OTHERS, &good[k]);
-                        if (!good[k]) gk_report(err, code);
-                    }
-                }
-                GK_UNROLL for (int k = 0; k < GK_U; k++) {
+                    good[k] = u[k] >= 0;
                     l[k] = GK_R(0.0);
                     n[k] = norm;
                     d[k] = GK_R(1.0);
@@ -245,6 +235,7 @@ GK_KERNEL(gat_bwd)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), GK_IN(g
                         v[k] = gk_row_get(row, (gk_i64)u[k] * GK_COLUMNS + column, wide);
                     }
                 }
+                gk_ids(col, p + GK_U, (gk_u32)q.end, wide_index, (int)GK_OTHERS, err, code, u);
                 GK_UNROLL for (int k = 0; k < GK_U; k++) {
                     if (good[k]) {
                         gk_f z = l[k] + mine, a = gk_exp(gk_leaky(z, slope) - n[k]), c = z > GK_R(0.0) ? a : slope * a;
@@ -268,11 +259,11 @@ GK_KERNEL(gat_bwd)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), GK_IN(g
 }
 
 /* Joins the parts of the long nodes. Launch: one block per GK_WINDOW cuts; groups of `lanes` work-items take every so many parts, then the first adds up. */
-GK_KERNEL(gat_bwd_join)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(gk_t, own), GK_IN(gk_f, parts), GK_IN(gk_f, sums), GK_OUT(gk_t, dx), GK_OUT(gk_f, pa), GK_OUT(gk_f, pb),
-                        GK_OUT(gk_f, ps), GK_DIMS(size), int wide, int accumulate)
+GK_KERNEL(gat_bwd_join)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(gk_t, own), GK_IN(gk_f, parts), GK_IN(gk_f, sums), GK_OUT(gk_t, dx), GK_OUT(gk_f, pa),
+                        GK_OUT(gk_f, pb), GK_OUT(gk_f, ps), GK_DIMS(size), int wide, int accumulate)
 {
-    GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(gk_t, own); GK_BIND_IN(gk_f, parts); GK_BIND_IN(gk_f, sums); GK_BIND_OUT(gk_t, dx); GK_BIND_OUT(gk_f, pa);
-    GK_BIND_OUT(gk_f, pb); GK_BIND_OUT(gk_f, ps);
+    GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(gk_t, own); GK_BIND_IN(gk_f, parts); GK_BIND_IN(gk_f, sums); GK_BIND_OUT(gk_t, dx);
+    GK_BIND_OUT(gk_f, pa); GK_BIND_OUT(gk_f, pb); GK_BIND_OUT(gk_f, ps);
     GK_LOCAL gk_f tmp[GK_BLOCK * (2 * GK_W + 1)];
     int lanes = GK_LANES, w = wide ? GK_W : 1, t = gk_lid(), groups = GK_BLOCK / lanes;
     gk_i64 cuts = GK_CUTS, vecs = GK_COLUMNS / w;

@@ -113,6 +113,23 @@ GK_FN int gk_id(GK_GLOBAL const int* p, gk_i64 i, int wide_index, int limit, int
     return 0;
 }
 
+/* Edges that are on their way to a work-item at a time. */
+#define GK_U 4
+
+/* Elements p .. p + GK_U - 1 of an index list (without one, their numbers); -1 from `end` on, and for what is not in [0, limit), which is reported. */
+GK_FN void gk_ids(GK_GLOBAL const int* list, gk_u32 p, gk_u32 end, int wide_index, int limit, GK_GLOBAL int* err, int code, int ids[GK_U])
+{
+    GK_UNROLL for (int k = 0; k < GK_U; k++) {
+        ids[k] = -1;
+        if (p + k < end) {
+            int good = 1, id = (int)(p + k);
+            if (list) id = gk_id(list, p + k, wide_index, limit, &good);
+            if (good) ids[k] = id;
+            else gk_report(err, code);
+        }
+    }
+}
+
 /* One element, or GK_W of them where `wide`; the unused lanes are 0. */
 GK_FN gk_vec gk_row_get(GK_GLOBAL const gk_t* p, gk_i64 at, int wide)
 {
