@@ -128,14 +128,49 @@ GK_FN void gk_messages(const gk_walk* g, int node, gk_vec self, const gk_ends* e
     }
 }
 
-GK_FN gk_vec gk_reduce_run(const gk_walk* g, int node, gk_vec self, gk_i64 first, gk_i64 end, int red)
+#if GK_LEAN
+/* The sum of gk_reduce_run where the message is known: only what it takes is fetched and checked. */
+GK_FN gk_vec gk_sum_run(const gk_walk* g, gk_u32 first, gk_u32 end)
+{
+    GK_GLOBAL const int* rows = g->a_at_edge ? g->perm : g->col;
+    GK_GLOBAL const int* scales = g->b_at_edge ? g->perm : g->col;
+    int row_limit = g->a_at_edge ? g->edges : g->others, scale_limit = g->b_at_edge ? g->edges : g->others;
+    gk_vec acc = gk_splat(GK_R(0.0));
+    int row[GK_U], scale[GK_U];
+    gk_ids(rows, first, end, g->wide_index, row_limit, g->err, g->code, row);
+    if (GK_LEAN == 2) gk_ids(scales, first, end, g->wide_index, scale_limit, g->err, g->code, scale);
+    GK_ROLLED for (gk_u32 p = first; p < end; p += GK_U) {
+        gk_vec m[GK_U];
+        gk_f s[GK_U];
+        int on[GK_U];
+        GK_UNROLL for (int k = 0; k < GK_U; k++) {
+            on[k] = row[k] >= 0 && (GK_LEAN != 2 || scale[k] >= 0);
+            if (on[k]) {
+                m[k] = gk_loadv(g->a, g->a_base + (gk_i64)row[k] * g->inner);
+                if (GK_LEAN == 2) s[k] = gk_load(g->b, g->b_base + (gk_i64)scale[k] * g->b_row);
+                if (GK_LEAN == 3) s[k] = GK_R(1.0) / (gk_f)gk_index(g->degree, row[k], g->wide_saved);
+            }
+        }
+        gk_ids(rows, p + GK_U, end, g->wide_index, row_limit, g->err, g->code, row);
+        if (GK_LEAN == 2) gk_ids(scales, p + GK_U, end, g->wide_index, scale_limit, g->err, g->code, scale);
+        GK_UNROLL for (int k = 0; k < GK_U; k++) {
+            if (on[k]) {
+                GK_UNROLL for (int i = 0; i < GK_W; i++) acc.v[i] += GK_LEAN == 1 ? m[k].v[i] : m[k].v[i] * s[k];
+            }
+        }
+    }
+    return acc;
+}
+#endif
+
+GK_FN gk_vec gk_reduce_run(const gk_walk* g, int node, gk_vec self, gk_u32 first, gk_u32 end, int red)
 {
     gk_vec acc = gk_splat(red == GK_RED_PROD ? GK_R(1.0) : GK_R(0.0));
     gk_ends now, next;
-    gk_find(g, (gk_u32)first, (gk_u32)end, &now);
-    GK_ROLLED for (gk_u32 p = (gk_u32)first; p < (gk_u32)end; p += GK_U) {
+    gk_find(g, first, end, &now);
+    GK_ROLLED for (gk_u32 p = first; p < end; p += GK_U) {
         gk_vec m[GK_U];
-        gk_find(g, p + GK_U, (gk_u32)end, &next);
+        gk_find(g, p + GK_U, end, &next);
         gk_messages(g, node, self, &now, m);
         GK_UNROLL for (int k = 0; k < GK_U; k++) {
             if (now.edge[k] >= 0) {
@@ -147,21 +182,21 @@ GK_FN gk_vec gk_reduce_run(const gk_walk* g, int node, gk_vec self, gk_i64 first
     return acc;
 }
 
-/* Numbers of `size`: nodes, entries, columns (outer * inner), inner, rows of A, cut, edges, rows of the other ends; of `how`: wide, message,
- * red, a_at_edge, b_at_edge, m_at_self, lanes, flags (1 indices are i64, 2 strict, 4 accumulate, 8 nodes may be long,
+/* Numbers of `size`: nodes, entries, columns (outer * inner), inner, rows of A, log2 of the cut, edges, rows of the other ends; of `how`: wide, message,
+ * red, a_at_edge, b_at_edge, m_at_self, log2 of lanes, flags (1 indices are i64, 2 strict, 4 accumulate, 8 nodes may be long,
  * 16 degree and mask are i64). */
 #define GK_NODES size.v[0]
 #define GK_ENTRIES size.v[1]
 #define GK_COLUMNS size.v[2]
 #define GK_INNER size.v[3]
 #define GK_A_ROWS size.v[4]
-#define GK_CUT size.v[5]
+#define GK_CUT (int)size.v[5]
 #define GK_EDGES size.v[6]
 #define GK_OTHERS size.v[7]
 #define GK_WIDE (int)how.v[0]
 #define GK_LANES (int)how.v[6]
 #define GK_FLAG(b) ((how.v[7] & (b)) != 0)
-#define GK_CUTS (GK_FLAG(8) ? (GK_ENTRIES + GK_CUT - 1) / GK_CUT : 0)
+#define GK_CUTS (GK_FLAG(8) ? gk_cuts(GK_ENTRIES, GK_CUT) : 0u)
 
 GK_FN_CALL gk_f gk_activate(gk_f x, int act, gk_f p)
 {
@@ -208,13 +243,14 @@ GK_KERNEL(aggregate)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), GK_IN
     GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(int, col); GK_BIND_IN(int, perm); GK_BIND_IN(gk_t, a); GK_BIND_IN(gk_t, b);
     GK_BIND_IN(gk_t, self); GK_BIND_IN(gk_f, self_stat); GK_BIND_IN(int, degree); GK_BIND_IN(int, mask); GK_BIND_IN(gk_f, base); GK_BIND_IN(gk_t, bias);
     GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_f, stat); GK_BIND_OUT(gk_f, parts); GK_BIND_OUT(int, err);
-    int lanes = GK_LANES, wide = GK_LEAN ? 1 : GK_WIDE, w = wide ? GK_W : 1;
-    gk_i64 cuts = GK_CUTS, items = cuts + GK_NODES, column = ((gk_i64)gk_bid(1) * lanes + gk_lid() % lanes) * w;
-    gk_i64 o = column / GK_INNER, at = column - o * GK_INNER, per = GK_BLOCK / lanes;
+    int lanes = GK_LANES, wide = GK_LEAN ? 1 : GK_WIDE;
+    gk_u32 cuts = GK_CUTS, items = cuts + (gk_u32)GK_NODES, column = GK_VECTOR(lanes) * (wide ? GK_W : 1);
+    gk_i64 o = GK_INNER == GK_COLUMNS ? 0 : column / (gk_u32)GK_INNER, at = column - o * GK_INNER;
     gk_walk g;
     g.col = col; g.perm = perm; g.a = a; g.b = b; g.degree = degree; g.mask = mask; g.err = err;
     g.edges = (int)GK_EDGES; g.others = (int)GK_OTHERS; g.inner = (int)GK_INNER;
-    g.a_base = o * GK_A_ROWS * GK_INNER + at; g.m_base = column; g.b_full = b_span == 1; g.b_row = (int)b_row; g.b_base = column / b_span;
+    g.a_base = o * GK_A_ROWS * GK_INNER + at; g.m_base = column; g.b_full = b_span == 1; g.b_row = (int)b_row;
+    g.b_base = b_span == 1 ? column : column / (gk_u32)b_span;
     g.wide_index = GK_FLAG(1); g.wide_saved = GK_FLAG(16); g.wide = wide; g.message = (int)how.v[1]; g.a_at_edge = (int)how.v[3]; g.b_at_edge = (int)how.v[4];
     g.m_at_self = (int)how.v[5]; g.code = code;
 #if GK_LEAN
@@ -222,8 +258,8 @@ GK_KERNEL(aggregate)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), GK_IN
     g.degree = GK_LEAN == 3 ? degree : 0; g.mask = 0;
     self = 0; self_stat = 0; base = 0; bias = 0; act = 0;
 #endif
-    if (column >= GK_COLUMNS) items = 0;
-    for (gk_i64 item = (gk_i64)gk_bid(0) * per + gk_lid() / lanes; item < items; item += (gk_i64)gk_nblocks(0) * per) {
+    if (column >= (gk_u32)GK_COLUMNS) items = 0;
+    for (gk_u32 item = GK_TEAM(lanes); item < items; item += GK_TEAMS(lanes)) {
         GK_ROLLED for (int part = 0; part < 2; part++) {
             gk_piece q;
             if (!gk_piece_of(&q, rowptr, met, GK_NODES, GK_ENTRIES, cuts, GK_CUT, item, part, g.wide_index, GK_FLAG(2), err, code)) continue;
@@ -231,7 +267,11 @@ GK_KERNEL(aggregate)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), GK_IN
             gk_vec s = gk_splat(GK_R(0.0));
             if (self_stat) s = gk_part_get(self_stat, to, wide);
             else if (self) s = gk_row_get(self, to, wide);
-            gk_vec acc = gk_reduce_run(&g, (int)q.node, s, q.first, q.end, GK_LEAN ? GK_RED_SUM : (int)how.v[2]);
+#if GK_LEAN
+            gk_vec acc = gk_sum_run(&g, q.first, q.end);
+#else
+            gk_vec acc = gk_reduce_run(&g, (int)q.node, s, q.first, q.end, (int)how.v[2]);
+#endif
             if (q.slot >= 0) gk_part_put(parts, q.slot * GK_COLUMNS + column, acc, wide);
             else gk_finish_sum(y, stat, base, bias, to, column, q.end - q.first, acc, (int)how.v[2], alpha, bias_span, act, slope, GK_FLAG(4), wide);
         }
@@ -245,10 +285,10 @@ GK_KERNEL(aggregate_join)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(gk_f, parts
     GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(gk_f, parts); GK_BIND_IN(gk_f, base); GK_BIND_IN(gk_t, bias); GK_BIND_OUT(gk_t, y);
     GK_BIND_OUT(gk_f, stat);
     GK_LOCAL gk_f tmp[GK_BLOCK * GK_W];
-    int lanes = GK_LANES, wide = GK_WIDE, w = wide ? GK_W : 1, t = gk_lid(), groups = GK_BLOCK / lanes, red = (int)how.v[2];
-    gk_i64 cuts = GK_CUTS;
+    int lanes = 1 << GK_LANES, wide = GK_WIDE, w = wide ? GK_W : 1, t = gk_lid(), groups = GK_BLOCK / lanes, red = (int)how.v[2];
+    gk_u32 cuts = GK_CUTS;
     gk_piece q;
-    gk_i64 item = (gk_i64)gk_bid(0) * GK_WINDOW;
+    gk_u32 item = (gk_u32)gk_bid(0) * GK_WINDOW;
     for (gk_u32 found = gk_begins(met, cuts, item); found; found >>= 1, item++) {
         if (!(found & 1u)) continue;
         gk_long_node(&q, rowptr, met, GK_ENTRIES, GK_CUT, item, GK_FLAG(1));
@@ -325,21 +365,22 @@ GK_KERNEL(aggregate_best)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), 
 {
     GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(int, col); GK_BIND_IN(int, perm); GK_BIND_IN(gk_t, a); GK_BIND_IN(gk_t, b);
     GK_BIND_IN(gk_t, self); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(int, arg); GK_BIND_OUT(gk_f, parts); GK_BIND_OUT(int, ids); GK_BIND_OUT(int, err);
-    int lanes = GK_LANES, wide = GK_LEAN ? 1 : GK_WIDE, w = wide ? GK_W : 1;
-    gk_i64 cuts = GK_CUTS, items = cuts + GK_NODES, column = ((gk_i64)gk_bid(1) * lanes + gk_lid() % lanes) * w;
-    gk_i64 o = column / GK_INNER, at = column - o * GK_INNER, per = GK_BLOCK / lanes;
+    int lanes = GK_LANES, wide = GK_LEAN ? 1 : GK_WIDE;
+    gk_u32 cuts = GK_CUTS, items = cuts + (gk_u32)GK_NODES, column = GK_VECTOR(lanes) * (wide ? GK_W : 1);
+    gk_i64 o = GK_INNER == GK_COLUMNS ? 0 : column / (gk_u32)GK_INNER, at = column - o * GK_INNER;
     gk_walk g;
     g.col = col; g.perm = perm; g.a = a; g.b = b; g.degree = 0; g.mask = 0; g.err = err;
     g.edges = (int)GK_EDGES; g.others = (int)GK_OTHERS; g.inner = (int)GK_INNER;
-    g.a_base = o * GK_A_ROWS * GK_INNER + at; g.m_base = column; g.b_full = b_span == 1; g.b_row = (int)b_row; g.b_base = column / b_span;
+    g.a_base = o * GK_A_ROWS * GK_INNER + at; g.m_base = column; g.b_full = b_span == 1; g.b_row = (int)b_row;
+    g.b_base = b_span == 1 ? column : column / (gk_u32)b_span;
     g.wide_index = GK_FLAG(1); g.wide_saved = GK_FLAG(16); g.wide = wide; g.message = (int)how.v[1]; g.a_at_edge = (int)how.v[3]; g.b_at_edge = (int)how.v[4];
     g.m_at_self = 0; g.code = code;
 #if GK_LEAN
     g.b = GK_LEAN == 2 ? b : 0; g.b_full = 0; g.message = GK_LEAN == 2 ? GK_TIMES_B : GK_PLAIN;
     self = 0;
 #endif
-    if (column >= GK_COLUMNS) items = 0;
-    for (gk_i64 item = (gk_i64)gk_bid(0) * per + gk_lid() / lanes; item < items; item += (gk_i64)gk_nblocks(0) * per) {
+    if (column >= (gk_u32)GK_COLUMNS) items = 0;
+    for (gk_u32 item = GK_TEAM(lanes); item < items; item += GK_TEAMS(lanes)) {
         GK_ROLLED for (int part = 0; part < 2; part++) {
             gk_piece q;
             if (!gk_piece_of(&q, rowptr, met, GK_NODES, GK_ENTRIES, cuts, GK_CUT, item, part, g.wide_index, GK_FLAG(2), err, code)) continue;
@@ -348,10 +389,10 @@ GK_KERNEL(aggregate_best)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), 
             if (self) s = gk_row_get(self, to, wide);
             gk_best best = gk_none();
             gk_ends now, next;
-            gk_find(&g, (gk_u32)q.first, (gk_u32)q.end, &now);
-            GK_ROLLED for (gk_u32 p = (gk_u32)q.first; p < (gk_u32)q.end; p += GK_U) {
+            gk_find(&g, q.first, q.end, &now);
+            GK_ROLLED for (gk_u32 p = q.first; p < q.end; p += GK_U) {
                 gk_vec m[GK_U];
-                gk_find(&g, p + GK_U, (gk_u32)q.end, &next);
+                gk_find(&g, p + GK_U, q.end, &next);
                 gk_messages(&g, (int)q.node, s, &now, m);
                 GK_UNROLL for (int k = 0; k < GK_U; k++) {
                     GK_UNROLL for (int i = 0; i < GK_W; i++) gk_better(&best, i, m[k].v[i], now.edge[k], least);
@@ -375,9 +416,9 @@ GK_KERNEL(aggregate_best_join)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(gk_f, 
                                GK_DIMS(how), int least, int wide_arg, gk_f none)
 {
     GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(gk_f, parts); GK_BIND_IN(int, ids); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(int, arg);
-    gk_i64 cuts = GK_CUTS;
+    gk_u32 cuts = GK_CUTS;
     gk_piece q;
-    gk_i64 item = (gk_i64)gk_bid(0) * GK_WINDOW;
+    gk_u32 item = (gk_u32)gk_bid(0) * GK_WINDOW;
     for (gk_u32 found = gk_begins(met, cuts, item); found; found >>= 1, item++) {
         if (!(found & 1u)) continue;
         gk_long_node(&q, rowptr, met, GK_ENTRIES, GK_CUT, item, GK_FLAG(1));

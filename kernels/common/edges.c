@@ -19,16 +19,16 @@ GK_FN int gk_end(GK_GLOBAL const int* ends, gk_i64 e, int wide_index, int limit,
 }
 
 /* out[o, e, c] (+)= alpha * (A[o, i(e), c] op B[o, j(e), c]); of A only what `mask`, an index per element of A, assigns to the edge; divided by
- * degree[i]. A without list is read at the edge. size: edges, columns (outer * inner), inner, rows of A, rows of B, lanes. */
+ * degree[i]. A without list is read at the edge. size: edges, columns (outer * inner), inner, rows of A, rows of B, log2 of lanes. */
 GK_KERNEL(edge_map)(GK_IN(int, left), GK_IN(int, right), GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(int, degree), GK_IN(int, mask), GK_OUT(gk_t, out),
                     GK_OUT(int, err), GK_DIMS(size), int op, gk_f alpha, int wide_index, int wide_saved, int wide, int accumulate, int code)
 {
     GK_BIND_IN(int, left); GK_BIND_IN(int, right); GK_BIND_IN(gk_t, a); GK_BIND_IN(gk_t, b); GK_BIND_IN(int, degree); GK_BIND_IN(int, mask);
     GK_BIND_OUT(gk_t, out); GK_BIND_OUT(int, err);
-    int lanes = (int)size.v[5], w = wide ? GK_W : 1;
-    gk_i64 edges = size.v[0], columns = size.v[1], inner = size.v[2], per = GK_BLOCK / lanes;
-    gk_i64 column = ((gk_i64)gk_bid(1) * lanes + gk_lid() % lanes) * w, o = column / inner, at = column - o * inner;
-    gk_i64 first = ((gk_i64)gk_bid(0) * per + gk_lid() / lanes) * GK_U, step = (gk_i64)gk_nblocks(0) * per * GK_U;
+    int lanes = (int)size.v[5];
+    gk_i64 edges = size.v[0], columns = size.v[1], inner = size.v[2];
+    gk_i64 column = (gk_i64)GK_VECTOR(lanes) * (wide ? GK_W : 1), o = inner == columns ? 0 : (gk_u32)column / (gk_u32)inner, at = column - o * inner;
+    gk_i64 first = (gk_i64)GK_TEAM(lanes) * GK_U, step = (gk_i64)GK_TEAMS(lanes) * GK_U;
     if (column >= columns) edges = 0;
     for (; first < edges; first += step) {
         gk_vec x[GK_U], y[GK_U];
@@ -77,19 +77,19 @@ GK_KERNEL(edge_map)(GK_IN(int, left), GK_IN(int, right), GK_IN(gk_t, a), GK_IN(g
 }
 
 /* The same for the edges of each node at a time (graph.h), which reads the node's row once: out[o, e, c] (+)= dy[o, v, c] / count[v]; where `arg`
- * [o, v, c] is given only what it assigns to the edge. size: nodes, entries, columns (outer * inner), inner, cut, lanes. flags: 1 indices are i64,
- * 2 strict, 4 accumulate, 8 nodes may be long, 16 arg and count are i64. Launch: as aggregate. */
+ * [o, v, c] is given only what it assigns to the edge. size: nodes, entries, columns (outer * inner), inner, log2 of the cut and of lanes.
+ * flags: 1 indices are i64, 2 strict, 4 accumulate, 8 nodes may be long, 16 arg and count are i64. Launch: as aggregate. */
 GK_KERNEL(group_spread)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, perm), GK_IN(gk_t, dy), GK_IN(int, arg), GK_IN(int, count), GK_OUT(gk_t, out),
                         GK_OUT(int, err), GK_DIMS(size), int flags, int wide, int code)
 {
     GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(int, perm); GK_BIND_IN(gk_t, dy); GK_BIND_IN(int, arg); GK_BIND_IN(int, count);
     GK_BIND_OUT(gk_t, out); GK_BIND_OUT(int, err);
-    int lanes = (int)size.v[5], w = wide ? GK_W : 1, wide_saved = flags & 16;
-    gk_i64 nodes = size.v[0], entries = size.v[1], columns = size.v[2], inner = size.v[3], cut = size.v[4], per = GK_BLOCK / lanes;
-    gk_i64 cuts = (flags & 8) ? (entries + cut - 1) / cut : 0, items = cuts + nodes;
-    gk_i64 column = ((gk_i64)gk_bid(1) * lanes + gk_lid() % lanes) * w, o = column / inner, at = column - o * inner;
+    int lanes = (int)size.v[5], wide_saved = flags & 16, cut = (int)size.v[4];
+    gk_i64 nodes = size.v[0], entries = size.v[1], columns = size.v[2], inner = size.v[3];
+    gk_u32 cuts = (flags & 8) ? gk_cuts(entries, cut) : 0u, items = cuts + (gk_u32)nodes;
+    gk_i64 column = (gk_i64)GK_VECTOR(lanes) * (wide ? GK_W : 1), o = inner == columns ? 0 : (gk_u32)column / (gk_u32)inner, at = column - o * inner;
     if (column >= columns) items = 0;
-    for (gk_i64 item = (gk_i64)gk_bid(0) * per + gk_lid() / lanes; item < items; item += (gk_i64)gk_nblocks(0) * per) {
+    for (gk_u32 item = GK_TEAM(lanes); item < items; item += GK_TEAMS(lanes)) {
         GK_ROLLED for (int part = 0; part < 2; part++) {
             gk_piece q;
             if (!gk_piece_of(&q, rowptr, met, nodes, entries, cuts, cut, item, part, flags & 1, flags & 2, err, code)) continue;
@@ -105,9 +105,9 @@ GK_KERNEL(group_spread)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, perm), G
                 gk_f n = (gk_f)gk_index(count, q.node, wide_saved);
                 GK_UNROLL for (int i = 0; i < GK_W; i++) g.v[i] = g.v[i] / n;
             }
-            GK_ROLLED for (gk_u32 p = (gk_u32)q.first; p < (gk_u32)q.end; p += GK_U) {
+            GK_ROLLED for (gk_u32 p = q.first; p < q.end; p += GK_U) {
                 int edge[GK_U];
-                gk_ids(perm, p, (gk_u32)q.end, flags & 1, (int)entries, err, code, edge);
+                gk_ids(perm, p, q.end, flags & 1, (int)entries, err, code, edge);
                 GK_UNROLL for (int k = 0; k < GK_U; k++) {
                     if (edge[k] >= 0) {
                         gk_i64 to = (o * entries + edge[k]) * inner + at;
@@ -200,32 +200,31 @@ GK_FN gk_norm gk_norm_none(void)
     return n;
 }
 
-/* top, sum [nodes, columns] of the logits [edges, columns]; parts [2 * cuts, 2, columns]. size: nodes, entries, columns, cut, edges, lanes.
+/* top, sum [nodes, columns] of the logits [edges, columns]; parts [2 * cuts, 2, columns]. size: nodes, entries, columns, log2 of the cut, edges, log2 of lanes.
  * flags: 1 indices are i64, 2 strict, 8 nodes may be long. Launch: as aggregate. */
 GK_KERNEL(edge_norm)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, perm), GK_IN(gk_t, x), GK_OUT(gk_f, top), GK_OUT(gk_f, sum), GK_OUT(gk_f, parts),
                      GK_OUT(int, err), GK_DIMS(size), int flags, int wide, int code)
 {
     GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(int, perm); GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_f, top); GK_BIND_OUT(gk_f, sum);
     GK_BIND_OUT(gk_f, parts); GK_BIND_OUT(int, err);
-    int lanes = (int)size.v[5], w = wide ? GK_W : 1;
-    gk_i64 nodes = size.v[0], entries = size.v[1], columns = size.v[2], cut = size.v[3], per = GK_BLOCK / lanes;
-    gk_i64 cuts = (flags & 8) ? (entries + cut - 1) / cut : 0, items = cuts + nodes;
-    gk_i64 column = ((gk_i64)gk_bid(1) * lanes + gk_lid() % lanes) * w;
+    int lanes = (int)size.v[5], cut = (int)size.v[3];
+    gk_i64 nodes = size.v[0], entries = size.v[1], columns = size.v[2], column = (gk_i64)GK_VECTOR(lanes) * (wide ? GK_W : 1);
+    gk_u32 cuts = (flags & 8) ? gk_cuts(entries, cut) : 0u, items = cuts + (gk_u32)nodes;
     if (column >= columns) items = 0;
-    for (gk_i64 item = (gk_i64)gk_bid(0) * per + gk_lid() / lanes; item < items; item += (gk_i64)gk_nblocks(0) * per) {
+    for (gk_u32 item = GK_TEAM(lanes); item < items; item += GK_TEAMS(lanes)) {
         GK_ROLLED for (int part = 0; part < 2; part++) {
             gk_piece q;
             if (!gk_piece_of(&q, rowptr, met, nodes, entries, cuts, cut, item, part, flags & 1, flags & 2, err, code)) continue;
             gk_norm n = gk_norm_none();
             int edge[GK_U];
-            gk_ids(perm, (gk_u32)q.first, (gk_u32)q.end, flags & 1, (int)size.v[4], err, code, edge);
-            GK_ROLLED for (gk_u32 p = (gk_u32)q.first; p < (gk_u32)q.end; p += GK_U) {
+            gk_ids(perm, q.first, q.end, flags & 1, (int)size.v[4], err, code, edge);
+            GK_ROLLED for (gk_u32 p = q.first; p < q.end; p += GK_U) {
                 gk_vec v[GK_U];
                 GK_UNROLL for (int k = 0; k < GK_U; k++) {
                     v[k] = gk_splat(-GK_INF);
                     if (edge[k] >= 0) v[k] = gk_row_get(x, edge[k] * columns + column, wide);
                 }
-                gk_ids(perm, p + GK_U, (gk_u32)q.end, flags & 1, (int)size.v[4], err, code, edge);
+                gk_ids(perm, p + GK_U, q.end, flags & 1, (int)size.v[4], err, code, edge);
                 GK_UNROLL for (int i = 0; i < GK_W; i++) {
                     gk_f m = gk_max(gk_max(v[0].v[i], v[1].v[i]), gk_max(v[2].v[i], v[3].v[i])), s = GK_R(0.0);
                     if (m != -GK_INF) {
@@ -249,9 +248,11 @@ GK_KERNEL(edge_norm)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, perm), GK_I
 GK_KERNEL(edge_norm_join)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(gk_f, parts), GK_OUT(gk_f, top), GK_OUT(gk_f, sum), GK_DIMS(size), int flags)
 {
     GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(gk_f, parts); GK_BIND_OUT(gk_f, top); GK_BIND_OUT(gk_f, sum);
-    gk_i64 nodes = size.v[0], entries = size.v[1], columns = size.v[2], cut = size.v[3], cuts = (entries + cut - 1) / cut;
+    int cut = (int)size.v[3];
+    gk_i64 entries = size.v[1], columns = size.v[2];
+    gk_u32 cuts = gk_cuts(entries, cut);
     gk_piece q;
-    gk_i64 item = (gk_i64)gk_bid(0) * GK_WINDOW;
+    gk_u32 item = (gk_u32)gk_bid(0) * GK_WINDOW;
     for (gk_u32 found = gk_begins(met, cuts, item); found; found >>= 1, item++) {
         if (!(found & 1u)) continue;
         gk_long_node(&q, rowptr, met, entries, cut, item, flags & 1);
@@ -277,17 +278,17 @@ GK_KERNEL(edge_norm_join)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(gk_f, parts
  *   its gradient  x * (z - s), x the softmax, z its upstream gradient, s their sum of products
  *   std           u * (x - s) / (n * t), s the mean, t the standard deviation (as stored in y), u = dy, n = max(count - correction, 1)
  *   product       u * (the product of the others), s the product of what is not 0, t the number of zeros
- * s and t are gk_f, u and y as stored. `rowptr` counts the edges of a node. size: edges, columns (outer * inner), inner, nodes, lanes, correction. */
+ * s and t are gk_f, u and y as stored. `rowptr` counts the edges of a node. size: edges, columns (outer * inner), inner, nodes, log2 of lanes, correction. */
 GK_KERNEL(edge_apply)(GK_IN(int, node), GK_IN(gk_t, x), GK_IN(gk_t, z), GK_IN(gk_f, s), GK_IN(gk_f, t), GK_IN(gk_t, u), GK_IN(gk_t, y), GK_IN(int, rowptr),
                       GK_OUT(gk_t, out), GK_OUT(int, err), GK_DIMS(size), int what, int wide_index, int wide_rowptr, int wide, int accumulate, int code)
 {
     GK_BIND_IN(int, node); GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, z); GK_BIND_IN(gk_f, s); GK_BIND_IN(gk_f, t); GK_BIND_IN(gk_t, u); GK_BIND_IN(gk_t, y);
     GK_BIND_IN(int, rowptr); GK_BIND_OUT(gk_t, out); GK_BIND_OUT(int, err);
-    int lanes = (int)size.v[4], w = wide ? GK_W : 1;
-    gk_i64 edges = size.v[0], columns = size.v[1], inner = size.v[2], nodes = size.v[3], per = GK_BLOCK / lanes;
-    gk_i64 column = ((gk_i64)gk_bid(1) * lanes + gk_lid() % lanes) * w, o = column / inner, at = column - o * inner;
+    int lanes = (int)size.v[4];
+    gk_i64 edges = size.v[0], columns = size.v[1], inner = size.v[2], nodes = size.v[3];
+    gk_i64 column = (gk_i64)GK_VECTOR(lanes) * (wide ? GK_W : 1), o = inner == columns ? 0 : (gk_u32)column / (gk_u32)inner, at = column - o * inner;
     if (column >= columns) edges = 0;
-    for (gk_i64 e = (gk_i64)gk_bid(0) * per + gk_lid() / lanes; e < edges; e += (gk_i64)gk_nblocks(0) * per) {
+    for (gk_i64 e = GK_TEAM(lanes); e < edges; e += GK_TEAMS(lanes)) {
         int good = 1, v = gk_id(node, e, wide_index, (int)nodes, &good);
         gk_i64 here = (o * size.v[0] + e) * inner + at, there = (o * nodes + v) * inner + at;
         gk_vec a = gk_row_get(x, here, wide), r = gk_splat(GK_R(0.0));

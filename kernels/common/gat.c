@@ -9,19 +9,24 @@
  *   by source       A = sum a dy[v], C = sum c dy[v], s = sum c delta[v]:  dx[u] = A,          dscore_src = x[u] . C - s
  *
  * Launch: as aggregate.c; a work-item's w columns lie in one head. Sums in gk_f in the order of the entries; one writer per output; deterministic.
- * Dims: nodes, entries, columns (heads * features), features, other ends, cut, lanes, flags (1 indices are i64, 2 strict, 8 nodes may be long).
+ * Dims: nodes, entries, columns (heads * features), features, other ends, log2 of the cut and of lanes, flags (1 indices are i64, 2 strict,
+ * 8 nodes may be long).
  */
 #include "graph.h"
+
+/* Loads in flight from many blocks hide more than registers do. */
+#undef GK_MIN_BLOCKS
+#define GK_MIN_BLOCKS 4
 
 #define GK_NODES size.v[0]
 #define GK_ENTRIES size.v[1]
 #define GK_COLUMNS size.v[2]
 #define GK_FEATURES size.v[3]
 #define GK_OTHERS size.v[4]
-#define GK_CUT size.v[5]
+#define GK_CUT (int)size.v[5]
 #define GK_LANES (int)size.v[6]
 #define GK_FLAG(b) ((size.v[7] & (b)) != 0)
-#define GK_CUTS (GK_FLAG(8) ? (GK_ENTRIES + GK_CUT - 1) / GK_CUT : 0)
+#define GK_CUTS (GK_FLAG(8) ? gk_cuts(GK_ENTRIES, GK_CUT) : 0u)
 
 typedef struct { gk_vec acc; gk_f top, sum; } gk_heap;
 
@@ -52,7 +57,9 @@ GK_FN void gk_heap_finish(GK_GLOBAL gk_t* y, GK_GLOBAL gk_f* lse, gk_heap h, gk_
     gk_f n = count > 0 ? h.sum : GK_R(1.0);
     GK_UNROLL for (int i = 0; i < GK_W; i++) h.acc.v[i] = h.acc.v[i] / n;
     gk_row_put(y, node * columns + column, h.acc, wide);
-    if (lse && column % features == 0) lse[node * (columns / features) + column / features] = count > 0 ? h.top + gk_log(h.sum) : GK_R(0.0);
+    gk_u32 head = (gk_u32)column / (gk_u32)features;
+    if (lse && (gk_u32)column == head * (gk_u32)features)
+        lse[node * ((gk_u32)columns / (gk_u32)features) + head] = count > 0 ? h.top + gk_log(h.sum) : GK_R(0.0);
 }
 
 /* y [nodes, columns], lse [nodes, heads]; parts [2 * cuts, columns], norms [2 * cuts, 2, columns / w]. */
@@ -61,20 +68,20 @@ GK_KERNEL(gat)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), GK_IN(gk_t,
 {
     GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(int, col); GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, score_src); GK_BIND_IN(gk_t, score_dst);
     GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_f, lse); GK_BIND_OUT(gk_f, parts); GK_BIND_OUT(gk_f, norms); GK_BIND_OUT(int, err);
-    int lanes = GK_LANES, w = wide ? GK_W : 1, wide_index = GK_FLAG(1), heads = (int)(GK_COLUMNS / GK_FEATURES);
-    gk_i64 cuts = GK_CUTS, items = cuts + GK_NODES, per = GK_BLOCK / lanes, vec = (gk_i64)gk_bid(1) * lanes + gk_lid() % lanes, column = vec * w;
-    gk_i64 vecs = GK_COLUMNS / w;
-    int head = (int)(column / GK_FEATURES);
+    int lanes = GK_LANES, w = wide ? GK_W : 1, wide_index = GK_FLAG(1), heads = (int)((gk_u32)GK_COLUMNS / (gk_u32)GK_FEATURES);
+    gk_u32 cuts = GK_CUTS, items = cuts + (gk_u32)GK_NODES;
+    gk_i64 vec = GK_VECTOR(lanes), column = vec * w, vecs = (gk_u32)GK_COLUMNS / (gk_u32)w;
+    int head = (int)((gk_u32)column / (gk_u32)GK_FEATURES);
     if (column >= GK_COLUMNS) items = 0;
-    for (gk_i64 item = (gk_i64)gk_bid(0) * per + gk_lid() / lanes; item < items; item += (gk_i64)gk_nblocks(0) * per) {
+    for (gk_u32 item = GK_TEAM(lanes); item < items; item += GK_TEAMS(lanes)) {
         GK_ROLLED for (int part = 0; part < 2; part++) {
             gk_piece q;
             if (!gk_piece_of(&q, rowptr, met, GK_NODES, GK_ENTRIES, cuts, GK_CUT, item, part, wide_index, GK_FLAG(2), err, code)) continue;
             gk_f mine = gk_load(score_dst, q.node * heads + head);
             gk_heap h = gk_heap_none();
             int u[GK_U];
-            gk_ids(col, (gk_u32)q.first, (gk_u32)q.end, wide_index, (int)GK_OTHERS, err, code, u);
-            GK_ROLLED for (gk_u32 p = (gk_u32)q.first; p < (gk_u32)q.end; p += GK_U) {
+            gk_ids(col, q.first, q.end, wide_index, (int)GK_OTHERS, err, code, u);
+            GK_ROLLED for (gk_u32 p = q.first; p < q.end; p += GK_U) {
                 gk_vec v[GK_U];
                 gk_f l[GK_U];
                 int good[GK_U];
@@ -87,7 +94,7 @@ GK_KERNEL(gat)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), GK_IN(gk_t,
                         v[k] = gk_row_get(x, (gk_i64)u[k] * GK_COLUMNS + column, wide);
                     }
                 }
-                gk_ids(col, p + GK_U, (gk_u32)q.end, wide_index, (int)GK_OTHERS, err, code, u);
+                gk_ids(col, p + GK_U, q.end, wide_index, (int)GK_OTHERS, err, code, u);
                 gk_f top = h.top;
                 GK_UNROLL for (int k = 0; k < GK_U; k++) {
                     if (good[k]) {
@@ -126,10 +133,11 @@ GK_KERNEL(gat_join)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(gk_f, parts), GK_
 {
     GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(gk_f, parts); GK_BIND_IN(gk_f, norms); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_f, lse);
     GK_LOCAL gk_f tmp[GK_BLOCK * (GK_W + 2)];
-    int lanes = GK_LANES, w = wide ? GK_W : 1, t = gk_lid(), groups = GK_BLOCK / lanes;
-    gk_i64 cuts = GK_CUTS, vecs = GK_COLUMNS / w;
+    int lanes = 1 << GK_LANES, w = wide ? GK_W : 1, t = gk_lid(), groups = GK_BLOCK / lanes;
+    gk_u32 cuts = GK_CUTS;
+    gk_i64 vecs = GK_COLUMNS / w;
     gk_piece q;
-    gk_i64 item = (gk_i64)gk_bid(0) * GK_WINDOW;
+    gk_u32 item = (gk_u32)gk_bid(0) * GK_WINDOW;
     for (gk_u32 found = gk_begins(met, cuts, item); found; found >>= 1, item++) {
         if (!(found & 1u)) continue;
         gk_long_node(&q, rowptr, met, GK_ENTRIES, GK_CUT, item, GK_FLAG(1));
@@ -199,12 +207,12 @@ GK_KERNEL(gat_bwd)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), GK_IN(g
     GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(int, col); GK_BIND_IN(gk_t, row); GK_BIND_IN(gk_t, own); GK_BIND_IN(gk_t, score_own);
     GK_BIND_IN(gk_t, score_other); GK_BIND_IN(gk_f, lse); GK_BIND_IN(gk_f, delta); GK_BIND_OUT(gk_t, dx); GK_BIND_OUT(gk_f, pa); GK_BIND_OUT(gk_f, pb);
     GK_BIND_OUT(gk_f, ps); GK_BIND_OUT(gk_f, parts); GK_BIND_OUT(gk_f, sums); GK_BIND_OUT(int, err);
-    int lanes = GK_LANES, w = wide ? GK_W : 1, wide_index = GK_FLAG(1), heads = (int)(GK_COLUMNS / GK_FEATURES), by_source = delta != 0;
-    gk_i64 cuts = GK_CUTS, items = cuts + GK_NODES, per = GK_BLOCK / lanes, vec = (gk_i64)gk_bid(1) * lanes + gk_lid() % lanes, column = vec * w;
-    gk_i64 vecs = GK_COLUMNS / w;
-    int head = (int)(column / GK_FEATURES);
+    int lanes = GK_LANES, w = wide ? GK_W : 1, wide_index = GK_FLAG(1), heads = (int)((gk_u32)GK_COLUMNS / (gk_u32)GK_FEATURES), by_source = delta != 0;
+    gk_u32 cuts = GK_CUTS, items = cuts + (gk_u32)GK_NODES;
+    gk_i64 vec = GK_VECTOR(lanes), column = vec * w, vecs = (gk_u32)GK_COLUMNS / (gk_u32)w;
+    int head = (int)((gk_u32)column / (gk_u32)GK_FEATURES);
     if (column >= GK_COLUMNS) items = 0;
-    for (gk_i64 item = (gk_i64)gk_bid(0) * per + gk_lid() / lanes; item < items; item += (gk_i64)gk_nblocks(0) * per) {
+    for (gk_u32 item = GK_TEAM(lanes); item < items; item += GK_TEAMS(lanes)) {
         GK_ROLLED for (int part = 0; part < 2; part++) {
             gk_piece q;
             if (!gk_piece_of(&q, rowptr, met, GK_NODES, GK_ENTRIES, cuts, GK_CUT, item, part, wide_index, GK_FLAG(2), err, code)) continue;
@@ -214,8 +222,8 @@ GK_KERNEL(gat_bwd)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), GK_IN(g
             r.s = GK_R(0.0);
             if (!by_source) norm = lse[q.node * heads + head];
             int u[GK_U];
-            gk_ids(col, (gk_u32)q.first, (gk_u32)q.end, wide_index, (int)GK_OTHERS, err, code, u);
-            GK_ROLLED for (gk_u32 p = (gk_u32)q.first; p < (gk_u32)q.end; p += GK_U) {
+            gk_ids(col, q.first, q.end, wide_index, (int)GK_OTHERS, err, code, u);
+            GK_ROLLED for (gk_u32 p = q.first; p < q.end; p += GK_U) {
                 gk_vec v[GK_U];
                 gk_f l[GK_U], n[GK_U], d[GK_U];
                 int good[GK_U];
@@ -235,7 +243,7 @@ GK_KERNEL(gat_bwd)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), GK_IN(g
                         v[k] = gk_row_get(row, (gk_i64)u[k] * GK_COLUMNS + column, wide);
                     }
                 }
-                gk_ids(col, p + GK_U, (gk_u32)q.end, wide_index, (int)GK_OTHERS, err, code, u);
+                gk_ids(col, p + GK_U, q.end, wide_index, (int)GK_OTHERS, err, code, u);
                 GK_UNROLL for (int k = 0; k < GK_U; k++) {
                     if (good[k]) {
                         gk_f z = l[k] + mine, a = gk_exp(gk_leaky(z, slope) - n[k]), c = z > GK_R(0.0) ? a : slope * a;
@@ -265,10 +273,11 @@ GK_KERNEL(gat_bwd_join)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(gk_t, own), G
     GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(gk_t, own); GK_BIND_IN(gk_f, parts); GK_BIND_IN(gk_f, sums); GK_BIND_OUT(gk_t, dx);
     GK_BIND_OUT(gk_f, pa); GK_BIND_OUT(gk_f, pb); GK_BIND_OUT(gk_f, ps);
     GK_LOCAL gk_f tmp[GK_BLOCK * (2 * GK_W + 1)];
-    int lanes = GK_LANES, w = wide ? GK_W : 1, t = gk_lid(), groups = GK_BLOCK / lanes;
-    gk_i64 cuts = GK_CUTS, vecs = GK_COLUMNS / w;
+    int lanes = 1 << GK_LANES, w = wide ? GK_W : 1, t = gk_lid(), groups = GK_BLOCK / lanes;
+    gk_u32 cuts = GK_CUTS;
+    gk_i64 vecs = GK_COLUMNS / w;
     gk_piece q;
-    gk_i64 item = (gk_i64)gk_bid(0) * GK_WINDOW;
+    gk_u32 item = (gk_u32)gk_bid(0) * GK_WINDOW;
     for (gk_u32 found = gk_begins(met, cuts, item); found; found >>= 1, item++) {
         if (!(found & 1u)) continue;
         gk_long_node(&q, rowptr, met, GK_ENTRIES, GK_CUT, item, GK_FLAG(1));

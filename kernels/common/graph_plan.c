@@ -82,8 +82,8 @@ GK_KERNEL(plan_counts)(GK_IN(int, rowptr), GK_OUT(int, out), gk_i64 nodes, int w
 }
 
 /* met[2 * c + part] = the long node that cut c meets (graph.h) or -1. Launch: grid-stride over the 2 * cuts. */
-GK_KERNEL(plan_cuts)(GK_IN(int, rowptr), GK_OUT(int, met), gk_i64 rows, gk_i64 entries, gk_i64 cut, gk_i64 n, int wide)
+GK_KERNEL(plan_cuts)(GK_IN(int, rowptr), GK_OUT(int, met), gk_i64 rows, gk_i64 entries, int cut_bits, gk_i64 n, int wide)
 {
     GK_BIND_IN(int, rowptr); GK_BIND_OUT(int, met);
-    for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) met[i] = gk_met(rowptr, rows, entries, cut, i / 2, (int)(i & 1), wide);
+    for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) met[i] = gk_met(rowptr, rows, entries, cut_bits, (gk_u32)(i / 2), (int)(i & 1), wide);
 }

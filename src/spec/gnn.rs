@@ -62,7 +62,7 @@ kernels! {
     PLAN_COUNTS = "graph_plan.c" "plan_counts", dtypes: INDEX, ops: &[],
         args: [rowptr: In("int"), out: Out("int"), nodes: I64, wide: I32, wide_out: I32];
     PLAN_CUTS = "graph_plan.c" "plan_cuts", dtypes: INDEX, ops: &[],
-        args: [rowptr: In("int"), met: Out("int"), rows: I64, entries: I64, cut: I64, n: I64, wide: I32];
+        args: [rowptr: In("int"), met: Out("int"), rows: I64, entries: I64, cut_bits: I32, n: I64, wide: I32];
     HEAT_SPREAD = "heat.c" "heat_spread", dtypes: REAL, ops: &[],
         args: [x: In("gk_t"), lam: In("gk_t"), t: In("gk_t"), out: Out("gk_t"), n: I64, comps: I64, scales: I32, channels: I32, per_channel: I32];
     HEAT_FOLD = "heat.c" "heat_fold", dtypes: REAL, ops: &[],

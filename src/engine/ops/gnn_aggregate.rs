@@ -195,6 +195,15 @@ impl Walk {
         Walk { wide, vecs, lanes, cut, cuts }
     }
 
+    /// Logarithms of `cut` and `lanes`, which are powers of two.
+    pub(super) fn cut_bits(&self) -> usize {
+        self.cut.trailing_zeros() as usize
+    }
+
+    pub(super) fn lane_bits(&self) -> usize {
+        self.lanes.trailing_zeros() as usize
+    }
+
     /// Blocks for a work item per row.
     pub(super) fn grid(&self, items: usize) -> Grid {
         Grid::Blocks([items.div_ceil(BLOCK as usize / self.lanes), self.vecs.div_ceil(self.lanes), 1])
@@ -214,7 +223,7 @@ impl Engine {
     fn size_and_how(&self, p: &Aggregate<'_>, w: &Walk, red: i32, accumulate: bool) -> (Arg, Arg) {
         let e = p.edges;
         let a_rows = if p.a_at_edge { e.edges } else { p.others };
-        let size = [e.nodes, e.edges, p.columns(), p.inner, a_rows, w.cut, e.edges, p.others];
+        let size = [e.nodes, e.edges, p.columns(), p.inner, a_rows, w.cut_bits(), e.edges, p.others];
         let saved = p.degree.or(p.mask.map(|m| m.0)).is_some_and(|v| v.dtype() == DType::I64);
         let flags =
             e.flags() | (accumulate as usize) << 2 | ((w.cuts > 0) as usize) << 3 | (saved as usize) << 4;
@@ -225,7 +234,7 @@ impl Engine {
             p.a_at_edge as usize,
             p.b.is_some_and(|b| b.at_edge) as usize,
             p.mask.is_some_and(|m| m.1) as usize,
-            w.lanes,
+            w.lane_bits(),
             flags,
         ];
         (dims(size), dims(how))

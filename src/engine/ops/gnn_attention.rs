@@ -33,7 +33,7 @@ impl Engine {
         let w = Walk::new(dt, columns, n, wide_rows(dt, columns, [logits]));
         let (top, sum) = (self.statistics(dt, nodes * columns)?, self.statistics(dt, nodes * columns)?);
         let parts = self.statistics(dt, 4 * w.cuts * columns)?;
-        let size = dims([nodes, n, columns, w.cut, n, w.lanes]);
+        let size = dims([nodes, n, columns, w.cut_bits(), n, w.lane_bits()]);
         let flags = Arg::I32(flags(&edges, &w) as i32);
         let met = self.long_nodes(&edges, &w)?;
         let (rowptr, met) = (self.arg_in(&edges.rowptr.view()), self.arg_in(&met.view()));
@@ -55,7 +55,13 @@ impl Engine {
         ];
         self.launch(&EDGE_NORM, dt, "", w.nodes(nodes), &args)?;
         if w.cuts > 0 && nodes > 0 {
-            self.launch(&EDGE_NORM_JOIN, dt, "", w.joins(), &[rowptr, met, parts, top_arg, sum_arg, size, flags])?;
+            self.launch(
+                &EDGE_NORM_JOIN,
+                dt,
+                "",
+                w.joins(),
+                &[rowptr, met, parts, top_arg, sum_arg, size, flags],
+            )?;
         }
         let stats = [Some(top.view()), Some(sum.view())];
         let operands = [Some(logits), None, None, None];
@@ -88,7 +94,8 @@ impl Engine {
     }
 
     fn gat_size(s: &GatShape, e: &Edges<'_>, w: &Walk, others: usize) -> Arg {
-        dims([e.nodes, e.edges, s.heads * s.features, s.features.max(1), others, w.cut, w.lanes, flags(e, w)])
+        let columns = s.heads * s.features;
+        dims([e.nodes, e.edges, columns, s.features.max(1), others, w.cut_bits(), w.lane_bits(), flags(e, w)])
     }
 
     pub(super) fn run_gat(&self, slope: f64, io: Gat<'_>) -> Result<()> {

@@ -204,7 +204,7 @@ impl Engine {
             self.arg_in(&met.view()),
             Arg::I64(e.nodes as i64),
             Arg::I64(e.edges as i64),
-            Arg::I64(w.cut as i64),
+            Arg::I32(w.cut_bits() as i32),
             Arg::I64(n as i64),
             wide_index(&rowptr),
         ];
