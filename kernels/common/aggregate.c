@@ -51,7 +51,8 @@ typedef struct {
     GK_GLOBAL const int* mask;
     GK_GLOBAL int* err;
     gk_i64 a_base, m_base, b_base;
-    int edges, others, inner, b_row, b_full, wide_index, wide_saved, wide, message, a_at_edge, b_at_edge, m_at_self, code;
+    gk_u32 inner, b_row;
+    int edges, others, b_full, wide_index, wide_saved, wide, message, a_at_edge, b_at_edge, m_at_self, code;
 } gk_walk;
 
 /* The other ends and the edges of entries p .. p + GK_U - 1; edge -1 where there is none or either is out of range. */
@@ -77,7 +78,7 @@ GK_FN void gk_messages(const gk_walk* g, int node, gk_vec self, const gk_ends* e
         good[k] = e->edge[k] >= 0;
         m[k] = gk_splat(good[k] ? GK_R(1.0) : GK_R(0.0));
         if (g->a) {
-            if (good[k]) m[k] = gk_row_get(g->a, g->a_base + (gk_i64)(g->a_at_edge ? e->edge[k] : e->other[k]) * g->inner, g->wide);
+            if (good[k]) m[k] = gk_row_get(g->a, gk_at(g->a_base, g->a_at_edge ? e->edge[k] : e->other[k], g->inner), g->wide);
         }
     }
     if (g->b) {
@@ -85,7 +86,7 @@ GK_FN void gk_messages(const gk_walk* g, int node, gk_vec self, const gk_ends* e
         GK_UNROLL for (int k = 0; k < GK_U; k++) {
             b[k] = gk_splat(GK_R(0.0));
             if (good[k]) {
-                gk_i64 from = g->b_base + (gk_i64)(g->b_at_edge ? e->edge[k] : e->other[k]) * g->b_row;
+                gk_i64 from = gk_at(g->b_base, g->b_at_edge ? e->edge[k] : e->other[k], g->b_row);
                 if (g->b_full) b[k] = gk_row_get(g->b, from, g->wide);
                 else b[k] = gk_splat(gk_load(g->b, from));
             }
@@ -111,14 +112,14 @@ GK_FN void gk_messages(const gk_walk* g, int node, gk_vec self, const gk_ends* e
     if (g->degree) {
         GK_UNROLL for (int k = 0; k < GK_U; k++) {
             if (good[k]) {
-                gk_f share = GK_R(1.0) / (gk_f)gk_index(g->degree, e->other[k], g->wide_saved);
+                gk_f share = gk_recip((gk_f)(int)gk_index(g->degree, e->other[k], g->wide_saved));
                 GK_UNROLL for (int i = 0; i < GK_W; i++) m[k].v[i] = m[k].v[i] * share;
             }
         }
     }
     if (g->mask) {
         GK_UNROLL for (int k = 0; k < GK_U; k++) {
-            gk_i64 at = g->m_base + (gk_i64)(g->m_at_self ? node : e->other[k]) * g->inner;
+            gk_i64 at = gk_at(g->m_base, g->m_at_self ? node : e->other[k], g->inner);
             GK_UNROLL for (int i = 0; i < GK_W; i++) {
                 int keep = 0;
                 if (good[k] && (i == 0 || g->wide)) keep = gk_index(g->mask, at + i, g->wide_saved) == e->edge[k];
@@ -135,8 +136,12 @@ GK_FN gk_vec gk_sum_run(const gk_walk* g, gk_u32 first, gk_u32 end)
     GK_GLOBAL const int* rows = g->a_at_edge ? g->perm : g->col;
     GK_GLOBAL const int* scales = g->b_at_edge ? g->perm : g->col;
     int row_limit = g->a_at_edge ? g->edges : g->others, scale_limit = g->b_at_edge ? g->edges : g->others;
+    GK_GLOBAL const gk_t* a = g->a + g->a_base;
+    GK_GLOBAL const gk_t* b = g->b;
+    gk_u32 bytes = g->inner * (gk_u32)sizeof(gk_t);
     gk_vec acc = gk_splat(GK_R(0.0));
     int row[GK_U], scale[GK_U];
+    if (GK_LEAN == 2) b += g->b_base;
     gk_ids(rows, first, end, g->wide_index, row_limit, g->err, g->code, row);
     if (GK_LEAN == 2) gk_ids(scales, first, end, g->wide_index, scale_limit, g->err, g->code, scale);
     GK_ROLLED for (gk_u32 p = first; p < end; p += GK_U) {
@@ -146,9 +151,9 @@ GK_FN gk_vec gk_sum_run(const gk_walk* g, gk_u32 first, gk_u32 end)
         GK_UNROLL for (int k = 0; k < GK_U; k++) {
             on[k] = row[k] >= 0 && (GK_LEAN != 2 || scale[k] >= 0);
             if (on[k]) {
-                m[k] = gk_loadv(g->a, g->a_base + (gk_i64)row[k] * g->inner);
-                if (GK_LEAN == 2) s[k] = gk_load(g->b, g->b_base + (gk_i64)scale[k] * g->b_row);
-                if (GK_LEAN == 3) s[k] = GK_R(1.0) / (gk_f)gk_index(g->degree, row[k], g->wide_saved);
+                m[k] = gk_row_at(a, row[k], bytes);
+                if (GK_LEAN == 2) s[k] = gk_load(b, gk_at(0, scale[k], g->b_row));
+                if (GK_LEAN == 3) s[k] = gk_recip((gk_f)(int)gk_index(g->degree, row[k], g->wide_saved));
             }
         }
         gk_ids(rows, p + GK_U, end, g->wide_index, row_limit, g->err, g->code, row);
@@ -248,8 +253,8 @@ GK_KERNEL(aggregate)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), GK_IN
     gk_i64 o = GK_INNER == GK_COLUMNS ? 0 : column / (gk_u32)GK_INNER, at = column - o * GK_INNER;
     gk_walk g;
     g.col = col; g.perm = perm; g.a = a; g.b = b; g.degree = degree; g.mask = mask; g.err = err;
-    g.edges = (int)GK_EDGES; g.others = (int)GK_OTHERS; g.inner = (int)GK_INNER;
-    g.a_base = o * GK_A_ROWS * GK_INNER + at; g.m_base = column; g.b_full = b_span == 1; g.b_row = (int)b_row;
+    g.edges = (int)GK_EDGES; g.others = (int)GK_OTHERS; g.inner = (gk_u32)GK_INNER;
+    g.a_base = o * GK_A_ROWS * GK_INNER + at; g.m_base = column; g.b_full = b_span == 1; g.b_row = (gk_u32)b_row;
     g.b_base = b_span == 1 ? column : column / (gk_u32)b_span;
     g.wide_index = GK_FLAG(1); g.wide_saved = GK_FLAG(16); g.wide = wide; g.message = (int)how.v[1]; g.a_at_edge = (int)how.v[3]; g.b_at_edge = (int)how.v[4];
     g.m_at_self = (int)how.v[5]; g.code = code;
@@ -370,8 +375,8 @@ GK_KERNEL(aggregate_best)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), 
     gk_i64 o = GK_INNER == GK_COLUMNS ? 0 : column / (gk_u32)GK_INNER, at = column - o * GK_INNER;
     gk_walk g;
     g.col = col; g.perm = perm; g.a = a; g.b = b; g.degree = 0; g.mask = 0; g.err = err;
-    g.edges = (int)GK_EDGES; g.others = (int)GK_OTHERS; g.inner = (int)GK_INNER;
-    g.a_base = o * GK_A_ROWS * GK_INNER + at; g.m_base = column; g.b_full = b_span == 1; g.b_row = (int)b_row;
+    g.edges = (int)GK_EDGES; g.others = (int)GK_OTHERS; g.inner = (gk_u32)GK_INNER;
+    g.a_base = o * GK_A_ROWS * GK_INNER + at; g.m_base = column; g.b_full = b_span == 1; g.b_row = (gk_u32)b_row;
     g.b_base = b_span == 1 ? column : column / (gk_u32)b_span;
     g.wide_index = GK_FLAG(1); g.wide_saved = GK_FLAG(16); g.wide = wide; g.message = (int)how.v[1]; g.a_at_edge = (int)how.v[3]; g.b_at_edge = (int)how.v[4];
     g.m_at_self = 0; g.code = code;

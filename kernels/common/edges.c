@@ -30,6 +30,24 @@ GK_KERNEL(edge_map)(GK_IN(int, left), GK_IN(int, right), GK_IN(gk_t, a), GK_IN(g
     gk_i64 column = (gk_i64)GK_VECTOR(lanes) * (wide ? GK_W : 1), o = inner == columns ? 0 : (gk_u32)column / (gk_u32)inner, at = column - o * inner;
     gk_i64 first = (gk_i64)GK_TEAM(lanes) * GK_U, step = (gk_i64)GK_TEAMS(lanes) * GK_U;
     if (column >= columns) edges = 0;
+    /* Rows as they are. */
+    if (left && op == GK_LEFT && wide && !degree && !mask && !accumulate && alpha == GK_R(1.0) && inner < 0x8000000) {
+        gk_u32 bytes = (gk_u32)inner * (gk_u32)sizeof(gk_t);
+        GK_GLOBAL const gk_t* from = a + o * size.v[3] * inner + at;
+        GK_GLOBAL gk_t* to = out + o * size.v[0] * inner + at;
+        for (; first < edges; first += step) {
+            gk_vec x[GK_U];
+            int id[GK_U];
+            gk_ids(left, (gk_u32)first, (gk_u32)edges, wide_index, (int)size.v[3], err, code, id);
+            GK_UNROLL for (int k = 0; k < GK_U; k++) {
+                x[k] = gk_splat(GK_R(0.0));
+                if (id[k] >= 0) x[k] = gk_row_at(from, id[k], bytes);
+            }
+            GK_UNROLL for (int k = 0; k < GK_U; k++) {
+                if (first + k < edges) gk_row_set(to, (int)first + k, bytes, x[k]);
+            }
+        }
+    }
     for (; first < edges; first += step) {
         gk_vec x[GK_U], y[GK_U];
         int i[GK_U], j[GK_U], good[GK_U];
@@ -88,6 +106,9 @@ GK_KERNEL(group_spread)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, perm), G
     gk_i64 nodes = size.v[0], entries = size.v[1], columns = size.v[2], inner = size.v[3];
     gk_u32 cuts = (flags & 8) ? gk_cuts(entries, cut) : 0u, items = cuts + (gk_u32)nodes;
     gk_i64 column = (gk_i64)GK_VECTOR(lanes) * (wide ? GK_W : 1), o = inner == columns ? 0 : (gk_u32)column / (gk_u32)inner, at = column - o * inner;
+    /* One row for all edges of a node. */
+    int plain = wide && !arg && !(flags & 4) && inner < 0x8000000;
+    gk_u32 bytes = (gk_u32)inner * (gk_u32)sizeof(gk_t);
     if (column >= columns) items = 0;
     for (gk_u32 item = GK_TEAM(lanes); item < items; item += GK_TEAMS(lanes)) {
         GK_ROLLED for (int part = 0; part < 2; part++) {
@@ -105,12 +126,26 @@ GK_KERNEL(group_spread)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, perm), G
                 gk_f n = (gk_f)gk_index(count, q.node, wide_saved);
                 GK_UNROLL for (int i = 0; i < GK_W; i++) g.v[i] = g.v[i] / n;
             }
-            GK_ROLLED for (gk_u32 p = q.first; p < q.end; p += GK_U) {
+            gk_u32 rest = q.first;
+            if (plain) {
+                GK_ROLLED for (; rest < q.end; rest += 2 * GK_U) {
+                    int edge[GK_U], more[GK_U];
+                    gk_ids(perm, rest, q.end, flags & 1, (int)entries, err, code, edge);
+                    gk_ids(perm, rest + GK_U, q.end, flags & 1, (int)entries, err, code, more);
+                    GK_UNROLL for (int k = 0; k < GK_U; k++) {
+                        if (edge[k] >= 0) gk_row_set(out + o * entries * inner + at, edge[k], bytes, g);
+                    }
+                    GK_UNROLL for (int k = 0; k < GK_U; k++) {
+                        if (more[k] >= 0) gk_row_set(out + o * entries * inner + at, more[k], bytes, g);
+                    }
+                }
+            }
+            GK_ROLLED for (gk_u32 p = rest; p < q.end; p += GK_U) {
                 int edge[GK_U];
                 gk_ids(perm, p, q.end, flags & 1, (int)entries, err, code, edge);
                 GK_UNROLL for (int k = 0; k < GK_U; k++) {
                     if (edge[k] >= 0) {
-                        gk_i64 to = (o * entries + edge[k]) * inner + at;
+                        gk_i64 to = gk_at(o * entries * inner + at, edge[k], (gk_u32)inner);
                         gk_vec v = g;
                         if (arg) {
                             GK_UNROLL for (int i = 0; i < GK_W; i++) v.v[i] = chosen[i] == edge[k] ? g.v[i] : GK_R(0.0);
@@ -222,7 +257,7 @@ GK_KERNEL(edge_norm)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, perm), GK_I
                 gk_vec v[GK_U];
                 GK_UNROLL for (int k = 0; k < GK_U; k++) {
                     v[k] = gk_splat(-GK_INF);
-                    if (edge[k] >= 0) v[k] = gk_row_get(x, edge[k] * columns + column, wide);
+                    if (edge[k] >= 0) v[k] = gk_row_get(x, gk_at(column, edge[k], (gk_u32)columns), wide);
                 }
                 gk_ids(perm, p + GK_U, q.end, flags & 1, (int)size.v[4], err, code, edge);
                 GK_UNROLL for (int i = 0; i < GK_W; i++) {

@@ -90,8 +90,8 @@ GK_KERNEL(gat)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), GK_IN(gk_t,
                     l[k] = -GK_INF;
                     v[k] = gk_splat(GK_R(0.0));
                     if (good[k]) {
-                        l[k] = gk_load(score_src, (gk_i64)u[k] * heads + head);
-                        v[k] = gk_row_get(x, (gk_i64)u[k] * GK_COLUMNS + column, wide);
+                        l[k] = gk_load(score_src, gk_at(head, u[k], (gk_u32)heads));
+                        v[k] = gk_row_get(x, gk_at(column, u[k], (gk_u32)GK_COLUMNS), wide);
                     }
                 }
                 gk_ids(col, p + GK_U, q.end, wide_index, (int)GK_OTHERS, err, code, u);
@@ -234,13 +234,13 @@ GK_KERNEL(gat_bwd)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), GK_IN(g
                     d[k] = GK_R(1.0);
                     v[k] = gk_splat(GK_R(0.0));
                     if (good[k]) {
-                        gk_i64 at = (gk_i64)u[k] * heads + head;
+                        gk_i64 at = gk_at(head, u[k], (gk_u32)heads);
                         l[k] = gk_load(score_other, at);
                         if (by_source) {
                             n[k] = lse[at];
                             d[k] = delta[at];
                         }
-                        v[k] = gk_row_get(row, (gk_i64)u[k] * GK_COLUMNS + column, wide);
+                        v[k] = gk_row_get(row, gk_at(column, u[k], (gk_u32)GK_COLUMNS), wide);
                     }
                 }
                 gk_ids(col, p + GK_U, q.end, wide_index, (int)GK_OTHERS, err, code, u);

@@ -133,35 +133,33 @@ GK_FN int gk_id(GK_GLOBAL const int* p, gk_i64 i, int wide_index, int limit, int
 /* Edges that are on their way to a work-item at a time. */
 #define GK_U 4
 
-/* Elements p .. p + GK_U - 1 of an index list (without one, their numbers); -1 from `end` on, and for what is not in [0, limit), which is reported. */
+/* Elements p .. p + GK_U - 1 of an index list (without one, their numbers); -1 from `end` on, and for what is not in [0, limit), which is reported.
+ * All are loaded before any is looked at; behind the end the last one again. */
 GK_FN void gk_ids(GK_GLOBAL const int* list, gk_u32 p, gk_u32 end, int wide_index, int limit, GK_GLOBAL int* err, int code, int ids[GK_U])
 {
-    int bad = 0;
-    if (!list) {
-        GK_UNROLL for (int k = 0; k < GK_U; k++) ids[k] = p + k < end ? (int)(p + k) : -1;
-    } else if (wide_index) {
-        GK_GLOBAL const gk_i64* from = (GK_GLOBAL const gk_i64*)list + p;
-        GK_UNROLL for (int k = 0; k < GK_U; k++) {
-            ids[k] = -1;
-            if (p + k < end) {
-                gk_u64 v = (gk_u64)from[k];
-                if (v < (gk_u64)limit) ids[k] = (int)v;
-                else bad = 1;
-            }
+    GK_UNROLL for (int k = 0; k < GK_U; k++) ids[k] = -1;
+    if (p < end) {
+        gk_u32 last = end - 1u - p;
+        gk_u64 v[GK_U];
+        int bad = 0;
+        if (!list) {
+            GK_UNROLL for (int k = 0; k < GK_U; k++) v[k] = p + k;
+        } else if (last >= GK_U - 1) {
+            GK_UNROLL for (int k = 0; k < GK_U; k++) v[k] = (gk_u64)gk_index(list, (gk_i64)p + k, wide_index);
+        } else {
+            GK_UNROLL for (gk_u32 k = 0; k < GK_U; k++) v[k] = (gk_u64)gk_index(list, (gk_i64)p + (k < last ? k : last), wide_index);
         }
-    } else {
-        GK_GLOBAL const int* from = list + p;
-        GK_UNROLL for (int k = 0; k < GK_U; k++) {
-            ids[k] = -1;
-            if (p + k < end) {
-                int v = from[k];
-                if ((gk_u32)v < (gk_u32)limit) ids[k] = v;
-                else bad = 1;
-            }
+        GK_UNROLL for (gk_u32 k = 0; k < GK_U; k++) {
+            int good = v[k] < (gk_u64)limit;
+            if (good && k <= last) ids[k] = (int)v[k];
+            if (!good && k <= last) bad = 1;
         }
+        if (bad) gk_report(err, code);
     }
-    if (bad) gk_report(err, code);
 }
+
+/* Element `base` of row `id`, which is not negative. */
+GK_FN gk_i64 gk_at(gk_i64 base, int id, gk_u32 row) { return base + (gk_i64)((gk_u64)(gk_u32)id * row); }
 
 /* One element, or GK_W of them where `wide`; the unused lanes are 0. */
 GK_FN gk_vec gk_row_get(GK_GLOBAL const gk_t* p, gk_i64 at, int wide)
@@ -171,6 +169,17 @@ GK_FN gk_vec gk_row_get(GK_GLOBAL const gk_t* p, gk_i64 at, int wide)
     GK_UNROLL for (int k = 0; k < GK_W; k++) r.v[k] = GK_R(0.0);
     r.v[0] = gk_load(p, at);
     return r;
+}
+
+/* The vector at `p` of row `id`, which is not negative; rows are `bytes` apart. */
+GK_FN gk_vec gk_row_at(GK_GLOBAL const gk_t* p, int id, gk_u32 bytes)
+{
+    return gk_decode16(gk_load16((GK_GLOBAL const void*)((GK_GLOBAL const char*)p + (gk_u64)(gk_u32)id * bytes)));
+}
+
+GK_FN void gk_row_set(GK_GLOBAL gk_t* p, int id, gk_u32 bytes, gk_vec v)
+{
+    gk_storev((GK_GLOBAL gk_t*)((GK_GLOBAL char*)p + (gk_u64)(gk_u32)id * bytes), 0, v);
 }
 
 GK_FN void gk_row_put(GK_GLOBAL gk_t* p, gk_i64 at, gk_vec v, int wide)
