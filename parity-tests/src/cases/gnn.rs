@@ -246,6 +246,11 @@ fn group_backward(cx: &Cx<'_>, how: GroupReduce) -> R {
         _ => return Err(Fail::Case("neither idx nor n".into())),
     };
     let dsrc = cx.out("dsrc", dy.dtype(), &[dy.shape()[0], n, dy.shape()[2]])?;
+    // With the edges of each node, as in forward, two times of three.
+    let made = match index {
+        Some(i) if n % 3 != 0 => Some(plan(cx, i, None, dy.shape()[1])?),
+        _ => None,
+    };
     let io = GroupBwd {
         dy,
         index,
@@ -253,7 +258,7 @@ fn group_backward(cx: &Cx<'_>, how: GroupReduce) -> R {
         y: cx.opt("y"),
         arg,
         counts: cx.opt("counts"),
-        groups: None,
+        groups: made.as_ref().map(Plan::groups),
         dsrc: dsrc.g(),
     };
     Ok(cx.gpu.group_reduce_bwd(how, io)?)
