@@ -134,28 +134,34 @@ GK_FN int gk_id(GK_GLOBAL const int* p, gk_i64 i, int wide_index, int limit, int
 #define GK_U 4
 
 /* Elements p .. p + GK_U - 1 of an index list (without one, their numbers); -1 from `end` on, and for what is not in [0, limit), which is reported.
- * All are loaded before any is looked at; behind the end the last one again. */
+ * Neighbours share a line of the cache, so that one is looked at before the next is loaded: that takes the fewest registers. */
 GK_FN void gk_ids(GK_GLOBAL const int* list, gk_u32 p, gk_u32 end, int wide_index, int limit, GK_GLOBAL int* err, int code, int ids[GK_U])
 {
-    GK_UNROLL for (int k = 0; k < GK_U; k++) ids[k] = -1;
-    if (p < end) {
-        gk_u32 last = end - 1u - p;
-        gk_u64 v[GK_U];
-        int bad = 0;
-        if (!list) {
-            GK_UNROLL for (int k = 0; k < GK_U; k++) v[k] = p + k;
-        } else if (last >= GK_U - 1) {
-            GK_UNROLL for (int k = 0; k < GK_U; k++) v[k] = (gk_u64)gk_index(list, (gk_i64)p + k, wide_index);
-        } else {
-            GK_UNROLL for (gk_u32 k = 0; k < GK_U; k++) v[k] = (gk_u64)gk_index(list, (gk_i64)p + (k < last ? k : last), wide_index);
+    int bad = 0;
+    if (!list) {
+        GK_UNROLL for (int k = 0; k < GK_U; k++) ids[k] = p + k < end ? (int)(p + k) : -1;
+    } else if (wide_index) {
+        GK_GLOBAL const gk_i64* from = (GK_GLOBAL const gk_i64*)list + p;
+        GK_UNROLL for (int k = 0; k < GK_U; k++) {
+            ids[k] = -1;
+            if (p + k < end) {
+                gk_u64 v = (gk_u64)from[k];
+                if (v < (gk_u64)limit) ids[k] = (int)v;
+                else bad = 1;
+            }
         }
-        GK_UNROLL for (gk_u32 k = 0; k < GK_U; k++) {
-            int good = v[k] < (gk_u64)limit;
-            if (good && k <= last) ids[k] = (int)v[k];
-            if (!good && k <= last) bad = 1;
+    } else {
+        GK_GLOBAL const int* from = list + p;
+        GK_UNROLL for (int k = 0; k < GK_U; k++) {
+            ids[k] = -1;
+            if (p + k < end) {
+                int v = from[k];
+                if ((gk_u32)v < (gk_u32)limit) ids[k] = v;
+                else bad = 1;
+            }
         }
-        if (bad) gk_report(err, code);
     }
+    if (bad) gk_report(err, code);
 }
 
 /* Element `base` of row `id`, which is not negative. */
