@@ -7,8 +7,6 @@
 #include "coords.h"
 #include "graph.h"
 
-#define GK_U 4
-
 #define GK_LEFT 0
 #define GK_ADD 1
 #define GK_SUB 2
@@ -21,17 +19,35 @@ GK_FN int gk_end(GK_GLOBAL const int* ends, gk_i64 e, int wide_index, int limit,
 }
 
 /* out[o, e, c] (+)= alpha * (A[o, i(e), c] op B[o, j(e), c]); of A only what `mask`, an index per element of A, assigns to the edge; divided by
- * degree[i]. A without list is read at the edge. size: edges, columns (outer * inner), inner, rows of A, rows of B, lanes. */
+ * degree[i]. A without list is read at the edge. size: edges, columns (outer * inner), inner, rows of A, rows of B, log2 of lanes. */
 GK_KERNEL(edge_map)(GK_IN(int, left), GK_IN(int, right), GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(int, degree), GK_IN(int, mask), GK_OUT(gk_t, out),
                     GK_OUT(int, err), GK_DIMS(size), int op, gk_f alpha, int wide_index, int wide_saved, int wide, int accumulate, int code)
 {
     GK_BIND_IN(int, left); GK_BIND_IN(int, right); GK_BIND_IN(gk_t, a); GK_BIND_IN(gk_t, b); GK_BIND_IN(int, degree); GK_BIND_IN(int, mask);
     GK_BIND_OUT(gk_t, out); GK_BIND_OUT(int, err);
-    int lanes = (int)size.v[5], w = wide ? GK_W : 1;
-    gk_i64 edges = size.v[0], columns = size.v[1], inner = size.v[2], per = GK_BLOCK / lanes;
-    gk_i64 column = ((gk_i64)gk_bid(1) * lanes + gk_lid() % lanes) * w, o = column / inner, at = column - o * inner;
-    gk_i64 first = ((gk_i64)gk_bid(0) * per + gk_lid() / lanes) * GK_U, step = (gk_i64)gk_nblocks(0) * per * GK_U;
+    int lanes = (int)size.v[5];
+    gk_i64 edges = size.v[0], columns = size.v[1], inner = size.v[2];
+    gk_i64 column = (gk_i64)GK_VECTOR(lanes) * (wide ? GK_W : 1), o = inner == columns ? 0 : (gk_u32)column / (gk_u32)inner, at = column - o * inner;
+    gk_i64 first = (gk_i64)GK_TEAM(lanes) * GK_U, step = (gk_i64)GK_TEAMS(lanes) * GK_U;
     if (column >= columns) edges = 0;
+    /* Rows as they are. */
+    if (left && op == GK_LEFT && wide && !degree && !mask && !accumulate && alpha == GK_R(1.0) && inner < 0x8000000) {
+        gk_u32 bytes = (gk_u32)inner * (gk_u32)sizeof(gk_t);
+        GK_GLOBAL const gk_t* from = a + o * size.v[3] * inner + at;
+        GK_GLOBAL gk_t* to = out + o * size.v[0] * inner + at;
+        for (; first < edges; first += step) {
+            gk_vec x[GK_U];
+            int id[GK_U];
+            gk_ids(left, (gk_u32)first, (gk_u32)edges, wide_index, (int)size.v[3], err, code, id);
+            GK_UNROLL for (int k = 0; k < GK_U; k++) {
+                x[k] = gk_splat(GK_R(0.0));
+                if (id[k] >= 0) x[k] = gk_row_at(from, id[k], bytes);
+            }
+            GK_UNROLL for (int k = 0; k < GK_U; k++) {
+                if (first + k < edges) gk_row_set(to, (int)first + k, bytes, x[k]);
+            }
+        }
+    }
     for (; first < edges; first += step) {
         gk_vec x[GK_U], y[GK_U];
         int i[GK_U], j[GK_U], good[GK_U];
@@ -73,6 +89,74 @@ GK_KERNEL(edge_map)(GK_IN(int, left), GK_IN(int, right), GK_IN(gk_t, a), GK_IN(g
                     GK_UNROLL for (int l = 0; l < GK_W; l++) x[k].v[l] = old.v[l] + x[k].v[l];
                 }
                 gk_row_put(out, to, x[k], wide);
+            }
+        }
+    }
+}
+
+/* The same for the edges of each node at a time (graph.h), which reads the node's row once: out[o, e, c] (+)= dy[o, v, c] / count[v]; where `arg`
+ * [o, v, c] is given only what it assigns to the edge. size: nodes, entries, columns (outer * inner), inner, log2 of the cut and of lanes.
+ * flags: 1 indices are i64, 2 strict, 4 accumulate, 8 nodes may be long, 16 arg and count are i64. Launch: as aggregate. */
+GK_KERNEL(group_spread)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, perm), GK_IN(gk_t, dy), GK_IN(int, arg), GK_IN(int, count), GK_OUT(gk_t, out),
+                        GK_OUT(int, err), GK_DIMS(size), int flags, int wide, int code)
+{
+    GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(int, perm); GK_BIND_IN(gk_t, dy); GK_BIND_IN(int, arg); GK_BIND_IN(int, count);
+    GK_BIND_OUT(gk_t, out); GK_BIND_OUT(int, err);
+    int lanes = (int)size.v[5], wide_saved = flags & 16, cut = (int)size.v[4];
+    gk_i64 nodes = size.v[0], entries = size.v[1], columns = size.v[2], inner = size.v[3];
+    gk_u32 cuts = (flags & 8) ? gk_cuts(entries, cut) : 0u, items = cuts + (gk_u32)nodes;
+    gk_i64 column = (gk_i64)GK_VECTOR(lanes) * (wide ? GK_W : 1), o = inner == columns ? 0 : (gk_u32)column / (gk_u32)inner, at = column - o * inner;
+    /* One row for all edges of a node. */
+    int plain = wide && !arg && !(flags & 4) && inner < 0x8000000;
+    gk_u32 bytes = (gk_u32)inner * (gk_u32)sizeof(gk_t);
+    if (column >= columns) items = 0;
+    for (gk_u32 item = GK_TEAM(lanes); item < items; item += GK_TEAMS(lanes)) {
+        GK_ROLLED for (int part = 0; part < 2; part++) {
+            gk_piece q;
+            if (!gk_piece_of(&q, rowptr, met, nodes, entries, cuts, cut, item, part, flags & 1, flags & 2, err, code)) continue;
+            if (q.first >= q.end) continue;
+            gk_i64 from = (o * nodes + q.node) * inner + at;
+            gk_vec g = gk_row_get(dy, from, wide);
+            int chosen[GK_W];
+            GK_UNROLL for (int i = 0; i < GK_W; i++) {
+                chosen[i] = -1;
+                if (arg && (i == 0 || wide)) chosen[i] = (int)gk_index(arg, from + i, wide_saved);
+            }
+            if (count) {
+                gk_f n = (gk_f)gk_index(count, q.node, wide_saved);
+                GK_UNROLL for (int i = 0; i < GK_W; i++) g.v[i] = g.v[i] / n;
+            }
+            gk_u32 rest = q.first;
+            if (plain) {
+                GK_ROLLED for (; rest < q.end; rest += 2 * GK_U) {
+                    int edge[GK_U], more[GK_U];
+                    gk_ids(perm, rest, q.end, flags & 1, (int)entries, err, code, edge);
+                    gk_ids(perm, rest + GK_U, q.end, flags & 1, (int)entries, err, code, more);
+                    GK_UNROLL for (int k = 0; k < GK_U; k++) {
+                        if (edge[k] >= 0) gk_row_set(out + o * entries * inner + at, edge[k], bytes, g);
+                    }
+                    GK_UNROLL for (int k = 0; k < GK_U; k++) {
+                        if (more[k] >= 0) gk_row_set(out + o * entries * inner + at, more[k], bytes, g);
+                    }
+                }
+            }
+            GK_ROLLED for (gk_u32 p = rest; p < q.end; p += GK_U) {
+                int edge[GK_U];
+                gk_ids(perm, p, q.end, flags & 1, (int)entries, err, code, edge);
+                GK_UNROLL for (int k = 0; k < GK_U; k++) {
+                    if (edge[k] >= 0) {
+                        gk_i64 to = gk_at(o * entries * inner + at, edge[k], (gk_u32)inner);
+                        gk_vec v = g;
+                        if (arg) {
+                            GK_UNROLL for (int i = 0; i < GK_W; i++) v.v[i] = chosen[i] == edge[k] ? g.v[i] : GK_R(0.0);
+                        }
+                        if (flags & 4) {
+                            gk_vec old = gk_row_get(out, to, wide);
+                            GK_UNROLL for (int i = 0; i < GK_W; i++) v.v[i] = old.v[i] + v.v[i];
+                        }
+                        gk_row_put(out, to, v, wide);
+                    }
+                }
             }
         }
     }
@@ -151,36 +235,31 @@ GK_FN gk_norm gk_norm_none(void)
     return n;
 }
 
-/* top, sum [nodes, columns] of the logits [edges, columns]; parts [2 * cuts, 2, columns]. size: nodes, entries, columns, cut, edges, lanes.
+/* top, sum [nodes, columns] of the logits [edges, columns]; parts [2 * cuts, 2, columns]. size: nodes, entries, columns, log2 of the cut, edges, log2 of lanes.
  * flags: 1 indices are i64, 2 strict, 8 nodes may be long. Launch: as aggregate. */
-GK_KERNEL(edge_norm)(GK_IN(int, rowptr), GK_IN(int, perm), GK_IN(gk_t, x), GK_OUT(gk_f, top), GK_OUT(gk_f, sum), GK_OUT(gk_f, parts), GK_OUT(int, err),
-                     GK_DIMS(size), int flags, int wide, int code)
+GK_KERNEL(edge_norm)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, perm), GK_IN(gk_t, x), GK_OUT(gk_f, top), GK_OUT(gk_f, sum), GK_OUT(gk_f, parts),
+                     GK_OUT(int, err), GK_DIMS(size), int flags, int wide, int code)
 {
-    GK_BIND_IN(int, rowptr); GK_BIND_IN(int, perm); GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_f, top); GK_BIND_OUT(gk_f, sum); GK_BIND_OUT(gk_f, parts);
-    GK_BIND_OUT(int, err);
-    int lanes = (int)size.v[5], w = wide ? GK_W : 1;
-    gk_i64 nodes = size.v[0], entries = size.v[1], columns = size.v[2], cut = size.v[3], per = GK_BLOCK / lanes;
-    gk_i64 cuts = (flags & 8) ? (entries + cut - 1) / cut : 0, items = cuts + nodes;
-    gk_i64 column = ((gk_i64)gk_bid(1) * lanes + gk_lid() % lanes) * w;
+    GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(int, perm); GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_f, top); GK_BIND_OUT(gk_f, sum);
+    GK_BIND_OUT(gk_f, parts); GK_BIND_OUT(int, err);
+    int lanes = (int)size.v[5], cut = (int)size.v[3];
+    gk_i64 nodes = size.v[0], entries = size.v[1], columns = size.v[2], column = (gk_i64)GK_VECTOR(lanes) * (wide ? GK_W : 1);
+    gk_u32 cuts = (flags & 8) ? gk_cuts(entries, cut) : 0u, items = cuts + (gk_u32)nodes;
     if (column >= columns) items = 0;
-    for (gk_i64 item = (gk_i64)gk_bid(0) * per + gk_lid() / lanes; item < items; item += (gk_i64)gk_nblocks(0) * per) {
+    for (gk_u32 item = GK_TEAM(lanes); item < items; item += GK_TEAMS(lanes)) {
         GK_ROLLED for (int part = 0; part < 2; part++) {
             gk_piece q;
-            if (!gk_piece_of(&q, rowptr, nodes, entries, cuts, cut, item, part, flags & 1, flags & 2, err, code)) continue;
+            if (!gk_piece_of(&q, rowptr, met, nodes, entries, cuts, cut, item, part, flags & 1, flags & 2, err, code)) continue;
             gk_norm n = gk_norm_none();
-            GK_ROLLED for (gk_i64 p = q.first; p < q.end; p += GK_U) {
+            int edge[GK_U];
+            gk_ids(perm, q.first, q.end, flags & 1, (int)size.v[4], err, code, edge);
+            GK_ROLLED for (gk_u32 p = q.first; p < q.end; p += GK_U) {
                 gk_vec v[GK_U];
-                int edge[GK_U], good[GK_U];
-                GK_UNROLL for (int k = 0; k < GK_U; k++) {
-                    good[k] = p + k < q.end;
-                    edge[k] = (int)p + k;
-                    if (p + k < q.end && perm) edge[k] = gk_id(perm, p + k, flags & 1, (int)size.v[4], &good[k]);
-                    if (p + k < q.end && !good[k]) gk_report(err, code);
-                }
                 GK_UNROLL for (int k = 0; k < GK_U; k++) {
                     v[k] = gk_splat(-GK_INF);
-                    if (good[k]) v[k] = gk_row_get(x, edge[k] * columns + column, wide);
+                    if (edge[k] >= 0) v[k] = gk_row_get(x, gk_at(column, edge[k], (gk_u32)columns), wide);
                 }
+                gk_ids(perm, p + GK_U, q.end, flags & 1, (int)size.v[4], err, code, edge);
                 GK_UNROLL for (int i = 0; i < GK_W; i++) {
                     gk_f m = gk_max(gk_max(v[0].v[i], v[1].v[i]), gk_max(v[2].v[i], v[3].v[i])), s = GK_R(0.0);
                     if (m != -GK_INF) {
@@ -201,23 +280,21 @@ GK_KERNEL(edge_norm)(GK_IN(int, rowptr), GK_IN(int, perm), GK_IN(gk_t, x), GK_OU
 }
 
 /* Joins the parts of the long nodes. Launch: one block per GK_WINDOW cuts, a work-item per column. */
-GK_KERNEL(edge_norm_join)(GK_IN(int, rowptr), GK_IN(gk_f, parts), GK_OUT(gk_f, top), GK_OUT(gk_f, sum), GK_DIMS(size), int flags)
+GK_KERNEL(edge_norm_join)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(gk_f, parts), GK_OUT(gk_f, top), GK_OUT(gk_f, sum), GK_DIMS(size), int flags)
 {
-    GK_BIND_IN(int, rowptr); GK_BIND_IN(gk_f, parts); GK_BIND_OUT(gk_f, top); GK_BIND_OUT(gk_f, sum);
-    GK_LOCAL int found[GK_WINDOW];
-    gk_i64 nodes = size.v[0], entries = size.v[1], columns = size.v[2], cut = size.v[3], cuts = (entries + cut - 1) / cut;
-    gk_i64 window = (gk_i64)gk_bid(0) * GK_WINDOW, mine = window + gk_lid();
+    GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(gk_f, parts); GK_BIND_OUT(gk_f, top); GK_BIND_OUT(gk_f, sum);
+    int cut = (int)size.v[3];
+    gk_i64 entries = size.v[1], columns = size.v[2];
+    gk_u32 cuts = gk_cuts(entries, cut);
     gk_piece q;
-    if (gk_lid() < GK_WINDOW) found[gk_lid()] = mine < cuts && gk_long_node(&q, rowptr, nodes, entries, cut, mine, flags & 1);
-    GK_BARRIER();
-    for (int at_cut = 0; at_cut < GK_WINDOW; at_cut++) {
-        gk_i64 item = window + at_cut;
-        if (!found[at_cut]) continue;
-        gk_long_node(&q, rowptr, nodes, entries, cut, item, flags & 1);
+    gk_u32 item = (gk_u32)gk_bid(0) * GK_WINDOW;
+    for (gk_u32 found = gk_begins(met, cuts, item); found; found >>= 1, item++) {
+        if (!(found & 1u)) continue;
+        gk_long_node(&q, rowptr, met, entries, cut, item, flags & 1);
         for (gk_i64 column = gk_lid(); column < columns; column += GK_BLOCK) {
             gk_norm n = gk_norm_none();
-            for (gk_i64 k = 0; k <= q.slot / 2 - item; k++) {
-                gk_i64 slot = k == 0 ? 2 * item + 1 : 2 * (item + k);
+            for (gk_i64 k = 0; k <= q.slot; k++) {
+                gk_i64 slot = gk_part_slot(item, k);
                 gk_norm_add(&n, 0, parts[slot * 2 * columns + column], parts[(slot * 2 + 1) * columns + column]);
             }
             top[q.node * columns + column] = n.top.v[0];
@@ -236,17 +313,17 @@ GK_KERNEL(edge_norm_join)(GK_IN(int, rowptr), GK_IN(gk_f, parts), GK_OUT(gk_f, t
  *   its gradient  x * (z - s), x the softmax, z its upstream gradient, s their sum of products
  *   std           u * (x - s) / (n * t), s the mean, t the standard deviation (as stored in y), u = dy, n = max(count - correction, 1)
  *   product       u * (the product of the others), s the product of what is not 0, t the number of zeros
- * s and t are gk_f, u and y as stored. `rowptr` counts the edges of a node. size: edges, columns (outer * inner), inner, nodes, lanes, correction. */
+ * s and t are gk_f, u and y as stored. `rowptr` counts the edges of a node. size: edges, columns (outer * inner), inner, nodes, log2 of lanes, correction. */
 GK_KERNEL(edge_apply)(GK_IN(int, node), GK_IN(gk_t, x), GK_IN(gk_t, z), GK_IN(gk_f, s), GK_IN(gk_f, t), GK_IN(gk_t, u), GK_IN(gk_t, y), GK_IN(int, rowptr),
                       GK_OUT(gk_t, out), GK_OUT(int, err), GK_DIMS(size), int what, int wide_index, int wide_rowptr, int wide, int accumulate, int code)
 {
     GK_BIND_IN(int, node); GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, z); GK_BIND_IN(gk_f, s); GK_BIND_IN(gk_f, t); GK_BIND_IN(gk_t, u); GK_BIND_IN(gk_t, y);
     GK_BIND_IN(int, rowptr); GK_BIND_OUT(gk_t, out); GK_BIND_OUT(int, err);
-    int lanes = (int)size.v[4], w = wide ? GK_W : 1;
-    gk_i64 edges = size.v[0], columns = size.v[1], inner = size.v[2], nodes = size.v[3], per = GK_BLOCK / lanes;
-    gk_i64 column = ((gk_i64)gk_bid(1) * lanes + gk_lid() % lanes) * w, o = column / inner, at = column - o * inner;
+    int lanes = (int)size.v[4];
+    gk_i64 edges = size.v[0], columns = size.v[1], inner = size.v[2], nodes = size.v[3];
+    gk_i64 column = (gk_i64)GK_VECTOR(lanes) * (wide ? GK_W : 1), o = inner == columns ? 0 : (gk_u32)column / (gk_u32)inner, at = column - o * inner;
     if (column >= columns) edges = 0;
-    for (gk_i64 e = (gk_i64)gk_bid(0) * per + gk_lid() / lanes; e < edges; e += (gk_i64)gk_nblocks(0) * per) {
+    for (gk_i64 e = GK_TEAM(lanes); e < edges; e += GK_TEAMS(lanes)) {
         int good = 1, v = gk_id(node, e, wide_index, (int)nodes, &good);
         gk_i64 here = (o * size.v[0] + e) * inner + at, there = (o * nodes + v) * inner + at;
         gk_vec a = gk_row_get(x, here, wide), r = gk_splat(GK_R(0.0));
@@ -292,8 +369,8 @@ GK_KERNEL(group_std)(GK_IN(int, rowptr), GK_IN(gk_f, sum), GK_OUT(gk_t, y), gk_i
 }
 
 /* dsrc[o, arg[o, r, c], c] (+)= dy[o, r, c] where arg >= 0: each source is the choice of one destination at most. Launch: grid-stride over dy. */
-GK_KERNEL(arg_spread)(GK_IN(gk_t, dy), GK_IN(int, arg), GK_OUT(gk_t, dsrc), GK_OUT(int, err), gk_i64 n, gk_i64 nodes, gk_i64 inner, gk_i64 edges, int wide_index,
-                      int accumulate, int code)
+GK_KERNEL(arg_spread)(GK_IN(gk_t, dy), GK_IN(int, arg), GK_OUT(gk_t, dsrc), GK_OUT(int, err), gk_i64 n, gk_i64 nodes, gk_i64 inner, gk_i64 edges,
+                      int wide_index, int accumulate, int code)
 {
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(int, arg); GK_BIND_OUT(gk_t, dsrc); GK_BIND_OUT(int, err);
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {

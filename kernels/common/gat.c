@@ -9,20 +9,24 @@
  *   by source       A = sum a dy[v], C = sum c dy[v], s = sum c delta[v]:  dx[u] = A,          dscore_src = x[u] . C - s
  *
  * Launch: as aggregate.c; a work-item's w columns lie in one head. Sums in gk_f in the order of the entries; one writer per output; deterministic.
- * Dims: nodes, entries, columns (heads * features), features, other ends, cut, lanes, flags (1 indices are i64, 2 strict, 8 nodes may be long).
+ * Dims: nodes, entries, columns (heads * features), features, other ends, log2 of the cut and of lanes, flags (1 indices are i64, 2 strict,
+ * 8 nodes may be long).
  */
 #include "graph.h"
 
-#define GK_U 4
+/* Loads in flight from many blocks hide more than registers do. */
+#undef GK_MIN_BLOCKS
+#define GK_MIN_BLOCKS 4
+
 #define GK_NODES size.v[0]
 #define GK_ENTRIES size.v[1]
 #define GK_COLUMNS size.v[2]
 #define GK_FEATURES size.v[3]
 #define GK_OTHERS size.v[4]
-#define GK_CUT size.v[5]
+#define GK_CUT (int)size.v[5]
 #define GK_LANES (int)size.v[6]
 #define GK_FLAG(b) ((size.v[7] & (b)) != 0)
-#define GK_CUTS (GK_FLAG(8) ? (GK_ENTRIES + GK_CUT - 1) / GK_CUT : 0)
+#define GK_CUTS (GK_FLAG(8) ? gk_cuts(GK_ENTRIES, GK_CUT) : 0u)
 
 typedef struct { gk_vec acc; gk_f top, sum; } gk_heap;
 
@@ -53,46 +57,44 @@ GK_FN void gk_heap_finish(GK_GLOBAL gk_t* y, GK_GLOBAL gk_f* lse, gk_heap h, gk_
     gk_f n = count > 0 ? h.sum : GK_R(1.0);
     GK_UNROLL for (int i = 0; i < GK_W; i++) h.acc.v[i] = h.acc.v[i] / n;
     gk_row_put(y, node * columns + column, h.acc, wide);
-    if (lse && column % features == 0) lse[node * (columns / features) + column / features] = count > 0 ? h.top + gk_log(h.sum) : GK_R(0.0);
+    gk_u32 head = (gk_u32)column / (gk_u32)features;
+    if (lse && (gk_u32)column == head * (gk_u32)features)
+        lse[node * ((gk_u32)columns / (gk_u32)features) + head] = count > 0 ? h.top + gk_log(h.sum) : GK_R(0.0);
 }
 
 /* y [nodes, columns], lse [nodes, heads]; parts [2 * cuts, columns], norms [2 * cuts, 2, columns / w]. */
-GK_KERNEL(gat)(GK_IN(int, rowptr), GK_IN(int, col), GK_IN(gk_t, x), GK_IN(gk_t, score_src), GK_IN(gk_t, score_dst), GK_OUT(gk_t, y), GK_OUT(gk_f, lse),
-               GK_OUT(gk_f, parts), GK_OUT(gk_f, norms), GK_OUT(int, err), GK_DIMS(size), gk_f slope, int wide, int code)
+GK_KERNEL(gat)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), GK_IN(gk_t, x), GK_IN(gk_t, score_src), GK_IN(gk_t, score_dst), GK_OUT(gk_t, y),
+               GK_OUT(gk_f, lse), GK_OUT(gk_f, parts), GK_OUT(gk_f, norms), GK_OUT(int, err), GK_DIMS(size), gk_f slope, int wide, int code)
 {
-    GK_BIND_IN(int, rowptr); GK_BIND_IN(int, col); GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, score_src); GK_BIND_IN(gk_t, score_dst); GK_BIND_OUT(gk_t, y);
-    GK_BIND_OUT(gk_f, lse); GK_BIND_OUT(gk_f, parts); GK_BIND_OUT(gk_f, norms); GK_BIND_OUT(int, err);
-    int lanes = GK_LANES, w = wide ? GK_W : 1, wide_index = GK_FLAG(1), heads = (int)(GK_COLUMNS / GK_FEATURES);
-    gk_i64 cuts = GK_CUTS, items = cuts + GK_NODES, per = GK_BLOCK / lanes, vec = (gk_i64)gk_bid(1) * lanes + gk_lid() % lanes, column = vec * w;
-    gk_i64 vecs = GK_COLUMNS / w;
-    int head = (int)(column / GK_FEATURES);
+    GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(int, col); GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, score_src); GK_BIND_IN(gk_t, score_dst);
+    GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_f, lse); GK_BIND_OUT(gk_f, parts); GK_BIND_OUT(gk_f, norms); GK_BIND_OUT(int, err);
+    int lanes = GK_LANES, w = wide ? GK_W : 1, wide_index = GK_FLAG(1), heads = (int)((gk_u32)GK_COLUMNS / (gk_u32)GK_FEATURES);
+    gk_u32 cuts = GK_CUTS, items = cuts + (gk_u32)GK_NODES;
+    gk_i64 vec = GK_VECTOR(lanes), column = vec * w, vecs = (gk_u32)GK_COLUMNS / (gk_u32)w;
+    int head = (int)((gk_u32)column / (gk_u32)GK_FEATURES);
     if (column >= GK_COLUMNS) items = 0;
-    for (gk_i64 item = (gk_i64)gk_bid(0) * per + gk_lid() / lanes; item < items; item += (gk_i64)gk_nblocks(0) * per) {
+    for (gk_u32 item = GK_TEAM(lanes); item < items; item += GK_TEAMS(lanes)) {
         GK_ROLLED for (int part = 0; part < 2; part++) {
             gk_piece q;
-            if (!gk_piece_of(&q, rowptr, GK_NODES, GK_ENTRIES, cuts, GK_CUT, item, part, wide_index, GK_FLAG(2), err, code)) continue;
+            if (!gk_piece_of(&q, rowptr, met, GK_NODES, GK_ENTRIES, cuts, GK_CUT, item, part, wide_index, GK_FLAG(2), err, code)) continue;
             gk_f mine = gk_load(score_dst, q.node * heads + head);
             gk_heap h = gk_heap_none();
-            GK_ROLLED for (gk_i64 p = q.first; p < q.end; p += GK_U) {
+            int u[GK_U];
+            gk_ids(col, q.first, q.end, wide_index, (int)GK_OTHERS, err, code, u);
+            GK_ROLLED for (gk_u32 p = q.first; p < q.end; p += GK_U) {
                 gk_vec v[GK_U];
                 gk_f l[GK_U];
-                int u[GK_U], good[GK_U];
+                int good[GK_U];
                 GK_UNROLL for (int k = 0; k < GK_U; k++) {
-                    good[k] = p + k < q.end;
-                    u[k] = 0;
-                    if (p + k < q.end) {
-                        u[k] = gk_id(col, p + k, wide_index, (int)GK_OTHERS, &good[k]);
-                        if (!good[k]) gk_report(err, code);
-                    }
-                }
-                GK_UNROLL for (int k = 0; k < GK_U; k++) {
+                    good[k] = u[k] >= 0;
                     l[k] = -GK_INF;
                     v[k] = gk_splat(GK_R(0.0));
                     if (good[k]) {
-                        l[k] = gk_load(score_src, (gk_i64)u[k] * heads + head);
-                        v[k] = gk_row_get(x, (gk_i64)u[k] * GK_COLUMNS + column, wide);
+                        l[k] = gk_load(score_src, gk_at(head, u[k], (gk_u32)heads));
+                        v[k] = gk_row_get(x, gk_at(column, u[k], (gk_u32)GK_COLUMNS), wide);
                     }
                 }
+                gk_ids(col, p + GK_U, q.end, wide_index, (int)GK_OTHERS, err, code, u);
                 gk_f top = h.top;
                 GK_UNROLL for (int k = 0; k < GK_U; k++) {
                     if (good[k]) {
@@ -127,27 +129,24 @@ GK_KERNEL(gat)(GK_IN(int, rowptr), GK_IN(int, col), GK_IN(gk_t, x), GK_IN(gk_t, 
 }
 
 /* Joins the parts of the long nodes. Launch: one block per GK_WINDOW cuts; groups of `lanes` work-items take every so many parts, then the first adds up. */
-GK_KERNEL(gat_join)(GK_IN(int, rowptr), GK_IN(gk_f, parts), GK_IN(gk_f, norms), GK_OUT(gk_t, y), GK_OUT(gk_f, lse), GK_DIMS(size), int wide)
+GK_KERNEL(gat_join)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(gk_f, parts), GK_IN(gk_f, norms), GK_OUT(gk_t, y), GK_OUT(gk_f, lse), GK_DIMS(size), int wide)
 {
-    GK_BIND_IN(int, rowptr); GK_BIND_IN(gk_f, parts); GK_BIND_IN(gk_f, norms); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_f, lse);
-    GK_LOCAL int found[GK_WINDOW];
+    GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(gk_f, parts); GK_BIND_IN(gk_f, norms); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_f, lse);
     GK_LOCAL gk_f tmp[GK_BLOCK * (GK_W + 2)];
-    int lanes = GK_LANES, w = wide ? GK_W : 1, t = gk_lid(), groups = GK_BLOCK / lanes;
-    gk_i64 cuts = GK_CUTS, vecs = GK_COLUMNS / w;
-    gk_i64 window = (gk_i64)gk_bid(0) * GK_WINDOW, mine = window + gk_lid();
+    int lanes = 1 << GK_LANES, w = wide ? GK_W : 1, t = gk_lid(), groups = GK_BLOCK / lanes;
+    gk_u32 cuts = GK_CUTS;
+    gk_i64 vecs = GK_COLUMNS / w;
     gk_piece q;
-    if (gk_lid() < GK_WINDOW) found[gk_lid()] = mine < cuts && gk_long_node(&q, rowptr, GK_NODES, GK_ENTRIES, GK_CUT, mine, GK_FLAG(1));
-    GK_BARRIER();
-    for (int at_cut = 0; at_cut < GK_WINDOW; at_cut++) {
-        gk_i64 item = window + at_cut;
-        if (!found[at_cut]) continue;
-        gk_long_node(&q, rowptr, GK_NODES, GK_ENTRIES, GK_CUT, item, GK_FLAG(1));
+    gk_u32 item = (gk_u32)gk_bid(0) * GK_WINDOW;
+    for (gk_u32 found = gk_begins(met, cuts, item); found; found >>= 1, item++) {
+        if (!(found & 1u)) continue;
+        gk_long_node(&q, rowptr, met, GK_ENTRIES, GK_CUT, item, GK_FLAG(1));
         for (gk_i64 first = 0; first < vecs; first += lanes) {
             gk_i64 vec = first + t % lanes;
             gk_heap h = gk_heap_none(), b;
             if (vec < vecs) {
-                for (gk_i64 k = t / lanes; k <= q.slot / 2 - item; k += groups) {
-                    gk_i64 slot = k == 0 ? 2 * item + 1 : 2 * (item + k);
+                for (gk_i64 k = t / lanes; k <= q.slot; k += groups) {
+                    gk_i64 slot = gk_part_slot(item, k);
                     b.acc = gk_part_get(parts, slot * GK_COLUMNS + vec * w, wide);
                     b.top = norms[slot * 2 * vecs + vec];
                     b.sum = norms[(slot * 2 + 1) * vecs + vec];
@@ -201,54 +200,50 @@ GK_FN void gk_pull_finish(GK_GLOBAL const gk_t* own, GK_GLOBAL gk_t* dx, GK_GLOB
 /* One of the two passes of the gradient: by destination without `delta` (`row` is x, `own` dy, pa is wanted), by source with it (`row` is dy, `own`
  * x, dx is wanted). score_own belongs to the nodes, score_other to the other ends; lse to the destinations. pa, pb, ps [nodes, columns / w];
  * parts [2 * cuts, 2, columns], sums [2 * cuts, columns / w]. */
-GK_KERNEL(gat_bwd)(GK_IN(int, rowptr), GK_IN(int, col), GK_IN(gk_t, row), GK_IN(gk_t, own), GK_IN(gk_t, score_own), GK_IN(gk_t, score_other), GK_IN(gk_f, lse),
-                   GK_IN(gk_f, delta), GK_OUT(gk_t, dx), GK_OUT(gk_f, pa), GK_OUT(gk_f, pb), GK_OUT(gk_f, ps), GK_OUT(gk_f, parts), GK_OUT(gk_f, sums),
-                   GK_OUT(int, err), GK_DIMS(size), gk_f slope, int wide, int accumulate, int code)
+GK_KERNEL(gat_bwd)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), GK_IN(gk_t, row), GK_IN(gk_t, own), GK_IN(gk_t, score_own), GK_IN(gk_t, score_other),
+                   GK_IN(gk_f, lse), GK_IN(gk_f, delta), GK_OUT(gk_t, dx), GK_OUT(gk_f, pa), GK_OUT(gk_f, pb), GK_OUT(gk_f, ps), GK_OUT(gk_f, parts),
+                   GK_OUT(gk_f, sums), GK_OUT(int, err), GK_DIMS(size), gk_f slope, int wide, int accumulate, int code)
 {
-    GK_BIND_IN(int, rowptr); GK_BIND_IN(int, col); GK_BIND_IN(gk_t, row); GK_BIND_IN(gk_t, own); GK_BIND_IN(gk_t, score_own); GK_BIND_IN(gk_t, score_other);
-    GK_BIND_IN(gk_f, lse); GK_BIND_IN(gk_f, delta); GK_BIND_OUT(gk_t, dx); GK_BIND_OUT(gk_f, pa); GK_BIND_OUT(gk_f, pb); GK_BIND_OUT(gk_f, ps);
-    GK_BIND_OUT(gk_f, parts); GK_BIND_OUT(gk_f, sums); GK_BIND_OUT(int, err);
-    int lanes = GK_LANES, w = wide ? GK_W : 1, wide_index = GK_FLAG(1), heads = (int)(GK_COLUMNS / GK_FEATURES), by_source = delta != 0;
-    gk_i64 cuts = GK_CUTS, items = cuts + GK_NODES, per = GK_BLOCK / lanes, vec = (gk_i64)gk_bid(1) * lanes + gk_lid() % lanes, column = vec * w;
-    gk_i64 vecs = GK_COLUMNS / w;
-    int head = (int)(column / GK_FEATURES);
+    GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(int, col); GK_BIND_IN(gk_t, row); GK_BIND_IN(gk_t, own); GK_BIND_IN(gk_t, score_own);
+    GK_BIND_IN(gk_t, score_other); GK_BIND_IN(gk_f, lse); GK_BIND_IN(gk_f, delta); GK_BIND_OUT(gk_t, dx); GK_BIND_OUT(gk_f, pa); GK_BIND_OUT(gk_f, pb);
+    GK_BIND_OUT(gk_f, ps); GK_BIND_OUT(gk_f, parts); GK_BIND_OUT(gk_f, sums); GK_BIND_OUT(int, err);
+    int lanes = GK_LANES, w = wide ? GK_W : 1, wide_index = GK_FLAG(1), heads = (int)((gk_u32)GK_COLUMNS / (gk_u32)GK_FEATURES), by_source = delta != 0;
+    gk_u32 cuts = GK_CUTS, items = cuts + (gk_u32)GK_NODES;
+    gk_i64 vec = GK_VECTOR(lanes), column = vec * w, vecs = (gk_u32)GK_COLUMNS / (gk_u32)w;
+    int head = (int)((gk_u32)column / (gk_u32)GK_FEATURES);
     if (column >= GK_COLUMNS) items = 0;
-    for (gk_i64 item = (gk_i64)gk_bid(0) * per + gk_lid() / lanes; item < items; item += (gk_i64)gk_nblocks(0) * per) {
+    for (gk_u32 item = GK_TEAM(lanes); item < items; item += GK_TEAMS(lanes)) {
         GK_ROLLED for (int part = 0; part < 2; part++) {
             gk_piece q;
-            if (!gk_piece_of(&q, rowptr, GK_NODES, GK_ENTRIES, cuts, GK_CUT, item, part, wide_index, GK_FLAG(2), err, code)) continue;
+            if (!gk_piece_of(&q, rowptr, met, GK_NODES, GK_ENTRIES, cuts, GK_CUT, item, part, wide_index, GK_FLAG(2), err, code)) continue;
             gk_f mine = gk_load(score_own, q.node * heads + head), norm = GK_R(0.0);
             gk_pull r;
             r.a = r.c = gk_splat(GK_R(0.0));
             r.s = GK_R(0.0);
             if (!by_source) norm = lse[q.node * heads + head];
-            GK_ROLLED for (gk_i64 p = q.first; p < q.end; p += GK_U) {
+            int u[GK_U];
+            gk_ids(col, q.first, q.end, wide_index, (int)GK_OTHERS, err, code, u);
+            GK_ROLLED for (gk_u32 p = q.first; p < q.end; p += GK_U) {
                 gk_vec v[GK_U];
                 gk_f l[GK_U], n[GK_U], d[GK_U];
-                int u[GK_U], good[GK_U];
+                int good[GK_U];
                 GK_UNROLL for (int k = 0; k < GK_U; k++) {
-                    good[k] = p + k < q.end;
-                    u[k] = 0;
-                    if (p + k < q.end) {
-                        u[k] = gk_id(col, p + k, wide_index, (int)GK_OTHERS, &good[k]);
-                        if (!good[k]) gk_report(err, code);
-                    }
-                }
-                GK_UNROLL for (int k = 0; k < GK_U; k++) {
+                    good[k] = u[k] >= 0;
                     l[k] = GK_R(0.0);
                     n[k] = norm;
                     d[k] = GK_R(1.0);
                     v[k] = gk_splat(GK_R(0.0));
                     if (good[k]) {
-                        gk_i64 at = (gk_i64)u[k] * heads + head;
+                        gk_i64 at = gk_at(head, u[k], (gk_u32)heads);
                         l[k] = gk_load(score_other, at);
                         if (by_source) {
                             n[k] = lse[at];
                             d[k] = delta[at];
                         }
-                        v[k] = gk_row_get(row, (gk_i64)u[k] * GK_COLUMNS + column, wide);
+                        v[k] = gk_row_get(row, gk_at(column, u[k], (gk_u32)GK_COLUMNS), wide);
                     }
                 }
+                gk_ids(col, p + GK_U, q.end, wide_index, (int)GK_OTHERS, err, code, u);
                 GK_UNROLL for (int k = 0; k < GK_U; k++) {
                     if (good[k]) {
                         gk_f z = l[k] + mine, a = gk_exp(gk_leaky(z, slope) - n[k]), c = z > GK_R(0.0) ? a : slope * a;
@@ -272,31 +267,28 @@ GK_KERNEL(gat_bwd)(GK_IN(int, rowptr), GK_IN(int, col), GK_IN(gk_t, row), GK_IN(
 }
 
 /* Joins the parts of the long nodes. Launch: one block per GK_WINDOW cuts; groups of `lanes` work-items take every so many parts, then the first adds up. */
-GK_KERNEL(gat_bwd_join)(GK_IN(int, rowptr), GK_IN(gk_t, own), GK_IN(gk_f, parts), GK_IN(gk_f, sums), GK_OUT(gk_t, dx), GK_OUT(gk_f, pa), GK_OUT(gk_f, pb),
-                        GK_OUT(gk_f, ps), GK_DIMS(size), int wide, int accumulate)
+GK_KERNEL(gat_bwd_join)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(gk_t, own), GK_IN(gk_f, parts), GK_IN(gk_f, sums), GK_OUT(gk_t, dx), GK_OUT(gk_f, pa),
+                        GK_OUT(gk_f, pb), GK_OUT(gk_f, ps), GK_DIMS(size), int wide, int accumulate)
 {
-    GK_BIND_IN(int, rowptr); GK_BIND_IN(gk_t, own); GK_BIND_IN(gk_f, parts); GK_BIND_IN(gk_f, sums); GK_BIND_OUT(gk_t, dx); GK_BIND_OUT(gk_f, pa);
-    GK_BIND_OUT(gk_f, pb); GK_BIND_OUT(gk_f, ps);
-    GK_LOCAL int found[GK_WINDOW];
+    GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(gk_t, own); GK_BIND_IN(gk_f, parts); GK_BIND_IN(gk_f, sums); GK_BIND_OUT(gk_t, dx);
+    GK_BIND_OUT(gk_f, pa); GK_BIND_OUT(gk_f, pb); GK_BIND_OUT(gk_f, ps);
     GK_LOCAL gk_f tmp[GK_BLOCK * (2 * GK_W + 1)];
-    int lanes = GK_LANES, w = wide ? GK_W : 1, t = gk_lid(), groups = GK_BLOCK / lanes;
-    gk_i64 cuts = GK_CUTS, vecs = GK_COLUMNS / w;
-    gk_i64 window = (gk_i64)gk_bid(0) * GK_WINDOW, mine = window + gk_lid();
+    int lanes = 1 << GK_LANES, w = wide ? GK_W : 1, t = gk_lid(), groups = GK_BLOCK / lanes;
+    gk_u32 cuts = GK_CUTS;
+    gk_i64 vecs = GK_COLUMNS / w;
     gk_piece q;
-    if (gk_lid() < GK_WINDOW) found[gk_lid()] = mine < cuts && gk_long_node(&q, rowptr, GK_NODES, GK_ENTRIES, GK_CUT, mine, GK_FLAG(1));
-    GK_BARRIER();
-    for (int at_cut = 0; at_cut < GK_WINDOW; at_cut++) {
-        gk_i64 item = window + at_cut;
-        if (!found[at_cut]) continue;
-        gk_long_node(&q, rowptr, GK_NODES, GK_ENTRIES, GK_CUT, item, GK_FLAG(1));
+    gk_u32 item = (gk_u32)gk_bid(0) * GK_WINDOW;
+    for (gk_u32 found = gk_begins(met, cuts, item); found; found >>= 1, item++) {
+        if (!(found & 1u)) continue;
+        gk_long_node(&q, rowptr, met, GK_ENTRIES, GK_CUT, item, GK_FLAG(1));
         for (gk_i64 first = 0; first < vecs; first += lanes) {
             gk_i64 vec = first + t % lanes;
             gk_pull r;
             r.a = r.c = gk_splat(GK_R(0.0));
             r.s = GK_R(0.0);
             if (vec < vecs) {
-                for (gk_i64 k = t / lanes; k <= q.slot / 2 - item; k += groups) {
-                    gk_i64 slot = k == 0 ? 2 * item + 1 : 2 * (item + k);
+                for (gk_i64 k = t / lanes; k <= q.slot; k += groups) {
+                    gk_i64 slot = gk_part_slot(item, k);
                     gk_vec a = gk_part_get(parts, slot * 2 * GK_COLUMNS + vec * w, wide), c = gk_part_get(parts, (slot * 2 + 1) * GK_COLUMNS + vec * w, wide);
                     GK_UNROLL for (int i = 0; i < GK_W; i++) {
                         r.a.v[i] += a.v[i];

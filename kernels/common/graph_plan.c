@@ -2,6 +2,7 @@
  * of the lists that a caller gave or gets are i64. Sorting itself is that of sort.c.
  */
 #include "coords.h"
+#include "graph.h"
 
 /* keys[e] = index[e]; one outside [0, limit) becomes `limit`, which sorts behind all, and is reported unless it is -1 and `pad` is set.
  * Launch: grid-stride. */
@@ -78,4 +79,11 @@ GK_KERNEL(plan_counts)(GK_IN(int, rowptr), GK_OUT(int, out), gk_i64 nodes, int w
         gk_i64 n = gk_index(rowptr, v + 1, wide) - gk_index(rowptr, v, wide);
         gk_store_index(out, v, wide_out, n);
     }
+}
+
+/* met[2 * c + part] = the long node that cut c meets (graph.h) or -1. Launch: grid-stride over the 2 * cuts. */
+GK_KERNEL(plan_cuts)(GK_IN(int, rowptr), GK_OUT(int, met), gk_i64 rows, gk_i64 entries, int cut_bits, gk_i64 n, int wide)
+{
+    GK_BIND_IN(int, rowptr); GK_BIND_OUT(int, met);
+    for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) met[i] = gk_met(rowptr, rows, entries, cut_bits, (gk_u32)(i / 2), (int)(i & 1), wide);
 }

@@ -294,7 +294,7 @@ pub struct GroupBwd<'a> {
     pub arg: Option<View<'a>>,
     /// Saved by Mean.
     pub counts: Option<View<'a>>,
-    /// The sources by destination, for `Prod` and `Std`.
+    /// The sources by destination; `Prod` and `Std` need them (without, they sort), the others read less memory with them.
     pub groups: Option<EdgeGroups<'a>>,
     /// Gradient of src `[outer, n, inner]`.
     pub dsrc: GradMut<'a>,

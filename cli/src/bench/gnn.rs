@@ -126,7 +126,7 @@ fn scatter(c: &Case, d: &Device, max: bool) -> Result<Prepared> {
             y: None,
             arg: if max { Some(at(&arg, &s)?) } else { None },
             counts: None,
-            groups: None,
+            groups: Some(groups(&g.by_dst)),
             dsrc: to(&dx, &[1, g.edges, w])?.into(),
         };
         Ok(d2.group_reduce_bwd(how, io)?)

@@ -246,6 +246,11 @@ fn group_backward(cx: &Cx<'_>, how: GroupReduce) -> R {
         _ => return Err(Fail::Case("neither idx nor n".into())),
     };
     let dsrc = cx.out("dsrc", dy.dtype(), &[dy.shape()[0], n, dy.shape()[2]])?;
+    // With the edges of each node, as in forward, two times of three.
+    let made = match index {
+        Some(i) if n % 3 != 0 => Some(plan(cx, i, None, dy.shape()[1])?),
+        _ => None,
+    };
     let io = GroupBwd {
         dy,
         index,
@@ -253,7 +258,7 @@ fn group_backward(cx: &Cx<'_>, how: GroupReduce) -> R {
         y: cx.opt("y"),
         arg,
         counts: cx.opt("counts"),
-        groups: None,
+        groups: made.as_ref().map(Plan::groups),
         dsrc: dsrc.g(),
     };
     Ok(cx.gpu.group_reduce_bwd(how, io)?)
@@ -491,7 +496,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             "dy, idx:idx",
             "-",
             "dsrc",
-            &["group_reduce_bwd", "gather"],
+            &["group_reduce_bwd", "gather", "csr"],
             scatter_add_backward,
         )
         .grad_of("scatter_add"),
@@ -528,7 +533,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             "dy, idx:idx, arg:idx",
             "-",
             "dsrc",
-            &["group_reduce_bwd"],
+            &["group_reduce_bwd", "csr"],
             |cx| group_backward(cx, GroupReduce::Min { empty: 0.0 }),
         )
         .grad_of("scatter_min"),
@@ -543,7 +548,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             "dy, idx:idx, counts:i32",
             "-",
             "dsrc",
-            &["group_reduce_bwd"],
+            &["group_reduce_bwd", "csr"],
             |cx| group_backward(cx, GroupReduce::Mean),
         )
         .bound(super::ULP)
@@ -553,9 +558,15 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         })
         .bound(Close(1e-4, 1e-30))
         .sample(draw_products),
-        k("scatter_mul_backward", "B12.2", "dy, src, idx:idx", "-", "dsrc", &["group_reduce_bwd"], |cx| {
-            group_backward(cx, GroupReduce::Prod)
-        })
+        k(
+            "scatter_mul_backward",
+            "B12.2",
+            "dy, src, idx:idx",
+            "-",
+            "dsrc",
+            &["group_reduce_bwd", "csr"],
+            |cx| group_backward(cx, GroupReduce::Prod),
+        )
         .bound(Close(2e-4, 1e-30))
         .grad_of("scatter_mul"),
         k(
@@ -579,7 +590,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             "dy, src, idx:idx, y",
             "correction=0, eps=0.01",
             "dsrc",
-            &["group_reduce_bwd"],
+            &["group_reduce_bwd", "csr"],
             |cx| group_backward(cx, std_options(cx)?),
         )
         .bound(Close(2e-5, 2e-5))

@@ -52,7 +52,7 @@ impl Engine {
             self.arg_opt(p.mask.as_ref()),
             self.arg_in(out),
             self.arg_error(),
-            dims([edges, outer * inner, inner, p.a_rows, p.right.map_or(0, |r| r.2), w.lanes]),
+            dims([edges, outer * inner, inner, p.a_rows, p.right.map_or(0, |r| r.2), w.lane_bits()]),
             Arg::I32(how),
             real(dt, alpha),
             wide_index(&p.left),
@@ -202,7 +202,7 @@ impl Engine {
             self.arg_opt(rowptr.as_ref()),
             self.arg_in(&v),
             self.arg_error(),
-            dims([edges, outer * inner, inner, nodes, w.lanes, correction as usize]),
+            dims([edges, outer * inner, inner, nodes, w.lane_bits(), correction as usize]),
             Arg::I32(what),
             wide_index(node),
             Arg::I32(rowptr.is_some_and(|r| r.dtype() == DType::I64) as i32),
@@ -588,7 +588,13 @@ impl GnnOps for Engine {
                 degree: io.counts.filter(|_| how == GroupReduce::Mean),
                 mask: io.arg.filter(|_| extreme),
             };
-            return self.edge_map(&p, 0, 1.0, s.outer, s.inner, &out, io.dsrc.accumulate);
+            let wide = wide_rows(dt, s.inner, [io.dy, out]);
+            let w = Walk::new(dt, s.outer * s.inner, s.sources, wide);
+            // Where the edges of each node are known and their rows are whole sectors of memory, a row of dy is read once.
+            return match &io.groups {
+                Some(g) if wide && s.inner * dt.size() >= 64 => self.group_spread(&p, g, &w, &s, &io.dsrc),
+                _ => self.edge_map(&p, 0, 1.0, s.outer, s.inner, &out, io.dsrc.accumulate),
+            };
         }
         let Some(src) = io.src else { return Ok(()) };
         let edges = self.grouped(OP, s.nodes, &index, None, io.groups.as_ref(), true)?;
@@ -668,6 +674,40 @@ impl GnnOps for Engine {
 }
 
 impl Engine {
+    /// The gradient of a sum, mean or extreme by the edges of each node.
+    fn group_spread(
+        &self,
+        p: &Pair<'_>,
+        groups: &EdgeGroups<'_>,
+        w: &Walk,
+        s: &GroupShape,
+        dsrc: &GradMut<'_>,
+    ) -> Result<()> {
+        let edges = Edges::given(groups, s.nodes, s.sources, true);
+        let met = self.long_nodes(&edges, w)?;
+        let out = dsrc.out.as_view();
+        let saved = p.degree.or(p.mask).is_some_and(|v| v.dtype() == DType::I64);
+        let flags = edges.flags()
+            | (dsrc.accumulate as usize) << 2
+            | ((w.cuts > 0) as usize) << 3
+            | (saved as usize) << 4;
+        let args = [
+            self.arg_in(&edges.rowptr.view()),
+            self.arg_in(&met.view()),
+            self.arg_opt(edges.perm().as_ref()),
+            self.arg_in(&p.a),
+            self.arg_opt(p.mask.as_ref()),
+            self.arg_opt(p.degree.as_ref()),
+            self.arg_in(&out),
+            self.arg_error(),
+            dims([s.nodes, s.sources, s.outer * s.inner, s.inner, w.cut_bits(), w.lane_bits()]),
+            Arg::I32(flags as i32),
+            Arg::I32(w.wide as i32),
+            Arg::I32(code_of_op(p.op)),
+        ];
+        self.launch(&GROUP_SPREAD, out.dtype(), "", w.nodes(s.nodes), &args)
+    }
+
     /// The gradient of an extreme where only the chosen sources are known: zeros, then one write per choice.
     fn arg_spread(&self, s: &GroupShape, io: &GroupBwd<'_>) -> Result<()> {
         let Some(arg) = io.arg else { return Ok(()) };

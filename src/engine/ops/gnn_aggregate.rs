@@ -123,12 +123,19 @@ impl<'a> Aggregate<'a> {
 
     /// The unit that serves it: the general one, or one that knows the message (see `GK_LEAN`). `sums`: not a product.
     fn unit(&self, w: &Walk, sums: bool) -> &'static str {
-        let extras = [self.own, self.own_stat, self.degree, self.mask.map(|m| m.0), self.base, self.bias];
-        let lean =
-            w.wide && sums && self.a.is_some() && self.act.0 == 0 && extras.iter().all(Option::is_none);
-        match (self.kind, self.b) {
-            (Kind::Plain, None) if lean => AGGREGATES[1],
-            (Kind::TimesB, Some(b)) if lean && b.parts < self.columns() => AGGREGATES[2],
+        let extras = [self.own, self.own_stat, self.mask.map(|m| m.0), self.base, self.bias];
+        // Distances of rows in bytes are 32-bit numbers there.
+        let near = self.inner * self.dtype.size() <= i32::MAX as usize;
+        let lean = near
+            && w.wide
+            && sums
+            && self.a.is_some()
+            && self.act.0 == 0
+            && extras.iter().all(Option::is_none);
+        match (self.kind, self.b, self.degree) {
+            (Kind::Plain, None, None) if lean => AGGREGATES[1],
+            (Kind::TimesB, Some(b), None) if lean && b.parts < self.columns() => AGGREGATES[2],
+            (Kind::Plain, None, Some(_)) if lean => AGGREGATES[3],
             _ => AGGREGATES[0],
         }
     }
@@ -163,17 +170,11 @@ pub(super) fn lanes(vecs: usize) -> usize {
 }
 
 /// Cuts that a block of a joining kernel looks through (`GK_WINDOW`).
-const WINDOW: usize = 16;
+const WINDOW: usize = 8;
 
 /// Entries per cut of a long node: long ones are worth more work-items where a row has few.
 pub(super) fn cut(lanes: usize) -> usize {
-    if lanes >= 16 {
-        512
-    } else if lanes >= 4 {
-        256
-    } else {
-        128
-    }
+    if lanes >= 4 { 256 } else { 128 }
 }
 
 /// Whether rows of `inner` elements can be moved in 16 bytes.
@@ -200,6 +201,15 @@ impl Walk {
         Walk { wide, vecs, lanes, cut, cuts }
     }
 
+    /// Logarithms of `cut` and `lanes`, which are powers of two.
+    pub(super) fn cut_bits(&self) -> usize {
+        self.cut.trailing_zeros() as usize
+    }
+
+    pub(super) fn lane_bits(&self) -> usize {
+        self.lanes.trailing_zeros() as usize
+    }
+
     /// Blocks for a work item per row.
     pub(super) fn grid(&self, items: usize) -> Grid {
         Grid::Blocks([items.div_ceil(BLOCK as usize / self.lanes), self.vecs.div_ceil(self.lanes), 1])
@@ -219,7 +229,7 @@ impl Engine {
     fn size_and_how(&self, p: &Aggregate<'_>, w: &Walk, red: i32, accumulate: bool) -> (Arg, Arg) {
         let e = p.edges;
         let a_rows = if p.a_at_edge { e.edges } else { p.others };
-        let size = [e.nodes, e.edges, p.columns(), p.inner, a_rows, w.cut, e.edges, p.others];
+        let size = [e.nodes, e.edges, p.columns(), p.inner, a_rows, w.cut_bits(), e.edges, p.others];
         let saved = p.degree.or(p.mask.map(|m| m.0)).is_some_and(|v| v.dtype() == DType::I64);
         let flags =
             e.flags() | (accumulate as usize) << 2 | ((w.cuts > 0) as usize) << 3 | (saved as usize) << 4;
@@ -230,7 +240,7 @@ impl Engine {
             p.a_at_edge as usize,
             p.b.is_some_and(|b| b.at_edge) as usize,
             p.mask.is_some_and(|m| m.1) as usize,
-            w.lanes,
+            w.lane_bits(),
             flags,
         ];
         (dims(size), dims(how))
@@ -262,11 +272,14 @@ impl Engine {
         let parts = self.scratch(arithmetic(p.dtype), 2 * w.cuts * p.columns())?;
         let parts = self.arg_in(&parts.view());
         let e = p.edges;
+        let met = self.long_nodes(e, &w)?;
+        let met = self.arg_in(&met.view());
         let bias_span = p.bias.map_or(1, |b| b.numel().max(1));
         let end =
             [Arg::I64(bias_span as i64), Arg::I32(p.act.0), real(p.dtype, p.act.1), real(p.dtype, p.alpha)];
         let mut args = vec![
             self.arg_in(&e.rowptr.view()),
+            met,
             self.arg_opt(e.col().as_ref()),
             self.arg_opt(e.perm().as_ref()),
             self.arg_opt(p.a.as_ref()),
@@ -294,6 +307,7 @@ impl Engine {
         }
         let mut args = vec![
             self.arg_in(&e.rowptr.view()),
+            met,
             parts,
             self.arg_opt(p.base.as_ref()),
             self.arg_opt(p.bias.as_ref()),
@@ -315,12 +329,15 @@ impl Engine {
         let (parts, ids) = (self.scratch(arithmetic(p.dtype), room)?, self.scratch(DType::I32, room)?);
         let (parts, ids) = (self.arg_in(&parts.view()), self.arg_in(&ids.view()));
         let e = p.edges;
+        let met = self.long_nodes(e, &w)?;
+        let met = self.arg_in(&met.view());
         let wide_arg = Arg::I32(to.arg.is_some_and(|v| v.dtype() == DType::I64) as i32);
         let (least, none) = (Arg::I32(to.least as i32), real(p.dtype, to.none));
         let (rowptr, y, arg) =
             (self.arg_in(&e.rowptr.view()), self.arg_in(&to.y), self.arg_opt(to.arg.as_ref()));
         let args = [
             rowptr,
+            met,
             self.arg_opt(e.col().as_ref()),
             self.arg_opt(e.perm().as_ref()),
             self.arg_opt(p.a.as_ref()),
@@ -344,7 +361,7 @@ impl Engine {
         if w.cuts == 0 || e.nodes == 0 {
             return Ok(());
         }
-        let args = [rowptr, parts, ids, y, arg, size, how, least, wide_arg, none];
+        let args = [rowptr, met, parts, ids, y, arg, size, how, least, wide_arg, none];
         self.launch(&AGGREGATE_BEST_JOIN, p.dtype, AGGREGATES[0], w.joins(), &args)
     }
 

@@ -33,12 +33,15 @@ impl Engine {
         let w = Walk::new(dt, columns, n, wide_rows(dt, columns, [logits]));
         let (top, sum) = (self.statistics(dt, nodes * columns)?, self.statistics(dt, nodes * columns)?);
         let parts = self.statistics(dt, 4 * w.cuts * columns)?;
-        let size = dims([nodes, n, columns, w.cut, n, w.lanes]);
+        let size = dims([nodes, n, columns, w.cut_bits(), n, w.lane_bits()]);
         let flags = Arg::I32(flags(&edges, &w) as i32);
-        let (rowptr, parts) = (self.arg_in(&edges.rowptr.view()), self.arg_in(&parts.view()));
+        let met = self.long_nodes(&edges, &w)?;
+        let (rowptr, met) = (self.arg_in(&edges.rowptr.view()), self.arg_in(&met.view()));
+        let parts = self.arg_in(&parts.view());
         let (top_arg, sum_arg) = (self.arg_in(&top.view()), self.arg_in(&sum.view()));
         let args = [
             rowptr,
+            met,
             self.arg_opt(edges.perm().as_ref()),
             self.arg_in(&logits),
             top_arg,
@@ -52,7 +55,13 @@ impl Engine {
         ];
         self.launch(&EDGE_NORM, dt, "", w.nodes(nodes), &args)?;
         if w.cuts > 0 && nodes > 0 {
-            self.launch(&EDGE_NORM_JOIN, dt, "", w.joins(), &[rowptr, parts, top_arg, sum_arg, size, flags])?;
+            self.launch(
+                &EDGE_NORM_JOIN,
+                dt,
+                "",
+                w.joins(),
+                &[rowptr, met, parts, top_arg, sum_arg, size, flags],
+            )?;
         }
         let stats = [Some(top.view()), Some(sum.view())];
         let operands = [Some(logits), None, None, None];
@@ -85,7 +94,8 @@ impl Engine {
     }
 
     fn gat_size(s: &GatShape, e: &Edges<'_>, w: &Walk, others: usize) -> Arg {
-        dims([e.nodes, e.edges, s.heads * s.features, s.features.max(1), others, w.cut, w.lanes, flags(e, w)])
+        let columns = s.heads * s.features;
+        dims([e.nodes, e.edges, columns, s.features.max(1), others, w.cut_bits(), w.lane_bits(), flags(e, w)])
     }
 
     pub(super) fn run_gat(&self, slope: f64, io: Gat<'_>) -> Result<()> {
@@ -109,11 +119,14 @@ impl Engine {
         let parts = self.statistics(dt, 2 * w.cuts * columns)?;
         let norms = self.statistics(dt, 4 * w.cuts * w.vecs)?;
         let size = Self::gat_size(&s, &edges, &w, s.sources);
+        let met = self.long_nodes(&edges, &w)?;
+        let met = self.arg_in(&met.view());
         let (rowptr, parts, norms) =
             (self.arg_in(&edges.rowptr.view()), self.arg_in(&parts.view()), self.arg_in(&norms.view()));
         let (y, lse, wide) = (self.arg_in(&y), self.arg_opt(lse.as_ref()), Arg::I32(w.wide as i32));
         let args = [
             rowptr,
+            met,
             self.arg_opt(edges.col().as_ref()),
             self.arg_in(&io.x),
             self.arg_in(&io.score_src),
@@ -132,7 +145,7 @@ impl Engine {
         if w.cuts == 0 || s.targets == 0 {
             return Ok(());
         }
-        self.launch(&GAT_JOIN, dt, "", w.joins(), &[rowptr, parts, norms, y, lse, size, wide])
+        self.launch(&GAT_JOIN, dt, "", w.joins(), &[rowptr, met, parts, norms, y, lse, size, wide])
     }
 
     pub(super) fn run_gat_bwd(&self, slope: f64, io: GatBwd<'_>) -> Result<()> {
@@ -200,6 +213,8 @@ impl Engine {
         let (parts, sums) = (stat(4 * w.cuts * columns)?, stat(2 * w.cuts * w.vecs)?);
         let size = Self::gat_size(s, e, &w, p.others);
         let given = |v: &View<'_>, on: bool| if on { self.arg_in(v) } else { Arg::Mem(None) };
+        let met = self.long_nodes(e, &w)?;
+        let met = self.arg_in(&met.view());
         let (rowptr, own, dx) =
             (self.arg_in(&e.rowptr.view()), self.arg_in(&p.own), self.arg_opt(dx.as_ref()));
         let (pa, pb, ps) =
@@ -208,6 +223,7 @@ impl Engine {
         let (wide, accumulate) = (Arg::I32(wide as i32), Arg::I32(p.dx.is_some_and(|g| g.accumulate) as i32));
         let args = [
             rowptr,
+            met,
             self.arg_opt(e.col().as_ref()),
             self.arg_in(&p.row),
             own,
@@ -230,7 +246,7 @@ impl Engine {
         ];
         self.launch(&GAT_BWD, dt, "", w.nodes(e.nodes), &args)?;
         if w.cuts > 0 && e.nodes > 0 {
-            let args = [rowptr, own, parts, sums, dx, pa, pb, ps, size, wide, accumulate];
+            let args = [rowptr, met, own, parts, sums, dx, pa, pb, ps, size, wide, accumulate];
             self.launch(&GAT_BWD_JOIN, dt, "", w.joins(), &args)?;
         }
         let n = e.nodes * s.heads;

@@ -1,5 +1,6 @@
 //! Edges grouped by node: taken from the caller, or sorted for one call.
 
+use super::gnn_aggregate::Walk;
 use super::scatter::wide_index;
 use crate::buffer::{Buffer, View};
 use crate::driver::Arg;
@@ -192,6 +193,25 @@ impl Engine {
         };
         let perm = Some(Held::Own(pairs.positions)).filter(|_| needs_perm);
         Ok(Edges { rowptr: Held::Own(rowptr), col, perm, nodes, edges: n, strict: false })
+    }
+
+    /// The long nodes that the cuts of a walk meet (`graph.h`); empty where no node is long.
+    pub(super) fn long_nodes(&self, e: &Edges<'_>, w: &Walk) -> Result<Buffer> {
+        let (rowptr, n) = (e.rowptr.view(), 2 * w.cuts);
+        let met = self.scratch(DType::I32, n)?;
+        let args = [
+            self.arg_in(&rowptr),
+            self.arg_in(&met.view()),
+            Arg::I64(e.nodes as i64),
+            Arg::I64(e.edges as i64),
+            Arg::I32(w.cut_bits() as i32),
+            Arg::I64(n as i64),
+            wide_index(&rowptr),
+        ];
+        if n > 0 && e.nodes > 0 {
+            self.launch(&PLAN_CUTS, DType::I32, "", Grid::Stride(n), &args)?;
+        }
+        Ok(met)
     }
 
     /// Where each of `nodes` occurs in a list whose entries may be -1; positions, in the dtypes of the outputs.
