@@ -20,7 +20,7 @@ GK_KERNEL(embedding_keys)(GK_IN(int, ids), GK_OUT(gk_t, keys), GK_OUT(int, err),
 
 #if GK_DTYPE == GK_I32
 /* 16 bytes per work-item that are read before the first is written. */
-#define GK_DEPTH 4
+#define GK_DEPTH 2
 
 /* y[i] = table[ids[i]] for rows of `row` times 16 bytes; `by` divides by `row`. An id outside [0, rows) is reported and gives zeros. Items: the
  * 16 bytes of y, less than 2^31. Launch: blocks loop over runs of GK_DEPTH * GK_BLOCK items. Reference: F.embedding. */

@@ -214,6 +214,10 @@ GK_FN gk_vec gk_zero_run(void)
     return r;
 }
 
+/* More blocks at a time are worth more than registers here (measured). */
+#undef GK_MIN_BLOCKS
+#define GK_MIN_BLOCKS 6
+
 #define GK_MAXIMA_BWD(side) \
     { \
         gk_windows w[2]; \

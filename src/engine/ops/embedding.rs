@@ -92,7 +92,7 @@ impl EmbeddingOps for Engine {
                 Arg::I32(code_of_op(OP)),
             ];
             // Work-items take several items each (`GK_DEPTH` in the text).
-            return self.launch(&EMBEDDING_ROWS, DType::I32, "", Grid::Stride(items.div_ceil(4)), &args);
+            return self.launch(&EMBEDDING_ROWS, DType::I32, "", Grid::Stride(items.div_ceil(2)), &args);
         }
         let flat = y.reshape(&[ids.numel(), table.shape()[1]])?;
         self.select_rows(OP, 0, &table, &ids.reshape(&[ids.numel()])?, &flat, false)

@@ -111,7 +111,8 @@ impl Halving {
             && (g.stride[1], g.stride[2], g.padding) == (2, 2, [0, side - 2, side - 2])
             && g.dilation[1..] == [1, 1];
         let run = 16 / x.dtype().size();
-        let fits = d == 1 && od == 1 && w == 2 * ow && w.is_multiple_of(run) && g.plane() <= i32::MAX as usize;
+        let fits =
+            d == 1 && od == 1 && w == 2 * ow && w.is_multiple_of(run) && g.plane() <= i32::MAX as usize;
         let aligned = aligned16(x) && views.iter().all(|v| aligned16(v));
         let q = Halving { side, runs: w / run, rows: [h, oh], planes: g.planes, size: dims([h, w, oh, ow]) };
         (windows && fits && aligned && q.items(h) <= i32::MAX as usize).then_some(q)

@@ -51,7 +51,12 @@ fn compare(what: &str, run: impl Fn(&dyn IGpuBackend, DType) -> Result<Vec<Vec<f
         for (k, (got, want)) in got.iter().zip(&want).enumerate() {
             let same = |(g, w): (&f64, &f64)| g == w || (g.is_nan() && w.is_nan());
             let wrong = got.iter().zip(want).position(|p| !same(p));
-            assert!(wrong.is_none(), "{what} {dtype}: result {k} at {wrong:?}: {:?} for {:?}", wrong.map(|i| got[i]), wrong.map(|i| want[i]));
+            assert!(
+                wrong.is_none(),
+                "{what} {dtype}: result {k} at {wrong:?}: {:?} for {:?}",
+                wrong.map(|i| got[i]),
+                wrong.map(|i| want[i])
+            );
         }
     }
 }
@@ -69,7 +74,8 @@ fn pools(windows: &Window, input: &[usize]) {
                 None => {}
             }
             let (bx, dy) = (put(b, t, &x), put(b, t, &values(count(&ys), 2)));
-            let (mut y, mut alone, mut dx) = (b.alloc(t, count(&ys))?, b.alloc(t, count(&ys))?, put(b, t, &values(x.len(), 3)));
+            let (mut y, mut alone, mut dx) =
+                (b.alloc(t, count(&ys))?, b.alloc(t, count(&ys))?, put(b, t, &values(x.len(), 3)));
             let mut index = b.alloc(DType::I32, count(&ys))?;
             let (x, g) = (bx.shaped(&xs)?, dy.shaped(&ys)?);
             b.max_pool(p, x, y.shaped_mut(&ys)?, Some(index.shaped_mut(&ys)?))?;
@@ -154,7 +160,8 @@ fn embedding_of_wide_and_narrow_rows() {
             let ids: Vec<f64> = (0..tokens).map(|i| (i * i * 3 % rows) as f64).collect();
             let (ids, table) = (put(b, DType::I32, &ids), put(b, t, &values(rows * width, 1)));
             // Few tokens have a gradient, so that sums stay exact in all types.
-            let dy: Vec<f64> = (0..tokens * width).map(|i| if i / width < 20 { (i % 5) as f64 } else { 0.0 }).collect();
+            let dy: Vec<f64> =
+                (0..tokens * width).map(|i| if i / width < 20 { (i % 5) as f64 } else { 0.0 }).collect();
             let dy = put(b, t, &dy);
             let (mut y, mut dtable) = (b.alloc(t, tokens * width)?, put(b, t, &values(rows * width, 2)));
             let (s, ts) = ([tokens, width], [rows, width]);
