@@ -12,7 +12,7 @@
 #include "coords.h"
 #include "conv_plan.h"
 
-#define GK_STRIP 4
+#define GK_STRIP 2
 #define GK_SIDE 3
 
 /* Columns w - 1 .. w + 4 of a row. */
@@ -46,33 +46,27 @@ GK_FN gk_four gk_four_at(GK_GLOBAL const gk_t* x, gk_i64 i)
     return r;
 }
 
-/* Columns w .. w + 3 of row h of a map; 0 outside. Loads are unconditional, from the nearest place inside, so that they are in flight together. */
-GK_FN gk_four gk_middle(GK_GLOBAL const gk_t* x, int h, int w, int height, int width, const int wide)
+/* Columns w .. w + 3 of row h of a map; 0 outside. */
+GK_FN gk_four gk_middle(GK_GLOBAL const gk_t* x, int h, int w, int height, int width, int wide)
 {
-    int row = h < 0 ? 0 : h < height ? h : height - 1;
-    gk_i64 at = row * (gk_i64)width + w;
-    gk_four r;
-    if (wide) {
-        r = gk_four_at(x, at);
-    } else {
-        GK_UNROLL for (int u = 0; u < 4; u++) r.v[u] = gk_load(x, at + (w + u < width ? u : 0));
-    }
+    gk_four r = gk_run_zero();
+    if (h < 0 || h >= height) return r;
+    if (wide) return gk_four_at(x, h * (gk_i64)width + w);
     GK_UNROLL for (int u = 0; u < 4; u++)
-        if (row != h || (!wide && w + u >= width)) r.v[u] = GK_R(0.0);
+        if (w + u < width) r.v[u] = gk_load(x, h * (gk_i64)width + w + u);
     return r;
 }
 
 /* The same with a column on either side. */
-GK_FN gk_line gk_line_at(GK_GLOBAL const gk_t* x, int h, int w, int height, int width, const int wide)
+GK_FN gk_line gk_line_at(GK_GLOBAL const gk_t* x, int h, int w, int height, int width, int wide)
 {
     gk_four m = gk_middle(x, h, w, height, width, wide);
-    int row = h < 0 ? 0 : h < height ? h : height - 1, left = row == h && w > 0, right = row == h && w + 4 < width;
-    gk_i64 at = row * (gk_i64)width + w;
+    int live = h >= 0 && h < height;
     gk_line r;
-    r.v[0] = gk_load(x, at - (left ? 1 : 0));
-    r.v[5] = gk_load(x, at + (right ? 4 : 0));
-    if (!left) r.v[0] = GK_R(0.0);
-    if (!right) r.v[5] = GK_R(0.0);
+    r.v[0] = GK_R(0.0);
+    r.v[5] = GK_R(0.0);
+    if (live && w > 0) r.v[0] = gk_load(x, h * (gk_i64)width + w - 1);
+    if (live && w + 4 < width) r.v[5] = gk_load(x, h * (gk_i64)width + w + 4);
     GK_UNROLL for (int u = 0; u < 4; u++) r.v[u + 1] = m.v[u];
     return r;
 }
@@ -91,30 +85,6 @@ GK_FN_CALL void gk_store_fused(gk_four v, gk_i64 first, int have, int wide, int 
     int quads = (width + 3) / 4, strips = (height + GK_STRIP - 1) / GK_STRIP; \
     gk_i64 plane = size.v[0] * size.v[1], channels = size.v[2] * size.v[3]
 
-#define GK_DEPTHWISE(wide) \
-    { \
-        gk_line l[GK_STRIP + 2]; \
-        GK_UNROLL for (int a = 0; a < GK_STRIP + 2; a++) l[a] = gk_line_at(from, s.h + a - 1, s.w, height, width, wide); \
-        GK_UNROLL for (int r = 0; r < GK_STRIP; r++) { \
-            gk_four v = gk_run_zero(); \
-            GK_UNROLL for (int a = 0; a < GK_SIDE; a++) { \
-                GK_UNROLL for (int b = 0; b < GK_SIDE; b++) { \
-                    GK_UNROLL for (int u = 0; u < 4; u++) v.v[u] += k[a * GK_SIDE + b] * l[r + a].v[u + b]; \
-                } \
-            } \
-            gk_i64 first = to + r * width; \
-            int have = wide || width - s.w >= 4 ? 4 : width - s.w; \
-            if (s.h + r >= height) continue; \
-            if (fused) { \
-                gk_store_fused(v, first, have, wide, ch, scale, bias, residual, y, z, accumulate, act, p); \
-            } else { \
-                gk_i64 at[4]; \
-                GK_UNROLL for (int u = 0; u < 4; u++) at[u] = first + u; \
-                gk_conv_store(v, at, have, wide, ch, 0, 0, 0, y, 0, accumulate, 0, GK_R(0.0)); \
-            } \
-        } \
-    }
-
 GK_KERNEL(conv_depthwise)(GK_IN(gk_t, x), GK_IN(gk_t, w), GK_IN(gk_t, scale), GK_IN(gk_t, bias), GK_IN(gk_t, residual), GK_OUT(gk_t, y), GK_OUT(gk_t, z),
                           gk_i64 n, GK_DIMS(size), GK_DIMS(by), int wide, int back, int accumulate, int act, gk_f p)
 {
@@ -126,30 +96,30 @@ GK_KERNEL(conv_depthwise)(GK_IN(gk_t, x), GK_IN(gk_t, w), GK_IN(gk_t, scale), GK
         gk_spot s = gk_spot_of((gk_u32)i, quads, strips, by.v[0], by.v[1]);
         gk_u32 image = gk_quotient(s.map, by.v[2]);
         int ch = (int)(s.map - image * (gk_u32)channels);
-        gk_i64 map = s.map, to = map * plane + s.h * (gk_i64)width + s.w;
-        if (each != 1) map = image * size.v[2] + ch / each;
-        GK_GLOBAL const gk_t* from = x + map * plane;
+        GK_GLOBAL const gk_t* from = x + (each == 1 ? (gk_i64)s.map : (gk_i64)image * size.v[2] + ch / each) * plane;
+        gk_line l[GK_STRIP + 2];
         gk_f k[GK_SIDE * GK_SIDE];
+        gk_four v[GK_STRIP];
+        GK_UNROLL for (int a = 0; a < GK_STRIP + 2; a++) l[a] = gk_line_at(from, s.h + a - 1, s.w, height, width, wide);
         GK_UNROLL for (int t = 0; t < GK_SIDE * GK_SIDE; t++) k[t] = gk_load(w, (gk_i64)ch * (GK_SIDE * GK_SIDE) + (back ? GK_SIDE * GK_SIDE - 1 - t : t));
-        if (wide) GK_DEPTHWISE(1)
-        else GK_DEPTHWISE(0)
+        GK_UNROLL for (int r = 0; r < GK_STRIP; r++) {
+            v[r] = gk_run_zero();
+            GK_UNROLL for (int a = 0; a < GK_SIDE; a++) {
+                GK_UNROLL for (int b = 0; b < GK_SIDE; b++) {
+                    GK_UNROLL for (int u = 0; u < 4; u++) v[r].v[u] += k[a * GK_SIDE + b] * l[r + a].v[u + b];
+                }
+            }
+        }
+        GK_UNROLL for (int r = 0; r < GK_STRIP; r++) {
+            gk_i64 at[4];
+            int have = width - s.w < 4 ? width - s.w : 4;
+            GK_UNROLL for (int u = 0; u < 4; u++) at[u] = (gk_i64)s.map * plane + (s.h + r) * (gk_i64)width + s.w + u;
+            if (s.h + r >= height) continue;
+            if (fused) gk_store_fused(v[r], at[0], have, wide, ch, scale, bias, residual, y, z, accumulate, act, p);
+            else gk_conv_store(v[r], at, have, wide, ch, 0, 0, 0, y, 0, accumulate, 0, GK_R(0.0));
+        }
     }
 }
-
-#define GK_DEPTHWISE_WEIGHT(wide) \
-    { \
-        gk_line l[GK_STRIP + 2]; \
-        gk_four d[GK_STRIP]; \
-        GK_UNROLL for (int a = 0; a < GK_STRIP + 2; a++) l[a] = gk_line_at(from, s.h + a - 1, s.w, height, width, wide); \
-        GK_UNROLL for (int r = 0; r < GK_STRIP; r++) d[r] = gk_middle(to, s.h + r, s.w, height, width, wide); \
-        GK_UNROLL for (int r = 0; r < GK_STRIP; r++) { \
-            GK_UNROLL for (int a = 0; a < GK_SIDE; a++) { \
-                GK_UNROLL for (int b = 0; b < GK_SIDE; b++) { \
-                    GK_UNROLL for (int u = 0; u < 4; u++) acc[a * GK_SIDE + b] += d[r].v[u] * l[r + a].v[u + b]; \
-                } \
-            } \
-        } \
-    }
 
 /* `per` items of the `n` of a channel (over all images) to a block. */
 GK_KERNEL(conv_depthwise_weight)(GK_IN(gk_t, x), GK_IN(gk_t, dy), GK_OUT(gk_f, part), gk_i64 n, gk_i64 per, GK_DIMS(size), GK_DIMS(by), int wide)
@@ -166,8 +136,17 @@ GK_KERNEL(conv_depthwise_weight)(GK_IN(gk_t, x), GK_IN(gk_t, dy), GK_OUT(gk_f, p
         gk_spot s = gk_spot_of((gk_u32)i, quads, strips, by.v[0], by.v[1]);
         GK_GLOBAL const gk_t* from = x + ((gk_i64)s.map * size.v[2] + ch / each) * plane;
         GK_GLOBAL const gk_t* to = dy + ((gk_i64)s.map * channels + ch) * plane;
-        if (wide) GK_DEPTHWISE_WEIGHT(1)
-        else GK_DEPTHWISE_WEIGHT(0)
+        gk_line l[GK_STRIP + 2];
+        gk_four d[GK_STRIP];
+        GK_UNROLL for (int a = 0; a < GK_STRIP + 2; a++) l[a] = gk_line_at(from, s.h + a - 1, s.w, height, width, wide);
+        GK_UNROLL for (int r = 0; r < GK_STRIP; r++) d[r] = gk_middle(to, s.h + r, s.w, height, width, wide);
+        GK_UNROLL for (int r = 0; r < GK_STRIP; r++) {
+            GK_UNROLL for (int a = 0; a < GK_SIDE; a++) {
+                GK_UNROLL for (int b = 0; b < GK_SIDE; b++) {
+                    GK_UNROLL for (int u = 0; u < 4; u++) acc[a * GK_SIDE + b] += d[r].v[u] * l[r + a].v[u + b];
+                }
+            }
+        }
     }
     GK_UNROLL for (int k = 0; k < GK_SIDE * GK_SIDE; k++) {
         gk_f sum = gk_group_sum(acc[k], tmp, 32);

@@ -130,7 +130,7 @@ pub(super) struct Depthwise {
 
 impl Depthwise {
     /// Rows of an item (`GK_STRIP`).
-    const STRIP: usize = 4;
+    const STRIP: usize = 2;
 
     /// Where the kernels for it serve, given that one channel meets each output channel.
     pub(super) fn of(s: &ConvShape, x: &View<'_>, y: &View<'_>) -> Option<Depthwise> {
