@@ -26,18 +26,26 @@ GK_FN gk_spot gk_spot_of(gk_i64 i, int runs, int pairs, gk_i64 by_runs, gk_i64 b
     return s;
 }
 
-/* Row h of a plane of `rows` rows; what lies outside is `none`. All loads are unconditional, so that they are in flight together. */
-GK_FN gk_line gk_line_at(GK_GLOBAL const gk_t* x, int h, int w, int rows, int width, gk_f none, const int side)
+/* Row h of a plane of `rows` rows, as if the cells at its border went on outside. All loads are unconditional, so that they are in flight
+ * together. */
+GK_FN gk_line gk_line_at(GK_GLOBAL const gk_t* x, int h, int w, int rows, int width, const int side)
 {
-    int row = h < 0 ? 0 : h < rows ? h : rows - 1, at = row * width + w;
+    int at = (h < 0 ? 0 : h < rows ? h : rows - 1) * width + w;
     gk_vec q = gk_loadv(x, at);
     gk_line r;
-    r.v[0] = none;
+    r.v[0] = q.v[0];
     if (side == 3) r.v[0] = gk_load(x, w > 0 ? at - 1 : at);
-    if (side == 3 && w == 0) r.v[0] = none;
     GK_UNROLL for (int k = 0; k < GK_W; k++) r.v[k + 1] = q.v[k];
-    if (row != h) {
-        GK_UNROLL for (int k = 0; k <= GK_W; k++) r.v[k] = none;
+    return r;
+}
+
+/* The same with 0 outside. */
+GK_FN gk_line gk_inner_line_at(GK_GLOBAL const gk_t* x, int h, int w, int rows, int width, const int side)
+{
+    gk_line r = gk_line_at(x, h, w, rows, width, side);
+    if (w == 0) r.v[0] = GK_R(0.0);
+    if (h < 0 || h >= rows) {
+        GK_UNROLL for (int k = 0; k <= GK_W; k++) r.v[k] = GK_R(0.0);
     }
     return r;
 }
@@ -58,15 +66,14 @@ GK_FN void gk_store_places(GK_GLOBAL int* p, gk_i64 i, const int v[GK_H])
 #endif
 }
 
-/* The maxima of GK_H windows whose rows are lines first .. first + side - 1, and their positions in the plane; the window starts at row h. */
-GK_FN void gk_maxima(const gk_line l[GK_LINES], const int first, int h, int w, int width, gk_half* top, int at[GK_H], const int side)
+/* The maxima of GK_H windows whose rows are lines first .. first + side - 1, and their positions in the plane; the window starts at row h. A
+ * copy of the border outside is met before or after the cell itself: it changes no maximum, and its position is moved to the border. */
+GK_FN void gk_maxima(const gk_line l[GK_LINES], const int first, int h, int w, int rows, int width, gk_half* top, int at[GK_H], const int side)
 {
-    /* The first cell of a window that is cut. */
-    int start = side == 3 && h < 0 ? 4 : 0;
     GK_UNROLL for (int o = 0; o < GK_H; o++) {
         gk_f best = -GK_INF;
         /* The tap of the maximum: row * 4 + column. */
-        int tap = start + (side == 3 && o == 0 && w == 0 ? 1 : 0);
+        int tap = 0;
         GK_UNROLL for (int a = 0; a < side; a++) {
             GK_UNROLL for (int b = 0; b < side; b++) {
                 gk_f v = l[first + a].v[3 - side + 2 * o + b];
@@ -76,8 +83,12 @@ GK_FN void gk_maxima(const gk_line l[GK_LINES], const int first, int h, int w, i
                 }
             }
         }
+        int row = h + (tap >> 2), column = w + 2 * o + 2 - side + (tap & 3);
+        if (side == 3 && row < 0) row = 0;
+        if (row >= rows) row = rows - 1;
+        if (side == 3 && o == 0 && column < 0) column = 0;
         top->v[o] = best;
-        at[o] = (h + (tap >> 2)) * width + w + 2 * o + 2 - side + (tap & 3);
+        at[o] = row * width + column;
     }
 }
 
@@ -85,11 +96,11 @@ GK_FN void gk_maxima(const gk_line l[GK_LINES], const int first, int h, int w, i
     { \
         int h = 2 * GK_ROWS * s.pair + 2 - side; \
         gk_line l[GK_LINES]; \
-        GK_UNROLL for (int a = 0; a < 2 * GK_ROWS + side - 2; a++) l[a] = gk_line_at(from, h + a, s.w, xh, xw, -GK_INF, side); \
+        GK_UNROLL for (int a = 0; a < 2 * GK_ROWS + side - 2; a++) l[a] = gk_line_at(from, h + a, s.w, xh, xw, side); \
         GK_UNROLL for (int k = 0; k < GK_ROWS; k++) { \
             gk_half top; \
             int at[GK_H], row = GK_ROWS * s.pair + k; \
-            gk_maxima(l, 2 * k, h + 2 * k, s.w, xw, &top, at, side); \
+            gk_maxima(l, 2 * k, h + 2 * k, s.w, xh, xw, &top, at, side); \
             if (row < yh) { \
                 gk_i64 to = (s.plane * yh + row) * yw + s.w / 2; \
                 gk_store_half(y, to, top); \
@@ -115,7 +126,7 @@ GK_KERNEL(max_pool_halve)(GK_IN(gk_t, x), GK_OUT(gk_t, y), GK_OUT(int, index), g
     { \
         int h = 2 * GK_ROWS * s.pair + 2 - side; \
         gk_line l[GK_LINES]; \
-        GK_UNROLL for (int a = 0; a < 2 * GK_ROWS + side - 2; a++) l[a] = gk_line_at(from, h + a, s.w, xh, xw, GK_R(0.0), side); \
+        GK_UNROLL for (int a = 0; a < 2 * GK_ROWS + side - 2; a++) l[a] = gk_inner_line_at(from, h + a, s.w, xh, xw, side); \
         GK_UNROLL for (int k = 0; k < GK_ROWS; k++) { \
             gk_half mean; \
             int row = GK_ROWS * s.pair + k; \
@@ -186,7 +197,7 @@ GK_FN void gk_put_run(GK_GLOBAL gk_t* dx, gk_i64 at, gk_vec sum, int accumulate)
         gk_vec old = gk_loadv(dx, at);
         GK_UNROLL for (int k = 0; k < GK_W; k++) sum.v[k] += old.v[k];
     }
-    gk_storev(dx, at, sum);
+    gk_storev_quick(dx, at, sum);
 }
 
 /* Adds those of a row of windows whose maximum is in cells of a run that starts at position `first`. */
