@@ -64,7 +64,7 @@ fn compare(what: &str, run: impl Fn(&dyn IGpuBackend, DType) -> Result<Vec<Vec<f
 fn pools(windows: &Window, input: &[usize]) {
     let out = windows.output_size(input).unwrap();
     let (xs, ys) = ([&[2, 3], input].concat(), [&[2, 3], &out[..]].concat());
-    let p: Pooling = windows.clone().into();
+    let p: Pooling = (*windows).into();
     for strange in [None, Some(f64::NAN), Some(f64::NEG_INFINITY)] {
         compare(&format!("{input:?} with {strange:?}"), |b, t| {
             let mut x = values(count(&xs), 1);
