@@ -145,6 +145,9 @@ pub(super) const ROWS: &[Row] = &[
     row("conv", "depthwise_3x3", F32_BF16, |b, dt| {
         depthwise(b, 1).forward(b, dt, true, Activation::Identity)
     }),
+    row("conv", "depthwise_7x7", F32, |b, dt| {
+        Square { r: 7, ..depthwise(b, 1) }.forward(b, dt, true, Activation::Identity)
+    }),
     row("conv", "depthwise_3x3_stride2", F32, |b, dt| {
         depthwise(b, 2).forward(b, dt, true, Activation::Identity)
     }),
@@ -163,6 +166,9 @@ pub(super) const ROWS: &[Row] = &[
     }),
     row("conv_bwd", "both_3x3_64x56", F32, |b, dt| square(b, 64, 56).backward(b, dt, false, [true, true])),
     row("conv_bwd", "depthwise_3x3", F32_BF16, |b, dt| depthwise(b, 1).backward(b, dt, true, [true, true])),
+    row("conv_bwd", "depthwise_7x7", F32, |b, dt| {
+        Square { r: 7, ..depthwise(b, 1) }.backward(b, dt, true, [true, true])
+    }),
     row("conv_transpose", "4x4_stride2_128x32", F32, |b, dt| {
         let (n, c, k, side) = (b.pick(1, 2, 32), b.pick(4, 16, 128), b.pick(4, 8, 64), b.pick(6, 8, 32));
         let (xs, ws, ys) = ([n, c, side, side], [c, k, 4, 4], [n, k, 2 * side, 2 * side]);

@@ -26,6 +26,16 @@ fn max_fwd(b: &Bed<'_>, dt: DType, w: Window) -> trefoil::Result<super::Problem>
     })
 }
 
+fn max_bwd(b: &Bed<'_>, dt: DType, w: Window) -> trefoil::Result<super::Problem> {
+    let (xs, ys, [n, m]) = pooled(b, &w);
+    let (x, mut y, mut i) = (b.normal(dt, n)?, b.empty(dt, m)?, b.empty(DType::I32, m)?);
+    b.gpu.max_pool(w.into(), x.shaped(&xs)?, y.shaped_mut(&ys)?, Some(i.shaped_mut(&ys)?))?;
+    let (dy, mut dx) = (b.normal(dt, m)?, b.empty(dt, n)?);
+    bytes((n + m) * dt.size() + 4 * m, move |g| {
+        g.max_pool_bwd(w.into(), dy.shaped(&ys)?, i.shaped(&ys)?, dx.shaped_mut(&xs)?.into())
+    })
+}
+
 fn avg_fwd(b: &Bed<'_>, dt: DType, w: Window) -> trefoil::Result<super::Problem> {
     let (xs, ys, [n, m]) = pooled(b, &w);
     let (x, mut y) = (b.normal(dt, n)?, b.empty(dt, m)?);
@@ -35,6 +45,7 @@ fn avg_fwd(b: &Bed<'_>, dt: DType, w: Window) -> trefoil::Result<super::Problem>
 pub(super) const ROWS: &[Row] = &[
     row("max_pool", "3x3s2", F32_BF16, |b, dt| max_fwd(b, dt, Window::new(&[3]).stride(&[2]).padding(&[1]))),
     row("max_pool", "2x2", F32, |b, dt| max_fwd(b, dt, Window::new(&[2]))),
+    row("max_pool", "3x3s1", F32_BF16, |b, dt| max_fwd(b, dt, Window::new(&[3]).stride(&[1]).padding(&[1]))),
     row("max_pool", "5x5s1", F32, |b, dt| max_fwd(b, dt, Window::new(&[5]).stride(&[1]).padding(&[2]))),
     row("max_pool", "global", F32, |b, dt| {
         let (xs, n) = images(b);
@@ -45,17 +56,12 @@ pub(super) const ROWS: &[Row] = &[
         })
     }),
     row("max_pool_bwd", "3x3s2", F32_BF16, |b, dt| {
-        let w = Window::new(&[3]).stride(&[2]).padding(&[1]);
-        let (xs, ys, [n, m]) = pooled(b, &w);
-        let (x, mut y, mut i) = (b.normal(dt, n)?, b.empty(dt, m)?, b.empty(DType::I32, m)?);
-        b.gpu.max_pool(w.into(), x.shaped(&xs)?, y.shaped_mut(&ys)?, Some(i.shaped_mut(&ys)?))?;
-        let (dy, mut dx) = (b.normal(dt, m)?, b.empty(dt, n)?);
-        bytes((n + m) * dt.size() + 4 * m, move |g| {
-            g.max_pool_bwd(w.into(), dy.shaped(&ys)?, i.shaped(&ys)?, dx.shaped_mut(&xs)?.into())
-        })
+        max_bwd(b, dt, Window::new(&[3]).stride(&[2]).padding(&[1]))
     }),
+    row("max_pool_bwd", "3x3s1", F32, |b, dt| max_bwd(b, dt, Window::new(&[3]).stride(&[1]).padding(&[1]))),
     row("avg_pool", "2x2", F32_BF16, |b, dt| avg_fwd(b, dt, Window::new(&[2]))),
     row("avg_pool", "3x3s2", F32, |b, dt| avg_fwd(b, dt, Window::new(&[3]).stride(&[2]).padding(&[1]))),
+    row("avg_pool", "3x3s1", F32, |b, dt| avg_fwd(b, dt, Window::new(&[3]).stride(&[1]).padding(&[1]))),
     row("avg_pool", "3x3s2_inside", F32, |b, dt| {
         let w = Window::new(&[3]).stride(&[2]).padding(&[1]);
         avg_fwd(b, dt, w.count_include_pad(false))

@@ -5,21 +5,21 @@ use trefoil::ops::*;
 
 use super::{Bed, F32, F32_BF16, Problem, Row, bytes, row};
 
-/// Images and their doubles.
-fn doubled(b: &Bed<'_>) -> ([usize; 4], [usize; 4], [usize; 2]) {
+/// Images, and the same with sides `by` times as long.
+fn larger(b: &Bed<'_>, by: usize) -> ([usize; 4], [usize; 4], [usize; 2]) {
     let (planes, side) = (b.pick(4, 16, 1_024), b.pick(16, 32, 128));
-    let (n, m) = (planes * side * side, planes * side * side * 4);
-    ([1, planes, side, side], [1, planes, 2 * side, 2 * side], [n, m])
+    let n = planes * side * side;
+    ([1, planes, side, side], [1, planes, by * side, by * side], [n, n * by * by])
 }
 
-fn forward(b: &Bed<'_>, dt: DType, p: Interpolate) -> trefoil::Result<Problem> {
-    let (xs, ys, [n, m]) = doubled(b);
+fn forward(b: &Bed<'_>, dt: DType, p: Interpolate, by: usize) -> trefoil::Result<Problem> {
+    let (xs, ys, [n, m]) = larger(b, by);
     let (x, mut y) = (b.normal(dt, n)?, b.empty(dt, m)?);
     bytes((n + m) * dt.size(), move |g| g.interpolate(p, x.shaped(&xs)?, y.shaped_mut(&ys)?))
 }
 
-fn backward(b: &Bed<'_>, dt: DType, p: Interpolate) -> trefoil::Result<Problem> {
-    let (xs, ys, [n, m]) = doubled(b);
+fn backward(b: &Bed<'_>, dt: DType, p: Interpolate, by: usize) -> trefoil::Result<Problem> {
+    let (xs, ys, [n, m]) = larger(b, by);
     let (dy, mut dx) = (b.normal(dt, m)?, b.empty(dt, n)?);
     bytes((n + m) * dt.size(), move |g| g.interpolate_bwd(p, dy.shaped(&ys)?, dx.shaped_mut(&xs)?.into()))
 }
@@ -35,11 +35,13 @@ fn mode(mode: InterpolateMode) -> Interpolate {
 }
 
 pub(super) const ROWS: &[Row] = &[
-    row("interpolate", "nearest", F32_BF16, |b, dt| forward(b, dt, mode(InterpolateMode::Nearest))),
-    row("interpolate", "linear", F32_BF16, |b, dt| forward(b, dt, mode(InterpolateMode::Linear))),
-    row("interpolate", "cubic", F32, |b, dt| forward(b, dt, mode(InterpolateMode::Cubic))),
-    row("interpolate_bwd", "nearest", F32_BF16, |b, dt| backward(b, dt, mode(InterpolateMode::Nearest))),
-    row("interpolate_bwd", "linear", F32_BF16, |b, dt| backward(b, dt, mode(InterpolateMode::Linear))),
+    row("interpolate", "nearest", F32_BF16, |b, dt| forward(b, dt, mode(InterpolateMode::Nearest), 2)),
+    row("interpolate", "nearest_3", F32, |b, dt| forward(b, dt, mode(InterpolateMode::Nearest), 3)),
+    row("interpolate", "linear", F32_BF16, |b, dt| forward(b, dt, mode(InterpolateMode::Linear), 2)),
+    row("interpolate", "cubic", F32, |b, dt| forward(b, dt, mode(InterpolateMode::Cubic), 2)),
+    row("interpolate_bwd", "nearest", F32_BF16, |b, dt| backward(b, dt, mode(InterpolateMode::Nearest), 2)),
+    row("interpolate_bwd", "nearest_3", F32, |b, dt| backward(b, dt, mode(InterpolateMode::Nearest), 3)),
+    row("interpolate_bwd", "linear", F32_BF16, |b, dt| backward(b, dt, mode(InterpolateMode::Linear), 2)),
     row("affine_grid", "images", F32, |b, dt| {
         let (_, gs, n) = sampled(b);
         let (theta, mut grid) = (b.normal(dt, gs[0] * 6)?, b.empty(dt, 2 * n)?);

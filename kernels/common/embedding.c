@@ -1,6 +1,7 @@
-/* Embedding: the keys by which the gradient's rows are sorted, and the rescaling of rows beyond a norm. The lookup itself is index_select
- * (index.c), the gradient a sorted reduction (sort.c, index.c). Deterministic.
+/* Embedding: the lookup of rows of whole 16 bytes (others are index_select's, index.c); for the gradient, a sorted reduction (sort.c, index.c),
+ * the keys by which rows are sorted and the rows that it leaves; and the rescaling of rows beyond a norm. Deterministic.
  */
+#include "coords.h"
 
 #if GK_DTYPE == GK_I32 || GK_DTYPE == GK_I64
 /* keys[i] = ids[i]; `none` for the row `padding` (-1: there is none) and for an id outside [0, rows), which is reported.
@@ -13,6 +14,70 @@ GK_KERNEL(embedding_keys)(GK_IN(int, ids), GK_OUT(gk_t, keys), GK_OUT(int, err),
         int bad = id < 0 || id >= rows;
         if (bad) gk_report(err, code);
         keys[i] = (gk_t)(bad || id == padding ? none : id);
+    }
+}
+#endif
+
+#if GK_DTYPE == GK_I32
+/* 16 bytes per work-item that are read before the first is written. */
+#define GK_DEPTH 2
+
+/* y[i] = table[ids[i]] for rows of `row` times 16 bytes; `by` divides by `row`. An id outside [0, rows) is reported and gives zeros. Items: the
+ * 16 bytes of y, less than 2^31. Launch: blocks loop over runs of GK_DEPTH * GK_BLOCK items. Reference: F.embedding. */
+GK_KERNEL(embedding_rows)(GK_IN(gk_t, table), GK_IN(int, ids), GK_OUT(gk_t, y), GK_OUT(int, err), gk_i64 items, gk_i64 rows, int row, gk_i64 by, int wide,
+                          int code)
+{
+    GK_BIND_IN(gk_t, table); GK_BIND_IN(int, ids); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(int, err);
+    gk_i64 step = (gk_i64)gk_nblocks(0) * (GK_DEPTH * GK_BLOCK);
+    for (gk_i64 first = (gk_i64)gk_bid(0) * (GK_DEPTH * GK_BLOCK) + gk_lid(); first < items; first += step) {
+        gk_i64 from[GK_DEPTH];
+        gk_raw16 q[GK_DEPTH];
+        GK_UNROLL for (int u = 0; u < GK_DEPTH; u++) {
+            gk_u32 at = (gk_u32)(first + u * GK_BLOCK);
+            from[u] = -1;
+            if (first + u * GK_BLOCK < items) {
+                gk_u32 i = gk_quotient(at, by);
+                gk_i64 id = gk_index(ids, i, wide);
+                if (id >= 0 && id < rows) from[u] = id * row + (gk_i64)(at - i * (gk_u32)row);
+                else gk_report(err, code);
+            }
+        }
+        GK_UNROLL for (int u = 0; u < GK_DEPTH; u++) {
+            q[u] = gk_make16(0u, 0u, 0u, 0u);
+            if (from[u] >= 0) q[u] = gk_load16((GK_GLOBAL const void*)(table + from[u] * GK_W));
+        }
+        GK_UNROLL for (int u = 0; u < GK_DEPTH; u++)
+            if (first + u * GK_BLOCK < items) gk_store16((GK_GLOBAL void*)(y + (first + u * GK_BLOCK) * GK_W), q[u]);
+    }
+}
+
+/* Rows of the table that a block of embedding_clear looks after. */
+#define GK_CLEARED 32
+
+/* table[r] = 0 for the rows, of `row` times 16 bytes, that are none of the n sorted keys; `by` divides by `row`. Launch: blocks loop over runs of
+ * GK_CLEARED rows. */
+GK_KERNEL(embedding_clear)(GK_IN(int, keys), GK_OUT(gk_t, table), gk_i64 n, gk_i64 rows, int row, gk_i64 by, int wide_keys)
+{
+    GK_BIND_IN(int, keys); GK_BIND_OUT(gk_t, table);
+    GK_LOCAL int used[GK_CLEARED];
+    int t = gk_lid();
+    for (gk_i64 first = (gk_i64)gk_bid(0) * GK_CLEARED; first < rows; first += (gk_i64)gk_nblocks(0) * GK_CLEARED) {
+        int have = rows - first < GK_CLEARED ? (int)(rows - first) : GK_CLEARED;
+        if (t < have) {
+            gk_i64 lo = 0, hi = n;
+            while (lo < hi) {
+                gk_i64 mid = lo + (hi - lo) / 2;
+                if (gk_index(keys, mid, wide_keys) < first + t) lo = mid + 1;
+                else hi = mid;
+            }
+            used[t] = 0;
+            if (lo < n) used[t] = gk_index(keys, lo, wide_keys) == first + t;
+        }
+        GK_BARRIER();
+        for (int i = t; i < have * row; i += GK_BLOCK) {
+            if (!used[gk_quotient((gk_u32)i, by)]) gk_store16((GK_GLOBAL void*)(table + (first * row + i) * GK_W), gk_make16(0u, 0u, 0u, 0u));
+        }
+        GK_BARRIER();
     }
 }
 #endif

@@ -71,6 +71,51 @@ GK_KERNEL(nearest_bwd)(GK_IN(gk_t, dy), GK_OUT(gk_t, dx), gk_i64 n, GK_DIMS(size
     }
 }
 
+/* ---- nearest where W doubles and D and H double or stay (fd, fh): planes and D count as one axis of rows of planes ------------------------ */
+
+/* y[o] = x[cell of o]. Items: GK_H cells of x along W; `runs` of them in a row of x, `rows` rows in a plane. by: multipliers that divide by both. */
+GK_KERNEL(nearest_twice)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 n, int runs, int rows, GK_DIMS(by), int fd, int fh)
+{
+    GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
+    for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
+        gk_u32 row = gk_quotient((gk_u32)i, by.v[0]), plane = gk_quotient(row, by.v[1]);
+        gk_i64 w = (gk_i64)((gk_u32)i - row * (gk_u32)runs), h = (gk_i64)(row - plane * (gk_u32)rows);
+        gk_half c = gk_load_half(x, i * GK_H);
+        gk_vec v;
+        GK_UNROLL for (int k = 0; k < GK_W; k++) v.v[k] = c.v[k / 2];
+        for (int a = 0; a < fd; a++) {
+            for (int b = 0; b < fh; b++) gk_storev(y, ((((gk_i64)plane * fd + a) * rows + h) * fh + b) * runs * GK_W + w * GK_W, v);
+        }
+    }
+}
+
+/* dx[i] (+)= sum of dy over the outputs that show cell i. Items as nearest_twice. */
+GK_KERNEL(nearest_twice_bwd)(GK_IN(gk_t, dy), GK_OUT(gk_t, dx), gk_i64 n, int runs, int rows, GK_DIMS(by), int fd, int fh, int accumulate)
+{
+    GK_BIND_IN(gk_t, dy); GK_BIND_OUT(gk_t, dx);
+    for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
+        gk_u32 row = gk_quotient((gk_u32)i, by.v[0]), plane = gk_quotient(row, by.v[1]);
+        gk_i64 w = (gk_i64)((gk_u32)i - row * (gk_u32)runs), h = (gk_i64)(row - plane * (gk_u32)rows);
+        gk_vec v[4];
+        gk_half sum;
+        /* Where an axis stays its copy is loaded again and not added. */
+        GK_UNROLL for (int t = 0; t < 4; t++)
+            v[t] = gk_loadv(dy, ((((gk_i64)plane * fd + (t / 2 < fd ? t / 2 : 0)) * rows + h) * fh + (t % 2 < fh ? t % 2 : 0)) * runs * GK_W + w * GK_W);
+        GK_UNROLL for (int k = 0; k < GK_H; k++) {
+            gk_f s = GK_R(0.0);
+            GK_UNROLL for (int t = 0; t < 4; t++) {
+                if (t / 2 < fd && t % 2 < fh) s = s + v[t].v[2 * k] + v[t].v[2 * k + 1];
+            }
+            sum.v[k] = s;
+        }
+        if (accumulate) {
+            gk_half old = gk_load_half(dx, i * GK_H);
+            GK_UNROLL for (int k = 0; k < GK_H; k++) sum.v[k] += old.v[k];
+        }
+        gk_store_half(dx, i * GK_H, sum);
+    }
+}
+
 /* ---- linear and cubic: tables of the weights along each axis ------------------------------------------------------------------------ */
 
 /* The tables of the three axes: for each output of axis a the first cell and the one behind the last (bounds, from gk_bounds_at), and `taps`

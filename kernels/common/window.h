@@ -59,3 +59,29 @@ GK_FN gk_f gk_sum_patch(gk_f sum, GK_GLOBAL const gk_t* x, int rows, int cols, g
     }
     return sum;
 }
+
+#if GK_IS_FLOAT
+/* ---- half of 16 bytes of elements, one access: `i` divisible by GK_H, base aligned to 8 bytes ------------------------------------------ */
+
+#define GK_H (GK_W / 2)
+typedef struct { gk_f v[GK_H]; } gk_half;
+
+GK_FN gk_half gk_load_half(GK_GLOBAL const gk_t* p, gk_i64 i)
+{
+    gk_u64 q = *(GK_GLOBAL const gk_u64*)(p + i);
+    gk_half r;
+    GK_UNROLL for (int k = 0; k < GK_H; k++) r.v[k] = gk_value((gk_b)(q >> (128 / GK_W * k)));
+    return r;
+}
+
+GK_FN void gk_store_half(GK_GLOBAL gk_t* p, gk_i64 i, gk_half r)
+{
+#if GK_DTYPE == GK_F64
+    p[i] = r.v[0];
+#elif GK_DTYPE == GK_F32
+    *(GK_GLOBAL gk_u64*)(p + i) = (gk_u64)gk_as_u32(r.v[1]) << 32 | gk_as_u32(r.v[0]);
+#else
+    *(GK_GLOBAL gk_u64*)(p + i) = (gk_u64)GK_PACK2(r.v[2], r.v[3]) << 32 | GK_PACK2(r.v[0], r.v[1]);
+#endif
+}
+#endif

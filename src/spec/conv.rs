@@ -30,6 +30,10 @@ kernels! {
         args: [x: In("gk_t"), w: In("gk_t"), scale: In("gk_t"), bias: In("gk_t"), residual: In("gk_t"), y: Out("gk_t"), z: Out("gk_t"), img: Dims, out: Dims, win: Dims, geo: Dims, back: I32, accumulate: I32, act: I32, p: Real];
     CONV_DIRECT_WEIGHT = "conv_direct.c" "conv_direct_weight", dtypes: FLOATS64, ops: &[],
         args: [x: In("gk_t"), dy: In("gk_t"), part: Out("gk_f"), img: Dims, out: Dims, win: Dims, geo: Dims, splits: I32, per: I64];
+    CONV_DEPTHWISE = "conv_depthwise.c" "conv_depthwise", dtypes: FLOATS64, ops: &[],
+        args: [x: In("gk_t"), w: In("gk_t"), scale: In("gk_t"), bias: In("gk_t"), residual: In("gk_t"), y: Out("gk_t"), z: Out("gk_t"), n: I64, size: Dims, by: Dims, wide: I32, back: I32, accumulate: I32, act: I32, p: Real];
+    CONV_DEPTHWISE_WEIGHT = "conv_depthwise.c" "conv_depthwise_weight", dtypes: FLOATS64, ops: &[],
+        args: [x: In("gk_t"), dy: In("gk_t"), part: Out("gk_f"), n: I64, per: I64, size: Dims, by: Dims, wide: I32];
     IM2COL = "conv_columns.c" "im2col", dtypes: FLOATS64, ops: &[],
         args: [x: In("gk_t"), col: Out("gk_t"), n: I64, img: Dims, out: Dims, win: Dims, geo: Dims, accumulate: I32];
     COL2IM = "conv_columns.c" "col2im", dtypes: FLOATS64, ops: &[],

@@ -11,6 +11,10 @@ kernels! {
         args: [x: In("gk_t"), y: Out("gk_t"), n: I64, size: Dims, magic: Dims, half_cell: I32, small: I32, wide: I32];
     NEAREST_BWD = "resample.c" "nearest_bwd", dtypes: FLOATS64, ops: &[],
         args: [dy: In("gk_t"), dx: Out("gk_t"), n: I64, size: Dims, magic: Dims, half_cell: I32, small: I32, accumulate: I32];
+    NEAREST_TWICE = "resample.c" "nearest_twice", dtypes: FLOATS64, ops: &[],
+        args: [x: In("gk_t"), y: Out("gk_t"), n: I64, runs: I32, rows: I32, by: Dims, fd: I32, fh: I32];
+    NEAREST_TWICE_BWD = "resample.c" "nearest_twice_bwd", dtypes: FLOATS64, ops: &[],
+        args: [dy: In("gk_t"), dx: Out("gk_t"), n: I64, runs: I32, rows: I32, by: Dims, fd: I32, fh: I32, accumulate: I32];
     RESAMPLE_TAPS = "resample.c" "resample_taps", dtypes: FLOATS64, ops: &[],
         args: [bounds: Out("int"), weights: Out("gk_f"), n: I64, size: Dims, taps: Dims, cubic: I32, align: I32, antialias: I32];
     RESAMPLE_SPANS = "resample.c" "resample_spans", dtypes: FLOATS64, ops: &[],

@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 
+use super::strided::magic;
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::driver::Arg;
 use crate::dtype::DType;
@@ -115,6 +116,47 @@ impl<'a> Gathered<'a> {
         let s = &self.s;
         let flat = s.kernel[0] == 1 && s.input[0] == 1 && s.output[0] == 1 && s.pad[0] == 0;
         self.channels().1 == 1 && flat && s.stride[1] == 1 && s.dilation[1] == 1 && s.kernel[1] > 1
+    }
+}
+
+/// A depthwise convolution with 3 x 3 taps that keeps the map's size, as `conv_depthwise.c` takes it.
+pub(super) struct Depthwise {
+    /// Items of a row, and of a map along its height.
+    quads: usize,
+    strips: usize,
+    /// Whether rows are multiples of four elements, aligned for that.
+    wide: bool,
+}
+
+impl Depthwise {
+    /// Rows of an item (`GK_STRIP`).
+    const STRIP: usize = 2;
+
+    /// Where the kernels for it serve, given that one channel meets each output channel.
+    pub(super) fn of(s: &ConvShape, x: &View<'_>, y: &View<'_>) -> Option<Depthwise> {
+        let same = s.kernel == [1, 3, 3] && s.pad == [0, 1, 1] && s.input == s.output && s.input[0] == 1;
+        let unit = s.stride == [1; 3] && s.dilation[1..] == [1, 1];
+        let [_, height, width] = s.input;
+        let (quads, strips) = (width.div_ceil(4), height.div_ceil(Self::STRIP));
+        let items = [s.n, s.ci.max(s.co), quads, strips].iter().fold(1, |a: usize, &b| a.saturating_mul(b));
+        let wide = width.is_multiple_of(4) && aligned16(x) && aligned16(y);
+        (same && unit && items <= i32::MAX as usize).then_some(Depthwise { quads, strips, wide })
+    }
+
+    /// Sizes, multipliers and whether accesses are wide, for `each` channels that are written per channel that is read.
+    fn args(&self, s: &ConvShape, each: usize) -> [Arg; 3] {
+        let size = dims([s.input[1], s.input[2], s.groups, each]);
+        [size, magic([self.quads, self.strips, s.groups * each]), Arg::I32(self.wide as i32)]
+    }
+
+    /// Number of items for the maps of `each` channels per group, and arguments.
+    fn forward(&self, s: &ConvShape, each: usize) -> (usize, [Arg; 3]) {
+        (s.n * s.groups * each * self.quads * self.strips, self.args(s, each))
+    }
+
+    /// Number of items of one channel over all images, and arguments.
+    pub(super) fn weight(&self, s: &ConvShape) -> (usize, [Arg; 3]) {
+        (s.n * self.quads * self.strips, self.args(s, s.cog()))
     }
 }
 
@@ -398,6 +440,13 @@ impl Engine {
             Arg::I32(act),
             real(dtype, slope),
         ];
+        if let Some(t) = (r == 1).then(|| Depthwise::of(s, &q.x, &q.y.as_view())).flatten() {
+            let (n, [size, by, wide]) = t.forward(s, m);
+            let mut args = args[..7].to_vec();
+            args.extend([Arg::I64(n as i64), size, by, wide, Arg::I32(q.back as i32)]);
+            args.extend([Arg::I32(q.accumulate as i32), Arg::I32(act), real(dtype, slope)]);
+            return self.launch(&CONV_DEPTHWISE, dtype, "", Grid::Stride(n), &args);
+        }
         if q.strips() {
             let items = s.n * s.groups * m * to[1].div_ceil(4) * to[2];
             return self.launch(&CONV_ROWS, dtype, "", Grid::Stride(items), &args);

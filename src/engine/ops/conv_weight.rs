@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::conv::{COUNT, NEAR, Way};
+use super::conv::{COUNT, Depthwise, NEAR, Way};
 use crate::buffer::{GradMut, View};
 use crate::driver::Arg;
 use crate::dtype::DType;
@@ -10,6 +10,7 @@ use crate::engine::Engine;
 use crate::engine::launch::{Grid, dims};
 use crate::error::Result;
 use crate::ops::*;
+use crate::spec::BLOCK;
 use crate::spec::conv::*;
 
 /// Elements of partial sums beyond which a sum is not split further.
@@ -117,6 +118,9 @@ impl Engine {
     ) -> Result<()> {
         self.conv_extents(op, s)?;
         let (dtype, size, k) = (x.dtype(), g.out.numel(), s.n * s.out_plane());
+        if let Some(t) = (s.cig() == 1).then(|| Depthwise::of(s, &x, &dy)).flatten() {
+            return self.depthwise_weight(s, &t, x, dy, g);
+        }
         let blocks = size / s.taps() * s.taps().div_ceil(9);
         let want = (self.device_caps().compute_units as usize).max(1) * 16;
         let splits = (want / blocks).min(k / 1024).min(PARTS / size).max(1);
@@ -136,6 +140,28 @@ impl Engine {
             Arg::I64(per as i64),
         ];
         self.launch(&CONV_DIRECT_WEIGHT, dtype, "", Grid::Blocks([blocks * splits, 1, 1]), &args)?;
+        self.conv_join(&g, Some(&part.view()), splits)
+    }
+
+    /// One block per channel and run of items.
+    fn depthwise_weight(
+        &self,
+        s: &ConvShape,
+        t: &Depthwise,
+        x: View<'_>,
+        dy: View<'_>,
+        g: GradMut<'_>,
+    ) -> Result<()> {
+        let (n, tail) = t.weight(s);
+        let want = (self.device_caps().compute_units as usize).max(1) * 8;
+        let splits = (want / s.co).min(n / BLOCK as usize).min(PARTS / g.out.numel()).max(1);
+        let per = n.div_ceil(splits).next_multiple_of(BLOCK as usize);
+        let splits = n.div_ceil(per);
+        let part = self.scratch(x.dtype().accumulator(), splits * g.out.numel())?;
+        let args = [self.arg_in(&x), self.arg_in(&dy), self.arg_in(&part.view())];
+        let counts = [Arg::I64(n as i64), Arg::I64(per as i64)];
+        let args: Vec<Arg> = args.into_iter().chain(counts).chain(tail).collect();
+        self.launch(&CONV_DEPTHWISE_WEIGHT, x.dtype(), "", Grid::Blocks([s.co * splits, 1, 1]), &args)?;
         self.conv_join(&g, Some(&part.view()), splits)
     }
 

@@ -1,18 +1,44 @@
 //! Embedding: validation and launch.
 
 use super::scatter::{Into, Value, key_type, wide_index};
+use super::strided::magic_of;
 use crate::buffer::{Buffer, GradMut, View, ViewMut};
 use crate::driver::Arg;
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, code_of_op, real};
+use crate::engine::launch::{Grid, aligned16, code_of_op, int, long, real};
 use crate::error::Result;
 use crate::ops::*;
 use crate::spec::BLOCK;
 use crate::spec::embedding::*;
 use crate::spec::index::MARK_KEYS;
 
+/// Length of the rows in units of 16 bytes, where they consist of whole ones and 32-bit positions describe the tensors.
+fn wide_rows(views: &[&View<'_>]) -> Option<usize> {
+    let bytes = |v: &View<'_>| v.numel() * v.dtype().size();
+    let row = views[0].shape()[1] * views[0].dtype().size();
+    let fits = row > 0 && row.is_multiple_of(16) && row < 1 << 30;
+    let one = |v: &&View<'_>| aligned16(v) && bytes(v) / 16 < i32::MAX as usize;
+    (fits && views.iter().all(one)).then_some(row / 16)
+}
+
 impl Engine {
+    /// Zeros for the rows of a table that are none of the sorted keys.
+    fn clear_others(&self, keys: View<'_>, table: &View<'_>, row: usize) -> Result<()> {
+        let rows = table.shape()[0];
+        let args = [
+            self.arg_in(&keys),
+            self.arg_in(table),
+            long(keys.numel()),
+            long(rows),
+            int(row),
+            Arg::I64(magic_of(row)),
+            wide_index(&keys),
+        ];
+        // `GK_CLEARED` rows per block.
+        self.launch(&EMBEDDING_CLEAR, DType::I32, "", Grid::Stride(rows.div_ceil(32) * BLOCK as usize), &args)
+    }
+
     /// The ids as keys of `rows` rows; `rows` itself for those that count for none.
     pub(super) fn embedding_keys(
         &self,
@@ -51,6 +77,23 @@ impl EmbeddingOps for Engine {
         check_embedding(padding_idx, &ids, &table, &y)?;
         let y = y.as_view();
         self.own_all(OP, &[("ids", ids), ("table", table), ("y", y)])?;
+        if let Some(row) = wide_rows(&[&table, &y]) {
+            let items = y.numel() * y.dtype().size() / 16;
+            let args = [
+                self.arg_in(&table),
+                self.arg_in(&ids),
+                self.arg_in(&y),
+                self.arg_error(),
+                long(items),
+                long(table.shape()[0]),
+                int(row),
+                Arg::I64(magic_of(row)),
+                wide_index(&ids),
+                Arg::I32(code_of_op(OP)),
+            ];
+            // Work-items take several items each (`GK_DEPTH` in the text).
+            return self.launch(&EMBEDDING_ROWS, DType::I32, "", Grid::Stride(items.div_ceil(2)), &args);
+        }
         let flat = y.reshape(&[ids.numel(), table.shape()[1]])?;
         self.select_rows(OP, 0, &table, &ids.reshape(&[ids.numel()])?, &flat, false)
     }
@@ -118,7 +161,8 @@ impl EmbeddingOps for Engine {
         let table = dtable.out.as_view();
         self.own_all(OP, &[("dy", dy), ("ids", ids), ("dtable", table)])?;
         let (rows, width) = (table.shape()[0], table.shape()[1]);
-        if !dtable.accumulate {
+        let clear = if dtable.accumulate { None } else { wide_rows(&[&table]) };
+        if !dtable.accumulate && (clear.is_none() || ids.numel() == 0) {
             self.fill_pattern(&[0; 8], &table)?;
         }
         if ids.numel() == 0 {
@@ -129,6 +173,9 @@ impl EmbeddingOps for Engine {
             return Ok(());
         }
         let plan = self.sorted(OP, &keys, rows)?;
+        if let Some(row) = clear {
+            self.clear_others(plan.sorted_views().0, &table, row)?;
+        }
         let how = if p.scale_grad_by_freq { ScatterReduce::Mean } else { ScatterReduce::Sum };
         let sums = |to: View<'_>, include| {
             let to = Into::Tensor { y: to, include };

@@ -55,3 +55,5 @@ mod shape;
 mod softmax;
 pub(crate) mod sort;
 mod strided;
+#[cfg(all(test, feature = "opencl"))]
+mod window_tests;

@@ -88,6 +88,56 @@ fn runs(g: &PoolGeometry, dx: &View<'_>) -> (bool, [usize; 3]) {
     (wide, [g.input[0], g.input[1], if wide { g.input[2] / w } else { g.input[2] }])
 }
 
+/// Pooling that halves rows, as `pool_halve.c` takes it.
+struct Halving {
+    side: usize,
+    /// Items of a row, and rows of x and y of a plane.
+    runs: usize,
+    rows: [usize; 2],
+    planes: usize,
+    size: Arg,
+}
+
+impl Halving {
+    /// Rows of y that an item of the forward has (`GK_ROWS`).
+    const ROWS: usize = 2;
+
+    /// Where the kernels for it serve: square windows of one plane, with 16 bytes of x for half of them of y.
+    fn of(g: &PoolGeometry, x: &View<'_>, views: &[&View<'_>]) -> Option<Halving> {
+        let ([d, h, w], [od, oh, ow], side) = (g.input, g.output, g.kernel[2]);
+        let windows = matches!(side, 2 | 3)
+            && !g.adaptive
+            && g.kernel == [1, side, side]
+            && (g.stride[1], g.stride[2], g.padding) == (2, 2, [0, side - 2, side - 2])
+            && g.dilation[1..] == [1, 1];
+        let run = 16 / x.dtype().size();
+        let fits =
+            d == 1 && od == 1 && w == 2 * ow && w.is_multiple_of(run) && g.plane() <= i32::MAX as usize;
+        let aligned = aligned16(x) && views.iter().all(|v| aligned16(v));
+        let q = Halving { side, runs: w / run, rows: [h, oh], planes: g.planes, size: dims([h, w, oh, ow]) };
+        (windows && fits && aligned && q.items(h) <= i32::MAX as usize).then_some(q)
+    }
+
+    fn items(&self, pairs: usize) -> usize {
+        self.planes * pairs * self.runs
+    }
+
+    /// Number of items, and the arguments that describe them.
+    fn args(&self, rows: usize, each: usize) -> (usize, [Arg; 4]) {
+        let pairs = rows.div_ceil(each);
+        let n = self.items(pairs);
+        (n, [Arg::I64(n as i64), self.size, magic([self.runs, pairs]), Arg::I32(self.side as i32)])
+    }
+
+    fn forward(&self) -> (usize, [Arg; 4]) {
+        self.args(self.rows[1], Self::ROWS)
+    }
+
+    fn backward(&self) -> (usize, [Arg; 4]) {
+        self.args(self.rows[0], 2)
+    }
+}
+
 impl PoolOps for Engine {
     fn max_pool(
         &self,
@@ -101,6 +151,12 @@ impl PoolOps for Engine {
         let (v, index) = (y.as_view(), index.as_ref().map(ViewMut::as_view));
         self.own_all(OP, &[("x", Some(x)), ("y", Some(v)), ("index", index)])?;
         let n = v.numel();
+        let halving = Halving::of(&g, &x, &[&v, index.as_ref().unwrap_or(&v)]);
+        if let Some((n, tail)) = halving.map(|q| q.forward()) {
+            let args = [self.arg_in(&x), self.arg_in(&v), self.arg_opt(index.as_ref())];
+            let args: Vec<Arg> = args.into_iter().chain(tail).collect();
+            return self.launch(&MAX_POOL_HALVE, x.dtype(), "", Grid::Stride(n), &args);
+        }
         let mut args =
             vec![self.arg_in(&x), self.arg_in(&v), self.arg_opt(index.as_ref()), Arg::I64(n as i64)];
         args.extend(window_args(&g, g.output));
@@ -123,6 +179,12 @@ impl PoolOps for Engine {
         let g = folded(check_max_pool_bwd(windows, &dy, &index, &dx)?);
         let v = dx.out.as_view();
         self.own_all(OP, &[("dy", dy), ("index", index), ("dx", v)])?;
+        if let Some((n, tail)) = Halving::of(&g, &v, &[&dy, &index]).map(|q| q.backward()) {
+            let args = [self.arg_in(&dy), self.arg_in(&index), self.arg_in(&v), self.arg_error()];
+            let last = [Arg::I32(dx.accumulate as i32), Arg::I32(code_of_op(OP))];
+            let args: Vec<Arg> = args.into_iter().chain(tail).chain(last).collect();
+            return self.launch(&MAX_POOL_HALVE_BWD, v.dtype(), "", Grid::Stride(n), &args);
+        }
         let (wide, items) = runs(&g, &v);
         let n = g.planes * items.iter().product::<usize>();
         let mut args = vec![
@@ -151,6 +213,12 @@ impl PoolOps for Engine {
             // Global: the mean of rows.
             return self.reduce(Reduce::Mean, &[1], x.reshape(&[n, g.plane()])?, y.reshape(&[n])?);
         }
+        if let (Some(q), Some(divisor)) = (Halving::of(&g, &x, &[&v]), divisor(&g)) {
+            let (n, tail) = q.forward();
+            let args = [self.arg_in(&x), self.arg_in(&v)].into_iter().chain(tail);
+            let args: Vec<Arg> = args.chain([real(v.dtype(), divisor)]).collect();
+            return self.launch(&AVG_POOL_HALVE, x.dtype(), "", Grid::Stride(n), &args);
+        }
         let mut args = vec![self.arg_in(&x), self.arg_in(&v), Arg::I64(n as i64)];
         args.extend(window_args(&g, g.output));
         if let (Some(side), Some(divisor)) = (side(&g), divisor(&g)) {
@@ -171,6 +239,13 @@ impl PoolOps for Engine {
         let g = folded(check_avg_pool_bwd(windows, &dy, &dx)?);
         let v = dx.out.as_view();
         self.own_all("avg_pool_bwd", &[("dy", dy), ("dx", v)])?;
+        if let (Some(q), Some(divisor)) = (Halving::of(&g, &v, &[&dy]), divisor(&g)) {
+            let (n, tail) = q.backward();
+            let last = [real(v.dtype(), divisor), Arg::I32(dx.accumulate as i32)];
+            let args = [self.arg_in(&dy), self.arg_in(&v)].into_iter().chain(tail);
+            let args: Vec<Arg> = args.chain(last).collect();
+            return self.launch(&AVG_POOL_HALVE_BWD, v.dtype(), "", Grid::Stride(n), &args);
+        }
         let (wide, items) = runs(&g, &v);
         let n = g.planes * items.iter().product::<usize>();
         let mut args = vec![self.arg_in(&dy), self.arg_in(&v), Arg::I64(n as i64)];

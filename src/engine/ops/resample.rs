@@ -4,7 +4,7 @@ use super::strided::magic;
 use crate::buffer::{Buffer, GradMut, View, ViewMut};
 use crate::driver::Arg;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, MAX_GRID_YZ, aligned16, dims};
+use crate::engine::launch::{Grid, MAX_GRID_YZ, aligned16, dims, int, long};
 use crate::error::Result;
 use crate::ops::*;
 use crate::spec::BLOCK;
@@ -31,6 +31,17 @@ fn reach(p: Interpolate, n: usize, m: usize) -> usize {
         false => (n, m),
     };
     ((2 * radius * up.max(down)).div_ceil(down) + 2).min(n)
+}
+
+/// Number of items and arguments of the kernels for rows that double and other axes that double or stay; `None` where they do not serve.
+fn doubling(s: &Sizes, x: &View<'_>, y: &View<'_>) -> Option<(usize, [Arg; 6])> {
+    let ([d, h, w], [od, oh, ow], half) = (s.input, s.output, 8 / x.dtype().size());
+    let factor = |n: usize, m: usize| [1, 2].into_iter().find(|f| f * n == m);
+    let (fd, fh) = (factor(d, od)?, factor(h, oh)?);
+    let (runs, n) = (w / half, s.planes * d * h * (w / half));
+    let fits = ow == 2 * w && w.is_multiple_of(half) && n <= i32::MAX as usize;
+    let by = magic([runs, h]);
+    (fits && aligned16(x) && aligned16(y)).then(|| (n, [long(n), int(runs), int(h), by, int(fd), int(fh)]))
 }
 
 /// Bounds and weights of the three axes; see `resample.c`.
@@ -86,6 +97,10 @@ impl ResampleOps for Engine {
         match p.mode {
             InterpolateMode::Area => self.avg_pool(Pooling::Adaptive, x, y),
             InterpolateMode::Nearest | InterpolateMode::NearestExact => {
+                if let Some((n, tail)) = doubling(&s, &x, &v) {
+                    let args: Vec<Arg> = [self.arg_in(&x), self.arg_in(&v)].into_iter().chain(tail).collect();
+                    return self.launch(&NEAREST_TWICE, dt, "", Grid::Stride(n), &args);
+                }
                 let run = 16 / dt.size();
                 let wide = w.is_multiple_of(run) && aligned16(&v);
                 let run = if wide { run } else { 1 };
@@ -135,6 +150,11 @@ impl ResampleOps for Engine {
         match p.mode {
             InterpolateMode::Area => self.avg_pool_bwd(Pooling::Adaptive, dy, dx),
             InterpolateMode::Nearest | InterpolateMode::NearestExact => {
+                if let Some((n, tail)) = doubling(&s, &v, &dy) {
+                    let args = [self.arg_in(&dy), self.arg_in(&v)].into_iter().chain(tail);
+                    let args: Vec<Arg> = args.chain([accumulate]).collect();
+                    return self.launch(&NEAREST_TWICE_BWD, dt, "", Grid::Stride(n), &args);
+                }
                 let args = [
                     self.arg_in(&dy),
                     self.arg_in(&v),

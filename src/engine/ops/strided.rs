@@ -75,15 +75,18 @@ pub(super) fn signed(v: impl IntoIterator<Item = i64>) -> Arg {
 
 /// Multipliers that divide by the sizes of a shape; see `kernels/common/coords.h`.
 pub(super) fn magic(shape: impl IntoIterator<Item = usize>) -> Arg {
-    signed(shape.into_iter().map(|d| {
-        let d = d.max(1) as u64;
-        if d > 1 << 31 {
-            return 0;
-        }
-        let l = d.next_power_of_two().trailing_zeros() as u64;
-        let m = (((1u64 << l) - d) << 32) / d + 1;
-        (l << 32 | (m & 0xffff_ffff)) as i64
-    }))
+    signed(shape.into_iter().map(magic_of))
+}
+
+/// The multiplier of one size.
+pub(super) fn magic_of(d: usize) -> i64 {
+    let d = d.max(1) as u64;
+    if d > 1 << 31 {
+        return 0;
+    }
+    let l = d.next_power_of_two().trailing_zeros() as u64;
+    let m = (((1u64 << l) - d) << 32) / d + 1;
+    (l << 32 | (m & 0xffff_ffff)) as i64
 }
 
 /// An element's bytes repeated to two 32-bit words.
