@@ -532,6 +532,8 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             sparse,
         )
         .bound(OPT)
+        // FTRL's z, and centred means of squares.
+        .cancels()
         .sample(|s| {
             let (rule, states) = SPARSE[s.below(SPARSE.len())];
             let fresh = rule == "rprop";

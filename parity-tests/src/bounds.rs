@@ -1,0 +1,148 @@
+//! How far a result of a random case may be from the reference.
+
+use trefoil::DType;
+
+use crate::cases::{Bound, Kernel, Oracle, ULP32};
+use crate::compare::{elements, square_error, ulp};
+use crate::random_cases::{Draw, on_cpu, reference, widened};
+use crate::suite::{Case, HostTensor, Named};
+
+/// The reference of the same case on magnitudes: a bound for the sum of the absolute values of all terms.
+fn magnitudes(kernel: &Kernel, case: &Case) -> Result<Vec<Vec<f64>>, String> {
+    let mut abs = case.clone();
+    for (_, t) in &mut abs.inputs {
+        if t.dtype.is_float() {
+            let v: Vec<f64> = t.to_f64().into_iter().map(f64::abs).collect();
+            *t = HostTensor::from_f64(t.dtype, &t.shape, &v);
+        }
+    }
+    for name in ["alpha", "beta", "ca", "cb"] {
+        if let Some(v) = abs.args.get_mut(name)
+            && let Some(x) = v.as_f64()
+        {
+            *v = x.abs().into();
+        }
+    }
+    let all = reference(kernel, &abs, Oracle::F64)?;
+    Ok(all.iter().map(|(_, t)| t.to_f64().iter().map(|m| m.abs()).collect()).collect())
+}
+
+/// Draws of signs from which [`sensitivity`] is estimated.
+const DRAWS: u64 = 16;
+
+/// The size of the terms of each result y: the root of the sum of (x dy/dx)^2 over all elements x of the floating inputs, from runs of the
+/// reference in which every x is changed by 2^-28 of itself, up or down at random.
+///
+/// A result that is the difference of larger numbers has a size of theirs, even where the difference is 0. Rounding every x once moves y by
+/// about this times a rounding, so no arithmetic in the storage type can promise less.
+fn sensitivity(kernel: &Kernel, case: &Case, want: &Named) -> Result<Vec<Vec<f64>>, String> {
+    let step = 2f64.powi(-28);
+    let wide = widened(kernel, case);
+    let mut sums: Vec<Vec<f64>> = want.iter().map(|(_, t)| vec![0.0; t.numel()]).collect();
+    let mut draw = Draw(0x5eed);
+    for _ in 0..DRAWS {
+        let mut moved = wide.clone();
+        for (_, t) in moved.inputs.iter_mut().filter(|(_, t)| t.dtype == DType::F64) {
+            let sign = |bit: bool| if bit { 1.0 + step } else { 1.0 - step };
+            let v: Vec<f64> = t.to_f64().into_iter().map(|x| x * sign(draw.next() >> 63 == 1)).collect();
+            *t = HostTensor::from_f64(DType::F64, &t.shape, &v);
+        }
+        for ((sum, (_, y)), (_, y0)) in sums.iter_mut().zip(on_cpu(kernel, &moved)?).zip(want) {
+            for ((s, y), y0) in sum.iter_mut().zip(y.to_f64()).zip(y0.to_f64()) {
+                let d = (y - y0) / step;
+                *s += if d.is_finite() { d * d } else { 0.0 };
+            }
+        }
+    }
+    Ok(sums.into_iter().map(|v| v.into_iter().map(|s| (s / DRAWS as f64).sqrt()).collect()).collect())
+}
+
+/// Holds the results of a device against the reference.
+pub fn compare(kernel: &Kernel, case: &Case, got: &[(String, HostTensor)]) -> Result<(), String> {
+    let want = reference(kernel, case, kernel.oracle)?;
+    if got.len() != want.len() {
+        return Err(format!("{} outputs instead of {}", got.len(), want.len()));
+    }
+    if kernel.cancels {
+        // The size of the terms takes many runs, and is only needed where the results are small beside it.
+        return held(kernel, case, got, &want, None)
+            .or_else(|_| held(kernel, case, got, &want, Some(&sensitivity(kernel, case, &want)?)));
+    }
+    let scale = match kernel.bound {
+        Bound::Sum | Bound::Product => Some(magnitudes(kernel, case)?),
+        Bound::Stored(..) if case.dtype.is_half() => Some(magnitudes(kernel, case)?),
+        _ => None,
+    };
+    held(kernel, case, got, &want, scale.as_deref())
+}
+
+/// [`compare`] with the size of the terms of each result.
+fn held(
+    kernel: &Kernel,
+    case: &Case,
+    got: &[(String, HostTensor)],
+    want: &Named,
+    scale: Option<&[Vec<f64>]>,
+) -> Result<(), String> {
+    let terms = case.inputs.iter().map(|(_, t)| t.numel()).max().unwrap_or(1).max(1) as f64;
+    let longest =
+        case.inputs.iter().flat_map(|(_, t)| t.shape.iter().copied()).max().unwrap_or(1).max(1) as f64;
+    for (i, ((name, got), (_, want))) in got.iter().zip(want).enumerate() {
+        if got.shape != want.shape {
+            return Err(format!("output {name}: shape {:?} instead of {:?}", got.shape, want.shape));
+        }
+        let storage = got.dtype;
+        let rounded = want.to_dtype(storage).to_f64();
+        let exact = want.to_f64();
+        let (got, half) = (got.to_f64(), storage.is_half());
+        let size = |j: usize| scale.map_or(0.0, |m| m[i][j]);
+        let slack = |j: usize, w: f64| -> Option<f64> {
+            if !storage.is_float() {
+                return None;
+            }
+            let f32_bound = match kernel.bound {
+                Bound::Exact => return None,
+                Bound::Close(rtol, atol) => atol + rtol * (w.abs() + size(j)),
+                Bound::Stored(rtol, atol) => {
+                    let rounding = match storage {
+                        DType::Bf16 => 1.0 / 256.0,
+                        DType::F16 => 1.0 / 2048.0,
+                        _ => 0.0,
+                    };
+                    let size = if size(j).is_finite() { size(j) } else { 0.0 };
+                    // A sum of magnitudes is a bound; the root of a sum of squares is a standard deviation, of which the worst of many
+                    // results is several away.
+                    let (own, stored) = if kernel.cancels { (size, 4.0 * size) } else { (0.0, size) };
+                    atol + rtol * (w.abs() + own) + rounding * stored
+                }
+                Bound::Sum => ULP32 * w.abs() + (8.0 + terms.log2()) * 6e-8 * size(j) + 1.5e-45,
+                Bound::Product => ULP32 * w.abs() + (8.0 + longest.sqrt()) * 6e-8 * size(j) + 1.5e-45,
+            };
+            Some(if half { f32_bound + 2.0 * ulp(storage, w) } else { f32_bound })
+        };
+        // NaN and infinities are looked for where the rounded reference has them; finite values are held against the exact one.
+        let target: Vec<f64> = rounded
+            .iter()
+            .zip(&exact)
+            .map(|(&r, &e)| if r.is_finite() && kernel.bound != Bound::Exact { e } else { r })
+            .collect();
+        elements(&got, &target, slack).map_err(|m| format!("output {name}: {m}"))?;
+        // Sums may cancel, so their mean square error says nothing.
+        if storage.is_float() && got.len() >= 16 && matches!(kernel.bound, Bound::Close(..)) {
+            let (error, squares) = square_error(&got, &target);
+            let gate = match storage {
+                DType::Bf16 => 1e-4,
+                DType::F16 => 1e-5,
+                _ => 1e-8,
+            };
+            let sizes: f64 = (0..got.len()).map(|j| size(j) * size(j)).filter(|s| s.is_finite()).sum();
+            // What is below the smallest step of the storage type is off by up to half of it.
+            let steps = got.len() as f64 * (0.5 * ulp(storage, 0.0)).powi(2);
+            let allowed = gate * (squares + sizes) + steps;
+            if error > allowed {
+                return Err(format!("output {name}: sum of square errors {error:e}, allowed {allowed:e}"));
+            }
+        }
+    }
+    Ok(())
+}
