@@ -146,3 +146,69 @@ fn held(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cases::{KERNELS, find};
+    use crate::random_cases::draw;
+
+    /// `name` on these operands a and b, in this type.
+    fn case(name: &str, dtype: DType, a: &[f64], b: &[f64]) -> (&'static Kernel, Case) {
+        let kernel = find(name).expect("a kernel of the table");
+        let (mut case, _) = draw(kernel, dtype, 0, 1, true).expect("a case");
+        let operand = |v: &[f64]| HostTensor::from_f64(dtype, &[v.len()], v);
+        case.inputs = vec![("a".into(), operand(a)), ("b".into(), operand(b))];
+        (kernel, case)
+    }
+
+    #[test]
+    fn the_size_of_terms_survives_their_cancellation() {
+        let (kernel, case) = case("sub", DType::F32, &[3.0, 3.0, 0.0, 3.0], &[3.0, -4.0, 5.0, 0.0]);
+        let want = reference(kernel, &case, Oracle::F64).unwrap();
+        let got = &sensitivity(kernel, &case, &want).unwrap()[0];
+        // Of 16 draws of two signs.
+        for (got, size) in got.iter().zip([18f64.sqrt(), 5.0, 5.0, 3.0]) {
+            assert!((got / size - 1.0).abs() < 0.4, "{got} for {size}");
+        }
+    }
+
+    #[test]
+    fn the_mean_square_error_knows_the_smallest_step() {
+        let tiny = 2f64.powi(-20);
+        let (kernel, case) = case("mul", DType::F16, &[tiny; 64], &[0.7; 64]);
+        let off = |by: f64| {
+            let mut y = reference(kernel, &case, Oracle::F64).unwrap();
+            let moved: Vec<f64> = y[0].1.to_f64().iter().map(|v| v + by * 2f64.powi(-24)).collect();
+            y[0].1 = HostTensor::from_f64(DType::F16, &[64], &moved);
+            compare(kernel, &case, &y)
+        };
+        assert!(off(0.0).is_ok());
+        assert!(off(1.0).is_err());
+    }
+
+    #[test]
+    fn wrong_results_that_cancel_are_found() {
+        let mut seen = 0;
+        for kernel in KERNELS.iter().filter(|k| k.cancels) {
+            let mut refused = 0;
+            for index in [0, 2, 4, 5, 6] {
+                let (case, _) = draw(kernel, DType::F32, index, 1, false).unwrap();
+                let mut y = reference(kernel, &case, Oracle::F64).unwrap();
+                let storage =
+                    |t: &HostTensor| if t.dtype.is_float() { t.to_dtype(DType::F32) } else { t.clone() };
+                y.iter_mut().for_each(|(_, t)| *t = storage(t));
+                assert_eq!(compare(kernel, &case, &y), Ok(()), "{}", kernel.name);
+                let wrong = |t: &HostTensor| {
+                    let v: Vec<f64> = t.to_f64().iter().map(|v| 1.02 * v).collect();
+                    HostTensor::from_f64(t.dtype, &t.shape, &v)
+                };
+                y.iter_mut().for_each(|(_, t)| *t = wrong(t));
+                refused += usize::from(compare(kernel, &case, &y).is_err());
+            }
+            assert!(refused >= 3, "{}: only {refused} of 5 were refused", kernel.name);
+            seen += 1;
+        }
+        assert!(seen >= 5);
+    }
+}
