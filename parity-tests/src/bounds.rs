@@ -128,8 +128,15 @@ fn held(
             .collect();
         elements(&got, &target, slack).map_err(|m| format!("output {name}: {m}"))?;
         // Sums may cancel, so their mean square error says nothing.
-        if storage.is_float() && got.len() >= 16 && matches!(kernel.bound, Bound::Close(..)) {
+        if let Bound::Close(_, atol) = kernel.bound
+            && storage.is_float()
+            && got.len() >= 16
+        {
             let (error, squares) = square_error(&got, &target);
+            // Zeros whatever the inputs, like the loss of one class: the reference holds f64's own rounding, and the absolute bound stands alone.
+            if squares <= got.len() as f64 * (1e-6 * atol).powi(2) {
+                continue;
+            }
             let gate = match storage {
                 DType::Bf16 => 1e-4,
                 DType::F16 => 1e-5,
