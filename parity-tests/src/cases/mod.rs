@@ -179,6 +179,11 @@ impl Pair {
         self
     }
 
+    /// Both are differences of larger terms.
+    pub(crate) const fn cancels(self) -> Self {
+        Pair { forward: self.forward.cancels(), gradient: self.gradient.cancels() }
+    }
+
     /// Another bound for the gradient.
     pub(crate) const fn grad_bound(mut self, b: Bound) -> Self {
         self.gradient.bound = b;
