@@ -45,7 +45,6 @@ GK_FN gk_f gk_norm_at(gk_norm n, gk_f m) { return n.m == m || n.m == -GK_INF ? n
 GK_FN void gk_norm_take(gk_norm* a, gk_f* v, const int n)
 {
     gk_f m = a->m;
-    /* A NaN is not seen by the maximum, but by the sum. */
     GK_UNROLL for (int k = 0; k < n; k++) m = gk_fmax(m, v[k]);
     gk_f from = m == -GK_INF ? GK_R(0.0) : m;
     GK_UNROLL for (int k = 0; k < n; k++) v[k] = gk_exp_of(v[k] - from);

@@ -521,6 +521,8 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             sparse_adam,
         )
         .bound(OPT)
+        // Gradients of one row add up, and may cancel.
+        .cancels()
         .sample(|s| draw_rows(s, &["m", "v"])),
         k(
             "sparse_step",
