@@ -325,7 +325,8 @@ impl Layout {
         }
         out.shape.push(n)?;
         out.strides.push(sa + sb)?;
-        if n > 0 {
+        // As in `slice`: other axes may be empty, too.
+        if out.numel() > 0 {
             out.offset += da * sa + db * sb;
         }
         Some(out)
@@ -410,6 +411,11 @@ mod tests {
         let m = Layout::contiguous(&[3, 4]).unwrap();
         assert_eq!(offsets(&m.diagonal(1, 0, 1).unwrap()), [1, 6, 11]);
         assert_eq!(offsets(&m.diagonal(-1, 0, 1).unwrap()), [4, 9]);
+        // An empty part stays within the buffer, whichever axis is empty.
+        assert_eq!(
+            Layout::contiguous(&[3, 0, 33]).and_then(|l| l.diagonal(1, 2, 0)).map(|l| l.span()),
+            Some(0..0)
+        );
         assert_eq!(m.transpose(0, 1).unwrap().span(), 0..12);
         assert_eq!(m.narrow(0, 3, 0).unwrap().offset(), 0);
         assert_eq!(Layout::contiguous(&[2, 0, 9]).unwrap().narrow(2, 8, 1).unwrap().span(), 0..0);

@@ -226,8 +226,10 @@ GK_RULE(gk_rule_ftrl)
     /* The z whose solution is w. */
     if (h.flag && h.first) *s0 = -w * ((h.p0 + old) / h.lr + h.p2) - (w > GK_R(0.0) ? h.p1 : w < GK_R(0.0) ? -h.p1 : GK_R(0.0));
     *s1 += g * g;
-    gk_f root = gk_sqrt(*s1);
-    *s0 += g - (root - old) / h.lr * w;
+    gk_f root = gk_sqrt(*s1), up = root - old;
+    /* The difference of the roots without cancellation. */
+    if (root > GK_R(0.0) && root < GK_INF) up = g * g / (root + old);
+    *s0 += g - up / h.lr * w;
     gk_f z = *s0;
     if (gk_fabs(z) <= h.p1) return GK_R(0.0);
     return -(z - (z > GK_R(0.0) ? h.p1 : -h.p1)) / ((h.p0 + root) / h.lr + h.p2);

@@ -39,14 +39,15 @@
 /* Maximum and sum of exponentials relative to it. */
 typedef struct { gk_f m, s; } gk_norm;
 GK_FN gk_norm gk_norm_begin(void) { gk_norm n; n.m = -GK_INF; n.s = GK_R(0.0); return n; }
-/* The sum relative to m instead of n.m <= m; nothing seen gives 0. */
-GK_FN gk_f gk_norm_at(gk_norm n, gk_f m) { return n.m == m ? n.s : n.m == -GK_INF ? GK_R(0.0) : n.s * gk_exp_of(n.m - m); }
-/* Takes in n values, n a constant power of two; v is used up. While all is -inf the sum is NaN, which the next finite value wipes out. */
+/* The sum relative to m instead of n.m <= m; beside -inf it is 0, or NaN where one was seen. */
+GK_FN gk_f gk_norm_at(gk_norm n, gk_f m) { return n.m == m || n.m == -GK_INF ? n.s : n.s * gk_exp_of(n.m - m); }
+/* Takes in n values, n a constant power of two; v is used up. */
 GK_FN void gk_norm_take(gk_norm* a, gk_f* v, const int n)
 {
     gk_f m = a->m;
     GK_UNROLL for (int k = 0; k < n; k++) m = gk_fmax(m, v[k]);
-    GK_UNROLL for (int k = 0; k < n; k++) v[k] = gk_exp_of(v[k] - m);
+    gk_f from = m == -GK_INF ? GK_R(0.0) : m;
+    GK_UNROLL for (int k = 0; k < n; k++) v[k] = gk_exp_of(v[k] - from);
     GK_UNROLL for (int w = n / 2; w > 0; w /= 2)
         GK_UNROLL for (int k = 0; k < w; k++) v[k] += v[k + w];
     a->s = v[0] + gk_norm_at(*a, m);

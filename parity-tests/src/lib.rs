@@ -3,6 +3,7 @@
 //! See `README.md` of this crate for what runs when, and for the format of reports.
 
 pub mod backends;
+pub mod bounds;
 pub mod cases;
 pub mod compare;
 pub mod device;

@@ -47,7 +47,12 @@ pub fn execute(
     // Errors of indices are reported by the next call that waits. It also has to happen after a failed call, so that no flag outlives its case.
     let waited = gpu.synchronize().map_err(Fail::from);
     let result = called.and(waited);
-    let untouched = matches!(result, Err(Fail::Gpu(GpuError::Invalid(_) | GpuError::Unsupported { .. })));
+    // A pinned variant may serve the first calls of a composite and refuse a later one.
+    let untouched = match &result {
+        Err(Fail::Gpu(GpuError::Invalid(_))) => true,
+        Err(Fail::Gpu(GpuError::Unsupported { .. })) => !kernel.composite,
+        _ => false,
+    };
     match cx.finish(untouched) {
         Ok((outputs, problems)) => Run { result, outputs, problems },
         Err(e) => Run { result: result.and(Err(e)), outputs: vec![], problems: vec![] },

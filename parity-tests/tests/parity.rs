@@ -1,7 +1,7 @@
 //! Every kernel on random shapes, dtypes and backends against the CPU in f64.
 //!
-//! `TREFOIL_PARITY_SHAPES` sets the number of shapes per kernel and dtype (default 4), `TREFOIL_PARITY_SEED` the seed (default 1; a failure
-//! prints what replays it), `TREFOIL_PARITY_REPORT` a directory for one report per backend.
+//! `TREFOIL_PARITY_SHAPES` sets the number of shapes per kernel (default 20; its storage types share them, rounded up), `TREFOIL_PARITY_SEED` the
+//! seed (default 1; a failure prints what replays it), `TREFOIL_PARITY_REPORT` a directory for one report per backend.
 //!
 //! An operation with several variants is run by the one that the device chooses, and once more by each of the others, in a process of its
 //! own that pins it; cases that a variant does not take are skipped there.
@@ -46,7 +46,7 @@ fn pinned(backend: &str, op: &str, variant: &str) -> Result<(), Failed> {
 
 fn main() -> ExitCode {
     let args = Arguments::from_args();
-    let shapes = number("TREFOIL_PARITY_SHAPES", 4) as usize;
+    let shapes = number("TREFOIL_PARITY_SHAPES", 20) as usize;
     let seed = number("TREFOIL_PARITY_SEED", 1);
     // Set by the runs of single variants.
     let only = std::env::var("TREFOIL_PARITY_OP").ok();
@@ -92,7 +92,7 @@ fn main() -> ExitCode {
                 let gpu = backends::private(&gpu).map_err(|e| e.to_string())?;
                 let mut failures = Vec::new();
                 for &dtype in kernel.dtypes {
-                    for index in 0..shapes {
+                    for index in 0..shapes.div_ceil(kernel.dtypes.len()) {
                         let verdict = random_cases::check(&*gpu, kernel, dtype, index, seed);
                         match &verdict {
                             Verdict::Fail(e) => failures.push(e.clone()),

@@ -50,7 +50,7 @@ fn item<'t>(kind: Loss, p: Var<'t>, t: f64) -> Var<'t> {
         Loss::Exponential => (-t * p).exp(),
         Loss::SoftMargin => (-t * p).softplus(),
         Loss::HingeEmbedding { margin } => {
-            let mut l = p * 0.0;
+            let mut l = p.unary(0.0, 0.0);
             if t != -1.0 {
                 l = l + p;
             }

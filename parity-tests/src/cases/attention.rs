@@ -11,6 +11,8 @@ use crate::random_cases::Sample;
 
 /// What the specification allows for values of ordinary size.
 const FORWARD: Bound = Close(2e-6, 1e-5);
+/// The gradient of a score is p (dp - D), where D is the mean of the dp: it cancels where there is one key, and so does what is summed from it where
+/// a bias is constant over the keys.
 const BACKWARD: Bound = Close(2e-4, 2e-5);
 
 fn causal(cx: &Cx<'_>) -> R<Option<Causal>> {
@@ -477,9 +479,11 @@ pub(super) const ROWS: &[&[Kernel]] = &[&[
     .sample(cross),
     k("flash_attention_backward", "S6.4", IN_B, ARGS, GRADS, &["attention_bwd"], backward)
         .bound(BACKWARD)
+        .cancels()
         .grad_of("flash_attention_v2"),
     k("grouped_query_attention_backward", "S6.5", IN_B, ARGS, GRADS, &["attention_bwd"], backward)
         .bound(BACKWARD)
+        .cancels()
         .grad_of("grouped_query_attention"),
     k(
         "cross_attention_backward",
@@ -491,6 +495,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[&[
         backward,
     )
     .bound(BACKWARD)
+    .cancels()
     .grad_of("cross_attention"),
     k(
         "attention_varlen",
@@ -513,6 +518,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[&[
         varlen_backward,
     )
     .bound(BACKWARD)
+    .cancels()
     .grad_of("attention_varlen"),
     k(
         "multi_head_attention",
@@ -526,6 +532,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[&[
     // 16-bit intermediates are rounded several times.
     .dtypes(F32)
     .bound(Close(2e-5, 2e-4))
+    .composite()
     .sample(mha_sample),
     k(
         "multi_head_attention_backward",
@@ -537,7 +544,8 @@ pub(super) const ROWS: &[&[Kernel]] = &[&[
         multi_head_backward,
     )
     .dtypes(F32)
-    // The gradient of the keys' bias cancels to 0: its mean square error says nothing.
-    .bound(Bound::Stored(2e-4, 2e-3))
+    .bound(Close(2e-4, 2e-3))
+    .cancels()
+    .composite()
     .grad_of("multi_head_attention"),
 ]];

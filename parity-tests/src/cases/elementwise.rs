@@ -190,7 +190,7 @@ macro_rules! two {
     ($name:literal, $row:literal, $op:expr, $bound:expr, $a:expr, $b:expr) => {
         two!($name, $row, $op, $bound, $a, $b, BROADCAST)
     };
-    ($name:literal, $row:literal, $op:expr, $bound:expr, $a:expr, $b:expr, $grad:expr) => {
+    ($name:literal, $row:literal, $op:expr, $bound:expr, $a:expr, $b:expr, $grad:expr $(, $cancels:ident)?) => {
         &[
             k($name, $row, "a, b", "-", "y", &["binary"], |cx| forward(cx, $op))
                 .bound($bound)
@@ -199,6 +199,7 @@ macro_rules! two {
                 backward(cx, $op)
             })
             .bound($grad)
+            $(.$cancels())?
             .grad_of($name),
         ]
     };
@@ -265,6 +266,7 @@ macro_rules! three {
 }
 
 /// Element-wise factors times dy, summed over the repeated axes.
+/// Where magnitudes of the operands do not give the factors' (a logarithm has either sign), rows say that they cancel.
 const BROADCAST: Bound = Bound::Stored(4e-6, 2e-4);
 const MIX: Bound = Close(ULP32, 2e-6);
 
@@ -302,10 +304,10 @@ pub(super) const ROWS: &[&[Kernel]] = &[
     two!("atan2", "T1.11", Binary::Atan2, TRANS, Any, Nonzero),
     two!("hypot", "T1.12", Binary::Hypot, TRANS, Any, Nonzero),
     two!("copysign", "T1.13", Binary::Copysign, Exact, Nonzero, Nonzero),
-    two!("logaddexp", "T1.14", Binary::Logaddexp, Close(4.0 * ULP32, 2e-7), Any, Any),
-    two!("logaddexp2", "T1.14", Binary::Logaddexp2, Close(4.0 * ULP32, 2e-7), Any, Any),
-    two!("xlogy", "T1.15", Binary::Xlogy, Close(6.0 * ULP32, 1e-7), Any, Positive),
-    two!("xlog1py", "T1.15", Binary::Xlog1py, Close(6.0 * ULP32, 1e-7), Any, Positive),
+    two!("logaddexp", "T1.14", Binary::Logaddexp, Close(4.0 * ULP32, 2e-7), Any, Any, BROADCAST, cancels),
+    two!("logaddexp2", "T1.14", Binary::Logaddexp2, Close(4.0 * ULP32, 2e-7), Any, Any, BROADCAST, cancels),
+    two!("xlogy", "T1.15", Binary::Xlogy, Close(6.0 * ULP32, 1e-7), Any, Positive, BROADCAST, cancels),
+    two!("xlog1py", "T1.15", Binary::Xlog1py, Close(6.0 * ULP32, 1e-7), Any, Positive, BROADCAST, cancels),
     compare!("eq", Binary::Eq),
     compare!("ne", Binary::Ne),
     compare!("lt", Binary::Lt),

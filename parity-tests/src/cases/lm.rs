@@ -271,6 +271,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[&[
         linear_loss_backward,
     )
     .bound(Stored(2e-5, 1e-5))
+    .cancels()
     .grad_of("fused_linear_cross_entropy"),
     k(
         "moe_router",
@@ -292,8 +293,8 @@ pub(super) const ROWS: &[&[Kernel]] = &[&[
         &["moe_router_bwd"],
         router_backward,
     )
-    // One choice that is renormalised has no gradient: its mean square error says nothing.
-    .bound(Stored(5e-6, 2e-6))
+    .bound(Close(5e-6, 2e-6))
+    .cancels()
     .grad_of("moe_router"),
     k("moe_permute", "B7.14", "x, perm:i32", "k", "y", &["moe_permute"], permute).sample(permute_sample),
     k("moe_unpermute", "B7.14", "x, perm:i32, weights", "k", "y", &["moe_unpermute"], unpermute)

@@ -27,10 +27,8 @@ fn same(s: &mut Sample, names: &[(&str, Dom)]) {
 /// p and t with at least two axes: samples, channels, positions.
 fn volume(s: &mut Sample, dom: Dom) {
     let [n, d] = size(s);
-    let long = if s.small || s.dtype == DType::F16 || s.below(3) > 0 { d } else { 20_000 };
+    let long = if s.small || s.below(3) > 0 { d } else { 20_000 };
     let n = if long > d { 3 } else { n };
-    // Gradients over long rows fall below the smallest normal f16.
-    let long = if s.dtype == DType::F16 { long.min(64) } else { long };
     s.put("p", &[n, 2, long], dom);
     s.put("t", &[n, 2, long], if dom == Positive { Positive } else { Range(0.0, 1.0) });
 }

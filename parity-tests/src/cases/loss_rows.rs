@@ -118,6 +118,8 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         |cx| rows(cx, triplet(cx)?, &["a", "p", "q"], "")
     )
     .bound(Close(1e-5, 1e-5))
+    // Of two distances.
+    .cancels()
     .sample(|s| {
         matrix(s, &[("a", Any), ("p", Any), ("q", Any)]);
         let (swap, squared) = (s.coin(), s.below(3) == 0);

@@ -1,6 +1,5 @@
 //! Losses between spectrograms.
 
-use trefoil::DType;
 use trefoil::ops::*;
 
 use super::Bound::Close;
@@ -34,12 +33,7 @@ pub(super) const ROWS: &[&[Kernel]] =
         .sample(|s| {
             // Lengths of every kind: powers of two, small factors, primes, beyond shared memory.
             let some = [[64, 48, 37, 5], [512, 300, 2048, 31], [1000, 257, 9, 4], [4096, 6, 128, 1024]];
-            // Gradients of many frequencies fall below the smallest normal f16.
-            let lengths = match s.below(4) {
-                _ if s.small => [4, 6, 7, 8],
-                _ if s.dtype == DType::F16 => some[0],
-                i => some[i],
-            };
+            let lengths = if s.small { [4, 6, 7, 8] } else { some[s.below(4)] };
             let mut list: Vec<[usize; 3]> = (0..1 + s.below(3))
                 .map(|_| {
                     let fft = lengths[s.below(4)];

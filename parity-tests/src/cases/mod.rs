@@ -121,6 +121,10 @@ pub struct Kernel {
     pub dtypes: &'static [DType],
     /// Reference of random cases.
     pub oracle: Oracle,
+    /// Results are differences of larger terms: errors are relative to the size of those, too.
+    pub cancels: bool,
+    /// Consists of several calls that write outputs: a later one may be refused when earlier ones have written.
+    pub composite: bool,
     /// Draws inputs and arguments; `None` for gradients, which take theirs from the forward kernel.
     pub sample: Option<fn(&mut Sample)>,
     /// The forward kernel of a gradient.
@@ -148,6 +152,8 @@ pub(crate) const fn k(
         bound: Bound::Exact,
         dtypes: FLOATS,
         oracle: Oracle::F64,
+        cancels: false,
+        composite: false,
         sample: None,
         forward: None,
     }
@@ -171,6 +177,11 @@ impl Pair {
         self.forward.bound = b;
         self.gradient.bound = b;
         self
+    }
+
+    /// Both are differences of larger terms.
+    pub(crate) const fn cancels(self) -> Self {
+        Pair { forward: self.forward.cancels(), gradient: self.gradient.cancels() }
     }
 
     /// Another bound for the gradient.
@@ -216,6 +227,14 @@ impl Kernel {
     }
     pub(crate) const fn same_dtype(mut self) -> Self {
         self.oracle = Oracle::SameDtype;
+        self
+    }
+    pub(crate) const fn cancels(mut self) -> Self {
+        self.cancels = true;
+        self
+    }
+    pub(crate) const fn composite(mut self) -> Self {
+        self.composite = true;
         self
     }
     pub(crate) const fn sample(mut self, f: fn(&mut Sample)) -> Self {
@@ -424,6 +443,7 @@ mod tests {
                 "{}: either a sampler or a forward kernel",
                 k.name
             );
+            assert!(!k.cancels || k.oracle == Oracle::F64, "{}: its terms are measured in f64", k.name);
             if let Some(f) = k.forward {
                 assert!(find(f).is_some_and(|f| f.sample.is_some()), "{}: forward {f}", k.name);
             }

@@ -521,6 +521,8 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             sparse_adam,
         )
         .bound(OPT)
+        // Gradients of one row add up, and may cancel.
+        .cancels()
         .sample(|s| draw_rows(s, &["m", "v"])),
         k(
             "sparse_step",
@@ -532,6 +534,8 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             sparse,
         )
         .bound(OPT)
+        // FTRL's z, and centred means of squares.
+        .cancels()
         .sample(|s| {
             let (rule, states) = SPARSE[s.below(SPARSE.len())];
             let fresh = rule == "rprop";
