@@ -82,4 +82,25 @@ GK_FN gk_vec gk_norm_out(gk_vec v, gk_f mean, gk_f rstd, int has_gamma, gk_vec g
     return GK_ACT(act, v, p);
 }
 
+/* dy through the activation; v is the affine map's result, or y. */
+GK_FN gk_vec gk_norm_dz(gk_vec dy, gk_vec v, int act, gk_f p, int from_y)
+{
+#if GK_ACTS
+    return gk_fused_act_bwd(act, dy, v, p, from_y);
+#else
+    return dy;
+#endif
+}
+
+#define GK_SUB 32 /* lanes that join their sums before the others' are looked at */
+
+/* The `keep` items of a lane out of `items` from element `base` on; zeros past the end. */
+GK_FN void gk_even_load(gk_raw16* a, GK_GLOBAL const gk_t* p, gk_i64 base, int items, int lane, int lanes, const int keep)
+{
+    GK_UNROLL for (int u = 0; u < keep; u++) {
+        a[u] = gk_make16(0u, 0u, 0u, 0u);
+        if (lane + u * lanes < items) a[u] = gk_load16((GK_GLOBAL const void*)(p + base + (lane + u * lanes) * GK_W));
+    }
+}
+
 #endif

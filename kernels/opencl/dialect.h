@@ -12,7 +12,9 @@ typedef uint4 gk_raw16;
 #pragma OPENCL FP_CONTRACT ON
 
 #define GK_KERNEL(name) __kernel __attribute__((reqd_work_group_size(GK_BLOCK, 1, 1))) void name
-#define GK_FN static inline
+/* Always inlined: where all calls of a function pass the same local array, LLVM puts its address into the function, and PoCL, which gives every
+ * thread its own local arrays, only looks for them in kernels: its threads would share that one. */
+#define GK_FN static inline __attribute__((always_inline))
 /* For long functions: called, not expanded at every use, so that units compile quickly. */
 #define GK_FN_CALL static
 #define GK_GLOBAL __global

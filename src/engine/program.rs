@@ -59,6 +59,7 @@ static SOURCES: &[(&str, &str)] = sources![
     "common/norm.c",
     "common/norm.h",
     "common/norm_bwd.c",
+    "common/norm_bwd_even.c",
     "common/norm_even.c",
     "common/norm_l2.c",
     "common/unary_ops.h",

@@ -1,4 +1,4 @@
-//! Kernels of `kernels/common/norm.c`, `norm_even.c`, `norm_bwd.c` and `norm_l2.c`.
+//! Kernels of `kernels/common/norm.c`, `norm_even.c`, `norm_bwd.c`, `norm_bwd_even.c` and `norm_l2.c`.
 
 use super::{FLOATS64, kernels};
 
@@ -44,21 +44,36 @@ kernels! {
         args: [x: In("gk_t"), r: In("gk_t"), gamma: In("gk_t"), beta: In("gk_t"), y: Out("gk_t"), s: Out("gk_t"), mean: Out("gk_f"),
                rstd: Out("gk_f"), rows: I32, items: I32, bits: I32, raw: I32, eps: Real, offset: Real, act: I32, p: Real];
     PART_EVEN = "norm_even.c" "norm_part_even", dtypes: FLOATS64, ops: OPS,
-        args: [x: In("gk_t"), part: Out("gk_f"), runs: I32, items: I32, splits: I32, chunk: I32, bits: I32, raw: I32];
+        args: [x: In("gk_t"), part: Out("gk_f"), runs: I32, items: I32, splits: I32, chunk: I32, bits: I32];
+    SETS_EVEN = "norm_even.c" "norm_sets_even", dtypes: FLOATS64, ops: OPS,
+        args: [x: In("gk_t"), gamma: In("gk_t"), beta: In("gk_t"), y: Out("gk_t"), mean: Out("gk_f"), rstd: Out("gk_f"), sets: I32, share: I32,
+               channels: I32, items: I32, bits: I32, eps: Real, act: I32, p: Real];
     APPLY_EVEN = "norm_even.c" "norm_apply_even", dtypes: FLOATS64, ops: OPS,
         args: [x: In("gk_t"), r: In("gk_t"), gamma: In("gk_t"), beta: In("gk_t"), mean: In("gk_f"), rstd: In("gk_f"), y: Out("gk_t"), runs: I32,
                items: I32, splits: I32, chunk: I32, bits: I32, channels: I32, share: I32, act: I32, p: Real];
     APPLY_EVEN_ADD = "norm_even.c" "norm_apply_even_add", dtypes: FLOATS64, ops: OPS,
         args: [x: In("gk_t"), r: In("gk_t"), gamma: In("gk_t"), beta: In("gk_t"), mean: In("gk_f"), rstd: In("gk_f"), y: Out("gk_t"), runs: I32,
                items: I32, splits: I32, chunk: I32, bits: I32, channels: I32, share: I32, act: I32, p: Real];
-    BWD_ROWS = "norm_bwd.c" "norm_bwd_rows", dtypes: FLOATS64, ops: OPS,
+    BWD_ROWS_16 = "norm_bwd_even.c" "norm_bwd_rows_16", dtypes: FLOATS64, ops: OPS,
         args: [dy: In("gk_t"), x: In("gk_t"), gamma: In("gk_t"), beta: In("gk_t"), y: In("gk_t"), mean: In("gk_f"), rstd: In("gk_f"),
-               add: In("gk_t"), dx: Out("gk_t"), part: Out("gk_f"), rows: I64, cols: I32, second: I64, lanes: I32, affine: I32, raw: I32,
-               offset: Real, act: I32, p: Real, accumulate: I32];
-    BWD_ROWS_LONG = "norm_bwd.c" "norm_bwd_rows_long", dtypes: FLOATS64, ops: OPS,
+               add: In("gk_t"), dx: Out("gk_t"), part: Out("gk_f"), rows: I32, items: I32, bits: I32, second: I64, raw: I32, offset: Real,
+               act: I32, p: Real, accumulate: I32];
+    BWD_ROWS_32 = "norm_bwd_even.c" "norm_bwd_rows_32", dtypes: FLOATS64, ops: OPS,
         args: [dy: In("gk_t"), x: In("gk_t"), gamma: In("gk_t"), beta: In("gk_t"), y: In("gk_t"), mean: In("gk_f"), rstd: In("gk_f"),
-               add: In("gk_t"), dx: Out("gk_t"), part: Out("gk_f"), rows: I64, cols: I32, second: I64, lanes: I32, affine: I32, raw: I32,
-               offset: Real, act: I32, p: Real, accumulate: I32];
+               add: In("gk_t"), dx: Out("gk_t"), part: Out("gk_f"), rows: I32, items: I32, bits: I32, second: I64, raw: I32, offset: Real,
+               act: I32, p: Real, accumulate: I32];
+    BWD_SETS = "norm_bwd_even.c" "norm_bwd_sets", dtypes: FLOATS64, ops: OPS,
+        args: [dy: In("gk_t"), x: In("gk_t"), gamma: In("gk_t"), beta: In("gk_t"), y: In("gk_t"), mean: In("gk_f"), rstd: In("gk_f"),
+               add: In("gk_t"), dx: Out("gk_t"), part: Out("gk_f"), sets: I32, share: I32, channels: I32, items: I32, bits: I32, second: I64,
+               act: I32, p: Real, accumulate: I32];
+    BWD_PART_EVEN = "norm_bwd_even.c" "norm_bwd_part_even", dtypes: FLOATS64, ops: OPS,
+        args: [dy: In("gk_t"), x: In("gk_t"), gamma: In("gk_t"), beta: In("gk_t"), y: In("gk_t"), r: In("gk_t"), mean: In("gk_f"),
+               rstd: In("gk_f"), part: Out("gk_f"), runs: I32, items: I32, splits: I32, chunk: I32, bits: I32, channels: I32, share: I32,
+               second: I64, act: I32, p: Real];
+    BWD_APPLY_EVEN = "norm_bwd_even.c" "norm_bwd_apply_even", dtypes: FLOATS64, ops: OPS,
+        args: [dy: In("gk_t"), x: In("gk_t"), gamma: In("gk_t"), beta: In("gk_t"), y: In("gk_t"), r: In("gk_t"), mean: In("gk_f"),
+               rstd: In("gk_f"), coef: In("gk_f"), add: In("gk_t"), dx: Out("gk_t"), dr: Out("gk_t"), runs: I32, items: I32, splits: I32,
+               chunk: I32, bits: I32, channels: I32, share: I32, act: I32, p: Real, accumulate: I32, accumulate_r: I32];
     BWD_PART = "norm_bwd.c" "norm_bwd_part", dtypes: FLOATS64, ops: OPS,
         args: [dy: In("gk_t"), x: In("gk_t"), gamma: In("gk_t"), beta: In("gk_t"), y: In("gk_t"), r: In("gk_t"), mean: In("gk_f"),
                rstd: In("gk_f"), part: Out("gk_f"), rows: I64, cols: I64, inner: I64, groups: I64, share: I64, splits: I32, chunk: I64,

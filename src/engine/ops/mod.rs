@@ -35,6 +35,7 @@ mod mesh;
 mod movement_tests;
 mod norm;
 mod norm_bwd;
+mod norm_bwd_even;
 mod norm_even;
 mod optimizer;
 mod optimizer_forms;

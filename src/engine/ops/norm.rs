@@ -317,8 +317,8 @@ impl Engine {
             let set = Sets { outer: walk.chunks, sets: c, inner: s, chunk: walk.chunk, total: n };
             return self.norm_join(dt, unit, pp, mean, rstd, &set, true, false, eps, running);
         }
-        if let Some(cut) = self.even_cut(&[x], n * c, s) {
-            let part = self.even_part(unit, x, &cut, false)?;
+        if let Some(cut) = self.even_sum_cut(&[x], n * c, s) {
+            let part = self.even_part(unit, x, &cut)?;
             let set = Sets { outer: n, sets: c, inner: cut.splits, chunk: cut.chunk_elements(dt), total: s };
             let pp = self.arg_in(&part.view());
             return self.norm_join(dt, unit, pp, mean, rstd, &set, false, false, eps, running);

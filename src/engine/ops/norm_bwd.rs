@@ -10,48 +10,44 @@ use crate::error::Result;
 use crate::ops::*;
 use crate::spec::norm::*;
 
-/// Values of a row that a work-item of `norm_bwd_rows` and `norm_bwd_rows_long` holds.
-const KEEP: usize = 16;
-const KEEP_LONG: usize = 32;
-
 /// Operands of a gradient, whatever the kind of normalization.
-struct Back<'a> {
-    dy: View<'a>,
-    x: View<'a>,
-    residual: Option<View<'a>>,
-    gamma: Option<View<'a>>,
-    beta: Option<View<'a>>,
-    y: Option<View<'a>>,
-    mean: Option<View<'a>>,
-    rstd: View<'a>,
-    add: Option<View<'a>>,
-    dx: Option<GradMut<'a>>,
-    dresidual: Option<GradMut<'a>>,
-    dgamma: Option<GradMut<'a>>,
-    dbeta: Option<GradMut<'a>>,
-    offset: f64,
-    act: Act,
+pub(super) struct Back<'a> {
+    pub(super) dy: View<'a>,
+    pub(super) x: View<'a>,
+    pub(super) residual: Option<View<'a>>,
+    pub(super) gamma: Option<View<'a>>,
+    pub(super) beta: Option<View<'a>>,
+    pub(super) y: Option<View<'a>>,
+    pub(super) mean: Option<View<'a>>,
+    pub(super) rstd: View<'a>,
+    pub(super) add: Option<View<'a>>,
+    pub(super) dx: Option<GradMut<'a>>,
+    pub(super) dresidual: Option<GradMut<'a>>,
+    pub(super) dgamma: Option<GradMut<'a>>,
+    pub(super) dbeta: Option<GradMut<'a>>,
+    pub(super) offset: f64,
+    pub(super) act: Act,
 }
 
 /// Rows, and where their statistics and parameters are.
-struct Plan {
-    rows: usize,
-    cols: usize,
+pub(super) struct Plan {
+    pub(super) rows: usize,
+    pub(super) cols: usize,
     /// Elements per channel (then a row is one); 0 where parameters are per column.
-    inner: usize,
+    pub(super) inner: usize,
     /// Channels.
-    groups: usize,
+    pub(super) groups: usize,
     /// Rows that share statistics; 0 for those of a channel.
-    share: usize,
+    pub(super) share: usize,
 }
 
 /// Partial sums (i * sets + j) * inner + k of set j.
-struct Sums {
-    part: Buffer,
-    outer: usize,
-    sets: usize,
-    inner: usize,
-    second: usize,
+pub(super) struct Sums {
+    pub(super) part: Buffer,
+    pub(super) outer: usize,
+    pub(super) sets: usize,
+    pub(super) inner: usize,
+    pub(super) second: usize,
 }
 
 fn aligned(v: &Option<View<'_>>) -> bool {
@@ -59,16 +55,16 @@ fn aligned(v: &Option<View<'_>>) -> bool {
 }
 
 impl<'a> Back<'a> {
-    fn dt(&self) -> DType {
+    pub(super) fn dt(&self) -> DType {
         self.x.dtype()
     }
 
     /// Whether gradients of parameters are wanted.
-    fn params(&self) -> bool {
+    pub(super) fn params(&self) -> bool {
         self.dgamma.is_some() || self.dbeta.is_some()
     }
 
-    fn terms(&self) -> Vec<&View<'a>> {
+    pub(super) fn terms(&self) -> Vec<&View<'a>> {
         [Some(&self.dy), Some(&self.x), self.y.as_ref(), self.residual.as_ref()]
             .into_iter()
             .flatten()
@@ -76,19 +72,24 @@ impl<'a> Back<'a> {
     }
 
     /// Whether the elementwise operands and results all start aligned.
-    fn aligned(&self) -> bool {
+    pub(super) fn aligned(&self) -> bool {
         let out = |g: &Option<GradMut<'_>>| g.as_ref().is_none_or(|g| aligned16(&g.out.as_view()));
         self.terms().into_iter().all(aligned16) && aligned(&self.add) && out(&self.dx) && out(&self.dresidual)
     }
 
-    fn affine_aligned(&self) -> bool {
+    /// Whether a gradient is added to what is there, as the kernels take it.
+    pub(super) fn adds(&self, g: &Option<GradMut<'_>>) -> Arg {
+        int(g.as_ref().is_some_and(|g| g.accumulate) as usize)
+    }
+
+    pub(super) fn affine_aligned(&self) -> bool {
         aligned(&self.gamma) && aligned(&self.beta)
     }
 }
 
 impl Engine {
     /// dy, x, gamma, beta, y, residual, mean, rstd as the kernels take them.
-    fn back_inputs(&self, b: &Back<'_>) -> [Arg; 8] {
+    pub(super) fn back_inputs(&self, b: &Back<'_>) -> [Arg; 8] {
         [
             self.arg_in(&b.dy),
             self.arg_in(&b.x),
@@ -101,7 +102,7 @@ impl Engine {
         ]
     }
 
-    fn grad_arg(&self, g: &Option<GradMut<'_>>) -> Arg {
+    pub(super) fn grad_arg(&self, g: &Option<GradMut<'_>>) -> Arg {
         self.arg_opt_out(g.as_ref().map(|g| &g.out))
     }
 
@@ -111,9 +112,12 @@ impl Engine {
         grads.filter(|g| !g.accumulate).try_for_each(|g| ShapeOps::fill(self, 0.0, g.out))
     }
 
-    fn back_params(&self, b: &Back<'_>, s: &Sums) -> Result<()> {
-        let tx = join_tx(s.outer, s.inner);
-        let adds = |g: &Option<GradMut<'_>>| int(g.as_ref().is_some_and(|g| g.accumulate) as usize);
+    pub(super) fn back_params(&self, b: &Back<'_>, s: &Sums) -> Result<()> {
+        // Few sets: more work-items for each, so that their number does not set the time.
+        let tx = match s.inner == 1 && s.sets <= 4 * LANES {
+            true => LANES / pow2(s.outer, 64),
+            false => join_tx(s.outer, s.inner),
+        };
         let args = [
             self.arg_in(&s.part.view()),
             self.grad_arg(&b.dgamma),
@@ -123,8 +127,8 @@ impl Engine {
             long(s.inner),
             long(s.second),
             int(tx),
-            adds(&b.dgamma),
-            adds(&b.dbeta),
+            b.adds(&b.dgamma),
+            b.adds(&b.dbeta),
         ];
         self.launch(&BWD_PARAMS, b.dt(), b.act.unit, Grid::Blocks([s.sets.div_ceil(tx), 1, 1]), &args)
     }
@@ -132,6 +136,9 @@ impl Engine {
     /// Sums along the rows of a plan, one per row and run: outer * sets = rows.
     fn back_rows(&self, b: &Back<'_>, p: &Plan, sets: usize) -> Result<Sums> {
         let dt = b.dt();
+        if let Some(cut) = self.even_sum_cut(&b.terms(), p.rows, p.cols).filter(|_| p.inner > 0) {
+            return self.even_back_part(b, p, &cut, sets);
+        }
         let walk = self.row_walk(p.rows, p.cols, 8 * 16 / dt.size(), &b.terms());
         let second = p.rows * walk.splits;
         let part = self.scratch(dt.accumulator(), 2 * second)?;
@@ -225,9 +232,11 @@ impl Engine {
 
     fn back_apply(&self, b: &Back<'_>, p: &Plan, coef: Option<&Buffer>) -> Result<()> {
         let dt = b.dt();
+        if let Some(cut) = self.even_cut(&b.terms(), p.rows, p.cols).filter(|_| p.inner > 0 && b.aligned()) {
+            return self.even_back_apply(b, p, &cut, coef);
+        }
         let wide = b.aligned() && p.cols.is_multiple_of(16 / dt.size());
         let affine = p.inner > 0 || b.affine_aligned();
-        let adds = |g: &Option<GradMut<'_>>| int(g.as_ref().is_some_and(|g| g.accumulate) as usize);
         let coef = coef.map(Buffer::view);
         let mut args = self.back_inputs(b).to_vec();
         args.extend([
@@ -245,77 +254,10 @@ impl Engine {
             real(dt, b.offset),
             b.act.args[0],
             b.act.args[1],
-            adds(&b.dx),
-            adds(&b.dresidual),
+            b.adds(&b.dx),
+            b.adds(&b.dresidual),
         ]);
         self.launch(&BWD_APPLY, dt, b.act.unit, self.map_grid(p.rows * p.cols, wide, dt, 2), &args)
-    }
-
-    /// Gradient of rows that fit in registers: dx and the sums for the parameters in one pass. `None` where they do not.
-    fn back_whole_rows(&self, b: &Back<'_>, rows: usize, cols: usize, raw: bool) -> Option<Result<()>> {
-        let dt = b.dt();
-        let w = 16 / dt.size();
-        let small = rows * cols < 1 << 18;
-        let items = cols / w;
-        let units = self.device_caps().compute_units as usize;
-        let fits = cols <= KEEP_LONG * LANES && cols.is_multiple_of(w) && b.aligned();
-        if !fits || (!small && rows < units) {
-            return None;
-        }
-        let is_long = cols > KEEP * LANES;
-        let keep = if is_long { KEEP_LONG } else { KEEP } / w;
-        let lanes = pow2(items.div_ceil(keep), LANES).max(pow2(items, 8));
-        let blocks = rows.div_ceil(LANES / lanes);
-        // With parameters the grid is what is resident at a time, so that there are few partial sums.
-        let most = match b.params() {
-            true => units * if is_long { 1 } else { 2 },
-            false => self.fill() * 16,
-        };
-        Some(self.back_launch_rows(b, [rows, cols], raw, is_long, lanes, blocks.min(most).max(1)))
-    }
-
-    fn back_launch_rows(
-        &self,
-        b: &Back<'_>,
-        [rows, cols]: [usize; 2],
-        raw: bool,
-        is_long: bool,
-        lanes: usize,
-        blocks: usize,
-    ) -> Result<()> {
-        let dt = b.dt();
-        let second = blocks * cols;
-        let part = b.params().then(|| self.scratch(dt.accumulator(), 2 * second)).transpose()?;
-        let part_view = part.as_ref().map(Buffer::view);
-        let [dy, x, gamma, beta, y, _, mean, rstd] = self.back_inputs(b);
-        let args = [
-            dy,
-            x,
-            gamma,
-            beta,
-            y,
-            mean,
-            rstd,
-            self.arg_opt(b.add.as_ref()),
-            self.grad_arg(&b.dx),
-            self.arg_opt(part_view.as_ref()),
-            long(rows),
-            int(cols),
-            long(second),
-            int(lanes),
-            int(b.affine_aligned() as usize),
-            int(raw as usize),
-            real(dt, b.offset),
-            b.act.args[0],
-            b.act.args[1],
-            int(b.dx.as_ref().is_some_and(|g| g.accumulate) as usize),
-        ];
-        let kernel = if is_long { &BWD_ROWS_LONG } else { &BWD_ROWS };
-        self.launch(kernel, dt, b.act.unit, Grid::Blocks([blocks, 1, 1]), &args)?;
-        match part {
-            Some(part) => self.back_params(b, &Sums { part, outer: blocks, sets: cols, inner: 1, second }),
-            None => Ok(()),
-        }
     }
 
     pub(super) fn row_norm_bwd_impl(&self, p: &RowNorm, io: RowNormBwd<'_>) -> Result<()> {
@@ -344,7 +286,7 @@ impl Engine {
         if b.dx.is_none() && !b.params() {
             return Ok(());
         }
-        if let Some(done) = self.back_whole_rows(&b, rows, cols, p.rms) {
+        if let Some(done) = self.even_back_rows(&b, rows, cols, p.rms) {
             return done;
         }
         if b.params() {
@@ -388,6 +330,9 @@ impl Engine {
         }
         let cg = c / p.groups;
         let plan = Plan { rows: n * c, cols: s, inner: s, groups: c, share: cg };
+        if let Some(done) = self.even_back_sets(&b, &plan) {
+            return done;
+        }
         let sums = self.back_rows(&b, &plan, c)?;
         if b.params() {
             self.back_params(&b, &sums)?;

@@ -12,6 +12,11 @@ use crate::spec::norm::*;
 /// 16-byte items of a row that a work-item holds; twice as many in rows that are longer.
 const KEEP: usize = 4;
 const KEEP_LONG: usize = 8;
+/// Longest run that is summed by itself, and how much of it a work-item should have at least: 16-byte items.
+const SUM_RUN: usize = 4096;
+const SUM_KEEP: usize = 16;
+/// Bytes per multiprocessor that caches keep between two reads of a set.
+const SET_CACHE: usize = 256 << 10;
 /// Groups shorter than this are taken in one pass: 16-byte items.
 const SHORT_GROUP: usize = KEEP_LONG * LANES;
 
@@ -28,8 +33,8 @@ pub(super) struct Planes<'a, 'b> {
 
 /// Rows of `items` cut into runs of `chunk` items.
 pub(super) struct Cut {
-    runs: usize,
-    items: usize,
+    pub(super) runs: usize,
+    pub(super) items: usize,
     pub(super) splits: usize,
     chunk: usize,
     bits: u32,
@@ -40,17 +45,23 @@ impl Cut {
         self.chunk * (16 / dt.size())
     }
 
-    fn grid(&self) -> Grid {
+    pub(super) fn grid(&self) -> Grid {
         Grid::Blocks([self.runs.div_ceil(LANES >> self.bits), 1, 1])
     }
 
-    fn args(&self) -> [Arg; 5] {
+    pub(super) fn args(&self) -> [Arg; 5] {
         [int(self.runs), int(self.items), int(self.splits), int(self.chunk), Arg::I32(self.bits as i32)]
     }
 }
 
-fn fits_i32(n: usize) -> bool {
+pub(super) fn fits_i32(n: usize) -> bool {
     i32::try_from(n).is_ok()
+}
+
+/// Sets of planes that blocks take one by one, planes over `1 << bits` lanes each.
+pub(super) struct SetWalk {
+    pub(super) bits: u32,
+    pub(super) blocks: usize,
 }
 
 impl Engine {
@@ -61,6 +72,33 @@ impl Engine {
             lanes *= 2;
         }
         lanes.trailing_zeros()
+    }
+
+    /// The walk over `sets` sets of `share` planes of `items`, of which blocks read `bytes` twice; `None` unless there are enough sets for all
+    /// multiprocessors and the second read can come from a cache.
+    pub(super) fn set_walk(&self, sets: usize, share: usize, items: usize, bytes: usize) -> Option<SetWalk> {
+        let units = self.device_caps().compute_units as usize;
+        let few = sets < 2 * units || share * items < LANES || bytes > 2 * SET_CACHE;
+        if few || !fits_i32(sets.checked_mul(share)?) || !fits_i32(items) {
+            return None;
+        }
+        // Lanes per plane: those with which the fewest rounds are idle; more lanes where that does not matter.
+        let rounds = |bits: &u32| share.div_ceil(LANES >> bits) * items.div_ceil(1 << bits);
+        let bits = (3..=LANES.trailing_zeros()).rev().min_by_key(rounds)?;
+        let resident = SET_CACHE / bytes.max(1);
+        // Short sets are taken by short-lived blocks, of long ones no more at a time than the caches hold.
+        let blocks = if resident > 4 { sets } else { units * resident.max(2) };
+        Some(SetWalk { bits, blocks: blocks.min(sets) })
+    }
+
+    /// How rows of aligned items are cut into runs that are summed: longer ones, over few lanes, so that joining the lanes costs little.
+    pub(super) fn even_sum_cut(&self, operands: &[&View<'_>], rows: usize, cols: usize) -> Option<Cut> {
+        let cut = self.even_cut(operands, rows, cols)?;
+        let chunk = cut.items.div_ceil(cut.items.div_ceil(SUM_RUN));
+        let splits = cut.items.div_ceil(chunk);
+        let runs = rows * splits;
+        let bits = self.even_bits(runs, chunk, SUM_KEEP);
+        Some(Cut { runs, chunk, splits, bits, ..cut })
     }
 
     /// How rows of `cols` elements are cut into runs that fit in registers; `None` unless they consist of aligned items.
@@ -81,11 +119,10 @@ impl Engine {
     }
 
     /// Mean and sum of squared deviations of every run.
-    pub(super) fn even_part(&self, unit: &'static str, x: &View<'_>, cut: &Cut, raw: bool) -> Result<Buffer> {
+    pub(super) fn even_part(&self, unit: &'static str, x: &View<'_>, cut: &Cut) -> Result<Buffer> {
         let part = self.scratch(x.dtype().accumulator(), 2 * cut.runs)?;
         let mut args = vec![self.arg_in(x), self.arg_in(&part.view())];
         args.extend(cut.args());
-        args.push(int(raw as usize));
         self.launch(&PART_EVEN, x.dtype(), unit, cut.grid(), &args)?;
         Ok(part)
     }
@@ -129,10 +166,11 @@ impl Engine {
         let sum = r.sum.as_ref().map(ViewMut::as_view);
         let operands: Vec<&View<'_>> =
             [Some(&r.x), r.residual.as_ref(), Some(&y), sum.as_ref()].into_iter().flatten().collect();
-        let cut = self.even_cut(&operands, r.rows, r.cols)?;
         if r.inner > 0 {
-            return self.even_groups(r, act, cut);
+            return self.even_groups(r, act, self.even_sum_cut(&operands, r.rows, r.cols)?);
         }
+        let cut = self.even_cut(&operands, r.rows, r.cols)?;
+        let dt = r.x.dtype();
         let per_column = [&r.gamma, &r.beta].into_iter().flatten().all(aligned16);
         let keep = if r.residual.is_none() { KEEP_LONG } else { KEEP };
         if !per_column
@@ -142,7 +180,9 @@ impl Engine {
         {
             return None;
         }
-        let (kernel, keep) = match (r.residual.is_some(), cut.items > KEEP * LANES) {
+        // Decoding 16-bit values twice for the mean costs more than the lanes that fewer of them leave idle.
+        let long = cut.items > KEEP * LANES || (dt.is_half() && !r.rms && cut.items >= 2 * LANES);
+        let (kernel, keep) = match (r.residual.is_some(), long) {
             (true, _) => (&ROWS_EVEN_ADD, KEEP),
             (false, false) => (&ROWS_EVEN, KEEP),
             (false, true) => (&ROWS_EVEN_LONG, KEEP_LONG),
@@ -151,7 +191,6 @@ impl Engine {
         if r.rows < self.device_caps().compute_units as usize / 4 && cut.items > LANES {
             return None;
         }
-        let dt = r.x.dtype();
         let bits = self.even_bits(r.rows, cut.items, keep);
         let args = [
             self.arg_in(&r.x),
@@ -196,7 +235,31 @@ impl Engine {
             return None;
         }
         let over = self.even_planes(&planes, r.rows * r.cg, r.inner)?;
+        if let Some(walk) = self.set_walk(r.rows, r.cg, over.items, cut.items * 16) {
+            return Some(self.even_sets_launch(r, act, over.items, &walk));
+        }
         Some(self.even_groups_launch(r, act, &planes, &cut, &over))
+    }
+
+    fn even_sets_launch(&self, r: &RowProblem<'_>, act: &Act, items: usize, walk: &SetWalk) -> Result<()> {
+        let dt = r.x.dtype();
+        let args = [
+            self.arg_in(&r.x),
+            self.arg_opt(r.gamma.as_ref()),
+            self.arg_opt(r.beta.as_ref()),
+            self.arg_out(&r.y),
+            self.arg_opt_out(r.mean.as_ref()),
+            self.arg_opt_out(r.rstd.as_ref()),
+            int(r.rows),
+            int(r.cg),
+            int(r.groups * r.cg),
+            int(items),
+            Arg::I32(walk.bits as i32),
+            real(dt, r.eps),
+            act.args[0],
+            act.args[1],
+        ];
+        self.launch(&SETS_EVEN, dt, act.unit, Grid::Blocks([walk.blocks, 1, 1]), &args)
     }
 
     fn even_groups_launch(
@@ -208,7 +271,7 @@ impl Engine {
         over: &Cut,
     ) -> Result<()> {
         let dt = r.x.dtype();
-        let part = self.even_part(act.unit, &r.x, cut, false)?;
+        let part = self.even_part(act.unit, &r.x, cut)?;
         let (mean, _m) = self.stat(r.mean.as_ref(), dt, r.rows)?;
         let (rstd, _r) = self.stat(r.rstd.as_ref(), dt, r.rows)?;
         let set =
