@@ -13,6 +13,10 @@
  */
 #include "conv_plan.h"
 
+/* Tiles fill the registers; one block is enough. */
+#undef GK_MIN_BLOCKS
+#define GK_MIN_BLOCKS 1
+
 /* Number of the taps before `t` of an axis in its phase, the phase's number of taps, and that of all lower phases. */
 typedef struct { int phase, index, count, before; } gk_tap;
 

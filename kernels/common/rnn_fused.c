@@ -7,6 +7,10 @@
 #if GK_IS_FLOAT && GK_DTYPE != GK_F64
 #include "rnn_step.h"
 
+/* Weights stay in registers; one block is enough. */
+#undef GK_MIN_BLOCKS
+#define GK_MIN_BLOCKS 1
+
 #define GK_LANES 32
 #define GK_UNITS (GK_BLOCK / GK_LANES)
 #define GK_ROWS 8

@@ -86,32 +86,37 @@ GK_FN gk_f gk_norm_scale(gk_norm a) { return gk_isinf(a.m) ? GK_NAN : GK_SCALE_O
 
 #define GK_KEEP 8 /* most pieces of a row per work-item */
 
-/* One piece of a row; `fill` where the row has ended. */
-GK_FN gk_vec gk_piece(GK_GLOBAL const gk_t* p, gk_i64 base, int lane, int lanes, int cols, int wide, int u, gk_f fill)
+/* The pieces of a row that a lane holds; `fill` where the row has ended. One branch for all pieces, so that their loads are in flight together. */
+GK_FN void gk_hold(gk_vec* a, GK_GLOBAL const gk_t* p, gk_i64 base, int lane, int lanes, int cols, int wide, gk_f fill, const int keep)
 {
-    gk_vec r;
-    GK_UNROLL for (int k = 0; k < GK_W; k++) r.v[k] = fill;
+    GK_UNROLL for (int u = 0; u < keep; u++)
+        GK_UNROLL for (int k = 0; k < GK_W; k++) a[u].v[k] = fill;
     if (wide) {
-        int i = (lane + u * lanes) * GK_W;
-        if (i < cols) r = gk_loadv(p, base + i);
-    } else {
-        GK_UNROLL for (int k = 0; k < GK_W; k++) {
-            int i = lane + (u * GK_W + k) * lanes;
-            if (i < cols) r.v[k] = gk_load(p, base + i);
+        GK_UNROLL for (int u = 0; u < keep; u++) {
+            int i = (lane + u * lanes) * GK_W;
+            if (i < cols) a[u] = gk_loadv(p, base + i);
         }
+    } else {
+        GK_UNROLL for (int u = 0; u < keep; u++)
+            GK_UNROLL for (int k = 0; k < GK_W; k++) {
+                int i = lane + (u * GK_W + k) * lanes;
+                if (i < cols) a[u].v[k] = gk_load(p, base + i);
+            }
     }
-    return r;
 }
-GK_FN void gk_put_piece(GK_GLOBAL gk_t* p, gk_i64 base, int lane, int lanes, int cols, int wide, int u, gk_vec r)
+GK_FN void gk_put_held(GK_GLOBAL gk_t* p, gk_i64 base, int lane, int lanes, int cols, int wide, const gk_vec* a, const int keep)
 {
     if (wide) {
-        int i = (lane + u * lanes) * GK_W;
-        if (i < cols) gk_storev_quick(p, base + i, r);
-    } else {
-        GK_UNROLL for (int k = 0; k < GK_W; k++) {
-            int i = lane + (u * GK_W + k) * lanes;
-            if (i < cols) gk_store(p, base + i, r.v[k]);
+        GK_UNROLL for (int u = 0; u < keep; u++) {
+            int i = (lane + u * lanes) * GK_W;
+            if (i < cols) gk_storev_quick(p, base + i, a[u]);
         }
+    } else {
+        GK_UNROLL for (int u = 0; u < keep; u++)
+            GK_UNROLL for (int k = 0; k < GK_W; k++) {
+                int i = lane + (u * GK_W + k) * lanes;
+                if (i < cols) gk_store(p, base + i, a[u].v[k]);
+            }
     }
 }
 
@@ -125,7 +130,7 @@ GK_FN void gk_softmax_short(GK_GLOBAL const gk_t* x, GK_GLOBAL gk_t* y, GK_LOCAL
         int n_cols = row < rows ? cols : 0;
         gk_vec a[GK_KEEP];
         gk_norm n = gk_norm_begin();
-        GK_UNROLL for (int u = 0; u < keep; u++) a[u] = gk_piece(x, base, lane, lanes, n_cols, wide, u, -GK_INF);
+        gk_hold(a, x, base, lane, lanes, n_cols, wide, -GK_INF, keep);
         GK_UNROLL for (int u = 0; u < keep; u++)
             GK_UNROLL for (int k = 0; k < GK_W; k++) n.m = gk_fmax(n.m, a[u].v[k]);
         n.m = gk_group_max(n.m, tmp, group);
@@ -154,8 +159,8 @@ GK_FN void gk_softmax_short(GK_GLOBAL const gk_t* x, GK_GLOBAL gk_t* y, GK_LOCAL
 #else
             GK_UNROLL for (int k = 0; k < GK_W; k++) a[u].v[k] *= r;
 #endif
-            gk_put_piece(y, base, lane, lanes, n_cols, wide, u, a[u]);
         }
+        gk_put_held(y, base, lane, lanes, n_cols, wide, a, keep);
     }
 }
 
@@ -169,24 +174,27 @@ GK_FN void gk_softmax_bwd_short(GK_GLOBAL const gk_t* dy, GK_GLOBAL const gk_t* 
         int n_cols = row < rows ? cols : 0;
         gk_vec g[GK_KEEP], a[GK_KEEP];
         gk_f t = GK_R(0.0);
-        GK_UNROLL for (int u = 0; u < keep; u++) {
-            g[u] = gk_piece(dy, base, lane, lanes, n_cols, wide, u, GK_R(0.0));
-            a[u] = gk_piece(y, base, lane, lanes, n_cols, wide, u, GK_R(0.0));
-        }
+        gk_hold(g, dy, base, lane, lanes, n_cols, wide, GK_R(0.0), keep);
+        gk_hold(a, y, base, lane, lanes, n_cols, wide, GK_R(0.0), keep);
         GK_UNROLL for (int u = 0; u < keep; u++)
             GK_UNROLL for (int k = 0; k < GK_W; k++) t += GK_TERM(g[u].v[k], a[u].v[k]);
         t = gk_group_sum(t, tmp, lanes);
-        GK_UNROLL for (int u = 0; u < keep; u++) {
+        GK_UNROLL for (int u = 0; u < keep; u++)
             GK_UNROLL for (int k = 0; k < GK_W; k++) g[u].v[k] = GK_GRAD(g[u].v[k], a[u].v[k], t);
-            if (accumulate) {
-                gk_vec o = gk_piece(dx, base, lane, lanes, n_cols, wide, u, GK_R(0.0));
-                GK_UNROLL for (int k = 0; k < GK_W; k++) g[u].v[k] += o.v[k];
-            }
-            gk_put_piece(dx, base, lane, lanes, n_cols, wide, u, g[u]);
+        if (accumulate) {
+            gk_hold(a, dx, base, lane, lanes, n_cols, wide, GK_R(0.0), keep);
+            GK_UNROLL for (int u = 0; u < keep; u++)
+                GK_UNROLL for (int k = 0; k < GK_W; k++) g[u].v[k] += a[u].v[k];
         }
+        gk_put_held(dx, base, lane, lanes, n_cols, wide, g, keep);
     }
 }
 
+/* What a row takes, and no more: other rows hide the wait for this one. */
+#if GK_DTYPE != GK_F64
+#undef GK_MIN_BLOCKS
+#define GK_MIN_BLOCKS (GK_W >= 8 ? 3 : 6)
+#endif
 GK_KERNEL(softmax_short1)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 rows, int cols, int lanes, int wide)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
@@ -208,6 +216,10 @@ GK_KERNEL(softmax_short4)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 rows, int cols
     gk_softmax_short(x, y, tmp, runs, rows, cols, lanes, wide, 4);
 }
 
+#if GK_DTYPE != GK_F64
+#undef GK_MIN_BLOCKS
+#define GK_MIN_BLOCKS 3
+#endif
 GK_KERNEL(softmax_short8)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 rows, int cols, int lanes, int wide)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
@@ -215,6 +227,10 @@ GK_KERNEL(softmax_short8)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 rows, int cols
     gk_softmax_short(x, y, tmp, runs, rows, cols, lanes, wide, 8);
 }
 
+#if GK_DTYPE != GK_F64
+#undef GK_MIN_BLOCKS
+#define GK_MIN_BLOCKS (GK_W >= 8 ? 3 : 6)
+#endif
 GK_KERNEL(softmax_bwd_short1)(GK_IN(gk_t, dy), GK_IN(gk_t, y), GK_OUT(gk_t, dx), gk_i64 rows, int cols, int lanes, int wide, int accumulate)
 {
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, y); GK_BIND_OUT(gk_t, dx);
@@ -229,6 +245,10 @@ GK_KERNEL(softmax_bwd_short2)(GK_IN(gk_t, dy), GK_IN(gk_t, y), GK_OUT(gk_t, dx),
     gk_softmax_bwd_short(dy, y, dx, tmp, rows, cols, lanes, wide, accumulate, 2);
 }
 
+#if GK_DTYPE != GK_F64
+#undef GK_MIN_BLOCKS
+#define GK_MIN_BLOCKS (GK_W >= 8 ? 2 : 4)
+#endif
 GK_KERNEL(softmax_bwd_short4)(GK_IN(gk_t, dy), GK_IN(gk_t, y), GK_OUT(gk_t, dx), gk_i64 rows, int cols, int lanes, int wide, int accumulate)
 {
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, y); GK_BIND_OUT(gk_t, dx);
@@ -337,6 +357,11 @@ GK_FN void gk_run_grad(GK_GLOBAL const gk_t* dy, GK_GLOBAL const gk_t* y, GK_GLO
     for (i = run.tail_from + lane; i < run.to; i += lanes) gk_grad_one(dy, y, dx, i, t, accumulate);
 }
 
+/* Loads in flight matter more than other rows. */
+#if GK_DTYPE != GK_F64
+#undef GK_MIN_BLOCKS
+#define GK_MIN_BLOCKS 1
+#endif
 GK_KERNEL(softmax_rows)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 rows, gk_i64 cols, int lanes, int wide, int phase)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
@@ -364,6 +389,11 @@ GK_KERNEL(softmax_bwd_rows)(GK_IN(gk_t, dy), GK_IN(gk_t, y), GK_OUT(gk_t, dx), g
         gk_run_grad(dy, y, dx, run, lane, lanes, t, accumulate);
     }
 }
+
+#if GK_DTYPE != GK_F64
+#undef GK_MIN_BLOCKS
+#define GK_MIN_BLOCKS 0
+#endif
 
 /* ---- long rows: a block per run; part holds (m, s) of each run, or its share of the sum ---------------------------------------------- */
 

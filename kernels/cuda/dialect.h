@@ -7,8 +7,9 @@ typedef long long gk_i64;
 typedef unsigned long long gk_u64;
 typedef uint4 gk_raw16;
 
-/* Blocks that shall fit on a multiprocessor at a time; a file whose kernels would take all registers defines more. */
-#define GK_MIN_BLOCKS 1
+/* Blocks that shall fit on a multiprocessor at a time: 0 leaves the registers to the compiler, while 1 would tell it that no more than one matters.
+ * Files with kernels that want more or fewer define it anew. */
+#define GK_MIN_BLOCKS 0
 #define GK_KERNEL(name) extern "C" __global__ void __launch_bounds__(GK_BLOCK, GK_MIN_BLOCKS) name
 #define GK_FN static __device__ __forceinline__
 /* For long functions: called, not expanded at every use, so that units compile quickly. */

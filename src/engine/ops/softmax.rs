@@ -11,8 +11,8 @@ use crate::spec::softmax::*;
 
 /// Elements of a row that one work-item holds in registers at most; half as many of each operand backward, which has two.
 const KEEP: usize = 32;
-/// Elements of a row that a work-item likes to hold.
-const HELD: usize = 16;
+/// Pieces of 16 bytes that a work-item likes to hold.
+const PIECES: usize = 4;
 /// The kernels that hold 1, 2, 4 and 8 pieces of 16 bytes, forward and backward.
 const SHORT: [&KernelSpec; 4] = [&SHORT1, &SHORT2, &SHORT4, &SHORT8];
 const BWD_SHORT: [&KernelSpec; 3] = [&BWD_SHORT1, &BWD_SHORT2, &BWD_SHORT4];
@@ -55,13 +55,13 @@ impl Engine {
         let items = if wide { cols.div_ceil(w) } else { cols };
         // Rows whose positions within 16 bytes differ are held by single elements.
         let whole = aligned && cols.is_multiple_of(w);
-        let lanes = pow2(cols.div_ceil(HELD), LANES).max(pow2(if whole { cols / w } else { cols }, 8));
+        let lanes = pow2(cols.div_ceil(PIECES * w), LANES).max(pow2(if whole { cols / w } else { cols }, 8));
         let keep = cols.div_ceil(lanes * w).next_power_of_two();
         let room = if operands.len() > 2 { KEEP / 2 } else { KEEP };
         if keep * w <= room && keep <= room / 4 {
             return Walk::Short { lanes, wide: whole, keep: keep.ilog2() as usize };
         }
-        let mut lanes = pow2(items.div_ceil(HELD / 4), LANES).max(pow2(items, 8));
+        let mut lanes = pow2(items.div_ceil(PIECES), LANES).max(pow2(items, 8));
         let fill = self.fill();
         while lanes < pow2(items, LANES) && outer * lanes < fill * LANES / 2 {
             lanes *= 2;
