@@ -8,6 +8,31 @@ use super::{F32, F32_BF16, Row, bytes, flops, row};
 /// y = act(x w^T + bias), the shape of a Linear layer.
 const LINEAR: Gemm = Gemm::new().trans(false, true);
 
+/// Softmax of rows of `C` columns: how long they are decides on the kernel.
+const fn softmax_row<const C: usize>(case: &'static str) -> Row {
+    row("softmax", case, F32, |b, dt| {
+        let shape = [b.rows()[0], C];
+        let n = shape[0] * C;
+        let (x, mut y) = (b.normal(dt, n)?, b.empty(dt, n)?);
+        bytes(2 * n * dt.size(), move |g| {
+            g.softmax(Softmax::Softmax, 1, x.shaped(&shape)?, y.shaped_mut(&shape)?)
+        })
+    })
+}
+
+/// The gradient of [`softmax_row`].
+const fn softmax_bwd_row<const C: usize>(case: &'static str) -> Row {
+    row("softmax_bwd", case, F32, |b, dt| {
+        let shape = [b.rows()[0], C];
+        let n = shape[0] * C;
+        let (dy, y, mut dx) = (b.normal(dt, n)?, b.positive(dt, n)?, b.empty(dt, n)?);
+        bytes(3 * n * dt.size(), move |g| {
+            let (dy, y, dx) = (dy.shaped(&shape)?, y.shaped(&shape)?, dx.shaped_mut(&shape)?.into());
+            g.softmax_bwd(Softmax::Softmax, 1, dy, y, dx)
+        })
+    })
+}
+
 pub(super) const ROWS: &[Row] = &[
     row("reduce", "sum_rows", F32_BF16, |b, dt| {
         let [r, c] = b.rows();
@@ -135,6 +160,13 @@ pub(super) const ROWS: &[Row] = &[
         let (x, mut y, n) = (b.normal(dt, b.n())?, b.empty(dt, b.n())?, b.n());
         bytes(2 * n * dt.size(), move |g| g.softmax(Softmax::Softmax, 0, x.view(), y.view_mut()))
     }),
+    softmax_row::<32>("32_columns"),
+    softmax_row::<64>("64_columns"),
+    softmax_row::<8192>("8k_columns"),
+    softmax_row::<8200>("beyond_registers"),
+    softmax_bwd_row::<32>("32_columns"),
+    softmax_bwd_row::<64>("64_columns"),
+    softmax_bwd_row::<8200>("beyond_registers"),
     row("softmax_bwd", "vocabulary", F32, |b, dt| {
         let [r, c] = [b.classes()[0], b.classes()[1] - 47];
         let (dy, y, mut dx) = (b.normal(dt, r * c)?, b.positive(dt, r * c)?, b.empty(dt, r * c)?);

@@ -303,6 +303,23 @@ pub(super) const ROWS: &[Row] = &[
             gpu.group_reduce_bwd(GroupReduce::Sum, io)
         })
     }),
+    row("group_reduce_bwd", "sum_by_node", F32, |b, dt| {
+        let (g, d) = (Graph::new(b)?, width(b));
+        let (dy, mut dx) = (b.normal(dt, g.nodes * d)?, b.empty(dt, g.edges * d)?);
+        bytes(g.traffic(d * dt.size()), move |gpu| {
+            let io = GroupBwd {
+                dy: view(&dy, &[1, g.nodes, d])?,
+                index: Some(g.dst.view()),
+                src: None,
+                y: None,
+                arg: None,
+                counts: None,
+                groups: Some(Graph::groups(&g.by_dst)),
+                dsrc: dx.shaped_mut(&[1, g.edges, d])?.into(),
+            };
+            gpu.group_reduce_bwd(GroupReduce::Sum, io)
+        })
+    }),
     row("edge_softmax", "heads", F32, |b, dt| {
         let g = Graph::new(b)?;
         let (x, mut y) = (b.normal(dt, g.edges * 8)?, b.empty(dt, g.edges * 8)?);

@@ -55,6 +55,17 @@ pub(super) const ROWS: &[Row] = &[
             g.group_norm(&p, GroupNormFwd::new(x.shaped(&[n, c, s])?, y.shaped_mut(&[n, c, s])?))
         })
     }),
+    row("group_norm", "large_groups", F32, |b, dt| {
+        // Groups beyond the registers, which are read again from a cache.
+        let [n, c, s] = [b.rows()[0].max(4), 16, 2048];
+        let (x, mut y) = (b.normal(dt, n * c * s)?, b.empty(dt, n * c * s)?);
+        bytes(2 * n * c * s * dt.size(), move |g| {
+            g.group_norm(
+                &GroupNorm::new(2),
+                GroupNormFwd::new(x.shaped(&[n, c, s])?, y.shaped_mut(&[n, c, s])?),
+            )
+        })
+    }),
     row("group_norm_bwd", "32_groups", F32, |b, dt| {
         let [n, c, s] = images(b);
         let groups = (c / 8).max(1);
