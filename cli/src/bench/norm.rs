@@ -132,7 +132,7 @@ fn groups(c: &Case, d: &Device) -> Result<Prepared> {
     };
     forward(0)?;
     let d = d.clone();
-    let bwd = work(5 * bytes, 0.0, move |i| {
+    let bwd = work(3 * bytes, 0.0, move |i| {
         let (g, x) = (dy[i % k].operand(), x[i % k].operand());
         let (gamma, mean, rstd) = (gamma.operand(), mean.operand(), rstd.operand());
         let (dx, dgamma, dbeta) = (dx.operand(), dgamma.operand(), dbeta.operand());

@@ -58,7 +58,13 @@ impl<M: Layer + 'static> Training<M> {
         // write. Activations are not counted.
         let params: usize = trefoil_nn::LayerExt::num_parameters(&self.model);
         let flops = self.flops;
-        Prepared { fwd: work(params * 4 * 9, flops, move |_| Ok(drop(self.step()?))), bwd: None }
+        Prepared {
+            fwd: work(params * 4 * 9, flops, move |_| {
+                self.step()?;
+                Ok(())
+            }),
+            bwd: None,
+        }
     }
 }
 
