@@ -48,6 +48,14 @@ impl Engine {
         Some(self.even_back_rows_launch(b, rows, items, raw, k.kernel, lanes, blocks.min(most).max(1)))
     }
 
+    /// What the kernels that make dx and partial sums in one launch begin with.
+    fn even_back_operands(&self, b: &Back<'_>, part: Option<&Buffer>) -> Vec<Arg> {
+        let [dy, x, gamma, beta, y, _, mean, rstd] = self.back_inputs(b);
+        let part = part.map(Buffer::view);
+        let (add, dx) = (self.arg_opt(b.add.as_ref()), self.grad_arg(&b.dx));
+        vec![dy, x, gamma, beta, y, mean, rstd, add, dx, self.arg_opt(part.as_ref())]
+    }
+
     #[allow(clippy::too_many_arguments)]
     fn even_back_rows_launch(
         &self,
@@ -63,19 +71,8 @@ impl Engine {
         let cols = items * (16 / dt.size());
         let second = blocks * cols;
         let part = b.params().then(|| self.scratch(dt.accumulator(), 2 * second)).transpose()?;
-        let part_view = part.as_ref().map(Buffer::view);
-        let [dy, x, gamma, beta, y, _, mean, rstd] = self.back_inputs(b);
-        let args = [
-            dy,
-            x,
-            gamma,
-            beta,
-            y,
-            mean,
-            rstd,
-            self.arg_opt(b.add.as_ref()),
-            self.grad_arg(&b.dx),
-            self.arg_opt(part_view.as_ref()),
+        let mut args = self.even_back_operands(b, part.as_ref());
+        args.extend([
             int(rows),
             int(items),
             Arg::I32(lanes.trailing_zeros() as i32),
@@ -85,7 +82,7 @@ impl Engine {
             b.act.args[0],
             b.act.args[1],
             b.adds(&b.dx),
-        ];
+        ]);
         self.launch(kernel, dt, b.act.unit, Grid::Blocks([blocks, 1, 1]), &args)?;
         match part {
             Some(part) => self.back_params(b, &Sums { part, outer: blocks, sets: cols, inner: 1, second }),
@@ -113,19 +110,8 @@ impl Engine {
     ) -> Result<()> {
         let dt = b.dt();
         let part = b.params().then(|| self.scratch(dt.accumulator(), 2 * p.rows)).transpose()?;
-        let part_view = part.as_ref().map(Buffer::view);
-        let [dy, x, gamma, beta, y, _, mean, rstd] = self.back_inputs(b);
-        let args = [
-            dy,
-            x,
-            gamma,
-            beta,
-            y,
-            mean,
-            rstd,
-            self.arg_opt(b.add.as_ref()),
-            self.grad_arg(&b.dx),
-            self.arg_opt(part_view.as_ref()),
+        let mut args = self.even_back_operands(b, part.as_ref());
+        args.extend([
             int(sets),
             int(p.share),
             int(p.groups),
@@ -135,7 +121,7 @@ impl Engine {
             b.act.args[0],
             b.act.args[1],
             b.adds(&b.dx),
-        ];
+        ]);
         self.launch(&BWD_SETS, dt, b.act.unit, Grid::Blocks([blocks, 1, 1]), &args)?;
         let Some(part) = part else { return Ok(()) };
         let outer = p.rows / p.groups;
