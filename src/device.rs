@@ -83,6 +83,8 @@ pub struct Caps {
     pub shared_bytes: u32,
     /// Width of a warp or wavefront; 1 where the device has none or does not say.
     pub warp_size: u32,
+    /// Blocks that run at a time by guarantee, so that they may wait for each other (CUDA's clusters); 1 where there is no such thing.
+    pub cluster: u32,
     /// Whether the device computes in f64.
     pub f64: bool,
     /// Whether kernels can use plain device addresses (CUDA, HIP); OpenCL 1.2 cannot.
@@ -104,6 +106,7 @@ impl Caps {
             max_block: 256,
             shared_bytes: 32 * 1024,
             warp_size: 1,
+            cluster: 1,
             f64: false,
             device_addresses: false,
             is_cpu: false,

@@ -332,8 +332,10 @@ fn bench_times_every_operation() {
             ["activation", "binary_broadcast", "softmax", "linear_act", "mse", "cross_entropy", "dropout"];
         assert_eq!(result[id]["bwd_us"].is_number(), both.contains(&c["op"].as_str().unwrap()), "{id}");
     }
-    let one = ok(&["bench", &f.at("cases.json"), "--backend", "cpu", "--only", "gelu", "--budget", "0.001"]);
+    let cases = f.at("cases.json");
+    let one = ok(&["bench", &cases, "--backend", "cpu", "--only", "gelu", "--budget", "0.001", "--copy"]);
     assert_eq!(one.lines().count(), 2 + 2, "{one}");
+    assert!(one.contains("fwd/copy"), "{one}");
 }
 
 #[test]

@@ -7,7 +7,7 @@
 /* 1 / (1 + e^-x) without overflow and without losing small results. */
 GK_FN gk_f gk_sigmoid(gk_f x)
 {
-    gk_f e = gk_exp(-gk_fabs(x));
+    gk_f e = gk_exp_t(-gk_fabs(x));
     return (x >= GK_R(0.0) ? GK_R(1.0) : e) * gk_recip(GK_R(1.0) + e);
 }
 
@@ -48,14 +48,14 @@ GK_FN float gk_tail_log2(float t)
 GK_FN float gk_gelu(float x)
 {
     float a = gk_fabs(x), t = a < 16.0f ? a : 16.0f, r;
-    r = t * gk_exp2(gk_tail_log2(t) - 0.72134752044448170f * t * t);
+    r = t * gk_exp2_t(gk_tail_log2(t) - 0.72134752044448170f * t * t);
     return x < 0.0f ? -r : x - r;
 }
 GK_FN float gk_gelu_slope(float x)
 {
     float a = gk_fabs(x), t = a < 16.0f ? a : 16.0f, e, r;
-    e = gk_exp2(-0.72134752044448170f * t * t);
-    r = e * gk_exp2(gk_tail_log2(t)) - t * e * 0.398942280401432678f;
+    e = gk_exp2_t(-0.72134752044448170f * t * t);
+    r = e * gk_exp2_t(gk_tail_log2(t)) - t * e * 0.398942280401432678f;
     return x < 0.0f ? r : (gk_isnan(x) ? x : 1.0f - r);
 }
 #else

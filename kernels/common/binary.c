@@ -5,8 +5,11 @@
  * element, or GK_W elements of the innermost axis when `wide` is set; then bits 1, 2, 3 of `wide` say that a, b, dy move along that axis
  * (otherwise they repeat and are loaded once). Launch: grid-stride over items. Arithmetic in gk_f. Deterministic. Reference: torch.<function>.
  */
-#include "nd.h"
+#include "coords.h"
 #include "binary_ops.h"
+
+/* Items that a work-item of binary_nd takes. */
+#define GK_ND_RUNS 2
 
 GK_KERNEL(binary_flat)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_OUT(gk_t, y), gk_i64 n, int wide, gk_f p, gk_f q)
 {
@@ -20,30 +23,55 @@ GK_KERNEL(binary_flat)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_OUT(gk_t, y), gk_i64 n
         }
         GK_UNROLL for (int j = 0; j < GK_DEPTH / 2; j++) {
             GK_UNROLL for (int k = 0; k < GK_W; k++) u[j].v[k] = GK_FWD(u[j].v[k], v[j].v[k], p, q);
-            gk_storev(y, (i + j * step) * GK_W, u[j]);
+            gk_storev_quick(y, (i + j * step) * GK_W, u[j]);
         }
     }
     for (; i < items; i += step) {
         gk_vec u = gk_loadv(a, i * GK_W), v = gk_loadv(b, i * GK_W);
         GK_UNROLL for (int k = 0; k < GK_W; k++) u.v[k] = GK_FWD(u.v[k], v.v[k], p, q);
-        gk_storev(y, i * GK_W, u);
+        gk_storev_quick(y, i * GK_W, u);
     }
     for (i = items * GK_W + gk_gid(); i < n; i += step) gk_store(y, i, GK_FWD(gk_load(a, i), gk_load(b, i), p, q));
 }
 
-GK_KERNEL(binary_nd)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_OUT(gk_t, y), gk_i64 n, int rank, GK_DIMS(shape), GK_DIMS(sa), GK_DIMS(sb), GK_DIMS(sy), int wide,
-                     gk_f p, gk_f q)
+/* GK_W elements of each of GK_ND_RUNS items, or one element of each repeated. */
+GK_FN void gk_load_runs(gk_vec* v, GK_GLOBAL const gk_t* p, const gk_i64* at, int wide)
+{
+    if (wide) {
+        GK_UNROLL for (int u = 0; u < GK_ND_RUNS; u++) v[u] = gk_loadv(p, at[u]);
+    } else {
+        GK_UNROLL for (int u = 0; u < GK_ND_RUNS; u++) {
+            gk_f x = gk_load(p, at[u]);
+            GK_UNROLL for (int k = 0; k < GK_W; k++) v[u].v[k] = x;
+        }
+    }
+}
+
+GK_KERNEL(binary_nd)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_OUT(gk_t, y), gk_i64 n, int rank, GK_DIMS(shape), GK_DIMS(magic), GK_DIMS(sa), GK_DIMS(sb),
+                     GK_DIMS(sy), int wide, gk_f p, gk_f q)
 {
     GK_BIND_IN(gk_t, a); GK_BIND_IN(gk_t, b); GK_BIND_OUT(gk_t, y);
-    for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
-        gk_i64 ia = 0, ib = 0, iy = 0;
-        GK_ND(i, n, rank, shape, { ia += r * sa.v[d]; ib += r * sb.v[d]; iy += r * sy.v[d]; });
+    /* A block takes GK_ND_RUNS runs of neighbouring items, all loaded before the first is used; past the end it loads the last item again. */
+    for (gk_i64 i = (gk_i64)gk_bid(0) * (GK_BLOCK * GK_ND_RUNS) + gk_lid(); i < n; i += gk_gsize() * GK_ND_RUNS) {
+        gk_i64 ia[GK_ND_RUNS], ib[GK_ND_RUNS], iy[GK_ND_RUNS];
+        GK_UNROLL for (int u = 0; u < GK_ND_RUNS; u++) {
+            gk_i64 at = i + u * GK_BLOCK < n ? i + u * GK_BLOCK : n - 1;
+            ia[u] = ib[u] = iy[u] = 0;
+            GK_AXES(at, n, rank, shape, magic, { ia[u] += r * sa.v[d]; ib[u] += r * sb.v[d]; iy[u] += r * sy.v[d]; });
+        }
         if (wide) {
-            gk_vec u = gk_load_wide(a, ia, wide & 2), v = gk_load_wide(b, ib, wide & 4);
-            GK_UNROLL for (int k = 0; k < GK_W; k++) u.v[k] = GK_FWD(u.v[k], v.v[k], p, q);
-            gk_storev(y, iy, u);
+            gk_vec v[GK_ND_RUNS], w[GK_ND_RUNS];
+            gk_load_runs(v, a, ia, wide & 2);
+            gk_load_runs(w, b, ib, wide & 4);
+            GK_UNROLL for (int u = 0; u < GK_ND_RUNS; u++) {
+                GK_UNROLL for (int k = 0; k < GK_W; k++) v[u].v[k] = GK_FWD(v[u].v[k], w[u].v[k], p, q);
+                if (i + u * GK_BLOCK < n) gk_storev_quick(y, iy[u], v[u]);
+            }
         } else {
-            gk_store(y, iy, GK_FWD(gk_load(a, ia), gk_load(b, ib), p, q));
+            gk_f v[GK_ND_RUNS], w[GK_ND_RUNS];
+            GK_UNROLL for (int u = 0; u < GK_ND_RUNS; u++) { v[u] = gk_load(a, ia[u]); w[u] = gk_load(b, ib[u]); }
+            GK_UNROLL for (int u = 0; u < GK_ND_RUNS; u++)
+                if (i + u * GK_BLOCK < n) gk_store(y, iy[u], GK_FWD(v[u], w[u], p, q));
         }
     }
 }
@@ -101,8 +129,8 @@ GK_KERNEL(binary_bwd_nd)(GK_IN(gk_t, dy), GK_IN(gk_t, a), GK_IN(gk_t, b), GK_OUT
                 oa.v[k] = acc_a ? oa.v[k] + ga : ga;
                 ob.v[k] = acc_b ? ob.v[k] + gb : gb;
             }
-            if (da) gk_storev(da, ja, oa);
-            if (db) gk_storev(db, jb, ob);
+            if (da) gk_storev_quick(da, ja, oa);
+            if (db) gk_storev_quick(db, jb, ob);
         } else {
             gk_f ga, gb;
             GK_BWD(gk_load(dy, ig), gk_load(a, ia), gk_load(b, ib), p, q, &ga, &gb);
@@ -150,7 +178,7 @@ GK_KERNEL(binary_bwd_rows)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, v), GK_O
                         sum.v[k] += gv;
                         o[j].v[k] = accumulate ? o[j].v[k] + gx : gx;
                     }
-                    if (dx) gk_storev(dx, at[j], o[j]);
+                    if (dx) gk_storev_quick(dx, at[j], o[j]);
                 }
             }
         }

@@ -142,16 +142,20 @@ GK_FN void gk_row_add(gk_row* r, gk_f x)
     else r->sum += gk_exp(x - r->max);
 }
 
-/* The same for GK_W values: one rescaling. */
-GK_FN void gk_row_addv(gk_row* r, gk_vec x)
+/* The same for n vectors: one rescaling. */
+GK_FN void gk_row_addv(gk_row* r, const gk_vec* x, const int n)
 {
     gk_f m = r->max, s = GK_R(0.0);
-    GK_UNROLL for (int k = 0; k < GK_W; k++) m = x.v[k] > m ? x.v[k] : m;
-    if (m > r->max) { r->sum *= gk_exp(r->max - m); r->max = m; }
+    GK_UNROLL for (int u = 0; u < n; u++)
+        GK_UNROLL for (int k = 0; k < GK_W; k++) m = x[u].v[k] > m ? x[u].v[k] : m;
+    if (m > r->max) { r->sum *= gk_exp_t(r->max - m); r->max = m; }
     if (m == -GK_INF) m = GK_R(0.0);
-    GK_UNROLL for (int k = 0; k < GK_W; k++) s += gk_exp(x.v[k] - m);
+    GK_UNROLL for (int u = 0; u < n; u++)
+        GK_UNROLL for (int k = 0; k < GK_W; k++) s += gk_exp_t(x[u].v[k] - m);
     r->sum += s;
 }
+
+#define GK_DEPTH 4 /* 16-byte accesses in flight per work-item */
 
 /* Number of groups of `lanes` work-items that the grid has, and this work-item's group. */
 #define GK_GROUP(lanes) ((gk_i64)gk_bid(0) * (GK_BLOCK / (lanes)) + gk_lid() / (lanes))
@@ -200,12 +204,15 @@ GK_KERNEL(xent_rows)(GK_IN(gk_t, x), GK_IN(int, ids), int wide_ids, GK_IN(gk_t, 
                 gk_i64 vectors = (C - head) / GK_W;
                 for (; k < head; k += lanes) gk_row_add(&r, gk_load(x, base + k));
                 gk_i64 v = lane;
-                for (; v + lanes < vectors; v += 2 * lanes) {
-                    gk_vec a = gk_loadv(x, base + head + v * GK_W), b = gk_loadv(x, base + head + (v + lanes) * GK_W);
-                    gk_row_addv(&r, a);
-                    gk_row_addv(&r, b);
+                for (; v + (GK_DEPTH - 1) * lanes < vectors; v += GK_DEPTH * lanes) {
+                    gk_vec a[GK_DEPTH];
+                    GK_UNROLL for (int u = 0; u < GK_DEPTH; u++) a[u] = gk_loadv(x, base + head + (v + u * lanes) * GK_W);
+                    gk_row_addv(&r, a, GK_DEPTH);
                 }
-                for (; v < vectors; v += lanes) gk_row_addv(&r, gk_loadv(x, base + head + v * GK_W));
+                for (; v < vectors; v += lanes) {
+                    gk_vec a = gk_loadv(x, base + head + v * GK_W);
+                    gk_row_addv(&r, &a, 1);
+                }
                 k = head + vectors * GK_W + lane;
             }
             for (; k < C; k += lanes) {
@@ -303,34 +310,55 @@ GK_KERNEL(xent_prob_sum)(GK_IN(gk_t, prob), GK_IN(gk_t, w), GK_OUT(gk_f, sum), g
     if (den) scale /= den[0]; \
     if (!probs && id != ignore && !counts) gk_report(err, code);
 
-/* S = 1: work-items of `chunks` blocks per row. */
+/* f (P - [k = id]) of n vectors that lie `lanes` vectors apart, the first being vector v of the row; 0 for a row that does not count. Elements and id
+ * are counted from `base`. */
+GK_FN void gk_xent_grad_vectors(GK_GLOBAL const gk_t* x, GK_GLOBAL gk_t* dx, gk_i64 base, gk_i64 v, int lanes, int counts, gk_f f, gk_f total, gk_i64 id,
+                                const int n)
+{
+    gk_vec a[GK_DEPTH];
+    if (counts) {
+        GK_UNROLL for (int u = 0; u < n; u++) a[u] = gk_loadv(x, base + (v + u * lanes) * GK_W);
+        GK_UNROLL for (int u = 0; u < n; u++) {
+            gk_i64 at = id - (v + u * lanes) * GK_W;
+            int hot = at >= 0 && at < GK_W ? (int)at : -1;
+            GK_UNROLL for (int j = 0; j < GK_W; j++) {
+                gk_f e = f * gk_exp_t(a[u].v[j] - total);
+                a[u].v[j] = j == hot ? e - f : e;
+            }
+        }
+    } else {
+        GK_UNROLL for (int u = 0; u < n; u++)
+            GK_UNROLL for (int j = 0; j < GK_W; j++) a[u].v[j] = GK_R(0.0);
+    }
+    GK_UNROLL for (int u = 0; u < n; u++) gk_storev_quick(dx, base + (v + u * lanes) * GK_W, a[u]);
+}
+
+/* S = 1: a group of `lanes` work-items per row; axis 1 of the grid cuts rows into runs of `span` classes. */
 GK_KERNEL(xent_bwd_rows)(GK_IN(gk_t, x), GK_IN(int, ids), int wide_ids, GK_IN(gk_t, prob), int probs, GK_IN(gk_t, w), GK_IN(gk_f, wsums), GK_IN(gk_f, lse),
                          GK_IN(gk_t, gy), int each, int gy_f32, GK_IN(gk_f, den), GK_OUT(gk_t, dx), GK_OUT(int, err), int code, gk_i64 N, gk_i64 C,
-                         int lanes, int wide, gk_i64 ignore, gk_f smooth, int accumulate)
+                         int lanes, gk_i64 span, int wide, gk_i64 ignore, gk_f smooth, int accumulate)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_IN(int, ids); GK_BIND_IN(gk_t, prob); GK_BIND_IN(gk_t, w); GK_BIND_IN(gk_f, wsums); GK_BIND_IN(gk_f, lse);
     GK_BIND_IN(gk_t, gy); GK_BIND_IN(gk_f, den); GK_BIND_OUT(gk_t, dx); GK_BIND_OUT(int, err);
     const gk_i64 S = 1;
     int lane = gk_lid() & (lanes - 1);
+    gk_i64 from = gk_bid(1) * span, to = from + span < C ? from + span : C;
     for (gk_i64 n = GK_GROUP(lanes); n < N; n += GK_GROUPS(lanes)) {
-        gk_i64 base = n * C, k = lane;
+        gk_i64 base = n * C, k = from + lane;
         GK_XENT_POSITION(n)
         if (wide && !accumulate && !probs && smooth == GK_R(0.0)) {
-            gk_i64 head = base % GK_W == 0 ? 0 : GK_W - base % GK_W;
-            if (head > C) head = C;
-            gk_i64 vectors = (C - head) / GK_W;
-            gk_f f = counts ? scale * wt : GK_R(0.0);
-            for (; k < head; k += lanes) gk_store(dx, base + k, counts ? GK_XENT_GRAD(gk_load(x, base + k), k) : GK_R(0.0));
-            for (gk_i64 v = lane; v < vectors; v += lanes) {
-                gk_i64 at = head + v * GK_W;
-                gk_vec a = gk_loadv(x, base + at);
-                GK_UNROLL for (int j = 0; j < GK_W; j++)
-                    a.v[j] = counts ? f * (gk_exp(a.v[j] - total) - (at + j == id ? GK_R(1.0) : GK_R(0.0))) : GK_R(0.0);
-                gk_storev(dx, base + at, a);
-            }
-            k = head + vectors * GK_W + lane;
+            gk_i64 odd = (base + from) % GK_W, first = odd == 0 ? from : from + GK_W - odd;
+            if (first > to) first = to;
+            gk_i64 vectors = (to - first) / GK_W;
+            gk_f f = scale * wt;
+            for (; k < first; k += lanes) gk_store(dx, base + k, counts ? GK_XENT_GRAD(gk_load(x, base + k), k) : GK_R(0.0));
+            gk_i64 v = lane;
+            for (; v + (GK_DEPTH - 1) * lanes < vectors; v += GK_DEPTH * lanes)
+                gk_xent_grad_vectors(x, dx, base + first, v, lanes, counts, f, total, id - first, GK_DEPTH);
+            for (; v < vectors; v += lanes) gk_xent_grad_vectors(x, dx, base + first, v, lanes, counts, f, total, id - first, 1);
+            k = first + vectors * GK_W + lane;
         }
-        for (; k < C; k += lanes) {
+        for (; k < to; k += lanes) {
             gk_f d = counts ? GK_XENT_GRAD(gk_load(x, base + k), k) : GK_R(0.0);
             gk_store(dx, base + k, accumulate ? gk_load(dx, base + k) + d : d);
         }

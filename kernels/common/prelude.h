@@ -16,6 +16,13 @@
 #define GK_ROLL
 #endif
 
+/* A device whose blocks cannot wait for each other has clusters of one. */
+#ifndef GK_CLUSTER
+#define GK_CLUSTER 1
+#define GK_IN_CLUSTERS
+#define GK_CLUSTER_BARRIER() GK_BARRIER()
+#endif
+
 #define GK_CAT2(a, b) a##b
 #define GK_CAT(a, b) GK_CAT2(a, b)
 
@@ -232,6 +239,14 @@ GK_FN gk_i64 gk_gsize(void) { return (gk_i64)gk_nblocks(0) * GK_BLOCK; }
 #define gk_recip(x) gk_quick_recip(x)
 #else
 #define gk_recip(x) (GK_R(1.0) / (x))
+#endif
+/* e^x and 2^x to within what gk_t resolves: of 16-bit results nobody sees an error of 1e-5. Denormal powers may come out as 0. */
+#if defined(GK_QUICK_EXP2) && (GK_DTYPE == GK_F16 || GK_DTYPE == GK_BF16)
+#define gk_exp2_t(x) gk_quick_exp2(x)
+#define gk_exp_t(x) gk_quick_exp2((x) * 1.44269504f)
+#else
+#define gk_exp2_t(x) gk_exp2(x)
+#define gk_exp_t(x) gk_exp(x)
 #endif
 #define gk_fma(a, b, c) GK_M(fma)(a, b, c)
 #define gk_lgamma(x) GK_M(lgamma)(x)

@@ -8,36 +8,30 @@
 /* Accesses in flight per work-item. */
 #define GK_DEPTH 4
 
-/* y[p] (+)= x[p] over any strides. Reference: x.contiguous(), x.permute(..).contiguous() where the innermost axis stays or is short. */
+/* y[p] (+)= x[p] over any strides. A block takes GK_DEPTH runs of neighbouring items, all loaded before the first is written; past the end it loads the
+ * last item again. Reference: x.contiguous(), x.permute(..).contiguous() where the innermost axis stays or is short. */
 GK_KERNEL(copy_nd)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 n, int wide, int rank, GK_DIMS(shape), GK_DIMS(magic), GK_DIMS(sx), GK_DIMS(sy), int accumulate)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
-    gk_i64 step = gk_gsize(), i = gk_gid();
-    if (!accumulate && n <= 0x7fffffff) {
-        for (; i + (GK_DEPTH - 1) * step < n; i += GK_DEPTH * step) {
-            gk_i64 to[GK_DEPTH], from[GK_DEPTH];
-            GK_UNROLL for (int u = 0; u < GK_DEPTH; u++) {
-                gk_i64 ix = 0, iy = 0;
-                GK_AXES32(i + u * step, rank, shape, magic, { ix += r * sx.v[d]; iy += r * sy.v[d]; });
-                from[u] = ix;
-                to[u] = iy;
-            }
-            if (wide) {
-                gk_raw16 q[GK_DEPTH];
-                GK_UNROLL for (int u = 0; u < GK_DEPTH; u++) q[u] = gk_load16((GK_GLOBAL const void*)(x + from[u]));
-                GK_UNROLL for (int u = 0; u < GK_DEPTH; u++) gk_store16((GK_GLOBAL void*)(y + to[u]), q[u]);
-            } else {
-                gk_t q[GK_DEPTH];
-                GK_UNROLL for (int u = 0; u < GK_DEPTH; u++) q[u] = x[from[u]];
-                GK_UNROLL for (int u = 0; u < GK_DEPTH; u++) y[to[u]] = q[u];
-            }
+    for (gk_i64 i = (gk_i64)gk_bid(0) * (GK_BLOCK * GK_DEPTH) + gk_lid(); i < n; i += gk_gsize() * GK_DEPTH) {
+        gk_i64 to[GK_DEPTH], from[GK_DEPTH];
+        GK_UNROLL for (int u = 0; u < GK_DEPTH; u++) {
+            gk_i64 ix = 0, iy = 0, at = i + u * GK_BLOCK < n ? i + u * GK_BLOCK : n - 1;
+            GK_AXES(at, n, rank, shape, magic, { ix += r * sx.v[d]; iy += r * sy.v[d]; });
+            from[u] = ix;
+            to[u] = iy;
         }
-    }
-    for (; i < n; i += step) {
-        gk_i64 ix = 0, iy = 0;
-        GK_AXES(i, n, rank, shape, magic, { ix += r * sx.v[d]; iy += r * sy.v[d]; });
-        if (wide) gk_putv(y, iy, gk_split(gk_load16((GK_GLOBAL const void*)(x + ix))), accumulate);
-        else gk_put(y, iy, ((GK_GLOBAL const gk_b*)x)[ix], accumulate);
+        if (wide) {
+            gk_raw16 q[GK_DEPTH];
+            GK_UNROLL for (int u = 0; u < GK_DEPTH; u++) q[u] = gk_load16((GK_GLOBAL const void*)(x + from[u]));
+            GK_UNROLL for (int u = 0; u < GK_DEPTH; u++)
+                if (i + u * GK_BLOCK < n) gk_putv(y, to[u], gk_split(q[u]), accumulate);
+        } else {
+            gk_b q[GK_DEPTH];
+            GK_UNROLL for (int u = 0; u < GK_DEPTH; u++) q[u] = ((GK_GLOBAL const gk_b*)x)[from[u]];
+            GK_UNROLL for (int u = 0; u < GK_DEPTH; u++)
+                if (i + u * GK_BLOCK < n) gk_put(y, to[u], q[u], accumulate);
+        }
     }
 }
 

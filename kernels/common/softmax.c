@@ -2,7 +2,8 @@
  *
  *   softmax:     y = e^(x - m) / s             dx (+)= y * (dy - sum of dy * y)
  *   log-softmax: y = x - m - ln s              dx (+)= dy - e^y * sum of dy             m = max x, s = sum of e^(x - m) along the axis
- * _shortN: inner = 1, `lanes` work-items hold a row in registers, N pieces of 16 bytes each.  _rows: inner = 1, `lanes` work-items walk along a row twice; m and s are found in
+ * _shortN: inner = 1, `lanes` work-items hold a row in registers, N pieces of 16 bytes each.  _heldN: the same over the blocks of a cluster, N
+ * elements per work-item.  _rows: inner = 1, `lanes` work-items walk along a row twice; m and s are found in
  * one pass, in which s is rescaled when m grows.  _part and _apply: the same for long rows cut into `splits` runs of `chunk` elements, whose
  * statistics pass through memory.  _cols: inner > 1, work-items lie side by side on the inner axis.
  * Launch: blocks on axis 0 loop over rows or tiles. Arithmetic in gk_f. Deterministic. A slice of only -inf, or with +inf or NaN, is all NaN.
@@ -11,19 +12,13 @@
 #include "rows.h"
 #define gk_softmax_log 0
 #define gk_log_softmax_log 1
-#if defined(GK_QUICK_EXP2) && (GK_DTYPE == GK_F16 || GK_DTYPE == GK_BF16)
-/* Results of 16 bits do not show an error of 1e-5. */
-#define gk_exp_of(x) gk_quick_exp2((x) * 1.44269504f)
-#else
-#define gk_exp_of(x) gk_exp(x)
-#endif
 #if GK_CAT(GK_OP, _log)
 #define GK_OUT_OF(x, m, r) ((x) - (m) - (r))
 #define GK_SCALE_OF(s) gk_log(s)
 #define GK_TERM(g, y) ((void)(y), (g))
-#define GK_GRAD(g, y, t) ((g) - gk_exp_of(y) * (t))
+#define GK_GRAD(g, y, t) ((g) - gk_exp_t(y) * (t))
 #else
-#define GK_OUT_OF(x, m, r) (gk_exp_of((x) - (m)) * (r))
+#define GK_OUT_OF(x, m, r) (gk_exp_t((x) - (m)) * (r))
 #define GK_SCALE_OF(s) (GK_R(1.0) / (s))
 #define GK_TERM(g, y) ((g) * (y))
 #define GK_GRAD(g, y, t) ((y) * ((g) - (t)))
@@ -40,14 +35,14 @@
 typedef struct { gk_f m, s; } gk_norm;
 GK_FN gk_norm gk_norm_begin(void) { gk_norm n; n.m = -GK_INF; n.s = GK_R(0.0); return n; }
 /* The sum relative to m instead of n.m <= m; beside -inf it is 0, or NaN where one was seen. */
-GK_FN gk_f gk_norm_at(gk_norm n, gk_f m) { return n.m == m || n.m == -GK_INF ? n.s : n.s * gk_exp_of(n.m - m); }
+GK_FN gk_f gk_norm_at(gk_norm n, gk_f m) { return n.m == m || n.m == -GK_INF ? n.s : n.s * gk_exp_t(n.m - m); }
 /* Takes in n values, n a constant power of two; v is used up. */
 GK_FN void gk_norm_take(gk_norm* a, gk_f* v, const int n)
 {
     gk_f m = a->m;
     GK_UNROLL for (int k = 0; k < n; k++) m = gk_fmax(m, v[k]);
     gk_f from = m == -GK_INF ? GK_R(0.0) : m;
-    GK_UNROLL for (int k = 0; k < n; k++) v[k] = gk_exp_of(v[k] - from);
+    GK_UNROLL for (int k = 0; k < n; k++) v[k] = gk_exp_t(v[k] - from);
     GK_UNROLL for (int w = n / 2; w > 0; w /= 2)
         GK_UNROLL for (int k = 0; k < w; k++) v[k] += v[k + w];
     a->s = v[0] + gk_norm_at(*a, m);
@@ -120,6 +115,42 @@ GK_FN void gk_put_held(GK_GLOBAL gk_t* p, gk_i64 base, int lane, int lanes, int 
     }
 }
 
+/* Statistics of the pieces that `group` work-items hold. The pieces of a softmax become powers relative to the answer: the maximum of the group, so that
+ * the groups of a row meet only once. */
+GK_FN gk_f gk_held_norm(gk_vec* a, gk_norm* n, GK_LOCAL_PTR gk_f* tmp, int group, const int keep)
+{
+    *n = gk_norm_begin();
+    GK_UNROLL for (int u = 0; u < keep; u++)
+        GK_UNROLL for (int k = 0; k < GK_W; k++) n->m = gk_fmax(n->m, a[u].v[k]);
+    n->m = gk_group_max(n->m, tmp, group);
+    gk_f own = n->m == -GK_INF ? GK_R(0.0) : n->m;
+    GK_UNROLL for (int u = 0; u < keep; u++) {
+        gk_f s = GK_R(0.0);
+        GK_UNROLL for (int k = 0; k < GK_W; k++) {
+            gk_f e = gk_exp_t(a[u].v[k] - own);
+#if !GK_CAT(GK_OP, _log)
+            a[u].v[k] = e;
+#endif
+            s += e;
+        }
+        n->s += s;
+    }
+    n->s = gk_group_sum(n->s, tmp, group);
+    return own;
+}
+/* The results from what gk_held_norm left. */
+GK_FN void gk_held_out(gk_vec* a, gk_f m, gk_f r, const int keep)
+{
+    GK_UNROLL for (int u = 0; u < keep; u++) {
+#if GK_CAT(GK_OP, _log)
+        GK_UNROLL for (int k = 0; k < GK_W; k++) a[u].v[k] = GK_OUT_OF(a[u].v[k], m, r);
+#else
+        (void)m;
+        GK_UNROLL for (int k = 0; k < GK_W; k++) a[u].v[k] *= r;
+#endif
+    }
+}
+
 GK_FN void gk_softmax_short(GK_GLOBAL const gk_t* x, GK_GLOBAL gk_t* y, GK_LOCAL_PTR gk_f* tmp, GK_LOCAL_PTR gk_f* runs, gk_i64 rows, int cols, int lanes,
                             int wide, const int keep)
 {
@@ -129,37 +160,13 @@ GK_FN void gk_softmax_short(GK_GLOBAL const gk_t* x, GK_GLOBAL gk_t* y, GK_LOCAL
         gk_i64 row = b + gk_lid() / lanes, base = row * cols;
         int n_cols = row < rows ? cols : 0;
         gk_vec a[GK_KEEP];
-        gk_norm n = gk_norm_begin();
+        gk_norm n;
         gk_hold(a, x, base, lane, lanes, n_cols, wide, -GK_INF, keep);
-        GK_UNROLL for (int u = 0; u < keep; u++)
-            GK_UNROLL for (int k = 0; k < GK_W; k++) n.m = gk_fmax(n.m, a[u].v[k]);
-        n.m = gk_group_max(n.m, tmp, group);
-        /* Relative to the maximum of the group, so that the groups of a row meet only once. */
-        gk_f own = n.m == -GK_INF ? GK_R(0.0) : n.m;
-        GK_UNROLL for (int u = 0; u < keep; u++) {
-            gk_f s = GK_R(0.0);
-            GK_UNROLL for (int k = 0; k < GK_W; k++) {
-                gk_f e = gk_exp_of(a[u].v[k] - own);
-#if !GK_CAT(GK_OP, _log)
-                a[u].v[k] = e;
-#endif
-                s += e;
-            }
-            n.s += s;
-        }
-        n.s = gk_group_sum(n.s, tmp, group);
+        gk_f own = gk_held_norm(a, &n, tmp, group, keep);
         if (lanes > GK_GROUP) n = gk_norm_join_groups(n, tmp, runs, lanes);
         gk_f r = gk_norm_scale(n);
-#if !GK_CAT(GK_OP, _log)
-        if (lanes > GK_GROUP) r *= gk_exp_of(own - n.m);
-#endif
-        GK_UNROLL for (int u = 0; u < keep; u++) {
-#if GK_CAT(GK_OP, _log)
-            GK_UNROLL for (int k = 0; k < GK_W; k++) a[u].v[k] = GK_OUT_OF(a[u].v[k], n.m, r);
-#else
-            GK_UNROLL for (int k = 0; k < GK_W; k++) a[u].v[k] *= r;
-#endif
-        }
+        if (!GK_CAT(GK_OP, _log) && lanes > GK_GROUP) r *= gk_exp_t(own - n.m);
+        gk_held_out(a, n.m, r, keep);
         gk_put_held(y, base, lane, lanes, n_cols, wide, a, keep);
     }
 }
@@ -255,6 +262,115 @@ GK_KERNEL(softmax_bwd_short4)(GK_IN(gk_t, dy), GK_IN(gk_t, y), GK_OUT(gk_t, dx),
     GK_LOCAL gk_f tmp[GK_BLOCK];
     gk_softmax_bwd_short(dy, y, dx, tmp, rows, cols, lanes, wide, accumulate, 4);
 }
+
+/* ---- longer rows, held by the blocks of a cluster: read once ------------------------------------------------------------------------
+ * Clusters loop over the rows. part [rows, GK_CLUSTER]: maximum and sum of each block of a row, or its share of the sum. */
+
+#define GK_HELD (64 / GK_W) /* most pieces per work-item */
+#define GK_AT_ONCE (16 / GK_W) /* pieces of y in flight per work-item */
+
+GK_FN void gk_softmax_held(GK_GLOBAL const gk_t* x, GK_GLOBAL gk_t* y, GK_GLOBAL gk_f* part, GK_LOCAL_PTR gk_f* tmp, GK_LOCAL_PTR gk_f* runs, int rows,
+                           int cols, int wide, const int keep)
+{
+    const int lanes = GK_CLUSTER * GK_BLOCK;
+    int block = gk_bid(0) % GK_CLUSTER, lane = block * GK_BLOCK + gk_lid();
+    for (int row = gk_bid(0) / GK_CLUSTER; row < rows; row += gk_nblocks(0) / GK_CLUSTER) {
+        gk_i64 base = (gk_i64)row * cols;
+        GK_GLOBAL gk_f* mine = part + 2 * GK_CLUSTER * row;
+        gk_vec a[GK_HELD];
+        gk_norm n, all = gk_norm_begin();
+        gk_hold(a, x, base, lane, lanes, cols, wide, -GK_INF, keep);
+        gk_f own = gk_held_norm(a, &n, tmp, GK_GROUP, keep);
+        n = gk_norm_join_groups(n, tmp, runs, GK_BLOCK);
+        if (gk_lid() == 0) { mine[2 * block] = n.m; mine[2 * block + 1] = n.s; }
+        GK_CLUSTER_BARRIER();
+        GK_UNROLL for (int k = 0; k < GK_CLUSTER; k++) all.m = gk_fmax(all.m, mine[2 * k]);
+        GK_UNROLL for (int k = 0; k < GK_CLUSTER; k++) {
+            n.m = mine[2 * k];
+            n.s = mine[2 * k + 1];
+            all.s += gk_norm_at(n, all.m);
+        }
+        gk_f r = gk_norm_scale(all);
+        if (!GK_CAT(GK_OP, _log)) r *= gk_exp_t(own - all.m);
+        gk_held_out(a, all.m, r, keep);
+        gk_put_held(y, base, lane, lanes, cols, wide, a, keep);
+    }
+}
+
+/* dy stays in registers; y is read again, from a cache. */
+GK_FN void gk_softmax_bwd_held(GK_GLOBAL const gk_t* dy, GK_GLOBAL const gk_t* y, GK_GLOBAL gk_t* dx, GK_GLOBAL gk_f* part, GK_LOCAL_PTR gk_f* tmp, int rows,
+                               int cols, int wide, int accumulate, const int keep)
+{
+    const int lanes = GK_CLUSTER * GK_BLOCK, at_once = keep < GK_AT_ONCE ? keep : GK_AT_ONCE, step = at_once * lanes * GK_W;
+    int block = gk_bid(0) % GK_CLUSTER, lane = block * GK_BLOCK + gk_lid();
+    for (int row = gk_bid(0) / GK_CLUSTER; row < rows; row += gk_nblocks(0) / GK_CLUSTER) {
+        gk_i64 base = (gk_i64)row * cols;
+        GK_GLOBAL gk_f* mine = part + GK_CLUSTER * row;
+        gk_vec g[GK_HELD], a[GK_AT_ONCE], o[GK_AT_ONCE];
+        gk_f t = GK_R(0.0);
+        gk_hold(g, dy, base, lane, lanes, cols, wide, GK_R(0.0), keep);
+        GK_UNROLL for (int c = 0; c < keep / at_once; c++) {
+            gk_hold(a, y, base + c * step, lane, lanes, cols - c * step, wide, GK_R(0.0), at_once);
+            GK_UNROLL for (int u = 0; u < at_once; u++)
+                GK_UNROLL for (int k = 0; k < GK_W; k++) t += GK_TERM(g[c * at_once + u].v[k], a[u].v[k]);
+        }
+        t = gk_block_sum(t, tmp);
+        if (gk_lid() == 0) mine[block] = t;
+        GK_CLUSTER_BARRIER();
+        t = GK_R(0.0);
+        GK_UNROLL for (int k = 0; k < GK_CLUSTER; k++) t += mine[k];
+        GK_UNROLL for (int c = 0; c < keep / at_once; c++) {
+            gk_hold(a, y, base + c * step, lane, lanes, cols - c * step, wide, GK_R(0.0), at_once);
+            if (accumulate) gk_hold(o, dx, base + c * step, lane, lanes, cols - c * step, wide, GK_R(0.0), at_once);
+            GK_UNROLL for (int u = 0; u < at_once; u++)
+                GK_UNROLL for (int k = 0; k < GK_W; k++) {
+                    gk_f d = GK_GRAD(g[c * at_once + u].v[k], a[u].v[k], t);
+                    a[u].v[k] = accumulate ? o[u].v[k] + d : d;
+                }
+            gk_put_held(dx, base + c * step, lane, lanes, cols - c * step, wide, a, at_once);
+        }
+    }
+}
+
+#undef GK_CLUSTERING
+#define GK_CLUSTERING GK_IN_CLUSTERS
+#if GK_DTYPE != GK_F64
+#undef GK_MIN_BLOCKS
+#define GK_MIN_BLOCKS 4
+#endif
+GK_KERNEL(softmax_held16)(GK_IN(gk_t, x), GK_OUT(gk_t, y), GK_OUT(gk_f, part), int rows, int cols, int wide)
+{
+    GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_f, part);
+    GK_LOCAL gk_f tmp[GK_BLOCK], runs[GK_RUNS];
+    gk_softmax_held(x, y, part, tmp, runs, rows, cols, wide, 16 / GK_W);
+}
+
+GK_KERNEL(softmax_bwd_held16)(GK_IN(gk_t, dy), GK_IN(gk_t, y), GK_OUT(gk_t, dx), GK_OUT(gk_f, part), int rows, int cols, int wide, int accumulate)
+{
+    GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, y); GK_BIND_OUT(gk_t, dx); GK_BIND_OUT(gk_f, part);
+    GK_LOCAL gk_f tmp[GK_BLOCK];
+    gk_softmax_bwd_held(dy, y, dx, part, tmp, rows, cols, wide, accumulate, 16 / GK_W);
+}
+
+#if GK_DTYPE != GK_F64
+#undef GK_MIN_BLOCKS
+#define GK_MIN_BLOCKS 2
+#endif
+GK_KERNEL(softmax_held64)(GK_IN(gk_t, x), GK_OUT(gk_t, y), GK_OUT(gk_f, part), int rows, int cols, int wide)
+{
+    GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_f, part);
+    GK_LOCAL gk_f tmp[GK_BLOCK], runs[GK_RUNS];
+    gk_softmax_held(x, y, part, tmp, runs, rows, cols, wide, 64 / GK_W);
+}
+
+GK_KERNEL(softmax_bwd_held64)(GK_IN(gk_t, dy), GK_IN(gk_t, y), GK_OUT(gk_t, dx), GK_OUT(gk_f, part), int rows, int cols, int wide, int accumulate)
+{
+    GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, y); GK_BIND_OUT(gk_t, dx); GK_BIND_OUT(gk_f, part);
+    GK_LOCAL gk_f tmp[GK_BLOCK];
+    gk_softmax_bwd_held(dy, y, dx, part, tmp, rows, cols, wide, accumulate, 64 / GK_W);
+}
+#undef GK_CLUSTERING
+#define GK_CLUSTERING
 
 /* ---- rows of any length ------------------------------------------------------------------------------------------------------ */
 

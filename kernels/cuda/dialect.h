@@ -10,7 +10,16 @@ typedef uint4 gk_raw16;
 /* Blocks that shall fit on a multiprocessor at a time: 0 leaves the registers to the compiler, while 1 would tell it that no more than one matters.
  * Files with kernels that want more or fewer define it anew. */
 #define GK_MIN_BLOCKS 0
-#define GK_KERNEL(name) extern "C" __global__ void __launch_bounds__(GK_BLOCK, GK_MIN_BLOCKS) name
+/* Blocks of a cluster: GK_CLUSTER neighbours that run at the same time, so that they may wait for each other. Files define GK_CLUSTERING as
+ * GK_IN_CLUSTERS in front of kernels whose blocks do. */
+#define GK_CLUSTERING
+#if __CUDA_ARCH__ >= 900
+#define GK_CLUSTER 8
+#define GK_IN_CLUSTERS __cluster_dims__(GK_CLUSTER, 1, 1)
+/* What the blocks of the cluster wrote to global memory before it, all of them see behind it. */
+#define GK_CLUSTER_BARRIER() asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory")
+#endif
+#define GK_KERNEL(name) extern "C" __global__ void GK_CLUSTERING __launch_bounds__(GK_BLOCK, GK_MIN_BLOCKS) name
 #define GK_FN static __device__ __forceinline__
 /* For long functions: called, not expanded at every use, so that units compile quickly. */
 #define GK_FN_CALL static __device__ __noinline__

@@ -216,8 +216,8 @@ kernels! {
     BINARY_FLAT = "binary.c" "binary_flat", dtypes: FLOATS64, ops: BINARY,
         args: [a: In("gk_t"), b: In("gk_t"), y: Out("gk_t"), n: I64, wide: I32, p: Real, q: Real];
     BINARY_ND = "binary.c" "binary_nd", dtypes: FLOATS64, ops: BINARY,
-        args: [a: In("gk_t"), b: In("gk_t"), y: Out("gk_t"), n: I64, rank: I32, shape: Dims, sa: Dims, sb: Dims, sy: Dims, wide: I32, p: Real,
-            q: Real];
+        args: [a: In("gk_t"), b: In("gk_t"), y: Out("gk_t"), n: I64, rank: I32, shape: Dims, magic: Dims, sa: Dims, sb: Dims, sy: Dims,
+            wide: I32, p: Real, q: Real];
     BINARY_MASK = "binary.c" "binary_mask", dtypes: FLOATS64, ops: COMPARISONS,
         args: [a: In("gk_t"), b: In("gk_t"), y: Out("gk_u8"), n: I64, wide: I32, rank: I32, shape: Dims, sa: Dims, sb: Dims, sy: Dims, p: Real,
             q: Real];

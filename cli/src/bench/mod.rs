@@ -51,6 +51,9 @@ pub(crate) struct Args {
     /// Also write the results to this file
     #[arg(long, value_name = "OUT")]
     json: Option<PathBuf>,
+    /// Also time, beside each case, a copy that moves as many bytes as the case must, and say what part of its speed the case reaches
+    #[arg(long)]
+    copy: bool,
     /// Seconds to spend on each measurement, about
     #[arg(long, value_name = "S", default_value_t = 0.25)]
     budget: f64,
@@ -69,12 +72,25 @@ struct Timed {
     us: f64,
     tb_s: f64,
     tflop_s: f64,
+    /// Time of a copy of as many bytes divided by this time.
+    of_copy: Option<f64>,
 }
 
-fn timed(d: &trefoil_nn::Device, w: &Work, budget: f64) -> Result<Timed> {
-    let us = measure(d, w, budget)?;
+fn timed(d: &trefoil_nn::Device, w: &Work, a: &Args) -> Result<Timed> {
+    let us = measure(d, w, a.budget)?;
+    let of_copy =
+        if a.copy && w.bytes > 0.0 { Some(copy_time(d, w.bytes, a.budget)? / us) } else { None };
     // Bytes per microsecond are MB/s; 1e6 of those are a TB/s.
-    Ok(Timed { us, tb_s: w.bytes / us / 1e6, tflop_s: w.flops / us / 1e6 })
+    Ok(Timed { us, tb_s: w.bytes / us / 1e6, tflop_s: w.flops / us / 1e6, of_copy })
+}
+
+/// Time of a copy that reads and writes `bytes` in all.
+fn copy_time(d: &trefoil_nn::Device, bytes: f64, budget: f64) -> Result<f64> {
+    let c = Case::new(json!({"id": "copy", "op": "copy", "n": (bytes / 8.0).ceil() as u64}));
+    match ops::prepare(&c.map_err(CliError::Input)?, d)? {
+        Some(p) => measure(d, &p.fwd, budget),
+        None => Err(CliError::Input("no copy to compare with".into())),
+    }
 }
 
 fn read(path: &std::path::Path) -> Result<Vec<Case>> {
@@ -108,23 +124,35 @@ pub(crate) fn run(a: &Args, out: &mut dyn Write) -> Result<()> {
     writeln!(out, "{}: {} ({})", d.id(), d.caps().name, d.caps().arch)?;
     writeln!(
         out,
-        "{:<32} {:>11} {:>11} {:>8} {:>8} {:>9} {:>9}",
-        "id", "fwd_us", "bwd_us", "fwd TB/s", "bwd TB/s", "fwd TF/s", "bwd TF/s"
+        "{:<32} {:>11} {:>11} {:>8} {:>8} {:>9} {:>9}{}",
+        "id",
+        "fwd_us",
+        "bwd_us",
+        "fwd TB/s",
+        "bwd TB/s",
+        "fwd TF/s",
+        "bwd TF/s",
+        if a.copy { "  fwd/copy  bwd/copy" } else { "" }
     )?;
     let mut results = Map::new();
     results.insert("_trefoil".into(), json!(env!("CARGO_PKG_VERSION")));
     results.insert("_device".into(), json!(d.caps().name));
     results.insert("_backend".into(), json!(d.id().to_string()));
     for c in cases.iter().filter(|c| a.only.as_ref().is_none_or(|t| c.id().contains(t.as_str()))) {
-        let row = match one(c, &d, a.budget) {
+        let row = match one(c, &d, a) {
             Ok(Some(Row { fwd: f, bwd: b, host })) => {
                 let (bu, bt, bf) = match &b {
                     Some(b) => (Some(b.us), Some(b.tb_s), Some(b.tflop_s).filter(|&x| x > 0.0)),
                     None => (None, None, None),
                 };
+                let copy = [f.of_copy, b.as_ref().and_then(|b| b.of_copy)];
+                let copy = match a.copy {
+                    true => copy.map(|x| format!(" {:>9}", cell(x, 3))).concat(),
+                    false => String::new(),
+                };
                 writeln!(
                     out,
-                    "{:<32} {:>11} {:>11} {:>8} {:>8} {:>9} {:>9}",
+                    "{:<32} {:>11} {:>11} {:>8} {:>8} {:>9} {:>9}{copy}",
                     c.id(),
                     cell(Some(f.us), 1),
                     cell(bu, 1),
@@ -134,7 +162,9 @@ pub(crate) fn run(a: &Args, out: &mut dyn Write) -> Result<()> {
                     cell(bf, 2)
                 )?;
                 let mut row = json!({"fwd_us": f.us, "fwd_tb_s": f.tb_s, "fwd_tflop_s": f.tflop_s});
+                f.of_copy.iter().for_each(|&x| row["fwd_of_copy"] = json!(x));
                 if let Some(b) = b {
+                    b.of_copy.iter().for_each(|&x| row["bwd_of_copy"] = json!(x));
                     row["bwd_us"] = json!(b.us);
                     row["bwd_tb_s"] = json!(b.tb_s);
                     row["bwd_tflop_s"] = json!(b.tflop_s);
@@ -179,11 +209,11 @@ pub(crate) fn run(a: &Args, out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-fn one(c: &Case, d: &trefoil_nn::Device, budget: f64) -> Result<Option<Row>> {
+fn one(c: &Case, d: &trefoil_nn::Device, a: &Args) -> Result<Option<Row>> {
     let Some(p) = ops::prepare(c, d)? else { return Ok(None) };
-    let fwd = timed(d, &p.fwd, budget)?;
-    let bwd = p.bwd.as_ref().map(|w| timed(d, w, budget)).transpose()?;
+    let fwd = timed(d, &p.fwd, a)?;
+    let bwd = p.bwd.as_ref().map(|w| timed(d, w, a)).transpose()?;
     let step = c.op().starts_with("train_");
-    let host = step.then(|| host_times(d, &p.fwd, budget)).transpose()?;
+    let host = step.then(|| host_times(d, &p.fwd, a.budget)).transpose()?;
     Ok(Some(Row { fwd, bwd, host }))
 }

@@ -114,9 +114,10 @@ impl CudaDriver {
     pub(crate) fn open(ordinal: u32) -> Result<Self> {
         let unavailable = |r| GpuError::unavailable(BackendKind::Cuda, r);
         let api = preflight::api().map_err(unavailable)?;
-        let found = describe(api, ordinal).map_err(unavailable)?;
+        let mut found = describe(api, ordinal).map_err(unavailable)?;
         let nvrtc = nvrtc::nvrtc(api.version / 1000).map_err(unavailable)?;
         let target = nvrtc.target(found.capability).map_err(unavailable)?;
+        found.caps.cluster = target.cluster();
         let mut context = ptr::null_mut();
         // SAFETY: writes one pointer.
         let code = unsafe { (api.table.cuDevicePrimaryCtxRetain)(&mut context, found.device) };

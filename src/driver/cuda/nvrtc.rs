@@ -53,6 +53,12 @@ impl Target {
         known.iter().copied().filter(|&a| a < device).max().map(Target::Ptx)
     }
 
+    /// Blocks of a cluster in `kernels/cuda/dialect.h` (`GK_CLUSTER`).
+    pub(super) fn cluster(&self) -> u32 {
+        let (Target::Cubin(a) | Target::Ptx(a)) = *self;
+        if a >= 90 { 8 } else { 1 }
+    }
+
     fn option(&self) -> String {
         match self {
             Target::Cubin(a) => format!("--gpu-architecture=sm_{a}"),

@@ -1,5 +1,6 @@
 //! Unary, binary and ternary arithmetic.
 
+use super::strided::magic;
 use crate::buffer::{Buffer, GradMut, View, ViewMut};
 use crate::driver::Arg;
 use crate::dtype::DType;
@@ -23,6 +24,9 @@ static MAP: MapKernels =
 /// Integers have no gradients; those kernels are never asked for.
 static INT_MAP: MapKernels =
     MapKernels { flat: &UNARY_FLAT_INT, nd: &UNARY_ND_INT, bwd_flat: &UNARY_BWD_FLAT, bwd_nd: &UNARY_BWD_ND };
+
+/// Items that a work-item of `binary_nd` takes (`GK_ND_RUNS`).
+const ND_RUNS: usize = 2;
 
 /// Elements in 16 bytes.
 fn vector(d: DType) -> usize {
@@ -251,12 +255,13 @@ impl Engine {
             return self.launch(kernel, dt, name, Grid::Stride(items), &args);
         }
         let bits = widen(&mut m, [y, a, b], vector(dt));
-        let items = m.shape.iter().product();
+        let items: usize = m.shape.iter().product();
         args[3] = Arg::I64(items as i64);
-        args.extend(order(&m));
-        args.push(Arg::I32(bits));
+        let [rank, shape, sa, sb, sy] = order(&m);
+        args.extend([rank, shape, magic(m.shape.iter().copied()), sa, sb, sy, Arg::I32(bits)]);
         args.extend(p);
-        self.launch(if float { &BINARY_ND } else { &BINARY_ND_INT }, dt, name, Grid::Stride(items), &args)
+        let grid = Grid::Stride(items.div_ceil(ND_RUNS));
+        self.launch(if float { &BINARY_ND } else { &BINARY_ND_INT }, dt, name, grid, &args)
     }
 
     /// Both gradients where one operand is a row shared by a matrix's rows: see `binary_bwd_rows`.

@@ -16,6 +16,13 @@ const PIECES: usize = 4;
 /// The kernels that hold 1, 2, 4 and 8 pieces of 16 bytes, forward and backward.
 const SHORT: [&KernelSpec; 4] = [&SHORT1, &SHORT2, &SHORT4, &SHORT8];
 const BWD_SHORT: [&KernelSpec; 3] = [&BWD_SHORT1, &BWD_SHORT2, &BWD_SHORT4];
+/// Elements of a row that one work-item of `_held16` and `_held64` holds.
+const HELD: [usize; 2] = [16, 64];
+const HELD_KERNELS: [&KernelSpec; 2] = [&HELD16, &HELD64];
+const BWD_HELD_KERNELS: [&KernelSpec; 2] = [&BWD_HELD16, &BWD_HELD64];
+/// Rows from which on the blocks of a cluster share one: elements.
+const LONG: usize = KEEP * LANES;
+const ROWS_PER_CLUSTER: usize = 8;
 /// Shortest run of a cut row, in items.
 const RUN: usize = 2048;
 
@@ -30,6 +37,8 @@ fn name(kind: Softmax) -> &'static str {
 enum Walk {
     /// A row in the registers of `lanes` work-items, `1 << keep` pieces each.
     Short { lanes: usize, wide: bool, keep: usize },
+    /// A row in the registers of a cluster of blocks; `keep` is an index of [`HELD`].
+    Held { wide: bool, keep: usize },
     /// A row per `lanes` work-items.
     Rows { lanes: usize, wide: bool, phase: usize },
     /// Rows cut into runs.
@@ -61,6 +70,14 @@ impl Engine {
         if keep * w <= room && keep <= room / 4 {
             return Walk::Short { lanes, wide: whole, keep: keep.ilog2() as usize };
         }
+        // Single elements of 16 bits take more time than a second reading.
+        let caps = self.device_caps();
+        let cluster = caps.cluster as usize;
+        let held = HELD.iter().position(|h| cols > LONG && cols <= h * LANES * cluster);
+        let busy = !caps.is_cpu && outer * cluster >= caps.compute_units as usize && 2 * outer * cluster < 1 << 31;
+        if let (Some(keep), true) = (held, busy && (whole || w <= 4)) {
+            return Walk::Held { wide: whole, keep };
+        }
         let mut lanes = pow2(items.div_ceil(PIECES), LANES).max(pow2(items, 8));
         let fill = self.fill();
         while lanes < pow2(items, LANES) && outer * lanes < fill * LANES / 2 {
@@ -81,6 +98,14 @@ impl Engine {
         Grid::Blocks([if lanes == LANES { blocks } else { blocks.min(self.fill() * 8) }, 1, 1])
     }
 
+    /// Clusters that take about [`ROWS_PER_CLUSTER`] rows each, or fewer where there would be too few clusters.
+    fn held_grid(&self, rows: usize) -> Grid {
+        let caps = self.device_caps();
+        let most = (caps.compute_units as usize).next_power_of_two() / 2;
+        let clusters = rows.div_ceil((rows / most).clamp(1, ROWS_PER_CLUSTER));
+        Grid::Blocks([clusters * caps.cluster as usize, 1, 1])
+    }
+
     pub(super) fn softmax_impl(&self, kind: Softmax, axis: usize, x: View<'_>, y: ViewMut<'_>) -> Result<()> {
         let [outer, cols, inner] = check_softmax(axis, &x, &y)?;
         let out = y.as_view();
@@ -97,6 +122,11 @@ impl Engine {
             Walk::Short { lanes, wide, keep } => {
                 let args = [px, py, long(outer), int(cols), int(lanes), int(wide as usize)];
                 self.launch(SHORT[keep], dt, op, self.softmax_grid(outer, lanes), &args)
+            }
+            Walk::Held { wide, keep } => {
+                let part = self.scratch(dt.accumulator(), 2 * outer * self.device_caps().cluster as usize)?;
+                let args = [px, py, self.arg_in(&part.view()), int(outer), int(cols), int(wide as usize)];
+                self.launch(HELD_KERNELS[keep], dt, op, self.held_grid(outer), &args)
             }
             Walk::Rows { lanes, wide, phase } => {
                 let args = [px, py, long(outer), long(cols), int(lanes), int(wide as usize), int(phase)];
@@ -148,6 +178,12 @@ impl Engine {
             Walk::Short { lanes, wide, keep } => {
                 let args = [pg, py, px, long(outer), int(cols), int(lanes), int(wide as usize), accumulate];
                 self.launch(BWD_SHORT[keep], dt, op, self.softmax_grid(outer, lanes), &args)
+            }
+            Walk::Held { wide, keep } => {
+                let part = self.scratch(dt.accumulator(), outer * self.device_caps().cluster as usize)?;
+                let pp = self.arg_in(&part.view());
+                let args = [pg, py, px, pp, int(outer), int(cols), int(wide as usize), accumulate];
+                self.launch(BWD_HELD_KERNELS[keep], dt, op, self.held_grid(outer), &args)
             }
             Walk::Rows { lanes, wide, phase } => {
                 let args = [

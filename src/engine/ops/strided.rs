@@ -46,6 +46,9 @@ pub(super) fn merged(mut axes: Vec<Axis>) -> Vec<Axis> {
     out
 }
 
+/// Items that a work-item of `copy_nd` takes (`GK_DEPTH`).
+const DEPTH: usize = 4;
+
 /// Integer dtype that moves elements of this many bytes.
 pub(super) fn unit_of(bytes: usize) -> DType {
     match bytes {
@@ -181,7 +184,7 @@ impl Engine {
             .enumerate()
             .map(|(i, a)| if i + 1 == axes.len() { a.n * size / item } else { a.n })
             .collect();
-        let n = shape.iter().product();
+        let n: usize = shape.iter().product();
         let args = [
             from,
             to,
@@ -194,7 +197,7 @@ impl Engine {
             signed(axes.iter().enumerate().map(|(i, a)| at(i, a.y))),
             Arg::I32(accumulate as i32),
         ];
-        self.launch(&COPY_ND, dtype, "", Grid::Stride(n), &args)
+        self.launch(&COPY_ND, dtype, "", Grid::Stride(n.div_ceil(DEPTH)), &args)
     }
 
     /// The transposing case: axis `b` is contiguous in x, the last one in y.
