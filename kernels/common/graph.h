@@ -185,7 +185,7 @@ GK_FN gk_vec gk_row_at(GK_GLOBAL const gk_t* p, int id, gk_u32 bytes)
 
 GK_FN void gk_row_set(GK_GLOBAL gk_t* p, int id, gk_u32 bytes, gk_vec v)
 {
-    gk_storev((GK_GLOBAL gk_t*)((GK_GLOBAL char*)p + (gk_u64)(gk_u32)id * bytes), 0, v);
+    gk_storev_stream((GK_GLOBAL gk_t*)((GK_GLOBAL char*)p + (gk_u64)(gk_u32)id * bytes), 0, v);
 }
 
 GK_FN void gk_row_put(GK_GLOBAL gk_t* p, gk_i64 at, gk_vec v, int wide)

@@ -156,6 +156,7 @@ GK_FN void gk_row_addv(gk_row* r, const gk_vec* x, const int n)
 }
 
 #define GK_DEPTH 4 /* 16-byte accesses in flight per work-item */
+#define GK_LINE (8 * GK_W) /* elements in a line of 128 bytes, at which vectors begin */
 
 /* Number of groups of `lanes` work-items that the grid has, and this work-item's group. */
 #define GK_GROUP(lanes) ((gk_i64)gk_bid(0) * (GK_BLOCK / (lanes)) + gk_lid() / (lanes))
@@ -197,9 +198,9 @@ GK_KERNEL(xent_rows)(GK_IN(gk_t, x), GK_IN(int, ids), int wide_ids, GK_IN(gk_t, 
         r.max = -GK_INF; r.sum = GK_R(0.0); r.wx = GK_R(0.0); r.ws = GK_R(0.0);
         if (n < N) {
             if (wide && !sums) {
-                /* Scalars up to the first 16-byte boundary and after the last one. Not (GK_W - base % GK_W) % GK_W: for GK_W = 2 that becomes
+                /* Scalars up to the first boundary of a line and after the last vector. Not (GK_LINE - base % GK_LINE) % GK_LINE: for GK_W = 2 that becomes
                  * arithmetic on single bits, at which the compiler of HIP 5.2 dies. */
-                gk_i64 head = base % GK_W == 0 ? 0 : GK_W - base % GK_W;
+                gk_i64 head = base % GK_LINE == 0 ? 0 : GK_LINE - base % GK_LINE;
                 if (head > C) head = C;
                 gk_i64 vectors = (C - head) / GK_W;
                 for (; k < head; k += lanes) gk_row_add(&r, gk_load(x, base + k));
@@ -333,32 +334,31 @@ GK_FN void gk_xent_grad_vectors(GK_GLOBAL const gk_t* x, GK_GLOBAL gk_t* dx, gk_
     GK_UNROLL for (int u = 0; u < n; u++) gk_storev_quick(dx, base + (v + u * lanes) * GK_W, a[u]);
 }
 
-/* S = 1: a group of `lanes` work-items per row; axis 1 of the grid cuts rows into runs of `span` classes. */
+/* S = 1: a group of `lanes` work-items per row. */
 GK_KERNEL(xent_bwd_rows)(GK_IN(gk_t, x), GK_IN(int, ids), int wide_ids, GK_IN(gk_t, prob), int probs, GK_IN(gk_t, w), GK_IN(gk_f, wsums), GK_IN(gk_f, lse),
                          GK_IN(gk_t, gy), int each, int gy_f32, GK_IN(gk_f, den), GK_OUT(gk_t, dx), GK_OUT(int, err), int code, gk_i64 N, gk_i64 C,
-                         int lanes, gk_i64 span, int wide, gk_i64 ignore, gk_f smooth, int accumulate)
+                         int lanes, int wide, gk_i64 ignore, gk_f smooth, int accumulate)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_IN(int, ids); GK_BIND_IN(gk_t, prob); GK_BIND_IN(gk_t, w); GK_BIND_IN(gk_f, wsums); GK_BIND_IN(gk_f, lse);
     GK_BIND_IN(gk_t, gy); GK_BIND_IN(gk_f, den); GK_BIND_OUT(gk_t, dx); GK_BIND_OUT(int, err);
     const gk_i64 S = 1;
     int lane = gk_lid() & (lanes - 1);
-    gk_i64 from = gk_bid(1) * span, to = from + span < C ? from + span : C;
     for (gk_i64 n = GK_GROUP(lanes); n < N; n += GK_GROUPS(lanes)) {
-        gk_i64 base = n * C, k = from + lane;
+        gk_i64 base = n * C, k = lane;
         GK_XENT_POSITION(n)
         if (wide && !accumulate && !probs && smooth == GK_R(0.0)) {
-            gk_i64 odd = (base + from) % GK_W, first = odd == 0 ? from : from + GK_W - odd;
-            if (first > to) first = to;
-            gk_i64 vectors = (to - first) / GK_W;
+            gk_i64 head = base % GK_LINE == 0 ? 0 : GK_LINE - base % GK_LINE;
+            if (head > C) head = C;
+            gk_i64 vectors = (C - head) / GK_W;
             gk_f f = scale * wt;
-            for (; k < first; k += lanes) gk_store(dx, base + k, counts ? GK_XENT_GRAD(gk_load(x, base + k), k) : GK_R(0.0));
+            for (; k < head; k += lanes) gk_store(dx, base + k, counts ? GK_XENT_GRAD(gk_load(x, base + k), k) : GK_R(0.0));
             gk_i64 v = lane;
             for (; v + (GK_DEPTH - 1) * lanes < vectors; v += GK_DEPTH * lanes)
-                gk_xent_grad_vectors(x, dx, base + first, v, lanes, counts, f, total, id - first, GK_DEPTH);
-            for (; v < vectors; v += lanes) gk_xent_grad_vectors(x, dx, base + first, v, lanes, counts, f, total, id - first, 1);
-            k = first + vectors * GK_W + lane;
+                gk_xent_grad_vectors(x, dx, base + head, v, lanes, counts, f, total, id - head, GK_DEPTH);
+            for (; v < vectors; v += lanes) gk_xent_grad_vectors(x, dx, base + head, v, lanes, counts, f, total, id - head, 1);
+            k = head + vectors * GK_W + lane;
         }
-        for (; k < to; k += lanes) {
+        for (; k < C; k += lanes) {
             gk_f d = counts ? GK_XENT_GRAD(gk_load(x, base + k), k) : GK_R(0.0);
             gk_store(dx, base + k, accumulate ? gk_load(dx, base + k) + d : d);
         }

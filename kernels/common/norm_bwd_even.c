@@ -1,8 +1,7 @@
 /* Normalisation, backward, of rows and planes that consist of whole aligned 16-byte items: formulas as in norm_bwd.c, which does the same for all layouts.
  *
  * _rows_16, _32: rows of so many values per lane in registers, parameters per column; dx and the sums of each block for the parameters in one pass.
- * _sets: sets of planes (groups) by one block each, the second read from a cache; the sums of the planes for the parameters. _sets_held: the same in the
- * registers of a cluster of blocks.
+ * _sets: sets of planes (groups) by one block each, the second read from a cache; the sums of the planes for the parameters.
  * _part_even: sums along runs of planes; _apply_even: dx of planes whose means are known, from the last to the first, whose operands are still cached.
  * Partial sums: dz * xh first, those of dz `second` entries behind.  Arithmetic in gk_f. Deterministic.
  * Reference: gradients of F.layer_norm, F.rms_norm, F.group_norm, F.batch_norm.
@@ -133,7 +132,7 @@ GK_FN void gk_even_plus(gk_vec* v, GK_GLOBAL const gk_t* p, gk_i64 i)
                         GK_UNROLL for (int k = 0; k < GK_W; k++) t[u].v[k] = k0 * t[u].v[k] + (k1 + h[u].v[k] * k2); \
                         if (add) gk_even_plus(&t[u], add, base + i * GK_W); \
                         if (accumulate) gk_even_plus(&t[u], dx, base + i * GK_W); \
-                        gk_storev_quick(dx, base + i * GK_W, t[u]); \
+                        gk_storev_stream(dx, base + i * GK_W, t[u]); \
                     } \
                 } \
             } \
@@ -207,13 +206,13 @@ GK_FN void gk_plane_apply(const gk_raw16* g, const gk_raw16* a, gk_f m, gk_f q, 
             if (dr) {
                 gk_vec o = d;
                 if (accumulate_r) gk_even_plus(&o, dr, i);
-                gk_storev_quick(dr, i, o);
+                gk_storev_stream(dr, i, o);
             }
             if (dx) {
                 GK_UNROLL for (int k = 0; k < GK_W; k++) d.v[k] = k0 * d.v[k] + (k1 + h.v[k] * k2);
                 if (add) gk_even_plus(&d, add, i);
                 if (accumulate) gk_even_plus(&d, dx, i);
-                gk_storev_quick(dx, i, d);
+                gk_storev_stream(dx, i, d);
             }
         }
 }
@@ -346,59 +345,3 @@ GK_KERNEL(norm_bwd_apply_even)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamm
                        accumulate, accumulate_r, GK_RUN);
     }
 }
-
-#define GK_HELD 4 /* items per work-item of a set that a cluster holds */
-
-#if GK_LEAN
-#undef GK_MIN_BLOCKS
-#define GK_MIN_BLOCKS 4
-#endif
-#undef GK_CLUSTERING
-#define GK_CLUSTERING GK_IN_CLUSTERS
-/* A set per cluster, share / GK_CLUSTER planes per block, a plane per 1 << bits lanes: dy and x are read once. join [sets, GK_CLUSTER]: the sums of each
- * block over its planes. */
-GK_KERNEL(norm_bwd_sets_held)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_IN(gk_t, y), GK_IN(gk_f, mean), GK_IN(gk_f, rstd),
-                              GK_IN(gk_t, add), GK_OUT(gk_t, dx), GK_OUT(gk_f, part), GK_OUT(gk_f, join), int sets, int share, int channels, int items,
-                              int bits, gk_i64 second, int act, gk_f p, int accumulate)
-{
-    GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, gamma); GK_BIND_IN(gk_t, beta); GK_BIND_IN(gk_t, y); GK_BIND_IN(gk_f, mean);
-    GK_BIND_IN(gk_f, rstd); GK_BIND_IN(gk_t, add); GK_BIND_OUT(gk_t, dx); GK_BIND_OUT(gk_f, part); GK_BIND_OUT(gk_f, join);
-    GK_LOCAL gk_f tmp[GK_BLOCK];
-    int lanes = 1 << bits, lane = gk_lid() & (lanes - 1), sub = gk_lid() >> bits, block = gk_bid(0) % GK_CLUSTER, planes = share / GK_CLUSTER;
-    int live = sub < planes ? items : 0;
-    gk_f scale = gk_recip((gk_f)share * (gk_f)items * (gk_f)GK_W);
-    for (int set = gk_bid(0) / GK_CLUSTER; set < sets; set += gk_nblocks(0) / GK_CLUSTER) {
-        gk_i64 row = (gk_i64)set * share + block * planes + sub, base = row * items * GK_W;
-        int channel = live > 0 ? (int)(row % channels) : 0;
-        gk_raw16 g[GK_HELD], a[GK_HELD];
-        gk_f s1 = GK_R(0.0), s2 = GK_R(0.0), c1 = GK_R(0.0), c2 = GK_R(0.0), m, q, w, b;
-        gk_even_load(g, dy, base, live, lane, lanes, GK_HELD);
-        gk_even_load(a, x, base, live, lane, lanes, GK_HELD);
-        m = mean[set];
-        q = rstd[set];
-        w = gk_weight(gamma, channel);
-        b = gk_bias(beta, channel);
-        gk_plane_sums(&s1, &s2, g, a, m, q, w, b, y, 0, base, live, lane, lanes, act, p, GK_HELD);
-        s1 = gk_group_sum(s1, tmp, lanes);
-        s2 = gk_group_sum(s2, tmp, lanes);
-        if (lane == 0 && live > 0) {
-            if (part) { part[row] = s2; part[second + row] = s1; }
-            c1 = w * s1;
-            c2 = w * s2;
-        }
-        if (dx) {
-            GK_GLOBAL gk_f* mine = join + 2 * GK_CLUSTER * (gk_i64)set;
-            c1 = gk_block_sum(c1, tmp);
-            c2 = gk_block_sum(c2, tmp);
-            if (gk_lid() == 0) { mine[2 * block] = c1; mine[2 * block + 1] = c2; }
-            GK_CLUSTER_BARRIER();
-            c1 = c2 = GK_R(0.0);
-            GK_UNROLL for (int k = 0; k < GK_CLUSTER; k++) { c1 += mine[2 * k]; c2 += mine[2 * k + 1]; }
-            c1 = -q * (c1 * scale);
-            c2 = -q * (c2 * scale);
-            gk_plane_apply(g, a, m, q, w, b, c1, c2, y, 0, add, dx, 0, base, live, lane, lanes, act, p, accumulate, 0, GK_HELD);
-        }
-    }
-}
-#undef GK_CLUSTERING
-#define GK_CLUSTERING

@@ -3,7 +3,7 @@
  *
  * _rows_even, _long: a row per `lanes` work-items, in registers, raw; parameters per column. _add: of x + r, written to s where wanted.
  * _part_even: mean and m2 of runs of rows; _apply_even: the map over planes of one channel; _add: with r added before act.
- * _sets_even: groups whose second read comes from a cache. _sets_held: groups in the registers of a cluster of blocks.
+ * _sets_even: groups whose second read comes from a cache.
  * Statistics in two passes over registers, joined after Chan et al. Runs cut a row of `items` into `splits` pieces of `chunk` items.
  * Launch: GK_BLOCK >> bits rows or runs per block, lanes = 1 << bits; exactly as many blocks as that takes. Arithmetic in gk_f. Deterministic.
  * Reference: F.layer_norm, F.rms_norm, F.group_norm, F.batch_norm.
@@ -97,8 +97,8 @@ GK_FN gk_moments gk_even_moments(const gk_raw16* a, const gk_raw16* c, int items
                 gk_vec v = gk_even_value(a[u], ADDS ? c[u] : a[u], ADDS), g = gk_zeros(), b = gk_zeros(); \
                 if (gamma) g = gk_loadv(gamma, i * GK_W); \
                 if (beta) b = gk_loadv(beta, i * GK_W); \
-                if (ADDS && s) gk_storev_quick(s, base + i * GK_W, v); \
-                gk_storev_quick(y, base + i * GK_W, gk_norm_out(v, m.mean, scale, gamma != 0, g, offset, b, act, p)); \
+                if (ADDS && s) gk_storev_stream(s, base + i * GK_W, v); \
+                gk_storev_stream(y, base + i * GK_W, gk_norm_out(v, m.mean, scale, gamma != 0, g, offset, b, act, p)); \
             } \
         } \
     }
@@ -182,7 +182,7 @@ GK_KERNEL(norm_part_even)(GK_IN(gk_t, x), GK_OUT(gk_f, part), int runs, int item
                 if (lane + u * lanes < live) { \
                     gk_vec v = gk_decode16(a[u]), w = gk_decode16(ADDS ? c[u] : a[u]); \
                     GK_UNROLL for (int k = 0; k < GK_W; k++) v.v[k] = (v.v[k] - m) * q + (ADDS ? shift + w.v[k] : shift); \
-                    gk_storev_quick(y, base + (lane + u * lanes) * GK_W, GK_ACT(act, v, p)); \
+                    gk_storev_stream(y, base + (lane + u * lanes) * GK_W, GK_ACT(act, v, p)); \
                 } \
         } \
     }
@@ -242,60 +242,9 @@ GK_KERNEL(norm_sets_even)(GK_IN(gk_t, x), GK_IN(gk_t, gamma), GK_IN(gk_t, beta),
                         if (lane + u * lanes < n) {
                             gk_vec v = gk_decode16(a[u]);
                             GK_UNROLL for (int k = 0; k < GK_W; k++) v.v[k] = (v.v[k] - m.mean) * q + shift;
-                            gk_storev_quick(y, base + (from + lane + u * lanes) * GK_W, GK_ACT(act, v, p));
+                            gk_storev_stream(y, base + (from + lane + u * lanes) * GK_W, GK_ACT(act, v, p));
                         }
                 }
             }
     }
 }
-
-#define GK_HELD 4 /* items per work-item of a set that a cluster holds */
-
-#if GK_LEAN
-#undef GK_MIN_BLOCKS
-#define GK_MIN_BLOCKS 5
-#endif
-#undef GK_CLUSTERING
-#define GK_CLUSTERING GK_IN_CLUSTERS
-/* A set per cluster, share / GK_CLUSTER planes per block, a plane per 1 << bits lanes: x is read once. part [sets, GK_CLUSTER]: mean and m2 of each block. */
-GK_KERNEL(norm_sets_held)(GK_IN(gk_t, x), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_OUT(gk_t, y), GK_OUT(gk_f, mean), GK_OUT(gk_f, rstd), GK_OUT(gk_f, part),
-                          int sets, int share, int channels, int items, int bits, gk_f eps, int act, gk_f p)
-{
-    GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, gamma); GK_BIND_IN(gk_t, beta); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_f, mean); GK_BIND_OUT(gk_f, rstd);
-    GK_BIND_OUT(gk_f, part);
-    GK_LOCAL gk_f tmp[GK_BLOCK];
-    int lanes = 1 << bits, lane = gk_lid() & (lanes - 1), sub = gk_lid() >> bits, block = gk_bid(0) % GK_CLUSTER, planes = share / GK_CLUSTER;
-    int live = sub < planes ? items : 0;
-    gk_f count = (gk_f)planes * (gk_f)items * (gk_f)GK_W;
-    for (int set = gk_bid(0) / GK_CLUSTER; set < sets; set += gk_nblocks(0) / GK_CLUSTER) {
-        gk_i64 row = (gk_i64)set * share + block * planes + sub, base = row * items * GK_W;
-        int channel = live > 0 ? (int)(row % channels) : 0;
-        GK_GLOBAL gk_f* mine = part + 2 * GK_CLUSTER * (gk_i64)set;
-        gk_raw16 a[GK_HELD];
-        gk_moments m = gk_moments_none();
-        gk_f center = GK_R(0.0), spread = GK_R(0.0), q, shift = GK_R(0.0);
-        gk_even_load(a, x, base, live, lane, lanes, GK_HELD);
-        gk_piece_moments(&m, a, live, lane, lanes, GK_HELD);
-        m = gk_moments_group(m, count, tmp, GK_BLOCK, 0);
-        if (gk_lid() == 0) { mine[2 * block] = m.mean; mine[2 * block + 1] = m.m2; }
-        GK_CLUSTER_BARRIER();
-        GK_UNROLL for (int k = 0; k < GK_CLUSTER; k++) center += mine[2 * k];
-        center *= GK_R(1.0) / (gk_f)GK_CLUSTER;
-        GK_UNROLL for (int k = 0; k < GK_CLUSTER; k++) spread += mine[2 * k + 1] + count * (mine[2 * k] - center) * (mine[2 * k] - center);
-        q = GK_R(1.0) / gk_sqrt(spread / (count * (gk_f)GK_CLUSTER) + eps);
-        if (block == 0 && gk_lid() == 0) {
-            if (mean) mean[set] = center;
-            if (rstd) rstd[set] = q;
-        }
-        if (gamma) q *= gk_load(gamma, channel);
-        if (beta) shift = gk_load(beta, channel);
-        GK_UNROLL for (int u = 0; u < GK_HELD; u++)
-            if (lane + u * lanes < live) {
-                gk_vec v = gk_decode16(a[u]);
-                GK_UNROLL for (int k = 0; k < GK_W; k++) v.v[k] = (v.v[k] - center) * q + shift;
-                gk_storev_quick(y, base + (lane + u * lanes) * GK_W, GK_ACT(act, v, p));
-            }
-    }
-}
-#undef GK_CLUSTERING
-#define GK_CLUSTERING

@@ -20,7 +20,10 @@
 #ifndef GK_CLUSTER
 #define GK_CLUSTER 1
 #define GK_IN_CLUSTERS
+#define GK_CLUSTER_ARRIVE() ((void)0)
+#define GK_CLUSTER_WAIT() ((void)0)
 #define GK_CLUSTER_BARRIER() GK_BARRIER()
+#define gk_cluster_put(p, v, block) (*(p) = (v))
 #endif
 
 #define GK_CAT2(a, b) a##b
@@ -147,7 +150,8 @@ GK_FN gk_vec gk_loadv(GK_GLOBAL const gk_t* p, gk_i64 i) { return gk_decode16(gk
 #define GK_PACK2(a, b) ((gk_u32)gk_f32_to_bf16(a) | (gk_u32)gk_f32_to_bf16(b) << 16)
 #endif
 
-GK_FN void gk_storev(GK_GLOBAL gk_t* p, gk_i64 i, gk_vec r)
+/* The 16 raw bytes of GK_W values. */
+GK_FN gk_raw16 gk_encode16(gk_vec r)
 {
     gk_raw16 q;
 #if GK_DTYPE == GK_F32
@@ -166,18 +170,25 @@ GK_FN void gk_storev(GK_GLOBAL gk_t* p, gk_i64 i, gk_vec r)
         w[k] = ((gk_u32)r.v[4 * k] & 0xffu) | ((gk_u32)r.v[4 * k + 1] & 0xffu) << 8 | ((gk_u32)r.v[4 * k + 2] & 0xffu) << 16 | ((gk_u32)r.v[4 * k + 3] & 0xffu) << 24;
     q = gk_make16(w[0], w[1], w[2], w[3]);
 #endif
-    gk_store16((GK_GLOBAL void*)(p + i), q);
+    return q;
 }
+GK_FN void gk_storev(GK_GLOBAL gk_t* p, gk_i64 i, gk_vec r) { gk_store16((GK_GLOBAL void*)(p + i), gk_encode16(r)); }
 
-/* gk_storev of computed values: which NaN is stored does not matter, and some dialects round 16-bit values in one instruction then. */
+/* The same of computed values: which NaN is stored does not matter, and some dialects round 16-bit values in one instruction then. */
 #if GK_DTYPE == GK_BF16 && defined(GK_QUICK_BF16)
-GK_FN void gk_storev_quick(GK_GLOBAL gk_t* p, gk_i64 i, gk_vec r)
+GK_FN gk_raw16 gk_encode16_quick(gk_vec r)
 {
-    gk_store16((GK_GLOBAL void*)(p + i), gk_make16(gk_quick_bf16x2(r.v[0], r.v[1]), gk_quick_bf16x2(r.v[2], r.v[3]),
-                                                   gk_quick_bf16x2(r.v[4], r.v[5]), gk_quick_bf16x2(r.v[6], r.v[7])));
+    return gk_make16(gk_quick_bf16x2(r.v[0], r.v[1]), gk_quick_bf16x2(r.v[2], r.v[3]), gk_quick_bf16x2(r.v[4], r.v[5]), gk_quick_bf16x2(r.v[6], r.v[7]));
 }
 #else
-#define gk_storev_quick(p, i, r) gk_storev(p, i, r)
+#define gk_encode16_quick(r) gk_encode16(r)
+#endif
+GK_FN void gk_storev_quick(GK_GLOBAL gk_t* p, gk_i64 i, gk_vec r) { gk_store16((GK_GLOBAL void*)(p + i), gk_encode16_quick(r)); }
+/* gk_storev_quick of what is not read again soon: caches keep other lines, where the dialect can say so. */
+#ifdef GK_STREAMS
+GK_FN void gk_storev_stream(GK_GLOBAL gk_t* p, gk_i64 i, gk_vec r) { gk_stream16((GK_GLOBAL void*)(p + i), gk_encode16_quick(r)); }
+#else
+#define gk_storev_stream(p, i, r) gk_storev_quick(p, i, r)
 #endif
 
 /* ---- positions ------------------------------------------------------------------------------------------------------------- */

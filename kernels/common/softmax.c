@@ -264,71 +264,91 @@ GK_KERNEL(softmax_bwd_short4)(GK_IN(gk_t, dy), GK_IN(gk_t, y), GK_OUT(gk_t, dx),
 }
 
 /* ---- longer rows, held by the blocks of a cluster: read once ------------------------------------------------------------------------
- * Clusters loop over the rows. part [rows, GK_CLUSTER]: maximum and sum of each block of a row, or its share of the sum. */
+ * A cluster per row. met: what the blocks of the cluster found, maximum and sum, or their shares of the sum. */
 
-#define GK_HELD (64 / GK_W) /* most pieces per work-item */
-#define GK_AT_ONCE (16 / GK_W) /* pieces of y in flight per work-item */
+#define GK_HELD (64 / GK_W)    /* most pieces per work-item */
+#define GK_AT_ONCE (16 / GK_W) /* pieces that are looked at together */
 
-GK_FN void gk_softmax_held(GK_GLOBAL const gk_t* x, GK_GLOBAL gk_t* y, GK_GLOBAL gk_f* part, GK_LOCAL_PTR gk_f* tmp, GK_LOCAL_PTR gk_f* runs, int rows,
-                           int cols, int wide, const int keep)
+GK_FN void gk_softmax_held(GK_GLOBAL const gk_t* x, GK_GLOBAL gk_t* y, GK_LOCAL_PTR gk_f* met, GK_LOCAL_PTR gk_f* tmp, GK_LOCAL_PTR gk_f* runs, int cols,
+                           int wide, const int keep)
 {
-    const int lanes = GK_CLUSTER * GK_BLOCK;
+    const int lanes = GK_CLUSTER * GK_BLOCK, parts = keep / GK_AT_ONCE;
     int block = gk_bid(0) % GK_CLUSTER, lane = block * GK_BLOCK + gk_lid();
-    for (int row = gk_bid(0) / GK_CLUSTER; row < rows; row += gk_nblocks(0) / GK_CLUSTER) {
-        gk_i64 base = (gk_i64)row * cols;
-        GK_GLOBAL gk_f* mine = part + 2 * GK_CLUSTER * row;
-        gk_vec a[GK_HELD];
-        gk_norm n, all = gk_norm_begin();
-        gk_hold(a, x, base, lane, lanes, cols, wide, -GK_INF, keep);
-        gk_f own = gk_held_norm(a, &n, tmp, GK_GROUP, keep);
-        n = gk_norm_join_groups(n, tmp, runs, GK_BLOCK);
-        if (gk_lid() == 0) { mine[2 * block] = n.m; mine[2 * block + 1] = n.s; }
-        GK_CLUSTER_BARRIER();
-        GK_UNROLL for (int k = 0; k < GK_CLUSTER; k++) all.m = gk_fmax(all.m, mine[2 * k]);
-        GK_UNROLL for (int k = 0; k < GK_CLUSTER; k++) {
-            n.m = mine[2 * k];
-            n.s = mine[2 * k + 1];
-            all.s += gk_norm_at(n, all.m);
-        }
-        gk_f r = gk_norm_scale(all);
-        if (!GK_CAT(GK_OP, _log)) r *= gk_exp_t(own - all.m);
-        gk_held_out(a, all.m, r, keep);
-        gk_put_held(y, base, lane, lanes, cols, wide, a, keep);
+    gk_i64 base = (gk_i64)(gk_bid(0) / GK_CLUSTER) * cols;
+    gk_vec a[GK_HELD];
+    gk_f own[GK_HELD / GK_AT_ONCE];
+    gk_norm n = gk_norm_begin(), all = gk_norm_begin();
+    GK_CLUSTER_ARRIVE();
+    gk_hold(a, x, base, lane, lanes, cols, wide, -GK_INF, keep);
+    /* The first pieces are used while the others arrive; those of a softmax become powers relative to the maximum so far. */
+    GK_UNROLL for (int c = 0; c < parts; c++) {
+        gk_f m = n.m, s = GK_R(0.0);
+        GK_UNROLL for (int u = c * GK_AT_ONCE; u < (c + 1) * GK_AT_ONCE; u++)
+            GK_UNROLL for (int k = 0; k < GK_W; k++) m = gk_fmax(m, a[u].v[k]);
+        own[c] = m == -GK_INF ? GK_R(0.0) : m;
+        GK_UNROLL for (int u = c * GK_AT_ONCE; u < (c + 1) * GK_AT_ONCE; u++)
+            GK_UNROLL for (int k = 0; k < GK_W; k++) {
+                gk_f e = gk_exp_t(a[u].v[k] - own[c]);
+#if !GK_CAT(GK_OP, _log)
+                a[u].v[k] = e;
+#endif
+                s += e;
+            }
+        n.s = s + gk_norm_at(n, m);
+        n.m = m;
     }
+    n = gk_norm_join(n, tmp, runs, GK_BLOCK);
+    GK_CLUSTER_WAIT();
+    if (gk_lid() < GK_CLUSTER) {
+        gk_cluster_put(met + 2 * block, n.m, gk_lid());
+        gk_cluster_put(met + 2 * block + 1, n.s, gk_lid());
+    }
+    GK_CLUSTER_BARRIER();
+    GK_UNROLL for (int k = 0; k < GK_CLUSTER; k++) all.m = gk_fmax(all.m, met[2 * k]);
+    GK_UNROLL for (int k = 0; k < GK_CLUSTER; k++) {
+        n.m = met[2 * k];
+        n.s = met[2 * k + 1];
+        all.s += gk_norm_at(n, all.m);
+    }
+    gk_f r = gk_norm_scale(all);
+    GK_UNROLL for (int c = 0; c < parts; c++) {
+        gk_f f = GK_CAT(GK_OP, _log) ? r : r * gk_exp_t(own[c] - all.m);
+        gk_held_out(a + c * GK_AT_ONCE, all.m, f, GK_AT_ONCE);
+    }
+    gk_put_held(y, base, lane, lanes, cols, wide, a, keep);
 }
 
 /* dy stays in registers; y is read again, from a cache. */
-GK_FN void gk_softmax_bwd_held(GK_GLOBAL const gk_t* dy, GK_GLOBAL const gk_t* y, GK_GLOBAL gk_t* dx, GK_GLOBAL gk_f* part, GK_LOCAL_PTR gk_f* tmp, int rows,
-                               int cols, int wide, int accumulate, const int keep)
+GK_FN void gk_softmax_bwd_held(GK_GLOBAL const gk_t* dy, GK_GLOBAL const gk_t* y, GK_GLOBAL gk_t* dx, GK_LOCAL_PTR gk_f* met, GK_LOCAL_PTR gk_f* tmp, int cols,
+                               int wide, int accumulate, const int keep)
 {
-    const int lanes = GK_CLUSTER * GK_BLOCK, at_once = keep < GK_AT_ONCE ? keep : GK_AT_ONCE, step = at_once * lanes * GK_W;
+    const int lanes = GK_CLUSTER * GK_BLOCK, step = GK_AT_ONCE * lanes * GK_W;
     int block = gk_bid(0) % GK_CLUSTER, lane = block * GK_BLOCK + gk_lid();
-    for (int row = gk_bid(0) / GK_CLUSTER; row < rows; row += gk_nblocks(0) / GK_CLUSTER) {
-        gk_i64 base = (gk_i64)row * cols;
-        GK_GLOBAL gk_f* mine = part + GK_CLUSTER * row;
-        gk_vec g[GK_HELD], a[GK_AT_ONCE], o[GK_AT_ONCE];
-        gk_f t = GK_R(0.0);
-        gk_hold(g, dy, base, lane, lanes, cols, wide, GK_R(0.0), keep);
-        GK_UNROLL for (int c = 0; c < keep / at_once; c++) {
-            gk_hold(a, y, base + c * step, lane, lanes, cols - c * step, wide, GK_R(0.0), at_once);
-            GK_UNROLL for (int u = 0; u < at_once; u++)
-                GK_UNROLL for (int k = 0; k < GK_W; k++) t += GK_TERM(g[c * at_once + u].v[k], a[u].v[k]);
-        }
-        t = gk_block_sum(t, tmp);
-        if (gk_lid() == 0) mine[block] = t;
-        GK_CLUSTER_BARRIER();
-        t = GK_R(0.0);
-        GK_UNROLL for (int k = 0; k < GK_CLUSTER; k++) t += mine[k];
-        GK_UNROLL for (int c = 0; c < keep / at_once; c++) {
-            gk_hold(a, y, base + c * step, lane, lanes, cols - c * step, wide, GK_R(0.0), at_once);
-            if (accumulate) gk_hold(o, dx, base + c * step, lane, lanes, cols - c * step, wide, GK_R(0.0), at_once);
-            GK_UNROLL for (int u = 0; u < at_once; u++)
-                GK_UNROLL for (int k = 0; k < GK_W; k++) {
-                    gk_f d = GK_GRAD(g[c * at_once + u].v[k], a[u].v[k], t);
-                    a[u].v[k] = accumulate ? o[u].v[k] + d : d;
-                }
-            gk_put_held(dx, base + c * step, lane, lanes, cols - c * step, wide, a, at_once);
-        }
+    gk_i64 base = (gk_i64)(gk_bid(0) / GK_CLUSTER) * cols;
+    gk_vec g[GK_HELD], a[GK_AT_ONCE], o[GK_AT_ONCE];
+    gk_f t = GK_R(0.0);
+    GK_CLUSTER_ARRIVE();
+    gk_hold(g, dy, base, lane, lanes, cols, wide, GK_R(0.0), keep);
+    GK_UNROLL for (int c = 0; c < keep / GK_AT_ONCE; c++) {
+        gk_hold(a, y, base + c * step, lane, lanes, cols - c * step, wide, GK_R(0.0), GK_AT_ONCE);
+        GK_UNROLL for (int u = 0; u < GK_AT_ONCE; u++)
+            GK_UNROLL for (int k = 0; k < GK_W; k++) t += GK_TERM(g[c * GK_AT_ONCE + u].v[k], a[u].v[k]);
+    }
+    t = gk_block_sum(t, tmp);
+    GK_CLUSTER_WAIT();
+    if (gk_lid() < GK_CLUSTER) gk_cluster_put(met + block, t, gk_lid());
+    GK_CLUSTER_BARRIER();
+    t = GK_R(0.0);
+    GK_UNROLL for (int k = 0; k < GK_CLUSTER; k++) t += met[k];
+    GK_UNROLL for (int c = 0; c < keep / GK_AT_ONCE; c++) {
+        gk_hold(a, y, base + c * step, lane, lanes, cols - c * step, wide, GK_R(0.0), GK_AT_ONCE);
+        if (accumulate) gk_hold(o, dx, base + c * step, lane, lanes, cols - c * step, wide, GK_R(0.0), GK_AT_ONCE);
+        GK_UNROLL for (int u = 0; u < GK_AT_ONCE; u++)
+            GK_UNROLL for (int k = 0; k < GK_W; k++) {
+                gk_f d = GK_GRAD(g[c * GK_AT_ONCE + u].v[k], a[u].v[k], t);
+                a[u].v[k] = accumulate ? o[u].v[k] + d : d;
+            }
+        gk_put_held(dx, base + c * step, lane, lanes, cols - c * step, wide, a, GK_AT_ONCE);
     }
 }
 
@@ -338,36 +358,36 @@ GK_FN void gk_softmax_bwd_held(GK_GLOBAL const gk_t* dy, GK_GLOBAL const gk_t* y
 #undef GK_MIN_BLOCKS
 #define GK_MIN_BLOCKS 4
 #endif
-GK_KERNEL(softmax_held16)(GK_IN(gk_t, x), GK_OUT(gk_t, y), GK_OUT(gk_f, part), int rows, int cols, int wide)
+GK_KERNEL(softmax_held16)(GK_IN(gk_t, x), GK_OUT(gk_t, y), int cols, int wide)
 {
-    GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_f, part);
-    GK_LOCAL gk_f tmp[GK_BLOCK], runs[GK_RUNS];
-    gk_softmax_held(x, y, part, tmp, runs, rows, cols, wide, 16 / GK_W);
+    GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
+    GK_LOCAL gk_f met[2 * GK_CLUSTER], tmp[GK_BLOCK], runs[GK_RUNS];
+    gk_softmax_held(x, y, met, tmp, runs, cols, wide, 16 / GK_W);
 }
 
-GK_KERNEL(softmax_bwd_held16)(GK_IN(gk_t, dy), GK_IN(gk_t, y), GK_OUT(gk_t, dx), GK_OUT(gk_f, part), int rows, int cols, int wide, int accumulate)
+GK_KERNEL(softmax_bwd_held16)(GK_IN(gk_t, dy), GK_IN(gk_t, y), GK_OUT(gk_t, dx), int cols, int wide, int accumulate)
 {
-    GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, y); GK_BIND_OUT(gk_t, dx); GK_BIND_OUT(gk_f, part);
-    GK_LOCAL gk_f tmp[GK_BLOCK];
-    gk_softmax_bwd_held(dy, y, dx, part, tmp, rows, cols, wide, accumulate, 16 / GK_W);
+    GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, y); GK_BIND_OUT(gk_t, dx);
+    GK_LOCAL gk_f met[GK_CLUSTER], tmp[GK_BLOCK];
+    gk_softmax_bwd_held(dy, y, dx, met, tmp, cols, wide, accumulate, 16 / GK_W);
 }
 
 #if GK_DTYPE != GK_F64
 #undef GK_MIN_BLOCKS
 #define GK_MIN_BLOCKS 2
 #endif
-GK_KERNEL(softmax_held64)(GK_IN(gk_t, x), GK_OUT(gk_t, y), GK_OUT(gk_f, part), int rows, int cols, int wide)
+GK_KERNEL(softmax_held64)(GK_IN(gk_t, x), GK_OUT(gk_t, y), int cols, int wide)
 {
-    GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_f, part);
-    GK_LOCAL gk_f tmp[GK_BLOCK], runs[GK_RUNS];
-    gk_softmax_held(x, y, part, tmp, runs, rows, cols, wide, 64 / GK_W);
+    GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
+    GK_LOCAL gk_f met[2 * GK_CLUSTER], tmp[GK_BLOCK], runs[GK_RUNS];
+    gk_softmax_held(x, y, met, tmp, runs, cols, wide, 64 / GK_W);
 }
 
-GK_KERNEL(softmax_bwd_held64)(GK_IN(gk_t, dy), GK_IN(gk_t, y), GK_OUT(gk_t, dx), GK_OUT(gk_f, part), int rows, int cols, int wide, int accumulate)
+GK_KERNEL(softmax_bwd_held64)(GK_IN(gk_t, dy), GK_IN(gk_t, y), GK_OUT(gk_t, dx), int cols, int wide, int accumulate)
 {
-    GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, y); GK_BIND_OUT(gk_t, dx); GK_BIND_OUT(gk_f, part);
-    GK_LOCAL gk_f tmp[GK_BLOCK];
-    gk_softmax_bwd_held(dy, y, dx, part, tmp, rows, cols, wide, accumulate, 64 / GK_W);
+    GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, y); GK_BIND_OUT(gk_t, dx);
+    GK_LOCAL gk_f met[GK_CLUSTER], tmp[GK_BLOCK];
+    gk_softmax_bwd_held(dy, y, dx, met, tmp, cols, wide, accumulate, 64 / GK_W);
 }
 #undef GK_CLUSTERING
 #define GK_CLUSTERING

@@ -16,7 +16,8 @@ typedef uint4 gk_raw16;
 #if __CUDA_ARCH__ >= 900
 #define GK_CLUSTER 8
 #define GK_IN_CLUSTERS __cluster_dims__(GK_CLUSTER, 1, 1)
-/* What the blocks of the cluster wrote to global memory before it, all of them see behind it. */
+#define GK_CLUSTER_ARRIVE() asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory")
+#define GK_CLUSTER_WAIT() asm volatile("barrier.cluster.wait.aligned;" ::: "memory")
 #define GK_CLUSTER_BARRIER() asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory")
 #endif
 #define GK_KERNEL(name) extern "C" __global__ void GK_CLUSTERING __launch_bounds__(GK_BLOCK, GK_MIN_BLOCKS) name
@@ -93,8 +94,25 @@ GK_FN gk_u16 gk_f32_to_f16(float f)
 /* Adds to a counter in local memory; any number of work-items at once. */
 GK_FN void gk_local_add(gk_u32* p, gk_u32 v) { atomicAdd(p, v); }
 
+#ifdef GK_CLUSTER
+/* Stores to the place that p is in the local memory of a block of the cluster. */
+GK_FN void gk_cluster_put(float* p, float v, int block)
+{
+    gk_u32 at = (gk_u32)__cvta_generic_to_shared(p);
+    asm volatile("mapa.shared::cluster.u32 %0, %0, %1;\n\tst.shared::cluster.f32 [%0], %2;" : "+r"(at) : "r"(block), "f"(v) : "memory");
+}
+GK_FN void gk_cluster_put(double* p, double v, int block)
+{
+    gk_u32 at = (gk_u32)__cvta_generic_to_shared(p);
+    asm volatile("mapa.shared::cluster.u32 %0, %0, %1;\n\tst.shared::cluster.f64 [%0], %2;" : "+r"(at) : "r"(block), "d"(v) : "memory");
+}
+#endif
+
 GK_FN gk_raw16 gk_load16(const void* p) { return *(const gk_raw16*)p; }
 GK_FN void gk_store16(void* p, gk_raw16 v) { *(gk_raw16*)p = v; }
+/* A store after which the line is the first to leave the caches. */
+#define GK_STREAMS 1
+GK_FN void gk_stream16(void* p, gk_raw16 v) { __stcs((gk_raw16*)p, v); }
 GK_FN gk_raw16 gk_make16(gk_u32 x, gk_u32 y, gk_u32 z, gk_u32 w) { return make_uint4(x, y, z, w); }
 
 /* Exchange with the lane whose number differs in the bits of `mask`; both lanes must be active. Used by the collectives only. */

@@ -52,7 +52,7 @@ kernels! {
     XENT_PROB_SUM = "loss.c" "xent_prob_sum", dtypes: FLOATS64, ops: &[],
         args: [prob: In("gk_t"), w: In("gk_t"), sum: Out("gk_f"), N: I64, C: I64, S: I64, smooth: Real];
     XENT_BWD_ROWS = "loss.c" "xent_bwd_rows", dtypes: FLOATS64, ops: &[],
-        args: [x: In("gk_t"), ids: In("int"), wide_ids: I32, prob: In("gk_t"), probs: I32, w: In("gk_t"), wsums: In("gk_f"), lse: In("gk_f"), gy: In("gk_t"), each: I32, gy_f32: I32, den: In("gk_f"), dx: Out("gk_t"), err: Out("int"), code: I32, N: I64, C: I64, lanes: I32, span: I64, wide: I32, ignore: I64, smooth: Real, accumulate: I32];
+        args: [x: In("gk_t"), ids: In("int"), wide_ids: I32, prob: In("gk_t"), probs: I32, w: In("gk_t"), wsums: In("gk_f"), lse: In("gk_f"), gy: In("gk_t"), each: I32, gy_f32: I32, den: In("gk_f"), dx: Out("gk_t"), err: Out("int"), code: I32, N: I64, C: I64, lanes: I32, wide: I32, ignore: I64, smooth: Real, accumulate: I32];
     XENT_BWD_INNER = "loss.c" "xent_bwd_inner", dtypes: FLOATS64, ops: &[],
         args: [x: In("gk_t"), ids: In("int"), wide_ids: I32, prob: In("gk_t"), probs: I32, w: In("gk_t"), wsums: In("gk_f"), lse: In("gk_f"), gy: In("gk_t"), each: I32, gy_f32: I32, den: In("gk_f"), dx: Out("gk_t"), err: Out("int"), code: I32, N: I64, C: I64, S: I64, ignore: I64, smooth: Real, accumulate: I32];
 }

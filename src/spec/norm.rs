@@ -48,9 +48,6 @@ kernels! {
     SETS_EVEN = "norm_even.c" "norm_sets_even", dtypes: FLOATS64, ops: OPS,
         args: [x: In("gk_t"), gamma: In("gk_t"), beta: In("gk_t"), y: Out("gk_t"), mean: Out("gk_f"), rstd: Out("gk_f"), sets: I32, share: I32,
                channels: I32, items: I32, bits: I32, eps: Real, act: I32, p: Real];
-    SETS_HELD = "norm_even.c" "norm_sets_held", dtypes: FLOATS64, ops: OPS,
-        args: [x: In("gk_t"), gamma: In("gk_t"), beta: In("gk_t"), y: Out("gk_t"), mean: Out("gk_f"), rstd: Out("gk_f"), part: Out("gk_f"), sets: I32,
-               share: I32, channels: I32, items: I32, bits: I32, eps: Real, act: I32, p: Real];
     APPLY_EVEN = "norm_even.c" "norm_apply_even", dtypes: FLOATS64, ops: OPS,
         args: [x: In("gk_t"), r: In("gk_t"), gamma: In("gk_t"), beta: In("gk_t"), mean: In("gk_f"), rstd: In("gk_f"), y: Out("gk_t"), runs: I32,
                items: I32, splits: I32, chunk: I32, bits: I32, channels: I32, share: I32, act: I32, p: Real];
@@ -69,10 +66,6 @@ kernels! {
         args: [dy: In("gk_t"), x: In("gk_t"), gamma: In("gk_t"), beta: In("gk_t"), y: In("gk_t"), mean: In("gk_f"), rstd: In("gk_f"),
                add: In("gk_t"), dx: Out("gk_t"), part: Out("gk_f"), sets: I32, share: I32, channels: I32, items: I32, bits: I32, second: I64,
                act: I32, p: Real, accumulate: I32];
-    BWD_SETS_HELD = "norm_bwd_even.c" "norm_bwd_sets_held", dtypes: FLOATS64, ops: OPS,
-        args: [dy: In("gk_t"), x: In("gk_t"), gamma: In("gk_t"), beta: In("gk_t"), y: In("gk_t"), mean: In("gk_f"), rstd: In("gk_f"),
-               add: In("gk_t"), dx: Out("gk_t"), part: Out("gk_f"), join: Out("gk_f"), sets: I32, share: I32, channels: I32, items: I32, bits: I32,
-               second: I64, act: I32, p: Real, accumulate: I32];
     BWD_PART_EVEN = "norm_bwd_even.c" "norm_bwd_part_even", dtypes: FLOATS64, ops: OPS,
         args: [dy: In("gk_t"), x: In("gk_t"), gamma: In("gk_t"), beta: In("gk_t"), y: In("gk_t"), r: In("gk_t"), mean: In("gk_f"),
                rstd: In("gk_f"), part: Out("gk_f"), runs: I32, items: I32, splits: I32, chunk: I32, bits: I32, channels: I32, share: I32,

@@ -22,13 +22,13 @@ kernels! {
     BWD_SHORT4 = "softmax.c" "softmax_bwd_short4", dtypes: FLOATS64, ops: OPS,
         args: [dy: In("gk_t"), y: In("gk_t"), dx: Out("gk_t"), rows: I64, cols: I32, lanes: I32, wide: I32, accumulate: I32];
     HELD16 = "softmax.c" "softmax_held16", dtypes: FLOATS64, ops: OPS,
-        args: [x: In("gk_t"), y: Out("gk_t"), part: Out("gk_f"), rows: I32, cols: I32, wide: I32];
+        args: [x: In("gk_t"), y: Out("gk_t"), cols: I32, wide: I32];
     HELD64 = "softmax.c" "softmax_held64", dtypes: FLOATS64, ops: OPS,
-        args: [x: In("gk_t"), y: Out("gk_t"), part: Out("gk_f"), rows: I32, cols: I32, wide: I32];
+        args: [x: In("gk_t"), y: Out("gk_t"), cols: I32, wide: I32];
     BWD_HELD16 = "softmax.c" "softmax_bwd_held16", dtypes: FLOATS64, ops: OPS,
-        args: [dy: In("gk_t"), y: In("gk_t"), dx: Out("gk_t"), part: Out("gk_f"), rows: I32, cols: I32, wide: I32, accumulate: I32];
+        args: [dy: In("gk_t"), y: In("gk_t"), dx: Out("gk_t"), cols: I32, wide: I32, accumulate: I32];
     BWD_HELD64 = "softmax.c" "softmax_bwd_held64", dtypes: FLOATS64, ops: OPS,
-        args: [dy: In("gk_t"), y: In("gk_t"), dx: Out("gk_t"), part: Out("gk_f"), rows: I32, cols: I32, wide: I32, accumulate: I32];
+        args: [dy: In("gk_t"), y: In("gk_t"), dx: Out("gk_t"), cols: I32, wide: I32, accumulate: I32];
     ROWS = "softmax.c" "softmax_rows", dtypes: FLOATS64, ops: OPS,
         args: [x: In("gk_t"), y: Out("gk_t"), rows: I64, cols: I64, lanes: I32, wide: I32, phase: I32];
     BWD_ROWS = "softmax.c" "softmax_bwd_rows", dtypes: FLOATS64, ops: OPS,

@@ -4,14 +4,11 @@ use crate::buffer::{Buffer, GradMut, View, ViewMut};
 use crate::driver::Arg;
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, MAX_GRID_YZ, aligned16, code_of_op, real};
+use crate::engine::launch::{Grid, aligned16, code_of_op, real};
 use crate::error::Result;
 use crate::ops::*;
 use crate::spec::BLOCK;
 use crate::spec::loss::*;
-
-/// Bytes of a row of logits that a group of work-items takes at a time, about: blocks that live short keep the device busy to the end.
-const RUN_BYTES: usize = 64 << 10;
 
 /// C name, numbers and flags of an elementwise loss.
 fn loss_kernel(kind: Loss) -> (&'static str, [f64; 2], i32) {
@@ -448,14 +445,10 @@ impl LossOps for Engine {
         let tail = [Arg::I64(p.ignore_index), smooth, flag(io.dx.accumulate)];
         if x.s == 1 {
             let lanes = lanes_for(x.c);
-            let runs = (x.c * dt.size()).div_ceil(RUN_BYTES).clamp(1, MAX_GRID_YZ);
-            let span = x.c.div_ceil(runs).max(1);
-            let wide = aligned16(&io.x) && aligned16(&dx.as_view());
-            args.extend([Arg::I32(lanes as i32), Arg::I64(span as i64), flag(wide)]);
+            args.extend([Arg::I32(lanes as i32), flag(aligned16(&io.x) && aligned16(&dx.as_view()))]);
             args.extend(tail);
             let blocks = x.n.div_ceil(BLOCK as usize / lanes).min(1 << 20);
-            let grid = Grid::Blocks([blocks, x.c.div_ceil(span).max(1), 1]);
-            return self.launch(&XENT_BWD_ROWS, dt, "", grid, &args);
+            return self.launch(&XENT_BWD_ROWS, dt, "", Grid::Blocks([blocks, 1, 1]), &args);
         }
         args.push(s);
         args.extend(tail);

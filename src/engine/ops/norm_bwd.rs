@@ -113,9 +113,9 @@ impl Engine {
     }
 
     pub(super) fn back_params(&self, b: &Back<'_>, s: &Sums) -> Result<()> {
-        // Few sets: more work-items for each, so that their number does not set the time.
-        let tx = match s.inner == 1 && s.sets <= 4 * LANES {
-            true => LANES / pow2(s.outer, 64),
+        // Neighbours side by side fill the 32 bytes that memory hands out; more would leave too few work-items for each.
+        let tx = match s.inner == 1 {
+            true => LANES / pow2(s.outer, 32),
             false => join_tx(s.outer, s.inner),
         };
         let args = [

@@ -95,43 +95,34 @@ impl Engine {
         let cut = self.even_cut(&b.terms(), p.rows, p.cols).filter(|_| b.aligned())?;
         let bytes = p.share * cut.items * 16 * b.terms().len();
         let sets = p.rows / p.share;
-        if let Some(bits) = self.held_sets(sets, p.share, cut.items) {
-            let blocks = sets * self.device_caps().cluster as usize;
-            return Some(self.even_back_sets_launch(b, p, &BWD_SETS_HELD, cut.items, bits, blocks));
-        }
         let walk = self.set_walk(sets, p.share, cut.items, bytes)?;
-        Some(self.even_back_sets_launch(b, p, &BWD_SETS, cut.items, walk.bits, walk.blocks))
+        Some(self.even_back_sets_launch(b, p, sets, cut.items, Arg::I32(walk.bits as i32), walk.blocks))
     }
 
     fn even_back_sets_launch(
         &self,
         b: &Back<'_>,
         p: &Plan,
-        kernel: &'static KernelSpec,
+        sets: usize,
         items: usize,
-        bits: u32,
+        bits: Arg,
         blocks: usize,
     ) -> Result<()> {
         let dt = b.dt();
         let part = b.params().then(|| self.scratch(dt.accumulator(), 2 * p.rows)).transpose()?;
         let mut args = self.even_back_operands(b, part.as_ref());
-        // The blocks of a cluster exchange two sums each.
-        let join = self.scratch(dt.accumulator(), if kernel == &BWD_SETS_HELD { 2 * blocks } else { 0 })?;
-        if kernel == &BWD_SETS_HELD {
-            args.push(self.arg_in(&join.view()));
-        }
         args.extend([
-            int(p.rows / p.share),
+            int(sets),
             int(p.share),
             int(p.groups),
             int(items),
-            Arg::I32(bits as i32),
+            bits,
             long(p.rows),
             b.act.args[0],
             b.act.args[1],
             b.adds(&b.dx),
         ]);
-        self.launch(kernel, dt, b.act.unit, Grid::Blocks([blocks, 1, 1]), &args)?;
+        self.launch(&BWD_SETS, dt, b.act.unit, Grid::Blocks([blocks, 1, 1]), &args)?;
         let Some(part) = part else { return Ok(()) };
         let outer = p.rows / p.groups;
         self.back_params(b, &Sums { part, outer, sets: p.groups, inner: 1, second: p.rows })

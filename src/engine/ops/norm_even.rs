@@ -15,8 +15,6 @@ const KEEP_LONG: usize = 8;
 /// Longest run that is summed by itself, and how much of it a work-item should have at least: 16-byte items.
 const SUM_RUN: usize = 4096;
 const SUM_KEEP: usize = 16;
-/// 16-byte items per work-item of a set that a cluster of blocks holds (`GK_HELD`).
-const HELD: usize = 4;
 /// Bytes per multiprocessor that caches keep between two reads of a set.
 const SET_CACHE: usize = 256 << 10;
 /// Groups shorter than this are taken in one pass: 16-byte items.
@@ -91,20 +89,6 @@ impl Engine {
         // Short sets are taken by short-lived blocks, of long ones no more at a time than the caches hold.
         let blocks = if resident > 4 { sets } else { units * resident.max(2) };
         Some(SetWalk { bits, blocks: blocks.min(sets) })
-    }
-
-    /// Binary logarithm of the lanes per plane where clusters of blocks hold sets of `share` planes of `items`; `None` where they do not fit, would leave
-    /// most lanes idle, or are too few.
-    pub(super) fn held_sets(&self, sets: usize, share: usize, items: usize) -> Option<u32> {
-        let caps = self.device_caps();
-        let cluster = caps.cluster as usize;
-        let planes = share / cluster;
-        let fits = cluster > 1 && share.is_multiple_of(cluster) && (1..=LANES).contains(&planes);
-        if !fits || sets * cluster < caps.compute_units as usize || !fits_i32(2 * sets.checked_mul(share)?) {
-            return None;
-        }
-        let lanes = LANES / pow2(planes, LANES);
-        (items <= HELD * lanes && planes * items >= LANES).then_some(lanes.trailing_zeros())
     }
 
     /// How rows of aligned items are cut into runs that are summed: longer ones, over few lanes, so that joining the lanes costs little.
@@ -251,43 +235,31 @@ impl Engine {
             return None;
         }
         let over = self.even_planes(&planes, r.rows * r.cg, r.inner)?;
-        if let Some(bits) = self.held_sets(r.rows, r.cg, over.items) {
-            return Some(self.held_sets_launch(r, act, over.items, bits));
-        }
         if let Some(walk) = self.set_walk(r.rows, r.cg, over.items, cut.items * 16) {
             return Some(self.even_sets_launch(r, act, over.items, &walk));
         }
         Some(self.even_groups_launch(r, act, &planes, &cut, &over))
     }
 
-    /// What the kernels that take whole sets begin with, and what they end with.
-    fn set_args(&self, r: &RowProblem<'_>, act: &Act, items: usize, bits: u32) -> [Vec<Arg>; 2] {
-        let first = vec![
+    fn even_sets_launch(&self, r: &RowProblem<'_>, act: &Act, items: usize, walk: &SetWalk) -> Result<()> {
+        let dt = r.x.dtype();
+        let args = [
             self.arg_in(&r.x),
             self.arg_opt(r.gamma.as_ref()),
             self.arg_opt(r.beta.as_ref()),
             self.arg_out(&r.y),
             self.arg_opt_out(r.mean.as_ref()),
             self.arg_opt_out(r.rstd.as_ref()),
+            int(r.rows),
+            int(r.cg),
+            int(r.groups * r.cg),
+            int(items),
+            Arg::I32(walk.bits as i32),
+            real(dt, r.eps),
+            act.args[0],
+            act.args[1],
         ];
-        let (sets, share, channels) = (int(r.rows), int(r.cg), int(r.groups * r.cg));
-        let (bits, eps) = (Arg::I32(bits as i32), real(r.x.dtype(), r.eps));
-        [first, vec![sets, share, channels, int(items), bits, eps, act.args[0], act.args[1]]]
-    }
-
-    fn even_sets_launch(&self, r: &RowProblem<'_>, act: &Act, items: usize, walk: &SetWalk) -> Result<()> {
-        let args = self.set_args(r, act, items, walk.bits).concat();
-        self.launch(&SETS_EVEN, r.x.dtype(), act.unit, Grid::Blocks([walk.blocks, 1, 1]), &args)
-    }
-
-    fn held_sets_launch(&self, r: &RowProblem<'_>, act: &Act, items: usize, bits: u32) -> Result<()> {
-        let dt = r.x.dtype();
-        let blocks = r.rows * self.device_caps().cluster as usize;
-        let part = self.scratch(dt.accumulator(), 2 * blocks)?;
-        let [mut args, last] = self.set_args(r, act, items, bits);
-        args.push(self.arg_in(&part.view()));
-        args.extend(last);
-        self.launch(&SETS_HELD, dt, act.unit, Grid::Blocks([blocks, 1, 1]), &args)
+        self.launch(&SETS_EVEN, dt, act.unit, Grid::Blocks([walk.blocks, 1, 1]), &args)
     }
 
     fn even_groups_launch(

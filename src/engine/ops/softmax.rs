@@ -22,7 +22,6 @@ const HELD_KERNELS: [&KernelSpec; 2] = [&HELD16, &HELD64];
 const BWD_HELD_KERNELS: [&KernelSpec; 2] = [&BWD_HELD16, &BWD_HELD64];
 /// Rows from which on the blocks of a cluster share one: elements.
 const LONG: usize = KEEP * LANES;
-const ROWS_PER_CLUSTER: usize = 8;
 /// Shortest run of a cut row, in items.
 const RUN: usize = 2048;
 
@@ -74,7 +73,7 @@ impl Engine {
         let caps = self.device_caps();
         let cluster = caps.cluster as usize;
         let held = HELD.iter().position(|h| cols > LONG && cols <= h * LANES * cluster);
-        let busy = !caps.is_cpu && outer * cluster >= caps.compute_units as usize && 2 * outer * cluster < 1 << 31;
+        let busy = !caps.is_cpu && outer * cluster >= caps.compute_units as usize && outer * cluster < 1 << 31;
         if let (Some(keep), true) = (held, busy && (whole || w <= 4)) {
             return Walk::Held { wide: whole, keep };
         }
@@ -98,12 +97,9 @@ impl Engine {
         Grid::Blocks([if lanes == LANES { blocks } else { blocks.min(self.fill() * 8) }, 1, 1])
     }
 
-    /// Clusters that take about [`ROWS_PER_CLUSTER`] rows each, or fewer where there would be too few clusters.
+    /// A cluster of blocks per row.
     fn held_grid(&self, rows: usize) -> Grid {
-        let caps = self.device_caps();
-        let most = (caps.compute_units as usize).next_power_of_two() / 2;
-        let clusters = rows.div_ceil((rows / most).clamp(1, ROWS_PER_CLUSTER));
-        Grid::Blocks([clusters * caps.cluster as usize, 1, 1])
+        Grid::Blocks([rows * self.device_caps().cluster as usize, 1, 1])
     }
 
     pub(super) fn softmax_impl(&self, kind: Softmax, axis: usize, x: View<'_>, y: ViewMut<'_>) -> Result<()> {
@@ -124,8 +120,7 @@ impl Engine {
                 self.launch(SHORT[keep], dt, op, self.softmax_grid(outer, lanes), &args)
             }
             Walk::Held { wide, keep } => {
-                let part = self.scratch(dt.accumulator(), 2 * outer * self.device_caps().cluster as usize)?;
-                let args = [px, py, self.arg_in(&part.view()), int(outer), int(cols), int(wide as usize)];
+                let args = [px, py, int(cols), int(wide as usize)];
                 self.launch(HELD_KERNELS[keep], dt, op, self.held_grid(outer), &args)
             }
             Walk::Rows { lanes, wide, phase } => {
@@ -180,9 +175,7 @@ impl Engine {
                 self.launch(BWD_SHORT[keep], dt, op, self.softmax_grid(outer, lanes), &args)
             }
             Walk::Held { wide, keep } => {
-                let part = self.scratch(dt.accumulator(), outer * self.device_caps().cluster as usize)?;
-                let pp = self.arg_in(&part.view());
-                let args = [pg, py, px, pp, int(outer), int(cols), int(wide as usize), accumulate];
+                let args = [pg, py, px, int(cols), int(wide as usize), accumulate];
                 self.launch(BWD_HELD_KERNELS[keep], dt, op, self.held_grid(outer), &args)
             }
             Walk::Rows { lanes, wide, phase } => {
