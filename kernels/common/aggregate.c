@@ -7,7 +7,7 @@
  *
  * Launch: `lanes` work-items, a power of two, take one stretch of entries (graph.h) and lanes * w consecutive columns, w = GK_W where `wide`;
  * axis 1 of the grid walks over the columns. The rows of GK_U edges are on their way at a time, and the indices of the next ones. Sums run in the
- * order of the entries, in gk_f; the parts of long nodes are joined in order. One writer per output, deterministic.
+ * order of the entries, in gk_f, for GK_RUN of them at a time; the parts of long nodes are joined in order. One writer per output, deterministic.
  * References: torch.sparse @, index_add, scatter_reduce; DGL's copy_u, u_mul_e and so on.
  */
 #include "coords.h"
@@ -41,6 +41,16 @@
 #define GK_RED_SUM 0
 #define GK_RED_MEAN 1
 #define GK_RED_PROD 2
+
+/* Entries that are summed one by one: a longer sum would lose some of what each one adds, though nothing that 16-bit storage could hold. */
+#define GK_RUN 32u
+#define GK_RUN_ENDS(p, first) (GK_W <= 4 && (((p) - (first) + GK_U) & (GK_RUN - 1u)) == 0u)
+
+/* acc += v, or acc *= v for a product. */
+GK_FN void gk_fold(gk_vec* acc, gk_vec v, int red)
+{
+    GK_UNROLL for (int i = 0; i < GK_W; i++) acc->v[i] = red == GK_RED_PROD ? acc->v[i] * v.v[i] : acc->v[i] + v.v[i];
+}
 
 typedef struct {
     GK_GLOBAL const int* col;
@@ -139,7 +149,7 @@ GK_FN gk_vec gk_sum_run(const gk_walk* g, gk_u32 first, gk_u32 end)
     GK_GLOBAL const gk_t* a = g->a + g->a_base;
     GK_GLOBAL const gk_t* b = g->b;
     gk_u32 bytes = g->inner * (gk_u32)sizeof(gk_t);
-    gk_vec acc = gk_splat(GK_R(0.0));
+    gk_vec acc = gk_splat(GK_R(0.0)), run = acc;
     int row[GK_U], scale[GK_U];
     if (GK_LEAN == 2) b += g->b_base;
     gk_ids(rows, first, end, g->wide_index, row_limit, g->err, g->code, row);
@@ -160,17 +170,22 @@ GK_FN gk_vec gk_sum_run(const gk_walk* g, gk_u32 first, gk_u32 end)
         if (GK_LEAN == 2) gk_ids(scales, p + GK_U, end, g->wide_index, scale_limit, g->err, g->code, scale);
         GK_UNROLL for (int k = 0; k < GK_U; k++) {
             if (on[k]) {
-                GK_UNROLL for (int i = 0; i < GK_W; i++) acc.v[i] += GK_LEAN == 1 ? m[k].v[i] : m[k].v[i] * s[k];
+                GK_UNROLL for (int i = 0; i < GK_W; i++) run.v[i] += GK_LEAN == 1 ? m[k].v[i] : m[k].v[i] * s[k];
             }
         }
+        if (GK_RUN_ENDS(p, first)) {
+            gk_fold(&acc, run, GK_RED_SUM);
+            run = gk_splat(GK_R(0.0));
+        }
     }
+    gk_fold(&acc, run, GK_RED_SUM);
     return acc;
 }
 #endif
 
 GK_FN gk_vec gk_reduce_run(const gk_walk* g, int node, gk_vec self, gk_u32 first, gk_u32 end, int red)
 {
-    gk_vec acc = gk_splat(red == GK_RED_PROD ? GK_R(1.0) : GK_R(0.0));
+    gk_vec none = gk_splat(red == GK_RED_PROD ? GK_R(1.0) : GK_R(0.0)), acc = none, run = none;
     gk_ends now, next;
     gk_find(g, first, end, &now);
     GK_ROLLED for (gk_u32 p = first; p < end; p += GK_U) {
@@ -178,12 +193,15 @@ GK_FN gk_vec gk_reduce_run(const gk_walk* g, int node, gk_vec self, gk_u32 first
         gk_find(g, p + GK_U, end, &next);
         gk_messages(g, node, self, &now, m);
         GK_UNROLL for (int k = 0; k < GK_U; k++) {
-            if (now.edge[k] >= 0) {
-                GK_UNROLL for (int i = 0; i < GK_W; i++) acc.v[i] = red == GK_RED_PROD ? acc.v[i] * m[k].v[i] : acc.v[i] + m[k].v[i];
-            }
+            if (now.edge[k] >= 0) gk_fold(&run, m[k], red);
+        }
+        if (GK_RUN_ENDS(p, first)) {
+            gk_fold(&acc, run, red);
+            run = none;
         }
         now = next;
     }
+    gk_fold(&acc, run, red);
     return acc;
 }
 
@@ -303,8 +321,7 @@ GK_KERNEL(aggregate_join)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(gk_f, parts
             gk_vec acc = gk_splat(one);
             if (column < GK_COLUMNS) {
                 for (gk_i64 k = t / lanes; k <= q.slot; k += groups) {
-                    gk_vec v = gk_part_get(parts, gk_part_slot(item, k) * GK_COLUMNS + column, wide);
-                    GK_UNROLL for (int i = 0; i < GK_W; i++) acc.v[i] = red == GK_RED_PROD ? acc.v[i] * v.v[i] : acc.v[i] + v.v[i];
+                    gk_fold(&acc, gk_part_get(parts, gk_part_slot(item, k) * GK_COLUMNS + column, wide), red);
                 }
             }
             GK_UNROLL for (int i = 0; i < GK_W; i++) tmp[i * GK_BLOCK + t] = acc.v[i];

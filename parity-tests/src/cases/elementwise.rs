@@ -3,7 +3,7 @@
 use trefoil::View;
 use trefoil::ops::*;
 
-use super::Bound::{Close, Exact, Sum};
+use super::Bound::{Close, Exact, Stored, Sum};
 use super::{Bound, F32, INTS, Kernel, TRANS, ULP, ULP32, broadcast, k};
 use crate::device::{Cx, Fail, R};
 use crate::random_cases::Dom::{self, Any, Nonzero, Positive, Range};
@@ -267,7 +267,7 @@ macro_rules! three {
 
 /// Element-wise factors times dy, summed over the repeated axes.
 /// Where magnitudes of the operands do not give the factors' (a logarithm has either sign), rows say that they cancel.
-const BROADCAST: Bound = Bound::Stored(4e-6, 2e-4);
+const BROADCAST: Bound = Stored(4e-6, 2e-4);
 const MIX: Bound = Close(ULP32, 2e-6);
 
 pub(super) const ROWS: &[&[Kernel]] = &[
@@ -294,7 +294,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             .bound(BROADCAST)
             .grad_of("div"),
     ],
-    two!("pow", "T1.5", Binary::Pow, Close(8.0 * ULP32, 1e-7), Positive, Any, Close(1e-5, 1e-3)),
+    two!("pow", "T1.5", Binary::Pow, Close(8.0 * ULP32, 1e-7), Positive, Any, Stored(1e-5, 1e-3), cancels),
     two!("maximum", "T1.6", Binary::Maximum, Exact, Dom::Coarse, Dom::Coarse),
     two!("minimum", "T1.7", Binary::Minimum, Exact, Dom::Coarse, Dom::Coarse),
     two!("fmax", "T1.8", Binary::Fmax, Exact, Any, Any),

@@ -491,6 +491,8 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             lion,
         )
         .bound(OPT)
+        // The sign of a sum.
+        .cancels()
         .sample(|s| draw_decayed(s, &["m"])),
         k(
             "ftrl_update",
@@ -502,6 +504,8 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             ftrl,
         )
         .bound(OPT)
+        // z + g - sigma w.
+        .cancels()
         .sample(|s| {
             let from_w = s.coin();
             draw(s, if from_w { &[] } else { &["z", "n"] });
