@@ -2,30 +2,32 @@
 #![allow(missing_docs)]
 
 mod common;
-use common::{devices, noise};
+use common::{devices, noise, steps_on};
 use trefoil::ops::Activation;
 use trefoil_nn::layers::*;
 use trefoil_nn::{Build, CrossEntropyLoss, Device, Layer, Optimizer, Result, Tensor};
 
 /// Sequences of six ids below 5; the class is the id that comes first.
 fn data(d: &Device) -> (Tensor, Tensor) {
-    let ids: Vec<i64> = noise(3, 32 * 6).iter().map(|v| ((v + 1.0) * 2.5) as i64).collect();
+    let n = steps_on(d, 32, 8);
+    let ids: Vec<i64> = noise(3, n * 6).iter().map(|v| ((v + 1.0) * 2.5) as i64).collect();
     let first: Vec<i64> = ids.iter().step_by(6).copied().collect();
-    (Tensor::from_slice(d, &ids, &[32, 6]).unwrap(), Tensor::from_slice(d, &first, &[32]).unwrap())
+    (Tensor::from_slice(d, &ids, &[n, 6]).unwrap(), Tensor::from_slice(d, &first, &[n]).unwrap())
 }
 
-/// Losses of `steps` steps; transfers, waits, allocations and compilations must end with the third.
+/// Trains 40 steps; transfers, waits, allocations and compilations must end with the third.
 fn train(d: &Device, what: &str, model: &dyn Layer, forward: impl Fn(&Tensor) -> Result<Tensor>) {
     let (x, y) = data(d);
     let mut optimizer = Optimizer::adam(model, 0.02).unwrap();
     let (mut losses, mut warm) = (vec![], None);
-    for step in 0..40 {
+    let steps = steps_on(d, 40, 20);
+    for step in 0..steps {
         optimizer.zero_grad().unwrap();
         let loss = CrossEntropyLoss::default().forward(&forward(&x).unwrap(), &y).unwrap();
         loss.backward().unwrap();
         optimizer.step().unwrap();
         // A list of all losses would hold on to one number per step.
-        if step == 0 || step == 39 {
+        if step == 0 || step + 1 == steps {
             losses.push(loss.detach());
         }
         if step == 2 {

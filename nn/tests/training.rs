@@ -5,7 +5,7 @@ mod common;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use common::{cpu, devices, f32s, noise};
+use common::{cpu, devices, f32s, noise, steps_on};
 use trefoil::DType;
 use trefoil::ops::{Activation, CoreOps};
 use trefoil_nn::checkpoint::{Checkpoint, Progress, write_atomic};
@@ -362,6 +362,7 @@ fn the_digits_example_is_learned() {
         let mut c = Config::load(root.join("examples/digits.json")).unwrap();
         c.data.rebase(root).unwrap();
         c.train.run = None;
+        c.train.epochs = steps_on(&d, c.train.epochs as usize, 30) as u64;
         let data = c.data.open().unwrap();
         assert_eq!((data.train_items(), data.test_items(), data.classes()), (1437, 360, 10));
         let sources = c.sources(&data, &d).unwrap();

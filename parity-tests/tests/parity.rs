@@ -4,7 +4,8 @@
 //! seed (default 1; a failure prints what replays it), `TREFOIL_PARITY_REPORT` a directory for one report per backend.
 //!
 //! An operation with several variants is run by the one that the device chooses, and once more by each of the others, in a process of its
-//! own that pins it; cases that a variant does not take are skipped there.
+//! own that pins it, with a third of the shapes (all of them where more than the default are asked for); cases that a variant does not take
+//! are skipped there.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -18,17 +19,24 @@ use parity_tests::runner::Verdict;
 use parity_tests::{backends, random_cases};
 use trefoil::ops::all_ops;
 
+const SHAPES: u64 = 20;
+
 fn number(var: &str, default: u64) -> u64 {
     std::env::var(var).ok().and_then(|v| v.parse().ok()).unwrap_or(default)
 }
 
 /// Runs the kernels that use `op` on one backend with one variant.
 fn pinned(backend: &str, op: &str, variant: &str) -> Result<(), Failed> {
+    let shapes = match number("TREFOIL_PARITY_SHAPES", SHAPES) {
+        n @ 0..=SHAPES => n.div_ceil(3).max(6).min(n),
+        n => n,
+    };
     let exe = std::env::current_exe().map_err(|e| e.to_string())?;
     let out = std::process::Command::new(exe)
         .env("TREFOIL_VARIANT", format!("{op}:{variant}"))
         .env("TREFOIL_PARITY_BACKENDS", backend)
         .env("TREFOIL_PARITY_OP", op)
+        .env("TREFOIL_PARITY_SHAPES", shapes.to_string())
         .env_remove("TREFOIL_PARITY_REPORT")
         .arg("--test-threads=1")
         .output()
@@ -38,7 +46,7 @@ fn pinned(backend: &str, op: &str, variant: &str) -> Result<(), Failed> {
         return Err(Failed::from(format!("{text}{}", String::from_utf8_lossy(&out.stderr))));
     }
     println!(
-        "parity: {backend} with {op}:{variant}: {}",
+        "parity: {backend} with {op}:{variant}, {shapes} shapes: {}",
         text.trim_end().rsplit('\n').next().unwrap_or("no output")
     );
     Ok(())
@@ -46,7 +54,7 @@ fn pinned(backend: &str, op: &str, variant: &str) -> Result<(), Failed> {
 
 fn main() -> ExitCode {
     let args = Arguments::from_args();
-    let shapes = number("TREFOIL_PARITY_SHAPES", 20) as usize;
+    let shapes = number("TREFOIL_PARITY_SHAPES", SHAPES) as usize;
     let seed = number("TREFOIL_PARITY_SEED", 1);
     // Set by the runs of single variants.
     let only = std::env::var("TREFOIL_PARITY_OP").ok();

@@ -7,6 +7,7 @@ mod expand;
 mod lint;
 mod nvrtc;
 mod status;
+mod units;
 
 use std::process::ExitCode;
 

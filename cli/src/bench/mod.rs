@@ -78,8 +78,7 @@ struct Timed {
 
 fn timed(d: &trefoil_nn::Device, w: &Work, a: &Args) -> Result<Timed> {
     let us = measure(d, w, a.budget)?;
-    let of_copy =
-        if a.copy && w.bytes > 0.0 { Some(copy_time(d, w.bytes, a.budget)? / us) } else { None };
+    let of_copy = if a.copy && w.bytes > 0.0 { Some(copy_time(d, w.bytes, a.budget)? / us) } else { None };
     // Bytes per microsecond are MB/s; 1e6 of those are a TB/s.
     Ok(Timed { us, tb_s: w.bytes / us / 1e6, tflop_s: w.flops / us / 1e6, of_copy })
 }

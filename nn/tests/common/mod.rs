@@ -28,6 +28,21 @@ pub(crate) fn id(d: &Device) -> DeviceId {
     trefoil::ops::CoreOps::id(d)
 }
 
+/// Whether a device is a CPU behind a driver, where a step of training takes far longer than on the CPU backend. Tests shorten their runs
+/// there, never what they assert.
+pub(crate) fn slow(d: &Device) -> bool {
+    d.caps().is_cpu && id(d) != id(&cpu())
+}
+
+/// As many steps (or items) as asked for, or `few` on a slow device, which is printed.
+pub(crate) fn steps_on(d: &Device, steps: usize, few: usize) -> usize {
+    if !slow(d) {
+        return steps;
+    }
+    println!("skipped {} of {steps} steps or items on {}: a CPU behind a driver", steps - few, id(d));
+    few
+}
+
 /// Numbers without pattern, in (-1, 1).
 pub(crate) fn noise(seed: u64, n: usize) -> Vec<f64> {
     let mut s = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;

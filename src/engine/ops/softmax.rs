@@ -73,7 +73,8 @@ impl Engine {
         let caps = self.device_caps();
         let cluster = caps.cluster as usize;
         let held = HELD.iter().position(|h| cols > LONG && cols <= h * LANES * cluster);
-        let busy = !caps.is_cpu && outer * cluster >= caps.compute_units as usize && outer * cluster < 1 << 31;
+        let busy =
+            !caps.is_cpu && outer * cluster >= caps.compute_units as usize && outer * cluster < 1 << 31;
         if let (Some(keep), true) = (held, busy && (whole || w <= 4)) {
             return Walk::Held { wide: whole, keep };
         }
