@@ -8,10 +8,13 @@ use super::{F32, F32_BF16, Row, bytes, flops, row};
 /// y = act(x w^T + bias), the shape of a Linear layer.
 const LINEAR: Gemm = Gemm::new().trans(false, true);
 
+/// The most elements of a softmax.
+const LONG: usize = 1 << 27;
+
 /// Softmax of rows of `C` columns: how long they are decides on the kernel.
 const fn softmax_row<const C: usize>(case: &'static str) -> Row {
     row("softmax", case, F32, |b, dt| {
-        let shape = [b.rows()[0], C];
+        let shape = [b.rows()[0].min(LONG / C), C];
         let n = shape[0] * C;
         let (x, mut y) = (b.normal(dt, n)?, b.empty(dt, n)?);
         bytes(2 * n * dt.size(), move |g| {
@@ -23,7 +26,7 @@ const fn softmax_row<const C: usize>(case: &'static str) -> Row {
 /// The gradient of [`softmax_row`].
 const fn softmax_bwd_row<const C: usize>(case: &'static str) -> Row {
     row("softmax_bwd", case, F32, |b, dt| {
-        let shape = [b.rows()[0], C];
+        let shape = [b.rows()[0].min(LONG / C), C];
         let n = shape[0] * C;
         let (dy, y, mut dx) = (b.normal(dt, n)?, b.positive(dt, n)?, b.empty(dt, n)?);
         bytes(3 * n * dt.size(), move |g| {
@@ -164,9 +167,11 @@ pub(super) const ROWS: &[Row] = &[
     softmax_row::<64>("64_columns"),
     softmax_row::<8192>("8k_columns"),
     softmax_row::<8200>("beyond_registers"),
+    softmax_row::<40_000>("long_rows"),
     softmax_bwd_row::<32>("32_columns"),
     softmax_bwd_row::<64>("64_columns"),
     softmax_bwd_row::<8200>("beyond_registers"),
+    softmax_bwd_row::<40_000>("long_rows"),
     row("softmax_bwd", "vocabulary", F32, |b, dt| {
         let [r, c] = [b.classes()[0], b.classes()[1] - 47];
         let (dy, y, mut dx) = (b.normal(dt, r * c)?, b.positive(dt, r * c)?, b.empty(dt, r * c)?);

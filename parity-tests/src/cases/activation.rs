@@ -58,6 +58,15 @@ fn draw_axis(s: &mut Sample) {
     s.arg("axis", axis);
 }
 
+/// Now and then rows that are too long for one block, of which there are enough for clusters of blocks.
+fn draw_softmax(s: &mut Sample) {
+    if s.small || s.below(10) > 0 {
+        return draw_axis(s);
+    }
+    let cols = [8_200, 12_289, 33_000][s.below(3)];
+    s.put("x", &[18, cols], Any);
+}
+
 /// The operands of a gated unit: halves of x, or gate and up; and the result's shape.
 fn gated_input<'a>(cx: &'a Cx<'_>) -> R<(GatedInput<'a>, Vec<usize>)> {
     if let (Some(gate), Some(up)) = (cx.opt("gate"), cx.opt("up")) {
@@ -253,7 +262,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
     &[
         k("softmax", "S1.7", "x", "axis=-1", "y", &["softmax"], |cx| softmax(cx, Softmax::Softmax))
             .bound(Close(1e-6, 1e-7))
-            .sample(draw_axis),
+            .sample(draw_softmax),
         k("softmax_backward", "S2.6", "dy, y", "axis=-1", "dx", &["softmax_bwd"], |cx| {
             softmax_backward(cx, Softmax::Softmax)
         })
@@ -263,7 +272,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
     &[
         k("log_softmax", "B1.11", "x", "axis=-1", "y", &["softmax"], |cx| softmax(cx, Softmax::LogSoftmax))
             .bound(Close(4.8e-7, 2e-6))
-            .sample(draw_axis),
+            .sample(draw_softmax),
         k("log_softmax_backward", "B1.11", "dy, y", "axis=-1", "dx", &["softmax_bwd"], |cx| {
             softmax_backward(cx, Softmax::LogSoftmax)
         })
