@@ -69,12 +69,12 @@ impl Engine {
         if keep * w <= room && keep <= room / 4 {
             return Walk::Short { lanes, wide: whole, keep: keep.ilog2() as usize };
         }
-        // Single elements of 16 bits take more time than a second reading.
         let caps = self.device_caps();
         let cluster = caps.cluster as usize;
+        let blocks = outer * cluster;
+        let busy = cluster > 1 && blocks >= caps.compute_units as usize && blocks < 1 << 31;
         let held = HELD.iter().position(|h| cols > LONG && cols <= h * LANES * cluster);
-        let busy =
-            !caps.is_cpu && outer * cluster >= caps.compute_units as usize && outer * cluster < 1 << 31;
+        // Single elements of 16 bits take more time than a second reading.
         if let (Some(keep), true) = (held, busy && (whole || w <= 4)) {
             return Walk::Held { wide: whole, keep };
         }
