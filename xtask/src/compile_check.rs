@@ -8,7 +8,7 @@
 //! The process first compiles a trivial kernel; if that fails or kills it, the architecture is unknown to the compiler, which is reported and
 //! is no failure. A process that dies later is blamed on the unit it was at, and the rest is done by a new one.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -18,10 +18,9 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 use trefoil::GpuError;
 use trefoil::driver::{CompileUnit, hiprtc_compile_for, hiprtc_version};
-use trefoil::spec::{Unit, expand};
+use trefoil::spec::{Unit, all_kernels, all_units, expand};
 
 use crate::nvrtc::Nvrtc;
-use crate::units::units;
 
 /// Options of the CUDA driver besides the architecture.
 const NVRTC_OPTIONS: [&str; 3] = ["--std=c++17", "-default-device", "--generate-line-info"];
@@ -152,6 +151,16 @@ struct Report {
     sample: usize,
     filter: String,
     outcomes: Vec<Outcome>,
+}
+
+/// The units to compile; the sample is the smallest list of first functions that has every kernel in every storage type.
+fn units(filter: &str, sample: bool) -> Vec<Unit> {
+    let sampled: BTreeSet<Unit> = all_kernels()
+        .flat_map(|k| k.dtypes.iter().map(move |&dtype| (k, dtype)))
+        .map(|(k, dtype)| Unit { file: k.file, dtype, op: k.ops.first().copied().unwrap_or("") })
+        .collect();
+    let wanted = |u: &Unit| u.to_string().contains(filter) && (!sample || sampled.contains(u));
+    all_units().into_iter().filter(wanted).collect()
 }
 
 /// `compile-check`
@@ -460,6 +469,21 @@ mod tests {
         let archs: Vec<u32> = chosen.iter().map(|(a, _)| *a).collect();
         assert_eq!(archs, [75, 80, 90, 200]);
         assert!(chosen[0].1.contains("sm_60") && chosen[1].1.is_empty());
+    }
+
+    #[test]
+    fn the_sample_has_every_kernel_in_every_type() {
+        let (all, sample) = (units("", false), units("", true));
+        assert!(sample.len() < all.len() && sample.iter().all(|u| all.contains(u)));
+        for k in all_kernels() {
+            for &dtype in k.dtypes {
+                let serves = |u: &&Unit| {
+                    u.file == k.file && u.dtype == dtype && (k.ops.contains(&u.op) || k.ops.is_empty())
+                };
+                assert!(sample.iter().any(|u| serves(&u)), "{} {dtype}", k.entry);
+            }
+        }
+        assert!(units("random", true).iter().all(|u| u.file == "random.c"));
     }
 
     #[test]

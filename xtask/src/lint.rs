@@ -5,18 +5,13 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 
-use trefoil::spec::{Unit, expand};
-
-use crate::units;
+use trefoil::spec::{Unit, all_units, expand};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Only units whose name contains this.
     #[arg(long, default_value = "")]
     filter: String,
-    /// Only one function of each kernel and storage type.
-    #[arg(long)]
-    sample: bool,
     /// The C compiler.
     #[arg(long, default_value = "cc")]
     cc: String,
@@ -29,16 +24,12 @@ const ALLOWED: [&str; 4] = ["-Wno-unused", "-Wno-unknown-pragmas", "-Wno-float-e
 
 /// `lint`
 pub(crate) fn run(args: &Args) -> Result<(), String> {
-    let chosen = units::units(&args.filter, args.sample);
-    if chosen.is_empty() {
+    let units: Vec<Unit> = all_units().into_iter().filter(|u| u.to_string().contains(&args.filter)).collect();
+    if units.is_empty() {
         return Err(format!("no unit's name contains {:?}", args.filter));
     }
-    if args.sample {
-        let all = units::units(&args.filter, false).len();
-        println!("skipped {} of {all} units: only one function of each kernel and type", all - chosen.len());
-    }
     let jobs = std::thread::available_parallelism().map_or(1, Into::into);
-    let (queue, failures) = (Mutex::new(chosen.iter()), Mutex::new(Vec::new()));
+    let (queue, failures) = (Mutex::new(units.iter()), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for _ in 0..jobs {
             scope.spawn(|| {
@@ -54,11 +45,11 @@ pub(crate) fn run(args: &Args) -> Result<(), String> {
     });
     let mut failures = failures.into_inner().map_err(|e| e.to_string())?;
     failures.sort();
-    println!("count: {} {} 0", chosen.len() - failures.len(), failures.len());
+    println!("count: {} {} 0", units.len() - failures.len(), failures.len());
     match failures.first() {
         None => Ok(()),
         Some(first) => {
-            Err(format!("{} of {} units are no C99; the first: {first}", failures.len(), chosen.len()))
+            Err(format!("{} of {} units are no C99; the first: {first}", failures.len(), units.len()))
         }
     }
 }

@@ -7,7 +7,6 @@ mod expand;
 mod lint;
 mod nvrtc;
 mod status;
-mod units;
 
 use std::process::ExitCode;
 

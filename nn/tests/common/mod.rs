@@ -29,7 +29,7 @@ pub(crate) fn id(d: &Device) -> DeviceId {
 }
 
 /// Whether a device is a CPU behind a driver, where a step of training takes far longer than on the CPU backend. Tests shorten their runs
-/// there, never what they assert.
+/// there and print what they leave out.
 pub(crate) fn slow(d: &Device) -> bool {
     d.caps().is_cpu && id(d) != id(&cpu())
 }
