@@ -235,70 +235,108 @@ GK_FN gk_norm gk_norm_none(void)
     return n;
 }
 
-/* top, sum [nodes, columns] of the logits [edges, columns]; parts [2 * cuts, 2, columns]. size: nodes, entries, columns, log2 of the cut, edges, log2 of lanes.
- * flags: 1 indices are i64, 2 strict, 8 nodes may be long. Launch: as aggregate. */
-GK_KERNEL(edge_norm)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, perm), GK_IN(gk_t, x), GK_OUT(gk_f, top), GK_OUT(gk_f, sum), GK_OUT(gk_f, parts),
-                     GK_OUT(int, err), GK_DIMS(size), int flags, int wide, int code)
+/* top, sum [nodes, columns] of the logits x [edges, columns]; with z only sum, that of x * z. parts [2 * cuts, 2, columns]. 1 << v[6] neighbouring
+ * work-items share the edges of a node, so that a few columns fill whole groups. size: nodes, entries, columns, log2 of the cut, edges, log2 of lanes
+ * and of those. flags: 1 indices are i64, 2 strict, 8 nodes may be long. Launch: GK_BLOCK >> (v[5] + v[6]) items per block. */
+GK_KERNEL(edge_norm)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, perm), GK_IN(gk_t, x), GK_IN(gk_t, z), GK_OUT(gk_f, top), GK_OUT(gk_f, sum),
+                     GK_OUT(gk_f, parts), GK_OUT(int, err), GK_DIMS(size), int flags, int wide, int code)
 {
-    GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(int, perm); GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_f, top); GK_BIND_OUT(gk_f, sum);
-    GK_BIND_OUT(gk_f, parts); GK_BIND_OUT(int, err);
-    int lanes = (int)size.v[5], cut = (int)size.v[3];
-    gk_i64 nodes = size.v[0], entries = size.v[1], columns = size.v[2], column = (gk_i64)GK_VECTOR(lanes) * (wide ? GK_W : 1);
-    gk_u32 cuts = (flags & 8) ? gk_cuts(entries, cut) : 0u, items = cuts + (gk_u32)nodes;
-    if (column >= columns) items = 0;
-    for (gk_u32 item = GK_TEAM(lanes); item < items; item += GK_TEAMS(lanes)) {
-        GK_ROLLED for (int part = 0; part < 2; part++) {
+    GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(int, perm); GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, z); GK_BIND_OUT(gk_f, top);
+    GK_BIND_OUT(gk_f, sum); GK_BIND_OUT(gk_f, parts); GK_BIND_OUT(int, err);
+    GK_LOCAL gk_f tmp[GK_BLOCK];
+    int lanes = (int)size.v[5], ways = 1 << (int)size.v[6], way = gk_lid() & (ways - 1), bits = lanes + (int)size.v[6], cut = (int)size.v[3];
+    gk_i64 nodes = size.v[0], entries = size.v[1], columns = size.v[2];
+    gk_i64 column = (gk_i64)((gk_bid(1) << lanes) + (gk_lid() / ways & ((1 << lanes) - 1))) * (wide ? GK_W : 1);
+    gk_u32 cuts = (flags & 8) ? gk_cuts(entries, cut) : 0u, items = cuts + (gk_u32)nodes, per = GK_BLOCK >> bits, team = (gk_u32)gk_lid() >> bits;
+    for (gk_u32 first = (gk_u32)gk_bid(0) * per; first < items; first += (gk_u32)gk_nblocks(0) * per) {
+        /* All work-items walk the same parts, because they exchange what they found. */
+        GK_ROLLED for (int part = 0; part < (first < cuts ? 2 : 1); part++) {
             gk_piece q;
-            if (!gk_piece_of(&q, rowptr, met, nodes, entries, cuts, cut, item, part, flags & 1, flags & 2, err, code)) continue;
             gk_norm n = gk_norm_none();
-            int edge[GK_U];
-            gk_ids(perm, q.first, q.end, flags & 1, (int)size.v[4], err, code, edge);
-            GK_ROLLED for (gk_u32 p = q.first; p < q.end; p += GK_U) {
-                gk_vec v[GK_U];
-                GK_UNROLL for (int k = 0; k < GK_U; k++) {
-                    v[k] = gk_splat(-GK_INF);
-                    if (edge[k] >= 0) v[k] = gk_row_get(x, gk_at(column, edge[k], (gk_u32)columns), wide);
-                }
-                gk_ids(perm, p + GK_U, q.end, flags & 1, (int)size.v[4], err, code, edge);
-                GK_UNROLL for (int i = 0; i < GK_W; i++) {
-                    gk_f m = gk_max(gk_max(v[0].v[i], v[1].v[i]), gk_max(v[2].v[i], v[3].v[i])), s = GK_R(0.0);
-                    if (m != -GK_INF) {
-                        GK_UNROLL for (int k = 0; k < GK_U; k++) s += gk_exp(v[k].v[i] - m);
+            int have = column < columns && first + team < items;
+            if (have) have = gk_piece_of(&q, rowptr, met, nodes, entries, cuts, cut, first + team, part, flags & 1, flags & 2, err, code);
+            if (z) n.top = gk_splat(GK_R(0.0));
+            if (have) {
+                int edge[GK_U];
+                gk_u32 from = q.first + (gk_u32)(way * GK_U), step = (gk_u32)(ways * GK_U);
+                gk_ids(perm, from, q.end, flags & 1, (int)size.v[4], err, code, edge);
+                GK_ROLLED for (gk_u32 p = from; p < q.end; p += step) {
+                    gk_vec v[GK_U], u[GK_U];
+                    GK_UNROLL for (int k = 0; k < GK_U; k++) {
+                        v[k] = u[k] = gk_splat(z ? GK_R(0.0) : -GK_INF);
+                        if (edge[k] >= 0) {
+                            gk_i64 at = gk_at(column, edge[k], (gk_u32)columns);
+                            v[k] = gk_row_get(x, at, wide);
+                            if (z) u[k] = gk_row_get(z, at, wide);
+                        }
                     }
-                    gk_norm_add(&n, i, m, s);
+                    gk_ids(perm, p + step, q.end, flags & 1, (int)size.v[4], err, code, edge);
+                    GK_UNROLL for (int i = 0; i < GK_W; i++) {
+                        if (z) {
+                            GK_UNROLL for (int k = 0; k < GK_U; k++) n.sum.v[i] += v[k].v[i] * u[k].v[i];
+                        } else {
+                            gk_f m = gk_max(gk_max(v[0].v[i], v[1].v[i]), gk_max(v[2].v[i], v[3].v[i])), s = GK_R(0.0);
+                            if (m != -GK_INF) {
+                                GK_UNROLL for (int k = 0; k < GK_U; k++) s += gk_exp(v[k].v[i] - m);
+                            }
+                            gk_norm_add(&n, i, m, s);
+                        }
+                    }
                 }
             }
+            if (ways > 1) {
+                GK_UNROLL for (int i = 0; i < GK_W; i++) {
+                    gk_f m = gk_group_max(n.top.v[i], tmp, ways), s = GK_R(0.0);
+                    if (n.top.v[i] != -GK_INF) s = n.sum.v[i] * gk_exp(n.top.v[i] - m);
+                    n.sum.v[i] = gk_group_sum(s, tmp, ways);
+                    n.top.v[i] = m;
+                }
+            }
+            if (!have || way > 0) continue;
             if (q.slot >= 0) {
                 gk_part_put(parts, (q.slot * 2) * columns + column, n.top, wide);
                 gk_part_put(parts, (q.slot * 2 + 1) * columns + column, n.sum, wide);
             } else {
-                gk_part_put(top, q.node * columns + column, n.top, wide);
+                if (top) gk_part_put(top, q.node * columns + column, n.top, wide);
                 gk_part_put(sum, q.node * columns + column, n.sum, wide);
             }
         }
     }
 }
 
-/* Joins the parts of the long nodes. Launch: one block per GK_WINDOW cuts, a work-item per column. */
+/* Joins the parts of the long nodes. Launch: one block per GK_WINDOW cuts; groups of work-items, one per column, take every so many parts, then the
+ * first adds up. */
 GK_KERNEL(edge_norm_join)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(gk_f, parts), GK_OUT(gk_f, top), GK_OUT(gk_f, sum), GK_DIMS(size), int flags)
 {
     GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(gk_f, parts); GK_BIND_OUT(gk_f, top); GK_BIND_OUT(gk_f, sum);
-    int cut = (int)size.v[3];
+    GK_LOCAL gk_f tops[GK_BLOCK], sums[GK_BLOCK];
+    int cut = (int)size.v[3], span = 1, t = gk_lid();
     gk_i64 entries = size.v[1], columns = size.v[2];
     gk_u32 cuts = gk_cuts(entries, cut);
     gk_piece q;
     gk_u32 item = (gk_u32)gk_bid(0) * GK_WINDOW;
+    while (span < columns && span < GK_BLOCK) span *= 2;
     for (gk_u32 found = gk_begins(met, cuts, item); found; found >>= 1, item++) {
         if (!(found & 1u)) continue;
         gk_long_node(&q, rowptr, met, entries, cut, item, flags & 1);
-        for (gk_i64 column = gk_lid(); column < columns; column += GK_BLOCK) {
+        for (gk_i64 first = 0; first < columns; first += span) {
+            gk_i64 column = first + t % span;
             gk_norm n = gk_norm_none();
-            for (gk_i64 k = 0; k <= q.slot; k++) {
-                gk_i64 slot = gk_part_slot(item, k);
-                gk_norm_add(&n, 0, parts[slot * 2 * columns + column], parts[(slot * 2 + 1) * columns + column]);
+            if (column < columns) {
+                for (gk_i64 k = t / span; k <= q.slot; k += GK_BLOCK / span) {
+                    gk_i64 slot = gk_part_slot(item, k);
+                    gk_norm_add(&n, 0, parts[slot * 2 * columns + column], parts[(slot * 2 + 1) * columns + column]);
+                }
             }
-            top[q.node * columns + column] = n.top.v[0];
-            sum[q.node * columns + column] = n.sum.v[0];
+            tops[t] = n.top.v[0];
+            sums[t] = n.sum.v[0];
+            GK_BARRIER();
+            if (t < span && column < columns) {
+                for (int k = t + span; k < GK_BLOCK && k / span <= q.slot; k += span) gk_norm_add(&n, 0, tops[k], sums[k]);
+                if (top) top[q.node * columns + column] = n.top.v[0];
+                sum[q.node * columns + column] = n.sum.v[0];
+            }
+            GK_BARRIER();
         }
     }
 }

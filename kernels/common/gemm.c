@@ -241,18 +241,22 @@ GK_KERNEL(gemm_skinny)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(gk_o, c), GK_IN(gk_
     GK_TILE_BODY(gk_16_, 16, 256, 4, 4, tile, 4)
 }
 
-/* Y and Z from the sum over `splits` of part [splits, batches, M, N], which may be the memory of Y or Z. Launch: grid-stride over groups of four columns. */
+/* Y and Z from the sum over `splits` of part [splits, batches, M, N], which may be the memory of Y or Z. v[5] neighbouring work-items, a power of two,
+ * take the splits of a group of four columns in turn. Launch: blocks loop over GK_BLOCK / v[5] groups. */
 GK_KERNEL(gemm_finish)(GK_IN(gk_f, part), GK_IN(gk_o, c), GK_IN(gk_t, bias), GK_IN(gk_o, residual), GK_IN(gk_t, scale), GK_OUT(gk_o, y),
                        GK_OUT(gk_o, z), GK_DIMS(size), GK_DIMS(sc), GK_DIMS(sr), GK_DIMS(sv), GK_DIMS(sy), GK_DIMS(sz), gk_f alpha, gk_f beta, int act, gk_f p)
 {
     GK_BIND_IN(gk_f, part); GK_BIND_IN(gk_o, c); GK_BIND_IN(gk_t, bias); GK_BIND_IN(gk_o, residual); GK_BIND_IN(gk_t, scale);
     GK_BIND_OUT(gk_o, y); GK_BIND_OUT(gk_o, z);
+    GK_LOCAL gk_f tmp[GK_BLOCK];
+    int lanes = (int)size.v[5], per = GK_BLOCK / lanes, lane = gk_lid() & (lanes - 1);
     gk_i64 groups = (size.v[1] + 3) / 4, rows = size.v[3] * size.v[0];
-    for (gk_i64 i = gk_gid(); i < rows * groups; i += gk_gsize()) {
-        gk_i64 r = i / groups, n = (i - r * groups) * 4, batch = r / size.v[0], m = r - batch * size.v[0];
+    for (gk_i64 first = (gk_i64)gk_bid(0) * per; first < rows * groups; first += (gk_i64)gk_nblocks(0) * per) {
+        gk_i64 i = first + gk_lid() / lanes, r = i / groups, n = (i - r * groups) * 4, batch = r / size.v[0], m = r - batch * size.v[0];
+        int live = i < rows * groups;
         gk_four x;
         GK_UNROLL for (int u = 0; u < 4; u++) x.v[u] = GK_R(0.0);
-        for (gk_i64 s = 0; s < size.v[4]; s++) {
+        for (gk_i64 s = lane; live && s < size.v[4]; s += lanes) {
             GK_GLOBAL const gk_f* q = part + (s * rows + r) * size.v[1] + n;
 #if GK_DTYPE != GK_F64
             if (size.v[6] & 4) {
@@ -264,7 +268,9 @@ GK_KERNEL(gemm_finish)(GK_IN(gk_f, part), GK_IN(gk_o, c), GK_IN(gk_t, bias), GK_
             GK_UNROLL for (int u = 0; u < 4; u++)
                 if (n + u < size.v[1]) x.v[u] += q[u];
         }
-        gk_epilogue(x, batch, m, n, c, bias, residual, scale, y, z, size, sc, sr, sv, sy, sz, alpha, beta, act, p);
+        if (lanes > 1)
+            GK_UNROLL for (int u = 0; u < 4; u++) x.v[u] = gk_group_sum(x.v[u], tmp, lanes);
+        if (lane == 0 && live) gk_epilogue(x, batch, m, n, c, bias, residual, scale, y, z, size, sc, sr, sv, sy, sz, alpha, beta, act, p);
     }
 }
 

@@ -247,13 +247,14 @@ GK_KERNEL(segment_reduce)(GK_IN(int, keys), GK_IN(int, positions), GK_IN(gk_t, s
     for (gk_i64 item = gk_gid(); item < runs * columns; item += gk_gsize()) {
         gk_i64 c = item / columns, column = (item - c * columns) * w, o = column / inner, at = column - o * inner;
         gk_i64 first = c * run, end = first + run < n ? first + run : n, start = first, key = gk_index(keys, first, wide_keys), j = first;
-        gk_vec acc;
-        GK_UNROLL for (int k = 0; k < GK_W; k++) acc.v[k] = 0;
+        gk_vec acc, ahead;
+        GK_UNROLL for (int k = 0; k < GK_W; k++) { acc.v[k] = 0; ahead.v[k] = 1; }
+        if (value != GK_ONE) ahead = gk_fetch(src, (o * n + (gk_i64)(gk_u32)positions[j]) * inner + at, wide);
         while (j < end && key < limit) {
             gk_i64 cell = (o * limit + key) * inner + at;
-            gk_vec v;
-            GK_UNROLL for (int k = 0; k < GK_W; k++) v.v[k] = 1;
-            if (value != GK_ONE) v = gk_fetch(src, (o * n + (gk_i64)(gk_u32)positions[j]) * inner + at, wide);
+            gk_vec v = ahead;
+            /* The next source is on its way while this one is added. */
+            if (value != GK_ONE && j + 1 < end) ahead = gk_fetch(src, (o * n + (gk_i64)(gk_u32)positions[j + 1]) * inner + at, wide);
             if (value == GK_TIE) {
                 gk_vec e = gk_fetch(tie, cell, wide);
                 GK_UNROLL for (int k = 0; k < GK_W; k++) v.v[k] = v.v[k] == e.v[k];

@@ -103,4 +103,19 @@ GK_FN void gk_even_load(gk_raw16* a, GK_GLOBAL const gk_t* p, gk_i64 base, int i
     }
 }
 
+/* Sets that a block walks over twice: a work-item has GK_SET items in flight, and GK_KEPT of the first ones wait in local memory. */
+#define GK_SET 13
+#define GK_KEPT 11
+GK_FN void gk_even_keep(GK_LOCAL_PTR gk_raw16* kept, const gk_raw16* a)
+{
+    GK_UNROLL for (int u = 0; u < GK_KEPT; u++) kept[u * GK_BLOCK + gk_lid()] = a[u];
+}
+/* gk_even_load of the items that were kept and of the few that were not. */
+GK_FN void gk_even_reload(gk_raw16* a, GK_LOCAL_PTR const gk_raw16* kept, GK_GLOBAL const gk_t* p, gk_i64 base, int items, int lane, int lanes)
+{
+    int far = GK_KEPT * lanes;
+    gk_even_load(a + GK_KEPT, p, base + far * GK_W, items - far, lane, lanes, GK_SET - GK_KEPT);
+    GK_UNROLL for (int u = 0; u < GK_KEPT; u++) a[u] = kept[u * GK_BLOCK + gk_lid()];
+}
+
 #endif

@@ -11,7 +11,6 @@
 #define GK_LEAN (GK_DTYPE != GK_F64 && !GK_ACTS)
 /* 16-byte items per work-item that are in flight where planes are summed, and where a set stays. */
 #define GK_RUN 4
-#define GK_SET 13
 
 /* Sums of two values over `lanes` work-items. Calls take turns (0, 1, 0, ...) with the halves of `sets`, so one barrier does. */
 GK_FN void gk_pair_sum(gk_f* s1, gk_f* s2, GK_LOCAL_PTR gk_f* tmp, GK_LOCAL_PTR gk_f* sets, int turn, int lanes)
@@ -218,7 +217,7 @@ GK_FN void gk_plane_apply(const gk_raw16* g, const gk_raw16* a, gk_f m, gk_f q, 
 }
 
 /* A set of `share` planes of `items` per block; planes lie over 1 << bits lanes each and are of channel (set * share + plane) % channels. The second walk
- * goes backwards: from registers, then over what is still in a cache. */
+ * goes backwards: from registers, then over what is still in a cache, to what is half in local memory. */
 #if GK_LEAN
 #undef GK_MIN_BLOCKS
 #define GK_MIN_BLOCKS 1
@@ -230,13 +229,14 @@ GK_KERNEL(norm_bwd_sets)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma), GK
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, gamma); GK_BIND_IN(gk_t, beta); GK_BIND_IN(gk_t, y); GK_BIND_IN(gk_f, mean);
     GK_BIND_IN(gk_f, rstd); GK_BIND_IN(gk_t, add); GK_BIND_OUT(gk_t, dx); GK_BIND_OUT(gk_f, part);
     GK_LOCAL gk_f tmp[GK_BLOCK];
+    GK_LOCAL gk_raw16 kept[GK_KEPT * GK_BLOCK];
     int lanes = 1 << bits, lane = gk_lid() & (lanes - 1), sub = gk_lid() >> bits, per = GK_BLOCK >> bits;
     int pieces = (items + GK_SET * lanes - 1) / (GK_SET * lanes), chunk = ((items + pieces - 1) / pieces + lanes - 1) / lanes * lanes;
     gk_f scale = gk_recip((gk_f)share * (gk_f)items * (gk_f)GK_W);
     for (int set = gk_bid(0); set < sets; set += gk_nblocks(0)) {
         gk_f m = mean[set], q = rstd[set], c1 = GK_R(0.0), c2 = GK_R(0.0);
         gk_raw16 g[GK_SET], a[GK_SET];
-        int held = 1;
+        int met = 0, held = 1;
         GK_ROLLED for (int first = 0; first < share; first += per) {
             int plane = first + sub, live = plane < share ? items : 0, channel = 0;
             gk_i64 row = (gk_i64)set * share + plane, base = row * items * GK_W;
@@ -249,6 +249,7 @@ GK_KERNEL(norm_bwd_sets)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma), GK
                 gk_even_load(g, dy, base + from * GK_W, n, lane, lanes, GK_SET);
                 gk_even_load(a, x, base + from * GK_W, n, lane, lanes, GK_SET);
                 gk_plane_sums(&s1, &s2, g, a, m, q, w, b, y, 0, base + from * GK_W, n, lane, lanes, act, p, GK_SET);
+                if (met++ == 0) gk_even_keep(kept, g);
             }
             s1 = gk_group_sum(s1, tmp, lanes);
             s2 = gk_group_sum(s2, tmp, lanes);
@@ -268,8 +269,10 @@ GK_KERNEL(norm_bwd_sets)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma), GK
                     gk_f w = gk_weight(gamma, channel), b = gk_bias(beta, channel);
                     GK_ROLLED for (int from = (pieces - 1) * chunk; from >= 0; from -= chunk) {
                         int n = items - from < chunk ? items - from : chunk;
+                        met--;
                         if (!held) {
-                            gk_even_load(g, dy, base + from * GK_W, n, lane, lanes, GK_SET);
+                            if (met > 0) gk_even_load(g, dy, base + from * GK_W, n, lane, lanes, GK_SET);
+                            else gk_even_reload(g, kept, dy, base + from * GK_W, n, lane, lanes);
                             gk_even_load(a, x, base + from * GK_W, n, lane, lanes, GK_SET);
                         }
                         held = 0;

@@ -193,32 +193,32 @@ GK_KERNEL(norm_apply_even_add)(GK_IN(gk_t, x), GK_IN(gk_t, r), GK_IN(gk_t, gamma
                                GK_OUT(gk_t, y), int runs, int items, int splits, int chunk, int bits, int channels, int share, int act, gk_f p)
 GK_NORM_APPLY_EVEN(1)
 
-#define GK_SET 13 /* items per work-item that are in flight where a set stays */
-
 #if GK_LEAN
 #undef GK_MIN_BLOCKS
 #define GK_MIN_BLOCKS 2
 #endif
-/* A set of `share` planes of `items` per block, its statistics and its map: the second walk goes backwards, from registers and then over what is still in a
- * cache. Planes lie over 1 << bits lanes each; the parameters are those of channel (set * share + plane) % channels. */
+/* A set of `share` planes of `items` per block, its statistics and its map: the second walk goes backwards, from registers, then over what is still in a
+ * cache, to what is in local memory. Planes lie over 1 << bits lanes each; the parameters are those of channel (set * share + plane) % channels. */
 GK_KERNEL(norm_sets_even)(GK_IN(gk_t, x), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_OUT(gk_t, y), GK_OUT(gk_f, mean), GK_OUT(gk_f, rstd), int sets, int share,
                           int channels, int items, int bits, gk_f eps, int act, gk_f p)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, gamma); GK_BIND_IN(gk_t, beta); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_f, mean); GK_BIND_OUT(gk_f, rstd);
     GK_LOCAL gk_f tmp[GK_BLOCK];
+    GK_LOCAL gk_raw16 kept[GK_KEPT * GK_BLOCK];
     int lanes = 1 << bits, lane = gk_lid() & (lanes - 1), sub = gk_lid() >> bits, per = GK_BLOCK >> bits;
     int pieces = (items + GK_SET * lanes - 1) / (GK_SET * lanes), chunk = ((items + pieces - 1) / pieces + lanes - 1) / lanes * lanes;
     for (int set = gk_bid(0); set < sets; set += gk_nblocks(0)) {
         gk_moments m = gk_moments_none();
         gk_f scale;
         gk_raw16 a[GK_SET];
-        int held = 1;
+        int met = 0, held = 1;
         GK_ROLLED for (int plane = sub; plane < share; plane += per) {
             gk_i64 base = ((gk_i64)set * share + plane) * items * GK_W;
             GK_ROLLED for (int from = 0; from < items; from += chunk) {
                 int n = items - from < chunk ? items - from : chunk;
                 gk_even_load(a, x, base + from * GK_W, n, lane, lanes, GK_SET);
                 gk_piece_moments(&m, a, n, lane, lanes, GK_SET);
+                if (met++ == 0) gk_even_keep(kept, a);
             }
         }
         m = gk_moments_group(m, (gk_f)share * (gk_f)items * (gk_f)GK_W, tmp, GK_BLOCK, 0);
@@ -236,7 +236,9 @@ GK_KERNEL(norm_sets_even)(GK_IN(gk_t, x), GK_IN(gk_t, gamma), GK_IN(gk_t, beta),
                 if (beta) shift = gk_load(beta, channel);
                 GK_ROLLED for (int from = (pieces - 1) * chunk; from >= 0; from -= chunk) {
                     int n = items - from < chunk ? items - from : chunk;
-                    if (!held) gk_even_load(a, x, base + from * GK_W, n, lane, lanes, GK_SET);
+                    met--;
+                    if (!held && met > 0) gk_even_load(a, x, base + from * GK_W, n, lane, lanes, GK_SET);
+                    if (!held && met == 0) gk_even_reload(a, kept, x, base + from * GK_W, n, lane, lanes);
                     held = 0;
                     GK_UNROLL for (int u = 0; u < GK_SET; u++)
                         if (lane + u * lanes < n) {

@@ -184,10 +184,12 @@ GK_FN gk_raw16 gk_encode16_quick(gk_vec r)
 #define gk_encode16_quick(r) gk_encode16(r)
 #endif
 GK_FN void gk_storev_quick(GK_GLOBAL gk_t* p, gk_i64 i, gk_vec r) { gk_store16((GK_GLOBAL void*)(p + i), gk_encode16_quick(r)); }
-/* gk_storev_quick of what is not read again soon: caches keep other lines, where the dialect can say so. */
+/* gk_loadv and gk_storev_quick of what is not read again soon: caches keep other lines, where the dialect can say so. */
 #ifdef GK_STREAMS
+GK_FN gk_vec gk_loadv_stream(GK_GLOBAL const gk_t* p, gk_i64 i) { return gk_decode16(gk_load_stream16((GK_GLOBAL const void*)(p + i))); }
 GK_FN void gk_storev_stream(GK_GLOBAL gk_t* p, gk_i64 i, gk_vec r) { gk_stream16((GK_GLOBAL void*)(p + i), gk_encode16_quick(r)); }
 #else
+#define gk_loadv_stream(p, i) gk_loadv(p, i)
 #define gk_storev_stream(p, i, r) gk_storev_quick(p, i, r)
 #endif
 

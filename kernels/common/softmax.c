@@ -81,15 +81,16 @@ GK_FN gk_f gk_norm_scale(gk_norm a) { return gk_isinf(a.m) ? GK_NAN : GK_SCALE_O
 
 #define GK_KEEP 8 /* most pieces of a row per work-item */
 
-/* The pieces of a row that a lane holds; `fill` where the row has ended. One branch for all pieces, so that their loads are in flight together. */
-GK_FN void gk_hold(gk_vec* a, GK_GLOBAL const gk_t* p, gk_i64 base, int lane, int lanes, int cols, int wide, gk_f fill, const int keep)
+/* The pieces of a row that a lane holds; `fill` where the row has ended. One branch for all pieces, so that their loads are in flight together.
+ * `once`: caches need not keep them. */
+GK_FN void gk_hold(gk_vec* a, GK_GLOBAL const gk_t* p, gk_i64 base, int lane, int lanes, int cols, int wide, gk_f fill, const int once, const int keep)
 {
     GK_UNROLL for (int u = 0; u < keep; u++)
         GK_UNROLL for (int k = 0; k < GK_W; k++) a[u].v[k] = fill;
     if (wide) {
         GK_UNROLL for (int u = 0; u < keep; u++) {
             int i = (lane + u * lanes) * GK_W;
-            if (i < cols) a[u] = gk_loadv(p, base + i);
+            if (i < cols) a[u] = once ? gk_loadv_stream(p, base + i) : gk_loadv(p, base + i);
         }
     } else {
         GK_UNROLL for (int u = 0; u < keep; u++)
@@ -99,12 +100,13 @@ GK_FN void gk_hold(gk_vec* a, GK_GLOBAL const gk_t* p, gk_i64 base, int lane, in
             }
     }
 }
-GK_FN void gk_put_held(GK_GLOBAL gk_t* p, gk_i64 base, int lane, int lanes, int cols, int wide, const gk_vec* a, const int keep)
+GK_FN void gk_put_held(GK_GLOBAL gk_t* p, gk_i64 base, int lane, int lanes, int cols, int wide, const gk_vec* a, const int once, const int keep)
 {
     if (wide) {
         GK_UNROLL for (int u = 0; u < keep; u++) {
             int i = (lane + u * lanes) * GK_W;
-            if (i < cols) gk_storev_quick(p, base + i, a[u]);
+            if (i < cols && once) gk_storev_stream(p, base + i, a[u]);
+            if (i < cols && !once) gk_storev_quick(p, base + i, a[u]);
         }
     } else {
         GK_UNROLL for (int u = 0; u < keep; u++)
@@ -161,13 +163,13 @@ GK_FN void gk_softmax_short(GK_GLOBAL const gk_t* x, GK_GLOBAL gk_t* y, GK_LOCAL
         int n_cols = row < rows ? cols : 0;
         gk_vec a[GK_KEEP];
         gk_norm n;
-        gk_hold(a, x, base, lane, lanes, n_cols, wide, -GK_INF, keep);
+        gk_hold(a, x, base, lane, lanes, n_cols, wide, -GK_INF, 0, keep);
         gk_f own = gk_held_norm(a, &n, tmp, group, keep);
         if (lanes > GK_GROUP) n = gk_norm_join_groups(n, tmp, runs, lanes);
         gk_f r = gk_norm_scale(n);
         if (!GK_CAT(GK_OP, _log) && lanes > GK_GROUP) r *= gk_exp_t(own - n.m);
         gk_held_out(a, n.m, r, keep);
-        gk_put_held(y, base, lane, lanes, n_cols, wide, a, keep);
+        gk_put_held(y, base, lane, lanes, n_cols, wide, a, 0, keep);
     }
 }
 
@@ -181,19 +183,19 @@ GK_FN void gk_softmax_bwd_short(GK_GLOBAL const gk_t* dy, GK_GLOBAL const gk_t* 
         int n_cols = row < rows ? cols : 0;
         gk_vec g[GK_KEEP], a[GK_KEEP];
         gk_f t = GK_R(0.0);
-        gk_hold(g, dy, base, lane, lanes, n_cols, wide, GK_R(0.0), keep);
-        gk_hold(a, y, base, lane, lanes, n_cols, wide, GK_R(0.0), keep);
+        gk_hold(g, dy, base, lane, lanes, n_cols, wide, GK_R(0.0), 0, keep);
+        gk_hold(a, y, base, lane, lanes, n_cols, wide, GK_R(0.0), 0, keep);
         GK_UNROLL for (int u = 0; u < keep; u++)
             GK_UNROLL for (int k = 0; k < GK_W; k++) t += GK_TERM(g[u].v[k], a[u].v[k]);
         t = gk_group_sum(t, tmp, lanes);
         GK_UNROLL for (int u = 0; u < keep; u++)
             GK_UNROLL for (int k = 0; k < GK_W; k++) g[u].v[k] = GK_GRAD(g[u].v[k], a[u].v[k], t);
         if (accumulate) {
-            gk_hold(a, dx, base, lane, lanes, n_cols, wide, GK_R(0.0), keep);
+            gk_hold(a, dx, base, lane, lanes, n_cols, wide, GK_R(0.0), 0, keep);
             GK_UNROLL for (int u = 0; u < keep; u++)
                 GK_UNROLL for (int k = 0; k < GK_W; k++) g[u].v[k] += a[u].v[k];
         }
-        gk_put_held(dx, base, lane, lanes, n_cols, wide, g, keep);
+        gk_put_held(dx, base, lane, lanes, n_cols, wide, g, 0, keep);
     }
 }
 
@@ -266,38 +268,33 @@ GK_KERNEL(softmax_bwd_short4)(GK_IN(gk_t, dy), GK_IN(gk_t, y), GK_OUT(gk_t, dx),
 /* ---- longer rows, held by the blocks of a cluster: read once ------------------------------------------------------------------------
  * A cluster per row. met: what the blocks of the cluster found, maximum and sum, or their shares of the sum. */
 
-#define GK_HELD (64 / GK_W)    /* most pieces per work-item */
+#define GK_HELD (64 / GK_W)    /* most pieces of a work-item in registers */
 #define GK_AT_ONCE (16 / GK_W) /* pieces that are looked at together */
+#define GK_PARTS 2             /* most parts of a row */
 
-GK_FN void gk_softmax_held(GK_GLOBAL const gk_t* x, GK_GLOBAL gk_t* y, GK_LOCAL_PTR gk_f* met, GK_LOCAL_PTR gk_f* tmp, GK_LOCAL_PTR gk_f* runs, int cols,
-                           int wide, const int keep)
+/* `parts` times `keep` pieces per work-item: the last part waits in registers, those before it in `kept`, so that more rows are under way. */
+GK_FN void gk_softmax_held(GK_GLOBAL const gk_t* x, GK_GLOBAL gk_t* y, GK_LOCAL_PTR gk_f* met, GK_LOCAL_PTR gk_f* tmp, GK_LOCAL_PTR gk_f* runs,
+                           GK_LOCAL_PTR gk_f* kept, int cols, int wide, const int keep, const int parts)
 {
-    const int lanes = GK_CLUSTER * GK_BLOCK, parts = keep / GK_AT_ONCE;
+    const int lanes = GK_CLUSTER * GK_BLOCK, step = keep * lanes * GK_W;
     int block = gk_bid(0) % GK_CLUSTER, lane = block * GK_BLOCK + gk_lid();
     gk_i64 base = (gk_i64)(gk_bid(0) / GK_CLUSTER) * cols;
-    gk_vec a[GK_HELD];
-    gk_f own[GK_HELD / GK_AT_ONCE];
+    gk_vec a[GK_KEEP];
+    gk_f own[GK_PARTS];
     gk_norm n = gk_norm_begin(), all = gk_norm_begin();
     GK_CLUSTER_ARRIVE();
-    gk_hold(a, x, base, lane, lanes, cols, wide, -GK_INF, keep);
-    /* The first pieces are used while the others arrive; those of a softmax become powers relative to the maximum so far. */
     GK_UNROLL for (int c = 0; c < parts; c++) {
-        gk_f m = n.m, s = GK_R(0.0);
-        GK_UNROLL for (int u = c * GK_AT_ONCE; u < (c + 1) * GK_AT_ONCE; u++)
-            GK_UNROLL for (int k = 0; k < GK_W; k++) m = gk_fmax(m, a[u].v[k]);
-        own[c] = m == -GK_INF ? GK_R(0.0) : m;
-        GK_UNROLL for (int u = c * GK_AT_ONCE; u < (c + 1) * GK_AT_ONCE; u++)
-            GK_UNROLL for (int k = 0; k < GK_W; k++) {
-                gk_f e = gk_exp_t(a[u].v[k] - own[c]);
-#if !GK_CAT(GK_OP, _log)
-                a[u].v[k] = e;
-#endif
-                s += e;
-            }
-        n.s = s + gk_norm_at(n, m);
+        gk_norm part;
+        gk_hold(a, x, base + c * step, lane, lanes, cols - c * step, wide, -GK_INF, 1, keep);
+        own[c] = gk_held_norm(a, &part, tmp, GK_GROUP, keep);
+        gk_f m = gk_fmax(n.m, part.m);
+        n.s = gk_norm_at(n, m) + gk_norm_at(part, m);
         n.m = m;
+        if (c + 1 < parts)
+            GK_UNROLL for (int u = 0; u < keep; u++)
+                GK_UNROLL for (int k = 0; k < GK_W; k++) kept[((c * keep + u) * GK_W + k) * GK_BLOCK + gk_lid()] = a[u].v[k];
     }
-    n = gk_norm_join(n, tmp, runs, GK_BLOCK);
+    n = gk_norm_join_groups(n, tmp, runs, GK_BLOCK);
     GK_CLUSTER_WAIT();
     if (gk_lid() < GK_CLUSTER) {
         gk_cluster_put(met + 2 * block, n.m, gk_lid());
@@ -311,11 +308,13 @@ GK_FN void gk_softmax_held(GK_GLOBAL const gk_t* x, GK_GLOBAL gk_t* y, GK_LOCAL_
         all.s += gk_norm_at(n, all.m);
     }
     gk_f r = gk_norm_scale(all);
-    GK_UNROLL for (int c = 0; c < parts; c++) {
-        gk_f f = GK_CAT(GK_OP, _log) ? r : r * gk_exp_t(own[c] - all.m);
-        gk_held_out(a + c * GK_AT_ONCE, all.m, f, GK_AT_ONCE);
+    GK_UNROLL for (int c = parts - 1; c >= 0; c--) {
+        if (c + 1 < parts)
+            GK_UNROLL for (int u = 0; u < keep; u++)
+                GK_UNROLL for (int k = 0; k < GK_W; k++) a[u].v[k] = kept[((c * keep + u) * GK_W + k) * GK_BLOCK + gk_lid()];
+        gk_held_out(a, all.m, GK_CAT(GK_OP, _log) ? r : r * gk_exp_t(own[c] - all.m), keep);
+        gk_put_held(y, base + c * step, lane, lanes, cols - c * step, wide, a, 1, keep);
     }
-    gk_put_held(y, base, lane, lanes, cols, wide, a, keep);
 }
 
 /* dy stays in registers; y is read again, from a cache. */
@@ -328,9 +327,9 @@ GK_FN void gk_softmax_bwd_held(GK_GLOBAL const gk_t* dy, GK_GLOBAL const gk_t* y
     gk_vec g[GK_HELD], a[GK_AT_ONCE], o[GK_AT_ONCE];
     gk_f t = GK_R(0.0);
     GK_CLUSTER_ARRIVE();
-    gk_hold(g, dy, base, lane, lanes, cols, wide, GK_R(0.0), keep);
+    gk_hold(g, dy, base, lane, lanes, cols, wide, GK_R(0.0), 0, keep);
     GK_UNROLL for (int c = 0; c < keep / GK_AT_ONCE; c++) {
-        gk_hold(a, y, base + c * step, lane, lanes, cols - c * step, wide, GK_R(0.0), GK_AT_ONCE);
+        gk_hold(a, y, base + c * step, lane, lanes, cols - c * step, wide, GK_R(0.0), 0, GK_AT_ONCE);
         GK_UNROLL for (int u = 0; u < GK_AT_ONCE; u++)
             GK_UNROLL for (int k = 0; k < GK_W; k++) t += GK_TERM(g[c * GK_AT_ONCE + u].v[k], a[u].v[k]);
     }
@@ -341,14 +340,14 @@ GK_FN void gk_softmax_bwd_held(GK_GLOBAL const gk_t* dy, GK_GLOBAL const gk_t* y
     t = GK_R(0.0);
     GK_UNROLL for (int k = 0; k < GK_CLUSTER; k++) t += met[k];
     GK_UNROLL for (int c = 0; c < keep / GK_AT_ONCE; c++) {
-        gk_hold(a, y, base + c * step, lane, lanes, cols - c * step, wide, GK_R(0.0), GK_AT_ONCE);
-        if (accumulate) gk_hold(o, dx, base + c * step, lane, lanes, cols - c * step, wide, GK_R(0.0), GK_AT_ONCE);
+        gk_hold(a, y, base + c * step, lane, lanes, cols - c * step, wide, GK_R(0.0), 0, GK_AT_ONCE);
+        if (accumulate) gk_hold(o, dx, base + c * step, lane, lanes, cols - c * step, wide, GK_R(0.0), 0, GK_AT_ONCE);
         GK_UNROLL for (int u = 0; u < GK_AT_ONCE; u++)
             GK_UNROLL for (int k = 0; k < GK_W; k++) {
                 gk_f d = GK_GRAD(g[c * GK_AT_ONCE + u].v[k], a[u].v[k], t);
                 a[u].v[k] = accumulate ? o[u].v[k] + d : d;
             }
-        gk_put_held(dx, base + c * step, lane, lanes, cols - c * step, wide, a, GK_AT_ONCE);
+        gk_put_held(dx, base + c * step, lane, lanes, cols - c * step, wide, a, 0, GK_AT_ONCE);
     }
 }
 
@@ -362,7 +361,7 @@ GK_KERNEL(softmax_held16)(GK_IN(gk_t, x), GK_OUT(gk_t, y), int cols, int wide)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
     GK_LOCAL gk_f met[2 * GK_CLUSTER], tmp[GK_BLOCK], runs[GK_RUNS];
-    gk_softmax_held(x, y, met, tmp, runs, cols, wide, 16 / GK_W);
+    gk_softmax_held(x, y, met, tmp, runs, tmp, cols, wide, 16 / GK_W, 1);
 }
 
 GK_KERNEL(softmax_bwd_held16)(GK_IN(gk_t, dy), GK_IN(gk_t, y), GK_OUT(gk_t, dx), int cols, int wide, int accumulate)
@@ -372,23 +371,26 @@ GK_KERNEL(softmax_bwd_held16)(GK_IN(gk_t, dy), GK_IN(gk_t, y), GK_OUT(gk_t, dx),
     gk_softmax_bwd_held(dy, y, dx, met, tmp, cols, wide, accumulate, 16 / GK_W);
 }
 
+/* Longer rows of doubles would not fit. */
 #if GK_DTYPE != GK_F64
 #undef GK_MIN_BLOCKS
-#define GK_MIN_BLOCKS 2
-#endif
+#define GK_MIN_BLOCKS 4
 GK_KERNEL(softmax_held64)(GK_IN(gk_t, x), GK_OUT(gk_t, y), int cols, int wide)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
-    GK_LOCAL gk_f met[2 * GK_CLUSTER], tmp[GK_BLOCK], runs[GK_RUNS];
-    gk_softmax_held(x, y, met, tmp, runs, cols, wide, 64 / GK_W);
+    GK_LOCAL gk_f met[2 * GK_CLUSTER], tmp[GK_BLOCK], runs[GK_RUNS], kept[32 * GK_BLOCK];
+    gk_softmax_held(x, y, met, tmp, runs, kept, cols, wide, 32 / GK_W, GK_PARTS);
 }
 
+#undef GK_MIN_BLOCKS
+#define GK_MIN_BLOCKS 2
 GK_KERNEL(softmax_bwd_held64)(GK_IN(gk_t, dy), GK_IN(gk_t, y), GK_OUT(gk_t, dx), int cols, int wide, int accumulate)
 {
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, y); GK_BIND_OUT(gk_t, dx);
     GK_LOCAL gk_f met[GK_CLUSTER], tmp[GK_BLOCK];
     gk_softmax_bwd_held(dy, y, dx, met, tmp, cols, wide, accumulate, 64 / GK_W);
 }
+#endif
 #undef GK_CLUSTERING
 #define GK_CLUSTERING
 

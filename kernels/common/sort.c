@@ -71,10 +71,15 @@ GK_KERNEL(repeat_table)(GK_IN(int, counts), GK_IN(gk_i64, offsets), GK_OUT(gk_i6
 }
 #endif
 
+/* Where counter i of a block lies: GK_RADIX counters in a row are one work-item's when they are summed, so that without gaps the work-items would
+ * meet in few banks of the local memory. */
+#define GK_COUNTERS (GK_RADIX * GK_BLOCK + GK_BLOCK)
+#define GK_COUNTER(i) ((i) + (i) / GK_RADIX)
+
 /* Exclusive sums of GK_RADIX * GK_BLOCK counters in place, digit by digit and within a digit by work-item. */
 GK_FN void gk_scan_counts(GK_LOCAL_PTR gk_u32* counts, GK_LOCAL_PTR gk_u32* tmp)
 {
-    GK_LOCAL_PTR gk_u32* mine = counts + gk_lid() * GK_RADIX;
+    GK_LOCAL_PTR gk_u32* mine = counts + GK_COUNTER(gk_lid() * GK_RADIX);
     gk_u32 s = 0u, total;
     GK_BARRIER();
     for (int k = 0; k < GK_RADIX; k++) s += mine[k];
@@ -109,14 +114,15 @@ GK_KERNEL(sort_count)(GK_IN(gk_t, keys), GK_OUT(int, counts), gk_i64 cols, gk_i6
     counts[(row * GK_DIGITS + t) * tiles + tile] = (int)bins[t];
 }
 
-/* Moves the pairs of a tile to their places by one digit; `offsets` are the exclusive sums of sort_count's result. Without `positions` a
- * key's position is its index. The tile is ordered in local memory first, as (digit, place in the tile), so that runs of a digit are
- * written together. Launch: as sort_count. */
-GK_KERNEL(sort_scatter)(GK_IN(gk_t, keys), GK_IN(int, positions), GK_IN(gk_i64, offsets), GK_OUT(gk_t, keys_out), GK_OUT(int, positions_out),
-                        gk_i64 cols, gk_i64 tiles, int shift)
+/* Moves the pairs of a tile to their places by one digit; `offsets` are the exclusive sums of sort_count's result `counts`, without which a
+ * row's counters are summed here. Without `positions` a key's position is its index. The tile is ordered in local memory first, as (digit,
+ * place in the tile), so that runs of a digit are written together. Launch: as sort_count. */
+GK_KERNEL(sort_scatter)(GK_IN(gk_t, keys), GK_IN(int, positions), GK_IN(int, counts), GK_IN(gk_i64, offsets), GK_OUT(gk_t, keys_out),
+                        GK_OUT(int, positions_out), gk_i64 cols, gk_i64 tiles, int shift)
 {
-    GK_BIND_IN(gk_t, keys); GK_BIND_IN(int, positions); GK_BIND_IN(gk_i64, offsets); GK_BIND_OUT(gk_t, keys_out); GK_BIND_OUT(int, positions_out);
-    GK_LOCAL gk_u32 counts[GK_RADIX * GK_BLOCK];
+    GK_BIND_IN(gk_t, keys); GK_BIND_IN(int, positions); GK_BIND_IN(int, counts); GK_BIND_IN(gk_i64, offsets); GK_BIND_OUT(gk_t, keys_out);
+    GK_BIND_OUT(int, positions_out);
+    GK_LOCAL gk_u32 bins[GK_COUNTERS];
     GK_LOCAL gk_u32 tmp[GK_BLOCK];
     GK_LOCAL gk_u32 words[GK_KEY_TILE];
     GK_LOCAL gk_i64 base[GK_DIGITS];
@@ -124,19 +130,30 @@ GK_KERNEL(sort_scatter)(GK_IN(gk_t, keys), GK_IN(int, positions), GK_IN(gk_i64, 
     gk_i64 row = gk_bid(0) / tiles, tile = gk_bid(0) - row * tiles, first = tile * GK_KEY_TILE;
     int have = cols - first < GK_KEY_TILE ? (int)(cols - first) : GK_KEY_TILE;
     first += row * cols;
+    GK_GLOBAL const int* at_digit = counts + (row * GK_DIGITS + t) * tiles;
+    if (!offsets) {
+        gk_u32 before = 0u, sum = 0u, total;
+        for (int k = 0; k < (int)tiles; k++) {
+            if (k == (int)tile) before = sum;
+            sum += (gk_u32)at_digit[k];
+        }
+        base[t] = row * cols + (gk_block_scan(sum, tmp, &total) - sum + before);
+    } else {
+        base[t] = offsets[at_digit - counts + tile];
+    }
     gk_u32 word[GK_KEYS];
     GK_UNROLL for (int k = 0; k < GK_KEYS; k++) {
         word[k] = 0u;
         if (mine + k < have) word[k] = GK_DIGIT8((gk_b)keys[first + mine + k], shift) << 16 | (gk_u32)(mine + k);
     }
     for (int at = 16; at < 24; at += 4) {
-        for (int d = 0; d < GK_RADIX; d++) counts[d * GK_BLOCK + t] = 0u;
+        for (int d = 0; d < GK_RADIX; d++) bins[GK_COUNTER(d * GK_BLOCK + t)] = 0u;
         GK_UNROLL for (int k = 0; k < GK_KEYS; k++) {
-            if (mine + k < have) counts[GK_DIGIT(word[k], at) * GK_BLOCK + t]++;
+            if (mine + k < have) bins[GK_COUNTER(GK_DIGIT(word[k], at) * GK_BLOCK + t)]++;
         }
-        gk_scan_counts(counts, tmp);
+        gk_scan_counts(bins, tmp);
         GK_UNROLL for (int k = 0; k < GK_KEYS; k++) {
-            if (mine + k < have) words[counts[GK_DIGIT(word[k], at) * GK_BLOCK + t]++] = word[k];
+            if (mine + k < have) words[bins[GK_COUNTER(GK_DIGIT(word[k], at) * GK_BLOCK + t)]++] = word[k];
         }
         GK_BARRIER();
         GK_UNROLL for (int k = 0; k < GK_KEYS; k++) {
@@ -147,7 +164,7 @@ GK_KERNEL(sort_scatter)(GK_IN(gk_t, keys), GK_IN(int, positions), GK_IN(gk_i64, 
     for (int i = t; i < have; i += GK_BLOCK) {
         gk_u32 d = words[i] >> 16, before = GK_DIGITS;
         if (i > 0) before = words[i - 1] >> 16;
-        if (d != before) base[d] = offsets[(row * GK_DIGITS + d) * tiles + tile] - i;
+        if (d != before) base[d] -= i;
     }
     GK_BARRIER();
     for (int i = t; i < have; i += GK_BLOCK) {
@@ -163,7 +180,7 @@ GK_KERNEL(sort_scatter)(GK_IN(gk_t, keys), GK_IN(int, positions), GK_IN(gk_i64, 
 GK_KERNEL(sort_small)(GK_IN(gk_t, keys), GK_OUT(gk_t, keys_out), GK_OUT(int, positions_out), int n, int bits)
 {
     GK_BIND_IN(gk_t, keys); GK_BIND_OUT(gk_t, keys_out); GK_BIND_OUT(int, positions_out);
-    GK_LOCAL gk_u32 counts[GK_RADIX * GK_BLOCK];
+    GK_LOCAL gk_u32 counts[GK_COUNTERS];
     GK_LOCAL gk_u32 tmp[GK_BLOCK];
     GK_LOCAL gk_b k_[GK_SMALL_KEYS * GK_BLOCK];
     GK_LOCAL int p_[GK_SMALL_KEYS * GK_BLOCK];
@@ -175,14 +192,14 @@ GK_KERNEL(sort_small)(GK_IN(gk_t, keys), GK_OUT(gk_t, keys_out), GK_OUT(int, pos
         pos[k] = first + k;
     }
     for (int shift = 0; shift < bits; shift += 4) {
-        for (int d = 0; d < GK_RADIX; d++) counts[d * GK_BLOCK + t] = 0u;
+        for (int d = 0; d < GK_RADIX; d++) counts[GK_COUNTER(d * GK_BLOCK + t)] = 0u;
         GK_UNROLL for (int k = 0; k < GK_SMALL_KEYS; k++) {
-            if (first + k < n) counts[GK_DIGIT(key[k], shift) * GK_BLOCK + t]++;
+            if (first + k < n) counts[GK_COUNTER(GK_DIGIT(key[k], shift) * GK_BLOCK + t)]++;
         }
         gk_scan_counts(counts, tmp);
         GK_UNROLL for (int k = 0; k < GK_SMALL_KEYS; k++) {
             if (first + k < n) {
-                gk_u32 to = counts[GK_DIGIT(key[k], shift) * GK_BLOCK + t]++;
+                gk_u32 to = counts[GK_COUNTER(GK_DIGIT(key[k], shift) * GK_BLOCK + t)]++;
                 k_[to] = key[k];
                 p_[to] = pos[k];
             }

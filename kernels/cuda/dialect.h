@@ -110,8 +110,9 @@ GK_FN void gk_cluster_put(double* p, double v, int block)
 
 GK_FN gk_raw16 gk_load16(const void* p) { return *(const gk_raw16*)p; }
 GK_FN void gk_store16(void* p, gk_raw16 v) { *(gk_raw16*)p = v; }
-/* A store after which the line is the first to leave the caches. */
+/* A load and a store after which the line is the first to leave the caches. */
 #define GK_STREAMS 1
+GK_FN gk_raw16 gk_load_stream16(const void* p) { return __ldcs((const gk_raw16*)p); }
 GK_FN void gk_stream16(void* p, gk_raw16 v) { __stcs((gk_raw16*)p, v); }
 GK_FN gk_raw16 gk_make16(gk_u32 x, gk_u32 y, gk_u32 z, gk_u32 w) { return make_uint4(x, y, z, w); }
 

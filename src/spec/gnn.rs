@@ -30,7 +30,7 @@ kernels! {
     EDGE_DOT = "edges.c" "edge_dot", dtypes: FLOATS64, ops: &[],
         args: [left: In("int"), right: In("int"), a: In("gk_t"), b: In("gk_t"), degree: In("int"), mask: In("int"), out: Out("gk_t"), stat: Out("gk_f"), err: Out("int"), size: Dims, wide_index: I32, wide_saved: I32, wide: I32, accumulate: I32, code: I32];
     EDGE_NORM = "edges.c" "edge_norm", dtypes: FLOATS64, ops: &[],
-        args: [rowptr: In("int"), met: In("int"), perm: In("int"), x: In("gk_t"), top: Out("gk_f"), sum: Out("gk_f"), parts: Out("gk_f"), err: Out("int"), size: Dims, flags: I32, wide: I32, code: I32];
+        args: [rowptr: In("int"), met: In("int"), perm: In("int"), x: In("gk_t"), z: In("gk_t"), top: Out("gk_f"), sum: Out("gk_f"), parts: Out("gk_f"), err: Out("int"), size: Dims, flags: I32, wide: I32, code: I32];
     EDGE_NORM_JOIN = "edges.c" "edge_norm_join", dtypes: FLOATS64, ops: &[],
         args: [rowptr: In("int"), met: In("int"), parts: In("gk_f"), top: Out("gk_f"), sum: Out("gk_f"), size: Dims, flags: I32];
     EDGE_APPLY = "edges.c" "edge_apply", dtypes: FLOATS64, ops: &[],

@@ -1,6 +1,6 @@
 //! Kernels of `kernels/common/softmax.c`.
 
-use super::{FLOATS64, kernels};
+use super::{FLOATS, FLOATS64, kernels};
 
 /// The two normalisations.
 pub(crate) const OPS: &[&str] = &["gk_softmax", "gk_log_softmax"];
@@ -23,11 +23,11 @@ kernels! {
         args: [dy: In("gk_t"), y: In("gk_t"), dx: Out("gk_t"), rows: I64, cols: I32, lanes: I32, wide: I32, accumulate: I32];
     HELD16 = "softmax.c" "softmax_held16", dtypes: FLOATS64, ops: OPS,
         args: [x: In("gk_t"), y: Out("gk_t"), cols: I32, wide: I32];
-    HELD64 = "softmax.c" "softmax_held64", dtypes: FLOATS64, ops: OPS,
+    HELD64 = "softmax.c" "softmax_held64", dtypes: FLOATS, ops: OPS,
         args: [x: In("gk_t"), y: Out("gk_t"), cols: I32, wide: I32];
     BWD_HELD16 = "softmax.c" "softmax_bwd_held16", dtypes: FLOATS64, ops: OPS,
         args: [dy: In("gk_t"), y: In("gk_t"), dx: Out("gk_t"), cols: I32, wide: I32, accumulate: I32];
-    BWD_HELD64 = "softmax.c" "softmax_bwd_held64", dtypes: FLOATS64, ops: OPS,
+    BWD_HELD64 = "softmax.c" "softmax_bwd_held64", dtypes: FLOATS, ops: OPS,
         args: [dy: In("gk_t"), y: In("gk_t"), dx: Out("gk_t"), cols: I32, wide: I32, accumulate: I32];
     ROWS = "softmax.c" "softmax_rows", dtypes: FLOATS64, ops: OPS,
         args: [x: In("gk_t"), y: Out("gk_t"), rows: I64, cols: I64, lanes: I32, wide: I32, phase: I32];

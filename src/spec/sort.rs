@@ -17,7 +17,8 @@ kernels! {
     SORT_COUNT = "sort.c" "sort_count", dtypes: KEYS, ops: &[],
         args: [keys: In("gk_t"), counts: Out("int"), cols: I64, tiles: I64, shift: I32];
     SORT_SCATTER = "sort.c" "sort_scatter", dtypes: KEYS, ops: &[],
-        args: [keys: In("gk_t"), positions: In("int"), offsets: In("gk_i64"), keys_out: Out("gk_t"), positions_out: Out("int"), cols: I64, tiles: I64, shift: I32];
+        args: [keys: In("gk_t"), positions: In("int"), counts: In("int"), offsets: In("gk_i64"), keys_out: Out("gk_t"), positions_out: Out("int"), cols: I64,
+               tiles: I64, shift: I32];
     SORT_SMALL = "sort.c" "sort_small", dtypes: KEYS, ops: &[],
         args: [keys: In("gk_t"), keys_out: Out("gk_t"), positions_out: Out("int"), n: I32, bits: I32];
     SCATTER_KEYS = "sort.c" "scatter_keys", dtypes: KEYS, ops: &[],

@@ -52,7 +52,9 @@ fn search(cx: &Cx<'_>) -> R {
 /// Values that repeat or not, in rows that fit a block, rows that do not, and along inner axes.
 fn draw(s: &mut Sample) {
     let shape = match s.below(4) {
-        0 if !s.small => [vec![3, 2500], vec![5000], vec![2, 2100, 3], vec![40_000]][s.below(4)].clone(),
+        0 if !s.small => {
+            [vec![3, 2500], vec![5000], vec![2, 2100, 3], vec![40_000], vec![140_000]][s.below(5)].clone()
+        }
         _ => s.shape(),
     };
     // Differences need distinct values.

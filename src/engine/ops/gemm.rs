@@ -8,7 +8,7 @@ use crate::driver::{Arg, RawMem};
 use crate::dtype::DType;
 use crate::engine::Engine;
 use crate::engine::blas::BlasAnswer;
-use crate::engine::launch::{Grid, aligned16, code_of_op, dims, real};
+use crate::engine::launch::{Grid, LANES, aligned16, code_of_op, dims, pow2, real};
 use crate::engine::variants::{PORTABLE, Variant};
 use crate::error::Result;
 use crate::ops::*;
@@ -252,7 +252,8 @@ impl Engine {
         if caps.is_cpu || blocks * 2 > want || e.k < 256 {
             return (tile, 1);
         }
-        (tile, want.div_ceil(blocks.max(1)).min(e.k / 128).min(64))
+        let most = if tile == Tile::Skinny { 512 } else { 64 };
+        (tile, want.div_ceil(blocks.max(1)).min(e.k / 128).min(most))
     }
 
     /// Runs the tile kernel, and the second pass where k is split.
@@ -307,6 +308,8 @@ impl Engine {
     pub(crate) fn finish(&self, q: &Product, part: Option<&Term>, splits: usize, alpha: f64) -> Result<()> {
         let e = q.e;
         let [sc, sr, sv, sy, sz] = q.outer_dims();
+        // Work-items that share the splits of a result.
+        let lanes = pow2(splits.div_ceil(8), 32);
         let args = [
             Product::opt(part.copied()),
             Product::opt(q.c),
@@ -315,7 +318,7 @@ impl Engine {
             Product::opt(q.scale),
             q.y.arg(),
             Product::opt(q.z),
-            q.size(splits, 0),
+            q.size(splits, lanes),
             sc,
             sr,
             sv,
@@ -326,8 +329,8 @@ impl Engine {
             Arg::I32(q.act.0),
             real(q.dtype, q.act.1),
         ];
-        let items = e.batch * e.m * e.n.div_ceil(4);
-        self.launch(&GEMM_FINISH, q.dtype, q.op(), Grid::Stride(items), &args)
+        let blocks = (e.batch * e.m * e.n.div_ceil(4)).div_ceil(LANES / lanes);
+        self.launch(&GEMM_FINISH, q.dtype, q.op(), Grid::Blocks([blocks.min(self.fill() * 8), 1, 1]), &args)
     }
 
     /// The kernels of this crate, tile and splits by size.

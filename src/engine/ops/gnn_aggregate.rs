@@ -220,6 +220,13 @@ impl Walk {
         if nodes == 0 { Grid::Blocks([0; 3]) } else { self.grid(nodes + self.cuts) }
     }
 
+    /// The same where `ways` work-items take turns with the edges of a node.
+    pub(super) fn shared(&self, nodes: usize, ways: usize) -> Grid {
+        let items = if nodes == 0 { 0 } else { nodes + self.cuts };
+        let per = (BLOCK as usize / (self.lanes * ways)).max(1);
+        Grid::Blocks([items.div_ceil(per), self.vecs.div_ceil(self.lanes), 1])
+    }
+
     pub(super) fn joins(&self) -> Grid {
         Grid::Blocks([self.cuts.div_ceil(WINDOW), 1, 1])
     }

@@ -1,6 +1,6 @@
 //! Graphs: softmax over the edges of a node, and attention.
 
-use super::gnn_aggregate::{Aggregate, Red, To, Walk, grad_view, out_view, wide_rows};
+use super::gnn_aggregate::{Walk, grad_view, out_view, wide_rows};
 use super::gnn_plan::Edges;
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::driver::Arg;
@@ -15,7 +15,52 @@ fn flags(e: &Edges<'_>, w: &Walk) -> usize {
     e.flags() | ((w.cuts > 0) as usize) << 3
 }
 
+/// Edges that a work-item of `edge_norm` has on their way (`GK_U`).
+const AT_ONCE: usize = 4;
+
 impl Engine {
+    /// Per node and column over the edges: the largest x and the sum of exponentials relative to it, or, with z, the sum of x * z.
+    fn edge_norm(
+        &self,
+        op: &'static str,
+        edges: &Edges<'_>,
+        columns: usize,
+        (x, z): (View<'_>, Option<View<'_>>),
+        (top, sum): (Option<View<'_>>, View<'_>),
+    ) -> Result<()> {
+        let (dt, nodes, n) = (x.dtype(), edges.nodes, edges.edges);
+        let w = Walk::new(dt, columns, n, wide_rows(dt, columns, [Some(x), z].into_iter().flatten()));
+        // Work-items that share a node: as many as its edges need, and fit in a group that exchanges without barriers.
+        let room = (32 / w.lanes).max(1);
+        let ways = (n / nodes.max(1)).div_ceil(AT_ONCE).next_power_of_two().min(room);
+        let parts = self.statistics(dt, 4 * w.cuts * columns)?;
+        let met = self.long_nodes(edges, &w)?;
+        let (rowptr, met) = (self.arg_in(&edges.rowptr.view()), self.arg_in(&met.view()));
+        let (parts, top, sum) = (self.arg_in(&parts.view()), self.arg_opt(top.as_ref()), self.arg_in(&sum));
+        let size = dims([nodes, n, columns, w.cut_bits(), n, w.lane_bits(), ways.trailing_zeros() as usize]);
+        let flags = Arg::I32(flags(edges, &w) as i32);
+        let args = [
+            rowptr,
+            met,
+            self.arg_opt(edges.perm().as_ref()),
+            self.arg_in(&x),
+            self.arg_opt(z.as_ref()),
+            top,
+            sum,
+            parts,
+            self.arg_error(),
+            size,
+            flags,
+            Arg::I32(w.wide as i32),
+            Arg::I32(code_of_op(op)),
+        ];
+        self.launch(&EDGE_NORM, dt, "", w.shared(nodes, ways), &args)?;
+        if w.cuts == 0 || nodes == 0 {
+            return Ok(());
+        }
+        self.launch(&EDGE_NORM_JOIN, dt, "", w.joins(), &[rowptr, met, parts, top, sum, size, flags])
+    }
+
     pub(super) fn run_edge_softmax(
         &self,
         nodes: usize,
@@ -25,44 +70,13 @@ impl Engine {
         y: ViewMut<'_>,
     ) -> Result<()> {
         const OP: &str = "edge_softmax";
-        let (n, columns) = check_edge_softmax(OP, nodes, &dst, &groups, &[("logits", logits)], ("y", &y))?;
+        let (_, columns) = check_edge_softmax(OP, nodes, &dst, &groups, &[("logits", logits)], ("y", &y))?;
         let v = y.as_view();
         self.own_graph(OP, &[("dst", Some(dst)), ("logits", Some(logits)), ("y", Some(v))], &[&groups])?;
         let dt = v.dtype();
         let edges = self.grouped(OP, nodes, &dst, None, groups.as_ref(), true)?;
-        let w = Walk::new(dt, columns, n, wide_rows(dt, columns, [logits]));
         let (top, sum) = (self.statistics(dt, nodes * columns)?, self.statistics(dt, nodes * columns)?);
-        let parts = self.statistics(dt, 4 * w.cuts * columns)?;
-        let size = dims([nodes, n, columns, w.cut_bits(), n, w.lane_bits()]);
-        let flags = Arg::I32(flags(&edges, &w) as i32);
-        let met = self.long_nodes(&edges, &w)?;
-        let (rowptr, met) = (self.arg_in(&edges.rowptr.view()), self.arg_in(&met.view()));
-        let parts = self.arg_in(&parts.view());
-        let (top_arg, sum_arg) = (self.arg_in(&top.view()), self.arg_in(&sum.view()));
-        let args = [
-            rowptr,
-            met,
-            self.arg_opt(edges.perm().as_ref()),
-            self.arg_in(&logits),
-            top_arg,
-            sum_arg,
-            parts,
-            self.arg_error(),
-            size,
-            flags,
-            Arg::I32(w.wide as i32),
-            Arg::I32(code_of_op(OP)),
-        ];
-        self.launch(&EDGE_NORM, dt, "", w.nodes(nodes), &args)?;
-        if w.cuts > 0 && nodes > 0 {
-            self.launch(
-                &EDGE_NORM_JOIN,
-                dt,
-                "",
-                w.joins(),
-                &[rowptr, met, parts, top_arg, sum_arg, size, flags],
-            )?;
-        }
+        self.edge_norm(OP, &edges, columns, (logits, None), (Some(top.view()), sum.view()))?;
         let stats = [Some(top.view()), Some(sum.view())];
         let operands = [Some(logits), None, None, None];
         self.edge_apply(OP, 0, &dst, operands, stats, (None, 0), (1, nodes, columns), &y.into())
@@ -86,8 +100,7 @@ impl Engine {
         let dt = v.dtype();
         let edges = self.grouped(OP, nodes, &dst, None, groups.as_ref(), true)?;
         let sums = self.statistics(dt, nodes * columns)?;
-        let p = Aggregate::new(OP, dt, &edges, nodes, columns).at_edges(y).times(dy, columns, true);
-        self.aggregate(&p, Red::Sum, To::Stat(sums.view()))?;
+        self.edge_norm(OP, &edges, columns, (y, Some(dy)), (None, sums.view()))?;
         let operands = [Some(y), Some(dy), None, None];
         let stats = [Some(sums.view()), None];
         self.edge_apply(OP, 1, &dst, operands, stats, (None, 0), (1, nodes, columns), &dlogits)

@@ -350,7 +350,7 @@ impl Engine {
         let wide = common_power(16, aligned.chain([inner * dtype.size()])) == 16;
         let columns = outer * inner / if wide { 16 / dtype.size() } else { 1 };
         // Short enough for many work-items, long enough that few destinations cross runs.
-        let run = if p.n <= 64 { p.n } else { 32 };
+        let run = if p.n <= 64 { p.n } else { 16 };
         let runs = p.n.div_ceil(run);
         let part = |runs: usize| self.scratch(arithmetic(dtype), runs * outer * inner);
         let parts = if runs > 1 { Some((part(runs)?, part(runs)?)) } else { None };

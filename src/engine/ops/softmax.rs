@@ -16,7 +16,7 @@ const PIECES: usize = 4;
 /// The kernels that hold 1, 2, 4 and 8 pieces of 16 bytes, forward and backward.
 const SHORT: [&KernelSpec; 4] = [&SHORT1, &SHORT2, &SHORT4, &SHORT8];
 const BWD_SHORT: [&KernelSpec; 3] = [&BWD_SHORT1, &BWD_SHORT2, &BWD_SHORT4];
-/// Elements of a row that one work-item of `_held16` and `_held64` holds.
+/// Elements of a row that one work-item of `_held16` and `_held64` holds; doubles only the first.
 const HELD: [usize; 2] = [16, 64];
 const HELD_KERNELS: [&KernelSpec; 2] = [&HELD16, &HELD64];
 const BWD_HELD_KERNELS: [&KernelSpec; 2] = [&BWD_HELD16, &BWD_HELD64];
@@ -73,7 +73,8 @@ impl Engine {
         let cluster = caps.cluster as usize;
         let blocks = outer * cluster;
         let busy = cluster > 1 && blocks >= caps.compute_units as usize && blocks < 1 << 31;
-        let held = HELD.iter().position(|h| cols > LONG && cols <= h * LANES * cluster);
+        let kinds = if w == 2 { &HELD[..1] } else { &HELD[..] };
+        let held = kinds.iter().position(|h| cols > LONG && cols <= h * LANES * cluster);
         // Single elements of 16 bits take more time than a second reading.
         if let (Some(keep), true) = (held, busy && (whole || w <= 4)) {
             return Walk::Held { wide: whole, keep };

@@ -15,6 +15,8 @@ const SMALL: usize = 4 * BLOCK as usize;
 /// Bits that a pass orders by, and their values (`GK_DIGITS`).
 const DIGIT_BITS: u32 = 8;
 const DIGITS: usize = 1 << DIGIT_BITS;
+/// Tiles of a row whose counters each block sums for itself, which takes less time than the launches of a prefix sum.
+const FEW_TILES: usize = 64;
 
 /// Pairs in ascending order of their keys, equal keys in the order of their positions.
 #[derive(Debug)]
@@ -99,7 +101,7 @@ impl Engine {
             let walk = [Arg::I64(cols as i64), Arg::I64(tiles as i64), Arg::I32(shift as i32)];
             let args = [&[self.arg_in(&from), self.arg_in(&counts.view())], &walk[..]].concat();
             self.launch(&SORT_COUNT, dtype, "", grid, &args)?;
-            let offsets = self.prefix_sums(&counts.view())?;
+            let offsets = if tiles > FEW_TILES { Some(self.prefix_sums(&counts.view())?) } else { None };
             // The first pass reads the caller's keys and fills `out`; later ones go back and forth.
             let positions = if shift == 0 { Arg::Mem(None) } else { self.arg_in(&out.positions.view()) };
             let to = match &other {
@@ -109,7 +111,8 @@ impl Engine {
             let operands = [
                 self.arg_in(&from),
                 positions,
-                self.arg_in(&offsets.view()),
+                self.arg_in(&counts.view()),
+                self.arg_opt(offsets.as_ref().map(Buffer::view).as_ref()),
                 self.arg_in(&to.keys.view()),
                 self.arg_in(&to.positions.view()),
             ];
