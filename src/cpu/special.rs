@@ -70,6 +70,17 @@ pub(super) fn zeta(s: f64, q: f64) -> f64 {
             return f64::NAN;
         }
     }
+    if q == f64::INFINITY {
+        return 0.0;
+    }
+    // As torch.special.zeta: the sum's first terms, whose tail is not a number.
+    if s == f64::INFINITY {
+        return match q {
+            ..1.0 => f64::INFINITY,
+            1.0 => 1.0,
+            _ => f64::NAN,
+        };
+    }
     let steps = (16.0 - q).ceil().clamp(0.0, 65536.0) as u32;
     let head: f64 = (0..steps).map(|k| (q + f64::from(k)).powf(-s)).sum();
     let z = q + f64::from(steps);

@@ -185,16 +185,16 @@ fn per_row(cx: &Cx<'_>) -> R<GemmAxis> {
     Ok(if cx.b("bias_per_row")? { GemmAxis::Row } else { GemmAxis::Col })
 }
 
-/// M, N, K with a few sizes beyond one tile.
+/// M, N, K with a few sizes beyond one tile, whole 16-byte items and not.
 fn sizes(s: &mut Sample) -> (usize, usize, usize) {
-    let big = [1, 7, 17, 33, 65, 131];
+    let big = [1, 7, 16, 33, 64, 65, 131, 136];
     let pick = |s: &mut Sample| {
         if s.small {
             1 + s.below(4)
         } else if s.below(9) == 0 {
             0
         } else {
-            big[s.below(6)]
+            big[s.below(big.len())]
         }
     };
     (pick(s), pick(s), pick(s))
@@ -256,9 +256,9 @@ macro_rules! fixed {
     };
 }
 
-/// Products near 1 of up to 131 terms, then an activation of slope about 1.
+/// Products near 1 of up to 136 terms, then an activation of slope about 1.
 const FUSED: Bound = Bound::Stored(1e-6, 2e-5);
-/// Sums over up to 131 rows or columns.
+/// Sums over up to 136 rows or columns.
 const FUSED_GRAD: Bound = Bound::Stored(2e-6, 1e-4);
 
 pub(super) const ROWS: &[&[Kernel]] = &[
