@@ -252,6 +252,7 @@ impl Engine {
         if caps.is_cpu || blocks * 2 > want || e.k < 256 {
             return (tile, 1);
         }
+        // A thin product over a long k has no other blocks than these.
         let most = if tile == Tile::Skinny { 512 } else { 64 };
         (tile, want.div_ceil(blocks.max(1)).min(e.k / 128).min(most))
     }
