@@ -35,7 +35,7 @@ GK_FN gk_taps gk_neighbours(GK_GLOBAL const gk_t* offset, gk_displaced s, gk_dim
     gk_f y = (gk_f)(oh * (int)geo.v[0] - (int)geo.v[2] + th * (int)geo.v[4]) + gk_load(offset, at);
     gk_f x = (gk_f)(ow * (int)geo.v[1] - (int)geo.v[3] + tw * (int)geo.v[5]) + gk_load(offset, at + out.v[0] * width);
     /* False for NaN; beyond these bounds no neighbour is inside, and a conversion to an integer could overflow. */
-    int near = y > GK_R(-1.0) && x > GK_R(-1.0) && y < (gk_f)img.v[0] && x < (gk_f)img.v[1], y0 = -1, x0 = -1;
+    int near = y >= GK_R(-1.0) && x >= GK_R(-1.0) && y < (gk_f)img.v[0] && x < (gk_f)img.v[1], y0 = -1, x0 = -1;
     gk_f fy = GK_R(0.0), fx = GK_R(0.0);
     if (near) {
         y0 = (int)gk_floor(y); x0 = (int)gk_floor(x);

@@ -98,6 +98,9 @@ GK_FN void gk_segment_end(GK_GLOBAL gk_t* y, GK_GLOBAL gk_f* state, gk_i64 s, gk
     }
 }
 
+/* Rows that are added one by one: a longer sum would lose some of what each adds. */
+#define GK_RUN 32
+
 /* Launch: one block per GK_BLOCK / (tx * ty) groups. */
 GK_KERNEL(segment_reduce)(GK_IN(gk_t, x), GK_IN(int, offsets), GK_OUT(gk_t, y), GK_OUT(gk_f, state), GK_OUT(gk_f, part), GK_OUT(int, err),
                           GK_DIMS(dims), int mode, gk_f eps, int code)
@@ -114,9 +117,15 @@ GK_KERNEL(segment_reduce)(GK_IN(gk_t, x), GK_IN(int, offsets), GK_OUT(gk_t, y), 
         a[u] = gk_identity(mode);
         b[u] = GK_R(0.0);
     }
-    for (gk_i64 r = p.r0 + p.lane; r < p.r1; r += ty) {
-        gk_vec v = gk_columns(x, r * cols + p.col, wide);
-        GK_UNROLL for (int u = 0; u < GK_W; u++) a[u] = gk_combine(mode, a[u], v.v[u]);
+    for (gk_i64 from = p.r0 + p.lane; from < p.r1; from += GK_RUN * ty) {
+        gk_f run[GK_W];
+        gk_i64 to = from + GK_RUN * ty < p.r1 ? from + GK_RUN * ty : p.r1;
+        GK_UNROLL for (int u = 0; u < GK_W; u++) run[u] = gk_identity(mode);
+        for (gk_i64 r = from; r < to; r += ty) {
+            gk_vec v = gk_columns(x, r * cols + p.col, wide);
+            GK_UNROLL for (int u = 0; u < GK_W; u++) run[u] = gk_combine(mode, run[u], v.v[u]);
+        }
+        GK_UNROLL for (int u = 0; u < GK_W; u++) a[u] = gk_combine(mode, a[u], run[u]);
     }
     GK_UNROLL for (int u = 0; u < GK_W && u < lists; u++) a[u] = gk_lanes(a[u], mode, tmp, p.lane, tx, ty);
     if (mode >= GK_VAR) {
@@ -124,13 +133,19 @@ GK_KERNEL(segment_reduce)(GK_IN(gk_t, x), GK_IN(int, offsets), GK_OUT(gk_t, y), 
     }
     /* Squared deviations, or the number of ties where the backward asks for it. */
     gk_i64 end = mode >= GK_VAR || (mode >= GK_MAX && state) ? p.r1 : p.r0;
-    for (gk_i64 r = p.r0 + p.lane; r < end; r += ty) {
-        gk_vec v = gk_columns(x, r * cols + p.col, wide);
-        GK_UNROLL for (int u = 0; u < GK_W; u++) {
-            gk_f d = v.v[u] - a[u];
-            if (mode < GK_VAR) d = v.v[u] == a[u] ? GK_R(1.0) : GK_R(0.0);
-            b[u] += d * d;
+    for (gk_i64 from = p.r0 + p.lane; from < end; from += GK_RUN * ty) {
+        gk_f run[GK_W];
+        gk_i64 to = from + GK_RUN * ty < end ? from + GK_RUN * ty : end;
+        GK_UNROLL for (int u = 0; u < GK_W; u++) run[u] = GK_R(0.0);
+        for (gk_i64 r = from; r < to; r += ty) {
+            gk_vec v = gk_columns(x, r * cols + p.col, wide);
+            GK_UNROLL for (int u = 0; u < GK_W; u++) {
+                gk_f d = v.v[u] - a[u];
+                if (mode < GK_VAR) d = v.v[u] == a[u] ? GK_R(1.0) : GK_R(0.0);
+                run[u] += d * d;
+            }
         }
+        GK_UNROLL for (int u = 0; u < GK_W; u++) b[u] += run[u];
     }
     GK_UNROLL for (int u = 0; u < GK_W && u < lists; u++) b[u] = gk_lanes(b[u], GK_SUM, tmp, p.lane, tx, ty);
     if (p.on && p.lane == 0) {

@@ -271,7 +271,8 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         log_var,
         Close(1e-5, 1e-5),
         STAT_GRAD,
-        Any
+        // As std.
+        Coarse
     ),
     &[k("any", "T3.3", "x:u8", "axes, keepdim=false", "y:u8", &["reduce"], |cx| forward(cx, Reduce::Any))
         .dtypes(F32)
