@@ -232,8 +232,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         Dom::NearOne
     ),
     red!("var", "T3.4", "axes, keepdim=false, correction=1", var, STAT, STAT_GRAD, Any),
-    // Not Any: of two values that differ by a few roundings of their mean, a mean in f32 leaves no digits to divide by their deviation.
-    red!("std", "T3.4", "axes, keepdim=false, correction=1", std, STAT, STAT_GRAD, Coarse),
+    red!("std", "T3.4", "axes, keepdim=false, correction=1", std, STAT, STAT_GRAD, Any),
     red!("norm", "T3.5", "axes, keepdim=false, p=2.0", norm, Close(4e-6, 1e-30), Close(1e-5, 1e-6), Any),
     red!(
         "logsumexp",
@@ -271,8 +270,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         log_var,
         Close(1e-5, 1e-5),
         STAT_GRAD,
-        // As std.
-        Coarse
+        Any
     ),
     &[k("any", "T3.3", "x:u8", "axes, keepdim=false", "y:u8", &["reduce"], |cx| forward(cx, Reduce::Any))
         .dtypes(F32)

@@ -217,14 +217,16 @@ impl Walk {
 
     /// Blocks for the nodes and the cuts.
     pub(super) fn nodes(&self, nodes: usize) -> Grid {
-        if nodes == 0 { Grid::Blocks([0; 3]) } else { self.grid(nodes + self.cuts) }
+        self.shared(nodes, 1)
     }
 
     /// The same where `ways` work-items take turns with the edges of a node.
     pub(super) fn shared(&self, nodes: usize, ways: usize) -> Grid {
-        let items = if nodes == 0 { 0 } else { nodes + self.cuts };
-        let per = (BLOCK as usize / (self.lanes * ways)).max(1);
-        Grid::Blocks([items.div_ceil(per), self.vecs.div_ceil(self.lanes), 1])
+        if nodes == 0 {
+            return Grid::Blocks([0; 3]);
+        }
+        let per = BLOCK as usize / (self.lanes * ways);
+        Grid::Blocks([(nodes + self.cuts).div_ceil(per), self.vecs.div_ceil(self.lanes), 1])
     }
 
     pub(super) fn joins(&self) -> Grid {
