@@ -24,7 +24,7 @@
 #define GK_LEAN GK_CAT(GK_OP, _lean)
 #if GK_LEAN
 #undef GK_MIN_BLOCKS
-#define GK_MIN_BLOCKS 4
+#define GK_MIN_BLOCKS (GK_LEAN == 3 ? 5 : 4)
 #endif
 
 /* What a message is: A, with B, with the node's own row. */

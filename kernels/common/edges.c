@@ -276,10 +276,13 @@ GK_KERNEL(edge_norm)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, perm), GK_I
                             GK_UNROLL for (int k = 0; k < GK_U; k++) n.sum.v[i] += v[k].v[i] * u[k].v[i];
                         } else {
                             gk_f m = gk_max(gk_max(v[0].v[i], v[1].v[i]), gk_max(v[2].v[i], v[3].v[i])), s = GK_R(0.0);
+                            m = gk_max(m, n.top.v[i]);
                             if (m != -GK_INF) {
+                                s = n.sum.v[i] * gk_exp(n.top.v[i] - m);
                                 GK_UNROLL for (int k = 0; k < GK_U; k++) s += gk_exp(v[k].v[i] - m);
                             }
-                            gk_norm_add(&n, i, m, s);
+                            n.top.v[i] = m;
+                            n.sum.v[i] = s;
                         }
                     }
                 }

@@ -64,14 +64,9 @@ GK_KERNEL(embedding_clear)(GK_IN(int, keys), GK_OUT(gk_t, table), gk_i64 n, gk_i
     for (gk_i64 first = (gk_i64)gk_bid(0) * GK_CLEARED; first < rows; first += (gk_i64)gk_nblocks(0) * GK_CLEARED) {
         int have = rows - first < GK_CLEARED ? (int)(rows - first) : GK_CLEARED;
         if (t < have) {
-            gk_i64 lo = 0, hi = n;
-            while (lo < hi) {
-                gk_i64 mid = lo + (hi - lo) / 2;
-                if (gk_index(keys, mid, wide_keys) < first + t) lo = mid + 1;
-                else hi = mid;
-            }
+            GK_SEEK(gk_i64, at, n, gk_index(keys, v, wide_keys) <= first + t)
             used[t] = 0;
-            if (lo < n) used[t] = gk_index(keys, lo, wide_keys) == first + t;
+            if (n > 0) used[t] = gk_index(keys, at, wide_keys) == first + t;
         }
         GK_BARRIER();
         for (int i = t; i < have * row; i += GK_BLOCK) {

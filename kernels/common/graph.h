@@ -34,22 +34,17 @@ GK_FN gk_i64 gk_row_start(GK_GLOBAL const int* rowptr, gk_i64 v, gk_i64 entries,
 }
 
 /* The node whose entries include `p`: the last one that starts at or before it. */
-GK_FN gk_i64 gk_row_of(GK_GLOBAL const int* rowptr, gk_i64 rows, gk_i64 entries, gk_i64 p, int wide_index)
+GK_FN gk_i64 gk_row_of(GK_GLOBAL const int* rowptr, gk_i64 rows, gk_i64 p, int wide_index)
 {
-    gk_i64 lo = 0, hi = rows;
-    while (hi - lo > 1) {
-        gk_i64 mid = lo + (hi - lo) / 2;
-        if (gk_row_start(rowptr, mid, entries, wide_index) <= p) lo = mid;
-        else hi = mid;
-    }
-    return lo;
+    GK_SEEK(gk_i64, row, rows, gk_index(rowptr, v, wide_index) <= p)
+    return row;
 }
 
 /* The long node that part `part` of cut `item` belongs to, or -1. */
 GK_FN int gk_met(GK_GLOBAL const int* rowptr, gk_i64 rows, gk_i64 entries, int bits, gk_u32 item, int part, int wide_index)
 {
     gk_i64 from = (gk_i64)item << bits, to = gk_cut_end(entries, bits, item);
-    gk_i64 v = gk_row_of(rowptr, rows, entries, part ? to - 1 : from, wide_index);
+    gk_i64 v = gk_row_of(rowptr, rows, part ? to - 1 : from, wide_index);
     gk_i64 a = gk_row_start(rowptr, v, entries, wide_index), b = gk_row_start(rowptr, v + 1, entries, wide_index);
     if (b - a <= ((gk_i64)2 << bits) || (part ? a < from || a >= to || b <= to : a >= from || b <= from)) return -1;
     return (int)v;

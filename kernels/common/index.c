@@ -291,9 +291,10 @@ GK_KERNEL(segment_join)(GK_IN(int, keys), GK_OUT(gk_t, y), GK_OUT(gk_f, stat), G
         if (key >= limit || gk_index(keys, end, wide_keys) != key) continue;
         if (first > 0 && gk_index(keys, first - 1, wide_keys) == key) continue;
         gk_vec acc = gk_fetch_partial(tail, c * columns * w + column, wide);
-        gk_i64 stop = gk_lower_bound(keys, n, wide_keys, key + 1);
-        for (gk_i64 b = c + 1; b * run < stop; b++) acc = gk_combinev(acc, gk_fetch_partial(head, b * columns * w + column, wide), how);
-        gk_i64 o = column / inner, count = how == GK_MEAN ? stop - gk_lower_bound(keys, n, wide_keys, key) : 0;
+        for (gk_i64 b = c + 1; b * run < n && gk_index(keys, b * run, wide_keys) == key; b++)
+            acc = gk_combinev(acc, gk_fetch_partial(head, b * columns * w + column, wide), how);
+        gk_i64 o = column / inner, count = 0;
+        if (how == GK_MEAN) count = gk_lower_bound(keys, n, wide_keys, key + 1) - gk_lower_bound(keys, n, wide_keys, key);
         gk_finish(y, stat, (o * limit + key) * inner + column - o * inner, acc, how, include, alpha, count, wide);
     }
 }

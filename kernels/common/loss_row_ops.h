@@ -46,14 +46,19 @@ GK_FN gk_f gk_degree_grad(gk_f x, gk_f d, gk_f p)
 }
 GK_ADD(gk_row_triplet)
 {
-    gk_f a = GK_X0(e), p = GK_X1(e), q = GK_X2(e), eps = r->flags & 2 ? GK_R(0.0) : r->p2, degree = r->flags & 2 ? GK_R(2.0) : r->p1;
-    s[0] += gk_degree(a - p + eps, degree);
-    s[1] += gk_degree(a - q + eps, degree);
-    if (r->flags & 1) s[2] += gk_degree(p - q + eps, degree);
+    gk_f a = GK_X0(e), p = GK_X1(e), q = GK_X2(e);
+    if (r->flags & 2) {
+        /* (a - p)^2 - (a - q)^2 element by element: the difference of their sums would keep what rounding took from either. */
+        s[0] += ((a - p) - (a - q)) * ((a - p) + (a - q));
+        return;
+    }
+    s[0] += gk_degree(a - p + r->p2, r->p1);
+    s[1] += gk_degree(a - q + r->p2, r->p1);
+    if (r->flags & 1) s[2] += gk_degree(p - q + r->p2, r->p1);
 }
 GK_ITEM(gk_row_triplet)
 {
-    if (r->flags & 2) return gk_max(r->s[0] - r->s[1] + r->p0, GK_R(0.0));
+    if (r->flags & 2) return gk_max(r->s[0] + r->p0, GK_R(0.0));
     gk_f far = gk_degree_root(r->s[1], r->p1);
     if (r->flags & 1) far = gk_min(far, gk_degree_root(r->s[2], r->p1));
     return gk_max(gk_degree_root(r->s[0], r->p1) - far + r->p0, GK_R(0.0));

@@ -12,6 +12,7 @@
 #include "norm.h"
 
 #define GK_FLIGHT (GK_W >= 8 ? 2 : 1) /* vectors per work-item of _apply */
+#define GK_SUMS 5                     /* partial sums per work-item of _params on their way: half of those of two blocks per multiprocessor */
 
 /* Where an element's statistics and parameters are: rows (n, channel) or rows of columns. */
 typedef struct { gk_i64 row, channel, stat; } gk_place;
@@ -143,22 +144,20 @@ GK_KERNEL(norm_bwd_params)(GK_IN(gk_f, part), GK_OUT(gk_t, dgamma), GK_OUT(gk_t,
     GK_LOCAL gk_f tmp[GK_BLOCK];
     int ty = gk_lid() / tx, step = GK_BLOCK / tx;
     for (gk_i64 b = gk_bid(0); b * tx < sets; b += gk_nblocks(0)) {
-        gk_i64 j = b * tx + (gk_lid() & (tx - 1)), members = j < sets ? outer * inner : 0, e = ty;
+        gk_i64 j = b * tx + (gk_lid() & (tx - 1)), members = j < sets ? outer * inner : 0;
         gk_f s1 = GK_R(0.0), s2 = GK_R(0.0);
-        for (; e + 3 * step < members; e += 4 * step) {
-            gk_f u1[4], u2[4];
-            GK_UNROLL for (int u = 0; u < 4; u++) {
-                gk_i64 i = gk_quot(e + u * step, inner), at = (i * sets + j) * inner + (e + u * step - i * inner);
-                u2[u] = part[at];
-                u1[u] = part[second + at];
+        for (gk_i64 first = ty; first < members; first += GK_SUMS * step) {
+            gk_f u1[GK_SUMS], u2[GK_SUMS];
+            GK_UNROLL for (int u = 0; u < GK_SUMS; u++) {
+                gk_i64 e = first + u * step;
+                u1[u] = u2[u] = GK_R(0.0);
+                if (e < members) {
+                    gk_i64 i = inner > 1 ? gk_quot(e, inner) : e, at = (i * (sets - 1) + j) * inner + e;
+                    u2[u] = part[at];
+                    u1[u] = part[second + at];
+                }
             }
-            s1 += (u1[0] + u1[1]) + (u1[2] + u1[3]);
-            s2 += (u2[0] + u2[1]) + (u2[2] + u2[3]);
-        }
-        for (; e < members; e += step) {
-            gk_i64 i = gk_quot(e, inner), at = (i * sets + j) * inner + (e - i * inner);
-            s2 += part[at];
-            s1 += part[second + at];
+            GK_UNROLL for (int u = 0; u < GK_SUMS; u++) { s1 += u1[u]; s2 += u2[u]; }
         }
         s1 = gk_across_sum(s1, tmp, tx);
         s2 = gk_across_sum(s2, tmp, tx);

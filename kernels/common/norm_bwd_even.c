@@ -21,8 +21,9 @@ GK_FN void gk_pair_sum(gk_f* s1, gk_f* s2, GK_LOCAL_PTR gk_f* tmp, GK_LOCAL_PTR 
     if (lanes > GK_SUB) {
         if ((gk_lid() & (GK_SUB - 1)) == 0) { mine[2 * set] = a; mine[2 * set + 1] = b; }
         GK_BARRIER();
-        a = b = GK_R(0.0);
-        GK_ROLLED for (int k = from; k < from + per; k++) { a += mine[2 * k]; b += mine[2 * k + 1]; }
+        from += gk_lid() & (per - 1);
+        a = gk_group_sum(mine[2 * from], tmp, per);
+        b = gk_group_sum(mine[2 * from + 1], tmp, per);
     }
     *s1 = a;
     *s2 = b;
@@ -229,8 +230,9 @@ GK_KERNEL(norm_bwd_sets)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma), GK
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, gamma); GK_BIND_IN(gk_t, beta); GK_BIND_IN(gk_t, y); GK_BIND_IN(gk_f, mean);
     GK_BIND_IN(gk_f, rstd); GK_BIND_IN(gk_t, add); GK_BIND_OUT(gk_t, dx); GK_BIND_OUT(gk_f, part);
     GK_LOCAL gk_f tmp[GK_BLOCK];
+    GK_LOCAL gk_f both[4 * GK_BLOCK / GK_SUB];
     GK_LOCAL gk_raw16 kept[GK_KEPT * GK_BLOCK];
-    int lanes = 1 << bits, lane = gk_lid() & (lanes - 1), sub = gk_lid() >> bits, per = GK_BLOCK >> bits;
+    int turn = 0, lanes = 1 << bits, lane = gk_lid() & (lanes - 1), sub = gk_lid() >> bits, per = GK_BLOCK >> bits;
     int pieces = (items + GK_SET * lanes - 1) / (GK_SET * lanes), chunk = ((items + pieces - 1) / pieces + lanes - 1) / lanes * lanes;
     gk_f scale = gk_recip((gk_f)share * (gk_f)items * (gk_f)GK_W);
     for (int set = gk_bid(0); set < sets; set += gk_nblocks(0)) {
@@ -260,8 +262,10 @@ GK_KERNEL(norm_bwd_sets)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma), GK
             }
         }
         if (dx) {
-            c1 = -q * (gk_block_sum(c1, tmp) * scale);
-            c2 = -q * (gk_block_sum(c2, tmp) * scale);
+            gk_pair_sum(&c1, &c2, tmp, both, turn, GK_BLOCK);
+            turn ^= 1;
+            c1 *= -q * scale;
+            c2 *= -q * scale;
             GK_ROLLED for (int plane = (share - 1) / per * per + sub; plane >= 0; plane -= per)
                 if (plane < share) {
                     gk_i64 row = (gk_i64)set * share + plane, base = row * items * GK_W;

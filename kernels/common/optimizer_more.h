@@ -8,12 +8,8 @@
 /* Row that holds chunk `chunk`: last one whose first chunk is not above it. */
 GK_FN int gk_row_of(GK_GLOBAL const gk_i64* table, int tensors, gk_i64 chunk)
 {
-    int lo = 0, hi = tensors;
-    while (hi - lo > 1) {
-        int mid = (lo + hi) / 2;
-        if (table[mid * GK_ROW] <= chunk) lo = mid; else hi = mid;
-    }
-    return lo;
+    GK_SEEK(int, at, tensors, table[v * GK_ROW] <= chunk)
+    return at;
 }
 
 /* Numbers of a step. c: 1 - b^t of the rule's decays; p: the rule's numbers; k: memory of the step before; d, e: made of them by NAME_begin. */

@@ -10,12 +10,8 @@
 /* Tensor that holds chunk `chunk`: last row whose first chunk is not above it. */
 GK_FN int gk_tensor_of(GK_GLOBAL const gk_i64* table, int tensors, gk_i64 chunk)
 {
-    int lo = 0, hi = tensors;
-    while (hi - lo > 1) {
-        int mid = (lo + hi) / 2;
-        if (table[mid * GK_FIELDS] <= chunk) lo = mid; else hi = mid;
-    }
-    return lo;
+    GK_SEEK(int, at, tensors, table[v * GK_FIELDS] <= chunk)
+    return at;
 }
 
 /* Scalars of a step, as every element sees them. t: step count; p: the rule's numbers; q: numbers that depend on the step or the tensor. */

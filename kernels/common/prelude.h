@@ -200,6 +200,21 @@ GK_FN gk_i64 gk_gsize(void) { return (gk_i64)gk_nblocks(0) * GK_BLOCK; }
 
 /* An index of a buffer that holds i32 or i64. */
 #define gk_index(p, i, wide) ((wide) ? ((GK_GLOBAL const gk_i64*)(p))[i] : (gk_i64)((GK_GLOBAL const int*)(p))[i])
+
+/* T lo = the last v of 0 .. n - 1 for which `holds`, an expression of v that is true up to there and false beyond; 0 if there is none. Looks at
+ * GK_WAYS - 1 places at a time, since every look waits for memory. */
+#define GK_WAYS 8
+#define GK_SEEK(T, lo, n, holds) \
+    T lo = 0; \
+    for (T span_ = (n), step_; span_ > 1; span_ = step_) { \
+        int found_ = 0; \
+        step_ = (span_ + GK_WAYS - 1) / GK_WAYS; \
+        GK_UNROLL for (int k_ = 1; k_ < GK_WAYS; k_++) { \
+            T v = lo + k_ * step_; \
+            if (v < (n) && (holds)) found_ = k_; \
+        } \
+        lo += found_ * step_; \
+    }
 #define gk_store_index(p, i, wide, v) \
     do { if (wide) ((GK_GLOBAL gk_i64*)(p))[i] = (v); else ((GK_GLOBAL int*)(p))[i] = (int)(v); } while (0)
 

@@ -13,7 +13,7 @@
 #define GK_KIND GK_CAT(GK_OP, _kind)
 
 #define GK_BWD_OF(name, value) \
-    GK_FN gk_f name(gk_f dy, gk_f x, gk_f s, gk_f t, gk_f p, gk_f q) { return value; }
+    GK_FN gk_f name(gk_f dy, gk_f x, gk_f s, gk_f t, gk_f l, gk_f p, gk_f q) { return value; }
 #define GK_SIGN(x) ((x) > GK_R(0.0) ? GK_R(1.0) : (x) < GK_R(0.0) ? GK_R(-1.0) : (x))
 
 #if GK_KIND == 0
@@ -27,10 +27,13 @@ GK_BWD_OF(gk_redb_prod, t == GK_R(0.0) ? dy * (s / x) : t == GK_R(1.0) && x == G
 /* s = extreme, t = number of elements equal to it: 0 if it is NaN, which makes the gradient NaN */
 GK_BWD_OF(gk_redb_extreme, (x == s ? dy : GK_R(0.0)) / t)
 GK_BWD_OF(gk_redb_magnitude, (gk_fabs(x) == s ? dy * GK_SIGN(x) : GK_R(0.0)) / t)
-/* s = mean, t = variance, p = count - correction (0 if not positive), q = eps */
-GK_BWD_OF(gk_redb_var, dy * GK_R(2.0) * (x - s) / p)
-GK_BWD_OF(gk_redb_std, t == GK_R(0.0) ? GK_R(0.0) : dy * (x - s) / (p * gk_sqrt(t)))
-GK_BWD_OF(gk_redb_logvar, dy * GK_R(2.0) * (x - s) / (p * (t + q)))
+/* s + l = mean in two parts, t = variance (t and l side by side), p = count - correction (0 if not positive), q = eps */
+#define gk_redb_var_pair 1
+#define gk_redb_std_pair 1
+#define gk_redb_logvar_pair 1
+GK_BWD_OF(gk_redb_var, dy * GK_R(2.0) * (x - s - l) / p)
+GK_BWD_OF(gk_redb_std, t == GK_R(0.0) ? GK_R(0.0) : dy * (x - s - l) / (p * gk_sqrt(t)))
+GK_BWD_OF(gk_redb_logvar, dy * GK_R(2.0) * (x - s - l) / (p * (t + q)))
 /* s = norm, p = degree */
 GK_BWD_OF(gk_redb_norm0, GK_R(0.0))
 GK_BWD_OF(gk_redb_norm1, GK_SIGN(x) * dy)
@@ -38,6 +41,14 @@ GK_BWD_OF(gk_redb_norm2, s == GK_R(0.0) ? GK_R(0.0) : x / s * dy)
 GK_BWD_OF(gk_redb_normp, s == GK_R(0.0) || x == GK_R(0.0) ? GK_R(0.0) : GK_SIGN(x) * gk_pow(gk_fabs(x) / s, p - GK_R(1.0)) * dy)
 /* s = log-sum-exp */
 GK_BWD_OF(gk_redb_lse, s == -GK_INF ? GK_R(0.0) : gk_exp(x - s) * dy)
+
+#if GK_CAT(GK_OP, _pair)
+#define GK_SECOND(t, i) (t)[2 * (i)]
+#define GK_THIRD(t, i) (t)[2 * (i) + 1]
+#else
+#define GK_SECOND(t, i) ((t) ? (t)[i] : GK_R(0.0))
+#define GK_THIRD(t, i) GK_R(0.0)
+#endif
 
 GK_KERNEL(reduce_bwd)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, y), GK_IN(gk_f, s), GK_IN(gk_f, t), GK_OUT(gk_t, dx), gk_i64 n, int rank,
                       GK_DIMS(shape), GK_DIMS(sdx), GK_DIMS(sdy), GK_DIMS(sx), GK_DIMS(sy), GK_DIMS(ss), gk_i64 step_s, int wide, int accumulate, gk_f p, gk_f q)
@@ -54,14 +65,15 @@ GK_KERNEL(reduce_bwd)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, y), GK_IN(gk_
             if (accumulate) out = gk_loadv(dx, o);
             gk_f g1 = wide & 2 ? GK_R(0.0) : gk_load(dy, ig), b1 = y && !(wide & 4) ? gk_load(y, iy) : GK_R(0.0);
             GK_UNROLL for (int k = 0; k < GK_W; k++) {
-                gk_f u = y ? (wide & 4 ? b.v[k] : b1) : s ? s[is + k * step_s] : GK_R(0.0), v = t ? t[is + k * step_s] : GK_R(0.0);
-                gk_f e = GK_OP(wide & 2 ? g.v[k] : g1, x ? a.v[k] : GK_R(0.0), u, v, p, q);
+                gk_i64 at = is + k * step_s;
+                gk_f u = y ? (wide & 4 ? b.v[k] : b1) : s ? s[at] : GK_R(0.0);
+                gk_f e = GK_OP(wide & 2 ? g.v[k] : g1, x ? a.v[k] : GK_R(0.0), u, GK_SECOND(t, at), GK_THIRD(t, at), p, q);
                 out.v[k] = accumulate ? out.v[k] + e : e;
             }
             gk_storev(dx, o, out);
         } else {
-            gk_f u = y ? gk_load(y, iy) : s ? s[is] : GK_R(0.0), v = t ? t[is] : GK_R(0.0);
-            gk_f e = GK_OP(gk_load(dy, ig), x ? gk_load(x, ix) : GK_R(0.0), u, v, p, q);
+            gk_f u = y ? gk_load(y, iy) : s ? s[is] : GK_R(0.0);
+            gk_f e = GK_OP(gk_load(dy, ig), x ? gk_load(x, ix) : GK_R(0.0), u, GK_SECOND(t, is), GK_THIRD(t, is), p, q);
             gk_store(dx, o, accumulate ? gk_load(dx, o) + e : e);
         }
     }

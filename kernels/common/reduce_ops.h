@@ -274,18 +274,22 @@ GK_FN void gk_take(gk_state* s, gk_f* v, int n, gk_i64 at, gk_i64 step, gk_f p)
 
 #elif GK_CLASS == GK_CLASS_MOMENTS
 
-/* v = count, mean, sum of squared deviations. Each batch of values is taken in two passes (mean, then deviations); batches are joined by the
- * formula of Chan, Golub and LeVeque (1979). */
-typedef struct { gk_f v[3]; } gk_state;
-#define GK_FIELDS 3
-GK_FN gk_state gk_begin(void) { gk_state s; s.v[0] = s.v[1] = s.v[2] = GK_R(0.0); return s; }
+/* v = count, mean, sum of squared deviations, and what rounding took from the mean: where a slice spreads over a few roundings of its mean, the
+ * deviations are found from both parts. Each batch of values is taken in two passes (mean, then deviations); batches are joined by the formula of
+ * Chan, Golub and LeVeque (1979). */
+typedef struct { gk_f v[4]; } gk_state;
+#define GK_FIELDS 4
+GK_FN gk_state gk_begin(void) { gk_state s; s.v[0] = s.v[1] = s.v[2] = s.v[3] = GK_R(0.0); return s; }
 GK_FN gk_state gk_join(gk_state a, gk_state b)
 {
     if (b.v[0] == GK_R(0.0)) return a;
     if (a.v[0] == GK_R(0.0)) return b;
-    gk_f n = a.v[0] + b.v[0], d = b.v[1] - a.v[1], w = b.v[0] / n;
-    a.v[1] += d * w;
+    gk_f n = a.v[0] + b.v[0], d = (b.v[1] - a.v[1]) + (b.v[3] - a.v[3]), w = b.v[0] / n;
+    int far = !(gk_fabs(d) < GK_INF); /* an infinity or a NaN, or finite values whose distance is none */
+    gk_f step = a.v[3] + d * w, mean = far ? a.v[1] * (a.v[0] / n) + b.v[1] * w : a.v[1] + step;
     a.v[2] += b.v[2] + d * d * (a.v[0] * w);
+    a.v[3] = far ? GK_R(0.0) : step - (mean - a.v[1]);
+    a.v[1] = mean;
     a.v[0] = n;
     return a;
 }
@@ -297,7 +301,10 @@ GK_FN void gk_take(gk_state* s, gk_f* v, int n, gk_i64 at, gk_i64 step, gk_f p)
     GK_UNROLL for (int k = 0; k < n; k++) t[k] = v[k];
     GK_TREE(t, n, gk_add);
     b.v[1] = t[0] / (gk_f)n;
-    GK_UNROLL for (int k = 0; k < n; k++) t[k] = (v[k] - b.v[1]) * (v[k] - b.v[1]);
+    GK_UNROLL for (int k = 0; k < n; k++) t[k] = v[k] - b.v[1];
+    GK_TREE(t, n, gk_add);
+    b.v[3] = gk_fabs(b.v[1]) < GK_INF ? t[0] / (gk_f)n : GK_R(0.0);
+    GK_UNROLL for (int k = 0; k < n; k++) { gk_f e = v[k] - b.v[1] - b.v[3]; t[k] = e * e; }
     GK_TREE(t, n, gk_add);
     b.v[2] = t[0];
     *s = gk_join(*s, b);
@@ -399,7 +406,8 @@ GK_FN void gk_put(GK_GLOBAL gk_u8* p, gk_i64 i, gk_f x, int stat, int accumulate
     }
 }
 
-/* y[iy] (and z[iz], unless null) of `count` elements. `form` is 1 for results in the arithmetic type, or for positions as i64. */
+/* y[iy] (and z[iz], unless null) of `count` elements. `form` is 1 for results in the arithmetic type, or for positions as i64; then the second
+ * result of moments is a pair, the variance and what rounding took from the mean. */
 GK_FN void gk_end(GK_GLOBAL gk_u8* y, GK_GLOBAL gk_u8* z, gk_i64 iy, gk_i64 iz, gk_state s, gk_i64 count, int form, int accumulate, gk_f p, gk_f q)
 {
 #if GK_CLASS == GK_CLASS_SUM && GK_IS_FLOAT
@@ -417,6 +425,7 @@ GK_FN void gk_end(GK_GLOBAL gk_u8* y, GK_GLOBAL gk_u8* z, gk_i64 iy, gk_i64 iz, 
     gk_f mean = count > 0 ? s.v[1] : GK_NAN;
     gk_put(y, iy, GK_END(mean, var, q), form, 0);
     if (z) gk_put(z, iz, var, form, 0);
+    if (z && form) gk_put(z, iz + 1, s.v[3], form, 0);
 #elif GK_CLASS == GK_CLASS_ARG
     gk_store_index(y, iy, form, s.at);
     if (z) gk_put(z, iz, s.v[0], 0, 0);

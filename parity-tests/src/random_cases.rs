@@ -16,6 +16,8 @@ use crate::suite::{Case, HostTensor, Named, Strided, Wanted};
 pub enum Dom {
     /// Standard normal; integers from a wide range.
     Any,
+    /// Standard normal or, all of a tensor, from 64 to 65, where the spread is in the last digits of the mean.
+    Spread,
     /// Normal, at least 0.3 away from 0.
     Nonzero,
     /// From 0.2 to 3.
@@ -172,6 +174,10 @@ impl Sample {
     /// Adds an input of a given type.
     pub fn typed(&mut self, name: &str, dtype: DType, shape: &[usize], dom: Dom) {
         let n = shape.iter().product();
+        let dom = match dom {
+            Dom::Spread if self.coin() => Dom::Range(64.0, 65.0),
+            dom => dom,
+        };
         let values: Vec<f64> = (0..n).map(|_| self.value(dtype, dom)).collect();
         self.inputs.push((name.into(), HostTensor::from_f64(dtype, shape, &values)));
     }
@@ -183,7 +189,7 @@ impl Sample {
                 self.below(if dtype == DType::U8 { 256 } else { 100_000 }) as f64
                     - if dtype == DType::U8 { 0.0 } else { 5e4 }
             }
-            Dom::Any => self.draw.normal(),
+            Dom::Any | Dom::Spread => self.draw.normal(),
             Dom::Nonzero => {
                 let x = self.draw.normal();
                 x + 0.3f64.copysign(x)

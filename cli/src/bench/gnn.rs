@@ -101,7 +101,8 @@ fn scatter(c: &Case, d: &Device, max: bool) -> Result<Prepared> {
     let (x, dy) = (normal(d, t, g.edges * w, 1)?, normal(d, t, g.nodes * w, 2)?);
     let (y, dx) = (d.alloc(t, g.nodes * w)?, d.alloc(t, g.edges * w)?);
     let arg = Rc::new(d.alloc(DType::I64, if max { g.nodes * w } else { 0 })?);
-    let bytes = g.traffic(w * t.size());
+    // An extreme also writes, or reads, which edge each of its values is of.
+    let bytes = g.traffic(w * t.size()) + 8 * arg.len();
     let (d1, g1, arg1) = (d.clone(), g.clone(), arg.clone());
     let fwd = work(bytes, 0.0, move |_| {
         let s = [1, g1.nodes, w];

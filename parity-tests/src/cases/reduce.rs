@@ -231,8 +231,8 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         Close(1e-4, 1e-30),
         Dom::NearOne
     ),
-    red!("var", "T3.4", "axes, keepdim=false, correction=1", var, STAT, STAT_GRAD, Any),
-    red!("std", "T3.4", "axes, keepdim=false, correction=1", std, STAT, STAT_GRAD, Any),
+    red!("var", "T3.4", "axes, keepdim=false, correction=1", var, STAT, STAT_GRAD, Dom::Spread),
+    red!("std", "T3.4", "axes, keepdim=false, correction=1", std, STAT, STAT_GRAD, Dom::Spread),
     red!("norm", "T3.5", "axes, keepdim=false, p=2.0", norm, Close(4e-6, 1e-30), Close(1e-5, 1e-6), Any),
     red!(
         "logsumexp",
@@ -270,7 +270,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         log_var,
         Close(1e-5, 1e-5),
         STAT_GRAD,
-        Any
+        Dom::Spread
     ),
     &[k("any", "T3.3", "x:u8", "axes, keepdim=false", "y:u8", &["reduce"], |cx| forward(cx, Reduce::Any))
         .dtypes(F32)
@@ -328,7 +328,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
     ],
     &[k("mean_var", "T3.10", "x", "axes, keepdim=false, correction=1", "mean, var", &["mean_var"], mean_var)
         .bound(STAT)
-        .sample(|s| draw(s, Any))],
+        .sample(|s| draw(s, Dom::Spread))],
     &[k("min_max", "T3.11", "x", "axis=null, keepdim=false", "lo, hi", &["min_max"], min_max)
         .sample(draw_axis)],
     &[k("dot", "T3.8", "a, b", "-", "y", &["dot"], dot).bound(Product).sample(|s| draw_pair(s, true))],

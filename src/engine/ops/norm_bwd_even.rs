@@ -1,7 +1,7 @@
 //! Normalization, backward, of rows and planes that consist of whole aligned 16-byte items.
 
 use super::norm_bwd::{Back, Plan, Sums};
-use super::norm_even::{Cut, fits_i32};
+use super::norm_even::{Cut, SET_CACHE, even_blocks, fits_i32};
 use crate::buffer::Buffer;
 use crate::driver::Arg;
 use crate::engine::Engine;
@@ -42,10 +42,10 @@ impl Engine {
             return None;
         }
         let lanes = pow2(items.div_ceil(k.values / w), LANES).max(pow2(items, 8));
-        let blocks = rows.div_ceil(LANES / lanes);
         // With parameters the grid is what is resident at a time, so that there are few partial sums.
         let most = if b.params() { units * k.resident } else { self.fill() * 16 };
-        Some(self.even_back_rows_launch(b, rows, items, raw, k.kernel, lanes, blocks.min(most).max(1)))
+        let blocks = even_blocks(rows.div_ceil(LANES / lanes), most);
+        Some(self.even_back_rows_launch(b, rows, items, raw, k.kernel, lanes, blocks))
     }
 
     /// What the kernels that make dx and partial sums in one launch begin with.
@@ -95,8 +95,11 @@ impl Engine {
         let cut = self.even_cut(&b.terms(), p.rows, p.cols).filter(|_| b.aligned())?;
         let bytes = p.share * cut.items * 16 * b.terms().len();
         let sets = p.rows / p.share;
-        let walk = self.set_walk(sets, p.share, cut.items, bytes)?;
-        Some(self.even_back_sets_launch(b, p, sets, cut.items, Arg::I32(walk.bits as i32), walk.blocks))
+        let bits = self.set_bits(sets, p.share, cut.items, bytes)?;
+        // Short sets are taken by short-lived blocks, of long ones no more at a time than the caches hold.
+        let (units, resident) = (self.device_caps().compute_units as usize, SET_CACHE / bytes.max(1));
+        let blocks = if resident > 4 { sets } else { (units * resident.max(2)).min(sets) };
+        Some(self.even_back_sets_launch(b, p, sets, cut.items, Arg::I32(bits as i32), blocks))
     }
 
     fn even_back_sets_launch(

@@ -16,7 +16,7 @@ const KEEP_LONG: usize = 8;
 const SUM_RUN: usize = 4096;
 const SUM_KEEP: usize = 16;
 /// Bytes per multiprocessor that caches keep between two reads of a set.
-const SET_CACHE: usize = 256 << 10;
+pub(super) const SET_CACHE: usize = 256 << 10;
 /// Groups shorter than this are taken in one pass: 16-byte items.
 const SHORT_GROUP: usize = KEEP_LONG * LANES;
 
@@ -58,10 +58,9 @@ pub(super) fn fits_i32(n: usize) -> bool {
     i32::try_from(n).is_ok()
 }
 
-/// Sets of planes that blocks take one by one, planes over `1 << bits` lanes each.
-pub(super) struct SetWalk {
-    pub(super) bits: u32,
-    pub(super) blocks: usize,
+/// At most `most` blocks for so many pieces of work, as many pieces for each: none waits for a few that take one more.
+pub(super) fn even_blocks(pieces: usize, most: usize) -> usize {
+    pieces.div_ceil(pieces.div_ceil(most.max(1)).max(1)).max(1)
 }
 
 impl Engine {
@@ -74,21 +73,17 @@ impl Engine {
         lanes.trailing_zeros()
     }
 
-    /// The walk over `sets` sets of `share` planes of `items`, of which blocks read `bytes` twice; `None` unless there are enough sets for all
-    /// multiprocessors and the second read can come from a cache.
-    pub(super) fn set_walk(&self, sets: usize, share: usize, items: usize, bytes: usize) -> Option<SetWalk> {
+    /// Binary logarithm of the lanes per plane where blocks take sets of `share` planes of `items`, of which they read `bytes` twice; `None`
+    /// unless there are enough sets for all multiprocessors and the second read can come from a cache.
+    pub(super) fn set_bits(&self, sets: usize, share: usize, items: usize, bytes: usize) -> Option<u32> {
         let units = self.device_caps().compute_units as usize;
         let few = sets < 2 * units || share * items < LANES || bytes > 2 * SET_CACHE;
         if few || !fits_i32(sets.checked_mul(share)?) || !fits_i32(items) {
             return None;
         }
-        // Lanes per plane: those with which the fewest rounds are idle; more lanes where that does not matter.
+        // Those with which the fewest rounds are idle; more lanes where that does not matter.
         let rounds = |bits: &u32| share.div_ceil(LANES >> bits) * items.div_ceil(1 << bits);
-        let bits = (3..=LANES.trailing_zeros()).rev().min_by_key(rounds)?;
-        let resident = SET_CACHE / bytes.max(1);
-        // Short sets are taken by short-lived blocks, of long ones no more at a time than the caches hold.
-        let blocks = if resident > 4 { sets } else { units * resident.max(2) };
-        Some(SetWalk { bits, blocks: blocks.min(sets) })
+        (3..=LANES.trailing_zeros()).rev().min_by_key(rounds)
     }
 
     /// How rows of aligned items are cut into runs that are summed: longer ones, over few lanes, so that joining the lanes costs little.
@@ -235,13 +230,13 @@ impl Engine {
             return None;
         }
         let over = self.even_planes(&planes, r.rows * r.cg, r.inner)?;
-        if let Some(walk) = self.set_walk(r.rows, r.cg, over.items, cut.items * 16) {
-            return Some(self.even_sets_launch(r, act, over.items, &walk));
+        if let Some(bits) = self.set_bits(r.rows, r.cg, over.items, cut.items * 16) {
+            return Some(self.even_sets_launch(r, act, over.items, bits));
         }
         Some(self.even_groups_launch(r, act, &planes, &cut, &over))
     }
 
-    fn even_sets_launch(&self, r: &RowProblem<'_>, act: &Act, items: usize, walk: &SetWalk) -> Result<()> {
+    fn even_sets_launch(&self, r: &RowProblem<'_>, act: &Act, items: usize, bits: u32) -> Result<()> {
         let dt = r.x.dtype();
         let args = [
             self.arg_in(&r.x),
@@ -254,12 +249,12 @@ impl Engine {
             int(r.cg),
             int(r.groups * r.cg),
             int(items),
-            Arg::I32(walk.bits as i32),
+            Arg::I32(bits as i32),
             real(dt, r.eps),
             act.args[0],
             act.args[1],
         ];
-        self.launch(&SETS_EVEN, dt, act.unit, Grid::Blocks([walk.blocks, 1, 1]), &args)
+        self.launch(&SETS_EVEN, dt, act.unit, Grid::Blocks([r.rows, 1, 1]), &args)
     }
 
     fn even_groups_launch(

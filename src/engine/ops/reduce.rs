@@ -256,8 +256,8 @@ impl Engine {
         if splits == 1 {
             return Ok(None);
         }
-        // A state is at most three numbers of the arithmetic type, or a number and a position.
-        let bytes = if r.x.dtype() == DType::F64 { 24 } else { 16 };
+        // A state is at most four numbers of the arithmetic type, or a number and a position.
+        let bytes = if r.x.dtype() == DType::F64 { 32 } else { 16 };
         self.scratch(DType::U8, n * bytes).map(Some)
     }
 
@@ -349,6 +349,8 @@ struct Gradient {
     /// Reduction that makes its statistics.
     stat: Option<&'static str>,
     p_stat: f64,
+    /// Numbers per slice in the second statistic.
+    per_slice: usize,
     reads_x: bool,
     /// The only statistic is the forward's result.
     reads_y: bool,
@@ -357,11 +359,21 @@ struct Gradient {
 }
 
 fn gradient(op: Reduce, count: usize) -> Gradient {
-    let g = |op, reads_x| Gradient { op, stat: None, p_stat: 0.0, reads_x, reads_y: false, p: 0.0, q: 0.0 };
+    let g = |op, reads_x| Gradient {
+        op,
+        stat: None,
+        p_stat: 0.0,
+        per_slice: 1,
+        reads_x,
+        reads_y: false,
+        p: 0.0,
+        q: 0.0,
+    };
     let with = |op, stat| Gradient { stat: Some(stat), ..g(op, true) };
     let saved = |op, stat, p| Gradient { reads_y: true, p, p_stat: p, ..with(op, stat) };
     let moments = |op, c: f64, q| Gradient {
         p_stat: c,
+        per_slice: 2,
         p: (count as f64 - c).max(0.0),
         q,
         ..with(op, "gk_red_meanvar")
@@ -499,11 +511,12 @@ impl ReduceOps for Engine {
         if let (Some(stat), None, Some(x)) = (g.stat, y, x) {
             let results = a.keepdim.numel();
             let dt = x.dtype().accumulator();
-            let (first, second) = (self.scratch(dt, results)?, self.scratch(dt, results)?);
+            let (first, second) = (self.scratch(dt, results)?, self.scratch(dt, results * g.per_slice)?);
             let mut r =
                 Reduction::new(stat, a, x, first.shaped(&a.keepdim)?).form(true).params(g.p_stat, 0.0);
             if !g.reads_y {
-                r = r.second(second.shaped(&a.keepdim)?);
+                let of_slices = second.shaped(&[results, g.per_slice])?;
+                r = r.second(of_slices.map("statistics", |l| l.select(1, 0)?.reshape(&a.keepdim))?);
             }
             self.run_reduction(&r)?;
             (s, t) = (Some(first), Some(second).filter(|_| !g.reads_y));
