@@ -200,6 +200,8 @@ GK_FN gk_i64 gk_gsize(void) { return (gk_i64)gk_nblocks(0) * GK_BLOCK; }
 
 /* An index of a buffer that holds i32 or i64. */
 #define gk_index(p, i, wide) ((wide) ? ((GK_GLOBAL const gk_i64*)(p))[i] : (gk_i64)((GK_GLOBAL const int*)(p))[i])
+#define gk_store_index(p, i, wide, v) \
+    do { if (wide) ((GK_GLOBAL gk_i64*)(p))[i] = (v); else ((GK_GLOBAL int*)(p))[i] = (int)(v); } while (0)
 
 /* T lo = the last v of 0 .. n - 1 for which `holds`, an expression of v that is true up to there and false beyond; 0 if there is none. Looks at
  * GK_WAYS - 1 places at a time, since every look waits for memory. */
@@ -215,8 +217,6 @@ GK_FN gk_i64 gk_gsize(void) { return (gk_i64)gk_nblocks(0) * GK_BLOCK; }
         } \
         lo += found_ * step_; \
     }
-#define gk_store_index(p, i, wide, v) \
-    do { if (wide) ((GK_GLOBAL gk_i64*)(p))[i] = (v); else ((GK_GLOBAL int*)(p))[i] = (int)(v); } while (0)
 
 /* Reports an index out of range for the operation `code`; the first report stays. */
 #define gk_report(err, code) do { if ((err)[0] == 0) (err)[0] = (code); } while (0)

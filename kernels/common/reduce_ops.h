@@ -285,7 +285,7 @@ GK_FN gk_state gk_join(gk_state a, gk_state b)
     if (b.v[0] == GK_R(0.0)) return a;
     if (a.v[0] == GK_R(0.0)) return b;
     gk_f n = a.v[0] + b.v[0], d = (b.v[1] - a.v[1]) + (b.v[3] - a.v[3]), w = b.v[0] / n;
-    int far = !(gk_fabs(d) < GK_INF); /* an infinity or a NaN, or finite values whose distance is none */
+    int far = !(gk_fabs(d) < GK_INF); /* an infinity, a NaN, or a distance beyond the range */
     gk_f step = a.v[3] + d * w, mean = far ? a.v[1] * (a.v[0] / n) + b.v[1] * w : a.v[1] + step;
     a.v[2] += b.v[2] + d * d * (a.v[0] * w);
     a.v[3] = far ? GK_R(0.0) : step - (mean - a.v[1]);

@@ -1,7 +1,7 @@
 //! Normalization, backward, of rows and planes that consist of whole aligned 16-byte items.
 
 use super::norm_bwd::{Back, Plan, Sums};
-use super::norm_even::{Cut, SET_CACHE, even_blocks, fits_i32};
+use super::norm_even::{Cut, SET_CACHE, fits_i32};
 use crate::buffer::Buffer;
 use crate::driver::Arg;
 use crate::engine::Engine;
@@ -15,6 +15,11 @@ struct RowKernel {
     values: usize,
     kernel: &'static KernelSpec,
     resident: usize,
+}
+
+/// At most `most` blocks for so many pieces of work, as many pieces for each: none waits for a few that take one more.
+fn even_blocks(pieces: usize, most: usize) -> usize {
+    pieces.div_ceil(pieces.div_ceil(most.max(1)).max(1)).max(1)
 }
 
 impl Engine {

@@ -58,11 +58,6 @@ pub(super) fn fits_i32(n: usize) -> bool {
     i32::try_from(n).is_ok()
 }
 
-/// At most `most` blocks for so many pieces of work, as many pieces for each: none waits for a few that take one more.
-pub(super) fn even_blocks(pieces: usize, most: usize) -> usize {
-    pieces.div_ceil(pieces.div_ceil(most.max(1)).max(1)).max(1)
-}
-
 impl Engine {
     /// Binary logarithm of the lanes for rows of `items`, `keep` of them per lane, more lanes where the rows are few.
     fn even_bits(&self, rows: usize, items: usize, keep: usize) -> u32 {
