@@ -58,7 +58,8 @@ fn sensitivity(kernel: &Kernel, case: &Case, want: &Named) -> Result<Vec<Vec<f64
     Ok(sums.into_iter().map(|v| v.into_iter().map(|s| (s / DRAWS as f64).sqrt()).collect()).collect())
 }
 
-/// How far results that cancel may be off for the size of their terms: 32 roundings of f32 in one element, 16 in the root of the mean square.
+/// How far results that cancel may be off for the size of their terms, and no further than the row's bound for their own: 32 roundings of f32 in
+/// one element, 16 in the root of the mean square.
 const ROUNDINGS: f64 = 32.0 * ULP32 / 2.0;
 const MEAN_ROUNDINGS: f64 = 16.0 * ULP32 / 2.0;
 
@@ -107,7 +108,7 @@ fn held(
             }
             let f32_bound = match kernel.bound {
                 Bound::Exact => return None,
-                Bound::Close(rtol, atol) => atol + rtol * w.abs() + ROUNDINGS * size(j),
+                Bound::Close(rtol, atol) => atol + rtol * w.abs() + rtol.min(ROUNDINGS) * size(j),
                 Bound::Stored(rtol, atol) => {
                     let rounding = match storage {
                         DType::Bf16 => 1.0 / 256.0,
@@ -118,7 +119,7 @@ fn held(
                     // A sum of magnitudes is a bound; the root of a sum of squares is a standard deviation, of which the worst of many
                     // results is several away.
                     let (own, stored) = if kernel.cancels { (size, 4.0 * size) } else { (0.0, size) };
-                    atol + rtol * w.abs() + ROUNDINGS * own + rounding * stored
+                    atol + rtol * w.abs() + rtol.min(ROUNDINGS) * own + rounding * stored
                 }
                 Bound::Sum => ULP32 * w.abs() + (8.0 + terms.log2()) * 6e-8 * size(j) + 1.5e-45,
                 Bound::Product => ULP32 * w.abs() + (8.0 + longest.sqrt()) * 6e-8 * size(j) + 1.5e-45,

@@ -532,7 +532,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[&[
     // 16-bit intermediates are rounded several times.
     .dtypes(F32)
     .bound(Close(2e-5, 2e-4))
-    .cancels()
     .composite()
     .sample(mha_sample),
     k(

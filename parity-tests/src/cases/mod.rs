@@ -190,12 +190,6 @@ impl Pair {
         self
     }
 
-    /// Only the gradient cancels.
-    pub(crate) const fn grad_cancels(mut self) -> Self {
-        self.gradient.cancels = true;
-        self
-    }
-
     /// Both rows, with the forward's sampler.
     pub(crate) const fn sample(self, f: fn(&mut Sample)) -> [Kernel; 2] {
         [self.forward.sample(f), self.gradient]

@@ -416,7 +416,6 @@ fn draw_l2(s: &mut Sample) {
 }
 
 const FWD: Bound = Close(1e-5, 4e-6);
-/// Of gradients, among them sums over all rows, which cancel.
 const BWD: Bound = Close(1e-4, 3e-5);
 
 const BATCH_ARGS: &str = "eps=1e-05, momentum=0.1, training=true";
@@ -446,7 +445,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             |cx| batch_norm_backward(cx, Activation::Identity),
         )
         .bound(BWD)
-        .cancels()
         .grad_of("batchnorm_forward"),
         k(
             "batchnorm_act",
@@ -469,7 +467,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             |cx| batch_norm_backward(cx, named(cx)?),
         )
         .bound(BWD)
-        .cancels()
         .grad_of("batchnorm_act"),
         k(
             "residual_batchnorm_relu",
@@ -492,7 +489,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             |cx| batch_norm_backward(cx, Activation::Relu),
         )
         .bound(BWD)
-        .cancels()
         .grad_of("residual_batchnorm_relu"),
     ],
     &[
@@ -517,7 +513,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             |cx| layer_norm_backward(cx, RowNorm::layer(), ["dy", "x", "dx"]),
         )
         .bound(BWD)
-        .cancels()
         .grad_of("layernorm_forward"),
         k(
             "layernorm_grad_params",
@@ -529,7 +524,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             |cx| layer_norm_backward(cx, RowNorm::layer(), ["dy", "x", "dx"]),
         )
         .bound(BWD)
-        .cancels()
         .grad_of("layernorm_forward"),
         k(
             "layernorm_relu",
@@ -552,7 +546,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             |cx| layer_norm_backward(cx, RowNorm::layer().act(Activation::Relu), ["dY", "x", "dx"]),
         )
         .bound(BWD)
-        .cancels()
         .grad_of("layernorm_relu"),
         k(
             "layernorm_gelu",
@@ -579,7 +572,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             |cx| layer_norm_backward(cx, RowNorm::layer().act(gelu(cx)?), ["dY", "x", "dx"]),
         )
         .bound(BWD)
-        .cancels()
         .grad_of("layernorm_gelu"),
         k(
             "residual_layernorm",
@@ -602,7 +594,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             |cx| layer_norm_backward(cx, RowNorm::layer(), ["dY", "s", "ds"]),
         )
         .bound(BWD)
-        .cancels()
         .grad_of("residual_layernorm"),
     ],
     &[
@@ -627,13 +618,11 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             |cx| rms_norm_backward(cx, "x", "dx"),
         )
         .bound(BWD)
-        .cancels()
         .grad_of("rmsnorm_forward"),
         k("rmsnorm_grad_gamma", "S4.12", "dy, x, r:f32", "-", "dgamma", &["row_norm_bwd"], |cx| {
             rms_norm_backward(cx, "x", "dx")
         })
         .bound(BWD)
-        .cancels()
         .grad_of("rmsnorm_forward"),
         k(
             "residual_rmsnorm",
@@ -656,7 +645,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             |cx| rms_norm_backward(cx, "s", "ds"),
         )
         .bound(BWD)
-        .cancels()
         .grad_of("residual_rmsnorm"),
     ],
     &[
@@ -681,7 +669,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             |cx| group_norm_backward(cx, groups(cx, Activation::Identity)?),
         )
         .bound(BWD)
-        .cancels()
         .grad_of("groupnorm_forward"),
         k(
             "instancenorm_forward",
@@ -704,7 +691,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             |cx| group_norm_backward(cx, GroupNorm::new(size(&cx.x("x")?, 1))),
         )
         .bound(BWD)
-        .cancels()
         .grad_of("instancenorm_forward"),
         k(
             "groupnorm_swish",
@@ -727,7 +713,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             |cx| group_norm_backward(cx, groups(cx, Activation::Swish { beta: 1.0 })?),
         )
         .bound(BWD)
-        .cancels()
         .grad_of("groupnorm_swish"),
         k(
             "add_groupnorm",
