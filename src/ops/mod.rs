@@ -77,17 +77,18 @@ pub enum Family {
     Distance,
 }
 
-/// Declares a family trait, its table of [`OpInfo`] rows and the forwarding to `Arc` and `Box`, from one list of methods.
+/// Declares a family trait, its table of [`OpInfo`] rows and the forwarding to `Arc` and `Box`, from one list of methods; `[unsafe]` precedes
+/// those that are.
 macro_rules! op_family {
     (
         $(#[$tm:meta])*
         pub trait $tr:ident : $family:ident => $table:ident {
-            $( $(#[$m:meta])* fn $name:ident(&self $(, $arg:ident : $ty:ty)* $(,)?) $(-> $ret:ty)?; )*
+            $( $(#[$m:meta])* $([$unsafe:ident])? fn $name:ident(&self $(, $arg:ident : $ty:ty)* $(,)?) $(-> $ret:ty)?; )*
         }
     ) => {
         $(#[$tm])*
         pub trait $tr: Send + Sync {
-            $( $(#[$m])* fn $name(&self $(, $arg: $ty)*) $(-> $ret)?; )*
+            $( $(#[$m])* $($unsafe)? fn $name(&self $(, $arg: $ty)*) $(-> $ret)?; )*
         }
 
         #[doc = concat!("The operations of [`", stringify!($tr), "`].")]
@@ -96,15 +97,18 @@ macro_rules! op_family {
         ];
 
         impl<T: ?Sized + $tr> $tr for std::sync::Arc<T> {
-            $( fn $name(&self $(, $arg: $ty)*) $(-> $ret)? { (**self).$name($($arg),*) } )*
+            // SAFETY: an unsafe method's contract is forwarded as it is.
+            $( $($unsafe)? fn $name(&self $(, $arg: $ty)*) $(-> $ret)? { $($unsafe)? { (**self).$name($($arg),*) } } )*
         }
         impl<T: ?Sized + $tr> $tr for Box<T> {
-            $( fn $name(&self $(, $arg: $ty)*) $(-> $ret)? { (**self).$name($($arg),*) } )*
+            // SAFETY: as above.
+            $( $($unsafe)? fn $name(&self $(, $arg: $ty)*) $(-> $ret)? { $($unsafe)? { (**self).$name($($arg),*) } } )*
         }
         impl<T: $tr> $tr for $crate::ops::Recorder<T> {
-            $( fn $name(&self $(, $arg: $ty)*) $(-> $ret)? {
+            $( $($unsafe)? fn $name(&self $(, $arg: $ty)*) $(-> $ret)? {
                 self.note(stringify!($name));
-                self.inner.$name($($arg),*)
+                // SAFETY: as above.
+                $($unsafe)? { self.inner.$name($($arg),*) }
             } )*
         }
     };
