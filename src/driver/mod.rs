@@ -343,3 +343,17 @@ pub fn opencl_open(ordinal: u32) -> Result<std::sync::Arc<dyn Driver>> {
 pub fn cuda_open(ordinal: u32) -> Result<std::sync::Arc<dyn Driver>> {
     Ok(std::sync::Arc::new(cuda::CudaDriver::open(ordinal)?))
 }
+
+#[cfg(all(test, any(feature = "cuda", feature = "hip")))]
+mod tests {
+    #[test]
+    fn only_failures_of_kernels_and_devices_lose_the_context() {
+        // Invalid value and handle, out of memory, no image for the device, launch out of resources.
+        for code in [1, 2, 100, 209, 400, 500, 701] {
+            assert!(!super::context_lost(code), "{code}");
+        }
+        for code in [46, 214, 700, 702, 710, 716, 719, 999] {
+            assert!(super::context_lost(code), "{code}");
+        }
+    }
+}

@@ -9,8 +9,9 @@
 //! * **Aliasing.** An elementwise output may be exactly one of its inputs (same buffer, shape, strides, offset). Any other overlap is `Invalid`.
 //! * **Gradients** go to [`GradMut`]s, which overwrite or accumulate.
 //! * **Broadcasting** is NumPy's: aligned right, size 1 repeats.
-//! * **Indices** are i32 or i64; an index out of range reads 0, drops the write and is reported as `IndexOutOfRange` by the next call that
-//!   waits for the device. Negative indices are out of range.
+//! * **Indices** are i32 or i64; an index out of range reads 0 and drops the write. The handle that queued the operation reports it as
+//!   `IndexOutOfRange`, with its name, when `synchronize` is next called or when something that was written since is read. What the handle wrote
+//!   between the operation and that report cannot be read until it is written anew. Negative indices are out of range.
 //! * **Determinism.** The same call on the same device gives the same bits.
 //! * **Empty tensors** launch nothing.
 //!
