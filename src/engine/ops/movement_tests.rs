@@ -415,6 +415,12 @@ fn sorts_are_stable() {
 
 #[test]
 fn indices_out_of_range_are_reported() {
+    // What follows an error can be looked at in a copy.
+    let download = |b: &dyn IGpuBackend, buf: &Buffer| {
+        let mut copy = b.alloc(buf.dtype(), buf.len()).unwrap();
+        b.copy(buf.view(), copy.view_mut()).unwrap();
+        download(b, &copy)
+    };
     let check = |b: &dyn IGpuBackend| {
         let x = tensor(b, DType::F32, &[4, 2], 1);
         let mut y = tensor(b, DType::F32, &[3, 2], 2);
