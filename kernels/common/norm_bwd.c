@@ -80,11 +80,14 @@ GK_KERNEL(norm_bwd_part)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma), GK
             GK_UNROLL for (int u = 0; u < 2; u++) {
                 gk_i64 e = run.items_from + (i + u * lanes) * GK_W;
                 gk_norm_terms(&a[u], &d[u], &w, gamma, beta, y, r, e, e - start, at.channel, inner, m, q, 1, affine, offset, act, p);
+                gk_f t1 = GK_R(0.0), t2 = GK_R(0.0); /* of an item: the long sums are rounded once per item */
                 GK_UNROLL for (int k = 0; k < GK_W; k++) {
                     gk_f g = weighted ? d[u].v[k] * w.v[k] : d[u].v[k];
-                    s1 += g;
-                    s2 += g * a[u].v[k];
+                    t1 += g;
+                    t2 += g * a[u].v[k];
                 }
+                s1 += t1;
+                s2 += t2;
             }
         }
         for (; i < run.items; i += lanes) {
