@@ -172,8 +172,10 @@ fn nll_takes_the_class_axis_of_cross_entropy() {
     let labels = f.ids("labels.npy", &[N, 2], &[1, 2, 2, 0].repeat(N / 2));
     for (dim, shape) in [(1, [3, 2]), (-1, [2, 3])] {
         let losses = ["nll", "cross_entropy"].map(|name| {
-            let ends =
-                [json!({ "type": "reshape", "target_shape": shape }), json!({ "type": "log_softmax", "dim": dim })];
+            let ends = [
+                json!({ "type": "reshape", "target_shape": shape }),
+                json!({ "type": "log_softmax", "dim": dim }),
+            ];
             let mut c = config(json!({ "npy": x, "targets": labels }), dense(6, json!(ends)));
             c["loss"] = json!({ "type": name, "dim": dim });
             train(&c).unwrap().report.history.last().unwrap().train_loss
