@@ -66,15 +66,11 @@ fn padded_axes(pads: &[(isize, isize)], x: &View<'_>, y: &View<'_>) -> Vec<Padde
 }
 
 /// What circular padding wraps around: x without what negative pads crop, and the pads that remain.
-fn cropped<'a>(
-    op: &'static str,
-    pads: &[(isize, isize)],
-    x: &View<'a>,
-) -> Result<(View<'a>, Vec<(isize, isize)>)> {
+fn cropped<'a>(pads: &[(isize, isize)], x: &View<'a>) -> Result<(View<'a>, Vec<(isize, isize)>)> {
     let mut kept = *x;
     for (axis, &(before, after)) in pads.iter().enumerate() {
-        let end = x.shape()[axis] as isize + after.min(0);
-        kept = part(op, &kept, kept.layout().slice(axis, (-before).max(0) as usize, end as usize, 1))?;
+        let (start, cut) = (before.min(0).unsigned_abs(), after.min(0).unsigned_abs());
+        kept = kept.map("pads", |l| l.slice(axis, start, x.shape()[axis].saturating_sub(cut), 1))?;
     }
     Ok((kept, pads.iter().map(|&(b, a)| (b.max(0), a.max(0))).collect()))
 }
@@ -295,7 +291,7 @@ impl ShapeOps for Engine {
         self.own("pad", "x", &x)?;
         self.own("pad", "y", &y)?;
         if mode == PadMode::Circular {
-            let (x, pads) = cropped("pad", pads, &x)?;
+            let (x, pads) = cropped(pads, &x)?;
             return self.pad_into(mode, &pads, &x, &y, false);
         }
         self.pad_into(mode, pads, &x, &y, false)
@@ -316,7 +312,7 @@ impl ShapeOps for Engine {
                 let back: Vec<_> = pads.iter().map(|&(b, a)| (-b, -a)).collect();
                 return self.pad_into(PadMode::Constant(0.0), &back, &dy, &v, dx.accumulate);
             }
-            PadMode::Circular => cropped(OP, pads, &v)?,
+            PadMode::Circular => cropped(pads, &v)?,
             _ => (v, pads.to_vec()),
         };
         // Nothing reads what was cropped.
