@@ -171,7 +171,9 @@ fn check_pads(
             PadMode::Circular => (n as isize).saturating_add(before.min(0)).saturating_add(after.min(0)),
             _ => isize::MAX,
         };
-        let size = (n as isize).checked_add(before).and_then(|s| s.checked_add(after));
+        // What stands on one side alone must not leave the range either: kernels take places relative to it.
+        let inside = |v: &isize| v.unsigned_abs() < 1 << 62;
+        let size = [before, after].iter().all(inside).then(|| n as isize + before + after);
         let Some(size) = size.filter(|&s| s >= 0 && most >= 0 && before <= most && after <= most) else {
             let rule = if most == isize::MAX {
                 "a size of at least 0".into()
