@@ -233,3 +233,18 @@ fn the_gradient_of_ties_goes_to_the_first_operand_of_fmax_and_fmin() {
         }
     }
 }
+
+#[test]
+fn the_gradient_of_i1_overflows_to_infinity() {
+    let mut backends: Vec<Box<dyn IGpuBackend>> = vec![Box::new(CpuBackend::new())];
+    backends.extend(opencl().map(|e| Box::new(e) as Box<dyn IGpuBackend>));
+    for b in &backends {
+        let b = &**b;
+        let x = b.upload(&[100f32, -1000.0, f32::INFINITY, 0.0]).unwrap();
+        let dy = b.upload(&[1f32, -1.0, 1.0, 1.0]).unwrap();
+        let mut dx = b.alloc(DType::F32, 4).unwrap();
+        b.unary_bwd(Unary::I1, dy.view(), x.view(), dx.view_mut().grad(false)).unwrap();
+        let got: Vec<f32> = b.download(dx.view()).unwrap();
+        assert_eq!(got, [f32::INFINITY, f32::NEG_INFINITY, f32::INFINITY, 0.5]);
+    }
+}

@@ -150,7 +150,12 @@ fn unary_gradient(op: Unary, dy: f64, x: f64) -> f64 {
         Unary::I0 => dy * bessel_i(1, x),
         Unary::I0e => dy * (bessel_i_scaled(1, x) - sign(x) * bessel_i_scaled(0, x)),
         Unary::I1 | Unary::I1e if x == 0.0 => dy * 0.5,
-        Unary::I1 => dy * (bessel_i(0, x) - bessel_i(1, x) / x),
+        Unary::I1 if x.is_infinite() => dy * f64::INFINITY,
+        // Both terms of I0 - I1/x are infinite together: e^|x| goes outside, in two halves.
+        Unary::I1 => {
+            let h = (0.5 * x.abs()).exp();
+            dy * (h * (bessel_i_scaled(0, x) - bessel_i_scaled(1, x) / x) * h)
+        }
         Unary::I1e => dy * (bessel_i_scaled(0, x) - bessel_i_scaled(1, x) * (sign(x) + 1.0 / x)),
         Unary::Scale { c } => dy * c,
         Unary::PowScalar { c: 0.0 } => 0.0,

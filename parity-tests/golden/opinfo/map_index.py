@@ -42,7 +42,8 @@ def gather(s):
     dy = s.grad_like(y)
     dx, = s.grad(dy, s.x, y=y)
     n = idx.shape[axis]
-    s.emit("gather_backward", {"dy": dy, "idx": idx}, {"input_size": list(x.shape), "axis": axis}, {"dx": (dx.reshape(x.shape), summed(n, top(dy) * n))})
+    s.emit("gather_backward", {"dy": dy, "idx": idx}, {"input_size": list(x.shape), "axis": axis},
+           {"dx": (dx.reshape(x.shape), summed(n, top(dy) * n))})
 
 
 def cells(src, idx):
@@ -61,7 +62,8 @@ def reduced(s, dim, idx, src, how, include_self, back=True):
     dx, dsrc = s.grad(dy := s.grad_like(s.y), s.x, src)
     if back and src.shape == idx.shape and bool(dx.isfinite().all()) and bool(dsrc.isfinite().all()):
         tol = EXACT if how in ("amax", "amin", "sum") else Tol(1e-5, 1e-6)
-        s.emit("scatter_reduce_backward", {"dy": dy, "x": s.x, "idx": idx, "src": src, "y": s.saved(s.y)}, args, {"dx": (dx, tol), "dsrc": (dsrc, tol)})
+        s.emit("scatter_reduce_backward", {"dy": dy, "x": s.x, "idx": idx, "src": src, "y": s.saved(s.y)}, args,
+               {"dx": (dx, tol), "dsrc": (dsrc, tol)})
 
 
 @maps(SUITE, "scatter")

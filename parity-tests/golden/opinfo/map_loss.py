@@ -56,20 +56,17 @@ def plain(s, kernel, fn, names="", args=lambda: {}, grads=("p",)):
     t, *rest, reduction = legacy(s, ("target " + names).strip())
     same_shape(s, t)
     a = {k: v for k, v in args(*rest).items() if v is not None}
-    emit(s, kernel, {"p": s.x, "t": t}, a, grads, lambda r: fn(s.x, t, reduction=r, **s_kw(rest, names)), reduction)
-
-
-def s_kw(values, names):
-    return {n: v for n, v in zip(names.split(), values) if v is not None}
+    given = {n: v for n, v in zip(names.split(), rest) if v is not None}
+    emit(s, kernel, {"p": s.x, "t": t}, a, grads, lambda r: fn(s.x, t, reduction=r, **given), reduction)
 
 
 maps(SUITE, "nn.functional.mse_loss")(lambda s: plain(s, "mse_loss", F.mse_loss))
 maps(SUITE, "nn.functional.l1_loss")(lambda s: plain(s, "mae_loss", F.l1_loss))
 maps(SUITE, "nn.functional.smooth_l1_loss")(lambda s: plain(s, "smooth_l1_loss", F.smooth_l1_loss, "beta", lambda b: {"beta": b}))
 maps(SUITE, "nn.functional.huber_loss")(lambda s: plain(s, "huber_loss", F.huber_loss, "delta", lambda d: {"delta": d}))
-maps(SUITE, "nn.functional.poisson_nll_loss")(lambda s: poisson(s))
 
 
+@maps(SUITE, "nn.functional.poisson_nll_loss")
 def poisson(s):
     t, log_input, full, eps, reduction = legacy(s, "target log_input full eps", log_input=True, full=False, eps=1e-8)
     same_shape(s, t)
@@ -109,7 +106,8 @@ def cross_entropy(s):
     y, n, xm = call(reduction), max(call("none").numel(), 1), top(s.x)
     args = {"ignore_index": ignore, "label_smoothing": smoothing, "reduction": reduction}
     m = float(clean(call("none")).sum()) / (1 if reduction == "sum" else n)
-    tol = Tol(2e-6, (8 + math.log2(n)) * 6e-8 * m + 1.2e-7 * xm * (n if reduction == "sum" else 1) + 2e-7) if y.dim() == 0 else Tol(2e-6, 4e-7 + 2.4e-7 * xm)
+    rows = n if reduction == "sum" else 1
+    tol = Tol(2e-6, (8 + math.log2(n)) * 6e-8 * m + 1.2e-7 * xm * rows + 2e-7) if y.dim() == 0 else Tol(2e-6, 4e-7 + 2.4e-7 * xm)
     ins = {"x": s.x, "target": t, "weight": w}
     s.emit("cross_entropy_loss", ins, args, {"loss": (y, tol)})
     gy = s.grad_like(y, shift=1.0)

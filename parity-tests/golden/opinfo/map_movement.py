@@ -17,7 +17,8 @@ def moved(s, kernel, args, x=None, y=None, back=True):
         ones, = s.grad(torch.ones_like(y), s.x, y=y)
         n = int(ones.max()) if ones.numel() else 1
         mag, = s.grad(clean(dy).to(y.dtype), s.x, y=y)
-        s.emit(kernel + "_backward", {"dy": dy}, {"input_size": list(x.shape), **args}, {"dx": (dx.reshape(x.shape), EXACT if n <= 1 else summed(n, mag))})
+        s.emit(kernel + "_backward", {"dy": dy}, {"input_size": list(x.shape), **args},
+               {"dx": (dx.reshape(x.shape), EXACT if n <= 1 else summed(n, mag))})
 
 
 # ------------------------------------------------------------------------------------------------ the same elements in another shape
@@ -264,7 +265,7 @@ def pad(s):
 for _name, _arg in (("pixel_shuffle", "r"), ("pixel_unshuffle", "r"), ("channel_shuffle", "groups")):
     @maps(SUITE, "nn.functional." + _name)
     def shuffle(s, kernel=_name, arg=_arg):
-        n, = s.bind("upscale_factor") if kernel == "pixel_shuffle" else s.bind("downscale_factor") if kernel == "pixel_unshuffle" else s.bind("groups")
+        n, = s.bind({"pixel_shuffle": "upscale_factor", "pixel_unshuffle": "downscale_factor"}.get(kernel, "groups"))
         if s.x.dim() != 4:
             raise Skip("shuffle of a tensor that is not a batch of images")
         moved(s, kernel, {arg: n})
@@ -296,7 +297,8 @@ maps(SUITE, "full full_like new_full")(lambda s: full(s, s.args[-1]))
 @maps(SUITE, "fill")
 def fill(s):
     v, = s.bind("value")
-    s.emit("full", {}, {"shape": list(s.x.shape), "value": float(v)}, {"y": torch.full_like(s.x.detach(), float(torch.tensor(float(v)).to(TORCH[s.dtype])))})
+    s.emit("full", {}, {"shape": list(s.x.shape), "value": float(v)},
+           {"y": torch.full_like(s.x.detach(), float(torch.tensor(float(v)).to(TORCH[s.dtype])))})
 
 
 @maps(SUITE, "eye")

@@ -78,7 +78,8 @@ def gradients(s, fn, x, w, b, y, args, kin, kweights, size, terms, places, wide=
 
 
 def transposed(s, nd):
-    w, b, stride, pad, op, g, dil = s.bind("weight bias stride padding output_padding groups dilation", stride=1, padding=0, output_padding=0, groups=1, dilation=1)
+    w, b, stride, pad, op, g, dil = s.bind("weight bias stride padding output_padding groups dilation",
+                                           stride=1, padding=0, output_padding=0, groups=1, dilation=1)
     k = list(w.shape[2:])
     st, p, o, d = (every(v, nd) for v in (stride, pad, op, dil))
     x, y = batched(s, nd + 2)
@@ -122,7 +123,8 @@ def max_pool(s, nd):
 
 
 def avg_pool(s, nd):
-    k, st, p, ceil, count, divisor = s.bind("kernel_size stride padding ceil_mode count_include_pad divisor_override", padding=0, ceil_mode=False, count_include_pad=True)
+    k, st, p, ceil, count, divisor = s.bind("kernel_size stride padding ceil_mode count_include_pad divisor_override",
+                                            padding=0, ceil_mode=False, count_include_pad=True)
     k, p = every(k, nd), every(p, nd)
     st = k if st in (None, ()) else every(st, nd)
     more = [] if nd == 1 else [divisor]
@@ -134,7 +136,8 @@ def avg_pool(s, nd):
     s.emit(f"avgpool{nd}d", {"x": x}, args, {"y": (y, summed(math.prod(k), fn(clean(x))))})
     dy, ones = s.grad_like(y), clean(x).requires_grad_()
     mag, = torch.autograd.grad(fn(ones), [ones], clean(dy))
-    s.emit(f"avgpool{nd}d_backward", {"dy": dy}, {"input_size": list(x.shape), **args}, {"dx": (s.grad(dy, x, y=fn(x))[0], summed(math.prod(k), mag))})
+    s.emit(f"avgpool{nd}d_backward", {"dy": dy}, {"input_size": list(x.shape), **args},
+           {"dx": (s.grad(dy, x, y=fn(x))[0], summed(math.prod(k), mag))})
 
 
 def adaptive(s, nd, kind):
@@ -154,7 +157,8 @@ def adaptive(s, nd, kind):
     y, i = fn(x, size, return_indices=True)
     s.emit(f"adaptive_maxpool{nd}d", {"x": x}, {"output_size": size}, {"y": y, "idx": i})
     dy = s.grad_like(y)
-    s.emit(f"adaptive_maxpool{nd}d_backward", {"dy": dy, "idx": i}, {"input_size": list(x.shape)}, {"dx": (s.grad(dy, x, y=y)[0], summed(8, dy.abs().max() * 8))})
+    s.emit(f"adaptive_maxpool{nd}d_backward", {"dy": dy, "idx": i}, {"input_size": list(x.shape)},
+           {"dx": (s.grad(dy, x, y=y)[0], summed(8, dy.abs().max() * 8))})
 
 
 for _nd in (1, 2, 3):
@@ -200,7 +204,8 @@ def batch_norm(s, rm, rv, g, b, training, momentum, eps):
 
 @maps("norm", "nn.functional.batch_norm nn.functional.batch_norm.without_cudnn")
 def batch_norm_(s):
-    rm, rv, g, b, training, momentum, eps = s.bind("running_mean running_var weight bias training momentum eps", training=False, momentum=0.1, eps=1e-5)
+    rm, rv, g, b, training, momentum, eps = s.bind("running_mean running_var weight bias training momentum eps",
+                                                   training=False, momentum=0.1, eps=1e-5)
     batch_norm(s, rm, rv, g, b, bool(training), momentum, eps)
 
 
@@ -225,14 +230,16 @@ def layer_norm(s):
     x = s.x.reshape(-1, k)
     y = F.layer_norm(x, (k,), flat(g), flat(b), eps)
     m, r = stats(x.detach().double(), [1], eps)
-    s.emit("layernorm_forward", {"x": x, "gamma": flat(g), "beta": flat(b)}, {"eps": eps}, {"y": (y, fwd_tol(x.detach(), m, r)), "mean": (m, STAT), "rstd": (r, STAT)})
+    s.emit("layernorm_forward", {"x": x, "gamma": flat(g), "beta": flat(b)}, {"eps": eps},
+           {"y": (y, fwd_tol(x.detach(), m, r)), "mean": (m, STAT), "rstd": (r, STAT)})
     dy, m, r = s.grad_like(y), s.saved(m, "f32"), s.saved(r, "f32")
     xh = (x.detach() - m[:, None]) * r[:, None]
     v = dy if g is None else dy * flat(g).detach()
     dx = r[:, None] * (v - v.mean(1, True) - xh * (v * xh).mean(1, True))
     s.emit("layernorm_backward", {"dy": dy, "x": x, "gamma": flat(g), "mean": m, "rstd": r}, {}, {"dx": (dx, NORM_B)})
     if g is not None:
-        s.emit("layernorm_grad_params", {"dy": dy, "x": x, "mean": m, "rstd": r}, {}, {"dgamma": ((dy * xh).sum(0), NORM_B), "dbeta": (dy.sum(0), NORM_B)})
+        s.emit("layernorm_grad_params", {"dy": dy, "x": x, "mean": m, "rstd": r}, {},
+               {"dgamma": ((dy * xh).sum(0), NORM_B), "dbeta": (dy.sum(0), NORM_B)})
 
 
 @maps("norm", "nn.functional.rms_norm")
@@ -264,16 +271,19 @@ def group_norm(s):
     if not x.numel() or math.prod(x.shape[1:]) // G < 2:
         raise Skip("one value per group")
     m, r = group_stats(x.detach(), G, eps)
-    s.emit("groupnorm_forward", {"x": x, "gamma": g, "beta": b}, {"G": G, "eps": eps}, {"y": (s.y, fwd_tol(x.detach(), m, r)), "mean": (m, STAT), "rstd": (r, STAT)})
+    s.emit("groupnorm_forward", {"x": x, "gamma": g, "beta": b}, {"G": G, "eps": eps},
+           {"y": (s.y, fwd_tol(x.detach(), m, r)), "mean": (m, STAT), "rstd": (r, STAT)})
     dy, m, r = s.grad_like(s.y), s.saved(m, "f32"), s.saved(r, "f32")
     w = torch.ones(x.shape[1], dtype=s.compute) if g is None else g.detach()
     dx, dg, db = aten.native_group_norm_backward(dy, x.detach().contiguous(), m, r, w, x.shape[0], x.shape[1], math.prod(x.shape[2:]), G, [True] * 3)
-    s.emit("groupnorm_backward", {"dy": dy, "x": x, "gamma": g, "mean": m, "rstd": r}, {"G": G}, {"dx": (dx, NORM_B), "dgamma": (dg, NORM_B), "dbeta": (db, NORM_B)})
+    s.emit("groupnorm_backward", {"dy": dy, "x": x, "gamma": g, "mean": m, "rstd": r}, {"G": G},
+           {"dx": (dx, NORM_B), "dgamma": (dg, NORM_B), "dbeta": (db, NORM_B)})
 
 
 @maps("norm", "nn.functional.instance_norm")
 def instance_norm(s):
-    rm, rv, g, b, own, momentum, eps = s.bind("running_mean running_var weight bias use_input_stats momentum eps", use_input_stats=True, momentum=0.1, eps=1e-5)
+    rm, rv, g, b, own, momentum, eps = s.bind("running_mean running_var weight bias use_input_stats momentum eps",
+                                              use_input_stats=True, momentum=0.1, eps=1e-5)
     sane(eps, momentum)
     x = s.x
     if not x.numel() or math.prod(x.shape[2:]) < 2 or not own:

@@ -251,7 +251,8 @@ def cdist(s):
         flat = lambda *t: [v.detach().contiguous() for v in t]
         da = back(*flat(dy, s.x, b), float(p), saved)
         db = back(*flat(dy.mT, b, s.x), float(p), saved.mT.contiguous())
-        s.emit("cdist_backward", {"dy": dy, "a": s.x, "b": b, "y": saved}, {"p": float(p)}, {"da": (da, Tol(2e-5, 1e-5)), "db": (db, Tol(2e-5, 1e-5))})
+        s.emit("cdist_backward", {"dy": dy, "a": s.x, "b": b, "y": saved}, {"p": float(p)},
+               {"da": (da, Tol(2e-5, 1e-5)), "db": (db, Tol(2e-5, 1e-5))})
 
 
 @maps(SUITE, "nn.functional.pdist")
@@ -284,7 +285,8 @@ def cosine(s):
     s.emit("cosine_similarity", {"a": s.x, "b": b}, {"axis": axis, "eps": eps}, {"y": (s.y, Tol(3e-6, 1e-6))})
     dy = s.grad_like(s.y)
     da, db = s.grad(dy, s.x, b)
-    s.emit("cosine_similarity_backward", {"dy": dy, "a": s.x, "b": b}, {"axis": axis, "eps": eps}, {"da": (da, Tol(1e-5, 2e-6)), "db": (db, Tol(1e-5, 2e-6))})
+    s.emit("cosine_similarity_backward", {"dy": dy, "a": s.x, "b": b}, {"axis": axis, "eps": eps},
+           {"da": (da, Tol(1e-5, 2e-6)), "db": (db, Tol(1e-5, 2e-6))})
 
 
 @maps(SUITE, "dot vdot inner linalg.vecdot")
