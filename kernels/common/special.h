@@ -213,6 +213,13 @@ GK_FN_CALL gk_f gk_i1(gk_f x)
     gk_f h = gk_exp(GK_R(0.5) * gk_fabs(x));
     return gk_isinf(x) ? x : h * gk_i1e(x) * h;
 }
+/* Derivative of gk_i1, I0 - I1/x: with e^|x| outside, because both terms are infinite together and their difference is not NaN. */
+GK_FN_CALL gk_f gk_i1_slope(gk_f x)
+{
+    gk_f h = gk_exp(GK_R(0.5) * gk_fabs(x));
+    if (x == GK_R(0.0)) return GK_R(0.5);
+    return gk_isinf(x) ? GK_INF : h * (gk_i0e(x) - gk_i1e(x) / x) * h;
+}
 
 #endif
 #endif

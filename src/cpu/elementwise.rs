@@ -151,7 +151,12 @@ fn unary_gradient(op: Unary, dy: f64, x: f64) -> f64 {
         Unary::I0 => dy * bessel_i(1, x),
         Unary::I0e => dy * (bessel_i_scaled(1, x) - sign(x) * bessel_i_scaled(0, x)),
         Unary::I1 | Unary::I1e if x == 0.0 => dy * 0.5,
-        Unary::I1 => dy * (bessel_i(0, x) - bessel_i(1, x) / x),
+        Unary::I1 if x.is_infinite() => dy * f64::INFINITY,
+        // Both terms of I0 - I1/x are infinite together: e^|x| goes outside, in two halves.
+        Unary::I1 => {
+            let h = (0.5 * x.abs()).exp();
+            dy * (h * (bessel_i_scaled(0, x) - bessel_i_scaled(1, x) / x) * h)
+        }
         Unary::I1e => dy * (bessel_i_scaled(0, x) - bessel_i_scaled(1, x) * (sign(x) + 1.0 / x)),
         Unary::Scale { c } => dy * c,
         Unary::PowScalar { c: 0.0 } => 0.0,
@@ -278,7 +283,7 @@ fn binary_gradient(op: Binary, dy: f64, a: f64, b: f64) -> [f64; 2] {
             let db = if a == 0.0 && b >= 0.0 { 0.0 } else { dy * a.powf(b) * a.ln() };
             [da, db]
         }
-        Binary::Maximum | Binary::Minimum | Binary::Fmax | Binary::Fmin if a == b => [0.5 * dy; 2],
+        Binary::Maximum | Binary::Minimum if a == b => [0.5 * dy; 2],
         Binary::Maximum => [if_true(a > b || nan), if_true(a < b || nan)],
         Binary::Minimum => [if_true(a < b || nan), if_true(a > b || nan)],
         Binary::Fmax => [if_true(a >= b || b.is_nan()), if_true(!(a >= b || b.is_nan()))],
