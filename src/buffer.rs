@@ -108,6 +108,11 @@ impl Block {
 }
 
 impl Block {
+    /// The stream whose order protects it, if it belongs to a pool that has one.
+    pub(crate) fn home_stream(&self) -> Option<RawStream> {
+        self.home.as_ref()?.stream()
+    }
+
     /// Takes the memory out, so that another home can be given to it.
     pub(crate) fn take(mut self) -> (Option<Mem>, usize, Option<Arc<dyn Home>>) {
         (self.mem.take(), self.bytes, self.home.take())

@@ -55,7 +55,8 @@ GK_FN_CALL gk_f gk_digamma(gk_f x)
     gk_f r = GK_R(0.0), z;
     if (x == GK_R(0.0)) return gk_copysign(GK_INF, -x);
     if (x < GK_R(0.0)) {
-        gk_f whole = gk_trunc(x);
+        /* The nearest integer: beside a pole the difference keeps all digits. */
+        gk_f whole = gk_rint(x);
         if (x == whole) return GK_NAN;
         r = GK_R(-3.14159265358979324) / gk_tan(GK_R(3.14159265358979324) * (x - whole));
         x = GK_R(1.0) - x;

@@ -298,16 +298,18 @@ struct Rows {
 }
 
 impl Rows {
-    /// Range of operand `i` in row `row`.
-    fn range(&self, kind: RowLoss, i: usize, row: usize) -> std::ops::Range<usize> {
+    /// Places of the numbers of row `row` in operand `i`.
+    fn places(&self, kind: RowLoss, i: usize, row: usize) -> impl Iterator<Item = usize> + use<> {
         let (len, width) = (self.shape.len, self.shape.width);
-        match kind.operands()[i].role {
-            Role::Element => row * len..(row + 1) * len,
-            Role::Row => row..row + 1,
-            Role::Shared => 0..len,
-            Role::Last => row % width..row % width + 1,
-            Role::Lead => row / width..row / width + 1,
-        }
+        let (first, count, step) = match kind.operands()[i].role {
+            Role::Element if kind.strided() => (row / width * len * width + row % width, len, width),
+            Role::Element => (row * len, len, 1),
+            Role::Row => (row, 1, 1),
+            Role::Shared => (0, len, 1),
+            Role::Last => (row % width, 1, 1),
+            Role::Lead => (row / width, 1, 1),
+        };
+        (0..count).map(move |e| first + e * step)
     }
 }
 
@@ -369,7 +371,8 @@ impl CpuBackend {
         }
         for (i, v) in all.x.iter().enumerate() {
             if let Some(v) = v {
-                r.x[i] = tape.inputs(&v[all.range(kind, i, row)]);
+                let numbers: Vec<_> = all.places(kind, i, row).map(|p| v[p]).collect();
+                r.x[i] = tape.inputs(&numbers);
             }
         }
         if let Some(m) = &all.mask {
@@ -440,8 +443,8 @@ impl RowLossOps for CpuBackend {
             let d = tape.gradient(item(kind, &r));
             let g = if reduction == Reduction::None { gy[row] } else { gy[0] } / den;
             for (i, x) in r.x.iter().enumerate().filter(|(_, x)| !x.is_empty()) {
-                for (out, &x) in dx[i][all.range(kind, i, row)].iter_mut().zip(x) {
-                    *out += g * d.of(x);
+                for (p, &x) in all.places(kind, i, row).zip(x) {
+                    dx[i][p] += g * d.of(x);
                 }
             }
         }

@@ -69,8 +69,8 @@ fn rearrange_bwd(
     store_grad(op, dx, &sums)
 }
 
-/// The cell of an axis of size n that position `at` of the padded axis shows.
-fn pad_source(mode: PadMode, n: usize, before: isize, at: usize) -> Option<usize> {
+/// The cell of an axis of size n, padded by `before` and `after`, that position `at` of the padded axis shows.
+fn pad_source(mode: PadMode, n: usize, (before, after): (isize, isize), at: usize) -> Option<usize> {
     let (q, n) = (at as isize - before, n as isize);
     let s = match mode {
         PadMode::Constant(_) => return (0..n).contains(&q).then_some(q as usize),
@@ -78,7 +78,11 @@ fn pad_source(mode: PadMode, n: usize, before: isize, at: usize) -> Option<usize
         PadMode::Reflect if q >= n => 2 * (n - 1) - q,
         PadMode::Reflect => q,
         PadMode::Replicate => q.clamp(0, n - 1),
-        PadMode::Circular => q.rem_euclid(n),
+        // What negative pads crop does not take part in the wrapping.
+        PadMode::Circular => {
+            let first = (-before).max(0);
+            first + (q - first).rem_euclid(n - first + after.min(0))
+        }
     };
     Some(s as usize)
 }
@@ -87,8 +91,8 @@ fn pad_map(mode: PadMode, pads: &[(isize, isize)], shape: &[usize]) -> impl Fn(&
     let (pads, shape) = (pads.to_vec(), shape.to_vec());
     move |at| {
         let mut p = 0;
-        for ((&n, &(before, _)), &i) in shape.iter().zip(&pads).zip(at) {
-            p = p * n + pad_source(mode, n, before, i)?;
+        for ((&n, &around), &i) in shape.iter().zip(&pads).zip(at) {
+            p = p * n + pad_source(mode, n, around, i)?;
         }
         Some(p)
     }

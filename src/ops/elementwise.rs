@@ -13,7 +13,7 @@ pub enum Unary {
     Neg,
     /// |x|; the gradient at 0 is 0; integers allowed
     Abs,
-    /// -1, 0, 1; NaN gives 0; integers allowed
+    /// -1, 0, 1; NaN gives 0, as `torch.sign` (NumPy gives NaN); integers allowed
     Sign,
     /// e^x
     Exp,

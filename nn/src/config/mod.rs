@@ -190,14 +190,15 @@ impl Config {
 
     /// The loss.
     pub fn objective(&self, data: &Data, device: &Device) -> Result<Objective> {
-        let site = loss::Site { device, dtype: self.train.precision.dtype() };
+        let classes_last = self.classes_last(data);
+        let site = loss::Site { device, dtype: self.train.precision.dtype(), classes_last };
         let objective = match (&self.loss, data.target()) {
             (Some(loss), _) => loss.objective(site)?,
             (None, TargetKind::Class) => Objective::Classify(CrossEntropyLoss::default()),
             (None, TargetKind::Value | TargetKind::Input) => Objective::Regress(MseLoss::default()),
         };
         Ok(match objective {
-            Objective::Classify(l) if self.classes_last(data) => Objective::custom(ClassesLast(l)),
+            Objective::Classify(l) if classes_last => Objective::custom(ClassesLast(l)),
             o => o,
         })
     }

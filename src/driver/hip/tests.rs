@@ -4,7 +4,6 @@
 //! Everything that opens AMD's libraries is in `mod alone`, ignored, and run by one test in a process of its own: see `no_device_file`.
 
 use super::*;
-use crate::test_devices::{function, load};
 
 fn required() -> bool {
     crate::is_required("hip")

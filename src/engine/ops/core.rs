@@ -174,21 +174,21 @@ impl CoreOps for Engine {
                 "a shared one",
             ));
         };
+        // Work of the former stream is waited for first: if that fails, the block goes back to its pool.
+        if let Some(stream) = block.home_stream() {
+            // SAFETY: both streams are of this driver (the device is the same) and held alive by their pools; the event is not used after the
+            // wait has been queued.
+            unsafe {
+                let e = self.driver().record(stream).map_err(|e| self.refused(e))?;
+                let waited = self.driver().wait(self.inner.stream, e);
+                self.driver().destroy_event(e);
+                waited.map_err(|e| self.refused(e))?;
+            }
+        }
         let (mem, bytes, home) = block.take();
         let Some(mem) = mem else { return self.alloc_buffer(dtype, len) };
-        // The former stream is waited for through its pool, which moves the accounting over.
         if let Some(home) = &home {
             home.release(bytes);
-            if let Some(stream) = home.stream() {
-                // SAFETY: both streams are of this driver (the device is the same) and held alive by their pools; the event is not used
-                // after the wait has been queued.
-                unsafe {
-                    let e = self.driver().record(stream)?;
-                    let waited = self.driver().wait(self.inner.stream, e);
-                    self.driver().destroy_event(e);
-                    waited?;
-                }
-            }
             self.inner.pool.receive(bytes);
         }
         let home = home.map(|_| self.inner.pool.clone() as Arc<dyn crate::buffer::Home>);
