@@ -6,7 +6,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 
 use half::{bf16, f16};
 
@@ -14,7 +14,8 @@ use crate::device::DeviceId;
 use crate::driver::{RawMem, RawStream};
 use crate::dtype::DType;
 use crate::error::{GpuError, Result};
-use crate::layout::Layout;
+use crate::index_error::Write;
+use crate::layout::{Layout, LayoutError};
 
 /// Memory of the CPU backend: one vector per element type, so that no cast is ever needed.
 #[derive(Debug, Clone)]
@@ -28,13 +29,21 @@ pub(crate) enum HostData {
     U8(Vec<u8>),
 }
 
+/// A block of the CPU backend.
+#[derive(Debug)]
+pub(crate) struct HostMem {
+    pub(crate) data: RwLock<HostData>,
+    /// The last write.
+    pub(crate) write: Mutex<Write>,
+}
+
 /// Where a block's memory is.
 #[derive(Debug)]
 pub(crate) enum Mem {
     /// Memory of a driver.
     Device(RawMem),
     /// Memory of the CPU backend.
-    Host(RwLock<HostData>),
+    Host(HostMem),
 }
 
 /// Takes back the memory of dropped blocks.
@@ -90,7 +99,7 @@ impl Block {
     }
 
     /// CPU memory, if this block is the CPU backend's.
-    pub(crate) fn host(&self) -> Option<&RwLock<HostData>> {
+    pub(crate) fn host(&self) -> Option<&HostMem> {
         match &self.mem {
             Some(Mem::Host(h)) => Some(h),
             _ => None,
@@ -99,6 +108,11 @@ impl Block {
 }
 
 impl Block {
+    /// The stream whose order protects it, if it belongs to a pool that has one.
+    pub(crate) fn home_stream(&self) -> Option<RawStream> {
+        self.home.as_ref()?.stream()
+    }
+
     /// Takes the memory out, so that another home can be given to it.
     pub(crate) fn take(mut self) -> (Option<Mem>, usize, Option<Arc<dyn Home>>) {
         (self.mem.take(), self.bytes, self.home.take())
@@ -163,7 +177,7 @@ impl Buffer {
     }
 
     fn flat(&self) -> Layout {
-        Layout::contiguous(&[self.len]).unwrap_or_else(|| unreachable!("rank 1 always fits"))
+        Layout::contiguous(&[self.len]).unwrap_or_else(|e| unreachable!("buffers keep to the bound: {e}"))
     }
 
     /// All of it as a vector.
@@ -246,14 +260,22 @@ macro_rules! view_methods {
         }
 
         /// Applies a transformation of [`Layout`]; `Invalid` where it does not apply.
-        pub fn map(self, what: &'static str, f: impl FnOnce(&Layout) -> Option<Layout>) -> Result<Self> {
+        pub fn map(
+            self,
+            what: &'static str,
+            f: impl FnOnce(&Layout) -> std::result::Result<Layout, LayoutError>,
+        ) -> Result<Self> {
             match f(&self.layout) {
-                Some(l) => self.with_layout(l),
-                None => Err(GpuError::invalid(
+                Ok(l) => self.with_layout(l),
+                Err(why) => Err(GpuError::invalid(
                     "view",
                     what,
-                    "arguments that fit the layout",
-                    format!("shape {:?} strides {:?}", self.layout.shape(), self.layout.strides()),
+                    format!(
+                        "arguments that fit shape {:?} strides {:?}",
+                        self.layout.shape(),
+                        self.layout.strides()
+                    ),
+                    why.to_string(),
                 )),
             }
         }
@@ -261,13 +283,13 @@ macro_rules! view_methods {
         /// The same elements under another shape, without copying.
         pub fn reshape(self, shape: &[usize]) -> Result<Self> {
             match self.layout.reshape(shape) {
-                Some(l) => self.with_layout(l),
-                None => Err(GpuError::invalid(
+                Ok(l) => self.with_layout(l),
+                Err(why) => Err(GpuError::invalid(
                     "view",
                     "shape",
                     format!("{} elements that need no copy", self.layout.numel()),
                     format!(
-                        "{shape:?} over shape {:?} strides {:?}",
+                        "{shape:?} over shape {:?} strides {:?}: {why}",
                         self.layout.shape(),
                         self.layout.strides()
                     ),
@@ -277,9 +299,14 @@ macro_rules! view_methods {
 
         /// Elements `start..start + len` of the flat buffer, as a vector.
         pub fn range(self, start: usize, len: usize) -> Result<Self> {
-            match Layout::contiguous(&[len]) {
-                Some(l) => self.with_layout(l.shifted(start)),
-                None => Err(GpuError::invalid("view", "len", "a length below 2^62", format!("{len}"))),
+            match Layout::contiguous(&[len]).and_then(|l| l.shifted(start)) {
+                Ok(l) => self.with_layout(l),
+                Err(why) => Err(GpuError::invalid(
+                    "view",
+                    "range",
+                    format!("a part of {} elements", self.len),
+                    format!("{len} elements from {start}: {why}"),
+                )),
             }
         }
     };

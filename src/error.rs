@@ -35,18 +35,22 @@ pub enum GpuError {
     /// An argument does not fit: shape, dtype, rank, range, aliasing. Nothing was launched and no output was touched.
     #[error("{0}")]
     Invalid(Box<InvalidArg>),
-    /// A kernel met an index outside its range. Reads of that index gave 0, writes were dropped.
-    #[error("{op}: an index is out of range on the device; reads of it gave 0 and writes were dropped")]
+    /// A kernel met an index outside its range. Reads of that index gave 0, writes were dropped. What the handle wrote from then until this
+    /// report cannot be read until it is written anew.
+    #[error(
+        "{op}: an index is out of range; what was computed from there on cannot be read until it is computed anew with valid indices"
+    )]
     IndexOutOfRange {
-        /// The first operation since the last synchronising call that met one.
+        /// The first operation of the handle since its last waiting call that met one.
         op: &'static str,
     },
     /// The device has no room left, even after cached blocks were released.
     #[error(
-        "out of device memory: {requested} bytes requested, {in_use} in use, {cached} cached; free tensors, use a smaller batch or call trim()"
+        "out of memory: {}, {in_use} in use, {cached} cached; free tensors, use a smaller batch or call trim()",
+        if *requested == 0 { "the driver found no room for the memory of a launch or copy".into() } else { format!("{requested} bytes requested") }
     )]
     OutOfMemory {
-        /// Bytes of the request that failed.
+        /// Bytes of the request that failed; 0 where memory that had been promised was not there when a launch or copy needed it.
         requested: usize,
         /// Bytes in live buffers at that time.
         in_use: usize,
@@ -59,7 +63,7 @@ pub enum GpuError {
     /// A call of the driver failed.
     #[error("{0}")]
     Driver(Box<DriverFailure>),
-    /// An earlier asynchronous failure made this handle unusable.
+    /// An earlier asynchronous failure, or the loss of the device, made this handle unusable.
     #[error(
         "the device handle is unusable after an earlier failure: {first}; open a new one (TREFOIL_SYNC=1 names the failing kernel)"
     )]
@@ -110,6 +114,8 @@ pub struct DriverFailure {
     pub name: String,
     /// The kernel, where known.
     pub kernel: Option<String>,
+    /// The device or its context is lost: no later call on this handle can succeed.
+    pub fatal: bool,
 }
 
 /// Why a backend or device cannot be used.
@@ -181,7 +187,24 @@ impl GpuError {
 
     /// A [`GpuError::Driver`] from a call, its status code and the status by name.
     pub fn driver(call: &'static str, code: i64, name: impl Into<String>) -> Self {
-        GpuError::Driver(Box::new(DriverFailure { call, code, name: name.into(), kernel: None }))
+        GpuError::Driver(Box::new(DriverFailure {
+            call,
+            code,
+            name: name.into(),
+            kernel: None,
+            fatal: false,
+        }))
+    }
+
+    /// A [`GpuError::Driver`] after which the device or its context is lost.
+    pub fn driver_fatal(call: &'static str, code: i64, name: impl Into<String>) -> Self {
+        let name = name.into();
+        GpuError::Driver(Box::new(DriverFailure { call, code, name, kernel: None, fatal: true }))
+    }
+
+    /// Whether the device or its context is lost.
+    pub(crate) fn is_fatal(&self) -> bool {
+        matches!(self, GpuError::Driver(d) if d.fatal)
     }
 
     /// A [`GpuError::Unavailable`].

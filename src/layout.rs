@@ -6,6 +6,69 @@ use std::ops::Deref;
 /// Largest rank of a tensor.
 pub const MAX_RANK: usize = 8;
 
+/// Bound on what a [`Layout`] describes: its number of elements, its strides and the last element that it reaches are all smaller. Sums and
+/// products of them then fit 64 bits, also in bytes (at most 8 per element) and in the signed offsets of kernels.
+pub const MAX_ELEMENTS: usize = 1 << 59;
+
+/// Why a layout cannot be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LayoutError {
+    /// More axes than [`MAX_RANK`].
+    #[error("rank {0} is above {MAX_RANK}")]
+    Rank(usize),
+    /// Sizes and strides differ in number.
+    #[error("{sizes} sizes with {strides} strides")]
+    StrideCount {
+        /// Number of sizes.
+        sizes: usize,
+        /// Number of strides.
+        strides: usize,
+    },
+    /// Elements, strides or the last element reached are not below [`MAX_ELEMENTS`].
+    #[error("it would have, or reach, 2^59 elements or more")]
+    TooLarge,
+    /// There is no such axis.
+    #[error("axis {axis} of rank {rank}")]
+    Axis {
+        /// The axis.
+        axis: usize,
+        /// Number of axes.
+        rank: usize,
+    },
+    /// A part of an axis that is not inside it, or a step of 0.
+    #[error("elements {start}..{end} by {step} of an axis of size {size}")]
+    Part {
+        /// First element.
+        start: usize,
+        /// Element after the last.
+        end: usize,
+        /// Distance between neighbours.
+        step: usize,
+        /// Size of the axis.
+        size: usize,
+    },
+    /// The axes are not each of the layout's axes once.
+    #[error("not a permutation of the axes")]
+    Permutation,
+    /// An axis that is neither equal in size nor 1, or too few axes.
+    #[error("the shape does not broadcast")]
+    Broadcast,
+    /// Another number of elements, or strides that need a copy.
+    #[error("the shape needs another number of elements, or a copy")]
+    Reshape,
+    /// An axis to be removed that is longer than 1.
+    #[error("axis {axis} has size {size}, not 1")]
+    NotSingle {
+        /// The axis.
+        axis: usize,
+        /// Its size.
+        size: usize,
+    },
+}
+
+type Result<T, E = LayoutError> = std::result::Result<T, E>;
+
 /// Up to [`MAX_RANK`] sizes, stored inline.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Dims {
@@ -24,16 +87,29 @@ impl Dims {
         Some(Dims { len: s.len() as u8, v })
     }
 
-    /// Product of the sizes; 1 for rank 0.
+    /// Product of the sizes, 1 for rank 0. [`MAX_ELEMENTS`], which no tensor has, where it is not below that.
     pub fn numel(&self) -> usize {
-        self.iter().product()
+        if self.contains(&0) {
+            return 0;
+        }
+        self.iter().fold(1usize, |a, &n| a.saturating_mul(n)).min(MAX_ELEMENTS)
     }
 
-    fn push(&mut self, x: usize) -> Option<()> {
+    /// Whether the product of the sizes that are not 0, and so of any part of them, is below [`MAX_ELEMENTS`].
+    fn bounded(&self) -> bool {
+        let n = self.iter().filter(|&&n| n != 0).try_fold(1usize, |a, &n| a.checked_mul(n));
+        n.is_some_and(|n| n < MAX_ELEMENTS)
+    }
+
+    fn ranked(s: &[usize]) -> Result<Self> {
+        Dims::new(s).ok_or(LayoutError::Rank(s.len()))
+    }
+
+    fn push(&mut self, x: usize) -> Result<()> {
         let n = self.len as usize;
-        *self.v.get_mut(n)? = x;
+        *self.v.get_mut(n).ok_or(LayoutError::Rank(n + 1))? = x;
         self.len += 1;
-        Some(())
+        Ok(())
     }
 
     fn remove(&mut self, at: usize) {
@@ -42,14 +118,16 @@ impl Dims {
         self.v[self.len as usize] = 0;
     }
 
-    fn insert(&mut self, at: usize, x: usize) -> Option<()> {
-        if self.len as usize == MAX_RANK || at > self.len as usize {
-            return None;
+    /// `at` is at most the length.
+    fn insert(&mut self, at: usize, x: usize) -> Result<()> {
+        let n = self.len as usize;
+        if n == MAX_RANK {
+            return Err(LayoutError::Rank(n + 1));
         }
         self.v.copy_within(at..MAX_RANK - 1, at + 1);
         self.v[at] = x;
         self.len += 1;
-        Some(())
+        Ok(())
     }
 }
 
@@ -68,8 +146,8 @@ impl fmt::Debug for Dims {
 
 /// Shape, strides and offset of a tensor over a flat buffer, all counted in elements.
 ///
-/// Strides are never negative; stride 0 repeats an element (broadcast). Every transformation returns `None` when it does
-/// not apply, so that the caller can say which of its arguments was at fault.
+/// Strides are never negative; stride 0 repeats an element (broadcast). Every layout keeps to [`MAX_ELEMENTS`], which constructors and
+/// transformations check without overflow; they return a [`LayoutError`] where they do not apply.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Layout {
     shape: Dims,
@@ -78,29 +156,43 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Row-major contiguous layout; `None` for a rank above [`MAX_RANK`] or a size that does not fit 63 bits.
-    pub fn contiguous(shape: &[usize]) -> Option<Self> {
-        let dims = Dims::new(shape)?;
-        shape
-            .iter()
-            .filter(|&&s| s != 0)
-            .try_fold(1usize, |a, &s| a.checked_mul(s))
-            .filter(|&n| n < 1 << 62)?;
+    /// Row-major contiguous layout.
+    pub fn contiguous(shape: &[usize]) -> Result<Self> {
+        let dims = Dims::ranked(shape)?;
+        if !dims.bounded() {
+            return Err(LayoutError::TooLarge);
+        }
         let mut strides = dims;
         let mut s = 1usize;
         for i in (0..shape.len()).rev() {
             strides.v[i] = s;
             s *= shape[i].max(1);
         }
-        Some(Layout { shape: dims, strides, offset: 0 })
+        Ok(Layout { shape: dims, strides, offset: 0 })
     }
 
     /// Layout with explicit strides and offset.
-    pub fn strided(shape: &[usize], strides: &[usize], offset: usize) -> Option<Self> {
+    pub fn strided(shape: &[usize], strides: &[usize], offset: usize) -> Result<Self> {
         if shape.len() != strides.len() {
-            return None;
+            return Err(LayoutError::StrideCount { sizes: shape.len(), strides: strides.len() });
         }
-        Some(Layout { shape: Dims::new(shape)?, strides: Dims::new(strides)?, offset })
+        Layout { shape: Dims::ranked(shape)?, strides: Dims::ranked(strides)?, offset }.bounded()
+    }
+
+    /// The layout, if it keeps to [`MAX_ELEMENTS`].
+    fn bounded(self) -> Result<Self> {
+        let reach = |at: usize, (&n, &s): (&usize, &usize)| {
+            n.saturating_sub(1).checked_mul(s).filter(|_| s < MAX_ELEMENTS).and_then(|d| at.checked_add(d))
+        };
+        let last = self.shape.iter().zip(self.strides.iter()).try_fold(self.offset, reach);
+        match last {
+            Some(last) if last < MAX_ELEMENTS && self.shape.bounded() => Ok(self),
+            _ => Err(LayoutError::TooLarge),
+        }
+    }
+
+    fn check_axis(&self, axis: usize) -> Result<()> {
+        if axis < self.rank() { Ok(()) } else { Err(LayoutError::Axis { axis, rank: self.rank() }) }
     }
 
     /// Sizes.
@@ -174,117 +266,121 @@ impl Layout {
     }
 
     /// The same layout `by` elements further on.
-    pub fn shifted(mut self, by: usize) -> Self {
-        self.offset += by;
-        self
+    pub fn shifted(mut self, by: usize) -> Result<Self> {
+        self.offset = self.offset.checked_add(by).ok_or(LayoutError::TooLarge)?;
+        self.bounded()
     }
 
     /// Axes in the order `perm`.
-    pub fn permute(&self, perm: &[usize]) -> Option<Self> {
+    pub fn permute(&self, perm: &[usize]) -> Result<Self> {
         if perm.len() != self.rank() {
-            return None;
+            return Err(LayoutError::Permutation);
         }
         let mut seen = [false; MAX_RANK];
         let mut out = *self;
         for (i, &p) in perm.iter().enumerate() {
             if p >= perm.len() || std::mem::replace(&mut seen[p], true) {
-                return None;
+                return Err(LayoutError::Permutation);
             }
             out.shape.v[i] = self.shape[p];
             out.strides.v[i] = self.strides[p];
         }
-        Some(out)
+        Ok(out)
     }
 
     /// Axes `a` and `b` exchanged.
-    pub fn transpose(&self, a: usize, b: usize) -> Option<Self> {
-        if a >= self.rank() || b >= self.rank() {
-            return None;
-        }
+    pub fn transpose(&self, a: usize, b: usize) -> Result<Self> {
+        self.check_axis(a)?;
+        self.check_axis(b)?;
         let mut out = *self;
         out.shape.v.swap(a, b);
         out.strides.v.swap(a, b);
-        Some(out)
+        Ok(out)
     }
 
     /// Elements `start, start+step, ...` below `end` along `axis`.
-    pub fn slice(&self, axis: usize, start: usize, end: usize, step: usize) -> Option<Self> {
-        let n = *self.shape.get(axis)?;
-        if step == 0 || start > end || end > n {
-            return None;
+    pub fn slice(&self, axis: usize, start: usize, end: usize, step: usize) -> Result<Self> {
+        self.check_axis(axis)?;
+        let size = self.shape[axis];
+        if step == 0 || start > end || end > size {
+            return Err(LayoutError::Part { start, end, step, size });
         }
         let mut out = *self;
         out.shape.v[axis] = (end - start).div_ceil(step);
-        out.strides.v[axis] *= step;
+        out.strides.v[axis] = far(self.strides[axis], step);
         // A part without elements stays where the whole is: its first element could lie beyond the buffer.
         if out.numel() > 0 {
             out.offset += start * self.strides[axis];
         }
-        Some(out)
+        Ok(out)
     }
 
     /// `len` elements from `start` along `axis`.
-    pub fn narrow(&self, axis: usize, start: usize, len: usize) -> Option<Self> {
-        self.slice(axis, start, start.checked_add(len)?, 1)
+    pub fn narrow(&self, axis: usize, start: usize, len: usize) -> Result<Self> {
+        self.slice(axis, start, start.saturating_add(len), 1)
     }
 
     /// Element `at` of `axis`; the axis disappears.
-    pub fn select(&self, axis: usize, at: usize) -> Option<Self> {
+    pub fn select(&self, axis: usize, at: usize) -> Result<Self> {
         let mut out = self.narrow(axis, at, 1)?;
         out.shape.remove(axis);
         out.strides.remove(axis);
-        Some(out)
+        Ok(out)
     }
 
     /// A new axis of size 1 before `axis`.
-    pub fn unsqueeze(&self, axis: usize) -> Option<Self> {
+    pub fn unsqueeze(&self, axis: usize) -> Result<Self> {
+        if axis > self.rank() {
+            return Err(LayoutError::Axis { axis, rank: self.rank() });
+        }
         let mut out = *self;
-        let stride = if axis < self.rank() { self.shape[axis].max(1) * self.strides[axis] } else { 1 };
+        let stride = if axis < self.rank() { far(self.shape[axis].max(1), self.strides[axis]) } else { 1 };
         out.shape.insert(axis, 1)?;
         out.strides.insert(axis, stride)?;
-        Some(out)
+        Ok(out)
     }
 
     /// Without `axis`, which must have size 1.
-    pub fn squeeze(&self, axis: usize) -> Option<Self> {
-        if self.shape.get(axis) != Some(&1) {
-            return None;
+    pub fn squeeze(&self, axis: usize) -> Result<Self> {
+        self.check_axis(axis)?;
+        if self.shape[axis] != 1 {
+            return Err(LayoutError::NotSingle { axis, size: self.shape[axis] });
         }
         let mut out = *self;
         out.shape.remove(axis);
         out.strides.remove(axis);
-        Some(out)
+        Ok(out)
     }
 
     /// Broadcast to `shape` by NumPy's rule: aligned right, an axis of size 1 (or a missing one) repeats with stride 0.
-    pub fn broadcast_to(&self, shape: &[usize]) -> Option<Self> {
-        let dims = Dims::new(shape)?;
-        let lead = shape.len().checked_sub(self.rank())?;
+    pub fn broadcast_to(&self, shape: &[usize]) -> Result<Self> {
+        let dims = Dims::ranked(shape)?;
+        let lead = shape.len().checked_sub(self.rank()).ok_or(LayoutError::Broadcast)?;
         let mut strides = Dims { len: dims.len, v: [0; MAX_RANK] };
         for (i, &wanted) in shape.iter().enumerate().skip(lead) {
             let (n, s) = (self.shape[i - lead], self.strides[i - lead]);
             if n == wanted {
                 strides.v[i] = s;
             } else if n != 1 {
-                return None;
+                return Err(LayoutError::Broadcast);
             }
         }
-        Some(Layout { shape: dims, strides, offset: self.offset })
+        Layout { shape: dims, strides, offset: self.offset }.bounded()
     }
 
-    /// The same elements in row-major order under another shape, without copying; `None` if the sizes differ or the strides forbid it.
-    pub fn reshape(&self, shape: &[usize]) -> Option<Self> {
+    /// The same elements in row-major order under another shape, without copying.
+    pub fn reshape(&self, shape: &[usize]) -> Result<Self> {
         let target = Layout::contiguous(shape)?;
         if target.numel() != self.numel() {
-            return None;
+            return Err(LayoutError::Reshape);
         }
+        let mut out = target.shifted(self.offset)?;
         if self.is_contiguous() || self.numel() == 0 {
-            return Some(target.shifted(self.offset));
+            return Ok(out);
         }
         // Merge the source's axes into runs that step uniformly, then cut the runs into the new axes.
         let old: Vec<(usize, usize)> =
             self.shape.iter().copied().zip(self.strides.iter().copied()).filter(|&(n, _)| n != 1).collect();
-        let mut out = target.shifted(self.offset);
         let mut j = shape.len();
         let mut i = old.len();
         while i > 0 {
@@ -297,22 +393,24 @@ impl Layout {
             let mut stride = base;
             let mut left = n;
             while left > 1 {
-                j = j.checked_sub(1)?;
+                j = j.checked_sub(1).ok_or(LayoutError::Reshape)?;
                 if left % shape[j] != 0 {
-                    return None;
+                    return Err(LayoutError::Reshape);
                 }
                 out.strides.v[j] = stride;
                 stride *= shape[j];
                 left /= shape[j];
             }
         }
-        Some(out)
+        Ok(out)
     }
 
     /// Diagonal number `k` of axes `a` and `b` as a new last axis (`k` > 0 above the main diagonal).
-    pub fn diagonal(&self, k: isize, a: usize, b: usize) -> Option<Self> {
-        if a == b || a >= self.rank() || b >= self.rank() {
-            return None;
+    pub fn diagonal(&self, k: isize, a: usize, b: usize) -> Result<Self> {
+        self.check_axis(a)?;
+        self.check_axis(b)?;
+        if a == b {
+            return Err(LayoutError::Permutation);
         }
         let (ra, rb) = (self.shape[a], self.shape[b]);
         let (da, db) = if k >= 0 { (0, k as usize) } else { (k.unsigned_abs(), 0) };
@@ -324,28 +422,34 @@ impl Layout {
             out.strides.remove(ax);
         }
         out.shape.push(n)?;
-        out.strides.push(sa + sb)?;
+        out.strides.push((sa + sb).min(MAX_ELEMENTS - 1))?;
         // As in `slice`: other axes may be empty, too.
         if out.numel() > 0 {
             out.offset += da * sa + db * sb;
         }
-        Some(out)
+        Ok(out)
     }
 
     /// Windows of `size` elements every `step` along `axis`; the window is appended as the last axis.
-    pub fn unfold(&self, axis: usize, size: usize, step: usize) -> Option<Self> {
-        let n = *self.shape.get(axis)?;
+    pub fn unfold(&self, axis: usize, size: usize, step: usize) -> Result<Self> {
+        self.check_axis(axis)?;
+        let n = self.shape[axis];
         if step == 0 || size > n {
-            return None;
+            return Err(LayoutError::Part { start: 0, end: size, step, size: n });
         }
         let mut out = *self;
         let stride = self.strides[axis];
         out.shape.v[axis] = (n - size) / step + 1;
-        out.strides.v[axis] = stride * step;
+        out.strides.v[axis] = far(stride, step);
         out.shape.push(size)?;
         out.strides.push(stride)?;
-        Some(out)
+        out.bounded()
     }
+}
+
+/// The stride `a * b`. Where that is too large the axis has one element at most, whose stride does not matter.
+fn far(a: usize, b: usize) -> usize {
+    a.saturating_mul(b).min(MAX_ELEMENTS - 1)
 }
 
 /// Shape that two shapes broadcast to, or the first axis (counted from the right, 0 = last) at which they do not fit.
@@ -394,11 +498,11 @@ mod tests {
         let l = Layout::contiguous(&[2, 3, 4]).unwrap();
         assert_eq!(offsets(&l.reshape(&[6, 4]).unwrap()), (0..24).collect::<Vec<_>>());
         let t = l.permute(&[1, 0, 2]).unwrap();
-        assert!(t.reshape(&[6, 4]).is_none());
+        assert_eq!(t.reshape(&[6, 4]), Err(LayoutError::Reshape));
         assert_eq!(offsets(&t.reshape(&[3, 2, 2, 2]).unwrap()), offsets(&t));
         let b = Layout::contiguous(&[1, 4]).unwrap().broadcast_to(&[3, 4]).unwrap();
         assert_eq!(offsets(&b.reshape(&[3, 2, 2]).unwrap()), offsets(&b));
-        assert!(b.reshape(&[12]).is_none());
+        assert_eq!(b.reshape(&[12]), Err(LayoutError::Reshape));
     }
 
     #[test]
@@ -414,7 +518,7 @@ mod tests {
         // An empty part stays within the buffer, whichever axis is empty.
         assert_eq!(
             Layout::contiguous(&[3, 0, 33]).and_then(|l| l.diagonal(1, 2, 0)).map(|l| l.span()),
-            Some(0..0)
+            Ok(0..0)
         );
         assert_eq!(m.transpose(0, 1).unwrap().span(), 0..12);
         assert_eq!(m.narrow(0, 3, 0).unwrap().offset(), 0);

@@ -25,12 +25,13 @@ pub mod driver;
 mod dtype;
 mod engine;
 mod error;
+mod index_error;
 mod layout;
 mod matmul;
 pub mod ops;
 mod registry;
 pub mod spec;
-#[cfg(all(test, any(feature = "cuda", feature = "opencl")))]
+#[cfg(all(test, any(feature = "cuda", feature = "hip", feature = "opencl")))]
 mod test_devices;
 
 pub use backend::{BackendExt, IGpuBackend};
@@ -40,5 +41,5 @@ pub use device::{BackendKind, Caps, DeviceId};
 pub use dtype::{DType, Element};
 pub use engine::Engine;
 pub use error::{CompileFailure, DriverFailure, GpuError, InvalidArg, Result, Unavailable};
-pub use layout::{Dims, Layout, MAX_RANK, broadcast_shapes};
+pub use layout::{Dims, Layout, LayoutError, MAX_ELEMENTS, MAX_RANK, broadcast_shapes};
 pub use registry::{BackendFactory, ProbeReport, Registry, Selector, is_required};

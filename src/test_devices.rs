@@ -1,5 +1,7 @@
 //! What tests do where a device may be absent.
 
+use crate::driver::{Driver, RawFunction, RawModule};
+use crate::error::Result;
 use crate::is_required;
 
 /// What was opened on the backend `name`; absence is a printed skip, or a failure where the backend is [required](is_required).
@@ -12,4 +14,16 @@ pub(crate) fn present<T>(name: &str, opened: crate::error::Result<T>) -> Option<
             None
         }
     }
+}
+
+/// [`Driver::load`] of an image that the driver made, or of bytes without an image's head, which loaders refuse.
+pub(crate) fn load(d: &dyn Driver, image: &[u8]) -> Result<RawModule> {
+    // SAFETY: as the comment above says.
+    unsafe { d.load(image) }
+}
+
+/// [`Driver::function`] of a module of the same driver.
+pub(crate) fn function(d: &dyn Driver, module: RawModule, entry: &str) -> Result<RawFunction> {
+    // SAFETY: as the comment above says.
+    unsafe { d.function(module, entry) }
 }

@@ -3,9 +3,11 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 
+use trefoil::driver::mock::MockDriver;
 use trefoil::ops::{CoreOps, ElementwiseOps, Unary};
-use trefoil::{BackendExt, Engine};
+use trefoil::{BackendExt, Engine, GpuError};
 
 /// Runs one kernel and prints how many units were compiled. Started as a child process by the tests below.
 #[test]
@@ -22,13 +24,43 @@ fn child() {
     let mut y = e.upload(&[0.0f32; 2]).unwrap();
     e.unary(Unary::Neg, x.view(), y.view_mut()).unwrap();
     assert_eq!(e.download::<f32>(y.view()).unwrap(), [-1.0, -2.0]);
+    if std::env::var_os("TREFOIL_TEST_CHILD").is_some_and(|v| v == "2") {
+        e.unary(Unary::Exp, x.view(), y.view_mut()).unwrap();
+        assert!((e.download::<f32>(y.view()).unwrap()[0] - 1f32.exp()).abs() < 1e-5);
+    }
     println!("compiled {}", e.counters().compiles);
 }
 
+/// A cached image that loads but lacks the kernel, by a driver that says so once. Started as a child process by the test below.
+#[test]
+fn child_without_the_kernel() {
+    if std::env::var_os("TREFOIL_TEST_CHILD").is_none() {
+        return;
+    }
+    let driver = Arc::new(MockDriver::default());
+    let run = || {
+        let e = Engine::new(driver.clone()).unwrap();
+        let x = e.upload(&[1.0f32]).unwrap();
+        let mut y = e.alloc(trefoil::DType::F32, 1).unwrap();
+        e.unary(Unary::Neg, x.view(), y.view_mut()).unwrap();
+        e.counters().compiles
+    };
+    assert_eq!((run(), run()), (1, 0));
+    driver.fail_next("function", GpuError::driver("function", 500, "NOT_FOUND"));
+    assert_eq!(run(), 1, "rebuilt");
+    driver.fail_next("load", GpuError::driver("load", 209, "NO_BINARY_FOR_GPU"));
+    println!("compiled {}", run());
+}
+
 fn start(dir: &Path) -> Child {
+    start_child(dir, "child", "1")
+}
+
+/// Runs a test of this file in a new process, with `units` kernels.
+fn start_child(dir: &Path, name: &str, units: &str) -> Child {
     Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "child", "--nocapture"])
-        .env("TREFOIL_TEST_CHILD", "1")
+        .args(["--exact", name, "--nocapture"])
+        .env("TREFOIL_TEST_CHILD", units)
         .env("TREFOIL_CACHE_DIR", dir)
         .env_remove("TREFOIL_CACHE")
         .stdout(Stdio::piped())
@@ -97,6 +129,27 @@ fn a_second_process_compiles_nothing_and_damage_is_repaired() {
     std::fs::write(&entry, &bytes).unwrap();
     assert_eq!(finish(start(&dir.0)), Some(1));
     assert_eq!(finish(start(&dir.0)), Some(0));
+}
+
+#[test]
+fn entries_that_changed_places_are_rebuilt() {
+    if !device_present() {
+        return;
+    }
+    let dir = Dir::new("cache-swap");
+    assert_eq!(finish(start_child(&dir.0, "child", "2")), Some(2));
+    let [a, b] = <[PathBuf; 2]>::try_from(dir.entries()).unwrap();
+    let (in_a, in_b) = (std::fs::read(&a).unwrap(), std::fs::read(&b).unwrap());
+    std::fs::write(&a, &in_b).unwrap();
+    std::fs::write(&b, &in_a).unwrap();
+    assert_eq!(finish(start_child(&dir.0, "child", "2")), Some(2), "the child checks its results");
+    assert_eq!(finish(start_child(&dir.0, "child", "2")), Some(0));
+}
+
+#[test]
+fn an_image_without_the_kernel_is_rebuilt() {
+    let dir = Dir::new("cache-lacks");
+    assert_eq!(finish(start_child(&dir.0, "child_without_the_kernel", "1")), Some(1));
 }
 
 #[test]

@@ -87,7 +87,7 @@ fn the_first_asynchronous_failure_sticks() {
     let (d, e) = engine();
     let x = e.alloc(DType::F32, 8).unwrap();
     let mut y = e.alloc(DType::F32, 8).unwrap();
-    d.fail_next("launch", GpuError::driver("launch", 700, "ILLEGAL_ADDRESS"));
+    d.fail_next("launch", GpuError::driver_fatal("launch", 700, "ILLEGAL_ADDRESS"));
     let err = neg(&e, &x, &mut y).unwrap_err();
     assert!(err.to_string().contains("ILLEGAL_ADDRESS") && err.to_string().contains("unary_flat"), "{err}");
     for err in
@@ -95,6 +95,47 @@ fn the_first_asynchronous_failure_sticks() {
     {
         assert!(matches!(&err, GpuError::Poisoned { first } if first.contains("ILLEGAL_ADDRESS")), "{err}");
     }
+}
+
+#[test]
+fn what_the_driver_refuses_leaves_the_handle_as_it_was() {
+    let (d, e) = engine();
+    let x = e.upload(&[1.0f32; 8]).unwrap();
+    let mut y = e.alloc(DType::F32, 8).unwrap();
+    let refusals: [(&'static str, fn(&Engine, &Buffer, &mut Buffer) -> trefoil::Result<()>); 5] = [
+        ("launch", neg),
+        ("copy_in", |e, _, y| e.write_bytes(y.view_mut(), &[0; 32])),
+        ("copy_out", |e, x, _| e.download::<f32>(x.view()).map(|_| ())),
+        ("copy", |e, x, y| e.copy(x.view(), y.view_mut())),
+        ("record", |e, _, _| e.record().map(|_| ())),
+    ];
+    for (method, call) in refusals {
+        d.fail_next(method, GpuError::driver(method, -52, "INVALID_KERNEL_ARGS"));
+        assert!(call(&e, &x, &mut y).unwrap_err().to_string().contains("INVALID_KERNEL_ARGS"), "{method}");
+        call(&e, &x, &mut y).unwrap_or_else(|e| panic!("{method}: {e}"));
+    }
+    // Memory that was promised and is missing when a launch needs it.
+    d.fail_next("launch", GpuError::OutOfMemory { requested: 0, in_use: 0, cached: 0 });
+    let err = neg(&e, &x, &mut y).unwrap_err();
+    assert!(matches!(err, GpuError::OutOfMemory { in_use, .. } if in_use > 0), "{err}");
+    assert!(!err.to_string().contains(" 0 bytes requested"), "{err}");
+    neg(&e, &x, &mut y).unwrap();
+}
+
+#[test]
+fn all_streams_of_a_device_share_its_memory() {
+    let mut caps = Caps::new(trefoil::DeviceId::new(trefoil::BackendKind::Custom, 0), "small", "mock");
+    caps.memory_bytes = 1 << 20;
+    let (d, e) = engine_on(MockDriver::new(caps));
+    let other = e.fork_stream().unwrap();
+    let held = e.alloc(DType::U8, 700 << 10).unwrap();
+    assert!(
+        matches!(other.alloc(DType::U8, 700 << 10), Err(GpuError::OutOfMemory { requested, .. }) if requested == 700 << 10)
+    );
+    assert!(d.memory_in_use() < 1 << 20, "a driver that promises more is not asked");
+    drop(held);
+    e.trim().unwrap();
+    assert!(other.alloc(DType::U8, 700 << 10).is_ok());
 }
 
 #[test]

@@ -3,62 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use trefoil::spec::{Role, all_kernels};
-
-/// One parameter as written: `GK_IN(gk_t, x)` or `gk_i64 n`.
-type Param = (String, String);
-
-/// The parameters of every `GK_KERNEL(name)(...)` of a text, by name.
-fn prototypes(text: &str) -> Vec<(String, Vec<Param>)> {
-    let mut found = vec![];
-    for part in without_comments(text).split("GK_KERNEL(").skip(1) {
-        let (name, rest) = part.split_once(')').expect("a name");
-        let list = rest.trim_start().strip_prefix('(').expect("a parameter list");
-        let (mut depth, mut end, mut cuts) = (0, None, vec![0]);
-        for (i, c) in list.char_indices() {
-            match c {
-                '(' => depth += 1,
-                ')' if depth == 0 => {
-                    end = Some(i);
-                    break;
-                }
-                ')' => depth -= 1,
-                ',' if depth == 0 => cuts.push(i + 1),
-                _ => {}
-            }
-        }
-        let end = end.expect("a closed parameter list");
-        let params = cuts.iter().enumerate().map(|(k, &from)| {
-            let to = cuts.get(k + 1).map_or(end, |next| next - 1);
-            param(list[from..to].trim())
-        });
-        found.push((name.trim().to_string(), params.collect()));
-    }
-    found
-}
-
-fn param(text: &str) -> Param {
-    if let Some((kind, rest)) = text.split_once('(') {
-        let rest = rest.trim_end_matches(')');
-        if kind == "GK_DIMS" {
-            return (kind.to_string(), rest.trim().to_string());
-        }
-        let (ty, name) = rest.split_once(',').expect("type and name");
-        return (format!("{kind}({})", ty.trim()), name.trim().to_string());
-    }
-    let (ty, name) = text.rsplit_once(' ').unwrap_or_else(|| panic!("`{text}` is no parameter"));
-    (ty.trim().to_string(), name.trim().to_string())
-}
-
-fn without_comments(text: &str) -> String {
-    let mut out = String::new();
-    let mut rest = text;
-    while let Some((code, tail)) = rest.split_once("/*") {
-        out += code;
-        rest = tail.split_once("*/").map_or("", |(_, after)| after);
-    }
-    out + rest
-}
+use trefoil::spec::{Parameter, Role, all_kernels, prototypes};
 
 fn written(role: &Role) -> String {
     match role {
@@ -82,7 +27,7 @@ fn every_kernel_has_its_row_and_every_row_its_kernel() {
         let path = entry.unwrap().path();
         if path.extension().is_some_and(|e| e == "c") {
             let file = path.file_name().unwrap().to_string_lossy().into_owned();
-            for (name, params) in prototypes(&std::fs::read_to_string(&path).unwrap()) {
+            for (name, params) in prototypes(&std::fs::read_to_string(&path).unwrap()).unwrap() {
                 let before = sources.insert((file.clone(), name.clone()), params);
                 assert!(before.is_none(), "{file}: kernel {name} is defined twice");
             }
@@ -94,7 +39,7 @@ fn every_kernel_has_its_row_and_every_row_its_kernel() {
         let key = (k.file.to_string(), k.entry.to_string());
         let params =
             sources.get(&key).unwrap_or_else(|| panic!("{}: no kernel `{}` in the text", k.file, k.entry));
-        let row: Vec<Param> = k.args.iter().map(|a| (written(&a.role), a.name.to_string())).collect();
+        let row: Vec<Parameter> = k.args.iter().map(|a| (written(&a.role), a.name.to_string())).collect();
         assert_eq!(
             &row, params,
             "{}: parameters of `{}`: table on the left, text on the right",
@@ -104,12 +49,4 @@ fn every_kernel_has_its_row_and_every_row_its_kernel() {
         without_row.remove(&key);
     }
     assert!(without_row.is_empty(), "kernels without a row in src/spec: {:?}", without_row.keys());
-}
-
-#[test]
-fn prototypes_are_read_as_written() {
-    let text = "/* GK_KERNEL(not_this)(int a) */ GK_KERNEL(one)(GK_IN(gk_t, x), GK_OUT(gk_u8, y),\n    gk_i64 n, gk_f p) { f(1, 2); }";
-    let want = [("GK_IN(gk_t)", "x"), ("GK_OUT(gk_u8)", "y"), ("gk_i64", "n"), ("gk_f", "p")];
-    let want: Vec<Param> = want.iter().map(|(t, n)| (t.to_string(), n.to_string())).collect();
-    assert_eq!(prototypes(text), [("one".to_string(), want)]);
 }

@@ -7,8 +7,7 @@ use super::{F32, F32_BF16, Row, bytes, row};
 
 /// A vector as rows of `cols`, with another layout.
 fn layout(shape: &[usize], strides: &[usize]) -> trefoil::Result<Layout> {
-    Layout::strided(shape, strides, 0)
-        .ok_or_else(|| trefoil::GpuError::Config("a layout of small rank".into()))
+    Layout::strided(shape, strides, 0).map_err(|e| trefoil::GpuError::Config(e.to_string().into()))
 }
 
 pub(super) const ROWS: &[Row] = &[

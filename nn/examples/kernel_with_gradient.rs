@@ -18,21 +18,22 @@ use trefoil_nn::autograd::{self, BackwardCtx, CustomOp};
 use trefoil_nn::layers::{Dense, Sequential};
 use trefoil_nn::{Build, Device, Layer, MseLoss, Optimizer, Result, Tensor};
 
-/// See `docs/KERNEL_DIALECT.md`. `gk_t` is the storage type, `gk_f` that of the arithmetic; the gradient overwrites or adds.
+/// See `docs/KERNEL_DIALECT.md`. `gk_t` is the storage type, `gk_f` that of the arithmetic; the gradient overwrites or adds. A launch passes the
+/// lengths `x_len` and so on by itself.
 const SNAKE: &str = r#"
-GK_KERNEL(snake)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 n, float a)
+GK_KERNEL(snake)(GK_IN(gk_t, x), gk_i64 x_len, GK_OUT(gk_t, y), gk_i64 y_len, float a)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
-    for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
+    for (gk_i64 i = gk_gid(); i < x_len && i < y_len; i += gk_gsize()) {
         gk_f v = gk_load(x, i), s = gk_sin((gk_f)a * v);
         gk_store(y, i, v + s * s / (gk_f)a);
     }
 }
 
-GK_KERNEL(snake_bwd)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_OUT(gk_t, dx), gk_i64 n, float a, int accumulate)
+GK_KERNEL(snake_bwd)(GK_IN(gk_t, dy), gk_i64 dy_len, GK_IN(gk_t, x), gk_i64 x_len, GK_OUT(gk_t, dx), gk_i64 dx_len, float a, int accumulate)
 {
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, dx);
-    for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
+    for (gk_i64 i = gk_gid(); i < dy_len && i < x_len && i < dx_len; i += gk_gsize()) {
         gk_f g = gk_load(dy, i) * (GK_R(1.0) + gk_sin(GK_R(2.0) * (gk_f)a * gk_load(x, i)));
         gk_store(dx, i, accumulate ? gk_load(dx, i) + g : g);
     }
@@ -49,7 +50,8 @@ struct Snake {
 
 impl Snake {
     fn new(device: &Device, a: f32) -> Result<Self> {
-        let compile = |entry| device.compile_raw(SNAKE, entry, DType::F32);
+        // SAFETY: the prototypes are in effect as written, and the loops end with the shortest buffer.
+        let compile = |entry| unsafe { device.compile_raw(SNAKE, entry, DType::F32) };
         let kernels = match (compile("snake"), compile("snake_bwd")) {
             (Ok(forward), Ok(backward)) => Some(Arc::new([forward, backward])),
             (Err(GpuError::Unsupported { why, .. }), _) => {
@@ -85,12 +87,7 @@ impl CustomOp for Snake {
         let x = inputs[0].contiguous()?;
         let y = Tensor::empty(x.device(), x.dtype(), x.shape())?;
         let (from, to, n) = (x.operand(), y.operand(), x.numel());
-        let mut args = [
-            RawArg::In(from.view()?),
-            RawArg::Out(to.view_mut()?),
-            RawArg::I64(n as i64),
-            RawArg::F32(self.a),
-        ];
+        let mut args = [RawArg::In(from.view()?), RawArg::Out(to.view_mut()?), RawArg::F32(self.a)];
         self.launch(0, x.device(), n, &mut args)?;
         save.push(x);
         Ok(vec![y])
@@ -105,7 +102,6 @@ impl CustomOp for Snake {
             RawArg::In(dy.view()?),
             RawArg::In(from.view()?),
             RawArg::Out(to.view_mut()?),
-            RawArg::I64(n as i64),
             RawArg::F32(self.a),
             RawArg::I32(target.accumulate().into()),
         ];

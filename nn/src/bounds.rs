@@ -44,12 +44,14 @@ pub(crate) fn note(ids: &Tensor, range: Range) {
 impl Range {
     /// The position of the first index that is not allowed, in row-major order, and the index.
     fn first_bad(&self, ids: &Tensor) -> Result<Option<(usize, i64)>> {
-        let ids = ids.detach().to_dtype(DType::I64)?.contiguous()?;
-        let operand = ids.operand();
-        let view = operand.view()?;
-        // What was still under way may report the same index once more.
-        let values = match ids.device().download::<i64>(view) {
-            Err(GpuError::IndexOutOfRange { .. }) => ids.device().download::<i64>(view)?,
+        // The indices may have been written since the faulty operation, and then only a copy made after the report can be read. What was still
+        // under way may report the same index once more.
+        let read = || {
+            let ids = ids.detach().to_dtype(DType::I64)?.copy()?;
+            Ok::<_, NnError>(ids.device().download::<i64>(ids.operand().view()?)?)
+        };
+        let values = match read() {
+            Err(NnError::Gpu(GpuError::IndexOutOfRange { .. })) => read()?,
             other => other?,
         };
         let bad = |v: i64| usize::try_from(v).map_or(true, |u| u >= self.limit) && Some(v) != self.ignore;

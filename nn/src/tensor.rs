@@ -113,18 +113,20 @@ impl WeakTensor {
 pub struct Operand {
     buffer: Arc<Buffer>,
     layout: Layout,
+    /// Element of the buffer at which the tensor's storage begins.
+    base: usize,
 }
 
 impl Operand {
     /// The elements, shared.
     pub fn view(&self) -> Result<View<'_>> {
-        Ok(self.buffer.view().with_layout(self.layout)?)
+        Ok(self.buffer.view().map("storage", |_| self.layout.shifted(self.base))?)
     }
 
     /// The elements, writable. Work on a stream is ordered, so writing is safe; that nobody else still needs the old values is the
     /// caller's concern.
     pub fn view_mut(&self) -> Result<ViewMut<'_>> {
-        Ok(self.buffer.alias_mut().with_layout(self.layout)?)
+        Ok(self.buffer.alias_mut().map("storage", |_| self.layout.shifted(self.base))?)
     }
 
     /// The elements as a gradient that is overwritten or added to.
@@ -135,8 +137,8 @@ impl Operand {
 
 /// The contiguous layout of a shape, as an error of `op` where there is none.
 pub(crate) fn contiguous(op: &'static str, shape: &[usize]) -> Result<Layout> {
-    Layout::contiguous(shape).ok_or_else(|| {
-        invalid(op, "shape", "at most 8 axes and fewer than 2^62 elements", format!("{shape:?}"))
+    Layout::contiguous(shape).map_err(|_| {
+        invalid(op, "shape", "at most 8 axes and fewer than 2^59 elements", format!("{shape:?}"))
     })
 }
 
@@ -294,7 +296,7 @@ impl Tensor {
     /// The memory, for a backend call.
     pub fn operand(&self) -> Operand {
         let Place { buffer, base } = self.inner.storage.place();
-        Operand { buffer, layout: self.inner.layout.shifted(base) }
+        Operand { buffer, layout: self.inner.layout, base }
     }
 
     /// Whether this handle alone keeps the memory, all of which it covers in order.

@@ -95,7 +95,7 @@ impl Tensor {
         initial.resize(initial.len() + TRAIL * size, pattern.byte());
         let mut buf = gpu.alloc(dtype, initial.len() / size)?;
         gpu.write_bytes(buf.view_mut(), &initial)?;
-        let layout = layout.shifted(lead);
+        let layout = layout.shifted(lead).map_err(|e| Fail::Case(format!("{name}: {e}")))?;
         Ok(Tensor {
             name: name.to_string(),
             buf,
@@ -136,7 +136,15 @@ impl Tensor {
 
     fn bytes(&self, gpu: &dyn IGpuBackend) -> R<Vec<u8>> {
         let mut now = vec![0; self.initial.len()];
-        gpu.read_bytes(self.buf.view(), &mut now)?;
+        match gpu.read_bytes(self.buf.view(), &mut now) {
+            // What was written after an index out of range cannot be read, but a copy of it, made since then, can.
+            Err(GpuError::IndexOutOfRange { .. }) => {
+                let mut copy = gpu.alloc(self.buf.dtype(), self.buf.len())?;
+                gpu.copy(self.buf.view(), copy.view_mut())?;
+                gpu.read_bytes(copy.view(), &mut now)?;
+            }
+            done => done?,
+        }
         Ok(now)
     }
 }
@@ -176,7 +184,7 @@ impl<'a> Cx<'a> {
                 Some(s) => Layout::strided(&s.shape, &s.strides, s.offset),
                 None => Layout::contiguous(&t.shape),
             };
-            let layout = layout.ok_or_else(|| Fail::Case(format!("input {name} has no valid layout")))?;
+            let layout = layout.map_err(|e| Fail::Case(format!("input {name} has no valid layout: {e}")))?;
             inputs.push(Tensor::new(gpu, name, t.dtype, layout, &t.bytes, pattern, place.lead())?);
         }
         Ok(Cx {
@@ -397,8 +405,8 @@ impl<'a> Cx<'a> {
     }
 
     fn add(&self, name: &str, dtype: DType, shape: &[usize], data: &[u8], accumulate: bool) -> R<Rc<Tensor>> {
-        let layout =
-            Layout::contiguous(shape).ok_or_else(|| Fail::Case(format!("output {name}: shape {shape:?}")))?;
+        let layout = Layout::contiguous(shape)
+            .map_err(|e| Fail::Case(format!("output {name}: shape {shape:?}: {e}")))?;
         let mut t = Tensor::new(self.gpu, name, dtype, layout, data, self.pattern, self.place.lead())?;
         if data.len() != layout.numel() * dtype.size() {
             return Err(Fail::Case(format!("output {name}: previous contents do not have shape {shape:?}")));

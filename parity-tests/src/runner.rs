@@ -211,14 +211,14 @@ mod tests {
         let beyond = verdict(|cx| {
             let y = cx.out("y", DType::F32, &[3])?;
             let at = y.v().layout().offset();
-            let longer = Layout::contiguous(&[4]).map(|l| l.shifted(at)).expect("rank 1");
+            let longer = Layout::contiguous(&[4]).and_then(|l| l.shifted(at)).expect("rank 1");
             Ok(cx.gpu.fill(1.0, y.m().with_layout(longer)?)?)
         });
         assert!(beyond.is_err_and(|e| e.contains("behind")));
         let before = verdict(|cx| {
             let y = cx.out("y", DType::F32, &[3])?;
             let at = y.v().layout().offset();
-            let earlier = Layout::contiguous(&[4]).map(|l| l.shifted(at - 1)).expect("rank 1");
+            let earlier = Layout::contiguous(&[4]).and_then(|l| l.shifted(at - 1)).expect("rank 1");
             Ok(cx.gpu.fill(1.0, y.m().with_layout(earlier)?)?)
         });
         assert!(before.is_err_and(|e| e.contains("before")));

@@ -2,18 +2,19 @@
 
 use std::any::Any;
 use std::collections::HashMap;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Instant;
 
-use half::{bf16, f16};
+use bytemuck::allocation::try_zeroed_vec;
 
-use super::{CpuBackend, HostElement, read, with_dtype, write, wrong_storage};
+use super::{CpuBackend, HostElement, index_errors, read, with_dtype, write, wrong_storage};
 use crate::backend::IGpuBackend;
-use crate::buffer::{Block, Buffer, Home, HostData, Mem, View, ViewMut};
+use crate::buffer::{Block, Buffer, Home, HostData, HostMem, Mem, View, ViewMut};
 use crate::device::{Caps, DeviceId};
 use crate::driver::RawStream;
 use crate::dtype::DType;
+use crate::engine::{checked_bytes, next_stream_id, pool::size_class};
 use crate::error::{GpuError, Result};
 use crate::ops::*;
 
@@ -30,16 +31,17 @@ struct State {
 }
 
 impl HostData {
-    fn zeroed(dtype: DType, len: usize) -> Self {
-        match dtype {
-            DType::F32 => HostData::F32(vec![0.0; len]),
-            DType::F16 => HostData::F16(vec![f16::ZERO; len]),
-            DType::Bf16 => HostData::Bf16(vec![bf16::ZERO; len]),
-            DType::F64 => HostData::F64(vec![0.0; len]),
-            DType::I32 => HostData::I32(vec![0; len]),
-            DType::I64 => HostData::I64(vec![0; len]),
-            DType::U8 => HostData::U8(vec![0; len]),
-        }
+    /// Zeros; `None` where there is no memory for them.
+    fn zeroed(dtype: DType, len: usize) -> Option<Self> {
+        Some(match dtype {
+            DType::F32 => HostData::F32(try_zeroed_vec(len).ok()?),
+            DType::F16 => HostData::F16(try_zeroed_vec(len).ok()?),
+            DType::Bf16 => HostData::Bf16(try_zeroed_vec(len).ok()?),
+            DType::F64 => HostData::F64(try_zeroed_vec(len).ok()?),
+            DType::I32 => HostData::I32(try_zeroed_vec(len).ok()?),
+            DType::I64 => HostData::I64(try_zeroed_vec(len).ok()?),
+            DType::U8 => HostData::U8(try_zeroed_vec(len).ok()?),
+        })
     }
 
     fn key(&self) -> (DType, usize) {
@@ -55,20 +57,87 @@ impl HostData {
     }
 }
 
+/// Bytes that all pools of the process hold.
+static HELD: AtomicU64 = AtomicU64::new(0);
+
 impl HostPool {
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(|p| p.into_inner())
+    }
+
+    /// Elements of a dtype, of a size class of `class` bytes; `most` bytes (0: unknown) are there for all pools. `fresh` counts what did not
+    /// come from the cache.
+    fn alloc(&self, dtype: DType, class: usize, most: u64, fresh: &AtomicU64) -> Result<HostData> {
+        let mut s = self.lock();
+        let len = class / dtype.size();
+        let data = match s.free.get_mut(&(dtype, len)).and_then(Vec::pop) {
+            Some(data) => {
+                s.stats.cached -= class;
+                data
+            }
+            None => {
+                fresh.fetch_add(1, Ordering::Relaxed);
+                if !reserve(class, most) {
+                    s.flush();
+                    if !reserve(class, most) {
+                        return Err(s.out_of_memory(class));
+                    }
+                }
+                let data = HostData::zeroed(dtype, len).or_else(|| {
+                    s.flush();
+                    HostData::zeroed(dtype, len)
+                });
+                data.ok_or_else(|| {
+                    HELD.fetch_sub(class as u64, Ordering::Relaxed);
+                    s.out_of_memory(class)
+                })?
+            }
+        };
+        s.stats.in_use += class;
+        s.stats.peak = s.stats.peak.max(s.stats.in_use);
+        Ok(data)
+    }
+}
+
+/// Counts `bytes` as held if they fit beside what is held.
+fn reserve(bytes: usize, most: u64) -> bool {
+    let most = if most == 0 { u64::MAX } else { most };
+    let add = |held: u64| held.checked_add(bytes as u64).filter(|&sum| sum <= most);
+    HELD.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
+}
+
+impl State {
+    /// Gives the cached vectors back to the system.
+    fn flush(&mut self) {
+        self.free.clear();
+        HELD.fetch_sub(self.stats.cached as u64, Ordering::Relaxed);
+        self.stats.cached = 0;
+    }
+
+    fn out_of_memory(&self, requested: usize) -> GpuError {
+        GpuError::OutOfMemory { requested, in_use: self.stats.in_use, cached: self.stats.cached }
+    }
+}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        self.flush();
     }
 }
 
 impl Home for HostPool {
     fn reclaim(&self, mem: Mem, bytes: usize) {
-        let Mem::Host(data) = mem else { return };
+        let Mem::Host(HostMem { data, .. }) = mem else { return };
         let data = data.into_inner().unwrap_or_else(|p| p.into_inner());
         let mut s = self.lock();
         s.stats.in_use -= bytes;
-        s.stats.cached += bytes;
-        s.free.entry(data.key()).or_default().push(data);
+        // No more is kept than was ever in use: programs whose sizes keep changing would otherwise fill the memory with vectors that never fit.
+        if s.stats.cached + bytes <= s.stats.peak {
+            s.stats.cached += bytes;
+            s.free.entry(data.key()).or_default().push(data);
+        } else {
+            HELD.fetch_sub(bytes as u64, Ordering::Relaxed);
+        }
     }
 
     fn release(&self, bytes: usize) {
@@ -110,13 +179,6 @@ fn sized(op: &'static str, arg: &'static str, v: &View<'_>, bytes: usize) -> Res
 }
 
 impl CpuBackend {
-    /// Reports and clears a pending index error, as every waiting call does.
-    fn settle(&self) -> Result<()> {
-        self.shared.syncs.fetch_add(1, Ordering::Relaxed);
-        let mut e = self.shared.index_error.lock().unwrap_or_else(|p| p.into_inner());
-        e.take().map_or(Ok(()), |op| Err(GpuError::IndexOutOfRange { op }))
-    }
-
     fn unsupported(&self, op: &'static str) -> GpuError {
         GpuError::Unsupported { op, device: self.id(), why: "the CPU backend compiles no kernels".into() }
     }
@@ -132,34 +194,11 @@ impl CoreOps for CpuBackend {
     }
 
     fn alloc(&self, dtype: DType, len: usize) -> Result<Buffer> {
-        // Lengths are rounded so that blocks are found again; a request that no vector can hold is out of memory.
-        let size = dtype.size();
-        let class = len.checked_mul(size).map_or(usize::MAX, crate::engine::pool::size_class);
-        let mut s = self.pool.lock();
-        if class > isize::MAX as usize {
-            let (in_use, cached) = (s.stats.in_use, s.stats.cached);
-            return Err(GpuError::OutOfMemory { requested: class, in_use, cached });
-        }
-        let data = match s.free.get_mut(&(dtype, class / size)).and_then(Vec::pop) {
-            Some(d) => {
-                s.stats.cached -= class;
-                d
-            }
-            None => {
-                self.shared.allocations.fetch_add(1, Ordering::Relaxed);
-                let mut probe = Vec::<u8>::new();
-                if probe.try_reserve_exact(class).is_err() {
-                    let (in_use, cached) = (s.stats.in_use, s.stats.cached);
-                    return Err(GpuError::OutOfMemory { requested: class, in_use, cached });
-                }
-                drop(probe);
-                HostData::zeroed(dtype, class / size)
-            }
-        };
-        s.stats.in_use += class;
-        s.stats.peak = s.stats.peak.max(s.stats.in_use);
-        drop(s);
-        let mem = Mem::Host(RwLock::new(data));
+        // Lengths are rounded so that blocks are found again.
+        let bytes = checked_bytes("alloc", dtype, len)?;
+        let class = size_class(bytes).ok_or_else(|| self.pool.lock().out_of_memory(bytes))?;
+        let data = self.pool.alloc(dtype, class, self.shared.caps.memory_bytes, &self.shared.allocations)?;
+        let mem = Mem::Host(HostMem { data: RwLock::new(data), write: Mutex::default() });
         let block = Block::new(self.id(), self.stream, class, mem, Some(self.pool.clone()));
         Ok(Buffer::new(Arc::new(block), dtype, len))
     }
@@ -168,6 +207,7 @@ impl CoreOps for CpuBackend {
         const OP: &str = "write_bytes";
         let v = dst.as_view();
         sized(OP, "src", &v, src.len())?;
+        self.enter();
         self.shared.uploads.fetch_add(1, Ordering::Relaxed);
         let at = v.layout().offset();
         let mut guard = write(OP, &dst)?;
@@ -181,7 +221,10 @@ impl CoreOps for CpuBackend {
     fn read_bytes(&self, src: View<'_>, dst: &mut [u8]) -> Result<()> {
         const OP: &str = "read_bytes";
         sized(OP, "dst", &src, dst.len())?;
-        self.settle()?;
+        self.shared.syncs.fetch_add(1, Ordering::Relaxed);
+        if let Some(memory) = src.block().host() {
+            index_errors().check(|| *memory.write.lock().unwrap_or_else(PoisonError::into_inner))?;
+        }
         self.shared.downloads.fetch_add(1, Ordering::Relaxed);
         let at = src.layout().offset();
         let guard = read(OP, &src)?;
@@ -199,12 +242,13 @@ impl CoreOps for CpuBackend {
     }
 
     fn synchronize(&self) -> Result<()> {
-        self.settle()
+        self.shared.syncs.fetch_add(1, Ordering::Relaxed);
+        index_errors().report(self.stream)
     }
 
     fn fork_stream(&self) -> Result<Arc<dyn IGpuBackend>> {
-        let stream = self.shared.streams.fetch_add(1, Ordering::Relaxed);
-        Ok(Arc::new(CpuBackend { shared: self.shared.clone(), pool: Arc::default(), stream }))
+        let (shared, pool) = (self.shared.clone(), Arc::default());
+        Ok(Arc::new(CpuBackend { shared, pool, stream: next_stream_id() }))
     }
 
     fn record(&self) -> Result<Event> {
@@ -241,9 +285,7 @@ impl CoreOps for CpuBackend {
     }
 
     fn trim(&self) -> Result<()> {
-        let mut s = self.pool.lock();
-        s.free.clear();
-        s.stats.cached = 0;
+        self.pool.lock().flush();
         Ok(())
     }
 
@@ -262,7 +304,8 @@ impl CoreOps for CpuBackend {
         Ok(Choice { op: info.name, chosen: "cpu".into(), source, rejected: vec![] })
     }
 
-    fn compile_raw(&self, _source: &str, _entry: &str, _dtype: DType) -> Result<RawKernel> {
+    #[allow(unsafe_code, reason = "the trait's method is unsafe; this one compiles nothing")]
+    unsafe fn compile_raw(&self, _source: &str, _entry: &str, _dtype: DType) -> Result<RawKernel> {
         Err(self.unsupported("compile_raw"))
     }
 

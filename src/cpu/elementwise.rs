@@ -408,7 +408,7 @@ fn int_binary(op: Binary, a: i64, b: i64, bits: i64) -> Option<i64> {
 /// Sums values of a full shape over the axes along which a gradient's shape was repeated, and stores them.
 fn store_summed(op: &'static str, grad: &GradMut<'_>, shape: &[usize], full: &[f64]) -> Result<()> {
     let small = crate::layout::Layout::contiguous(grad.out.shape());
-    let Some(repeated) = small.and_then(|l| l.broadcast_to(shape)) else { return Ok(()) };
+    let repeated = check::layout(op, "grad", small.and_then(|l| l.broadcast_to(shape)))?;
     let mut sums = vec![0.0; grad.out.numel()];
     offsets(&repeated).zip(full).for_each(|(at, x)| sums[at] += x);
     store_grad(op, grad, &sums)

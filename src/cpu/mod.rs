@@ -2,7 +2,7 @@
 //!
 //! Scalar functions and sums are evaluated in f64 whatever the storage type and rounded once, so the same code is the usable default in f32
 //! and the oracle in f64. Work is done before a call returns; errors of indices are still reported by the next waiting call, as on a device.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod activation;
 mod attention;
@@ -46,15 +46,18 @@ mod special;
 mod tape;
 mod values;
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, LazyLock, PoisonError, RwLockReadGuard, RwLockWriteGuard};
 
 use half::{bf16, f16};
 
 use crate::buffer::{GradMut, HostData, View, ViewMut};
-use crate::device::{BackendKind, Caps, DeviceId};
+use crate::device::{BackendKind, Caps, DeviceId, physical_memory};
 use crate::dtype::{DType, Element};
+use crate::engine::next_stream_id;
 use crate::error::{GpuError, Result};
+use crate::index_error::{self, IndexErrors, Write};
 use crate::layout::Layout;
 
 /// The CPU implementation of [`IGpuBackend`](crate::IGpuBackend).
@@ -73,9 +76,17 @@ struct Shared {
     downloads: AtomicU64,
     allocations: AtomicU64,
     syncs: AtomicU64,
-    streams: AtomicU64,
-    /// First operation that met an index out of range since the last waiting call.
-    index_error: Mutex<Option<&'static str>>,
+}
+
+/// Indices out of range that operations met; the CPU is one device of the process.
+fn index_errors() -> &'static IndexErrors {
+    static ERRORS: LazyLock<IndexErrors> = LazyLock::new(IndexErrors::default);
+    &ERRORS
+}
+
+thread_local! {
+    /// Stream of the operation that this thread runs, and the number of its first write.
+    static RUNNING: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
 }
 
 impl CpuBackend {
@@ -86,6 +97,7 @@ impl CpuBackend {
         caps.f64 = true;
         caps.is_cpu = true;
         caps.driver_version = env!("CARGO_PKG_VERSION").into();
+        caps.memory_bytes = physical_memory().unwrap_or(0);
         let shared = Shared {
             caps,
             launches: AtomicU64::new(0),
@@ -93,21 +105,25 @@ impl CpuBackend {
             downloads: AtomicU64::new(0),
             allocations: AtomicU64::new(0),
             syncs: AtomicU64::new(0),
-            streams: AtomicU64::new(1),
-            index_error: Mutex::new(None),
         };
-        CpuBackend { shared: Arc::new(shared), pool: Arc::default(), stream: 0 }
+        CpuBackend { shared: Arc::new(shared), pool: Arc::default(), stream: next_stream_id() }
     }
 
-    /// Counts one operation.
+    /// Begins and counts one operation.
     fn count(&self) {
+        self.enter();
         self.shared.launches.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Begins work of this handle on the calling thread.
+    fn enter(&self) {
+        RUNNING.set((self.stream, index_error::now()));
     }
 
     /// Remembers that `op` met an index out of range, for the next waiting call.
     fn flag_index_error(&self, op: &'static str) {
-        let mut e = self.shared.index_error.lock().unwrap_or_else(|p| p.into_inner());
-        e.get_or_insert(op);
+        let (_, from) = RUNNING.get();
+        index_errors().found(self.stream, op, from);
     }
 }
 
@@ -200,7 +216,7 @@ pub(crate) use with_dtype;
 /// Read access to a block of this backend.
 fn read<'a>(op: &'static str, v: &View<'a>) -> Result<RwLockReadGuard<'a, HostData>> {
     match v.block().host() {
-        Some(h) => Ok(h.read().unwrap_or_else(|p| p.into_inner())),
+        Some(h) => Ok(h.data.read().unwrap_or_else(PoisonError::into_inner)),
         None => Err(foreign(op, v.device())),
     }
 }
@@ -208,7 +224,11 @@ fn read<'a>(op: &'static str, v: &View<'a>) -> Result<RwLockReadGuard<'a, HostDa
 /// Write access to a block of this backend.
 fn write<'a>(op: &'static str, v: &ViewMut<'a>) -> Result<RwLockWriteGuard<'a, HostData>> {
     match v.block().host() {
-        Some(h) => Ok(h.write().unwrap_or_else(|p| p.into_inner())),
+        Some(h) => {
+            let (stream, _) = RUNNING.get();
+            *h.write.lock().unwrap_or_else(PoisonError::into_inner) = Write::new(stream);
+            Ok(h.data.write().unwrap_or_else(PoisonError::into_inner))
+        }
         None => Err(foreign(op, v.device())),
     }
 }

@@ -84,6 +84,7 @@ fn value(op: Reduce, v: &[f64]) -> f64 {
 /// Number of the result that each element of a row-major tensor belongs to.
 fn groups(shape: &[usize], axes: &Axes) -> Vec<usize> {
     let layout = Layout::contiguous(&axes.keepdim).and_then(|l| l.broadcast_to(shape));
+    // The axes were made for a view of this shape, which is a layout.
     layout.map_or(vec![], |l| offsets(&l).collect())
 }
 

@@ -182,10 +182,13 @@ impl Driver for MockDriver {
         if !fits {
             return Err(GpuError::OutOfMemory { requested: bytes, in_use: 0, cached: 0 });
         }
+        let Ok(data) = bytemuck::allocation::try_zeroed_vec(bytes) else {
+            return Err(GpuError::OutOfMemory { requested: bytes, in_use: 0, cached: 0 });
+        };
         // Handles look like addresses far apart, so that an offset never leads into other memory.
         let mem = RawMem(s.handle() << 40);
         s.in_use += bytes;
-        s.memory.insert(mem.0, vec![0; bytes]);
+        s.memory.insert(mem.0, data);
         Ok(mem)
     }
 
@@ -246,13 +249,13 @@ impl Driver for MockDriver {
         Ok(unit.source.as_bytes().to_vec())
     }
 
-    fn load(&self, _: &[u8]) -> Result<RawModule> {
+    unsafe fn load(&self, _: &[u8]) -> Result<RawModule> {
         let mut s = self.lock();
         s.fails("load")?;
         Ok(RawModule(s.handle()))
     }
 
-    fn function(&self, _: RawModule, entry: &str) -> Result<RawFunction> {
+    unsafe fn function(&self, _: RawModule, entry: &str) -> Result<RawFunction> {
         let mut s = self.lock();
         s.fails("function")?;
         let f = s.handle();
@@ -279,13 +282,13 @@ impl Driver for MockDriver {
         Ok(())
     }
 
-    fn synchronize(&self, stream: RawStream) -> Result<()> {
+    unsafe fn synchronize(&self, stream: RawStream) -> Result<()> {
         let mut s = self.lock();
         s.calls.push(Call::Synchronize(stream));
         s.fails("synchronize")
     }
 
-    fn record(&self, stream: RawStream) -> Result<RawEvent> {
+    unsafe fn record(&self, stream: RawStream) -> Result<RawEvent> {
         let mut s = self.lock();
         s.fails("record")?;
         s.events += 1;
@@ -294,18 +297,18 @@ impl Driver for MockDriver {
         Ok(e)
     }
 
-    fn wait(&self, stream: RawStream, e: RawEvent) -> Result<()> {
+    unsafe fn wait(&self, stream: RawStream, e: RawEvent) -> Result<()> {
         let mut s = self.lock();
         s.calls.push(Call::Wait(stream, e));
         s.fails("wait")
     }
 
-    fn event_synchronize(&self, _: RawEvent) -> Result<()> {
+    unsafe fn event_synchronize(&self, _: RawEvent) -> Result<()> {
         self.lock().fails("event_synchronize")
     }
 
     /// The distance of the events' numbers: later events have larger ones.
-    fn elapsed_ns(&self, from: RawEvent, to: RawEvent) -> Result<u64> {
+    unsafe fn elapsed_ns(&self, from: RawEvent, to: RawEvent) -> Result<u64> {
         self.lock().fails("elapsed_ns")?;
         Ok(to.0.saturating_sub(from.0))
     }
@@ -351,13 +354,15 @@ mod tests {
         d.alloc(60).unwrap();
         let s = d.new_stream().unwrap();
         d.fail_next("synchronize", GpuError::driver("sync", 7, "BROKEN"));
-        assert!(d.synchronize(s).is_err());
-        d.synchronize(s).unwrap();
-        let module = d.load(&[]).unwrap();
-        let f = d.function(module, "kernel_a").unwrap();
         let config = LaunchConfig { grid: [1; 3], block: [1; 3] };
         // SAFETY: nothing runs.
-        unsafe { d.launch(s, f, &config, &[Arg::I32(3)]).unwrap() };
+        unsafe {
+            assert!(d.synchronize(s).is_err());
+            d.synchronize(s).unwrap();
+            let module = d.load(&[]).unwrap();
+            let f = d.function(module, "kernel_a").unwrap();
+            d.launch(s, f, &config, &[Arg::I32(3)]).unwrap();
+        }
         assert_eq!(d.launches(), ["kernel_a"]);
     }
 }

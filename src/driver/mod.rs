@@ -1,8 +1,8 @@
 //! The thin layer that is written once per vendor API.
 //!
 //! A [`Driver`] moves bytes, compiles text and launches kernels; it knows nothing of tensors or operations. Everything above it is the one
-//! [`Engine`](crate::Engine). The engine proves the `unsafe` contracts: it validates ranges before each copy and builds argument lists
-//! from a table that tests hold against the kernels' prototypes.
+//! [`Engine`](crate::Engine). The engine proves the `unsafe` contracts: it keeps handles to the driver that made them, validates ranges before
+//! each copy and builds argument lists from a table that tests hold against the kernels' prototypes.
 
 use std::fmt;
 
@@ -25,25 +25,61 @@ pub mod mock;
 pub(crate) mod opencl;
 pub(crate) mod shapes;
 
-/// Memory of a driver: a device address (CUDA, HIP) or an object handle (OpenCL `cl_mem`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RawMem(pub u64);
+macro_rules! handles {
+    ($($(#[$m:meta])* $name:ident;)*) => {$(
+        $(#[$m])*
+        ///
+        /// Made by the driver that it belongs to. Every method that takes one is `unsafe`: a handle says nothing of whose it is or whether it
+        /// is still alive.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(pub(crate) u64);
 
-/// An in-order stream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct RawStream(pub u64);
+        impl $name {
+            /// A handle from the number that the vendor's API knows it by.
+            ///
+            /// # Safety
+            /// `raw` names a live object of this kind of the driver that the handle is given to.
+            pub const unsafe fn from_raw(raw: u64) -> Self {
+                $name(raw)
+            }
 
-/// A recorded event.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct RawEvent(pub u64);
+            /// The number that the vendor's API knows it by.
+            pub const fn as_raw(self) -> u64 {
+                self.0
+            }
+        }
+    )*};
+}
 
-/// A kernel of a loaded module.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct RawFunction(pub u64);
+handles! {
+    /// Memory of a driver: a device address (CUDA, HIP) or an object (OpenCL's `cl_mem`).
+    RawMem;
+    /// An in-order stream.
+    RawStream;
+    /// A recorded event.
+    RawEvent;
+    /// A kernel of a loaded module.
+    RawFunction;
+    /// A loaded module; its functions live as long as it does.
+    RawModule;
+}
 
-/// A loaded module; its functions live as long as it does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct RawModule(pub u64);
+/// Whether a status of CUDA, or of HIP, which has the same numbers, says that the context is lost: every later call in it fails. Errors of running
+/// kernels are of this kind; wrong arguments and a lack of memory are not.
+#[cfg(any(feature = "cuda", feature = "hip"))]
+pub(crate) fn context_lost(code: u32) -> bool {
+    match code {
+        // Deinitialized; the device is unavailable.
+        4 | 46 => true,
+        // Uncorrectable memory errors of the device and its links.
+        214 | 220 => true,
+        // Illegal address, time-out, destroyed context, assertion; errors of the hardware, instructions and addresses; launch failure; contained.
+        700 | 702 | 709 | 710 | 714..=719 | 721 => true,
+        // Unknown: what the drivers call an internal failure.
+        999 => true,
+        _ => false,
+    }
+}
 
 /// `GK_DIMS` in kernels: eight 64-bit numbers passed by value.
 #[repr(C)]
@@ -91,7 +127,11 @@ pub struct CompileUnit<'a> {
     pub options: &'a [String],
 }
 
-/// One vendor API on one device. Object-safe; all handles are plain numbers. Methods may be called from any thread.
+/// One vendor API on one device. Object-safe; all handles are plain numbers, so that every method that takes one is `unsafe`. Methods may be
+/// called from any thread.
+///
+/// A failure after which the device or its context is lost is marked as such
+/// ([`DriverFailure::fatal`](crate::error::DriverFailure::fatal)); after any other, later calls work as before.
 pub trait Driver: Send + Sync + fmt::Debug {
     /// Capabilities, read once at open.
     fn caps(&self) -> &Caps;
@@ -123,51 +163,72 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// Queues a copy from the host. The bytes are taken before the call returns (staged if need be).
     ///
     /// # Safety
-    /// `dst[offset..offset + src.len()]` lies within live memory of this driver.
+    /// `dst[offset..offset + src.len()]` lies within live memory of this driver, on which `s` is a live stream.
     unsafe fn copy_in(&self, s: RawStream, dst: RawMem, offset: u64, src: &[u8]) -> Result<()>;
 
     /// Waits for the stream, then copies to the host.
     ///
     /// # Safety
-    /// `src[offset..offset + dst.len()]` lies within live memory of this driver.
+    /// `src[offset..offset + dst.len()]` lies within live memory of this driver, on which `s` is a live stream.
     unsafe fn copy_out(&self, s: RawStream, src: RawMem, offset: u64, dst: &mut [u8]) -> Result<()>;
 
     /// Queues a copy on the device.
     ///
     /// # Safety
-    /// Both ranges of `bytes` lie within live memory of this driver and do not overlap.
+    /// `s` is a live stream of this driver. Both ranges of `bytes` lie within live memory of this driver and do not overlap.
     unsafe fn copy(&self, s: RawStream, src: (RawMem, u64), dst: (RawMem, u64), bytes: usize) -> Result<()>;
 
     /// Compiles a unit to an image for exactly this device. `Compile` holds the log.
     fn compile(&self, unit: &CompileUnit<'_>) -> Result<Vec<u8>>;
 
-    /// Loads an image made by [`Driver::compile`] on an equal device, driver and compiler.
-    fn load(&self, image: &[u8]) -> Result<RawModule>;
+    /// Loads an image. `Driver` error if the API refuses it.
+    ///
+    /// # Safety
+    /// `image` was made by [`Driver::compile`] for an equal device, driver and compiler: vendors' loaders trust its contents.
+    unsafe fn load(&self, image: &[u8]) -> Result<RawModule>;
 
     /// The kernel `entry` of a module. `Driver` error if it has none.
-    fn function(&self, module: RawModule, entry: &str) -> Result<RawFunction>;
+    ///
+    /// # Safety
+    /// `module` came from [`Driver::load`] of this driver.
+    unsafe fn function(&self, module: RawModule, entry: &str) -> Result<RawFunction>;
 
     /// Queues a kernel.
     ///
     /// # Safety
-    /// `f` belongs to a loaded module; `args` match its prototype in count, order and type; every pointer argument stays within its memory
-    /// for all indices that the kernel computes.
+    /// `s` and `f` are of this driver and alive; `args` match the prototype of `f` in count, order and type; the kernel stays within the memory
+    /// of its pointer arguments for all indices that it computes.
     unsafe fn launch(&self, s: RawStream, f: RawFunction, cfg: &LaunchConfig, args: &[Arg]) -> Result<()>;
 
     /// Waits until the stream is idle; returns the first failure of its work.
-    fn synchronize(&self, s: RawStream) -> Result<()>;
+    ///
+    /// # Safety
+    /// `s` is of this driver and alive.
+    unsafe fn synchronize(&self, s: RawStream) -> Result<()>;
 
     /// Records an event with a time stamp at the current end of the stream.
-    fn record(&self, s: RawStream) -> Result<RawEvent>;
+    ///
+    /// # Safety
+    /// `s` is of this driver and alive.
+    unsafe fn record(&self, s: RawStream) -> Result<RawEvent>;
 
     /// Lets the stream wait for an event of any stream of this driver.
-    fn wait(&self, s: RawStream, e: RawEvent) -> Result<()>;
+    ///
+    /// # Safety
+    /// `s` and `e` are of this driver and alive.
+    unsafe fn wait(&self, s: RawStream, e: RawEvent) -> Result<()>;
 
     /// Waits on the host for an event.
-    fn event_synchronize(&self, e: RawEvent) -> Result<()>;
+    ///
+    /// # Safety
+    /// `e` is of this driver and alive.
+    unsafe fn event_synchronize(&self, e: RawEvent) -> Result<()>;
 
     /// Device time between two passed events, in nanoseconds.
-    fn elapsed_ns(&self, from: RawEvent, to: RawEvent) -> Result<u64>;
+    ///
+    /// # Safety
+    /// Both events are of this driver and alive.
+    unsafe fn elapsed_ns(&self, from: RawEvent, to: RawEvent) -> Result<u64>;
 
     /// Destroys an event.
     ///
@@ -281,4 +342,18 @@ pub fn opencl_open(ordinal: u32) -> Result<std::sync::Arc<dyn Driver>> {
 #[doc(hidden)]
 pub fn cuda_open(ordinal: u32) -> Result<std::sync::Arc<dyn Driver>> {
     Ok(std::sync::Arc::new(cuda::CudaDriver::open(ordinal)?))
+}
+
+#[cfg(all(test, any(feature = "cuda", feature = "hip")))]
+mod tests {
+    #[test]
+    fn only_failures_of_kernels_and_devices_lose_the_context() {
+        // Invalid value and handle, out of memory, no image for the device, launch out of resources.
+        for code in [1, 2, 100, 209, 400, 500, 701] {
+            assert!(!super::context_lost(code), "{code}");
+        }
+        for code in [46, 214, 700, 702, 710, 716, 719, 999] {
+            assert!(super::context_lost(code), "{code}");
+        }
+    }
 }

@@ -68,11 +68,11 @@ impl Driver for ShapeDriver {
         Ok(vec![])
     }
 
-    fn load(&self, _: &[u8]) -> Result<RawModule> {
+    unsafe fn load(&self, _: &[u8]) -> Result<RawModule> {
         Ok(RawModule(self.handle()))
     }
 
-    fn function(&self, _: RawModule, _: &str) -> Result<RawFunction> {
+    unsafe fn function(&self, _: RawModule, _: &str) -> Result<RawFunction> {
         Ok(RawFunction(self.handle()))
     }
 
@@ -80,23 +80,23 @@ impl Driver for ShapeDriver {
         Ok(())
     }
 
-    fn synchronize(&self, _: RawStream) -> Result<()> {
+    unsafe fn synchronize(&self, _: RawStream) -> Result<()> {
         Ok(())
     }
 
-    fn record(&self, _: RawStream) -> Result<RawEvent> {
+    unsafe fn record(&self, _: RawStream) -> Result<RawEvent> {
         Ok(RawEvent(self.handle()))
     }
 
-    fn wait(&self, _: RawStream, _: RawEvent) -> Result<()> {
+    unsafe fn wait(&self, _: RawStream, _: RawEvent) -> Result<()> {
         Ok(())
     }
 
-    fn event_synchronize(&self, _: RawEvent) -> Result<()> {
+    unsafe fn event_synchronize(&self, _: RawEvent) -> Result<()> {
         Ok(())
     }
 
-    fn elapsed_ns(&self, _: RawEvent, _: RawEvent) -> Result<u64> {
+    unsafe fn elapsed_ns(&self, _: RawEvent, _: RawEvent) -> Result<u64> {
         Ok(0)
     }
 

@@ -232,14 +232,16 @@ impl Engine {
         let bias = q.bias.filter(|_| p.bias).map(|b| b.mem);
         let device = &self.inner.device;
         device.counts.launches.fetch_add(1, Ordering::Relaxed);
+        self.wrote([d.mem.0]);
         // SAFETY: the operands were checked to lie within their buffers under these strides, and Y apart from A and B; the workspace has the
-        // size that the library asked for.
+        // size that the library asked for; the stream is the driver's.
         let done = unsafe {
             blas.gemm(self.inner.stream, p, q.alpha, beta, q.a.mem, q.b.mem, c.mem, d.mem, bias, workspace)
         };
-        done.map_err(|e| self.poison(e))?;
+        done.map_err(|e| self.refused(e))?;
         if device.sync_each {
-            device.driver.synchronize(self.inner.stream).map_err(|e| self.poison(e))?;
+            // SAFETY: the stream is the driver's and lives as long as the pool.
+            unsafe { device.driver.synchronize(self.inner.stream) }.map_err(|e| self.poison(e))?;
         }
         Ok(())
     }

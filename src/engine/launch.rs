@@ -6,9 +6,10 @@ use std::sync::atomic::Ordering;
 
 use super::Engine;
 use crate::buffer::{Buffer, View, ViewMut};
-use crate::driver::{Arg, DimsArg, LaunchConfig};
+use crate::driver::{Arg, DimsArg, LaunchConfig, RawFunction, RawMem};
 use crate::dtype::DType;
 use crate::error::{GpuError, Result};
+use crate::index_error;
 use crate::layout::{Layout, MAX_RANK};
 use crate::spec::{BLOCK, KernelSpec, Role};
 
@@ -46,16 +47,31 @@ impl Engine {
             d.counts.compiles.fetch_add(compiled, Ordering::Relaxed);
         }
         let f = f?;
-        d.counts.launches.fetch_add(1, Ordering::Relaxed);
-        if kernel.args.iter().any(|a| a.name == "err") {
-            self.inner.error_pending.store(true, Ordering::Release);
+        // Held until the kernel is queued: its report must not be cleared with those of earlier ones.
+        let mut may_report = f.code_at.map(|_| super::lock(&self.inner.may_report));
+        if let (Some(list), Some(Arg::I32(code))) = (&mut may_report, f.code_at.map(|at| args[at])) {
+            list.entry(code).or_insert_with(index_error::now);
         }
-        // SAFETY: the argument list was checked against the table, which a test holds against the prototype; the caller validated that the
-        // kernel stays within its views.
-        unsafe { d.driver.launch(self.inner.stream, f, &cfg, args) }
-            .map_err(|e| self.poison(name_kernel(e, kernel.entry)))?;
+        let outputs = kernel.args.iter().zip(args).filter(|(spec, _)| matches!(spec.role, Role::Out(_)));
+        self.wrote(outputs.filter_map(|(_, arg)| memory_of(arg)));
+        self.enqueue(f.raw, kernel.entry, &cfg, args)
+    }
+
+    /// Notes that work on this stream, which is about to be queued, writes `memory`.
+    pub(crate) fn wrote(&self, memory: impl IntoIterator<Item = RawMem>) {
+        self.inner.device.writes.wrote(self.inner.stream_id, memory);
+    }
+
+    /// Queues a kernel whose arguments fit it and whose outputs were noted.
+    pub(crate) fn enqueue(&self, f: RawFunction, name: &str, cfg: &LaunchConfig, args: &[Arg]) -> Result<()> {
+        let (d, stream) = (&self.inner.device, self.inner.stream);
+        d.counts.launches.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the argument list was checked against the prototype, by a debug assertion and tests for kernels of the table and by
+        // `launch_raw` for a user's; that the kernel stays within its views was validated by the caller, or is vouched for by its author.
+        unsafe { d.driver.launch(stream, f, cfg, args) }.map_err(|e| self.refused(name_kernel(e, name)))?;
         if d.sync_each {
-            d.driver.synchronize(self.inner.stream).map_err(|e| self.poison(name_kernel(e, kernel.entry)))?;
+            // SAFETY: the stream is the driver's and lives as long as the pool.
+            unsafe { d.driver.synchronize(stream) }.map_err(|e| self.poison(name_kernel(e, name)))?;
         }
         Ok(())
     }
@@ -161,7 +177,7 @@ impl Engine {
         if let Some(raw) = view.block().raw() {
             self.inner.device.counts.uploads.fetch_add(1, Ordering::Relaxed);
             let at = (tables.used * size_of::<i64>()) as u64;
-            // SAFETY: the range lies in the slab, and no table has it yet.
+            // SAFETY: the range lies in the slab, no table has it yet, and the stream is the driver's.
             unsafe { self.driver().copy_in(self.inner.stream, raw, at, bytemuck::cast_slice(words))? };
         }
         let table = Table { _memory: memory, arg };
@@ -236,6 +252,14 @@ pub(crate) fn dims(v: impl IntoIterator<Item = usize>) -> Arg {
         *o = x as i64;
     }
     Arg::Dims(DimsArg(d))
+}
+
+/// The memory of a pointer argument.
+pub(crate) fn memory_of(arg: &Arg) -> Option<RawMem> {
+    match arg {
+        Arg::Mem(m) => m.map(|(memory, _)| memory),
+        _ => None,
+    }
 }
 
 fn name_kernel(e: GpuError, kernel: &str) -> GpuError {

@@ -8,9 +8,10 @@ pub(crate) mod pool;
 pub(crate) mod program;
 pub(crate) mod variants;
 
+use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::buffer::{Block, Buffer, Mem};
 use crate::device::Caps;
@@ -18,7 +19,9 @@ use crate::driver::shapes::ShapeDriver;
 use crate::driver::{Driver, RawMem, RawStream};
 use crate::dtype::DType;
 use crate::error::{GpuError, Result};
-use crate::ops::Counters;
+use crate::index_error::{IndexErrors, WriteLog};
+use crate::layout::MAX_ELEMENTS;
+use crate::ops::{Counters, MemoryStats};
 
 /// A device with one in-order stream, driven through a [`Driver`]. Cheap to clone; clones share the stream.
 #[derive(Clone)]
@@ -32,13 +35,14 @@ struct Inner {
     stream: RawStream,
     /// Number of the stream within the process; blocks carry it.
     stream_id: u64,
-    /// First asynchronous failure; after it every call is refused.
+    /// First asynchronous failure, or loss of the device; after it every call is refused.
     poison: Mutex<Option<Arc<str>>>,
     poisoned: AtomicBool,
-    /// One i32 on the device that kernels set to the code of an operation that met an index out of range.
+    /// One i32 on the device that kernels set to the code of an operation that met an index out of range, unless it is set.
     error_word: Buffer,
-    /// Whether a kernel that may set the word was launched since it was last read.
-    error_pending: AtomicBool,
+    /// Operations that may have set the word since it was last read, by code, with the number of their first write. Locked while such a kernel
+    /// is queued and while the word is read and cleared, so that no report falls between the two.
+    may_report: Mutex<HashMap<i32, u64>>,
     /// Uploaded argument tables, by content.
     tables: Mutex<launch::TableCache>,
 }
@@ -50,6 +54,8 @@ struct Device {
     programs: program::Programs,
     variants: variants::Pins,
     blas: blas::Trust,
+    index_errors: IndexErrors,
+    writes: WriteLog,
     sync_each: bool,
 }
 
@@ -62,11 +68,23 @@ pub(crate) struct Counts {
     compiles: AtomicU64,
     allocations: AtomicU64,
     syncs: AtomicU64,
+    /// Bytes that the pools of the device hold.
+    held: AtomicU64,
 }
 
 impl Counts {
-    pub(crate) fn allocations(&self) {
-        self.allocations.fetch_add(1, Ordering::Relaxed);
+    /// Counts an allocation, if the device with `memory` bytes (0: unknown) has room for it beside what is held.
+    pub(crate) fn allocate(&self, bytes: usize, memory: u64) -> bool {
+        let (bytes, most) = (bytes as u64, if memory == 0 { u64::MAX } else { memory });
+        let add = |held: u64| held.checked_add(bytes).filter(|&sum| sum <= most);
+        let fits = self.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok();
+        self.allocations.fetch_add(fits.into(), Ordering::Relaxed);
+        fits
+    }
+
+    /// Counts memory that went back to the driver, or was not given.
+    pub(crate) fn free(&self, bytes: usize) {
+        self.held.fetch_sub(bytes as u64, Ordering::Relaxed);
     }
 
     fn snapshot(&self) -> Counters {
@@ -82,9 +100,14 @@ impl Counts {
     }
 }
 
-fn next_stream_id() -> u64 {
-    static NEXT: AtomicI64 = AtomicI64::new(1);
-    NEXT.fetch_add(1, Ordering::Relaxed) as u64
+/// A number for a new stream, unique in the process.
+pub(crate) fn next_stream_id() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Engine {
@@ -98,6 +121,8 @@ impl Engine {
             programs: program::Programs::new(cache::DiskCache::from_env()),
             variants: variants::Pins::from_env()?,
             blas: blas::Trust::default(),
+            index_errors: IndexErrors::default(),
+            writes: WriteLog::default(),
             sync_each: std::env::var("TREFOIL_SYNC").is_ok_and(|v| v != "0"),
         };
         Engine::on(Arc::new(device))
@@ -124,6 +149,8 @@ impl Engine {
             programs: program::Programs::new(cache::DiskCache::default()),
             variants: variants::Pins::default(),
             blas: blas::Trust::default(),
+            index_errors: IndexErrors::default(),
+            writes: WriteLog::default(),
             sync_each: false,
         };
         Engine::on(Arc::new(device)).unwrap_or_else(|e| unreachable!("nothing can fail: {e}"))
@@ -135,7 +162,7 @@ impl Engine {
         let pool = Arc::new(pool::Pool::new(device.driver.clone(), stream, device.counts.clone()));
         let error_word = alloc_from(&device, &pool, stream_id, DType::I32, 1)?;
         if let Some(raw) = error_word.view().block().raw() {
-            // SAFETY: the word is 4 bytes of live memory.
+            // SAFETY: the word is 4 bytes of live memory, and the stream is the driver's.
             unsafe { device.driver.copy_in(stream, raw, 0, &0i32.to_le_bytes())? };
         }
         let inner = Inner {
@@ -146,7 +173,7 @@ impl Engine {
             poison: Mutex::new(None),
             poisoned: AtomicBool::new(false),
             error_word,
-            error_pending: AtomicBool::new(false),
+            may_report: Mutex::default(),
             tables: Mutex::default(),
         };
         Ok(Engine { inner: Arc::new(inner) })
@@ -157,16 +184,17 @@ impl Engine {
         &self.inner.device.driver
     }
 
-    /// Wraps memory that somebody else owns, without copying. It is never freed by trefoil.
+    /// Wraps memory that somebody else owns, without copying. It is never freed by trefoil. `Invalid` for 2^59 elements or more.
     ///
     /// # Safety
     /// `raw` is memory of this engine's device and API (a device address for CUDA and HIP, a `cl_mem` of the same context for OpenCL) of at
     /// least `len` elements of `dtype`, stays alive while the buffer or a view of it is in use, and its other users order their work against
     /// this engine's stream.
-    pub unsafe fn import(&self, raw: RawMem, dtype: DType, len: usize) -> Buffer {
-        let bytes = len * dtype.size();
+    pub unsafe fn import(&self, raw: RawMem, dtype: DType, len: usize) -> Result<Buffer> {
+        let bytes = checked_bytes("import", dtype, len)?;
         let id = self.driver().caps().id;
-        Buffer::new(Arc::new(Block::new(id, self.inner.stream_id, bytes, Mem::Device(raw), None)), dtype, len)
+        let block = Block::new(id, self.inner.stream_id, bytes, Mem::Device(raw), None);
+        Ok(Buffer::new(Arc::new(block), dtype, len))
     }
 
     /// Chooses the variant that serves `op` from now on: `portable` or a variant's name. For tests and comparisons.
@@ -182,44 +210,58 @@ impl Engine {
 
     fn check_poison(&self) -> Result<()> {
         if self.inner.poisoned.load(Ordering::Acquire) {
-            let first = self.inner.poison.lock().unwrap_or_else(|p| p.into_inner());
-            if let Some(first) = first.clone() {
+            if let Some(first) = lock(&self.inner.poison).clone() {
                 return Err(GpuError::Poisoned { first });
             }
         }
         Ok(())
     }
 
-    /// Makes an asynchronous failure sticky and passes it on.
+    /// Makes a failure sticky and passes it on: that of queued work, which waiting calls report.
     fn poison(&self, e: GpuError) -> GpuError {
-        let mut first = self.inner.poison.lock().unwrap_or_else(|p| p.into_inner());
-        first.get_or_insert_with(|| e.to_string().into());
+        lock(&self.inner.poison).get_or_insert_with(|| e.to_string().into());
         self.inner.poisoned.store(true, Ordering::Release);
         e
     }
 
-    /// Waits for the stream and reports what failed on it, an index out of range included.
+    /// Passes on the failure of a call that queues something: sticky if the device is lost; what the driver merely refuses leaves the handle
+    /// as it was.
+    fn refused(&self, e: GpuError) -> GpuError {
+        match e {
+            GpuError::OutOfMemory { requested, .. } => {
+                let MemoryStats { in_use, cached, .. } = self.inner.pool.stats();
+                GpuError::OutOfMemory { requested, in_use, cached }
+            }
+            e if e.is_fatal() => self.poison(e),
+            e => e,
+        }
+    }
+
+    /// Waits for the stream and learns what failed on it; an index out of range is noted, to be reported by the caller.
     fn wait_idle(&self) -> Result<()> {
         self.check_poison()?;
         let i = &self.inner;
         i.device.counts.syncs.fetch_add(1, Ordering::Relaxed);
-        i.device.driver.synchronize(i.stream).map_err(|e| self.poison(e))?;
-        if !i.error_pending.swap(false, Ordering::AcqRel) {
+        // SAFETY: the stream is the driver's and lives as long as the pool.
+        unsafe { i.device.driver.synchronize(i.stream) }.map_err(|e| self.poison(e))?;
+        let mut may_report = lock(&i.may_report);
+        if may_report.is_empty() {
             return Ok(());
         }
         let Some(raw) = i.error_word.view().block().raw() else { return Ok(()) };
         let mut word = [0u8; 4];
-        // SAFETY: the word is 4 bytes of live memory.
-        unsafe { i.device.driver.copy_out(i.stream, raw, 0, &mut word).map_err(|e| self.poison(e))? };
+        // SAFETY: the word is 4 bytes of live memory, and the stream is the driver's.
+        unsafe { i.device.driver.copy_out(i.stream, raw, 0, &mut word) }.map_err(|e| self.poison(e))?;
         let code = i32::from_le_bytes(word);
-        if code == 0 {
-            return Ok(());
+        if code != 0 {
+            // SAFETY: as above.
+            unsafe { i.device.driver.copy_in(i.stream, raw, 0, &0i32.to_le_bytes()) }
+                .map_err(|e| self.poison(e))?;
+            let from = may_report.get(&code).copied().unwrap_or(0);
+            i.device.index_errors.found(i.stream_id, launch::op_of_code(code), from);
         }
-        // SAFETY: as above.
-        unsafe {
-            i.device.driver.copy_in(i.stream, raw, 0, &0i32.to_le_bytes()).map_err(|e| self.poison(e))?
-        };
-        Err(GpuError::IndexOutOfRange { op: launch::op_of_code(code) })
+        may_report.clear();
+        Ok(())
     }
 
     /// Capabilities of the device.
@@ -243,12 +285,17 @@ fn alloc_from(
             why: "the device has no f64".into(),
         });
     }
-    let Some(bytes) = len.checked_mul(dtype.size()).filter(|&b| b < 1 << 62) else {
-        return Err(GpuError::invalid("alloc", "len", "a size below 2^62 bytes", format!("{len}")));
-    };
-    let (raw, size) = pool.alloc(bytes)?;
+    let (raw, size) = pool.alloc(checked_bytes("alloc", dtype, len)?)?;
     let block = Block::new(caps.id, stream_id, size, Mem::Device(raw), Some(pool.clone()));
     Ok(Buffer::new(Arc::new(block), dtype, len))
+}
+
+/// Size of `len` elements in bytes. `Invalid` for what no layout can describe.
+pub(crate) fn checked_bytes(op: &'static str, dtype: DType, len: usize) -> Result<usize> {
+    if len >= MAX_ELEMENTS {
+        return Err(GpuError::invalid(op, "len", "fewer than 2^59 elements", format!("{len}")));
+    }
+    Ok(len * dtype.size())
 }
 
 impl fmt::Debug for Engine {

@@ -28,9 +28,19 @@ struct State {
 }
 
 /// Rounds a request up to its class: 512-byte steps up to 1 MiB, then an eighth of the next power of two, so that at most a fifth is lost.
-pub(crate) fn size_class(bytes: usize) -> usize {
+/// `None` above 2^62, which no memory holds.
+pub(crate) fn size_class(bytes: usize) -> Option<usize> {
+    if bytes > 1 << 62 {
+        return None;
+    }
     let step = if bytes <= 1 << 20 { 512 } else { bytes.next_power_of_two() / 8 };
-    bytes.max(1).div_ceil(step) * step
+    Some(bytes.max(1).div_ceil(step) * step)
+}
+
+impl State {
+    fn out_of_memory(&self, requested: usize) -> GpuError {
+        GpuError::OutOfMemory { requested, in_use: self.stats.in_use, cached: self.stats.cached }
+    }
 }
 
 impl Pool {
@@ -45,8 +55,8 @@ impl Pool {
 
     /// Memory for `bytes`, and the size of its class.
     pub(crate) fn alloc(&self, bytes: usize) -> Result<(RawMem, usize)> {
-        let class = size_class(bytes);
         let mut s = self.lock();
+        let class = size_class(bytes).ok_or_else(|| s.out_of_memory(bytes))?;
         // Best fit, but do not waste more than a quarter.
         let fit = s.free.range(class..=class + class / 4).find(|(_, v)| !v.is_empty()).map(|(&k, _)| k);
         let (mem, size) = match fit.and_then(|k| Some((s.free.get_mut(&k)?.pop_first()?, k))) {
@@ -61,17 +71,13 @@ impl Pool {
         Ok((mem, size))
     }
 
+    /// Memory from the driver; where it has none left, cached blocks go back to it first.
     fn fresh(&self, s: &mut State, class: usize) -> Result<RawMem> {
-        self.counts.allocations();
-        match self.driver.alloc(class) {
+        match self.take(class) {
             Err(GpuError::OutOfMemory { .. }) => {
                 self.flush(s)?;
-                self.driver.alloc(class).map_err(|e| match e {
-                    GpuError::OutOfMemory { .. } => GpuError::OutOfMemory {
-                        requested: class,
-                        in_use: s.stats.in_use,
-                        cached: s.stats.cached,
-                    },
+                self.take(class).map_err(|e| match e {
+                    GpuError::OutOfMemory { .. } => s.out_of_memory(class),
                     e => e,
                 })
             }
@@ -79,12 +85,22 @@ impl Pool {
         }
     }
 
+    /// Memory from the driver, within what the device has: some drivers promise more and fail when it is used.
+    fn take(&self, class: usize) -> Result<RawMem> {
+        if !self.counts.allocate(class, self.driver.caps().memory_bytes) {
+            return Err(GpuError::OutOfMemory { requested: class, in_use: 0, cached: 0 });
+        }
+        self.driver.alloc(class).inspect_err(|_| self.counts.free(class))
+    }
+
     fn flush(&self, s: &mut State) -> Result<()> {
-        self.driver.synchronize(self.stream)?;
-        for (_, list) in std::mem::take(&mut s.free) {
+        // SAFETY: the stream is the driver's and lives as long as this pool.
+        unsafe { self.driver.synchronize(self.stream)? };
+        for (bytes, list) in std::mem::take(&mut s.free) {
             for mem in list {
                 // SAFETY: the block is on the free list, so no buffer owns it, and the stream is idle.
                 unsafe { self.driver.free(mem) };
+                self.counts.free(bytes);
             }
         }
         s.stats.cached = 0;
@@ -127,11 +143,13 @@ impl Home for Pool {
             s.stats.cached += bytes;
             s.free.entry(bytes).or_default().insert(raw);
         } else {
-            if let Err(e) = self.driver.synchronize(self.stream) {
+            // SAFETY: the stream is the driver's and lives as long as this pool.
+            if let Err(e) = unsafe { self.driver.synchronize(self.stream) } {
                 log::warn!("waiting before a free failed: {e}");
             }
             // SAFETY: the last buffer of the block is gone and the stream is idle.
             unsafe { self.driver.free(raw) };
+            self.counts.free(bytes);
         }
     }
 }
@@ -152,13 +170,14 @@ mod tests {
 
     #[test]
     fn classes() {
-        assert_eq!(size_class(0), 512);
-        assert_eq!(size_class(513), 1024);
-        assert_eq!(size_class(1 << 20), 1 << 20);
-        for n in [(1 << 20) + 1, 3_000_000, 1 << 30, (1 << 30) + 5] {
-            let c = size_class(n);
+        assert_eq!(size_class(0), Some(512));
+        assert_eq!(size_class(513), Some(1024));
+        assert_eq!(size_class(1 << 20), Some(1 << 20));
+        for n in [(1 << 20) + 1, 3_000_000, 1 << 30, (1 << 30) + 5, (1 << 61) + 1, 1 << 62] {
+            let c = size_class(n).unwrap();
             assert!(c >= n && c - n <= n / 4 && c.is_multiple_of(512), "{n} {c}");
-            assert_eq!(size_class(c), c);
+            assert_eq!(size_class(c), Some(c));
         }
+        assert_eq!([(1 << 62) + 1, 1 << 63, usize::MAX].map(size_class), [None; 3]);
     }
 }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, RwLock};
 
 use super::cache::DiskCache;
+use super::lock;
 use crate::driver::{CompileUnit, Driver, RawFunction, RawModule};
 use crate::dtype::DType;
 use crate::error::{GpuError, Result};
@@ -200,12 +201,28 @@ pub(crate) fn assemble(unit: &Unit, dialect: &str) -> std::result::Result<String
     assemble_text(unit.dtype, unit.op, dialect, &file, text(&file)?)
 }
 
+/// A module that is loaded.
+#[derive(Debug, Clone, Copy)]
+struct Loaded {
+    module: RawModule,
+    /// It came from the disk cache, not from the compiler.
+    cached: bool,
+}
+
+/// A kernel that is ready to be launched.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Function {
+    pub(crate) raw: RawFunction,
+    /// Place among the arguments of the code under which the kernel reports an index out of range, if it checks any.
+    pub(crate) code_at: Option<usize>,
+}
+
 /// Compiled units of one device, shared by all its handles.
 #[derive(Debug)]
 pub(crate) struct Programs {
-    functions: RwLock<HashMap<(usize, DType, usize, usize), RawFunction>>,
+    functions: RwLock<HashMap<(usize, DType, usize, usize), Function>>,
     /// A lock per unit, so that different units compile at the same time and one compiles once.
-    modules: Mutex<HashMap<Unit, Arc<Mutex<Option<RawModule>>>>>,
+    modules: Mutex<HashMap<Unit, Arc<Mutex<Option<Loaded>>>>>,
     disk: DiskCache,
     dump: Option<std::path::PathBuf>,
 }
@@ -224,7 +241,7 @@ impl Programs {
         dtype: DType,
         op: &'static str,
         compiled: &mut u64,
-    ) -> Result<RawFunction> {
+    ) -> Result<Function> {
         // Rows and op names are statics: their addresses identify them without hashing text on every launch. Address and length both: literals
         // lie next to each other, so that combinations of the two collide.
         let key = (kernel as *const KernelSpec as usize, dtype, op.as_ptr() as usize, op.len());
@@ -232,60 +249,127 @@ impl Programs {
             return Ok(*f);
         }
         let unit = Unit { file: kernel.file, dtype, op };
-        let module = self.module(driver, unit, compiled)?;
-        let f = driver.function(module, kernel.entry)?;
+        let raw = self.entry(driver, unit, kernel.entry, compiled)?;
+        let reports = kernel.args.iter().any(|a| a.name == "err");
+        let code_at = kernel.args.iter().position(|a| a.name == "code").filter(|_| reports);
+        let f = Function { raw, code_at };
         self.functions.write().unwrap_or_else(|p| p.into_inner()).insert(key, f);
         Ok(f)
     }
 
-    /// The loaded module of a unit.
-    pub(crate) fn module(&self, driver: &dyn Driver, unit: Unit, compiled: &mut u64) -> Result<RawModule> {
-        let slot = {
-            let mut modules = self.modules.lock().unwrap_or_else(|p| p.into_inner());
-            modules.entry(unit).or_default().clone()
-        };
-        let mut slot = slot.lock().unwrap_or_else(|p| p.into_inner());
+    /// Compiles or loads a unit, unless that has been done.
+    pub(crate) fn prepare(&self, driver: &dyn Driver, unit: Unit, compiled: &mut u64) -> Result<()> {
+        self.loaded(driver, unit, &mut *lock(&self.slot(unit)), compiled).map(|_| ())
+    }
+
+    /// The kernel `entry` of a unit. An image of the disk cache that lacks it is replaced.
+    fn entry(&self, driver: &dyn Driver, unit: Unit, entry: &str, compiled: &mut u64) -> Result<RawFunction> {
+        let slot = self.slot(unit);
+        let mut slot = lock(&slot);
+        let loaded = self.loaded(driver, unit, &mut slot, compiled)?;
+        // SAFETY: the module was loaded by this driver.
+        match unsafe { driver.function(loaded.module, entry) } {
+            Err(e) if loaded.cached => {
+                log::warn!("the cached image of {unit} lacks {entry} and is rebuilt: {e}");
+                let text = Text::of(&unit, driver)?;
+                let module = *slot.insert(self.compile(driver, &text, compiled)?);
+                // SAFETY: as above.
+                unsafe { driver.function(module.module, entry) }
+            }
+            r => r,
+        }
+    }
+
+    fn slot(&self, unit: Unit) -> Arc<Mutex<Option<Loaded>>> {
+        lock(&self.modules).entry(unit).or_default().clone()
+    }
+
+    /// The loaded module of a unit, whose slot is given.
+    fn loaded(
+        &self,
+        driver: &dyn Driver,
+        unit: Unit,
+        slot: &mut Option<Loaded>,
+        compiled: &mut u64,
+    ) -> Result<Loaded> {
         if let Some(m) = *slot {
             return Ok(m);
         }
-        let module = match driver.runs_kernels() {
-            true => {
-                let source = assemble(&unit, driver.dialect()).map_err(|e| GpuError::Config(e.into()))?;
-                self.build(driver, &unit.to_string(), &source, compiled)?
-            }
-            false => driver.load(&[])?,
+        let loaded = match driver.runs_kernels() {
+            true => self.build(driver, &Text::of(&unit, driver)?, compiled)?,
+            // SAFETY: a driver that runs no kernels reads no image.
+            false => Loaded { module: unsafe { driver.load(&[])? }, cached: false },
         };
-        *slot = Some(module);
-        Ok(module)
+        Ok(*slot.insert(loaded))
     }
 
-    /// Compiles (or finds in the disk cache) and loads a complete text.
-    pub(crate) fn build(
+    /// The kernel `entry` of a text that is no unit of the table.
+    pub(crate) fn user_function(
         &self,
         driver: &dyn Driver,
-        name: &str,
         source: &str,
+        entry: &str,
         compiled: &mut u64,
-    ) -> Result<RawModule> {
+    ) -> Result<RawFunction> {
+        let text = Text { name: format!("user kernel {entry}"), source: source.into() };
+        let loaded = self.build(driver, &text, compiled)?;
+        // SAFETY: the module was loaded by this driver.
+        match unsafe { driver.function(loaded.module, entry) } {
+            Err(_) if loaded.cached => {
+                let module = self.compile(driver, &text, compiled)?.module;
+                // SAFETY: as above.
+                unsafe { driver.function(module, entry) }
+            }
+            r => r,
+        }
+    }
+
+    /// Finds a complete text in the disk cache or compiles it, and loads it.
+    fn build(&self, driver: &dyn Driver, text: &Text, compiled: &mut u64) -> Result<Loaded> {
         if let Some(dir) = &self.dump {
-            let file = dir.join(format!("{}.{}", name.replace('/', "_"), driver.dialect()));
-            if let Err(e) = std::fs::create_dir_all(dir).and_then(|()| std::fs::write(&file, source)) {
+            let file = dir.join(format!("{}.{}", text.name.replace('/', "_"), driver.dialect()));
+            if let Err(e) = std::fs::create_dir_all(dir).and_then(|()| std::fs::write(&file, &text.source)) {
                 log::warn!("cannot dump {}: {e}", file.display());
             }
         }
-        let caps = driver.caps();
-        let key = DiskCache::key(&[source, &caps.arch, &caps.driver_version, &driver.compiler_id()]);
-        if let Some(image) = self.disk.read(&key) {
-            match driver.load(&image) {
-                Ok(m) => return Ok(m),
-                Err(e) => log::warn!("cached image of {name} does not load and is rebuilt: {e}"),
+        if let Some(image) = self.disk.read(&text.key(driver)) {
+            // SAFETY: the cache gives what was written under the hash of text, device, driver and compiler, as its checksum shows.
+            match unsafe { driver.load(&image) } {
+                Ok(module) => return Ok(Loaded { module, cached: true }),
+                Err(e) => log::warn!("the cached image of {} does not load and is rebuilt: {e}", text.name),
             }
         }
-        log::debug!("compiling {name} for {}", caps.arch);
+        self.compile(driver, text, compiled)
+    }
+
+    /// Compiles a complete text, stores the image in the disk cache and loads it.
+    fn compile(&self, driver: &dyn Driver, text: &Text, compiled: &mut u64) -> Result<Loaded> {
+        log::debug!("compiling {} for {}", text.name, driver.caps().arch);
         *compiled += 1;
-        let image = driver.compile(&CompileUnit { name, source, options: &[] })?;
-        self.disk.write(&key, &image);
-        driver.load(&image)
+        let unit = CompileUnit { name: &text.name, source: &text.source, options: &[] };
+        let image = driver.compile(&unit)?;
+        self.disk.write(&text.key(driver), &image);
+        // SAFETY: the driver has just made the image.
+        Ok(Loaded { module: unsafe { driver.load(&image)? }, cached: false })
+    }
+}
+
+/// A complete text with its name for messages.
+struct Text {
+    name: String,
+    source: String,
+}
+
+impl Text {
+    fn of(unit: &Unit, driver: &dyn Driver) -> Result<Self> {
+        let source = assemble(unit, driver.dialect()).map_err(|e| GpuError::Config(e.into()))?;
+        Ok(Text { name: unit.to_string(), source })
+    }
+
+    /// Name of its image in the disk cache.
+    fn key(&self, driver: &dyn Driver) -> String {
+        let caps = driver.caps();
+        DiskCache::key(&[&self.source, &caps.arch, &caps.driver_version, &driver.compiler_id()])
     }
 }
 

@@ -77,16 +77,20 @@ pub struct Choice {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum RawArg<'a> {
-    /// A buffer that is read. In the kernel: `GK_IN(type, name)` with `GK_BIND(type, name)`.
+    /// A contiguous view that is read. In the kernel: `GK_IN(type, name)` with `GK_BIND_IN(type, name)`.
     In(View<'a>),
-    /// A buffer that is written. In the kernel: `GK_OUT(type, name)` with `GK_BIND(type, name)`.
+    /// A contiguous view that is written. In the kernel: `GK_OUT(type, name)` with `GK_BIND_OUT(type, name)`.
     Out(ViewMut<'a>),
     /// `int`.
     I32(i32),
+    /// `gk_u32`.
+    U32(u32),
     /// `gk_i64`.
     I64(i64),
-    /// `float`.
+    /// `float`; `gk_f` in units of f32, f16 and bf16.
     F32(f32),
+    /// `gk_f` in units of f64.
+    F64(f64),
 }
 
 /// A compiled kernel of the user, for [`CoreOps::launch_raw`].
@@ -131,11 +135,21 @@ op_family! {
         /// Which variant of `op` (an [`OpInfo`](crate::ops::OpInfo) name) this handle would run for a typical problem.
         fn explain(&self, op: &str) -> Result<Choice>;
         /// Compiles a kernel of the user's. `source` is written in the dialect of `docs/KERNEL_DIALECT.md` (the prelude is put in front),
-        /// `entry` names its `GK_KERNEL`, `dtype` selects `gk_t`. Errors: `Compile`; `Unsupported` on the CPU backend.
-        fn compile_raw(&self, source: &str, entry: &str, dtype: DType) -> Result<RawKernel>;
-        /// Launches a user's kernel with `grid` blocks of [`BLOCK`](crate::spec::BLOCK) work-items. The argument list must match the kernel's prototype: a wrong
-        /// type or count is undefined behaviour on some drivers, hence `launch_raw` is only as safe as the kernel's author makes it.
-        /// Errors: `Invalid` geometry or foreign buffers.
+        /// `entry` names its `GK_KERNEL`, `dtype` selects `gk_t`. Parameters are pointers and scalars that a [`RawArg`] can hold. A parameter
+        /// `gk_i64 NAME_len` behind the pointer `NAME` gets the number of elements that were passed for `NAME`, without an argument of its own.
+        ///
+        /// Errors: `Invalid` where the text has no such prototype; `Compile`; `Unsupported` on the CPU backend.
+        ///
+        /// # Safety
+        /// The prototype of `entry` is in effect as it is written, not redefined by macros or left out by conditions. Launched with any grid, any
+        /// scalars and any contiguous buffers of the declared types, the kernel reads and writes inside those buffers only; the lengths that
+        /// `NAME_len` gives make that possible.
+        [unsafe] fn compile_raw(&self, source: &str, entry: &str, dtype: DType) -> Result<RawKernel>;
+        /// Launches a user's kernel with `grid` blocks of [`BLOCK`](crate::spec::BLOCK) threads; 2^31 - 1 blocks at most on the first axis, 65,535
+        /// on the others. The arguments are those of the prototype in order, without the lengths.
+        ///
+        /// Errors: `Invalid` for a grid, a number, type or dtype of arguments that does not fit, views that are not contiguous, buffers of
+        /// another device or stream, and outputs that share memory with another argument.
         fn launch_raw(&self, kernel: &RawKernel, grid: [u32; 3], args: &mut [RawArg<'_>]) -> Result<()>;
     }
 }

@@ -9,8 +9,9 @@
 //! * **Aliasing.** An elementwise output may be exactly one of its inputs (same buffer, shape, strides, offset). Any other overlap is `Invalid`.
 //! * **Gradients** go to [`GradMut`]s, which overwrite or accumulate.
 //! * **Broadcasting** is NumPy's: aligned right, size 1 repeats.
-//! * **Indices** are i32 or i64; an index out of range reads 0, drops the write and is reported as `IndexOutOfRange` by the next call that
-//!   waits for the device. Negative indices are out of range.
+//! * **Indices** are i32 or i64; an index out of range reads 0 and drops the write. The handle that queued the operation reports it as
+//!   `IndexOutOfRange`, with its name, when `synchronize` is next called or when something that was written since is read. What the handle wrote
+//!   between the operation and that report cannot be read until it is written anew. Negative indices are out of range.
 //! * **Determinism.** The same call on the same device gives the same bits.
 //! * **Empty tensors** launch nothing.
 //!
@@ -77,17 +78,18 @@ pub enum Family {
     Distance,
 }
 
-/// Declares a family trait, its table of [`OpInfo`] rows and the forwarding to `Arc` and `Box`, from one list of methods.
+/// Declares a family trait, its table of [`OpInfo`] rows and the forwarding to `Arc` and `Box`, from one list of methods; `[unsafe]` precedes
+/// those that are.
 macro_rules! op_family {
     (
         $(#[$tm:meta])*
         pub trait $tr:ident : $family:ident => $table:ident {
-            $( $(#[$m:meta])* fn $name:ident(&self $(, $arg:ident : $ty:ty)* $(,)?) $(-> $ret:ty)?; )*
+            $( $(#[$m:meta])* $([$unsafe:ident])? fn $name:ident(&self $(, $arg:ident : $ty:ty)* $(,)?) $(-> $ret:ty)?; )*
         }
     ) => {
         $(#[$tm])*
         pub trait $tr: Send + Sync {
-            $( $(#[$m])* fn $name(&self $(, $arg: $ty)*) $(-> $ret)?; )*
+            $( $(#[$m])* $($unsafe)? fn $name(&self $(, $arg: $ty)*) $(-> $ret)?; )*
         }
 
         #[doc = concat!("The operations of [`", stringify!($tr), "`].")]
@@ -96,15 +98,18 @@ macro_rules! op_family {
         ];
 
         impl<T: ?Sized + $tr> $tr for std::sync::Arc<T> {
-            $( fn $name(&self $(, $arg: $ty)*) $(-> $ret)? { (**self).$name($($arg),*) } )*
+            // SAFETY: an unsafe method's contract is forwarded as it is.
+            $( $($unsafe)? fn $name(&self $(, $arg: $ty)*) $(-> $ret)? { $($unsafe)? { (**self).$name($($arg),*) } } )*
         }
         impl<T: ?Sized + $tr> $tr for Box<T> {
-            $( fn $name(&self $(, $arg: $ty)*) $(-> $ret)? { (**self).$name($($arg),*) } )*
+            // SAFETY: as above.
+            $( $($unsafe)? fn $name(&self $(, $arg: $ty)*) $(-> $ret)? { $($unsafe)? { (**self).$name($($arg),*) } } )*
         }
         impl<T: $tr> $tr for $crate::ops::Recorder<T> {
-            $( fn $name(&self $(, $arg: $ty)*) $(-> $ret)? {
+            $( $($unsafe)? fn $name(&self $(, $arg: $ty)*) $(-> $ret)? {
                 self.note(stringify!($name));
-                self.inner.$name($($arg),*)
+                // SAFETY: as above.
+                $($unsafe)? { self.inner.$name($($arg),*) }
             } )*
         }
     };

@@ -250,8 +250,8 @@ pub(crate) fn check_sum_to_shape(x: &View<'_>, y: &GradMut<'_>) -> Result<Axes> 
 }
 
 /// A result's gradient as an operand over the input's shape, with stride 0 along the reduced axes.
-pub(crate) fn spread(v: &View<'_>, axes: &Axes, shape: &[usize]) -> Option<Layout> {
-    Layout::strided(shape, &axes.strides(v), v.layout().offset())
+pub(crate) fn spread(v: &View<'_>, axes: &Axes, shape: &[usize]) -> Result<Layout> {
+    check::layout("reduce_bwd", "dy", Layout::strided(shape, &axes.strides(v), v.layout().offset()))
 }
 
 /// Checks of [`ReduceOps::reduce_bwd`].

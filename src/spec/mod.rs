@@ -3,6 +3,7 @@
 //! One file per family, the same names as in `kernels/common`, `src/ops`, `src/engine/ops` and `src/cpu`. A test holds the rows against the
 //! prototypes in the C text, in both directions.
 
+pub use self::prototype::{Parameter, prototypes};
 use crate::dtype::DType;
 use crate::ops::Family;
 
@@ -29,6 +30,7 @@ pub(crate) mod optimizer;
 pub(crate) mod optimizer_forms;
 pub(crate) mod order;
 pub(crate) mod pool;
+pub(crate) mod prototype;
 pub(crate) mod quantised;
 pub(crate) mod random;
 pub(crate) mod reduce;

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use trefoil::Layout;
 use trefoil::ops::{PadMode, Triangle};
+use trefoil::{Layout, LayoutError};
 
 use crate::autograd::BackwardCtx;
 use crate::error::{Result, invalid};
@@ -15,23 +15,18 @@ impl Tensor {
         &self,
         op: &'static str,
         what: String,
-        map: impl Fn(&Layout) -> Option<Layout> + Send + Sync + 'static,
+        map: impl Fn(&Layout) -> std::result::Result<Layout, LayoutError> + Send + Sync + 'static,
     ) -> Result<Tensor> {
-        let Some(layout) = map(self.layout()) else {
-            return Err(invalid(op, "self", what, format!("shape {:?}", self.shape())));
-        };
+        let layout = map(self.layout())
+            .map_err(|why| invalid(op, "self", what, format!("shape {:?}: {why}", self.shape())))?;
         Ok(self.relayout(layout).record(op, &[self], || {
             move |cx: &mut BackwardCtx<'_>| {
                 let Some(dx) = cx.target(0)? else { return Ok(()) };
                 dx.prepare()?;
-                let Some(layout) = map(dx.tensor().layout()) else {
-                    return Err(invalid(
-                        op,
-                        "dx",
-                        "a layout like the forward's",
-                        format!("{:?}", dx.tensor().layout()),
-                    ));
-                };
+                let layout = map(dx.tensor().layout()).map_err(|why| {
+                    let got = format!("{:?}: {why}", dx.tensor().layout());
+                    invalid(op, "dx", "a layout like the forward's", got)
+                })?;
                 let (dy, dst) = (cx.dy()?, dx.tensor().relayout(layout).operand());
                 Ok(dy.device().strided_copy(dy.operand().view()?, dst.grad(true)?)?)
             }
@@ -76,8 +71,8 @@ impl Tensor {
             return Err(invalid("reshape", "shape", expected, format!("{shape:?} from {:?}", self.shape())));
         }
         let y = match self.layout().reshape(shape) {
-            Some(l) => self.relayout(l),
-            None => {
+            Ok(l) => self.relayout(l),
+            Err(_) => {
                 let c = self.detach().contiguous()?;
                 c.relayout(contiguous("reshape", shape)?)
             }
@@ -105,10 +100,10 @@ impl Tensor {
     /// Axes in the order `perm`, a view.
     pub fn permute(&self, perm: &[isize]) -> Result<Tensor> {
         let perm = axes("permute", perm, self.rank())?;
-        let Some(layout) = self.layout().permute(&perm) else {
+        let layout = self.layout().permute(&perm).map_err(|_| {
             let expected = format!("each of the {} axes once", self.rank());
-            return Err(invalid("permute", "perm", expected, format!("{perm:?}")));
-        };
+            invalid("permute", "perm", expected, format!("{perm:?}"))
+        })?;
         let mut inverse = vec![0isize; perm.len()];
         for (i, &p) in perm.iter().enumerate() {
             inverse[p] = i as isize;
@@ -170,7 +165,8 @@ impl Tensor {
             .map(|(i, &s)| s.min(self.shape().get(i).map_or(1, |&n| n.max(1))))
             .collect();
         self.part("subsample", what, move |l| {
-            steps.iter().enumerate().try_fold(*l, |l, (i, &s)| l.slice(i, 0, *l.shape().get(i)?, s))
+            let size = |l: &Layout, i: usize| l.shape().get(i).copied().unwrap_or(0);
+            steps.iter().enumerate().try_fold(*l, |l, (i, &s)| l.slice(i, 0, size(&l, i), s))
         })
     }
 
@@ -261,10 +257,10 @@ impl Tensor {
         if shape == self.shape() {
             return Ok(self.clone());
         }
-        let Some(layout) = self.layout().broadcast_to(shape) else {
+        let layout = self.layout().broadcast_to(shape).map_err(|why| {
             let expected = format!("a shape that {:?} broadcasts to", self.shape());
-            return Err(invalid("expand", "shape", expected, format!("{shape:?}")));
-        };
+            invalid("expand", "shape", expected, format!("{shape:?}: {why}"))
+        })?;
         Ok(self.relayout(layout).record("expand", &[self], || {
             |cx: &mut BackwardCtx<'_>| {
                 let Some(dx) = cx.target(0)? else { return Ok(()) };
@@ -315,10 +311,10 @@ impl Tensor {
     /// Windows of `size` elements every `step` along an axis, appended as the last axis; a view.
     pub fn unfold(&self, along: isize, size: usize, step: usize) -> Result<Tensor> {
         let at = axis("unfold", along, self.rank())?;
-        let Some(layout) = self.layout().unfold(at, size, step) else {
+        let layout = self.layout().unfold(at, size, step).map_err(|why| {
             let expected = format!("size <= {} and step > 0", self.shape()[at]);
-            return Err(invalid("unfold", "size", expected, format!("size {size}, step {step}")));
-        };
+            invalid("unfold", "size", expected, format!("size {size}, step {step}: {why}"))
+        })?;
         Ok(self.relayout(layout).record("unfold", &[self], || {
             move |cx: &mut BackwardCtx<'_>| {
                 let Some(dx) = cx.target(0)? else { return Ok(()) };

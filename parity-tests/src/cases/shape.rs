@@ -1,7 +1,7 @@
 //! Movement and creation. What a layout expresses is a view plus a strided copy.
 
 use trefoil::ops::*;
-use trefoil::{DType, Layout, View};
+use trefoil::{DType, Layout, LayoutError, View};
 
 use super::Bound::Close;
 use super::{ANY, F32, Kernel, ULP32, element, k};
@@ -16,13 +16,13 @@ fn copy(cx: &Cx<'_>, name: &str, x: View<'_>) -> R {
 }
 
 /// The output is a view of the input `x`.
-fn view_of(cx: &Cx<'_>, what: &'static str, f: impl FnOnce(&Layout) -> Option<Layout>) -> R {
+fn view_of(cx: &Cx<'_>, what: &'static str, f: impl FnOnce(&Layout) -> Result<Layout, LayoutError>) -> R {
     copy(cx, "y", cx.x("x")?.map(what, f)?)
 }
 
 /// A contiguous version of `x` where its strides forbid the new shape.
 pub(super) fn reshape_into(cx: &Cx<'_>, x: View<'_>, shape: &[usize], name: &str) -> R {
-    if x.layout().reshape(shape).is_some() || x.is_contiguous() {
+    if x.layout().reshape(shape).is_ok() || x.is_contiguous() {
         return copy(cx, name, x.reshape(shape)?);
     }
     let mut tmp = cx.scratch(x.dtype(), x.numel())?;

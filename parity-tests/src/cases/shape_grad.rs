@@ -14,7 +14,11 @@ fn dx(cx: &Cx<'_>) -> R<std::rc::Rc<Tensor>> {
 }
 
 /// Zeros, then `dy` placed into a part of `dx`.
-fn place(cx: &Cx<'_>, dy: View<'_>, part: impl FnOnce(&trefoil::Layout) -> Option<trefoil::Layout>) -> R {
+fn place(
+    cx: &Cx<'_>,
+    dy: View<'_>,
+    part: impl FnOnce(&trefoil::Layout) -> Result<trefoil::Layout, trefoil::LayoutError>,
+) -> R {
     let dx = dx(cx)?;
     cx.gpu.fill(0.0, dx.m())?;
     Ok(cx.gpu.strided_copy(dy, dx.m().map("part", part)?.into())?)

@@ -60,11 +60,11 @@ pub(crate) fn probe() -> Result<Vec<Caps>, Unavailable> {
     let mut count = 0;
     // SAFETY: writes one int.
     api.check_device("cuDeviceGetCount", unsafe { (api.table.cuDeviceGetCount)(&mut count) })?;
-    if count == 0 {
-        return Err(Unavailable::NoDevice { what: "cuDeviceGetCount: 0".into() });
+    if count <= 0 {
+        return Err(Unavailable::NoDevice { what: format!("cuDeviceGetCount: {count}") });
     }
     nvrtc::nvrtc(api.version / 1000)?;
-    (0..count as u32).map(|i| Ok(describe(api, i)?.caps)).collect()
+    (0..count.unsigned_abs()).map(|i| Ok(describe(api, i)?.caps)).collect()
 }
 
 struct Found {
@@ -231,7 +231,8 @@ impl Driver for CudaDriver {
             };
             self.api.check("cuMemcpyDtoHAsync", code)?;
         }
-        self.synchronize(s)
+        // SAFETY: forwarded.
+        unsafe { self.synchronize(s) }
     }
 
     unsafe fn copy(&self, s: RawStream, src: (RawMem, u64), dst: (RawMem, u64), bytes: usize) -> Result<()> {
@@ -249,7 +250,7 @@ impl Driver for CudaDriver {
         self.nvrtc.compile(unit, &self.target)
     }
 
-    fn load(&self, image: &[u8]) -> Result<RawModule> {
+    unsafe fn load(&self, image: &[u8]) -> Result<RawModule> {
         // The call is given no length: it reads an ELF header's sizes, or text up to a NUL.
         if !image.starts_with(b"\x7fELF") && !image.ends_with(b"\0") {
             return Err(GpuError::driver("cuModuleLoadData", 0, "neither machine code nor PTX"));
@@ -263,7 +264,7 @@ impl Driver for CudaDriver {
         Ok(RawModule(m as u64))
     }
 
-    fn function(&self, module: RawModule, entry: &str) -> Result<RawFunction> {
+    unsafe fn function(&self, module: RawModule, entry: &str) -> Result<RawFunction> {
         self.enter()?;
         let name = CString::new(entry)
             .map_err(|_| GpuError::driver("cuModuleGetFunction", 0, "a NUL character in the name"))?;
@@ -316,14 +317,14 @@ impl Driver for CudaDriver {
         self.api.check("cuLaunchKernel", code)
     }
 
-    fn synchronize(&self, s: RawStream) -> Result<()> {
+    unsafe fn synchronize(&self, s: RawStream) -> Result<()> {
         self.enter()?;
         // SAFETY: the stream is live.
         let code = unsafe { (self.api.table.cuStreamSynchronize)(s.0 as cu::CUstream) };
         self.api.check("cuStreamSynchronize", code)
     }
 
-    fn record(&self, s: RawStream) -> Result<RawEvent> {
+    unsafe fn record(&self, s: RawStream) -> Result<RawEvent> {
         self.enter()?;
         let t = &self.api.table;
         let reused = lock(&self.events).pop();
@@ -345,21 +346,21 @@ impl Driver for CudaDriver {
         Ok(RawEvent(e))
     }
 
-    fn wait(&self, s: RawStream, e: RawEvent) -> Result<()> {
+    unsafe fn wait(&self, s: RawStream, e: RawEvent) -> Result<()> {
         self.enter()?;
         // SAFETY: event and stream are live and of one context; no flags are defined.
         let code = unsafe { (self.api.table.cuStreamWaitEvent)(s.0 as cu::CUstream, e.0 as cu::CUevent, 0) };
         self.api.check("cuStreamWaitEvent", code)
     }
 
-    fn event_synchronize(&self, e: RawEvent) -> Result<()> {
+    unsafe fn event_synchronize(&self, e: RawEvent) -> Result<()> {
         self.enter()?;
         // SAFETY: the event is live.
         let code = unsafe { (self.api.table.cuEventSynchronize)(e.0 as cu::CUevent) };
         self.api.check("cuEventSynchronize", code)
     }
 
-    fn elapsed_ns(&self, from: RawEvent, to: RawEvent) -> Result<u64> {
+    unsafe fn elapsed_ns(&self, from: RawEvent, to: RawEvent) -> Result<u64> {
         self.enter()?;
         let mut ms = 0f32;
         // SAFETY: writes one float.

@@ -11,6 +11,7 @@ use std::sync::OnceLock;
 
 use cudarc::driver::sys as cu;
 
+use crate::driver::context_lost;
 use crate::driver::loader::{self, DynLib};
 use crate::error::{GpuError, Result, Unavailable};
 
@@ -114,6 +115,7 @@ impl Api {
         match code {
             0 => Ok(()),
             OUT_OF_MEMORY => Err(GpuError::OutOfMemory { requested: 0, in_use: 0, cached: 0 }),
+            lost if context_lost(lost) => Err(GpuError::driver_fatal(call, code.into(), self.name(code))),
             _ => Err(GpuError::driver(call, code.into(), self.name(code))),
         }
     }

@@ -6,7 +6,7 @@ use super::cublaslt::tests::{problem, row_major};
 use super::*;
 use crate::DType;
 use crate::driver::{BlasAct, BlasProblem, DimsArg};
-use crate::test_devices::present;
+use crate::test_devices::{function, load, present};
 
 const SOURCE: &str = r#"
 struct dims { long long d[8]; };
@@ -28,8 +28,8 @@ fn unit(source: &str) -> CompileUnit<'_> {
 #[test]
 fn runs_a_kernel_with_offsets_and_times_it() {
     let Some(d) = driver() else { return };
-    let module = d.load(&d.compile(&unit(SOURCE)).unwrap()).unwrap();
-    let f = d.function(module, "affine").unwrap();
+    let module = load(&d, &d.compile(&unit(SOURCE)).unwrap()).unwrap();
+    let f = function(&d, module, "affine").unwrap();
     // More than all staging chunks together.
     let n = 6_000_001usize;
     let data: Vec<u8> = (0..n).flat_map(|i| (i as f32).to_le_bytes()).collect();
@@ -81,8 +81,8 @@ fn runs_a_kernel_with_offsets_and_times_it() {
 #[test]
 fn null_pointers_and_errors() {
     let Some(d) = driver() else { return };
-    let module = d.load(&d.compile(&unit(SOURCE)).unwrap()).unwrap();
-    let f = d.function(module, "is_null").unwrap();
+    let module = load(&d, &d.compile(&unit(SOURCE)).unwrap()).unwrap();
+    let f = function(&d, module, "is_null").unwrap();
     let (s, y) = (d.new_stream().unwrap(), d.alloc(256).unwrap());
     let cfg = LaunchConfig { grid: [1; 3], block: [1; 3] };
     let mut out = [0u8; 4];
@@ -98,11 +98,11 @@ fn null_pointers_and_errors() {
         Err(GpuError::OutOfMemory { requested, .. }) => assert_eq!(requested, 1 << 50),
         other => panic!("{other:?}"),
     }
-    match d.function(module, "no_such_kernel") {
+    match function(&d, module, "no_such_kernel") {
         Err(GpuError::Driver(f)) => assert_eq!(f.name, "CUDA_ERROR_NOT_FOUND"),
         other => panic!("{other:?}"),
     }
-    assert!(matches!(d.load(b"not an image"), Err(GpuError::Driver(_))));
+    assert!(matches!(load(&d, b"not an image"), Err(GpuError::Driver(_))));
     assert!(matches!(d.compile(&unit("nonsense")), Err(GpuError::Compile(_))));
     assert!(matches!(CudaDriver::open(9999), Err(GpuError::Unavailable { .. })));
     assert_eq!(probe().unwrap()[0], *d.caps());

@@ -16,7 +16,9 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use hip_sys::{Hip, LoadError, hipError_t, hipErrorOutOfMemory, hipSuccess};
 
-use super::{Arg, CompileUnit, Driver, LaunchConfig, RawEvent, RawFunction, RawMem, RawModule, RawStream};
+use super::{
+    Arg, CompileUnit, Driver, LaunchConfig, RawEvent, RawFunction, RawMem, RawModule, RawStream, context_lost,
+};
 use crate::device::{BackendKind, Caps, DeviceId};
 use crate::error::{GpuError, Result, Unavailable};
 use staging::Staging;
@@ -80,7 +82,9 @@ fn device_count(hip: &Hip) -> Result<c_int, Unavailable> {
     // SAFETY: the place is valid.
     match unsafe { hip.hipGetDeviceCount(&mut count) } {
         hipSuccess if count > 0 => Ok(count),
-        hipSuccess => Err(Unavailable::NoDevice { what: format!("{} counts 0 devices", hip.library()) }),
+        hipSuccess => {
+            Err(Unavailable::NoDevice { what: format!("{} counts {count} devices", hip.library()) })
+        }
         status => Err(no_device("hipGetDeviceCount", hip, status)),
     }
 }
@@ -192,7 +196,11 @@ impl HipDriver {
 fn check(hip: &Hip, call: &'static str, status: hipError_t) -> Result<()> {
     match status {
         hipSuccess => Ok(()),
-        _ => Err(GpuError::driver(call, i64::from(status), hip.error_name(status))),
+        hipErrorOutOfMemory => Err(GpuError::OutOfMemory { requested: 0, in_use: 0, cached: 0 }),
+        _ => {
+            let fail = if context_lost(status as u32) { GpuError::driver_fatal } else { GpuError::driver };
+            Err(fail(call, i64::from(status), hip.error_name(status)))
+        }
     }
 }
 
@@ -280,7 +288,8 @@ impl Driver for HipDriver {
             let status = unsafe { hip.hipMemcpyDtoHAsync(to, from, dst.len(), pointer(s.0)) };
             self.check("hipMemcpyDtoHAsync", status)?;
         }
-        self.synchronize(s)
+        // SAFETY: forwarded.
+        unsafe { self.synchronize(s) }
     }
 
     unsafe fn copy(&self, s: RawStream, src: (RawMem, u64), dst: (RawMem, u64), bytes: usize) -> Result<()> {
@@ -298,7 +307,7 @@ impl Driver for HipDriver {
         self.compiler.compile(&self.caps.arch, unit)
     }
 
-    fn load(&self, image: &[u8]) -> Result<RawModule> {
+    unsafe fn load(&self, image: &[u8]) -> Result<RawModule> {
         let hip = self.bind()?;
         let mut module = ptr::null_mut();
         // SAFETY: an image states its own size; the caller had it from `compile`.
@@ -309,7 +318,7 @@ impl Driver for HipDriver {
         Ok(RawModule(module))
     }
 
-    fn function(&self, module: RawModule, entry: &str) -> Result<RawFunction> {
+    unsafe fn function(&self, module: RawModule, entry: &str) -> Result<RawFunction> {
         let hip = self.bind()?;
         let missing =
             |_| GpuError::driver("hipModuleGetFunction", i64::from(hip_sys::hipErrorInvalidValue), entry);
@@ -356,13 +365,13 @@ impl Driver for HipDriver {
         self.check("hipModuleLaunchKernel", status)
     }
 
-    fn synchronize(&self, s: RawStream) -> Result<()> {
+    unsafe fn synchronize(&self, s: RawStream) -> Result<()> {
         let hip = self.bind()?;
         // SAFETY: streams live until `destroy_stream`.
         self.check("hipStreamSynchronize", unsafe { hip.hipStreamSynchronize(pointer(s.0)) })
     }
 
-    fn record(&self, s: RawStream) -> Result<RawEvent> {
+    unsafe fn record(&self, s: RawStream) -> Result<RawEvent> {
         let hip = self.bind()?;
         let mut event = ptr::null_mut();
         // SAFETY: the place is valid.
@@ -377,19 +386,19 @@ impl Driver for HipDriver {
         Ok(RawEvent(number(event)))
     }
 
-    fn wait(&self, s: RawStream, e: RawEvent) -> Result<()> {
+    unsafe fn wait(&self, s: RawStream, e: RawEvent) -> Result<()> {
         let hip = self.bind()?;
         // SAFETY: events live until `destroy_event`, streams until `destroy_stream`.
         self.check("hipStreamWaitEvent", unsafe { hip.hipStreamWaitEvent(pointer(s.0), pointer(e.0), 0) })
     }
 
-    fn event_synchronize(&self, e: RawEvent) -> Result<()> {
+    unsafe fn event_synchronize(&self, e: RawEvent) -> Result<()> {
         let hip = self.bind()?;
         // SAFETY: events live until `destroy_event`.
         self.check("hipEventSynchronize", unsafe { hip.hipEventSynchronize(pointer(e.0)) })
     }
 
-    fn elapsed_ns(&self, from: RawEvent, to: RawEvent) -> Result<u64> {
+    unsafe fn elapsed_ns(&self, from: RawEvent, to: RawEvent) -> Result<u64> {
         let hip = self.bind()?;
         let mut ms = 0.0f32;
         // SAFETY: the place is valid, and events live until `destroy_event`.

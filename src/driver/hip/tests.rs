@@ -66,6 +66,7 @@ fn an_absent_device_is_unavailable() {
 
 mod alone {
     use super::*;
+    use crate::test_devices::{function, load};
 
     const SCALE: &str = r#"
 struct dims { long long v[8]; };
@@ -164,9 +165,9 @@ extern "C" __global__ void scale(const float* x, float* y, int n, float a, dims 
         let x: Vec<f32> = (0..n).map(|i| i as f32 * 0.5).collect();
         let bytes = n * 4;
         let image = driver.compile(&unit(SCALE)).unwrap();
-        let module = driver.load(&image).unwrap();
-        assert!(matches!(driver.function(module, "absent"), Err(GpuError::Driver(_))));
-        let f = driver.function(module, "scale").unwrap();
+        let module = load(&driver, &image).unwrap();
+        assert!(matches!(function(&driver, module, "absent"), Err(GpuError::Driver(_))));
+        let f = function(&driver, module, "scale").unwrap();
         let (s, t) = (driver.new_stream().unwrap(), driver.new_stream().unwrap());
         let (a, b) = (driver.alloc(bytes + 256).unwrap(), driver.alloc(bytes).unwrap());
         let c = driver.alloc(bytes).unwrap();

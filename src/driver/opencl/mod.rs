@@ -24,10 +24,15 @@ use crate::error::{GpuError, Result};
 
 pub(crate) use probe::probe;
 
+const DEVICE_NOT_AVAILABLE: cl_int = -2;
 const MEM_OBJECT_ALLOCATION_FAILURE: cl_int = -4;
 const OUT_OF_RESOURCES: cl_int = -5;
 const OUT_OF_HOST_MEMORY: cl_int = -6;
+const INVALID_CONTEXT: cl_int = -34;
+const INVALID_COMMAND_QUEUE: cl_int = -36;
 const INVALID_BUFFER_SIZE: cl_int = -61;
+/// NVIDIA's status after a kernel has touched memory that is not its own.
+const NVIDIA_ILLEGAL_ACCESS: cl_int = -9999;
 
 /// Copies from the host up to this size are staged on GPUs, so that the caller does not wait for queued kernels.
 const STAGE_LIMIT: usize = 4 << 20;
@@ -94,8 +99,24 @@ fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Error of a call; running out of memory may also show up when a lazily made buffer is first used.
 fn failure(call: &'static str, code: cl_int) -> GpuError {
     match code {
-        MEM_OBJECT_ALLOCATION_FAILURE => GpuError::OutOfMemory { requested: 0, in_use: 0, cached: 0 },
+        MEM_OBJECT_ALLOCATION_FAILURE | OUT_OF_HOST_MEMORY => {
+            GpuError::OutOfMemory { requested: 0, in_use: 0, cached: 0 }
+        }
+        DEVICE_NOT_AVAILABLE | INVALID_CONTEXT | INVALID_COMMAND_QUEUE | NVIDIA_ILLEGAL_ACCESS => {
+            GpuError::driver_fatal(call, code.into(), error_text(code))
+        }
         _ => GpuError::driver(call, code.into(), error_text(code)),
+    }
+}
+
+/// Error of a call that waits: queued work failed, and what depends on it is lost.
+fn waiting_failure(call: &'static str, code: cl_int) -> GpuError {
+    match failure(call, code) {
+        GpuError::Driver(mut d) => {
+            d.fatal = true;
+            GpuError::Driver(d)
+        }
+        e => e,
     }
 }
 
@@ -249,7 +270,8 @@ impl Driver for OpenClDriver {
 
     unsafe fn copy_out(&self, s: RawStream, src: RawMem, offset: u64, dst: &mut [u8]) -> Result<()> {
         if dst.is_empty() {
-            return self.synchronize(s);
+            // SAFETY: forwarded.
+            return unsafe { self.synchronize(s) };
         }
         // SAFETY: blocking, so `dst` outlives the copy; the range is the caller's promise.
         let r = unsafe {
@@ -264,7 +286,7 @@ impl Driver for OpenClDriver {
                 ptr::null(),
             )
         };
-        done("clEnqueueReadBuffer", r)?;
+        r.map(release_event).map_err(|c| waiting_failure("clEnqueueReadBuffer", c))?;
         lock(&self.staged).reap(false);
         Ok(())
     }
@@ -293,13 +315,13 @@ impl Driver for OpenClDriver {
         program::compile(self, unit)
     }
 
-    fn load(&self, image: &[u8]) -> Result<RawModule> {
+    unsafe fn load(&self, image: &[u8]) -> Result<RawModule> {
         let p = program::load(self, image)?;
         lock(&self.programs).push(p as u64);
         Ok(RawModule(p as u64))
     }
 
-    fn function(&self, module: RawModule, entry: &str) -> Result<RawFunction> {
+    unsafe fn function(&self, module: RawModule, entry: &str) -> Result<RawFunction> {
         let name = program::c_string("clCreateKernel", entry)?;
         let k = kernel::create_kernel(module.0 as _, &name).map_err(|c| failure("clCreateKernel", c))?;
         lock(&self.kernels).push(k as u64);
@@ -344,13 +366,13 @@ impl Driver for OpenClDriver {
         if code == 0 { Ok(()) } else { Err(failure("clEnqueueNDRangeKernel", code)) }
     }
 
-    fn synchronize(&self, s: RawStream) -> Result<()> {
-        queue::finish(s.0 as _).map_err(|c| failure("clFinish", c))?;
+    unsafe fn synchronize(&self, s: RawStream) -> Result<()> {
+        queue::finish(s.0 as _).map_err(|c| waiting_failure("clFinish", c))?;
         lock(&self.staged).reap(false);
         Ok(())
     }
 
-    fn record(&self, s: RawStream) -> Result<RawEvent> {
+    unsafe fn record(&self, s: RawStream) -> Result<RawEvent> {
         // SAFETY: the queue is live; an empty wait list means all earlier commands.
         let e = unsafe { queue::enqueue_marker_with_wait_list(s.0 as _, 0, ptr::null()) }
             .map_err(|c| failure("clEnqueueMarkerWithWaitList", c))?;
@@ -362,7 +384,7 @@ impl Driver for OpenClDriver {
         Ok(RawEvent(e as u64))
     }
 
-    fn wait(&self, s: RawStream, e: RawEvent) -> Result<()> {
+    unsafe fn wait(&self, s: RawStream, e: RawEvent) -> Result<()> {
         let e = e.0 as cl_event;
         // SAFETY: queue and event are live and of one context; the call retains the event.
         done("clEnqueueBarrierWithWaitList", unsafe {
@@ -370,11 +392,11 @@ impl Driver for OpenClDriver {
         })
     }
 
-    fn event_synchronize(&self, e: RawEvent) -> Result<()> {
-        event::wait_for_events(&[e.0 as cl_event]).map_err(|c| failure("clWaitForEvents", c))
+    unsafe fn event_synchronize(&self, e: RawEvent) -> Result<()> {
+        event::wait_for_events(&[e.0 as cl_event]).map_err(|c| waiting_failure("clWaitForEvents", c))
     }
 
-    fn elapsed_ns(&self, from: RawEvent, to: RawEvent) -> Result<u64> {
+    unsafe fn elapsed_ns(&self, from: RawEvent, to: RawEvent) -> Result<u64> {
         let end = |e: RawEvent| {
             event::get_event_profiling_data(e.0 as cl_event, event::CL_PROFILING_COMMAND_END)
                 .map(|b| probe::number(&b))

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::driver::DimsArg;
-use crate::test_devices::present;
+use crate::test_devices::{function, load, present};
 
 const SOURCE: &str = r#"
 typedef struct { long d[8]; } dims;
@@ -33,8 +33,8 @@ fn floats(n: usize) -> Vec<u8> {
 fn runs_a_kernel_with_offsets_and_times_it() {
     let Some(mut d) = driver() else { return };
     let image = d.compile(&unit(SOURCE)).unwrap();
-    let module = d.load(&image).unwrap();
-    let f = d.function(module, "affine").unwrap();
+    let module = load(&d, &image).unwrap();
+    let f = function(&d, module, "affine").unwrap();
     let n = 1000usize;
     let data = floats(n);
     for staged in [false, true] {
@@ -97,8 +97,8 @@ fn images_outlive_their_driver() {
         let Some(mut other) = driver() else { return };
         other.caps.is_cpu = !binary;
         for d in [&d, &d, &other] {
-            let module = d.load(&image).unwrap();
-            d.function(module, "affine").unwrap();
+            let module = load(d, &image).unwrap();
+            function(d, module, "affine").unwrap();
             assert!(lock(&d.built).is_empty());
         }
     }
@@ -107,8 +107,8 @@ fn images_outlive_their_driver() {
 #[test]
 fn passes_null_pointers() {
     let Some(d) = driver() else { return };
-    let module = d.load(&d.compile(&unit(SOURCE)).unwrap()).unwrap();
-    let f = d.function(module, "is_null").unwrap();
+    let module = load(&d, &d.compile(&unit(SOURCE)).unwrap()).unwrap();
+    let f = function(&d, module, "is_null").unwrap();
     let (s, y) = (d.new_stream().unwrap(), d.alloc(256).unwrap());
     let cfg = LaunchConfig { grid: [1; 3], block: [1; 3] };
     let mut out = [0u8; 4];
@@ -138,9 +138,9 @@ fn errors_have_names() {
         Err(GpuError::OutOfMemory { requested, .. }) => assert_eq!(requested, usize::MAX / 2),
         other => panic!("{other:?}"),
     }
-    assert!(matches!(d.load(b"not a binary"), Err(GpuError::Driver(_) | GpuError::Compile(_))));
-    let module = d.load(&d.compile(&unit(SOURCE)).unwrap()).unwrap();
-    match d.function(module, "no_such_kernel") {
+    assert!(matches!(load(&d, b"not a binary"), Err(GpuError::Driver(_) | GpuError::Compile(_))));
+    let module = load(&d, &d.compile(&unit(SOURCE)).unwrap()).unwrap();
+    match function(&d, module, "no_such_kernel") {
         Err(GpuError::Driver(f)) => {
             assert_eq!((f.call, f.name.as_str()), ("clCreateKernel", "CL_INVALID_KERNEL_NAME"));
         }
@@ -169,8 +169,8 @@ fn capabilities_are_plausible() {
 #[test]
 fn threads_share_a_kernel() {
     let Some(d) = driver() else { return };
-    let module = d.load(&d.compile(&unit(SOURCE)).unwrap()).unwrap();
-    let f = d.function(module, "affine").unwrap();
+    let module = load(&d, &d.compile(&unit(SOURCE)).unwrap()).unwrap();
+    let f = function(&d, module, "affine").unwrap();
     std::thread::scope(|scope| {
         for t in 0..4u32 {
             let d = &d;

@@ -9,12 +9,14 @@ use crate::buffer::{Block, Buffer, View, ViewMut};
 use crate::device::{Caps, DeviceId};
 use crate::driver::{Arg, Driver, LaunchConfig, RawEvent, RawFunction};
 use crate::dtype::DType;
+use crate::engine::launch::{MAX_GRID_YZ, long, memory_of};
 use crate::engine::{Engine, program};
 use crate::error::{GpuError, Result};
 use crate::ops::{
     Choice, CoreOps, Counters, Event, EventImpl, Family, MemoryStats, RawArg, RawKernel, all_ops, check,
 };
-use crate::spec::{BLOCK, all_units};
+use crate::spec::prototype::{UserKind, UserParameter, user_prototype};
+use crate::spec::{BLOCK, Role, all_units};
 
 #[derive(Debug)]
 struct DriverEvent {
@@ -24,12 +26,14 @@ struct DriverEvent {
 
 impl EventImpl for DriverEvent {
     fn wait_host(&self) -> Result<()> {
-        self.driver.event_synchronize(self.raw)
+        // SAFETY: this object holds the driver's event alive.
+        unsafe { self.driver.event_synchronize(self.raw) }
     }
 
     fn elapsed_ns(&self, later: &dyn EventImpl) -> Result<u64> {
         let later = same_device(self, later)?;
-        self.driver.elapsed_ns(self.raw, later.raw)
+        // SAFETY: both objects hold events of this driver alive.
+        unsafe { self.driver.elapsed_ns(self.raw, later.raw) }
     }
 
     fn as_any(&self) -> &dyn Any {
@@ -56,6 +60,7 @@ struct UserKernel {
     driver: Arc<dyn Driver>,
     function: RawFunction,
     entry: String,
+    parameters: Vec<UserParameter>,
 }
 
 fn sized(op: &'static str, arg: &'static str, v: &View<'_>, bytes: usize) -> Result<()> {
@@ -91,9 +96,10 @@ impl CoreOps for Engine {
         sized("write_bytes", "src", &v, src.len())?;
         let (Some(raw), false) = (v.block().raw(), src.is_empty()) else { return Ok(()) };
         self.inner.device.counts.uploads.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: `own` and `sized` showed that the range is live memory of this driver.
+        self.wrote([raw]);
+        // SAFETY: `own` and `sized` showed that the range is live memory of this driver, whose stream it is.
         unsafe { self.driver().copy_in(self.inner.stream, raw, byte_offset(&v), src) }
-            .map_err(|e| self.poison(e))
+            .map_err(|e| self.refused(e))
     }
 
     fn read_bytes(&self, src: View<'_>, dst: &mut [u8]) -> Result<()> {
@@ -101,10 +107,12 @@ impl CoreOps for Engine {
         sized("read_bytes", "dst", &src, dst.len())?;
         self.wait_idle()?;
         let (Some(raw), false) = (src.block().raw(), dst.is_empty()) else { return Ok(()) };
-        self.inner.device.counts.downloads.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: `own` and `sized` showed that the range is live memory of this driver.
+        let d = &self.inner.device;
+        d.index_errors.check(|| d.writes.last(raw))?;
+        d.counts.downloads.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: `own` and `sized` showed that the range is live memory of this driver, whose stream it is.
         unsafe { self.driver().copy_out(self.inner.stream, raw, byte_offset(&src), dst) }
-            .map_err(|e| self.poison(e))
+            .map_err(|e| self.refused(e))
     }
 
     fn copy(&self, src: View<'_>, dst: ViewMut<'_>) -> Result<()> {
@@ -117,15 +125,17 @@ impl CoreOps for Engine {
             return Ok(());
         };
         let bytes = src.numel() * src.dtype().size();
-        // SAFETY: both ranges are live memory of this driver and were shown not to overlap.
+        self.wrote([to]);
+        // SAFETY: both ranges are live memory of this driver, whose stream it is, and were shown not to overlap.
         unsafe {
             self.driver().copy(self.inner.stream, (from, byte_offset(&src)), (to, byte_offset(&d)), bytes)
         }
-        .map_err(|e| self.poison(e))
+        .map_err(|e| self.refused(e))
     }
 
     fn synchronize(&self) -> Result<()> {
-        self.wait_idle()
+        self.wait_idle()?;
+        self.inner.device.index_errors.report(self.inner.stream_id)
     }
 
     fn fork_stream(&self) -> Result<Arc<dyn IGpuBackend>> {
@@ -134,14 +144,16 @@ impl CoreOps for Engine {
 
     fn record(&self) -> Result<Event> {
         self.check_poison()?;
-        let raw = self.driver().record(self.inner.stream).map_err(|e| self.poison(e))?;
+        // SAFETY: the stream is the driver's and lives as long as the pool.
+        let raw = unsafe { self.driver().record(self.inner.stream) }.map_err(|e| self.refused(e))?;
         Ok(Event(Arc::new(DriverEvent { driver: self.driver().clone(), raw })))
     }
 
     fn wait(&self, event: &Event) -> Result<()> {
         let mine = event.0.as_any().downcast_ref::<DriverEvent>();
         match mine.filter(|e| Arc::ptr_eq(&e.driver, self.driver())) {
-            Some(e) => self.driver().wait(self.inner.stream, e.raw).map_err(|e| self.poison(e)),
+            // SAFETY: stream and event are this driver's, and both are held alive.
+            Some(e) => unsafe { self.driver().wait(self.inner.stream, e.raw) }.map_err(|e| self.refused(e)),
             None => {
                 Err(GpuError::invalid("wait", "event", "an event of this device", "one of another device"))
             }
@@ -162,18 +174,21 @@ impl CoreOps for Engine {
                 "a shared one",
             ));
         };
+        // Work of the former stream is waited for first: if that fails, the block goes back to its pool.
+        if let Some(stream) = block.home_stream() {
+            // SAFETY: both streams are of this driver (the device is the same) and held alive by their pools; the event is not used after the
+            // wait has been queued.
+            unsafe {
+                let e = self.driver().record(stream).map_err(|e| self.refused(e))?;
+                let waited = self.driver().wait(self.inner.stream, e);
+                self.driver().destroy_event(e);
+                waited.map_err(|e| self.refused(e))?;
+            }
+        }
         let (mem, bytes, home) = block.take();
         let Some(mem) = mem else { return self.alloc_buffer(dtype, len) };
-        // The former stream is waited for through its pool, which moves the accounting over.
         if let Some(home) = &home {
             home.release(bytes);
-            if let Some(stream) = home.stream() {
-                let e = self.driver().record(stream)?;
-                let waited = self.driver().wait(self.inner.stream, e);
-                // SAFETY: the event was recorded above and the wait has been queued.
-                unsafe { self.driver().destroy_event(e) };
-                waited?;
-            }
             self.inner.pool.receive(bytes);
         }
         let home = home.map(|_| self.inner.pool.clone() as Arc<dyn crate::buffer::Home>);
@@ -200,7 +215,7 @@ impl CoreOps for Engine {
         let d = &self.inner.device;
         for unit in all_units().into_iter().filter(|u| u.dtype == DType::F32 && files.contains(&u.file)) {
             let mut compiled = 0;
-            let done = d.programs.module(&*d.driver, unit, &mut compiled);
+            let done = d.programs.prepare(&*d.driver, unit, &mut compiled);
             d.counts.compiles.fetch_add(compiled, Ordering::Relaxed);
             done?;
         }
@@ -217,62 +232,114 @@ impl CoreOps for Engine {
         self.explain_op(info)
     }
 
-    fn compile_raw(&self, source: &str, entry: &str, dtype: DType) -> Result<RawKernel> {
+    unsafe fn compile_raw(&self, source: &str, entry: &str, dtype: DType) -> Result<RawKernel> {
         self.check_poison()?;
+        let parameters = user_prototype(source, entry, dtype).map_err(|e| {
+            GpuError::invalid(
+                "compile_raw",
+                "source",
+                format!("one GK_KERNEL({entry}) with parameters of a launch"),
+                e,
+            )
+        })?;
         let d = &self.inner.device;
         let text = program::assemble_text(dtype, "", d.driver.dialect(), "user.c", source)
             .map_err(|e| GpuError::invalid("compile_raw", "source", "text whose includes resolve", e))?;
         let mut compiled = 0;
-        let module = d.programs.build(&*d.driver, &format!("user kernel {entry}"), &text, &mut compiled);
+        let function = d.programs.user_function(&*d.driver, &text, entry, &mut compiled);
         d.counts.compiles.fetch_add(compiled, Ordering::Relaxed);
-        let function = d.driver.function(module?, entry)?;
-        Ok(RawKernel(Arc::new(UserKernel { driver: d.driver.clone(), function, entry: entry.into() })))
+        let (driver, entry) = (d.driver.clone(), entry.to_string());
+        Ok(RawKernel(Arc::new(UserKernel { driver, function: function?, entry, parameters })))
     }
 
     fn launch_raw(&self, kernel: &RawKernel, grid: [u32; 3], args: &mut [RawArg<'_>]) -> Result<()> {
+        const OP: &str = "launch_raw";
         self.check_poison()?;
         let k = kernel.0.downcast_ref::<UserKernel>().filter(|k| Arc::ptr_eq(&k.driver, self.driver()));
         let Some(k) = k else {
-            return Err(GpuError::invalid(
-                "launch_raw",
-                "kernel",
-                "a kernel of this device",
-                "one of another device",
-            ));
+            return Err(GpuError::invalid(OP, "kernel", "a kernel of this device", "one of another device"));
         };
-        if grid.contains(&0) {
-            return Err(GpuError::invalid(
-                "launch_raw",
-                "grid",
-                "at least one block per axis",
-                format!("{grid:?}"),
-            ));
+        let most = [i32::MAX as u32, MAX_GRID_YZ as u32, MAX_GRID_YZ as u32];
+        if grid.iter().zip(most).any(|(&n, most)| n == 0 || n > most) {
+            return Err(GpuError::invalid(OP, "grid", format!("1 to {most:?} blocks"), format!("{grid:?}")));
         }
-        let mut list = Vec::with_capacity(args.len());
-        for a in args.iter() {
-            list.push(match a {
-                RawArg::In(v) => {
-                    self.own("launch_raw", "args", v)?;
-                    self.arg_in(v)
-                }
-                RawArg::Out(v) => {
-                    self.own("launch_raw", "args", &v.as_view())?;
-                    self.arg_out(v)
-                }
-                RawArg::I32(x) => Arg::I32(*x),
-                RawArg::I64(x) => Arg::I64(*x),
-                RawArg::F32(x) => Arg::F32(*x),
-            });
-        }
-        let d = &self.inner.device;
-        d.counts.launches.fetch_add(1, Ordering::Relaxed);
-        let cfg = LaunchConfig { grid, block: [BLOCK, 1, 1] };
-        // SAFETY: the kernel's author vouches for the argument list and the range of its accesses, as the method's documentation says.
-        unsafe { d.driver.launch(self.inner.stream, k.function, &cfg, &list) }.map_err(|e| self.poison(e))?;
-        if d.sync_each {
-            d.driver.synchronize(self.inner.stream).map_err(|e| self.poison(e))?;
-        }
-        log::trace!("launched user kernel {}", k.entry);
-        Ok(())
+        let list = self.user_arguments(&k.parameters, args)?;
+        let outputs = k.parameters.iter().zip(&list).filter(|(p, _)| matches!(p.kind, UserKind::Out(_)));
+        self.wrote(outputs.filter_map(|(_, arg)| memory_of(arg)));
+        self.enqueue(k.function, &k.entry, &LaunchConfig { grid, block: [BLOCK, 1, 1] }, &list)
     }
+}
+
+impl Engine {
+    /// The arguments of a user's kernel, checked against its parameters.
+    fn user_arguments(&self, parameters: &[UserParameter], args: &[RawArg<'_>]) -> Result<Vec<Arg>> {
+        let wanted = parameters.iter().filter(|p| !matches!(p.kind, UserKind::LengthOf(_)));
+        if wanted.clone().count() != args.len() {
+            let names: Vec<_> = wanted.map(|p| p.name.as_str()).collect();
+            let expected = format!("{} arguments: {}", names.len(), names.join(", "));
+            return Err(GpuError::invalid("launch_raw", "args", expected, format!("{}", args.len())));
+        }
+        apart(args)?;
+        let (mut given, mut lengths, mut list) = (args.iter(), vec![0; parameters.len()], vec![]);
+        for (i, p) in parameters.iter().enumerate() {
+            if let UserKind::LengthOf(buffer) = p.kind {
+                list.push(long(lengths[buffer]));
+                continue;
+            }
+            let Some(arg) = given.next() else { break };
+            if let Some(v) = view_of(arg) {
+                self.own("launch_raw", "args", &v)?;
+                check::contiguous("launch_raw", "args", &v)?;
+                lengths[i] = v.numel();
+            }
+            list.push(self.user_argument(p, arg)?);
+        }
+        Ok(list)
+    }
+
+    /// One argument, if it is of the parameter's type.
+    fn user_argument(&self, p: &UserParameter, arg: &RawArg<'_>) -> Result<Arg> {
+        Ok(match (p.kind, arg) {
+            (UserKind::In(d), RawArg::In(v)) if v.dtype() == d => self.arg_in(v),
+            (UserKind::Out(d), RawArg::Out(v)) if v.dtype() == d => self.arg_out(v),
+            (UserKind::Scalar(Role::I32), RawArg::I32(x)) => Arg::I32(*x),
+            (UserKind::Scalar(Role::U32), RawArg::U32(x)) => Arg::U32(*x),
+            (UserKind::Scalar(Role::I64), RawArg::I64(x)) => Arg::I64(*x),
+            (UserKind::Scalar(Role::F32), RawArg::F32(x)) => Arg::F32(*x),
+            (UserKind::Scalar(Role::Real), RawArg::F64(x)) => Arg::F64(*x),
+            (kind, arg) => {
+                let got = match arg {
+                    RawArg::In(v) => format!("In({})", v.dtype()),
+                    RawArg::Out(v) => format!("Out({})", v.dtype()),
+                    scalar => format!("{scalar:?}"),
+                };
+                return Err(GpuError::invalid(
+                    "launch_raw",
+                    "args",
+                    format!("{kind:?} for `{}`", p.name),
+                    got,
+                ));
+            }
+        })
+    }
+}
+
+fn view_of<'a>(arg: &RawArg<'a>) -> Option<View<'a>> {
+    match arg {
+        RawArg::In(v) => Some(*v),
+        RawArg::Out(v) => Some(v.as_view()),
+        _ => None,
+    }
+}
+
+/// Refuses an output that shares memory with another argument.
+fn apart(args: &[RawArg<'_>]) -> Result<()> {
+    for (i, a) in args.iter().enumerate() {
+        let RawArg::Out(out) = a else { continue };
+        let others = args.iter().enumerate().filter(|&(j, _)| j != i).filter_map(|(_, b)| view_of(b));
+        for other in others {
+            check::separate_output("launch_raw", "args", out, &[("another argument", other)])?;
+        }
+    }
+    Ok(())
 }

@@ -12,10 +12,11 @@ use crate::spec::gated::*;
 
 /// The rows of an operand that begin `at` elements into a tensor.
 fn part<'a>(v: &View<'a>, at: usize, plan: &GatedPlan<'_>) -> Result<View<'a>> {
-    match Layout::strided(&[plan.outer, plan.cols], &[plan.stride, 1], v.layout().offset() + at) {
-        Some(l) if plan.outer * plan.cols > 0 => v.with_layout(l),
-        _ => Ok(*v),
+    if plan.outer * plan.cols == 0 {
+        return Ok(*v);
     }
+    let rows = Layout::strided(&[plan.outer, plan.cols], &[plan.stride, 1], v.layout().offset() + at);
+    v.with_layout(check::layout("gated", "x", rows)?)
 }
 
 impl Engine {

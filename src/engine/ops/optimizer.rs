@@ -159,7 +159,9 @@ struct StepArgs<'s> {
 }
 
 impl Engine {
+    /// The launches that serve a list of tensors. All of them count as written: kernels that get addresses do not show which they write.
     pub(super) fn lists<const N: usize>(&self, tensors: &[[Option<View<'_>>; N]]) -> Vec<List<N>> {
+        self.wrote(tensors.iter().flatten().flatten().filter_map(|v| v.block().raw()));
         cut(tensors, self.device_caps().device_addresses)
     }
 

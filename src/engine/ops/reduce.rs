@@ -433,12 +433,19 @@ impl Engine {
         let (shape, own) = (out.shape(), *out.layout());
         let dt = out.dtype();
         // Operands that are not there step like dx and stand in nobody's way.
-        let stat = stats[0].and_then(|_| Layout::contiguous(&a.keepdim)?.broadcast_to(shape)).unwrap_or(own);
+        let stat = match stats[0] {
+            Some(_) => check::layout(
+                "reduce_bwd",
+                "x",
+                Layout::contiguous(&a.keepdim).and_then(|l| l.broadcast_to(shape)),
+            )?,
+            None => own,
+        };
         let layouts = [
             own,
-            spread(dy, a, shape).unwrap_or(own),
+            spread(dy, a, shape)?,
             x.map_or(own, |v| *v.layout()),
-            y.and_then(|v| spread(v, a, shape)).unwrap_or(own),
+            y.map_or(Ok(own), |v| spread(v, a, shape))?,
             stat,
         ];
         let mut m = Merged::new(layouts.each_ref());
@@ -554,11 +561,8 @@ impl ReduceOps for Engine {
         }
         let shape = out.shape();
         let along: Vec<_> = (0..shape.len()).map(|d| (d == axis) as usize).collect();
-        let (Some(g), Some(i), Some(c)) =
-            (spread(&dy, &a, shape), spread(&index, &a, shape), Layout::strided(shape, &along, 0))
-        else {
-            return Ok(());
-        };
+        let (g, i) = (spread(&dy, &a, shape)?, spread(&index, &a, shape)?);
+        let c = check::layout(OP, "dx", Layout::strided(shape, &along, 0))?;
         let m = Merged::new([out.layout(), &g, &i, &c]);
         let n = out.numel();
         let mut args = vec![
@@ -630,7 +634,7 @@ impl ReduceOps for Engine {
         {
             v.map_or(Ok(()), |v| self.own(OP, arg, v))?;
         }
-        let Some(g) = spread(&dy, &axes, a.shape()) else { return Ok(()) };
+        let g = spread(&dy, &axes, a.shape())?;
         let layout = |v: &Option<View<'_>>, other: &View<'_>| v.map_or(*other.layout(), |v| *v.layout());
         let mut m = Merged::new([&g, a.layout(), b.layout(), &layout(&va, &a), &layout(&vb, &b)]);
         let w = 16 / a.dtype().size();

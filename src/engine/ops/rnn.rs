@@ -23,9 +23,7 @@ pub(super) fn fused_grid(batch: usize, hidden: usize) -> Grid {
 }
 
 fn layout(shape: &[usize], at: usize) -> Result<Layout> {
-    Layout::contiguous(shape)
-        .map(|l| l.shifted(at))
-        .ok_or_else(|| GpuError::invalid("rnn", "shape", "fewer than 2^62 elements", format!("{shape:?}")))
+    check::layout("rnn", "shape", Layout::contiguous(shape).and_then(|l| l.shifted(at)))
 }
 
 /// The contiguous part of that shape from element `start` of a view.

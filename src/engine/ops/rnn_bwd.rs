@@ -6,7 +6,7 @@ use crate::driver::Arg;
 use crate::dtype::DType;
 use crate::engine::Engine;
 use crate::engine::launch::Grid;
-use crate::error::{GpuError, Result};
+use crate::error::Result;
 use crate::layout::Layout;
 use crate::ops::*;
 use crate::spec::rnn::*;
@@ -22,9 +22,7 @@ fn columns(
 ) -> Result<View<'_>> {
     // An empty matrix may lie in an empty buffer.
     let at = if rows * width == 0 { 0 } else { start + first };
-    let l = Layout::strided(&[rows, width], &[row, 1], at)
-        .ok_or_else(|| GpuError::invalid("rnn_bwd", "shape", "a matrix", format!("{rows} x {width}")))?;
-    b.view().with_layout(l)
+    b.view().with_layout(check::layout("rnn_bwd", "shape", Layout::strided(&[rows, width], &[row, 1], at))?)
 }
 
 /// What the loop over the steps leaves behind.

@@ -7,8 +7,7 @@ use crate::driver::Arg;
 use crate::dtype::DType;
 use crate::engine::Engine;
 use crate::engine::launch::{Grid, code_of_op, dims, real};
-use crate::error::{GpuError, Result};
-use crate::layout::Layout;
+use crate::error::Result;
 use crate::ops::*;
 use crate::spec::shape::*;
 use crate::spec::sort::REPEAT_TABLE;
@@ -29,13 +28,6 @@ fn mode_number(mode: PadMode) -> Arg {
 }
 
 /// A part of a layout, for layouts that were checked to have it.
-fn part<'a>(op: &'static str, v: &View<'a>, layout: Option<Layout>) -> Result<View<'a>> {
-    match layout {
-        Some(l) => v.with_layout(l),
-        None => Err(GpuError::invalid(op, "axis", "a part of the tensor", format!("shape {:?}", v.shape()))),
-    }
-}
-
 /// One axis of a padding.
 #[derive(Clone, Copy)]
 struct Padded {
@@ -210,7 +202,7 @@ impl ShapeOps for Engine {
             let mut at = 0;
             return xs.iter().try_for_each(|x| {
                 let n = x.shape()[axis];
-                let slot = part(OP, &y, y.layout().narrow(axis, at, n))?;
+                let slot = y.map("axis", |l| l.narrow(axis, at, n))?;
                 at += n;
                 self.move_axes(x, 0, &slot, Axis::of(x, &slot), false)
             });

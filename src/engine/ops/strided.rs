@@ -150,9 +150,11 @@ impl Engine {
             if s == d {
                 return Ok(());
             }
-            // SAFETY: both ranges are live memory of this driver and the operation's checks showed that they do not overlap.
+            self.wrote([d.0]);
+            // SAFETY: both ranges are live memory of this driver and the operation's checks showed that they do not overlap; the stream is
+            // the driver's.
             return unsafe { self.driver().copy(self.inner.stream, s, d, a.n * size) }
-                .map_err(|e| self.poison(e));
+                .map_err(|e| self.refused(e));
         }
         if !along && let Some(b) = axes.iter().position(|a| a.x == 1) {
             let (na, nb) = (last.n, axes[b].n);
