@@ -144,7 +144,13 @@ fn print(target: &Target, r: &Report, time: Duration) {
 }
 
 /// Starts a worker under the limit of memory.
-fn start(target: &Target, args: &Args, from: u64, seconds: u64, input: Option<&Path>) -> Result<Worker, String> {
+fn start(
+    target: &Target,
+    args: &Args,
+    from: u64,
+    seconds: u64,
+    input: Option<&Path>,
+) -> Result<Worker, String> {
     let exe = std::env::current_exe().map_err(|e| e.to_string())?;
     let mut c = if cfg!(unix) {
         let mut c = Command::new("sh");
@@ -160,7 +166,8 @@ fn start(target: &Target, args: &Args, from: u64, seconds: u64, input: Option<&P
         (None, None) => c.args(["--seconds", &seconds.to_string()]),
     };
     let said = File::create(words_of(target)).map_err(|e| e.to_string())?;
-    let mut child = c.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(said).spawn().map_err(|e| e.to_string())?;
+    let mut child =
+        c.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(said).spawn().map_err(|e| e.to_string())?;
     let out = child.stdout.take().ok_or("no output")?;
     let (send, lines) = channel();
     std::thread::spawn(move || {

@@ -54,7 +54,8 @@ impl Rng {
             }
             5 => near(self, 0),
             6 => {
-                let x = [i32::MAX as u64, u32::MAX.into(), i64::MAX as u64, 1 << 53, 1_000_000_000][self.below(5)];
+                let x = [i32::MAX as u64, u32::MAX.into(), i64::MAX as u64, 1 << 53, 1_000_000_000]
+                    [self.below(5)];
                 near(self, x)
             }
             _ => self.next() >> self.below(64),

@@ -45,7 +45,8 @@ pub(crate) fn run(target: &Target, args: &Args, from: u64) -> Result<bool, Strin
     let seeds = Seeds::load(target.name)?;
     let mut run = (target.open)()?;
     let mut out = std::io::stdout().lock();
-    let mut tell = |line: String| out.write_all(line.as_bytes()).and_then(|()| out.flush()).map_err(|e| e.to_string());
+    let mut tell =
+        |line: String| out.write_all(line.as_bytes()).and_then(|()| out.flush()).map_err(|e| e.to_string());
     if let Some(path) = &args.input {
         let input = Input::load(path)?;
         tell("run 0\n".into())?;

@@ -2,8 +2,8 @@
 
 use trefoil_nn::data::text::{Characters, Encoding, Tokenizer, Windows, read_text};
 use trefoil_nn::data::{
-    Arrays, Channels, CsvOptions, Dataset, ImageFolder, ItemSource, Label, read_csv, read_csv_skipping, read_idx,
-    read_npy, read_npz,
+    Arrays, Channels, CsvOptions, Dataset, ImageFolder, ItemSource, Label, read_csv, read_csv_skipping,
+    read_idx, read_npy, read_npz,
 };
 use trefoil_nn::{HostTensor, Result};
 

@@ -43,11 +43,16 @@ pub(crate) struct Target {
     pub(crate) open: fn() -> Result<Run, String>,
 }
 
+mod cache;
+mod chain;
 mod data;
+mod devices;
+mod launch;
 mod layout;
 mod loom;
 mod model;
 mod network;
+mod program;
 mod run;
 mod scratch;
 mod state;
@@ -55,6 +60,9 @@ mod state;
 /// All targets.
 pub(crate) const TARGETS: &[Target] = &[
     layout::TARGET,
+    program::TARGET,
+    launch::TARGET,
+    cache::TARGET,
     data::TARGET,
     state::TARGET,
     network::TARGET,
@@ -65,5 +73,8 @@ pub(crate) const TARGETS: &[Target] = &[
 /// The target of that name. Errors: an unknown one.
 pub(crate) fn find(name: &str) -> Result<&'static Target, String> {
     let known = || TARGETS.iter().map(|t| t.name).collect::<Vec<_>>().join(", ");
-    TARGETS.iter().find(|t| t.name == name).ok_or_else(|| format!("unknown target `{name}`; known are all, list, {}", known()))
+    TARGETS
+        .iter()
+        .find(|t| t.name == name)
+        .ok_or_else(|| format!("unknown target `{name}`; known are all, list, {}", known()))
 }

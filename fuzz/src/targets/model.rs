@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use trefoil::{CpuBackend, Engine};
 use trefoil::ops::CoreOps;
+use trefoil::{CpuBackend, Engine};
 use trefoil_nn::{Device, Result};
 
 use super::Verdict;

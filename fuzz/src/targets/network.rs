@@ -37,13 +37,16 @@ fn steps(config: &NetworkConfig, device: &Device) -> Result<()> {
     let network = Network::new(&Build::new(device, 1), config)?;
     let any = InputConfig { shape: vec![4], dtype: None };
     let declared = |name| config.inputs.get(name).unwrap_or(&any);
-    let inputs = network.input_names().map(|name| sample(device, declared(name))).collect::<Result<Vec<_>>>()?;
+    let inputs =
+        network.input_names().map(|name| sample(device, declared(name))).collect::<Result<Vec<_>>>()?;
     summary(&network, &inputs)?;
     let mut optimizer = Optimizer::adam(&network, 0.01)?;
     for _ in 0..2 {
         optimizer.zero_grad()?;
         let outputs = network.forward_all(&inputs)?;
-        let Some(y) = outputs.iter().find(|y| y.dtype().is_float() && y.requires_grad()) else { return Ok(()) };
+        let Some(y) = outputs.iter().find(|y| y.dtype().is_float() && y.requires_grad()) else {
+            return Ok(());
+        };
         y.mul(y)?.mean()?.backward()?;
         optimizer.step()?;
     }

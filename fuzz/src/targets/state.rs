@@ -32,7 +32,8 @@ struct Site {
 impl Site {
     fn new() -> Result<Self, String> {
         let scratch = Scratch::new("state")?;
-        let shards = std::fs::read_dir(input::folder(TARGET.name).join("shards")).map_err(|e| e.to_string())?;
+        let shards =
+            std::fs::read_dir(input::folder(TARGET.name).join("shards")).map_err(|e| e.to_string())?;
         for shard in shards {
             let shard = shard.map_err(|e| e.to_string())?;
             std::fs::copy(shard.path(), scratch.path().join(shard.file_name())).map_err(|e| e.to_string())?;
@@ -69,7 +70,8 @@ impl Site {
             }
         }
         drop(file.state_dict(&self.device));
-        let names = NameMap::new().prefix("model.", "").rename("2.weight", "1.weight").rename("2.bias", "1.bias");
+        let names =
+            NameMap::new().prefix("model.", "").rename("2.weight", "1.weight").rename("2.bias", "1.bias");
         file.load(&self.model()?, &LoadOptions::new().partial().convert().names(names)).map(drop)
     }
 
