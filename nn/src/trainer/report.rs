@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::checkpoint::write_atomic;
+use crate::durable::write_atomic;
 use crate::error::{NnError, Result};
 use crate::plot::{Chart, Series, svg};
 
