@@ -120,7 +120,9 @@ impl Record {
         let Some(text) = metadata.get(KEY) else {
             // A flipped bit of the key would otherwise make it a file of another program.
             return match metadata.iter().find(|(_, text)| intact(text)) {
-                Some((key, _)) => Err(bad(path, format!("damaged: its metadata stands under the key `{key}`"))),
+                Some((key, _)) => {
+                    Err(bad(path, format!("damaged: its metadata stands under the key `{key}`")))
+                }
                 None => Ok(None),
             };
         };

@@ -9,7 +9,8 @@ mod resume;
 mod step;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -166,6 +167,11 @@ impl<'a> Trainer<'a> {
     /// Batches done of the next epoch, where the run was stopped within it.
     pub fn batches_done(&self) -> u64 {
         self.within.map_or(0, |w| w.batches)
+    }
+
+    /// The flag that ends training after the present step, [`TrainOptions::stop`].
+    pub fn stop_flag(&self) -> Arc<AtomicBool> {
+        self.options.stop.clone()
     }
 
     fn stop_asked(&self) -> bool {

@@ -101,7 +101,8 @@ impl Trainer<'_> {
                 return differs(name, theirs.to_string(), ours.to_string());
             }
         }
-        for (name, theirs) in p.settings.iter().filter(|(name, _)| ![EPOCHS, ITEMS].contains(&name.as_str())) {
+        for (name, theirs) in p.settings.iter().filter(|(name, _)| ![EPOCHS, ITEMS].contains(&name.as_str()))
+        {
             let Some(ours) = self.settings.get(name) else { continue };
             let Some([at, written, given]) = difference(name, theirs, ours) else { continue };
             let epochs = [&p.settings, &self.settings].map(|s| s.get(EPOCHS).cloned().unwrap_or_default());
