@@ -34,6 +34,8 @@ pub(super) type Make = Arc<dyn Fn(Site<'_>) -> Result<Objective> + Send + Sync>;
 #[derive(Clone)]
 pub struct LossConfig {
     name: &'static str,
+    /// As it was written.
+    pub(super) json: Value,
     make: Make,
     /// Whether classes lie on the last axis of the output.
     pub(super) last: Option<bool>,
@@ -226,8 +228,8 @@ impl LossConfig {
             Some(name) if PARTS.iter().any(|r| r.name == name) => PARTS,
             _ => LOSSES,
         };
-        let (name, Made { make, last }) = kind(path, "a loss", json, table)?;
-        Ok(LossConfig { name, make, last })
+        let (name, Made { make, last }) = kind(path, "a loss", json.clone(), table)?;
+        Ok(LossConfig { name, json, make, last })
     }
 
     /// Names of all losses.

@@ -52,6 +52,7 @@ mod schedule;
 mod train;
 mod transform;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::Value;
@@ -221,8 +222,18 @@ impl Config {
             evaluate_ema: t.ema.is_some_and(|e| e.evaluate),
             anomaly: t.anomaly.0,
             run: t.run.clone(),
-            progress: false,
+            settings: self.settings(),
+            ..TrainOptions::default()
         }
+    }
+
+    /// Sections that a resumed run must share with the one that it resumes; the trainer knows the other ones itself.
+    fn settings(&self) -> BTreeMap<String, Value> {
+        // A network that was read can be written: its keys are texts.
+        let model = serde_json::to_value(&self.model).unwrap_or_default();
+        let loss = self.loss.as_ref().map(|l| l.json.clone()).unwrap_or_default();
+        let sections = [("model", model), ("loss", loss), ("data", self.data.meaning())];
+        sections.into_iter().map(|(name, v)| (name.to_string(), v)).collect()
     }
 
     /// The trainer of a model, with objective, optimizer, settings and metrics. Errors: of [`Config::optimizer`], [`Config::objective`] and
