@@ -56,7 +56,7 @@ impl Drop for Worker {
 enum End {
     Done,
     /// The input under way ended the process.
-    Aborted(String),
+    Aborted,
     /// The input under way took too long.
     Slow,
 }
@@ -224,7 +224,7 @@ fn watch(
     }
     let why = status.to_string();
     fail(report, at, "abort", &why);
-    Ok((End::Aborted(why), at))
+    Ok((End::Aborted, at))
 }
 
 /// Whether a slow input is so alone, too.
