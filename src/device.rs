@@ -119,12 +119,15 @@ impl Caps {
     }
 }
 
+/// A figure of `/proc/meminfo` in bytes; `None` where the system has no such file.
+pub(crate) fn memory_figure(name: &str) -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':'))?;
+    line.trim().strip_suffix(" kB")?.parse::<u64>().ok()?.checked_mul(1024)
+}
+
 /// Bytes of memory of this machine, if the system tells.
 pub(crate) fn physical_memory() -> Option<u64> {
     static MEMORY: std::sync::OnceLock<Option<u64>> = std::sync::OnceLock::new();
-    *MEMORY.get_or_init(|| {
-        let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-        let kib = text.lines().find_map(|l| l.strip_prefix("MemTotal:"))?.trim().strip_suffix("kB")?;
-        kib.trim().parse::<u64>().ok()?.checked_mul(1024)
-    })
+    *MEMORY.get_or_init(|| memory_figure("MemTotal"))
 }

@@ -20,6 +20,8 @@ pub(crate) enum CliError {
     File { what: &'static str, path: String, source: io::Error },
     /// Something the user wrote.
     Input(String),
+    /// A signal ended the command: what was saved and how to go on, and the exit code.
+    Stopped { text: String, code: u8 },
 }
 
 impl fmt::Display for CliError {
@@ -28,7 +30,7 @@ impl fmt::Display for CliError {
             CliError::Nn(e) => e.fmt(f),
             CliError::Output(_) => f.write_str("cannot write to the standard output"),
             CliError::File { what, path, .. } => write!(f, "cannot {what} {path}"),
-            CliError::Input(text) => f.write_str(text),
+            CliError::Input(text) | CliError::Stopped { text, .. } => f.write_str(text),
         }
     }
 }
@@ -38,7 +40,7 @@ impl Error for CliError {
         match self {
             CliError::Nn(e) => e.source(),
             CliError::Output(e) | CliError::File { source: e, .. } => Some(e),
-            CliError::Input(_) => None,
+            CliError::Input(_) | CliError::Stopped { .. } => None,
         }
     }
 }
@@ -64,7 +66,10 @@ impl From<io::Error> for CliError {
 impl CliError {
     /// The message, its causes (unless they only repeat it), and advice.
     pub(crate) fn report(&self) -> String {
-        let mut text = format!("error: {self}\n");
+        let mut text = match self {
+            CliError::Stopped { text, .. } => format!("{text}\n"),
+            _ => format!("error: {self}\n"),
+        };
         let mut said = self.to_string();
         let mut cause = self.source();
         while let Some(e) = cause {
@@ -82,9 +87,17 @@ impl CliError {
         text
     }
 
+    /// Exit code of the process.
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self {
+            CliError::Stopped { code, .. } => *code,
+            _ => 1,
+        }
+    }
+
     fn advice(&self) -> Option<&'static str> {
         match self {
-            CliError::Input(_) => None,
+            CliError::Input(_) | CliError::Stopped { .. } => None,
             CliError::Output(_) => Some("check where the output goes"),
             CliError::File { .. } => Some("check that the path exists and can be used"),
             CliError::Nn(e) => match e.root() {
@@ -112,8 +125,11 @@ impl CliError {
                 NnError::Data { .. } => {
                     Some("correct or remove that file, or leave such items out with data.on_error = \"skip\"")
                 }
-                NnError::Checkpoint { .. } => {
-                    Some("leave out --resume to start over, or name another run folder with --run")
+                NnError::Checkpoint { .. } | NnError::ResumeMismatch { .. } => Some(
+                    "leave out --resume to start over (the old run is moved aside), or name another run folder with --run",
+                ),
+                NnError::Locked { .. } => {
+                    Some("wait for the other run, or name another run folder with --run")
                 }
                 NnError::Diverged { .. } => Some("lower optimizer.lr, or set train.clip_norm"),
                 NnError::Io { .. } => {

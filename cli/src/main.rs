@@ -8,12 +8,14 @@ mod explain;
 mod network;
 mod parity;
 mod plot;
+mod signals;
 mod status;
 mod summary;
 mod train;
 
 use std::io::Write;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Parser, Subcommand};
 use trefoil::{Registry, Selector};
@@ -88,12 +90,18 @@ impl BackendArg {
     }
 }
 
-/// Prints log messages to the error stream.
-struct Messages;
+/// Target of the library's messages on files of a run: what was moved, repaired or cannot be checked.
+const NOTICE: &str = "trefoil_nn::run";
+
+/// Prints log messages to the error stream: errors, what concerns files of a run, and the others where they are wanted.
+struct Messages {
+    verbose: AtomicBool,
+}
 
 impl log::Log for Messages {
     fn enabled(&self, m: &log::Metadata<'_>) -> bool {
-        m.level() <= log::max_level()
+        let shown = self.verbose.load(Ordering::Relaxed) || m.level() == log::Level::Error;
+        shown || m.target() == NOTICE
     }
     fn log(&self, r: &log::Record<'_>) {
         if self.enabled(r.metadata()) {
@@ -104,7 +112,7 @@ impl log::Log for Messages {
     fn flush(&self) {}
 }
 
-static MESSAGES: Messages = Messages;
+static MESSAGES: Messages = Messages { verbose: AtomicBool::new(false) };
 
 fn run(cli: &Cli, out: &mut dyn Write) -> Result<()> {
     match &cli.command {
@@ -122,7 +130,8 @@ fn run(cli: &Cli, out: &mut dyn Write) -> Result<()> {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     if log::set_logger(&MESSAGES).is_ok() {
-        log::set_max_level(if cli.verbose { log::LevelFilter::Info } else { log::LevelFilter::Error });
+        MESSAGES.verbose.store(cli.verbose, Ordering::Relaxed);
+        log::set_max_level(if cli.verbose { log::LevelFilter::Info } else { log::LevelFilter::Warn });
     }
     match run(&cli, &mut std::io::stdout().lock()) {
         Ok(()) => ExitCode::SUCCESS,
@@ -130,7 +139,7 @@ fn main() -> ExitCode {
         Err(CliError::Output(e)) if e.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(e) => {
             let _ = write!(std::io::stderr(), "{}", e.report());
-            ExitCode::FAILURE
+            e.exit_code().into()
         }
     }
 }

@@ -3,13 +3,14 @@
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 
-use trefoil_nn::LayerExt;
 use trefoil_nn::checkpoint::Checkpoint;
 use trefoil_nn::config::Config;
-use trefoil_nn::trainer::{Ended, EpochStats};
+use trefoil_nn::trainer::{Ended, EpochStats, Report};
+use trefoil_nn::{LayerExt, Trainer};
 
 use crate::BackendArg;
 use crate::error::{CliError, Result};
+use crate::signals::Signals;
 
 /// Arguments of `train`.
 #[derive(Debug, clap::Args)]
@@ -20,7 +21,11 @@ Examples:
   trefoil train examples/digits.json --resume
 
 The run folder receives checkpoint.safetensors and metrics.jsonl after every epoch, best.safetensors whenever the monitored loss
-improves, and curves.svg. A run that was interrupted and resumed gives the same bytes as one that was not.")]
+improves, and curves.svg. A run that was interrupted and resumed gives the same bytes as one that was not. One run at a time uses
+the folder; an earlier run in it that is not resumed is moved aside, to DIR.1, DIR.2, .., when the first epoch is saved.
+
+Ctrl-C (SIGINT) and SIGTERM finish the step, save the state, say how to resume, and exit with 130 and 143. A second one ends the
+process at once; the last checkpoint is intact.")]
 pub(crate) struct Args {
     /// The configuration
     config: PathBuf,
@@ -98,24 +103,13 @@ pub(crate) fn run(a: &Args, out: &mut dyn Write) -> Result<()> {
         )?;
     }
 
-    let checkpoint = config.train.run.as_ref().map(|r| r.join("checkpoint.safetensors"));
-    if a.resume {
-        let found = trainer.resume()?;
-        if !a.quiet {
-            let what = if found {
-                format!("resumed after epoch {}", trainer.epochs_done())
-            } else {
-                "no checkpoint yet; starting at the beginning".into()
-            };
-            writeln!(out, "{what}")?;
-        }
-    } else if let Some(c) = checkpoint.as_ref().filter(|c| c.exists())
-        && !a.quiet
-    {
-        let epoch = Checkpoint::load(c).map_or(0, |c| c.progress.epoch);
-        writeln!(out, "starting over; --resume would have continued after epoch {epoch}")?;
-    }
-
+    let stop = trainer.stop_flag();
+    begin(a, &config, &mut trainer, out)?;
+    let signals = Signals::install(stop).map_err(|source| CliError::File {
+        what: "install",
+        path: "handlers of signals".into(),
+        source,
+    })?;
     let mut failed = None;
     let report = trainer.fit(&*sources.train, sources.test.as_deref(), &mut |s| {
         if a.quiet {
@@ -128,7 +122,63 @@ pub(crate) fn run(a: &Args, out: &mut dyn Write) -> Result<()> {
     if let Some(e) = failed {
         return Err(e.into());
     }
-    let skipped = data.skipped();
+    if report.ended == Ended::Stopped {
+        let text = stopped(&config, &trainer);
+        return Err(CliError::Stopped { text, code: signals.exit_code() });
+    }
+    finish(&config, &data.skipped(), &report, out)
+}
+
+/// Resumes, or says what is not resumed.
+fn begin(a: &Args, config: &Config, trainer: &mut Trainer<'_>, out: &mut dyn Write) -> Result<()> {
+    let Some(run) = &config.train.run else { return Ok(()) };
+    let checkpoint = run.join("checkpoint.safetensors");
+    let what = if a.resume {
+        match (trainer.resume()?, trainer.batches_done()) {
+            (false, _) => "no checkpoint yet; starting at the beginning".into(),
+            (true, 0) => format!("resumed after epoch {}", trainer.epochs_done()),
+            (true, n) => format!("resumed in epoch {}, after batch {n}", trainer.epochs_done() + 1),
+        }
+    } else if checkpoint.exists() {
+        let what = match Checkpoint::load(&checkpoint) {
+            Ok(c) => format!("--resume would have continued after epoch {}", c.progress.epoch),
+            Err(e) => format!("--resume would have failed: {e}"),
+        };
+        format!("starting over; {what}. The old run is moved aside when the first epoch is saved")
+    } else {
+        return Ok(());
+    };
+    if !a.quiet {
+        writeln!(out, "{what}")?;
+    }
+    Ok(())
+}
+
+/// What a run that a signal ended has left, and how to go on.
+fn stopped(config: &Config, trainer: &Trainer<'_>) -> String {
+    let steps = trainer.optimizer().steps();
+    let epoch = trainer.epochs_done() + 1;
+    let at = format!("stopped in epoch {epoch} of {}, after step {steps}", config.train.epochs);
+    match &config.train.run {
+        _ if steps == 0 => format!("{at}; there was nothing to save yet"),
+        None => format!("{at}; nothing was saved, because there is no run folder (train.run or --run DIR)"),
+        Some(run) => format!("{at}; the state is saved in {}. To go on: {}", run.display(), resume_command()),
+    }
+}
+
+/// The command of this process, with `--resume`.
+fn resume_command() -> String {
+    let mut words: Vec<String> = std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect();
+    if !words.iter().any(|w| w == "--resume") {
+        words.push("--resume".into());
+    }
+    let plain = |w: &str| !w.is_empty() && w.chars().all(|c| c.is_alphanumeric() || "-_./:=,+".contains(c));
+    let quote = |w: &String| if plain(w) { w.clone() } else { format!("'{}'", w.replace('\'', "'\\''")) };
+    words.iter().map(quote).collect::<Vec<_>>().join(" ")
+}
+
+/// The end of a run that no signal ended.
+fn finish(config: &Config, skipped: &[String], report: &Report, out: &mut dyn Write) -> Result<()> {
     if !skipped.is_empty() {
         writeln!(out, "{} malformed items were left out:", skipped.len())?;
         skipped.iter().take(SHOWN).try_for_each(|s| writeln!(out, "    {s}"))?;

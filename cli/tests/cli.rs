@@ -123,7 +123,11 @@ fn selectors_are_checked() {
 fn training_resuming_and_quiet() {
     let f = Folder::new("train");
     let run = f.at("run");
-    let args = ["train", "examples/digits.json", "--backend", "cpu", "--run", &run];
+    // Without a schedule, which would span the number of epochs.
+    let digits = include_str!("../../examples/digits.json");
+    let (from, to) = (digits.find("\"schedule\"").unwrap(), digits.find("\"train\"").unwrap());
+    let config = f.write("constant.json", &format!("{}{}", &digits[..from], &digits[to..]));
+    let args = ["train", &config, "--backend", "cpu", "--run", &run];
     let with = |more: &[&'static str]| ok(&[&args[..], more].concat());
     let first = with(&["--epochs", "2"]);
     assert!(first.contains("epoch   2/2") && first.contains("test accuracy 0."), "{first}");
@@ -144,6 +148,117 @@ fn training_resuming_and_quiet() {
     std::fs::write(f.0.join("run/checkpoint.safetensors"), b"damaged").unwrap();
     let e = fails(&[&args[..], &["--resume"]].concat(), 1);
     assert!(e.contains("not a complete safetensors file") && e.contains("leave out --resume"), "{e}");
+}
+
+#[test]
+fn an_old_run_is_moved_aside_and_a_failed_start_leaves_it() {
+    let f = Folder::new("aside");
+    let run = f.at("run");
+    let args = ["train", "examples/digits.json", "--backend", "cpu", "--run", &run, "--epochs", "1", "-q"];
+    ok(&args);
+    let files = ["checkpoint.safetensors", "best.safetensors", "metrics.jsonl", "curves.svg"];
+    let read = |run: &str| files.map(|name| std::fs::read(f.0.join(run).join(name)).unwrap());
+    let old = read("run");
+    // Starts that fail: a configuration, data and a learning rate that are no good.
+    let digits = include_str!("../../examples/digits.json");
+    for (name, from, to) in [
+        ("key.json", "\"epochs\"", "\"epoch\""),
+        ("data.json", "data/digits.csv", "no/such.csv"),
+        ("rate.json", "\"lr\": 0.004", "\"lr\": 1e30"),
+    ] {
+        let c = f.write(name, &digits.replace(from, to));
+        fails(&["train", &c, "--backend", "cpu", "--run", &run], 1);
+        assert!(read("run") == old, "{name}");
+    }
+    // The second run says where the first one is, under -q too.
+    let o = trefoil(&args);
+    let err = text(&o.stderr);
+    assert!(o.status.success() && err.contains("is now in") && err.contains("run.1"), "{err}");
+    assert!(read("run.1") == old);
+    // Another number of epochs under the schedule, and another network, are other runs.
+    let e = fails(&[&args[..5], &["--run", &run, "--epochs", "2", "--resume"]].concat(), 1);
+    assert!(e.contains("number of epochs") && e.contains("written with 1, this run has 2"), "{e}");
+    let c = f.write("tanh.json", &digits.replacen("\"relu\"", "\"tanh\"", 1));
+    let e = fails(&["train", &c, "--backend", "cpu", "--run", &run, "--epochs", "1", "--resume"], 1);
+    assert!(e.contains("model.layers[0].activation") && e.contains("\"tanh\""), "{e}");
+}
+
+/// Starts training with the standard output in a pipe.
+#[cfg(unix)]
+fn start(args: &[&str]) -> std::process::Child {
+    Command::new(env!("CARGO_BIN_EXE_trefoil"))
+        .args(args)
+        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap())
+        .env_remove("TREFOIL_BACKEND")
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+/// Waits until the run has saved its first epoch.
+#[cfg(unix)]
+fn wait_for(file: &Path) {
+    for _ in 0..600 {
+        if file.exists() {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    panic!("{} does not appear", file.display());
+}
+
+#[cfg(unix)]
+fn send(signal: &str, child: &std::process::Child) {
+    let sent = Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
+    assert!(sent.success());
+}
+
+/// Interrupts a run wherever it is, again and again, by signals and by kills: at its end it has the bytes of a run that was left alone.
+#[cfg(unix)]
+#[test]
+fn signals_save_the_step_and_a_resumed_run_gives_the_same_bytes() {
+    let f = Folder::new("signals");
+    let digits = include_str!("../../examples/digits.json");
+    let small = digits.replace("\"epochs\": 100", "\"epochs\": 40");
+    let config = f.write("digits.json", &small.replace("\"batch_size\": 64", "\"batch_size\": 8"));
+    let (whole, run) = (f.at("whole"), f.at("run"));
+    let args = |run: &'static str| {
+        ["train", config.as_str(), "--backend", "cpu", "--run"]
+            .map(String::from)
+            .into_iter()
+            .chain([f.at(run)])
+            .collect::<Vec<_>>()
+    };
+    let reference = std::thread::spawn({
+        let args = args("whole");
+        move || ok(&args.iter().map(String::as_str).collect::<Vec<_>>())
+    });
+    let args = args("run");
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    for (signal, code) in [("-INT", Some(130)), ("-TERM", Some(143)), ("-KILL", None), ("-INT", Some(130))] {
+        let child = start(&[&args[..], &["--resume", "-q"]].concat());
+        wait_for(&f.0.join("run/checkpoint.safetensors"));
+        std::thread::sleep(std::time::Duration::from_millis(150));
+        // Nobody else may use the folder meanwhile.
+        let e = fails(&args, 1);
+        assert!(e.contains("is in use by process") && e.contains(&child.id().to_string()), "{e}");
+        send(signal, &child);
+        let o = child.wait_with_output().unwrap();
+        let err = text(&o.stderr);
+        assert_eq!(o.status.code(), code, "{signal}: {err}");
+        if code.is_some() {
+            assert!(err.contains("stopped in epoch") && err.contains("--resume"), "{err}");
+        }
+    }
+    ok(&[&args[..], &["--resume"]].concat());
+    reference.join().unwrap();
+    for name in ["checkpoint.safetensors", "best.safetensors"] {
+        let read = |run: &str| std::fs::read(Path::new(run).join(name)).unwrap();
+        assert!(read(&whole) == read(&run), "{name}");
+    }
+    let lines = std::fs::read_to_string(f.0.join("run/metrics.jsonl")).unwrap();
+    assert_eq!(lines.lines().count(), 40);
 }
 
 #[test]

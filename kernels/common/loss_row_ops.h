@@ -5,6 +5,7 @@
  *   NAME_grad    d[0..3] = derivatives of the item by element e of each input (of the row's one number where an input has one per row: it is
  *                taken from e = 0)
  *   NAME_weight  1 where rows have weights (function NAME_weigh)
+ *   NAME_strided 1 (else not defined) where the elements of a row lie `width` apart: x [rows / width, len, width]
  * The inputs stand under the loss's variant of RowLoss in src/ops/loss_rows.rs, in order. GK_X0(e) ... GK_X3(e) read them.
  */
 #include "loss_ops.h"
@@ -13,7 +14,7 @@ typedef struct {
     GK_GLOBAL const gk_t *x0, *x1, *x2, *x3;
     GK_GLOBAL const gk_u8* mask;
     GK_GLOBAL const int* ids;
-    gk_i64 ids_at, len, id;
+    gk_i64 ids_at, len, width, id;
     int wide, flags;
     gk_f p0, p1, p2, p3;
     gk_f m[3], s[4];
@@ -192,21 +193,22 @@ GK_ADD(gk_row_kl) { s[0] += gk_loss_kl(GK_X0(e), GK_X1(e), gk_make_lp(GK_R(0.0),
 GK_ITEM(gk_row_kl) { return r->s[0]; }
 GK_GRAD(gk_row_kl) { d[0] = gk_loss_kl_grad(GK_X0(e), GK_X1(e), gk_make_lp(GK_R(0.0), GK_R(0.0), r->flags)); }
 
-/* flags: 1 = probabilities with floor p0, else log-probabilities; class weights may be absent. F.nll_loss */
+/* flags: 1 = probabilities with floor p0, else log-probabilities; class weights may be absent. Classes lie `width` apart. F.nll_loss */
 #define gk_row_nll_first 0
 #define gk_row_nll_sums 0
 #define gk_row_nll_weight 1
+#define gk_row_nll_strided 1
 GK_FN gk_f gk_row_nll_weigh(const gk_rowcx* r) { return r->x1 ? GK_X1(r->id) : GK_R(1.0); }
 GK_ITEM(gk_row_nll)
 {
-    gk_f v = GK_X0(r->id);
+    gk_f v = GK_X0(r->id * r->width);
     if (r->flags & 1) v = gk_log(gk_max(v, r->p0));
     return -gk_row_nll_weigh(r) * v;
 }
 GK_GRAD(gk_row_nll)
 {
     if (e != r->id) return;
-    gk_f w = gk_row_nll_weigh(r), v = GK_X0(e);
+    gk_f w = gk_row_nll_weigh(r), v = GK_X0(e * r->width);
     d[0] = !(r->flags & 1) ? -w : v < r->p0 ? GK_R(0.0) : -w / v;
 }
 
@@ -341,24 +343,26 @@ GK_FN gk_i64 gk_label(const gk_rowcx* r, gk_i64 j)
     gk_i64 id = j < r->len ? gk_index(r->ids, r->ids_at + j, r->wide) : -1;
     return id < r->len ? id : -1;
 }
-GK_FN int gk_is_label(const gk_rowcx* r, gk_i64 e)
+/* How often class e stands among the labels: each mention counts. */
+GK_FN gk_i64 gk_label_count(const gk_rowcx* r, gk_i64 e)
 {
-    for (gk_i64 j = 0, id; (id = gk_label(r, j)) >= 0; j++)
-        if (id == e) return 1;
-    return 0;
+    gk_i64 n = 0;
+    for (gk_i64 j = 0, id; (id = gk_label(r, j)) >= 0; j++) n += id == e;
+    return n;
 }
 GK_ADD(gk_row_multilabel_margin)
 {
-    if (gk_is_label(r, e)) return;
+    if (gk_label_count(r, e)) return;
     for (gk_i64 j = 0, id; (id = gk_label(r, j)) >= 0; j++) s[0] += gk_max(GK_R(1.0) - GK_X0(id) + GK_X0(e), GK_R(0.0));
 }
 GK_ITEM(gk_row_multilabel_margin) { return r->s[0] / (gk_f)r->len; }
 GK_GRAD(gk_row_multilabel_margin)
 {
+    gk_i64 times = gk_label_count(r, e);
     gk_f x = GK_X0(e), n = GK_R(0.0);
-    if (gk_is_label(r, e)) {
+    if (times) {
         for (gk_i64 i = 0; i < r->len; i++)
-            if (!gk_is_label(r, i) && GK_R(1.0) - x + GK_X0(i) > GK_R(0.0)) n -= GK_R(1.0);
+            if (GK_R(1.0) - x + GK_X0(i) > GK_R(0.0) && !gk_label_count(r, i)) n -= (gk_f)times;
     } else
         for (gk_i64 j = 0, id; (id = gk_label(r, j)) >= 0; j++)
             if (GK_R(1.0) - GK_X0(id) + x > GK_R(0.0)) n += GK_R(1.0);

@@ -14,9 +14,18 @@
 #define GK_ROW(part) GK_CAT(GK_OP, part)
 #define GK_SUMS GK_ROW(_sums)
 
+/* Where element e of a row stands. */
+GK_FN gk_i64 gk_element(gk_i64 row, gk_i64 e, gk_i64 len, gk_i64 width)
+{
+#if GK_ROW(_strided)
+    if (width != 1) return (row / width * len + e) * width + row % width;
+#endif
+    return row * len + e;
+}
+
 GK_FN GK_GLOBAL const gk_t* gk_operand(GK_GLOBAL const gk_t* x, int role, gk_i64 row, gk_i64 len, gk_i64 width)
 {
-    gk_i64 at = role == 0 ? row * len : role == 1 ? row : role == 2 ? 0 : role == 3 ? row % width : row / width;
+    gk_i64 at = role == 0 ? gk_element(row, 0, len, width) : role == 1 ? row : role == 2 ? 0 : role == 3 ? row % width : row / width;
     return x ? x + at : x;
 }
 
@@ -31,7 +40,7 @@ GK_FN gk_rowcx gk_row_at(GK_GLOBAL const gk_t* x0, GK_GLOBAL const gk_t* x1, GK_
     r.x2 = gk_operand(x2, (int)(roles >> 8 & 15), row, len, width);
     r.x3 = gk_operand(x3, (int)(roles >> 12 & 15), row, len, width);
     r.mask = mask ? mask + (roles >> 16 & 15 ? row : row * len) : mask;
-    r.ids = ids; r.ids_at = row * len; r.wide = wide; r.len = len; r.id = 0;
+    r.ids = ids; r.ids_at = row * len; r.wide = wide; r.len = len; r.width = width; r.id = 0;
     r.p0 = p0; r.p1 = p1; r.p2 = p2; r.p3 = p3; r.flags = flags;
     for (int k = 0; k < 3; k++) r.m[k] = GK_ROW(_first) == 2 ? GK_R(0.0) : -GK_INF;
     for (int k = 0; k < 4; k++) r.s[k] = GK_R(0.0);
@@ -121,7 +130,7 @@ GK_KERNEL(row_items)(GK_IN(gk_t, x0), GK_IN(gk_t, x1), GK_IN(gk_t, x2), GK_IN(gk
 
 #define GK_ROW_STORE(out, k, role) \
     if (out && ((role) == 0 || ((role) == 1 && e == 0))) { \
-        gk_i64 at = (role) == 0 ? row * len + e : row; \
+        gk_i64 at = (role) == 0 ? gk_element(row, e, len, width) : row; \
         gk_store(out, at, acc >> k & 1 ? gk_load(out, at) + g * d[k] : g * d[k]); \
     }
 

@@ -3,7 +3,8 @@
  *
  *   dx (+)= rstd * (g - mean(g) - xh * mean(g * xh)) + add      dgamma (+)= sum of dz * xh      dbeta (+)= sum of dz
  *
- * without mean(g) where the forward took no mean (raw), without both means where statistics were given (inference). act' is taken from y where that is given.
+ * without mean(g) where the forward took no mean (raw), without both means where statistics were given (inference). A set of one element (alone), whose xh is 0
+ * whatever it holds, has dx = add: the difference would leave the rounding of g. act' is taken from y where that is given.
  * _part: sums along runs of rows, weighted by w per column (layer norm) or not (channels); _coef: the means per set; _apply: dx; _cols: sums down columns;
  * _params: parameter gradients from partial sums, in order.
  * Partial sums: dz * xh first, those of dz `second` entries behind.  Launch: blocks on axis 0 loop. Arithmetic in gk_f. Deterministic.
@@ -79,11 +80,14 @@ GK_KERNEL(norm_bwd_part)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma), GK
             GK_UNROLL for (int u = 0; u < 2; u++) {
                 gk_i64 e = run.items_from + (i + u * lanes) * GK_W;
                 gk_norm_terms(&a[u], &d[u], &w, gamma, beta, y, r, e, e - start, at.channel, inner, m, q, 1, affine, offset, act, p);
+                gk_f t1 = GK_R(0.0), t2 = GK_R(0.0); /* of an item: the long sums are rounded once per item */
                 GK_UNROLL for (int k = 0; k < GK_W; k++) {
                     gk_f g = weighted ? d[u].v[k] * w.v[k] : d[u].v[k];
-                    s1 += g;
-                    s2 += g * a[u].v[k];
+                    t1 += g;
+                    t2 += g * a[u].v[k];
                 }
+                s1 += t1;
+                s2 += t2;
             }
         }
         for (; i < run.items; i += lanes) {
@@ -177,7 +181,7 @@ GK_KERNEL(norm_bwd_params)(GK_IN(gk_f, part), GK_OUT(gk_t, dgamma), GK_OUT(gk_t,
 /* dx, and dr (+)= dz for a residual added before the activation. Without coef: statistics were given. */
 GK_KERNEL(norm_bwd_apply)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_IN(gk_t, y), GK_IN(gk_t, r), GK_IN(gk_f, mean),
                           GK_IN(gk_f, rstd), GK_IN(gk_f, coef), GK_IN(gk_t, add), GK_OUT(gk_t, dx), GK_OUT(gk_t, dr), gk_i64 n, gk_i64 cols,
-                          gk_i64 inner, gk_i64 groups, gk_i64 share, int wide, int affine, gk_f offset, int act, gk_f p, int accumulate,
+                          gk_i64 inner, gk_i64 groups, gk_i64 share, int wide, int affine, int alone, gk_f offset, int act, gk_f p, int accumulate,
                           int accumulate_r)
 {
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, gamma); GK_BIND_IN(gk_t, beta); GK_BIND_IN(gk_t, y); GK_BIND_IN(gk_t, r);
@@ -209,6 +213,7 @@ GK_KERNEL(norm_bwd_apply)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma), G
                     gk_put_item(dr, i, o, wide);
                 }
                 if (dx) {
+                    if (alone) q = GK_R(0.0);
                     GK_UNROLL for (int k = 0; k < GK_W; k++) d[u].v[k] = q * (d[u].v[k] * v.v[k] - c1 - a[u].v[k] * c2);
                     if (add) {
                         gk_vec o = gk_item(add, i, wide);

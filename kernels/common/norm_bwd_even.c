@@ -189,7 +189,11 @@ GK_FN void gk_plane_sums(gk_f* s1, gk_f* s2, const gk_raw16* g, const gk_raw16* 
         if (lane + u * lanes < items) {
             gk_vec d = gk_decode16(g[u]), h = gk_decode16(a[u]);
             gk_even_terms(&h, &d, m, q, gk_fill(w), gk_fill(b), y, r, base + (lane + u * lanes) * GK_W, act, p);
-            GK_UNROLL for (int k = 0; k < GK_W; k++) { *s1 += d.v[k]; *s2 += d.v[k] * h.v[k]; }
+            /* An item adds up on its own first: the long sum is rounded once per item. */
+            gk_f t1 = d.v[0], t2 = d.v[0] * h.v[0];
+            GK_UNROLL for (int k = 1; k < GK_W; k++) { t1 += d.v[k]; t2 += d.v[k] * h.v[k]; }
+            *s1 += t1;
+            *s2 += t2;
         }
 }
 /* dx and dr of a lane's items of a plane: k0 = rstd * w, k1 = -rstd * mean(g), k2 = -rstd * mean(g * xh). */

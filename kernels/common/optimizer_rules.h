@@ -164,26 +164,32 @@ GK_RULE(gk_rule_lars)
 }
 #define gk_rule_lars_states 1
 
-/* RMSprop: p0 = a, p1 = 1 - a, p2 = eps, p3 = weight decay, p4 = momentum; s0 = mean of g^2, then the mean of g, then the velocity */
-GK_FN gk_f gk_rms_plain(gk_f g, gk_f* s, gk_step h)
-{
-    *s = h.p0 * *s + h.p1 * g * g;
-    return g / (gk_sqrt(*s) + h.p2);
-}
+/* RMSprop: p0 = a, p1 = 1 - a, p2 = eps, p3 = weight decay, p4 = 1 - momentum; s0 = mean of g^2, then the mean of g, then the velocity. The functions of the
+ * states return the variance. */
+GK_FN gk_f gk_rms_plain(gk_f g, gk_f* s, gk_step h) { return *s = h.p0 * *s + h.p1 * g * g; }
 GK_FN gk_f gk_rms_centered(gk_f g, gk_f* s, gk_f* mean, gk_step h)
 {
     *s = h.p0 * *s + h.p1 * g * g;
     *mean = h.p0 * *mean + h.p1 * g;
-    return g / (gk_sqrt(gk_max(*s - *mean * *mean, GK_R(0.0))) + h.p2);
+    return gk_max(*s - *mean * *mean, GK_R(0.0));
 }
-GK_FN gk_f gk_rms_velocity(gk_f d, gk_f* b, gk_step h) { return *b = h.p4 * *b + d; }
-GK_RULE(gk_rule_rmsprop) { return w - h.lr * gk_rms_plain(g + h.p3 * w, s0, h); }
+GK_FN gk_f gk_rms_ratio(gk_f g, gk_f variance, gk_step h) { return g / (gk_sqrt(variance) + h.p2); }
+/* The velocity b - (1 - momentum) b + g / (root + eps), rounded once. The first steps' ratios are near 1 / root(1 - a) however small g is: where they cancel,
+ * roundings on the way would stand out. */
+GK_FN gk_f gk_rms_velocity(gk_f g, gk_f variance, gk_f* b, gk_step h)
+{
+    gk_f root = gk_sqrt(variance), avg = root + h.p2, d = g / avg, i = GK_R(1.0) / avg, kept = gk_fma(-h.p4, *b, *b), sum = kept + d, part = sum - kept;
+    gk_f more = (h.p2 - (avg - root)) + gk_fma(-root, root, variance) * GK_R(0.5) * i; /* avg + more and d + rest are exact to two floats */
+    gk_f rest = i * (gk_fma(-d, avg, g) - d * more) + gk_fma(-h.p4, *b, *b - kept) + ((kept - (sum - part)) + (d - part));
+    return *b = gk_isnan(rest) || gk_isinf(rest) ? sum : sum + rest;
+}
+GK_RULE(gk_rule_rmsprop) { g += h.p3 * w; return w - h.lr * gk_rms_ratio(g, gk_rms_plain(g, s0, h), h); }
 #define gk_rule_rmsprop_states 1
-GK_RULE(gk_rule_rmsprop_momentum) { return w - h.lr * gk_rms_velocity(gk_rms_plain(g + h.p3 * w, s0, h), s1, h); }
+GK_RULE(gk_rule_rmsprop_momentum) { g += h.p3 * w; return w - h.lr * gk_rms_velocity(g, gk_rms_plain(g, s0, h), s1, h); }
 #define gk_rule_rmsprop_momentum_states 2
-GK_RULE(gk_rule_rmsprop_centered) { return w - h.lr * gk_rms_centered(g + h.p3 * w, s0, s1, h); }
+GK_RULE(gk_rule_rmsprop_centered) { g += h.p3 * w; return w - h.lr * gk_rms_ratio(g, gk_rms_centered(g, s0, s1, h), h); }
 #define gk_rule_rmsprop_centered_states 2
-GK_RULE(gk_rule_rmsprop_centered_momentum) { return w - h.lr * gk_rms_velocity(gk_rms_centered(g + h.p3 * w, s0, s1, h), s2, h); }
+GK_RULE(gk_rule_rmsprop_centered_momentum) { g += h.p3 * w; return w - h.lr * gk_rms_velocity(g, gk_rms_centered(g, s0, s1, h), s2, h); }
 #define gk_rule_rmsprop_centered_momentum_states 3
 
 /* p0 = decay of the rate, p1 = eps, p2 = weight decay; s0 = sum of g^2 */

@@ -55,7 +55,8 @@ GK_FN_CALL gk_f gk_digamma(gk_f x)
     gk_f r = GK_R(0.0), z;
     if (x == GK_R(0.0)) return gk_copysign(GK_INF, -x);
     if (x < GK_R(0.0)) {
-        gk_f whole = gk_trunc(x);
+        /* The nearest integer: beside a pole the difference keeps all digits. */
+        gk_f whole = gk_rint(x);
         if (x == whole) return GK_NAN;
         r = GK_R(-3.14159265358979324) / gk_tan(GK_R(3.14159265358979324) * (x - whole));
         x = GK_R(1.0) - x;
@@ -211,6 +212,13 @@ GK_FN_CALL gk_f gk_i1(gk_f x)
 {
     gk_f h = gk_exp(GK_R(0.5) * gk_fabs(x));
     return gk_isinf(x) ? x : h * gk_i1e(x) * h;
+}
+/* Derivative of gk_i1, I0 - I1/x: with e^|x| outside, because both terms are infinite together and their difference is not NaN. */
+GK_FN_CALL gk_f gk_i1_slope(gk_f x)
+{
+    gk_f h = gk_exp(GK_R(0.5) * gk_fabs(x));
+    if (x == GK_R(0.0)) return GK_R(0.5);
+    return gk_isinf(x) ? GK_INF : h * (gk_i0e(x) - gk_i1e(x) / x) * h;
 }
 
 #endif

@@ -1,15 +1,16 @@
-//! Checkpoints in the safetensors format.
+//! Checkpoints in the safetensors format, in which no bit changes unnoticed: every tensor has a checksum (BLAKE3), and so has the text that
+//! holds these and the progress.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs::File;
-use std::io::Write;
 use std::path::Path;
 
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use trefoil::DType;
 
-use crate::error::{NnError, Result};
+pub use crate::durable::write_atomic;
+use crate::error::{NOTICE, NnError, Result};
 pub use crate::host::HostTensor;
 use crate::layer::{Layer, LayerExt, Param, check_fit, check_names};
 use crate::optim::Optimizer;
@@ -17,7 +18,8 @@ use crate::tensor::Tensor;
 
 /// Key of the metadata entry. There is only this one, because the format does not define the order of several.
 const KEY: &str = "trefoil";
-const VERSION: u32 = 1;
+/// Since version 2 there are checksums.
+const VERSION: u32 = 2;
 const OPTIMIZER: &str = "optimizer.";
 
 /// What a checkpoint holds besides tensors. Numbers that must return exactly are kept as bits.
@@ -38,6 +40,8 @@ pub struct Progress {
     pub counters: BTreeMap<String, u64>,
     /// Further state of the run, such as `plateau.best`, as bits of f64 or counts.
     pub state: BTreeMap<String, u64>,
+    /// What defines the training, such as its schedule; a run that resumes must have the same.
+    pub settings: BTreeMap<String, Value>,
 }
 
 /// A checkpoint in host memory.
@@ -66,27 +70,113 @@ fn bad(path: &Path, what: impl Into<String>) -> NnError {
     NnError::Checkpoint { path: path.into(), what: what.into(), source: None }
 }
 
-/// Writes a file so that it is there as a whole or not at all: a temporary file next to it is written, flushed to disk and renamed.
-pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<()> {
-    write_atomic_with(path, |f| f.write_all(bytes).map_err(NnError::io("write", path)))
+fn sum(bytes: &[u8]) -> String {
+    blake3::hash(bytes).to_hex().to_string()
 }
 
-/// As [`write_atomic`], for contents that are made piece by piece.
-pub(crate) fn write_atomic_with(path: &Path, fill: impl FnOnce(&mut File) -> Result<()>) -> Result<()> {
-    let mut name = path.file_name().unwrap_or_default().to_os_string();
-    name.push(format!(".tmp{}", std::process::id()));
-    let temp = path.with_file_name(name);
-    let write = || {
-        let mut f = File::create(&temp).map_err(NnError::io("write", path))?;
-        fill(&mut f)?;
-        f.sync_all().and_then(|()| std::fs::rename(&temp, path)).map_err(NnError::io("write", path))
-    };
-    let done = write();
-    if done.is_err() {
-        // The error below is what matters; a temporary file that cannot be removed does no harm.
-        let _ = std::fs::remove_file(&temp);
+/// The checksum of a tensor, fed with its elements in order.
+#[derive(Debug)]
+pub(crate) struct TensorSum(blake3::Hasher);
+
+impl TensorSum {
+    pub(crate) fn new(dtype: DType, shape: &[usize]) -> Self {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(format!("{dtype} {shape:?}\n").as_bytes());
+        TensorSum(hasher)
     }
-    done
+
+    pub(crate) fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    pub(crate) fn finish(&self) -> String {
+        self.0.finalize().to_hex().to_string()
+    }
+}
+
+fn tensor_sum(t: &HostTensor) -> String {
+    let mut sum = TensorSum::new(t.dtype, &t.shape);
+    sum.update(&t.bytes);
+    sum.finish()
+}
+
+/// The text of the metadata entry: progress and checksums of tensors, a line of JSON each, and the checksum of these lines.
+pub(crate) struct Record {
+    progress: Progress,
+    /// By name; `None` in files of version 1.
+    sums: Option<BTreeMap<String, String>>,
+}
+
+impl Record {
+    fn write(&self) -> serde_json::Result<String> {
+        let text = [serde_json::to_string(&self.progress)?, serde_json::to_string(&self.sums)?].join("\n");
+        let sum = sum(text.as_bytes());
+        Ok([text, sum].join("\n"))
+    }
+
+    /// `None` for a file of another program. Errors: [`NnError::Checkpoint`] if the entry is damaged, or of a later version.
+    pub(crate) fn read(path: &Path, metadata: &BTreeMap<String, String>) -> Result<Option<Record>> {
+        let intact = |text: &str| text.rsplit_once('\n').is_some_and(|(lines, s)| sum(lines.as_bytes()) == s);
+        let Some(text) = metadata.get(KEY) else {
+            // A flipped bit of the key would otherwise make it a file of another program.
+            return match metadata.iter().find(|(_, text)| intact(text)) {
+                Some((key, _)) => {
+                    Err(bad(path, format!("damaged: its metadata stands under the key `{key}`")))
+                }
+                None => Ok(None),
+            };
+        };
+        let json = |e: serde_json::Error| bad(path, format!("damaged metadata: {e}"));
+        let record = match text.rsplit_once('\n') {
+            Some(_) if !intact(text) => {
+                return Err(bad(path, "damaged metadata: its checksum is another one"));
+            }
+            Some((lines, _)) => {
+                let (progress, sums) = lines.split_once('\n').unwrap_or((lines, ""));
+                let sums = serde_json::from_str(sums).map_err(json)?;
+                Record { progress: serde_json::from_str(progress).map_err(json)?, sums: Some(sums) }
+            }
+            None => Record { progress: serde_json::from_str(text).map_err(json)?, sums: None },
+        };
+        let version = record.progress.version;
+        if version > VERSION {
+            let what = format!("format version {version}, this build reads up to {VERSION}");
+            return Err(bad(path, what));
+        }
+        if record.sums.is_none() {
+            if version == VERSION {
+                return Err(bad(path, "damaged metadata: the checksums are missing"));
+            }
+            log::warn!(
+                target: NOTICE,
+                "{} was written by an earlier version, without checksums: damage would not be noticed",
+                path.display()
+            );
+        }
+        Ok(Some(record))
+    }
+
+    /// The checksum that a tensor must have; `None` in files without checksums. Errors: a tensor that was not saved.
+    pub(crate) fn sum_of(&self, path: &Path, name: &str) -> Result<Option<&str>> {
+        let Some(sums) = &self.sums else { return Ok(None) };
+        match sums.get(name) {
+            Some(sum) => Ok(Some(sum)),
+            None => Err(bad(path, format!("damaged: tensor `{name}` has no checksum"))),
+        }
+    }
+
+    fn check_names(&self, path: &Path, tensors: &BTreeMap<String, HostTensor>) -> Result<()> {
+        let lost = self.sums.iter().flat_map(BTreeMap::keys).find(|name| !tensors.contains_key(*name));
+        match lost {
+            Some(name) => Err(bad(path, format!("damaged: tensor `{name}` is missing"))),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Error of a tensor whose bytes are not those that were saved.
+pub(crate) fn damaged_tensor(path: &Path, name: &str) -> NnError {
+    bad(path, format!("tensor `{name}` is damaged: its checksum is another one"))
 }
 
 impl Checkpoint {
@@ -127,7 +217,9 @@ impl Checkpoint {
             Ok((name.clone(), view))
         });
         let views = views.collect::<Result<Vec<_>>>()?;
-        let meta = serde_json::to_string(&self.progress).map_err(|e| bad(path, e.to_string()))?;
+        let sums = self.tensors.iter().map(|(name, t)| (name.clone(), tensor_sum(t))).collect();
+        let record = Record { progress: self.progress.clone(), sums: Some(sums) };
+        let meta = record.write().map_err(|e| bad(path, e.to_string()))?;
         safetensors::serialize(views, Some(HashMap::from([(KEY.to_string(), meta)])))
             .map_err(|e| bad(path, e.to_string()))
     }
@@ -138,8 +230,9 @@ impl Checkpoint {
         write_atomic(path, &self.encode(path)?)
     }
 
-    /// Reads a file. Errors: [`NnError::Io`]; [`NnError::Checkpoint`] for a truncated or foreign file. A safetensors file without this
-    /// crate's metadata (PyTorch's, say) is read with empty progress.
+    /// Reads a file. Errors: [`NnError::Io`]; [`NnError::Checkpoint`] for a truncated, damaged or foreign file, with the tensor whose
+    /// checksum is another one. A safetensors file without this crate's metadata (PyTorch's, say) is read with empty progress, and files of
+    /// earlier versions of this crate without checksums, which a warning says.
     pub fn load(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let bytes = std::fs::read(path).map_err(NnError::io("read", path))?;
@@ -148,16 +241,8 @@ impl Checkpoint {
         };
         let (_, meta) = SafeTensors::read_metadata(&bytes).map_err(damaged)?;
         let file = SafeTensors::deserialize(&bytes).map_err(damaged)?;
-        let progress = match meta.metadata().as_ref().and_then(|m| m.get(KEY)) {
-            Some(text) => {
-                serde_json::from_str::<Progress>(text).map_err(|e| bad(path, format!("metadata: {e}")))?
-            }
-            None => Progress::default(),
-        };
-        if progress.version > VERSION {
-            let what = format!("format version {}, this build reads up to {VERSION}", progress.version);
-            return Err(bad(path, what));
-        }
+        let metadata = meta.metadata().iter().flatten().map(|(k, v)| (k.clone(), v.clone())).collect();
+        let record = Record::read(path, &metadata)?;
         let mut tensors = BTreeMap::new();
         for (name, view) in file.iter() {
             let found = DType::ALL.into_iter().find(|&d| to_format(d) == Some(view.dtype()));
@@ -168,9 +253,15 @@ impl Checkpoint {
                 ));
             };
             let t = HostTensor { dtype, shape: view.shape().to_vec(), bytes: view.data().to_vec() };
+            let wanted = record.as_ref().map(|r| r.sum_of(path, name)).transpose()?.flatten();
+            if wanted.is_some_and(|wanted| wanted != tensor_sum(&t)) {
+                return Err(damaged_tensor(path, name));
+            }
             tensors.insert(name.to_string(), t);
         }
-        Ok(Checkpoint { tensors, progress })
+        let Some(record) = record else { return Ok(Checkpoint { tensors, progress: Progress::default() }) };
+        record.check_names(path, &tensors)?;
+        Ok(Checkpoint { tensors, progress: record.progress })
     }
 
     /// Puts the state into a model and an optimizer. Everything is checked before the first tensor is written. Errors:

@@ -10,6 +10,9 @@ use crate::tensor::Tensor;
 /// Result with [`NnError`].
 pub type Result<T, E = NnError> = std::result::Result<T, E>;
 
+/// Target of log messages that concern files of a run, which its user should see: what was moved, repaired or cannot be checked.
+pub(crate) const NOTICE: &str = "trefoil_nn::run";
+
 /// A place in a data file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -148,6 +151,33 @@ pub enum NnError {
         /// The underlying error, where there is one.
         #[source]
         source: Option<Box<NnError>>,
+    },
+    /// A run cannot go on from a checkpoint of a run with other settings: it would not be the same training.
+    #[error(
+        "checkpoint {}: cannot resume with another {setting}: it was written with {written}, this run has {given}; resume with \
+         {written}, or start a new run",
+        path.display()
+    )]
+    ResumeMismatch {
+        /// The file.
+        path: PathBuf,
+        /// What differs.
+        setting: String,
+        /// Its value in the run that wrote the checkpoint.
+        written: String,
+        /// Its value in this run.
+        given: String,
+    },
+    /// Another trainer uses the run folder.
+    #[error(
+        "run folder {} is in use by {holder}; wait until that has ended (or end it), or name another run folder",
+        path.display()
+    )]
+    Locked {
+        /// The folder.
+        path: PathBuf,
+        /// Who uses it: `process 4711 (trefoil)`.
+        holder: String,
     },
     /// A cell or row of a CSV file is missing or malformed. Rows and columns count from 1, the header line included.
     #[error("{}: row {row}, column {column}: {what}", path.display())]

@@ -40,6 +40,7 @@ pub mod checkpoint;
 pub mod config;
 mod cost;
 pub mod data;
+mod durable;
 mod error;
 mod host;
 mod init;

@@ -26,7 +26,8 @@ use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde::{Deserialize, Serialize};
 use trefoil::DType;
 
-use crate::checkpoint::{to_format, write_atomic, write_atomic_with};
+use crate::checkpoint::{Record, TensorSum, damaged_tensor, to_format};
+use crate::durable::{write_atomic, write_atomic_with};
 use crate::error::{At, NnError, Result, invalid};
 use crate::host::{HostTensor, convert, numel};
 use crate::layer::{Layer, LayerExt, Param, StateDict};
@@ -180,6 +181,8 @@ struct Stored {
     start: u64,
     dtype: Dtype,
     shape: Vec<usize>,
+    /// In a checkpoint.
+    sum: Option<String>,
 }
 
 /// The dtype in which stored elements are handed out: the same, or one that holds all of their values.
@@ -241,7 +244,7 @@ const SINGLE: &str = "model.safetensors";
 impl StateFile {
     /// Opens a `.safetensors` file, an index (`model.safetensors.index.json`) with its shards next to it, or a folder that holds
     /// `model.safetensors.index.json` or `model.safetensors`. Errors: [`NnError::Io`]; [`NnError::Data`] for a truncated or foreign file,
-    /// and an index that does not match its shards.
+    /// and an index that does not match its shards; [`NnError::Checkpoint`] for a checkpoint with damaged metadata.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let mut path = path.as_ref().to_path_buf();
         if path.is_dir() {
@@ -318,12 +321,17 @@ impl StateFile {
             return Err(NnError::data(path, At::File, expected, format!("{size}")));
         }
         let shard = self.shards.len();
+        let texts: BTreeMap<String, String> =
+            metadata.metadata().iter().flatten().map(|(k, v)| (k.clone(), v.clone())).collect();
+        let record = Record::read(path, &texts)?;
         for (name, info) in metadata.tensors() {
+            let sum = record.as_ref().map(|r| r.sum_of(path, &name)).transpose()?.flatten();
             let stored = Stored {
                 shard,
                 start: start + info.data_offsets.0 as u64,
                 dtype: info.dtype,
                 shape: info.shape.clone(),
+                sum: sum.map(str::to_string),
             };
             if self.tensors.insert(name.clone(), stored).is_some() {
                 let found = "it in another shard too";
@@ -335,7 +343,7 @@ impl StateFile {
                 ));
             }
         }
-        self.metadata.extend(metadata.metadata().iter().flatten().map(|(k, v)| (k.clone(), v.clone())));
+        self.metadata.extend(texts);
         self.shards.push(Shard { path: path.into(), file: Mutex::new(file) });
         Ok(())
     }
@@ -375,7 +383,15 @@ impl StateFile {
         })
     }
 
-    /// `len` elements from `start`, in the dtype of [`StateFile::dtype`].
+    /// Error if a tensor of a checkpoint is not what was saved.
+    fn check_sum(&self, name: &str, t: &Stored, sum: &TensorSum) -> Result<()> {
+        match &t.sum {
+            Some(wanted) if *wanted != sum.finish() => Err(damaged_tensor(&self.shards[t.shard].path, name)),
+            _ => Ok(()),
+        }
+    }
+
+    /// `len` elements from `start`, as they are stored.
     fn part(&self, t: &Stored, start: usize, len: usize) -> Result<Vec<u8>> {
         let shard = &self.shards[t.shard];
         let width = t.dtype.bitsize() / 8;
@@ -384,16 +400,20 @@ impl StateFile {
         file.seek(SeekFrom::Start(t.start + (start * width) as u64))
             .and_then(|_| file.read_exact(&mut raw))
             .map_err(NnError::io("read", &shard.path))?;
-        Ok(widen(t.dtype, raw))
+        Ok(raw)
     }
 
-    /// One tensor in host memory. Errors: [`NnError::Data`] for an unknown name or a dtype that cannot be read; [`NnError::Io`].
+    /// One tensor in host memory. Errors: [`NnError::Data`] for an unknown name or a dtype that cannot be read; [`NnError::Checkpoint`] for a
+    /// tensor of a checkpoint whose checksum is another one; [`NnError::Io`].
     pub fn read(&self, name: &str) -> Result<HostTensor> {
         let t = self.stored(name)?;
         let dtype = self.dtype_of(name, t)?;
         // The header was checked against the size of the file, so that the product fits.
-        let bytes = self.part(t, 0, numel(&t.shape).unwrap_or(0))?;
-        HostTensor::new(dtype, &t.shape, bytes)
+        let raw = self.part(t, 0, numel(&t.shape).unwrap_or(0))?;
+        let mut sum = TensorSum::new(dtype, &t.shape);
+        sum.update(&raw);
+        self.check_sum(name, t, &sum)?;
+        HostTensor::new(dtype, &t.shape, widen(t.dtype, raw))
     }
 
     /// All tensors on a device, under their names. Errors: as [`StateFile::read`]; `OutOfMemory`.
@@ -414,18 +434,21 @@ impl StateFile {
         }
         let flat = y.reshape(&[y.numel()])?;
         let step = PIECE / dtype.size();
+        let mut sum = TensorSum::new(dtype, &t.shape);
         for start in (0..y.numel()).step_by(step) {
             let len = step.min(y.numel() - start);
-            let bytes = convert(&self.part(t, start, len)?, dtype, y.dtype())?;
+            let raw = self.part(t, start, len)?;
+            sum.update(&raw);
+            let bytes = convert(&widen(t.dtype, raw), dtype, y.dtype())?;
             flat.narrow(0, start, len)?.write_bytes(&bytes)?;
         }
-        Ok(())
+        self.check_sum(name, t, &sum)
     }
 
     /// Copies the file's tensors into a model. Names, shapes and dtypes are checked before the first is written. A name of the model that
     /// is missing from the file counts as loaded if it is tied to (the same parameter as) one that is there. Errors, unless loading is
-    /// partial: [`NnError::StateNames`], [`NnError::StateShape`]; always: two names that become one, [`NnError::Data`], [`NnError::Io`]
-    /// (tensors before the failing one are written then).
+    /// partial: [`NnError::StateNames`], [`NnError::StateShape`]; always: two names that become one, [`NnError::Data`],
+    /// [`NnError::Checkpoint`] for a damaged tensor, [`NnError::Io`] (tensors up to the failing one are written then).
     pub fn load(&self, model: &dyn Layer, options: &LoadOptions) -> Result<LoadReport> {
         let names = options.names.apply_all(self.tensors.keys())?;
         let own = model.named_state();

@@ -166,6 +166,25 @@ fn every_loss_is_trained() {
 }
 
 #[test]
+fn nll_takes_the_class_axis_of_cross_entropy() {
+    let f = Folder::new("class_axis");
+    let x = features(&f);
+    let labels = f.ids("labels.npy", &[N, 2], &[1, 2, 2, 0].repeat(N / 2));
+    for (dim, shape) in [(1, [3, 2]), (-1, [2, 3])] {
+        let losses = ["nll", "cross_entropy"].map(|name| {
+            let ends = [
+                json!({ "type": "reshape", "target_shape": shape }),
+                json!({ "type": "log_softmax", "dim": dim }),
+            ];
+            let mut c = config(json!({ "npy": x, "targets": labels }), dense(6, json!(ends)));
+            c["loss"] = json!({ "type": name, "dim": dim });
+            train(&c).unwrap().report.history.last().unwrap().train_loss
+        });
+        assert!((losses[0] - losses[1]).abs() < 1e-6 && losses[0] > 0.1, "axis {dim}: {losses:?}");
+    }
+}
+
+#[test]
 fn every_optimizer_takes_steps() {
     let f = Folder::new("optimizers");
     let data = table(&f, N);
@@ -409,6 +428,7 @@ fn every_mistake_has_its_place() {
             "[0, 1), got 1",
         ),
         ("/loss", json!({ "type": "cross_entropy", "dim": 2 }), "loss.dim", "expected 1 or -1"),
+        ("/loss", json!({ "type": "nll", "dim": 0 }), "loss.dim", "expected 1 or -1"),
         ("/loss", json!({ "type": "box_iou", "overlap": "none" }), "loss.overlap", "`iou`, `giou`"),
         ("/loss", json!({ "type": "quantiles" }), "loss.levels", "is missing"),
         ("/loss", json!({ "type": "triplet_margin", "p": 0 }), "loss.p", "above 0, got 0"),

@@ -4,6 +4,7 @@
 mod common;
 use common::{close, cpu, devices, gradcheck, noise, tensor};
 use trefoil::DType;
+use trefoil::ops::CrossEntropy;
 use trefoil_nn::losses::*;
 use trefoil_nn::{CrossEntropyLoss, Device, MseLoss, Result, Tensor};
 
@@ -432,6 +433,32 @@ fn gradients_of_losses_of_sequences_and_signals() {
         .unwrap();
     let v = x.to_vec::<f64>().unwrap();
     close(&got.to_vec::<f64>().unwrap(), &[-(v[1] + v[5])], 1e-12, "ctc of one path");
+}
+
+#[test]
+fn nll_takes_classes_along_the_axis_of_cross_entropy() {
+    let d = cpu();
+    for shape in [&[3, 3, 3][..], &[2, 3, 4, 5], &[4, 3]] {
+        let items = [&shape[..1], &shape[2..]].concat();
+        let n: usize = items.iter().product();
+        let labels = ids(&d, &(0..n as i64).map(|i| i * i % 3).collect::<Vec<_>>(), &items);
+        let weight = Some(shares(&d, 6, &[3]));
+        for reduction in REDUCTIONS {
+            let (x, z) = (tensor(&d, shape, 1).with_grad(), tensor(&d, shape, 1).with_grad());
+            let nll = NllLoss { reduction, weight: weight.clone(), ignore_index: 1, ..Default::default() };
+            let got = nll.forward(&x.log_softmax(1).unwrap(), &labels).unwrap();
+            let options = CrossEntropy::new().reduction(reduction).ignore_index(1);
+            let want = CrossEntropyLoss { options, weight: weight.clone() }.forward(&z, &labels).unwrap();
+            assert_eq!(got.shape(), want.shape());
+            close(&got.to_vec::<f64>().unwrap(), &want.to_vec::<f64>().unwrap(), 1e-12, "nll");
+            got.sum().unwrap().backward().unwrap();
+            want.sum().unwrap().backward().unwrap();
+            let grad = |t: &Tensor| t.grad().unwrap().to_vec::<f64>().unwrap();
+            close(&grad(&x), &grad(&z), 1e-12, "gradient of nll");
+        }
+    }
+    let one = NllLoss::default().forward(&tensor(&d, &[3], 1), &ids(&d, &[2], &[])).unwrap();
+    assert_eq!(one.to_vec::<f64>().unwrap(), [-tensor(&d, &[3], 1).to_vec::<f64>().unwrap()[2]]);
 }
 
 #[test]

@@ -382,7 +382,7 @@ impl<'a> Cx<'a> {
         let previous = self.previous.get(name);
         let data = match previous {
             Some(t) => t.bytes.clone(),
-            None => vec![self.pattern.byte(); shape.iter().product::<usize>() * dtype.size()],
+            None => vec![self.pattern.byte(); size_of_output(name, dtype, shape)?],
         };
         self.add(name, dtype, shape, &data, previous.is_some())
     }
@@ -396,7 +396,7 @@ impl<'a> Cx<'a> {
 
     /// An output that starts at zero.
     pub fn zeroed(&self, name: &str, dtype: DType, shape: &[usize]) -> R<Rc<Tensor>> {
-        self.add(name, dtype, shape, &vec![0; shape.iter().product::<usize>() * dtype.size()], false)
+        self.add(name, dtype, shape, &vec![0; size_of_output(name, dtype, shape)?], false)
     }
 
     /// An output of the shape and dtype of `x`.
@@ -470,6 +470,12 @@ impl<'a> Cx<'a> {
         }
         Ok((results, problems))
     }
+}
+
+/// Bytes of an output; cases need no more than a few hundred MiB.
+fn size_of_output(name: &str, dtype: DType, shape: &[usize]) -> R<usize> {
+    let bytes = shape.iter().try_fold(dtype.size(), |a, &n| a.checked_mul(n));
+    bytes.filter(|&b| b <= 1 << 29).ok_or_else(|| Fail::Case(format!("output {name}: shape {shape:?} is too large")))
 }
 
 fn number(v: &Value) -> Option<f64> {

@@ -234,15 +234,15 @@ impl Sample {
         self.ints(name, dtype, shape, values);
     }
 
-    /// Adds lists of distinct labels per row, ended by -1.
+    /// Adds lists of labels per row, ended by -1; some lists name each label twice.
     pub fn labels(&mut self, name: &str, shape: &[usize; 2]) {
         let [rows, classes] = *shape;
         let mut values = vec![-1; rows * classes];
         for row in values.chunks_mut(classes.max(1)) {
             let step = 1 + self.below(3);
             let count = self.below(classes / step + 1).min(4);
-            let first = self.below(step);
-            row.iter_mut().enumerate().take(count).for_each(|(i, v)| *v = (first + i * step) as i64);
+            let (first, times) = (self.below(step), 1 + self.below(2));
+            row.iter_mut().enumerate().take(count).for_each(|(i, v)| *v = (first + i / times * step) as i64);
             row.iter_mut().for_each(|v| *v = if *v < classes as i64 { *v } else { -1 });
         }
         self.ints(name, DType::I64, shape, &values);

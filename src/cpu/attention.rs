@@ -3,6 +3,7 @@
 use rayon::prelude::*;
 
 use super::random::Words;
+use super::scratch::*;
 use super::{CpuBackend, gather, gather_f64, store_f64, store_grad};
 use crate::buffer::View;
 use crate::dtype::DType;
@@ -97,14 +98,14 @@ impl<'a> Call<'a> {
     }
 
     /// Scores of the keys that query i of a span can see.
-    fn scores(&self, b: usize, h: usize, i: usize, span: &Span) -> Vec<Score> {
+    fn scores(&self, b: usize, h: usize, i: usize, span: &Span) -> Result<Vec<Score>> {
         let size = &self.size;
         let shift =
             if self.p.causal == Some(Causal::BottomRight) { span.lk as i64 - span.lq as i64 } else { 0 };
         let [left, right] = self.p.bounds().map(|b| b.map(|b| b as i64));
         let (keep, mut words) = ((1.0 - self.p.dropout) as f32 as f64, self.words.clone());
         let q = self.q_row(b, h, span.q0 + i);
-        let mut out = Vec::with_capacity(span.keys);
+        let mut out = with_capacity(span.keys)?;
         for j in 0..span.keys {
             let at = [b, h, span.q0 + i, span.k0 + j];
             let distance = j as i64 - i as i64 - shift;
@@ -126,9 +127,9 @@ impl<'a> Call<'a> {
                 let kept = words.unit(DType::F32, element) < keep;
                 factor = if kept && self.p.dropout < 1.0 { 1.0 / (1.0 - self.p.dropout) } else { 0.0 };
             }
-            out.push(Score { j, s, slope, factor });
+            out.try_push(Score { j, s, slope, factor })?;
         }
-        out
+        Ok(out)
     }
 }
 
@@ -150,11 +151,11 @@ impl CpuBackend {
         [q, k, v]: [View<'_>; 3],
         m: &AttentionMask<'_>,
     ) -> Result<Call<'a>> {
-        let dense = |keys: usize| vec![Span { q0: 0, lq: size.lq, k0: 0, lk: size.lk, keys }];
-        let mut spans = vec![dense(size.lk); size.outer];
+        let dense = |keys: usize| [Span { q0: 0, lq: size.lq, k0: 0, lk: size.lk, keys }].try_to_vec();
+        let mut spans = repeated(size.outer, dense(size.lk)?)?;
         if let Some(l) = m.key_lengths {
             let lengths = gather::<i32>(op, l)?;
-            spans = lengths.iter().map(|&n| dense((n.max(0) as usize).min(size.lk))).collect();
+            spans = lengths.iter().map(|&n| dense((n.max(0) as usize).min(size.lk))).try_vec_ok()?;
         }
         if let Some([cq, ck]) = m.sequences {
             let (cq, ck) = (gather::<i32>(op, cq)?, gather::<i32>(op, ck)?);
@@ -170,12 +171,13 @@ impl CpuBackend {
             let mut all = Vec::new();
             for (&q, &k) in cq[1..].iter().zip(&ck[1..]) {
                 let (q1, k1) = (end(q, q0, size.lq), end(k, k0, size.lk));
-                all.push(Span { q0, lq: q1 - q0, k0, lk: k1 - k0, keys: k1 - k0 });
+                all.try_push(Span { q0, lq: q1 - q0, k0, lk: k1 - k0, keys: k1 - k0 })?;
                 (q0, k0) = (q1, k1);
             }
             // What lies behind all sequences sees nothing.
-            all.push(Span { q0, lq: size.lq - q0, k0, lk: 0, keys: 0 });
-            spans = vec![all];
+            all.try_push(Span { q0, lq: size.lq - q0, k0, lk: 0, keys: 0 })?;
+            spans = with_capacity(1)?;
+            spans.try_push(all)?;
             if bad {
                 self.flag_index_error(op);
             }
@@ -195,11 +197,11 @@ impl CpuBackend {
 }
 
 /// Chunks of a vector, also where they are empty.
-fn chunks(v: &mut [f64], n: usize, count: usize) -> Vec<&mut [f64]> {
+fn chunks(v: &mut [f64], n: usize, count: usize) -> Result<Vec<&mut [f64]>> {
     if n == 0 {
-        return (0..count).map(|_| &mut [] as &mut [f64]).collect();
+        return (0..count).map(|_| &mut [] as &mut [f64]).try_vec();
     }
-    v.chunks_mut(n).collect()
+    v.chunks_mut(n).try_vec()
 }
 
 impl AttentionOps for CpuBackend {
@@ -210,21 +212,21 @@ impl AttentionOps for CpuBackend {
         let c = self.attention_call(OP, p, size, [io.q, io.k, io.v], &io.mask)?;
         let AttentionSize { heads, lq, lk, dv, outer, .. } = size;
         let n = outer * heads;
-        let mut o = vec![0.0; n * lq * dv];
-        let mut lse = vec![f64::NEG_INFINITY; n * lq];
+        let mut o = filled(n * lq * dv, 0.0)?;
+        let mut lse = filled(n * lq, f64::NEG_INFINITY)?;
         let per = if io.p.is_some() { lq * lk } else { 0 };
-        let mut probs = vec![0.0; n * per];
-        let mut work: Vec<_> = chunks(&mut o, lq * dv, n)
+        let mut probs = filled(n * per, 0.0)?;
+        let mut work: Vec<_> = chunks(&mut o, lq * dv, n)?
             .into_iter()
-            .zip(chunks(&mut lse, lq, n))
-            .zip(chunks(&mut probs, per, n))
+            .zip(chunks(&mut lse, lq, n)?)
+            .zip(chunks(&mut probs, per, n)?)
             .enumerate()
-            .collect();
-        work.par_iter_mut().for_each(|(at, ((o, lse), probs))| {
+            .try_vec()?;
+        work.par_iter_mut().try_for_each(|(at, ((o, lse), probs))| {
             let (b, h) = (*at / heads, *at % heads);
             for span in &c.spans[b] {
                 for i in 0..span.lq {
-                    let scores = c.scores(b, h, i, span);
+                    let scores = c.scores(b, h, i, span)?;
                     let (l, row) = (log_sum(&scores), span.q0 + i);
                     lse[row] = l;
                     if l == f64::NEG_INFINITY {
@@ -239,7 +241,8 @@ impl AttentionOps for CpuBackend {
                     }
                 }
             }
-        });
+            Ok(())
+        })?;
         store_f64(OP, &io.o, &o)?;
         io.lse.map_or(Ok(()), |v| store_f64(OP, &v, &lse))?;
         io.p.map_or(Ok(()), |v| store_f64(OP, &v, &probs))
@@ -253,51 +256,53 @@ impl AttentionOps for CpuBackend {
         let (dout, o, lse) = (gather_f64(OP, io.dout)?, gather_f64(OP, io.o)?, gather_f64(OP, io.lse)?);
         let AttentionSize { heads, kv_heads, lq, lk, d, dv, outer, .. } = size;
         let (group, n) = (heads.checked_div(kv_heads).unwrap_or(0), outer * kv_heads);
-        let (mut dq, mut dk) = (vec![0.0; outer * heads * lq * d], vec![0.0; n * lk * d]);
-        let mut dvs = vec![0.0; n * lk * dv];
-        let mut dbias = vec![0.0; c.bias.as_ref().map_or(0, |b| b.values.len())];
+        let (mut dq, mut dk) = (filled(outer * heads * lq * d, 0.0)?, filled(n * lk * d, 0.0)?);
+        let mut dvs = filled(n * lk * dv, 0.0)?;
+        let mut dbias = filled(c.bias.as_ref().map_or(0, |b| b.values.len()), 0.0)?;
         // The gradients of a key head and of its query heads; those of the bias where they are wanted.
-        let one = |at: usize, dq: &mut [f64], dk: &mut [f64], dvs: &mut [f64], dbias: &mut [f64]| {
-            let (b, factor) = (at / kv_heads, p.factor(d));
-            for g in 0..group {
-                let h = at % kv_heads * group + g;
-                for span in &c.spans[b] {
-                    for i in 0..span.lq {
-                        let row = (b * heads + h) * lq + span.q0 + i;
-                        let (up, base) = (&dout[row * dv..(row + 1) * dv], lse[row]);
-                        if base == f64::NEG_INFINITY {
-                            continue;
-                        }
-                        let delta = dot(up, &o[row * dv..(row + 1) * dv]);
-                        for x in c.scores(b, h, i, span) {
-                            let (e, j) = ((x.s - base).exp(), span.k0 + x.j);
-                            if e == 0.0 {
+        let one =
+            |at: usize, dq: &mut [f64], dk: &mut [f64], dvs: &mut [f64], dbias: &mut [f64]| -> Result<()> {
+                let (b, factor) = (at / kv_heads, p.factor(d));
+                for g in 0..group {
+                    let h = at % kv_heads * group + g;
+                    for span in &c.spans[b] {
+                        for i in 0..span.lq {
+                            let row = (b * heads + h) * lq + span.q0 + i;
+                            let (up, base) = (&dout[row * dv..(row + 1) * dv], lse[row]);
+                            if base == f64::NEG_INFINITY {
                                 continue;
                             }
-                            add(&mut dvs[j * dv..(j + 1) * dv], e * x.factor, up);
-                            let ds = e * (x.factor * dot(up, c.v_row(b, h, j)) - delta);
-                            if let (Some(bias), false) = (&c.bias, dbias.is_empty()) {
-                                dbias[bias.place([b, h, span.q0 + i, j])] += ds;
+                            let delta = dot(up, &o[row * dv..(row + 1) * dv]);
+                            for x in c.scores(b, h, i, span)? {
+                                let (e, j) = ((x.s - base).exp(), span.k0 + x.j);
+                                if e == 0.0 {
+                                    continue;
+                                }
+                                add(&mut dvs[j * dv..(j + 1) * dv], e * x.factor, up);
+                                let ds = e * (x.factor * dot(up, c.v_row(b, h, j)) - delta);
+                                if let (Some(bias), false) = (&c.bias, dbias.is_empty()) {
+                                    dbias[bias.place([b, h, span.q0 + i, j])] += ds;
+                                }
+                                let ds = ds * x.slope * factor;
+                                let r = g * lq + span.q0 + i;
+                                add(&mut dq[r * d..(r + 1) * d], ds, c.k_row(b, h, j));
+                                add(&mut dk[j * d..(j + 1) * d], ds, c.q_row(b, h, span.q0 + i));
                             }
-                            let ds = ds * x.slope * factor;
-                            let r = g * lq + span.q0 + i;
-                            add(&mut dq[r * d..(r + 1) * d], ds, c.k_row(b, h, j));
-                            add(&mut dk[j * d..(j + 1) * d], ds, c.q_row(b, h, span.q0 + i));
                         }
                     }
                 }
-            }
-        };
-        let mut work: Vec<_> = chunks(&mut dq, group * lq * d, n)
+                Ok(())
+            };
+        let mut work: Vec<_> = chunks(&mut dq, group * lq * d, n)?
             .into_iter()
-            .zip(chunks(&mut dk, lk * d, n))
-            .zip(chunks(&mut dvs, lk * dv, n))
+            .zip(chunks(&mut dk, lk * d, n)?)
+            .zip(chunks(&mut dvs, lk * dv, n)?)
             .enumerate()
-            .collect();
+            .try_vec()?;
         if io.dbias.is_some() {
-            work.iter_mut().for_each(|(at, ((dq, dk), dvs))| one(*at, dq, dk, dvs, &mut dbias));
+            work.iter_mut().try_for_each(|(at, ((dq, dk), dvs))| one(*at, dq, dk, dvs, &mut dbias))?;
         } else {
-            work.par_iter_mut().for_each(|(at, ((dq, dk), dvs))| one(*at, dq, dk, dvs, &mut []));
+            work.par_iter_mut().try_for_each(|(at, ((dq, dk), dvs))| one(*at, dq, dk, dvs, &mut []))?;
         }
         for (g, values) in [(io.dq, &dq), (io.dk, &dk), (io.dv, &dvs), (io.dbias, &dbias)] {
             g.map_or(Ok(()), |g| store_grad(OP, &g, values))?;

@@ -3,6 +3,7 @@
 use rayon::prelude::*;
 
 use super::activation;
+use super::scratch::*;
 use super::values::{CHUNK, change};
 use super::{CpuBackend, HostElement, gather, gather_f64, store_grad, with_dtype, wrong_storage};
 use crate::buffer::{GradMut, View, ViewMut};
@@ -48,9 +49,9 @@ pub(super) fn cells([d, h, w]: [usize; 3]) -> impl Iterator<Item = [usize; 3]> {
 }
 
 /// y = conv(x, w) by definition.
-fn forward64(s: &ConvShape, x: &[f64], w: &[f64]) -> Vec<f64> {
+fn forward64(s: &ConvShape, x: &[f64], w: &[f64]) -> Result<Vec<f64>> {
     let (plane, out, taps, cig) = (s.in_plane(), s.out_plane(), s.taps(), s.cig());
-    let mut y = vec![0.0; s.n * s.co * out];
+    let mut y = filled(s.n * s.co * out, 0.0)?;
     y.par_chunks_mut(out.max(1)).enumerate().for_each(|(i, y)| {
         let (n, o) = (i / s.co, i % s.co);
         for c in 0..cig {
@@ -64,13 +65,13 @@ fn forward64(s: &ConvShape, x: &[f64], w: &[f64]) -> Vec<f64> {
             }
         }
     });
-    y
+    Ok(y)
 }
 
 /// dx of conv by definition: every product goes where its input came from.
-fn input_grad64(s: &ConvShape, dy: &[f64], w: &[f64]) -> Vec<f64> {
+fn input_grad64(s: &ConvShape, dy: &[f64], w: &[f64]) -> Result<Vec<f64>> {
     let (plane, out, taps, cig, cog) = (s.in_plane(), s.out_plane(), s.taps(), s.cig(), s.cog());
-    let mut dx = vec![0.0; s.n * s.ci * plane];
+    let mut dx = filled(s.n * s.ci * plane, 0.0)?;
     dx.par_chunks_mut(plane.max(1)).enumerate().for_each(|(i, dx)| {
         let (n, c) = (i / s.ci, i % s.ci);
         for o in c / cig * cog..(c / cig + 1) * cog {
@@ -84,13 +85,13 @@ fn input_grad64(s: &ConvShape, dy: &[f64], w: &[f64]) -> Vec<f64> {
             }
         }
     });
-    dx
+    Ok(dx)
 }
 
 /// dw of conv by definition.
-fn weight_grad64(s: &ConvShape, x: &[f64], dy: &[f64]) -> Vec<f64> {
+fn weight_grad64(s: &ConvShape, x: &[f64], dy: &[f64]) -> Result<Vec<f64>> {
     let (plane, out, taps, cig) = (s.in_plane(), s.out_plane(), s.taps(), s.cig());
-    let mut dw = vec![0.0; s.co * cig * taps];
+    let mut dw = filled(s.co * cig * taps, 0.0)?;
     dw.par_chunks_mut(taps.max(1)).enumerate().for_each(|(i, dw)| {
         let (o, c) = (i / cig, i % cig);
         for n in 0..s.n {
@@ -104,22 +105,22 @@ fn weight_grad64(s: &ConvShape, x: &[f64], dy: &[f64]) -> Vec<f64> {
             }
         }
     });
-    dw
+    Ok(dw)
 }
 
 /// The runs of all elements of the window; neighbours that go on where the other ends are one.
-fn all_runs(s: &ConvShape) -> Vec<Vec<Run>> {
-    let of = |k| {
-        let mut out: Vec<Run> = vec![];
+fn all_runs(s: &ConvShape) -> Result<Vec<Vec<Run>>> {
+    let of = |k| -> Result<Vec<Run>> {
+        let mut out: Vec<Run> = Vec::new();
         for r in s.runs(k) {
             match out.last_mut() {
                 Some(l) if l.out + l.len == r.out && l.at + l.len * s.stride[2] == r.at => l.len += r.len,
-                _ => out.push(r),
+                _ => out.try_push(r)?,
             }
         }
-        out
+        Ok(out)
     };
-    cells(s.kernel).map(of).collect()
+    cells(s.kernel).map(of).try_vec_ok()
 }
 
 /// Columns [channels * taps, windows] of some channels. `col` holds zeros where windows reach beyond x.
@@ -151,37 +152,50 @@ fn turned(at: usize, cols: usize) -> Place {
 }
 
 fn forward32(op: &'static str, s: &ConvShape, x: &[f32], w: &[f32]) -> Result<Vec<f32>> {
-    let runs = all_runs(s);
+    let runs = all_runs(s)?;
     let (out, m, k) = (s.out_plane(), s.cog(), s.cig() * s.taps());
-    let mut y = vec![0.0; s.n * s.co * out];
+    let mut y = filled(s.n * s.co * out, 0.0)?;
     let from = s.cig() * s.in_plane();
     // What lies beyond x stays 0 in the columns of every image.
-    let ok = y.par_chunks_mut((m * out).max(1)).enumerate().map_init(
-        || vec![0.0; k * out],
+    let done = y.par_chunks_mut((m * out).max(1)).enumerate().map_init(
+        || filled(k * out, 0.0),
         |col, (i, y)| {
+            let col = col.as_mut().map_err(|e| e.clone())?;
             columns(s, &runs, &x[i * from..][..from], col);
             let a = (w, packed(i % s.groups * m * k, k));
-            product((m, out, k), 1.0, a, (col, packed(0, out)), 0.0, (y, packed(0, out)), s.n * s.groups == 1)
+            fits(
+                op,
+                product(
+                    (m, out, k),
+                    1.0,
+                    a,
+                    (col, packed(0, out)),
+                    0.0,
+                    (y, packed(0, out)),
+                    s.n * s.groups == 1,
+                ),
+            )
         },
     );
-    fits(op, ok.all(|ok| ok)).map(|()| y)
+    done.collect::<Result<()>>().map(|()| y)
 }
 
 fn input_grad32(op: &'static str, s: &ConvShape, dy: &[f32], w: &[f32]) -> Result<Vec<f32>> {
-    let runs = all_runs(s);
+    let runs = all_runs(s)?;
     let (plane, out, m, k) = (s.in_plane(), s.out_plane(), s.cog(), s.cig() * s.taps());
-    let mut dx = vec![0.0; s.n * s.ci * plane];
-    let ok = dx.par_chunks_mut((s.cig() * plane).max(1)).enumerate().map_init(
-        || vec![0.0; k * out],
+    let mut dx = filled(s.n * s.ci * plane, 0.0)?;
+    let done = dx.par_chunks_mut((s.cig() * plane).max(1)).enumerate().map_init(
+        || filled(k * out, 0.0),
         |col, (i, dx)| {
+            let col = col.as_mut().map_err(|e| e.clone())?;
             let a = (w, turned(i % s.groups * m * k, k));
             let b = (dy, packed(i * m * out, out));
             let ok = product((k, out, m), 1.0, a, b, 0.0, (col, packed(0, out)), s.n * s.groups == 1);
             fold(s, &runs, col, dx);
-            ok
+            fits(op, ok)
         },
     );
-    fits(op, ok.all(|ok| ok)).map(|()| dx)
+    done.collect::<Result<()>>().map(|()| dx)
 }
 
 /// Adds columns to the places in x that they came from.
@@ -204,12 +218,12 @@ fn fold<T: Copy + std::ops::AddAssign>(s: &ConvShape, runs: &[Vec<Run>], col: &[
 const IMAGES: usize = 8;
 
 fn weight_grad32(op: &'static str, s: &ConvShape, x: &[f32], dy: &[f32]) -> Result<Vec<f32>> {
-    let runs = all_runs(s);
+    let runs = all_runs(s)?;
     let (out, m, k) = (s.out_plane(), s.cog(), s.cig() * s.taps());
     let from = s.cig() * s.in_plane();
     // Sums over some images, [groups, m, k]; one image alone leaves the threads to its product.
     let part = |first: usize| {
-        let (mut dw, mut col) = (vec![0.0; s.co * k], vec![0.0; k * out]);
+        let (mut dw, mut col) = (filled(s.co * k, 0.0)?, filled(k * out, 0.0)?);
         let ok = (first..(first + IMAGES).min(s.n)).all(|n| {
             dw.chunks_mut((m * k).max(1)).enumerate().all(|(g, dw)| {
                 let i = n * s.groups + g;
@@ -222,9 +236,9 @@ fn weight_grad32(op: &'static str, s: &ConvShape, x: &[f32], dy: &[f32]) -> Resu
         fits(op, ok).map(|()| dw)
     };
     let parts = (0..s.n.div_ceil(IMAGES)).into_par_iter().map(|i| part(i * IMAGES));
-    let mut dw = vec![0.0; s.co * k];
-    for part in parts.collect::<Result<Vec<_>>>()? {
-        dw.iter_mut().zip(part).for_each(|(a, b)| *a += b);
+    let mut dw = filled(s.co * k, 0.0)?;
+    for part in parts.try_vec()? {
+        dw.iter_mut().zip(part?).for_each(|(a, b)| *a += b);
     }
     Ok(dw)
 }
@@ -257,7 +271,7 @@ trait Real: HostElement {
         if v.dtype() == Self::DTYPE {
             return gather(op, v);
         }
-        Ok(gather_f64(op, v)?.into_iter().map(Self::from_f64).collect())
+        gather_f64(op, v)?.into_iter().map(Self::from_f64).try_vec()
     }
 }
 
@@ -288,14 +302,14 @@ impl Real for f64 {
         b: &[f64],
     ) -> Result<Vec<f64>> {
         if narrow {
-            let [a, b] = [a, b].map(|v| v.iter().map(|&x| x as f32).collect::<Vec<_>>());
-            return Ok(f32::product(step, op, s, narrow, &a, &b)?.into_iter().map(f64::from).collect());
+            let [a, b] = [a, b].map(|v| v.iter().map(|&x| x as f32).try_vec());
+            return f32::product(step, op, s, narrow, &a?, &b?)?.into_iter().map(f64::from).try_vec();
         }
-        Ok(match step {
+        match step {
             Step::Forward => forward64(s, a, b),
             Step::Input => input_grad64(s, a, b),
             Step::Weight => weight_grad64(s, a, b),
-        })
+        }
     }
 }
 
@@ -371,13 +385,13 @@ fn slope<T: Real>(
 }
 
 /// Sums per channel of a tensor [N, C, ...].
-pub(super) fn channel_sums<T: HostElement>(v: &[T], channels: usize, plane: usize) -> Vec<f64> {
-    let planes: Vec<&[T]> = v.chunks(plane.max(1)).collect();
+pub(super) fn channel_sums<T: HostElement>(v: &[T], channels: usize, plane: usize) -> Result<Vec<f64>> {
+    let planes: Vec<&[T]> = v.chunks(plane.max(1)).try_vec()?;
     let sum = |c: usize| {
         let mine = planes.iter().skip(c).step_by(channels);
         mine.map(|p| p.iter().map(|x| x.to_f64()).sum::<f64>()).sum()
     };
-    (0..channels).into_par_iter().map(sum).collect()
+    (0..channels).into_par_iter().map(sum).try_vec()
 }
 
 impl CpuBackend {
@@ -428,7 +442,7 @@ impl CpuBackend {
         }
         if let Some(g) = &io.dbias {
             let plane = io.dy.shape()[2..].iter().product();
-            store_grad(op, g, &channel_sums(&dz, io.dy.shape()[1], plane))?;
+            store_grad(op, g, &channel_sums(&dz, io.dy.shape()[1], plane)?)?;
         }
         let Some(s) = shape else { return Ok(()) };
         let narrow = io.dy.dtype() != DType::F64;
@@ -468,8 +482,8 @@ impl ConvOps for CpuBackend {
         let s = check_columns(OP, p, kernel, &x, &col.out.as_view(), &col.out)?;
         self.count();
         let x = gather_f64(OP, x)?;
-        let mut out = vec![0.0; col.out.numel()];
-        columns(&s, &all_runs(&s), &x, &mut out);
+        let mut out = filled(col.out.numel(), 0.0)?;
+        columns(&s, &all_runs(&s)?, &x, &mut out);
         store_grad(OP, &col, &out)
     }
 
@@ -478,8 +492,8 @@ impl ConvOps for CpuBackend {
         let s = check_columns(OP, p, kernel, &x.out.as_view(), &col, &x.out)?;
         self.count();
         let col = gather_f64(OP, col)?;
-        let mut sum = vec![0.0; x.out.numel()];
-        fold(&s, &all_runs(&s), &col, &mut sum);
+        let mut sum = filled(x.out.numel(), 0.0)?;
+        fold(&s, &all_runs(&s)?, &col, &mut sum);
         store_grad(OP, &x, &sum)
     }
 

@@ -1,6 +1,7 @@
 //! Causal convolution on the CPU.
 
 use super::activation;
+use super::scratch::*;
 use super::{CpuBackend, gather_f64, store_f64, store_grad};
 use crate::buffer::View;
 use crate::error::Result;
@@ -11,19 +12,28 @@ fn rows(op: &'static str, s: CausalShape, x: View<'_>, state: Option<View<'_>>) 
     let before = s.k - 1;
     let x = gather_f64(op, x)?;
     let state = state.map(|v| gather_f64(op, v)).transpose()?;
-    Ok((0..s.n * s.c)
+    (0..s.n * s.c)
         .map(|r| {
-            let mut row =
-                state.as_ref().map_or(vec![0.0; before], |v| v[r * before..(r + 1) * before].to_vec());
-            row.extend_from_slice(&x[r * s.len..(r + 1) * s.len]);
-            row
+            let mut row = with_capacity(before + s.len)?;
+            match &state {
+                Some(v) => row.try_extend(v[r * before..(r + 1) * before].iter().copied())?,
+                None => row.try_extend(std::iter::repeat_n(0.0, before))?,
+            }
+            row.try_extend(x[r * s.len..(r + 1) * s.len].iter().copied())?;
+            Ok(row)
         })
-        .collect())
+        .try_vec_ok()
 }
 
 /// Values before the activation, [N, C, L]. The first `absent` elements of a row do not exist, and their weights do not count.
-fn linear(s: CausalShape, absent: usize, rows: &[Vec<f64>], w: &[f64], bias: Option<&[f64]>) -> Vec<f64> {
-    let mut z = Vec::with_capacity(rows.len() * s.len);
+fn linear(
+    s: CausalShape,
+    absent: usize,
+    rows: &[Vec<f64>],
+    w: &[f64],
+    bias: Option<&[f64]>,
+) -> Result<Vec<f64>> {
+    let mut z = with_capacity(rows.len() * s.len)?;
     for (r, row) in rows.iter().enumerate() {
         let c = r % s.c;
         let w = &w[c * s.k..(c + 1) * s.k];
@@ -31,9 +41,9 @@ fn linear(s: CausalShape, absent: usize, rows: &[Vec<f64>], w: &[f64], bias: Opt
             let there = w.iter().zip(&row[l..]).skip(absent.saturating_sub(l));
             there.map(|(w, x)| w * x).sum::<f64>() + bias.map_or(0.0, |b| b[c])
         };
-        z.extend((0..s.len).map(at));
+        z.try_extend((0..s.len).map(at))?;
     }
-    z
+    Ok(z)
 }
 
 impl CpuBackend {
@@ -43,13 +53,11 @@ impl CpuBackend {
         self.count();
         let rows = rows(OP, s, io.x, io.state)?;
         let (w, bias) = (gather_f64(OP, io.w)?, io.bias.map(|b| gather_f64(OP, b)).transpose()?);
-        let mut y = linear(s, if io.state.is_some() { 0 } else { s.k - 1 }, &rows, &w, bias.as_deref());
+        let mut y = linear(s, if io.state.is_some() { 0 } else { s.k - 1 }, &rows, &w, bias.as_deref())?;
         y.iter_mut().for_each(|y| *y = activation::value(act, *y));
         store_f64(OP, &io.y, &y)?;
         match &io.new_state {
-            Some(out) => {
-                store_f64(OP, out, &rows.iter().flat_map(|r| &r[s.len..]).copied().collect::<Vec<_>>())
-            }
+            Some(out) => store_f64(OP, out, &rows.iter().flat_map(|r| &r[s.len..]).copied().try_vec()?),
             None => Ok(()),
         }
     }
@@ -61,9 +69,9 @@ impl CpuBackend {
         let rows = rows(OP, s, io.x, io.state)?;
         let (w, bias) = (gather_f64(OP, io.w)?, io.bias.map(|b| gather_f64(OP, b)).transpose()?);
         let mut dz = gather_f64(OP, io.dy)?;
-        let z = linear(s, if io.state.is_some() { 0 } else { s.k - 1 }, &rows, &w, bias.as_deref());
+        let z = linear(s, if io.state.is_some() { 0 } else { s.k - 1 }, &rows, &w, bias.as_deref())?;
         dz.iter_mut().zip(z).for_each(|(d, z)| *d = activation::gradient(act, *d, z));
-        let (mut dx, mut dw, mut db) = (vec![0.0; dz.len()], vec![0.0; w.len()], vec![0.0; s.c]);
+        let (mut dx, mut dw, mut db) = (filled(dz.len(), 0.0)?, filled(w.len(), 0.0)?, filled(s.c, 0.0)?);
         for (r, row) in rows.iter().enumerate() {
             let c = r % s.c;
             for (l, &d) in dz[r * s.len..(r + 1) * s.len].iter().enumerate() {

@@ -1,6 +1,7 @@
 //! Deformable convolution on the CPU, from the definition.
 
 use super::conv::{cells, channel_sums};
+use super::scratch::*;
 use super::{CpuBackend, gather_f64, store_f64, store_grad};
 use crate::buffer::View;
 use crate::error::Result;
@@ -8,13 +9,14 @@ use crate::ops::*;
 
 /// A bilinear read at a displaced place: up to four elements of a plane with their weights and the weights' derivatives along H and W.
 struct Read {
-    at: Vec<(usize, f64, f64, f64)>,
+    at: [(usize, f64, f64, f64); 4],
+    count: usize,
 }
 
 impl Read {
     /// The elements around (y, x); none for a place that is a whole element or more outside.
     fn new(y: f64, x: f64, height: usize, width: usize) -> Self {
-        let mut at = Vec::with_capacity(4);
+        let mut read = Read { at: [(0, 0.0, 0.0, 0.0); 4], count: 0 };
         let (y0, x0) = (y.floor(), x.floor());
         let (fy, fx) = (y - y0, x - x0);
         for (dy, wy, sy) in [(0.0, 1.0 - fy, -1.0), (1.0, fy, 1.0)] {
@@ -22,11 +24,16 @@ impl Read {
                 let (r, c) = (y0 + dy, x0 + dx);
                 let inside = r >= 0.0 && c >= 0.0 && r < height as f64 && c < width as f64;
                 if inside {
-                    at.push((r as usize * width + c as usize, wy * wx, sy * wx, wy * sx));
+                    read.at[read.count] = (r as usize * width + c as usize, wy * wx, sy * wx, wy * sx);
+                    read.count += 1;
                 }
             }
         }
-        Read { at }
+        read
+    }
+
+    fn taps(&self) -> &[(usize, f64, f64, f64)] {
+        &self.at[..self.count]
     }
 }
 
@@ -109,11 +116,11 @@ impl CpuBackend {
         let bias = io.bias.map(|b| gather_f64(OP, b)).transpose()?;
         let (out, taps, cig, cog) = (c.out_plane(), c.taps(), c.cig(), c.cog());
         let mut y: Vec<f64> =
-            (0..c.n * c.co * out).map(|i| bias.as_ref().map_or(0.0, |b| b[i / out % c.co])).collect();
+            (0..c.n * c.co * out).map(|i| bias.as_ref().map_or(0.0, |b| b[i / out % c.co])).try_vec()?;
         field.each(|n, deform, tap, o, factor, read| {
             for channel in field.channels(deform) {
                 let x = field.plane(n, channel);
-                let v = factor * read.at.iter().map(|&(at, weight, ..)| weight * x[at]).sum::<f64>();
+                let v = factor * read.taps().iter().map(|&(at, weight, ..)| weight * x[at]).sum::<f64>();
                 for oc in channel / cig * cog..(channel / cig + 1) * cog {
                     y[(n * c.co + oc) * out + o] += w[(oc * cig + channel % cig) * taps + tap] * v;
                 }
@@ -129,13 +136,13 @@ impl CpuBackend {
         let field = Field::new(OP, s, io.x, io.offset, io.mask)?;
         let (c, w, dy) = (s.conv, gather_f64(OP, io.w)?, gather_f64(OP, io.dy)?);
         let (out, taps, cig, cog) = (c.out_plane(), c.taps(), c.cig(), c.cog());
-        let (mut dx, mut dw) = (vec![0.0; field.x.len()], vec![0.0; w.len()]);
-        let mut doffset = vec![0.0; field.offset.len()];
-        let mut dmask = vec![0.0; field.mask.as_ref().map_or(0, Vec::len)];
+        let (mut dx, mut dw) = (filled(field.x.len(), 0.0)?, filled(w.len(), 0.0)?);
+        let mut doffset = filled(field.offset.len(), 0.0)?;
+        let mut dmask = filled(field.mask.as_ref().map_or(0, Vec::len), 0.0)?;
         field.each(|n, deform, tap, o, factor, read| {
             for channel in field.channels(deform) {
                 let x = field.plane(n, channel);
-                let sample: f64 = read.at.iter().map(|&(at, weight, ..)| weight * x[at]).sum();
+                let sample: f64 = read.taps().iter().map(|&(at, weight, ..)| weight * x[at]).sum();
                 // Gradient of the weighted sample.
                 let mut d = 0.0;
                 for oc in channel / cig * cog..(channel / cig + 1) * cog {
@@ -145,7 +152,7 @@ impl CpuBackend {
                 }
                 let plane = (n * c.ci + channel) * c.in_plane();
                 let shift = field.shift_at(n, deform, tap, o);
-                for &(at, weight, along_h, along_w) in &read.at {
+                for &(at, weight, along_h, along_w) in read.taps() {
                     dx[plane + at] += d * factor * weight;
                     doffset[shift] += d * factor * along_h * x[at];
                     doffset[shift + out] += d * factor * along_w * x[at];
@@ -155,7 +162,7 @@ impl CpuBackend {
                 }
             }
         });
-        let db = channel_sums(&dy, c.co, out);
+        let db = channel_sums(&dy, c.co, out)?;
         let all = [(&io.dx, dx), (&io.dw, dw), (&io.doffset, doffset), (&io.dmask, dmask), (&io.dbias, db)];
         for (g, v) in all {
             g.as_ref().map_or(Ok(()), |g| store_grad(OP, g, &v))?;

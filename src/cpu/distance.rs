@@ -1,6 +1,7 @@
 //! Distances on the CPU, in f64.
 
 use super::reduce::sum;
+use super::scratch::*;
 use super::*;
 use crate::ops::*;
 
@@ -57,9 +58,9 @@ fn add_pair(p: f64, dy: f64, y: f64, a: &[f64], b: &[f64], mut add: impl FnMut(u
 }
 
 /// Positions of the vectors along the middle axis of [outer, len, inner].
-fn vectors([outer, len, inner]: [usize; 3]) -> impl Iterator<Item = Vec<usize>> {
+fn vectors([outer, len, inner]: [usize; 3]) -> impl Iterator<Item = Result<Vec<usize>>> {
     (0..outer)
-        .flat_map(move |o| (0..inner).map(move |i| (0..len).map(|k| (o * len + k) * inner + i).collect()))
+        .flat_map(move |o| (0..inner).map(move |i| (0..len).map(|k| (o * len + k) * inner + i).try_vec()))
 }
 
 fn dot(a: &[f64], b: &[f64]) -> f64 {
@@ -81,29 +82,29 @@ fn similarity(op: Similarity, a: &[f64], b: &[f64]) -> f64 {
 }
 
 /// Gradients of both vectors.
-fn similarity_grad(op: Similarity, dy: f64, a: &[f64], b: &[f64]) -> (Vec<f64>, Vec<f64>) {
+fn similarity_grad(op: Similarity, dy: f64, a: &[f64], b: &[f64]) -> Result<(Vec<f64>, Vec<f64>)> {
     match op {
         Similarity::Distance { p, eps } => {
-            let d: Vec<f64> = differences(a, b).map(|d| d + eps).collect();
+            let d: Vec<f64> = differences(a, b).map(|d| d + eps).try_vec()?;
             let y = norm(d.iter().copied(), p);
             let share = match p {
                 f64::INFINITY => dy / d.iter().filter(|d| d.abs() == y).count() as f64,
                 _ => dy,
             };
             let g: Vec<f64> =
-                d.iter().map(|&d| if dy == 0.0 { 0.0 } else { share * slope(d, y, p) }).collect();
-            let minus = g.iter().map(|g| -g).collect();
-            (g, minus)
+                d.iter().map(|&d| if dy == 0.0 { 0.0 } else { share * slope(d, y, p) }).try_vec()?;
+            let minus = g.iter().map(|g| -g).try_vec()?;
+            Ok((g, minus))
         }
         Similarity::Cosine { eps } => {
             let (na, nb) = (dot(a, a).sqrt(), dot(b, b).sqrt());
             let both = at_least(na, eps) * at_least(nb, eps);
             let y = dot(a, b) / both;
-            let one = |v: &[f64], n: f64, other: &[f64]| -> Vec<f64> {
+            let one = |v: &[f64], n: f64, other: &[f64]| -> Result<Vec<f64>> {
                 let k = if n <= eps { 0.0 } else { y / (n * n) };
-                v.iter().zip(other).map(|(v, o)| dy * (o / both - k * v)).collect()
+                v.iter().zip(other).map(|(v, o)| dy * (o / both - k * v)).try_vec()
             };
-            (one(a, na, b), one(b, nb, a))
+            Ok((one(a, na, b)?, one(b, nb, a)?))
         }
     }
 }
@@ -114,11 +115,11 @@ impl DistanceOps for CpuBackend {
         let e = check_cdist(p, &a, &b, &y)?;
         self.count();
         let (a, b) = (gather_f64(OP, a)?, gather_f64(OP, b)?);
-        let mut out = Vec::with_capacity(y.numel());
+        let mut out = with_capacity(y.numel())?;
         for n in 0..e.batch {
             for i in (0..e.rows).map(|i| (n * e.rows + i) * e.len) {
                 for j in (0..e.cols).map(|j| (n * e.cols + j) * e.len) {
-                    out.push(norm(differences(&a[i..i + e.len], &b[j..j + e.len]), p));
+                    out.try_push(norm(differences(&a[i..i + e.len], &b[j..j + e.len]), p))?;
                 }
             }
         }
@@ -131,7 +132,7 @@ impl DistanceOps for CpuBackend {
         self.count();
         let (a, b) = (gather_f64(OP, io.a)?, gather_f64(OP, io.b)?);
         let (dy, y) = (gather_f64(OP, io.dy)?, gather_f64(OP, io.y)?);
-        let (mut da, mut db) = (vec![0.0; a.len()], vec![0.0; b.len()]);
+        let (mut da, mut db) = (filled(a.len(), 0.0)?, filled(b.len(), 0.0)?);
         for n in 0..e.batch {
             for r in 0..e.rows {
                 for c in 0..e.cols {
@@ -155,7 +156,7 @@ impl DistanceOps for CpuBackend {
         let x = gather_f64(OP, x)?;
         let row = |i: usize| &x[i * e.len..(i + 1) * e.len];
         let pairs = (0..e.rows).flat_map(|i| (i + 1..e.rows).map(move |j| (i, j)));
-        let out: Vec<f64> = pairs.map(|(i, j)| norm(differences(row(i), row(j)), p)).collect();
+        let out: Vec<f64> = pairs.map(|(i, j)| norm(differences(row(i), row(j)), p)).try_vec()?;
         store_f64(OP, &y, &out)
     }
 
@@ -165,7 +166,7 @@ impl DistanceOps for CpuBackend {
         self.count();
         let (x, dy, y) = (gather_f64(OP, x)?, gather_f64(OP, dy)?, gather_f64(OP, y)?);
         let row = |i: usize| &x[i * e.len..(i + 1) * e.len];
-        let mut out = vec![0.0; x.len()];
+        let mut out = filled(x.len(), 0.0)?;
         for i in 0..e.rows {
             for j in i + 1..e.rows {
                 let at = triangle(i, j, e.rows);
@@ -190,8 +191,9 @@ impl DistanceOps for CpuBackend {
         let e = check_similarity(op, axis, &a, &b, &y)?;
         self.count();
         let (a, b) = (gather_f64(OP, a)?, gather_f64(OP, b)?);
-        let pick = |x: &[f64], at: &[usize]| at.iter().map(|&i| x[i]).collect::<Vec<_>>();
-        let out: Vec<f64> = vectors(e).map(|at| similarity(op, &pick(&a, &at), &pick(&b, &at))).collect();
+        let pick = |x: &[f64], at: &[usize]| at.iter().map(|&i| x[i]).try_vec();
+        let one = |at: Vec<usize>| Ok(similarity(op, &pick(&a, &at)?, &pick(&b, &at)?));
+        let out: Vec<f64> = vectors(e).map(|at| at.and_then(one)).try_vec_ok()?;
         store_f64(OP, &y, &out)
     }
 
@@ -200,10 +202,11 @@ impl DistanceOps for CpuBackend {
         let e = check_similarity_bwd(op, axis, &io)?;
         self.count();
         let (a, b, dy) = (gather_f64(OP, io.a)?, gather_f64(OP, io.b)?, gather_f64(OP, io.dy)?);
-        let (mut da, mut db) = (vec![0.0; a.len()], vec![0.0; b.len()]);
-        let pick = |x: &[f64], at: &[usize]| at.iter().map(|&i| x[i]).collect::<Vec<_>>();
+        let (mut da, mut db) = (filled(a.len(), 0.0)?, filled(b.len(), 0.0)?);
+        let pick = |x: &[f64], at: &[usize]| at.iter().map(|&i| x[i]).try_vec();
         for (at, dy) in vectors(e).zip(dy) {
-            let (ga, gb) = similarity_grad(op, dy, &pick(&a, &at), &pick(&b, &at));
+            let at = at?;
+            let (ga, gb) = similarity_grad(op, dy, &pick(&a, &at)?, &pick(&b, &at)?)?;
             for (k, &i) in at.iter().enumerate() {
                 (da[i], db[i]) = (ga[k], gb[k]);
             }

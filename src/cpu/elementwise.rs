@@ -5,6 +5,7 @@ use std::f64::consts::{LN_2, LN_10, PI};
 use half::{bf16, f16};
 
 use super::activation::{gradient, sigmoid, value};
+use super::scratch::*;
 use super::special::*;
 use super::{CpuBackend, HostElement, gather, gather_f64, offsets, store, store_f64, store_grad, with_dtype};
 use crate::buffer::{GradMut, View, ViewMut};
@@ -150,7 +151,12 @@ fn unary_gradient(op: Unary, dy: f64, x: f64) -> f64 {
         Unary::I0 => dy * bessel_i(1, x),
         Unary::I0e => dy * (bessel_i_scaled(1, x) - sign(x) * bessel_i_scaled(0, x)),
         Unary::I1 | Unary::I1e if x == 0.0 => dy * 0.5,
-        Unary::I1 => dy * (bessel_i(0, x) - bessel_i(1, x) / x),
+        Unary::I1 if x.is_infinite() => dy * f64::INFINITY,
+        // Both terms of I0 - I1/x are infinite together: e^|x| goes outside, in two halves.
+        Unary::I1 => {
+            let h = (0.5 * x.abs()).exp();
+            dy * (h * (bessel_i_scaled(0, x) - bessel_i_scaled(1, x) / x) * h)
+        }
         Unary::I1e => dy * (bessel_i_scaled(0, x) - bessel_i_scaled(1, x) * (sign(x) + 1.0 / x)),
         Unary::Scale { c } => dy * c,
         Unary::PowScalar { c: 0.0 } => 0.0,
@@ -277,7 +283,7 @@ fn binary_gradient(op: Binary, dy: f64, a: f64, b: f64) -> [f64; 2] {
             let db = if a == 0.0 && b >= 0.0 { 0.0 } else { dy * a.powf(b) * a.ln() };
             [da, db]
         }
-        Binary::Maximum | Binary::Minimum | Binary::Fmax | Binary::Fmin if a == b => [0.5 * dy; 2],
+        Binary::Maximum | Binary::Minimum if a == b => [0.5 * dy; 2],
         Binary::Maximum => [if_true(a > b || nan), if_true(a < b || nan)],
         Binary::Minimum => [if_true(a < b || nan), if_true(a > b || nan)],
         Binary::Fmax => [if_true(a >= b || b.is_nan()), if_true(!(a >= b || b.is_nan()))],
@@ -344,8 +350,8 @@ fn ternary_gradient(op: Ternary, dy: f64, a: f64, b: f64, c: f64) -> [f64; 3] {
 fn gather_i64(op: &'static str, v: View<'_>) -> Result<Vec<i64>> {
     Ok(match v.dtype() {
         DType::I64 => gather::<i64>(op, v)?,
-        DType::I32 => gather::<i32>(op, v)?.into_iter().map(i64::from).collect(),
-        _ => gather::<u8>(op, v)?.into_iter().map(i64::from).collect(),
+        DType::I32 => gather::<i32>(op, v)?.into_iter().map(i64::from).try_vec()?,
+        _ => gather::<u8>(op, v)?.into_iter().map(i64::from).try_vec()?,
     })
 }
 
@@ -353,8 +359,8 @@ fn gather_i64(op: &'static str, v: View<'_>) -> Result<Vec<i64>> {
 fn store_i64(op: &'static str, v: &ViewMut<'_>, data: &[i64]) -> Result<()> {
     match v.dtype() {
         DType::I64 => store(op, v, data),
-        DType::I32 => store(op, v, &data.iter().map(|&x| x as i32).collect::<Vec<_>>()),
-        _ => store(op, v, &data.iter().map(|&x| x as u8).collect::<Vec<_>>()),
+        DType::I32 => store(op, v, &data.iter().map(|&x| x as i32).try_vec()?),
+        _ => store(op, v, &data.iter().map(|&x| x as u8).try_vec()?),
     }
 }
 
@@ -409,7 +415,7 @@ fn int_binary(op: Binary, a: i64, b: i64, bits: i64) -> Option<i64> {
 fn store_summed(op: &'static str, grad: &GradMut<'_>, shape: &[usize], full: &[f64]) -> Result<()> {
     let small = crate::layout::Layout::contiguous(grad.out.shape());
     let repeated = check::layout(op, "grad", small.and_then(|l| l.broadcast_to(shape)))?;
-    let mut sums = vec![0.0; grad.out.numel()];
+    let mut sums = filled(grad.out.numel(), 0.0)?;
     offsets(&repeated).zip(full).for_each(|(at, x)| sums[at] += x);
     store_grad(op, grad, &sums)
 }
@@ -445,10 +451,10 @@ impl ElementwiseOps for CpuBackend {
         self.count();
         let dtype = x.dtype();
         if !dtype.is_float() {
-            let out: Vec<i64> = gather_i64(OP, x)?.into_iter().map(|x| int_unary(op, x)).collect();
+            let out: Vec<i64> = gather_i64(OP, x)?.into_iter().map(|x| int_unary(op, x)).try_vec()?;
             return store_i64(OP, &y, &out);
         }
-        let out: Vec<f64> = gather_f64(OP, x)?.into_iter().map(|x| unary_value(op, x, dtype)).collect();
+        let out: Vec<f64> = gather_f64(OP, x)?.into_iter().map(|x| unary_value(op, x, dtype)).try_vec()?;
         store_f64(OP, &y, &out)
     }
 
@@ -457,7 +463,7 @@ impl ElementwiseOps for CpuBackend {
         check_unary_bwd(op, &dy, &x, &dx)?;
         self.count();
         let (dy, x) = (gather_f64(OP, dy)?, gather_f64(OP, x)?);
-        let out: Vec<f64> = dy.into_iter().zip(x).map(|(dy, x)| unary_gradient(op, dy, x)).collect();
+        let out: Vec<f64> = dy.into_iter().zip(x).map(|(dy, x)| unary_gradient(op, dy, x)).try_vec()?;
         store_grad(OP, &dx, &out)
     }
 
@@ -469,16 +475,17 @@ impl ElementwiseOps for CpuBackend {
         let (a, b) = (a.broadcast_to(y.shape())?, b.broadcast_to(y.shape())?);
         if dtype.is_float() {
             let (a, b) = (gather_f64(OP, a)?, gather_f64(OP, b)?);
-            let out: Vec<f64> = a.into_iter().zip(b).map(|(a, b)| binary_value(op, a, b, dtype)).collect();
+            let out: Vec<f64> = a.into_iter().zip(b).map(|(a, b)| binary_value(op, a, b, dtype)).try_vec()?;
             return store_f64(OP, &y, &out);
         }
         let (a, b) = (gather_i64(OP, a)?, gather_i64(OP, b)?);
         let bits = 8 * dtype.size() as i64;
-        let out: Vec<Option<i64>> = a.into_iter().zip(b).map(|(a, b)| int_binary(op, a, b, bits)).collect();
+        let out: Vec<Option<i64>> =
+            a.into_iter().zip(b).map(|(a, b)| int_binary(op, a, b, bits)).try_vec()?;
         if out.contains(&None) {
             self.flag_index_error(OP);
         }
-        store_i64(OP, &y, &out.into_iter().map(Option::unwrap_or_default).collect::<Vec<_>>())
+        store_i64(OP, &y, &out.into_iter().map(Option::unwrap_or_default).try_vec()?)
     }
 
     fn binary_bwd(&self, op: Binary, io: BinaryBwd<'_>) -> Result<()> {
@@ -488,10 +495,10 @@ impl ElementwiseOps for CpuBackend {
         let shape = io.dy.shape();
         let [a, b] = [io.a.broadcast_to(shape)?, io.b.broadcast_to(shape)?];
         let (dy, a, b) = (gather_f64(OP, io.dy)?, gather_f64(OP, a)?, gather_f64(OP, b)?);
-        let all: Vec<[f64; 2]> = (0..dy.len()).map(|i| binary_gradient(op, dy[i], a[i], b[i])).collect();
+        let all: Vec<[f64; 2]> = (0..dy.len()).map(|i| binary_gradient(op, dy[i], a[i], b[i])).try_vec()?;
         for (k, grad) in [&io.da, &io.db].into_iter().enumerate() {
             if let Some(g) = grad {
-                store_summed(OP, g, shape, &all.iter().map(|d| d[k]).collect::<Vec<_>>())?;
+                store_summed(OP, g, shape, &all.iter().map(|d| d[k]).try_vec()?)?;
             }
         }
         Ok(())
@@ -506,12 +513,12 @@ impl ElementwiseOps for CpuBackend {
             let mask = gather::<u8>(OP, a)?;
             return with_dtype!(y.dtype(), T => {
                 let (b, c) = (gather::<T>(OP, b)?, gather::<T>(OP, c)?);
-                let out: Vec<T> = (0..mask.len()).map(|i| if mask[i] != 0 { b[i] } else { c[i] }).collect();
+                let out: Vec<T> = (0..mask.len()).map(|i| if mask[i] != 0 { b[i] } else { c[i] }).try_vec()?;
                 store(OP, &y, &out)
             });
         }
         let (a, b, c) = (gather_f64(OP, a)?, gather_f64(OP, b)?, gather_f64(OP, c)?);
-        let out: Vec<f64> = (0..a.len()).map(|i| ternary_value(op, a[i], b[i], c[i])).collect();
+        let out: Vec<f64> = (0..a.len()).map(|i| ternary_value(op, a[i], b[i], c[i])).try_vec()?;
         store_f64(OP, &y, &out)
     }
 
@@ -524,10 +531,10 @@ impl ElementwiseOps for CpuBackend {
         let dy = gather_f64(OP, io.dy)?;
         let (a, b, c) = (gather_f64(OP, a)?, gather_f64(OP, b)?, gather_f64(OP, c)?);
         let all: Vec<[f64; 3]> =
-            (0..dy.len()).map(|i| ternary_gradient(op, dy[i], a[i], b[i], c[i])).collect();
+            (0..dy.len()).map(|i| ternary_gradient(op, dy[i], a[i], b[i], c[i])).try_vec()?;
         for (k, grad) in [&io.da, &io.db, &io.dc].into_iter().enumerate() {
             if let Some(g) = grad {
-                store_summed(OP, g, shape, &all.iter().map(|d| d[k]).collect::<Vec<_>>())?;
+                store_summed(OP, g, shape, &all.iter().map(|d| d[k]).try_vec()?)?;
             }
         }
         Ok(())
@@ -541,7 +548,7 @@ impl ElementwiseOps for CpuBackend {
             return with_dtype!(from, T => store("cast", &y, &gather::<T>("cast", x)?));
         }
         with_dtype!(from, T => with_dtype!(to, U => {
-            let out: Vec<U> = gather::<T>("cast", x)?.into_iter().map(|x| convert::<T, U>(x, from, to)).collect();
+            let out: Vec<U> = gather::<T>("cast", x)?.into_iter().map(|x| convert::<T, U>(x, from, to)).try_vec()?;
             store("cast", &y, &out)
         }))
     }

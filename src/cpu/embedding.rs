@@ -1,5 +1,6 @@
 //! Embedding on the CPU.
 
+use super::scratch::*;
 use super::shape::put;
 use super::*;
 use crate::ops::*;
@@ -7,7 +8,7 @@ use crate::ops::*;
 impl CpuBackend {
     /// Rows of a table that ids name; `None`, which is reported, for one out of range.
     pub(super) fn lookup(&self, op: &'static str, ids: View<'_>, rows: usize) -> Result<Vec<Option<usize>>> {
-        let found: Vec<_> = gather_index(op, ids)?.into_iter().map(|i| i.filter(|&i| i < rows)).collect();
+        let found: Vec<_> = gather_index(op, ids)?.into_iter().map(|i| i.filter(|&i| i < rows)).try_vec()?;
         if found.contains(&None) {
             self.flag_index_error(op);
         }
@@ -30,7 +31,7 @@ impl EmbeddingOps for CpuBackend {
         let found = self.lookup(OP, ids, rows)?;
         with_dtype!(table.dtype(), T => {
             let from = gather::<T>(OP, table)?;
-            let mut to = vec![T::default(); found.len() * width];
+            let mut to = filled(found.len() * width, T::default())?;
             for (row, id) in to.chunks_mut(width.max(1)).zip(&found) {
                 if let Some(id) = id {
                     row.copy_from_slice(&from[id * width..(id + 1) * width]);
@@ -51,7 +52,7 @@ impl EmbeddingOps for CpuBackend {
         check_embedding_renorm(max_norm, norm_type, &ids, &table)?;
         self.count();
         let (rows, width) = (table.shape()[0], table.shape()[1]);
-        let mut used = vec![false; rows];
+        let mut used = filled(rows, false)?;
         self.lookup(OP, ids, rows)?.into_iter().flatten().for_each(|r| used[r] = true);
         let mut v = gather_f64(OP, table.as_view())?;
         for (row, _) in v.chunks_mut(width.max(1)).zip(&used).filter(|(_, used)| **used) {
@@ -80,7 +81,7 @@ impl EmbeddingOps for CpuBackend {
         let (rows, width) = (dtable.out.shape()[0], dtable.out.shape()[1]);
         let found = self.lookup(OP, ids, rows)?;
         let g = gather_f64(OP, dy)?;
-        let (mut sums, mut counts) = (vec![0.0; rows * width], vec![0usize; rows]);
+        let (mut sums, mut counts) = (filled(rows * width, 0.0)?, filled(rows, 0usize)?);
         for (i, row) in found.iter().enumerate() {
             let Some(row) = row.filter(|r| Some(*r) != padding) else { continue };
             counts[row] += 1;

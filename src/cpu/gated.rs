@@ -2,6 +2,7 @@
 
 use super::activation::{gradient, value};
 use super::reduce::sum;
+use super::scratch::*;
 use super::*;
 use crate::ops::*;
 
@@ -17,7 +18,7 @@ impl CpuBackend {
         let p = check_gated(act, &input, &y)?;
         self.count();
         let (gate, up) = (gather_f64(OP, p.gate)?, gather_f64(OP, p.up)?);
-        let out: Vec<f64> = pairs(&p).map(|(g, u)| up[u] * value(act, gate[g])).collect();
+        let out: Vec<f64> = pairs(&p).map(|(g, u)| up[u] * value(act, gate[g])).try_vec()?;
         store_f64(OP, &y, &out)
     }
 
@@ -32,14 +33,14 @@ impl CpuBackend {
         let p = check_gated_bwd(act, &dy, &input, &grads)?;
         self.count();
         let (dy, gate, up) = (gather_f64(OP, dy)?, gather_f64(OP, p.gate)?, gather_f64(OP, p.up)?);
-        let (mut dgate, mut dup) = (vec![0.0; gate.len()], vec![0.0; up.len()]);
+        let (mut dgate, mut dup) = (filled(gate.len(), 0.0)?, filled(up.len(), 0.0)?);
         for (d, (g, u)) in dy.iter().zip(pairs(&p)) {
             dgate[g] = gradient(act, d * up[u], gate[g]);
             dup[u] = d * value(act, gate[g]);
         }
         match grads {
             GatedGrad::Halves(dx) => {
-                let both: Vec<f64> = dgate.iter().zip(&dup).map(|(a, b)| a + b).collect();
+                let both: Vec<f64> = dgate.iter().zip(&dup).map(|(a, b)| a + b).try_vec()?;
                 store_grad(OP, &dx, &both)
             }
             GatedGrad::Two { gate, up } => {
@@ -72,7 +73,7 @@ impl CpuBackend {
         let [_, slopes, cols] = check_prelu_bwd(&dy, &x, &a, dx.as_ref(), da.as_ref())?;
         self.count();
         let (mut g, x, a) = (gather_f64(OP, dy)?, gather_f64(OP, x)?, gather_f64(OP, a)?);
-        let mut sums = vec![0.0; slopes];
+        let mut sums = filled(slopes, 0.0)?;
         for (i, (g, &x)) in g.iter_mut().zip(&x).enumerate() {
             let c = i / cols % slopes;
             let on = x > 0.0;

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use rayon::prelude::*;
 
 use super::activation;
+use super::scratch::*;
 use super::{
     CpuBackend, HostElement, gather, gather_f64, read, store_f64, store_grad, with_dtype, write,
     wrong_storage,
@@ -67,7 +68,7 @@ fn values<T: Real>(op: &'static str, v: View<'_>) -> Result<Vec<T>> {
     if v.dtype() == T::DTYPE {
         return gather(op, v);
     }
-    with_dtype!(v.dtype(), S => Ok(gather::<S>(op, v)?.into_iter().map(|x| T::from_f64(HostElement::to_f64(x))).collect()))
+    with_dtype!(v.dtype(), S => gather::<S>(op, v)?.into_iter().map(|x| T::from_f64(HostElement::to_f64(x))).try_vec())
 }
 
 /// Y = alpha A B + beta Y for every batch. `y` starts at element `at` of its slice; batches of it that share their matrix are summed.
@@ -178,8 +179,8 @@ impl CpuBackend {
         let list = |v: Option<View<'_>>| v.map(|v| values::<T>(op, v)).transpose();
         let axis = |v: Option<View<'_>>, a: GemmAxis| Ok(list(v)?.map(|v| (v, a)));
         fn broadcast<'a>(c: View<'a>, e: Extents, y: &ViewMut<'_>) -> Result<View<'a>> {
-            let mut shape = vec![e.batch; y.shape().len() - 2];
-            shape.extend([e.m, e.n]);
+            let mut shape = filled(y.shape().len() - 2, e.batch)?;
+            shape.try_extend([e.m, e.n])?;
             let squeezed =
                 if shape.len() == 2 && c.shape().len() == 3 { c.map("batch", |l| l.squeeze(0))? } else { c };
             squeezed.broadcast_to(&shape)
@@ -231,7 +232,7 @@ impl CpuBackend {
                 let mut work = if in_product {
                     values::<T>(op, y.as_view())?
                 } else {
-                    vec![T::default(); e.batch * e.m * e.n]
+                    filled(e.batch * e.m * e.n, T::default())?
                 };
                 multiply(op, e, p.alpha, (&a, &b), beta, &mut work, 0, [e.n, 1, e.m * e.n])?;
                 finish(&mut work)?;
@@ -240,7 +241,7 @@ impl CpuBackend {
         }
         if let Some(colsum) = &io.colsum {
             let values = gather_f64(op, y.as_view())?;
-            let mut sums = vec![0.0; e.n];
+            let mut sums = filled(e.n, 0.0)?;
             values.iter().enumerate().for_each(|(i, v)| sums[i % e.n] += v);
             store_f64(op, colsum, &sums)?;
         }
@@ -260,7 +261,7 @@ impl CpuBackend {
             });
         }
         if let Some(g) = &io.dbias {
-            let mut sums = vec![0.0; if p.bias_axis == GemmAxis::Row { e.m } else { e.n }];
+            let mut sums = filled(if p.bias_axis == GemmAxis::Row { e.m } else { e.n }, 0.0)?;
             for (i, d) in dz.iter().enumerate() {
                 let at = if p.bias_axis == GemmAxis::Row { i / e.n % e.m } else { i % e.n };
                 sums[at] += d.to_f64();
@@ -302,15 +303,15 @@ impl CpuBackend {
         let op = "gemm_ragged";
         let offsets = gather::<i32>(op, offsets)?;
         let (a, b) = (Matrix::<T>::new(op, &a, false, None)?, Matrix::<T>::new(op, &b, p.trans_b, None)?);
-        let mut out = vec![T::default(); e.m * e.n];
-        let mut bounds = Vec::with_capacity(offsets.len());
+        let mut out = filled(e.m * e.n, T::default())?;
+        let mut bounds = with_capacity(offsets.len())?;
         let mut low = 0;
         for &o in &offsets {
             let valid = usize::try_from(o).unwrap_or(0).clamp(low, e.m);
             if valid as i64 != i64::from(o) {
                 self.flag_index_error(op);
             }
-            bounds.push(valid);
+            bounds.try_push(valid)?;
             low = valid;
         }
         for (g, rows) in bounds.windows(2).enumerate() {
@@ -333,7 +334,7 @@ fn gradient<T: Real>(
     trans: bool,
     sum: bool,
 ) -> Result<Vec<T>> {
-    let mut out = vec![T::default(); if sum { e.m * e.n } else { e.batch * e.m * e.n }];
+    let mut out = filled(if sum { e.m * e.n } else { e.batch * e.m * e.n }, T::default())?;
     let [rows, cols] = if trans { [1, e.m] } else { [e.n, 1] };
     multiply(op, e, alpha, (a, b), 0.0, &mut out, 0, [rows, cols, if sum { 0 } else { e.m * e.n }])?;
     Ok(out)

@@ -1,5 +1,6 @@
 //! Graphs on the CPU: one pass over the edges per operation, in f64.
 
+use super::scratch::*;
 use super::{CpuBackend, activation, gather, gather_f64, gather_index, store, store_f64, store_grad};
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::dtype::DType;
@@ -8,7 +9,7 @@ use crate::ops::*;
 
 /// Values of an optional operand, empty without.
 pub(super) fn values(op: &'static str, v: &Option<View<'_>>) -> Result<Vec<f64>> {
-    v.map_or(Ok(vec![]), |v| gather_f64(op, v))
+    v.map_or(Ok(Vec::new()), |v| gather_f64(op, v))
 }
 
 pub(super) fn store_opt(op: &'static str, g: &Option<GradMut<'_>>, data: &[f64]) -> Result<()> {
@@ -19,7 +20,7 @@ pub(super) fn store_opt(op: &'static str, g: &Option<GradMut<'_>>, data: &[f64])
 pub(super) fn store_ids(op: &'static str, out: &Option<ViewMut<'_>>, ids: &[i64]) -> Result<()> {
     match out {
         Some(v) if v.dtype() == DType::I64 => store(op, v, ids),
-        Some(v) => store(op, v, &ids.iter().map(|&i| i as i32).collect::<Vec<_>>()),
+        Some(v) => store(op, v, &ids.iter().map(|&i| i as i32).try_vec()?),
         None => Ok(()),
     }
 }
@@ -27,7 +28,7 @@ pub(super) fn store_ids(op: &'static str, out: &Option<ViewMut<'_>>, ids: &[i64]
 impl CpuBackend {
     /// A list of nodes; what is not below `limit` is reported and becomes `None`.
     pub(super) fn nodes(&self, op: &'static str, v: View<'_>, limit: usize) -> Result<Vec<Option<usize>>> {
-        let list: Vec<_> = gather_index(op, v)?.into_iter().map(|i| i.filter(|&i| i < limit)).collect();
+        let list: Vec<_> = gather_index(op, v)?.into_iter().map(|i| i.filter(|&i| i < limit)).try_vec()?;
         if list.contains(&None) {
             self.flag_index_error(op);
         }
@@ -41,12 +42,13 @@ impl CpuBackend {
         rowptr: View<'_>,
         entries: usize,
     ) -> Result<Vec<Option<usize>>> {
-        let p: Vec<usize> = gather_index(op, rowptr)?.into_iter().map(|i| i.unwrap_or(usize::MAX)).collect();
+        let p: Vec<usize> =
+            gather_index(op, rowptr)?.into_iter().map(|i| i.unwrap_or(usize::MAX)).try_vec()?;
         let sound = p.first() == Some(&0) && p.last() == Some(&entries) && p.windows(2).all(|w| w[0] <= w[1]);
         if !sound {
             self.flag_index_error(op);
         }
-        let mut rows = vec![None; entries];
+        let mut rows = repeated(entries, None)?;
         for (r, w) in p.windows(2).enumerate() {
             let (from, to) = (w[0].min(entries), w[1].min(entries));
             rows[from.min(to)..to].fill(Some(r));
@@ -61,10 +63,10 @@ impl CpuBackend {
         columns: usize,
         r: MessageReduce,
         message: impl Fn(usize, usize) -> f64,
-    ) -> (Vec<f64>, Vec<i64>) {
-        let mut y = vec![0.0; nodes * columns];
-        let mut arg = vec![-1i64; nodes * columns];
-        let mut count = vec![0usize; nodes];
+    ) -> Result<(Vec<f64>, Vec<i64>)> {
+        let mut y = filled(nodes * columns, 0.0)?;
+        let mut arg = filled(nodes * columns, -1i64)?;
+        let mut count = filled(nodes, 0usize)?;
         for (e, v) in dst.iter().enumerate().filter_map(|(e, v)| v.map(|v| (e, v))) {
             count[v] += 1;
             for c in 0..columns {
@@ -86,21 +88,23 @@ impl CpuBackend {
         if r == MessageReduce::Mean {
             y.iter_mut().enumerate().for_each(|(i, y)| *y /= count[i / columns].max(1) as f64);
         }
-        (y, arg)
+        Ok((y, arg))
     }
 }
 
-fn degrees(dst: &[Option<usize>], nodes: usize) -> Vec<i64> {
-    let mut n = vec![0; nodes];
+fn degrees(dst: &[Option<usize>], nodes: usize) -> Result<Vec<i64>> {
+    let mut n = filled(nodes, 0)?;
     dst.iter().flatten().for_each(|&v| n[v] += 1);
-    n
+    Ok(n)
 }
 
 /// The sources of each destination in their order.
-fn members(index: &[Option<usize>], nodes: usize) -> Vec<Vec<usize>> {
-    let mut all = vec![vec![]; nodes];
-    index.iter().enumerate().for_each(|(i, r)| r.iter().for_each(|&r| all[r].push(i)));
-    all
+fn members(index: &[Option<usize>], nodes: usize) -> Result<Vec<Vec<usize>>> {
+    let mut all = repeated(nodes, Vec::new())?;
+    for (i, r) in index.iter().enumerate() {
+        r.map_or(Ok(()), |r| all[r].try_push(i))?;
+    }
+    Ok(all)
 }
 
 fn mean_of(x: &[f64]) -> f64 {
@@ -117,7 +121,7 @@ impl GnnOps for CpuBackend {
         check_degree(&dst, &degree)?;
         self.count();
         let n = degree.numel();
-        store(OP, &degree, &degrees(&self.nodes(OP, dst, n)?, n))
+        store(OP, &degree, &degrees(&self.nodes(OP, dst, n)?, n)?)
     }
 
     fn sym_normalize(
@@ -132,15 +136,15 @@ impl GnnOps for CpuBackend {
         self.count();
         let n = col.numel();
         let (rows, cols) = (self.entry_rows(OP, rowptr, n)?, self.nodes(OP, col, nodes)?);
-        let v = if list.is_some() { values(OP, &list)? } else { vec![1.0; n] };
-        let mut d = vec![0.0; nodes];
+        let v = if list.is_some() { values(OP, &list)? } else { filled(n, 1.0)? };
+        let mut d = filled(nodes, 0.0)?;
         rows.iter().zip(&v).for_each(|(r, v)| r.iter().for_each(|&r| d[r] += v));
         let out: Vec<f64> = (0..n)
             .map(|p| match (rows[p], cols[p]) {
                 (Some(r), Some(c)) if !(d[r] <= 0.0 || d[c] <= 0.0) => v[p] / (d[r].sqrt() * d[c].sqrt()),
                 _ => 0.0,
             })
-            .collect();
+            .try_vec()?;
         store_f64(OP, &y, &out)
     }
 
@@ -150,7 +154,7 @@ impl GnnOps for CpuBackend {
         self.count();
         let (rows, cols) = (self.entry_rows(OP, io.rowptr, s.edges)?, self.nodes(OP, io.col, s.others)?);
         let (x, v, bias) = (gather_f64(OP, io.x)?, values(OP, &io.values)?, values(OP, &io.bias)?);
-        let mut y = vec![0.0; s.nodes * s.columns];
+        let mut y = filled(s.nodes * s.columns, 0.0)?;
         let span = s.columns / s.parts.max(1);
         for (p, (r, c)) in rows.iter().zip(&cols).enumerate() {
             let (Some(r), Some(c)) = (r, c) else { continue };
@@ -172,7 +176,7 @@ impl GnnOps for CpuBackend {
         self.count();
         let (rows, cols) = (self.entry_rows(OP, io.rowptr, s.edges)?, self.nodes(OP, io.col, s.others)?);
         let (dy, x, v) = (gather_f64(OP, io.dy)?, gather_f64(OP, io.x)?, values(OP, &io.values)?);
-        let (mut dx, mut dv) = (vec![0.0; x.len()], vec![0.0; v.len()]);
+        let (mut dx, mut dv) = (filled(x.len(), 0.0)?, filled(v.len(), 0.0)?);
         let span = s.columns / s.parts.max(1);
         for (p, (r, c)) in rows.iter().zip(&cols).enumerate() {
             let (Some(r), Some(c)) = (r, c) else { continue };
@@ -188,7 +192,7 @@ impl GnnOps for CpuBackend {
         store_opt(OP, &io.dx, &dx)?;
         store_opt(OP, &io.dvalues, &dv)?;
         if let Some(g) = &io.dbias {
-            let mut db = vec![0.0; g.out.numel()];
+            let mut db = filled(g.out.numel(), 0.0)?;
             let n = db.len().max(1);
             dy.iter().enumerate().for_each(|(i, g)| db[i % n] += g);
             store_grad(OP, g, &db)?;
@@ -203,7 +207,7 @@ impl GnnOps for CpuBackend {
         let sources = if m == Message::CopyE { i32::MAX as usize } else { s.others };
         let (src, dst) = (self.nodes(OP, io.src, sources)?, self.nodes(OP, io.dst, s.nodes)?);
         let (x, ev) = (values(OP, &io.x)?, values(OP, &io.e)?);
-        store_ids(OP, &io.degree, &degrees(&dst, s.nodes))?;
+        store_ids(OP, &io.degree, &degrees(&dst, s.nodes)?)?;
         let (d, span) = (s.columns, s.columns / s.parts.max(1));
         let at = |v: Option<usize>, c: usize| v.map_or(0.0, |v| x[v * d + c]);
         if m == Message::UDotV {
@@ -213,7 +217,7 @@ impl GnnOps for CpuBackend {
                 let (e, h) = (i / per, i % per);
                 (h * span..(h + 1) * span).map(|c| at(src[e], c) * at(dst[e], c)).sum()
             };
-            return store_f64(OP, &io.y, &(0..io.y.numel()).map(dot).collect::<Vec<f64>>());
+            return store_f64(OP, &io.y, &(0..io.y.numel()).map(dot).try_vec()?);
         }
         let e_at = |e: usize, c: usize| ev[e * s.parts + c / span];
         let (y, arg) = Self::reduce_messages(&dst, s.nodes, d, r, |e, c| match m {
@@ -224,7 +228,7 @@ impl GnnOps for CpuBackend {
             Message::UAddV => at(src[e], c) + at(dst[e], c),
             Message::USubV => at(src[e], c) - at(dst[e], c),
             Message::UMulV | Message::UDotV => at(src[e], c) * at(dst[e], c),
-        });
+        })?;
         store_ids(OP, &io.arg, &arg)?;
         store_f64(OP, &io.y, &y)
     }
@@ -236,14 +240,14 @@ impl GnnOps for CpuBackend {
         let sources = if m == Message::CopyE { i32::MAX as usize } else { s.others };
         let (src, dst) = (self.nodes(OP, io.src, sources)?, self.nodes(OP, io.dst, s.nodes)?);
         let (dy, x, ev) = (gather_f64(OP, io.dy)?, values(OP, &io.x)?, values(OP, &io.e)?);
-        let arg = io.arg.map_or(Ok(vec![]), |a| gather_index(OP, a))?;
+        let arg = io.arg.map_or(Ok(Vec::new()), |a| gather_index(OP, a))?;
         let count: Vec<f64> = match io.degree {
             Some(n) => gather_f64(OP, n)?,
-            None => degrees(&dst, s.nodes).into_iter().map(|n| n as f64).collect(),
+            None => degrees(&dst, s.nodes)?.into_iter().map(|n| n as f64).try_vec()?,
         };
         let (d, span) = (s.columns, s.columns / s.parts.max(1));
-        let mut dx = vec![0.0; if m == Message::CopyE { 0 } else { s.others * d }];
-        let mut de = vec![0.0; s.edges * s.parts];
+        let mut dx = filled(if m == Message::CopyE { 0 } else { s.others * d }, 0.0)?;
+        let mut de = filled(s.edges * s.parts, 0.0)?;
         let per = if m == Message::UDotV { dy.len() / s.edges.max(1) } else { 1 };
         for e in 0..s.edges {
             let (Some(u), Some(v)) = (src[e], dst[e]) else { continue };
@@ -312,7 +316,7 @@ impl GnnOps for CpuBackend {
         let (src, dst) = (self.nodes(OP, src, s.sources)?, self.nodes(OP, dst, s.targets)?);
         let (x, y) = (gather_f64(OP, x)?, gather_f64(OP, y)?);
         let (d, span) = (s.columns, s.columns / s.parts.max(1));
-        let mut z = vec![0.0; s.edges * s.parts];
+        let mut z = filled(s.edges * s.parts, 0.0)?;
         for (e, (u, v)) in src.iter().zip(&dst).enumerate() {
             let (Some(u), Some(v)) = (u, v) else { continue };
             for c in 0..d {
@@ -334,7 +338,7 @@ impl GnnOps for CpuBackend {
         let (src, dst) = (self.nodes(OP, io.src, s.sources)?, self.nodes(OP, io.dst, s.targets)?);
         let (g, x, y) = (gather_f64(OP, io.dout)?, gather_f64(OP, io.x)?, gather_f64(OP, io.y)?);
         let (d, span) = (s.columns, s.columns / s.parts.max(1));
-        let (mut dx, mut dy) = (vec![0.0; x.len()], vec![0.0; y.len()]);
+        let (mut dx, mut dy) = (filled(x.len(), 0.0)?, filled(y.len(), 0.0)?);
         for (e, (u, v)) in src.iter().zip(&dst).enumerate() {
             let (Some(u), Some(v)) = (u, v) else { continue };
             for c in 0..d {
@@ -358,14 +362,14 @@ impl GnnOps for CpuBackend {
         self.count();
         let index = self.nodes(OP, io.index, s.nodes)?;
         let src = gather_f64(OP, io.src)?;
-        store_ids(OP, &io.counts, &degrees(&index, s.nodes))?;
-        let groups = members(&index, s.nodes);
-        let mut y = vec![0.0; s.outer * s.nodes * s.inner];
-        let mut arg = vec![-1i64; y.len()];
+        store_ids(OP, &io.counts, &degrees(&index, s.nodes)?)?;
+        let groups = members(&index, s.nodes)?;
+        let mut y = filled(s.outer * s.nodes * s.inner, 0.0)?;
+        let mut arg = filled(y.len(), -1i64)?;
         for (at, y) in y.iter_mut().enumerate() {
             let (o, r, c) = (at / (s.nodes * s.inner), at / s.inner % s.nodes, at % s.inner);
             let list = &groups[r];
-            let x: Vec<f64> = list.iter().map(|i| src[(o * s.sources + i) * s.inner + c]).collect();
+            let x: Vec<f64> = list.iter().map(|i| src[(o * s.sources + i) * s.inner + c]).try_vec()?;
             let mut pick = |better: fn(f64, f64) -> bool, empty: f64| {
                 let mut best: Option<usize> = None;
                 for (k, &v) in x.iter().enumerate() {
@@ -398,7 +402,7 @@ impl GnnOps for CpuBackend {
         let s = check_group_bwd(how, &io)?;
         self.count();
         let dy = gather_f64(OP, io.dy)?;
-        let mut d = vec![0.0; s.outer * s.sources * s.inner];
+        let mut d = filled(s.outer * s.sources * s.inner, 0.0)?;
         let (there, here) = (
             |o: usize, r: usize, c: usize| (o * s.nodes + r) * s.inner + c,
             |o: usize, i: usize, c: usize| (o * s.sources + i) * s.inner + c,
@@ -417,17 +421,17 @@ impl GnnOps for CpuBackend {
         let index = self.nodes(OP, index, s.nodes)?;
         let (src, y) = (values(OP, &io.src)?, values(OP, &io.y)?);
         let counts = values(OP, &io.counts)?;
-        for (r, list) in members(&index, s.nodes).iter().enumerate() {
+        for (r, list) in members(&index, s.nodes)?.iter().enumerate() {
             for (o, c) in (0..s.outer).flat_map(|o| (0..s.inner).map(move |c| (o, c))) {
                 let g = dy[there(o, r, c)];
                 let x: Vec<f64> = match src.is_empty() {
-                    true => vec![],
-                    false => list.iter().map(|&i| src[here(o, i, c)]).collect(),
+                    true => Vec::new(),
+                    false => list.iter().map(|&i| src[here(o, i, c)]).try_vec()?,
                 };
                 let mean = mean_of(&x);
                 // Products of what lies before and behind each source.
                 let before: Vec<f64> =
-                    x.iter().scan(1.0, |p, v| Some(std::mem::replace(p, *p * v))).collect();
+                    x.iter().scan(1.0, |p, v| Some(std::mem::replace(p, *p * v))).try_vec()?;
                 let mut behind = 1.0;
                 for (k, &i) in list.iter().enumerate().rev() {
                     d[here(o, i, c)] = match how {
@@ -491,6 +495,6 @@ impl GnnOps for CpuBackend {
 pub(super) fn permuted(op: &'static str, v: View<'_>, perm: &[usize], out: &ViewMut<'_>) -> Result<()> {
     super::with_dtype!(v.dtype(), T => {
         let from = gather::<T>(op, v)?;
-        store(op, out, &perm.iter().map(|&p| from[p]).collect::<Vec<T>>())
+        store(op, out, &perm.iter().map(|&p| from[p]).try_vec()?)
     })
 }

@@ -1,6 +1,8 @@
 //! Sampling at positions on the CPU, from the definition.
 
 use super::resample::cubic;
+use super::scratch::*;
+use crate::error::Result;
 use crate::ops::*;
 
 /// One tap of an axis: its cell (none outside), its weight, and the derivative of the weight by the grid value.
@@ -10,6 +12,14 @@ struct Tap {
     weight: f64,
     slope: f64,
 }
+
+impl Tap {
+    /// Fills up the taps of an axis.
+    const NONE: Tap = Tap { cell: None, weight: 0.0, slope: 0.0 };
+}
+
+/// All taps of an axis.
+type Taps = [Tap; 4];
 
 /// The position that `c` shows in an axis of n cells, and the derivative of that.
 fn padded(p: GridSample, c: f64, n: usize) -> (f64, f64) {
@@ -51,7 +61,7 @@ fn cubic_slope(t: f64) -> f64 {
 }
 
 /// The taps of grid value `g` along an axis of n cells; `None` where the position is not a number.
-fn taps(p: GridSample, g: f64, n: usize) -> Option<Vec<Tap>> {
+fn taps(p: GridSample, g: f64, n: usize) -> Option<Taps> {
     let scale = if p.align_corners { (n - 1) as f64 } else { n as f64 } / 2.0;
     let c = g * scale + (n - 1) as f64 / 2.0;
     let cell = |q: f64| (q >= 0.0 && q < n as f64).then_some(q as usize);
@@ -63,15 +73,18 @@ fn taps(p: GridSample, g: f64, n: usize) -> Option<Vec<Tap>> {
     let far = |c: f64| if p.padding == SamplePadding::Reflection { c } else { c.clamp(-3.0, n as f64 + 2.0) };
     Some(match p.mode {
         SampleMode::Nearest => {
-            vec![Tap { cell: cell(far(padded(p, c, n).0).round_ties_even()), weight: 1.0, slope: 0.0 }]
+            let tap = Tap { cell: cell(far(padded(p, c, n).0).round_ties_even()), weight: 1.0, slope: 0.0 };
+            [tap, Tap::NONE, Tap::NONE, Tap::NONE]
         }
         SampleMode::Linear => {
             let (c, slope) = padded(p, c, n);
             let c = far(c);
             let (base, t, d) = (c.floor(), c - c.floor(), slope * scale);
-            vec![
+            [
                 Tap { cell: cell(base), weight: 1.0 - t, slope: -d },
                 Tap { cell: cell(base + 1.0), weight: t, slope: d },
+                Tap::NONE,
+                Tap::NONE,
             ]
         }
         SampleMode::Cubic => {
@@ -82,36 +95,35 @@ fn taps(p: GridSample, g: f64, n: usize) -> Option<Vec<Tap>> {
                 let (weight, slope) = (cubic(t - j, -0.75), cubic_slope(t - j) * scale);
                 Tap { cell: cell(padded(p, base + j, n).0), weight, slope }
             };
-            (-1..3).map(tap).collect()
+            [-1, 0, 1, 2].map(tap)
         }
     })
 }
 
 /// The taps of a position along D, H and W (an image has one tap of weight 1 along D); the grid's order is W first.
-fn position(p: GridSample, s: &SampleSizes, g: &[f64]) -> Option<[Vec<Tap>; 3]> {
+fn position(p: GridSample, s: &SampleSizes, g: &[f64]) -> Option<[Taps; 3]> {
     let depth = match g.get(2) {
         Some(&z) => taps(p, z, s.input[0])?,
-        None => vec![Tap { cell: Some(0), weight: 1.0, slope: 0.0 }],
+        None => [Tap { cell: Some(0), weight: 1.0, slope: 0.0 }, Tap::NONE, Tap::NONE, Tap::NONE],
     };
     Some([depth, taps(p, g[1], s.input[1])?, taps(p, g[0], s.input[2])?])
 }
 
 /// Calls `f(cell of a plane, [taps along D, H, W])` for the combinations of taps that lie inside.
-fn each_cell(s: &SampleSizes, axes: &[Vec<Tap>; 3], mut f: impl FnMut(usize, [Tap; 3])) {
-    for &d in &axes[0] {
-        for &h in &axes[1] {
-            for &w in &axes[2] {
-                if let (Some(a), Some(b), Some(c)) = (d.cell, h.cell, w.cell) {
-                    f((a * s.input[1] + b) * s.input[2] + c, [d, h, w]);
-                }
+fn each_cell(s: &SampleSizes, axes: &[Taps; 3], mut f: impl FnMut(usize, [Tap; 3])) {
+    let inside = |taps: Taps| taps.into_iter().filter_map(|t| Some((t.cell?, t)));
+    for (a, d) in inside(axes[0]) {
+        for (b, h) in inside(axes[1]) {
+            for (c, w) in inside(axes[2]) {
+                f((a * s.input[1] + b) * s.input[2] + c, [d, h, w]);
             }
         }
     }
 }
 
 /// y of a grid sampling.
-pub(super) fn forward(p: GridSample, s: &SampleSizes, x: &[f64], grid: &[f64]) -> Vec<f64> {
-    let mut y = vec![0.0; s.batch * s.channels * s.outputs];
+pub(super) fn forward(p: GridSample, s: &SampleSizes, x: &[f64], grid: &[f64]) -> Result<Vec<f64>> {
+    let mut y = filled(s.batch * s.channels * s.outputs, 0.0)?;
     for (at, g) in grid.chunks(s.axes).enumerate() {
         let (sample, o) = (at / s.outputs, at % s.outputs);
         let axes = position(p, s, g);
@@ -125,7 +137,7 @@ pub(super) fn forward(p: GridSample, s: &SampleSizes, x: &[f64], grid: &[f64]) -
             }
         }
     }
-    y
+    Ok(y)
 }
 
 /// dx and dgrid of a grid sampling.
@@ -135,8 +147,8 @@ pub(super) fn backward(
     dy: &[f64],
     x: &[f64],
     grid: &[f64],
-) -> (Vec<f64>, Vec<f64>) {
-    let (mut dx, mut dgrid) = (vec![0.0; x.len()], vec![0.0; grid.len()]);
+) -> Result<(Vec<f64>, Vec<f64>)> {
+    let (mut dx, mut dgrid) = (filled(x.len(), 0.0)?, filled(grid.len(), 0.0)?);
     for (at, g) in grid.chunks(s.axes).enumerate() {
         let (sample, o) = (at / s.outputs, at % s.outputs);
         let dg = &mut dgrid[at * s.axes..][..s.axes];
@@ -162,5 +174,5 @@ pub(super) fn backward(
             });
         }
     }
-    (dx, dgrid)
+    Ok((dx, dgrid))
 }

@@ -2,6 +2,7 @@
 //!
 //! Every operation is a list of (destination, source) pairs in the order of the sources; what happens to a pair is what differs.
 
+use super::scratch::*;
 use super::shape::{each, position, put};
 use super::{
     CpuBackend, HostElement, gather, gather_f64, gather_index, store, store_f64, store_grad, update,
@@ -65,7 +66,7 @@ impl Number for i64 {
         if v.dtype() == DType::I64 {
             return gather(op, v);
         }
-        Ok(gather_f64(op, v)?.into_iter().map(|x| x as i64).collect())
+        gather_f64(op, v)?.into_iter().map(|x| x as i64).try_vec()
     }
     fn store(op: &'static str, v: &ViewMut<'_>, data: &[i64]) -> Result<()> {
         if v.dtype() == DType::I64 {
@@ -104,9 +105,9 @@ fn reduce<N: Number>(
 ) -> Result<()> {
     let from = N::load(op, src)?;
     let mut to = N::load(op, y.as_view())?;
-    let mut counts = vec![include_self as usize; to.len()];
+    let mut counts = filled(to.len(), include_self as usize)?;
     let alpha = N::of(alpha);
-    let mut touched = vec![false; to.len()];
+    let mut touched = filled(to.len(), false)?;
     for &(d, s) in pairs {
         let v = from[s].times(alpha);
         to[d] = if counts[d] == 0 { v } else { to[d].combine(v, how) };
@@ -154,16 +155,19 @@ impl CpuBackend {
         index: View<'_>,
     ) -> Result<Vec<(usize, usize)>> {
         let ix = gather_index(op, index)?;
-        let mut rows = table.to_vec();
+        let mut rows = table.try_to_vec()?;
         rows[axis] = ix.len();
-        let mut pairs = vec![];
+        let mut pairs = Vec::new();
         each(&rows, |s, at| match ix[at[axis]].filter(|&i| i < table[axis]) {
-            Some(i) => pairs.push((
+            Some(i) => pairs.try_push((
                 position(table, at.iter().enumerate().map(|(a, &p)| if a == axis { i } else { p })),
                 s,
             )),
-            None => self.flag_index_error(op),
-        });
+            None => {
+                self.flag_index_error(op);
+                Ok(())
+            }
+        })?;
         Ok(pairs)
     }
 
@@ -176,14 +180,17 @@ impl CpuBackend {
         index: View<'_>,
     ) -> Result<Vec<(usize, usize)>> {
         let ix = gather_index(op, index)?;
-        let mut pairs = vec![];
+        let mut pairs = Vec::new();
         each(index.shape(), |s, at| match ix[s].filter(|&i| i < table[axis]) {
-            Some(i) => pairs.push((
+            Some(i) => pairs.try_push((
                 position(table, at.iter().enumerate().map(|(a, &p)| if a == axis { i } else { p })),
                 s,
             )),
-            None => self.flag_index_error(op),
-        });
+            None => {
+                self.flag_index_error(op);
+                Ok(())
+            }
+        })?;
         Ok(pairs)
     }
 
@@ -191,7 +198,7 @@ impl CpuBackend {
     fn fetch(&self, op: &'static str, pairs: &[(usize, usize)], x: View<'_>, y: &GradMut<'_>) -> Result<()> {
         with_dtype!(x.dtype(), T => {
             let from = gather::<T>(op, x)?;
-            let mut to = vec![T::default(); y.out.numel()];
+            let mut to = filled(y.out.numel(), T::default())?;
             pairs.iter().for_each(|&(d, s)| to[s] = from[d]);
             put(op, y, &to)
         })
@@ -261,16 +268,16 @@ impl IndexOps for CpuBackend {
         check_scatter_bwd(axis, &dy, &index, dx.as_ref(), dsrc.as_ref())?;
         self.count();
         let pairs = self.cell_pairs(OP, axis, dy.shape(), index)?;
-        let mut winner = vec![None; dy.numel()];
+        let mut winner = repeated(dy.numel(), None)?;
         pairs.iter().for_each(|&(d, s)| winner[d] = Some(s));
         with_dtype!(dy.dtype(), T => {
             let g = gather::<T>(OP, dy)?;
             if let Some(dx) = &dx {
-                let kept: Vec<T> = g.iter().zip(&winner).map(|(&g, w)| if w.is_some() { T::default() } else { g }).collect();
+                let kept: Vec<T> = g.iter().zip(&winner).map(|(&g, w)| if w.is_some() { T::default() } else { g }).try_vec()?;
                 put(OP, dx, &kept)?;
             }
             if let Some(dsrc) = &dsrc {
-                let mut to = vec![T::default(); dsrc.out.numel()];
+                let mut to = filled(dsrc.out.numel(), T::default())?;
                 (0..g.len()).for_each(|d| if let Some(s) = winner[d] { to[s] = g[d] });
                 put(OP, dsrc, &to)?;
             }
@@ -306,9 +313,11 @@ impl IndexOps for CpuBackend {
         let pairs = self.cell_pairs(OP, axis, io.x.shape(), io.index)?;
         let (dy, x, y, src) =
             (gather_f64(OP, io.dy)?, gather_f64(OP, io.x)?, gather_f64(OP, io.y)?, gather_f64(OP, io.src)?);
-        let mut sources = vec![vec![]; x.len()];
-        pairs.iter().for_each(|&(d, s)| sources[d].push(s));
-        let (mut dx, mut dsrc) = (vec![0.0; x.len()], vec![0.0; src.len()]);
+        let mut sources = repeated(x.len(), Vec::new())?;
+        for &(d, s) in &pairs {
+            sources[d].try_push(s)?;
+        }
+        let (mut dx, mut dsrc) = (filled(x.len(), 0.0)?, filled(src.len(), 0.0)?);
         for (d, list) in sources.iter().enumerate() {
             let own = include_self as usize;
             match how {
@@ -321,8 +330,8 @@ impl IndexOps for CpuBackend {
                     // Products of all factors but one, from both ends.
                     let factors: Vec<f64> = std::iter::once(if include_self { x[d] } else { 1.0 })
                         .chain(list.iter().map(|&s| src[s]))
-                        .collect();
-                    let mut others = vec![dy[d]; factors.len()];
+                        .try_vec()?;
+                    let mut others = filled(factors.len(), dy[d])?;
                     let (mut before, mut after) = (1.0, 1.0);
                     for i in 0..factors.len() {
                         let j = factors.len() - 1 - i;
@@ -358,7 +367,7 @@ impl IndexOps for CpuBackend {
         self.count();
         let (lead, rest) = y.shape().split_at(index.len());
         let width: usize = rest.iter().product();
-        let mut rows: Vec<Option<usize>> = vec![Some(0); common.numel()];
+        let mut rows: Vec<Option<usize>> = repeated(common.numel(), Some(0))?;
         for (i, &n) in index.iter().zip(lead) {
             let ix = gather_index(OP, i.broadcast_to(&common)?)?;
             for (row, i) in rows.iter_mut().zip(ix) {
@@ -374,7 +383,7 @@ impl IndexOps for CpuBackend {
             .enumerate()
             .filter_map(|(e, r)| r.map(|r| (e, r)))
             .flat_map(|(e, r)| (0..width).map(move |c| (r * width + c, e * width + c)))
-            .collect();
+            .try_vec()?;
         match accumulate {
             true => reduce_any(OP, ScatterReduce::Sum, true, 1.0, &pairs, v, &y),
             false => assign(OP, &pairs, v, &y),
@@ -405,7 +414,7 @@ impl IndexOps for CpuBackend {
         self.count();
         let mask = gather::<u8>(OP, mask)?;
         with_dtype!(x.dtype(), T => {
-            let picked: Vec<T> = gather::<T>(OP, x)?.into_iter().zip(&mask).filter(|(_, m)| **m != 0).map(|(v, _)| v).collect();
+            let picked: Vec<T> = gather::<T>(OP, x)?.into_iter().zip(&mask).filter(|(_, m)| **m != 0).map(|(v, _)| v).try_vec()?;
             update::<T>(OP, &y, |i, e| if let Some(&v) = picked.get(i) { *e = v })?;
             if picked.len() > y.numel() {
                 self.flag_index_error(OP);
@@ -428,7 +437,7 @@ impl IndexOps for CpuBackend {
                 0.0
             })
         };
-        let grad: Vec<f64> = gather::<u8>(OP, mask)?.into_iter().map(&mut spread).collect();
+        let grad: Vec<f64> = gather::<u8>(OP, mask)?.into_iter().map(&mut spread).try_vec()?;
         store_grad(OP, &dx, &grad)
     }
 
@@ -437,13 +446,14 @@ impl IndexOps for CpuBackend {
         check_nonzero(&x, &index, &count)?;
         self.count();
         let v = gather_f64(OP, x)?;
-        let (mut cells, mut found) = (vec![], 0);
+        let (mut cells, mut found) = (Vec::new(), 0);
         each(x.shape(), |i, at| {
             if v[i] != 0.0 {
                 found += 1;
-                cells.extend(at.iter().map(|&p| p as i64));
+                cells.try_extend(at.iter().map(|&p| p as i64))?;
             }
-        });
+            Ok(())
+        })?;
         if found > index.shape()[0] as i64 {
             self.flag_index_error(OP);
         }

@@ -3,6 +3,7 @@
 use rayon::prelude::*;
 
 use super::loss::class_ids;
+use super::scratch::*;
 use super::{CpuBackend, gather, gather_f64, store, store_f64, store_grad};
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::error::Result;
@@ -76,7 +77,7 @@ impl<'a> Linear<'a> {
         b: Option<View<'_>>,
     ) -> Result<Self> {
         let ids = class_ids(op, target)?;
-        let probs = if ids.is_none() { gather_f64(op, target)? } else { vec![] };
+        let probs = if ids.is_none() { gather_f64(op, target)? } else { Vec::new() };
         let b = b.map(|b| gather_f64(op, b)).transpose()?;
         Ok(Linear { p, d, v, h: gather_f64(op, h)?, w: gather_f64(op, w)?, b, ids, probs })
     }
@@ -90,27 +91,28 @@ impl<'a> Linear<'a> {
         }
     }
 
-    fn item(&self, row: usize) -> Item {
+    fn item(&self, row: usize) -> Result<Item> {
         let h = &self.h[row * self.d..(row + 1) * self.d];
         let cap = self.p.softcap;
         let logit = |k: usize| {
             let z = dot(h, &self.w[k * self.d..(k + 1) * self.d]) + self.b.as_ref().map_or(0.0, |b| b[k]);
             if cap > 0.0 { cap * (z / cap).tanh() } else { z }
         };
-        let c: Vec<f64> = (0..self.v).map(logit).collect();
+        let c: Vec<f64> = (0..self.v).map(logit).try_vec()?;
         let m = c.iter().fold(f64::NEG_INFINITY, |m, &x| if m.is_nan() || m > x { m } else { x });
         let lse = if m.is_infinite() { m } else { m + c.iter().map(|x| (x - m).exp()).sum::<f64>().ln() };
         let (e, share) = (self.p.label_smoothing, self.p.label_smoothing / self.v as f64);
         let q = match &self.ids {
-            _ if self.counts(row) != Some(true) => vec![],
+            _ if self.counts(row) != Some(true) => Vec::new(),
             Some(ids) => {
-                (0..self.v).map(|k| share + if k as i64 == ids[row] { 1.0 - e } else { 0.0 }).collect()
+                (0..self.v).map(|k| share + if k as i64 == ids[row] { 1.0 - e } else { 0.0 }).try_vec()?
             }
-            None => {
-                self.probs[row * self.v..(row + 1) * self.v].iter().map(|q| (1.0 - e) * q + share).collect()
-            }
+            None => self.probs[row * self.v..(row + 1) * self.v]
+                .iter()
+                .map(|q| (1.0 - e) * q + share)
+                .try_vec()?,
         };
-        Item { c, q, lse }
+        Ok(Item { c, q, lse })
     }
 }
 
@@ -125,24 +127,24 @@ impl Item {
     }
 
     /// Gradient by the logits before the cap.
-    fn grad(&self, p: &LinearCrossEntropy) -> Vec<f64> {
+    fn grad(&self, p: &LinearCrossEntropy) -> Result<Vec<f64>> {
         if self.q.is_empty() {
-            return vec![0.0; self.c.len()];
+            return filled(self.c.len(), 0.0);
         }
         let total = self.q.iter().sum::<f64>() + 2.0 * p.z_loss * self.lse;
         let slope = |c: f64| if p.softcap > 0.0 { 1.0 - (c / p.softcap).powi(2) } else { 1.0 };
-        self.c.iter().zip(&self.q).map(|(c, q)| (total * (c - self.lse).exp() - q) * slope(*c)).collect()
+        self.c.iter().zip(&self.q).map(|(c, q)| (total * (c - self.lse).exp() - q) * slope(*c)).try_vec()
     }
 }
 
-fn scores(p: &MoeRouter, x: &[f64]) -> Vec<f64> {
+fn scores(p: &MoeRouter, x: &[f64]) -> Result<Vec<f64>> {
     match p.score {
-        RouterScore::Sigmoid => x.iter().map(|x| 1.0 / (1.0 + (-x).exp())).collect(),
+        RouterScore::Sigmoid => x.iter().map(|x| 1.0 / (1.0 + (-x).exp())).try_vec(),
         RouterScore::Softmax => {
             let m = x.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-            let e: Vec<f64> = x.iter().map(|x| (x - m).exp()).collect();
+            let e: Vec<f64> = x.iter().map(|x| (x - m).exp()).try_vec()?;
             let s: f64 = e.iter().sum();
-            e.iter().map(|e| e / s).collect()
+            e.iter().map(|e| e / s).try_vec()
         }
     }
 }
@@ -154,7 +156,7 @@ impl CpuBackend {
         let all: Vec<_> = gather::<i32>(op, perm)?
             .into_iter()
             .map(|i| usize::try_from(i).ok().filter(|&i| i < n))
-            .collect();
+            .try_vec()?;
         if all.contains(&None) {
             self.flag_index_error(op);
         }
@@ -163,20 +165,25 @@ impl CpuBackend {
 }
 
 /// y[t] += f(assignment) * x[i] for every row i of token t, in the order of the choices.
-fn combine([t, k, d]: [usize; 3], x: &[f64], at: &[Option<usize>], f: impl Fn(usize) -> f64) -> Vec<f64> {
-    let mut place = vec![None; t * k];
+fn combine(
+    [t, k, d]: [usize; 3],
+    x: &[f64],
+    at: &[Option<usize>],
+    f: impl Fn(usize) -> f64,
+) -> Result<Vec<f64>> {
+    let mut place = repeated(t * k, None)?;
     for (i, a) in at.iter().enumerate() {
         if let Some(a) = a {
             place[*a] = Some(i);
         }
     }
-    let mut y = vec![0.0; t * d];
+    let mut y = filled(t * d, 0.0)?;
     for (a, i) in place.into_iter().enumerate() {
         if let Some(i) = i {
             add(&mut y[a / k * d..(a / k + 1) * d], f(a), &x[i * d..(i + 1) * d]);
         }
     }
-    y
+    Ok(y)
 }
 
 impl LmOps for CpuBackend {
@@ -212,17 +219,19 @@ impl LmOps for CpuBackend {
         let rows: Vec<(f64, f64)> = (0..size[0])
             .into_par_iter()
             .map(|row| {
-                let item = x.item(row);
-                (item.loss(p.z_loss), item.lse)
+                let item = x.item(row)?;
+                Ok((item.loss(p.z_loss), item.lse))
             })
-            .collect();
+            .try_vec()?
+            .into_iter()
+            .try_vec_ok()?;
         if (0..size[0]).any(|row| x.counts(row).is_none()) {
             self.flag_index_error(OP);
         }
         if let Some(l) = &io.lse {
-            store_f64(OP, l, &rows.iter().map(|r| r.1).collect::<Vec<_>>())?;
+            store_f64(OP, l, &rows.iter().map(|r| r.1).try_vec()?)?;
         }
-        let items: Vec<f64> = rows.iter().map(|r| r.0).collect();
+        let items: Vec<f64> = rows.iter().map(|r| r.0).try_vec()?;
         let count = (0..size[0]).filter(|&row| x.counts(row) == Some(true)).count();
         match p.reduction {
             Reduction::None => store_f64(OP, &io.loss, &items),
@@ -250,7 +259,7 @@ impl LmOps for CpuBackend {
             Reduction::Sum => gy[0],
             Reduction::Mean => gy[0] / count,
         };
-        let (mut dh, mut dw, mut db) = (vec![0.0; n * d], vec![0.0; v * d], vec![0.0; v]);
+        let (mut dh, mut dw, mut db) = (filled(n * d, 0.0)?, filled(v * d, 0.0)?, filled(v, 0.0)?);
         for first in (0..n).step_by(ROWS) {
             let rows = first..(first + ROWS).min(n);
             let dz: Vec<Vec<f64>> = rows
@@ -260,9 +269,11 @@ impl LmOps for CpuBackend {
                     let g = upstream(row);
                     // A row that does not count has no gradient, whatever comes from above.
                     let counts = x.counts(row) == Some(true);
-                    x.item(row).grad(p).into_iter().map(|z| if counts { g * z } else { 0.0 }).collect()
+                    x.item(row)?.grad(p)?.into_iter().map(|z| if counts { g * z } else { 0.0 }).try_vec()
                 })
-                .collect();
+                .try_vec()?
+                .into_iter()
+                .try_vec_ok()?;
             for (row, dz) in rows.clone().zip(&dz) {
                 dz.iter().enumerate().for_each(|(k, &z)| {
                     add(&mut dh[row * d..(row + 1) * d], z, &x.w[k * d..(k + 1) * d]);
@@ -286,23 +297,23 @@ impl LmOps for CpuBackend {
         let [t, e, k] = check_moe_router(&io)?;
         self.count();
         let logits = gather_f64(OP, io.logits)?;
-        let (mut weights, mut ids) = (Vec::with_capacity(t * k), Vec::with_capacity(t * k));
+        let (mut weights, mut ids) = (with_capacity(t * k)?, with_capacity(t * k)?);
         for row in logits.chunks(e) {
             let rank = |i: usize| if row[i].is_nan() { f64::NEG_INFINITY } else { row[i] };
-            let mut order: Vec<usize> = (0..e).collect();
-            order.sort_by(|&a, &b| {
+            let mut order: Vec<usize> = (0..e).try_vec()?;
+            order.sort_unstable_by(|&a, &b| {
                 rank(b).partial_cmp(&rank(a)).unwrap_or(std::cmp::Ordering::Equal).then(a.cmp(&b))
             });
-            let s = scores(p, row);
+            let s = scores(p, row)?;
             let chosen: f64 = order[..k].iter().map(|&i| s[i]).sum();
             for &i in &order[..k] {
-                weights.push(if p.renormalize { s[i] / chosen } else { s[i] });
-                ids.push(i as i32);
+                weights.try_push(if p.renormalize { s[i] / chosen } else { s[i] })?;
+                ids.try_push(i as i32)?;
             }
         }
-        let mut perm: Vec<i32> = (0..ids.len() as i32).collect();
-        perm.sort_by_key(|&a| ids[a as usize]);
-        let mut offsets = vec![0i32; e + 1];
+        let mut perm: Vec<i32> = (0..ids.len() as i32).try_vec()?;
+        perm.sort_unstable_by_key(|&a| (ids[a as usize], a));
+        let mut offsets = filled(e + 1, 0i32)?;
         ids.iter().for_each(|&i| offsets[i as usize + 1] += 1);
         store(OP, &io.counts, &offsets[1..])?;
         (0..e).for_each(|i| offsets[i + 1] += offsets[i]);
@@ -324,21 +335,21 @@ impl LmOps for CpuBackend {
         let [t, e, k] = check_moe_router_bwd(&dweights, &logits, &ids, &dlogits)?;
         self.count();
         let (dw, x, ids) = (gather_f64(OP, dweights)?, gather_f64(OP, logits)?, gather::<i32>(OP, ids)?);
-        let mut dx = vec![0.0; t * e];
+        let mut dx = filled(t * e, 0.0)?;
         for row in 0..t {
             let (ids, dw) = (&ids[row * k..(row + 1) * k], &dw[row * k..(row + 1) * k]);
-            let s = scores(p, &x[row * e..(row + 1) * e]);
+            let s = scores(p, &x[row * e..(row + 1) * e])?;
             let chosen: Vec<(usize, f64)> = ids
                 .iter()
                 .zip(dw)
                 .filter_map(|(&i, &g)| usize::try_from(i).ok().filter(|&i| i < e).map(|i| (i, g)))
-                .collect();
+                .try_vec()?;
             if chosen.len() < k {
                 self.flag_index_error(OP);
             }
             let sum: f64 = chosen.iter().map(|&(i, _)| s[i]).sum();
             let mean = chosen.iter().map(|&(i, g)| g * s[i]).sum::<f64>() / sum;
-            let mut ds = vec![0.0; e];
+            let mut ds = filled(e, 0.0)?;
             for (i, g) in chosen {
                 ds[i] += if p.renormalize { (g - mean) / sum } else { g };
             }
@@ -358,7 +369,7 @@ impl LmOps for CpuBackend {
         let [_, k, d] = check_moe_permute(&x, &perm, &y)?;
         self.count();
         let (x, at) = (gather_f64(OP, x)?, self.assignments(OP, perm)?);
-        let mut out = vec![0.0; at.len() * d];
+        let mut out = filled(at.len() * d, 0.0)?;
         for (i, a) in at.iter().enumerate() {
             if let Some(a) = a {
                 out[i * d..(i + 1) * d].copy_from_slice(&x[a / k * d..(a / k + 1) * d]);
@@ -372,7 +383,7 @@ impl LmOps for CpuBackend {
         let size = check_moe_permute_bwd(&dy, &perm, &dx)?;
         self.count();
         let (dy, at) = (gather_f64(OP, dy)?, self.assignments(OP, perm)?);
-        store_grad(OP, &dx, &combine(size, &dy, &at, |_| 1.0))
+        store_grad(OP, &dx, &combine(size, &dy, &at, |_| 1.0)?)
     }
 
     fn moe_unpermute(&self, x: View<'_>, perm: View<'_>, weights: View<'_>, y: ViewMut<'_>) -> Result<()> {
@@ -380,7 +391,7 @@ impl LmOps for CpuBackend {
         let size = check_moe_unpermute(&x, &perm, &weights, &y)?;
         self.count();
         let (x, w, at) = (gather_f64(OP, x)?, gather_f64(OP, weights)?, self.assignments(OP, perm)?);
-        store_f64(OP, &y, &combine(size, &x, &at, |a| w[a]))
+        store_f64(OP, &y, &combine(size, &x, &at, |a| w[a])?)
     }
 
     fn moe_unpermute_bwd(&self, io: MoeUnpermuteBwd<'_>) -> Result<()> {
@@ -389,7 +400,7 @@ impl LmOps for CpuBackend {
         self.count();
         let (dy, x, w) = (gather_f64(OP, io.dy)?, gather_f64(OP, io.x)?, gather_f64(OP, io.weights)?);
         let at = self.assignments(OP, io.perm)?;
-        let (mut dx, mut dw) = (vec![0.0; at.len() * d], vec![0.0; t * k]);
+        let (mut dx, mut dw) = (filled(at.len() * d, 0.0)?, filled(t * k, 0.0)?);
         for (i, a) in at.iter().enumerate() {
             if let Some(a) = *a {
                 let g = &dy[a / k * d..(a / k + 1) * d];

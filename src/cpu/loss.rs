@@ -1,5 +1,6 @@
 //! Losses.
 
+use super::scratch::*;
 use super::tape::{Tape, Var};
 use super::{CpuBackend, gather, gather_f64, store_f64, store_grad};
 use crate::buffer::{GradMut, View, ViewMut};
@@ -96,12 +97,12 @@ fn focal_weight(alpha: f64, t: f64) -> f64 {
     if alpha < 0.0 { 1.0 } else { alpha * t + (1.0 - alpha) * (1.0 - t) }
 }
 
-/// Value and derivative of one item.
-fn item_grad(tape: &mut Tape, kind: Loss, p: f64, t: f64) -> (f64, f64) {
+/// Derivative of one item.
+fn item_grad(tape: &mut Tape, kind: Loss, p: f64, t: f64) -> Result<f64> {
     tape.clear();
     let p = tape.input(p);
     let l = item(kind, p, t);
-    (l.v, tape.gradient(l).of(p))
+    Ok(tape.gradient(l)?.of(p))
 }
 
 /// Value of one item.
@@ -123,15 +124,15 @@ fn item_weights(
     weight: Option<View<'_>>,
     mask: Option<View<'_>>,
 ) -> Result<Vec<Option<f64>>> {
-    let w = weight.map_or(Ok(vec![1.0; n]), |w| gather_f64(op, w))?;
-    let m = mask.map_or(Ok(vec![1; n]), |m| gather::<u8>(op, m))?;
-    Ok(w.into_iter().zip(m).map(|(w, m)| (m != 0).then_some(w)).collect())
+    let w = weight.map_or_else(|| filled(n, 1.0), |w| gather_f64(op, w))?;
+    let m = mask.map_or_else(|| filled(n, 1), |m| gather::<u8>(op, m))?;
+    w.into_iter().zip(m).map(|(w, m)| (m != 0).then_some(w)).try_vec()
 }
 
 /// Class ids, or `None` for probabilities.
 pub(super) fn class_ids(op: &'static str, target: View<'_>) -> Result<Option<Vec<i64>>> {
     Ok(match target.dtype() {
-        DType::I32 => Some(gather::<i32>(op, target)?.into_iter().map(i64::from).collect()),
+        DType::I32 => Some(gather::<i32>(op, target)?.into_iter().map(i64::from).try_vec()?),
         DType::I64 => Some(gather::<i64>(op, target)?),
         _ => None,
     })
@@ -168,10 +169,10 @@ impl Position<'_> {
     }
 
     /// P sum(w q) - w q.
-    fn grad(&self, lse: f64) -> Vec<f64> {
-        let Some(q) = &self.q else { return vec![0.0; self.x.len()] };
+    fn grad(&self, lse: f64) -> Result<Vec<f64>> {
+        let Some(q) = &self.q else { return filled(self.x.len(), 0.0) };
         let total: f64 = self.w.iter().zip(q).map(|(w, q)| w * q).sum();
-        self.x.iter().zip(self.w).zip(q).map(|((x, w), q)| (x - lse).exp() * total - w * q).collect()
+        self.x.iter().zip(self.w).zip(q).map(|((x, w), q)| (x - lse).exp() * total - w * q).try_vec()
     }
 }
 
@@ -187,14 +188,14 @@ fn positions<'w>(
 ) -> Result<Vec<Position<'w>>> {
     let ids = class_ids(op, target)?;
     let x = gather_f64(op, x)?;
-    let probs = if xs.probs { gather_f64(op, target)? } else { vec![] };
+    let probs = if xs.probs { gather_f64(op, target)? } else { Vec::new() };
     let XentShape { n, c, s, .. } = *xs;
     let e = p.label_smoothing;
-    let mut out = Vec::with_capacity(n * s);
+    let mut out = with_capacity(n * s)?;
     for i in 0..n * s {
         let at = |k: usize| (i / s * c + k) * s + i % s;
         let (q, den) = match &ids {
-            None => (Some((0..c).map(|k| (1.0 - e) * probs[at(k)] + e / c as f64).collect::<Vec<_>>()), 1.0),
+            None => (Some((0..c).map(|k| (1.0 - e) * probs[at(k)] + e / c as f64).try_vec()?), 1.0),
             Some(ids) if ids[i] == p.ignore_index => (None, 0.0),
             Some(ids) => match usize::try_from(ids[i]).ok().filter(|&t| t < c) {
                 None => {
@@ -202,19 +203,19 @@ fn positions<'w>(
                     (None, 0.0)
                 }
                 Some(t) => {
-                    let mut q = vec![e / c as f64; c];
+                    let mut q = filled(c, e / c as f64)?;
                     q[t] += 1.0 - e;
                     (Some(q), w[t])
                 }
             },
         };
-        out.push(Position { x: (0..c).map(|k| x[at(k)]).collect(), w, q, den });
+        out.try_push(Position { x: (0..c).map(|k| x[at(k)]).try_vec()?, w, q, den })?;
     }
     Ok(out)
 }
 
 fn class_weights(op: &'static str, weight: Option<View<'_>>, c: usize) -> Result<Vec<f64>> {
-    weight.map_or(Ok(vec![1.0; c]), |w| gather_f64(op, w))
+    weight.map_or_else(|| filled(c, 1.0), |w| gather_f64(op, w))
 }
 
 impl LossOps for CpuBackend {
@@ -224,8 +225,12 @@ impl LossOps for CpuBackend {
         self.count();
         let (p, t) = (gather_f64(OP, io.p)?, gather_f64(OP, io.t)?);
         let w = item_weights(OP, p.len(), io.weight, io.mask)?;
-        let items: Vec<f64> =
-            p.iter().zip(&t).zip(&w).map(|((&p, &t), w)| w.map_or(0.0, |w| w * value(kind, p, t))).collect();
+        let items: Vec<f64> = p
+            .iter()
+            .zip(&t)
+            .zip(&w)
+            .map(|((&p, &t), w)| w.map_or(0.0, |w| w * value(kind, p, t)))
+            .try_vec()?;
         let sum: f64 = items.iter().sum();
         let count = denominator(kind, &w);
         match reduction {
@@ -245,13 +250,16 @@ impl LossOps for CpuBackend {
         let mut tape = Tape::default();
         let g = |i: usize| if reduction == Reduction::None { gy[i] } else { gy[0] };
         let dp: Vec<f64> = (0..p.len())
-            .map(|i| w[i].map_or(0.0, |w| g(i) * w * item_grad(&mut tape, kind, p[i], t[i]).1 / den))
-            .collect();
+            .map(|i| {
+                let Some(w) = w[i] else { return Ok(0.0) };
+                Ok(g(i) * w * item_grad(&mut tape, kind, p[i], t[i])? / den)
+            })
+            .try_vec_ok()?;
         if let Some(out) = &io.dp {
             store_grad(OP, out, &dp)?;
         }
         if let Some(out) = &io.dt {
-            store_grad(OP, out, &dp.iter().map(|d| -d).collect::<Vec<_>>())?;
+            store_grad(OP, out, &dp.iter().map(|d| -d).try_vec()?)?;
         }
         Ok(())
     }
@@ -284,8 +292,8 @@ impl LossOps for CpuBackend {
         for (x, d) in terms.iter().zip(dp) {
             let (p, t) = (gather_f64(OP, x.p)?, gather_f64(OP, x.t.unwrap_or(x.p))?);
             let f = g * x.weight / p.len() as f64;
-            let v: Vec<f64> =
-                p.iter().zip(&t).map(|(&p, &t)| f * item_grad(&mut tape, kind, p, t).1).collect();
+            let one = |(&p, &t): (&f64, &f64)| Ok(f * item_grad(&mut tape, kind, p, t)?);
+            let v: Vec<f64> = p.iter().zip(&t).map(one).try_vec_ok()?;
             store_grad(OP, d, &v)?;
         }
         Ok(())
@@ -297,10 +305,10 @@ impl LossOps for CpuBackend {
         self.count();
         let w = class_weights(OP, io.weight, xs.c)?;
         let all = positions(OP, p, &xs, io.x, io.target, &w, || self.flag_index_error(OP))?;
-        let items: Vec<f64> = all.iter().map(Position::loss).collect();
+        let items: Vec<f64> = all.iter().map(Position::loss).try_vec()?;
         let den: f64 = all.iter().map(|q| q.den).sum();
         if let Some(lse) = &io.lse {
-            store_f64(OP, lse, &all.iter().map(Position::lse).collect::<Vec<_>>())?;
+            store_f64(OP, lse, &all.iter().map(Position::lse).try_vec()?)?;
         }
         if let Some(d) = &io.den {
             store_f64(OP, d, &[den])?;
@@ -324,10 +332,10 @@ impl LossOps for CpuBackend {
             (Reduction::Mean, Some(d)) => gather_f64(OP, d)?[0],
             _ => 1.0,
         };
-        let mut dx = vec![0.0; xs.n * xs.c * xs.s];
+        let mut dx = filled(xs.n * xs.c * xs.s, 0.0)?;
         for (i, position) in all.iter().enumerate() {
             let g = if p.reduction == Reduction::None { gy[i] } else { gy[0] } / den;
-            for (k, d) in position.grad(lse[i]).into_iter().enumerate() {
+            for (k, d) in position.grad(lse[i])?.into_iter().enumerate() {
                 dx[(i / xs.s * xs.c + k) * xs.s + i % xs.s] = if position.q.is_some() { g * d } else { 0.0 };
             }
         }

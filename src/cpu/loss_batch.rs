@@ -1,6 +1,7 @@
 //! Losses of a whole batch: formulas on the tape.
 
 use super::loss::class_ids;
+use super::scratch::*;
 use super::tape::{Tape, Var, dot, lse, sum};
 use super::{CpuBackend, gather_f64, store_f64, store_grad};
 use crate::buffer::View;
@@ -17,76 +18,80 @@ struct Batch<'t> {
 }
 
 impl<'t> Batch<'t> {
-    fn normalized(&self, i: usize) -> Vec<Vec<Var<'t>>> {
+    fn normalized(&self, i: usize) -> Result<Vec<Vec<Var<'t>>>> {
         let rows = self.x[i].chunks(self.width);
         rows.map(|r| {
             let n = dot(r, r, self.tape).sqrt().at_least(1e-12);
-            r.iter().map(|&x| x / n).collect()
+            r.iter().map(|&x| x / n).try_vec()
         })
-        .collect()
+        .try_vec_ok()
     }
 
-    fn plain(&self, i: usize) -> Vec<Vec<Var<'t>>> {
-        self.x.get(i).map_or(vec![], |x| x.chunks(self.width.max(1)).map(<[_]>::to_vec).collect())
+    fn plain(&self, i: usize) -> Result<Vec<Vec<Var<'t>>>> {
+        let all = self.x.get(i).map_or(&[][..], |x| x);
+        all.chunks(self.width.max(1)).map(TryToVec::try_to_vec).try_vec_ok()
     }
 
-    fn mean(&self, items: Vec<Var<'t>>) -> Var<'t> {
-        let n = items.len() as f64;
-        sum(self.tape, items) / n
+    fn mean(&self, items: &[Var<'t>]) -> Var<'t> {
+        sum(self.tape, items.iter().copied()) / items.len() as f64
     }
 
     /// Columns with mean 0 and (biased) variance 1.
-    fn standardized(&self, i: usize) -> Vec<Vec<Var<'t>>> {
+    fn standardized(&self, i: usize) -> Result<Vec<Vec<Var<'t>>>> {
         (0..self.width)
             .map(|e| {
-                let col: Vec<_> = self.x[i].iter().skip(e).step_by(self.width).copied().collect();
-                let mean = self.mean(col.clone());
-                let centred: Vec<_> = col.iter().map(|&x| x - mean).collect();
-                let deviation = self.mean(centred.iter().map(|x| x.sq()).collect()).sqrt();
-                centred.into_iter().map(|x| x / deviation).collect()
+                let col: Vec<_> = self.x[i].iter().skip(e).step_by(self.width).copied().try_vec()?;
+                let mean = self.mean(&col);
+                let centred: Vec<_> = col.iter().map(|&x| x - mean).try_vec()?;
+                let deviation = self.mean(&centred.iter().map(|x| x.sq()).try_vec()?).sqrt();
+                centred.into_iter().map(|x| x / deviation).try_vec()
             })
-            .collect()
+            .try_vec_ok()
     }
 
-    fn loss(&self, kind: BatchLoss) -> Var<'t> {
+    fn loss(&self, kind: BatchLoss) -> Result<Var<'t>> {
         let (tape, n) = (self.tape, self.rows);
-        match kind {
+        Ok(match kind {
             BatchLoss::NtXent { tau } => {
-                let z = [self.normalized(0), self.normalized(1)].concat();
+                let mut z = self.normalized(0)?;
+                z.try_extend(self.normalized(1)?)?;
                 let items = (0..2 * n).map(|i| {
                     let s = |j: usize| dot(&z[i], &z[j], tape) / tau;
-                    let others: Vec<_> = (0..2 * n).filter(|&j| j != i).map(s).collect();
-                    lse(tape, &others) - s((i + n) % (2 * n))
+                    let others: Vec<_> = (0..2 * n).filter(|&j| j != i).map(s).try_vec()?;
+                    Ok(lse(tape, &others) - s((i + n) % (2 * n)))
                 });
-                self.mean(items.collect())
+                self.mean(&items.try_vec_ok()?)
             }
             BatchLoss::InfoNce { tau } => {
-                let (q, k, extra) = (self.plain(0), self.plain(1), self.plain(2));
+                let (q, k, extra) = (self.plain(0)?, self.plain(1)?, self.plain(2)?);
                 let items = (0..n).map(|i| {
                     let own = dot(&q[i], &k[i], tape) / tau;
                     let mut all: Vec<_> = if self.x.len() > 2 {
-                        extra.iter().map(|e| dot(&q[i], e, tape) / tau).collect()
+                        extra.iter().map(|e| dot(&q[i], e, tape) / tau).try_vec()?
                     } else {
-                        (0..n).filter(|&j| j != i).map(|j| dot(&q[i], &k[j], tape) / tau).collect()
+                        (0..n).filter(|&j| j != i).map(|j| dot(&q[i], &k[j], tape) / tau).try_vec()?
                     };
-                    all.push(own);
-                    lse(tape, &all) - own
+                    all.try_push(own)?;
+                    Ok(lse(tape, &all) - own)
                 });
-                self.mean(items.collect())
+                self.mean(&items.try_vec_ok()?)
             }
             BatchLoss::SupCon { tau } => {
-                let z = self.normalized(0);
-                let items = (0..n).filter_map(|i| {
-                    let s: Vec<_> = (0..n).map(|j| dot(&z[i], &z[j], tape) / tau).collect();
-                    let others: Vec<_> = (0..n).filter(|&j| j != i).map(|j| s[j]).collect();
+                let z = self.normalized(0)?;
+                let mut items = Vec::new();
+                for i in 0..n {
+                    let s: Vec<_> = (0..n).map(|j| dot(&z[i], &z[j], tape) / tau).try_vec()?;
+                    let others: Vec<_> = (0..n).filter(|&j| j != i).map(|j| s[j]).try_vec()?;
                     let same = (0..n).filter(|&j| j != i && self.ids[j] == self.ids[i]);
-                    let same: Vec<_> = same.map(|j| s[j]).collect();
-                    (!same.is_empty()).then(|| lse(tape, &others) - self.mean(same))
-                });
-                self.mean(items.collect())
+                    let same: Vec<_> = same.map(|j| s[j]).try_vec()?;
+                    if !same.is_empty() {
+                        items.try_push(lse(tape, &others) - self.mean(&same))?;
+                    }
+                }
+                self.mean(&items)
             }
             BatchLoss::Barlow { lambda } => {
-                let (a, b) = (self.standardized(0), self.standardized(1));
+                let (a, b) = (self.standardized(0)?, self.standardized(1)?);
                 let pairs = (0..self.width).flat_map(|i| (0..self.width).map(move |j| (i, j)));
                 sum(
                     tape,
@@ -102,32 +107,32 @@ impl<'t> Batch<'t> {
                 let items: Vec<_> = pairs
                     .filter(|&(i, j)| rel[i].v > rel[j].v)
                     .map(|(i, j)| (s[j] - s[i]).softplus())
-                    .collect();
+                    .try_vec()?;
                 let count = items.len().max(1) as f64;
                 sum(tape, items) / count
             }
             BatchLoss::MoeBalance => {
                 let experts = (0..self.width).map(|e| {
                     let hits = self.ids.iter().filter(|&&id| id == e as i64).count() as f64;
-                    let column = self.x[0].iter().skip(e).step_by(self.width).copied().collect();
-                    self.mean(column) * (hits / self.ids.len() as f64 * self.width as f64)
+                    let column = self.x[0].iter().skip(e).step_by(self.width).copied().try_vec()?;
+                    Ok(self.mean(&column) * (hits / self.ids.len() as f64 * self.width as f64))
                 });
-                sum(tape, experts)
+                sum(tape, experts.try_vec_ok()?)
             }
             BatchLoss::Lovasz => {
                 let classes = (0..self.width).filter(|&c| self.ids.contains(&(c as i64)));
-                self.mean(classes.map(|c| self.lovasz_class(c)).collect())
+                self.mean(&classes.map(|c| self.lovasz_class(c)).try_vec_ok()?)
             }
-        }
+        })
     }
 
     /// Sorted errors times the steps of the Jaccard loss.
-    fn lovasz_class(&self, c: usize) -> Var<'t> {
+    fn lovasz_class(&self, c: usize) -> Result<Var<'t>> {
         let member = |i: usize| self.ids[i] == c as i64;
         let mut errors: Vec<(usize, Var<'t>)> = (0..self.rows)
             .map(|i| (i, (self.x[0][i * self.width + c] - f64::from(member(i))).abs()))
-            .collect();
-        errors.sort_by(|a, b| b.1.v.total_cmp(&a.1.v));
+            .try_vec()?;
+        errors.sort_unstable_by(|a, b| b.1.v.total_cmp(&a.1.v).then(a.0.cmp(&b.0)));
         let members = (0..self.rows).filter(|&i| member(i)).count() as f64;
         let (mut found, mut strangers, mut last) = (0.0, 0.0, 0.0);
         let mut total = self.tape.constant(0.0);
@@ -141,7 +146,7 @@ impl<'t> Batch<'t> {
             total = total + e * (jaccard - last);
             last = jaccard;
         }
-        total
+        Ok(total)
     }
 }
 
@@ -154,9 +159,9 @@ impl CpuBackend {
         ids: Option<View<'_>>,
         tape: &'t Tape,
     ) -> Result<Batch<'t>> {
-        let mut x = vec![];
+        let mut x = Vec::new();
         for v in &s.x {
-            x.push(tape.inputs(&gather_f64(op, *v)?));
+            x.try_push(tape.inputs(&gather_f64(op, *v)?)?)?;
         }
         let ids = ids.map_or(Ok(None), |v| class_ids(op, v))?.unwrap_or_default();
         let classes = matches!(kind, BatchLoss::MoeBalance | BatchLoss::Lovasz);
@@ -173,7 +178,7 @@ impl BatchLossOps for CpuBackend {
         let s = check_batch_loss(kind, &io)?;
         self.count();
         let tape = Tape::default();
-        let l = self.load_batch(OP, kind, &s, io.ids, &tape)?.loss(kind);
+        let l = self.load_batch(OP, kind, &s, io.ids, &tape)?.loss(kind)?;
         store_f64(OP, &io.loss, &[l.v])
     }
 
@@ -184,10 +189,10 @@ impl BatchLossOps for CpuBackend {
         let g = gather_f64(OP, io.gy)?[0];
         let tape = Tape::default();
         let batch = self.load_batch(OP, kind, &s, io.ids, &tape)?;
-        let d = tape.gradient(batch.loss(kind));
+        let d = tape.gradient(batch.loss(kind)?)?;
         for (out, x) in io.dx.iter().zip(&batch.x) {
             if let Some(out) = out {
-                store_grad(OP, out, &x.iter().map(|&x| g * d.of(x)).collect::<Vec<_>>())?;
+                store_grad(OP, out, &x.iter().map(|&x| g * d.of(x)).try_vec()?)?;
             }
         }
         Ok(())

@@ -3,6 +3,7 @@
 use std::f64::consts::PI;
 
 use super::loss::class_ids;
+use super::scratch::*;
 use super::tape::{Tape, Var, dot, lse, sum};
 use super::{CpuBackend, gather, gather_f64, store_f64, store_grad};
 use crate::buffer::View;
@@ -28,9 +29,9 @@ fn norm<'t>(tape: &'t Tape, x: &[Var<'t>]) -> Var<'t> {
     dot(x, x, tape).sqrt()
 }
 
-fn softmax<'t>(tape: &'t Tape, x: &[Var<'t>]) -> Vec<Var<'t>> {
+fn softmax<'t>(tape: &'t Tape, x: &[Var<'t>]) -> Result<Vec<Var<'t>>> {
     let l = lse(tape, x);
-    x.iter().map(|&x| (x - l).exp()).collect()
+    x.iter().map(|&x| (x - l).exp()).try_vec()
 }
 
 fn bce_logits<'t>(x: Var<'t>, t: Var<'t>) -> Var<'t> {
@@ -38,11 +39,11 @@ fn bce_logits<'t>(x: Var<'t>, t: Var<'t>) -> Var<'t> {
 }
 
 /// Loss of one row.
-fn item<'t>(kind: RowLoss, r: &Row<'t>) -> Var<'t> {
+fn item<'t>(kind: RowLoss, r: &Row<'t>) -> Result<Var<'t>> {
     let tape = r.tape;
     let [a, b, c, d] = &r.x;
     let n = a.len().max(1) as f64;
-    match kind {
+    Ok(match kind {
         RowLoss::Triplet { margin, p, eps, swap, squared } => {
             let distance = |u: &[Var<'t>], v: &[Var<'t>]| {
                 let (eps, p) = if squared { (0.0, 2.0) } else { (eps, p) };
@@ -74,10 +75,10 @@ fn item<'t>(kind: RowLoss, r: &Row<'t>) -> Var<'t> {
         }
         RowLoss::Nce => {
             let ln_k = (b.len() as f64).ln();
-            let (mut s0, mut sn) = (a[0], b.clone());
+            let (mut s0, mut sn) = (a[0], b.try_to_vec()?);
             if !c.is_empty() {
                 s0 = s0 - ln_k - c[0];
-                sn = sn.iter().zip(d).map(|(&s, &q)| s - ln_k - q).collect();
+                sn = sn.iter().zip(d).map(|(&s, &q)| s - ln_k - q).try_vec()?;
             }
             (-s0).softplus() + sum(tape, sn.into_iter().map(Var::softplus))
         }
@@ -106,12 +107,14 @@ fn item<'t>(kind: RowLoss, r: &Row<'t>) -> Var<'t> {
             l * b.get(r.id).copied().unwrap_or(tape.constant(1.0))
         }
         RowLoss::Ordinal => {
-            let f: Vec<_> = if a.is_empty() { c.iter().map(|&t| b[0] - t).collect() } else { a.clone() };
+            let f: Vec<_> =
+                if a.is_empty() { c.iter().map(|&t| b[0] - t).try_vec()? } else { a.try_to_vec()? };
             let terms = f.iter().enumerate();
             sum(tape, terms.map(|(j, &f)| if r.id > j { (-f).softplus() } else { f.softplus() }))
         }
         RowLoss::Distillation { temperature: t, alpha } => {
-            let (z, y): (Vec<_>, Vec<_>) = a.iter().zip(b).map(|(&z, &y)| (z / t, y / t)).unzip();
+            let (z, y): (Vec<_>, Vec<_>) =
+                (a.iter().map(|&z| z / t).try_vec()?, b.iter().map(|&y| y / t).try_vec()?);
             let (lz, ly) = (lse(tape, &z), lse(tape, &y));
             let kl =
                 sum(tape, z.iter().zip(&y).map(|(&z, &y)| (y - ly).exp() * ((y - ly) - (z - lz)))) * (t * t);
@@ -121,13 +124,13 @@ fn item<'t>(kind: RowLoss, r: &Row<'t>) -> Var<'t> {
             }
         }
         RowLoss::Dino { student, teacher } => {
-            let z: Vec<_> = a.iter().map(|&z| z / student).collect();
-            let y: Vec<_> = b.iter().zip(c).map(|(&y, &c)| (y - c) / teacher).collect();
+            let z: Vec<_> = a.iter().map(|&z| z / student).try_vec()?;
+            let y: Vec<_> = b.iter().zip(c).map(|(&y, &c)| (y - c) / teacher).try_vec()?;
             let l = lse(tape, &z);
-            -sum(tape, softmax(tape, &y).into_iter().zip(&z).map(|(q, &z)| q * (z - l)))
+            -sum(tape, softmax(tape, &y)?.into_iter().zip(&z).map(|(q, &z)| q * (z - l)))
         }
         RowLoss::ArcFace { scale, margin } => {
-            let mut x: Vec<_> = a.iter().map(|&x| x * scale).collect();
+            let mut x: Vec<_> = a.iter().map(|&x| x * scale).try_vec()?;
             if a[r.id].v > 0.0 {
                 x[r.id] = scale * (a[r.id].acos() + margin).cos();
             }
@@ -155,7 +158,7 @@ fn item<'t>(kind: RowLoss, r: &Row<'t>) -> Var<'t> {
             sum(tape, (0..a.len()).map(|k| w(k) * bce_logits(a[k], b[k]))) / n
         }
         RowLoss::Dice { smooth, squared, from_logits, .. } => {
-            let p: Vec<_> = a.iter().map(|&p| if from_logits { p.sigmoid() } else { p }).collect();
+            let p: Vec<_> = a.iter().map(|&p| if from_logits { p.sigmoid() } else { p }).try_vec()?;
             let power = |x: Var<'t>| if squared { x.sq() } else { x };
             let s = sum(tape, p.iter().chain(b).map(|&x| power(x))) + smooth;
             if s.v == 0.0 { s } else { 1.0 - (2.0 * dot(&p, b, tape) + smooth) / s }
@@ -180,14 +183,14 @@ fn item<'t>(kind: RowLoss, r: &Row<'t>) -> Var<'t> {
         }
         RowLoss::Depth { lambda, root } => {
             let valid = |k: &usize| b[*k].v > 0.0 && r.mask.get(*k).is_none_or(|&m| m != 0);
-            let d: Vec<_> = (0..a.len()).filter(valid).map(|k| a[k].ln() - b[k].ln()).collect();
+            let d: Vec<_> = (0..a.len()).filter(valid).map(|k| a[k].ln() - b[k].ln()).try_vec()?;
             let m = d.len() as f64;
             let l = dot(&d, &d, tape) / m - lambda * (sum(tape, d.iter().copied()) / m).sq();
             if root { 10.0 * l.sqrt() } else { l }
         }
         RowLoss::Patches { normalize } => {
             if r.mask[0] == 0 {
-                return tape.constant(0.0);
+                return Ok(tape.constant(0.0));
             }
             let mean = b.iter().map(|t| t.v).sum::<f64>() / n;
             let var = b.iter().map(|t| (t.v - mean).powi(2)).sum::<f64>() / (n - 1.0);
@@ -211,14 +214,14 @@ fn item<'t>(kind: RowLoss, r: &Row<'t>) -> Var<'t> {
         RowLoss::MarginRanking { margin } => (margin - c[0] * (a[0] - b[0])).relu(),
         RowLoss::Dpo { beta } => (-(beta * ((a[0] - c[0]) - (b[0] - d[0])))).softplus(),
         RowLoss::Circle { scale, margin, detach } => {
-            let (mut near, mut far) = (vec![], vec![]);
+            let (mut near, mut far) = (Vec::new(), Vec::new());
             let weight = |v: Var<'t>| if detach { v.relu().detach() } else { v.relu() };
             for (j, &s) in a.iter().enumerate() {
                 let side = if r.has_ids { f64::from(u8::from(j == r.id)) } else { b[j].v };
                 if side == 1.0 {
-                    near.push(-(scale * weight(1.0 + margin - s)) * (s - (1.0 - margin)));
+                    near.try_push(-(scale * weight(1.0 + margin - s)) * (s - (1.0 - margin)))?;
                 } else if side == 0.0 {
-                    far.push(scale * weight(s + margin) * (s - margin));
+                    far.try_push(scale * weight(s + margin) * (s - margin))?;
                 }
             }
             match near.is_empty() || far.is_empty() {
@@ -261,7 +264,7 @@ fn item<'t>(kind: RowLoss, r: &Row<'t>) -> Var<'t> {
                 (None, _) => real(a[0]),
             }
         }
-    }
+    })
 }
 
 fn boxes<'t>(overlap: BoxOverlap, eps: f64, p: &[Var<'t>], t: &[Var<'t>]) -> Var<'t> {
@@ -298,16 +301,18 @@ struct Rows {
 }
 
 impl Rows {
-    /// Range of operand `i` in row `row`.
-    fn range(&self, kind: RowLoss, i: usize, row: usize) -> std::ops::Range<usize> {
+    /// Places of the numbers of row `row` in operand `i`.
+    fn places(&self, kind: RowLoss, i: usize, row: usize) -> impl Iterator<Item = usize> + use<> {
         let (len, width) = (self.shape.len, self.shape.width);
-        match kind.operands()[i].role {
-            Role::Element => row * len..(row + 1) * len,
-            Role::Row => row..row + 1,
-            Role::Shared => 0..len,
-            Role::Last => row % width..row % width + 1,
-            Role::Lead => row / width..row / width + 1,
-        }
+        let (first, count, step) = match kind.operands()[i].role {
+            Role::Element if kind.strided() => (row / width * len * width + row % width, len, width),
+            Role::Element => (row * len, len, 1),
+            Role::Row => (row, 1, 1),
+            Role::Shared => (0, len, 1),
+            Role::Last => (row % width, 1, 1),
+            Role::Lead => (row / width, 1, 1),
+        };
+        (0..count).map(move |e| first + e * step)
     }
 }
 
@@ -336,26 +341,27 @@ impl CpuBackend {
         all: &Rows,
         row: usize,
         tape: &'t Tape,
-    ) -> Option<Row<'t>> {
+    ) -> Result<Option<Row<'t>>> {
         let len = all.shape.len;
         let mut r = Row {
             tape,
-            x: [vec![], vec![], vec![], vec![]],
+            x: [Vec::new(), Vec::new(), Vec::new(), Vec::new()],
             id: 0,
-            labels: vec![],
+            labels: Vec::new(),
             has_ids: all.ids.is_some(),
-            mask: vec![],
+            mask: Vec::new(),
         };
         match (kind.ids(), &all.ids) {
             (Ids::PerRow { classes_beyond, .. }, Some(ids)) => {
                 if matches!(kind, RowLoss::Nll { ignore_index, .. } if ignore_index == ids[row]) {
-                    return None;
+                    return Ok(None);
                 }
                 let id = usize::try_from(ids[row]).ok().filter(|&id| id < len + classes_beyond);
                 if id.is_none() {
                     self.flag_index_error(op);
                 }
-                r.id = id?;
+                let Some(id) = id else { return Ok(None) };
+                r.id = id;
             }
             (Ids::List, Some(ids)) => {
                 let list = &ids[row * len..(row + 1) * len];
@@ -363,19 +369,21 @@ impl CpuBackend {
                     self.flag_index_error(op);
                 }
                 let end = list.iter().position(|&id| id < 0 || id >= len as i64).unwrap_or(len);
-                r.labels = list[..end].iter().map(|&id| id as usize).collect();
+                r.labels = list[..end].iter().map(|&id| id as usize).try_vec()?;
             }
             _ => {}
         }
         for (i, v) in all.x.iter().enumerate() {
             if let Some(v) = v {
-                r.x[i] = tape.inputs(&v[all.range(kind, i, row)]);
+                let numbers = all.places(kind, i, row).map(|p| v[p]).try_vec()?;
+                r.x[i] = tape.inputs(&numbers)?;
             }
         }
         if let Some(m) = &all.mask {
-            r.mask = if kind.weighted() { vec![m[row]] } else { m[row * len..(row + 1) * len].to_vec() };
+            r.mask = if kind.weighted() { &m[row..row + 1] } else { &m[row * len..(row + 1) * len] }
+                .try_to_vec()?;
         }
-        Some(r)
+        Ok(Some(r))
     }
 
     /// Weight of a row in the denominator of a mean.
@@ -394,16 +402,16 @@ impl RowLossOps for CpuBackend {
         let shape = check_row_loss(kind, reduction, &io)?;
         self.count();
         let all = self.load_rows(OP, shape, &io.x, io.ids, io.mask)?;
-        let (mut items, mut den) = (vec![], 0.0);
+        let (mut items, mut den) = (Vec::new(), 0.0);
         let mut tape = Tape::default();
         for row in 0..all.shape.rows {
             tape.clear();
-            match self.row(OP, kind, &all, row, &tape) {
+            match self.row(OP, kind, &all, row, &tape)? {
                 Some(r) => {
-                    items.push(item(kind, &r).v);
+                    items.try_push(item(kind, &r)?.v)?;
                     den += Self::row_weight(kind, &r);
                 }
-                None => items.push(0.0),
+                None => items.try_push(0.0)?,
             }
         }
         if !kind.weighted() {
@@ -429,19 +437,22 @@ impl RowLossOps for CpuBackend {
             den = 0.0;
             for row in 0..all.shape.rows {
                 tape.clear();
-                let r = self.row(OP, kind, &all, row, &tape);
+                let r = self.row(OP, kind, &all, row, &tape)?;
                 den += r.map_or(if kind.weighted() { 0.0 } else { 1.0 }, |r| Self::row_weight(kind, &r));
             }
         }
-        let mut dx = [0, 1, 2, 3].map(|i: usize| vec![0.0; all.x[i].as_ref().map_or(0, Vec::len)]);
+        let mut dx = [const { Vec::new() }; 4];
+        for (d, x) in dx.iter_mut().zip(&all.x) {
+            *d = filled(x.as_ref().map_or(0, Vec::len), 0.0)?;
+        }
         for row in 0..all.shape.rows {
             tape.clear();
-            let Some(r) = self.row(OP, kind, &all, row, &tape) else { continue };
-            let d = tape.gradient(item(kind, &r));
+            let Some(r) = self.row(OP, kind, &all, row, &tape)? else { continue };
+            let d = tape.gradient(item(kind, &r)?)?;
             let g = if reduction == Reduction::None { gy[row] } else { gy[0] } / den;
             for (i, x) in r.x.iter().enumerate().filter(|(_, x)| !x.is_empty()) {
-                for (out, &x) in dx[i][all.range(kind, i, row)].iter_mut().zip(x) {
-                    *out += g * d.of(x);
+                for (p, &x) in all.places(kind, i, row).zip(x) {
+                    dx[i][p] += g * d.of(x);
                 }
             }
         }

@@ -1,6 +1,7 @@
 //! Sequence losses: the recursion of the forward probabilities; the tape differentiates it.
 
 use super::loss::class_ids;
+use super::scratch::*;
 use super::tape::{Tape, Var, lse};
 use super::{CpuBackend, gather_f64, store_f64, store_grad};
 use crate::buffer::View;
@@ -19,17 +20,15 @@ struct Problem {
 
 impl Problem {
     /// Steps and labels of a sample, or `None` where a length or a label is out of range.
-    fn sample(&self, b: usize) -> Option<(usize, Vec<usize>)> {
+    fn sample(&self, b: usize) -> Option<(usize, &[i64])> {
         let s = &self.shape;
         let least = usize::from(matches!(self.kind, SeqLoss::Rnnt { .. }));
         let time = usize::try_from(self.times[b]).ok().filter(|t| (least..=s.t).contains(t))?;
         let n = usize::try_from(self.labels[b]).ok().filter(|&n| n <= s.most)?;
-        let start =
-            if s.s > 0 { b * s.s } else { usize::try_from(self.labels[..b].iter().sum::<i64>()).ok()? };
-        let list = self.targets.get(start..start + n)?;
-        let list =
-            list.iter().map(|&c| usize::try_from(c).ok().filter(|&c| c < s.c)).collect::<Option<_>>()?;
-        Some((time, list))
+        let before = || self.labels[..b].iter().try_fold(0i64, |a, &n| a.checked_add(n));
+        let start = if s.s > 0 { b * s.s } else { usize::try_from(before()?).ok()? };
+        let list = self.targets.get(start..start.checked_add(n)?)?;
+        list.iter().all(|&c| usize::try_from(c).is_ok_and(|c| c < s.c)).then_some((time, list))
     }
 
     /// Numbers of a sample: its first, and the distances of time steps.
@@ -47,59 +46,64 @@ impl Problem {
         &self,
         b: usize,
         time: usize,
-        list: &[usize],
+        list: &[i64],
         tape: &'t Tape,
-    ) -> (Var<'t>, Vec<(usize, Var<'t>)>) {
+    ) -> Result<(Var<'t>, Vec<(usize, Var<'t>)>)> {
         let (first, step) = self.place(b);
         let width = if let SeqLoss::Rnnt { .. } = self.kind { step } else { self.shape.c };
-        let mut used = vec![];
+        let mut used = Vec::new();
         let x: Vec<Vec<Var<'t>>> = (0..time)
             .map(|t| {
                 (0..width)
                     .map(|c| {
                         let at = first + t * step + c;
                         let v = tape.input(self.x[at]);
-                        used.push((at, v));
-                        v
+                        used.try_push((at, v))?;
+                        Ok(v)
                     })
-                    .collect()
+                    .try_vec_ok()
             })
-            .collect();
+            .try_vec_ok()?;
+        let list = list.iter().map(|&c| c as usize).try_vec()?;
         let l = match self.kind {
-            SeqLoss::Ctc { blank, .. } => ctc(tape, &x, list, blank),
-            SeqLoss::Rnnt { blank } => rnnt(tape, &x, list, blank, self.shape.c),
+            SeqLoss::Ctc { blank, .. } => ctc(tape, &x, &list, blank)?,
+            SeqLoss::Rnnt { blank } => rnnt(tape, &x, &list, blank, self.shape.c)?,
         };
-        (l, used)
+        Ok((l, used))
     }
 }
 
 /// x [time][class]
-fn ctc<'t>(tape: &'t Tape, x: &[Vec<Var<'t>>], list: &[usize], blank: usize) -> Var<'t> {
-    let mut extended = vec![blank];
-    list.iter().for_each(|&c| extended.extend([c, blank]));
+fn ctc<'t>(tape: &'t Tape, x: &[Vec<Var<'t>>], list: &[usize], blank: usize) -> Result<Var<'t>> {
+    let extended = std::iter::once(blank).chain(list.iter().flat_map(|&c| [c, blank])).try_vec()?;
     let n = extended.len();
     let never = tape.constant(f64::NEG_INFINITY);
-    let Some(start) = x.first() else { return tape.constant(if n == 1 { 0.0 } else { f64::INFINITY }) };
-    let mut alpha: Vec<_> = (0..n).map(|s| if s < 2 { start[extended[s]] } else { never }).collect();
+    let Some(start) = x.first() else {
+        return Ok(tape.constant(if n == 1 { 0.0 } else { f64::INFINITY }));
+    };
+    let mut alpha: Vec<_> = (0..n).map(|s| if s < 2 { start[extended[s]] } else { never }).try_vec()?;
     for row in &x[1..] {
         alpha = (0..n)
             .map(|s| {
-                let mut from = vec![alpha[s]];
-                if s > 0 {
-                    from.push(alpha[s - 1]);
-                }
-                if s > 1 && s % 2 == 1 && extended[s] != extended[s - 2] {
-                    from.push(alpha[s - 2]);
-                }
-                lse(tape, &from) + row[extended[s]]
+                // Up to three states lead here, the last ones first.
+                let over = s > 1 && s % 2 == 1 && extended[s] != extended[s - 2];
+                let first = if over { s - 2 } else { s.saturating_sub(1) };
+                let from = [s, s.saturating_sub(1), s.saturating_sub(2)].map(|s| alpha[s]);
+                lse(tape, &from[..s - first + 1]) + row[extended[s]]
             })
-            .collect();
+            .try_vec()?;
     }
-    -lse(tape, &alpha[n.saturating_sub(2)..])
+    Ok(-lse(tape, &alpha[n.saturating_sub(2)..]))
 }
 
 /// x [time][u, class] of logits
-fn rnnt<'t>(tape: &'t Tape, x: &[Vec<Var<'t>>], list: &[usize], blank: usize, classes: usize) -> Var<'t> {
+fn rnnt<'t>(
+    tape: &'t Tape,
+    x: &[Vec<Var<'t>>],
+    list: &[usize],
+    blank: usize,
+    classes: usize,
+) -> Result<Var<'t>> {
     let n = list.len();
     let logp: Vec<Vec<Vec<Var<'t>>>> = x
         .iter()
@@ -108,27 +112,26 @@ fn rnnt<'t>(tape: &'t Tape, x: &[Vec<Var<'t>>], list: &[usize], blank: usize, cl
             nodes
                 .map(|z| {
                     let l = lse(tape, z);
-                    z.iter().map(|&z| z - l).collect()
+                    z.iter().map(|&z| z - l).try_vec()
                 })
-                .collect()
+                .try_vec_ok()
         })
-        .collect();
-    let mut alpha: Vec<Var<'t>> = vec![];
+        .try_vec_ok()?;
+    let mut alpha: Vec<Var<'t>> = Vec::new();
     for t in 0..x.len() {
-        let mut row: Vec<Var<'t>> = vec![];
+        let mut row: Vec<Var<'t>> = Vec::new();
         for u in 0..=n {
-            let mut from = vec![];
-            if t > 0 {
-                from.push(alpha[u] + logp[t - 1][u][blank]);
-            }
-            if u > 0 {
-                from.push(row[u - 1] + logp[t][u - 1][list[u - 1]]);
-            }
-            row.push(if from.is_empty() { tape.constant(0.0) } else { lse(tape, &from) });
+            let silent = (t > 0).then(|| alpha[u] + logp[t - 1][u][blank]);
+            let label = (u > 0).then(|| row[u - 1] + logp[t][u - 1][list[u - 1]]);
+            row.try_push(match (silent, label) {
+                (Some(a), Some(b)) => lse(tape, &[a, b]),
+                (Some(a), None) | (None, Some(a)) => lse(tape, &[a]),
+                (None, None) => tape.constant(0.0),
+            })?;
         }
         alpha = row;
     }
-    -(alpha[n] + logp[x.len() - 1][n][blank])
+    Ok(-(alpha[n] + logp[x.len() - 1][n][blank]))
 }
 
 impl CpuBackend {
@@ -160,12 +163,12 @@ impl SeqLossOps for CpuBackend {
         self.count();
         let p = self.load_seq(OP, kind, shape, io.x, [io.targets, io.input_lengths, io.target_lengths])?;
         let mut tape = Tape::default();
-        let mut items = vec![0.0; shape.b];
+        let mut items = filled(shape.b, 0.0)?;
         for (b, out) in items.iter_mut().enumerate() {
             tape.clear();
             match p.sample(b) {
                 Some((time, list)) => {
-                    let mut l = p.loss(b, time, &list, &tape).0.v;
+                    let mut l = p.loss(b, time, list, &tape)?.0.v;
                     if let SeqLoss::Ctc { zero_infinity, .. } = kind {
                         l = if zero_infinity && l == f64::INFINITY { 0.0 } else { l };
                         l /= if reduction == Reduction::Mean { list.len().max(1) as f64 } else { 1.0 };
@@ -189,7 +192,7 @@ impl SeqLossOps for CpuBackend {
         self.count();
         let p = self.load_seq(OP, kind, shape, io.x, [io.targets, io.input_lengths, io.target_lengths])?;
         let gy = gather_f64(OP, io.gy)?;
-        let mut dx = vec![0.0; p.x.len()];
+        let mut dx = filled(p.x.len(), 0.0)?;
         let mut tape = Tape::default();
         for b in 0..shape.b {
             tape.clear();
@@ -204,13 +207,13 @@ impl SeqLossOps for CpuBackend {
                     g /= list.len().max(1) as f64;
                 }
             }
-            let (l, used) = p.loss(b, time, &list, &tape);
+            let (l, used) = p.loss(b, time, list, &tape)?;
             if l.v == f64::INFINITY {
                 let zero = matches!(kind, SeqLoss::Ctc { zero_infinity: true, .. });
                 used.iter().for_each(|&(at, _)| dx[at] = if zero { 0.0 } else { f64::NAN });
                 continue;
             }
-            let d = tape.gradient(l);
+            let d = tape.gradient(l)?;
             used.iter().for_each(|&(at, v)| dx[at] = g * d.of(v));
         }
         store_grad(OP, &io.dx, &dx)

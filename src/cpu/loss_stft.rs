@@ -2,6 +2,7 @@
 
 use std::f64::consts::TAU;
 
+use super::scratch::*;
 use super::{CpuBackend, gather_f64, store_f64, store_grad};
 use crate::error::Result;
 use crate::ops::*;
@@ -20,12 +21,12 @@ fn unit(k: usize, n: usize) -> C {
 }
 
 /// X_k = sum x_j e^(sign * 2 pi i jk/n) by splitting off the smallest prime factor; `sign` is -1 or 1.
-fn transform(x: &[C], sign: f64) -> Vec<C> {
+fn transform(x: &[C], sign: f64) -> Result<Vec<C>> {
     let n = x.len();
-    let Some(r) = (2..=n).find(|r| n.is_multiple_of(*r)) else { return x.to_vec() };
+    let Some(r) = (2..=n).find(|r| n.is_multiple_of(*r)) else { return x.try_to_vec() };
     let m = n / r;
     let parts: Vec<Vec<C>> =
-        (0..r).map(|j| transform(&x.iter().skip(j).step_by(r).copied().collect::<Vec<_>>(), sign)).collect();
+        (0..r).map(|j| transform(&x.iter().skip(j).step_by(r).copied().try_vec()?, sign)).try_vec_ok()?;
     (0..n)
         .map(|k| {
             let terms = parts.iter().enumerate().map(|(j, part)| {
@@ -34,7 +35,7 @@ fn transform(x: &[C], sign: f64) -> Vec<C> {
             });
             terms.fold([0.0, 0.0], |a, b| [a[0] + b[0], a[1] + b[1]])
         })
-        .collect()
+        .try_vec()
 }
 
 /// Frames of a resolution for signals of `len` samples.
@@ -45,10 +46,10 @@ struct Frames {
 }
 
 impl Frames {
-    fn new(r: StftResolution, len: usize) -> Self {
+    fn new(r: StftResolution, len: usize) -> Result<Self> {
         let w = r.window;
         let hann = |j: usize| if w == 1 { 1.0 } else { 0.5 - 0.5 * (TAU * j as f64 / w as f64).cos() };
-        Frames { r, window: (0..w).map(hann).collect(), len }
+        Ok(Frames { r, window: (0..w).map(hann).try_vec()?, len })
     }
 
     /// Position in the frame, sample and weight of what frame `f` takes.
@@ -63,20 +64,20 @@ impl Frames {
     }
 
     /// One side of the transform of frame `f`.
-    fn spectrum(&self, signal: &[f64], f: usize) -> Vec<C> {
-        let mut x = vec![[0.0, 0.0]; self.r.fft];
+    fn spectrum(&self, signal: &[f64], f: usize) -> Result<Vec<C>> {
+        let mut x = filled(self.r.fft, [0.0, 0.0])?;
         for (j, at, weight) in self.taps(f) {
             x[j][0] = signal[at] * weight;
         }
-        let mut y = transform(&x, -1.0);
+        let mut y = transform(&x, -1.0)?;
         y.truncate(self.r.bins());
-        y
+        Ok(y)
     }
 
     /// Spectra of all frames of all signals.
-    fn spectra(&self, signals: &[f64]) -> Vec<Vec<C>> {
+    fn spectra(&self, signals: &[f64]) -> Result<Vec<Vec<C>>> {
         let frames = self.r.frames(self.len);
-        signals.chunks(self.len).flat_map(|x| (0..frames).map(|f| self.spectrum(x, f))).collect()
+        signals.chunks(self.len).flat_map(|x| (0..frames).map(move |f| self.spectrum(x, f))).try_vec_ok()
     }
 }
 
@@ -85,9 +86,9 @@ fn power(x: &C) -> f64 {
 }
 
 /// sqrt(max(|x|^2, 1e-7)); NaN stays.
-fn magnitudes(spectra: &[Vec<C>]) -> Vec<f64> {
+fn magnitudes(spectra: &[Vec<C>]) -> Result<Vec<f64>> {
     let floor = |x: f64| if x < 1e-7 { 1e-7 } else { x };
-    spectra.iter().flatten().map(|x| floor(power(x)).sqrt()).collect()
+    spectra.iter().flatten().map(|x| floor(power(x)).sqrt()).try_vec()
 }
 
 fn norm(x: impl Iterator<Item = f64>) -> f64 {
@@ -102,8 +103,8 @@ impl StftLossOps for CpuBackend {
         let (p, t) = (gather_f64(OP, io.p)?, gather_f64(OP, io.t)?);
         let mut total = 0.0;
         for &r in resolutions {
-            let frames = Frames::new(r, len);
-            let (mp, mt) = (magnitudes(&frames.spectra(&p)), magnitudes(&frames.spectra(&t)));
+            let frames = Frames::new(r, len)?;
+            let (mp, mt) = (magnitudes(&frames.spectra(&p)?)?, magnitudes(&frames.spectra(&t)?)?);
             let pairs = || mp.iter().zip(&mt);
             let logs: f64 = pairs().map(|(p, t)| (t.ln() - p.ln()).abs()).sum();
             let distance = norm(pairs().map(|(p, t)| t - p));
@@ -118,16 +119,16 @@ impl StftLossOps for CpuBackend {
         self.count();
         let (p, t) = (gather_f64(OP, io.p)?, gather_f64(OP, io.t)?);
         let g = gather_f64(OP, io.gy)?[0] / resolutions.len() as f64;
-        let mut dp = vec![0.0; p.len()];
+        let mut dp = filled(p.len(), 0.0)?;
         for &r in resolutions {
-            let frames = Frames::new(r, len);
-            let spectra = frames.spectra(&p);
-            let (mp, mt) = (magnitudes(&spectra), magnitudes(&frames.spectra(&t)));
+            let frames = Frames::new(r, len)?;
+            let spectra = frames.spectra(&p)?;
+            let (mp, mt) = (magnitudes(&spectra)?, magnitudes(&frames.spectra(&t)?)?);
             let distance = norm(mp.iter().zip(&mt).map(|(p, t)| t - p));
             let slope = if distance == 0.0 { 0.0 } else { 1.0 / distance / norm(mt.iter().copied()) };
             let per_signal = r.frames(len);
             for (f, spectrum) in spectra.iter().enumerate() {
-                let mut d = vec![[0.0, 0.0]; r.fft];
+                let mut d = filled(r.fft, [0.0, 0.0])?;
                 let at_floor = |x: &C| power(x) < 1e-7;
                 for (k, x) in spectrum.iter().enumerate().filter(|(_, x)| !at_floor(x)) {
                     let (p, t) = (mp[f * r.bins() + k], mt[f * r.bins() + k]);
@@ -135,7 +136,7 @@ impl StftLossOps for CpuBackend {
                     let dm = g * (slope * (p - t) + side / p / mp.len() as f64);
                     d[k] = x.map(|x| dm * x / p);
                 }
-                let d = transform(&d, 1.0);
+                let d = transform(&d, 1.0)?;
                 let base = f / per_signal * len;
                 for (j, at, weight) in frames.taps(f % per_signal) {
                     dp[base + at] += d[j][0] * weight;

@@ -2,6 +2,7 @@
 
 use super::gnn::{store_ids, store_opt, values};
 use super::gnn_plan::{counting_sort, signed_ids};
+use super::scratch::*;
 use super::{CpuBackend, gather_f64, store_f64};
 use crate::buffer::{View, ViewMut};
 use crate::error::Result;
@@ -18,27 +19,27 @@ impl CpuBackend {
             self.flag_index_error(op);
         }
         let one = |&i: &i64| usize::try_from(i).ok().filter(|&i| i < n);
-        Ok((0..n).map(|e| ids[e * ways..(e + 1) * ways].iter().map(one).collect()).collect())
+        (0..n).map(|e| ids[e * ways..(e + 1) * ways].iter().map(one).try_vec()).try_vec_ok()
     }
 }
 
 /// The features of one element of a mesh whose rows start at `base`: blocks of C columns.
-fn features(kind: MeshConv, m: &MeshShape, x: &[f64], e: usize, list: &[Option<usize>]) -> Vec<f64> {
+fn features(kind: MeshConv, m: &MeshShape, x: &[f64], e: usize, list: &[Option<usize>]) -> Result<Vec<f64>> {
     let c = m.channels;
     let row = |i: Option<usize>, k: usize| i.map_or(0.0, |i| x[i * c + k]);
-    let mut f = Vec::with_capacity(m.blocks * c);
+    let mut f = with_capacity(m.blocks * c)?;
     if kind != MeshConv::Spiral {
-        f.extend((0..c).map(|k| row(Some(e), k)));
+        f.try_extend((0..c).map(|k| row(Some(e), k)))?;
     }
     if kind == MeshConv::Symmetric {
         for (p, q) in [(list[0], list[2]), (list[1], list[3])] {
-            f.extend((0..c).map(|k| (row(p, k) - row(q, k)).abs()));
-            f.extend((0..c).map(|k| row(p, k) + row(q, k)));
+            f.try_extend((0..c).map(|k| (row(p, k) - row(q, k)).abs()))?;
+            f.try_extend((0..c).map(|k| row(p, k) + row(q, k)))?;
         }
     } else {
-        list.iter().for_each(|&i| f.extend((0..c).map(|k| row(i, k))));
+        list.iter().try_for_each(|&i| f.try_extend((0..c).map(|k| row(i, k))))?;
     }
-    f
+    Ok(f)
 }
 
 /// -1, 0 or 1; NaN stays.
@@ -53,15 +54,15 @@ impl MeshOps for CpuBackend {
         self.count();
         let lists = self.lists(OP, io.list)?;
         let (x, w, b) = (gather_f64(OP, io.x)?, gather_f64(OP, io.w)?, values(OP, &io.b)?);
-        let mut y = Vec::with_capacity(io.y.numel());
+        let mut y = with_capacity(io.y.numel())?;
         for mesh in 0..m.batch {
             let x = &x[mesh * m.elements * m.channels..];
             for (e, list) in lists.iter().enumerate() {
-                let f = features(kind, &m, x, e, list);
-                y.extend((0..m.outputs).map(|o| {
+                let f = features(kind, &m, x, e, list)?;
+                y.try_extend((0..m.outputs).map(|o| {
                     let w = &w[o * f.len()..(o + 1) * f.len()];
                     f.iter().zip(w).map(|(a, b)| a * b).sum::<f64>() + b.get(o).copied().unwrap_or(0.0)
-                }));
+                }))?;
             }
         }
         store_f64(OP, &io.y, &y)
@@ -73,15 +74,16 @@ impl MeshOps for CpuBackend {
         self.count();
         let lists = self.lists(OP, io.list)?;
         let (dy, x, w) = (gather_f64(OP, io.dy)?, gather_f64(OP, io.x)?, gather_f64(OP, io.w)?);
-        let (mut dx, mut dw, mut db) = (vec![0.0; x.len()], vec![0.0; w.len()], vec![0.0; m.outputs]);
+        let (mut dx, mut dw, mut db) =
+            (filled(x.len(), 0.0)?, filled(w.len(), 0.0)?, filled(m.outputs, 0.0)?);
         let c = m.channels;
         for mesh in 0..m.batch {
             let base = mesh * m.elements * c;
             for (e, list) in lists.iter().enumerate() {
-                let f = features(kind, &m, &x[base..], e, list);
+                let f = features(kind, &m, &x[base..], e, list)?;
                 let n = f.len();
                 let dy = &dy[(mesh * m.elements + e) * m.outputs..][..m.outputs];
-                let mut df = vec![0.0; n];
+                let mut df = filled(n, 0.0)?;
                 for (o, g) in dy.iter().enumerate() {
                     db[o] += g;
                     for k in 0..n {
@@ -133,9 +135,9 @@ impl MeshOps for CpuBackend {
         let own = |e: usize| kind.with_self().then_some(Some(e));
         let lists = self.lists(OP, list)?;
         let all: Vec<Option<usize>> =
-            lists.into_iter().enumerate().flat_map(|(e, l)| own(e).into_iter().chain(l)).collect();
-        let (offsets, order) = counting_sort(&all, n);
+            lists.into_iter().enumerate().flat_map(|(e, l)| own(e).into_iter().chain(l)).try_vec()?;
+        let (offsets, order) = counting_sort(&all, n)?;
         store_ids(OP, &Some(rowptr), &offsets)?;
-        store_ids(OP, &Some(perm), &order.iter().map(|&i| i as i64).collect::<Vec<_>>())
+        store_ids(OP, &Some(perm), &order.iter().map(|&i| i as i64).try_vec()?)
     }
 }

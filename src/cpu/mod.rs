@@ -3,6 +3,7 @@
 //! Scalar functions and sums are evaluated in f64 whatever the storage type and rounded once, so the same code is the usable default in f32
 //! and the oracle in f64. Work is done before a call returns; errors of indices are still reported by the next waiting call, as on a device.
 #![deny(unsafe_code)]
+#![warn(clippy::disallowed_macros, clippy::disallowed_methods)]
 
 mod activation;
 mod attention;
@@ -39,6 +40,7 @@ mod resample;
 mod rnn;
 mod rnn_conv;
 mod scan;
+mod scratch;
 mod shape;
 mod softmax;
 mod sort;
@@ -52,6 +54,7 @@ use std::sync::{Arc, LazyLock, PoisonError, RwLockReadGuard, RwLockWriteGuard};
 
 use half::{bf16, f16};
 
+use self::scratch::*;
 use crate::buffer::{GradMut, HostData, View, ViewMut};
 use crate::device::{BackendKind, Caps, DeviceId, physical_memory};
 use crate::dtype::{DType, Element};
@@ -272,9 +275,11 @@ pub(crate) fn gather<T: HostElement>(op: &'static str, v: View<'_>) -> Result<Ve
     let s = T::slice(&guard).ok_or_else(|| wrong_storage(op, v.dtype()))?;
     let l = v.layout();
     if l.is_contiguous() {
-        return Ok(s[l.offset()..l.offset() + l.numel()].to_vec());
+        return s[l.offset()..l.offset() + l.numel()].try_to_vec();
     }
-    Ok(offsets(l).map(|i| s[i]).collect())
+    let mut out = with_capacity(l.numel())?;
+    out.try_extend(offsets(l).map(|i| s[i]))?;
+    Ok(out)
 }
 
 /// The view's elements in row-major order, widened to f64 (i64 beyond 2^53 loses digits: integer operations use [`gather`]).
@@ -285,8 +290,8 @@ pub(crate) fn gather_f64(op: &'static str, v: View<'_>) -> Result<Vec<f64>> {
 /// Index values (i32 or i64), `None` where negative.
 pub(crate) fn gather_index(op: &'static str, v: View<'_>) -> Result<Vec<Option<usize>>> {
     Ok(match v.dtype() {
-        DType::I32 => gather::<i32>(op, v)?.into_iter().map(|i| usize::try_from(i).ok()).collect(),
-        DType::I64 => gather::<i64>(op, v)?.into_iter().map(|i| usize::try_from(i).ok()).collect(),
+        DType::I32 => gather::<i32>(op, v)?.into_iter().map(|i| usize::try_from(i).ok()).try_vec()?,
+        DType::I64 => gather::<i64>(op, v)?.into_iter().map(|i| usize::try_from(i).ok()).try_vec()?,
         d => return Err(GpuError::invalid(op, "index", "i32 or i64", d.name())),
     })
 }

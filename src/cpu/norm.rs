@@ -7,6 +7,7 @@ use rayon::prelude::*;
 
 use super::activation::{from_output, gradient, value};
 use super::reduce::sum;
+use super::scratch::*;
 use super::values::{CHUNK, sum_of};
 use super::*;
 use crate::ops::*;
@@ -79,14 +80,14 @@ impl Places {
     }
 
     /// Sums of f(run) per set.
-    fn per_set(self, f: impl Fn(usize) -> f64 + Sync) -> Vec<f64> {
+    fn per_set(self, f: impl Fn(usize) -> f64 + Sync) -> Result<Vec<f64>> {
         let few = (CHUNK as f64 / self.count().max(1.0)) as usize;
         let one = |set| self.runs(set).map(&f).sum();
-        (0..self.sets()).into_par_iter().with_min_len(few.max(1)).map(one).collect()
+        (0..self.sets()).into_par_iter().with_min_len(few.max(1)).map(one).try_vec()
     }
 
     /// Sums of f(a, b) per parameter.
-    fn per_param(self, a: &[f64], b: &[f64], f: impl Fn(f64, f64) -> f64 + Sync) -> Vec<f64> {
+    fn per_param(self, a: &[f64], b: &[f64], f: impl Fn(f64, f64) -> f64 + Sync) -> Result<Vec<f64>> {
         let cols = match self {
             Places::Groups { n, c, s, .. } | Places::Channels { n, c, s } => {
                 let channels = Places::Channels { n, c, s };
@@ -95,33 +96,35 @@ impl Places {
             Places::Rows { cols, .. } => cols.max(1),
         };
         // Sums of blocks of rows, which are added in order.
-        let block = |(a, b): (&[f64], &[f64])| {
-            let mut sums = vec![0.0; cols];
+        let block = |(a, b): (&[f64], &[f64])| -> Result<Vec<f64>> {
+            let mut sums = filled(cols, 0.0)?;
             for (a, b) in a.chunks(cols).zip(b.chunks(cols)) {
                 sums.iter_mut().zip(a.iter().zip(b)).for_each(|(s, (a, b))| *s += f(*a, *b));
             }
-            sums
+            Ok(sums)
         };
-        let blocks: Vec<_> = a.par_chunks(64 * cols).zip(b.par_chunks(64 * cols)).map(block).collect();
-        let mut out = vec![0.0; self.params()];
-        blocks.iter().for_each(|v| out.iter_mut().zip(v).for_each(|(o, v)| *o += v));
-        out
+        let blocks: Vec<_> = a.par_chunks(64 * cols).zip(b.par_chunks(64 * cols)).map(block).try_vec()?;
+        let mut out = filled(self.params(), 0.0)?;
+        for v in blocks {
+            out.iter_mut().zip(v?).for_each(|(o, v)| *o += v);
+        }
+        Ok(out)
     }
 
     /// Mean (0 for `raw`) and variance per set, in two passes.
-    fn moments(self, x: &[f64], raw: bool) -> (Vec<f64>, Vec<f64>) {
+    fn moments(self, x: &[f64], raw: bool) -> Result<(Vec<f64>, Vec<f64>)> {
         let n = self.count();
-        let mut mean = vec![0.0; self.sets()];
+        let mut mean = filled(self.sets(), 0.0)?;
         if !raw {
-            mean = self.per_set(|q| sum_of(&x[self.part(q)], &x[self.part(q)], |x, _| x));
+            mean = self.per_set(|q| sum_of(&x[self.part(q)], &x[self.part(q)], |x, _| x))?;
             mean.iter_mut().for_each(|m| *m /= n);
         }
         let mut var = self.per_set(|q| {
             let m = mean[self.of_run(q).0];
             sum_of(&x[self.part(q)], &x[self.part(q)], |x, _| (x - m) * (x - m))
-        });
+        })?;
         var.iter_mut().for_each(|v| *v /= n);
-        (mean, var)
+        Ok((mean, var))
     }
 
     /// Calls `f` with each run of elements and its number.
@@ -131,8 +134,8 @@ impl Places {
     }
 }
 
-fn rstd(var: &[f64], eps: f64) -> Vec<f64> {
-    var.iter().map(|v| 1.0 / (v + eps).sqrt()).collect()
+fn rstd(var: &[f64], eps: f64) -> Result<Vec<f64>> {
+    var.iter().map(|v| 1.0 / (v + eps).sqrt()).try_vec()
 }
 
 fn optional(op: &'static str, v: Option<View<'_>>) -> Result<Option<Vec<f64>>> {
@@ -234,10 +237,10 @@ fn backward(op: &'static str, at: Places, affine: &Affine, s: Saved<'_>, out: Gr
     }
     let [dx, dlate, dgamma, dbeta] = out;
     if let Some(o) = &dgamma {
-        store_grad(op, o, &at.per_param(&dz, &xh, |d, x| d * x))?;
+        store_grad(op, o, &at.per_param(&dz, &xh, |d, x| d * x)?)?;
     }
     if let Some(o) = &dbeta {
-        store_grad(op, o, &at.per_param(&dz, &dz, |d, _| d))?;
+        store_grad(op, o, &at.per_param(&dz, &dz, |d, _| d)?)?;
     }
     if let Some(o) = &dlate {
         store_grad(op, o, &dz)?;
@@ -246,9 +249,9 @@ fn backward(op: &'static str, at: Places, affine: &Affine, s: Saved<'_>, out: Gr
     at.each_run(&mut dz, |q, d| affine.each(at.of_run(q).1, d.len(), |j, a, _| d[j] *= a));
     let sums = |f: fn(f64, f64) -> f64, wanted: bool| match wanted {
         true => at.per_set(|q| sum_of(&dz[at.part(q)], &xh[at.part(q)], f)),
-        false => vec![0.0; at.sets()],
+        false => filled(at.sets(), 0.0),
     };
-    let (c1, c2) = (sums(|g, _| g, !s.given && mean.is_some()), sums(|g, x| g * x, !s.given));
+    let (c1, c2) = (sums(|g, _| g, !s.given && mean.is_some())?, sums(|g, x| g * x, !s.given)?);
     let n = at.count();
     at.each_run(&mut dz, |q, d| {
         let (part, set) = (at.part(q), at.of_run(q).0);
@@ -273,7 +276,7 @@ fn update_running(op: &'static str, r: &Running<'_>, mean: &[f64], var: &[f64]) 
     };
     for (out, new) in [(&r.mean, mean), (&r.var, var)] {
         let old = gather_f64(op, out.as_view())?;
-        let v: Vec<f64> = old.iter().zip(new).map(|(o, n)| (1.0 - m) * o + m * n).collect();
+        let v: Vec<f64> = old.iter().zip(new).map(|(o, n)| (1.0 - m) * o + m * n).try_vec()?;
         store_f64(op, out, &v)?;
     }
     Ok(())
@@ -298,16 +301,16 @@ fn take_sum(
 fn groups(op: &'static str, p: &GroupNorm, [n, c, s]: [usize; 3], io: &GroupNormFwd<'_>) -> Result<()> {
     let at = Places::Groups { n, c, s, cg: c / p.groups };
     let x = take_sum(op, io.x, io.residual, io.sum.as_ref())?;
-    let (mean, var) = at.moments(&x, false);
-    let r = rstd(&var, p.eps);
+    let (mean, var) = at.moments(&x, false)?;
+    let r = rstd(&var, p.eps)?;
     store_optional(op, io.mean.as_ref(), &mean)?;
     store_optional(op, io.rstd.as_ref(), &r)?;
     if let (Some(running), true) = (&io.running, n > 0 && s > 0) {
-        let over_n = |v: &[f64], f: f64| -> Vec<f64> {
-            (0..c).map(|k| f * sum((0..n).map(|i| v[i * c + k])) / n as f64).collect()
+        let over_n = |v: &[f64], f: f64| -> Result<Vec<f64>> {
+            (0..c).map(|k| f * sum((0..n).map(|i| v[i * c + k])) / n as f64).try_vec()
         };
         let unbiased = s as f64 / (s as f64 - 1.0);
-        update_running(op, running, &over_n(&mean, 1.0), &over_n(&var, unbiased))?;
+        update_running(op, running, &over_n(&mean, 1.0)?, &over_n(&var, unbiased)?)?;
     }
     let (gamma, beta) = (optional(op, io.gamma)?, optional(op, io.beta)?);
     let affine = Affine { gamma, beta, offset: 0.0, act: p.act };
@@ -320,8 +323,8 @@ impl NormOps for CpuBackend {
         self.count();
         let at = Places::Rows { rows, cols };
         let x = take_sum(o.op, io.x, io.residual, io.sum.as_ref())?;
-        let (mean, var) = at.moments(&x, p.rms);
-        let r = rstd(&var, p.eps);
+        let (mean, var) = at.moments(&x, p.rms)?;
+        let r = rstd(&var, p.eps)?;
         store_optional(o.op, io.mean.as_ref(), &mean)?;
         store_optional(o.op, io.rstd.as_ref(), &r)?;
         let (gamma, beta) = (optional(o.op, io.gamma)?, optional(o.op, io.beta)?);
@@ -386,16 +389,16 @@ impl NormOps for CpuBackend {
         let (mean, var) = match &io.stats {
             BatchStats::Given { mean, var } => (gather_f64(o.op, *mean)?, gather_f64(o.op, *var)?),
             BatchStats::Batch(running) => {
-                let (mean, var) = at.moments(&x, false);
+                let (mean, var) = at.moments(&x, false)?;
                 if let (Some(r), true) = (running, n * s > 0) {
                     let count = at.count();
-                    let unbiased: Vec<f64> = var.iter().map(|v| v * count / (count - 1.0)).collect();
+                    let unbiased: Vec<f64> = var.iter().map(|v| v * count / (count - 1.0)).try_vec()?;
                     update_running(o.op, r, &mean, &unbiased)?;
                 }
                 (mean, var)
             }
         };
-        let r = rstd(&var, p.eps);
+        let r = rstd(&var, p.eps)?;
         store_optional(o.op, io.mean.as_ref(), &mean)?;
         store_optional(o.op, io.rstd.as_ref(), &r)?;
         let (gamma, beta) = (optional(o.op, io.gamma)?, optional(o.op, io.beta)?);

@@ -2,6 +2,7 @@
 
 use rayon::prelude::*;
 
+use super::scratch::*;
 use super::values::CHUNK;
 use super::{CpuBackend, gather, gather_f64, store, store_f64};
 use crate::buffer::{View, ViewMut};
@@ -36,14 +37,14 @@ impl OptimizerOps for CpuBackend {
             let mut w = gather_f64(OP, p.w.as_view())?;
             let mut g = gather_f64(OP, p.g)?;
             g.iter_mut().for_each(|g| *g *= unscale);
-            let mut state = [vec![], vec![], vec![], vec![]];
-            for (s, view) in state.iter_mut().zip(&p.state).take(rule.states().len()) {
-                if let Some(v) = view {
-                    *s = gather_f64(OP, v.as_view())?;
-                }
+            let mut state = [const { Vec::new() }; STATES];
+            for (i, (s, view)) in state.iter_mut().zip(&p.state).enumerate() {
+                *s = match view.as_ref().filter(|_| i < rule.states().len()) {
+                    Some(v) => gather_f64(OP, v.as_view())?,
+                    None => filled(w.len(), 0.0)?,
+                };
             }
             let (q, bias) = (trust_ratio(rule, &w, &g, &state, t), bias(rule, t));
-            state.iter_mut().for_each(|s| s.resize(w.len(), 0.0));
             let [a, b, c, d] = &mut state;
             let states = a.par_iter_mut().zip(b).zip(c).zip(d).with_min_len(CHUNK);
             w.par_iter_mut().zip(&g).zip(states).for_each(|((w, &g), (((a, b), c), d))| {
@@ -68,8 +69,7 @@ impl OptimizerOps for CpuBackend {
         const OP: &str = "clip_grad_norm";
         check_clip_norm(p, grads, &total)?;
         self.count();
-        let values: Vec<Vec<f64>> =
-            grads.iter().map(|g| gather_f64(OP, g.as_view())).collect::<Result<_>>()?;
+        let values: Vec<Vec<f64>> = grads.iter().map(|g| gather_f64(OP, g.as_view())).try_vec_ok()?;
         let all = values.iter().flatten().map(|x| x.abs());
         let norm = if p.p.is_infinite() {
             all.fold(0.0, |m, x| if x > m || x.is_nan() { x } else { m })
@@ -83,7 +83,7 @@ impl OptimizerOps for CpuBackend {
             return Ok(());
         }
         for (g, v) in grads.iter().zip(&values) {
-            store_f64(OP, g, &v.iter().map(|x| x * c).collect::<Vec<_>>())?;
+            store_f64(OP, g, &v.iter().map(|x| x * c).try_vec()?)?;
         }
         Ok(())
     }
@@ -94,7 +94,7 @@ impl OptimizerOps for CpuBackend {
         self.count();
         for g in grads.iter() {
             let clamp = |x: f64| if x.is_nan() { x } else { x.clamp(-c, c) };
-            let v: Vec<f64> = gather_f64(OP, g.as_view())?.into_iter().map(clamp).collect();
+            let v: Vec<f64> = gather_f64(OP, g.as_view())?.into_iter().map(clamp).try_vec()?;
             store_f64(OP, g, &v)?;
         }
         Ok(())

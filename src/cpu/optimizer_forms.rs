@@ -1,9 +1,8 @@
 //! Optimizer steps in other forms.
 
-use std::collections::BTreeMap;
-
 use super::optimizer::{bias, update};
 use super::random::Words;
+use super::scratch::*;
 use super::{CpuBackend, gather, gather_f64, store, store_f64};
 use crate::buffer::{View, ViewMut};
 use crate::dtype::DType;
@@ -64,7 +63,7 @@ fn adapt(rule: &AdaptiveRule, Now { lr, t, .. }: Now, k: &mut [f64], all: &mut [
                 for i in 0..x.w.len() {
                     x.w[i] -= k[0] * x.g[i];
                 }
-                x.s[0] = x.g.clone();
+                x.s[0].copy_from_slice(&x.g);
             }
         }
         AdaptiveRule::ScheduleFreeSgd { b, .. } | AdaptiveRule::ScheduleFreeAdamW { b, .. } => {
@@ -95,7 +94,7 @@ fn adapt(rule: &AdaptiveRule, Now { lr, t, .. }: Now, k: &mut [f64], all: &mut [
                 (0..x.w.len()).for_each(|i| x.g[i] += wd * x.w[i]);
                 if first {
                     x.s[0].fill(0.0);
-                    x.s[1] = x.w.clone();
+                    x.s[1].copy_from_slice(&x.w);
                 }
             }
             if first {
@@ -142,7 +141,7 @@ fn adapt(rule: &AdaptiveRule, Now { lr, t, .. }: Now, k: &mut [f64], all: &mut [
         AdaptiveRule::Prodigy { b1, b2, eps, wd, d0, coef, growth } => {
             if first {
                 (k[0], k[1]) = (d0, 0.0);
-                all.iter_mut().for_each(|x| x.s[3] = x.w.clone());
+                all.iter_mut().for_each(|x| x.s[3].copy_from_slice(&x.w));
             }
             let (q, d) = (b2.sqrt(), k[0]);
             let along = total(all, |x, i| x.g[i] * (x.s[3][i] - x.w[i]));
@@ -181,14 +180,14 @@ impl OptimizerFormOps for CpuBackend {
             return Ok(());
         }
         let count = rule.states().len();
-        let mut all = vec![];
+        let mut all = Vec::new();
         for p in params.iter() {
-            let mut s = [const { vec![] }; STATES];
+            let mut s = [const { Vec::new() }; STATES];
             for (s, v) in s.iter_mut().zip(&p.state).take(count) {
-                *s = v.as_ref().map_or(Ok(vec![]), |v| gather_f64(OP, v.as_view()))?;
+                *s = v.as_ref().map_or_else(|| filled(p.w.numel(), 0.0), |v| gather_f64(OP, v.as_view()))?;
             }
-            let g = gather_f64(OP, p.g)?.into_iter().map(|g| g * now.unscale).collect();
-            all.push(Values { w: gather_f64(OP, p.w.as_view())?, g, s });
+            let g = gather_f64(OP, p.g)?.into_iter().map(|g| g * now.unscale).try_vec()?;
+            all.try_push(Values { w: gather_f64(OP, p.w.as_view())?, g, s })?;
         }
         let mut numbers = gather_f64(OP, memory.as_view())?;
         adapt(rule, now, &mut numbers, &mut all);
@@ -209,20 +208,22 @@ impl OptimizerFormOps for CpuBackend {
         let Some(now) = self.now(OP, step)? else { return Ok(()) };
         let factors = (1.0, bias(rule, now.t));
         let rows = gather_f64(OP, param.rows)?;
-        let mut sums: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
-        for (k, id) in ids.iter().enumerate() {
-            let Some(id) = id else { continue };
-            let sum = sums.entry(*id).or_insert_with(|| vec![0.0; width]);
-            sum.iter_mut().zip(&rows[k * width..]).for_each(|(s, g)| *s += g);
-        }
+        // The rows of one id side by side, in the order in which they came.
+        let mut order =
+            ids.iter().enumerate().filter_map(|(k, id)| Some((id.as_ref().copied()?, k))).try_vec()?;
+        order.sort_unstable();
         let count = rule.states().len();
-        let states: Vec<_> = param.state.iter().flatten().take(count).collect();
+        let states: Vec<_> = param.state.iter().flatten().take(count).try_vec()?;
         let mut w = gather_f64(OP, param.w.as_view())?;
         let mut copy = param.copy.as_ref().map(|c| gather_f64(OP, c.as_view())).transpose()?;
-        let mut s: Vec<Vec<f64>> =
-            states.iter().map(|v| gather_f64(OP, v.as_view())).collect::<Result<_>>()?;
-        for (id, g) in sums {
-            for (i, g) in (id * width..).zip(g) {
+        let mut s: Vec<Vec<f64>> = states.iter().map(|v| gather_f64(OP, v.as_view())).try_vec_ok()?;
+        let mut sum = filled(width, 0.0)?;
+        for list in order.chunk_by(|a, b| a.0 == b.0) {
+            sum.fill(0.0);
+            for (_, k) in list {
+                sum.iter_mut().zip(&rows[k * width..]).for_each(|(s, g)| *s += g);
+            }
+            for (i, g) in (list[0].0 * width..).zip(&sum) {
                 let mut one = [0, 1, 2, 3].map(|k: usize| s.get(k).map_or(0.0, |s| s[i]));
                 w[i] = update(rule, w[i], g * now.unscale, &mut one, now.lr, now.t, factors);
                 s.iter_mut().zip(one).for_each(|(s, new)| s[i] = new);
@@ -277,10 +278,10 @@ fn decode(op: &'static str, p: &PackedSlot<'_>) -> Result<(Vec<f64>, Vec<f64>)> 
     let (a, b) = scales.split_at(scales.len() / 2);
     let bytes = |v: View<'_>| gather::<u8>(op, v);
     let m = bytes(p.m.as_view())?;
-    let m = m.iter().enumerate().map(|(i, &c)| f64::from(c as i8) / 127.0 * a[i / PACKED_BLOCK]).collect();
+    let m = m.iter().enumerate().map(|(i, &c)| f64::from(c as i8) / 127.0 * a[i / PACKED_BLOCK]).try_vec()?;
     let v = bytes(p.v.as_view())?;
     let v =
-        v.iter().enumerate().map(|(i, &c)| (f64::from(c) / 255.0 * b[i / PACKED_BLOCK]).powi(2)).collect();
+        v.iter().enumerate().map(|(i, &c)| (f64::from(c) / 255.0 * b[i / PACKED_BLOCK]).powi(2)).try_vec()?;
     Ok((m, v))
 }
 
@@ -303,21 +304,21 @@ fn encode(
             let up = (draw.word(i) >> 16) < (bits & 0xffff);
             f64::from(f32::from_bits(((bits >> 16) + u32::from(up)) << 16))
         });
-        return store_f64(op, &p.v, &rounded.collect::<Vec<_>>());
+        return store_f64(op, &p.v, &rounded.try_vec()?);
     };
-    let roots: Vec<f64> = v.iter().map(|x| x.sqrt()).collect();
-    let largest = |values: &[f64]| -> Vec<f64> {
+    let roots: Vec<f64> = v.iter().map(|x| x.sqrt()).try_vec()?;
+    let largest = |values: &[f64]| -> Result<Vec<f64>> {
         let most =
             |b: &[f64]| b.iter().fold(0.0f64, |m, x| if x.abs() > m || x.is_nan() { x.abs() } else { m });
-        values.chunks(PACKED_BLOCK).map(most).collect()
+        values.chunks(PACKED_BLOCK).map(most).try_vec()
     };
-    let (a, b) = (largest(m), largest(&roots));
+    let (mut a, b) = (largest(m)?, largest(&roots)?);
     // A scale that is 0 or not finite leaves no codes.
     let share = |x: f64, most: f64| if most > 0.0 && most.is_finite() { x / most } else { 0.0 };
     let cm: Vec<u8> = (0..m.len())
         .map(|i| (share(m[i], a[i / PACKED_BLOCK]) * 127.0).round_ties_even() as i8 as u8)
-        .collect();
-    let mut cv = vec![0u8; v.len()];
+        .try_vec()?;
+    let mut cv = filled(v.len(), 0u8)?;
     for (i, c) in cv.iter_mut().enumerate() {
         let x = share(roots[i], b[i / PACKED_BLOCK]) * 255.0;
         let code = match &mut draw {
@@ -328,5 +329,6 @@ fn encode(
     }
     store(op, &p.m, &cm)?;
     store(op, &p.v, &cv)?;
-    store_f64(op, scales, &[a, b].concat())
+    a.try_extend(b)?;
+    store_f64(op, scales, &a)
 }

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
+use super::scratch::*;
 use super::values::CHUNK;
 use super::{CpuBackend, gather, gather_f64, store, store_f64, store_grad};
 use crate::buffer::{GradMut, View, ViewMut};
@@ -17,22 +18,22 @@ struct Axis {
 }
 
 impl Axis {
-    fn new(g: &PoolGeometry, a: usize) -> Axis {
+    fn new(g: &PoolGeometry, a: usize) -> Result<Axis> {
         let (n, m) = (g.input[a], g.output[a]);
-        let windows = (0..m).map(|o| {
+        let windows = (0..m).map(|o| -> Result<_> {
             if g.adaptive {
-                let cells: Vec<usize> = (o * n / m..((o + 1) * n).div_ceil(m)).collect();
+                let cells: Vec<usize> = (o * n / m..((o + 1) * n).div_ceil(m)).try_vec()?;
                 let count = cells.len();
-                return (cells, count);
+                return Ok((cells, count));
             }
             let (k, p, start) = (g.kernel[a], g.padding[a], o * g.stride[a]);
-            // Positions in the padded axis.
-            let inside = |q: usize| q.checked_sub(p).filter(|&c| c < n);
-            let cells: Vec<usize> = (0..k).filter_map(|j| inside(start + j * g.dilation[a])).collect();
+            // The elements of the window that lie in the input; the kernel may be far longer than that.
+            let below = |limit: usize| limit.saturating_sub(start).div_ceil(g.dilation[a]).min(k);
+            let cells = (below(p)..below(n + p)).map(|j| start + j * g.dilation[a] - p).try_vec()?;
             let count = if g.count_include_pad { (start + k).min(n + 2 * p) - start } else { cells.len() };
-            (cells, count)
+            Ok((cells, count))
         });
-        Axis { windows: windows.collect() }
+        Ok(Axis { windows: windows.try_vec_ok()? })
     }
 }
 
@@ -45,24 +46,24 @@ struct Windows {
 }
 
 impl Windows {
-    fn new(g: &PoolGeometry) -> Self {
-        let axes: [Axis; 3] = std::array::from_fn(|a| Axis::new(g, a));
+    fn new(g: &PoolGeometry) -> Result<Self> {
+        let axes = [Axis::new(g, 0)?, Axis::new(g, 1)?, Axis::new(g, 2)?];
         let [_, h, w] = g.input;
-        let (mut cells, mut windows) = (vec![], vec![]);
+        let (mut cells, mut windows) = (Vec::new(), Vec::new());
         for (ds, nd) in &axes[0].windows {
             for (hs, nh) in &axes[1].windows {
                 for (ws, nw) in &axes[2].windows {
                     let start = cells.len();
                     for d in ds {
                         for r in hs {
-                            cells.extend(ws.iter().map(|c| (d * h + r) * w + c));
+                            cells.try_extend(ws.iter().map(|c| (d * h + r) * w + c))?;
                         }
                     }
-                    windows.push((start..cells.len(), nd * nh * nw));
+                    windows.try_push((start..cells.len(), nd * nh * nw))?;
                 }
             }
         }
-        Windows { cells, windows }
+        Ok(Windows { cells, windows })
     }
 
     /// The cells of each window, and how many it counts.
@@ -99,8 +100,8 @@ impl PoolOps for CpuBackend {
         let g = check_max_pool(windows, &x, &y, index.as_ref())?;
         self.count();
         let (from, m) = (gather_f64(OP, x)?, g.windows());
-        let (mut values, mut at) = (vec![0.0; g.planes * m], vec![-1i32; g.planes * m]);
-        let windows = Windows::new(&g);
+        let (mut values, mut at) = (filled(g.planes * m, 0.0)?, filled(g.planes * m, -1i32)?);
+        let windows = Windows::new(&g)?;
         each_plane(&mut at, m, |p, at| {
             let plane = &from[part(p, g.plane())];
             for (at, (cells, _)) in at.iter_mut().zip(windows.iter()) {
@@ -125,8 +126,8 @@ impl PoolOps for CpuBackend {
         let g = check_max_pool_bwd(windows, &dy, &index, &dx)?;
         self.count();
         let (from, at, m) = (gather_f64(OP, dy)?, gather::<i32>(OP, index)?, g.windows());
-        let mut sums = vec![0.0; g.planes * g.plane()];
-        let windows = Windows::new(&g);
+        let mut sums = filled(g.planes * g.plane(), 0.0)?;
+        let windows = Windows::new(&g)?;
         each_plane(&mut sums, g.plane(), |p, sums| {
             let upstream = from[part(p, m)].iter().zip(&at[part(p, m)]);
             for ((value, &at), (cells, _)) in upstream.zip(windows.iter()) {
@@ -146,8 +147,8 @@ impl PoolOps for CpuBackend {
         let g = check_avg_pool(windows, &x, &y)?;
         self.count();
         let (from, m) = (gather_f64(OP, x)?, g.windows());
-        let mut values = vec![0.0; g.planes * m];
-        let windows = Windows::new(&g);
+        let mut values = filled(g.planes * m, 0.0)?;
+        let windows = Windows::new(&g)?;
         each_plane(&mut values, m, |p, values| {
             let plane = &from[part(p, g.plane())];
             for (value, (cells, count)) in values.iter_mut().zip(windows.iter()) {
@@ -162,8 +163,8 @@ impl PoolOps for CpuBackend {
         let g = check_avg_pool_bwd(windows, &dy, &dx)?;
         self.count();
         let (from, m) = (gather_f64(OP, dy)?, g.windows());
-        let mut sums = vec![0.0; g.planes * g.plane()];
-        let windows = Windows::new(&g);
+        let mut sums = filled(g.planes * g.plane(), 0.0)?;
+        let windows = Windows::new(&g)?;
         each_plane(&mut sums, g.plane(), |p, plane| {
             for (value, (cells, count)) in from[part(p, m)].iter().zip(windows.iter()) {
                 let share = value / divisor(&g, count);

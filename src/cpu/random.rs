@@ -2,6 +2,7 @@
 
 use rayon::prelude::*;
 
+use super::scratch::*;
 use super::values::CHUNK;
 use super::{CpuBackend, gather, gather_f64, store, store_f64, store_grad};
 use crate::buffer::{GradMut, View, ViewMut};
@@ -99,19 +100,19 @@ impl RandomOps for CpuBackend {
         let (n, dt) = (y.numel(), y.dtype());
         let mut w = Words::new(OP, &rng)?;
         match dist {
-            Distribution::Bits => store(OP, &y, &(0..n).map(|i| w.word(i) as i32).collect::<Vec<_>>()),
+            Distribution::Bits => store(OP, &y, &(0..n).map(|i| w.word(i) as i32).try_vec()?),
             Distribution::Int { lo, hi } => {
                 let range = hi.wrapping_sub(lo) as u64;
                 let draw = |i| lo + ((w.word(i) as u64 * range) >> 32) as i64;
-                let v: Vec<i64> = (0..n).map(draw).collect();
+                let v: Vec<i64> = (0..n).map(draw).try_vec()?;
                 match dt {
                     DType::I64 => store(OP, &y, &v),
-                    _ => store(OP, &y, &v.iter().map(|&x| x as i32).collect::<Vec<_>>()),
+                    _ => store(OP, &y, &v.iter().map(|&x| x as i32).try_vec()?),
                 }
             }
             Distribution::Bernoulli { p } => {
                 let p = p as f32 as f64;
-                store(OP, &y, &(0..n).map(|i| (w.unit(DType::F32, i) < p) as u8).collect::<Vec<_>>())
+                store(OP, &y, &(0..n).map(|i| (w.unit(DType::F32, i) < p) as u8).try_vec()?)
             }
             Distribution::Uniform { lo, hi } => {
                 let (lo, hi) = (arithmetic(dt, lo), arithmetic(dt, hi));
@@ -119,7 +120,7 @@ impl RandomOps for CpuBackend {
                     let v = arithmetic(dt, lo + (hi - lo) * w.unit(dt, i));
                     if v < hi { v } else { below(dt, hi).max(lo) }
                 };
-                store_f64(OP, &y, &(0..n).map(draw).collect::<Vec<_>>())
+                store_f64(OP, &y, &(0..n).map(draw).try_vec()?)
             }
             Distribution::Normal { mean, std } => {
                 let draw = |i: usize| {
@@ -127,12 +128,12 @@ impl RandomOps for CpuBackend {
                     let angle = std::f64::consts::TAU * w.unit(dt, i | 1);
                     mean + std * radius * if i.is_multiple_of(2) { angle.cos() } else { angle.sin() }
                 };
-                store_f64(OP, &y, &(0..n).map(draw).collect::<Vec<_>>())
+                store_f64(OP, &y, &(0..n).map(draw).try_vec()?)
             }
             Distribution::Exponential { rate } => {
-                store_f64(OP, &y, &(0..n).map(|i| -w.unit_open(dt, i).ln() / rate).collect::<Vec<_>>())
+                store_f64(OP, &y, &(0..n).map(|i| -w.unit_open(dt, i).ln() / rate).try_vec()?)
             }
-            Distribution::Gumbel => store_f64(OP, &y, &(0..n).map(|i| w.gumbel(dt, i)).collect::<Vec<_>>()),
+            Distribution::Gumbel => store_f64(OP, &y, &(0..n).map(|i| w.gumbel(dt, i)).try_vec()?),
         }
     }
 
@@ -142,7 +143,8 @@ impl RandomOps for CpuBackend {
         self.count();
         let mut w = Words::new(OP, &rng)?;
         let p = gather_f64(OP, p)?;
-        let keep: Vec<u8> = p.iter().enumerate().map(|(i, &p)| (w.unit(DType::F32, i) < p) as u8).collect();
+        let keep: Vec<u8> =
+            p.iter().enumerate().map(|(i, &p)| (w.unit(DType::F32, i) < p) as u8).try_vec()?;
         store(OP, &y, &keep)
     }
 
@@ -152,11 +154,11 @@ impl RandomOps for CpuBackend {
         self.count();
         let mut w = Words::new(OP, &rng)?;
         let mut keyed: Vec<_> =
-            (0..y.numel()).map(|i| (w.word(2 * i), w.word(2 * i + 1), i as i64)).collect();
+            (0..y.numel()).map(|i| (w.word(2 * i), w.word(2 * i + 1), i as i64)).try_vec()?;
         keyed.sort_unstable();
         match y.dtype() {
-            DType::I64 => store(OP, &y, &keyed.iter().map(|k| k.2).collect::<Vec<_>>()),
-            _ => store(OP, &y, &keyed.iter().map(|k| k.2 as i32).collect::<Vec<_>>()),
+            DType::I64 => store(OP, &y, &keyed.iter().map(|k| k.2).try_vec()?),
+            _ => store(OP, &y, &keyed.iter().map(|k| k.2 as i32).try_vec()?),
         }
     }
 
@@ -165,7 +167,7 @@ impl RandomOps for CpuBackend {
         let [rows, k, count] = check_categorical(&weights, &rng, &y)?;
         self.count();
         let mut w = Words::new(OP, &rng)?;
-        let mut picks = Vec::with_capacity(rows * count);
+        let mut picks = with_capacity(rows * count)?;
         match weights {
             Weights::Probs(p) => {
                 let p = gather_f64(OP, p)?;
@@ -175,13 +177,13 @@ impl RandomOps for CpuBackend {
                         sum += *x as f32;
                         sum
                     };
-                    let cum: Vec<f32> = p[row * k..(row + 1) * k].iter().map(add).collect();
+                    let cum: Vec<f32> = p[row * k..(row + 1) * k].iter().map(add).try_vec()?;
                     if cum[k - 1].is_nan() || cum[k - 1] <= 0.0 {
                         self.flag_index_error(OP);
                     }
                     for j in 0..count {
                         let target = w.unit(DType::F32, row * count + j) as f32 * cum[k - 1];
-                        picks.push(cum[..k - 1].iter().filter(|&&c| c <= target).count() as i64);
+                        picks.try_push(cum[..k - 1].iter().filter(|&&c| c <= target).count() as i64)?;
                     }
                 }
             }
@@ -196,13 +198,13 @@ impl RandomOps for CpuBackend {
                             best = (x, j as i64);
                         }
                     }
-                    picks.push(best.1);
+                    picks.try_push(best.1)?;
                 }
             }
         }
         match y.dtype() {
             DType::I64 => store(OP, &y, &picks),
-            _ => store(OP, &y, &picks.iter().map(|&x| x as i32).collect::<Vec<_>>()),
+            _ => store(OP, &y, &picks.iter().map(|&x| x as i32).try_vec()?),
         }
     }
 
@@ -221,7 +223,7 @@ impl RandomOps for CpuBackend {
         if let Some(m) = &mask {
             store(OP, m, &keep)?;
         }
-        store_f64(OP, &y, &masked(p, &keep, &gather_f64(OP, x)?))
+        store_f64(OP, &y, &masked(p, &keep, &gather_f64(OP, x)?)?)
     }
 
     fn dropout_bwd(&self, p: f64, mask: DropoutMask<'_>, dy: View<'_>, dx: GradMut<'_>) -> Result<()> {
@@ -232,7 +234,7 @@ impl RandomOps for CpuBackend {
             DropoutMask::Saved(m) => gather::<u8>(OP, m)?,
             DropoutMask::Regenerate(rng) => keep_mask(OP, p, &rng, dy.numel())?,
         };
-        store_grad(OP, &dx, &masked(p, &keep, &gather_f64(OP, dy)?))
+        store_grad(OP, &dx, &masked(p, &keep, &gather_f64(OP, dy)?)?)
     }
 
     fn bias_dropout(&self, p: f64, rng: Rng<'_>, io: BiasDropout<'_>) -> Result<()> {
@@ -243,7 +245,7 @@ impl RandomOps for CpuBackend {
         let bias = gather_f64(OP, io.bias)?;
         let mut x = gather_f64(OP, io.x)?;
         x.iter_mut().enumerate().for_each(|(i, x)| *x += bias[i % bias.len()]);
-        let mut y = masked(p, &keep, &x);
+        let mut y = masked(p, &keep, &x)?;
         if let Some(r) = io.residual {
             y.iter_mut().zip(gather_f64(OP, r)?).for_each(|(y, r)| *y += r);
         }
@@ -268,10 +270,10 @@ impl RandomOps for CpuBackend {
             DropoutMask::Saved(m) => gather::<u8>(OP, m)?,
             DropoutMask::Regenerate(rng) => keep_mask(OP, p, &rng, dy.numel())?,
         };
-        let d = masked(p, &keep, &gather_f64(OP, dy)?);
+        let d = masked(p, &keep, &gather_f64(OP, dy)?)?;
         dx.iter().try_for_each(|g| store_grad(OP, g, &d))?;
         let Some(g) = dbias else { return Ok(()) };
-        let mut sums = vec![0.0; g.out.numel()];
+        let mut sums = filled(g.out.numel(), 0.0)?;
         let n = sums.len();
         d.iter().enumerate().for_each(|(i, d)| sums[i % n] += d);
         store_grad(OP, &g, &sums)
@@ -281,7 +283,7 @@ impl RandomOps for CpuBackend {
 fn keep_mask(op: &'static str, p: f64, rng: &Rng<'_>, n: usize) -> Result<Vec<u8>> {
     let w = Words::new(op, rng)?;
     let keep = (1.0 - p) as f32 as f64;
-    let mut mask = vec![0; n];
+    let mut mask = filled(n, 0)?;
     // Parts end where blocks of four words do.
     mask.par_chunks_mut(CHUNK).enumerate().for_each(|(part, mask)| {
         let mut w = w.clone();
@@ -291,8 +293,8 @@ fn keep_mask(op: &'static str, p: f64, rng: &Rng<'_>, n: usize) -> Result<Vec<u8
     Ok(mask)
 }
 
-fn masked(p: f64, keep: &[u8], x: &[f64]) -> Vec<f64> {
-    keep.iter().zip(x).map(|(&k, &x)| if k != 0 && p < 1.0 { x / (1.0 - p) } else { 0.0 }).collect()
+fn masked(p: f64, keep: &[u8], x: &[f64]) -> Result<Vec<f64>> {
+    keep.iter().zip(x).map(|(&k, &x)| if k != 0 && p < 1.0 { x / (1.0 - p) } else { 0.0 }).try_vec()
 }
 
 /// The number of the arithmetic type right below x.

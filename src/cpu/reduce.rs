@@ -1,5 +1,6 @@
 //! Reductions along axes, in f64.
 
+use super::scratch::*;
 use super::*;
 use crate::ops::*;
 
@@ -82,40 +83,40 @@ fn value(op: Reduce, v: &[f64]) -> f64 {
 }
 
 /// Number of the result that each element of a row-major tensor belongs to.
-fn groups(shape: &[usize], axes: &Axes) -> Vec<usize> {
+fn groups(shape: &[usize], axes: &Axes) -> Result<Vec<usize>> {
     let layout = Layout::contiguous(&axes.keepdim).and_then(|l| l.broadcast_to(shape));
     // The axes were made for a view of this shape, which is a layout.
-    layout.map_or(vec![], |l| offsets(&l).collect())
+    layout.map_or(Ok(Vec::new()), |l| offsets(&l).try_vec())
 }
 
 /// The elements of each slice in row-major order.
-fn slices<T: Copy>(x: &[T], groups: &[usize], results: usize) -> Vec<Vec<T>> {
-    let mut out = vec![vec![]; results];
+fn slices<T: Copy>(x: &[T], groups: &[usize], results: usize) -> Result<Vec<Vec<T>>> {
+    let mut out = repeated(results, Vec::new())?;
     for (&v, &g) in x.iter().zip(groups) {
-        out[g].push(v);
+        out[g].try_push(v)?;
     }
-    out
+    Ok(out)
 }
 
 fn integers(op: &'static str, x: View<'_>) -> Result<Vec<i64>> {
     Ok(match x.dtype() {
         DType::I64 => gather::<i64>(op, x)?,
-        _ => gather_f64(op, x)?.into_iter().map(|v| v as i64).collect(),
+        _ => gather_f64(op, x)?.into_iter().map(|v| v as i64).try_vec()?,
     })
 }
 
 fn store_integers(op: &'static str, y: &ViewMut<'_>, data: &[i64]) -> Result<()> {
     match y.dtype() {
         DType::I64 => store::<i64>(op, y, data),
-        DType::I32 => store::<i32>(op, y, &data.iter().map(|&v| v as i32).collect::<Vec<_>>()),
-        _ => store::<u8>(op, y, &data.iter().map(|&v| v as u8).collect::<Vec<_>>()),
+        DType::I32 => store::<i32>(op, y, &data.iter().map(|&v| v as i32).try_vec()?),
+        _ => store::<u8>(op, y, &data.iter().map(|&v| v as u8).try_vec()?),
     }
 }
 
 /// Gradient of one slice.
-fn gradient(op: Reduce, v: &[f64], dy: f64) -> Vec<f64> {
+fn gradient(op: Reduce, v: &[f64], dy: f64) -> Result<Vec<f64>> {
     let n = v.len() as f64;
-    let each = |f: &dyn Fn(f64) -> f64| v.iter().map(|&x| f(x)).collect::<Vec<_>>();
+    let each = |f: &dyn Fn(f64) -> f64| v.iter().map(|&x| f(x)).try_vec();
     let sign = |x: f64| if x == 0.0 || x.is_nan() { x } else { x.signum() };
     // dy in equal parts to the elements whose `f` is the extreme y
     let share = |y: f64, f: &dyn Fn(f64) -> f64| {
@@ -150,7 +151,7 @@ fn gradient(op: Reduce, v: &[f64], dy: f64) -> Vec<f64> {
         }
         Reduce::Max | Reduce::Min => share(value(op, v), &|x| x),
         Reduce::MaxAbs | Reduce::MinAbs => {
-            share(value(op, v), &f64::abs).iter().zip(v).map(|(g, &x)| g * sign(x)).collect()
+            share(value(op, v), &f64::abs)?.iter().zip(v).map(|(g, &x)| g * sign(x)).try_vec()
         }
         Reduce::Norm { p } if p == f64::INFINITY => gradient(Reduce::MaxAbs, v, dy),
         Reduce::Norm { p } if p == f64::NEG_INFINITY => gradient(Reduce::MinAbs, v, dy),
@@ -194,19 +195,19 @@ impl CpuBackend {
         y: &ViewMut<'_>,
     ) -> Result<()> {
         self.count();
-        let g = groups(x.shape(), axes);
+        let g = groups(x.shape(), axes)?;
         let results = axes.keepdim.numel();
         if x.dtype().is_float() || matches!(op, Reduce::Any | Reduce::All) {
-            let s = slices(&gather_f64(name, x)?, &g, results);
-            return store_f64(name, y, &s.iter().map(|v| value(op, v)).collect::<Vec<_>>());
+            let s = slices(&gather_f64(name, x)?, &g, results)?;
+            return store_f64(name, y, &s.iter().map(|v| value(op, v)).try_vec()?);
         }
-        let s = slices(&integers(name, x)?, &g, results);
+        let s = slices(&integers(name, x)?, &g, results)?;
         let one = |v: &Vec<i64>| match op {
             Reduce::Max => v.iter().copied().max().unwrap_or(0),
             Reduce::Min => v.iter().copied().min().unwrap_or(0),
             _ => v.iter().fold(0i64, |a, &b| a.wrapping_add(b)),
         };
-        store_integers(name, y, &s.iter().map(one).collect::<Vec<_>>())
+        store_integers(name, y, &s.iter().map(one).try_vec()?)
     }
 }
 
@@ -228,26 +229,26 @@ impl ReduceOps for CpuBackend {
         const OP: &str = "reduce_bwd";
         let a = check_reduce_bwd(op, axes, &dy, x.as_ref(), y.as_ref(), &dx)?;
         self.count();
-        let g = groups(dx.out.shape(), &a);
+        let g = groups(dx.out.shape(), &a)?;
         let dy = gather_f64(OP, dy)?;
         let Some(x) = x else {
             let scale = if op == Reduce::Mean { 1.0 / a.count as f64 } else { 1.0 };
-            return store_grad(OP, &dx, &g.iter().map(|&o| dy[o] * scale).collect::<Vec<_>>());
+            return store_grad(OP, &dx, &g.iter().map(|&o| dy[o] * scale).try_vec()?);
         };
-        let grads: Vec<_> = slices(&gather_f64(OP, x)?, &g, dy.len())
+        let grads: Vec<_> = slices(&gather_f64(OP, x)?, &g, dy.len())?
             .iter()
             .zip(&dy)
             .map(|(v, &dy)| gradient(op, v, dy))
-            .collect();
+            .try_vec_ok()?;
         // Slices list their elements in row-major order, so walking the groups in that order takes each list from its front.
-        let mut next = vec![0; dy.len()];
+        let mut next = filled(dy.len(), 0)?;
         let all: Vec<_> = g
             .iter()
             .map(|&o| {
                 next[o] += 1;
                 grads[o][next[o] - 1]
             })
-            .collect();
+            .try_vec()?;
         store_grad(OP, &dx, &all)
     }
 
@@ -262,25 +263,25 @@ impl ReduceOps for CpuBackend {
         const OP: &str = "arg_reduce";
         let a = check_arg_reduce(axis, &x, &index, value.as_ref())?;
         self.count();
-        let (g, results) = (groups(x.shape(), &a), a.keepdim.numel());
+        let (g, results) = (groups(x.shape(), &a)?, a.keepdim.numel());
         if !x.dtype().is_float() {
-            let s = slices(&integers(OP, x)?, &g, results);
+            let s = slices(&integers(OP, x)?, &g, results)?;
             let at: Vec<_> = s
                 .iter()
                 .map(|v| first_best(v, |a, b| if op == ArgReduce::Max { a > b } else { a < b }))
-                .collect();
-            store_integers(OP, &index, &at.iter().map(|&i| i as i64).collect::<Vec<_>>())?;
-            let best: Vec<_> = s.iter().zip(&at).map(|(v, &i)| v[i]).collect();
+                .try_vec()?;
+            store_integers(OP, &index, &at.iter().map(|&i| i as i64).try_vec()?)?;
+            let best: Vec<_> = s.iter().zip(&at).map(|(v, &i)| v[i]).try_vec()?;
             return value.map_or(Ok(()), |v| store_integers(OP, &v, &best));
         }
-        let s = slices(&gather_f64(OP, x)?, &g, results);
+        let s = slices(&gather_f64(OP, x)?, &g, results)?;
         let better = |a: f64, b: f64| match op {
             ArgReduce::Max => !b.is_nan() && (a > b || a.is_nan()),
             ArgReduce::Min => !b.is_nan() && (a < b || a.is_nan()),
         };
-        let at: Vec<_> = s.iter().map(|v| first_best(v, better)).collect();
-        store_integers(OP, &index, &at.iter().map(|&i| i as i64).collect::<Vec<_>>())?;
-        let best: Vec<_> = s.iter().zip(&at).map(|(v, &i)| v[i]).collect();
+        let at: Vec<_> = s.iter().map(|v| first_best(v, better)).try_vec()?;
+        store_integers(OP, &index, &at.iter().map(|&i| i as i64).try_vec()?)?;
+        let best: Vec<_> = s.iter().zip(&at).map(|(v, &i)| v[i]).try_vec()?;
         value.map_or(Ok(()), |v| store_f64(OP, &v, &best))
     }
 
@@ -295,7 +296,7 @@ impl ReduceOps for CpuBackend {
         }
         let inner: usize = shape[axis + 1..].iter().product();
         let here = |(i, o): (usize, usize)| if at[o] == Some(i / inner % shape[axis]) { dy[o] } else { 0.0 };
-        store_grad(OP, &dx, &groups(shape, &a).into_iter().enumerate().map(here).collect::<Vec<_>>())
+        store_grad(OP, &dx, &groups(shape, &a)?.into_iter().enumerate().map(here).try_vec()?)
     }
 
     fn mean_var(
@@ -309,10 +310,10 @@ impl ReduceOps for CpuBackend {
         const OP: &str = "mean_var";
         let a = check_mean_var(axes, correction, &x, &mean, &var)?;
         self.count();
-        let s = slices(&gather_f64(OP, x)?, &groups(x.shape(), &a), a.keepdim.numel());
-        let (m, v): (Vec<_>, Vec<_>) = s.iter().map(|v| moments(v, correction)).unzip();
-        store_f64(OP, &mean, &m)?;
-        store_f64(OP, &var, &v)
+        let s = slices(&gather_f64(OP, x)?, &groups(x.shape(), &a)?, a.keepdim.numel())?;
+        let both = s.iter().map(|v| moments(v, correction)).try_vec()?;
+        store_f64(OP, &mean, &both.iter().map(|b| b.0).try_vec()?)?;
+        store_f64(OP, &var, &both.iter().map(|b| b.1).try_vec()?)
     }
 
     fn min_max(&self, axes: &[usize], x: View<'_>, lo: ViewMut<'_>, hi: ViewMut<'_>) -> Result<()> {
@@ -326,9 +327,9 @@ impl ReduceOps for CpuBackend {
         let axes = check_dot(&a, &b, &y)?;
         self.count();
         let products: Vec<_> =
-            gather_f64("dot", a)?.into_iter().zip(gather_f64("dot", b)?).map(|(a, b)| a * b).collect();
-        let s = slices(&products, &groups(a.shape(), &axes), axes.keepdim.numel());
-        store_f64("dot", &y, &s.into_iter().map(sum).collect::<Vec<_>>())
+            gather_f64("dot", a)?.into_iter().zip(gather_f64("dot", b)?).map(|(a, b)| a * b).try_vec()?;
+        let s = slices(&products, &groups(a.shape(), &axes)?, axes.keepdim.numel())?;
+        store_f64("dot", &y, &s.into_iter().map(sum).try_vec()?)
     }
 
     fn dot_bwd(
@@ -342,18 +343,18 @@ impl ReduceOps for CpuBackend {
         const OP: &str = "dot_bwd";
         let axes = check_dot_bwd(&dy, &a, &b, da.as_ref(), db.as_ref())?;
         self.count();
-        let g = groups(a.shape(), &axes);
+        let g = groups(a.shape(), &axes)?;
         let (dy, av, bv) = (gather_f64(OP, dy)?, gather_f64(OP, a)?, gather_f64(OP, b)?);
-        let times = |v: &[f64]| v.iter().zip(&g).map(|(v, &o)| dy[o] * v).collect::<Vec<_>>();
-        da.map_or(Ok(()), |d| store_grad(OP, &d, &times(&bv)))?;
-        db.map_or(Ok(()), |d| store_grad(OP, &d, &times(&av)))
+        let times = |v: &[f64]| v.iter().zip(&g).map(|(v, &o)| dy[o] * v).try_vec();
+        da.map_or(Ok(()), |d| store_grad(OP, &d, &times(&bv)?))?;
+        db.map_or(Ok(()), |d| store_grad(OP, &d, &times(&av)?))
     }
 
     fn sum_to_shape(&self, x: View<'_>, y: GradMut<'_>) -> Result<()> {
         let a = check_sum_to_shape(&x, &y)?;
         self.count();
-        let s = slices(&gather_f64("sum_to_shape", x)?, &groups(x.shape(), &a), a.keepdim.numel());
-        let v: Vec<_> = s.into_iter().map(sum).collect();
+        let s = slices(&gather_f64("sum_to_shape", x)?, &groups(x.shape(), &a)?, a.keepdim.numel())?;
+        let v: Vec<_> = s.into_iter().map(sum).try_vec()?;
         store_grad("sum_to_shape", &y, &v)
     }
 }

@@ -1,5 +1,6 @@
 //! Recurrent networks on the CPU, in f64; states, and gradients of gates, pass through the storage type.
 
+use super::scratch::*;
 use super::*;
 use crate::matmul::{Place, product};
 use crate::ops::*;
@@ -19,7 +20,7 @@ impl Matrix<'_> {
 pub(super) fn times(op: &'static str, a: Matrix<'_>, b: Matrix<'_>) -> Result<Vec<f64>> {
     let (m, k) = if a.3 { (a.2, a.1) } else { (a.1, a.2) };
     let n = if b.3 { b.1 } else { b.2 };
-    let mut y = vec![0.0; m * n];
+    let mut y = filled(m * n, 0.0)?;
     if m * n * k == 0 {
         return Ok(y);
     }
@@ -41,7 +42,7 @@ pub(super) fn logistic(x: f64) -> f64 {
 }
 
 pub(super) fn optional(op: &'static str, v: Option<View<'_>>, len: usize) -> Result<Vec<f64>> {
-    v.map_or(Ok(vec![0.0; len]), |v| gather_f64(op, v))
+    v.map_or_else(|| filled(len, 0.0), |v| gather_f64(op, v))
 }
 
 pub(super) fn keep(op: &'static str, to: &Option<ViewMut<'_>>, data: &[f64]) -> Result<()> {
@@ -53,12 +54,12 @@ pub(super) fn give(op: &'static str, to: &Option<GradMut<'_>>, data: &[f64]) -> 
 }
 
 /// Sums of the columns of a row-major matrix.
-fn column_sums(x: &[f64], columns: usize) -> Vec<f64> {
-    let mut sums = vec![0.0; columns];
+fn column_sums(x: &[f64], columns: usize) -> Result<Vec<f64>> {
+    let mut sums = filled(columns, 0.0)?;
     for row in x.chunks(columns.max(1)) {
         sums.iter_mut().zip(row).for_each(|(s, v)| *s += v);
     }
-    sums
+    Ok(sums)
 }
 
 /// Adds a bias to every row.
@@ -110,8 +111,8 @@ fn row(p: &Recurrence, s: &RnnSizes, t: usize, b: usize) -> usize {
 /// Lengths of the rows.
 fn row_lengths(op: &'static str, v: Option<View<'_>>, s: &RnnSizes) -> Result<Vec<i64>> {
     match v {
-        Some(v) => Ok(gather::<i32>(op, v)?.into_iter().map(i64::from).collect()),
-        None => Ok(vec![i64::MAX; s.batch]),
+        Some(v) => gather::<i32>(op, v)?.into_iter().map(i64::from).try_vec(),
+        None => filled(s.batch, i64::MAX),
     }
 }
 
@@ -130,12 +131,13 @@ impl RnnOps for CpuBackend {
         let mut a = times(OP, Matrix(&x, count, s.input, false), Matrix(&w_ih, rows, s.input, true))?;
         add_rows(&mut a, &optional(OP, w.b_ih, rows)?);
         let (mut hs, mut cs) = (optional(OP, io.h_0, n)?, optional(OP, io.c_0, n)?);
-        let (mut y, mut gates) = (vec![0.0; count * h], vec![0.0; count * rows]);
-        let mut saved = [(); 4].map(|_| vec![0.0; count * h]);
+        let (mut y, mut gates) = (filled(count * h, 0.0)?, filled(count * rows, 0.0)?);
+        let one = || filled(count * h, 0.0);
+        let mut saved = [one()?, one()?, one()?, one()?];
         let before = cell == RnnCell::GruResetBefore;
         for at in 0..s.steps {
             let t = s.time(p, at);
-            let (state, cells) = (hs[at * n..].to_vec(), cs[at * n..].to_vec());
+            let (state, cells) = (hs[at * n..].try_to_vec()?, cs[at * n..].try_to_vec()?);
             let mut u = times(OP, Matrix(&state, s.batch, h, false), Matrix(&w_hh, rows, h, true))?;
             add_rows(&mut u, &bias);
             let gate = |b: usize, q: usize, j: usize| {
@@ -143,7 +145,7 @@ impl RnnOps for CpuBackend {
             };
             if before {
                 let rh: Vec<f64> =
-                    (0..n).map(|e| round(dt, logistic(gate(e / h, 0, e % h)) * state[e])).collect();
+                    (0..n).map(|e| round(dt, logistic(gate(e / h, 0, e % h)) * state[e])).try_vec()?;
                 let mut un =
                     times(OP, Matrix(&rh, s.batch, h, false), Matrix(&w_hh[2 * h * h..], h, h, true))?;
                 add_rows(&mut un, &bias[2 * h..]);
@@ -155,18 +157,18 @@ impl RnnOps for CpuBackend {
                 let (b, j) = (e / h, e % h);
                 let gate = |q: usize| a[row(p, &s, t, b) * rows + q * h + j] + u[b * rows + q * h + j];
                 if (t as i64) >= lengths[b] {
-                    hs.push(state[e]);
-                    cs.push(cells[e]);
+                    hs.try_push(state[e])?;
+                    cs.try_push(cells[e])?;
                     continue;
                 }
                 if cell != RnnCell::Lstm {
-                    cs.push(cells[e]);
+                    cs.try_push(cells[e])?;
                 }
                 let next = match cell {
                     RnnCell::Lstm => {
                         let mut z = [0, 1, 2, 3].map(gate);
                         let (c, next) = lstm(&mut z, cells[e], [0.0; 3]);
-                        cs.push(round(dt, c));
+                        cs.try_push(round(dt, c))?;
                         (0..4).for_each(|q| gates[(at * s.batch + b) * rows + q * h + j] = z[q]);
                         next
                     }
@@ -186,7 +188,7 @@ impl RnnOps for CpuBackend {
                     }
                 };
                 y[row(p, &s, t, b) * h + j] = next;
-                hs.push(round(dt, next));
+                hs.try_push(round(dt, next))?;
             }
         }
         let end = s.steps * n;
@@ -216,14 +218,14 @@ impl RnnOps for CpuBackend {
         let gates = optional(OP, io.gates, 0)?;
         let gru = match io.gru {
             Some(g) => [g.r, g.z, g.n, g.u].map(|v| gather_f64(OP, v)),
-            None => [(); 4].map(|_| Ok(vec![])),
+            None => [(); 4].map(|_| Ok(Vec::new())),
         };
         let [r, z, m, un] = gru;
         let (r, z, m, un) = (r?, z?, m?, un?);
         let before = cell == RnnCell::GruResetBefore;
         // Gradients of the gates by step: of the products with W_hh, and of those with W_ih in the order of x.
-        let (mut du, mut da) = (vec![0.0; count * rows], vec![0.0; count * rows]);
-        let mut rh = vec![0.0; if before { count * h } else { 0 }];
+        let (mut du, mut da) = (filled(count * rows, 0.0)?, filled(count * rows, 0.0)?);
+        let mut rh = filled(if before { count * h } else { 0 }, 0.0)?;
         for at in (0..s.steps).rev() {
             let t = s.time(p, at);
             let live = |e: usize| (t as i64) < lengths[e / h];
@@ -263,7 +265,7 @@ impl RnnOps for CpuBackend {
                 }
             }
             if before {
-                let dn: Vec<f64> = (0..n).map(|e| du[first + e / h * rows + 2 * h + e % h]).collect();
+                let dn: Vec<f64> = (0..n).map(|e| du[first + e / h * rows + 2 * h + e % h]).try_vec()?;
                 let d = times(OP, Matrix(&dn, s.batch, h, false), Matrix(&w_hh[2 * h * h..], h, h, false))?;
                 for e in (0..n).filter(|&e| live(e)) {
                     let (gate, state) = (r[at * n + e], hs[at * n + e]);
@@ -276,7 +278,7 @@ impl RnnOps for CpuBackend {
             }
             let used = if before { 2 * h } else { rows };
             let d: Vec<f64> =
-                (0..s.batch).flat_map(|b| du[first + b * rows..][..used].iter().copied()).collect();
+                (0..s.batch).flat_map(|b| du[first + b * rows..][..used].iter().copied()).try_vec()?;
             let back =
                 times(OP, Matrix(&d, s.batch, used, false), Matrix(&w_hh[..used * h], used, h, false))?;
             for e in (0..n).filter(|&e| live(e)) {
@@ -295,8 +297,8 @@ impl RnnOps for CpuBackend {
             dw[2 * h * h..].copy_from_slice(&last[2 * h * h..]);
         }
         give(OP, &g.dw_hh, &dw)?;
-        give(OP, &g.db_ih, &column_sums(&da, rows))?;
-        give(OP, &g.db_hh, &column_sums(&du, rows))
+        give(OP, &g.db_ih, &column_sums(&da, rows)?)?;
+        give(OP, &g.db_hh, &column_sums(&du, rows)?)
     }
 
     fn rnn_gates(
@@ -311,7 +313,7 @@ impl RnnOps for CpuBackend {
         check_rnn_gates(&x, &h, &weights, &z)?;
         self.count();
         let rows = z.shape()[1];
-        let mut sum = vec![0.0; z.numel()];
+        let mut sum = filled(z.numel(), 0.0)?;
         for (v, w, b) in [(x, weights.w_ih, weights.b_ih), (h, weights.w_hh, weights.b_hh)] {
             let (m, k) = (v.shape()[0], v.shape()[1]);
             let (v, w) = (gather_f64(OP, v)?, gather_f64(OP, w)?);
@@ -327,14 +329,14 @@ impl RnnOps for CpuBackend {
         let [b, h] = check_lstm_cell(&io)?;
         self.count();
         let (z, c) = (gather_f64(OP, io.z)?, gather_f64(OP, io.c)?);
-        let (mut hs, mut cs, mut gates) = (vec![], vec![], z.clone());
+        let (mut hs, mut cs, mut gates) = (Vec::new(), Vec::new(), z.try_to_vec()?);
         for e in 0..b * h {
             let at = |q: usize| (4 * (e / h) + q) * h + e % h;
             let mut v = [0, 1, 2, 3].map(|q| z[at(q)]);
             let (c, next) = lstm(&mut v, c[e], [0.0; 3]);
             (0..4).for_each(|q| gates[at(q)] = v[q]);
-            cs.push(c);
-            hs.push(next);
+            cs.try_push(c)?;
+            hs.try_push(next)?;
         }
         store_f64(OP, &io.h_next, &hs)?;
         store_f64(OP, &io.c_next, &cs)?;
@@ -347,13 +349,13 @@ impl RnnOps for CpuBackend {
         self.count();
         let (dh, dc) = (optional(OP, io.dh_next, b * h)?, optional(OP, io.dc_next, b * h)?);
         let (gates, c, next) = (gather_f64(OP, io.gates)?, gather_f64(OP, io.c)?, gather_f64(OP, io.c_next)?);
-        let (mut dz, mut back) = (vec![0.0; 4 * b * h], vec![]);
+        let (mut dz, mut back) = (filled(4 * b * h, 0.0)?, Vec::new());
         for e in 0..b * h {
             let at = |q: usize| (4 * (e / h) + q) * h + e % h;
             let g = [0, 1, 2, 3].map(|q| gates[at(q)]);
             let (d, dc) = lstm_grad(g, c[e], next[e], dh[e], dc[e], [0.0; 3]);
             (0..4).for_each(|q| dz[at(q)] = d[q]);
-            back.push(dc);
+            back.try_push(dc)?;
         }
         store_grad(OP, &io.dz, &dz)?;
         give(OP, &io.dc, &back)
@@ -364,13 +366,13 @@ impl RnnOps for CpuBackend {
         let [b, h] = check_gru_cell(&io)?;
         self.count();
         let (a, u, state) = (gather_f64(OP, io.a)?, gather_f64(OP, io.u)?, gather_f64(OP, io.h)?);
-        let mut out = [(); 4].map(|_| vec![]);
+        let mut out = [(); 4].map(|_| Vec::new());
         for (e, &state) in state.iter().enumerate().take(b * h) {
             let at = |q: usize| (3 * (e / h) + q) * h + e % h;
             let (r, z) = (logistic(a[at(0)] + u[at(0)]), logistic(a[at(1)] + u[at(1)]));
             let n = (a[at(2)] + r * u[at(2)]).tanh();
             for (to, v) in out.iter_mut().zip([(1.0 - z) * n + z * state, r, z, n]) {
-                to.push(v);
+                to.try_push(v)?;
             }
         }
         store_f64(OP, &io.h_next, &out[0])?;
@@ -385,13 +387,13 @@ impl RnnOps for CpuBackend {
         let (dh, state) = (gather_f64(OP, io.dh_next)?, gather_f64(OP, io.h)?);
         let (r, z) = (gather_f64(OP, g.r)?, gather_f64(OP, g.z)?);
         let (n, u) = (gather_f64(OP, g.n)?, gather_f64(OP, g.u)?);
-        let (mut da, mut du, mut back) = (vec![0.0; 3 * b * h], vec![0.0; 3 * b * h], vec![]);
+        let (mut da, mut du, mut back) = (filled(3 * b * h, 0.0)?, filled(3 * b * h, 0.0)?, Vec::new());
         for e in 0..b * h {
             let at = |q: usize| (3 * (e / h) + q) * h + e % h;
             let (d, direct) = gru_grad(r[e], z[e], n[e], u[e], state[e], dh[e]);
             (0..3).for_each(|q| da[at(q)] = d[q]);
             (0..3).for_each(|q| du[at(q)] = if q == 2 { d[3] } else { d[q] });
-            back.push(direct);
+            back.try_push(direct)?;
         }
         store_grad(OP, &io.da, &da)?;
         store_grad(OP, &io.du, &du)?;

@@ -1,6 +1,7 @@
 //! Convolutional LSTM on the CPU: convolutions as loops over taps and rows of pixels, in f64.
 
 use super::rnn::{give, keep, lstm, lstm_grad, optional, round};
+use super::scratch::*;
 use super::*;
 use crate::ops::*;
 
@@ -95,10 +96,10 @@ impl CpuBackend {
         let (x, b) = (gather_f64(OP, io.x)?, optional(OP, io.b, 4 * s.hidden)?);
         let p = io.p.map(|p| gather_f64(OP, p)).transpose()?;
         let (mut hs, mut cs) = (gather_f64(OP, io.h_0)?, gather_f64(OP, io.c_0)?);
-        let (mut y, mut gates) = (Vec::with_capacity(s.steps * n), vec![]);
+        let (mut y, mut gates) = (with_capacity(s.steps * n)?, Vec::new());
         let each = s.batch * s.input * pixels;
         for t in 0..s.steps {
-            let mut z: Vec<f64> = (0..4 * n).map(|e| b[e / pixels % (4 * s.hidden)]).collect();
+            let mut z: Vec<f64> = (0..4 * n).map(|e| b[e / pixels % (4 * s.hidden)]).try_vec()?;
             wx.apply(&s, &x[t * each..(t + 1) * each], &mut z);
             wh.apply(&s, &hs[t * n..], &mut z);
             for e in 0..n {
@@ -106,11 +107,11 @@ impl CpuBackend {
                 let mut v = [0, 1, 2, 3].map(|q| z[gate(&s, e, q)]);
                 let (c, h) = lstm(&mut v, cs[t * n + e], weights);
                 (0..4).for_each(|q| z[gate(&s, e, q)] = v[q]);
-                cs.push(round(dt, c));
-                hs.push(round(dt, h));
-                y.push(h);
+                cs.try_push(round(dt, c))?;
+                hs.try_push(round(dt, h))?;
+                y.try_push(h)?;
             }
-            gates.extend(z);
+            gates.try_extend(z)?;
         }
         let end = s.steps * n;
         store_f64(OP, &io.y, &y)?;
@@ -132,12 +133,12 @@ impl CpuBackend {
         let p = io.p.map(|p| gather_f64(OP, p)).transpose()?;
         let dy = optional(OP, io.dy, s.steps * n)?;
         let (mut dh, mut dc) = (optional(OP, io.dh_t, n)?, optional(OP, io.dc_t, n)?);
-        let (mut dwx, mut dwh) = (vec![0.0; wx.weights.len()], vec![0.0; wh.weights.len()]);
-        let (mut db, mut dp) = (vec![0.0; 4 * s.hidden], vec![0.0; p.as_ref().map_or(0, Vec::len)]);
-        let mut dx = vec![0.0; x.len()];
+        let (mut dwx, mut dwh) = (filled(wx.weights.len(), 0.0)?, filled(wh.weights.len(), 0.0)?);
+        let (mut db, mut dp) = (filled(4 * s.hidden, 0.0)?, filled(p.as_ref().map_or(0, Vec::len), 0.0)?);
+        let mut dx = filled(x.len(), 0.0)?;
         let each = s.batch * s.input * pixels;
         for t in (0..s.steps).rev() {
-            let mut dz = vec![0.0; 4 * n];
+            let mut dz = filled(4 * n, 0.0)?;
             for e in 0..n {
                 let weights = p.as_ref().map_or([0.0; 3], |p| peep(&s, e).map(|k| p[k]));
                 let g = [0, 1, 2, 3].map(|q| gates[4 * t * n + gate(&s, e, q)]);

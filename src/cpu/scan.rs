@@ -1,6 +1,7 @@
 //! Scans and segments on the CPU, in f64; integers in i64.
 
 use super::reduce::sum;
+use super::scratch::*;
 use super::*;
 use crate::ops::*;
 
@@ -19,7 +20,7 @@ fn for_slices(
 
 /// Bounds of each segment, made valid; reports those that were not.
 fn bounds(cpu: &CpuBackend, op: &'static str, offsets: View<'_>, rows: usize) -> Result<Vec<(usize, usize)>> {
-    let at: Vec<i64> = gather_f64(op, offsets)?.into_iter().map(|v| v as i64).collect();
+    let at: Vec<i64> = gather_f64(op, offsets)?.into_iter().map(|v| v as i64).try_vec()?;
     let rows = rows as i64;
     if at.windows(2).any(|w| w[0] < 0 || w[1] < w[0] || w[1] > rows) {
         cpu.flag_index_error(op);
@@ -28,7 +29,7 @@ fn bounds(cpu: &CpuBackend, op: &'static str, offsets: View<'_>, rows: usize) ->
         let lo = w[0].clamp(0, rows);
         (lo as usize, w[1].clamp(lo, rows) as usize)
     };
-    Ok(at.windows(2).map(clamp).collect())
+    at.windows(2).map(clamp).try_vec()
 }
 
 fn larger(a: f64, b: f64) -> f64 {
@@ -56,24 +57,24 @@ fn value(op: SegmentReduce, v: &[f64]) -> f64 {
     }
 }
 
-fn gradient(op: SegmentReduce, v: &[f64], rows: usize, dy: f64) -> Vec<f64> {
+fn gradient(op: SegmentReduce, v: &[f64], rows: usize, dy: f64) -> Result<Vec<f64>> {
     let n = rows as f64;
     match op {
-        SegmentReduce::Sum => vec![dy; rows],
-        SegmentReduce::Mean => vec![dy / n; rows],
+        SegmentReduce::Sum => filled(rows, dy),
+        SegmentReduce::Mean => filled(rows, dy / n),
         SegmentReduce::Max | SegmentReduce::Min => {
             let best = value(op, v);
             let ties = v.iter().filter(|&&x| x == best).count();
             let share = if ties == 0 { f64::NAN } else { dy / ties as f64 };
-            v.iter().map(|&x| if x == best || best.is_nan() { share } else { 0.0 }).collect()
+            v.iter().map(|&x| if x == best || best.is_nan() { share } else { 0.0 }).try_vec()
         }
         SegmentReduce::Var => {
             let (mean, _) = moments(v);
-            v.iter().map(|x| 2.0 * (x - mean) * dy / n).collect()
+            v.iter().map(|x| 2.0 * (x - mean) * dy / n).try_vec()
         }
         SegmentReduce::Std { eps } => {
             let (mean, var) = moments(v);
-            v.iter().map(|x| dy / (n * (var + eps).sqrt()) * (x - mean)).collect()
+            v.iter().map(|x| dy / (n * (var + eps).sqrt()) * (x - mean)).try_vec()
         }
     }
 }
@@ -105,7 +106,7 @@ impl ScanOps for CpuBackend {
         }
         let mut v: Vec<i64> = match x.dtype() {
             DType::I64 => gather(OP, x)?,
-            _ => gather_f64(OP, x)?.into_iter().map(|v| v as i64).collect(),
+            _ => gather_f64(OP, x)?.into_iter().map(|v| v as i64).try_vec()?,
         };
         for_slices(extents, p.reverse, |at| {
             let mut s = 0i64;
@@ -136,11 +137,11 @@ impl ScanOps for CpuBackend {
             return Ok(());
         }
         let x = gather_f64(OP, x)?;
-        let mut out = Vec::with_capacity(y.numel());
+        let mut out = with_capacity(y.numel())?;
         for (lo, hi) in bounds(self, OP, offsets, s.rows)? {
             for c in 0..s.cols {
-                let column: Vec<f64> = (lo..hi).map(|r| x[r * s.cols + c]).collect();
-                out.push(value(op, &column));
+                let column: Vec<f64> = (lo..hi).map(|r| x[r * s.cols + c]).try_vec()?;
+                out.try_push(value(op, &column))?;
             }
         }
         store_f64(OP, &y, &out)
@@ -155,11 +156,12 @@ impl ScanOps for CpuBackend {
         }
         let dy = gather_f64(OP, io.dy)?;
         let x = io.x.map(|x| gather_f64(OP, x)).transpose()?;
-        let mut dx = vec![0.0; s.rows * s.cols];
+        let mut dx = filled(s.rows * s.cols, 0.0)?;
         for (i, (lo, hi)) in bounds(self, OP, io.offsets, s.rows)?.into_iter().enumerate() {
             for c in 0..s.cols {
-                let column: Vec<f64> = x.iter().flat_map(|x| (lo..hi).map(|r| x[r * s.cols + c])).collect();
-                let g = gradient(op, &column, hi - lo, dy[i * s.cols + c]);
+                let column: Vec<f64> =
+                    x.iter().flat_map(|x| (lo..hi).map(|r| x[r * s.cols + c])).try_vec()?;
+                let g = gradient(op, &column, hi - lo, dy[i * s.cols + c])?;
                 g.into_iter().enumerate().for_each(|(k, g)| dx[(lo + k) * s.cols + c] = g);
             }
         }

@@ -2,18 +2,20 @@
 //!
 //! Each movement is a map from coordinates of the output to a position of the input; its gradient walks the same map and sums.
 
+use super::scratch::*;
 use super::{
     CpuBackend, HostElement, gather, gather_f64, gather_index, store, store_grad, update, with_dtype,
 };
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::error::Result;
+use crate::layout::MAX_RANK;
 use crate::ops::*;
 
 /// Calls `f(position, coordinates)` for a shape in row-major order.
-pub(super) fn each(shape: &[usize], mut f: impl FnMut(usize, &[usize])) {
-    let mut at = vec![0; shape.len()];
+pub(super) fn each(shape: &[usize], mut f: impl FnMut(usize, &[usize]) -> Result<()>) -> Result<()> {
+    let (mut at, rank) = ([0; MAX_RANK], shape.len());
     for i in 0..shape.iter().product() {
-        f(i, &at);
+        f(i, &at[..rank])?;
         for a in (0..shape.len()).rev() {
             at[a] += 1;
             if at[a] < shape[a] {
@@ -22,6 +24,7 @@ pub(super) fn each(shape: &[usize], mut f: impl FnMut(usize, &[usize])) {
             at[a] = 0;
         }
     }
+    Ok(())
 }
 
 /// Row-major position of coordinates.
@@ -46,8 +49,11 @@ fn rearrange(
 ) -> Result<()> {
     with_dtype!(x.dtype(), T => {
         let from = gather::<T>(op, x)?;
-        let mut to = vec![<T as HostElement>::from_f64(outside); y.out.numel()];
-        each(y.out.shape(), |i, at| if let Some(s) = source(at) { to[i] = from[s] });
+        let mut to = filled(y.out.numel(), <T as HostElement>::from_f64(outside))?;
+        each(y.out.shape(), |i, at| {
+            source(at).into_iter().for_each(|s| to[i] = from[s]);
+            Ok(())
+        })?;
         put(op, y, &to)
     })
 }
@@ -60,17 +66,18 @@ fn rearrange_bwd(
     source: impl Fn(&[usize]) -> Option<usize>,
 ) -> Result<()> {
     let from = gather_f64(op, dy)?;
-    let mut sums = vec![0.0; dx.out.numel()];
+    let mut sums = filled(dx.out.numel(), 0.0)?;
     each(dy.shape(), |i, at| {
         if let Some(s) = source(at) {
             sums[s] += from[i]
         }
-    });
+        Ok(())
+    })?;
     store_grad(op, dx, &sums)
 }
 
-/// The cell of an axis of size n that position `at` of the padded axis shows.
-fn pad_source(mode: PadMode, n: usize, before: isize, at: usize) -> Option<usize> {
+/// The cell of an axis of size n, padded by `before` and `after`, that position `at` of the padded axis shows.
+fn pad_source(mode: PadMode, n: usize, (before, after): (isize, isize), at: usize) -> Option<usize> {
     let (q, n) = (at as isize - before, n as isize);
     let s = match mode {
         PadMode::Constant(_) => return (0..n).contains(&q).then_some(q as usize),
@@ -78,17 +85,20 @@ fn pad_source(mode: PadMode, n: usize, before: isize, at: usize) -> Option<usize
         PadMode::Reflect if q >= n => 2 * (n - 1) - q,
         PadMode::Reflect => q,
         PadMode::Replicate => q.clamp(0, n - 1),
-        PadMode::Circular => q.rem_euclid(n),
+        // What negative pads crop does not take part in the wrapping.
+        PadMode::Circular => {
+            let first = (-before).max(0);
+            first + (q - first).rem_euclid(n - first + after.min(0))
+        }
     };
     Some(s as usize)
 }
 
 fn pad_map(mode: PadMode, pads: &[(isize, isize)], shape: &[usize]) -> impl Fn(&[usize]) -> Option<usize> {
-    let (pads, shape) = (pads.to_vec(), shape.to_vec());
     move |at| {
         let mut p = 0;
-        for ((&n, &(before, _)), &i) in shape.iter().zip(&pads).zip(at) {
-            p = p * n + pad_source(mode, n, before, i)?;
+        for ((&n, &around), &i) in shape.iter().zip(pads).zip(at) {
+            p = p * n + pad_source(mode, n, around, i)?;
         }
         Some(p)
     }
@@ -104,26 +114,28 @@ impl CpuBackend {
         n: usize,
         size: usize,
     ) -> Result<Vec<Option<usize>>> {
-        let Some(counts) = counts else { return Ok((0..size).map(|j| Some(j / repeats)).collect()) };
+        let Some(counts) = counts else { return (0..size).map(|j| Some(j / repeats)).try_vec() };
         let counts = gather_index(op, counts)?;
-        let mut from = vec![];
+        // No more than what is shown: a wild count must not exhaust the memory.
+        let mut from = with_capacity(size)?;
+        let mut total = 0usize;
         for (i, c) in counts.iter().enumerate().take(n) {
-            // No more than what could still be shown: a wild count must not exhaust the memory.
-            from.extend(std::iter::repeat_n(Some(i), c.unwrap_or(0).min(size + 1)));
+            let c = c.unwrap_or(0);
+            total = total.saturating_add(c);
+            from.try_extend(std::iter::repeat_n(Some(i), c.min(size - from.len())))?;
         }
-        if from.len() != size || counts.contains(&None) {
+        if total != size || counts.contains(&None) {
             self.flag_index_error(op);
         }
-        from.resize(size, None);
+        from.try_extend(std::iter::repeat_n(None, size - from.len()))?;
         Ok(from)
     }
 }
 
 fn along(shape: &[usize], axis: usize, table: Vec<Option<usize>>) -> impl Fn(&[usize]) -> Option<usize> {
-    let shape = shape.to_vec();
     move |at| {
         let s = table[at[axis]]?;
-        Some(position(&shape, at.iter().enumerate().map(|(a, &i)| if a == axis { s } else { i })))
+        Some(position(shape, at.iter().enumerate().map(|(a, &i)| if a == axis { s } else { i })))
     }
 }
 
@@ -140,12 +152,12 @@ impl ShapeOps for CpuBackend {
         self.count();
         let (rows, width) = (y.shape()[..axis].iter().product(), y.shape()[axis..].iter().product::<usize>());
         with_dtype!(y.dtype(), T => {
-            let parts = xs.iter().map(|&x| gather::<T>(OP, x)).collect::<Result<Vec<_>>>()?;
-            let mut out = Vec::with_capacity(rows * width);
+            let parts = xs.iter().map(|&x| gather::<T>(OP, x)).try_vec_ok()?;
+            let mut out = with_capacity(rows * width)?;
             for r in 0..rows {
                 for p in &parts {
                     let w = p.len() / rows;
-                    out.extend_from_slice(&p[r * w..(r + 1) * w]);
+                    out.try_extend(p[r * w..(r + 1) * w].iter().copied())?;
                 }
             }
             store::<T>(OP, &y, &out)

@@ -1,18 +1,20 @@
 //! Softmax and log-softmax along an axis, in f64.
 
 use super::reduce::sum;
+use super::scratch::*;
 use super::*;
 use crate::ops::*;
 
 /// Calls `f` with the positions of each slice along the axis of a row-major [outer, cols, inner].
-fn for_slices([outer, cols, inner]: [usize; 3], mut f: impl FnMut(&[usize])) {
-    let mut at = vec![0; cols];
+fn for_slices([outer, cols, inner]: [usize; 3], mut f: impl FnMut(&[usize])) -> Result<()> {
+    let mut at = filled(cols, 0)?;
     for o in 0..outer {
         for i in 0..inner {
             at.iter_mut().enumerate().for_each(|(k, a)| *a = (o * cols + k) * inner + i);
             f(&at);
         }
     }
+    Ok(())
 }
 
 impl CpuBackend {
@@ -29,7 +31,7 @@ impl CpuBackend {
                     Softmax::LogSoftmax => v[i] - m - s.ln(),
                 };
             }
-        });
+        })?;
         store_f64("softmax", &y, &v)
     }
 
@@ -54,7 +56,7 @@ impl CpuBackend {
                 let t = sum(at.iter().map(|&i| g[i]));
                 at.iter().for_each(|&i| g[i] -= y[i].exp() * t);
             }
-        });
+        })?;
         store_grad(OP, &dx, &g)
     }
 }

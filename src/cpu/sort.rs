@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering;
 
+use super::scratch::*;
 use super::*;
 use crate::ops::*;
 
@@ -27,9 +28,9 @@ macro_rules! ranked {
 ranked!(floats: f32, f64, f16, bf16; integers: i32, i64, u8);
 
 /// Positions of the elements of each slice of [outer, size, inner].
-fn slices([outer, size, inner]: [usize; 3]) -> impl Iterator<Item = Vec<usize>> {
+fn slices([outer, size, inner]: [usize; 3]) -> impl Iterator<Item = Result<Vec<usize>>> {
     (0..outer)
-        .flat_map(move |o| (0..inner).map(move |i| (0..size).map(|k| (o * size + k) * inner + i).collect()))
+        .flat_map(move |o| (0..inner).map(move |i| (0..size).map(|k| (o * size + k) * inner + i).try_vec()))
 }
 
 fn store_index(op: &'static str, v: &ViewMut<'_>, at: &[usize]) -> Result<()> {
@@ -40,23 +41,30 @@ fn store_index(op: &'static str, v: &ViewMut<'_>, at: &[usize]) -> Result<()> {
 }
 
 /// The first `keep` of each slice in order, to row-major [outer, keep, inner].
-fn order<T: Ranked>(x: &[T], extents: [usize; 3], keep: usize, descending: bool) -> (Vec<T>, Vec<usize>) {
+fn order<T: Ranked>(
+    x: &[T],
+    extents: [usize; 3],
+    keep: usize,
+    descending: bool,
+) -> Result<(Vec<T>, Vec<usize>)> {
     let [outer, _, inner] = extents;
-    let mut y = vec![T::default(); outer * keep * inner];
-    let mut index = vec![0; outer * keep * inner];
+    let mut y = filled(outer * keep * inner, T::default())?;
+    let mut index = filled(outer * keep * inner, 0)?;
     let places = slices([outer, keep, inner]);
     for (from, to) in slices(extents).zip(places) {
-        let mut by: Vec<usize> = (0..from.len()).collect();
-        by.sort_by(|&a, &b| {
+        let (from, to) = (from?, to?);
+        let mut by: Vec<usize> = (0..from.len()).try_vec()?;
+        // The position makes equal elements keep their order; a stable sort would need memory.
+        by.sort_unstable_by(|&a, &b| {
             let order = x[from[a]].rank(&x[from[b]]);
-            if descending { order.reverse() } else { order }
+            if descending { order.reverse() } else { order }.then(a.cmp(&b))
         });
         for (&k, &t) in by.iter().zip(&to) {
             y[t] = x[from[k]];
             index[t] = k;
         }
     }
-    (y, index)
+    Ok((y, index))
 }
 
 impl SortOps for CpuBackend {
@@ -65,7 +73,7 @@ impl SortOps for CpuBackend {
         let extents = check_sort(axis, &io)?;
         self.count();
         with_dtype!(io.x.dtype(), T => {
-            let (y, index) = order(&gather::<T>(OP, io.x)?, extents, extents[1], descending);
+            let (y, index) = order(&gather::<T>(OP, io.x)?, extents, extents[1], descending)?;
             io.y.map_or(Ok(()), |v| store(OP, &v, &y))?;
             io.index.map_or(Ok(()), |v| store_index(OP, &v, &index))
         })
@@ -83,7 +91,7 @@ impl SortOps for CpuBackend {
         let (extents, k) = check_topk(axis, &x, &y, &index)?;
         self.count();
         with_dtype!(x.dtype(), T => {
-            let (values, at) = order(&gather::<T>(OP, x)?, extents, k, largest);
+            let (values, at) = order(&gather::<T>(OP, x)?, extents, k, largest)?;
             store(OP, &y, &values)?;
             store_index(OP, &index, &at)
         })
@@ -95,9 +103,10 @@ impl SortOps for CpuBackend {
         self.count();
         let [outer, size, inner] = extents;
         let (dy, at) = (gather_f64(OP, dy)?, gather_index(OP, index)?);
-        let mut out = vec![0.0; dx.out.numel()];
+        let mut out = filled(dx.out.numel(), 0.0)?;
         for (from, to) in slices([outer, k, inner]).zip(slices(extents)) {
-            for e in from {
+            let to = to?;
+            for e in from? {
                 match at[e].filter(|&i| i < size) {
                     Some(i) => out[to[i]] = dy[e],
                     None => self.flag_index_error(OP),
@@ -134,7 +143,7 @@ impl SortOps for CpuBackend {
                         Ordering::Greater => false,
                     })
                 })
-                .collect();
+                .try_vec()?;
             store_index(OP, &index, &at)
         })
     }

@@ -44,7 +44,7 @@ pub(super) fn digamma(x: f64) -> f64 {
         return f64::INFINITY.copysign(-x);
     }
     if x < 0.0 {
-        return if x == x.floor() { f64::NAN } else { digamma(1.0 - x) - PI / (PI * x.fract()).tan() };
+        return if x == x.floor() { f64::NAN } else { digamma(1.0 - x) - PI / (PI * (x - x.round())).tan() };
     }
     let steps = (16.0 - x).ceil().max(0.0) as u32;
     let below: f64 = (0..steps).map(|k| 1.0 / (x + f64::from(k))).sum();

@@ -4,6 +4,9 @@
 use std::cell::RefCell;
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
+use super::scratch::*;
+use crate::error::{GpuError, Result};
+
 /// Up to two operands with the derivatives by them.
 #[derive(Debug, Clone, Copy)]
 struct Node {
@@ -18,6 +21,8 @@ const CONSTANT: usize = usize::MAX;
 #[derive(Debug, Default)]
 pub(super) struct Tape {
     nodes: RefCell<Vec<Node>>,
+    /// The first operation that found no memory: operators cannot return it, [`Tape::gradient`] does.
+    failed: RefCell<Option<GpuError>>,
 }
 
 /// A number with its place on the tape.
@@ -38,18 +43,22 @@ impl Tape {
         self.push(v, [(CONSTANT, 0.0); 2])
     }
 
-    pub(super) fn inputs(&self, v: &[f64]) -> Vec<Var<'_>> {
-        v.iter().map(|&v| self.input(v)).collect()
+    pub(super) fn inputs(&self, v: &[f64]) -> Result<Vec<Var<'_>>> {
+        v.iter().map(|&v| self.input(v)).try_vec()
     }
 
     /// Forgets everything, to be used for the next expression.
     pub(super) fn clear(&mut self) {
         self.nodes.get_mut().clear();
+        *self.failed.get_mut() = None;
     }
 
     fn push(&self, v: f64, edges: [(usize, f64); 2]) -> Var<'_> {
         let mut nodes = self.nodes.borrow_mut();
-        nodes.push(Node { from: edges.map(|e| e.0), slope: edges.map(|e| e.1) });
+        if let Err(e) = nodes.try_push(Node { from: edges.map(|e| e.0), slope: edges.map(|e| e.1) }) {
+            self.failed.borrow_mut().get_or_insert(e);
+            return self.constant(v);
+        }
         Var { tape: self, at: nodes.len() - 1, v }
     }
 
@@ -59,9 +68,12 @@ impl Tape {
     }
 
     /// Derivatives of `y` by everything on the tape.
-    pub(super) fn gradient(&self, y: Var<'_>) -> Gradient {
+    pub(super) fn gradient(&self, y: Var<'_>) -> Result<Gradient> {
+        if let Some(e) = &*self.failed.borrow() {
+            return Err(e.clone());
+        }
         let nodes = self.nodes.borrow();
-        let mut d = vec![0.0; nodes.len()];
+        let mut d = filled(nodes.len(), 0.0)?;
         if y.at != CONSTANT {
             d[y.at] = 1.0;
         }
@@ -75,7 +87,7 @@ impl Tape {
                 }
             }
         }
-        Gradient(d)
+        Ok(Gradient(d))
     }
 }
 
@@ -246,7 +258,7 @@ mod tests {
         let (x, y) = (tape.input(0.7), tape.input(-1.3));
         let f = |x: f64, y: f64| ((x * y).exp() + x / y).atan() * (x * x + 1.0).sqrt();
         let z = ((x * y).exp() + x / y).atan() * (x.sq() + 1.0).sqrt();
-        let g = tape.gradient(z);
+        let g = tape.gradient(z).unwrap();
         let h = 1e-6;
         assert!((z.v - f(0.7, -1.3)).abs() < 1e-15);
         assert!((g.of(x) - (f(0.7 + h, -1.3) - f(0.7 - h, -1.3)) / (2.0 * h)).abs() < 1e-8);

@@ -5,6 +5,7 @@ use std::sync::RwLockReadGuard;
 
 use rayon::prelude::*;
 
+use super::scratch::*;
 use super::{HostElement, gather, read, store, with_dtype, write, wrong_storage};
 use crate::buffer::{GradMut, HostData, View, ViewMut};
 use crate::error::Result;
@@ -117,9 +118,9 @@ pub(super) fn map2(
 pub(super) fn widened<T: HostElement>(op: &'static str, v: View<'_>) -> Result<Vec<f64>> {
     let x = Values::<T>::new(op, v, &[])?;
     if x.len() < 2 * CHUNK {
-        return Ok(x.iter().map(|&x| x.to_f64()).collect());
+        return x.iter().map(|&x| x.to_f64()).try_vec();
     }
-    Ok(x.par_iter().with_min_len(CHUNK).map(|&x| x.to_f64()).collect())
+    x.par_iter().with_min_len(CHUNK).map(|&x| x.to_f64()).try_vec()
 }
 
 /// The sum of f over elements of two slices of one length, in eight interleaved sums: a single chain would wait for each addition.

@@ -4,6 +4,7 @@
 //! told to fail.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::ops::RangeInclusive;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{Arg, CompileUnit, Driver, LaunchConfig, RawEvent, RawFunction, RawMem, RawModule, RawStream};
@@ -45,6 +46,15 @@ pub enum Call {
     Wait(RawStream, RawEvent),
 }
 
+/// A failure of certain calls of a method.
+#[derive(Debug)]
+struct Plan {
+    method: &'static str,
+    /// Numbers of the calls, from 1.
+    calls: RangeInclusive<usize>,
+    error: GpuError,
+}
+
 #[derive(Debug, Default)]
 struct State {
     calls: Vec<Call>,
@@ -53,6 +63,9 @@ struct State {
     limit: Option<usize>,
     functions: HashMap<u64, String>,
     failures: VecDeque<(&'static str, GpuError)>,
+    plan: Option<Plan>,
+    /// Calls of each method that can fail.
+    counts: BTreeMap<&'static str, usize>,
     streams: usize,
     events: usize,
     next: u64,
@@ -64,8 +77,13 @@ impl State {
         self.next
     }
 
-    /// The planned failure of the method, if it is its turn.
+    /// Counts a call of the method; its planned failure, if it is its turn.
     fn fails(&mut self, method: &'static str) -> Result<()> {
+        let count = self.counts.entry(method).or_default();
+        *count += 1;
+        if let Some(p) = self.plan.as_ref().filter(|p| p.method == method && p.calls.contains(count)) {
+            return Err(p.error.clone());
+        }
         match self.failures.iter().position(|(m, _)| *m == method) {
             Some(i) => match self.failures.remove(i) {
                 Some((_, e)) => Err(e),
@@ -142,6 +160,16 @@ impl MockDriver {
     /// Lets the next call of a method (`"launch"`, `"compile"`, ...) fail. Several failures of one method happen one after the other.
     pub fn fail_next(&self, method: &'static str, error: GpuError) {
         self.lock().failures.push_back((method, error));
+    }
+
+    /// Lets certain calls of a method fail, by their numbers from 1. There is one such plan at a time.
+    pub fn fail_calls(&self, method: &'static str, calls: RangeInclusive<usize>, error: GpuError) {
+        self.lock().plan = Some(Plan { method, calls, error });
+    }
+
+    /// How often each method that can fail was called.
+    pub fn counts(&self) -> BTreeMap<&'static str, usize> {
+        self.lock().counts.clone()
     }
 
     /// Sets the size of the device's memory; `None` is no limit.
@@ -364,5 +392,9 @@ mod tests {
             d.launch(s, f, &config, &[Arg::I32(3)]).unwrap();
         }
         assert_eq!(d.launches(), ["kernel_a"]);
+        d.fail_calls("alloc", 4..=5, GpuError::OutOfMemory { requested: 0, in_use: 0, cached: 0 });
+        d.limit_memory(None);
+        assert_eq!([(); 4].map(|()| d.alloc(1).is_ok()), [false, false, true, true]);
+        assert_eq!(d.counts()["alloc"], 7);
     }
 }

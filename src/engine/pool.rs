@@ -96,15 +96,20 @@ impl Pool {
     fn flush(&self, s: &mut State) -> Result<()> {
         // SAFETY: the stream is the driver's and lives as long as this pool.
         unsafe { self.driver.synchronize(self.stream)? };
+        self.free_cached(s);
+        Ok(())
+    }
+
+    /// Frees the free list, once the stream was waited for.
+    fn free_cached(&self, s: &mut State) {
         for (bytes, list) in std::mem::take(&mut s.free) {
             for mem in list {
-                // SAFETY: the block is on the free list, so no buffer owns it, and the stream is idle.
+                // SAFETY: the block is on the free list, so no buffer owns it, and the stream was waited for: it is idle, or dead.
                 unsafe { self.driver.free(mem) };
                 self.counts.free(bytes);
             }
         }
         s.stats.cached = 0;
-        Ok(())
     }
 
     /// Returns cached blocks to the driver.
@@ -156,9 +161,13 @@ impl Home for Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        if let Err(e) = self.trim() {
-            log::warn!("the pool could not be emptied: {e}");
+        let mut s = self.lock();
+        if let Err(e) = self.flush(&mut s) {
+            // A stream that cannot be waited for runs nothing any more; its memory goes back all the same.
+            log::warn!("waiting before the pool was emptied failed: {e}");
+            self.free_cached(&mut s);
         }
+        drop(s);
         // SAFETY: every handle and block of the stream is gone (they hold this pool), so nothing uses it.
         unsafe { self.driver.destroy_stream(self.stream) };
     }

@@ -715,8 +715,12 @@ pub(crate) fn check_columns(
     let (n, c) = (x.shape()[0], x.shape()[1]);
     let win = windows(op, p, axes)?;
     let count = win.count(op, "kernel", &x.shape()[2..], kernel)?;
-    let taps: usize = kernel.iter().product();
-    let want = [n, c.saturating_mul(taps), count.iter().product()];
+    let product = |sizes: &[usize], of| sizes.iter().try_fold(of, |a: usize, &b| a.checked_mul(b));
+    let (Some(rows), Some(windows)) = (product(kernel, c), product(&count, 1)) else {
+        let got = format!("windows of {kernel:?}");
+        return Err(GpuError::invalid(op, "kernel", "columns of less than 2^64 elements", got));
+    };
+    let want = [n, rows, windows];
     check::shape(op, "col", col, &want)?;
     outputs(op, read.1.dtype(), &[(written, Some(out))], &[(read.0, Some(read.1))])?;
     Ok(shape_of(n, 1, c, c, axes, &win, [&x.shape()[2..], &count, kernel]))

@@ -13,7 +13,7 @@ pub enum Unary {
     Neg,
     /// |x|; the gradient at 0 is 0; integers allowed
     Abs,
-    /// -1, 0, 1; NaN gives 0; integers allowed
+    /// -1, 0, 1; NaN gives 0, as `torch.sign` (NumPy gives NaN); integers allowed
     Sign,
     /// e^x
     Exp,
@@ -172,9 +172,9 @@ pub enum Binary {
     Maximum,
     /// smaller, NaN wins; gradient halved on ties; integers allowed
     Minimum,
-    /// larger, numbers win over NaN; gradient halved on ties
+    /// larger, numbers win over NaN; the gradient of ties goes to a
     Fmax,
-    /// smaller, numbers win over NaN; gradient halved on ties
+    /// smaller, numbers win over NaN; the gradient of ties goes to a
     Fmin,
     /// a - b*floor(a/b)
     Remainder,

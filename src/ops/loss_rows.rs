@@ -90,7 +90,7 @@ pub enum RowLoss {
         /// t is a logarithm
         log_target: bool,
     },
-    /// `x*` \[N, C\], `weight?` \[C\], ids \[N\]: -w\[id\]*x\[id\]; Mean divides by the sum of w; `F.nll_loss`
+    /// `x*` [N, C, S..] or \[C\], `weight?` \[C\], ids [N, S..] or a scalar: -w\[id\]*x\[id\]; Mean divides by the sum of w; `F.nll_loss`
     Nll {
         /// x holds probabilities, taken as ln max(x, floor)
         floor: Option<f64>,
@@ -295,6 +295,8 @@ pub(crate) enum Ids {
 enum Rows {
     /// All but the last.
     LastAxis,
+    /// All but the class axis: axis 1 of [N, C, S..], axis 0 of \[C\].
+    ClassAxis,
     /// The first `n` axes number the rows.
     First(usize),
     /// One row.
@@ -404,6 +406,11 @@ impl RowLoss {
         matches!(self, RowLoss::Nll { .. } | RowLoss::Patches { .. })
     }
 
+    /// Whether the elements of a row lie [`RowShape::width`] apart.
+    pub(crate) const fn strided(&self) -> bool {
+        matches!(self.rows(), Rows::ClassAxis)
+    }
+
     const fn rows(&self) -> Rows {
         match self {
             RowLoss::Dice { per_channel: true, .. } => Rows::First(2),
@@ -411,6 +418,7 @@ impl RowLoss {
                 Rows::First(1)
             }
             RowLoss::Rmse | RowLoss::ElasticNet { .. } => Rows::Whole,
+            RowLoss::Nll { .. } => Rows::ClassAxis,
             RowLoss::GaussianNll { .. }
             | RowLoss::MarginRanking { .. }
             | RowLoss::Dpo { .. }
@@ -471,7 +479,7 @@ pub(crate) struct RowShape {
     pub(crate) items: Vec<usize>,
     pub(crate) rows: usize,
     pub(crate) len: usize,
-    /// Size of the last axis where rows are single elements.
+    /// Size of the last axis where rows are single elements; distance of neighbouring classes where rows lie along the class axis.
     pub(crate) width: usize,
 }
 
@@ -489,10 +497,11 @@ fn row_shape(op: &'static str, kind: RowLoss, x: &[Option<View<'_>>; 4]) -> Resu
     };
     let rank = shape.len();
     let split = match kind.rows() {
-        Rows::LastAxis if rank == 0 => {
+        Rows::LastAxis | Rows::ClassAxis if rank == 0 => {
             return Err(GpuError::invalid(op, "x", "at least one axis", "a scalar"));
         }
         Rows::LastAxis => rank - 1,
+        Rows::ClassAxis => rank.min(2) - 1,
         Rows::First(n) if rank < n => {
             return Err(GpuError::invalid(op, "x", format!("at least {n} axes"), format!("{shape:?}")));
         }
@@ -508,12 +517,17 @@ fn row_shape(op: &'static str, kind: RowLoss, x: &[Option<View<'_>>; 4]) -> Resu
     if bad {
         return Err(GpuError::invalid(op, "p", "a last axis of 4 corners or 2 parts", format!("{shape:?}")));
     }
+    // The row is what follows the split; the class axis alone where there is one.
+    let strided = kind.strided();
+    let behind = if strided { split + 1 } else { rank };
+    let width = if strided { shape[behind..].iter().product() } else { shape.last().copied().unwrap_or(1) };
+    let items = [&shape[..split], &shape[behind..]].concat();
     Ok(RowShape {
         dtype,
-        items: shape[..split].to_vec(),
-        rows: shape[..split].iter().product(),
-        len: shape[split..].iter().product(),
-        width: shape.last().copied().unwrap_or(1).max(1),
+        rows: items.iter().product(),
+        items,
+        len: shape[split..behind].iter().product(),
+        width: width.max(1),
     })
 }
 

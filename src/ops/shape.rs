@@ -16,7 +16,7 @@ pub enum PadMode {
     Reflect,
     /// The border value.
     Replicate,
-    /// Wrapped around; needs padding not above the size.
+    /// Wrapped around what negative padding leaves; needs padding not above its size.
     Circular,
 }
 
@@ -46,7 +46,7 @@ op_family! {
         /// `y[i]` from start to end in equal steps, computed from the nearer end, the ends exact. Oracle `torch.linspace`.
         fn linspace(&self, start: f64, end: f64, y: ViewMut<'_>) -> Result<()>;
         /// Pads axis i of x by `pads[i] = (before, after)`; negative crops. y has the padded shape. Oracle `F.pad`. `Invalid` for reflect padding
-        /// not below the size or circular padding above it.
+        /// not below the size, or circular padding above the size that cropping leaves (PyTorch reads uninitialised memory there).
         fn pad(&self, mode: PadMode, pads: &[(isize, isize)], x: View<'_>, y: ViewMut<'_>) -> Result<()>;
         /// Gradient of [`ShapeOps::pad`]: each cell of x gathers all positions that read it.
         fn pad_bwd(&self, mode: PadMode, pads: &[(isize, isize)], dy: View<'_>, dx: GradMut<'_>) -> Result<()>;
@@ -165,14 +165,16 @@ fn check_pads(
     }
     let mut want = vec![];
     for (&n, &(before, after)) in x.iter().zip(pads) {
-        // At most the size may be mirrored (less one) or wrapped.
+        // At most the size may be mirrored (less one), what cropping leaves of it be wrapped.
         let most = match mode {
             PadMode::Reflect => (n as isize - 1).max(0),
-            PadMode::Circular => n as isize,
+            PadMode::Circular => (n as isize).saturating_add(before.min(0)).saturating_add(after.min(0)),
             _ => isize::MAX,
         };
-        let size = (n as isize).checked_add(before).and_then(|s| s.checked_add(after));
-        let Some(size) = size.filter(|&s| s >= 0 && before <= most && after <= most) else {
+        // What stands on one side alone must not leave the range either: kernels take places relative to it.
+        let inside = |v: &isize| v.unsigned_abs() < 1 << 62;
+        let size = [before, after].iter().all(inside).then(|| n as isize + before + after);
+        let Some(size) = size.filter(|&s| s >= 0 && most >= 0 && before <= most && after <= most) else {
             let rule = if most == isize::MAX {
                 "a size of at least 0".into()
             } else {

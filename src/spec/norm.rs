@@ -87,7 +87,7 @@ kernels! {
     BWD_APPLY = "norm_bwd.c" "norm_bwd_apply", dtypes: FLOATS64, ops: OPS,
         args: [dy: In("gk_t"), x: In("gk_t"), gamma: In("gk_t"), beta: In("gk_t"), y: In("gk_t"), r: In("gk_t"), mean: In("gk_f"),
                rstd: In("gk_f"), coef: In("gk_f"), add: In("gk_t"), dx: Out("gk_t"), dr: Out("gk_t"), n: I64, cols: I64, inner: I64, groups: I64,
-               share: I64, wide: I32, affine: I32, offset: Real, act: I32, p: Real, accumulate: I32, accumulate_r: I32];
+               share: I64, wide: I32, affine: I32, alone: I32, offset: Real, act: I32, p: Real, accumulate: I32, accumulate_r: I32];
     BWD_COLS = "norm_bwd.c" "norm_bwd_cols", dtypes: FLOATS64, ops: OPS,
         args: [dy: In("gk_t"), x: In("gk_t"), gamma: In("gk_t"), beta: In("gk_t"), y: In("gk_t"), r: In("gk_t"), mean: In("gk_f"),
                rstd: In("gk_f"), part: Out("gk_f"), n: I64, cols: I64, inner: I64, chunk: I64, chunks: I32, second: I64, tx: I32, wide: I32,

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use trefoil::DType;
 
-use super::files::{Content, FILES, Items, Read, rebase};
+use super::files::{Content, FILES, Items, PATHS, Read, rebase};
 use super::kind::{COUNT, FINITE, SHARE, check_keys, join, names, object, read, within};
 use super::sampler::SamplerConfig;
 use super::transform::{Autoencode, Scale, Site, TransformConfig};
@@ -293,6 +293,22 @@ impl DataConfig {
         rebase(&mut self.json, folder.as_ref());
         *self = DataConfig::read("data", self.json.clone())?;
         Ok(())
+    }
+
+    /// What decides which items come, as it was written: without the places of files, and how they are served.
+    pub(super) fn meaning(&self) -> Value {
+        let mut json = self.json.clone();
+        let served = ["resident_bytes", "threads", "ahead"];
+        let keep = |keys: &mut Map<String, Value>| {
+            keys.retain(|key, _| !PATHS.contains(&key.as_str()) && !served.contains(&key.as_str()));
+        };
+        if let Value::Object(keys) = &mut json {
+            keep(keys);
+            if let Some(Value::Object(test)) = keys.get_mut("test") {
+                keep(test);
+            }
+        }
+        json
     }
 
     pub(super) fn check(&self, path: &str) -> Result<()> {

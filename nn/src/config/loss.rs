@@ -20,6 +20,8 @@ use crate::trainer::Objective;
 pub(super) struct Site<'a> {
     pub(super) device: &'a Device,
     pub(super) dtype: DType,
+    /// Whether classes lie on the last axis of the output.
+    pub(super) classes_last: bool,
 }
 
 /// Makes a loss.
@@ -32,6 +34,8 @@ pub(super) type Make = Arc<dyn Fn(Site<'_>) -> Result<Objective> + Send + Sync>;
 #[derive(Clone)]
 pub struct LossConfig {
     name: &'static str,
+    /// As it was written.
+    pub(super) json: Value,
     make: Make,
     /// Whether classes lie on the last axis of the output.
     pub(super) last: Option<bool>,
@@ -135,9 +139,14 @@ static LOSSES: &[Row<Made>] = &[
         weight: Option<Vec<f64>> = None, NOT_NEGATIVE;
         ignore_index: i64 = -100;
         floor: Option<f64> = None, POSITIVE;
-    } |_path| custom(move |site| {
-        Ok(NllLoss { weight: vector(site, &weight)?, ignore_index, floor, ..Default::default() })
-    })),
+        dim: Option<i64> = None;
+    } |path| Made {
+        last: class_axis(path, dim)?,
+        make: Arc::new(move |site| {
+            let loss = NllLoss { weight: vector(site, &weight)?, ignore_index, floor, ..Default::default() };
+            Ok(if site.classes_last { Objective::custom(ClassesLast(loss)) } else { Objective::custom(loss) })
+        }),
+    }),
     row!("multiclass_focal" {
         gamma: f64 = 2.0, NOT_NEGATIVE;
         alpha: Option<Vec<f64>> = None, NOT_NEGATIVE;
@@ -219,8 +228,8 @@ impl LossConfig {
             Some(name) if PARTS.iter().any(|r| r.name == name) => PARTS,
             _ => LOSSES,
         };
-        let (name, Made { make, last }) = kind(path, "a loss", json, table)?;
-        Ok(LossConfig { name, make, last })
+        let (name, Made { make, last }) = kind(path, "a loss", json.clone(), table)?;
+        Ok(LossConfig { name, json, make, last })
     }
 
     /// Names of all losses.
@@ -240,7 +249,7 @@ impl LossConfig {
 
 /// Classes on the last axis: outputs `[.., C]` and targets `[..]` as rows.
 #[derive(Debug)]
-pub(super) struct ClassesLast(pub(super) CrossEntropyLoss);
+pub(super) struct ClassesLast<C>(pub(super) C);
 
 /// Output `[.., C]` as `[n, C]`, target `[..]` as `[n]`.
 pub(super) fn rows(output: &Tensor, target: &Tensor) -> Result<(Tensor, Tensor)> {
@@ -251,12 +260,12 @@ pub(super) fn rows(output: &Tensor, target: &Tensor) -> Result<(Tensor, Tensor)>
     Ok((output.reshape(&[n, classes])?, target.reshape(shape)?))
 }
 
-impl Criterion for ClassesLast {
+impl<C: Criterion> Criterion for ClassesLast<C> {
     fn loss(&self, output: &Tensor, target: &Tensor) -> Result<Tensor> {
         let (x, y) = rows(output, target)?;
-        self.0.forward(&x, &y)
+        self.0.loss(&x, &y)
     }
     fn reduction(&self) -> Reduction {
-        self.0.options.reduction
+        self.0.reduction()
     }
 }

@@ -52,6 +52,7 @@ mod schedule;
 mod train;
 mod transform;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::Value;
@@ -190,14 +191,15 @@ impl Config {
 
     /// The loss.
     pub fn objective(&self, data: &Data, device: &Device) -> Result<Objective> {
-        let site = loss::Site { device, dtype: self.train.precision.dtype() };
+        let classes_last = self.classes_last(data);
+        let site = loss::Site { device, dtype: self.train.precision.dtype(), classes_last };
         let objective = match (&self.loss, data.target()) {
             (Some(loss), _) => loss.objective(site)?,
             (None, TargetKind::Class) => Objective::Classify(CrossEntropyLoss::default()),
             (None, TargetKind::Value | TargetKind::Input) => Objective::Regress(MseLoss::default()),
         };
         Ok(match objective {
-            Objective::Classify(l) if self.classes_last(data) => Objective::custom(ClassesLast(l)),
+            Objective::Classify(l) if classes_last => Objective::custom(ClassesLast(l)),
             o => o,
         })
     }
@@ -220,8 +222,18 @@ impl Config {
             evaluate_ema: t.ema.is_some_and(|e| e.evaluate),
             anomaly: t.anomaly.0,
             run: t.run.clone(),
-            progress: false,
+            settings: self.settings(),
+            ..TrainOptions::default()
         }
+    }
+
+    /// Sections that a resumed run must share with the one that it resumes; the trainer knows the other ones itself.
+    fn settings(&self) -> BTreeMap<String, Value> {
+        // A network that was read can be written: its keys are texts.
+        let model = serde_json::to_value(&self.model).unwrap_or_default();
+        let loss = self.loss.as_ref().map(|l| l.json.clone()).unwrap_or_default();
+        let sections = [("model", model), ("loss", loss), ("data", self.data.meaning())];
+        sections.into_iter().map(|(name, v)| (name.to_string(), v)).collect()
     }
 
     /// The trainer of a model, with objective, optimizer, settings and metrics. Errors: of [`Config::optimizer`], [`Config::objective`] and

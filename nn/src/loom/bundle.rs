@@ -131,10 +131,10 @@ impl Bundle {
         serde_json::to_string_pretty(self).map_err(|e| NnError::config("models", e.to_string()))
     }
 
-    /// Writes a file. Errors: [`NnError::Io`].
+    /// Writes a file, replacing an older one only once the new one is complete. Errors: [`NnError::Io`].
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
-        std::fs::write(path, self.to_json()?).map_err(NnError::io("write", path))
+        crate::durable::write_atomic(path, self.to_json()?.as_bytes())
     }
 
     /// Names of the models.

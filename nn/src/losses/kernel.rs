@@ -54,6 +54,10 @@ impl Kernel {
                 | RowLoss::Depth { .. }
                 | RowLoss::Nce => lead(1),
                 RowLoss::Ordinal if x[0].is_none() => shape(1),
+                RowLoss::Nll { .. } => {
+                    let axis = first.len().min(2).saturating_sub(1);
+                    first.iter().enumerate().filter(|&(i, _)| i != axis).map(|(_, &n)| n).collect()
+                }
                 RowLoss::GaussianNll { .. }
                 | RowLoss::MarginRanking { .. }
                 | RowLoss::Dpo { .. }
@@ -84,7 +88,9 @@ impl Kernel {
     fn classes(&self, x: &Tensor) -> Option<(usize, Option<i64>)> {
         let last = *x.shape().last()?;
         match self {
-            Kernel::Row(RowLoss::Nll { ignore_index, .. }, _) => Some((last, Some(*ignore_index))),
+            Kernel::Row(RowLoss::Nll { ignore_index, .. }, _) => {
+                Some((*x.shape().get(1).unwrap_or(&last), Some(*ignore_index)))
+            }
             Kernel::Row(
                 RowLoss::MulticlassFocal { .. } | RowLoss::ArcFace { .. } | RowLoss::MultiMargin { .. },
                 _,

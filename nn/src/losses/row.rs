@@ -32,7 +32,7 @@ losses! {
         /// Inputs are probabilities, taken as ln max(x, floor); otherwise log-probabilities, as PyTorch takes them.
         floor: Option<f64> = None,
     }
-    /// Loss of log-probabilities `x*` `[.., C]` against class ids `[..]` (i32, i64).
+    /// Loss of log-probabilities `x*` `[N, C, S..]` or `[C]` against class ids `[N, S..]` or a scalar (i32, i64).
     (x: &Tensor, target: &Tensor) |s| {
         let kind = RowLoss::Nll { floor: s.floor, ignore_index: s.ignore_index };
         let weight = s.weight.as_ref().map(Tensor::detach);

@@ -134,6 +134,20 @@ impl Totals {
         })
     }
 
+    /// The sums as they are, for [`Totals::restore`]: bits of the loss's, right answers, items, judged items. Waits for the device.
+    pub(crate) fn sums(&self) -> Result<[u64; 4]> {
+        let loss = u64::from(self.loss.item::<f32>()?.to_bits());
+        Ok([loss, self.correct.item::<i64>()? as u64, self.items as u64, self.judged as u64])
+    }
+
+    /// Goes on from sums.
+    pub(crate) fn restore(&mut self, [loss, correct, items, judged]: [u64; 4]) -> Result<()> {
+        self.loss.write_bytes(&f32::from_bits(loss as u32).to_le_bytes())?;
+        self.correct.write_bytes(&(correct as i64).to_le_bytes())?;
+        (self.items, self.judged) = (items as usize, judged as usize);
+        Ok(())
+    }
+
     /// Waits for the device and reads the sums.
     pub fn read(&self) -> Result<Scores> {
         let loss = f64::from(self.loss.item::<f32>()?) / self.items as f64;

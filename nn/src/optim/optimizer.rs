@@ -206,6 +206,26 @@ impl Optimizer {
         self.step
     }
 
+    /// Rules with their constants, factors of the learning rate and what else decides how parameters change, as text.
+    pub(crate) fn describe(&self) -> String {
+        let members: Vec<String> =
+            self.members.iter().map(|m| format!("{:?} times {}", m.rule, m.lr_factor)).collect();
+        let mut text = members.join(", ");
+        if self.maximize {
+            text += ", maximize";
+        }
+        if let Some(decay) = self.ema {
+            text += &format!(", moving average {decay}");
+        }
+        if let Some(s) = &self.scaler {
+            text += &format!(", {:?}", s.factors());
+        }
+        if let Some(seed) = self.rounding {
+            text += &format!(", rounding seed {seed}");
+        }
+        text
+    }
+
     /// Clears all gradients: one fill per arena.
     pub fn zero_grad(&self) -> Result<()> {
         if let Some(s) = &self.scaler {

@@ -25,6 +25,10 @@ pub(crate) struct Scaler {
 }
 
 impl Scaler {
+    pub(crate) fn factors(&self) -> LossScale {
+        self.p
+    }
+
     pub(crate) fn new(device: &Device, p: LossScale, initial: f64, steps: u64) -> Result<Self> {
         if !(initial > 0.0 && (initial as f32).is_finite()) {
             return Err(invalid("loss_scaling", "initial", "a finite scale above 0", format!("{initial}")));

@@ -2,15 +2,19 @@
 
 mod anomaly;
 mod callback;
+mod folder;
 mod options;
 mod report;
 mod resume;
 mod step;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde_json::Value;
 use trefoil::ops::Reduction;
 
 pub use self::callback::{Callback, StepEnd};
@@ -19,7 +23,7 @@ pub use self::report::{Ended, EpochStats, Report, curves, overlay, read_metrics}
 
 use self::anomaly::Watch;
 use self::callback::Callbacks;
-use self::report::write_metrics;
+use self::folder::RunFolder;
 use crate::autograd::no_grad;
 use crate::bounds::{self, Range};
 use crate::data::{Order, Source};
@@ -31,8 +35,10 @@ use crate::tensor::{Device, Tensor};
 
 /// Trains a model. Everything between two epochs' metrics stays on the device.
 ///
-/// With a run folder the state is saved after every epoch; a run that was killed and resumed gives the same bytes as one that was not, on
-/// the same device, because the order of the data and all random numbers depend on seed, epoch and saved positions only.
+/// With a run folder, which no other trainer can use meanwhile, the state is saved after every epoch, and after a step when
+/// [`TrainOptions::stop`] asks for it. A run that was killed or stopped and resumed gives the same bytes as one that was not, on the same
+/// device, because the order of the data and all random numbers depend on seed, epoch and saved positions only. (States that stateful
+/// recurrent layers carry from batch to batch are not saved; they begin anew.)
 #[derive(Debug)]
 pub struct Trainer<'a> {
     model: &'a dyn Layer,
@@ -41,13 +47,28 @@ pub struct Trainer<'a> {
     objective: Objective,
     device: Device,
     options: TrainOptions,
+    folder: Option<RunFolder>,
+    /// What defines the run, as it stands in its checkpoints.
+    settings: BTreeMap<String, Value>,
+    /// Sizes of the data of the run that is resumed.
+    written_items: Option<Value>,
     epoch: u64,
+    within: Option<Within>,
     best: Option<(f64, u64)>,
     waited: u64,
     history: Vec<EpochStats>,
     watch: Option<Watch>,
     metrics: Vec<Box<dyn Metric>>,
     callbacks: Callbacks<'a>,
+}
+
+/// A place within an epoch.
+#[derive(Debug, Clone, Copy)]
+struct Within {
+    /// Batches done.
+    batches: u64,
+    /// [`Totals`] over them.
+    sums: [u64; 4],
 }
 
 /// Names of the data in errors.
@@ -60,7 +81,8 @@ const CURVES: &str = "curves.svg";
 
 impl<'a> Trainer<'a> {
     /// A trainer of `model` on `device`. The optimizer's learning rate is the schedule's base rate. Errors: no epochs, a batch size of 0,
-    /// an objective that does not reduce to its mean, a run folder that cannot be made.
+    /// an objective that does not reduce to its mean, a run folder that cannot be made; [`NnError::Locked`] for one that another trainer
+    /// uses. What an earlier run left in the folder stays until this one is resumed or saves its first epoch.
     pub fn new(
         model: &'a dyn Layer,
         optimizer: Optimizer,
@@ -89,26 +111,30 @@ impl<'a> Trainer<'a> {
                 format!("{reduction:?}"),
             ));
         }
-        if let Some(run) = &options.run {
-            std::fs::create_dir_all(run).map_err(NnError::io("create", run))?;
-        }
+        let folder = options.run.as_deref().map(RunFolder::open).transpose()?;
         let base_lr = optimizer.lr();
         let watch = options.anomaly.map(|_| Watch::new(device)).transpose()?;
-        Ok(Trainer {
+        let mut trainer = Trainer {
             model,
             optimizer,
             base_lr,
             objective,
             device: device.clone(),
             options,
+            folder,
+            settings: BTreeMap::new(),
+            written_items: None,
             epoch: 0,
+            within: None,
             best: None,
             waited: 0,
             history: vec![],
             watch,
             metrics: vec![],
             callbacks: Callbacks::default(),
-        })
+        };
+        trainer.describe();
+        Ok(trainer)
     }
 
     /// Measures something on the test data after every epoch; see [`metrics`](crate::metrics).
@@ -136,6 +162,20 @@ impl<'a> Trainer<'a> {
     /// Epochs done.
     pub fn epochs_done(&self) -> u64 {
         self.epoch
+    }
+
+    /// Batches done of the next epoch, where the run was stopped within it.
+    pub fn batches_done(&self) -> u64 {
+        self.within.map_or(0, |w| w.batches)
+    }
+
+    /// The flag that ends training after the present step, [`TrainOptions::stop`].
+    pub fn stop_flag(&self) -> Arc<AtomicBool> {
+        self.options.stop.clone()
+    }
+
+    fn stop_asked(&self) -> bool {
+        self.options.stop.load(Ordering::Relaxed)
     }
 
     fn loss(&self, out: &Tensor, y: &Tensor) -> Result<Tensor> {
@@ -203,16 +243,31 @@ impl<'a> Trainer<'a> {
         }
     }
 
-    fn train_epoch(&mut self, data: &dyn Source, totals: &mut Totals, bar: &ProgressBar) -> Result<Scores> {
+    /// Trains for the rest of an epoch. `None`: training is to stop, and the state is saved.
+    fn train_epoch(
+        &mut self,
+        data: &dyn Source,
+        totals: &mut Totals,
+        bar: &ProgressBar,
+    ) -> Result<Option<Scores>> {
         totals.reset()?;
         self.model.train();
         let order = self.options.shuffle.then_some(Order { seed: self.options.seed, epoch: self.epoch });
         let size = self.options.batch_size;
+        let done = self.batches_done();
+        if let Some(w) = self.within.take() {
+            totals.restore(w.sums)?;
+        }
         // Items of the epoch, and of the present step, that are still to come.
         let (mut left, mut open, mut items) = (data.items(), 0, 0);
         let mut last = None;
-        for batch in data.epoch(order, size)? {
+        for (i, batch) in (1..).zip(data.epoch(order, size)?) {
             let b = batch?;
+            bar.inc(1);
+            if i <= done {
+                left = left.saturating_sub(b.len);
+                continue;
+            }
             if open == 0 {
                 items = left.min(size * self.options.accumulate).max(b.len);
                 open = items;
@@ -224,20 +279,37 @@ impl<'a> Trainer<'a> {
             totals.add(&loss, b.len, self.classified(&out, &b.y))?;
             if open == 0 {
                 self.end_step(&loss, &out)?;
+                if self.stop_asked() {
+                    self.stop_within(i, totals)?;
+                    return Ok(None);
+                }
             }
             last = (open > 0).then_some((loss, out));
-            bar.inc(1);
         }
         // A source that serves fewer items than it has ends within a step.
         if let Some((loss, out)) = last {
             self.end_step(&loss, &out)?;
         }
         self.check_anomalies()?;
-        totals.read()
+        totals.read().map(Some)
     }
 
-    /// Trains until the last epoch, early stopping, or `after_epoch` returning false. Errors: of the backend; [`NnError::Diverged`]; a
-    /// run folder that cannot be written (the last checkpoint is intact).
+    /// Saves the state after `batches` of an epoch, unless it is a bad one.
+    fn stop_within(&mut self, batches: u64, totals: &Totals) -> Result<()> {
+        self.check_anomalies()?;
+        self.check_loss(totals.read()?.loss)?;
+        self.within = Some(Within { batches, sums: totals.sums()? });
+        self.write_within()
+    }
+
+    fn check_loss(&self, loss: f64) -> Result<()> {
+        if loss.is_finite() { Ok(()) } else { Err(NnError::Diverged { epoch: self.epoch + 1, loss }) }
+    }
+
+    /// Trains until the last epoch, early stopping, `after_epoch` returning false, or [`TrainOptions::stop`]. With a run folder, what an
+    /// earlier run left in it is moved aside before the first epoch is saved, unless this run has [resumed](Trainer::resume) it. Errors: of
+    /// the backend; [`NnError::Diverged`]; [`NnError::ResumeMismatch`] if the run that was resumed had other numbers of items; a run folder
+    /// that cannot be written (the last checkpoint is intact).
     pub fn fit(
         &mut self,
         train: &dyn Source,
@@ -246,15 +318,15 @@ impl<'a> Trainer<'a> {
     ) -> Result<Report> {
         let mut totals = Totals::new(&self.device)?;
         let mut ended = Ended::Finished;
-        if self.epoch == 0
-            && let Some(run) = &self.options.run
-        {
-            write_metrics(&run.join(METRICS), &[])?;
-        }
+        self.check_items(train, test)?;
         if self.stalled() {
             ended = Ended::Stalled;
         }
         while self.epoch < self.options.epochs && ended == Ended::Finished {
+            if self.stop_asked() {
+                ended = Ended::Stopped;
+                break;
+            }
             let start = Instant::now();
             self.callbacks.epoch_begin(self.epoch + 1)?;
             let bar = self.bar(train.items().div_ceil(self.options.batch_size) as u64);
@@ -262,9 +334,11 @@ impl<'a> Trainer<'a> {
             let trained = self
                 .train_epoch(train, &mut totals, &bar)
                 .map_err(|e| bounds::explain_source(e, train, size, TRAIN))?;
-            if !trained.loss.is_finite() {
-                return Err(NnError::Diverged { epoch: self.epoch + 1, loss: trained.loss });
-            }
+            let Some(trained) = trained else {
+                ended = Ended::Stopped;
+                break;
+            };
+            self.check_loss(trained.loss)?;
             let (tested, metrics) = match test.map(|t| self.test(t)).transpose()? {
                 Some((scores, metrics)) => (Some(scores), metrics),
                 None => (None, BTreeMap::new()),
@@ -284,7 +358,7 @@ impl<'a> Trainer<'a> {
             };
             let improved = self.observe(stats.test_loss.unwrap_or(stats.train_loss));
             self.history.push(stats.clone());
-            self.write_run(&stats, improved)?;
+            self.write_run(improved)?;
             // Every callback sees the epoch, whatever the others answer.
             let go_on = self.callbacks.epoch_end(&stats)?;
             if !after_epoch(&stats) || !go_on {

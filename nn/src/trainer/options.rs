@@ -1,7 +1,11 @@
 //! Settings of a run.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use serde_json::Value;
 
 use crate::losses::{Criterion, CrossEntropyLoss, MseLoss};
 use crate::optim::{Plateau, Schedule};
@@ -79,8 +83,15 @@ pub struct TrainOptions {
     /// and at the end of an epoch. Parameters and optimizer state are then those before the bad step; buffers (running statistics) may have
     /// seen it, and the run folder holds the last good epoch.
     pub anomaly: Option<u64>,
-    /// Folder for `checkpoint.safetensors`, `best.safetensors`, `metrics.jsonl` and `curves.svg`.
+    /// Folder for `checkpoint.safetensors`, `best.safetensors`, `metrics.jsonl` and `curves.svg`. One trainer at a time uses it. An earlier
+    /// run in it that is not resumed is moved aside (to `name.1`, ..) when the first epoch is saved.
     pub run: Option<PathBuf>,
+    /// Ends training after the present step as soon as it is true: the state is saved, and a resumed run goes on with the next step. For
+    /// handlers of signals, and other threads.
+    pub stop: Arc<AtomicBool>,
+    /// What else defines the training, by name: kept in the checkpoint, and a run that resumes must have the same. The trainer adds what it
+    /// knows itself.
+    pub settings: BTreeMap<String, Value>,
     /// Whether to show progress on the terminal.
     pub progress: bool,
 }
@@ -100,6 +111,8 @@ impl Default for TrainOptions {
             evaluate_ema: false,
             anomaly: None,
             run: None,
+            stop: Arc::default(),
+            settings: BTreeMap::new(),
             progress: false,
         }
     }

@@ -1,13 +1,10 @@
 //! What a run tells: epochs, their file, their curves.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
-use std::io::{BufRead, BufReader};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::checkpoint::write_atomic;
 use crate::error::{NnError, Result};
 use crate::plot::{Chart, Series, svg};
 
@@ -45,6 +42,8 @@ pub enum Ended {
     Stalled,
     /// The callback asked for it.
     Interrupted,
+    /// [`TrainOptions::stop`](super::TrainOptions::stop) was set. With a run folder the checkpoint holds the last step.
+    Stopped,
 }
 
 /// Result of a run.
@@ -58,31 +57,35 @@ pub struct Report {
     pub best: Option<(f64, u64)>,
 }
 
-pub(super) fn line(stats: &EpochStats) -> Result<String> {
+fn line(stats: &EpochStats) -> Result<String> {
     let text = serde_json::to_string(stats).map_err(|e| NnError::config("metrics", e.to_string()))?;
     Ok(text + "\n")
 }
 
-pub(super) fn write_metrics(path: &Path, history: &[EpochStats]) -> Result<()> {
-    let text = history.iter().map(line).collect::<Result<String>>()?;
-    write_atomic(path, text.as_bytes())
+/// Epochs as lines of `metrics.jsonl`.
+pub(super) fn history_text(history: &[EpochStats]) -> Result<String> {
+    history.iter().map(line).collect()
 }
 
-/// The epochs in a `metrics.jsonl`; a line that was cut off by a kill ends the list. A missing file has none.
-pub fn read_metrics(path: &Path) -> Result<Vec<EpochStats>> {
-    let file = match File::open(path) {
-        Ok(f) => f,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(vec![]),
-        Err(e) => return Err(NnError::io("open", path)(e)),
-    };
-    let mut out = vec![];
-    for text in BufReader::new(file).lines() {
-        match serde_json::from_str(&text.map_err(NnError::io("read", path))?) {
+/// The epochs in the text of a `metrics.jsonl`, and the numbers (from 1) of lines that are none.
+pub(super) fn parse_metrics(text: &[u8]) -> (Vec<EpochStats>, Vec<usize>) {
+    let (mut out, mut bad) = (vec![], vec![]);
+    for (i, line) in text.split_inclusive(|&b| b == b'\n').enumerate() {
+        match serde_json::from_slice(line) {
             Ok(stats) => out.push(stats),
-            Err(_) => break,
+            Err(_) => bad.push(i + 1),
         }
     }
-    Ok(out)
+    (out, bad)
+}
+
+/// The epochs in a `metrics.jsonl`, without lines that were cut off by a kill. A missing file has none.
+pub fn read_metrics(path: &Path) -> Result<Vec<EpochStats>> {
+    match std::fs::read(path) {
+        Ok(text) => Ok(parse_metrics(&text).0),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(vec![]),
+        Err(e) => Err(NnError::io("open", path)(e)),
+    }
 }
 
 /// What a line of a chart shows of an epoch.

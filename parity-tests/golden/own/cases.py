@@ -42,3 +42,22 @@ for d in ("f32", "bf16"):
       R(n=[4, 5], items=[4], s=8.0, reduction="sum"), R(n=[3, 1], items=[3]), dtype=d)
     T("kto_loss kto_loss_backward", R(items=[5]), R(items=[300], kl=0.4, beta=0.5), R(items=[33], kl=-0.3, undesirable=1.5, reduction="sum"),
       R(items=[2, 9], desirable=0.5, reduction="none"), dtype=d)
+
+P2 = [R(shape=(4, 7)), R(shape=(9, 40)), R(shape=(5, 6), reduction="none"), R(shape=(3, 5), reduction="sum")]
+T("multilabel_margin_loss multilabel_margin_loss_backward", *P2)
+SPATIAL = [R(shape=(3, 3, 3)), R(shape=(2, 5, 7), weight=True, ignore=True), R(shape=(3, 4, 2, 5), reduction="none"), R(shape=(4, 2, 33), reduction="sum"),
+           R(shape=(6,)), R(shape=(5,), weight=True, reduction="none"), R(shape=(2, 3, 0), reduction="sum"), R(shape=(2, 40, 3, 3), weight=True)]
+T("nll_loss nll_loss_backward", *SPATIAL)
+T("nll_loss", R(shape=(3, 4, 5), bad_id=4, err="index_out_of_range"))
+T("pad pad_backward", R(shape=(4,), pad=[-1, 1]), R(shape=(3, 5), pad=[2, -2]), R(shape=(2, 7, 6), pad=[-2, 3, 4, -1]), R(shape=(2, 5), pad=[-2, -1]),
+  R(shape=(3, 4), pad=[1, -3, -1, 1]), mode="circular")
+T("pad_backward", R(shape=(3, 6), pad=[-2, 4], acc=["dx"], tag="circular_accumulate"), mode="circular")
+T("pad", R(shape=(6,), pad=[-2, 5], err="invalid", tag="circular_beyond_the_crop"), mode="circular")
+T("meshgrid", R(sizes=[5], indexing="xy"))
+POLES = [s - d for d in (3.171e-4, -3.171e-4, 1e-3, -0.02) for s in (-1.0, -2.0, -3.0, -7.0)]
+T("digamma digamma_backward", R(shape=(40,), special=POLES))
+T("layernorm_backward", R(rows=300, k=1))
+T("groupnorm_backward", R(shape=(30, 4), G=4))
+T("instancenorm_backward", R(shape=(30, 4, 1)))
+T("batchnorm_backward", R(shape=(1, 300)))
+T("rmsprop_step", R(tag="mu2"), R(tag="mu78"), R(tag="mu89"), shape=(300,), mu=0.9, steps=5)

@@ -7,7 +7,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.dirname(HERE)]
 import torch
 import gen
-import losses_more, optim_forms  # noqa: F401
+import losses_more, optim_forms, edges  # noqa: F401
 
 if __name__ == "__main__":
     torch.set_num_threads(1)

@@ -130,7 +130,7 @@ fn masked(cx: &Cx<'_>, x: &str, out: &str, value: f64) -> R {
     let mut v = cx.scratch(x.dtype(), 1)?;
     cx.gpu.write_bytes(v.view_mut(), &element(x.dtype(), value))?;
     let y = cx.out(out, x.dtype(), &broadcast(x.shape(), c.shape()))?;
-    Ok(cx.gpu.ternary(Ternary::Where, c, v.view(), x, y.m())?)
+    Ok(cx.gpu.ternary(Ternary::Where, c, v.shaped(&[])?, x, y.m())?)
 }
 
 fn masked_scatter(cx: &Cx<'_>) -> R {

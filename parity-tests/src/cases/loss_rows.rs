@@ -19,7 +19,11 @@ fn how(cx: &Cx<'_>) -> R<Reduction> {
 
 /// Shape of the items: the forward's `loss` for none, from the loss's rule.
 fn items(kind: RowLoss, x: &[Option<View<'_>>; 4]) -> Vec<usize> {
-    let first = x.iter().flatten().next().map(|v| v.shape().to_vec()).unwrap_or_default();
+    let mut first = x.iter().flatten().next().map(|v| v.shape().to_vec()).unwrap_or_default();
+    if let (RowLoss::Nll { .. }, Some(axis)) = (kind, first.len().min(2).checked_sub(1)) {
+        first.remove(axis);
+        return first;
+    }
     let n = match kind {
         RowLoss::Dice { per_channel: true, .. } => 2,
         RowLoss::Dice { .. } | RowLoss::Tversky { .. } | RowLoss::Quantum | RowLoss::Depth { .. } => 1,
@@ -287,10 +291,17 @@ pub(super) const ROWS: &[&[Kernel]] = &[
     )
     .bound(Close(1e-5, 1e-5))
     .sample(|s| {
-        let n = matrix(s, &[("x", Any)]);
-        s.ids("target", &[n[0]], n[1]);
+        let mut shape = size(s).to_vec();
+        match s.below(4) {
+            0 => shape.extend([1 + s.below(3), 1 + s.below(5)]),
+            1 => shape = vec![shape[1]],
+            _ => {}
+        }
+        s.put("x", &shape, Any);
+        let classes = shape.remove(shape.len().min(2) - 1);
+        s.ids("target", &shape, classes);
         if s.coin() {
-            s.put("weight", &[n[1]], Positive);
+            s.put("weight", &[classes], Positive);
         }
         s.arg("ignore_index", 1);
         draw_reduction(s);

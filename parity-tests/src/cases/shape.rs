@@ -295,9 +295,10 @@ pub(super) fn channels(cx: &Cx<'_>, x: View<'_>, groups: usize, name: &str) -> R
 fn meshgrid(cx: &Cx<'_>) -> R {
     let xs = cx.list("x");
     let mut shape: Vec<usize> = xs.iter().map(|x| x.numel()).collect();
+    // `xy` exchanges the first two axes, where there are two.
     let xy = match cx.s("indexing")?.as_str() {
         "ij" => false,
-        "xy" => true,
+        "xy" => xs.len() > 1,
         i => return Err(Fail::Case(format!("indexing {i} is unknown"))),
     };
     if xy {

@@ -118,7 +118,12 @@ impl Engine {
         let (rows, len) = (shape.rows, shape.len);
         // Rows are cut where there are too few of them to fill a device.
         let chunks = if kernel.sums && rows < 512 { len.div_ceil(CHUNK).clamp(1, 1024) } else { 1 };
-        let lanes = if chunks > 1 { BLOCK as usize } else { lanes_for(len) };
+        let lanes = match chunks {
+            // Neighbouring work-items take neighbouring rows where those are neighbours in memory.
+            1 if kind.strided() && shape.width > 1 => 1,
+            1 => lanes_for(len),
+            _ => BLOCK as usize,
+        };
         let mut roles = 0i64;
         for (i, o) in kind.operands().iter().enumerate() {
             roles |= (o.role as i64) << (4 * i);

@@ -181,7 +181,7 @@ fn tensor(b: &dyn IGpuBackend, dtype: DType, shape: &[usize], seed: u64) -> Buff
 fn paddings_and_their_gradients() {
     use PadMode::*;
     type Case = (PadMode, &'static [usize], &'static [(isize, isize)]);
-    let cases: [Case; 8] = [
+    let cases: [Case; 10] = [
         (Constant(2.0), &[3, 4], &[(1, 2), (0, 3)]),
         (Constant(-1.0), &[5, 3, 16], &[(2, 0), (-1, 1), (0, 0)]),
         (Reflect, &[2, 5, 7], &[(0, 0), (4, 3), (6, 2)]),
@@ -189,7 +189,9 @@ fn paddings_and_their_gradients() {
         (Replicate, &[2, 3, 1], &[(0, 1), (5, 0), (3, 3)]),
         (Replicate, &[6, 8], &[(-2, 3), (2, -5)]),
         (Circular, &[3, 4, 8], &[(3, 3), (4, 2), (0, 0)]),
-        (Circular, &[6, 8], &[(-2, 3), (8, -1)]),
+        (Circular, &[6, 8], &[(-2, 3), (7, -1)]),
+        (Circular, &[4], &[(-1, 1)]),
+        (Circular, &[3, 7, 5], &[(-1, 2), (3, -2), (-2, -1)]),
     ];
     for dtype in [DType::F32, DType::Bf16, DType::I64, DType::U8] {
         for (i, (mode, shape, pads)) in cases.iter().enumerate() {
@@ -415,6 +417,12 @@ fn sorts_are_stable() {
 
 #[test]
 fn indices_out_of_range_are_reported() {
+    // What follows an error can be looked at in a copy.
+    let download = |b: &dyn IGpuBackend, buf: &Buffer| {
+        let mut copy = b.alloc(buf.dtype(), buf.len()).unwrap();
+        b.copy(buf.view(), copy.view_mut()).unwrap();
+        download(b, &copy)
+    };
     let check = |b: &dyn IGpuBackend| {
         let x = tensor(b, DType::F32, &[4, 2], 1);
         let mut y = tensor(b, DType::F32, &[3, 2], 2);

@@ -50,6 +50,14 @@ pub(super) struct Sums {
     pub(super) second: usize,
 }
 
+/// What dx needs of each set beside its statistics.
+struct Means {
+    /// mean(g) and mean(g * xh).
+    coef: Buffer,
+    /// Whether a set is one element less its own mean.
+    alone: bool,
+}
+
 fn aligned(v: &Option<View<'_>>) -> bool {
     v.as_ref().is_none_or(aligned16)
 }
@@ -205,7 +213,7 @@ impl Engine {
         n: usize,
         raw: bool,
         weighted: Option<[usize; 3]>,
-    ) -> Result<Buffer> {
+    ) -> Result<Means> {
         let dt = b.dt();
         let coef = self.scratch(dt.accumulator(), 2 * s.sets)?;
         let tx = join_tx(s.outer, s.inner);
@@ -227,11 +235,12 @@ impl Engine {
             real(dt, b.offset),
         ];
         self.launch(&BWD_COEF, dt, b.act.unit, Grid::Blocks([s.sets.div_ceil(tx), 1, 1]), &args)?;
-        Ok(coef)
+        Ok(Means { coef, alone: n == 1 && !raw })
     }
 
-    fn back_apply(&self, b: &Back<'_>, p: &Plan, coef: Option<&Buffer>) -> Result<()> {
+    fn back_apply(&self, b: &Back<'_>, p: &Plan, means: Option<&Means>) -> Result<()> {
         let dt = b.dt();
+        let coef = means.map(|m| &m.coef);
         if let Some(cut) = self.even_cut(&b.terms(), p.rows, p.cols).filter(|_| p.inner > 0 && b.aligned()) {
             return self.even_back_apply(b, p, &cut, coef);
         }
@@ -251,6 +260,7 @@ impl Engine {
             long(p.share),
             int(wide as usize),
             int(affine as usize),
+            int(means.is_some_and(|m| m.alone) as usize),
             real(dt, b.offset),
             b.act.args[0],
             b.act.args[1],
@@ -298,8 +308,8 @@ impl Engine {
         }
         let plan = Plan { rows, cols, inner: 0, groups: 1, share: 1 };
         let sums = self.back_rows(&b, &plan, rows)?;
-        let coef = self.back_coef(&b, &sums, cols, p.rms, None)?;
-        self.back_apply(&b, &plan, Some(&coef))
+        let means = self.back_coef(&b, &sums, cols, p.rms, None)?;
+        self.back_apply(&b, &plan, Some(&means))
     }
 
     pub(super) fn group_norm_bwd_impl(&self, p: &GroupNorm, io: GroupNormBwd<'_>) -> Result<()> {
@@ -342,8 +352,8 @@ impl Engine {
         }
         let splits = sums.inner;
         let sets = Sums { outer: 1, sets: n * p.groups, inner: cg * splits, ..sums };
-        let coef = self.back_coef(&b, &sets, cg * s, false, Some([cg, splits, c]))?;
-        self.back_apply(&b, &plan, Some(&coef))
+        let means = self.back_coef(&b, &sets, cg * s, false, Some([cg, splits, c]))?;
+        self.back_apply(&b, &plan, Some(&means))
     }
 
     pub(super) fn batch_norm_bwd_impl(&self, p: &BatchNorm, io: BatchNormBwd<'_>) -> Result<()> {
@@ -371,7 +381,7 @@ impl Engine {
             return self.no_params(b);
         }
         let plan = Plan { rows: n * c, cols: s, inner: s, groups: c, share: 0 };
-        let mut coef = None;
+        let mut means = None;
         if b.params() || (b.dx.is_some() && training) {
             let sums = match s < SHORT_PLANE {
                 true => self.back_cols(&b, n, c * s, s)?,
@@ -381,12 +391,12 @@ impl Engine {
                 self.back_params(&b, &sums)?;
             }
             if b.dx.is_some() && training {
-                coef = Some(self.back_coef(&b, &sums, n * s, false, Some([1, sums.inner, c]))?);
+                means = Some(self.back_coef(&b, &sums, n * s, false, Some([1, sums.inner, c]))?);
             }
         }
         if b.dx.is_none() && b.dresidual.is_none() {
             return Ok(());
         }
-        self.back_apply(&b, &plan, coef.as_ref())
+        self.back_apply(&b, &plan, means.as_ref())
     }
 }

@@ -121,7 +121,7 @@ pub(super) fn rule_kernel(rule: &OptimRule) -> Option<Kernel> {
                 (true, false) => "gk_rule_rmsprop_centered",
                 (true, true) => "gk_rule_rmsprop_centered_momentum",
             };
-            plain(name, [a, 1.0 - a, eps, wd, mu, 0.0], false)
+            plain(name, [a, 1.0 - a, eps, wd, 1.0 - mu, 0.0], false)
         }
         OptimRule::Adagrad { lr_decay, eps, wd } => {
             plain("gk_rule_adagrad", [lr_decay, eps, wd, 0.0, 0.0, 0.0], false)

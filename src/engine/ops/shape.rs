@@ -65,6 +65,16 @@ fn padded_axes(pads: &[(isize, isize)], x: &View<'_>, y: &View<'_>) -> Vec<Padde
     out
 }
 
+/// What circular padding wraps around: x without what negative pads crop, and the pads that remain.
+fn cropped<'a>(pads: &[(isize, isize)], x: &View<'a>) -> Result<(View<'a>, Vec<(isize, isize)>)> {
+    let mut kept = *x;
+    for (axis, &(before, after)) in pads.iter().enumerate() {
+        let (start, cut) = (before.min(0).unsigned_abs(), after.min(0).unsigned_abs());
+        kept = kept.map("pads", |l| l.slice(axis, start, x.shape()[axis].saturating_sub(cut), 1))?;
+    }
+    Ok((kept, pads.iter().map(|&(b, a)| (b.max(0), a.max(0))).collect()))
+}
+
 impl Engine {
     fn pad_into(
         &self,
@@ -280,24 +290,40 @@ impl ShapeOps for Engine {
         let y = y.as_view();
         self.own("pad", "x", &x)?;
         self.own("pad", "y", &y)?;
+        if mode == PadMode::Circular {
+            let (x, pads) = cropped(pads, &x)?;
+            return self.pad_into(mode, &pads, &x, &y, false);
+        }
         self.pad_into(mode, pads, &x, &y, false)
     }
 
     fn pad_bwd(&self, mode: PadMode, pads: &[(isize, isize)], dy: View<'_>, dx: GradMut<'_>) -> Result<()> {
+        const OP: &str = "pad_bwd";
         check_pad_bwd(mode, pads, &dy, &dx)?;
         let v = dx.out.as_view();
-        self.own("pad_bwd", "dy", &dy)?;
-        self.own("pad_bwd", "dx", &v)?;
+        self.own(OP, "dy", &dy)?;
+        self.own(OP, "dx", &v)?;
+        if v.numel() == 0 {
+            return Ok(());
+        }
+        let (v, pads) = match mode {
+            // The crop of a constant padding is the padding by the negative.
+            PadMode::Constant(_) => {
+                let back: Vec<_> = pads.iter().map(|&(b, a)| (-b, -a)).collect();
+                return self.pad_into(PadMode::Constant(0.0), &back, &dy, &v, dx.accumulate);
+            }
+            PadMode::Circular => cropped(pads, &v)?,
+            _ => (v, pads.to_vec()),
+        };
+        // Nothing reads what was cropped.
+        if v.numel() < dx.out.numel() && !dx.accumulate {
+            ShapeOps::fill(self, 0.0, dx.out)?;
+        }
         let n = v.numel();
         if n == 0 {
             return Ok(());
         }
-        // The crop of a constant padding is the padding by the negative.
-        if let PadMode::Constant(_) = mode {
-            let back: Vec<_> = pads.iter().map(|&(b, a)| (-b, -a)).collect();
-            return self.pad_into(PadMode::Constant(0.0), &back, &dy, &v, dx.accumulate);
-        }
-        let axes = padded_axes(pads, &v, &dy);
+        let axes = padded_axes(&pads, &v, &dy);
         let args = [
             self.arg_in(&dy),
             self.arg_in(&v),
