@@ -16,9 +16,9 @@ static PANIC: Mutex<Option<String>> = Mutex::new(None);
 fn note_panics() {
     std::panic::set_hook(Box::new(|info| {
         let text = info.payload_as_str().unwrap_or("a panic without a message");
-        let at = info.location().map_or_else(String::new, |l| format!(" at {}:{}", l.file(), l.line()));
+        let at = info.location().map_or_else(String::new, |l| format!("{}:{}: ", l.file(), l.line()));
         let mut last = PANIC.lock().unwrap_or_else(PoisonError::into_inner);
-        last.get_or_insert_with(|| format!("{text}{at}").replace('\n', " "));
+        last.get_or_insert_with(|| format!("{at}{text}").replace('\n', " "));
     }));
 }
 
