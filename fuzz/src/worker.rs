@@ -34,7 +34,10 @@ fn attempt(run: &mut Run, input: &Input) -> String {
         (None, Err(_)) => "panic of a silent kind".into(),
         (None, Ok(Verdict::Accepted)) => "accepted".into(),
         (None, Ok(Verdict::Rejected)) => "rejected".into(),
-        (None, Ok(Verdict::Wrong(what))) => format!("wrong {}", what.replace('\n', " ")),
+        // What it is about stands first; lists of elements can be long.
+        (None, Ok(Verdict::Wrong(what))) => {
+            format!("wrong {}", what.replace('\n', " ").chars().take(1000).collect::<String>())
+        }
     }
 }
 
