@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use arbitrary::Unstructured;
-use trefoil::ops::{CoreOps, ShapeOps};
 use trefoil::{BackendExt, CpuBackend, IGpuBackend, Layout, MAX_ELEMENTS};
 
 use super::chain::{Meaning, Places, Step, number};
@@ -35,7 +34,7 @@ fn run(bytes: &[u8], gpu: &dyn IGpuBackend) -> Result<Verdict, String> {
     let Ok(first) = start(&mut u) else { return Ok(Verdict::Rejected) };
     let Some(mut l) = first? else { return Ok(Verdict::Rejected) };
     let mut places = Places::of(&l);
-    let mut verdict = Verdict::Accepted;
+    let mut verdict = Verdict::Rejected;
     while !u.is_empty() {
         let Ok(step) = Step::draw(&mut u, &l) else { break };
         let meaning = places.as_ref().map_or(Meaning::Large, |p| p.after(&step));
@@ -51,6 +50,7 @@ fn run(bytes: &[u8], gpu: &dyn IGpuBackend) -> Result<Verdict, String> {
                 }
                 l = new;
                 places = Places::of(&l);
+                verdict = Verdict::Accepted;
             }
             Err(e) => {
                 // Where a layout without elements begins has a limit, too.
@@ -59,7 +59,7 @@ fn run(bytes: &[u8], gpu: &dyn IGpuBackend) -> Result<Verdict, String> {
                 {
                     return Err(format!("{step:?} of {l:?} was refused ({e}), not {p:?}"));
                 }
-                verdict = Verdict::Rejected;
+                continue;
             }
         }
         if let Some(p) = &places {

@@ -157,13 +157,13 @@ impl GatedLinearUnit {
     /// With biases and a sigmoid. Errors: a size of 0.
     pub fn new(cx: &Build, inputs: usize, outputs: usize) -> Result<Self> {
         Self::check(outputs)?;
-        Ok(GatedLinearUnit { packed: Dense::new(cx, inputs, 2 * outputs)?, gate: Activation::Sigmoid })
+        Ok(GatedLinearUnit { packed: Dense::new(cx, inputs, outputs.saturating_mul(2))?, gate: Activation::Sigmoid })
     }
 
     /// The first forward fixes the number of inputs and makes the parameters. Errors: no outputs.
     pub fn lazy(cx: &Build, outputs: usize) -> Result<Self> {
         Self::check(outputs)?;
-        Ok(GatedLinearUnit { packed: Dense::lazy(cx, 2 * outputs)?, gate: Activation::Sigmoid })
+        Ok(GatedLinearUnit { packed: Dense::lazy(cx, outputs.saturating_mul(2))?, gate: Activation::Sigmoid })
     }
 
     /// SwiGLU: the gate is x sigmoid(x).
