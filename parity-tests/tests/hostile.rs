@@ -48,8 +48,15 @@ impl Draw {
     }
 
     fn real(&mut self) -> Value {
-        let edges =
-            [json!("nan"), json!("inf"), json!("-inf"), json!(0.0), json!(-1.0), json!(1e308), json!(-1e-308)];
+        let edges = [
+            json!("nan"),
+            json!("inf"),
+            json!("-inf"),
+            json!(0.0),
+            json!(-1.0),
+            json!(1e308),
+            json!(-1e-308),
+        ];
         edges[self.below(edges.len())].clone()
     }
 }
