@@ -85,7 +85,10 @@ fn value(op: Reduce, v: &[f64]) -> f64 {
 /// Number of the result that each element of a row-major tensor belongs to.
 fn groups(shape: &[usize], axes: &Axes) -> Result<Vec<usize>> {
     let layout = Layout::contiguous(&axes.keepdim).and_then(|l| l.broadcast_to(shape));
-    layout.map_or(Ok(Vec::new()), |l| offsets(&l).try_vec())
+    let Some(layout) = layout else { return Ok(Vec::new()) };
+    let mut out = with_capacity(layout.numel())?;
+    out.try_extend(offsets(&layout))?;
+    Ok(out)
 }
 
 /// The elements of each slice in row-major order.
