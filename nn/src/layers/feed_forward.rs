@@ -135,12 +135,6 @@ impl Layer for FeedForward {
             v.child("dropout", d);
         }
     }
-
-    fn set_training(&self, on: bool) {
-        if let Some(d) = &self.dropout {
-            d.set_training(on);
-        }
-    }
 }
 
 /// Gated linear unit: (W x + b) times act(V x + c), `[.., in] -> [.., out]` (Dauphin et al., 2017; Shazeer, 2020). One product for both
