@@ -151,7 +151,10 @@ impl GatedLinearUnit {
     /// With biases and a sigmoid. Errors: a size of 0.
     pub fn new(cx: &Build, inputs: usize, outputs: usize) -> Result<Self> {
         Self::check(outputs)?;
-        Ok(GatedLinearUnit { packed: Dense::new(cx, inputs, outputs.saturating_mul(2))?, gate: Activation::Sigmoid })
+        Ok(GatedLinearUnit {
+            packed: Dense::new(cx, inputs, outputs.saturating_mul(2))?,
+            gate: Activation::Sigmoid,
+        })
     }
 
     /// The first forward fixes the number of inputs and makes the parameters. Errors: no outputs.
