@@ -105,23 +105,24 @@ fn fuzz(target: &Target, args: &Args) -> Result<bool, String> {
                 keep(target, &seeds, args.seed, index, kind, what);
             }
         })?;
-        let Some(at) = at else { return Err("the worker ended before its first input".into()) };
-        if args.input.is_some() {
+        let Some(at) = at else {
+            let said = std::fs::read_to_string(words_of(target)).unwrap_or_default();
+            return Err(format!("the worker ended before its first input: {}", said.trim()));
+        };
+        // One that is fast alone waited for others of this machine.
+        if matches!(end, End::Slow) && (args.input.is_some() || slow_again(target, args, &seeds, at)?) {
+            *report.failures.entry(("slow", SLOW_TEXT.into())).or_default() += 1;
+            if args.input.is_none() {
+                keep(target, &seeds, args.seed, at, "slow", SLOW_TEXT);
+            }
+        }
+        if args.input.is_some() || matches!(end, End::Done) {
             break;
         }
         from = at + 1;
-        if let End::Slow = end
-            && !slow_again(target, args, &seeds, at)?
-        {
-            // It waited for others of this machine, or compiled what is compiled now.
-            let count = report.failures.entry(("slow", SLOW_TEXT.into())).or_default();
-            *count -= 1;
-        }
-        if let End::Done = end {
-            break;
-        }
     }
-    report.failures.retain(|_, n| *n > 0);
+    // Empty but for what a worker said about its end, which has been printed.
+    let _ = std::fs::remove_file(words_of(target));
     print(target, &report, began.elapsed());
     Ok(report.failures.is_empty())
 }
@@ -213,10 +214,7 @@ fn watch(
                     other => return Err(format!("the worker said `{other}`")),
                 }
             }
-            Err(RecvTimeoutError::Timeout) => {
-                fail(report, at, "slow", SLOW_TEXT);
-                return Ok((End::Slow, at));
-            }
+            Err(RecvTimeoutError::Timeout) => return Ok((End::Slow, at)),
             Err(RecvTimeoutError::Disconnected) => break,
         }
     }
