@@ -96,7 +96,9 @@ pub enum NnError {
         b: DeviceId,
     },
     /// Operands live on two handles of one device, each with a stream of its own.
-    #[error("{op}: the operands live on two handles of {device}, each with its own stream; move one with to_device, or clone one handle")]
+    #[error(
+        "{op}: the operands live on two handles of {device}, each with its own stream; move one with to_device, or clone one handle"
+    )]
     HandleMismatch {
         /// The operation.
         op: &'static str,
@@ -140,7 +142,9 @@ pub enum NnError {
     },
     /// Two parameters, two buffers or two generator positions of a model (or of the groups of an optimizer) have one name, so that one of
     /// them would be lost in a state dictionary.
-    #[error("two tensors or generator positions are named `{name}`; give the parts of a layer different names")]
+    #[error(
+        "two tensors or generator positions are named `{name}`; give the parts of a layer different names"
+    )]
     DuplicateName {
         /// The first name that occurs twice.
         name: String,

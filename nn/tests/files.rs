@@ -201,7 +201,10 @@ fn partial_loading_reports_what_it_left() {
     let bad = &report.mismatched[0];
     assert_eq!((bad.name.as_str(), &bad.expected[..], &bad.found[..]), ("0.bias", &[2][..], &[4][..]));
     assert_eq!(bad.found_dtype, Some(DType::F32));
-    assert_eq!(m.state_dict().unwrap()["0.weight"].to_bytes().unwrap(), file.read("linear.weight").unwrap().bytes);
+    assert_eq!(
+        m.state_dict().unwrap()["0.weight"].to_bytes().unwrap(),
+        file.read("linear.weight").unwrap().bytes
+    );
     assert_eq!(m.state_dict().unwrap()["0.bias"].to_vec::<f32>().unwrap(), before);
 
     // Strict loading refuses and writes nothing.

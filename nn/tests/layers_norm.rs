@@ -278,7 +278,11 @@ fn instance_and_group_normalization() {
     let want: Vec<f64> = over(&var, 0.1 * 3.0 / 2.0).iter().map(|v| 0.9 + v).collect();
     close(&param(&tracking, "running_var"), &want, 1e-12, "running variance");
     assert_eq!(state_names(&tracking), ["running_mean", "running_var", "num_batches_tracked"]);
-    assert_eq!(tracking.state_dict().unwrap()["num_batches_tracked"].item::<i64>().unwrap(), 0, "as in PyTorch");
+    assert_eq!(
+        tracking.state_dict().unwrap()["num_batches_tracked"].item::<i64>().unwrap(),
+        0,
+        "as in PyTorch"
+    );
     tracking.eval();
     let (m, v) = (param(&tracking, "running_mean"), param(&tracking, "running_var"));
     let given: Vec<f64> =
@@ -328,8 +332,12 @@ fn config() -> TransformerConfig {
 /// A part of a block as a layer of its own, with the block's parameters.
 fn part<L: Layer>(block: &dyn Layer, name: &str, layer: L) -> L {
     let all = block.state_dict().unwrap();
-    let own =
-        layer.state_dict().unwrap().into_keys().map(|k| (k.clone(), all[&format!("{name}.{k}")].clone())).collect();
+    let own = layer
+        .state_dict()
+        .unwrap()
+        .into_keys()
+        .map(|k| (k.clone(), all[&format!("{name}.{k}")].clone()))
+        .collect();
     layer.load_state_dict(&own).unwrap();
     layer
 }

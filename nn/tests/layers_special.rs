@@ -276,8 +276,12 @@ fn trains_quietly(what: &str, shape: &[usize], make: impl Fn(&Build) -> Result<B
         assert_eq!(y.dtype(), DType::F16);
         let y = y.to_dtype(DType::F32).unwrap().to_vec::<f32>().unwrap();
         let fresh = make(&Build::new(&d, 3)).unwrap();
-        let state =
-            half.state_dict().unwrap().into_iter().map(|(n, t)| (n, t.to_dtype(DType::F32).unwrap())).collect();
+        let state = half
+            .state_dict()
+            .unwrap()
+            .into_iter()
+            .map(|(n, t)| (n, t.to_dtype(DType::F32).unwrap()))
+            .collect();
         fresh.load_state_dict(&state).unwrap();
         half.eval();
         fresh.eval();
@@ -350,8 +354,12 @@ fn hyperbolic_linear_follows_the_definition() {
         shuffle(&layer, 6);
         let (w, b) = (param(&layer, "weight"), param(&layer, "bias"));
         let with = |l: HyperbolicLinear| {
-            let state =
-                layer.state_dict().unwrap().into_iter().filter(|(n, _)| l.state_dict().unwrap().contains_key(n)).collect();
+            let state = layer
+                .state_dict()
+                .unwrap()
+                .into_iter()
+                .filter(|(n, _)| l.state_dict().unwrap().contains_key(n))
+                .collect();
             l.load_state_dict(&state).unwrap();
             let y = l.forward(&x).unwrap();
             assert_eq!(y.shape(), [2, 3, 2]);
@@ -497,7 +505,8 @@ fn single_head_decoder() {
         let all = layer.state_dict().unwrap();
         fn part<L: Layer>(all: &trefoil_nn::StateDict, name: &str, l: L) -> L {
             let own = l
-                .state_dict().unwrap()
+                .state_dict()
+                .unwrap()
                 .into_keys()
                 .map(|k| (k.clone(), all[&format!("{name}.{k}")].clone()))
                 .collect();

@@ -241,7 +241,10 @@ fn batch_normalization() {
             .collect();
         close(&values(&layer.forward(&x).unwrap()), &want, 1e-5, "evaluation");
         layer.to_device(&cpu()).unwrap();
-        assert!(layer.state_dict().unwrap().values().all(|t| id(t.device()) == id(&cpu())), "buffers move too");
+        assert!(
+            layer.state_dict().unwrap().values().all(|t| id(t.device()) == id(&cpu())),
+            "buffers move too"
+        );
     });
 }
 
