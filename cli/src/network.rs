@@ -5,6 +5,7 @@ use std::path::Path;
 use serde_json::Value;
 use trefoil::ops::{Distribution, Rng};
 use trefoil_nn::config::{Config, Data};
+use trefoil_nn::limits;
 use trefoil_nn::network::{Network, NetworkConfig};
 use trefoil_nn::{Build, DType, Device, Tensor};
 
@@ -28,11 +29,7 @@ const INPUTS: u64 = 1 << 59;
 impl Described {
     /// Reads the file; a training run has `data`. Reads the run's data too.
     pub(crate) fn load(path: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(path).map_err(|source| CliError::File {
-            what: "read",
-            path: path.display().to_string(),
-            source,
-        })?;
+        let text = limits::read_config(path)?;
         let json: Option<Value> = serde_json::from_str(&text).ok();
         let alone = json.is_some_and(|v| v.get("layers").is_some() && v.get("data").is_none());
         if alone {
@@ -70,7 +67,11 @@ impl Described {
             Described::Run(config, _) => (&config.model, "model"),
             Described::Network(config) => (config, ""),
         };
-        Ok(Network::for_items(&cx, config, path, &items)?)
+        let network = Network::for_items(&cx, config, path, &items)?;
+        if let Described::Run(config, _) = self {
+            config.freeze(&network)?;
+        }
+        Ok(network)
     }
 
     /// Inputs for `n` items: the first of the run's training data, or random numbers for a network alone (zeros for inputs of integers).

@@ -2,10 +2,12 @@
 
 use std::io::Write;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use serde_json::json;
-use trefoil_nn::LayerExt;
+use trefoil::Engine;
 use trefoil_nn::summary::summary;
+use trefoil_nn::{Device, LayerExt, Tensor};
 
 use crate::BackendArg;
 use crate::error::{CliError, Result};
@@ -20,7 +22,7 @@ Examples:
   trefoil summary examples/digits.json --json      the same as JSON
 
 MACs are the multiply-accumulates of products (matrices, convolutions, attention, recurrences); FLOPs are two per MAC and one per element
-that any other operation computes. Numbers of a layer contain those of its parts. Sizes that a network alone leaves free (-1) count as 8.")]
+that any other operation computes. Nothing is computed for them: the backend serves a run's data alone. Numbers of a layer contain those of its parts. Sizes that a network alone leaves free (-1) count as 8.")]
 pub(crate) struct Args {
     /// A training run, or a network
     config: PathBuf,
@@ -39,9 +41,17 @@ pub(crate) fn run(a: &Args, out: &mut dyn Write) -> Result<()> {
         return Err(CliError::Input("--batch: expected at least 1, got 0".into()));
     }
     let described = Described::load(&a.config)?;
-    let device = a.backend.open()?;
-    let inputs = described.inputs(&device, a.batch)?;
-    let model = described.network(&device, described.dtype(), &inputs)?;
+    // What there is to say depends on shapes alone: nothing is allocated or computed, whatever the sizes.
+    let shapes: Device = Arc::new(Engine::shapes());
+    let inputs = match &described {
+        Described::Network(_) => described.inputs(&shapes, a.batch)?,
+        Described::Run(..) => described
+            .inputs(&a.backend.open()?, a.batch)?
+            .iter()
+            .map(|x| Tensor::empty(&shapes, x.dtype(), x.shape()))
+            .collect::<trefoil_nn::Result<_>>()?,
+    };
+    let model = described.network(&shapes, described.dtype(), &inputs)?;
     // Statistics of batches need several items; those that were saved do not.
     model.eval();
     let s = summary(&model, &inputs)?;
@@ -52,7 +62,10 @@ pub(crate) fn run(a: &Args, out: &mut dyn Write) -> Result<()> {
             let copies = config.optimizer.rule().states().len()
                 + usize::from(half && t.master_weights)
                 + usize::from(t.ema.is_some());
-            Some((config.optimizer.name(), s.parameter_bytes, copies * s.parameters * 4))
+            let trained = model.parameters().into_iter().filter(|p| p.requires_grad());
+            let trained: usize = trained.map(|p| p.get().numel()).sum();
+            let gradients = trained * described.dtype().size();
+            Some((config.optimizer.name(), gradients, copies * trained * 4))
         }
         Described::Network(_) => None,
     };

@@ -101,8 +101,8 @@ enum Role {
 struct Slot {
     grad: Tensor,
     owned: bool,
-    /// Memory of an optimizer: zeroed instead of dropped.
-    arena: bool,
+    /// Of memory of an optimizer, which is zeroed instead of dropped: its version when it was.
+    cleared: Option<u64>,
 }
 
 impl Slot {
@@ -180,7 +180,10 @@ impl Node {
     pub(crate) fn zero_grad(&self) -> Result<()> {
         for slot in &mut lock(&self.kept).slots {
             match slot {
-                Some(s) if s.arena => s.grad.fill(0.0)?,
+                Some(s) if s.cleared.is_some() => {
+                    s.grad.fill(0.0)?;
+                    s.cleared = Some(s.grad.version());
+                }
                 other => *other = None,
             }
         }
@@ -189,12 +192,37 @@ impl Node {
 
     /// Gives a leaf the gradient that it has collected elsewhere.
     pub(crate) fn put_grad(&self, grad: Tensor) {
-        *lock(&self.kept).slot(0) = Some(Slot { grad, owned: true, arena: false });
+        *lock(&self.kept).slot(0) = Some(Slot { grad, owned: true, cleared: None });
     }
 
-    /// Lets a leaf collect its gradient in an optimizer's arena. What it has collected so far must have been copied there.
-    pub(crate) fn place_grad(&self, grad: Tensor) {
-        *lock(&self.kept).slot(0) = Some(Slot { grad, owned: true, arena: true });
+    /// Lets a leaf collect its gradient in an optimizer's arena. `filled`: it has collected some, which was copied there.
+    pub(crate) fn place_grad(&self, grad: Tensor, filled: bool) {
+        if filled {
+            grad.storage().touch();
+        }
+        let cleared = grad.version() - u64::from(filled);
+        *lock(&self.kept).slot(0) = Some(Slot { grad, owned: true, cleared: Some(cleared) });
+    }
+
+    /// Whether a leaf has collected a gradient since it was cleared.
+    pub(crate) fn has_grad(&self) -> bool {
+        self.is_filled().unwrap_or_else(|| self.grad(0).is_some())
+    }
+
+    /// Whether a leaf's gradient in an optimizer's arena was written since it was cleared; `None` if the leaf has none there.
+    pub(crate) fn is_filled(&self) -> Option<bool> {
+        let kept = lock(&self.kept);
+        let slot = kept.slots.first()?.as_ref()?;
+        slot.cleared.map(|version| slot.grad.version() != version)
+    }
+
+    /// Notes that the optimizer has cleared its arena.
+    pub(crate) fn note_cleared(&self) {
+        if let Some(Some(s)) = lock(&self.kept).slots.first_mut()
+            && s.cleared.is_some()
+        {
+            s.cleared = Some(s.grad.version());
+        }
     }
 }
 
@@ -352,11 +380,12 @@ impl BackwardCtx<'_> {
                 if !s.is_own() {
                     let copy = s.grad.like(s.grad.shape())?;
                     copy.assign(&s.grad)?;
-                    *s = Slot { grad: copy, owned: true, arena: false };
+                    *s = Slot { grad: copy, owned: true, cleared: None };
                 }
                 Ok::<_, NnError>(Some(s.grad.clone()))
             })?;
             if let Some(grad) = ready {
+                grad.storage().touch();
                 let operand = grad.operand();
                 return Ok(Some(GradTarget { grad, operand, accumulate: true }));
             }
@@ -386,14 +415,15 @@ impl BackwardCtx<'_> {
             None if leaf && !owned => {
                 let copy = grad.like(grad.shape())?;
                 copy.assign(&grad)?;
-                *slot = Some(Slot { grad: copy, owned: true, arena: false });
+                *slot = Some(Slot { grad: copy, owned: true, cleared: None });
                 Ok(())
             }
             None => {
-                *slot = Some(Slot { grad, owned, arena: false });
+                *slot = Some(Slot { grad, owned, cleared: None });
                 Ok(())
             }
             Some(s) if s.is_own() => {
+                s.grad.storage().touch();
                 let (src, dst) = (grad.operand(), s.grad.operand());
                 Ok(s.grad.device().strided_copy(src.view()?, dst.grad(true)?)?)
             }
@@ -401,7 +431,7 @@ impl BackwardCtx<'_> {
                 let sum = grad.like(grad.shape())?;
                 let (a, b, y) = (s.grad.operand(), grad.operand(), sum.operand());
                 grad.device().binary(Binary::Add { alpha: 1.0 }, a.view()?, b.view()?, y.view_mut()?)?;
-                *s = Slot { grad: sum, owned: true, arena: false };
+                *s = Slot { grad: sum, owned: true, cleared: None };
                 Ok(())
             }
         })

@@ -201,6 +201,11 @@ impl Checkpoint {
         let progress = Progress {
             version: VERSION,
             step: optimizer.map_or(progress.step, Optimizer::steps),
+            state: progress
+                .state
+                .into_iter()
+                .chain(optimizer.iter().flat_map(|o| o.missed_steps()))
+                .collect(),
             counters: model.counters(),
             ..progress
         };
@@ -291,6 +296,7 @@ impl Checkpoint {
         }
         if let Some(o) = optimizer {
             o.set_steps(self.progress.step);
+            o.set_missed_steps(&self.progress.state);
         }
         Ok(())
     }

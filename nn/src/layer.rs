@@ -8,6 +8,7 @@ use std::sync::{Arc, RwLock};
 use trefoil::DType;
 
 use crate::error::{NnError, Result, invalid};
+use crate::glob::fits_within;
 use crate::state_file::{LoadReport, Mismatch};
 use crate::substitute;
 use crate::tensor::{Device, Tensor, same_handle};
@@ -42,6 +43,20 @@ impl Param {
     pub fn set(&self, t: Tensor) {
         let mut cell = self.cell.write().unwrap_or_else(|p| p.into_inner());
         *cell = if cell.requires_grad() { t.with_grad() } else { t.detach() };
+    }
+
+    /// Whether it collects gradients.
+    pub fn requires_grad(&self) -> bool {
+        self.cell.read().unwrap_or_else(|p| p.into_inner()).requires_grad()
+    }
+
+    /// Freezes (`false`) or unfreezes a parameter: frozen it gets no gradient and no update, and stays in the state dictionary. Optimizers
+    /// that are built meanwhile leave it out. Integers stay as they are.
+    pub fn set_requires_grad(&self, on: bool) {
+        let mut cell = self.cell.write().unwrap_or_else(|p| p.into_inner());
+        if cell.requires_grad() != on {
+            *cell = if on { cell.with_grad() } else { cell.detach() };
+        }
     }
 
     /// Whether both refer to the same tensor.
@@ -299,7 +314,7 @@ pub type StateDict = BTreeMap<String, Tensor>;
 
 /// What every layer can do, derived from [`Layer::visit`].
 pub trait LayerExt: Layer {
-    /// Trainable parameters by name, in the order of the model.
+    /// Parameters by name, in the order of the model, frozen ones too.
     fn named_parameters(&self) -> Vec<(String, Param)>;
     /// Parameters and buffers by name, in the order of the model.
     fn named_state(&self) -> Vec<(String, Param)>;
@@ -308,7 +323,7 @@ pub trait LayerExt: Layer {
     /// Sets positions of random number generators. Errors: [`NnError::StateNames`] for names that differ from the model's,
     /// [`NnError::DuplicateName`].
     fn set_counters(&self, values: &BTreeMap<String, u64>) -> Result<()>;
-    /// Trainable parameters in the order of the model, shared ones once.
+    /// Parameters in the order of the model, frozen ones too, shared ones once.
     fn parameters(&self) -> Vec<Param> {
         let mut out: Vec<Param> = vec![];
         for (_, p) in self.named_parameters() {
@@ -318,7 +333,7 @@ pub trait LayerExt: Layer {
         }
         out
     }
-    /// Number of trainable scalars, shared ones once.
+    /// Number of scalars of the parameters, frozen ones too, shared ones once.
     fn num_parameters(&self) -> usize {
         self.parameters().iter().map(|p| p.get().numel()).sum()
     }
@@ -378,6 +393,15 @@ pub trait LayerExt: Layer {
             }
         }
         Ok(report)
+    }
+    /// [Freezes](Param::set_requires_grad) the parameters that a pattern fits and returns how many they are. The pattern is the name of a
+    /// parameter or layer, in which `*` stands for any characters and `?` for one: `encoder`, `*.bias`. Errors: a pattern that fits none.
+    fn freeze(&self, pattern: &str) -> Result<usize> {
+        set_requires_grad(self.named_parameters(), pattern, false)
+    }
+    /// Undoes [`freeze`](LayerExt::freeze).
+    fn unfreeze(&self, pattern: &str) -> Result<usize> {
+        set_requires_grad(self.named_parameters(), pattern, true)
     }
     /// Clears all gradients.
     fn zero_grad(&self) -> Result<()> {
@@ -468,6 +492,16 @@ impl<L: Layer + ?Sized> LayerExt for L {
         }));
         Ok(())
     }
+}
+
+fn set_requires_grad(params: Vec<(String, Param)>, pattern: &str, on: bool) -> Result<usize> {
+    let chosen: Vec<_> = params.into_iter().filter(|(name, _)| fits_within(pattern, name)).collect();
+    if chosen.is_empty() {
+        let expected = "a pattern that fits a parameter or a layer with parameters";
+        return Err(invalid("freeze", "pattern", expected, format!("`{pattern}`")));
+    }
+    chosen.iter().for_each(|(_, p)| p.set_requires_grad(on));
+    Ok(chosen.len())
 }
 
 /// Error if a name occurs twice.

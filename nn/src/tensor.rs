@@ -9,6 +9,7 @@ use trefoil::{BackendExt, BackendKind, Buffer, DType, Element, GradMut, IGpuBack
 use crate::autograd::{self, Edge, Node};
 use crate::bounds;
 use crate::error::{NnError, Result, invalid};
+use crate::limits;
 
 /// A device handle: a device plus one in-order stream. Tensors work together if they live on clones of one handle; another handle of the
 /// same device (opened or forked) is another place, to and from which [`Tensor::to_device`] moves them.
@@ -151,6 +152,10 @@ impl Tensor {
     /// A tensor with unspecified contents. Errors: `OutOfMemory`, `Unsupported` dtype.
     pub fn empty(device: &Device, dtype: DType, shape: &[usize]) -> Result<Self> {
         let layout = contiguous("empty", shape)?;
+        if is_trial(device) && layout.numel() > limits::ELEMENTS {
+            let expected = format!("at most {} elements in a tensor", limits::ELEMENTS);
+            return Err(invalid("empty", "shape", expected, format!("{shape:?}")));
+        }
         let buffer = device.alloc(dtype, layout.numel())?;
         Ok(Self::build(Storage::new(buffer), layout, device.clone(), None))
     }
@@ -427,7 +432,7 @@ impl Tensor {
     /// The elements as raw bytes in row-major order. Waits for the device.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         let c = self.detach().contiguous()?;
-        let mut out = vec![0; self.numel() * self.dtype().size()];
+        let mut out = limits::zeroed(limits::tensor_bytes(self.dtype(), self.numel())?)?;
         self.device().read_bytes(c.operand().view()?, &mut out).map_err(bounds::explain)?;
         Ok(out)
     }
@@ -464,6 +469,12 @@ impl fmt::Debug for Tensor {
         }
         f.write_str(")")
     }
+}
+
+/// Whether a device is [`Engine::shapes`](trefoil::Engine::shapes), on which networks run on trial and nothing is computed.
+pub(crate) fn is_trial(device: &Device) -> bool {
+    let caps = device.caps();
+    caps.id.kind == BackendKind::Custom && caps.arch == "shapes"
 }
 
 /// Whether two handles are one, or belong to the CPU backend, any of whose handles may use all of its memory.

@@ -70,7 +70,8 @@ pub use self::transform::{On, TransformConfig};
 use self::kind::{check_keys, object, read};
 use self::loss::ClassesLast;
 use crate::error::{NnError, Result};
-use crate::layer::{Build, Layer};
+use crate::layer::{Build, Layer, LayerExt};
+use crate::limits;
 use crate::losses::{CrossEntropyLoss, MseLoss};
 use crate::network::{Network, NetworkConfig};
 use crate::optim::Optimizer;
@@ -102,6 +103,7 @@ impl Config {
     /// Parses and checks a configuration. Errors: [`NnError::Config`] with the path of the value.
     pub fn parse(text: &str) -> Result<Config> {
         let json: Value = serde_json::from_str(text).map_err(|e| NnError::config(".", e.to_string()))?;
+        limits::check_numbers("", "", &json)?;
         let mut keys = object(".", json, "an object")?;
         check_keys("", &keys, KEYS, "a training run")?;
         let mut section = |key: &str| keys.remove(key).filter(|v| !v.is_null());
@@ -135,7 +137,7 @@ impl Config {
     /// Reads a file. Errors: [`NnError::Io`], and those of [`Config::parse`] with the file's name.
     pub fn load(path: impl AsRef<Path>) -> Result<Config> {
         let path = path.as_ref();
-        let text = std::fs::read_to_string(path).map_err(NnError::io("read", path))?;
+        let text = limits::read_config(path)?;
         Config::parse(&text).map_err(|e| match e {
             NnError::Config { key, what, .. } => {
                 NnError::Config { file: path.display().to_string(), key, what }
@@ -175,7 +177,18 @@ impl Config {
             );
             return Err(NnError::config("data", what));
         }
-        Network::for_items(&cx, &self.model, "model", &[(item, x.dtype())])
+        let model = Network::for_items(&cx, &self.model, "model", &[(item, x.dtype())])?;
+        self.freeze(&model)?;
+        Ok(model)
+    }
+
+    /// Freezes the parameters of the model that `train.freeze` names. Errors: a pattern that fits none.
+    pub fn freeze(&self, model: &dyn Layer) -> Result<()> {
+        for (i, pattern) in self.train.freeze.iter().enumerate() {
+            let key = format!("train.freeze[{i}]");
+            model.freeze(pattern).map_err(|e| NnError::config(key, e.to_string()))?;
+        }
+        Ok(())
     }
 
     /// The optimizer of a model, with masters, loss scaling and averages as far as they are asked for. Errors: a group without parameters.

@@ -36,6 +36,8 @@ pub struct TrainConfig {
     pub early_stopping: Option<StoppingConfig>,
     /// Moving average of the parameters.
     pub ema: Option<EmaConfig>,
+    /// Parameters and layers that are not trained, as [`LayerExt::freeze`](crate::LayerExt::freeze) takes them: `["encoder", "*.bias"]`.
+    pub freeze: Vec<String>,
     /// Dtype of parameters and data.
     pub precision: Precision,
     /// f32 originals of 16-bit parameters (default true).
@@ -175,6 +177,7 @@ impl Default for TrainConfig {
             patience: None,
             early_stopping: None,
             ema: None,
+            freeze: vec![],
             precision: Precision::F32,
             master_weights: true,
             loss_scaling: None,

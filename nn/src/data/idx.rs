@@ -7,27 +7,31 @@ use std::path::Path;
 use trefoil::DType;
 
 use super::Arrays;
-use super::npy::take;
+use super::npy::{elements_of, take};
 use crate::error::{At, NnError, Result};
 use crate::host::{HostTensor, numel};
+use crate::limits;
 
 /// Reads an IDX file: u8, i32, f32 and f64 as they are, i8 and i16 as i32. Whether it is packed shows in its first bytes, not in its name.
 /// Errors: [`NnError::Io`]; [`NnError::Data`] with the offset for a foreign, truncated or overlong file.
 pub fn read_idx(path: impl AsRef<Path>) -> Result<HostTensor> {
     let path = path.as_ref();
     let file = File::open(path).map_err(NnError::io("open", path))?;
+    let size = file.metadata().map_err(NnError::io("read", path))?.len();
     let mut file = BufReader::new(file);
     let packed = file.fill_buf().map_err(NnError::io("read", path))?.starts_with(&[0x1f, 0x8b]);
     if !packed {
-        return read(&mut file, path);
+        return read(&mut file, path, size);
     }
-    read(&mut flate2::bufread::MultiGzDecoder::new(file), path).map_err(|e| match e {
+    let most = size.saturating_mul(limits::INFLATED);
+    read(&mut flate2::bufread::MultiGzDecoder::new(file), path, most).map_err(|e| match e {
         NnError::Io { source, .. } => NnError::data(path, At::File, "intact gzip data", source.to_string()),
         e => e,
     })
 }
 
-fn read(from: &mut dyn Read, path: &Path) -> Result<HostTensor> {
+/// Reads an array of at most `most` bytes.
+fn read(from: &mut dyn Read, path: &Path, most: u64) -> Result<HostTensor> {
     let fail = |byte: u64, expected: String, found: String| {
         Err(NnError::data(path, At::Byte(byte), expected, found))
     };
@@ -53,12 +57,12 @@ fn read(from: &mut dyn Read, path: &Path) -> Result<HostTensor> {
     let Some(len) = numel(&shape).and_then(|n| n.checked_mul(size)) else {
         return fail(4, "a shape that fits in memory".into(), format!("{shape:?}"));
     };
-    let mut raw = vec![];
-    from.take((len as u64).saturating_add(1)).read_to_end(&mut raw).map_err(io())?;
-    if raw.len() != len {
-        let found = if raw.len() > len { "more".into() } else { format!("{}", raw.len()) };
-        return fail(4 + 4 * rank as u64, format!("{len} bytes of elements for shape {shape:?}"), found);
-    }
+    let mut raw = match elements_of(from, len, most, io())? {
+        Ok(raw) => raw,
+        Err(found) => {
+            return fail(4 + 4 * rank as u64, format!("{len} bytes of elements for shape {shape:?}"), found);
+        }
+    };
     let bytes = match magic[2] {
         0x09 => raw.iter().flat_map(|&b| i32::from(b as i8).to_le_bytes()).collect(),
         0x0b => raw

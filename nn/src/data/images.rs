@@ -8,6 +8,7 @@ use image::{DynamicImage, ImageReader};
 use super::{Item, ItemSource};
 use crate::error::{At, NnError, Result, invalid};
 use crate::host::HostTensor;
+use crate::limits;
 
 /// Channels of the items made from images.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -64,10 +65,14 @@ impl ImageFolder {
     }
 
     /// Scales every image to this height and width (bilinear, with antialiasing). Without it all images must have one size.
-    /// Errors: a size of 0.
+    /// Errors: a size of 0, more pixels than [`limits::PIXELS`].
     pub fn resize(mut self, height: u32, width: u32) -> Result<Self> {
         if height == 0 || width == 0 {
             return Err(invalid("ImageFolder", "resize", "at least 1 x 1", format!("{height} x {width}")));
+        }
+        if u64::from(height) * u64::from(width) > limits::PIXELS {
+            let expected = format!("at most {} pixels", limits::PIXELS);
+            return Err(invalid("ImageFolder", "resize", expected, format!("{height} x {width}")));
         }
         self.size = Some((height, width));
         Ok(self)

@@ -9,6 +9,7 @@ use trefoil::DType;
 
 use crate::error::{At, NnError, Result};
 use crate::host::{HostTensor, numel};
+use crate::limits;
 
 /// How elements lie in a file.
 struct Elements {
@@ -59,6 +60,27 @@ pub(super) fn take(from: &mut dyn Read, len: usize) -> std::io::Result<Option<Ve
     Ok((bytes.len() == len).then_some(bytes))
 }
 
+/// Reads the `len` bytes that a header claims and that are all that is left, of which the file can hold at most `most`. `None` where it
+/// holds another number, with what was found. Errors: `OutOfMemory`.
+pub(super) fn elements_of(
+    from: &mut dyn Read,
+    len: usize,
+    most: u64,
+    io: impl FnOnce(std::io::Error) -> NnError,
+) -> Result<std::result::Result<Vec<u8>, String>> {
+    if len as u64 > most {
+        return Ok(Err(format!("at most {most}")));
+    }
+    let mut raw = vec![];
+    limits::reserve(&mut raw, len)?;
+    from.take((len as u64).saturating_add(1)).read_to_end(&mut raw).map_err(io)?;
+    Ok(match raw.len() {
+        n if n == len => Ok(raw),
+        n if n > len => Err("more".into()),
+        n => Err(format!("{n}")),
+    })
+}
+
 /// The text after `'key':` in the header's dictionary.
 fn field<'a>(header: &'a str, key: &str) -> Option<&'a str> {
     let (_, rest) = header.split_once(&format!("'{key}'"))?;
@@ -103,8 +125,8 @@ fn row_major(bytes: &[u8], shape: &[usize], size: usize) -> Vec<u8> {
     out
 }
 
-/// Reads one array. Only the array `name` of an archive is named in errors.
-fn read(from: &mut dyn Read, path: &Path, name: Option<&str>) -> Result<HostTensor> {
+/// Reads one array of at most `most` bytes. Only the array `name` of an archive is named in errors.
+fn read(from: &mut dyn Read, path: &Path, name: Option<&str>, most: u64) -> Result<HostTensor> {
     let fail = |byte: usize, expected: &str, found: String| {
         let expected = name.map_or(expected.into(), |n| format!("{expected} (in `{n}`)"));
         Err(NnError::data(path, At::Byte(byte as u64), expected, found))
@@ -123,6 +145,9 @@ fn read(from: &mut dyn Read, path: &Path, name: Option<&str>) -> Result<HostTens
     };
     let len = len.iter().rev().fold(0, |n, &b| n << 8 | usize::from(b));
     let start = 8 + width;
+    if len > limits::NPY_HEADER {
+        return fail(8, &format!("a header of at most {} bytes", limits::NPY_HEADER), format!("{len}"));
+    }
     let Some(header) = take(from, len).map_err(io())? else {
         return fail(start, &format!("a header of {len} bytes"), "the end".into());
     };
@@ -142,12 +167,12 @@ fn read(from: &mut dyn Read, path: &Path, name: Option<&str>) -> Result<HostTens
         return fail(start, "a shape that fits in memory", format!("{shape:?}"));
     };
     let data = start + header.len();
-    let mut raw = vec![];
-    from.take((len as u64).saturating_add(1)).read_to_end(&mut raw).map_err(io())?;
-    if raw.len() != len {
-        let found = if raw.len() > len { "more".into() } else { format!("{}", raw.len()) };
-        return fail(data, &format!("{len} bytes of elements for shape {shape:?}"), found);
-    }
+    let raw = match elements_of(from, len, most, io())? {
+        Ok(raw) => raw,
+        Err(found) => {
+            return fail(data, &format!("{len} bytes of elements for shape {shape:?}"), found);
+        }
+    };
     let raw = if fortran { row_major(&raw, &shape, e.size) } else { raw };
     HostTensor::new(dtype, &shape, e.decode(&raw))
 }
@@ -158,7 +183,8 @@ fn read(from: &mut dyn Read, path: &Path, name: Option<&str>) -> Result<HostTens
 pub fn read_npy(path: impl AsRef<Path>) -> Result<HostTensor> {
     let path = path.as_ref();
     let file = File::open(path).map_err(NnError::io("open", path))?;
-    read(&mut BufReader::new(file), path, None)
+    let most = file.metadata().map_err(NnError::io("read", path))?.len();
+    read(&mut BufReader::new(file), path, None, most)
 }
 
 /// Reads the arrays of a `.npz` file, compressed or not, by name. `names`: only these. Errors: as [`read_npy`]; [`NnError::Data`] for a
@@ -175,7 +201,8 @@ pub fn read_npz(path: impl AsRef<Path>, names: Option<&[&str]>) -> Result<BTreeM
         let name = entry.name().map_err(|e| damaged(At::File, e))?.into_owned();
         let Some(name) = name.strip_suffix(".npy").map(str::to_string) else { continue };
         if names.is_none_or(|n| n.contains(&name.as_str())) {
-            let array = read(&mut entry, path, Some(&name)).map_err(|e| match e {
+            let most = entry.compressed_size().saturating_mul(limits::INFLATED);
+            let array = read(&mut entry, path, Some(&name), most).map_err(|e| match e {
                 // A wrong checksum or a broken stream is the archive's content, not the disk.
                 NnError::Io { source, .. } => {
                     NnError::data(path, At::Entry(name.clone()), "intact compressed data", source.to_string())

@@ -10,8 +10,11 @@ use trefoil::ops::Binary;
 use super::source::{check, device_rows};
 use super::{Batch, Batches, Item, ItemSource, Order, Sampler, Source};
 use crate::autograd::no_grad;
-use crate::error::{At, NnError, Result, invalid};
+#[cfg(feature = "tokenizers")]
+use crate::error::{At, NnError};
+use crate::error::{Result, invalid};
 use crate::host::HostTensor;
+use crate::limits;
 use crate::tensor::{Device, Tensor};
 
 /// A way to write text as ids from 0 to [`size`](Encoding::size) - 1.
@@ -133,7 +136,7 @@ impl Tokenizer {
     /// Reads `tokenizer.json`. Errors: [`NnError::Io`]; [`NnError::Data`] for a file that describes no tokenizer.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let bytes = std::fs::read(path).map_err(NnError::io("read", path))?;
+        let bytes = limits::read_file(path, limits::MODEL_TEXT_BYTES)?;
         let fail = |found: String| NnError::data(path, At::File, "a tokenizer in JSON", found);
         check_file(&bytes).map_err(fail)?;
         let inner = tokenizers::Tokenizer::from_bytes(bytes).map_err(|e| fail(e.to_string()))?;
@@ -169,12 +172,7 @@ impl Encoding for Tokenizer {
 
 /// Reads a text file. Errors: [`NnError::Io`]; [`NnError::Data`] with the offset of what is not UTF-8.
 pub fn read_text(path: impl AsRef<Path>) -> Result<String> {
-    let path = path.as_ref();
-    let bytes = std::fs::read(path).map_err(NnError::io("read", path))?;
-    String::from_utf8(bytes).map_err(|e| {
-        let at = e.utf8_error().valid_up_to();
-        NnError::data(path, At::Byte(at as u64), "UTF-8", format!("the byte {:#04x}", e.as_bytes()[at]))
-    })
+    limits::read_text(path.as_ref(), limits::TEXT_BYTES)
 }
 
 /// Windows of one long token stream: an item's input is `length` tokens (i64), its target the same stream one token later.

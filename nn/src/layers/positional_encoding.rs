@@ -6,7 +6,8 @@ use super::Dropout;
 use crate::error::{Result, invalid};
 use crate::init::Init;
 use crate::layer::{Build, Layer, Param, Visitor};
-use crate::tensor::Tensor;
+use crate::limits;
+use crate::tensor::{Tensor, is_trial};
 use crate::trace;
 
 /// Adds sines and cosines of the position to `[B, T, D]` or `[T, D]` (Vaswani et al., 2017): column 2i of position t gets sin(t
@@ -28,7 +29,7 @@ impl PositionalEncoding {
         Self::with_base(cx, d_model, max_len, 10_000.0)
     }
 
-    /// As [`new`](Self::new) with another base. Errors: also a base that is not a finite number above 0.
+    /// As [`new`](Self::new) with another base. Errors: also a base that is not a finite number above 0; `OutOfMemory`.
     pub fn with_base(cx: &Build, d_model: usize, max_len: usize, base: f64) -> Result<Self> {
         if d_model == 0 || max_len == 0 || !(base > 0.0 && base.is_finite()) {
             let got = format!("d_model {d_model}, max_len {max_len}, base {base}");
@@ -40,13 +41,19 @@ impl PositionalEncoding {
         };
         let cells = (0..max_len).flat_map(|t| (0..d_model).map(move |j| (t, j)));
         let shape = [max_len, d_model];
+        let count = max_len.saturating_mul(d_model);
         let pe = match cx.param_dtype() {
+            dtype if is_trial(cx.device()) => Tensor::empty(cx.device(), dtype, &shape)?,
             DType::F64 => {
-                let table: Vec<f64> = cells.map(|(t, j)| value(t, j)).collect();
+                let mut table: Vec<f64> = vec![];
+                limits::reserve(&mut table, count)?;
+                table.extend(cells.map(|(t, j)| value(t, j)));
                 Tensor::from_slice(cx.device(), &table, &shape)?
             }
             dtype => {
-                let table: Vec<f32> = cells.map(|(t, j)| value(t, j) as f32).collect();
+                let mut table: Vec<f32> = vec![];
+                limits::reserve(&mut table, count)?;
+                table.extend(cells.map(|(t, j)| value(t, j) as f32));
                 Tensor::from_slice(cx.device(), &table, &shape)?.to_dtype(dtype)?
             }
         };

@@ -12,6 +12,7 @@ use super::network::LoomNetwork;
 use super::plan::Op;
 use crate::error::{NnError, Result};
 use crate::layer::Build;
+use crate::limits;
 use crate::tensor::Tensor;
 use trefoil::ops::Activation;
 
@@ -123,7 +124,7 @@ impl Bundle {
     /// Reads a file. Errors: [`NnError::Io`], and those of [`from_json`](Bundle::from_json).
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        Bundle::from_json(&std::fs::read_to_string(path).map_err(NnError::io("read", path))?)
+        Bundle::from_json(&limits::read_text(path, limits::MODEL_TEXT_BYTES)?)
     }
 
     /// The bundle as JSON.

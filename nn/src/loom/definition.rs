@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{NnError, Result};
 use crate::layer::Build;
+use crate::limits;
 use crate::tensor::Device;
 
 /// Where a configuration comes from; some of Loom's habits depend on it.
@@ -258,7 +259,7 @@ impl LoomConfig {
     /// Reads a file. Errors: [`NnError::Io`], and those of [`from_json`](LoomConfig::from_json).
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let text = std::fs::read_to_string(path).map_err(NnError::io("read", path))?;
+        let text = limits::read_config(path)?;
         let config: LoomConfig = parse(&path.display().to_string(), &text)?;
         Ok(LoomConfig { origin: Origin::Json, ..config })
     }

@@ -9,8 +9,9 @@ use trefoil::DType;
 
 use super::LayerInfo;
 use super::build::{Entry, check_name, join};
-use super::shapes::Item;
+use super::shapes::{BATCH, Item};
 use crate::error::{NnError, Result};
+use crate::limits;
 
 /// A network in JSON; see the [module](super) for its rules.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -151,6 +152,10 @@ impl Plan {
             inputs.push(("input".into(), None));
         }
         let list = join(path, "layers");
+        limits::check_layers(&list, &config.layers)?;
+        for (name, input) in &config.inputs {
+            check_input(&join(path, &format!("inputs.{name}")), &input.shape)?;
+        }
         let mut seen: BTreeSet<String> = config.inputs.keys().cloned().collect();
         for name in &seen {
             check_name(&join(path, &format!("inputs.{name}")), name)?;
@@ -245,6 +250,20 @@ impl Plan {
     }
 }
 
+/// Error for an input of more elements in a batch of two than [`limits::ELEMENTS`], or a larger axis than [`limits::NUMBER`].
+fn check_input(path: &str, shape: &[isize]) -> Result<()> {
+    let sizes = || shape.iter().filter_map(|&n| usize::try_from(n).ok());
+    if let Some(n) = sizes().find(|&n| n as u64 > limits::NUMBER) {
+        return Err(NnError::config(path, format!("expected sizes of at most {}, got {n}", limits::NUMBER)));
+    }
+    let all = sizes().try_fold(BATCH, |all, n| all.checked_mul(n).filter(|&all| all <= limits::ELEMENTS));
+    if all.is_some() {
+        return Ok(());
+    }
+    let what = format!("expected at most {} elements in {BATCH} items, got {shape:?}", limits::ELEMENTS);
+    Err(NnError::config(path, what))
+}
+
 /// Layers such that each comes after those that it reads, otherwise as they stand. Errors: a cycle, with the names in it.
 fn order(steps: &[Step], list: &str) -> Result<Vec<usize>> {
     let reads = |i: usize| {
@@ -300,7 +319,7 @@ impl NetworkConfig {
     /// Reads a file. Errors: [`NnError::Io`], and those of [`NetworkConfig::parse`] with the file's name.
     pub fn load(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let text = std::fs::read_to_string(path).map_err(NnError::io("read", path))?;
+        let text = limits::read_config(path)?;
         Self::parse(&text).map_err(|e| match e {
             NnError::Config { key, what, .. } => {
                 NnError::Config { file: path.display().to_string(), key, what }

@@ -48,6 +48,7 @@ use serde_json::Value;
 
 use crate::error::Result;
 use crate::layer::{Build, Layer};
+use crate::limits;
 
 pub use config::{InputConfig, NetworkConfig};
 pub use graph::Network;
@@ -128,5 +129,6 @@ fn inputs_text(range: (usize, usize)) -> String {
 /// Errors: [`NnError::Config`](crate::NnError::Config) with the path of what is unknown, missing, of a wrong type or out of range; those of
 /// the device.
 pub fn layer(cx: &Build, json: &Value) -> Result<Box<dyn Layer>> {
+    limits::check_layers("", std::slice::from_ref(json))?;
     build::build(cx, "", json)
 }

@@ -10,6 +10,7 @@ use super::graph::Network;
 use crate::autograd::no_grad;
 use crate::error::{NnError, Result};
 use crate::layer::{Build, Layer, LayerExt};
+use crate::limits;
 use crate::tensor::{Device, Tensor};
 
 /// Shape and element type of an input's items.
@@ -46,6 +47,11 @@ impl Plan {
             plan.steps.iter().map(|s| (s.name.clone(), s.path.clone())).collect();
         let device: Device = Arc::new(Engine::shapes());
         let network = Network::of(&Build::new(&device, 0).dtype(dtype), plan)?;
+        let parameters: u128 = network.named_parameters().iter().map(|(_, p)| p.get().numel() as u128).sum();
+        if parameters > limits::ELEMENTS as u128 {
+            let what = format!("expected at most {} parameters, got {parameters}", limits::ELEMENTS);
+            return Err(NnError::config(join(path, "layers"), what));
+        }
         let Some(items) = items else { return Ok((vec![], network.named_state().len())) };
         let x = zeros(&device, items)?;
         let y = no_grad(|| network.forward_all(&x)).map_err(|e| {

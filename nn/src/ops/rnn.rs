@@ -8,7 +8,8 @@ use trefoil::ops::{
 use super::operand::{Inputs, operand, save, saved, view, view_mut, whole};
 use crate::autograd::{BackwardCtx, Saved, out, record};
 use crate::error::{Result, invalid};
-use crate::tensor::{Operand, Tensor, same_device};
+use crate::limits;
+use crate::tensor::{Operand, Tensor, is_trial, same_device};
 
 /// Parameters of one recurrent layer and direction, k = [`RnnCell::gates`].
 #[derive(Debug, Clone)]
@@ -58,6 +59,7 @@ impl Tensor {
             return Err(invalid(OP, "x", "a sequence of rank 3 and recurrent weights of rank 2", got));
         };
         let (steps, batch) = if p.batch_first { (inner, outer) } else { (outer, inner) };
+        check_steps(OP, steps)?;
         let lstm = cell == RnnCell::Lstm;
         let x = self.contiguous()?;
         let (w_ih, w_hh) = (weights.w_ih.contiguous()?, weights.w_hh.contiguous()?);
@@ -84,8 +86,16 @@ impl Tensor {
         for _ in 0..4 {
             gru.push(new(tracked && cell.is_gru(), &[steps, batch, hidden])?);
         }
+        // A trial checks operands: those of a few steps fit like those of all of them.
+        let (x_run, y_run) = if is_trial(self.device()) && !tracked {
+            let few = steps.min(2);
+            let [outer, inner] = if p.batch_first { [batch, few] } else { [few, batch] };
+            (self.like(&[outer, inner, self.shape()[2]])?, self.like(&[outer, inner, hidden])?)
+        } else {
+            (x.clone(), y.clone())
+        };
         {
-            let (xo, yo, ho) = (x.operand(), y.operand(), h_t.operand());
+            let (xo, yo, ho) = (x_run.operand(), y_run.operand(), h_t.operand());
             let (wo, who) = (w_ih.operand(), w_hh.operand());
             let [bo, bho, h0, c0] = [&b_ih, &b_hh, &h_0, &c_0].map(|t| operand(t.as_ref()));
             let [cto, hso, cso, go, lo] = [&c_t, &hs, &cs, &gates, &lengths].map(|t| operand(t.as_ref()));
@@ -165,6 +175,7 @@ impl Tensor {
             let got = format!("shapes {:?} and {:?}", self.shape(), weights.w_hh.shape());
             return Err(invalid(OP, "x", "images [T, N, C, H, W] and recurrent weights of rank 4", got));
         };
+        check_steps(OP, steps)?;
         let state = [n, hidden, h, w];
         let x = self.contiguous()?;
         let (wx, wh) = (weights.w_ih.contiguous()?, weights.w_hh.contiguous()?);
@@ -186,9 +197,15 @@ impl Tensor {
         let new = |shape: &[usize]| if tracked { self.like(shape).map(Some) } else { Ok(None) };
         let all = [steps + 1, n, hidden, h, w];
         let (hs, cs, gates) = (new(&all)?, new(&all)?, new(&[steps, n, 4 * hidden, h, w])?);
+        let (x_run, y_run) = if is_trial(self.device()) && !tracked {
+            let few = |t: &Tensor| self.like(&[&[steps.min(2)], &t.shape()[1..]].concat());
+            (few(&x)?, few(&y)?)
+        } else {
+            (x.clone(), y.clone())
+        };
         {
-            let [xo, wxo, who, h0, c0] = [&x, &wx, &wh, &h_0, &c_0].map(Tensor::operand);
-            let [yo, hto, cto] = [&y, &h_t, &c_t].map(Tensor::operand);
+            let [xo, wxo, who, h0, c0] = [&x_run, &wx, &wh, &h_0, &c_0].map(Tensor::operand);
+            let [yo, hto, cto] = [&y_run, &h_t, &c_t].map(Tensor::operand);
             let [bo, po, hso, cso, go] = [&b, &p, &hs, &cs, &gates].map(|t| operand(t.as_ref()));
             let io = ConvLstmFwd {
                 x: xo.view()?,
@@ -250,6 +267,14 @@ impl Tensor {
         });
         state_of(outputs)
     }
+}
+
+/// Error for more steps than [`limits::STEPS`].
+fn check_steps(op: &'static str, steps: usize) -> Result<()> {
+    if steps <= limits::STEPS {
+        return Ok(());
+    }
+    Err(invalid(op, "x", format!("at most {} steps", limits::STEPS), format!("{steps}")))
 }
 
 /// Parameters of a convolutional LSTM with F filters; gates in the order i, f, g, o.

@@ -1,5 +1,6 @@
 //! Contiguous memory for parameters, their gradients and optimizer state.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use trefoil::ops::{Binary, OptimRule, PACKED_BLOCK, PackedSlot, ParamSlot, Rng, STATES, Step};
@@ -17,6 +18,27 @@ struct Entry {
     param: Param,
     storage: Arc<Storage>,
     start: usize,
+    /// Steps of the optimizer in which it got no gradient.
+    missed: u64,
+}
+
+/// Tensors that a step updates, as ranges of the arena, with how many steps they missed before.
+pub(crate) struct Active {
+    pub(crate) missed: u64,
+    ranges: Vec<(usize, usize)>,
+}
+
+/// Ranges that follow each other as one; gaps between tensors belong to the one before.
+fn merged(ranges: &[(usize, usize)]) -> Vec<(usize, usize)> {
+    let mut out: Vec<(usize, usize)> = vec![];
+    for &(start, len) in ranges {
+        let len = len.next_multiple_of(ALIGN);
+        match out.last_mut() {
+            Some((s, n)) if *s + *n == start => *n += len,
+            _ => out.push((start, len)),
+        }
+    }
+    out
 }
 
 /// How moments are stored in fewer bits.
@@ -39,6 +61,7 @@ struct Packed {
 }
 
 /// A tensor of a packed arena: its range, and where its scales (or its f32 moments) start.
+#[derive(Clone, Copy)]
 struct Part {
     start: usize,
     len: usize,
@@ -101,7 +124,7 @@ impl Arena {
             if tied.is_none() {
                 end += t.numel().next_multiple_of(ALIGN);
             }
-            entries.push(Entry { name, storage: t.storage().clone(), param, start });
+            entries.push(Entry { name, storage: t.storage().clone(), param, start, missed: 0 });
         }
 
         let values = Arc::new(device.zeros(dtype, end)?);
@@ -113,8 +136,9 @@ impl Arena {
             let tied = entries[..i].iter().any(|d| d.start == e.start && Arc::ptr_eq(&d.storage, &e.storage));
             let t = e.param.get();
             let grad = Tensor::over(&device, &grads, e.start, t.shape())?;
-            if let (Some(g), false) = (t.grad(), tied) {
-                grad.assign(&g)?;
+            let collected = t.grad().filter(|_| t.edge().is_some_and(|edge| edge.node.has_grad()));
+            if let (Some(g), false) = (&collected, tied) {
+                grad.assign(g)?;
             }
             if !tied {
                 let (src, dst) = (t.operand(), values.alias_mut().range(e.start, t.numel())?);
@@ -123,7 +147,7 @@ impl Arena {
                 e.storage.relocate(values.clone(), e.start);
             }
             if let Some(edge) = t.edge() {
-                edge.node.place_grad(grad);
+                edge.node.place_grad(grad, collected.is_some());
             }
         }
         Ok(Some(Arena {
@@ -176,11 +200,12 @@ impl Arena {
             leaves.push((t, Tensor::over(device, &grads, e.start, old.shape())?));
         }
         for (e, (t, grad)) in self.entries.iter_mut().zip(leaves) {
+            let filled = e.param.get().edge().is_some_and(|edge| edge.node.has_grad());
             t.storage().claim(&self._token);
             e.storage = t.storage().clone();
             e.param.set(t);
             if let Some(edge) = e.param.get().edge() {
-                edge.node.place_grad(grad);
+                edge.node.place_grad(grad, filled);
             }
         }
         (self.values, self.grads, self.states) = (values, grads, states);
@@ -198,6 +223,60 @@ impl Arena {
         ranges.sort_unstable();
         ranges.dedup();
         ranges
+    }
+
+    /// Whether a parameter got a gradient since the last clearing. One that was frozen and is trained again collects in the arena from now on.
+    fn is_filled(&self, e: &Entry) -> Result<bool> {
+        let t = e.param.get();
+        let Some(edge) = t.edge() else { return Ok(false) };
+        if let Some(filled) = edge.node.is_filled() {
+            return Ok(filled);
+        }
+        let grad = Tensor::over(&self.device, &self.grads, e.start, t.shape())?;
+        let collected = t.grad();
+        match &collected {
+            Some(g) => grad.assign(g)?,
+            None => grad.fill(0.0)?,
+        }
+        edge.node.place_grad(grad, collected.is_some());
+        Ok(collected.is_some())
+    }
+
+    /// The tensors that got gradients, by how many steps they missed before.
+    pub(crate) fn active(&self) -> Result<Vec<Active>> {
+        let mut groups: BTreeMap<u64, Vec<(usize, usize)>> = BTreeMap::new();
+        for e in &self.entries {
+            if self.is_filled(e)? {
+                groups.entry(e.missed).or_default().push((e.start, e.storage.len()));
+            }
+        }
+        let group = |(missed, mut ranges): (u64, Vec<_>)| {
+            ranges.sort_unstable();
+            ranges.dedup();
+            Active { missed, ranges }
+        };
+        Ok(groups.into_iter().map(group).collect())
+    }
+
+    /// Counts a step for the tensors that took no part in it, and notes that the others changed in place.
+    pub(crate) fn stepped(&mut self, active: &[Active]) {
+        for e in &mut self.entries {
+            let took_part = |a: &Active| a.ranges.iter().any(|(start, _)| *start == e.start);
+            match active.iter().any(took_part) {
+                true => e.storage.touch(),
+                false => e.missed += 1,
+            }
+        }
+    }
+
+    /// Steps that each parameter missed, where it missed any.
+    pub(crate) fn missed(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.entries.iter().filter(|e| e.missed > 0).map(|e| (e.name.as_str(), e.missed))
+    }
+
+    /// Sets the steps that each parameter missed.
+    pub(crate) fn set_missed(&mut self, missed: impl Fn(&str) -> u64) {
+        self.entries.iter_mut().for_each(|e| e.missed = missed(&e.name));
     }
 
     /// Makes room for the numbers that a rule keeps.
@@ -236,16 +315,25 @@ impl Arena {
         Ok(())
     }
 
-    /// A step with packed moments; false if they are not packed.
+    /// A step of some tensors with packed moments; false if they are not packed.
     pub(crate) fn step_packed(
         &self,
+        active: &Active,
         rule: &OptimRule,
         step: &Step<'_>,
         rng: Option<&Rng<'_>>,
     ) -> Result<bool> {
         let Some(p) = &self.packed else { return Ok(false) };
         let (mut slots, mut small) = (vec![], vec![]);
-        for &Part { start, len, small: plain, at } in &p.parts {
+        let whole = |(start, len)| Part { start, len, small: false, at: 0 };
+        let parts: Vec<Part> = match p.form {
+            Packing::Bf16 => merged(&active.ranges).into_iter().map(whole).collect(),
+            Packing::Codes => {
+                let takes = |part: &&Part| active.ranges.iter().any(|(start, _)| *start == part.start);
+                p.parts.iter().filter(takes).copied().collect()
+            }
+        };
+        for Part { start, len, small: plain, at } in parts {
             let w = self.weights().alias_mut().range(start, len)?;
             let g = self.grads.view().range(start, len)?;
             let copy =
@@ -268,8 +356,9 @@ impl Arena {
         Ok(true)
     }
 
-    /// Exchanges the weights y and the point x = y + (1 - 1/b)*(z - y) at which a schedule-free rule is evaluated, z being the first state.
-    pub(crate) fn swap_evaluation(&self, b: f64) -> Result<()> {
+    /// Exchanges the weights y and the point x = y + (1 - 1/b)*(z - y) at which a schedule-free rule is evaluated, z being the first state,
+    /// which tensors have that took part in one of `steps` steps.
+    pub(crate) fn swap_evaluation(&self, b: f64, steps: u64) -> Result<()> {
         let Some(z) = self.states.first() else { return Ok(()) };
         let w = self.weights();
         let mut held = self.held.lock().unwrap_or_else(|p| p.into_inner());
@@ -280,8 +369,15 @@ impl Arena {
                 self.device.copy(w.view(), y.alias_mut())?;
                 let (from, x) = (self.precise()?, self.device.alloc(z.dtype(), z.len())?);
                 let t = 1.0 - 1.0 / b;
-                self.device.binary(Binary::Lerp { t }, from.view(), z.view(), x.alias_mut())?;
-                self.device.cast(x.view(), w.alias_mut())?;
+                let stepped = self.entries.iter().filter(|e| e.missed < steps);
+                let mut ranges: Vec<_> = stepped.map(|e| (e.start, e.storage.len())).collect();
+                ranges.sort_unstable();
+                ranges.dedup();
+                for (start, len) in merged(&ranges) {
+                    let (from, z) = (from.view().range(start, len)?, z.view().range(start, len)?);
+                    self.device.binary(Binary::Lerp { t }, from, z, x.alias_mut().range(start, len)?)?;
+                    self.device.cast(x.view().range(start, len)?, w.alias_mut().range(start, len)?)?;
+                }
                 *held = Some(y);
             }
         }
@@ -292,9 +388,11 @@ impl Arena {
         Ok(())
     }
 
-    /// Operands of an optimizer step: everything as one tensor, or each parameter as one for rules that look at a tensor's norm.
-    pub(crate) fn slots(&self, per_tensor: bool) -> Result<Vec<ParamSlot<'_>>> {
-        let ranges = if per_tensor { self.ranges() } else { vec![(0, self.values.len())] };
+    /// Operands of a step of some tensors: what lies together as one, or each parameter as one for rules that look at a tensor's norm.
+    pub(crate) fn slots(&self, active: &[Active], per_tensor: bool) -> Result<Vec<ParamSlot<'_>>> {
+        let mut ranges: Vec<_> = active.iter().flat_map(|a| a.ranges.iter().copied()).collect();
+        ranges.sort_unstable();
+        let ranges = if per_tensor { ranges } else { merged(&ranges) };
         let slot = |(start, len): (usize, usize)| {
             let mut state = [const { None }; STATES];
             for (out, buffer) in state.iter_mut().zip(&self.states) {
@@ -376,7 +474,20 @@ impl Arena {
 
     /// Clears all gradients with one launch.
     pub(crate) fn zero_grad(&self) -> Result<()> {
-        Ok(self.device.fill(0.0, self.grads.alias_mut())?)
+        self.device.fill(0.0, self.grads.alias_mut())?;
+        for e in &self.entries {
+            let t = e.param.get();
+            let Some(edge) = t.edge() else { continue };
+            match edge.node.is_filled() {
+                Some(_) => edge.node.note_cleared(),
+                // Trained again after it was frozen: what it has collected elsewhere is cleared too.
+                None => {
+                    let grad = Tensor::over(&self.device, &self.grads, e.start, t.shape())?;
+                    edge.node.place_grad(grad, false);
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Error if a parameter was replaced since (by `to_device`, say), so that this arena no longer holds it.

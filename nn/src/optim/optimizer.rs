@@ -34,7 +34,8 @@ struct Member {
 ///
 /// At construction the parameters move into one contiguous buffer per group, device and dtype, next to buffers for gradients and
 /// optimizer state; tensors that refer to them follow. A step, a clearing of the gradients or a clipping is then one launch on every
-/// backend. A parameter that got no gradient in a step counts as one with gradient 0.
+/// backend. A parameter that got no gradient since the gradients were cleared takes no part in a step, as in PyTorch: it
+/// is not decayed, and its state and its own count of steps stay. The same holds for one that is [frozen](Param::set_requires_grad).
 pub struct Optimizer {
     members: Vec<Member>,
     lr: f64,
@@ -117,8 +118,8 @@ fn check_rule(rule: &OptimRule) -> Result<()> {
 }
 
 impl Optimizer {
-    /// An optimizer of all parameters of a model. Errors: constants out of range; a model without parameters; a parameter of another
-    /// living optimizer; [`NnError::DuplicateName`].
+    /// An optimizer of all parameters of a model but those that are frozen now. Errors: constants out of range; a model without parameters; a
+    /// parameter of another living optimizer; [`NnError::DuplicateName`].
     pub fn new(model: &dyn Layer, rule: OptimRule, lr: f64) -> Result<Self> {
         Optimizer::with_groups(vec![Group { params: model.named_parameters(), rule, lr_factor: 1.0 }], lr)
     }
@@ -130,6 +131,8 @@ impl Optimizer {
         let mut members: Vec<Member> = vec![];
         for Group { mut params, rule, lr_factor } in groups {
             check_rule(&rule)?;
+            // Frozen parameters get no memory.
+            params.retain(|(_, p)| p.requires_grad() || !p.get().dtype().is_float());
             while let Some((_, first)) = params.first() {
                 let first = first.get();
                 let fits = |t: Tensor| t.dtype() == first.dtype() && same_handle(t.device(), first.device());
@@ -148,7 +151,7 @@ impl Optimizer {
                 "Optimizer",
                 "params",
                 "at least one parameter",
-                "none (a lazy layer before its first forward?)",
+                "none (all are frozen, or a lazy layer before its first forward?)",
             ));
         }
         Ok(Optimizer {
@@ -278,7 +281,7 @@ impl Optimizer {
         self.members.iter().try_for_each(|m| match m.rule {
             OptimRule::Adaptive(
                 AdaptiveRule::ScheduleFreeSgd { b, .. } | AdaptiveRule::ScheduleFreeAdamW { b, .. },
-            ) if self.step > 0 => m.arena.swap_evaluation(b),
+            ) if self.step > 0 => m.arena.swap_evaluation(b, self.step),
             _ => Ok(()),
         })
     }
@@ -292,7 +295,7 @@ impl Optimizer {
             let mut step = Step::host(self.lr * m.lr_factor, self.step.max(1));
             step.inv_scale = inverse.as_ref().map(|o| o.view()).transpose()?;
             let rule = OptimRule::SophiaCurvature { b2, batch };
-            m.arena.device().optimizer_step(&rule, &step, &mut m.arena.slots(false)?)?;
+            m.arena.device().optimizer_step(&rule, &step, &mut m.arena.slots(&m.arena.active()?, false)?)?;
         }
         Ok(())
     }
@@ -389,7 +392,7 @@ impl Optimizer {
         let found = self.scaler.as_ref().map(|s| &s.found).or(bad).map(Tensor::operand);
         let inverse = self.scaler.as_ref().filter(|_| !unscaled).map(|s| s.inverse.operand());
         let count = self.scaler.as_ref().map(|s| s.step.operand());
-        for (i, m) in self.members.iter().enumerate() {
+        for (i, m) in self.members.iter_mut().enumerate() {
             let mut step = Step::host(self.lr * m.lr_factor, t);
             step.maximize = self.maximize;
             step.found_inf = found.as_ref().map(|o| o.view()).transpose()?;
@@ -399,17 +402,38 @@ impl Optimizer {
                 step.step = Scalar::Device(c.view()?);
             }
             let a = &m.arena;
+            let active = a.active()?;
             let per_tensor = matches!(m.rule, OptimRule::Lars { .. } | OptimRule::Lamb { .. });
-            // Streams and blocks of their own for every step and member.
-            let rng = self.rounding.map(|seed| Rng::new(seed).at((i as u64) << 32, t << 40));
-            match (&m.rule, a.memory_mut()) {
-                (OptimRule::Adaptive(rule), Some(memory)) => {
-                    a.device().adaptive_step(rule, &step, memory, &mut a.slots(false)?)?;
+            if let (OptimRule::Adaptive(rule), Some(memory), false) =
+                (&m.rule, a.memory_mut(), active.is_empty())
+            {
+                // Their numbers are those of all parameters, and so is the count of steps.
+                a.device().adaptive_step(rule, &step, memory, &mut a.slots(&active, false)?)?;
+            } else {
+                for (k, group) in active.iter().enumerate() {
+                    let mut step = step;
+                    let own = match &self.scaler {
+                        Some(s) if group.missed > 0 => Some(s.step_without(group.missed)?.operand()),
+                        _ => None,
+                    };
+                    match &own {
+                        Some(o) => step.step = Scalar::Device(o.view()?),
+                        None if group.missed > 0 => {
+                            step.step = Scalar::Host((t - group.missed.min(t - 1)) as f64)
+                        }
+                        None => {}
+                    }
+                    // Streams and blocks of their own for every step, member and group.
+                    let stream = (i as u64) << 32 | (k as u64) << 16;
+                    let rng = self.rounding.map(|seed| Rng::new(seed).at(stream, t << 40));
+                    if !a.step_packed(group, &m.rule, &step, rng.as_ref())? {
+                        let slots = &mut a.slots(std::slice::from_ref(group), per_tensor)?;
+                        a.device().optimizer_step(&m.rule, &step, slots)?;
+                    }
                 }
-                (rule, _) if a.step_packed(rule, &step, rng.as_ref())? => {}
-                (rule, _) => a.device().optimizer_step(rule, &step, &mut a.slots(per_tensor)?)?,
             }
-            a.touch();
+            m.arena.stepped(&active);
+            let a = &m.arena;
             if let Some(decay) = self.ema {
                 let t = t as f64;
                 a.update_average(1.0 - decay.min((1.0 + t) / (10.0 + t)))?;
@@ -510,6 +534,17 @@ impl Optimizer {
             out.extend(s.state());
         }
         Ok(out)
+    }
+
+    /// Steps that parameters took no part in, by `missed.` and their names; a checkpoint keeps them.
+    pub(crate) fn missed_steps(&self) -> impl Iterator<Item = (String, u64)> {
+        self.members.iter().flat_map(|m| m.arena.missed()).map(|(name, n)| (format!("missed.{name}"), n))
+    }
+
+    /// Sets what [`missed_steps`](Optimizer::missed_steps) gave.
+    pub(crate) fn set_missed_steps(&mut self, kept: &BTreeMap<String, u64>) {
+        let missed = |name: &str| kept.get(&format!("missed.{name}")).copied().unwrap_or(0);
+        self.members.iter_mut().for_each(|m| m.arena.set_missed(missed));
     }
 
     /// Sets the number of steps done, after its state tensors were restored.
