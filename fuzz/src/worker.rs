@@ -15,7 +15,10 @@ static PANIC: Mutex<Option<String>> = Mutex::new(None);
 /// Keeps the message and the place of a panic instead of printing them.
 fn note_panics() {
     std::panic::set_hook(Box::new(|info| {
-        let text = info.payload_as_str().unwrap_or("a panic without a message");
+        let payload = info.payload();
+        let text =
+            payload.downcast_ref::<String>().map(String::as_str).or(payload.downcast_ref::<&str>().copied());
+        let text = text.unwrap_or("a panic without a message");
         let at = info.location().map_or_else(String::new, |l| format!("{}:{}: ", l.file(), l.line()));
         let mut last = PANIC.lock().unwrap_or_else(PoisonError::into_inner);
         last.get_or_insert_with(|| format!("{at}{text}").replace('\n', " "));
