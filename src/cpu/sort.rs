@@ -27,9 +27,10 @@ macro_rules! ranked {
 }
 ranked!(floats: f32, f64, f16, bf16; integers: i32, i64, u8);
 
-/// Positions of the elements of each slice of [outer, size, inner].
+/// Positions of the elements of each slice of [outer, size, inner]; no slices where they are empty, however many that would be.
 fn slices([outer, size, inner]: [usize; 3]) -> impl Iterator<Item = Result<Vec<usize>>> {
-    (0..outer * inner).map(move |s| (0..size).map(|k| (s / inner * size + k) * inner + s % inner).try_vec())
+    let count = if size == 0 { 0 } else { outer * inner };
+    (0..count).map(move |s| (0..size).map(|k| (s / inner * size + k) * inner + s % inner).try_vec())
 }
 
 fn store_index(op: &'static str, v: &ViewMut<'_>, at: &[usize]) -> Result<()> {

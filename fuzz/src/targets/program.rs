@@ -36,6 +36,8 @@ pub(crate) const TARGET: Target = Target {
 const WARM: usize = 300;
 /// Elements of a buffer.
 const LEN: usize = 24;
+/// Elements of an operand, which may repeat those of a buffer.
+const MOST: usize = 4096;
 /// Two buffers of each, so that operands need not be one.
 const DTYPES: [DType; 10] = [
     DType::F32,
@@ -142,7 +144,8 @@ impl Part {
 
     /// The layout, with the steps that apply.
     fn layout(&self) -> trefoil::Layout {
-        let inside = |l: &trefoil::Layout| l.span().end <= LEN;
+        // A broadcast to billions of elements is honest work, and too much of it.
+        let inside = |l: &trefoil::Layout| l.span().end <= LEN && l.numel() <= MOST;
         self.steps.iter().fold(flat(), |l, s| s.apply(&l).ok().filter(inside).unwrap_or(l))
     }
 

@@ -140,6 +140,17 @@ impl Tokenizer {
         let fail = |found: String| NnError::data(path, At::File, "a tokenizer in JSON", found);
         check_file(&bytes).map_err(fail)?;
         let inner = tokenizers::Tokenizer::from_bytes(bytes).map_err(|e| fail(e.to_string()))?;
+        let added =
+            inner.get_post_processor().map_or(0, |p| tokenizers::PostProcessor::added_tokens(p, false));
+        if let Some(t) = inner.get_truncation()
+            && t.stride.saturating_add(added) >= t.max_length
+        {
+            let found = format!(
+                "truncation to {} tokens with a stride of {} and {added} special ones",
+                t.max_length, t.stride
+            );
+            return Err(fail(found));
+        }
         Ok(Tokenizer { inner, special: false })
     }
 
