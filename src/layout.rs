@@ -374,9 +374,9 @@ impl Layout {
         if target.numel() != self.numel() {
             return Err(LayoutError::Reshape);
         }
-        let mut out = target.shifted(self.offset)?;
+        let mut out = Layout { offset: self.offset, ..target };
         if self.is_contiguous() || self.numel() == 0 {
-            return Ok(out);
+            return out.bounded();
         }
         // Merge the source's axes into runs that step uniformly, then cut the runs into the new axes.
         let old: Vec<(usize, usize)> =
@@ -402,7 +402,7 @@ impl Layout {
                 left /= shape[j];
             }
         }
-        Ok(out)
+        out.bounded()
     }
 
     /// Diagonal number `k` of axes `a` and `b` as a new last axis (`k` > 0 above the main diagonal).

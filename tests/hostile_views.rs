@@ -42,6 +42,9 @@ fn layouts_that_would_wrap_are_refused() {
     let stepped = far.slice(1, 0, 1, usize::MAX).and_then(|l| l.unsqueeze(1)).unwrap();
     assert_eq!((stepped.shape(), stepped.span()), (&[2, 1, 1][..], 0..2));
     assert!(one.diagonal(isize::MIN, 0, 0).is_err());
+    // What matters of a repeated element is its own place.
+    let last = Layout::strided(&[2, 3], &[0, 0], MAX_ELEMENTS - 1).unwrap();
+    assert_eq!(last.reshape(&[3, 1, 2]).map(|l| l.span()), Ok(MAX_ELEMENTS - 1..MAX_ELEMENTS));
     let m = Layout::contiguous(&[3, 4]).unwrap();
     for k in [isize::MIN, isize::MAX, -3, 4] {
         assert_eq!(m.diagonal(k, 0, 1).map(|l| l.span()), Ok(0..0), "{k}");

@@ -15,10 +15,13 @@ static PANIC: Mutex<Option<String>> = Mutex::new(None);
 /// Keeps the message and the place of a panic instead of printing them.
 fn note_panics() {
     std::panic::set_hook(Box::new(|info| {
-        let text = info.payload_as_str().unwrap_or("a panic without a message");
-        let at = info.location().map_or_else(String::new, |l| format!(" at {}:{}", l.file(), l.line()));
+        let payload = info.payload();
+        let text =
+            payload.downcast_ref::<String>().map(String::as_str).or(payload.downcast_ref::<&str>().copied());
+        let text = text.unwrap_or("a panic without a message");
+        let at = info.location().map_or_else(String::new, |l| format!("{}:{}: ", l.file(), l.line()));
         let mut last = PANIC.lock().unwrap_or_else(PoisonError::into_inner);
-        last.get_or_insert_with(|| format!("{text}{at}").replace('\n', " "));
+        last.get_or_insert_with(|| format!("{at}{text}").replace('\n', " "));
     }));
 }
 
@@ -34,7 +37,10 @@ fn attempt(run: &mut Run, input: &Input) -> String {
         (None, Err(_)) => "panic of a silent kind".into(),
         (None, Ok(Verdict::Accepted)) => "accepted".into(),
         (None, Ok(Verdict::Rejected)) => "rejected".into(),
-        (None, Ok(Verdict::Wrong(what))) => format!("wrong {}", what.replace('\n', " ")),
+        // What it is about stands first; lists of elements can be long.
+        (None, Ok(Verdict::Wrong(what))) => {
+            format!("wrong {}", what.replace('\n', " ").chars().take(1000).collect::<String>())
+        }
     }
 }
 

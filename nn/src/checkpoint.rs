@@ -190,7 +190,7 @@ impl Checkpoint {
             );
             Ok(())
         };
-        for (name, p) in model.named_state() {
+        for (name, p) in model.unique_state()? {
             put(name, &p.get())?;
         }
         if let Some(o) = optimizer {
@@ -267,7 +267,7 @@ impl Checkpoint {
     /// Puts the state into a model and an optimizer. Everything is checked before the first tensor is written. Errors:
     /// [`NnError::StateNames`], [`NnError::StateShape`].
     pub fn restore(&self, model: &dyn Layer, optimizer: Option<&mut Optimizer>) -> Result<()> {
-        let own = model.named_state();
+        let own = model.unique_state()?;
         let state = match &optimizer {
             Some(o) => o.state_tensors()?,
             None => vec![],

@@ -98,6 +98,16 @@ pub enum NnError {
         /// Device of the other operand.
         b: DeviceId,
     },
+    /// Operands live on two handles of one device, each with a stream of its own.
+    #[error(
+        "{op}: the operands live on two handles of {device}, each with its own stream; move one with to_device, or clone one handle"
+    )]
+    HandleMismatch {
+        /// The operation.
+        op: &'static str,
+        /// The device.
+        device: DeviceId,
+    },
     /// A label or another index is out of range. The device noticed, at the latest when the host last waited for it; reads of that index gave
     /// 0.
     #[error("{op}: index {index} in {place} is out of range, which is 0..{limit}")]
@@ -132,6 +142,15 @@ pub enum NnError {
         found: Vec<usize>,
         /// Dtype that was received.
         found_dtype: DType,
+    },
+    /// Two parameters, two buffers or two generator positions of a model (or of the groups of an optimizer) have one name, so that one of
+    /// them would be lost in a state dictionary.
+    #[error(
+        "two tensors or generator positions are named `{name}`; give the parts of a layer different names"
+    )]
+    DuplicateName {
+        /// The first name that occurs twice.
+        name: String,
     },
     /// Names of a state dictionary do not match the model's.
     #[error("state dictionary: missing tensors {missing:?}, unexpected tensors {unexpected:?}")]
@@ -281,6 +300,11 @@ impl NnError {
                 NnError::Layer { name: name.to_string(), kind, inputs, error: Box::new(e) }
             }
         }
+    }
+
+    /// Operands of two devices, or of two handles of one.
+    pub(crate) fn mixed(op: &'static str, a: DeviceId, b: DeviceId) -> NnError {
+        if a == b { NnError::HandleMismatch { op, device: a } } else { NnError::DeviceMismatch { op, a, b } }
     }
 
     pub(crate) fn io(what: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> NnError {

@@ -53,7 +53,7 @@ impl Init {
             Init::Zeros => return Tensor::zeros(cx.device(), cx.param_dtype(), shape),
             Init::Constant(c) => return Tensor::full(cx.device(), cx.param_dtype(), shape, c),
             Init::Lin => bound(1.0, fan_in)?,
-            Init::Glorot => bound(6.0, fan_in + fan_out)?,
+            Init::Glorot => bound(6.0, fan_in.saturating_add(fan_out))?,
             Init::He => bound(6.0, fan_in)?,
             Init::LeCun => bound(3.0, fan_in)?,
             Init::Normal { mean, std } => Distribution::Normal { mean, std },

@@ -31,7 +31,7 @@ use trefoil::DType;
 use crate::autograd::no_grad;
 use crate::error::Result;
 use crate::layer::{Layer, LayerExt};
-use crate::tensor::Tensor;
+use crate::tensor::{Tensor, same_handle};
 use crate::trace::{self, Observer};
 
 /// What an [`Inspection`] looked at.
@@ -115,7 +115,7 @@ fn measure(tensors: &[Tensor]) -> Result<Vec<Stats>> {
         let mut groups: Vec<(Vec<usize>, Vec<Tensor>)> = vec![];
         for (i, t) in tensors.iter().enumerate() {
             let Some(s) = reduce(t)? else { continue };
-            let alike = |g: &Tensor| g.dtype() == s.dtype() && g.device().id() == s.device().id();
+            let alike = |g: &Tensor| g.dtype() == s.dtype() && same_handle(g.device(), s.device());
             match groups.iter_mut().find(|(_, g)| alike(&g[0])) {
                 Some((at, g)) => {
                     at.push(i);

@@ -1,8 +1,8 @@
 //! The layer trait, parameters and state dictionaries.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
 
 use trefoil::DType;
@@ -10,7 +10,7 @@ use trefoil::DType;
 use crate::error::{NnError, Result, invalid};
 use crate::state_file::{LoadReport, Mismatch};
 use crate::substitute;
-use crate::tensor::{Device, Tensor};
+use crate::tensor::{Device, Tensor, same_handle};
 
 /// A tensor that a layer owns. Clones refer to the same one, so that optimizers, tied layers and state dictionaries see each other's changes.
 #[derive(Clone)]
@@ -66,6 +66,8 @@ pub enum Entry<'a> {
     Buffer(&'a Param),
     /// Position of a random number generator.
     Counter(&'a AtomicU64),
+    /// Whether the layer trains (or evaluates); not saved.
+    Training(&'a AtomicBool),
 }
 
 /// Sees the parts of a layer with full names.
@@ -76,6 +78,8 @@ pub struct Visitor<'a> {
     prefix: String,
     sink: &'a mut dyn FnMut(&str, Entry<'_>),
     parts: Option<&'a mut PartSink<'a>>,
+    /// Whether parts show their own state too.
+    deep: bool,
 }
 
 impl fmt::Debug for Visitor<'_> {
@@ -87,12 +91,17 @@ impl fmt::Debug for Visitor<'_> {
 impl<'a> Visitor<'a> {
     /// A visitor of a whole model.
     pub fn new(sink: &'a mut dyn FnMut(&str, Entry<'_>)) -> Self {
-        Visitor { prefix: String::new(), sink, parts: None }
+        Visitor { prefix: String::new(), sink, parts: None, deep: true }
     }
 
     /// A visitor that also sees the parts of the layer, each by its name before its state.
     pub(crate) fn with_parts(sink: &'a mut dyn FnMut(&str, Entry<'_>), parts: &'a mut PartSink<'a>) -> Self {
-        Visitor { prefix: String::new(), sink, parts: Some(parts) }
+        Visitor { prefix: String::new(), sink, parts: Some(parts), deep: true }
+    }
+
+    /// A visitor of a layer's own state and its direct parts, not of what those show.
+    fn shallow(sink: &'a mut dyn FnMut(&str, Entry<'_>), parts: &'a mut PartSink<'a>) -> Self {
+        Visitor { prefix: String::new(), sink, parts: Some(parts), deep: false }
     }
 
     fn show(&mut self, name: &str, e: Entry<'_>) {
@@ -114,8 +123,21 @@ impl<'a> Visitor<'a> {
         self.show(name, Entry::Counter(c));
     }
 
-    /// Shows what a layer shows, under other names.
+    /// Shows the flag that [`Layer::set_training`] switches.
+    pub fn training(&mut self, on: &AtomicBool) {
+        self.show("training", Entry::Training(on));
+    }
+
+    /// Shows what a part shows as the layer's own, without a name of the part in front: wrappers that add no state of their own.
+    pub fn flattened(&mut self, part: &dyn Layer) {
+        self.renamed(part, str::to_string);
+    }
+
+    /// Shows what a part shows, under other names.
     pub(crate) fn renamed(&mut self, layer: &dyn Layer, rename: impl Fn(&str) -> String) {
+        if let (Some(parts), false) = (&mut self.parts, self.deep) {
+            return parts(&self.prefix, layer);
+        }
         let (prefix, sink) = (&self.prefix, &mut *self.sink);
         let mut show = |name: &str, e: Entry<'_>| sink(&format!("{prefix}{}", rename(name)), e);
         match &mut self.parts {
@@ -134,8 +156,10 @@ impl<'a> Visitor<'a> {
         if let Some(parts) = &mut self.parts {
             parts(&self.prefix, layer);
         }
-        self.prefix.push('.');
-        layer.visit(self);
+        if self.deep {
+            self.prefix.push('.');
+            layer.visit(self);
+        }
         self.prefix.truncate(before);
     }
 }
@@ -159,19 +183,35 @@ pub trait Layer: Send + Sync + fmt::Debug {
         path.split('<').next().and_then(|p| p.rsplit("::").next()).unwrap_or("Layer")
     }
 
-    /// Shows parameters, buffers and generator positions under their PyTorch names.
+    /// Shows parameters, buffers, generator positions and parts under their PyTorch names, each name once.
     fn visit(&self, _v: &mut Visitor<'_>) {}
 
-    /// Switches between training (the state after construction) and evaluation.
-    fn set_training(&self, _on: bool) {}
+    /// Switches between training (the state after construction) and evaluation: the layer's own flags and, by their `set_training`, the
+    /// parts that [`visit`](Layer::visit) shows. A layer that keeps one of them in a mode of its own does so here.
+    fn set_training(&self, on: bool) {
+        set_training_of(on, |v| self.visit(v));
+    }
 
-    /// Forgets what stateful layers carry from one call to the next.
-    fn reset_state(&self) {}
+    /// Forgets what stateful layers carry from one call to the next: by default, what the parts that [`visit`](Layer::visit) shows carry.
+    fn reset_state(&self) {
+        self.visit(&mut Visitor::shallow(&mut |_, _| {}, &mut |_, part| part.reset_state()));
+    }
+
     /// Why no gradient comes back through this layer itself (its parts speak for themselves), where that is so: an operation without
     /// backward, say. [`Model::supports_training`](crate::Model::supports_training) reports it.
     fn no_gradient(&self) -> Option<String> {
         None
     }
+}
+
+/// [`Layer::set_training`] of whatever `visit` shows.
+pub(crate) fn set_training_of(on: bool, visit: impl FnOnce(&mut Visitor<'_>)) {
+    let mut own = |_: &str, e: Entry<'_>| {
+        if let Entry::Training(flag) = e {
+            flag.store(on, Ordering::Relaxed);
+        }
+    };
+    visit(&mut Visitor::shallow(&mut own, &mut |_, part| part.set_training(on)));
 }
 
 impl<T: Layer + ?Sized> Layer for Arc<T> {
@@ -236,7 +276,7 @@ impl Snapshot {
         layer.visit(&mut Visitor::new(&mut |_, e| match e {
             Entry::Counter(c) => counters.push(c.load(Ordering::Relaxed)),
             Entry::Buffer(p) => all.push(p.clone()),
-            Entry::Param(_) => {}
+            Entry::Param(_) | Entry::Training(_) => {}
         }));
         let copy = |p: Param| Ok((p.clone(), p.get().copy()?));
         Ok(Snapshot { counters, buffers: all.into_iter().map(copy).collect::<Result<_>>()? })
@@ -265,7 +305,8 @@ pub trait LayerExt: Layer {
     fn named_state(&self) -> Vec<(String, Param)>;
     /// Positions of the random number generators by name.
     fn counters(&self) -> BTreeMap<String, u64>;
-    /// Sets positions of random number generators. Errors: [`NnError::StateNames`] for names that differ from the model's.
+    /// Sets positions of random number generators. Errors: [`NnError::StateNames`] for names that differ from the model's,
+    /// [`NnError::DuplicateName`].
     fn set_counters(&self, values: &BTreeMap<String, u64>) -> Result<()>;
     /// Trainable parameters in the order of the model, shared ones once.
     fn parameters(&self) -> Vec<Param> {
@@ -281,14 +322,16 @@ pub trait LayerExt: Layer {
     fn num_parameters(&self) -> usize {
         self.parameters().iter().map(|p| p.get().numel()).sum()
     }
-    /// Parameters and buffers; the tensors share memory with the model.
-    fn state_dict(&self) -> StateDict {
-        self.named_state().into_iter().map(|(n, p)| (n, p.get().detach())).collect()
+    /// Parameters and buffers; the tensors share memory with the model. Errors: [`NnError::DuplicateName`].
+    fn state_dict(&self) -> Result<StateDict> {
+        Ok(self.unique_state()?.into_iter().map(|(n, p)| (n, p.get().detach())).collect())
     }
+    /// [`named_state`](LayerExt::named_state), each name once. Errors: [`NnError::DuplicateName`], also for two generators of one name.
+    fn unique_state(&self) -> Result<Vec<(String, Param)>>;
     /// Copies tensors into the model (from any device). Names, shapes and dtypes are checked before the first is written. Errors:
-    /// [`NnError::StateNames`], [`NnError::StateShape`].
+    /// [`NnError::StateNames`], [`NnError::StateShape`], [`NnError::DuplicateName`].
     fn load_state_dict(&self, state: &StateDict) -> Result<()> {
-        let own = self.named_state();
+        let own = self.unique_state()?;
         check_names(own.iter().map(|(n, _)| n), state.keys())?;
         for (name, p) in &own {
             check_fit(name, &p.get(), state[name].dtype(), state[name].shape())?;
@@ -324,9 +367,11 @@ pub trait LayerExt: Layer {
         report
     }
     /// Copies the tensors that fit into the model (from any device) and tells what was left: PyTorch's `strict=False`, with shapes checked.
+    /// Errors: [`NnError::DuplicateName`].
     fn load_matching(&self, state: &StateDict) -> Result<LoadReport> {
+        let own = self.unique_state()?;
         let report = self.state_diff(state);
-        for (name, p) in self.named_state() {
+        for (name, p) in own {
             if let (Some(s), true) = (state.get(&name), report.loaded.contains(&name)) {
                 let dst = p.get().detach();
                 dst.assign(&s.detach().to_device(dst.device())?)?;
@@ -344,7 +389,7 @@ pub trait LayerExt: Layer {
         let mut moved: Vec<(Tensor, Tensor)> = vec![];
         for (_, p) in self.named_state() {
             let old = p.get();
-            if old.device().id() == device.id() {
+            if same_handle(old.device(), device) {
                 continue;
             }
             let shared = moved.iter().find(|(o, _)| o.shares_storage(&old) && o.layout() == old.layout());
@@ -391,6 +436,18 @@ impl<L: Layer + ?Sized> LayerExt for L {
         out
     }
 
+    fn unique_state(&self) -> Result<Vec<(String, Param)>> {
+        let (mut out, mut generators) = (vec![], vec![]);
+        self.visit(&mut Visitor::new(&mut |name, e| match e {
+            Entry::Param(p) | Entry::Buffer(p) => out.push((name.to_string(), p.clone())),
+            Entry::Counter(_) => generators.push(name.to_string()),
+            Entry::Training(_) => {}
+        }));
+        check_unique(out.iter().map(|(name, _)| name))?;
+        check_unique(generators.iter())?;
+        Ok(out)
+    }
+
     fn counters(&self) -> BTreeMap<String, u64> {
         let mut out = BTreeMap::new();
         self.visit(&mut Visitor::new(&mut |name, e| {
@@ -402,6 +459,7 @@ impl<L: Layer + ?Sized> LayerExt for L {
     }
 
     fn set_counters(&self, values: &BTreeMap<String, u64>) -> Result<()> {
+        self.unique_state()?;
         check_names(LayerExt::counters(self).keys(), values.keys())?;
         self.visit(&mut Visitor::new(&mut |name, e| {
             if let (Entry::Counter(c), Some(&v)) = (e, values.get(name)) {
@@ -412,13 +470,24 @@ impl<L: Layer + ?Sized> LayerExt for L {
     }
 }
 
+/// Error if a name occurs twice.
+pub(crate) fn check_unique<'a>(names: impl Iterator<Item = &'a String>) -> Result<()> {
+    let mut seen = BTreeSet::new();
+    for name in names {
+        if !seen.insert(name) {
+            return Err(NnError::DuplicateName { name: name.clone() });
+        }
+    }
+    Ok(())
+}
+
 /// Error unless both lists hold the same names.
 pub(crate) fn check_names<'a>(
     own: impl Iterator<Item = &'a String>,
     given: impl Iterator<Item = &'a String>,
 ) -> Result<()> {
-    let own: std::collections::BTreeSet<&String> = own.collect();
-    let given: std::collections::BTreeSet<&String> = given.collect();
+    let own: BTreeSet<&String> = own.collect();
+    let given: BTreeSet<&String> = given.collect();
     if own == given {
         return Ok(());
     }

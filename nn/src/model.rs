@@ -152,7 +152,7 @@ fn examine(model: &(impl Layer + ?Sized), device: Option<&Device>) -> Vec<LayerC
             let (p, trainable) = match e {
                 Entry::Param(p) => (p.get(), true),
                 Entry::Buffer(p) => (p.get(), false),
-                Entry::Counter(_) => return,
+                Entry::Counter(_) | Entry::Training(_) => return,
             };
             let mut list = list.borrow_mut();
             let owns = |l: &&mut LayerCapability| {
@@ -256,14 +256,14 @@ pub trait Model: Layer {
             let t = p.get();
             Ok((name, HostTensor { dtype: t.dtype(), shape: t.shape().to_vec(), bytes: t.to_bytes()? }))
         };
-        self.named_state().into_iter().map(host).collect()
+        self.unique_state()?.into_iter().map(host).collect()
     }
 
     /// Sets parameters and buffers from host memory. Names, shapes and dtypes are checked before the first is written. Errors:
     /// [`NnError::StateNames`](crate::NnError::StateNames),
     /// [`NnError::StateShape`](crate::NnError::StateShape).
     fn upload_state(&self, state: &BTreeMap<String, HostTensor>) -> Result<()> {
-        let own = self.named_state();
+        let own = self.unique_state()?;
         check_names(own.iter().map(|(n, _)| n), state.keys())?;
         for (name, p) in &own {
             let h = &state[name];

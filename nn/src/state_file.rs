@@ -12,7 +12,7 @@
 //! let names = NameMap::new().prefix("model.", "").drop("lm_head.");
 //! let report = file.load(model, &LoadOptions::new().partial().convert().names(names))?;
 //! println!("{} loaded, missing: {:?}", report.loaded.len(), report.missing);
-//! state_file::save(&model.state_dict(), "out/model.safetensors", &SaveOptions::new().shard_bytes(5 << 30))?;
+//! state_file::save(&model.state_dict()?, "out/model.safetensors", &SaveOptions::new().shard_bytes(5 << 30))?;
 //! # Ok(()) }
 //! ```
 
@@ -451,7 +451,7 @@ impl StateFile {
     /// [`NnError::Checkpoint`] for a damaged tensor, [`NnError::Io`] (tensors up to the failing one are written then).
     pub fn load(&self, model: &dyn Layer, options: &LoadOptions) -> Result<LoadReport> {
         let names = options.names.apply_all(self.tensors.keys())?;
-        let own = model.named_state();
+        let own = model.unique_state()?;
         let mut report = LoadReport::default();
         let mut todo: Vec<(&str, &Stored, &Param)> = vec![];
         for (name, p) in &own {

@@ -4,13 +4,14 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock, Weak};
 
-use trefoil::{BackendExt, Buffer, DType, Element, GradMut, IGpuBackend, Layout, View, ViewMut};
+use trefoil::{BackendExt, BackendKind, Buffer, DType, Element, GradMut, IGpuBackend, Layout, View, ViewMut};
 
 use crate::autograd::{self, Edge, Node};
 use crate::bounds;
 use crate::error::{NnError, Result, invalid};
 
-/// A device handle: a device plus one in-order stream.
+/// A device handle: a device plus one in-order stream. Tensors work together if they live on clones of one handle; another handle of the
+/// same device (opened or forked) is another place, to and from which [`Tensor::to_device`] moves them.
 pub type Device = Arc<dyn IGpuBackend>;
 
 /// Where the elements of a storage lie: a buffer and the position of the first one.
@@ -465,10 +466,17 @@ impl fmt::Debug for Tensor {
     }
 }
 
-/// Error unless both tensors live on the same device.
+/// Whether two handles are one, or belong to the CPU backend, any of whose handles may use all of its memory.
+pub(crate) fn same_handle(a: &Device, b: &Device) -> bool {
+    a.id() == b.id() && (std::ptr::addr_eq(Arc::as_ptr(a), Arc::as_ptr(b)) || a.id().kind == BackendKind::Cpu)
+}
+
+/// Error unless both tensors live on the same handle.
 pub(crate) fn same_device(op: &'static str, a: &Tensor, b: &Tensor) -> Result<()> {
-    let (x, y) = (a.device().id(), b.device().id());
-    if x == y { Ok(()) } else { Err(NnError::DeviceMismatch { op, a: x, b: y }) }
+    if same_handle(a.device(), b.device()) {
+        return Ok(());
+    }
+    Err(NnError::mixed(op, a.device().id(), b.device().id()))
 }
 
 /// The position that a possibly negative axis means. Errors: `Invalid` outside of the rank.

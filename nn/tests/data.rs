@@ -602,7 +602,7 @@ fn fit(d: &Device, s: &dyn Source, epochs: u64) -> (Vec<u8>, Option<f64>) {
     let options = TrainOptions { epochs, batch_size: 10, seed: 4, ..TrainOptions::default() };
     let mut t = Trainer::new(&m, o, Objective::Classify(CrossEntropyLoss::default()), d, options).unwrap();
     let report = t.fit(s, None, &mut |_| true).unwrap();
-    let bytes = m.state_dict().values().flat_map(|t| t.to_bytes().unwrap()).collect();
+    let bytes = m.state_dict().unwrap().values().flat_map(|t| t.to_bytes().unwrap()).collect();
     (bytes, report.history.last().unwrap().train_accuracy)
 }
 

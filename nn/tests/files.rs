@@ -193,7 +193,7 @@ fn partial_loading_reports_what_it_left() {
         .rename("linear.weight", "0.weight")
         .rename("ln.bias", "0.bias");
     let m = model();
-    let before = m.state_dict()["0.bias"].to_vec::<f32>().unwrap();
+    let before = m.state_dict().unwrap()["0.bias"].to_vec::<f32>().unwrap();
     let report = file.load(&m, &LoadOptions::new().partial().names(names.clone())).unwrap();
     assert_eq!(report.loaded, ["0.weight"]);
     assert_eq!(report.missing, ["2.weight"]);
@@ -201,12 +201,15 @@ fn partial_loading_reports_what_it_left() {
     let bad = &report.mismatched[0];
     assert_eq!((bad.name.as_str(), &bad.expected[..], &bad.found[..]), ("0.bias", &[2][..], &[4][..]));
     assert_eq!(bad.found_dtype, Some(DType::F32));
-    assert_eq!(m.state_dict()["0.weight"].to_bytes().unwrap(), file.read("linear.weight").unwrap().bytes);
-    assert_eq!(m.state_dict()["0.bias"].to_vec::<f32>().unwrap(), before);
+    assert_eq!(
+        m.state_dict().unwrap()["0.weight"].to_bytes().unwrap(),
+        file.read("linear.weight").unwrap().bytes
+    );
+    assert_eq!(m.state_dict().unwrap()["0.bias"].to_vec::<f32>().unwrap(), before);
 
     // Strict loading refuses and writes nothing.
     let m = model();
-    let before = m.state_dict()["0.weight"].to_vec::<f32>().unwrap();
+    let before = m.state_dict().unwrap()["0.weight"].to_vec::<f32>().unwrap();
     match file.load(&m, &LoadOptions::new().names(names)) {
         Err(NnError::StateNames { missing, unexpected }) => {
             assert_eq!((missing, unexpected), (report.missing, report.unexpected));
@@ -228,7 +231,7 @@ fn partial_loading_reports_what_it_left() {
         }
         other => panic!("{other:?}"),
     }
-    assert_eq!(m.state_dict()["0.weight"].to_vec::<f32>().unwrap(), before);
+    assert_eq!(m.state_dict().unwrap()["0.weight"].to_vec::<f32>().unwrap(), before);
     // Two names that become one.
     let clash = NameMap::new().rename("ln.weight", "ln.bias");
     assert!(file.load(&one, &LoadOptions::new().partial().names(clash)).is_err());
@@ -251,7 +254,7 @@ fn dtypes_are_converted_on_request() {
             let report = file.load(&m, &LoadOptions::new().partial()).unwrap();
             assert_eq!((report.loaded.len(), report.mismatched.len()), (0, 4));
             file.load(&m, &LoadOptions::new().convert()).unwrap();
-            for (name, t) in m.state_dict() {
+            for (name, t) in m.state_dict().unwrap() {
                 // The host's conversion is the device's.
                 let want = file.read(&name).unwrap().to_device(&d).unwrap().to_dtype(dtype).unwrap();
                 assert_eq!(t.to_bytes().unwrap(), want.to_bytes().unwrap(), "{name} as {dtype}");
@@ -291,7 +294,7 @@ fn files_are_written_whole_and_in_shards() {
     let folder = Folder::new("save");
     for d in devices() {
         let model = mlp(&d, 3);
-        let mut state = model.state_dict();
+        let mut state = model.state_dict().unwrap();
         // A view, a scalar, an empty tensor, other dtypes.
         let grid = Tensor::arange(&d, DType::I64, 0.0, 1.0, 6).unwrap().reshape(&[2, 3]).unwrap();
         state.insert("view".into(), grid.transpose(0, 1).unwrap());
@@ -331,11 +334,11 @@ fn files_are_written_whole_and_in_shards() {
 
         // Renamed on the way out and back.
         let names = NameMap::new().prefix("", "model.");
-        state_file::save(&model.state_dict(), &path, &SaveOptions::new().names(names)).unwrap();
+        state_file::save(&model.state_dict().unwrap(), &path, &SaveOptions::new().names(names)).unwrap();
         let other = mlp(&d, 8);
         let back = LoadOptions::new().names(NameMap::new().prefix("model.", ""));
         StateFile::open(&path).unwrap().load(&other, &back).unwrap();
-        for (name, t) in other.state_dict() {
+        for (name, t) in other.state_dict().unwrap() {
             assert_eq!(t.to_bytes().unwrap(), bytes[&name]);
         }
     }
@@ -371,7 +374,7 @@ fn checkpoints_and_state_files_read_each_other() {
     let x = common::f32s(&cpu(), &[0.1, 0.2, 0.3], &[1, 3]);
     assert_eq!(a.forward(&x).unwrap().to_bytes().unwrap(), b.forward(&x).unwrap().to_bytes().unwrap());
     let c = mlp(&cpu(), 3);
-    state_file::save(&a.state_dict(), &path, &SaveOptions::new()).unwrap();
+    state_file::save(&a.state_dict().unwrap(), &path, &SaveOptions::new()).unwrap();
     Checkpoint::load(&path).unwrap().restore(&c, None).unwrap();
     assert_eq!(a.forward(&x).unwrap().to_bytes().unwrap(), c.forward(&x).unwrap().to_bytes().unwrap());
 }

@@ -210,7 +210,7 @@ impl<'a> Run<'a> {
                 None => self.fail(format!("{name} has no gradient")),
             }
         }
-        for (name, t) in made.layer().state_dict() {
+        for (name, t) in made.layer().state_dict().unwrap() {
             let group = if self.case.get("after", &name).is_some() { "after" } else { "state" };
             self.close(group, &name, &t);
         }
@@ -245,14 +245,14 @@ impl<'a> Run<'a> {
     /// The state dictionary through a file, into another layer of the same kind.
     fn round_trip(&mut self, folder: &Path) -> Result<()> {
         let made = self.made()?;
-        let own: BTreeSet<String> = made.layer().state_dict().into_keys().collect();
+        let own: BTreeSet<String> = made.layer().state_dict().unwrap().into_keys().collect();
         let theirs: BTreeSet<String> = self.case.group("state").map(|(n, _)| n.clone()).collect();
         assert_eq!(own, theirs, "loading is strict");
         made.layer().eval();
         let want: Vec<Vec<f64>> = no_grad(|| made.call(self.case, &self.inputs))?.iter().map(host).collect();
 
         let path = folder.join(format!("{}.safetensors", self.case.name.replace('/', "-")));
-        state_file::save(&made.layer().state_dict(), &path, &SaveOptions::new())?;
+        state_file::save(&made.layer().state_dict().unwrap(), &path, &SaveOptions::new())?;
         let other = Made::new(&Build::new(self.device, 2), self.case)?;
         if self.case.lazy {
             no_grad(|| other.call(self.case, &self.inputs))?;
@@ -375,7 +375,7 @@ impl<'a> Run<'a> {
     /// Outputs and all gradients of one call in a dtype, as f32. Parameters and inputs are `rounded` before.
     fn call(&self, layer: &dyn Layer, dtype: DType, rounded: DType) -> Result<Vec<Vec<f64>>> {
         let mut state = self.case.state(self.device);
-        for (name, own) in layer.state_dict() {
+        for (name, own) in layer.state_dict().unwrap() {
             if let Some(t) = state.get_mut(&name) {
                 let float = t.dtype().is_float();
                 *t = if float {

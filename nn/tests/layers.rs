@@ -176,7 +176,7 @@ fn state_dictionaries_are_checked_before_anything_is_written() {
     let values = |m: &Sequential| -> Vec<Vec<f32>> {
         m.named_parameters().iter().map(|(_, p)| p.get().to_vec().unwrap()).collect()
     };
-    let mut state = a.state_dict();
+    let mut state = a.state_dict().unwrap();
     let before = values(&b);
     state.insert("head.weight".into(), f32s(&d, &[0.0; 6], &[3, 2]));
     match b.load_state_dict(&state) {
@@ -186,7 +186,7 @@ fn state_dictionaries_are_checked_before_anything_is_written() {
         other => panic!("{other:?}"),
     }
     assert_eq!(values(&b), before);
-    let mut state = a.state_dict();
+    let mut state = a.state_dict().unwrap();
     state.remove("0.bias");
     state.insert("extra".into(), f32s(&d, &[0.0], &[1]));
     match b.load_state_dict(&state) {
@@ -195,7 +195,7 @@ fn state_dictionaries_are_checked_before_anything_is_written() {
         }
         other => panic!("{other:?}"),
     }
-    b.load_state_dict(&a.state_dict()).unwrap();
+    b.load_state_dict(&a.state_dict().unwrap()).unwrap();
     assert_eq!(values(&a), values(&b));
     assert_ne!(values(&a), before);
 }

@@ -261,7 +261,7 @@ fn multi_head_attention_follows_the_definition() {
     for n in ["in_proj_bias", "out_proj.bias"] {
         assert!(param(&layer, n).iter().all(|&x| x == 0.0));
     }
-    let mut state = layer.state_dict();
+    let mut state = layer.state_dict().unwrap();
     state.insert("in_proj_bias".into(), tensor(&cpu(), &[18], 5));
     state.insert("out_proj.bias".into(), tensor(&cpu(), &[6], 6));
     layer.load_state_dict(&state).unwrap();
@@ -430,7 +430,7 @@ fn self_and_cross_attention() {
     assert_eq!(state_names(&bare), ["in_proj_weight", "in_proj_bias", "out_proj.bias"]);
     let whole = SelfAttention::new(&cx, 4, 2).unwrap();
     let mha = MultiHeadAttention::new(&cx, 4, 2).unwrap();
-    mha.load_state_dict(&whole.state_dict()).unwrap();
+    mha.load_state_dict(&whole.state_dict().unwrap()).unwrap();
     assert_eq!(host(&whole.forward(&x).unwrap()), host(&mha.forward(&x).unwrap()));
     refused(whole.forward(&x.narrow(1, 0, 0).unwrap()), &["MultiHeadAttention", "step"]);
 
@@ -455,16 +455,16 @@ fn self_and_cross_attention() {
     close(&host(&got), &host(&want), 1e-12, "a map's pixels are tokens");
     // With its weights, multi-head attention gives the same.
     let mha = MultiHeadAttention::new(&cx, 4, 2).unwrap().key_value_dims(5, 5).unwrap();
-    let mut state = mha.state_dict();
+    let mut state = mha.state_dict().unwrap();
     for (a, b) in [
         ("to_q", "q_proj_weight"),
         ("to_k", "k_proj_weight"),
         ("to_v", "v_proj_weight"),
         ("to_out", "out_proj.weight"),
     ] {
-        state.insert(b.into(), layer.state_dict()[&format!("{a}.weight")].clone());
+        state.insert(b.into(), layer.state_dict().unwrap()[&format!("{a}.weight")].clone());
     }
-    state.insert("out_proj.bias".into(), layer.state_dict()["to_out.bias"].clone());
+    state.insert("out_proj.bias".into(), layer.state_dict().unwrap()["to_out.bias"].clone());
     mha.load_state_dict(&state).unwrap();
     close(
         &host(&layer.attend(&x, Some(&c), &none).unwrap()),

@@ -210,7 +210,7 @@ fn shapes_and_states_are_those_of_pytorch() {
         let other = (c.make)(&Build::new(&d, 4)).unwrap();
         let x = tensor(&d, c.x, 1).to_dtype(DType::F32).unwrap();
         other.forward(&x).unwrap();
-        other.load_state_dict(&layer.state_dict()).unwrap();
+        other.load_state_dict(&layer.state_dict().unwrap()).unwrap();
         assert_eq!(values(&other.forward(&x).unwrap()), values(&y), "{}", c.name);
         layer.eval();
         assert_eq!(values(&layer.forward(&x).unwrap()), values(&y), "{}: evaluation", c.name);
@@ -249,7 +249,7 @@ fn run(d: &Device, c: &Case, x: &Tensor, state: Option<&dyn Layer>) -> (Box<dyn 
     let x = x.to_device(d).unwrap().with_grad();
     layer.forward(&x).unwrap_or_else(|e| panic!("{}: {e}", c.name));
     match state {
-        Some(s) => layer.load_state_dict(&s.state_dict()).unwrap(),
+        Some(s) => layer.load_state_dict(&s.state_dict().unwrap()).unwrap(),
         None => randomise(&*layer),
     }
     let y = layer.forward(&x).unwrap();
@@ -439,7 +439,7 @@ fn deconvolution_is_the_adjoint_of_convolution() {
     let conv = Convolutional::new(&cx, 2, 4, 3).unwrap().stride(2).padding(1).no_bias();
     let deconv =
         Deconvolutional::new(&cx, 4, 2, 3).unwrap().stride(2).padding(1).output_padding([0, 1]).no_bias();
-    deconv.load_state_dict(&conv.state_dict()).unwrap();
+    deconv.load_state_dict(&conv.state_dict().unwrap()).unwrap();
     let (x, z) = (tensor(&d, &[1, 2, 5, 6], 2), tensor(&d, &[1, 4, 3, 3], 3));
     let inner = |a: &Tensor, b: &Tensor| a.mul(b).unwrap().sum().unwrap().item::<f64>().unwrap();
     let a = inner(&conv.forward(&x).unwrap(), &z);

@@ -108,7 +108,7 @@ fn batch_normalization() {
     let unbiased: Vec<f64> = var.iter().map(|v| v * 8.0 / 7.0).collect();
     let running: Vec<f64> = unbiased.iter().map(|v| 0.9 + 0.1 * v).collect();
     close(&param(&layer, "running_var"), &running, 1e-12, "running variance");
-    let count = |l: &dyn Layer| l.state_dict()["num_batches_tracked"].item::<i64>().unwrap();
+    let count = |l: &dyn Layer| l.state_dict().unwrap()["num_batches_tracked"].item::<i64>().unwrap();
     assert_eq!(count(&layer), 1);
     layer.forward(&x).unwrap();
     assert_eq!(count(&layer), 2);
@@ -278,7 +278,11 @@ fn instance_and_group_normalization() {
     let want: Vec<f64> = over(&var, 0.1 * 3.0 / 2.0).iter().map(|v| 0.9 + v).collect();
     close(&param(&tracking, "running_var"), &want, 1e-12, "running variance");
     assert_eq!(state_names(&tracking), ["running_mean", "running_var", "num_batches_tracked"]);
-    assert_eq!(tracking.state_dict()["num_batches_tracked"].item::<i64>().unwrap(), 0, "as in PyTorch");
+    assert_eq!(
+        tracking.state_dict().unwrap()["num_batches_tracked"].item::<i64>().unwrap(),
+        0,
+        "as in PyTorch"
+    );
     tracking.eval();
     let (m, v) = (param(&tracking, "running_mean"), param(&tracking, "running_var"));
     let given: Vec<f64> =
@@ -290,7 +294,7 @@ fn instance_and_group_normalization() {
     refused(InstanceNormalization::new(0), &["InstanceNormalization"]);
 
     let layer = GroupNormalization::new(&cx, 2, 4).unwrap();
-    let mut state = layer.state_dict();
+    let mut state = layer.state_dict().unwrap();
     for (n, v) in [("weight", &w), ("bias", &b)] {
         state.insert(n.into(), Tensor::from_slice(&cpu(), v, &[4]).unwrap());
     }
@@ -327,9 +331,13 @@ fn config() -> TransformerConfig {
 
 /// A part of a block as a layer of its own, with the block's parameters.
 fn part<L: Layer>(block: &dyn Layer, name: &str, layer: L) -> L {
-    let all = block.state_dict();
-    let own =
-        layer.state_dict().into_keys().map(|k| (k.clone(), all[&format!("{name}.{k}")].clone())).collect();
+    let all = block.state_dict().unwrap();
+    let own = layer
+        .state_dict()
+        .unwrap()
+        .into_keys()
+        .map(|k| (k.clone(), all[&format!("{name}.{k}")].clone()))
+        .collect();
     layer.load_state_dict(&own).unwrap();
     layer
 }
@@ -451,7 +459,7 @@ fn sixteen_bit_data_has_statistics_in_f32() {
         let x = f32s(&d, &[1., 10., 2., 20., 3., 30., 6., 40.], &[4, 2]).to_dtype(DType::F16).unwrap();
         let y = layer.forward(&x).unwrap();
         assert_eq!(y.dtype(), DType::F16);
-        let mean = layer.state_dict()["running_mean"].to_vec::<f32>().unwrap();
+        let mean = layer.state_dict().unwrap()["running_mean"].to_vec::<f32>().unwrap();
         assert!((mean[0] - 0.3).abs() < 1e-6 && (mean[1] - 2.5).abs() < 1e-6, "{mean:?}");
         let y = y.to_dtype(DType::F32).unwrap().to_vec::<f32>().unwrap();
         let want = [-2.0f32, -15.0, -1.0, -5.0, 0.0, 5.0, 3.0, 15.0];

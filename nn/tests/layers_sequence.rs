@@ -197,7 +197,7 @@ fn recurrent_layers_follow_the_definition() {
     let y = lstm.forward(&x.select(0, 1).unwrap()).unwrap();
     close(&host(&y), &host(&lstm.forward(&x).unwrap().select(0, 1).unwrap()), 1e-12, "without a batch");
     let last = Lstm::new(&cx, 3, 2).unwrap().return_last();
-    last.load_state_dict(&lstm.state_dict()).unwrap();
+    last.load_state_dict(&lstm.state_dict().unwrap()).unwrap();
     let all = lstm.run(&x, &[], None).unwrap();
     assert_eq!(host(&last.forward(&x).unwrap()), host(&all.state[0].h));
     assert_eq!(host(&all.y.select(1, 3).unwrap()), host(&all.state[0].h));
@@ -248,11 +248,11 @@ fn bidirectional_layers_follow_the_definition() {
         (Merge::Average, a.add(b).and_then(|t| t.mul_scalar(0.5))),
     ] {
         let l = Bidirectional::new(Lstm::new(&cx, 3, 2).unwrap()).unwrap().merge(merge).unwrap();
-        l.load_state_dict(&parts.state_dict()).unwrap();
+        l.load_state_dict(&parts.state_dict().unwrap()).unwrap();
         close(&host(&l.forward(&x).unwrap()), &host(&want.unwrap()), 1e-12, &format!("{merge:?}"));
     }
     let ends = Bidirectional::new(Lstm::new(&cx, 3, 2).unwrap().return_last()).unwrap();
-    ends.load_state_dict(&parts.state_dict()).unwrap();
+    ends.load_state_dict(&parts.state_dict().unwrap()).unwrap();
     let want = Tensor::concat(1, &[&a.select(1, 3).unwrap(), &b.select(1, 0).unwrap()]).unwrap();
     close(&host(&ends.forward(&x).unwrap()), &host(&want), 1e-12, "the ends of both directions");
     refused(parts.forward(&x), &["Bidirectional", "merge"]);
@@ -325,7 +325,7 @@ fn recurrent_state_dropout_and_errors() {
     let x = tensor(&cpu(), &[2, 4, 3], 1);
     let layer = Lstm::new(&cx, 3, 2).unwrap().stateful();
     let free = Lstm::new(&cx, 3, 2).unwrap();
-    free.load_state_dict(&layer.state_dict()).unwrap();
+    free.load_state_dict(&layer.state_dict().unwrap()).unwrap();
     let whole = host(&free.forward(&x).unwrap().narrow(1, 2, 2).unwrap());
     layer.forward(&x.narrow(1, 0, 2).unwrap()).unwrap();
     let second = layer.forward(&x.narrow(1, 2, 2).unwrap()).unwrap();
@@ -369,7 +369,7 @@ fn conv_lstm() {
     layer.forward(&x).unwrap();
     let bias = param(&layer, "bias");
     assert_eq!(bias, [0., 0., 1., 1., 0., 0., 0., 0.], "the forget gates start open");
-    let mut state = layer.state_dict();
+    let mut state = layer.state_dict().unwrap();
     for (i, n) in ["w_ci", "w_cf", "w_co"].into_iter().enumerate() {
         state.insert(n.into(), tensor(&cpu(), &[2, 2, 3], 7 + i as u64));
     }
@@ -386,7 +386,7 @@ fn conv_lstm() {
     let small = ConvLstm::new(&cx, 3, 2, [1, 1]).unwrap();
     let lstm = Lstm::new(&cx, 3, 2).unwrap();
     let flat = |n: &str, shape: &[usize]| Tensor::from_slice(&cpu(), &param(&small, n), shape).unwrap();
-    let mut state = lstm.state_dict();
+    let mut state = lstm.state_dict().unwrap();
     state.insert("weight_ih_l0".into(), flat("weight_ih", &[8, 3]));
     state.insert("weight_hh_l0".into(), flat("weight_hh", &[8, 2]));
     state.insert("bias_ih_l0".into(), flat("bias", &[8]));

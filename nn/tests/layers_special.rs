@@ -98,7 +98,7 @@ fn spectral_normalization_follows_the_definition() {
     // Several iterations in one forward are those of as many forwards.
     let make = |n: usize| {
         let l = SpectralNormalization::new(&cx, Dense::new(&cx, 3, 4).unwrap()).unwrap();
-        l.load_state_dict(&layer.state_dict()).unwrap();
+        l.load_state_dict(&layer.state_dict().unwrap()).unwrap();
         shuffle(&l, 8);
         l.power_iterations(n).unwrap()
     };
@@ -147,11 +147,11 @@ fn spectral_normalization_of_any_layer() {
     let cx = f64s();
     // Transposed convolutions have the outputs on axis 1.
     let deconv = SpectralNormalization::new(&cx, Deconvolutional::new(&cx, 2, 3, 2).unwrap()).unwrap();
-    assert_eq!(deconv.state_dict()[U].shape(), [3]);
-    assert_eq!(deconv.state_dict()[V].shape(), [8]);
+    assert_eq!(deconv.state_dict().unwrap()[U].shape(), [3]);
+    assert_eq!(deconv.state_dict().unwrap()[V].shape(), [8]);
     let conv = SpectralNormalization::new(&cx, Convolutional::new(&cx, 2, 3, 2).unwrap()).unwrap();
-    assert_eq!(conv.state_dict()[U].shape(), [3]);
-    assert_eq!(conv.dim(-1).unwrap().state_dict()[U].shape(), [2]);
+    assert_eq!(conv.state_dict().unwrap()[U].shape(), [3]);
+    assert_eq!(conv.dim(-1).unwrap().state_dict().unwrap()[U].shape(), [2]);
     let x = tensor(&cpu(), &[1, 2, 4, 4], 1);
     deconv.eval();
     gradcheck_layer("SpectralNormalization", &deconv, std::slice::from_ref(&x), |t| deconv.forward(&t[0]));
@@ -173,9 +173,9 @@ fn spectral_normalization_of_any_layer() {
     gradcheck_layer("of a vector", &norm, &[tensor(&cpu(), &[2, 4], 1)], |t| norm.forward(&t[0]));
     let plain = LayerNormalization::new(&cx, &[4]).unwrap();
     let w = unit(param(&norm, RAW));
-    let mut state = plain.state_dict();
+    let mut state = plain.state_dict().unwrap();
     state.insert("weight".into(), Tensor::from_slice(&cpu(), &w, &[4]).unwrap());
-    state.insert("bias".into(), norm.state_dict()["bias"].clone());
+    state.insert("bias".into(), norm.state_dict().unwrap()["bias"].clone());
     plain.load_state_dict(&state).unwrap();
     let x = tensor(&cpu(), &[2, 4], 1);
     close(&host(&norm.forward(&x).unwrap()), &host(&plain.forward(&x).unwrap()), 1e-12, "of a vector");
@@ -276,8 +276,12 @@ fn trains_quietly(what: &str, shape: &[usize], make: impl Fn(&Build) -> Result<B
         assert_eq!(y.dtype(), DType::F16);
         let y = y.to_dtype(DType::F32).unwrap().to_vec::<f32>().unwrap();
         let fresh = make(&Build::new(&d, 3)).unwrap();
-        let state =
-            half.state_dict().into_iter().map(|(n, t)| (n, t.to_dtype(DType::F32).unwrap())).collect();
+        let state = half
+            .state_dict()
+            .unwrap()
+            .into_iter()
+            .map(|(n, t)| (n, t.to_dtype(DType::F32).unwrap()))
+            .collect();
         fresh.load_state_dict(&state).unwrap();
         half.eval();
         fresh.eval();
@@ -350,8 +354,12 @@ fn hyperbolic_linear_follows_the_definition() {
         shuffle(&layer, 6);
         let (w, b) = (param(&layer, "weight"), param(&layer, "bias"));
         let with = |l: HyperbolicLinear| {
-            let state =
-                layer.state_dict().into_iter().filter(|(n, _)| l.state_dict().contains_key(n)).collect();
+            let state = layer
+                .state_dict()
+                .unwrap()
+                .into_iter()
+                .filter(|(n, _)| l.state_dict().unwrap().contains_key(n))
+                .collect();
             l.load_state_dict(&state).unwrap();
             let y = l.forward(&x).unwrap();
             assert_eq!(y.shape(), [2, 3, 2]);
@@ -494,10 +502,11 @@ fn single_head_decoder() {
         let layer = Decoder::new(&cx, 4, 3, 5).unwrap().activation(Act::Gelu).unwrap();
         let layer = if norm_first { layer.norm_first().unwrap() } else { layer };
         shuffle(&layer, 20);
-        let all = layer.state_dict();
+        let all = layer.state_dict().unwrap();
         fn part<L: Layer>(all: &trefoil_nn::StateDict, name: &str, l: L) -> L {
             let own = l
                 .state_dict()
+                .unwrap()
                 .into_keys()
                 .map(|k| (k.clone(), all[&format!("{name}.{k}")].clone()))
                 .collect();

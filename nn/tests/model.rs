@@ -163,7 +163,7 @@ fn weights_to_and_from_the_host() {
         let (a, b) = (make(1), make(2));
         let flat: Vec<f32> = a.download_parameters().unwrap();
         assert_eq!(flat.len(), 3 * 4 + 4 + 4 + 4);
-        assert_eq!(flat[..12], a.state_dict()["0.weight"].to_vec::<f32>().unwrap());
+        assert_eq!(flat[..12], a.state_dict().unwrap()["0.weight"].to_vec::<f32>().unwrap());
         b.upload_parameters(&flat).unwrap();
         assert_eq!(b.download_parameters::<f32>().unwrap(), flat);
         let before: Vec<f32> = b.download_parameters().unwrap();

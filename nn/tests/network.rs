@@ -76,7 +76,7 @@ fn a_graph_runs_and_names_its_state() {
     let head = Dense::new(&cx, 6, 3).unwrap();
     let parts: [(&str, &dyn Layer); 4] =
         [("conv", &conv), ("block.norm", &norm), ("block.1", &one), ("head", &head)];
-    let state = net.state_dict();
+    let state = net.state_dict().unwrap();
     for (prefix, part) in parts {
         let own = state
             .iter()
@@ -285,7 +285,7 @@ fn lazy_layers_get_their_parameters_and_nothing_else_happens() {
     ];
     assert_eq!(&names[..6], want);
     assert_eq!(&names[6..], ["norm.bias", "5.weight", "5.bias"]);
-    let state = net.state_dict();
+    let state = net.state_dict().unwrap();
     assert_eq!(state["norm.running_mean"].to_vec::<f32>().unwrap(), [0.0; 3]);
     assert_eq!(state["norm.num_batches_tracked"].item::<i64>().unwrap(), 0);
     assert_eq!(net.counters()["drop.offset"], 0);

@@ -580,7 +580,7 @@ fn summaries_show_layers_without_changing_them() {
         "{text}"
     );
     assert!(m.counters().values().all(|&c| c == 0));
-    assert_eq!(m.state_dict()["2.forwards"].item::<f32>().unwrap(), 0.0);
+    assert_eq!(m.state_dict().unwrap()["2.forwards"].item::<f32>().unwrap(), 0.0);
     assert!(summary(&m, &[Tensor::zeros(&d, DType::F32, &[8, 5]).unwrap()]).is_err());
 }
 

@@ -229,7 +229,7 @@ fn batch_normalization() {
                 close(&channel(&y), &want, 1e-5, "normalised by the biased variance");
             }
         }
-        let state = layer.state_dict();
+        let state = layer.state_dict().unwrap();
         close(&values(&state["running_mean"]), &mean, 1e-5, "running mean");
         close(&values(&state["running_var"]), &var, 1e-5, "running variance, unbiased");
         layer.eval();
@@ -241,7 +241,10 @@ fn batch_normalization() {
             .collect();
         close(&values(&layer.forward(&x).unwrap()), &want, 1e-5, "evaluation");
         layer.to_device(&cpu()).unwrap();
-        assert!(layer.state_dict().values().all(|t| id(t.device()) == id(&cpu())), "buffers move too");
+        assert!(
+            layer.state_dict().unwrap().values().all(|t| id(t.device()) == id(&cpu())),
+            "buffers move too"
+        );
     });
 }
 
@@ -456,7 +459,7 @@ fn sequential_state_and_modes() {
     // Nested dropout and statistics follow the mode.
     let x = tensor(&cpu(), &[4, 2], 1);
     model.eval();
-    let count = || model.state_dict()["1.num_batches_tracked"].item::<i64>().unwrap();
+    let count = || model.state_dict().unwrap()["1.num_batches_tracked"].item::<i64>().unwrap();
     assert_eq!(values(&model.forward(&x).unwrap()), values(&model.forward(&x).unwrap()));
     assert_eq!(count(), 0);
     model.train();
@@ -480,12 +483,12 @@ fn state_dictionaries() {
     each(|d| {
         let make = |seed| Dense::new(&Build::new(d, seed), 2, 3).unwrap();
         let (a, b) = (make(1), make(2));
-        b.load_state_dict(&a.state_dict()).unwrap();
+        b.load_state_dict(&a.state_dict().unwrap()).unwrap();
         assert_eq!(host(&b.weight().unwrap().get()), host(&a.weight().unwrap().get()));
-        assert!(b.state_dict().values().all(|t| id(t.device()) == id(d)));
+        assert!(b.state_dict().unwrap().values().all(|t| id(t.device()) == id(d)));
         let c = make(3);
         let old = host(&c.weight().unwrap().get());
-        let mut state = a.state_dict();
+        let mut state = a.state_dict().unwrap();
         assert!(c.state_diff(&state).is_complete());
         state.insert("extra".into(), f32s(d, &[0.0], &[1]));
         state.insert("weight".into(), f32s(d, &[0.0; 6], &[2, 3]));
@@ -568,7 +571,7 @@ fn models_move_with_everything() {
                     opt.to_device(&to).unwrap();
                     model.to_device(&to).unwrap();
                     assert_eq!(model.parameters().iter().filter(|p| p.get().grad().is_some()).count(), grads);
-                    assert!(model.state_dict().values().all(|t| id(t.device()) == id(&to)));
+                    assert!(model.state_dict().unwrap().values().all(|t| id(t.device()) == id(&to)));
                     assert!(opt.state_tensors().unwrap().iter().all(|(_, t)| id(t.device()) == id(&to)));
                 }
                 let (x, y) = data(&home(&model));
@@ -576,7 +579,7 @@ fn models_move_with_everything() {
                 MseLoss::default().forward(&model.forward(&x).unwrap(), &y).unwrap().backward().unwrap();
                 opt.step().unwrap();
             }
-            let mut all = model.state_dict().values().flat_map(values).collect::<Vec<_>>();
+            let mut all = model.state_dict().unwrap().values().flat_map(values).collect::<Vec<_>>();
             all.extend(opt.state_tensors().unwrap().iter().flat_map(|(_, t)| values(t)));
             all
         };

@@ -128,4 +128,6 @@ def main():
 
 
 if __name__ == "__main__":
+    if os.environ.get("PYTHONHASHSEED") != "0":       # some samplers of PyTorch go through a set of strings
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "PYTHONHASHSEED": "0"})
     main()

@@ -475,7 +475,9 @@ impl<'a> Cx<'a> {
 /// Bytes of an output; cases need no more than a few hundred MiB.
 fn size_of_output(name: &str, dtype: DType, shape: &[usize]) -> R<usize> {
     let bytes = shape.iter().try_fold(dtype.size(), |a, &n| a.checked_mul(n));
-    bytes.filter(|&b| b <= 1 << 29).ok_or_else(|| Fail::Case(format!("output {name}: shape {shape:?} is too large")))
+    bytes
+        .filter(|&b| b <= 1 << 29)
+        .ok_or_else(|| Fail::Case(format!("output {name}: shape {shape:?} is too large")))
 }
 
 fn number(v: &Value) -> Option<f64> {

@@ -102,7 +102,7 @@ impl<'a> Call<'a> {
         let size = &self.size;
         let shift =
             if self.p.causal == Some(Causal::BottomRight) { span.lk as i64 - span.lq as i64 } else { 0 };
-        let [left, right] = self.p.bounds().map(|b| b.map(|b| b as i64));
+        let [left, right] = self.p.bounds().map(|b| b.map(|b| i64::try_from(b).unwrap_or(i64::MAX)));
         let (keep, mut words) = ((1.0 - self.p.dropout) as f32 as f64, self.words.clone());
         let q = self.q_row(b, h, span.q0 + i);
         let mut out = with_capacity(span.keys)?;

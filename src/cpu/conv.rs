@@ -177,7 +177,7 @@ fn forward32(op: &'static str, s: &ConvShape, x: &[f32], w: &[f32]) -> Result<Ve
             )
         },
     );
-    done.collect::<Result<()>>().map(|()| y)
+    done.try_for_each(|r| r).map(|()| y)
 }
 
 fn input_grad32(op: &'static str, s: &ConvShape, dy: &[f32], w: &[f32]) -> Result<Vec<f32>> {
@@ -195,7 +195,7 @@ fn input_grad32(op: &'static str, s: &ConvShape, dy: &[f32], w: &[f32]) -> Resul
             fits(op, ok)
         },
     );
-    done.collect::<Result<()>>().map(|()| dx)
+    done.try_for_each(|r| r).map(|()| dx)
 }
 
 /// Adds columns to the places in x that they came from.

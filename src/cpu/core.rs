@@ -1,5 +1,8 @@
 //! Memory, copies and introspection.
 
+// Blocks come from the fallible `HostData::zeroed`; everything else here is of fixed size or one entry of the pool.
+#![allow(clippy::disallowed_methods, clippy::disallowed_macros)]
+
 use std::any::Any;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};

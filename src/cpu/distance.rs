@@ -59,8 +59,7 @@ fn add_pair(p: f64, dy: f64, y: f64, a: &[f64], b: &[f64], mut add: impl FnMut(u
 
 /// Positions of the vectors along the middle axis of [outer, len, inner].
 fn vectors([outer, len, inner]: [usize; 3]) -> impl Iterator<Item = Result<Vec<usize>>> {
-    (0..outer)
-        .flat_map(move |o| (0..inner).map(move |i| (0..len).map(|k| (o * len + k) * inner + i).try_vec()))
+    (0..outer * inner).map(move |s| (0..len).map(|k| (s / inner * len + k) * inner + s % inner).try_vec())
 }
 
 fn dot(a: &[f64], b: &[f64]) -> f64 {
@@ -116,7 +115,7 @@ impl DistanceOps for CpuBackend {
         self.count();
         let (a, b) = (gather_f64(OP, a)?, gather_f64(OP, b)?);
         let mut out = with_capacity(y.numel())?;
-        for n in 0..e.batch {
+        for n in 0..if e.rows * e.cols == 0 { 0 } else { e.batch } {
             for i in (0..e.rows).map(|i| (n * e.rows + i) * e.len) {
                 for j in (0..e.cols).map(|j| (n * e.cols + j) * e.len) {
                     out.try_push(norm(differences(&a[i..i + e.len], &b[j..j + e.len]), p))?;
@@ -133,7 +132,7 @@ impl DistanceOps for CpuBackend {
         let (a, b) = (gather_f64(OP, io.a)?, gather_f64(OP, io.b)?);
         let (dy, y) = (gather_f64(OP, io.dy)?, gather_f64(OP, io.y)?);
         let (mut da, mut db) = (filled(a.len(), 0.0)?, filled(b.len(), 0.0)?);
-        for n in 0..e.batch {
+        for n in 0..if e.rows * e.cols == 0 { 0 } else { e.batch } {
             for r in 0..e.rows {
                 for c in 0..e.cols {
                     let at = (n * e.rows + r) * e.cols + c;

@@ -257,9 +257,9 @@ pub(crate) fn offsets(l: &Layout) -> impl Iterator<Item = usize> + '_ {
         left -= 1;
         let here = at;
         for a in (0..rank).rev() {
-            ix[a] += 1;
-            at += l.strides()[a];
-            if ix[a] < l.shape()[a] {
+            if ix[a] + 1 < l.shape()[a] {
+                ix[a] += 1;
+                at += l.strides()[a];
                 break;
             }
             at -= l.strides()[a] * ix[a];

@@ -430,7 +430,8 @@ impl NormOps for CpuBackend {
         let (o, [outer, cols, inner]) = check_l2(axis, eps, x, &y)?;
         self.count();
         let mut v = gather_f64(o.op, x)?;
-        for (row, i) in (0..outer).flat_map(|row| (0..inner).map(move |i| (row, i))) {
+        for at in 0..outer * inner {
+            let (row, i) = (at / inner, at % inner);
             let at = |k: usize| (row * cols + k) * inner + i;
             let r = sum((0..cols).map(|k| v[at(k)] * v[at(k)])).sqrt();
             let r = if r < eps { eps } else { r };
@@ -450,7 +451,8 @@ impl NormOps for CpuBackend {
         let (o, [outer, cols, inner]) = check_l2_bwd(axis, eps, dy, x, &dx)?;
         self.count();
         let (mut g, x) = (gather_f64(o.op, dy)?, gather_f64(o.op, x)?);
-        for (row, i) in (0..outer).flat_map(|row| (0..inner).map(move |i| (row, i))) {
+        for at in 0..outer * inner {
+            let (row, i) = (at / inner, at % inner);
             let at = |k: usize| (row * cols + k) * inner + i;
             let r = sum((0..cols).map(|k| x[at(k)] * x[at(k)])).sqrt();
             if r <= eps {

@@ -85,8 +85,10 @@ fn value(op: Reduce, v: &[f64]) -> f64 {
 /// Number of the result that each element of a row-major tensor belongs to.
 fn groups(shape: &[usize], axes: &Axes) -> Result<Vec<usize>> {
     let layout = Layout::contiguous(&axes.keepdim).and_then(|l| l.broadcast_to(shape));
-    // The axes were made for a view of this shape, which is a layout.
-    layout.map_or(Ok(Vec::new()), |l| offsets(&l).try_vec())
+    let layout = check::layout("reduce", "axes", layout)?;
+    let mut out = with_capacity(layout.numel())?;
+    out.try_extend(offsets(&layout))?;
+    Ok(out)
 }
 
 /// The elements of each slice in row-major order.

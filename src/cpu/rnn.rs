@@ -135,7 +135,7 @@ impl RnnOps for CpuBackend {
         let one = || filled(count * h, 0.0);
         let mut saved = [one()?, one()?, one()?, one()?];
         let before = cell == RnnCell::GruResetBefore;
-        for at in 0..s.steps {
+        for at in 0..if n == 0 { 0 } else { s.steps } {
             let t = s.time(p, at);
             let (state, cells) = (hs[at * n..].try_to_vec()?, cs[at * n..].try_to_vec()?);
             let mut u = times(OP, Matrix(&state, s.batch, h, false), Matrix(&w_hh, rows, h, true))?;
@@ -226,7 +226,7 @@ impl RnnOps for CpuBackend {
         // Gradients of the gates by step: of the products with W_hh, and of those with W_ih in the order of x.
         let (mut du, mut da) = (filled(count * rows, 0.0)?, filled(count * rows, 0.0)?);
         let mut rh = filled(if before { count * h } else { 0 }, 0.0)?;
-        for at in (0..s.steps).rev() {
+        for at in (0..if n == 0 { 0 } else { s.steps }).rev() {
             let t = s.time(p, at);
             let live = |e: usize| (t as i64) < lengths[e / h];
             // What the products with the recurrent weights read, and the rest of the gradient of the state.

@@ -98,7 +98,7 @@ impl CpuBackend {
         let (mut hs, mut cs) = (gather_f64(OP, io.h_0)?, gather_f64(OP, io.c_0)?);
         let (mut y, mut gates) = (with_capacity(s.steps * n)?, Vec::new());
         let each = s.batch * s.input * pixels;
-        for t in 0..s.steps {
+        for t in 0..if n == 0 { 0 } else { s.steps } {
             let mut z: Vec<f64> = (0..4 * n).map(|e| b[e / pixels % (4 * s.hidden)]).try_vec()?;
             wx.apply(&s, &x[t * each..(t + 1) * each], &mut z);
             wh.apply(&s, &hs[t * n..], &mut z);
@@ -137,7 +137,7 @@ impl CpuBackend {
         let (mut db, mut dp) = (filled(4 * s.hidden, 0.0)?, filled(p.as_ref().map_or(0, Vec::len), 0.0)?);
         let mut dx = filled(x.len(), 0.0)?;
         let each = s.batch * s.input * pixels;
-        for t in (0..s.steps).rev() {
+        for t in (0..if n == 0 { 0 } else { s.steps }).rev() {
             let mut dz = filled(4 * n, 0.0)?;
             for e in 0..n {
                 let weights = p.as_ref().map_or([0.0; 3], |p| peep(&s, e).map(|k| p[k]));

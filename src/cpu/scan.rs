@@ -11,6 +11,8 @@ fn for_slices(
     reverse: bool,
     mut f: impl FnMut(&mut dyn Iterator<Item = usize>),
 ) {
+    // Of a tensor without elements any other size may be huge.
+    let outer = if size * inner == 0 { 0 } else { outer };
     for o in 0..outer {
         for i in 0..inner {
             f(&mut (0..size).map(|k| (o * size + if reverse { size - 1 - k } else { k }) * inner + i));

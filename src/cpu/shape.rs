@@ -154,7 +154,7 @@ impl ShapeOps for CpuBackend {
         with_dtype!(y.dtype(), T => {
             let parts = xs.iter().map(|&x| gather::<T>(OP, x)).try_vec_ok()?;
             let mut out = with_capacity(rows * width)?;
-            for r in 0..rows {
+            for r in 0..if width == 0 { 0 } else { rows } {
                 for p in &parts {
                     let w = p.len() / rows;
                     out.try_extend(p[r * w..(r + 1) * w].iter().copied())?;

@@ -7,7 +7,9 @@ use crate::ops::*;
 
 /// Calls `f` with the positions of each slice along the axis of a row-major [outer, cols, inner].
 fn for_slices([outer, cols, inner]: [usize; 3], mut f: impl FnMut(&[usize])) -> Result<()> {
-    let mut at = filled(cols, 0)?;
+    // Of a tensor without elements any other size may be huge.
+    let outer = if cols * inner == 0 { 0 } else { outer };
+    let mut at = filled(if outer == 0 { 0 } else { cols }, 0)?;
     for o in 0..outer {
         for i in 0..inner {
             at.iter_mut().enumerate().for_each(|(k, a)| *a = (o * cols + k) * inner + i);

@@ -29,8 +29,7 @@ ranked!(floats: f32, f64, f16, bf16; integers: i32, i64, u8);
 
 /// Positions of the elements of each slice of [outer, size, inner].
 fn slices([outer, size, inner]: [usize; 3]) -> impl Iterator<Item = Result<Vec<usize>>> {
-    (0..outer)
-        .flat_map(move |o| (0..inner).map(move |i| (0..size).map(|k| (o * size + k) * inner + i).try_vec()))
+    (0..outer * inner).map(move |s| (0..size).map(|k| (s / inner * size + k) * inner + s % inner).try_vec())
 }
 
 fn store_index(op: &'static str, v: &ViewMut<'_>, at: &[usize]) -> Result<()> {

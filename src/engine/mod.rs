@@ -209,10 +209,10 @@ impl Engine {
     }
 
     fn check_poison(&self) -> Result<()> {
-        if self.inner.poisoned.load(Ordering::Acquire) {
-            if let Some(first) = lock(&self.inner.poison).clone() {
-                return Err(GpuError::Poisoned { first });
-            }
+        if self.inner.poisoned.load(Ordering::Acquire)
+            && let Some(first) = lock(&self.inner.poison).clone()
+        {
+            return Err(GpuError::Poisoned { first });
         }
         Ok(())
     }

@@ -259,7 +259,7 @@ impl Programs {
 
     /// Compiles or loads a unit, unless that has been done.
     pub(crate) fn prepare(&self, driver: &dyn Driver, unit: Unit, compiled: &mut u64) -> Result<()> {
-        self.loaded(driver, unit, &mut *lock(&self.slot(unit)), compiled).map(|_| ())
+        self.loaded(driver, unit, &mut lock(&self.slot(unit)), compiled).map(|_| ())
     }
 
     /// The kernel `entry` of a unit. An image of the disk cache that lacks it is replaced.

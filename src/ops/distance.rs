@@ -188,7 +188,7 @@ fn check_triangle(op: &'static str, p: f64, x: &View<'_>, y: (&'static str, &Vie
     let &[n, len] = x.shape() else {
         return Err(GpuError::invalid(op, "x", "two axes", format!("shape {:?}", x.shape())));
     };
-    check::shape(op, y.0, y.1, &[n * n.saturating_sub(1) / 2])?;
+    check::shape(op, y.0, y.1, &[n.saturating_mul(n.saturating_sub(1)) / 2])?;
     check_operand(op, "x", x, x)?;
     check_operand(op, y.0, y.1, x)?;
     Ok(Pairs { batch: 1, rows: n, cols: n, len })

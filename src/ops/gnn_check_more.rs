@@ -145,10 +145,11 @@ fn heat_shape<'a>(
     };
     c.like("w", w, x)?;
     let outputs = w.shape().first().copied().unwrap_or(0);
-    c.shape("w", w, &[outputs, scales * channels])?;
+    let columns = scales.saturating_mul(channels);
+    c.shape("w", w, &[outputs, columns])?;
     c.like(y.0, y.1, x)?;
     c.shape(y.0, y.1, &[batch, nodes, outputs][3 - x.shape().len()..])?;
-    c.small(&[nodes, comps, scales * channels, outputs])?;
+    c.small(&[nodes, comps, columns, outputs])?;
     Ok((HeatShape { batch, nodes, channels, scales, outputs, comps, per_channel }, inputs))
 }
 

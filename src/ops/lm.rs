@@ -532,7 +532,7 @@ pub(crate) fn check_moe_rows(
     let ([t, d], [n, _]) = (matrix(op, token_arg, tokens)?, matrix(op, row_arg, rows)?);
     exact(op, row_arg, rows, &[n, d], tokens.dtype())?;
     let k = n.checked_div(t).unwrap_or(1);
-    if n != t * k || k == 0 {
+    if n != t.saturating_mul(k) || k == 0 {
         let want = format!("a multiple of {t} rows");
         return Err(GpuError::invalid(op, row_arg, want, format!("{n}")));
     }

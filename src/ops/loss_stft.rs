@@ -30,9 +30,13 @@ impl StftResolution {
         StftResolution { fft, hop, window }
     }
 
-    /// Frames of a signal of `len` samples that is reflected by fft/2 at both ends.
+    /// Frames of a signal of `len` samples that is reflected by fft/2 at both ends; 0 where there is no step or no whole frame.
     pub const fn frames(&self, len: usize) -> usize {
-        (len + self.fft / 2 * 2 - self.fft) / self.hop + 1
+        let padded = len.saturating_add(self.fft / 2 * 2);
+        if self.hop == 0 || padded < self.fft {
+            return 0;
+        }
+        (padded - self.fft) / self.hop + 1
     }
 
     /// Frequencies of a frame.

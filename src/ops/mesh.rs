@@ -116,10 +116,11 @@ fn mesh_shape(
         return Err(GpuError::invalid(c.op, "list", "four neighbours", format!("{}", l[1])));
     }
     let blocks = kind.blocks(l[1]);
+    let columns = blocks.saturating_mul(channels);
     c.like("w", w, x)?;
-    if w.shape().len() != 2 || w.shape()[1] != blocks * channels {
+    if w.shape().len() != 2 || w.shape()[1] != columns {
         let got = format!("shape {:?}", w.shape());
-        return Err(GpuError::invalid(c.op, "w", format!("[O, {}]", blocks * channels), got));
+        return Err(GpuError::invalid(c.op, "w", format!("[O, {columns}]"), got));
     }
     let outputs = w.shape()[0];
     let mut want = s.to_vec();
@@ -128,7 +129,7 @@ fn mesh_shape(
     }
     c.like(y.0, y.1, x)?;
     c.shape(y.0, y.1, &want)?;
-    c.small(&[elements * (l[1] + 1)])?;
+    c.small(&[elements.saturating_mul(l[1] + 1)])?;
     Ok(MeshShape { batch, elements, ways: l[1], channels, outputs, blocks })
 }
 
@@ -186,7 +187,7 @@ pub(crate) fn check_mesh_plan(
     if kind == MeshConv::Symmetric && l[1] != 4 {
         return Err(GpuError::invalid(c.op, "list", "four neighbours", format!("{}", l[1])));
     }
-    let places = l[0] * (l[1] + kind.with_self() as usize);
+    let places = l[0].saturating_mul(l[1] + kind.with_self() as usize);
     c.small(&[places, l[0]])?;
     let mut inputs = Inputs::new(&[("list", *list)]);
     for (arg, v, n) in [("rowptr", rowptr, l[0] + 1), ("perm", perm, places)] {

@@ -168,7 +168,7 @@ pub(crate) fn check_gemm_quantised(
         QuantWeight::Int4 { q, scale, zero } => {
             check::dtype(OP, "q", q, DType::U8)?;
             let [n, bytes] = matrix(OP, "q", q)?;
-            products(OP, "q", 2 * bytes, k)?;
+            products(OP, "q", bytes.saturating_mul(2), k)?;
             let [_, groups] = matrix(OP, "scale", scale)?;
             divides(OP, "scale", groups, k)?;
             scales(OP, "scale", scale, &[n, groups], SCALES)?;
@@ -312,7 +312,7 @@ pub(crate) fn check_gemm_2to4(
     if !k.is_multiple_of(4) {
         return Err(GpuError::invalid(OP, "b", "a multiple of 4 rows", format!("{k}")));
     }
-    products(OP, "values", 2 * kept, k)?;
+    products(OP, "values", kept.saturating_mul(2), k)?;
     check::dtype(OP, "values", values, b.dtype())?;
     check::shape(OP, "index", index, &[m, k / 4])?;
     check::dtype(OP, "index", index, DType::U8)?;

@@ -424,7 +424,7 @@ pub(crate) fn check_rnn(cell: RnnCell, p: &Recurrence, io: &RnnFwd<'_>) -> Resul
     let w = &io.weights;
     let s = sizes(OP, cell, p, &io.x, w)?;
     let (dt, b, h) = (io.x.dtype(), s.batch, s.hidden);
-    let rows = s.gates * h;
+    let rows = h.saturating_mul(s.gates);
     let mut read = inputs(
         OP,
         dt,
@@ -480,7 +480,7 @@ pub(crate) fn check_rnn_bwd(cell: RnnCell, p: &Recurrence, io: &RnnBwd<'_>) -> R
     let w = &io.weights;
     let s = sizes(OP, cell, p, &io.x, w)?;
     let (dt, b, h) = (io.x.dtype(), s.batch, s.hidden);
-    let rows = s.gates * h;
+    let rows = h.saturating_mul(s.gates);
     let (lstm, gru) = (cell == RnnCell::Lstm, cell.is_gru());
     for (arg, there, has) in [
         ("dc_t", io.dc_t.is_some(), lstm),
@@ -575,11 +575,11 @@ pub(crate) fn check_lstm_cell(io: &LstmCellFwd<'_>) -> Result<[usize; 2]> {
     let (b, h) = matrix(OP, "c", &io.c)?;
     let dt = io.z.dtype();
     check::float(OP, "z", &io.z)?;
-    let read = inputs(OP, dt, &[("z", Some(io.z), &[b, 4 * h]), ("c", Some(io.c), &[b, h])])?;
+    let read = inputs(OP, dt, &[("z", Some(io.z), &[b, h.saturating_mul(4)]), ("c", Some(io.c), &[b, h])])?;
     let outs = [
         ("h_next", Some(&io.h_next), &[b, h][..]),
         ("c_next", Some(&io.c_next), &[b, h]),
-        ("gates", io.gates.as_ref(), &[b, 4 * h]),
+        ("gates", io.gates.as_ref(), &[b, h.saturating_mul(4)]),
     ];
     outputs(OP, dt, read, &outs)?;
     Ok([b, h])
@@ -596,7 +596,7 @@ pub(crate) fn check_lstm_cell_bwd(io: &LstmCellBwd<'_>) -> Result<[usize; 2]> {
         OP,
         dt,
         &[
-            ("gates", Some(io.gates), &[b, 4 * h]),
+            ("gates", Some(io.gates), &[b, h.saturating_mul(4)]),
             ("c", Some(io.c), state),
             ("c_next", Some(io.c_next), state),
             ("dh_next", io.dh_next, state),
@@ -604,7 +604,7 @@ pub(crate) fn check_lstm_cell_bwd(io: &LstmCellBwd<'_>) -> Result<[usize; 2]> {
         ],
     )?;
     let dc = io.dc.as_ref().map(|g| &g.out);
-    outputs(OP, dt, read, &[("dz", Some(&io.dz.out), &[b, 4 * h]), ("dc", dc, state)])?;
+    outputs(OP, dt, read, &[("dz", Some(&io.dz.out), &[b, h.saturating_mul(4)]), ("dc", dc, state)])?;
     Ok([b, h])
 }
 
@@ -614,7 +614,7 @@ pub(crate) fn check_gru_cell(io: &GruCellFwd<'_>) -> Result<[usize; 2]> {
     let (b, h) = matrix(OP, "h", &io.h)?;
     let dt = io.a.dtype();
     check::float(OP, "a", &io.a)?;
-    let (state, all) = (&[b, h][..], &[b, 3 * h][..]);
+    let (state, all) = (&[b, h][..], &[b, h.saturating_mul(3)][..]);
     let read = inputs(OP, dt, &[("a", Some(io.a), all), ("u", Some(io.u), all), ("h", Some(io.h), state)])?;
     let outs = [
         ("h_next", Some(&io.h_next), state),
@@ -632,7 +632,7 @@ pub(crate) fn check_gru_cell_bwd(io: &GruCellBwd<'_>) -> Result<[usize; 2]> {
     let (b, h) = matrix(OP, "h", &io.h)?;
     let dt = io.h.dtype();
     check::float(OP, "h", &io.h)?;
-    let (state, all) = (&[b, h][..], &[b, 3 * h][..]);
+    let (state, all) = (&[b, h][..], &[b, h.saturating_mul(3)][..]);
     let g = &io.gates;
     let mut read = inputs(
         OP,

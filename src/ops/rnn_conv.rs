@@ -136,9 +136,9 @@ impl ConvLstmSizes {
             state: [self.batch, self.hidden, h, w],
             each: [self.steps, self.batch, self.hidden, h, w],
             states: [self.steps + 1, self.batch, self.hidden, h, w],
-            gates: [self.steps, self.batch, 4 * self.hidden, h, w],
-            wx: [4 * self.hidden, self.input, self.kx[0], self.kx[1]],
-            wh: [4 * self.hidden, self.hidden, self.kh[0], self.kh[1]],
+            gates: [self.steps, self.batch, self.hidden.saturating_mul(4), h, w],
+            wx: [self.hidden.saturating_mul(4), self.input, self.kx[0], self.kx[1]],
+            wh: [self.hidden.saturating_mul(4), self.hidden, self.kh[0], self.kh[1]],
             p: if self.shared_p { [3, self.hidden, 1, 1] } else { [3, self.hidden, h, w] },
         }
     }
@@ -168,7 +168,7 @@ pub(crate) fn check_conv_lstm(io: &ConvLstmFwd<'_>) -> Result<ConvLstmSizes> {
             ("wh", Some(io.wh), &w.wh),
             ("h_0", Some(io.h_0), &w.state),
             ("c_0", Some(io.c_0), &w.state),
-            ("b", io.b, &[4 * s.hidden]),
+            ("b", io.b, &[s.hidden.saturating_mul(4)]),
             ("p", io.p, &w.p),
         ],
     )?;
@@ -214,7 +214,7 @@ pub(crate) fn check_conv_lstm_bwd(io: &ConvLstmBwd<'_>) -> Result<ConvLstmSizes>
         ("dc_0", io.dc_0.as_ref().map(|g| &g.out), &w.state),
         ("dwx", io.dwx.as_ref().map(|g| &g.out), &w.wx),
         ("dwh", io.dwh.as_ref().map(|g| &g.out), &w.wh),
-        ("db", io.db.as_ref().map(|g| &g.out), &[4 * s.hidden]),
+        ("db", io.db.as_ref().map(|g| &g.out), &[s.hidden.saturating_mul(4)]),
         ("dp", io.dp.as_ref().map(|g| &g.out), &w.p),
     ];
     outputs(OP, dt, read, &outs)?;

@@ -43,7 +43,7 @@ fn factors(u: &mut Unstructured<'_>, mut n: usize) -> Result<Vec<usize>> {
     let mut sizes = vec![];
     while n > 1 && sizes.len() < 5 {
         let part = u.int_in_range(1..=n.min(12))?;
-        if n % part == 0 {
+        if n.is_multiple_of(part) {
             sizes.push(part);
             n /= part;
         }

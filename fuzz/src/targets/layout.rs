@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use arbitrary::Unstructured;
-use trefoil::ops::{CoreOps, ShapeOps};
 use trefoil::{BackendExt, CpuBackend, IGpuBackend, Layout, MAX_ELEMENTS};
 
 use super::chain::{Meaning, Places, Step, number};
@@ -17,11 +16,9 @@ pub(crate) const TARGET: Target = Target {
     open: || {
         let cpu: Arc<dyn IGpuBackend> = Arc::new(CpuBackend::new());
         let other = devices::opencl()?;
-        let mut inputs = 0u64;
         Ok(Box::new(move |input: &Input| {
-            inputs += 1;
             // A launch costs what a hundred layouts do.
-            let on = other.as_ref().filter(|_| inputs % 128 == 0).unwrap_or(&cpu);
+            let on = other.as_ref().filter(|_| input.one_in(128)).unwrap_or(&cpu);
             run(&input.bytes, &**on).unwrap_or_else(Verdict::Wrong)
         }) as Run)
     },
@@ -35,7 +32,7 @@ fn run(bytes: &[u8], gpu: &dyn IGpuBackend) -> Result<Verdict, String> {
     let Ok(first) = start(&mut u) else { return Ok(Verdict::Rejected) };
     let Some(mut l) = first? else { return Ok(Verdict::Rejected) };
     let mut places = Places::of(&l);
-    let mut verdict = Verdict::Accepted;
+    let mut verdict = Verdict::Rejected;
     while !u.is_empty() {
         let Ok(step) = Step::draw(&mut u, &l) else { break };
         let meaning = places.as_ref().map_or(Meaning::Large, |p| p.after(&step));
@@ -51,6 +48,7 @@ fn run(bytes: &[u8], gpu: &dyn IGpuBackend) -> Result<Verdict, String> {
                 }
                 l = new;
                 places = Places::of(&l);
+                verdict = Verdict::Accepted;
             }
             Err(e) => {
                 // Where a layout without elements begins has a limit, too.
@@ -59,7 +57,7 @@ fn run(bytes: &[u8], gpu: &dyn IGpuBackend) -> Result<Verdict, String> {
                 {
                     return Err(format!("{step:?} of {l:?} was refused ({e}), not {p:?}"));
                 }
-                verdict = Verdict::Rejected;
+                continue;
             }
         }
         if let Some(p) = &places {

@@ -196,7 +196,8 @@ impl Source for Loader {
         let step = self.threads.min(count.max(1));
         let mut all = Prefetched { receivers: vec![], threads: vec![], next: 0, count };
         for first in 0..step {
-            let (sender, receiver) = sync_channel((self.ahead / step).max(1));
+            // Room for more batches than there are would only take memory.
+            let (sender, receiver) = sync_channel((self.ahead / step).clamp(1, count.max(1)));
             let (work, rows) = (self.work.clone(), rows.clone());
             let thread = std::thread::Builder::new()
                 .name(format!("trefoil-batches-{first}"))

@@ -100,14 +100,43 @@ pub struct Tokenizer {
     special: bool,
 }
 
+/// Most tokens that a file may ask a text to be padded to, or to a multiple of.
+#[cfg(feature = "tokenizers")]
+const MAX_PADDING: u64 = 1 << 20;
+
+/// What the tokenizers crate panics about instead of returning an error: text that is no JSON, and merges of which the second part is shorter
+/// than the prefix that is cut off it. And what it does whatever it takes: padding.
+#[cfg(feature = "tokenizers")]
+fn check_file(bytes: &[u8]) -> std::result::Result<(), String> {
+    let file: serde_json::Value = serde_json::from_slice(bytes).map_err(|e| e.to_string())?;
+    let padding = &file["padding"];
+    for n in
+        [&padding["pad_to_multiple_of"], &padding["strategy"]["Fixed"]].into_iter().filter_map(|n| n.as_u64())
+    {
+        if n > MAX_PADDING {
+            return Err(format!("padding to {n} tokens, where {MAX_PADDING} is the most"));
+        }
+    }
+    let model = &file["model"];
+    let prefix = model["continuing_subword_prefix"].as_str().unwrap_or_default();
+    for merge in model["merges"].as_array().into_iter().flatten() {
+        let second = merge[1].as_str().or_else(|| merge.as_str().and_then(|m| m.split(' ').nth(1)));
+        if second.is_some_and(|s| !s.is_char_boundary(prefix.len())) {
+            return Err(format!("the merge {merge}, which is shorter than the prefix {prefix:?}"));
+        }
+    }
+    Ok(())
+}
+
 #[cfg(feature = "tokenizers")]
 impl Tokenizer {
     /// Reads `tokenizer.json`. Errors: [`NnError::Io`]; [`NnError::Data`] for a file that describes no tokenizer.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let bytes = std::fs::read(path).map_err(NnError::io("read", path))?;
-        let inner = tokenizers::Tokenizer::from_bytes(bytes)
-            .map_err(|e| NnError::data(path, At::File, "a tokenizer in JSON", e.to_string()))?;
+        let fail = |found: String| NnError::data(path, At::File, "a tokenizer in JSON", found);
+        check_file(&bytes).map_err(fail)?;
+        let inner = tokenizers::Tokenizer::from_bytes(bytes).map_err(|e| fail(e.to_string()))?;
         Ok(Tokenizer { inner, special: false })
     }
 

@@ -135,10 +135,7 @@ impl Scores {
 
     pub(crate) fn visit(&self, v: &mut Visitor<'_>) {
         self.rng.visit(v);
-    }
-
-    pub(crate) fn set_training(&self, on: bool) {
-        self.training.store(on, Ordering::Relaxed);
+        v.training(&self.training);
     }
 }
 
@@ -271,9 +268,5 @@ impl Layer for Attention {
 
     fn visit(&self, v: &mut Visitor<'_>) {
         self.parts.visit(v);
-    }
-
-    fn set_training(&self, on: bool) {
-        self.parts.set_training(on);
     }
 }

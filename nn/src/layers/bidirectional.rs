@@ -137,10 +137,6 @@ impl Layer for Bidirectional {
         self.back.visit(v, "_reverse");
     }
 
-    fn set_training(&self, on: bool) {
-        self.ahead.set_training(on);
-    }
-
     fn reset_state(&self) {
         self.ahead.reset_state();
     }

@@ -10,7 +10,7 @@ use crate::error::{Result, invalid};
 use crate::init::Init;
 use crate::layer::{Build, Layer, Param, Visitor};
 use crate::ops::{BatchNormStats, RunningStats};
-use crate::tensor::Tensor;
+use crate::tensor::{Tensor, same_handle};
 
 /// Scale and shift per channel.
 #[derive(Debug)]
@@ -69,7 +69,7 @@ impl Buffers {
         }
         let count = self.count.get();
         let mut kept = self.one.lock().unwrap_or_else(|p| p.into_inner());
-        let one = match kept.take().filter(|one| one.device().id() == count.device().id()) {
+        let one = match kept.take().filter(|one| same_handle(one.device(), count.device())) {
             Some(one) => one,
             None => Tensor::ones(count.device(), DType::I64, &[])?,
         };
@@ -241,10 +241,7 @@ impl Layer for BatchNormalization {
     fn visit(&self, v: &mut Visitor<'_>) {
         Affine::visit(&self.affine, v);
         Buffers::visit(&self.buffers, v);
-    }
-
-    fn set_training(&self, on: bool) {
-        self.training.store(on, Ordering::Relaxed);
+        v.training(&self.training);
     }
 }
 
@@ -329,10 +326,7 @@ impl Layer for InstanceNormalization {
     fn visit(&self, v: &mut Visitor<'_>) {
         Affine::visit(&self.affine, v);
         Buffers::visit(&self.buffers, v);
-    }
-
-    fn set_training(&self, on: bool) {
-        self.training.store(on, Ordering::Relaxed);
+        v.training(&self.training);
     }
 }
 

@@ -139,16 +139,9 @@ impl Layer for Checkpointed {
     }
 
     fn visit(&self, v: &mut Visitor<'_>) {
-        self.layer.visit(v);
+        v.flattened(&*self.layer);
     }
 
-    fn set_training(&self, on: bool) {
-        self.layer.set_training(on);
-    }
-
-    fn reset_state(&self) {
-        self.layer.reset_state();
-    }
     fn no_gradient(&self) -> Option<String> {
         self.layer.no_gradient()
     }

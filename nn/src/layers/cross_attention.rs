@@ -109,8 +109,4 @@ impl Layer for CrossAttention {
     fn visit(&self, v: &mut Visitor<'_>) {
         self.parts.visit(v);
     }
-
-    fn set_training(&self, on: bool) {
-        self.parts.set_training(on);
-    }
 }

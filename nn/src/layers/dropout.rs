@@ -49,9 +49,6 @@ impl Layer for Dropout {
 
     fn visit(&self, v: &mut Visitor<'_>) {
         v.counter("offset", &self.offset);
-    }
-
-    fn set_training(&self, on: bool) {
-        self.training.store(on, Ordering::Relaxed);
+        v.training(&self.training);
     }
 }

@@ -135,12 +135,6 @@ impl Layer for FeedForward {
             v.child("dropout", d);
         }
     }
-
-    fn set_training(&self, on: bool) {
-        if let Some(d) = &self.dropout {
-            d.set_training(on);
-        }
-    }
 }
 
 /// Gated linear unit: (W x + b) times act(V x + c), `[.., in] -> [.., out]` (Dauphin et al., 2017; Shazeer, 2020). One product for both
@@ -157,13 +151,16 @@ impl GatedLinearUnit {
     /// With biases and a sigmoid. Errors: a size of 0.
     pub fn new(cx: &Build, inputs: usize, outputs: usize) -> Result<Self> {
         Self::check(outputs)?;
-        Ok(GatedLinearUnit { packed: Dense::new(cx, inputs, 2 * outputs)?, gate: Activation::Sigmoid })
+        Ok(GatedLinearUnit {
+            packed: Dense::new(cx, inputs, outputs.saturating_mul(2))?,
+            gate: Activation::Sigmoid,
+        })
     }
 
     /// The first forward fixes the number of inputs and makes the parameters. Errors: no outputs.
     pub fn lazy(cx: &Build, outputs: usize) -> Result<Self> {
         Self::check(outputs)?;
-        Ok(GatedLinearUnit { packed: Dense::lazy(cx, 2 * outputs)?, gate: Activation::Sigmoid })
+        Ok(GatedLinearUnit { packed: Dense::lazy(cx, outputs.saturating_mul(2))?, gate: Activation::Sigmoid })
     }
 
     /// SwiGLU: the gate is x sigmoid(x).

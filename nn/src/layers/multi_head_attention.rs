@@ -361,10 +361,6 @@ impl Layer for MultiHeadAttention {
         }
         self.scores.visit(v);
     }
-
-    fn set_training(&self, on: bool) {
-        self.scores.set_training(on);
-    }
 }
 
 /// [`MultiHeadAttention`] of a sequence with itself, `[B, T, E]` or `[T, E]`; state and initial values as there.
@@ -419,10 +415,6 @@ impl Layer for SelfAttention {
     }
 
     fn visit(&self, v: &mut Visitor<'_>) {
-        self.0.visit(v);
-    }
-
-    fn set_training(&self, on: bool) {
-        self.0.set_training(on);
+        v.flattened(&self.0);
     }
 }

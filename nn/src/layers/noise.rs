@@ -76,9 +76,6 @@ impl Layer for GaussianNoise {
 
     fn visit(&self, v: &mut Visitor<'_>) {
         self.rng.visit(v);
-    }
-
-    fn set_training(&self, on: bool) {
-        self.training.store(on, Ordering::Relaxed);
+        v.training(&self.training);
     }
 }

@@ -7,7 +7,7 @@ use super::image::positive;
 use crate::error::{Result, invalid};
 use crate::init::Init;
 use crate::layer::{Build, Layer, Param, Visitor};
-use crate::tensor::{Device, Tensor};
+use crate::tensor::{Device, Tensor, same_handle};
 
 /// Row r and column c of the real matrix of w (x) x hold component |n| of w with the sign of n; component 0 is never negated. This is the
 /// Cayley-Dickson product over quaternions, (p, q)(r, s) = (p r - s* q, s p + q r*).
@@ -121,7 +121,7 @@ impl Layer for OctonionLinear {
             return Err(invalid(OP, "x", want, format!("shape {:?}", x.shape())));
         }
         let w = self.weight.get();
-        if self.spread.get().device().id() != w.device().id() {
+        if !same_handle(self.spread.get().device(), w.device()) {
             // The layer was moved.
             self.spread.set(spread(w.device(), w.dtype())?);
         }

@@ -82,14 +82,4 @@ impl Layer for Parallel {
             v.child(name, branch);
         }
     }
-
-    fn set_training(&self, on: bool) {
-        for (_, branch) in &self.branches {
-            branch.set_training(on);
-        }
-    }
-
-    fn reset_state(&self) {
-        self.branches.iter().for_each(|(_, branch)| branch.reset_state());
-    }
 }

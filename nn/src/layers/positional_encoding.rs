@@ -94,12 +94,6 @@ impl Layer for PositionalEncoding {
             v.child("dropout", d);
         }
     }
-
-    fn set_training(&self, on: bool) {
-        if let Some(d) = &self.dropout {
-            d.set_training(on);
-        }
-    }
 }
 
 /// Adds a trained vector for each position to `[B, T, D]` or `[T, D]`, as BERT and GPT do.

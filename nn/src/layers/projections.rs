@@ -128,8 +128,4 @@ impl Projections {
         }
         self.scores.visit(v);
     }
-
-    pub(super) fn set_training(&self, on: bool) {
-        self.scores.set_training(on);
-    }
 }

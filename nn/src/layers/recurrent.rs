@@ -281,12 +281,6 @@ impl RecurrentStack {
             v.child("dropout", d);
         }
     }
-
-    pub(super) fn set_training(&self, on: bool) {
-        if let Some(d) = &self.dropout {
-            d.set_training(on);
-        }
-    }
 }
 
 fn map_states(states: &[RnnState], f: impl Fn(&Tensor) -> Result<Tensor>) -> Result<Vec<RnnState>> {
@@ -390,10 +384,6 @@ macro_rules! recurrent_layer {
 
             fn visit(&self, v: &mut Visitor<'_>) {
                 self.0.visit(v, "");
-            }
-
-            fn set_training(&self, on: bool) {
-                self.0.set_training(on);
             }
 
             fn reset_state(&self) {

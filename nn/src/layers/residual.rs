@@ -53,22 +53,10 @@ impl Layer for Residual {
     }
 
     fn visit(&self, v: &mut Visitor<'_>) {
-        self.body.visit(v);
+        v.flattened(&self.body);
         if let Some(s) = &self.shortcut {
             v.child("shortcut", s);
         }
-    }
-
-    fn set_training(&self, on: bool) {
-        self.body.set_training(on);
-        if let Some(s) = &self.shortcut {
-            s.set_training(on);
-        }
-    }
-
-    fn reset_state(&self) {
-        self.body.reset_state();
-        self.shortcut.iter().for_each(Layer::reset_state);
     }
 }
 

@@ -274,12 +274,4 @@ impl Layer for TimeDistributed {
     fn visit(&self, v: &mut Visitor<'_>) {
         v.child("inner", &*self.inner);
     }
-
-    fn set_training(&self, on: bool) {
-        self.inner.set_training(on);
-    }
-
-    fn reset_state(&self) {
-        self.inner.reset_state();
-    }
 }

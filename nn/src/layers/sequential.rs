@@ -60,14 +60,4 @@ impl Layer for Sequential {
             v.child(key, &**layer);
         }
     }
-
-    fn set_training(&self, on: bool) {
-        for (_, layer) in &self.layers {
-            layer.set_training(on);
-        }
-    }
-
-    fn reset_state(&self) {
-        self.layers.iter().for_each(|(_, layer)| layer.reset_state());
-    }
 }

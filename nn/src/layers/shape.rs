@@ -49,8 +49,10 @@ impl Reshape {
 
     /// Shape of an item behind the layer. Errors: sizes that do not agree.
     pub(crate) fn item(&self, item: &[usize]) -> Result<Vec<usize>> {
-        let all: usize = item.iter().product();
-        let known: usize = self.target.iter().filter(|&&n| n >= 0).map(|&n| n as usize).product();
+        // A product that is too large agrees with none.
+        let product = |sizes: &mut dyn Iterator<Item = usize>| sizes.fold(1, usize::saturating_mul);
+        let all = product(&mut item.iter().copied());
+        let known = product(&mut self.target.iter().filter(|&&n| n >= 0).map(|&n| n as usize));
         let open = self.target.contains(&-1);
         if (open && (known == 0 || !all.is_multiple_of(known))) || (!open && all != known) {
             let expected = format!("{all} elements per item, as in {item:?}");

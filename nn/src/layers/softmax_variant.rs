@@ -8,7 +8,7 @@ use trefoil::ops::Distribution;
 use super::noise::RandomStream;
 use crate::error::{Result, invalid};
 use crate::layer::{Build, Layer, Visitor};
-use crate::tensor::{Device, Tensor};
+use crate::tensor::{Device, Tensor, same_handle};
 
 const OP: &str = "SoftmaxVariant";
 
@@ -168,7 +168,7 @@ impl SoftmaxVariant {
     /// Made once per device; steps of a training run find it there.
     fn constant(&self, device: &Device, make: impl FnOnce() -> Result<Tensor>) -> Result<Tensor> {
         let mut held = self.constant.lock().unwrap_or_else(|p| p.into_inner());
-        if let Some(t) = held.as_ref().filter(|t| t.device().id() == device.id()) {
+        if let Some(t) = held.as_ref().filter(|t| same_handle(t.device(), device)) {
             return Ok(t.clone());
         }
         let t = make()?;

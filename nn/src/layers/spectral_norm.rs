@@ -197,7 +197,8 @@ impl Layer for SpectralNormalization {
     }
 
     fn visit(&self, v: &mut Visitor<'_>) {
-        let Some(state) = self.state.get() else { return self.inner.visit(v) };
+        v.training(&self.training);
+        let Some(state) = self.state.get() else { return v.flattened(&*self.inner) };
         let (path, leaf) = match self.name.rsplit_once('.') {
             Some((path, leaf)) => (format!("{path}."), leaf),
             None => (String::new(), self.name.as_str()),
@@ -211,11 +212,6 @@ impl Layer for SpectralNormalization {
             v.buffer(&own("0._u"), left);
             v.buffer(&own("0._v"), right);
         }
-    }
-
-    fn set_training(&self, on: bool) {
-        self.training.store(on, Ordering::Relaxed);
-        self.inner.set_training(on);
     }
 
     fn no_gradient(&self) -> Option<String> {

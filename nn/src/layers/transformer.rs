@@ -9,7 +9,7 @@ use super::attention::check_width;
 use super::{Attention, AttentionMasks, Dense, Dropout, LayerNormalization, MultiHeadAttention};
 use crate::error::{Result, invalid};
 use crate::init::Init;
-use crate::layer::{Build, Layer, Visitor};
+use crate::layer::{Build, Layer, Visitor, set_training_of};
 use crate::tensor::Tensor;
 use crate::trace;
 
@@ -205,11 +205,6 @@ impl Tail {
             v.child(name, d);
         }
     }
-
-    fn set_training(&self, on: bool) {
-        self.inner.set_training(on);
-        self.outer.iter().for_each(|d| d.set_training(on));
-    }
 }
 
 /// One block of the encoder, `torch.nn.TransformerEncoderLayer(batch_first=True)` (Vaswani et al., 2017): self-attention and a feed-forward
@@ -252,11 +247,6 @@ impl Layer for TransformerEncoder {
     fn visit(&self, v: &mut Visitor<'_>) {
         v.child("self_attn", &self.self_attn);
         self.tail.visit(v);
-    }
-
-    fn set_training(&self, on: bool) {
-        self.self_attn.set_training(on);
-        self.tail.set_training(on);
     }
 }
 
@@ -326,12 +316,6 @@ impl Layer for TransformerDecoder {
         v.child("self_attn", &self.self_attn);
         v.child("multihead_attn", &self.cross_attn);
         self.tail.visit(v);
-    }
-
-    fn set_training(&self, on: bool) {
-        self.self_attn.set_training(on);
-        self.cross_attn.set_training(on);
-        self.tail.set_training(on);
     }
 }
 
@@ -445,7 +429,7 @@ impl Decoder {
         };
         let (self_attn, cross_attn) = (attention()?, attention()?);
         let parts = DecoderParts { self_attn, cross_attn, tail: Tail::new(&self.cx, &config, 3)? };
-        parts.set_training(self.training.load(Ordering::Relaxed));
+        set_training_of(self.training.load(Ordering::Relaxed), |v| parts.visit(v));
         Ok(self.parts.get_or_init(|| parts))
     }
 
@@ -480,10 +464,10 @@ impl Decoder {
 }
 
 impl DecoderParts {
-    fn set_training(&self, on: bool) {
-        self.self_attn.set_training(on);
-        self.cross_attn.set_training(on);
-        self.tail.set_training(on);
+    fn visit(&self, v: &mut Visitor<'_>) {
+        v.child("self_attn", &self.self_attn);
+        v.child("cross_attn", &self.cross_attn);
+        self.tail.visit(v);
     }
 }
 
@@ -505,17 +489,9 @@ impl Layer for Decoder {
     }
 
     fn visit(&self, v: &mut Visitor<'_>) {
+        v.training(&self.training);
         if let Some(p) = self.parts.get() {
-            v.child("self_attn", &p.self_attn);
-            v.child("cross_attn", &p.cross_attn);
-            p.tail.visit(v);
-        }
-    }
-
-    fn set_training(&self, on: bool) {
-        self.training.store(on, Ordering::Relaxed);
-        if let Some(p) = self.parts.get() {
-            p.set_training(on);
+            p.visit(v);
         }
     }
 }

@@ -9,7 +9,7 @@ use super::layer::{LoomLayer, Skip, Stage};
 use super::plan::{Op, Report, plan};
 use crate::error::{Result, invalid};
 use crate::layer::{Build, Layer, LayerExt, Visitor};
-use crate::tensor::{Device, Tensor};
+use crate::tensor::{Device, Tensor, same_handle};
 use crate::trace;
 
 /// What a network would be: flags on which it depends, keys it does not read, sizes. Nothing is allocated. Errors:
@@ -115,7 +115,7 @@ impl LoomNetwork {
     /// Whether all parameters are on a device. [`to_device`](LayerExt::to_device) brings them there, and does nothing if they are; the
     /// network then works there, and nothing is lost on the way back.
     pub fn is_mounted_on(&self, device: &Device) -> bool {
-        self.named_state().iter().all(|(_, p)| p.get().device().id() == device.id())
+        self.named_state().iter().all(|(_, p)| same_handle(p.get().device(), device))
     }
 
     /// The order of execution with every residual (added where sizes agree) drawn in, one line per layer.

@@ -225,14 +225,4 @@ impl Layer for Network {
             v.child(&node.name, &*node.layer);
         }
     }
-
-    fn set_training(&self, on: bool) {
-        for node in &self.nodes {
-            node.layer.set_training(on);
-        }
-    }
-
-    fn reset_state(&self) {
-        self.nodes.iter().for_each(|node| node.layer.reset_state());
-    }
 }

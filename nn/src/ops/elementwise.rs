@@ -5,7 +5,7 @@ use trefoil::{DType, Dims, broadcast_shapes};
 
 use crate::autograd::{BackwardCtx, Saved, out};
 use crate::error::{Result, invalid};
-use crate::tensor::{Device, Tensor, same_device};
+use crate::tensor::{Device, Tensor, same_device, same_handle};
 
 pub(crate) fn broadcast(op: &'static str, a: &[usize], b: &[usize]) -> Result<Dims> {
     broadcast_shapes(a, b).map_err(|at| {
@@ -119,13 +119,23 @@ impl Tensor {
         }))
     }
 
-    /// A copy on another device (through the host); gradients travel back.
+    /// A copy on another device (through the host) or another handle of the same one (on the device); gradients travel back. On the same
+    /// handle the tensor itself.
     pub fn to_device(&self, device: &Device) -> Result<Tensor> {
-        if device.id() == self.device().id() {
+        if same_handle(device, self.device()) {
             return Ok(self.clone());
         }
-        let y = Tensor::empty(device, self.dtype(), self.shape())?;
-        y.write_bytes(&self.to_bytes()?)?;
+        let y = if device.id() == self.device().id() && self.numel() > 0 {
+            let buffer = self.device().alloc(self.dtype(), self.numel())?;
+            let dst = buffer.alias_mut().reshape(self.shape())?;
+            self.device().strided_copy(self.operand().view()?, dst.into())?;
+            // The new handle's stream waits for the copy.
+            Tensor::from_buffer(device, device.adopt(buffer)?, self.shape())?
+        } else {
+            let y = Tensor::empty(device, self.dtype(), self.shape())?;
+            y.write_bytes(&self.to_bytes()?)?;
+            y
+        };
         let home = self.device().clone();
         Ok(y.record("to_device", &[self], || {
             move |cx: &mut BackwardCtx<'_>| {

@@ -10,8 +10,8 @@ use trefoil::{DType, ViewMut};
 use super::arena::{Arena, Packing};
 use super::scaler::Scaler;
 use crate::error::{NnError, Result, invalid};
-use crate::layer::{Layer, LayerExt, Param};
-use crate::tensor::{Device, Tensor};
+use crate::layer::{Layer, LayerExt, Param, check_unique};
+use crate::tensor::{Device, Tensor, same_handle};
 
 /// Parameters that share a rule and a factor of the learning rate.
 #[derive(Debug, Clone)]
@@ -118,21 +118,22 @@ fn check_rule(rule: &OptimRule) -> Result<()> {
 
 impl Optimizer {
     /// An optimizer of all parameters of a model. Errors: constants out of range; a model without parameters; a parameter of another
-    /// living optimizer.
+    /// living optimizer; [`NnError::DuplicateName`].
     pub fn new(model: &dyn Layer, rule: OptimRule, lr: f64) -> Result<Self> {
         Optimizer::with_groups(vec![Group { params: model.named_parameters(), rule, lr_factor: 1.0 }], lr)
     }
 
-    /// An optimizer of parameter groups.
+    /// An optimizer of parameter groups. Errors: as [`new`](Optimizer::new); [`NnError::DuplicateName`].
     pub fn with_groups(groups: Vec<Group>, lr: f64) -> Result<Self> {
         check_lr(lr)?;
-        let mut members = vec![];
+        check_unique(groups.iter().flat_map(|g| &g.params).map(|(name, _)| name))?;
+        let mut members: Vec<Member> = vec![];
         for Group { mut params, rule, lr_factor } in groups {
             check_rule(&rule)?;
             while let Some((_, first)) = params.first() {
-                let key = |p: &Param| (p.get().device().id(), p.get().dtype());
-                let wanted = key(first);
-                let (alike, rest) = params.into_iter().partition(|(_, p)| key(p) == wanted);
+                let first = first.get();
+                let fits = |t: Tensor| t.dtype() == first.dtype() && same_handle(t.device(), first.device());
+                let (alike, rest) = params.into_iter().partition(|(_, p)| fits(p.get()));
                 params = rest;
                 if let Some(mut arena) = Arena::new(alike, rule.states().len())? {
                     if let OptimRule::Adaptive(rule) = rule {
@@ -174,7 +175,7 @@ impl Optimizer {
                 return Err(invalid("Optimizer", "device", "a device with the parameters' dtypes", got));
             }
         }
-        for m in self.members.iter_mut().filter(|m| m.arena.device().id() != device.id()) {
+        for m in self.members.iter_mut().filter(|m| !same_handle(m.arena.device(), device)) {
             m.arena.move_to(device)?;
         }
         match &mut self.scaler {
@@ -359,7 +360,7 @@ impl Optimizer {
         // A user who keeps the loss's gradient may write into it.
         let fits = |t: &Tensor| {
             t.version() == 0
-                && t.device().id() == loss.device().id()
+                && same_handle(t.device(), loss.device())
                 && t.dtype() == loss.dtype()
                 && t.shape() == loss.shape()
         };
@@ -430,9 +431,9 @@ impl Optimizer {
     }
 
     fn one_device(&self, op: &'static str) -> Result<()> {
-        let first = self.members[0].arena.device().id();
-        match self.members.iter().map(|m| m.arena.device().id()).find(|&id| id != first) {
-            Some(b) => Err(NnError::DeviceMismatch { op, a: first, b }),
+        let first = self.members[0].arena.device();
+        match self.members.iter().map(|m| m.arena.device()).find(|d| !same_handle(d, first)) {
+            Some(other) => Err(NnError::mixed(op, first.id(), other.id())),
             None => Ok(()),
         }
     }

@@ -77,10 +77,10 @@ pub(crate) fn on_devices<L: Layer>(
     make: impl Fn(&Build) -> Result<L>,
     run: impl Fn(&L, &[Tensor]) -> Result<Tensor>,
 ) {
-    let model = make(&Build::new(&cpu(), 5)).unwrap().state_dict();
+    let model = make(&Build::new(&cpu(), 5)).unwrap().state_dict().unwrap();
     let values = |d: &Device, dtype: DType| -> Vec<(String, Vec<f64>)> {
         let layer = make(&Build::new(d, 6).dtype(dtype)).unwrap();
-        let own = layer.state_dict();
+        let own = layer.state_dict().unwrap();
         let state = model.iter().map(|(n, t)| (n.clone(), t.to_dtype(own[n].dtype()).unwrap())).collect();
         layer.load_state_dict(&state).unwrap();
         let upload = |seed: u64, shape: &[usize]| {
@@ -103,7 +103,7 @@ pub(crate) fn on_devices<L: Layer>(
         for (n, p) in layer.named_parameters() {
             all.push((format!("gradient of {n}"), host(&p.get().grad().unwrap())));
         }
-        all.extend(layer.state_dict().iter().map(|(n, t)| (n.clone(), host(t))));
+        all.extend(layer.state_dict().unwrap().iter().map(|(n, t)| (n.clone(), host(t))));
         all
     };
     let want = values(&cpu(), DType::F64);
@@ -141,7 +141,7 @@ pub(crate) fn round_trip(a: &dyn Layer, b: &dyn Layer, x: &Tensor) {
     b.eval();
     let want = a.forward(x).unwrap().to_vec::<f64>().unwrap();
     assert_ne!(b.forward(x).unwrap().to_vec::<f64>().unwrap(), want, "instances differ at first");
-    b.load_state_dict(&a.state_dict()).unwrap();
+    b.load_state_dict(&a.state_dict().unwrap()).unwrap();
     assert_eq!(b.forward(x).unwrap().to_vec::<f64>().unwrap(), want);
     a.train();
     b.train();

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 def fill(module):
     """Element i of the k-th tensor (in the order of names) becomes k + i / 8, exact in every float dtype used here."""
-    state = module.state_dict()
+    state = module.state_dict().unwrap()
     for k, name in enumerate(sorted(state)):
         t = state[name]
         if t.is_floating_point():
@@ -40,7 +40,7 @@ save_file(fill(model), "layers.safetensors", metadata={"format": "pt"})
 torch.manual_seed(1)
 mlp = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2))
 x = torch.linspace(-1, 1, 12).reshape(4, 3)
-save_file(mlp.state_dict(), "mlp.safetensors", metadata={"format": "pt"})
+save_file(mlp.state_dict().unwrap(), "mlp.safetensors", metadata={"format": "pt"})
 save_file({"x": x, "y": mlp(x).detach()}, "mlp_io.safetensors")
 
 # Every dtype.
@@ -54,7 +54,7 @@ save_file({n: values.to(t) for n, t in types.items()} | {"negative": torch.tenso
           "dtypes.safetensors")
 
 # The layout of a sharded Hugging Face model.
-state = {f"model.{n}": t for n, t in mlp.state_dict().items()}
+state = {f"model.{n}": t for n, t in mlp.state_dict().unwrap().items()}
 shards = {f"model-0000{i + 1}-of-00002.safetensors": [n for n in state if n.startswith(p)]
           for i, p in enumerate(["model.0.", "model.2."])}
 for file, names in shards.items():

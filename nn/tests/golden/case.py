@@ -144,7 +144,7 @@ class Suite:
             return f32(v(g) if callable(v) else v)
 
         values = {n: value(v) for n, v in inputs.items()}
-        for n, t in module.state_dict().items():
+        for n, t in module.state_dict().unwrap().items():
             self.put(name, "state", n, t)
         for n, t in values.items():
             self.put(name, "in", n, t)
@@ -175,8 +175,8 @@ class Suite:
             assert p.grad is not None, f"{name}: {n}"
             assert n in silent or p.grad.abs().max() > 1e-6, f"{name}: the gradient of {n} is 0"
             self.put(name, "grad", n, p.grad)
-        before = start.state_dict()
-        for n, t in module.state_dict().items():
+        before = start.state_dict().unwrap()
+        for n, t in module.state_dict().unwrap().items():
             if not torch.equal(t, before[n]):
                 self.put(name, "after", n, t)
 

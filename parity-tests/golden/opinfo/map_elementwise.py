@@ -42,6 +42,7 @@ def unary(s, kernel, tol, gradtol, args=None):
         raise Skip("an infinity at which PyTorch has no value")
     s.emit(kernel, {"x": s.x}, args or {}, {"y": (s.y, tol)})
     pole = kernel == "digamma" and bool(((s.x <= 0) & (s.x == s.x.round())).any())
+    pole = pole or (kernel == "i1" and bool((s.x.abs() > 700).any()))          # PyTorch subtracts infinities there
     if pole or not finite(s, kernel, NO_GRADIENT) or (kernel == "acosh" and bool((s.x < 1).any())):
         return
     if gradtol is not None and kernel + "_backward" in REGISTRY and s.y.requires_grad:

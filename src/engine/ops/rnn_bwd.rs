@@ -75,7 +75,8 @@ impl Engine {
         let keep = io.lengths.is_some() || cell.is_gru();
         let ((step_x, row_x), (step_y, row_y)) = (s.stride(p, rows), s.stride(p, h));
         let state = |v: &Option<View<'_>>, at: usize| self.arg_part_opt(v.as_ref(), at * n);
-        for at in (0..s.steps).rev() {
+        // Without states there is nothing to step through, however many steps there are.
+        for at in (0..if n == 0 { 0 } else { s.steps }).rev() {
             let (t, first) = (s.time(p, at), Arg::I32((at + 1 == s.steps) as i32));
             let dy = self.arg_part_opt(io.dy.as_ref(), t * step_y);
             let (dz_now, dx_now) =
