@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use trefoil_nn::checkpoint::Checkpoint;
@@ -18,6 +18,8 @@ use trefoil_nn::trainer::{EpochStats, read_metrics};
 const CHECKPOINT: &str = "checkpoint.safetensors";
 const BEST: &str = "best.safetensors";
 const METRICS: &str = "metrics.jsonl";
+/// Holds the number of the process that wrote last.
+const LOCK: &str = "run.lock";
 const EPOCHS: usize = 3;
 const SIGKILL: i32 = 9;
 /// A run takes a fraction of a second.
@@ -34,6 +36,7 @@ struct Bench {
 /// How a process ended, what it said, and the file calls that it made.
 struct Ended {
     status: ExitStatus,
+    said: String,
     errors: String,
     calls: Vec<String>,
 }
@@ -89,7 +92,7 @@ impl Bench {
 
     /// Runs `trefoil train` on the run folder; from file call `at` on with the fault `how`.
     fn train(&self, more: &[&str], how: &str, at: usize) -> Ended {
-        let (log, errors) = (self.base.join("calls"), self.base.join("errors"));
+        let [log, said, errors] = ["calls", "said", "errors"].map(|name| self.base.join(name));
         let _ = fs::remove_file(&log);
         let mut child = Command::new(env!("CARGO_BIN_EXE_trefoil"))
             .args(["train", "--backend", "cpu"])
@@ -103,7 +106,7 @@ impl Bench {
             .env("FAULT_LOG", &log)
             .env("FAULT_HOW", how)
             .env("FAULT_AT", at.to_string())
-            .stdout(Stdio::null())
+            .stdout(fs::File::create(&said).unwrap())
             .stderr(fs::File::create(&errors).unwrap())
             .spawn()
             .unwrap();
@@ -119,8 +122,9 @@ impl Bench {
             }
             std::thread::sleep(Duration::from_millis(2));
         };
-        let calls = fs::read_to_string(&log).unwrap_or_default().lines().map(str::to_string).collect();
-        Ended { status, errors: fs::read_to_string(&errors).unwrap(), calls }
+        let text = |path: &Path| fs::read_to_string(path).unwrap_or_default();
+        let calls = text(&log).lines().map(str::to_string).collect();
+        Ended { status, said: text(&said), errors: text(&errors), calls }
     }
 
     /// A run that nothing happens to; its calls.
@@ -137,9 +141,10 @@ impl Bench {
         entries.map(|e| file(e.unwrap())).collect()
     }
 
-    /// Puts files in place of what is in the run folder; nothing where there are none.
+    /// Puts files in place of what is in the run folder, and removes runs that were moved aside.
     fn put(&self, files: &BTreeMap<String, Vec<u8>>) {
-        let _ = fs::remove_dir_all(self.run_folder());
+        let entries = fs::read_dir(&self.folder).unwrap().map(|e| e.unwrap().path());
+        entries.filter(|path| path.is_dir()).for_each(|path| fs::remove_dir_all(path).unwrap());
         if !files.is_empty() {
             fs::create_dir(self.run_folder()).unwrap();
         }
@@ -170,17 +175,20 @@ struct Expected {
 
 impl Expected {
     fn new(bench: &Bench) -> Expected {
-        let mut checkpoints = vec![];
-        let mut first = BTreeMap::new();
-        for epochs in 1..=EPOCHS {
+        bench.put(&BTreeMap::new());
+        let calls = bench.train_well(&[]);
+        let (last, metrics) = (bench.contents(), bench.metrics());
+        let saved = format!("rename {}", bench.file(CHECKPOINT).display());
+        let mut after = vec![];
+        // The process is killed by the call after the one that put a checkpoint in its place.
+        for (i, _) in calls.iter().enumerate().filter(|(_, call)| **call == saved) {
             bench.put(&BTreeMap::new());
-            bench.train_well(&["--epochs", &epochs.to_string()]);
-            checkpoints.push(fs::read(bench.file(CHECKPOINT)).unwrap());
-            if epochs == 1 {
-                first = bench.contents();
-            }
+            bench.train(&[], "kill", i + 2);
+            after.push(bench.contents());
         }
-        Expected { checkpoints, first, last: bench.contents(), metrics: bench.metrics() }
+        assert_eq!(after.len(), EPOCHS, "{calls:?}");
+        let checkpoints = after.iter().map(|files| files[CHECKPOINT].clone()).collect();
+        Expected { checkpoints, first: after.swap_remove(0), last, metrics }
     }
 
     /// The run folder is that of the finished run, without anything beside it.
@@ -189,7 +197,10 @@ impl Expected {
         let names = |files: &BTreeMap<String, Vec<u8>>| files.keys().cloned().collect::<Vec<_>>();
         assert_eq!(names(&found), names(&self.last), "{what}");
         for (name, bytes) in &self.last {
-            assert!(name == METRICS || bytes == &found[name], "{what}: {name} differs");
+            assert!(
+                [METRICS, LOCK].contains(&name.as_str()) || bytes == &found[name],
+                "{what}: {name} differs"
+            );
         }
         assert_eq!(bench.metrics(), self.metrics, "{what}");
     }

@@ -45,6 +45,11 @@ pub(crate) fn create_folder(path: &Path) -> Result<()> {
     sync_parent(path)
 }
 
+/// Whether there is something at a path. Errors: [`NnError::Io`]; a disk that does not answer is not an absent file.
+pub(crate) fn exists(path: &Path) -> Result<bool> {
+    path.try_exists().map_err(NnError::io("look for", path))
+}
+
 /// Renames a file or folder within its folder. Errors: [`NnError::Io`].
 pub(crate) fn rename(from: &Path, to: &Path) -> Result<()> {
     std::fs::rename(from, to).map_err(NnError::io("rename", from))?;

@@ -1,10 +1,10 @@
 //! The run folder: who may write to it, and the file of metrics.
 
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use super::report::{history_text, parse_metrics};
+use super::report::{curves, history_text, parse_metrics};
 use super::{BEST, CHECKPOINT, CURVES, EpochStats, METRICS};
 use crate::durable::{self, TEMPORARY, write_atomic};
 use crate::error::{NOTICE, NnError, Result, invalid};
@@ -39,8 +39,10 @@ impl RunFolder {
         self.path.join(name)
     }
 
-    fn holds_run(&self) -> bool {
-        [CHECKPOINT, BEST, METRICS].iter().any(|name| self.at(name).exists())
+    fn holds_run(&self) -> Result<bool> {
+        [CHECKPOINT, BEST, METRICS]
+            .iter()
+            .try_fold(false, |any, name| Ok(any || durable::exists(&self.at(name))?))
     }
 
     /// Before the first file of this run is written: moves the folder of an earlier one aside. Errors: [`NnError::Io`],
@@ -51,7 +53,7 @@ impl RunFolder {
                 durable::create_folder(&self.path)?;
                 self.lock = Some(lock(&self.path)?);
             }
-            if self.holds_run() {
+            if self.holds_run()? {
                 // The lock goes with the old folder.
                 let old = self.lock.take();
                 self.move_aside()?;
@@ -106,13 +108,18 @@ impl RunFolder {
         Ok(())
     }
 
+    /// Draws the curves of a run. Errors: [`NnError::Io`].
+    pub(super) fn write_curves(&self, history: &[EpochStats]) -> Result<()> {
+        write_atomic(&self.at(CURVES), curves(history).as_bytes())
+    }
+
     /// Goes on with the run that is in the folder: its metrics up to `epochs`, the number of epochs in the checkpoint. Later lines and
     /// lines that were cut off are removed from the file, which a warning says. Errors: [`NnError::Io`].
     pub(super) fn take_over(&mut self, epochs: u64) -> Result<Vec<EpochStats>> {
         let path = self.at(METRICS);
         let found = match std::fs::read(&path) {
             Ok(bytes) => bytes,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => vec![],
+            Err(e) if e.kind() == io::ErrorKind::NotFound => vec![],
             Err(e) => return Err(NnError::io("read", &path)(e)),
         };
         let (mut history, torn) = parse_metrics(&found);
@@ -155,7 +162,7 @@ fn lock(folder: &Path) -> Result<File> {
         Err(TryLockError::WouldBlock) => return Err(taken(holder(&path))),
         Err(TryLockError::Error(e)) => return Err(NnError::io("lock", &path)(e)),
     }
-    if !is_at(&file, &path) {
+    if !is_at(&file, &path).map_err(NnError::io("look at", &path))? {
         return Err(taken("another process, which has just moved it".into()));
     }
     let program = std::env::current_exe().ok().and_then(|p| p.file_name().map(|n| n.to_owned()));
@@ -177,18 +184,20 @@ fn holder(path: &Path) -> String {
 
 /// Whether a path still names this file: its folder may have been moved between opening and locking.
 #[cfg(unix)]
-fn is_at(file: &File, path: &Path) -> bool {
+fn is_at(file: &File, path: &Path) -> io::Result<bool> {
     use std::os::unix::fs::MetadataExt;
-    match (file.metadata(), path.metadata()) {
-        (Ok(a), Ok(b)) => (a.dev(), a.ino()) == (b.dev(), b.ino()),
-        _ => false,
+    let here = file.metadata()?;
+    match path.metadata() {
+        Ok(there) => Ok((here.dev(), here.ino()) == (there.dev(), there.ino())),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(e) => Err(e),
     }
 }
 
 /// Open files cannot be moved here.
 #[cfg(not(unix))]
-fn is_at(_file: &File, _path: &Path) -> bool {
-    true
+fn is_at(_file: &File, _path: &Path) -> io::Result<bool> {
+    Ok(true)
 }
 
 /// Removes what a process that was killed while it wrote has left. Who holds the lock is the only one who writes.

@@ -5,11 +5,10 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::report::curves;
-use super::{BEST, CHECKPOINT, CURVES, Trainer, Within};
+use super::{BEST, CHECKPOINT, Trainer, Within};
 use crate::checkpoint::{Checkpoint, Progress};
 use crate::data::Source;
-use crate::durable::write_atomic;
+use crate::durable;
 use crate::error::{NnError, Result, invalid};
 
 /// Name of the number of micro-batches per step in a checkpoint.
@@ -65,7 +64,7 @@ impl Trainer<'_> {
             return Err(invalid("resume", "run", "a run folder", "none"));
         };
         let path = folder.at(CHECKPOINT);
-        if !path.exists() {
+        if !durable::exists(&path)? {
             return Ok(false);
         }
         let c = Checkpoint::load(&path)?;
@@ -83,6 +82,8 @@ impl Trainer<'_> {
         self.restore_progress(p);
         if let Some(folder) = &mut self.folder {
             self.history = folder.take_over(self.epoch)?;
+            // A run that ended between its checkpoint and its curves has older ones.
+            folder.write_curves(&self.history)?;
         }
         Ok(true)
     }
@@ -201,6 +202,6 @@ impl Trainer<'_> {
             state.save(folder.at(BEST))?;
         }
         state.save(folder.at(CHECKPOINT))?;
-        write_atomic(&folder.at(CURVES), curves(&self.history).as_bytes())
+        folder.write_curves(&self.history)
     }
 }
