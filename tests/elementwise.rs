@@ -215,26 +215,6 @@ fn neighbours_step_in_the_storage_type() {
 }
 
 #[test]
-fn the_gradient_of_ties_goes_to_the_first_operand_of_fmax_and_fmin() {
-    let mut backends: Vec<Box<dyn IGpuBackend>> = vec![Box::new(CpuBackend::new())];
-    backends.extend(opencl().map(|e| Box::new(e) as Box<dyn IGpuBackend>));
-    for b in &backends {
-        let b = &**b;
-        for (op, first) in [(Binary::Fmax, [5.0, 5.0, 0.0]), (Binary::Fmin, [5.0, 0.0, 5.0])] {
-            let dy = b.upload(&[5f32; 3]).unwrap();
-            let (x, y) = (b.upload(&[2f32, 3.0, 2.0]).unwrap(), b.upload(&[2f32, 2.0, 3.0]).unwrap());
-            let [mut da, mut db] = [(); 2].map(|()| b.alloc(DType::F32, 3).unwrap());
-            let (da_out, db_out) = (da.view_mut().grad(false), db.view_mut().grad(false));
-            let io =
-                BinaryBwd { dy: dy.view(), a: x.view(), b: y.view(), da: Some(da_out), db: Some(db_out) };
-            b.binary_bwd(op, io).unwrap();
-            assert_eq!(download(b, &da), first, "{op:?}");
-            assert_eq!(download(b, &db), first.map(|g| 5.0 - g), "{op:?}");
-        }
-    }
-}
-
-#[test]
 fn the_gradient_of_i1_overflows_to_infinity() {
     let mut backends: Vec<Box<dyn IGpuBackend>> = vec![Box::new(CpuBackend::new())];
     backends.extend(opencl().map(|e| Box::new(e) as Box<dyn IGpuBackend>));

@@ -98,10 +98,10 @@ GK_BINARY(gk_op_pow, gk_pow(a, b), b == GK_R(0.0) ? GK_R(0.0) : dy * gk_pow_slop
           (a == GK_R(0.0) && b >= GK_R(0.0)) ? GK_R(0.0) : dy * (gk_pow(a, b) * gk_log(a)))
 GK_BINARY(gk_op_maximum, gk_max(a, b), a < b ? GK_R(0.0) : (a == b ? GK_R(0.5) * dy : dy), a > b ? GK_R(0.0) : (a == b ? GK_R(0.5) * dy : dy))
 GK_BINARY(gk_op_minimum, gk_min(a, b), a > b ? GK_R(0.0) : (a == b ? GK_R(0.5) * dy : dy), a < b ? GK_R(0.0) : (a == b ? GK_R(0.5) * dy : dy))
-GK_BINARY(gk_op_fmax, (a >= b || gk_isnan(b)) ? a : b, (a >= b || gk_isnan(b)) ? dy : GK_R(0.0),
-          (a >= b || gk_isnan(b)) ? GK_R(0.0) : dy)
-GK_BINARY(gk_op_fmin, (a <= b || gk_isnan(b)) ? a : b, (a <= b || gk_isnan(b)) ? dy : GK_R(0.0),
-          (a <= b || gk_isnan(b)) ? GK_R(0.0) : dy)
+GK_BINARY(gk_op_fmax, (a >= b || gk_isnan(b)) ? a : b, a == b ? GK_R(0.5) * dy : ((a > b || gk_isnan(b)) ? dy : GK_R(0.0)),
+          a == b ? GK_R(0.5) * dy : ((a > b || gk_isnan(b)) ? GK_R(0.0) : dy))
+GK_BINARY(gk_op_fmin, (a <= b || gk_isnan(b)) ? a : b, a == b ? GK_R(0.5) * dy : ((a < b || gk_isnan(b)) ? dy : GK_R(0.0)),
+          a == b ? GK_R(0.5) * dy : ((a < b || gk_isnan(b)) ? GK_R(0.0) : dy))
 GK_BINARY(gk_op_remainder, gk_remainder(a, b), dy, -dy * gk_div_floor(a, b))
 GK_BINARY(gk_op_fmod, gk_fmod(a, b), dy, -dy * gk_div_trunc(a, b))
 /* a: ordinate, b: abscissa */

@@ -283,7 +283,7 @@ fn binary_gradient(op: Binary, dy: f64, a: f64, b: f64) -> [f64; 2] {
             let db = if a == 0.0 && b >= 0.0 { 0.0 } else { dy * a.powf(b) * a.ln() };
             [da, db]
         }
-        Binary::Maximum | Binary::Minimum if a == b => [0.5 * dy; 2],
+        Binary::Maximum | Binary::Minimum | Binary::Fmax | Binary::Fmin if a == b => [0.5 * dy; 2],
         Binary::Maximum => [if_true(a > b || nan), if_true(a < b || nan)],
         Binary::Minimum => [if_true(a < b || nan), if_true(a > b || nan)],
         Binary::Fmax => [if_true(a >= b || b.is_nan()), if_true(!(a >= b || b.is_nan()))],

@@ -172,9 +172,9 @@ pub enum Binary {
     Maximum,
     /// smaller, NaN wins; gradient halved on ties; integers allowed
     Minimum,
-    /// larger, numbers win over NaN; the gradient of ties goes to a
+    /// larger, numbers win over NaN; gradient halved on ties
     Fmax,
-    /// smaller, numbers win over NaN; the gradient of ties goes to a
+    /// smaller, numbers win over NaN; gradient halved on ties
     Fmin,
     /// a - b*floor(a/b)
     Remainder,

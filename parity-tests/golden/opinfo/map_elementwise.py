@@ -269,6 +269,9 @@ def binary(s, kernel, tol, swap=False):
     if kernel == "copysign" and bool(b.isnan().any()):
         raise Skip("the sign of NaN")
     s.emit(kernel, {"a": a, "b": b}, {}, {"y": (call(a, b), tol(a, b))})
+    # Where both are equal, the kernel gives each half of the gradient, as for maximum and minimum; PyTorch gives all of it to the first.
+    if kernel in ("fmax", "fmin") and bool((a == b).any()):
+        return
     gradient(s, kernel, a, b, call)
 
 
