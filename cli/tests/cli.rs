@@ -314,6 +314,52 @@ fn summary_counts_parameters_and_arithmetic() {
 }
 
 #[test]
+fn summary_takes_no_time_for_large_numbers() {
+    let f = Folder::new("large");
+    for (input, layer, place) in [
+        ("[4, 8]", r#""type": "lstm", "hidden_size": 8, "num_layers": 1000000000"#, "layers[0].num_layers"),
+        ("[1000000000, 8]", r#""type": "lstm", "hidden_size": 8"#, "layers[0]"),
+        (
+            "[4, 8]",
+            r#""type": "positional_encoding", "d_model": 8, "max_len": 2147483648"#,
+            "layers[0].max_len",
+        ),
+    ] {
+        let text = format!(r#"{{ "inputs": {{ "x": {input} }}, "layers": [ {{ {layer} }} ] }}"#);
+        let (file, start) = (f.write("large.json", &text), std::time::Instant::now());
+        let e = fails(&["summary", &file], 1);
+        assert!(e.contains(&format!("large.json: `{place}`")) && e.contains("at most"), "{e}");
+        assert!(start.elapsed().as_secs() < 5, "{:?}", start.elapsed());
+    }
+    // Large, but within the limits: nothing is allocated for it.
+    let wide =
+        r#"{ "inputs": { "x": [1000000000] }, "layers": [ { "type": "dense", "out_features": 500 } ] }"#;
+    assert!(ok(&["summary", &f.write("wide.json", wide)]).contains("500000000500 parameters"));
+}
+
+#[test]
+fn frozen_parameters_take_no_gradients() {
+    let f = Folder::new("freeze");
+    let digits = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/digits.json");
+    let run = |pattern: &str| {
+        let mut json: serde_json::Value =
+            serde_json::from_str(&std::fs::read_to_string(&digits).unwrap()).unwrap();
+        json["train"]["freeze"] = serde_json::json!([pattern]);
+        f.write("freeze.json", &json.to_string())
+    };
+    let bytes = |file: &str| {
+        let text = ok(&["summary", file, "--backend", "cpu", "--json"]);
+        let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+        json["parameter_bytes"].as_u64().unwrap() - json["gradient_bytes"].as_u64().unwrap()
+    };
+    // The first layer has 64 * 128 weights and 128 biases.
+    assert_eq!(bytes(&run("0")), 8320 * 4);
+    assert_eq!(bytes(&run("0.bias")), 128 * 4);
+    let e = fails(&["summary", &run("encoder"), "--backend", "cpu"], 1);
+    assert!(e.contains("train.freeze[0]") && e.contains("`encoder`"), "{e}");
+}
+
+#[test]
 fn parity_compares_every_tensor() {
     let f = Folder::new("parity");
     let network = f.write("network.json", NETWORK);

@@ -13,11 +13,11 @@ use trefoil::{DType, GpuError};
 use crate::error::{At, NnError, Result};
 
 /// Whole numbers of a configuration that have no limit of their own.
-pub const NUMBER: u64 = (1 << 31) - 1;
+pub const NUMBER: u64 = 1 << 40;
 /// Layers of a network, those of stacks (`num_layers`) and of containers included.
 pub const LAYERS: u64 = 10_000;
 /// Elements of a parameter, of a batch of two inputs, or of what a layer makes of them; and of all parameters together.
-pub const ELEMENTS: usize = 1 << 40;
+pub const ELEMENTS: usize = 1 << 48;
 /// Steps of a recurrent layer.
 pub const STEPS: usize = 1 << 24;
 /// Pixels of an image after resizing.
@@ -38,12 +38,19 @@ pub const INFLATED: u64 = 1032;
 /// Limits by the key of a number, wherever it stands.
 const KEYS: &[(&str, u64)] = &[
     ("num_layers", 1024),
+    ("num_splits", 4096),
+    ("max_len", 1 << 24),
     ("num_heads", 1 << 16),
     ("nhead", 1 << 16),
     ("kernel_size", 1 << 16),
     ("stride", 1 << 16),
     ("dilation", 1 << 16),
+    ("groups", 1 << 20),
+    ("num_groups", 1 << 20),
+    ("deform_groups", 1 << 20),
+    ("depth_multiplier", 1 << 20),
     ("n_power_iterations", 1000),
+    ("draws", 1 << 32),
     ("epochs", 1_000_000_000),
     ("batch_size", 1 << 24),
     ("accumulate", 1 << 20),

@@ -89,8 +89,8 @@ impl Observer for Table {
         let cost = cost::of(op, inputs, outputs);
         for &at in self.open.borrow().iter() {
             let row = &mut self.rows.borrow_mut()[at];
-            row.macs += cost.macs;
-            row.flops += cost.flops;
+            row.macs = row.macs.saturating_add(cost.macs);
+            row.flops = row.flops.saturating_add(cost.flops);
         }
     }
 

@@ -53,11 +53,14 @@ fn large_numbers_cost_no_time() {
     assert!(e.contains("layers[0]") && e.contains("at most 16777216 steps, got 1000000000"), "{e}");
     let positions = json!({ "type": "positional_encoding", "d_model": 8, "max_len": 2_147_483_648u64 });
     let e = refused(with_layer(json!([4, 8]), positions));
-    assert!(e.contains("`layers[0].max_len`: expected at most 2147483647, got 2147483648"), "{e}");
+    assert!(e.contains("`layers[0].max_len`: expected at most 16777216, got 2147483648"), "{e}");
     // Nested in another layer.
     let inner = json!({ "type": "bidirectional", "inner": lstm(1025) });
     let e = refused(with_layer(json!([4, 8]), inner));
     assert!(e.contains("`layers[0].inner.num_layers`: expected at most 1024, got 1025"), "{e}");
+    let e =
+        refused(with_layer(json!([2_000_000_000]), json!({ "type": "split", "num_splits": 2_000_000_000 })));
+    assert!(e.contains("`layers[0].num_splits`: expected at most 4096, got 2000000000"), "{e}");
     // Many layers that are each within their limit.
     let many: Vec<_> = (0..20).map(|_| lstm(1000)).collect();
     let e = refused(json!({ "inputs": { "x": [4, 8] }, "layers": many }));
@@ -74,8 +77,17 @@ fn what_is_within_the_limits_costs_no_time_either() {
         (json!([16_000_000, 8]), json!({ "type": "lstm", "hidden_size": 8 })),
         (json!([16_000_000, 8]), json!({ "type": "gru", "hidden_size": 8, "return_sequences": false })),
         (json!([1_000_000, 2, 8, 8]), json!({ "type": "conv_lstm", "filters": 2, "kernel_size": 3 })),
-        (json!([4, 8]), json!({ "type": "positional_encoding", "d_model": 8, "max_len": 2_000_000_000 })),
+        (json!([4, 8]), json!({ "type": "positional_encoding", "d_model": 8, "max_len": 16_000_000 })),
         (json!([4, 8]), json!({ "type": "dense", "out_features": 2_000_000_000 })),
+        (
+            json!([8, 65536]),
+            json!({ "type": "multi_head_attention", "embed_dim": 65536, "num_heads": 65536 }),
+        ),
+        (
+            json!([1_048_576, 8, 8]),
+            json!({ "type": "conv2d", "out_channels": 1_048_576, "kernel_size": 3, "groups": 1_048_576 }),
+        ),
+        (json!([1_000_000_000_000u64]), json!({ "type": "dropout" })),
     ] {
         let network = with_layer(input, layer);
         if let Err(e) = NetworkConfig::parse(&network.to_string()) {
@@ -89,16 +101,16 @@ fn what_is_within_the_limits_costs_no_time_either() {
 fn tensors_have_a_limit() {
     let dense = |n: u64| json!({ "type": "dense", "out_features": n });
     let e = refused(with_layer(json!([2_000_000_000]), dense(2_000_000_000)));
-    assert!(e.contains("layers[0]") && e.contains("at most 1099511627776 elements in a tensor"), "{e}");
+    assert!(e.contains("layers[0]") && e.contains("at most 281474976710656 elements in a tensor"), "{e}");
     let e = refused(with_layer(json!([2_000_000_000, 2_000_000_000]), dense(1)));
-    assert!(e.contains("`inputs.x`") && e.contains("at most 1099511627776 elements"), "{e}");
-    let e = refused(with_layer(json!([3_000_000_000u64]), dense(1)));
-    assert!(e.contains("`inputs.x`") && e.contains("at most 2147483647, got 3000000000"), "{e}");
+    assert!(e.contains("`inputs.x`") && e.contains("at most 281474976710656 elements"), "{e}");
+    let e = refused(with_layer(json!([2_000_000_000_000u64]), dense(1)));
+    assert!(e.contains("`inputs.x`") && e.contains("at most 1099511627776, got 2000000000000"), "{e}");
     // Each parameter fits, all together do not.
-    let embedding = json!({ "type": "embedding", "num_embeddings": 2_000_000_000, "embedding_dim": 500 });
+    let embedding = json!({ "type": "embedding", "num_embeddings": 2_000_000_000, "embedding_dim": 100_000 });
     let two = json!({ "layers": [embedding, embedding] });
     let e = refused(two);
-    assert!(e.contains("`layers`: expected at most 1099511627776 parameters, got 2000000000000"), "{e}");
+    assert!(e.contains("`layers`: expected at most 281474976710656 parameters, got 400000000000000"), "{e}");
 }
 
 #[test]
@@ -112,7 +124,7 @@ fn runs_have_limits() {
     for (train, want) in [
         (json!({ "epochs": 1_000_000_001 }), "`train.epochs`: expected at most 1000000000, got 1000000001"),
         (json!({ "batch_size": 16_777_217 }), "`train.batch_size`: expected at most 16777216, got 16777217"),
-        (json!({ "patience": 3_000_000_000u64 }), "`train.patience`: expected at most 2147483647"),
+        (json!({ "patience": 2_000_000_000_000u64 }), "`train.patience`: expected at most 1099511627776"),
     ] {
         let e = run(train).unwrap_err();
         assert!(e.contains(want), "{e}");

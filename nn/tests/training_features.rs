@@ -337,6 +337,7 @@ fn a_parameter_changed_before_the_recomputation_is_an_error() {
     let m = stack(&d, 1, 8, true);
     let mut o = Optimizer::sgd(&m, 0.1).unwrap();
     let y = m.forward(&Tensor::ones(&d, DType::F32, &[1, 8]).unwrap()).unwrap().mean().unwrap();
+    m.parameters().iter().for_each(|p| p.get().sum().unwrap().backward().unwrap());
     o.step().unwrap();
     assert!(matches!(y.backward(), Err(NnError::SavedModified { op: "checkpointed", .. })));
 }

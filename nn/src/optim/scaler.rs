@@ -64,7 +64,7 @@ impl Scaler {
 
     /// The number of the next step of a parameter that missed some, from 1.
     pub(crate) fn step_without(&self, missed: u64) -> Result<Tensor> {
-        let own = self.step.add_scalar(-(missed as f64))?;
+        let own = self.step.sub(&self.step.full_like(missed as f64)?)?;
         // Steps that were skipped for their gradients count as missed, but not in `step`.
         own.binary(Binary::Maximum, &own.full_like(1.0)?)
     }
