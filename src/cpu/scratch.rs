@@ -172,7 +172,7 @@ mod tests {
         assert_eq!(sizes(filled(1 << 42, 0.0)), 1 << 45);
         assert_eq!(sizes(filled(1 << 42, 1.0)), 1 << 45);
         assert_eq!(sizes(with_capacity(usize::MAX)), usize::MAX);
-        assert_eq!(sizes((0..1i64 << 50).map(|i| i as f64).try_vec()), 1 << 53);
+        assert_eq!(sizes((0..1u64 << 50).map(|i| i as f64).try_vec()), 1 << 53);
         assert!(std::iter::repeat_n(Ok(0.0), 1 << 50).try_vec_ok::<f64>().is_err());
         assert!((0..1usize << 50).into_par_iter().try_vec().is_err());
     }
