@@ -12,8 +12,8 @@ use trefoil::{DType, GpuError};
 
 use crate::error::{At, NnError, Result};
 
-/// Whole numbers of a configuration that have no limit of their own.
-pub const NUMBER: u64 = 1 << 40;
+/// Whole numbers of a configuration that have no limit of their own: those that JSON readers keep exactly.
+pub const NUMBER: u64 = 1 << 53;
 /// Layers of a network, those of stacks (`num_layers`) and of containers included.
 pub const LAYERS: u64 = 10_000;
 /// Elements of a parameter, of a batch of two inputs, or of what a layer makes of them; and of all parameters together.

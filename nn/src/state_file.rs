@@ -31,11 +31,12 @@ use crate::durable::{write_atomic, write_atomic_with};
 use crate::error::{At, NnError, Result, invalid};
 use crate::host::{HostTensor, convert, numel};
 use crate::layer::{Layer, LayerExt, Param, StateDict};
+use crate::limits;
 use crate::tensor::{Device, Tensor};
 
 /// Bytes of a tensor that are in host memory at a time.
 const PIECE: usize = 16 << 20;
-/// Limit of the format on a file's header.
+/// Limit of the format on a file's header; an index is held to it too.
 const MAX_HEADER: u64 = 100_000_000;
 
 /// A rule on names.
@@ -266,7 +267,7 @@ impl StateFile {
     }
 
     fn open_index(&mut self, path: &Path) -> Result<()> {
-        let bytes = std::fs::read(path).map_err(NnError::io("read", path))?;
+        let bytes = limits::read_file(path, MAX_HEADER)?;
         let index: Index = serde_json::from_slice(&bytes).map_err(|e| {
             NnError::data(path, At::File, "a safetensors index with `weight_map`", e.to_string())
         })?;
@@ -311,7 +312,7 @@ impl StateFile {
         if start > size {
             return Err(short(start));
         }
-        let mut text = vec![0; header as usize];
+        let mut text = limits::zeroed(header as usize)?;
         file.read_exact(&mut text).map_err(io())?;
         let metadata: Metadata = serde_json::from_slice(&text)
             .map_err(|e| NnError::data(path, At::Byte(8), "a safetensors header", e.to_string()))?;
@@ -395,7 +396,7 @@ impl StateFile {
     fn part(&self, t: &Stored, start: usize, len: usize) -> Result<Vec<u8>> {
         let shard = &self.shards[t.shard];
         let width = t.dtype.bitsize() / 8;
-        let mut raw = vec![0; len * width];
+        let mut raw = limits::zeroed(len * width)?;
         let mut file = shard.file.lock().unwrap_or_else(PoisonError::into_inner);
         file.seek(SeekFrom::Start(t.start + (start * width) as u64))
             .and_then(|_| file.read_exact(&mut raw))

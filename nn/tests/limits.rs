@@ -11,7 +11,7 @@ use common::cpu;
 use serde_json::json;
 use trefoil_nn::config::Config;
 use trefoil_nn::data::{read_idx, read_npy, read_npz};
-use trefoil_nn::network::{NetworkConfig, layer};
+use trefoil_nn::network::{LAYERS, NetworkConfig, layer};
 use trefoil_nn::{Build, NnError, limits};
 
 /// A folder of its own for a test, gone afterwards.
@@ -85,7 +85,7 @@ fn what_is_within_the_limits_costs_no_time_either() {
         ),
         (
             json!([1_048_576, 8, 8]),
-            json!({ "type": "conv2d", "out_channels": 1_048_576, "kernel_size": 3, "groups": 1_048_576 }),
+            json!({ "type": "convolutional", "out_channels": 1_048_576, "kernel_size": 3, "groups": 1_048_576 }),
         ),
         (json!([1_000_000_000_000u64]), json!({ "type": "dropout" })),
     ] {
@@ -97,6 +97,50 @@ fn what_is_within_the_limits_costs_no_time_either() {
     assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
 }
 
+/// Every option of every layer with numbers that are large, or at their limit, alone and together: each network is taken or refused at once.
+#[test]
+fn no_number_of_a_layer_panics_or_takes_long() {
+    let inputs = [json!([8]), json!([8, 8]), json!([8, 8, 8]), json!([8, 8, 8, 8])];
+    let (mut taken, mut slowest) = (0, Duration::ZERO);
+    for info in LAYERS {
+        let options = |large: &dyn Fn(&str) -> Option<u64>| {
+            let mut o = serde_json::Map::from_iter([("type".to_string(), json!(info.name))]);
+            for key in info.keys {
+                match (large(key.name), key.default) {
+                    (Some(n), _) => drop(o.insert(key.name.into(), json!(n))),
+                    (None, None) => drop(o.insert(key.name.into(), json!(8))),
+                    _ => {}
+                }
+            }
+            serde_json::Value::Object(o)
+        };
+        let mut all = vec![];
+        for at_limit in [false, true] {
+            for n in [4, 1 << 20, 1 << 31, 1 << 40, limits::NUMBER] {
+                let value = move |key: &str| if at_limit { n.min(limits::of(key)) } else { n };
+                all.push(options(&|key| Some(value(key))));
+                for (i, a) in info.keys.iter().enumerate() {
+                    all.push(options(&|key| (key == a.name).then(|| value(key))));
+                    for b in &info.keys[..i] {
+                        all.push(options(&|key| (key == a.name || key == b.name).then(|| value(key))));
+                    }
+                }
+            }
+        }
+        for layer in all {
+            for input in &inputs {
+                let text = with_layer(input.clone(), layer.clone()).to_string();
+                let start = Instant::now();
+                taken += u32::from(NetworkConfig::parse(&text).is_ok());
+                slowest = slowest.max(start.elapsed());
+                assert!(start.elapsed() < Duration::from_secs(2), "{text}: {:?}", start.elapsed());
+            }
+        }
+    }
+    println!("{taken} networks taken, the slowest after {slowest:?}");
+    assert!(taken > 1000, "{taken}");
+}
+
 #[test]
 fn tensors_have_a_limit() {
     let dense = |n: u64| json!({ "type": "dense", "out_features": n });
@@ -104,8 +148,8 @@ fn tensors_have_a_limit() {
     assert!(e.contains("layers[0]") && e.contains("at most 281474976710656 elements in a tensor"), "{e}");
     let e = refused(with_layer(json!([2_000_000_000, 2_000_000_000]), dense(1)));
     assert!(e.contains("`inputs.x`") && e.contains("at most 281474976710656 elements"), "{e}");
-    let e = refused(with_layer(json!([2_000_000_000_000u64]), dense(1)));
-    assert!(e.contains("`inputs.x`") && e.contains("at most 1099511627776, got 2000000000000"), "{e}");
+    let e = refused(with_layer(json!([1u64 << 54]), dense(1)));
+    assert!(e.contains("`inputs.x`") && e.contains("at most 9007199254740992, got 18014398509481984"), "{e}");
     // Each parameter fits, all together do not.
     let embedding = json!({ "type": "embedding", "num_embeddings": 2_000_000_000, "embedding_dim": 100_000 });
     let two = json!({ "layers": [embedding, embedding] });
@@ -124,7 +168,7 @@ fn runs_have_limits() {
     for (train, want) in [
         (json!({ "epochs": 1_000_000_001 }), "`train.epochs`: expected at most 1000000000, got 1000000001"),
         (json!({ "batch_size": 16_777_217 }), "`train.batch_size`: expected at most 16777216, got 16777217"),
-        (json!({ "patience": 2_000_000_000_000u64 }), "`train.patience`: expected at most 1099511627776"),
+        (json!({ "patience": 1u64 << 54 }), "`train.patience`: expected at most 9007199254740992"),
     ] {
         let e = run(train).unwrap_err();
         assert!(e.contains(want), "{e}");

@@ -392,6 +392,7 @@ fn tensors_follow_their_parameter_into_the_arena() {
     let held = p.0[0].get();
     let part = held.detach().narrow(0, 1, 2).unwrap();
     held.sum().unwrap().backward().unwrap();
+    p.0[1].get().sum().unwrap().backward().unwrap();
     let mut o = Optimizer::sgd(&p, 0.5).unwrap();
     // Values and gradients moved along.
     assert_eq!(p.values(), [vec![1.0, 2.0, 3.0], vec![4.0]]);

@@ -8,6 +8,7 @@ use trefoil::{BackendExt, Buffer, DType, ViewMut};
 
 use crate::error::{NnError, Result};
 use crate::layer::Param;
+use crate::limits;
 use crate::tensor::{Device, Storage, Tensor};
 
 /// Every parameter starts at a multiple of this many elements, so that 16-byte accesses stay aligned. The gaps are zero and stay zero.
@@ -178,7 +179,7 @@ impl Arena {
     pub(crate) fn move_to(&mut self, device: &Device) -> Result<()> {
         self.check()?;
         let moved = |old: &Arc<Buffer>| -> Result<Arc<Buffer>> {
-            let mut bytes = vec![0; old.len() * old.dtype().size()];
+            let mut bytes = limits::zeroed(limits::tensor_bytes(old.dtype(), old.len())?)?;
             self.device.read_bytes(old.view(), &mut bytes)?;
             let new = device.alloc(old.dtype(), old.len())?;
             device.write_bytes(new.alias_mut(), &bytes)?;
