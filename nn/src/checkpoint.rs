@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
-use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use safetensors::tensor::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use trefoil::DType;
@@ -12,8 +12,11 @@ use trefoil::DType;
 pub use crate::durable::write_atomic;
 use crate::error::{NOTICE, NnError, Result};
 pub use crate::host::HostTensor;
+use crate::host::numel;
 use crate::layer::{Layer, LayerExt, Param, check_fit, check_names};
+use crate::limits;
 use crate::optim::Optimizer;
+use crate::state_file::write_tensors;
 use crate::tensor::Tensor;
 
 /// Key of the metadata entry. There is only this one, because the format does not define the order of several.
@@ -212,27 +215,23 @@ impl Checkpoint {
         Ok(Checkpoint { tensors, progress })
     }
 
-    /// The file's bytes; equal checkpoints give equal bytes.
-    fn encode(&self, path: &Path) -> Result<Vec<u8>> {
-        let views = self.tensors.iter().map(|(name, t)| {
-            let dtype =
-                to_format(t.dtype).ok_or_else(|| bad(path, format!("cannot store {} tensors", t.dtype)))?;
-            let view =
-                TensorView::new(dtype, t.shape.clone(), &t.bytes).map_err(|e| bad(path, e.to_string()))?;
-            Ok((name.clone(), view))
-        });
-        let views = views.collect::<Result<Vec<_>>>()?;
+    /// Writes the file, replacing an older one only once the new one is complete; equal checkpoints give equal bytes. Errors: [`NnError::Io`];
+    /// [`NnError::Checkpoint`] for a tensor whose bytes do not fit its shape. The older file is intact then.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        let mut list = vec![];
+        for (name, t) in &self.tensors {
+            let bytes = numel(&t.shape).and_then(|n| n.checked_mul(t.dtype.size()));
+            if bytes != Some(t.bytes.len()) {
+                let what = format!("`{name}` has {} bytes for {} {:?}", t.bytes.len(), t.dtype, t.shape);
+                return Err(bad(path, what));
+            }
+            list.push((name.as_str(), t.dtype, t.shape.as_slice(), &t.bytes));
+        }
         let sums = self.tensors.iter().map(|(name, t)| (name.clone(), tensor_sum(t))).collect();
         let record = Record { progress: self.progress.clone(), sums: Some(sums) };
         let meta = record.write().map_err(|e| bad(path, e.to_string()))?;
-        safetensors::serialize(views, Some(HashMap::from([(KEY.to_string(), meta)])))
-            .map_err(|e| bad(path, e.to_string()))
-    }
-
-    /// Writes the file, replacing an older one only once the new one is complete. Errors: [`NnError::Io`]; the older file is intact then.
-    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
-        let path = path.as_ref();
-        write_atomic(path, &self.encode(path)?)
+        write_tensors(path, Some(HashMap::from([(KEY.to_string(), meta)])), list, |bytes, write| write(bytes))
     }
 
     /// Reads a file. Errors: [`NnError::Io`]; [`NnError::Checkpoint`] for a truncated, damaged or foreign file, with the tensor whose
@@ -257,7 +256,7 @@ impl Checkpoint {
                     format!("tensor `{name}` has the unsupported dtype {:?}", view.dtype()),
                 ));
             };
-            let t = HostTensor { dtype, shape: view.shape().to_vec(), bytes: view.data().to_vec() };
+            let t = HostTensor { dtype, shape: view.shape().to_vec(), bytes: limits::copy(view.data())? };
             let wanted = record.as_ref().map(|r| r.sum_of(path, name)).transpose()?.flatten();
             if wanted.is_some_and(|wanted| wanted != tensor_sum(&t)) {
                 return Err(damaged_tensor(path, name));

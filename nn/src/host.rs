@@ -4,6 +4,7 @@ use half::{bf16, f16};
 use trefoil::{DType, Element};
 
 use crate::error::{Result, invalid};
+use crate::limits;
 use crate::tensor::{Device, Tensor};
 
 /// A tensor in host memory.
@@ -57,16 +58,17 @@ convert! {
     u8, Int, x => x.into(), f => f as u8, i => i as u8;
 }
 
-fn map<A: Convert, B: Convert>(bytes: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(bytes.len() / size_of::<A>() * size_of::<B>());
+fn map<A: Convert, B: Convert>(bytes: &[u8]) -> Result<Vec<u8>> {
+    let mut out = vec![];
+    limits::reserve(&mut out, (bytes.len() / size_of::<A>()).saturating_mul(size_of::<B>()))?;
     for c in bytes.chunks_exact(size_of::<A>()) {
         let x: A = bytemuck::pod_read_unaligned(c);
         out.extend_from_slice(bytemuck::bytes_of(&B::narrow(x.widen())));
     }
-    out
+    Ok(out)
 }
 
-fn map_from<A: Convert>(bytes: &[u8], to: DType) -> Option<Vec<u8>> {
+fn map_from<A: Convert>(bytes: &[u8], to: DType) -> Option<Result<Vec<u8>>> {
     Some(match to {
         DType::F32 => map::<A, f32>(bytes),
         DType::F16 => map::<A, f16>(bytes),
@@ -79,10 +81,11 @@ fn map_from<A: Convert>(bytes: &[u8], to: DType) -> Option<Vec<u8>> {
     })
 }
 
-/// Elements of one dtype as another: floats round to nearest even, float to integer truncates and saturates, integers wrap.
+/// Elements of one dtype as another: floats round to nearest even, float to integer truncates and saturates, integers wrap. Errors:
+/// `OutOfMemory`.
 pub(crate) fn convert(bytes: &[u8], from: DType, to: DType) -> Result<Vec<u8>> {
     let done = match from {
-        _ if from == to => Some(bytes.to_vec()),
+        _ if from == to => Some(limits::copy(bytes)),
         DType::F32 => map_from::<f32>(bytes, to),
         DType::F16 => map_from::<f16>(bytes, to),
         DType::Bf16 => map_from::<bf16>(bytes, to),
@@ -92,7 +95,7 @@ pub(crate) fn convert(bytes: &[u8], from: DType, to: DType) -> Result<Vec<u8>> {
         DType::U8 => map_from::<u8>(bytes, to),
         _ => None,
     };
-    done.ok_or_else(|| invalid("convert", "dtype", "dtypes of host tensors", format!("{from} to {to}")))
+    done.ok_or_else(|| invalid("convert", "dtype", "dtypes of host tensors", format!("{from} to {to}")))?
 }
 
 /// Number of elements of a shape, `None` if it does not fit.
@@ -113,7 +116,7 @@ impl HostTensor {
 
     /// A copy of values. Errors: another number of values than the shape has.
     pub fn from_slice<T: Element>(values: &[T], shape: &[usize]) -> Result<Self> {
-        HostTensor::new(T::DTYPE, shape, bytemuck::cast_slice(values).to_vec())
+        HostTensor::new(T::DTYPE, shape, limits::copy(bytemuck::cast_slice(values))?)
     }
 
     /// Number of elements.
@@ -126,7 +129,7 @@ impl HostTensor {
         if T::DTYPE != self.dtype {
             return Err(invalid("to_vec", "dtype", self.dtype.name(), T::DTYPE.name()));
         }
-        Ok(self.bytes.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned).collect())
+        limits::collect(self.bytes.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned))
     }
 
     /// Converted to another dtype: floats round to nearest even, float to integer truncates and saturates with NaN giving 0, integers wrap,
@@ -155,6 +158,7 @@ impl HostTensor {
             return Err(invalid("rows", "bytes", "as many as the shape has", got));
         }
         let mut bytes = vec![];
+        limits::reserve(&mut bytes, rows.len().saturating_mul(width))?;
         for &r in rows {
             if r >= n {
                 return Err(invalid("rows", "rows", format!("rows below {n}"), format!("{r}")));
@@ -169,7 +173,8 @@ impl HostTensor {
         let Some(first) = parts.first() else {
             return Err(invalid("stack", "parts", "at least one tensor", "none"));
         };
-        let mut bytes = Vec::with_capacity(parts.len() * first.bytes.len());
+        let mut bytes = vec![];
+        limits::reserve(&mut bytes, parts.len().saturating_mul(first.bytes.len()))?;
         for (i, p) in parts.iter().enumerate() {
             if p.dtype != first.dtype || p.shape != first.shape {
                 let expected = format!("{} {:?}, as the first has", first.dtype, first.shape);

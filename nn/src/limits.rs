@@ -124,6 +124,29 @@ pub(crate) fn reserve<T>(v: &mut Vec<T>, n: usize) -> Result<()> {
     })
 }
 
+/// Appends an element, as `push` does. Errors: `OutOfMemory` with the bytes.
+pub(crate) fn push<T>(v: &mut Vec<T>, x: T) -> Result<()> {
+    if v.len() == v.capacity() {
+        // Twice as much each time, so that many pushes cost as much as one copy.
+        reserve(v, v.len().max(4))?;
+    }
+    v.push(x);
+    Ok(())
+}
+
+/// The elements of an iterator that knows how many there are. Errors: `OutOfMemory` with the bytes.
+pub(crate) fn collect<T>(items: impl ExactSizeIterator<Item = T>) -> Result<Vec<T>> {
+    let mut v = vec![];
+    reserve(&mut v, items.len())?;
+    v.extend(items);
+    Ok(v)
+}
+
+/// A copy. Errors: `OutOfMemory` with the bytes.
+pub(crate) fn copy<T: Copy>(from: &[T]) -> Result<Vec<T>> {
+    collect(from.iter().copied())
+}
+
 /// Bytes of a tensor. Errors: `OutOfMemory` where they have no number.
 pub(crate) fn tensor_bytes(dtype: DType, numel: usize) -> Result<usize> {
     let none = GpuError::OutOfMemory { requested: usize::MAX, in_use: 0, cached: 0 };

@@ -196,23 +196,27 @@ fn read_as(stored: Dtype) -> Option<DType> {
     })
 }
 
-/// Elements of a stored dtype as [`read_as`] names it.
-fn widen(stored: Dtype, raw: Vec<u8>) -> Vec<u8> {
+/// Elements of a stored dtype as [`read_as`] names it. Errors: `OutOfMemory`.
+fn widen(stored: Dtype, raw: Vec<u8>) -> Result<Vec<u8>> {
+    fn each<const N: usize, const M: usize>(
+        raw: &[u8],
+        wide: impl Fn([u8; N]) -> [u8; M],
+    ) -> Result<Vec<u8>> {
+        let mut out = vec![];
+        limits::reserve(&mut out, (raw.len() / N).saturating_mul(M))?;
+        for c in raw.chunks_exact(N) {
+            let mut x = [0; N];
+            x.copy_from_slice(c);
+            out.extend_from_slice(&wide(x));
+        }
+        Ok(out)
+    }
     match stored {
-        Dtype::I8 => raw.iter().flat_map(|&b| i32::from(b as i8).to_le_bytes()).collect(),
-        Dtype::I16 => raw
-            .chunks_exact(2)
-            .flat_map(|c| i32::from(i16::from_le_bytes([c[0], c[1]])).to_le_bytes())
-            .collect(),
-        Dtype::U16 => raw
-            .chunks_exact(2)
-            .flat_map(|c| i32::from(u16::from_le_bytes([c[0], c[1]])).to_le_bytes())
-            .collect(),
-        Dtype::U32 => raw
-            .chunks_exact(4)
-            .flat_map(|c| i64::from(u32::from_le_bytes([c[0], c[1], c[2], c[3]])).to_le_bytes())
-            .collect(),
-        _ => raw,
+        Dtype::I8 => each(&raw, |x| i32::from(i8::from_le_bytes(x)).to_le_bytes()),
+        Dtype::I16 => each(&raw, |x| i32::from(i16::from_le_bytes(x)).to_le_bytes()),
+        Dtype::U16 => each(&raw, |x| i32::from(u16::from_le_bytes(x)).to_le_bytes()),
+        Dtype::U32 => each(&raw, |x| i64::from(u32::from_le_bytes(x)).to_le_bytes()),
+        _ => Ok(raw),
     }
 }
 
@@ -396,7 +400,7 @@ impl StateFile {
     fn part(&self, t: &Stored, start: usize, len: usize) -> Result<Vec<u8>> {
         let shard = &self.shards[t.shard];
         let width = t.dtype.bitsize() / 8;
-        let mut raw = limits::zeroed(len * width)?;
+        let mut raw = limits::zeroed(len.saturating_mul(width))?;
         let mut file = shard.file.lock().unwrap_or_else(PoisonError::into_inner);
         file.seek(SeekFrom::Start(t.start + (start * width) as u64))
             .and_then(|_| file.read_exact(&mut raw))
@@ -414,7 +418,7 @@ impl StateFile {
         let mut sum = TensorSum::new(dtype, &t.shape);
         sum.update(&raw);
         self.check_sum(name, t, &sum)?;
-        HostTensor::new(dtype, &t.shape, widen(t.dtype, raw))
+        HostTensor::new(dtype, &t.shape, widen(t.dtype, raw)?)
     }
 
     /// All tensors on a device, under their names. Errors: as [`StateFile::read`]; `OutOfMemory`.
@@ -440,7 +444,7 @@ impl StateFile {
             let len = step.min(y.numel() - start);
             let raw = self.part(t, start, len)?;
             sum.update(&raw);
-            let bytes = convert(&widen(t.dtype, raw), dtype, y.dtype())?;
+            let bytes = convert(&widen(t.dtype, raw)?, dtype, y.dtype())?;
             flat.narrow(0, start, len)?.write_bytes(&bytes)?;
         }
         self.check_sum(name, t, &sum)
@@ -598,39 +602,49 @@ pub fn save(state: &StateDict, path: impl AsRef<Path>, options: &SaveOptions) ->
     Ok(files)
 }
 
-fn write_shard(path: &Path, mut list: Vec<(&str, &Tensor)>, options: &SaveOptions) -> Result<()> {
+fn write_shard(path: &Path, list: Vec<(&str, &Tensor)>, options: &SaveOptions) -> Result<()> {
+    let metadata = (!options.metadata.is_empty()).then(|| options.metadata.clone().into_iter().collect());
+    let list = list.into_iter().map(|(name, t)| (name, t.dtype(), t.shape(), t)).collect();
+    write_tensors(path, metadata, list, |t, write| {
+        let flat = t.detach().contiguous()?.reshape(&[t.numel()])?;
+        let step = PIECE / t.dtype().size();
+        (0..t.numel()).step_by(step).try_for_each(|start| {
+            let piece = flat.narrow(0, start, step.min(t.numel() - start))?;
+            write(&piece.to_bytes()?)
+        })
+    })
+}
+
+/// Writes a safetensors file so that it is there as a whole or not at all, with the tensors of a list (name, dtype, shape, and from what
+/// `elements` gives their bytes to its second argument, in pieces of any size). Errors: [`NnError::Io`]; [`NnError::Data`] for a dtype that the
+/// format has not; those of `elements`.
+pub(crate) fn write_tensors<T>(
+    path: &Path,
+    metadata: Option<HashMap<String, String>>,
+    mut list: Vec<(&str, DType, &[usize], T)>,
+    elements: impl Fn(&T, &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()>,
+) -> Result<()> {
     // Wide elements first, as the reference implementation orders them, so that every tensor is aligned.
-    list.sort_by(|(a, x), (b, y)| y.dtype().size().cmp(&x.dtype().size()).then(a.cmp(b)));
+    list.sort_by(|(a, x, ..), (b, y, ..)| y.size().cmp(&x.size()).then(a.cmp(b)));
     let mut infos = vec![];
     let mut end = 0;
-    for (name, t) in &list {
-        let dtype = to_format(t.dtype()).ok_or_else(|| {
-            NnError::data(path, At::Entry(name.to_string()), "a dtype of the format", t.dtype().name())
+    for &(name, dtype, shape, _) in &list {
+        let format = to_format(dtype).ok_or_else(|| {
+            NnError::data(path, At::Entry(name.to_string()), "a dtype of the format", dtype.name())
         })?;
         let start = end;
-        end += t.numel() * t.dtype().size();
-        infos.push((
-            name.to_string(),
-            TensorInfo { dtype, shape: t.shape().to_vec(), data_offsets: (start, end) },
-        ));
+        end += shape.iter().product::<usize>() * dtype.size();
+        let info = TensorInfo { dtype: format, shape: shape.to_vec(), data_offsets: (start, end) };
+        infos.push((name.to_string(), info));
     }
-    let metadata = (!options.metadata.is_empty()).then(|| options.metadata.clone().into_iter().collect());
     let refused = |e: String| NnError::data(path, At::File, "tensors of a safetensors file", e);
     let header = Metadata::new(metadata, infos).map_err(|e| refused(e.to_string()))?;
     let mut header = serde_json::to_vec(&header).map_err(|e| refused(e.to_string()))?;
     header.resize(header.len().next_multiple_of(8), b' ');
     write_atomic_with(path, |f| {
-        let io = || NnError::io("write", path);
-        f.write_all(&(header.len() as u64).to_le_bytes()).map_err(io())?;
-        f.write_all(&header).map_err(io())?;
-        for (_, t) in &list {
-            let flat = t.detach().contiguous()?.reshape(&[t.numel()])?;
-            let step = PIECE / t.dtype().size();
-            for start in (0..t.numel()).step_by(step) {
-                let piece = flat.narrow(0, start, step.min(t.numel() - start))?;
-                f.write_all(&piece.to_bytes()?).map_err(io())?;
-            }
-        }
-        Ok(())
+        let mut write = |bytes: &[u8]| f.write_all(bytes).map_err(NnError::io("write", path));
+        write(&(header.len() as u64).to_le_bytes())?;
+        write(&header)?;
+        list.iter().try_for_each(|(.., t)| elements(t, &mut write))
     })
 }

@@ -19,6 +19,7 @@ use crate::data::{
     Transformed,
 };
 use crate::error::{NnError, Result};
+use crate::limits;
 use crate::tensor::Device;
 
 /// Where the data comes from and how it is served. The key of a file says what it is: `csv`, `npy`, `npz`, `idx`, `images` (a folder of
@@ -364,30 +365,30 @@ impl DataConfig {
         if train_rows > n - test_rows {
             return fail("train_rows", format!("expected at most {} rows, got {train_rows}", n - test_rows));
         }
-        let mut order: Vec<usize> = (0..n).collect();
+        let mut order = limits::collect(0..n)?;
         let default = if all.sorted { Division::Random } else { Division::Last };
         if c.split.unwrap_or(default) == Division::Random {
-            order.sort_by_key(|&i| spread(i as u64));
+            order.sort_unstable_by_key(|&i| spread(i as u64));
         }
-        let part = |rows: &[usize], all: &Items| Part {
-            from: PartOf::Items {
-                items: all.items.clone(),
-                rows: rows.to_vec(),
-                labels: all.labels.as_ref().map(|l| rows.iter().map(|&r| l[r]).collect()),
-            },
-            scale: all.scale,
-            classes: all.items.classes(),
-            skipped: Skipped::default(),
+        let part = |rows: Vec<usize>, all: &Items| -> Result<Part> {
+            let labels =
+                all.labels.as_ref().map(|l| limits::collect(rows.iter().map(|&r| l[r]))).transpose()?;
+            Ok(Part {
+                from: PartOf::Items { items: all.items.clone(), rows, labels },
+                scale: all.scale,
+                classes: all.items.classes(),
+                skipped: Skipped::default(),
+            })
         };
-        let train = part(&order[..train_rows], &all);
+        let train = part(limits::copy(&order[..train_rows])?, &all)?;
         let mut skipped = all.skipped.clone();
         let test = match &self.test_files {
             None if test_rows == 0 => None,
-            None => Some(part(&order[n - test_rows..], &all)),
+            None => Some(part(limits::copy(&order[n - test_rows..])?, &all)?),
             Some(files) => match files(c)? {
                 Content::Items(own) => {
                     skipped.extend(own.skipped.iter().cloned());
-                    Some(part(&(0..own.items.len()).collect::<Vec<_>>(), &own))
+                    Some(part(limits::collect(0..own.items.len())?, &own)?)
                 }
                 Content::Text { .. } => None,
             },
@@ -526,19 +527,19 @@ impl Part {
         for i in 0..self.len() {
             match self.fetch(i) {
                 Ok(item) => {
-                    x.push(item.x);
-                    y.push(item.y);
-                    kept.push(i);
+                    limits::push(&mut x, item.x)?;
+                    limits::push(&mut y, item.y)?;
+                    limits::push(&mut kept, i)?;
                 }
                 Err(NnError::Data { .. }) => {}
                 Err(e) => return Err(e),
             }
         }
         let labels = match &self.from {
-            PartOf::Items { labels: Some(l), .. } => Some(kept.iter().map(|&i| l[i]).collect()),
+            PartOf::Items { labels: Some(l), .. } => Some(limits::collect(kept.iter().map(|&i| l[i]))?),
             _ => None,
         };
-        let stack = |all: &[HostTensor]| HostTensor::stack(&all.iter().collect::<Vec<_>>());
+        let stack = |all: &[HostTensor]| HostTensor::stack(&limits::collect(all.iter())?);
         Ok((Arrays::new(stack(&x)?, stack(&y)?)?, labels))
     }
 }

@@ -15,6 +15,7 @@ use crate::data::{
     read_npy, read_npz,
 };
 use crate::error::{NnError, Result, invalid};
+use crate::limits;
 
 /// What files hold.
 pub(super) enum Content {
@@ -157,10 +158,10 @@ fn table(path: &Path, header: Option<bool>, label: Column, separator: char, c: &
     };
     if let Some(shape) = &c.item_shape {
         check_item(shape, data.features().len() / data.len())?;
-        data = Dataset::new(data.features().to_vec(), shape, data.targets().clone())?;
+        data = data.reshaped(shape)?;
     }
     let labels = match data.targets() {
-        Targets::Classes(ids) => Some(ids.clone()),
+        Targets::Classes(ids) => Some(limits::copy(ids)?),
         Targets::Values { .. } => None,
     };
     Ok(Items { items: Arc::new(data), labels, sorted: false, scale: 1.0, skipped })
@@ -192,7 +193,9 @@ fn arrays(mut x: HostTensor, y: Option<HostTensor>, features: Features, c: &Comm
         (Features::Values, _) => x.to_dtype(DType::F32)?,
     };
     let y = match (c.target, y) {
-        (Some(TargetKind::Input), _) => HostTensor::from_slice(&vec![0f32; n], &[n, 1])?,
+        (Some(TargetKind::Input), _) => {
+            HostTensor::new(DType::F32, &[n, 1], limits::zeroed(limits::tensor_bytes(DType::F32, n)?)?)?
+        }
         (_, None) => {
             let what = "expected \"input\" for features without targets, or a file of targets, got neither";
             return Err(NnError::config("data.target", what));
@@ -219,7 +222,7 @@ fn folder(root: &Path, gray: bool, size: Option<[u32; 2]>, c: &Common) -> Result
     if let Some([h, w]) = size {
         images = images.resize(h, w)?;
     }
-    let labels = (0..images.len()).map(|i| images.class(i).unwrap_or(0)).collect();
+    let labels = limits::collect((0..images.len()).map(|i| images.class(i).unwrap_or(0)))?;
     Ok(Items { items: Arc::new(images), labels: Some(labels), sorted: true, scale: c.scale, skipped: vec![] })
 }
 

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use super::{Dataset, Targets};
 use crate::error::{NnError, Result};
+use crate::limits;
 
 /// Which column is the target and what it means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -131,9 +132,9 @@ pub fn read_csv_each(
             Ok(numbers) => {
                 for (c, x) in numbers.into_iter().enumerate() {
                     match (c == target, class) {
-                        (false, _) => features.push(x * options.scale),
-                        (true, false) => values.push(x),
-                        (true, true) => classes.push(x as i64),
+                        (false, _) => limits::push(&mut features, x * options.scale)?,
+                        (true, false) => limits::push(&mut values, x)?,
+                        (true, true) => limits::push(&mut classes, x as i64)?,
                     }
                 }
             }

@@ -3,6 +3,7 @@
 use super::{Dataset, Targets};
 use crate::error::{Result, invalid};
 use crate::host::HostTensor;
+use crate::limits;
 
 /// An item, or several stacked along a new first axis.
 #[derive(Debug, Clone, PartialEq)]
@@ -82,7 +83,8 @@ impl Arrays {
     /// As a data set of f32 features times `scale`; targets of one axis that are no class ids become values of shape `[1]`.
     pub fn dataset(&self, scale: f32) -> Result<Dataset> {
         let f32s = |t: &HostTensor| t.to_dtype(trefoil::DType::F32)?.to_vec::<f32>();
-        let features = f32s(&self.x)?.into_iter().map(|v| v * scale).collect();
+        let mut features = f32s(&self.x)?;
+        features.iter_mut().for_each(|v| *v *= scale);
         let targets = match self.y.shape.get(1..) {
             Some([]) if !self.y.dtype.is_float() => Targets::Classes(self.y.to_vec()?),
             Some(shape) if !shape.is_empty() => {
@@ -138,7 +140,8 @@ impl ItemSource for Dataset {
         }
         fn pick<T: trefoil::Element>(from: &[T], rows: &[usize], item: &[usize]) -> Result<HostTensor> {
             let width = item.iter().product::<usize>();
-            let mut out = Vec::with_capacity(rows.len() * width);
+            let mut out = vec![];
+            limits::reserve(&mut out, rows.len().saturating_mul(width))?;
             for &r in rows {
                 out.extend_from_slice(&from[r * width..(r + 1) * width]);
             }

@@ -38,6 +38,7 @@ pub use transform::{Transform, Transformed};
 pub use crate::host::HostTensor;
 
 use crate::error::{Result, invalid};
+use crate::limits;
 
 /// What a model should produce for each item.
 #[derive(Debug, Clone, PartialEq)]
@@ -136,13 +137,18 @@ impl Dataset {
         };
         let width: usize = self.item.iter().product();
         let targets = match &self.targets {
-            Targets::Classes(ids) => Targets::Classes(ids[start..end].to_vec()),
+            Targets::Classes(ids) => Targets::Classes(limits::copy(&ids[start..end])?),
             Targets::Values { data, shape } => {
                 let w: usize = shape.iter().product();
-                Targets::Values { data: data[start * w..end * w].to_vec(), shape: shape.clone() }
+                Targets::Values { data: limits::copy(&data[start * w..end * w])?, shape: shape.clone() }
             }
         };
-        Dataset::new(self.features[start * width..end * width].to_vec(), &self.item, targets)
+        Dataset::new(limits::copy(&self.features[start * width..end * width])?, &self.item, targets)
+    }
+
+    /// The same values as items of another shape. Errors: sizes that do not agree.
+    pub(crate) fn reshaped(self, item: &[usize]) -> Result<Dataset> {
+        Dataset::new(self.features, item, self.targets)
     }
 
     /// Multiplies all features by a factor.

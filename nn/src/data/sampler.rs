@@ -5,6 +5,7 @@ use trefoil::ops::{Distribution, Rng};
 
 use super::Order;
 use crate::error::{Result, invalid};
+use crate::limits;
 use crate::tensor::{Device, Tensor};
 
 /// Which items an epoch serves. What is drawn depends on the epoch's [`Order`] only: on no thread, device or earlier epoch.
@@ -87,36 +88,33 @@ impl Sampler {
             Sampler::All => all(device, n, order),
             Sampler::Uniform { draws } => {
                 let bits = bits(device, *draws, order)?;
-                Ok(bits.into_iter().map(|b| ((u128::from(b) * n as u128) >> 64) as usize).collect())
+                limits::collect(bits.into_iter().map(|b| ((u128::from(b) * n as u128) >> 64) as usize))
             }
             Sampler::Weighted { weights, draws } => {
                 let mut sum = 0.0;
-                let ends: Vec<f64> = weights
-                    .iter()
-                    .map(|w| {
-                        sum += w;
-                        sum
-                    })
-                    .collect();
+                let ends = limits::collect(weights.iter().map(|w| {
+                    sum += w;
+                    sum
+                }))?;
                 let last = weights.iter().rposition(|&w| w > 0.0).unwrap_or(0);
                 let pick = |b: u64| {
                     let u = (b >> 11) as f64 / (1u64 << 53) as f64 * sum;
                     ends.partition_point(|&end| end <= u).min(last)
                 };
-                Ok(bits(device, *draws, order)?.into_iter().map(pick).collect())
+                limits::collect(bits(device, *draws, order)?.into_iter().map(pick))
             }
             Sampler::Distributed { rank, world, .. } => {
                 let all = all(device, n, order)?;
-                Ok((0..self.count(n)).map(|i| all[(rank + i * world) % n]).collect())
+                limits::collect((0..self.count(n)).map(|i| all[(rank + i * world) % n]))
             }
         }
     }
 }
 
 fn all(device: &Device, n: usize, order: Option<Order>) -> Result<Vec<usize>> {
-    let Some(o) = order else { return Ok((0..n).collect()) };
+    let Some(o) = order else { return limits::collect(0..n) };
     let p = Tensor::permutation(device, n, o.rng())?.to_vec::<i64>()?;
-    Ok(p.into_iter().map(|i| i as usize).collect())
+    limits::collect(p.into_iter().map(|i| i as usize))
 }
 
 /// 64 random bits per draw.
@@ -127,5 +125,5 @@ fn bits(device: &Device, draws: usize, order: Option<Order>) -> Result<Vec<u64>>
     let rng: Rng<'static> = o.rng();
     let words = Tensor::random(device, DType::I32, &[draws.saturating_mul(2)], Distribution::Bits, rng)?
         .to_vec::<i32>()?;
-    Ok(words.chunks_exact(2).map(|w| u64::from(w[0] as u32) << 32 | u64::from(w[1] as u32)).collect())
+    limits::collect(words.chunks_exact(2).map(|w| u64::from(w[0] as u32) << 32 | u64::from(w[1] as u32)))
 }

@@ -7,6 +7,7 @@ use super::{Dataset, Item, ItemSource, Sampler, Targets};
 use crate::autograd::no_grad;
 use crate::error::{Result, invalid};
 use crate::host::HostTensor;
+use crate::limits;
 use crate::tensor::{Device, Tensor};
 
 /// A batch on the device.
@@ -98,7 +99,7 @@ impl ResidentSource {
 
     /// Makes all items and uploads them; features and values in `dtype`, i32 and i64 as they are. Errors: of the items; `OutOfMemory`.
     pub fn from_items(items: &dyn ItemSource, device: &Device, dtype: DType) -> Result<Self> {
-        let Item { x, y } = items.items(&(0..items.len()).collect::<Vec<_>>())?;
+        let Item { x, y } = items.items(&limits::collect(0..items.len())?)?;
         let put = |t: HostTensor| {
             let y = t.to_device(device)?;
             if t.dtype.is_index() { Ok(y) } else { y.to_dtype(dtype) }
@@ -130,7 +131,7 @@ pub(super) fn device_rows(
         (Sampler::All, None) => Ok(None),
         (Sampler::All, Some(o)) => Tensor::permutation(device, n, o.rng()).map(Some),
         (sampler, order) => {
-            let rows: Vec<i64> = sampler.rows(device, n, order)?.into_iter().map(|i| i as i64).collect();
+            let rows = limits::collect(sampler.rows(device, n, order)?.into_iter().map(|i| i as i64))?;
             Tensor::from_slice(device, &rows, &[rows.len()]).map(Some)
         }
     }
