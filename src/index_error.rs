@@ -1,12 +1,15 @@
 //! Indices out of range: who is told, and which memory must not be read any more.
 //!
 //! A kernel that meets an index out of range reads 0 or drops the write and sets a word on the device; the host learns of it when it next
-//! waits. Until the error has been reported, everything that the stream wrote from the faulty operation on may depend on it. Each piece of
-//! memory has a note of its last write, by a clock of the process, so that reads of such memory can be refused and others need not be.
+//! waits. Until the error has been reported, everything that the stream wrote from the faulty operation on may depend on it. While a kernel
+//! with indices may have met an error, and for good after the first error, each piece of memory has a note of its last write, by a clock of
+//! the process, so that reads of such memory can be refused and others need not be. Otherwise writes are not noted, which keeps them cheap.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustc_hash::FxHashMap;
 
 use crate::driver::RawMem;
 use crate::error::{GpuError, Result};
@@ -33,19 +36,22 @@ impl Write {
     }
 }
 
-/// The last write of every piece of a device's memory.
+/// The last noted write of every piece of a device's memory.
 #[derive(Debug, Default)]
-pub(crate) struct WriteLog(Mutex<HashMap<RawMem, Write>>);
+pub(crate) struct WriteLog(Mutex<FxHashMap<RawMem, Write>>);
 
 impl WriteLog {
-    fn lock(&self) -> MutexGuard<'_, HashMap<RawMem, Write>> {
+    fn lock(&self) -> MutexGuard<'_, FxHashMap<RawMem, Write>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes that `memory` is being written on `stream`.
     pub(crate) fn wrote(&self, stream: u64, memory: impl IntoIterator<Item = RawMem>) {
         let write = Write::new(stream);
-        self.lock().extend(memory.into_iter().map(|m| (m, write)));
+        let mut log = self.lock();
+        for m in memory {
+            log.insert(m, write);
+        }
     }
 
     /// The last write of `memory`.
@@ -78,6 +84,11 @@ impl IndexErrors {
         self.by_stream.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether an index out of range was ever met.
+    pub(crate) fn any(&self) -> bool {
+        self.any.load(Ordering::Acquire)
+    }
+
     /// Notes that `op`, whose first write was number `from`, met an index out of range on `stream`.
     pub(crate) fn found(&self, stream: u64, op: &'static str, from: u64) {
         let mut streams = self.lock();
@@ -96,7 +107,7 @@ impl IndexErrors {
 
     /// Reports what `stream` has not reported yet.
     pub(crate) fn report(&self, stream: u64) -> Result<()> {
-        if !self.any.load(Ordering::Acquire) {
+        if !self.any() {
             return Ok(());
         }
         match self.lock().get_mut(&stream).and_then(|list| list.last_mut()) {
@@ -110,7 +121,7 @@ impl IndexErrors {
 
     /// Refuses memory whose last write followed an index out of range.
     pub(crate) fn check(&self, last: impl FnOnce() -> Write) -> Result<()> {
-        if !self.any.load(Ordering::Acquire) {
+        if !self.any() {
             return Ok(());
         }
         let Write { stream, number: at } = last();

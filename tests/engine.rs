@@ -102,7 +102,8 @@ fn what_the_driver_refuses_leaves_the_handle_as_it_was() {
     let (d, e) = engine();
     let x = e.upload(&[1.0f32; 8]).unwrap();
     let mut y = e.alloc(DType::F32, 8).unwrap();
-    let refusals: [(&'static str, fn(&Engine, &Buffer, &mut Buffer) -> trefoil::Result<()>); 5] = [
+    type Call = fn(&Engine, &Buffer, &mut Buffer) -> trefoil::Result<()>;
+    let refusals: [(&'static str, Call); 5] = [
         ("launch", neg),
         ("copy_in", |e, _, y| e.write_bytes(y.view_mut(), &[0; 32])),
         ("copy_out", |e, x, _| e.download::<f32>(x.view()).map(|_| ())),

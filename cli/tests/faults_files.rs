@@ -33,10 +33,9 @@ struct Bench {
     folder: PathBuf,
 }
 
-/// How a process ended, what it said, and the file calls that it made.
+/// How a process ended, what it complained of, and the file calls that it made.
 struct Ended {
     status: ExitStatus,
-    said: String,
     errors: String,
     calls: Vec<String>,
 }
@@ -124,7 +123,7 @@ impl Bench {
         };
         let text = |path: &Path| fs::read_to_string(path).unwrap_or_default();
         let calls = text(&log).lines().map(str::to_string).collect();
-        Ended { status, said: text(&said), errors: text(&errors), calls }
+        Ended { status, errors: text(&errors), calls }
     }
 
     /// A run that nothing happens to; its calls.

@@ -6,7 +6,7 @@
 use std::any::Any;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, RwLock};
 use std::time::Instant;
 
 use bytemuck::allocation::try_zeroed_vec;
@@ -14,7 +14,7 @@ use bytemuck::allocation::try_zeroed_vec;
 use super::{CpuBackend, HostElement, index_errors, read, with_dtype, write, wrong_storage};
 use crate::backend::IGpuBackend;
 use crate::buffer::{Block, Buffer, Home, HostData, HostMem, Mem, View, ViewMut};
-use crate::device::{Caps, DeviceId};
+use crate::device::{Caps, DeviceId, physical_memory};
 use crate::driver::RawStream;
 use crate::dtype::DType;
 use crate::engine::{checked_bytes, next_stream_id, pool::size_class};
@@ -59,6 +59,9 @@ impl HostData {
         }
     }
 }
+
+/// Bytes that a pool may keep for reuse however little was ever in use at a time: a sixteenth of the machine's memory.
+static ALWAYS_CACHED: LazyLock<usize> = LazyLock::new(|| (physical_memory().unwrap_or(0) / 16) as usize);
 
 /// Bytes that all pools of the process hold.
 static HELD: AtomicU64 = AtomicU64::new(0);
@@ -134,8 +137,8 @@ impl Home for HostPool {
         let data = data.into_inner().unwrap_or_else(|p| p.into_inner());
         let mut s = self.lock();
         s.stats.in_use -= bytes;
-        // No more is kept than was ever in use: programs whose sizes keep changing would otherwise fill the memory with vectors that never fit.
-        if s.stats.cached + bytes <= s.stats.peak {
+        // Programs whose sizes keep changing would otherwise fill the memory with vectors that never fit.
+        if s.stats.cached + bytes <= s.stats.peak.max(*ALWAYS_CACHED) {
             s.stats.cached += bytes;
             s.free.entry(data.key()).or_default().push(data);
         } else {

@@ -50,16 +50,22 @@ impl Engine {
         // Held until the kernel is queued: its report must not be cleared with those of earlier ones.
         let mut may_report = f.code_at.map(|_| super::lock(&self.inner.may_report));
         if let (Some(list), Some(Arg::I32(code))) = (&mut may_report, f.code_at.map(|at| args[at])) {
-            list.entry(code).or_insert_with(index_error::now);
+            if list.iter().all(|(c, _)| *c != code) {
+                list.push((code, index_error::now()));
+            }
+            self.inner.reports_pending.store(true, Ordering::Release);
         }
         let outputs = kernel.args.iter().zip(args).filter(|(spec, _)| matches!(spec.role, Role::Out(_)));
         self.wrote(outputs.filter_map(|(_, arg)| memory_of(arg)));
         self.enqueue(f.raw, kernel.entry, &cfg, args)
     }
 
-    /// Notes that work on this stream, which is about to be queued, writes `memory`.
+    /// Notes that work on this stream, which is about to be queued, writes `memory`, if that may ever be asked for.
     pub(crate) fn wrote(&self, memory: impl IntoIterator<Item = RawMem>) {
-        self.inner.device.writes.wrote(self.inner.stream_id, memory);
+        let d = &self.inner.device;
+        if self.inner.reports_pending.load(Ordering::Acquire) || d.index_errors.any() {
+            d.writes.wrote(self.inner.stream_id, memory);
+        }
     }
 
     /// Queues a kernel whose arguments fit it and whose outputs were noted.

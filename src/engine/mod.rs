@@ -8,7 +8,6 @@ pub(crate) mod pool;
 pub(crate) mod program;
 pub(crate) mod variants;
 
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -40,9 +39,11 @@ struct Inner {
     poisoned: AtomicBool,
     /// One i32 on the device that kernels set to the code of an operation that met an index out of range, unless it is set.
     error_word: Buffer,
-    /// Operations that may have set the word since it was last read, by code, with the number of their first write. Locked while such a kernel
-    /// is queued and while the word is read and cleared, so that no report falls between the two.
-    may_report: Mutex<HashMap<i32, u64>>,
+    /// Operations that may have set the word since it was last read: their codes, with the number of their first write. Locked while such a
+    /// kernel is queued and while the word is read and cleared, so that no report falls between the two.
+    may_report: Mutex<Vec<(i32, u64)>>,
+    /// Whether `may_report` has entries; set before such a kernel is queued.
+    reports_pending: AtomicBool,
     /// Uploaded argument tables, by content.
     tables: Mutex<launch::TableCache>,
 }
@@ -174,6 +175,7 @@ impl Engine {
             poisoned: AtomicBool::new(false),
             error_word,
             may_report: Mutex::default(),
+            reports_pending: AtomicBool::new(false),
             tables: Mutex::default(),
         };
         Ok(Engine { inner: Arc::new(inner) })
@@ -257,10 +259,11 @@ impl Engine {
             // SAFETY: as above.
             unsafe { i.device.driver.copy_in(i.stream, raw, 0, &0i32.to_le_bytes()) }
                 .map_err(|e| self.poison(e))?;
-            let from = may_report.get(&code).copied().unwrap_or(0);
+            let from = may_report.iter().find(|(c, _)| *c == code).map_or(0, |(_, from)| *from);
             i.device.index_errors.found(i.stream_id, launch::op_of_code(code), from);
         }
         may_report.clear();
+        i.reports_pending.store(false, Ordering::Release);
         Ok(())
     }
 

@@ -11,8 +11,8 @@ use super::data::{Column, Common, OnError, TargetKind};
 use super::kind::{COUNT, Row, row};
 use crate::data::text::{Bytes, Characters, Encoding, read_text};
 use crate::data::{
-    Arrays, CsvOptions, Dataset, HostTensor, ItemSource, Label, Targets, read_csv, read_csv_each, read_idx,
-    read_npy, read_npz,
+    Arrays, CsvOptions, HostTensor, ItemSource, Label, Targets, read_csv, read_csv_each, read_idx, read_npy,
+    read_npz,
 };
 use crate::error::{NnError, Result, invalid};
 use crate::limits;
