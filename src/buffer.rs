@@ -326,6 +326,9 @@ impl<'a> View<'a> {
 
     /// Broadcast to `shape` with stride 0 on the repeated axes.
     pub fn broadcast_to(self, shape: &[usize]) -> Result<Self> {
+        if shape == self.layout.shape() {
+            return Ok(self);
+        }
         self.map("shape", |l| l.broadcast_to(shape))
     }
 }

@@ -25,24 +25,15 @@ fn copies_of_repeated_views_are_refused_with_their_size() -> Result<()> {
     let byte = gpu.upload(&[1u8])?;
     let mut y = gpu.alloc(DType::F32, 1)?;
     let mut index = gpu.alloc(DType::I64, 1)?;
+    let mut flag = gpu.alloc(DType::U8, 1)?;
     let wide = repeated(x.view(), &[MANY])?;
     let flags = repeated(byte.view(), &[MANY])?;
     short_of_memory("sum", gpu.reduce(Reduce::Sum, &[0], wide, y.view_mut().reshape(&[])?));
-    short_of_memory("any", gpu.reduce(Reduce::Any, &[0], wide, y.view_mut().reshape(&[])?));
+    short_of_memory("any", gpu.reduce(Reduce::Any, &[0], flags, flag.view_mut().reshape(&[])?));
     short_of_memory("dot", gpu.dot(wide, wide, y.view_mut().reshape(&[])?));
     let at = index.view_mut().reshape(&[])?;
     short_of_memory("argmax", gpu.arg_reduce(ArgReduce::Max, 0, wide, at, None));
-    let axis = repeated(x.view(), &[1, MANY])?;
-    short_of_memory(
-        "similarity",
-        gpu.similarity(Similarity::Cosine { eps: 1e-8 }, 1, axis, axis, y.view_mut()),
-    );
-    let mut count = gpu.alloc(DType::I64, 1)?;
-    short_of_memory("masked_select", gpu.masked_select(flags, wide, y.view_mut(), count.view_mut()));
     let list = repeated(ids.view(), &[MANY])?;
-    let d = repeated(x.view(), &[MANY, 1])?;
-    let grad = y.view_mut().reshape(&[1, 1])?.grad(false);
-    short_of_memory("embedding_bwd", gpu.embedding_bwd(&EmbeddingGrad::new(), d, list, grad));
     // A repeated index writes one row again and again.
     let rows = repeated(x.view(), &[MANY])?;
     short_of_memory("index_add", gpu.index_add(0, 1.0, list, rows, y.view_mut()));
@@ -59,7 +50,10 @@ fn wild_counts_of_a_repetition_cost_no_more_than_the_output() -> Result<()> {
     let mut y = gpu.alloc(DType::U8, size)?;
     gpu.repeat_interleave(0, 1, Some(counts.view()), x.view(), y.view_mut())?;
     assert!(matches!(gpu.synchronize(), Err(GpuError::IndexOutOfRange { .. })));
-    assert_eq!(gpu.download::<u8>(y.view())?, vec![1; size]);
+    // What was written before the report is not read as good; a copy of it made after the report can be.
+    let mut z = gpu.alloc(DType::U8, size)?;
+    gpu.copy(y.view(), z.view_mut())?;
+    assert_eq!(gpu.download::<u8>(z.view())?, vec![1; size]);
     Ok(())
 }
 

@@ -178,7 +178,9 @@ GK_FN gk_f gk_rms_ratio(gk_f g, gk_f variance, gk_step h) { return g / (gk_sqrt(
  * roundings on the way would stand out. */
 GK_FN gk_f gk_rms_velocity(gk_f g, gk_f variance, gk_f* b, gk_step h)
 {
-    gk_f root = gk_sqrt(variance), avg = root + h.p2, d = g / avg, i = GK_R(1.0) / avg, kept = gk_fma(-h.p4, *b, *b), sum = kept + d, part = sum - kept;
+    gk_f root = gk_sqrt(variance), avg = root + h.p2, d = g / avg, i = GK_R(1.0) / avg;
+    /* Infinity minus infinity is no number: an infinite velocity is scaled instead. */
+    gk_f kept = gk_isinf(*b) ? (GK_R(1.0) - h.p4) * *b : gk_fma(-h.p4, *b, *b), sum = kept + d, part = sum - kept;
     gk_f more = (h.p2 - (avg - root)) + gk_fma(-root, root, variance) * GK_R(0.5) * i; /* avg + more and d + rest are exact to two floats */
     gk_f rest = i * (gk_fma(-d, avg, g) - d * more) + gk_fma(-h.p4, *b, *b - kept) + ((kept - (sum - part)) + (d - part));
     return *b = gk_isnan(rest) || gk_isinf(rest) ? sum : sum + rest;

@@ -144,7 +144,7 @@ fn no_number_of_a_layer_panics_or_takes_long() {
 #[test]
 fn tensors_have_a_limit() {
     let dense = |n: u64| json!({ "type": "dense", "out_features": n });
-    let e = refused(with_layer(json!([2_000_000_000]), dense(2_000_000_000)));
+    let e = refused(with_layer(json!([2_000_000_000]), dense(2_000_000)));
     assert!(e.contains("layers[0]") && e.contains("at most 281474976710656 elements in a tensor"), "{e}");
     let e = refused(with_layer(json!([2_000_000_000, 2_000_000_000]), dense(1)));
     assert!(e.contains("`inputs.x`") && e.contains("at most 281474976710656 elements"), "{e}");

@@ -19,7 +19,7 @@ use trefoil::{DType, IGpuBackend};
 /// Seeds per kernel; `TREFOIL_HOSTILE` sets another number.
 const ROUNDS: u64 = 6;
 /// The longest time of a call.
-const LONGEST: Duration = Duration::from_secs(30);
+const LONGEST: Duration = Duration::from_secs(5);
 
 /// SplitMix64.
 struct Draw(u64);
@@ -147,7 +147,9 @@ fn attack(name: &str, gpu: &dyn IGpuBackend, rounds: u64) -> (usize, Vec<String>
             let what = format!("{name} {} round {round} {:?} {strides:?}", kernel.name, case.args);
             wrong.extend(found.into_iter().map(|p| format!("{what}: {p}")));
             // Rows of several calls may be refused after the first of them.
-            let damage = run.problems.into_iter().filter(|p| !p.contains("by a call that failed"));
+            let steps = case.args.get("steps").map_or(Some(1), Value::as_u64);
+            let one = kernel.ops.len() == 1 && !kernel.composite && steps == Some(1);
+            let damage = run.problems.into_iter().filter(|p| one || !p.contains("by a call that failed"));
             wrong.extend(damage.map(|p| format!("{what}: {p}")));
             if late {
                 wrong.push(format!("{what}: {:?}", start.elapsed()));

@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, RwLock};
 
+use rustc_hash::FxHashMap;
+
 use super::cache::DiskCache;
 use super::lock;
 use crate::driver::{CompileUnit, Driver, RawFunction, RawModule};
@@ -220,7 +222,7 @@ pub(crate) struct Function {
 /// Compiled units of one device, shared by all its handles.
 #[derive(Debug)]
 pub(crate) struct Programs {
-    functions: RwLock<HashMap<(usize, DType, usize, usize), Function>>,
+    functions: RwLock<FxHashMap<(usize, DType, usize, usize), Function>>,
     /// A lock per unit, so that different units compile at the same time and one compiles once.
     modules: Mutex<HashMap<Unit, Arc<Mutex<Option<Loaded>>>>>,
     disk: DiskCache,

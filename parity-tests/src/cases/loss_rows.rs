@@ -303,7 +303,8 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         if s.coin() {
             s.put("weight", &[classes], Positive);
         }
-        s.arg("ignore_index", 1);
+        // The mean over no row is NaN.
+        s.arg("ignore_index", if shape.is_empty() { -100 } else { 1 });
         draw_reduction(s);
     }),
     &pair!(
