@@ -2,10 +2,12 @@
 
 use crate::driver::{Driver, RawFunction, RawModule};
 use crate::error::Result;
+#[cfg(any(feature = "cuda", feature = "opencl"))]
 use crate::is_required;
 
 /// What was opened on the backend `name`; absence is a printed skip, or a failure where the backend is [required](is_required).
-pub(crate) fn present<T>(name: &str, opened: crate::error::Result<T>) -> Option<T> {
+#[cfg(any(feature = "cuda", feature = "opencl"))]
+pub(crate) fn present<T>(name: &str, opened: Result<T>) -> Option<T> {
     match opened {
         Ok(t) => Some(t),
         Err(e) if is_required(name) => panic!("TREFOIL_REQUIRE names {name}: {e}"),
