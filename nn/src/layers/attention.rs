@@ -127,7 +127,12 @@ impl Scores {
             options = options.causal(Causal::TopLeft);
         }
         if self.training.load(Ordering::Relaxed) && self.dropout > 0.0 {
-            options = options.dropout(self.dropout, self.rng.take(b * h * lq * lk));
+            let draws = [h, lq, lk].iter().try_fold(b, |n, &m| n.checked_mul(m));
+            let Some(draws) = draws else {
+                let got = format!("{b} x {h} x {lq} x {lk}");
+                return Err(invalid(op, "query", "scores that can be counted in 64 bits", got));
+            };
+            options = options.dropout(self.dropout, self.rng.take(draws));
         }
         let [bias, mask] = masks.parts(op, q.dtype(), [b, h, lq, lk])?;
         Ok(ScaledDotProductAttention { bias, mask, ..ScaledDotProductAttention::with(options) })
