@@ -40,7 +40,11 @@ mod tests {
         assert!(fits("*.bias", "0.bias") && fits("*", "") && fits("a?c", "abc"));
         assert!(fits("*norm*", "block.norm1.weight") && fits("a*b*c", "a1b2b3c") && fits("a**", "a"));
         assert!(!fits("*.bias", "bias") && !fits("bias", "0.bias") && !fits("a?c", "ac") && !fits("", "a"));
-        assert!(!fits("a*b*c", "acb") && !fits("*aa", "a"));
+        assert!(!fits("a*b*c", "acb") && !fits("*aa", "a") && !fits("a*a", "a"));
+        assert!(
+            fits("a.weight", "a.weight") && !fits("a.weight", "a.weights") && !fits("*.weight", "weight")
+        );
+        assert!(fits("*.*.bias", "x.y.bias") && fits("[a]?", "[a]?"));
     }
 
     #[test]

@@ -13,6 +13,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::error::{Result, invalid};
+use crate::glob::fits;
 use crate::layer::StateDict;
 use crate::tensor::Tensor;
 
@@ -43,23 +44,9 @@ impl fmt::Debug for Rule {
 }
 
 /// Rules that are applied to a state dictionary one after the other, each to what the one before it gave. In patterns `*` stands for any
-/// text, also none; everything else stands for itself.
+/// text, also none, and `?` for one character.
 #[derive(Debug, Clone, Default)]
 pub struct StateMap(Vec<Rule>);
-
-/// Whether a name fits a pattern with `*`.
-fn fits(pattern: &str, name: &str) -> bool {
-    let Some((head, tail)) = pattern.split_once('*') else { return pattern == name };
-    let Some(mut rest) = name.strip_prefix(head) else { return false };
-    let mut parts: Vec<&str> = tail.split('*').collect();
-    let last = parts.pop().unwrap_or("");
-    for part in parts {
-        // The earliest place leaves the most for the others.
-        let Some(at) = rest.find(part) else { return false };
-        rest = &rest[at + part.len()..];
-    }
-    rest.ends_with(last)
-}
 
 impl StateMap {
     /// Everything as it is.
@@ -161,29 +148,4 @@ fn transposed(t: &Tensor) -> Result<Tensor> {
         return Err(invalid("StateMap", "transpose", "a matrix", format!("shape {:?}", t.shape())));
     }
     t.detach().t()?.contiguous()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::fits;
-
-    #[test]
-    fn patterns() {
-        for (pattern, name, want) in [
-            ("a.weight", "a.weight", true),
-            ("a.weight", "a.weights", false),
-            ("*", "", true),
-            ("*.weight", "a.b.weight", true),
-            ("*.weight", "weight", false),
-            ("a*", "a", true),
-            ("a*b*c", "a1b2b3c", true),
-            ("a*b*c", "acb", false),
-            ("*aa", "a", false),
-            ("a*a", "a", false),
-            ("*.*.bias", "x.y.bias", true),
-            ("[a]?", "[a]?", true),
-        ] {
-            assert_eq!(fits(pattern, name), want, "{pattern} {name}");
-        }
-    }
 }
