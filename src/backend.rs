@@ -3,76 +3,8 @@
 use crate::buffer::{Buffer, View, ViewMut};
 use crate::dtype::{DType, Element};
 use crate::error::{GpuError, Result};
-use crate::ops::*;
-
-/// Everything a device does, behind one object. A handle is a device plus one in-order stream.
-///
-/// Implemented for whatever implements the family traits; `&dyn IGpuBackend` coerces to a reference to any of them.
-pub trait IGpuBackend:
-    CoreOps
-    + ElementwiseOps
-    + ActivationOps
-    + ReduceOps
-    + ShapeOps
-    + IndexOps
-    + GemmOps
-    + LossOps
-    + RowLossOps
-    + BatchLossOps
-    + SeqLossOps
-    + StftLossOps
-    + OptimizerOps
-    + OptimizerFormOps
-    + RandomOps
-    + ConvOps
-    + NormOps
-    + PoolOps
-    + ResampleOps
-    + AttentionOps
-    + LmOps
-    + EmbeddingOps
-    + RnnOps
-    + GnnOps
-    + MeshOps
-    + ScanOps
-    + SortOps
-    + DistanceOps
-    + std::fmt::Debug
-{
-}
-
-impl<T: ?Sized> IGpuBackend for T where
-    T: CoreOps
-        + ElementwiseOps
-        + ActivationOps
-        + ReduceOps
-        + ShapeOps
-        + IndexOps
-        + GemmOps
-        + LossOps
-        + RowLossOps
-        + BatchLossOps
-        + SeqLossOps
-        + StftLossOps
-        + OptimizerOps
-        + OptimizerFormOps
-        + RandomOps
-        + ConvOps
-        + NormOps
-        + PoolOps
-        + ResampleOps
-        + AttentionOps
-        + LmOps
-        + EmbeddingOps
-        + RnnOps
-        + GnnOps
-        + MeshOps
-        + ScanOps
-        + SortOps
-        + DistanceOps
-        + std::fmt::Debug
-{
-}
+use crate::ops::core::CoreOps;
+use crate::ops::shape::ShapeOps;
 
 /// Typed conveniences over [`CoreOps`].
 pub trait BackendExt: CoreOps {

@@ -133,7 +133,7 @@ impl fmt::Debug for Block {
     }
 }
 
-/// Typed, owned device memory. Made by [`CoreOps::alloc`](crate::ops::CoreOps::alloc); freed (to the pool) when dropped.
+/// Typed, owned device memory. Made by [`CoreOps::alloc`](crate::ops::core::CoreOps::alloc); freed (to the pool) when dropped.
 #[derive(Debug)]
 pub struct Buffer {
     block: Arc<Block>,

@@ -34,7 +34,7 @@ pub mod spec;
 #[cfg(all(test, any(feature = "cuda", feature = "hip", feature = "opencl")))]
 mod test_devices;
 
-pub use backend::{BackendExt, IGpuBackend};
+pub use backend::BackendExt;
 pub use buffer::{Block, Buffer, GradMut, View, ViewMut};
 pub use cpu::CpuBackend;
 pub use device::{BackendKind, Caps, DeviceId};
@@ -42,4 +42,5 @@ pub use dtype::{DType, Element};
 pub use engine::Engine;
 pub use error::{CompileFailure, DriverFailure, GpuError, InvalidArg, Result, Unavailable};
 pub use layout::{Dims, Layout, LayoutError, MAX_ELEMENTS, MAX_RANK, broadcast_shapes};
+pub use ops::IGpuBackend;
 pub use registry::{BackendFactory, ProbeReport, Registry, Selector, is_required};

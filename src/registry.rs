@@ -5,7 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::backend::{BackendExt, IGpuBackend};
+use crate::backend::BackendExt;
 use crate::cpu::CpuBackend;
 use crate::device::{BackendKind, Caps, DeviceId};
 use crate::driver::Driver;
@@ -17,7 +17,9 @@ use crate::driver::hip;
 use crate::driver::opencl;
 use crate::engine::Engine;
 use crate::error::{GpuError, Result, Unavailable};
-use crate::ops::{CoreOps, Unary};
+use crate::ops::IGpuBackend;
+use crate::ops::core::CoreOps;
+use crate::ops::elementwise::Unary;
 
 /// Makes backends of one kind.
 pub trait BackendFactory: Send + Sync {

@@ -73,23 +73,23 @@ pub(super) const ROWS: &[Row] = &[
             g.similarity_bwd(Similarity::Cosine { eps: 1e-8 }, 1, SimilarityBwd { dy, a, b, da, db })
         })
     }),
-    row("gemm_quantised", "int4_one_row", LOW, |b, dt| {
+    row("gemm_quantized", "int4_one_row", LOW, |b, dt| {
         let [_, n, k] = sides(b);
         let (x, q) = (b.normal(dt, k)?, b.mask(n * k / 2)?);
         let (s, mut y) = (b.positive(DType::F16, n * k / 32)?, b.empty(dt, n)?);
         bytes(n * k / 2 + n * k / 16, move |g| {
             let w =
                 QuantWeight::Int4 { q: q.shaped(&[n, k / 2])?, scale: s.shaped(&[n, k / 32])?, zero: None };
-            g.gemm_quantised(x.shaped(&[1, k])?, w, y.shaped_mut(&[1, n])?)
+            g.gemm_quantized(x.shaped(&[1, k])?, w, y.shaped_mut(&[1, n])?)
         })
     }),
-    row("gemm_quantised", "int8", LOW, |b, dt| {
+    row("gemm_quantized", "int8", LOW, |b, dt| {
         let [m, n, k] = sides(b);
         let (x, q) = (b.normal(dt, m * k)?, b.mask(n * k)?);
         let (s, mut y) = (b.positive(DType::F16, n)?, b.empty(dt, m * n)?);
         flops(2 * m * n * k, move |g| {
             let w = QuantWeight::Int8 { q: q.shaped(&[n, k])?, scale: s.view() };
-            g.gemm_quantised(x.shaped(&[m, k])?, w, y.shaped_mut(&[m, n])?)
+            g.gemm_quantized(x.shaped(&[m, k])?, w, y.shaped_mut(&[m, n])?)
         })
     }),
     row("gemm_w8a8", "square", F32, |b, dt| {

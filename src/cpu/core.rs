@@ -11,15 +11,16 @@ use std::time::Instant;
 
 use bytemuck::allocation::try_zeroed_vec;
 
-use super::{CpuBackend, HostElement, index_errors, read, with_dtype, write, wrong_storage};
-use crate::backend::IGpuBackend;
 use crate::buffer::{Block, Buffer, Home, HostData, HostMem, Mem, View, ViewMut};
+use crate::cpu::{CpuBackend, HostElement, index_errors, read, with_dtype, write, wrong_storage};
 use crate::device::{Caps, DeviceId, physical_memory};
 use crate::driver::RawStream;
 use crate::dtype::DType;
 use crate::engine::{checked_bytes, next_stream_id, pool::size_class};
 use crate::error::{GpuError, Result};
-use crate::ops::*;
+use crate::ops::IGpuBackend;
+use crate::ops::core::*;
+use crate::ops::{Family, all_ops, check};
 
 /// Vectors kept for reuse, so that a training loop does not go to the system's allocator.
 #[derive(Debug, Default)]

@@ -1,9 +1,9 @@
 //! Distances on the CPU, in f64.
 
-use super::reduce::sum;
-use super::scratch::*;
-use super::*;
-use crate::ops::*;
+use crate::cpu::reduce::sum;
+use crate::cpu::scratch::*;
+use crate::cpu::*;
+use crate::ops::distance::*;
 
 fn norm(d: impl Iterator<Item = f64>, p: f64) -> f64 {
     let d = d.map(f64::abs);

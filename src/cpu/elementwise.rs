@@ -4,22 +4,26 @@ use std::f64::consts::{LN_2, LN_10, PI};
 
 use half::{bf16, f16};
 
-use super::activation::{gradient, sigmoid, value};
-use super::scratch::*;
-use super::special::*;
-use super::{CpuBackend, HostElement, gather, gather_f64, offsets, store, store_f64, store_grad, with_dtype};
 use crate::buffer::{GradMut, View, ViewMut};
+use crate::cpu::activation::{gradient, sigmoid, value};
+use crate::cpu::scratch::*;
+use crate::cpu::special::*;
+use crate::cpu::{
+    CpuBackend, HostElement, gather, gather_f64, offsets, store, store_f64, store_grad, with_dtype,
+};
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::ops::*;
+use crate::ops::activation::Activation;
+use crate::ops::check;
+use crate::ops::elementwise::*;
 
 /// Larger value; NaN wins.
-pub(super) fn maximum(a: f64, b: f64) -> f64 {
+pub(in crate::cpu) fn maximum(a: f64, b: f64) -> f64 {
     if a.is_nan() || a > b { a } else { b }
 }
 
 /// Smaller value; NaN wins.
-pub(super) fn minimum(a: f64, b: f64) -> f64 {
+pub(in crate::cpu) fn minimum(a: f64, b: f64) -> f64 {
     if a.is_nan() || a < b { a } else { b }
 }
 

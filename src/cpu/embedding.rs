@@ -1,13 +1,18 @@
 //! Embedding on the CPU.
 
-use super::scratch::*;
-use super::shape::put;
-use super::*;
-use crate::ops::*;
+use crate::cpu::scratch::*;
+use crate::cpu::shape::put;
+use crate::cpu::*;
+use crate::ops::embedding::*;
 
 impl CpuBackend {
     /// Rows of a table that ids name; `None`, which is reported, for one out of range.
-    pub(super) fn lookup(&self, op: &'static str, ids: View<'_>, rows: usize) -> Result<Vec<Option<usize>>> {
+    pub(in crate::cpu) fn lookup(
+        &self,
+        op: &'static str,
+        ids: View<'_>,
+        rows: usize,
+    ) -> Result<Vec<Option<usize>>> {
         let found: Vec<_> = gather_index(op, ids)?.into_iter().map(|i| i.filter(|&i| i < rows)).try_vec()?;
         if found.contains(&None) {
             self.flag_index_error(op);

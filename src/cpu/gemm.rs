@@ -4,17 +4,18 @@ use std::borrow::Cow;
 
 use rayon::prelude::*;
 
-use super::activation;
-use super::scratch::*;
-use super::{
+use crate::buffer::{GradMut, HostData, View, ViewMut};
+use crate::cpu::activation;
+use crate::cpu::scratch::*;
+use crate::cpu::{
     CpuBackend, HostElement, gather, gather_f64, read, store_f64, store_grad, with_dtype, write,
     wrong_storage,
 };
-use crate::buffer::{GradMut, HostData, View, ViewMut};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::matmul::{Place, product};
-use crate::ops::*;
+use crate::ops::activation::Activation;
+use crate::ops::gemm::*;
 
 /// Multiplications below which one thread is faster than several.
 const SMALL: usize = 48 * 48 * 256;
@@ -397,29 +398,5 @@ impl GemmOps for CpuBackend {
             DType::F64 => self.ragged::<f64>(p, e, a, b, offsets, &y),
             _ => self.ragged::<f32>(p, e, a, b, offsets, &y),
         }
-    }
-
-    fn gemm_quantised(&self, x: View<'_>, w: QuantWeight<'_>, y: ViewMut<'_>) -> Result<()> {
-        self.quantised(x, w, y)
-    }
-
-    fn gemm_w8a8(&self, io: GemmW8A8<'_>) -> Result<()> {
-        self.w8a8(io)
-    }
-
-    fn gemm_fp8(&self, io: GemmFp8<'_>) -> Result<()> {
-        self.fp8(io)
-    }
-
-    fn sparse_compress(&self, x: View<'_>, values: ViewMut<'_>, index: ViewMut<'_>) -> Result<()> {
-        self.sparse_pack(x, values, index)
-    }
-
-    fn sparse_decompress(&self, values: View<'_>, index: View<'_>, y: ViewMut<'_>) -> Result<()> {
-        self.sparse_unpack(values, index, y)
-    }
-
-    fn gemm_2to4(&self, values: View<'_>, index: View<'_>, b: View<'_>, y: ViewMut<'_>) -> Result<()> {
-        self.sparse_product(values, index, b, y)
     }
 }

@@ -2,16 +2,16 @@
 //!
 //! Every operation is a list of (destination, source) pairs in the order of the sources; what happens to a pair is what differs.
 
-use super::scratch::*;
-use super::shape::{each, position, put};
-use super::{
+use crate::buffer::{GradMut, View, ViewMut};
+use crate::cpu::scratch::*;
+use crate::cpu::shape::{each, position, put};
+use crate::cpu::{
     CpuBackend, HostElement, gather, gather_f64, gather_index, store, store_f64, store_grad, update,
     with_dtype,
 };
-use crate::buffer::{GradMut, View, ViewMut};
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::ops::*;
+use crate::ops::index::*;
 
 /// Numbers that sources are combined in: f64 for floats, i64 (wrapping) for integers.
 trait Number: Copy + PartialEq {

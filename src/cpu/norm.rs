@@ -5,12 +5,13 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::activation::{from_output, gradient, value};
-use super::reduce::sum;
-use super::scratch::*;
-use super::values::{CHUNK, sum_of};
-use super::*;
-use crate::ops::*;
+use crate::cpu::activation::{from_output, gradient, value};
+use crate::cpu::reduce::sum;
+use crate::cpu::scratch::*;
+use crate::cpu::values::{CHUNK, sum_of};
+use crate::cpu::*;
+use crate::ops::activation::Activation;
+use crate::ops::norm::*;
 
 /// Which set of values and which parameter an element belongs to.
 #[derive(Debug, Clone, Copy)]
@@ -332,24 +333,6 @@ impl NormOps for CpuBackend {
         store_f64(o.op, &io.y, &forward(at, x, (&mean, &r), &affine, None))
     }
 
-    fn row_norm_bwd(&self, p: &RowNorm, io: RowNormBwd<'_>) -> Result<()> {
-        let (o, [rows, cols]) = check_row_norm_bwd(p, &io)?;
-        self.count();
-        let (gamma, beta) = (optional(o.op, io.gamma)?, optional(o.op, io.beta)?);
-        let affine = Affine { gamma, beta, offset: p.gamma_offset, act: p.act };
-        let saved = Saved {
-            dy: io.dy,
-            x: io.x,
-            late: None,
-            y: io.y,
-            mean: io.mean,
-            rstd: io.rstd,
-            add: io.add,
-            given: false,
-        };
-        backward(o.op, Places::Rows { rows, cols }, &affine, saved, [io.dx, None, io.dgamma, io.dbeta])
-    }
-
     fn group_norm(&self, p: &GroupNorm, io: GroupNormFwd<'_>) -> Result<()> {
         let (o, shape) = check_group_norm(p, &io)?;
         self.count();
@@ -360,25 +343,6 @@ impl NormOps for CpuBackend {
         let (o, shape) = check_instance_norm(p, &io)?;
         self.count();
         groups(o.op, &p.groups(shape[1]), shape, &io)
-    }
-
-    fn group_norm_bwd(&self, p: &GroupNorm, io: GroupNormBwd<'_>) -> Result<()> {
-        let (o, [n, c, s]) = check_group_norm_bwd(p, &io)?;
-        self.count();
-        let (gamma, beta) = (optional(o.op, io.gamma)?, optional(o.op, io.beta)?);
-        let affine = Affine { gamma, beta, offset: 0.0, act: p.act };
-        let saved = Saved {
-            dy: io.dy,
-            x: io.x,
-            late: None,
-            y: io.y,
-            mean: Some(io.mean),
-            rstd: io.rstd,
-            add: io.add,
-            given: false,
-        };
-        let at = Places::Groups { n, c, s, cg: c / p.groups };
-        backward(o.op, at, &affine, saved, [io.dx, None, io.dgamma, io.dbeta])
     }
 
     fn batch_norm(&self, p: &BatchNorm, io: BatchNormFwd<'_>) -> Result<()> {
@@ -405,25 +369,6 @@ impl NormOps for CpuBackend {
         let affine = Affine { gamma, beta, offset: 0.0, act: p.act };
         let late = optional(o.op, io.residual)?;
         store_f64(o.op, &io.y, &forward(at, x, (&mean, &r), &affine, late.as_deref()))
-    }
-
-    fn batch_norm_bwd(&self, p: &BatchNorm, io: BatchNormBwd<'_>) -> Result<()> {
-        let (o, [n, c, s]) = check_batch_norm_bwd(p, &io)?;
-        self.count();
-        let (gamma, beta) = (optional(o.op, io.gamma)?, optional(o.op, io.beta)?);
-        let affine = Affine { gamma, beta, offset: 0.0, act: p.act };
-        let saved = Saved {
-            dy: io.dy,
-            x: io.x,
-            late: io.residual,
-            y: io.y,
-            mean: Some(io.mean),
-            rstd: io.rstd,
-            add: None,
-            given: !io.training,
-        };
-        let out = [io.dx, io.dresidual, io.dgamma, io.dbeta];
-        backward(o.op, Places::Channels { n, c, s }, &affine, saved, out)
     }
 
     fn l2_normalize(&self, axis: usize, eps: f64, x: View<'_>, y: ViewMut<'_>) -> Result<()> {
@@ -463,5 +408,63 @@ impl NormOps for CpuBackend {
             (0..cols).for_each(|k| g[at(k)] = (g[at(k)] - x[at(k)] * t) / r);
         }
         store_grad(o.op, &dx, &g)
+    }
+}
+
+impl NormBackwardOps for CpuBackend {
+    fn row_norm_bwd(&self, p: &RowNorm, io: RowNormBwd<'_>) -> Result<()> {
+        let (o, [rows, cols]) = check_row_norm_bwd(p, &io)?;
+        self.count();
+        let (gamma, beta) = (optional(o.op, io.gamma)?, optional(o.op, io.beta)?);
+        let affine = Affine { gamma, beta, offset: p.gamma_offset, act: p.act };
+        let saved = Saved {
+            dy: io.dy,
+            x: io.x,
+            late: None,
+            y: io.y,
+            mean: io.mean,
+            rstd: io.rstd,
+            add: io.add,
+            given: false,
+        };
+        backward(o.op, Places::Rows { rows, cols }, &affine, saved, [io.dx, None, io.dgamma, io.dbeta])
+    }
+
+    fn group_norm_bwd(&self, p: &GroupNorm, io: GroupNormBwd<'_>) -> Result<()> {
+        let (o, [n, c, s]) = check_group_norm_bwd(p, &io)?;
+        self.count();
+        let (gamma, beta) = (optional(o.op, io.gamma)?, optional(o.op, io.beta)?);
+        let affine = Affine { gamma, beta, offset: 0.0, act: p.act };
+        let saved = Saved {
+            dy: io.dy,
+            x: io.x,
+            late: None,
+            y: io.y,
+            mean: Some(io.mean),
+            rstd: io.rstd,
+            add: io.add,
+            given: false,
+        };
+        let at = Places::Groups { n, c, s, cg: c / p.groups };
+        backward(o.op, at, &affine, saved, [io.dx, None, io.dgamma, io.dbeta])
+    }
+
+    fn batch_norm_bwd(&self, p: &BatchNorm, io: BatchNormBwd<'_>) -> Result<()> {
+        let (o, [n, c, s]) = check_batch_norm_bwd(p, &io)?;
+        self.count();
+        let (gamma, beta) = (optional(o.op, io.gamma)?, optional(o.op, io.beta)?);
+        let affine = Affine { gamma, beta, offset: 0.0, act: p.act };
+        let saved = Saved {
+            dy: io.dy,
+            x: io.x,
+            late: io.residual,
+            y: io.y,
+            mean: Some(io.mean),
+            rstd: io.rstd,
+            add: None,
+            given: !io.training,
+        };
+        let out = [io.dx, io.dresidual, io.dgamma, io.dbeta];
+        backward(o.op, Places::Channels { n, c, s }, &affine, saved, out)
     }
 }

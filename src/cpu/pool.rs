@@ -4,12 +4,12 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::scratch::*;
-use super::values::CHUNK;
-use super::{CpuBackend, gather, gather_f64, store, store_f64, store_grad};
 use crate::buffer::{GradMut, View, ViewMut};
+use crate::cpu::scratch::*;
+use crate::cpu::values::CHUNK;
+use crate::cpu::{CpuBackend, gather, gather_f64, store, store_f64, store_grad};
 use crate::error::Result;
-use crate::ops::*;
+use crate::ops::pool::*;
 
 /// The windows of one axis.
 struct Axis {

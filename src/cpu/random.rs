@@ -2,13 +2,13 @@
 
 use rayon::prelude::*;
 
-use super::scratch::*;
-use super::values::CHUNK;
-use super::{CpuBackend, gather, gather_f64, store, store_f64, store_grad};
 use crate::buffer::{GradMut, View, ViewMut};
+use crate::cpu::scratch::*;
+use crate::cpu::values::CHUNK;
+use crate::cpu::{CpuBackend, gather, gather_f64, store, store_f64, store_grad};
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::ops::*;
+use crate::ops::random::*;
 
 /// Philox4x32-10 (Salmon et al., 2011).
 pub(crate) fn philox(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
@@ -25,7 +25,7 @@ pub(crate) fn philox(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
 
 /// The words of a call, by position.
 #[derive(Debug, Clone)]
-pub(super) struct Words {
+pub(in crate::cpu) struct Words {
     seed: u64,
     stream: u64,
     first: u64,
@@ -34,7 +34,7 @@ pub(super) struct Words {
 }
 
 impl Words {
-    pub(super) fn new(op: &'static str, rng: &Rng<'_>) -> Result<Self> {
+    pub(in crate::cpu) fn new(op: &'static str, rng: &Rng<'_>) -> Result<Self> {
         let more = match rng.device_offset {
             Some(v) => gather::<i64>(op, v)?[0] as u64,
             None => 0,
@@ -58,7 +58,7 @@ impl Words {
     }
 
     /// Word number `i` of the call.
-    pub(super) fn word(&mut self, i: usize) -> u32 {
+    pub(in crate::cpu) fn word(&mut self, i: usize) -> u32 {
         let block = (i / 4) as u64;
         if block != self.block {
             self.load(block);
@@ -67,7 +67,7 @@ impl Words {
     }
 
     /// [0, 1) for element i.
-    pub(super) fn unit(&mut self, dtype: DType, i: usize) -> f64 {
+    pub(in crate::cpu) fn unit(&mut self, dtype: DType, i: usize) -> f64 {
         if dtype == DType::F64 {
             let (a, b) = (self.word(2 * i) >> 5, self.word(2 * i + 1) >> 6);
             return (a as f64 * 67_108_864.0 + b as f64) * 2f64.powi(-53);

@@ -1,11 +1,12 @@
 //! Reductions along axes, in f64.
 
-use super::scratch::*;
-use super::*;
-use crate::ops::*;
+use crate::cpu::scratch::*;
+use crate::cpu::*;
+use crate::ops::check;
+use crate::ops::reduce::*;
 
 /// Neumaier's compensated sum, so that the oracle's error does not grow with the count.
-pub(super) fn sum(values: impl IntoIterator<Item = f64>) -> f64 {
+pub(in crate::cpu) fn sum(values: impl IntoIterator<Item = f64>) -> f64 {
     let (mut s, mut e) = (0.0f64, 0.0f64);
     for x in values {
         let t = s + x;

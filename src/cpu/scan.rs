@@ -1,9 +1,9 @@
 //! Scans and segments on the CPU, in f64; integers in i64.
 
-use super::reduce::sum;
-use super::scratch::*;
-use super::*;
-use crate::ops::*;
+use crate::cpu::reduce::sum;
+use crate::cpu::scratch::*;
+use crate::cpu::*;
+use crate::ops::scan::*;
 
 /// Calls `f` with the positions of each slice along the axis of a row-major [outer, size, inner], in the order of the scan.
 fn for_slices(

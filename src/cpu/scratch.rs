@@ -49,14 +49,14 @@ fn reserve<T>(v: &mut Vec<T>, more: usize) -> Result<()> {
 }
 
 /// An empty vector with room for `n` elements.
-pub(super) fn with_capacity<T>(n: usize) -> Result<Vec<T>> {
+pub(in crate::cpu) fn with_capacity<T>(n: usize) -> Result<Vec<T>> {
     let mut v = Vec::new();
     reserve(&mut v, n)?;
     Ok(v)
 }
 
 /// `n` equal numbers. Zeros come from the system as such and cost nothing until they are touched.
-pub(super) fn filled<T: NoUninit + Zeroable>(n: usize, value: T) -> Result<Vec<T>> {
+pub(in crate::cpu) fn filled<T: NoUninit + Zeroable>(n: usize, value: T) -> Result<Vec<T>> {
     if bytemuck::bytes_of(&value).iter().any(|&b| b != 0) {
         return repeated(n, value);
     }
@@ -65,14 +65,14 @@ pub(super) fn filled<T: NoUninit + Zeroable>(n: usize, value: T) -> Result<Vec<T
 }
 
 /// `n` clones of a value.
-pub(super) fn repeated<T: Clone>(n: usize, value: T) -> Result<Vec<T>> {
+pub(in crate::cpu) fn repeated<T: Clone>(n: usize, value: T) -> Result<Vec<T>> {
     let mut v = with_capacity(n)?;
     v.resize(n, value);
     Ok(v)
 }
 
 /// A vector that grows.
-pub(super) trait Grow<T> {
+pub(in crate::cpu) trait Grow<T> {
     /// Appends an element.
     fn try_push(&mut self, x: T) -> Result<()>;
 
@@ -107,7 +107,7 @@ impl<T> Grow<T> for Vec<T> {
 }
 
 /// Iterators into vectors.
-pub(super) trait TryVec: Iterator + Sized {
+pub(in crate::cpu) trait TryVec: Iterator + Sized {
     /// The elements.
     #[inline]
     fn try_vec(self) -> Result<Vec<Self::Item>> {
@@ -133,7 +133,7 @@ pub(super) trait TryVec: Iterator + Sized {
 impl<I: Iterator> TryVec for I {}
 
 /// Parallel iterators into vectors.
-pub(super) trait TryParVec: IndexedParallelIterator {
+pub(in crate::cpu) trait TryParVec: IndexedParallelIterator {
     /// The elements in order.
     fn try_vec(self) -> Result<Vec<Self::Item>> {
         let mut v = with_capacity(self.len())?;
@@ -145,7 +145,7 @@ pub(super) trait TryParVec: IndexedParallelIterator {
 impl<I: IndexedParallelIterator> TryParVec for I {}
 
 /// Slices into vectors.
-pub(super) trait TryToVec<T> {
+pub(in crate::cpu) trait TryToVec<T> {
     /// A copy.
     fn try_to_vec(&self) -> Result<Vec<T>>;
 }

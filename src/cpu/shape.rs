@@ -2,17 +2,17 @@
 //!
 //! Each movement is a map from coordinates of the output to a position of the input; its gradient walks the same map and sums.
 
-use super::scratch::*;
-use super::{
+use crate::buffer::{GradMut, View, ViewMut};
+use crate::cpu::scratch::*;
+use crate::cpu::{
     CpuBackend, HostElement, gather, gather_f64, gather_index, store, store_grad, update, with_dtype,
 };
-use crate::buffer::{GradMut, View, ViewMut};
 use crate::error::Result;
 use crate::layout::MAX_RANK;
-use crate::ops::*;
+use crate::ops::shape::*;
 
 /// Calls `f(position, coordinates)` for a shape in row-major order.
-pub(super) fn each(shape: &[usize], mut f: impl FnMut(usize, &[usize]) -> Result<()>) -> Result<()> {
+pub(in crate::cpu) fn each(shape: &[usize], mut f: impl FnMut(usize, &[usize]) -> Result<()>) -> Result<()> {
     let (mut at, rank) = ([0; MAX_RANK], shape.len());
     for i in 0..shape.iter().product() {
         f(i, &at[..rank])?;
@@ -28,12 +28,12 @@ pub(super) fn each(shape: &[usize], mut f: impl FnMut(usize, &[usize]) -> Result
 }
 
 /// Row-major position of coordinates.
-pub(super) fn position(shape: &[usize], at: impl IntoIterator<Item = usize>) -> usize {
+pub(in crate::cpu) fn position(shape: &[usize], at: impl IntoIterator<Item = usize>) -> usize {
     shape.iter().zip(at).fold(0, |p, (n, i)| p * n + i)
 }
 
 /// Stores values, exactly or added to what is there.
-pub(super) fn put<T: HostElement>(op: &'static str, y: &GradMut<'_>, data: &[T]) -> Result<()> {
+pub(in crate::cpu) fn put<T: HostElement>(op: &'static str, y: &GradMut<'_>, data: &[T]) -> Result<()> {
     update::<T>(op, &y.out, |i, old| {
         *old = if y.accumulate { T::from_f64(old.to_f64() + data[i].to_f64()) } else { data[i] }
     })

@@ -1,9 +1,9 @@
 //! Softmax and log-softmax along an axis, in f64.
 
-use super::reduce::sum;
-use super::scratch::*;
-use super::*;
-use crate::ops::*;
+use crate::cpu::reduce::sum;
+use crate::cpu::scratch::*;
+use crate::cpu::*;
+use crate::ops::softmax::*;
 
 /// Calls `f` with the positions of each slice along the axis of a row-major [outer, cols, inner].
 fn for_slices([outer, cols, inner]: [usize; 3], mut f: impl FnMut(&[usize])) -> Result<()> {
@@ -19,8 +19,8 @@ fn for_slices([outer, cols, inner]: [usize; 3], mut f: impl FnMut(&[usize])) -> 
     Ok(())
 }
 
-impl CpuBackend {
-    pub(super) fn softmax_impl(&self, kind: Softmax, axis: usize, x: View<'_>, y: ViewMut<'_>) -> Result<()> {
+impl SoftmaxOps for CpuBackend {
+    fn softmax(&self, kind: Softmax, axis: usize, x: View<'_>, y: ViewMut<'_>) -> Result<()> {
         let shape = check_softmax(axis, &x, &y)?;
         self.count();
         let mut v = gather_f64("softmax", x)?;
@@ -37,7 +37,7 @@ impl CpuBackend {
         store_f64("softmax", &y, &v)
     }
 
-    pub(super) fn softmax_bwd_impl(
+    fn softmax_bwd(
         &self,
         kind: Softmax,
         axis: usize,
@@ -59,6 +59,37 @@ impl CpuBackend {
                 at.iter().for_each(|&i| g[i] -= y[i].exp() * t);
             }
         })?;
+        store_grad(OP, &dx, &g)
+    }
+
+    fn masked_softmax(&self, scale: f64, x: View<'_>, mask: Option<View<'_>>, y: ViewMut<'_>) -> Result<()> {
+        const OP: &str = "masked_softmax";
+        let [_, cols] = check_masked_softmax(&x, mask.as_ref(), &y)?;
+        self.count();
+        let mut v = gather_f64(OP, x)?;
+        v.iter_mut().for_each(|x| *x *= scale);
+        if let Some(m) = mask {
+            let m = gather_f64(OP, m.broadcast_to(x.shape())?)?;
+            v.iter_mut().zip(m).for_each(|(x, m)| *x += m);
+        }
+        for row in v.chunks_mut(cols.max(1)) {
+            let top = row.iter().fold(f64::NEG_INFINITY, |m, &x| if m.is_nan() || m > x { m } else { x });
+            row.iter_mut().for_each(|x| *x = (*x - top).exp());
+            let s = sum(row.iter().copied());
+            row.iter_mut().for_each(|x| *x /= s);
+        }
+        store_f64(OP, &y, &v)
+    }
+
+    fn masked_softmax_bwd(&self, scale: f64, dy: View<'_>, y: View<'_>, dx: GradMut<'_>) -> Result<()> {
+        const OP: &str = "masked_softmax_bwd";
+        let [_, cols] = check_masked_softmax_bwd(&dy, &y, &dx)?;
+        self.count();
+        let (mut g, y) = (gather_f64(OP, dy)?, gather_f64(OP, y)?);
+        for (g, y) in g.chunks_mut(cols.max(1)).zip(y.chunks(cols.max(1))) {
+            let t = sum(g.iter().zip(y).map(|(g, y)| g * y));
+            g.iter_mut().zip(y).for_each(|(g, y)| *g = scale * y * (*g - t));
+        }
         store_grad(OP, &dx, &g)
     }
 }

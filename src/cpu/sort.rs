@@ -2,9 +2,9 @@
 
 use std::cmp::Ordering;
 
-use super::scratch::*;
-use super::*;
-use crate::ops::*;
+use crate::cpu::scratch::*;
+use crate::cpu::*;
+use crate::ops::sort::*;
 
 /// Numbers in the order of the sort: NaN above everything, both zeros equal.
 trait Ranked: HostElement {

@@ -3,7 +3,7 @@
 use std::f64::consts::PI;
 
 /// Inverse of erf: Newton's method on erfc, whose tail keeps its digits, from a start that is exact enough everywhere.
-pub(super) fn erfinv(x: f64) -> f64 {
+pub(in crate::cpu) fn erfinv(x: f64) -> f64 {
     let a = x.abs();
     if a >= 1.0 || x.is_nan() {
         return if a == 1.0 { x * f64::INFINITY } else { f64::NAN };
@@ -39,7 +39,7 @@ const BERNOULLI: [f64; 12] = [
 ];
 
 /// Derivative of ln Gamma; poles give NaN, except 0, which gives an infinity.
-pub(super) fn digamma(x: f64) -> f64 {
+pub(in crate::cpu) fn digamma(x: f64) -> f64 {
     if x == 0.0 {
         return f64::INFINITY.copysign(-x);
     }
@@ -55,7 +55,7 @@ pub(super) fn digamma(x: f64) -> f64 {
 }
 
 /// Hurwitz zeta by the formula of Euler and Maclaurin.
-pub(super) fn zeta(s: f64, q: f64) -> f64 {
+pub(in crate::cpu) fn zeta(s: f64, q: f64) -> f64 {
     if s == 1.0 {
         return f64::INFINITY;
     }
@@ -96,7 +96,7 @@ pub(super) fn zeta(s: f64, q: f64) -> f64 {
 }
 
 /// n-th derivative of digamma.
-pub(super) fn polygamma(n: i32, x: f64) -> f64 {
+pub(in crate::cpu) fn polygamma(n: i32, x: f64) -> f64 {
     if n == 0 {
         return digamma(x);
     }
@@ -106,7 +106,7 @@ pub(super) fn polygamma(n: i32, x: f64) -> f64 {
 }
 
 /// e^-|x| I_order(x): the power series for small, Hankel's asymptotic series for large arguments.
-pub(super) fn bessel_i_scaled(order: u32, x: f64) -> f64 {
+pub(in crate::cpu) fn bessel_i_scaled(order: u32, x: f64) -> f64 {
     let (a, nu) = (x.abs(), f64::from(order));
     let y = if a <= 30.0 {
         let (mut term, mut sum) = ((a / 2.0).powf(nu), 0.0);
@@ -131,7 +131,7 @@ pub(super) fn bessel_i_scaled(order: u32, x: f64) -> f64 {
 }
 
 /// I_order(x).
-pub(super) fn bessel_i(order: u32, x: f64) -> f64 {
+pub(in crate::cpu) fn bessel_i(order: u32, x: f64) -> f64 {
     if x.is_infinite() {
         return if order % 2 == 1 { x } else { f64::INFINITY };
     }

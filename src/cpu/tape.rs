@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
-use super::scratch::*;
+use crate::cpu::scratch::*;
 use crate::error::{GpuError, Result};
 
 /// Up to two operands with the derivatives by them.
@@ -19,7 +19,7 @@ const CONSTANT: usize = usize::MAX;
 
 /// Records the operations of one expression.
 #[derive(Debug, Default)]
-pub(super) struct Tape {
+pub(in crate::cpu) struct Tape {
     nodes: RefCell<Vec<Node>>,
     /// The first operation that found no memory: operators cannot return it, [`Tape::gradient`] does.
     failed: RefCell<Option<GpuError>>,
@@ -27,28 +27,28 @@ pub(super) struct Tape {
 
 /// A number with its place on the tape.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Var<'t> {
+pub(in crate::cpu) struct Var<'t> {
     tape: &'t Tape,
     at: usize,
     /// Value.
-    pub(super) v: f64,
+    pub(in crate::cpu) v: f64,
 }
 
 impl Tape {
-    pub(super) fn constant(&self, v: f64) -> Var<'_> {
+    pub(in crate::cpu) fn constant(&self, v: f64) -> Var<'_> {
         Var { tape: self, at: CONSTANT, v }
     }
 
-    pub(super) fn input(&self, v: f64) -> Var<'_> {
+    pub(in crate::cpu) fn input(&self, v: f64) -> Var<'_> {
         self.push(v, [(CONSTANT, 0.0); 2])
     }
 
-    pub(super) fn inputs(&self, v: &[f64]) -> Result<Vec<Var<'_>>> {
+    pub(in crate::cpu) fn inputs(&self, v: &[f64]) -> Result<Vec<Var<'_>>> {
         v.iter().map(|&v| self.input(v)).try_vec()
     }
 
     /// Forgets everything, to be used for the next expression.
-    pub(super) fn clear(&mut self) {
+    pub(in crate::cpu) fn clear(&mut self) {
         self.nodes.get_mut().clear();
         *self.failed.get_mut() = None;
     }
@@ -68,7 +68,7 @@ impl Tape {
     }
 
     /// Derivatives of `y` by everything on the tape.
-    pub(super) fn gradient(&self, y: Var<'_>) -> Result<Gradient> {
+    pub(in crate::cpu) fn gradient(&self, y: Var<'_>) -> Result<Gradient> {
         if let Some(e) = &*self.failed.borrow() {
             return Err(e.clone());
         }
@@ -93,10 +93,10 @@ impl Tape {
 
 /// Derivatives by place.
 #[derive(Debug)]
-pub(super) struct Gradient(Vec<f64>);
+pub(in crate::cpu) struct Gradient(Vec<f64>);
 
 impl Gradient {
-    pub(super) fn of(&self, x: Var<'_>) -> f64 {
+    pub(in crate::cpu) fn of(&self, x: Var<'_>) -> f64 {
         self.0.get(x.at).copied().unwrap_or(0.0)
     }
 }
@@ -138,67 +138,67 @@ impl<'t> Neg for Var<'t> {
 
 impl<'t> Var<'t> {
     /// A function of this number: value and derivative.
-    pub(super) fn unary(self, v: f64, slope: f64) -> Var<'t> {
+    pub(in crate::cpu) fn unary(self, v: f64, slope: f64) -> Var<'t> {
         self.tape.binary(v, (self.at, slope), (CONSTANT, 0.0))
     }
 
     /// The value, without derivative.
-    pub(super) fn detach(self) -> Var<'t> {
+    pub(in crate::cpu) fn detach(self) -> Var<'t> {
         self.tape.constant(self.v)
     }
 
-    pub(super) fn sq(self) -> Var<'t> {
+    pub(in crate::cpu) fn sq(self) -> Var<'t> {
         self * self
     }
 
-    pub(super) fn exp(self) -> Var<'t> {
+    pub(in crate::cpu) fn exp(self) -> Var<'t> {
         self.unary(self.v.exp(), self.v.exp())
     }
 
-    pub(super) fn expm1(self) -> Var<'t> {
+    pub(in crate::cpu) fn expm1(self) -> Var<'t> {
         self.unary(self.v.exp_m1(), self.v.exp())
     }
 
-    pub(super) fn ln(self) -> Var<'t> {
+    pub(in crate::cpu) fn ln(self) -> Var<'t> {
         self.unary(self.v.ln(), 1.0 / self.v)
     }
 
     /// Derivative 0 at 0.
-    pub(super) fn sqrt(self) -> Var<'t> {
+    pub(in crate::cpu) fn sqrt(self) -> Var<'t> {
         let r = self.v.sqrt();
         self.unary(r, if r == 0.0 { 0.0 } else { 0.5 / r })
     }
 
     /// x^p; derivative 0 where x = 0.
-    pub(super) fn powf(self, p: f64) -> Var<'t> {
+    pub(in crate::cpu) fn powf(self, p: f64) -> Var<'t> {
         self.unary(self.v.powf(p), if self.v == 0.0 { 0.0 } else { p * self.v.powf(p - 1.0) })
     }
 
     /// |x| with derivative 0 at 0.
-    pub(super) fn abs(self) -> Var<'t> {
+    pub(in crate::cpu) fn abs(self) -> Var<'t> {
         let sign = if self.v == 0.0 { 0.0 } else { 1f64.copysign(self.v) };
         self.unary(self.v.abs(), sign)
     }
 
-    pub(super) fn cos(self) -> Var<'t> {
+    pub(in crate::cpu) fn cos(self) -> Var<'t> {
         self.unary(self.v.cos(), -self.v.sin())
     }
 
-    pub(super) fn acos(self) -> Var<'t> {
+    pub(in crate::cpu) fn acos(self) -> Var<'t> {
         self.unary(self.v.acos(), -1.0 / (1.0 - self.v * self.v).sqrt())
     }
 
-    pub(super) fn atan(self) -> Var<'t> {
+    pub(in crate::cpu) fn atan(self) -> Var<'t> {
         self.unary(self.v.atan(), 1.0 / (1.0 + self.v * self.v))
     }
 
-    pub(super) fn sigmoid(self) -> Var<'t> {
+    pub(in crate::cpu) fn sigmoid(self) -> Var<'t> {
         let y = 1.0 / (1.0 + (-self.v).exp());
         self.unary(y, y * (1.0 - y))
     }
 
     /// ln(1 + e^x)
-    pub(super) fn softplus(self) -> Var<'t> {
+    pub(in crate::cpu) fn softplus(self) -> Var<'t> {
         self.unary(
             if self.v > 0.0 { self.v } else { 0.0 } + (-self.v.abs()).exp().ln_1p(),
             1.0 / (1.0 + (-self.v).exp()),
@@ -206,38 +206,38 @@ impl<'t> Var<'t> {
     }
 
     /// max(x, 0), derivative 0 at 0; NaN stays.
-    pub(super) fn relu(self) -> Var<'t> {
+    pub(in crate::cpu) fn relu(self) -> Var<'t> {
         if self.v <= 0.0 { self.unary(0.0, 0.0) } else { self }
     }
 
     /// The larger number; NaN stays, ties go to `self`.
-    pub(super) fn max(self, other: Var<'t>) -> Var<'t> {
+    pub(in crate::cpu) fn max(self, other: Var<'t>) -> Var<'t> {
         if self.v >= other.v || self.v.is_nan() { self } else { other }
     }
 
     /// The smaller number; NaN stays, ties go to `self`.
-    pub(super) fn min(self, other: Var<'t>) -> Var<'t> {
+    pub(in crate::cpu) fn min(self, other: Var<'t>) -> Var<'t> {
         if self.v <= other.v || self.v.is_nan() { self } else { other }
     }
 
     /// max(x, bound) for a constant bound.
-    pub(super) fn at_least(self, bound: f64) -> Var<'t> {
+    pub(in crate::cpu) fn at_least(self, bound: f64) -> Var<'t> {
         self.max(self.tape.constant(bound))
     }
 }
 
 /// Sum of terms.
-pub(super) fn sum<'t>(tape: &'t Tape, terms: impl IntoIterator<Item = Var<'t>>) -> Var<'t> {
+pub(in crate::cpu) fn sum<'t>(tape: &'t Tape, terms: impl IntoIterator<Item = Var<'t>>) -> Var<'t> {
     terms.into_iter().fold(tape.constant(0.0), |a, b| a + b)
 }
 
 /// Inner product.
-pub(super) fn dot<'t>(a: &[Var<'t>], b: &[Var<'t>], tape: &'t Tape) -> Var<'t> {
+pub(in crate::cpu) fn dot<'t>(a: &[Var<'t>], b: &[Var<'t>], tape: &'t Tape) -> Var<'t> {
     sum(tape, a.iter().zip(b).map(|(&a, &b)| a * b))
 }
 
 /// ln sum e^x; -infinity for nothing; NaN stays.
-pub(super) fn lse<'t>(tape: &'t Tape, x: &[Var<'t>]) -> Var<'t> {
+pub(in crate::cpu) fn lse<'t>(tape: &'t Tape, x: &[Var<'t>]) -> Var<'t> {
     if x.iter().any(|x| x.v.is_nan()) {
         return tape.constant(f64::NAN);
     }

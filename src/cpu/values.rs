@@ -5,16 +5,16 @@ use std::sync::RwLockReadGuard;
 
 use rayon::prelude::*;
 
-use super::scratch::*;
-use super::{HostElement, gather, read, store, with_dtype, write, wrong_storage};
 use crate::buffer::{GradMut, HostData, View, ViewMut};
+use crate::cpu::scratch::*;
+use crate::cpu::{HostElement, gather, read, store, with_dtype, write, wrong_storage};
 use crate::error::Result;
 
 /// Elements that a thread takes at least; fewer are done by the caller alone.
-pub(super) const CHUNK: usize = 1 << 13;
+pub(in crate::cpu) const CHUNK: usize = 1 << 13;
 
 /// A view's elements in row-major order: in place where they lie so, else a copy.
-pub(super) enum Values<'a, T> {
+pub(in crate::cpu) enum Values<'a, T> {
     Held(RwLockReadGuard<'a, HostData>, Range<usize>),
     Copied(Vec<T>),
 }
@@ -22,7 +22,7 @@ pub(super) enum Values<'a, T> {
 impl<'a, T: HostElement> Values<'a, T> {
     /// `others`: blocks of the operands that are locked besides this one. A block is never locked twice at a time: what lies in one of them
     /// is copied.
-    pub(super) fn new(op: &'static str, v: View<'a>, others: &[u64]) -> Result<Self> {
+    pub(in crate::cpu) fn new(op: &'static str, v: View<'a>, others: &[u64]) -> Result<Self> {
         let l = v.layout();
         if !l.is_contiguous() || others.contains(&v.block().id()) {
             return gather(op, v).map(Values::Copied);
@@ -55,7 +55,7 @@ fn in_parts<T: Send>(y: &mut [T], f: impl Fn(usize, &mut [T]) + Sync) {
 }
 
 /// Changes a view's elements in row-major order: `f` gets parts of them and the number of their first element.
-pub(super) fn change<T: HostElement>(
+pub(in crate::cpu) fn change<T: HostElement>(
     op: &'static str,
     v: &ViewMut<'_>,
     f: impl Fn(usize, &mut [T]) + Sync,
@@ -74,7 +74,7 @@ pub(super) fn change<T: HostElement>(
 }
 
 /// out = f(x), or out += f(x); of one dtype and shape.
-pub(super) fn map1(
+pub(in crate::cpu) fn map1(
     op: &'static str,
     x: View<'_>,
     out: &GradMut<'_>,
@@ -94,7 +94,7 @@ pub(super) fn map1(
 }
 
 /// out = f(a, b), or out += f(a, b); of one dtype and shape.
-pub(super) fn map2(
+pub(in crate::cpu) fn map2(
     op: &'static str,
     [a, b]: [View<'_>; 2],
     out: &GradMut<'_>,
@@ -115,7 +115,7 @@ pub(super) fn map2(
 }
 
 /// The elements widened to f64.
-pub(super) fn widened<T: HostElement>(op: &'static str, v: View<'_>) -> Result<Vec<f64>> {
+pub(in crate::cpu) fn widened<T: HostElement>(op: &'static str, v: View<'_>) -> Result<Vec<f64>> {
     let x = Values::<T>::new(op, v, &[])?;
     if x.len() < 2 * CHUNK {
         return x.iter().map(|&x| x.to_f64()).try_vec();
@@ -124,7 +124,7 @@ pub(super) fn widened<T: HostElement>(op: &'static str, v: View<'_>) -> Result<V
 }
 
 /// The sum of f over elements of two slices of one length, in eight interleaved sums: a single chain would wait for each addition.
-pub(super) fn sum_of(a: &[f64], b: &[f64], f: impl Fn(f64, f64) -> f64) -> f64 {
+pub(in crate::cpu) fn sum_of(a: &[f64], b: &[f64], f: impl Fn(f64, f64) -> f64) -> f64 {
     let (mut sums, n) = ([0.0; 8], a.len().min(b.len()) / 8 * 8);
     for (a, b) in a[..n].chunks_exact(8).zip(b[..n].chunks_exact(8)) {
         sums.iter_mut().zip(a.iter().zip(b)).for_each(|(s, (a, b))| *s += f(*a, *b));

@@ -12,7 +12,7 @@ use crate::cpu::{HostElement, with_dtype};
 use crate::driver::{Arg, BlasAct, BlasProblem, VendorBlas};
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::ops::Extents;
+use crate::ops::gemm::Extents;
 use crate::spec::activation::ACT_FLAT;
 
 /// The library's part in a product.

@@ -20,7 +20,7 @@ use crate::dtype::DType;
 use crate::error::{GpuError, Result};
 use crate::index_error::{IndexErrors, WriteLog};
 use crate::layout::MAX_ELEMENTS;
-use crate::ops::{Counters, MemoryStats};
+use crate::ops::core::{Counters, MemoryStats};
 
 /// A device with one in-order stream, driven through a [`Driver`]. Cheap to clone; clones share the stream.
 #[derive(Clone)]

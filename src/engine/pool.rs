@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use crate::buffer::{Home, Mem};
 use crate::driver::{Driver, RawMem, RawStream};
 use crate::error::{GpuError, Result};
-use crate::ops::MemoryStats;
+use crate::ops::core::MemoryStats;
 
 use super::Counts;
 

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::Engine;
 use crate::error::{GpuError, Result};
-use crate::ops::Choice;
+use crate::ops::core::Choice;
 
 /// Name of the variant that the portable text serves.
 pub(crate) const PORTABLE: &str = "portable";
@@ -64,7 +64,7 @@ impl Pins {
 }
 
 impl Engine {
-    /// What [`CoreOps::explain`](crate::ops::CoreOps::explain) answers: the decision for operations with variants, else the portable text.
+    /// What [`CoreOps::explain`](crate::ops::core::CoreOps::explain) answers: the decision for operations with variants, else the portable text.
     pub(crate) fn explain_op(&self, info: &'static crate::ops::OpInfo) -> Result<Choice> {
         if matches!(info.name, "gemm" | "gemm_bwd" | "gemm_grouped") {
             return self.explain_gemm(info.name);

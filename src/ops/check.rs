@@ -149,7 +149,7 @@ fn reaches(axes: &[(usize, usize)], distance: isize) -> bool {
     (low.max(-most)..=high.min(most)).any(|k| reaches(inner, distance - k * stride))
 }
 
-/// Arguments of [`CoreOps::copy`](crate::ops::CoreOps::copy).
+/// Arguments of [`CoreOps::copy`](crate::ops::core::CoreOps::copy).
 pub(crate) fn copy(src: &View<'_>, dst: &ViewMut<'_>) -> Result<()> {
     let d = dst.as_view();
     contiguous("copy", "src", src)?;
@@ -183,4 +183,38 @@ mod tests {
             }
         }
     }
+}
+
+pub(crate) fn matrix(op: &'static str, arg: &'static str, v: &View<'_>) -> Result<[usize; 2]> {
+    contiguous(op, arg, v)?;
+    <[usize; 2]>::try_from(v.shape())
+        .map_err(|_| GpuError::invalid(op, arg, "a matrix", format!("shape {:?}", v.shape())))
+}
+
+/// A contiguous operand of this shape and dtype.
+pub(crate) fn exact(
+    op: &'static str,
+    arg: &'static str,
+    v: &View<'_>,
+    want: &[usize],
+    d: DType,
+) -> Result<()> {
+    shape(op, arg, v, want)?;
+    dtype(op, arg, v, d)?;
+    contiguous(op, arg, v)
+}
+
+/// The same for an output with memory of its own, which is then added to `seen`.
+pub(crate) fn exact_output<'a>(
+    op: &'static str,
+    arg: &'static str,
+    v: &ViewMut<'a>,
+    shape: &[usize],
+    dtype: DType,
+    seen: &mut Vec<(&'static str, View<'a>)>,
+) -> Result<()> {
+    exact(op, arg, &v.as_view(), shape, dtype)?;
+    separate_output(op, arg, v, seen)?;
+    seen.push((arg, v.as_view()));
+    Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::backend::IGpuBackend;
+use crate::ops::IGpuBackend;
 use crate::buffer::{Buffer, View, ViewMut};
 use crate::device::{Caps, DeviceId};
 use crate::dtype::DType;

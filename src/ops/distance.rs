@@ -1,6 +1,6 @@
 //! Distances: signatures and checks.
 
-use super::check;
+use crate::ops::check;
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::error::{GpuError, Result};
 

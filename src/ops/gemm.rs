@@ -3,7 +3,8 @@
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::dtype::DType;
 use crate::error::{GpuError, Result};
-use crate::ops::{Activation, GemmFp8, GemmW8A8, QuantWeight, check};
+use crate::ops::check;
+use crate::ops::activation::Activation;
 
 /// Arithmetic of the products; accumulation is always f32 (f64 for f64).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -167,19 +168,6 @@ op_family! {
         /// One weight per group: rows `offsets[g]..offsets[g+1]` of A [total, K] times B [G, K, N] (or [G, N, K] with `trans_b`) into Y [total, N].
         /// `offsets` is i32 [G+1] on the device, rising; rows not covered become 0; an offset beyond `total` is `IndexOutOfRange`.
         fn gemm_ragged(&self, p: &Gemm, a: View<'_>, b: View<'_>, offsets: View<'_>, y: ViewMut<'_>) -> Result<()>;
-        /// y [M, N] = x [M, K] W^T with W = scale * (q - zero) decoded on the way; x and y are f32, f16 or bf16, accumulation is f32. Contiguous.
-        fn gemm_quantised(&self, x: View<'_>, w: QuantWeight<'_>, y: ViewMut<'_>) -> Result<()>;
-        /// y[m, n] = x_scale\[m\] * w_scale\[n\] * (xq wq^T)[m, n], the product of signed 8-bit integers exact in 32 bits (K below 2^17). Contiguous.
-        fn gemm_w8a8(&self, io: GemmW8A8<'_>) -> Result<()>;
-        /// y [M, N] = (decode(a) * scale_a) (decode(b) * scale_b)^T of 8-bit floating-point numbers, accumulated in f32. Contiguous.
-        fn gemm_fp8(&self, io: GemmFp8<'_>) -> Result<()>;
-        /// 2:4 sparsity: of every four neighbours in the rows of x [M, K] the two of largest magnitude, the first of equals (NaN counts as largest), in
-        /// order to `values` [M, K/2]; `index` (u8 [M, K/4]) holds the place of the first + 4 * the place of the second. K is a multiple of 4.
-        fn sparse_compress(&self, x: View<'_>, values: ViewMut<'_>, index: ViewMut<'_>) -> Result<()>;
-        /// The dense matrix that was compressed, 0 where nothing was kept: with [`GemmOps::sparse_compress`] before it, pruning.
-        fn sparse_decompress(&self, values: View<'_>, index: View<'_>, y: ViewMut<'_>) -> Result<()>;
-        /// y [M, N] = A b, A [M, K] given by its compressed form, b [K, N]: the product of the pruned matrix.
-        fn gemm_2to4(&self, values: View<'_>, index: View<'_>, b: View<'_>, y: ViewMut<'_>) -> Result<()>;
     }
 }
 

@@ -1,7 +1,7 @@
 //! Gather and scatter along an axis. Indices are i32 or i64; out-of-range ones follow the common rule of [`ops`](crate::ops).
 
-use super::check;
-use super::shape::check_mode;
+use crate::ops::check;
+use crate::ops::shape::check_mode;
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::dtype::DType;
 use crate::error::{GpuError, Result};

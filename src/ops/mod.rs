@@ -26,58 +26,6 @@ pub struct OpInfo {
     pub family: Family,
 }
 
-/// The kernel families.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[non_exhaustive]
-pub enum Family {
-    /// Memory, streams, introspection.
-    Core,
-    /// Unary, binary and ternary arithmetic with broadcasting.
-    Elementwise,
-    /// Activations and softmax.
-    Activation,
-    /// Reductions along axes.
-    Reduce,
-    /// Movement and creation.
-    Shape,
-    /// Gather and scatter along an axis.
-    Index,
-    /// Matrix products with fused epilogues.
-    Gemm,
-    /// Losses.
-    Loss,
-    /// Optimizer steps and gradient clipping.
-    Optimizer,
-    /// Random numbers and dropout.
-    Random,
-    /// Convolution of one to three axes, its transpose, and their unfolded form.
-    Conv,
-    /// Normalization over batches, rows, groups and instances.
-    Norm,
-    /// Pooling with windows, adaptive and global.
-    Pool,
-    /// Interpolation and sampling of images and volumes.
-    Resample,
-    /// Scaled dot-product attention.
-    Attention,
-    /// Rotary embedding, mixture of experts, fused output losses.
-    Lm,
-    /// Table lookup and its sparse gradient.
-    Embedding,
-    /// Recurrent cells and sequences.
-    Rnn,
-    /// Message passing on graphs.
-    Gnn,
-    /// Convolution on meshes.
-    Mesh,
-    /// Prefix sums and segment reductions.
-    Scan,
-    /// Sorting, selection and search.
-    Sort,
-    /// Distances and similarities of vectors.
-    Distance,
-}
-
 /// Declares a family trait, its table of [`OpInfo`] rows and the forwarding to `Arc` and `Box`, from one list of methods; `[unsafe]` precedes
 /// those that are.
 macro_rules! op_family {
@@ -138,117 +86,121 @@ impl<T> Recorder<T> {
     }
 }
 
-mod activation;
-mod attention;
 pub(crate) mod check;
-mod conv;
-mod conv_causal;
-mod conv_deform;
-mod core;
-mod distance;
-mod elementwise;
-mod embedding;
-mod gated;
-mod gemm;
-mod gnn;
-pub(crate) mod gnn_check;
-mod gnn_check_more;
-mod index;
-mod lm;
-mod loss;
-mod loss_batch;
-pub(crate) mod loss_rows;
-mod loss_seq;
-mod loss_stft;
-mod mesh;
-mod norm;
-mod norm_check;
-mod optimizer;
-mod optimizer_forms;
-mod optimizer_rules;
-mod pool;
-mod quantised;
-mod random;
-mod reduce;
-mod resample;
-mod rnn;
-mod rnn_conv;
-mod scan;
-mod shape;
-mod softmax;
-mod sort;
+
+/// Declares, from one list of families, their modules, [`Family`], [`all_ops`] and the traits that [`IGpuBackend`] bundles.
+///
+/// [`IGpuBackend`]: crate::IGpuBackend
+macro_rules! families {
+    ($( $(#[$doc:meta])* $family:ident = $module:ident { $($tr:ident => $table:ident),* } )*) => {
+        $( $(#[$doc])* pub mod $module; )*
+
+        /// The kernel families.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[non_exhaustive]
+        pub enum Family {
+            $( $(#[$doc])* $family, )*
+        }
+
+        impl Family {
+            /// Its name, which is that of its module here and of its folder under `kernels/common`.
+            pub const fn name(self) -> &'static str {
+                match self { $( Family::$family => stringify!($module), )* }
+            }
+        }
+
+        /// Every operation of every family.
+        pub fn all_ops() -> impl Iterator<Item = &'static OpInfo> {
+            [$($( $module::$table, )*)*].into_iter().flatten()
+        }
+
+        /// Everything a device does, behind one object. A handle is a device plus one in-order stream.
+        ///
+        /// Implemented for whatever implements the family traits; `&dyn IGpuBackend` coerces to a reference to any of them.
+        pub trait IGpuBackend: std::fmt::Debug $($( + $module::$tr )*)* {}
+
+        impl<T: ?Sized + std::fmt::Debug $($( + $module::$tr )*)*> IGpuBackend for T {}
+    };
+}
+
+families! {
+    /// Memory, streams, introspection.
+    Core = core { CoreOps => CORE_OPS }
+    /// Unary, binary and ternary arithmetic with broadcasting.
+    Elementwise = elementwise { ElementwiseOps => ELEMENTWISE_OPS }
+    /// Activation functions and gated linear units.
+    Activation = activation { ActivationOps => ACTIVATION_OPS, GatedOps => GATED_OPS }
+    /// Softmax and log-softmax.
+    Softmax = softmax { SoftmaxOps => SOFTMAX_OPS }
+    /// Reductions along axes.
+    Reduce = reduce { ReduceOps => REDUCE_OPS }
+    /// Movement and creation.
+    Shape = shape { ShapeOps => SHAPE_OPS }
+    /// Gather and scatter along an axis.
+    Index = index { IndexOps => INDEX_OPS }
+    /// Matrix products with fused epilogues.
+    Gemm = gemm { GemmOps => GEMM_OPS }
+    /// Matrix products with quantized or 2:4 sparse operands.
+    Quantized = quantized { QuantizedOps => QUANTIZED_OPS }
+    /// Convolution of one to three axes, its transpose, and their unfolded form.
+    Conv = conv { ConvOps => CONV_OPS, CausalConvOps => CAUSAL_CONV_OPS, DeformableConvOps => DEFORMABLE_CONV_OPS }
+    /// Normalization over batches, rows, groups and instances.
+    Norm = norm { NormOps => NORM_OPS, NormBackwardOps => NORM_BACKWARD_OPS }
+    /// Pooling with windows, adaptive and global.
+    Pool = pool { PoolOps => POOL_OPS }
+    /// Interpolation and sampling of images and volumes, and non-maximum suppression.
+    Resample = resample { ResampleOps => RESAMPLE_OPS }
+    /// Scaled dot-product attention and rotary position embedding.
+    Attention = attention { AttentionOps => ATTENTION_OPS, RopeOps => ROPE_OPS }
+    /// Table lookup and its sparse gradient.
+    Embedding = embedding { EmbeddingOps => EMBEDDING_OPS }
+    /// Recurrent cells and sequences.
+    Rnn = rnn { RnnOps => RNN_OPS, RnnBackwardOps => RNN_BACKWARD_OPS, ConvLstmOps => CONV_LSTM_OPS }
+    /// Message passing on graphs.
+    Graph = graph { CsrOps => CSR_OPS, GraphOps => GRAPH_OPS, GraphAttentionOps => GRAPH_ATTENTION_OPS }
+    /// Convolution and heat diffusion on meshes.
+    Mesh = mesh { MeshOps => MESH_OPS, DiffusionOps => DIFFUSION_OPS }
+    /// Losses.
+    Loss = loss { LossOps => LOSS_OPS, RowLossOps => ROW_LOSS_OPS, BatchLossOps => BATCH_LOSS_OPS, SequenceLossOps => SEQUENCE_LOSS_OPS, StftLossOps => STFT_LOSS_OPS }
+    /// Optimizer steps and gradient clipping.
+    Optimizer = optimizer { OptimizerOps => OPTIMIZER_OPS, AdaptiveOptimizerOps => ADAPTIVE_OPTIMIZER_OPS, SparseOptimizerOps => SPARSE_OPTIMIZER_OPS, PackedOptimizerOps => PACKED_OPTIMIZER_OPS }
+    /// Random numbers and dropout.
+    Random = random { RandomOps => RANDOM_OPS }
+    /// Prefix sums and segment reductions.
+    Scan = scan { ScanOps => SCAN_OPS }
+    /// Sorting, selection and search.
+    Sort = sort { SortOps => SORT_OPS }
+    /// Distances and similarities of vectors.
+    Distance = distance { DistanceOps => DISTANCE_OPS }
+    /// Losses of language models fused with their output layer.
+    LanguageModel = language_model { LanguageModelOps => LANGUAGE_MODEL_OPS }
+    /// Mixture of experts.
+    Moe = moe { MoeOps => MOE_OPS }
+}
 
 pub use self::activation::*;
 pub use self::attention::*;
 pub use self::conv::*;
-pub(crate) use self::conv_causal::*;
-pub(crate) use self::conv_deform::*;
 pub use self::core::*;
 pub use self::distance::*;
 pub use self::elementwise::*;
 pub use self::embedding::*;
-pub use self::gated::*;
 pub use self::gemm::*;
-pub use self::gnn::*;
-pub(crate) use self::gnn_check::*;
-pub(crate) use self::gnn_check_more::*;
+pub use self::graph::*;
 pub use self::index::*;
-pub use self::lm::*;
+pub use self::language_model::*;
 pub use self::loss::*;
-pub use self::loss_batch::*;
-pub use self::loss_rows::*;
-pub use self::loss_seq::*;
-pub use self::loss_stft::*;
 pub use self::mesh::*;
+pub use self::moe::*;
 pub use self::norm::*;
-pub(crate) use self::norm_check::*;
 pub use self::optimizer::*;
-pub use self::optimizer_forms::*;
-pub use self::optimizer_rules::*;
 pub use self::pool::*;
-pub use self::quantised::*;
+pub use self::quantized::*;
 pub use self::random::*;
 pub use self::reduce::*;
 pub use self::resample::*;
 pub use self::rnn::*;
-pub use self::rnn_conv::*;
 pub use self::scan::*;
 pub use self::shape::*;
-pub(crate) use self::softmax::*;
+pub use self::softmax::*;
 pub use self::sort::*;
-
-/// Every operation of every family.
-pub fn all_ops() -> impl Iterator<Item = &'static OpInfo> {
-    [
-        CORE_OPS,
-        ELEMENTWISE_OPS,
-        ACTIVATION_OPS,
-        REDUCE_OPS,
-        SHAPE_OPS,
-        INDEX_OPS,
-        GEMM_OPS,
-        LOSS_OPS,
-        ROW_LOSS_OPS,
-        BATCH_LOSS_OPS,
-        SEQ_LOSS_OPS,
-        STFT_LOSS_OPS,
-        OPTIMIZER_OPS,
-        OPTIMIZER_FORM_OPS,
-        RANDOM_OPS,
-        DISTANCE_OPS,
-        SORT_OPS,
-        SCAN_OPS,
-        MESH_OPS,
-        GNN_OPS,
-        RNN_OPS,
-        EMBEDDING_OPS,
-        LM_OPS,
-        ATTENTION_OPS,
-        RESAMPLE_OPS,
-        POOL_OPS,
-        NORM_OPS,
-        CONV_OPS,
-    ]
-    .into_iter()
-    .flatten()
-}

@@ -1,6 +1,6 @@
 //! Pooling: signatures and checks.
 
-use super::check;
+use crate::ops::check;
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::dtype::DType;
 use crate::error::{GpuError, Result};

@@ -1,6 +1,6 @@
 //! Reductions along axes.
 
-use super::check;
+use crate::ops::check;
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::dtype::DType;
 use crate::error::{GpuError, Result};

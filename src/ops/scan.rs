@@ -1,7 +1,7 @@
 //! Scans and segments: signatures and checks.
 
-use super::check;
-use super::shape::check_mode;
+use crate::ops::check;
+use crate::ops::shape::check_mode;
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::dtype::DType;
 use crate::error::{GpuError, Result};

@@ -1,7 +1,7 @@
 //! Movement and creation. What a [`Layout`](crate::Layout) can express (reshape, permute, slice, expand, diagonal, windows, pixel shuffle)
 //! is a view plus [`ShapeOps::strided_copy`]; only the rest has kernels of its own.
 
-use super::check;
+use crate::ops::check;
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::dtype::DType;
 use crate::error::{GpuError, Result};

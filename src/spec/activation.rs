@@ -2,7 +2,8 @@
 
 use super::KernelSpec;
 use super::elementwise::{UNARY_BWD_FLAT, UNARY_BWD_ND, UNARY_FLAT, UNARY_ND};
-use crate::ops::{Activation, Family};
+use crate::ops::Family;
+use crate::ops::activation::Activation;
 
 /// Declares the map from an activation to its C name and scalar parameters, and the list of names.
 macro_rules! activations {

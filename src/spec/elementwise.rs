@@ -4,7 +4,7 @@
 
 use super::{FLOATS64, INTS, KernelSpec, kernels};
 use crate::dtype::DType;
-use crate::ops::{Binary, Ternary, Unary};
+use crate::ops::elementwise::{Binary, Ternary, Unary};
 
 /// Scalar parameters, filled up with zeros.
 const fn pad<const N: usize>(given: &[f64]) -> [f64; N] {
@@ -202,51 +202,51 @@ pub(crate) const BY_SIZE: &[DType] = &[DType::U8, DType::F16, DType::I32, DType:
 
 kernels! {
     family: Elementwise;
-    UNARY_FLAT = "unary.c" "unary_flat", dtypes: FLOATS64, ops: UNARY,
+    UNARY_FLAT = "elementwise/unary.c" "unary_flat", dtypes: FLOATS64, ops: UNARY,
         args: [x: In("gk_t"), y: Out("gk_t"), n: I64, wide: I32, p: Real, q: Real, s: Real];
-    UNARY_ND = "unary.c" "unary_nd", dtypes: FLOATS64, ops: UNARY,
+    UNARY_ND = "elementwise/unary.c" "unary_nd", dtypes: FLOATS64, ops: UNARY,
         args: [x: In("gk_t"), y: Out("gk_t"), n: I64, rank: I32, shape: Dims, sx: Dims, sy: Dims, p: Real, q: Real, s: Real];
-    UNARY_MASK = "unary.c" "unary_mask", dtypes: FLOATS64, ops: PREDICATES,
+    UNARY_MASK = "elementwise/unary.c" "unary_mask", dtypes: FLOATS64, ops: PREDICATES,
         args: [x: In("gk_t"), y: Out("gk_u8"), n: I64, wide: I32, rank: I32, shape: Dims, sx: Dims, sy: Dims, p: Real, q: Real, s: Real];
-    UNARY_BWD_FLAT = "unary.c" "unary_bwd_flat", dtypes: FLOATS64, ops: UNARY,
+    UNARY_BWD_FLAT = "elementwise/unary.c" "unary_bwd_flat", dtypes: FLOATS64, ops: UNARY,
         args: [dy: In("gk_t"), x: In("gk_t"), dx: Out("gk_t"), n: I64, wide: I32, accumulate: I32, p: Real, q: Real, s: Real];
-    UNARY_BWD_ND = "unary.c" "unary_bwd_nd", dtypes: FLOATS64, ops: UNARY,
+    UNARY_BWD_ND = "elementwise/unary.c" "unary_bwd_nd", dtypes: FLOATS64, ops: UNARY,
         args: [dy: In("gk_t"), x: In("gk_t"), dx: Out("gk_t"), n: I64, rank: I32, shape: Dims, sdy: Dims, sx: Dims, sdx: Dims, accumulate: I32,
             p: Real, q: Real, s: Real];
-    BINARY_FLAT = "binary.c" "binary_flat", dtypes: FLOATS64, ops: BINARY,
+    BINARY_FLAT = "elementwise/binary.c" "binary_flat", dtypes: FLOATS64, ops: BINARY,
         args: [a: In("gk_t"), b: In("gk_t"), y: Out("gk_t"), n: I64, wide: I32, p: Real, q: Real];
-    BINARY_ND = "binary.c" "binary_nd", dtypes: FLOATS64, ops: BINARY,
+    BINARY_ND = "elementwise/binary.c" "binary_nd", dtypes: FLOATS64, ops: BINARY,
         args: [a: In("gk_t"), b: In("gk_t"), y: Out("gk_t"), n: I64, rank: I32, shape: Dims, magic: Dims, sa: Dims, sb: Dims, sy: Dims,
             wide: I32, p: Real, q: Real];
-    BINARY_MASK = "binary.c" "binary_mask", dtypes: FLOATS64, ops: COMPARISONS,
+    BINARY_MASK = "elementwise/binary.c" "binary_mask", dtypes: FLOATS64, ops: COMPARISONS,
         args: [a: In("gk_t"), b: In("gk_t"), y: Out("gk_u8"), n: I64, wide: I32, rank: I32, shape: Dims, sa: Dims, sb: Dims, sy: Dims, p: Real,
             q: Real];
-    BINARY_INT_DIV = "binary.c" "binary_int_div", dtypes: INTS, ops: INT_DIV,
+    BINARY_INT_DIV = "elementwise/binary.c" "binary_int_div", dtypes: INTS, ops: INT_DIV,
         args: [a: In("gk_t"), b: In("gk_t"), y: Out("gk_t"), n: I64, rank: I32, shape: Dims, sa: Dims, sb: Dims, sy: Dims, err: Out("int"),
             code: I32];
-    BINARY_BWD_ND = "binary.c" "binary_bwd_nd", dtypes: FLOATS64, ops: BINARY,
+    BINARY_BWD_ND = "elementwise/binary.c" "binary_bwd_nd", dtypes: FLOATS64, ops: BINARY,
         args: [dy: In("gk_t"), a: In("gk_t"), b: In("gk_t"), da: Out("gk_t"), db: Out("gk_t"), n: I64, rank: I32, shape: Dims, sdy: Dims, sa: Dims,
             sb: Dims, sda: Dims, sdb: Dims, wide: I32, acc_a: I32, acc_b: I32, p: Real, q: Real];
-    BINARY_BWD_ROWS = "binary.c" "binary_bwd_rows", dtypes: FLOATS64, ops: BINARY,
+    BINARY_BWD_ROWS = "elementwise/binary.c" "binary_bwd_rows", dtypes: FLOATS64, ops: BINARY,
         args: [dy: In("gk_t"), x: In("gk_t"), v: In("gk_t"), dx: Out("gk_t"), part: Out("gk_f"), rows: I64, cols: I64, lanes: I32, wide: I32,
             row_first: I32, accumulate: I32, p: Real, q: Real];
-    BINARY_BWD_FOLD = "binary.c" "binary_bwd_fold", dtypes: FLOATS64, ops: BINARY,
+    BINARY_BWD_FOLD = "elementwise/binary.c" "binary_bwd_fold", dtypes: FLOATS64, ops: BINARY,
         args: [part: In("gk_f"), dv: Out("gk_t"), slices: I64, cols: I64, accumulate: I32];
-    TERNARY_ND = "ternary.c" "ternary_nd", dtypes: FLOATS64, ops: TERNARY,
+    TERNARY_ND = "elementwise/ternary.c" "ternary_nd", dtypes: FLOATS64, ops: TERNARY,
         args: [a: In("gk_t"), b: In("gk_t"), c: In("gk_t"), y: Out("gk_t"), n: I64, rank: I32, shape: Dims, sa: Dims, sb: Dims, sc: Dims, sy: Dims,
             wide: I32, p: Real];
-    TERNARY_BWD_ND = "ternary.c" "ternary_bwd_nd", dtypes: FLOATS64, ops: TERNARY,
+    TERNARY_BWD_ND = "elementwise/ternary.c" "ternary_bwd_nd", dtypes: FLOATS64, ops: TERNARY,
         args: [dy: In("gk_t"), a: In("gk_t"), b: In("gk_t"), c: In("gk_t"), da: Out("gk_t"), db: Out("gk_t"), dc: Out("gk_t"), n: I64, rank: I32,
             shape: Dims, sdy: Dims, sa: Dims, sb: Dims, sc: Dims, sda: Dims, sdb: Dims, sdc: Dims, accumulate: I32, p: Real];
-    WHERE_ND = "mixed.c" "where_nd", dtypes: BY_SIZE, ops: &[],
+    WHERE_ND = "elementwise/mixed_dtype.c" "where_nd", dtypes: BY_SIZE, ops: &[],
         args: [c: In("gk_u8"), a: In("gk_t"), b: In("gk_t"), y: Out("gk_t"), n: I64, wide: I32, rank: I32, shape: Dims, sc: Dims, sa: Dims, sb: Dims,
             sy: Dims];
-    WHERE_BWD = "mixed.c" "where_bwd", dtypes: FLOATS64, ops: &[],
+    WHERE_BWD = "elementwise/mixed_dtype.c" "where_bwd", dtypes: FLOATS64, ops: &[],
         args: [dy: In("gk_t"), c: In("gk_u8"), da: Out("gk_t"), db: Out("gk_t"), n: I64, rank: I32, shape: Dims, sdy: Dims, sc: Dims, sda: Dims,
             sdb: Dims, acc_a: I32, acc_b: I32];
-    LDEXP_ND = "mixed.c" "ldexp_nd", dtypes: FLOATS64, ops: &[],
+    LDEXP_ND = "elementwise/mixed_dtype.c" "ldexp_nd", dtypes: FLOATS64, ops: &[],
         args: [a: In("gk_t"), e: In("int"), y: Out("gk_t"), n: I64, rank: I32, shape: Dims, sa: Dims, se: Dims, sy: Dims, accumulate: I32];
-    CAST_ND = "cast.c" "cast_nd", dtypes: super::ALL, ops: CASTS,
+    CAST_ND = "elementwise/cast.c" "cast_nd", dtypes: super::ALL, ops: CASTS,
         args: [x: In("gk_t"), y: Out("gk_d"), n: I64, wide: I32, rank: I32, shape: Dims, sx: Dims, sy: Dims];
 }
 

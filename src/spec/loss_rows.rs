@@ -41,12 +41,12 @@ pub(crate) const ROW_LOSSES: &[&str] = &[
 
 kernels! {
     family: Loss;
-    ROW_PARTIAL = "loss_rows.c" "row_partial", dtypes: FLOATS64, ops: ROW_LOSSES,
+    ROW_PARTIAL = "loss/rows.c" "row_partial", dtypes: FLOATS64, ops: ROW_LOSSES,
         args: [x0: In("gk_t"), x1: In("gk_t"), x2: In("gk_t"), x3: In("gk_t"), mask: In("gk_u8"), ids: In("int"), wide: I32, err: Out("int"), code: I32, rows: I64, len: I64, width: I64, classes: I64, ignore: I64, roles: I64, lanes: I32, p0: Real, p1: Real, p2: Real, p3: Real, flags: I32, chunks: I64, partial: Out("gk_f")];
-    ROW_ITEMS = "loss_rows.c" "row_items", dtypes: FLOATS64, ops: ROW_LOSSES,
+    ROW_ITEMS = "loss/rows.c" "row_items", dtypes: FLOATS64, ops: ROW_LOSSES,
         args: [x0: In("gk_t"), x1: In("gk_t"), x2: In("gk_t"), x3: In("gk_t"), mask: In("gk_u8"), ids: In("int"), wide: I32, err: Out("int"), code: I32, rows: I64, len: I64, width: I64, classes: I64, ignore: I64, roles: I64, lanes: I32, p0: Real, p1: Real, p2: Real, p3: Real, flags: I32, chunks: I64, partial: In("gk_f"), y: Out("gk_t"), item: Out("gk_f"), weight: Out("gk_f")];
-    ROW_GRAD = "loss_rows.c" "row_grad", dtypes: FLOATS64, ops: ROW_LOSSES,
+    ROW_GRAD = "loss/rows.c" "row_grad", dtypes: FLOATS64, ops: ROW_LOSSES,
         args: [x0: In("gk_t"), x1: In("gk_t"), x2: In("gk_t"), x3: In("gk_t"), mask: In("gk_u8"), ids: In("int"), wide: I32, err: Out("int"), code: I32, rows: I64, len: I64, width: I64, classes: I64, ignore: I64, roles: I64, lanes: I32, p0: Real, p1: Real, p2: Real, p3: Real, flags: I32, chunks: I64, partial: In("gk_f"), gy: In("gk_t"), each: I32, gy_f32: I32, den: In("gk_f"), factor: Real, d0: Out("gk_t"), d1: Out("gk_t"), d2: Out("gk_t"), d3: Out("gk_t"), acc: I32];
-    ROW_SHARED = "loss_rows.c" "row_shared", dtypes: FLOATS64, ops: ROW_LOSSES,
+    ROW_SHARED = "loss/rows.c" "row_shared", dtypes: FLOATS64, ops: ROW_LOSSES,
         args: [x0: In("gk_t"), x1: In("gk_t"), x2: In("gk_t"), x3: In("gk_t"), mask: In("gk_u8"), ids: In("int"), wide: I32, err: Out("int"), code: I32, rows: I64, len: I64, width: I64, classes: I64, ignore: I64, roles: I64, lanes: I32, p0: Real, p1: Real, p2: Real, p3: Real, flags: I32, gy: In("gk_t"), each: I32, gy_f32: I32, factor: Real, d2: Out("gk_t"), acc: I32];
 }

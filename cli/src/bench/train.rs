@@ -7,7 +7,7 @@ use std::cell::RefCell;
 
 use trefoil::DType;
 use trefoil::ops::{
-    Activation, Attention, Causal, Csr, CsrIo, Distribution, EdgeGroups, EmbeddingGrad, GnnOps, OptimRule,
+    Activation, Attention, Causal, Csr, CsrIo, Distribution, EdgeGroups, EmbeddingGrad, GraphOps, OptimRule,
     Precision, Rng, Saved, Spmm, SpmmBwd,
 };
 use trefoil_nn::autograd::{self, BackwardCtx, CustomOp};

@@ -22,7 +22,7 @@ fn quantised(cx: &Cx<'_>) -> R {
         return Err(Fail::Case(format!("groups of {g} do not fit the scales")));
     }
     let y = cx.out("y", x.dtype(), &[x.shape()[0], q.shape()[0]])?;
-    Ok(cx.gpu.gemm_quantised(x, w, y.m())?)
+    Ok(cx.gpu.gemm_quantized(x, w, y.m())?)
 }
 
 fn w8a8(cx: &Cx<'_>) -> R {
@@ -153,12 +153,12 @@ const F32: &[DType] = &[DType::F32];
 pub(super) const ROWS: &[&[Kernel]] = &[
     &[
         k(
-            "gemm_quantised",
+            "gemm_quantized",
             "G8",
             "x, q:i8/u8, scale, [zero]",
             "bits=8, group=null",
             "y",
-            &["gemm_quantised"],
+            &["gemm_quantized"],
             quantised,
         )
         .bound(Close(2e-5, 2e-4))

@@ -50,19 +50,19 @@ fn coded(t: &mut Bed<'_>) {
     let scale = |n| s.view().range(0, n);
     t.refuse("weights of another length", &[&y], |g| {
         let w = QuantWeight::Int8 { q: sh(&q, &[8, 5]), scale: scale(8)? };
-        g.gemm_quantised(x38, w, out(&y, &[3, 5]))
+        g.gemm_quantized(x38, w, out(&y, &[3, 5]))
     });
     t.refuse("a scale for another number of rows", &[&y], |g| {
-        g.gemm_quantised(x38, QuantWeight::Int8 { q: q58, scale: scale(4)? }, out(&y, &[3, 5]))
+        g.gemm_quantized(x38, QuantWeight::Int8 { q: q58, scale: scale(4)? }, out(&y, &[3, 5]))
     });
     t.refuse("groups that do not divide the products", &[&y], |g| {
         let q = q.view().range(0, 20)?.reshape(&[5, 4])?;
         let w = QuantWeight::Int4 { q, scale: scale(15)?.reshape(&[5, 3])?, zero: None };
-        g.gemm_quantised(x38, w, out(&y, &[3, 5]))
+        g.gemm_quantized(x38, w, out(&y, &[3, 5]))
     });
     t.refuse("8-bit weights in floats", &[&y], |g| {
         let w = QuantWeight::Int8 { q: x38, scale: scale(3)? };
-        g.gemm_quantised(x38, w, out(&y, &[15]).range(0, 9)?.reshape(&[3, 3])?)
+        g.gemm_quantized(x38, w, out(&y, &[15]).range(0, 9)?.reshape(&[3, 3])?)
     });
     let io = |y, block, scale_a| {
         Ok::<_, GpuError>(GemmFp8 {

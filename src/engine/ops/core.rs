@@ -4,7 +4,6 @@ use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::backend::IGpuBackend;
 use crate::buffer::{Block, Buffer, View, ViewMut};
 use crate::device::{Caps, DeviceId};
 use crate::driver::{Arg, Driver, LaunchConfig, RawEvent, RawFunction};
@@ -12,9 +11,9 @@ use crate::dtype::DType;
 use crate::engine::launch::{MAX_GRID_YZ, long, memory_of};
 use crate::engine::{Engine, program};
 use crate::error::{GpuError, Result};
-use crate::ops::{
-    Choice, CoreOps, Counters, Event, EventImpl, Family, MemoryStats, RawArg, RawKernel, all_ops, check,
-};
+use crate::ops::IGpuBackend;
+use crate::ops::core::{Choice, CoreOps, Counters, Event, EventImpl, MemoryStats, RawArg, RawKernel};
+use crate::ops::{Family, all_ops, check};
 use crate::spec::prototype::{UserKind, UserParameter, user_prototype};
 use crate::spec::{BLOCK, Role, all_units};
 

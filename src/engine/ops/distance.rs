@@ -6,7 +6,7 @@ use crate::dtype::DType;
 use crate::engine::Engine;
 use crate::engine::launch::{Grid, aligned16, int, long, real};
 use crate::error::Result;
-use crate::ops::*;
+use crate::ops::distance::*;
 use crate::spec::BLOCK;
 use crate::spec::distance::*;
 

@@ -1,22 +1,23 @@
 //! Unary, binary and ternary arithmetic.
 
-use super::strided::magic;
 use crate::buffer::{Buffer, GradMut, View, ViewMut};
 use crate::driver::Arg;
 use crate::dtype::DType;
 use crate::engine::Engine;
 use crate::engine::launch::{Grid, MAX_GRID_YZ, Merged, aligned16, code_of_op, dims, real};
+use crate::engine::ops::shape::strided::magic;
 use crate::error::{GpuError, Result};
-use crate::ops::*;
+use crate::ops::elementwise::*;
+use crate::ops::reduce::ReduceOps;
 use crate::spec::elementwise::*;
 use crate::spec::{BLOCK, KernelSpec};
 
 /// The kernels that evaluate one list of functions of one value.
-pub(super) struct MapKernels {
-    pub(super) flat: &'static KernelSpec,
-    pub(super) nd: &'static KernelSpec,
-    pub(super) bwd_flat: &'static KernelSpec,
-    pub(super) bwd_nd: &'static KernelSpec,
+pub(in crate::engine::ops) struct MapKernels {
+    pub(in crate::engine::ops) flat: &'static KernelSpec,
+    pub(in crate::engine::ops) nd: &'static KernelSpec,
+    pub(in crate::engine::ops) bwd_flat: &'static KernelSpec,
+    pub(in crate::engine::ops) bwd_nd: &'static KernelSpec,
 }
 
 static MAP: MapKernels =
@@ -152,7 +153,7 @@ pub(crate) fn flat_grid(n: usize, dt: DType, wide: bool, runs: usize) -> Grid {
 
 impl Engine {
     /// y = f(x) for any function of `kernels/common/{unary,activation}_ops.h`; operands are checked.
-    pub(super) fn map(
+    pub(in crate::engine::ops) fn map(
         &self,
         kernels: &MapKernels,
         op: &'static str,
@@ -187,7 +188,7 @@ impl Engine {
     }
 
     /// dx (+)= g(dy, saved) for any function of `kernels/common/{unary,activation}_ops.h`; operands are checked.
-    pub(super) fn map_bwd(
+    pub(in crate::engine::ops) fn map_bwd(
         &self,
         kernels: &MapKernels,
         op: &'static str,

@@ -1,14 +1,16 @@
 //! Embedding: validation and launch.
 
-use super::scatter::{Into, Value, key_type, wide_index};
-use super::strided::magic_of;
 use crate::buffer::{Buffer, GradMut, View, ViewMut};
 use crate::driver::Arg;
 use crate::dtype::DType;
 use crate::engine::Engine;
 use crate::engine::launch::{Grid, aligned16, code_of_op, int, long, real};
+use crate::engine::ops::index::scatter::{Into, Value, key_type, wide_index};
+use crate::engine::ops::shape::strided::magic_of;
 use crate::error::Result;
-use crate::ops::*;
+use crate::ops::embedding::*;
+use crate::ops::index::ScatterReduce;
+use crate::ops::shape::ShapeOps;
 use crate::spec::BLOCK;
 use crate::spec::embedding::*;
 use crate::spec::index::MARK_KEYS;
@@ -40,7 +42,7 @@ impl Engine {
     }
 
     /// The ids as keys of `rows` rows; `rows` itself for those that count for none.
-    pub(super) fn embedding_keys(
+    pub(in crate::engine::ops) fn embedding_keys(
         &self,
         op: &'static str,
         ids: &View<'_>,

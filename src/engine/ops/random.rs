@@ -6,12 +6,14 @@ use crate::dtype::DType;
 use crate::engine::Engine;
 use crate::engine::launch::{Grid, aligned16, code_of_op, real};
 use crate::error::Result;
-use crate::ops::*;
+use crate::ops::elementwise::ElementwiseOps;
+use crate::ops::random::*;
+use crate::ops::reduce::ReduceOps;
 use crate::spec::random::*;
 
 impl Engine {
     /// seed, stream, offset and the device's part of the offset.
-    pub(super) fn rng_args(&self, op: &'static str, rng: &Rng<'_>) -> Result<[Arg; 4]> {
+    pub(in crate::engine::ops) fn rng_args(&self, op: &'static str, rng: &Rng<'_>) -> Result<[Arg; 4]> {
         if let Some(v) = &rng.device_offset {
             self.own(op, "rng.device_offset", v)?;
         }
@@ -222,7 +224,7 @@ impl RandomOps for Engine {
 }
 
 /// 1 / (1 - p), and 0 for p = 1, where nothing is kept.
-pub(super) fn keep_scale(p: f64) -> f64 {
+pub(in crate::engine::ops) fn keep_scale(p: f64) -> f64 {
     if p < 1.0 { 1.0 / (1.0 - p) } else { 0.0 }
 }
 

@@ -6,7 +6,7 @@ use crate::dtype::DType;
 use crate::engine::Engine;
 use crate::engine::launch::{Grid, LANES, aligned16, code_of_op, dims, int, long, pow2, real};
 use crate::error::Result;
-use crate::ops::*;
+use crate::ops::scan::*;
 use crate::spec::scan::*;
 
 /// Elements per work-item (`GK_RUN`) and per tile of a row (`GK_SPAN`).

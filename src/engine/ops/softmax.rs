@@ -4,9 +4,11 @@ use crate::buffer::{GradMut, View, ViewMut};
 use crate::driver::Arg;
 use crate::engine::Engine;
 use crate::engine::launch::{Grid, LANES, aligned16, pow2};
+use crate::engine::launch::{dims, int, long, real};
 use crate::error::Result;
-use crate::ops::*;
+use crate::ops::softmax::*;
 use crate::spec::KernelSpec;
+use crate::spec::gated::*;
 use crate::spec::softmax::*;
 
 /// Elements of a row that one work-item holds in registers at most; half as many of each operand backward, which has two.
@@ -103,8 +105,15 @@ impl Engine {
     fn held_grid(&self, rows: usize) -> Grid {
         Grid::Blocks([rows * self.device_caps().cluster as usize, 1, 1])
     }
+}
 
-    pub(super) fn softmax_impl(&self, kind: Softmax, axis: usize, x: View<'_>, y: ViewMut<'_>) -> Result<()> {
+fn cols_grid(outer: usize, inner: usize, tx: usize, wide: bool, size: usize) -> Grid {
+    let items = outer * inner / if wide { 16 / size } else { 1 };
+    Grid::Blocks([items.div_ceil(tx), 1, 1])
+}
+
+impl SoftmaxOps for Engine {
+    fn softmax(&self, kind: Softmax, axis: usize, x: View<'_>, y: ViewMut<'_>) -> Result<()> {
         let [outer, cols, inner] = check_softmax(axis, &x, &y)?;
         let out = y.as_view();
         self.own("softmax", "x", &x)?;
@@ -149,7 +158,7 @@ impl Engine {
         }
     }
 
-    pub(super) fn softmax_bwd_impl(
+    fn softmax_bwd(
         &self,
         kind: Softmax,
         axis: usize,
@@ -219,9 +228,64 @@ impl Engine {
             }
         }
     }
-}
 
-fn cols_grid(outer: usize, inner: usize, tx: usize, wide: bool, size: usize) -> Grid {
-    let items = outer * inner / if wide { 16 / size } else { 1 };
-    Grid::Blocks([items.div_ceil(tx), 1, 1])
+    fn masked_softmax(&self, scale: f64, x: View<'_>, mask: Option<View<'_>>, y: ViewMut<'_>) -> Result<()> {
+        const OP: &str = "masked_softmax";
+        let [rows, cols] = check_masked_softmax(&x, mask.as_ref(), &y)?;
+        let out = y.as_view();
+        self.own_all(OP, &[("x", Some(x)), ("mask", mask), ("y", Some(out))])?;
+        if x.numel() == 0 {
+            return Ok(());
+        }
+        let dt = x.dtype();
+        let mut walk = self.row_walk(rows, cols, 32, &[&x, &out]);
+        (walk.splits, walk.chunk) = (1, cols);
+        let wide_mask = mask.map(|m| m.broadcast_to(x.shape())).transpose()?;
+        let lead = x.shape().len() - 1;
+        let strides: Vec<usize> =
+            wide_mask.as_ref().map_or(vec![0; lead + 1], |m| m.layout().strides().to_vec());
+        let step = if cols == 1 { 0 } else { strides[lead] };
+        let args = [
+            self.arg_in(&x),
+            self.arg_opt(wide_mask.as_ref()),
+            self.arg_in(&out),
+            long(rows),
+            long(cols),
+            int(walk.lanes),
+            int(walk.wide as usize),
+            int(walk.phase),
+            real(dt, scale),
+            int(lead),
+            dims(x.shape()[..lead].iter().copied()),
+            dims(strides[..lead].iter().copied()),
+            int(step),
+            int(mask.as_ref().is_some_and(aligned16) as usize),
+        ];
+        self.launch(&SOFTMAX_MASKED, dt, "", self.row_grid(rows, &walk), &args)
+    }
+
+    fn masked_softmax_bwd(&self, scale: f64, dy: View<'_>, y: View<'_>, dx: GradMut<'_>) -> Result<()> {
+        const OP: &str = "masked_softmax_bwd";
+        let [rows, cols] = check_masked_softmax_bwd(&dy, &y, &dx)?;
+        let out = dx.out.as_view();
+        self.own_all(OP, &[("dy", dy), ("y", y), ("dx", out)])?;
+        if y.numel() == 0 {
+            return Ok(());
+        }
+        let dt = y.dtype();
+        let walk = self.row_walk(rows, cols, 32, &[&dy, &y, &out]);
+        let args = [
+            self.arg_in(&dy),
+            self.arg_in(&y),
+            self.arg_in(&out),
+            long(rows),
+            long(cols),
+            int(walk.lanes),
+            int(walk.wide as usize),
+            int(walk.phase),
+            real(dt, scale),
+            int(dx.accumulate as usize),
+        ];
+        self.launch(&SOFTMAX_MASKED_BWD, dt, "", self.row_grid(rows, &walk), &args)
+    }
 }

@@ -1,0 +1,161 @@
+/* Depthwise convolution with 3 x 3 taps, stride and dilation 1 and a padding of 1, forward and adjoint, and its weight gradient: one channel of
+ * x per channel of y, maps of one size. These are bound by memory: a work-item has four columns of GK_STRIP rows, whose windows share x.
+ *
+ * conv_depthwise: y[h, w] = sum over a, b of w[a, b] * x[h + a - 1, w + b - 1]; adjoint (`back`): with the taps in the opposite order. Epilogue as
+ * in conv/conv.c. conv_depthwise_weight: sums of dy * x for all taps of one channel per block and run of items; to part [splits, channels, taps], which
+ * conv_join adds in order.
+ * size = {height, width, channels of x, channels of y per channel of x}; by: multipliers that divide by the items of a row, the strips of a map
+ * and, forward, the channels of y. `wide`: rows are multiples of four and bases aligned for them. Less than 2^31 items.
+ * Launch: conv_depthwise grid-stride over items; conv_depthwise_weight: one block per channel (fastest) and split.
+ * Sums in gk_f. Deterministic. Reference: F.conv2d(groups=C), torch.nn.grad.
+ */
+#include "common/prelude/coordinates.h"
+#include "window_table.h"
+
+#define GK_STRIP 2
+#define GK_SIDE 3
+
+/* Columns w - 1 .. w + 4 of a row. */
+typedef struct { gk_f v[6]; } gk_line;
+/* Map, and first row and column of the strip. */
+typedef struct { gk_u32 map; int h, w; } gk_spot;
+
+GK_FN gk_spot gk_spot_of(gk_u32 i, int quads, int strips, gk_i64 by_quads, gk_i64 by_strips)
+{
+    gk_u32 r = gk_quotient(i, by_quads);
+    gk_spot s;
+    s.map = gk_quotient(r, by_strips);
+    s.w = (int)(i - r * (gk_u32)quads) * 4;
+    s.h = (int)(r - s.map * (gk_u32)strips) * GK_STRIP;
+    return s;
+}
+
+/* Four neighbours, from a place that is aligned for them. */
+GK_FN gk_four gk_four_at(GK_GLOBAL const gk_t* x, gk_i64 i)
+{
+    gk_four r;
+#if GK_DTYPE == GK_F64
+    GK_UNROLL for (int u = 0; u < 4; u++) r.v[u] = x[i + u];
+#elif GK_DTYPE == GK_F32
+    gk_vec q = gk_loadv(x, i);
+    GK_UNROLL for (int u = 0; u < 4; u++) r.v[u] = q.v[u];
+#else
+    gk_u64 q = *(GK_GLOBAL const gk_u64*)(x + i);
+    GK_UNROLL for (int u = 0; u < 4; u++) r.v[u] = gk_value((gk_b)(q >> (16 * u)));
+#endif
+    return r;
+}
+
+/* Columns w .. w + 3 of row h of a map; 0 outside. */
+GK_FN gk_four gk_middle(GK_GLOBAL const gk_t* x, int h, int w, int height, int width, int wide)
+{
+    gk_four r = gk_run_zero();
+    if (h < 0 || h >= height) return r;
+    if (wide) return gk_four_at(x, h * (gk_i64)width + w);
+    GK_UNROLL for (int u = 0; u < 4; u++)
+        if (w + u < width) r.v[u] = gk_load(x, h * (gk_i64)width + w + u);
+    return r;
+}
+
+/* The same with a column on either side. */
+GK_FN gk_line gk_line_at(GK_GLOBAL const gk_t* x, int h, int w, int height, int width, int wide)
+{
+    gk_four m = gk_middle(x, h, w, height, width, wide);
+    int live = h >= 0 && h < height;
+    gk_line r;
+    r.v[0] = GK_R(0.0);
+    r.v[5] = GK_R(0.0);
+    if (live && w > 0) r.v[0] = gk_load(x, h * (gk_i64)width + w - 1);
+    if (live && w + 4 < width) r.v[5] = gk_load(x, h * (gk_i64)width + w + 4);
+    GK_UNROLL for (int u = 0; u < 4; u++) r.v[u + 1] = m.v[u];
+    return r;
+}
+
+/* The epilogue with everything. */
+GK_FN_CALL void gk_store_fused(gk_four v, gk_i64 first, int have, int wide, int ch, GK_GLOBAL const gk_t* scale, GK_GLOBAL const gk_t* bias,
+                               GK_GLOBAL const gk_t* residual, GK_GLOBAL gk_t* y, GK_GLOBAL gk_t* z, int accumulate, int act, gk_f p)
+{
+    gk_i64 at[4];
+    GK_UNROLL for (int u = 0; u < 4; u++) at[u] = first + u;
+    gk_conv_store(v, at, have, wide, ch, scale, bias, residual, y, z, accumulate, act, p);
+}
+
+#define GK_SIZES \
+    int height = (int)size.v[0], width = (int)size.v[1], each = (int)size.v[3]; \
+    int quads = (width + 3) / 4, strips = (height + GK_STRIP - 1) / GK_STRIP; \
+    gk_i64 plane = size.v[0] * size.v[1], channels = size.v[2] * size.v[3]
+
+GK_KERNEL(conv_depthwise)(GK_IN(gk_t, x), GK_IN(gk_t, w), GK_IN(gk_t, scale), GK_IN(gk_t, bias), GK_IN(gk_t, residual), GK_OUT(gk_t, y), GK_OUT(gk_t, z),
+                          gk_i64 n, GK_DIMS(size), GK_DIMS(by), int wide, int back, int accumulate, int act, gk_f p)
+{
+    GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, w); GK_BIND_IN(gk_t, scale); GK_BIND_IN(gk_t, bias); GK_BIND_IN(gk_t, residual);
+    GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_t, z);
+    GK_SIZES;
+    int fused = act != 0 || scale || bias || residual || z;
+    for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
+        gk_spot s = gk_spot_of((gk_u32)i, quads, strips, by.v[0], by.v[1]);
+        gk_u32 image = gk_quotient(s.map, by.v[2]);
+        int ch = (int)(s.map - image * (gk_u32)channels);
+        GK_GLOBAL const gk_t* from = x + (each == 1 ? (gk_i64)s.map : (gk_i64)image * size.v[2] + ch / each) * plane;
+        gk_line l[GK_STRIP + 2];
+        gk_f k[GK_SIDE * GK_SIDE];
+        gk_four v[GK_STRIP];
+        GK_UNROLL for (int a = 0; a < GK_STRIP + 2; a++) l[a] = gk_line_at(from, s.h + a - 1, s.w, height, width, wide);
+        GK_UNROLL for (int t = 0; t < GK_SIDE * GK_SIDE; t++) k[t] = gk_load(w, (gk_i64)ch * (GK_SIDE * GK_SIDE) + (back ? GK_SIDE * GK_SIDE - 1 - t : t));
+        GK_UNROLL for (int r = 0; r < GK_STRIP; r++) {
+            v[r] = gk_run_zero();
+            GK_UNROLL for (int a = 0; a < GK_SIDE; a++) {
+                GK_UNROLL for (int b = 0; b < GK_SIDE; b++) {
+                    GK_UNROLL for (int u = 0; u < 4; u++) v[r].v[u] += k[a * GK_SIDE + b] * l[r + a].v[u + b];
+                }
+            }
+        }
+        GK_UNROLL for (int r = 0; r < GK_STRIP; r++) {
+            gk_i64 at[4];
+            int have = width - s.w < 4 ? width - s.w : 4;
+            GK_UNROLL for (int u = 0; u < 4; u++) at[u] = (gk_i64)s.map * plane + (s.h + r) * (gk_i64)width + s.w + u;
+            if (s.h + r >= height) continue;
+            if (fused) gk_store_fused(v[r], at[0], have, wide, ch, scale, bias, residual, y, z, accumulate, act, p);
+            else gk_conv_store(v[r], at, have, wide, ch, 0, 0, 0, y, 0, accumulate, 0, GK_R(0.0));
+        }
+    }
+}
+
+/* `per` items of the `n` of a channel (over all images) to a block. */
+GK_KERNEL(conv_depthwise_weight)(GK_IN(gk_t, x), GK_IN(gk_t, dy), GK_OUT(gk_f, part), gk_i64 n, gk_i64 per, GK_DIMS(size), GK_DIMS(by), int wide)
+{
+    GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, dy); GK_BIND_OUT(gk_f, part);
+    GK_LOCAL gk_f tmp[GK_BLOCK];
+    GK_LOCAL gk_f sums[GK_SIDE * GK_SIDE * (GK_BLOCK / 32)];
+    GK_SIZES;
+    int t = gk_lid(), split = gk_bid(0) / (int)channels, ch = gk_bid(0) - split * (int)channels;
+    gk_i64 end = (split + 1) * per < n ? (split + 1) * per : n;
+    gk_f acc[GK_SIDE * GK_SIDE];
+    GK_UNROLL for (int k = 0; k < GK_SIDE * GK_SIDE; k++) acc[k] = GK_R(0.0);
+    for (gk_i64 i = split * per + t; i < end; i += GK_BLOCK) {
+        gk_spot s = gk_spot_of((gk_u32)i, quads, strips, by.v[0], by.v[1]);
+        GK_GLOBAL const gk_t* from = x + ((gk_i64)s.map * size.v[2] + ch / each) * plane;
+        GK_GLOBAL const gk_t* to = dy + ((gk_i64)s.map * channels + ch) * plane;
+        gk_line l[GK_STRIP + 2];
+        gk_four d[GK_STRIP];
+        GK_UNROLL for (int a = 0; a < GK_STRIP + 2; a++) l[a] = gk_line_at(from, s.h + a - 1, s.w, height, width, wide);
+        GK_UNROLL for (int r = 0; r < GK_STRIP; r++) d[r] = gk_middle(to, s.h + r, s.w, height, width, wide);
+        GK_UNROLL for (int r = 0; r < GK_STRIP; r++) {
+            GK_UNROLL for (int a = 0; a < GK_SIDE; a++) {
+                GK_UNROLL for (int b = 0; b < GK_SIDE; b++) {
+                    GK_UNROLL for (int u = 0; u < 4; u++) acc[a * GK_SIDE + b] += d[r].v[u] * l[r + a].v[u + b];
+                }
+            }
+        }
+    }
+    GK_UNROLL for (int k = 0; k < GK_SIDE * GK_SIDE; k++) {
+        gk_f sum = gk_group_sum(acc[k], tmp, 32);
+        if (t % 32 == 0) sums[t / 32 * (GK_SIDE * GK_SIDE) + k] = sum;
+    }
+    GK_BARRIER();
+    if (t < GK_SIDE * GK_SIDE) {
+        gk_f sum = GK_R(0.0);
+        for (int k = 0; k < GK_BLOCK / 32; k++) sum += sums[k * (GK_SIDE * GK_SIDE) + t];
+        part[((gk_i64)split * channels + ch) * (GK_SIDE * GK_SIDE) + t] = sum;
+    }
+}

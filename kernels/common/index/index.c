@@ -1,0 +1,447 @@
+/* Gather and scatter. Operands are contiguous; along one axis they are viewed as [outer, R, inner]. Elements are moved as bits by units of
+ * their size (see prelude/coordinates.h); an item is an element of the unit or, where `wide` is set, 16 bytes of the inner axis. An index outside its
+ * range is reported in `err`, reads as 0 and is not written.
+ *
+ * Scatters are deterministic: the sources are first sorted by destination (sort/radix.c), so that those of one destination are neighbours in the
+ * order of their positions; keys not below `limit` are dropped ones.
+ * Launch: grid-stride over items unless stated.
+ */
+#include "common/prelude/coordinates.h"
+#include "common/scan/scan.h"
+
+#define GK_DEPTH 4
+
+/* Coordinates of an item of [outer, rows, columns]. */
+typedef struct { gk_i64 outer, row, column; } gk_place;
+GK_FN gk_place gk_place_of(gk_i64 item, gk_i64 n, gk_dims shape, gk_dims magic)
+{
+    gk_place p;
+    gk_i64 q = gk_over(item, n, shape.v[2], magic.v[2]);
+    p.outer = gk_over(q, n, shape.v[1], magic.v[1]);
+    p.row = q - p.outer * shape.v[1];
+    p.column = item - q * shape.v[2];
+    return p;
+}
+
+/* y[o, i, c] (+)= x[o, index[i], c]; items of y, shape [outer, n, inner], inner and the strides in items. Reference: torch.index_select. */
+GK_KERNEL(index_select)(GK_IN(gk_t, x), GK_IN(int, index), GK_OUT(gk_t, y), GK_OUT(int, err), gk_i64 items, int wide, int wide_index, gk_i64 size,
+                        GK_DIMS(shape), GK_DIMS(magic), int accumulate, int code)
+{
+    GK_BIND_IN(gk_t, x); GK_BIND_IN(int, index); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(int, err);
+    gk_i64 step = gk_gsize(), inner = shape.v[2], scale = wide ? GK_W : 1;
+    for (gk_i64 at = gk_gid(); at < items; at += GK_DEPTH * step) {
+        gk_i64 from[GK_DEPTH];
+        gk_raw16 q[GK_DEPTH];
+        gk_b b[GK_DEPTH];
+        GK_UNROLL for (int u = 0; u < GK_DEPTH; u++) {
+            from[u] = -1;
+            if (at + u * step >= items) continue;
+            gk_place p = gk_place_of(at + u * step, items, shape, magic);
+            gk_i64 i = gk_index(index, p.row, wide_index);
+            if (i >= 0 && i < size) from[u] = ((p.outer * size + i) * inner + p.column) * scale;
+            else gk_report(err, code);
+        }
+        GK_UNROLL for (int u = 0; u < GK_DEPTH; u++) {
+            q[u] = gk_make16(0u, 0u, 0u, 0u);
+            b[u] = 0;
+            if (from[u] >= 0) {
+                if (wide) q[u] = gk_load16((GK_GLOBAL const void*)(x + from[u]));
+                else b[u] = ((GK_GLOBAL const gk_b*)x)[from[u]];
+            }
+        }
+        GK_UNROLL for (int u = 0; u < GK_DEPTH; u++) {
+            if (at + u * step >= items) continue;
+            if (wide) gk_putv(y, (at + u * step) * GK_W, gk_split(q[u]), accumulate);
+            else gk_put(y, at + u * step, b[u], accumulate);
+        }
+    }
+}
+
+/* y[p] (+)= x[p with p[axis] replaced by index[p]] over the shape of the index; `sx` has x's strides, 0 at the axis, whose stride is `step`.
+ * Reference: torch.gather. */
+GK_KERNEL(gather_axis)(GK_IN(gk_t, x), GK_IN(int, index), GK_OUT(gk_t, y), GK_OUT(int, err), gk_i64 n, int wide_index, gk_i64 size, gk_i64 step, int rank,
+                       GK_DIMS(shape), GK_DIMS(magic), GK_DIMS(sx), int accumulate, int code)
+{
+    GK_BIND_IN(gk_t, x); GK_BIND_IN(int, index); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(int, err);
+    for (gk_i64 e = gk_gid(); e < n; e += gk_gsize()) {
+        gk_i64 i = gk_index(index, e, wide_index), at = 0;
+        GK_AXES(e, n, rank, shape, magic, { at += r * sx.v[d]; });
+        int bad = i < 0 || i >= size;
+        if (bad) gk_report(err, code);
+        gk_put(y, e, bad ? (gk_b)0 : ((GK_GLOBAL const gk_b*)x)[at + i * step], accumulate);
+    }
+}
+
+/* y[o, index[i], c] = the pattern for all i; writers of one cell write the same. Items of [outer, n, inner]. Reference: x.index_fill. */
+GK_KERNEL(index_fill)(GK_IN(int, index), GK_OUT(gk_t, y), GK_OUT(int, err), gk_i64 items, int wide, int wide_index, gk_i64 size, GK_DIMS(shape),
+                      GK_DIMS(magic), gk_u32 lo, gk_u32 hi, int code)
+{
+    GK_BIND_IN(int, index); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(int, err);
+    gk_raw16 q = gk_make16(lo, hi, lo, hi);
+    gk_b one = gk_split(q).v[0];
+    for (gk_i64 at = gk_gid(); at < items; at += gk_gsize()) {
+        gk_place p = gk_place_of(at, items, shape, magic);
+        gk_i64 i = gk_index(index, p.row, wide_index), to = (p.outer * size + i) * shape.v[2] + p.column;
+        if (i < 0 || i >= size) gk_report(err, code);
+        else if (wide) gk_store16((GK_GLOBAL void*)(y + to * GK_W), q);
+        else gk_put(y, to, one, 0);
+    }
+}
+
+/* y[o, key, c] = src[o, position, c] for the last source of each key. Items of [outer, n, inner], n sorted pairs, R = limit.
+ * Reference: x.index_copy, x.scatter. */
+GK_KERNEL(scatter_last)(GK_IN(int, keys), GK_IN(int, positions), GK_IN(gk_t, src), GK_OUT(gk_t, y), gk_i64 items, int wide, int wide_keys, gk_i64 limit,
+                        GK_DIMS(shape), GK_DIMS(magic))
+{
+    GK_BIND_IN(int, keys); GK_BIND_IN(int, positions); GK_BIND_IN(gk_t, src); GK_BIND_OUT(gk_t, y);
+    gk_i64 n = shape.v[1], inner = shape.v[2];
+    for (gk_i64 at = gk_gid(); at < items; at += gk_gsize()) {
+        gk_place p = gk_place_of(at, items, shape, magic);
+        gk_i64 key = gk_index(keys, p.row, wide_keys);
+        if (key >= limit || (p.row + 1 < n && gk_index(keys, p.row + 1, wide_keys) == key)) continue;
+        gk_i64 from = (p.outer * n + (gk_i64)(gk_u32)positions[p.row]) * inner + p.column, to = (p.outer * limit + key) * inner + p.column;
+        if (wide) gk_store16((GK_GLOBAL void*)(y + to * GK_W), gk_load16((GK_GLOBAL const void*)(src + from * GK_W)));
+        else gk_put(y, to, ((GK_GLOBAL const gk_b*)src)[from], 0);
+    }
+}
+
+/* dsrc[position] (+)= dy[key] for the last source of each key, 0 for the others. */
+GK_KERNEL(scatter_last_bwd)(GK_IN(int, keys), GK_IN(int, positions), GK_IN(gk_t, dy), GK_OUT(gk_t, dsrc), gk_i64 n, int wide_keys, gk_i64 limit, int accumulate)
+{
+    GK_BIND_IN(int, keys); GK_BIND_IN(int, positions); GK_BIND_IN(gk_t, dy); GK_BIND_OUT(gk_t, dsrc);
+    for (gk_i64 j = gk_gid(); j < n; j += gk_gsize()) {
+        gk_i64 key = gk_index(keys, j, wide_keys);
+        int last = key < limit && (j + 1 == n || gk_index(keys, j + 1, wide_keys) != key);
+        gk_put(dsrc, (gk_i64)(gk_u32)positions[j], last ? ((GK_GLOBAL const gk_b*)dy)[last ? key : 0] : (gk_b)0, accumulate);
+    }
+}
+
+/* mask[key] = 1 for every key below the limit. */
+GK_KERNEL(mark_keys)(GK_IN(int, keys), GK_OUT(gk_u8, mask), gk_i64 n, int wide_keys, gk_i64 limit)
+{
+    GK_BIND_IN(int, keys); GK_BIND_OUT(gk_u8, mask);
+    for (gk_i64 j = gk_gid(); j < n; j += gk_gsize()) {
+        gk_i64 key = gk_index(keys, j, wide_keys);
+        if (key < limit) mask[key] = 1;
+    }
+}
+
+/* y[i] (+)= mask[i] ? 0 : x[i] */
+GK_KERNEL(copy_unmarked)(GK_IN(gk_t, x), GK_IN(gk_u8, mask), GK_OUT(gk_t, y), gk_i64 n, int accumulate)
+{
+    GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_u8, mask); GK_BIND_OUT(gk_t, y);
+    for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) gk_put(y, i, mask[i] ? (gk_b)0 : ((GK_GLOBAL const gk_b*)x)[i], accumulate);
+}
+
+/* y[.., c] = ids[..] == c; an id outside [0, classes) gives a row of zeros. Reference: F.one_hot. */
+GK_KERNEL(one_hot)(GK_IN(int, ids), GK_OUT(gk_t, y), GK_OUT(int, err), gk_i64 n, int wide_index, gk_i64 classes, int code)
+{
+    GK_BIND_IN(int, ids); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(int, err);
+    for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
+        gk_i64 row = i <= 0x7fffffff ? (gk_i64)((gk_u32)i / (gk_u32)(classes <= 0x7fffffff ? classes : 0x7fffffff)) : i / classes, c = i - row * classes;
+        gk_i64 id = gk_index(ids, row, wide_index);
+        if (c == 0 && (id < 0 || id >= classes)) gk_report(err, code);
+        gk_store(y, i, (gk_f)(id == c));
+    }
+}
+
+/* ---- reductions of the sources that share a destination ---------------------------------------------------------------------- */
+
+#define GK_SUM 0
+#define GK_PROD 1
+#define GK_MEAN 2
+#define GK_AMAX 3
+#define GK_AMIN 4
+/* What a source counts as: itself, one, whether it equals y there, whether it is 0, itself with 0 replaced by 1. */
+#define GK_OWN 0
+#define GK_ONE 1
+#define GK_TIE 2
+#define GK_IS_ZERO 3
+#define GK_NONZERO 4
+
+GK_FN gk_f gk_combine(gk_f a, gk_f b, int how)
+{
+    return how == GK_PROD ? a * b : how == GK_AMAX ? gk_max(a, b) : how == GK_AMIN ? gk_min(a, b) : a + b;
+}
+
+GK_FN gk_vec gk_combinev(gk_vec a, gk_vec b, int how)
+{
+    GK_UNROLL for (int k = 0; k < GK_W; k++) a.v[k] = gk_combine(a.v[k], b.v[k], how);
+    return a;
+}
+
+/* One element, or 16 bytes, at an element index; unused lanes are 0. */
+GK_FN gk_vec gk_fetch(GK_GLOBAL const gk_t* p, gk_i64 i, int wide)
+{
+    gk_vec r;
+    if (wide) return gk_loadv(p, i);
+    GK_UNROLL for (int k = 0; k < GK_W; k++) r.v[k] = 0;
+    r.v[0] = gk_load(p, i);
+    return r;
+}
+
+GK_FN gk_vec gk_fetch_partial(GK_GLOBAL const gk_f* p, gk_i64 i, int wide)
+{
+    gk_vec r;
+    GK_UNROLL for (int k = 0; k < GK_W; k++) r.v[k] = k == 0 || wide ? p[i + k] : (gk_f)0;
+    return r;
+}
+
+GK_FN void gk_keep_partial(GK_GLOBAL gk_f* p, gk_i64 i, gk_vec v, int wide)
+{
+    GK_UNROLL for (int k = 0; k < GK_W; k++) {
+        if (k == 0 || wide) p[i + k] = v.v[k];
+    }
+}
+
+/* First of the n sorted keys that is not below `key`. */
+GK_FN gk_i64 gk_lower_bound(GK_GLOBAL const int* keys, gk_i64 n, int wide_keys, gk_i64 key)
+{
+    gk_i64 lo = 0, hi = n;
+    while (lo < hi) {
+        gk_i64 mid = lo + (hi - lo) / 2;
+        if (gk_index(keys, mid, wide_keys) < key) lo = mid + 1;
+        else hi = mid;
+    }
+    return lo;
+}
+
+/* Combines the reduced sources with y[at] (`include`) or overwrites it; with `stat` they are stored there as they are. */
+GK_FN void gk_finish(GK_GLOBAL gk_t* y, GK_GLOBAL gk_f* stat, gk_i64 at, gk_vec acc, int how, int include, gk_f alpha, gk_i64 count, int wide)
+{
+    if (stat) {
+        gk_keep_partial(stat, at, acc, wide);
+        return;
+    }
+    gk_vec old = acc;
+    if (include) old = gk_fetch(y, at, wide);
+    GK_UNROLL for (int k = 0; k < GK_W; k++) {
+        gk_f a = how == GK_SUM ? alpha * acc.v[k] : acc.v[k];
+        if (include) a = gk_combine(old.v[k], a, how);
+        if (how == GK_MEAN) {
+            gk_f c = (gk_f)(count + include);
+#if GK_IS_FLOAT
+            a = a / c;
+#else
+            gk_f q = a / c;
+            a = q - (a < 0 && q * c != a);
+#endif
+        }
+        acc.v[k] = a;
+    }
+    if (wide) gk_storev(y, at, acc);
+    else gk_store(y, at, acc.v[0]);
+}
+
+/* Reduces the sources of each key in order: y[o, key, c] = y[o, key, c] `how` sources. The sorted pairs are cut in runs of `run`; a work-item
+ * takes a run and a column (o, c), or GK_W columns where `wide` is set. A key that lies within its run is finished here; of one that crosses
+ * runs the first part goes to `tail` and the others to `head` (both [runs, columns]), to be joined by segment_join. Sums in gk_f.
+ * Reference: x.index_add, x.scatter_reduce. */
+GK_KERNEL(segment_reduce)(GK_IN(int, keys), GK_IN(int, positions), GK_IN(gk_t, src), GK_IN(gk_t, tie), GK_OUT(gk_t, y), GK_OUT(gk_f, stat),
+                          GK_OUT(gk_f, head), GK_OUT(gk_f, tail), gk_i64 n, gk_i64 run, gk_i64 outer, gk_i64 inner, gk_i64 limit, int wide_keys, int wide,
+                          int how, int value, int include, gk_f alpha)
+{
+    GK_BIND_IN(int, keys); GK_BIND_IN(int, positions); GK_BIND_IN(gk_t, src); GK_BIND_IN(gk_t, tie); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_f, stat);
+    GK_BIND_OUT(gk_f, head); GK_BIND_OUT(gk_f, tail);
+    gk_i64 w = wide ? GK_W : 1, columns = outer * inner / w, runs = (n + run - 1) / run;
+    for (gk_i64 item = gk_gid(); item < runs * columns; item += gk_gsize()) {
+        gk_i64 c = item / columns, column = (item - c * columns) * w, o = column / inner, at = column - o * inner;
+        gk_i64 first = c * run, end = first + run < n ? first + run : n, start = first, key = gk_index(keys, first, wide_keys), j = first;
+        gk_vec acc, ahead;
+        GK_UNROLL for (int k = 0; k < GK_W; k++) { acc.v[k] = 0; ahead.v[k] = 1; }
+        if (value != GK_ONE) ahead = gk_fetch(src, (o * n + (gk_i64)(gk_u32)positions[j]) * inner + at, wide);
+        while (j < end && key < limit) {
+            gk_i64 cell = (o * limit + key) * inner + at;
+            gk_vec v = ahead;
+            /* The next source is on its way while this one is added. */
+            if (value != GK_ONE && j + 1 < end) ahead = gk_fetch(src, (o * n + (gk_i64)(gk_u32)positions[j + 1]) * inner + at, wide);
+            if (value == GK_TIE) {
+                gk_vec e = gk_fetch(tie, cell, wide);
+                GK_UNROLL for (int k = 0; k < GK_W; k++) v.v[k] = v.v[k] == e.v[k];
+            } else if (value >= GK_IS_ZERO) {
+                GK_UNROLL for (int k = 0; k < GK_W; k++) v.v[k] = value == GK_IS_ZERO ? (gk_f)(v.v[k] == 0) : v.v[k] == 0 ? (gk_f)1 : v.v[k];
+            }
+            acc = j == start ? v : gk_combinev(acc, v, how);
+            j++;
+            gk_i64 next = j < n ? gk_index(keys, j, wide_keys) : limit;
+            if (next == key && j < end) continue;
+            if (start == first && first > 0 && gk_index(keys, first - 1, wide_keys) == key) {
+                gk_keep_partial(head, c * columns * w + column, acc, wide);
+            } else if (next == key) {
+                gk_keep_partial(tail, c * columns * w + column, acc, wide);
+            } else {
+                gk_i64 count = how == GK_MEAN ? j - start : 0;
+                gk_finish(y, stat, cell, acc, how, include, alpha, count, wide);
+            }
+            start = j;
+            key = next;
+        }
+    }
+}
+
+/* Joins the parts of the keys that cross runs: a work-item takes the key that starts in its run and goes on behind it. */
+GK_KERNEL(segment_join)(GK_IN(int, keys), GK_OUT(gk_t, y), GK_OUT(gk_f, stat), GK_IN(gk_f, head), GK_IN(gk_f, tail), gk_i64 n, gk_i64 run, gk_i64 outer,
+                        gk_i64 inner, gk_i64 limit, int wide_keys, int wide, int how, int include, gk_f alpha)
+{
+    GK_BIND_IN(int, keys); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_f, stat); GK_BIND_IN(gk_f, head); GK_BIND_IN(gk_f, tail);
+    gk_i64 w = wide ? GK_W : 1, columns = outer * inner / w, runs = (n + run - 1) / run;
+    for (gk_i64 item = gk_gid(); item < (runs - 1) * columns; item += gk_gsize()) {
+        gk_i64 c = item / columns, column = (item - c * columns) * w, first = c * run, end = first + run;
+        gk_i64 key = gk_index(keys, end - 1, wide_keys);
+        if (key >= limit || gk_index(keys, end, wide_keys) != key) continue;
+        if (first > 0 && gk_index(keys, first - 1, wide_keys) == key) continue;
+        gk_vec acc = gk_fetch_partial(tail, c * columns * w + column, wide);
+        for (gk_i64 b = c + 1; b * run < n && gk_index(keys, b * run, wide_keys) == key; b++)
+            acc = gk_combinev(acc, gk_fetch_partial(head, b * columns * w + column, wide), how);
+        gk_i64 o = column / inner, count = 0;
+        if (how == GK_MEAN) count = gk_lower_bound(keys, n, wide_keys, key + 1) - gk_lower_bound(keys, n, wide_keys, key);
+        gk_finish(y, stat, (o * limit + key) * inner + column - o * inner, acc, how, include, alpha, count, wide);
+    }
+}
+
+#if GK_IS_FLOAT
+/* Gradients of scatter_reduce. Per destination: `counts` sources, `ties` (amax, amin: sources equal to y) or zeros (prod: sources that are 0)
+ * in `marks`, and for prod the product of the other sources in `products`; each may be null where `how` does not need it. As PyTorch, the
+ * base counts among the ties even where it does not take part.
+ *
+ * dx[i] (+)= dy[i] times the derivative by the base. */
+GK_KERNEL(reduce_bwd_base)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, y), GK_IN(gk_f, counts), GK_IN(gk_f, marks), GK_IN(gk_f, products), GK_OUT(gk_t, dx),
+                           gk_i64 n, int how, int include, int accumulate)
+{
+    GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, y); GK_BIND_IN(gk_f, counts); GK_BIND_IN(gk_f, marks); GK_BIND_IN(gk_f, products);
+    GK_BIND_OUT(gk_t, dx);
+    for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
+        gk_f g = gk_load(dy, i);
+        if (how == GK_MEAN) {
+            gk_f c = counts[i] + (gk_f)include;
+            g = c > 1 ? g / c : g;
+        } else if (how == GK_PROD) {
+            g = g * (marks[i] > 0 ? (gk_f)0 : products[i]);
+        } else if (how == GK_AMAX || how == GK_AMIN) {
+            gk_f tie = (gk_f)(gk_load(x, i) == gk_load(y, i));
+            g = tie * (g / (tie + marks[i]));
+        }
+        if (!include && counts[i] > 0) g = 0;
+        gk_store(dx, i, accumulate ? gk_load(dx, i) + g : g);
+    }
+}
+
+/* dsrc[e] (+)= dy[key] times the derivative by source e; `keys` in the order of the sources. */
+GK_KERNEL(reduce_bwd_source)(GK_IN(int, keys), GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, src), GK_IN(gk_t, y), GK_IN(gk_f, counts), GK_IN(gk_f, marks),
+                             GK_IN(gk_f, products), GK_OUT(gk_t, dsrc), gk_i64 n, int wide_keys, gk_i64 limit, int how, int include, int accumulate)
+{
+    GK_BIND_IN(int, keys); GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, src); GK_BIND_IN(gk_t, y); GK_BIND_IN(gk_f, counts);
+    GK_BIND_IN(gk_f, marks); GK_BIND_IN(gk_f, products); GK_BIND_OUT(gk_t, dsrc);
+    for (gk_i64 e = gk_gid(); e < n; e += gk_gsize()) {
+        gk_i64 key = gk_index(keys, e, wide_keys);
+        gk_f g = 0;
+        if (key < limit) {
+            g = gk_load(dy, key);
+            if (how == GK_MEAN) {
+                g = g / (counts[key] + (gk_f)include);
+            } else if (how == GK_PROD) {
+                /* The product of all factors but this one: none of the others may be 0. */
+                gk_f v = gk_load(src, e), base = include ? gk_load(x, key) : (gk_f)1, zeros = marks[key] + (gk_f)(base == 0);
+                gk_f all = products[key] * (base == 0 ? (gk_f)1 : base);
+                g = v == 0 ? (zeros == 1 ? g * all : (gk_f)0) : zeros > 0 ? (gk_f)0 : g * (all / v);
+            } else if (how == GK_AMAX || how == GK_AMIN) {
+                gk_f top = gk_load(y, key), share = g / ((gk_f)(gk_load(x, key) == top) + marks[key]);
+                g = (gk_f)(gk_load(src, e) == top) * share;
+            }
+        }
+        gk_store(dsrc, e, accumulate ? gk_load(dsrc, e) + g : g);
+    }
+}
+#endif
+
+/* ---- selections in order ----------------------------------------------------------------------------------------------------- */
+
+/* Consecutive elements per work-item. */
+#define GK_RUN 4
+
+#if GK_DTYPE == GK_U8
+#define GK_TRUE(x, i) ((x)[i] != 0)
+#else
+#define GK_TRUE(x, i) (gk_load(x, i) != 0)
+#endif
+
+/* partial[g] = true elements (not 0) of x[g*chunk .. (g+1)*chunk). Launch: one block per chunk. */
+GK_KERNEL(count_true)(GK_IN(gk_t, x), GK_OUT(gk_i64, partial), gk_i64 n, gk_i64 chunk)
+{
+    GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_i64, partial);
+    GK_LOCAL gk_i64 tmp[GK_BLOCK];
+    gk_i64 first = gk_bid(0) * chunk, end = first + chunk < n ? first + chunk : n, sum = 0, total;
+    for (gk_i64 i = first + gk_lid(); i < end; i += GK_BLOCK) sum += GK_TRUE(x, i);
+    gk_scan64(sum, tmp, &total);
+    if (gk_lid() == 0) partial[gk_bid(0)] = total;
+}
+
+#define GK_SELECT 0
+#define GK_CONSUME 1
+#define GK_SPREAD 2
+
+/* With r(i) the number of true cells before i: y[r(i)] = x[i] for true i (select); y[i] = x[r(i)] for true i (consume); y[i] (+)= x[r(i)]
+ * for true i, else 0 (spread). `room` is the size of the shorter side (y when selecting, else x): what does not fit is reported, reads as 0
+ * and is not written. `count`, where given, receives the number of true cells. Launch: as count_true, after it.
+ * Reference: torch.masked_select, x.masked_scatter. */
+GK_KERNEL(masked_move)(GK_IN(gk_u8, mask), GK_IN(gk_i64, partial), GK_IN(gk_t, x), GK_OUT(gk_t, y), GK_OUT(gk_i64, count), GK_OUT(int, err), gk_i64 n,
+                       gk_i64 chunk, gk_i64 room, int mode, int accumulate, int code)
+{
+    GK_BIND_IN(gk_u8, mask); GK_BIND_IN(gk_i64, partial); GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_i64, count); GK_BIND_OUT(int, err);
+    GK_LOCAL gk_i64 tmp[GK_BLOCK];
+    GK_LOCAL gk_u32 ranks[GK_BLOCK];
+    GK_GLOBAL const gk_b* from = (GK_GLOBAL const gk_b*)x;
+    gk_i64 first = gk_bid(0) * chunk, end = first + chunk < n ? first + chunk : n;
+    gk_i64 before = gk_sum_before(partial, gk_bid(0), tmp);
+    for (gk_i64 at = first; at < end; at += GK_BLOCK * GK_RUN) {
+        gk_i64 i = at + (gk_i64)gk_lid() * GK_RUN;
+        int on[GK_RUN];
+        gk_u32 mine = 0u, total;
+        GK_UNROLL for (int k = 0; k < GK_RUN; k++) {
+            on[k] = i + k < end && mask[i + k] != 0;
+            mine += (gk_u32)on[k];
+        }
+        gk_i64 rank = before + (gk_i64)(gk_block_scan(mine, ranks, &total) - mine);
+        GK_UNROLL for (int k = 0; k < GK_RUN; k++) {
+            int fits = rank < room;
+            if (on[k] && !fits) gk_report(err, code);
+            if (mode == GK_SELECT) {
+                if (on[k] && fits) gk_put(y, rank, from[i + k], 0);
+            } else if (i + k < end && (on[k] || mode == GK_SPREAD)) {
+                gk_put(y, i + k, on[k] && fits ? from[rank] : (gk_b)0, accumulate);
+            }
+            rank += on[k];
+        }
+        before += (gk_i64)total;
+    }
+    if (count && end == n && gk_lid() == 0) count[0] = before;
+}
+
+/* index[r] = the coordinates of the r-th element of x that is not 0; what does not fit in `room` rows is reported. Launch: as count_true,
+ * after it. Reference: torch.nonzero. */
+GK_KERNEL(nonzero)(GK_IN(gk_t, x), GK_IN(gk_i64, partial), GK_OUT(gk_i64, index), GK_OUT(gk_i64, count), GK_OUT(int, err), gk_i64 n, gk_i64 chunk,
+                   gk_i64 room, int rank, GK_DIMS(shape), GK_DIMS(magic), int code)
+{
+    GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_i64, partial); GK_BIND_OUT(gk_i64, index); GK_BIND_OUT(gk_i64, count); GK_BIND_OUT(int, err);
+    GK_LOCAL gk_i64 tmp[GK_BLOCK];
+    GK_LOCAL gk_u32 ranks[GK_BLOCK];
+    gk_i64 first = gk_bid(0) * chunk, end = first + chunk < n ? first + chunk : n;
+    gk_i64 before = gk_sum_before(partial, gk_bid(0), tmp);
+    for (gk_i64 at = first; at < end; at += GK_BLOCK * GK_RUN) {
+        gk_i64 i = at + (gk_i64)gk_lid() * GK_RUN;
+        int on[GK_RUN];
+        gk_u32 mine = 0u, total;
+        GK_UNROLL for (int k = 0; k < GK_RUN; k++) {
+            on[k] = i + k < end && GK_TRUE(x, i + k);
+            mine += (gk_u32)on[k];
+        }
+        gk_i64 row = before + (gk_i64)(gk_block_scan(mine, ranks, &total) - mine);
+        GK_UNROLL for (int k = 0; k < GK_RUN; k++) {
+            if (on[k] && row >= room) gk_report(err, code);
+            if (on[k] && row < room && rank > 0) GK_AXES(i + k, n, rank, shape, magic, { index[row * rank + d] = r; });
+            row += on[k];
+        }
+        before += (gk_i64)total;
+    }
+    if (end == n && gk_lid() == 0) count[0] = before;
+}

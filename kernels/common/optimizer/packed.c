@@ -1,0 +1,163 @@
+/* Adam and AdamW with moments in bf16 or in 8-bit codes, for a list of tensors (the table of optimizer/adaptive_rules.h: states are m, v, scales).
+ *
+ * Codes: blocks of 256 elements of a tensor share scales a (largest |m|) and b (largest sqrt(v)); m = a c / 127 with c a signed byte,
+ * v = (b c / 255)^2 with c >= 1 where v > 0. scales: [2, blocks of the tensor]. bf16: m to nearest even.
+ * v is rounded at random where `random` is set: element i of tensor j (counted from `first_tensor`) uses word i % 4 of Philox block offset + i / 4 of
+ * stream + j, and is rounded up where u is below the fraction; else to nearest. Arithmetic in f32; the step uses the moments before they are rounded.
+ *
+ * Launch: one block per chunk of GK_CHUNK elements; runs of 32 work-items take 256 elements, 8 each. Deterministic.
+ * Reference: Dettmers et al. (2022), with other codes.
+ */
+#include "adaptive_rules.h"
+
+#define GK_EACH 8
+#define gk_store_copy(i, v) (copy[i] = copy_kind == 1 ? gk_f32_to_f16(v) : gk_f32_to_bf16(v))
+
+/* Byte k of eight. */
+#define GK_BYTE(q, k) (((k) < 4 ? (q)[0] : (q)[1]) >> (8 * ((k) % 4)) & 0xffu)
+GK_FN gk_f gk_signed_byte(gk_u32 c) { return (gk_f)((int)c - (c > 127u ? 256 : 0)); }
+
+/* v >= 0 in bf16, up where u is below the fraction that is cut off. */
+GK_FN gk_u16 gk_bf16_random(float v, gk_u32 word)
+{
+    gk_u32 u = gk_as_u32(v);
+    if ((u & 0x7f800000u) == 0x7f800000u) return gk_f32_to_bf16(v);
+    return (gk_u16)((u >> 16) + ((word >> 16) < (u & 0xffffu) ? 1u : 0u));
+}
+
+GK_KERNEL(adam_packed)(GK_IN(gk_i64, table), int tensors, GK_OUT(gk_t, w), GK_IN(gk_t, g), GK_OUT(gk_u8, m), GK_OUT(gk_u8, v), GK_OUT(float, scales),
+                       GK_OUT(gk_u16, copy), int codes, int master, int copy_kind, GK_IN(float, lr_dev), GK_IN(gk_i64, step), GK_IN(float, inv_scale),
+                       GK_IN(float, found_inf), int maximize, int decoupled, gk_f lr, gk_f c1, gk_f c2, gk_f log1, gk_f log2, gk_f p0, gk_f p1,
+                       gk_f p2, gk_f p3, gk_f p4, gk_f p5, int random, gk_i64 seed, gk_i64 stream, gk_i64 offset, GK_IN(gk_i64, more),
+                       int first_tensor)
+{
+    GK_LOCAL gk_f tmp[GK_BLOCK];
+    GK_BIND_IN(gk_i64, table); GK_BIND_OUT(gk_t, w); GK_BIND_IN(gk_t, g); GK_BIND_OUT(gk_u8, m); GK_BIND_OUT(gk_u8, v); GK_BIND_OUT(float, scales);
+    GK_BIND_OUT(gk_u16, copy); GK_BIND_IN(float, lr_dev); GK_BIND_IN(gk_i64, step); GK_BIND_IN(float, inv_scale); GK_BIND_IN(float, found_inf);
+    GK_BIND_IN(gk_i64, more);
+    int skip = 0;
+    if (found_inf) skip = found_inf[0] != 0.0f;
+    GK_GLOBAL gk_f* wm = (GK_GLOBAL gk_f*)w;
+    GK_GLOBAL gk_u16* m16 = (GK_GLOBAL gk_u16*)m;
+    GK_GLOBAL gk_u16* v16 = (GK_GLOBAL gk_u16*)v;
+    gk_step h;
+    gk_f unscale = inv_scale ? (gk_f)inv_scale[0] : GK_R(1.0);
+    if (maximize) unscale = -unscale;
+    h.lr = lr_dev ? (gk_f)lr_dev[0] : lr;
+    h.t = h.q0 = h.q1 = GK_R(0.0);
+    h.first = h.flag = 0;
+    h.c1 = c1; h.c2 = c2; h.p0 = p0; h.p1 = p1; h.p2 = p2; h.p3 = p3; h.p4 = p4; h.p5 = p5;
+    if (step) h = gk_step_at(h, step[0], log1, log2);
+    gk_u64 start = (gk_u64)offset + (more ? (gk_u64)more[0] : 0ul);
+    gk_i64 chunks = skip ? 0 : table[tensors * GK_ROW];
+    for (gk_i64 c = gk_bid(0); c < chunks; c += gk_nblocks(0)) {
+        int at = gk_row_of(table, tensors, c);
+        GK_GLOBAL const gk_i64* row = table + at * GK_ROW;
+        gk_i64 begin = (c - row[0]) * GK_CHUNK, len = row[1], end = begin + GK_CHUNK < len ? begin + GK_CHUNK : len;
+        gk_i64 ow = row[2], og = row[3], om = row[4], ov = row[5], os = row[6], oc = row[8], blocks = (len + 255) / 256;
+        int aligned = (ow | og | om | ov) % GK_EACH == 0;
+        /* Every work-item of the block makes the same number of rounds: the maxima are collectives. */
+        for (gk_i64 base = begin; base < end; base += GK_BLOCK * GK_EACH) {
+            gk_i64 i = base + gk_lid() * GK_EACH, block = i / 256;
+            int count = i >= end ? 0 : end - i < GK_EACH ? (int)(end - i) : GK_EACH, whole = aligned && count == GK_EACH;
+            gk_f a[GK_EACH], b[GK_EACH], x[GK_EACH], y[GK_EACH], am = GK_R(0.0), av = GK_R(0.0), tm = GK_R(0.0), tv = GK_R(0.0);
+            for (int k = 0; k < GK_EACH; k++) a[k] = b[k] = x[k] = y[k] = GK_R(0.0);
+            if (codes && count > 0) {
+                am = scales[os + block] * GK_R(0.00787401574803149606);
+                av = scales[os + blocks + block] * GK_R(0.00392156862745098039);
+            }
+            if (whole) {
+                GK_UNROLL for (int j = 0; j < GK_EACH; j += GK_W) {
+                    gk_vec q = master ? gk_loads(wm, ow + i + j) : gk_loadv(w, ow + i + j), r = gk_loadv(g, og + i + j);
+                    GK_UNROLL for (int k = 0; k < GK_W; k++) { a[j + k] = q.v[k]; b[j + k] = r.v[k]; }
+                }
+                if (codes) {
+                    GK_GLOBAL const gk_u32* qm = (GK_GLOBAL const gk_u32*)(m + om + i);
+                    GK_GLOBAL const gk_u32* qv = (GK_GLOBAL const gk_u32*)(v + ov + i);
+                    gk_u32 cm[2], cv[2];
+                    cm[0] = qm[0]; cm[1] = qm[1]; cv[0] = qv[0]; cv[1] = qv[1];
+                    GK_UNROLL for (int k = 0; k < GK_EACH; k++) { x[k] = gk_signed_byte(GK_BYTE(cm, k)); y[k] = (gk_f)GK_BYTE(cv, k); }
+                } else {
+                    gk_raw16 qm = gk_load16((GK_GLOBAL const void*)(m16 + om + i)), qv = gk_load16((GK_GLOBAL const void*)(v16 + ov + i));
+                    gk_u32 cm[4], cv[4];
+                    cm[0] = qm.x; cm[1] = qm.y; cm[2] = qm.z; cm[3] = qm.w;
+                    cv[0] = qv.x; cv[1] = qv.y; cv[2] = qv.z; cv[3] = qv.w;
+                    GK_UNROLL for (int k = 0; k < GK_EACH; k++) {
+                        x[k] = gk_bf16_to_f32((gk_u16)(cm[k / 2] >> (16 * (k % 2))));
+                        y[k] = gk_bf16_to_f32((gk_u16)(cv[k / 2] >> (16 * (k % 2))));
+                    }
+                }
+            } else {
+                for (int k = 0; k < count; k++) {
+                    if (master) a[k] = wm[ow + i + k]; else a[k] = gk_load(w, ow + i + k);
+                    b[k] = gk_load(g, og + i + k);
+                    if (codes) { x[k] = gk_signed_byte(m[om + i + k]); y[k] = (gk_f)v[ov + i + k]; }
+                    else { x[k] = gk_bf16_to_f32(m16[om + i + k]); y[k] = gk_bf16_to_f32(v16[ov + i + k]); }
+                }
+            }
+            GK_UNROLL for (int k = 0; k < GK_EACH; k++) {
+                if (codes) { x[k] *= am; y[k] *= av; y[k] *= y[k]; }
+                gk_f grad = b[k] * unscale;
+                if (decoupled) a[k] *= GK_R(1.0) - h.lr * h.p3; else grad += h.p3 * a[k];
+                a[k] = gk_rule_adam_core(a[k], grad, &x[k], &y[k], h);
+                if (codes && k < count) {
+                    y[k] = gk_sqrt(y[k]);
+                    tm = gk_max(tm, gk_fabs(x[k]));
+                    tv = gk_max(tv, y[k]);
+                }
+            }
+            /* Outside of any condition: PoCL loses values that cross a conditional barrier here. */
+            tm = gk_group_max(tm, tmp, 32);
+            tv = gk_group_max(tv, tmp, 32);
+            if (codes && count > 0 && gk_lid() % 32 == 0) { scales[os + block] = tm; scales[os + blocks + block] = tv; }
+            gk_u32 cm[GK_EACH], cv[GK_EACH], words[GK_EACH];
+            for (int k = 0; k < GK_EACH; k++) words[k] = 0u;
+            if (random && count > 0) {
+                gk_u64 sequence = (gk_u64)stream + (gk_u64)(first_tensor + at);
+                gk_words r = gk_philox(start + (gk_u64)(i / 4), sequence, (gk_u64)seed), q = gk_philox(start + (gk_u64)(i / 4) + 1ul, sequence, (gk_u64)seed);
+                GK_UNROLL for (int k = 0; k < 4; k++) { words[k] = r.w[k]; words[k + 4] = q.w[k]; }
+            }
+            /* A scale that is 0 or not finite leaves no codes; the latter makes its whole block NaN. */
+            gk_f um = tm > GK_R(0.0) && tm < GK_INF ? GK_R(127.0) / tm : GK_R(0.0), uv = tv > GK_R(0.0) && tv < GK_INF ? GK_R(255.0) / tv : GK_R(0.0);
+            GK_UNROLL for (int k = 0; k < GK_EACH; k++) {
+                if (codes) {
+                    gk_f q = um > GK_R(0.0) ? gk_rint(x[k] * um) : GK_R(0.0), s = uv > GK_R(0.0) ? y[k] * uv : GK_R(0.0), low = gk_floor(s);
+                    if (!random) low = gk_rint(s);
+                    else if (gk_unit(words[k]) < s - low) low += GK_R(1.0);
+                    if (low > GK_R(255.0)) low = GK_R(255.0);
+                    if (low < GK_R(1.0) && s > GK_R(0.0)) low = GK_R(1.0);
+                    cm[k] = (gk_u32)(int)q & 0xffu;
+                    cv[k] = (gk_u32)(int)low;
+                } else {
+                    cm[k] = gk_f32_to_bf16(x[k]);
+                    cv[k] = random ? gk_bf16_random(y[k], words[k]) : gk_f32_to_bf16(y[k]);
+                }
+            }
+            if (whole) {
+                GK_UNROLL for (int j = 0; j < GK_EACH; j += GK_W) {
+                    gk_vec q;
+                    GK_UNROLL for (int k = 0; k < GK_W; k++) q.v[k] = a[j + k];
+                    if (master) gk_stores(wm, ow + i + j, q); else gk_storev(w, ow + i + j, q);
+                }
+                if (codes) {
+                    GK_GLOBAL gk_u32* qm = (GK_GLOBAL gk_u32*)(m + om + i);
+                    GK_GLOBAL gk_u32* qv = (GK_GLOBAL gk_u32*)(v + ov + i);
+                    GK_UNROLL for (int k = 0; k < 2; k++) {
+                        qm[k] = cm[4 * k] | cm[4 * k + 1] << 8 | cm[4 * k + 2] << 16 | cm[4 * k + 3] << 24;
+                        qv[k] = cv[4 * k] | cv[4 * k + 1] << 8 | cv[4 * k + 2] << 16 | cv[4 * k + 3] << 24;
+                    }
+                } else {
+                    gk_store16((GK_GLOBAL void*)(m16 + om + i), gk_make16(cm[0] | cm[1] << 16, cm[2] | cm[3] << 16, cm[4] | cm[5] << 16, cm[6] | cm[7] << 16));
+                    gk_store16((GK_GLOBAL void*)(v16 + ov + i), gk_make16(cv[0] | cv[1] << 16, cv[2] | cv[3] << 16, cv[4] | cv[5] << 16, cv[6] | cv[7] << 16));
+                }
+            } else {
+                for (int k = 0; k < count; k++) {
+                    if (master) wm[ow + i + k] = a[k]; else gk_store(w, ow + i + k, a[k]);
+                    if (codes) { m[om + i + k] = (gk_u8)cm[k]; v[ov + i + k] = (gk_u8)cv[k]; }
+                    else { m16[om + i + k] = (gk_u16)cm[k]; v16[ov + i + k] = (gk_u16)cv[k]; }
+                }
+            }
+            if (copy_kind) for (int k = 0; k < count; k++) gk_store_copy(oc + i + k, a[k]);
+        }
+    }
+}

@@ -1,0 +1,205 @@
+/* Reductions. GK_OP names the function (reduce/reduce_ops.h).
+ *
+ *   y[o] = end(join over r of x[kx(o) + rx(r)])        and for some functions a second result z[o]; dot reduces the products x * x2
+ *
+ * The axes that stay ("kept") and the axes that go ("red") are merged lists of sizes with strides per operand, the innermost last.
+ * reduce_rows: neighbouring work-items walk along the reduced axes; `lanes` of them share a row. reduce_cols: they lie side by side on the kept
+ * axes. Rows longer than a block handles well are cut into `splits` runs of `chunk` items, whose states go to `part` and are joined in order by
+ * reduce_join. `count` is the number of elements that one result is made of.
+ * Launch: blocks on axis 0 loop over the rows or tiles. Statistics in gk_f, sums of integers in gk_i64. Deterministic: the order of the
+ * operations follows from the shape, the alignment and the number of blocks that fill the device. Reference: torch.<function>.
+ */
+/* Values that one call of gk_take takes at most, and 16-byte accesses in flight per work-item: along a row, and down GK_W columns. */
+#define GK_BATCH 8
+#define GK_DEPTH 8
+#define GK_DEPTH_COLS (GK_W >= 8 ? 4 : 8)
+#include "common/prelude/strided.h"
+#include "reduce_ops.h"
+
+#if GK_CAT(GK_OP, _pair)
+#define GK_LOAD(i, j) (gk_load(x, i) * gk_load(x2, j))
+#else
+#define GK_LOAD(i, j) gk_load(x, i)
+#endif
+
+GK_FN gk_vec gk_load_items(GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* x2, gk_i64 i, gk_i64 j)
+{
+    gk_vec a = gk_loadv(x, i);
+#if GK_CAT(GK_OP, _pair)
+    gk_vec b = gk_loadv(x2, j);
+    GK_UNROLL for (int k = 0; k < GK_W; k++) a.v[k] *= b.v[k];
+#endif
+    return a;
+}
+
+#define GK_ROW_CONTIGUOUS 1 /* rows without gaps, at any alignment: `phase` is the position of x within 16 bytes */
+#define GK_ROW_WIDE 2       /* items are GK_W elements of the innermost reduced axis */
+
+/* The items from..to of the row that starts at i (x) and j (x2), as seen by one lane. */
+GK_FN gk_state gk_row(GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* x2, gk_i64 i, gk_i64 j, gk_i64 from, gk_i64 to, int lane, int lanes, int mode,
+                      int phase, gk_i64 n, int rank, const gk_dims* red, const gk_dims* rx, const gk_dims* rx2, gk_f p)
+{
+    gk_state s = gk_begin();
+    if (mode == GK_ROW_CONTIGUOUS) {
+        gk_i64 len = to - from, head = -(phase + i + from) & (GK_W - 1);
+        if (len <= 0) return s;
+        if (head > len) head = len;
+        for (gk_i64 k = lane; k < head; k += lanes) {
+            gk_f v[1];
+            v[0] = GK_LOAD(i + from + k, j + from + k);
+            gk_take(&s, v, 1, from + k, 1, p);
+        }
+        gk_i64 items = (len - head) / GK_W, base = from + head, k = lane;
+        for (; k + (GK_DEPTH - 1) * lanes < items; k += GK_DEPTH * lanes) {
+            gk_vec a[GK_DEPTH];
+            GK_UNROLL for (int u = 0; u < GK_DEPTH; u++) {
+                gk_i64 e = base + (k + u * lanes) * GK_W;
+                a[u] = gk_load_items(x, x2, i + e, j + e);
+            }
+            GK_UNROLL for (int u = 0; u < GK_DEPTH; u++) gk_take(&s, a[u].v, GK_W, base + (k + u * lanes) * GK_W, 1, p);
+        }
+        for (; k < items; k += lanes) {
+            gk_vec a = gk_load_items(x, x2, i + base + k * GK_W, j + base + k * GK_W);
+            gk_take(&s, a.v, GK_W, base + k * GK_W, 1, p);
+        }
+        for (k = base + items * GK_W + lane; k < to; k += lanes) {
+            gk_f v[1];
+            v[0] = GK_LOAD(i + k, j + k);
+            gk_take(&s, v, 1, k, 1, p);
+        }
+        return s;
+    }
+    for (gk_i64 k = from + lane; k < to; k += lanes) {
+        gk_i64 a = i, b = j;
+        GK_ND(k, n, rank, *red, { a += r * rx->v[d]; b += r * rx2->v[d]; });
+        if (mode == GK_ROW_WIDE) {
+            gk_vec v = gk_load_items(x, x2, a, b);
+            gk_take(&s, v.v, GK_W, 0, 0, p);
+        } else {
+            gk_f v[1];
+            v[0] = GK_LOAD(a, b);
+            gk_take(&s, v, 1, k, 1, p);
+        }
+    }
+    return s;
+}
+
+GK_KERNEL(reduce_rows)(GK_IN(gk_t, x), GK_IN(gk_t, x2), GK_OUT(gk_u8, y), GK_OUT(gk_u8, z), GK_OUT(gk_state, part), gk_i64 outputs, gk_i64 n,
+                       gk_i64 chunk, gk_i64 count, int splits, int lanes, int mode, int phase, int kept_rank, GK_DIMS(kept), GK_DIMS(kx), GK_DIMS(kx2),
+                       GK_DIMS(ky), GK_DIMS(kz), int red_rank, GK_DIMS(red), GK_DIMS(rx), GK_DIMS(rx2), int form, int accumulate, gk_f p, gk_f q)
+{
+    GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, x2); GK_BIND_OUT(gk_u8, y); GK_BIND_OUT(gk_u8, z); GK_BIND_OUT(gk_state, part);
+    GK_LOCAL gk_state tmp[GK_BLOCK];
+    int lane = gk_lid() & (lanes - 1), rows = GK_BLOCK / lanes;
+    gk_i64 blocks = (outputs + rows - 1) / rows * splits;
+    for (gk_i64 b = gk_bid(0); b < blocks; b += gk_nblocks(0)) {
+        gk_i64 split = b % splits, o = b / splits * rows + gk_lid() / lanes;
+        gk_i64 i = 0, j = 0, iy = 0, iz = 0, from = split * chunk, to = from + chunk < n ? from + chunk : n;
+        if (o < outputs) GK_ND(o, outputs, kept_rank, kept, { i += r * kx.v[d]; j += r * kx2.v[d]; iy += r * ky.v[d]; iz += r * kz.v[d]; });
+        else to = from;
+        gk_state s = gk_row(x, x2, i, j, from, to, lane, lanes, mode, phase, n, red_rank, &red, &rx, &rx2, p);
+        s = gk_gather_states(s, tmp, lanes);
+        if (lane == 0 && o < outputs) {
+            if (splits > 1) part[o * splits + split] = s;
+            else gk_end(y, z, iy, iz, s, count, form, accumulate, p, q);
+        }
+    }
+}
+
+/* The rows from..to of w neighbouring columns (w is 1 or GK_W, a constant), every `step`-th from `first` on. */
+GK_FN void gk_columns(gk_state* s, const int w, GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* x2, gk_i64 i, gk_i64 j, gk_i64 first, gk_i64 to, int step,
+                      gk_i64 n, int rank, const gk_dims* red, const gk_dims* rx, const gk_dims* rx2, gk_f p)
+{
+    gk_i64 k = first;
+    for (; k + (GK_DEPTH_COLS - 1) * step < to; k += GK_DEPTH_COLS * step) {
+        gk_f v[GK_W][GK_DEPTH_COLS];
+        GK_UNROLL for (int u = 0; u < GK_DEPTH_COLS; u++) {
+            gk_i64 a = i, b = j;
+            GK_ND(k + u * step, n, rank, *red, { a += r * rx->v[d]; b += r * rx2->v[d]; });
+            if (w == 1) {
+                v[0][u] = GK_LOAD(a, b);
+            } else {
+                gk_vec t = gk_load_items(x, x2, a, b);
+                GK_UNROLL for (int c = 0; c < GK_W; c++) v[c][u] = t.v[c];
+            }
+        }
+        GK_UNROLL for (int c = 0; c < w; c++) gk_take(&s[c], v[c], GK_DEPTH_COLS, k, step, p);
+    }
+    for (; k < to; k += step) {
+        gk_i64 a = i, b = j;
+        gk_vec t;
+        GK_ND(k, n, rank, *red, { a += r * rx->v[d]; b += r * rx2->v[d]; });
+        if (w == 1) t.v[0] = GK_LOAD(a, b);
+        else t = gk_load_items(x, x2, a, b);
+        GK_UNROLL for (int c = 0; c < w; c++) gk_take(&s[c], &t.v[c], 1, k, step, p);
+    }
+}
+
+/* Joins the states of the block's work-items that differ in lid / tx only; those with lid < tx get the result. */
+GK_FN gk_state gk_gather_columns(gk_state s, GK_LOCAL_PTR gk_state* tmp, int tx)
+{
+    int t = gk_lid();
+    if (tx == GK_BLOCK) return s;
+    tmp[t] = s;
+    GK_BARRIER();
+    for (int m = GK_BLOCK / 2; m >= tx; m >>= 1) {
+        if (t < m) tmp[t] = gk_join(tmp[t], tmp[t + m]);
+        GK_BARRIER();
+    }
+    s = tmp[t];
+    GK_BARRIER();
+    return s;
+}
+
+/* `outputs` counts items: columns, or GK_W neighbouring ones if `wide` is set; a block takes tx items and GK_BLOCK / tx rows at a time. */
+GK_KERNEL(reduce_cols)(GK_IN(gk_t, x), GK_IN(gk_t, x2), GK_OUT(gk_u8, y), GK_OUT(gk_u8, z), GK_OUT(gk_state, part), gk_i64 outputs, gk_i64 n,
+                       gk_i64 chunk, gk_i64 count, int splits, int tx, int wide, gk_i64 step_y, gk_i64 step_z, int kept_rank, GK_DIMS(kept), GK_DIMS(kx),
+                       GK_DIMS(kx2), GK_DIMS(ky), GK_DIMS(kz), int red_rank, GK_DIMS(red), GK_DIMS(rx), GK_DIMS(rx2), int form, int accumulate, gk_f p, gk_f q)
+{
+    GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, x2); GK_BIND_OUT(gk_u8, y); GK_BIND_OUT(gk_u8, z); GK_BIND_OUT(gk_state, part);
+    GK_LOCAL gk_state tmp[GK_BLOCK];
+    int tx_id = gk_lid() & (tx - 1), ty = gk_lid() / tx;
+    gk_i64 blocks = (outputs + tx - 1) / tx * splits;
+    for (gk_i64 b = gk_bid(0); b < blocks; b += gk_nblocks(0)) {
+        gk_i64 tile = b / splits, split = b - tile * splits, o = tile * tx + tx_id;
+        gk_i64 i = 0, j = 0, iy = 0, iz = 0, from = split * chunk, to = from + chunk < n ? from + chunk : n;
+        gk_state s[GK_W];
+        GK_UNROLL for (int c = 0; c < GK_W; c++) s[c] = gk_begin();
+        if (o < outputs) {
+            GK_ND(o, outputs, kept_rank, kept, { i += r * kx.v[d]; j += r * kx2.v[d]; iy += r * ky.v[d]; iz += r * kz.v[d]; });
+            if (wide) gk_columns(s, GK_W, x, x2, i, j, from + ty, to, GK_BLOCK / tx, n, red_rank, &red, &rx, &rx2, p);
+            else gk_columns(s, 1, x, x2, i, j, from + ty, to, GK_BLOCK / tx, n, red_rank, &red, &rx, &rx2, p);
+        }
+        GK_UNROLL for (int c = 0; c < GK_W; c++) {
+            if (c > 0 && !wide) break;
+            gk_state t = gk_gather_columns(s[c], tmp, tx);
+            if (ty == 0 && o < outputs) {
+                if (splits > 1) part[split * (wide ? outputs * GK_W : outputs) + (wide ? o * GK_W + c : o)] = t;
+                else gk_end(y, z, iy + c * step_y, iz + c * step_z, t, count, form, accumulate, p, q);
+            }
+        }
+    }
+}
+
+/* Results from the states of `splits` runs: that of run k of output o is part[o * so + k * sk]. The `lanes` work-items of an output lie side by
+ * side, or those of neighbouring outputs do where their states lie side by side (so is 1). */
+GK_KERNEL(reduce_join)(GK_IN(gk_state, part), GK_OUT(gk_u8, y), GK_OUT(gk_u8, z), gk_i64 outputs, gk_i64 count, int splits, gk_i64 so, gk_i64 sk,
+                       int lanes, int kept_rank, GK_DIMS(kept), GK_DIMS(ky), GK_DIMS(kz), int form, int accumulate, gk_f p, gk_f q)
+{
+    GK_BIND_IN(gk_state, part); GK_BIND_OUT(gk_u8, y); GK_BIND_OUT(gk_u8, z);
+    GK_LOCAL gk_state tmp[GK_BLOCK];
+    int rows = GK_BLOCK / lanes, apart = so == 1 && sk != 1;
+    int lane = apart ? gk_lid() / rows : gk_lid() & (lanes - 1);
+    gk_i64 blocks = (outputs + rows - 1) / rows;
+    for (gk_i64 b = gk_bid(0); b < blocks; b += gk_nblocks(0)) {
+        gk_i64 o = b * rows + (apart ? gk_lid() & (rows - 1) : gk_lid() / lanes), iy = 0, iz = 0;
+        gk_state s = gk_begin();
+        if (o < outputs) {
+            GK_ND(o, outputs, kept_rank, kept, { iy += r * ky.v[d]; iz += r * kz.v[d]; });
+            for (int k = lane; k < splits; k += lanes) s = gk_join(s, part[o * so + k * sk]);
+        }
+        if (apart) s = gk_gather_columns(s, tmp, rows);
+        else s = gk_gather_states(s, tmp, lanes);
+        if (lane == 0 && o < outputs) gk_end(y, z, iy, iz, s, count, form, accumulate, p, q);
+    }
+}

@@ -1,0 +1,234 @@
+/* Sampling of images and volumes at positions. GK_OP: gk_sample_nearest, gk_sample_linear, gk_sample_cubic (images only).
+ *
+ *   y[s, c, o] = sum over the taps of grid[s, o] of weight * x[s, c, tap]
+ * A grid value g of an axis of n cells is at c = g n/2 + (n-1)/2, with `align` at g (n-1)/2 + (n-1)/2. size: D, H, W (D = 1 for images, axes = 2);
+ * the grid's last axis is x, y(, z). padding: 0 zeros, 1 border, 2 reflection. A position that is NaN gives NaN.
+ * Launch: grid-stride over positions, unless stated. Arithmetic in gk_f. Deterministic: one writer per element. Reference: F.grid_sample.
+ */
+#include "common/prelude/window.h"
+
+#define gk_sample_nearest_taps 1
+#define gk_sample_linear_taps 2
+#define gk_sample_cubic_taps 4
+#define GK_TAPS GK_CAT(GK_OP, _taps)
+#if GK_TAPS == 4
+#define GK_DEEP 1
+#else
+#define GK_DEEP GK_TAPS
+#endif
+#define GK_CELLS (GK_DEEP * GK_TAPS * GK_TAPS)
+
+#define GK_ZEROS 0
+#define GK_BORDER 1
+#define GK_REFLECTION 2
+
+/* Taps along an axis: cells (-1 for none), their weights, and the derivatives of the weights by the grid value. */
+typedef struct { int cell[GK_TAPS]; gk_f w[GK_TAPS], dw[GK_TAPS]; int bad; } gk_axis;
+
+/* The position of an axis that c shows, and its derivative. */
+typedef struct { gk_f c, slope; } gk_shown;
+
+GK_FN gk_shown gk_pad(gk_f c, int n, int padding, int align)
+{
+    gk_shown r;
+    gk_f top = (gk_f)(n - 1);
+    r.c = c;
+    r.slope = GK_R(1.0);
+    if (padding == GK_REFLECTION) {
+        gk_f low = align ? GK_R(0.0) : GK_R(-0.5), span = align ? top : (gk_f)n;
+        if (span == GK_R(0.0)) {
+            r.c = gk_isnan(c) ? c : GK_R(0.0);
+            r.slope = GK_R(0.0);
+        } else {
+            gk_f t = gk_fabs(c - low), extra = gk_fmod(t, span), flips = gk_rint((t - extra) / span);
+            int odd = flips - GK_R(2.0) * gk_floor(flips * GK_R(0.5)) != GK_R(0.0);
+            r.slope = c < low ? GK_R(-1.0) : GK_R(1.0);
+            if (odd) r.slope = -r.slope;
+            r.c = (odd ? span - extra : extra) + low;
+        }
+    }
+    if (padding != GK_ZEROS) {
+        if (r.c <= GK_R(0.0)) {
+            r.c = GK_R(0.0);
+            r.slope = GK_R(0.0);
+        } else if (r.c >= top) {
+            r.c = top;
+            r.slope = GK_R(0.0);
+        }
+    }
+    return r;
+}
+
+#if GK_TAPS == 4
+/* Cubic convolution with a = -0.75 and its derivative. */
+GK_FN gk_f gk_cubic(gk_f t)
+{
+    t = gk_fabs(t);
+    if (t <= GK_R(1.0)) return (GK_R(1.25) * t - GK_R(2.25)) * t * t + GK_R(1.0);
+    return ((GK_R(-0.75) * t + GK_R(3.75)) * t - GK_R(6.0)) * t + GK_R(3.0);
+}
+GK_FN gk_f gk_cubic_slope(gk_f t)
+{
+    gk_f a = gk_fabs(t), v = a <= GK_R(1.0) ? (GK_R(3.75) * a - GK_R(4.5)) * a : (GK_R(-2.25) * a + GK_R(7.5)) * a - GK_R(6.0);
+    return t < GK_R(0.0) ? -v : v;
+}
+#endif
+
+GK_FN gk_axis gk_taps_along(gk_f g, int n, int padding, int align)
+{
+    gk_axis r;
+    gk_f scale = (gk_f)(align ? n - 1 : n) * GK_R(0.5), c = gk_fma(g, scale, (gk_f)(n - 1) * GK_R(0.5));
+#if GK_TAPS < 4
+    /* Mirrors have no image of infinity. */
+    r.bad = gk_isnan(c) || (padding == GK_REFLECTION && gk_isinf(c));
+    gk_shown at = gk_pad(c, n, padding, align);
+    c = at.c;
+    scale = scale * at.slope;
+    /* Beyond all cells nothing changes; integers must hold the position. */
+    if (gk_isnan(c) || c < GK_R(-3.0)) c = GK_R(-3.0);
+    if (c > (gk_f)n + GK_R(2.0)) c = (gk_f)n + GK_R(2.0);
+#if GK_TAPS == 1
+    int cell = (int)gk_rint(c);
+    r.cell[0] = cell >= 0 && cell < n ? cell : -1;
+    r.w[0] = GK_R(1.0);
+    r.dw[0] = GK_R(0.0);
+#else
+    gk_f base = gk_floor(c), t = c - base;
+    int cell = (int)base;
+    r.cell[0] = cell >= 0 && cell < n ? cell : -1;
+    r.cell[1] = cell + 1 >= 0 && cell + 1 < n ? cell + 1 : -1;
+    r.w[0] = GK_R(1.0) - t;
+    r.w[1] = t;
+    r.dw[0] = -scale;
+    r.dw[1] = scale;
+#endif
+#else
+    r.bad = gk_isnan(c);
+    if (padding != GK_REFLECTION) {
+        if (r.bad || c < GK_R(-3.0)) c = GK_R(-3.0);
+        if (c > (gk_f)n + GK_R(2.0)) c = (gk_f)n + GK_R(2.0);
+    } else if (r.bad || gk_isinf(c)) {
+        r.bad = 1;
+        c = GK_R(0.0);
+    }
+    gk_f base = gk_floor(c), t = c - base;
+    GK_UNROLL for (int k = 0; k < 4; k++) {
+        gk_f tap = gk_pad(base + (gk_f)(k - 1), n, padding, align).c;
+        r.cell[k] = tap >= GK_R(0.0) && tap <= (gk_f)(n - 1) ? (int)tap : -1;
+        r.w[k] = gk_cubic(t - (gk_f)(k - 1));
+        r.dw[k] = gk_cubic_slope(t - (gk_f)(k - 1)) * scale;
+    }
+#endif
+    return r;
+}
+
+/* The three axes of a position; the depth of an image is one cell. */
+#define GK_POSITION(p) \
+    int ih = (int)size.v[1], iw = (int)size.v[2]; \
+    gk_axis ax = gk_taps_along(gk_load(grid, (p) * axes), iw, padding, align), ay = gk_taps_along(gk_load(grid, (p) * axes + 1), ih, padding, align), az; \
+    if (axes == 3) { \
+        az = gk_taps_along(gk_load(grid, (p) * axes + 2), (int)size.v[0], padding, align); \
+    } else { \
+        GK_UNROLL for (int k = 0; k < GK_TAPS; k++) { \
+            az.cell[k] = k == 0 ? 0 : -1; \
+            az.w[k] = k == 0 ? GK_R(1.0) : GK_R(0.0); \
+            az.dw[k] = GK_R(0.0); \
+        } \
+        az.bad = 0; \
+    } \
+    int bad = ax.bad || ay.bad || az.bad
+
+/* Runs `step` for each tap number t at (a, b, c), whose place in a plane is `at`, -1 for none. */
+#define GK_EACH(step) \
+    GK_UNROLL for (int a = 0; a < GK_DEEP; a++) { \
+        GK_UNROLL for (int b = 0; b < GK_TAPS; b++) { \
+            GK_UNROLL for (int c = 0; c < GK_TAPS; c++) { \
+                int t = (a * GK_TAPS + b) * GK_TAPS + c; \
+                int at = az.cell[a] < 0 || ay.cell[b] < 0 || ax.cell[c] < 0 ? -1 : (az.cell[a] * ih + ay.cell[b]) * iw + ax.cell[c]; \
+                step \
+            } \
+        } \
+    }
+
+/* Items: positions of all samples, once per group of `channels` of the `all` channels. */
+GK_KERNEL(grid_sample)(GK_IN(gk_t, x), GK_IN(gk_t, grid), GK_OUT(gk_t, y), gk_i64 n, gk_i64 samples, gk_i64 outputs, gk_i64 all, gk_i64 channels, int axes,
+                       GK_DIMS(size), int padding, int align)
+{
+    GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, grid); GK_BIND_OUT(gk_t, y);
+    gk_i64 cells = size.v[0] * size.v[1] * size.v[2];
+    for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
+        gk_i64 group = gk_divide(i, samples * outputs), p = i - group * (samples * outputs), sample = gk_divide(p, outputs), o = p - sample * outputs;
+        GK_POSITION(p);
+        int place[GK_CELLS];
+        gk_f w[GK_CELLS];
+        GK_EACH({ place[t] = at; w[t] = az.w[a] * ay.w[b] * ax.w[c]; })
+        gk_i64 last = (group + 1) * channels < all ? (group + 1) * channels : all;
+        for (gk_i64 ch = group * channels; ch < last; ch++) {
+            GK_GLOBAL const gk_t* from = x + (sample * all + ch) * cells;
+            gk_f sum = bad ? GK_NAN : GK_R(0.0);
+            GK_UNROLL for (int t = 0; t < GK_CELLS; t++) {
+                if (place[t] >= 0) sum += w[t] * gk_load(from, place[t]);
+            }
+            gk_store(y, (sample * all + ch) * outputs + o, sum);
+        }
+    }
+}
+
+/* dgrid[s, o] (+)= sum over channels and taps of dy * x * the derivative of the weight. Items: positions of all samples. */
+GK_KERNEL(grid_sample_dgrid)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, grid), GK_OUT(gk_t, dgrid), gk_i64 n, gk_i64 outputs, gk_i64 all, int axes,
+                             GK_DIMS(size), int padding, int align, int accumulate)
+{
+    GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, grid); GK_BIND_OUT(gk_t, dgrid);
+    gk_i64 cells = size.v[0] * size.v[1] * size.v[2];
+    for (gk_i64 p = gk_gid(); p < n; p += gk_gsize()) {
+        gk_i64 sample = gk_divide(p, outputs), o = p - sample * outputs;
+        gk_f gx = GK_R(0.0), gy = GK_R(0.0), gz = GK_R(0.0);
+#if GK_TAPS > 1
+        GK_POSITION(p);
+        int place[GK_CELLS];
+        gk_f sum[GK_CELLS];
+        GK_EACH({ place[t] = at; sum[t] = GK_R(0.0); })
+        for (gk_i64 ch = 0; ch < all; ch++) {
+            GK_GLOBAL const gk_t* from = x + (sample * all + ch) * cells;
+            gk_f g = gk_load(dy, (sample * all + ch) * outputs + o);
+            GK_UNROLL for (int t = 0; t < GK_CELLS; t++) {
+                if (place[t] >= 0) sum[t] += g * gk_load(from, place[t]);
+            }
+        }
+        GK_EACH({
+            if (at >= 0) {
+                gx += sum[t] * az.w[a] * ay.w[b] * ax.dw[c];
+                gy += sum[t] * az.w[a] * ay.dw[b] * ax.w[c];
+                gz += sum[t] * az.dw[a] * ay.w[b] * ax.w[c];
+            }
+        })
+        if (bad) {
+            gx = GK_NAN;
+            gy = GK_NAN;
+            gz = GK_NAN;
+        }
+#endif
+        gk_store(dgrid, p * axes, accumulate ? gk_load(dgrid, p * axes) + gx : gx);
+        gk_store(dgrid, p * axes + 1, accumulate ? gk_load(dgrid, p * axes + 1) + gy : gy);
+        if (axes == 3) gk_store(dgrid, p * axes + 2, accumulate ? gk_load(dgrid, p * axes + 2) + gz : gz);
+    }
+}
+
+/* The entries of dx: for tap t of position p the key of its cell among those of all samples (`none` for a tap outside) and its weight, at
+ * p * per + t. per: GK_CELLS, for images GK_TAPS * GK_TAPS. Items: positions of all samples. Sorted keys go to sample_gather. */
+GK_KERNEL(grid_sample_keys)(GK_IN(gk_t, grid), GK_OUT(int, keys), GK_OUT(gk_f, weights), gk_i64 n, gk_i64 outputs, int wide_keys, gk_i64 none, int per,
+                            int axes, GK_DIMS(size), int padding, int align)
+{
+    GK_BIND_IN(gk_t, grid); GK_BIND_OUT(int, keys); GK_BIND_OUT(gk_f, weights);
+    gk_i64 cells = size.v[0] * size.v[1] * size.v[2];
+    for (gk_i64 p = gk_gid(); p < n; p += gk_gsize()) {
+        gk_i64 sample = gk_divide(p, outputs);
+        GK_POSITION(p);
+        GK_EACH({
+            if (t < per) {
+                gk_store_index(keys, p * per + t, wide_keys, at < 0 || bad ? none : sample * cells + at);
+                weights[p * per + t] = az.w[a] * ay.w[b] * ax.w[c];
+            }
+        })
+    }
+}

@@ -1,0 +1,314 @@
+/* Sorting and selecting along rows, and search in sorted rows.
+ *
+ * Values become unsigned keys whose order is theirs: NaN is the largest (all NaN are equal), both zeros are equal, `descending` inverts all bits.
+ * Equal keys stay in the order of their positions, so every result is unique: order_rows and order_select compare (key, position) pairs, the
+ * radix sort of sort/radix.c is stable. Values are moved as bits. `wide` = the index output is i64, else i32.
+ * Exact, deterministic. Reference: torch.sort(stable=True), torch.topk, torch.searchsorted.
+ */
+#include "common/prelude/coordinates.h"
+
+#if GK_DTYPE == GK_F64 || GK_DTYPE == GK_I64
+#define GK_WIDTH 64
+typedef gk_u64 gk_key;
+typedef struct { gk_u64 key; gk_u32 at; } gk_pair;
+#define gk_pair_of(k, p) gk_make_pair(k, p)
+GK_FN gk_pair gk_make_pair(gk_u64 k, gk_u32 p)
+{
+    gk_pair r;
+    r.key = k; r.at = p;
+    return r;
+}
+#define gk_before(a, b) ((a).key < (b).key || ((a).key == (b).key && (a).at < (b).at))
+#define gk_place_of(a) ((a).at)
+/* Elements per work-item in sorts within a block. */
+#define GK_EACH 4
+#else
+#if GK_DTYPE == GK_F16 || GK_DTYPE == GK_BF16
+#define GK_WIDTH 16
+#elif GK_DTYPE == GK_U8
+#define GK_WIDTH 8
+#else
+#define GK_WIDTH 32
+#endif
+typedef gk_u32 gk_key;
+typedef gk_u64 gk_pair;
+#define gk_pair_of(k, p) ((gk_u64)(k) << 32 | (p))
+#define gk_before(a, b) ((a) < (b))
+#define gk_place_of(a) ((gk_u32)(a))
+#define GK_EACH 8
+#endif
+#define GK_PAIRS (GK_EACH * GK_BLOCK)
+
+#define GK_LAST ((gk_key)(~(gk_key)0) >> (8 * (int)sizeof(gk_key) - GK_WIDTH))
+#define GK_SIGN ((gk_key)1 << (GK_WIDTH - 1))
+#if GK_DTYPE == GK_F32
+#define GK_INF_BITS 0x7f800000u
+#elif GK_DTYPE == GK_F16
+#define GK_INF_BITS 0x7c00u
+#elif GK_DTYPE == GK_BF16
+#define GK_INF_BITS 0x7f80u
+#else
+#define GK_INF_BITS 0x7ff0000000000000ul
+#endif
+
+GK_FN gk_key gk_key_of(gk_b bits, int descending)
+{
+    gk_key k = bits;
+#if GK_IS_FLOAT
+    gk_key size = k & ~GK_SIGN;
+    if (size > GK_INF_BITS) k = GK_LAST;
+    else if (size == 0) k = GK_SIGN;
+    else k = k & GK_SIGN ? k ^ GK_LAST : k | GK_SIGN;
+#elif GK_DTYPE != GK_U8
+    k ^= GK_SIGN;
+#endif
+    return descending ? k ^ GK_LAST : k;
+}
+
+#define gk_bits_at(x, i) (((GK_GLOBAL const gk_b*)(x))[i])
+
+/* One step of Batcher's bitonic sort within the work-item's elements. */
+#define GK_SWAP(v, k, j, up) \
+    do { \
+        gk_pair a_ = v[k], b_ = v[j]; \
+        if (gk_before(b_, a_) == (up)) { v[k] = b_; v[j] = a_; } \
+    } while (0)
+
+/* Sorts runs of n = lanes * GK_EACH pairs, of which a work-item holds GK_EACH consecutive ones in v. For the whole block, in uniform control flow;
+ * `pairs` is a local array of GK_PAIRS. */
+#define GK_SORT(v, n, pairs) \
+    do { \
+        int t_ = gk_lid(), e_ = t_ * GK_EACH & ((n) - 1); \
+        GK_UNROLL for (int size_ = 2; size_ <= GK_EACH; size_ <<= 1) { \
+            GK_UNROLL for (int s_ = size_ >> 1; s_ > 0; s_ >>= 1) { \
+                GK_UNROLL for (int k_ = 0; k_ < GK_EACH; k_++) \
+                    if (!(k_ & s_)) GK_SWAP(v, k_, (k_ | s_), ((e_ + k_) & size_) == 0); \
+            } \
+        } \
+        for (int size_ = 2 * GK_EACH; size_ <= (n); size_ <<= 1) { \
+            int up_ = (e_ & size_) == 0; \
+            for (int s_ = size_ / (2 * GK_EACH); s_ > 0; s_ >>= 1) { \
+                int low_ = (t_ & s_) == 0; \
+                GK_UNROLL for (int k_ = 0; k_ < GK_EACH; k_++) pairs[k_ * GK_BLOCK + t_] = v[k_]; \
+                GK_BARRIER(); \
+                GK_UNROLL for (int k_ = 0; k_ < GK_EACH; k_++) { \
+                    gk_pair o_ = pairs[k_ * GK_BLOCK + (t_ ^ s_)]; \
+                    if (gk_before(o_, v[k_]) == (low_ == up_)) v[k_] = o_; \
+                } \
+                GK_BARRIER(); \
+            } \
+            GK_UNROLL for (int s_ = GK_EACH >> 1; s_ > 0; s_ >>= 1) { \
+                GK_UNROLL for (int k_ = 0; k_ < GK_EACH; k_++) \
+                    if (!(k_ & s_)) GK_SWAP(v, k_, (k_ | s_), up_); \
+            } \
+        } \
+    } while (0)
+
+/* Element e of a result row: the value at `i` and its position. */
+#define GK_EMIT(to, i, position) \
+    do { \
+        if (y) ((GK_GLOBAL gk_b*)y)[to] = gk_bits_at(x, i); \
+        if (index) gk_store_index(index, to, wide, position); \
+    } while (0)
+
+/* The first `keep` of each sorted row of up to GK_PAIRS elements; n is the power of two from GK_EACH on that holds a row. With `from`, position p
+ * is named from[p]. y or index may be null. Launch: one block per GK_PAIRS / n rows. */
+GK_KERNEL(order_rows)(GK_IN(gk_t, x), GK_IN(int, from), GK_OUT(gk_t, y), GK_OUT(int, index), gk_i64 rows, int cols, int n, int keep, int descending,
+                      int wide)
+{
+    GK_BIND_IN(gk_t, x); GK_BIND_IN(int, from); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(int, index);
+    GK_LOCAL gk_pair pairs[GK_PAIRS];
+    int t = gk_lid(), mine = t * GK_EACH;
+    gk_i64 first = (gk_i64)gk_bid(0) * (GK_PAIRS / n), row = first + mine / n;
+    gk_pair v[GK_EACH];
+    GK_UNROLL for (int k = 0; k < GK_EACH; k++) {
+        int e = (mine & (n - 1)) + k;
+        gk_key key = GK_LAST;
+        if (row < rows && e < cols) key = gk_key_of(gk_bits_at(x, row * cols + e), descending);
+        v[k] = gk_pair_of(key, (gk_u32)e);
+    }
+    GK_SORT(v, n, pairs);
+    GK_UNROLL for (int k = 0; k < GK_EACH; k++) pairs[mine + k] = v[k];
+    GK_BARRIER();
+    for (int i = t; i < GK_PAIRS; i += GK_BLOCK) {
+        gk_i64 r = first + i / n;
+        int e = i & (n - 1);
+        if (r < rows && e < keep) {
+            gk_i64 at = r * cols + gk_place_of(pairs[i]), p = gk_place_of(pairs[i]);
+            if (from) p = (gk_u32)from[at];
+            GK_EMIT(r * keep + e, at, p);
+        }
+    }
+}
+
+/* Inclusive sums over the block: entry `result + t` of tmp, which holds 2 * GK_BLOCK. */
+GK_FN int gk_sums_to(gk_u32 v, GK_LOCAL_PTR gk_u32* tmp)
+{
+    int t = gk_lid(), bank = 0;
+    tmp[t] = v;
+    GK_BARRIER();
+    for (int m = 1; m < GK_BLOCK; m <<= 1) {
+        gk_u32 s = tmp[bank + t];
+        if (t >= m) s += tmp[bank + t - m];
+        bank = GK_BLOCK - bank;
+        tmp[bank + t] = s;
+        GK_BARRIER();
+    }
+    return bank;
+}
+
+/* The k first of part s of each row in order, to y, index [rows, splits, k]: a part's k-th key is found digit by digit, then what lies before it and
+ * the first of its equals are collected and sorted. n is the power of two from GK_EACH on that holds k. The parts of a row have cols / splits
+ * elements, give or take one, and at least k. Launch: one block per part. */
+GK_KERNEL(order_select)(GK_IN(gk_t, x), GK_IN(int, from), GK_OUT(gk_t, y), GK_OUT(int, index), gk_i64 cols, int splits, int count, int n,
+                        int descending, int wide)
+{
+    GK_BIND_IN(gk_t, x); GK_BIND_IN(int, from); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(int, index);
+    GK_LOCAL gk_pair pairs[GK_PAIRS];
+    GK_LOCAL gk_u32 bins[GK_BLOCK];
+    GK_LOCAL gk_u32 tmp[2 * GK_BLOCK];
+    GK_LOCAL gk_u32 found[2];
+    int t = gk_lid(), s = gk_bid(0) % splits, mine = t * GK_EACH;
+    gk_i64 base = (gk_i64)(gk_bid(0) / splits) * cols, first = cols * s / splits, end = cols * (s + 1) / splits;
+    gk_key known = 0, digits = 0;
+    gk_u32 want = (gk_u32)count;
+    for (int shift = GK_WIDTH - 8; shift >= 0; shift -= 8) {
+        bins[t] = 0u;
+        GK_BARRIER();
+        for (gk_i64 i = first + t; i < end; i += GK_BLOCK) {
+            gk_key k = gk_key_of(gk_bits_at(x, base + i), descending);
+            if (((k ^ known) & digits) == 0) gk_local_add(bins + ((gk_u32)(k >> shift) & 0xffu), 1u);
+        }
+        GK_BARRIER();
+        gk_u32 own = bins[t];
+        int bank = gk_sums_to(own, tmp);
+        gk_u32 upto = tmp[bank + t];
+        if (upto >= want && upto - own < want) {
+            found[0] = (gk_u32)t;
+            found[1] = want - (upto - own);
+        }
+        GK_BARRIER();
+        known |= (gk_key)found[0] << shift;
+        digits |= (gk_key)0xff << shift;
+        want = found[1];
+        GK_BARRIER();
+    }
+    /* `want` of those equal to `known` are taken, behind all that are before it. */
+    gk_u32 less = 0u, equal = 0u, ahead = (gk_u32)count - want;
+    GK_UNROLL for (int k = 0; k < GK_EACH; k++) pairs[mine + k] = gk_pair_of(GK_LAST, 0xffffffffu);
+    GK_BARRIER();
+    for (gk_i64 at = first; at < end; at += 4 * GK_BLOCK) {
+        gk_i64 i0 = at + t * 4;
+        gk_u32 c = 0u;
+        for (int u = 0; u < 4; u++) {
+            if (i0 + u < end) {
+                gk_key k = gk_key_of(gk_bits_at(x, base + i0 + u), descending);
+                if (k < known) c += 1u;
+                if (k == known) c += 0x10000u;
+            }
+        }
+        int bank = gk_sums_to(c, tmp);
+        gk_u32 total = tmp[bank + GK_BLOCK - 1], before = tmp[bank + t] - c, to_less = less + (before & 0xffffu), to_equal = equal + (before >> 16);
+        for (int u = 0; u < 4; u++) {
+            if (i0 + u < end) {
+                gk_key k = gk_key_of(gk_bits_at(x, base + i0 + u), descending);
+                if (k < known) pairs[to_less++] = gk_pair_of(k, (gk_u32)(i0 + u));
+                if (k == known && to_equal++ < want) pairs[ahead + to_equal - 1u] = gk_pair_of(k, (gk_u32)(i0 + u));
+            }
+        }
+        less += total & 0xffffu;
+        equal += total >> 16;
+        GK_BARRIER();
+    }
+    GK_BARRIER();
+    gk_pair v[GK_EACH];
+    GK_UNROLL for (int k = 0; k < GK_EACH; k++) v[k] = pairs[mine + k];
+    GK_BARRIER();
+    GK_SORT(v, n, pairs);
+    GK_UNROLL for (int k = 0; k < GK_EACH; k++) pairs[mine + k] = v[k];
+    GK_BARRIER();
+    for (int e = t; e < count; e += GK_BLOCK) {
+        gk_i64 i = base + gk_place_of(pairs[e]), p = gk_place_of(pairs[e]);
+        if (from) p = (gk_u32)from[i];
+        GK_EMIT((gk_i64)gk_bid(0) * count + e, i, p);
+    }
+}
+
+/* keys[i] = the key of x[i]. Launch: grid-stride. */
+GK_KERNEL(order_keys)(GK_IN(gk_t, x), GK_OUT(gk_key, keys), gk_i64 n, int descending)
+{
+    GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_key, keys);
+    for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) keys[i] = gk_key_of(gk_bits_at(x, i), descending);
+}
+
+/* The first `keep` of each row of sorted keys back as values and positions within the row. What a key does not tell, which zero and which NaN, is
+ * read from x. y or index may be null. Launch: grid-stride over [rows, keep]. */
+GK_KERNEL(order_finish)(GK_IN(gk_key, keys), GK_IN(int, positions), GK_IN(gk_t, x), GK_OUT(gk_t, y), GK_OUT(int, index), gk_i64 n, gk_i64 cols,
+                        gk_i64 keep, int descending, int wide)
+{
+    GK_BIND_IN(gk_key, keys); GK_BIND_IN(int, positions); GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(int, index);
+    for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
+        gk_i64 row = n <= 0x7fffffff ? (gk_i64)((gk_u32)i / (gk_u32)keep) : i / keep, at = row * cols + i - row * keep;
+        gk_i64 p = (gk_u32)positions[at];
+        if (index) gk_store_index(index, i, wide, p - row * cols);
+        if (y) {
+            gk_key k = keys[at];
+            if (descending) k ^= GK_LAST;
+#if GK_IS_FLOAT
+            gk_key bits = k & GK_SIGN ? k ^ GK_SIGN : k ^ GK_LAST;
+            if (k == GK_LAST || k == GK_SIGN) bits = gk_bits_at(x, p);
+#elif GK_DTYPE != GK_U8
+            gk_key bits = k ^ GK_SIGN;
+#else
+            gk_key bits = k;
+#endif
+            ((GK_GLOBAL gk_b*)y)[i] = (gk_b)bits;
+        }
+    }
+}
+
+/* dx[.., index[e], ..] (+)= dy[e] for [outer, keep, inner] positions e of [outer, size, inner]. Distinct along the axis, so each place has one
+ * writer. Launch: grid-stride over dy. */
+#if GK_IS_FLOAT
+GK_KERNEL(order_scatter)(GK_IN(gk_t, dy), GK_IN(int, index), GK_OUT(gk_t, dx), GK_OUT(int, err), gk_i64 n, gk_i64 keep, gk_i64 size, gk_i64 inner,
+                         int wide, int accumulate, int code)
+{
+    GK_BIND_IN(gk_t, dy); GK_BIND_IN(int, index); GK_BIND_OUT(gk_t, dx); GK_BIND_OUT(int, err);
+    for (gk_i64 e = gk_gid(); e < n; e += gk_gsize()) {
+        gk_i64 o, in, i = gk_index(index, e, wide);
+        if (n <= 0x7fffffff) {
+            gk_u32 row = (gk_u32)e / (gk_u32)inner;
+            in = (gk_u32)e - row * (gk_u32)inner;
+            o = row / (gk_u32)keep;
+        } else {
+            gk_i64 row = e / inner;
+            in = e - row * inner;
+            o = row / keep;
+        }
+        if (i < 0 || i >= size) gk_report(err, code);
+        else gk_put(dx, (o * size + i) * inner + in, gk_bits_at(dy, e), accumulate);
+    }
+}
+#endif
+
+/* index[i] = how many of its row's sorted edges are before values[i]: those below it, with `right` those not above it. NaN is behind everything.
+ * A row of values has `per` elements and edges of its own; per = 0: all share them. Launch: grid-stride over values. */
+GK_KERNEL(order_search)(GK_IN(gk_t, sorted), GK_IN(gk_t, values), GK_OUT(int, index), gk_i64 n, gk_i64 edges, gk_i64 per, int right, int wide)
+{
+    GK_BIND_IN(gk_t, sorted); GK_BIND_IN(gk_t, values); GK_BIND_OUT(int, index);
+    for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
+        gk_i64 lo = 0, hi = edges, base = 0;
+        gk_key v = gk_key_of(gk_bits_at(values, i), 0);
+        if (per > 0) base = (n <= 0x7fffffff ? (gk_i64)((gk_u32)i / (gk_u32)per) : i / per) * edges;
+#if GK_IS_FLOAT
+        if (v == GK_LAST) lo = edges;
+#endif
+        while (lo < hi) {
+            gk_i64 mid = lo + (hi - lo) / 2;
+            gk_key e = gk_key_of(gk_bits_at(sorted, base + mid), 0);
+            if (e < v || (right && e == v)) lo = mid + 1;
+            else hi = mid;
+        }
+        gk_store_index(index, i, wide, lo);
+    }
+}

@@ -1,0 +1,399 @@
+//! Optimizer steps and gradient clipping.
+
+pub(super) mod forms;
+
+use rayon::prelude::*;
+
+use crate::buffer::{View, ViewMut};
+use crate::cpu::scratch::*;
+use crate::cpu::values::CHUNK;
+use crate::cpu::{CpuBackend, gather, gather_f64, store, store_f64};
+use crate::error::Result;
+use crate::ops::optimizer::*;
+
+impl CpuBackend {
+    pub(in crate::cpu) fn scalar(&self, op: &'static str, s: &Scalar<'_>) -> Result<f64> {
+        match s {
+            Scalar::Host(x) => Ok(*x),
+            Scalar::Device(v) => Ok(gather_f64(op, *v)?[0]),
+        }
+    }
+}
+
+impl OptimizerOps for CpuBackend {
+    fn optimizer_step(&self, rule: &OptimRule, step: &Step<'_>, params: &mut [ParamSlot<'_>]) -> Result<()> {
+        const OP: &str = "optimizer_step";
+        check_step(rule, step, params)?;
+        self.count();
+        if let Some(f) = step.found_inf
+            && gather::<f32>(OP, f)?[0] != 0.0
+        {
+            return Ok(());
+        }
+        let (lr, t) = (self.scalar(OP, &step.lr)?, self.scalar(OP, &step.step)?);
+        let mut unscale = step.inv_scale.map_or(Ok(1.0), |v| Ok(gather_f64(OP, v)?[0]))?;
+        if step.maximize {
+            unscale = -unscale;
+        }
+        for p in params.iter_mut() {
+            let mut w = gather_f64(OP, p.w.as_view())?;
+            let mut g = gather_f64(OP, p.g)?;
+            g.iter_mut().for_each(|g| *g *= unscale);
+            let mut state = [const { Vec::new() }; STATES];
+            for (i, (s, view)) in state.iter_mut().zip(&p.state).enumerate() {
+                *s = match view.as_ref().filter(|_| i < rule.states().len()) {
+                    Some(v) => gather_f64(OP, v.as_view())?,
+                    None => filled(w.len(), 0.0)?,
+                };
+            }
+            let (q, bias) = (trust_ratio(rule, &w, &g, &state, t), bias(rule, t));
+            let [a, b, c, d] = &mut state;
+            let states = a.par_iter_mut().zip(b).zip(c).zip(d).with_min_len(CHUNK);
+            w.par_iter_mut().zip(&g).zip(states).for_each(|((w, &g), (((a, b), c), d))| {
+                let mut s = [*a, *b, *c, *d];
+                *w = update(rule, *w, g, &mut s, lr, t, (q, bias));
+                [*a, *b, *c, *d] = s;
+            });
+            store_f64(OP, &p.w, &w)?;
+            for (s, view) in state.iter().zip(&p.state).take(rule.states().len()) {
+                if let Some(v) = view {
+                    store_f64(OP, v, s)?;
+                }
+            }
+            if let Some(c) = &p.copy {
+                store_f64(OP, c, &w)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn clip_grad_norm(&self, p: &ClipNorm, grads: &mut [ViewMut<'_>], total: ViewMut<'_>) -> Result<()> {
+        const OP: &str = "clip_grad_norm";
+        check_clip_norm(p, grads, &total)?;
+        self.count();
+        let values: Vec<Vec<f64>> = grads.iter().map(|g| gather_f64(OP, g.as_view())).try_vec_ok()?;
+        let all = values.iter().flatten().map(|x| x.abs());
+        let norm = if p.p.is_infinite() {
+            all.fold(0.0, |m, x| if x > m || x.is_nan() { x } else { m })
+        } else {
+            let power = |x: f64| if p.p == 2.0 { x * x } else { x.powf(p.p) };
+            all.map(power).sum::<f64>().powf(1.0 / p.p)
+        };
+        store_f64(OP, &total, &[norm])?;
+        let c = p.max_norm / (norm + 1e-6);
+        if c >= 1.0 {
+            return Ok(());
+        }
+        for (g, v) in grads.iter().zip(&values) {
+            store_f64(OP, g, &v.iter().map(|x| x * c).try_vec()?)?;
+        }
+        Ok(())
+    }
+
+    fn clip_grad_value(&self, c: f64, grads: &mut [ViewMut<'_>]) -> Result<()> {
+        const OP: &str = "clip_grad_value";
+        check_clip_value(c, grads)?;
+        self.count();
+        for g in grads.iter() {
+            let clamp = |x: f64| if x.is_nan() { x } else { x.clamp(-c, c) };
+            let v: Vec<f64> = gather_f64(OP, g.as_view())?.into_iter().map(clamp).try_vec()?;
+            store_f64(OP, g, &v)?;
+        }
+        Ok(())
+    }
+
+    fn clip_grad_adaptive(
+        &self,
+        p: &ClipAdaptive,
+        weights: &[View<'_>],
+        grads: &mut [ViewMut<'_>],
+    ) -> Result<()> {
+        const OP: &str = "clip_grad_adaptive";
+        check_clip_adaptive(p, weights, grads)?;
+        self.count();
+        for (w, g) in weights.iter().zip(grads.iter()) {
+            let [_, len] = output_units(w.shape());
+            let (w, mut values) = (gather_f64(OP, *w)?, gather_f64(OP, g.as_view())?);
+            for (w, g) in w.chunks(len.max(1)).zip(values.chunks_mut(len.max(1))) {
+                let small = norm(w.iter().copied());
+                let most = p.k * if small < p.least { p.least } else { small };
+                let size = norm(g.iter().copied());
+                let fits = size <= most;
+                if !fits {
+                    g.iter_mut().for_each(|g| *g *= most / size);
+                }
+            }
+            store_f64(OP, g, &values)?;
+        }
+        Ok(())
+    }
+
+    fn unscale_grads(
+        &self,
+        scale: Option<View<'_>>,
+        grads: &mut [ViewMut<'_>],
+        found_inf: ViewMut<'_>,
+    ) -> Result<()> {
+        const OP: &str = "unscale_grads";
+        check_unscale(scale.as_ref(), grads, &found_inf)?;
+        self.count();
+        let scale = scale.map_or(Ok(None), |v| Ok(Some(gather_f64(OP, v)?[0])))?;
+        for g in grads.iter() {
+            let mut values = gather_f64(OP, g.as_view())?;
+            if values.iter().any(|x| !x.is_finite()) {
+                store_f64(OP, &found_inf, &[1.0])?;
+            }
+            if let Some(s) = scale {
+                values.iter_mut().for_each(|x| *x /= s);
+                store_f64(OP, g, &values)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn update_loss_scale(&self, p: &LossScale, io: LossScaleState<'_>) -> Result<()> {
+        const OP: &str = "update_loss_scale";
+        check_loss_scale(p, &io)?;
+        self.count();
+        let mut scale = gather::<f32>(OP, io.scale.as_view())?[0];
+        let mut good = gather::<i64>(OP, io.good.as_view())?[0];
+        let skipped = gather::<f32>(OP, io.found_inf.as_view())?[0] != 0.0;
+        good += 1;
+        if skipped {
+            scale = (scale * p.backoff as f32).max(p.least as f32);
+            good = 0;
+        } else if good >= i64::from(p.interval) {
+            let grown = scale * p.growth as f32;
+            scale = if grown.is_finite() { grown } else { scale };
+            good = 0;
+        }
+        store(OP, &io.scale, &[scale])?;
+        store(OP, &io.good, &[good])?;
+        store(OP, &io.found_inf, &[0.0f32])?;
+        if let Some(v) = &io.inv_scale {
+            store(OP, v, &[1.0 / scale])?;
+        }
+        if let Some(v) = io.step.as_ref().filter(|_| !skipped) {
+            let t = gather::<i64>(OP, v.as_view())?[0];
+            store(OP, v, &[t + 1])?;
+        }
+        Ok(())
+    }
+}
+
+fn norm(values: impl Iterator<Item = f64>) -> f64 {
+    values.map(|x| x * x).sum::<f64>().sqrt()
+}
+
+/// The factor of the learning rate that layer-wise rules give a tensor.
+fn trust_ratio(rule: &OptimRule, w: &[f64], g: &[f64], state: &[Vec<f64>; STATES], t: f64) -> f64 {
+    let size = |v: &[f64]| norm(v.iter().copied());
+    match *rule {
+        OptimRule::Lars { wd, eta, eps, adapt: true, .. } => {
+            let (a, b) = (size(w), size(g));
+            if a == 0.0 || b == 0.0 { 1.0 } else { eta * a / (b + wd * a + eps) }
+        }
+        OptimRule::Lamb { max_norm, adapt: true, .. } => {
+            let a = size(w);
+            let b = norm(
+                (0..w.len()).map(|i| lamb(rule, w[i], g[i], &mut [state[0][i], state[1][i], 0.0, 0.0], t)),
+            );
+            if a == 0.0 || b == 0.0 { 1.0 } else { a.min(max_norm) / b }
+        }
+        _ => 1.0,
+    }
+}
+
+/// LAMB's direction; 0 for other rules.
+fn lamb(rule: &OptimRule, w: f64, g: f64, s: &mut [f64; STATES], t: f64) -> f64 {
+    let OptimRule::Lamb { b1, b2, eps, wd, bias_correction, adapt, .. } = *rule else { return 0.0 };
+    // Without correction the moments stand for themselves, as after infinitely many steps.
+    let t = if bias_correction { t } else { f64::INFINITY };
+    adam(s, g, [1.0 - b1.powf(t), 1.0 - b2.powf(t)], b1, b2, eps) + if adapt { wd * w } else { 0.0 }
+}
+
+/// sign with sign(0) = sign(NaN) = 0.
+fn sign(x: f64) -> f64 {
+    if x > 0.0 {
+        1.0
+    } else if x < 0.0 {
+        -1.0
+    } else {
+        0.0
+    }
+}
+
+/// One element: changes its states and returns the new parameter. `q` is the tensor's trust ratio, `bias` what [`bias`] gives.
+pub(in crate::cpu) fn update(
+    rule: &OptimRule,
+    w: f64,
+    g: f64,
+    s: &mut [f64; STATES],
+    lr: f64,
+    t: f64,
+    (q, bias): (f64, [f64; 2]),
+) -> f64 {
+    match *rule {
+        OptimRule::Sgd { wd } => w - lr * (g + wd * w),
+        OptimRule::Momentum { mu, damp, wd, nesterov } => {
+            let g = g + wd * w;
+            s[0] = if t == 1.0 { g } else { mu * s[0] + (1.0 - damp) * g };
+            w - lr * if nesterov { g + mu * s[0] } else { s[0] }
+        }
+        OptimRule::Adam { b1, b2, eps, wd } => w - lr * adam(s, g + wd * w, bias, b1, b2, eps),
+        OptimRule::AdamW { b1, b2, eps, wd } => w * (1.0 - lr * wd) - lr * adam(s, g, bias, b1, b2, eps),
+        OptimRule::AmsGrad { b1, b2, eps, wd, decoupled } => {
+            let (w, g) = decay(w, g, lr, wd, decoupled);
+            moments(s, g, b1, b2);
+            s[2] = if s[1] > s[2] || s[1].is_nan() { s[1] } else { s[2] };
+            w - lr * s[0] / (1.0 - b1.powf(t)) / ((s[2] / (1.0 - b2.powf(t))).sqrt() + eps)
+        }
+        OptimRule::Nadam { b1, b2, eps, wd, psi, decoupled } => {
+            let (w, g) = decay(w, g, lr, wd, decoupled);
+            moments(s, g, b1, b2);
+            let (a, b) = nadam_factors(b1, psi, t);
+            w - lr * (a * g + b * s[0]) / ((s[1] / (1.0 - b2.powf(t))).sqrt() + eps)
+        }
+        OptimRule::RAdam { b1, b2, eps, wd, decoupled } => {
+            let (w, g) = decay(w, g, lr, wd, decoupled);
+            moments(s, g, b1, b2);
+            let m = s[0] / (1.0 - b1.powf(t));
+            match radam_factor(b2, t) {
+                Some(f) => w - lr * m * f * (1.0 - b2.powf(t)).sqrt() / (s[1].sqrt() + eps),
+                None => w - lr * m,
+            }
+        }
+        OptimRule::Asgd { lambd, alpha, t0, wd } => {
+            let eta = lr / (1.0 + lambd * lr * (t - 1.0)).powf(alpha);
+            let mu = 1.0 / (t - 1.0 - t0).max(1.0);
+            let w = w * (1.0 - lambd * eta) - eta * (g + wd * w);
+            s[0] = if mu == 1.0 { w } else { s[0] + (w - s[0]) * mu };
+            w
+        }
+        OptimRule::Rprop { up, down, least, most } => {
+            if t == 1.0 {
+                s[1] = lr;
+            }
+            let (factor, g) = match g * s[0] {
+                x if x > 0.0 => (up, g),
+                x if x < 0.0 => (down, 0.0),
+                x if x.is_nan() => (x, g),
+                _ => (1.0, g),
+            };
+            s[1] = (s[1] * factor).clamp(least, most);
+            s[0] = g;
+            w - if g == 0.0 { g } else { g.signum() } * s[1]
+        }
+        OptimRule::AdaMax { b1, b2, eps, wd } => {
+            let g = g + wd * w;
+            s[0] = b1 * s[0] + (1.0 - b1) * g;
+            let (old, new) = (b2 * s[1], g.abs() + eps);
+            s[1] = if old > new || old.is_nan() { old } else { new };
+            w - lr / (1.0 - b1.powf(t)) * s[0] / s[1]
+        }
+        OptimRule::RmsProp { a, eps, wd, mu, centered } => {
+            let g = g + wd * w;
+            s[0] = a * s[0] + (1.0 - a) * g * g;
+            let mut variance = s[0];
+            if centered {
+                s[1] = a * s[1] + (1.0 - a) * g;
+                variance -= s[1] * s[1];
+                if variance < 0.0 {
+                    variance = 0.0;
+                }
+            }
+            let d = g / (variance.sqrt() + eps);
+            if mu > 0.0 {
+                let b = &mut s[1 + usize::from(centered)];
+                *b = mu * *b + d;
+                return w - lr * *b;
+            }
+            w - lr * d
+        }
+        OptimRule::Adagrad { lr_decay, eps, wd } => {
+            let g = g + wd * w;
+            s[0] += g * g;
+            w - lr / (1.0 + (t - 1.0) * lr_decay) * g / (s[0].sqrt() + eps)
+        }
+        OptimRule::Adadelta { rho, eps, wd } => {
+            let g = g + wd * w;
+            s[0] = rho * s[0] + (1.0 - rho) * g * g;
+            let d = (s[1] + eps).sqrt() / (s[0] + eps).sqrt() * g;
+            s[1] = rho * s[1] + (1.0 - rho) * d * d;
+            w - lr * d
+        }
+        OptimRule::Lion { b1, b2, wd } => {
+            let c = b1 * s[0] + (1.0 - b1) * g;
+            s[0] = b2 * s[0] + (1.0 - b2) * g;
+            w * (1.0 - lr * wd) - lr * sign(c)
+        }
+        OptimRule::Ftrl { beta, l1, l2, from_w } => {
+            let old = s[1].sqrt();
+            if from_w && t == 1.0 {
+                s[0] = -w * ((beta + old) / lr + l2) - sign(w) * l1;
+            }
+            s[1] += g * g;
+            s[0] += g - (s[1].sqrt() - old) / lr * w;
+            if s[0].abs() <= l1 {
+                return 0.0;
+            }
+            -(s[0] - sign(s[0]) * l1) / ((beta + s[1].sqrt()) / lr + l2)
+        }
+        OptimRule::Lars { mu, wd, nesterov, adapt, .. } => {
+            let d = lr * q * (g + if adapt { wd * w } else { 0.0 });
+            s[0] = mu * s[0] + d;
+            w - if nesterov { mu * s[0] + d } else { s[0] }
+        }
+        OptimRule::Lamb { .. } => w - lr * q * lamb(rule, w, g, s, t),
+        OptimRule::Proximal(Prox::ElasticNet { l1, l2 }) => {
+            let v = w - lr * g;
+            if v.is_nan() { v } else { sign(v) * (v.abs() - lr * l1).max(0.0) / (1.0 + lr * l2) }
+        }
+        OptimRule::Proximal(Prox::Box { lo, hi }) => (w - lr * g).clamp(lo, hi),
+        OptimRule::Adan { b1, b2, b3, eps, wd } => {
+            let d = if t == 1.0 { 0.0 } else { g - s[3] };
+            let mean = |old: f64, new: f64, b: f64| b * old + (1.0 - b) * new;
+            *s = [mean(s[0], g, b1), mean(s[1], d, b2), mean(s[2], (g + b2 * d).powi(2), b3), g];
+            let [m, v, n] = [(s[0], b1), (s[1], b2), (s[2], b3)].map(|(x, b)| x / (1.0 - b.powf(t)));
+            (w - lr * (m + b2 * v) / (n.sqrt() + eps)) / (1.0 + lr * wd)
+        }
+        OptimRule::Sophia { b1, gamma, eps, wd } => {
+            s[0] = b1 * s[0] + (1.0 - b1) * g;
+            let h = gamma * s[1];
+            let q = s[0] / if h < eps { eps } else { h };
+            w * (1.0 - lr * wd) - lr * q.clamp(-1.0, 1.0)
+        }
+        OptimRule::SophiaCurvature { b2, batch } => {
+            s[1] = b2 * s[1] + (1.0 - b2) * batch * g * g;
+            w
+        }
+        // `check_step` refuses them.
+        OptimRule::Adaptive(_) => w,
+    }
+}
+
+/// Weight decay on the weights (decoupled) or as a part of the gradient.
+fn decay(w: f64, g: f64, lr: f64, wd: f64, decoupled: bool) -> (f64, f64) {
+    if decoupled { (w * (1.0 - lr * wd), g) } else { (w, g + wd * w) }
+}
+
+fn moments(s: &mut [f64; STATES], g: f64, b1: f64, b2: f64) {
+    s[0] = b1 * s[0] + (1.0 - b1) * g;
+    s[1] = b2 * s[1] + (1.0 - b2) * g * g;
+}
+
+/// What the moments of Adam and AdamW are divided by: the same for all elements.
+pub(in crate::cpu) fn bias(rule: &OptimRule, t: f64) -> [f64; 2] {
+    match *rule {
+        OptimRule::Adam { b1, b2, .. } | OptimRule::AdamW { b1, b2, .. } => {
+            [1.0 - b1.powf(t), 1.0 - b2.powf(t)]
+        }
+        _ => [1.0; 2],
+    }
+}
+
+/// Updates the moments and returns the step direction.
+fn adam(s: &mut [f64; STATES], g: f64, [c1, c2]: [f64; 2], b1: f64, b2: f64, eps: f64) -> f64 {
+    moments(s, g, b1, b2);
+    s[0] / c1 / ((s[1] / c2).sqrt() + eps)
+}

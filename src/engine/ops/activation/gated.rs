@@ -1,0 +1,99 @@
+//! Gated units, parametric relu and masked softmax.
+
+use crate::buffer::{GradMut, View, ViewMut};
+use crate::driver::Arg;
+use crate::engine::Engine;
+use crate::engine::launch::{aligned16, int, long};
+use crate::error::Result;
+use crate::layout::Layout;
+use crate::ops::activation::*;
+use crate::ops::check;
+use crate::ops::gemm::fused_act;
+use crate::spec::gated::*;
+
+/// The rows of an operand that begin `at` elements into a tensor.
+fn part<'a>(v: &View<'a>, at: usize, plan: &GatedPlan<'_>) -> Result<View<'a>> {
+    if plan.outer * plan.cols == 0 {
+        return Ok(*v);
+    }
+    let rows = Layout::strided(&[plan.outer, plan.cols], &[plan.stride, 1], v.layout().offset() + at);
+    v.with_layout(check::layout("gated", "x", rows)?)
+}
+
+impl GatedOps for Engine {
+    fn gated(&self, act: Activation, input: GatedInput<'_>, y: ViewMut<'_>) -> Result<()> {
+        const OP: &str = "gated";
+        let p = check_gated(act, &input, &y)?;
+        let out = y.as_view();
+        self.own_all(OP, &[("gate", p.gate), ("up", p.up), ("y", out)])?;
+        let n = p.outer * p.cols;
+        if n == 0 {
+            return Ok(());
+        }
+        let dt = out.dtype();
+        let (gate, up) = (part(&p.gate, p.at[0], &p)?, part(&p.up, p.at[1], &p)?);
+        let wide = [&gate, &up, &out].into_iter().all(aligned16) && p.cols.is_multiple_of(16 / dt.size())
+            || (p.outer == 1
+                && [&gate, &up, &out].into_iter().all(aligned16)
+                && n.is_multiple_of(16 / dt.size()));
+        let args = [
+            self.arg_in(&gate),
+            self.arg_in(&up),
+            self.arg_in(&out),
+            long(n),
+            long(p.cols),
+            long(p.stride),
+            int(wide as usize),
+            Arg::I32(fused_act(OP, act)?.0),
+        ];
+        self.launch(&GATED, dt, "", self.map_grid(n, wide, dt, 2), &args)
+    }
+
+    fn gated_bwd(
+        &self,
+        act: Activation,
+        dy: View<'_>,
+        input: GatedInput<'_>,
+        grads: GatedGrad<'_>,
+    ) -> Result<()> {
+        const OP: &str = "gated_bwd";
+        let p = check_gated_bwd(act, &dy, &input, &grads)?;
+        self.own_all(OP, &[("dy", dy), ("gate", p.gate), ("up", p.up)])?;
+        let view = |g: &Option<GradMut<'_>>| g.as_ref().map(|g| g.accumulate);
+        let (dgate, dup, adds) = match &grads {
+            GatedGrad::Halves(dx) => {
+                let v = dx.out.as_view();
+                (Some(part(&v, p.at[0], &p)?), Some(part(&v, p.at[1], &p)?), [dx.accumulate; 2])
+            }
+            GatedGrad::Two { gate, up } => (
+                gate.as_ref().map(|g| g.out.as_view()),
+                up.as_ref().map(|g| g.out.as_view()),
+                [view(gate).unwrap_or(false), view(up).unwrap_or(false)],
+            ),
+        };
+        self.own_all(OP, &[("dgate", dgate), ("dup", dup)])?;
+        let n = p.outer * p.cols;
+        if n == 0 {
+            return Ok(());
+        }
+        let dt = dy.dtype();
+        let (gate, up) = (part(&p.gate, p.at[0], &p)?, part(&p.up, p.at[1], &p)?);
+        let all = [Some(&gate), Some(&up), Some(&dy), dgate.as_ref(), dup.as_ref()];
+        let wide = all.into_iter().flatten().all(aligned16) && p.cols.is_multiple_of(16 / dt.size());
+        let args = [
+            self.arg_in(&dy),
+            self.arg_in(&gate),
+            self.arg_in(&up),
+            self.arg_opt(dgate.as_ref()),
+            self.arg_opt(dup.as_ref()),
+            long(n),
+            long(p.cols),
+            long(p.stride),
+            int(wide as usize),
+            Arg::I32(fused_act(OP, act)?.0),
+            int(adds[0] as usize),
+            int(adds[1] as usize),
+        ];
+        self.launch(&GATED_BWD, dt, "", self.map_grid(n, wide, dt, 1), &args)
+    }
+}

@@ -1,0 +1,162 @@
+//! Activations; the softmax family stands in `softmax.rs`.
+
+pub(super) mod gated;
+
+use crate::buffer::{Buffer, GradMut, View, ViewMut};
+use crate::engine::Engine;
+use crate::engine::launch::{Grid, LANES, aligned16, int, long};
+use crate::engine::ops::elementwise::MapKernels;
+use crate::engine::ops::norm::{SHORT_PLANE, join_tx};
+use crate::error::Result;
+use crate::ops::activation::*;
+use crate::ops::shape::ShapeOps;
+use crate::spec::activation::*;
+use crate::spec::gated::*;
+
+static MAP: MapKernels =
+    MapKernels { flat: &ACT_FLAT, nd: &ACT_ND, bwd_flat: &ACT_BWD_FLAT, bwd_nd: &ACT_BWD_ND };
+
+impl Engine {
+    /// Gradient before the activation of a fused operation: `dy` itself, or dy * act' from what was saved, in `room`.
+    pub(in crate::engine::ops) fn before_activation<'a>(
+        &self,
+        act: Activation,
+        dy: View<'a>,
+        saved: Option<View<'_>>,
+        room: &'a mut Option<Buffer>,
+    ) -> Result<View<'a>> {
+        let Some(saved) = saved.filter(|_| act != Activation::Identity) else { return Ok(dy) };
+        let buffer = room.insert(self.scratch(dy.dtype(), dy.numel())?);
+        let out = buffer.alias_mut().reshape(dy.shape())?;
+        let dz = out.as_view();
+        self.activation_bwd(act, dy, act.saved(saved), out.into())?;
+        Ok(dz)
+    }
+}
+
+impl ActivationOps for Engine {
+    fn activation(&self, act: Activation, x: View<'_>, y: ViewMut<'_>) -> Result<()> {
+        const OP: &str = "activation";
+        check_activation(&x, &y)?;
+        self.own(OP, "x", &x)?;
+        self.own(OP, "y", &y.as_view())?;
+        let (name, [p, q]) = activation_function(act);
+        self.map(&MAP, name, &x, &y, [p, q, 0.0])
+    }
+
+    fn activation_bwd(&self, act: Activation, dy: View<'_>, saved: Saved<'_>, dx: GradMut<'_>) -> Result<()> {
+        const OP: &str = "activation_bwd";
+        check_activation_bwd(act, &dy, &saved, &dx)?;
+        let (name, [p, q]) = activation_function(act);
+        let (s, name) = match (act, saved) {
+            (Activation::Elu { .. }, Saved::Output(y)) => (y, ELU_FROM_OUTPUT),
+            (_, Saved::Output(v) | Saved::Input(v)) => (v, name),
+        };
+        self.own(OP, "dy", &dy)?;
+        self.own(OP, "saved", &s)?;
+        self.own(OP, "dx", &dx.out.as_view())?;
+        self.map_bwd(&MAP, name, &dy, &s, &dx, [p, q, 0.0])
+    }
+
+    fn prelu(&self, x: View<'_>, a: View<'_>, y: ViewMut<'_>) -> Result<()> {
+        const OP: &str = "prelu";
+        let [_, slopes, cols] = check_prelu(&x, &a, &y)?;
+        let out = y.as_view();
+        self.own_all(OP, &[("x", x), ("a", a), ("y", out)])?;
+        let (n, dt) = (x.numel(), x.dtype());
+        if n == 0 {
+            return Ok(());
+        }
+        let wide = aligned16(&x) && aligned16(&out) && cols.is_multiple_of(16 / dt.size());
+        let sizes = [long(n), long(cols), long(slopes), int(wide as usize)];
+        let args = [&[self.arg_in(&x), self.arg_in(&a), self.arg_in(&out)], &sizes[..]].concat();
+        self.launch(&PRELU, dt, "", self.map_grid(n, wide, dt, 1), &args)
+    }
+
+    fn prelu_bwd(
+        &self,
+        dy: View<'_>,
+        x: View<'_>,
+        a: View<'_>,
+        dx: Option<GradMut<'_>>,
+        da: Option<GradMut<'_>>,
+    ) -> Result<()> {
+        const OP: &str = "prelu_bwd";
+        let [n, slopes, cols] = check_prelu_bwd(&dy, &x, &a, dx.as_ref(), da.as_ref())?;
+        let (vx, va) = (dx.as_ref().map(|g| g.out.as_view()), da.as_ref().map(|g| g.out.as_view()));
+        self.own_all(OP, &[("dy", dy), ("x", x), ("a", a)])?;
+        self.own_all(OP, &[("dx", vx), ("da", va)])?;
+        if x.numel() == 0 {
+            return match da {
+                Some(g) if !g.accumulate => ShapeOps::fill(self, 0.0, g.out),
+                _ => Ok(()),
+            };
+        }
+        let dt = x.dtype();
+        let accumulate = int(dx.as_ref().is_some_and(|g| g.accumulate) as usize);
+        let all: Vec<&View<'_>> = [Some(&dy), Some(&x), vx.as_ref()].into_iter().flatten().collect();
+        let sums = |n: usize| -> Result<Option<Buffer>> {
+            va.is_some().then(|| self.scratch(dt.accumulator(), n)).transpose()
+        };
+        let inputs = [self.arg_in(&dy), self.arg_in(&x), self.arg_in(&a), self.arg_opt(vx.as_ref())];
+        let (part, outer, inner);
+        if slopes > 1 && cols < SHORT_PLANE {
+            let walk = self.col_walk(n, slopes * cols, &all);
+            part = sums(walk.chunks * slopes * cols)?;
+            (outer, inner) = (walk.chunks, cols);
+            let view = part.as_ref().map(Buffer::view);
+            let sizes = [
+                self.arg_opt(view.as_ref()),
+                long(n),
+                long(slopes * cols),
+                long(cols),
+                long(walk.chunk),
+                int(walk.chunks),
+                int(walk.tx),
+                int(walk.wide as usize),
+                accumulate,
+            ];
+            let grid = Grid::Blocks([walk.tiles * walk.chunks, 1, 1]);
+            self.launch(&PRELU_BWD_COLS, dt, "", grid, &[&inputs, &sizes[..]].concat())?;
+        } else {
+            // One slope: a single long row, cut to fill the device.
+            let rows = n * slopes;
+            let mut walk = self.row_walk(rows, cols, 8 * 16 / dt.size(), &all);
+            if rows == 1 {
+                let runs = cols.div_ceil(16 * LANES).min(self.fill() * 4).max(1);
+                walk.chunk = cols.div_ceil(runs).next_multiple_of(16 / dt.size());
+                walk.splits = cols.div_ceil(walk.chunk);
+                walk.lanes = LANES;
+            }
+            part = sums(rows * walk.splits)?;
+            (outer, inner) = (n, walk.splits);
+            let view = part.as_ref().map(Buffer::view);
+            let sizes = [
+                self.arg_opt(view.as_ref()),
+                long(rows),
+                long(cols),
+                long(slopes),
+                int(walk.splits),
+                long(walk.chunk),
+                int(walk.lanes),
+                int(walk.wide as usize),
+                int(walk.phase),
+                accumulate,
+            ];
+            let grid = self.row_grid(rows * walk.splits, &walk);
+            self.launch(&PRELU_BWD_ROWS, dt, "", grid, &[&inputs, &sizes[..]].concat())?;
+        }
+        let (Some(part), Some(da)) = (part, da) else { return Ok(()) };
+        let tx = join_tx(outer, inner);
+        let args = [
+            self.arg_in(&part.view()),
+            self.arg_out(&da.out),
+            long(outer),
+            long(slopes),
+            long(inner),
+            int(tx),
+            int(da.accumulate as usize),
+        ];
+        self.launch(&PRELU_JOIN, dt, "", Grid::Blocks([slopes.div_ceil(tx), 1, 1]), &args)
+    }
+}

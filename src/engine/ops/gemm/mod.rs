@@ -1,0 +1,611 @@
+//! Matrix products: one description of a product, and the kernels or the vendor library that serve it.
+
+#[cfg(all(test, feature = "opencl"))]
+mod tests;
+
+use std::borrow::Cow;
+use std::cell::OnceCell;
+
+use crate::buffer::{GradMut, View, ViewMut};
+use crate::driver::{Arg, RawMem};
+use crate::dtype::DType;
+use crate::engine::Engine;
+use crate::engine::blas::BlasAnswer;
+use crate::engine::launch::{Grid, LANES, aligned16, code_of_op, dims, pow2, real};
+use crate::engine::variants::{PORTABLE, Variant};
+use crate::error::Result;
+use crate::ops::core::Choice;
+use crate::ops::gemm::*;
+use crate::ops::reduce::ReduceOps;
+use crate::spec::KernelSpec;
+use crate::spec::gemm::*;
+
+/// An operand in device memory.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Term {
+    pub(crate) mem: (RawMem, u64),
+    /// Whether the first element lies at a multiple of 16 bytes.
+    pub(crate) aligned: bool,
+    /// Strides by row, column and batch.
+    pub(crate) steps: [usize; 3],
+}
+
+impl Term {
+    fn new(v: &View<'_>, steps: [usize; 3]) -> Self {
+        let at = (v.layout().offset() * v.dtype().size()) as u64;
+        // Operands were checked to be this device's, so there is memory.
+        Term { mem: (v.block().raw().unwrap_or(RawMem(0)), at), aligned: aligned16(v), steps }
+    }
+
+    /// A vector along rows or columns.
+    fn vector(v: &View<'_>, axis: GemmAxis) -> Self {
+        let [r, c] = vector_steps(v, axis);
+        Term::new(v, [r, c, 0])
+    }
+
+    /// Contiguous matrices.
+    pub(crate) fn packed(v: &View<'_>, e: Extents) -> Self {
+        Term::new(v, [e.n, 1, e.m * e.n])
+    }
+
+    fn transposed(self) -> Self {
+        let [r, c, b] = self.steps;
+        Term { steps: [c, r, b], ..self }
+    }
+
+    /// The part from batch number `b` on.
+    fn at_batch(self, b: usize, dtype: DType) -> Self {
+        let bytes = (b * self.steps[2] * dtype.size()) as u64;
+        let aligned = self.aligned && bytes.is_multiple_of(16);
+        Term { mem: (self.mem.0, self.mem.1 + bytes), aligned, ..self }
+    }
+
+    pub(crate) fn arg(self) -> Arg {
+        Arg::Mem(Some(self.mem))
+    }
+
+    fn dims(self) -> Arg {
+        dims(self.steps)
+    }
+
+    /// Dims parameter of A (rows of `rows`) or, transposed, of B, with the direction and width of its loads.
+    fn side(self, rows: usize, k: usize, dtype: DType) -> Arg {
+        let ([r, s, b], w) = (self.steps, 16 / dtype.size());
+        let along = (s == 1 && k > 1) || (r != 1 && s <= r);
+        let (inner, outer, lines) = if along { (s, r, rows) } else { (r, s, k) };
+        let wide =
+            self.aligned && inner == 1 && (lines == 1 || outer.is_multiple_of(w)) && b.is_multiple_of(w);
+        dims([r, s, b, along as usize, wide as usize])
+    }
+
+    /// Whether runs of four columns can be stored at once.
+    fn wide_rows(self, m: usize) -> bool {
+        let [r, c, b] = self.steps;
+        self.aligned && c == 1 && (m == 1 || r.is_multiple_of(4)) && b.is_multiple_of(4)
+    }
+}
+
+/// Y = act(scale * alpha * A B + beta * C + bias + residual), all transposes folded into strides.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Product {
+    pub(crate) e: Extents,
+    pub(crate) dtype: DType,
+    /// Type of C, residual, Y and Z.
+    pub(crate) out: DType,
+    pub(crate) a: Term,
+    pub(crate) b: Term,
+    pub(crate) c: Option<Term>,
+    pub(crate) bias: Option<Term>,
+    pub(crate) scale: Option<Term>,
+    pub(crate) residual: Option<Term>,
+    pub(crate) y: Term,
+    pub(crate) z: Option<Term>,
+    pub(crate) alpha: f64,
+    pub(crate) beta: f64,
+    /// Number and parameter of the activation.
+    pub(crate) act: (i32, f64),
+    pub(crate) tf32: bool,
+}
+
+impl Product {
+    /// Y = alpha A B + beta Y.
+    fn plain(
+        p: &Gemm,
+        e: Extents,
+        dtype: DType,
+        a: Term,
+        b: Term,
+        (y, out): (Term, DType),
+        beta: f64,
+    ) -> Self {
+        Product {
+            e,
+            dtype,
+            out,
+            a,
+            b,
+            c: (beta != 0.0).then_some(y),
+            bias: None,
+            scale: None,
+            residual: None,
+            y,
+            z: None,
+            alpha: p.alpha,
+            beta,
+            act: (0, 0.0),
+            tf32: p.precision == Precision::Tf32,
+        }
+    }
+
+    /// The same product as Yᵀ = Bᵀ Aᵀ.
+    pub(crate) fn swapped(&self) -> Self {
+        let t = |t: Option<Term>| t.map(Term::transposed);
+        Product {
+            e: Extents { m: self.e.n, n: self.e.m, ..self.e },
+            a: self.b.transposed(),
+            b: self.a.transposed(),
+            c: t(self.c),
+            bias: t(self.bias),
+            scale: t(self.scale),
+            residual: t(self.residual),
+            y: self.y.transposed(),
+            z: t(self.z),
+            ..*self
+        }
+    }
+
+    /// `count` batches from number `first` on.
+    fn batches(&self, first: usize, count: usize) -> Self {
+        let (of, out) = (self.dtype, self.out);
+        Product {
+            e: Extents { batch: count, ..self.e },
+            a: self.a.at_batch(first, of),
+            b: self.b.at_batch(first, of),
+            c: self.c.map(|t| t.at_batch(first, out)),
+            residual: self.residual.map(|t| t.at_batch(first, out)),
+            y: self.y.at_batch(first, out),
+            z: self.z.map(|t| t.at_batch(first, out)),
+            ..*self
+        }
+    }
+
+    /// Type of the accumulators.
+    pub(crate) fn real(&self) -> DType {
+        self.dtype.accumulator()
+    }
+
+    /// Value of `GK_OP`.
+    fn op(&self) -> &'static str {
+        OUT[(self.out != self.dtype) as usize]
+    }
+
+    fn opt(t: Option<Term>) -> Arg {
+        t.map_or(Arg::Mem(None), Term::arg)
+    }
+
+    /// Dims parameters of C, residual, vectors, Y and Z.
+    fn outer_dims(&self) -> [Arg; 5] {
+        let d = |t: Option<Term>| dims(t.map_or([0; 3], |t| t.steps));
+        let v = |t: Option<Term>| t.map_or([0; 2], |t| [t.steps[0], t.steps[1]]);
+        let ([b0, b1], [s0, s1]) = (v(self.bias), v(self.scale));
+        [d(self.c), d(self.residual), dims([b0, b1, s0, s1]), self.y.dims(), d(self.z)]
+    }
+
+    fn size(&self, splits: usize, per: usize) -> Arg {
+        let e = self.e;
+        let wide = self.y.wide_rows(e.m) as usize
+            + 2 * self.z.is_some_and(|z| z.wide_rows(e.m)) as usize
+            + 4 * e.n.is_multiple_of(4) as usize;
+        dims([e.m, e.n, e.k, e.batch, splits, per, wide])
+    }
+}
+
+/// A gradient to compute.
+struct Gradient {
+    q: Product,
+    /// Summed over the batch, which the operand repeats.
+    sum: bool,
+    accumulate: bool,
+}
+
+/// The tile kernels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Tile {
+    Square128,
+    Square64,
+    Skinny,
+}
+
+/// Rows (after exchanging the operands if need be) up to which the skinny tile serves.
+const SKINNY: usize = 16;
+
+impl Tile {
+    fn kernel(self) -> &'static KernelSpec {
+        match self {
+            Tile::Square128 => &GEMM_TILE128,
+            Tile::Square64 => &GEMM_TILE64,
+            Tile::Skinny => &GEMM_SKINNY,
+        }
+    }
+
+    fn blocks(self, e: Extents) -> usize {
+        let (bm, bn) = match self {
+            Tile::Square128 => (128, 128),
+            Tile::Square64 => (64, 64),
+            Tile::Skinny => (SKINNY, 256),
+        };
+        e.m.div_ceil(bm).saturating_mul(e.n.div_ceil(bn)).saturating_mul(e.batch)
+    }
+}
+
+impl Engine {
+    /// Tile and number of splits of k that fill the device best. A function of the problem and the device alone, so results repeat.
+    fn tiling(&self, q: &Product) -> (Tile, usize) {
+        let (e, caps) = (q.e, self.device_caps());
+        let units = (caps.compute_units as usize).max(1);
+        let tile = if e.m.min(e.n) <= SKINNY && e.m.max(e.n) >= 128 && !caps.is_cpu {
+            Tile::Skinny
+        } else if q.dtype != DType::F64 && Tile::Square128.blocks(e) >= units {
+            Tile::Square128
+        } else {
+            Tile::Square64
+        };
+        // The skinny tile has little arithmetic to hide its loads behind: more blocks keep more of them in flight.
+        let want = units * if tile == Tile::Skinny { 4 } else { 2 };
+        let blocks =
+            if tile == Tile::Skinny && e.m > SKINNY { tile.blocks(q.swapped().e) } else { tile.blocks(e) };
+        if caps.is_cpu || blocks * 2 > want || e.k < 256 {
+            return (tile, 1);
+        }
+        // A thin product over a long k has no other blocks than these.
+        let most = if tile == Tile::Skinny { 512 } else { 64 };
+        (tile, want.div_ceil(blocks.max(1)).min(e.k / 128).min(most))
+    }
+
+    /// Runs the tile kernel, and the second pass where k is split.
+    fn tiles(&self, q: &Product, tile: Tile, splits: usize) -> Result<()> {
+        if tile == Tile::Skinny && q.e.m > SKINNY {
+            return self.tiles(&q.swapped(), tile, splits);
+        }
+        let e = q.e;
+        // Whole steps of any tile, so that 16-byte loads stay aligned.
+        let per = e.k.div_ceil(splits).next_multiple_of(32);
+        let splits = e.k.div_ceil(per);
+        let blocks = tile.blocks(e).saturating_mul(splits);
+        if blocks > i32::MAX as usize && e.batch > 1 {
+            let half = e.batch / 2;
+            self.tiles(&q.batches(0, half), tile, splits)?;
+            return self.tiles(&q.batches(half, e.batch - half), tile, splits);
+        }
+        let part = (splits > 1).then(|| self.scratch(q.real(), splits * e.batch * e.m * e.n)).transpose()?;
+        let view = part.as_ref().map(|p| p.view());
+        let [sc, sr, sv, sy, sz] = q.outer_dims();
+        let args = [
+            q.a.arg(),
+            q.b.arg(),
+            Product::opt(q.c),
+            Product::opt(q.bias),
+            Product::opt(q.residual),
+            Product::opt(q.scale),
+            q.y.arg(),
+            Product::opt(q.z),
+            self.arg_opt(view.as_ref()),
+            q.size(splits, per),
+            q.a.side(e.m, e.k, q.dtype),
+            q.b.transposed().side(e.n, e.k, q.dtype),
+            sc,
+            sr,
+            sv,
+            sy,
+            sz,
+            real(q.dtype, q.alpha),
+            real(q.dtype, q.beta),
+            Arg::I32(q.act.0),
+            real(q.dtype, q.act.1),
+        ];
+        self.launch(tile.kernel(), q.dtype, q.op(), Grid::Blocks([blocks, 1, 1]), &args)?;
+        match view {
+            Some(part) => self.finish(q, Some(&Term::packed(&part, e)), splits, q.alpha),
+            None => Ok(()),
+        }
+    }
+
+    /// Adds `splits` contiguous partial results and applies the epilogue.
+    pub(crate) fn finish(&self, q: &Product, part: Option<&Term>, splits: usize, alpha: f64) -> Result<()> {
+        let e = q.e;
+        let [sc, sr, sv, sy, sz] = q.outer_dims();
+        // Work-items that share the splits of a result.
+        let lanes = pow2(splits.div_ceil(8), 32);
+        let args = [
+            Product::opt(part.copied()),
+            Product::opt(q.c),
+            Product::opt(q.bias),
+            Product::opt(q.residual),
+            Product::opt(q.scale),
+            q.y.arg(),
+            Product::opt(q.z),
+            q.size(splits, lanes),
+            sc,
+            sr,
+            sv,
+            sy,
+            sz,
+            real(q.dtype, alpha),
+            real(q.dtype, q.beta),
+            Arg::I32(q.act.0),
+            real(q.dtype, q.act.1),
+        ];
+        let blocks = (e.batch * e.m * e.n.div_ceil(4)).div_ceil(LANES / lanes);
+        self.launch(&GEMM_FINISH, q.dtype, q.op(), Grid::Blocks([blocks.min(self.fill() * 8), 1, 1]), &args)
+    }
+
+    /// The kernels of this crate, tile and splits by size.
+    pub(crate) fn portable_product(&self, q: &Product) -> Result<()> {
+        let (tile, splits) = self.tiling(q);
+        self.tiles(q, tile, splits)
+    }
+
+    /// Calls `f` with the variants that can serve a product, and the vendor's plan where there is one.
+    fn with_variants<R>(&self, q: &Product, f: impl FnOnce(&[Variant<'_>], &OnceCell<BlasAnswer>) -> R) -> R {
+        let plan = OnceCell::new();
+        let name = self.driver().vendor_blas().map_or("cublaslt", |b| b.name());
+        // Measured on an H200: 1.4 times the vendor library's speed for 16 x 4096 x 4096.
+        let thin = q.dtype == DType::F32
+            && !q.tf32
+            && q.e.m.min(q.e.n) <= SKINNY
+            && q.e.k * q.e.m.max(q.e.n) >= 1 << 20;
+        let blas = || match plan.get_or_init(|| self.blas_plan(q)) {
+            Ok(_) if thin => Err("the skinny kernel reads f32 operands of this shape faster".into()),
+            Ok(_) => Ok(()),
+            Err(why) => Err(why.clone()),
+        };
+        let always = || Ok(());
+        let not = |ok: bool, why: &'static str| if ok { Ok(()) } else { Err(Cow::from(why)) };
+        let large = || not(q.dtype != DType::F64, "f64 has no tile of this size");
+        let skinny = || not(q.e.m.min(q.e.n) <= SKINNY, "both M and N are above 16");
+        let split = || not(q.e.k >= 64, "K is below 64");
+        const SOURCE: &str = "kernels/common/gemm.c";
+        f(
+            &[
+                Variant { name, source: "vendor library", applicable: &blas },
+                Variant { name: PORTABLE, source: SOURCE, applicable: &always },
+                Variant { name: "tile_128", source: SOURCE, applicable: &large },
+                Variant { name: "tile_64", source: SOURCE, applicable: &always },
+                Variant { name: "skinny", source: SOURCE, applicable: &skinny },
+                Variant { name: "split_k", source: SOURCE, applicable: &split },
+            ],
+            &plan,
+        )
+    }
+
+    /// Computes a product whose operands are checked.
+    fn product(&self, op: &'static str, q: &Product) -> Result<()> {
+        let e = q.e;
+        if e.batch == 0 || e.m == 0 || e.n == 0 {
+            return Ok(());
+        }
+        if e.k == 0 || q.alpha == 0.0 {
+            return self.finish(q, None, 0, 0.0);
+        }
+        let (at, plan) = self.with_variants(q, |v, plan| {
+            (self.choose(op, v), plan.get().and_then(|p| p.as_ref().ok().copied()))
+        });
+        match (at?, plan) {
+            (0, Some(plan)) => self.blas_product(q, &plan),
+            (2, _) => self.tiles(q, Tile::Square128, 1),
+            (3, _) => self.tiles(q, Tile::Square64, 1),
+            (4, _) => self.tiles(q, Tile::Skinny, self.tiling(q).1),
+            (5, _) => self.tiles(q, Tile::Square64, self.tiling(q).1.max(2)),
+            _ => self.portable_product(q),
+        }
+    }
+
+    /// What serves a product of 1024 x 1024 x 1024 in f32.
+    pub(crate) fn explain_gemm(&self, op: &'static str) -> Result<Choice> {
+        let e = Extents { batch: 1, m: 1024, n: 1024, k: 1024 };
+        let t = Term { mem: (RawMem(0), 0), aligned: true, steps: [1024, 1, 0] };
+        let q = Product::plain(&Gemm::new(), e, DType::F32, t, t, (t, DType::F32), 0.0);
+        self.with_variants(&q, |v, _| self.explain_choice(op, v))
+    }
+
+    /// Sum over the batches of alpha A B into one matrix.
+    fn batch_sum(&self, op: &'static str, p: &Gemm, q: Product, accumulate: bool) -> Result<()> {
+        let e = q.e;
+        let joins = |t: Term, by: usize| t.steps[2] == by * e.k;
+        if joins(q.a, q.a.steps[1]) && joins(q.b, q.b.steps[0]) {
+            return self.product(op, &Product { e: Extents { batch: 1, k: e.batch * e.k, ..e }, ..q });
+        }
+        // Partial sums of 16-bit results are kept in f32.
+        let wide = (q.out != q.real()).then(|| self.scratch(q.real(), e.m * e.n)).transpose()?;
+        let view = wide.as_ref().map(|w| w.view());
+        let (sum, out) = view.as_ref().map_or((q.y, q.out), |w| (Term::packed(w, e), q.real()));
+        for b in 0..e.batch {
+            let one = q.batches(b, 1);
+            let beta = if b > 0 || (accumulate && view.is_none()) { 1.0 } else { 0.0 };
+            self.product(op, &Product::plain(p, one.e, q.dtype, one.a, one.b, (sum, out), beta))?;
+        }
+        match view {
+            Some(_) => self.finish(&Product { e: Extents { batch: 1, ..e }, ..q }, Some(&sum), 1, 1.0),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses a product that [`Engine::product`] would refuse, so that an operation of several products fails before any of them ran.
+    fn ready(&self, op: &'static str, q: &Product) -> Result<()> {
+        let e = q.e;
+        if e.batch == 0 || e.m == 0 || e.n == 0 || e.k == 0 || q.alpha == 0.0 {
+            return Ok(());
+        }
+        self.with_variants(q, |v, _| self.choose(op, v)).map(|_| ())
+    }
+
+    /// A gradient as a product, summed over the batch with `sum`.
+    fn gradient(&self, op: &'static str, p: &Gemm, g: &Gradient) -> Result<()> {
+        let q = g.q;
+        if q.e.batch == 0 && g.sum && !g.accumulate {
+            return self.finish(&Product { e: Extents { batch: 1, k: 0, ..q.e }, ..q }, None, 0, 0.0);
+        }
+        if g.sum { self.batch_sum(op, p, q, g.accumulate) } else { self.product(op, &q) }
+    }
+}
+
+impl Engine {
+    /// [`GemmOps::gemm`] as a part of the operation `op`, whose pinned variant counts.
+    pub(in crate::engine::ops) fn gemm_in(&self, op: &'static str, p: &Gemm, io: GemmIo<'_>) -> Result<()> {
+        let e = check_gemm(p, &io)?;
+        let y = io.y.as_view();
+        let (z, colsum) = (io.z.as_ref().map(ViewMut::as_view), io.colsum.as_ref().map(ViewMut::as_view));
+        let all = [
+            ("a", Some(&io.a)),
+            ("b", Some(&io.b)),
+            ("c", io.c.as_ref()),
+            ("bias", io.bias.as_ref()),
+            ("residual", io.residual.as_ref()),
+            ("scale", io.scale.as_ref()),
+            ("y", Some(&y)),
+            ("z", z.as_ref()),
+            ("colsum", colsum.as_ref()),
+        ];
+        for (arg, v) in all {
+            v.map_or(Ok(()), |v| self.own(op, arg, v))?;
+        }
+        let whole = |v: &View<'_>| Term::new(v, steps(v, false));
+        let q = Product {
+            e,
+            dtype: io.a.dtype(),
+            out: y.dtype(),
+            a: Term::new(&io.a, steps(&io.a, p.trans_a)),
+            b: Term::new(&io.b, steps(&io.b, p.trans_b)),
+            c: io.c.filter(|_| p.beta != 0.0).as_ref().map(whole),
+            bias: io.bias.as_ref().map(|v| Term::vector(v, p.bias_axis)),
+            scale: io.scale.as_ref().map(|v| Term::vector(v, p.scale_axis)),
+            residual: io.residual.as_ref().map(whole),
+            y: whole(&y),
+            z: z.as_ref().map(whole),
+            alpha: p.alpha,
+            beta: p.beta,
+            act: fused_act(op, p.act)?,
+            tf32: p.precision == Precision::Tf32,
+        };
+        self.product(op, &q)?;
+        match io.colsum {
+            Some(s) => self.sum_to_shape(y, s.into()),
+            None => Ok(()),
+        }
+    }
+}
+
+impl GemmOps for Engine {
+    fn gemm(&self, p: &Gemm, io: GemmIo<'_>) -> Result<()> {
+        self.gemm_in("gemm", p, io)
+    }
+
+    fn gemm_bwd(&self, p: &Gemm, io: GemmBwd<'_>) -> Result<()> {
+        let op = "gemm_bwd";
+        let e = check_gemm_bwd(p, &io)?;
+        let dtype = io.a.dtype();
+        let out = |g: &Option<GradMut<'_>>| g.is_some();
+        for (arg, v) in
+            [("dy", Some(&io.dy)), ("a", Some(&io.a)), ("b", Some(&io.b)), ("saved", io.saved.as_ref())]
+        {
+            v.map_or(Ok(()), |v| self.own(op, arg, v))?;
+        }
+        for (arg, g) in [("da", &io.da), ("db", &io.db), ("dbias", &io.dbias)] {
+            g.as_ref().map_or(Ok(()), |g| self.own(op, arg, &g.out.as_view()))?;
+        }
+        if !(out(&io.da) || out(&io.db) || out(&io.dbias)) {
+            return Ok(());
+        }
+        let mut scratch = None;
+        let dz = self.before_activation(p.act, io.dy, io.saved, &mut scratch)?;
+        let d = Term::new(&dz, steps(&dz, false));
+        let plan = |g: &GradMut<'_>, ext, a, b, trans, of: &View<'_>| {
+            let v = g.out.as_view();
+            let y = Term::new(&v, steps(&v, trans));
+            let beta = if g.accumulate { 1.0 } else { 0.0 };
+            Gradient {
+                q: Product::plain(p, ext, dtype, a, b, (y, dtype), beta),
+                sum: repeats(of, e.batch) || of.shape().len() < dz.shape().len(),
+                accumulate: g.accumulate,
+            }
+        };
+        let da = io.da.as_ref().map(|g| {
+            let b = Term::new(&io.b, steps(&io.b, p.trans_b)).transposed();
+            let ext = Extents { batch: e.batch, m: e.m, n: e.k, k: e.n };
+            plan(g, ext, d, b, p.trans_a, &io.a)
+        });
+        let db = io.db.as_ref().map(|g| {
+            let a = Term::new(&io.a, steps(&io.a, p.trans_a)).transposed();
+            let ext = Extents { batch: e.batch, m: e.k, n: e.n, k: e.m };
+            plan(g, ext, a, d, p.trans_b, &io.b)
+        });
+        let both = [da, db];
+        both.iter().flatten().try_for_each(|g| self.ready(op, &g.q))?;
+        both.iter().flatten().try_for_each(|g| self.gradient(op, p, g))?;
+        match io.dbias {
+            Some(g) if p.bias_axis == GemmAxis::Row => {
+                self.sum_to_shape(dz, g.out.reshape(&[e.m, 1])?.grad(g.accumulate))
+            }
+            Some(g) => self.sum_to_shape(dz, g),
+            None => Ok(()),
+        }
+    }
+
+    fn gemm_grouped(&self, p: &Gemm, a: &[View<'_>], b: &[View<'_>], y: &mut [ViewMut<'_>]) -> Result<()> {
+        let op = "gemm_grouped";
+        let all = check_gemm_grouped(p, a, b, y)?;
+        for ((a, b), y) in a.iter().zip(b).zip(&*y) {
+            self.own(op, "a", a)?;
+            self.own(op, "b", b)?;
+            self.own(op, "y", &y.as_view())?;
+        }
+        let product = |(((a, b), y), e): (((&View<'_>, &View<'_>), &ViewMut<'_>), Extents)| {
+            let (ta, tb) = (Term::new(a, steps(a, p.trans_a)), Term::new(b, steps(b, p.trans_b)));
+            let v = y.as_view();
+            let y = (Term::new(&v, steps(&v, false)), v.dtype());
+            Product::plain(p, e, a.dtype(), ta, tb, y, 0.0)
+        };
+        let products: Vec<_> = a.iter().zip(b).zip(&*y).zip(all).map(product).collect();
+        products.iter().try_for_each(|q| self.ready(op, q))?;
+        products.iter().try_for_each(|q| self.product(op, q))
+    }
+
+    fn gemm_ragged(
+        &self,
+        p: &Gemm,
+        a: View<'_>,
+        b: View<'_>,
+        offsets: View<'_>,
+        y: ViewMut<'_>,
+    ) -> Result<()> {
+        let op = "gemm_ragged";
+        let e = check_gemm_ragged(p, &a, &b, &offsets, &y)?;
+        let (v, dt) = (y.as_view(), a.dtype());
+        for (arg, v) in [("a", &a), ("b", &b), ("offsets", &offsets), ("y", &v)] {
+            self.own(op, arg, v)?;
+        }
+        let (ta, ty) = (Term::new(&a, steps(&a, false)), Term::new(&v, steps(&v, false)));
+        let mut tb = Term::new(&b, steps(&b, p.trans_b));
+        tb.steps[2] = b.layout().strides()[0];
+        // Groups start at any row: a load along the rows would not be aligned.
+        let by_row = ta.steps[1] == 1;
+        let ta = Term { aligned: ta.aligned && by_row, ..ta };
+        let q = Product::plain(p, e, dt, ta, tb, (ty, v.dtype()), 0.0);
+        let args = [
+            ta.arg(),
+            tb.arg(),
+            self.arg_in(&offsets),
+            ty.arg(),
+            self.arg_error(),
+            q.size(1, 0),
+            ta.side(e.m, e.k, dt),
+            tb.transposed().side(e.n, e.k, dt),
+            ty.dims(),
+            real(dt, p.alpha),
+            Arg::I32(code_of_op(op)),
+        ];
+        // Every group, and the rows before and after all groups, can leave one tile incomplete.
+        let tiles = e.m.div_ceil(64) + e.batch + 1;
+        self.launch(&GEMM_RAGGED, dt, q.op(), Grid::Blocks([e.n.div_ceil(64) * tiles, 1, 1]), &args)
+    }
+}

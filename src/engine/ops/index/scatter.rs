@@ -1,0 +1,392 @@
+//! Scatters without atomics: the sources are sorted by destination, then each destination is written once.
+
+use crate::buffer::{Buffer, View};
+use crate::driver::Arg;
+use crate::dtype::DType;
+use crate::engine::Engine;
+use crate::engine::launch::{Grid, code_of_op, dims, real};
+use crate::engine::ops::shape::strided::{common_power, magic, signed};
+use crate::engine::ops::sort::radix::SortedPairs;
+use crate::error::Result;
+use crate::layout::Layout;
+use crate::ops::index::ScatterReduce;
+use crate::spec::index::*;
+use crate::spec::sort::*;
+
+/// The sources of a scatter in the order of their destinations.
+pub(in crate::engine::ops) struct Plan {
+    pairs: SortedPairs,
+    /// Number of sources.
+    n: usize,
+    /// Number of destinations; keys not below it are dropped.
+    limit: usize,
+}
+
+impl Plan {
+    /// The keys in order, and where each was before.
+    pub(in crate::engine::ops) fn sorted_views(&self) -> (View<'_>, View<'_>) {
+        (self.pairs.keys.view(), self.pairs.positions.view())
+    }
+}
+
+/// What the indices of a scatter along an axis address.
+#[derive(Clone, Copy)]
+pub(in crate::engine::ops) enum Along {
+    /// Rows: a vector with the position of each.
+    Rows(usize),
+    /// Single cells: a position for every source.
+    Cells(usize),
+}
+
+/// Sources of a scatter, packed and in the order of their destinations; rows of `inner` elements, `outer` times.
+pub(in crate::engine::ops) struct Sources<'a> {
+    pub(in crate::engine::ops) plan: Plan,
+    pub(in crate::engine::ops) outer: usize,
+    pub(in crate::engine::ops) inner: usize,
+    pub(in crate::engine::ops) src: View<'a>,
+}
+
+/// What a source counts as in a reduction.
+#[derive(Clone, Copy)]
+#[repr(i32)]
+pub(in crate::engine::ops) enum Value {
+    /// Itself.
+    Own = 0,
+    /// 1.
+    One = 1,
+    /// Whether it equals the forward result.
+    Tie = 2,
+    /// Whether it is 0.
+    IsZero = 3,
+    /// Itself, with 0 replaced by 1.
+    NonZero = 4,
+}
+
+/// Where a reduction goes.
+pub(in crate::engine::ops) enum Into<'a> {
+    /// Combined with what is there, or replacing it.
+    Tensor { y: View<'a>, include: bool },
+    /// Raw results in the arithmetic type; cells without sources keep their contents.
+    Stat(View<'a>),
+}
+
+/// Type in which sources of a dtype are combined (`gk_f`).
+pub(in crate::engine::ops) fn arithmetic(d: DType) -> DType {
+    if d.is_float() { d.accumulator() } else { d }
+}
+
+/// How the rows of an operation along an axis are moved: in units of `dtype`, `wide` for 16 bytes at once.
+pub(in crate::engine::ops) struct Items {
+    pub(in crate::engine::ops) dtype: DType,
+    pub(in crate::engine::ops) wide: bool,
+    /// Items per row.
+    pub(in crate::engine::ops) row: usize,
+}
+
+impl Items {
+    /// Rows of `row` elements that are contiguous in all views; outputs that accumulate keep their own unit.
+    pub(in crate::engine::ops) fn new(row: usize, accumulate: bool, views: &[&View<'_>]) -> Items {
+        let (d, size) = (views[0].dtype(), views[0].dtype().size());
+        let mut bytes =
+            common_power(16, views.iter().map(|v| v.layout().offset() * size).chain([row * size]));
+        if accumulate && bytes < 16 {
+            bytes = size;
+        }
+        let wide = bytes == 16;
+        let dtype = if accumulate {
+            d
+        } else {
+            crate::engine::ops::shape::strided::unit_of(if wide { 4 } else { bytes })
+        };
+        Items { dtype, wide, row: row * size / bytes }
+    }
+}
+
+/// Sizes before, at and behind an axis.
+pub(in crate::engine::ops) fn around(shape: &[usize], axis: usize) -> (usize, usize, usize) {
+    (shape[..axis].iter().product(), shape[axis], shape[axis + 1..].iter().product())
+}
+
+pub(in crate::engine::ops) fn number(how: ScatterReduce) -> i32 {
+    match how {
+        ScatterReduce::Sum => 0,
+        ScatterReduce::Prod => 1,
+        ScatterReduce::Mean => 2,
+        ScatterReduce::Amax => 3,
+        ScatterReduce::Amin => 4,
+    }
+}
+
+/// Type of keys up to and including `limit`.
+pub(in crate::engine::ops) fn key_type(limit: usize) -> DType {
+    if limit < i32::MAX as usize { DType::I32 } else { DType::I64 }
+}
+
+pub(in crate::engine::ops) fn wide_index(v: &View<'_>) -> Arg {
+    Arg::I32((v.dtype() == DType::I64) as i32)
+}
+
+impl Engine {
+    /// What every scatter of `src` into `y` starts with; `None` without sources. The caller has checked the operands; `home` holds a packed copy.
+    pub(in crate::engine::ops) fn sources<'a>(
+        &self,
+        op: &'static str,
+        along: Along,
+        index: &View<'_>,
+        src: &View<'a>,
+        y: &View<'_>,
+        home: &'a mut Option<Buffer>,
+    ) -> Result<Option<Sources<'a>>> {
+        self.own(op, "index", index)?;
+        self.own(op, "src", src)?;
+        self.own(op, "y", y)?;
+        if src.numel() == 0 {
+            return Ok(None);
+        }
+        let src = self.packed(src, home)?;
+        let (plan, outer, inner) = match along {
+            Along::Rows(axis) => {
+                let (outer, size, inner) = around(y.shape(), axis);
+                (self.scatter_plan(op, 0, &[size], index)?, outer, inner)
+            }
+            Along::Cells(axis) => (self.scatter_plan(op, axis, y.shape(), index)?, 1, 1),
+        };
+        Ok(Some(Sources { plan, outer, inner, src }))
+    }
+
+    /// Sorts the result of [`Engine::scatter_keys`].
+    pub(in crate::engine::ops) fn sorted(
+        &self,
+        op: &'static str,
+        keys: &Buffer,
+        limit: usize,
+    ) -> Result<Plan> {
+        let bits = usize::BITS - limit.leading_zeros();
+        let pairs = self.sort_pairs(op, &keys.view(), bits)?;
+        Ok(Plan { pairs, n: keys.len(), limit })
+    }
+
+    /// Sources are the elements of `index` (contiguous); the destination of one is its cell in a table of shape `table` with the coordinate
+    /// at `axis` replaced by the index. For an index vector of rows the table is that axis alone.
+    pub(in crate::engine::ops) fn scatter_plan(
+        &self,
+        op: &'static str,
+        axis: usize,
+        table: &[usize],
+        index: &View<'_>,
+    ) -> Result<Plan> {
+        let limit = table.iter().product();
+        let keys = self.scatter_keys(op, axis, table, index)?;
+        self.sorted(op, &keys, limit)
+    }
+
+    /// The destinations of [`Engine::scatter_plan`] in the order of the sources; the table's size for an index out of range.
+    pub(in crate::engine::ops) fn scatter_keys(
+        &self,
+        op: &'static str,
+        axis: usize,
+        table: &[usize],
+        index: &View<'_>,
+    ) -> Result<Buffer> {
+        let (n, limit) = (index.numel(), table.iter().product::<usize>());
+        let dtype = key_type(limit);
+        let keys = self.scratch(dtype, n)?;
+        let strides = row_major(table);
+        let args = [
+            self.arg_in(index),
+            self.arg_in(&keys.view()),
+            self.arg_error(),
+            Arg::I64(n as i64),
+            wide_index(index),
+            Arg::I64(table[axis] as i64),
+            Arg::I64(strides[axis]),
+            Arg::I64(limit as i64),
+            Arg::I32(table.len() as i32),
+            dims(index.shape().iter().copied()),
+            magic(index.shape().iter().copied()),
+            signed(strides.iter().enumerate().map(|(a, &s)| if a == axis { 0 } else { s })),
+            Arg::I32(code_of_op(op)),
+        ];
+        self.launch(&SCATTER_KEYS, dtype, "", Grid::Stride(n), &args)?;
+        Ok(keys)
+    }
+
+    /// Sources are the cells of the shape that the index tensors broadcast to; each tensor gives one leading coordinate of a table.
+    pub(in crate::engine::ops) fn put_plan(
+        &self,
+        op: &'static str,
+        common: &[usize],
+        index: &[View<'_>],
+        lead: &[usize],
+    ) -> Result<Plan> {
+        let (n, limit) = (common.iter().product::<usize>(), lead.iter().product::<usize>());
+        let dtype = key_type(limit);
+        let keys = self.scratch(dtype, n)?;
+        // A scalar index has no axis; kernels walk at least one.
+        let shape = if common.is_empty() { vec![1] } else { common.to_vec() };
+        for (k, (i, &size)) in index.iter().zip(lead).enumerate() {
+            let walk = i.broadcast_to(&shape)?;
+            let args = [
+                self.arg_in(i),
+                self.arg_in(&keys.view()),
+                self.arg_error(),
+                Arg::I64(n as i64),
+                wide_index(i),
+                Arg::I64(size as i64),
+                Arg::I32((k == 0) as i32),
+                Arg::I32((k + 1 == index.len()) as i32),
+                Arg::I64(limit as i64),
+                Arg::I32(shape.len() as i32),
+                dims(shape.iter().copied()),
+                magic(shape.iter().copied()),
+                dims(walk.layout().strides().iter().copied()),
+                Arg::I32(code_of_op(op)),
+            ];
+            self.launch(&PUT_KEYS, dtype, "", Grid::Stride(n), &args)?;
+        }
+        self.sorted(op, &keys, limit)
+    }
+
+    /// y[o, i, c] (+)= x[o, index[i], c] along an axis of contiguous, checked operands.
+    pub(in crate::engine::ops) fn select_rows(
+        &self,
+        op: &'static str,
+        axis: usize,
+        x: &View<'_>,
+        index: &View<'_>,
+        y: &View<'_>,
+        accumulate: bool,
+    ) -> Result<()> {
+        let (outer, size, inner) = around(x.shape(), axis);
+        let items = Items::new(inner, accumulate, &[x, y]);
+        let shape = [outer, index.numel(), items.row];
+        let n: usize = shape.iter().product();
+        let args = [
+            self.arg_in(x),
+            self.arg_in(index),
+            self.arg_in(y),
+            self.arg_error(),
+            Arg::I64(n as i64),
+            Arg::I32(items.wide as i32),
+            wide_index(index),
+            Arg::I64(size as i64),
+            dims(shape),
+            magic(shape),
+            Arg::I32(accumulate as i32),
+            Arg::I32(code_of_op(op)),
+        ];
+        // Work-items take several items each (`GK_DEPTH` in the text).
+        self.launch(&INDEX_SELECT, items.dtype, "", Grid::Stride(n.div_ceil(4)), &args)
+    }
+
+    fn plan_args(&self, p: &Plan) -> (Arg, Arg, Arg) {
+        let keys = p.pairs.keys.view();
+        (self.arg_in(&keys), self.arg_in(&p.pairs.positions.view()), wide_index(&keys))
+    }
+
+    /// y[o, destination, c] = src[o, source, c], the last source of each destination; rows of `inner` elements, `outer` times.
+    pub(in crate::engine::ops) fn scatter_rows(
+        &self,
+        p: &Plan,
+        outer: usize,
+        inner: usize,
+        src: &View<'_>,
+        y: &View<'_>,
+    ) -> Result<()> {
+        let items = Items::new(inner, false, &[src, y]);
+        let shape = [outer, p.n, items.row];
+        let n = shape.iter().product();
+        let (keys, positions, wide_keys) = self.plan_args(p);
+        let args = [
+            keys,
+            positions,
+            self.arg_in(src),
+            self.arg_in(y),
+            Arg::I64(n as i64),
+            Arg::I32(items.wide as i32),
+            wide_keys,
+            Arg::I64(p.limit as i64),
+            dims(shape),
+            magic(shape),
+        ];
+        self.launch(&SCATTER_LAST, items.dtype, "", Grid::Stride(n), &args)
+    }
+
+    /// dsrc[source] (+)= dy[destination] where the source was the last one.
+    pub(in crate::engine::ops) fn scatter_last_bwd(
+        &self,
+        p: &Plan,
+        dy: &View<'_>,
+        dsrc: &View<'_>,
+        accumulate: bool,
+    ) -> Result<()> {
+        let (keys, positions, wide_keys) = self.plan_args(p);
+        let args = [
+            keys,
+            positions,
+            self.arg_in(dy),
+            self.arg_in(dsrc),
+            Arg::I64(p.n as i64),
+            wide_keys,
+            Arg::I64(p.limit as i64),
+            Arg::I32(accumulate as i32),
+        ];
+        let dtype = crate::engine::ops::shape::strided::mover(dy.dtype(), accumulate);
+        self.launch(&SCATTER_LAST_BWD, dtype, "", Grid::Stride(p.n), &args)
+    }
+
+    /// Reduces the sources of each destination in their order; `src` has rows of `inner` elements, `outer` times, and `tie` is the forward
+    /// result for [`Value::Tie`].
+    #[allow(clippy::too_many_arguments)]
+    pub(in crate::engine::ops) fn reduce_rows(
+        &self,
+        p: &Plan,
+        outer: usize,
+        inner: usize,
+        how: ScatterReduce,
+        value: Value,
+        alpha: f64,
+        src: &View<'_>,
+        tie: Option<&View<'_>>,
+        to: Into<'_>,
+    ) -> Result<()> {
+        let dtype = src.dtype();
+        let (y, stat, include) = match &to {
+            Into::Tensor { y, include } => (Some(y), None, *include),
+            Into::Stat(s) => (None, Some(s), false),
+        };
+        let aligned = [Some(src), tie, y].into_iter().flatten().map(|v| v.layout().offset() * dtype.size());
+        let wide = common_power(16, aligned.chain([inner * dtype.size()])) == 16;
+        let columns = outer * inner / if wide { 16 / dtype.size() } else { 1 };
+        // Short enough for many work-items, long enough that few destinations cross runs.
+        let run = if p.n <= 64 { p.n } else { 16 };
+        let runs = p.n.div_ceil(run);
+        let part = |runs: usize| self.scratch(arithmetic(dtype), runs * outer * inner);
+        let parts = if runs > 1 { Some((part(runs)?, part(runs)?)) } else { None };
+        let (head, tail) = match &parts {
+            Some((h, t)) => (self.arg_in(&h.view()), self.arg_in(&t.view())),
+            None => (Arg::Mem(None), Arg::Mem(None)),
+        };
+        let (keys, positions, wide_keys) = self.plan_args(p);
+        let (y, stat) = (self.arg_opt(y), self.arg_opt(stat));
+        let sizes = [p.n, run, outer, inner, p.limit].map(|v| Arg::I64(v as i64));
+        let (wide, how, include, alpha) =
+            (Arg::I32(wide as i32), Arg::I32(number(how)), Arg::I32(include as i32), real(dtype, alpha));
+        let mut args = vec![keys, positions, self.arg_in(src), self.arg_opt(tie), y, stat, head, tail];
+        args.extend(sizes);
+        args.extend([wide_keys, wide, how, Arg::I32(value as i32), include, alpha]);
+        self.launch(&SEGMENT_REDUCE, dtype, "", Grid::Stride(runs * columns), &args)?;
+        if runs == 1 {
+            return Ok(());
+        }
+        let mut args = vec![keys, y, stat, head, tail];
+        args.extend(sizes);
+        args.extend([wide_keys, wide, how, include, alpha]);
+        self.launch(&SEGMENT_JOIN, dtype, "", Grid::Stride((runs - 1) * columns), &args)
+    }
+}
+
+/// Strides of a contiguous tensor.
+pub(in crate::engine::ops) fn row_major(shape: &[usize]) -> Vec<i64> {
+    Layout::contiguous(shape).map_or(vec![], |l| l.strides().iter().map(|&s| s as i64).collect())
+}

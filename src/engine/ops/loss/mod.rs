@@ -1,0 +1,464 @@
+//! Losses.
+
+pub(super) mod batch;
+pub(super) mod margin;
+pub(super) mod rows;
+pub(super) mod sequence;
+pub(super) mod stft;
+
+use crate::buffer::{Buffer, GradMut, View, ViewMut};
+use crate::driver::Arg;
+use crate::dtype::DType;
+use crate::engine::Engine;
+use crate::engine::launch::{Grid, aligned16, code_of_op, real};
+use crate::error::Result;
+use crate::ops::loss::*;
+use crate::ops::shape::ShapeOps;
+use crate::spec::BLOCK;
+use crate::spec::loss::*;
+
+/// C name, numbers and flags of an elementwise loss.
+fn loss_kernel(kind: Loss) -> (&'static str, [f64; 2], i32) {
+    let plain = |name| (name, [0.0, 0.0], 0);
+    let bits = |a: bool, b: bool| a as i32 | (b as i32) << 1;
+    match kind {
+        Loss::Mse => plain("gk_loss_mse"),
+        Loss::Square => plain("gk_loss_square"),
+        Loss::Mae => plain("gk_loss_mae"),
+        Loss::SmoothL1 { beta } => ("gk_loss_smooth_l1", [beta, 0.0], 0),
+        Loss::Huber { delta } => ("gk_loss_huber", [delta, 0.0], 0),
+        Loss::LogCosh => plain("gk_loss_log_cosh"),
+        Loss::Quantile { q } => ("gk_loss_quantile", [q, 0.0], 0),
+        Loss::Charbonnier { eps } => ("gk_loss_charbonnier", [eps, 0.0], 0),
+        Loss::MeanBias => plain("gk_loss_bias"),
+        Loss::Hinge => plain("gk_loss_hinge"),
+        Loss::SquaredHinge => plain("gk_loss_squared_hinge"),
+        Loss::ModifiedHuber => plain("gk_loss_modified_huber"),
+        Loss::Exponential => plain("gk_loss_exponential"),
+        Loss::SoftMargin => plain("gk_loss_soft_margin"),
+        Loss::HingeEmbedding { margin } => ("gk_loss_hinge_embedding", [margin, 0.0], 0),
+        Loss::Wasserstein => plain("gk_loss_wasserstein"),
+        Loss::Poisson { eps, log_input, full } => ("gk_loss_poisson", [eps, 0.0], bits(log_input, full)),
+        Loss::Kl { log_input, log_target } => ("gk_loss_kl", [0.0, 0.0], bits(log_input, log_target)),
+        Loss::BornMse => plain("gk_loss_born"),
+        Loss::Bce => plain("gk_loss_bce"),
+        Loss::BceLogits => plain("gk_loss_bce_logits"),
+        Loss::FocalLogits { alpha, gamma } => ("gk_loss_focal_logits", [alpha, gamma], 0),
+        Loss::Focal { alpha, gamma } => ("gk_loss_focal", [alpha, gamma], 0),
+    }
+}
+
+/// What [`Engine::finish_sums`] makes of partial pairs.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::engine::ops) struct Finish {
+    /// Divide by the denominator.
+    pub(in crate::engine::ops) mean: bool,
+    /// The denominator where it is known; negative: the sum of the second numbers.
+    pub(in crate::engine::ops) fixed: f64,
+    /// Smallest denominator.
+    pub(in crate::engine::ops) least: f64,
+    /// Factor of the result.
+    pub(in crate::engine::ops) scale: f64,
+    /// Add to the result of an earlier call.
+    pub(in crate::engine::ops) accumulate: bool,
+}
+
+impl Finish {
+    pub(in crate::engine::ops) fn new(mean: bool, fixed: f64) -> Self {
+        Finish { mean, fixed, least: f64::NEG_INFINITY, scale: 1.0, accumulate: false }
+    }
+}
+
+/// Blocks of a partial sum over `n` items: by size alone, so that the tree is the same on every run.
+pub(in crate::engine::ops) fn partial_blocks(n: usize) -> usize {
+    n.div_ceil(BLOCK as usize * 16).clamp(1, 2048)
+}
+
+/// Work-items per row of `len` elements: a power of two that leaves each a few vectors.
+pub(in crate::engine::ops) fn lanes_for(len: usize) -> usize {
+    (len / 8).next_power_of_two().clamp(1, BLOCK as usize)
+}
+
+pub(in crate::engine::ops) fn flag(b: bool) -> Arg {
+    Arg::I32(b as i32)
+}
+
+impl Engine {
+    /// Adds `blocks` partial pairs into loss (divided by the denominator for a mean) and denominator.
+    pub(in crate::engine::ops) fn finish_sums(
+        &self,
+        dt: DType,
+        partial: &Buffer,
+        blocks: usize,
+        how: Finish,
+        loss: Option<&ViewMut<'_>>,
+        den: Option<&ViewMut<'_>>,
+    ) -> Result<()> {
+        let args = [
+            self.arg_in(&partial.view()),
+            Arg::I64(blocks as i64),
+            flag(how.mean),
+            real(dt, how.fixed),
+            real(dt, how.least),
+            real(dt, how.scale),
+            flag(how.accumulate),
+            self.arg_opt_out(loss),
+            self.arg_opt_out(den),
+        ];
+        self.launch(&PAIR_FINISH, dt, "", Grid::Blocks([1, 1, 1]), &args)
+    }
+
+    /// Sums `n` values and weights (halves of one scratch buffer) into loss and denominator.
+    pub(in crate::engine::ops) fn finish_items(
+        &self,
+        dt: DType,
+        items: &Buffer,
+        n: usize,
+        how: Finish,
+        loss: Option<&ViewMut<'_>>,
+        den: Option<&ViewMut<'_>>,
+    ) -> Result<()> {
+        let blocks = partial_blocks(n);
+        let partial = self.scratch(dt.accumulator(), 2 * blocks)?;
+        let args = [
+            self.arg_in(&items.view().range(0, n)?),
+            self.arg_in(&items.view().range(n, n)?),
+            self.arg_in(&partial.view()),
+            Arg::I64(n as i64),
+        ];
+        self.launch(&PAIR_PARTIAL, dt, "", Grid::Blocks([blocks, 1, 1]), &args)?;
+        self.finish_sums(dt, &partial, blocks, how, loss, den)
+    }
+
+    /// Sum or mean of an elementwise loss.
+    fn loss_sum(&self, kind: Loss, how: Finish, io: &LossFwd<'_>) -> Result<()> {
+        let (p, t, weight, mask) = (&io.p, &io.t, io.weight.as_ref(), io.mask.as_ref());
+        let (n, dt) = (p.numel(), p.dtype());
+        let (name, [a, b], flags) = loss_kernel(kind);
+        let weighted = weight.is_some() || mask.is_some();
+        let blocks = partial_blocks(n);
+        let partial = self.scratch(dt.accumulator(), 2 * blocks)?;
+        let wide = !weighted && aligned16(p) && aligned16(t);
+        let args = [
+            self.arg_in(p),
+            self.arg_in(t),
+            self.arg_opt(weight),
+            self.arg_opt(mask),
+            self.arg_in(&partial.view()),
+            Arg::I64(n as i64),
+            flag(wide),
+            flag(kind.counts_items()),
+            real(dt, a),
+            real(dt, b),
+            Arg::I32(flags),
+        ];
+        self.launch(&LOSS_PARTIAL, dt, name, Grid::Blocks([blocks, 1, 1]), &args)?;
+        self.finish_sums(dt, &partial, blocks, how, Some(&io.loss), None)
+    }
+
+    /// Gradient of an elementwise loss; `factor` multiplies it, `den` (one number on the device) divides it.
+    fn loss_grad(
+        &self,
+        kind: Loss,
+        each: bool,
+        factor: f64,
+        den: Option<&Buffer>,
+        io: &LossBwd<'_>,
+    ) -> Result<()> {
+        let (n, dt) = (io.p.numel(), io.p.dtype());
+        let weighted = io.weight.is_some() || io.mask.is_some();
+        let written = io.dp.iter().chain(&io.dt).all(|g| aligned16(&g.out.as_view()) && !g.accumulate);
+        let wide = !weighted && !each && written && aligned16(&io.p) && aligned16(&io.t);
+        let (name, [a, b], flags) = loss_kernel(kind);
+        let out = |g: &Option<GradMut<'_>>| self.arg_opt_out(g.as_ref().map(|g| &g.out));
+        let adds = |g: &Option<GradMut<'_>>| flag(g.as_ref().is_some_and(|g| g.accumulate));
+        let args = [
+            self.arg_in(&io.p),
+            self.arg_in(&io.t),
+            self.arg_opt(io.weight.as_ref()),
+            self.arg_opt(io.mask.as_ref()),
+            self.arg_in(&io.gy),
+            flag(each),
+            flag(io.gy.dtype() == DType::F32),
+            self.arg_opt(den.map(Buffer::view).as_ref()),
+            out(&io.dp),
+            out(&io.dt),
+            Arg::I64(n as i64),
+            flag(wide),
+            adds(&io.dp),
+            adds(&io.dt),
+            real(dt, factor),
+            real(dt, a),
+            real(dt, b),
+            Arg::I32(flags),
+        ];
+        let grid = Grid::Stride(if wide { n.div_ceil(16 / dt.size()) } else { n });
+        self.launch(&LOSS_BWD, dt, name, grid, &args)
+    }
+}
+
+impl LossOps for Engine {
+    fn loss(&self, kind: Loss, reduction: Reduction, io: LossFwd<'_>) -> Result<()> {
+        const OP: &str = "loss";
+        check_loss(kind, reduction, &io)?;
+        self.own_all(
+            OP,
+            &[
+                ("p", Some(io.p)),
+                ("t", Some(io.t)),
+                ("weight", io.weight),
+                ("mask", io.mask),
+                ("loss", Some(io.loss.as_view())),
+            ],
+        )?;
+        let (n, dt) = (io.p.numel(), io.p.dtype());
+        if reduction == Reduction::None {
+            let (name, [a, b], flags) = loss_kernel(kind);
+            let args = [
+                self.arg_in(&io.p),
+                self.arg_in(&io.t),
+                self.arg_opt(io.weight.as_ref()),
+                self.arg_opt(io.mask.as_ref()),
+                self.arg_out(&io.loss),
+                Arg::I64(n as i64),
+                real(dt, a),
+                real(dt, b),
+                Arg::I32(flags),
+            ];
+            return self.launch(&LOSS_ITEMS, dt, name, Grid::Stride(n), &args);
+        }
+        let weighted = io.mask.is_some() || (io.weight.is_some() && !kind.counts_items());
+        let how = Finish::new(reduction == Reduction::Mean, if weighted { -1.0 } else { n as f64 });
+        self.loss_sum(kind, how, &io)
+    }
+
+    fn loss_bwd(&self, kind: Loss, reduction: Reduction, io: LossBwd<'_>) -> Result<()> {
+        const OP: &str = "loss_bwd";
+        check_loss_bwd(kind, reduction, &io)?;
+        self.own_all(
+            OP,
+            &[
+                ("gy", Some(io.gy)),
+                ("p", Some(io.p)),
+                ("t", Some(io.t)),
+                ("weight", io.weight),
+                ("mask", io.mask),
+            ],
+        )?;
+        for (arg, g) in [("dp", &io.dp), ("dt", &io.dt)] {
+            if let Some(g) = g {
+                self.own(OP, arg, &g.out.as_view())?;
+            }
+        }
+        let (n, dt) = (io.p.numel(), io.p.dtype());
+        if n == 0 || (io.dp.is_none() && io.dt.is_none()) {
+            return Ok(());
+        }
+        // Where the denominator is the count of items, only a mask changes it.
+        let weight = io.weight.filter(|_| !kind.counts_items());
+        let weighted = weight.is_some() || io.mask.is_some();
+        let mean = reduction == Reduction::Mean;
+        let den = if mean && weighted {
+            let blocks = partial_blocks(n);
+            let partial = self.scratch(dt.accumulator(), 2 * blocks)?;
+            let mut den = self.scratch(dt.accumulator(), 1)?;
+            let args = [
+                self.arg_opt(weight.as_ref()),
+                self.arg_opt(io.mask.as_ref()),
+                self.arg_in(&partial.view()),
+                Arg::I64(n as i64),
+            ];
+            self.launch(&WEIGHT_PARTIAL, dt, "", Grid::Blocks([blocks, 1, 1]), &args)?;
+            self.finish_sums(dt, &partial, blocks, Finish::new(false, -1.0), None, Some(&den.view_mut()))?;
+            Some(den)
+        } else {
+            None
+        };
+        let factor = if mean && !weighted { 1.0 / n as f64 } else { 1.0 };
+        self.loss_grad(kind, reduction == Reduction::None, factor, den.as_ref(), &io)
+    }
+
+    fn loss_list(&self, kind: Loss, terms: &[LossTerm<'_>], mut loss: ViewMut<'_>) -> Result<()> {
+        const OP: &str = "loss_list";
+        check_loss_list(kind, terms, &loss)?;
+        self.own(OP, "loss", &loss.as_view())?;
+        for x in terms {
+            self.own_all(OP, &[("p", Some(x.p)), ("t", x.t)])?;
+        }
+        if terms.is_empty() {
+            return ShapeOps::fill(self, 0.0, loss);
+        }
+        for (i, x) in terms.iter().enumerate() {
+            let mut how = Finish::new(true, x.p.numel() as f64);
+            how.scale = x.weight;
+            how.accumulate = i > 0;
+            let io =
+                LossFwd { p: x.p, t: x.t.unwrap_or(x.p), weight: None, mask: None, loss: loss.reborrow() };
+            self.loss_sum(kind, how, &io)?;
+        }
+        Ok(())
+    }
+
+    fn loss_list_bwd(
+        &self,
+        kind: Loss,
+        gy: View<'_>,
+        terms: &[LossTerm<'_>],
+        dp: &mut [GradMut<'_>],
+    ) -> Result<()> {
+        const OP: &str = "loss_list_bwd";
+        check_loss_list_bwd(kind, &gy, terms, dp)?;
+        self.own(OP, "gy", &gy)?;
+        for (x, d) in terms.iter().zip(dp.iter()) {
+            self.own_all(OP, &[("p", Some(x.p)), ("t", x.t), ("dp", Some(d.out.as_view()))])?;
+        }
+        for (x, d) in terms.iter().zip(dp).filter(|(x, _)| x.p.numel() > 0) {
+            let io = LossBwd {
+                gy,
+                p: x.p,
+                t: x.t.unwrap_or(x.p),
+                weight: None,
+                mask: None,
+                dp: Some(d.reborrow()),
+                dt: None,
+            };
+            self.loss_grad(kind, false, x.weight / x.p.numel() as f64, None, &io)?;
+        }
+        Ok(())
+    }
+
+    fn cross_entropy(&self, p: &CrossEntropy, io: CrossEntropyFwd<'_>) -> Result<()> {
+        const OP: &str = "cross_entropy";
+        let x = check_cross_entropy(p, &io)?;
+        self.own_all(
+            OP,
+            &[
+                ("x", Some(io.x)),
+                ("target", Some(io.target)),
+                ("weight", io.weight),
+                ("loss", Some(io.loss.as_view())),
+                ("lse", io.lse.as_ref().map(ViewMut::as_view)),
+                ("den", io.den.as_ref().map(ViewMut::as_view)),
+            ],
+        )?;
+        let dt = io.x.dtype();
+        let positions = x.n * x.s;
+        let each = p.reduction == Reduction::None;
+        let items = if each { None } else { Some(self.scratch(dt.accumulator(), 2 * positions)?) };
+        let halves = match &items {
+            Some(b) => Some((b.view().range(0, positions)?, b.view().range(positions, positions)?)),
+            None => None,
+        };
+        let (ids, probs) = if x.probs { (None, Some(io.target)) } else { (Some(io.target), None) };
+        let mut args = vec![
+            self.arg_in(&io.x),
+            self.arg_opt(ids.as_ref()),
+            flag(io.target.dtype() == DType::I64),
+            self.arg_opt(probs.as_ref()),
+            flag(x.probs),
+            self.arg_opt(io.weight.as_ref()),
+            self.arg_opt_out(io.lse.as_ref()),
+            if each { self.arg_out(&io.loss) } else { Arg::Mem(None) },
+            self.arg_opt(halves.as_ref().map(|h| &h.0)),
+            self.arg_opt(halves.as_ref().map(|h| &h.1)),
+            self.arg_error(),
+            Arg::I32(code_of_op(OP)),
+            Arg::I64(x.n as i64),
+            Arg::I64(x.c as i64),
+        ];
+        let tail = [Arg::I64(p.ignore_index), real(dt, p.label_smoothing)];
+        if positions > 0 && x.s == 1 {
+            let lanes = lanes_for(x.c);
+            args.extend([Arg::I32(lanes as i32), flag(aligned16(&io.x))]);
+            args.extend(tail);
+            let blocks = x.n.div_ceil(BLOCK as usize / lanes).min(1 << 20);
+            self.launch(&XENT_ROWS, dt, "", Grid::Blocks([blocks, 1, 1]), &args)?;
+        } else if positions > 0 {
+            args.push(Arg::I64(x.s as i64));
+            args.extend(tail);
+            self.launch(&XENT_INNER, dt, "", Grid::Stride(positions), &args)?;
+        }
+        let Some(items) = items else { return Ok(()) };
+        let how = Finish::new(p.reduction == Reduction::Mean, if x.probs { positions as f64 } else { -1.0 });
+        self.finish_items(dt, &items, positions, how, Some(&io.loss), io.den.as_ref())
+    }
+
+    fn cross_entropy_bwd(&self, p: &CrossEntropy, io: CrossEntropyBwd<'_>) -> Result<()> {
+        const OP: &str = "cross_entropy_bwd";
+        let x = check_cross_entropy_bwd(p, &io)?;
+        let den = io.den.filter(|_| p.reduction == Reduction::Mean);
+        self.own_all(
+            OP,
+            &[
+                ("gy", Some(io.gy)),
+                ("x", Some(io.x)),
+                ("target", Some(io.target)),
+                ("weight", io.weight),
+                ("lse", Some(io.lse)),
+                ("den", den),
+                ("dx", Some(io.dx.out.as_view())),
+            ],
+        )?;
+        let dt = io.x.dtype();
+        let positions = x.n * x.s;
+        if positions == 0 {
+            return Ok(());
+        }
+        let (ids, probs) = if x.probs { (None, Some(io.target)) } else { (Some(io.target), None) };
+        let (n, c, s) = (Arg::I64(x.n as i64), Arg::I64(x.c as i64), Arg::I64(x.s as i64));
+        let smooth = real(dt, p.label_smoothing);
+        // What multiplies the softmax where it is not simply C: per position for probabilities, one number for weighted smoothing.
+        let sums = if let Some(probs) = &probs {
+            let sums = self.scratch(dt.accumulator(), positions)?;
+            let args = [
+                self.arg_in(probs),
+                self.arg_opt(io.weight.as_ref()),
+                self.arg_in(&sums.view()),
+                n,
+                c,
+                s,
+                smooth,
+            ];
+            self.launch(&XENT_PROB_SUM, dt, "", Grid::Blocks([positions.min(1 << 20), 1, 1]), &args)?;
+            Some(sums)
+        } else if let (Some(w), true) = (&io.weight, p.label_smoothing != 0.0) {
+            let sum = self.scratch(dt.accumulator(), 1)?;
+            let args = [self.arg_in(w), self.arg_in(&sum.view()), c];
+            self.launch(&XENT_WEIGHT_SUM, dt, "", Grid::Blocks([1, 1, 1]), &args)?;
+            Some(sum)
+        } else {
+            None
+        };
+        let dx = &io.dx.out;
+        let mut args = vec![
+            self.arg_in(&io.x),
+            self.arg_opt(ids.as_ref()),
+            flag(io.target.dtype() == DType::I64),
+            self.arg_opt(probs.as_ref()),
+            flag(x.probs),
+            self.arg_opt(io.weight.as_ref()),
+            self.arg_opt(sums.as_ref().map(Buffer::view).as_ref()),
+            self.arg_in(&io.lse),
+            self.arg_in(&io.gy),
+            flag(p.reduction == Reduction::None),
+            flag(io.gy.dtype() == DType::F32),
+            self.arg_opt(den.as_ref()),
+            self.arg_out(dx),
+            self.arg_error(),
+            Arg::I32(code_of_op(OP)),
+            n,
+            c,
+        ];
+        let tail = [Arg::I64(p.ignore_index), smooth, flag(io.dx.accumulate)];
+        if x.s == 1 {
+            let lanes = lanes_for(x.c);
+            args.extend([Arg::I32(lanes as i32), flag(aligned16(&io.x) && aligned16(&dx.as_view()))]);
+            args.extend(tail);
+            let blocks = x.n.div_ceil(BLOCK as usize / lanes).min(1 << 20);
+            return self.launch(&XENT_BWD_ROWS, dt, "", Grid::Blocks([blocks, 1, 1]), &args);
+        }
+        args.push(s);
+        args.extend(tail);
+        self.launch(&XENT_BWD_INNER, dt, "", Grid::Stride(positions), &args)
+    }
+}

@@ -1,0 +1,271 @@
+//! Losses with one item per row.
+
+use crate::buffer::{Buffer, View, ViewMut};
+use crate::driver::Arg;
+use crate::dtype::DType;
+use crate::engine::Engine;
+use crate::engine::launch::{Grid, code_of_op, real};
+use crate::engine::ops::loss::margin::margin_kernel;
+use crate::engine::ops::loss::{Finish, flag, lanes_for};
+use crate::error::Result;
+use crate::ops::loss::Ids;
+use crate::ops::loss::*;
+use crate::spec::BLOCK;
+use crate::spec::loss_rows::*;
+
+/// Elements that a block sums before a long row is cut.
+const CHUNK: usize = 8192;
+
+/// A row loss as its C functions see it.
+struct Kernel {
+    name: &'static str,
+    p: [f64; 4],
+    flags: i32,
+    ignore: i64,
+    /// Whether the statistics are plain sums, so that a row can be cut.
+    sums: bool,
+}
+
+fn kernel(kind: RowLoss, ids: bool, noise: bool) -> Kernel {
+    let k = |name, p: [f64; 4], flags| Kernel { name, p, flags, ignore: i64::MIN, sums: false };
+    let cut = |name, p: [f64; 4], flags| Kernel { name, p, flags, ignore: i64::MIN, sums: true };
+    let bits = |a: bool, b: bool| a as i32 | (b as i32) << 1;
+    let one = |x: f64| [x, 0.0, 0.0, 0.0];
+    let two = |x: f64, y: f64| [x, y, 0.0, 0.0];
+    match kind {
+        RowLoss::Triplet { margin, p, eps, swap, squared } => {
+            cut("gk_row_triplet", [margin, p, eps, 0.0], bits(swap, squared))
+        }
+        RowLoss::Contrastive { margin, half } => {
+            cut("gk_row_contrastive", two(margin, if half { 0.5 } else { 1.0 }), 0)
+        }
+        RowLoss::Cosine { eps, scale } => cut("gk_row_cosine", two(eps, scale), 0),
+        RowLoss::CosineEmbedding { margin } => cut("gk_row_cosine_embedding", one(margin), 0),
+        RowLoss::Nce => cut("gk_row_nce", one(0.0), noise as i32),
+        RowLoss::Capsule { plus, minus, lambda } => cut("gk_row_capsule", [plus, minus, lambda, 0.0], 0),
+        RowLoss::CategoricalCe { label_smoothing } => {
+            cut("gk_row_categorical", two(label_smoothing, 1e-7), 0)
+        }
+        RowLoss::Kl { log_input, log_target } => cut("gk_row_kl", one(0.0), bits(log_input, log_target)),
+        RowLoss::Nll { floor, ignore_index } => {
+            let mut k = k("gk_row_nll", one(floor.unwrap_or(0.0)), floor.is_some() as i32);
+            k.ignore = ignore_index;
+            k
+        }
+        RowLoss::MulticlassFocal { gamma } => k("gk_row_focal", one(gamma), 0),
+        RowLoss::Ordinal => cut("gk_row_ordinal", one(0.0), 0),
+        RowLoss::Distillation { temperature, alpha } => {
+            k("gk_row_distillation", two(temperature, alpha), ids as i32)
+        }
+        RowLoss::Dino { student, teacher } => k("gk_row_dino", two(student, teacher), 0),
+        RowLoss::ArcFace { scale, margin } => k("gk_row_arcface", two(scale, margin), 0),
+        RowLoss::Z { coef } => k("gk_row_z", one(coef), 0),
+        RowLoss::MultiMargin { squared, margin } => {
+            cut("gk_row_multi_margin", one(margin), 1 + squared as i32)
+        }
+        RowLoss::MultilabelMargin => k("gk_row_multilabel_margin", one(0.0), 0),
+        RowLoss::MultilabelSoftMargin => cut("gk_row_multilabel_soft", one(0.0), 0),
+        RowLoss::Dice { smooth, squared, from_logits, .. } => {
+            cut("gk_row_dice", one(smooth), bits(squared, from_logits))
+        }
+        RowLoss::Tversky { a, b, smooth, gamma } => cut("gk_row_tversky", [a, b, smooth, gamma], 0),
+        RowLoss::Boxes { overlap, eps } => k("gk_row_box", one(eps), overlap as i32),
+        RowLoss::Quantum => cut("gk_row_quantum", one(0.0), 0),
+        RowLoss::Depth { lambda, root } => cut("gk_row_depth", one(lambda), root as i32),
+        RowLoss::Patches { normalize } => k("gk_row_patch", one(0.0), normalize as i32),
+        RowLoss::GaussianKl => cut("gk_row_gaussian_kl", one(0.0), 0),
+        RowLoss::Rmse => cut("gk_row_rmse", one(0.0), 0),
+        RowLoss::ElasticNet { alpha, r } => cut("gk_row_elastic", two(alpha, r), 0),
+        RowLoss::GaussianNll { full, eps } => k("gk_row_gaussian_nll", one(eps), full as i32),
+        RowLoss::MarginRanking { margin } => k("gk_row_ranking", one(margin), 0),
+        RowLoss::Dpo { beta } => k("gk_row_preference", one(beta), 0),
+        RowLoss::Ipo { beta } => k("gk_row_preference", two(1.0, 0.5 / beta), 1),
+        RowLoss::SimPo { beta, gamma } => k("gk_row_preference", two(beta, gamma), 0),
+        RowLoss::Orpo => k("gk_row_preference", one(0.0), 2),
+        // These have kernels of their own.
+        RowLoss::Circle { .. } | RowLoss::Kto { .. } => k("", one(0.0), 0),
+        RowLoss::BcePosWeight => k("gk_row_bce_pos", one(0.0), 0),
+        RowLoss::Quantiles => k("gk_row_quantiles", one(0.0), 0),
+        RowLoss::Adversarial { mode } => k("gk_row_adversarial", one(0.0), mode as i32),
+    }
+}
+
+/// A row loss that is about to be launched.
+struct Rows<'a> {
+    kernel: Kernel,
+    shape: RowShape,
+    head: Vec<Arg>,
+    lanes: usize,
+    chunks: usize,
+    partial: Option<Buffer>,
+    weighted: bool,
+    x: [Option<View<'a>>; 4],
+}
+
+impl Engine {
+    /// Common arguments, and the sums of long rows.
+    fn prepare_rows<'a>(
+        &self,
+        op: &'static str,
+        kind: RowLoss,
+        shape: RowShape,
+        x: &[Option<View<'a>>; 4],
+        ids: Option<&View<'a>>,
+        mask: Option<&View<'a>>,
+    ) -> Result<Rows<'a>> {
+        let dt = shape.dtype;
+        let kernel = kernel(kind, ids.is_some(), x[2].is_some());
+        let (rows, len) = (shape.rows, shape.len);
+        // Rows are cut where there are too few of them to fill a device.
+        let chunks = if kernel.sums && rows < 512 { len.div_ceil(CHUNK).clamp(1, 1024) } else { 1 };
+        let lanes = match chunks {
+            // Neighbouring work-items take neighbouring rows where those are neighbours in memory.
+            1 if kind.strided() && shape.width > 1 => 1,
+            1 => lanes_for(len),
+            _ => BLOCK as usize,
+        };
+        let mut roles = 0i64;
+        for (i, o) in kind.operands().iter().enumerate() {
+            roles |= (o.role as i64) << (4 * i);
+        }
+        if kind.weighted() {
+            roles |= 1 << 16;
+        }
+        let classes = match kind.ids() {
+            Ids::No => -1,
+            Ids::PerRow { classes_beyond, .. } => (len + classes_beyond) as i64,
+            Ids::List => 0,
+        };
+        let mut head: Vec<Arg> = x.iter().map(|v| self.arg_opt(v.as_ref())).collect();
+        head.extend([
+            self.arg_opt(mask),
+            self.arg_opt(ids),
+            flag(ids.is_some_and(|v| v.dtype() == DType::I64)),
+            self.arg_error(),
+            Arg::I32(code_of_op(op)),
+            Arg::I64(rows as i64),
+            Arg::I64(len as i64),
+            Arg::I64(shape.width as i64),
+            Arg::I64(classes),
+            Arg::I64(kernel.ignore),
+            Arg::I64(roles),
+            Arg::I32(lanes as i32),
+        ]);
+        head.extend(kernel.p.map(|p| real(dt, p)));
+        head.push(Arg::I32(kernel.flags));
+        let mut r =
+            Rows { kernel, shape, head, lanes, chunks, partial: None, weighted: kind.weighted(), x: *x };
+        if chunks > 1 && rows > 0 {
+            let partial = self.scratch(dt.accumulator(), 4 * rows * chunks)?;
+            let mut args = r.head.clone();
+            args.extend([Arg::I64(chunks as i64), self.arg_in(&partial.view())]);
+            self.launch(&ROW_PARTIAL, dt, r.kernel.name, Grid::Blocks([rows * chunks, 1, 1]), &args)?;
+            r.partial = Some(partial);
+        }
+        Ok(r)
+    }
+
+    /// Items and weights of all rows: `y` in storage, or a scratch buffer of both halves.
+    fn row_items(&self, r: &Rows<'_>, y: Option<&ViewMut<'_>>) -> Result<Option<Buffer>> {
+        let (dt, rows) = (r.shape.dtype, r.shape.rows);
+        let items = if y.is_none() { Some(self.scratch(dt.accumulator(), 2 * rows)?) } else { None };
+        let half = |i: usize| match &items {
+            Some(b) => Ok(self.arg_in(&b.view().range(i * rows, rows)?)),
+            None => Ok(Arg::Mem(None)),
+        };
+        let mut args = r.head.clone();
+        args.extend([
+            Arg::I64(r.chunks as i64),
+            self.arg_opt(r.partial.as_ref().map(Buffer::view).as_ref()),
+            self.arg_opt_out(y),
+            half(0)?,
+            half(1)?,
+        ]);
+        let blocks = rows.div_ceil(BLOCK as usize / r.lanes).min(1 << 20);
+        self.launch(&ROW_ITEMS, dt, r.kernel.name, Grid::Blocks([blocks, 1, 1]), &args)?;
+        Ok(items)
+    }
+}
+
+impl RowLossOps for Engine {
+    fn row_loss(&self, kind: RowLoss, reduction: Reduction, io: RowLossFwd<'_>) -> Result<()> {
+        const OP: &str = "row_loss";
+        let shape = check_row_loss(kind, reduction, &io)?;
+        self.own_all(OP, &io.x.map(|v| ("x", v)))?;
+        self.own_all(OP, &[("ids", io.ids), ("mask", io.mask), ("loss", Some(io.loss.as_view()))])?;
+        if let Some(m) = margin_kernel(kind) {
+            return self.margin_loss(OP, &m, &shape, reduction, &io);
+        }
+        let (dt, rows) = (shape.dtype, shape.rows);
+        let r = self.prepare_rows(OP, kind, shape, &io.x, io.ids.as_ref(), io.mask.as_ref())?;
+        let each = reduction == Reduction::None;
+        let Some(items) = self.row_items(&r, if each { Some(&io.loss) } else { None })? else {
+            return Ok(());
+        };
+        let fixed = if r.weighted { -1.0 } else { rows as f64 };
+        let how = Finish::new(reduction == Reduction::Mean, fixed);
+        self.finish_items(dt, &items, rows, how, Some(&io.loss), None)
+    }
+
+    fn row_loss_bwd(&self, kind: RowLoss, reduction: Reduction, io: RowLossBwd<'_>) -> Result<()> {
+        const OP: &str = "row_loss_bwd";
+        let shape = check_row_loss_bwd(kind, reduction, &io)?;
+        self.own_all(OP, &io.x.map(|v| ("x", v)))?;
+        self.own_all(OP, &[("ids", io.ids), ("mask", io.mask), ("gy", Some(io.gy))])?;
+        for d in io.dx.iter().flatten() {
+            self.own(OP, "dx", &d.out.as_view())?;
+        }
+        if let Some(m) = margin_kernel(kind) {
+            return self.margin_loss_bwd(OP, &m, &shape, reduction, &io);
+        }
+        let (dt, rows, len) = (shape.dtype, shape.rows, shape.len);
+        let r = self.prepare_rows(OP, kind, shape, &io.x, io.ids.as_ref(), io.mask.as_ref())?;
+        let mean = reduction == Reduction::Mean;
+        let mut den = None;
+        if mean && r.weighted {
+            let mut d = self.scratch(dt.accumulator(), 1)?;
+            if let Some(items) = self.row_items(&r, None)? {
+                self.finish_items(dt, &items, rows, Finish::new(true, -1.0), None, Some(&d.view_mut()))?;
+            }
+            den = Some(d);
+        }
+        let factor = real(dt, if mean && !r.weighted { 1.0 / rows as f64 } else { 1.0 });
+        let upstream =
+            [self.arg_in(&io.gy), flag(reduction == Reduction::None), flag(io.gy.dtype() == DType::F32)];
+        let acc = io
+            .dx
+            .iter()
+            .enumerate()
+            .fold(0, |a, (i, d)| a | i32::from(d.as_ref().is_some_and(|d| d.accumulate)) << i);
+        let shared =
+            |i: usize| kind.operands().get(i).is_some_and(|o| o.role == crate::ops::loss::Role::Shared);
+        if io.dx.iter().enumerate().any(|(i, d)| d.is_some() && !shared(i)) {
+            let mut args = r.head.clone();
+            args.extend([
+                Arg::I64(r.chunks as i64),
+                self.arg_opt(r.partial.as_ref().map(Buffer::view).as_ref()),
+            ]);
+            args.extend(upstream);
+            args.extend([self.arg_opt(den.as_ref().map(Buffer::view).as_ref()), factor]);
+            args.extend(
+                io.dx
+                    .iter()
+                    .enumerate()
+                    .map(|(i, d)| self.arg_opt_out(d.as_ref().filter(|_| !shared(i)).map(|d| &d.out))),
+            );
+            args.push(Arg::I32(acc));
+            let blocks = (rows * r.chunks).div_ceil(BLOCK as usize / r.lanes).min(1 << 20);
+            let blocks = if len == 0 { 0 } else { blocks };
+            self.launch(&ROW_GRAD, dt, r.kernel.name, Grid::Blocks([blocks, 1, 1]), &args)?;
+        }
+        if let (Some(d), true) = (&io.dx[2], shared(2)) {
+            let mut args = r.head.clone();
+            args.extend(upstream);
+            args.extend([factor, self.arg_out(&d.out), Arg::I32(d.accumulate as i32)]);
+            self.launch(&ROW_SHARED, dt, r.kernel.name, Grid::Blocks([len.min(1 << 20), 1, 1]), &args)?;
+        }
+        // The operands stay borrowed until everything is queued.
+        let _ = r.x;
+        Ok(())
+    }
+}

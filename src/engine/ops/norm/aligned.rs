@@ -1,0 +1,299 @@
+//! Normalization, forward, of rows and planes that consist of whole aligned 16-byte items.
+
+use crate::buffer::{Buffer, View, ViewMut};
+use crate::driver::Arg;
+use crate::dtype::DType;
+use crate::engine::Engine;
+use crate::engine::launch::{Grid, LANES, aligned16, int, pow2, real};
+use crate::engine::ops::norm::{Act, RowProblem, Sets};
+use crate::error::Result;
+use crate::spec::norm::*;
+
+/// 16-byte items of a row that a work-item holds; twice as many in rows that are longer.
+const KEEP: usize = 4;
+const KEEP_LONG: usize = 8;
+/// Longest run that is summed by itself, and how much of it a work-item should have at least: 16-byte items.
+const SUM_RUN: usize = 4096;
+const SUM_KEEP: usize = 16;
+/// Bytes per multiprocessor that caches keep between two reads of a set.
+pub(in crate::engine::ops) const SET_CACHE: usize = 256 << 10;
+/// Groups shorter than this are taken in one pass: 16-byte items.
+const SHORT_GROUP: usize = KEEP_LONG * LANES;
+
+/// Planes of one channel each: row `i` is one of channel `i % channels`, its statistics are `i / share`, or (0) those of the channel.
+pub(in crate::engine::ops) struct Planes<'a, 'b> {
+    pub(in crate::engine::ops) x: View<'a>,
+    pub(in crate::engine::ops) residual: Option<View<'a>>,
+    pub(in crate::engine::ops) gamma: Option<View<'a>>,
+    pub(in crate::engine::ops) beta: Option<View<'a>>,
+    pub(in crate::engine::ops) y: &'b ViewMut<'a>,
+    pub(in crate::engine::ops) channels: usize,
+    pub(in crate::engine::ops) share: usize,
+}
+
+/// Rows of `items` cut into runs of `chunk` items.
+pub(in crate::engine::ops) struct Cut {
+    pub(in crate::engine::ops) runs: usize,
+    pub(in crate::engine::ops) items: usize,
+    pub(in crate::engine::ops) splits: usize,
+    chunk: usize,
+    bits: u32,
+}
+
+impl Cut {
+    pub(in crate::engine::ops) fn chunk_elements(&self, dt: DType) -> usize {
+        self.chunk * (16 / dt.size())
+    }
+
+    pub(in crate::engine::ops) fn grid(&self) -> Grid {
+        Grid::Blocks([self.runs.div_ceil(LANES >> self.bits), 1, 1])
+    }
+
+    pub(in crate::engine::ops) fn args(&self) -> [Arg; 5] {
+        [int(self.runs), int(self.items), int(self.splits), int(self.chunk), Arg::I32(self.bits as i32)]
+    }
+}
+
+pub(in crate::engine::ops) fn fits_i32(n: usize) -> bool {
+    i32::try_from(n).is_ok()
+}
+
+impl Engine {
+    /// Binary logarithm of the lanes for rows of `items`, `keep` of them per lane, more lanes where the rows are few.
+    fn even_bits(&self, rows: usize, items: usize, keep: usize) -> u32 {
+        let mut lanes = pow2(items.div_ceil(keep), LANES).max(pow2(items, 8));
+        while lanes < pow2(items, LANES) && rows * lanes < self.fill() * LANES / 2 {
+            lanes *= 2;
+        }
+        lanes.trailing_zeros()
+    }
+
+    /// Binary logarithm of the lanes per plane where blocks take sets of `share` planes of `items`, of which they read `bytes` twice; `None`
+    /// unless there are enough sets for all multiprocessors and the second read can come from a cache.
+    pub(in crate::engine::ops) fn set_bits(
+        &self,
+        sets: usize,
+        share: usize,
+        items: usize,
+        bytes: usize,
+    ) -> Option<u32> {
+        let units = self.device_caps().compute_units as usize;
+        let few = sets < 2 * units || share * items < LANES || bytes > 2 * SET_CACHE;
+        if few || !fits_i32(sets.checked_mul(share)?) || !fits_i32(items) {
+            return None;
+        }
+        // Those with which the fewest rounds are idle; more lanes where that does not matter.
+        let rounds = |bits: &u32| share.div_ceil(LANES >> bits) * items.div_ceil(1 << bits);
+        (3..=LANES.trailing_zeros()).rev().min_by_key(rounds)
+    }
+
+    /// How rows of aligned items are cut into runs that are summed: longer ones, over few lanes, so that joining the lanes costs little.
+    pub(in crate::engine::ops) fn even_sum_cut(
+        &self,
+        operands: &[&View<'_>],
+        rows: usize,
+        cols: usize,
+    ) -> Option<Cut> {
+        let cut = self.even_cut(operands, rows, cols)?;
+        let chunk = cut.items.div_ceil(cut.items.div_ceil(SUM_RUN));
+        let splits = cut.items.div_ceil(chunk);
+        let runs = rows * splits;
+        let bits = self.even_bits(runs, chunk, SUM_KEEP);
+        Some(Cut { runs, chunk, splits, bits, ..cut })
+    }
+
+    /// How rows of `cols` elements are cut into runs that fit in registers; `None` unless they consist of aligned items.
+    pub(in crate::engine::ops) fn even_cut(
+        &self,
+        operands: &[&View<'_>],
+        rows: usize,
+        cols: usize,
+    ) -> Option<Cut> {
+        let w = operands.first().map_or(1, |v| 16 / v.dtype().size());
+        let items = cols / w;
+        if cols == 0 || !cols.is_multiple_of(w) || !operands.iter().all(|v| aligned16(v)) {
+            return None;
+        }
+        let chunk = items.div_ceil(items.div_ceil(KEEP * LANES));
+        let splits = items.div_ceil(chunk);
+        let runs = rows.checked_mul(splits)?;
+        let bits = self.even_bits(runs, chunk, KEEP);
+        // The last block must not step over the range of an i32 either.
+        fits_i32(runs.checked_add(LANES)?)
+            .then_some(Cut { runs, items, splits, chunk, bits })
+            .filter(|_| fits_i32(items))
+    }
+
+    /// Mean and sum of squared deviations of every run.
+    pub(in crate::engine::ops) fn even_part(
+        &self,
+        unit: &'static str,
+        x: &View<'_>,
+        cut: &Cut,
+    ) -> Result<Buffer> {
+        let part = self.scratch(x.dtype().accumulator(), 2 * cut.runs)?;
+        let mut args = vec![self.arg_in(x), self.arg_in(&part.view())];
+        args.extend(cut.args());
+        self.launch(&PART_EVEN, x.dtype(), unit, cut.grid(), &args)?;
+        Ok(part)
+    }
+
+    /// The cut of planes for [`Engine::even_apply`].
+    pub(in crate::engine::ops) fn even_planes(
+        &self,
+        p: &Planes<'_, '_>,
+        planes: usize,
+        s: usize,
+    ) -> Option<Cut> {
+        let y = p.y.as_view();
+        let operands: Vec<&View<'_>> =
+            [Some(&p.x), p.residual.as_ref(), Some(&y)].into_iter().flatten().collect();
+        self.even_cut(&operands, planes, s)
+    }
+
+    /// The map over planes whose statistics are known.
+    pub(in crate::engine::ops) fn even_apply(
+        &self,
+        p: &Planes<'_, '_>,
+        cut: &Cut,
+        mean: Arg,
+        rstd: Arg,
+        act: &Act,
+    ) -> Result<()> {
+        let dt = p.x.dtype();
+        let mut args = vec![
+            self.arg_in(&p.x),
+            self.arg_opt(p.residual.as_ref()),
+            self.arg_opt(p.gamma.as_ref()),
+            self.arg_opt(p.beta.as_ref()),
+            mean,
+            rstd,
+            self.arg_out(p.y),
+        ];
+        args.extend(cut.args());
+        args.extend([int(p.channels), int(p.share), act.args[0], act.args[1]]);
+        let kernel = if p.residual.is_some() { &APPLY_EVEN_ADD } else { &APPLY_EVEN };
+        self.launch(kernel, dt, act.unit, cut.grid(), &args)
+    }
+
+    /// Rows or groups in the lean kernels; `None` where these do not serve.
+    pub(in crate::engine::ops) fn even_rows(&self, r: &RowProblem<'_>, act: &Act) -> Option<Result<()>> {
+        let y = r.y.as_view();
+        let sum = r.sum.as_ref().map(ViewMut::as_view);
+        let operands: Vec<&View<'_>> =
+            [Some(&r.x), r.residual.as_ref(), Some(&y), sum.as_ref()].into_iter().flatten().collect();
+        if r.inner > 0 {
+            return self.even_groups(r, act, self.even_sum_cut(&operands, r.rows, r.cols)?);
+        }
+        let cut = self.even_cut(&operands, r.rows, r.cols)?;
+        let dt = r.x.dtype();
+        let per_column = [&r.gamma, &r.beta].into_iter().flatten().all(aligned16);
+        let keep = if r.residual.is_none() { KEEP_LONG } else { KEEP };
+        if !per_column
+            || r.var.is_some()
+            || (r.residual.is_none() && sum.is_some())
+            || cut.items > keep * LANES
+        {
+            return None;
+        }
+        // Decoding 16-bit values twice for the mean costs more than the lanes that fewer of them leave idle.
+        let long = cut.items > KEEP * LANES || (dt.is_half() && !r.rms && cut.items >= 2 * LANES);
+        let (kernel, keep) = match (r.residual.is_some(), long) {
+            (true, _) => (&ROWS_EVEN_ADD, KEEP),
+            (false, false) => (&ROWS_EVEN, KEEP),
+            (false, true) => (&ROWS_EVEN_LONG, KEEP_LONG),
+        };
+        // A few long rows are cut by the general kernels.
+        if r.rows < self.device_caps().compute_units as usize / 4 && cut.items > LANES {
+            return None;
+        }
+        let bits = self.even_bits(r.rows, cut.items, keep);
+        let args = [
+            self.arg_in(&r.x),
+            self.arg_opt(r.residual.as_ref()),
+            self.arg_opt(r.gamma.as_ref()),
+            self.arg_opt(r.beta.as_ref()),
+            self.arg_in(&y),
+            self.arg_opt(sum.as_ref()),
+            self.arg_opt_out(r.mean.as_ref()),
+            self.arg_opt_out(r.rstd.as_ref()),
+            int(r.rows),
+            int(cut.items),
+            Arg::I32(bits as i32),
+            int(r.rms as usize),
+            real(dt, r.eps),
+            real(dt, r.offset),
+            act.args[0],
+            act.args[1],
+        ];
+        let grid = Grid::Blocks([r.rows.div_ceil(LANES >> bits), 1, 1]);
+        Some(self.launch(kernel, dt, act.unit, grid, &args))
+    }
+
+    /// Groups too long for registers: statistics of runs, joined, then the map over planes.
+    fn even_groups(&self, r: &RowProblem<'_>, act: &Act, cut: Cut) -> Option<Result<()>> {
+        let planes = Planes {
+            x: r.x,
+            residual: None,
+            gamma: r.gamma,
+            beta: r.beta,
+            y: &r.y,
+            channels: r.groups * r.cg,
+            share: r.cg,
+        };
+        if r.residual.is_some()
+            || r.sum.is_some()
+            || r.var.is_some()
+            || r.rms
+            || r.offset != 0.0
+            || cut.items < SHORT_GROUP
+        {
+            return None;
+        }
+        let over = self.even_planes(&planes, r.rows * r.cg, r.inner)?;
+        if let Some(bits) = self.set_bits(r.rows, r.cg, over.items, cut.items * 16) {
+            return Some(self.even_sets_launch(r, act, over.items, bits));
+        }
+        Some(self.even_groups_launch(r, act, &planes, &cut, &over))
+    }
+
+    fn even_sets_launch(&self, r: &RowProblem<'_>, act: &Act, items: usize, bits: u32) -> Result<()> {
+        let dt = r.x.dtype();
+        let args = [
+            self.arg_in(&r.x),
+            self.arg_opt(r.gamma.as_ref()),
+            self.arg_opt(r.beta.as_ref()),
+            self.arg_out(&r.y),
+            self.arg_opt_out(r.mean.as_ref()),
+            self.arg_opt_out(r.rstd.as_ref()),
+            int(r.rows),
+            int(r.cg),
+            int(r.groups * r.cg),
+            int(items),
+            Arg::I32(bits as i32),
+            real(dt, r.eps),
+            act.args[0],
+            act.args[1],
+        ];
+        self.launch(&SETS_EVEN, dt, act.unit, Grid::Blocks([r.rows, 1, 1]), &args)
+    }
+
+    fn even_groups_launch(
+        &self,
+        r: &RowProblem<'_>,
+        act: &Act,
+        planes: &Planes<'_, '_>,
+        cut: &Cut,
+        over: &Cut,
+    ) -> Result<()> {
+        let dt = r.x.dtype();
+        let part = self.even_part(act.unit, &r.x, cut)?;
+        let (mean, _m) = self.stat(r.mean.as_ref(), dt, r.rows)?;
+        let (rstd, _r) = self.stat(r.rstd.as_ref(), dt, r.rows)?;
+        let set =
+            Sets { outer: 1, sets: r.rows, inner: cut.splits, chunk: cut.chunk_elements(dt), total: r.cols };
+        let pp = self.arg_in(&part.view());
+        self.norm_join(dt, act.unit, pp, mean, rstd, &set, false, false, r.eps, None)?;
+        self.even_apply(planes, over, mean, rstd, act)
+    }
+}

@@ -1,0 +1,615 @@
+//! Normalization, forward: validation, walks and launches. The backward stands in `norm_bwd.rs`, the launches of even rows in `norm_even.rs`.
+
+pub(super) mod aligned;
+pub(super) mod backward;
+pub(super) mod backward_aligned;
+
+use crate::buffer::{Buffer, GradMut, View, ViewMut};
+use crate::driver::Arg;
+use crate::dtype::DType;
+use crate::engine::Engine;
+use crate::engine::launch::{Grid, LANES, aligned16, int, long, pow2, real};
+use crate::engine::ops::norm::aligned::Planes;
+use crate::error::Result;
+use crate::ops::activation::Activation;
+use crate::ops::gemm::fused_act;
+use crate::ops::norm::*;
+use crate::ops::shape::ShapeOps;
+use crate::spec::norm::*;
+
+/// Values of a row that a work-item of `norm_rows` holds.
+const KEEP: usize = 32;
+/// Shortest run of a cut row, in 16-byte items.
+const RUN: usize = 1024;
+/// Inner axes shorter than this are walked as columns of [N, C * S].
+pub(in crate::engine::ops) const SHORT_PLANE: usize = 32;
+
+/// Activation as the kernels take it: the unit, its number and parameter.
+pub(in crate::engine::ops) struct Act {
+    pub(in crate::engine::ops) unit: &'static str,
+    pub(in crate::engine::ops) args: [Arg; 2],
+}
+
+impl Act {
+    pub(in crate::engine::ops) fn new(op: &'static str, act: Activation, dt: DType) -> Result<Self> {
+        let (number, p) = fused_act(op, act)?;
+        Ok(Act { unit: OPS[(number != 0) as usize], args: [Arg::I32(number), real(dt, p)] })
+    }
+}
+
+/// How rows of `cols` elements are read.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::engine::ops) struct Walk {
+    pub(in crate::engine::ops) wide: bool,
+    pub(in crate::engine::ops) phase: usize,
+    pub(in crate::engine::ops) lanes: usize,
+    pub(in crate::engine::ops) splits: usize,
+    pub(in crate::engine::ops) chunk: usize,
+    /// 16-byte items (or elements) of a row.
+    pub(in crate::engine::ops) items: usize,
+}
+
+impl Walk {
+    /// Rows that a block takes at a time.
+    pub(in crate::engine::ops) fn per_block(&self) -> usize {
+        LANES / self.lanes
+    }
+}
+
+/// How columns are summed: work-items side by side, chunks of rows.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::engine::ops) struct ColWalk {
+    pub(in crate::engine::ops) wide: bool,
+    pub(in crate::engine::ops) tx: usize,
+    pub(in crate::engine::ops) chunk: usize,
+    pub(in crate::engine::ops) chunks: usize,
+    pub(in crate::engine::ops) tiles: usize,
+}
+
+/// Work-items side by side over sets of which each joins `outer * inner` partial results.
+pub(in crate::engine::ops) fn join_tx(outer: usize, inner: usize) -> usize {
+    LANES / pow2(outer * inner, if inner == 1 { 16 } else { LANES })
+}
+
+impl Engine {
+    pub(in crate::engine::ops) fn own_operands(&self, o: &Operands<'_>) -> Result<()> {
+        o.inputs.iter().chain(&o.outputs).try_for_each(|(arg, v)| self.own(o.op, arg, v))
+    }
+
+    /// The walk over rows for operands of one shape and dtype. `each`: values per lane that are aimed at.
+    pub(in crate::engine::ops) fn row_walk(
+        &self,
+        rows: usize,
+        cols: usize,
+        each: usize,
+        operands: &[&View<'_>],
+    ) -> Walk {
+        let w = operands.first().map_or(1, |v| 16 / v.dtype().size());
+        let phase = operands.first().map_or(0, |v| v.layout().offset() % w);
+        let wide = operands.iter().all(|v| v.layout().offset() % w == phase);
+        let items = if wide { cols.div_ceil(w) } else { cols };
+        let per_lane = if wide { each / w } else { each };
+        let mut lanes = pow2(items.div_ceil(per_lane), LANES).max(pow2(items, 8));
+        let fill = self.fill();
+        while lanes < pow2(items, LANES) && rows * lanes < fill * LANES / 2 {
+            lanes *= 2;
+        }
+        // Rows are cut where their number alone leaves the device idle.
+        let mut splits = 1;
+        if lanes == LANES && rows < (fill / 4).max(4) {
+            splits = (fill * 2 / rows.max(1)).min(items / RUN).max(1);
+        }
+        let chunk = items.div_ceil(splits).max(1) * if wide { w } else { 1 };
+        Walk { wide, phase, lanes, splits: cols.div_ceil(chunk).max(1), chunk, items }
+    }
+
+    /// The walk over columns of [n, cols].
+    pub(in crate::engine::ops) fn col_walk(&self, n: usize, cols: usize, operands: &[&View<'_>]) -> ColWalk {
+        let w = operands.first().map_or(1, |v| 16 / v.dtype().size());
+        let wide = cols.is_multiple_of(w) && operands.iter().all(|v| aligned16(v));
+        let items = if wide { cols / w } else { cols };
+        let ty = (LANES / pow2(items, 32)).max(8).min(pow2(n.div_ceil(8), LANES));
+        let tx = LANES / ty;
+        let tiles = items.div_ceil(tx);
+        let chunks = (self.fill() * 2 / tiles.max(1)).min(n / (ty * 8)).max(1);
+        let chunk = n.div_ceil(chunks).max(1);
+        ColWalk { wide, tx, chunk, chunks: n.div_ceil(chunk).max(1), tiles }
+    }
+
+    /// Blocks for rows (or runs) of which a block takes several at a time.
+    pub(in crate::engine::ops) fn row_grid(&self, runs: usize, walk: &Walk) -> Grid {
+        let blocks = runs.div_ceil(walk.per_block());
+        Grid::Blocks([if walk.lanes == LANES { blocks } else { blocks.min(self.fill() * 16) }, 1, 1])
+    }
+
+    /// Blocks of an elementwise kernel whose work-items take `each` vectors of 16-bit values, one of others.
+    pub(in crate::engine::ops) fn map_grid(&self, n: usize, wide: bool, dt: DType, each: usize) -> Grid {
+        let items = if wide { n / (16 / dt.size()) } else { n };
+        let flight = if dt.is_half() { each } else { 1 };
+        let blocks = items.div_ceil(LANES * flight);
+        Grid::Blocks([if self.device_caps().is_cpu { blocks.min(self.fill()) } else { blocks }, 1, 1])
+    }
+
+    /// A view's memory, or scratch of that many statistics.
+    pub(in crate::engine::ops) fn stat(
+        &self,
+        given: Option<&ViewMut<'_>>,
+        dt: DType,
+        n: usize,
+    ) -> Result<(Arg, Option<Buffer>)> {
+        match given {
+            Some(v) => Ok((self.arg_out(v), None)),
+            None => {
+                let b = self.scratch(dt.accumulator(), n)?;
+                Ok((self.arg_in(&b.view()), Some(b)))
+            }
+        }
+    }
+
+    /// Statistics of nothing.
+    fn no_stats(&self, stats: [Option<ViewMut<'_>>; 2]) -> Result<()> {
+        stats.into_iter().flatten().filter(|v| v.numel() > 0).try_for_each(|v| self.fill_nan(v))
+    }
+
+    fn fill_nan(&self, v: ViewMut<'_>) -> Result<()> {
+        ShapeOps::fill(self, f64::NAN, v)
+    }
+
+    fn norm_rows(&self, op: &'static str, r: RowProblem<'_>) -> Result<()> {
+        let dt = r.x.dtype();
+        let w = 16 / dt.size();
+        let act = Act::new(op, r.act, dt)?;
+        if let Some(done) = self.even_rows(&r, &act) {
+            return done;
+        }
+        let y = r.y.as_view();
+        let sum = r.sum.as_ref().map(ViewMut::as_view);
+        let operands: Vec<&View<'_>> =
+            [Some(&r.x), r.residual.as_ref(), Some(&y), sum.as_ref()].into_iter().flatten().collect();
+        let walk = self.row_walk(r.rows, r.cols, KEEP, &operands);
+        // Whether items of 16 bytes meet parameters in one access: rows that start aligned, and parameters likewise or one channel per item.
+        let even = walk.wide && walk.phase == 0 && r.cols.is_multiple_of(w);
+        let aligned = |v: &Option<View<'_>>| v.as_ref().is_none_or(aligned16);
+        let affine = even
+            && if r.inner == 0 { aligned(&r.gamma) && aligned(&r.beta) } else { r.inner.is_multiple_of(w) };
+        let none = Arg::Mem(None);
+        let inputs = [
+            self.arg_in(&r.x),
+            self.arg_opt(r.residual.as_ref()),
+            self.arg_opt(r.gamma.as_ref()),
+            self.arg_opt(r.beta.as_ref()),
+        ];
+        let outputs = [self.arg_in(&y), self.arg_opt(sum.as_ref())];
+        let place = [long(r.inner), long(r.groups), long(r.cg)];
+        let tail = [real(dt, r.offset), act.args[0], act.args[1]];
+        if walk.splits > 1 && r.var.is_none() {
+            let part = self.scratch(dt.accumulator(), 2 * r.rows * walk.splits)?;
+            let pp = self.arg_in(&part.view());
+            let args = [
+                inputs[0],
+                inputs[1],
+                pp,
+                long(r.rows),
+                long(r.cols),
+                int(walk.splits),
+                long(walk.chunk),
+                int(walk.lanes),
+                int(walk.wide as usize),
+                int(walk.phase),
+                int(r.rms as usize),
+            ];
+            self.launch(&PART, dt, act.unit, self.row_grid(r.rows * walk.splits, &walk), &args)?;
+            let (mean, _m) = self.stat(r.mean.as_ref(), dt, r.rows)?;
+            let (rstd, _r) = self.stat(r.rstd.as_ref(), dt, r.rows)?;
+            let mean = if r.rms { none } else { mean };
+            let set = Sets { outer: 1, sets: r.rows, inner: walk.splits, chunk: walk.chunk, total: r.cols };
+            self.norm_join(dt, act.unit, pp, mean, rstd, &set, false, r.rms, r.eps, None)?;
+            let wide = even && operands.iter().all(|v| aligned16(v));
+            let mut args = inputs.to_vec();
+            args.extend([mean, rstd]);
+            args.extend(outputs);
+            args.extend([long(r.rows * r.cols), long(r.cols)]);
+            args.extend(place);
+            args.extend([int(0), int(0), int(wide as usize), int((wide && affine) as usize)]);
+            args.extend(tail);
+            return self.launch(&APPLY, dt, act.unit, self.map_grid(r.rows * r.cols, wide, dt, 4), &args);
+        }
+        let mut args = inputs.to_vec();
+        args.extend(outputs);
+        args.extend([
+            self.arg_opt_out(r.mean.as_ref()),
+            self.arg_opt_out(r.rstd.as_ref()),
+            r.var.unwrap_or(none),
+            long(r.rows),
+            long(r.cols),
+        ]);
+        args.extend(place);
+        args.extend([
+            int(walk.lanes),
+            int(walk.wide as usize),
+            int(affine as usize),
+            int(walk.phase),
+            int(r.rms as usize),
+            real(dt, r.eps),
+        ]);
+        args.extend(tail);
+        let kernel = if walk.wide && walk.items * w > KEEP * LANES { &ROWS_LONG } else { &ROWS };
+        self.launch(kernel, dt, act.unit, self.row_grid(r.rows, &walk), &args)
+    }
+
+    /// Statistics from the moments of runs, and running ones.
+    #[allow(clippy::too_many_arguments)]
+    pub(in crate::engine::ops) fn norm_join(
+        &self,
+        dt: DType,
+        unit: &'static str,
+        part: Arg,
+        mean: Arg,
+        rstd: Arg,
+        s: &Sets,
+        by_outer: bool,
+        raw: bool,
+        eps: f64,
+        running: Option<&Running<'_>>,
+    ) -> Result<()> {
+        // Few sets: more work-items for each, so that their number does not set the time.
+        let tx = match s.inner == 1 && s.sets <= 4 * LANES {
+            true => LANES / pow2(s.outer, 64),
+            false => join_tx(s.outer, s.inner),
+        };
+        let n = s.total * if by_outer { s.inner } else { s.outer };
+        let (counter, momentum) = self.momentum(running);
+        let args = [
+            part,
+            mean,
+            rstd,
+            self.arg_opt_out(running.map(|r| &r.mean)),
+            self.arg_opt_out(running.map(|r| &r.var)),
+            counter,
+            long(s.outer),
+            long(s.sets),
+            long(s.inner),
+            int(tx),
+            long(s.chunk),
+            long(s.total),
+            int(by_outer as usize),
+            real(dt, n as f64),
+            int(raw as usize),
+            real(dt, eps),
+            real(dt, momentum),
+        ];
+        self.launch(&JOIN, dt, unit, Grid::Blocks([s.sets.div_ceil(tx), 1, 1]), &args)
+    }
+
+    fn momentum(&self, running: Option<&Running<'_>>) -> (Arg, f64) {
+        match running.map(|r| &r.momentum) {
+            Some(Momentum::Cumulative(c)) => (self.arg_out(c), 0.0),
+            Some(Momentum::Factor(m)) => (Arg::Mem(None), *m),
+            None => (Arg::Mem(None), 0.0),
+        }
+    }
+
+    /// Counts the batch, after everything that read the counter.
+    fn count_batch(&self, dt: DType, unit: &'static str, running: Option<&Running<'_>>) -> Result<()> {
+        match running.map(|r| &r.momentum) {
+            Some(Momentum::Cumulative(c)) => {
+                self.launch(&COUNT, dt, unit, Grid::Blocks([1, 1, 1]), &[self.arg_out(c)])
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Moments of the channels of [n, c, s] into mean and rstd.
+    #[allow(clippy::too_many_arguments)]
+    fn channel_stats(
+        &self,
+        unit: &'static str,
+        x: &View<'_>,
+        [n, c, s]: [usize; 3],
+        mean: Arg,
+        rstd: Arg,
+        eps: f64,
+        running: Option<&Running<'_>>,
+    ) -> Result<()> {
+        let dt = x.dtype();
+        if s < SHORT_PLANE {
+            let walk = self.col_walk(n, c * s, &[x]);
+            let part = self.scratch(dt.accumulator(), 2 * walk.chunks * c * s)?;
+            let pp = self.arg_in(&part.view());
+            let args = [
+                self.arg_in(x),
+                pp,
+                long(n),
+                long(c * s),
+                long(walk.chunk),
+                int(walk.chunks),
+                int(walk.tx),
+                int(walk.wide as usize),
+            ];
+            self.launch(&COLS, dt, unit, Grid::Blocks([walk.tiles * walk.chunks, 1, 1]), &args)?;
+            let set = Sets { outer: walk.chunks, sets: c, inner: s, chunk: walk.chunk, total: n };
+            return self.norm_join(dt, unit, pp, mean, rstd, &set, true, false, eps, running);
+        }
+        if let Some(cut) = self.even_sum_cut(&[x], n * c, s) {
+            let part = self.even_part(unit, x, &cut)?;
+            let set = Sets { outer: n, sets: c, inner: cut.splits, chunk: cut.chunk_elements(dt), total: s };
+            let pp = self.arg_in(&part.view());
+            return self.norm_join(dt, unit, pp, mean, rstd, &set, false, false, eps, running);
+        }
+        let walk = self.row_walk(n * c, s, 16 * 16 / dt.size(), &[x]);
+        let part = self.scratch(dt.accumulator(), 2 * n * c * walk.splits)?;
+        let pp = self.arg_in(&part.view());
+        let args = [
+            self.arg_in(x),
+            Arg::Mem(None),
+            pp,
+            long(n * c),
+            long(s),
+            int(walk.splits),
+            long(walk.chunk),
+            int(walk.lanes),
+            int(walk.wide as usize),
+            int(walk.phase),
+            int(0),
+        ];
+        self.launch(&PART, dt, unit, self.row_grid(n * c * walk.splits, &walk), &args)?;
+        let set = Sets { outer: n, sets: c, inner: walk.splits, chunk: walk.chunk, total: s };
+        self.norm_join(dt, unit, pp, mean, rstd, &set, false, false, eps, running)
+    }
+
+    fn norm_groups(
+        &self,
+        op: &'static str,
+        p: &GroupNorm,
+        [n, c, s]: [usize; 3],
+        io: GroupNormFwd<'_>,
+    ) -> Result<()> {
+        if n * s == 0 {
+            return self.no_stats([io.mean, io.rstd]);
+        }
+        let dt = io.x.dtype();
+        let stats = io.running.is_some().then(|| self.scratch(dt.accumulator(), 2 * n * c)).transpose()?;
+        let stats = stats.as_ref().map(|b| b.alias_mut().split_at(n * c)).transpose()?;
+        let (own_mean, var) = stats.map_or((None, None), |(m, v)| (Some(m), Some(self.arg_out(&v))));
+        let mean = io.mean.or(own_mean);
+        let mean_arg = self.arg_opt_out(mean.as_ref());
+        let problem = RowProblem {
+            x: io.x,
+            residual: io.residual,
+            gamma: io.gamma,
+            beta: io.beta,
+            y: io.y,
+            sum: io.sum,
+            mean,
+            rstd: io.rstd,
+            var,
+            rows: n * p.groups,
+            cols: c / p.groups * s,
+            inner: s,
+            groups: p.groups,
+            cg: c / p.groups,
+            rms: false,
+            eps: p.eps,
+            offset: 0.0,
+            act: p.act,
+        };
+        self.norm_rows(op, problem)?;
+        let (Some(r), Some(var)) = (io.running.as_ref(), var) else { return Ok(()) };
+        let (counter, momentum) = self.momentum(Some(r));
+        let args = [
+            mean_arg,
+            var,
+            self.arg_out(&r.mean),
+            self.arg_out(&r.var),
+            counter,
+            long(n),
+            long(c),
+            real(dt, s as f64),
+            real(dt, momentum),
+        ];
+        self.launch(&RUNNING, dt, OPS[0], Grid::Stride(c), &args)?;
+        self.count_batch(dt, OPS[0], Some(r))
+    }
+}
+
+/// Runs that are joined to sets: runs cut `total` elements into pieces of `chunk`.
+pub(in crate::engine::ops) struct Sets {
+    pub(in crate::engine::ops) outer: usize,
+    pub(in crate::engine::ops) sets: usize,
+    pub(in crate::engine::ops) inner: usize,
+    pub(in crate::engine::ops) chunk: usize,
+    pub(in crate::engine::ops) total: usize,
+}
+
+/// Rows with statistics of their own: of layer and RMS norm, or groups.
+pub(in crate::engine::ops) struct RowProblem<'a> {
+    pub(in crate::engine::ops) x: View<'a>,
+    pub(in crate::engine::ops) residual: Option<View<'a>>,
+    pub(in crate::engine::ops) gamma: Option<View<'a>>,
+    pub(in crate::engine::ops) beta: Option<View<'a>>,
+    pub(in crate::engine::ops) y: ViewMut<'a>,
+    pub(in crate::engine::ops) sum: Option<ViewMut<'a>>,
+    pub(in crate::engine::ops) mean: Option<ViewMut<'a>>,
+    pub(in crate::engine::ops) rstd: Option<ViewMut<'a>>,
+    pub(in crate::engine::ops) var: Option<Arg>,
+    pub(in crate::engine::ops) rows: usize,
+    pub(in crate::engine::ops) cols: usize,
+    /// Elements per channel; 0 where parameters are per column.
+    pub(in crate::engine::ops) inner: usize,
+    pub(in crate::engine::ops) groups: usize,
+    pub(in crate::engine::ops) cg: usize,
+    pub(in crate::engine::ops) rms: bool,
+    pub(in crate::engine::ops) eps: f64,
+    pub(in crate::engine::ops) offset: f64,
+    pub(in crate::engine::ops) act: Activation,
+}
+
+impl NormOps for Engine {
+    fn row_norm(&self, p: &RowNorm, io: RowNormFwd<'_>) -> Result<()> {
+        let (o, [rows, cols]) = check_row_norm(p, &io)?;
+        self.own_operands(&o)?;
+        if rows == 0 {
+            return Ok(());
+        }
+        let problem = RowProblem {
+            x: io.x,
+            residual: io.residual,
+            gamma: io.gamma,
+            beta: io.beta,
+            y: io.y,
+            sum: io.sum,
+            mean: io.mean,
+            rstd: io.rstd,
+            var: None,
+            rows,
+            cols,
+            inner: 0,
+            groups: 1,
+            cg: 1,
+            rms: p.rms,
+            eps: p.eps,
+            offset: p.gamma_offset,
+            act: p.act,
+        };
+        self.norm_rows(o.op, problem)
+    }
+
+    fn group_norm(&self, p: &GroupNorm, io: GroupNormFwd<'_>) -> Result<()> {
+        let (o, shape) = check_group_norm(p, &io)?;
+        self.own_operands(&o)?;
+        self.norm_groups(o.op, p, shape, io)
+    }
+
+    fn instance_norm(&self, p: &InstanceNorm, io: GroupNormFwd<'_>) -> Result<()> {
+        let (o, shape) = check_instance_norm(p, &io)?;
+        self.own_operands(&o)?;
+        self.norm_groups(o.op, &p.groups(shape[1]), shape, io)
+    }
+
+    fn batch_norm(&self, p: &BatchNorm, io: BatchNormFwd<'_>) -> Result<()> {
+        const OP: &str = "batch_norm";
+        let (o, [n, c, s]) = check_batch_norm(p, &io)?;
+        self.own_operands(&o)?;
+        let dt = io.x.dtype();
+        let act = Act::new(OP, p.act, dt)?;
+        let empty = n * s == 0;
+        if empty && matches!(io.stats, BatchStats::Batch(_)) {
+            return self.no_stats([io.mean, io.rstd]);
+        }
+        let (mean, _m) = self.stat(io.mean.as_ref(), dt, c)?;
+        let (rstd, _r) = self.stat(io.rstd.as_ref(), dt, c)?;
+        match &io.stats {
+            BatchStats::Batch(running) => {
+                let running = running.as_ref();
+                self.channel_stats(act.unit, &io.x, [n, c, s], mean, rstd, p.eps, running)?;
+                self.count_batch(dt, act.unit, running)?;
+            }
+            BatchStats::Given { mean: m, var } => {
+                let args = [self.arg_in(m), self.arg_in(var), mean, rstd, long(c), real(dt, p.eps)];
+                self.launch(&GIVEN, dt, act.unit, Grid::Stride(c), &args)?;
+            }
+        }
+        if empty {
+            return Ok(());
+        }
+        let planes = Planes {
+            x: io.x,
+            residual: io.residual,
+            gamma: io.gamma,
+            beta: io.beta,
+            y: &io.y,
+            channels: c,
+            share: 0,
+        };
+        if let Some(cut) = self.even_planes(&planes, n * c, s) {
+            return self.even_apply(&planes, &cut, mean, rstd, &act);
+        }
+        let y = io.y.as_view();
+        let wide = s.is_multiple_of(16 / dt.size())
+            && [Some(&io.x), io.residual.as_ref(), Some(&y)].into_iter().flatten().all(aligned16);
+        let args = [
+            self.arg_in(&io.x),
+            self.arg_opt(io.residual.as_ref()),
+            self.arg_opt(io.gamma.as_ref()),
+            self.arg_opt(io.beta.as_ref()),
+            mean,
+            rstd,
+            self.arg_in(&y),
+            Arg::Mem(None),
+            long(n * c * s),
+            long(s),
+            long(s),
+            long(c),
+            long(1),
+            int(1),
+            int(1),
+            int(wide as usize),
+            int(1),
+            real(dt, 0.0),
+            act.args[0],
+            act.args[1],
+        ];
+        self.launch(&APPLY, dt, act.unit, self.map_grid(n * c * s, wide, dt, 4), &args)
+    }
+
+    fn l2_normalize(&self, axis: usize, eps: f64, x: View<'_>, y: ViewMut<'_>) -> Result<()> {
+        let (o, shape) = check_l2(axis, eps, x, &y)?;
+        self.own_operands(&o)?;
+        self.l2(None, x, &y.into(), shape, eps)
+    }
+
+    fn l2_normalize_bwd(
+        &self,
+        axis: usize,
+        eps: f64,
+        dy: View<'_>,
+        x: View<'_>,
+        dx: GradMut<'_>,
+    ) -> Result<()> {
+        let (o, shape) = check_l2_bwd(axis, eps, dy, x, &dx)?;
+        self.own_operands(&o)?;
+        self.l2(Some(dy), x, &dx, shape, eps)
+    }
+}
+
+impl Engine {
+    /// Unit length along an axis, or the gradient where dy is given.
+    fn l2(
+        &self,
+        dy: Option<View<'_>>,
+        x: View<'_>,
+        y: &GradMut<'_>,
+        [outer, cols, inner]: [usize; 3],
+        eps: f64,
+    ) -> Result<()> {
+        if x.numel() == 0 {
+            return Ok(());
+        }
+        let dt = x.dtype();
+        let w = 16 / dt.size();
+        let out = y.out.as_view();
+        let aligned = [Some(&x), dy.as_ref(), Some(&out)].into_iter().flatten().all(aligned16);
+        let wide = aligned && if inner > 1 { inner } else { cols }.is_multiple_of(w);
+        let (px, py, acc) = (self.arg_in(&x), self.arg_in(&out), int(y.accumulate as usize));
+        let (flag, eps) = (int(wide as usize), real(dt, eps));
+        if inner > 1 {
+            let items = outer * inner / if wide { w } else { 1 };
+            let ty = (LANES / pow2(items, 32)).min(pow2(cols.div_ceil(8), LANES));
+            let tx = LANES / ty;
+            let sizes = [long(outer), long(cols), long(inner), int(tx), flag, eps, acc];
+            let args = [&[self.arg_opt(dy.as_ref()), px, py], &sizes[..]].concat();
+            return self.launch(&L2_COLS, dt, "", Grid::Blocks([items.div_ceil(tx), 1, 1]), &args);
+        }
+        let items = if wide { cols / w } else { cols };
+        let lanes = pow2(items.div_ceil(16), LANES).max(pow2(items, 8));
+        let grid = Grid::Blocks([outer.div_ceil(LANES / lanes), 1, 1]);
+        let sizes = [long(outer), long(cols), int(lanes), flag, eps];
+        match dy {
+            None => self.launch(&L2_ROWS, dt, "", grid, &[&[px, py], &sizes[..]].concat()),
+            Some(dy) => {
+                let args = [&[self.arg_in(&dy), px, py], &sizes[..], &[acc]].concat();
+                self.launch(&L2_BWD_ROWS, dt, "", grid, &args)
+            }
+        }
+    }
+}

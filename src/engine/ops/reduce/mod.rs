@@ -1,0 +1,679 @@
+//! Reductions along axes.
+
+#[cfg(all(test, feature = "opencl"))]
+mod tests;
+
+use crate::buffer::{Buffer, GradMut, View, ViewMut};
+use crate::driver::Arg;
+use crate::dtype::DType;
+use crate::engine::Engine;
+use crate::engine::launch::{Grid, LANES, Merged, aligned16, code_of_op, dims, pow2, real};
+use crate::error::Result;
+use crate::layout::Layout;
+use crate::ops::check;
+use crate::ops::reduce::*;
+use crate::spec::KernelSpec;
+use crate::spec::reduce::*;
+
+/// Size of an axis and the steps of x, x2, y and z along it.
+#[derive(Debug, Clone, Copy)]
+struct Axis {
+    n: usize,
+    steps: [usize; 4],
+}
+
+/// Sorted by x's step, largest first, and merged where all operands allow it; never empty. The order of the axes does not matter to a reduction.
+fn merge(mut axes: Vec<Axis>) -> Vec<Axis> {
+    axes.retain(|a| a.n != 1);
+    axes.sort_by_key(|a| std::cmp::Reverse(a.steps[0]));
+    let mut out: Vec<Axis> = vec![];
+    for a in axes {
+        match out.last_mut() {
+            Some(last) if (0..4).all(|k| last.steps[k] == a.steps[k] * a.n) => {
+                *last = Axis { n: last.n * a.n, steps: a.steps }
+            }
+            _ => out.push(a),
+        }
+    }
+    if out.is_empty() {
+        out.push(Axis { n: 1, steps: [0; 4] });
+    }
+    out
+}
+
+/// What a reduction runs on. Strides of results are per axis of x.
+struct Reduction<'a> {
+    op: &'static str,
+    axes: Axes,
+    x: View<'a>,
+    x2: Option<View<'a>>,
+    y: (View<'a>, Vec<usize>),
+    z: Option<(View<'a>, Vec<usize>)>,
+    /// 1 for results in the arithmetic type, or for positions as i64.
+    form: i32,
+    accumulate: bool,
+    p: f64,
+    q: f64,
+}
+
+impl<'a> Reduction<'a> {
+    /// y = op over `axes` of x.
+    fn new(op: &'static str, axes: Axes, x: View<'a>, y: View<'a>) -> Self {
+        let y = (y, axes.strides(&y));
+        Reduction { op, axes, x, x2: None, y, z: None, form: 0, accumulate: false, p: 0.0, q: 0.0 }
+    }
+
+    fn params(mut self, p: f64, q: f64) -> Self {
+        (self.p, self.q) = (p, q);
+        self
+    }
+
+    fn second(mut self, z: View<'a>) -> Self {
+        let strides = self.axes.strides(&z);
+        self.z = Some((z, strides));
+        self
+    }
+
+    fn form(mut self, form: bool) -> Self {
+        self.form = form as i32;
+        self
+    }
+}
+
+/// How the sizes and steps of a list of axes travel.
+fn sizes(axes: &[Axis]) -> Arg {
+    dims(axes.iter().map(|a| a.n))
+}
+
+fn steps(axes: &[Axis], operand: usize) -> Arg {
+    dims(axes.iter().map(|a| a.steps[operand]))
+}
+
+/// The same list in items of `w` elements of the innermost axis.
+fn in_items(axes: &[Axis], w: usize) -> Vec<Axis> {
+    let mut out = axes.to_vec();
+    if let Some(last) = out.last_mut() {
+        *last = Axis { n: last.n / w, steps: last.steps.map(|s| s * w) };
+    }
+    out
+}
+
+/// How rows are read: strided, contiguous, or in aligned items of 16 bytes.
+const ROW_STRIDED: i32 = 0;
+const ROW_CONTIGUOUS: i32 = 1;
+const ROW_WIDE: i32 = 2;
+
+impl Engine {
+    /// Blocks that fill the device.
+    pub(in crate::engine::ops) fn fill(&self) -> usize {
+        let caps = self.device_caps();
+        (caps.compute_units as usize * if caps.is_cpu { 2 } else { 8 }).max(1)
+    }
+
+    /// Runs a reduction whose operands are checked.
+    fn run_reduction(&self, r: &Reduction<'_>) -> Result<()> {
+        let rank = r.x.shape().len();
+        let mut lists = [vec![], vec![]];
+        for a in 0..rank {
+            let x2 = r.x2.as_ref().map_or(0, |v| v.layout().strides()[a]);
+            let z = r.z.as_ref().map_or(0, |(_, s)| s[a]);
+            let axis = Axis { n: r.x.shape()[a], steps: [r.x.layout().strides()[a], x2, r.y.1[a], z] };
+            lists[r.axes.reduced[a] as usize].push(axis);
+        }
+        let [kept, red] = lists.map(merge);
+        let outputs: usize = kept.iter().map(|a| a.n).product();
+        if outputs == 0 {
+            return Ok(());
+        }
+        let (inner_kept, inner_red) = (kept[kept.len() - 1], red[red.len() - 1]);
+        let columns = outputs > 1 && (r.axes.count <= 1 || inner_kept.steps[0] < inner_red.steps[0]);
+        if columns {
+            self.run_columns(r, &kept, &red, outputs)
+        } else {
+            self.run_rows(r, &kept, &red, outputs)
+        }
+    }
+
+    /// Whether all steps but the innermost of `axes` are multiples of `w` for the inputs, and the innermost is 1 with a size that `w` divides.
+    fn steps_by(r: &Reduction<'_>, inner: &[Axis], others: &[Axis], w: usize) -> bool {
+        let inputs = if r.x2.is_some() { 2 } else { 1 };
+        let (last, rest) = match inner.split_last() {
+            Some(s) => s,
+            None => return false,
+        };
+        last.n % w == 0
+            && (0..inputs)
+                .all(|k| last.steps[k] == 1 && rest.iter().chain(others).all(|a| a.steps[k] % w == 0))
+            && aligned16(&r.x)
+            && r.x2.as_ref().is_none_or(aligned16)
+    }
+
+    fn run_rows(&self, r: &Reduction<'_>, kept: &[Axis], red: &[Axis], outputs: usize) -> Result<()> {
+        let dt = r.x.dtype();
+        let w = 16 / dt.size();
+        let phase = |v: &View<'_>| v.layout().offset() % w;
+        let together = r.x2.as_ref().is_none_or(|b| {
+            phase(b) == phase(&r.x)
+                && red[0].steps[1] == 1
+                && kept.iter().all(|a| a.steps[0] % w == a.steps[1] % w)
+        });
+        let mode = if red.len() == 1 && red[0].steps[0] == 1 && together {
+            ROW_CONTIGUOUS
+        } else if red.len() > 1 && Self::steps_by(r, red, kept, w) {
+            ROW_WIDE
+        } else {
+            ROW_STRIDED
+        };
+        let items = if mode == ROW_STRIDED { r.axes.count } else { r.axes.count.div_ceil(w) };
+        let red = if mode == ROW_WIDE { &in_items(red, w) } else { red };
+        let n = if mode == ROW_WIDE { items } else { r.axes.count };
+        // About sixteen accesses per lane, because joining lanes costs more than a few accesses; more lanes where there are too few rows to fill the device.
+        let fill = self.fill();
+        let mut lanes = pow2(items.div_ceil(16), LANES).max(pow2(items, 8));
+        while lanes < pow2(items, LANES) && outputs * lanes < fill * LANES * 2 {
+            lanes *= 2;
+        }
+        // Cut long rows where their number alone leaves most of the device idle.
+        let chunk_items = 16 * LANES;
+        let mut splits = 1;
+        if lanes == LANES && outputs < fill / 2 {
+            splits = (fill / outputs).min(items / chunk_items).max(1);
+        }
+        let per_item = if mode == ROW_CONTIGUOUS { w } else { 1 };
+        let chunk = items.div_ceil(splits).max(1) * per_item;
+        let splits = n.div_ceil(chunk).max(1);
+        let part = self.partials(r, outputs * splits, splits)?;
+        let none = Arg::Mem(None);
+        let mut args = vec![
+            self.arg_in(&r.x),
+            self.arg_opt(r.x2.as_ref()),
+            self.arg_in(&r.y.0),
+            self.arg_opt(r.z.as_ref().map(|z| &z.0)),
+            part.as_ref().map_or(none, |b| self.arg_in(&b.view())),
+            Arg::I64(outputs as i64),
+            Arg::I64(n as i64),
+            Arg::I64(chunk as i64),
+            Arg::I64(r.axes.count as i64),
+            Arg::I32(splits as i32),
+            Arg::I32(lanes as i32),
+            Arg::I32(mode),
+            Arg::I32(phase(&r.x) as i32),
+        ];
+        self.push_axes(&mut args, r, kept, red);
+        let blocks = outputs.div_ceil(LANES / lanes) * splits;
+        // Short rows leave a block little to do: fewer blocks that go on are cheaper.
+        let blocks = if lanes == LANES { blocks } else { blocks.min(fill * 32) };
+        let kernel = Self::kernel(r, [&ROWS, &ROWS_INT, &ROWS_MASK]);
+        self.launch(kernel, dt, r.op, Grid::Blocks([blocks, 1, 1]), &args)?;
+        match part {
+            Some(part) => self.join(r, kept, outputs, &part.view(), splits, [splits, 1]),
+            None => Ok(()),
+        }
+    }
+
+    fn run_columns(&self, r: &Reduction<'_>, kept: &[Axis], red: &[Axis], outputs: usize) -> Result<()> {
+        let dt = r.x.dtype();
+        let n = r.axes.count;
+        let w = 16 / dt.size();
+        let wide = Self::steps_by(r, kept, red, w);
+        let inner = kept[kept.len() - 1];
+        let kept_items = if wide { in_items(kept, w) } else { kept.to_vec() };
+        let items = if wide { outputs / w } else { outputs };
+        // A few rows per work-item at least, neighbours on 512 bytes where there are that many.
+        let ty = (LANES / pow2(items, 32)).min(pow2(n.div_ceil(8), LANES));
+        let tx = LANES / ty;
+        let tiles = items.div_ceil(tx);
+        // Two blocks per compute unit: each has many accesses in flight, and every further run adds to what has to be joined.
+        let blocks = self.device_caps().compute_units as usize * 2;
+        let splits = (blocks / tiles).min(n / (ty * 8)).max(1);
+        let chunk = n.div_ceil(splits).max(1);
+        let splits = n.div_ceil(chunk).max(1);
+        let part = self.partials(r, outputs * splits, splits)?;
+        let none = Arg::Mem(None);
+        let mut args = vec![
+            self.arg_in(&r.x),
+            self.arg_opt(r.x2.as_ref()),
+            self.arg_in(&r.y.0),
+            self.arg_opt(r.z.as_ref().map(|z| &z.0)),
+            part.as_ref().map_or(none, |b| self.arg_in(&b.view())),
+            Arg::I64(items as i64),
+            Arg::I64(n as i64),
+            Arg::I64(chunk as i64),
+            Arg::I64(n as i64),
+            Arg::I32(splits as i32),
+            Arg::I32(tx as i32),
+            Arg::I32(wide as i32),
+            Arg::I64(inner.steps[2] as i64),
+            Arg::I64(inner.steps[3] as i64),
+        ];
+        self.push_axes(&mut args, r, &kept_items, red);
+        let kernel = Self::kernel(r, [&COLS, &COLS_INT, &COLS_MASK]);
+        self.launch(kernel, dt, r.op, Grid::Blocks([tiles * splits, 1, 1]), &args)?;
+        match part {
+            Some(part) => self.join(r, kept, outputs, &part.view(), splits, [1, outputs]),
+            None => Ok(()),
+        }
+    }
+
+    /// Memory for the states of `n` runs; none where no row is cut.
+    fn partials(&self, r: &Reduction<'_>, n: usize, splits: usize) -> Result<Option<Buffer>> {
+        if splits == 1 {
+            return Ok(None);
+        }
+        // A state is at most four numbers of the arithmetic type, or a number and a position.
+        let bytes = if r.x.dtype() == DType::F64 { 32 } else { 16 };
+        self.scratch(DType::U8, n * bytes).map(Some)
+    }
+
+    fn push_axes(&self, args: &mut Vec<Arg>, r: &Reduction<'_>, kept: &[Axis], red: &[Axis]) {
+        args.extend([Arg::I32(kept.len() as i32), sizes(kept)]);
+        args.extend((0..4).map(|k| steps(kept, k)));
+        args.extend([Arg::I32(red.len() as i32), sizes(red), steps(red, 0), steps(red, 1)]);
+        self.push_params(args, r);
+    }
+
+    fn push_params(&self, args: &mut Vec<Arg>, r: &Reduction<'_>) {
+        let dt = r.x.dtype();
+        args.extend([Arg::I32(r.form), Arg::I32(r.accumulate as i32), real(dt, r.p), real(dt, r.q)]);
+    }
+
+    /// Second stage: joins the states of the runs in order.
+    fn join(
+        &self,
+        r: &Reduction<'_>,
+        kept: &[Axis],
+        outputs: usize,
+        part: &View<'_>,
+        splits: usize,
+        step: [usize; 2],
+    ) -> Result<()> {
+        // Runs of one output lie together (rows) or apart (columns); read whichever is contiguous side by side.
+        let lanes =
+            if step[1] == 1 { pow2(splits, LANES) } else { pow2(splits.min(self.fill() * 32 / outputs), 32) };
+        let mut args = vec![
+            self.arg_in(part),
+            self.arg_in(&r.y.0),
+            self.arg_opt(r.z.as_ref().map(|z| &z.0)),
+            Arg::I64(outputs as i64),
+            Arg::I64(r.axes.count as i64),
+            Arg::I32(splits as i32),
+            Arg::I64(step[0] as i64),
+            Arg::I64(step[1] as i64),
+            Arg::I32(lanes as i32),
+            Arg::I32(kept.len() as i32),
+            sizes(kept),
+            steps(kept, 2),
+            steps(kept, 3),
+        ];
+        self.push_params(&mut args, r);
+        let kernel = Self::kernel(r, [&JOIN, &JOIN_INT, &JOIN_MASK]);
+        self.launch(kernel, r.x.dtype(), r.op, Grid::Blocks([outputs.div_ceil(LANES / lanes), 1, 1]), &args)
+    }
+
+    fn kernel(r: &Reduction<'_>, [float, int, mask]: [&'static KernelSpec; 3]) -> &'static KernelSpec {
+        if MASK_OPS.contains(&r.op) {
+            mask
+        } else if r.x.dtype().is_float() {
+            float
+        } else {
+            int
+        }
+    }
+}
+
+/// C name and parameters of a reduction.
+fn reduce_kernel(op: Reduce) -> (&'static str, f64, f64) {
+    match op {
+        Reduce::Sum => ("gk_red_sum", 0.0, 0.0),
+        Reduce::Mean => ("gk_red_mean", 0.0, 0.0),
+        Reduce::Prod => ("gk_red_prod", 0.0, 0.0),
+        Reduce::Max => ("gk_red_max", 0.0, 0.0),
+        Reduce::Min => ("gk_red_min", 0.0, 0.0),
+        Reduce::MaxAbs => ("gk_red_maxabs", 0.0, 0.0),
+        Reduce::MinAbs => ("gk_red_minabs", 0.0, 0.0),
+        Reduce::Any => ("gk_red_any", 0.0, 0.0),
+        Reduce::All => ("gk_red_all", 0.0, 0.0),
+        Reduce::Var { correction } => ("gk_red_var", correction, 0.0),
+        Reduce::Std { correction } => ("gk_red_std", correction, 0.0),
+        Reduce::LogVar { correction, eps } => ("gk_red_logvar", correction, eps),
+        Reduce::LogSumExp => ("gk_red_lse", 0.0, 0.0),
+        Reduce::SumSq => ("gk_red_sumsq", 0.0, 0.0),
+        Reduce::Norm { p } if p == f64::INFINITY => ("gk_red_maxabs", 0.0, 0.0),
+        Reduce::Norm { p } if p == f64::NEG_INFINITY => ("gk_red_minabs", 0.0, 0.0),
+        Reduce::Norm { p: 0.0 } => ("gk_red_norm0", 0.0, 0.0),
+        Reduce::Norm { p: 1.0 } => ("gk_red_norm1", 0.0, 0.0),
+        Reduce::Norm { p: 2.0 } => ("gk_red_norm2", 0.0, 0.0),
+        Reduce::Norm { p } => ("gk_red_normp", p, 0.0),
+    }
+}
+
+/// How a gradient is computed.
+struct Gradient {
+    op: &'static str,
+    /// Reduction that makes its statistics.
+    stat: Option<&'static str>,
+    p_stat: f64,
+    /// Numbers per slice in the second statistic.
+    per_slice: usize,
+    reads_x: bool,
+    /// The only statistic is the forward's result.
+    reads_y: bool,
+    p: f64,
+    q: f64,
+}
+
+fn gradient(op: Reduce, count: usize) -> Gradient {
+    let g = |op, reads_x| Gradient {
+        op,
+        stat: None,
+        p_stat: 0.0,
+        per_slice: 1,
+        reads_x,
+        reads_y: false,
+        p: 0.0,
+        q: 0.0,
+    };
+    let with = |op, stat| Gradient { stat: Some(stat), ..g(op, true) };
+    let saved = |op, stat, p| Gradient { reads_y: true, p, p_stat: p, ..with(op, stat) };
+    let moments = |op, c: f64, q| Gradient {
+        p_stat: c,
+        per_slice: 2,
+        p: (count as f64 - c).max(0.0),
+        q,
+        ..with(op, "gk_red_meanvar")
+    };
+    match op {
+        Reduce::Mean => Gradient { p: count as f64, ..g("gk_redb_mean", false) },
+        Reduce::SumSq => g("gk_redb_sumsq", true),
+        Reduce::Prod => with("gk_redb_prod", "gk_red_factors"),
+        Reduce::Max => with("gk_redb_extreme", "gk_red_max_ties"),
+        Reduce::Min => with("gk_redb_extreme", "gk_red_min_ties"),
+        Reduce::MaxAbs => with("gk_redb_magnitude", "gk_red_maxabs_ties"),
+        Reduce::MinAbs => with("gk_redb_magnitude", "gk_red_minabs_ties"),
+        Reduce::Norm { p } if p == f64::INFINITY => with("gk_redb_magnitude", "gk_red_maxabs_ties"),
+        Reduce::Norm { p } if p == f64::NEG_INFINITY => with("gk_redb_magnitude", "gk_red_minabs_ties"),
+        Reduce::Norm { p: 0.0 } => g("gk_redb_norm0", false),
+        Reduce::Norm { p: 1.0 } => g("gk_redb_norm1", true),
+        Reduce::Norm { p: 2.0 } => saved("gk_redb_norm2", "gk_red_norm2", 0.0),
+        Reduce::Norm { p } => saved("gk_redb_normp", "gk_red_normp", p),
+        Reduce::LogSumExp => saved("gk_redb_lse", "gk_red_lse", 0.0),
+        Reduce::Var { correction } => moments("gk_redb_var", correction, 0.0),
+        Reduce::Std { correction } => moments("gk_redb_std", correction, 0.0),
+        Reduce::LogVar { correction, eps } => moments("gk_redb_logvar", correction, eps),
+        Reduce::Sum | Reduce::Any | Reduce::All => g("gk_redb_sum", false),
+    }
+}
+
+/// Whether operand `k` can be read 16 bytes at a time along the innermost axis (alignment of its start aside).
+fn in_16_bytes<const N: usize>(m: &Merged<N>, k: usize, w: usize) -> bool {
+    let s = &m.strides[k];
+    m.shape.last().is_some_and(|n| n % w == 0)
+        && s.last() == Some(&1)
+        && s.iter().rev().skip(1).all(|s| s % w == 0)
+}
+
+/// Counts the innermost axis in items of `w` elements.
+fn to_items<const N: usize>(m: &mut Merged<N>, w: usize) {
+    if let Some(n) = m.shape.last_mut() {
+        *n /= w;
+    }
+    m.strides.iter_mut().filter_map(|s| s.last_mut()).for_each(|s| *s *= w);
+}
+
+impl Engine {
+    /// dx (+)= g of the repeated dy, x and the statistics; operands are checked.
+    #[allow(clippy::too_many_arguments)]
+    fn run_gradient(
+        &self,
+        g: &Gradient,
+        a: &Axes,
+        dy: &View<'_>,
+        x: Option<&View<'_>>,
+        y: Option<&View<'_>>,
+        stats: [Option<&Buffer>; 2],
+        dx: &GradMut<'_>,
+    ) -> Result<()> {
+        let out = dx.out.as_view();
+        let (shape, own) = (out.shape(), *out.layout());
+        let dt = out.dtype();
+        // Operands that are not there step like dx and stand in nobody's way.
+        let stat = match stats[0] {
+            Some(_) => check::layout(
+                "reduce_bwd",
+                "x",
+                Layout::contiguous(&a.keepdim).and_then(|l| l.broadcast_to(shape)),
+            )?,
+            None => own,
+        };
+        let layouts = [
+            own,
+            spread(dy, a, shape)?,
+            x.map_or(own, |v| *v.layout()),
+            y.map_or(Ok(own), |v| spread(v, a, shape))?,
+            stat,
+        ];
+        let mut m = Merged::new(layouts.each_ref());
+        let w = 16 / dt.size();
+        let inner = |k: usize| m.strides[k].last().copied().unwrap_or(0);
+        let spread_ok = |k: usize, v: Option<&View<'_>>| {
+            v.is_none_or(|v| inner(k) == 0 || (in_16_bytes(&m, k, w) && aligned16(v)))
+        };
+        let dense_ok =
+            |k: usize, v: Option<&View<'_>>| v.is_none_or(|v| in_16_bytes(&m, k, w) && aligned16(v));
+        let mut wide = 0;
+        let step_s = inner(4);
+        if dense_ok(0, Some(&out)) && dense_ok(2, x) && spread_ok(1, Some(dy)) && spread_ok(3, y) {
+            wide = 1 | ((inner(1) != 0) as i32) << 1 | ((inner(3) != 0) as i32) << 2;
+            to_items(&mut m, w);
+        }
+        let n: usize = m.shape.iter().product();
+        let mut args = vec![self.arg_in(dy), self.arg_opt(x), self.arg_opt(y)];
+        args.extend(stats.map(|b| b.map_or(Arg::Mem(None), |b| self.arg_in(&b.view()))));
+        args.extend([
+            self.arg_in(&out),
+            Arg::I64(n as i64),
+            Arg::I32(m.shape.len() as i32),
+            dims(m.shape.iter().copied()),
+        ]);
+        args.extend(m.strides.iter().map(|s| dims(s.iter().copied())));
+        args.extend([
+            Arg::I64(step_s as i64),
+            Arg::I32(wide),
+            Arg::I32(dx.accumulate as i32),
+            real(dt, g.p),
+            real(dt, g.q),
+        ]);
+        self.launch(&BWD, dt, g.op, Grid::Stride(n), &args)
+    }
+}
+
+impl ReduceOps for Engine {
+    fn reduce(&self, op: Reduce, axes: &[usize], x: View<'_>, y: ViewMut<'_>) -> Result<()> {
+        let a = check_reduce(op, axes, &x, &y)?;
+        self.own("reduce", "x", &x)?;
+        self.own("reduce", "y", &y.as_view())?;
+        let (name, p, q) = reduce_kernel(op);
+        self.run_reduction(&Reduction::new(name, a, x, y.as_view()).params(p, q))
+    }
+
+    fn reduce_bwd(
+        &self,
+        op: Reduce,
+        axes: &[usize],
+        dy: View<'_>,
+        x: Option<View<'_>>,
+        y: Option<View<'_>>,
+        dx: GradMut<'_>,
+    ) -> Result<()> {
+        let a = check_reduce_bwd(op, axes, &dy, x.as_ref(), y.as_ref(), &dx)?;
+        self.own("reduce_bwd", "dy", &dy)?;
+        self.own("reduce_bwd", "dx", &dx.out.as_view())?;
+        for (arg, v) in [("x", &x), ("y", &y)] {
+            v.as_ref().map_or(Ok(()), |v| self.own("reduce_bwd", arg, v))?;
+        }
+        if dx.out.numel() == 0 {
+            return Ok(());
+        }
+        let g = gradient(op, a.count);
+        let x = x.filter(|_| g.reads_x);
+        let y = y.filter(|_| g.reads_y);
+        // Statistics of the slices that the gradient needs and that were not saved.
+        let (mut s, mut t) = (None, None);
+        if let (Some(stat), None, Some(x)) = (g.stat, y, x) {
+            let results = a.keepdim.numel();
+            let dt = x.dtype().accumulator();
+            let (first, second) = (self.scratch(dt, results)?, self.scratch(dt, results * g.per_slice)?);
+            let mut r =
+                Reduction::new(stat, a, x, first.shaped(&a.keepdim)?).form(true).params(g.p_stat, 0.0);
+            if !g.reads_y {
+                let of_slices = second.shaped(&[results, g.per_slice])?;
+                r = r.second(of_slices.map("statistics", |l| l.select(1, 0)?.reshape(&a.keepdim))?);
+            }
+            self.run_reduction(&r)?;
+            (s, t) = (Some(first), Some(second).filter(|_| !g.reads_y));
+        }
+        self.run_gradient(&g, &a, &dy, x.as_ref(), y.as_ref(), [s.as_ref(), t.as_ref()], &dx)
+    }
+
+    fn arg_reduce(
+        &self,
+        op: ArgReduce,
+        axis: usize,
+        x: View<'_>,
+        index: ViewMut<'_>,
+        value: Option<ViewMut<'_>>,
+    ) -> Result<()> {
+        let a = check_arg_reduce(axis, &x, &index, value.as_ref())?;
+        let (i, v) = (index.as_view(), value.as_ref().map(|v| v.as_view()));
+        self.own("arg_reduce", "x", &x)?;
+        self.own("arg_reduce", "index", &i)?;
+        v.as_ref().map_or(Ok(()), |v| self.own("arg_reduce", "value", v))?;
+        let name = match op {
+            ArgReduce::Max => "gk_red_argmax",
+            ArgReduce::Min => "gk_red_argmin",
+        };
+        let r = Reduction::new(name, a, x, i).form(i.dtype() == DType::I64);
+        self.run_reduction(&if let Some(v) = v { r.second(v) } else { r })
+    }
+
+    fn arg_reduce_bwd(&self, axis: usize, dy: View<'_>, index: View<'_>, dx: GradMut<'_>) -> Result<()> {
+        const OP: &str = "arg_reduce_bwd";
+        let a = check_arg_reduce_bwd(axis, &dy, &index, &dx)?;
+        let out = dx.out.as_view();
+        for (arg, v) in [("dy", &dy), ("index", &index), ("dx", &out)] {
+            self.own(OP, arg, v)?;
+        }
+        let shape = out.shape();
+        let along: Vec<_> = (0..shape.len()).map(|d| (d == axis) as usize).collect();
+        let (g, i) = (spread(&dy, &a, shape)?, spread(&index, &a, shape)?);
+        let c = check::layout(OP, "dx", Layout::strided(shape, &along, 0))?;
+        let m = Merged::new([out.layout(), &g, &i, &c]);
+        let n = out.numel();
+        let mut args = vec![
+            self.arg_in(&dy),
+            self.arg_in(&index),
+            self.arg_in(&out),
+            self.arg_error(),
+            Arg::I64(n as i64),
+            Arg::I64(shape[axis] as i64),
+            Arg::I32(m.shape.len() as i32),
+            dims(m.shape.iter().copied()),
+        ];
+        args.extend(m.strides.iter().map(|s| dims(s.iter().copied())));
+        args.extend(
+            [(index.dtype() == DType::I64) as i32, dx.accumulate as i32, code_of_op(OP)].map(Arg::I32),
+        );
+        self.launch(&ARG_BWD, out.dtype(), "gk_redb_arg", Grid::Stride(n), &args)
+    }
+
+    fn mean_var(
+        &self,
+        axes: &[usize],
+        correction: f64,
+        x: View<'_>,
+        mean: ViewMut<'_>,
+        var: ViewMut<'_>,
+    ) -> Result<()> {
+        let a = check_mean_var(axes, correction, &x, &mean, &var)?;
+        let (m, v) = (mean.as_view(), var.as_view());
+        for (arg, v) in [("x", &x), ("mean", &m), ("var", &v)] {
+            self.own("mean_var", arg, v)?;
+        }
+        self.run_reduction(&Reduction::new("gk_red_meanvar", a, x, m).second(v).params(correction, 0.0))
+    }
+
+    fn min_max(&self, axes: &[usize], x: View<'_>, lo: ViewMut<'_>, hi: ViewMut<'_>) -> Result<()> {
+        let a = check_min_max(axes, &x, &lo, &hi)?;
+        let (lo, hi) = (lo.as_view(), hi.as_view());
+        for (arg, v) in [("x", &x), ("lo", &lo), ("hi", &hi)] {
+            self.own("min_max", arg, v)?;
+        }
+        self.run_reduction(&Reduction::new("gk_red_minmax", a, x, lo).second(hi))
+    }
+
+    fn dot(&self, a: View<'_>, b: View<'_>, y: ViewMut<'_>) -> Result<()> {
+        let axes = check_dot(&a, &b, &y)?;
+        let out = y.as_view();
+        for (arg, v) in [("a", &a), ("b", &b), ("y", &out)] {
+            self.own("dot", arg, v)?;
+        }
+        let mut r = Reduction::new("gk_red_dot", axes, a, out);
+        r.x2 = Some(b);
+        self.run_reduction(&r)
+    }
+
+    fn dot_bwd(
+        &self,
+        dy: View<'_>,
+        a: View<'_>,
+        b: View<'_>,
+        da: Option<GradMut<'_>>,
+        db: Option<GradMut<'_>>,
+    ) -> Result<()> {
+        const OP: &str = "dot_bwd";
+        let axes = check_dot_bwd(&dy, &a, &b, da.as_ref(), db.as_ref())?;
+        let (va, vb) = (da.as_ref().map(|g| g.out.as_view()), db.as_ref().map(|g| g.out.as_view()));
+        for (arg, v) in
+            [("dy", Some(&dy)), ("a", Some(&a)), ("b", Some(&b)), ("da", va.as_ref()), ("db", vb.as_ref())]
+        {
+            v.map_or(Ok(()), |v| self.own(OP, arg, v))?;
+        }
+        let g = spread(&dy, &axes, a.shape())?;
+        let layout = |v: &Option<View<'_>>, other: &View<'_>| v.map_or(*other.layout(), |v| *v.layout());
+        let mut m = Merged::new([&g, a.layout(), b.layout(), &layout(&va, &a), &layout(&vb, &b)]);
+        let w = 16 / a.dtype().size();
+        let operands = [Some(a), Some(b), va, vb];
+        let wide = m.strides[0].last() == Some(&0)
+            && (1..5).all(|k| in_16_bytes(&m, k, w))
+            && operands.iter().flatten().all(aligned16);
+        if wide {
+            to_items(&mut m, w);
+        }
+        let n: usize = m.shape.iter().product();
+        let mut args = vec![
+            self.arg_in(&dy),
+            self.arg_in(&a),
+            self.arg_in(&b),
+            self.arg_opt(va.as_ref()),
+            self.arg_opt(vb.as_ref()),
+            Arg::I64(n as i64),
+            Arg::I32(m.shape.len() as i32),
+            dims(m.shape.iter().copied()),
+        ];
+        args.extend(m.strides.iter().map(|s| dims(s.iter().copied())));
+        let accumulate = |g: &Option<GradMut<'_>>| g.as_ref().is_some_and(|g| g.accumulate) as i32;
+        args.extend([wide as i32, accumulate(&da), accumulate(&db)].map(Arg::I32));
+        self.launch(&DOT_BWD, a.dtype(), "gk_redb_dot", Grid::Stride(n), &args)
+    }
+
+    fn sum_to_shape(&self, x: View<'_>, y: GradMut<'_>) -> Result<()> {
+        let axes = check_sum_to_shape(&x, &y)?;
+        let out = y.out.as_view();
+        self.own("sum_to_shape", "x", &x)?;
+        self.own("sum_to_shape", "y", &out)?;
+        let y_steps = right_aligned(&out, x.shape().len());
+        let mut r = Reduction { y: (out, y_steps), ..Reduction::new("gk_red_sum", axes, x, out) };
+        r.accumulate = y.accumulate;
+        self.run_reduction(&r)
+    }
+}

@@ -1,0 +1,289 @@
+//! Resampling: validation and launch.
+
+pub(super) mod grid_sample;
+
+use crate::buffer::{Buffer, GradMut, View, ViewMut};
+use crate::driver::Arg;
+use crate::engine::Engine;
+use crate::engine::launch::{Grid, MAX_GRID_YZ, aligned16, dims, int, long};
+use crate::engine::ops::shape::strided::magic;
+use crate::error::Result;
+use crate::ops::pool::{PoolOps, Pooling};
+use crate::ops::resample::*;
+use crate::spec::BLOCK;
+use crate::spec::resample::*;
+
+fn sizes(s: &Sizes) -> Arg {
+    dims(s.input.into_iter().chain(s.output))
+}
+
+/// Whether the products of positions fit 31 bits.
+fn small(s: &Sizes) -> bool {
+    s.input.iter().zip(s.output).all(|(&n, m)| 2 * n.max(m) * (n.min(m) + 1) < 1 << 31)
+}
+
+/// Cells that an output of an axis reads at most.
+fn reach(p: Interpolate, n: usize, m: usize) -> usize {
+    let radius = if p.mode == InterpolateMode::Cubic { 2 } else { 1 };
+    if !p.antialias {
+        return 2 * radius;
+    }
+    let (up, down) = match p.align_corners {
+        true if m > 1 => (n - 1, m - 1),
+        true => (0, 1),
+        false => (n, m),
+    };
+    ((2 * radius * up.max(down)).div_ceil(down) + 2).min(n)
+}
+
+/// Number of items and arguments of the kernels for rows that double and other axes that double or stay; `None` where they do not serve.
+fn doubling(s: &Sizes, x: &View<'_>, y: &View<'_>) -> Option<(usize, [Arg; 6])> {
+    let ([d, h, w], [od, oh, ow], half) = (s.input, s.output, 8 / x.dtype().size());
+    let factor = |n: usize, m: usize| [1, 2].into_iter().find(|f| f * n == m);
+    let (fd, fh) = (factor(d, od)?, factor(h, oh)?);
+    let (runs, n) = (w / half, s.planes * d * h * (w / half));
+    let fits = ow == 2 * w && w.is_multiple_of(half) && n <= i32::MAX as usize;
+    let by = magic([runs, h]);
+    (fits && aligned16(x) && aligned16(y)).then(|| (n, [long(n), int(runs), int(h), by, int(fd), int(fh)]))
+}
+
+/// Bounds and weights of the three axes; see `resample.c`.
+struct Tables {
+    bounds: Buffer,
+    weights: Buffer,
+    taps: Arg,
+}
+
+/// Planes that a work-item brings along (`GK_PLANES`).
+const PLANES: usize = 4;
+
+impl Engine {
+    /// Items of `per_plane` for each group of planes, and the planes of a group: several where the device is full anyway.
+    fn plane_groups(&self, planes: usize, per_plane: usize) -> (usize, usize) {
+        let enough = planes.div_ceil(PLANES) * per_plane >= 2 * self.fill() * BLOCK as usize;
+        let group = if enough { PLANES } else { 1 };
+        (planes.div_ceil(group) * per_plane, group)
+    }
+
+    fn tables(&self, p: Interpolate, s: &Sizes, dt: crate::DType) -> Result<Tables> {
+        let taps: [usize; 3] = std::array::from_fn(|a| reach(p, s.input[a], s.output[a]));
+        let (n, m) = (s.input.iter().sum::<usize>(), s.output.iter().sum::<usize>());
+        let bounds = self.scratch(crate::DType::I32, 2 * (n + m))?;
+        let weights = self.scratch(dt.accumulator(), taps.iter().zip(s.output).map(|(k, m)| k * m).sum())?;
+        let t = Tables { bounds, weights, taps: dims(taps) };
+        let args = [
+            self.arg_in(&t.bounds.view()),
+            self.arg_in(&t.weights.view()),
+            Arg::I64(m as i64),
+            sizes(s),
+            t.taps,
+            Arg::I32((p.mode == InterpolateMode::Cubic) as i32),
+            Arg::I32(p.align_corners as i32),
+            Arg::I32(p.antialias as i32),
+        ];
+        self.launch(&RESAMPLE_TAPS, dt, "", Grid::Stride(m), &args)?;
+        Ok(t)
+    }
+}
+
+impl ResampleOps for Engine {
+    fn interpolate(&self, p: Interpolate, x: View<'_>, y: ViewMut<'_>) -> Result<()> {
+        const OP: &str = "interpolate";
+        let s = check_interpolate(p, &x, &y)?;
+        let v = y.as_view();
+        self.own_all(OP, &[("x", x), ("y", v)])?;
+        let (n, dt) = (v.numel(), v.dtype());
+        if n == 0 {
+            return Ok(());
+        }
+        let [d, h, w] = s.output;
+        match p.mode {
+            InterpolateMode::Area => self.avg_pool(Pooling::Adaptive, x, y),
+            InterpolateMode::Nearest | InterpolateMode::NearestExact => {
+                if let Some((n, tail)) = doubling(&s, &x, &v) {
+                    let args: Vec<Arg> = [self.arg_in(&x), self.arg_in(&v)].into_iter().chain(tail).collect();
+                    return self.launch(&NEAREST_TWICE, dt, "", Grid::Stride(n), &args);
+                }
+                let run = 16 / dt.size();
+                let wide = w.is_multiple_of(run) && aligned16(&v);
+                let run = if wide { run } else { 1 };
+                let items = n / run;
+                let args = [
+                    self.arg_in(&x),
+                    self.arg_in(&v),
+                    Arg::I64(items as i64),
+                    sizes(&s),
+                    magic([d, h, w / run, 2 * d, 2 * h, 2 * w]),
+                    Arg::I32((p.mode == InterpolateMode::NearestExact) as i32),
+                    Arg::I32(small(&s) as i32),
+                    Arg::I32(wide as i32),
+                ];
+                self.launch(&NEAREST, dt, "", Grid::Stride(items), &args)
+            }
+            InterpolateMode::Linear | InterpolateMode::Cubic => {
+                let t = self.tables(p, &s, dt)?;
+                let (n, group) = self.plane_groups(s.planes, s.output.iter().product());
+                let args = [
+                    self.arg_in(&x),
+                    self.arg_in(&t.bounds.view()),
+                    self.arg_in(&t.weights.view()),
+                    self.arg_in(&v),
+                    Arg::I64(n as i64),
+                    Arg::I64(s.planes as i64),
+                    Arg::I32(group as i32),
+                    sizes(&s),
+                    magic(s.output),
+                    t.taps,
+                ];
+                self.launch(&RESAMPLE, dt, "", Grid::Stride(n), &args)
+            }
+        }
+    }
+
+    fn interpolate_bwd(&self, p: Interpolate, dy: View<'_>, dx: GradMut<'_>) -> Result<()> {
+        const OP: &str = "interpolate_bwd";
+        let s = check_interpolate_bwd(p, &dy, &dx)?;
+        let v = dx.out.as_view();
+        self.own_all(OP, &[("dy", dy), ("dx", v)])?;
+        let (n, dt) = (v.numel(), v.dtype());
+        if n == 0 {
+            return Ok(());
+        }
+        let accumulate = Arg::I32(dx.accumulate as i32);
+        match p.mode {
+            InterpolateMode::Area => self.avg_pool_bwd(Pooling::Adaptive, dy, dx),
+            InterpolateMode::Nearest | InterpolateMode::NearestExact => {
+                if let Some((n, tail)) = doubling(&s, &v, &dy) {
+                    let args = [self.arg_in(&dy), self.arg_in(&v)].into_iter().chain(tail);
+                    let args: Vec<Arg> = args.chain([accumulate]).collect();
+                    return self.launch(&NEAREST_TWICE_BWD, dt, "", Grid::Stride(n), &args);
+                }
+                let args = [
+                    self.arg_in(&dy),
+                    self.arg_in(&v),
+                    Arg::I64(n as i64),
+                    sizes(&s),
+                    magic(s.input.into_iter().chain(s.input.map(|n| 2 * n))),
+                    Arg::I32((p.mode == InterpolateMode::NearestExact) as i32),
+                    Arg::I32(small(&s) as i32),
+                    accumulate,
+                ];
+                self.launch(&NEAREST_BWD, dt, "", Grid::Stride(n), &args)
+            }
+            InterpolateMode::Linear | InterpolateMode::Cubic => {
+                let t = self.tables(p, &s, dt)?;
+                let cells: usize = s.input.iter().sum();
+                let args = [self.arg_in(&t.bounds.view()), Arg::I64(cells as i64), sizes(&s)];
+                self.launch(&RESAMPLE_SPANS, dt, "", Grid::Stride(cells), &args)?;
+                let (n, group) = self.plane_groups(s.planes, s.input.iter().product());
+                let args = [
+                    self.arg_in(&dy),
+                    self.arg_in(&t.bounds.view()),
+                    self.arg_in(&t.weights.view()),
+                    self.arg_in(&v),
+                    Arg::I64(n as i64),
+                    Arg::I64(s.planes as i64),
+                    Arg::I32(group as i32),
+                    sizes(&s),
+                    magic(s.input),
+                    t.taps,
+                    accumulate,
+                ];
+                self.launch(&RESAMPLE_BWD, dt, "", Grid::Stride(n), &args)
+            }
+        }
+    }
+
+    fn affine_grid(&self, align_corners: bool, theta: View<'_>, grid: ViewMut<'_>) -> Result<()> {
+        let s = check_affine_grid(&theta, &grid)?;
+        let v = grid.as_view();
+        self.own_all("affine_grid", &[("theta", theta), ("grid", v)])?;
+        let n = v.numel() / s.axes;
+        let args = [
+            self.arg_in(&theta),
+            self.arg_in(&v),
+            Arg::I64(n as i64),
+            Arg::I32(s.axes as i32),
+            dims(s.points),
+            magic(s.points),
+            Arg::I32(align_corners as i32),
+        ];
+        self.launch(&AFFINE_GRID, v.dtype(), "", Grid::Stride(n), &args)
+    }
+
+    fn affine_grid_bwd(&self, align_corners: bool, dgrid: View<'_>, dtheta: GradMut<'_>) -> Result<()> {
+        let s = check_affine_grid_bwd(&dgrid, &dtheta)?;
+        let v = dtheta.out.as_view();
+        self.own_all("affine_grid_bwd", &[("dgrid", dgrid), ("dtheta", v)])?;
+        if s.batch == 0 {
+            return Ok(());
+        }
+        let (points, dt) = (s.points.iter().product::<usize>(), v.dtype());
+        let chunk = points.div_ceil(64).next_multiple_of(4 * BLOCK as usize);
+        let chunks = points.div_ceil(chunk);
+        let part = self.scratch(dt.accumulator(), s.batch * chunks * 12)?;
+        let args = [
+            self.arg_in(&dgrid),
+            self.arg_in(&part.view()),
+            Arg::I64(s.batch as i64),
+            Arg::I64(points as i64),
+            Arg::I64(chunk as i64),
+            Arg::I32(s.axes as i32),
+            dims(s.points),
+            magic(s.points),
+            Arg::I32(align_corners as i32),
+        ];
+        let grid = Grid::Blocks([chunks, s.batch.min(MAX_GRID_YZ), 1]);
+        self.launch(&AFFINE_GRID_SUMS, dt, "", grid, &args)?;
+        let n = v.numel();
+        let args = [
+            self.arg_in(&part.view()),
+            self.arg_in(&v),
+            Arg::I64(n as i64),
+            Arg::I32(s.axes as i32),
+            Arg::I32(chunks as i32),
+            Arg::I32(dtheta.accumulate as i32),
+        ];
+        self.launch(&AFFINE_GRID_JOIN, dt, "", Grid::Stride(n), &args)
+    }
+
+    fn grid_sample(&self, p: GridSample, x: View<'_>, grid: View<'_>, y: ViewMut<'_>) -> Result<()> {
+        let s = check_grid_sample(p, &x, &grid, &y)?;
+        let v = y.as_view();
+        self.own_all("grid_sample", &[("x", x), ("grid", grid), ("y", v)])?;
+        self.sample(p, &s, &x, &grid, &v)
+    }
+
+    fn grid_sample_bwd(&self, p: GridSample, io: GridSampleBwd<'_>) -> Result<()> {
+        const OP: &str = "grid_sample_bwd";
+        let s = check_grid_sample_bwd(p, &io)?;
+        let dx = io.dx.as_ref().map(|g| (g.out.as_view(), g.accumulate));
+        let dgrid = io.dgrid.as_ref().map(|g| (g.out.as_view(), g.accumulate));
+        self.own_all(OP, &[("dy", io.dy), ("x", io.x), ("grid", io.grid)])?;
+        self.own_all(OP, &[("dx", dx.map(|d| d.0)), ("dgrid", dgrid.map(|d| d.0))])?;
+        if let Some((dgrid, accumulate)) = dgrid {
+            self.sample_dgrid(p, &s, &io, &dgrid, accumulate)?;
+        }
+        match dx {
+            Some((dx, accumulate)) => self.sample_dx(OP, p, &s, &io, &dx, accumulate),
+            None => Ok(()),
+        }
+    }
+
+    fn nms(
+        &self,
+        iou_threshold: f64,
+        boxes: View<'_>,
+        scores: View<'_>,
+        groups: Option<View<'_>>,
+        keep: ViewMut<'_>,
+        count: ViewMut<'_>,
+    ) -> Result<()> {
+        const OP: &str = "nms";
+        let n = check_nms(iou_threshold, &boxes, &scores, groups.as_ref(), &keep, &count)?;
+        let (keep, count) = (keep.as_view(), count.as_view());
+        self.own_all(OP, &[("boxes", boxes), ("scores", scores), ("keep", keep), ("count", count)])?;
+        self.own_all(OP, &[("groups", groups)])?;
+        self.suppress(OP, iou_threshold, &boxes, &scores, groups.as_ref(), n, &keep, &count)
+    }
+}

@@ -1,0 +1,388 @@
+//! Recurrent networks: sequences forward, and single cells. Products go through the engine's own variants.
+
+pub(super) mod backward;
+pub(super) mod conv;
+
+use crate::buffer::{Buffer, View, ViewMut};
+use crate::device::BackendKind;
+use crate::driver::Arg;
+use crate::dtype::DType;
+use crate::engine::Engine;
+use crate::engine::launch::{Grid, MAX_GRID_YZ};
+use crate::engine::variants::{PORTABLE, Variant};
+use crate::error::{GpuError, Result};
+use crate::layout::Layout;
+use crate::ops::check;
+use crate::ops::core::Choice;
+use crate::ops::gemm::{Gemm, GemmIo, Precision};
+use crate::ops::rnn::*;
+use crate::ops::shape::ShapeOps;
+use crate::spec::BLOCK;
+use crate::spec::rnn::*;
+use crate::spec::rnn_fused::*;
+
+/// Rows of the batch and columns of a state per block of the fused kernels (`GK_ROWS`, `GK_UNITS`).
+const ROWS: usize = 8;
+const UNITS: usize = BLOCK as usize / 32;
+
+pub(in crate::engine::ops) fn fused_grid(batch: usize, hidden: usize) -> Grid {
+    Grid::Blocks([hidden.div_ceil(UNITS), batch.div_ceil(ROWS), 1])
+}
+
+fn layout(shape: &[usize], at: usize) -> Result<Layout> {
+    check::layout("rnn", "shape", Layout::contiguous(shape).and_then(|l| l.shifted(at)))
+}
+
+/// The contiguous part of that shape from element `start` of a view.
+pub(in crate::engine::ops) fn part<'a>(v: &View<'a>, start: usize, shape: &[usize]) -> Result<View<'a>> {
+    v.with_layout(layout(shape, v.layout().offset() + start)?)
+}
+
+/// A part of scratch memory as an output.
+pub(in crate::engine::ops) fn part_mut<'a>(
+    b: &'a Buffer,
+    start: usize,
+    shape: &[usize],
+) -> Result<ViewMut<'a>> {
+    b.alias_mut().with_layout(layout(shape, start)?)
+}
+
+/// An optional output for reading its place.
+pub(in crate::engine::ops) fn seen<'a>(v: &Option<ViewMut<'a>>) -> Option<View<'a>> {
+    v.as_ref().map(|v| v.as_view())
+}
+
+/// The states of a sequence: all of them where they are saved, else two that take turns.
+struct States<'a> {
+    saved: Option<View<'a>>,
+    turns: Option<Buffer>,
+    first: Option<View<'a>>,
+    shape: [usize; 2],
+}
+
+impl States<'_> {
+    /// The state before step `at`.
+    fn at(&self, at: usize) -> Result<View<'_>> {
+        let n = self.shape[0] * self.shape[1];
+        match (&self.saved, &self.first, &self.turns) {
+            (Some(all), _, _) => part(all, at * n, &self.shape),
+            (_, Some(first), _) if at == 0 => Ok(*first),
+            (_, _, Some(two)) => part(&two.view(), at % 2 * n, &self.shape),
+            _ => Err(GpuError::invalid("rnn", "h", "a place for states", "none")),
+        }
+    }
+}
+
+impl Engine {
+    /// Pointer to element `start` of a view.
+    pub(in crate::engine::ops) fn arg_part(&self, v: &View<'_>, start: usize) -> Arg {
+        let at = (v.layout().offset() + start) * v.dtype().size();
+        Arg::Mem(v.block().raw().map(|m| (m, at as u64)))
+    }
+
+    /// [`Engine::own`] for operands that may be absent, named in order.
+    pub(in crate::engine::ops) fn own_named<'a>(
+        &self,
+        op: &'static str,
+        names: &'static str,
+        views: impl IntoIterator<Item = Option<View<'a>>>,
+    ) -> Result<()> {
+        let mut names = names.split(' ');
+        views.into_iter().try_for_each(|v| {
+            let arg = names.next().unwrap_or("operand");
+            v.map_or(Ok(()), |v| self.own(op, arg, &v))
+        })
+    }
+
+    /// [`Engine::arg_part`] of an operand that may be absent.
+    pub(in crate::engine::ops) fn arg_part_opt(&self, v: Option<&View<'_>>, start: usize) -> Arg {
+        v.map_or(Arg::Mem(None), |v| self.arg_part(v, start))
+    }
+
+    /// Y = A B + beta Y (+ a bias per column).
+    pub(in crate::engine::ops) fn multiply(
+        &self,
+        p: &Gemm,
+        (a, b): (View<'_>, View<'_>),
+        y: ViewMut<'_>,
+        beta: f64,
+        bias: Option<View<'_>>,
+    ) -> Result<()> {
+        let c = (beta != 0.0).then(|| y.as_view());
+        // Variants of products are not pinned by those of this operation.
+        self.gemm_in("recurrent product", &p.scaled(1.0, beta), GemmIo { c, bias, ..GemmIo::new(a, b, y) })
+    }
+
+    /// Calls `f` with the ways to run the steps of a cell of a batch and hidden width, best first, and the position of the fused one.
+    fn with_steps<R>(
+        &self,
+        cell: RnnCell,
+        dtype: DType,
+        [b, h]: [usize; 2],
+        f: impl FnOnce(&[Variant<'_>], usize) -> R,
+    ) -> R {
+        let caps = self.device_caps();
+        let fused = || match (cell, dtype) {
+            (RnnCell::Lstm | RnnCell::Gru, DType::F64) => Err("there is no f64 unit".into()),
+            (RnnCell::Lstm | RnnCell::Gru, _) if b <= ROWS * MAX_GRID_YZ => Ok(()),
+            (RnnCell::Lstm | RnnCell::Gru, _) => Err("the batch exceeds the grid".into()),
+            _ => Err("only LSTM and GRU have such a kernel".into()),
+        };
+        let always = || Ok(());
+        let one = Variant { name: "fused_step", source: "kernels/common/rnn_fused.c", applicable: &fused };
+        let two = Variant { name: PORTABLE, source: "kernels/common/rnn.c", applicable: &always };
+        // Where a product takes less time than its launch. Sums within runs of lanes are slow without an exchange between them.
+        let exchange = !caps.is_cpu && caps.id.kind != BackendKind::OpenCl;
+        let small = b <= 32 && h <= 512 && exchange;
+        if small { f(&[one, two], 0) } else { f(&[two, one], 1) }
+    }
+
+    /// Whether a step is one kernel instead of a product and a kernel.
+    pub(in crate::engine::ops) fn fuses_steps(
+        &self,
+        op: &'static str,
+        cell: RnnCell,
+        dtype: DType,
+        size: [usize; 2],
+    ) -> Result<bool> {
+        self.with_steps(cell, dtype, size, |v, fused| Ok(self.choose(op, v)? == fused))
+    }
+
+    /// How an LSTM of 16 rows of 256 in f32 runs.
+    pub(crate) fn explain_rnn(&self, op: &'static str) -> Result<Choice> {
+        self.with_steps(RnnCell::Lstm, DType::F32, [16, 256], |v, _| self.explain_choice(op, v))
+    }
+
+    /// Copies a state, or zeros where there is none.
+    pub(in crate::engine::ops) fn first_state(&self, from: Option<View<'_>>, to: ViewMut<'_>) -> Result<()> {
+        match from {
+            Some(v) => self.strided_copy(v, to.into()),
+            None => self.fill_pattern(&[0; 8], &to.as_view()),
+        }
+    }
+
+    fn states<'a>(
+        &self,
+        dtype: DType,
+        shape: [usize; 2],
+        first: Option<View<'a>>,
+        saved: Option<ViewMut<'a>>,
+    ) -> Result<States<'a>> {
+        let n = shape[0] * shape[1];
+        let turns = if saved.is_none() { Some(self.scratch(dtype, 2 * n)?) } else { None };
+        let kept = saved.as_ref().map(|s| s.as_view());
+        match (saved, &turns) {
+            (Some(s), _) => {
+                let at = s.layout().offset();
+                self.first_state(first, s.with_layout(layout(&shape, at)?)?)?;
+            }
+            (_, Some(two)) if first.is_none() => self.first_state(None, part_mut(two, 0, &shape)?)?,
+            _ => {}
+        }
+        Ok(States { saved: kept, turns, first, shape })
+    }
+}
+
+impl RnnOps for Engine {
+    fn rnn(&self, cell: RnnCell, p: &Recurrence, io: RnnFwd<'_>) -> Result<()> {
+        const OP: &str = "rnn";
+        let s = check_rnn(cell, p, &io)?;
+        let w = io.weights;
+        let y = io.y.as_view();
+        let GruGates { r, z, n: m, u: un } = &io.gru;
+        let outs = [seen(&io.h), seen(&io.c), seen(&io.gates), seen(r), seen(z), seen(m), seen(un)];
+        let [_, _, gates, save @ ..] = outs;
+        let last = [seen(&io.h_t), seen(&io.c_t)];
+        let read =
+            [io.h_0, io.c_0, w.b_ih, w.b_hh, io.lengths, Some(io.x), Some(w.w_ih), Some(w.w_hh), Some(y)];
+        self.own_named(OP, "h_0 c_0 b_ih b_hh lengths x w_ih w_hh y", read)?;
+        self.own_named(OP, "h c gates gru.r gru.z gru.n gru.u h_t c_t", outs.into_iter().chain(last))?;
+        let (dt, b, h, rows) = (io.x.dtype(), s.batch, s.hidden, s.gates * s.hidden);
+        let n = b * h;
+        if n == 0 {
+            return Ok(());
+        }
+        let lstm = cell == RnnCell::Lstm;
+        if s.steps == 0 {
+            for (first, to) in [(io.h_0, io.h), (io.h_0, io.h_t), (io.c_0, io.c), (io.c_0, io.c_t)] {
+                to.map_or(Ok(()), |to| self.first_state(first, to.reshape(&[b, h])?))?;
+            }
+            return Ok(());
+        }
+        let fused = self.fuses_steps(OP, cell, dt, [b, h])?;
+        let hidden = self.states(dt, [b, h], io.h_0, io.h)?;
+        let cells = if lstm { Some(self.states(dt, [b, h], io.c_0, io.c)?) } else { None };
+
+        let acc = dt.accumulator();
+        let g = Gemm::new().trans(false, true).precision(p.precision);
+        let count = s.steps * b;
+        let a = self.scratch(acc, count * rows)?;
+        let x = io.x.reshape(&[count, s.input])?;
+        self.multiply(&g, (x, w.w_ih), part_mut(&a, 0, &[count, rows])?, 0.0, w.b_ih)?;
+        let a = a.view();
+
+        let before = cell == RnnCell::GruResetBefore;
+        let u = self.scratch(acc, if fused { 0 } else { b * rows })?;
+        let rh = if before { Some(self.scratch(dt, n)?) } else { None };
+        // Rows of the recurrent weights in the first product of a step.
+        let now = if before { 2 * h } else { rows };
+        let w_now = part(&w.w_hh, 0, &[now, h])?;
+        let ((step_a, row_a), (step_y, row_y)) = (s.stride(p, rows), s.stride(p, h));
+        for at in 0..s.steps {
+            let t = s.time(p, at);
+            let ends = at + 1 == s.steps;
+            let (state, next) = (hidden.at(at)?, hidden.at(at + 1)?);
+            let only_last = |v: &Option<View<'_>>| self.arg_opt(v.as_ref().filter(|_| ends));
+            let (this_a, this_y) = (self.arg_part(&a, t * step_a), self.arg_part(&y, t * step_y));
+            let saved = |k: usize| self.arg_part_opt(save[k].as_ref(), at * n);
+            let (bias, lengths) = (self.arg_opt(w.b_hh.as_ref()), self.arg_opt(io.lengths.as_ref()));
+            let sizes = [n, h].map(|v| Arg::I64(v as i64));
+            if !fused {
+                self.multiply(&g, (state, w_now), part_mut(&u, 0, &[b, now])?, 0.0, None)?;
+            }
+            // The fused step reads the weights instead of the products.
+            let from = if fused { self.arg_in(&w.w_hh) } else { self.arg_in(&u.view()) };
+            let (kernel, args) = match (cell, &cells) {
+                (RnnCell::Lstm, Some(cells)) => {
+                    let mut args = vec![from, this_a, bias, self.arg_in(&state)];
+                    args.extend([self.arg_in(&cells.at(at)?), lengths, self.arg_in(&next)]);
+                    args.extend([self.arg_in(&cells.at(at + 1)?), this_y]);
+                    args.push(self.arg_part_opt(gates.as_ref(), at * b * rows));
+                    args.extend([only_last(&last[0]), only_last(&last[1])]);
+                    args.extend(sizes);
+                    args.extend([Arg::I64(row_a as i64), Arg::I64(row_y as i64), Arg::I32(t as i32)]);
+                    (if fused { &LSTM_FUSED } else { &LSTM_STEP }, args)
+                }
+                (RnnCell::Gru, _) if fused => {
+                    let mut args = vec![from, this_a, bias, self.arg_in(&state), lengths, self.arg_in(&next)];
+                    args.extend([this_y, saved(0), saved(1), saved(2), saved(3), only_last(&last[0])]);
+                    args.extend(sizes);
+                    args.extend([Arg::I64(row_a as i64), Arg::I64(row_y as i64), Arg::I32(t as i32)]);
+                    (&GRU_FUSED, args)
+                }
+                (RnnCell::Gru | RnnCell::GruResetBefore, _) => {
+                    let (all, row_u) = (u.view(), now);
+                    let (un, row_n) = if before { (b * now, h) } else { (2 * h, rows) };
+                    if let Some(rh) = &rh {
+                        let rh = rh.view();
+                        let mut args = vec![from, this_a, bias, self.arg_in(&state), self.arg_in(&rh)];
+                        args.extend(sizes);
+                        args.push(Arg::I64(row_a as i64));
+                        self.launch(&GRU_RESET, dt, "", Grid::Stride(n), &args)?;
+                        let w_n = part(&w.w_hh, 2 * h * h, &[h, h])?;
+                        let to = part_mut(&u, un, &[b, h])?;
+                        self.multiply(&g, (rh.reshape(&[b, h])?, w_n), to, 0.0, None)?;
+                    }
+                    let mut args = vec![from, self.arg_part(&all, un), this_a, bias];
+                    args.extend([self.arg_in(&state), lengths, self.arg_in(&next), this_y]);
+                    args.extend([saved(0), saved(1), saved(2), saved(3), only_last(&last[0])]);
+                    args.extend(sizes);
+                    args.extend([row_u, row_n, row_a, row_y].map(|v| Arg::I64(v as i64)));
+                    args.extend([Arg::I32(t as i32), Arg::I32(before as i32)]);
+                    (&GRU_STEP, args)
+                }
+                _ => {
+                    let mut args = vec![from, this_a, bias, self.arg_in(&state), lengths];
+                    args.extend([self.arg_in(&next), this_y, only_last(&last[0])]);
+                    args.extend(sizes);
+                    args.extend([Arg::I64(row_a as i64), Arg::I64(row_y as i64), Arg::I32(t as i32)]);
+                    args.push(Arg::I32((cell == RnnCell::Relu) as i32));
+                    (&PLAIN_STEP, args)
+                }
+            };
+            let grid = if fused { fused_grid(b, h) } else { Grid::Stride(n) };
+            self.launch(kernel, dt, "", grid, &args)?;
+        }
+        Ok(())
+    }
+
+    fn rnn_gates(
+        &self,
+        precision: Precision,
+        x: View<'_>,
+        h: View<'_>,
+        weights: RnnWeights<'_>,
+        z: ViewMut<'_>,
+    ) -> Result<()> {
+        const OP: &str = "rnn_gates";
+        let w = weights;
+        check_rnn_gates(&x, &h, &w, &z)?;
+        let all = [Some(x), Some(h), Some(w.w_ih), Some(w.w_hh), w.b_ih, w.b_hh, Some(z.as_view())];
+        self.own_named(OP, "x h w_ih w_hh b_ih b_hh z", all)?;
+        let g = Gemm::new().trans(false, true).precision(precision);
+        let (dt, acc) = (z.dtype(), z.dtype().accumulator());
+        if dt == acc {
+            let mut z = z;
+            self.multiply(&g, (x, w.w_ih), z.reborrow(), 0.0, w.b_ih)?;
+            return self.multiply(&g, (h, w.w_hh), z, 1.0, w.b_hh);
+        }
+        // The sum of both products is rounded once.
+        let sum = self.scratch(acc, z.numel())?;
+        self.multiply(&g, (x, w.w_ih), part_mut(&sum, 0, z.shape())?, 0.0, w.b_ih)?;
+        self.multiply(&g, (h, w.w_hh), part_mut(&sum, 0, z.shape())?, 1.0, w.b_hh)?;
+        self.store_sum(&sum.view(), &z.into())
+    }
+
+    fn lstm_cell(&self, io: LstmCellFwd<'_>) -> Result<()> {
+        const OP: &str = "lstm_cell";
+        let [b, h] = check_lstm_cell(&io)?;
+        let (h_next, c_next) = (io.h_next.as_view(), io.c_next.as_view());
+        let gates = io.gates.as_ref().map(|g| g.as_view());
+        let all = [Some(io.z), Some(io.c), Some(h_next), Some(c_next), gates];
+        self.own_named(OP, "z c h_next c_next gates", all)?;
+        let mut args =
+            vec![self.arg_in(&io.z), self.arg_in(&io.c), self.arg_in(&h_next), self.arg_in(&c_next)];
+        args.extend([self.arg_opt(gates.as_ref()), Arg::I64((b * h) as i64), Arg::I64(h as i64)]);
+        self.launch(&LSTM_CELL, io.z.dtype(), "", Grid::Stride(b * h), &args)
+    }
+
+    fn lstm_cell_bwd(&self, io: LstmCellBwd<'_>) -> Result<()> {
+        const OP: &str = "lstm_cell_bwd";
+        let [b, h] = check_lstm_cell_bwd(&io)?;
+        let (dz, dc) = (io.dz.out.as_view(), io.dc.as_ref().map(|g| g.out.as_view()));
+        let all = [io.dh_next, io.dc_next, Some(io.gates), Some(io.c), Some(io.c_next), Some(dz), dc];
+        self.own_named(OP, "dh_next dc_next gates c c_next dz dc", all)?;
+        let flags = io.dz.accumulate as i32 + 2 * io.dc.is_some_and(|g| g.accumulate) as i32;
+        let mut args: Vec<Arg> = all.iter().map(|v| self.arg_opt(v.as_ref())).collect();
+        args.extend([Arg::I64((b * h) as i64), Arg::I64(h as i64), Arg::I32(flags)]);
+        self.launch(&LSTM_CELL_BWD, io.gates.dtype(), "", Grid::Stride(b * h), &args)
+    }
+
+    fn gru_cell(&self, io: GruCellFwd<'_>) -> Result<()> {
+        const OP: &str = "gru_cell";
+        let [b, h] = check_gru_cell(&io)?;
+        let outs = [seen(&io.r), seen(&io.z), seen(&io.n)];
+        let all = [Some(io.a), Some(io.u), Some(io.h), Some(io.h_next.as_view()), outs[0], outs[1], outs[2]];
+        self.own_named(OP, "a u h h_next r z n", all)?;
+        let mut args: Vec<Arg> = all.iter().map(|v| self.arg_opt(v.as_ref())).collect();
+        args.extend([Arg::I64((b * h) as i64), Arg::I64(h as i64)]);
+        self.launch(&GRU_CELL, io.a.dtype(), "", Grid::Stride(b * h), &args)
+    }
+
+    fn gru_cell_bwd(&self, io: GruCellBwd<'_>) -> Result<()> {
+        const OP: &str = "gru_cell_bwd";
+        let [b, h] = check_gru_cell_bwd(&io)?;
+        let g = io.gates;
+        let (da, du, dh) =
+            (io.da.out.as_view(), io.du.out.as_view(), io.dh.as_ref().map(|g| g.out.as_view()));
+        let all = [
+            Some(io.dh_next),
+            Some(g.r),
+            Some(g.z),
+            Some(g.n),
+            Some(g.u),
+            Some(io.h),
+            Some(da),
+            Some(du),
+            dh,
+        ];
+        self.own_named(OP, "dh_next gates.r gates.z gates.n gates.u h da du dh", all)?;
+        let more = io.dh.is_some_and(|g| g.accumulate) as i32;
+        let flags = io.da.accumulate as i32 + 2 * io.du.accumulate as i32 + 4 * more;
+        let mut args: Vec<Arg> = all.iter().map(|v| self.arg_opt(v.as_ref())).collect();
+        let row = g.u.layout().strides()[0];
+        args.extend([b * h, h, row].map(|v| Arg::I64(v as i64)));
+        args.push(Arg::I32(flags));
+        self.launch(&GRU_CELL_BWD, io.h.dtype(), "", Grid::Stride(b * h), &args)
+    }
+}

@@ -1,0 +1,317 @@
+//! Moving elements between strided operands: the machinery under [`ShapeOps`](crate::ops::shape::ShapeOps).
+
+use crate::buffer::View;
+use crate::driver::{Arg, DimsArg};
+use crate::dtype::DType;
+use crate::engine::Engine;
+use crate::engine::launch::{Grid, dims};
+use crate::error::Result;
+use crate::layout::MAX_RANK;
+use crate::spec::shape::*;
+
+/// One axis of a movement: its size and the steps of source and destination, in elements. A source may step backwards or not at all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::engine::ops) struct Axis {
+    pub(in crate::engine::ops) n: usize,
+    pub(in crate::engine::ops) x: i64,
+    pub(in crate::engine::ops) y: i64,
+}
+
+impl Axis {
+    /// Axes of two operands of one shape.
+    pub(in crate::engine::ops) fn of(x: &View<'_>, y: &View<'_>) -> Vec<Axis> {
+        let (sx, sy) = (x.layout().strides(), y.layout().strides());
+        y.shape()
+            .iter()
+            .zip(sx.iter().zip(sy))
+            .map(|(&n, (&x, &y))| Axis { n, x: x as i64, y: y as i64 })
+            .collect()
+    }
+}
+
+/// Axes in the destination's order of memory, without those of size 1, neighbours merged where both sides step uniformly.
+pub(in crate::engine::ops) fn merged(mut axes: Vec<Axis>) -> Vec<Axis> {
+    axes.retain(|a| a.n != 1);
+    axes.sort_by_key(|a| std::cmp::Reverse(a.y));
+    let mut out: Vec<Axis> = vec![];
+    for a in axes {
+        match out.last_mut() {
+            Some(l) if l.x == a.x * a.n as i64 && l.y == a.y * a.n as i64 => *l = Axis { n: l.n * a.n, ..a },
+            _ => out.push(a),
+        }
+    }
+    if out.is_empty() {
+        out.push(Axis { n: 1, x: 1, y: 1 });
+    }
+    out
+}
+
+/// Items that a work-item of `copy_nd` takes (`GK_DEPTH`).
+const DEPTH: usize = 4;
+
+/// Integer dtype that moves elements of this many bytes.
+pub(in crate::engine::ops) fn unit_of(bytes: usize) -> DType {
+    match bytes {
+        1 => DType::U8,
+        2 => DType::F16,
+        4 => DType::I32,
+        _ => DType::I64,
+    }
+}
+
+/// Dtype whose unit moves elements of `d`: its own where it must add, else the one of its size.
+pub(in crate::engine::ops) fn mover(d: DType, accumulate: bool) -> DType {
+    if accumulate { d } else { unit_of(d.size()) }
+}
+
+/// Largest power of two up to `most` that divides all of `v`.
+pub(in crate::engine::ops) fn common_power(most: usize, v: impl IntoIterator<Item = usize>) -> usize {
+    v.into_iter().fold(most, |g, x| g.min(1 << x.trailing_zeros().min(30)))
+}
+
+/// A `gk_dims` parameter of steps.
+pub(in crate::engine::ops) fn signed(v: impl IntoIterator<Item = i64>) -> Arg {
+    let mut d = [0i64; MAX_RANK];
+    d.iter_mut().zip(v).for_each(|(o, x)| *o = x);
+    Arg::Dims(DimsArg(d))
+}
+
+/// Multipliers that divide by the sizes of a shape; see `kernels/common/coords.h`.
+pub(in crate::engine::ops) fn magic(shape: impl IntoIterator<Item = usize>) -> Arg {
+    signed(shape.into_iter().map(magic_of))
+}
+
+/// The multiplier of one size.
+pub(in crate::engine::ops) fn magic_of(d: usize) -> i64 {
+    let d = d.max(1) as u64;
+    if d > 1 << 31 {
+        return 0;
+    }
+    let l = d.next_power_of_two().trailing_zeros() as u64;
+    let m = (((1u64 << l) - d) << 32) / d + 1;
+    (l << 32 | (m & 0xffff_ffff)) as i64
+}
+
+/// An element's bytes repeated to two 32-bit words.
+pub(in crate::engine::ops) fn pattern_words(pattern: &[u8]) -> (Arg, Arg) {
+    let byte = |i: usize| u32::from(pattern[i % pattern.len()]);
+    let word = |w: usize| Arg::U32((0..4).fold(0, |v, k| v | byte(4 * w + k) << (8 * k)));
+    (word(0), word(1))
+}
+
+fn at_bytes(v: &View<'_>, extra: i64) -> usize {
+    (v.layout().offset() as i64 + extra) as usize * v.dtype().size()
+}
+
+impl Engine {
+    /// Pointer argument `extra` elements behind a view's first one.
+    fn arg_shifted(&self, v: &View<'_>, extra: i64) -> Arg {
+        Arg::Mem(v.block().raw().map(|m| (m, at_bytes(v, extra) as u64)))
+    }
+
+    /// y[p] (+)= x[p]; the operands give memory, dtype and first element (x's is `extra` elements further on), `axes` the rest.
+    pub(in crate::engine::ops) fn move_axes(
+        &self,
+        x: &View<'_>,
+        extra: i64,
+        y: &View<'_>,
+        axes: Vec<Axis>,
+        accumulate: bool,
+    ) -> Result<()> {
+        if axes.iter().any(|a| a.n == 0) {
+            return Ok(());
+        }
+        self.check_poison()?;
+        self.move_merged(x, extra, y, 0, &merged(axes), accumulate)
+    }
+
+    fn move_merged(
+        &self,
+        x: &View<'_>,
+        extra: i64,
+        y: &View<'_>,
+        extra_y: i64,
+        axes: &[Axis],
+        accumulate: bool,
+    ) -> Result<()> {
+        if axes.len() > MAX_RANK {
+            // Splitting an axis in two can give nine; the outermost is then walked here.
+            let (first, rest) = (axes[0], &axes[1..]);
+            return (0..first.n as i64).try_for_each(|i| {
+                self.move_merged(x, extra + i * first.x, y, extra_y + i * first.y, rest, accumulate)
+            });
+        }
+        let size = x.dtype().size();
+        let (from, to) = (self.arg_shifted(x, extra), self.arg_shifted(y, extra_y));
+        let last = axes[axes.len() - 1];
+        let along = last.x == 1 && last.y == 1;
+        if let (true, [a], false, Arg::Mem(Some(s)), Arg::Mem(Some(d))) = (along, axes, accumulate, from, to)
+        {
+            if s == d {
+                return Ok(());
+            }
+            self.wrote([d.0]);
+            // SAFETY: both ranges are live memory of this driver and the operation's checks showed that they do not overlap; the stream is
+            // the driver's.
+            return unsafe { self.driver().copy(self.inner.stream, s, d, a.n * size) }
+                .map_err(|e| self.refused(e));
+        }
+        if !along && let Some(b) = axes.iter().position(|a| a.x == 1) {
+            let (na, nb) = (last.n, axes[b].n);
+            if last.y == 1 && na.min(nb) >= 16 {
+                return self.move_tiles(x, extra, y, extra_y, axes, b, accumulate);
+            }
+        }
+        // Items: as many bytes at once as all steps allow.
+        let mut item = size;
+        if along {
+            let outer = axes[..axes.len() - 1].iter().flat_map(|a| [a.x.unsigned_abs(), a.y.unsigned_abs()]);
+            let steps = outer.map(|s| s as usize * size);
+            item = common_power(16, steps.chain([last.n * size, at_bytes(x, extra), at_bytes(y, extra_y)]));
+        }
+        let wide = item == 16;
+        let dtype = match accumulate {
+            true => x.dtype(),
+            false => unit_of(if wide { 4 } else { item.max(size) }),
+        };
+        if accumulate && !wide {
+            item = size;
+        }
+        // Steps count elements of the unit; the innermost one of wide items is a whole item.
+        let scale = |s: i64| s * size as i64 / dtype.size() as i64;
+        let inner = |s: i64| if along { (item / dtype.size()) as i64 } else { s };
+        let at = |i: usize, s: i64| if i + 1 == axes.len() { inner(s) } else { scale(s) };
+        let shape: Vec<usize> = axes
+            .iter()
+            .enumerate()
+            .map(|(i, a)| if i + 1 == axes.len() { a.n * size / item } else { a.n })
+            .collect();
+        let n: usize = shape.iter().product();
+        let args = [
+            from,
+            to,
+            Arg::I64(n as i64),
+            Arg::I32(wide as i32),
+            Arg::I32(shape.len() as i32),
+            dims(shape.iter().copied()),
+            magic(shape.iter().copied()),
+            signed(axes.iter().enumerate().map(|(i, a)| at(i, a.x))),
+            signed(axes.iter().enumerate().map(|(i, a)| at(i, a.y))),
+            Arg::I32(accumulate as i32),
+        ];
+        self.launch(&COPY_ND, dtype, "", Grid::Stride(n.div_ceil(DEPTH)), &args)
+    }
+
+    /// The transposing case: axis `b` is contiguous in x, the last one in y.
+    #[allow(clippy::too_many_arguments)]
+    fn move_tiles(
+        &self,
+        x: &View<'_>,
+        extra: i64,
+        y: &View<'_>,
+        extra_y: i64,
+        axes: &[Axis],
+        b: usize,
+        accumulate: bool,
+    ) -> Result<()> {
+        let dtype = mover(x.dtype(), accumulate);
+        let size = dtype.size();
+        let (last, b_axis) = (axes[axes.len() - 1], axes[b]);
+        let batch: Vec<Axis> = (0..axes.len() - 1).filter(|&i| i != b).map(|i| axes[i]).collect();
+        let side = match size {
+            1 => 128,
+            8 => 32,
+            _ => 64,
+        };
+        let tiles =
+            batch.iter().map(|a| a.n).product::<usize>() * last.n.div_ceil(side) * b_axis.n.div_ceil(side);
+        let wide = |first: usize, row: usize, step: i64, other: &dyn Fn(&Axis) -> i64| {
+            let outer = batch.iter().map(other).chain([step]).map(|s| s.unsigned_abs() as usize * size);
+            common_power(16, outer.chain([first, row * size])) == 16
+        };
+        let wide_x = wide(at_bytes(x, extra), b_axis.n, last.x, &|a| a.x);
+        let wide_y = wide(at_bytes(y, extra_y), last.n, b_axis.y, &|a| a.y);
+        let args = [
+            self.arg_shifted(x, extra),
+            self.arg_shifted(y, extra_y),
+            Arg::I64(tiles as i64),
+            Arg::I64(last.n as i64),
+            Arg::I64(b_axis.n as i64),
+            Arg::I64(last.x),
+            Arg::I64(b_axis.y),
+            Arg::I32(batch.len() as i32),
+            dims(batch.iter().map(|a| a.n)),
+            signed(batch.iter().map(|a| a.x)),
+            signed(batch.iter().map(|a| a.y)),
+            Arg::I32(wide_x as i32 | (wide_y as i32) << 1),
+            Arg::I32(accumulate as i32),
+        ];
+        self.launch(&COPY_TILES, dtype, "", Grid::Blocks([tiles, 1, 1]), &args)
+    }
+
+    /// y[p] = pattern, an element's bytes.
+    pub(in crate::engine::ops) fn fill_pattern(&self, pattern: &[u8], y: &View<'_>) -> Result<()> {
+        let (n, size) = (y.numel(), y.dtype().size());
+        if n == 0 {
+            return Ok(());
+        }
+        let (lo, hi) = pattern_words(pattern);
+        let (dtype, to, first) = (unit_of(size), self.arg_in(y), at_bytes(y, 0));
+        let mut axes = Axis::of(y, y);
+        axes.iter_mut().for_each(|a| a.x = 0);
+        let axes = merged(axes);
+        let last = axes[axes.len() - 1];
+        if axes.len() == 1 && (last.y == 1 || n == 1) {
+            let head = (first.next_multiple_of(16) - first) / size;
+            let args = [to, Arg::I64(n as i64), Arg::I64(head.min(n) as i64), lo, hi];
+            return self.launch(&FILL_FLAT, dtype, "", Grid::Stride((n * size).div_ceil(16)), &args);
+        }
+        let outer = axes[..axes.len() - 1].iter().map(|a| a.y as usize * size);
+        let wide = last.y == 1 && common_power(16, outer.chain([first, last.n * size])) == 16;
+        let w = if wide { 16 / size } else { 1 };
+        let mut shape: Vec<usize> = axes.iter().map(|a| a.n).collect();
+        let mut sy: Vec<i64> = axes.iter().map(|a| a.y).collect();
+        if let (Some(n), Some(s)) = (shape.last_mut(), sy.last_mut()) {
+            *n /= w;
+            *s *= w as i64;
+        }
+        let n = shape.iter().product();
+        let args = [
+            to,
+            Arg::I64(n as i64),
+            Arg::I32(wide as i32),
+            Arg::I32(shape.len() as i32),
+            dims(shape.iter().copied()),
+            magic(shape.iter().copied()),
+            signed(sy),
+            lo,
+            hi,
+        ];
+        self.launch(&FILL_ND, dtype, "", Grid::Stride(n), &args)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn magic_divides() {
+        for d in [1usize, 2, 3, 5, 7, 10, 16, 63, 64, 65, 1000, 65_537, 1 << 30, (1 << 31) - 1] {
+            let Arg::Dims(m) = magic([d]) else { panic!() };
+            let (l, m) = ((m.0[0] >> 32) as u32, m.0[0] as u32);
+            for n in [0u32, 1, 2, 9, 63, 64, 100, 12_345, 65_536, 1 << 20, 123_456_789, (1 << 31) - 1] {
+                let q = (((n as u64 * m as u64) >> 32) as u32 + n) >> l;
+                assert_eq!(q, n / d as u32, "{n} / {d}");
+            }
+        }
+    }
+
+    #[test]
+    fn axes_merge_in_the_order_of_the_output() {
+        let a = |n, x, y| Axis { n, x, y };
+        assert_eq!(merged(vec![a(4, 15, 15), a(3, 5, 5), a(5, 1, 1)]), [a(60, 1, 1)]);
+        assert_eq!(merged(vec![a(3, 1, 4), a(1, 9, 9), a(4, 3, 1)]), [a(3, 1, 4), a(4, 3, 1)]);
+        assert_eq!(merged(vec![a(3, 1, 1), a(4, 3, 3)]), [a(12, 1, 1)]);
+    }
+}

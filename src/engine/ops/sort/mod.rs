@@ -1,0 +1,267 @@
+//! Order: validation and launch.
+
+pub(crate) mod radix;
+
+use crate::buffer::{GradMut, View, ViewMut};
+use crate::driver::Arg;
+use crate::dtype::DType;
+use crate::engine::Engine;
+use crate::engine::launch::{Grid, code_of_op, int, long};
+use crate::engine::ops::index::scatter::wide_index;
+use crate::engine::ops::shape::strided::Axis;
+use crate::error::Result;
+use crate::ops::sort::*;
+use crate::spec::BLOCK;
+use crate::spec::order::*;
+
+/// Elements per work-item in sorts within a block (`GK_EACH`).
+fn each(d: DType) -> usize {
+    if d.size() == 8 { 4 } else { 8 }
+}
+
+/// Elements that a block sorts at once (`GK_PAIRS`).
+fn block_pairs(d: DType) -> usize {
+    each(d) * BLOCK as usize
+}
+
+/// Shortest part of a row that a block selects from, when several share the row.
+const PART: usize = 8192;
+
+/// Rows to sort: contiguous [rows, cols], of which the first `keep` are wanted.
+struct Rows<'a> {
+    rows: usize,
+    cols: usize,
+    keep: usize,
+    descending: bool,
+    x: View<'a>,
+    /// Contiguous [rows, keep].
+    y: Option<View<'a>>,
+    index: Option<View<'a>>,
+}
+
+/// [outer, size, inner] as [outer, inner, size].
+fn axis_last<'a>(v: View<'a>, [outer, size, inner]: [usize; 3]) -> Result<View<'a>> {
+    v.reshape(&[outer, size, inner])?.map("rows", |l| l.transpose(1, 2))
+}
+
+impl Engine {
+    fn order_tail(&self, r: &Rows<'_>) -> [Arg; 2] {
+        [int(r.descending as usize), r.index.as_ref().map_or(int(0), wide_index)]
+    }
+
+    /// Rows that fit a block; `from` names positions.
+    fn order_short(&self, r: &Rows<'_>, from: Option<&View<'_>>) -> Result<()> {
+        let dt = r.x.dtype();
+        let n = r.cols.max(each(dt)).next_power_of_two();
+        let [descending, wide] = self.order_tail(r);
+        let args = [
+            self.arg_in(&r.x),
+            self.arg_opt(from),
+            self.arg_opt(r.y.as_ref()),
+            self.arg_opt(r.index.as_ref()),
+            long(r.rows),
+            int(r.cols),
+            int(n),
+            int(r.keep),
+            descending,
+            wide,
+        ];
+        self.launch(&ORDER_ROWS, dt, "", Grid::Blocks([r.rows.div_ceil(block_pairs(dt) / n), 1, 1]), &args)
+    }
+
+    /// The first `keep`, which fit a block, of long rows; `from` names positions.
+    fn order_select(&self, r: &Rows<'_>, from: Option<&View<'_>>) -> Result<()> {
+        let dt = r.x.dtype();
+        if r.cols <= block_pairs(dt) {
+            return self.order_short(r, from);
+        }
+        let fill = self.fill();
+        let most = r.cols / PART.max(16 * r.keep);
+        let splits = if r.rows < fill { fill.div_ceil(r.rows).min(most).max(1) } else { 1 };
+        let part = |y: &View<'_>, index: &View<'_>, wide: Arg| {
+            let args = [
+                self.arg_in(&r.x),
+                self.arg_opt(from),
+                self.arg_in(y),
+                self.arg_in(index),
+                long(r.cols),
+                int(splits),
+                int(r.keep),
+                int(r.keep.max(each(dt)).next_power_of_two()),
+                int(r.descending as usize),
+                wide,
+            ];
+            self.launch(&ORDER_SELECT, dt, "", Grid::Blocks([r.rows * splits, 1, 1]), &args)
+        };
+        match (&r.y, &r.index) {
+            (Some(y), Some(index)) if splits == 1 => part(y, index, wide_index(index)),
+            _ => {
+                // The best of each part, and then the best of those; they lie in the order of their positions where they are equal.
+                let n = r.rows * splits * r.keep;
+                let (y, at) = (self.scratch(dt, n)?, self.scratch(DType::I32, n)?);
+                part(&y.view(), &at.view(), int(0))?;
+                let next = Rows { cols: splits * r.keep, x: y.view(), ..*r };
+                self.order_select(&next, Some(&at.view()))
+            }
+        }
+    }
+
+    /// Rows of any length by radix.
+    fn order_long(&self, op: &'static str, r: &Rows<'_>) -> Result<()> {
+        let (dt, n) = (r.x.dtype(), r.rows * r.cols);
+        let key = if dt.size() == 8 { DType::I64 } else { DType::I32 };
+        let keys = self.scratch(key, n)?;
+        let [descending, wide] = self.order_tail(r);
+        let args = [self.arg_in(&r.x), self.arg_in(&keys.view()), long(n), descending];
+        self.launch(&ORDER_KEYS, dt, "", Grid::Stride(n), &args)?;
+        let sorted = self.sort_rows(op, &keys.view(), r.rows, 8 * dt.size() as u32)?;
+        let args = [
+            self.arg_in(&sorted.keys.view()),
+            self.arg_in(&sorted.positions.view()),
+            self.arg_in(&r.x),
+            self.arg_opt(r.y.as_ref()),
+            self.arg_opt(r.index.as_ref()),
+            long(r.rows * r.keep),
+            long(r.cols),
+            long(r.keep),
+            descending,
+            wide,
+        ];
+        self.launch(&ORDER_FINISH, dt, "", Grid::Stride(r.rows * r.keep), &args)
+    }
+
+    /// The first `keep` along an axis of [outer, size, inner], which is not empty.
+    #[allow(clippy::too_many_arguments)]
+    fn order(
+        &self,
+        op: &'static str,
+        extents: [usize; 3],
+        keep: usize,
+        descending: bool,
+        x: View<'_>,
+        y: Option<View<'_>>,
+        index: Option<View<'_>>,
+    ) -> Result<()> {
+        let [outer, size, inner] = extents;
+        let rows = outer * inner;
+        let mut home = None;
+        let across = inner > 1;
+        // Along an inner axis: rows are made and undone by copies.
+        let x = if across { self.packed(&axis_last(x, extents)?, &mut home)? } else { x };
+        let spare = |v: &Option<View<'_>>| {
+            v.filter(|_| across).map(|v| self.scratch(v.dtype(), rows * keep)).transpose()
+        };
+        let (ys, is) = (spare(&y)?, spare(&index)?);
+        let r = Rows {
+            rows,
+            cols: size,
+            keep,
+            descending,
+            x,
+            y: ys.as_ref().map(|b| b.view()).or(y),
+            index: is.as_ref().map(|b| b.view()).or(index),
+        };
+        let most = block_pairs(x.dtype());
+        if size <= most {
+            self.order_short(&r, None)?;
+        } else if keep <= most / 2
+            && r.y.is_some()
+            && r.index.is_some()
+            && keep * 4 <= size
+            && size <= u32::MAX as usize
+        {
+            self.order_select(&r, None)?;
+        } else {
+            self.order_long(op, &r)?;
+        }
+        for (rows, out) in [(&ys, &y), (&is, &index)] {
+            if let (Some(rows), Some(out)) = (rows, out) {
+                let back = axis_last(rows.view(), [outer, inner, keep])?;
+                let out = out.reshape(&[outer, keep, inner])?;
+                self.move_axes(&back, 0, &out, Axis::of(&back, &out), false)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl SortOps for Engine {
+    fn sort(&self, axis: usize, descending: bool, io: SortIo<'_>) -> Result<()> {
+        const OP: &str = "sort";
+        let extents = check_sort(axis, &io)?;
+        let (y, index) = (io.y.as_ref().map(ViewMut::as_view), io.index.as_ref().map(ViewMut::as_view));
+        self.own_all(OP, &[("x", Some(io.x)), ("y", y), ("index", index)])?;
+        if io.x.numel() == 0 || (y.is_none() && index.is_none()) {
+            return Ok(());
+        }
+        self.order(OP, extents, extents[1], descending, io.x, y, index)
+    }
+
+    fn topk(
+        &self,
+        axis: usize,
+        largest: bool,
+        x: View<'_>,
+        y: ViewMut<'_>,
+        index: ViewMut<'_>,
+    ) -> Result<()> {
+        const OP: &str = "topk";
+        let (extents, k) = check_topk(axis, &x, &y, &index)?;
+        let (y, index) = (y.as_view(), index.as_view());
+        self.own_all(OP, &[("x", x), ("y", y), ("index", index)])?;
+        if y.numel() == 0 {
+            return Ok(());
+        }
+        self.order(OP, extents, k, largest, x, Some(y), Some(index))
+    }
+
+    fn sort_bwd(&self, axis: usize, dy: View<'_>, index: View<'_>, dx: GradMut<'_>) -> Result<()> {
+        const OP: &str = "sort_bwd";
+        let ([_, size, inner], k) = check_sort_bwd(axis, &dy, &index, &dx)?;
+        let v = dx.out.as_view();
+        self.own_all(OP, &[("dy", dy), ("index", index), ("dx", v)])?;
+        if k < size && !dx.accumulate && v.numel() > 0 {
+            self.fill_pattern(&vec![0; v.dtype().size()], &v)?;
+        }
+        let n = dy.numel();
+        let args = [
+            self.arg_in(&dy),
+            self.arg_in(&index),
+            self.arg_in(&v),
+            self.arg_error(),
+            long(n),
+            long(k),
+            long(size),
+            long(inner),
+            wide_index(&index),
+            Arg::I32(dx.accumulate as i32),
+            Arg::I32(code_of_op(OP)),
+        ];
+        self.launch(&ORDER_SCATTER, v.dtype(), "", Grid::Stride(n), &args)
+    }
+
+    fn search_sorted(
+        &self,
+        right: bool,
+        sorted: View<'_>,
+        values: View<'_>,
+        index: ViewMut<'_>,
+    ) -> Result<()> {
+        const OP: &str = "search_sorted";
+        let (edges, per) = check_search_sorted(&sorted, &values, &index)?;
+        let v = index.as_view();
+        self.own_all(OP, &[("sorted", sorted), ("values", values), ("index", v)])?;
+        let n = values.numel();
+        let args = [
+            self.arg_in(&sorted),
+            self.arg_in(&values),
+            self.arg_in(&v),
+            long(n),
+            long(edges),
+            long(per.unwrap_or(0)),
+            int(right as usize),
+            wide_index(&v),
+        ];
+        self.launch(&ORDER_SEARCH, values.dtype(), "", Grid::Stride(n), &args)
+    }
+}
