@@ -86,6 +86,15 @@ pub(crate) fn context_lost(code: u32) -> bool {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DimsArg(pub [i64; 8]);
 
+/// A pointer argument: memory plus a byte offset; `None` is a null pointer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Ptr(pub(crate) Option<(RawMem, u64)>);
+
+impl Ptr {
+    /// The null pointer, for an operand that is absent.
+    pub(crate) const NULL: Ptr = Ptr(None);
+}
+
 /// One kernel argument.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]

@@ -1,5 +1,6 @@
 //! Matrix products of a vendor library: which of them it is given, in what form, and whether its results can be trusted.
 
+use crate::spec::kernels::elementwise::{UNARY_FLAT};
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -13,7 +14,6 @@ use crate::driver::{Arg, BlasAct, BlasProblem, VendorBlas};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::gemm::Extents;
-use crate::spec::activation::ACT_FLAT;
 
 /// The library's part in a product.
 #[derive(Debug, Clone, Copy)]
@@ -213,7 +213,7 @@ impl Engine {
             real(q.out, 0.0),
             real(q.out, 0.0),
         ];
-        self.launch(&ACT_FLAT, q.out, name, flat_grid(n, q.out, true, 4), &args)
+        self.launch_list(&UNARY_FLAT.spec, q.out, name, flat_grid(n, q.out, true, 4), &args)
     }
 
     fn blas_call(

@@ -11,7 +11,7 @@ use crate::dtype::DType;
 use crate::error::{GpuError, Result};
 use crate::index_error;
 use crate::layout::{Layout, MAX_RANK};
-use crate::spec::{BLOCK, KernelSpec, Role};
+use crate::spec::{BLOCK, Kernel, KernelArgs, KernelSpec, Role};
 
 /// How many blocks a launch has.
 #[derive(Debug, Clone, Copy)]
@@ -27,7 +27,18 @@ pub(crate) const MAX_GRID_YZ: usize = 65_535;
 
 impl Engine {
     /// Queues a kernel of the table for a storage type, specialised for `op` (empty for units without).
-    pub(crate) fn launch(
+    pub(crate) fn launch<A: KernelArgs>(
+        &self,
+        kernel: &'static Kernel<A>,
+        dtype: DType,
+        op: &'static str,
+        grid: Grid,
+        args: &A,
+    ) -> Result<()> {
+        args.with(dtype, |args| self.launch_list(&kernel.spec, dtype, op, grid, args))
+    }
+
+    pub(crate) fn launch_list(
         &self,
         kernel: &'static KernelSpec,
         dtype: DType,
@@ -37,8 +48,7 @@ impl Engine {
     ) -> Result<()> {
         self.check_poison()?;
         debug_assert_eq!(mismatch(kernel, dtype, args), None, "{}", kernel.entry);
-        debug_assert!(kernel.dtypes.contains(&dtype), "{} has no unit for {dtype}", kernel.entry);
-        debug_assert!(op.is_empty() || kernel.ops.contains(&op), "{} has no unit for {op}", kernel.entry);
+        debug_assert!(kernel.has_unit(dtype, op), "{} has no unit for {dtype} and {op:?}", kernel.entry);
         let d = &self.inner.device;
         let Some(cfg) = self.geometry(grid) else { return Ok(()) };
         let mut compiled = 0;

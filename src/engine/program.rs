@@ -12,117 +12,8 @@ use crate::dtype::DType;
 use crate::error::{GpuError, Result};
 use crate::spec::{BLOCK, KernelSpec, Unit};
 
-macro_rules! sources {
-    ($($path:literal),* $(,)?) => {
-        &[$(($path, include_str!(concat!("../../kernels/", $path)))),*]
-    };
-}
-
-/// Every kernel text of the crate, by its path under `kernels/`.
-static SOURCES: &[(&str, &str)] = sources![
-    "common/prelude/prelude.h",
-    "common/elementwise/functions.h",
-    "common/prelude/special.h",
-    "common/elementwise/unary.c",
-    "common/elementwise/binary.c",
-    "common/elementwise/ternary.c",
-    "common/elementwise/mixed_dtype.c",
-    "common/elementwise/cast.c",
-    "common/prelude/coordinates.h",
-    "common/prelude/strided.h",
-    "common/reduce/reduce.c",
-    "common/reduce/reduce_ops.h",
-    "common/reduce/backward.c",
-    "common/scan/scan.c",
-    "common/scan/scan.h",
-    "common/scan/segment.c",
-    "common/index/index.c",
-    "common/shape/shape.c",
-    "common/sort/sort.c",
-    "common/distance/distance.c",
-    "common/sort/radix.c",
-    "common/embedding/embedding.c",
-    "common/rnn/rnn.c",
-    "common/rnn/gates.h",
-    "common/rnn/step.h",
-    "common/rnn/fused.c",
-    "common/rnn/conv.c",
-    "common/graph/graph.h",
-    "common/graph/aggregate.c",
-    "common/graph/edges.c",
-    "common/graph/attention.c",
-    "common/graph/csr.c",
-    "common/mesh/diffusion.c",
-    "common/mesh/mesh.c",
-    "common/softmax/softmax.c",
-    "common/softmax/masked.c",
-    "common/activation/gated.c",
-    "common/activation/fused.h",
-    "common/prelude/rows.h",
-    "common/norm/norm.c",
-    "common/norm/norm.h",
-    "common/norm/backward.c",
-    "common/norm/backward_aligned.c",
-    "common/norm/aligned.c",
-    "common/norm/l2.c",
-    "common/elementwise/unary_ops.h",
-    "common/activation/activation_ops.h",
-    "common/elementwise/binary_ops.h",
-    "common/elementwise/ternary_ops.h",
-    "common/loss/loss.c",
-    "common/loss/loss_ops.h",
-    "common/loss/ctc.c",
-    "common/loss/batch.c",
-    "common/loss/rows.c",
-    "common/loss/row_ops.h",
-    "common/loss/row_ops_structured.h",
-    "common/loss/margin.c",
-    "common/loss/stft.c",
-    "common/optimizer/optimizer.c",
-    "common/optimizer/gradient_norm.c",
-    "common/optimizer/rules.h",
-    "common/optimizer/adaptive.c",
-    "common/optimizer/adaptive_rules.h",
-    "common/optimizer/adaptive_memory.c",
-    "common/optimizer/sparse.c",
-    "common/optimizer/packed.c",
-    "common/random/random.c",
-    "common/prelude/window.h",
-    "common/pool/pool.c",
-    "common/pool/halving.c",
-    "common/resample/resample.c",
-    "common/resample/grid_sample.c",
-    "common/resample/nms.c",
-    "common/gemm/gemm.c",
-    "common/gemm/tile.h",
-    "common/prelude/tile.h",
-    "common/conv/conv.c",
-    "common/conv/tile.h",
-    "common/conv/window_table.h",
-    "common/conv/weight.c",
-    "common/conv/weight_tile.h",
-    "common/conv/direct.c",
-    "common/conv/depthwise.c",
-    "common/conv/columns.c",
-    "common/conv/causal.c",
-    "common/conv/deformable.c",
-    "common/attention/attention.c",
-    "common/attention/backward.c",
-    "common/attention/scores.c",
-    "common/attention/tile.h",
-    "common/attention/rope.c",
-    "common/language_model/linear_cross_entropy.c",
-    "common/moe/moe.c",
-    "common/moe/order.c",
-    "common/quantized/quantized.c",
-    "cuda/dialect.h",
-    "hip/dialect.h",
-    "opencl/dialect.h",
-    "lint/dialect.h",
-];
-
 fn text(path: &str) -> std::result::Result<&'static str, String> {
-    SOURCES
+    crate::spec::kernels::SOURCES
         .iter()
         .find(|(p, _)| *p == path)
         .map(|(_, t)| *t)
@@ -173,7 +64,7 @@ pub(crate) fn assemble_text(
     );
     let fail = |e: std::io::Error| format!("{file}: {e}");
     let mut fs = ocl_include::source::Mem::new();
-    for (path, text) in SOURCES.iter().filter(|(p, _)| *p != file) {
+    for (path, text) in crate::spec::kernels::SOURCES.iter().filter(|(p, _)| *p != file) {
         fs.add_file(path, (*text).to_string()).map_err(fail)?;
     }
     fs.add_file(&file, body.to_string()).map_err(fail)?;

@@ -1,8 +1,5 @@
-//! Activations: the kernels of `kernels/common/unary.c` with the functions of `activation_ops.h`.
+//! Names of the activation functions in `kernels/common/activation/activation_ops.h`.
 
-use super::KernelSpec;
-use super::elementwise::{UNARY_BWD_FLAT, UNARY_BWD_ND, UNARY_FLAT, UNARY_ND};
-use crate::ops::Family;
 use crate::ops::activation::Activation;
 
 /// Declares the map from an activation to its C name and scalar parameters, and the list of names.
@@ -43,17 +40,4 @@ activations! {
     Activation::Hardsigmoid => "gk_act_hardsigmoid",
     Activation::Hardtanh { lo, hi } => "gk_act_hardtanh" (lo, hi),
     Activation::Relu6 => "gk_act_hardtanh" (0.0, 6.0),
-}
-
-macro_rules! rows {
-    ($($name:ident = $of:ident;)*) => {
-        $(pub(crate) static $name: KernelSpec = KernelSpec { family: Family::Activation, ops: ACTIVATIONS, ..$of };)*
-        pub(crate) static KERNELS: &[&KernelSpec] = &[$(&$name),*];
-    };
-}
-rows! {
-    ACT_FLAT = UNARY_FLAT;
-    ACT_ND = UNARY_ND;
-    ACT_BWD_FLAT = UNARY_BWD_FLAT;
-    ACT_BWD_ND = UNARY_BWD_ND;
 }

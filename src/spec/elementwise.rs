@@ -1,8 +1,8 @@
-//! Kernels of `kernels/common/{unary,binary,ternary,mixed,cast}.c` and the names of their functions.
+//! Names of the functions in `kernels/common/elementwise/*_ops.h`.
 //!
-//! A function is a variant of its enum, one line in `kernels/common/*_ops.h`, one line in a table here and one match arm in `src/cpu`.
+//! A function is a variant of its enum, one line in `*_ops.h`, one line in a table here and one match arm in `src/cpu`.
 
-use super::{FLOATS64, INTS, KernelSpec, kernels};
+pub(crate) use super::activation::ACTIVATIONS;
 use crate::dtype::DType;
 use crate::ops::elementwise::{Binary, Ternary, Unary};
 
@@ -182,13 +182,13 @@ functions! {
 }
 
 /// Functions whose result is a mask.
-const PREDICATES: &[&str] = &["gk_op_isnan", "gk_op_isinf", "gk_op_isfinite"];
+pub(crate) const PREDICATES: &[&str] = &["gk_op_isnan", "gk_op_isinf", "gk_op_isfinite"];
 /// Functions of two values whose result is a mask.
-const COMPARISONS: &[&str] = &["gk_op_eq", "gk_op_ne", "gk_op_lt", "gk_op_le", "gk_op_gt", "gk_op_ge"];
+pub(crate) const COMPARISONS: &[&str] = &["gk_op_eq", "gk_op_ne", "gk_op_lt", "gk_op_le", "gk_op_gt", "gk_op_ge"];
 /// Integer functions that report a division by zero.
-const INT_DIV: &[&str] = &["gk_op_div_floor", "gk_op_div_trunc"];
+pub(crate) const INT_DIV: &[&str] = &["gk_op_div_floor", "gk_op_div_trunc"];
 /// Conversions by target.
-const CASTS: &[&str] =
+pub(crate) const CASTS: &[&str] =
     &["gk_to_f32", "gk_to_f16", "gk_to_bf16", "gk_to_f64", "gk_to_i32", "gk_to_i64", "gk_to_u8"];
 
 /// Name of the conversion to a dtype.
@@ -197,70 +197,3 @@ pub(crate) fn cast_function(to: DType) -> &'static str {
     CASTS[at]
 }
 
-/// Types through which values of each size are copied.
-pub(crate) const BY_SIZE: &[DType] = &[DType::U8, DType::F16, DType::I32, DType::I64];
-
-kernels! {
-    family: Elementwise;
-    UNARY_FLAT = "elementwise/unary.c" "unary_flat", dtypes: FLOATS64, ops: UNARY,
-        args: [x: In("gk_t"), y: Out("gk_t"), n: I64, wide: I32, p: Real, q: Real, s: Real];
-    UNARY_ND = "elementwise/unary.c" "unary_nd", dtypes: FLOATS64, ops: UNARY,
-        args: [x: In("gk_t"), y: Out("gk_t"), n: I64, rank: I32, shape: Dims, sx: Dims, sy: Dims, p: Real, q: Real, s: Real];
-    UNARY_MASK = "elementwise/unary.c" "unary_mask", dtypes: FLOATS64, ops: PREDICATES,
-        args: [x: In("gk_t"), y: Out("gk_u8"), n: I64, wide: I32, rank: I32, shape: Dims, sx: Dims, sy: Dims, p: Real, q: Real, s: Real];
-    UNARY_BWD_FLAT = "elementwise/unary.c" "unary_bwd_flat", dtypes: FLOATS64, ops: UNARY,
-        args: [dy: In("gk_t"), x: In("gk_t"), dx: Out("gk_t"), n: I64, wide: I32, accumulate: I32, p: Real, q: Real, s: Real];
-    UNARY_BWD_ND = "elementwise/unary.c" "unary_bwd_nd", dtypes: FLOATS64, ops: UNARY,
-        args: [dy: In("gk_t"), x: In("gk_t"), dx: Out("gk_t"), n: I64, rank: I32, shape: Dims, sdy: Dims, sx: Dims, sdx: Dims, accumulate: I32,
-            p: Real, q: Real, s: Real];
-    BINARY_FLAT = "elementwise/binary.c" "binary_flat", dtypes: FLOATS64, ops: BINARY,
-        args: [a: In("gk_t"), b: In("gk_t"), y: Out("gk_t"), n: I64, wide: I32, p: Real, q: Real];
-    BINARY_ND = "elementwise/binary.c" "binary_nd", dtypes: FLOATS64, ops: BINARY,
-        args: [a: In("gk_t"), b: In("gk_t"), y: Out("gk_t"), n: I64, rank: I32, shape: Dims, magic: Dims, sa: Dims, sb: Dims, sy: Dims,
-            wide: I32, p: Real, q: Real];
-    BINARY_MASK = "elementwise/binary.c" "binary_mask", dtypes: FLOATS64, ops: COMPARISONS,
-        args: [a: In("gk_t"), b: In("gk_t"), y: Out("gk_u8"), n: I64, wide: I32, rank: I32, shape: Dims, sa: Dims, sb: Dims, sy: Dims, p: Real,
-            q: Real];
-    BINARY_INT_DIV = "elementwise/binary.c" "binary_int_div", dtypes: INTS, ops: INT_DIV,
-        args: [a: In("gk_t"), b: In("gk_t"), y: Out("gk_t"), n: I64, rank: I32, shape: Dims, sa: Dims, sb: Dims, sy: Dims, err: Out("int"),
-            code: I32];
-    BINARY_BWD_ND = "elementwise/binary.c" "binary_bwd_nd", dtypes: FLOATS64, ops: BINARY,
-        args: [dy: In("gk_t"), a: In("gk_t"), b: In("gk_t"), da: Out("gk_t"), db: Out("gk_t"), n: I64, rank: I32, shape: Dims, sdy: Dims, sa: Dims,
-            sb: Dims, sda: Dims, sdb: Dims, wide: I32, acc_a: I32, acc_b: I32, p: Real, q: Real];
-    BINARY_BWD_ROWS = "elementwise/binary.c" "binary_bwd_rows", dtypes: FLOATS64, ops: BINARY,
-        args: [dy: In("gk_t"), x: In("gk_t"), v: In("gk_t"), dx: Out("gk_t"), part: Out("gk_f"), rows: I64, cols: I64, lanes: I32, wide: I32,
-            row_first: I32, accumulate: I32, p: Real, q: Real];
-    BINARY_BWD_FOLD = "elementwise/binary.c" "binary_bwd_fold", dtypes: FLOATS64, ops: BINARY,
-        args: [part: In("gk_f"), dv: Out("gk_t"), slices: I64, cols: I64, accumulate: I32];
-    TERNARY_ND = "elementwise/ternary.c" "ternary_nd", dtypes: FLOATS64, ops: TERNARY,
-        args: [a: In("gk_t"), b: In("gk_t"), c: In("gk_t"), y: Out("gk_t"), n: I64, rank: I32, shape: Dims, sa: Dims, sb: Dims, sc: Dims, sy: Dims,
-            wide: I32, p: Real];
-    TERNARY_BWD_ND = "elementwise/ternary.c" "ternary_bwd_nd", dtypes: FLOATS64, ops: TERNARY,
-        args: [dy: In("gk_t"), a: In("gk_t"), b: In("gk_t"), c: In("gk_t"), da: Out("gk_t"), db: Out("gk_t"), dc: Out("gk_t"), n: I64, rank: I32,
-            shape: Dims, sdy: Dims, sa: Dims, sb: Dims, sc: Dims, sda: Dims, sdb: Dims, sdc: Dims, accumulate: I32, p: Real];
-    WHERE_ND = "elementwise/mixed_dtype.c" "where_nd", dtypes: BY_SIZE, ops: &[],
-        args: [c: In("gk_u8"), a: In("gk_t"), b: In("gk_t"), y: Out("gk_t"), n: I64, wide: I32, rank: I32, shape: Dims, sc: Dims, sa: Dims, sb: Dims,
-            sy: Dims];
-    WHERE_BWD = "elementwise/mixed_dtype.c" "where_bwd", dtypes: FLOATS64, ops: &[],
-        args: [dy: In("gk_t"), c: In("gk_u8"), da: Out("gk_t"), db: Out("gk_t"), n: I64, rank: I32, shape: Dims, sdy: Dims, sc: Dims, sda: Dims,
-            sdb: Dims, acc_a: I32, acc_b: I32];
-    LDEXP_ND = "elementwise/mixed_dtype.c" "ldexp_nd", dtypes: FLOATS64, ops: &[],
-        args: [a: In("gk_t"), e: In("int"), y: Out("gk_t"), n: I64, rank: I32, shape: Dims, sa: Dims, se: Dims, sy: Dims, accumulate: I32];
-    CAST_ND = "elementwise/cast.c" "cast_nd", dtypes: super::ALL, ops: CASTS,
-        args: [x: In("gk_t"), y: Out("gk_d"), n: I64, wide: I32, rank: I32, shape: Dims, sx: Dims, sy: Dims];
-}
-
-/// The kernels above in integer units.
-macro_rules! int_units {
-    ($($name:ident = $of:ident, $ops:ident;)*) => {
-        $(pub(crate) static $name: KernelSpec = KernelSpec { dtypes: INTS, ops: $ops, ..$of };)*
-        pub(crate) static INT_KERNELS: &[&KernelSpec] = &[$(&$name),*];
-    };
-}
-int_units! {
-    UNARY_FLAT_INT = UNARY_FLAT, INT_UNARY;
-    UNARY_ND_INT = UNARY_ND, INT_UNARY;
-    BINARY_FLAT_INT = BINARY_FLAT, INT_BINARY;
-    BINARY_ND_INT = BINARY_ND, INT_BINARY;
-    BINARY_MASK_INT = BINARY_MASK, COMPARISONS;
-}

@@ -1,14 +1,14 @@
 //! Chores of the project: `cargo xtask <command>`.
+//!
+//! `spec` writes files without which the library does not compile, so this crate does not depend on it; every other command is one of
+//! `xtask-checks`, which does.
 
-mod compile_check;
-mod date;
-mod evidence;
-mod expand;
-mod lint;
-mod nvrtc;
-mod status;
+#[allow(unreachable_pub)]
+#[path = "../../src/spec/prototype.rs"]
+mod prototype;
+mod spec;
 
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use clap::{Parser, Subcommand};
 
@@ -17,31 +17,28 @@ use clap::{Parser, Subcommand};
 #[command(name = "cargo xtask")]
 struct Cli {
     #[command(subcommand)]
-    command: Command,
+    chore: Chore,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
-    /// Compiles every kernel unit with NVRTC and hiprtc for several architectures; no GPU is needed.
-    CompileCheck(compile_check::Args),
-    /// Compiles for one architecture and reports line by line; `compile-check` starts it.
-    #[command(hide = true)]
-    CompileWorker(compile_check::WorkerArgs),
-    /// Prints the exact text of a kernel unit in a dialect, as the compiler gets it.
-    Expand(expand::Args),
-    /// Checks every kernel unit with a C99 compiler.
-    Lint(lint::Args),
-    /// Writes KERNEL_STATUS.md from the tables and the committed results.
-    Status(status::Args),
+enum Chore {
+    /// Writes the table of kernels and their argument structs from the prototypes in `kernels/common`.
+    Spec(spec::Args),
+    /// compile-check, expand, lint, status: see `cargo xtask <command> --help`.
+    #[command(external_subcommand)]
+    Check(Vec<String>),
 }
 
 fn main() -> ExitCode {
-    let done = match Cli::parse().command {
-        Command::CompileCheck(args) => compile_check::run(&args),
-        Command::CompileWorker(args) => compile_check::work(&args),
-        Command::Expand(args) => expand::run(&args),
-        Command::Lint(args) => lint::run(&args),
-        Command::Status(args) => status::run(&args),
+    let done = match Cli::parse().chore {
+        Chore::Spec(args) => spec::run(&args),
+        Chore::Check(args) => {
+            let run = ["run", "--quiet", "--package", "xtask-checks", "--"];
+            match Command::new(env!("CARGO")).args(run).args(args).status() {
+                Ok(status) => return status.code().map_or(ExitCode::FAILURE, |c| ExitCode::from(c as u8)),
+                Err(e) => Err(format!("cargo does not start: {e}")),
+            }
+        }
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

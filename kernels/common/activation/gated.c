@@ -17,6 +17,7 @@ GK_FN void gk_gated_add(GK_GLOBAL gk_t* p, gk_i64 i, gk_vec v, int wide, int acc
     gk_put_item(p, i, v, wide);
 }
 
+// Units: FLOATS64
 GK_KERNEL(gated)(GK_IN(gk_t, gate), GK_IN(gk_t, up), GK_OUT(gk_t, y), gk_i64 n, gk_i64 cols, gk_i64 stride, int wide, int act)
 {
     GK_BIND_IN(gk_t, gate); GK_BIND_IN(gk_t, up); GK_BIND_OUT(gk_t, y);

@@ -13,6 +13,7 @@
 #define GK_WIDTH GK_CAT(GK_OP, _width)
 #include "tile.h"
 
+// Units: FLOATS64 x HEAD_WIDTHS
 GK_KERNEL(attention_fwd)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias), GK_IN(gk_u8, mask), GK_IN(int, lengths), GK_IN(int, cu_q), GK_IN(int, cu_k),
                          GK_IN(gk_i64, more), GK_OUT(int, err), GK_DIMS(size), GK_DIMS(sq), GK_DIMS(sm), int tiles, gk_f scale, gk_f cap, int left,
                          int right, int bottom, gk_i64 seed, gk_i64 stream, gk_i64 offset, float keep, gk_f kept, int code, GK_IN(gk_t, v),

@@ -16,6 +16,7 @@ GK_FN gk_f gk_angle(gk_i64 frequency, gk_i64 position)
 #endif
 }
 
+// Units: FLOATS64
 GK_KERNEL(rope)(GK_IN(gk_t, x), GK_IN(int, positions), GK_IN(gk_i64, table), GK_OUT(gk_t, y), GK_DIMS(size), GK_DIMS(sx), gk_i64 offset, int pairs,
                 int wide, int lanes, gk_f sign, int accumulate)
 {

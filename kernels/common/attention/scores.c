@@ -10,6 +10,7 @@
  */
 #include "tile.h"
 
+// Units: FLOATS64
 /* so = {dO batch, head, row, O batch, head, row}; n = B * Hq * Lq */
 GK_KERNEL(attention_delta)(GK_IN(gk_t, dout), GK_IN(gk_t, o), GK_OUT(gk_f, delta), GK_DIMS(size), GK_DIMS(so), gk_i64 n)
 {

@@ -32,6 +32,7 @@ GK_FN gk_f gk_causal(GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* w, GK_GLOBAL
 
 #define GK_ROW_OF(i) (n <= 0x7fffffffll ? (gk_i64)((gk_u32)(i) / (gk_u32)len) : (i) / len)
 
+// Units: FLOATS64
 GK_KERNEL(causal_conv)(GK_IN(gk_t, x), GK_IN(gk_t, w), GK_IN(gk_t, bias), GK_IN(gk_t, state), GK_OUT(gk_t, y), gk_i64 n, gk_i64 len, gk_i64 channels, int k,
                        int act, gk_f p)
 {

@@ -20,6 +20,7 @@ GK_FN gk_cell gk_cell_of(gk_i64 i, gk_i64 n, gk_dims size)
     return r;
 }
 
+// Units: FLOATS64
 GK_KERNEL(im2col)(GK_IN(gk_t, x), GK_OUT(gk_t, col), gk_i64 n, GK_DIMS(img), GK_DIMS(out), GK_DIMS(win), GK_DIMS(geo), int accumulate)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, col);

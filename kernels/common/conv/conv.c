@@ -55,6 +55,7 @@ GK_FN gk_tap gk_taps_in(int phase, int taps, int dilation, int pad, int stride)
     return a;
 }
 
+// Units: FLOATS64
 /* plan and wt [groups, K, mpad] of w: forward [groups, m, r, taps], adjoint [groups, r, m, taps]; r channels are summed over. wt may be null.
  * win = {sizes, strides}, geo = {paddings, dilations}, img = {depth, height, width} of the map that is read.
  * Launch: grid-stride over max(phases, groups * r * taps * mpad). */
@@ -269,6 +270,7 @@ GK_FN void gk_conv_part(gk_four v, gk_places p, GK_GLOBAL gk_f* part, int of, in
 }
 
 #if GK_DTYPE != GK_F64
+// Units: FLOATS
 GK_KERNEL(conv_tile128)(GK_IN(gk_t, x), GK_IN(gk_f, wt), GK_IN(int, plan), GK_IN(gk_t, scale), GK_IN(gk_t, bias), GK_IN(gk_t, residual), GK_OUT(gk_t, y),
                         GK_OUT(gk_t, z), GK_OUT(gk_f, part), GK_DIMS(img), GK_DIMS(out), GK_DIMS(step), GK_DIMS(phase), int accumulate, int act, gk_f q_act)
 {
@@ -306,6 +308,7 @@ GK_KERNEL(conv_tile16)(GK_IN(gk_t, x), GK_IN(gk_f, wt), GK_IN(int, plan), GK_IN(
 }
 #endif
 
+// Units: FLOATS64
 GK_KERNEL(conv_tile64)(GK_IN(gk_t, x), GK_IN(gk_f, wt), GK_IN(int, plan), GK_IN(gk_t, scale), GK_IN(gk_t, bias), GK_IN(gk_t, residual), GK_OUT(gk_t, y),
                        GK_OUT(gk_t, z), GK_OUT(gk_f, part), GK_DIMS(img), GK_DIMS(out), GK_DIMS(step), GK_DIMS(phase), int accumulate, int act, gk_f q_act)
 {

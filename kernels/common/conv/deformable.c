@@ -52,6 +52,7 @@ GK_FN gk_taps gk_neighbours(GK_GLOBAL const gk_t* offset, gk_displaced s, gk_dim
     return r;
 }
 
+// Units: FLOATS64
 GK_KERNEL(deform_columns)(GK_IN(gk_t, x), GK_IN(gk_t, offset), GK_IN(gk_t, mask), GK_OUT(gk_t, col), gk_i64 n, GK_DIMS(geo), GK_DIMS(img), GK_DIMS(out))
 {
     GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, offset); GK_BIND_IN(gk_t, mask); GK_BIND_OUT(gk_t, col);

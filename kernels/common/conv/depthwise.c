@@ -85,6 +85,7 @@ GK_FN_CALL void gk_store_fused(gk_four v, gk_i64 first, int have, int wide, int 
     int quads = (width + 3) / 4, strips = (height + GK_STRIP - 1) / GK_STRIP; \
     gk_i64 plane = size.v[0] * size.v[1], channels = size.v[2] * size.v[3]
 
+// Units: FLOATS64
 GK_KERNEL(conv_depthwise)(GK_IN(gk_t, x), GK_IN(gk_t, w), GK_IN(gk_t, scale), GK_IN(gk_t, bias), GK_IN(gk_t, residual), GK_OUT(gk_t, y), GK_OUT(gk_t, z),
                           gk_i64 n, GK_DIMS(size), GK_DIMS(by), int wide, int back, int accumulate, int act, gk_f p)
 {

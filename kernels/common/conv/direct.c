@@ -49,6 +49,7 @@ GK_FN int gk_source(int q, int t, int stride, int pad, int dilation, int size, i
     return i < size ? i : -1;
 }
 
+// Units: FLOATS64
 /* img = {depth, height, width} of the map that is read, out = {depth, height, width, rows, groups, images, channels summed over},
  * win = {sizes, strides}, geo = {paddings, dilations}. w as in conv_plan. */
 GK_KERNEL(conv_direct)(GK_IN(gk_t, x), GK_IN(gk_t, w), GK_IN(gk_t, scale), GK_IN(gk_t, bias), GK_IN(gk_t, residual), GK_OUT(gk_t, y), GK_OUT(gk_t, z),

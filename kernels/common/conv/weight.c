@@ -104,6 +104,7 @@ GK_FN gk_column gk_walk_column(gk_walk s, gk_dims img, gk_dims step, gk_i64 g) {
     }
 
 #if GK_DTYPE != GK_F64
+// Units: FLOATS
 GK_KERNEL(conv_weight128)(GK_IN(gk_t, x), GK_IN(gk_t, dy), GK_IN(int, plan), GK_OUT(gk_f, part), GK_DIMS(img), GK_DIMS(out), GK_DIMS(step), GK_DIMS(size))
 {
     GK_LOCAL gk_slot tile[GK_SLOTS(2 * (132 + 132) * 8)];
@@ -113,6 +114,7 @@ GK_KERNEL(conv_weight128)(GK_IN(gk_t, x), GK_IN(gk_t, dy), GK_IN(int, plan), GK_
 }
 #endif
 
+// Units: FLOATS64
 GK_KERNEL(conv_weight64)(GK_IN(gk_t, x), GK_IN(gk_t, dy), GK_IN(int, plan), GK_OUT(gk_f, part), GK_DIMS(img), GK_DIMS(out), GK_DIMS(step), GK_DIMS(size))
 {
     GK_LOCAL gk_slot tile[GK_SLOTS(2 * (68 + 68) * 8)];

@@ -59,6 +59,7 @@ GK_FN gk_i64 gk_triangle(gk_i64 i, gk_i64 j, gk_i64 n)
     return lo * n - lo * (lo + 1) / 2 + hi - lo - 1;
 }
 
+// Units: FLOATS64
 /* y[b, i, j] = distance of a[b, i] and b[b, j]; with `packed` only i < j, in the order of gk_triangle. Each work-item has 4 x 4 pairs.
  * Launch: one block per tile of 64 x 64 pairs, columns fastest, then rows, then batches. */
 GK_KERNEL(distance_tile)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_OUT(gk_t, y), gk_i64 rows, gk_i64 cols, gk_i64 len, int packed, int mode, gk_f p)

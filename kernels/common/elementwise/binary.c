@@ -11,6 +11,7 @@
 /* Items that a work-item of binary_nd takes. */
 #define GK_ND_RUNS 2
 
+// Units: FLOATS64 x BINARY, INTS x INT_BINARY
 GK_KERNEL(binary_flat)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_OUT(gk_t, y), gk_i64 n, int wide, gk_f p, gk_f q)
 {
     GK_BIND_IN(gk_t, a); GK_BIND_IN(gk_t, b); GK_BIND_OUT(gk_t, y);
@@ -76,6 +77,7 @@ GK_KERNEL(binary_nd)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_OUT(gk_t, y), gk_i64 n, 
     }
 }
 
+// Units: FLOATS64 x COMPARISONS, INTS x COMPARISONS
 /* y[i] = f(a[i], b[i]) != 0, as u8. Strides count elements; wide: all tensors have no gaps and aligned bases. */
 GK_KERNEL(binary_mask)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_OUT(gk_u8, y), gk_i64 n, int wide, int rank, GK_DIMS(shape), GK_DIMS(sa), GK_DIMS(sb),
                        GK_DIMS(sy), gk_f p, gk_f q)
@@ -95,6 +97,7 @@ GK_KERNEL(binary_mask)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_OUT(gk_u8, y), gk_i64 
 }
 
 #if !GK_IS_FLOAT
+// Units: INTS x INT_DIV
 /* Integer division: 0 and a report where b is 0. Strides count elements. */
 GK_KERNEL(binary_int_div)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_OUT(gk_t, y), gk_i64 n, int rank, GK_DIMS(shape), GK_DIMS(sa), GK_DIMS(sb), GK_DIMS(sy),
                           GK_OUT(int, err), int code)
@@ -111,6 +114,7 @@ GK_KERNEL(binary_int_div)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_OUT(gk_t, y), gk_i6
 #endif
 
 #if GK_IS_FLOAT
+// Units: FLOATS64 x BINARY
 /* Gradients at the shape of dy; either of da, db may be null. */
 GK_KERNEL(binary_bwd_nd)(GK_IN(gk_t, dy), GK_IN(gk_t, a), GK_IN(gk_t, b), GK_OUT(gk_t, da), GK_OUT(gk_t, db), gk_i64 n, int rank, GK_DIMS(shape),
                          GK_DIMS(sdy), GK_DIMS(sa), GK_DIMS(sb), GK_DIMS(sda), GK_DIMS(sdb), int wide, int acc_a, int acc_b, gk_f p, gk_f q)

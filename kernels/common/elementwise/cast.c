@@ -104,6 +104,7 @@ GK_FN gk_raw16 gk_pack(const gk_d* d)
     return gk_make16(w[0], w[1], w[2], w[3]);
 }
 
+// Units: ALL x CASTS
 GK_KERNEL(cast_nd)(GK_IN(gk_t, x), GK_OUT(gk_d, y), gk_i64 n, int wide, int rank, GK_DIMS(shape), GK_DIMS(sx), GK_DIMS(sy))
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_d, y);

@@ -20,6 +20,7 @@ GK_FN gk_u32 gk_mask_word(GK_GLOBAL const gk_u8* c, gk_i64 i, int w)
 #endif
 }
 
+// Units: SIZES
 /* y[i] = c[i] ? a[i] : b[i]. A copy of bits: any type of the unit's size goes through the unit's. */
 GK_KERNEL(where_nd)(GK_IN(gk_u8, c), GK_IN(gk_t, a), GK_IN(gk_t, b), GK_OUT(gk_t, y), gk_i64 n, int wide, int rank, GK_DIMS(shape), GK_DIMS(sc),
                     GK_DIMS(sa), GK_DIMS(sb), GK_DIMS(sy))
@@ -42,6 +43,7 @@ GK_KERNEL(where_nd)(GK_IN(gk_u8, c), GK_IN(gk_t, a), GK_IN(gk_t, b), GK_OUT(gk_t
 #endif
 
 #if GK_IS_FLOAT
+// Units: FLOATS64
 /* da[i] (+)= c[i] ? dy[i] : 0, db[i] (+)= c[i] ? 0 : dy[i]; either may be null. */
 GK_KERNEL(where_bwd)(GK_IN(gk_t, dy), GK_IN(gk_u8, c), GK_OUT(gk_t, da), GK_OUT(gk_t, db), gk_i64 n, int rank, GK_DIMS(shape), GK_DIMS(sdy), GK_DIMS(sc),
                      GK_DIMS(sda), GK_DIMS(sdb), int acc_a, int acc_b)

@@ -8,6 +8,7 @@
 #include "common/prelude/strided.h"
 #include "ternary_ops.h"
 
+// Units: FLOATS64 x TERNARY
 GK_KERNEL(ternary_nd)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(gk_t, c), GK_OUT(gk_t, y), gk_i64 n, int rank, GK_DIMS(shape), GK_DIMS(sa), GK_DIMS(sb),
                       GK_DIMS(sc), GK_DIMS(sy), int wide, gk_f p)
 {

@@ -9,6 +9,7 @@
 #include "unary_ops.h"
 #include "common/activation/activation_ops.h"
 
+// Units: FLOATS64 x UNARY, FLOATS64 x ACTIVATIONS, INTS x INT_UNARY
 GK_KERNEL(unary_flat)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 n, int wide, gk_f p, gk_f q, gk_f s)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
@@ -37,6 +38,7 @@ GK_KERNEL(unary_nd)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 n, int rank, GK_DIMS
     }
 }
 
+// Units: FLOATS64 x PREDICATES
 /* y[i] = f(x[i]) != 0, as u8. wide: both tensors have no gaps and aligned bases. */
 GK_KERNEL(unary_mask)(GK_IN(gk_t, x), GK_OUT(gk_u8, y), gk_i64 n, int wide, int rank, GK_DIMS(shape), GK_DIMS(sx), GK_DIMS(sy), gk_f p, gk_f q, gk_f s)
 {
@@ -55,6 +57,7 @@ GK_KERNEL(unary_mask)(GK_IN(gk_t, x), GK_OUT(gk_u8, y), gk_i64 n, int wide, int 
 }
 
 #if GK_IS_FLOAT
+// Units: FLOATS64 x UNARY, FLOATS64 x ACTIVATIONS
 GK_KERNEL(unary_bwd_flat)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_OUT(gk_t, dx), gk_i64 n, int wide, int accumulate, gk_f p, gk_f q, gk_f s)
 {
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, dx);

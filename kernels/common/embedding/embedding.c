@@ -4,6 +4,7 @@
 #include "common/prelude/coordinates.h"
 
 #if GK_DTYPE == GK_I32 || GK_DTYPE == GK_I64
+// Units: INDICES
 /* keys[i] = ids[i]; `none` for the row `padding` (-1: there is none) and for an id outside [0, rows), which is reported.
  * Launch: grid-stride over the ids. */
 GK_KERNEL(embedding_keys)(GK_IN(int, ids), GK_OUT(gk_t, keys), GK_OUT(int, err), gk_i64 n, int wide, gk_i64 rows, gk_i64 padding, gk_i64 none, int code)
@@ -22,6 +23,7 @@ GK_KERNEL(embedding_keys)(GK_IN(int, ids), GK_OUT(gk_t, keys), GK_OUT(int, err),
 /* 16 bytes per work-item that are read before the first is written. */
 #define GK_DEPTH 2
 
+// Units: I32
 /* y[i] = table[ids[i]] for rows of `row` times 16 bytes; `by` divides by `row`. An id outside [0, rows) is reported and gives zeros. Items: the
  * 16 bytes of y, less than 2^31. Launch: blocks loop over runs of GK_DEPTH * GK_BLOCK items. Reference: F.embedding. */
 GK_KERNEL(embedding_rows)(GK_IN(gk_t, table), GK_IN(int, ids), GK_OUT(gk_t, y), GK_OUT(int, err), gk_i64 items, gk_i64 rows, int row, gk_i64 by, int wide,
@@ -78,6 +80,7 @@ GK_KERNEL(embedding_clear)(GK_IN(int, keys), GK_OUT(gk_t, table), gk_i64 n, gk_i
 #endif
 
 #if GK_IS_FLOAT
+// Units: FLOATS64
 /* For the rows of table [rows, width] with mark[row] != 0 whose p-norm exceeds `most`: row *= most / (norm + 1e-7). `kind` 0: p = 2, 1: p = 1,
  * 2: p infinite, 3: any other p. Sums in gk_f. Launch: `lanes` work-items per row, a power of two; one row per run of lanes, the grid covers
  * all rows. Reference: torch.embedding_renorm_. */

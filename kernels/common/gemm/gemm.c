@@ -210,6 +210,7 @@ GK_FN void gk_store_part(GK_GLOBAL gk_f* part, gk_i64 at, gk_i64 m, gk_i64 n, gk
     }
 
 #if GK_DTYPE != GK_F64
+// Units: FLOATS x OUTPUTS
 GK_KERNEL(gemm_tile128)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(gk_o, c), GK_IN(gk_t, bias), GK_IN(gk_o, residual), GK_IN(gk_t, scale),
                         GK_OUT(gk_o, y), GK_OUT(gk_o, z), GK_OUT(gk_f, part), GK_DIMS(size), GK_DIMS(sa), GK_DIMS(sb), GK_DIMS(sc), GK_DIMS(sr),
                         GK_DIMS(sv), GK_DIMS(sy), GK_DIMS(sz), gk_f alpha, gk_f beta, int act, gk_f p)
@@ -221,6 +222,7 @@ GK_KERNEL(gemm_tile128)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(gk_o, c), GK_IN(gk
 }
 #endif
 
+// Units: FLOATS64 x OUTPUTS
 GK_KERNEL(gemm_tile64)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(gk_o, c), GK_IN(gk_t, bias), GK_IN(gk_o, residual), GK_IN(gk_t, scale),
                        GK_OUT(gk_o, y), GK_OUT(gk_o, z), GK_OUT(gk_f, part), GK_DIMS(size), GK_DIMS(sa), GK_DIMS(sb), GK_DIMS(sc), GK_DIMS(sr),
                        GK_DIMS(sv), GK_DIMS(sy), GK_DIMS(sz), gk_f alpha, gk_f beta, int act, gk_f p)

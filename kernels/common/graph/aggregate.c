@@ -81,7 +81,7 @@ GK_FN void gk_find(const gk_walk* g, gk_u32 p, gk_u32 end, gk_ends* e)
 }
 
 /* The messages of these entries, zeros where there is none. */
-GK_FN void gk_messages(const gk_walk* g, int node, gk_vec self, const gk_ends* e, gk_vec m[GK_U])
+GK_FN void gk_messages(const gk_walk* g, int node, gk_vec own, const gk_ends* e, gk_vec m[GK_U])
 {
     int good[GK_U];
     GK_UNROLL for (int k = 0; k < GK_U; k++) {
@@ -108,7 +108,7 @@ GK_FN void gk_messages(const gk_walk* g, int node, gk_vec self, const gk_ends* e
     if (g->message >= GK_PLUS_S) {
         GK_UNROLL for (int k = 0; k < GK_U; k++) {
             GK_UNROLL for (int i = 0; i < GK_W; i++) {
-                gk_f x = m[k].v[i], s = self.v[i];
+                gk_f x = m[k].v[i], s = own.v[i];
                 if (g->message == GK_PLUS_S) x = x + s;
                 else if (g->message == GK_MINUS_S) x = x - s;
                 else if (g->message == GK_TIMES_S) x = x * s;
@@ -183,7 +183,7 @@ GK_FN gk_vec gk_sum_run(const gk_walk* g, gk_u32 first, gk_u32 end)
 }
 #endif
 
-GK_FN gk_vec gk_reduce_run(const gk_walk* g, int node, gk_vec self, gk_u32 first, gk_u32 end, int red)
+GK_FN gk_vec gk_reduce_run(const gk_walk* g, int node, gk_vec own, gk_u32 first, gk_u32 end, int red)
 {
     gk_vec none = gk_splat(red == GK_RED_PROD ? GK_R(1.0) : GK_R(0.0)), acc = none, run = none;
     gk_ends now, next;
@@ -191,7 +191,7 @@ GK_FN gk_vec gk_reduce_run(const gk_walk* g, int node, gk_vec self, gk_u32 first
     GK_ROLLED for (gk_u32 p = first; p < end; p += GK_U) {
         gk_vec m[GK_U];
         gk_find(g, p + GK_U, end, &next);
-        gk_messages(g, node, self, &now, m);
+        gk_messages(g, node, own, &now, m);
         GK_UNROLL for (int k = 0; k < GK_U; k++) {
             if (now.edge[k] >= 0) gk_fold(&run, m[k], red);
         }
@@ -256,15 +256,16 @@ GK_FN void gk_finish_sum(GK_GLOBAL gk_t* y, GK_GLOBAL gk_f* stat, GK_GLOBAL cons
     else gk_row_put(y, at, acc, wide);
 }
 
-/* Sums, means and products. `self` is S (of `self_stat` if that is given), `base` is added at the end, `parts` [2 * cuts, columns] takes the parts
+// Units: FLOATS64 x AGGREGATES
+/* Sums, means and products. `own` is S (of `own_stat` if that is given), `base` is added at the end, `parts` [2 * cuts, columns] takes the parts
  * of long nodes. */
-GK_KERNEL(aggregate)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), GK_IN(int, perm), GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(gk_t, self),
-                     GK_IN(gk_f, self_stat), GK_IN(int, degree), GK_IN(int, mask), GK_IN(gk_f, base), GK_IN(gk_t, bias), GK_OUT(gk_t, y), GK_OUT(gk_f, stat),
+GK_KERNEL(aggregate)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), GK_IN(int, perm), GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(gk_t, own),
+                     GK_IN(gk_f, own_stat), GK_IN(int, degree), GK_IN(int, mask), GK_IN(gk_f, base), GK_IN(gk_t, bias), GK_OUT(gk_t, y), GK_OUT(gk_f, stat),
                      GK_OUT(gk_f, parts), GK_OUT(int, err), GK_DIMS(size), GK_DIMS(how), gk_i64 b_span, gk_i64 b_row, gk_i64 bias_span, int act, gk_f slope,
                      gk_f alpha, int code)
 {
     GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(int, col); GK_BIND_IN(int, perm); GK_BIND_IN(gk_t, a); GK_BIND_IN(gk_t, b);
-    GK_BIND_IN(gk_t, self); GK_BIND_IN(gk_f, self_stat); GK_BIND_IN(int, degree); GK_BIND_IN(int, mask); GK_BIND_IN(gk_f, base); GK_BIND_IN(gk_t, bias);
+    GK_BIND_IN(gk_t, own); GK_BIND_IN(gk_f, own_stat); GK_BIND_IN(int, degree); GK_BIND_IN(int, mask); GK_BIND_IN(gk_f, base); GK_BIND_IN(gk_t, bias);
     GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_f, stat); GK_BIND_OUT(gk_f, parts); GK_BIND_OUT(int, err);
     int lanes = GK_LANES, wide = GK_LEAN ? 1 : GK_WIDE;
     gk_u32 cuts = GK_CUTS, items = cuts + (gk_u32)GK_NODES, column = GK_VECTOR(lanes) * (wide ? GK_W : 1);
@@ -279,7 +280,7 @@ GK_KERNEL(aggregate)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), GK_IN
 #if GK_LEAN
     g.b = GK_LEAN == 2 ? b : 0; g.b_full = 0; g.message = GK_LEAN == 2 ? GK_TIMES_B : GK_PLAIN;
     g.degree = GK_LEAN == 3 ? degree : 0; g.mask = 0;
-    self = 0; self_stat = 0; base = 0; bias = 0; act = 0;
+    own = 0; own_stat = 0; base = 0; bias = 0; act = 0;
 #endif
     if (column >= (gk_u32)GK_COLUMNS) items = 0;
     for (gk_u32 item = GK_TEAM(lanes); item < items; item += GK_TEAMS(lanes)) {
@@ -288,8 +289,8 @@ GK_KERNEL(aggregate)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), GK_IN
             if (!gk_piece_of(&q, rowptr, met, GK_NODES, GK_ENTRIES, cuts, GK_CUT, item, part, g.wide_index, GK_FLAG(2), err, code)) continue;
             gk_i64 to = (o * GK_NODES + q.node) * GK_INNER + at;
             gk_vec s = gk_splat(GK_R(0.0));
-            if (self_stat) s = gk_part_get(self_stat, to, wide);
-            else if (self) s = gk_row_get(self, to, wide);
+            if (own_stat) s = gk_part_get(own_stat, to, wide);
+            else if (own) s = gk_row_get(own, to, wide);
 #if GK_LEAN
             gk_vec acc = gk_sum_run(&g, q.first, q.end);
 #else
@@ -301,6 +302,7 @@ GK_KERNEL(aggregate)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), GK_IN
     }
 }
 
+// Units: FLOATS64 x ANY_AGGREGATE
 /* Joins the parts of the long nodes. Launch: one block per GK_WINDOW cuts; groups of `lanes` work-items take every so many parts, then the first adds up. */
 GK_KERNEL(aggregate_join)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(gk_f, parts), GK_IN(gk_f, base), GK_IN(gk_t, bias), GK_OUT(gk_t, y), GK_OUT(gk_f, stat),
                           GK_DIMS(size), GK_DIMS(how), gk_i64 bias_span, int act, gk_f slope, gk_f alpha)
@@ -380,13 +382,14 @@ GK_FN void gk_finish_best(GK_GLOBAL gk_t* y, GK_GLOBAL int* arg, gk_i64 at, gk_b
     gk_row_put(y, at, b.v, wide);
 }
 
+// Units: FLOATS64 x EXTREME_AGGREGATES
 /* y = the largest message of each node (`least`: the smallest), `none` where there is none, and `arg` its edge or -1. */
-GK_KERNEL(aggregate_best)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), GK_IN(int, perm), GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(gk_t, self),
+GK_KERNEL(aggregate_best)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), GK_IN(int, perm), GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(gk_t, own),
                           GK_OUT(gk_t, y), GK_OUT(int, arg), GK_OUT(gk_f, parts), GK_OUT(int, ids), GK_OUT(int, err), GK_DIMS(size), GK_DIMS(how),
                           gk_i64 b_span, gk_i64 b_row, int least, int wide_arg, gk_f none, int code)
 {
     GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(int, col); GK_BIND_IN(int, perm); GK_BIND_IN(gk_t, a); GK_BIND_IN(gk_t, b);
-    GK_BIND_IN(gk_t, self); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(int, arg); GK_BIND_OUT(gk_f, parts); GK_BIND_OUT(int, ids); GK_BIND_OUT(int, err);
+    GK_BIND_IN(gk_t, own); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(int, arg); GK_BIND_OUT(gk_f, parts); GK_BIND_OUT(int, ids); GK_BIND_OUT(int, err);
     int lanes = GK_LANES, wide = GK_LEAN ? 1 : GK_WIDE;
     gk_u32 cuts = GK_CUTS, items = cuts + (gk_u32)GK_NODES, column = GK_VECTOR(lanes) * (wide ? GK_W : 1);
     gk_i64 o = GK_INNER == GK_COLUMNS ? 0 : column / (gk_u32)GK_INNER, at = column - o * GK_INNER;
@@ -399,7 +402,7 @@ GK_KERNEL(aggregate_best)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), 
     g.m_at_self = 0; g.code = code;
 #if GK_LEAN
     g.b = GK_LEAN == 2 ? b : 0; g.b_full = 0; g.message = GK_LEAN == 2 ? GK_TIMES_B : GK_PLAIN;
-    self = 0;
+    own = 0;
 #endif
     if (column >= (gk_u32)GK_COLUMNS) items = 0;
     for (gk_u32 item = GK_TEAM(lanes); item < items; item += GK_TEAMS(lanes)) {
@@ -408,7 +411,7 @@ GK_KERNEL(aggregate_best)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), 
             if (!gk_piece_of(&q, rowptr, met, GK_NODES, GK_ENTRIES, cuts, GK_CUT, item, part, g.wide_index, GK_FLAG(2), err, code)) continue;
             gk_i64 to = (o * GK_NODES + q.node) * GK_INNER + at;
             gk_vec s = gk_splat(GK_R(0.0));
-            if (self) s = gk_row_get(self, to, wide);
+            if (own) s = gk_row_get(own, to, wide);
             gk_best best = gk_none();
             gk_ends now, next;
             gk_find(&g, q.first, q.end, &now);
@@ -433,6 +436,7 @@ GK_KERNEL(aggregate_best)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), 
     }
 }
 
+// Units: FLOATS64 x ANY_AGGREGATE
 /* Joins the parts of the long nodes. Launch: one block per GK_WINDOW cuts, a work-item per column. */
 GK_KERNEL(aggregate_best_join)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(gk_f, parts), GK_IN(int, ids), GK_OUT(gk_t, y), GK_OUT(int, arg), GK_DIMS(size),
                                GK_DIMS(how), int least, int wide_arg, gk_f none)

@@ -62,6 +62,7 @@ GK_FN void gk_heap_finish(GK_GLOBAL gk_t* y, GK_GLOBAL gk_f* lse, gk_heap h, gk_
         lse[node * ((gk_u32)columns / (gk_u32)features) + head] = count > 0 ? h.top + gk_log(h.sum) : GK_R(0.0);
 }
 
+// Units: FLOATS64
 /* y [nodes, columns], lse [nodes, heads]; parts [2 * cuts, columns], norms [2 * cuts, 2, columns / w]. */
 GK_KERNEL(gat)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), GK_IN(gk_t, x), GK_IN(gk_t, score_src), GK_IN(gk_t, score_dst), GK_OUT(gk_t, y),
                GK_OUT(gk_f, lse), GK_OUT(gk_f, parts), GK_OUT(gk_f, norms), GK_OUT(int, err), GK_DIMS(size), gk_f slope, int wide, int code)

@@ -4,6 +4,7 @@
 #include "common/prelude/coordinates.h"
 #include "graph.h"
 
+// Units: I32
 /* keys[e] = index[e]; one outside [0, limit) becomes `limit`, which sorts behind all, and is reported unless it is -1 and `pad` is set.
  * Launch: grid-stride. */
 GK_KERNEL(plan_keys)(GK_IN(int, index), GK_OUT(int, keys), GK_OUT(int, err), gk_i64 n, gk_i64 limit, int wide, int pad, int code)

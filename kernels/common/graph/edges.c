@@ -18,6 +18,7 @@ GK_FN int gk_end(GK_GLOBAL const int* ends, gk_i64 e, int wide_index, int limit,
     return ends ? gk_id(ends, e, wide_index, limit, good) : (int)e;
 }
 
+// Units: FLOATS64
 /* out[o, e, c] (+)= alpha * (A[o, i(e), c] op B[o, j(e), c]); of A only what `mask`, an index per element of A, assigns to the edge; divided by
  * degree[i]. A without list is read at the edge. size: edges, columns (outer * inner), inner, rows of A, rows of B, log2 of lanes. */
 GK_KERNEL(edge_map)(GK_IN(int, left), GK_IN(int, right), GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(int, degree), GK_IN(int, mask), GK_OUT(gk_t, out),

@@ -23,6 +23,7 @@ GK_FN gk_place gk_place_of(gk_i64 item, gk_i64 n, gk_dims shape, gk_dims magic)
     return p;
 }
 
+// Units: ALL
 /* y[o, i, c] (+)= x[o, index[i], c]; items of y, shape [outer, n, inner], inner and the strides in items. Reference: torch.index_select. */
 GK_KERNEL(index_select)(GK_IN(gk_t, x), GK_IN(int, index), GK_OUT(gk_t, y), GK_OUT(int, err), gk_i64 items, int wide, int wide_index, gk_i64 size,
                         GK_DIMS(shape), GK_DIMS(magic), int accumulate, int code)
@@ -116,6 +117,7 @@ GK_KERNEL(scatter_last_bwd)(GK_IN(int, keys), GK_IN(int, positions), GK_IN(gk_t,
     }
 }
 
+// Units: U8
 /* mask[key] = 1 for every key below the limit. */
 GK_KERNEL(mark_keys)(GK_IN(int, keys), GK_OUT(gk_u8, mask), gk_i64 n, int wide_keys, gk_i64 limit)
 {
@@ -126,6 +128,7 @@ GK_KERNEL(mark_keys)(GK_IN(int, keys), GK_OUT(gk_u8, mask), gk_i64 n, int wide_k
     }
 }
 
+// Units: ALL
 /* y[i] (+)= mask[i] ? 0 : x[i] */
 GK_KERNEL(copy_unmarked)(GK_IN(gk_t, x), GK_IN(gk_u8, mask), GK_OUT(gk_t, y), gk_i64 n, int accumulate)
 {
@@ -233,11 +236,12 @@ GK_FN void gk_finish(GK_GLOBAL gk_t* y, GK_GLOBAL gk_f* stat, gk_i64 at, gk_vec 
     else gk_store(y, at, acc.v[0]);
 }
 
+// Units: REDUCIBLE
 /* Reduces the sources of each key in order: y[o, key, c] = y[o, key, c] `how` sources. The sorted pairs are cut in runs of `run`; a work-item
  * takes a run and a column (o, c), or GK_W columns where `wide` is set. A key that lies within its run is finished here; of one that crosses
- * runs the first part goes to `tail` and the others to `head` (both [runs, columns]), to be joined by segment_join. Sums in gk_f.
+ * runs the first part goes to `tail` and the others to `head` (both [runs, columns]), to be joined by scatter_reduce_join. Sums in gk_f.
  * Reference: x.index_add, x.scatter_reduce. */
-GK_KERNEL(segment_reduce)(GK_IN(int, keys), GK_IN(int, positions), GK_IN(gk_t, src), GK_IN(gk_t, tie), GK_OUT(gk_t, y), GK_OUT(gk_f, stat),
+GK_KERNEL(scatter_reduce)(GK_IN(int, keys), GK_IN(int, positions), GK_IN(gk_t, src), GK_IN(gk_t, tie), GK_OUT(gk_t, y), GK_OUT(gk_f, stat),
                           GK_OUT(gk_f, head), GK_OUT(gk_f, tail), gk_i64 n, gk_i64 run, gk_i64 outer, gk_i64 inner, gk_i64 limit, int wide_keys, int wide,
                           int how, int value, int include, gk_f alpha)
 {
@@ -280,7 +284,7 @@ GK_KERNEL(segment_reduce)(GK_IN(int, keys), GK_IN(int, positions), GK_IN(gk_t, s
 }
 
 /* Joins the parts of the keys that cross runs: a work-item takes the key that starts in its run and goes on behind it. */
-GK_KERNEL(segment_join)(GK_IN(int, keys), GK_OUT(gk_t, y), GK_OUT(gk_f, stat), GK_IN(gk_f, head), GK_IN(gk_f, tail), gk_i64 n, gk_i64 run, gk_i64 outer,
+GK_KERNEL(scatter_reduce_join)(GK_IN(int, keys), GK_OUT(gk_t, y), GK_OUT(gk_f, stat), GK_IN(gk_f, head), GK_IN(gk_f, tail), gk_i64 n, gk_i64 run, gk_i64 outer,
                         gk_i64 inner, gk_i64 limit, int wide_keys, int wide, int how, int include, gk_f alpha)
 {
     GK_BIND_IN(int, keys); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_f, stat); GK_BIND_IN(gk_f, head); GK_BIND_IN(gk_f, tail);
@@ -300,6 +304,7 @@ GK_KERNEL(segment_join)(GK_IN(int, keys), GK_OUT(gk_t, y), GK_OUT(gk_f, stat), G
 }
 
 #if GK_IS_FLOAT
+// Units: FLOATS64
 /* Gradients of scatter_reduce. Per destination: `counts` sources, `ties` (amax, amin: sources equal to y) or zeros (prod: sources that are 0)
  * in `marks`, and for prod the product of the other sources in `products`; each may be null where `how` does not need it. As PyTorch, the
  * base counts among the ties even where it does not take part.
@@ -365,6 +370,7 @@ GK_KERNEL(reduce_bwd_source)(GK_IN(int, keys), GK_IN(gk_t, dy), GK_IN(gk_t, x), 
 #define GK_TRUE(x, i) (gk_load(x, i) != 0)
 #endif
 
+// Units: ALL
 /* partial[g] = true elements (not 0) of x[g*chunk .. (g+1)*chunk). Launch: one block per chunk. */
 GK_KERNEL(count_true)(GK_IN(gk_t, x), GK_OUT(gk_i64, partial), gk_i64 n, gk_i64 chunk)
 {

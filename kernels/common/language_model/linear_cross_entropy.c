@@ -51,6 +51,7 @@ GK_FN gk_stats gk_stats_of(GK_GLOBAL const gk_f* z, GK_GLOBAL const gk_t* probs,
 
 GK_FN gk_f gk_lse(gk_stats a) { return gk_isinf(a.m) ? a.m : a.m + gk_log(a.s); }
 
+// Units: FLOATS64
 /* size = {rows, V, first, N}; ids or probs is null. items [2, N] = losses and whether they count; or loss [N]. */
 GK_KERNEL(lm_items)(GK_IN(gk_f, z), GK_IN(int, ids), GK_IN(gk_t, probs), GK_OUT(int, err), GK_DIMS(size), int wide, int lanes, gk_i64 ignore, gk_f smooth,
                     gk_f zloss, gk_f cap, int code, GK_OUT(gk_f, items), GK_OUT(gk_t, loss), GK_OUT(gk_f, lse))

@@ -7,6 +7,7 @@
 
 #define GK_UPSTREAM (gy_f32 ? (gk_f)((GK_GLOBAL const float*)gy)[0] : gk_load(gy, 0))
 
+// Units: FLOATS64
 /* Row i of z as row at + i of packed, divided by its norm (at least 1e-12) where normalize is set. A block per row. */
 GK_KERNEL(batch_pack)(GK_IN(gk_t, z), gk_i64 rows, gk_i64 E, gk_i64 at, int normalize, GK_OUT(gk_f, packed), GK_OUT(gk_f, norm))
 {

@@ -26,6 +26,7 @@ GK_FN gk_i64 gk_labels_at(GK_GLOBAL const int* tl, int wide, gk_i64 b, gk_i64 S)
 /* Whether position s may be reached from s - 2. */
 #define GK_SKIP(s) ((s) > 1 && ((s) & 1) && GK_EXTENDED(s) != GK_EXTENDED((s) - 2))
 
+// Units: FLOATS64
 /* alpha [B, T, L] and nll [B] = -ln p. Lengths outside [0, T] and [0, most] and ids outside [0, C) are reported; such a sample has nll 0. */
 GK_KERNEL(ctc_alpha)(GK_IN(gk_t, x), GK_IN(int, targets), int wide_t, GK_IN(int, il), int wide_il, GK_IN(int, tl), int wide_tl, GK_OUT(int, err),
                      int code, gk_i64 T, gk_i64 B, gk_i64 C, gk_i64 st, gk_i64 sb, gk_i64 S, gk_i64 most, gk_i64 L, gk_i64 blank,

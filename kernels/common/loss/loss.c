@@ -14,6 +14,7 @@
 #ifdef GK_OP
 #define GK_LOSS_GRAD GK_CAT(GK_OP, _grad)
 
+// Units: FLOATS64 x LOSSES
 /* y[i] = weight_i * l(p_i, t_i) */
 GK_KERNEL(loss_items)(GK_IN(gk_t, p), GK_IN(gk_t, t), GK_IN(gk_t, weight), GK_IN(gk_u8, mask), GK_OUT(gk_t, y), gk_i64 n, gk_f a, gk_f b,
                       int flags)
@@ -85,6 +86,7 @@ GK_KERNEL(loss_bwd)(GK_IN(gk_t, p), GK_IN(gk_t, t), GK_IN(gk_t, weight), GK_IN(g
 }
 #else
 
+// Units: FLOATS64
 /* partial pairs of two arrays of n numbers; the second may be null and counts 1 each */
 GK_KERNEL(pair_partial)(GK_IN(gk_f, value), GK_IN(gk_f, weight), GK_OUT(gk_f, partial), gk_i64 n)
 {

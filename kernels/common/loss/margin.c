@@ -4,7 +4,7 @@
  *   other column); other values of y do not count. p: scale, margin, 1 = the weights a are constants for the gradient.
  *   a_p = max(0, 1 + m - x), a_n = max(0, x + m); item = softplus(lse_n(scale a_n (x - m)) + lse_p(-scale a_p (x - 1 + m))); 0 where a row lacks
  *   positives or negatives.
- * kind 1, KTO (Ethayarajh et al., 2024): x, ref [rows], y = 1 (desirable) or not, kl [1] or null; r = x - ref, z = max(0, kl).
+ * kind 1, KTO (Ethayarajh et al., 2024): x, reference [rows], y = 1 (desirable) or not, kl [1] or null; r = x - reference, z = max(0, kl).
  *   p: beta, weights. item = desirable sigmoid(-beta (r - z)), else undesirable sigmoid(-beta (z - r)).
  *
  * Launch: `lanes` work-items per row, a power of two; the grid loops over groups of rows. Statistics in gk_f by a fixed tree. Deterministic.
@@ -70,10 +70,10 @@ GK_FN gk_f gk_circle_collect(GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* y, g
 }
 
 /* Argument of the sigmoid in KTO: the item is weight * sigmoid(-u). sign: du/dx / beta. */
-GK_FN gk_f gk_kto_argument(GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* y, GK_GLOBAL const gk_t* ref, GK_GLOBAL const gk_t* kl, gk_i64 row,
+GK_FN gk_f gk_kto_argument(GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* y, GK_GLOBAL const gk_t* reference, GK_GLOBAL const gk_t* kl, gk_i64 row,
                            gk_margin q, gk_f* weight, gk_f* sign)
 {
-    gk_f z = GK_R(0.0), r = gk_load(x, row) - gk_load(ref, row);
+    gk_f z = GK_R(0.0), r = gk_load(x, row) - gk_load(reference, row);
     if (kl) z = gk_relu_nan(gk_load(kl, 0));
     int good = gk_load(y, row) == GK_R(1.0);
     *weight = good ? q.p1 : q.p2;
@@ -81,13 +81,14 @@ GK_FN gk_f gk_kto_argument(GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* y, GK_
     return q.p0 * (r - z) * *sign;
 }
 
+// Units: FLOATS64
 /* Items: y in storage (reduction none), or item in gk_f with weight 1. */
-GK_KERNEL(margin_items)(GK_IN(gk_t, x), GK_IN(gk_t, y), GK_IN(gk_t, ref), GK_IN(gk_t, kl), GK_IN(int, ids), int wide, GK_OUT(int, err), int code,
+GK_KERNEL(margin_items)(GK_IN(gk_t, x), GK_IN(gk_t, y), GK_IN(gk_t, reference), GK_IN(gk_t, kl), GK_IN(int, ids), int wide, GK_OUT(int, err), int code,
                         gk_i64 rows, gk_i64 len, int lanes, int kind, gk_f p0, gk_f p1, gk_f p2, GK_OUT(gk_t, loss), GK_OUT(gk_f, item),
                         GK_OUT(gk_f, weight))
 {
     GK_LOCAL gk_f tmp[GK_BLOCK];
-    GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, y); GK_BIND_IN(gk_t, ref); GK_BIND_IN(gk_t, kl); GK_BIND_IN(int, ids); GK_BIND_OUT(int, err);
+    GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, y); GK_BIND_IN(gk_t, reference); GK_BIND_IN(gk_t, kl); GK_BIND_IN(int, ids); GK_BIND_OUT(int, err);
     GK_BIND_OUT(gk_t, loss); GK_BIND_OUT(gk_f, item); GK_BIND_OUT(gk_f, weight);
     gk_margin q;
     q.p0 = p0; q.p1 = p1; q.p2 = p2; q.kind = kind;
@@ -103,7 +104,7 @@ GK_KERNEL(margin_items)(GK_IN(gk_t, x), GK_IN(gk_t, y), GK_IN(gk_t, ref), GK_IN(
         gk_f m[2], s[2], v = GK_R(0.0), z = gk_circle_collect(x, y, row * len, len, id, active && kind == 0, lane, lanes, q, m, s, tmp);
         if (active && kind == 0 && m[0] != -GK_INF && m[1] != -GK_INF) v = gk_relu_nan(z) + gk_log1p(gk_exp(-gk_fabs(z)));
         if (active && kind == 1) {
-            gk_f factor, sign, u = gk_kto_argument(x, y, ref, kl, row, q, &factor, &sign);
+            gk_f factor, sign, u = gk_kto_argument(x, y, reference, kl, row, q, &factor, &sign);
             v = factor * gk_logistic(-u);
         }
         if (row < rows && lane == 0) {
@@ -114,12 +115,12 @@ GK_KERNEL(margin_items)(GK_IN(gk_t, x), GK_IN(gk_t, y), GK_IN(gk_t, ref), GK_IN(
 }
 
 /* dx (+)= upstream * slope; gy: one number per row (each) or one, as float where narrow is set. */
-GK_KERNEL(margin_grad)(GK_IN(gk_t, x), GK_IN(gk_t, y), GK_IN(gk_t, ref), GK_IN(gk_t, kl), GK_IN(int, ids), int wide, GK_OUT(int, err), int code,
+GK_KERNEL(margin_grad)(GK_IN(gk_t, x), GK_IN(gk_t, y), GK_IN(gk_t, reference), GK_IN(gk_t, kl), GK_IN(int, ids), int wide, GK_OUT(int, err), int code,
                        gk_i64 rows, gk_i64 len, int lanes, int kind, gk_f p0, gk_f p1, gk_f p2, GK_IN(gk_t, gy), int each, int narrow, gk_f factor,
                        GK_OUT(gk_t, dx), int accumulate)
 {
     GK_LOCAL gk_f tmp[GK_BLOCK];
-    GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, y); GK_BIND_IN(gk_t, ref); GK_BIND_IN(gk_t, kl); GK_BIND_IN(int, ids); GK_BIND_OUT(int, err);
+    GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, y); GK_BIND_IN(gk_t, reference); GK_BIND_IN(gk_t, kl); GK_BIND_IN(int, ids); GK_BIND_OUT(int, err);
     GK_BIND_IN(gk_t, gy); GK_BIND_OUT(gk_t, dx);
     gk_margin q;
     q.p0 = p0; q.p1 = p1; q.p2 = p2; q.kind = kind;
@@ -153,7 +154,7 @@ GK_KERNEL(margin_grad)(GK_IN(gk_t, x), GK_IN(gk_t, y), GK_IN(gk_t, ref), GK_IN(g
             }
         }
         if (active && kind == 1 && lane == 0) {
-            gk_f weight, sign, u = gk_kto_argument(x, y, ref, kl, row, q, &weight, &sign), p = gk_logistic(-u);
+            gk_f weight, sign, u = gk_kto_argument(x, y, reference, kl, row, q, &weight, &sign), p = gk_logistic(-u);
             gk_f d = -up * weight * sign * p0 * p * (GK_R(1.0) - p);
             if (accumulate) d += gk_load(dx, row);
             gk_store(dx, row, d);

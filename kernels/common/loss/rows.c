@@ -72,6 +72,7 @@ GK_FN void gk_row_collect(gk_rowcx* r, int active, int lane, int lanes, GK_GLOBA
 #endif
 }
 
+// Units: FLOATS64 x ROW_LOSSES
 /* partial[4 (row chunks + chunk) + k]: sums of one chunk of a row. A block per chunk. */
 GK_KERNEL(row_partial)(GK_IN(gk_t, x0), GK_IN(gk_t, x1), GK_IN(gk_t, x2), GK_IN(gk_t, x3), GK_IN(gk_u8, mask), GK_IN(int, ids), int wide,
                      GK_OUT(int, err), int code, gk_i64 rows, gk_i64 len, gk_i64 width, gk_i64 classes, gk_i64 ignore, gk_i64 roles, int lanes,

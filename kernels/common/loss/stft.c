@@ -35,6 +35,7 @@ GK_FN void gk_turn(gk_i64 k, gk_i64 n, gk_f* c, gk_f* s)
     *s = below ? -y : y;
 }
 
+// Units: FLOATS64
 /* table: cos and sin of k/n of a turn for k < n, then the window. Launch: grid-stride over max(n, win). */
 GK_KERNEL(stft_table)(GK_OUT(gk_f, table), gk_i64 n, gk_i64 win)
 {

@@ -8,6 +8,7 @@
 #define GK_COLS 4
 #define GK_MAX_STEPS 65536
 
+// Units: REALS
 /* out[r, s*C + c] = exp(-lam[r mod K] t) x[r, c] of rows r = (batch, component). Launch: grid-stride over rows * S * C. */
 GK_KERNEL(heat_spread)(GK_IN(gk_t, x), GK_IN(gk_t, lam), GK_IN(gk_t, t), GK_OUT(gk_t, out), gk_i64 n, gk_i64 comps, int scales, int channels, int per_channel)
 {

@@ -22,6 +22,7 @@ GK_FN gk_vec gk_neighbour(GK_GLOBAL const gk_t* x, GK_GLOBAL const int* list, gk
     return gk_splat(GK_R(0.0));
 }
 
+// Units: FLOATS64
 /* f [batch, elements, J, width] of x [batch, elements, width]; list [elements, ways]. */
 GK_KERNEL(mesh_gather)(GK_IN(gk_t, x), GK_IN(int, list), GK_OUT(gk_t, f), GK_OUT(int, err), gk_i64 elements, gk_i64 width, int ways, gk_i64 batch, int mode,
                        int lanes, int wide_index, int wide, int code)

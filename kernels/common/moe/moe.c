@@ -6,6 +6,7 @@
 /* Orders experts; NaN comes last. */
 GK_FN gk_f gk_rank(gk_f x) { return gk_isnan(x) ? -GK_INF : x; }
 
+// Units: FLOATS64
 /* ids [T, k] by falling logit, of equal ones the lower first; weights = softmax (sigmoid) of the chosen logits, divided by their sum if renorm. */
 GK_KERNEL(moe_router)(GK_IN(gk_t, logits), GK_OUT(gk_t, weights), GK_OUT(int, ids), gk_i64 tokens, int experts, int k, int lanes, int sigmoid, int renorm)
 {

@@ -2,6 +2,7 @@
 
 #define GK_EACH 16 /* ids of a work-item per step */
 
+// Units: I32
 /* counts[e] = number of ids that are e. Launch: one block per expert, looping. */
 GK_KERNEL(moe_count)(GK_IN(int, ids), GK_OUT(int, counts), gk_i64 n, int experts)
 {

@@ -102,6 +102,7 @@ GK_FN gk_moments gk_even_moments(const gk_raw16* a, const gk_raw16* c, int items
             } \
         } \
     }
+// Units: FLOATS64 x EPILOGUES
 GK_KERNEL(norm_rows_even)(GK_IN(gk_t, x), GK_IN(gk_t, r), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_OUT(gk_t, y), GK_OUT(gk_t, s), GK_OUT(gk_f, mean),
                           GK_OUT(gk_f, rstd), int rows, int items, int bits, int raw, gk_f eps, gk_f offset, int act, gk_f p)
 GK_NORM_ROWS_EVEN(4, 0)

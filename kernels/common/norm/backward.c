@@ -53,6 +53,7 @@ GK_FN void gk_norm_terms(gk_vec* a, gk_vec* d, gk_vec* w, GK_GLOBAL const gk_t* 
 #endif
 }
 
+// Units: FLOATS64 x EPILOGUES
 /* Sums along run b = row * splits + k of a row. */
 GK_KERNEL(norm_bwd_part)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_IN(gk_t, y), GK_IN(gk_t, r), GK_IN(gk_f, mean),
                          GK_IN(gk_f, rstd), GK_OUT(gk_f, part), gk_i64 rows, gk_i64 cols, gk_i64 inner, gk_i64 groups, gk_i64 share, int splits,

@@ -160,6 +160,7 @@ GK_FN void gk_even_plus(gk_vec* v, GK_GLOBAL const gk_t* p, gk_i64 i)
 #undef GK_MIN_BLOCKS
 #define GK_MIN_BLOCKS 2
 #endif
+// Units: FLOATS64 x EPILOGUES
 GK_KERNEL(norm_bwd_rows_16)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_IN(gk_t, y), GK_IN(gk_f, mean), GK_IN(gk_f, rstd),
                             GK_IN(gk_t, add), GK_OUT(gk_t, dx), GK_OUT(gk_f, part), int rows, int items, int bits, gk_i64 second, int raw, gk_f offset,
                             int act, gk_f p, int accumulate)

@@ -20,6 +20,7 @@ GK_FN void gk_l2_add(GK_GLOBAL gk_t* dx, gk_i64 i, gk_vec g, int wide, int accum
     gk_put_item(dx, i, g, wide);
 }
 
+// Units: FLOATS64
 GK_KERNEL(l2_rows)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 rows, gk_i64 cols, int lanes, int wide, gk_f eps)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);

@@ -122,6 +122,7 @@ GK_FN void gk_run_moments(gk_moments* m, const gk_norm_row* o, gk_run run, gk_i6
             for (gk_i64 i = run.tail_from + lane; i < run.to; i += lanes) gk_row_give(&o, i, gk_row_take(&o, i, 0), m.mean, scale, 0); \
         } \
     }
+// Units: FLOATS64 x EPILOGUES
 GK_KERNEL(norm_rows)(GK_IN(gk_t, x), GK_IN(gk_t, r), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_OUT(gk_t, y), GK_OUT(gk_t, s), GK_OUT(gk_f, mean),
                      GK_OUT(gk_f, rstd), GK_OUT(gk_f, var), gk_i64 rows, gk_i64 cols, gk_i64 inner, gk_i64 groups, gk_i64 cg, int lanes, int wide,
                      int affine, int phase, int raw, gk_f eps, gk_f offset, int act, gk_f p)

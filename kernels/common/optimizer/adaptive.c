@@ -26,6 +26,7 @@
         if (copy_kind) gk_store_copy(oc + (i), r); \
     } while (0)
 
+// Units: FLOATS64 x ADAPTIVE_RULES
 /* Operands as of optimizer_step; log1 to log3 are the logarithms of the bases of 1 - b^t for a step count on the device. */
 GK_KERNEL(optimizer_step_more)(GK_IN(gk_i64, table), int tensors, GK_OUT(gk_t, w), GK_IN(gk_t, g), GK_OUT(gk_f, s0), GK_OUT(gk_f, s1),
                                GK_OUT(gk_f, s2), GK_OUT(gk_f, s3), GK_OUT(gk_u16, copy), int master, int copy_kind, GK_IN(float, lr_dev),

@@ -5,6 +5,7 @@
  */
 #include "adaptive_rules.h"
 
+// Units: FLOATS64
 /* kind 0: g * s0; 1: (g + decay * w)^2. */
 GK_KERNEL(memory_dot)(GK_IN(gk_i64, table), int tensors, GK_IN(gk_t, w), GK_IN(gk_t, g), GK_IN(gk_f, s0), int master, GK_IN(float, inv_scale),
                       int maximize, int kind, gk_f decay, GK_OUT(gk_f, partial))

@@ -27,6 +27,7 @@ GK_FN gk_f gk_norm_root(const gk_f* s)
     return gk_sqrt(s[2]) * GK_R(5.42101086242752217e-20);
 }
 
+// Units: FLOATS64
 /* partial[3b..3b+2] of the chunks that block b takes. */
 GK_KERNEL(norm_partial)(GK_IN(gk_i64, table), int tensors, GK_IN(gk_t, g), GK_OUT(gk_f, partial), int kind, gk_f p)
 {
@@ -152,6 +153,7 @@ GK_KERNEL(grad_unscale)(GK_IN(gk_i64, table), int tensors, GK_OUT(gk_t, g), GK_I
     if (bad) found[0] = 1.0f;
 }
 
+// Units: F32
 /* The next loss scale, from what the last step found. One work-item. */
 GK_KERNEL(loss_scale)(GK_OUT(float, scale), GK_OUT(gk_i64, good), GK_OUT(float, found), GK_OUT(float, inverse), GK_OUT(gk_i64, step), float growth,
                       float backoff, gk_i64 interval, float least)
@@ -181,6 +183,7 @@ GK_KERNEL(loss_scale)(GK_OUT(float, scale), GK_OUT(gk_i64, good), GK_OUT(float, 
 
 /* ---- layer-wise rates (LARS, LAMB) -------------------------------------------------------------------------------------------- */
 
+// Units: FLOATS64
 /* partial[6c..6c+5] = sums of squares, in three ranges each, of w and of the gradient (lamb: of the direction) in chunk c. Reads only. */
 GK_KERNEL(trust_partial)(GK_IN(gk_i64, table), int tensors, GK_IN(gk_t, w), GK_IN(gk_t, g), GK_IN(gk_f, s0), GK_IN(gk_f, s1), int master,
                          GK_IN(gk_i64, step), GK_IN(float, inv_scale), int maximize, int lamb, gk_f c1, gk_f c2, gk_f log1, gk_f log2, gk_f p0,

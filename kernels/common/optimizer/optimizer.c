@@ -10,6 +10,7 @@
 /* The 16-bit copy: kind 1 = f16, 2 = bf16. */
 #define gk_store_copy(i, v) (copy[i] = copy_kind == 1 ? gk_f32_to_f16((float)(v)) : gk_f32_to_bf16((float)(v)))
 
+// Units: FLOATS64 x RULES
 /* Gradients have the unit's storage type; parameters too, or gk_f where master is set. step and lr_dev replace the host's numbers where they
  * are not null; log1, log2 are ln b1, ln b2 for the bias corrections of a step count on the device. extra: q0 of every tensor, or q0 and q1. */
 GK_KERNEL(optimizer_step)(GK_IN(gk_i64, table), int tensors, GK_OUT(gk_t, w), GK_IN(gk_t, g), GK_OUT(gk_f, s0), GK_OUT(gk_f, s1), GK_OUT(gk_f, s2),

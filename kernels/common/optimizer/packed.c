@@ -25,6 +25,7 @@ GK_FN gk_u16 gk_bf16_random(float v, gk_u32 word)
     return (gk_u16)((u >> 16) + ((word >> 16) < (u & 0xffffu) ? 1u : 0u));
 }
 
+// Units: FLOATS
 GK_KERNEL(adam_packed)(GK_IN(gk_i64, table), int tensors, GK_OUT(gk_t, w), GK_IN(gk_t, g), GK_OUT(gk_u8, m), GK_OUT(gk_u8, v), GK_OUT(float, scales),
                        GK_OUT(gk_u16, copy), int codes, int master, int copy_kind, GK_IN(float, lr_dev), GK_IN(gk_i64, step), GK_IN(float, inv_scale),
                        GK_IN(float, found_inf), int maximize, int decoupled, gk_f lr, gk_f c1, gk_f c2, gk_f log1, gk_f log2, gk_f p0, gk_f p1,

@@ -36,6 +36,7 @@ GK_FN gk_f gk_apply(int rule, gk_f w, gk_f g, gk_f* s, gk_step h)
     return w;
 }
 
+// Units: FLOATS64
 /* Operands as of optimizer_step, the tensors being [limit, width]; rows [n, width]. */
 GK_KERNEL(optimizer_rows)(GK_IN(int, keys), GK_IN(gk_u32, positions), GK_OUT(gk_t, w), GK_IN(gk_t, rows), GK_OUT(gk_f, s0), GK_OUT(gk_f, s1),
                           GK_OUT(gk_f, s2), GK_OUT(gk_u16, copy), int master, int copy_kind, GK_IN(float, lr_dev), GK_IN(gk_i64, step),

@@ -109,6 +109,7 @@ GK_FN void gk_maxima(const gk_line l[GK_LINES], const int first, int h, int w, i
         } \
     }
 
+// Units: FLOATS64
 /* `index` may be null. */
 GK_KERNEL(max_pool_halve)(GK_IN(gk_t, x), GK_OUT(gk_t, y), GK_OUT(int, index), gk_i64 n, GK_DIMS(size), GK_DIMS(by), int side)
 {

@@ -96,6 +96,7 @@ GK_FN gk_best gk_larger(gk_best best, gk_f v, gk_u32 at)
     return best;
 }
 
+// Units: FLOATS64
 /* `index` may be null. */
 GK_KERNEL(max_pool)(GK_IN(gk_t, x), GK_OUT(gk_t, y), GK_OUT(int, index), gk_i64 n, GK_DIMS(size), GK_DIMS(magic), GK_DIMS(win), GK_DIMS(pad), int adaptive)
 {

@@ -105,6 +105,7 @@ GK_FN gk_f gk_element(GK_GLOBAL const gk_u8* q, GK_GLOBAL const gk_u8* scale, GK
         GK_BARRIER(); \
     }
 
+// Units: FLOATS
 /* Launch: one block per tile of 64 x 64 elements. */
 GK_KERNEL(quant_tile)(GK_IN(gk_u8, a), GK_IN(gk_u8, b), GK_IN(gk_u8, scale_a), GK_IN(gk_u8, scale_b), GK_IN(gk_u8, zero), GK_OUT(gk_t, y), gk_i64 m,
                       gk_i64 n, gk_i64 k, GK_DIMS(fa), GK_DIMS(fb))
@@ -122,6 +123,7 @@ GK_KERNEL(quant_tile)(GK_IN(gk_u8, a), GK_IN(gk_u8, b), GK_IN(gk_u8, scale_a), G
 }
 
 #if GK_DTYPE == GK_F32
+// Units: F32
 /* int8 times int8 in integers, then the scales of row and column. Launch: as quant_tile. */
 GK_KERNEL(quant_int)(GK_IN(gk_u8, a), GK_IN(gk_u8, b), GK_IN(float, scale_a), GK_IN(float, scale_b), GK_OUT(float, y), gk_i64 m, gk_i64 n, gk_i64 k)
 {
@@ -138,6 +140,7 @@ GK_KERNEL(quant_int)(GK_IN(gk_u8, a), GK_IN(gk_u8, b), GK_IN(float, scale_a), GK
 }
 #endif
 
+// Units: FLOATS
 /* Few rows of x: 32 work-items read a row of B once for all of them, 8 products each at a time. wide: rows of x and of B are whole groups of 8
  * at aligned addresses. Launch: one block per 8 rows of B. */
 GK_KERNEL(quant_rows)(GK_IN(gk_t, x), GK_IN(gk_u8, b), GK_IN(gk_u8, scale), GK_IN(gk_u8, zero), GK_OUT(gk_t, y), int m, gk_i64 n, gk_i64 k,
@@ -189,6 +192,7 @@ GK_KERNEL(quant_rows)(GK_IN(gk_t, x), GK_IN(gk_u8, b), GK_IN(gk_u8, scale), GK_I
 
 /* ---- 2:4 sparsity: of four neighbours in a row the two of largest magnitude are kept, the first of equals --------------------------- */
 
+// Units: FLOATS64
 /* values [.., k / 2] = the kept ones in order, index [.., k / 4] = place of the first + 4 * place of the second. NaN is kept. Launch: grid-stride
  * over groups of four. */
 GK_KERNEL(sparse_pack)(GK_IN(gk_t, x), GK_OUT(gk_t, values), GK_OUT(gk_u8, index), gk_i64 groups)

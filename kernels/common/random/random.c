@@ -49,6 +49,7 @@ GK_FN gk_f gk_rand_gumbel(gk_words r, int k, gk_f unused, gk_f unused2)
 }
 
 #ifdef GK_OP
+// Units: FLOATS64 x DISTRIBUTIONS
 /* y[i] = GK_OP(words of i; p, q) */
 GK_KERNEL(random_float)(GK_OUT(gk_t, y), gk_i64 n, gk_i64 seed, gk_i64 stream, gk_i64 offset, GK_IN(gk_i64, more), gk_f p, gk_f q)
 {
@@ -62,6 +63,7 @@ GK_KERNEL(random_float)(GK_OUT(gk_t, y), gk_i64 n, gk_i64 seed, gk_i64 stream, g
 }
 #else
 
+// Units: FLOATS
 /* y[i] = u_i < p[i], as u8; p may be null and is then the number prob */
 GK_KERNEL(random_bernoulli)(GK_IN(gk_t, p), GK_OUT(gk_u8, y), gk_i64 n, gk_i64 seed, gk_i64 stream, gk_i64 offset, GK_IN(gk_i64, more), float prob)
 {
@@ -76,6 +78,7 @@ GK_KERNEL(random_bernoulli)(GK_IN(gk_t, p), GK_OUT(gk_u8, y), gk_i64 n, gk_i64 s
     }
 }
 
+// Units: FLOATS64
 /* y = keep ? x / (1 - prob) : 0 with keep = u < 1 - prob; mask[i] = keep where mask is not null. accumulate adds to y. */
 GK_KERNEL(dropout)(GK_IN(gk_t, x), GK_OUT(gk_t, y), GK_OUT(gk_u8, mask), gk_i64 n, int wide, gk_i64 seed, gk_i64 stream, gk_i64 offset,
                    GK_IN(gk_i64, more), float keep, gk_f scale, int accumulate)
@@ -231,6 +234,7 @@ GK_KERNEL(categorical_gumbel)(GK_IN(gk_t, logits), GK_OUT(int, y), int wide, gk_
 }
 #endif
 #else
+// Units: INDICES
 /* Integer outputs: raw words (i32), or lo + floor(w * range / 2^32) with range in 1..2^32 (0 stands for 2^32). */
 GK_KERNEL(random_int)(GK_OUT(gk_t, y), gk_i64 n, gk_i64 seed, gk_i64 stream, gk_i64 offset, GK_IN(gk_i64, more), gk_i64 lo, gk_u32 range)
 {
@@ -243,6 +247,7 @@ GK_KERNEL(random_int)(GK_OUT(gk_t, y), gk_i64 n, gk_i64 seed, gk_i64 stream, gk_
     }
 }
 
+// Units: I64
 /* keys[i] = words 2i and 2i+1 as one number, the first word on top; y[i] = i. For sorting. Work-item per two elements. */
 GK_KERNEL(random_keys)(GK_OUT(gk_i64, keys), gk_i64 n, gk_i64 seed, gk_i64 stream, gk_i64 offset, GK_IN(gk_i64, more))
 {

@@ -50,6 +50,7 @@ GK_BWD_OF(gk_redb_lse, s == -GK_INF ? GK_R(0.0) : gk_exp(x - s) * dy)
 #define GK_THIRD(t, i) GK_R(0.0)
 #endif
 
+// Units: FLOATS64 x BACKWARD_FLOATS
 GK_KERNEL(reduce_bwd)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, y), GK_IN(gk_f, s), GK_IN(gk_f, t), GK_OUT(gk_t, dx), gk_i64 n, int rank,
                       GK_DIMS(shape), GK_DIMS(sdx), GK_DIMS(sdy), GK_DIMS(sx), GK_DIMS(sy), GK_DIMS(ss), gk_i64 step_s, int wide, int accumulate, gk_f p, gk_f q)
 {
@@ -81,6 +82,7 @@ GK_KERNEL(reduce_bwd)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, y), GK_IN(gk_
 
 #elif GK_KIND == 1
 
+// Units: FLOATS64 x BACKWARD_ARG
 /* dx[i] (+)= dy where the coordinate of i on the axis is the saved position, else 0. `sc` has stride 1 on that axis and 0 elsewhere. */
 GK_KERNEL(arg_reduce_bwd)(GK_IN(gk_t, dy), GK_IN(gk_u8, index), GK_OUT(gk_t, dx), GK_OUT(int, err), gk_i64 n, gk_i64 size, int rank, GK_DIMS(shape),
                           GK_DIMS(sdx), GK_DIMS(sdy), GK_DIMS(si), GK_DIMS(sc), int wide, int accumulate, int code)
@@ -99,6 +101,7 @@ GK_KERNEL(arg_reduce_bwd)(GK_IN(gk_t, dy), GK_IN(gk_u8, index), GK_OUT(gk_t, dx)
 
 #else
 
+// Units: FLOATS64 x BACKWARD_DOT
 /* da (+)= dy * b and db (+)= dy * a; either may be null. */
 GK_KERNEL(dot_bwd)(GK_IN(gk_t, dy), GK_IN(gk_t, a), GK_IN(gk_t, b), GK_OUT(gk_t, da), GK_OUT(gk_t, db), gk_i64 n, int rank, GK_DIMS(shape), GK_DIMS(sdy),
                    GK_DIMS(sa), GK_DIMS(sb), GK_DIMS(sda), GK_DIMS(sdb), int wide, int acc_a, int acc_b)

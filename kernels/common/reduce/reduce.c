@@ -84,6 +84,7 @@ GK_FN gk_state gk_row(GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* x2, gk_i64 
     return s;
 }
 
+// Units: FLOATS64 x FLOAT_REDUCTIONS, INTS x INT_REDUCTIONS, U8 x MASK_REDUCTIONS
 GK_KERNEL(reduce_rows)(GK_IN(gk_t, x), GK_IN(gk_t, x2), GK_OUT(gk_u8, y), GK_OUT(gk_u8, z), GK_OUT(gk_state, part), gk_i64 outputs, gk_i64 n,
                        gk_i64 chunk, gk_i64 count, int splits, int lanes, int mode, int phase, int kept_rank, GK_DIMS(kept), GK_DIMS(kx), GK_DIMS(kx2),
                        GK_DIMS(ky), GK_DIMS(kz), int red_rank, GK_DIMS(red), GK_DIMS(rx), GK_DIMS(rx2), int form, int accumulate, gk_f p, gk_f q)

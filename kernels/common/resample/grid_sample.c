@@ -150,6 +150,7 @@ GK_FN gk_axis gk_taps_along(gk_f g, int n, int padding, int align)
         } \
     }
 
+// Units: FLOATS64 x SAMPLE_MODES
 /* Items: positions of all samples, once per group of `channels` of the `all` channels. */
 GK_KERNEL(grid_sample)(GK_IN(gk_t, x), GK_IN(gk_t, grid), GK_OUT(gk_t, y), gk_i64 n, gk_i64 samples, gk_i64 outputs, gk_i64 all, gk_i64 channels, int axes,
                        GK_DIMS(size), int padding, int align)

@@ -7,6 +7,7 @@ typedef gk_u64 gk_key;
 typedef gk_u32 gk_key;
 #endif
 
+// Units: FLOATS64
 /* Unsigned keys whose ascending order is the descending one of the scores; NaN first, zeros are one value. Launch: grid-stride. */
 GK_KERNEL(nms_keys)(GK_IN(gk_t, scores), GK_OUT(gk_u8, keys), gk_i64 n)
 {

@@ -23,6 +23,7 @@ GK_FN int gk_first_view(int i, int n, int m, int half_cell, int small, gk_i64 by
     return small ? (int)gk_quotient((gk_u32)(t + 2 * n - 1), by) : (int)((t + 2 * (gk_i64)n - 1) / (2 * (gk_i64)n));
 }
 
+// Units: FLOATS64
 /* y[o] = x[cell of o]. magic 3 to 5 divide by twice the output's sizes. Items: outputs, or runs of GK_W along W with `wide`. */
 GK_KERNEL(nearest)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 n, GK_DIMS(size), GK_DIMS(magic), int half_cell, int small, int wide)
 {

@@ -12,6 +12,7 @@ GK_FN gk_i64 gk_image_of(gk_i64 q, gk_i64 pixels)
     return q / pixels;
 }
 
+// Units: FLOATS64
 /* col[(c kh + y) kw + x][n, p] = images[n, c, p shifted by (y, x)], 0 outside. Launch: axis 0 = columns, axis 1 = channels (looped over). */
 GK_KERNEL(conv_lstm_unfold)(GK_IN(gk_t, images), GK_OUT(gk_t, col), gk_i64 count, int channels, int height, int width, int kh, int kw)
 {

@@ -70,6 +70,7 @@ GK_FN int gk_rows_left(gk_i64 n, gk_i64 hidden, gk_i64 b0)
     return left < GK_ROWS ? (int)left : GK_ROWS;
 }
 
+// Units: FLOATS
 GK_KERNEL(lstm_fused)(GK_IN(gk_t, w), GK_IN(gk_f, a), GK_IN(gk_t, bias), GK_IN(gk_t, h), GK_IN(gk_t, c), GK_IN(int, lengths), GK_OUT(gk_t, h_next),
                       GK_OUT(gk_t, c_next), GK_OUT(gk_t, y), GK_OUT(gk_t, gates), GK_OUT(gk_t, h_last), GK_OUT(gk_t, c_last), gk_i64 n, gk_i64 hidden,
                       gk_i64 row_a, gk_i64 row_y, int t)

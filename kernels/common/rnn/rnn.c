@@ -11,6 +11,7 @@
 #if GK_IS_FLOAT
 #include "step.h"
 
+// Units: FLOATS64
 /* ---- sequences, forward ----------------------------------------------------------------------------------------------------- */
 
 GK_KERNEL(lstm_step)(GK_IN(gk_f, u), GK_IN(gk_f, a), GK_IN(gk_t, bias), GK_IN(gk_t, h), GK_IN(gk_t, c), GK_IN(int, lengths), GK_OUT(gk_t, h_next),

@@ -71,6 +71,7 @@ GK_FN int gk_lane_scan(gk_s v, int flag, GK_LOCAL_PTR gk_s* tmp, GK_LOCAL_PTR in
     return bank;
 }
 
+// Units: ALL
 /* part[row * splits + s] = sum of chunk s of a row, in the order of the scan. Launch: one block per chunk. */
 GK_KERNEL(scan_part)(GK_IN(gk_t, x), GK_OUT(gk_s, part), gk_i64 cols, gk_i64 chunk, int splits, int reverse)
 {

@@ -101,6 +101,7 @@ GK_FN void gk_segment_end(GK_GLOBAL gk_t* y, GK_GLOBAL gk_f* state, gk_i64 s, gk
 /* Rows that are added one by one: a longer sum would lose some of what each adds. */
 #define GK_RUN 32
 
+// Units: FLOATS64
 /* Launch: one block per GK_BLOCK / (tx * ty) groups. */
 GK_KERNEL(segment_reduce)(GK_IN(gk_t, x), GK_IN(int, offsets), GK_OUT(gk_t, y), GK_OUT(gk_f, state), GK_OUT(gk_f, part), GK_OUT(int, err),
                           GK_DIMS(dims), int mode, gk_f eps, int code)

@@ -8,6 +8,7 @@
 /* Accesses in flight per work-item. */
 #define GK_DEPTH 4
 
+// Units: ALL
 /* y[p] (+)= x[p] over any strides. A block takes GK_DEPTH runs of neighbouring items, all loaded before the first is written; past the end it loads the
  * last item again. Reference: x.contiguous(), x.permute(..).contiguous() where the innermost axis stays or is short. */
 GK_KERNEL(copy_nd)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 n, int wide, int rank, GK_DIMS(shape), GK_DIMS(magic), GK_DIMS(sx), GK_DIMS(sy), int accumulate)
@@ -155,6 +156,7 @@ GK_KERNEL(arange)(GK_OUT(gk_t, y), gk_i64 n, gk_i64 sy, gk_f start, gk_f step)
 }
 
 #if GK_IS_FLOAT
+// Units: FLOATS64
 /* y[i] = start + i*step in the first half, end - (n-1-i)*step in the second. Reference: torch.linspace. */
 GK_KERNEL(linspace)(GK_OUT(gk_t, y), gk_i64 n, gk_i64 sy, gk_f start, gk_f end, gk_f step)
 {
@@ -164,6 +166,7 @@ GK_KERNEL(linspace)(GK_OUT(gk_t, y), gk_i64 n, gk_i64 sy, gk_f start, gk_f end, 
 }
 #endif
 
+// Units: ALL
 /* Up to eight contiguous inputs side by side: input k gives columns [ends[k-1], ends[k]) of the rows of y, from column `first` on. Items of
  * [rows, ends[7]]; `row` and all columns in items. Reference: torch.cat. */
 GK_KERNEL(concat)(GK_IN(gk_t, x0), GK_IN(gk_t, x1), GK_IN(gk_t, x2), GK_IN(gk_t, x3), GK_IN(gk_t, x4), GK_IN(gk_t, x5), GK_IN(gk_t, x6), GK_IN(gk_t, x7),
@@ -246,6 +249,7 @@ GK_FN gk_i64 gk_pad_reader(gk_i64 r, gk_i64 n, gk_i64 before, int mode, gk_i64 k
     return k == 1 && before + r - n >= 0 ? before + r - n : before + r + n;
 }
 
+// Units: FLOATS64
 /* dx[q] (+)= the sum of dy over all places that show cell q. `shape`: x's, `padded`: y's. Sums in gk_f, in a fixed order. */
 GK_KERNEL(pad_bwd_nd)(GK_IN(gk_t, dy), GK_OUT(gk_t, dx), gk_i64 n, int rank, GK_DIMS(shape), GK_DIMS(magic), GK_DIMS(sdy), GK_DIMS(sdx), GK_DIMS(padded),
                       GK_DIMS(before), int mode, int accumulate)
@@ -311,6 +315,7 @@ GK_KERNEL(run_sum)(GK_IN(gk_t, dy), GK_IN(gk_i64, offsets), GK_OUT(gk_t, dx), gk
 }
 #endif
 
+// Units: ALL
 /* y[.., i, j] (+)= x[.., i, j] where j - i <= k (lower) or >= k (upper), else 0. Reference: torch.tril, torch.triu. */
 GK_KERNEL(triangle_nd)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 n, int wide, int rank, GK_DIMS(shape), GK_DIMS(magic), GK_DIMS(sx), GK_DIMS(sy), int upper,
                        gk_i64 k, int accumulate)

@@ -32,6 +32,7 @@ GK_FN gk_vec gk_masked(const gk_masked_row* o, gk_i64 i, int wide)
     return v;
 }
 
+// Units: FLOATS64
 GK_KERNEL(softmax_masked)(GK_IN(gk_t, x), GK_IN(gk_t, mask), GK_OUT(gk_t, y), gk_i64 rows, gk_i64 cols, int lanes, int wide, int phase, gk_f scale,
                           int rank, GK_DIMS(sizes), GK_DIMS(steps), int step, int aligned)
 {

@@ -204,6 +204,7 @@ GK_FN void gk_softmax_bwd_short(GK_GLOBAL const gk_t* dy, GK_GLOBAL const gk_t* 
 #undef GK_MIN_BLOCKS
 #define GK_MIN_BLOCKS (GK_W >= 8 ? 3 : 6)
 #endif
+// Units: FLOATS64 x SOFTMAXES
 GK_KERNEL(softmax_short1)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 rows, int cols, int lanes, int wide)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
@@ -375,6 +376,7 @@ GK_KERNEL(softmax_bwd_held16)(GK_IN(gk_t, dy), GK_IN(gk_t, y), GK_OUT(gk_t, dx),
 #if GK_DTYPE != GK_F64
 #undef GK_MIN_BLOCKS
 #define GK_MIN_BLOCKS 4
+// Units: FLOATS x SOFTMAXES
 GK_KERNEL(softmax_held64)(GK_IN(gk_t, x), GK_OUT(gk_t, y), int cols, int wide)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
@@ -500,6 +502,7 @@ GK_FN void gk_run_grad(GK_GLOBAL const gk_t* dy, GK_GLOBAL const gk_t* y, GK_GLO
 #undef GK_MIN_BLOCKS
 #define GK_MIN_BLOCKS 1
 #endif
+// Units: FLOATS64 x SOFTMAXES
 GK_KERNEL(softmax_rows)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 rows, gk_i64 cols, int lanes, int wide, int phase)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);

@@ -15,6 +15,7 @@
 #define GK_SMALL_KEYS 4
 
 #if GK_DTYPE == GK_I64
+// Units: I64
 /* partial[g] = sum of x[g*chunk .. (g+1)*chunk), negative ones taken as 0. Launch: one block per chunk. */
 GK_KERNEL(scan_sums)(GK_IN(int, x), GK_OUT(gk_i64, partial), gk_i64 n, gk_i64 chunk)
 {
@@ -96,6 +97,7 @@ GK_FN void gk_scan_counts(GK_LOCAL_PTR gk_u32* counts, GK_LOCAL_PTR gk_u32* tmp)
 #define GK_DIGITS 256
 #define GK_DIGIT8(k, shift) ((gk_u32)((k) >> (shift)) & (GK_DIGITS - 1))
 
+// Units: INDICES
 /* counts[(row * GK_DIGITS + digit) * tiles + tile] = keys of that digit in the tile. Launch: one block per tile of GK_KEY_TILE keys. */
 GK_KERNEL(sort_count)(GK_IN(gk_t, keys), GK_OUT(int, counts), gk_i64 cols, gk_i64 tiles, int shift)
 {

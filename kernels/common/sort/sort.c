@@ -111,6 +111,7 @@ GK_FN gk_key gk_key_of(gk_b bits, int descending)
         if (index) gk_store_index(index, to, wide, position); \
     } while (0)
 
+// Units: ALL
 /* The first `keep` of each sorted row of up to GK_PAIRS elements; n is the power of two from GK_EACH on that holds a row. With `from`, position p
  * is named from[p]. y or index may be null. Launch: one block per GK_PAIRS / n rows. */
 GK_KERNEL(order_rows)(GK_IN(gk_t, x), GK_IN(int, from), GK_OUT(gk_t, y), GK_OUT(int, index), gk_i64 rows, int cols, int n, int keep, int descending,
@@ -270,6 +271,7 @@ GK_KERNEL(order_finish)(GK_IN(gk_key, keys), GK_IN(int, positions), GK_IN(gk_t, 
 /* dx[.., index[e], ..] (+)= dy[e] for [outer, keep, inner] positions e of [outer, size, inner]. Distinct along the axis, so each place has one
  * writer. Launch: grid-stride over dy. */
 #if GK_IS_FLOAT
+// Units: FLOATS64
 GK_KERNEL(order_scatter)(GK_IN(gk_t, dy), GK_IN(int, index), GK_OUT(gk_t, dx), GK_OUT(int, err), gk_i64 n, gk_i64 keep, gk_i64 size, gk_i64 inner,
                          int wide, int accumulate, int code)
 {
@@ -291,6 +293,7 @@ GK_KERNEL(order_scatter)(GK_IN(gk_t, dy), GK_IN(int, index), GK_OUT(gk_t, dx), G
 }
 #endif
 
+// Units: ALL
 /* index[i] = how many of its row's sorted edges are before values[i]: those below it, with `right` those not above it. NaN is behind everything.
  * A row of values has `per` elements and edges of its own; per = 0: all share them. Launch: grid-stride over values. */
 GK_KERNEL(order_search)(GK_IN(gk_t, sorted), GK_IN(gk_t, values), GK_OUT(int, index), gk_i64 n, gk_i64 edges, gk_i64 per, int right, int wide)

@@ -1,5 +1,5 @@
 //! Memory, copies, streams, events and introspection.
-
+use crate::spec::user::{UserKind, UserParameter, user_prototype};
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,7 +14,6 @@ use crate::error::{GpuError, Result};
 use crate::ops::IGpuBackend;
 use crate::ops::core::{Choice, CoreOps, Counters, Event, EventImpl, MemoryStats, RawArg, RawKernel};
 use crate::ops::{Family, all_ops, check};
-use crate::spec::prototype::{UserKind, UserParameter, user_prototype};
 use crate::spec::{BLOCK, Role, all_units};
 
 #[derive(Debug)]

@@ -1,5 +1,6 @@
 //! Distances: validation and launch.
 
+use crate::spec::kernels::distance::*;
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::driver::Arg;
 use crate::dtype::DType;
@@ -8,7 +9,6 @@ use crate::engine::launch::{Grid, aligned16, int, long, real};
 use crate::error::Result;
 use crate::ops::distance::*;
 use crate::spec::BLOCK;
-use crate::spec::distance::*;
 
 /// Sides of the tiles (`GK_TILE`, `GK_HALF_TILE`).
 const TILE: usize = 64;
@@ -57,7 +57,7 @@ impl Engine {
             real(dt, p),
         ];
         let blocks = e.batch * e.rows.div_ceil(TILE) * e.cols.div_ceil(TILE);
-        self.launch(&DISTANCE_TILE, dt, "", Grid::Blocks([blocks, 1, 1]), &args)
+        self.launch_list(&DISTANCE_TILE.spec, dt, "", Grid::Blocks([blocks, 1, 1]), &args)
     }
 
     /// Gradient of the `rows` vectors of `a`; `steps` are those of dy and y from row to row and from partner to partner.
@@ -102,11 +102,11 @@ impl Engine {
             real(dt, p),
             accumulate,
         ];
-        self.launch(&DISTANCE_BWD, dt, "", Grid::Blocks([blocks * splits, 1, 1]), &args)?;
+        self.launch_list(&DISTANCE_BWD.spec, dt, "", Grid::Blocks([blocks * splits, 1, 1]), &args)?;
         match part {
             Some(part) => {
                 let args = [self.arg_in(&part), self.arg_in(&da), long(n), int(splits), accumulate];
-                self.launch(&DISTANCE_JOIN, dt, "", Grid::Stride(n), &args)
+                self.launch_list(&DISTANCE_JOIN.spec, dt, "", Grid::Stride(n), &args)
             }
             None => Ok(()),
         }
@@ -186,7 +186,7 @@ impl DistanceOps for Engine {
         let (grid, walk) = self.couples(e, &[&a, &b]);
         let args =
             [&[self.arg_in(&a), self.arg_in(&b), self.arg_in(&v)], &walk[..], &numbers(op, dt)].concat();
-        self.launch(&SIMILARITY, dt, "", grid, &args)
+        self.launch_list(&SIMILARITY.spec, dt, "", grid, &args)
     }
 
     fn similarity_bwd(&self, op: Similarity, axis: usize, io: SimilarityBwd<'_>) -> Result<()> {
@@ -210,6 +210,6 @@ impl DistanceOps for Engine {
         let adds = |g: &Option<GradMut<'_>>| int(g.as_ref().is_some_and(|g| g.accumulate) as usize);
         let operands = [self.arg_in(&dy), self.arg_in(&a), self.arg_in(&b), out(&da), out(&db)];
         let args = [&operands[..], &walk, &numbers(op, dt), &[adds(&da), adds(&db)]].concat();
-        self.launch(&SIMILARITY_BWD, dt, "", grid, &args)
+        self.launch_list(&SIMILARITY_BWD.spec, dt, "", grid, &args)
     }
 }

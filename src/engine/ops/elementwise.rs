@@ -1,5 +1,8 @@
 //! Unary, binary and ternary arithmetic.
 
+use crate::spec::kernels::elementwise::*;
+use crate::spec::elementwise::{binary_function, cast_function, ternary_function, unary_function};
+use crate::spec::SIZES;
 use crate::buffer::{Buffer, GradMut, View, ViewMut};
 use crate::driver::Arg;
 use crate::dtype::DType;
@@ -9,7 +12,6 @@ use crate::engine::ops::shape::strided::magic;
 use crate::error::{GpuError, Result};
 use crate::ops::elementwise::*;
 use crate::ops::reduce::ReduceOps;
-use crate::spec::elementwise::*;
 use crate::spec::{BLOCK, KernelSpec};
 
 /// The kernels that evaluate one list of functions of one value.
@@ -21,10 +23,10 @@ pub(in crate::engine::ops) struct MapKernels {
 }
 
 static MAP: MapKernels =
-    MapKernels { flat: &UNARY_FLAT, nd: &UNARY_ND, bwd_flat: &UNARY_BWD_FLAT, bwd_nd: &UNARY_BWD_ND };
+    MapKernels { flat: &UNARY_FLAT.spec, nd: &UNARY_ND.spec, bwd_flat: &UNARY_BWD_FLAT.spec, bwd_nd: &UNARY_BWD_ND.spec };
 /// Integers have no gradients; those kernels are never asked for.
 static INT_MAP: MapKernels =
-    MapKernels { flat: &UNARY_FLAT_INT, nd: &UNARY_ND_INT, bwd_flat: &UNARY_BWD_FLAT, bwd_nd: &UNARY_BWD_ND };
+    MapKernels { flat: &UNARY_FLAT.spec, nd: &UNARY_ND.spec, bwd_flat: &UNARY_BWD_FLAT.spec, bwd_nd: &UNARY_BWD_ND.spec };
 
 /// Items that a work-item of `binary_nd` takes (`GK_ND_RUNS`).
 const ND_RUNS: usize = 2;
@@ -175,16 +177,16 @@ impl Engine {
             args.push(Arg::I32(wide as i32));
             args.extend(axes(&m));
             args.extend(p);
-            return self.launch(&UNARY_MASK, dt, op, Grid::Stride(items), &args);
+            return self.launch_list(&UNARY_MASK.spec, dt, op, Grid::Stride(items), &args);
         }
         if m.is_flat(0) && m.is_flat(1) {
             args.push(Arg::I32(wide as i32));
             args.extend(p);
-            return self.launch(kernels.flat, dt, op, flat_grid(n, dt, wide, 4), &args);
+            return self.launch_list(kernels.flat, dt, op, flat_grid(n, dt, wide, 4), &args);
         }
         args.extend(axes(&m));
         args.extend(p);
-        self.launch(kernels.nd, dt, op, Grid::Stride(n), &args)
+        self.launch_list(kernels.nd, dt, op, Grid::Stride(n), &args)
     }
 
     /// dx (+)= g(dy, saved) for any function of `kernels/common/{unary,activation}_ops.h`; operands are checked.
@@ -210,12 +212,12 @@ impl Engine {
             let wide = is_flat(&m, [dy, saved, &v]);
             args.extend([Arg::I32(wide as i32), accumulate]);
             args.extend(p);
-            return self.launch(kernels.bwd_flat, dt, op, flat_grid(n, dt, wide, 2), &args);
+            return self.launch_list(kernels.bwd_flat, dt, op, flat_grid(n, dt, wide, 2), &args);
         }
         args.extend(axes(&m));
         args.push(accumulate);
         args.extend(p);
-        self.launch(kernels.bwd_nd, dt, op, Grid::Stride(n), &args)
+        self.launch_list(kernels.bwd_nd, dt, op, Grid::Stride(n), &args)
     }
 
     /// y = f(a, b); operands have y's shape.
@@ -227,7 +229,7 @@ impl Engine {
             let m = Merged::new([a.layout(), b.layout(), y.layout()]);
             args.extend(axes(&m));
             args.push(Arg::I32(0));
-            return self.launch(&LDEXP_ND, dt, "", Grid::Stride(n), &args);
+            return self.launch_list(&LDEXP_ND.spec, dt, "", Grid::Stride(n), &args);
         };
         let p = params.map(|p| real(dt, p));
         let (float, wide) = (dt.is_float(), is_flat(&m, [y, a, b]));
@@ -238,22 +240,22 @@ impl Engine {
         if !float && matches!(op, Binary::DivFloor | Binary::DivTrunc) {
             args.extend(order(&m));
             args.extend([self.arg_error(), Arg::I32(code_of_op("binary"))]);
-            return self.launch(&BINARY_INT_DIV, dt, name, Grid::Stride(n), &args);
+            return self.launch_list(&BINARY_INT_DIV.spec, dt, name, Grid::Stride(n), &args);
         }
         if y.dtype() != dt {
             args.push(Arg::I32(wide as i32));
             args.extend(order(&m));
             args.extend(p);
-            let kernel = if float { &BINARY_MASK } else { &BINARY_MASK_INT };
+            let kernel = if float { &BINARY_MASK.spec } else { &BINARY_MASK.spec };
             let items = if wide { n.div_ceil(vector(dt)) } else { n };
-            return self.launch(kernel, dt, name, Grid::Stride(items), &args);
+            return self.launch_list(kernel, dt, name, Grid::Stride(items), &args);
         }
         if (0..3).all(|k| m.is_flat(k)) {
             args.push(Arg::I32(wide as i32));
             args.extend(p);
-            let kernel = if float { &BINARY_FLAT } else { &BINARY_FLAT_INT };
+            let kernel = if float { &BINARY_FLAT.spec } else { &BINARY_FLAT.spec };
             let items = if wide { n.div_ceil(vector(dt)) } else { n };
-            return self.launch(kernel, dt, name, Grid::Stride(items), &args);
+            return self.launch_list(kernel, dt, name, Grid::Stride(items), &args);
         }
         let bits = widen(&mut m, [y, a, b], vector(dt));
         let items: usize = m.shape.iter().product();
@@ -262,7 +264,7 @@ impl Engine {
         args.extend([rank, shape, magic(m.shape.iter().copied()), sa, sb, sy, Arg::I32(bits)]);
         args.extend(p);
         let grid = Grid::Stride(items.div_ceil(ND_RUNS));
-        self.launch(if float { &BINARY_ND } else { &BINARY_ND_INT }, dt, name, grid, &args)
+        self.launch_list(if float { &BINARY_ND.spec } else { &BINARY_ND.spec }, dt, name, grid, &args)
     }
 
     /// Both gradients where one operand is a row shared by a matrix's rows: see `binary_bwd_rows`.
@@ -294,7 +296,7 @@ impl Engine {
         let flags = [wide, row_first, dx.is_some_and(|g| g.accumulate)];
         args.extend(flags.map(|f| Arg::I32(f as i32)));
         args.extend(params.map(|p| real(dt, p)));
-        self.launch(&BINARY_BWD_ROWS, dt, name, Grid::Blocks([stripes, slices, 1]), &args)?;
+        self.launch_list(&BINARY_BWD_ROWS.spec, dt, name, Grid::Blocks([stripes, slices, 1]), &args)?;
         let args = [
             self.arg_in(&part.view()),
             self.arg_out(&dv.out),
@@ -302,7 +304,7 @@ impl Engine {
             Arg::I64(cols as i64),
             Arg::I32(dv.accumulate as i32),
         ];
-        self.launch(&BINARY_BWD_FOLD, dt, name, Grid::Blocks([cols.div_ceil(8), 1, 1]), &args)
+        self.launch_list(&BINARY_BWD_FOLD.spec, dt, name, Grid::Blocks([cols.div_ceil(8), 1, 1]), &args)
     }
 
     /// Sums an empty gradient of dy's shape: zeros where an operand is not empty.
@@ -369,7 +371,7 @@ impl ElementwiseOps for Engine {
                 let mut args = vec![self.arg_in(&dy), self.arg_in(&b), self.arg_in(&v), Arg::I64(n as i64)];
                 args.extend(axes(&m));
                 args.push(Arg::I32(full.accumulate() as i32));
-                self.launch(&LDEXP_ND, dt, "", Grid::Stride(n), &args)?;
+                self.launch_list(&LDEXP_ND.spec, dt, "", Grid::Stride(n), &args)?;
             }
             return full.finish(self, shape);
         };
@@ -407,7 +409,7 @@ impl ElementwiseOps for Engine {
             args.extend(axes(&m));
             args.extend([wide, fa.accumulate() as i32, fb.accumulate() as i32].map(Arg::I32));
             args.extend(params.map(|p| real(dt, p)));
-            self.launch(&BINARY_BWD_ND, dt, name, Grid::Stride(items), &args)?;
+            self.launch_list(&BINARY_BWD_ND.spec, dt, name, Grid::Stride(items), &args)?;
         }
         fa.finish(self, shape)?;
         fb.finish(self, shape)
@@ -428,7 +430,7 @@ impl ElementwiseOps for Engine {
         let mut args = vec![self.arg_in(&a), self.arg_in(&b), self.arg_in(&c), self.arg_in(&y)];
         let Some((name, params)) = ternary_function(op, dt) else {
             // Where copies bits, through a type of the same size.
-            let by_size = BY_SIZE.iter().copied().find(|t| t.size() == dt.size());
+            let by_size = SIZES.iter().copied().find(|t| t.size() == dt.size());
             let unit = by_size.ok_or_else(|| {
                 GpuError::invalid("ternary", "b", "an element of 1, 2, 4 or 8 bytes", dt.name())
             })?;
@@ -436,7 +438,7 @@ impl ElementwiseOps for Engine {
             args.extend([Arg::I64(n as i64), Arg::I32(wide as i32)]);
             args.extend(axes(&m));
             let items = if wide { n.div_ceil(vector(dt)) } else { n };
-            return self.launch(&WHERE_ND, unit, "", Grid::Stride(items), &args);
+            return self.launch_list(&WHERE_ND.spec, unit, "", Grid::Stride(items), &args);
         };
         let bits = widen(&mut m, [&a, &b, &c, &y], vector(dt));
         let items: usize = m.shape.iter().product();
@@ -445,7 +447,7 @@ impl ElementwiseOps for Engine {
         // The kernel's bits: 0 on, 1 a, 2 b, 3 c.
         args.push(Arg::I32(if bits == 0 { 0 } else { 1 | ((bits & 7) << 1) }));
         args.extend(params.map(|p| real(dt, p)));
-        self.launch(&TERNARY_ND, dt, name, Grid::Stride(items), &args)
+        self.launch_list(&TERNARY_ND.spec, dt, name, Grid::Stride(items), &args)
     }
 
     fn ternary_bwd(&self, op: Ternary, io: TernaryBwd<'_>) -> Result<()> {
@@ -481,7 +483,7 @@ impl ElementwiseOps for Engine {
             let bits = full.iter().enumerate().map(|(k, f)| i32::from(f.accumulate()) << k).sum();
             args.push(Arg::I32(bits));
             args.extend(params.map(|p| real(dt, p)));
-            self.launch(&TERNARY_BWD_ND, dt, name, Grid::Stride(n), &args)?;
+            self.launch_list(&TERNARY_BWD_ND.spec, dt, name, Grid::Stride(n), &args)?;
         } else {
             let m = Merged::new([&dy, &a, &vb, &vc].map(|v| v.layout()));
             let mut args =
@@ -489,7 +491,7 @@ impl ElementwiseOps for Engine {
             args.push(Arg::I64(n as i64));
             args.extend(axes(&m));
             args.extend([full[1].accumulate() as i32, full[2].accumulate() as i32].map(Arg::I32));
-            self.launch(&WHERE_BWD, dt, "", Grid::Stride(n), &args)?;
+            self.launch_list(&WHERE_BWD.spec, dt, "", Grid::Stride(n), &args)?;
         }
         full.into_iter().try_for_each(|f| f.finish(self, shape))
     }
@@ -508,6 +510,6 @@ impl ElementwiseOps for Engine {
         let mut args = vec![self.arg_in(&x), self.arg_in(&v), Arg::I64(n as i64), Arg::I32(wide as i32)];
         args.extend(axes(&m));
         let items = if wide { n.div_ceil(vector(x.dtype()).max(vector(v.dtype()))) } else { n };
-        self.launch(&CAST_ND, x.dtype(), cast_function(v.dtype()), Grid::Stride(items), &args)
+        self.launch_list(&CAST_ND.spec, x.dtype(), cast_function(v.dtype()), Grid::Stride(items), &args)
     }
 }

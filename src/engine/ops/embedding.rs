@@ -1,5 +1,7 @@
 //! Embedding: validation and launch.
 
+use crate::spec::kernels::embedding::*;
+use crate::spec::kernels::index::{MARK_KEYS};
 use crate::buffer::{Buffer, GradMut, View, ViewMut};
 use crate::driver::Arg;
 use crate::dtype::DType;
@@ -12,8 +14,6 @@ use crate::ops::embedding::*;
 use crate::ops::index::ScatterReduce;
 use crate::ops::shape::ShapeOps;
 use crate::spec::BLOCK;
-use crate::spec::embedding::*;
-use crate::spec::index::MARK_KEYS;
 
 /// Length of the rows in units of 16 bytes, where they consist of whole ones and 32-bit positions describe the tensors.
 fn wide_rows(views: &[&View<'_>]) -> Option<usize> {
@@ -38,7 +38,7 @@ impl Engine {
             wide_index(&keys),
         ];
         // `GK_CLEARED` rows per block.
-        self.launch(&EMBEDDING_CLEAR, DType::I32, "", Grid::Stride(rows.div_ceil(32) * BLOCK as usize), &args)
+        self.launch_list(&EMBEDDING_CLEAR.spec, DType::I32, "", Grid::Stride(rows.div_ceil(32) * BLOCK as usize), &args)
     }
 
     /// The ids as keys of `rows` rows; `rows` itself for those that count for none.
@@ -62,7 +62,7 @@ impl Engine {
             Arg::I64(rows as i64),
             Arg::I32(code_of_op(op)),
         ];
-        self.launch(&EMBEDDING_KEYS, dtype, "", Grid::Stride(ids.numel()), &args)?;
+        self.launch_list(&EMBEDDING_KEYS.spec, dtype, "", Grid::Stride(ids.numel()), &args)?;
         Ok(keys)
     }
 }
@@ -94,7 +94,7 @@ impl EmbeddingOps for Engine {
                 Arg::I32(code_of_op(OP)),
             ];
             // Work-items take several items each (`GK_DEPTH` in the text).
-            return self.launch(&EMBEDDING_ROWS, DType::I32, "", Grid::Stride(items.div_ceil(2)), &args);
+            return self.launch_list(&EMBEDDING_ROWS.spec, DType::I32, "", Grid::Stride(items.div_ceil(2)), &args);
         }
         let flat = y.reshape(&[ids.numel(), table.shape()[1]])?;
         self.select_rows(OP, 0, &table, &ids.reshape(&[ids.numel()])?, &flat, false)
@@ -129,7 +129,7 @@ impl EmbeddingOps for Engine {
             wide_index(&keys),
             Arg::I64(rows as i64),
         ];
-        self.launch(&MARK_KEYS, DType::U8, "", Grid::Stride(ids.numel()), &args)?;
+        self.launch_list(&MARK_KEYS.spec, DType::U8, "", Grid::Stride(ids.numel()), &args)?;
         let lanes = width.div_ceil(4).next_power_of_two().clamp(1, BLOCK as usize);
         let kind = match norm_type {
             2.0 => 0,
@@ -148,7 +148,7 @@ impl EmbeddingOps for Engine {
             Arg::I32(kind),
         ];
         let blocks = rows.div_ceil(BLOCK as usize / lanes);
-        self.launch(&EMBEDDING_RENORM, dt, "", Grid::Blocks([blocks, 1, 1]), &args)
+        self.launch_list(&EMBEDDING_RENORM.spec, dt, "", Grid::Blocks([blocks, 1, 1]), &args)
     }
 
     fn embedding_bwd(

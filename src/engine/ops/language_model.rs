@@ -1,5 +1,6 @@
 //! Rotary embedding, vocabulary loss and mixture of experts: validation and launch.
 
+use crate::spec::kernels::language_model::*;
 use crate::buffer::{Buffer, GradMut, View, ViewMut};
 use crate::driver::Arg;
 use crate::dtype::DType;
@@ -12,7 +13,6 @@ use crate::ops::gemm::{Gemm, GemmIo, GemmOps};
 use crate::ops::language_model::*;
 use crate::ops::loss::Reduction;
 use crate::ops::shape::ShapeOps;
-use crate::spec::lm::*;
 
 /// Elements of a chunk of logits (256 MB in f32), where the caller does not choose.
 const CHUNK: usize = 1 << 26;
@@ -178,7 +178,7 @@ impl LanguageModelOps for Engine {
                 self.arg_opt(each.then_some(&loss)),
                 self.arg_opt(lse.as_ref()),
             ]);
-            self.launch(&LM_ITEMS, dt, "", grid, &args)
+            self.launch_list(&LM_ITEMS.spec, dt, "", grid, &args)
         })?;
         let Some(items) = items else { return Ok(()) };
         self.finish_items(
@@ -231,7 +231,7 @@ impl LanguageModelOps for Engine {
                 Arg::I32(code_of_op(OP)),
                 self.arg_in(&items.view()),
             ];
-            self.launch(&LM_COUNTED, dt, "", Grid::Stride(n), &args)?;
+            self.launch_list(&LM_COUNTED.spec, dt, "", Grid::Stride(n), &args)?;
             let mut b = self.scratch(acc, 1)?;
             self.finish_items(dt, &items, n, Finish::new(true, -1.0), None, Some(&b.view_mut()))?;
             den = Some(b);
@@ -260,7 +260,7 @@ impl LanguageModelOps for Engine {
                 real(dt, factor),
                 self.arg_in(&dz.view()),
             ]);
-            self.launch(&LM_GRAD, dt, "", grid, &args)?;
+            self.launch_list(&LM_GRAD.spec, dt, "", grid, &args)?;
             let dz = dz.view().range(0, rows * v)?.reshape(&[rows, v])?;
             if let Some(g) = &mut dh {
                 let y = g.out.reborrow().map("rows", |l| l.narrow(0, first, rows))?;

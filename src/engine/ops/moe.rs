@@ -1,5 +1,6 @@
 //! Mixture of experts: routing and permutation.
 
+use crate::spec::kernels::moe::*;
 use crate::buffer::{Buffer, GradMut, View, ViewMut};
 use crate::driver::Arg;
 use crate::dtype::DType;
@@ -9,7 +10,6 @@ use crate::engine::ops::language_model::{lanes, row_blocks};
 use crate::error::Result;
 use crate::ops::moe::*;
 use crate::ops::shape::ShapeOps;
-use crate::spec::lm::*;
 
 impl Engine {
     /// `inverse[perm[i]] = i`.
@@ -26,7 +26,7 @@ impl Engine {
             long(n),
             Arg::I32(code_of_op(op)),
         ];
-        self.launch(&MOE_INVERSE, DType::I32, "", Grid::Stride(n), &args)?;
+        self.launch_list(&MOE_INVERSE.spec, DType::I32, "", Grid::Stride(n), &args)?;
         Ok(inverse)
     }
 
@@ -57,7 +57,7 @@ impl Engine {
             int(y.accumulate as usize),
             Arg::I32(code_of_op(op)),
         ];
-        self.launch(&MOE_GATHER, x.dtype(), "", row_blocks(if d > 0 { rows } else { 0 }, lanes), &args)
+        self.launch_list(&MOE_GATHER.spec, x.dtype(), "", row_blocks(if d > 0 { rows } else { 0 }, lanes), &args)
     }
 
     /// `y[t]` = sum over j of `f * x[inverse[t * k + j]]`.
@@ -85,7 +85,7 @@ impl Engine {
             int(lanes),
             int(y.accumulate as usize),
         ];
-        self.launch(&MOE_COMBINE, x.dtype(), "", row_blocks(if d > 0 { t } else { 0 }, lanes), &args)
+        self.launch_list(&MOE_COMBINE.spec, x.dtype(), "", row_blocks(if d > 0 { t } else { 0 }, lanes), &args)
     }
 }
 
@@ -124,13 +124,13 @@ impl MoeOps for Engine {
             int((p.score == RouterScore::Sigmoid) as usize),
             int(p.renormalize as usize),
         ];
-        self.launch(&MOE_ROUTER, io.logits.dtype(), "", row_blocks(t, lanes), &args)?;
+        self.launch_list(&MOE_ROUTER.spec, io.logits.dtype(), "", row_blocks(t, lanes), &args)?;
         let (n, all) = (long(t * k), Grid::Blocks([e.min(1 << 16), 1, 1]));
         let (ids, offsets) = (self.arg_in(&ids), self.arg_in(&offsets));
         let (counts, perm) = (self.arg_in(&counts), self.arg_in(&perm));
-        self.launch(&MOE_COUNT, DType::I32, "", all, &[ids, counts, n, int(e)])?;
-        self.launch(&MOE_OFFSETS, DType::I32, "", Grid::Blocks([1; 3]), &[counts, offsets, int(e)])?;
-        self.launch(&MOE_ORDER, DType::I32, "", all, &[ids, offsets, perm, n, int(e)])
+        self.launch_list(&MOE_COUNT.spec, DType::I32, "", all, &[ids, counts, n, int(e)])?;
+        self.launch_list(&MOE_OFFSETS.spec, DType::I32, "", Grid::Blocks([1; 3]), &[counts, offsets, int(e)])?;
+        self.launch_list(&MOE_ORDER.spec, DType::I32, "", all, &[ids, offsets, perm, n, int(e)])
     }
 
     fn moe_router_bwd(
@@ -161,7 +161,7 @@ impl MoeOps for Engine {
             int(dlogits.accumulate as usize),
             Arg::I32(code_of_op(OP)),
         ];
-        self.launch(&MOE_ROUTER_BWD, logits.dtype(), "", row_blocks(t, lanes), &args)
+        self.launch_list(&MOE_ROUTER_BWD.spec, logits.dtype(), "", row_blocks(t, lanes), &args)
     }
 
     fn moe_permute(&self, x: View<'_>, perm: View<'_>, y: ViewMut<'_>) -> Result<()> {
@@ -211,6 +211,6 @@ impl MoeOps for Engine {
             int(lanes),
             int(g.accumulate as usize),
         ];
-        self.launch(&MOE_DOT, io.x.dtype(), "", row_blocks(rows, lanes), &args)
+        self.launch_list(&MOE_DOT.spec, io.x.dtype(), "", row_blocks(rows, lanes), &args)
     }
 }

@@ -1,5 +1,6 @@
 //! Products of operands in 8 and 4 bits, and of sparse ones: validation and launch.
 
+use crate::spec::kernels::quantized::*;
 use crate::buffer::{View, ViewMut};
 use crate::driver::Arg;
 use crate::dtype::DType;
@@ -8,7 +9,6 @@ use crate::engine::launch::{Grid, aligned16, dims, long};
 use crate::error::Result;
 use crate::ops::gemm::{Gemm, GemmIo, GemmOps};
 use crate::ops::quantized::*;
-use crate::spec::quantised::*;
 
 /// Rows of x up to which weights are read once for all of them (`GK_MOST_ROWS`).
 const FEW_ROWS: usize = 8;
@@ -62,7 +62,7 @@ impl QuantizedOps for Engine {
                 coded,
                 Arg::I32(wide as i32),
             ];
-            return self.launch(&QUANT_ROWS, dt, "", Grid::Blocks([e.n.div_ceil(8), 1, 1]), &args);
+            return self.launch_list(&QUANT_ROWS.spec, dt, "", Grid::Blocks([e.n.div_ceil(8), 1, 1]), &args);
         }
         let args = [
             self.arg_in(&x),
@@ -77,7 +77,7 @@ impl QuantizedOps for Engine {
             form(Form::plain(e.k), DType::F32),
             coded,
         ];
-        self.launch(&QUANT_TILE, dt, "", tiles(e), &args)
+        self.launch_list(&QUANT_TILE.spec, dt, "", tiles(e), &args)
     }
 
     fn gemm_w8a8(&self, io: GemmW8A8<'_>) -> Result<()> {
@@ -88,7 +88,7 @@ impl QuantizedOps for Engine {
         self.own_all(OP, &all)?;
         let mut args: Vec<Arg> = all.iter().map(|(_, v)| self.arg_in(v)).collect();
         args.extend([long(e.m), long(e.n), long(e.k)]);
-        self.launch(&QUANT_INT, DType::F32, "", tiles(e), &args)
+        self.launch_list(&QUANT_INT.spec, DType::F32, "", tiles(e), &args)
     }
 
     fn gemm_fp8(&self, io: GemmFp8<'_>) -> Result<()> {
@@ -101,7 +101,7 @@ impl QuantizedOps for Engine {
         let mut args: Vec<Arg> = inputs.iter().map(|(_, v)| self.arg_in(v)).collect();
         args.extend([Arg::Mem(None), self.arg_in(&y), long(e.m), long(e.n), long(e.k)]);
         args.extend([form(fa, DType::F32), form(fb, DType::F32)]);
-        self.launch(&QUANT_TILE, DType::F32, "", tiles(e), &args)
+        self.launch_list(&QUANT_TILE.spec, DType::F32, "", tiles(e), &args)
     }
 
     fn sparse_compress(&self, x: View<'_>, values: ViewMut<'_>, index: ViewMut<'_>) -> Result<()> {
@@ -109,14 +109,14 @@ impl QuantizedOps for Engine {
         let all = [("x", x), ("values", values.as_view()), ("index", index.as_view())];
         self.own_all("sparse_compress", &all)?;
         let args = [self.arg_in(&x), self.arg_out(&values), self.arg_out(&index), long(groups)];
-        self.launch(&SPARSE_PACK, x.dtype(), "", Grid::Stride(groups), &args)
+        self.launch_list(&SPARSE_PACK.spec, x.dtype(), "", Grid::Stride(groups), &args)
     }
 
     fn sparse_decompress(&self, values: View<'_>, index: View<'_>, y: ViewMut<'_>) -> Result<()> {
         let groups = check_sparse_decompress(&values, &index, &y)?;
         self.own_all("sparse_decompress", &[("values", values), ("index", index), ("y", y.as_view())])?;
         let args = [self.arg_in(&values), self.arg_in(&index), self.arg_out(&y), long(groups)];
-        self.launch(&SPARSE_UNPACK, values.dtype(), "", Grid::Stride(groups), &args)
+        self.launch_list(&SPARSE_UNPACK.spec, values.dtype(), "", Grid::Stride(groups), &args)
     }
 
     fn gemm_2to4(&self, values: View<'_>, index: View<'_>, b: View<'_>, y: ViewMut<'_>) -> Result<()> {

@@ -1,5 +1,6 @@
 //! Random numbers and dropout.
 
+use crate::spec::kernels::random::*;
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::driver::Arg;
 use crate::dtype::DType;
@@ -9,7 +10,6 @@ use crate::error::Result;
 use crate::ops::elementwise::ElementwiseOps;
 use crate::ops::random::*;
 use crate::ops::reduce::ReduceOps;
-use crate::spec::random::*;
 
 impl Engine {
     /// seed, stream, offset and the device's part of the offset.
@@ -47,20 +47,20 @@ impl RandomOps for Engine {
             Distribution::Bernoulli { p } => {
                 args.insert(0, Arg::Mem(None));
                 args.push(Arg::F32(p as f32));
-                return self.launch(&BERNOULLI, DType::F32, "", grid, &args);
+                return self.launch_list(&RANDOM_BERNOULLI.spec, DType::F32, "", grid, &args);
             }
             Distribution::Bits => {
                 args.extend([Arg::I64(0), Arg::U32(0)]);
-                return self.launch(&RANDOM_INT, dt, "", grid, &args);
+                return self.launch_list(&RANDOM_INT.spec, dt, "", grid, &args);
             }
             Distribution::Int { lo, hi } => {
                 // A range of 2^32 wraps to 0, which the kernel takes as such.
                 args.extend([Arg::I64(lo), Arg::U32(hi.wrapping_sub(lo) as u32)]);
-                return self.launch(&RANDOM_INT, dt, "", grid, &args);
+                return self.launch_list(&RANDOM_INT.spec, dt, "", grid, &args);
             }
         };
         args.extend([real(dt, p), real(dt, q)]);
-        self.launch(&RANDOM_FLOAT, dt, name, grid, &args)
+        self.launch_list(&RANDOM_FLOAT.spec, dt, name, grid, &args)
     }
 
     fn bernoulli(&self, p: View<'_>, rng: Rng<'_>, y: ViewMut<'_>) -> Result<()> {
@@ -72,7 +72,7 @@ impl RandomOps for Engine {
         let mut args = vec![self.arg_in(&p), self.arg_out(&y), Arg::I64(y.numel() as i64)];
         args.extend(rng);
         args.push(Arg::F32(0.0));
-        self.launch(&BERNOULLI, p.dtype(), "", Grid::Stride(y.numel().div_ceil(4)), &args)
+        self.launch_list(&RANDOM_BERNOULLI.spec, p.dtype(), "", Grid::Stride(y.numel().div_ceil(4)), &args)
     }
 
     fn permutation(&self, rng: Rng<'_>, y: ViewMut<'_>) -> Result<()> {
@@ -87,7 +87,7 @@ impl RandomOps for Engine {
         let keys = self.scratch(DType::I64, n)?;
         let mut args = vec![self.arg_in(&keys.view()), Arg::I64(n as i64)];
         args.extend(rng);
-        self.launch(&RANDOM_KEYS, DType::I64, "", Grid::Stride(n.div_ceil(2)), &args)?;
+        self.launch_list(&RANDOM_KEYS.spec, DType::I64, "", Grid::Stride(n.div_ceil(2)), &args)?;
         let order = self.sort_pairs(OP, &keys.view(), 64)?;
         self.cast(order.positions.view(), y)
     }
@@ -108,19 +108,19 @@ impl RandomOps for Engine {
             let mut args = vec![self.arg_in(&p), self.arg_out(&y), wide];
             args.extend(size);
             args.extend(rng);
-            return self.launch(&CATEGORICAL_GUMBEL, dt, "", Grid::Blocks([rows.min(1 << 20), 1, 1]), &args);
+            return self.launch_list(&CATEGORICAL_GUMBEL.spec, dt, "", Grid::Blocks([rows.min(1 << 20), 1, 1]), &args);
         }
         let cum = self.scratch(DType::F32, rows * k)?;
         let cum = cum.view();
         let mut args = vec![self.arg_in(&p), self.arg_in(&cum)];
         args.extend(size);
         args.extend([self.arg_error(), Arg::I32(code_of_op(OP))]);
-        self.launch(&CATEGORICAL_SUMS, dt, "", Grid::Stride(rows), &args)?;
+        self.launch_list(&CATEGORICAL_SUMS.spec, dt, "", Grid::Stride(rows), &args)?;
         let mut args = vec![self.arg_in(&cum), self.arg_out(&y), wide];
         args.extend(size);
         args.push(Arg::I64(count as i64));
         args.extend(rng);
-        self.launch(&CATEGORICAL_SEARCH, dt, "", Grid::Stride(rows * count), &args)
+        self.launch_list(&CATEGORICAL_SEARCH.spec, dt, "", Grid::Stride(rows * count), &args)
     }
 
     fn dropout(
@@ -158,7 +158,7 @@ impl RandomOps for Engine {
             real(dt, keep_scale(p)),
             Arg::I32(dx.accumulate as i32),
         ];
-        self.launch(&DROPOUT_MASKED, dt, "", Grid::Stride(n), &args)
+        self.launch_list(&DROPOUT_MASKED.spec, dt, "", Grid::Stride(n), &args)
     }
 
     fn bias_dropout(&self, p: f64, rng: Rng<'_>, io: BiasDropout<'_>) -> Result<()> {
@@ -184,7 +184,7 @@ impl RandomOps for Engine {
         ];
         args.extend(rng);
         args.extend([Arg::F32((1.0 - p) as f32), real(dt, keep_scale(p))]);
-        self.launch(&BIAS_DROPOUT, dt, "", Grid::Stride(n.div_ceil(if wide { 8 } else { 4 })), &args)
+        self.launch_list(&BIAS_DROPOUT.spec, dt, "", Grid::Stride(n.div_ceil(if wide { 8 } else { 4 })), &args)
     }
 
     fn bias_dropout_bwd(
@@ -253,6 +253,6 @@ impl Engine {
         ];
         args.extend(rng);
         args.extend([Arg::F32((1.0 - p) as f32), real(dt, keep_scale(p)), Arg::I32(y.accumulate as i32)]);
-        self.launch(&DROPOUT, dt, "", Grid::Stride(n.div_ceil(if wide { 8 } else { 4 })), &args)
+        self.launch_list(&DROPOUT.spec, dt, "", Grid::Stride(n.div_ceil(if wide { 8 } else { 4 })), &args)
     }
 }

@@ -1,5 +1,6 @@
 //! Scans and segments: validation and launch.
 
+use crate::spec::kernels::scan::*;
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::driver::Arg;
 use crate::dtype::DType;
@@ -7,7 +8,6 @@ use crate::engine::Engine;
 use crate::engine::launch::{Grid, LANES, aligned16, code_of_op, dims, int, long, pow2, real};
 use crate::error::Result;
 use crate::ops::scan::*;
-use crate::spec::scan::*;
 
 /// Elements per work-item (`GK_RUN`) and per tile of a row (`GK_SPAN`).
 const RUN: usize = 8;
@@ -53,7 +53,7 @@ impl Engine {
             let wide = can && (per * cols).is_multiple_of(RUN) && whole.is_multiple_of(RUN);
             let grid = Grid::Blocks([rows.div_ceil(per), 1, 1]);
             let args = [&[px, Arg::Mem(None), py], &tail(per, 0, 1, wide)[..]].concat();
-            return self.launch(&SCAN_ROWS, dt, "", grid, &args);
+            return self.launch_list(&SCAN_ROWS.spec, dt, "", grid, &args);
         }
         let fill = self.fill();
         let splits =
@@ -65,11 +65,11 @@ impl Engine {
         let part = part.as_ref().map(|p| p.view());
         if part.is_some() {
             let args = [px, self.arg_opt(part.as_ref()), long(cols), long(chunk), int(splits), reverse];
-            self.launch(&SCAN_PART, dt, "", grid, &args)?;
+            self.launch_list(&SCAN_PART.spec, dt, "", grid, &args)?;
         }
         let wide = can && cols.is_multiple_of(RUN);
         let args = [&[px, self.arg_opt(part.as_ref()), py], &tail(0, chunk, splits, wide)[..]].concat();
-        self.launch(&SCAN_ROWS, dt, "", grid, &args)
+        self.launch_list(&SCAN_ROWS.spec, dt, "", grid, &args)
     }
 
     fn scan_cols(
@@ -96,12 +96,12 @@ impl Engine {
         let px = self.arg_in(x);
         if part.is_some() {
             let args = [&[px, self.arg_opt(part.as_ref())], &walk[..], &[reverse]].concat();
-            self.launch(&SCAN_PART_COLS, dt, "", grid, &args)?;
+            self.launch_list(&SCAN_PART_COLS.spec, dt, "", grid, &args)?;
         }
         let args =
             [&[px, self.arg_opt(part.as_ref()), self.arg_in(y)], &walk[..], &[exclusive, reverse, int(mode)]]
                 .concat();
-        self.launch(&SCAN_COLS, dt, "", grid, &args)
+        self.launch_list(&SCAN_COLS.spec, dt, "", grid, &args)
     }
 
     /// Dims of the segment kernels, and blocks for that many groups of segments.
@@ -157,11 +157,11 @@ impl Engine {
             eps,
             Arg::I32(code_of_op(name)),
         ];
-        self.launch(&SEGMENT_REDUCE, dt, "", walk.grid(s.count), &args)?;
+        self.launch_list(&SEGMENT_REDUCE.spec, dt, "", walk.grid(s.count), &args)?;
         let Some(part) = part else { return Ok(()) };
         let args =
             [self.arg_in(&part), self.arg_in(offsets), self.arg_opt(y), self.arg_opt(state), dims, mode, eps];
-        self.launch(&SEGMENT_JOIN, dt, "", Grid::Stride(s.count * s.cols), &args)
+        self.launch_list(&SEGMENT_JOIN.spec, dt, "", Grid::Stride(s.count * s.cols), &args)
     }
 }
 
@@ -264,6 +264,6 @@ impl ScanOps for Engine {
             Arg::I32(io.dx.accumulate as i32),
             Arg::I32(code_of_op(OP)),
         ];
-        self.launch(&SEGMENT_SPREAD, dt, "", walk.grid(s.count + 2), &args)
+        self.launch_list(&SEGMENT_SPREAD.spec, dt, "", walk.grid(s.count + 2), &args)
     }
 }

@@ -1,5 +1,7 @@
 //! Softmax and log-softmax along an axis.
 
+use crate::spec::kernels::softmax::*;
+use crate::spec::softmax::{SOFTMAXES};
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::driver::Arg;
 use crate::engine::Engine;
@@ -8,20 +10,18 @@ use crate::engine::launch::{dims, int, long, real};
 use crate::error::Result;
 use crate::ops::softmax::*;
 use crate::spec::KernelSpec;
-use crate::spec::gated::*;
-use crate::spec::softmax::*;
 
 /// Elements of a row that one work-item holds in registers at most; half as many of each operand backward, which has two.
 const KEEP: usize = 32;
 /// Pieces of 16 bytes that a work-item likes to hold.
 const PIECES: usize = 4;
 /// The kernels that hold 1, 2, 4 and 8 pieces of 16 bytes, forward and backward.
-const SHORT: [&KernelSpec; 4] = [&SHORT1, &SHORT2, &SHORT4, &SHORT8];
-const BWD_SHORT: [&KernelSpec; 3] = [&BWD_SHORT1, &BWD_SHORT2, &BWD_SHORT4];
+const SHORT: [&KernelSpec; 4] = [&SOFTMAX_SHORT1.spec, &SOFTMAX_SHORT2.spec, &SOFTMAX_SHORT4.spec, &SOFTMAX_SHORT8.spec];
+const BWD_SHORT: [&KernelSpec; 3] = [&SOFTMAX_BWD_SHORT1.spec, &SOFTMAX_BWD_SHORT2.spec, &SOFTMAX_BWD_SHORT4.spec];
 /// Elements of a row that one work-item of `_held16` and `_held64` holds; doubles only the first.
 const HELD: [usize; 2] = [16, 64];
-const HELD_KERNELS: [&KernelSpec; 2] = [&HELD16, &HELD64];
-const BWD_HELD_KERNELS: [&KernelSpec; 2] = [&BWD_HELD16, &BWD_HELD64];
+const HELD_KERNELS: [&KernelSpec; 2] = [&SOFTMAX_HELD16.spec, &SOFTMAX_HELD64.spec];
+const BWD_HELD_KERNELS: [&KernelSpec; 2] = [&SOFTMAX_BWD_HELD16.spec, &SOFTMAX_BWD_HELD64.spec];
 /// Rows from which on the blocks of a cluster share one: elements.
 const LONG: usize = KEEP * LANES;
 /// Shortest run of a cut row, in items.
@@ -29,8 +29,8 @@ const RUN: usize = 2048;
 
 fn name(kind: Softmax) -> &'static str {
     match kind {
-        Softmax::Softmax => OPS[0],
-        Softmax::LogSoftmax => OPS[1],
+        Softmax::Softmax => SOFTMAXES[0],
+        Softmax::LogSoftmax => SOFTMAXES[1],
     }
 }
 
@@ -128,15 +128,15 @@ impl SoftmaxOps for Engine {
         match self.softmax_walk(outer, cols, inner, &[&x, &out]) {
             Walk::Short { lanes, wide, keep } => {
                 let args = [px, py, long(outer), int(cols), int(lanes), int(wide as usize)];
-                self.launch(SHORT[keep], dt, op, self.softmax_grid(outer, lanes), &args)
+                self.launch_list(SHORT[keep], dt, op, self.softmax_grid(outer, lanes), &args)
             }
             Walk::Held { wide, keep } => {
                 let args = [px, py, int(cols), int(wide as usize)];
-                self.launch(HELD_KERNELS[keep], dt, op, self.held_grid(outer), &args)
+                self.launch_list(HELD_KERNELS[keep], dt, op, self.held_grid(outer), &args)
             }
             Walk::Rows { lanes, wide, phase } => {
                 let args = [px, py, long(outer), long(cols), int(lanes), int(wide as usize), int(phase)];
-                self.launch(&ROWS, dt, op, self.softmax_grid(outer, lanes), &args)
+                self.launch_list(&SOFTMAX_ROWS.spec, dt, op, self.softmax_grid(outer, lanes), &args)
             }
             Walk::Split { splits, chunk, wide, phase } => {
                 let part = self.scratch(dt.accumulator(), 2 * outer * splits)?;
@@ -144,16 +144,16 @@ impl SoftmaxOps for Engine {
                 let tail =
                     [long(outer), long(cols), int(splits), long(chunk), int(wide as usize), int(phase)];
                 let grid = Grid::Blocks([outer * splits, 1, 1]);
-                self.launch(&PART, dt, op, grid, &[&[px, pp], &tail[..]].concat())?;
+                self.launch_list(&SOFTMAX_PART.spec, dt, op, grid, &[&[px, pp], &tail[..]].concat())?;
                 // One (m, scale) per row, so that the blocks of the last pass have nothing to join.
                 let rows = self.scratch(dt.accumulator(), 2 * outer)?;
                 let pr = self.arg_in(&rows.view());
-                self.launch(&JOIN, dt, op, Grid::Stride(outer), &[pp, pr, long(outer), int(splits)])?;
-                self.launch(&APPLY, dt, op, grid, &[&[px, pr, py], &tail[..]].concat())
+                self.launch_list(&SOFTMAX_JOIN.spec, dt, op, Grid::Stride(outer), &[pp, pr, long(outer), int(splits)])?;
+                self.launch_list(&SOFTMAX_APPLY.spec, dt, op, grid, &[&[px, pr, py], &tail[..]].concat())
             }
             Walk::Cols { tx, wide } => {
                 let args = [px, py, long(outer), long(cols), long(inner), int(tx), int(wide as usize)];
-                self.launch(&COLS, dt, op, cols_grid(outer, inner, tx, wide, dt.size()), &args)
+                self.launch_list(&SOFTMAX_COLS.spec, dt, op, cols_grid(outer, inner, tx, wide, dt.size()), &args)
             }
         }
     }
@@ -183,11 +183,11 @@ impl SoftmaxOps for Engine {
         match self.softmax_walk(outer, cols, inner, &[&dy, &y, &out]) {
             Walk::Short { lanes, wide, keep } => {
                 let args = [pg, py, px, long(outer), int(cols), int(lanes), int(wide as usize), accumulate];
-                self.launch(BWD_SHORT[keep], dt, op, self.softmax_grid(outer, lanes), &args)
+                self.launch_list(BWD_SHORT[keep], dt, op, self.softmax_grid(outer, lanes), &args)
             }
             Walk::Held { wide, keep } => {
                 let args = [pg, py, px, int(cols), int(wide as usize), accumulate];
-                self.launch(BWD_HELD_KERNELS[keep], dt, op, self.held_grid(outer), &args)
+                self.launch_list(BWD_HELD_KERNELS[keep], dt, op, self.held_grid(outer), &args)
             }
             Walk::Rows { lanes, wide, phase } => {
                 let args = [
@@ -201,7 +201,7 @@ impl SoftmaxOps for Engine {
                     int(phase),
                     accumulate,
                 ];
-                self.launch(&BWD_ROWS, dt, op, self.softmax_grid(outer, lanes), &args)
+                self.launch_list(&SOFTMAX_BWD_ROWS.spec, dt, op, self.softmax_grid(outer, lanes), &args)
             }
             Walk::Split { splits, chunk, wide, phase } => {
                 let part = self.scratch(dt.accumulator(), outer * splits)?;
@@ -209,8 +209,8 @@ impl SoftmaxOps for Engine {
                 let tail =
                     [long(outer), long(cols), int(splits), long(chunk), int(wide as usize), int(phase)];
                 let grid = Grid::Blocks([outer * splits, 1, 1]);
-                self.launch(&BWD_PART, dt, op, grid, &[&[pg, py, pp], &tail[..]].concat())?;
-                self.launch(&BWD_APPLY, dt, op, grid, &[&[pg, py, pp, px], &tail[..], &[accumulate]].concat())
+                self.launch_list(&SOFTMAX_BWD_PART.spec, dt, op, grid, &[&[pg, py, pp], &tail[..]].concat())?;
+                self.launch_list(&SOFTMAX_BWD_APPLY.spec, dt, op, grid, &[&[pg, py, pp, px], &tail[..], &[accumulate]].concat())
             }
             Walk::Cols { tx, wide } => {
                 let args = [
@@ -224,7 +224,7 @@ impl SoftmaxOps for Engine {
                     int(wide as usize),
                     accumulate,
                 ];
-                self.launch(&BWD_COLS, dt, op, cols_grid(outer, inner, tx, wide, dt.size()), &args)
+                self.launch_list(&SOFTMAX_BWD_COLS.spec, dt, op, cols_grid(outer, inner, tx, wide, dt.size()), &args)
             }
         }
     }
@@ -261,7 +261,7 @@ impl SoftmaxOps for Engine {
             int(step),
             int(mask.as_ref().is_some_and(aligned16) as usize),
         ];
-        self.launch(&SOFTMAX_MASKED, dt, "", self.row_grid(rows, &walk), &args)
+        self.launch_list(&SOFTMAX_MASKED.spec, dt, "", self.row_grid(rows, &walk), &args)
     }
 
     fn masked_softmax_bwd(&self, scale: f64, dy: View<'_>, y: View<'_>, dx: GradMut<'_>) -> Result<()> {
@@ -286,6 +286,6 @@ impl SoftmaxOps for Engine {
             real(dt, scale),
             int(dx.accumulate as usize),
         ];
-        self.launch(&SOFTMAX_MASKED_BWD, dt, "", self.row_grid(rows, &walk), &args)
+        self.launch_list(&SOFTMAX_MASKED_BWD.spec, dt, "", self.row_grid(rows, &walk), &args)
     }
 }

@@ -1,5 +1,6 @@
 //! Gated units, parametric relu and masked softmax.
 
+use crate::spec::kernels::activation::*;
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::driver::Arg;
 use crate::engine::Engine;
@@ -9,7 +10,6 @@ use crate::layout::Layout;
 use crate::ops::activation::*;
 use crate::ops::check;
 use crate::ops::gemm::fused_act;
-use crate::spec::gated::*;
 
 /// The rows of an operand that begin `at` elements into a tensor.
 fn part<'a>(v: &View<'a>, at: usize, plan: &GatedPlan<'_>) -> Result<View<'a>> {
@@ -46,7 +46,7 @@ impl GatedOps for Engine {
             int(wide as usize),
             Arg::I32(fused_act(OP, act)?.0),
         ];
-        self.launch(&GATED, dt, "", self.map_grid(n, wide, dt, 2), &args)
+        self.launch_list(&GATED.spec, dt, "", self.map_grid(n, wide, dt, 2), &args)
     }
 
     fn gated_bwd(
@@ -94,6 +94,6 @@ impl GatedOps for Engine {
             int(adds[0] as usize),
             int(adds[1] as usize),
         ];
-        self.launch(&GATED_BWD, dt, "", self.map_grid(n, wide, dt, 1), &args)
+        self.launch_list(&GATED_BWD.spec, dt, "", self.map_grid(n, wide, dt, 1), &args)
     }
 }

@@ -2,6 +2,9 @@
 
 pub(super) mod gated;
 
+use crate::spec::kernels::activation::*;
+use crate::spec::kernels::elementwise::{UNARY_BWD_FLAT, UNARY_BWD_ND, UNARY_FLAT, UNARY_ND};
+use crate::spec::activation::{ELU_FROM_OUTPUT, activation_function};
 use crate::buffer::{Buffer, GradMut, View, ViewMut};
 use crate::engine::Engine;
 use crate::engine::launch::{Grid, LANES, aligned16, int, long};
@@ -10,11 +13,9 @@ use crate::engine::ops::norm::{SHORT_PLANE, join_tx};
 use crate::error::Result;
 use crate::ops::activation::*;
 use crate::ops::shape::ShapeOps;
-use crate::spec::activation::*;
-use crate::spec::gated::*;
 
 static MAP: MapKernels =
-    MapKernels { flat: &ACT_FLAT, nd: &ACT_ND, bwd_flat: &ACT_BWD_FLAT, bwd_nd: &ACT_BWD_ND };
+    MapKernels { flat: &UNARY_FLAT.spec, nd: &UNARY_ND.spec, bwd_flat: &UNARY_BWD_FLAT.spec, bwd_nd: &UNARY_BWD_ND.spec };
 
 impl Engine {
     /// Gradient before the activation of a fused operation: `dy` itself, or dy * act' from what was saved, in `room`.
@@ -70,7 +71,7 @@ impl ActivationOps for Engine {
         let wide = aligned16(&x) && aligned16(&out) && cols.is_multiple_of(16 / dt.size());
         let sizes = [long(n), long(cols), long(slopes), int(wide as usize)];
         let args = [&[self.arg_in(&x), self.arg_in(&a), self.arg_in(&out)], &sizes[..]].concat();
-        self.launch(&PRELU, dt, "", self.map_grid(n, wide, dt, 1), &args)
+        self.launch_list(&PRELU.spec, dt, "", self.map_grid(n, wide, dt, 1), &args)
     }
 
     fn prelu_bwd(
@@ -117,7 +118,7 @@ impl ActivationOps for Engine {
                 accumulate,
             ];
             let grid = Grid::Blocks([walk.tiles * walk.chunks, 1, 1]);
-            self.launch(&PRELU_BWD_COLS, dt, "", grid, &[&inputs, &sizes[..]].concat())?;
+            self.launch_list(&PRELU_BWD_COLS.spec, dt, "", grid, &[&inputs, &sizes[..]].concat())?;
         } else {
             // One slope: a single long row, cut to fill the device.
             let rows = n * slopes;
@@ -144,7 +145,7 @@ impl ActivationOps for Engine {
                 accumulate,
             ];
             let grid = self.row_grid(rows * walk.splits, &walk);
-            self.launch(&PRELU_BWD_ROWS, dt, "", grid, &[&inputs, &sizes[..]].concat())?;
+            self.launch_list(&PRELU_BWD_ROWS.spec, dt, "", grid, &[&inputs, &sizes[..]].concat())?;
         }
         let (Some(part), Some(da)) = (part, da) else { return Ok(()) };
         let tx = join_tx(outer, inner);
@@ -157,6 +158,6 @@ impl ActivationOps for Engine {
             int(tx),
             int(da.accumulate as usize),
         ];
-        self.launch(&PRELU_JOIN, dt, "", Grid::Blocks([slopes.div_ceil(tx), 1, 1]), &args)
+        self.launch_list(&PRELU_JOIN.spec, dt, "", Grid::Blocks([slopes.div_ceil(tx), 1, 1]), &args)
     }
 }

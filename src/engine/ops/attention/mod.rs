@@ -2,6 +2,8 @@
 
 mod rope;
 
+use crate::spec::kernels::attention::*;
+use crate::spec::attention::{HEAD_WIDTHS};
 use crate::buffer::{Buffer, GradMut, View};
 use crate::driver::Arg;
 use crate::engine::Engine;
@@ -10,7 +12,6 @@ use crate::engine::ops::random::keep_scale;
 use crate::error::{GpuError, Result};
 use crate::ops::attention::*;
 use crate::spec::KernelSpec;
-use crate::spec::attention::*;
 
 /// Queries and keys per tile.
 const TILE: usize = 64;
@@ -67,8 +68,8 @@ impl Call<'_> {
         let tiles = self.tiles(length);
         let (op, slices) = match columns {
             0 => ("", 1),
-            1..=64 => (WIDTHS[0], 1),
-            _ => (WIDTHS[1], columns.div_ceil(128)),
+            1..=64 => (HEAD_WIDTHS[0], 1),
+            _ => (HEAD_WIDTHS[1], columns.div_ceil(128)),
         };
         let mut args = self.head.clone();
         args[TILES] = Arg::I32(tiles as i32);
@@ -87,7 +88,7 @@ impl Call<'_> {
             let got = format!("{} tiles, {} slices", blocks[0], blocks[1]);
             return Err(GpuError::invalid(self.op, "q", "at most 2^31 - 1 tiles of 64 x 64", got));
         }
-        self.engine.launch(kernel, self.dtype, op, Grid::Blocks(blocks), args)
+        self.engine.launch_list(kernel, self.dtype, op, Grid::Blocks(blocks), args)
     }
 }
 
@@ -175,14 +176,14 @@ impl AttentionOps for Engine {
             dims([a, b, c, e, f, g, wide(&io.v)]),
             sl,
         ];
-        call.launch(&ATTENTION_FWD, size.lq, size.heads, size.dv.max(1), &tail)?;
+        call.launch(&ATTENTION_FWD.spec, size.lq, size.heads, size.dv.max(1), &tail)?;
         let (Some(probs), Some(lse)) = (probs, lse) else { return Ok(()) };
         let tiles = call.tiles(size.lq);
         let mut args = call.head.clone();
         args[TILES] = Arg::I32(tiles as i32);
         args.extend([self.arg_in(&lse), sl, self.arg_in(&probs)]);
         let across = size.lk.div_ceil(TILE).min(MAX_GRID_YZ);
-        call.run(&ATTENTION_PROBS, "", [tiles * size.heads * size.outer, across, 1], &args)
+        call.run(&ATTENTION_PROBS.spec, "", [tiles * size.heads * size.outer, across, 1], &args)
     }
 
     fn attention_bwd(&self, p: &Attention<'_>, io: AttentionBwd<'_>) -> Result<()> {
@@ -200,8 +201,8 @@ impl AttentionOps for Engine {
         let so = [[e, f, g], steps(&io.o)].concat();
         let head = [self.arg_in(&io.dout), self.arg_in(&io.o), self.arg_in(&delta), call.head[9]];
         let args = [&head[..], &[dims(so), Arg::I64(rows as i64)]].concat();
-        self.launch(
-            &ATTENTION_DELTA,
+        self.launch_list(
+            &ATTENTION_DELTA.spec,
             call.dtype,
             "",
             Grid::Blocks([rows.div_ceil(16).min(1 << 20), 1, 1]),
@@ -225,12 +226,12 @@ impl AttentionOps for Engine {
             };
             let sg = [&of(&io.dk)[..], &of(&io.dv), &[adds(&io.dk), adds(&io.dv)]].concat();
             let tail = [&shared[..], &[dims(sg), out(&io.dk), out(&io.dv)]].concat();
-            call.launch(&ATTENTION_DKV, size.lk, size.kv_heads, columns, &tail)?;
+            call.launch(&ATTENTION_DKV.spec, size.lk, size.kv_heads, columns, &tail)?;
         }
         if io.dq.is_some() {
             let sg = [&of(&io.dq)[..], &[0; 3], &[adds(&io.dq)]].concat();
             let tail = [&shared[..], &[dims(sg), out(&io.dq)]].concat();
-            call.launch(&ATTENTION_DQ, size.lq, size.heads, size.d, &tail)?;
+            call.launch(&ATTENTION_DQ.spec, size.lq, size.heads, size.d, &tail)?;
         }
         let Some(g) = &io.dbias else { return Ok(()) };
         let shape = g.out.shape();
@@ -240,6 +241,6 @@ impl AttentionOps for Engine {
         let mut args = [&call.head[..], &shared].concat();
         args.extend([dims(whole), self.arg_out(&g.out), Arg::I32(g.accumulate as i32)]);
         let blocks = bi.div_ceil(TILE) * bj.div_ceil(TILE) * bh * bb;
-        call.run(&ATTENTION_DBIAS, "", [blocks, 1, 1], &args)
+        call.run(&ATTENTION_DBIAS.spec, "", [blocks, 1, 1], &args)
     }
 }

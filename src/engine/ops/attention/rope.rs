@@ -1,5 +1,6 @@
 //! Rotary position embedding.
 
+use crate::spec::kernels::attention::*;
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::driver::Arg;
 use crate::engine::Engine;
@@ -7,7 +8,6 @@ use crate::engine::launch::{Grid, LANES, MAX_GRID_YZ, aligned16, dims, int, real
 use crate::engine::ops::graph::aggregate::lanes;
 use crate::error::Result;
 use crate::ops::attention::*;
-use crate::spec::lm::*;
 
 /// Heads that share sine and cosine.
 const HEADS: usize = 8;
@@ -58,7 +58,7 @@ impl Engine {
             int(y.accumulate as usize),
         ];
         let blocks = [tokens.div_ceil(LANES / lanes).min(1 << 30), s.h.div_ceil(heads), 1];
-        self.launch(&ROPE, dt, "", Grid::Blocks(blocks), &args)
+        self.launch_list(&ROPE.spec, dt, "", Grid::Blocks(blocks), &args)
     }
 }
 

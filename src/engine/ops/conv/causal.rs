@@ -1,5 +1,6 @@
 //! Causal convolution: validation and launch.
 
+use crate::spec::kernels::conv::*;
 use crate::buffer::ViewMut;
 use crate::driver::Arg;
 use crate::engine::Engine;
@@ -8,7 +9,6 @@ use crate::error::Result;
 use crate::ops::activation::Activation;
 use crate::ops::conv::*;
 use crate::ops::gemm::fused_act;
-use crate::spec::conv::*;
 
 impl CausalConvOps for Engine {
     fn causal_conv1d(&self, act: Activation, io: CausalConvIo<'_>) -> Result<()> {
@@ -38,7 +38,7 @@ impl CausalConvOps for Engine {
             Arg::I32(number),
             real(dtype, param),
         ];
-        self.launch(&CAUSAL_CONV, dtype, "", Grid::Stride(n), &args)?;
+        self.launch_list(&CAUSAL_CONV.spec, dtype, "", Grid::Stride(n), &args)?;
         let Some(new) = new.filter(|v| v.numel() > 0) else { return Ok(()) };
         let same = io.state.is_some_and(|s| s.block().id() == new.block().id());
         let args = [
@@ -50,7 +50,7 @@ impl CausalConvOps for Engine {
             Arg::I32(s.k as i32),
             Arg::I32(same as i32),
         ];
-        self.launch(&CAUSAL_STATE, dtype, "", Grid::Stride(s.n * s.c), &args)
+        self.launch_list(&CAUSAL_STATE.spec, dtype, "", Grid::Stride(s.n * s.c), &args)
     }
 
     fn causal_conv1d_bwd(&self, act: Activation, io: CausalConvBwd<'_>) -> Result<()> {
@@ -88,7 +88,7 @@ impl CausalConvOps for Engine {
                 Arg::I32(number),
                 real(dtype, param),
             ];
-            self.launch(&CAUSAL_SLOPE, dtype, "", Grid::Stride(n), &args)?;
+            self.launch_list(&CAUSAL_SLOPE.spec, dtype, "", Grid::Stride(n), &args)?;
         }
         if let Some(g) = &io.dx {
             let args = [
@@ -102,7 +102,7 @@ impl CausalConvOps for Engine {
                 k,
                 Arg::I32(g.accumulate as i32),
             ];
-            self.launch(&CAUSAL_INPUT, dtype, "", Grid::Stride(n), &args)?;
+            self.launch_list(&CAUSAL_INPUT.spec, dtype, "", Grid::Stride(n), &args)?;
         }
         if io.dw.is_none() && io.dbias.is_none() {
             return Ok(());
@@ -126,7 +126,7 @@ impl CausalConvOps for Engine {
             k,
             Arg::I64(per as i64),
         ];
-        self.launch(&CAUSAL_WEIGHT, dtype, "", Grid::Blocks([s.c * splits, 1, 1]), &args)?;
+        self.launch_list(&CAUSAL_WEIGHT.spec, dtype, "", Grid::Blocks([s.c * splits, 1, 1]), &args)?;
         let adds = |g: &Option<crate::GradMut<'_>>| Arg::I32(g.as_ref().is_some_and(|g| g.accumulate) as i32);
         let args = [
             self.arg_in(&part.view()),
@@ -138,6 +138,6 @@ impl CausalConvOps for Engine {
             adds(&io.dw),
             adds(&io.dbias),
         ];
-        self.launch(&CAUSAL_JOIN, dtype, "", Grid::Stride(s.c * (s.k + 1)), &args)
+        self.launch_list(&CAUSAL_JOIN.spec, dtype, "", Grid::Stride(s.c * (s.k + 1)), &args)
     }
 }

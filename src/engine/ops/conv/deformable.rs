@@ -1,5 +1,6 @@
 //! Deformable convolution: gathers into columns and matrix products with them, some images at a time.
 
+use crate::spec::kernels::conv::*;
 use crate::buffer::{Buffer, GradMut, View, ViewMut};
 use crate::driver::Arg;
 use crate::dtype::DType;
@@ -9,7 +10,6 @@ use crate::error::{GpuError, Result};
 use crate::ops::conv::*;
 use crate::ops::gemm::{Gemm, GemmAxis, GemmBwd, GemmIo, GemmOps};
 use crate::ops::shape::ShapeOps;
-use crate::spec::conv::*;
 
 /// Elements of columns that are held at a time.
 const HELD: usize = 1 << 27;
@@ -81,7 +81,7 @@ impl Engine {
             img,
             out,
         ];
-        self.launch(&DEFORM_COLUMNS, dtype, "", Grid::Stride(items), &args)?;
+        self.launch_list(&DEFORM_COLUMNS.spec, dtype, "", Grid::Stride(items), &args)?;
         Ok(col)
     }
 
@@ -162,7 +162,7 @@ impl Engine {
                 adds(&doffset),
                 adds(&dmask),
             ];
-            self.launch(&DEFORM_SHIFTS, dtype, "", Grid::Stride(items), &args)?;
+            self.launch_list(&DEFORM_SHIFTS.spec, dtype, "", Grid::Stride(items), &args)?;
         }
         let Some((dx, accumulate)) = part(&io.dx, first, n)? else { return Ok(()) };
         let limit = n * s.deform * c.in_plane();
@@ -179,7 +179,7 @@ impl Engine {
             img,
             out,
         ];
-        self.launch(&DEFORM_KEYS, dtype, "", Grid::Stride(items), &args)?;
+        self.launch_list(&DEFORM_KEYS.spec, dtype, "", Grid::Stride(items), &args)?;
         let pairs = self.sort_pairs("deform_conv_bwd", &keys.view(), usize::BITS - limit.leading_zeros())?;
         let start = self.scratch(DType::I64, limit + 1)?;
         let args = [
@@ -188,7 +188,7 @@ impl Engine {
             Arg::I64(4 * items as i64),
             Arg::I32(limit as i32),
         ];
-        self.launch(&DEFORM_STARTS, dtype, "", Grid::Stride(limit + 1), &args)?;
+        self.launch_list(&DEFORM_STARTS.spec, dtype, "", Grid::Stride(limit + 1), &args)?;
         let args = [
             self.arg_in(&start.view()),
             self.arg_in(&pairs.positions.view()),
@@ -200,7 +200,7 @@ impl Engine {
             out,
             Arg::I32(accumulate as i32),
         ];
-        self.launch(&DEFORM_INPUT, dtype, "", Grid::Stride(dx.numel()), &args)
+        self.launch_list(&DEFORM_INPUT.spec, dtype, "", Grid::Stride(dx.numel()), &args)
     }
 }
 

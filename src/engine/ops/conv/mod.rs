@@ -7,6 +7,7 @@ pub(super) mod deformable;
 mod tests;
 pub(super) mod weight;
 
+use crate::spec::kernels::conv::*;
 use std::borrow::Cow;
 
 use crate::buffer::{GradMut, View, ViewMut};
@@ -24,7 +25,6 @@ use crate::ops::gemm::{Gemm, GemmAxis, GemmIo, GemmOps, Precision, fused_act};
 use crate::ops::reduce::ReduceOps;
 use crate::ops::shape::ShapeOps;
 use crate::spec::KernelSpec;
-use crate::spec::conv::*;
 
 /// Extents and displacements below which the kernels' 32-bit positions hold (`GK_FAR` with room for sums).
 pub(in crate::engine::ops) const NEAR: usize = 1 << 27;
@@ -184,11 +184,11 @@ enum Tile {
 impl Tile {
     fn kernel(self) -> &'static KernelSpec {
         match self {
-            Tile::Square128 => &CONV_TILE128,
-            Tile::Wide64 => &CONV_TILE64W,
-            Tile::Wide32 => &CONV_TILE32,
-            Tile::Wide16 => &CONV_TILE16,
-            Tile::Square64 => &CONV_TILE64,
+            Tile::Square128 => &CONV_TILE128.spec,
+            Tile::Wide64 => &CONV_TILE64W.spec,
+            Tile::Wide32 => &CONV_TILE32.spec,
+            Tile::Wide16 => &CONV_TILE16.spec,
+            Tile::Square64 => &CONV_TILE64.spec,
         }
     }
 
@@ -380,7 +380,7 @@ impl Engine {
             Arg::I32(act),
             real(dtype, slope),
         ];
-        self.launch(tile.kernel(), dtype, "", Grid::Blocks([blocks.saturating_mul(parts), 1, 1]), &args)?;
+        self.launch_list(tile.kernel(), dtype, "", Grid::Blocks([blocks.saturating_mul(parts), 1, 1]), &args)?;
         let Some(part) = part else { return Ok(()) };
         let args = [
             self.arg_in(&part.view()),
@@ -396,7 +396,7 @@ impl Engine {
             real(dtype, slope),
         ];
         let items = phases * s.groups * m * q.columns().div_ceil(4);
-        self.launch(&CONV_SPLIT, dtype, "", Grid::Stride(items), &args)
+        self.launch_list(&CONV_SPLIT.spec, dtype, "", Grid::Stride(items), &args)
     }
 
     /// Makes a plan, and the weights that go with it: (w, wt). `rows`: rows, rows with padding, channels that are summed over.
@@ -426,7 +426,7 @@ impl Engine {
             dims(from),
         ];
         let items = (groups * r * s.taps() * mpad).max(phases);
-        self.launch(&CONV_PLAN, dtype, "", Grid::Stride(items), &args)
+        self.launch_list(&CONV_PLAN.spec, dtype, "", Grid::Stride(items), &args)
     }
 
     /// One output, or a strip of outputs, per work-item.
@@ -456,13 +456,13 @@ impl Engine {
             let mut args = args[..7].to_vec();
             args.extend([Arg::I64(n as i64), size, by, wide, Arg::I32(q.back as i32)]);
             args.extend([Arg::I32(q.accumulate as i32), Arg::I32(act), real(dtype, slope)]);
-            return self.launch(&CONV_DEPTHWISE, dtype, "", Grid::Stride(n), &args);
+            return self.launch_list(&CONV_DEPTHWISE.spec, dtype, "", Grid::Stride(n), &args);
         }
         if q.strips() {
             let items = s.n * s.groups * m * to[1].div_ceil(4) * to[2];
-            return self.launch(&CONV_ROWS, dtype, "", Grid::Stride(items), &args);
+            return self.launch_list(&CONV_ROWS.spec, dtype, "", Grid::Stride(items), &args);
         }
-        self.launch(&CONV_DIRECT, dtype, "", Grid::Stride(q.y.numel()), &args)
+        self.launch_list(&CONV_DIRECT.spec, dtype, "", Grid::Stride(q.y.numel()), &args)
     }
 
     /// The kernels without plans count positions along an axis in 32 bits.

@@ -1,5 +1,6 @@
 //! Weight gradients of convolutions, and windows as columns.
 
+use crate::spec::kernels::conv::*;
 use std::borrow::Cow;
 
 use crate::buffer::{GradMut, View};
@@ -11,7 +12,6 @@ use crate::engine::ops::conv::{COUNT, Depthwise, NEAR, Way};
 use crate::error::Result;
 use crate::ops::conv::*;
 use crate::spec::BLOCK;
-use crate::spec::conv::*;
 
 /// Elements of partial sums beyond which a sum is not split further.
 const PARTS: usize = 1 << 27;
@@ -93,9 +93,9 @@ impl Engine {
             dims(s.stride.into_iter().chain(s.pad)),
             dims([cols, splits, per, mt, ct, k]),
         ];
-        let kernel = if large { &CONV_WEIGHT128 } else { &CONV_WEIGHT64 };
+        let kernel = if large { &CONV_WEIGHT128.spec } else { &CONV_WEIGHT64.spec };
         let blocks = mt.saturating_mul(ct).saturating_mul(s.groups).saturating_mul(splits);
-        self.launch(kernel, dtype, "", Grid::Blocks([blocks, 1, 1]), &args)?;
+        self.launch_list(kernel, dtype, "", Grid::Blocks([blocks, 1, 1]), &args)?;
         self.conv_join(&g, Some(&part.view()), splits)
     }
 
@@ -109,7 +109,7 @@ impl Engine {
             Arg::I32(splits as i32),
             Arg::I32(g.accumulate as i32),
         ];
-        self.launch(&CONV_JOIN, g.out.dtype(), "", Grid::Stride(n), &args)
+        self.launch_list(&CONV_JOIN.spec, g.out.dtype(), "", Grid::Stride(n), &args)
     }
 
     /// One block per pair of channels, chunk of taps and run of places.
@@ -144,7 +144,7 @@ impl Engine {
             Arg::I32(splits as i32),
             Arg::I64(per as i64),
         ];
-        self.launch(&CONV_DIRECT_WEIGHT, dtype, "", Grid::Blocks([blocks * splits, 1, 1]), &args)?;
+        self.launch_list(&CONV_DIRECT_WEIGHT.spec, dtype, "", Grid::Blocks([blocks * splits, 1, 1]), &args)?;
         self.conv_join(&g, Some(&part.view()), splits)
     }
 
@@ -166,7 +166,7 @@ impl Engine {
         let args = [self.arg_in(&x), self.arg_in(&dy), self.arg_in(&part.view())];
         let counts = [Arg::I64(n as i64), Arg::I64(per as i64)];
         let args: Vec<Arg> = args.into_iter().chain(counts).chain(tail).collect();
-        self.launch(&CONV_DEPTHWISE_WEIGHT, x.dtype(), "", Grid::Blocks([s.co * splits, 1, 1]), &args)?;
+        self.launch_list(&CONV_DEPTHWISE_WEIGHT.spec, x.dtype(), "", Grid::Blocks([s.co * splits, 1, 1]), &args)?;
         self.conv_join(&g, Some(&part.view()), splits)
     }
 
@@ -179,7 +179,7 @@ impl Engine {
         from: View<'_>,
         to: GradMut<'_>,
     ) -> Result<()> {
-        let (spec, out) = (if op == "im2col" { &IM2COL } else { &COL2IM }, to.out.as_view());
+        let (spec, out) = (if op == "im2col" { &IM2COL.spec } else { &COL2IM.spec }, to.out.as_view());
         let (x, col) = if op == "im2col" { (&from, &out) } else { (&out, &from) };
         let s = check_columns(op, p, kernel, x, col, &to.out)?;
         self.own(op, if op == "im2col" { "x" } else { "col" }, &from)?;
@@ -196,6 +196,6 @@ impl Engine {
             dims(s.pad.into_iter().chain(s.dilation)),
             Arg::I32(to.accumulate as i32),
         ];
-        self.launch(spec, out.dtype(), "", Grid::Stride(n), &args)
+        self.launch_list(spec, out.dtype(), "", Grid::Stride(n), &args)
     }
 }

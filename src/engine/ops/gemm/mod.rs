@@ -3,6 +3,8 @@
 #[cfg(all(test, feature = "opencl"))]
 mod tests;
 
+use crate::spec::kernels::gemm::*;
+use crate::spec::gemm::{OUTPUTS};
 use std::borrow::Cow;
 use std::cell::OnceCell;
 
@@ -18,7 +20,6 @@ use crate::ops::core::Choice;
 use crate::ops::gemm::*;
 use crate::ops::reduce::ReduceOps;
 use crate::spec::KernelSpec;
-use crate::spec::gemm::*;
 
 /// An operand in device memory.
 #[derive(Debug, Clone, Copy)]
@@ -176,7 +177,7 @@ impl Product {
 
     /// Value of `GK_OP`.
     fn op(&self) -> &'static str {
-        OUT[(self.out != self.dtype) as usize]
+        OUTPUTS[(self.out != self.dtype) as usize]
     }
 
     fn opt(t: Option<Term>) -> Arg {
@@ -222,9 +223,9 @@ const SKINNY: usize = 16;
 impl Tile {
     fn kernel(self) -> &'static KernelSpec {
         match self {
-            Tile::Square128 => &GEMM_TILE128,
-            Tile::Square64 => &GEMM_TILE64,
-            Tile::Skinny => &GEMM_SKINNY,
+            Tile::Square128 => &GEMM_TILE128.spec,
+            Tile::Square64 => &GEMM_TILE64.spec,
+            Tile::Skinny => &GEMM_SKINNY.spec,
         }
     }
 
@@ -303,7 +304,7 @@ impl Engine {
             Arg::I32(q.act.0),
             real(q.dtype, q.act.1),
         ];
-        self.launch(tile.kernel(), q.dtype, q.op(), Grid::Blocks([blocks, 1, 1]), &args)?;
+        self.launch_list(tile.kernel(), q.dtype, q.op(), Grid::Blocks([blocks, 1, 1]), &args)?;
         match view {
             Some(part) => self.finish(q, Some(&Term::packed(&part, e)), splits, q.alpha),
             None => Ok(()),
@@ -336,7 +337,7 @@ impl Engine {
             real(q.dtype, q.act.1),
         ];
         let blocks = (e.batch * e.m * e.n.div_ceil(4)).div_ceil(LANES / lanes);
-        self.launch(&GEMM_FINISH, q.dtype, q.op(), Grid::Blocks([blocks.min(self.fill() * 8), 1, 1]), &args)
+        self.launch_list(&GEMM_FINISH.spec, q.dtype, q.op(), Grid::Blocks([blocks.min(self.fill() * 8), 1, 1]), &args)
     }
 
     /// The kernels of this crate, tile and splits by size.
@@ -606,6 +607,6 @@ impl GemmOps for Engine {
         ];
         // Every group, and the rows before and after all groups, can leave one tile incomplete.
         let tiles = e.m.div_ceil(64) + e.batch + 1;
-        self.launch(&GEMM_RAGGED, dt, q.op(), Grid::Blocks([e.n.div_ceil(64) * tiles, 1, 1]), &args)
+        self.launch_list(&GEMM_RAGGED.spec, dt, q.op(), Grid::Blocks([e.n.div_ceil(64) * tiles, 1, 1]), &args)
     }
 }

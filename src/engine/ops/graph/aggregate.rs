@@ -1,5 +1,7 @@
 //! Aggregation of messages over the edges of nodes: the launches of `aggregate.c`.
 
+use crate::spec::kernels::graph::*;
+use crate::spec::graph::{AGGREGATES};
 use crate::buffer::{Buffer, GradMut, View, ViewMut};
 use crate::driver::Arg;
 use crate::dtype::DType;
@@ -11,7 +13,6 @@ use crate::engine::ops::shape::strided::common_power;
 use crate::error::Result;
 use crate::ops::graph::*;
 use crate::spec::BLOCK;
-use crate::spec::gnn::*;
 
 /// Kinds of messages in `aggregate.c`.
 #[derive(Clone, Copy, PartialEq)]
@@ -314,7 +315,7 @@ impl Engine {
         ];
         args.extend(end);
         args.push(Arg::I32(code_of_op(p.op)));
-        self.launch(&AGGREGATE, p.dtype, p.unit(&w, red != Red::Prod), w.nodes(e.nodes), &args)?;
+        self.launch_list(&AGGREGATE.spec, p.dtype, p.unit(&w, red != Red::Prod), w.nodes(e.nodes), &args)?;
         if w.cuts == 0 || e.nodes == 0 {
             return Ok(());
         }
@@ -330,7 +331,7 @@ impl Engine {
             how,
         ];
         args.extend(end);
-        self.launch(&AGGREGATE_JOIN, p.dtype, AGGREGATES[0], w.joins(), &args)
+        self.launch_list(&AGGREGATE_JOIN.spec, p.dtype, AGGREGATES[0], w.joins(), &args)
     }
 
     /// The extreme message of each node and its edge.
@@ -370,12 +371,12 @@ impl Engine {
             none,
             Arg::I32(code_of_op(p.op)),
         ];
-        self.launch(&AGGREGATE_BEST, p.dtype, p.unit(&w, true), w.nodes(e.nodes), &args)?;
+        self.launch_list(&AGGREGATE_BEST.spec, p.dtype, p.unit(&w, true), w.nodes(e.nodes), &args)?;
         if w.cuts == 0 || e.nodes == 0 {
             return Ok(());
         }
         let args = [rowptr, met, parts, ids, y, arg, size, how, least, wide_arg, none];
-        self.launch(&AGGREGATE_BEST_JOIN, p.dtype, AGGREGATES[0], w.joins(), &args)
+        self.launch_list(&AGGREGATE_BEST_JOIN.spec, p.dtype, AGGREGATES[0], w.joins(), &args)
     }
 
     /// Scratch for a statistic of this many elements.

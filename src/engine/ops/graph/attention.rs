@@ -1,5 +1,6 @@
 //! Graphs: softmax over the edges of a node, and attention.
 
+use crate::spec::kernels::graph::*;
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::driver::Arg;
 use crate::engine::Engine;
@@ -8,7 +9,6 @@ use crate::engine::ops::graph::aggregate::{Walk, grad_view, out_view, wide_rows}
 use crate::engine::ops::graph::csr::Edges;
 use crate::error::Result;
 use crate::ops::graph::*;
-use crate::spec::gnn::*;
 
 /// Flags of a walk over nodes.
 fn flags(e: &Edges<'_>, w: &Walk) -> usize {
@@ -54,11 +54,11 @@ impl Engine {
             Arg::I32(w.wide as i32),
             Arg::I32(code_of_op(op)),
         ];
-        self.launch(&EDGE_NORM, dt, "", w.shared(nodes, ways), &args)?;
+        self.launch_list(&EDGE_NORM.spec, dt, "", w.shared(nodes, ways), &args)?;
         if w.cuts == 0 || nodes == 0 {
             return Ok(());
         }
-        self.launch(&EDGE_NORM_JOIN, dt, "", w.joins(), &[rowptr, met, parts, top, sum, size, flags])
+        self.launch_list(&EDGE_NORM_JOIN.spec, dt, "", w.joins(), &[rowptr, met, parts, top, sum, size, flags])
     }
 
     fn gat_size(s: &GatShape, e: &Edges<'_>, w: &Walk, others: usize) -> Arg {
@@ -108,10 +108,10 @@ impl Engine {
             accumulate,
             Arg::I32(code_of_op("gat_bwd")),
         ];
-        self.launch(&GAT_BWD, dt, "", w.nodes(e.nodes), &args)?;
+        self.launch_list(&GAT_BWD.spec, dt, "", w.nodes(e.nodes), &args)?;
         if w.cuts > 0 && e.nodes > 0 {
             let args = [rowptr, met, own, parts, sums, dx, pa, pb, ps, size, wide, accumulate];
-            self.launch(&GAT_BWD_JOIN, dt, "", w.joins(), &args)?;
+            self.launch_list(&GAT_BWD_JOIN.spec, dt, "", w.joins(), &args)?;
         }
         let n = e.nodes * s.heads;
         let dscore = p.dscore.map(|g| g.out.as_view());
@@ -128,7 +128,7 @@ impl Engine {
         if p.by_source && dscore.is_none() {
             return Ok(());
         }
-        self.launch(&GAT_SCORES, dt, "", Grid::Stride(n), &args)
+        self.launch_list(&GAT_SCORES.spec, dt, "", Grid::Stride(n), &args)
     }
 }
 
@@ -237,11 +237,11 @@ impl GraphAttentionOps for Engine {
             wide,
             Arg::I32(code_of_op(OP)),
         ];
-        self.launch(&GAT, dt, "", w.nodes(s.targets), &args)?;
+        self.launch_list(&GAT.spec, dt, "", w.nodes(s.targets), &args)?;
         if w.cuts == 0 || s.targets == 0 {
             return Ok(());
         }
-        self.launch(&GAT_JOIN, dt, "", w.joins(), &[rowptr, met, parts, norms, y, lse, size, wide])
+        self.launch_list(&GAT_JOIN.spec, dt, "", w.joins(), &[rowptr, met, parts, norms, y, lse, size, wide])
     }
 
     fn gat_bwd(&self, slope: f64, io: GatBwd<'_>) -> Result<()> {

@@ -1,5 +1,6 @@
 //! Edges grouped by node: taken from the caller, or sorted for one call.
 
+use crate::spec::kernels::graph::*;
 use crate::buffer::{Buffer, View};
 use crate::driver::Arg;
 use crate::dtype::DType;
@@ -9,7 +10,6 @@ use crate::engine::ops::graph::aggregate::Walk;
 use crate::engine::ops::index::scatter::wide_index;
 use crate::error::Result;
 use crate::ops::graph::*;
-use crate::spec::gnn::*;
 
 /// An index list of the caller's, or one made for this call.
 pub(in crate::engine::ops) enum Held<'a> {
@@ -89,7 +89,7 @@ impl Engine {
             Arg::I32(pad as i32),
             Arg::I32(code_of_op(op)),
         ];
-        self.launch(&PLAN_KEYS, DType::I32, "", Grid::Stride(n), &args)?;
+        self.launch_list(&PLAN_KEYS.spec, DType::I32, "", Grid::Stride(n), &args)?;
         self.sort_pairs(op, &keys.view(), bits(nodes))
     }
 
@@ -103,7 +103,7 @@ impl Engine {
             Arg::I64(nodes as i64),
             wide_index(rowptr),
         ];
-        self.launch(&PLAN_OFFSETS, DType::I32, "", Grid::Stride(nodes + 1), &args)
+        self.launch_list(&PLAN_OFFSETS.spec, DType::I32, "", Grid::Stride(nodes + 1), &args)
     }
 
     /// out[p] = x[at[p]], or at[p].
@@ -127,7 +127,7 @@ impl Engine {
             wide_index(out),
             Arg::I32(code_of_op(op)),
         ];
-        self.launch(&PLAN_GATHER, DType::I32, "", Grid::Stride(n), &args)
+        self.launch_list(&PLAN_GATHER.spec, DType::I32, "", Grid::Stride(n), &args)
     }
 
     /// Reports entries of a list that are negative, or not below `limit`.
@@ -148,7 +148,7 @@ impl Engine {
             Arg::I32(0),
             Arg::I32(code_of_op(op)),
         ];
-        self.launch(&PLAN_KEYS, DType::I32, "", Grid::Stride(list.numel()), &args)
+        self.launch_list(&PLAN_KEYS.spec, DType::I32, "", Grid::Stride(list.numel()), &args)
     }
 
     /// A list of indices in 32 bits.
@@ -223,7 +223,7 @@ impl Engine {
             wide_index(&rowptr),
         ];
         if n > 0 && e.nodes > 0 {
-            self.launch(&PLAN_CUTS, DType::I32, "", Grid::Stride(n), &args)?;
+            self.launch_list(&PLAN_CUTS.spec, DType::I32, "", Grid::Stride(n), &args)?;
         }
         Ok(met)
     }
@@ -251,7 +251,7 @@ impl Engine {
             wide_index(&rowptr),
             wide_index(out),
         ];
-        self.launch(&PLAN_COUNTS, DType::I32, "", Grid::Stride(e.nodes), &args)
+        self.launch_list(&PLAN_COUNTS.spec, DType::I32, "", Grid::Stride(e.nodes), &args)
     }
 
     /// Row of each entry of a CSR matrix (i32); reports a rowptr that does not rise from 0 to the number of entries.
@@ -272,7 +272,7 @@ impl Engine {
             wide_index(rowptr),
             Arg::I32(code_of_op(op)),
         ];
-        self.launch(&PLAN_ROWS, DType::I32, "", Grid::Stride(entries.max(rows + 1)), &args)?;
+        self.launch_list(&PLAN_ROWS.spec, DType::I32, "", Grid::Stride(entries.max(rows + 1)), &args)?;
         Ok(out)
     }
 }

@@ -4,6 +4,7 @@ pub(super) mod aggregate;
 pub(super) mod attention;
 pub(super) mod csr;
 
+use crate::spec::kernels::graph::*;
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::driver::Arg;
 use crate::dtype::DType;
@@ -17,7 +18,6 @@ use crate::ops::gemm::fused_act;
 use crate::ops::graph::*;
 use crate::ops::reduce::ReduceOps;
 use crate::spec::BLOCK;
-use crate::spec::gnn::*;
 
 /// Rows of a per-edge computation: A by one list of ends, B by another.
 #[derive(Clone, Copy)]
@@ -67,7 +67,7 @@ impl Engine {
             Arg::I32(accumulate as i32),
             Arg::I32(code_of_op(p.op)),
         ];
-        self.launch(&EDGE_MAP, dt, "", w.grid(edges.div_ceil(4)), &args)
+        self.launch_list(&EDGE_MAP.spec, dt, "", w.grid(edges.div_ceil(4)), &args)
     }
 
     /// `out[e, j] (+)=` the inner product of A[left[e]] and B[right[e]] over part j of `parts`.
@@ -104,7 +104,7 @@ impl Engine {
             Arg::I32(code_of_op(p.op)),
         ];
         let blocks = edges.div_ceil(4 * (BLOCK as usize / lanes));
-        self.launch(&EDGE_DOT, dt, "", Grid::Blocks([blocks, parts.min(MAX_GRID_YZ), 1]), &args)
+        self.launch_list(&EDGE_DOT.spec, dt, "", Grid::Blocks([blocks, parts.min(MAX_GRID_YZ), 1]), &args)
     }
 
     fn message_grad_e(
@@ -216,7 +216,7 @@ impl Engine {
             Arg::I32(out.accumulate as i32),
             Arg::I32(code_of_op(op)),
         ];
-        self.launch(&EDGE_APPLY, dt, "", w.grid(edges), &args)
+        self.launch_list(&EDGE_APPLY.spec, dt, "", w.grid(edges), &args)
     }
 
     fn group_std(&self, p: &Aggregate<'_>, correction: u32, eps: f64, y: &View<'_>) -> Result<()> {
@@ -237,7 +237,7 @@ impl Engine {
             Arg::I32(correction.min(i32::MAX as u32) as i32),
             real(p.dtype, eps),
         ];
-        self.launch(&GROUP_STD, p.dtype, "", Grid::Stride(y.numel()), &args)
+        self.launch_list(&GROUP_STD.spec, p.dtype, "", Grid::Stride(y.numel()), &args)
     }
 }
 
@@ -284,7 +284,7 @@ impl GraphOps for Engine {
             wide_index(&col),
             Arg::I32(code_of_op(OP)),
         ];
-        self.launch(&SYM_SCALE, dt, "", Grid::Stride(n), &args)
+        self.launch_list(&SYM_SCALE.spec, dt, "", Grid::Stride(n), &args)
     }
 
     fn spmm(&self, io: Spmm<'_>) -> Result<()> {
@@ -668,7 +668,7 @@ impl Engine {
             Arg::I32(w.wide as i32),
             Arg::I32(code_of_op(p.op)),
         ];
-        self.launch(&GROUP_SPREAD, out.dtype(), "", w.nodes(s.nodes), &args)
+        self.launch_list(&GROUP_SPREAD.spec, out.dtype(), "", w.nodes(s.nodes), &args)
     }
 
     /// The gradient of an extreme where only the chosen sources are known: zeros, then one write per choice.
@@ -692,6 +692,6 @@ impl Engine {
             Arg::I32(io.dsrc.accumulate as i32),
             Arg::I32(code_of_op("group_reduce_bwd")),
         ];
-        self.launch(&ARG_SPREAD, out.dtype(), "", Grid::Stride(n), &args)
+        self.launch_list(&ARG_SPREAD.spec, out.dtype(), "", Grid::Stride(n), &args)
     }
 }

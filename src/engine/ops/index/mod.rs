@@ -2,6 +2,7 @@
 
 pub(super) mod scatter;
 
+use crate::spec::kernels::index::*;
 use crate::buffer::{Buffer, GradMut, View, ViewMut};
 use crate::driver::Arg;
 use crate::dtype::DType;
@@ -12,7 +13,6 @@ use crate::engine::ops::shape::element_bytes;
 use crate::engine::ops::shape::strided::{magic, mover, pattern_words, signed};
 use crate::error::{GpuError, Result};
 use crate::ops::index::*;
-use crate::spec::index::*;
 
 /// What a mask does; the numbers are those of the kernel.
 #[derive(Clone, Copy)]
@@ -35,7 +35,7 @@ impl Engine {
         // One block needs no counts of others.
         if blocks > 1 {
             let args = [self.arg_in(x), self.arg_in(&partial.view()), Arg::I64(x.numel() as i64), chunk];
-            self.launch(&COUNT_TRUE, x.dtype(), "", grid, &args)?;
+            self.launch_list(&COUNT_TRUE.spec, x.dtype(), "", grid, &args)?;
         }
         Ok((partial, grid, chunk))
     }
@@ -73,7 +73,7 @@ impl Engine {
             Arg::I32(accumulate as i32),
             Arg::I32(code_of_op(op)),
         ];
-        self.launch(&MASKED_MOVE, mover(x.dtype(), accumulate), "", grid, &args)
+        self.launch_list(&MASKED_MOVE.spec, mover(x.dtype(), accumulate), "", grid, &args)
     }
 }
 
@@ -140,7 +140,7 @@ impl IndexOps for Engine {
             hi,
             Arg::I32(code_of_op(OP)),
         ];
-        self.launch(&INDEX_FILL, items.dtype, "", Grid::Stride(n), &args)
+        self.launch_list(&INDEX_FILL.spec, items.dtype, "", Grid::Stride(n), &args)
     }
 
     fn gather(&self, axis: usize, x: View<'_>, index: View<'_>, y: GradMut<'_>) -> Result<()> {
@@ -167,7 +167,7 @@ impl IndexOps for Engine {
             Arg::I32(y.accumulate as i32),
             Arg::I32(code_of_op(OP)),
         ];
-        self.launch(&GATHER_AXIS, mover(x.dtype(), y.accumulate), "", Grid::Stride(n), &args)
+        self.launch_list(&GATHER_AXIS.spec, mover(x.dtype(), y.accumulate), "", Grid::Stride(n), &args)
     }
 
     fn scatter(&self, axis: usize, index: View<'_>, src: View<'_>, y: ViewMut<'_>) -> Result<()> {
@@ -205,12 +205,12 @@ impl IndexOps for Engine {
                 let keys = keys.view();
                 let (count, limit) = (Arg::I64(k as i64), Arg::I64(n as i64));
                 let args = [self.arg_in(&keys), self.arg_in(&mask), count, wide_index(&keys), limit];
-                self.launch(&MARK_KEYS, DType::U8, "", Grid::Stride(k), &args)?;
+                self.launch_list(&MARK_KEYS.spec, DType::U8, "", Grid::Stride(k), &args)?;
             }
             let accumulate = Arg::I32(g.accumulate as i32);
             let args =
                 [self.arg_in(&dy), self.arg_in(&mask), self.arg_in(&v), Arg::I64(n as i64), accumulate];
-            self.launch(&COPY_UNMARKED, mover(dy.dtype(), g.accumulate), "", Grid::Stride(n), &args)?;
+            self.launch_list(&COPY_UNMARKED.spec, mover(dy.dtype(), g.accumulate), "", Grid::Stride(n), &args)?;
         }
         if let Some(g) = dsrc.as_ref().filter(|_| k > 0) {
             let v = g.out.as_view();
@@ -297,7 +297,7 @@ impl IndexOps for Engine {
             let mut args = vec![dy, x, y];
             args.extend(stats);
             args.extend([out, Arg::I64(n as i64), how, include, Arg::I32(g.accumulate as i32)]);
-            self.launch(&REDUCE_BWD_BASE, dtype, "", Grid::Stride(n), &args)?;
+            self.launch_list(&REDUCE_BWD_BASE.spec, dtype, "", Grid::Stride(n), &args)?;
         }
         if let (Some(g), Some(keys)) = (&io.dsrc, &keys) {
             let keys = keys.view();
@@ -305,7 +305,7 @@ impl IndexOps for Engine {
             args.extend(stats);
             args.extend([self.arg_out(&g.out), Arg::I64(k as i64), wide_index(&keys), Arg::I64(n as i64)]);
             args.extend([how, include, Arg::I32(g.accumulate as i32)]);
-            self.launch(&REDUCE_BWD_SOURCE, dtype, "", Grid::Stride(k), &args)?;
+            self.launch_list(&REDUCE_BWD_SOURCE.spec, dtype, "", Grid::Stride(k), &args)?;
         }
         Ok(())
     }
@@ -381,7 +381,7 @@ impl IndexOps for Engine {
             magic(x.shape().iter().copied()),
             Arg::I32(code_of_op(OP)),
         ];
-        self.launch(&NONZERO, x.dtype(), "", grid, &args)
+        self.launch_list(&NONZERO.spec, x.dtype(), "", grid, &args)
     }
 
     fn one_hot(&self, ids: View<'_>, y: ViewMut<'_>) -> Result<()> {
@@ -399,6 +399,6 @@ impl IndexOps for Engine {
             Arg::I64(classes as i64),
             Arg::I32(code_of_op(OP)),
         ];
-        self.launch(&ONE_HOT, y.dtype(), "", Grid::Stride(n), &args)
+        self.launch_list(&ONE_HOT.spec, y.dtype(), "", Grid::Stride(n), &args)
     }
 }

@@ -1,5 +1,7 @@
 //! Scatters without atomics: the sources are sorted by destination, then each destination is written once.
 
+use crate::spec::kernels::index::*;
+use crate::spec::kernels::sort::{PUT_KEYS, SCATTER_KEYS};
 use crate::buffer::{Buffer, View};
 use crate::driver::Arg;
 use crate::dtype::DType;
@@ -10,8 +12,6 @@ use crate::engine::ops::sort::radix::SortedPairs;
 use crate::error::Result;
 use crate::layout::Layout;
 use crate::ops::index::ScatterReduce;
-use crate::spec::index::*;
-use crate::spec::sort::*;
 
 /// The sources of a scatter in the order of their destinations.
 pub(in crate::engine::ops) struct Plan {
@@ -207,7 +207,7 @@ impl Engine {
             signed(strides.iter().enumerate().map(|(a, &s)| if a == axis { 0 } else { s })),
             Arg::I32(code_of_op(op)),
         ];
-        self.launch(&SCATTER_KEYS, dtype, "", Grid::Stride(n), &args)?;
+        self.launch_list(&SCATTER_KEYS.spec, dtype, "", Grid::Stride(n), &args)?;
         Ok(keys)
     }
 
@@ -242,7 +242,7 @@ impl Engine {
                 dims(walk.layout().strides().iter().copied()),
                 Arg::I32(code_of_op(op)),
             ];
-            self.launch(&PUT_KEYS, dtype, "", Grid::Stride(n), &args)?;
+            self.launch_list(&PUT_KEYS.spec, dtype, "", Grid::Stride(n), &args)?;
         }
         self.sorted(op, &keys, limit)
     }
@@ -276,7 +276,7 @@ impl Engine {
             Arg::I32(code_of_op(op)),
         ];
         // Work-items take several items each (`GK_DEPTH` in the text).
-        self.launch(&INDEX_SELECT, items.dtype, "", Grid::Stride(n.div_ceil(4)), &args)
+        self.launch_list(&INDEX_SELECT.spec, items.dtype, "", Grid::Stride(n.div_ceil(4)), &args)
     }
 
     fn plan_args(&self, p: &Plan) -> (Arg, Arg, Arg) {
@@ -309,7 +309,7 @@ impl Engine {
             dims(shape),
             magic(shape),
         ];
-        self.launch(&SCATTER_LAST, items.dtype, "", Grid::Stride(n), &args)
+        self.launch_list(&SCATTER_LAST.spec, items.dtype, "", Grid::Stride(n), &args)
     }
 
     /// dsrc[source] (+)= dy[destination] where the source was the last one.
@@ -332,7 +332,7 @@ impl Engine {
             Arg::I32(accumulate as i32),
         ];
         let dtype = crate::engine::ops::shape::strided::mover(dy.dtype(), accumulate);
-        self.launch(&SCATTER_LAST_BWD, dtype, "", Grid::Stride(p.n), &args)
+        self.launch_list(&SCATTER_LAST_BWD.spec, dtype, "", Grid::Stride(p.n), &args)
     }
 
     /// Reduces the sources of each destination in their order; `src` has rows of `inner` elements, `outer` times, and `tie` is the forward
@@ -375,14 +375,14 @@ impl Engine {
         let mut args = vec![keys, positions, self.arg_in(src), self.arg_opt(tie), y, stat, head, tail];
         args.extend(sizes);
         args.extend([wide_keys, wide, how, Arg::I32(value as i32), include, alpha]);
-        self.launch(&SEGMENT_REDUCE, dtype, "", Grid::Stride(runs * columns), &args)?;
+        self.launch_list(&SCATTER_REDUCE.spec, dtype, "", Grid::Stride(runs * columns), &args)?;
         if runs == 1 {
             return Ok(());
         }
         let mut args = vec![keys, y, stat, head, tail];
         args.extend(sizes);
         args.extend([wide_keys, wide, how, include, alpha]);
-        self.launch(&SEGMENT_JOIN, dtype, "", Grid::Stride((runs - 1) * columns), &args)
+        self.launch_list(&SCATTER_REDUCE_JOIN.spec, dtype, "", Grid::Stride((runs - 1) * columns), &args)
     }
 }
 

@@ -1,5 +1,6 @@
 //! Losses of a whole batch.
 
+use crate::spec::kernels::loss::*;
 use crate::buffer::{Buffer, GradMut, View};
 use crate::driver::Arg;
 use crate::dtype::DType;
@@ -8,7 +9,6 @@ use crate::engine::launch::{Grid, code_of_op, long, real};
 use crate::engine::ops::loss::{Finish, flag};
 use crate::error::Result;
 use crate::ops::loss::*;
-use crate::spec::loss_batch::*;
 
 fn blocks(n: usize) -> Grid {
     Grid::Blocks([n.min(1 << 20), 1, 1])
@@ -64,7 +64,7 @@ impl Engine {
             self.arg_in(&packed.view()),
             self.arg_in(&norm.view()),
         ];
-        self.launch(&BATCH_PACK, z.dtype(), "", blocks(rows), &args)
+        self.launch_list(&BATCH_PACK.spec, z.dtype(), "", blocks(rows), &args)
     }
 
     fn ids_args(&self, ids: Option<&View<'_>>) -> [Arg; 2] {
@@ -106,7 +106,7 @@ impl Engine {
         args.extend(sizes);
         args.extend([self.arg_in(&lse.view()), self.arg_in(&positives.view())]);
         args.extend([self.arg_in(&items.view().range(0, n)?), self.arg_in(&items.view().range(n, n)?)]);
-        self.launch(&CONTRAST_ROWS, dt, "", blocks(n), &args)?;
+        self.launch_list(&CONTRAST_ROWS.spec, dt, "", blocks(n), &args)?;
         let contrast = Contrast { q, k, norm, key_norm, lse, positives, sizes, n, m, normalize };
         let state = State::Contrast(Box::new(contrast));
         Ok(Prepared { items, n, how: Finish::new(true, -1.0), state })
@@ -142,20 +142,20 @@ impl Engine {
                 for (i, z) in s.x.iter().enumerate() {
                     let out = [&stats[2 * i], &stats[2 * i + 1]].map(|b| self.arg_in(&b.view()));
                     let args = [self.arg_in(z), long(n), long(e), out[0], out[1]];
-                    self.launch(&BARLOW_STATS, dt, "", blocks(e), &args)?;
+                    self.launch_list(&BARLOW_STATS.spec, dt, "", blocks(e), &args)?;
                 }
                 let slope = self.scratch(acc, e * e)?;
                 let mut args = vec![first, self.arg_in(&s.x[1])];
                 args.extend(stats.iter().map(|b| self.arg_in(&b.view())));
                 args.extend([long(n), long(e), real(dt, lambda), self.arg_in(&slope.view())]);
                 args.extend(halves);
-                self.launch(&BARLOW_MATRIX, dt, "", Grid::Stride(e * e), &args)?;
+                self.launch_list(&BARLOW_MATRIX.spec, dt, "", Grid::Stride(e * e), &args)?;
                 how = Finish::new(false, -1.0);
                 State::Barlow { stats, slope }
             }
             BatchLoss::PairwiseRanking => {
                 let args = [first, self.arg_in(&s.x[1]), long(n), halves[0], halves[1]];
-                self.launch(&RANK_ITEMS, dt, "", blocks(n), &args)?;
+                self.launch_list(&RANK_ITEMS.spec, dt, "", blocks(n), &args)?;
                 how.least = 1.0;
                 State::Ranking
             }
@@ -166,7 +166,7 @@ impl Engine {
                 args.extend([self.arg_error(), Arg::I32(code_of_op(op)), long(n), long(e)]);
                 args.extend([long(ids.map_or(0, View::numel)), self.arg_in(&share.view())]);
                 args.extend(halves);
-                self.launch(&BALANCE_ITEMS, dt, "", blocks(e), &args)?;
+                self.launch_list(&BALANCE_ITEMS.spec, dt, "", blocks(e), &args)?;
                 how = Finish::new(false, -1.0);
                 State::Balance(share)
             }
@@ -176,12 +176,12 @@ impl Engine {
                 args.extend(self.ids_args(ids));
                 args.extend([self.arg_error(), Arg::I32(code_of_op(op)), long(n), long(e)]);
                 args.push(self.arg_in(&slope.view()));
-                self.launch(&LOVASZ_SLOPE, dt, "", Grid::Stride(n * e), &args)?;
+                self.launch_list(&LOVASZ_SLOPE.spec, dt, "", Grid::Stride(n * e), &args)?;
                 let mut args = vec![first];
                 args.extend(self.ids_args(ids));
                 args.extend([long(n), long(e), self.arg_in(&slope.view())]);
                 args.extend(halves);
-                self.launch(&LOVASZ_ITEMS, dt, "", blocks(e), &args)?;
+                self.launch_list(&LOVASZ_ITEMS.spec, dt, "", blocks(e), &args)?;
                 State::Lovasz(slope)
             }
         };
@@ -209,14 +209,14 @@ impl Engine {
             args.extend([&c.lse, &c.positives].map(|b| self.arg_in(&b.view())));
             args.extend([self.arg_in(&io.gy), flag(io.gy.dtype() == DType::F32), self.arg_in(&den.view())]);
             args.extend([Arg::I32(side), flag(add), self.arg_in(&out.view())]);
-            self.launch(&CONTRAST_GRAD, dt, "", blocks(rows), &args)
+            self.launch_list(&CONTRAST_GRAD.spec, dt, "", blocks(rows), &args)
         };
         let unpack = |grad: &Buffer, packed: &Buffer, norm: &Buffer, at: usize, d: &GradMut<'_>| {
             let rows = d.out.shape()[0];
             let mut args: Vec<_> = [grad, packed, norm].map(|b| self.arg_in(&b.view())).to_vec();
             args.extend([long(rows), long(e), long(at), flag(c.normalize)]);
             args.extend([self.arg_out(&d.out), flag(d.accumulate)]);
-            self.launch(&BATCH_UNPACK, dt, "", blocks(rows), &args)
+            self.launch_list(&BATCH_UNPACK.spec, dt, "", blocks(rows), &args)
         };
         let grad = self.scratch(acc, c.n * e)?;
         run(0, false, c.n, &grad)?;
@@ -281,12 +281,12 @@ impl BatchLossOps for Engine {
                     let mut args = vec![self.arg_in(&slope.view()), self.arg_in(&s.x[o])];
                     args.extend([stat(2 * o), stat(2 * o + 1), long(n), long(e), Arg::I32(i as i32)]);
                     args.push(self.arg_in(&grad.view()));
-                    self.launch(&BARLOW_ROWS, dt, "", Grid::Stride(n * e), &args)?;
+                    self.launch_list(&BARLOW_ROWS.spec, dt, "", Grid::Stride(n * e), &args)?;
                     let mut args = vec![self.arg_in(&s.x[i]), stat(2 * i), stat(2 * i + 1)];
                     args.extend([self.arg_in(&grad.view()), long(n), long(e)]);
                     args.extend(gy);
                     args.extend(out(d));
-                    self.launch(&BARLOW_COLUMNS, dt, "", blocks(e), &args)?;
+                    self.launch_list(&BARLOW_COLUMNS.spec, dt, "", blocks(e), &args)?;
                 }
                 Ok(())
             }
@@ -296,14 +296,14 @@ impl BatchLossOps for Engine {
                 args.extend(gy);
                 args.push(self.arg_in(&den.view()));
                 args.extend(out(d));
-                self.launch(&RANK_GRAD, dt, "", blocks(n), &args)
+                self.launch_list(&RANK_GRAD.spec, dt, "", blocks(n), &args)
             }
             State::Balance(share) => {
                 let Some(d) = &io.dx[0] else { return Ok(()) };
                 let mut args = vec![self.arg_in(&share.view()), long(n), long(e)];
                 args.extend(gy);
                 args.extend(out(d));
-                self.launch(&BALANCE_GRAD, dt, "", Grid::Stride(n * e), &args)
+                self.launch_list(&BALANCE_GRAD.spec, dt, "", Grid::Stride(n * e), &args)
             }
             State::Lovasz(slope) => {
                 let Some(d) = &io.dx[0] else { return Ok(()) };
@@ -313,7 +313,7 @@ impl BatchLossOps for Engine {
                 args.extend(gy);
                 args.push(self.arg_in(&den.view()));
                 args.extend(out(d));
-                self.launch(&LOVASZ_GRAD, dt, "", Grid::Stride(n * e), &args)
+                self.launch_list(&LOVASZ_GRAD.spec, dt, "", Grid::Stride(n * e), &args)
             }
         }
     }

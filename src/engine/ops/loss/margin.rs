@@ -1,5 +1,6 @@
 //! Row losses with kernels of their own.
 
+use crate::spec::kernels::loss::*;
 use crate::buffer::View;
 use crate::driver::Arg;
 use crate::dtype::DType;
@@ -10,7 +11,6 @@ use crate::engine::ops::loss::{Finish, flag, lanes_for};
 use crate::error::Result;
 use crate::ops::loss::*;
 use crate::spec::BLOCK;
-use crate::spec::loss_margin::*;
 
 /// Kind and numbers of a loss of `loss_margin.c`, and the places of its operands x, y, ref and kl.
 pub(in crate::engine::ops) struct Margin {
@@ -74,12 +74,12 @@ impl Engine {
         let (mut args, grid) = self.margin_head(op, m, s, &io.x, io.ids.as_ref());
         if reduction == Reduction::None {
             args.extend([self.arg_out(&io.loss), Arg::Mem(None), Arg::Mem(None)]);
-            return self.launch(&MARGIN_ITEMS, s.dtype, "", grid, &args);
+            return self.launch_list(&MARGIN_ITEMS.spec, s.dtype, "", grid, &args);
         }
         let items = self.scratch(s.dtype.accumulator(), 2 * s.rows)?;
         let half = |i: usize| Ok::<_, crate::GpuError>(self.arg_in(&items.view().range(i * s.rows, s.rows)?));
         args.extend([Arg::Mem(None), half(0)?, half(1)?]);
-        self.launch(&MARGIN_ITEMS, s.dtype, "", grid, &args)?;
+        self.launch_list(&MARGIN_ITEMS.spec, s.dtype, "", grid, &args)?;
         let how = Finish::new(reduction == Reduction::Mean, s.rows as f64);
         self.finish_items(s.dtype, &items, s.rows, how, Some(&io.loss), None)
     }
@@ -103,6 +103,6 @@ impl Engine {
             self.arg_out(&dx.out),
             flag(dx.accumulate),
         ]);
-        self.launch(&MARGIN_GRAD, s.dtype, "", grid, &args)
+        self.launch_list(&MARGIN_GRAD.spec, s.dtype, "", grid, &args)
     }
 }

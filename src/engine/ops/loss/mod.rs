@@ -6,6 +6,7 @@ pub(super) mod rows;
 pub(super) mod sequence;
 pub(super) mod stft;
 
+use crate::spec::kernels::loss::*;
 use crate::buffer::{Buffer, GradMut, View, ViewMut};
 use crate::driver::Arg;
 use crate::dtype::DType;
@@ -15,7 +16,6 @@ use crate::error::Result;
 use crate::ops::loss::*;
 use crate::ops::shape::ShapeOps;
 use crate::spec::BLOCK;
-use crate::spec::loss::*;
 
 /// C name, numbers and flags of an elementwise loss.
 fn loss_kernel(kind: Loss) -> (&'static str, [f64; 2], i32) {
@@ -105,7 +105,7 @@ impl Engine {
             self.arg_opt_out(loss),
             self.arg_opt_out(den),
         ];
-        self.launch(&PAIR_FINISH, dt, "", Grid::Blocks([1, 1, 1]), &args)
+        self.launch_list(&PAIR_FINISH.spec, dt, "", Grid::Blocks([1, 1, 1]), &args)
     }
 
     /// Sums `n` values and weights (halves of one scratch buffer) into loss and denominator.
@@ -126,7 +126,7 @@ impl Engine {
             self.arg_in(&partial.view()),
             Arg::I64(n as i64),
         ];
-        self.launch(&PAIR_PARTIAL, dt, "", Grid::Blocks([blocks, 1, 1]), &args)?;
+        self.launch_list(&PAIR_PARTIAL.spec, dt, "", Grid::Blocks([blocks, 1, 1]), &args)?;
         self.finish_sums(dt, &partial, blocks, how, loss, den)
     }
 
@@ -152,7 +152,7 @@ impl Engine {
             real(dt, b),
             Arg::I32(flags),
         ];
-        self.launch(&LOSS_PARTIAL, dt, name, Grid::Blocks([blocks, 1, 1]), &args)?;
+        self.launch_list(&LOSS_PARTIAL.spec, dt, name, Grid::Blocks([blocks, 1, 1]), &args)?;
         self.finish_sums(dt, &partial, blocks, how, Some(&io.loss), None)
     }
 
@@ -193,7 +193,7 @@ impl Engine {
             Arg::I32(flags),
         ];
         let grid = Grid::Stride(if wide { n.div_ceil(16 / dt.size()) } else { n });
-        self.launch(&LOSS_BWD, dt, name, grid, &args)
+        self.launch_list(&LOSS_BWD.spec, dt, name, grid, &args)
     }
 }
 
@@ -225,7 +225,7 @@ impl LossOps for Engine {
                 real(dt, b),
                 Arg::I32(flags),
             ];
-            return self.launch(&LOSS_ITEMS, dt, name, Grid::Stride(n), &args);
+            return self.launch_list(&LOSS_ITEMS.spec, dt, name, Grid::Stride(n), &args);
         }
         let weighted = io.mask.is_some() || (io.weight.is_some() && !kind.counts_items());
         let how = Finish::new(reduction == Reduction::Mean, if weighted { -1.0 } else { n as f64 });
@@ -268,7 +268,7 @@ impl LossOps for Engine {
                 self.arg_in(&partial.view()),
                 Arg::I64(n as i64),
             ];
-            self.launch(&WEIGHT_PARTIAL, dt, "", Grid::Blocks([blocks, 1, 1]), &args)?;
+            self.launch_list(&WEIGHT_PARTIAL.spec, dt, "", Grid::Blocks([blocks, 1, 1]), &args)?;
             self.finish_sums(dt, &partial, blocks, Finish::new(false, -1.0), None, Some(&den.view_mut()))?;
             Some(den)
         } else {
@@ -372,11 +372,11 @@ impl LossOps for Engine {
             args.extend([Arg::I32(lanes as i32), flag(aligned16(&io.x))]);
             args.extend(tail);
             let blocks = x.n.div_ceil(BLOCK as usize / lanes).min(1 << 20);
-            self.launch(&XENT_ROWS, dt, "", Grid::Blocks([blocks, 1, 1]), &args)?;
+            self.launch_list(&XENT_ROWS.spec, dt, "", Grid::Blocks([blocks, 1, 1]), &args)?;
         } else if positions > 0 {
             args.push(Arg::I64(x.s as i64));
             args.extend(tail);
-            self.launch(&XENT_INNER, dt, "", Grid::Stride(positions), &args)?;
+            self.launch_list(&XENT_INNER.spec, dt, "", Grid::Stride(positions), &args)?;
         }
         let Some(items) = items else { return Ok(()) };
         let how = Finish::new(p.reduction == Reduction::Mean, if x.probs { positions as f64 } else { -1.0 });
@@ -419,12 +419,12 @@ impl LossOps for Engine {
                 s,
                 smooth,
             ];
-            self.launch(&XENT_PROB_SUM, dt, "", Grid::Blocks([positions.min(1 << 20), 1, 1]), &args)?;
+            self.launch_list(&XENT_PROB_SUM.spec, dt, "", Grid::Blocks([positions.min(1 << 20), 1, 1]), &args)?;
             Some(sums)
         } else if let (Some(w), true) = (&io.weight, p.label_smoothing != 0.0) {
             let sum = self.scratch(dt.accumulator(), 1)?;
             let args = [self.arg_in(w), self.arg_in(&sum.view()), c];
-            self.launch(&XENT_WEIGHT_SUM, dt, "", Grid::Blocks([1, 1, 1]), &args)?;
+            self.launch_list(&XENT_WEIGHT_SUM.spec, dt, "", Grid::Blocks([1, 1, 1]), &args)?;
             Some(sum)
         } else {
             None
@@ -455,10 +455,10 @@ impl LossOps for Engine {
             args.extend([Arg::I32(lanes as i32), flag(aligned16(&io.x) && aligned16(&dx.as_view()))]);
             args.extend(tail);
             let blocks = x.n.div_ceil(BLOCK as usize / lanes).min(1 << 20);
-            return self.launch(&XENT_BWD_ROWS, dt, "", Grid::Blocks([blocks, 1, 1]), &args);
+            return self.launch_list(&XENT_BWD_ROWS.spec, dt, "", Grid::Blocks([blocks, 1, 1]), &args);
         }
         args.push(s);
         args.extend(tail);
-        self.launch(&XENT_BWD_INNER, dt, "", Grid::Stride(positions), &args)
+        self.launch_list(&XENT_BWD_INNER.spec, dt, "", Grid::Stride(positions), &args)
     }
 }

@@ -1,5 +1,6 @@
 //! Losses with one item per row.
 
+use crate::spec::kernels::loss::*;
 use crate::buffer::{Buffer, View, ViewMut};
 use crate::driver::Arg;
 use crate::dtype::DType;
@@ -11,7 +12,6 @@ use crate::error::Result;
 use crate::ops::loss::Ids;
 use crate::ops::loss::*;
 use crate::spec::BLOCK;
-use crate::spec::loss_rows::*;
 
 /// Elements that a block sums before a long row is cut.
 const CHUNK: usize = 8192;
@@ -159,7 +159,7 @@ impl Engine {
             let partial = self.scratch(dt.accumulator(), 4 * rows * chunks)?;
             let mut args = r.head.clone();
             args.extend([Arg::I64(chunks as i64), self.arg_in(&partial.view())]);
-            self.launch(&ROW_PARTIAL, dt, r.kernel.name, Grid::Blocks([rows * chunks, 1, 1]), &args)?;
+            self.launch_list(&ROW_PARTIAL.spec, dt, r.kernel.name, Grid::Blocks([rows * chunks, 1, 1]), &args)?;
             r.partial = Some(partial);
         }
         Ok(r)
@@ -182,7 +182,7 @@ impl Engine {
             half(1)?,
         ]);
         let blocks = rows.div_ceil(BLOCK as usize / r.lanes).min(1 << 20);
-        self.launch(&ROW_ITEMS, dt, r.kernel.name, Grid::Blocks([blocks, 1, 1]), &args)?;
+        self.launch_list(&ROW_ITEMS.spec, dt, r.kernel.name, Grid::Blocks([blocks, 1, 1]), &args)?;
         Ok(items)
     }
 }
@@ -256,13 +256,13 @@ impl RowLossOps for Engine {
             args.push(Arg::I32(acc));
             let blocks = (rows * r.chunks).div_ceil(BLOCK as usize / r.lanes).min(1 << 20);
             let blocks = if len == 0 { 0 } else { blocks };
-            self.launch(&ROW_GRAD, dt, r.kernel.name, Grid::Blocks([blocks, 1, 1]), &args)?;
+            self.launch_list(&ROW_GRAD.spec, dt, r.kernel.name, Grid::Blocks([blocks, 1, 1]), &args)?;
         }
         if let (Some(d), true) = (&io.dx[2], shared(2)) {
             let mut args = r.head.clone();
             args.extend(upstream);
             args.extend([factor, self.arg_out(&d.out), Arg::I32(d.accumulate as i32)]);
-            self.launch(&ROW_SHARED, dt, r.kernel.name, Grid::Blocks([len.min(1 << 20), 1, 1]), &args)?;
+            self.launch_list(&ROW_SHARED.spec, dt, r.kernel.name, Grid::Blocks([len.min(1 << 20), 1, 1]), &args)?;
         }
         // The operands stay borrowed until everything is queued.
         let _ = r.x;

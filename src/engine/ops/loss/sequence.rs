@@ -1,5 +1,6 @@
 //! Sequence losses.
 
+use crate::spec::kernels::loss::*;
 use crate::buffer::{Buffer, View};
 use crate::driver::Arg;
 use crate::dtype::DType;
@@ -9,7 +10,6 @@ use crate::engine::ops::loss::{Finish, flag, lanes_for};
 use crate::error::Result;
 use crate::ops::loss::*;
 use crate::spec::BLOCK;
-use crate::spec::loss_seq::*;
 
 /// Lattices of a sequence loss on the device.
 struct Lattice {
@@ -51,7 +51,7 @@ impl Engine {
             args.extend(code);
             args.extend(Self::ctc_sizes(kind, s));
             args.extend([self.arg_in(&alpha.view()), self.arg_in(&nll.view())]);
-            self.launch(&CTC_ALPHA, dt, "", grid, &args)?;
+            self.launch_list(&CTC_ALPHA.spec, dt, "", grid, &args)?;
             return Ok(Lattice { alpha, rest: None, nll });
         }
         let (u, nodes) = (s.s + 1, s.b * s.t * (s.s + 1));
@@ -60,13 +60,13 @@ impl Engine {
         let lanes = lanes_for(s.c);
         let args = [self.arg_in(x), self.arg_in(&lse.view()), long(nodes), long(s.c), Arg::I32(lanes as i32)];
         let blocks = nodes.div_ceil(BLOCK as usize / lanes).min(1 << 20);
-        self.launch(&RNNT_LSE, dt, "", Grid::Blocks([blocks, 1, 1]), &args)?;
+        self.launch_list(&RNNT_LSE.spec, dt, "", Grid::Blocks([blocks, 1, 1]), &args)?;
         let mut args = vec![self.arg_in(x), self.arg_in(&lse.view())];
         args.extend(self.index_args(index));
         args.extend(code);
         args.extend([s.b, s.t, u, s.c, s.blank].map(long));
         args.extend([&alpha, &beta, &nll].map(|b| self.arg_in(&b.view())));
-        self.launch(&RNNT_LATTICE, dt, "", grid, &args)?;
+        self.launch_list(&RNNT_LATTICE.spec, dt, "", grid, &args)?;
         Ok(Lattice { alpha, rest: Some((beta, lse)), nll })
     }
 }
@@ -107,7 +107,7 @@ impl SequenceLossOps for Engine {
             half(0)?,
             half(1)?,
         ]);
-        self.launch(&CTC_ITEMS, dt, "", Grid::Stride(s.b), &args)?;
+        self.launch_list(&CTC_ITEMS.spec, dt, "", Grid::Stride(s.b), &args)?;
         if each {
             return Ok(());
         }
@@ -149,7 +149,7 @@ impl SequenceLossOps for Engine {
                 args.extend(upstream);
                 args.extend([factor, flag(mean), flag(zero_infinity)]);
                 args.extend(out);
-                self.launch(&CTC_GRAD, dt, "", Grid::Blocks([s.b.min(1 << 20), 1, 1]), &args)
+                self.launch_list(&CTC_GRAD.spec, dt, "", Grid::Blocks([s.b.min(1 << 20), 1, 1]), &args)
             }
             (SeqLoss::Rnnt { .. }, Some((beta, lse))) => {
                 args.push(self.arg_in(&lse.view()));
@@ -159,7 +159,7 @@ impl SequenceLossOps for Engine {
                 args.extend(upstream);
                 args.push(factor);
                 args.extend(out);
-                self.launch(&RNNT_GRAD, dt, "", Grid::Stride(io.x.numel()), &args)
+                self.launch_list(&RNNT_GRAD.spec, dt, "", Grid::Stride(io.x.numel()), &args)
             }
             (SeqLoss::Rnnt { .. }, None) => Ok(()),
         }

@@ -1,5 +1,6 @@
 //! Losses between spectrograms.
 
+use crate::spec::kernels::loss::*;
 use crate::buffer::{Buffer, View, ViewMut};
 use crate::driver::Arg;
 use crate::dtype::DType;
@@ -8,7 +9,6 @@ use crate::engine::launch::{Grid, real};
 use crate::engine::ops::loss::flag;
 use crate::error::Result;
 use crate::ops::loss::*;
-use crate::spec::loss_stft::*;
 
 /// One resolution on its way: the table of cosines and the window, and how frames are spread over blocks.
 struct Pass<'a> {
@@ -69,7 +69,7 @@ impl Engine {
         let work = if own { None } else { Some(self.scratch(acc, blocks * 4 * r.fft)?) };
         let table = self.scratch(acc, 2 * r.fft + r.window)?;
         let args = [self.arg_in(&table.view()), Arg::I64(r.fft as i64), Arg::I64(r.window as i64)];
-        self.launch(&STFT_TABLE, dt, "", Grid::Stride(r.fft), &args)?;
+        self.launch_list(&STFT_TABLE.spec, dt, "", Grid::Stride(r.fft), &args)?;
         Ok(Pass { p, t, table, work, len, frames, total, group, blocks, r })
     }
 
@@ -92,7 +92,7 @@ impl Engine {
         let mut args = self.stft_operands(x);
         args.push(self.arg_in(&partial.view()));
         args.extend(x.sizes());
-        self.launch(&STFT_SUMS, dt, "", Grid::Blocks([x.blocks, 1, 1]), &args)?;
+        self.launch_list(&STFT_SUMS.spec, dt, "", Grid::Blocks([x.blocks, 1, 1]), &args)?;
         let args = [
             self.arg_in(&partial.view()),
             Arg::I64(x.blocks as i64),
@@ -102,7 +102,7 @@ impl Engine {
             self.arg_opt_out(stat),
             self.arg_opt_out(loss),
         ];
-        self.launch(&STFT_FINISH, dt, "", Grid::Blocks([1, 1, 1]), &args)
+        self.launch_list(&STFT_FINISH.spec, dt, "", Grid::Blocks([1, 1, 1]), &args)
     }
 }
 
@@ -140,7 +140,7 @@ impl StftLossOps for Engine {
             args.push(self.arg_in(&grad.view()));
             args.extend(x.sizes());
             args.extend([x.count(), real(dt, factor)]);
-            self.launch(&STFT_FRAMES, dt, "", Grid::Blocks([x.blocks, 1, 1]), &args)?;
+            self.launch_list(&STFT_FRAMES.spec, dt, "", Grid::Blocks([x.blocks, 1, 1]), &args)?;
             let mut args = vec![
                 self.arg_in(&grad.view()),
                 self.arg_opt(sum.as_ref().map(Buffer::view).as_ref()),
@@ -149,7 +149,7 @@ impl StftLossOps for Engine {
                 flag(io.dp.accumulate),
             ];
             args.extend([n, x.len, x.frames, r.fft, r.hop, r.window].map(|v| Arg::I64(v as i64)));
-            self.launch(&STFT_GATHER, dt, "", Grid::Stride(n), &args)?;
+            self.launch_list(&STFT_GATHER.spec, dt, "", Grid::Stride(n), &args)?;
         }
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! Heat diffusion on surfaces. 16-bit data is computed in f32.
 
+use crate::spec::kernels::mesh::*;
 use crate::buffer::{Buffer, GradMut, View, ViewMut};
 use crate::driver::Arg;
 use crate::dtype::DType;
@@ -12,7 +13,6 @@ use crate::ops::gemm::{Gemm, GemmIo, GemmOps};
 use crate::ops::mesh::*;
 use crate::ops::reduce::ReduceOps;
 use crate::ops::shape::ShapeOps;
-use crate::spec::gnn::*;
 
 /// Channels per block of `heat_flow` (`GK_COLS`).
 const COLS: usize = 4;
@@ -133,7 +133,7 @@ impl Engine {
             Arg::I64(n as i64),
         ];
         args.extend(Self::heat_args(s));
-        self.launch(&HEAT_SPREAD, s_hat.dtype(), "", Grid::Stride(n), &args)?;
+        self.launch_list(&HEAT_SPREAD.spec, s_hat.dtype(), "", Grid::Stride(n), &args)?;
         Ok(out)
     }
 
@@ -156,7 +156,7 @@ impl Engine {
         ];
         args.extend(Self::heat_args(s));
         args.push(Arg::I32(y.accumulate as i32));
-        self.launch(&HEAT_FOLD, v.dtype(), "", Grid::Stride(v.numel()), &args)
+        self.launch_list(&HEAT_FOLD.spec, v.dtype(), "", Grid::Stride(v.numel()), &args)
     }
 
     /// dt (+)= - sums of w p q.
@@ -178,7 +178,7 @@ impl Engine {
         if s.channels == 0 {
             return if dt.accumulate { Ok(()) } else { self.fill_pattern(&[0; 8], &v) };
         }
-        self.launch(&HEAT_TIMES, v.dtype(), "", Grid::Blocks([v.numel(), 1, 1]), &args)
+        self.launch_list(&HEAT_TIMES.spec, v.dtype(), "", Grid::Blocks([v.numel(), 1, 1]), &args)
     }
 
     /// exp(-t M^T) of x for all scales: [B, V, S * C].
@@ -206,7 +206,7 @@ impl Engine {
             Arg::I32(s.per_channel as i32),
             Arg::I32(x_has_scales as i32),
         ];
-        self.launch(&HEAT_FLOW, x.dtype(), "", Grid::Blocks(if blocks == 0 { [0; 3] } else { grid }), &args)?;
+        self.launch_list(&HEAT_FLOW.spec, x.dtype(), "", Grid::Blocks(if blocks == 0 { [0; 3] } else { grid }), &args)?;
         Ok(out)
     }
 

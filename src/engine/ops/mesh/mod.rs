@@ -2,6 +2,7 @@
 
 pub(super) mod diffusion;
 
+use crate::spec::kernels::mesh::*;
 use crate::buffer::{Buffer, View, ViewMut};
 use crate::driver::Arg;
 use crate::engine::Engine;
@@ -17,7 +18,6 @@ use crate::ops::mesh::*;
 use crate::ops::reduce::ReduceOps;
 use crate::ops::shape::ShapeOps;
 use crate::spec::BLOCK;
-use crate::spec::mesh::*;
 
 fn mode(kind: MeshConv) -> Arg {
     Arg::I32(match kind {
@@ -60,7 +60,7 @@ impl Engine {
             Arg::I32(w.wide as i32),
             Arg::I32(code_of_op(op)),
         ];
-        self.launch(&MESH_GATHER, dt, "", grid(m, &w), &args)?;
+        self.launch_list(&MESH_GATHER.spec, dt, "", grid(m, &w), &args)?;
         Ok(f)
     }
 
@@ -100,7 +100,7 @@ impl Engine {
             Arg::I32(w.wide as i32),
             Arg::I32(code_of_op("mesh_conv_bwd")),
         ];
-        self.launch(&MESH_UNFOLD, dt, "", grid(m, &w), &args)
+        self.launch_list(&MESH_UNFOLD.spec, dt, "", grid(m, &w), &args)
     }
 }
 

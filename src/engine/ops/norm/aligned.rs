@@ -1,5 +1,6 @@
 //! Normalization, forward, of rows and planes that consist of whole aligned 16-byte items.
 
+use crate::spec::kernels::norm::*;
 use crate::buffer::{Buffer, View, ViewMut};
 use crate::driver::Arg;
 use crate::dtype::DType;
@@ -7,7 +8,6 @@ use crate::engine::Engine;
 use crate::engine::launch::{Grid, LANES, aligned16, int, pow2, real};
 use crate::engine::ops::norm::{Act, RowProblem, Sets};
 use crate::error::Result;
-use crate::spec::norm::*;
 
 /// 16-byte items of a row that a work-item holds; twice as many in rows that are longer.
 const KEEP: usize = 4;
@@ -134,7 +134,7 @@ impl Engine {
         let part = self.scratch(x.dtype().accumulator(), 2 * cut.runs)?;
         let mut args = vec![self.arg_in(x), self.arg_in(&part.view())];
         args.extend(cut.args());
-        self.launch(&PART_EVEN, x.dtype(), unit, cut.grid(), &args)?;
+        self.launch_list(&NORM_PART_EVEN.spec, x.dtype(), unit, cut.grid(), &args)?;
         Ok(part)
     }
 
@@ -172,8 +172,8 @@ impl Engine {
         ];
         args.extend(cut.args());
         args.extend([int(p.channels), int(p.share), act.args[0], act.args[1]]);
-        let kernel = if p.residual.is_some() { &APPLY_EVEN_ADD } else { &APPLY_EVEN };
-        self.launch(kernel, dt, act.unit, cut.grid(), &args)
+        let kernel = if p.residual.is_some() { &NORM_APPLY_EVEN_ADD.spec } else { &NORM_APPLY_EVEN.spec };
+        self.launch_list(kernel, dt, act.unit, cut.grid(), &args)
     }
 
     /// Rows or groups in the lean kernels; `None` where these do not serve.
@@ -199,9 +199,9 @@ impl Engine {
         // Decoding 16-bit values twice for the mean costs more than the lanes that fewer of them leave idle.
         let long = cut.items > KEEP * LANES || (dt.is_half() && !r.rms && cut.items >= 2 * LANES);
         let (kernel, keep) = match (r.residual.is_some(), long) {
-            (true, _) => (&ROWS_EVEN_ADD, KEEP),
-            (false, false) => (&ROWS_EVEN, KEEP),
-            (false, true) => (&ROWS_EVEN_LONG, KEEP_LONG),
+            (true, _) => (&NORM_ROWS_EVEN_ADD.spec, KEEP),
+            (false, false) => (&NORM_ROWS_EVEN.spec, KEEP),
+            (false, true) => (&NORM_ROWS_EVEN_LONG.spec, KEEP_LONG),
         };
         // A few long rows are cut by the general kernels.
         if r.rows < self.device_caps().compute_units as usize / 4 && cut.items > LANES {
@@ -227,7 +227,7 @@ impl Engine {
             act.args[1],
         ];
         let grid = Grid::Blocks([r.rows.div_ceil(LANES >> bits), 1, 1]);
-        Some(self.launch(kernel, dt, act.unit, grid, &args))
+        Some(self.launch_list(kernel, dt, act.unit, grid, &args))
     }
 
     /// Groups too long for registers: statistics of runs, joined, then the map over planes.
@@ -275,7 +275,7 @@ impl Engine {
             act.args[0],
             act.args[1],
         ];
-        self.launch(&SETS_EVEN, dt, act.unit, Grid::Blocks([r.rows, 1, 1]), &args)
+        self.launch_list(&NORM_SETS_EVEN.spec, dt, act.unit, Grid::Blocks([r.rows, 1, 1]), &args)
     }
 
     fn even_groups_launch(

@@ -1,5 +1,6 @@
 //! Normalization, backward.
 
+use crate::spec::kernels::norm::*;
 use crate::buffer::{Buffer, GradMut, View};
 use crate::driver::Arg;
 use crate::dtype::DType;
@@ -9,7 +10,6 @@ use crate::engine::ops::norm::{Act, SHORT_PLANE, join_tx};
 use crate::error::Result;
 use crate::ops::norm::*;
 use crate::ops::shape::ShapeOps;
-use crate::spec::norm::*;
 
 /// Operands of a gradient, whatever the kind of normalization.
 pub(in crate::engine::ops) struct Back<'a> {
@@ -139,7 +139,7 @@ impl Engine {
             b.adds(&b.dgamma),
             b.adds(&b.dbeta),
         ];
-        self.launch(&BWD_PARAMS, b.dt(), b.act.unit, Grid::Blocks([s.sets.div_ceil(tx), 1, 1]), &args)
+        self.launch_list(&NORM_BWD_PARAMS.spec, b.dt(), b.act.unit, Grid::Blocks([s.sets.div_ceil(tx), 1, 1]), &args)
     }
 
     /// Sums along the rows of a plan, one per row and run: outer * sets = rows.
@@ -173,7 +173,7 @@ impl Engine {
             b.act.args[0],
             b.act.args[1],
         ]);
-        self.launch(&BWD_PART, dt, b.act.unit, self.row_grid(second, &walk), &args)?;
+        self.launch_list(&NORM_BWD_PART.spec, dt, b.act.unit, self.row_grid(second, &walk), &args)?;
         Ok(Sums { part, outer: p.rows / sets, sets, inner: walk.splits, second })
     }
 
@@ -201,7 +201,7 @@ impl Engine {
             b.act.args[0],
             b.act.args[1],
         ]);
-        self.launch(&BWD_COLS, dt, b.act.unit, Grid::Blocks([walk.tiles * walk.chunks, 1, 1]), &args)?;
+        self.launch_list(&NORM_BWD_COLS.spec, dt, b.act.unit, Grid::Blocks([walk.tiles * walk.chunks, 1, 1]), &args)?;
         let inner = inner.max(1);
         Ok(Sums { part, outer: walk.chunks, sets: cols / inner, inner, second })
     }
@@ -235,7 +235,7 @@ impl Engine {
             int(raw as usize),
             real(dt, b.offset),
         ];
-        self.launch(&BWD_COEF, dt, b.act.unit, Grid::Blocks([s.sets.div_ceil(tx), 1, 1]), &args)?;
+        self.launch_list(&NORM_BWD_COEF.spec, dt, b.act.unit, Grid::Blocks([s.sets.div_ceil(tx), 1, 1]), &args)?;
         Ok(Means { coef, alone: n == 1 && !raw })
     }
 
@@ -268,7 +268,7 @@ impl Engine {
             b.adds(&b.dx),
             b.adds(&b.dresidual),
         ]);
-        self.launch(&BWD_APPLY, dt, b.act.unit, self.map_grid(p.rows * p.cols, wide, dt, 2), &args)
+        self.launch_list(&NORM_BWD_APPLY.spec, dt, b.act.unit, self.map_grid(p.rows * p.cols, wide, dt, 2), &args)
     }
 }
 

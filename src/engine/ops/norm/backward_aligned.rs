@@ -1,5 +1,6 @@
 //! Normalization, backward, of rows and planes that consist of whole aligned 16-byte items.
 
+use crate::spec::kernels::norm::*;
 use crate::buffer::Buffer;
 use crate::driver::Arg;
 use crate::engine::Engine;
@@ -8,7 +9,6 @@ use crate::engine::ops::norm::aligned::{Cut, SET_CACHE, fits_i32};
 use crate::engine::ops::norm::backward::{Back, Plan, Sums};
 use crate::error::Result;
 use crate::spec::KernelSpec;
-use crate::spec::norm::*;
 
 /// A kernel for rows of at most `values` per work-item, and how many of its blocks fit on a multiprocessor at a time.
 struct RowKernel {
@@ -37,8 +37,8 @@ impl Engine {
         let units = self.device_caps().compute_units as usize;
         let small = rows * cols < 1 << 18;
         let kernels = [
-            RowKernel { values: 16, kernel: &BWD_ROWS_16, resident: 2 },
-            RowKernel { values: 32, kernel: &BWD_ROWS_32, resident: 1 },
+            RowKernel { values: 16, kernel: &NORM_BWD_ROWS_16.spec, resident: 2 },
+            RowKernel { values: 32, kernel: &NORM_BWD_ROWS_32.spec, resident: 1 },
         ];
         let k = kernels.into_iter().find(|k| cols <= k.values * LANES)?;
         let whole = cols.is_multiple_of(w) && b.aligned() && b.affine_aligned();
@@ -88,7 +88,7 @@ impl Engine {
             b.act.args[1],
             b.adds(&b.dx),
         ]);
-        self.launch(kernel, dt, b.act.unit, Grid::Blocks([blocks, 1, 1]), &args)?;
+        self.launch_list(kernel, dt, b.act.unit, Grid::Blocks([blocks, 1, 1]), &args)?;
         match part {
             Some(part) => self.back_params(b, &Sums { part, outer: blocks, sets: cols, inner: 1, second }),
             None => Ok(()),
@@ -130,7 +130,7 @@ impl Engine {
             b.act.args[1],
             b.adds(&b.dx),
         ]);
-        self.launch(&BWD_SETS, dt, b.act.unit, Grid::Blocks([blocks, 1, 1]), &args)?;
+        self.launch_list(&NORM_BWD_SETS.spec, dt, b.act.unit, Grid::Blocks([blocks, 1, 1]), &args)?;
         let Some(part) = part else { return Ok(()) };
         let outer = p.rows / p.groups;
         self.back_params(b, &Sums { part, outer, sets: p.groups, inner: 1, second: p.rows })
@@ -151,7 +151,7 @@ impl Engine {
         args.push(self.arg_in(&part.view()));
         args.extend(cut.args());
         args.extend([int(p.groups), int(p.share), long(second), b.act.args[0], b.act.args[1]]);
-        self.launch(&BWD_PART_EVEN, dt, b.act.unit, cut.grid(), &args)?;
+        self.launch_list(&NORM_BWD_PART_EVEN.spec, dt, b.act.unit, cut.grid(), &args)?;
         Ok(Sums { part, outer: p.rows / sets, sets, inner: cut.splits, second })
     }
 
@@ -180,6 +180,6 @@ impl Engine {
             b.adds(&b.dx),
             b.adds(&b.dresidual),
         ]);
-        self.launch(&BWD_APPLY_EVEN, b.dt(), b.act.unit, cut.grid(), &args)
+        self.launch_list(&NORM_BWD_APPLY_EVEN.spec, b.dt(), b.act.unit, cut.grid(), &args)
     }
 }

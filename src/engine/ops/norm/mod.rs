@@ -4,6 +4,8 @@ pub(super) mod aligned;
 pub(super) mod backward;
 pub(super) mod backward_aligned;
 
+use crate::spec::kernels::norm::*;
+use crate::spec::norm::{EPILOGUES};
 use crate::buffer::{Buffer, GradMut, View, ViewMut};
 use crate::driver::Arg;
 use crate::dtype::DType;
@@ -15,7 +17,6 @@ use crate::ops::activation::Activation;
 use crate::ops::gemm::fused_act;
 use crate::ops::norm::*;
 use crate::ops::shape::ShapeOps;
-use crate::spec::norm::*;
 
 /// Values of a row that a work-item of `norm_rows` holds.
 const KEEP: usize = 32;
@@ -33,7 +34,7 @@ pub(in crate::engine::ops) struct Act {
 impl Act {
     pub(in crate::engine::ops) fn new(op: &'static str, act: Activation, dt: DType) -> Result<Self> {
         let (number, p) = fused_act(op, act)?;
-        Ok(Act { unit: OPS[(number != 0) as usize], args: [Arg::I32(number), real(dt, p)] })
+        Ok(Act { unit: EPILOGUES[(number != 0) as usize], args: [Arg::I32(number), real(dt, p)] })
     }
 }
 
@@ -198,7 +199,7 @@ impl Engine {
                 int(walk.phase),
                 int(r.rms as usize),
             ];
-            self.launch(&PART, dt, act.unit, self.row_grid(r.rows * walk.splits, &walk), &args)?;
+            self.launch_list(&NORM_PART.spec, dt, act.unit, self.row_grid(r.rows * walk.splits, &walk), &args)?;
             let (mean, _m) = self.stat(r.mean.as_ref(), dt, r.rows)?;
             let (rstd, _r) = self.stat(r.rstd.as_ref(), dt, r.rows)?;
             let mean = if r.rms { none } else { mean };
@@ -212,7 +213,7 @@ impl Engine {
             args.extend(place);
             args.extend([int(0), int(0), int(wide as usize), int((wide && affine) as usize)]);
             args.extend(tail);
-            return self.launch(&APPLY, dt, act.unit, self.map_grid(r.rows * r.cols, wide, dt, 4), &args);
+            return self.launch_list(&NORM_APPLY.spec, dt, act.unit, self.map_grid(r.rows * r.cols, wide, dt, 4), &args);
         }
         let mut args = inputs.to_vec();
         args.extend(outputs);
@@ -233,8 +234,8 @@ impl Engine {
             real(dt, r.eps),
         ]);
         args.extend(tail);
-        let kernel = if walk.wide && walk.items * w > KEEP * LANES { &ROWS_LONG } else { &ROWS };
-        self.launch(kernel, dt, act.unit, self.row_grid(r.rows, &walk), &args)
+        let kernel = if walk.wide && walk.items * w > KEEP * LANES { &NORM_ROWS_LONG.spec } else { &NORM_ROWS.spec };
+        self.launch_list(kernel, dt, act.unit, self.row_grid(r.rows, &walk), &args)
     }
 
     /// Statistics from the moments of runs, and running ones.
@@ -278,7 +279,7 @@ impl Engine {
             real(dt, eps),
             real(dt, momentum),
         ];
-        self.launch(&JOIN, dt, unit, Grid::Blocks([s.sets.div_ceil(tx), 1, 1]), &args)
+        self.launch_list(&NORM_JOIN.spec, dt, unit, Grid::Blocks([s.sets.div_ceil(tx), 1, 1]), &args)
     }
 
     fn momentum(&self, running: Option<&Running<'_>>) -> (Arg, f64) {
@@ -293,7 +294,7 @@ impl Engine {
     fn count_batch(&self, dt: DType, unit: &'static str, running: Option<&Running<'_>>) -> Result<()> {
         match running.map(|r| &r.momentum) {
             Some(Momentum::Cumulative(c)) => {
-                self.launch(&COUNT, dt, unit, Grid::Blocks([1, 1, 1]), &[self.arg_out(c)])
+                self.launch_list(&NORM_COUNT.spec, dt, unit, Grid::Blocks([1, 1, 1]), &[self.arg_out(c)])
             }
             _ => Ok(()),
         }
@@ -326,7 +327,7 @@ impl Engine {
                 int(walk.tx),
                 int(walk.wide as usize),
             ];
-            self.launch(&COLS, dt, unit, Grid::Blocks([walk.tiles * walk.chunks, 1, 1]), &args)?;
+            self.launch_list(&NORM_COLS.spec, dt, unit, Grid::Blocks([walk.tiles * walk.chunks, 1, 1]), &args)?;
             let set = Sets { outer: walk.chunks, sets: c, inner: s, chunk: walk.chunk, total: n };
             return self.norm_join(dt, unit, pp, mean, rstd, &set, true, false, eps, running);
         }
@@ -352,7 +353,7 @@ impl Engine {
             int(walk.phase),
             int(0),
         ];
-        self.launch(&PART, dt, unit, self.row_grid(n * c * walk.splits, &walk), &args)?;
+        self.launch_list(&NORM_PART.spec, dt, unit, self.row_grid(n * c * walk.splits, &walk), &args)?;
         let set = Sets { outer: n, sets: c, inner: walk.splits, chunk: walk.chunk, total: s };
         self.norm_join(dt, unit, pp, mean, rstd, &set, false, false, eps, running)
     }
@@ -407,8 +408,8 @@ impl Engine {
             real(dt, s as f64),
             real(dt, momentum),
         ];
-        self.launch(&RUNNING, dt, OPS[0], Grid::Stride(c), &args)?;
-        self.count_batch(dt, OPS[0], Some(r))
+        self.launch_list(&NORM_RUNNING.spec, dt, EPILOGUES[0], Grid::Stride(c), &args)?;
+        self.count_batch(dt, EPILOGUES[0], Some(r))
     }
 }
 
@@ -506,7 +507,7 @@ impl NormOps for Engine {
             }
             BatchStats::Given { mean: m, var } => {
                 let args = [self.arg_in(m), self.arg_in(var), mean, rstd, long(c), real(dt, p.eps)];
-                self.launch(&GIVEN, dt, act.unit, Grid::Stride(c), &args)?;
+                self.launch_list(&NORM_GIVEN.spec, dt, act.unit, Grid::Stride(c), &args)?;
             }
         }
         if empty {
@@ -549,7 +550,7 @@ impl NormOps for Engine {
             act.args[0],
             act.args[1],
         ];
-        self.launch(&APPLY, dt, act.unit, self.map_grid(n * c * s, wide, dt, 4), &args)
+        self.launch_list(&NORM_APPLY.spec, dt, act.unit, self.map_grid(n * c * s, wide, dt, 4), &args)
     }
 
     fn l2_normalize(&self, axis: usize, eps: f64, x: View<'_>, y: ViewMut<'_>) -> Result<()> {
@@ -598,17 +599,17 @@ impl Engine {
             let tx = LANES / ty;
             let sizes = [long(outer), long(cols), long(inner), int(tx), flag, eps, acc];
             let args = [&[self.arg_opt(dy.as_ref()), px, py], &sizes[..]].concat();
-            return self.launch(&L2_COLS, dt, "", Grid::Blocks([items.div_ceil(tx), 1, 1]), &args);
+            return self.launch_list(&L2_COLS.spec, dt, "", Grid::Blocks([items.div_ceil(tx), 1, 1]), &args);
         }
         let items = if wide { cols / w } else { cols };
         let lanes = pow2(items.div_ceil(16), LANES).max(pow2(items, 8));
         let grid = Grid::Blocks([outer.div_ceil(LANES / lanes), 1, 1]);
         let sizes = [long(outer), long(cols), int(lanes), flag, eps];
         match dy {
-            None => self.launch(&L2_ROWS, dt, "", grid, &[&[px, py], &sizes[..]].concat()),
+            None => self.launch_list(&L2_ROWS.spec, dt, "", grid, &[&[px, py], &sizes[..]].concat()),
             Some(dy) => {
                 let args = [&[self.arg_in(&dy), px, py], &sizes[..], &[acc]].concat();
-                self.launch(&L2_BWD_ROWS, dt, "", grid, &args)
+                self.launch_list(&L2_BWD_ROWS.spec, dt, "", grid, &args)
             }
         }
     }

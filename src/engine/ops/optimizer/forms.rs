@@ -1,5 +1,7 @@
 //! Optimizer steps in other forms.
 
+use crate::spec::kernels::optimizer::*;
+use crate::spec::optimizer::{SPARSE_RULES};
 use crate::buffer::{Buffer, View, ViewMut};
 use crate::driver::Arg;
 use crate::dtype::DType;
@@ -11,7 +13,6 @@ use crate::error::Result;
 use crate::ops::optimizer::*;
 use crate::ops::random::Rng;
 use crate::spec::BLOCK;
-use crate::spec::optimizer_forms::*;
 
 /// Arrays of a tensor in the tables of `optimizer_more.h`: w, g, four states, copy.
 const ARRAYS: usize = 7;
@@ -132,7 +133,7 @@ impl Engine {
                 start,
             ];
             args.extend(p.map(|x| real(dt, x)));
-            self.launch(&MEMORY_FINISH, dt, "", Grid::Blocks([1, 1, 1]), &args)
+            self.launch_list(&MEMORY_FINISH.spec, dt, "", Grid::Blocks([1, 1, 1]), &args)
         };
         let head = |list: &List<ARRAYS>, table: &Table| [table.arg, int(list.tensors)];
         // Sums that only the first step needs are left out where the host knows better.
@@ -144,7 +145,7 @@ impl Engine {
                 let mut args = head(list, table).to_vec();
                 args.extend([list.bases[0], list.bases[1], list.bases[2], master, inverse, up]);
                 args.extend([Arg::I32(kind), real(dt, decay), self.arg_in(&sums.view().range(at, n)?)]);
-                self.launch(&MEMORY_DOT, dt, "", list.grid(), &args)?;
+                self.launch_list(&MEMORY_DOT.spec, dt, "", list.grid(), &args)?;
                 at += n;
             }
             finish(Some(&sums), finish_kind, p)?;
@@ -166,7 +167,7 @@ impl Engine {
             args.extend(rule.decays.map(|b| real(dt, b.ln())));
             args.extend(rule.p.map(|x| real(dt, x)));
             args.push(start);
-            self.launch(&OPTIMIZER_STEP_MORE, dt, rule.name, list.grid(), &args)?;
+            self.launch_list(&OPTIMIZER_STEP_MORE.spec, dt, rule.name, list.grid(), &args)?;
             at += n;
         }
         match rule.after {
@@ -246,7 +247,7 @@ impl SparseOptimizerOps for Engine {
         args.extend([host(&step.lr), t].into_iter().chain(bias).chain(p).map(|x| real(dt, x)));
         args.extend([real(dt, q.0), real(dt, q.1), Arg::I32((t == 1.0) as i32), Arg::I32(flag as i32)]);
         let blocks = k.div_ceil(BLOCK as usize / lanes).min(1 << 30);
-        self.launch(&OPTIMIZER_ROWS, dt, "", Grid::Blocks([blocks, 1, 1]), &args)
+        self.launch_list(&OPTIMIZER_ROWS.spec, dt, "", Grid::Blocks([blocks, 1, 1]), &args)
     }
 }
 
@@ -307,7 +308,7 @@ impl PackedOptimizerOps for Engine {
             args.push(Arg::I32(rng.is_some() as i32));
             args.extend([draw.seed, draw.stream, draw.offset].map(|x| Arg::I64(x as i64)));
             args.extend([self.arg_opt(more.as_ref()), int(done)]);
-            self.launch(&ADAM_PACKED, dt, "", list.grid(), &args)?;
+            self.launch_list(&ADAM_PACKED.spec, dt, "", list.grid(), &args)?;
             done += list.tensors;
         }
         Ok(())

@@ -2,6 +2,7 @@
 
 pub(super) mod forms;
 
+use crate::spec::kernels::optimizer::*;
 use crate::buffer::{Buffer, View, ViewMut};
 use crate::driver::{Arg, RawMem};
 use crate::dtype::DType;
@@ -10,7 +11,6 @@ use crate::engine::launch::{Grid, real};
 use crate::error::Result;
 use crate::ops::optimizer::*;
 use crate::spec::BLOCK;
-use crate::spec::optimizer::*;
 
 /// Elements per block and pass; the kernels' `GK_CHUNK`.
 const CHUNK: usize = BLOCK as usize * 32;
@@ -187,12 +187,12 @@ impl Engine {
         args.extend(step.bias);
         args.extend(step.p);
         args.push(self.arg_in(&partial.view()));
-        self.launch(&TRUST_PARTIAL, dt, "", list.grid(), &args)?;
+        self.launch_list(&TRUST_PARTIAL.spec, dt, "", list.grid(), &args)?;
         let mut args = vec![table, tensors, self.arg_in(&partial.view()), Arg::I32(lamb as i32)];
         args.extend([eta, wd, eps, bound].map(|x| real(dt, x)));
         args.push(self.arg_in(&ratio.view()));
         let blocks = list.tensors.min(1 << 16);
-        self.launch(&TRUST_FINISH, dt, "", Grid::Blocks([blocks, 1, 1]), &args)?;
+        self.launch_list(&TRUST_FINISH.spec, dt, "", Grid::Blocks([blocks, 1, 1]), &args)?;
         Ok(Some(ratio))
     }
 }
@@ -248,7 +248,7 @@ impl Engine {
             OptimRule::Nadam { b1, psi, .. } if device => {
                 let out = self.scratch(dt.accumulator(), 2)?;
                 let args = [count, real(dt, b1), real(dt, psi.unwrap_or(-1.0)), self.arg_in(&out.view())];
-                self.launch(&NADAM_SCALARS, dt, "", Grid::Blocks([1, 1, 1]), &args)?;
+                self.launch_list(&NADAM_SCALARS.spec, dt, "", Grid::Blocks([1, 1, 1]), &args)?;
                 Ok(((1.0, 0.0), Some(out)))
             }
             OptimRule::RAdam { b2, .. } if device => {
@@ -257,7 +257,7 @@ impl Engine {
                 let mut args = vec![count];
                 args.extend([lambda, most, most - 2.0 / lambda].map(|x| real(dt, x)));
                 args.push(self.arg_in(&out.view()));
-                self.launch(&RADAM_SCALARS, dt, "", Grid::Blocks([1, 1, 1]), &args)?;
+                self.launch_list(&RADAM_SCALARS.spec, dt, "", Grid::Blocks([1, 1, 1]), &args)?;
                 Ok(((1.0, 0.0), Some(out)))
             }
             OptimRule::Nadam { b1, psi, .. } => Ok((nadam_factors(b1, psi, t), None)),
@@ -331,7 +331,7 @@ impl OptimizerOps for Engine {
             args.extend(shared.bias);
             args.extend(shared.p);
             args.extend([real(dt, q.0), real(dt, q.1), Arg::I32((t == 1.0) as i32), Arg::I32(flag as i32)]);
-            self.launch(&OPTIMIZER_STEP, dt, name, list.grid(), &args)?;
+            self.launch_list(&OPTIMIZER_STEP.spec, dt, name, list.grid(), &args)?;
         }
         Ok(())
     }
@@ -367,7 +367,7 @@ impl OptimizerOps for Engine {
                 Arg::I32(kind),
                 real(dt, p.p),
             ];
-            self.launch(&NORM_PARTIAL, dt, "", Grid::Blocks([b, 1, 1]), &args)?;
+            self.launch_list(&NORM_PARTIAL.spec, dt, "", Grid::Blocks([b, 1, 1]), &args)?;
             at += b;
         }
         let args = [
@@ -379,7 +379,7 @@ impl OptimizerOps for Engine {
             self.arg_out(&total),
             self.arg_in(&coef.view()),
         ];
-        self.launch(&NORM_FINISH, dt, "", Grid::Blocks([1, 1, 1]), &args)?;
+        self.launch_list(&NORM_FINISH.spec, dt, "", Grid::Blocks([1, 1, 1]), &args)?;
         self.scale_grads(dt, &lists, self.arg_in(&coef.view()), 0, 0.0)
     }
 
@@ -416,7 +416,7 @@ impl OptimizerOps for Engine {
                 real(dt, p.least),
             ];
             let blocks = if len == 0 { 0 } else { units.min(1 << 20) };
-            self.launch(&UNIT_CLIP, dt, "", Grid::Blocks([blocks, 1, 1]), &args)?;
+            self.launch_list(&UNIT_CLIP.spec, dt, "", Grid::Blocks([blocks, 1, 1]), &args)?;
         }
         Ok(())
     }
@@ -443,7 +443,7 @@ impl OptimizerOps for Engine {
                 self.arg_opt(scale.as_ref()),
                 self.arg_out(&found_inf),
             ];
-            self.launch(&GRAD_UNSCALE, dt, "", list.grid(), &args)?;
+            self.launch_list(&GRAD_UNSCALE.spec, dt, "", list.grid(), &args)?;
         }
         Ok(())
     }
@@ -460,7 +460,7 @@ impl OptimizerOps for Engine {
         let mut args: Vec<Arg> = views.iter().map(|v| self.arg_opt_out(*v)).collect();
         args.extend([Arg::F32(p.growth as f32), Arg::F32(p.backoff as f32)]);
         args.extend([Arg::I64(p.interval.into()), Arg::F32(p.least as f32)]);
-        self.launch(&LOSS_SCALE, DType::F32, "", Grid::Blocks([1, 1, 1]), &args)
+        self.launch_list(&LOSS_SCALE.spec, DType::F32, "", Grid::Blocks([1, 1, 1]), &args)
     }
 }
 
@@ -481,7 +481,7 @@ impl Engine {
                 Arg::I32(mode),
                 real(dt, bound),
             ];
-            self.launch(&GRAD_SCALE, dt, "", list.grid(), &args)?;
+            self.launch_list(&GRAD_SCALE.spec, dt, "", list.grid(), &args)?;
         }
         Ok(())
     }

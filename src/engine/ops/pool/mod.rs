@@ -3,6 +3,7 @@
 #[cfg(all(test, feature = "opencl"))]
 mod tests;
 
+use crate::spec::kernels::pool::*;
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::driver::Arg;
 use crate::engine::Engine;
@@ -12,7 +13,6 @@ use crate::error::Result;
 use crate::ops::pool::*;
 use crate::ops::reduce::{Reduce, ReduceOps};
 use crate::spec::BLOCK;
-use crate::spec::pool::*;
 
 /// Inner window width from which several work-items share an output.
 const LONG: usize = 32;
@@ -159,21 +159,21 @@ impl PoolOps for Engine {
         if let Some((n, tail)) = halving.map(|q| q.forward()) {
             let args = [self.arg_in(&x), self.arg_in(&v), self.arg_opt(index.as_ref())];
             let args: Vec<Arg> = args.into_iter().chain(tail).collect();
-            return self.launch(&MAX_POOL_HALVE, x.dtype(), "", Grid::Stride(n), &args);
+            return self.launch_list(&MAX_POOL_HALVE.spec, x.dtype(), "", Grid::Stride(n), &args);
         }
         let mut args =
             vec![self.arg_in(&x), self.arg_in(&v), self.arg_opt(index.as_ref()), Arg::I64(n as i64)];
         args.extend(window_args(&g, g.output));
         if let Some(side) = side(&g) {
             args.push(Arg::I32(side as i32));
-            return self.launch(&MAX_POOL_PATCH, x.dtype(), "", Grid::Stride(n), &args);
+            return self.launch_list(&MAX_POOL_PATCH.spec, x.dtype(), "", Grid::Stride(n), &args);
         }
         args.push(adaptive(&g));
         match lanes(&g) {
-            1 => self.launch(&MAX_POOL, x.dtype(), "", Grid::Stride(n), &args),
+            1 => self.launch_list(&MAX_POOL.spec, x.dtype(), "", Grid::Stride(n), &args),
             lanes => {
                 args.push(Arg::I32(lanes as i32));
-                self.launch(&MAX_POOL_ROWS, x.dtype(), "", blocks(n, lanes), &args)
+                self.launch_list(&MAX_POOL_ROWS.spec, x.dtype(), "", blocks(n, lanes), &args)
             }
         }
     }
@@ -187,7 +187,7 @@ impl PoolOps for Engine {
             let args = [self.arg_in(&dy), self.arg_in(&index), self.arg_in(&v), self.arg_error()];
             let last = [Arg::I32(dx.accumulate as i32), Arg::I32(code_of_op(OP))];
             let args: Vec<Arg> = args.into_iter().chain(tail).chain(last).collect();
-            return self.launch(&MAX_POOL_HALVE_BWD, v.dtype(), "", Grid::Stride(n), &args);
+            return self.launch_list(&MAX_POOL_HALVE_BWD.spec, v.dtype(), "", Grid::Stride(n), &args);
         }
         let (wide, items) = runs(&g, &v);
         let n = g.planes * items.iter().product::<usize>();
@@ -205,7 +205,7 @@ impl PoolOps for Engine {
             Arg::I32(dx.accumulate as i32),
             Arg::I32(code_of_op(OP)),
         ]);
-        self.launch(&MAX_POOL_BWD, v.dtype(), "", Grid::Stride(n), &args)
+        self.launch_list(&MAX_POOL_BWD.spec, v.dtype(), "", Grid::Stride(n), &args)
     }
 
     fn avg_pool(&self, windows: Pooling, x: View<'_>, y: ViewMut<'_>) -> Result<()> {
@@ -221,20 +221,20 @@ impl PoolOps for Engine {
             let (n, tail) = q.forward();
             let args = [self.arg_in(&x), self.arg_in(&v)].into_iter().chain(tail);
             let args: Vec<Arg> = args.chain([real(v.dtype(), divisor)]).collect();
-            return self.launch(&AVG_POOL_HALVE, x.dtype(), "", Grid::Stride(n), &args);
+            return self.launch_list(&AVG_POOL_HALVE.spec, x.dtype(), "", Grid::Stride(n), &args);
         }
         let mut args = vec![self.arg_in(&x), self.arg_in(&v), Arg::I64(n as i64)];
         args.extend(window_args(&g, g.output));
         if let (Some(side), Some(divisor)) = (side(&g), divisor(&g)) {
             args.extend([Arg::I32(side as i32), real(v.dtype(), divisor)]);
-            return self.launch(&AVG_POOL_PATCH, x.dtype(), "", Grid::Stride(n), &args);
+            return self.launch_list(&AVG_POOL_PATCH.spec, x.dtype(), "", Grid::Stride(n), &args);
         }
         args.extend(average_args(&g, &v));
         match lanes(&g) {
-            1 => self.launch(&AVG_POOL, x.dtype(), "", Grid::Stride(n), &args),
+            1 => self.launch_list(&AVG_POOL.spec, x.dtype(), "", Grid::Stride(n), &args),
             lanes => {
                 args.push(Arg::I32(lanes as i32));
-                self.launch(&AVG_POOL_ROWS, x.dtype(), "", blocks(n, lanes), &args)
+                self.launch_list(&AVG_POOL_ROWS.spec, x.dtype(), "", blocks(n, lanes), &args)
             }
         }
     }
@@ -248,7 +248,7 @@ impl PoolOps for Engine {
             let last = [real(v.dtype(), divisor), Arg::I32(dx.accumulate as i32)];
             let args = [self.arg_in(&dy), self.arg_in(&v)].into_iter().chain(tail);
             let args: Vec<Arg> = args.chain(last).collect();
-            return self.launch(&AVG_POOL_HALVE_BWD, v.dtype(), "", Grid::Stride(n), &args);
+            return self.launch_list(&AVG_POOL_HALVE_BWD.spec, v.dtype(), "", Grid::Stride(n), &args);
         }
         let (wide, items) = runs(&g, &v);
         let n = g.planes * items.iter().product::<usize>();
@@ -256,6 +256,6 @@ impl PoolOps for Engine {
         args.extend(window_args(&g, items));
         args.extend(average_args(&g, &v));
         args.extend([Arg::I32(wide as i32), Arg::I32(dx.accumulate as i32)]);
-        self.launch(&AVG_POOL_BWD, v.dtype(), "", Grid::Stride(n), &args)
+        self.launch_list(&AVG_POOL_BWD.spec, v.dtype(), "", Grid::Stride(n), &args)
     }
 }

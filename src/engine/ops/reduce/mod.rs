@@ -3,6 +3,8 @@
 #[cfg(all(test, feature = "opencl"))]
 mod tests;
 
+use crate::spec::kernels::reduce::*;
+use crate::spec::reduce::{MASK_REDUCTIONS};
 use crate::buffer::{Buffer, GradMut, View, ViewMut};
 use crate::driver::Arg;
 use crate::dtype::DType;
@@ -13,7 +15,6 @@ use crate::layout::Layout;
 use crate::ops::check;
 use crate::ops::reduce::*;
 use crate::spec::KernelSpec;
-use crate::spec::reduce::*;
 
 /// Size of an axis and the steps of x, x2, y and z along it.
 #[derive(Debug, Clone, Copy)]
@@ -203,8 +204,8 @@ impl Engine {
         let blocks = outputs.div_ceil(LANES / lanes) * splits;
         // Short rows leave a block little to do: fewer blocks that go on are cheaper.
         let blocks = if lanes == LANES { blocks } else { blocks.min(fill * 32) };
-        let kernel = Self::kernel(r, [&ROWS, &ROWS_INT, &ROWS_MASK]);
-        self.launch(kernel, dt, r.op, Grid::Blocks([blocks, 1, 1]), &args)?;
+        let kernel = Self::kernel(r, [&REDUCE_ROWS.spec, &REDUCE_ROWS.spec, &REDUCE_ROWS.spec]);
+        self.launch_list(kernel, dt, r.op, Grid::Blocks([blocks, 1, 1]), &args)?;
         match part {
             Some(part) => self.join(r, kept, outputs, &part.view(), splits, [splits, 1]),
             None => Ok(()),
@@ -247,8 +248,8 @@ impl Engine {
             Arg::I64(inner.steps[3] as i64),
         ];
         self.push_axes(&mut args, r, &kept_items, red);
-        let kernel = Self::kernel(r, [&COLS, &COLS_INT, &COLS_MASK]);
-        self.launch(kernel, dt, r.op, Grid::Blocks([tiles * splits, 1, 1]), &args)?;
+        let kernel = Self::kernel(r, [&REDUCE_COLS.spec, &REDUCE_COLS.spec, &REDUCE_COLS.spec]);
+        self.launch_list(kernel, dt, r.op, Grid::Blocks([tiles * splits, 1, 1]), &args)?;
         match part {
             Some(part) => self.join(r, kept, outputs, &part.view(), splits, [1, outputs]),
             None => Ok(()),
@@ -306,12 +307,12 @@ impl Engine {
             steps(kept, 3),
         ];
         self.push_params(&mut args, r);
-        let kernel = Self::kernel(r, [&JOIN, &JOIN_INT, &JOIN_MASK]);
-        self.launch(kernel, r.x.dtype(), r.op, Grid::Blocks([outputs.div_ceil(LANES / lanes), 1, 1]), &args)
+        let kernel = Self::kernel(r, [&REDUCE_JOIN.spec, &REDUCE_JOIN.spec, &REDUCE_JOIN.spec]);
+        self.launch_list(kernel, r.x.dtype(), r.op, Grid::Blocks([outputs.div_ceil(LANES / lanes), 1, 1]), &args)
     }
 
     fn kernel(r: &Reduction<'_>, [float, int, mask]: [&'static KernelSpec; 3]) -> &'static KernelSpec {
-        if MASK_OPS.contains(&r.op) {
+        if MASK_REDUCTIONS.contains(&r.op) {
             mask
         } else if r.x.dtype().is_float() {
             float
@@ -483,7 +484,7 @@ impl Engine {
             real(dt, g.p),
             real(dt, g.q),
         ]);
-        self.launch(&BWD, dt, g.op, Grid::Stride(n), &args)
+        self.launch_list(&REDUCE_BWD.spec, dt, g.op, Grid::Stride(n), &args)
     }
 }
 
@@ -583,7 +584,7 @@ impl ReduceOps for Engine {
         args.extend(
             [(index.dtype() == DType::I64) as i32, dx.accumulate as i32, code_of_op(OP)].map(Arg::I32),
         );
-        self.launch(&ARG_BWD, out.dtype(), "gk_redb_arg", Grid::Stride(n), &args)
+        self.launch_list(&ARG_REDUCE_BWD.spec, out.dtype(), "gk_redb_arg", Grid::Stride(n), &args)
     }
 
     fn mean_var(
@@ -663,7 +664,7 @@ impl ReduceOps for Engine {
         args.extend(m.strides.iter().map(|s| dims(s.iter().copied())));
         let accumulate = |g: &Option<GradMut<'_>>| g.as_ref().is_some_and(|g| g.accumulate) as i32;
         args.extend([wide as i32, accumulate(&da), accumulate(&db)].map(Arg::I32));
-        self.launch(&DOT_BWD, a.dtype(), "gk_redb_dot", Grid::Stride(n), &args)
+        self.launch_list(&DOT_BWD.spec, a.dtype(), "gk_redb_dot", Grid::Stride(n), &args)
     }
 
     fn sum_to_shape(&self, x: View<'_>, y: GradMut<'_>) -> Result<()> {

@@ -1,5 +1,6 @@
 //! Sampling at positions and suppression of boxes: the launches behind [`ResampleOps`](crate::ops::resample::ResampleOps).
 
+use crate::spec::kernels::resample::*;
 use crate::buffer::View;
 use crate::driver::Arg;
 use crate::dtype::DType;
@@ -9,7 +10,6 @@ use crate::engine::ops::index::scatter::wide_index;
 use crate::error::Result;
 use crate::ops::resample::*;
 use crate::spec::BLOCK;
-use crate::spec::resample::*;
 
 /// The unit that serves a mode, and its taps along an axis.
 fn unit(mode: SampleMode) -> (&'static str, usize) {
@@ -61,7 +61,7 @@ impl Engine {
             padding(p),
             Arg::I32(p.align_corners as i32),
         ];
-        self.launch(&GRID_SAMPLE, x.dtype(), unit(p.mode).0, Grid::Stride(n), &args)
+        self.launch_list(&GRID_SAMPLE.spec, x.dtype(), unit(p.mode).0, Grid::Stride(n), &args)
     }
 
     pub(in crate::engine::ops) fn sample_dgrid(
@@ -87,7 +87,7 @@ impl Engine {
             Arg::I32(p.align_corners as i32),
             Arg::I32(accumulate as i32),
         ];
-        self.launch(&GRID_SAMPLE_DGRID, dgrid.dtype(), unit(p.mode).0, Grid::Stride(n), &args)
+        self.launch_list(&GRID_SAMPLE_DGRID.spec, dgrid.dtype(), unit(p.mode).0, Grid::Stride(n), &args)
     }
 
     /// Sorts the taps of all positions by the cell that they read; each cell then adds up its own.
@@ -125,7 +125,7 @@ impl Engine {
             padding(p),
             Arg::I32(p.align_corners as i32),
         ];
-        self.launch(&GRID_SAMPLE_KEYS, dt, unit, Grid::Stride(positions), &args)?;
+        self.launch_list(&GRID_SAMPLE_KEYS.spec, dt, unit, Grid::Stride(positions), &args)?;
         let pairs = self.sort_pairs(op, &keys.view(), usize::BITS - limit.leading_zeros())?;
         let (channels, groups) = self.channel_groups(s.channels, limit);
         let n = limit * groups;
@@ -146,7 +146,7 @@ impl Engine {
             Arg::I32(per.trailing_zeros() as i32),
             Arg::I32(accumulate as i32),
         ];
-        self.launch(&SAMPLE_GATHER, dt, "", Grid::Stride(n), &args)
+        self.launch_list(&SAMPLE_GATHER.spec, dt, "", Grid::Stride(n), &args)
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -168,7 +168,7 @@ impl Engine {
         let key = if dt == DType::F64 { DType::I64 } else { DType::I32 };
         let keys = self.scratch(key, n)?;
         let args = [self.arg_in(scores), self.arg_in(&keys.view()), Arg::I64(n as i64)];
-        self.launch(&NMS_KEYS, dt, "", Grid::Stride(n), &args)?;
+        self.launch_list(&NMS_KEYS.spec, dt, "", Grid::Stride(n), &args)?;
         let order = self.sort_pairs(op, &keys.view(), 8 * key.size() as u32)?.positions;
         let words = n.div_ceil(32);
         let (bits, gone) = (self.scratch(DType::I32, n * words)?, self.scratch(DType::I32, words)?);
@@ -182,7 +182,7 @@ impl Engine {
             groups.map_or(Arg::I32(0), wide_index),
             real(dt, threshold),
         ];
-        self.launch(&NMS_OVERLAPS, dt, "", Grid::Stride(n * words), &args)?;
+        self.launch_list(&NMS_OVERLAPS.spec, dt, "", Grid::Stride(n * words), &args)?;
         let args = [
             self.arg_in(&order.view()),
             self.arg_in(&bits.view()),
@@ -192,6 +192,6 @@ impl Engine {
             Arg::I64(n as i64),
             Arg::I64(words as i64),
         ];
-        self.launch(&NMS_PASS, dt, "", Grid::Blocks([1, 1, 1]), &args)
+        self.launch_list(&NMS_PASS.spec, dt, "", Grid::Blocks([1, 1, 1]), &args)
     }
 }

@@ -2,6 +2,7 @@
 
 pub(super) mod grid_sample;
 
+use crate::spec::kernels::resample::*;
 use crate::buffer::{Buffer, GradMut, View, ViewMut};
 use crate::driver::Arg;
 use crate::engine::Engine;
@@ -11,7 +12,6 @@ use crate::error::Result;
 use crate::ops::pool::{PoolOps, Pooling};
 use crate::ops::resample::*;
 use crate::spec::BLOCK;
-use crate::spec::resample::*;
 
 fn sizes(s: &Sizes) -> Arg {
     dims(s.input.into_iter().chain(s.output))
@@ -81,7 +81,7 @@ impl Engine {
             Arg::I32(p.align_corners as i32),
             Arg::I32(p.antialias as i32),
         ];
-        self.launch(&RESAMPLE_TAPS, dt, "", Grid::Stride(m), &args)?;
+        self.launch_list(&RESAMPLE_TAPS.spec, dt, "", Grid::Stride(m), &args)?;
         Ok(t)
     }
 }
@@ -102,7 +102,7 @@ impl ResampleOps for Engine {
             InterpolateMode::Nearest | InterpolateMode::NearestExact => {
                 if let Some((n, tail)) = doubling(&s, &x, &v) {
                     let args: Vec<Arg> = [self.arg_in(&x), self.arg_in(&v)].into_iter().chain(tail).collect();
-                    return self.launch(&NEAREST_TWICE, dt, "", Grid::Stride(n), &args);
+                    return self.launch_list(&NEAREST_TWICE.spec, dt, "", Grid::Stride(n), &args);
                 }
                 let run = 16 / dt.size();
                 let wide = w.is_multiple_of(run) && aligned16(&v);
@@ -118,7 +118,7 @@ impl ResampleOps for Engine {
                     Arg::I32(small(&s) as i32),
                     Arg::I32(wide as i32),
                 ];
-                self.launch(&NEAREST, dt, "", Grid::Stride(items), &args)
+                self.launch_list(&NEAREST.spec, dt, "", Grid::Stride(items), &args)
             }
             InterpolateMode::Linear | InterpolateMode::Cubic => {
                 let t = self.tables(p, &s, dt)?;
@@ -135,7 +135,7 @@ impl ResampleOps for Engine {
                     magic(s.output),
                     t.taps,
                 ];
-                self.launch(&RESAMPLE, dt, "", Grid::Stride(n), &args)
+                self.launch_list(&RESAMPLE.spec, dt, "", Grid::Stride(n), &args)
             }
         }
     }
@@ -156,7 +156,7 @@ impl ResampleOps for Engine {
                 if let Some((n, tail)) = doubling(&s, &v, &dy) {
                     let args = [self.arg_in(&dy), self.arg_in(&v)].into_iter().chain(tail);
                     let args: Vec<Arg> = args.chain([accumulate]).collect();
-                    return self.launch(&NEAREST_TWICE_BWD, dt, "", Grid::Stride(n), &args);
+                    return self.launch_list(&NEAREST_TWICE_BWD.spec, dt, "", Grid::Stride(n), &args);
                 }
                 let args = [
                     self.arg_in(&dy),
@@ -168,13 +168,13 @@ impl ResampleOps for Engine {
                     Arg::I32(small(&s) as i32),
                     accumulate,
                 ];
-                self.launch(&NEAREST_BWD, dt, "", Grid::Stride(n), &args)
+                self.launch_list(&NEAREST_BWD.spec, dt, "", Grid::Stride(n), &args)
             }
             InterpolateMode::Linear | InterpolateMode::Cubic => {
                 let t = self.tables(p, &s, dt)?;
                 let cells: usize = s.input.iter().sum();
                 let args = [self.arg_in(&t.bounds.view()), Arg::I64(cells as i64), sizes(&s)];
-                self.launch(&RESAMPLE_SPANS, dt, "", Grid::Stride(cells), &args)?;
+                self.launch_list(&RESAMPLE_SPANS.spec, dt, "", Grid::Stride(cells), &args)?;
                 let (n, group) = self.plane_groups(s.planes, s.input.iter().product());
                 let args = [
                     self.arg_in(&dy),
@@ -189,7 +189,7 @@ impl ResampleOps for Engine {
                     t.taps,
                     accumulate,
                 ];
-                self.launch(&RESAMPLE_BWD, dt, "", Grid::Stride(n), &args)
+                self.launch_list(&RESAMPLE_BWD.spec, dt, "", Grid::Stride(n), &args)
             }
         }
     }
@@ -208,7 +208,7 @@ impl ResampleOps for Engine {
             magic(s.points),
             Arg::I32(align_corners as i32),
         ];
-        self.launch(&AFFINE_GRID, v.dtype(), "", Grid::Stride(n), &args)
+        self.launch_list(&AFFINE_GRID.spec, v.dtype(), "", Grid::Stride(n), &args)
     }
 
     fn affine_grid_bwd(&self, align_corners: bool, dgrid: View<'_>, dtheta: GradMut<'_>) -> Result<()> {
@@ -234,7 +234,7 @@ impl ResampleOps for Engine {
             Arg::I32(align_corners as i32),
         ];
         let grid = Grid::Blocks([chunks, s.batch.min(MAX_GRID_YZ), 1]);
-        self.launch(&AFFINE_GRID_SUMS, dt, "", grid, &args)?;
+        self.launch_list(&AFFINE_GRID_SUMS.spec, dt, "", grid, &args)?;
         let n = v.numel();
         let args = [
             self.arg_in(&part.view()),
@@ -244,7 +244,7 @@ impl ResampleOps for Engine {
             Arg::I32(chunks as i32),
             Arg::I32(dtheta.accumulate as i32),
         ];
-        self.launch(&AFFINE_GRID_JOIN, dt, "", Grid::Stride(n), &args)
+        self.launch_list(&AFFINE_GRID_JOIN.spec, dt, "", Grid::Stride(n), &args)
     }
 
     fn grid_sample(&self, p: GridSample, x: View<'_>, grid: View<'_>, y: ViewMut<'_>) -> Result<()> {

@@ -1,5 +1,6 @@
 //! Recurrent networks: back-propagation through time.
 
+use crate::spec::kernels::rnn::*;
 use crate::buffer::{Buffer, GradMut, View, ViewMut};
 use crate::driver::Arg;
 use crate::dtype::DType;
@@ -13,8 +14,6 @@ use crate::ops::gemm::Gemm;
 use crate::ops::reduce::ReduceOps;
 use crate::ops::rnn::*;
 use crate::ops::shape::ShapeOps;
-use crate::spec::rnn::*;
-use crate::spec::rnn_fused::*;
 
 /// Columns `first .. first + width` of contiguous rows of `row` elements, from element `start` of a buffer.
 fn columns(
@@ -47,7 +46,7 @@ impl Engine {
     pub(in crate::engine::ops) fn store_sum(&self, x: &View<'_>, y: &GradMut<'_>) -> Result<()> {
         let (v, n) = (y.out.as_view(), y.out.numel());
         let args = [self.arg_in(x), self.arg_in(&v), Arg::I64(n as i64), Arg::I32(y.accumulate as i32)];
-        self.launch(&RNN_STORE, v.dtype(), "", Grid::Stride(n), &args)
+        self.launch_list(&RNN_STORE.spec, v.dtype(), "", Grid::Stride(n), &args)
     }
 
     fn sweep(&self, cell: RnnCell, p: &Recurrence, io: &RnnBwd<'_>, s: RnnSizes) -> Result<Swept> {
@@ -107,7 +106,7 @@ impl Engine {
                     args.extend([self.arg_opt(dc.as_ref()), dz_now, dx_now]);
                     args.extend(sizes);
                     args.extend([time, Arg::I32(keep as i32)]);
-                    (&LSTM_FUSED_BWD, args)
+                    (&LSTM_FUSED_BWD.spec, args)
                 }
                 (RnnCell::Gru, Some(GruGates { r, z, n: m, u }), Some(behind)) => {
                     let mut args = behind.to_vec();
@@ -115,7 +114,7 @@ impl Engine {
                     args.extend([dy, lengths, self.arg_in(&dh), dz_now, dx_now]);
                     args.extend(sizes);
                     args.push(time);
-                    (&GRU_FUSED_BWD, args)
+                    (&GRU_FUSED_BWD.spec, args)
                 }
                 (RnnCell::Lstm, ..) => {
                     let gates = self.arg_part_opt(io.gates.as_ref(), at * b * rows);
@@ -124,7 +123,7 @@ impl Engine {
                     args.extend([self.arg_opt(dc.as_ref()), dz_now, dx_now]);
                     args.extend(sizes);
                     args.extend([time, first, Arg::I32(keep as i32)]);
-                    (&LSTM_STEP_BWD, args)
+                    (&LSTM_STEP_BWD.spec, args)
                 }
                 (_, Some(gates), _) => {
                     let GruGates { r, z, n: m, u } = gates;
@@ -133,7 +132,7 @@ impl Engine {
                     args.extend([dy, dh_t, lengths, self.arg_in(&dh), dz_now, dx_now]);
                     args.extend(sizes);
                     args.extend([time, first, Arg::I32(before as i32)]);
-                    (&GRU_STEP_BWD, args)
+                    (&GRU_STEP_BWD.spec, args)
                 }
                 _ => {
                     let mut args =
@@ -145,11 +144,11 @@ impl Engine {
                         Arg::I32(keep as i32),
                         Arg::I32((cell == RnnCell::Relu) as i32),
                     ]);
-                    (&PLAIN_STEP_BWD, args)
+                    (&PLAIN_STEP_BWD.spec, args)
                 }
             };
             let grid = if behind.is_some() { fused_grid(b, h) } else { Grid::Stride(n) };
-            self.launch(kernel, dt, "", grid, &args)?;
+            self.launch_list(kernel, dt, "", grid, &args)?;
             let mut used = rows;
             if let (Some(drh), Some(rh), Some(gates)) = (&drh, &rh, io.gru) {
                 used = 2 * h;
@@ -161,7 +160,7 @@ impl Engine {
                 args.extend([lengths, self.arg_in(&dh), dz_now, dx_now, self.arg_part(rh, at * n)]);
                 args.extend([n, h, row_x].map(|v| Arg::I64(v as i64)));
                 args.push(time);
-                self.launch(&GRU_RESET_BWD, dt, "", Grid::Stride(n), &args)?;
+                self.launch_list(&GRU_RESET_BWD.spec, dt, "", Grid::Stride(n), &args)?;
             }
             if (at > 0 && !fused) || (at == 0 && io.grads.dh_0.is_some()) {
                 let d = columns(&w.dz, at * b * rows, [b, rows], 0, used)?;

@@ -1,5 +1,6 @@
 //! Convolutional LSTM: unfolded convolutions as products, and the kernels between them.
 
+use crate::spec::kernels::rnn::*;
 use crate::buffer::{Buffer, GradMut, View};
 use crate::driver::Arg;
 use crate::dtype::DType;
@@ -13,7 +14,6 @@ use crate::ops::rnn::*;
 use crate::ops::rnn::{ConvLstmBwd, ConvLstmFwd};
 use crate::ops::shape::ShapeOps;
 use crate::spec::BLOCK;
-use crate::spec::rnn_conv::*;
 
 /// One of the two convolutions.
 #[derive(Clone, Copy)]
@@ -62,7 +62,7 @@ impl Engine {
     ) -> Result<()> {
         let mut args = vec![self.arg_part(x, at), self.arg_in(&col.view())];
         args.extend(self.fold_args(s, w));
-        self.launch(&CONV_LSTM_UNFOLD, x.dtype(), "", self.fold_grid(s, w), &args)
+        self.launch_list(&CONV_LSTM_UNFOLD.spec, x.dtype(), "", self.fold_grid(s, w), &args)
     }
 
     /// The adjoint, into images of the storage type at an element of a gradient, or into a carried gradient of the arithmetic type.
@@ -80,7 +80,7 @@ impl Engine {
         let mut args = vec![self.arg_in(&col.view()), to, self.arg_opt(carry.as_ref())];
         args.extend(self.fold_args(s, w));
         args.push(Arg::I32(grad.is_some_and(|(g, _)| g.accumulate) as i32));
-        self.launch(&CONV_LSTM_FOLD, dtype, "", self.fold_grid(s, w), &args)
+        self.launch_list(&CONV_LSTM_FOLD.spec, dtype, "", self.fold_grid(s, w), &args)
     }
 }
 
@@ -147,7 +147,7 @@ impl ConvLstmOps for Engine {
             args.extend([only_last(&last[0]), only_last(&last[1])]);
             args.extend([n, s.hidden, s.pixels()].map(|v| Arg::I64(v as i64)));
             args.push(Arg::I32(s.shared_p as i32));
-            self.launch(&CONV_LSTM_STEP, dt, "", Grid::Stride(n), &args)?;
+            self.launch_list(&CONV_LSTM_STEP.spec, dt, "", Grid::Stride(n), &args)?;
         }
         Ok(())
     }
@@ -193,7 +193,7 @@ impl ConvLstmOps for Engine {
             args.push(self.arg_part(&dz.view(), at * rows * cols));
             args.extend([n, s.hidden, s.pixels()].map(|v| Arg::I64(v as i64)));
             args.extend([Arg::I32(s.shared_p as i32), Arg::I32(first as i32)]);
-            self.launch(&CONV_LSTM_STEP_BWD, dt, "", Grid::Stride(n), &args)?;
+            self.launch_list(&CONV_LSTM_STEP_BWD.spec, dt, "", Grid::Stride(n), &args)?;
             let d = part(&dz.view(), at * rows * cols, &[rows, cols])?;
             let beta = if first { 0.0 } else { 1.0 };
             for (k, (w, from, start)) in [(wx, &io.x, at * each), (wh, &io.h, at * n)].into_iter().enumerate()
@@ -247,6 +247,6 @@ impl ConvLstmOps for Engine {
         args.extend([weights, s.steps, s.batch, s.hidden, s.pixels()].map(|v| Arg::I64(v as i64)));
         args.extend([Arg::I32(lanes as i32), Arg::I32(dp.accumulate as i32)]);
         let blocks = (weights * lanes).div_ceil(BLOCK as usize);
-        self.launch(&CONV_LSTM_PEEP, dt, "", Grid::Blocks([blocks, 1, 1]), &args)
+        self.launch_list(&CONV_LSTM_PEEP.spec, dt, "", Grid::Blocks([blocks, 1, 1]), &args)
     }
 }

@@ -3,6 +3,7 @@
 pub(super) mod backward;
 pub(super) mod conv;
 
+use crate::spec::kernels::rnn::*;
 use crate::buffer::{Buffer, View, ViewMut};
 use crate::device::BackendKind;
 use crate::driver::Arg;
@@ -18,8 +19,6 @@ use crate::ops::gemm::{Gemm, GemmIo, Precision};
 use crate::ops::rnn::*;
 use crate::ops::shape::ShapeOps;
 use crate::spec::BLOCK;
-use crate::spec::rnn::*;
-use crate::spec::rnn_fused::*;
 
 /// Rows of the batch and columns of a state per block of the fused kernels (`GK_ROWS`, `GK_UNITS`).
 const ROWS: usize = 8;
@@ -251,14 +250,14 @@ impl RnnOps for Engine {
                     args.extend([only_last(&last[0]), only_last(&last[1])]);
                     args.extend(sizes);
                     args.extend([Arg::I64(row_a as i64), Arg::I64(row_y as i64), Arg::I32(t as i32)]);
-                    (if fused { &LSTM_FUSED } else { &LSTM_STEP }, args)
+                    (if fused { &LSTM_FUSED.spec } else { &LSTM_STEP.spec }, args)
                 }
                 (RnnCell::Gru, _) if fused => {
                     let mut args = vec![from, this_a, bias, self.arg_in(&state), lengths, self.arg_in(&next)];
                     args.extend([this_y, saved(0), saved(1), saved(2), saved(3), only_last(&last[0])]);
                     args.extend(sizes);
                     args.extend([Arg::I64(row_a as i64), Arg::I64(row_y as i64), Arg::I32(t as i32)]);
-                    (&GRU_FUSED, args)
+                    (&GRU_FUSED.spec, args)
                 }
                 (RnnCell::Gru | RnnCell::GruResetBefore, _) => {
                     let (all, row_u) = (u.view(), now);
@@ -268,7 +267,7 @@ impl RnnOps for Engine {
                         let mut args = vec![from, this_a, bias, self.arg_in(&state), self.arg_in(&rh)];
                         args.extend(sizes);
                         args.push(Arg::I64(row_a as i64));
-                        self.launch(&GRU_RESET, dt, "", Grid::Stride(n), &args)?;
+                        self.launch_list(&GRU_RESET.spec, dt, "", Grid::Stride(n), &args)?;
                         let w_n = part(&w.w_hh, 2 * h * h, &[h, h])?;
                         let to = part_mut(&u, un, &[b, h])?;
                         self.multiply(&g, (rh.reshape(&[b, h])?, w_n), to, 0.0, None)?;
@@ -279,7 +278,7 @@ impl RnnOps for Engine {
                     args.extend(sizes);
                     args.extend([row_u, row_n, row_a, row_y].map(|v| Arg::I64(v as i64)));
                     args.extend([Arg::I32(t as i32), Arg::I32(before as i32)]);
-                    (&GRU_STEP, args)
+                    (&GRU_STEP.spec, args)
                 }
                 _ => {
                     let mut args = vec![from, this_a, bias, self.arg_in(&state), lengths];
@@ -287,11 +286,11 @@ impl RnnOps for Engine {
                     args.extend(sizes);
                     args.extend([Arg::I64(row_a as i64), Arg::I64(row_y as i64), Arg::I32(t as i32)]);
                     args.push(Arg::I32((cell == RnnCell::Relu) as i32));
-                    (&PLAIN_STEP, args)
+                    (&PLAIN_STEP.spec, args)
                 }
             };
             let grid = if fused { fused_grid(b, h) } else { Grid::Stride(n) };
-            self.launch(kernel, dt, "", grid, &args)?;
+            self.launch_list(kernel, dt, "", grid, &args)?;
         }
         Ok(())
     }
@@ -333,7 +332,7 @@ impl RnnOps for Engine {
         let mut args =
             vec![self.arg_in(&io.z), self.arg_in(&io.c), self.arg_in(&h_next), self.arg_in(&c_next)];
         args.extend([self.arg_opt(gates.as_ref()), Arg::I64((b * h) as i64), Arg::I64(h as i64)]);
-        self.launch(&LSTM_CELL, io.z.dtype(), "", Grid::Stride(b * h), &args)
+        self.launch_list(&LSTM_CELL.spec, io.z.dtype(), "", Grid::Stride(b * h), &args)
     }
 
     fn lstm_cell_bwd(&self, io: LstmCellBwd<'_>) -> Result<()> {
@@ -345,7 +344,7 @@ impl RnnOps for Engine {
         let flags = io.dz.accumulate as i32 + 2 * io.dc.is_some_and(|g| g.accumulate) as i32;
         let mut args: Vec<Arg> = all.iter().map(|v| self.arg_opt(v.as_ref())).collect();
         args.extend([Arg::I64((b * h) as i64), Arg::I64(h as i64), Arg::I32(flags)]);
-        self.launch(&LSTM_CELL_BWD, io.gates.dtype(), "", Grid::Stride(b * h), &args)
+        self.launch_list(&LSTM_CELL_BWD.spec, io.gates.dtype(), "", Grid::Stride(b * h), &args)
     }
 
     fn gru_cell(&self, io: GruCellFwd<'_>) -> Result<()> {
@@ -356,7 +355,7 @@ impl RnnOps for Engine {
         self.own_named(OP, "a u h h_next r z n", all)?;
         let mut args: Vec<Arg> = all.iter().map(|v| self.arg_opt(v.as_ref())).collect();
         args.extend([Arg::I64((b * h) as i64), Arg::I64(h as i64)]);
-        self.launch(&GRU_CELL, io.a.dtype(), "", Grid::Stride(b * h), &args)
+        self.launch_list(&GRU_CELL.spec, io.a.dtype(), "", Grid::Stride(b * h), &args)
     }
 
     fn gru_cell_bwd(&self, io: GruCellBwd<'_>) -> Result<()> {
@@ -383,6 +382,6 @@ impl RnnOps for Engine {
         let row = g.u.layout().strides()[0];
         args.extend([b * h, h, row].map(|v| Arg::I64(v as i64)));
         args.push(Arg::I32(flags));
-        self.launch(&GRU_CELL_BWD, io.h.dtype(), "", Grid::Stride(b * h), &args)
+        self.launch_list(&GRU_CELL_BWD.spec, io.h.dtype(), "", Grid::Stride(b * h), &args)
     }
 }

@@ -4,6 +4,8 @@ pub(super) mod strided;
 #[cfg(all(test, feature = "opencl"))]
 mod tests;
 
+use crate::spec::kernels::shape::*;
+use crate::spec::kernels::sort::{REPEAT_TABLE};
 use crate::buffer::{Buffer, GradMut, View, ViewMut};
 use crate::cpu::{HostElement, with_dtype};
 use crate::driver::Arg;
@@ -13,8 +15,6 @@ use crate::engine::launch::{Grid, code_of_op, dims, real};
 use crate::engine::ops::shape::strided::*;
 use crate::error::Result;
 use crate::ops::shape::*;
-use crate::spec::shape::*;
-use crate::spec::sort::REPEAT_TABLE;
 
 /// The bytes of a number stored as `dtype`: rounded to nearest even, integers truncated and saturated.
 pub(in crate::engine::ops) fn element_bytes(dtype: DType, value: f64) -> Vec<u8> {
@@ -122,7 +122,7 @@ impl Engine {
             hi,
             Arg::I32(accumulate as i32),
         ];
-        self.launch(&PAD_ND, mover(x.dtype(), accumulate), "", Grid::Stride(n), &args)
+        self.launch_list(&PAD_ND.spec, mover(x.dtype(), accumulate), "", Grid::Stride(n), &args)
     }
 
     /// Offsets of the copies of each element (n + 1 sums of the counts), and for each copy its element or -1. Reports counts that do not add
@@ -140,7 +140,7 @@ impl Engine {
             Arg::I64(size as i64),
             Arg::I32(code_of_op(op)),
         ];
-        self.launch(&REPEAT_TABLE, DType::I64, "", Grid::Stride(n.max(size)), &args)?;
+        self.launch_list(&REPEAT_TABLE.spec, DType::I64, "", Grid::Stride(n.max(size)), &args)?;
         Ok((offsets, table))
     }
 
@@ -181,7 +181,7 @@ impl Engine {
             Arg::I64(run.stride),
             Arg::I32(dx.accumulate as i32),
         ];
-        self.launch(&RUN_SUM, v.dtype(), "", Grid::Stride(n), &args)
+        self.launch_list(&RUN_SUM.spec, v.dtype(), "", Grid::Stride(n), &args)
     }
 }
 
@@ -252,7 +252,7 @@ impl ShapeOps for Engine {
                 Arg::I64(row as i64),
                 Arg::I64(first as i64),
             ]);
-            self.launch(&CONCAT, dtype, "", Grid::Stride(rows * end), &args)?;
+            self.launch_list(&CONCAT.spec, dtype, "", Grid::Stride(rows * end), &args)?;
             first += end;
         }
         Ok(())
@@ -279,7 +279,7 @@ impl ShapeOps for Engine {
         let (n, dt) = (v.numel(), v.dtype());
         let sy = Arg::I64(v.layout().strides()[0] as i64);
         let args = [self.arg_in(&v), Arg::I64(n as i64), sy, real(dt, start), real(dt, step)];
-        self.launch(&ARANGE, dt, "", Grid::Stride(n), &args)
+        self.launch_list(&ARANGE.spec, dt, "", Grid::Stride(n), &args)
     }
 
     fn linspace(&self, start: f64, end: f64, y: ViewMut<'_>) -> Result<()> {
@@ -290,7 +290,7 @@ impl ShapeOps for Engine {
         let step = (end - start) / (n.max(2) - 1) as f64;
         let sy = Arg::I64(v.layout().strides()[0] as i64);
         let args = [self.arg_in(&v), Arg::I64(n as i64), sy, real(dt, start), real(dt, end), real(dt, step)];
-        self.launch(&LINSPACE, dt, "", Grid::Stride(n), &args)
+        self.launch_list(&LINSPACE.spec, dt, "", Grid::Stride(n), &args)
     }
 
     fn pad(&self, mode: PadMode, pads: &[(isize, isize)], x: View<'_>, y: ViewMut<'_>) -> Result<()> {
@@ -346,7 +346,7 @@ impl ShapeOps for Engine {
             mode_number(mode),
             Arg::I32(dx.accumulate as i32),
         ];
-        self.launch(&PAD_BWD_ND, v.dtype(), "", Grid::Stride(n), &args)
+        self.launch_list(&PAD_BWD_ND.spec, v.dtype(), "", Grid::Stride(n), &args)
     }
 
     fn flip(&self, axes: &[usize], x: View<'_>, y: GradMut<'_>) -> Result<()> {
@@ -417,7 +417,7 @@ impl ShapeOps for Engine {
             Arg::I64(k as i64),
             Arg::I32(y.accumulate as i32),
         ];
-        self.launch(&TRIANGLE_ND, mover(x.dtype(), y.accumulate), "", Grid::Stride(n), &args)
+        self.launch_list(&TRIANGLE_ND.spec, mover(x.dtype(), y.accumulate), "", Grid::Stride(n), &args)
     }
 
     fn repeat_interleave(

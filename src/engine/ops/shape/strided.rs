@@ -1,5 +1,6 @@
 //! Moving elements between strided operands: the machinery under [`ShapeOps`](crate::ops::shape::ShapeOps).
 
+use crate::spec::kernels::shape::*;
 use crate::buffer::View;
 use crate::driver::{Arg, DimsArg};
 use crate::dtype::DType;
@@ -7,7 +8,6 @@ use crate::engine::Engine;
 use crate::engine::launch::{Grid, dims};
 use crate::error::Result;
 use crate::layout::MAX_RANK;
-use crate::spec::shape::*;
 
 /// One axis of a movement: its size and the steps of source and destination, in elements. A source may step backwards or not at all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -199,7 +199,7 @@ impl Engine {
             signed(axes.iter().enumerate().map(|(i, a)| at(i, a.y))),
             Arg::I32(accumulate as i32),
         ];
-        self.launch(&COPY_ND, dtype, "", Grid::Stride(n.div_ceil(DEPTH)), &args)
+        self.launch_list(&COPY_ND.spec, dtype, "", Grid::Stride(n.div_ceil(DEPTH)), &args)
     }
 
     /// The transposing case: axis `b` is contiguous in x, the last one in y.
@@ -246,7 +246,7 @@ impl Engine {
             Arg::I32(wide_x as i32 | (wide_y as i32) << 1),
             Arg::I32(accumulate as i32),
         ];
-        self.launch(&COPY_TILES, dtype, "", Grid::Blocks([tiles, 1, 1]), &args)
+        self.launch_list(&COPY_TILES.spec, dtype, "", Grid::Blocks([tiles, 1, 1]), &args)
     }
 
     /// y[p] = pattern, an element's bytes.
@@ -264,7 +264,7 @@ impl Engine {
         if axes.len() == 1 && (last.y == 1 || n == 1) {
             let head = (first.next_multiple_of(16) - first) / size;
             let args = [to, Arg::I64(n as i64), Arg::I64(head.min(n) as i64), lo, hi];
-            return self.launch(&FILL_FLAT, dtype, "", Grid::Stride((n * size).div_ceil(16)), &args);
+            return self.launch_list(&FILL_FLAT.spec, dtype, "", Grid::Stride((n * size).div_ceil(16)), &args);
         }
         let outer = axes[..axes.len() - 1].iter().map(|a| a.y as usize * size);
         let wide = last.y == 1 && common_power(16, outer.chain([first, last.n * size])) == 16;
@@ -287,7 +287,7 @@ impl Engine {
             lo,
             hi,
         ];
-        self.launch(&FILL_ND, dtype, "", Grid::Stride(n), &args)
+        self.launch_list(&FILL_ND.spec, dtype, "", Grid::Stride(n), &args)
     }
 }
 

@@ -2,6 +2,7 @@
 
 pub(crate) mod radix;
 
+use crate::spec::kernels::sort::*;
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::driver::Arg;
 use crate::dtype::DType;
@@ -12,7 +13,6 @@ use crate::engine::ops::shape::strided::Axis;
 use crate::error::Result;
 use crate::ops::sort::*;
 use crate::spec::BLOCK;
-use crate::spec::order::*;
 
 /// Elements per work-item in sorts within a block (`GK_EACH`).
 fn each(d: DType) -> usize {
@@ -66,7 +66,7 @@ impl Engine {
             descending,
             wide,
         ];
-        self.launch(&ORDER_ROWS, dt, "", Grid::Blocks([r.rows.div_ceil(block_pairs(dt) / n), 1, 1]), &args)
+        self.launch_list(&ORDER_ROWS.spec, dt, "", Grid::Blocks([r.rows.div_ceil(block_pairs(dt) / n), 1, 1]), &args)
     }
 
     /// The first `keep`, which fit a block, of long rows; `from` names positions.
@@ -91,7 +91,7 @@ impl Engine {
                 int(r.descending as usize),
                 wide,
             ];
-            self.launch(&ORDER_SELECT, dt, "", Grid::Blocks([r.rows * splits, 1, 1]), &args)
+            self.launch_list(&ORDER_SELECT.spec, dt, "", Grid::Blocks([r.rows * splits, 1, 1]), &args)
         };
         match (&r.y, &r.index) {
             (Some(y), Some(index)) if splits == 1 => part(y, index, wide_index(index)),
@@ -113,7 +113,7 @@ impl Engine {
         let keys = self.scratch(key, n)?;
         let [descending, wide] = self.order_tail(r);
         let args = [self.arg_in(&r.x), self.arg_in(&keys.view()), long(n), descending];
-        self.launch(&ORDER_KEYS, dt, "", Grid::Stride(n), &args)?;
+        self.launch_list(&ORDER_KEYS.spec, dt, "", Grid::Stride(n), &args)?;
         let sorted = self.sort_rows(op, &keys.view(), r.rows, 8 * dt.size() as u32)?;
         let args = [
             self.arg_in(&sorted.keys.view()),
@@ -127,7 +127,7 @@ impl Engine {
             descending,
             wide,
         ];
-        self.launch(&ORDER_FINISH, dt, "", Grid::Stride(r.rows * r.keep), &args)
+        self.launch_list(&ORDER_FINISH.spec, dt, "", Grid::Stride(r.rows * r.keep), &args)
     }
 
     /// The first `keep` along an axis of [outer, size, inner], which is not empty.
@@ -237,7 +237,7 @@ impl SortOps for Engine {
             Arg::I32(dx.accumulate as i32),
             Arg::I32(code_of_op(OP)),
         ];
-        self.launch(&ORDER_SCATTER, v.dtype(), "", Grid::Stride(n), &args)
+        self.launch_list(&ORDER_SCATTER.spec, v.dtype(), "", Grid::Stride(n), &args)
     }
 
     fn search_sorted(
@@ -262,6 +262,6 @@ impl SortOps for Engine {
             int(right as usize),
             wide_index(&v),
         ];
-        self.launch(&ORDER_SEARCH, values.dtype(), "", Grid::Stride(n), &args)
+        self.launch_list(&ORDER_SEARCH.spec, values.dtype(), "", Grid::Stride(n), &args)
     }
 }

@@ -1,5 +1,6 @@
 //! Prefix sums and the stable sort that scatters, argsort and random permutations share.
 
+use crate::spec::kernels::sort::*;
 use crate::buffer::{Buffer, View};
 use crate::driver::Arg;
 use crate::dtype::DType;
@@ -7,7 +8,6 @@ use crate::engine::Engine;
 use crate::engine::launch::Grid;
 use crate::error::{GpuError, Result};
 use crate::spec::BLOCK;
-use crate::spec::sort::*;
 
 /// Keys per block of the radix sort, and of the sort in one block (`GK_KEY_TILE`, `GK_SMALL_KEYS * GK_BLOCK`).
 const TILE: usize = 8 * BLOCK as usize;
@@ -45,9 +45,9 @@ impl Engine {
         let (from, part) = (self.arg_in(x), self.arg_in(&partial.view()));
         // One block needs no sums of others.
         if blocks > 1 {
-            self.launch(&SCAN_SUMS, DType::I64, "", grid, &[from, part, n, chunk])?;
+            self.launch_list(&SCAN_SUMS.spec, DType::I64, "", grid, &[from, part, n, chunk])?;
         }
-        self.launch(&SCAN_APPLY, DType::I64, "", grid, &[from, part, self.arg_in(&out.view()), n, chunk])?;
+        self.launch_list(&SCAN_APPLY.spec, DType::I64, "", grid, &[from, part, self.arg_in(&out.view()), n, chunk])?;
         Ok(out)
     }
 
@@ -88,7 +88,7 @@ impl Engine {
                 Arg::I32(n as i32),
                 Arg::I32(bits as i32),
             ];
-            self.launch(&SORT_SMALL, dtype, "", Grid::Blocks([1, 1, 1]), &args)?;
+            self.launch_list(&SORT_SMALL.spec, dtype, "", Grid::Blocks([1, 1, 1]), &args)?;
             return Ok(out);
         }
         let cols = n / rows.max(1);
@@ -100,7 +100,7 @@ impl Engine {
             let from = if shift == 0 { *keys } else { out.keys.view() };
             let walk = [Arg::I64(cols as i64), Arg::I64(tiles as i64), Arg::I32(shift as i32)];
             let args = [&[self.arg_in(&from), self.arg_in(&counts.view())], &walk[..]].concat();
-            self.launch(&SORT_COUNT, dtype, "", grid, &args)?;
+            self.launch_list(&SORT_COUNT.spec, dtype, "", grid, &args)?;
             let offsets = if tiles > FEW_TILES { Some(self.prefix_sums(&counts.view())?) } else { None };
             // The first pass reads the caller's keys and fills `out`; later ones go back and forth.
             let positions = if shift == 0 { Arg::Mem(None) } else { self.arg_in(&out.positions.view()) };
@@ -116,7 +116,7 @@ impl Engine {
                 self.arg_in(&to.keys.view()),
                 self.arg_in(&to.positions.view()),
             ];
-            self.launch(&SORT_SCATTER, dtype, "", grid, &[&operands[..], &walk].concat())?;
+            self.launch_list(&SORT_SCATTER.spec, dtype, "", grid, &[&operands[..], &walk].concat())?;
             if let (Some(o), true) = (&mut other, shift > 0) {
                 std::mem::swap(o, &mut out);
             }

@@ -1,0 +1,230 @@
+//! Kernels of `kernels/common/attention`.
+// Written by `cargo xtask spec` from the prototypes in kernels/common; edit those.
+
+use crate::spec::attention::HEAD_WIDTHS;
+use crate::spec::{FLOATS64, kernel_args, kernel_table};
+
+kernel_args! {
+    /// Arguments of `attention_fwd`.
+    AttentionFwdArgs {
+        q: In("gk_t"),
+        k: In("gk_t"),
+        bias: In("gk_t"),
+        mask: In("gk_u8"),
+        lengths: In("int"),
+        cu_q: In("int"),
+        cu_k: In("int"),
+        more: In("gk_i64"),
+        err: Out("int"),
+        size: Dims,
+        sq: Dims,
+        sm: Dims,
+        tiles: I32,
+        scale: Real,
+        cap: Real,
+        left: I32,
+        right: I32,
+        bottom: I32,
+        seed: I64,
+        stream: I64,
+        offset: I64,
+        keep: F32,
+        kept: Real,
+        code: I32,
+        v: In("gk_t"),
+        o: Out("gk_t"),
+        lse: Out("gk_f"),
+        sv: Dims,
+        sl: Dims,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `attention_dkv`.
+    AttentionDkvArgs {
+        q: In("gk_t"),
+        k: In("gk_t"),
+        bias: In("gk_t"),
+        mask: In("gk_u8"),
+        lengths: In("int"),
+        cu_q: In("int"),
+        cu_k: In("int"),
+        more: In("gk_i64"),
+        err: Out("int"),
+        size: Dims,
+        sq: Dims,
+        sm: Dims,
+        tiles: I32,
+        scale: Real,
+        cap: Real,
+        left: I32,
+        right: I32,
+        bottom: I32,
+        seed: I64,
+        stream: I64,
+        offset: I64,
+        keep: F32,
+        kept: Real,
+        code: I32,
+        v: In("gk_t"),
+        dout: In("gk_t"),
+        lse: In("gk_f"),
+        delta: In("gk_f"),
+        sv: Dims,
+        sl: Dims,
+        sg: Dims,
+        dk: Out("gk_t"),
+        dv: Out("gk_t"),
+    }
+}
+
+kernel_args! {
+    /// Arguments of `attention_dq`.
+    AttentionDqArgs {
+        q: In("gk_t"),
+        k: In("gk_t"),
+        bias: In("gk_t"),
+        mask: In("gk_u8"),
+        lengths: In("int"),
+        cu_q: In("int"),
+        cu_k: In("int"),
+        more: In("gk_i64"),
+        err: Out("int"),
+        size: Dims,
+        sq: Dims,
+        sm: Dims,
+        tiles: I32,
+        scale: Real,
+        cap: Real,
+        left: I32,
+        right: I32,
+        bottom: I32,
+        seed: I64,
+        stream: I64,
+        offset: I64,
+        keep: F32,
+        kept: Real,
+        code: I32,
+        v: In("gk_t"),
+        dout: In("gk_t"),
+        lse: In("gk_f"),
+        delta: In("gk_f"),
+        sv: Dims,
+        sl: Dims,
+        sg: Dims,
+        dq: Out("gk_t"),
+    }
+}
+
+kernel_args! {
+    /// Arguments of `rope`.
+    RopeArgs {
+        x: In("gk_t"),
+        positions: In("int"),
+        table: In("gk_i64"),
+        y: Out("gk_t"),
+        size: Dims,
+        sx: Dims,
+        offset: I64,
+        pairs: I32,
+        wide: I32,
+        lanes: I32,
+        sign: Real,
+        accumulate: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `attention_delta`.
+    AttentionDeltaArgs {
+        dout: In("gk_t"),
+        o: In("gk_t"),
+        delta: Out("gk_f"),
+        size: Dims,
+        so: Dims,
+        n: I64,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `attention_probs`.
+    AttentionProbsArgs {
+        q: In("gk_t"),
+        k: In("gk_t"),
+        bias: In("gk_t"),
+        mask: In("gk_u8"),
+        lengths: In("int"),
+        cu_q: In("int"),
+        cu_k: In("int"),
+        more: In("gk_i64"),
+        err: Out("int"),
+        size: Dims,
+        sq: Dims,
+        sm: Dims,
+        tiles: I32,
+        scale: Real,
+        cap: Real,
+        left: I32,
+        right: I32,
+        bottom: I32,
+        seed: I64,
+        stream: I64,
+        offset: I64,
+        keep: F32,
+        kept: Real,
+        code: I32,
+        lse: In("gk_f"),
+        sl: Dims,
+        p: Out("gk_t"),
+    }
+}
+
+kernel_args! {
+    /// Arguments of `attention_dbias`.
+    AttentionDbiasArgs {
+        q: In("gk_t"),
+        k: In("gk_t"),
+        bias: In("gk_t"),
+        mask: In("gk_u8"),
+        lengths: In("int"),
+        cu_q: In("int"),
+        cu_k: In("int"),
+        more: In("gk_i64"),
+        err: Out("int"),
+        size: Dims,
+        sq: Dims,
+        sm: Dims,
+        tiles: I32,
+        scale: Real,
+        cap: Real,
+        left: I32,
+        right: I32,
+        bottom: I32,
+        seed: I64,
+        stream: I64,
+        offset: I64,
+        keep: F32,
+        kept: Real,
+        code: I32,
+        v: In("gk_t"),
+        dout: In("gk_t"),
+        lse: In("gk_f"),
+        delta: In("gk_f"),
+        sv: Dims,
+        sl: Dims,
+        sb: Dims,
+        dbias: Out("gk_t"),
+        accumulate: I32,
+    }
+}
+
+kernel_table! {
+    Attention;
+    ATTENTION_FWD: AttentionFwdArgs = "attention/attention.c" "attention_fwd" [(FLOATS64, HEAD_WIDTHS)];
+    ATTENTION_DKV: AttentionDkvArgs = "attention/backward.c" "attention_dkv" [(FLOATS64, HEAD_WIDTHS)];
+    ATTENTION_DQ: AttentionDqArgs = "attention/backward.c" "attention_dq" [(FLOATS64, HEAD_WIDTHS)];
+    ROPE: RopeArgs = "attention/rope.c" "rope" [(FLOATS64, &[])];
+    ATTENTION_DELTA: AttentionDeltaArgs = "attention/scores.c" "attention_delta" [(FLOATS64, &[])];
+    ATTENTION_PROBS: AttentionProbsArgs = "attention/scores.c" "attention_probs" [(FLOATS64, &[])];
+    ATTENTION_DBIAS: AttentionDbiasArgs = "attention/scores.c" "attention_dbias" [(FLOATS64, &[])];
+}

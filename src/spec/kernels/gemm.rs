@@ -1,0 +1,81 @@
+//! Kernels of `kernels/common/gemm`.
+// Written by `cargo xtask spec` from the prototypes in kernels/common; edit those.
+
+use crate::spec::gemm::OUTPUTS;
+use crate::spec::{FLOATS, FLOATS64, kernel_args, kernel_table};
+
+kernel_args! {
+    /// Arguments of `gemm_tile128`, `gemm_tile64`, `gemm_skinny`.
+    GemmTileArgs {
+        a: In("gk_t"),
+        b: In("gk_t"),
+        c: In("gk_o"),
+        bias: In("gk_t"),
+        residual: In("gk_o"),
+        scale: In("gk_t"),
+        y: Out("gk_o"),
+        z: Out("gk_o"),
+        part: Out("gk_f"),
+        size: Dims,
+        sa: Dims,
+        sb: Dims,
+        sc: Dims,
+        sr: Dims,
+        sv: Dims,
+        sy: Dims,
+        sz: Dims,
+        alpha: Real,
+        beta: Real,
+        act: I32,
+        p: Real,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `gemm_finish`.
+    GemmFinishArgs {
+        part: In("gk_f"),
+        c: In("gk_o"),
+        bias: In("gk_t"),
+        residual: In("gk_o"),
+        scale: In("gk_t"),
+        y: Out("gk_o"),
+        z: Out("gk_o"),
+        size: Dims,
+        sc: Dims,
+        sr: Dims,
+        sv: Dims,
+        sy: Dims,
+        sz: Dims,
+        alpha: Real,
+        beta: Real,
+        act: I32,
+        p: Real,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `gemm_ragged`.
+    GemmRaggedArgs {
+        a: In("gk_t"),
+        b: In("gk_t"),
+        offsets: In("int"),
+        y: Out("gk_o"),
+        err: Out("int"),
+        size: Dims,
+        sa: Dims,
+        sb: Dims,
+        sy: Dims,
+        alpha: Real,
+        code: I32,
+    }
+}
+
+kernel_table! {
+    Gemm;
+    GEMM_TILE128: GemmTileArgs = "gemm/gemm.c" "gemm_tile128" [(FLOATS, OUTPUTS)];
+    GEMM_TILE64: GemmTileArgs = "gemm/gemm.c" "gemm_tile64" [(FLOATS64, OUTPUTS)];
+    GEMM_SKINNY: GemmTileArgs = "gemm/gemm.c" "gemm_skinny" [(FLOATS64, OUTPUTS)];
+    GEMM_FINISH: GemmFinishArgs = "gemm/gemm.c" "gemm_finish" [(FLOATS64, OUTPUTS)];
+    GEMM_RAGGED: GemmRaggedArgs = "gemm/gemm.c" "gemm_ragged" [(FLOATS64, OUTPUTS)];
+}

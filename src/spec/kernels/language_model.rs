@@ -1,0 +1,70 @@
+//! Kernels of `kernels/common/language_model`.
+// Written by `cargo xtask spec` from the prototypes in kernels/common; edit those.
+
+use crate::spec::{FLOATS64, kernel_args, kernel_table};
+
+kernel_args! {
+    /// Arguments of `lm_items`.
+    LmItemsArgs {
+        z: In("gk_f"),
+        ids: In("int"),
+        probs: In("gk_t"),
+        err: Out("int"),
+        size: Dims,
+        wide: I32,
+        lanes: I32,
+        ignore: I64,
+        smooth: Real,
+        zloss: Real,
+        cap: Real,
+        code: I32,
+        items: Out("gk_f"),
+        loss: Out("gk_t"),
+        lse: Out("gk_f"),
+    }
+}
+
+kernel_args! {
+    /// Arguments of `lm_counted`.
+    LmCountedArgs {
+        ids: In("int"),
+        err: Out("int"),
+        n: I64,
+        classes: I64,
+        wide: I32,
+        ignore: I64,
+        code: I32,
+        items: Out("gk_f"),
+    }
+}
+
+kernel_args! {
+    /// Arguments of `lm_grad`.
+    LmGradArgs {
+        z: In("gk_f"),
+        ids: In("int"),
+        probs: In("gk_t"),
+        err: Out("int"),
+        size: Dims,
+        wide: I32,
+        lanes: I32,
+        ignore: I64,
+        smooth: Real,
+        zloss: Real,
+        cap: Real,
+        code: I32,
+        gy: In("gk_t"),
+        per_row: I32,
+        is_f32: I32,
+        den: In("gk_f"),
+        factor: Real,
+        dz: Out("gk_t"),
+    }
+}
+
+kernel_table! {
+    LanguageModel;
+    LM_ITEMS: LmItemsArgs = "language_model/linear_cross_entropy.c" "lm_items" [(FLOATS64, &[])];
+    LM_COUNTED: LmCountedArgs = "language_model/linear_cross_entropy.c" "lm_counted" [(FLOATS64, &[])];
+    LM_GRAD: LmGradArgs = "language_model/linear_cross_entropy.c" "lm_grad" [(FLOATS64, &[])];
+}

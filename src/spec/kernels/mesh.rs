@@ -1,0 +1,113 @@
+//! Kernels of `kernels/common/mesh`.
+// Written by `cargo xtask spec` from the prototypes in kernels/common; edit those.
+
+use crate::spec::{FLOATS64, REALS, kernel_args, kernel_table};
+
+kernel_args! {
+    /// Arguments of `heat_spread`.
+    HeatSpreadArgs {
+        x: In("gk_t"),
+        lam: In("gk_t"),
+        t: In("gk_t"),
+        out: Out("gk_t"),
+        n: I64,
+        comps: I64,
+        scales: I32,
+        channels: I32,
+        per_channel: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `heat_fold`.
+    HeatFoldArgs {
+        d: In("gk_t"),
+        lam: In("gk_t"),
+        t: In("gk_t"),
+        y: Out("gk_t"),
+        n: I64,
+        comps: I64,
+        scales: I32,
+        channels: I32,
+        per_channel: I32,
+        accumulate: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `heat_times`.
+    HeatTimesArgs {
+        p: In("gk_t"),
+        q: In("gk_t"),
+        lam: In("gk_t"),
+        dt: Out("gk_t"),
+        rows: I64,
+        comps: I64,
+        scales: I32,
+        channels: I32,
+        per_channel: I32,
+        accumulate: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `heat_flow`.
+    HeatFlowArgs {
+        m: In("gk_t"),
+        x: In("gk_t"),
+        t: In("gk_t"),
+        out: Out("gk_t"),
+        room: Out("gk_f"),
+        nodes: I64,
+        scales: I32,
+        channels: I32,
+        per_channel: I32,
+        x_has_scales: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `mesh_gather`.
+    MeshGatherArgs {
+        x: In("gk_t"),
+        list: In("int"),
+        f: Out("gk_t"),
+        err: Out("int"),
+        elements: I64,
+        width: I64,
+        ways: I32,
+        batch: I64,
+        mode: I32,
+        lanes: I32,
+        wide_index: I32,
+        wide: I32,
+        code: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `mesh_unfold`.
+    MeshUnfoldArgs {
+        x: In("gk_t"),
+        list: In("int"),
+        df: Out("gk_f"),
+        err: Out("int"),
+        elements: I64,
+        width: I64,
+        batch: I64,
+        lanes: I32,
+        wide_index: I32,
+        wide: I32,
+        code: I32,
+    }
+}
+
+kernel_table! {
+    Mesh;
+    HEAT_SPREAD: HeatSpreadArgs = "mesh/diffusion.c" "heat_spread" [(REALS, &[])];
+    HEAT_FOLD: HeatFoldArgs = "mesh/diffusion.c" "heat_fold" [(REALS, &[])];
+    HEAT_TIMES: HeatTimesArgs = "mesh/diffusion.c" "heat_times" [(REALS, &[])];
+    HEAT_FLOW: HeatFlowArgs = "mesh/diffusion.c" "heat_flow" [(REALS, &[])];
+    MESH_GATHER: MeshGatherArgs = "mesh/mesh.c" "mesh_gather" [(FLOATS64, &[])];
+    MESH_UNFOLD: MeshUnfoldArgs = "mesh/mesh.c" "mesh_unfold" [(FLOATS64, &[])];
+}

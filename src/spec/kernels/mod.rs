@@ -1,0 +1,168 @@
+//! The table of kernels and their texts.
+// Written by `cargo xtask spec` from the prototypes in kernels/common; edit those.
+
+use super::KernelSpec;
+
+pub(crate) mod activation;
+pub(crate) mod attention;
+pub(crate) mod conv;
+pub(crate) mod distance;
+pub(crate) mod elementwise;
+pub(crate) mod embedding;
+pub(crate) mod gemm;
+pub(crate) mod graph;
+pub(crate) mod index;
+pub(crate) mod language_model;
+pub(crate) mod loss;
+pub(crate) mod mesh;
+pub(crate) mod moe;
+pub(crate) mod norm;
+pub(crate) mod optimizer;
+pub(crate) mod pool;
+pub(crate) mod quantized;
+pub(crate) mod random;
+pub(crate) mod reduce;
+pub(crate) mod resample;
+pub(crate) mod rnn;
+pub(crate) mod scan;
+pub(crate) mod shape;
+pub(crate) mod softmax;
+pub(crate) mod sort;
+
+/// The kernels of each family.
+pub(super) static FAMILIES: &[&[&KernelSpec]] = &[
+    activation::KERNELS,
+    attention::KERNELS,
+    conv::KERNELS,
+    distance::KERNELS,
+    elementwise::KERNELS,
+    embedding::KERNELS,
+    gemm::KERNELS,
+    graph::KERNELS,
+    index::KERNELS,
+    language_model::KERNELS,
+    loss::KERNELS,
+    mesh::KERNELS,
+    moe::KERNELS,
+    norm::KERNELS,
+    optimizer::KERNELS,
+    pool::KERNELS,
+    quantized::KERNELS,
+    random::KERNELS,
+    reduce::KERNELS,
+    resample::KERNELS,
+    rnn::KERNELS,
+    scan::KERNELS,
+    shape::KERNELS,
+    softmax::KERNELS,
+    sort::KERNELS,
+];
+
+macro_rules! texts {
+    ($($path:literal,)*) => {
+        &[$(($path, include_str!(concat!("../../../kernels/", $path)))),*]
+    };
+}
+
+/// Every text of a kernel or header, by its path under `kernels/`.
+pub(crate) static SOURCES: &[(&str, &str)] = texts![
+    "common/activation/activation_ops.h",
+    "common/activation/fused.h",
+    "common/activation/gated.c",
+    "common/attention/attention.c",
+    "common/attention/backward.c",
+    "common/attention/rope.c",
+    "common/attention/scores.c",
+    "common/attention/tile.h",
+    "common/conv/causal.c",
+    "common/conv/columns.c",
+    "common/conv/conv.c",
+    "common/conv/deformable.c",
+    "common/conv/depthwise.c",
+    "common/conv/direct.c",
+    "common/conv/tile.h",
+    "common/conv/weight.c",
+    "common/conv/weight_tile.h",
+    "common/conv/window_table.h",
+    "common/distance/distance.c",
+    "common/elementwise/binary.c",
+    "common/elementwise/binary_ops.h",
+    "common/elementwise/cast.c",
+    "common/elementwise/functions.h",
+    "common/elementwise/mixed_dtype.c",
+    "common/elementwise/ternary.c",
+    "common/elementwise/ternary_ops.h",
+    "common/elementwise/unary.c",
+    "common/elementwise/unary_ops.h",
+    "common/embedding/embedding.c",
+    "common/gemm/gemm.c",
+    "common/gemm/tile.h",
+    "common/graph/aggregate.c",
+    "common/graph/attention.c",
+    "common/graph/csr.c",
+    "common/graph/edges.c",
+    "common/graph/graph.h",
+    "common/index/index.c",
+    "common/language_model/linear_cross_entropy.c",
+    "common/loss/batch.c",
+    "common/loss/ctc.c",
+    "common/loss/loss.c",
+    "common/loss/loss_ops.h",
+    "common/loss/margin.c",
+    "common/loss/row_ops.h",
+    "common/loss/row_ops_structured.h",
+    "common/loss/rows.c",
+    "common/loss/stft.c",
+    "common/mesh/diffusion.c",
+    "common/mesh/mesh.c",
+    "common/moe/moe.c",
+    "common/moe/order.c",
+    "common/norm/aligned.c",
+    "common/norm/backward.c",
+    "common/norm/backward_aligned.c",
+    "common/norm/l2.c",
+    "common/norm/norm.c",
+    "common/norm/norm.h",
+    "common/optimizer/adaptive.c",
+    "common/optimizer/adaptive_memory.c",
+    "common/optimizer/adaptive_rules.h",
+    "common/optimizer/gradient_norm.c",
+    "common/optimizer/optimizer.c",
+    "common/optimizer/packed.c",
+    "common/optimizer/rules.h",
+    "common/optimizer/sparse.c",
+    "common/pool/halving.c",
+    "common/pool/pool.c",
+    "common/prelude/coordinates.h",
+    "common/prelude/prelude.h",
+    "common/prelude/rows.h",
+    "common/prelude/special.h",
+    "common/prelude/strided.h",
+    "common/prelude/tile.h",
+    "common/prelude/window.h",
+    "common/quantized/quantized.c",
+    "common/random/random.c",
+    "common/reduce/backward.c",
+    "common/reduce/reduce.c",
+    "common/reduce/reduce_ops.h",
+    "common/resample/grid_sample.c",
+    "common/resample/nms.c",
+    "common/resample/resample.c",
+    "common/rnn/conv.c",
+    "common/rnn/fused.c",
+    "common/rnn/gates.h",
+    "common/rnn/rnn.c",
+    "common/rnn/step.h",
+    "common/scan/scan.c",
+    "common/scan/scan.h",
+    "common/scan/segment.c",
+    "common/shape/shape.c",
+    "common/softmax/masked.c",
+    "common/softmax/softmax.c",
+    "common/sort/radix.c",
+    "common/sort/sort.c",
+    "cuda/dialect.h",
+    "hip/dialect.h",
+    "lint/dialect.h",
+    "opencl/dialect.h",
+];

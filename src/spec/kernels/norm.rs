@@ -1,0 +1,530 @@
+//! Kernels of `kernels/common/norm`.
+// Written by `cargo xtask spec` from the prototypes in kernels/common; edit those.
+
+use crate::spec::norm::EPILOGUES;
+use crate::spec::{FLOATS64, kernel_args, kernel_table};
+
+kernel_args! {
+    /// Arguments of `norm_rows_even`, `norm_rows_even_long`, `norm_rows_even_add`.
+    NormRowsEvenArgs {
+        x: In("gk_t"),
+        r: In("gk_t"),
+        gamma: In("gk_t"),
+        beta: In("gk_t"),
+        y: Out("gk_t"),
+        s: Out("gk_t"),
+        mean: Out("gk_f"),
+        rstd: Out("gk_f"),
+        rows: I32,
+        items: I32,
+        bits: I32,
+        raw: I32,
+        eps: Real,
+        offset: Real,
+        act: I32,
+        p: Real,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `norm_part_even`.
+    NormPartEvenArgs {
+        x: In("gk_t"),
+        part: Out("gk_f"),
+        runs: I32,
+        items: I32,
+        splits: I32,
+        chunk: I32,
+        bits: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `norm_apply_even`, `norm_apply_even_add`.
+    NormApplyEvenArgs {
+        x: In("gk_t"),
+        r: In("gk_t"),
+        gamma: In("gk_t"),
+        beta: In("gk_t"),
+        mean: In("gk_f"),
+        rstd: In("gk_f"),
+        y: Out("gk_t"),
+        runs: I32,
+        items: I32,
+        splits: I32,
+        chunk: I32,
+        bits: I32,
+        channels: I32,
+        share: I32,
+        act: I32,
+        p: Real,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `norm_sets_even`.
+    NormSetsEvenArgs {
+        x: In("gk_t"),
+        gamma: In("gk_t"),
+        beta: In("gk_t"),
+        y: Out("gk_t"),
+        mean: Out("gk_f"),
+        rstd: Out("gk_f"),
+        sets: I32,
+        share: I32,
+        channels: I32,
+        items: I32,
+        bits: I32,
+        eps: Real,
+        act: I32,
+        p: Real,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `norm_bwd_part`.
+    NormBwdPartArgs {
+        dy: In("gk_t"),
+        x: In("gk_t"),
+        gamma: In("gk_t"),
+        beta: In("gk_t"),
+        y: In("gk_t"),
+        r: In("gk_t"),
+        mean: In("gk_f"),
+        rstd: In("gk_f"),
+        part: Out("gk_f"),
+        rows: I64,
+        cols: I64,
+        inner: I64,
+        groups: I64,
+        share: I64,
+        splits: I32,
+        chunk: I64,
+        second: I64,
+        lanes: I32,
+        wide: I32,
+        affine: I32,
+        phase: I32,
+        offset: Real,
+        act: I32,
+        p: Real,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `norm_bwd_coef`.
+    NormBwdCoefArgs {
+        part: In("gk_f"),
+        gamma: In("gk_t"),
+        coef: Out("gk_f"),
+        outer: I64,
+        sets: I64,
+        inner: I64,
+        second: I64,
+        tx: I32,
+        cg: I64,
+        splits: I64,
+        groups: I64,
+        n: Real,
+        raw: I32,
+        offset: Real,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `norm_bwd_params`.
+    NormBwdParamsArgs {
+        part: In("gk_f"),
+        dgamma: Out("gk_t"),
+        dbeta: Out("gk_t"),
+        outer: I64,
+        sets: I64,
+        inner: I64,
+        second: I64,
+        tx: I32,
+        accumulate_gamma: I32,
+        accumulate_beta: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `norm_bwd_apply`.
+    NormBwdApplyArgs {
+        dy: In("gk_t"),
+        x: In("gk_t"),
+        gamma: In("gk_t"),
+        beta: In("gk_t"),
+        y: In("gk_t"),
+        r: In("gk_t"),
+        mean: In("gk_f"),
+        rstd: In("gk_f"),
+        coef: In("gk_f"),
+        add: In("gk_t"),
+        dx: Out("gk_t"),
+        dr: Out("gk_t"),
+        n: I64,
+        cols: I64,
+        inner: I64,
+        groups: I64,
+        share: I64,
+        wide: I32,
+        affine: I32,
+        alone: I32,
+        offset: Real,
+        act: I32,
+        p: Real,
+        accumulate: I32,
+        accumulate_r: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `norm_bwd_cols`.
+    NormBwdColsArgs {
+        dy: In("gk_t"),
+        x: In("gk_t"),
+        gamma: In("gk_t"),
+        beta: In("gk_t"),
+        y: In("gk_t"),
+        r: In("gk_t"),
+        mean: In("gk_f"),
+        rstd: In("gk_f"),
+        part: Out("gk_f"),
+        n: I64,
+        cols: I64,
+        inner: I64,
+        chunk: I64,
+        chunks: I32,
+        second: I64,
+        tx: I32,
+        wide: I32,
+        affine: I32,
+        offset: Real,
+        act: I32,
+        p: Real,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `norm_bwd_rows_16`, `norm_bwd_rows_32`.
+    NormBwdRowsArgs {
+        dy: In("gk_t"),
+        x: In("gk_t"),
+        gamma: In("gk_t"),
+        beta: In("gk_t"),
+        y: In("gk_t"),
+        mean: In("gk_f"),
+        rstd: In("gk_f"),
+        add: In("gk_t"),
+        dx: Out("gk_t"),
+        part: Out("gk_f"),
+        rows: I32,
+        items: I32,
+        bits: I32,
+        second: I64,
+        raw: I32,
+        offset: Real,
+        act: I32,
+        p: Real,
+        accumulate: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `norm_bwd_sets`.
+    NormBwdSetsArgs {
+        dy: In("gk_t"),
+        x: In("gk_t"),
+        gamma: In("gk_t"),
+        beta: In("gk_t"),
+        y: In("gk_t"),
+        mean: In("gk_f"),
+        rstd: In("gk_f"),
+        add: In("gk_t"),
+        dx: Out("gk_t"),
+        part: Out("gk_f"),
+        sets: I32,
+        share: I32,
+        channels: I32,
+        items: I32,
+        bits: I32,
+        second: I64,
+        act: I32,
+        p: Real,
+        accumulate: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `norm_bwd_part_even`.
+    NormBwdPartEvenArgs {
+        dy: In("gk_t"),
+        x: In("gk_t"),
+        gamma: In("gk_t"),
+        beta: In("gk_t"),
+        y: In("gk_t"),
+        r: In("gk_t"),
+        mean: In("gk_f"),
+        rstd: In("gk_f"),
+        part: Out("gk_f"),
+        runs: I32,
+        items: I32,
+        splits: I32,
+        chunk: I32,
+        bits: I32,
+        channels: I32,
+        share: I32,
+        second: I64,
+        act: I32,
+        p: Real,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `norm_bwd_apply_even`.
+    NormBwdApplyEvenArgs {
+        dy: In("gk_t"),
+        x: In("gk_t"),
+        gamma: In("gk_t"),
+        beta: In("gk_t"),
+        y: In("gk_t"),
+        r: In("gk_t"),
+        mean: In("gk_f"),
+        rstd: In("gk_f"),
+        coef: In("gk_f"),
+        add: In("gk_t"),
+        dx: Out("gk_t"),
+        dr: Out("gk_t"),
+        runs: I32,
+        items: I32,
+        splits: I32,
+        chunk: I32,
+        bits: I32,
+        channels: I32,
+        share: I32,
+        act: I32,
+        p: Real,
+        accumulate: I32,
+        accumulate_r: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `l2_rows`.
+    L2RowsArgs {
+        x: In("gk_t"),
+        y: Out("gk_t"),
+        rows: I64,
+        cols: I64,
+        lanes: I32,
+        wide: I32,
+        eps: Real,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `l2_bwd_rows`.
+    L2BwdRowsArgs {
+        dy: In("gk_t"),
+        x: In("gk_t"),
+        dx: Out("gk_t"),
+        rows: I64,
+        cols: I64,
+        lanes: I32,
+        wide: I32,
+        eps: Real,
+        accumulate: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `l2_cols`.
+    L2ColsArgs {
+        dy: In("gk_t"),
+        x: In("gk_t"),
+        y: Out("gk_t"),
+        outer: I64,
+        cols: I64,
+        inner: I64,
+        tx: I32,
+        wide: I32,
+        eps: Real,
+        accumulate: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `norm_rows`, `norm_rows_long`.
+    NormRowsArgs {
+        x: In("gk_t"),
+        r: In("gk_t"),
+        gamma: In("gk_t"),
+        beta: In("gk_t"),
+        y: Out("gk_t"),
+        s: Out("gk_t"),
+        mean: Out("gk_f"),
+        rstd: Out("gk_f"),
+        var: Out("gk_f"),
+        rows: I64,
+        cols: I64,
+        inner: I64,
+        groups: I64,
+        cg: I64,
+        lanes: I32,
+        wide: I32,
+        affine: I32,
+        phase: I32,
+        raw: I32,
+        eps: Real,
+        offset: Real,
+        act: I32,
+        p: Real,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `norm_part`.
+    NormPartArgs {
+        x: In("gk_t"),
+        r: In("gk_t"),
+        part: Out("gk_f"),
+        rows: I64,
+        cols: I64,
+        splits: I32,
+        chunk: I64,
+        lanes: I32,
+        wide: I32,
+        phase: I32,
+        raw: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `norm_cols`.
+    NormColsArgs {
+        x: In("gk_t"),
+        part: Out("gk_f"),
+        n: I64,
+        cols: I64,
+        chunk: I64,
+        chunks: I32,
+        tx: I32,
+        wide: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `norm_join`.
+    NormJoinArgs {
+        part: In("gk_f"),
+        mean: Out("gk_f"),
+        rstd: Out("gk_f"),
+        running_mean: Out("gk_f"),
+        running_var: Out("gk_f"),
+        counter: In("gk_i64"),
+        outer: I64,
+        sets: I64,
+        inner: I64,
+        tx: I32,
+        chunk: I64,
+        total: I64,
+        by_outer: I32,
+        n: Real,
+        raw: I32,
+        eps: Real,
+        momentum: Real,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `norm_running`.
+    NormRunningArgs {
+        mean: In("gk_f"),
+        var: In("gk_f"),
+        running_mean: Out("gk_f"),
+        running_var: Out("gk_f"),
+        counter: In("gk_i64"),
+        instances: I64,
+        channels: I64,
+        n: Real,
+        momentum: Real,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `norm_given`.
+    NormGivenArgs {
+        running_mean: In("gk_f"),
+        running_var: In("gk_f"),
+        mean: Out("gk_f"),
+        rstd: Out("gk_f"),
+        n: I64,
+        eps: Real,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `norm_count`.
+    NormCountArgs {
+        counter: Out("gk_i64"),
+    }
+}
+
+kernel_args! {
+    /// Arguments of `norm_apply`.
+    NormApplyArgs {
+        x: In("gk_t"),
+        r: In("gk_t"),
+        gamma: In("gk_t"),
+        beta: In("gk_t"),
+        mean: In("gk_f"),
+        rstd: In("gk_f"),
+        y: Out("gk_t"),
+        s: Out("gk_t"),
+        n: I64,
+        cols: I64,
+        inner: I64,
+        groups: I64,
+        cg: I64,
+        by_channel: I32,
+        late: I32,
+        wide: I32,
+        affine: I32,
+        offset: Real,
+        act: I32,
+        p: Real,
+    }
+}
+
+kernel_table! {
+    Norm;
+    NORM_ROWS_EVEN: NormRowsEvenArgs = "norm/aligned.c" "norm_rows_even" [(FLOATS64, EPILOGUES)];
+    NORM_ROWS_EVEN_LONG: NormRowsEvenArgs = "norm/aligned.c" "norm_rows_even_long" [(FLOATS64, EPILOGUES)];
+    NORM_ROWS_EVEN_ADD: NormRowsEvenArgs = "norm/aligned.c" "norm_rows_even_add" [(FLOATS64, EPILOGUES)];
+    NORM_PART_EVEN: NormPartEvenArgs = "norm/aligned.c" "norm_part_even" [(FLOATS64, EPILOGUES)];
+    NORM_APPLY_EVEN: NormApplyEvenArgs = "norm/aligned.c" "norm_apply_even" [(FLOATS64, EPILOGUES)];
+    NORM_APPLY_EVEN_ADD: NormApplyEvenArgs = "norm/aligned.c" "norm_apply_even_add" [(FLOATS64, EPILOGUES)];
+    NORM_SETS_EVEN: NormSetsEvenArgs = "norm/aligned.c" "norm_sets_even" [(FLOATS64, EPILOGUES)];
+    NORM_BWD_PART: NormBwdPartArgs = "norm/backward.c" "norm_bwd_part" [(FLOATS64, EPILOGUES)];
+    NORM_BWD_COEF: NormBwdCoefArgs = "norm/backward.c" "norm_bwd_coef" [(FLOATS64, EPILOGUES)];
+    NORM_BWD_PARAMS: NormBwdParamsArgs = "norm/backward.c" "norm_bwd_params" [(FLOATS64, EPILOGUES)];
+    NORM_BWD_APPLY: NormBwdApplyArgs = "norm/backward.c" "norm_bwd_apply" [(FLOATS64, EPILOGUES)];
+    NORM_BWD_COLS: NormBwdColsArgs = "norm/backward.c" "norm_bwd_cols" [(FLOATS64, EPILOGUES)];
+    NORM_BWD_ROWS_16: NormBwdRowsArgs = "norm/backward_aligned.c" "norm_bwd_rows_16" [(FLOATS64, EPILOGUES)];
+    NORM_BWD_ROWS_32: NormBwdRowsArgs = "norm/backward_aligned.c" "norm_bwd_rows_32" [(FLOATS64, EPILOGUES)];
+    NORM_BWD_SETS: NormBwdSetsArgs = "norm/backward_aligned.c" "norm_bwd_sets" [(FLOATS64, EPILOGUES)];
+    NORM_BWD_PART_EVEN: NormBwdPartEvenArgs = "norm/backward_aligned.c" "norm_bwd_part_even" [(FLOATS64, EPILOGUES)];
+    NORM_BWD_APPLY_EVEN: NormBwdApplyEvenArgs = "norm/backward_aligned.c" "norm_bwd_apply_even" [(FLOATS64, EPILOGUES)];
+    L2_ROWS: L2RowsArgs = "norm/l2.c" "l2_rows" [(FLOATS64, &[])];
+    L2_BWD_ROWS: L2BwdRowsArgs = "norm/l2.c" "l2_bwd_rows" [(FLOATS64, &[])];
+    L2_COLS: L2ColsArgs = "norm/l2.c" "l2_cols" [(FLOATS64, &[])];
+    NORM_ROWS: NormRowsArgs = "norm/norm.c" "norm_rows" [(FLOATS64, EPILOGUES)];
+    NORM_ROWS_LONG: NormRowsArgs = "norm/norm.c" "norm_rows_long" [(FLOATS64, EPILOGUES)];
+    NORM_PART: NormPartArgs = "norm/norm.c" "norm_part" [(FLOATS64, EPILOGUES)];
+    NORM_COLS: NormColsArgs = "norm/norm.c" "norm_cols" [(FLOATS64, EPILOGUES)];
+    NORM_JOIN: NormJoinArgs = "norm/norm.c" "norm_join" [(FLOATS64, EPILOGUES)];
+    NORM_RUNNING: NormRunningArgs = "norm/norm.c" "norm_running" [(FLOATS64, EPILOGUES)];
+    NORM_GIVEN: NormGivenArgs = "norm/norm.c" "norm_given" [(FLOATS64, EPILOGUES)];
+    NORM_COUNT: NormCountArgs = "norm/norm.c" "norm_count" [(FLOATS64, EPILOGUES)];
+    NORM_APPLY: NormApplyArgs = "norm/norm.c" "norm_apply" [(FLOATS64, EPILOGUES)];
+}

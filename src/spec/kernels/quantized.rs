@@ -1,0 +1,80 @@
+//! Kernels of `kernels/common/quantized`.
+// Written by `cargo xtask spec` from the prototypes in kernels/common; edit those.
+
+use crate::spec::{F32, FLOATS, FLOATS64, kernel_args, kernel_table};
+
+kernel_args! {
+    /// Arguments of `quant_tile`.
+    QuantTileArgs {
+        a: In("gk_u8"),
+        b: In("gk_u8"),
+        scale_a: In("gk_u8"),
+        scale_b: In("gk_u8"),
+        zero: In("gk_u8"),
+        y: Out("gk_t"),
+        m: I64,
+        n: I64,
+        k: I64,
+        fa: Dims,
+        fb: Dims,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `quant_int`.
+    QuantIntArgs {
+        a: In("gk_u8"),
+        b: In("gk_u8"),
+        scale_a: In("float"),
+        scale_b: In("float"),
+        y: Out("float"),
+        m: I64,
+        n: I64,
+        k: I64,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `quant_rows`.
+    QuantRowsArgs {
+        x: In("gk_t"),
+        b: In("gk_u8"),
+        scale: In("gk_u8"),
+        zero: In("gk_u8"),
+        y: Out("gk_t"),
+        m: I32,
+        n: I64,
+        k: I64,
+        form: Dims,
+        wide: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `sparse_pack`.
+    SparsePackArgs {
+        x: In("gk_t"),
+        values: Out("gk_t"),
+        index: Out("gk_u8"),
+        groups: I64,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `sparse_unpack`.
+    SparseUnpackArgs {
+        values: In("gk_t"),
+        index: In("gk_u8"),
+        y: Out("gk_t"),
+        groups: I64,
+    }
+}
+
+kernel_table! {
+    Quantized;
+    QUANT_TILE: QuantTileArgs = "quantized/quantized.c" "quant_tile" [(FLOATS, &[])];
+    QUANT_INT: QuantIntArgs = "quantized/quantized.c" "quant_int" [(F32, &[])];
+    QUANT_ROWS: QuantRowsArgs = "quantized/quantized.c" "quant_rows" [(FLOATS, &[])];
+    SPARSE_PACK: SparsePackArgs = "quantized/quantized.c" "sparse_pack" [(FLOATS64, &[])];
+    SPARSE_UNPACK: SparseUnpackArgs = "quantized/quantized.c" "sparse_unpack" [(FLOATS64, &[])];
+}

@@ -1,0 +1,53 @@
+//! The chores of `cargo xtask` that need the library.
+
+mod compile_check;
+mod date;
+mod evidence;
+mod expand;
+mod lint;
+mod nvrtc;
+mod status;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Chores of the project that need the library.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Compiles every kernel unit with NVRTC and hiprtc for several architectures; no GPU is needed.
+    CompileCheck(compile_check::Args),
+    /// Compiles for one architecture and reports line by line; `compile-check` starts it.
+    #[command(hide = true)]
+    CompileWorker(compile_check::WorkerArgs),
+    /// Prints the exact text of a kernel unit in a dialect, as the compiler gets it.
+    Expand(expand::Args),
+    /// Checks every kernel unit with a C99 compiler.
+    Lint(lint::Args),
+    /// Writes KERNEL_STATUS.md from the tables and the committed results.
+    Status(status::Args),
+}
+
+fn main() -> ExitCode {
+    let done = match Cli::parse().command {
+        Command::CompileCheck(args) => compile_check::run(&args),
+        Command::CompileWorker(args) => compile_check::work(&args),
+        Command::Expand(args) => expand::run(&args),
+        Command::Lint(args) => lint::run(&args),
+        Command::Status(args) => status::run(&args),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("error: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
