@@ -4,6 +4,7 @@
 //! and [`ViewMut`]s (exclusive); both carry a [`Layout`], so any strided part of a buffer can be an operand. A buffer may be dropped
 //! while work on it is queued: the block returns to the pool of the same in-order stream.
 
+use std::any::Any;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
@@ -37,19 +38,25 @@ pub(crate) struct HostMem {
     pub(crate) write: Mutex<Write>,
 }
 
+/// What keeps imported memory alive: dropped when the memory is no longer used, by views or by work on the stream.
+pub type Owner = Box<dyn Any + Send>;
+
 /// Where a block's memory is.
-#[derive(Debug)]
 pub(crate) enum Mem {
     /// Memory of a driver.
     Device(RawMem),
+    /// Memory of a driver that somebody else owns, with what keeps it alive.
+    Foreign(RawMem, Mutex<Option<Owner>>),
+    /// Memory of a backend outside this crate.
+    Custom(Box<dyn Any + Send + Sync>),
     /// Memory of the CPU backend.
     Host(HostMem),
 }
 
 /// Takes back the memory of dropped blocks.
-pub(crate) trait Home: Send + Sync {
+pub(crate) trait Reclaimer: Send + Sync {
     fn reclaim(&self, mem: Mem, bytes: usize);
-    /// Gives up a live block of this size: its memory moves to another home.
+    /// Gives up a live block of this size: its memory moves to another reclaimer.
     fn release(&self, bytes: usize);
     /// The stream whose order protects the blocks; `None` where work is done before calls return.
     fn stream(&self) -> Option<RawStream>;
@@ -62,22 +69,22 @@ pub struct Block {
     stream: u64,
     bytes: usize,
     mem: Option<Mem>,
-    home: Option<Arc<dyn Home>>,
+    reclaimer: Option<Arc<dyn Reclaimer>>,
 }
 
 static NEXT_BLOCK: AtomicU64 = AtomicU64::new(1);
 
 impl Block {
-    /// `home` is `None` for memory that somebody else owns.
+    /// `reclaimer` is `None` for memory that is freed by its own destructor.
     pub(crate) fn new(
         device: DeviceId,
         stream: u64,
         bytes: usize,
         mem: Mem,
-        home: Option<Arc<dyn Home>>,
+        reclaimer: Option<Arc<dyn Reclaimer>>,
     ) -> Self {
         let id = NEXT_BLOCK.fetch_add(1, Ordering::Relaxed);
-        Block { id, device, stream, bytes, mem: Some(mem), home }
+        Block { id, device, stream, bytes, mem: Some(mem), reclaimer }
     }
 
     /// Unique over the life of the process.
@@ -93,7 +100,7 @@ impl Block {
     /// Driver memory, if this block is a driver's.
     pub(crate) fn raw(&self) -> Option<RawMem> {
         match &self.mem {
-            Some(Mem::Device(m)) => Some(*m),
+            Some(Mem::Device(m) | Mem::Foreign(m, _)) => Some(*m),
             _ => None,
         }
     }
@@ -109,20 +116,20 @@ impl Block {
 
 impl Block {
     /// The stream whose order protects it, if it belongs to a pool that has one.
-    pub(crate) fn home_stream(&self) -> Option<RawStream> {
-        self.home.as_ref()?.stream()
+    pub(crate) fn pool_stream(&self) -> Option<RawStream> {
+        self.reclaimer.as_ref()?.stream()
     }
 
-    /// Takes the memory out, so that another home can be given to it.
-    pub(crate) fn take(mut self) -> (Option<Mem>, usize, Option<Arc<dyn Home>>) {
-        (self.mem.take(), self.bytes, self.home.take())
+    /// Takes the memory out, so that another reclaimer can be given to it.
+    pub(crate) fn take(mut self) -> (Option<Mem>, usize, Option<Arc<dyn Reclaimer>>) {
+        (self.mem.take(), self.bytes, self.reclaimer.take())
     }
 }
 
 impl Drop for Block {
     fn drop(&mut self) {
-        if let (Some(mem), Some(home)) = (self.mem.take(), self.home.take()) {
-            home.reclaim(mem, self.bytes);
+        if let (Some(mem), Some(reclaimer)) = (self.mem.take(), self.reclaimer.take()) {
+            reclaimer.reclaim(mem, self.bytes);
         }
     }
 }
@@ -144,6 +151,18 @@ pub struct Buffer {
 impl Buffer {
     pub(crate) fn new(block: Arc<Block>, dtype: DType, len: usize) -> Self {
         Buffer { block, dtype, len }
+    }
+
+    /// A buffer over memory of a backend outside this crate: `len` elements of `dtype`. The memory is dropped with the last holder of the
+    /// buffer; [`View::custom`] gives it back to the backend. `Invalid` for 2^59 elements or more.
+    pub fn custom(
+        device: DeviceId,
+        memory: Box<dyn Any + Send + Sync>,
+        dtype: DType,
+        len: usize,
+    ) -> Result<Self> {
+        let bytes = crate::engine::checked_bytes("custom", dtype, len)?;
+        Ok(Buffer::new(Arc::new(Block::new(device, 0, bytes, Mem::Custom(memory), None)), dtype, len))
     }
 
     /// The block, if nothing else holds it.
@@ -238,6 +257,14 @@ macro_rules! view_methods {
         /// Device it lives on.
         pub fn device(&self) -> DeviceId {
             self.block.device
+        }
+
+        /// The memory that [`Buffer::custom`] was given; `None` for buffers of this crate's backends.
+        pub fn custom(&self) -> Option<&'a (dyn Any + Send + Sync)> {
+            match &self.block.mem {
+                Some(Mem::Custom(memory)) => Some(&**memory),
+                _ => None,
+            }
         }
 
         pub(crate) fn block(&self) -> &'a Arc<Block> {

@@ -94,6 +94,11 @@ pub struct Caps {
 }
 
 impl Caps {
+    /// Blocks that keep the device busy.
+    pub(crate) fn target_blocks(&self) -> usize {
+        (self.compute_units as usize * if self.is_cpu { 2 } else { 8 }).max(1)
+    }
+
     /// Capabilities with conservative values: 256 work-items per block, 32 KiB of local memory, no f64, no addresses.
     pub fn new(id: DeviceId, name: impl Into<String>, arch: impl Into<String>) -> Self {
         Caps {

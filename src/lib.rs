@@ -35,7 +35,7 @@ pub mod spec;
 mod test_devices;
 
 pub use backend::BackendExt;
-pub use buffer::{Block, Buffer, GradMut, View, ViewMut};
+pub use buffer::{Block, Buffer, GradMut, Owner, View, ViewMut};
 pub use cpu::CpuBackend;
 pub use device::{BackendKind, Caps, DeviceId};
 pub use dtype::{DType, Element};

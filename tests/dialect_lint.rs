@@ -1,5 +1,6 @@
 //! The portable text stays portable: it is C99 for a strict compiler, and free of what only some devices have.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -171,14 +172,56 @@ fn breaches(text: &str) -> Vec<String> {
     found
 }
 
+/// The files of `kernels/common`, which lie in a folder per family.
+fn texts() -> Vec<PathBuf> {
+    let entries =
+        |dir: &Path| -> Vec<PathBuf> { std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().path()).collect() };
+    let families = entries(&Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels/common"));
+    let mut files: Vec<PathBuf> = families.iter().flat_map(|dir| entries(dir)).collect();
+    files.sort();
+    assert!(families.len() > 20 && files.len() > families.len());
+    files
+}
+
+/// The macros that a text defines, each with its replacement, on lines joined at backslashes.
+fn macros(text: &str) -> Vec<(String, String)> {
+    let joined = without_comments(text).replace("\\\n", " ");
+    let define = |line: &str| {
+        let rest = line.trim_start().strip_prefix('#')?.trim_start().strip_prefix("define ")?;
+        let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(rest.len());
+        let replacement: Vec<_> = rest[end..].split_whitespace().collect();
+        Some((rest[..end].to_string(), replacement.join(" ")))
+    };
+    joined.lines().filter_map(define).collect()
+}
+
+/// Parameters of a dialect's macros, which every kernel may set for itself.
+const PARAMETERS: &[&str] = &["GK_MIN_BLOCKS"];
+
+#[test]
+fn a_macro_means_the_same_in_every_family() {
+    let mut meanings: BTreeMap<String, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
+    for path in texts() {
+        let family = path.parent().and_then(Path::file_name).unwrap().to_string_lossy().into_owned();
+        for (name, replacement) in macros(&std::fs::read_to_string(&path).unwrap()) {
+            meanings.entry(name).or_default().entry(family.clone()).or_default().insert(replacement);
+        }
+    }
+    let mut wrong = vec![];
+    for (name, families) in meanings.iter().filter(|(n, _)| !PARAMETERS.contains(&n.as_str())) {
+        let mut all = families.values();
+        let first = all.next().unwrap();
+        if !all.all(|other| other == first) {
+            wrong.push(format!("{name}: {}", families.keys().cloned().collect::<Vec<_>>().join(", ")));
+        }
+    }
+    assert!(wrong.is_empty(), "give these the prefix of their family:\n{}", wrong.join("\n"));
+}
+
 #[test]
 fn common_text_is_free_of_what_is_not_portable() {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels/common");
     let mut all = vec![];
-    let mut files: Vec<PathBuf> = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().path()).collect();
-    files.sort();
-    assert!(files.len() > 5);
-    for path in files {
+    for path in texts() {
         let text = std::fs::read_to_string(&path).unwrap();
         all.extend(breaches(&text).into_iter().map(|b| format!("{}:{b}", path.display())));
     }

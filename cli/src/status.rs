@@ -22,7 +22,7 @@ pub(crate) fn family(f: Family) -> String {
 }
 
 fn dtypes(k: &KernelSpec) -> String {
-    k.dtypes.iter().map(|d| d.name()).collect::<Vec<_>>().join(" ")
+    k.dtypes().map(|d| d.name()).collect::<Vec<_>>().join(" ")
 }
 
 pub(crate) fn run(a: &Args, out: &mut dyn Write) -> Result<()> {

@@ -169,6 +169,14 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// `s` came from [`Driver::new_stream`] and is not used again.
     unsafe fn destroy_stream(&self, s: RawStream);
 
+    /// Frees what the driver keeps for a stream that it did not make and that an engine no longer uses. The stream stays.
+    ///
+    /// # Safety
+    /// `s` is a live stream of the driver's context, and idle.
+    unsafe fn forget_stream(&self, s: RawStream) {
+        let _ = s;
+    }
+
     /// Queues a copy from the host. The bytes are taken before the call returns (staged if need be).
     ///
     /// # Safety

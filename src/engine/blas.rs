@@ -1,19 +1,18 @@
 //! Matrix products of a vendor library: which of them it is given, in what form, and whether its results can be trusted.
 
-use crate::spec::kernels::elementwise::{UNARY_FLAT};
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::Engine;
-use super::launch::real;
 use super::ops::elementwise::flat_grid;
 use super::ops::gemm::{Product, Term};
 use crate::backend::BackendExt;
 use crate::cpu::{HostElement, with_dtype};
-use crate::driver::{Arg, BlasAct, BlasProblem, VendorBlas};
+use crate::driver::{BlasAct, BlasProblem, VendorBlas};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::gemm::Extents;
+use crate::spec::kernels::elementwise::{UNARY_FLAT, UnaryFlatArgs};
 
 /// The library's part in a product.
 #[derive(Debug, Clone, Copy)]
@@ -204,16 +203,9 @@ impl Engine {
         ];
         let Some(name) = NAMES.get(q.act.0 as usize) else { return Ok(()) };
         let n = q.e.batch * q.e.m * q.e.n;
-        let args = [
-            from.arg(),
-            q.y.arg(),
-            Arg::I64(n as i64),
-            Arg::I32(1),
-            real(q.out, q.act.1),
-            real(q.out, 0.0),
-            real(q.out, 0.0),
-        ];
-        self.launch_list(&UNARY_FLAT.spec, q.out, name, flat_grid(n, q.out, true, 4), &args)
+        let args =
+            UnaryFlatArgs { x: from.arg(), y: q.y.arg(), n: n as i64, wide: 1, p: q.act.1, q: 0.0, s: 0.0 };
+        self.launch(&UNARY_FLAT, q.out, name, flat_grid(n, q.out, true, 4), &args)
     }
 
     fn blas_call(

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use super::Engine;
 use crate::buffer::{Buffer, View, ViewMut};
-use crate::driver::{Arg, DimsArg, LaunchConfig, RawFunction, RawMem};
+use crate::driver::{Arg, DimsArg, LaunchConfig, Ptr, RawFunction, RawMem};
 use crate::dtype::DType;
 use crate::error::{GpuError, Result};
 use crate::index_error;
@@ -35,10 +35,11 @@ impl Engine {
         grid: Grid,
         args: &A,
     ) -> Result<()> {
-        args.with(dtype, |args| self.launch_list(&kernel.spec, dtype, op, grid, args))
+        args.with(dtype, |args| self.launch_checked(&kernel.spec, dtype, op, grid, args))
     }
 
-    pub(crate) fn launch_list(
+    /// [`Engine::launch`] with the arguments in the order of the prototype.
+    fn launch_checked(
         &self,
         kernel: &'static KernelSpec,
         dtype: DType,
@@ -47,7 +48,6 @@ impl Engine {
         args: &[Arg],
     ) -> Result<()> {
         self.check_poison()?;
-        debug_assert_eq!(mismatch(kernel, dtype, args), None, "{}", kernel.entry);
         debug_assert!(kernel.has_unit(dtype, op), "{} has no unit for {dtype} and {op:?}", kernel.entry);
         let d = &self.inner.device;
         let Some(cfg) = self.geometry(grid) else { return Ok(()) };
@@ -82,8 +82,8 @@ impl Engine {
     pub(crate) fn enqueue(&self, f: RawFunction, name: &str, cfg: &LaunchConfig, args: &[Arg]) -> Result<()> {
         let (d, stream) = (&self.inner.device, self.inner.stream);
         d.counts.launches.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the argument list was checked against the prototype, by a debug assertion and tests for kernels of the table and by
-        // `launch_raw` for a user's; that the kernel stays within its views was validated by the caller, or is vouched for by its author.
+        // SAFETY: the arguments are those of the prototype: of kernels of the table because their struct was made from it, of a user's because
+        // `launch_raw` checked them; that the kernel stays within its views was validated by the caller, or is vouched for by its author.
         unsafe { d.driver.launch(stream, f, cfg, args) }.map_err(|e| self.refused(name_kernel(e, name)))?;
         if d.sync_each {
             // SAFETY: the stream is the driver's and lives as long as the pool.
@@ -111,28 +111,28 @@ impl Engine {
     }
 
     /// Pointer argument of a view: its memory and the byte offset of its first element.
-    pub(crate) fn arg_in(&self, v: &View<'_>) -> Arg {
+    pub(crate) fn arg_in(&self, v: &View<'_>) -> Ptr {
         let at = v.layout().offset() * v.dtype().size();
-        Arg::Mem(v.block().raw().map(|m| (m, at as u64)))
+        Ptr(v.block().raw().map(|m| (m, at as u64)))
     }
 
     /// Pointer argument of an output.
-    pub(crate) fn arg_out(&self, v: &ViewMut<'_>) -> Arg {
+    pub(crate) fn arg_out(&self, v: &ViewMut<'_>) -> Ptr {
         self.arg_in(&v.as_view())
     }
 
     /// Pointer argument of an optional input; null without.
-    pub(crate) fn arg_opt(&self, v: Option<&View<'_>>) -> Arg {
-        v.map_or(Arg::Mem(None), |v| self.arg_in(v))
+    pub(crate) fn arg_opt(&self, v: Option<&View<'_>>) -> Ptr {
+        v.map_or(Ptr::NULL, |v| self.arg_in(v))
     }
 
     /// Pointer argument of an optional output; null without.
-    pub(crate) fn arg_opt_out(&self, v: Option<&ViewMut<'_>>) -> Arg {
-        v.map_or(Arg::Mem(None), |v| self.arg_out(v))
+    pub(crate) fn arg_opt_out(&self, v: Option<&ViewMut<'_>>) -> Ptr {
+        v.map_or(Ptr::NULL, |v| self.arg_out(v))
     }
 
     /// The `err` parameter of kernels that check indices.
-    pub(crate) fn arg_error(&self) -> Arg {
+    pub(crate) fn arg_error(&self) -> Ptr {
         self.arg_in(&self.inner.error_word.view())
     }
 
@@ -208,7 +208,7 @@ impl Engine {
 pub(crate) struct Table {
     _memory: Arc<Buffer>,
     /// What a kernel gets.
-    pub(crate) arg: Arg,
+    pub(crate) arg: Ptr,
 }
 
 /// Argument tables by content. Small: a training loop uses a handful; when full, the whole cache is dropped.
@@ -242,32 +242,22 @@ pub(crate) fn pow2(n: usize, max: usize) -> usize {
 }
 
 /// An `int` argument.
-pub(crate) fn int(v: usize) -> Arg {
-    Arg::I32(v as i32)
+pub(crate) fn int(v: usize) -> i32 {
+    v as i32
 }
 
 /// A `gk_i64` argument.
-pub(crate) fn long(v: usize) -> Arg {
-    Arg::I64(v as i64)
-}
-
-/// A scalar parameter of the unit's arithmetic type.
-pub(crate) fn real(dtype: DType, x: f64) -> Arg {
-    match dtype {
-        DType::F64 => Arg::F64(x),
-        DType::I32 | DType::U8 => Arg::I32(x as i32),
-        DType::I64 => Arg::I64(x as i64),
-        _ => Arg::F32(x as f32),
-    }
+pub(crate) fn long(v: usize) -> i64 {
+    v as i64
 }
 
 /// A `gk_dims` parameter.
-pub(crate) fn dims(v: impl IntoIterator<Item = usize>) -> Arg {
+pub(crate) fn dims(v: impl IntoIterator<Item = usize>) -> DimsArg {
     let mut d = [0i64; MAX_RANK];
     for (o, x) in d.iter_mut().zip(v) {
         *o = x as i64;
     }
-    Arg::Dims(DimsArg(d))
+    DimsArg(d)
 }
 
 /// The memory of a pointer argument.
@@ -286,26 +276,6 @@ fn name_kernel(e: GpuError, kernel: &str) -> GpuError {
         }
         e => e,
     }
-}
-
-/// The first argument that does not match the kernel's row, as text.
-fn mismatch(kernel: &KernelSpec, dtype: DType, args: &[Arg]) -> Option<String> {
-    if args.len() != kernel.args.len() {
-        return Some(format!("{} arguments for {}", args.len(), kernel.args.len()));
-    }
-    kernel.args.iter().zip(args).find_map(|(spec, arg)| {
-        let real = super::launch::real(dtype, 0.0);
-        let ok = match spec.role {
-            Role::In(_) | Role::Out(_) => matches!(arg, Arg::Mem(_)),
-            Role::I32 => matches!(arg, Arg::I32(_)),
-            Role::U32 => matches!(arg, Arg::U32(_)),
-            Role::I64 => matches!(arg, Arg::I64(_)),
-            Role::F32 => matches!(arg, Arg::F32(_)),
-            Role::Dims => matches!(arg, Arg::Dims(_)),
-            Role::Real => std::mem::discriminant(arg) == std::mem::discriminant(&real),
-        };
-        (!ok).then(|| format!("{}: {:?} got {arg:?}", spec.name, spec.role))
-    })
 }
 
 /// Number under which kernels report an index out of range of `op`, and back.

@@ -4,9 +4,9 @@ pub(crate) mod blas;
 pub(crate) mod cache;
 pub(crate) mod launch;
 mod ops;
+pub(crate) mod plan;
 pub(crate) mod pool;
 pub(crate) mod program;
-pub(crate) mod variants;
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::buffer::{Block, Buffer, Mem};
 use crate::device::Caps;
 use crate::driver::shapes::ShapeDriver;
-use crate::driver::{Driver, RawMem, RawStream};
+use crate::driver::{Driver, RawStream};
 use crate::dtype::DType;
 use crate::error::{GpuError, Result};
 use crate::index_error::{IndexErrors, WriteLog};
@@ -53,7 +53,7 @@ struct Device {
     driver: Arc<dyn Driver>,
     counts: Arc<Counts>,
     programs: program::Programs,
-    variants: variants::Pins,
+    choices: plan::Choices,
     blas: blas::Trust,
     index_errors: IndexErrors,
     writes: WriteLog,
@@ -120,13 +120,13 @@ impl Engine {
             driver,
             counts: Arc::default(),
             programs: program::Programs::new(cache::DiskCache::from_env()),
-            variants: variants::Pins::from_env()?,
+            choices: plan::Choices::from_env()?,
             blas: blas::Trust::default(),
             index_errors: IndexErrors::default(),
             writes: WriteLog::default(),
             sync_each: std::env::var("TREFOIL_SYNC").is_ok_and(|v| v != "0"),
         };
-        Engine::on(Arc::new(device))
+        Engine::on(Arc::new(device), None)
     }
 
     /// An engine without a device: every operation checks its arguments as always, then computes nothing. Buffers take no memory and read
@@ -148,19 +148,21 @@ impl Engine {
             driver: Arc::new(ShapeDriver::new()),
             counts: Arc::default(),
             programs: program::Programs::new(cache::DiskCache::default()),
-            variants: variants::Pins::default(),
+            choices: plan::Choices::default(),
             blas: blas::Trust::default(),
             index_errors: IndexErrors::default(),
             writes: WriteLog::default(),
             sync_each: false,
         };
-        Engine::on(Arc::new(device)).unwrap_or_else(|e| unreachable!("nothing can fail: {e}"))
+        Engine::on(Arc::new(device), None).unwrap_or_else(|e| unreachable!("nothing can fail: {e}"))
     }
 
-    fn on(device: Arc<Device>) -> Result<Self> {
-        let stream = device.driver.new_stream()?;
+    /// A handle of a device with a new stream, or with somebody else's.
+    fn on(device: Arc<Device>, adopted: Option<RawStream>) -> Result<Self> {
+        let stream = adopted.map_or_else(|| device.driver.new_stream(), Ok)?;
         let stream_id = next_stream_id();
-        let pool = Arc::new(pool::Pool::new(device.driver.clone(), stream, device.counts.clone()));
+        let (driver, counts) = (device.driver.clone(), device.counts.clone());
+        let pool = Arc::new(pool::Pool::new(driver, stream, adopted.is_some(), counts));
         let error_word = alloc_from(&device, &pool, stream_id, DType::I32, 1)?;
         if let Some(raw) = error_word.view().block().raw() {
             // SAFETY: the word is 4 bytes of live memory, and the stream is the driver's.
@@ -184,24 +186,6 @@ impl Engine {
     /// The driver under this engine.
     pub fn driver(&self) -> &Arc<dyn Driver> {
         &self.inner.device.driver
-    }
-
-    /// Wraps memory that somebody else owns, without copying. It is never freed by trefoil. `Invalid` for 2^59 elements or more.
-    ///
-    /// # Safety
-    /// `raw` is memory of this engine's device and API (a device address for CUDA and HIP, a `cl_mem` of the same context for OpenCL) of at
-    /// least `len` elements of `dtype`, stays alive while the buffer or a view of it is in use, and its other users order their work against
-    /// this engine's stream.
-    pub unsafe fn import(&self, raw: RawMem, dtype: DType, len: usize) -> Result<Buffer> {
-        let bytes = checked_bytes("import", dtype, len)?;
-        let id = self.driver().caps().id;
-        let block = Block::new(id, self.inner.stream_id, bytes, Mem::Device(raw), None);
-        Ok(Buffer::new(Arc::new(block), dtype, len))
-    }
-
-    /// Chooses the variant that serves `op` from now on: `portable` or a variant's name. For tests and comparisons.
-    pub fn pin_variant(&self, op: &str, variant: &str) {
-        self.inner.device.variants.pin(op, variant);
     }
 
     fn alloc_buffer(&self, dtype: DType, len: usize) -> Result<Buffer> {
@@ -244,8 +228,12 @@ impl Engine {
         self.check_poison()?;
         let i = &self.inner;
         i.device.counts.syncs.fetch_add(1, Ordering::Relaxed);
+        let retired = i.pool.retired();
         // SAFETY: the stream is the driver's and lives as long as the pool.
-        unsafe { i.device.driver.synchronize(i.stream) }.map_err(|e| self.poison(e))?;
+        let done = unsafe { i.device.driver.synchronize(i.stream) };
+        // Whether it was waited for or has failed: nothing uses their memory any more.
+        drop(retired);
+        done.map_err(|e| self.poison(e))?;
         let mut may_report = lock(&i.may_report);
         if may_report.is_empty() {
             return Ok(());

@@ -1,9 +1,9 @@
 //! The caching allocator in front of every driver: size classes, best fit, flush and retry.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::buffer::{Home, Mem};
+use crate::buffer::{Mem, Owner, Reclaimer};
 use crate::driver::{Driver, RawMem, RawStream};
 use crate::error::{GpuError, Result};
 use crate::ops::core::MemoryStats;
@@ -11,20 +11,23 @@ use crate::ops::core::MemoryStats;
 use super::Counts;
 
 /// Blocks of one stream. A freed block can be handed out again at once, because the stream runs in order.
-#[derive(Debug)]
 pub(crate) struct Pool {
     driver: Arc<dyn Driver>,
     stream: RawStream,
     counts: Arc<Counts>,
     caching: bool,
+    /// Whether the stream is somebody else's, who destroys it.
+    adopted: bool,
     state: Mutex<State>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct State {
     /// Handed out from the lowest address up: the same program then gets the same addresses in every step, and tables of addresses stay valid.
     free: BTreeMap<usize, BTreeSet<RawMem>>,
     stats: MemoryStats,
+    /// Owners of imported memory that no buffer holds any more; queued work may still use it.
+    retired: Vec<Owner>,
 }
 
 /// Rounds a request up to its class: 512-byte steps up to 1 MiB, then an eighth of the next power of two, so that at most a fifth is lost.
@@ -44,9 +47,14 @@ impl State {
 }
 
 impl Pool {
-    pub(crate) fn new(driver: Arc<dyn Driver>, stream: RawStream, counts: Arc<Counts>) -> Self {
+    pub(crate) fn new(
+        driver: Arc<dyn Driver>,
+        stream: RawStream,
+        adopted: bool,
+        counts: Arc<Counts>,
+    ) -> Self {
         let caching = !std::env::var("TREFOIL_POOL").is_ok_and(|v| v == "off" || v == "0");
-        Pool { driver, stream, counts, caching, state: Mutex::default() }
+        Pool { driver, stream, counts, caching, adopted, state: Mutex::default() }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
@@ -123,7 +131,12 @@ impl Pool {
 }
 
 impl Pool {
-    /// Counts a live block that came from another home.
+    /// Owners of imported memory that no buffer holds any more; to be dropped once the stream has been waited for.
+    pub(crate) fn retired(&self) -> Vec<Owner> {
+        std::mem::take(&mut self.lock().retired)
+    }
+
+    /// Counts a live block that came from another reclaimer.
     pub(crate) fn receive(&self, bytes: usize) {
         let mut s = self.lock();
         s.stats.in_use += bytes;
@@ -131,7 +144,7 @@ impl Pool {
     }
 }
 
-impl Home for Pool {
+impl Reclaimer for Pool {
     fn release(&self, bytes: usize) {
         self.lock().stats.in_use -= bytes;
     }
@@ -141,7 +154,14 @@ impl Home for Pool {
     }
 
     fn reclaim(&self, mem: Mem, bytes: usize) {
-        let Mem::Device(raw) = mem else { return };
+        let raw = match mem {
+            Mem::Device(raw) => raw,
+            Mem::Foreign(_, owner) => {
+                let owner = owner.into_inner().unwrap_or_else(PoisonError::into_inner);
+                return self.lock().retired.extend(owner);
+            }
+            Mem::Host(_) | Mem::Custom(_) => return,
+        };
         let mut s = self.lock();
         s.stats.in_use -= bytes;
         if self.caching {
@@ -168,8 +188,13 @@ impl Drop for Pool {
             self.free_cached(&mut s);
         }
         drop(s);
-        // SAFETY: every handle and block of the stream is gone (they hold this pool), so nothing uses it.
-        unsafe { self.driver.destroy_stream(self.stream) };
+        // SAFETY: every handle and block of the stream is gone (they hold this pool), so nothing of this crate uses it.
+        unsafe {
+            match self.adopted {
+                true => self.driver.forget_stream(self.stream),
+                false => self.driver.destroy_stream(self.stream),
+            }
+        }
     }
 }
 

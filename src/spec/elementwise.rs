@@ -184,7 +184,8 @@ functions! {
 /// Functions whose result is a mask.
 pub(crate) const PREDICATES: &[&str] = &["gk_op_isnan", "gk_op_isinf", "gk_op_isfinite"];
 /// Functions of two values whose result is a mask.
-pub(crate) const COMPARISONS: &[&str] = &["gk_op_eq", "gk_op_ne", "gk_op_lt", "gk_op_le", "gk_op_gt", "gk_op_ge"];
+pub(crate) const COMPARISONS: &[&str] =
+    &["gk_op_eq", "gk_op_ne", "gk_op_lt", "gk_op_le", "gk_op_gt", "gk_op_ge"];
 /// Integer functions that report a division by zero.
 pub(crate) const INT_DIV: &[&str] = &["gk_op_div_floor", "gk_op_div_trunc"];
 /// Conversions by target.
@@ -196,4 +197,3 @@ pub(crate) fn cast_function(to: DType) -> &'static str {
     let at = DType::ALL.into_iter().position(|d| d == to).unwrap_or(0);
     CASTS[at]
 }
-

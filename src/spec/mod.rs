@@ -122,7 +122,8 @@ pub(crate) const REALS: &[DType] = &[DType::F32, DType::F64];
 /// Everything.
 pub(crate) const ALL: &[DType] = &DType::ALL;
 /// Everything but u8.
-pub(crate) const REDUCIBLE: &[DType] = &[DType::F32, DType::F16, DType::Bf16, DType::F64, DType::I32, DType::I64];
+pub(crate) const REDUCIBLE: &[DType] =
+    &[DType::F32, DType::F16, DType::Bf16, DType::F64, DType::I32, DType::I64];
 /// i32, i64, u8.
 pub(crate) const INTS: &[DType] = &[DType::I32, DType::I64, DType::U8];
 /// i32 and i64: indices, and keys of 32 and 64 bits.
@@ -164,23 +165,47 @@ pub(crate) use kernel_args;
 
 /// Rust type of a parameter.
 macro_rules! role_type {
-    (In) => { $crate::driver::Ptr };
-    (Out) => { $crate::driver::Ptr };
-    (I32) => { i32 };
-    (U32) => { u32 };
-    (I64) => { i64 };
-    (F32) => { f32 };
-    (Real) => { f64 };
-    (Dims) => { $crate::driver::DimsArg };
+    (In) => {
+        $crate::driver::Ptr
+    };
+    (Out) => {
+        $crate::driver::Ptr
+    };
+    (I32) => {
+        i32
+    };
+    (U32) => {
+        u32
+    };
+    (I64) => {
+        i64
+    };
+    (F32) => {
+        f32
+    };
+    (Real) => {
+        f64
+    };
+    (Dims) => {
+        $crate::driver::DimsArg
+    };
 }
 pub(crate) use role_type;
 
 /// Argument of a parameter.
 macro_rules! role_arg {
-    (In, $dtype:expr, $v:expr) => { $crate::driver::Arg::Mem($v.0) };
-    (Out, $dtype:expr, $v:expr) => { $crate::driver::Arg::Mem($v.0) };
-    (Real, $dtype:expr, $v:expr) => { $crate::spec::real($dtype, $v) };
-    ($role:ident, $dtype:expr, $v:expr) => { $crate::driver::Arg::$role($v) };
+    (In, $dtype:expr, $v:expr) => {
+        $crate::driver::Arg::Mem($v.0)
+    };
+    (Out, $dtype:expr, $v:expr) => {
+        $crate::driver::Arg::Mem($v.0)
+    };
+    (Real, $dtype:expr, $v:expr) => {
+        $crate::spec::real($dtype, $v)
+    };
+    ($role:ident, $dtype:expr, $v:expr) => {
+        $crate::driver::Arg::$role($v)
+    };
 }
 pub(crate) use role_arg;
 

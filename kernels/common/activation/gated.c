@@ -6,7 +6,7 @@
 #include "common/prelude/rows.h"
 #include "fused.h"
 
-#define GK_FLIGHT (GK_W >= 8 ? 2 : 1)
+#define GK_ACT_FLIGHT (GK_W >= 8 ? 2 : 1)
 
 GK_FN void gk_gated_add(GK_GLOBAL gk_t* p, gk_i64 i, gk_vec v, int wide, int accumulate)
 {
@@ -22,14 +22,14 @@ GK_KERNEL(gated)(GK_IN(gk_t, gate), GK_IN(gk_t, up), GK_OUT(gk_t, y), gk_i64 n, 
 {
     GK_BIND_IN(gk_t, gate); GK_BIND_IN(gk_t, up); GK_BIND_OUT(gk_t, y);
     int w = wide ? GK_W : 1;
-    gk_i64 items = n / w, step = (gk_i64)gk_nblocks(0) * GK_BLOCK * GK_FLIGHT;
-    for (gk_i64 t = (gk_i64)gk_bid(0) * GK_BLOCK * GK_FLIGHT + gk_lid(); t < items; t += step) {
-        gk_vec g[GK_FLIGHT], u[GK_FLIGHT];
-        GK_UNROLL for (int j = 0; j < GK_FLIGHT; j++) {
+    gk_i64 items = n / w, step = (gk_i64)gk_nblocks(0) * GK_BLOCK * GK_ACT_FLIGHT;
+    for (gk_i64 t = (gk_i64)gk_bid(0) * GK_BLOCK * GK_ACT_FLIGHT + gk_lid(); t < items; t += step) {
+        gk_vec g[GK_ACT_FLIGHT], u[GK_ACT_FLIGHT];
+        GK_UNROLL for (int j = 0; j < GK_ACT_FLIGHT; j++) {
             gk_i64 i = (t + (gk_i64)j * GK_BLOCK) * w, row = gk_quot(i, cols), at = row * stride + (i - row * cols);
             if (i < n) { g[j] = gk_item(gate, at, wide); u[j] = gk_item(up, at, wide); }
         }
-        GK_UNROLL for (int j = 0; j < GK_FLIGHT; j++) {
+        GK_UNROLL for (int j = 0; j < GK_ACT_FLIGHT; j++) {
             gk_i64 i = (t + (gk_i64)j * GK_BLOCK) * w;
             if (i < n) {
                 g[j] = gk_fused_act(act, g[j], GK_R(1.0));

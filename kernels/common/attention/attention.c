@@ -10,7 +10,7 @@
  */
 #define gk_head64_width 64
 #define gk_head128_width 128
-#define GK_WIDTH GK_CAT(GK_OP, _width)
+#define GK_ATTN_WIDTH GK_CAT(GK_OP, _width)
 #include "tile.h"
 
 // Units: FLOATS64 x HEAD_WIDTHS
@@ -19,15 +19,15 @@ GK_KERNEL(attention_fwd)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias), GK_I
                          int right, int bottom, gk_i64 seed, gk_i64 stream, gk_i64 offset, float keep, gk_f kept, int code, GK_IN(gk_t, v),
                          GK_OUT(gk_t, o), GK_OUT(gk_f, lse), GK_DIMS(sv), GK_DIMS(sl))
 {
-    GK_LOCAL gk_slot tile[GK_TILE];
+    GK_LOCAL gk_slot tile[GK_ATTN_TILE];
     GK_LOCAL gk_f tmp[GK_BLOCK];
     GK_BIND_IN(gk_t, q); GK_BIND_IN(gk_t, k); GK_BIND_IN(gk_t, bias); GK_BIND_IN(gk_u8, mask); GK_BIND_IN(int, lengths); GK_BIND_IN(int, cu_q);
     GK_BIND_IN(int, cu_k); GK_BIND_IN(gk_i64, more); GK_BIND_OUT(int, err); GK_BIND_IN(gk_t, v); GK_BIND_OUT(gk_t, o); GK_BIND_OUT(gk_f, lse);
     int heads = (int)size.v[1], h = gk_bid(0) / tiles % heads, kh = h / (heads / (int)size.v[2]);
     gk_span s = gk_span_of(gk_bid(0) / tiles / heads, tiles - 1 - gk_bid(0) % tiles, 0, lengths, cu_q, cu_k, size, err, code);
     gk_rule rule = gk_rule_of(s, h, bias, mask, size, sm, scale, cap, left, right, bottom, seed, stream, offset, more, keep, kept);
-    int i0 = s.tile * 64, rows = s.lq - i0, r = gk_lid() / 16, c = gk_lid() % 16, col0 = gk_bid(1) * GK_WIDTH, width = (int)size.v[6] - col0;
-    gk_f acc[4][4 * GK_GROUPS], m[4], l[4], x[4][4], unused[4][4];
+    int i0 = s.tile * 64, rows = s.lq - i0, r = gk_lid() / 16, c = gk_lid() % 16, col0 = gk_bid(1) * GK_ATTN_WIDTH, width = (int)size.v[6] - col0;
+    gk_f acc[4][4 * GK_ATTN_GROUPS], m[4], l[4], x[4][4], unused[4][4];
     gk_clear(acc);
     GK_UNROLL for (int i = 0; i < 4; i++) { m[i] = -GK_INF; l[i] = GK_R(0.0); }
     q += s.b * sq.v[0] + h * sq.v[1] + (s.q0 + i0) * sq.v[2];
@@ -43,7 +43,7 @@ GK_KERNEL(attention_fwd)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias), GK_I
             gk_f base = top == -GK_INF ? GK_R(0.0) : top, shrink = gk_exp(m[i] - base);
             m[i] = top;
             l[i] *= shrink;
-            GK_UNROLL for (int u = 0; u < 4 * GK_GROUPS; u++) acc[i][u] *= shrink;
+            GK_UNROLL for (int u = 0; u < 4 * GK_ATTN_GROUPS; u++) acc[i][u] *= shrink;
             GK_UNROLL for (int j = 0; j < 4; j++) {
                 x[i][j] = gk_exp(x[i][j] - base);
                 l[i] += x[i][j];
@@ -59,7 +59,7 @@ GK_KERNEL(attention_fwd)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias), GK_I
     GK_UNROLL for (int i = 0; i < 4; i++) {
         l[i] = gk_group_sum(l[i], tmp, 16);
         gk_f f = l[i] == GK_R(0.0) ? GK_R(0.0) : GK_R(1.0) / l[i];
-        GK_UNROLL for (int u = 0; u < 4 * GK_GROUPS; u++) acc[i][u] *= f;
+        GK_UNROLL for (int u = 0; u < 4 * GK_ATTN_GROUPS; u++) acc[i][u] *= f;
         if (lse && c == 0 && gk_bid(1) == 0 && 4 * r + i < rows) {
             gk_i64 at = s.b * sl.v[0] + h * sl.v[1] + (s.q0 + i0 + 4 * r + i) * sl.v[2];
             lse[at] = l[i] == GK_R(0.0) ? -GK_INF : m[i] + gk_log(l[i]);

@@ -10,7 +10,7 @@
  */
 #define gk_head64_width 64
 #define gk_head128_width 128
-#define GK_WIDTH GK_CAT(GK_OP, _width)
+#define GK_ATTN_WIDTH GK_CAT(GK_OP, _width)
 #include "tile.h"
 
 // Units: FLOATS64 x HEAD_WIDTHS
@@ -20,15 +20,15 @@ GK_KERNEL(attention_dkv)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias), GK_I
                          GK_IN(gk_t, dout), GK_IN(gk_f, lse), GK_IN(gk_f, delta), GK_DIMS(sv), GK_DIMS(sl), GK_DIMS(sg), GK_OUT(gk_t, dk),
                          GK_OUT(gk_t, dv))
 {
-    GK_LOCAL gk_slot tile[GK_TILE];
+    GK_LOCAL gk_slot tile[GK_ATTN_TILE];
     GK_BIND_IN(gk_t, q); GK_BIND_IN(gk_t, k); GK_BIND_IN(gk_t, bias); GK_BIND_IN(gk_u8, mask); GK_BIND_IN(int, lengths); GK_BIND_IN(int, cu_q);
     GK_BIND_IN(int, cu_k); GK_BIND_IN(gk_i64, more); GK_BIND_OUT(int, err); GK_BIND_IN(gk_t, v); GK_BIND_IN(gk_t, dout); GK_BIND_IN(gk_f, lse);
     GK_BIND_IN(gk_f, delta); GK_BIND_OUT(gk_t, dk); GK_BIND_OUT(gk_t, dv);
     int group = (int)(size.v[1] / size.v[2]), kv = (int)size.v[2], kh = gk_bid(0) / tiles % kv;
     gk_span s = gk_span_of(gk_bid(0) / tiles / kv, gk_bid(0) % tiles, 1, lengths, cu_q, cu_k, size, err, code);
-    int j0 = s.tile * 64, rows = s.lk - j0, r = gk_lid() / 16, c = gk_lid() % 16, col0 = gk_bid(1) * GK_WIDTH;
+    int j0 = s.tile * 64, rows = s.lk - j0, r = gk_lid() / 16, c = gk_lid() % 16, col0 = gk_bid(1) * GK_ATTN_WIDTH;
     int d = (int)size.v[5], dvs = (int)size.v[6];
-    gk_f ak[4][4 * GK_GROUPS], av[4][4 * GK_GROUPS], x[4][4], y[4][4], slope[4][4];
+    gk_f ak[4][4 * GK_ATTN_GROUPS], av[4][4 * GK_ATTN_GROUPS], x[4][4], y[4][4], slope[4][4];
     gk_clear(ak);
     gk_clear(av);
     k += s.b * sq.v[3] + kh * sq.v[4] + (s.k0 + j0) * sq.v[5];
@@ -71,15 +71,15 @@ GK_KERNEL(attention_dq)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias), GK_IN
                         int right, int bottom, gk_i64 seed, gk_i64 stream, gk_i64 offset, float keep, gk_f kept, int code, GK_IN(gk_t, v),
                         GK_IN(gk_t, dout), GK_IN(gk_f, lse), GK_IN(gk_f, delta), GK_DIMS(sv), GK_DIMS(sl), GK_DIMS(sg), GK_OUT(gk_t, dq))
 {
-    GK_LOCAL gk_slot tile[GK_TILE];
+    GK_LOCAL gk_slot tile[GK_ATTN_TILE];
     GK_BIND_IN(gk_t, q); GK_BIND_IN(gk_t, k); GK_BIND_IN(gk_t, bias); GK_BIND_IN(gk_u8, mask); GK_BIND_IN(int, lengths); GK_BIND_IN(int, cu_q);
     GK_BIND_IN(int, cu_k); GK_BIND_IN(gk_i64, more); GK_BIND_OUT(int, err); GK_BIND_IN(gk_t, v); GK_BIND_IN(gk_t, dout); GK_BIND_IN(gk_f, lse);
     GK_BIND_IN(gk_f, delta); GK_BIND_OUT(gk_t, dq);
     int heads = (int)size.v[1], h = gk_bid(0) / tiles % heads, kh = h / (heads / (int)size.v[2]);
     gk_span s = gk_span_of(gk_bid(0) / tiles / heads, tiles - 1 - gk_bid(0) % tiles, 0, lengths, cu_q, cu_k, size, err, code);
     gk_rule rule = gk_rule_of(s, h, bias, mask, size, sm, scale, cap, left, right, bottom, seed, stream, offset, more, keep, kept);
-    int i0 = s.tile * 64, rows = s.lq - i0, r = gk_lid() / 16, c = gk_lid() % 16, col0 = gk_bid(1) * GK_WIDTH, d = (int)size.v[5];
-    gk_f acc[4][4 * GK_GROUPS], base[4], mean[4], x[4][4], y[4][4], slope[4][4];
+    int i0 = s.tile * 64, rows = s.lq - i0, r = gk_lid() / 16, c = gk_lid() % 16, col0 = gk_bid(1) * GK_ATTN_WIDTH, d = (int)size.v[5];
+    gk_f acc[4][4 * GK_ATTN_GROUPS], base[4], mean[4], x[4][4], y[4][4], slope[4][4];
     gk_clear(acc);
     GK_UNROLL for (int i = 0; i < 4; i++) {
         gk_i64 at = s.q0 + i0 + 4 * r + i;

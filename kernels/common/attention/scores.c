@@ -34,7 +34,7 @@ GK_KERNEL(attention_probs)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias), GK
                            gk_f cap, int left, int right, int bottom, gk_i64 seed, gk_i64 stream, gk_i64 offset, float keep, gk_f kept, int code,
                            GK_IN(gk_f, lse), GK_DIMS(sl), GK_OUT(gk_t, p))
 {
-    GK_LOCAL gk_slot tile[GK_TILE];
+    GK_LOCAL gk_slot tile[GK_ATTN_TILE];
     GK_BIND_IN(gk_t, q); GK_BIND_IN(gk_t, k); GK_BIND_IN(gk_t, bias); GK_BIND_IN(gk_u8, mask); GK_BIND_IN(int, lengths); GK_BIND_IN(int, cu_q);
     GK_BIND_IN(int, cu_k); GK_BIND_IN(gk_i64, more); GK_BIND_OUT(int, err); GK_BIND_IN(gk_f, lse); GK_BIND_OUT(gk_t, p);
     int heads = (int)size.v[1], h = gk_bid(0) / tiles % heads, kh = h / (heads / (int)size.v[2]);
@@ -65,7 +65,7 @@ GK_KERNEL(attention_dbias)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias), GK
                            GK_IN(gk_t, v), GK_IN(gk_t, dout), GK_IN(gk_f, lse), GK_IN(gk_f, delta), GK_DIMS(sv), GK_DIMS(sl), GK_DIMS(sb),
                            GK_OUT(gk_t, dbias), int accumulate)
 {
-    GK_LOCAL gk_slot tile[GK_TILE];
+    GK_LOCAL gk_slot tile[GK_ATTN_TILE];
     GK_LOCAL gk_f tmp[16 * 64];
     GK_BIND_IN(gk_t, q); GK_BIND_IN(gk_t, k); GK_BIND_IN(gk_t, bias); GK_BIND_IN(gk_u8, mask); GK_BIND_IN(int, lengths); GK_BIND_IN(int, cu_q);
     GK_BIND_IN(int, cu_k); GK_BIND_IN(gk_i64, more); GK_BIND_OUT(int, err); GK_BIND_IN(gk_t, v); GK_BIND_IN(gk_t, dout); GK_BIND_IN(gk_f, lse);

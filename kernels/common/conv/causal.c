@@ -110,7 +110,7 @@ GK_KERNEL(causal_input)(GK_IN(gk_t, dy), GK_IN(gk_f, dz), GK_IN(gk_t, w), GK_OUT
     }
 }
 
-#define GK_WINDOW 4
+#define GK_CONV_WINDOW 4
 GK_KERNEL(causal_weight)(GK_IN(gk_t, dy), GK_IN(gk_f, dz), GK_IN(gk_t, x), GK_IN(gk_t, state), GK_OUT(gk_f, part), gk_i64 images, gk_i64 len,
                          gk_i64 channels, int k, gk_i64 per)
 {
@@ -118,17 +118,17 @@ GK_KERNEL(causal_weight)(GK_IN(gk_t, dy), GK_IN(gk_f, dz), GK_IN(gk_t, x), GK_IN
     GK_LOCAL gk_f tmp[GK_BLOCK];
     gk_i64 ch = gk_bid(0) % channels, split = gk_bid(0) / channels, n = images * len, end = (split + 1) * per < n ? (split + 1) * per : n;
     part += (split * channels + ch) * (k + 1);
-    for (int j0 = 0; j0 < k; j0 += GK_WINDOW) {
-        gk_f acc[GK_WINDOW], bias = GK_R(0.0);
-        GK_UNROLL for (int u = 0; u < GK_WINDOW; u++) acc[u] = GK_R(0.0);
+    for (int j0 = 0; j0 < k; j0 += GK_CONV_WINDOW) {
+        gk_f acc[GK_CONV_WINDOW], bias = GK_R(0.0);
+        GK_UNROLL for (int u = 0; u < GK_CONV_WINDOW; u++) acc[u] = GK_R(0.0);
         for (gk_i64 i = split * per + gk_lid(); i < end; i += GK_BLOCK) {
             gk_i64 image = GK_ROW_OF(i), l = i - image * len, row = image * channels + ch;
             gk_f d = gk_dz(dy, dz, row * len + l);
             bias += d;
-            GK_UNROLL for (int u = 0; u < GK_WINDOW; u++)
+            GK_UNROLL for (int u = 0; u < GK_CONV_WINDOW; u++)
                 if (j0 + u < k) acc[u] += d * gk_before(x, state, row, len, k, l - (k - 1) + j0 + u);
         }
-        GK_UNROLL for (int u = 0; u < GK_WINDOW; u++) {
+        GK_UNROLL for (int u = 0; u < GK_CONV_WINDOW; u++) {
             gk_f sum = gk_block_sum(acc[u], tmp);
             if (gk_lid() == 0 && j0 + u < k) part[j0 + u] = sum;
         }

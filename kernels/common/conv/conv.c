@@ -106,76 +106,76 @@ GK_KERNEL(conv_plan)(GK_IN(gk_t, w), GK_OUT(int, plan), GK_OUT(gk_f, wt), int ba
 /* ---- tiles ----------------------------------------------------------------------------------------------------------------- */
 
 #if GK_DTYPE != GK_F64
-#define GK_TILE(x) gk_128_##x
-#define GK_BM 128
-#define GK_BN 128
-#define GK_BK 8
-#define GK_TM 8
-#define GK_TN 8
+#define GK_CONV_TILE(x) gk_128_##x
+#define GK_CONV_BM 128
+#define GK_CONV_BN 128
+#define GK_CONV_BK 8
+#define GK_CONV_TM 8
+#define GK_CONV_TN 8
 #include "tile.h"
-#undef GK_TILE
-#undef GK_BM
-#undef GK_BN
-#undef GK_BK
-#undef GK_TM
-#undef GK_TN
+#undef GK_CONV_TILE
+#undef GK_CONV_BM
+#undef GK_CONV_BN
+#undef GK_CONV_BK
+#undef GK_CONV_TM
+#undef GK_CONV_TN
 
-#define GK_TILE(x) gk_64w_##x
-#define GK_BM 64
-#define GK_BN 256
-#define GK_BK 8
-#define GK_TM 8
-#define GK_TN 8
+#define GK_CONV_TILE(x) gk_64w_##x
+#define GK_CONV_BM 64
+#define GK_CONV_BN 256
+#define GK_CONV_BK 8
+#define GK_CONV_TM 8
+#define GK_CONV_TN 8
 #include "tile.h"
-#undef GK_TILE
-#undef GK_BM
-#undef GK_BN
-#undef GK_BK
-#undef GK_TM
-#undef GK_TN
+#undef GK_CONV_TILE
+#undef GK_CONV_BM
+#undef GK_CONV_BN
+#undef GK_CONV_BK
+#undef GK_CONV_TM
+#undef GK_CONV_TN
 
-#define GK_TILE(x) gk_32_##x
-#define GK_BM 32
-#define GK_BN 256
-#define GK_BK 8
-#define GK_TM 4
-#define GK_TN 8
+#define GK_CONV_TILE(x) gk_32_##x
+#define GK_CONV_BM 32
+#define GK_CONV_BN 256
+#define GK_CONV_BK 8
+#define GK_CONV_TM 4
+#define GK_CONV_TN 8
 #include "tile.h"
-#undef GK_TILE
-#undef GK_BM
-#undef GK_BN
-#undef GK_BK
-#undef GK_TM
-#undef GK_TN
+#undef GK_CONV_TILE
+#undef GK_CONV_BM
+#undef GK_CONV_BN
+#undef GK_CONV_BK
+#undef GK_CONV_TM
+#undef GK_CONV_TN
 
-#define GK_TILE(x) gk_16_##x
-#define GK_BM 16
-#define GK_BN 256
-#define GK_BK 8
-#define GK_TM 4
-#define GK_TN 4
+#define GK_CONV_TILE(x) gk_16_##x
+#define GK_CONV_BM 16
+#define GK_CONV_BN 256
+#define GK_CONV_BK 8
+#define GK_CONV_TM 4
+#define GK_CONV_TN 4
 #include "tile.h"
-#undef GK_TILE
-#undef GK_BM
-#undef GK_BN
-#undef GK_BK
-#undef GK_TM
-#undef GK_TN
+#undef GK_CONV_TILE
+#undef GK_CONV_BM
+#undef GK_CONV_BN
+#undef GK_CONV_BK
+#undef GK_CONV_TM
+#undef GK_CONV_TN
 #endif
 
-#define GK_TILE(x) gk_64_##x
-#define GK_BM 64
-#define GK_BN 64
-#define GK_BK 16
-#define GK_TM 4
-#define GK_TN 4
+#define GK_CONV_TILE(x) gk_64_##x
+#define GK_CONV_BM 64
+#define GK_CONV_BN 64
+#define GK_CONV_BK 16
+#define GK_CONV_TM 4
+#define GK_CONV_TN 4
 #include "tile.h"
-#undef GK_TILE
-#undef GK_BM
-#undef GK_BN
-#undef GK_BK
-#undef GK_TM
-#undef GK_TN
+#undef GK_CONV_TILE
+#undef GK_CONV_BM
+#undef GK_CONV_BN
+#undef GK_CONV_BK
+#undef GK_CONV_TM
+#undef GK_CONV_TN
 
 /* The places of one phase: counts along the axes, and in all. */
 typedef struct { int rd, rh, rw, d, h, w, plane, count; } gk_places;

@@ -2,14 +2,14 @@
  *
  * conv_direct: one output per work-item. Forward: y[q] = sum over r, t of w * x[q * stride - pad + t * dilation]; adjoint: of w * x[(q + pad -
  * t * dilation) / stride] where that is whole. conv_rows: the same for strips of GK_STRIP outputs along height with stride and dilation 1 there, whose
- * windows share rows of x. Epilogue as in conv/conv.c. conv_direct_weight: sums of dy * x for one pair of channels and up to GK_TAPS taps per block and
+ * windows share rows of x. Epilogue as in conv/conv.c. conv_direct_weight: sums of dy * x for one pair of channels and up to GK_CONV_TAPS taps per block and
  * run of places; to part [splits, pairs, taps], which conv_join adds in order.
  * Launch: conv_direct, conv_rows grid-stride over outputs, strips; conv_direct_weight: one block per chunk of taps (fastest), pair and split.
  * Sums in gk_f. Deterministic. Reference: F.conv2d(groups=C), torch.nn.grad.
  */
 #include "window_table.h"
 
-#define GK_TAPS 9
+#define GK_CONV_TAPS 9
 #define GK_STRIP 4
 
 /* Splits i into (image and channel, depth, height, width) of a map. */
@@ -128,16 +128,16 @@ GK_KERNEL(conv_direct_weight)(GK_IN(gk_t, x), GK_IN(gk_t, dy), GK_OUT(gk_f, part
 {
     GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, dy); GK_BIND_OUT(gk_f, part);
     GK_LOCAL gk_f tmp[GK_BLOCK];
-    int kh = (int)win.v[1], kw = (int)win.v[2], taps = (int)win.v[0] * kh * kw, chunks = (taps + GK_TAPS - 1) / GK_TAPS;
-    int t0 = gk_bid(0) % chunks * GK_TAPS, rest = gk_bid(0) / chunks, cols = (int)out.v[6], rows = (int)out.v[3];
+    int kh = (int)win.v[1], kw = (int)win.v[2], taps = (int)win.v[0] * kh * kw, chunks = (taps + GK_CONV_TAPS - 1) / GK_CONV_TAPS;
+    int t0 = gk_bid(0) % chunks * GK_CONV_TAPS, rest = gk_bid(0) / chunks, cols = (int)out.v[6], rows = (int)out.v[3];
     gk_i64 pairs = out.v[4] * rows * cols, pair = rest % (int)pairs, split = rest / (int)pairs;
     gk_i64 c = pair % cols, ch = pair / cols, g = ch / rows;
     gk_i64 plane = img.v[0] * img.v[1] * img.v[2], size = out.v[0] * out.v[1] * out.v[2], total = size * out.v[5];
     gk_i64 end = (split + 1) * per < total ? (split + 1) * per : total;
-    int td[GK_TAPS], th[GK_TAPS], tw[GK_TAPS];
-    gk_i64 off[GK_TAPS];
-    gk_f acc[GK_TAPS];
-    GK_UNROLL for (int u = 0; u < GK_TAPS; u++) {
+    int td[GK_CONV_TAPS], th[GK_CONV_TAPS], tw[GK_CONV_TAPS];
+    gk_i64 off[GK_CONV_TAPS];
+    gk_f acc[GK_CONV_TAPS];
+    GK_UNROLL for (int u = 0; u < GK_CONV_TAPS; u++) {
         int t = t0 + u;
         td[u] = t / kw / kh * (int)geo.v[3]; th[u] = t / kw % kh * (int)geo.v[4]; tw[u] = t % kw * (int)geo.v[5];
         off[u] = (td[u] * img.v[1] + th[u]) * img.v[2] + tw[u];
@@ -153,10 +153,10 @@ GK_KERNEL(conv_direct_weight)(GK_IN(gk_t, x), GK_IN(gk_t, dy), GK_OUT(gk_f, part
         at.h = s.h * (int)win.v[4] - (int)geo.v[1];
         at.w = s.w * (int)win.v[5] - (int)geo.v[2];
         at.base = ((s.nc * out.v[4] + g) * cols + c) * plane + ((gk_i64)at.d * at.height + at.h) * at.width + at.w;
-        GK_UNROLL for (int u = 0; u < GK_TAPS; u++)
+        GK_UNROLL for (int u = 0; u < GK_CONV_TAPS; u++)
             if (gk_inside(at, td[u], th[u], tw[u])) acc[u] += d * gk_load(x, at.base + off[u]);
     }
-    GK_UNROLL for (int u = 0; u < GK_TAPS; u++) {
+    GK_UNROLL for (int u = 0; u < GK_CONV_TAPS; u++) {
         gk_f sum = gk_block_sum(acc[u], tmp);
         if (gk_lid() == 0 && t0 + u < taps) part[(split * pairs + pair) * taps + t0 + u] = sum;
     }

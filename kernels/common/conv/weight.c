@@ -41,34 +41,34 @@ GK_FN void gk_walk_on(gk_walk* s)
 GK_FN gk_column gk_walk_column(gk_walk s, gk_dims img, gk_dims step, gk_i64 g) { return gk_column_at(img, step, s.n, g, s.d, s.h, s.w); }
 
 #if GK_DTYPE != GK_F64
-#define GK_TILE(x) gk_w128_##x
-#define GK_BM 128
-#define GK_BN 128
-#define GK_BK 8
-#define GK_TM 8
-#define GK_TN 8
+#define GK_CONV_TILE(x) gk_w128_##x
+#define GK_CONV_BM 128
+#define GK_CONV_BN 128
+#define GK_CONV_BK 8
+#define GK_CONV_TM 8
+#define GK_CONV_TN 8
 #include "weight_tile.h"
-#undef GK_TILE
-#undef GK_BM
-#undef GK_BN
-#undef GK_BK
-#undef GK_TM
-#undef GK_TN
+#undef GK_CONV_TILE
+#undef GK_CONV_BM
+#undef GK_CONV_BN
+#undef GK_CONV_BK
+#undef GK_CONV_TM
+#undef GK_CONV_TN
 #endif
 
-#define GK_TILE(x) gk_w64_##x
-#define GK_BM 64
-#define GK_BN 64
-#define GK_BK 8
-#define GK_TM 4
-#define GK_TN 4
+#define GK_CONV_TILE(x) gk_w64_##x
+#define GK_CONV_BM 64
+#define GK_CONV_BN 64
+#define GK_CONV_BK 8
+#define GK_CONV_TM 4
+#define GK_CONV_TN 4
 #include "weight_tile.h"
-#undef GK_TILE
-#undef GK_BM
-#undef GK_BN
-#undef GK_BK
-#undef GK_TM
-#undef GK_TN
+#undef GK_CONV_TILE
+#undef GK_CONV_BM
+#undef GK_CONV_BN
+#undef GK_CONV_BK
+#undef GK_CONV_TM
+#undef GK_CONV_TN
 
 /* size = {columns, splits, places per split, row tiles, column tiles, places}. */
 #define GK_WEIGHT_BODY(tile_of, bm, bn, bk, tm, tn, per) \

@@ -8,10 +8,10 @@
  * digits of near vectors. Sums in gk_f in a fixed order. Deterministic. Reference: torch.cdist(compute_mode="donot_use_mm_for_euclid_dist"),
  * F.pdist, F.pairwise_distance, F.cosine_similarity.
  */
-#define GK_TILE 64
-#define GK_STEP 16
+#define GK_DIST_TILE 64
+#define GK_DIST_STEP 16
 /* Rows of a local tile are one longer, so that its columns lie in different banks. */
-#define GK_PITCH (GK_TILE + 1)
+#define GK_DIST_PITCH (GK_DIST_TILE + 1)
 #define GK_HALF_TILE 32
 #define GK_HALF_PITCH (GK_HALF_TILE + 1)
 
@@ -65,30 +65,30 @@ GK_FN gk_i64 gk_triangle(gk_i64 i, gk_i64 j, gk_i64 n)
 GK_KERNEL(distance_tile)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_OUT(gk_t, y), gk_i64 rows, gk_i64 cols, gk_i64 len, int packed, int mode, gk_f p)
 {
     GK_BIND_IN(gk_t, a); GK_BIND_IN(gk_t, b); GK_BIND_OUT(gk_t, y);
-    GK_LOCAL gk_f ta[GK_STEP * GK_PITCH];
-    GK_LOCAL gk_f tb[GK_STEP * GK_PITCH];
+    GK_LOCAL gk_f ta[GK_DIST_STEP * GK_DIST_PITCH];
+    GK_LOCAL gk_f tb[GK_DIST_STEP * GK_DIST_PITCH];
     int t = gk_lid(), x = t % 16, r = t / 16;
-    gk_i64 across = (cols + GK_TILE - 1) / GK_TILE, down = (rows + GK_TILE - 1) / GK_TILE, g = gk_bid(0);
-    gk_i64 n0 = g % across * GK_TILE, m0 = g / across % down * GK_TILE, batch = g / across / down;
-    gk_i64 steps = packed && n0 + GK_TILE <= m0 ? 0 : len;
+    gk_i64 across = (cols + GK_DIST_TILE - 1) / GK_DIST_TILE, down = (rows + GK_DIST_TILE - 1) / GK_DIST_TILE, g = gk_bid(0);
+    gk_i64 n0 = g % across * GK_DIST_TILE, m0 = g / across % down * GK_DIST_TILE, batch = g / across / down;
+    gk_i64 steps = packed && n0 + GK_DIST_TILE <= m0 ? 0 : len;
     gk_f acc[4][4];
     GK_UNROLL for (int i = 0; i < 4; i++)
         GK_UNROLL for (int j = 0; j < 4; j++) acc[i][j] = GK_R(0.0);
-    for (gk_i64 k0 = 0; k0 < steps; k0 += GK_STEP) {
-        int have = len - k0 < GK_STEP ? (int)(len - k0) : GK_STEP;
-        GK_UNROLL for (int q = 0; q < GK_TILE * GK_STEP / GK_BLOCK; q++) {
-            int e = q * GK_BLOCK + t, k = e % GK_STEP, row = e / GK_STEP;
+    for (gk_i64 k0 = 0; k0 < steps; k0 += GK_DIST_STEP) {
+        int have = len - k0 < GK_DIST_STEP ? (int)(len - k0) : GK_DIST_STEP;
+        GK_UNROLL for (int q = 0; q < GK_DIST_TILE * GK_DIST_STEP / GK_BLOCK; q++) {
+            int e = q * GK_BLOCK + t, k = e % GK_DIST_STEP, row = e / GK_DIST_STEP;
             gk_f u = GK_R(0.0), v = GK_R(0.0);
             if (k < have && m0 + row < rows) u = gk_load(a, (batch * rows + m0 + row) * len + k0 + k);
             if (k < have && n0 + row < cols) v = gk_load(b, (batch * cols + n0 + row) * len + k0 + k);
-            ta[k * GK_PITCH + row] = u;
-            tb[k * GK_PITCH + row] = v;
+            ta[k * GK_DIST_PITCH + row] = u;
+            tb[k * GK_DIST_PITCH + row] = v;
         }
         GK_BARRIER();
         for (int k = 0; k < have; k++) {
             gk_f u[4], v[4];
-            GK_UNROLL for (int i = 0; i < 4; i++) u[i] = ta[k * GK_PITCH + r + 16 * i];
-            GK_UNROLL for (int j = 0; j < 4; j++) v[j] = tb[k * GK_PITCH + x + 16 * j];
+            GK_UNROLL for (int i = 0; i < 4; i++) u[i] = ta[k * GK_DIST_PITCH + r + 16 * i];
+            GK_UNROLL for (int j = 0; j < 4; j++) v[j] = tb[k * GK_DIST_PITCH + x + 16 * j];
             if (mode == 2) {
                 GK_UNROLL for (int i = 0; i < 4; i++)
                     GK_UNROLL for (int j = 0; j < 4; j++) {
@@ -120,12 +120,12 @@ GK_KERNEL(distance_bwd)(GK_IN(gk_t, dy), GK_IN(gk_t, y), GK_IN(gk_t, a), GK_IN(g
                         gk_i64 rows, gk_i64 others, gk_i64 len, gk_i64 step, gk_i64 next, int splits, int packed, int mode, gk_f p, int accumulate)
 {
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, y); GK_BIND_IN(gk_t, a); GK_BIND_IN(gk_t, b); GK_BIND_OUT(gk_t, da); GK_BIND_OUT(gk_f, part);
-    GK_LOCAL gk_f tc[GK_STEP * GK_PITCH];
-    GK_LOCAL gk_f ty[GK_STEP * GK_PITCH];
-    GK_LOCAL gk_f tb[GK_STEP * GK_HALF_PITCH];
+    GK_LOCAL gk_f tc[GK_DIST_STEP * GK_DIST_PITCH];
+    GK_LOCAL gk_f ty[GK_DIST_STEP * GK_DIST_PITCH];
+    GK_LOCAL gk_f tb[GK_DIST_STEP * GK_HALF_PITCH];
     int t = gk_lid(), x = t % 16, r = t / 16;
-    gk_i64 across = (len + GK_HALF_TILE - 1) / GK_HALF_TILE, down = (rows + GK_TILE - 1) / GK_TILE, g = gk_bid(0);
-    gk_i64 n0 = g % across * GK_HALF_TILE, m0 = g / across % down * GK_TILE, s = g / across / down % splits, batch = g / across / down / splits;
+    gk_i64 across = (len + GK_HALF_TILE - 1) / GK_HALF_TILE, down = (rows + GK_DIST_TILE - 1) / GK_DIST_TILE, g = gk_bid(0);
+    gk_i64 n0 = g % across * GK_HALF_TILE, m0 = g / across % down * GK_DIST_TILE, s = g / across / down % splits, batch = g / across / down / splits;
     gk_i64 per = (others + splits - 1) / splits, first = s * per, end = first + per < others ? first + per : others;
     gk_f mine[4][2], acc[4][2];
     GK_UNROLL for (int i = 0; i < 4; i++) {
@@ -136,10 +136,10 @@ GK_KERNEL(distance_bwd)(GK_IN(gk_t, dy), GK_IN(gk_t, y), GK_IN(gk_t, a), GK_IN(g
             if (m < rows && n < len) mine[i][j] = gk_load(a, (batch * rows + m) * len + n);
         }
     }
-    for (gk_i64 j0 = first; j0 < end; j0 += GK_STEP) {
-        int have = end - j0 < GK_STEP ? (int)(end - j0) : GK_STEP;
-        GK_UNROLL for (int q = 0; q < GK_TILE * GK_STEP / GK_BLOCK; q++) {
-            int e = q * GK_BLOCK + t, k = next == 1 ? e % GK_STEP : e / GK_TILE, row = next == 1 ? e / GK_STEP : e % GK_TILE;
+    for (gk_i64 j0 = first; j0 < end; j0 += GK_DIST_STEP) {
+        int have = end - j0 < GK_DIST_STEP ? (int)(end - j0) : GK_DIST_STEP;
+        GK_UNROLL for (int q = 0; q < GK_DIST_TILE * GK_DIST_STEP / GK_BLOCK; q++) {
+            int e = q * GK_BLOCK + t, k = next == 1 ? e % GK_DIST_STEP : e / GK_DIST_TILE, row = next == 1 ? e / GK_DIST_STEP : e % GK_DIST_TILE;
             gk_i64 i = m0 + row, j = j0 + k;
             gk_f c = GK_R(0.0), v = GK_R(0.0);
             if (k < have && i < rows && !(packed && i == j)) {
@@ -147,10 +147,10 @@ GK_KERNEL(distance_bwd)(GK_IN(gk_t, dy), GK_IN(gk_t, y), GK_IN(gk_t, a), GK_IN(g
                 v = gk_load(y, at);
                 c = gk_outer(mode, gk_load(dy, at), v, p);
             }
-            tc[k * GK_PITCH + row] = c;
-            ty[k * GK_PITCH + row] = v;
+            tc[k * GK_DIST_PITCH + row] = c;
+            ty[k * GK_DIST_PITCH + row] = v;
         }
-        GK_UNROLL for (int q = 0; q < GK_HALF_TILE * GK_STEP / GK_BLOCK; q++) {
+        GK_UNROLL for (int q = 0; q < GK_HALF_TILE * GK_DIST_STEP / GK_BLOCK; q++) {
             int e = q * GK_BLOCK + t, n = e % GK_HALF_TILE, k = e / GK_HALF_TILE;
             gk_f v = GK_R(0.0);
             if (k < have && n0 + n < len) v = gk_load(b, (batch * others + j0 + k) * len + n0 + n);
@@ -159,7 +159,7 @@ GK_KERNEL(distance_bwd)(GK_IN(gk_t, dy), GK_IN(gk_t, y), GK_IN(gk_t, a), GK_IN(g
         GK_BARRIER();
         for (int k = 0; k < have; k++) {
             GK_UNROLL for (int i = 0; i < 4; i++) {
-                gk_f c = tc[k * GK_PITCH + r + 16 * i], v = ty[k * GK_PITCH + r + 16 * i];
+                gk_f c = tc[k * GK_DIST_PITCH + r + 16 * i], v = ty[k * GK_DIST_PITCH + r + 16 * i];
                 GK_UNROLL for (int j = 0; j < 2; j++) {
                     gk_f h = gk_inner(mode, mine[i][j] - tb[k * GK_HALF_PITCH + x + 16 * j], v, p);
                     /* A pair without weight adds nothing, whatever its difference. */

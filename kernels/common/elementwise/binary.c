@@ -16,13 +16,13 @@ GK_KERNEL(binary_flat)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_OUT(gk_t, y), gk_i64 n
 {
     GK_BIND_IN(gk_t, a); GK_BIND_IN(gk_t, b); GK_BIND_OUT(gk_t, y);
     gk_i64 step = gk_gsize(), items = wide ? n / GK_W : 0, i = gk_gid();
-    for (; i + (GK_DEPTH / 2 - 1) * step < items; i += GK_DEPTH / 2 * step) {
-        gk_vec u[GK_DEPTH / 2], v[GK_DEPTH / 2];
-        GK_UNROLL for (int j = 0; j < GK_DEPTH / 2; j++) {
+    for (; i + (GK_MAP_DEPTH / 2 - 1) * step < items; i += GK_MAP_DEPTH / 2 * step) {
+        gk_vec u[GK_MAP_DEPTH / 2], v[GK_MAP_DEPTH / 2];
+        GK_UNROLL for (int j = 0; j < GK_MAP_DEPTH / 2; j++) {
             u[j] = gk_loadv(a, (i + j * step) * GK_W);
             v[j] = gk_loadv(b, (i + j * step) * GK_W);
         }
-        GK_UNROLL for (int j = 0; j < GK_DEPTH / 2; j++) {
+        GK_UNROLL for (int j = 0; j < GK_MAP_DEPTH / 2; j++) {
             GK_UNROLL for (int k = 0; k < GK_W; k++) u[j].v[k] = GK_FWD(u[j].v[k], v[j].v[k], p, q);
             gk_storev_quick(y, (i + j * step) * GK_W, u[j]);
         }

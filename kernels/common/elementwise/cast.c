@@ -37,7 +37,7 @@ typedef gk_u16 gk_d;
 #define GK_DW 8
 #endif
 /* Elements that one work-item takes: whole vectors on both sides. */
-#define GK_RUN (GK_W > GK_DW ? GK_W : GK_DW)
+#define GK_MAP_RUN (GK_W > GK_DW ? GK_W : GK_DW)
 
 #if GK_TO_HALF
 /* The value as f32, rounded to odd where it does not fit: then the second rounding, to 16 bits, gives what a single one would. */
@@ -108,16 +108,16 @@ GK_FN gk_raw16 gk_pack(const gk_d* d)
 GK_KERNEL(cast_nd)(GK_IN(gk_t, x), GK_OUT(gk_d, y), gk_i64 n, int wide, int rank, GK_DIMS(shape), GK_DIMS(sx), GK_DIMS(sy))
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_d, y);
-    gk_i64 items = wide ? n / GK_RUN : 0;
+    gk_i64 items = wide ? n / GK_MAP_RUN : 0;
     for (gk_i64 i = gk_gid(); i < items; i += gk_gsize()) {
-        gk_d d[GK_RUN];
-        GK_UNROLL for (int j = 0; j < GK_RUN / GK_W; j++) {
-            gk_vec v = gk_loadv(x, i * GK_RUN + j * GK_W);
+        gk_d d[GK_MAP_RUN];
+        GK_UNROLL for (int j = 0; j < GK_MAP_RUN / GK_W; j++) {
+            gk_vec v = gk_loadv(x, i * GK_MAP_RUN + j * GK_W);
             GK_UNROLL for (int k = 0; k < GK_W; k++) d[j * GK_W + k] = gk_convert(v.v[k]);
         }
-        GK_UNROLL for (int j = 0; j < GK_RUN / GK_DW; j++) gk_store16((GK_GLOBAL void*)(y + i * GK_RUN + j * GK_DW), gk_pack(d + j * GK_DW));
+        GK_UNROLL for (int j = 0; j < GK_MAP_RUN / GK_DW; j++) gk_store16((GK_GLOBAL void*)(y + i * GK_MAP_RUN + j * GK_DW), gk_pack(d + j * GK_DW));
     }
-    for (gk_i64 i = items * GK_RUN + gk_gid(); i < n; i += gk_gsize()) {
+    for (gk_i64 i = items * GK_MAP_RUN + gk_gid(); i < n; i += gk_gsize()) {
         gk_i64 ix = 0, iy = 0;
         GK_ND(i, n, rank, shape, { ix += r * sx.v[d]; iy += r * sy.v[d]; });
         y[iy] = gk_convert(gk_load(x, ix));

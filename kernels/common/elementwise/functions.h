@@ -25,9 +25,9 @@
 #define GK_FWD GK_CAT(GK_OP, _fwd)
 #define GK_BWD GK_CAT(GK_OP, _bwd)
 /* 16-byte accesses in flight per work-item before the first use. */
-#define GK_DEPTH 4
+#define GK_MAP_DEPTH 4
 /* Vectors that a work-item of unary_flat, and of unary_bwd_flat, takes: 16-bit values leave more arithmetic per byte, which more loads in flight hide (measured). */
-#define GK_RUNS (GK_W >= 8 ? 4 : 1)
+#define GK_MAP_RUNS (GK_W >= 8 ? 4 : 1)
 #define GK_BWD_RUNS (GK_W >= 8 ? 2 : 1)
 
 /* GK_W elements, or one element repeated. */

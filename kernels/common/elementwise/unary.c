@@ -14,12 +14,12 @@ GK_KERNEL(unary_flat)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 n, int wide, gk_f 
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
     gk_i64 items = wide ? n / GK_W : 0;
-    /* A block takes GK_RUNS runs of neighbouring vectors, all loaded before the first is used. */
-    for (gk_i64 i = (gk_i64)gk_bid(0) * (GK_BLOCK * GK_RUNS) + gk_lid(); i < items; i += gk_gsize() * GK_RUNS) {
-        gk_vec a[GK_RUNS];
-        GK_UNROLL for (int u = 0; u < GK_RUNS; u++)
+    /* A block takes GK_MAP_RUNS runs of neighbouring vectors, all loaded before the first is used. */
+    for (gk_i64 i = (gk_i64)gk_bid(0) * (GK_BLOCK * GK_MAP_RUNS) + gk_lid(); i < items; i += gk_gsize() * GK_MAP_RUNS) {
+        gk_vec a[GK_MAP_RUNS];
+        GK_UNROLL for (int u = 0; u < GK_MAP_RUNS; u++)
             if (i + u * GK_BLOCK < items) a[u] = gk_loadv(x, (i + u * GK_BLOCK) * GK_W);
-        GK_UNROLL for (int u = 0; u < GK_RUNS; u++) {
+        GK_UNROLL for (int u = 0; u < GK_MAP_RUNS; u++) {
             if (i + u * GK_BLOCK >= items) break;
             GK_UNROLL for (int k = 0; k < GK_W; k++) a[u].v[k] = GK_FWD(a[u].v[k], p, q, s);
             gk_storev_quick(y, (i + u * GK_BLOCK) * GK_W, a[u]);

@@ -21,20 +21,20 @@ GK_KERNEL(embedding_keys)(GK_IN(int, ids), GK_OUT(gk_t, keys), GK_OUT(int, err),
 
 #if GK_DTYPE == GK_I32
 /* 16 bytes per work-item that are read before the first is written. */
-#define GK_DEPTH 2
+#define GK_EMBED_DEPTH 2
 
 // Units: I32
 /* y[i] = table[ids[i]] for rows of `row` times 16 bytes; `by` divides by `row`. An id outside [0, rows) is reported and gives zeros. Items: the
- * 16 bytes of y, less than 2^31. Launch: blocks loop over runs of GK_DEPTH * GK_BLOCK items. Reference: F.embedding. */
+ * 16 bytes of y, less than 2^31. Launch: blocks loop over runs of GK_EMBED_DEPTH * GK_BLOCK items. Reference: F.embedding. */
 GK_KERNEL(embedding_rows)(GK_IN(gk_t, table), GK_IN(int, ids), GK_OUT(gk_t, y), GK_OUT(int, err), gk_i64 items, gk_i64 rows, int row, gk_i64 by, int wide,
                           int code)
 {
     GK_BIND_IN(gk_t, table); GK_BIND_IN(int, ids); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(int, err);
-    gk_i64 step = (gk_i64)gk_nblocks(0) * (GK_DEPTH * GK_BLOCK);
-    for (gk_i64 first = (gk_i64)gk_bid(0) * (GK_DEPTH * GK_BLOCK) + gk_lid(); first < items; first += step) {
-        gk_i64 from[GK_DEPTH];
-        gk_raw16 q[GK_DEPTH];
-        GK_UNROLL for (int u = 0; u < GK_DEPTH; u++) {
+    gk_i64 step = (gk_i64)gk_nblocks(0) * (GK_EMBED_DEPTH * GK_BLOCK);
+    for (gk_i64 first = (gk_i64)gk_bid(0) * (GK_EMBED_DEPTH * GK_BLOCK) + gk_lid(); first < items; first += step) {
+        gk_i64 from[GK_EMBED_DEPTH];
+        gk_raw16 q[GK_EMBED_DEPTH];
+        GK_UNROLL for (int u = 0; u < GK_EMBED_DEPTH; u++) {
             gk_u32 at = (gk_u32)(first + u * GK_BLOCK);
             from[u] = -1;
             if (first + u * GK_BLOCK < items) {
@@ -44,11 +44,11 @@ GK_KERNEL(embedding_rows)(GK_IN(gk_t, table), GK_IN(int, ids), GK_OUT(gk_t, y), 
                 else gk_report(err, code);
             }
         }
-        GK_UNROLL for (int u = 0; u < GK_DEPTH; u++) {
+        GK_UNROLL for (int u = 0; u < GK_EMBED_DEPTH; u++) {
             q[u] = gk_make16(0u, 0u, 0u, 0u);
             if (from[u] >= 0) q[u] = gk_load16((GK_GLOBAL const void*)(table + from[u] * GK_W));
         }
-        GK_UNROLL for (int u = 0; u < GK_DEPTH; u++)
+        GK_UNROLL for (int u = 0; u < GK_EMBED_DEPTH; u++)
             if (first + u * GK_BLOCK < items) gk_store16((GK_GLOBAL void*)(y + (first + u * GK_BLOCK) * GK_W), q[u]);
     }
 }

@@ -142,48 +142,48 @@ GK_FN void gk_store_part(GK_GLOBAL gk_f* part, gk_i64 at, gk_i64 m, gk_i64 n, gk
 /* ---- tiles ----------------------------------------------------------------------------------------------------------------- */
 
 #if GK_DTYPE != GK_F64
-#define GK_TILE(x) gk_128_##x
-#define GK_BM 128
-#define GK_BN 128
-#define GK_BK (2 * GK_W)
-#define GK_TM 8
-#define GK_TN 8
+#define GK_GEMM_TILE(x) gk_128_##x
+#define GK_GEMM_BM 128
+#define GK_GEMM_BN 128
+#define GK_GEMM_BK (2 * GK_W)
+#define GK_GEMM_TM 8
+#define GK_GEMM_TN 8
 #include "tile.h"
-#undef GK_TILE
-#undef GK_BM
-#undef GK_BN
-#undef GK_BK
-#undef GK_TM
-#undef GK_TN
+#undef GK_GEMM_TILE
+#undef GK_GEMM_BM
+#undef GK_GEMM_BN
+#undef GK_GEMM_BK
+#undef GK_GEMM_TM
+#undef GK_GEMM_TN
 #endif
 
-#define GK_TILE(x) gk_64_##x
-#define GK_BM 64
-#define GK_BN 64
-#define GK_BK (GK_W > 4 ? 32 : 16)
-#define GK_TM 4
-#define GK_TN 4
+#define GK_GEMM_TILE(x) gk_64_##x
+#define GK_GEMM_BM 64
+#define GK_GEMM_BN 64
+#define GK_GEMM_BK (GK_W > 4 ? 32 : 16)
+#define GK_GEMM_TM 4
+#define GK_GEMM_TN 4
 #include "tile.h"
-#undef GK_TILE
-#undef GK_BM
-#undef GK_BN
-#undef GK_BK
-#undef GK_TM
-#undef GK_TN
+#undef GK_GEMM_TILE
+#undef GK_GEMM_BM
+#undef GK_GEMM_BN
+#undef GK_GEMM_BK
+#undef GK_GEMM_TM
+#undef GK_GEMM_TN
 
-#define GK_TILE(x) gk_16_##x
-#define GK_BM 16
-#define GK_BN 256
-#define GK_BK 8
-#define GK_TM 4
-#define GK_TN 4
+#define GK_GEMM_TILE(x) gk_16_##x
+#define GK_GEMM_BM 16
+#define GK_GEMM_BN 256
+#define GK_GEMM_BK 8
+#define GK_GEMM_TM 4
+#define GK_GEMM_TN 4
 #include "tile.h"
-#undef GK_TILE
-#undef GK_BM
-#undef GK_BN
-#undef GK_BK
-#undef GK_TM
-#undef GK_TN
+#undef GK_GEMM_TILE
+#undef GK_GEMM_BM
+#undef GK_GEMM_BN
+#undef GK_GEMM_BK
+#undef GK_GEMM_TM
+#undef GK_GEMM_TN
 
 /* Body of a tile kernel. The accumulators pass through local memory on their way to the epilogue, `per` groups of four at a time, so that one
  * loop with computed indices serves them all. */

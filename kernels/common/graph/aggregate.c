@@ -7,7 +7,7 @@
  *
  * Launch: `lanes` work-items, a power of two, take one stretch of entries (graph/graph.h) and lanes * w consecutive columns, w = GK_W where `wide`;
  * axis 1 of the grid walks over the columns. The rows of GK_U edges are on their way at a time, and the indices of the next ones. Sums run in the
- * order of the entries, in gk_f, for GK_RUN of them at a time; the parts of long nodes are joined in order. One writer per output, deterministic.
+ * order of the entries, in gk_f, for GK_GRAPH_RUN of them at a time; the parts of long nodes are joined in order. One writer per output, deterministic.
  * References: torch.sparse @, index_add, scatter_reduce; DGL's copy_u, u_mul_e and so on.
  */
 #include "common/prelude/coordinates.h"
@@ -21,10 +21,10 @@
 #define gk_agg_copy_lean 1
 #define gk_agg_scaled_lean 2
 #define gk_agg_shared_lean 3
-#define GK_LEAN GK_CAT(GK_OP, _lean)
-#if GK_LEAN
+#define GK_GRAPH_LEAN GK_CAT(GK_OP, _lean)
+#if GK_GRAPH_LEAN
 #undef GK_MIN_BLOCKS
-#define GK_MIN_BLOCKS (GK_LEAN == 3 ? 5 : 4)
+#define GK_MIN_BLOCKS (GK_GRAPH_LEAN == 3 ? 5 : 4)
 #endif
 
 /* What a message is: A, with B, with the node's own row. */
@@ -35,16 +35,16 @@
 #define GK_MINUS_S 4
 #define GK_TIMES_S 5
 #define GK_DEVIATION 6
-#define GK_IS_ZERO 7
-#define GK_NONZERO 8
+#define GK_GRAPH_IS_ZERO 7
+#define GK_GRAPH_NONZERO 8
 
 #define GK_RED_SUM 0
 #define GK_RED_MEAN 1
 #define GK_RED_PROD 2
 
 /* Entries that are summed one by one: a longer sum would lose some of what each one adds, though nothing that 16-bit storage could hold. */
-#define GK_RUN 32u
-#define GK_RUN_ENDS(p, first) (GK_W <= 4 && (((p) - (first) + GK_U) & (GK_RUN - 1u)) == 0u)
+#define GK_GRAPH_RUN 32u
+#define GK_RUN_ENDS(p, first) (GK_W <= 4 && (((p) - (first) + GK_U) & (GK_GRAPH_RUN - 1u)) == 0u)
 
 /* acc += v, or acc *= v for a product. */
 GK_FN void gk_fold(gk_vec* acc, gk_vec v, int red)
@@ -113,7 +113,7 @@ GK_FN void gk_messages(const gk_walk* g, int node, gk_vec own, const gk_ends* e,
                 else if (g->message == GK_MINUS_S) x = x - s;
                 else if (g->message == GK_TIMES_S) x = x * s;
                 else if (g->message == GK_DEVIATION) x = (x - s) * (x - s);
-                else if (g->message == GK_IS_ZERO) x = x == GK_R(0.0) ? GK_R(1.0) : GK_R(0.0);
+                else if (g->message == GK_GRAPH_IS_ZERO) x = x == GK_R(0.0) ? GK_R(1.0) : GK_R(0.0);
                 else if (x == GK_R(0.0)) x = GK_R(1.0);
                 m[k].v[i] = x;
             }
@@ -139,7 +139,7 @@ GK_FN void gk_messages(const gk_walk* g, int node, gk_vec own, const gk_ends* e,
     }
 }
 
-#if GK_LEAN
+#if GK_GRAPH_LEAN
 /* The sum of gk_reduce_run where the message is known: only what it takes is fetched and checked. */
 GK_FN gk_vec gk_sum_run(const gk_walk* g, gk_u32 first, gk_u32 end)
 {
@@ -151,26 +151,26 @@ GK_FN gk_vec gk_sum_run(const gk_walk* g, gk_u32 first, gk_u32 end)
     gk_u32 bytes = g->inner * (gk_u32)sizeof(gk_t);
     gk_vec acc = gk_splat(GK_R(0.0)), run = acc;
     int row[GK_U], scale[GK_U];
-    if (GK_LEAN == 2) b += g->b_base;
+    if (GK_GRAPH_LEAN == 2) b += g->b_base;
     gk_ids(rows, first, end, g->wide_index, row_limit, g->err, g->code, row);
-    if (GK_LEAN == 2) gk_ids(scales, first, end, g->wide_index, scale_limit, g->err, g->code, scale);
+    if (GK_GRAPH_LEAN == 2) gk_ids(scales, first, end, g->wide_index, scale_limit, g->err, g->code, scale);
     GK_ROLLED for (gk_u32 p = first; p < end; p += GK_U) {
         gk_vec m[GK_U];
         gk_f s[GK_U];
         int on[GK_U];
         GK_UNROLL for (int k = 0; k < GK_U; k++) {
-            on[k] = row[k] >= 0 && (GK_LEAN != 2 || scale[k] >= 0);
+            on[k] = row[k] >= 0 && (GK_GRAPH_LEAN != 2 || scale[k] >= 0);
             if (on[k]) {
                 m[k] = gk_row_at(a, row[k], bytes);
-                if (GK_LEAN == 2) s[k] = gk_load(b, gk_at(0, scale[k], g->b_row));
-                if (GK_LEAN == 3) s[k] = gk_recip((gk_f)(int)gk_index(g->degree, row[k], g->wide_saved));
+                if (GK_GRAPH_LEAN == 2) s[k] = gk_load(b, gk_at(0, scale[k], g->b_row));
+                if (GK_GRAPH_LEAN == 3) s[k] = gk_recip((gk_f)(int)gk_index(g->degree, row[k], g->wide_saved));
             }
         }
         gk_ids(rows, p + GK_U, end, g->wide_index, row_limit, g->err, g->code, row);
-        if (GK_LEAN == 2) gk_ids(scales, p + GK_U, end, g->wide_index, scale_limit, g->err, g->code, scale);
+        if (GK_GRAPH_LEAN == 2) gk_ids(scales, p + GK_U, end, g->wide_index, scale_limit, g->err, g->code, scale);
         GK_UNROLL for (int k = 0; k < GK_U; k++) {
             if (on[k]) {
-                GK_UNROLL for (int i = 0; i < GK_W; i++) run.v[i] += GK_LEAN == 1 ? m[k].v[i] : m[k].v[i] * s[k];
+                GK_UNROLL for (int i = 0; i < GK_W; i++) run.v[i] += GK_GRAPH_LEAN == 1 ? m[k].v[i] : m[k].v[i] * s[k];
             }
         }
         if (GK_RUN_ENDS(p, first)) {
@@ -217,7 +217,7 @@ GK_FN gk_vec gk_reduce_run(const gk_walk* g, int node, gk_vec own, gk_u32 first,
 #define GK_EDGES size.v[6]
 #define GK_OTHERS size.v[7]
 #define GK_WIDE (int)how.v[0]
-#define GK_LANES (int)how.v[6]
+#define GK_GRAPH_LANES (int)how.v[6]
 #define GK_FLAG(b) ((how.v[7] & (b)) != 0)
 #define GK_CUTS (GK_FLAG(8) ? gk_cuts(GK_ENTRIES, GK_CUT) : 0u)
 
@@ -267,7 +267,7 @@ GK_KERNEL(aggregate)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), GK_IN
     GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(int, col); GK_BIND_IN(int, perm); GK_BIND_IN(gk_t, a); GK_BIND_IN(gk_t, b);
     GK_BIND_IN(gk_t, own); GK_BIND_IN(gk_f, own_stat); GK_BIND_IN(int, degree); GK_BIND_IN(int, mask); GK_BIND_IN(gk_f, base); GK_BIND_IN(gk_t, bias);
     GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_f, stat); GK_BIND_OUT(gk_f, parts); GK_BIND_OUT(int, err);
-    int lanes = GK_LANES, wide = GK_LEAN ? 1 : GK_WIDE;
+    int lanes = GK_GRAPH_LANES, wide = GK_GRAPH_LEAN ? 1 : GK_WIDE;
     gk_u32 cuts = GK_CUTS, items = cuts + (gk_u32)GK_NODES, column = GK_VECTOR(lanes) * (wide ? GK_W : 1);
     gk_i64 o = GK_INNER == GK_COLUMNS ? 0 : column / (gk_u32)GK_INNER, at = column - o * GK_INNER;
     gk_walk g;
@@ -277,9 +277,9 @@ GK_KERNEL(aggregate)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), GK_IN
     g.b_base = b_span == 1 ? column : column / (gk_u32)b_span;
     g.wide_index = GK_FLAG(1); g.wide_saved = GK_FLAG(16); g.wide = wide; g.message = (int)how.v[1]; g.a_at_edge = (int)how.v[3]; g.b_at_edge = (int)how.v[4];
     g.m_at_self = (int)how.v[5]; g.code = code;
-#if GK_LEAN
-    g.b = GK_LEAN == 2 ? b : 0; g.b_full = 0; g.message = GK_LEAN == 2 ? GK_TIMES_B : GK_PLAIN;
-    g.degree = GK_LEAN == 3 ? degree : 0; g.mask = 0;
+#if GK_GRAPH_LEAN
+    g.b = GK_GRAPH_LEAN == 2 ? b : 0; g.b_full = 0; g.message = GK_GRAPH_LEAN == 2 ? GK_TIMES_B : GK_PLAIN;
+    g.degree = GK_GRAPH_LEAN == 3 ? degree : 0; g.mask = 0;
     own = 0; own_stat = 0; base = 0; bias = 0; act = 0;
 #endif
     if (column >= (gk_u32)GK_COLUMNS) items = 0;
@@ -291,7 +291,7 @@ GK_KERNEL(aggregate)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), GK_IN
             gk_vec s = gk_splat(GK_R(0.0));
             if (own_stat) s = gk_part_get(own_stat, to, wide);
             else if (own) s = gk_row_get(own, to, wide);
-#if GK_LEAN
+#if GK_GRAPH_LEAN
             gk_vec acc = gk_sum_run(&g, q.first, q.end);
 #else
             gk_vec acc = gk_reduce_run(&g, (int)q.node, s, q.first, q.end, (int)how.v[2]);
@@ -303,17 +303,17 @@ GK_KERNEL(aggregate)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), GK_IN
 }
 
 // Units: FLOATS64 x ANY_AGGREGATE
-/* Joins the parts of the long nodes. Launch: one block per GK_WINDOW cuts; groups of `lanes` work-items take every so many parts, then the first adds up. */
+/* Joins the parts of the long nodes. Launch: one block per GK_GRAPH_WINDOW cuts; groups of `lanes` work-items take every so many parts, then the first adds up. */
 GK_KERNEL(aggregate_join)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(gk_f, parts), GK_IN(gk_f, base), GK_IN(gk_t, bias), GK_OUT(gk_t, y), GK_OUT(gk_f, stat),
                           GK_DIMS(size), GK_DIMS(how), gk_i64 bias_span, int act, gk_f slope, gk_f alpha)
 {
     GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(gk_f, parts); GK_BIND_IN(gk_f, base); GK_BIND_IN(gk_t, bias); GK_BIND_OUT(gk_t, y);
     GK_BIND_OUT(gk_f, stat);
     GK_LOCAL gk_f tmp[GK_BLOCK * GK_W];
-    int lanes = 1 << GK_LANES, wide = GK_WIDE, w = wide ? GK_W : 1, t = gk_lid(), groups = GK_BLOCK / lanes, red = (int)how.v[2];
+    int lanes = 1 << GK_GRAPH_LANES, wide = GK_WIDE, w = wide ? GK_W : 1, t = gk_lid(), groups = GK_BLOCK / lanes, red = (int)how.v[2];
     gk_u32 cuts = GK_CUTS;
     gk_piece q;
-    gk_u32 item = (gk_u32)gk_bid(0) * GK_WINDOW;
+    gk_u32 item = (gk_u32)gk_bid(0) * GK_GRAPH_WINDOW;
     for (gk_u32 found = gk_begins(met, cuts, item); found; found >>= 1, item++) {
         if (!(found & 1u)) continue;
         gk_long_node(&q, rowptr, met, GK_ENTRIES, GK_CUT, item, GK_FLAG(1));
@@ -390,7 +390,7 @@ GK_KERNEL(aggregate_best)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), 
 {
     GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(int, col); GK_BIND_IN(int, perm); GK_BIND_IN(gk_t, a); GK_BIND_IN(gk_t, b);
     GK_BIND_IN(gk_t, own); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(int, arg); GK_BIND_OUT(gk_f, parts); GK_BIND_OUT(int, ids); GK_BIND_OUT(int, err);
-    int lanes = GK_LANES, wide = GK_LEAN ? 1 : GK_WIDE;
+    int lanes = GK_GRAPH_LANES, wide = GK_GRAPH_LEAN ? 1 : GK_WIDE;
     gk_u32 cuts = GK_CUTS, items = cuts + (gk_u32)GK_NODES, column = GK_VECTOR(lanes) * (wide ? GK_W : 1);
     gk_i64 o = GK_INNER == GK_COLUMNS ? 0 : column / (gk_u32)GK_INNER, at = column - o * GK_INNER;
     gk_walk g;
@@ -400,8 +400,8 @@ GK_KERNEL(aggregate_best)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), 
     g.b_base = b_span == 1 ? column : column / (gk_u32)b_span;
     g.wide_index = GK_FLAG(1); g.wide_saved = GK_FLAG(16); g.wide = wide; g.message = (int)how.v[1]; g.a_at_edge = (int)how.v[3]; g.b_at_edge = (int)how.v[4];
     g.m_at_self = 0; g.code = code;
-#if GK_LEAN
-    g.b = GK_LEAN == 2 ? b : 0; g.b_full = 0; g.message = GK_LEAN == 2 ? GK_TIMES_B : GK_PLAIN;
+#if GK_GRAPH_LEAN
+    g.b = GK_GRAPH_LEAN == 2 ? b : 0; g.b_full = 0; g.message = GK_GRAPH_LEAN == 2 ? GK_TIMES_B : GK_PLAIN;
     own = 0;
 #endif
     if (column >= (gk_u32)GK_COLUMNS) items = 0;
@@ -437,14 +437,14 @@ GK_KERNEL(aggregate_best)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), 
 }
 
 // Units: FLOATS64 x ANY_AGGREGATE
-/* Joins the parts of the long nodes. Launch: one block per GK_WINDOW cuts, a work-item per column. */
+/* Joins the parts of the long nodes. Launch: one block per GK_GRAPH_WINDOW cuts, a work-item per column. */
 GK_KERNEL(aggregate_best_join)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(gk_f, parts), GK_IN(int, ids), GK_OUT(gk_t, y), GK_OUT(int, arg), GK_DIMS(size),
                                GK_DIMS(how), int least, int wide_arg, gk_f none)
 {
     GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(gk_f, parts); GK_BIND_IN(int, ids); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(int, arg);
     gk_u32 cuts = GK_CUTS;
     gk_piece q;
-    gk_u32 item = (gk_u32)gk_bid(0) * GK_WINDOW;
+    gk_u32 item = (gk_u32)gk_bid(0) * GK_GRAPH_WINDOW;
     for (gk_u32 found = gk_begins(met, cuts, item); found; found >>= 1, item++) {
         if (!(found & 1u)) continue;
         gk_long_node(&q, rowptr, met, GK_ENTRIES, GK_CUT, item, GK_FLAG(1));

@@ -24,7 +24,7 @@
 #define GK_FEATURES size.v[3]
 #define GK_OTHERS size.v[4]
 #define GK_CUT (int)size.v[5]
-#define GK_LANES (int)size.v[6]
+#define GK_GRAPH_LANES (int)size.v[6]
 #define GK_FLAG(b) ((size.v[7] & (b)) != 0)
 #define GK_CUTS (GK_FLAG(8) ? gk_cuts(GK_ENTRIES, GK_CUT) : 0u)
 
@@ -69,7 +69,7 @@ GK_KERNEL(gat)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), GK_IN(gk_t,
 {
     GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(int, col); GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, score_src); GK_BIND_IN(gk_t, score_dst);
     GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_f, lse); GK_BIND_OUT(gk_f, parts); GK_BIND_OUT(gk_f, norms); GK_BIND_OUT(int, err);
-    int lanes = GK_LANES, w = wide ? GK_W : 1, wide_index = GK_FLAG(1), heads = (int)((gk_u32)GK_COLUMNS / (gk_u32)GK_FEATURES);
+    int lanes = GK_GRAPH_LANES, w = wide ? GK_W : 1, wide_index = GK_FLAG(1), heads = (int)((gk_u32)GK_COLUMNS / (gk_u32)GK_FEATURES);
     gk_u32 cuts = GK_CUTS, items = cuts + (gk_u32)GK_NODES;
     gk_i64 vec = GK_VECTOR(lanes), column = vec * w, vecs = (gk_u32)GK_COLUMNS / (gk_u32)w;
     int head = (int)((gk_u32)column / (gk_u32)GK_FEATURES);
@@ -129,16 +129,16 @@ GK_KERNEL(gat)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), GK_IN(gk_t,
     }
 }
 
-/* Joins the parts of the long nodes. Launch: one block per GK_WINDOW cuts; groups of `lanes` work-items take every so many parts, then the first adds up. */
+/* Joins the parts of the long nodes. Launch: one block per GK_GRAPH_WINDOW cuts; groups of `lanes` work-items take every so many parts, then the first adds up. */
 GK_KERNEL(gat_join)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(gk_f, parts), GK_IN(gk_f, norms), GK_OUT(gk_t, y), GK_OUT(gk_f, lse), GK_DIMS(size), int wide)
 {
     GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(gk_f, parts); GK_BIND_IN(gk_f, norms); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_f, lse);
     GK_LOCAL gk_f tmp[GK_BLOCK * (GK_W + 2)];
-    int lanes = 1 << GK_LANES, w = wide ? GK_W : 1, t = gk_lid(), groups = GK_BLOCK / lanes;
+    int lanes = 1 << GK_GRAPH_LANES, w = wide ? GK_W : 1, t = gk_lid(), groups = GK_BLOCK / lanes;
     gk_u32 cuts = GK_CUTS;
     gk_i64 vecs = GK_COLUMNS / w;
     gk_piece q;
-    gk_u32 item = (gk_u32)gk_bid(0) * GK_WINDOW;
+    gk_u32 item = (gk_u32)gk_bid(0) * GK_GRAPH_WINDOW;
     for (gk_u32 found = gk_begins(met, cuts, item); found; found >>= 1, item++) {
         if (!(found & 1u)) continue;
         gk_long_node(&q, rowptr, met, GK_ENTRIES, GK_CUT, item, GK_FLAG(1));
@@ -208,7 +208,7 @@ GK_KERNEL(gat_bwd)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), GK_IN(g
     GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(int, col); GK_BIND_IN(gk_t, row); GK_BIND_IN(gk_t, own); GK_BIND_IN(gk_t, score_own);
     GK_BIND_IN(gk_t, score_other); GK_BIND_IN(gk_f, lse); GK_BIND_IN(gk_f, delta); GK_BIND_OUT(gk_t, dx); GK_BIND_OUT(gk_f, pa); GK_BIND_OUT(gk_f, pb);
     GK_BIND_OUT(gk_f, ps); GK_BIND_OUT(gk_f, parts); GK_BIND_OUT(gk_f, sums); GK_BIND_OUT(int, err);
-    int lanes = GK_LANES, w = wide ? GK_W : 1, wide_index = GK_FLAG(1), heads = (int)((gk_u32)GK_COLUMNS / (gk_u32)GK_FEATURES), by_source = delta != 0;
+    int lanes = GK_GRAPH_LANES, w = wide ? GK_W : 1, wide_index = GK_FLAG(1), heads = (int)((gk_u32)GK_COLUMNS / (gk_u32)GK_FEATURES), by_source = delta != 0;
     gk_u32 cuts = GK_CUTS, items = cuts + (gk_u32)GK_NODES;
     gk_i64 vec = GK_VECTOR(lanes), column = vec * w, vecs = (gk_u32)GK_COLUMNS / (gk_u32)w;
     int head = (int)((gk_u32)column / (gk_u32)GK_FEATURES);
@@ -267,18 +267,18 @@ GK_KERNEL(gat_bwd)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), GK_IN(g
     }
 }
 
-/* Joins the parts of the long nodes. Launch: one block per GK_WINDOW cuts; groups of `lanes` work-items take every so many parts, then the first adds up. */
+/* Joins the parts of the long nodes. Launch: one block per GK_GRAPH_WINDOW cuts; groups of `lanes` work-items take every so many parts, then the first adds up. */
 GK_KERNEL(gat_bwd_join)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(gk_t, own), GK_IN(gk_f, parts), GK_IN(gk_f, sums), GK_OUT(gk_t, dx), GK_OUT(gk_f, pa),
                         GK_OUT(gk_f, pb), GK_OUT(gk_f, ps), GK_DIMS(size), int wide, int accumulate)
 {
     GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(gk_t, own); GK_BIND_IN(gk_f, parts); GK_BIND_IN(gk_f, sums); GK_BIND_OUT(gk_t, dx);
     GK_BIND_OUT(gk_f, pa); GK_BIND_OUT(gk_f, pb); GK_BIND_OUT(gk_f, ps);
     GK_LOCAL gk_f tmp[GK_BLOCK * (2 * GK_W + 1)];
-    int lanes = 1 << GK_LANES, w = wide ? GK_W : 1, t = gk_lid(), groups = GK_BLOCK / lanes;
+    int lanes = 1 << GK_GRAPH_LANES, w = wide ? GK_W : 1, t = gk_lid(), groups = GK_BLOCK / lanes;
     gk_u32 cuts = GK_CUTS;
     gk_i64 vecs = GK_COLUMNS / w;
     gk_piece q;
-    gk_u32 item = (gk_u32)gk_bid(0) * GK_WINDOW;
+    gk_u32 item = (gk_u32)gk_bid(0) * GK_GRAPH_WINDOW;
     for (gk_u32 found = gk_begins(met, cuts, item); found; found >>= 1, item++) {
         if (!(found & 1u)) continue;
         gk_long_node(&q, rowptr, met, GK_ENTRIES, GK_CUT, item, GK_FLAG(1));

@@ -8,8 +8,8 @@
 #include "graph.h"
 
 #define GK_LEFT 0
-#define GK_ADD 1
-#define GK_SUB 2
+#define GK_GRAPH_ADD 1
+#define GK_GRAPH_SUB 2
 #define GK_MUL 3
 
 /* An end of edge `e`; without a list the edge itself. */
@@ -76,8 +76,8 @@ GK_KERNEL(edge_map)(GK_IN(int, left), GK_IN(int, right), GK_IN(gk_t, a), GK_IN(g
                 if (degree && good[k]) d = (gk_f)gk_index(degree, i[k], wide_saved);
                 GK_UNROLL for (int l = 0; l < GK_W; l++) {
                     gk_f v = x[k].v[l], u = y[k].v[l];
-                    if (op == GK_ADD) v = v + u;
-                    else if (op == GK_SUB) v = v - u;
+                    if (op == GK_GRAPH_ADD) v = v + u;
+                    else if (op == GK_GRAPH_SUB) v = v - u;
                     else if (op == GK_MUL) v = v * u;
                     if (degree) v = v / d;
                     if (mask && good[k] && (l == 0 || wide)) {
@@ -308,7 +308,7 @@ GK_KERNEL(edge_norm)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, perm), GK_I
     }
 }
 
-/* Joins the parts of the long nodes. Launch: one block per GK_WINDOW cuts; groups of work-items, one per column, take every so many parts, then the
+/* Joins the parts of the long nodes. Launch: one block per GK_GRAPH_WINDOW cuts; groups of work-items, one per column, take every so many parts, then the
  * first adds up. */
 GK_KERNEL(edge_norm_join)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(gk_f, parts), GK_OUT(gk_f, top), GK_OUT(gk_f, sum), GK_DIMS(size), int flags)
 {
@@ -318,7 +318,7 @@ GK_KERNEL(edge_norm_join)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(gk_f, parts
     gk_i64 entries = size.v[1], columns = size.v[2];
     gk_u32 cuts = gk_cuts(entries, cut);
     gk_piece q;
-    gk_u32 item = (gk_u32)gk_bid(0) * GK_WINDOW;
+    gk_u32 item = (gk_u32)gk_bid(0) * GK_GRAPH_WINDOW;
     while (span < columns && span < GK_BLOCK) span *= 2;
     for (gk_u32 found = gk_begins(met, cuts, item); found; found >>= 1, item++) {
         if (!(found & 1u)) continue;

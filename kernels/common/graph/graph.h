@@ -87,13 +87,13 @@ GK_FN int gk_piece_of(gk_piece* q, GK_GLOBAL const int* rowptr, GK_GLOBAL const 
 }
 
 /* Cuts that a block of a joining kernel looks through. */
-#define GK_WINDOW 8
+#define GK_GRAPH_WINDOW 8
 
 /* Bit i: a long node begins in cut `first` + i. */
 GK_FN gk_u32 gk_begins(GK_GLOBAL const int* met, gk_u32 cuts, gk_u32 first)
 {
     gk_u32 found = 0u;
-    GK_UNROLL for (int i = 0; i < GK_WINDOW; i++) {
+    GK_UNROLL for (int i = 0; i < GK_GRAPH_WINDOW; i++) {
         if (first + i < cuts) found |= (met[2 * ((gk_i64)first + i) + 1] >= 0 ? 1u : 0u) << i;
     }
     return found;

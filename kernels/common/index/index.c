@@ -9,7 +9,7 @@
 #include "common/prelude/coordinates.h"
 #include "common/scan/scan.h"
 
-#define GK_DEPTH 4
+#define GK_INDEX_DEPTH 4
 
 /* Coordinates of an item of [outer, rows, columns]. */
 typedef struct { gk_i64 outer, row, column; } gk_place;
@@ -30,11 +30,11 @@ GK_KERNEL(index_select)(GK_IN(gk_t, x), GK_IN(int, index), GK_OUT(gk_t, y), GK_O
 {
     GK_BIND_IN(gk_t, x); GK_BIND_IN(int, index); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(int, err);
     gk_i64 step = gk_gsize(), inner = shape.v[2], scale = wide ? GK_W : 1;
-    for (gk_i64 at = gk_gid(); at < items; at += GK_DEPTH * step) {
-        gk_i64 from[GK_DEPTH];
-        gk_raw16 q[GK_DEPTH];
-        gk_b b[GK_DEPTH];
-        GK_UNROLL for (int u = 0; u < GK_DEPTH; u++) {
+    for (gk_i64 at = gk_gid(); at < items; at += GK_INDEX_DEPTH * step) {
+        gk_i64 from[GK_INDEX_DEPTH];
+        gk_raw16 q[GK_INDEX_DEPTH];
+        gk_b b[GK_INDEX_DEPTH];
+        GK_UNROLL for (int u = 0; u < GK_INDEX_DEPTH; u++) {
             from[u] = -1;
             if (at + u * step >= items) continue;
             gk_place p = gk_place_of(at + u * step, items, shape, magic);
@@ -42,7 +42,7 @@ GK_KERNEL(index_select)(GK_IN(gk_t, x), GK_IN(int, index), GK_OUT(gk_t, y), GK_O
             if (i >= 0 && i < size) from[u] = ((p.outer * size + i) * inner + p.column) * scale;
             else gk_report(err, code);
         }
-        GK_UNROLL for (int u = 0; u < GK_DEPTH; u++) {
+        GK_UNROLL for (int u = 0; u < GK_INDEX_DEPTH; u++) {
             q[u] = gk_make16(0u, 0u, 0u, 0u);
             b[u] = 0;
             if (from[u] >= 0) {
@@ -50,7 +50,7 @@ GK_KERNEL(index_select)(GK_IN(gk_t, x), GK_IN(int, index), GK_OUT(gk_t, y), GK_O
                 else b[u] = ((GK_GLOBAL const gk_b*)x)[from[u]];
             }
         }
-        GK_UNROLL for (int u = 0; u < GK_DEPTH; u++) {
+        GK_UNROLL for (int u = 0; u < GK_INDEX_DEPTH; u++) {
             if (at + u * step >= items) continue;
             if (wide) gk_putv(y, (at + u * step) * GK_W, gk_split(q[u]), accumulate);
             else gk_put(y, at + u * step, b[u], accumulate);
@@ -152,15 +152,15 @@ GK_KERNEL(one_hot)(GK_IN(int, ids), GK_OUT(gk_t, y), GK_OUT(int, err), gk_i64 n,
 
 #define GK_SUM 0
 #define GK_PROD 1
-#define GK_MEAN 2
+#define GK_INDEX_MEAN 2
 #define GK_AMAX 3
 #define GK_AMIN 4
 /* What a source counts as: itself, one, whether it equals y there, whether it is 0, itself with 0 replaced by 1. */
 #define GK_OWN 0
 #define GK_ONE 1
 #define GK_TIE 2
-#define GK_IS_ZERO 3
-#define GK_NONZERO 4
+#define GK_INDEX_IS_ZERO 3
+#define GK_INDEX_NONZERO 4
 
 GK_FN gk_f gk_combine(gk_f a, gk_f b, int how)
 {
@@ -221,7 +221,7 @@ GK_FN void gk_finish(GK_GLOBAL gk_t* y, GK_GLOBAL gk_f* stat, gk_i64 at, gk_vec 
     GK_UNROLL for (int k = 0; k < GK_W; k++) {
         gk_f a = how == GK_SUM ? alpha * acc.v[k] : acc.v[k];
         if (include) a = gk_combine(old.v[k], a, how);
-        if (how == GK_MEAN) {
+        if (how == GK_INDEX_MEAN) {
             gk_f c = (gk_f)(count + include);
 #if GK_IS_FLOAT
             a = a / c;
@@ -262,8 +262,8 @@ GK_KERNEL(scatter_reduce)(GK_IN(int, keys), GK_IN(int, positions), GK_IN(gk_t, s
             if (value == GK_TIE) {
                 gk_vec e = gk_fetch(tie, cell, wide);
                 GK_UNROLL for (int k = 0; k < GK_W; k++) v.v[k] = v.v[k] == e.v[k];
-            } else if (value >= GK_IS_ZERO) {
-                GK_UNROLL for (int k = 0; k < GK_W; k++) v.v[k] = value == GK_IS_ZERO ? (gk_f)(v.v[k] == 0) : v.v[k] == 0 ? (gk_f)1 : v.v[k];
+            } else if (value >= GK_INDEX_IS_ZERO) {
+                GK_UNROLL for (int k = 0; k < GK_W; k++) v.v[k] = value == GK_INDEX_IS_ZERO ? (gk_f)(v.v[k] == 0) : v.v[k] == 0 ? (gk_f)1 : v.v[k];
             }
             acc = j == start ? v : gk_combinev(acc, v, how);
             j++;
@@ -274,7 +274,7 @@ GK_KERNEL(scatter_reduce)(GK_IN(int, keys), GK_IN(int, positions), GK_IN(gk_t, s
             } else if (next == key) {
                 gk_keep_partial(tail, c * columns * w + column, acc, wide);
             } else {
-                gk_i64 count = how == GK_MEAN ? j - start : 0;
+                gk_i64 count = how == GK_INDEX_MEAN ? j - start : 0;
                 gk_finish(y, stat, cell, acc, how, include, alpha, count, wide);
             }
             start = j;
@@ -298,7 +298,7 @@ GK_KERNEL(scatter_reduce_join)(GK_IN(int, keys), GK_OUT(gk_t, y), GK_OUT(gk_f, s
         for (gk_i64 b = c + 1; b * run < n && gk_index(keys, b * run, wide_keys) == key; b++)
             acc = gk_combinev(acc, gk_fetch_partial(head, b * columns * w + column, wide), how);
         gk_i64 o = column / inner, count = 0;
-        if (how == GK_MEAN) count = gk_lower_bound(keys, n, wide_keys, key + 1) - gk_lower_bound(keys, n, wide_keys, key);
+        if (how == GK_INDEX_MEAN) count = gk_lower_bound(keys, n, wide_keys, key + 1) - gk_lower_bound(keys, n, wide_keys, key);
         gk_finish(y, stat, (o * limit + key) * inner + column - o * inner, acc, how, include, alpha, count, wide);
     }
 }
@@ -317,7 +317,7 @@ GK_KERNEL(reduce_bwd_base)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, y), GK_I
     GK_BIND_OUT(gk_t, dx);
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
         gk_f g = gk_load(dy, i);
-        if (how == GK_MEAN) {
+        if (how == GK_INDEX_MEAN) {
             gk_f c = counts[i] + (gk_f)include;
             g = c > 1 ? g / c : g;
         } else if (how == GK_PROD) {
@@ -342,7 +342,7 @@ GK_KERNEL(reduce_bwd_source)(GK_IN(int, keys), GK_IN(gk_t, dy), GK_IN(gk_t, x), 
         gk_f g = 0;
         if (key < limit) {
             g = gk_load(dy, key);
-            if (how == GK_MEAN) {
+            if (how == GK_INDEX_MEAN) {
                 g = g / (counts[key] + (gk_f)include);
             } else if (how == GK_PROD) {
                 /* The product of all factors but this one: none of the others may be 0. */
@@ -362,7 +362,7 @@ GK_KERNEL(reduce_bwd_source)(GK_IN(int, keys), GK_IN(gk_t, dy), GK_IN(gk_t, x), 
 /* ---- selections in order ----------------------------------------------------------------------------------------------------- */
 
 /* Consecutive elements per work-item. */
-#define GK_RUN 4
+#define GK_INDEX_RUN 4
 
 #if GK_DTYPE == GK_U8
 #define GK_TRUE(x, i) ((x)[i] != 0)
@@ -399,16 +399,16 @@ GK_KERNEL(masked_move)(GK_IN(gk_u8, mask), GK_IN(gk_i64, partial), GK_IN(gk_t, x
     GK_GLOBAL const gk_b* from = (GK_GLOBAL const gk_b*)x;
     gk_i64 first = gk_bid(0) * chunk, end = first + chunk < n ? first + chunk : n;
     gk_i64 before = gk_sum_before(partial, gk_bid(0), tmp);
-    for (gk_i64 at = first; at < end; at += GK_BLOCK * GK_RUN) {
-        gk_i64 i = at + (gk_i64)gk_lid() * GK_RUN;
-        int on[GK_RUN];
+    for (gk_i64 at = first; at < end; at += GK_BLOCK * GK_INDEX_RUN) {
+        gk_i64 i = at + (gk_i64)gk_lid() * GK_INDEX_RUN;
+        int on[GK_INDEX_RUN];
         gk_u32 mine = 0u, total;
-        GK_UNROLL for (int k = 0; k < GK_RUN; k++) {
+        GK_UNROLL for (int k = 0; k < GK_INDEX_RUN; k++) {
             on[k] = i + k < end && mask[i + k] != 0;
             mine += (gk_u32)on[k];
         }
         gk_i64 rank = before + (gk_i64)(gk_block_scan(mine, ranks, &total) - mine);
-        GK_UNROLL for (int k = 0; k < GK_RUN; k++) {
+        GK_UNROLL for (int k = 0; k < GK_INDEX_RUN; k++) {
             int fits = rank < room;
             if (on[k] && !fits) gk_report(err, code);
             if (mode == GK_SELECT) {
@@ -433,16 +433,16 @@ GK_KERNEL(nonzero)(GK_IN(gk_t, x), GK_IN(gk_i64, partial), GK_OUT(gk_i64, index)
     GK_LOCAL gk_u32 ranks[GK_BLOCK];
     gk_i64 first = gk_bid(0) * chunk, end = first + chunk < n ? first + chunk : n;
     gk_i64 before = gk_sum_before(partial, gk_bid(0), tmp);
-    for (gk_i64 at = first; at < end; at += GK_BLOCK * GK_RUN) {
-        gk_i64 i = at + (gk_i64)gk_lid() * GK_RUN;
-        int on[GK_RUN];
+    for (gk_i64 at = first; at < end; at += GK_BLOCK * GK_INDEX_RUN) {
+        gk_i64 i = at + (gk_i64)gk_lid() * GK_INDEX_RUN;
+        int on[GK_INDEX_RUN];
         gk_u32 mine = 0u, total;
-        GK_UNROLL for (int k = 0; k < GK_RUN; k++) {
+        GK_UNROLL for (int k = 0; k < GK_INDEX_RUN; k++) {
             on[k] = i + k < end && GK_TRUE(x, i + k);
             mine += (gk_u32)on[k];
         }
         gk_i64 row = before + (gk_i64)(gk_block_scan(mine, ranks, &total) - mine);
-        GK_UNROLL for (int k = 0; k < GK_RUN; k++) {
+        GK_UNROLL for (int k = 0; k < GK_INDEX_RUN; k++) {
             if (on[k] && row >= room) gk_report(err, code);
             if (on[k] && row < room && rank > 0) GK_AXES(i + k, n, rank, shape, magic, { index[row * rank + d] = r; });
             row += on[k];

@@ -174,14 +174,14 @@ GK_KERNEL(rnnt_lattice)(GK_IN(gk_t, x), GK_IN(gk_f, lse), GK_IN(int, targets), i
             if (c < 0 || c >= C) gk_report(err, code);
         }
 #define GK_BLANK(t, u) (gk_load(x, GK_NODE(t, u) * C + blank) - lse[GK_NODE(t, u)])
-#define GK_EMIT(t, u, c) ((c) >= 0 && (c) < C ? gk_load(x, GK_NODE(t, u) * C + (c)) - lse[GK_NODE(t, u)] : -GK_INF)
+#define GK_LOSS_EMIT(t, u, c) ((c) >= 0 && (c) < C ? gk_load(x, GK_NODE(t, u) * C + (c)) - lse[GK_NODE(t, u)] : -GK_INF)
         for (gk_i64 d = 0; d < time + labels; d++) {
             for (gk_i64 u = gk_lid(); u <= labels; u += GK_BLOCK) {
                 gk_i64 t = d - u;
                 if (t >= 0 && t < time) {
                     gk_f v = d == 0 ? GK_R(0.0) : -GK_INF;
                     if (t > 0) v = alpha[GK_NODE(t - 1, u)] + GK_BLANK(t - 1, u);
-                    if (u > 0) { gk_i64 c = gk_index(targets, b * (U - 1) + u - 1, wide_t); v = gk_lse2(v, alpha[GK_NODE(t, u - 1)] + GK_EMIT(t, u - 1, c)); }
+                    if (u > 0) { gk_i64 c = gk_index(targets, b * (U - 1) + u - 1, wide_t); v = gk_lse2(v, alpha[GK_NODE(t, u - 1)] + GK_LOSS_EMIT(t, u - 1, c)); }
                     alpha[GK_NODE(t, u)] = v;
                 }
                 /* The mirrored node on the diagonal from the end. */
@@ -189,7 +189,7 @@ GK_KERNEL(rnnt_lattice)(GK_IN(gk_t, x), GK_IN(gk_f, lse), GK_IN(int, targets), i
                 if (r >= 0 && r < time) {
                     gk_f v = r == time - 1 && u == labels ? GK_BLANK(r, u) : -GK_INF;
                     if (r < time - 1) v = beta[GK_NODE(r + 1, u)] + GK_BLANK(r, u);
-                    if (u < labels) { gk_i64 c = gk_index(targets, b * (U - 1) + u, wide_t); v = gk_lse2(v, beta[GK_NODE(r, u + 1)] + GK_EMIT(r, u, c)); }
+                    if (u < labels) { gk_i64 c = gk_index(targets, b * (U - 1) + u, wide_t); v = gk_lse2(v, beta[GK_NODE(r, u + 1)] + GK_LOSS_EMIT(r, u, c)); }
                     beta[GK_NODE(r, u)] = v;
                 }
             }
@@ -216,7 +216,7 @@ GK_KERNEL(rnnt_grad)(GK_IN(gk_t, x), GK_IN(gk_f, lse), GK_IN(int, targets), int 
             gk_i64 id = -1;
             if (t < time - 1) eb = gk_exp(start + GK_BLANK(t, u) + beta[GK_NODE(t + 1, u)]);
             else if (u == labels) eb = gk_exp(start + GK_BLANK(t, u));
-            if (u < labels) { id = gk_index(targets, b * (U - 1) + u, wide_t); el = gk_exp(start + GK_EMIT(t, u, id) + beta[GK_NODE(t, u + 1)]); }
+            if (u < labels) { id = gk_index(targets, b * (U - 1) + u, wide_t); el = gk_exp(start + GK_LOSS_EMIT(t, u, id) + beta[GK_NODE(t, u + 1)]); }
             d = gk_exp(gk_load(x, i) - lse[node]) * (eb + el);
             if (c == blank) d -= eb;
             if (c == id) d -= el;

@@ -7,7 +7,7 @@
 #include "loss_ops.h"
 
 /* 1 where the mask lets item i count. */
-#define GK_COUNTS(i) ((mask && !mask[i]) ? GK_R(0.0) : GK_R(1.0))
+#define GK_LOSS_COUNTS(i) ((mask && !mask[i]) ? GK_R(0.0) : GK_R(1.0))
 /* Weight of item i: product of the optional weight and the optional mask. */
 #define GK_ITEM_WEIGHT(i) ((mask && !mask[i]) ? GK_R(0.0) : weight ? gk_load(weight, i) : GK_R(1.0))
 
@@ -51,7 +51,7 @@ GK_KERNEL(loss_partial)(GK_IN(gk_t, p), GK_IN(gk_t, t), GK_IN(gk_t, weight), GK_
     for (i = items * GK_W + gk_gid(); i < n; i += step) {
         gk_f w = GK_ITEM_WEIGHT(i);
         if (!(mask && !mask[i])) sum += w * GK_OP(gk_load(p, i), gk_load(t, i), h);
-        count += counted ? GK_COUNTS(i) : w;
+        count += counted ? GK_LOSS_COUNTS(i) : w;
     }
     sum = gk_block_sum(sum, tmp);
     count = gk_block_sum(count, tmp);
@@ -157,12 +157,12 @@ GK_FN void gk_row_addv(gk_row* r, const gk_vec* x, const int n)
     r->sum += s;
 }
 
-#define GK_DEPTH 4 /* 16-byte accesses in flight per work-item */
+#define GK_LOSS_DEPTH 4 /* 16-byte accesses in flight per work-item */
 #define GK_LINE (8 * GK_W) /* elements in a line of 128 bytes, at which vectors begin */
 
 /* Number of groups of `lanes` work-items that the grid has, and this work-item's group. */
-#define GK_GROUP(lanes) ((gk_i64)gk_bid(0) * (GK_BLOCK / (lanes)) + gk_lid() / (lanes))
-#define GK_GROUPS(lanes) ((gk_i64)gk_nblocks(0) * (GK_BLOCK / (lanes)))
+#define GK_LOSS_GROUP(lanes) ((gk_i64)gk_bid(0) * (GK_BLOCK / (lanes)) + gk_lid() / (lanes))
+#define GK_LOSS_GROUPS(lanes) ((gk_i64)gk_nblocks(0) * (GK_BLOCK / (lanes)))
 
 /* What both forwards do with a finished row. item and weight are gk_f arrays over positions; y (null unless reduction is none) is storage. */
 #define GK_XENT_FINISH(position, row, xt) \
@@ -194,7 +194,7 @@ GK_KERNEL(xent_rows)(GK_IN(gk_t, x), GK_IN(int, ids), int wide_ids, GK_IN(gk_t, 
     GK_BIND_IN(gk_t, x); GK_BIND_IN(int, ids); GK_BIND_IN(gk_t, prob); GK_BIND_IN(gk_t, w); GK_BIND_OUT(gk_f, lse); GK_BIND_OUT(gk_t, y);
     GK_BIND_OUT(gk_f, item); GK_BIND_OUT(gk_f, weight); GK_BIND_OUT(int, err);
     int lane = gk_lid() & (lanes - 1), sums = probs || smooth != GK_R(0.0);
-    for (gk_i64 first = (gk_i64)gk_bid(0) * (GK_BLOCK / lanes); first < N; first += GK_GROUPS(lanes)) {
+    for (gk_i64 first = (gk_i64)gk_bid(0) * (GK_BLOCK / lanes); first < N; first += GK_LOSS_GROUPS(lanes)) {
         gk_i64 n = first + gk_lid() / lanes, base = n * C, k = lane;
         gk_row r;
         r.max = -GK_INF; r.sum = GK_R(0.0); r.wx = GK_R(0.0); r.ws = GK_R(0.0);
@@ -207,10 +207,10 @@ GK_KERNEL(xent_rows)(GK_IN(gk_t, x), GK_IN(int, ids), int wide_ids, GK_IN(gk_t, 
                 gk_i64 vectors = (C - head) / GK_W;
                 for (; k < head; k += lanes) gk_row_add(&r, gk_load(x, base + k));
                 gk_i64 v = lane;
-                for (; v + (GK_DEPTH - 1) * lanes < vectors; v += GK_DEPTH * lanes) {
-                    gk_vec a[GK_DEPTH];
-                    GK_UNROLL for (int u = 0; u < GK_DEPTH; u++) a[u] = gk_loadv(x, base + head + (v + u * lanes) * GK_W);
-                    gk_row_addv(&r, a, GK_DEPTH);
+                for (; v + (GK_LOSS_DEPTH - 1) * lanes < vectors; v += GK_LOSS_DEPTH * lanes) {
+                    gk_vec a[GK_LOSS_DEPTH];
+                    GK_UNROLL for (int u = 0; u < GK_LOSS_DEPTH; u++) a[u] = gk_loadv(x, base + head + (v + u * lanes) * GK_W);
+                    gk_row_addv(&r, a, GK_LOSS_DEPTH);
                 }
                 for (; v < vectors; v += lanes) {
                     gk_vec a = gk_loadv(x, base + head + v * GK_W);
@@ -318,7 +318,7 @@ GK_KERNEL(xent_prob_sum)(GK_IN(gk_t, prob), GK_IN(gk_t, w), GK_OUT(gk_f, sum), g
 GK_FN void gk_xent_grad_vectors(GK_GLOBAL const gk_t* x, GK_GLOBAL gk_t* dx, gk_i64 base, gk_i64 v, int lanes, int counts, gk_f f, gk_f total, gk_i64 id,
                                 const int n)
 {
-    gk_vec a[GK_DEPTH];
+    gk_vec a[GK_LOSS_DEPTH];
     if (counts) {
         GK_UNROLL for (int u = 0; u < n; u++) a[u] = gk_loadv(x, base + (v + u * lanes) * GK_W);
         GK_UNROLL for (int u = 0; u < n; u++) {
@@ -345,7 +345,7 @@ GK_KERNEL(xent_bwd_rows)(GK_IN(gk_t, x), GK_IN(int, ids), int wide_ids, GK_IN(gk
     GK_BIND_IN(gk_t, gy); GK_BIND_IN(gk_f, den); GK_BIND_OUT(gk_t, dx); GK_BIND_OUT(int, err);
     const gk_i64 S = 1;
     int lane = gk_lid() & (lanes - 1);
-    for (gk_i64 n = GK_GROUP(lanes); n < N; n += GK_GROUPS(lanes)) {
+    for (gk_i64 n = GK_LOSS_GROUP(lanes); n < N; n += GK_LOSS_GROUPS(lanes)) {
         gk_i64 base = n * C, k = lane;
         GK_XENT_POSITION(n)
         if (wide && !accumulate && !probs && smooth == GK_R(0.0)) {
@@ -355,8 +355,8 @@ GK_KERNEL(xent_bwd_rows)(GK_IN(gk_t, x), GK_IN(int, ids), int wide_ids, GK_IN(gk
             gk_f f = scale * wt;
             for (; k < head; k += lanes) gk_store(dx, base + k, counts ? GK_XENT_GRAD(gk_load(x, base + k), k) : GK_R(0.0));
             gk_i64 v = lane;
-            for (; v + (GK_DEPTH - 1) * lanes < vectors; v += GK_DEPTH * lanes)
-                gk_xent_grad_vectors(x, dx, base + head, v, lanes, counts, f, total, id - head, GK_DEPTH);
+            for (; v + (GK_LOSS_DEPTH - 1) * lanes < vectors; v += GK_LOSS_DEPTH * lanes)
+                gk_xent_grad_vectors(x, dx, base + head, v, lanes, counts, f, total, id - head, GK_LOSS_DEPTH);
             for (; v < vectors; v += lanes) gk_xent_grad_vectors(x, dx, base + head, v, lanes, counts, f, total, id - head, 1);
             k = head + vectors * GK_W + lane;
         }

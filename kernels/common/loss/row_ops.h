@@ -25,9 +25,9 @@ typedef struct {
 #define GK_X2(e) gk_load(r->x2, e)
 #define GK_X3(e) gk_load(r->x3, e)
 #define GK_COLLECT(name) GK_FN void name##_collect(const gk_rowcx* r, gk_i64 e, gk_f* m)
-#define GK_ADD(name) GK_FN void name##_add(const gk_rowcx* r, gk_i64 e, gk_f* s)
+#define GK_LOSS_ADD(name) GK_FN void name##_add(const gk_rowcx* r, gk_i64 e, gk_f* s)
 #define GK_ITEM(name) GK_FN gk_f name##_item(const gk_rowcx* r)
-#define GK_GRAD(name) GK_FN void name##_grad(const gk_rowcx* r, gk_i64 e, gk_f* d)
+#define GK_LOSS_GRAD(name) GK_FN void name##_grad(const gk_rowcx* r, gk_i64 e, gk_f* d)
 #define GK_DELTA(e) ((e) == r->id ? GK_R(1.0) : GK_R(0.0))
 
 /* ---- embeddings ---------------------------------------------------------------------------------------------------------------- */
@@ -45,7 +45,7 @@ GK_FN gk_f gk_degree_grad(gk_f x, gk_f d, gk_f p)
     if (p == GK_R(2.0)) return x / d;
     return gk_sgn(x) * (p == GK_R(1.0) ? GK_R(1.0) : gk_pow(gk_fabs(x) / d, p - GK_R(1.0)));
 }
-GK_ADD(gk_row_triplet)
+GK_LOSS_ADD(gk_row_triplet)
 {
     gk_f a = GK_X0(e), p = GK_X1(e), q = GK_X2(e);
     if (r->flags & 2) {
@@ -64,7 +64,7 @@ GK_ITEM(gk_row_triplet)
     if (r->flags & 1) far = gk_min(far, gk_degree_root(r->s[2], r->p1));
     return gk_max(gk_degree_root(r->s[0], r->p1) - far + r->p0, GK_R(0.0));
 }
-GK_GRAD(gk_row_triplet)
+GK_LOSS_GRAD(gk_row_triplet)
 {
     gk_f a = GK_X0(e), p = GK_X1(e), q = GK_X2(e);
     if (gk_row_triplet_item(r) <= GK_R(0.0)) return;
@@ -87,13 +87,13 @@ GK_GRAD(gk_row_triplet)
 #define gk_row_contrastive_first 0
 #define gk_row_contrastive_sums 1
 #define gk_row_contrastive_weight 0
-GK_ADD(gk_row_contrastive) { gk_f x = GK_X0(e) - GK_X1(e); s[0] += x * x; }
+GK_LOSS_ADD(gk_row_contrastive) { gk_f x = GK_X0(e) - GK_X1(e); s[0] += x * x; }
 GK_ITEM(gk_row_contrastive)
 {
     gk_f y = GK_X2(0), z = gk_max(r->p0 - gk_sqrt(r->s[0]), GK_R(0.0));
     return r->p1 * (y * r->s[0] + (GK_R(1.0) - y) * z * z);
 }
-GK_GRAD(gk_row_contrastive)
+GK_LOSS_GRAD(gk_row_contrastive)
 {
     gk_f y = GK_X2(0), n = gk_sqrt(r->s[0]), c = y;
     if (n > GK_R(0.0)) c -= (GK_R(1.0) - y) * gk_max(r->p0 - n, GK_R(0.0)) / n;
@@ -105,12 +105,12 @@ GK_GRAD(gk_row_contrastive)
 #define gk_row_cosine_first 0
 #define gk_row_cosine_sums 3
 #define gk_row_cosine_weight 0
-GK_ADD(gk_row_cosine) { gk_f u = GK_X0(e), v = GK_X1(e); s[0] += u * v; s[1] += u * u; s[2] += v * v; }
+GK_LOSS_ADD(gk_row_cosine) { gk_f u = GK_X0(e), v = GK_X1(e); s[0] += u * v; s[1] += u * u; s[2] += v * v; }
 GK_ITEM(gk_row_cosine)
 {
     return r->p1 * (GK_R(1.0) - r->s[0] / (gk_max(gk_sqrt(r->s[1]), r->p0) * gk_max(gk_sqrt(r->s[2]), r->p0)));
 }
-GK_GRAD(gk_row_cosine)
+GK_LOSS_GRAD(gk_row_cosine)
 {
     gk_f u = GK_X0(e), v = GK_X1(e), a = gk_sqrt(r->s[1]), b = gk_sqrt(r->s[2]), na = gk_max(a, r->p0), nb = gk_max(b, r->p0), c = r->s[0] / (na * nb);
     d[0] = -r->p1 * (v / nb - (a > r->p0 ? c * u / na : GK_R(0.0))) / na;
@@ -121,14 +121,14 @@ GK_GRAD(gk_row_cosine)
 #define gk_row_cosine_embedding_first 0
 #define gk_row_cosine_embedding_sums 3
 #define gk_row_cosine_embedding_weight 0
-GK_ADD(gk_row_cosine_embedding) { gk_row_cosine_add(r, e, s); }
+GK_LOSS_ADD(gk_row_cosine_embedding) { gk_row_cosine_add(r, e, s); }
 GK_FN gk_f gk_embedding_cos(const gk_rowcx* r) { return r->s[0] / (gk_sqrt(r->s[1] + GK_R(1e-12)) * gk_sqrt(r->s[2] + GK_R(1e-12))); }
 GK_ITEM(gk_row_cosine_embedding)
 {
     gk_f c = gk_embedding_cos(r), y = GK_X2(0);
     return y == GK_R(1.0) ? GK_R(1.0) - c : y == GK_R(-1.0) ? gk_max(c - r->p0, GK_R(0.0)) : GK_R(0.0);
 }
-GK_GRAD(gk_row_cosine_embedding)
+GK_LOSS_GRAD(gk_row_cosine_embedding)
 {
     gk_f u = GK_X0(e), v = GK_X1(e), a = gk_sqrt(r->s[1] + GK_R(1e-12)), b = gk_sqrt(r->s[2] + GK_R(1e-12)), c = r->s[0] / (a * b), y = GK_X2(0);
     gk_f f = y == GK_R(1.0) ? GK_R(-1.0) : y == GK_R(-1.0) && c > r->p0 ? GK_R(1.0) : GK_R(0.0);
@@ -154,9 +154,9 @@ GK_FN gk_f gk_nce_noise(const gk_rowcx* r, gk_i64 e)
     if (r->flags & 1) s -= gk_nce_shift(r, GK_X3(e));
     return s;
 }
-GK_ADD(gk_row_nce) { s[0] += gk_softp(gk_nce_noise(r, e)); }
+GK_LOSS_ADD(gk_row_nce) { s[0] += gk_softp(gk_nce_noise(r, e)); }
 GK_ITEM(gk_row_nce) { return gk_softp(-gk_nce_true(r)) + r->s[0]; }
-GK_GRAD(gk_row_nce) { d[0] = -gk_sigm(-gk_nce_true(r)); d[1] = gk_sigm(gk_nce_noise(r, e)); }
+GK_LOSS_GRAD(gk_row_nce) { d[0] = -gk_sigm(-gk_nce_true(r)); d[1] = gk_sigm(gk_nce_noise(r, e)); }
 
 /* ---- classes ------------------------------------------------------------------------------------------------------------------- */
 
@@ -164,13 +164,13 @@ GK_GRAD(gk_row_nce) { d[0] = -gk_sigm(-gk_nce_true(r)); d[1] = gk_sigm(gk_nce_no
 #define gk_row_capsule_first 0
 #define gk_row_capsule_sums 1
 #define gk_row_capsule_weight 0
-GK_ADD(gk_row_capsule)
+GK_LOSS_ADD(gk_row_capsule)
 {
     gk_f v = GK_X0(e), t = GK_X1(e), a = gk_max(r->p0 - v, GK_R(0.0)), b = gk_max(v - r->p1, GK_R(0.0));
     s[0] += t * a * a + r->p2 * (GK_R(1.0) - t) * b * b;
 }
 GK_ITEM(gk_row_capsule) { return r->s[0]; }
-GK_GRAD(gk_row_capsule)
+GK_LOSS_GRAD(gk_row_capsule)
 {
     gk_f v = GK_X0(e), t = GK_X1(e);
     d[0] = GK_R(-2.0) * t * gk_max(r->p0 - v, GK_R(0.0)) + GK_R(2.0) * r->p2 * (GK_R(1.0) - t) * gk_max(v - r->p1, GK_R(0.0));
@@ -181,17 +181,17 @@ GK_GRAD(gk_row_capsule)
 #define gk_row_categorical_sums 1
 #define gk_row_categorical_weight 0
 GK_FN gk_f gk_smoothed(const gk_rowcx* r, gk_i64 e) { return (GK_R(1.0) - r->p0) * GK_X1(e) + r->p0 / (gk_f)r->len; }
-GK_ADD(gk_row_categorical) { s[0] -= gk_smoothed(r, e) * gk_log(gk_max(GK_X0(e), r->p1)); }
+GK_LOSS_ADD(gk_row_categorical) { s[0] -= gk_smoothed(r, e) * gk_log(gk_max(GK_X0(e), r->p1)); }
 GK_ITEM(gk_row_categorical) { return r->s[0]; }
-GK_GRAD(gk_row_categorical) { gk_f p = GK_X0(e); d[0] = p < r->p1 ? GK_R(0.0) : -gk_smoothed(r, e) / p; }
+GK_LOSS_GRAD(gk_row_categorical) { gk_f p = GK_X0(e); d[0] = p < r->p1 ? GK_R(0.0) : -gk_smoothed(r, e) / p; }
 
 /* flags as gk_loss_kl. F.kl_div(reduction = 'batchmean') */
 #define gk_row_kl_first 0
 #define gk_row_kl_sums 1
 #define gk_row_kl_weight 0
-GK_ADD(gk_row_kl) { s[0] += gk_loss_kl(GK_X0(e), GK_X1(e), gk_make_lp(GK_R(0.0), GK_R(0.0), r->flags)); }
+GK_LOSS_ADD(gk_row_kl) { s[0] += gk_loss_kl(GK_X0(e), GK_X1(e), gk_make_lp(GK_R(0.0), GK_R(0.0), r->flags)); }
 GK_ITEM(gk_row_kl) { return r->s[0]; }
-GK_GRAD(gk_row_kl) { d[0] = gk_loss_kl_grad(GK_X0(e), GK_X1(e), gk_make_lp(GK_R(0.0), GK_R(0.0), r->flags)); }
+GK_LOSS_GRAD(gk_row_kl) { d[0] = gk_loss_kl_grad(GK_X0(e), GK_X1(e), gk_make_lp(GK_R(0.0), GK_R(0.0), r->flags)); }
 
 /* flags: 1 = probabilities with floor p0, else log-probabilities; class weights may be absent. Classes lie `width` apart. F.nll_loss */
 #define gk_row_nll_first 0
@@ -205,7 +205,7 @@ GK_ITEM(gk_row_nll)
     if (r->flags & 1) v = gk_log(gk_max(v, r->p0));
     return -gk_row_nll_weigh(r) * v;
 }
-GK_GRAD(gk_row_nll)
+GK_LOSS_GRAD(gk_row_nll)
 {
     if (e != r->id) return;
     gk_f w = gk_row_nll_weigh(r), v = GK_X0(e * r->width);
@@ -217,14 +217,14 @@ GK_GRAD(gk_row_nll)
 #define gk_row_focal_sums 1
 #define gk_row_focal_weight 0
 GK_COLLECT(gk_row_focal) { m[0] = gk_max(m[0], GK_X0(e)); }
-GK_ADD(gk_row_focal) { s[0] += gk_exp(GK_X0(e) - r->m[0]); }
+GK_LOSS_ADD(gk_row_focal) { s[0] += gk_exp(GK_X0(e) - r->m[0]); }
 GK_FN gk_f gk_focal_logp(const gk_rowcx* r) { return GK_X0(r->id) - r->m[0] - gk_log(r->s[0]); }
 GK_ITEM(gk_row_focal)
 {
     gk_f lp = gk_focal_logp(r);
     return -(r->x1 ? GK_X1(r->id) : GK_R(1.0)) * gk_focal_power(-gk_expm1(lp), r->p0) * lp;
 }
-GK_GRAD(gk_row_focal)
+GK_LOSS_GRAD(gk_row_focal)
 {
     gk_f lp = gk_focal_logp(r), u = -gk_expm1(lp), w = r->x1 ? GK_X1(r->id) : GK_R(1.0), c = GK_R(-1.0);
     if (r->p0 != GK_R(0.0) && u > GK_R(0.0)) c += r->p0 * gk_exp(lp) * lp / u;
@@ -237,21 +237,21 @@ GK_GRAD(gk_row_focal)
 #define gk_row_ordinal_weight 0
 GK_FN gk_f gk_ordinal_logit(const gk_rowcx* r, gk_i64 e) { return r->x0 ? GK_X0(e) : GK_X1(0) - GK_X2(e); }
 GK_FN gk_f gk_ordinal_slope(const gk_rowcx* r, gk_i64 e) { return gk_sigm(gk_ordinal_logit(r, e)) - (r->id > e ? GK_R(1.0) : GK_R(0.0)); }
-GK_ADD(gk_row_ordinal)
+GK_LOSS_ADD(gk_row_ordinal)
 {
     gk_f f = gk_ordinal_logit(r, e);
     s[0] += gk_softp(r->id > e ? -f : f);
     s[1] += gk_ordinal_slope(r, e);
 }
 GK_ITEM(gk_row_ordinal) { return r->s[0]; }
-GK_GRAD(gk_row_ordinal) { d[0] = gk_ordinal_slope(r, e); d[1] = r->s[1]; d[2] = -d[0]; }
+GK_LOSS_GRAD(gk_row_ordinal) { d[0] = gk_ordinal_slope(r, e); d[1] = r->s[1]; d[2] = -d[0]; }
 
 /* p0 = T, p1 = alpha; flags: 1 = with labels. Hinton et al. (2015) */
 #define gk_row_distillation_first 1
 #define gk_row_distillation_sums 4
 #define gk_row_distillation_weight 0
 GK_COLLECT(gk_row_distillation) { m[0] = gk_max(m[0], GK_X0(e)); m[1] = gk_max(m[1], GK_X1(e)); }
-GK_ADD(gk_row_distillation)
+GK_LOSS_ADD(gk_row_distillation)
 {
     gk_f z = GK_X0(e) - r->m[0], y = GK_X1(e) - r->m[1], q = gk_exp(y / r->p0);
     s[0] += gk_exp(z);
@@ -265,7 +265,7 @@ GK_ITEM(gk_row_distillation)
     if (!(r->flags & 1)) return kl;
     return r->p1 * (r->m[0] + gk_log(r->s[0]) - GK_X0(r->id)) + (GK_R(1.0) - r->p1) * kl;
 }
-GK_GRAD(gk_row_distillation)
+GK_LOSS_GRAD(gk_row_distillation)
 {
     gk_f z = GK_X0(e) - r->m[0], y = GK_X1(e) - r->m[1];
     gk_f soft = r->p0 * (gk_exp(z / r->p0) / r->s[1] - gk_exp(y / r->p0) / r->s[2]);
@@ -277,7 +277,7 @@ GK_GRAD(gk_row_distillation)
 #define gk_row_dino_sums 3
 #define gk_row_dino_weight 0
 GK_COLLECT(gk_row_dino) { m[0] = gk_max(m[0], GK_X0(e)); m[1] = gk_max(m[1], GK_X1(e) - GK_X2(e)); }
-GK_ADD(gk_row_dino)
+GK_LOSS_ADD(gk_row_dino)
 {
     gk_f z = (GK_X0(e) - r->m[0]) / r->p0, q = gk_exp((GK_X1(e) - GK_X2(e) - r->m[1]) / r->p1);
     s[0] += gk_exp(z);
@@ -285,7 +285,7 @@ GK_ADD(gk_row_dino)
     s[2] += q * z;
 }
 GK_ITEM(gk_row_dino) { return gk_log(r->s[0]) - r->s[2] / r->s[1]; }
-GK_GRAD(gk_row_dino)
+GK_LOSS_GRAD(gk_row_dino)
 {
     d[0] = (gk_exp((GK_X0(e) - r->m[0]) / r->p0) / r->s[0] - gk_exp((GK_X1(e) - GK_X2(e) - r->m[1]) / r->p1) / r->s[1]) / r->p0;
 }
@@ -300,9 +300,9 @@ GK_FN gk_f gk_arcface_logit(const gk_rowcx* r, gk_i64 e)
     return r->p0 * (e == r->id && c > GK_R(0.0) ? gk_cos(gk_acos(c) + r->p1) : c);
 }
 GK_COLLECT(gk_row_arcface) { m[0] = gk_max(m[0], gk_arcface_logit(r, e)); }
-GK_ADD(gk_row_arcface) { s[0] += gk_exp(gk_arcface_logit(r, e) - r->m[0]); }
+GK_LOSS_ADD(gk_row_arcface) { s[0] += gk_exp(gk_arcface_logit(r, e) - r->m[0]); }
 GK_ITEM(gk_row_arcface) { return r->m[0] + gk_log(r->s[0]) - gk_arcface_logit(r, r->id); }
-GK_GRAD(gk_row_arcface)
+GK_LOSS_GRAD(gk_row_arcface)
 {
     gk_f c = GK_X0(e), slope = r->p0;
     if (e == r->id && c > GK_R(0.0)) slope *= gk_sin(gk_acos(c) + r->p1) / gk_sqrt(GK_R(1.0) - c * c);
@@ -314,9 +314,9 @@ GK_GRAD(gk_row_arcface)
 #define gk_row_z_sums 1
 #define gk_row_z_weight 0
 GK_COLLECT(gk_row_z) { m[0] = gk_max(m[0], GK_X0(e)); }
-GK_ADD(gk_row_z) { s[0] += gk_exp(GK_X0(e) - r->m[0]); }
+GK_LOSS_ADD(gk_row_z) { s[0] += gk_exp(GK_X0(e) - r->m[0]); }
 GK_ITEM(gk_row_z) { gk_f l = r->m[0] + gk_log(r->s[0]); return r->p0 * l * l; }
-GK_GRAD(gk_row_z) { d[0] = GK_R(2.0) * r->p0 * (r->m[0] + gk_log(r->s[0])) * gk_exp(GK_X0(e) - r->m[0]) / r->s[0]; }
+GK_LOSS_GRAD(gk_row_z) { d[0] = GK_R(2.0) * r->p0 * (r->m[0] + gk_log(r->s[0])) * gk_exp(GK_X0(e) - r->m[0]) / r->s[0]; }
 
 /* p0 = margin; flags: degree 1 or 2; class weights may be absent. F.multi_margin_loss */
 #define gk_row_multi_margin_first 0
@@ -325,14 +325,14 @@ GK_GRAD(gk_row_z) { d[0] = GK_R(2.0) * r->p0 * (r->m[0] + gk_log(r->s[0])) * gk_
 GK_FN gk_f gk_multi_margin_gap(const gk_rowcx* r, gk_i64 e) { return e == r->id ? GK_R(0.0) : gk_max(r->p0 - GK_X0(r->id) + GK_X0(e), GK_R(0.0)); }
 GK_FN gk_f gk_multi_margin_slope(const gk_rowcx* r, gk_f z) { return z > GK_R(0.0) ? (r->flags == 2 ? GK_R(2.0) * z : GK_R(1.0)) : GK_R(0.0); }
 GK_FN gk_f gk_multi_margin_factor(const gk_rowcx* r) { return (r->x1 ? GK_X1(r->id) : GK_R(1.0)) / (gk_f)r->len; }
-GK_ADD(gk_row_multi_margin)
+GK_LOSS_ADD(gk_row_multi_margin)
 {
     gk_f z = gk_multi_margin_gap(r, e);
     s[0] += r->flags == 2 ? z * z : z;
     s[1] += gk_multi_margin_slope(r, z);
 }
 GK_ITEM(gk_row_multi_margin) { return gk_multi_margin_factor(r) * r->s[0]; }
-GK_GRAD(gk_row_multi_margin) { d[0] = gk_multi_margin_factor(r) * (e == r->id ? -r->s[1] : gk_multi_margin_slope(r, gk_multi_margin_gap(r, e))); }
+GK_LOSS_GRAD(gk_row_multi_margin) { d[0] = gk_multi_margin_factor(r) * (e == r->id ? -r->s[1] : gk_multi_margin_slope(r, gk_multi_margin_gap(r, e))); }
 
 /* Labels of a row: class ids up to the first negative one. F.multilabel_margin_loss */
 #define gk_row_multilabel_margin_first 0
@@ -350,13 +350,13 @@ GK_FN gk_i64 gk_label_count(const gk_rowcx* r, gk_i64 e)
     for (gk_i64 j = 0, id; (id = gk_label(r, j)) >= 0; j++) n += id == e;
     return n;
 }
-GK_ADD(gk_row_multilabel_margin)
+GK_LOSS_ADD(gk_row_multilabel_margin)
 {
     if (gk_label_count(r, e)) return;
     for (gk_i64 j = 0, id; (id = gk_label(r, j)) >= 0; j++) s[0] += gk_max(GK_R(1.0) - GK_X0(id) + GK_X0(e), GK_R(0.0));
 }
 GK_ITEM(gk_row_multilabel_margin) { return r->s[0] / (gk_f)r->len; }
-GK_GRAD(gk_row_multilabel_margin)
+GK_LOSS_GRAD(gk_row_multilabel_margin)
 {
     gk_i64 times = gk_label_count(r, e);
     gk_f x = GK_X0(e), n = GK_R(0.0);
@@ -373,10 +373,10 @@ GK_GRAD(gk_row_multilabel_margin)
 #define gk_row_multilabel_soft_first 0
 #define gk_row_multilabel_soft_sums 1
 #define gk_row_multilabel_soft_weight 0
-GK_ADD(gk_row_multilabel_soft)
+GK_LOSS_ADD(gk_row_multilabel_soft)
 {
     gk_f x = GK_X0(e);
     s[0] += (r->x2 ? GK_X2(e) : GK_R(1.0)) * (gk_softp(x) - GK_X1(e) * x);
 }
 GK_ITEM(gk_row_multilabel_soft) { return r->s[0] / (gk_f)r->len; }
-GK_GRAD(gk_row_multilabel_soft) { d[0] = (r->x2 ? GK_X2(e) : GK_R(1.0)) * (gk_sigm(GK_X0(e)) - GK_X1(e)) / (gk_f)r->len; }
+GK_LOSS_GRAD(gk_row_multilabel_soft) { d[0] = (r->x2 ? GK_X2(e) : GK_R(1.0)) * (gk_sigm(GK_X0(e)) - GK_X1(e)) / (gk_f)r->len; }

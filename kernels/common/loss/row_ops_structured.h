@@ -7,7 +7,7 @@
 #define gk_row_dice_sums 3
 #define gk_row_dice_weight 0
 GK_FN gk_f gk_dice_p(const gk_rowcx* r, gk_i64 e) { return r->flags & 2 ? gk_sigm(GK_X0(e)) : GK_X0(e); }
-GK_ADD(gk_row_dice)
+GK_LOSS_ADD(gk_row_dice)
 {
     gk_f p = gk_dice_p(r, e), t = GK_X1(e);
     s[0] += p * t;
@@ -19,7 +19,7 @@ GK_ITEM(gk_row_dice)
     gk_f n = r->s[1] + r->s[2] + r->p0;
     return n == GK_R(0.0) ? n : GK_R(1.0) - (GK_R(2.0) * r->s[0] + r->p0) / n;
 }
-GK_GRAD(gk_row_dice)
+GK_LOSS_GRAD(gk_row_dice)
 {
     gk_f p = gk_dice_p(r, e), n = r->s[1] + r->s[2] + r->p0;
     if (n == GK_R(0.0)) return;
@@ -31,7 +31,7 @@ GK_GRAD(gk_row_dice)
 #define gk_row_tversky_first 0
 #define gk_row_tversky_sums 3
 #define gk_row_tversky_weight 0
-GK_ADD(gk_row_tversky)
+GK_LOSS_ADD(gk_row_tversky)
 {
     gk_f p = GK_X0(e), t = GK_X1(e);
     s[0] += p * t;
@@ -46,7 +46,7 @@ GK_FN gk_f gk_tversky_miss(const gk_rowcx* r)
     return n == GK_R(0.0) ? n : (r->p0 * r->s[1] + r->p1 * r->s[2]) / n;
 }
 GK_ITEM(gk_row_tversky) { gk_f u = gk_tversky_miss(r); return r->p3 == GK_R(1.0) ? u : gk_pow(u, r->p3); }
-GK_GRAD(gk_row_tversky)
+GK_LOSS_GRAD(gk_row_tversky)
 {
     gk_f n = gk_tversky_den(r), t = GK_X1(e), u = gk_tversky_miss(r);
     if (n == GK_R(0.0)) return;
@@ -102,7 +102,7 @@ GK_FN gk_dual gk_box_loss(const gk_rowcx* r, int e)
     return loss;
 }
 GK_ITEM(gk_row_box) { return gk_box_loss(r, -1).v; }
-GK_GRAD(gk_row_box) { d[0] = gk_box_loss(r, (int)e).d; }
+GK_LOSS_GRAD(gk_row_box) { d[0] = gk_box_loss(r, (int)e).d; }
 
 /* ---- states, depth, patches, densities ----------------------------------------------------------------------------------------- */
 
@@ -110,7 +110,7 @@ GK_GRAD(gk_row_box) { d[0] = gk_box_loss(r, (int)e).d; }
 #define gk_row_quantum_first 0
 #define gk_row_quantum_sums 4
 #define gk_row_quantum_weight 0
-GK_ADD(gk_row_quantum)
+GK_LOSS_ADD(gk_row_quantum)
 {
     if (e & 1) return;
     gk_f a = GK_X0(e), b = GK_X0(e + 1), c = GK_X1(e), q = GK_X1(e + 1);
@@ -121,7 +121,7 @@ GK_ADD(gk_row_quantum)
 }
 GK_FN gk_f gk_fidelity(const gk_rowcx* r) { return (r->s[0] * r->s[0] + r->s[1] * r->s[1]) / (r->s[2] * r->s[3]); }
 GK_ITEM(gk_row_quantum) { return r->s[2] == GK_R(0.0) ? GK_R(1.0) : GK_R(1.0) - gk_fidelity(r); }
-GK_GRAD(gk_row_quantum)
+GK_LOSS_GRAD(gk_row_quantum)
 {
     if (r->s[2] == GK_R(0.0)) return;
     gk_i64 k = e & ~(gk_i64)1;
@@ -134,7 +134,7 @@ GK_GRAD(gk_row_quantum)
 #define gk_row_depth_sums 3
 #define gk_row_depth_weight 0
 GK_FN int gk_depth_valid(const gk_rowcx* r, gk_i64 e) { return GK_X1(e) > GK_R(0.0) && !(r->mask && !r->mask[e]); }
-GK_ADD(gk_row_depth)
+GK_LOSS_ADD(gk_row_depth)
 {
     if (!gk_depth_valid(r, e)) return;
     gk_f x = gk_log(GK_X0(e)) - gk_log(GK_X1(e));
@@ -144,7 +144,7 @@ GK_ADD(gk_row_depth)
 }
 GK_FN gk_f gk_depth_plain(const gk_rowcx* r) { gk_f mean = r->s[1] / r->s[0]; return r->s[2] / r->s[0] - r->p0 * mean * mean; }
 GK_ITEM(gk_row_depth) { return r->flags & 1 ? GK_R(10.0) * gk_sqrt(gk_depth_plain(r)) : gk_depth_plain(r); }
-GK_GRAD(gk_row_depth)
+GK_LOSS_GRAD(gk_row_depth)
 {
     if (!gk_depth_valid(r, e)) return;
     gk_f p = GK_X0(e);
@@ -166,26 +166,26 @@ GK_FN gk_f gk_patch_diff(const gk_rowcx* r, gk_i64 e)
     }
     return GK_X0(e) - t;
 }
-GK_ADD(gk_row_patch) { gk_f u = gk_patch_diff(r, e); s[0] += u * u; }
+GK_LOSS_ADD(gk_row_patch) { gk_f u = gk_patch_diff(r, e); s[0] += u * u; }
 GK_FN gk_f gk_row_patch_weigh(const gk_rowcx* r) { return r->mask[0] ? GK_R(1.0) : GK_R(0.0); }
 GK_ITEM(gk_row_patch) { return r->mask[0] ? r->s[0] / (gk_f)r->len : GK_R(0.0); }
-GK_GRAD(gk_row_patch) { if (r->mask[0]) d[0] = GK_R(2.0) * gk_patch_diff(r, e) / (gk_f)r->len; }
+GK_LOSS_GRAD(gk_row_patch) { if (r->mask[0]) d[0] = GK_R(2.0) * gk_patch_diff(r, e) / (gk_f)r->len; }
 
 /* KL of a diagonal Gaussian (mean, log variance) from the standard one */
 #define gk_row_gaussian_kl_first 0
 #define gk_row_gaussian_kl_sums 1
 #define gk_row_gaussian_kl_weight 0
-GK_ADD(gk_row_gaussian_kl) { gk_f mu = GK_X0(e), lv = GK_X1(e); s[0] += GK_R(0.5) * (mu * mu + gk_expm1(lv) - lv); }
+GK_LOSS_ADD(gk_row_gaussian_kl) { gk_f mu = GK_X0(e), lv = GK_X1(e); s[0] += GK_R(0.5) * (mu * mu + gk_expm1(lv) - lv); }
 GK_ITEM(gk_row_gaussian_kl) { return r->s[0]; }
-GK_GRAD(gk_row_gaussian_kl) { d[0] = GK_X0(e); d[1] = GK_R(0.5) * gk_expm1(GK_X1(e)); }
+GK_LOSS_GRAD(gk_row_gaussian_kl) { d[0] = GK_X0(e); d[1] = GK_R(0.5) * gk_expm1(GK_X1(e)); }
 
 /* The whole tensor as one row: root of the mean square; p0 = alpha, p1 = L1 share: mean square and penalties of the prediction */
 #define gk_row_rmse_first 0
 #define gk_row_rmse_sums 1
 #define gk_row_rmse_weight 0
-GK_ADD(gk_row_rmse) { gk_f x = GK_X0(e) - GK_X1(e); s[0] += x * x; }
+GK_LOSS_ADD(gk_row_rmse) { gk_f x = GK_X0(e) - GK_X1(e); s[0] += x * x; }
 GK_ITEM(gk_row_rmse) { return gk_sqrt(r->s[0] / (gk_f)r->len); }
-GK_GRAD(gk_row_rmse)
+GK_LOSS_GRAD(gk_row_rmse)
 {
     gk_f l = gk_row_rmse_item(r);
     d[0] = l == GK_R(0.0) ? l : (GK_X0(e) - GK_X1(e)) / ((gk_f)r->len * l);
@@ -193,7 +193,7 @@ GK_GRAD(gk_row_rmse)
 #define gk_row_elastic_first 0
 #define gk_row_elastic_sums 3
 #define gk_row_elastic_weight 0
-GK_ADD(gk_row_elastic)
+GK_LOSS_ADD(gk_row_elastic)
 {
     gk_f p = GK_X0(e), x = p - GK_X1(e);
     s[0] += x * x;
@@ -201,7 +201,7 @@ GK_ADD(gk_row_elastic)
     s[2] += p * p;
 }
 GK_ITEM(gk_row_elastic) { return r->s[0] / (gk_f)r->len + r->p0 * (r->p1 * r->s[1] + (GK_R(1.0) - r->p1) * GK_R(0.5) * r->s[2]); }
-GK_GRAD(gk_row_elastic)
+GK_LOSS_GRAD(gk_row_elastic)
 {
     gk_f p = GK_X0(e);
     d[0] = GK_R(2.0) * (p - GK_X1(e)) / (gk_f)r->len + r->p0 * (r->p1 * gk_sgn(p) + (GK_R(1.0) - r->p1) * p);
@@ -218,7 +218,7 @@ GK_ITEM(gk_row_gaussian_nll)
     gk_f x = GK_X0(0) - GK_X1(0), v = gk_max(GK_X2(0), r->p0);
     return GK_R(0.5) * (gk_log(v) + x * x / v) + (r->flags & 1 ? GK_R(0.9189385332046727) : GK_R(0.0));
 }
-GK_GRAD(gk_row_gaussian_nll)
+GK_LOSS_GRAD(gk_row_gaussian_nll)
 {
     gk_f x = GK_X0(0) - GK_X1(0), v = gk_max(GK_X2(0), r->p0);
     d[0] = x / v;
@@ -230,7 +230,7 @@ GK_GRAD(gk_row_gaussian_nll)
 #define gk_row_ranking_sums 0
 #define gk_row_ranking_weight 0
 GK_ITEM(gk_row_ranking) { return gk_max(r->p0 - GK_X2(0) * (GK_X0(0) - GK_X1(0)), GK_R(0.0)); }
-GK_GRAD(gk_row_ranking)
+GK_LOSS_GRAD(gk_row_ranking)
 {
     d[0] = gk_row_ranking_item(r) > GK_R(0.0) ? -GK_X2(0) : GK_R(0.0);
     d[1] = -d[0];
@@ -250,7 +250,7 @@ GK_FN gk_f gk_preference(const gk_rowcx* r)
     return r->p0 * (w - l) - r->p1;
 }
 GK_ITEM(gk_row_preference) { gk_f z = gk_preference(r); return r->flags & 1 ? z * z : gk_softp(-z); }
-GK_GRAD(gk_row_preference)
+GK_LOSS_GRAD(gk_row_preference)
 {
     gk_f z = gk_preference(r), g = r->flags & 1 ? GK_R(2.0) * z : -gk_sigm(-z);
     d[0] = r->flags & 2 ? -g / gk_expm1(GK_X0(0)) : r->p0 * g;
@@ -266,7 +266,7 @@ GK_ITEM(gk_row_bce_pos)
     gk_f x = GK_X0(0), t = GK_X1(0), l = (GK_R(1.0) - t) * x + (GK_R(1.0) + (GK_X3(0) - GK_R(1.0)) * t) * gk_softp(-x);
     return r->x2 ? GK_X2(0) * l : l;
 }
-GK_GRAD(gk_row_bce_pos)
+GK_LOSS_GRAD(gk_row_bce_pos)
 {
     gk_f t = GK_X1(0), q = GK_X3(0);
     d[0] = (GK_R(1.0) + (q - GK_R(1.0)) * t) * gk_sigm(GK_X0(0)) - q * t;
@@ -278,7 +278,7 @@ GK_GRAD(gk_row_bce_pos)
 #define gk_row_quantiles_sums 0
 #define gk_row_quantiles_weight 0
 GK_ITEM(gk_row_quantiles) { return gk_loss_quantile(GK_X0(0), GK_X1(0), gk_make_lp(GK_X2(0), GK_R(0.0), 0)); }
-GK_GRAD(gk_row_quantiles) { d[0] = gk_loss_quantile_grad(GK_X0(0), GK_X1(0), gk_make_lp(GK_X2(0), GK_R(0.0), 0)); }
+GK_LOSS_GRAD(gk_row_quantiles) { d[0] = gk_loss_quantile_grad(GK_X0(0), GK_X1(0), gk_make_lp(GK_X2(0), GK_R(0.0), 0)); }
 
 /* Scores of generated (and, for the discriminator, real) samples; flags: 0 = vanilla, 1 = hinge, 2 = least squares. Goodfellow et al. (2014) */
 #define gk_row_adversarial_first 0
@@ -296,7 +296,7 @@ GK_ITEM(gk_row_adversarial)
     if (!r->x1) return r->flags == 1 ? -f : gk_as_real(f, r->flags);
     return gk_as_real(GK_X1(0), r->flags) + (r->flags == 2 ? f * f : gk_as_real(-f, r->flags));
 }
-GK_GRAD(gk_row_adversarial)
+GK_LOSS_GRAD(gk_row_adversarial)
 {
     gk_f f = GK_X0(0);
     if (!r->x1) { d[0] = r->flags == 1 ? GK_R(-1.0) : gk_as_real_grad(f, r->flags); return; }

@@ -11,13 +11,13 @@
 
 #ifdef GK_OP
 
-#define GK_ROW(part) GK_CAT(GK_OP, part)
-#define GK_SUMS GK_ROW(_sums)
+#define GK_LOSS_ROW(part) GK_CAT(GK_OP, part)
+#define GK_LOSS_SUMS GK_LOSS_ROW(_sums)
 
 /* Where element e of a row stands. */
 GK_FN gk_i64 gk_element(gk_i64 row, gk_i64 e, gk_i64 len, gk_i64 width)
 {
-#if GK_ROW(_strided)
+#if GK_LOSS_ROW(_strided)
     if (width != 1) return (row / width * len + e) * width + row % width;
 #endif
     return row * len + e;
@@ -42,7 +42,7 @@ GK_FN gk_rowcx gk_row_at(GK_GLOBAL const gk_t* x0, GK_GLOBAL const gk_t* x1, GK_
     r.mask = mask ? mask + (roles >> 16 & 15 ? row : row * len) : mask;
     r.ids = ids; r.ids_at = row * len; r.wide = wide; r.len = len; r.width = width; r.id = 0;
     r.p0 = p0; r.p1 = p1; r.p2 = p2; r.p3 = p3; r.flags = flags;
-    for (int k = 0; k < 3; k++) r.m[k] = GK_ROW(_first) == 2 ? GK_R(0.0) : -GK_INF;
+    for (int k = 0; k < 3; k++) r.m[k] = GK_LOSS_ROW(_first) == 2 ? GK_R(0.0) : -GK_INF;
     for (int k = 0; k < 4; k++) r.s[k] = GK_R(0.0);
     return r;
 }
@@ -60,15 +60,15 @@ GK_FN gk_rowcx gk_row_at(GK_GLOBAL const gk_t* x0, GK_GLOBAL const gk_t* x1, GK_
 GK_FN void gk_row_collect(gk_rowcx* r, int active, int lane, int lanes, GK_GLOBAL const gk_f* partial, gk_i64 chunks, GK_LOCAL_PTR gk_f* tmp)
 {
 #if GK_CAT(GK_OP, _first) != 0
-    if (active) for (gk_i64 e = lane; e < r->len; e += lanes) GK_ROW(_collect)(r, e, r->m);
-    for (int k = 0; k < 2; k++) r->m[k] = GK_ROW(_first) == 2 ? gk_group_sum(r->m[k], tmp, lanes) : gk_group_max(r->m[k], tmp, lanes);
+    if (active) for (gk_i64 e = lane; e < r->len; e += lanes) GK_LOSS_ROW(_collect)(r, e, r->m);
+    for (int k = 0; k < 2; k++) r->m[k] = GK_LOSS_ROW(_first) == 2 ? gk_group_sum(r->m[k], tmp, lanes) : gk_group_max(r->m[k], tmp, lanes);
 #endif
 #if GK_CAT(GK_OP, _sums) > 0
-    if (active && !partial) for (gk_i64 e = lane; e < r->len; e += lanes) GK_ROW(_add)(r, e, r->s);
+    if (active && !partial) for (gk_i64 e = lane; e < r->len; e += lanes) GK_LOSS_ROW(_add)(r, e, r->s);
     if (active && partial)
         for (gk_i64 c = lane; c < chunks; c += lanes)
-            for (int k = 0; k < GK_SUMS; k++) r->s[k] += partial[c * 4 + k];
-    for (int k = 0; k < GK_SUMS; k++) r->s[k] = gk_group_sum(r->s[k], tmp, lanes);
+            for (int k = 0; k < GK_LOSS_SUMS; k++) r->s[k] += partial[c * 4 + k];
+    for (int k = 0; k < GK_LOSS_SUMS; k++) r->s[k] = gk_group_sum(r->s[k], tmp, lanes);
 #endif
 }
 
@@ -88,7 +88,7 @@ GK_KERNEL(row_partial)(GK_IN(gk_t, x0), GK_IN(gk_t, x1), GK_IN(gk_t, x2), GK_IN(
         gk_rowcx r = gk_row_at(x0, x1, x2, x3, mask, ids, wide, row, len, width, roles, p0, p1, p2, p3, flags);
         GK_ROW_COUNTS(counts, r, row)
 #if GK_CAT(GK_OP, _sums) > 0
-        if (counts) for (gk_i64 e = from + gk_lid(); e < to; e += GK_BLOCK) GK_ROW(_add)(&r, e, r.s);
+        if (counts) for (gk_i64 e = from + gk_lid(); e < to; e += GK_BLOCK) GK_LOSS_ROW(_add)(&r, e, r.s);
 #endif
         for (int k = 0; k < 4; k++) {
             gk_f s = gk_block_sum(r.s[k], tmp);
@@ -119,9 +119,9 @@ GK_KERNEL(row_items)(GK_IN(gk_t, x0), GK_IN(gk_t, x1), GK_IN(gk_t, x2), GK_IN(gk
                 if (gk_index(ids, row * len + e, wide) >= len) gk_report(err, code);
         gk_row_collect(&r, counts, lane, lanes, partial ? partial + 4 * safe * chunks : partial, chunks, tmp);
         if (row < rows && lane == 0) {
-            gk_f l = counts ? GK_ROW(_item)(&r) : GK_R(0.0), w = counts ? GK_R(1.0) : GK_R(0.0);
+            gk_f l = counts ? GK_LOSS_ROW(_item)(&r) : GK_R(0.0), w = counts ? GK_R(1.0) : GK_R(0.0);
 #if GK_CAT(GK_OP, _weight) != 0
-            if (counts) w = GK_ROW(_weigh)(&r);
+            if (counts) w = GK_LOSS_ROW(_weigh)(&r);
 #endif
             if (y) gk_store(y, row, l);
             if (item) { item[row] = l; weight[row] = w; }
@@ -164,7 +164,7 @@ GK_KERNEL(row_grad)(GK_IN(gk_t, x0), GK_IN(gk_t, x1), GK_IN(gk_t, x2), GK_IN(gk_
         for (gk_i64 e = from + lane; e < to; e += lanes) {
             gk_f d[4];
             d[0] = d[1] = d[2] = d[3] = GK_R(0.0);
-            if (counts) GK_ROW(_grad)(&r, e, d);
+            if (counts) GK_LOSS_ROW(_grad)(&r, e, d);
             if (!counts) g = GK_R(0.0);
             GK_ROW_STORE(d0, 0, (int)(roles & 15))
             GK_ROW_STORE(d1, 1, (int)(roles >> 4 & 15))
@@ -192,7 +192,7 @@ GK_KERNEL(row_shared)(GK_IN(gk_t, x0), GK_IN(gk_t, x1), GK_IN(gk_t, x2), GK_IN(g
             GK_ROW_COUNTS(counts, r, row)
             gk_f d[4];
             d[0] = d[1] = d[2] = d[3] = GK_R(0.0);
-            if (counts) GK_ROW(_grad)(&r, e, d);
+            if (counts) GK_LOSS_ROW(_grad)(&r, e, d);
             sum += (each ? upstream * gk_load(gy, row) : upstream) * d[2];
         }
         sum = gk_block_sum(sum, tmp);

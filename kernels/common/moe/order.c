@@ -1,6 +1,6 @@
 /* The order of assignments by expert: counts, offsets and a stable permutation. ids [n] hold experts 0 ... E - 1. One writer per element. */
 
-#define GK_EACH 16 /* ids of a work-item per step */
+#define GK_MOE_EACH 16 /* ids of a work-item per step */
 
 // Units: I32
 /* counts[e] = number of ids that are e. Launch: one block per expert, looping. */
@@ -40,13 +40,13 @@ GK_KERNEL(moe_order)(GK_IN(int, ids), GK_IN(int, offsets), GK_OUT(int, perm), gk
     GK_BIND_IN(int, ids); GK_BIND_IN(int, offsets); GK_BIND_OUT(int, perm);
     for (int e = gk_bid(0); e < experts; e += gk_nblocks(0)) {
         gk_i64 base = offsets[e];
-        for (gk_i64 i0 = 0; i0 < n; i0 += GK_BLOCK * GK_EACH) {
-            gk_i64 first = i0 + gk_lid() * GK_EACH;
+        for (gk_i64 i0 = 0; i0 < n; i0 += GK_BLOCK * GK_MOE_EACH) {
+            gk_i64 first = i0 + gk_lid() * GK_MOE_EACH;
             gk_u32 c = 0u, total;
-            for (int u = 0; u < GK_EACH; u++)
+            for (int u = 0; u < GK_MOE_EACH; u++)
                 if (first + u < n && ids[first + u] == e) c++;
             gk_i64 at = base + (gk_i64)gk_block_scan(c, tmp, &total) - (gk_i64)c;
-            for (int u = 0; u < GK_EACH; u++)
+            for (int u = 0; u < GK_MOE_EACH; u++)
                 if (first + u < n && ids[first + u] == e) perm[at++] = (int)(first + u);
             base += total;
         }

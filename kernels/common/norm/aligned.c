@@ -10,9 +10,9 @@
  */
 #include "norm.h"
 
-#define GK_LEAN (GK_DTYPE != GK_F64 && !GK_ACTS)
+#define GK_NORM_LEAN (GK_DTYPE != GK_F64 && !GK_ACTS)
 /* 40 registers; the longer rows, double precision and activations take what they need. */
-#if GK_LEAN
+#if GK_NORM_LEAN
 #undef GK_MIN_BLOCKS
 #define GK_MIN_BLOCKS 6
 #endif
@@ -31,7 +31,7 @@ GK_FN gk_vec gk_even_value(gk_raw16 a, gk_raw16 c, const int adds)
 GK_FN gk_moments gk_even_moments(const gk_raw16* a, const gk_raw16* c, int items, gk_f count, int lane, int lanes, GK_LOCAL_PTR gk_f* tmp,
                                  GK_LOCAL_PTR gk_f* sets, int raw, const int keep, const int adds)
 {
-    int sub = lanes < GK_SUB ? lanes : GK_SUB, first = lane & ~(sub - 1), n = 0;
+    int sub = lanes < GK_NORM_SUB ? lanes : GK_NORM_SUB, first = lane & ~(sub - 1), n = 0;
     gk_f s = GK_R(0.0), q = GK_R(0.0);
     gk_moments m;
     GK_UNROLL for (int u = 0; u < keep; u++) {
@@ -52,9 +52,9 @@ GK_FN gk_moments gk_even_moments(const gk_raw16* a, const gk_raw16* c, int items
             GK_UNROLL for (int k = 0; k < GK_W; k++) q += (v.v[k] - s) * (v.v[k] - s);
         }
     q = gk_group_sum(q, tmp, sub);
-    if (lanes > GK_SUB) {
-        int set = gk_lid() / GK_SUB, per = lanes / GK_SUB, from = set & ~(per - 1);
-        if ((gk_lid() & (GK_SUB - 1)) == 0) {
+    if (lanes > GK_NORM_SUB) {
+        int set = gk_lid() / GK_NORM_SUB, per = lanes / GK_NORM_SUB, from = set & ~(per - 1);
+        if ((gk_lid() & (GK_NORM_SUB - 1)) == 0) {
             sets[3 * set] = (gk_f)(n * GK_W);
             sets[3 * set + 1] = s;
             sets[3 * set + 2] = q;
@@ -77,7 +77,7 @@ GK_FN gk_moments gk_even_moments(const gk_raw16* a, const gk_raw16* c, int items
         GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, r); GK_BIND_IN(gk_t, gamma); GK_BIND_IN(gk_t, beta); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_t, s); \
         GK_BIND_OUT(gk_f, mean); GK_BIND_OUT(gk_f, rstd); \
         GK_LOCAL gk_f tmp[GK_BLOCK]; \
-        GK_LOCAL gk_f sets[3 * GK_BLOCK / GK_SUB]; \
+        GK_LOCAL gk_f sets[3 * GK_BLOCK / GK_NORM_SUB]; \
         int lanes = 1 << bits, lane = gk_lid() & (lanes - 1), row = gk_bid(0) * (GK_BLOCK >> bits) + (gk_lid() >> bits), live = row < rows ? items : 0; \
         gk_i64 base = (gk_i64)row * items * GK_W; \
         gk_raw16 a[KEEP], c[KEEP]; \
@@ -106,7 +106,7 @@ GK_FN gk_moments gk_even_moments(const gk_raw16* a, const gk_raw16* c, int items
 GK_KERNEL(norm_rows_even)(GK_IN(gk_t, x), GK_IN(gk_t, r), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_OUT(gk_t, y), GK_OUT(gk_t, s), GK_OUT(gk_f, mean),
                           GK_OUT(gk_f, rstd), int rows, int items, int bits, int raw, gk_f eps, gk_f offset, int act, gk_f p)
 GK_NORM_ROWS_EVEN(4, 0)
-#if GK_LEAN
+#if GK_NORM_LEAN
 #undef GK_MIN_BLOCKS
 #define GK_MIN_BLOCKS 4
 #endif
@@ -194,7 +194,7 @@ GK_KERNEL(norm_apply_even_add)(GK_IN(gk_t, x), GK_IN(gk_t, r), GK_IN(gk_t, gamma
                                GK_OUT(gk_t, y), int runs, int items, int splits, int chunk, int bits, int channels, int share, int act, gk_f p)
 GK_NORM_APPLY_EVEN(1)
 
-#if GK_LEAN
+#if GK_NORM_LEAN
 #undef GK_MIN_BLOCKS
 #define GK_MIN_BLOCKS 2
 #endif

@@ -12,8 +12,8 @@
  */
 #include "norm.h"
 
-#define GK_FLIGHT (GK_W >= 8 ? 2 : 1) /* vectors per work-item of _apply */
-#define GK_SUMS 5                     /* partial sums per work-item of _params on their way: half of those of two blocks per multiprocessor */
+#define GK_NORM_FLIGHT (GK_W >= 8 ? 2 : 1) /* vectors per work-item of _apply */
+#define GK_NORM_SUMS 5                     /* partial sums per work-item of _params on their way: half of those of two blocks per multiprocessor */
 
 /* Where an element's statistics and parameters are: rows (n, channel) or rows of columns. */
 typedef struct { gk_i64 row, channel, stat; } gk_place;
@@ -151,9 +151,9 @@ GK_KERNEL(norm_bwd_params)(GK_IN(gk_f, part), GK_OUT(gk_t, dgamma), GK_OUT(gk_t,
     for (gk_i64 b = gk_bid(0); b * tx < sets; b += gk_nblocks(0)) {
         gk_i64 j = b * tx + (gk_lid() & (tx - 1)), members = j < sets ? outer * inner : 0;
         gk_f s1 = GK_R(0.0), s2 = GK_R(0.0);
-        for (gk_i64 first = ty; first < members; first += GK_SUMS * step) {
-            gk_f u1[GK_SUMS], u2[GK_SUMS];
-            GK_UNROLL for (int u = 0; u < GK_SUMS; u++) {
+        for (gk_i64 first = ty; first < members; first += GK_NORM_SUMS * step) {
+            gk_f u1[GK_NORM_SUMS], u2[GK_NORM_SUMS];
+            GK_UNROLL for (int u = 0; u < GK_NORM_SUMS; u++) {
                 gk_i64 e = first + u * step;
                 u1[u] = u2[u] = GK_R(0.0);
                 if (e < members) {
@@ -162,7 +162,7 @@ GK_KERNEL(norm_bwd_params)(GK_IN(gk_f, part), GK_OUT(gk_t, dgamma), GK_OUT(gk_t,
                     u1[u] = part[second + at];
                 }
             }
-            GK_UNROLL for (int u = 0; u < GK_SUMS; u++) { s1 += u1[u]; s2 += u2[u]; }
+            GK_UNROLL for (int u = 0; u < GK_NORM_SUMS; u++) { s1 += u1[u]; s2 += u2[u]; }
         }
         s1 = gk_across_sum(s1, tmp, tx);
         s2 = gk_across_sum(s2, tmp, tx);
@@ -188,14 +188,14 @@ GK_KERNEL(norm_bwd_apply)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma), G
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, gamma); GK_BIND_IN(gk_t, beta); GK_BIND_IN(gk_t, y); GK_BIND_IN(gk_t, r);
     GK_BIND_IN(gk_f, mean); GK_BIND_IN(gk_f, rstd); GK_BIND_IN(gk_f, coef); GK_BIND_IN(gk_t, add); GK_BIND_OUT(gk_t, dx); GK_BIND_OUT(gk_t, dr);
     int w = wide ? GK_W : 1;
-    gk_i64 items = n / w, step = (gk_i64)gk_nblocks(0) * GK_BLOCK * GK_FLIGHT;
-    for (gk_i64 t = (gk_i64)gk_bid(0) * GK_BLOCK * GK_FLIGHT + gk_lid(); t < items; t += step) {
-        gk_vec d[GK_FLIGHT], a[GK_FLIGHT];
-        GK_UNROLL for (int u = 0; u < GK_FLIGHT; u++) {
+    gk_i64 items = n / w, step = (gk_i64)gk_nblocks(0) * GK_BLOCK * GK_NORM_FLIGHT;
+    for (gk_i64 t = (gk_i64)gk_bid(0) * GK_BLOCK * GK_NORM_FLIGHT + gk_lid(); t < items; t += step) {
+        gk_vec d[GK_NORM_FLIGHT], a[GK_NORM_FLIGHT];
+        GK_UNROLL for (int u = 0; u < GK_NORM_FLIGHT; u++) {
             gk_i64 i = t + (gk_i64)u * GK_BLOCK;
             if (i < items) { d[u] = gk_item(dy, i * w, wide); a[u] = gk_item(x, i * w, wide); }
         }
-        GK_UNROLL for (int u = 0; u < GK_FLIGHT; u++) {
+        GK_UNROLL for (int u = 0; u < GK_NORM_FLIGHT; u++) {
             gk_i64 i = (t + (gk_i64)u * GK_BLOCK) * w;
             if (i < n) {
                 gk_i64 row = gk_quot(i, cols), e = i - row * cols;

@@ -8,18 +8,18 @@
  */
 #include "norm.h"
 
-#define GK_LEAN (GK_DTYPE != GK_F64 && !GK_ACTS)
+#define GK_NORM_LEAN (GK_DTYPE != GK_F64 && !GK_ACTS)
 /* 16-byte items per work-item that are in flight where planes are summed, and where a set stays. */
-#define GK_RUN 4
+#define GK_NORM_RUN 4
 
 /* Sums of two values over `lanes` work-items. Calls take turns (0, 1, 0, ...) with the halves of `sets`, so one barrier does. */
 GK_FN void gk_pair_sum(gk_f* s1, gk_f* s2, GK_LOCAL_PTR gk_f* tmp, GK_LOCAL_PTR gk_f* sets, int turn, int lanes)
 {
-    int sub = lanes < GK_SUB ? lanes : GK_SUB, set = gk_lid() / GK_SUB, per = lanes / GK_SUB, from = set & ~(per - 1);
-    GK_LOCAL_PTR gk_f* mine = sets + turn * (2 * GK_BLOCK / GK_SUB);
+    int sub = lanes < GK_NORM_SUB ? lanes : GK_NORM_SUB, set = gk_lid() / GK_NORM_SUB, per = lanes / GK_NORM_SUB, from = set & ~(per - 1);
+    GK_LOCAL_PTR gk_f* mine = sets + turn * (2 * GK_BLOCK / GK_NORM_SUB);
     gk_f a = gk_group_sum(*s1, tmp, sub), b = gk_group_sum(*s2, tmp, sub);
-    if (lanes > GK_SUB) {
-        if ((gk_lid() & (GK_SUB - 1)) == 0) { mine[2 * set] = a; mine[2 * set + 1] = b; }
+    if (lanes > GK_NORM_SUB) {
+        if ((gk_lid() & (GK_NORM_SUB - 1)) == 0) { mine[2 * set] = a; mine[2 * set + 1] = b; }
         GK_BARRIER();
         from += gk_lid() & (per - 1);
         a = gk_group_sum(mine[2 * from], tmp, per);
@@ -69,7 +69,7 @@ GK_FN void gk_even_plus(gk_vec* v, GK_GLOBAL const gk_t* p, gk_i64 i)
         GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, gamma); GK_BIND_IN(gk_t, beta); GK_BIND_IN(gk_t, y); GK_BIND_IN(gk_f, mean); \
         GK_BIND_IN(gk_f, rstd); GK_BIND_IN(gk_t, add); GK_BIND_OUT(gk_t, dx); GK_BIND_OUT(gk_f, part); \
         GK_LOCAL gk_f tmp[GK_BLOCK]; \
-        GK_LOCAL gk_f sets[4 * GK_BLOCK / GK_SUB]; \
+        GK_LOCAL gk_f sets[4 * GK_BLOCK / GK_NORM_SUB]; \
         GK_LOCAL gk_f sums[GK_BLOCK * GK_W]; \
         int lanes = 1 << bits, lane = gk_lid() & (lanes - 1), per = GK_BLOCK >> bits, step = gk_nblocks(0) * per, turn = 0; \
         int row = gk_bid(0) * per + (gk_lid() >> bits); \
@@ -156,7 +156,7 @@ GK_FN void gk_even_plus(gk_vec* v, GK_GLOBAL const gk_t* p, gk_i64 i)
                 } \
         } \
     }
-#if GK_LEAN
+#if GK_NORM_LEAN
 #undef GK_MIN_BLOCKS
 #define GK_MIN_BLOCKS 2
 #endif
@@ -165,7 +165,7 @@ GK_KERNEL(norm_bwd_rows_16)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma),
                             GK_IN(gk_t, add), GK_OUT(gk_t, dx), GK_OUT(gk_f, part), int rows, int items, int bits, gk_i64 second, int raw, gk_f offset,
                             int act, gk_f p, int accumulate)
 GK_NORM_BWD_ROWS_EVEN(16 / GK_W, GK_W >= 8)
-#if GK_LEAN
+#if GK_NORM_LEAN
 #undef GK_MIN_BLOCKS
 #define GK_MIN_BLOCKS 1
 #endif
@@ -173,7 +173,7 @@ GK_KERNEL(norm_bwd_rows_32)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma),
                             GK_IN(gk_t, add), GK_OUT(gk_t, dx), GK_OUT(gk_f, part), int rows, int items, int bits, gk_i64 second, int raw, gk_f offset,
                             int act, gk_f p, int accumulate)
 GK_NORM_BWD_ROWS_EVEN(32 / GK_W, 1)
-#if GK_LEAN
+#if GK_NORM_LEAN
 #undef GK_MIN_BLOCKS
 #define GK_MIN_BLOCKS 4
 #endif
@@ -224,7 +224,7 @@ GK_FN void gk_plane_apply(const gk_raw16* g, const gk_raw16* a, gk_f m, gk_f q, 
 
 /* A set of `share` planes of `items` per block; planes lie over 1 << bits lanes each and are of channel (set * share + plane) % channels. The second walk
  * goes backwards: from registers, then over what is still in a cache, to what is half in local memory. */
-#if GK_LEAN
+#if GK_NORM_LEAN
 #undef GK_MIN_BLOCKS
 #define GK_MIN_BLOCKS 1
 #endif
@@ -235,7 +235,7 @@ GK_KERNEL(norm_bwd_sets)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma), GK
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, gamma); GK_BIND_IN(gk_t, beta); GK_BIND_IN(gk_t, y); GK_BIND_IN(gk_f, mean);
     GK_BIND_IN(gk_f, rstd); GK_BIND_IN(gk_t, add); GK_BIND_OUT(gk_t, dx); GK_BIND_OUT(gk_f, part);
     GK_LOCAL gk_f tmp[GK_BLOCK];
-    GK_LOCAL gk_f both[4 * GK_BLOCK / GK_SUB];
+    GK_LOCAL gk_f both[4 * GK_BLOCK / GK_NORM_SUB];
     GK_LOCAL gk_raw16 kept[GK_KEPT * GK_BLOCK];
     int turn = 0, lanes = 1 << bits, lane = gk_lid() & (lanes - 1), sub = gk_lid() >> bits, per = GK_BLOCK >> bits;
     int pieces = (items + GK_SET * lanes - 1) / (GK_SET * lanes), chunk = ((items + pieces - 1) / pieces + lanes - 1) / lanes * lanes;
@@ -292,7 +292,7 @@ GK_KERNEL(norm_bwd_sets)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma), GK
     }
 }
 
-#if GK_LEAN
+#if GK_NORM_LEAN
 #undef GK_MIN_BLOCKS
 #define GK_MIN_BLOCKS 4
 #endif
@@ -304,7 +304,7 @@ GK_KERNEL(norm_bwd_part_even)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, gamma); GK_BIND_IN(gk_t, beta); GK_BIND_IN(gk_t, y); GK_BIND_IN(gk_t, r);
     GK_BIND_IN(gk_f, mean); GK_BIND_IN(gk_f, rstd); GK_BIND_OUT(gk_f, part);
     GK_LOCAL gk_f tmp[GK_BLOCK];
-    GK_LOCAL gk_f sets[4 * GK_BLOCK / GK_SUB];
+    GK_LOCAL gk_f sets[4 * GK_BLOCK / GK_NORM_SUB];
     int lanes = 1 << bits, lane = gk_lid() & (lanes - 1), b = gk_bid(0) * (GK_BLOCK >> bits) + (gk_lid() >> bits);
     gk_f s1 = GK_R(0.0), s2 = GK_R(0.0);
     if (b < runs) {
@@ -320,18 +320,18 @@ GK_KERNEL(norm_bwd_part_even)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma
         q = rstd[stat];
         w = gk_weight(gamma, channel);
         shift = gk_bias(beta, channel);
-        GK_ROLLED for (int i = 0; i < live; i += GK_RUN * lanes) {
-            gk_raw16 g[GK_RUN], a[GK_RUN];
-            gk_even_load(g, dy, base + i * GK_W, live - i, lane, lanes, GK_RUN);
-            gk_even_load(a, x, base + i * GK_W, live - i, lane, lanes, GK_RUN);
-            gk_plane_sums(&s1, &s2, g, a, m, q, w, shift, y, r, base + i * GK_W, live - i, lane, lanes, act, p, GK_RUN);
+        GK_ROLLED for (int i = 0; i < live; i += GK_NORM_RUN * lanes) {
+            gk_raw16 g[GK_NORM_RUN], a[GK_NORM_RUN];
+            gk_even_load(g, dy, base + i * GK_W, live - i, lane, lanes, GK_NORM_RUN);
+            gk_even_load(a, x, base + i * GK_W, live - i, lane, lanes, GK_NORM_RUN);
+            gk_plane_sums(&s1, &s2, g, a, m, q, w, shift, y, r, base + i * GK_W, live - i, lane, lanes, act, p, GK_NORM_RUN);
         }
     }
     gk_pair_sum(&s1, &s2, tmp, sets, 0, lanes);
     if (lane == 0 && b < runs) { part[b] = s2; part[second + b] = s1; }
 }
 
-/* dx of runs of planes, at most GK_RUN items per lane. */
+/* dx of runs of planes, at most GK_NORM_RUN items per lane. */
 GK_KERNEL(norm_bwd_apply_even)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_IN(gk_t, y), GK_IN(gk_t, r), GK_IN(gk_f, mean),
                                GK_IN(gk_f, rstd), GK_IN(gk_f, coef), GK_IN(gk_t, add), GK_OUT(gk_t, dx), GK_OUT(gk_t, dr), int runs, int items, int splits,
                                int chunk, int bits, int channels, int share, int act, gk_f p, int accumulate, int accumulate_r)
@@ -342,18 +342,18 @@ GK_KERNEL(norm_bwd_apply_even)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamm
     if (b >= 0) {
         int row = b, from = 0, live, channel, stat;
         gk_i64 base;
-        gk_raw16 g[GK_RUN], a[GK_RUN];
+        gk_raw16 g[GK_NORM_RUN], a[GK_NORM_RUN];
         gk_f q, k1 = GK_R(0.0), k2 = GK_R(0.0);
         if (splits > 1) { row = b / splits; from = (b - row * splits) * chunk; }
         live = items - from < chunk ? items - from : chunk;
         base = ((gk_i64)row * items + from) * GK_W;
-        gk_even_load(g, dy, base, live, lane, lanes, GK_RUN);
-        gk_even_load(a, x, base, live, lane, lanes, GK_RUN);
+        gk_even_load(g, dy, base, live, lane, lanes, GK_NORM_RUN);
+        gk_even_load(a, x, base, live, lane, lanes, GK_NORM_RUN);
         channel = row % channels;
         stat = share ? row / share : channel;
         q = rstd[stat];
         if (coef) { k1 = -q * coef[2 * stat]; k2 = -q * coef[2 * stat + 1]; }
         gk_plane_apply(g, a, mean[stat], q, gk_weight(gamma, channel), gk_bias(beta, channel), k1, k2, y, r, add, dx, dr, base, live, lane, lanes, act, p,
-                       accumulate, accumulate_r, GK_RUN);
+                       accumulate, accumulate_r, GK_NORM_RUN);
     }
 }

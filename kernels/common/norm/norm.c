@@ -11,8 +11,8 @@
  */
 #include "norm.h"
 
-#define GK_DEPTH 4                        /* 16-byte accesses in flight where a row is walked */
-#define GK_FLIGHT (GK_W >= 8 ? 4 : 1)     /* vectors per work-item of _apply */
+#define GK_NORM_DEPTH 4                        /* 16-byte accesses in flight where a row is walked */
+#define GK_NORM_FLIGHT (GK_W >= 8 ? 4 : 1)     /* vectors per work-item of _apply */
 
 /* Operands of a row that stay the same along it. */
 typedef struct {
@@ -50,13 +50,13 @@ GK_FN void gk_row_give(const gk_norm_row* o, gk_i64 i, gk_vec v, gk_f mean, gk_f
 GK_FN void gk_run_moments(gk_moments* m, const gk_norm_row* o, gk_run run, gk_i64 skip, int lane, int lanes, int raw)
 {
     gk_i64 i = skip + lane;
-    for (; i + (GK_DEPTH - 1) * lanes < run.items; i += GK_DEPTH * lanes) {
-        gk_vec a[GK_DEPTH];
-        gk_f v[GK_DEPTH * GK_W];
-        GK_UNROLL for (int u = 0; u < GK_DEPTH; u++) a[u] = gk_row_take(o, run.items_from + (i + u * lanes) * GK_W, 1);
-        GK_UNROLL for (int u = 0; u < GK_DEPTH; u++)
+    for (; i + (GK_NORM_DEPTH - 1) * lanes < run.items; i += GK_NORM_DEPTH * lanes) {
+        gk_vec a[GK_NORM_DEPTH];
+        gk_f v[GK_NORM_DEPTH * GK_W];
+        GK_UNROLL for (int u = 0; u < GK_NORM_DEPTH; u++) a[u] = gk_row_take(o, run.items_from + (i + u * lanes) * GK_W, 1);
+        GK_UNROLL for (int u = 0; u < GK_NORM_DEPTH; u++)
             GK_UNROLL for (int k = 0; k < GK_W; k++) v[u * GK_W + k] = a[u].v[k];
-        gk_moments_take(m, v, GK_DEPTH * GK_W, raw);
+        gk_moments_take(m, v, GK_NORM_DEPTH * GK_W, raw);
     }
     for (; i < run.items; i += lanes) {
         gk_vec a = gk_row_take(o, run.items_from + i * GK_W, 1);
@@ -167,13 +167,13 @@ GK_KERNEL(norm_cols)(GK_IN(gk_t, x), GK_OUT(gk_f, part), gk_i64 n, gk_i64 cols, 
         count = (gk_f)(end - i * chunk);
         if (item >= items) end = 0;
         GK_UNROLL for (int c = 0; c < GK_W; c++) m[c] = gk_moments_none();
-        for (; k + (GK_DEPTH - 1) * step < end; k += GK_DEPTH * step) {
-            gk_vec a[GK_DEPTH];
-            GK_UNROLL for (int u = 0; u < GK_DEPTH; u++) a[u] = gk_item(x, (k + u * step) * cols + at, wide);
+        for (; k + (GK_NORM_DEPTH - 1) * step < end; k += GK_NORM_DEPTH * step) {
+            gk_vec a[GK_NORM_DEPTH];
+            GK_UNROLL for (int u = 0; u < GK_NORM_DEPTH; u++) a[u] = gk_item(x, (k + u * step) * cols + at, wide);
             GK_UNROLL for (int c = 0; c < GK_W; c++) {
-                gk_f v[GK_DEPTH];
-                GK_UNROLL for (int u = 0; u < GK_DEPTH; u++) v[u] = a[u].v[c];
-                if (c == 0 || wide) gk_moments_take(&m[c], v, GK_DEPTH, 0);
+                gk_f v[GK_NORM_DEPTH];
+                GK_UNROLL for (int u = 0; u < GK_NORM_DEPTH; u++) v[u] = a[u].v[c];
+                if (c == 0 || wide) gk_moments_take(&m[c], v, GK_NORM_DEPTH, 0);
             }
         }
         for (; k < end; k += step) {
@@ -272,17 +272,17 @@ GK_KERNEL(norm_apply)(GK_IN(gk_t, x), GK_IN(gk_t, r), GK_IN(gk_t, gamma), GK_IN(
     GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, r); GK_BIND_IN(gk_t, gamma); GK_BIND_IN(gk_t, beta); GK_BIND_IN(gk_f, mean); GK_BIND_IN(gk_f, rstd);
     GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_t, s);
     int w = wide ? GK_W : 1;
-    gk_i64 items = n / w, step = (gk_i64)gk_nblocks(0) * GK_BLOCK * GK_FLIGHT;
-    for (gk_i64 t = (gk_i64)gk_bid(0) * GK_BLOCK * GK_FLIGHT + gk_lid(); t < items; t += step) {
-        gk_vec a[GK_FLIGHT], c[GK_FLIGHT];
-        GK_UNROLL for (int u = 0; u < GK_FLIGHT; u++) {
+    gk_i64 items = n / w, step = (gk_i64)gk_nblocks(0) * GK_BLOCK * GK_NORM_FLIGHT;
+    for (gk_i64 t = (gk_i64)gk_bid(0) * GK_BLOCK * GK_NORM_FLIGHT + gk_lid(); t < items; t += step) {
+        gk_vec a[GK_NORM_FLIGHT], c[GK_NORM_FLIGHT];
+        GK_UNROLL for (int u = 0; u < GK_NORM_FLIGHT; u++) {
             gk_i64 i = t + (gk_i64)u * GK_BLOCK;
             if (i < items) {
                 a[u] = gk_item(x, i * w, wide);
                 if (r) c[u] = gk_item(r, i * w, wide);
             }
         }
-        GK_UNROLL for (int u = 0; u < GK_FLIGHT; u++) {
+        GK_UNROLL for (int u = 0; u < GK_NORM_FLIGHT; u++) {
             gk_i64 i = (t + (gk_i64)u * GK_BLOCK) * w;
             if (i < n) {
                 gk_i64 row = gk_quot(i, cols), e = i - row * cols, channel = row - gk_quot(row, groups) * groups, stat = by_channel ? channel : row;

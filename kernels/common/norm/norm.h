@@ -92,7 +92,7 @@ GK_FN gk_vec gk_norm_dz(gk_vec dy, gk_vec v, int act, gk_f p, int from_y)
 #endif
 }
 
-#define GK_SUB 32 /* lanes that join their sums before the others' are looked at */
+#define GK_NORM_SUB 32 /* lanes that join their sums before the others' are looked at */
 
 /* The `keep` items of a lane out of `items` from element `base` on; zeros past the end. */
 GK_FN void gk_even_load(gk_raw16* a, GK_GLOBAL const gk_t* p, gk_i64 base, int items, int lane, int lanes, const int keep)

@@ -56,9 +56,9 @@ GK_KERNEL(optimizer_step_more)(GK_IN(gk_i64, table), int tensors, GK_OUT(gk_t, w
     h = GK_CAT(GK_OP, _begin)(h);
     gk_f sums[2];
     sums[0] = sums[1] = GK_R(0.0);
-    gk_i64 chunks = skip ? 0 : table[tensors * GK_ROW];
+    gk_i64 chunks = skip ? 0 : table[tensors * GK_OPTIM_ROW];
     for (gk_i64 c = gk_bid(0); c < chunks; c += gk_nblocks(0)) {
-        GK_GLOBAL const gk_i64* row = table + gk_row_of(table, tensors, c) * GK_ROW;
+        GK_GLOBAL const gk_i64* row = table + gk_row_of(table, tensors, c) * GK_OPTIM_ROW;
         gk_i64 begin = (c - row[0]) * GK_CHUNK, end = begin + GK_CHUNK < row[1] ? begin + GK_CHUNK : row[1];
         gk_i64 ow = row[2], og = row[3], o0 = row[4], o1 = row[5], o2 = row[6], o3 = row[7], oc = row[8], i = begin + gk_lid() * GK_W;
         if ((ow | og | o0 | o1 | o2 | o3) % GK_W == 0) {

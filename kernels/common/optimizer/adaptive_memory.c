@@ -15,9 +15,9 @@ GK_KERNEL(memory_dot)(GK_IN(gk_i64, table), int tensors, GK_IN(gk_t, w), GK_IN(g
     GK_GLOBAL const gk_f* wm = (GK_GLOBAL const gk_f*)w;
     gk_f unscale = inv_scale ? (gk_f)inv_scale[0] : GK_R(1.0), sum = GK_R(0.0);
     if (maximize) unscale = -unscale;
-    gk_i64 chunks = table[tensors * GK_ROW];
+    gk_i64 chunks = table[tensors * GK_OPTIM_ROW];
     for (gk_i64 c = gk_bid(0); c < chunks; c += gk_nblocks(0)) {
-        GK_GLOBAL const gk_i64* row = table + gk_row_of(table, tensors, c) * GK_ROW;
+        GK_GLOBAL const gk_i64* row = table + gk_row_of(table, tensors, c) * GK_OPTIM_ROW;
         gk_i64 begin = (c - row[0]) * GK_CHUNK, end = begin + GK_CHUNK < row[1] ? begin + GK_CHUNK : row[1];
         gk_i64 ow = row[2], og = row[3], o0 = row[4], i = begin;
         if ((ow | og | o0) % GK_W == 0) {

@@ -1,14 +1,14 @@
 /* Update rules with up to four states and with memory. The table is that of optimizer/rules.h with a place for the fourth state before the
- * copy's: rows of GK_ROW numbers.
+ * copy's: rows of GK_OPTIM_ROW numbers.
  */
 #include "rules.h"
 
-#define GK_ROW 9
+#define GK_OPTIM_ROW 9
 
 /* Row that holds chunk `chunk`: last one whose first chunk is not above it. */
 GK_FN int gk_row_of(GK_GLOBAL const gk_i64* table, int tensors, gk_i64 chunk)
 {
-    GK_SEEK(int, at, tensors, table[v * GK_ROW] <= chunk)
+    GK_SEEK(int, at, tensors, table[v * GK_OPTIM_ROW] <= chunk)
     return at;
 }
 

@@ -35,9 +35,9 @@ GK_KERNEL(norm_partial)(GK_IN(gk_i64, table), int tensors, GK_IN(gk_t, g), GK_OU
     GK_BIND_IN(gk_i64, table); GK_BIND_IN(gk_t, g); GK_BIND_OUT(gk_f, partial);
     gk_f s[3];
     s[0] = s[1] = s[2] = GK_R(0.0);
-    gk_i64 chunks = table[tensors * GK_FIELDS];
+    gk_i64 chunks = table[tensors * GK_OPTIM_FIELDS];
     for (gk_i64 c = gk_bid(0); c < chunks; c += gk_nblocks(0)) {
-        GK_GLOBAL const gk_i64* row = table + gk_tensor_of(table, tensors, c) * GK_FIELDS;
+        GK_GLOBAL const gk_i64* row = table + gk_tensor_of(table, tensors, c) * GK_OPTIM_FIELDS;
         gk_i64 begin = (c - row[0]) * GK_CHUNK, end = begin + GK_CHUNK < row[1] ? begin + GK_CHUNK : row[1], og = row[3], i = begin;
         if (og % GK_W == 0) {
             gk_i64 full = begin + (end - begin) / GK_W * GK_W;
@@ -82,9 +82,9 @@ GK_KERNEL(grad_scale)(GK_IN(gk_i64, table), int tensors, GK_OUT(gk_t, g), GK_IN(
     GK_BIND_IN(gk_i64, table); GK_BIND_OUT(gk_t, g); GK_BIND_IN(gk_f, coef);
     gk_f c = mode ? GK_R(0.0) : coef[0];
     if (!mode && c == GK_R(1.0)) return;
-    gk_i64 chunks = table[tensors * GK_FIELDS];
+    gk_i64 chunks = table[tensors * GK_OPTIM_FIELDS];
     for (gk_i64 k = gk_bid(0); k < chunks; k += gk_nblocks(0)) {
-        GK_GLOBAL const gk_i64* row = table + gk_tensor_of(table, tensors, k) * GK_FIELDS;
+        GK_GLOBAL const gk_i64* row = table + gk_tensor_of(table, tensors, k) * GK_OPTIM_FIELDS;
         gk_i64 begin = (k - row[0]) * GK_CHUNK, end = begin + GK_CHUNK < row[1] ? begin + GK_CHUNK : row[1], og = row[3], i = begin;
         if (og % GK_W == 0) {
             gk_i64 full = begin + (end - begin) / GK_W * GK_W;
@@ -130,9 +130,9 @@ GK_KERNEL(grad_unscale)(GK_IN(gk_i64, table), int tensors, GK_OUT(gk_t, g), GK_I
     GK_BIND_IN(gk_i64, table); GK_BIND_OUT(gk_t, g); GK_BIND_IN(float, scale); GK_BIND_OUT(float, found);
     gk_f s = scale ? (gk_f)scale[0] : GK_R(1.0);
     int bad = 0;
-    gk_i64 chunks = table[tensors * GK_FIELDS];
+    gk_i64 chunks = table[tensors * GK_OPTIM_FIELDS];
     for (gk_i64 k = gk_bid(0); k < chunks; k += gk_nblocks(0)) {
-        GK_GLOBAL const gk_i64* row = table + gk_tensor_of(table, tensors, k) * GK_FIELDS;
+        GK_GLOBAL const gk_i64* row = table + gk_tensor_of(table, tensors, k) * GK_OPTIM_FIELDS;
         gk_i64 begin = (k - row[0]) * GK_CHUNK, end = begin + GK_CHUNK < row[1] ? begin + GK_CHUNK : row[1], og = row[3], i = begin;
         if (og % GK_W == 0) {
             gk_i64 full = begin + (end - begin) / GK_W * GK_W;
@@ -200,9 +200,9 @@ GK_KERNEL(trust_partial)(GK_IN(gk_i64, table), int tensors, GK_IN(gk_t, w), GK_I
     h.first = h.flag = 0;
     h.c1 = c1; h.c2 = c2; h.p0 = p0; h.p1 = p1; h.p2 = p2; h.p3 = p3; h.p4 = p4; h.p5 = p5;
     if (step) h = gk_step_at(h, step[0], log1, log2);
-    gk_i64 chunks = table[tensors * GK_FIELDS];
+    gk_i64 chunks = table[tensors * GK_OPTIM_FIELDS];
     for (gk_i64 c = gk_bid(0); c < chunks; c += gk_nblocks(0)) {
-        GK_GLOBAL const gk_i64* row = table + gk_tensor_of(table, tensors, c) * GK_FIELDS;
+        GK_GLOBAL const gk_i64* row = table + gk_tensor_of(table, tensors, c) * GK_OPTIM_FIELDS;
         gk_i64 begin = (c - row[0]) * GK_CHUNK, end = begin + GK_CHUNK < row[1] ? begin + GK_CHUNK : row[1], i = begin + gk_lid() * GK_W;
         gk_i64 ow = row[2], og = row[3], o0 = row[4], o1 = row[5];
         int wide = (ow | og | o0 | o1) % GK_W == 0;
@@ -243,7 +243,7 @@ GK_KERNEL(trust_finish)(GK_IN(gk_i64, table), int tensors, GK_IN(gk_f, partial),
     GK_LOCAL gk_f tmp[GK_BLOCK];
     GK_BIND_IN(gk_i64, table); GK_BIND_IN(gk_f, partial); GK_BIND_OUT(gk_f, ratio);
     for (int t = gk_bid(0); t < tensors; t += gk_nblocks(0)) {
-        gk_i64 from = table[t * GK_FIELDS], to = table[(t + 1) * GK_FIELDS];
+        gk_i64 from = table[t * GK_OPTIM_FIELDS], to = table[(t + 1) * GK_OPTIM_FIELDS];
         gk_f s[6];
         for (int k = 0; k < 6; k++) {
             s[k] = GK_R(0.0);

@@ -30,10 +30,10 @@ GK_KERNEL(optimizer_step)(GK_IN(gk_i64, table), int tensors, GK_OUT(gk_t, w), GK
     h.t = t; h.c1 = c1; h.c2 = c2; h.p0 = p0; h.p1 = p1; h.p2 = p2; h.p3 = p3; h.p4 = p4; h.p5 = p5; h.q0 = q0; h.q1 = q1; h.first = first; h.flag = flag;
     if (step) h = gk_step_at(h, step[0], log1, log2);
     if (extra && !per_tensor) { h.q0 = extra[0]; h.q1 = extra[1]; }
-    gk_i64 chunks = table[tensors * GK_FIELDS];
+    gk_i64 chunks = table[tensors * GK_OPTIM_FIELDS];
     for (gk_i64 c = gk_bid(0); c < chunks; c += gk_nblocks(0)) {
         int at = gk_tensor_of(table, tensors, c);
-        GK_GLOBAL const gk_i64* row = table + at * GK_FIELDS;
+        GK_GLOBAL const gk_i64* row = table + at * GK_OPTIM_FIELDS;
         if (extra && per_tensor) h.q0 = extra[at];
         gk_i64 begin = (c - row[0]) * GK_CHUNK, end = begin + GK_CHUNK < row[1] ? begin + GK_CHUNK : row[1];
         gk_i64 ow = row[2], og = row[3], o0 = row[4], o1 = row[5], o2 = row[6], oc = row[7], i = begin + gk_lid() * GK_W;

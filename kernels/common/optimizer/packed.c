@@ -10,7 +10,7 @@
  */
 #include "adaptive_rules.h"
 
-#define GK_EACH 8
+#define GK_OPTIM_EACH 8
 #define gk_store_copy(i, v) (copy[i] = copy_kind == 1 ? gk_f32_to_f16(v) : gk_f32_to_bf16(v))
 
 /* Byte k of eight. */
@@ -50,25 +50,25 @@ GK_KERNEL(adam_packed)(GK_IN(gk_i64, table), int tensors, GK_OUT(gk_t, w), GK_IN
     h.c1 = c1; h.c2 = c2; h.p0 = p0; h.p1 = p1; h.p2 = p2; h.p3 = p3; h.p4 = p4; h.p5 = p5;
     if (step) h = gk_step_at(h, step[0], log1, log2);
     gk_u64 start = (gk_u64)offset + (more ? (gk_u64)more[0] : 0ul);
-    gk_i64 chunks = skip ? 0 : table[tensors * GK_ROW];
+    gk_i64 chunks = skip ? 0 : table[tensors * GK_OPTIM_ROW];
     for (gk_i64 c = gk_bid(0); c < chunks; c += gk_nblocks(0)) {
         int at = gk_row_of(table, tensors, c);
-        GK_GLOBAL const gk_i64* row = table + at * GK_ROW;
+        GK_GLOBAL const gk_i64* row = table + at * GK_OPTIM_ROW;
         gk_i64 begin = (c - row[0]) * GK_CHUNK, len = row[1], end = begin + GK_CHUNK < len ? begin + GK_CHUNK : len;
         gk_i64 ow = row[2], og = row[3], om = row[4], ov = row[5], os = row[6], oc = row[8], blocks = (len + 255) / 256;
-        int aligned = (ow | og | om | ov) % GK_EACH == 0;
+        int aligned = (ow | og | om | ov) % GK_OPTIM_EACH == 0;
         /* Every work-item of the block makes the same number of rounds: the maxima are collectives. */
-        for (gk_i64 base = begin; base < end; base += GK_BLOCK * GK_EACH) {
-            gk_i64 i = base + gk_lid() * GK_EACH, block = i / 256;
-            int count = i >= end ? 0 : end - i < GK_EACH ? (int)(end - i) : GK_EACH, whole = aligned && count == GK_EACH;
-            gk_f a[GK_EACH], b[GK_EACH], x[GK_EACH], y[GK_EACH], am = GK_R(0.0), av = GK_R(0.0), tm = GK_R(0.0), tv = GK_R(0.0);
-            for (int k = 0; k < GK_EACH; k++) a[k] = b[k] = x[k] = y[k] = GK_R(0.0);
+        for (gk_i64 base = begin; base < end; base += GK_BLOCK * GK_OPTIM_EACH) {
+            gk_i64 i = base + gk_lid() * GK_OPTIM_EACH, block = i / 256;
+            int count = i >= end ? 0 : end - i < GK_OPTIM_EACH ? (int)(end - i) : GK_OPTIM_EACH, whole = aligned && count == GK_OPTIM_EACH;
+            gk_f a[GK_OPTIM_EACH], b[GK_OPTIM_EACH], x[GK_OPTIM_EACH], y[GK_OPTIM_EACH], am = GK_R(0.0), av = GK_R(0.0), tm = GK_R(0.0), tv = GK_R(0.0);
+            for (int k = 0; k < GK_OPTIM_EACH; k++) a[k] = b[k] = x[k] = y[k] = GK_R(0.0);
             if (codes && count > 0) {
                 am = scales[os + block] * GK_R(0.00787401574803149606);
                 av = scales[os + blocks + block] * GK_R(0.00392156862745098039);
             }
             if (whole) {
-                GK_UNROLL for (int j = 0; j < GK_EACH; j += GK_W) {
+                GK_UNROLL for (int j = 0; j < GK_OPTIM_EACH; j += GK_W) {
                     gk_vec q = master ? gk_loads(wm, ow + i + j) : gk_loadv(w, ow + i + j), r = gk_loadv(g, og + i + j);
                     GK_UNROLL for (int k = 0; k < GK_W; k++) { a[j + k] = q.v[k]; b[j + k] = r.v[k]; }
                 }
@@ -77,13 +77,13 @@ GK_KERNEL(adam_packed)(GK_IN(gk_i64, table), int tensors, GK_OUT(gk_t, w), GK_IN
                     GK_GLOBAL const gk_u32* qv = (GK_GLOBAL const gk_u32*)(v + ov + i);
                     gk_u32 cm[2], cv[2];
                     cm[0] = qm[0]; cm[1] = qm[1]; cv[0] = qv[0]; cv[1] = qv[1];
-                    GK_UNROLL for (int k = 0; k < GK_EACH; k++) { x[k] = gk_signed_byte(GK_BYTE(cm, k)); y[k] = (gk_f)GK_BYTE(cv, k); }
+                    GK_UNROLL for (int k = 0; k < GK_OPTIM_EACH; k++) { x[k] = gk_signed_byte(GK_BYTE(cm, k)); y[k] = (gk_f)GK_BYTE(cv, k); }
                 } else {
                     gk_raw16 qm = gk_load16((GK_GLOBAL const void*)(m16 + om + i)), qv = gk_load16((GK_GLOBAL const void*)(v16 + ov + i));
                     gk_u32 cm[4], cv[4];
                     cm[0] = qm.x; cm[1] = qm.y; cm[2] = qm.z; cm[3] = qm.w;
                     cv[0] = qv.x; cv[1] = qv.y; cv[2] = qv.z; cv[3] = qv.w;
-                    GK_UNROLL for (int k = 0; k < GK_EACH; k++) {
+                    GK_UNROLL for (int k = 0; k < GK_OPTIM_EACH; k++) {
                         x[k] = gk_bf16_to_f32((gk_u16)(cm[k / 2] >> (16 * (k % 2))));
                         y[k] = gk_bf16_to_f32((gk_u16)(cv[k / 2] >> (16 * (k % 2))));
                     }
@@ -96,7 +96,7 @@ GK_KERNEL(adam_packed)(GK_IN(gk_i64, table), int tensors, GK_OUT(gk_t, w), GK_IN
                     else { x[k] = gk_bf16_to_f32(m16[om + i + k]); y[k] = gk_bf16_to_f32(v16[ov + i + k]); }
                 }
             }
-            GK_UNROLL for (int k = 0; k < GK_EACH; k++) {
+            GK_UNROLL for (int k = 0; k < GK_OPTIM_EACH; k++) {
                 if (codes) { x[k] *= am; y[k] *= av; y[k] *= y[k]; }
                 gk_f grad = b[k] * unscale;
                 if (decoupled) a[k] *= GK_R(1.0) - h.lr * h.p3; else grad += h.p3 * a[k];
@@ -111,8 +111,8 @@ GK_KERNEL(adam_packed)(GK_IN(gk_i64, table), int tensors, GK_OUT(gk_t, w), GK_IN
             tm = gk_group_max(tm, tmp, 32);
             tv = gk_group_max(tv, tmp, 32);
             if (codes && count > 0 && gk_lid() % 32 == 0) { scales[os + block] = tm; scales[os + blocks + block] = tv; }
-            gk_u32 cm[GK_EACH], cv[GK_EACH], words[GK_EACH];
-            for (int k = 0; k < GK_EACH; k++) words[k] = 0u;
+            gk_u32 cm[GK_OPTIM_EACH], cv[GK_OPTIM_EACH], words[GK_OPTIM_EACH];
+            for (int k = 0; k < GK_OPTIM_EACH; k++) words[k] = 0u;
             if (random && count > 0) {
                 gk_u64 sequence = (gk_u64)stream + (gk_u64)(first_tensor + at);
                 gk_words r = gk_philox(start + (gk_u64)(i / 4), sequence, (gk_u64)seed), q = gk_philox(start + (gk_u64)(i / 4) + 1ul, sequence, (gk_u64)seed);
@@ -120,7 +120,7 @@ GK_KERNEL(adam_packed)(GK_IN(gk_i64, table), int tensors, GK_OUT(gk_t, w), GK_IN
             }
             /* A scale that is 0 or not finite leaves no codes; the latter makes its whole block NaN. */
             gk_f um = tm > GK_R(0.0) && tm < GK_INF ? GK_R(127.0) / tm : GK_R(0.0), uv = tv > GK_R(0.0) && tv < GK_INF ? GK_R(255.0) / tv : GK_R(0.0);
-            GK_UNROLL for (int k = 0; k < GK_EACH; k++) {
+            GK_UNROLL for (int k = 0; k < GK_OPTIM_EACH; k++) {
                 if (codes) {
                     gk_f q = um > GK_R(0.0) ? gk_rint(x[k] * um) : GK_R(0.0), s = uv > GK_R(0.0) ? y[k] * uv : GK_R(0.0), low = gk_floor(s);
                     if (!random) low = gk_rint(s);
@@ -135,7 +135,7 @@ GK_KERNEL(adam_packed)(GK_IN(gk_i64, table), int tensors, GK_OUT(gk_t, w), GK_IN
                 }
             }
             if (whole) {
-                GK_UNROLL for (int j = 0; j < GK_EACH; j += GK_W) {
+                GK_UNROLL for (int j = 0; j < GK_OPTIM_EACH; j += GK_W) {
                     gk_vec q;
                     GK_UNROLL for (int k = 0; k < GK_W; k++) q.v[k] = a[j + k];
                     if (master) gk_stores(wm, ow + i + j, q); else gk_storev(w, ow + i + j, q);

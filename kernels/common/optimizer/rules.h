@@ -1,16 +1,16 @@
 /* Lists of tensors and the update rules of the optimizers.
  *
- * A list travels as a table of gk_i64 in device memory: one row of GK_FIELDS numbers per tensor (first chunk, length, then the element offset
+ * A list travels as a table of gk_i64 in device memory: one row of GK_OPTIM_FIELDS numbers per tensor (first chunk, length, then the element offset
  * of each of its arrays from that array's base pointer: w, g, three states, copy), and one closing row whose first number is the count of
  * chunks. Where the device has plain addresses the bases are null and the offsets absolute; elsewhere the tensors of a launch share buffers.
  */
 #define GK_CHUNK (GK_BLOCK * 32)
-#define GK_FIELDS 8
+#define GK_OPTIM_FIELDS 8
 
 /* Tensor that holds chunk `chunk`: last row whose first chunk is not above it. */
 GK_FN int gk_tensor_of(GK_GLOBAL const gk_i64* table, int tensors, gk_i64 chunk)
 {
-    GK_SEEK(int, at, tensors, table[v * GK_FIELDS] <= chunk)
+    GK_SEEK(int, at, tensors, table[v * GK_OPTIM_FIELDS] <= chunk)
     return at;
 }
 

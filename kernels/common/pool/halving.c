@@ -8,8 +8,8 @@
 #include "common/prelude/window.h"
 
 /* Rows of y that an item has in the forward. */
-#define GK_ROWS 2
-#define GK_LINES (2 * GK_ROWS + 1)
+#define GK_POOL_ROWS 2
+#define GK_LINES (2 * GK_POOL_ROWS + 1)
 
 /* A row of x as the windows of an item see it: the cell before the item's, and those. */
 typedef struct { gk_f v[GK_W + 1]; } gk_line;
@@ -94,12 +94,12 @@ GK_FN void gk_maxima(const gk_line l[GK_LINES], const int first, int h, int w, i
 
 #define GK_MAXIMA(side) \
     { \
-        int h = 2 * GK_ROWS * s.pair + 2 - side; \
+        int h = 2 * GK_POOL_ROWS * s.pair + 2 - side; \
         gk_line l[GK_LINES]; \
-        GK_UNROLL for (int a = 0; a < 2 * GK_ROWS + side - 2; a++) l[a] = gk_line_at(from, h + a, s.w, xh, xw, side); \
-        GK_UNROLL for (int k = 0; k < GK_ROWS; k++) { \
+        GK_UNROLL for (int a = 0; a < 2 * GK_POOL_ROWS + side - 2; a++) l[a] = gk_line_at(from, h + a, s.w, xh, xw, side); \
+        GK_UNROLL for (int k = 0; k < GK_POOL_ROWS; k++) { \
             gk_half top; \
-            int at[GK_H], row = GK_ROWS * s.pair + k; \
+            int at[GK_H], row = GK_POOL_ROWS * s.pair + k; \
             gk_maxima(l, 2 * k, h + 2 * k, s.w, xh, xw, &top, at, side); \
             if (row < yh) { \
                 gk_i64 to = (s.plane * yh + row) * yw + s.w / 2; \
@@ -114,7 +114,7 @@ GK_FN void gk_maxima(const gk_line l[GK_LINES], const int first, int h, int w, i
 GK_KERNEL(max_pool_halve)(GK_IN(gk_t, x), GK_OUT(gk_t, y), GK_OUT(int, index), gk_i64 n, GK_DIMS(size), GK_DIMS(by), int side)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(int, index);
-    GK_SPOT(yh, GK_ROWS);
+    GK_SPOT(yh, GK_POOL_ROWS);
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
         gk_spot s = gk_spot_of(i, runs, pairs, by.v[0], by.v[1]);
         GK_GLOBAL const gk_t* from = x + s.plane * xh * xw;
@@ -125,12 +125,12 @@ GK_KERNEL(max_pool_halve)(GK_IN(gk_t, x), GK_OUT(gk_t, y), GK_OUT(int, index), g
 
 #define GK_AVERAGES(side) \
     { \
-        int h = 2 * GK_ROWS * s.pair + 2 - side; \
+        int h = 2 * GK_POOL_ROWS * s.pair + 2 - side; \
         gk_line l[GK_LINES]; \
-        GK_UNROLL for (int a = 0; a < 2 * GK_ROWS + side - 2; a++) l[a] = gk_inner_line_at(from, h + a, s.w, xh, xw, side); \
-        GK_UNROLL for (int k = 0; k < GK_ROWS; k++) { \
+        GK_UNROLL for (int a = 0; a < 2 * GK_POOL_ROWS + side - 2; a++) l[a] = gk_inner_line_at(from, h + a, s.w, xh, xw, side); \
+        GK_UNROLL for (int k = 0; k < GK_POOL_ROWS; k++) { \
             gk_half mean; \
-            int row = GK_ROWS * s.pair + k; \
+            int row = GK_POOL_ROWS * s.pair + k; \
             GK_UNROLL for (int o = 0; o < GK_H; o++) { \
                 gk_f sum = GK_R(0.0); \
                 GK_UNROLL for (int a = 0; a < side; a++) { \
@@ -146,7 +146,7 @@ GK_KERNEL(max_pool_halve)(GK_IN(gk_t, x), GK_OUT(gk_t, y), GK_OUT(int, index), g
 GK_KERNEL(avg_pool_halve)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 n, GK_DIMS(size), GK_DIMS(by), int side, gk_f divisor)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
-    GK_SPOT(yh, GK_ROWS);
+    GK_SPOT(yh, GK_POOL_ROWS);
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
         gk_spot s = gk_spot_of(i, runs, pairs, by.v[0], by.v[1]);
         GK_GLOBAL const gk_t* from = x + s.plane * xh * xw;

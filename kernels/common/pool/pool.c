@@ -71,13 +71,13 @@ GK_FN gk_span gk_covering(int a, int b, int n, int m, int k, int s, int p, int d
 #define GK_COUNTED(o, a, n, m) \
     gk_counted(gk_window(o, n, m, (int)win.v[a], (int)win.v[3 + a], (int)pad.v[a], 1, adaptive), o, n, (int)win.v[a], (int)win.v[3 + a], (int)pad.v[a], \
                include_pad)
-#define GK_WINDOWS(q) \
+#define GK_POOL_WINDOWS(q) \
     int id = (int)size.v[0], ih = (int)size.v[1], iw = (int)size.v[2]; \
     gk_win wd = gk_window(q.d, id, (int)size.v[3], (int)win.v[0], (int)win.v[3], (int)pad.v[0], (int)pad.v[3], adaptive); \
     gk_win wh = gk_window(q.h, ih, (int)size.v[4], (int)win.v[1], (int)win.v[4], (int)pad.v[1], (int)pad.v[4], adaptive); \
     gk_win ww = gk_window(q.w, iw, (int)size.v[5], (int)win.v[2], (int)win.v[5], (int)pad.v[2], (int)pad.v[5], adaptive)
 /* Position in a plane of the first tap of a window's row. */
-#define GK_ROW(a, b) (((gk_i64)(wd.first + (a) * wd.step) * ih + (wh.first + (b) * wh.step)) * iw + ww.first)
+#define GK_POOL_ROW(a, b) (((gk_i64)(wd.first + (a) * wd.step) * ih + (wh.first + (b) * wh.step)) * iw + ww.first)
 #define GK_OUTPUT(i) gk_place_of(i, n, size.v[3], size.v[4], size.v[5], magic.v[0], magic.v[1], magic.v[2])
 #define GK_DIVISOR(q) \
     (divisor != GK_R(0.0) ? divisor \
@@ -103,14 +103,14 @@ GK_KERNEL(max_pool)(GK_IN(gk_t, x), GK_OUT(gk_t, y), GK_OUT(int, index), gk_i64 
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(int, index);
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
         gk_place q = GK_OUTPUT(i);
-        GK_WINDOWS(q);
+        GK_POOL_WINDOWS(q);
         GK_GLOBAL const gk_t* from = x + q.plane * id * ih * iw;
         gk_best best;
         best.v = -GK_INF;
-        best.at = wd.taps > 0 && wh.taps > 0 && ww.taps > 0 ? (gk_u32)GK_ROW(0, 0) : 0xffffffffu;
+        best.at = wd.taps > 0 && wh.taps > 0 && ww.taps > 0 ? (gk_u32)GK_POOL_ROW(0, 0) : 0xffffffffu;
         for (int a = 0; a < wd.taps; a++) {
             for (int b = 0; b < wh.taps; b++) {
-                gk_i64 at = GK_ROW(a, b);
+                gk_i64 at = GK_POOL_ROW(a, b);
                 /* Several loads in flight. */
                 for (int c = 0; c < ww.taps; c += 4) {
                     gk_f v[4];
@@ -134,12 +134,12 @@ GK_KERNEL(avg_pool)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 n, GK_DIMS(size), GK
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
         gk_place q = GK_OUTPUT(i);
-        GK_WINDOWS(q);
+        GK_POOL_WINDOWS(q);
         GK_GLOBAL const gk_t* from = x + q.plane * id * ih * iw;
         gk_f sum = GK_R(0.0);
         for (int a = 0; a < wd.taps; a++) {
             for (int b = 0; b < wh.taps; b++) {
-                for (int c = 0; c < ww.taps; c += 4) sum = gk_sum_patch(sum, from + GK_ROW(a, b) + c, 1, ww.taps - c, 0, 1, 4);
+                for (int c = 0; c < ww.taps; c += 4) sum = gk_sum_patch(sum, from + GK_POOL_ROW(a, b) + c, 1, ww.taps - c, 0, 1, 4);
             }
         }
         gk_store(y, i, sum / GK_DIVISOR(q));
@@ -236,12 +236,12 @@ GK_KERNEL(max_pool_rows)(GK_IN(gk_t, x), GK_OUT(gk_t, y), GK_OUT(int, index), gk
         best.at = 0xffffffffu;
         if (live) {
             gk_place q = GK_OUTPUT(i);
-            GK_WINDOWS(q);
+            GK_POOL_WINDOWS(q);
             GK_GLOBAL const gk_t* from = x + q.plane * id * ih * iw;
-            if (wd.taps > 0 && wh.taps > 0 && ww.taps > 0) start = (gk_u32)GK_ROW(0, 0);
+            if (wd.taps > 0 && wh.taps > 0 && ww.taps > 0) start = (gk_u32)GK_POOL_ROW(0, 0);
             for (int a = 0; a < wd.taps; a++) {
                 for (int b = 0; b < wh.taps; b++) {
-                    gk_i64 at = GK_ROW(a, b);
+                    gk_i64 at = GK_POOL_ROW(a, b);
                     for (int c = lane; c < ww.taps; c += lanes) {
                         gk_i64 to = at + (gk_i64)c * ww.step;
                         gk_f u = gk_load(from, to);
@@ -285,11 +285,11 @@ GK_KERNEL(avg_pool_rows)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 n, GK_DIMS(size
         gk_f sum = GK_R(0.0), by = GK_R(1.0);
         if (i < n) {
             gk_place q = GK_OUTPUT(i);
-            GK_WINDOWS(q);
+            GK_POOL_WINDOWS(q);
             GK_GLOBAL const gk_t* from = x + q.plane * id * ih * iw;
             for (int a = 0; a < wd.taps; a++) {
                 for (int b = 0; b < wh.taps; b++) {
-                    GK_GLOBAL const gk_t* line = from + GK_ROW(a, b);
+                    GK_GLOBAL const gk_t* line = from + GK_POOL_ROW(a, b);
                     for (int c = lane; c < ww.taps; c += lanes) sum += gk_load(line, c);
                 }
             }

@@ -9,10 +9,10 @@
  * Reference: decoding, then a matrix product; OCP 8-bit floating point specification.
  */
 #if GK_DTYPE != GK_F64
-#define GK_TILE 64
-#define GK_STEP 32
-#define GK_PITCH (GK_TILE + 1)
-#define GK_TAKE (GK_STEP * GK_TILE / GK_BLOCK)
+#define GK_QUANT_TILE 64
+#define GK_QUANT_STEP 32
+#define GK_QUANT_PITCH (GK_QUANT_TILE + 1)
+#define GK_TAKE (GK_QUANT_STEP * GK_QUANT_TILE / GK_BLOCK)
 #define GK_MOST_ROWS 8
 
 GK_FN gk_f gk_signed8(gk_u32 b) { return (gk_f)((int)(b ^ 0x80u) - 128); }
@@ -79,26 +79,26 @@ GK_FN gk_f gk_element(GK_GLOBAL const gk_u8* q, GK_GLOBAL const gk_u8* scale, GK
 }
 
 /* One block per tile of 64 x 64, columns fastest; 4 x 4 elements per work-item. */
-#define GK_QUANT_TILE(type, load_a, load_b) \
-    int t = gk_lid(), x = t % 16, r = t / 16, row = t / (GK_STEP / GK_TAKE), from = t % (GK_STEP / GK_TAKE) * GK_TAKE; \
-    gk_i64 across = (n + GK_TILE - 1) / GK_TILE, n0 = gk_bid(0) % across * GK_TILE, m0 = gk_bid(0) / across * GK_TILE; \
+#define GK_QUANT_PRODUCT(type, load_a, load_b) \
+    int t = gk_lid(), x = t % 16, r = t / 16, row = t / (GK_QUANT_STEP / GK_TAKE), from = t % (GK_QUANT_STEP / GK_TAKE) * GK_TAKE; \
+    gk_i64 across = (n + GK_QUANT_TILE - 1) / GK_QUANT_TILE, n0 = gk_bid(0) % across * GK_QUANT_TILE, m0 = gk_bid(0) / across * GK_QUANT_TILE; \
     type acc[4][4]; \
     GK_UNROLL for (int i = 0; i < 4; i++) \
         GK_UNROLL for (int j = 0; j < 4; j++) acc[i][j] = 0; \
-    for (gk_i64 k0 = 0; k0 < k; k0 += GK_STEP) { \
+    for (gk_i64 k0 = 0; k0 < k; k0 += GK_QUANT_STEP) { \
         GK_UNROLL for (int q = 0; q < GK_TAKE; q++) { \
             gk_i64 at = k0 + from + q; \
             type u = 0, v = 0; \
             if (at < k && m0 + row < m) u = load_a; \
             if (at < k && n0 + row < n) v = load_b; \
-            ta[(from + q) * GK_PITCH + row] = u; \
-            tb[(from + q) * GK_PITCH + row] = v; \
+            ta[(from + q) * GK_QUANT_PITCH + row] = u; \
+            tb[(from + q) * GK_QUANT_PITCH + row] = v; \
         } \
         GK_BARRIER(); \
-        GK_UNROLL for (int q = 0; q < GK_STEP; q++) { \
+        GK_UNROLL for (int q = 0; q < GK_QUANT_STEP; q++) { \
             type u[4], v[4]; \
-            GK_UNROLL for (int i = 0; i < 4; i++) u[i] = ta[q * GK_PITCH + r + 16 * i]; \
-            GK_UNROLL for (int j = 0; j < 4; j++) v[j] = tb[q * GK_PITCH + x + 16 * j]; \
+            GK_UNROLL for (int i = 0; i < 4; i++) u[i] = ta[q * GK_QUANT_PITCH + r + 16 * i]; \
+            GK_UNROLL for (int j = 0; j < 4; j++) v[j] = tb[q * GK_QUANT_PITCH + x + 16 * j]; \
             GK_UNROLL for (int i = 0; i < 4; i++) \
                 GK_UNROLL for (int j = 0; j < 4; j++) acc[i][j] += u[i] * v[j]; \
         } \
@@ -111,9 +111,9 @@ GK_KERNEL(quant_tile)(GK_IN(gk_u8, a), GK_IN(gk_u8, b), GK_IN(gk_u8, scale_a), G
                       gk_i64 n, gk_i64 k, GK_DIMS(fa), GK_DIMS(fb))
 {
     GK_BIND_IN(gk_u8, a); GK_BIND_IN(gk_u8, b); GK_BIND_IN(gk_u8, scale_a); GK_BIND_IN(gk_u8, scale_b); GK_BIND_IN(gk_u8, zero); GK_BIND_OUT(gk_t, y);
-    GK_LOCAL gk_f ta[GK_STEP * GK_PITCH];
-    GK_LOCAL gk_f tb[GK_STEP * GK_PITCH];
-    GK_QUANT_TILE(gk_f, gk_element(a, scale_a, 0, fa, m0 + row, at), gk_element(b, scale_b, zero, fb, n0 + row, at))
+    GK_LOCAL gk_f ta[GK_QUANT_STEP * GK_QUANT_PITCH];
+    GK_LOCAL gk_f tb[GK_QUANT_STEP * GK_QUANT_PITCH];
+    GK_QUANT_PRODUCT(gk_f, gk_element(a, scale_a, 0, fa, m0 + row, at), gk_element(b, scale_b, zero, fb, n0 + row, at))
     GK_UNROLL for (int i = 0; i < 4; i++) {
         GK_UNROLL for (int j = 0; j < 4; j++) {
             gk_i64 mm = m0 + r + 16 * i, nn = n0 + x + 16 * j;
@@ -128,9 +128,9 @@ GK_KERNEL(quant_tile)(GK_IN(gk_u8, a), GK_IN(gk_u8, b), GK_IN(gk_u8, scale_a), G
 GK_KERNEL(quant_int)(GK_IN(gk_u8, a), GK_IN(gk_u8, b), GK_IN(float, scale_a), GK_IN(float, scale_b), GK_OUT(float, y), gk_i64 m, gk_i64 n, gk_i64 k)
 {
     GK_BIND_IN(gk_u8, a); GK_BIND_IN(gk_u8, b); GK_BIND_IN(float, scale_a); GK_BIND_IN(float, scale_b); GK_BIND_OUT(float, y);
-    GK_LOCAL int ta[GK_STEP * GK_PITCH];
-    GK_LOCAL int tb[GK_STEP * GK_PITCH];
-    GK_QUANT_TILE(int, (int)(a[(m0 + row) * k + at] ^ 0x80u) - 128, (int)(b[(n0 + row) * k + at] ^ 0x80u) - 128)
+    GK_LOCAL int ta[GK_QUANT_STEP * GK_QUANT_PITCH];
+    GK_LOCAL int tb[GK_QUANT_STEP * GK_QUANT_PITCH];
+    GK_QUANT_PRODUCT(int, (int)(a[(m0 + row) * k + at] ^ 0x80u) - 128, (int)(b[(n0 + row) * k + at] ^ 0x80u) - 128)
     GK_UNROLL for (int i = 0; i < 4; i++) {
         GK_UNROLL for (int j = 0; j < 4; j++) {
             gk_i64 mm = m0 + r + 16 * i, nn = n0 + x + 16 * j;

@@ -14,7 +14,7 @@
 
 #define GK_BWD_OF(name, value) \
     GK_FN gk_f name(gk_f dy, gk_f x, gk_f s, gk_f t, gk_f l, gk_f p, gk_f q) { return value; }
-#define GK_SIGN(x) ((x) > GK_R(0.0) ? GK_R(1.0) : (x) < GK_R(0.0) ? GK_R(-1.0) : (x))
+#define GK_REDUCE_SIGN(x) ((x) > GK_R(0.0) ? GK_R(1.0) : (x) < GK_R(0.0) ? GK_R(-1.0) : (x))
 
 #if GK_KIND == 0
 
@@ -26,7 +26,7 @@ GK_BWD_OF(gk_redb_sumsq, GK_R(2.0) * x * dy)
 GK_BWD_OF(gk_redb_prod, t == GK_R(0.0) ? dy * (s / x) : t == GK_R(1.0) && x == GK_R(0.0) ? dy * s : GK_R(0.0))
 /* s = extreme, t = number of elements equal to it: 0 if it is NaN, which makes the gradient NaN */
 GK_BWD_OF(gk_redb_extreme, (x == s ? dy : GK_R(0.0)) / t)
-GK_BWD_OF(gk_redb_magnitude, (gk_fabs(x) == s ? dy * GK_SIGN(x) : GK_R(0.0)) / t)
+GK_BWD_OF(gk_redb_magnitude, (gk_fabs(x) == s ? dy * GK_REDUCE_SIGN(x) : GK_R(0.0)) / t)
 /* s + l = mean in two parts, t = variance (t and l side by side), p = count - correction (0 if not positive), q = eps */
 #define gk_redb_var_pair 1
 #define gk_redb_std_pair 1
@@ -36,9 +36,9 @@ GK_BWD_OF(gk_redb_std, t == GK_R(0.0) ? GK_R(0.0) : dy * (x - s - l) / (p * gk_s
 GK_BWD_OF(gk_redb_logvar, dy * GK_R(2.0) * (x - s - l) / (p * (t + q)))
 /* s = norm, p = degree */
 GK_BWD_OF(gk_redb_norm0, GK_R(0.0))
-GK_BWD_OF(gk_redb_norm1, GK_SIGN(x) * dy)
+GK_BWD_OF(gk_redb_norm1, GK_REDUCE_SIGN(x) * dy)
 GK_BWD_OF(gk_redb_norm2, s == GK_R(0.0) ? GK_R(0.0) : x / s * dy)
-GK_BWD_OF(gk_redb_normp, s == GK_R(0.0) || x == GK_R(0.0) ? GK_R(0.0) : GK_SIGN(x) * gk_pow(gk_fabs(x) / s, p - GK_R(1.0)) * dy)
+GK_BWD_OF(gk_redb_normp, s == GK_R(0.0) || x == GK_R(0.0) ? GK_R(0.0) : GK_REDUCE_SIGN(x) * gk_pow(gk_fabs(x) / s, p - GK_R(1.0)) * dy)
 /* s = log-sum-exp */
 GK_BWD_OF(gk_redb_lse, s == -GK_INF ? GK_R(0.0) : gk_exp(x - s) * dy)
 

@@ -11,7 +11,7 @@
  */
 /* Values that one call of gk_take takes at most, and 16-byte accesses in flight per work-item: along a row, and down GK_W columns. */
 #define GK_BATCH 8
-#define GK_DEPTH 8
+#define GK_REDUCE_DEPTH 8
 #define GK_DEPTH_COLS (GK_W >= 8 ? 4 : 8)
 #include "common/prelude/strided.h"
 #include "reduce_ops.h"
@@ -50,13 +50,13 @@ GK_FN gk_state gk_row(GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* x2, gk_i64 
             gk_take(&s, v, 1, from + k, 1, p);
         }
         gk_i64 items = (len - head) / GK_W, base = from + head, k = lane;
-        for (; k + (GK_DEPTH - 1) * lanes < items; k += GK_DEPTH * lanes) {
-            gk_vec a[GK_DEPTH];
-            GK_UNROLL for (int u = 0; u < GK_DEPTH; u++) {
+        for (; k + (GK_REDUCE_DEPTH - 1) * lanes < items; k += GK_REDUCE_DEPTH * lanes) {
+            gk_vec a[GK_REDUCE_DEPTH];
+            GK_UNROLL for (int u = 0; u < GK_REDUCE_DEPTH; u++) {
                 gk_i64 e = base + (k + u * lanes) * GK_W;
                 a[u] = gk_load_items(x, x2, i + e, j + e);
             }
-            GK_UNROLL for (int u = 0; u < GK_DEPTH; u++) gk_take(&s, a[u].v, GK_W, base + (k + u * lanes) * GK_W, 1, p);
+            GK_UNROLL for (int u = 0; u < GK_REDUCE_DEPTH; u++) gk_take(&s, a[u].v, GK_W, base + (k + u * lanes) * GK_W, 1, p);
         }
         for (; k < items; k += lanes) {
             gk_vec a = gk_load_items(x, x2, i + base + k * GK_W, j + base + k * GK_W);

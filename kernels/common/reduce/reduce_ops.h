@@ -141,7 +141,7 @@ GK_EXTREME_OF(gk_red_all, x != 0, s != 0)
 
 /* v[0] is the running sum, v[1] the sum of the rounding errors it made (Knuth's exact addition), so the error does not grow with the count. */
 typedef struct { gk_f v[2]; } gk_state;
-#define GK_FIELDS 2
+#define GK_REDUCE_FIELDS 2
 GK_FN gk_state gk_begin(void) { gk_state s; s.v[0] = s.v[1] = GK_R(0.0); return s; }
 GK_FN void gk_add_exact(gk_state* s, gk_f x)
 {
@@ -177,7 +177,7 @@ GK_FN gk_state gk_join(gk_state a, gk_state b) { a.v[0] += b.v[0]; return a; }
 #elif GK_CLASS == GK_CLASS_PROD
 
 typedef struct { gk_f v[1]; } gk_state;
-#define GK_FIELDS 1
+#define GK_REDUCE_FIELDS 1
 GK_FN gk_state gk_begin(void) { gk_state s; s.v[0] = GK_R(1.0); return s; }
 GK_FN void gk_take(gk_state* s, gk_f* v, int n, gk_i64 at, gk_i64 step, gk_f p)
 {
@@ -188,7 +188,7 @@ GK_FN gk_state gk_join(gk_state a, gk_state b) { a.v[0] *= b.v[0]; return a; }
 #elif GK_CLASS == GK_CLASS_FACTORS
 
 typedef struct { gk_f v[2]; } gk_state;
-#define GK_FIELDS 2
+#define GK_REDUCE_FIELDS 2
 GK_FN gk_state gk_begin(void) { gk_state s; s.v[0] = GK_R(1.0); s.v[1] = GK_R(0.0); return s; }
 GK_FN void gk_take(gk_state* s, gk_f* v, int n, gk_i64 at, gk_i64 step, gk_f p)
 {
@@ -202,7 +202,7 @@ GK_FN gk_state gk_join(gk_state a, gk_state b) { a.v[0] *= b.v[0]; a.v[1] += b.v
 #elif GK_CLASS == GK_CLASS_EXTREME
 
 typedef struct { gk_f v[1]; } gk_state;
-#define GK_FIELDS 1
+#define GK_REDUCE_FIELDS 1
 GK_FN gk_state gk_begin(void) { gk_state s; s.v[0] = GK_WORST; return s; }
 GK_FN void gk_take(gk_state* s, gk_f* v, int n, gk_i64 at, gk_i64 step, gk_f p)
 {
@@ -215,7 +215,7 @@ GK_FN gk_state gk_join(gk_state a, gk_state b) { a.v[0] = gk_pick(a.v[0], b.v[0]
 #elif GK_CLASS == GK_CLASS_RANGE
 
 typedef struct { gk_f v[2]; } gk_state;
-#define GK_FIELDS 2
+#define GK_REDUCE_FIELDS 2
 GK_FN gk_state gk_begin(void) { gk_state s; s.v[0] = GK_HIGHEST; s.v[1] = GK_LOWEST; return s; }
 GK_FN void gk_take(gk_state* s, gk_f* v, int n, gk_i64 at, gk_i64 step, gk_f p)
 {
@@ -230,7 +230,7 @@ GK_FN gk_state gk_join(gk_state a, gk_state b) { a.v[0] = gk_min(a.v[0], b.v[0])
 
 /* A NaN equals nothing, so its count stays 0. */
 typedef struct { gk_f v[2]; } gk_state;
-#define GK_FIELDS 2
+#define GK_REDUCE_FIELDS 2
 GK_FN gk_state gk_begin(void) { gk_state s; s.v[0] = GK_WORST; s.v[1] = 0; return s; }
 GK_FN gk_state gk_join(gk_state a, gk_state b)
 {
@@ -253,7 +253,7 @@ GK_FN void gk_take(gk_state* s, gk_f* v, int n, gk_i64 at, gk_i64 step, gk_f p)
 
 /* Position -1: nothing seen yet. */
 typedef struct { gk_f v[1]; gk_i64 at; } gk_state;
-#define GK_FIELDS 1
+#define GK_REDUCE_FIELDS 1
 GK_FN gk_state gk_begin(void) { gk_state s; s.v[0] = GK_WORST; s.at = -1; return s; }
 GK_FN gk_state gk_join(gk_state a, gk_state b)
 {
@@ -278,7 +278,7 @@ GK_FN void gk_take(gk_state* s, gk_f* v, int n, gk_i64 at, gk_i64 step, gk_f p)
  * deviations are found from both parts. Each batch of values is taken in two passes (mean, then deviations); batches are joined by the formula of
  * Chan, Golub and LeVeque (1979). */
 typedef struct { gk_f v[4]; } gk_state;
-#define GK_FIELDS 4
+#define GK_REDUCE_FIELDS 4
 GK_FN gk_state gk_begin(void) { gk_state s; s.v[0] = s.v[1] = s.v[2] = s.v[3] = GK_R(0.0); return s; }
 GK_FN gk_state gk_join(gk_state a, gk_state b)
 {
@@ -314,7 +314,7 @@ GK_FN void gk_take(gk_state* s, gk_f* v, int n, gk_i64 at, gk_i64 step, gk_f p)
 
 /* v = sums of squares of elements that would overflow, of common ones, and of ones that would underflow; the outer two scaled (Blue, 1978). */
 typedef struct { gk_f v[3]; } gk_state;
-#define GK_FIELDS 3
+#define GK_REDUCE_FIELDS 3
 #if GK_DTYPE == GK_F64
 #define GK_BIG gk_as_f64(0x5f30000000000000ul)        /* 2^500 */
 #define GK_BIG_SCALE gk_as_f64(0x1a70000000000000ul)  /* 2^-600 */
@@ -362,7 +362,7 @@ GK_FN gk_f gk_norm(gk_state s)
 
 /* v = maximum m and sum of exp(x - ref(m)); ref makes infinite maxima harmless. */
 typedef struct { gk_f v[2]; } gk_state;
-#define GK_FIELDS 2
+#define GK_REDUCE_FIELDS 2
 GK_FN gk_f gk_ref(gk_f m) { return gk_isinf(m) ? GK_R(0.0) : m; }
 /* s relative to m, as relative to the larger m2 */
 GK_FN gk_f gk_rescale(gk_f s, gk_f m, gk_f m2)
@@ -442,7 +442,7 @@ GK_FN void gk_end(GK_GLOBAL gk_u8* y, GK_GLOBAL gk_u8* z, gk_i64 iy, gk_i64 iz, 
 #if defined(gk_shuffle_xor) && GK_IS_FLOAT
 GK_FN gk_state gk_exchange(gk_state s, int mask)
 {
-    GK_UNROLL for (int k = 0; k < GK_FIELDS; k++) s.v[k] = gk_shuffle_xor(s.v[k], mask);
+    GK_UNROLL for (int k = 0; k < GK_REDUCE_FIELDS; k++) s.v[k] = gk_shuffle_xor(s.v[k], mask);
 #if GK_CLASS == GK_CLASS_ARG
     int hi = gk_shuffle_xor_i32((int)(s.at >> 32), mask), lo = gk_shuffle_xor_i32((int)s.at, mask);
     s.at = ((gk_i64)hi << 32) | (gk_u32)lo;

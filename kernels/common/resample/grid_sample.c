@@ -10,20 +10,20 @@
 #define gk_sample_nearest_taps 1
 #define gk_sample_linear_taps 2
 #define gk_sample_cubic_taps 4
-#define GK_TAPS GK_CAT(GK_OP, _taps)
-#if GK_TAPS == 4
+#define GK_SAMPLE_TAPS GK_CAT(GK_OP, _taps)
+#if GK_SAMPLE_TAPS == 4
 #define GK_DEEP 1
 #else
-#define GK_DEEP GK_TAPS
+#define GK_DEEP GK_SAMPLE_TAPS
 #endif
-#define GK_CELLS (GK_DEEP * GK_TAPS * GK_TAPS)
+#define GK_CELLS (GK_DEEP * GK_SAMPLE_TAPS * GK_SAMPLE_TAPS)
 
 #define GK_ZEROS 0
 #define GK_BORDER 1
 #define GK_REFLECTION 2
 
 /* Taps along an axis: cells (-1 for none), their weights, and the derivatives of the weights by the grid value. */
-typedef struct { int cell[GK_TAPS]; gk_f w[GK_TAPS], dw[GK_TAPS]; int bad; } gk_axis;
+typedef struct { int cell[GK_SAMPLE_TAPS]; gk_f w[GK_SAMPLE_TAPS], dw[GK_SAMPLE_TAPS]; int bad; } gk_axis;
 
 /* The position of an axis that c shows, and its derivative. */
 typedef struct { gk_f c, slope; } gk_shown;
@@ -59,7 +59,7 @@ GK_FN gk_shown gk_pad(gk_f c, int n, int padding, int align)
     return r;
 }
 
-#if GK_TAPS == 4
+#if GK_SAMPLE_TAPS == 4
 /* Cubic convolution with a = -0.75 and its derivative. */
 GK_FN gk_f gk_cubic(gk_f t)
 {
@@ -78,7 +78,7 @@ GK_FN gk_axis gk_taps_along(gk_f g, int n, int padding, int align)
 {
     gk_axis r;
     gk_f scale = (gk_f)(align ? n - 1 : n) * GK_R(0.5), c = gk_fma(g, scale, (gk_f)(n - 1) * GK_R(0.5));
-#if GK_TAPS < 4
+#if GK_SAMPLE_TAPS < 4
     /* Mirrors have no image of infinity. */
     r.bad = gk_isnan(c) || (padding == GK_REFLECTION && gk_isinf(c));
     gk_shown at = gk_pad(c, n, padding, align);
@@ -87,7 +87,7 @@ GK_FN gk_axis gk_taps_along(gk_f g, int n, int padding, int align)
     /* Beyond all cells nothing changes; integers must hold the position. */
     if (gk_isnan(c) || c < GK_R(-3.0)) c = GK_R(-3.0);
     if (c > (gk_f)n + GK_R(2.0)) c = (gk_f)n + GK_R(2.0);
-#if GK_TAPS == 1
+#if GK_SAMPLE_TAPS == 1
     int cell = (int)gk_rint(c);
     r.cell[0] = cell >= 0 && cell < n ? cell : -1;
     r.w[0] = GK_R(1.0);
@@ -129,7 +129,7 @@ GK_FN gk_axis gk_taps_along(gk_f g, int n, int padding, int align)
     if (axes == 3) { \
         az = gk_taps_along(gk_load(grid, (p) * axes + 2), (int)size.v[0], padding, align); \
     } else { \
-        GK_UNROLL for (int k = 0; k < GK_TAPS; k++) { \
+        GK_UNROLL for (int k = 0; k < GK_SAMPLE_TAPS; k++) { \
             az.cell[k] = k == 0 ? 0 : -1; \
             az.w[k] = k == 0 ? GK_R(1.0) : GK_R(0.0); \
             az.dw[k] = GK_R(0.0); \
@@ -139,11 +139,11 @@ GK_FN gk_axis gk_taps_along(gk_f g, int n, int padding, int align)
     int bad = ax.bad || ay.bad || az.bad
 
 /* Runs `step` for each tap number t at (a, b, c), whose place in a plane is `at`, -1 for none. */
-#define GK_EACH(step) \
+#define GK_SAMPLE_EACH(step) \
     GK_UNROLL for (int a = 0; a < GK_DEEP; a++) { \
-        GK_UNROLL for (int b = 0; b < GK_TAPS; b++) { \
-            GK_UNROLL for (int c = 0; c < GK_TAPS; c++) { \
-                int t = (a * GK_TAPS + b) * GK_TAPS + c; \
+        GK_UNROLL for (int b = 0; b < GK_SAMPLE_TAPS; b++) { \
+            GK_UNROLL for (int c = 0; c < GK_SAMPLE_TAPS; c++) { \
+                int t = (a * GK_SAMPLE_TAPS + b) * GK_SAMPLE_TAPS + c; \
                 int at = az.cell[a] < 0 || ay.cell[b] < 0 || ax.cell[c] < 0 ? -1 : (az.cell[a] * ih + ay.cell[b]) * iw + ax.cell[c]; \
                 step \
             } \
@@ -162,7 +162,7 @@ GK_KERNEL(grid_sample)(GK_IN(gk_t, x), GK_IN(gk_t, grid), GK_OUT(gk_t, y), gk_i6
         GK_POSITION(p);
         int place[GK_CELLS];
         gk_f w[GK_CELLS];
-        GK_EACH({ place[t] = at; w[t] = az.w[a] * ay.w[b] * ax.w[c]; })
+        GK_SAMPLE_EACH({ place[t] = at; w[t] = az.w[a] * ay.w[b] * ax.w[c]; })
         gk_i64 last = (group + 1) * channels < all ? (group + 1) * channels : all;
         for (gk_i64 ch = group * channels; ch < last; ch++) {
             GK_GLOBAL const gk_t* from = x + (sample * all + ch) * cells;
@@ -184,11 +184,11 @@ GK_KERNEL(grid_sample_dgrid)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, grid),
     for (gk_i64 p = gk_gid(); p < n; p += gk_gsize()) {
         gk_i64 sample = gk_divide(p, outputs), o = p - sample * outputs;
         gk_f gx = GK_R(0.0), gy = GK_R(0.0), gz = GK_R(0.0);
-#if GK_TAPS > 1
+#if GK_SAMPLE_TAPS > 1
         GK_POSITION(p);
         int place[GK_CELLS];
         gk_f sum[GK_CELLS];
-        GK_EACH({ place[t] = at; sum[t] = GK_R(0.0); })
+        GK_SAMPLE_EACH({ place[t] = at; sum[t] = GK_R(0.0); })
         for (gk_i64 ch = 0; ch < all; ch++) {
             GK_GLOBAL const gk_t* from = x + (sample * all + ch) * cells;
             gk_f g = gk_load(dy, (sample * all + ch) * outputs + o);
@@ -196,7 +196,7 @@ GK_KERNEL(grid_sample_dgrid)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, grid),
                 if (place[t] >= 0) sum[t] += g * gk_load(from, place[t]);
             }
         }
-        GK_EACH({
+        GK_SAMPLE_EACH({
             if (at >= 0) {
                 gx += sum[t] * az.w[a] * ay.w[b] * ax.dw[c];
                 gy += sum[t] * az.w[a] * ay.dw[b] * ax.w[c];
@@ -216,7 +216,7 @@ GK_KERNEL(grid_sample_dgrid)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, grid),
 }
 
 /* The entries of dx: for tap t of position p the key of its cell among those of all samples (`none` for a tap outside) and its weight, at
- * p * per + t. per: GK_CELLS, for images GK_TAPS * GK_TAPS. Items: positions of all samples. Sorted keys go to sample_gather. */
+ * p * per + t. per: GK_CELLS, for images GK_SAMPLE_TAPS * GK_SAMPLE_TAPS. Items: positions of all samples. Sorted keys go to sample_gather. */
 GK_KERNEL(grid_sample_keys)(GK_IN(gk_t, grid), GK_OUT(int, keys), GK_OUT(gk_f, weights), gk_i64 n, gk_i64 outputs, int wide_keys, gk_i64 none, int per,
                             int axes, GK_DIMS(size), int padding, int align)
 {
@@ -225,7 +225,7 @@ GK_KERNEL(grid_sample_keys)(GK_IN(gk_t, grid), GK_OUT(int, keys), GK_OUT(gk_f, w
     for (gk_i64 p = gk_gid(); p < n; p += gk_gsize()) {
         gk_i64 sample = gk_divide(p, outputs);
         GK_POSITION(p);
-        GK_EACH({
+        GK_SAMPLE_EACH({
             if (t < per) {
                 gk_store_index(keys, p * per + t, wide_keys, at < 0 || bad ? none : sample * cells + at);
                 weights[p * per + t] = az.w[a] * ay.w[b] * ax.w[c];

@@ -27,8 +27,8 @@ GK_FN void gk_put_sum(GK_GLOBAL gk_t* y, gk_i64 i, gk_s v, int mode)
 #endif
 
 /* Elements per work-item, consecutive ones, and per tile of a row. */
-#define GK_RUN 8
-#define GK_SPAN (GK_RUN * GK_BLOCK)
+#define GK_SCAN_RUN 8
+#define GK_SPAN (GK_SCAN_RUN * GK_BLOCK)
 /* Place of an element in local memory, so that work-items that read runs of 8 meet different banks. */
 #define GK_AT(i) ((i) + (i) / 32)
 
@@ -119,11 +119,11 @@ GK_KERNEL(scan_rows)(GK_IN(gk_t, x), GK_IN(gk_s, part), GK_OUT(gk_t, y), gk_i64 
     /* Address of position p: low + p, or top - p. */
     gk_i64 top = low + (per > 0 ? n : cols) - 1;
     for (gk_i64 at = first; at < n; at += GK_SPAN) {
-        int count = n - at < GK_SPAN ? (int)(n - at) : GK_SPAN, mine = t * GK_RUN;
-        gk_s v[GK_RUN];
-        gk_i64 here = reverse ? top - at - mine - (GK_RUN - 1) : low + at + mine;
+        int count = n - at < GK_SPAN ? (int)(n - at) : GK_SPAN, mine = t * GK_SCAN_RUN;
+        gk_s v[GK_SCAN_RUN];
+        gk_i64 here = reverse ? top - at - mine - (GK_SCAN_RUN - 1) : low + at + mine;
         if (!wide) {
-            GK_UNROLL for (int k = 0; k < GK_RUN; k++) {
+            GK_UNROLL for (int k = 0; k < GK_SCAN_RUN; k++) {
                 int i = k * GK_BLOCK + t;
                 gk_s e = 0;
                 if (i < count) e = gk_summand(gk_load(x, reverse ? top - at - i : low + at + i));
@@ -132,23 +132,23 @@ GK_KERNEL(scan_rows)(GK_IN(gk_t, x), GK_IN(gk_s, part), GK_OUT(gk_t, y), gk_i64 
         }
         GK_BARRIER();
         if (!wide) {
-            GK_UNROLL for (int k = 0; k < GK_RUN; k++) v[k] = tile[GK_AT(mine + k)];
+            GK_UNROLL for (int k = 0; k < GK_SCAN_RUN; k++) v[k] = tile[GK_AT(mine + k)];
         }
-#if GK_W <= GK_RUN
+#if GK_W <= GK_SCAN_RUN
         else {
-            GK_UNROLL for (int q = 0; q < GK_RUN; q += GK_W) {
+            GK_UNROLL for (int q = 0; q < GK_SCAN_RUN; q += GK_W) {
                 gk_vec w;
-                if (mine + GK_RUN <= count) {
+                if (mine + GK_SCAN_RUN <= count) {
                     w = gk_loadv(x, here + q);
                 } else {
                     GK_UNROLL for (int u = 0; u < GK_W; u++) {
-                        int p = reverse ? GK_RUN - 1 - q - u : q + u;
+                        int p = reverse ? GK_SCAN_RUN - 1 - q - u : q + u;
                         w.v[u] = 0;
                         if (mine + p < count) w.v[u] = gk_load(x, here + q + u);
                     }
                 }
                 GK_UNROLL for (int u = 0; u < GK_W; u++) {
-                    if (reverse) v[GK_RUN - 1 - q - u] = gk_summand(w.v[u]);
+                    if (reverse) v[GK_SCAN_RUN - 1 - q - u] = gk_summand(w.v[u]);
                     else v[q + u] = gk_summand(w.v[u]);
                 }
             }
@@ -158,7 +158,7 @@ GK_KERNEL(scan_rows)(GK_IN(gk_t, x), GK_IN(gk_s, part), GK_OUT(gk_t, y), gk_i64 
         int period = per > 0 ? (int)cols : 0x7fffffff, phase = per > 0 ? mine % period : 1, flag = 0;
         gk_s s = 0;
         int f = phase;
-        GK_UNROLL for (int k = 0; k < GK_RUN; k++) {
+        GK_UNROLL for (int k = 0; k < GK_SCAN_RUN; k++) {
             if (f == 0) {
                 s = 0;
                 flag = 1;
@@ -171,7 +171,7 @@ GK_KERNEL(scan_rows)(GK_IN(gk_t, x), GK_IN(gk_s, part), GK_OUT(gk_t, y), gk_i64 
         if (t > 0) run += tmp[bank + t - 1];
         carry += tmp[bank + GK_BLOCK - 1];
         f = phase;
-        GK_UNROLL for (int k = 0; k < GK_RUN; k++) {
+        GK_UNROLL for (int k = 0; k < GK_SCAN_RUN; k++) {
             if (f == 0) run = 0;
             gk_s before = run;
             run += v[k];
@@ -179,24 +179,24 @@ GK_KERNEL(scan_rows)(GK_IN(gk_t, x), GK_IN(gk_s, part), GK_OUT(gk_t, y), gk_i64 
             f = f + 1 == period ? 0 : f + 1;
         }
         if (!wide) {
-            GK_UNROLL for (int k = 0; k < GK_RUN; k++) tile[GK_AT(mine + k)] = v[k];
+            GK_UNROLL for (int k = 0; k < GK_SCAN_RUN; k++) tile[GK_AT(mine + k)] = v[k];
         }
         GK_BARRIER();
         if (!wide) {
-            GK_UNROLL for (int k = 0; k < GK_RUN; k++) {
+            GK_UNROLL for (int k = 0; k < GK_SCAN_RUN; k++) {
                 int i = k * GK_BLOCK + t;
                 if (i < count) gk_put_sum(y, reverse ? top - at - i : low + at + i, tile[GK_AT(i)], mode);
             }
         }
-#if GK_W <= GK_RUN && GK_IS_FLOAT
+#if GK_W <= GK_SCAN_RUN && GK_IS_FLOAT
         else {
-            GK_UNROLL for (int q = 0; q < GK_RUN; q += GK_W) {
+            GK_UNROLL for (int q = 0; q < GK_SCAN_RUN; q += GK_W) {
                 gk_vec w;
                 GK_UNROLL for (int u = 0; u < GK_W; u++) {
-                    if (reverse) w.v[u] = v[GK_RUN - 1 - q - u];
+                    if (reverse) w.v[u] = v[GK_SCAN_RUN - 1 - q - u];
                     else w.v[u] = v[q + u];
                 }
-                if (mine + GK_RUN <= count) {
+                if (mine + GK_SCAN_RUN <= count) {
                     if (mode) {
                         gk_vec o = gk_loadv(y, here + q);
                         GK_UNROLL for (int u = 0; u < GK_W; u++) w.v[u] += o.v[u];
@@ -204,7 +204,7 @@ GK_KERNEL(scan_rows)(GK_IN(gk_t, x), GK_IN(gk_s, part), GK_OUT(gk_t, y), gk_i64 
                     gk_storev(y, here + q, w);
                 } else {
                     GK_UNROLL for (int u = 0; u < GK_W; u++) {
-                        int p = reverse ? GK_RUN - 1 - q - u : q + u;
+                        int p = reverse ? GK_SCAN_RUN - 1 - q - u : q + u;
                         if (mine + p < count) gk_put_sum(y, here + q + u, w.v[u], mode);
                     }
                 }
@@ -270,19 +270,19 @@ GK_KERNEL(scan_cols)(GK_IN(gk_t, x), GK_IN(gk_s, part), GK_OUT(gk_t, y), gk_i64 
     if (p.k0 < p.k1) {
         for (int s = 0; s < p.s; s++) carry += part[(p.o * splits + s) * inner + p.i];
     }
-    for (gk_i64 at = p.s * chunk; at < size && at < (p.s + 1) * chunk; at += (gk_i64)ty * GK_RUN) {
-        gk_i64 k = at + (gk_i64)p.lane * GK_RUN;
-        gk_s v[GK_RUN], s = 0;
-        GK_UNROLL for (int u = 0; u < GK_RUN; u++) {
+    for (gk_i64 at = p.s * chunk; at < size && at < (p.s + 1) * chunk; at += (gk_i64)ty * GK_SCAN_RUN) {
+        gk_i64 k = at + (gk_i64)p.lane * GK_SCAN_RUN;
+        gk_s v[GK_SCAN_RUN], s = 0;
+        GK_UNROLL for (int u = 0; u < GK_SCAN_RUN; u++) {
             v[u] = 0;
             if (k + u < p.k1) v[u] = gk_summand(gk_load(x, base + (k + u) * step));
         }
-        GK_UNROLL for (int u = 0; u < GK_RUN; u++) s += v[u];
+        GK_UNROLL for (int u = 0; u < GK_SCAN_RUN; u++) s += v[u];
         int bank = gk_lane_scan(s, 0, tmp, flags, p.lane, ty, tx);
         gk_s run = carry;
         if (p.lane > 0) run += tmp[bank + t - tx];
         carry += tmp[bank + (ty - 1) * tx + t % tx];
-        GK_UNROLL for (int u = 0; u < GK_RUN; u++) {
+        GK_UNROLL for (int u = 0; u < GK_SCAN_RUN; u++) {
             gk_s before = run;
             run += v[u];
             if (k + u < p.k1) gk_put_sum(y, base + (k + u) * step, exclusive ? before : run, mode);

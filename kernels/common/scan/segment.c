@@ -11,7 +11,7 @@
  * Deterministic: trees of fixed shape, one writer per output. Reference: torch.segment_reduce; gradients of ties as torch.amax shares them.
  */
 #define GK_SUM 0
-#define GK_MEAN 1
+#define GK_SCAN_MEAN 1
 #define GK_MAX 2
 #define GK_MIN 3
 #define GK_VAR 4
@@ -87,7 +87,7 @@ GK_FN gk_f gk_lanes(gk_f v, int mode, GK_LOCAL_PTR gk_f* tmp, int lane, int tx, 
 GK_FN void gk_segment_end(GK_GLOBAL gk_t* y, GK_GLOBAL gk_f* state, gk_i64 s, gk_i64 cols, gk_i64 col, int mode, gk_f eps, gk_i64 n, gk_f a, gk_f b)
 {
     gk_f var = b / (gk_f)n, r = a;
-    if (mode == GK_MEAN) r = a / (gk_f)n;
+    if (mode == GK_SCAN_MEAN) r = a / (gk_f)n;
     if (mode == GK_VAR) r = var;
     if (mode == GK_STD) r = gk_sqrt(var + eps);
     if (n == 0) r = GK_R(0.0);
@@ -99,7 +99,7 @@ GK_FN void gk_segment_end(GK_GLOBAL gk_t* y, GK_GLOBAL gk_f* state, gk_i64 s, gk
 }
 
 /* Rows that are added one by one: a longer sum would lose some of what each adds. */
-#define GK_RUN 32
+#define GK_SCAN_RUN 32
 
 // Units: FLOATS64
 /* Launch: one block per GK_BLOCK / (tx * ty) groups. */
@@ -118,9 +118,9 @@ GK_KERNEL(segment_reduce)(GK_IN(gk_t, x), GK_IN(int, offsets), GK_OUT(gk_t, y), 
         a[u] = gk_identity(mode);
         b[u] = GK_R(0.0);
     }
-    for (gk_i64 from = p.r0 + p.lane; from < p.r1; from += GK_RUN * ty) {
+    for (gk_i64 from = p.r0 + p.lane; from < p.r1; from += GK_SCAN_RUN * ty) {
         gk_f run[GK_W];
-        gk_i64 to = from + GK_RUN * ty < p.r1 ? from + GK_RUN * ty : p.r1;
+        gk_i64 to = from + GK_SCAN_RUN * ty < p.r1 ? from + GK_SCAN_RUN * ty : p.r1;
         GK_UNROLL for (int u = 0; u < GK_W; u++) run[u] = gk_identity(mode);
         for (gk_i64 r = from; r < to; r += ty) {
             gk_vec v = gk_columns(x, r * cols + p.col, wide);
@@ -134,9 +134,9 @@ GK_KERNEL(segment_reduce)(GK_IN(gk_t, x), GK_IN(int, offsets), GK_OUT(gk_t, y), 
     }
     /* Squared deviations, or the number of ties where the backward asks for it. */
     gk_i64 end = mode >= GK_VAR || (mode >= GK_MAX && state) ? p.r1 : p.r0;
-    for (gk_i64 from = p.r0 + p.lane; from < end; from += GK_RUN * ty) {
+    for (gk_i64 from = p.r0 + p.lane; from < end; from += GK_SCAN_RUN * ty) {
         gk_f run[GK_W];
-        gk_i64 to = from + GK_RUN * ty < end ? from + GK_RUN * ty : end;
+        gk_i64 to = from + GK_SCAN_RUN * ty < end ? from + GK_SCAN_RUN * ty : end;
         GK_UNROLL for (int u = 0; u < GK_W; u++) run[u] = GK_R(0.0);
         for (gk_i64 r = from; r < to; r += ty) {
             gk_vec v = gk_columns(x, r * cols + p.col, wide);
@@ -219,7 +219,7 @@ GK_KERNEL(segment_spread)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(int, offsets), 
                 a.v[u] = state[2 * (gk_i64)p.s * cols + p.col + u];
                 b = state[(2 * (gk_i64)p.s + 1) * cols + p.col + u];
             }
-            if (mode == GK_MEAN) g.v[u] /= n;
+            if (mode == GK_SCAN_MEAN) g.v[u] /= n;
             if (mode == GK_MAX || mode == GK_MIN) g.v[u] = b == GK_R(0.0) ? GK_NAN : g.v[u] / b;
             if (mode == GK_VAR) g.v[u] *= GK_R(2.0) / n;
             if (mode == GK_STD) g.v[u] /= n * gk_sqrt(b + eps);

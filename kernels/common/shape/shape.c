@@ -6,31 +6,31 @@
 #include "common/prelude/coordinates.h"
 
 /* Accesses in flight per work-item. */
-#define GK_DEPTH 4
+#define GK_SHAPE_DEPTH 4
 
 // Units: ALL
-/* y[p] (+)= x[p] over any strides. A block takes GK_DEPTH runs of neighbouring items, all loaded before the first is written; past the end it loads the
+/* y[p] (+)= x[p] over any strides. A block takes GK_SHAPE_DEPTH runs of neighbouring items, all loaded before the first is written; past the end it loads the
  * last item again. Reference: x.contiguous(), x.permute(..).contiguous() where the innermost axis stays or is short. */
 GK_KERNEL(copy_nd)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 n, int wide, int rank, GK_DIMS(shape), GK_DIMS(magic), GK_DIMS(sx), GK_DIMS(sy), int accumulate)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
-    for (gk_i64 i = (gk_i64)gk_bid(0) * (GK_BLOCK * GK_DEPTH) + gk_lid(); i < n; i += gk_gsize() * GK_DEPTH) {
-        gk_i64 to[GK_DEPTH], from[GK_DEPTH];
-        GK_UNROLL for (int u = 0; u < GK_DEPTH; u++) {
+    for (gk_i64 i = (gk_i64)gk_bid(0) * (GK_BLOCK * GK_SHAPE_DEPTH) + gk_lid(); i < n; i += gk_gsize() * GK_SHAPE_DEPTH) {
+        gk_i64 to[GK_SHAPE_DEPTH], from[GK_SHAPE_DEPTH];
+        GK_UNROLL for (int u = 0; u < GK_SHAPE_DEPTH; u++) {
             gk_i64 ix = 0, iy = 0, at = i + u * GK_BLOCK < n ? i + u * GK_BLOCK : n - 1;
             GK_AXES(at, n, rank, shape, magic, { ix += r * sx.v[d]; iy += r * sy.v[d]; });
             from[u] = ix;
             to[u] = iy;
         }
         if (wide) {
-            gk_raw16 q[GK_DEPTH];
-            GK_UNROLL for (int u = 0; u < GK_DEPTH; u++) q[u] = gk_load16((GK_GLOBAL const void*)(x + from[u]));
-            GK_UNROLL for (int u = 0; u < GK_DEPTH; u++)
+            gk_raw16 q[GK_SHAPE_DEPTH];
+            GK_UNROLL for (int u = 0; u < GK_SHAPE_DEPTH; u++) q[u] = gk_load16((GK_GLOBAL const void*)(x + from[u]));
+            GK_UNROLL for (int u = 0; u < GK_SHAPE_DEPTH; u++)
                 if (i + u * GK_BLOCK < n) gk_putv(y, to[u], gk_split(q[u]), accumulate);
         } else {
-            gk_b q[GK_DEPTH];
-            GK_UNROLL for (int u = 0; u < GK_DEPTH; u++) q[u] = ((GK_GLOBAL const gk_b*)x)[from[u]];
-            GK_UNROLL for (int u = 0; u < GK_DEPTH; u++)
+            gk_b q[GK_SHAPE_DEPTH];
+            GK_UNROLL for (int u = 0; u < GK_SHAPE_DEPTH; u++) q[u] = ((GK_GLOBAL const gk_b*)x)[from[u]];
+            GK_UNROLL for (int u = 0; u < GK_SHAPE_DEPTH; u++)
                 if (i + u * GK_BLOCK < n) gk_put(y, to[u], q[u], accumulate);
         }
     }
@@ -39,20 +39,20 @@ GK_KERNEL(copy_nd)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 n, int wide, int rank
 /* Side of a tile and elements per row of its local memory (a row more than the side, in words, so that columns hit different banks);
  * 16 KiB, with several 16-byte loads in flight per work-item. */
 #if GK_W == 2
-#define GK_TILE 32
-#define GK_PITCH 33
+#define GK_SHAPE_TILE 32
+#define GK_SHAPE_PITCH 33
 #elif GK_W == 4
-#define GK_TILE 64
-#define GK_PITCH 65
+#define GK_SHAPE_TILE 64
+#define GK_SHAPE_PITCH 65
 #elif GK_W == 8
-#define GK_TILE 64
-#define GK_PITCH 66
+#define GK_SHAPE_TILE 64
+#define GK_SHAPE_PITCH 66
 #else
-#define GK_TILE 128
-#define GK_PITCH 132
+#define GK_SHAPE_TILE 128
+#define GK_SHAPE_PITCH 132
 #endif
-#define GK_VECTORS (GK_TILE / GK_W)
-#define GK_ROUNDS (GK_TILE * GK_VECTORS / GK_BLOCK)
+#define GK_VECTORS (GK_SHAPE_TILE / GK_W)
+#define GK_ROUNDS (GK_SHAPE_TILE * GK_VECTORS / GK_BLOCK)
 
 /* The same where the axis a that is contiguous in y and the axis b that is contiguous in x differ: tiles of a and b go through local memory,
  * so that both sides are accessed along their rows. The other axes (shape, sx, sy; merged, without a and b) are batches. Bit 0 of `wide`:
@@ -61,11 +61,11 @@ GK_KERNEL(copy_tiles)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 tiles, gk_i64 na, 
                       GK_DIMS(sy), int wide, int accumulate)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
-    GK_LOCAL gk_b tile[GK_TILE * GK_PITCH];
+    GK_LOCAL gk_b tile[GK_SHAPE_TILE * GK_SHAPE_PITCH];
     int t = gk_lid();
-    gk_i64 ta = (na + GK_TILE - 1) / GK_TILE, tb = (nb + GK_TILE - 1) / GK_TILE;
+    gk_i64 ta = (na + GK_SHAPE_TILE - 1) / GK_SHAPE_TILE, tb = (nb + GK_SHAPE_TILE - 1) / GK_SHAPE_TILE;
     for (gk_i64 job = gk_bid(0); job < tiles; job += gk_nblocks(0)) {
-        gk_i64 rest = job / tb, b0 = (job - rest * tb) * GK_TILE, q = rest / ta, a0 = (rest - q * ta) * GK_TILE;
+        gk_i64 rest = job / tb, b0 = (job - rest * tb) * GK_SHAPE_TILE, q = rest / ta, a0 = (rest - q * ta) * GK_SHAPE_TILE;
         gk_i64 ix = a0 * sxa + b0, iy = b0 * syb + a0;
         GK_ROLLED for (int d = rank - 1; d >= 0; d--) {
             gk_i64 next = q / shape.v[d], r = q - next * shape.v[d];
@@ -73,7 +73,7 @@ GK_KERNEL(copy_tiles)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 tiles, gk_i64 na, 
             ix += r * sx.v[d];
             iy += r * sy.v[d];
         }
-        int ra = (int)(na - a0 < GK_TILE ? na - a0 : GK_TILE), rb = (int)(nb - b0 < GK_TILE ? nb - b0 : GK_TILE);
+        int ra = (int)(na - a0 < GK_SHAPE_TILE ? na - a0 : GK_SHAPE_TILE), rb = (int)(nb - b0 < GK_SHAPE_TILE ? nb - b0 : GK_SHAPE_TILE);
         GK_GLOBAL const gk_b* from = (GK_GLOBAL const gk_b*)x + ix;
         if (wide & 1) {
             gk_raw16 in[GK_ROUNDS];
@@ -85,13 +85,13 @@ GK_KERNEL(copy_tiles)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 tiles, gk_i64 na, 
                 int row = (t + u * GK_BLOCK) / GK_VECTORS, col = (t + u * GK_BLOCK) % GK_VECTORS * GK_W;
                 if (row < ra && col < rb) {
                     gk_bits v = gk_split(in[u]);
-                    GK_UNROLL for (int k = 0; k < GK_W; k++) tile[row * GK_PITCH + col + k] = v.v[k];
+                    GK_UNROLL for (int k = 0; k < GK_W; k++) tile[row * GK_SHAPE_PITCH + col + k] = v.v[k];
                 }
             }
         } else {
-            for (int e = t; e < GK_TILE * GK_TILE; e += GK_BLOCK) {
-                int row = e / GK_TILE, col = e % GK_TILE;
-                if (row < ra && col < rb) tile[row * GK_PITCH + col] = from[row * sxa + col];
+            for (int e = t; e < GK_SHAPE_TILE * GK_SHAPE_TILE; e += GK_BLOCK) {
+                int row = e / GK_SHAPE_TILE, col = e % GK_SHAPE_TILE;
+                if (row < ra && col < rb) tile[row * GK_SHAPE_PITCH + col] = from[row * sxa + col];
             }
         }
         GK_BARRIER();
@@ -100,14 +100,14 @@ GK_KERNEL(copy_tiles)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 tiles, gk_i64 na, 
                 int row = (t + u * GK_BLOCK) / GK_VECTORS, col = (t + u * GK_BLOCK) % GK_VECTORS * GK_W;
                 if (row < rb && col < ra) {
                     gk_bits v;
-                    GK_UNROLL for (int k = 0; k < GK_W; k++) v.v[k] = tile[(col + k) * GK_PITCH + row];
+                    GK_UNROLL for (int k = 0; k < GK_W; k++) v.v[k] = tile[(col + k) * GK_SHAPE_PITCH + row];
                     gk_putv(y, iy + row * syb + col, v, accumulate);
                 }
             }
         } else {
-            for (int e = t; e < GK_TILE * GK_TILE; e += GK_BLOCK) {
-                int row = e / GK_TILE, col = e % GK_TILE;
-                if (row < rb && col < ra) gk_put(y, iy + row * syb + col, tile[col * GK_PITCH + row], accumulate);
+            for (int e = t; e < GK_SHAPE_TILE * GK_SHAPE_TILE; e += GK_BLOCK) {
+                int row = e / GK_SHAPE_TILE, col = e % GK_SHAPE_TILE;
+                if (row < rb && col < ra) gk_put(y, iy + row * syb + col, tile[col * GK_SHAPE_PITCH + row], accumulate);
             }
         }
         GK_BARRIER();
@@ -177,8 +177,8 @@ GK_KERNEL(concat)(GK_IN(gk_t, x0), GK_IN(gk_t, x1), GK_IN(gk_t, x2), GK_IN(gk_t,
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
         gk_i64 row_at = gk_over(i, n, shape.v[1], magic.v[1]), column = i - row_at * shape.v[1], start = 0, end = ends.v[0];
         GK_GLOBAL const gk_t* x = x0;
-#define GK_PART(k, input) if (column >= ends.v[k - 1]) { x = input; start = ends.v[k - 1]; end = ends.v[k]; }
-        GK_PART(1, x1) GK_PART(2, x2) GK_PART(3, x3) GK_PART(4, x4) GK_PART(5, x5) GK_PART(6, x6) GK_PART(7, x7)
+#define GK_SHAPE_PART(k, input) if (column >= ends.v[k - 1]) { x = input; start = ends.v[k - 1]; end = ends.v[k]; }
+        GK_SHAPE_PART(1, x1) GK_SHAPE_PART(2, x2) GK_SHAPE_PART(3, x3) GK_SHAPE_PART(4, x4) GK_SHAPE_PART(5, x5) GK_SHAPE_PART(6, x6) GK_SHAPE_PART(7, x7)
         gk_i64 from = row_at * (end - start) + column - start, to = row_at * row + first + column;
         if (wide) gk_store16((GK_GLOBAL void*)(y + to * GK_W), gk_load16((GK_GLOBAL const void*)(x + from * GK_W)));
         else y[to] = x[from];
@@ -280,8 +280,8 @@ GK_KERNEL(pad_bwd_nd)(GK_IN(gk_t, dy), GK_OUT(gk_t, dx), gk_i64 n, int rank, GK_
 }
 
 #define GK_REPEATS 0
-#define GK_COUNTS 1
-#define GK_WINDOWS 2
+#define GK_SHAPE_COUNTS 1
+#define GK_SHAPE_WINDOWS 2
 
 /* dx[.., t, ..] (+)= sum over j of dy[.., t, j, ..] for the places j that show cell t of an axis: `len` copies of each cell, the copies
  * between two offsets, or the windows of `len` every `step` that contain it. `sdy` steps to cell t, `stride` from one j to the next.
@@ -300,7 +300,7 @@ GK_KERNEL(run_sum)(GK_IN(gk_t, dy), GK_IN(gk_i64, offsets), GK_OUT(gk_t, dx), gk
         if (mode == GK_REPEATS) {
             lo = t * len;
             hi = lo + len;
-        } else if (mode == GK_COUNTS) {
+        } else if (mode == GK_SHAPE_COUNTS) {
             lo = offsets[t];
             hi = offsets[t + 1];
         } else {

@@ -16,18 +16,18 @@
 #define GK_OUT_OF(x, m, r) ((x) - (m) - (r))
 #define GK_SCALE_OF(s) gk_log(s)
 #define GK_TERM(g, y) ((void)(y), (g))
-#define GK_GRAD(g, y, t) ((g) - gk_exp_t(y) * (t))
+#define GK_SOFTMAX_GRAD(g, y, t) ((g) - gk_exp_t(y) * (t))
 #else
 #define GK_OUT_OF(x, m, r) (gk_exp_t((x) - (m)) * (r))
 #define GK_SCALE_OF(s) (GK_R(1.0) / (s))
 #define GK_TERM(g, y) ((g) * (y))
-#define GK_GRAD(g, y, t) ((y) * ((g) - (t)))
+#define GK_SOFTMAX_GRAD(g, y, t) ((y) * ((g) - (t)))
 #endif
 
-#define GK_DEPTH 4 /* 16-byte accesses in flight per work-item */
+#define GK_SOFTMAX_DEPTH 4 /* 16-byte accesses in flight per work-item */
 #define GK_DEPTH_PART 2 /* the same where the statistics of long rows are found; more are slower (measured) */
-#define GK_GROUP 32 /* work-items that exchange without barriers on current GPUs */
-#define GK_RUNS (2 * GK_BLOCK / GK_GROUP)
+#define GK_SOFTMAX_GROUP 32 /* work-items that exchange without barriers on current GPUs */
+#define GK_SOFTMAX_RUNS (2 * GK_BLOCK / GK_SOFTMAX_GROUP)
 
 /* The larger number in one instruction. A NaN is not seen by the maximum, but by the sum of exponentials. */
 #define gk_fmax(a, b) GK_M(fmax)(a, b)
@@ -48,7 +48,7 @@ GK_FN void gk_norm_take(gk_norm* a, gk_f* v, const int n)
     a->s = v[0] + gk_norm_at(*a, m);
     a->m = m;
 }
-/* Joins the statistics of runs of `lanes` work-items, at most GK_GROUP; result in all of them. */
+/* Joins the statistics of runs of `lanes` work-items, at most GK_SOFTMAX_GROUP; result in all of them. */
 GK_FN gk_norm gk_norm_join_group(gk_norm a, GK_LOCAL_PTR gk_f* tmp, int lanes)
 {
     gk_norm r;
@@ -56,12 +56,12 @@ GK_FN gk_norm gk_norm_join_group(gk_norm a, GK_LOCAL_PTR gk_f* tmp, int lanes)
     r.s = gk_group_sum(gk_norm_at(a, r.m), tmp, lanes);
     return r;
 }
-/* Joins statistics that the work-items of each group share already, over `lanes` work-items; runs: GK_RUNS numbers. */
+/* Joins statistics that the work-items of each group share already, over `lanes` work-items; runs: GK_SOFTMAX_RUNS numbers. */
 GK_FN gk_norm gk_norm_join_groups(gk_norm a, GK_LOCAL_PTR gk_f* tmp, GK_LOCAL_PTR gk_f* runs, int lanes)
 {
-    int t = gk_lid(), g = t / GK_GROUP, per = lanes / GK_GROUP, from = g / per * per + (t & (per - 1));
+    int t = gk_lid(), g = t / GK_SOFTMAX_GROUP, per = lanes / GK_SOFTMAX_GROUP, from = g / per * per + (t & (per - 1));
     GK_BARRIER();
-    if (t % GK_GROUP == 0) { runs[2 * g] = a.m; runs[2 * g + 1] = a.s; }
+    if (t % GK_SOFTMAX_GROUP == 0) { runs[2 * g] = a.m; runs[2 * g + 1] = a.s; }
     GK_BARRIER();
     a.m = runs[2 * from];
     a.s = runs[2 * from + 1];
@@ -70,8 +70,8 @@ GK_FN gk_norm gk_norm_join_groups(gk_norm a, GK_LOCAL_PTR gk_f* tmp, GK_LOCAL_PT
 /* Joins the statistics of runs of `lanes` work-items; result in all of them. */
 GK_FN gk_norm gk_norm_join(gk_norm a, GK_LOCAL_PTR gk_f* tmp, GK_LOCAL_PTR gk_f* runs, int lanes)
 {
-    a = gk_norm_join_group(a, tmp, lanes < GK_GROUP ? lanes : GK_GROUP);
-    return lanes > GK_GROUP ? gk_norm_join_groups(a, tmp, runs, lanes) : a;
+    a = gk_norm_join_group(a, tmp, lanes < GK_SOFTMAX_GROUP ? lanes : GK_SOFTMAX_GROUP);
+    return lanes > GK_SOFTMAX_GROUP ? gk_norm_join_groups(a, tmp, runs, lanes) : a;
 }
 /* What the outputs need besides m; NaN for a slice of only -inf or with +inf. */
 GK_FN gk_f gk_norm_scale(gk_norm a) { return gk_isinf(a.m) ? GK_NAN : GK_SCALE_OF(a.s); }
@@ -156,7 +156,7 @@ GK_FN void gk_held_out(gk_vec* a, gk_f m, gk_f r, const int keep)
 GK_FN void gk_softmax_short(GK_GLOBAL const gk_t* x, GK_GLOBAL gk_t* y, GK_LOCAL_PTR gk_f* tmp, GK_LOCAL_PTR gk_f* runs, gk_i64 rows, int cols, int lanes,
                             int wide, const int keep)
 {
-    int lane = gk_lid() & (lanes - 1), group = lanes < GK_GROUP ? lanes : GK_GROUP;
+    int lane = gk_lid() & (lanes - 1), group = lanes < GK_SOFTMAX_GROUP ? lanes : GK_SOFTMAX_GROUP;
     gk_i64 per = GK_BLOCK / lanes;
     for (gk_i64 b = (gk_i64)gk_bid(0) * per; b < rows; b += gk_nblocks(0) * per) {
         gk_i64 row = b + gk_lid() / lanes, base = row * cols;
@@ -165,9 +165,9 @@ GK_FN void gk_softmax_short(GK_GLOBAL const gk_t* x, GK_GLOBAL gk_t* y, GK_LOCAL
         gk_norm n;
         gk_hold(a, x, base, lane, lanes, n_cols, wide, -GK_INF, 0, keep);
         gk_f own = gk_held_norm(a, &n, tmp, group, keep);
-        if (lanes > GK_GROUP) n = gk_norm_join_groups(n, tmp, runs, lanes);
+        if (lanes > GK_SOFTMAX_GROUP) n = gk_norm_join_groups(n, tmp, runs, lanes);
         gk_f r = gk_norm_scale(n);
-        if (!GK_CAT(GK_OP, _log) && lanes > GK_GROUP) r *= gk_exp_t(own - n.m);
+        if (!GK_CAT(GK_OP, _log) && lanes > GK_SOFTMAX_GROUP) r *= gk_exp_t(own - n.m);
         gk_held_out(a, n.m, r, keep);
         gk_put_held(y, base, lane, lanes, n_cols, wide, a, 0, keep);
     }
@@ -189,7 +189,7 @@ GK_FN void gk_softmax_bwd_short(GK_GLOBAL const gk_t* dy, GK_GLOBAL const gk_t* 
             GK_UNROLL for (int k = 0; k < GK_W; k++) t += GK_TERM(g[u].v[k], a[u].v[k]);
         t = gk_group_sum(t, tmp, lanes);
         GK_UNROLL for (int u = 0; u < keep; u++)
-            GK_UNROLL for (int k = 0; k < GK_W; k++) g[u].v[k] = GK_GRAD(g[u].v[k], a[u].v[k], t);
+            GK_UNROLL for (int k = 0; k < GK_W; k++) g[u].v[k] = GK_SOFTMAX_GRAD(g[u].v[k], a[u].v[k], t);
         if (accumulate) {
             gk_hold(a, dx, base, lane, lanes, n_cols, wide, GK_R(0.0), 0, keep);
             GK_UNROLL for (int u = 0; u < keep; u++)
@@ -208,21 +208,21 @@ GK_FN void gk_softmax_bwd_short(GK_GLOBAL const gk_t* dy, GK_GLOBAL const gk_t* 
 GK_KERNEL(softmax_short1)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 rows, int cols, int lanes, int wide)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
-    GK_LOCAL gk_f tmp[GK_BLOCK], runs[GK_RUNS];
+    GK_LOCAL gk_f tmp[GK_BLOCK], runs[GK_SOFTMAX_RUNS];
     gk_softmax_short(x, y, tmp, runs, rows, cols, lanes, wide, 1);
 }
 
 GK_KERNEL(softmax_short2)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 rows, int cols, int lanes, int wide)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
-    GK_LOCAL gk_f tmp[GK_BLOCK], runs[GK_RUNS];
+    GK_LOCAL gk_f tmp[GK_BLOCK], runs[GK_SOFTMAX_RUNS];
     gk_softmax_short(x, y, tmp, runs, rows, cols, lanes, wide, 2);
 }
 
 GK_KERNEL(softmax_short4)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 rows, int cols, int lanes, int wide)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
-    GK_LOCAL gk_f tmp[GK_BLOCK], runs[GK_RUNS];
+    GK_LOCAL gk_f tmp[GK_BLOCK], runs[GK_SOFTMAX_RUNS];
     gk_softmax_short(x, y, tmp, runs, rows, cols, lanes, wide, 4);
 }
 
@@ -233,7 +233,7 @@ GK_KERNEL(softmax_short4)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 rows, int cols
 GK_KERNEL(softmax_short8)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 rows, int cols, int lanes, int wide)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
-    GK_LOCAL gk_f tmp[GK_BLOCK], runs[GK_RUNS];
+    GK_LOCAL gk_f tmp[GK_BLOCK], runs[GK_SOFTMAX_RUNS];
     gk_softmax_short(x, y, tmp, runs, rows, cols, lanes, wide, 8);
 }
 
@@ -287,7 +287,7 @@ GK_FN void gk_softmax_held(GK_GLOBAL const gk_t* x, GK_GLOBAL gk_t* y, GK_LOCAL_
     GK_UNROLL for (int c = 0; c < parts; c++) {
         gk_norm part;
         gk_hold(a, x, base + c * step, lane, lanes, cols - c * step, wide, -GK_INF, 1, keep);
-        own[c] = gk_held_norm(a, &part, tmp, GK_GROUP, keep);
+        own[c] = gk_held_norm(a, &part, tmp, GK_SOFTMAX_GROUP, keep);
         gk_f m = gk_fmax(n.m, part.m);
         n.s = gk_norm_at(n, m) + gk_norm_at(part, m);
         n.m = m;
@@ -345,7 +345,7 @@ GK_FN void gk_softmax_bwd_held(GK_GLOBAL const gk_t* dy, GK_GLOBAL const gk_t* y
         if (accumulate) gk_hold(o, dx, base + c * step, lane, lanes, cols - c * step, wide, GK_R(0.0), 0, GK_AT_ONCE);
         GK_UNROLL for (int u = 0; u < GK_AT_ONCE; u++)
             GK_UNROLL for (int k = 0; k < GK_W; k++) {
-                gk_f d = GK_GRAD(g[c * GK_AT_ONCE + u].v[k], a[u].v[k], t);
+                gk_f d = GK_SOFTMAX_GRAD(g[c * GK_AT_ONCE + u].v[k], a[u].v[k], t);
                 a[u].v[k] = accumulate ? o[u].v[k] + d : d;
             }
         gk_put_held(dx, base + c * step, lane, lanes, cols - c * step, wide, a, 0, GK_AT_ONCE);
@@ -361,7 +361,7 @@ GK_FN void gk_softmax_bwd_held(GK_GLOBAL const gk_t* dy, GK_GLOBAL const gk_t* y
 GK_KERNEL(softmax_held16)(GK_IN(gk_t, x), GK_OUT(gk_t, y), int cols, int wide)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
-    GK_LOCAL gk_f met[2 * GK_CLUSTER], tmp[GK_BLOCK], runs[GK_RUNS];
+    GK_LOCAL gk_f met[2 * GK_CLUSTER], tmp[GK_BLOCK], runs[GK_SOFTMAX_RUNS];
     gk_softmax_held(x, y, met, tmp, runs, tmp, cols, wide, 16 / GK_W, 1);
 }
 
@@ -380,7 +380,7 @@ GK_KERNEL(softmax_bwd_held16)(GK_IN(gk_t, dy), GK_IN(gk_t, y), GK_OUT(gk_t, dx),
 GK_KERNEL(softmax_held64)(GK_IN(gk_t, x), GK_OUT(gk_t, y), int cols, int wide)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
-    GK_LOCAL gk_f met[2 * GK_CLUSTER], tmp[GK_BLOCK], runs[GK_RUNS], kept[32 * GK_BLOCK];
+    GK_LOCAL gk_f met[2 * GK_CLUSTER], tmp[GK_BLOCK], runs[GK_SOFTMAX_RUNS], kept[32 * GK_BLOCK];
     gk_softmax_held(x, y, met, tmp, runs, kept, cols, wide, 32 / GK_W, GK_PARTS);
 }
 
@@ -403,8 +403,8 @@ GK_FN gk_norm gk_run_norm(GK_GLOBAL const gk_t* x, gk_run run, int lane, int lan
     gk_norm n = gk_norm_begin();
     gk_i64 i = lane;
     for (; i + (depth - 1) * lanes < run.items; i += depth * lanes) {
-        gk_vec a[GK_DEPTH];
-        gk_f v[GK_DEPTH * GK_W];
+        gk_vec a[GK_SOFTMAX_DEPTH];
+        gk_f v[GK_SOFTMAX_DEPTH * GK_W];
         GK_UNROLL for (int u = 0; u < depth; u++) a[u] = gk_loadv(x, run.items_from + (i + u * lanes) * GK_W);
         GK_UNROLL for (int u = 0; u < depth; u++)
             GK_UNROLL for (int k = 0; k < GK_W; k++) v[u * GK_W + k] = a[u].v[k];
@@ -422,10 +422,10 @@ GK_FN gk_norm gk_run_norm(GK_GLOBAL const gk_t* x, gk_run run, int lane, int lan
 GK_FN void gk_run_out(GK_GLOBAL const gk_t* x, GK_GLOBAL gk_t* y, gk_run run, int lane, int lanes, gk_f m, gk_f r)
 {
     gk_i64 i = lane;
-    for (; i + (GK_DEPTH - 1) * lanes < run.items; i += GK_DEPTH * lanes) {
-        gk_vec a[GK_DEPTH];
-        GK_UNROLL for (int u = 0; u < GK_DEPTH; u++) a[u] = gk_loadv(x, run.items_from + (i + u * lanes) * GK_W);
-        GK_UNROLL for (int u = 0; u < GK_DEPTH; u++) {
+    for (; i + (GK_SOFTMAX_DEPTH - 1) * lanes < run.items; i += GK_SOFTMAX_DEPTH * lanes) {
+        gk_vec a[GK_SOFTMAX_DEPTH];
+        GK_UNROLL for (int u = 0; u < GK_SOFTMAX_DEPTH; u++) a[u] = gk_loadv(x, run.items_from + (i + u * lanes) * GK_W);
+        GK_UNROLL for (int u = 0; u < GK_SOFTMAX_DEPTH; u++) {
             GK_UNROLL for (int k = 0; k < GK_W; k++) a[u].v[k] = GK_OUT_OF(a[u].v[k], m, r);
             gk_storev_quick(y, run.items_from + (i + u * lanes) * GK_W, a[u]);
         }
@@ -443,14 +443,14 @@ GK_FN gk_f gk_run_sum(GK_GLOBAL const gk_t* dy, GK_GLOBAL const gk_t* y, gk_run 
 {
     gk_f t = GK_R(0.0);
     gk_i64 i = lane;
-    for (; i + (GK_DEPTH - 1) * lanes < run.items; i += GK_DEPTH * lanes) {
-        gk_vec g[GK_DEPTH], a[GK_DEPTH];
+    for (; i + (GK_SOFTMAX_DEPTH - 1) * lanes < run.items; i += GK_SOFTMAX_DEPTH * lanes) {
+        gk_vec g[GK_SOFTMAX_DEPTH], a[GK_SOFTMAX_DEPTH];
         gk_f p = GK_R(0.0);
-        GK_UNROLL for (int u = 0; u < GK_DEPTH; u++) {
+        GK_UNROLL for (int u = 0; u < GK_SOFTMAX_DEPTH; u++) {
             g[u] = gk_loadv(dy, run.items_from + (i + u * lanes) * GK_W);
             a[u] = gk_loadv(y, run.items_from + (i + u * lanes) * GK_W);
         }
-        GK_UNROLL for (int u = 0; u < GK_DEPTH; u++)
+        GK_UNROLL for (int u = 0; u < GK_SOFTMAX_DEPTH; u++)
             GK_UNROLL for (int k = 0; k < GK_W; k++) p += GK_TERM(g[u].v[k], a[u].v[k]);
         t += p;
     }
@@ -465,21 +465,21 @@ GK_FN gk_f gk_run_sum(GK_GLOBAL const gk_t* dy, GK_GLOBAL const gk_t* y, gk_run 
 
 GK_FN void gk_grad_one(GK_GLOBAL const gk_t* dy, GK_GLOBAL const gk_t* y, GK_GLOBAL gk_t* dx, gk_i64 i, gk_f t, int accumulate)
 {
-    gk_f g = GK_GRAD(gk_load(dy, i), gk_load(y, i), t);
+    gk_f g = GK_SOFTMAX_GRAD(gk_load(dy, i), gk_load(y, i), t);
     gk_store(dx, i, accumulate ? gk_load(dx, i) + g : g);
 }
 
 GK_FN void gk_run_grad(GK_GLOBAL const gk_t* dy, GK_GLOBAL const gk_t* y, GK_GLOBAL gk_t* dx, gk_run run, int lane, int lanes, gk_f t, int accumulate)
 {
     gk_i64 i = lane;
-    for (; !accumulate && i + (GK_DEPTH / 2 - 1) * lanes < run.items; i += GK_DEPTH / 2 * lanes) {
-        gk_vec g[GK_DEPTH / 2], a[GK_DEPTH / 2];
-        GK_UNROLL for (int u = 0; u < GK_DEPTH / 2; u++) {
+    for (; !accumulate && i + (GK_SOFTMAX_DEPTH / 2 - 1) * lanes < run.items; i += GK_SOFTMAX_DEPTH / 2 * lanes) {
+        gk_vec g[GK_SOFTMAX_DEPTH / 2], a[GK_SOFTMAX_DEPTH / 2];
+        GK_UNROLL for (int u = 0; u < GK_SOFTMAX_DEPTH / 2; u++) {
             g[u] = gk_loadv(dy, run.items_from + (i + u * lanes) * GK_W);
             a[u] = gk_loadv(y, run.items_from + (i + u * lanes) * GK_W);
         }
-        GK_UNROLL for (int u = 0; u < GK_DEPTH / 2; u++) {
-            GK_UNROLL for (int k = 0; k < GK_W; k++) g[u].v[k] = GK_GRAD(g[u].v[k], a[u].v[k], t);
+        GK_UNROLL for (int u = 0; u < GK_SOFTMAX_DEPTH / 2; u++) {
+            GK_UNROLL for (int k = 0; k < GK_W; k++) g[u].v[k] = GK_SOFTMAX_GRAD(g[u].v[k], a[u].v[k], t);
             gk_storev_quick(dx, run.items_from + (i + u * lanes) * GK_W, g[u]);
         }
     }
@@ -488,7 +488,7 @@ GK_FN void gk_run_grad(GK_GLOBAL const gk_t* dy, GK_GLOBAL const gk_t* y, GK_GLO
         gk_vec g = gk_loadv(dy, e), a = gk_loadv(y, e), o = a;
         if (accumulate) o = gk_loadv(dx, e);
         GK_UNROLL for (int k = 0; k < GK_W; k++) {
-            gk_f d = GK_GRAD(g.v[k], a.v[k], t);
+            gk_f d = GK_SOFTMAX_GRAD(g.v[k], a.v[k], t);
             o.v[k] = accumulate ? o.v[k] + d : d;
         }
         gk_storev_quick(dx, e, o);
@@ -506,13 +506,13 @@ GK_FN void gk_run_grad(GK_GLOBAL const gk_t* dy, GK_GLOBAL const gk_t* y, GK_GLO
 GK_KERNEL(softmax_rows)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 rows, gk_i64 cols, int lanes, int wide, int phase)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
-    GK_LOCAL gk_f tmp[GK_BLOCK], runs[GK_RUNS];
+    GK_LOCAL gk_f tmp[GK_BLOCK], runs[GK_SOFTMAX_RUNS];
     int lane = gk_lid() & (lanes - 1);
     gk_i64 per = GK_BLOCK / lanes;
     for (gk_i64 b = (gk_i64)gk_bid(0) * per; b < rows; b += gk_nblocks(0) * per) {
         gk_i64 row = b + gk_lid() / lanes, end = row < rows ? (row + 1) * cols : row * cols;
         gk_run run = gk_run_of(row * cols, end, wide, phase);
-        gk_norm n = gk_norm_join(gk_run_norm(x, run, lane, lanes, GK_DEPTH), tmp, runs, lanes);
+        gk_norm n = gk_norm_join(gk_run_norm(x, run, lane, lanes, GK_SOFTMAX_DEPTH), tmp, runs, lanes);
         gk_run_out(x, y, run, lane, lanes, n.m, gk_norm_scale(n));
     }
 }
@@ -541,7 +541,7 @@ GK_KERNEL(softmax_bwd_rows)(GK_IN(gk_t, dy), GK_IN(gk_t, y), GK_OUT(gk_t, dx), g
 GK_KERNEL(softmax_part)(GK_IN(gk_t, x), GK_OUT(gk_f, part), gk_i64 rows, gk_i64 cols, int splits, gk_i64 chunk, int wide, int phase)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_f, part);
-    GK_LOCAL gk_f tmp[GK_BLOCK], runs[GK_RUNS];
+    GK_LOCAL gk_f tmp[GK_BLOCK], runs[GK_SOFTMAX_RUNS];
     for (gk_i64 b = gk_bid(0); b < rows * splits; b += gk_nblocks(0)) {
         gk_run run = gk_run_of_block(b, cols, splits, chunk, wide, phase);
         gk_norm n = gk_norm_join(gk_run_norm(x, run, gk_lid(), GK_BLOCK, GK_DEPTH_PART), tmp, runs, GK_BLOCK);
@@ -619,13 +619,13 @@ GK_KERNEL(softmax_cols)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 outer, gk_i64 co
         gk_f r[GK_W];
         GK_UNROLL for (int c = 0; c < GK_W; c++) n[c] = gk_norm_begin();
         gk_i64 k = ty;
-        for (; k + (GK_DEPTH - 1) * step < end; k += GK_DEPTH * step) {
-            gk_vec a[GK_DEPTH];
-            GK_UNROLL for (int u = 0; u < GK_DEPTH; u++) a[u] = gk_item(x, base + (k + u * step) * inner, wide);
+        for (; k + (GK_SOFTMAX_DEPTH - 1) * step < end; k += GK_SOFTMAX_DEPTH * step) {
+            gk_vec a[GK_SOFTMAX_DEPTH];
+            GK_UNROLL for (int u = 0; u < GK_SOFTMAX_DEPTH; u++) a[u] = gk_item(x, base + (k + u * step) * inner, wide);
             GK_UNROLL for (int c = 0; c < GK_W; c++) {
-                gk_f v[GK_DEPTH];
-                GK_UNROLL for (int u = 0; u < GK_DEPTH; u++) v[u] = a[u].v[c];
-                if (c == 0 || wide) gk_norm_take(&n[c], v, GK_DEPTH);
+                gk_f v[GK_SOFTMAX_DEPTH];
+                GK_UNROLL for (int u = 0; u < GK_SOFTMAX_DEPTH; u++) v[u] = a[u].v[c];
+                if (c == 0 || wide) gk_norm_take(&n[c], v, GK_SOFTMAX_DEPTH);
             }
         }
         for (; k < end; k += step) {
@@ -676,7 +676,7 @@ GK_KERNEL(softmax_bwd_cols)(GK_IN(gk_t, dy), GK_IN(gk_t, y), GK_OUT(gk_t, dx), g
             gk_vec g = gk_item(dy, base + k * inner, wide), a = gk_item(y, base + k * inner, wide), o = a;
             if (accumulate) o = gk_item(dx, base + k * inner, wide);
             GK_UNROLL for (int c = 0; c < GK_W; c++) {
-                gk_f d = GK_GRAD(g.v[c], a.v[c], t[c]);
+                gk_f d = GK_SOFTMAX_GRAD(g.v[c], a.v[c], t[c]);
                 o.v[c] = accumulate ? o.v[c] + d : d;
             }
             gk_put_item(dx, base + k * inner, o, wide);

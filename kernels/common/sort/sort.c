@@ -8,7 +8,7 @@
 #include "common/prelude/coordinates.h"
 
 #if GK_DTYPE == GK_F64 || GK_DTYPE == GK_I64
-#define GK_WIDTH 64
+#define GK_SORT_WIDTH 64
 typedef gk_u64 gk_key;
 typedef struct { gk_u64 key; gk_u32 at; } gk_pair;
 #define gk_pair_of(k, p) gk_make_pair(k, p)
@@ -21,26 +21,26 @@ GK_FN gk_pair gk_make_pair(gk_u64 k, gk_u32 p)
 #define gk_before(a, b) ((a).key < (b).key || ((a).key == (b).key && (a).at < (b).at))
 #define gk_place_of(a) ((a).at)
 /* Elements per work-item in sorts within a block. */
-#define GK_EACH 4
+#define GK_SORT_EACH 4
 #else
 #if GK_DTYPE == GK_F16 || GK_DTYPE == GK_BF16
-#define GK_WIDTH 16
+#define GK_SORT_WIDTH 16
 #elif GK_DTYPE == GK_U8
-#define GK_WIDTH 8
+#define GK_SORT_WIDTH 8
 #else
-#define GK_WIDTH 32
+#define GK_SORT_WIDTH 32
 #endif
 typedef gk_u32 gk_key;
 typedef gk_u64 gk_pair;
 #define gk_pair_of(k, p) ((gk_u64)(k) << 32 | (p))
 #define gk_before(a, b) ((a) < (b))
 #define gk_place_of(a) ((gk_u32)(a))
-#define GK_EACH 8
+#define GK_SORT_EACH 8
 #endif
-#define GK_PAIRS (GK_EACH * GK_BLOCK)
+#define GK_PAIRS (GK_SORT_EACH * GK_BLOCK)
 
-#define GK_LAST ((gk_key)(~(gk_key)0) >> (8 * (int)sizeof(gk_key) - GK_WIDTH))
-#define GK_SIGN ((gk_key)1 << (GK_WIDTH - 1))
+#define GK_LAST ((gk_key)(~(gk_key)0) >> (8 * (int)sizeof(gk_key) - GK_SORT_WIDTH))
+#define GK_SORT_SIGN ((gk_key)1 << (GK_SORT_WIDTH - 1))
 #if GK_DTYPE == GK_F32
 #define GK_INF_BITS 0x7f800000u
 #elif GK_DTYPE == GK_F16
@@ -55,12 +55,12 @@ GK_FN gk_key gk_key_of(gk_b bits, int descending)
 {
     gk_key k = bits;
 #if GK_IS_FLOAT
-    gk_key size = k & ~GK_SIGN;
+    gk_key size = k & ~GK_SORT_SIGN;
     if (size > GK_INF_BITS) k = GK_LAST;
-    else if (size == 0) k = GK_SIGN;
-    else k = k & GK_SIGN ? k ^ GK_LAST : k | GK_SIGN;
+    else if (size == 0) k = GK_SORT_SIGN;
+    else k = k & GK_SORT_SIGN ? k ^ GK_LAST : k | GK_SORT_SIGN;
 #elif GK_DTYPE != GK_U8
-    k ^= GK_SIGN;
+    k ^= GK_SORT_SIGN;
 #endif
     return descending ? k ^ GK_LAST : k;
 }
@@ -74,62 +74,62 @@ GK_FN gk_key gk_key_of(gk_b bits, int descending)
         if (gk_before(b_, a_) == (up)) { v[k] = b_; v[j] = a_; } \
     } while (0)
 
-/* Sorts runs of n = lanes * GK_EACH pairs, of which a work-item holds GK_EACH consecutive ones in v. For the whole block, in uniform control flow;
+/* Sorts runs of n = lanes * GK_SORT_EACH pairs, of which a work-item holds GK_SORT_EACH consecutive ones in v. For the whole block, in uniform control flow;
  * `pairs` is a local array of GK_PAIRS. */
 #define GK_SORT(v, n, pairs) \
     do { \
-        int t_ = gk_lid(), e_ = t_ * GK_EACH & ((n) - 1); \
-        GK_UNROLL for (int size_ = 2; size_ <= GK_EACH; size_ <<= 1) { \
+        int t_ = gk_lid(), e_ = t_ * GK_SORT_EACH & ((n) - 1); \
+        GK_UNROLL for (int size_ = 2; size_ <= GK_SORT_EACH; size_ <<= 1) { \
             GK_UNROLL for (int s_ = size_ >> 1; s_ > 0; s_ >>= 1) { \
-                GK_UNROLL for (int k_ = 0; k_ < GK_EACH; k_++) \
+                GK_UNROLL for (int k_ = 0; k_ < GK_SORT_EACH; k_++) \
                     if (!(k_ & s_)) GK_SWAP(v, k_, (k_ | s_), ((e_ + k_) & size_) == 0); \
             } \
         } \
-        for (int size_ = 2 * GK_EACH; size_ <= (n); size_ <<= 1) { \
+        for (int size_ = 2 * GK_SORT_EACH; size_ <= (n); size_ <<= 1) { \
             int up_ = (e_ & size_) == 0; \
-            for (int s_ = size_ / (2 * GK_EACH); s_ > 0; s_ >>= 1) { \
+            for (int s_ = size_ / (2 * GK_SORT_EACH); s_ > 0; s_ >>= 1) { \
                 int low_ = (t_ & s_) == 0; \
-                GK_UNROLL for (int k_ = 0; k_ < GK_EACH; k_++) pairs[k_ * GK_BLOCK + t_] = v[k_]; \
+                GK_UNROLL for (int k_ = 0; k_ < GK_SORT_EACH; k_++) pairs[k_ * GK_BLOCK + t_] = v[k_]; \
                 GK_BARRIER(); \
-                GK_UNROLL for (int k_ = 0; k_ < GK_EACH; k_++) { \
+                GK_UNROLL for (int k_ = 0; k_ < GK_SORT_EACH; k_++) { \
                     gk_pair o_ = pairs[k_ * GK_BLOCK + (t_ ^ s_)]; \
                     if (gk_before(o_, v[k_]) == (low_ == up_)) v[k_] = o_; \
                 } \
                 GK_BARRIER(); \
             } \
-            GK_UNROLL for (int s_ = GK_EACH >> 1; s_ > 0; s_ >>= 1) { \
-                GK_UNROLL for (int k_ = 0; k_ < GK_EACH; k_++) \
+            GK_UNROLL for (int s_ = GK_SORT_EACH >> 1; s_ > 0; s_ >>= 1) { \
+                GK_UNROLL for (int k_ = 0; k_ < GK_SORT_EACH; k_++) \
                     if (!(k_ & s_)) GK_SWAP(v, k_, (k_ | s_), up_); \
             } \
         } \
     } while (0)
 
 /* Element e of a result row: the value at `i` and its position. */
-#define GK_EMIT(to, i, position) \
+#define GK_SORT_EMIT(to, i, position) \
     do { \
         if (y) ((GK_GLOBAL gk_b*)y)[to] = gk_bits_at(x, i); \
         if (index) gk_store_index(index, to, wide, position); \
     } while (0)
 
 // Units: ALL
-/* The first `keep` of each sorted row of up to GK_PAIRS elements; n is the power of two from GK_EACH on that holds a row. With `from`, position p
+/* The first `keep` of each sorted row of up to GK_PAIRS elements; n is the power of two from GK_SORT_EACH on that holds a row. With `from`, position p
  * is named from[p]. y or index may be null. Launch: one block per GK_PAIRS / n rows. */
 GK_KERNEL(order_rows)(GK_IN(gk_t, x), GK_IN(int, from), GK_OUT(gk_t, y), GK_OUT(int, index), gk_i64 rows, int cols, int n, int keep, int descending,
                       int wide)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_IN(int, from); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(int, index);
     GK_LOCAL gk_pair pairs[GK_PAIRS];
-    int t = gk_lid(), mine = t * GK_EACH;
+    int t = gk_lid(), mine = t * GK_SORT_EACH;
     gk_i64 first = (gk_i64)gk_bid(0) * (GK_PAIRS / n), row = first + mine / n;
-    gk_pair v[GK_EACH];
-    GK_UNROLL for (int k = 0; k < GK_EACH; k++) {
+    gk_pair v[GK_SORT_EACH];
+    GK_UNROLL for (int k = 0; k < GK_SORT_EACH; k++) {
         int e = (mine & (n - 1)) + k;
         gk_key key = GK_LAST;
         if (row < rows && e < cols) key = gk_key_of(gk_bits_at(x, row * cols + e), descending);
         v[k] = gk_pair_of(key, (gk_u32)e);
     }
     GK_SORT(v, n, pairs);
-    GK_UNROLL for (int k = 0; k < GK_EACH; k++) pairs[mine + k] = v[k];
+    GK_UNROLL for (int k = 0; k < GK_SORT_EACH; k++) pairs[mine + k] = v[k];
     GK_BARRIER();
     for (int i = t; i < GK_PAIRS; i += GK_BLOCK) {
         gk_i64 r = first + i / n;
@@ -137,7 +137,7 @@ GK_KERNEL(order_rows)(GK_IN(gk_t, x), GK_IN(int, from), GK_OUT(gk_t, y), GK_OUT(
         if (r < rows && e < keep) {
             gk_i64 at = r * cols + gk_place_of(pairs[i]), p = gk_place_of(pairs[i]);
             if (from) p = (gk_u32)from[at];
-            GK_EMIT(r * keep + e, at, p);
+            GK_SORT_EMIT(r * keep + e, at, p);
         }
     }
 }
@@ -159,7 +159,7 @@ GK_FN int gk_sums_to(gk_u32 v, GK_LOCAL_PTR gk_u32* tmp)
 }
 
 /* The k first of part s of each row in order, to y, index [rows, splits, k]: a part's k-th key is found digit by digit, then what lies before it and
- * the first of its equals are collected and sorted. n is the power of two from GK_EACH on that holds k. The parts of a row have cols / splits
+ * the first of its equals are collected and sorted. n is the power of two from GK_SORT_EACH on that holds k. The parts of a row have cols / splits
  * elements, give or take one, and at least k. Launch: one block per part. */
 GK_KERNEL(order_select)(GK_IN(gk_t, x), GK_IN(int, from), GK_OUT(gk_t, y), GK_OUT(int, index), gk_i64 cols, int splits, int count, int n,
                         int descending, int wide)
@@ -169,11 +169,11 @@ GK_KERNEL(order_select)(GK_IN(gk_t, x), GK_IN(int, from), GK_OUT(gk_t, y), GK_OU
     GK_LOCAL gk_u32 bins[GK_BLOCK];
     GK_LOCAL gk_u32 tmp[2 * GK_BLOCK];
     GK_LOCAL gk_u32 found[2];
-    int t = gk_lid(), s = gk_bid(0) % splits, mine = t * GK_EACH;
+    int t = gk_lid(), s = gk_bid(0) % splits, mine = t * GK_SORT_EACH;
     gk_i64 base = (gk_i64)(gk_bid(0) / splits) * cols, first = cols * s / splits, end = cols * (s + 1) / splits;
     gk_key known = 0, digits = 0;
     gk_u32 want = (gk_u32)count;
-    for (int shift = GK_WIDTH - 8; shift >= 0; shift -= 8) {
+    for (int shift = GK_SORT_WIDTH - 8; shift >= 0; shift -= 8) {
         bins[t] = 0u;
         GK_BARRIER();
         for (gk_i64 i = first + t; i < end; i += GK_BLOCK) {
@@ -196,7 +196,7 @@ GK_KERNEL(order_select)(GK_IN(gk_t, x), GK_IN(int, from), GK_OUT(gk_t, y), GK_OU
     }
     /* `want` of those equal to `known` are taken, behind all that are before it. */
     gk_u32 less = 0u, equal = 0u, ahead = (gk_u32)count - want;
-    GK_UNROLL for (int k = 0; k < GK_EACH; k++) pairs[mine + k] = gk_pair_of(GK_LAST, 0xffffffffu);
+    GK_UNROLL for (int k = 0; k < GK_SORT_EACH; k++) pairs[mine + k] = gk_pair_of(GK_LAST, 0xffffffffu);
     GK_BARRIER();
     for (gk_i64 at = first; at < end; at += 4 * GK_BLOCK) {
         gk_i64 i0 = at + t * 4;
@@ -222,16 +222,16 @@ GK_KERNEL(order_select)(GK_IN(gk_t, x), GK_IN(int, from), GK_OUT(gk_t, y), GK_OU
         GK_BARRIER();
     }
     GK_BARRIER();
-    gk_pair v[GK_EACH];
-    GK_UNROLL for (int k = 0; k < GK_EACH; k++) v[k] = pairs[mine + k];
+    gk_pair v[GK_SORT_EACH];
+    GK_UNROLL for (int k = 0; k < GK_SORT_EACH; k++) v[k] = pairs[mine + k];
     GK_BARRIER();
     GK_SORT(v, n, pairs);
-    GK_UNROLL for (int k = 0; k < GK_EACH; k++) pairs[mine + k] = v[k];
+    GK_UNROLL for (int k = 0; k < GK_SORT_EACH; k++) pairs[mine + k] = v[k];
     GK_BARRIER();
     for (int e = t; e < count; e += GK_BLOCK) {
         gk_i64 i = base + gk_place_of(pairs[e]), p = gk_place_of(pairs[e]);
         if (from) p = (gk_u32)from[i];
-        GK_EMIT((gk_i64)gk_bid(0) * count + e, i, p);
+        GK_SORT_EMIT((gk_i64)gk_bid(0) * count + e, i, p);
     }
 }
 
@@ -256,10 +256,10 @@ GK_KERNEL(order_finish)(GK_IN(gk_key, keys), GK_IN(int, positions), GK_IN(gk_t, 
             gk_key k = keys[at];
             if (descending) k ^= GK_LAST;
 #if GK_IS_FLOAT
-            gk_key bits = k & GK_SIGN ? k ^ GK_SIGN : k ^ GK_LAST;
-            if (k == GK_LAST || k == GK_SIGN) bits = gk_bits_at(x, p);
+            gk_key bits = k & GK_SORT_SIGN ? k ^ GK_SORT_SIGN : k ^ GK_LAST;
+            if (k == GK_LAST || k == GK_SORT_SIGN) bits = gk_bits_at(x, p);
 #elif GK_DTYPE != GK_U8
-            gk_key bits = k ^ GK_SIGN;
+            gk_key bits = k ^ GK_SORT_SIGN;
 #else
             gk_key bits = k;
 #endif

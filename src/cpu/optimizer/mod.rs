@@ -1,6 +1,8 @@
 //! Optimizer steps and gradient clipping.
 
-pub(super) mod forms;
+mod adaptive;
+mod packed;
+mod sparse;
 
 use rayon::prelude::*;
 
@@ -11,6 +13,13 @@ use crate::cpu::{CpuBackend, gather, gather_f64, store, store_f64};
 use crate::error::Result;
 use crate::ops::optimizer::*;
 
+/// Learning rate, step count and factor of the gradients, for a step that is not skipped.
+struct Now {
+    lr: f64,
+    t: f64,
+    unscale: f64,
+}
+
 impl CpuBackend {
     pub(in crate::cpu) fn scalar(&self, op: &'static str, s: &Scalar<'_>) -> Result<f64> {
         match s {
@@ -18,6 +27,24 @@ impl CpuBackend {
             Scalar::Device(v) => Ok(gather_f64(op, *v)?[0]),
         }
     }
+
+    /// The numbers of a step; `None` for one that is skipped because a gradient is not finite.
+    fn now(&self, op: &'static str, step: &Step<'_>) -> Result<Option<Now>> {
+        if let Some(f) = step.found_inf
+            && gather::<f32>(op, f)?[0] != 0.0
+        {
+            return Ok(None);
+        }
+        let (lr, t) = (self.scalar(op, &step.lr)?, self.scalar(op, &step.step)?);
+        let factor = step.inv_scale.map_or(Ok(1.0), |v| Ok(gather_f64(op, v)?[0]))?;
+        Ok(Some(Now { lr, t, unscale: if step.maximize { -factor } else { factor } }))
+    }
+}
+
+/// Stores the values of a parameter, and of its 16-bit copy.
+fn store_all(op: &'static str, w: &[f64], to: &ViewMut<'_>, copy: Option<&ViewMut<'_>>) -> Result<()> {
+    store_f64(op, to, w)?;
+    copy.map_or(Ok(()), |c| store_f64(op, c, w))
 }
 
 impl OptimizerOps for CpuBackend {

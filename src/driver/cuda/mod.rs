@@ -209,6 +209,13 @@ impl Driver for CudaDriver {
         }
     }
 
+    unsafe fn forget_stream(&self, s: RawStream) {
+        if let (Ok(()), Some(mut staging)) = (self.enter(), lock(&self.staging).remove(&s.0)) {
+            // SAFETY: the stream is idle, so that no copy reads the staging memory.
+            unsafe { staging.free(self.api) };
+        }
+    }
+
     unsafe fn copy_in(&self, s: RawStream, dst: RawMem, offset: u64, src: &[u8]) -> Result<()> {
         self.enter()?;
         let mut staging = lock(&self.staging);

@@ -1,14 +1,12 @@
 //! Distances: validation and launch.
 
-use crate::spec::kernels::distance::*;
 use crate::buffer::{GradMut, View, ViewMut};
-use crate::driver::Arg;
-use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, aligned16, int, long, real};
+use crate::engine::launch::{Grid, aligned16, int, long};
 use crate::error::Result;
 use crate::ops::distance::*;
 use crate::spec::BLOCK;
+use crate::spec::kernels::distance::*;
 
 /// Sides of the tiles (`GK_TILE`, `GK_HALF_TILE`).
 const TILE: usize = 64;
@@ -25,13 +23,22 @@ fn mode(p: f64) -> i32 {
     }
 }
 
-/// Kind, p and eps.
-fn numbers(op: Similarity, dt: DType) -> [Arg; 3] {
-    let (mode, p, eps) = match op {
+/// The number under which the kernels know a similarity, p and eps.
+fn numbers(op: Similarity) -> (i32, f64, f64) {
+    match op {
         Similarity::Distance { p, eps } => (mode(p), p, eps),
         Similarity::Cosine { eps } => (5, 2.0, eps),
-    };
-    [Arg::I32(mode), real(dt, p), real(dt, eps)]
+    }
+}
+
+/// How the kernels for vectors in pairs walk.
+struct Couples {
+    grid: Grid,
+    items: i64,
+    len: i64,
+    inner: i64,
+    lanes: i32,
+    wide: i32,
 }
 
 impl Engine {
@@ -45,19 +52,19 @@ impl Engine {
         y: &View<'_>,
     ) -> Result<()> {
         let dt = a.dtype();
-        let args = [
-            self.arg_in(a),
-            self.arg_in(b),
-            self.arg_in(y),
-            long(e.rows),
-            long(e.cols),
-            long(e.len),
-            int(packed as usize),
-            Arg::I32(mode(p)),
-            real(dt, p),
-        ];
+        let args = DistanceTileArgs {
+            a: self.arg_in(a),
+            b: self.arg_in(b),
+            y: self.arg_in(y),
+            rows: long(e.rows),
+            cols: long(e.cols),
+            len: long(e.len),
+            packed: i32::from(packed),
+            mode: mode(p),
+            p,
+        };
         let blocks = e.batch * e.rows.div_ceil(TILE) * e.cols.div_ceil(TILE);
-        self.launch_list(&DISTANCE_TILE.spec, dt, "", Grid::Blocks([blocks, 1, 1]), &args)
+        self.launch(&DISTANCE_TILE, dt, "", Grid::Blocks([blocks, 1, 1]), &args)
     }
 
     /// Gradient of the `rows` vectors of `a`; `steps` are those of dy and y from row to row and from partner to partner.
@@ -82,38 +89,44 @@ impl Engine {
         let splits = if blocks < fill { (fill / blocks).min(e.cols / 256).clamp(1, 256) } else { 1 };
         let part = (splits > 1).then(|| self.scratch(dt.accumulator(), splits * n)).transpose()?;
         let part = part.as_ref().map(|b| b.view());
-        let accumulate = int(g.accumulate as usize);
-        let args = [
-            self.arg_in(dy),
-            self.arg_in(y),
-            self.arg_in(a),
-            self.arg_in(b),
-            self.arg_in(&da),
-            self.arg_opt(part.as_ref()),
-            long(e.batch),
-            long(e.rows),
-            long(e.cols),
-            long(e.len),
-            long(steps[0]),
-            long(steps[1]),
-            int(splits),
-            int(packed as usize),
-            Arg::I32(mode(p)),
-            real(dt, p),
+        let accumulate = i32::from(g.accumulate);
+        let args = DistanceBwdArgs {
+            dy: self.arg_in(dy),
+            y: self.arg_in(y),
+            a: self.arg_in(a),
+            b: self.arg_in(b),
+            da: self.arg_in(&da),
+            part: self.arg_opt(part.as_ref()),
+            batches: long(e.batch),
+            rows: long(e.rows),
+            others: long(e.cols),
+            len: long(e.len),
+            step: long(steps[0]),
+            next: long(steps[1]),
+            splits: int(splits),
+            packed: i32::from(packed),
+            mode: mode(p),
+            p,
             accumulate,
-        ];
-        self.launch_list(&DISTANCE_BWD.spec, dt, "", Grid::Blocks([blocks * splits, 1, 1]), &args)?;
+        };
+        self.launch(&DISTANCE_BWD, dt, "", Grid::Blocks([blocks * splits, 1, 1]), &args)?;
         match part {
             Some(part) => {
-                let args = [self.arg_in(&part), self.arg_in(&da), long(n), int(splits), accumulate];
-                self.launch_list(&DISTANCE_JOIN.spec, dt, "", Grid::Stride(n), &args)
+                let args = DistanceJoinArgs {
+                    part: self.arg_in(&part),
+                    da: self.arg_in(&da),
+                    n: long(n),
+                    splits: int(splits),
+                    accumulate,
+                };
+                self.launch(&DISTANCE_JOIN, dt, "", Grid::Stride(n), &args)
             }
             None => Ok(()),
         }
     }
 
-    /// Sizes, lanes and width of the kernels for vectors in pairs, and their grid.
-    fn couples(&self, [outer, len, inner]: [usize; 3], views: &[&View<'_>]) -> (Grid, [Arg; 5]) {
+    /// The walk over vectors in pairs.
+    fn couples(&self, [outer, len, inner]: [usize; 3], views: &[&View<'_>]) -> Couples {
         let w = views.first().map_or(1, |v| 16 / v.dtype().size());
         let wide = inner == 1 && len.is_multiple_of(w) && views.iter().all(|v| aligned16(v));
         let (items, most) = (outer * inner, BLOCK as usize);
@@ -122,7 +135,14 @@ impl Engine {
         let most = if inner == 1 { most } else { most / inner.next_power_of_two().min(32) };
         let lanes = steps.div_ceil(4).clamp(1, most).next_power_of_two();
         let blocks = items.div_ceil(BLOCK as usize / lanes);
-        (Grid::Blocks([blocks, 1, 1]), [long(items), long(len), long(inner), int(lanes), int(wide as usize)])
+        Couples {
+            grid: Grid::Blocks([blocks, 1, 1]),
+            items: long(items),
+            len: long(len),
+            inner: long(inner),
+            lanes: int(lanes),
+            wide: i32::from(wide),
+        }
     }
 }
 
@@ -183,10 +203,22 @@ impl DistanceOps for Engine {
         let e = check_similarity(op, axis, &a, &b, &y)?;
         let (v, dt) = (y.as_view(), a.dtype());
         self.own_all("similarity", &[("a", a), ("b", b), ("y", v)])?;
-        let (grid, walk) = self.couples(e, &[&a, &b]);
-        let args =
-            [&[self.arg_in(&a), self.arg_in(&b), self.arg_in(&v)], &walk[..], &numbers(op, dt)].concat();
-        self.launch_list(&SIMILARITY.spec, dt, "", grid, &args)
+        let Couples { grid, items, len, inner, lanes, wide } = self.couples(e, &[&a, &b]);
+        let (mode, p, eps) = numbers(op);
+        let args = SimilarityArgs {
+            a: self.arg_in(&a),
+            b: self.arg_in(&b),
+            y: self.arg_in(&v),
+            items,
+            len,
+            inner,
+            lanes,
+            wide,
+            mode,
+            p,
+            eps,
+        };
+        self.launch(&SIMILARITY, dt, "", grid, &args)
     }
 
     fn similarity_bwd(&self, op: Similarity, axis: usize, io: SimilarityBwd<'_>) -> Result<()> {
@@ -205,11 +237,28 @@ impl DistanceOps for Engine {
         if views.len() == 2 {
             return Ok(());
         }
-        let (grid, walk) = self.couples(e, &views.iter().collect::<Vec<_>>());
+        let walk = self.couples(e, &views.iter().collect::<Vec<_>>());
+        let Couples { grid, items, len, inner, lanes, wide } = walk;
+        let (mode, p, eps) = numbers(op);
         let out = |g: &Option<GradMut<'_>>| self.arg_opt_out(g.as_ref().map(|g| &g.out));
-        let adds = |g: &Option<GradMut<'_>>| int(g.as_ref().is_some_and(|g| g.accumulate) as usize);
-        let operands = [self.arg_in(&dy), self.arg_in(&a), self.arg_in(&b), out(&da), out(&db)];
-        let args = [&operands[..], &walk, &numbers(op, dt), &[adds(&da), adds(&db)]].concat();
-        self.launch_list(&SIMILARITY_BWD.spec, dt, "", grid, &args)
+        let adds = |g: &Option<GradMut<'_>>| i32::from(g.as_ref().is_some_and(|g| g.accumulate));
+        let args = SimilarityBwdArgs {
+            dy: self.arg_in(&dy),
+            a: self.arg_in(&a),
+            b: self.arg_in(&b),
+            da: out(&da),
+            db: out(&db),
+            items,
+            len,
+            inner,
+            lanes,
+            wide,
+            mode,
+            p,
+            eps,
+            add_a: adds(&da),
+            add_b: adds(&db),
+        };
+        self.launch(&SIMILARITY_BWD, dt, "", grid, &args)
     }
 }

@@ -1,32 +1,17 @@
 //! Unary, binary and ternary arithmetic.
 
-use crate::spec::kernels::elementwise::*;
-use crate::spec::elementwise::{binary_function, cast_function, ternary_function, unary_function};
-use crate::spec::SIZES;
 use crate::buffer::{Buffer, GradMut, View, ViewMut};
-use crate::driver::Arg;
+use crate::driver::{DimsArg, Ptr};
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, MAX_GRID_YZ, Merged, aligned16, code_of_op, dims, real};
+use crate::engine::launch::{Grid, MAX_GRID_YZ, Merged, aligned16, code_of_op, dims};
 use crate::engine::ops::shape::strided::magic;
 use crate::error::{GpuError, Result};
 use crate::ops::elementwise::*;
 use crate::ops::reduce::ReduceOps;
-use crate::spec::{BLOCK, KernelSpec};
-
-/// The kernels that evaluate one list of functions of one value.
-pub(in crate::engine::ops) struct MapKernels {
-    pub(in crate::engine::ops) flat: &'static KernelSpec,
-    pub(in crate::engine::ops) nd: &'static KernelSpec,
-    pub(in crate::engine::ops) bwd_flat: &'static KernelSpec,
-    pub(in crate::engine::ops) bwd_nd: &'static KernelSpec,
-}
-
-static MAP: MapKernels =
-    MapKernels { flat: &UNARY_FLAT.spec, nd: &UNARY_ND.spec, bwd_flat: &UNARY_BWD_FLAT.spec, bwd_nd: &UNARY_BWD_ND.spec };
-/// Integers have no gradients; those kernels are never asked for.
-static INT_MAP: MapKernels =
-    MapKernels { flat: &UNARY_FLAT.spec, nd: &UNARY_ND.spec, bwd_flat: &UNARY_BWD_FLAT.spec, bwd_nd: &UNARY_BWD_ND.spec };
+use crate::spec::elementwise::{binary_function, cast_function, ternary_function, unary_function};
+use crate::spec::kernels::elementwise::*;
+use crate::spec::{BLOCK, SIZES};
 
 /// Items that a work-item of `binary_nd` takes (`GK_ND_RUNS`).
 const ND_RUNS: usize = 2;
@@ -37,10 +22,9 @@ fn vector(d: DType) -> usize {
 }
 
 /// Rank, shape and strides of merged axes.
-fn axes<const N: usize>(m: &Merged<N>) -> impl Iterator<Item = Arg> + '_ {
-    [Arg::I32(m.shape.len() as i32), dims(m.shape.iter().copied())]
-        .into_iter()
-        .chain(m.strides.iter().map(|s| dims(s.iter().copied())))
+pub(in crate::engine::ops) fn merged_axes<const N: usize>(m: &Merged<N>) -> (i32, DimsArg, [DimsArg; N]) {
+    let strides = std::array::from_fn(|k| dims(m.strides[k].iter().copied()));
+    (m.shape.len() as i32, dims(m.shape.iter().copied()), strides)
 }
 
 /// Whether all operands are free of gaps and 16-byte aligned.
@@ -100,8 +84,8 @@ impl<'a> Full<'a> {
         }
     }
 
-    fn arg(&self, engine: &Engine, view: &View<'_>) -> Arg {
-        if self.grad.is_some() { engine.arg_in(view) } else { Arg::Mem(None) }
+    fn arg(&self, engine: &Engine, view: &View<'_>) -> Ptr {
+        if self.grad.is_some() { engine.arg_in(view) } else { Ptr::NULL }
     }
 
     fn accumulate(&self) -> bool {
@@ -154,14 +138,13 @@ pub(crate) fn flat_grid(n: usize, dt: DType, wide: bool, runs: usize) -> Grid {
 }
 
 impl Engine {
-    /// y = f(x) for any function of `kernels/common/{unary,activation}_ops.h`; operands are checked.
+    /// y = f(x) for any function of `unary_ops.h` and `activation_ops.h`; operands are checked.
     pub(in crate::engine::ops) fn map(
         &self,
-        kernels: &MapKernels,
         op: &'static str,
         x: &View<'_>,
         y: &ViewMut<'_>,
-        params: [f64; 3],
+        [p, q, s]: [f64; 3],
     ) -> Result<()> {
         let n = x.numel();
         if n == 0 {
@@ -169,35 +152,30 @@ impl Engine {
         }
         let (dt, v) = (x.dtype(), y.as_view());
         let m = Merged::new([x.layout(), v.layout()]);
-        let mut args = vec![self.arg_in(x), self.arg_in(&v), Arg::I64(n as i64)];
         let wide = is_flat(&m, [x, &v]);
-        let items = if wide { n.div_ceil(vector(dt)) } else { n };
-        let p = params.map(|p| real(dt, p));
+        let (rank, shape, [sx, sy]) = merged_axes(&m);
+        let (x, y, items) = (self.arg_in(x), self.arg_in(&v), n as i64);
         if v.dtype() != dt {
-            args.push(Arg::I32(wide as i32));
-            args.extend(axes(&m));
-            args.extend(p);
-            return self.launch_list(&UNARY_MASK.spec, dt, op, Grid::Stride(items), &args);
+            let args = UnaryMaskArgs { x, y, n: items, wide: i32::from(wide), rank, shape, sx, sy, p, q, s };
+            let grid = Grid::Stride(if wide { n.div_ceil(vector(dt)) } else { n });
+            return self.launch(&UNARY_MASK, dt, op, grid, &args);
         }
         if m.is_flat(0) && m.is_flat(1) {
-            args.push(Arg::I32(wide as i32));
-            args.extend(p);
-            return self.launch_list(kernels.flat, dt, op, flat_grid(n, dt, wide, 4), &args);
+            let args = UnaryFlatArgs { x, y, n: items, wide: i32::from(wide), p, q, s };
+            return self.launch(&UNARY_FLAT, dt, op, flat_grid(n, dt, wide, 4), &args);
         }
-        args.extend(axes(&m));
-        args.extend(p);
-        self.launch_list(kernels.nd, dt, op, Grid::Stride(n), &args)
+        let args = UnaryNdArgs { x, y, n: items, rank, shape, sx, sy, p, q, s };
+        self.launch(&UNARY_ND, dt, op, Grid::Stride(n), &args)
     }
 
-    /// dx (+)= g(dy, saved) for any function of `kernels/common/{unary,activation}_ops.h`; operands are checked.
+    /// dx (+)= g(dy, saved) for any function of `unary_ops.h` and `activation_ops.h`; operands are checked.
     pub(in crate::engine::ops) fn map_bwd(
         &self,
-        kernels: &MapKernels,
         op: &'static str,
         dy: &View<'_>,
         saved: &View<'_>,
         dx: &GradMut<'_>,
-        params: [f64; 3],
+        [p, q, s]: [f64; 3],
     ) -> Result<()> {
         let n = dy.numel();
         if n == 0 {
@@ -205,66 +183,81 @@ impl Engine {
         }
         let (dt, v) = (dy.dtype(), dx.out.as_view());
         let m = Merged::new([dy.layout(), saved.layout(), v.layout()]);
-        let mut args = vec![self.arg_in(dy), self.arg_in(saved), self.arg_in(&v), Arg::I64(n as i64)];
-        let p = params.map(|p| real(dt, p));
-        let accumulate = Arg::I32(dx.accumulate as i32);
+        let wide = is_flat(&m, [dy, saved, &v]);
+        let (dy, x, accumulate) = (self.arg_in(dy), self.arg_in(saved), i32::from(dx.accumulate));
+        let (dx, items) = (self.arg_in(&v), n as i64);
         if (0..3).all(|k| m.is_flat(k)) {
-            let wide = is_flat(&m, [dy, saved, &v]);
-            args.extend([Arg::I32(wide as i32), accumulate]);
-            args.extend(p);
-            return self.launch_list(kernels.bwd_flat, dt, op, flat_grid(n, dt, wide, 2), &args);
+            let args = UnaryBwdFlatArgs { dy, x, dx, n: items, wide: i32::from(wide), accumulate, p, q, s };
+            return self.launch(&UNARY_BWD_FLAT, dt, op, flat_grid(n, dt, wide, 2), &args);
         }
-        args.extend(axes(&m));
-        args.push(accumulate);
-        args.extend(p);
-        self.launch_list(kernels.bwd_nd, dt, op, Grid::Stride(n), &args)
+        let (rank, shape, [sdy, sx, sdx]) = merged_axes(&m);
+        let args = UnaryBwdNdArgs { dy, x, dx, n: items, rank, shape, sdy, sx, sdx, accumulate, p, q, s };
+        self.launch(&UNARY_BWD_ND, dt, op, Grid::Stride(n), &args)
     }
 
     /// y = f(a, b); operands have y's shape.
     fn map2(&self, op: Binary, a: &View<'_>, b: &View<'_>, y: &View<'_>) -> Result<()> {
         let (dt, n) = (a.dtype(), y.numel());
+        let Some((name, [p, q])) = binary_function(op, dt) else { return self.ldexp(a, b, y, false) };
         let mut m = Merged::new([y.layout(), a.layout(), b.layout()]);
-        let mut args = vec![self.arg_in(a), self.arg_in(b), self.arg_in(y), Arg::I64(n as i64)];
-        let Some((name, params)) = binary_function(op, dt) else {
-            let m = Merged::new([a.layout(), b.layout(), y.layout()]);
-            args.extend(axes(&m));
-            args.push(Arg::I32(0));
-            return self.launch_list(&LDEXP_ND.spec, dt, "", Grid::Stride(n), &args);
-        };
-        let p = params.map(|p| real(dt, p));
-        let (float, wide) = (dt.is_float(), is_flat(&m, [y, a, b]));
-        let order = |m: &Merged<3>| {
-            let [sy, sa, sb] = [0, 1, 2].map(|k| dims(m.strides[k].iter().copied()));
-            [Arg::I32(m.shape.len() as i32), dims(m.shape.iter().copied()), sa, sb, sy]
-        };
-        if !float && matches!(op, Binary::DivFloor | Binary::DivTrunc) {
-            args.extend(order(&m));
-            args.extend([self.arg_error(), Arg::I32(code_of_op("binary"))]);
-            return self.launch_list(&BINARY_INT_DIV.spec, dt, name, Grid::Stride(n), &args);
+        let flat = is_flat(&m, [y, a, b]);
+        let wide = i32::from(flat);
+        let grid = Grid::Stride(if flat { n.div_ceil(vector(dt)) } else { n });
+        let (pa, pb, py) = (self.arg_in(a), self.arg_in(b), self.arg_in(y));
+        let (rank, shape, [sy, sa, sb]) = merged_axes(&m);
+        if !dt.is_float() && matches!(op, Binary::DivFloor | Binary::DivTrunc) {
+            let (err, code) = (self.arg_error(), code_of_op("binary"));
+            let args =
+                BinaryIntDivArgs { a: pa, b: pb, y: py, n: n as i64, rank, shape, sa, sb, sy, err, code };
+            return self.launch(&BINARY_INT_DIV, dt, name, Grid::Stride(n), &args);
         }
         if y.dtype() != dt {
-            args.push(Arg::I32(wide as i32));
-            args.extend(order(&m));
-            args.extend(p);
-            let kernel = if float { &BINARY_MASK.spec } else { &BINARY_MASK.spec };
-            let items = if wide { n.div_ceil(vector(dt)) } else { n };
-            return self.launch_list(kernel, dt, name, Grid::Stride(items), &args);
+            let args =
+                BinaryMaskArgs { a: pa, b: pb, y: py, n: n as i64, wide, rank, shape, sa, sb, sy, p, q };
+            return self.launch(&BINARY_MASK, dt, name, grid, &args);
         }
         if (0..3).all(|k| m.is_flat(k)) {
-            args.push(Arg::I32(wide as i32));
-            args.extend(p);
-            let kernel = if float { &BINARY_FLAT.spec } else { &BINARY_FLAT.spec };
-            let items = if wide { n.div_ceil(vector(dt)) } else { n };
-            return self.launch_list(kernel, dt, name, Grid::Stride(items), &args);
+            let args = BinaryFlatArgs { a: pa, b: pb, y: py, n: n as i64, wide, p, q };
+            return self.launch(&BINARY_FLAT, dt, name, grid, &args);
         }
         let bits = widen(&mut m, [y, a, b], vector(dt));
         let items: usize = m.shape.iter().product();
-        args[3] = Arg::I64(items as i64);
-        let [rank, shape, sa, sb, sy] = order(&m);
-        args.extend([rank, shape, magic(m.shape.iter().copied()), sa, sb, sy, Arg::I32(bits)]);
-        args.extend(p);
-        let grid = Grid::Stride(items.div_ceil(ND_RUNS));
-        self.launch_list(if float { &BINARY_ND.spec } else { &BINARY_ND.spec }, dt, name, grid, &args)
+        let (rank, shape, [sy, sa, sb]) = merged_axes(&m);
+        let args = BinaryNdArgs {
+            a: pa,
+            b: pb,
+            y: py,
+            n: items as i64,
+            rank,
+            shape,
+            magic: magic(m.shape.iter().copied()),
+            sa,
+            sb,
+            sy,
+            wide: bits,
+            p,
+            q,
+        };
+        self.launch(&BINARY_ND, dt, name, Grid::Stride(items.div_ceil(ND_RUNS)), &args)
+    }
+
+    /// y (+)= a * 2^e; operands have one shape.
+    fn ldexp(&self, a: &View<'_>, e: &View<'_>, y: &View<'_>, accumulate: bool) -> Result<()> {
+        let n = y.numel();
+        let (rank, shape, [sa, se, sy]) = merged_axes(&Merged::new([a.layout(), e.layout(), y.layout()]));
+        let args = LdexpNdArgs {
+            a: self.arg_in(a),
+            e: self.arg_in(e),
+            y: self.arg_in(y),
+            n: n as i64,
+            rank,
+            shape,
+            sa,
+            se,
+            sy,
+            accumulate: i32::from(accumulate),
+        };
+        self.launch(&LDEXP_ND, a.dtype(), "", Grid::Stride(n), &args)
     }
 
     /// Both gradients where one operand is a row shared by a matrix's rows: see `binary_bwd_rows`.
@@ -277,7 +270,7 @@ impl Engine {
         dv: &GradMut<'_>,
     ) -> Result<()> {
         let dt = dy.dtype();
-        let Some((name, params)) = binary_function(op, dt) else { return Ok(()) };
+        let Some((name, [p, q])) = binary_function(op, dt) else { return Ok(()) };
         let &Rows { rows, cols, row_first } = problem;
         let out = dx.map(|g| g.out.as_view());
         let wide = cols.is_multiple_of(vector(dt))
@@ -290,21 +283,30 @@ impl Engine {
         let at_once = BLOCK as usize / lanes;
         let slices = (fill / stripes).clamp(1, MAX_GRID_YZ).min(rows.div_ceil(at_once * 4));
         let part = self.scratch(dt.accumulator(), slices * cols)?;
-        let mut args = vec![self.arg_in(dy), self.arg_in(x), self.arg_in(v), self.arg_opt(out.as_ref())];
-        args.push(self.arg_in(&part.view()));
-        args.extend([Arg::I64(rows as i64), Arg::I64(cols as i64), Arg::I32(lanes as i32)]);
-        let flags = [wide, row_first, dx.is_some_and(|g| g.accumulate)];
-        args.extend(flags.map(|f| Arg::I32(f as i32)));
-        args.extend(params.map(|p| real(dt, p)));
-        self.launch_list(&BINARY_BWD_ROWS.spec, dt, name, Grid::Blocks([stripes, slices, 1]), &args)?;
-        let args = [
-            self.arg_in(&part.view()),
-            self.arg_out(&dv.out),
-            Arg::I64(slices as i64),
-            Arg::I64(cols as i64),
-            Arg::I32(dv.accumulate as i32),
-        ];
-        self.launch_list(&BINARY_BWD_FOLD.spec, dt, name, Grid::Blocks([cols.div_ceil(8), 1, 1]), &args)
+        let args = BinaryBwdRowsArgs {
+            dy: self.arg_in(dy),
+            x: self.arg_in(x),
+            v: self.arg_in(v),
+            dx: self.arg_opt(out.as_ref()),
+            part: self.arg_in(&part.view()),
+            rows: rows as i64,
+            cols: cols as i64,
+            lanes: lanes as i32,
+            wide: i32::from(wide),
+            row_first: i32::from(row_first),
+            accumulate: i32::from(dx.is_some_and(|g| g.accumulate)),
+            p,
+            q,
+        };
+        self.launch(&BINARY_BWD_ROWS, dt, name, Grid::Blocks([stripes, slices, 1]), &args)?;
+        let args = BinaryBwdFoldArgs {
+            part: self.arg_in(&part.view()),
+            dv: self.arg_out(&dv.out),
+            slices: slices as i64,
+            cols: cols as i64,
+            accumulate: i32::from(dv.accumulate),
+        };
+        self.launch(&BINARY_BWD_FOLD, dt, name, Grid::Blocks([cols.div_ceil(8), 1, 1]), &args)
     }
 
     /// Sums an empty gradient of dy's shape: zeros where an operand is not empty.
@@ -323,7 +325,7 @@ impl ElementwiseOps for Engine {
         self.own("unary", "x", &x)?;
         self.own("unary", "y", &y.as_view())?;
         let Some((name, params)) = unary_function(op, x.dtype()) else { return Ok(()) };
-        self.map(if x.dtype().is_float() { &MAP } else { &INT_MAP }, name, &x, &y, params)
+        self.map(name, &x, &y, params)
     }
 
     fn unary_bwd(&self, op: Unary, dy: View<'_>, x: View<'_>, dx: GradMut<'_>) -> Result<()> {
@@ -332,7 +334,7 @@ impl ElementwiseOps for Engine {
         self.own("unary_bwd", "x", &x)?;
         self.own("unary_bwd", "dx", &dx.out.as_view())?;
         let Some((name, params)) = unary_function(op, x.dtype()) else { return Ok(()) };
-        self.map_bwd(&MAP, name, &dy, &x, &dx, params)
+        self.map_bwd(name, &dy, &x, &dx, params)
     }
 
     fn binary(&self, op: Binary, a: View<'_>, b: View<'_>, y: ViewMut<'_>) -> Result<()> {
@@ -362,16 +364,12 @@ impl ElementwiseOps for Engine {
             return self.empty_grads(&dy, [da, db]);
         }
         let (a, b) = (spread(&a, shape)?, spread(&b, shape)?);
-        let Some((name, params)) = binary_function(op, dt) else {
+        let Some((name, [p, q])) = binary_function(op, dt) else {
             // Ldexp: the gradient is the function itself, of dy.
             let full = Full::new(self, da, shape)?;
             let v = full.view(&dy, shape)?;
-            let m = Merged::new([dy.layout(), b.layout(), v.layout()]);
             if full.grad.is_some() {
-                let mut args = vec![self.arg_in(&dy), self.arg_in(&b), self.arg_in(&v), Arg::I64(n as i64)];
-                args.extend(axes(&m));
-                args.push(Arg::I32(full.accumulate() as i32));
-                self.launch_list(&LDEXP_ND.spec, dt, "", Grid::Stride(n), &args)?;
+                self.ldexp(&dy, &b, &v, full.accumulate())?;
             }
             return full.finish(self, shape);
         };
@@ -398,18 +396,28 @@ impl ElementwiseOps for Engine {
             // The kernel's bits: 0 on, 1 a, 2 b, 3 dy.
             let wide = if bits == 0 { 0 } else { 1 | (bits & 6) | ((bits & 1) << 3) };
             let items: usize = m.shape.iter().product();
-            let mut args = vec![
-                self.arg_in(&dy),
-                self.arg_in(&a),
-                self.arg_in(&b),
-                fa.arg(self, &va),
-                fb.arg(self, &vb),
-            ];
-            args.push(Arg::I64(items as i64));
-            args.extend(axes(&m));
-            args.extend([wide, fa.accumulate() as i32, fb.accumulate() as i32].map(Arg::I32));
-            args.extend(params.map(|p| real(dt, p)));
-            self.launch_list(&BINARY_BWD_ND.spec, dt, name, Grid::Stride(items), &args)?;
+            let (rank, shape, [sdy, sa, sb, sda, sdb]) = merged_axes(&m);
+            let args = BinaryBwdNdArgs {
+                dy: self.arg_in(&dy),
+                a: self.arg_in(&a),
+                b: self.arg_in(&b),
+                da: fa.arg(self, &va),
+                db: fb.arg(self, &vb),
+                n: items as i64,
+                rank,
+                shape,
+                sdy,
+                sa,
+                sb,
+                sda,
+                sdb,
+                wide,
+                acc_a: i32::from(fa.accumulate()),
+                acc_b: i32::from(fb.accumulate()),
+                p,
+                q,
+            };
+            self.launch(&BINARY_BWD_ND, dt, name, Grid::Stride(items), &args)?;
         }
         fa.finish(self, shape)?;
         fb.finish(self, shape)
@@ -427,27 +435,53 @@ impl ElementwiseOps for Engine {
         }
         let [a, b, c] = [spread(&a, y.shape())?, spread(&b, y.shape())?, spread(&c, y.shape())?];
         let mut m = Merged::new([a.layout(), b.layout(), c.layout(), y.layout()]);
-        let mut args = vec![self.arg_in(&a), self.arg_in(&b), self.arg_in(&c), self.arg_in(&y)];
-        let Some((name, params)) = ternary_function(op, dt) else {
+        let views = [&a, &b, &c, &y];
+        let [pa, pb, pc, py] = views.map(|v| self.arg_in(v));
+        let Some((name, [p])) = ternary_function(op, dt) else {
             // Where copies bits, through a type of the same size.
             let by_size = SIZES.iter().copied().find(|t| t.size() == dt.size());
             let unit = by_size.ok_or_else(|| {
                 GpuError::invalid("ternary", "b", "an element of 1, 2, 4 or 8 bytes", dt.name())
             })?;
-            let wide = is_flat(&m, [&a, &b, &c, &y]);
-            args.extend([Arg::I64(n as i64), Arg::I32(wide as i32)]);
-            args.extend(axes(&m));
+            let wide = is_flat(&m, views);
+            let (rank, shape, [sc, sa, sb, sy]) = merged_axes(&m);
+            let args = WhereNdArgs {
+                c: pa,
+                a: pb,
+                b: pc,
+                y: py,
+                n: n as i64,
+                wide: i32::from(wide),
+                rank,
+                shape,
+                sc,
+                sa,
+                sb,
+                sy,
+            };
             let items = if wide { n.div_ceil(vector(dt)) } else { n };
-            return self.launch_list(&WHERE_ND.spec, unit, "", Grid::Stride(items), &args);
+            return self.launch(&WHERE_ND, unit, "", Grid::Stride(items), &args);
         };
-        let bits = widen(&mut m, [&a, &b, &c, &y], vector(dt));
+        let bits = widen(&mut m, views, vector(dt));
         let items: usize = m.shape.iter().product();
-        args.push(Arg::I64(items as i64));
-        args.extend(axes(&m));
-        // The kernel's bits: 0 on, 1 a, 2 b, 3 c.
-        args.push(Arg::I32(if bits == 0 { 0 } else { 1 | ((bits & 7) << 1) }));
-        args.extend(params.map(|p| real(dt, p)));
-        self.launch_list(&TERNARY_ND.spec, dt, name, Grid::Stride(items), &args)
+        let (rank, shape, [sa, sb, sc, sy]) = merged_axes(&m);
+        let args = TernaryNdArgs {
+            a: pa,
+            b: pb,
+            c: pc,
+            y: py,
+            n: items as i64,
+            rank,
+            shape,
+            sa,
+            sb,
+            sc,
+            sy,
+            // The kernel's bits: 0 on, 1 a, 2 b, 3 c.
+            wide: if bits == 0 { 0 } else { 1 | ((bits & 7) << 1) },
+            p,
+        };
+        self.launch(&TERNARY_ND, dt, name, Grid::Stride(items), &args)
     }
 
     fn ternary_bwd(&self, op: Ternary, io: TernaryBwd<'_>) -> Result<()> {
@@ -470,28 +504,53 @@ impl ElementwiseOps for Engine {
         let [a, b, c] = [spread(&a, shape)?, spread(&b, shape)?, spread(&c, shape)?];
         let full = [Full::new(self, da, shape)?, Full::new(self, db, shape)?, Full::new(self, dc, shape)?];
         let [va, vb, vc] = [full[0].view(&dy, shape)?, full[1].view(&dy, shape)?, full[2].view(&dy, shape)?];
-        if let Some((name, params)) = ternary_function(op, dt) {
+        let [da, db, dc] = [full[0].arg(self, &va), full[1].arg(self, &vb), full[2].arg(self, &vc)];
+        if let Some((name, [p])) = ternary_function(op, dt) {
             let m = Merged::new([&dy, &a, &b, &c, &va, &vb, &vc].map(|v| v.layout()));
-            let mut args = vec![self.arg_in(&dy), self.arg_in(&a), self.arg_in(&b), self.arg_in(&c)];
-            args.extend([
-                full[0].arg(self, &va),
-                full[1].arg(self, &vb),
-                full[2].arg(self, &vc),
-                Arg::I64(n as i64),
-            ]);
-            args.extend(axes(&m));
-            let bits = full.iter().enumerate().map(|(k, f)| i32::from(f.accumulate()) << k).sum();
-            args.push(Arg::I32(bits));
-            args.extend(params.map(|p| real(dt, p)));
-            self.launch_list(&TERNARY_BWD_ND.spec, dt, name, Grid::Stride(n), &args)?;
+            let (rank, shape, [sdy, sa, sb, sc, sda, sdb, sdc]) = merged_axes(&m);
+            let args = TernaryBwdNdArgs {
+                dy: self.arg_in(&dy),
+                a: self.arg_in(&a),
+                b: self.arg_in(&b),
+                c: self.arg_in(&c),
+                da,
+                db,
+                dc,
+                n: n as i64,
+                rank,
+                shape,
+                sdy,
+                sa,
+                sb,
+                sc,
+                sda,
+                sdb,
+                sdc,
+                // Bit k: the gradient of operand k is added to what is there.
+                accumulate: full.iter().enumerate().map(|(k, f)| i32::from(f.accumulate()) << k).sum(),
+                p,
+            };
+            self.launch(&TERNARY_BWD_ND, dt, name, Grid::Stride(n), &args)?;
         } else {
+            // Where: `a` is the condition; the gradients of the two values are the kernel's da and db.
             let m = Merged::new([&dy, &a, &vb, &vc].map(|v| v.layout()));
-            let mut args =
-                vec![self.arg_in(&dy), self.arg_in(&a), full[1].arg(self, &vb), full[2].arg(self, &vc)];
-            args.push(Arg::I64(n as i64));
-            args.extend(axes(&m));
-            args.extend([full[1].accumulate() as i32, full[2].accumulate() as i32].map(Arg::I32));
-            self.launch_list(&WHERE_BWD.spec, dt, "", Grid::Stride(n), &args)?;
+            let (rank, shape, [sdy, sc, sda, sdb]) = merged_axes(&m);
+            let args = WhereBwdArgs {
+                dy: self.arg_in(&dy),
+                c: self.arg_in(&a),
+                da: db,
+                db: dc,
+                n: n as i64,
+                rank,
+                shape,
+                sdy,
+                sc,
+                sda,
+                sdb,
+                acc_a: i32::from(full[1].accumulate()),
+                acc_b: i32::from(full[2].accumulate()),
+            };
+            self.launch(&WHERE_BWD, dt, "", Grid::Stride(n), &args)?;
         }
         full.into_iter().try_for_each(|f| f.finish(self, shape))
     }
@@ -507,9 +566,18 @@ impl ElementwiseOps for Engine {
         }
         let m = Merged::new([x.layout(), v.layout()]);
         let wide = is_flat(&m, [&x, &v]);
-        let mut args = vec![self.arg_in(&x), self.arg_in(&v), Arg::I64(n as i64), Arg::I32(wide as i32)];
-        args.extend(axes(&m));
+        let (rank, shape, [sx, sy]) = merged_axes(&m);
+        let args = CastNdArgs {
+            x: self.arg_in(&x),
+            y: self.arg_in(&v),
+            n: n as i64,
+            wide: i32::from(wide),
+            rank,
+            shape,
+            sx,
+            sy,
+        };
         let items = if wide { n.div_ceil(vector(x.dtype()).max(vector(v.dtype()))) } else { n };
-        self.launch_list(&CAST_ND.spec, x.dtype(), cast_function(v.dtype()), Grid::Stride(items), &args)
+        self.launch(&CAST_ND, x.dtype(), cast_function(v.dtype()), Grid::Stride(items), &args)
     }
 }

@@ -1,12 +1,9 @@
 //! Embedding: validation and launch.
 
-use crate::spec::kernels::embedding::*;
-use crate::spec::kernels::index::{MARK_KEYS};
 use crate::buffer::{Buffer, GradMut, View, ViewMut};
-use crate::driver::Arg;
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, aligned16, code_of_op, int, long, real};
+use crate::engine::launch::{Grid, aligned16, code_of_op, int, long};
 use crate::engine::ops::index::scatter::{Into, Value, key_type, wide_index};
 use crate::engine::ops::shape::strided::magic_of;
 use crate::error::Result;
@@ -14,6 +11,8 @@ use crate::ops::embedding::*;
 use crate::ops::index::ScatterReduce;
 use crate::ops::shape::ShapeOps;
 use crate::spec::BLOCK;
+use crate::spec::kernels::embedding::*;
+use crate::spec::kernels::index::{MARK_KEYS, MarkKeysArgs};
 
 /// Length of the rows in units of 16 bytes, where they consist of whole ones and 32-bit positions describe the tensors.
 fn wide_rows(views: &[&View<'_>]) -> Option<usize> {
@@ -28,17 +27,17 @@ impl Engine {
     /// Zeros for the rows of a table that are none of the sorted keys.
     fn clear_others(&self, keys: View<'_>, table: &View<'_>, row: usize) -> Result<()> {
         let rows = table.shape()[0];
-        let args = [
-            self.arg_in(&keys),
-            self.arg_in(table),
-            long(keys.numel()),
-            long(rows),
-            int(row),
-            Arg::I64(magic_of(row)),
-            wide_index(&keys),
-        ];
+        let args = EmbeddingClearArgs {
+            keys: self.arg_in(&keys),
+            table: self.arg_in(table),
+            n: long(keys.numel()),
+            rows: long(rows),
+            row: int(row),
+            by: magic_of(row),
+            wide_keys: wide_index(&keys),
+        };
         // `GK_CLEARED` rows per block.
-        self.launch_list(&EMBEDDING_CLEAR.spec, DType::I32, "", Grid::Stride(rows.div_ceil(32) * BLOCK as usize), &args)
+        self.launch(&EMBEDDING_CLEAR, DType::I32, "", Grid::Stride(rows.div_ceil(32) * BLOCK as usize), &args)
     }
 
     /// The ids as keys of `rows` rows; `rows` itself for those that count for none.
@@ -51,18 +50,18 @@ impl Engine {
     ) -> Result<Buffer> {
         let dtype = key_type(rows);
         let keys = self.scratch(dtype, ids.numel())?;
-        let args = [
-            self.arg_in(ids),
-            self.arg_in(&keys.view()),
-            self.arg_error(),
-            Arg::I64(ids.numel() as i64),
-            wide_index(ids),
-            Arg::I64(rows as i64),
-            Arg::I64(padding.map_or(-1, |p| p as i64)),
-            Arg::I64(rows as i64),
-            Arg::I32(code_of_op(op)),
-        ];
-        self.launch_list(&EMBEDDING_KEYS.spec, dtype, "", Grid::Stride(ids.numel()), &args)?;
+        let args = EmbeddingKeysArgs {
+            ids: self.arg_in(ids),
+            keys: self.arg_in(&keys.view()),
+            err: self.arg_error(),
+            n: ids.numel() as i64,
+            wide: wide_index(ids),
+            rows: rows as i64,
+            padding: padding.map_or(-1, |p| p as i64),
+            none: rows as i64,
+            code: code_of_op(op),
+        };
+        self.launch(&EMBEDDING_KEYS, dtype, "", Grid::Stride(ids.numel()), &args)?;
         Ok(keys)
     }
 }
@@ -81,20 +80,20 @@ impl EmbeddingOps for Engine {
         self.own_all(OP, &[("ids", ids), ("table", table), ("y", y)])?;
         if let Some(row) = wide_rows(&[&table, &y]) {
             let items = y.numel() * y.dtype().size() / 16;
-            let args = [
-                self.arg_in(&table),
-                self.arg_in(&ids),
-                self.arg_in(&y),
-                self.arg_error(),
-                long(items),
-                long(table.shape()[0]),
-                int(row),
-                Arg::I64(magic_of(row)),
-                wide_index(&ids),
-                Arg::I32(code_of_op(OP)),
-            ];
+            let args = EmbeddingRowsArgs {
+                table: self.arg_in(&table),
+                ids: self.arg_in(&ids),
+                y: self.arg_in(&y),
+                err: self.arg_error(),
+                items: long(items),
+                rows: long(table.shape()[0]),
+                row: int(row),
+                by: magic_of(row),
+                wide: wide_index(&ids),
+                code: code_of_op(OP),
+            };
             // Work-items take several items each (`GK_DEPTH` in the text).
-            return self.launch_list(&EMBEDDING_ROWS.spec, DType::I32, "", Grid::Stride(items.div_ceil(2)), &args);
+            return self.launch(&EMBEDDING_ROWS, DType::I32, "", Grid::Stride(items.div_ceil(2)), &args);
         }
         let flat = y.reshape(&[ids.numel(), table.shape()[1]])?;
         self.select_rows(OP, 0, &table, &ids.reshape(&[ids.numel()])?, &flat, false)
@@ -122,14 +121,14 @@ impl EmbeddingOps for Engine {
         let mark = self.scratch(DType::U8, rows)?;
         self.fill_pattern(&[0], &mark.view())?;
         let keys = keys.view();
-        let args = [
-            self.arg_in(&keys),
-            self.arg_in(&mark.view()),
-            Arg::I64(ids.numel() as i64),
-            wide_index(&keys),
-            Arg::I64(rows as i64),
-        ];
-        self.launch_list(&MARK_KEYS.spec, DType::U8, "", Grid::Stride(ids.numel()), &args)?;
+        let args = MarkKeysArgs {
+            keys: self.arg_in(&keys),
+            mask: self.arg_in(&mark.view()),
+            n: ids.numel() as i64,
+            wide_keys: wide_index(&keys),
+            limit: rows as i64,
+        };
+        self.launch(&MARK_KEYS, DType::U8, "", Grid::Stride(ids.numel()), &args)?;
         let lanes = width.div_ceil(4).next_power_of_two().clamp(1, BLOCK as usize);
         let kind = match norm_type {
             2.0 => 0,
@@ -137,18 +136,18 @@ impl EmbeddingOps for Engine {
             f64::INFINITY => 2,
             _ => 3,
         };
-        let args = [
-            self.arg_in(&table),
-            self.arg_in(&mark.view()),
-            Arg::I64(rows as i64),
-            Arg::I64(width as i64),
-            Arg::I32(lanes as i32),
-            real(dt, max_norm),
-            real(dt, norm_type),
-            Arg::I32(kind),
-        ];
+        let args = EmbeddingRenormArgs {
+            table: self.arg_in(&table),
+            mark: self.arg_in(&mark.view()),
+            rows: rows as i64,
+            width: width as i64,
+            lanes: lanes as i32,
+            most: max_norm,
+            p: norm_type,
+            kind,
+        };
         let blocks = rows.div_ceil(BLOCK as usize / lanes);
-        self.launch_list(&EMBEDDING_RENORM.spec, dt, "", Grid::Blocks([blocks, 1, 1]), &args)
+        self.launch(&EMBEDDING_RENORM, dt, "", Grid::Blocks([blocks, 1, 1]), &args)
     }
 
     fn embedding_bwd(

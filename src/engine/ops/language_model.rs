@@ -1,18 +1,18 @@
-//! Rotary embedding, vocabulary loss and mixture of experts: validation and launch.
+//! Cross entropy of a linear layer over a vocabulary: validation and launch.
 
-use crate::spec::kernels::language_model::*;
 use crate::buffer::{Buffer, GradMut, View, ViewMut};
-use crate::driver::Arg;
+use crate::driver::Ptr;
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, LANES, code_of_op, dims, int, long, real};
-use crate::engine::ops::loss::{Finish, lanes_for};
+use crate::engine::launch::{Grid, LANES, code_of_op, dims, int, long};
+use crate::engine::ops::loss::{Finish, args_from, lanes_for};
 use crate::error::Result;
 use crate::ops::elementwise::ElementwiseOps;
 use crate::ops::gemm::{Gemm, GemmIo, GemmOps};
 use crate::ops::language_model::*;
 use crate::ops::loss::Reduction;
 use crate::ops::shape::ShapeOps;
+use crate::spec::kernels::language_model::*;
 
 /// Elements of a chunk of logits (256 MB in f32), where the caller does not choose.
 const CHUNK: usize = 1 << 26;
@@ -30,7 +30,7 @@ pub(in crate::engine::ops) fn lanes(items: usize) -> usize {
     items.clamp(1, LANES).next_power_of_two()
 }
 
-/// A cross entropy of chunks: what both passes over its rows share.
+/// A cross entropy that is computed by chunks of rows: what its forward and its backward pass share.
 struct Rows<'a> {
     engine: &'a Engine,
     op: &'static str,
@@ -66,24 +66,27 @@ impl Rows<'_> {
         self.engine.gemm(&LINEAR, io)
     }
 
-    /// Arguments of a pass over the rows of a chunk.
-    fn args(&self, first: usize, rows: usize, z: &Buffer) -> (Vec<Arg>, Grid) {
-        let (e, p, dt) = (self.engine, self.p, self.dtype());
+    /// Arguments of the forward pass over the rows of a chunk, its outputs null, and the grid of both passes.
+    fn args(&self, first: usize, rows: usize, z: &Buffer) -> (LmItemsArgs, Grid) {
+        let (e, p) = (self.engine, self.p);
         let lanes = lanes_for(self.v);
-        let args = vec![
-            e.arg_in(&z.view()),
-            e.arg_opt(self.ids()),
-            e.arg_opt(Some(&self.target).filter(|_| self.ids().is_none())),
-            e.arg_error(),
-            dims([rows, self.v, first, self.n]),
-            int((self.target.dtype() == DType::I64) as usize),
-            int(lanes),
-            Arg::I64(p.ignore_index),
-            real(dt, p.label_smoothing),
-            real(dt, p.z_loss),
-            real(dt, p.softcap),
-            Arg::I32(code_of_op(self.op)),
-        ];
+        let args = LmItemsArgs {
+            z: e.arg_in(&z.view()),
+            ids: e.arg_opt(self.ids()),
+            probs: e.arg_opt(Some(&self.target).filter(|_| self.ids().is_none())),
+            err: e.arg_error(),
+            size: dims([rows, self.v, first, self.n]),
+            wide: i32::from(self.target.dtype() == DType::I64),
+            lanes: int(lanes),
+            ignore: p.ignore_index,
+            smooth: p.label_smoothing,
+            zloss: p.z_loss,
+            cap: p.softcap,
+            code: code_of_op(self.op),
+            items: Ptr::NULL,
+            loss: Ptr::NULL,
+            lse: Ptr::NULL,
+        };
         (args, row_blocks(rows, lanes))
     }
 
@@ -172,13 +175,14 @@ impl LanguageModelOps for Engine {
         let z = self.scratch(acc, r.rows_per_chunk() * v)?;
         r.each(|first, rows| {
             r.logits(first, rows, &z)?;
-            let (mut args, grid) = r.args(first, rows, &z);
-            args.extend([
-                self.arg_opt(items.as_ref().map(Buffer::view).as_ref()),
-                self.arg_opt(each.then_some(&loss)),
-                self.arg_opt(lse.as_ref()),
-            ]);
-            self.launch_list(&LM_ITEMS.spec, dt, "", grid, &args)
+            let (base, grid) = r.args(first, rows, &z);
+            let args = LmItemsArgs {
+                items: self.arg_opt(items.as_ref().map(Buffer::view).as_ref()),
+                loss: self.arg_opt(each.then_some(&loss)),
+                lse: self.arg_opt(lse.as_ref()),
+                ..base
+            };
+            self.launch(&LM_ITEMS, dt, "", grid, &args)
         })?;
         let Some(items) = items else { return Ok(()) };
         self.finish_items(
@@ -221,17 +225,17 @@ impl LanguageModelOps for Engine {
         let mut den = None;
         if let (true, Some(ids)) = (mean, r.ids()) {
             let items = self.scratch(acc, 2 * n)?;
-            let args = [
-                self.arg_in(ids),
-                self.arg_error(),
-                long(n),
-                long(v),
-                int((ids.dtype() == DType::I64) as usize),
-                Arg::I64(p.ignore_index),
-                Arg::I32(code_of_op(OP)),
-                self.arg_in(&items.view()),
-            ];
-            self.launch_list(&LM_COUNTED.spec, dt, "", Grid::Stride(n), &args)?;
+            let args = LmCountedArgs {
+                ids: self.arg_in(ids),
+                err: self.arg_error(),
+                n: long(n),
+                classes: long(v),
+                wide: i32::from(ids.dtype() == DType::I64),
+                ignore: p.ignore_index,
+                code: code_of_op(OP),
+                items: self.arg_in(&items.view()),
+            };
+            self.launch(&LM_COUNTED, dt, "", Grid::Stride(n), &args)?;
             let mut b = self.scratch(acc, 1)?;
             self.finish_items(dt, &items, n, Finish::new(true, -1.0), None, Some(&b.view_mut()))?;
             den = Some(b);
@@ -251,16 +255,19 @@ impl LanguageModelOps for Engine {
         let mut db = io.db.map(|g| Sum::new(self, g, chunks)).transpose()?;
         r.each(|first, rows| {
             r.logits(first, rows, &z)?;
-            let (mut args, grid) = r.args(first, rows, &z);
-            args.extend([
-                self.arg_in(&io.gy),
-                int((p.reduction == Reduction::None) as usize),
-                int((io.gy.dtype() == DType::F32) as usize),
-                self.arg_opt(den.as_ref().map(Buffer::view).as_ref()),
-                real(dt, factor),
-                self.arg_in(&dz.view()),
-            ]);
-            self.launch_list(&LM_GRAD.spec, dt, "", grid, &args)?;
+            let (base, grid) = r.args(first, rows, &z);
+            let args = args_from! { base => LmGradArgs
+                [z ids probs err size wide lanes ignore smooth zloss cap code]
+                {
+                    gy: self.arg_in(&io.gy),
+                    per_row: i32::from(p.reduction == Reduction::None),
+                    is_f32: i32::from(io.gy.dtype() == DType::F32),
+                    den: self.arg_opt(den.as_ref().map(Buffer::view).as_ref()),
+                    factor,
+                    dz: self.arg_in(&dz.view()),
+                }
+            };
+            self.launch(&LM_GRAD, dt, "", grid, &args)?;
             let dz = dz.view().range(0, rows * v)?.reshape(&[rows, v])?;
             if let Some(g) = &mut dh {
                 let y = g.out.reborrow().map("rows", |l| l.narrow(0, first, rows))?;

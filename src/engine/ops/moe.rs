@@ -1,8 +1,6 @@
 //! Mixture of experts: routing and permutation.
 
-use crate::spec::kernels::moe::*;
 use crate::buffer::{Buffer, GradMut, View, ViewMut};
-use crate::driver::Arg;
 use crate::dtype::DType;
 use crate::engine::Engine;
 use crate::engine::launch::{Grid, aligned16, code_of_op, int, long};
@@ -10,6 +8,7 @@ use crate::engine::ops::language_model::{lanes, row_blocks};
 use crate::error::Result;
 use crate::ops::moe::*;
 use crate::ops::shape::ShapeOps;
+use crate::spec::kernels::moe::*;
 
 impl Engine {
     /// `inverse[perm[i]] = i`.
@@ -19,14 +18,14 @@ impl Engine {
         if n > 0 {
             ShapeOps::fill(self, -1.0, inverse.view_mut())?;
         }
-        let args = [
-            self.arg_in(perm),
-            self.arg_in(&inverse.view()),
-            self.arg_error(),
-            long(n),
-            Arg::I32(code_of_op(op)),
-        ];
-        self.launch_list(&MOE_INVERSE.spec, DType::I32, "", Grid::Stride(n), &args)?;
+        let args = MoeInverseArgs {
+            perm: self.arg_in(perm),
+            inverse: self.arg_in(&inverse.view()),
+            err: self.arg_error(),
+            n: long(n),
+            code: code_of_op(op),
+        };
+        self.launch(&MOE_INVERSE, DType::I32, "", Grid::Stride(n), &args)?;
         Ok(inverse)
     }
 
@@ -43,21 +42,21 @@ impl Engine {
         let v = y.out.as_view();
         let (wide, lanes) = moe_walk(d, &[x, &v]);
         let rows = perm.numel();
-        let args = [
-            self.arg_in(x),
-            self.arg_in(perm),
-            self.arg_opt(weights),
-            self.arg_in(&v),
-            self.arg_error(),
-            long(rows),
-            long(d),
-            int(k),
-            int(wide as usize),
-            int(lanes),
-            int(y.accumulate as usize),
-            Arg::I32(code_of_op(op)),
-        ];
-        self.launch_list(&MOE_GATHER.spec, x.dtype(), "", row_blocks(if d > 0 { rows } else { 0 }, lanes), &args)
+        let args = MoeGatherArgs {
+            x: self.arg_in(x),
+            perm: self.arg_in(perm),
+            weights: self.arg_opt(weights),
+            y: self.arg_in(&v),
+            err: self.arg_error(),
+            rows: long(rows),
+            d: long(d),
+            k: int(k),
+            wide: i32::from(wide),
+            lanes: int(lanes),
+            accumulate: i32::from(y.accumulate),
+            code: code_of_op(op),
+        };
+        self.launch(&MOE_GATHER, x.dtype(), "", row_blocks(if d > 0 { rows } else { 0 }, lanes), &args)
     }
 
     /// `y[t]` = sum over j of `f * x[inverse[t * k + j]]`.
@@ -73,19 +72,19 @@ impl Engine {
         let inverse = self.moe_inverse(op, perm)?;
         let v = y.out.as_view();
         let (wide, lanes) = moe_walk(d, &[x, &v]);
-        let args = [
-            self.arg_in(x),
-            self.arg_in(&inverse.view()),
-            self.arg_opt(weights),
-            self.arg_in(&v),
-            long(t),
-            long(d),
-            int(k),
-            int(wide as usize),
-            int(lanes),
-            int(y.accumulate as usize),
-        ];
-        self.launch_list(&MOE_COMBINE.spec, x.dtype(), "", row_blocks(if d > 0 { t } else { 0 }, lanes), &args)
+        let args = MoeCombineArgs {
+            x: self.arg_in(x),
+            inverse: self.arg_in(&inverse.view()),
+            weights: self.arg_opt(weights),
+            y: self.arg_in(&v),
+            tokens: long(t),
+            d: long(d),
+            k: int(k),
+            wide: i32::from(wide),
+            lanes: int(lanes),
+            accumulate: i32::from(y.accumulate),
+        };
+        self.launch(&MOE_COMBINE, x.dtype(), "", row_blocks(if d > 0 { t } else { 0 }, lanes), &args)
     }
 }
 
@@ -113,24 +112,26 @@ impl MoeOps for Engine {
         self.own_all(OP, &operands)?;
         // Each choice walks along the row once more: few long steps are slower than a few lanes more.
         let lanes = lanes(e).min(32);
-        let args = [
-            self.arg_in(&io.logits),
-            self.arg_in(&w),
-            self.arg_in(&ids),
-            long(t),
-            int(e),
-            int(k),
-            int(lanes),
-            int((p.score == RouterScore::Sigmoid) as usize),
-            int(p.renormalize as usize),
-        ];
-        self.launch_list(&MOE_ROUTER.spec, io.logits.dtype(), "", row_blocks(t, lanes), &args)?;
+        let args = MoeRouterArgs {
+            logits: self.arg_in(&io.logits),
+            weights: self.arg_in(&w),
+            ids: self.arg_in(&ids),
+            tokens: long(t),
+            experts: int(e),
+            k: int(k),
+            lanes: int(lanes),
+            sigmoid: i32::from(p.score == RouterScore::Sigmoid),
+            renorm: i32::from(p.renormalize),
+        };
+        self.launch(&MOE_ROUTER, io.logits.dtype(), "", row_blocks(t, lanes), &args)?;
         let (n, all) = (long(t * k), Grid::Blocks([e.min(1 << 16), 1, 1]));
         let (ids, offsets) = (self.arg_in(&ids), self.arg_in(&offsets));
         let (counts, perm) = (self.arg_in(&counts), self.arg_in(&perm));
-        self.launch_list(&MOE_COUNT.spec, DType::I32, "", all, &[ids, counts, n, int(e)])?;
-        self.launch_list(&MOE_OFFSETS.spec, DType::I32, "", Grid::Blocks([1; 3]), &[counts, offsets, int(e)])?;
-        self.launch_list(&MOE_ORDER.spec, DType::I32, "", all, &[ids, offsets, perm, n, int(e)])
+        let experts = int(e);
+        self.launch(&MOE_COUNT, DType::I32, "", all, &MoeCountArgs { ids, counts, n, experts })?;
+        let args = MoeOffsetsArgs { counts, offsets, experts };
+        self.launch(&MOE_OFFSETS, DType::I32, "", Grid::Blocks([1; 3]), &args)?;
+        self.launch(&MOE_ORDER, DType::I32, "", all, &MoeOrderArgs { ids, offsets, perm, n, experts })
     }
 
     fn moe_router_bwd(
@@ -146,22 +147,22 @@ impl MoeOps for Engine {
         let out = dlogits.out.as_view();
         self.own_all(OP, &[("dweights", dweights), ("logits", logits), ("ids", ids), ("dlogits", out)])?;
         let lanes = lanes(e).min(32);
-        let args = [
-            self.arg_in(&dweights),
-            self.arg_in(&logits),
-            self.arg_in(&ids),
-            self.arg_in(&out),
-            self.arg_error(),
-            long(t),
-            int(e),
-            int(k),
-            int(lanes),
-            int((p.score == RouterScore::Sigmoid) as usize),
-            int(p.renormalize as usize),
-            int(dlogits.accumulate as usize),
-            Arg::I32(code_of_op(OP)),
-        ];
-        self.launch_list(&MOE_ROUTER_BWD.spec, logits.dtype(), "", row_blocks(t, lanes), &args)
+        let args = MoeRouterBwdArgs {
+            dweights: self.arg_in(&dweights),
+            logits: self.arg_in(&logits),
+            ids: self.arg_in(&ids),
+            dlogits: self.arg_in(&out),
+            err: self.arg_error(),
+            tokens: long(t),
+            experts: int(e),
+            k: int(k),
+            lanes: int(lanes),
+            sigmoid: i32::from(p.score == RouterScore::Sigmoid),
+            renorm: i32::from(p.renormalize),
+            accumulate: i32::from(dlogits.accumulate),
+            code: code_of_op(OP),
+        };
+        self.launch(&MOE_ROUTER_BWD, logits.dtype(), "", row_blocks(t, lanes), &args)
     }
 
     fn moe_permute(&self, x: View<'_>, perm: View<'_>, y: ViewMut<'_>) -> Result<()> {
@@ -199,18 +200,18 @@ impl MoeOps for Engine {
         let ([_, k, d], rows) = (size, io.perm.numel());
         let inverse = self.moe_inverse(OP, &io.perm)?;
         let (wide, lanes) = moe_walk(d, &[&io.dy, &io.x]);
-        let args = [
-            self.arg_in(&io.dy),
-            self.arg_in(&io.x),
-            self.arg_in(&inverse.view()),
-            self.arg_out(&g.out),
-            long(rows),
-            long(d),
-            int(k),
-            int(wide as usize),
-            int(lanes),
-            int(g.accumulate as usize),
-        ];
-        self.launch_list(&MOE_DOT.spec, io.x.dtype(), "", row_blocks(rows, lanes), &args)
+        let args = MoeDotArgs {
+            dy: self.arg_in(&io.dy),
+            x: self.arg_in(&io.x),
+            inverse: self.arg_in(&inverse.view()),
+            dw: self.arg_out(&g.out),
+            rows: long(rows),
+            d: long(d),
+            k: int(k),
+            wide: i32::from(wide),
+            lanes: int(lanes),
+            accumulate: i32::from(g.accumulate),
+        };
+        self.launch(&MOE_DOT, io.x.dtype(), "", row_blocks(rows, lanes), &args)
     }
 }

@@ -1,14 +1,14 @@
-//! Products of operands in 8 and 4 bits, and of sparse ones: validation and launch.
+//! Matrix products of 8-bit and 4-bit operands, and of 2:4 sparse ones: validation and launch.
 
-use crate::spec::kernels::quantized::*;
 use crate::buffer::{View, ViewMut};
-use crate::driver::Arg;
+use crate::driver::{DimsArg, Ptr};
 use crate::dtype::DType;
 use crate::engine::Engine;
 use crate::engine::launch::{Grid, aligned16, dims, long};
 use crate::error::Result;
 use crate::ops::gemm::{Gemm, GemmIo, GemmOps};
 use crate::ops::quantized::*;
+use crate::spec::kernels::quantized::*;
 
 /// Rows of x up to which weights are read once for all of them (`GK_MOST_ROWS`).
 const FEW_ROWS: usize = 8;
@@ -16,7 +16,7 @@ const FEW_ROWS: usize = 8;
 const TILE: usize = 64;
 
 /// The form of an operand as kernels take it.
-fn form(f: Form, scale: DType) -> Arg {
+fn form(f: Form, scale: DType) -> DimsArg {
     let kind = match scale {
         DType::F16 => 1,
         DType::Bf16 => 2,
@@ -50,34 +50,34 @@ impl QuantizedOps for Engine {
             // Groups of 8 products lie in one scale's group and at multiples of 4 bytes.
             let wide =
                 e.k.is_multiple_of(8) && f.products_per.is_multiple_of(8) && aligned16(&x) && aligned16(&q);
-            let args = [
-                self.arg_in(&x),
-                self.arg_in(&q),
-                self.arg_in(&scale),
-                self.arg_opt(zero.as_ref()),
-                self.arg_in(&v),
-                Arg::I32(e.m as i32),
-                long(e.n),
-                long(e.k),
-                coded,
-                Arg::I32(wide as i32),
-            ];
-            return self.launch_list(&QUANT_ROWS.spec, dt, "", Grid::Blocks([e.n.div_ceil(8), 1, 1]), &args);
+            let args = QuantRowsArgs {
+                x: self.arg_in(&x),
+                b: self.arg_in(&q),
+                scale: self.arg_in(&scale),
+                zero: self.arg_opt(zero.as_ref()),
+                y: self.arg_in(&v),
+                m: e.m as i32,
+                n: long(e.n),
+                k: long(e.k),
+                form: coded,
+                wide: i32::from(wide),
+            };
+            return self.launch(&QUANT_ROWS, dt, "", Grid::Blocks([e.n.div_ceil(8), 1, 1]), &args);
         }
-        let args = [
-            self.arg_in(&x),
-            self.arg_in(&q),
-            Arg::Mem(None),
-            self.arg_in(&scale),
-            self.arg_opt(zero.as_ref()),
-            self.arg_in(&v),
-            long(e.m),
-            long(e.n),
-            long(e.k),
-            form(Form::plain(e.k), DType::F32),
-            coded,
-        ];
-        self.launch_list(&QUANT_TILE.spec, dt, "", tiles(e), &args)
+        let args = QuantTileArgs {
+            a: self.arg_in(&x),
+            b: self.arg_in(&q),
+            scale_a: Ptr::NULL,
+            scale_b: self.arg_in(&scale),
+            zero: self.arg_opt(zero.as_ref()),
+            y: self.arg_in(&v),
+            m: long(e.m),
+            n: long(e.n),
+            k: long(e.k),
+            fa: form(Form::plain(e.k), DType::F32),
+            fb: coded,
+        };
+        self.launch(&QUANT_TILE, dt, "", tiles(e), &args)
     }
 
     fn gemm_w8a8(&self, io: GemmW8A8<'_>) -> Result<()> {
@@ -86,9 +86,17 @@ impl QuantizedOps for Engine {
         let y = io.y.as_view();
         let all = [("xq", io.xq), ("wq", io.wq), ("x_scale", io.x_scale), ("w_scale", io.w_scale), ("y", y)];
         self.own_all(OP, &all)?;
-        let mut args: Vec<Arg> = all.iter().map(|(_, v)| self.arg_in(v)).collect();
-        args.extend([long(e.m), long(e.n), long(e.k)]);
-        self.launch_list(&QUANT_INT.spec, DType::F32, "", tiles(e), &args)
+        let args = QuantIntArgs {
+            a: self.arg_in(&io.xq),
+            b: self.arg_in(&io.wq),
+            scale_a: self.arg_in(&io.x_scale),
+            scale_b: self.arg_in(&io.w_scale),
+            y: self.arg_in(&y),
+            m: long(e.m),
+            n: long(e.n),
+            k: long(e.k),
+        };
+        self.launch(&QUANT_INT, DType::F32, "", tiles(e), &args)
     }
 
     fn gemm_fp8(&self, io: GemmFp8<'_>) -> Result<()> {
@@ -98,25 +106,45 @@ impl QuantizedOps for Engine {
         let inputs = [("a", io.a), ("b", io.b), ("scale_a", io.scale_a), ("scale_b", io.scale_b)];
         self.own_all(OP, &inputs)?;
         self.own(OP, "y", &y)?;
-        let mut args: Vec<Arg> = inputs.iter().map(|(_, v)| self.arg_in(v)).collect();
-        args.extend([Arg::Mem(None), self.arg_in(&y), long(e.m), long(e.n), long(e.k)]);
-        args.extend([form(fa, DType::F32), form(fb, DType::F32)]);
-        self.launch_list(&QUANT_TILE.spec, DType::F32, "", tiles(e), &args)
+        let args = QuantTileArgs {
+            a: self.arg_in(&io.a),
+            b: self.arg_in(&io.b),
+            scale_a: self.arg_in(&io.scale_a),
+            scale_b: self.arg_in(&io.scale_b),
+            zero: Ptr::NULL,
+            y: self.arg_in(&y),
+            m: long(e.m),
+            n: long(e.n),
+            k: long(e.k),
+            fa: form(fa, DType::F32),
+            fb: form(fb, DType::F32),
+        };
+        self.launch(&QUANT_TILE, DType::F32, "", tiles(e), &args)
     }
 
     fn sparse_compress(&self, x: View<'_>, values: ViewMut<'_>, index: ViewMut<'_>) -> Result<()> {
         let groups = check_sparse_compress(&x, &values, &index)?;
         let all = [("x", x), ("values", values.as_view()), ("index", index.as_view())];
         self.own_all("sparse_compress", &all)?;
-        let args = [self.arg_in(&x), self.arg_out(&values), self.arg_out(&index), long(groups)];
-        self.launch_list(&SPARSE_PACK.spec, x.dtype(), "", Grid::Stride(groups), &args)
+        let args = SparsePackArgs {
+            x: self.arg_in(&x),
+            values: self.arg_out(&values),
+            index: self.arg_out(&index),
+            groups: long(groups),
+        };
+        self.launch(&SPARSE_PACK, x.dtype(), "", Grid::Stride(groups), &args)
     }
 
     fn sparse_decompress(&self, values: View<'_>, index: View<'_>, y: ViewMut<'_>) -> Result<()> {
         let groups = check_sparse_decompress(&values, &index, &y)?;
         self.own_all("sparse_decompress", &[("values", values), ("index", index), ("y", y.as_view())])?;
-        let args = [self.arg_in(&values), self.arg_in(&index), self.arg_out(&y), long(groups)];
-        self.launch_list(&SPARSE_UNPACK.spec, values.dtype(), "", Grid::Stride(groups), &args)
+        let args = SparseUnpackArgs {
+            values: self.arg_in(&values),
+            index: self.arg_in(&index),
+            y: self.arg_out(&y),
+            groups: long(groups),
+        };
+        self.launch(&SPARSE_UNPACK, values.dtype(), "", Grid::Stride(groups), &args)
     }
 
     fn gemm_2to4(&self, values: View<'_>, index: View<'_>, b: View<'_>, y: ViewMut<'_>) -> Result<()> {

@@ -1,28 +1,37 @@
 //! Random numbers and dropout.
 
-use crate::spec::kernels::random::*;
 use crate::buffer::{GradMut, View, ViewMut};
-use crate::driver::Arg;
+use crate::driver::Ptr;
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, aligned16, code_of_op, real};
+use crate::engine::launch::{Grid, aligned16, code_of_op};
 use crate::error::Result;
 use crate::ops::elementwise::ElementwiseOps;
 use crate::ops::random::*;
 use crate::ops::reduce::ReduceOps;
+use crate::spec::kernels::random::*;
+
+/// Where a kernel reads its random numbers: key, counter, and the device's part of the counter.
+pub(in crate::engine::ops) struct RngArgs {
+    pub(in crate::engine::ops) seed: i64,
+    pub(in crate::engine::ops) stream: i64,
+    pub(in crate::engine::ops) offset: i64,
+    /// One i64 that is added to `offset`; null without.
+    pub(in crate::engine::ops) more: Ptr,
+}
 
 impl Engine {
-    /// seed, stream, offset and the device's part of the offset.
-    pub(in crate::engine::ops) fn rng_args(&self, op: &'static str, rng: &Rng<'_>) -> Result<[Arg; 4]> {
+    /// The arguments of a generator whose device's part is checked here.
+    pub(in crate::engine::ops) fn rng_args(&self, op: &'static str, rng: &Rng<'_>) -> Result<RngArgs> {
         if let Some(v) = &rng.device_offset {
             self.own(op, "rng.device_offset", v)?;
         }
-        Ok([
-            Arg::I64(rng.seed as i64),
-            Arg::I64(rng.stream as i64),
-            Arg::I64(rng.offset as i64),
-            self.arg_opt(rng.device_offset.as_ref()),
-        ])
+        Ok(RngArgs {
+            seed: rng.seed as i64,
+            stream: rng.stream as i64,
+            offset: rng.offset as i64,
+            more: self.arg_opt(rng.device_offset.as_ref()),
+        })
     }
 }
 
@@ -31,36 +40,36 @@ impl RandomOps for Engine {
         const OP: &str = "random";
         check_random(dist, &rng, &y)?;
         self.own(OP, "y", &y.as_view())?;
-        let rng = self.rng_args(OP, &rng)?;
+        let RngArgs { seed, stream, offset, more } = self.rng_args(OP, &rng)?;
         let (n, dt) = (y.numel(), y.dtype());
         if n == 0 {
             return Ok(());
         }
-        let mut args = vec![self.arg_out(&y), Arg::I64(n as i64)];
-        args.extend(rng);
         let grid = Grid::Stride(n.div_ceil(if dt == DType::F64 { 2 } else { 4 }));
+        let (y, n) = (self.arg_out(&y), n as i64);
         let (name, p, q) = match dist {
             Distribution::Uniform { lo, hi } => ("gk_rand_uniform", lo, hi),
             Distribution::Normal { mean, std } => ("gk_rand_normal", mean, std),
             Distribution::Exponential { rate } => ("gk_rand_exponential", rate, 0.0),
             Distribution::Gumbel => ("gk_rand_gumbel", 0.0, 0.0),
             Distribution::Bernoulli { p } => {
-                args.insert(0, Arg::Mem(None));
-                args.push(Arg::F32(p as f32));
-                return self.launch_list(&RANDOM_BERNOULLI.spec, DType::F32, "", grid, &args);
+                let prob = p as f32;
+                let args = RandomBernoulliArgs { p: Ptr::NULL, y, n, seed, stream, offset, more, prob };
+                return self.launch(&RANDOM_BERNOULLI, DType::F32, "", grid, &args);
             }
             Distribution::Bits => {
-                args.extend([Arg::I64(0), Arg::U32(0)]);
-                return self.launch_list(&RANDOM_INT.spec, dt, "", grid, &args);
+                let args = RandomIntArgs { y, n, seed, stream, offset, more, lo: 0, range: 0 };
+                return self.launch(&RANDOM_INT, dt, "", grid, &args);
             }
             Distribution::Int { lo, hi } => {
                 // A range of 2^32 wraps to 0, which the kernel takes as such.
-                args.extend([Arg::I64(lo), Arg::U32(hi.wrapping_sub(lo) as u32)]);
-                return self.launch_list(&RANDOM_INT.spec, dt, "", grid, &args);
+                let range = hi.wrapping_sub(lo) as u32;
+                let args = RandomIntArgs { y, n, seed, stream, offset, more, lo, range };
+                return self.launch(&RANDOM_INT, dt, "", grid, &args);
             }
         };
-        args.extend([real(dt, p), real(dt, q)]);
-        self.launch_list(&RANDOM_FLOAT.spec, dt, name, grid, &args)
+        let args = RandomFloatArgs { y, n, seed, stream, offset, more, p, q };
+        self.launch(&RANDOM_FLOAT, dt, name, grid, &args)
     }
 
     fn bernoulli(&self, p: View<'_>, rng: Rng<'_>, y: ViewMut<'_>) -> Result<()> {
@@ -68,26 +77,34 @@ impl RandomOps for Engine {
         check_bernoulli(&p, &rng, &y)?;
         self.own(OP, "p", &p)?;
         self.own(OP, "y", &y.as_view())?;
-        let rng = self.rng_args(OP, &rng)?;
-        let mut args = vec![self.arg_in(&p), self.arg_out(&y), Arg::I64(y.numel() as i64)];
-        args.extend(rng);
-        args.push(Arg::F32(0.0));
-        self.launch_list(&RANDOM_BERNOULLI.spec, p.dtype(), "", Grid::Stride(y.numel().div_ceil(4)), &args)
+        let RngArgs { seed, stream, offset, more } = self.rng_args(OP, &rng)?;
+        let n = y.numel();
+        let args = RandomBernoulliArgs {
+            p: self.arg_in(&p),
+            y: self.arg_out(&y),
+            n: n as i64,
+            seed,
+            stream,
+            offset,
+            more,
+            prob: 0.0,
+        };
+        self.launch(&RANDOM_BERNOULLI, p.dtype(), "", Grid::Stride(n.div_ceil(4)), &args)
     }
 
     fn permutation(&self, rng: Rng<'_>, y: ViewMut<'_>) -> Result<()> {
         const OP: &str = "permutation";
         check_permutation(&rng, &y)?;
         self.own(OP, "y", &y.as_view())?;
-        let rng = self.rng_args(OP, &rng)?;
+        let RngArgs { seed, stream, offset, more } = self.rng_args(OP, &rng)?;
         let n = y.numel();
         if n == 0 {
             return Ok(());
         }
         let keys = self.scratch(DType::I64, n)?;
-        let mut args = vec![self.arg_in(&keys.view()), Arg::I64(n as i64)];
-        args.extend(rng);
-        self.launch_list(&RANDOM_KEYS.spec, DType::I64, "", Grid::Stride(n.div_ceil(2)), &args)?;
+        let args =
+            RandomKeysArgs { keys: self.arg_in(&keys.view()), n: n as i64, seed, stream, offset, more };
+        self.launch(&RANDOM_KEYS, DType::I64, "", Grid::Stride(n.div_ceil(2)), &args)?;
         let order = self.sort_pairs(OP, &keys.view(), 64)?;
         self.cast(order.positions.view(), y)
     }
@@ -98,29 +115,51 @@ impl RandomOps for Engine {
         let (Weights::Probs(p) | Weights::Logits(p)) = weights;
         self.own(OP, "weights", &p)?;
         self.own(OP, "y", &y.as_view())?;
-        let rng = self.rng_args(OP, &rng)?;
+        let RngArgs { seed, stream, offset, more } = self.rng_args(OP, &rng)?;
         if rows * count == 0 {
             return Ok(());
         }
-        let (dt, wide) = (p.dtype(), Arg::I32((y.dtype() == DType::I64) as i32));
-        let size = [Arg::I64(rows as i64), Arg::I64(k as i64)];
+        let (dt, wide) = (p.dtype(), i32::from(y.dtype() == DType::I64));
+        let (y, len) = (self.arg_out(&y), k as i64);
         if let Weights::Logits(_) = weights {
-            let mut args = vec![self.arg_in(&p), self.arg_out(&y), wide];
-            args.extend(size);
-            args.extend(rng);
-            return self.launch_list(&CATEGORICAL_GUMBEL.spec, dt, "", Grid::Blocks([rows.min(1 << 20), 1, 1]), &args);
+            let args = CategoricalGumbelArgs {
+                logits: self.arg_in(&p),
+                y,
+                wide,
+                rows: rows as i64,
+                len,
+                seed,
+                stream,
+                offset,
+                more,
+            };
+            let grid = Grid::Blocks([rows.min(1 << 20), 1, 1]);
+            return self.launch(&CATEGORICAL_GUMBEL, dt, "", grid, &args);
         }
-        let cum = self.scratch(DType::F32, rows * k)?;
-        let cum = cum.view();
-        let mut args = vec![self.arg_in(&p), self.arg_in(&cum)];
-        args.extend(size);
-        args.extend([self.arg_error(), Arg::I32(code_of_op(OP))]);
-        self.launch_list(&CATEGORICAL_SUMS.spec, dt, "", Grid::Stride(rows), &args)?;
-        let mut args = vec![self.arg_in(&cum), self.arg_out(&y), wide];
-        args.extend(size);
-        args.push(Arg::I64(count as i64));
-        args.extend(rng);
-        self.launch_list(&CATEGORICAL_SEARCH.spec, dt, "", Grid::Stride(rows * count), &args)
+        let sums = self.scratch(DType::F32, rows * k)?;
+        let cum = self.arg_in(&sums.view());
+        let args = CategoricalSumsArgs {
+            p: self.arg_in(&p),
+            cum,
+            rows: rows as i64,
+            len,
+            err: self.arg_error(),
+            code: code_of_op(OP),
+        };
+        self.launch(&CATEGORICAL_SUMS, dt, "", Grid::Stride(rows), &args)?;
+        let args = CategoricalSearchArgs {
+            cum,
+            y,
+            wide,
+            rows: rows as i64,
+            len,
+            count: count as i64,
+            seed,
+            stream,
+            offset,
+            more,
+        };
+        self.launch(&CATEGORICAL_SEARCH, dt, "", Grid::Stride(rows * count), &args)
     }
 
     fn dropout(
@@ -150,15 +189,15 @@ impl RandomOps for Engine {
             self.own(OP, arg, v)?;
         }
         let (n, dt) = (dy.numel(), dy.dtype());
-        let args = [
-            self.arg_in(&dy),
-            self.arg_in(&m),
-            self.arg_out(&dx.out),
-            Arg::I64(n as i64),
-            real(dt, keep_scale(p)),
-            Arg::I32(dx.accumulate as i32),
-        ];
-        self.launch_list(&DROPOUT_MASKED.spec, dt, "", Grid::Stride(n), &args)
+        let args = DropoutMaskedArgs {
+            x: self.arg_in(&dy),
+            mask: self.arg_in(&m),
+            y: self.arg_out(&dx.out),
+            n: n as i64,
+            scale: keep_scale(p),
+            accumulate: i32::from(dx.accumulate),
+        };
+        self.launch(&DROPOUT_MASKED, dt, "", Grid::Stride(n), &args)
     }
 
     fn bias_dropout(&self, p: f64, rng: Rng<'_>, io: BiasDropout<'_>) -> Result<()> {
@@ -167,24 +206,29 @@ impl RandomOps for Engine {
         let (out, mask) = (io.y.as_view(), io.mask.as_ref().map(ViewMut::as_view));
         self.own_all(OP, &[("x", io.x), ("bias", io.bias), ("y", out)])?;
         self.own_all(OP, &[("residual", io.residual), ("mask", mask)])?;
-        let rng = self.rng_args(OP, &rng)?;
+        let RngArgs { seed, stream, offset, more } = self.rng_args(OP, &rng)?;
         let (n, dt) = (io.x.numel(), io.x.dtype());
         let cols = io.bias.numel();
         let all = [Some(&io.x), Some(&io.bias), io.residual.as_ref(), Some(&out)];
         let wide = cols.is_multiple_of(8) && all.into_iter().flatten().all(aligned16);
-        let mut args = vec![
-            self.arg_in(&io.x),
-            self.arg_in(&io.bias),
-            self.arg_opt(io.residual.as_ref()),
-            self.arg_in(&out),
-            self.arg_opt(mask.as_ref()),
-            Arg::I64(n as i64),
-            Arg::I64(cols as i64),
-            Arg::I32(wide as i32),
-        ];
-        args.extend(rng);
-        args.extend([Arg::F32((1.0 - p) as f32), real(dt, keep_scale(p))]);
-        self.launch_list(&BIAS_DROPOUT.spec, dt, "", Grid::Stride(n.div_ceil(if wide { 8 } else { 4 })), &args)
+        let args = BiasDropoutArgs {
+            x: self.arg_in(&io.x),
+            bias: self.arg_in(&io.bias),
+            r: self.arg_opt(io.residual.as_ref()),
+            y: self.arg_in(&out),
+            mask: self.arg_opt(mask.as_ref()),
+            n: n as i64,
+            cols: cols as i64,
+            wide: i32::from(wide),
+            seed,
+            stream,
+            offset,
+            more,
+            keep: (1.0 - p) as f32,
+            scale: keep_scale(p),
+        };
+        let grid = Grid::Stride(n.div_ceil(if wide { 8 } else { 4 }));
+        self.launch(&BIAS_DROPOUT, dt, "", grid, &args)
     }
 
     fn bias_dropout_bwd(
@@ -241,18 +285,23 @@ impl Engine {
         let out = y.out.as_view();
         self.own(op, "x", &x)?;
         self.own(op, "y", &out)?;
-        let rng = self.rng_args(op, rng)?;
+        let RngArgs { seed, stream, offset, more } = self.rng_args(op, rng)?;
         let (n, dt) = (x.numel(), x.dtype());
         let wide = aligned16(&x) && aligned16(&out);
-        let mut args = vec![
-            self.arg_in(&x),
-            self.arg_in(&out),
-            self.arg_opt_out(mask),
-            Arg::I64(n as i64),
-            Arg::I32(wide as i32),
-        ];
-        args.extend(rng);
-        args.extend([Arg::F32((1.0 - p) as f32), real(dt, keep_scale(p)), Arg::I32(y.accumulate as i32)]);
-        self.launch_list(&DROPOUT.spec, dt, "", Grid::Stride(n.div_ceil(if wide { 8 } else { 4 })), &args)
+        let args = DropoutArgs {
+            x: self.arg_in(&x),
+            y: self.arg_in(&out),
+            mask: self.arg_opt_out(mask),
+            n: n as i64,
+            wide: i32::from(wide),
+            seed,
+            stream,
+            offset,
+            more,
+            keep: (1.0 - p) as f32,
+            scale: keep_scale(p),
+            accumulate: i32::from(y.accumulate),
+        };
+        self.launch(&DROPOUT, dt, "", Grid::Stride(n.div_ceil(if wide { 8 } else { 4 })), &args)
     }
 }

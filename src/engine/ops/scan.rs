@@ -1,13 +1,13 @@
 //! Scans and segments: validation and launch.
 
-use crate::spec::kernels::scan::*;
 use crate::buffer::{GradMut, View, ViewMut};
-use crate::driver::Arg;
+use crate::driver::{DimsArg, Ptr};
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, LANES, aligned16, code_of_op, dims, int, long, pow2, real};
+use crate::engine::launch::{Grid, LANES, aligned16, code_of_op, dims, int, long, pow2};
 use crate::error::Result;
 use crate::ops::scan::*;
+use crate::spec::kernels::scan::*;
 
 /// Elements per work-item (`GK_RUN`) and per tile of a row (`GK_SPAN`).
 const RUN: usize = 8;
@@ -31,29 +31,30 @@ impl Engine {
         mode: usize,
     ) -> Result<()> {
         let (dt, w) = (x.dtype(), 16 / x.dtype().size());
-        let (exclusive, reverse) = (int(p.exclusive as usize), int(p.reverse as usize));
+        let (exclusive, reverse) = (i32::from(p.exclusive), i32::from(p.reverse));
         let can = dt.is_float() && w <= RUN && aligned16(x) && aligned16(y);
-        let tail = |per: usize, chunk: usize, splits: usize, wide: bool| {
-            [
-                long(rows),
-                long(cols),
-                int(per),
-                long(chunk),
-                int(splits),
-                exclusive,
-                reverse,
-                int(mode),
-                int(wide as usize),
-            ]
+        // One chunk per row.
+        let whole = ScanRowsArgs {
+            x: self.arg_in(x),
+            part: Ptr::NULL,
+            y: self.arg_in(y),
+            rows: long(rows),
+            cols: long(cols),
+            per: 0,
+            chunk: 0,
+            splits: 1,
+            exclusive,
+            reverse,
+            mode: int(mode),
+            wide: 0,
         };
-        let (px, py) = (self.arg_in(x), self.arg_in(y));
         if cols <= SPAN {
             let per = SPAN / cols;
-            let whole = if p.reverse { rows * cols } else { 0 };
-            let wide = can && (per * cols).is_multiple_of(RUN) && whole.is_multiple_of(RUN);
+            let end = if p.reverse { rows * cols } else { 0 };
+            let wide = can && (per * cols).is_multiple_of(RUN) && end.is_multiple_of(RUN);
             let grid = Grid::Blocks([rows.div_ceil(per), 1, 1]);
-            let args = [&[px, Arg::Mem(None), py], &tail(per, 0, 1, wide)[..]].concat();
-            return self.launch_list(&SCAN_ROWS.spec, dt, "", grid, &args);
+            let args = ScanRowsArgs { per: int(per), wide: i32::from(wide), ..whole };
+            return self.launch(&SCAN_ROWS, dt, "", grid, &args);
         }
         let fill = self.fill();
         let splits =
@@ -62,14 +63,22 @@ impl Engine {
         let splits = cols.div_ceil(chunk);
         let grid = Grid::Blocks([rows * splits, 1, 1]);
         let part = (splits > 1).then(|| self.scratch(sums(dt), rows * splits)).transpose()?;
-        let part = part.as_ref().map(|p| p.view());
-        if part.is_some() {
-            let args = [px, self.arg_opt(part.as_ref()), long(cols), long(chunk), int(splits), reverse];
-            self.launch_list(&SCAN_PART.spec, dt, "", grid, &args)?;
+        let sums = part.as_ref().map(|p| p.view());
+        let part = self.arg_opt(sums.as_ref());
+        if sums.is_some() {
+            let args = ScanPartArgs {
+                x: self.arg_in(x),
+                part,
+                cols: long(cols),
+                chunk: long(chunk),
+                splits: int(splits),
+                reverse,
+            };
+            self.launch(&SCAN_PART, dt, "", grid, &args)?;
         }
-        let wide = can && cols.is_multiple_of(RUN);
-        let args = [&[px, self.arg_opt(part.as_ref()), py], &tail(0, chunk, splits, wide)[..]].concat();
-        self.launch_list(&SCAN_ROWS.spec, dt, "", grid, &args)
+        let wide = i32::from(can && cols.is_multiple_of(RUN));
+        let args = ScanRowsArgs { part, chunk: long(chunk), splits: int(splits), wide, ..whole };
+        self.launch(&SCAN_ROWS, dt, "", grid, &args)
     }
 
     fn scan_cols(
@@ -81,7 +90,7 @@ impl Engine {
         mode: usize,
     ) -> Result<()> {
         let dt = x.dtype();
-        let (exclusive, reverse) = (int(p.exclusive as usize), int(p.reverse as usize));
+        let (exclusive, reverse) = (i32::from(p.exclusive), i32::from(p.reverse));
         let tx = pow2(inner, 32);
         let (strips, tile) = (outer * inner.div_ceil(tx), LANES / tx * RUN);
         let fill = self.fill();
@@ -91,21 +100,39 @@ impl Engine {
         let splits = size.div_ceil(chunk);
         let grid = Grid::Blocks([strips * splits, 1, 1]);
         let part = (splits > 1).then(|| self.scratch(sums(dt), outer * splits * inner)).transpose()?;
-        let part = part.as_ref().map(|p| p.view());
-        let walk = [long(size), long(inner), int(tx), long(chunk), int(splits)];
-        let px = self.arg_in(x);
-        if part.is_some() {
-            let args = [&[px, self.arg_opt(part.as_ref())], &walk[..], &[reverse]].concat();
-            self.launch_list(&SCAN_PART_COLS.spec, dt, "", grid, &args)?;
+        let sums = part.as_ref().map(|p| p.view());
+        let part = self.arg_opt(sums.as_ref());
+        if sums.is_some() {
+            let args = ScanPartColsArgs {
+                x: self.arg_in(x),
+                part,
+                size: long(size),
+                inner: long(inner),
+                tx: int(tx),
+                chunk: long(chunk),
+                splits: int(splits),
+                reverse,
+            };
+            self.launch(&SCAN_PART_COLS, dt, "", grid, &args)?;
         }
-        let args =
-            [&[px, self.arg_opt(part.as_ref()), self.arg_in(y)], &walk[..], &[exclusive, reverse, int(mode)]]
-                .concat();
-        self.launch_list(&SCAN_COLS.spec, dt, "", grid, &args)
+        let args = ScanColsArgs {
+            x: self.arg_in(x),
+            part,
+            y: self.arg_in(y),
+            size: long(size),
+            inner: long(inner),
+            tx: int(tx),
+            chunk: long(chunk),
+            splits: int(splits),
+            exclusive,
+            reverse,
+            mode: int(mode),
+        };
+        self.launch(&SCAN_COLS, dt, "", grid, &args)
     }
 
     /// Dims of the segment kernels, and blocks for that many groups of segments.
-    fn segment_walk(&self, s: Segments, views: &[&View<'_>], offsets: &View<'_>) -> (Walk, Arg) {
+    fn segment_walk(&self, s: Segments, views: &[&View<'_>], offsets: &View<'_>) -> (Walk, DimsArg) {
         let w = views.first().map_or(1, |v| 16 / v.dtype().size());
         let wide = s.cols.is_multiple_of(w) && views.iter().all(|v| aligned16(v));
         let items = if wide { s.cols / w } else { s.cols };
@@ -140,28 +167,35 @@ impl Engine {
     ) -> Result<()> {
         let dt = x.dtype();
         let (walk, dims) = self.segment_walk(s, &[x], offsets);
-        let (mode, eps) = (Arg::I32(number(op)), real(dt, op.eps()));
+        let (mode, eps) = (number(op), op.eps());
         let part = (walk.splits > 1)
             .then(|| self.scratch(dt.accumulator(), s.count * walk.splits * 2 * s.cols))
             .transpose()?;
         let part = part.as_ref().map(|p| p.view());
-        let args = [
-            self.arg_in(x),
-            self.arg_in(offsets),
-            self.arg_opt(y),
-            self.arg_opt(state),
-            self.arg_opt(part.as_ref()),
-            self.arg_error(),
+        let args = SegmentReduceArgs {
+            x: self.arg_in(x),
+            offsets: self.arg_in(offsets),
+            y: self.arg_opt(y),
+            state: self.arg_opt(state),
+            part: self.arg_opt(part.as_ref()),
+            err: self.arg_error(),
             dims,
             mode,
             eps,
-            Arg::I32(code_of_op(name)),
-        ];
-        self.launch_list(&SEGMENT_REDUCE.spec, dt, "", walk.grid(s.count), &args)?;
+            code: code_of_op(name),
+        };
+        self.launch(&SEGMENT_REDUCE, dt, "", walk.grid(s.count), &args)?;
         let Some(part) = part else { return Ok(()) };
-        let args =
-            [self.arg_in(&part), self.arg_in(offsets), self.arg_opt(y), self.arg_opt(state), dims, mode, eps];
-        self.launch_list(&SEGMENT_JOIN.spec, dt, "", Grid::Stride(s.count * s.cols), &args)
+        let args = SegmentJoinArgs {
+            part: self.arg_in(&part),
+            offsets: self.arg_in(offsets),
+            y: self.arg_opt(y),
+            state: self.arg_opt(state),
+            dims,
+            mode,
+            eps,
+        };
+        self.launch(&SEGMENT_JOIN, dt, "", Grid::Stride(s.count * s.cols), &args)
     }
 }
 
@@ -251,19 +285,19 @@ impl ScanOps for Engine {
         let mut views = vec![&v, &io.dy];
         views.extend(x.as_ref());
         let (walk, dims) = self.segment_walk(s, &views, &io.offsets);
-        let args = [
-            self.arg_in(&io.dy),
-            self.arg_opt(x.as_ref()),
-            self.arg_in(&io.offsets),
-            self.arg_opt(state.as_ref().map(|b| b.view()).as_ref()),
-            self.arg_in(&v),
-            self.arg_error(),
+        let args = SegmentSpreadArgs {
+            dy: self.arg_in(&io.dy),
+            x: self.arg_opt(x.as_ref()),
+            offsets: self.arg_in(&io.offsets),
+            state: self.arg_opt(state.as_ref().map(|b| b.view()).as_ref()),
+            dx: self.arg_in(&v),
+            err: self.arg_error(),
             dims,
-            Arg::I32(number(op)),
-            real(dt, op.eps()),
-            Arg::I32(io.dx.accumulate as i32),
-            Arg::I32(code_of_op(OP)),
-        ];
-        self.launch_list(&SEGMENT_SPREAD.spec, dt, "", walk.grid(s.count + 2), &args)
+            mode: number(op),
+            eps: op.eps(),
+            accumulate: i32::from(io.dx.accumulate),
+            code: code_of_op(OP),
+        };
+        self.launch(&SEGMENT_SPREAD, dt, "", walk.grid(s.count + 2), &args)
     }
 }

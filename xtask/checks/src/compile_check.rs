@@ -156,8 +156,10 @@ struct Report {
 /// The units to compile; the sample is the smallest list of first functions that has every kernel in every storage type.
 fn units(filter: &str, sample: bool) -> Vec<Unit> {
     let sampled: BTreeSet<Unit> = all_kernels()
-        .flat_map(|k| k.dtypes.iter().map(move |&dtype| (k, dtype)))
-        .map(|(k, dtype)| Unit { file: k.file, dtype, op: k.ops.first().copied().unwrap_or("") })
+        .flat_map(|k| {
+            k.units.iter().map(move |&(dtypes, ops)| (k.file, dtypes, ops.first().copied().unwrap_or("")))
+        })
+        .flat_map(|(file, dtypes, op)| dtypes.iter().map(move |&dtype| Unit { file, dtype, op }))
         .collect();
     let wanted = |u: &Unit| u.to_string().contains(filter) && (!sample || sampled.contains(u));
     all_units().into_iter().filter(wanted).collect()
@@ -476,14 +478,12 @@ mod tests {
         let (all, sample) = (units("", false), units("", true));
         assert!(sample.len() < all.len() && sample.iter().all(|u| all.contains(u)));
         for k in all_kernels() {
-            for &dtype in k.dtypes {
-                let serves = |u: &&Unit| {
-                    u.file == k.file && u.dtype == dtype && (k.ops.contains(&u.op) || k.ops.is_empty())
-                };
-                assert!(sample.iter().any(|u| serves(&u)), "{} {dtype}", k.entry);
+            for dtype in k.dtypes() {
+                let serves = |u: &Unit| u.file == k.file && u.dtype == dtype && k.has_unit(dtype, u.op);
+                assert!(sample.iter().any(serves), "{} {dtype}", k.entry);
             }
         }
-        assert!(units("random", true).iter().all(|u| u.file == "random.c"));
+        assert!(units("random", true).iter().all(|u| u.file == "random/random.c"));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use trefoil::spec::{Unit, all_kernels, all_units, expand};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// A kernel (`unary_flat`) or a file (`unary.c`).
+    /// A kernel (`unary_flat`) or a file (`elementwise/unary.c`, `unary.c`).
     kernel_or_file: String,
     /// Whose text: cuda, hip, opencl or lint.
     #[arg(long)]
@@ -35,8 +35,10 @@ fn find(what: &str, dtype: &str, op: Option<&str>) -> Result<Unit, String> {
         .into_iter()
         .filter(|u| match kernel {
             // A kernel is in the units of its own functions only.
-            Some(k) => u.file == k.file && (k.ops.contains(&u.op) || (k.ops.is_empty() && u.op.is_empty())),
-            None => u.file == what || u.file.strip_suffix(".c") == Some(what),
+            Some(k) => u.file == k.file && k.has_unit(u.dtype, u.op),
+            None => [u.file, u.file.rsplit('/').next().unwrap_or_default()]
+                .into_iter()
+                .any(|file| file == what || file.strip_suffix(".c") == Some(what)),
         })
         .collect();
     if candidates.is_empty() {
@@ -79,9 +81,9 @@ mod tests {
     #[test]
     fn units_are_found_by_kernel_file_and_function() {
         let unit = find("unary_flat", "f16", Some("exp")).unwrap();
-        assert_eq!(unit.to_string(), "unary.c@f16+gk_op_exp");
+        assert_eq!(unit.to_string(), "elementwise/unary.c@f16+gk_op_exp");
         assert_eq!(find("unary", "f16", Some("gk_op_exp")).unwrap(), unit);
-        assert_eq!(find("random_int", "i64", None).unwrap().to_string(), "random.c@i64");
+        assert_eq!(find("random_int", "i64", None).unwrap().to_string(), "random/random.c@i64");
         assert!(find("unary_flat", "f32", None).unwrap_err().contains("gk_op_neg"));
         assert!(find("unary_flat", "f32", Some("add")).unwrap_err().contains("gk_op_neg"));
         assert!(find("random_int", "f8", None).is_err());

@@ -1,15 +1,14 @@
-//! Gated units, parametric relu and masked softmax.
+//! Gated units.
 
-use crate::spec::kernels::activation::*;
 use crate::buffer::{GradMut, View, ViewMut};
-use crate::driver::Arg;
 use crate::engine::Engine;
-use crate::engine::launch::{aligned16, int, long};
+use crate::engine::launch::{aligned16, long};
 use crate::error::Result;
 use crate::layout::Layout;
 use crate::ops::activation::*;
 use crate::ops::check;
 use crate::ops::gemm::fused_act;
+use crate::spec::kernels::activation::*;
 
 /// The rows of an operand that begin `at` elements into a tensor.
 fn part<'a>(v: &View<'a>, at: usize, plan: &GatedPlan<'_>) -> Result<View<'a>> {
@@ -36,17 +35,17 @@ impl GatedOps for Engine {
             || (p.outer == 1
                 && [&gate, &up, &out].into_iter().all(aligned16)
                 && n.is_multiple_of(16 / dt.size()));
-        let args = [
-            self.arg_in(&gate),
-            self.arg_in(&up),
-            self.arg_in(&out),
-            long(n),
-            long(p.cols),
-            long(p.stride),
-            int(wide as usize),
-            Arg::I32(fused_act(OP, act)?.0),
-        ];
-        self.launch_list(&GATED.spec, dt, "", self.map_grid(n, wide, dt, 2), &args)
+        let args = GatedArgs {
+            gate: self.arg_in(&gate),
+            up: self.arg_in(&up),
+            y: self.arg_in(&out),
+            n: long(n),
+            cols: long(p.cols),
+            stride: long(p.stride),
+            wide: i32::from(wide),
+            act: fused_act(OP, act)?.0,
+        };
+        self.launch(&GATED, dt, "", self.map_grid(n, wide, dt, 2), &args)
     }
 
     fn gated_bwd(
@@ -80,20 +79,20 @@ impl GatedOps for Engine {
         let (gate, up) = (part(&p.gate, p.at[0], &p)?, part(&p.up, p.at[1], &p)?);
         let all = [Some(&gate), Some(&up), Some(&dy), dgate.as_ref(), dup.as_ref()];
         let wide = all.into_iter().flatten().all(aligned16) && p.cols.is_multiple_of(16 / dt.size());
-        let args = [
-            self.arg_in(&dy),
-            self.arg_in(&gate),
-            self.arg_in(&up),
-            self.arg_opt(dgate.as_ref()),
-            self.arg_opt(dup.as_ref()),
-            long(n),
-            long(p.cols),
-            long(p.stride),
-            int(wide as usize),
-            Arg::I32(fused_act(OP, act)?.0),
-            int(adds[0] as usize),
-            int(adds[1] as usize),
-        ];
-        self.launch_list(&GATED_BWD.spec, dt, "", self.map_grid(n, wide, dt, 1), &args)
+        let args = GatedBwdArgs {
+            dy: self.arg_in(&dy),
+            gate: self.arg_in(&gate),
+            up: self.arg_in(&up),
+            dgate: self.arg_opt(dgate.as_ref()),
+            dup: self.arg_opt(dup.as_ref()),
+            n: long(n),
+            cols: long(p.cols),
+            stride: long(p.stride),
+            wide: i32::from(wide),
+            act: fused_act(OP, act)?.0,
+            accumulate_gate: i32::from(adds[0]),
+            accumulate_up: i32::from(adds[1]),
+        };
+        self.launch(&GATED_BWD, dt, "", self.map_grid(n, wide, dt, 1), &args)
     }
 }

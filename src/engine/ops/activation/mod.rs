@@ -1,21 +1,16 @@
-//! Activations; the softmax family stands in `softmax.rs`.
+//! Activations and parametric relu.
 
 pub(super) mod gated;
 
-use crate::spec::kernels::activation::*;
-use crate::spec::kernels::elementwise::{UNARY_BWD_FLAT, UNARY_BWD_ND, UNARY_FLAT, UNARY_ND};
-use crate::spec::activation::{ELU_FROM_OUTPUT, activation_function};
 use crate::buffer::{Buffer, GradMut, View, ViewMut};
 use crate::engine::Engine;
 use crate::engine::launch::{Grid, LANES, aligned16, int, long};
-use crate::engine::ops::elementwise::MapKernels;
 use crate::engine::ops::norm::{SHORT_PLANE, join_tx};
 use crate::error::Result;
 use crate::ops::activation::*;
 use crate::ops::shape::ShapeOps;
-
-static MAP: MapKernels =
-    MapKernels { flat: &UNARY_FLAT.spec, nd: &UNARY_ND.spec, bwd_flat: &UNARY_BWD_FLAT.spec, bwd_nd: &UNARY_BWD_ND.spec };
+use crate::spec::activation::{ELU_FROM_OUTPUT, activation_function};
+use crate::spec::kernels::activation::*;
 
 impl Engine {
     /// Gradient before the activation of a fused operation: `dy` itself, or dy * act' from what was saved, in `room`.
@@ -42,7 +37,7 @@ impl ActivationOps for Engine {
         self.own(OP, "x", &x)?;
         self.own(OP, "y", &y.as_view())?;
         let (name, [p, q]) = activation_function(act);
-        self.map(&MAP, name, &x, &y, [p, q, 0.0])
+        self.map(name, &x, &y, [p, q, 0.0])
     }
 
     fn activation_bwd(&self, act: Activation, dy: View<'_>, saved: Saved<'_>, dx: GradMut<'_>) -> Result<()> {
@@ -56,7 +51,7 @@ impl ActivationOps for Engine {
         self.own(OP, "dy", &dy)?;
         self.own(OP, "saved", &s)?;
         self.own(OP, "dx", &dx.out.as_view())?;
-        self.map_bwd(&MAP, name, &dy, &s, &dx, [p, q, 0.0])
+        self.map_bwd(name, &dy, &s, &dx, [p, q, 0.0])
     }
 
     fn prelu(&self, x: View<'_>, a: View<'_>, y: ViewMut<'_>) -> Result<()> {
@@ -69,9 +64,16 @@ impl ActivationOps for Engine {
             return Ok(());
         }
         let wide = aligned16(&x) && aligned16(&out) && cols.is_multiple_of(16 / dt.size());
-        let sizes = [long(n), long(cols), long(slopes), int(wide as usize)];
-        let args = [&[self.arg_in(&x), self.arg_in(&a), self.arg_in(&out)], &sizes[..]].concat();
-        self.launch_list(&PRELU.spec, dt, "", self.map_grid(n, wide, dt, 1), &args)
+        let args = PreluArgs {
+            x: self.arg_in(&x),
+            a: self.arg_in(&a),
+            y: self.arg_in(&out),
+            n: long(n),
+            cols: long(cols),
+            slopes: long(slopes),
+            wide: i32::from(wide),
+        };
+        self.launch(&PRELU, dt, "", self.map_grid(n, wide, dt, 1), &args)
     }
 
     fn prelu_bwd(
@@ -94,31 +96,36 @@ impl ActivationOps for Engine {
             };
         }
         let dt = x.dtype();
-        let accumulate = int(dx.as_ref().is_some_and(|g| g.accumulate) as usize);
+        let accumulate = i32::from(dx.as_ref().is_some_and(|g| g.accumulate));
         let all: Vec<&View<'_>> = [Some(&dy), Some(&x), vx.as_ref()].into_iter().flatten().collect();
         let sums = |n: usize| -> Result<Option<Buffer>> {
             va.is_some().then(|| self.scratch(dt.accumulator(), n)).transpose()
         };
-        let inputs = [self.arg_in(&dy), self.arg_in(&x), self.arg_in(&a), self.arg_opt(vx.as_ref())];
+        let [dy, x, a] = [&dy, &x, &a].map(|v| self.arg_in(v));
+        let dx = self.arg_opt(vx.as_ref());
         let (part, outer, inner);
         if slopes > 1 && cols < SHORT_PLANE {
             let walk = self.col_walk(n, slopes * cols, &all);
             part = sums(walk.chunks * slopes * cols)?;
             (outer, inner) = (walk.chunks, cols);
             let view = part.as_ref().map(Buffer::view);
-            let sizes = [
-                self.arg_opt(view.as_ref()),
-                long(n),
-                long(slopes * cols),
-                long(cols),
-                long(walk.chunk),
-                int(walk.chunks),
-                int(walk.tx),
-                int(walk.wide as usize),
+            let args = PreluBwdColsArgs {
+                dy,
+                x,
+                a,
+                dx,
+                part: self.arg_opt(view.as_ref()),
+                n: long(n),
+                cols: long(slopes * cols),
+                inner: long(cols),
+                chunk: long(walk.chunk),
+                chunks: int(walk.chunks),
+                tx: int(walk.tx),
+                wide: i32::from(walk.wide),
                 accumulate,
-            ];
+            };
             let grid = Grid::Blocks([walk.tiles * walk.chunks, 1, 1]);
-            self.launch_list(&PRELU_BWD_COLS.spec, dt, "", grid, &[&inputs, &sizes[..]].concat())?;
+            self.launch(&PRELU_BWD_COLS, dt, "", grid, &args)?;
         } else {
             // One slope: a single long row, cut to fill the device.
             let rows = n * slopes;
@@ -132,32 +139,35 @@ impl ActivationOps for Engine {
             part = sums(rows * walk.splits)?;
             (outer, inner) = (n, walk.splits);
             let view = part.as_ref().map(Buffer::view);
-            let sizes = [
-                self.arg_opt(view.as_ref()),
-                long(rows),
-                long(cols),
-                long(slopes),
-                int(walk.splits),
-                long(walk.chunk),
-                int(walk.lanes),
-                int(walk.wide as usize),
-                int(walk.phase),
+            let args = PreluBwdRowsArgs {
+                dy,
+                x,
+                a,
+                dx,
+                part: self.arg_opt(view.as_ref()),
+                rows: long(rows),
+                cols: long(cols),
+                slopes: long(slopes),
+                splits: int(walk.splits),
+                chunk: long(walk.chunk),
+                lanes: int(walk.lanes),
+                wide: i32::from(walk.wide),
+                phase: int(walk.phase),
                 accumulate,
-            ];
-            let grid = self.row_grid(rows * walk.splits, &walk);
-            self.launch_list(&PRELU_BWD_ROWS.spec, dt, "", grid, &[&inputs, &sizes[..]].concat())?;
+            };
+            self.launch(&PRELU_BWD_ROWS, dt, "", self.row_grid(rows * walk.splits, &walk), &args)?;
         }
         let (Some(part), Some(da)) = (part, da) else { return Ok(()) };
         let tx = join_tx(outer, inner);
-        let args = [
-            self.arg_in(&part.view()),
-            self.arg_out(&da.out),
-            long(outer),
-            long(slopes),
-            long(inner),
-            int(tx),
-            int(da.accumulate as usize),
-        ];
-        self.launch_list(&PRELU_JOIN.spec, dt, "", Grid::Blocks([slopes.div_ceil(tx), 1, 1]), &args)
+        let args = PreluJoinArgs {
+            part: self.arg_in(&part.view()),
+            da: self.arg_out(&da.out),
+            outer: long(outer),
+            sets: long(slopes),
+            inner: long(inner),
+            tx: int(tx),
+            accumulate: i32::from(da.accumulate),
+        };
+        self.launch(&PRELU_JOIN, dt, "", Grid::Blocks([slopes.div_ceil(tx), 1, 1]), &args)
     }
 }

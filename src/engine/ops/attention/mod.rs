@@ -2,23 +2,24 @@
 
 mod rope;
 
-use crate::spec::kernels::attention::*;
-use crate::spec::attention::{HEAD_WIDTHS};
 use crate::buffer::{Buffer, GradMut, View};
-use crate::driver::Arg;
+use crate::driver::{DimsArg, Ptr};
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, MAX_GRID_YZ, aligned16, code_of_op, dims, real};
-use crate::engine::ops::random::keep_scale;
+use crate::engine::launch::{Grid, MAX_GRID_YZ, aligned16, code_of_op, dims};
+use crate::engine::ops::loss::args_from;
+use crate::engine::ops::random::{RngArgs, keep_scale};
 use crate::error::{GpuError, Result};
 use crate::ops::attention::*;
-use crate::spec::KernelSpec;
+use crate::spec::attention::HEAD_WIDTHS;
+use crate::spec::kernels::attention::*;
+use crate::spec::{Kernel, KernelArgs};
 
 /// Queries and keys per tile.
 const TILE: usize = 64;
 /// A bound that no distance of positions exceeds.
 const UNBOUNDED: usize = 1 << 30;
 
-/// Steps by batch, head and row.
+/// Strides by batch, head and row.
 fn steps(v: &View<'_>) -> [usize; 3] {
     let (n, s) = (v.shape(), v.layout().strides());
     std::array::from_fn(|i| if n[i] > 1 { s[i] } else { 0 })
@@ -37,18 +38,28 @@ fn repeated(v: Option<&View<'_>>, scores: [usize; 4]) -> Result<[usize; 4]> {
     Ok(std::array::from_fn(|i| if scores[i] > 1 { v.layout().strides()[i] } else { 0 }))
 }
 
-/// A call whose operands are checked: what all its kernels share.
+/// Arguments of a kernel of the scores: those that all of them share, from the call, and its own.
+macro_rules! score_args {
+    ($call:ident => $to:ident { $($own:tt)* }) => {{
+        let base = &$call.base;
+        args_from! { base => $to
+            [q k bias mask lengths cu_q cu_k more err size sq sm scale cap left right bottom
+             seed stream offset keep kept code]
+            { $($own)* }
+        }
+    }};
+}
+
+/// A call whose operands are checked.
 struct Call<'a> {
     engine: &'a Engine,
     size: AttentionSize,
     dtype: crate::DType,
     packed: bool,
     op: &'static str,
-    head: Vec<Arg>,
+    /// What all its kernels share; without tiles and results.
+    base: AttentionProbsArgs,
 }
-
-/// Position of `tiles` in the head.
-const TILES: usize = 12;
 
 impl Call<'_> {
     /// Tiles per head along one of the lengths. How packed sequences are cut is known on the device only: each can leave a tile incomplete.
@@ -57,13 +68,13 @@ impl Call<'_> {
     }
 
     /// Launches for tiles of `length` x `heads`, with results of up to `columns` columns; 0 for kernels that do not cut columns.
-    fn launch(
+    fn launch<A: KernelArgs>(
         &self,
-        kernel: &'static KernelSpec,
+        kernel: &'static Kernel<A>,
         length: usize,
         heads: usize,
         columns: usize,
-        tail: &[Arg],
+        args: &A,
     ) -> Result<()> {
         let tiles = self.tiles(length);
         let (op, slices) = match columns {
@@ -71,29 +82,26 @@ impl Call<'_> {
             1..=64 => (HEAD_WIDTHS[0], 1),
             _ => (HEAD_WIDTHS[1], columns.div_ceil(128)),
         };
-        let mut args = self.head.clone();
-        args[TILES] = Arg::I32(tiles as i32);
-        args.extend_from_slice(tail);
-        self.run(kernel, op, [tiles.saturating_mul(heads).saturating_mul(self.size.outer), slices, 1], &args)
+        self.run(kernel, op, [tiles.saturating_mul(heads).saturating_mul(self.size.outer), slices, 1], args)
     }
 
-    fn run(
+    fn run<A: KernelArgs>(
         &self,
-        kernel: &'static KernelSpec,
+        kernel: &'static Kernel<A>,
         op: &'static str,
         blocks: [usize; 3],
-        args: &[Arg],
+        args: &A,
     ) -> Result<()> {
         if blocks[0] > i32::MAX as usize || blocks[1] > MAX_GRID_YZ {
             let got = format!("{} tiles, {} slices", blocks[0], blocks[1]);
             return Err(GpuError::invalid(self.op, "q", "at most 2^31 - 1 tiles of 64 x 64", got));
         }
-        self.engine.launch_list(kernel, self.dtype, op, Grid::Blocks(blocks), args)
+        self.engine.launch(kernel, self.dtype, op, Grid::Blocks(blocks), args)
     }
 }
 
 impl Engine {
-    /// The parameters that the kernels of a call share; `tiles` is filled in at the launch.
+    /// Checks the owners of the operands and collects the arguments that the kernels of a call share.
     fn attention_call(
         &self,
         op: &'static str,
@@ -118,31 +126,39 @@ impl Engine {
         let ([a, b, c], [e, f, g]) = (steps(q), steps(k));
         let scores = [outer, heads, lq, lk];
         let (bias, mask) = (repeated(m.bias.as_ref(), scores)?, repeated(m.mask.as_ref(), scores)?);
-        let bound = |b: Option<usize>| Arg::I32(b.map_or(UNBOUNDED, |b| b.min(UNBOUNDED)) as i32);
+        let bound = |b: Option<usize>| b.map_or(UNBOUNDED, |b| b.min(UNBOUNDED)) as i32;
         let [left, right] = p.bounds();
-        let [seed, stream, offset, more] = self.rng_args(op, &p.rng)?;
-        let mut head: Vec<Arg> =
-            operands.iter().map(|(_, v)| v.as_ref().map_or(Arg::Mem(None), |v| self.arg_in(v))).collect();
-        head.extend([
+        let RngArgs { seed, stream, offset, more } = self.rng_args(op, &p.rng)?;
+        let base = AttentionProbsArgs {
+            q: self.arg_in(q),
+            k: self.arg_in(k),
+            bias: self.arg_opt(m.bias.as_ref()),
+            mask: self.arg_opt(m.mask.as_ref()),
+            lengths: self.arg_opt(m.key_lengths.as_ref()),
+            cu_q: self.arg_opt(seq(0).as_ref()),
+            cu_k: self.arg_opt(seq(1).as_ref()),
             more,
-            self.arg_error(),
-            dims([batch, heads, kv_heads, lq, lk, d, dv]),
-            dims([a, b, c, e, f, g, wide(q), wide(k)]),
-            dims(bias.into_iter().chain(mask)),
-            Arg::I32(0),
-            real(dtype, p.factor(d)),
-            real(dtype, p.softcap),
-            bound(left),
-            bound(right),
-            Arg::I32((p.causal == Some(Causal::BottomRight)) as i32),
+            err: self.arg_error(),
+            size: dims([batch, heads, kv_heads, lq, lk, d, dv]),
+            sq: dims([a, b, c, e, f, g, wide(q), wide(k)]),
+            sm: dims(bias.into_iter().chain(mask)),
+            tiles: 0,
+            scale: p.factor(d),
+            cap: p.softcap,
+            left: bound(left),
+            right: bound(right),
+            bottom: i32::from(p.causal == Some(Causal::BottomRight)),
             seed,
             stream,
             offset,
-            Arg::F32((1.0 - p.dropout) as f32),
-            real(dtype, keep_scale(p.dropout)),
-            Arg::I32(code_of_op(op)),
-        ]);
-        Ok(Call { engine: self, size, dtype, packed: m.sequences.is_some(), op, head })
+            keep: (1.0 - p.dropout) as f32,
+            kept: keep_scale(p.dropout),
+            code: code_of_op(op),
+            lse: Ptr::NULL,
+            sl: DimsArg::default(),
+            p: Ptr::NULL,
+        };
+        Ok(Call { engine: self, size, dtype, packed: m.sequences.is_some(), op, base })
     }
 }
 
@@ -169,21 +185,26 @@ impl AttentionOps for Engine {
         };
         let ([a, b, c], [e, f, g]) = (steps(&io.v), steps(&o));
         let sl = dims(lse.as_ref().map_or([0; 3], steps));
-        let tail = [
-            self.arg_in(&io.v),
-            self.arg_in(&o),
-            self.arg_opt(lse.as_ref()),
-            dims([a, b, c, e, f, g, wide(&io.v)]),
-            sl,
-        ];
-        call.launch(&ATTENTION_FWD.spec, size.lq, size.heads, size.dv.max(1), &tail)?;
-        let (Some(probs), Some(lse)) = (probs, lse) else { return Ok(()) };
         let tiles = call.tiles(size.lq);
-        let mut args = call.head.clone();
-        args[TILES] = Arg::I32(tiles as i32);
-        args.extend([self.arg_in(&lse), sl, self.arg_in(&probs)]);
+        let args = score_args!(call => AttentionFwdArgs {
+            tiles: tiles as i32,
+            v: self.arg_in(&io.v),
+            o: self.arg_in(&o),
+            lse: self.arg_opt(lse.as_ref()),
+            sv: dims([a, b, c, e, f, g, wide(&io.v)]),
+            sl,
+        });
+        call.launch(&ATTENTION_FWD, size.lq, size.heads, size.dv.max(1), &args)?;
+        let (Some(probs), Some(lse)) = (probs, lse) else { return Ok(()) };
+        let args = AttentionProbsArgs {
+            tiles: tiles as i32,
+            lse: self.arg_in(&lse),
+            sl,
+            p: self.arg_in(&probs),
+            ..call.base
+        };
         let across = size.lk.div_ceil(TILE).min(MAX_GRID_YZ);
-        call.run(&ATTENTION_PROBS.spec, "", [tiles * size.heads * size.outer, across, 1], &args)
+        call.run(&ATTENTION_PROBS, "", [tiles * size.heads * size.outer, across, 1], &args)
     }
 
     fn attention_bwd(&self, p: &Attention<'_>, io: AttentionBwd<'_>) -> Result<()> {
@@ -195,27 +216,23 @@ impl AttentionOps for Engine {
             g.as_ref().map_or(Ok(()), |g| self.own(OP, arg, &g.out.as_view()))?;
         }
         let rows = size.outer * size.heads * size.lq;
-        let delta = self.scratch(call.dtype.accumulator(), rows)?;
-        let delta = delta.view();
+        let scratch = self.scratch(call.dtype.accumulator(), rows)?;
+        let (v, dout, lse) = (self.arg_in(&io.v), self.arg_in(&io.dout), self.arg_in(&io.lse));
+        let delta = self.arg_in(&scratch.view());
         let ([a, b, c], [e, f, g]) = (steps(&io.v), steps(&io.dout));
-        let so = [[e, f, g], steps(&io.o)].concat();
-        let head = [self.arg_in(&io.dout), self.arg_in(&io.o), self.arg_in(&delta), call.head[9]];
-        let args = [&head[..], &[dims(so), Arg::I64(rows as i64)]].concat();
-        self.launch_list(
-            &ATTENTION_DELTA.spec,
-            call.dtype,
-            "",
-            Grid::Blocks([rows.div_ceil(16).min(1 << 20), 1, 1]),
-            &args,
-        )?;
-        let shared = [
-            self.arg_in(&io.v),
-            self.arg_in(&io.dout),
-            self.arg_in(&io.lse),
-            self.arg_in(&delta),
-            dims([a, b, c, e, f, g, wide(&io.v), wide(&io.dout)]),
-            dims(steps(&io.lse)),
-        ];
+        let [h, i, j] = steps(&io.o);
+        let args = AttentionDeltaArgs {
+            dout,
+            o: self.arg_in(&io.o),
+            delta,
+            size: call.base.size,
+            so: dims([e, f, g, h, i, j]),
+            n: rows as i64,
+        };
+        let grid = Grid::Blocks([rows.div_ceil(16).min(1 << 20), 1, 1]);
+        self.launch(&ATTENTION_DELTA, call.dtype, "", grid, &args)?;
+        let sv = dims([a, b, c, e, f, g, wide(&io.v), wide(&io.dout)]);
+        let sl = dims(steps(&io.lse));
         let of = |g: &Option<GradMut<'_>>| g.as_ref().map_or([0; 3], |g| steps(&g.out.as_view()));
         let out = |g: &Option<GradMut<'_>>| self.arg_opt_out(g.as_ref().map(|g| &g.out));
         if io.dk.is_some() || io.dv.is_some() {
@@ -224,23 +241,54 @@ impl AttentionOps for Engine {
                 (Some(_), None) => size.d,
                 _ => size.dv.max(1),
             };
-            let sg = [&of(&io.dk)[..], &of(&io.dv), &[adds(&io.dk), adds(&io.dv)]].concat();
-            let tail = [&shared[..], &[dims(sg), out(&io.dk), out(&io.dv)]].concat();
-            call.launch(&ATTENTION_DKV.spec, size.lk, size.kv_heads, columns, &tail)?;
+            let ([a, b, c], [e, f, g]) = (of(&io.dk), of(&io.dv));
+            let args = score_args!(call => AttentionDkvArgs {
+                tiles: call.tiles(size.lk) as i32,
+                v,
+                dout,
+                lse,
+                delta,
+                sv,
+                sl,
+                sg: dims([a, b, c, e, f, g, adds(&io.dk), adds(&io.dv)]),
+                dk: out(&io.dk),
+                dv: out(&io.dv),
+            });
+            call.launch(&ATTENTION_DKV, size.lk, size.kv_heads, columns, &args)?;
         }
         if io.dq.is_some() {
-            let sg = [&of(&io.dq)[..], &[0; 3], &[adds(&io.dq)]].concat();
-            let tail = [&shared[..], &[dims(sg), out(&io.dq)]].concat();
-            call.launch(&ATTENTION_DQ.spec, size.lq, size.heads, size.d, &tail)?;
+            let [a, b, c] = of(&io.dq);
+            let args = score_args!(call => AttentionDqArgs {
+                tiles: call.tiles(size.lq) as i32,
+                v,
+                dout,
+                lse,
+                delta,
+                sv,
+                sl,
+                sg: dims([a, b, c, 0, 0, 0, adds(&io.dq)]),
+                dq: out(&io.dq),
+            });
+            call.launch(&ATTENTION_DQ, size.lq, size.heads, size.d, &args)?;
         }
         let Some(g) = &io.dbias else { return Ok(()) };
         let shape = g.out.shape();
         let mut whole = [1; 4];
         whole[4 - shape.len()..].copy_from_slice(shape);
         let [bb, bh, bi, bj] = whole;
-        let mut args = [&call.head[..], &shared].concat();
-        args.extend([dims(whole), self.arg_out(&g.out), Arg::I32(g.accumulate as i32)]);
+        let args = score_args!(call => AttentionDbiasArgs {
+            tiles: 0,
+            v,
+            dout,
+            lse,
+            delta,
+            sv,
+            sl,
+            sb: dims(whole),
+            dbias: self.arg_out(&g.out),
+            accumulate: i32::from(g.accumulate),
+        });
         let blocks = bi.div_ceil(TILE) * bj.div_ceil(TILE) * bh * bb;
-        call.run(&ATTENTION_DBIAS.spec, "", [blocks, 1, 1], &args)
+        call.run(&ATTENTION_DBIAS, "", [blocks, 1, 1], &args)
     }
 }

@@ -1,13 +1,13 @@
 //! Rotary position embedding.
 
-use crate::spec::kernels::attention::*;
 use crate::buffer::{GradMut, View, ViewMut};
-use crate::driver::Arg;
+use crate::driver::Ptr;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, LANES, MAX_GRID_YZ, aligned16, dims, int, real};
+use crate::engine::launch::{Grid, LANES, MAX_GRID_YZ, aligned16, dims, int};
 use crate::engine::ops::graph::aggregate::lanes;
 use crate::error::Result;
 use crate::ops::attention::*;
+use crate::spec::kernels::attention::*;
 
 /// Heads that share sine and cosine.
 const HEADS: usize = 8;
@@ -43,22 +43,22 @@ impl Engine {
         let items = if wide { (run + s.d - s.r) / w } else { s.d - s.r / 2 };
         let (lanes, tokens) = (lanes(items), s.b * s.l);
         let heads = HEADS.max(s.h.div_ceil(MAX_GRID_YZ));
-        let args = [
-            self.arg_in(x),
-            self.arg_opt(positions),
-            table.as_ref().map_or(Arg::Mem(None), |t| t.arg),
-            self.arg_out(&y.out),
-            dims([tokens, s.l, s.h, s.d, s.r, s.step, heads]),
-            dims(sx.into_iter().chain(sy)),
-            Arg::I64(p.offset),
-            int((p.layout == RopeLayout::Interleaved) as usize),
-            int(wide as usize),
-            int(lanes),
-            real(dt, sign),
-            int(y.accumulate as usize),
-        ];
+        let args = RopeArgs {
+            x: self.arg_in(x),
+            positions: self.arg_opt(positions),
+            table: table.as_ref().map_or(Ptr::NULL, |t| t.arg),
+            y: self.arg_out(&y.out),
+            size: dims([tokens, s.l, s.h, s.d, s.r, s.step, heads]),
+            sx: dims(sx.into_iter().chain(sy)),
+            offset: p.offset,
+            pairs: i32::from(p.layout == RopeLayout::Interleaved),
+            wide: i32::from(wide),
+            lanes: int(lanes),
+            sign,
+            accumulate: i32::from(y.accumulate),
+        };
         let blocks = [tokens.div_ceil(LANES / lanes).min(1 << 30), s.h.div_ceil(heads), 1];
-        self.launch_list(&ROPE.spec, dt, "", Grid::Blocks(blocks), &args)
+        self.launch(&ROPE, dt, "", Grid::Blocks(blocks), &args)
     }
 }
 

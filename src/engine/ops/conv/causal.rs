@@ -1,14 +1,13 @@
 //! Causal convolution: validation and launch.
 
-use crate::spec::kernels::conv::*;
 use crate::buffer::ViewMut;
-use crate::driver::Arg;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, real};
+use crate::engine::launch::Grid;
 use crate::error::Result;
 use crate::ops::activation::Activation;
 use crate::ops::conv::*;
 use crate::ops::gemm::fused_act;
+use crate::spec::kernels::conv::*;
 
 impl CausalConvOps for Engine {
     fn causal_conv1d(&self, act: Activation, io: CausalConvIo<'_>) -> Result<()> {
@@ -25,32 +24,32 @@ impl CausalConvOps for Engine {
         ];
         self.own_all(OP, &all)?;
         let (dtype, n, (number, param)) = (io.x.dtype(), s.n * s.c * s.len, fused_act(OP, act)?);
-        let args = [
-            self.arg_in(&io.x),
-            self.arg_in(&io.w),
-            self.arg_opt(io.bias.as_ref()),
-            self.arg_opt(io.state.as_ref()),
-            self.arg_in(&y),
-            Arg::I64(n as i64),
-            Arg::I64(s.len as i64),
-            Arg::I64(s.c as i64),
-            Arg::I32(s.k as i32),
-            Arg::I32(number),
-            real(dtype, param),
-        ];
-        self.launch_list(&CAUSAL_CONV.spec, dtype, "", Grid::Stride(n), &args)?;
+        let args = CausalConvArgs {
+            x: self.arg_in(&io.x),
+            w: self.arg_in(&io.w),
+            bias: self.arg_opt(io.bias.as_ref()),
+            state: self.arg_opt(io.state.as_ref()),
+            y: self.arg_in(&y),
+            n: n as i64,
+            len: s.len as i64,
+            channels: s.c as i64,
+            k: s.k as i32,
+            act: number,
+            p: param,
+        };
+        self.launch(&CAUSAL_CONV, dtype, "", Grid::Stride(n), &args)?;
         let Some(new) = new.filter(|v| v.numel() > 0) else { return Ok(()) };
         let same = io.state.is_some_and(|s| s.block().id() == new.block().id());
-        let args = [
-            self.arg_in(&io.x),
-            self.arg_opt(io.state.filter(|_| !same).as_ref()),
-            self.arg_in(&new),
-            Arg::I64((s.n * s.c) as i64),
-            Arg::I64(s.len as i64),
-            Arg::I32(s.k as i32),
-            Arg::I32(same as i32),
-        ];
-        self.launch_list(&CAUSAL_STATE.spec, dtype, "", Grid::Stride(s.n * s.c), &args)
+        let args = CausalStateArgs {
+            x: self.arg_in(&io.x),
+            state: self.arg_opt(io.state.filter(|_| !same).as_ref()),
+            out: self.arg_in(&new),
+            rows: (s.n * s.c) as i64,
+            len: s.len as i64,
+            k: s.k as i32,
+            same: i32::from(same),
+        };
+        self.launch(&CAUSAL_STATE, dtype, "", Grid::Stride(s.n * s.c), &args)
     }
 
     fn causal_conv1d_bwd(&self, act: Activation, io: CausalConvBwd<'_>) -> Result<()> {
@@ -69,40 +68,39 @@ impl CausalConvOps for Engine {
         }
         let (dtype, n, (number, param)) = (io.x.dtype(), s.n * s.c * s.len, fused_act(OP, act)?);
         let wide = dtype.accumulator();
-        let (count, len, channels, k) =
-            (Arg::I64(n as i64), Arg::I64(s.len as i64), Arg::I64(s.c as i64), Arg::I32(s.k as i32));
+        let (count, len, channels, k) = (n as i64, s.len as i64, s.c as i64, s.k as i32);
         let dz = (number != 0).then(|| self.scratch(wide, n)).transpose()?;
         let dz = dz.as_ref().map(|d| d.view());
         if let Some(dz) = &dz {
-            let args = [
-                self.arg_in(&io.dy),
-                self.arg_in(&io.x),
-                self.arg_in(&io.w),
-                self.arg_opt(io.bias.as_ref()),
-                self.arg_opt(io.state.as_ref()),
-                self.arg_in(dz),
-                count,
+            let args = CausalSlopeArgs {
+                dy: self.arg_in(&io.dy),
+                x: self.arg_in(&io.x),
+                w: self.arg_in(&io.w),
+                bias: self.arg_opt(io.bias.as_ref()),
+                state: self.arg_opt(io.state.as_ref()),
+                dz: self.arg_in(dz),
+                n: count,
                 len,
                 channels,
                 k,
-                Arg::I32(number),
-                real(dtype, param),
-            ];
-            self.launch_list(&CAUSAL_SLOPE.spec, dtype, "", Grid::Stride(n), &args)?;
+                act: number,
+                p: param,
+            };
+            self.launch(&CAUSAL_SLOPE, dtype, "", Grid::Stride(n), &args)?;
         }
         if let Some(g) = &io.dx {
-            let args = [
-                self.arg_in(&io.dy),
-                self.arg_opt(dz.as_ref()),
-                self.arg_in(&io.w),
-                self.arg_out(&g.out),
-                count,
+            let args = CausalInputArgs {
+                dy: self.arg_in(&io.dy),
+                dz: self.arg_opt(dz.as_ref()),
+                w: self.arg_in(&io.w),
+                dx: self.arg_out(&g.out),
+                n: count,
                 len,
                 channels,
                 k,
-                Arg::I32(g.accumulate as i32),
-            ];
-            self.launch_list(&CAUSAL_INPUT.spec, dtype, "", Grid::Stride(n), &args)?;
+                accumulate: i32::from(g.accumulate),
+            };
+            self.launch(&CAUSAL_INPUT, dtype, "", Grid::Stride(n), &args)?;
         }
         if io.dw.is_none() && io.dbias.is_none() {
             return Ok(());
@@ -114,30 +112,30 @@ impl CausalConvOps for Engine {
         let per = places.div_ceil(splits).next_multiple_of(256);
         let splits = places.div_ceil(per.max(1));
         let part = self.scratch(wide, splits * s.c * (s.k + 1))?;
-        let args = [
-            self.arg_in(&io.dy),
-            self.arg_opt(dz.as_ref()),
-            self.arg_in(&io.x),
-            self.arg_opt(io.state.as_ref()),
-            self.arg_in(&part.view()),
-            Arg::I64(s.n as i64),
+        let args = CausalWeightArgs {
+            dy: self.arg_in(&io.dy),
+            dz: self.arg_opt(dz.as_ref()),
+            x: self.arg_in(&io.x),
+            state: self.arg_opt(io.state.as_ref()),
+            part: self.arg_in(&part.view()),
+            images: s.n as i64,
             len,
             channels,
             k,
-            Arg::I64(per as i64),
-        ];
-        self.launch_list(&CAUSAL_WEIGHT.spec, dtype, "", Grid::Blocks([s.c * splits, 1, 1]), &args)?;
-        let adds = |g: &Option<crate::GradMut<'_>>| Arg::I32(g.as_ref().is_some_and(|g| g.accumulate) as i32);
-        let args = [
-            self.arg_in(&part.view()),
-            self.arg_opt_out(io.dw.as_ref().map(|g| &g.out)),
-            self.arg_opt_out(io.dbias.as_ref().map(|g| &g.out)),
+            per: per as i64,
+        };
+        self.launch(&CAUSAL_WEIGHT, dtype, "", Grid::Blocks([s.c * splits, 1, 1]), &args)?;
+        let adds = |g: &Option<crate::GradMut<'_>>| i32::from(g.as_ref().is_some_and(|g| g.accumulate));
+        let args = CausalJoinArgs {
+            part: self.arg_in(&part.view()),
+            dw: self.arg_opt_out(io.dw.as_ref().map(|g| &g.out)),
+            dbias: self.arg_opt_out(io.dbias.as_ref().map(|g| &g.out)),
             channels,
             k,
-            Arg::I32(splits as i32),
-            adds(&io.dw),
-            adds(&io.dbias),
-        ];
-        self.launch_list(&CAUSAL_JOIN.spec, dtype, "", Grid::Stride(s.c * (s.k + 1)), &args)
+            splits: splits as i32,
+            accumulate_w: adds(&io.dw),
+            accumulate_b: adds(&io.dbias),
+        };
+        self.launch(&CAUSAL_JOIN, dtype, "", Grid::Stride(s.c * (s.k + 1)), &args)
     }
 }

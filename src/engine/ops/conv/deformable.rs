@@ -1,8 +1,7 @@
 //! Deformable convolution: gathers into columns and matrix products with them, some images at a time.
 
-use crate::spec::kernels::conv::*;
 use crate::buffer::{Buffer, GradMut, View, ViewMut};
-use crate::driver::Arg;
+use crate::driver::DimsArg;
 use crate::dtype::DType;
 use crate::engine::Engine;
 use crate::engine::launch::{Grid, dims};
@@ -10,6 +9,7 @@ use crate::error::{GpuError, Result};
 use crate::ops::conv::*;
 use crate::ops::gemm::{Gemm, GemmAxis, GemmBwd, GemmIo, GemmOps};
 use crate::ops::shape::ShapeOps;
+use crate::spec::kernels::conv::*;
 
 /// Elements of columns that are held at a time.
 const HELD: usize = 1 << 27;
@@ -46,16 +46,22 @@ impl DeformShape {
         (HELD / most.max(1)).max(1)
     }
 
-    fn args(&self) -> [Arg; 3] {
+    fn args(&self) -> DeformArgs {
         let c = &self.conv;
         let [_, h, w] = c.input;
-        let geo = [c.stride, c.pad, c.dilation].into_iter().flat_map(|v| [v[1], v[2]]);
-        [
-            dims(geo),
-            dims([h, w, c.ci, self.deform]),
-            dims([c.output[1], c.output[2], c.kernel[1], c.kernel[2]]),
-        ]
+        DeformArgs {
+            geo: dims([c.stride, c.pad, c.dilation].into_iter().flat_map(|v| [v[1], v[2]])),
+            img: dims([h, w, c.ci, self.deform]),
+            out: dims([c.output[1], c.output[2], c.kernel[1], c.kernel[2]]),
+        }
     }
+}
+
+/// A deformable convolution as the kernels take it: windows, images and outputs.
+struct DeformArgs {
+    geo: DimsArg,
+    img: DimsArg,
+    out: DimsArg,
 }
 
 impl Engine {
@@ -70,18 +76,18 @@ impl Engine {
     ) -> Result<Buffer> {
         let (dtype, items) = (x.dtype(), n * s.displaced());
         let col = self.scratch(dtype, n * s.rows().0 * s.conv.out_plane())?;
-        let [geo, img, out] = s.args();
-        let args = [
-            self.arg_in(x),
-            self.arg_in(offset),
-            self.arg_opt(mask),
-            self.arg_in(&col.view()),
-            Arg::I64(items as i64),
+        let DeformArgs { geo, img, out } = s.args();
+        let args = DeformColumnsArgs {
+            x: self.arg_in(x),
+            offset: self.arg_in(offset),
+            mask: self.arg_opt(mask),
+            col: self.arg_in(&col.view()),
+            n: items as i64,
             geo,
             img,
             out,
-        ];
-        self.launch_list(&DEFORM_COLUMNS.spec, dtype, "", Grid::Stride(items), &args)?;
+        };
+        self.launch(&DEFORM_COLUMNS, dtype, "", Grid::Stride(items), &args)?;
         Ok(col)
     }
 
@@ -136,71 +142,84 @@ impl Engine {
         if io.dx.is_none() && io.doffset.is_none() && io.dmask.is_none() {
             return Ok(());
         }
-        let wide = dtype.accumulator();
-        let dcol = self.scratch(wide, n * rows * plane)?;
+        let dcol = self.scratch(dtype.accumulator(), n * rows * plane)?;
         for g in 0..c.groups {
             let to = dcol.alias_mut().reshape(&[n, rows, plane])?.map("group", |l| l.narrow(1, g * k, k))?;
             let from = dy.map("group", |_| group_of(&dy, g, c.cog()))?;
             let gemm = Gemm::new().trans(true, false).precision(p.precision);
             self.gemm(&gemm, GemmIo::new(w.map("group", |l| l.select(0, g))?, from, to))?;
         }
-        let (items, [geo, img, out]) = (n * s.displaced(), s.args());
+        let (items, DeformArgs { geo, img, out }) = (n * s.displaced(), s.args());
         let (doffset, dmask) = (part(&io.doffset, first, n)?, part(&io.dmask, first, n)?);
         if doffset.is_some() || dmask.is_some() {
-            let adds = |g: &Option<(View<'_>, bool)>| Arg::I32(g.as_ref().is_some_and(|g| g.1) as i32);
-            let args = [
-                self.arg_in(&x),
-                self.arg_in(&offset),
-                self.arg_opt(mask.as_ref()),
-                self.arg_in(&dcol.view()),
-                self.arg_opt(doffset.as_ref().map(|g| &g.0)),
-                self.arg_opt(dmask.as_ref().map(|g| &g.0)),
-                Arg::I64(items as i64),
+            let adds = |g: &Option<(View<'_>, bool)>| i32::from(g.as_ref().is_some_and(|g| g.1));
+            let args = DeformShiftsArgs {
+                x: self.arg_in(&x),
+                offset: self.arg_in(&offset),
+                mask: self.arg_opt(mask.as_ref()),
+                dcol: self.arg_in(&dcol.view()),
+                doffset: self.arg_opt(doffset.as_ref().map(|g| &g.0)),
+                dmask: self.arg_opt(dmask.as_ref().map(|g| &g.0)),
+                n: items as i64,
                 geo,
                 img,
                 out,
-                adds(&doffset),
-                adds(&dmask),
-            ];
-            self.launch_list(&DEFORM_SHIFTS.spec, dtype, "", Grid::Stride(items), &args)?;
+                add_offset: adds(&doffset),
+                add_mask: adds(&dmask),
+            };
+            self.launch(&DEFORM_SHIFTS, dtype, "", Grid::Stride(items), &args)?;
         }
         let Some((dx, accumulate)) = part(&io.dx, first, n)? else { return Ok(()) };
-        let limit = n * s.deform * c.in_plane();
+        self.deform_input(s, n, (&offset, mask.as_ref()), &dcol.view(), &dx, accumulate)
+    }
+
+    /// dx of `n` images: sorts the taps by the cell that they read; each cell then adds up its own.
+    fn deform_input(
+        &self,
+        s: &DeformShape,
+        n: usize,
+        (offset, mask): (&View<'_>, Option<&View<'_>>),
+        dcol: &View<'_>,
+        dx: &View<'_>,
+        accumulate: bool,
+    ) -> Result<()> {
+        let (dtype, items, DeformArgs { geo, img, out }) = (dx.dtype(), n * s.displaced(), s.args());
+        let limit = n * s.deform * s.conv.in_plane();
         let keys = self.scratch(DType::I32, 4 * items)?;
-        let weight = self.scratch(wide, 4 * items)?;
-        let args = [
-            self.arg_in(&offset),
-            self.arg_opt(mask.as_ref()),
-            self.arg_in(&keys.view()),
-            self.arg_in(&weight.view()),
-            Arg::I64(items as i64),
-            Arg::I32(limit as i32),
+        let weight = self.scratch(dtype.accumulator(), 4 * items)?;
+        let args = DeformKeysArgs {
+            offset: self.arg_in(offset),
+            mask: self.arg_opt(mask),
+            keys: self.arg_in(&keys.view()),
+            weight: self.arg_in(&weight.view()),
+            n: items as i64,
+            limit: limit as i32,
             geo,
             img,
             out,
-        ];
-        self.launch_list(&DEFORM_KEYS.spec, dtype, "", Grid::Stride(items), &args)?;
+        };
+        self.launch(&DEFORM_KEYS, dtype, "", Grid::Stride(items), &args)?;
         let pairs = self.sort_pairs("deform_conv_bwd", &keys.view(), usize::BITS - limit.leading_zeros())?;
         let start = self.scratch(DType::I64, limit + 1)?;
-        let args = [
-            self.arg_in(&pairs.keys.view()),
-            self.arg_in(&start.view()),
-            Arg::I64(4 * items as i64),
-            Arg::I32(limit as i32),
-        ];
-        self.launch_list(&DEFORM_STARTS.spec, dtype, "", Grid::Stride(limit + 1), &args)?;
-        let args = [
-            self.arg_in(&start.view()),
-            self.arg_in(&pairs.positions.view()),
-            self.arg_in(&weight.view()),
-            self.arg_in(&dcol.view()),
-            self.arg_in(&dx),
-            Arg::I64(dx.numel() as i64),
+        let args = DeformStartsArgs {
+            keys: self.arg_in(&pairs.keys.view()),
+            start: self.arg_in(&start.view()),
+            n: 4 * items as i64,
+            limit: limit as i32,
+        };
+        self.launch(&DEFORM_STARTS, dtype, "", Grid::Stride(limit + 1), &args)?;
+        let args = DeformInputArgs {
+            start: self.arg_in(&start.view()),
+            positions: self.arg_in(&pairs.positions.view()),
+            weight: self.arg_in(&weight.view()),
+            dcol: self.arg_in(dcol),
+            dx: self.arg_in(dx),
+            n: dx.numel() as i64,
             img,
             out,
-            Arg::I32(accumulate as i32),
-        ];
-        self.launch_list(&DEFORM_INPUT.spec, dtype, "", Grid::Stride(dx.numel()), &args)
+            accumulate: i32::from(accumulate),
+        };
+        self.launch(&DEFORM_INPUT, dtype, "", Grid::Stride(dx.numel()), &args)
     }
 }
 

@@ -1,5 +1,5 @@
-//! Convolution: one description of a gathered product, which serves forward and adjoint, and the kernels for it. Weight gradients are in
-//! `conv_weight.rs`, columns in `conv_columns.rs`.
+//! Convolution: one description of a gathered product, which serves forward and adjoint, and the kernels for it. Weight gradients and columns are
+//! in `weight.rs`.
 
 pub(super) mod causal;
 pub(super) mod deformable;
@@ -7,16 +7,15 @@ pub(super) mod deformable;
 mod tests;
 pub(super) mod weight;
 
-use crate::spec::kernels::conv::*;
 use std::borrow::Cow;
 
 use crate::buffer::{GradMut, View, ViewMut};
-use crate::driver::Arg;
+use crate::driver::DimsArg;
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, aligned16, dims, real};
+use crate::engine::launch::{Grid, aligned16, dims};
 use crate::engine::ops::shape::strided::magic;
-use crate::engine::variants::{PORTABLE, Variant};
+use crate::engine::plan::{Alternative, PORTABLE};
 use crate::error::{GpuError, Result};
 use crate::ops::activation::Activation;
 use crate::ops::conv::*;
@@ -24,7 +23,8 @@ use crate::ops::core::Choice;
 use crate::ops::gemm::{Gemm, GemmAxis, GemmIo, GemmOps, Precision, fused_act};
 use crate::ops::reduce::ReduceOps;
 use crate::ops::shape::ShapeOps;
-use crate::spec::KernelSpec;
+use crate::spec::Kernel;
+use crate::spec::kernels::conv::*;
 
 /// Extents and displacements below which the kernels' 32-bit positions hold (`GK_FAR` with room for sums).
 pub(in crate::engine::ops) const NEAR: usize = 1 << 27;
@@ -86,7 +86,7 @@ impl<'a> Gathered<'a> {
         if self.back { self.s.stride } else { [1; 3] }
     }
 
-    /// Places of the largest phase in all images.
+    /// Output positions of the largest phase in all images.
     fn columns(&self) -> usize {
         let (steps, (_, to)) = (self.phases(), self.maps());
         self.s.n * to.iter().zip(steps).map(|(n, s)| n.div_ceil(s)).product::<usize>()
@@ -130,7 +130,7 @@ impl<'a> Gathered<'a> {
     }
 }
 
-/// A depthwise convolution with 3 x 3 taps that keeps the map's size, as `conv_depthwise.c` takes it.
+/// A depthwise convolution with 3 x 3 taps that keeps the map's size, as `depthwise.c` takes it.
 pub(in crate::engine::ops) struct Depthwise {
     /// Items of a row, and of a map along its height.
     quads: usize,
@@ -143,7 +143,7 @@ impl Depthwise {
     /// Rows of an item (`GK_STRIP`).
     const STRIP: usize = 2;
 
-    /// Where the kernels for it serve, given that one channel meets each output channel.
+    /// `Some` where the kernels for it apply, given that each output channel reads one channel.
     pub(in crate::engine::ops) fn of(s: &ConvShape, x: &View<'_>, y: &View<'_>) -> Option<Depthwise> {
         let same = s.kernel == [1, 3, 3] && s.pad == [0, 1, 1] && s.input == s.output && s.input[0] == 1;
         let unit = s.stride == [1; 3] && s.dilation[1..] == [1, 1];
@@ -154,21 +154,34 @@ impl Depthwise {
         (same && unit && items <= i32::MAX as usize).then_some(Depthwise { quads, strips, wide })
     }
 
-    /// Sizes, multipliers and whether accesses are wide, for `each` channels that are written per channel that is read.
-    fn args(&self, s: &ConvShape, each: usize) -> [Arg; 3] {
-        let size = dims([s.input[1], s.input[2], s.groups, each]);
-        [size, magic([self.quads, self.strips, s.groups * each]), Arg::I32(self.wide as i32)]
+    /// Arguments for `items` items, with `each` output maps per input map.
+    fn args(&self, s: &ConvShape, each: usize, items: usize) -> DepthwiseArgs {
+        DepthwiseArgs {
+            items,
+            size: dims([s.input[1], s.input[2], s.groups, each]),
+            by: magic([self.quads, self.strips, s.groups * each]),
+            wide: i32::from(self.wide),
+        }
     }
 
-    /// Number of items for the maps of `each` channels per group, and arguments.
-    fn forward(&self, s: &ConvShape, each: usize) -> (usize, [Arg; 3]) {
-        (s.n * s.groups * each * self.quads * self.strips, self.args(s, each))
+    /// Arguments for all output maps, `each` per group.
+    fn forward(&self, s: &ConvShape, each: usize) -> DepthwiseArgs {
+        self.args(s, each, s.n * s.groups * each * self.quads * self.strips)
     }
 
-    /// Number of items of one channel over all images, and arguments.
-    pub(in crate::engine::ops) fn weight(&self, s: &ConvShape) -> (usize, [Arg; 3]) {
-        (s.n * self.quads * self.strips, self.args(s, s.cog()))
+    /// Arguments for the weights of one channel: its items in all images.
+    pub(in crate::engine::ops) fn weight(&self, s: &ConvShape) -> DepthwiseArgs {
+        self.args(s, s.cog(), s.n * self.quads * self.strips)
     }
+}
+
+/// A depthwise convolution as a kernel takes it.
+pub(in crate::engine::ops) struct DepthwiseArgs {
+    pub(in crate::engine::ops) items: usize,
+    pub(in crate::engine::ops) size: DimsArg,
+    /// Multipliers that divide by the items of a row, the strips of a map and the maps of an image.
+    pub(in crate::engine::ops) by: DimsArg,
+    pub(in crate::engine::ops) wide: i32,
 }
 
 /// The tile kernels.
@@ -182,13 +195,13 @@ enum Tile {
 }
 
 impl Tile {
-    fn kernel(self) -> &'static KernelSpec {
+    fn kernel(self) -> &'static Kernel<ConvTileArgs> {
         match self {
-            Tile::Square128 => &CONV_TILE128.spec,
-            Tile::Wide64 => &CONV_TILE64W.spec,
-            Tile::Wide32 => &CONV_TILE32.spec,
-            Tile::Wide16 => &CONV_TILE16.spec,
-            Tile::Square64 => &CONV_TILE64.spec,
+            Tile::Square128 => &CONV_TILE128,
+            Tile::Wide64 => &CONV_TILE64W,
+            Tile::Wide32 => &CONV_TILE32,
+            Tile::Wide16 => &CONV_TILE16,
+            Tile::Square64 => &CONV_TILE64,
         }
     }
 
@@ -245,27 +258,23 @@ impl Engine {
         dtype: DType,
         fits: std::result::Result<(), Cow<'static, str>>,
         long: bool,
-        f: impl FnOnce(&[Variant<'_>]) -> R,
+        f: impl FnOnce(&[Alternative<'_>]) -> R,
     ) -> R {
         let always = || Ok(());
         let tiles = || fits.clone();
         let large =
             || if dtype == DType::F64 { Err("f64 has no tile of this size".into()) } else { fits.clone() };
         let split = || if long { fits.clone() } else { Err("the sums are short".into()) };
-        const SOURCE: &str = "kernels/common/conv.c, conv_weight.c";
+        const SOURCE: &str = "kernels/common/conv/conv.c, weight.c";
         f(&[
-            Variant {
-                name: PORTABLE,
-                source: "kernels/common/conv.c, conv_weight.c, conv_direct.c",
-                applicable: &always,
-            },
-            Variant { name: "tile_128", source: SOURCE, applicable: &large },
-            Variant { name: "tile_64", source: SOURCE, applicable: &tiles },
-            Variant { name: "tile_64x256", source: SOURCE, applicable: &large },
-            Variant { name: "tile_32x256", source: SOURCE, applicable: &large },
-            Variant { name: "tile_16x256", source: SOURCE, applicable: &large },
-            Variant { name: "split_k", source: SOURCE, applicable: &split },
-            Variant { name: "direct", source: "kernels/common/conv_direct.c", applicable: &always },
+            Alternative::new(PORTABLE, "kernels/common/conv/conv.c, weight.c, direct.c", &always),
+            Alternative::new("tile_128", SOURCE, &large),
+            Alternative::new("tile_64", SOURCE, &tiles),
+            Alternative::new("tile_64x256", SOURCE, &large),
+            Alternative::new("tile_32x256", SOURCE, &large),
+            Alternative::new("tile_16x256", SOURCE, &large),
+            Alternative::new("split_k", SOURCE, &split),
+            Alternative::new("direct", "kernels/common/conv/direct.c", &always),
         ])
     }
 
@@ -362,41 +371,42 @@ impl Engine {
         let out = dims([to[0], to[1], to[2], m, s.groups, s.n, parts, wide as usize]);
         let phase = dims([steps[0], steps[1], steps[2], phases, k, mpad, mt, ct]);
         let (z, (act, slope)) = (q.z.as_ref().map(ViewMut::as_view), fused_act("conv", q.act)?);
-        let args = [
-            self.arg_in(&q.x),
-            self.arg_in(&wt.view()),
-            self.arg_in(&plan.view()),
-            self.arg_opt(q.scale.as_ref()),
-            self.arg_opt(q.bias.as_ref()),
-            self.arg_opt(q.residual.as_ref()),
-            self.arg_in(&y),
-            self.arg_opt(z.as_ref()),
-            self.arg_opt(part.as_ref().map(|p| p.view()).as_ref()),
-            dims([from[0], from[1], from[2], s.groups * r * plane, r * plane]),
+        let args = ConvTileArgs {
+            x: self.arg_in(&q.x),
+            wt: self.arg_in(&wt.view()),
+            plan: self.arg_in(&plan.view()),
+            scale: self.arg_opt(q.scale.as_ref()),
+            bias: self.arg_opt(q.bias.as_ref()),
+            residual: self.arg_opt(q.residual.as_ref()),
+            y: self.arg_in(&y),
+            z: self.arg_opt(z.as_ref()),
+            part: self.arg_opt(part.as_ref().map(|p| p.view()).as_ref()),
+            img: dims([from[0], from[1], from[2], s.groups * r * plane, r * plane]),
             out,
-            dims([step[0], step[1], step[2], pad[0], pad[1], pad[2]]),
+            step: dims([step[0], step[1], step[2], pad[0], pad[1], pad[2]]),
             phase,
-            Arg::I32(q.accumulate as i32),
-            Arg::I32(act),
-            real(dtype, slope),
-        ];
-        self.launch_list(tile.kernel(), dtype, "", Grid::Blocks([blocks.saturating_mul(parts), 1, 1]), &args)?;
+            accumulate: i32::from(q.accumulate),
+            act,
+            q_act: slope,
+        };
+        let grid = Grid::Blocks([blocks.saturating_mul(parts), 1, 1]);
+        self.launch(tile.kernel(), dtype, "", grid, &args)?;
         let Some(part) = part else { return Ok(()) };
-        let args = [
-            self.arg_in(&part.view()),
-            self.arg_opt(q.scale.as_ref()),
-            self.arg_opt(q.bias.as_ref()),
-            self.arg_opt(q.residual.as_ref()),
-            self.arg_in(&y),
-            self.arg_opt(z.as_ref()),
+        let args = ConvSplitArgs {
+            part: self.arg_in(&part.view()),
+            scale: self.arg_opt(q.scale.as_ref()),
+            bias: self.arg_opt(q.bias.as_ref()),
+            residual: self.arg_opt(q.residual.as_ref()),
+            y: self.arg_in(&y),
+            z: self.arg_opt(z.as_ref()),
             out,
             phase,
-            Arg::I32(q.accumulate as i32),
-            Arg::I32(act),
-            real(dtype, slope),
-        ];
+            accumulate: i32::from(q.accumulate),
+            act,
+            q_act: slope,
+        };
         let items = phases * s.groups * m * q.columns().div_ceil(4);
-        self.launch_list(&CONV_SPLIT.spec, dtype, "", Grid::Stride(items), &args)
+        self.launch(&CONV_SPLIT, dtype, "", Grid::Stride(items), &args)
     }
 
     /// Makes a plan, and the weights that go with it: (w, wt). `rows`: rows, rows with padding, channels that are summed over.
@@ -412,57 +422,73 @@ impl Engine {
         let groups = if weights.is_some() { s.groups } else { 1 };
         let dtype = weights.map_or(DType::F32, |(w, _)| w.dtype());
         let phases: usize = if back { s.stride.iter().product() } else { 1 };
-        let args = [
-            self.arg_opt(weights.map(|w| w.0)),
-            self.arg_in(plan),
-            self.arg_opt(weights.map(|w| w.1)),
-            Arg::I32(back as i32),
-            Arg::I32(m as i32),
-            Arg::I32(mpad as i32),
-            Arg::I32(r as i32),
-            Arg::I32(groups as i32),
-            dims(s.kernel.into_iter().chain(s.stride)),
-            dims(s.pad.into_iter().chain(s.dilation)),
-            dims(from),
-        ];
+        let args = ConvPlanArgs {
+            w: self.arg_opt(weights.map(|w| w.0)),
+            plan: self.arg_in(plan),
+            wt: self.arg_opt(weights.map(|w| w.1)),
+            back: i32::from(back),
+            m: m as i32,
+            mpad: mpad as i32,
+            r: r as i32,
+            groups: groups as i32,
+            win: dims(s.kernel.into_iter().chain(s.stride)),
+            geo: dims(s.pad.into_iter().chain(s.dilation)),
+            img: dims(from),
+        };
         let items = (groups * r * s.taps() * mpad).max(phases);
-        self.launch_list(&CONV_PLAN.spec, dtype, "", Grid::Stride(items), &args)
+        self.launch(&CONV_PLAN, dtype, "", Grid::Stride(items), &args)
     }
 
     /// One output, or a strip of outputs, per work-item.
     fn direct(&self, op: &'static str, q: &Gathered<'_>) -> Result<()> {
         let (s, dtype, (m, r), (from, to)) = (&q.s, q.x.dtype(), q.channels(), q.maps());
         self.conv_extents(op, s)?;
-        let (z, (act, slope)) = (q.z.as_ref().map(ViewMut::as_view), fused_act(op, q.act)?);
-        let args = [
-            self.arg_in(&q.x),
-            self.arg_in(&q.w),
-            self.arg_opt(q.scale.as_ref()),
-            self.arg_opt(q.bias.as_ref()),
-            self.arg_opt(q.residual.as_ref()),
-            self.arg_in(&q.y.as_view()),
-            self.arg_opt(z.as_ref()),
-            dims(from),
-            dims(to.into_iter().chain([m, s.groups, s.n, r])),
-            dims(s.kernel.into_iter().chain(s.stride)),
-            dims(s.pad.into_iter().chain(s.dilation)),
-            Arg::I32(q.back as i32),
-            Arg::I32(q.accumulate as i32),
-            Arg::I32(act),
-            real(dtype, slope),
-        ];
-        if let Some(t) = (r == 1).then(|| Depthwise::of(s, &q.x, &q.y.as_view())).flatten() {
-            let (n, [size, by, wide]) = t.forward(s, m);
-            let mut args = args[..7].to_vec();
-            args.extend([Arg::I64(n as i64), size, by, wide, Arg::I32(q.back as i32)]);
-            args.extend([Arg::I32(q.accumulate as i32), Arg::I32(act), real(dtype, slope)]);
-            return self.launch_list(&CONV_DEPTHWISE.spec, dtype, "", Grid::Stride(n), &args);
+        let (y, z) = (q.y.as_view(), q.z.as_ref().map(ViewMut::as_view));
+        let (act, p) = fused_act(op, q.act)?;
+        let args = ConvDirectArgs {
+            x: self.arg_in(&q.x),
+            w: self.arg_in(&q.w),
+            scale: self.arg_opt(q.scale.as_ref()),
+            bias: self.arg_opt(q.bias.as_ref()),
+            residual: self.arg_opt(q.residual.as_ref()),
+            y: self.arg_in(&y),
+            z: self.arg_opt(z.as_ref()),
+            img: dims(from),
+            out: dims(to.into_iter().chain([m, s.groups, s.n, r])),
+            win: dims(s.kernel.into_iter().chain(s.stride)),
+            geo: dims(s.pad.into_iter().chain(s.dilation)),
+            back: i32::from(q.back),
+            accumulate: i32::from(q.accumulate),
+            act,
+            p,
+        };
+        if let Some(t) = (r == 1).then(|| Depthwise::of(s, &q.x, &y)).flatten() {
+            let ConvDirectArgs { x, w, scale, bias, residual, y, z, back, accumulate, .. } = args;
+            let DepthwiseArgs { items, size, by, wide } = t.forward(s, m);
+            let args = ConvDepthwiseArgs {
+                x,
+                w,
+                scale,
+                bias,
+                residual,
+                y,
+                z,
+                n: items as i64,
+                size,
+                by,
+                wide,
+                back,
+                accumulate,
+                act,
+                p,
+            };
+            return self.launch(&CONV_DEPTHWISE, dtype, "", Grid::Stride(items), &args);
         }
         if q.strips() {
             let items = s.n * s.groups * m * to[1].div_ceil(4) * to[2];
-            return self.launch_list(&CONV_ROWS.spec, dtype, "", Grid::Stride(items), &args);
+            return self.launch(&CONV_ROWS, dtype, "", Grid::Stride(items), &args);
         }
-        self.launch_list(&CONV_DIRECT.spec, dtype, "", Grid::Stride(q.y.numel()), &args)
+        self.launch(&CONV_DIRECT, dtype, "", Grid::Stride(q.y.numel()), &args)
     }
 
     /// The kernels without plans count positions along an axis in 32 bits.

@@ -7,6 +7,7 @@ use crate::engine::Engine;
 use crate::error::GpuError;
 use crate::ops::conv::*;
 use crate::ops::core::CoreOps;
+use crate::ops::core::InteropOps;
 use crate::test_devices::present;
 use crate::{CpuBackend, IGpuBackend};
 
@@ -264,7 +265,7 @@ fn every_variant_computes_the_same() {
     assert!(ways.len() > 5);
     for way in ways {
         for op in ["conv", "conv_bwd", "conv_transpose", "conv_transpose_bwd"] {
-            gpu.pin_variant(op, &way);
+            gpu.pin_variant(op, Some(&way)).unwrap();
         }
         for (p, want) in problems.iter().zip(&wanted) {
             for dtype in [DType::F32, DType::F64] {

@@ -1,17 +1,16 @@
 //! Weight gradients of convolutions, and windows as columns.
 
-use crate::spec::kernels::conv::*;
 use std::borrow::Cow;
 
 use crate::buffer::{GradMut, View};
-use crate::driver::Arg;
 use crate::dtype::DType;
 use crate::engine::Engine;
 use crate::engine::launch::{Grid, dims};
-use crate::engine::ops::conv::{COUNT, Depthwise, NEAR, Way};
+use crate::engine::ops::conv::{COUNT, Depthwise, DepthwiseArgs, NEAR, Way};
 use crate::error::Result;
 use crate::ops::conv::*;
 use crate::spec::BLOCK;
+use crate::spec::kernels::conv::*;
 
 /// Elements of partial sums beyond which a sum is not split further.
 const PARTS: usize = 1 << 27;
@@ -83,33 +82,33 @@ impl Engine {
         let real = dtype.accumulator();
         let part = self.scratch(real, splits * size)?;
         let plane = s.in_plane();
-        let args = [
-            self.arg_in(&x),
-            self.arg_in(&dy),
-            self.arg_in(&plan.view()),
-            self.arg_in(&part.view()),
-            dims(s.input.into_iter().chain([s.ci * plane, s.cig() * plane])),
-            dims(s.output.into_iter().chain([m, s.groups, s.n])),
-            dims(s.stride.into_iter().chain(s.pad)),
-            dims([cols, splits, per, mt, ct, k]),
-        ];
-        let kernel = if large { &CONV_WEIGHT128.spec } else { &CONV_WEIGHT64.spec };
+        let args = ConvWeightArgs {
+            x: self.arg_in(&x),
+            dy: self.arg_in(&dy),
+            plan: self.arg_in(&plan.view()),
+            part: self.arg_in(&part.view()),
+            img: dims(s.input.into_iter().chain([s.ci * plane, s.cig() * plane])),
+            out: dims(s.output.into_iter().chain([m, s.groups, s.n])),
+            step: dims(s.stride.into_iter().chain(s.pad)),
+            size: dims([cols, splits, per, mt, ct, k]),
+        };
+        let kernel = if large { &CONV_WEIGHT128 } else { &CONV_WEIGHT64 };
         let blocks = mt.saturating_mul(ct).saturating_mul(s.groups).saturating_mul(splits);
-        self.launch_list(kernel, dtype, "", Grid::Blocks([blocks, 1, 1]), &args)?;
+        self.launch(kernel, dtype, "", Grid::Blocks([blocks, 1, 1]), &args)?;
         self.conv_join(&g, Some(&part.view()), splits)
     }
 
     /// Adds the runs of a split sum.
     fn conv_join(&self, g: &GradMut<'_>, part: Option<&View<'_>>, splits: usize) -> Result<()> {
         let n = g.out.numel();
-        let args = [
-            self.arg_opt(part),
-            self.arg_out(&g.out),
-            Arg::I64(n as i64),
-            Arg::I32(splits as i32),
-            Arg::I32(g.accumulate as i32),
-        ];
-        self.launch_list(&CONV_JOIN.spec, g.out.dtype(), "", Grid::Stride(n), &args)
+        let args = ConvJoinArgs {
+            part: self.arg_opt(part),
+            dw: self.arg_out(&g.out),
+            n: n as i64,
+            splits: splits as i32,
+            accumulate: i32::from(g.accumulate),
+        };
+        self.launch(&CONV_JOIN, g.out.dtype(), "", Grid::Stride(n), &args)
     }
 
     /// One block per pair of channels, chunk of taps and run of places.
@@ -133,18 +132,18 @@ impl Engine {
         let splits = k.div_ceil(per);
         let real = dtype.accumulator();
         let part = self.scratch(real, splits * size)?;
-        let args = [
-            self.arg_in(&x),
-            self.arg_in(&dy),
-            self.arg_in(&part.view()),
-            dims(s.input),
-            dims(s.output.into_iter().chain([s.cog(), s.groups, s.n, s.cig()])),
-            dims(s.kernel.into_iter().chain(s.stride)),
-            dims(s.pad.into_iter().chain(s.dilation)),
-            Arg::I32(splits as i32),
-            Arg::I64(per as i64),
-        ];
-        self.launch_list(&CONV_DIRECT_WEIGHT.spec, dtype, "", Grid::Blocks([blocks * splits, 1, 1]), &args)?;
+        let args = ConvDirectWeightArgs {
+            x: self.arg_in(&x),
+            dy: self.arg_in(&dy),
+            part: self.arg_in(&part.view()),
+            img: dims(s.input),
+            out: dims(s.output.into_iter().chain([s.cog(), s.groups, s.n, s.cig()])),
+            win: dims(s.kernel.into_iter().chain(s.stride)),
+            geo: dims(s.pad.into_iter().chain(s.dilation)),
+            splits: splits as i32,
+            per: per as i64,
+        };
+        self.launch(&CONV_DIRECT_WEIGHT, dtype, "", Grid::Blocks([blocks * splits, 1, 1]), &args)?;
         self.conv_join(&g, Some(&part.view()), splits)
     }
 
@@ -157,16 +156,24 @@ impl Engine {
         dy: View<'_>,
         g: GradMut<'_>,
     ) -> Result<()> {
-        let (n, tail) = t.weight(s);
+        let DepthwiseArgs { items: n, size, by, wide } = t.weight(s);
         let want = (self.device_caps().compute_units as usize).max(1) * 8;
         let splits = (want / s.co).min(n / BLOCK as usize).min(PARTS / g.out.numel()).max(1);
         let per = n.div_ceil(splits).next_multiple_of(BLOCK as usize);
         let splits = n.div_ceil(per);
         let part = self.scratch(x.dtype().accumulator(), splits * g.out.numel())?;
-        let args = [self.arg_in(&x), self.arg_in(&dy), self.arg_in(&part.view())];
-        let counts = [Arg::I64(n as i64), Arg::I64(per as i64)];
-        let args: Vec<Arg> = args.into_iter().chain(counts).chain(tail).collect();
-        self.launch_list(&CONV_DEPTHWISE_WEIGHT.spec, x.dtype(), "", Grid::Blocks([s.co * splits, 1, 1]), &args)?;
+        let args = ConvDepthwiseWeightArgs {
+            x: self.arg_in(&x),
+            dy: self.arg_in(&dy),
+            part: self.arg_in(&part.view()),
+            n: n as i64,
+            per: per as i64,
+            size,
+            by,
+            wide,
+        };
+        let grid = Grid::Blocks([s.co * splits, 1, 1]);
+        self.launch(&CONV_DEPTHWISE_WEIGHT, x.dtype(), "", grid, &args)?;
         self.conv_join(&g, Some(&part.view()), splits)
     }
 
@@ -179,23 +186,25 @@ impl Engine {
         from: View<'_>,
         to: GradMut<'_>,
     ) -> Result<()> {
-        let (spec, out) = (if op == "im2col" { &IM2COL.spec } else { &COL2IM.spec }, to.out.as_view());
-        let (x, col) = if op == "im2col" { (&from, &out) } else { (&out, &from) };
+        let (gather, out) = (op == "im2col", to.out.as_view());
+        let (x, col) = if gather { (&from, &out) } else { (&out, &from) };
         let s = check_columns(op, p, kernel, x, col, &to.out)?;
-        self.own(op, if op == "im2col" { "x" } else { "col" }, &from)?;
-        self.own(op, if op == "im2col" { "col" } else { "x" }, &out)?;
+        self.own(op, if gather { "x" } else { "col" }, &from)?;
+        self.own(op, if gather { "col" } else { "x" }, &out)?;
         self.conv_extents(op, &s)?;
         let n = out.numel();
-        let args = [
-            self.arg_in(&from),
-            self.arg_in(&out),
-            Arg::I64(n as i64),
-            dims(s.input),
-            dims(s.output),
-            dims(s.kernel.into_iter().chain(s.stride)),
-            dims(s.pad.into_iter().chain(s.dilation)),
-            Arg::I32(to.accumulate as i32),
-        ];
-        self.launch_list(spec, out.dtype(), "", Grid::Stride(n), &args)
+        let (dtype, grid) = (out.dtype(), Grid::Stride(n));
+        let (from, to, n, accumulate) =
+            (self.arg_in(&from), self.arg_in(&out), n as i64, i32::from(to.accumulate));
+        let (img, out) = (dims(s.input), dims(s.output));
+        let win = dims(s.kernel.into_iter().chain(s.stride));
+        let geo = dims(s.pad.into_iter().chain(s.dilation));
+        if gather {
+            let args = Im2colArgs { x: from, col: to, n, img, out, win, geo, accumulate };
+            self.launch(&IM2COL, dtype, "", grid, &args)
+        } else {
+            let args = Col2imArgs { col: from, x: to, n, img, out, win, geo, accumulate };
+            self.launch(&COL2IM, dtype, "", grid, &args)
+        }
     }
 }

@@ -3,23 +3,23 @@
 #[cfg(all(test, feature = "opencl"))]
 mod tests;
 
-use crate::spec::kernels::gemm::*;
-use crate::spec::gemm::{OUTPUTS};
 use std::borrow::Cow;
 use std::cell::OnceCell;
 
 use crate::buffer::{GradMut, View, ViewMut};
-use crate::driver::{Arg, RawMem};
+use crate::driver::{DimsArg, Ptr, RawMem};
 use crate::dtype::DType;
 use crate::engine::Engine;
 use crate::engine::blas::BlasAnswer;
-use crate::engine::launch::{Grid, LANES, aligned16, code_of_op, dims, pow2, real};
-use crate::engine::variants::{PORTABLE, Variant};
+use crate::engine::launch::{Grid, LANES, aligned16, code_of_op, dims, pow2};
+use crate::engine::plan::{Alternative, PORTABLE};
 use crate::error::Result;
 use crate::ops::core::Choice;
 use crate::ops::gemm::*;
 use crate::ops::reduce::ReduceOps;
-use crate::spec::KernelSpec;
+use crate::spec::Kernel;
+use crate::spec::gemm::OUTPUTS;
+use crate::spec::kernels::gemm::*;
 
 /// An operand in device memory.
 #[derive(Debug, Clone, Copy)]
@@ -61,16 +61,16 @@ impl Term {
         Term { mem: (self.mem.0, self.mem.1 + bytes), aligned, ..self }
     }
 
-    pub(crate) fn arg(self) -> Arg {
-        Arg::Mem(Some(self.mem))
+    pub(crate) fn arg(self) -> Ptr {
+        Ptr(Some(self.mem))
     }
 
-    fn dims(self) -> Arg {
+    fn dims(self) -> DimsArg {
         dims(self.steps)
     }
 
     /// Dims parameter of A (rows of `rows`) or, transposed, of B, with the direction and width of its loads.
-    fn side(self, rows: usize, k: usize, dtype: DType) -> Arg {
+    fn side(self, rows: usize, k: usize, dtype: DType) -> DimsArg {
         let ([r, s, b], w) = (self.steps, 16 / dtype.size());
         let along = (s == 1 && k > 1) || (r != 1 && s <= r);
         let (inner, outer, lines) = if along { (s, r, rows) } else { (r, s, k) };
@@ -180,19 +180,19 @@ impl Product {
         OUTPUTS[(self.out != self.dtype) as usize]
     }
 
-    fn opt(t: Option<Term>) -> Arg {
-        t.map_or(Arg::Mem(None), Term::arg)
+    fn opt(t: Option<Term>) -> Ptr {
+        t.map_or(Ptr::NULL, Term::arg)
     }
 
     /// Dims parameters of C, residual, vectors, Y and Z.
-    fn outer_dims(&self) -> [Arg; 5] {
+    fn outer_dims(&self) -> [DimsArg; 5] {
         let d = |t: Option<Term>| dims(t.map_or([0; 3], |t| t.steps));
         let v = |t: Option<Term>| t.map_or([0; 2], |t| [t.steps[0], t.steps[1]]);
         let ([b0, b1], [s0, s1]) = (v(self.bias), v(self.scale));
         [d(self.c), d(self.residual), dims([b0, b1, s0, s1]), self.y.dims(), d(self.z)]
     }
 
-    fn size(&self, splits: usize, per: usize) -> Arg {
+    fn size(&self, splits: usize, per: usize) -> DimsArg {
         let e = self.e;
         let wide = self.y.wide_rows(e.m) as usize
             + 2 * self.z.is_some_and(|z| z.wide_rows(e.m)) as usize
@@ -221,11 +221,11 @@ enum Tile {
 const SKINNY: usize = 16;
 
 impl Tile {
-    fn kernel(self) -> &'static KernelSpec {
+    fn kernel(self) -> &'static Kernel<GemmTileArgs> {
         match self {
-            Tile::Square128 => &GEMM_TILE128.spec,
-            Tile::Square64 => &GEMM_TILE64.spec,
-            Tile::Skinny => &GEMM_SKINNY.spec,
+            Tile::Square128 => &GEMM_TILE128,
+            Tile::Square64 => &GEMM_TILE64,
+            Tile::Skinny => &GEMM_SKINNY,
         }
     }
 
@@ -281,30 +281,30 @@ impl Engine {
         let part = (splits > 1).then(|| self.scratch(q.real(), splits * e.batch * e.m * e.n)).transpose()?;
         let view = part.as_ref().map(|p| p.view());
         let [sc, sr, sv, sy, sz] = q.outer_dims();
-        let args = [
-            q.a.arg(),
-            q.b.arg(),
-            Product::opt(q.c),
-            Product::opt(q.bias),
-            Product::opt(q.residual),
-            Product::opt(q.scale),
-            q.y.arg(),
-            Product::opt(q.z),
-            self.arg_opt(view.as_ref()),
-            q.size(splits, per),
-            q.a.side(e.m, e.k, q.dtype),
-            q.b.transposed().side(e.n, e.k, q.dtype),
+        let args = GemmTileArgs {
+            a: q.a.arg(),
+            b: q.b.arg(),
+            c: Product::opt(q.c),
+            bias: Product::opt(q.bias),
+            residual: Product::opt(q.residual),
+            scale: Product::opt(q.scale),
+            y: q.y.arg(),
+            z: Product::opt(q.z),
+            part: self.arg_opt(view.as_ref()),
+            size: q.size(splits, per),
+            sa: q.a.side(e.m, e.k, q.dtype),
+            sb: q.b.transposed().side(e.n, e.k, q.dtype),
             sc,
             sr,
             sv,
             sy,
             sz,
-            real(q.dtype, q.alpha),
-            real(q.dtype, q.beta),
-            Arg::I32(q.act.0),
-            real(q.dtype, q.act.1),
-        ];
-        self.launch_list(tile.kernel(), q.dtype, q.op(), Grid::Blocks([blocks, 1, 1]), &args)?;
+            alpha: q.alpha,
+            beta: q.beta,
+            act: q.act.0,
+            p: q.act.1,
+        };
+        self.launch(tile.kernel(), q.dtype, q.op(), Grid::Blocks([blocks, 1, 1]), &args)?;
         match view {
             Some(part) => self.finish(q, Some(&Term::packed(&part, e)), splits, q.alpha),
             None => Ok(()),
@@ -317,27 +317,27 @@ impl Engine {
         let [sc, sr, sv, sy, sz] = q.outer_dims();
         // Work-items that share the splits of a result.
         let lanes = pow2(splits.div_ceil(8), 32);
-        let args = [
-            Product::opt(part.copied()),
-            Product::opt(q.c),
-            Product::opt(q.bias),
-            Product::opt(q.residual),
-            Product::opt(q.scale),
-            q.y.arg(),
-            Product::opt(q.z),
-            q.size(splits, lanes),
+        let args = GemmFinishArgs {
+            part: Product::opt(part.copied()),
+            c: Product::opt(q.c),
+            bias: Product::opt(q.bias),
+            residual: Product::opt(q.residual),
+            scale: Product::opt(q.scale),
+            y: q.y.arg(),
+            z: Product::opt(q.z),
+            size: q.size(splits, lanes),
             sc,
             sr,
             sv,
             sy,
             sz,
-            real(q.dtype, alpha),
-            real(q.dtype, q.beta),
-            Arg::I32(q.act.0),
-            real(q.dtype, q.act.1),
-        ];
+            alpha,
+            beta: q.beta,
+            act: q.act.0,
+            p: q.act.1,
+        };
         let blocks = (e.batch * e.m * e.n.div_ceil(4)).div_ceil(LANES / lanes);
-        self.launch_list(&GEMM_FINISH.spec, q.dtype, q.op(), Grid::Blocks([blocks.min(self.fill() * 8), 1, 1]), &args)
+        self.launch(&GEMM_FINISH, q.dtype, q.op(), Grid::Blocks([blocks.min(self.fill() * 8), 1, 1]), &args)
     }
 
     /// The kernels of this crate, tile and splits by size.
@@ -347,7 +347,11 @@ impl Engine {
     }
 
     /// Calls `f` with the variants that can serve a product, and the vendor's plan where there is one.
-    fn with_variants<R>(&self, q: &Product, f: impl FnOnce(&[Variant<'_>], &OnceCell<BlasAnswer>) -> R) -> R {
+    fn with_variants<R>(
+        &self,
+        q: &Product,
+        f: impl FnOnce(&[Alternative<'_>], &OnceCell<BlasAnswer>) -> R,
+    ) -> R {
         let plan = OnceCell::new();
         let name = self.driver().vendor_blas().map_or("cublaslt", |b| b.name());
         // Measured on an H200: 1.4 times the vendor library's speed for 16 x 4096 x 4096.
@@ -365,15 +369,15 @@ impl Engine {
         let large = || not(q.dtype != DType::F64, "f64 has no tile of this size");
         let skinny = || not(q.e.m.min(q.e.n) <= SKINNY, "both M and N are above 16");
         let split = || not(q.e.k >= 64, "K is below 64");
-        const SOURCE: &str = "kernels/common/gemm.c";
+        const SOURCE: &str = "kernels/common/gemm/gemm.c";
         f(
             &[
-                Variant { name, source: "vendor library", applicable: &blas },
-                Variant { name: PORTABLE, source: SOURCE, applicable: &always },
-                Variant { name: "tile_128", source: SOURCE, applicable: &large },
-                Variant { name: "tile_64", source: SOURCE, applicable: &always },
-                Variant { name: "skinny", source: SOURCE, applicable: &skinny },
-                Variant { name: "split_k", source: SOURCE, applicable: &split },
+                Alternative::new(name, "vendor library", &blas),
+                Alternative::new(PORTABLE, SOURCE, &always),
+                Alternative::new("tile_128", SOURCE, &large),
+                Alternative::new("tile_64", SOURCE, &always),
+                Alternative::new("skinny", SOURCE, &skinny),
+                Alternative::new("split_k", SOURCE, &split),
             ],
             &plan,
         )
@@ -401,7 +405,7 @@ impl Engine {
         }
     }
 
-    /// What serves a product of 1024 x 1024 x 1024 in f32.
+    /// The variant that serves a product of 1024 x 1024 x 1024 in f32.
     pub(crate) fn explain_gemm(&self, op: &'static str) -> Result<Choice> {
         let e = Extents { batch: 1, m: 1024, n: 1024, k: 1024 };
         let t = Term { mem: (RawMem(0), 0), aligned: true, steps: [1024, 1, 0] };
@@ -592,21 +596,21 @@ impl GemmOps for Engine {
         let by_row = ta.steps[1] == 1;
         let ta = Term { aligned: ta.aligned && by_row, ..ta };
         let q = Product::plain(p, e, dt, ta, tb, (ty, v.dtype()), 0.0);
-        let args = [
-            ta.arg(),
-            tb.arg(),
-            self.arg_in(&offsets),
-            ty.arg(),
-            self.arg_error(),
-            q.size(1, 0),
-            ta.side(e.m, e.k, dt),
-            tb.transposed().side(e.n, e.k, dt),
-            ty.dims(),
-            real(dt, p.alpha),
-            Arg::I32(code_of_op(op)),
-        ];
+        let args = GemmRaggedArgs {
+            a: ta.arg(),
+            b: tb.arg(),
+            offsets: self.arg_in(&offsets),
+            y: ty.arg(),
+            err: self.arg_error(),
+            size: q.size(1, 0),
+            sa: ta.side(e.m, e.k, dt),
+            sb: tb.transposed().side(e.n, e.k, dt),
+            sy: ty.dims(),
+            alpha: p.alpha,
+            code: code_of_op(op),
+        };
         // Every group, and the rows before and after all groups, can leave one tile incomplete.
         let tiles = e.m.div_ceil(64) + e.batch + 1;
-        self.launch_list(&GEMM_RAGGED.spec, dt, q.op(), Grid::Blocks([e.n.div_ceil(64) * tiles, 1, 1]), &args)
+        self.launch(&GEMM_RAGGED, dt, q.op(), Grid::Blocks([e.n.div_ceil(64) * tiles, 1, 1]), &args)
     }
 }

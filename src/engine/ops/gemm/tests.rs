@@ -6,6 +6,7 @@ use crate::backend::BackendExt;
 use crate::ops::IGpuBackend;
 use crate::ops::activation::Activation;
 use crate::ops::core::CoreOps;
+use crate::ops::core::InteropOps;
 use crate::ops::gemm::*;
 use crate::test_devices::present;
 use crate::{Buffer, CpuBackend, DType, Element, Engine, GpuError, Layout, View, ViewMut};
@@ -339,7 +340,7 @@ fn every_variant_on_opencl() {
         _ => vec![[1, 131, 257, 50], [2, 33, 17, 20], [1, 128, 128, 64], [1, 5, 7, 3]],
     };
     for v in ["portable", "tile_128", "tile_64", "skinny", "split_k"] {
-        gpu.pin_variant("gemm", v);
+        gpu.pin_variant("gemm", Some(v)).unwrap();
         for (i, shape) in shapes(v).into_iter().enumerate() {
             for d in [DType::F32, DType::Bf16, DType::F64] {
                 if v != "tile_128" || d != DType::F64 {
@@ -348,7 +349,7 @@ fn every_variant_on_opencl() {
             }
         }
     }
-    gpu.pin_variant("gemm", "cublaslt");
+    gpu.pin_variant("gemm", Some("cublaslt")).unwrap();
     let b = gpu.upload(&[1f32; 4]).unwrap();
     let y = gpu.upload(&[1f32; 4]).unwrap();
     let b = b.shaped(&[2, 2]).unwrap();

@@ -1,18 +1,18 @@
 //! Aggregation of messages over the edges of nodes: the launches of `aggregate.c`.
 
-use crate::spec::kernels::graph::*;
-use crate::spec::graph::{AGGREGATES};
 use crate::buffer::{Buffer, GradMut, View, ViewMut};
-use crate::driver::Arg;
+use crate::driver::DimsArg;
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, MAX_GRID_YZ, code_of_op, dims, real};
+use crate::engine::launch::{Grid, MAX_GRID_YZ, code_of_op, dims};
 use crate::engine::ops::graph::csr::Edges;
 use crate::engine::ops::index::scatter::arithmetic;
 use crate::engine::ops::shape::strided::common_power;
 use crate::error::Result;
 use crate::ops::graph::*;
 use crate::spec::BLOCK;
+use crate::spec::graph::AGGREGATES;
+use crate::spec::kernels::graph::*;
 
 /// Kinds of messages in `aggregate.c`.
 #[derive(Clone, Copy, PartialEq)]
@@ -125,7 +125,7 @@ impl<'a> Aggregate<'a> {
     /// The unit that serves it: the general one, or one that knows the message (see `GK_LEAN`). `sums`: not a product.
     fn unit(&self, w: &Walk, sums: bool) -> &'static str {
         let extras = [self.own, self.own_stat, self.mask.map(|m| m.0), self.base, self.bias];
-        // Distances of rows in bytes are 32-bit numbers there.
+        // Those kernels hold the distance between rows, in bytes, in 32 bits.
         let near = self.inner * self.dtype.size() <= i32::MAX as usize;
         let lean = near
             && w.wide
@@ -170,7 +170,7 @@ pub(in crate::engine::ops) fn lanes(vecs: usize) -> usize {
     }
 }
 
-/// Cuts that a block of a joining kernel looks through (`GK_WINDOW`).
+/// Cuts per block of a joining kernel (`GK_WINDOW`).
 const WINDOW: usize = 8;
 
 /// Entries per cut of a long node: long ones are worth more work-items where a row has few.
@@ -215,7 +215,7 @@ impl Walk {
         self.lanes.trailing_zeros() as usize
     }
 
-    /// Blocks for a work item per row.
+    /// Blocks for `items` rows.
     pub(in crate::engine::ops) fn grid(&self, items: usize) -> Grid {
         Grid::Blocks([items.div_ceil(BLOCK as usize / self.lanes), self.vecs.div_ceil(self.lanes), 1])
     }
@@ -240,7 +240,7 @@ impl Walk {
 }
 
 impl Engine {
-    fn size_and_how(&self, p: &Aggregate<'_>, w: &Walk, red: i32, accumulate: bool) -> (Arg, Arg) {
+    fn size_and_how(&self, p: &Aggregate<'_>, w: &Walk, red: i32, accumulate: bool) -> (DimsArg, DimsArg) {
         let e = p.edges;
         let a_rows = if p.a_at_edge { e.edges } else { p.others };
         let size = [e.nodes, e.edges, p.columns(), p.inner, a_rows, w.cut_bits(), e.edges, p.others];
@@ -289,49 +289,57 @@ impl Engine {
         let met = self.long_nodes(e, &w)?;
         let met = self.arg_in(&met.view());
         let bias_span = p.bias.map_or(1, |b| b.numel().max(1));
-        let end =
-            [Arg::I64(bias_span as i64), Arg::I32(p.act.0), real(p.dtype, p.act.1), real(p.dtype, p.alpha)];
-        let mut args = vec![
-            self.arg_in(&e.rowptr.view()),
+        let (bias_span, (act, slope), alpha) = (bias_span as i64, p.act, p.alpha);
+        let (rowptr, base, bias) =
+            (self.arg_in(&e.rowptr.view()), self.arg_opt(p.base.as_ref()), self.arg_opt(p.bias.as_ref()));
+        let (y, stat) = (self.arg_opt(y.as_ref()), self.arg_opt(stat.as_ref()));
+        let args = AggregateArgs {
+            rowptr,
             met,
-            self.arg_opt(e.col().as_ref()),
-            self.arg_opt(e.perm().as_ref()),
-            self.arg_opt(p.a.as_ref()),
-            self.arg_opt(p.b.map(|b| b.v).as_ref()),
-            self.arg_opt(p.own.as_ref()),
-            self.arg_opt(p.own_stat.as_ref()),
-            self.arg_opt(p.degree.as_ref()),
-            self.arg_opt(p.mask.map(|m| m.0).as_ref()),
-            self.arg_opt(p.base.as_ref()),
-            self.arg_opt(p.bias.as_ref()),
-            self.arg_opt(y.as_ref()),
-            self.arg_opt(stat.as_ref()),
+            col: self.arg_opt(e.col().as_ref()),
+            perm: self.arg_opt(e.perm().as_ref()),
+            a: self.arg_opt(p.a.as_ref()),
+            b: self.arg_opt(p.b.map(|b| b.v).as_ref()),
+            own: self.arg_opt(p.own.as_ref()),
+            own_stat: self.arg_opt(p.own_stat.as_ref()),
+            degree: self.arg_opt(p.degree.as_ref()),
+            mask: self.arg_opt(p.mask.map(|m| m.0).as_ref()),
+            base,
+            bias,
+            y,
+            stat,
             parts,
-            self.arg_error(),
+            err: self.arg_error(),
             size,
             how,
-            Arg::I64(span as i64),
-            Arg::I64(row as i64),
-        ];
-        args.extend(end);
-        args.push(Arg::I32(code_of_op(p.op)));
-        self.launch_list(&AGGREGATE.spec, p.dtype, p.unit(&w, red != Red::Prod), w.nodes(e.nodes), &args)?;
+            b_span: span as i64,
+            b_row: row as i64,
+            bias_span,
+            act,
+            slope,
+            alpha,
+            code: code_of_op(p.op),
+        };
+        self.launch(&AGGREGATE, p.dtype, p.unit(&w, red != Red::Prod), w.nodes(e.nodes), &args)?;
         if w.cuts == 0 || e.nodes == 0 {
             return Ok(());
         }
-        let mut args = vec![
-            self.arg_in(&e.rowptr.view()),
+        let args = AggregateJoinArgs {
+            rowptr,
             met,
             parts,
-            self.arg_opt(p.base.as_ref()),
-            self.arg_opt(p.bias.as_ref()),
-            self.arg_opt(y.as_ref()),
-            self.arg_opt(stat.as_ref()),
+            base,
+            bias,
+            y,
+            stat,
             size,
             how,
-        ];
-        args.extend(end);
-        self.launch_list(&AGGREGATE_JOIN.spec, p.dtype, AGGREGATES[0], w.joins(), &args)
+            bias_span,
+            act,
+            slope,
+            alpha,
+        };
+        self.launch(&AGGREGATE_JOIN, p.dtype, AGGREGATES[0], w.joins(), &args)
     }
 
     /// The extreme message of each node and its edge.
@@ -345,38 +353,39 @@ impl Engine {
         let e = p.edges;
         let met = self.long_nodes(e, &w)?;
         let met = self.arg_in(&met.view());
-        let wide_arg = Arg::I32(to.arg.is_some_and(|v| v.dtype() == DType::I64) as i32);
-        let (least, none) = (Arg::I32(to.least as i32), real(p.dtype, to.none));
+        let wide_arg = i32::from(to.arg.is_some_and(|v| v.dtype() == DType::I64));
+        let (least, none) = (i32::from(to.least), to.none);
         let (rowptr, y, arg) =
             (self.arg_in(&e.rowptr.view()), self.arg_in(&to.y), self.arg_opt(to.arg.as_ref()));
-        let args = [
+        let args = AggregateBestArgs {
             rowptr,
             met,
-            self.arg_opt(e.col().as_ref()),
-            self.arg_opt(e.perm().as_ref()),
-            self.arg_opt(p.a.as_ref()),
-            self.arg_opt(p.b.map(|b| b.v).as_ref()),
-            self.arg_opt(p.own.as_ref()),
+            col: self.arg_opt(e.col().as_ref()),
+            perm: self.arg_opt(e.perm().as_ref()),
+            a: self.arg_opt(p.a.as_ref()),
+            b: self.arg_opt(p.b.map(|b| b.v).as_ref()),
+            own: self.arg_opt(p.own.as_ref()),
             y,
             arg,
             parts,
             ids,
-            self.arg_error(),
+            err: self.arg_error(),
             size,
             how,
-            Arg::I64(span as i64),
-            Arg::I64(row as i64),
+            b_span: span as i64,
+            b_row: row as i64,
             least,
             wide_arg,
             none,
-            Arg::I32(code_of_op(p.op)),
-        ];
-        self.launch_list(&AGGREGATE_BEST.spec, p.dtype, p.unit(&w, true), w.nodes(e.nodes), &args)?;
+            code: code_of_op(p.op),
+        };
+        self.launch(&AGGREGATE_BEST, p.dtype, p.unit(&w, true), w.nodes(e.nodes), &args)?;
         if w.cuts == 0 || e.nodes == 0 {
             return Ok(());
         }
-        let args = [rowptr, met, parts, ids, y, arg, size, how, least, wide_arg, none];
-        self.launch_list(&AGGREGATE_BEST_JOIN.spec, p.dtype, AGGREGATES[0], w.joins(), &args)
+        let args =
+            AggregateBestJoinArgs { rowptr, met, parts, ids, y, arg, size, how, least, wide_arg, none };
+        self.launch(&AGGREGATE_BEST_JOIN, p.dtype, AGGREGATES[0], w.joins(), &args)
     }
 
     /// Scratch for a statistic of this many elements.

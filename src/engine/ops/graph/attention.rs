@@ -1,21 +1,21 @@
 //! Graphs: softmax over the edges of a node, and attention.
 
-use crate::spec::kernels::graph::*;
 use crate::buffer::{GradMut, View, ViewMut};
-use crate::driver::Arg;
+use crate::driver::{DimsArg, Ptr};
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, code_of_op, dims, real};
+use crate::engine::launch::{Grid, code_of_op, dims};
 use crate::engine::ops::graph::aggregate::{Walk, grad_view, out_view, wide_rows};
 use crate::engine::ops::graph::csr::Edges;
 use crate::error::Result;
 use crate::ops::graph::*;
+use crate::spec::kernels::graph::*;
 
 /// Flags of a walk over nodes.
 fn flags(e: &Edges<'_>, w: &Walk) -> usize {
     e.flags() | ((w.cuts > 0) as usize) << 3
 }
 
-/// Edges that a work-item of `edge_norm` has on their way (`GK_U`).
+/// Edges that a work-item of `edge_norm` loads at a time (`GK_U`).
 const AT_ONCE: usize = 4;
 
 impl Engine {
@@ -38,30 +38,31 @@ impl Engine {
         let (rowptr, met) = (self.arg_in(&edges.rowptr.view()), self.arg_in(&met.view()));
         let (parts, top, sum) = (self.arg_in(&parts.view()), self.arg_opt(top.as_ref()), self.arg_in(&sum));
         let size = dims([nodes, n, columns, w.cut_bits(), n, w.lane_bits(), ways.trailing_zeros() as usize]);
-        let flags = Arg::I32(flags(edges, &w) as i32);
-        let args = [
+        let flags = flags(edges, &w) as i32;
+        let args = EdgeNormArgs {
             rowptr,
             met,
-            self.arg_opt(edges.perm().as_ref()),
-            self.arg_in(&x),
-            self.arg_opt(z.as_ref()),
+            perm: self.arg_opt(edges.perm().as_ref()),
+            x: self.arg_in(&x),
+            z: self.arg_opt(z.as_ref()),
             top,
             sum,
             parts,
-            self.arg_error(),
+            err: self.arg_error(),
             size,
             flags,
-            Arg::I32(w.wide as i32),
-            Arg::I32(code_of_op(op)),
-        ];
-        self.launch_list(&EDGE_NORM.spec, dt, "", w.shared(nodes, ways), &args)?;
+            wide: i32::from(w.wide),
+            code: code_of_op(op),
+        };
+        self.launch(&EDGE_NORM, dt, "", w.shared(nodes, ways), &args)?;
         if w.cuts == 0 || nodes == 0 {
             return Ok(());
         }
-        self.launch_list(&EDGE_NORM_JOIN.spec, dt, "", w.joins(), &[rowptr, met, parts, top, sum, size, flags])
+        let args = EdgeNormJoinArgs { rowptr, met, parts, top, sum, size, flags };
+        self.launch(&EDGE_NORM_JOIN, dt, "", w.joins(), &args)
     }
 
-    fn gat_size(s: &GatShape, e: &Edges<'_>, w: &Walk, others: usize) -> Arg {
+    fn gat_size(s: &GatShape, e: &Edges<'_>, w: &Walk, others: usize) -> DimsArg {
         let columns = s.heads * s.features;
         dims([e.nodes, e.edges, columns, s.features.max(1), others, w.cut_bits(), w.lane_bits(), flags(e, w)])
     }
@@ -76,7 +77,7 @@ impl Engine {
         let (pa, pb, ps) = (stat(if p.by_source { 0 } else { vecs })?, stat(vecs)?, stat(vecs)?);
         let (parts, sums) = (stat(4 * w.cuts * columns)?, stat(2 * w.cuts * w.vecs)?);
         let size = Self::gat_size(s, e, &w, p.others);
-        let given = |v: &View<'_>, on: bool| if on { self.arg_in(v) } else { Arg::Mem(None) };
+        let given = |v: &View<'_>, on: bool| if on { self.arg_in(v) } else { Ptr::NULL };
         let met = self.long_nodes(e, &w)?;
         let met = self.arg_in(&met.view());
         let (rowptr, own, dx) =
@@ -84,51 +85,52 @@ impl Engine {
         let (pa, pb, ps) =
             (given(&pa.view(), !p.by_source), self.arg_in(&pb.view()), self.arg_in(&ps.view()));
         let (parts, sums) = (self.arg_in(&parts.view()), self.arg_in(&sums.view()));
-        let (wide, accumulate) = (Arg::I32(wide as i32), Arg::I32(p.dx.is_some_and(|g| g.accumulate) as i32));
-        let args = [
+        let (wide, accumulate) = (i32::from(wide), i32::from(p.dx.is_some_and(|g| g.accumulate)));
+        let args = GatBwdArgs {
             rowptr,
             met,
-            self.arg_opt(e.col().as_ref()),
-            self.arg_in(&p.row),
+            col: self.arg_opt(e.col().as_ref()),
+            row: self.arg_in(&p.row),
             own,
-            self.arg_in(&p.score_own),
-            self.arg_in(&p.score_other),
-            self.arg_in(&p.lse),
-            given(&p.delta, p.by_source),
+            score_own: self.arg_in(&p.score_own),
+            score_other: self.arg_in(&p.score_other),
+            lse: self.arg_in(&p.lse),
+            delta: given(&p.delta, p.by_source),
             dx,
             pa,
             pb,
             ps,
             parts,
             sums,
-            self.arg_error(),
+            err: self.arg_error(),
             size,
-            real(dt, slope),
+            slope,
             wide,
             accumulate,
-            Arg::I32(code_of_op("gat_bwd")),
-        ];
-        self.launch_list(&GAT_BWD.spec, dt, "", w.nodes(e.nodes), &args)?;
+            code: code_of_op("gat_bwd"),
+        };
+        self.launch(&GAT_BWD, dt, "", w.nodes(e.nodes), &args)?;
         if w.cuts > 0 && e.nodes > 0 {
-            let args = [rowptr, met, own, parts, sums, dx, pa, pb, ps, size, wide, accumulate];
-            self.launch_list(&GAT_BWD_JOIN.spec, dt, "", w.joins(), &args)?;
+            let args =
+                GatBwdJoinArgs { rowptr, met, own, parts, sums, dx, pa, pb, ps, size, wide, accumulate };
+            self.launch(&GAT_BWD_JOIN, dt, "", w.joins(), &args)?;
         }
         let n = e.nodes * s.heads;
         let dscore = p.dscore.map(|g| g.out.as_view());
-        let args = [
+        let args = GatScoresArgs {
             pa,
             pb,
             ps,
-            given(&p.delta, !p.by_source),
-            self.arg_opt(dscore.as_ref()),
-            Arg::I64(n as i64),
-            Arg::I64((w.vecs / s.heads.max(1)) as i64),
-            Arg::I32(p.dscore.is_some_and(|g| g.accumulate) as i32),
-        ];
+            delta: given(&p.delta, !p.by_source),
+            dscore: self.arg_opt(dscore.as_ref()),
+            n: n as i64,
+            run: (w.vecs / s.heads.max(1)) as i64,
+            accumulate: i32::from(p.dscore.is_some_and(|g| g.accumulate)),
+        };
         if p.by_source && dscore.is_none() {
             return Ok(());
         }
-        self.launch_list(&GAT_SCORES.spec, dt, "", Grid::Stride(n), &args)
+        self.launch(&GAT_SCORES, dt, "", Grid::Stride(n), &args)
     }
 }
 
@@ -219,29 +221,30 @@ impl GraphAttentionOps for Engine {
         let met = self.arg_in(&met.view());
         let (rowptr, parts, norms) =
             (self.arg_in(&edges.rowptr.view()), self.arg_in(&parts.view()), self.arg_in(&norms.view()));
-        let (y, lse, wide) = (self.arg_in(&y), self.arg_opt(lse.as_ref()), Arg::I32(w.wide as i32));
-        let args = [
+        let (y, lse, wide) = (self.arg_in(&y), self.arg_opt(lse.as_ref()), i32::from(w.wide));
+        let args = GatArgs {
             rowptr,
             met,
-            self.arg_opt(edges.col().as_ref()),
-            self.arg_in(&io.x),
-            self.arg_in(&io.score_src),
-            self.arg_in(&io.score_dst),
+            col: self.arg_opt(edges.col().as_ref()),
+            x: self.arg_in(&io.x),
+            score_src: self.arg_in(&io.score_src),
+            score_dst: self.arg_in(&io.score_dst),
             y,
             lse,
             parts,
             norms,
-            self.arg_error(),
+            err: self.arg_error(),
             size,
-            real(dt, slope),
+            slope,
             wide,
-            Arg::I32(code_of_op(OP)),
-        ];
-        self.launch_list(&GAT.spec, dt, "", w.nodes(s.targets), &args)?;
+            code: code_of_op(OP),
+        };
+        self.launch(&GAT, dt, "", w.nodes(s.targets), &args)?;
         if w.cuts == 0 || s.targets == 0 {
             return Ok(());
         }
-        self.launch_list(&GAT_JOIN.spec, dt, "", w.joins(), &[rowptr, met, parts, norms, y, lse, size, wide])
+        let args = GatJoinArgs { rowptr, met, parts, norms, y, lse, size, wide };
+        self.launch(&GAT_JOIN, dt, "", w.joins(), &args)
     }
 
     fn gat_bwd(&self, slope: f64, io: GatBwd<'_>) -> Result<()> {

@@ -1,8 +1,6 @@
 //! Edges grouped by node: taken from the caller, or sorted for one call.
 
-use crate::spec::kernels::graph::*;
 use crate::buffer::{Buffer, View};
-use crate::driver::Arg;
 use crate::dtype::DType;
 use crate::engine::Engine;
 use crate::engine::launch::{Grid, code_of_op};
@@ -10,6 +8,7 @@ use crate::engine::ops::graph::aggregate::Walk;
 use crate::engine::ops::index::scatter::wide_index;
 use crate::error::Result;
 use crate::ops::graph::*;
+use crate::spec::kernels::graph::*;
 
 /// An index list of the caller's, or one made for this call.
 pub(in crate::engine::ops) enum Held<'a> {
@@ -57,7 +56,7 @@ impl<'a> Edges<'a> {
         self.perm.as_ref().map(Held::view)
     }
 
-    /// What the kernels want to know of the lists.
+    /// Flags of the kernels: 1 for 64-bit lists, 2 for a rowptr that has to cover all edges.
     pub(in crate::engine::ops) fn flags(&self) -> usize {
         (self.rowptr.view().dtype() == DType::I64) as usize | (self.strict as usize) << 1
     }
@@ -79,31 +78,31 @@ impl Engine {
     ) -> Result<crate::engine::ops::sort::radix::SortedPairs> {
         let n = list.numel();
         let keys = self.scratch(DType::I32, n)?;
-        let args = [
-            self.arg_in(list),
-            self.arg_in(&keys.view()),
-            self.arg_error(),
-            Arg::I64(n as i64),
-            Arg::I64(nodes as i64),
-            wide_index(list),
-            Arg::I32(pad as i32),
-            Arg::I32(code_of_op(op)),
-        ];
-        self.launch_list(&PLAN_KEYS.spec, DType::I32, "", Grid::Stride(n), &args)?;
+        let args = PlanKeysArgs {
+            index: self.arg_in(list),
+            keys: self.arg_in(&keys.view()),
+            err: self.arg_error(),
+            n: n as i64,
+            limit: nodes as i64,
+            wide: wide_index(list),
+            pad: i32::from(pad),
+            code: code_of_op(op),
+        };
+        self.launch(&PLAN_KEYS, DType::I32, "", Grid::Stride(n), &args)?;
         self.sort_pairs(op, &keys.view(), bits(nodes))
     }
 
     /// `rowptr[v]` = sorted keys below v.
     fn plan_offsets(&self, keys: &View<'_>, rowptr: &View<'_>) -> Result<()> {
         let nodes = rowptr.numel() - 1;
-        let args = [
-            self.arg_in(keys),
-            self.arg_in(rowptr),
-            Arg::I64(keys.numel() as i64),
-            Arg::I64(nodes as i64),
-            wide_index(rowptr),
-        ];
-        self.launch_list(&PLAN_OFFSETS.spec, DType::I32, "", Grid::Stride(nodes + 1), &args)
+        let args = PlanOffsetsArgs {
+            keys: self.arg_in(keys),
+            rowptr: self.arg_in(rowptr),
+            n: keys.numel() as i64,
+            nodes: nodes as i64,
+            wide: wide_index(rowptr),
+        };
+        self.launch(&PLAN_OFFSETS, DType::I32, "", Grid::Stride(nodes + 1), &args)
     }
 
     /// out[p] = x[at[p]], or at[p].
@@ -115,19 +114,19 @@ impl Engine {
         out: &View<'_>,
     ) -> Result<()> {
         let n = out.numel();
-        let args = [
-            self.arg_opt(x),
-            self.arg_in(at),
-            self.arg_in(out),
-            self.arg_error(),
-            Arg::I64(n as i64),
-            Arg::I64(x.map_or(0, |x| x.numel()) as i64),
-            Arg::I32(x.is_some_and(|x| x.dtype() == DType::I64) as i32),
-            wide_index(at),
-            wide_index(out),
-            Arg::I32(code_of_op(op)),
-        ];
-        self.launch_list(&PLAN_GATHER.spec, DType::I32, "", Grid::Stride(n), &args)
+        let args = PlanGatherArgs {
+            x: self.arg_opt(x),
+            at: self.arg_in(at),
+            out: self.arg_in(out),
+            err: self.arg_error(),
+            n: n as i64,
+            size: x.map_or(0, |x| x.numel()) as i64,
+            wide_x: i32::from(x.is_some_and(|x| x.dtype() == DType::I64)),
+            wide_at: wide_index(at),
+            wide_out: wide_index(out),
+            code: code_of_op(op),
+        };
+        self.launch(&PLAN_GATHER, DType::I32, "", Grid::Stride(n), &args)
     }
 
     /// Reports entries of a list that are negative, or not below `limit`.
@@ -138,17 +137,17 @@ impl Engine {
         limit: Option<usize>,
     ) -> Result<()> {
         let keys = self.scratch(DType::I32, list.numel())?;
-        let args = [
-            self.arg_in(list),
-            self.arg_in(&keys.view()),
-            self.arg_error(),
-            Arg::I64(list.numel() as i64),
-            Arg::I64(limit.unwrap_or(i32::MAX as usize) as i64),
-            wide_index(list),
-            Arg::I32(0),
-            Arg::I32(code_of_op(op)),
-        ];
-        self.launch_list(&PLAN_KEYS.spec, DType::I32, "", Grid::Stride(list.numel()), &args)
+        let args = PlanKeysArgs {
+            index: self.arg_in(list),
+            keys: self.arg_in(&keys.view()),
+            err: self.arg_error(),
+            n: list.numel() as i64,
+            limit: limit.unwrap_or(i32::MAX as usize) as i64,
+            wide: wide_index(list),
+            pad: 0,
+            code: code_of_op(op),
+        };
+        self.launch(&PLAN_KEYS, DType::I32, "", Grid::Stride(list.numel()), &args)
     }
 
     /// A list of indices in 32 bits.
@@ -213,17 +212,17 @@ impl Engine {
     pub(in crate::engine::ops) fn long_nodes(&self, e: &Edges<'_>, w: &Walk) -> Result<Buffer> {
         let (rowptr, n) = (e.rowptr.view(), 2 * w.cuts);
         let met = self.scratch(DType::I32, n)?;
-        let args = [
-            self.arg_in(&rowptr),
-            self.arg_in(&met.view()),
-            Arg::I64(e.nodes as i64),
-            Arg::I64(e.edges as i64),
-            Arg::I32(w.cut_bits() as i32),
-            Arg::I64(n as i64),
-            wide_index(&rowptr),
-        ];
+        let args = PlanCutsArgs {
+            rowptr: self.arg_in(&rowptr),
+            met: self.arg_in(&met.view()),
+            rows: e.nodes as i64,
+            entries: e.edges as i64,
+            cut_bits: w.cut_bits() as i32,
+            n: n as i64,
+            wide: wide_index(&rowptr),
+        };
         if n > 0 && e.nodes > 0 {
-            self.launch_list(&PLAN_CUTS.spec, DType::I32, "", Grid::Stride(n), &args)?;
+            self.launch(&PLAN_CUTS, DType::I32, "", Grid::Stride(n), &args)?;
         }
         Ok(met)
     }
@@ -244,14 +243,14 @@ impl Engine {
     /// Edges of each node.
     pub(in crate::engine::ops) fn counts(&self, e: &Edges<'_>, out: &View<'_>) -> Result<()> {
         let rowptr = e.rowptr.view();
-        let args = [
-            self.arg_in(&rowptr),
-            self.arg_in(out),
-            Arg::I64(e.nodes as i64),
-            wide_index(&rowptr),
-            wide_index(out),
-        ];
-        self.launch_list(&PLAN_COUNTS.spec, DType::I32, "", Grid::Stride(e.nodes), &args)
+        let args = PlanCountsArgs {
+            rowptr: self.arg_in(&rowptr),
+            out: self.arg_in(out),
+            nodes: e.nodes as i64,
+            wide: wide_index(&rowptr),
+            wide_out: wide_index(out),
+        };
+        self.launch(&PLAN_COUNTS, DType::I32, "", Grid::Stride(e.nodes), &args)
     }
 
     /// Row of each entry of a CSR matrix (i32); reports a rowptr that does not rise from 0 to the number of entries.
@@ -263,16 +262,16 @@ impl Engine {
     ) -> Result<Buffer> {
         let out = self.scratch(DType::I32, entries)?;
         let rows = rowptr.numel() - 1;
-        let args = [
-            self.arg_in(rowptr),
-            self.arg_in(&out.view()),
-            self.arg_error(),
-            Arg::I64(entries as i64),
-            Arg::I64(rows as i64),
-            wide_index(rowptr),
-            Arg::I32(code_of_op(op)),
-        ];
-        self.launch_list(&PLAN_ROWS.spec, DType::I32, "", Grid::Stride(entries.max(rows + 1)), &args)?;
+        let args = PlanRowsArgs {
+            rowptr: self.arg_in(rowptr),
+            row: self.arg_in(&out.view()),
+            err: self.arg_error(),
+            entries: entries as i64,
+            rows: rows as i64,
+            wide: wide_index(rowptr),
+            code: code_of_op(op),
+        };
+        self.launch(&PLAN_ROWS, DType::I32, "", Grid::Stride(entries.max(rows + 1)), &args)?;
         Ok(out)
     }
 }

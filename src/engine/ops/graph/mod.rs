@@ -4,12 +4,11 @@ pub(super) mod aggregate;
 pub(super) mod attention;
 pub(super) mod csr;
 
-use crate::spec::kernels::graph::*;
 use crate::buffer::{GradMut, View, ViewMut};
-use crate::driver::Arg;
+use crate::driver::Ptr;
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, MAX_GRID_YZ, code_of_op, dims, real};
+use crate::engine::launch::{Grid, MAX_GRID_YZ, code_of_op, dims};
 use crate::engine::ops::graph::aggregate::*;
 use crate::engine::ops::graph::csr::Edges;
 use crate::engine::ops::index::scatter::wide_index;
@@ -18,6 +17,7 @@ use crate::ops::gemm::fused_act;
 use crate::ops::graph::*;
 use crate::ops::reduce::ReduceOps;
 use crate::spec::BLOCK;
+use crate::spec::kernels::graph::*;
 
 /// Rows of a per-edge computation: A by one list of ends, B by another.
 #[derive(Clone, Copy)]
@@ -49,25 +49,25 @@ impl Engine {
         let wide = wide_rows(dt, inner, [Some(p.a), b, Some(*out)].into_iter().flatten());
         let w = Walk::new(dt, outer * inner, 0, wide);
         let saved = p.degree.or(p.mask).is_some_and(|v| v.dtype() == DType::I64);
-        let args = [
-            self.arg_in(&p.left),
-            self.arg_opt(p.right.map(|r| r.0).as_ref()),
-            self.arg_in(&p.a),
-            self.arg_opt(b.as_ref()),
-            self.arg_opt(p.degree.as_ref()),
-            self.arg_opt(p.mask.as_ref()),
-            self.arg_in(out),
-            self.arg_error(),
-            dims([edges, outer * inner, inner, p.a_rows, p.right.map_or(0, |r| r.2), w.lane_bits()]),
-            Arg::I32(how),
-            real(dt, alpha),
-            wide_index(&p.left),
-            Arg::I32(saved as i32),
-            Arg::I32(wide as i32),
-            Arg::I32(accumulate as i32),
-            Arg::I32(code_of_op(p.op)),
-        ];
-        self.launch_list(&EDGE_MAP.spec, dt, "", w.grid(edges.div_ceil(4)), &args)
+        let args = EdgeMapArgs {
+            left: self.arg_in(&p.left),
+            right: self.arg_opt(p.right.map(|r| r.0).as_ref()),
+            a: self.arg_in(&p.a),
+            b: self.arg_opt(b.as_ref()),
+            degree: self.arg_opt(p.degree.as_ref()),
+            mask: self.arg_opt(p.mask.as_ref()),
+            out: self.arg_in(out),
+            err: self.arg_error(),
+            size: dims([edges, outer * inner, inner, p.a_rows, p.right.map_or(0, |r| r.2), w.lane_bits()]),
+            op: how,
+            alpha,
+            wide_index: wide_index(&p.left),
+            wide_saved: i32::from(saved),
+            wide: i32::from(wide),
+            accumulate: i32::from(accumulate),
+            code: code_of_op(p.op),
+        };
+        self.launch(&EDGE_MAP, dt, "", w.grid(edges.div_ceil(4)), &args)
     }
 
     /// `out[e, j] (+)=` the inner product of A[left[e]] and B[right[e]] over part j of `parts`.
@@ -86,25 +86,25 @@ impl Engine {
         let vecs = if wide { span * dt.size() / 16 } else { span };
         let lanes = vecs.clamp(1, 32).next_power_of_two();
         let saved = p.degree.or(p.mask).is_some_and(|v| v.dtype() == DType::I64);
-        let args = [
-            self.arg_in(&p.left),
-            self.arg_opt(p.right.map(|r| r.0).as_ref()),
-            self.arg_in(&p.a),
-            self.arg_opt(b.as_ref()),
-            self.arg_opt(p.degree.as_ref()),
-            self.arg_opt(p.mask.as_ref()),
-            self.arg_in(out),
-            Arg::Mem(None),
-            self.arg_error(),
-            dims([edges, parts, span, p.a_rows, p.right.map_or(0, |r| r.2), lanes]),
-            wide_index(&p.left),
-            Arg::I32(saved as i32),
-            Arg::I32(wide as i32),
-            Arg::I32(accumulate as i32),
-            Arg::I32(code_of_op(p.op)),
-        ];
+        let args = EdgeDotArgs {
+            left: self.arg_in(&p.left),
+            right: self.arg_opt(p.right.map(|r| r.0).as_ref()),
+            a: self.arg_in(&p.a),
+            b: self.arg_opt(b.as_ref()),
+            degree: self.arg_opt(p.degree.as_ref()),
+            mask: self.arg_opt(p.mask.as_ref()),
+            out: self.arg_in(out),
+            stat: Ptr::NULL,
+            err: self.arg_error(),
+            size: dims([edges, parts, span, p.a_rows, p.right.map_or(0, |r| r.2), lanes]),
+            wide_index: wide_index(&p.left),
+            wide_saved: i32::from(saved),
+            wide: i32::from(wide),
+            accumulate: i32::from(accumulate),
+            code: code_of_op(p.op),
+        };
         let blocks = edges.div_ceil(4 * (BLOCK as usize / lanes));
-        self.launch_list(&EDGE_DOT.spec, dt, "", Grid::Blocks([blocks, parts.min(MAX_GRID_YZ), 1]), &args)
+        self.launch(&EDGE_DOT, dt, "", Grid::Blocks([blocks, parts.min(MAX_GRID_YZ), 1]), &args)
     }
 
     fn message_grad_e(
@@ -197,26 +197,26 @@ impl Engine {
         let wide = wide_rows(dt, inner, [x, z, u, y, Some(v)].into_iter().flatten());
         let w = Walk::new(dt, outer * inner, 0, wide);
         let edges = node.numel();
-        let args = [
-            self.arg_in(node),
-            self.arg_opt(x.as_ref()),
-            self.arg_opt(z.as_ref()),
-            self.arg_opt(s.as_ref()),
-            self.arg_opt(t.as_ref()),
-            self.arg_opt(u.as_ref()),
-            self.arg_opt(y.as_ref()),
-            self.arg_opt(rowptr.as_ref()),
-            self.arg_in(&v),
-            self.arg_error(),
-            dims([edges, outer * inner, inner, nodes, w.lane_bits(), correction as usize]),
-            Arg::I32(what),
-            wide_index(node),
-            Arg::I32(rowptr.is_some_and(|r| r.dtype() == DType::I64) as i32),
-            Arg::I32(wide as i32),
-            Arg::I32(out.accumulate as i32),
-            Arg::I32(code_of_op(op)),
-        ];
-        self.launch_list(&EDGE_APPLY.spec, dt, "", w.grid(edges), &args)
+        let args = EdgeApplyArgs {
+            node: self.arg_in(node),
+            x: self.arg_opt(x.as_ref()),
+            z: self.arg_opt(z.as_ref()),
+            s: self.arg_opt(s.as_ref()),
+            t: self.arg_opt(t.as_ref()),
+            u: self.arg_opt(u.as_ref()),
+            y: self.arg_opt(y.as_ref()),
+            rowptr: self.arg_opt(rowptr.as_ref()),
+            out: self.arg_in(&v),
+            err: self.arg_error(),
+            size: dims([edges, outer * inner, inner, nodes, w.lane_bits(), correction as usize]),
+            what,
+            wide_index: wide_index(node),
+            wide_rowptr: i32::from(rowptr.is_some_and(|r| r.dtype() == DType::I64)),
+            wide: i32::from(wide),
+            accumulate: i32::from(out.accumulate),
+            code: code_of_op(op),
+        };
+        self.launch(&EDGE_APPLY, dt, "", w.grid(edges), &args)
     }
 
     fn group_std(&self, p: &Aggregate<'_>, correction: u32, eps: f64, y: &View<'_>) -> Result<()> {
@@ -226,18 +226,18 @@ impl Engine {
         let squares = Aggregate { own_stat: Some(mean.view()), kind: Kind::Deviation, ..*p };
         self.aggregate(&squares, Red::Sum, To::Stat(sum.view()))?;
         let rowptr = p.edges.rowptr.view();
-        let args = [
-            self.arg_in(&rowptr),
-            self.arg_in(&sum.view()),
-            self.arg_in(y),
-            Arg::I64(y.numel() as i64),
-            Arg::I64(p.edges.nodes as i64),
-            Arg::I64(p.inner as i64),
-            wide_index(&rowptr),
-            Arg::I32(correction.min(i32::MAX as u32) as i32),
-            real(p.dtype, eps),
-        ];
-        self.launch_list(&GROUP_STD.spec, p.dtype, "", Grid::Stride(y.numel()), &args)
+        let args = GroupStdArgs {
+            rowptr: self.arg_in(&rowptr),
+            sum: self.arg_in(&sum.view()),
+            y: self.arg_in(y),
+            n: y.numel() as i64,
+            nodes: p.edges.nodes as i64,
+            inner: p.inner as i64,
+            wide_index: wide_index(&rowptr),
+            correction: correction.min(i32::MAX as u32) as i32,
+            eps,
+        };
+        self.launch(&GROUP_STD, p.dtype, "", Grid::Stride(y.numel()), &args)
     }
 }
 
@@ -272,19 +272,19 @@ impl GraphOps for Engine {
         let p = Aggregate { a: values, a_at_edge: true, ..Aggregate::new(OP, dt, &edges, nodes, 1) };
         self.aggregate(&p, Red::Sum, To::Stat(sums.view()))?;
         let rows = self.entry_rows(OP, &rowptr, n)?;
-        let args = [
-            self.arg_in(&rows.view()),
-            self.arg_in(&col),
-            self.arg_opt(values.as_ref()),
-            self.arg_in(&sums.view()),
-            self.arg_in(&v),
-            self.arg_error(),
-            Arg::I64(n as i64),
-            Arg::I32(nodes as i32),
-            wide_index(&col),
-            Arg::I32(code_of_op(OP)),
-        ];
-        self.launch_list(&SYM_SCALE.spec, dt, "", Grid::Stride(n), &args)
+        let args = SymScaleArgs {
+            row: self.arg_in(&rows.view()),
+            col: self.arg_in(&col),
+            value: self.arg_opt(values.as_ref()),
+            d: self.arg_in(&sums.view()),
+            out: self.arg_in(&v),
+            err: self.arg_error(),
+            n: n as i64,
+            nodes: nodes as i32,
+            wide_index: wide_index(&col),
+            code: code_of_op(OP),
+        };
+        self.launch(&SYM_SCALE, dt, "", Grid::Stride(n), &args)
     }
 
     fn spmm(&self, io: Spmm<'_>) -> Result<()> {
@@ -654,21 +654,21 @@ impl Engine {
             | (dsrc.accumulate as usize) << 2
             | ((w.cuts > 0) as usize) << 3
             | (saved as usize) << 4;
-        let args = [
-            self.arg_in(&edges.rowptr.view()),
-            self.arg_in(&met.view()),
-            self.arg_opt(edges.perm().as_ref()),
-            self.arg_in(&p.a),
-            self.arg_opt(p.mask.as_ref()),
-            self.arg_opt(p.degree.as_ref()),
-            self.arg_in(&out),
-            self.arg_error(),
-            dims([s.nodes, s.sources, s.outer * s.inner, s.inner, w.cut_bits(), w.lane_bits()]),
-            Arg::I32(flags as i32),
-            Arg::I32(w.wide as i32),
-            Arg::I32(code_of_op(p.op)),
-        ];
-        self.launch_list(&GROUP_SPREAD.spec, out.dtype(), "", w.nodes(s.nodes), &args)
+        let args = GroupSpreadArgs {
+            rowptr: self.arg_in(&edges.rowptr.view()),
+            met: self.arg_in(&met.view()),
+            perm: self.arg_opt(edges.perm().as_ref()),
+            dy: self.arg_in(&p.a),
+            arg: self.arg_opt(p.mask.as_ref()),
+            count: self.arg_opt(p.degree.as_ref()),
+            out: self.arg_in(&out),
+            err: self.arg_error(),
+            size: dims([s.nodes, s.sources, s.outer * s.inner, s.inner, w.cut_bits(), w.lane_bits()]),
+            flags: flags as i32,
+            wide: i32::from(w.wide),
+            code: code_of_op(p.op),
+        };
+        self.launch(&GROUP_SPREAD, out.dtype(), "", w.nodes(s.nodes), &args)
     }
 
     /// The gradient of an extreme where only the chosen sources are known: zeros, then one write per choice.
@@ -679,19 +679,19 @@ impl Engine {
             self.fill_pattern(&[0; 8], &out)?;
         }
         let n = io.dy.numel();
-        let args = [
-            self.arg_in(&io.dy),
-            self.arg_in(&arg),
-            self.arg_in(&out),
-            self.arg_error(),
-            Arg::I64(n as i64),
-            Arg::I64(s.nodes as i64),
-            Arg::I64(s.inner as i64),
-            Arg::I64(s.sources as i64),
-            wide_index(&arg),
-            Arg::I32(io.dsrc.accumulate as i32),
-            Arg::I32(code_of_op("group_reduce_bwd")),
-        ];
-        self.launch_list(&ARG_SPREAD.spec, out.dtype(), "", Grid::Stride(n), &args)
+        let args = ArgSpreadArgs {
+            dy: self.arg_in(&io.dy),
+            arg: self.arg_in(&arg),
+            dsrc: self.arg_in(&out),
+            err: self.arg_error(),
+            n: n as i64,
+            nodes: s.nodes as i64,
+            inner: s.inner as i64,
+            edges: s.sources as i64,
+            wide_index: wide_index(&arg),
+            accumulate: i32::from(io.dsrc.accumulate),
+            code: code_of_op("group_reduce_bwd"),
+        };
+        self.launch(&ARG_SPREAD, out.dtype(), "", Grid::Stride(n), &args)
     }
 }

@@ -2,9 +2,7 @@
 
 pub(super) mod scatter;
 
-use crate::spec::kernels::index::*;
 use crate::buffer::{Buffer, GradMut, View, ViewMut};
-use crate::driver::Arg;
 use crate::dtype::DType;
 use crate::engine::Engine;
 use crate::engine::launch::{Grid, code_of_op, dims};
@@ -13,6 +11,7 @@ use crate::engine::ops::shape::element_bytes;
 use crate::engine::ops::shape::strided::{magic, mover, pattern_words, signed};
 use crate::error::{GpuError, Result};
 use crate::ops::index::*;
+use crate::spec::kernels::index::*;
 
 /// What a mask does; the numbers are those of the kernel.
 #[derive(Clone, Copy)]
@@ -28,14 +27,19 @@ enum Masked {
 
 impl Engine {
     /// True elements per chunk of a contiguous view that is not empty, and how a second pass walks the chunks.
-    fn count_true(&self, x: &View<'_>) -> Result<(Buffer, Grid, Arg)> {
+    fn count_true(&self, x: &View<'_>) -> Result<(Buffer, Grid, i64)> {
         let (blocks, chunk) = self.scan_chunks(x.numel());
-        let (partial, chunk) = (self.scratch(DType::I64, blocks)?, Arg::I64(chunk as i64));
+        let (partial, chunk) = (self.scratch(DType::I64, blocks)?, chunk as i64);
         let grid = Grid::Blocks([blocks, 1, 1]);
         // One block needs no counts of others.
         if blocks > 1 {
-            let args = [self.arg_in(x), self.arg_in(&partial.view()), Arg::I64(x.numel() as i64), chunk];
-            self.launch_list(&COUNT_TRUE.spec, x.dtype(), "", grid, &args)?;
+            let args = CountTrueArgs {
+                x: self.arg_in(x),
+                partial: self.arg_in(&partial.view()),
+                n: x.numel() as i64,
+                chunk,
+            };
+            self.launch(&COUNT_TRUE, x.dtype(), "", grid, &args)?;
         }
         Ok((partial, grid, chunk))
     }
@@ -59,21 +63,21 @@ impl Engine {
         let x = &self.packed(x, &mut home)?;
         let (partial, grid, chunk) = self.count_true(mask)?;
         let room = if matches!(mode, Masked::Select) { y.numel() } else { x.numel() };
-        let args = [
-            self.arg_in(mask),
-            self.arg_in(&partial.view()),
-            self.arg_in(x),
-            self.arg_in(y),
-            self.arg_opt(count),
-            self.arg_error(),
-            Arg::I64(n as i64),
+        let args = MaskedMoveArgs {
+            mask: self.arg_in(mask),
+            partial: self.arg_in(&partial.view()),
+            x: self.arg_in(x),
+            y: self.arg_in(y),
+            count: self.arg_opt(count),
+            err: self.arg_error(),
+            n: n as i64,
             chunk,
-            Arg::I64(room as i64),
-            Arg::I32(mode as i32),
-            Arg::I32(accumulate as i32),
-            Arg::I32(code_of_op(op)),
-        ];
-        self.launch_list(&MASKED_MOVE.spec, mover(x.dtype(), accumulate), "", grid, &args)
+            room: room as i64,
+            mode: mode as i32,
+            accumulate: i32::from(accumulate),
+            code: code_of_op(op),
+        };
+        self.launch(&MASKED_MOVE, mover(x.dtype(), accumulate), "", grid, &args)
     }
 }
 
@@ -126,21 +130,21 @@ impl IndexOps for Engine {
         let shape = [outer, index.numel(), items.row];
         let n = shape.iter().product();
         let (lo, hi) = pattern_words(&element_bytes(y.dtype(), value));
-        let args = [
-            self.arg_in(&index),
-            self.arg_in(&y),
-            self.arg_error(),
-            Arg::I64(n as i64),
-            Arg::I32(items.wide as i32),
-            wide_index(&index),
-            Arg::I64(size as i64),
-            dims(shape),
-            magic(shape),
+        let args = IndexFillArgs {
+            index: self.arg_in(&index),
+            y: self.arg_in(&y),
+            err: self.arg_error(),
+            items: n as i64,
+            wide: i32::from(items.wide),
+            wide_index: wide_index(&index),
+            size: size as i64,
+            shape: dims(shape),
+            magic: magic(shape),
             lo,
             hi,
-            Arg::I32(code_of_op(OP)),
-        ];
-        self.launch_list(&INDEX_FILL.spec, items.dtype, "", Grid::Stride(n), &args)
+            code: code_of_op(OP),
+        };
+        self.launch(&INDEX_FILL, items.dtype, "", Grid::Stride(n), &args)
     }
 
     fn gather(&self, axis: usize, x: View<'_>, index: View<'_>, y: GradMut<'_>) -> Result<()> {
@@ -151,23 +155,23 @@ impl IndexOps for Engine {
         let mut home = None;
         let x = self.packed(&x, &mut home)?;
         let (n, strides) = (index.numel(), row_major(x.shape()));
-        let args = [
-            self.arg_in(&x),
-            self.arg_in(&index),
-            self.arg_in(&v),
-            self.arg_error(),
-            Arg::I64(n as i64),
-            wide_index(&index),
-            Arg::I64(x.shape()[axis] as i64),
-            Arg::I64(strides[axis]),
-            Arg::I32(strides.len() as i32),
-            dims(index.shape().iter().copied()),
-            magic(index.shape().iter().copied()),
-            signed(strides.iter().enumerate().map(|(a, &s)| if a == axis { 0 } else { s })),
-            Arg::I32(y.accumulate as i32),
-            Arg::I32(code_of_op(OP)),
-        ];
-        self.launch_list(&GATHER_AXIS.spec, mover(x.dtype(), y.accumulate), "", Grid::Stride(n), &args)
+        let args = GatherAxisArgs {
+            x: self.arg_in(&x),
+            index: self.arg_in(&index),
+            y: self.arg_in(&v),
+            err: self.arg_error(),
+            n: n as i64,
+            wide_index: wide_index(&index),
+            size: x.shape()[axis] as i64,
+            step: strides[axis],
+            rank: strides.len() as i32,
+            shape: dims(index.shape().iter().copied()),
+            magic: magic(index.shape().iter().copied()),
+            sx: signed(strides.iter().enumerate().map(|(a, &s)| if a == axis { 0 } else { s })),
+            accumulate: i32::from(y.accumulate),
+            code: code_of_op(OP),
+        };
+        self.launch(&GATHER_AXIS, mover(x.dtype(), y.accumulate), "", Grid::Stride(n), &args)
     }
 
     fn scatter(&self, axis: usize, index: View<'_>, src: View<'_>, y: ViewMut<'_>) -> Result<()> {
@@ -203,14 +207,23 @@ impl IndexOps for Engine {
             if k > 0 {
                 let keys = self.scatter_keys(OP, axis, dy.shape(), &index)?;
                 let keys = keys.view();
-                let (count, limit) = (Arg::I64(k as i64), Arg::I64(n as i64));
-                let args = [self.arg_in(&keys), self.arg_in(&mask), count, wide_index(&keys), limit];
-                self.launch_list(&MARK_KEYS.spec, DType::U8, "", Grid::Stride(k), &args)?;
+                let args = MarkKeysArgs {
+                    keys: self.arg_in(&keys),
+                    mask: self.arg_in(&mask),
+                    n: k as i64,
+                    wide_keys: wide_index(&keys),
+                    limit: n as i64,
+                };
+                self.launch(&MARK_KEYS, DType::U8, "", Grid::Stride(k), &args)?;
             }
-            let accumulate = Arg::I32(g.accumulate as i32);
-            let args =
-                [self.arg_in(&dy), self.arg_in(&mask), self.arg_in(&v), Arg::I64(n as i64), accumulate];
-            self.launch_list(&COPY_UNMARKED.spec, mover(dy.dtype(), g.accumulate), "", Grid::Stride(n), &args)?;
+            let args = CopyUnmarkedArgs {
+                x: self.arg_in(&dy),
+                mask: self.arg_in(&mask),
+                y: self.arg_in(&v),
+                n: n as i64,
+                accumulate: i32::from(g.accumulate),
+            };
+            self.launch(&COPY_UNMARKED, mover(dy.dtype(), g.accumulate), "", Grid::Stride(n), &args)?;
         }
         if let Some(g) = dsrc.as_ref().filter(|_| k > 0) {
             let v = g.out.as_view();
@@ -289,23 +302,46 @@ impl IndexOps for Engine {
             }
             _ => (None, None),
         };
-        let stats = [&counts, &marks, &products].map(|s| self.arg_opt(s.as_ref().map(Buffer::view).as_ref()));
+        let [counts, marks, products] =
+            [&counts, &marks, &products].map(|s| self.arg_opt(s.as_ref().map(Buffer::view).as_ref()));
         let (dy, x, y) = (self.arg_in(&io_dy), self.arg_in(&io_x), self.arg_in(&io_y));
-        let (how, include) = (Arg::I32(number(how)), Arg::I32(include_self as i32));
+        let (how, include) = (number(how), i32::from(include_self));
         if let Some(g) = &io.dx {
-            let out = self.arg_out(&g.out);
-            let mut args = vec![dy, x, y];
-            args.extend(stats);
-            args.extend([out, Arg::I64(n as i64), how, include, Arg::I32(g.accumulate as i32)]);
-            self.launch_list(&REDUCE_BWD_BASE.spec, dtype, "", Grid::Stride(n), &args)?;
+            let args = ReduceBwdBaseArgs {
+                dy,
+                x,
+                y,
+                counts,
+                marks,
+                products,
+                dx: self.arg_out(&g.out),
+                n: n as i64,
+                how,
+                include,
+                accumulate: i32::from(g.accumulate),
+            };
+            self.launch(&REDUCE_BWD_BASE, dtype, "", Grid::Stride(n), &args)?;
         }
         if let (Some(g), Some(keys)) = (&io.dsrc, &keys) {
             let keys = keys.view();
-            let mut args = vec![self.arg_in(&keys), dy, x, self.arg_in(&io_src), y];
-            args.extend(stats);
-            args.extend([self.arg_out(&g.out), Arg::I64(k as i64), wide_index(&keys), Arg::I64(n as i64)]);
-            args.extend([how, include, Arg::I32(g.accumulate as i32)]);
-            self.launch_list(&REDUCE_BWD_SOURCE.spec, dtype, "", Grid::Stride(k), &args)?;
+            let args = ReduceBwdSourceArgs {
+                keys: self.arg_in(&keys),
+                dy,
+                x,
+                src: self.arg_in(&io_src),
+                y,
+                counts,
+                marks,
+                products,
+                dsrc: self.arg_out(&g.out),
+                n: k as i64,
+                wide_keys: wide_index(&keys),
+                limit: n as i64,
+                how,
+                include,
+                accumulate: i32::from(g.accumulate),
+            };
+            self.launch(&REDUCE_BWD_SOURCE, dtype, "", Grid::Stride(k), &args)?;
         }
         Ok(())
     }
@@ -367,21 +403,21 @@ impl IndexOps for Engine {
         let mut home = None;
         let x = self.packed(&x, &mut home)?;
         let (partial, grid, chunk) = self.count_true(&x)?;
-        let args = [
-            self.arg_in(&x),
-            self.arg_in(&partial.view()),
-            self.arg_in(&index),
-            self.arg_in(&count),
-            self.arg_error(),
-            Arg::I64(n as i64),
+        let args = NonzeroArgs {
+            x: self.arg_in(&x),
+            partial: self.arg_in(&partial.view()),
+            index: self.arg_in(&index),
+            count: self.arg_in(&count),
+            err: self.arg_error(),
+            n: n as i64,
             chunk,
-            Arg::I64(index.shape()[0] as i64),
-            Arg::I32(x.shape().len() as i32),
-            dims(x.shape().iter().copied()),
-            magic(x.shape().iter().copied()),
-            Arg::I32(code_of_op(OP)),
-        ];
-        self.launch_list(&NONZERO.spec, x.dtype(), "", grid, &args)
+            room: index.shape()[0] as i64,
+            rank: x.shape().len() as i32,
+            shape: dims(x.shape().iter().copied()),
+            magic: magic(x.shape().iter().copied()),
+            code: code_of_op(OP),
+        };
+        self.launch(&NONZERO, x.dtype(), "", grid, &args)
     }
 
     fn one_hot(&self, ids: View<'_>, y: ViewMut<'_>) -> Result<()> {
@@ -390,15 +426,15 @@ impl IndexOps for Engine {
         let y = y.as_view();
         self.own_all(OP, &[("ids", ids), ("y", y)])?;
         let (n, classes) = (y.numel(), y.shape()[ids.shape().len()]);
-        let args = [
-            self.arg_in(&ids),
-            self.arg_in(&y),
-            self.arg_error(),
-            Arg::I64(n as i64),
-            wide_index(&ids),
-            Arg::I64(classes as i64),
-            Arg::I32(code_of_op(OP)),
-        ];
-        self.launch_list(&ONE_HOT.spec, y.dtype(), "", Grid::Stride(n), &args)
+        let args = OneHotArgs {
+            ids: self.arg_in(&ids),
+            y: self.arg_in(&y),
+            err: self.arg_error(),
+            n: n as i64,
+            wide_index: wide_index(&ids),
+            classes: classes as i64,
+            code: code_of_op(OP),
+        };
+        self.launch(&ONE_HOT, y.dtype(), "", Grid::Stride(n), &args)
     }
 }

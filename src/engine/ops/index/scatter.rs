@@ -1,17 +1,17 @@
 //! Scatters without atomics: the sources are sorted by destination, then each destination is written once.
 
-use crate::spec::kernels::index::*;
-use crate::spec::kernels::sort::{PUT_KEYS, SCATTER_KEYS};
 use crate::buffer::{Buffer, View};
-use crate::driver::Arg;
+use crate::driver::Ptr;
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, code_of_op, dims, real};
-use crate::engine::ops::shape::strided::{common_power, magic, signed};
+use crate::engine::launch::{Grid, code_of_op, dims};
+use crate::engine::ops::shape::strided::{common_power, magic, mover, signed, unit_of};
 use crate::engine::ops::sort::radix::SortedPairs;
 use crate::error::Result;
 use crate::layout::Layout;
 use crate::ops::index::ScatterReduce;
+use crate::spec::kernels::index::*;
+use crate::spec::kernels::sort::*;
 
 /// The sources of a scatter in the order of their destinations.
 pub(in crate::engine::ops) struct Plan {
@@ -93,11 +93,7 @@ impl Items {
             bytes = size;
         }
         let wide = bytes == 16;
-        let dtype = if accumulate {
-            d
-        } else {
-            crate::engine::ops::shape::strided::unit_of(if wide { 4 } else { bytes })
-        };
+        let dtype = if accumulate { d } else { unit_of(if wide { 4 } else { bytes }) };
         Items { dtype, wide, row: row * size / bytes }
     }
 }
@@ -107,6 +103,7 @@ pub(in crate::engine::ops) fn around(shape: &[usize], axis: usize) -> (usize, us
     (shape[..axis].iter().product(), shape[axis], shape[axis + 1..].iter().product())
 }
 
+/// The number under which the kernels know a reduction.
 pub(in crate::engine::ops) fn number(how: ScatterReduce) -> i32 {
     match how {
         ScatterReduce::Sum => 0,
@@ -122,8 +119,9 @@ pub(in crate::engine::ops) fn key_type(limit: usize) -> DType {
     if limit < i32::MAX as usize { DType::I32 } else { DType::I64 }
 }
 
-pub(in crate::engine::ops) fn wide_index(v: &View<'_>) -> Arg {
-    Arg::I32((v.dtype() == DType::I64) as i32)
+/// Whether indices are 64-bit, as kernels take it.
+pub(in crate::engine::ops) fn wide_index(v: &View<'_>) -> i32 {
+    i32::from(v.dtype() == DType::I64)
 }
 
 impl Engine {
@@ -192,22 +190,22 @@ impl Engine {
         let dtype = key_type(limit);
         let keys = self.scratch(dtype, n)?;
         let strides = row_major(table);
-        let args = [
-            self.arg_in(index),
-            self.arg_in(&keys.view()),
-            self.arg_error(),
-            Arg::I64(n as i64),
-            wide_index(index),
-            Arg::I64(table[axis] as i64),
-            Arg::I64(strides[axis]),
-            Arg::I64(limit as i64),
-            Arg::I32(table.len() as i32),
-            dims(index.shape().iter().copied()),
-            magic(index.shape().iter().copied()),
-            signed(strides.iter().enumerate().map(|(a, &s)| if a == axis { 0 } else { s })),
-            Arg::I32(code_of_op(op)),
-        ];
-        self.launch_list(&SCATTER_KEYS.spec, dtype, "", Grid::Stride(n), &args)?;
+        let args = ScatterKeysArgs {
+            index: self.arg_in(index),
+            keys: self.arg_in(&keys.view()),
+            err: self.arg_error(),
+            n: n as i64,
+            wide: wide_index(index),
+            size: table[axis] as i64,
+            step: strides[axis],
+            none: limit as i64,
+            rank: table.len() as i32,
+            shape: dims(index.shape().iter().copied()),
+            magic: magic(index.shape().iter().copied()),
+            sy: signed(strides.iter().enumerate().map(|(a, &s)| if a == axis { 0 } else { s })),
+            code: code_of_op(op),
+        };
+        self.launch(&SCATTER_KEYS, dtype, "", Grid::Stride(n), &args)?;
         Ok(keys)
     }
 
@@ -226,23 +224,23 @@ impl Engine {
         let shape = if common.is_empty() { vec![1] } else { common.to_vec() };
         for (k, (i, &size)) in index.iter().zip(lead).enumerate() {
             let walk = i.broadcast_to(&shape)?;
-            let args = [
-                self.arg_in(i),
-                self.arg_in(&keys.view()),
-                self.arg_error(),
-                Arg::I64(n as i64),
-                wide_index(i),
-                Arg::I64(size as i64),
-                Arg::I32((k == 0) as i32),
-                Arg::I32((k + 1 == index.len()) as i32),
-                Arg::I64(limit as i64),
-                Arg::I32(shape.len() as i32),
-                dims(shape.iter().copied()),
-                magic(shape.iter().copied()),
-                dims(walk.layout().strides().iter().copied()),
-                Arg::I32(code_of_op(op)),
-            ];
-            self.launch_list(&PUT_KEYS.spec, dtype, "", Grid::Stride(n), &args)?;
+            let args = PutKeysArgs {
+                index: self.arg_in(i),
+                keys: self.arg_in(&keys.view()),
+                err: self.arg_error(),
+                n: n as i64,
+                wide: wide_index(i),
+                size: size as i64,
+                first: i32::from(k == 0),
+                last: i32::from(k + 1 == index.len()),
+                none: limit as i64,
+                rank: shape.len() as i32,
+                shape: dims(shape.iter().copied()),
+                magic: magic(shape.iter().copied()),
+                si: dims(walk.layout().strides().iter().copied()),
+                code: code_of_op(op),
+            };
+            self.launch(&PUT_KEYS, dtype, "", Grid::Stride(n), &args)?;
         }
         self.sorted(op, &keys, limit)
     }
@@ -261,25 +259,26 @@ impl Engine {
         let items = Items::new(inner, accumulate, &[x, y]);
         let shape = [outer, index.numel(), items.row];
         let n: usize = shape.iter().product();
-        let args = [
-            self.arg_in(x),
-            self.arg_in(index),
-            self.arg_in(y),
-            self.arg_error(),
-            Arg::I64(n as i64),
-            Arg::I32(items.wide as i32),
-            wide_index(index),
-            Arg::I64(size as i64),
-            dims(shape),
-            magic(shape),
-            Arg::I32(accumulate as i32),
-            Arg::I32(code_of_op(op)),
-        ];
+        let args = IndexSelectArgs {
+            x: self.arg_in(x),
+            index: self.arg_in(index),
+            y: self.arg_in(y),
+            err: self.arg_error(),
+            items: n as i64,
+            wide: i32::from(items.wide),
+            wide_index: wide_index(index),
+            size: size as i64,
+            shape: dims(shape),
+            magic: magic(shape),
+            accumulate: i32::from(accumulate),
+            code: code_of_op(op),
+        };
         // Work-items take several items each (`GK_DEPTH` in the text).
-        self.launch_list(&INDEX_SELECT.spec, items.dtype, "", Grid::Stride(n.div_ceil(4)), &args)
+        self.launch(&INDEX_SELECT, items.dtype, "", Grid::Stride(n.div_ceil(4)), &args)
     }
 
-    fn plan_args(&self, p: &Plan) -> (Arg, Arg, Arg) {
+    /// Keys and positions of a plan, and whether the keys are 64-bit.
+    fn plan_args(&self, p: &Plan) -> (Ptr, Ptr, i32) {
         let keys = p.pairs.keys.view();
         (self.arg_in(&keys), self.arg_in(&p.pairs.positions.view()), wide_index(&keys))
     }
@@ -297,19 +296,19 @@ impl Engine {
         let shape = [outer, p.n, items.row];
         let n = shape.iter().product();
         let (keys, positions, wide_keys) = self.plan_args(p);
-        let args = [
+        let args = ScatterLastArgs {
             keys,
             positions,
-            self.arg_in(src),
-            self.arg_in(y),
-            Arg::I64(n as i64),
-            Arg::I32(items.wide as i32),
+            src: self.arg_in(src),
+            y: self.arg_in(y),
+            items: n as i64,
+            wide: i32::from(items.wide),
             wide_keys,
-            Arg::I64(p.limit as i64),
-            dims(shape),
-            magic(shape),
-        ];
-        self.launch_list(&SCATTER_LAST.spec, items.dtype, "", Grid::Stride(n), &args)
+            limit: p.limit as i64,
+            shape: dims(shape),
+            magic: magic(shape),
+        };
+        self.launch(&SCATTER_LAST, items.dtype, "", Grid::Stride(n), &args)
     }
 
     /// dsrc[source] (+)= dy[destination] where the source was the last one.
@@ -321,18 +320,17 @@ impl Engine {
         accumulate: bool,
     ) -> Result<()> {
         let (keys, positions, wide_keys) = self.plan_args(p);
-        let args = [
+        let args = ScatterLastBwdArgs {
             keys,
             positions,
-            self.arg_in(dy),
-            self.arg_in(dsrc),
-            Arg::I64(p.n as i64),
+            dy: self.arg_in(dy),
+            dsrc: self.arg_in(dsrc),
+            n: p.n as i64,
             wide_keys,
-            Arg::I64(p.limit as i64),
-            Arg::I32(accumulate as i32),
-        ];
-        let dtype = crate::engine::ops::shape::strided::mover(dy.dtype(), accumulate);
-        self.launch_list(&SCATTER_LAST_BWD.spec, dtype, "", Grid::Stride(p.n), &args)
+            limit: p.limit as i64,
+            accumulate: i32::from(accumulate),
+        };
+        self.launch(&SCATTER_LAST_BWD, mover(dy.dtype(), accumulate), "", Grid::Stride(p.n), &args)
     }
 
     /// Reduces the sources of each destination in their order; `src` has rows of `inner` elements, `outer` times, and `tie` is the forward
@@ -365,24 +363,55 @@ impl Engine {
         let parts = if runs > 1 { Some((part(runs)?, part(runs)?)) } else { None };
         let (head, tail) = match &parts {
             Some((h, t)) => (self.arg_in(&h.view()), self.arg_in(&t.view())),
-            None => (Arg::Mem(None), Arg::Mem(None)),
+            None => (Ptr::NULL, Ptr::NULL),
         };
         let (keys, positions, wide_keys) = self.plan_args(p);
         let (y, stat) = (self.arg_opt(y), self.arg_opt(stat));
-        let sizes = [p.n, run, outer, inner, p.limit].map(|v| Arg::I64(v as i64));
-        let (wide, how, include, alpha) =
-            (Arg::I32(wide as i32), Arg::I32(number(how)), Arg::I32(include as i32), real(dtype, alpha));
-        let mut args = vec![keys, positions, self.arg_in(src), self.arg_opt(tie), y, stat, head, tail];
-        args.extend(sizes);
-        args.extend([wide_keys, wide, how, Arg::I32(value as i32), include, alpha]);
-        self.launch_list(&SCATTER_REDUCE.spec, dtype, "", Grid::Stride(runs * columns), &args)?;
+        let [n, run, outer, inner, limit] = [p.n, run, outer, inner, p.limit].map(|v| v as i64);
+        let (wide, how, include) = (i32::from(wide), number(how), i32::from(include));
+        let args = ScatterReduceArgs {
+            keys,
+            positions,
+            src: self.arg_in(src),
+            tie: self.arg_opt(tie),
+            y,
+            stat,
+            head,
+            tail,
+            n,
+            run,
+            outer,
+            inner,
+            limit,
+            wide_keys,
+            wide,
+            how,
+            value: value as i32,
+            include,
+            alpha,
+        };
+        self.launch(&SCATTER_REDUCE, dtype, "", Grid::Stride(runs * columns), &args)?;
         if runs == 1 {
             return Ok(());
         }
-        let mut args = vec![keys, y, stat, head, tail];
-        args.extend(sizes);
-        args.extend([wide_keys, wide, how, include, alpha]);
-        self.launch_list(&SCATTER_REDUCE_JOIN.spec, dtype, "", Grid::Stride((runs - 1) * columns), &args)
+        let args = ScatterReduceJoinArgs {
+            keys,
+            y,
+            stat,
+            head,
+            tail,
+            n,
+            run,
+            outer,
+            inner,
+            limit,
+            wide_keys,
+            wide,
+            how,
+            include,
+            alpha,
+        };
+        self.launch(&SCATTER_REDUCE_JOIN, dtype, "", Grid::Stride((runs - 1) * columns), &args)
     }
 }
 

@@ -1,20 +1,20 @@
 //! Losses of a whole batch.
 
-use crate::spec::kernels::loss::*;
 use crate::buffer::{Buffer, GradMut, View};
-use crate::driver::Arg;
+use crate::driver::Ptr;
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, code_of_op, long, real};
+use crate::engine::launch::{Grid, code_of_op, long};
 use crate::engine::ops::loss::{Finish, flag};
 use crate::error::Result;
 use crate::ops::loss::*;
+use crate::spec::kernels::loss::*;
 
 fn blocks(n: usize) -> Grid {
     Grid::Blocks([n.min(1 << 20), 1, 1])
 }
 
-/// What a forward leaves for its gradient.
+/// What a forward pass leaves for the backward pass.
 struct Prepared {
     /// Items and their weights, halves of one buffer.
     items: Buffer,
@@ -45,8 +45,9 @@ struct Contrast {
     key_norm: Option<Buffer>,
     lse: Buffer,
     positives: Buffer,
-    /// mode, N, M, B, E, 1/tau as the kernels take them
-    sizes: [Arg; 6],
+    /// Number of the loss in the kernels, and 1/tau.
+    mode: i32,
+    scale: f64,
     n: usize,
     m: usize,
     normalize: bool,
@@ -55,20 +56,21 @@ struct Contrast {
 impl Engine {
     fn pack(&self, z: &View<'_>, at: usize, normalize: bool, packed: &Buffer, norm: &Buffer) -> Result<()> {
         let (rows, e) = (z.shape()[0], z.shape()[1]);
-        let args = [
-            self.arg_in(z),
-            long(rows),
-            long(e),
-            long(at),
-            flag(normalize),
-            self.arg_in(&packed.view()),
-            self.arg_in(&norm.view()),
-        ];
-        self.launch_list(&BATCH_PACK.spec, z.dtype(), "", blocks(rows), &args)
+        let args = BatchPackArgs {
+            z: self.arg_in(z),
+            rows: long(rows),
+            E: long(e),
+            at: long(at),
+            normalize: flag(normalize),
+            packed: self.arg_in(&packed.view()),
+            norm: self.arg_in(&norm.view()),
+        };
+        self.launch(&BATCH_PACK, z.dtype(), "", blocks(rows), &args)
     }
 
-    fn ids_args(&self, ids: Option<&View<'_>>) -> [Arg; 2] {
-        [self.arg_opt(ids), flag(ids.is_some_and(|v| v.dtype() == DType::I64))]
+    /// Labels or experts with the flag of 64-bit ones.
+    fn batch_ids(&self, ids: Option<&View<'_>>) -> (Ptr, i32) {
+        (self.arg_opt(ids), flag(ids.is_some_and(|v| v.dtype() == DType::I64)))
     }
 
     fn contrast(&self, kind: BatchLoss, s: &BatchShape<'_>, ids: Option<&View<'_>>) -> Result<Prepared> {
@@ -99,15 +101,26 @@ impl Engine {
         }
         let (lse, positives) = (self.scratch(acc, n)?, self.scratch(acc, n)?);
         let items = self.scratch(acc, 2 * n)?;
-        let sizes = [long(n), long(m), long(b), long(e), Arg::I32(mode), real(dt, 1.0 / tau)];
-        let keys = k.as_ref().unwrap_or(&q);
-        let mut args = vec![self.arg_in(&q.view()), self.arg_in(&keys.view())];
-        args.extend(self.ids_args(ids));
-        args.extend(sizes);
-        args.extend([self.arg_in(&lse.view()), self.arg_in(&positives.view())]);
-        args.extend([self.arg_in(&items.view().range(0, n)?), self.arg_in(&items.view().range(n, n)?)]);
-        self.launch_list(&CONTRAST_ROWS.spec, dt, "", blocks(n), &args)?;
-        let contrast = Contrast { q, k, norm, key_norm, lse, positives, sizes, n, m, normalize };
+        let scale = 1.0 / tau;
+        let (ids, wide) = self.batch_ids(ids);
+        let args = ContrastRowsArgs {
+            q: self.arg_in(&q.view()),
+            k: self.arg_in(&k.as_ref().unwrap_or(&q).view()),
+            ids,
+            wide,
+            N: long(n),
+            M: long(m),
+            B: long(b),
+            E: long(e),
+            mode,
+            scale,
+            lse: self.arg_in(&lse.view()),
+            positives: self.arg_in(&positives.view()),
+            item: self.arg_in(&items.view().range(0, n)?),
+            weight: self.arg_in(&items.view().range(n, n)?),
+        };
+        self.launch(&CONTRAST_ROWS, dt, "", blocks(n), &args)?;
+        let contrast = Contrast { q, k, norm, key_norm, lse, positives, mode, scale, n, m, normalize };
         let state = State::Contrast(Box::new(contrast));
         Ok(Prepared { items, n, how: Finish::new(true, -1.0), state })
     }
@@ -127,65 +140,103 @@ impl Engine {
             _ => e,
         };
         let items = self.scratch(acc, 2 * count)?;
-        let halves =
-            [self.arg_in(&items.view().range(0, count)?), self.arg_in(&items.view().range(count, count)?)];
+        let item = self.arg_in(&items.view().range(0, count)?);
+        let weight = self.arg_in(&items.view().range(count, count)?);
         let first = self.arg_in(&s.x[0]);
+        let (labels, wide) = self.batch_ids(ids);
         let mut how = Finish::new(true, -1.0);
         let state = match kind {
             BatchLoss::NtXent { .. } | BatchLoss::InfoNce { .. } | BatchLoss::SupCon { .. } => {
                 return self.contrast(kind, s, ids);
             }
             BatchLoss::Barlow { lambda } => {
-                let stats = [0; 4].map(|_| self.scratch(acc, e));
-                let [a, b, c, d] = stats;
-                let stats = [a?, b?, c?, d?];
-                for (i, z) in s.x.iter().enumerate() {
-                    let out = [&stats[2 * i], &stats[2 * i + 1]].map(|b| self.arg_in(&b.view()));
-                    let args = [self.arg_in(z), long(n), long(e), out[0], out[1]];
-                    self.launch_list(&BARLOW_STATS.spec, dt, "", blocks(e), &args)?;
-                }
-                let slope = self.scratch(acc, e * e)?;
-                let mut args = vec![first, self.arg_in(&s.x[1])];
-                args.extend(stats.iter().map(|b| self.arg_in(&b.view())));
-                args.extend([long(n), long(e), real(dt, lambda), self.arg_in(&slope.view())]);
-                args.extend(halves);
-                self.launch_list(&BARLOW_MATRIX.spec, dt, "", Grid::Stride(e * e), &args)?;
                 how = Finish::new(false, -1.0);
-                State::Barlow { stats, slope }
+                self.barlow(s, lambda, [item, weight])?
             }
             BatchLoss::PairwiseRanking => {
-                let args = [first, self.arg_in(&s.x[1]), long(n), halves[0], halves[1]];
-                self.launch_list(&RANK_ITEMS.spec, dt, "", blocks(n), &args)?;
+                let args = RankItemsArgs { s: first, rel: self.arg_in(&s.x[1]), n: long(n), item, weight };
+                self.launch(&RANK_ITEMS, dt, "", blocks(n), &args)?;
                 how.least = 1.0;
                 State::Ranking
             }
             BatchLoss::MoeBalance => {
                 let share = self.scratch(acc, e)?;
-                let mut args = vec![first];
-                args.extend(self.ids_args(ids));
-                args.extend([self.arg_error(), Arg::I32(code_of_op(op)), long(n), long(e)]);
-                args.extend([long(ids.map_or(0, View::numel)), self.arg_in(&share.view())]);
-                args.extend(halves);
-                self.launch_list(&BALANCE_ITEMS.spec, dt, "", blocks(e), &args)?;
+                let args = BalanceItemsArgs {
+                    probs: first,
+                    ids: labels,
+                    wide,
+                    err: self.arg_error(),
+                    code: code_of_op(op),
+                    N: long(n),
+                    E: long(e),
+                    count: long(ids.map_or(0, View::numel)),
+                    share: self.arg_in(&share.view()),
+                    item,
+                    weight,
+                };
+                self.launch(&BALANCE_ITEMS, dt, "", blocks(e), &args)?;
                 how = Finish::new(false, -1.0);
                 State::Balance(share)
             }
             BatchLoss::Lovasz => {
-                let slope = self.scratch(acc, n * e)?;
-                let mut args = vec![first];
-                args.extend(self.ids_args(ids));
-                args.extend([self.arg_error(), Arg::I32(code_of_op(op)), long(n), long(e)]);
-                args.push(self.arg_in(&slope.view()));
-                self.launch_list(&LOVASZ_SLOPE.spec, dt, "", Grid::Stride(n * e), &args)?;
-                let mut args = vec![first];
-                args.extend(self.ids_args(ids));
-                args.extend([long(n), long(e), self.arg_in(&slope.view())]);
-                args.extend(halves);
-                self.launch_list(&LOVASZ_ITEMS.spec, dt, "", blocks(e), &args)?;
-                State::Lovasz(slope)
+                let buffer = self.scratch(acc, n * e)?;
+                let slope = self.arg_in(&buffer.view());
+                let args = LovaszSlopeArgs {
+                    p: first,
+                    ids: labels,
+                    wide,
+                    err: self.arg_error(),
+                    code: code_of_op(op),
+                    N: long(n),
+                    C: long(e),
+                    slope,
+                };
+                self.launch(&LOVASZ_SLOPE, dt, "", Grid::Stride(n * e), &args)?;
+                let args = LovaszItemsArgs {
+                    p: first,
+                    ids: labels,
+                    wide,
+                    N: long(n),
+                    C: long(e),
+                    slope,
+                    item,
+                    weight,
+                };
+                self.launch(&LOVASZ_ITEMS, dt, "", blocks(e), &args)?;
+                State::Lovasz(buffer)
             }
         };
         Ok(Prepared { items, n: count, how, state })
+    }
+
+    /// Statistics, correlation matrix and items of a Barlow loss.
+    fn barlow(&self, s: &BatchShape<'_>, lambda: f64, [item, weight]: [Ptr; 2]) -> Result<State> {
+        let (dt, n, e) = (s.x[0].dtype(), s.rows, s.width);
+        let acc = dt.accumulator();
+        let stats =
+            [self.scratch(acc, e)?, self.scratch(acc, e)?, self.scratch(acc, e)?, self.scratch(acc, e)?];
+        let [mean1, rstd1, mean2, rstd2] = [0, 1, 2, 3].map(|i| self.arg_in(&stats[i].view()));
+        for (z, mean, rstd) in [(&s.x[0], mean1, rstd1), (&s.x[1], mean2, rstd2)] {
+            let args = BarlowStatsArgs { z: self.arg_in(z), B: long(n), E: long(e), mean, rstd };
+            self.launch(&BARLOW_STATS, dt, "", blocks(e), &args)?;
+        }
+        let slope = self.scratch(acc, e * e)?;
+        let args = BarlowMatrixArgs {
+            z1: self.arg_in(&s.x[0]),
+            z2: self.arg_in(&s.x[1]),
+            mean1,
+            rstd1,
+            mean2,
+            rstd2,
+            B: long(n),
+            E: long(e),
+            lambda,
+            slope: self.arg_in(&slope.view()),
+            item,
+            weight,
+        };
+        self.launch(&BARLOW_MATRIX, dt, "", Grid::Stride(e * e), &args)?;
+        Ok(State::Barlow { stats, slope })
     }
 
     fn own_batch(&self, op: &'static str, x: &[View<'_>], ids: Option<View<'_>>) -> Result<()> {
@@ -202,21 +253,44 @@ impl Engine {
         let (dt, e) = (s.x[0].dtype(), s.width);
         let acc = dt.accumulator();
         let keys = c.k.as_ref().unwrap_or(&c.q);
+        let (ids, wide) = self.batch_ids(io.ids.as_ref());
         let run = |side: i32, add: bool, rows: usize, out: &Buffer| {
-            let mut args = vec![self.arg_in(&c.q.view()), self.arg_in(&keys.view())];
-            args.extend(self.ids_args(io.ids.as_ref()));
-            args.extend(c.sizes);
-            args.extend([&c.lse, &c.positives].map(|b| self.arg_in(&b.view())));
-            args.extend([self.arg_in(&io.gy), flag(io.gy.dtype() == DType::F32), self.arg_in(&den.view())]);
-            args.extend([Arg::I32(side), flag(add), self.arg_in(&out.view())]);
-            self.launch_list(&CONTRAST_GRAD.spec, dt, "", blocks(rows), &args)
+            let args = ContrastGradArgs {
+                q: self.arg_in(&c.q.view()),
+                k: self.arg_in(&keys.view()),
+                ids,
+                wide,
+                N: long(c.n),
+                M: long(c.m),
+                B: long(s.rows),
+                E: long(e),
+                mode: c.mode,
+                scale: c.scale,
+                lse: self.arg_in(&c.lse.view()),
+                positives: self.arg_in(&c.positives.view()),
+                gy: self.arg_in(&io.gy),
+                gy_f32: flag(io.gy.dtype() == DType::F32),
+                den: self.arg_in(&den.view()),
+                keys: side,
+                accumulate: flag(add),
+                out: self.arg_in(&out.view()),
+            };
+            self.launch(&CONTRAST_GRAD, dt, "", blocks(rows), &args)
         };
         let unpack = |grad: &Buffer, packed: &Buffer, norm: &Buffer, at: usize, d: &GradMut<'_>| {
             let rows = d.out.shape()[0];
-            let mut args: Vec<_> = [grad, packed, norm].map(|b| self.arg_in(&b.view())).to_vec();
-            args.extend([long(rows), long(e), long(at), flag(c.normalize)]);
-            args.extend([self.arg_out(&d.out), flag(d.accumulate)]);
-            self.launch_list(&BATCH_UNPACK.spec, dt, "", blocks(rows), &args)
+            let args = BatchUnpackArgs {
+                grad: self.arg_in(&grad.view()),
+                packed: self.arg_in(&packed.view()),
+                norm: self.arg_in(&norm.view()),
+                rows: long(rows),
+                E: long(e),
+                at: long(at),
+                normalize: flag(c.normalize),
+                dz: self.arg_out(&d.out),
+                accumulate: flag(d.accumulate),
+            };
+            self.launch(&BATCH_UNPACK, dt, "", blocks(rows), &args)
         };
         let grad = self.scratch(acc, c.n * e)?;
         run(0, false, c.n, &grad)?;
@@ -244,6 +318,49 @@ impl Engine {
         }
         Ok(())
     }
+
+    fn barlow_grad(
+        &self,
+        s: &BatchShape<'_>,
+        stats: &[Buffer; 4],
+        slope: &Buffer,
+        io: &BatchLossBwd<'_>,
+    ) -> Result<()> {
+        let (dt, n, e) = (s.x[0].dtype(), s.rows, s.width);
+        let buffer = self.scratch(dt.accumulator(), n * e)?;
+        let grad = self.arg_in(&buffer.view());
+        let mean = |i: usize| self.arg_in(&stats[2 * i].view());
+        let rstd = |i: usize| self.arg_in(&stats[2 * i + 1].view());
+        for (i, d) in io.dx.iter().take(2).enumerate() {
+            let Some(d) = d else { continue };
+            let other = 1 - i;
+            let args = BarlowRowsArgs {
+                slope: self.arg_in(&slope.view()),
+                other: self.arg_in(&s.x[other]),
+                mean: mean(other),
+                rstd: rstd(other),
+                B: long(n),
+                E: long(e),
+                second: i as i32,
+                grad,
+            };
+            self.launch(&BARLOW_ROWS, dt, "", Grid::Stride(n * e), &args)?;
+            let args = BarlowColumnsArgs {
+                z: self.arg_in(&s.x[i]),
+                mean: mean(i),
+                rstd: rstd(i),
+                grad,
+                B: long(n),
+                E: long(e),
+                gy: self.arg_in(&io.gy),
+                gy_f32: flag(io.gy.dtype() == DType::F32),
+                dz: self.arg_out(&d.out),
+                accumulate: flag(d.accumulate),
+            };
+            self.launch(&BARLOW_COLUMNS, dt, "", blocks(e), &args)?;
+        }
+        Ok(())
+    }
 }
 
 impl BatchLossOps for Engine {
@@ -268,52 +385,52 @@ impl BatchLossOps for Engine {
         let p = self.prepare_batch(OP, kind, &s, io.ids.as_ref())?;
         let mut den = self.scratch(dt.accumulator(), 1)?;
         self.finish_items(dt, &p.items, p.n, p.how, None, Some(&den.view_mut()))?;
-        let gy = [self.arg_in(&io.gy), flag(io.gy.dtype() == DType::F32)];
-        let out = |d: &GradMut<'_>| [self.arg_out(&d.out), flag(d.accumulate)];
-        match &p.state {
-            State::Contrast(c) => self.contrast_grad(&s, c, &io, &den),
-            State::Barlow { stats, slope } => {
-                let grad = self.scratch(dt.accumulator(), n * e)?;
-                let stat = |i: usize| self.arg_in(&stats[i].view());
-                for (i, d) in io.dx.iter().take(2).enumerate() {
-                    let Some(d) = d else { continue };
-                    let o = 1 - i;
-                    let mut args = vec![self.arg_in(&slope.view()), self.arg_in(&s.x[o])];
-                    args.extend([stat(2 * o), stat(2 * o + 1), long(n), long(e), Arg::I32(i as i32)]);
-                    args.push(self.arg_in(&grad.view()));
-                    self.launch_list(&BARLOW_ROWS.spec, dt, "", Grid::Stride(n * e), &args)?;
-                    let mut args = vec![self.arg_in(&s.x[i]), stat(2 * i), stat(2 * i + 1)];
-                    args.extend([self.arg_in(&grad.view()), long(n), long(e)]);
-                    args.extend(gy);
-                    args.extend(out(d));
-                    self.launch_list(&BARLOW_COLUMNS.spec, dt, "", blocks(e), &args)?;
-                }
-                Ok(())
+        let (gy, gy_f32) = (self.arg_in(&io.gy), flag(io.gy.dtype() == DType::F32));
+        match (&p.state, &io.dx[0]) {
+            (State::Contrast(c), _) => self.contrast_grad(&s, c, &io, &den),
+            (State::Barlow { stats, slope }, _) => self.barlow_grad(&s, stats, slope, &io),
+            (_, None) => Ok(()),
+            (State::Ranking, Some(d)) => {
+                let args = RankGradArgs {
+                    s: self.arg_in(&s.x[0]),
+                    rel: self.arg_in(&s.x[1]),
+                    n: long(n),
+                    gy,
+                    gy_f32,
+                    den: self.arg_in(&den.view()),
+                    ds: self.arg_out(&d.out),
+                    accumulate: flag(d.accumulate),
+                };
+                self.launch(&RANK_GRAD, dt, "", blocks(n), &args)
             }
-            State::Ranking => {
-                let Some(d) = &io.dx[0] else { return Ok(()) };
-                let mut args = vec![self.arg_in(&s.x[0]), self.arg_in(&s.x[1]), long(n)];
-                args.extend(gy);
-                args.push(self.arg_in(&den.view()));
-                args.extend(out(d));
-                self.launch_list(&RANK_GRAD.spec, dt, "", blocks(n), &args)
+            (State::Balance(share), Some(d)) => {
+                let args = BalanceGradArgs {
+                    share: self.arg_in(&share.view()),
+                    N: long(n),
+                    E: long(e),
+                    gy,
+                    gy_f32,
+                    dp: self.arg_out(&d.out),
+                    accumulate: flag(d.accumulate),
+                };
+                self.launch(&BALANCE_GRAD, dt, "", Grid::Stride(n * e), &args)
             }
-            State::Balance(share) => {
-                let Some(d) = &io.dx[0] else { return Ok(()) };
-                let mut args = vec![self.arg_in(&share.view()), long(n), long(e)];
-                args.extend(gy);
-                args.extend(out(d));
-                self.launch_list(&BALANCE_GRAD.spec, dt, "", Grid::Stride(n * e), &args)
-            }
-            State::Lovasz(slope) => {
-                let Some(d) = &io.dx[0] else { return Ok(()) };
-                let mut args = vec![self.arg_in(&s.x[0])];
-                args.extend(self.ids_args(io.ids.as_ref()));
-                args.extend([long(n), long(e), self.arg_in(&slope.view())]);
-                args.extend(gy);
-                args.push(self.arg_in(&den.view()));
-                args.extend(out(d));
-                self.launch_list(&LOVASZ_GRAD.spec, dt, "", Grid::Stride(n * e), &args)
+            (State::Lovasz(slope), Some(d)) => {
+                let (ids, wide) = self.batch_ids(io.ids.as_ref());
+                let args = LovaszGradArgs {
+                    p: self.arg_in(&s.x[0]),
+                    ids,
+                    wide,
+                    N: long(n),
+                    C: long(e),
+                    slope: self.arg_in(&slope.view()),
+                    gy,
+                    gy_f32,
+                    den: self.arg_in(&den.view()),
+                    dp: self.arg_out(&d.out),
+                    accumulate: flag(d.accumulate),
+                };
+                self.launch(&LOVASZ_GRAD, dt, "", Grid::Stride(n * e), &args)
             }
         }
     }

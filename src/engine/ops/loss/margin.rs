@@ -1,18 +1,18 @@
 //! Row losses with kernels of their own.
 
-use crate::spec::kernels::loss::*;
 use crate::buffer::View;
-use crate::driver::Arg;
+use crate::driver::Ptr;
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, code_of_op, int, long, real};
+use crate::engine::launch::{Grid, code_of_op, int, long};
 use crate::engine::ops::index::scatter::wide_index;
 use crate::engine::ops::loss::{Finish, flag, lanes_for};
 use crate::error::Result;
 use crate::ops::loss::*;
 use crate::spec::BLOCK;
+use crate::spec::kernels::loss::*;
 
-/// Kind and numbers of a loss of `loss_margin.c`, and the places of its operands x, y, ref and kl.
+/// A loss of `kernels/common/loss/margin.c`: its kind, its numbers, and the places of its operands x, y, reference and kl.
 pub(in crate::engine::ops) struct Margin {
     kind: i32,
     p: [f64; 3],
@@ -36,29 +36,38 @@ pub(in crate::engine::ops) fn margin_kernel(kind: RowLoss) -> Option<Margin> {
 }
 
 impl Engine {
-    /// Arguments that both kernels have, and the grid.
-    fn margin_head(
+    /// Arguments of the forward kernel, its outputs still null, and the grid of both kernels.
+    fn margin_args(
         &self,
         op: &'static str,
         m: &Margin,
         s: &RowShape,
-        x: &[Option<View<'_>>; 4],
+        operands: &[Option<View<'_>>; 4],
         ids: Option<&View<'_>>,
-    ) -> (Vec<Arg>, Grid) {
+    ) -> (MarginItemsArgs, Grid) {
         let lanes = lanes_for(s.len);
-        let mut args: Vec<Arg> =
-            m.places.iter().map(|p| self.arg_opt(p.and_then(|p| x[p].as_ref()))).collect();
-        args.extend([
-            self.arg_opt(ids),
-            ids.map_or(Arg::I32(0), wide_index),
-            self.arg_error(),
-            Arg::I32(code_of_op(op)),
-            long(s.rows),
-            long(s.len),
-            int(lanes),
-            Arg::I32(m.kind),
-        ]);
-        args.extend(m.p.map(|p| real(s.dtype, p)));
+        let [x, y, reference, kl] = m.places.map(|p| self.arg_opt(p.and_then(|p| operands[p].as_ref())));
+        let [p0, p1, p2] = m.p;
+        let args = MarginItemsArgs {
+            x,
+            y,
+            reference,
+            kl,
+            ids: self.arg_opt(ids),
+            wide: ids.map_or(0, wide_index),
+            err: self.arg_error(),
+            code: code_of_op(op),
+            rows: long(s.rows),
+            len: long(s.len),
+            lanes: int(lanes),
+            kind: m.kind,
+            p0,
+            p1,
+            p2,
+            loss: Ptr::NULL,
+            item: Ptr::NULL,
+            weight: Ptr::NULL,
+        };
         let blocks = s.rows.div_ceil(BLOCK as usize / lanes).min(1 << 20);
         (args, Grid::Blocks([blocks, 1, 1]))
     }
@@ -71,15 +80,18 @@ impl Engine {
         reduction: Reduction,
         io: &RowLossFwd<'_>,
     ) -> Result<()> {
-        let (mut args, grid) = self.margin_head(op, m, s, &io.x, io.ids.as_ref());
+        let (base, grid) = self.margin_args(op, m, s, &io.x, io.ids.as_ref());
         if reduction == Reduction::None {
-            args.extend([self.arg_out(&io.loss), Arg::Mem(None), Arg::Mem(None)]);
-            return self.launch_list(&MARGIN_ITEMS.spec, s.dtype, "", grid, &args);
+            let args = MarginItemsArgs { loss: self.arg_out(&io.loss), ..base };
+            return self.launch(&MARGIN_ITEMS, s.dtype, "", grid, &args);
         }
         let items = self.scratch(s.dtype.accumulator(), 2 * s.rows)?;
-        let half = |i: usize| Ok::<_, crate::GpuError>(self.arg_in(&items.view().range(i * s.rows, s.rows)?));
-        args.extend([Arg::Mem(None), half(0)?, half(1)?]);
-        self.launch_list(&MARGIN_ITEMS.spec, s.dtype, "", grid, &args)?;
+        let args = MarginItemsArgs {
+            item: self.arg_in(&items.view().range(0, s.rows)?),
+            weight: self.arg_in(&items.view().range(s.rows, s.rows)?),
+            ..base
+        };
+        self.launch(&MARGIN_ITEMS, s.dtype, "", grid, &args)?;
         let how = Finish::new(reduction == Reduction::Mean, s.rows as f64);
         self.finish_items(s.dtype, &items, s.rows, how, Some(&io.loss), None)
     }
@@ -93,16 +105,18 @@ impl Engine {
         io: &RowLossBwd<'_>,
     ) -> Result<()> {
         let Some(dx) = &io.dx[0] else { return Ok(()) };
-        let (mut args, grid) = self.margin_head(op, m, s, &io.x, io.ids.as_ref());
-        let factor = if reduction == Reduction::Mean { 1.0 / s.rows as f64 } else { 1.0 };
-        args.extend([
-            self.arg_in(&io.gy),
-            flag(reduction == Reduction::None),
-            flag(io.gy.dtype() == DType::F32),
-            real(s.dtype, factor),
-            self.arg_out(&dx.out),
-            flag(dx.accumulate),
-        ]);
-        self.launch_list(&MARGIN_GRAD.spec, s.dtype, "", grid, &args)
+        let (base, grid) = self.margin_args(op, m, s, &io.x, io.ids.as_ref());
+        let args = args_from! { base => MarginGradArgs
+            [x y reference kl ids wide err code rows len lanes kind p0 p1 p2]
+            {
+                gy: self.arg_in(&io.gy),
+                each: flag(reduction == Reduction::None),
+                narrow: flag(io.gy.dtype() == DType::F32),
+                factor: if reduction == Reduction::Mean { 1.0 / s.rows as f64 } else { 1.0 },
+                dx: self.arg_out(&dx.out),
+                accumulate: flag(dx.accumulate),
+            }
+        };
+        self.launch(&MARGIN_GRAD, s.dtype, "", grid, &args)
     }
 }

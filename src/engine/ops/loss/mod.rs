@@ -1,26 +1,34 @@
 //! Losses.
 
+/// Arguments of a kernel that takes the named fields over from those of another, `$from`.
+macro_rules! args_from {
+    ($from:ident => $to:ident [$($field:ident)*] { $($own:tt)* }) => {
+        $to { $($field: $from.$field,)* $($own)* }
+    };
+}
+pub(in crate::engine::ops) use args_from;
+
 pub(super) mod batch;
 pub(super) mod margin;
 pub(super) mod rows;
 pub(super) mod sequence;
 pub(super) mod stft;
 
-use crate::spec::kernels::loss::*;
 use crate::buffer::{Buffer, GradMut, View, ViewMut};
-use crate::driver::Arg;
+use crate::driver::Ptr;
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, aligned16, code_of_op, real};
+use crate::engine::launch::{Grid, aligned16, code_of_op};
 use crate::error::Result;
 use crate::ops::loss::*;
 use crate::ops::shape::ShapeOps;
 use crate::spec::BLOCK;
+use crate::spec::kernels::loss::*;
 
 /// C name, numbers and flags of an elementwise loss.
 fn loss_kernel(kind: Loss) -> (&'static str, [f64; 2], i32) {
     let plain = |name| (name, [0.0, 0.0], 0);
-    let bits = |a: bool, b: bool| a as i32 | (b as i32) << 1;
+    let bits = |a: bool, b: bool| i32::from(a) | i32::from(b) << 1;
     match kind {
         Loss::Mse => plain("gk_loss_mse"),
         Loss::Square => plain("gk_loss_square"),
@@ -79,12 +87,13 @@ pub(in crate::engine::ops) fn lanes_for(len: usize) -> usize {
     (len / 8).next_power_of_two().clamp(1, BLOCK as usize)
 }
 
-pub(in crate::engine::ops) fn flag(b: bool) -> Arg {
-    Arg::I32(b as i32)
+/// An `int` argument that is 0 or 1.
+pub(in crate::engine::ops) fn flag(b: bool) -> i32 {
+    i32::from(b)
 }
 
 impl Engine {
-    /// Adds `blocks` partial pairs into loss (divided by the denominator for a mean) and denominator.
+    /// Adds `blocks` partial pairs up to the loss (divided by the denominator for a mean) and the denominator.
     pub(in crate::engine::ops) fn finish_sums(
         &self,
         dt: DType,
@@ -94,21 +103,21 @@ impl Engine {
         loss: Option<&ViewMut<'_>>,
         den: Option<&ViewMut<'_>>,
     ) -> Result<()> {
-        let args = [
-            self.arg_in(&partial.view()),
-            Arg::I64(blocks as i64),
-            flag(how.mean),
-            real(dt, how.fixed),
-            real(dt, how.least),
-            real(dt, how.scale),
-            flag(how.accumulate),
-            self.arg_opt_out(loss),
-            self.arg_opt_out(den),
-        ];
-        self.launch_list(&PAIR_FINISH.spec, dt, "", Grid::Blocks([1, 1, 1]), &args)
+        let args = PairFinishArgs {
+            partial: self.arg_in(&partial.view()),
+            n: blocks as i64,
+            mean: flag(how.mean),
+            fixed: how.fixed,
+            least: how.least,
+            scale: how.scale,
+            accumulate: flag(how.accumulate),
+            loss: self.arg_opt_out(loss),
+            den: self.arg_opt_out(den),
+        };
+        self.launch(&PAIR_FINISH, dt, "", Grid::Blocks([1, 1, 1]), &args)
     }
 
-    /// Sums `n` values and weights (halves of one scratch buffer) into loss and denominator.
+    /// Sums of `n` values and of their weights (halves of one scratch buffer): loss and denominator.
     pub(in crate::engine::ops) fn finish_items(
         &self,
         dt: DType,
@@ -120,13 +129,13 @@ impl Engine {
     ) -> Result<()> {
         let blocks = partial_blocks(n);
         let partial = self.scratch(dt.accumulator(), 2 * blocks)?;
-        let args = [
-            self.arg_in(&items.view().range(0, n)?),
-            self.arg_in(&items.view().range(n, n)?),
-            self.arg_in(&partial.view()),
-            Arg::I64(n as i64),
-        ];
-        self.launch_list(&PAIR_PARTIAL.spec, dt, "", Grid::Blocks([blocks, 1, 1]), &args)?;
+        let args = PairPartialArgs {
+            value: self.arg_in(&items.view().range(0, n)?),
+            weight: self.arg_in(&items.view().range(n, n)?),
+            partial: self.arg_in(&partial.view()),
+            n: n as i64,
+        };
+        self.launch(&PAIR_PARTIAL, dt, "", Grid::Blocks([blocks, 1, 1]), &args)?;
         self.finish_sums(dt, &partial, blocks, how, loss, den)
     }
 
@@ -139,20 +148,20 @@ impl Engine {
         let blocks = partial_blocks(n);
         let partial = self.scratch(dt.accumulator(), 2 * blocks)?;
         let wide = !weighted && aligned16(p) && aligned16(t);
-        let args = [
-            self.arg_in(p),
-            self.arg_in(t),
-            self.arg_opt(weight),
-            self.arg_opt(mask),
-            self.arg_in(&partial.view()),
-            Arg::I64(n as i64),
-            flag(wide),
-            flag(kind.counts_items()),
-            real(dt, a),
-            real(dt, b),
-            Arg::I32(flags),
-        ];
-        self.launch_list(&LOSS_PARTIAL.spec, dt, name, Grid::Blocks([blocks, 1, 1]), &args)?;
+        let args = LossPartialArgs {
+            p: self.arg_in(p),
+            t: self.arg_in(t),
+            weight: self.arg_opt(weight),
+            mask: self.arg_opt(mask),
+            partial: self.arg_in(&partial.view()),
+            n: n as i64,
+            wide: flag(wide),
+            counted: flag(kind.counts_items()),
+            pa: a,
+            pb: b,
+            flags,
+        };
+        self.launch(&LOSS_PARTIAL, dt, name, Grid::Blocks([blocks, 1, 1]), &args)?;
         self.finish_sums(dt, &partial, blocks, how, Some(&io.loss), None)
     }
 
@@ -172,28 +181,61 @@ impl Engine {
         let (name, [a, b], flags) = loss_kernel(kind);
         let out = |g: &Option<GradMut<'_>>| self.arg_opt_out(g.as_ref().map(|g| &g.out));
         let adds = |g: &Option<GradMut<'_>>| flag(g.as_ref().is_some_and(|g| g.accumulate));
-        let args = [
-            self.arg_in(&io.p),
-            self.arg_in(&io.t),
-            self.arg_opt(io.weight.as_ref()),
-            self.arg_opt(io.mask.as_ref()),
-            self.arg_in(&io.gy),
-            flag(each),
-            flag(io.gy.dtype() == DType::F32),
-            self.arg_opt(den.map(Buffer::view).as_ref()),
-            out(&io.dp),
-            out(&io.dt),
-            Arg::I64(n as i64),
-            flag(wide),
-            adds(&io.dp),
-            adds(&io.dt),
-            real(dt, factor),
-            real(dt, a),
-            real(dt, b),
-            Arg::I32(flags),
-        ];
+        let args = LossBwdArgs {
+            p: self.arg_in(&io.p),
+            t: self.arg_in(&io.t),
+            weight: self.arg_opt(io.weight.as_ref()),
+            mask: self.arg_opt(io.mask.as_ref()),
+            gy: self.arg_in(&io.gy),
+            each: flag(each),
+            gy_f32: flag(io.gy.dtype() == DType::F32),
+            den: self.arg_opt(den.map(Buffer::view).as_ref()),
+            dp: out(&io.dp),
+            dt: out(&io.dt),
+            n: n as i64,
+            wide: flag(wide),
+            acc_p: adds(&io.dp),
+            acc_t: adds(&io.dt),
+            factor,
+            pa: a,
+            pb: b,
+            flags,
+        };
         let grid = Grid::Stride(if wide { n.div_ceil(16 / dt.size()) } else { n });
-        self.launch_list(&LOSS_BWD.spec, dt, name, grid, &args)
+        self.launch(&LOSS_BWD, dt, name, grid, &args)
+    }
+
+    /// Factors of the softmax in the gradient where they are not simply C: one per position for target probabilities, a single one
+    /// for weighted label smoothing.
+    fn softmax_factors(
+        &self,
+        x: &XentShape,
+        smooth: f64,
+        probs: Option<&View<'_>>,
+        weight: Option<&View<'_>>,
+        dt: DType,
+    ) -> Result<Option<Buffer>> {
+        let acc = dt.accumulator();
+        if let Some(prob) = probs {
+            let positions = x.n * x.s;
+            let sums = self.scratch(acc, positions)?;
+            let args = XentProbSumArgs {
+                prob: self.arg_in(prob),
+                w: self.arg_opt(weight),
+                sum: self.arg_in(&sums.view()),
+                N: x.n as i64,
+                C: x.c as i64,
+                S: x.s as i64,
+                smooth,
+            };
+            self.launch(&XENT_PROB_SUM, dt, "", Grid::Blocks([positions.min(1 << 20), 1, 1]), &args)?;
+            return Ok(Some(sums));
+        }
+        let Some(w) = weight.filter(|_| smooth != 0.0) else { return Ok(None) };
+        let sum = self.scratch(acc, 1)?;
+        let args = XentWeightSumArgs { w: self.arg_in(w), sum: self.arg_in(&sum.view()), C: x.c as i64 };
+        self.launch(&XENT_WEIGHT_SUM, dt, "", Grid::Blocks([1, 1, 1]), &args)?;
+        Ok(Some(sum))
     }
 }
 
@@ -214,18 +256,18 @@ impl LossOps for Engine {
         let (n, dt) = (io.p.numel(), io.p.dtype());
         if reduction == Reduction::None {
             let (name, [a, b], flags) = loss_kernel(kind);
-            let args = [
-                self.arg_in(&io.p),
-                self.arg_in(&io.t),
-                self.arg_opt(io.weight.as_ref()),
-                self.arg_opt(io.mask.as_ref()),
-                self.arg_out(&io.loss),
-                Arg::I64(n as i64),
-                real(dt, a),
-                real(dt, b),
-                Arg::I32(flags),
-            ];
-            return self.launch_list(&LOSS_ITEMS.spec, dt, name, Grid::Stride(n), &args);
+            let args = LossItemsArgs {
+                p: self.arg_in(&io.p),
+                t: self.arg_in(&io.t),
+                weight: self.arg_opt(io.weight.as_ref()),
+                mask: self.arg_opt(io.mask.as_ref()),
+                y: self.arg_out(&io.loss),
+                n: n as i64,
+                a,
+                b,
+                flags,
+            };
+            return self.launch(&LOSS_ITEMS, dt, name, Grid::Stride(n), &args);
         }
         let weighted = io.mask.is_some() || (io.weight.is_some() && !kind.counts_items());
         let how = Finish::new(reduction == Reduction::Mean, if weighted { -1.0 } else { n as f64 });
@@ -262,13 +304,13 @@ impl LossOps for Engine {
             let blocks = partial_blocks(n);
             let partial = self.scratch(dt.accumulator(), 2 * blocks)?;
             let mut den = self.scratch(dt.accumulator(), 1)?;
-            let args = [
-                self.arg_opt(weight.as_ref()),
-                self.arg_opt(io.mask.as_ref()),
-                self.arg_in(&partial.view()),
-                Arg::I64(n as i64),
-            ];
-            self.launch_list(&WEIGHT_PARTIAL.spec, dt, "", Grid::Blocks([blocks, 1, 1]), &args)?;
+            let args = WeightPartialArgs {
+                weight: self.arg_opt(weight.as_ref()),
+                mask: self.arg_opt(io.mask.as_ref()),
+                partial: self.arg_in(&partial.view()),
+                n: n as i64,
+            };
+            self.launch(&WEIGHT_PARTIAL, dt, "", Grid::Blocks([blocks, 1, 1]), &args)?;
             self.finish_sums(dt, &partial, blocks, Finish::new(false, -1.0), None, Some(&den.view_mut()))?;
             Some(den)
         } else {
@@ -350,33 +392,35 @@ impl LossOps for Engine {
             None => None,
         };
         let (ids, probs) = if x.probs { (None, Some(io.target)) } else { (Some(io.target), None) };
-        let mut args = vec![
-            self.arg_in(&io.x),
-            self.arg_opt(ids.as_ref()),
-            flag(io.target.dtype() == DType::I64),
-            self.arg_opt(probs.as_ref()),
-            flag(x.probs),
-            self.arg_opt(io.weight.as_ref()),
-            self.arg_opt_out(io.lse.as_ref()),
-            if each { self.arg_out(&io.loss) } else { Arg::Mem(None) },
-            self.arg_opt(halves.as_ref().map(|h| &h.0)),
-            self.arg_opt(halves.as_ref().map(|h| &h.1)),
-            self.arg_error(),
-            Arg::I32(code_of_op(OP)),
-            Arg::I64(x.n as i64),
-            Arg::I64(x.c as i64),
-        ];
-        let tail = [Arg::I64(p.ignore_index), real(dt, p.label_smoothing)];
+        let args = XentInnerArgs {
+            x: self.arg_in(&io.x),
+            ids: self.arg_opt(ids.as_ref()),
+            wide_ids: flag(io.target.dtype() == DType::I64),
+            prob: self.arg_opt(probs.as_ref()),
+            probs: flag(x.probs),
+            w: self.arg_opt(io.weight.as_ref()),
+            lse: self.arg_opt_out(io.lse.as_ref()),
+            y: if each { self.arg_out(&io.loss) } else { Ptr::NULL },
+            item: self.arg_opt(halves.as_ref().map(|h| &h.0)),
+            weight: self.arg_opt(halves.as_ref().map(|h| &h.1)),
+            err: self.arg_error(),
+            code: code_of_op(OP),
+            N: x.n as i64,
+            C: x.c as i64,
+            S: x.s as i64,
+            ignore: p.ignore_index,
+            smooth: p.label_smoothing,
+        };
         if positions > 0 && x.s == 1 {
             let lanes = lanes_for(x.c);
-            args.extend([Arg::I32(lanes as i32), flag(aligned16(&io.x))]);
-            args.extend(tail);
             let blocks = x.n.div_ceil(BLOCK as usize / lanes).min(1 << 20);
-            self.launch_list(&XENT_ROWS.spec, dt, "", Grid::Blocks([blocks, 1, 1]), &args)?;
+            let args = args_from! { args => XentRowsArgs
+                [x ids wide_ids prob probs w lse y item weight err code N C ignore smooth]
+                { lanes: lanes as i32, wide: flag(aligned16(&io.x)) }
+            };
+            self.launch(&XENT_ROWS, dt, "", Grid::Blocks([blocks, 1, 1]), &args)?;
         } else if positions > 0 {
-            args.push(Arg::I64(x.s as i64));
-            args.extend(tail);
-            self.launch_list(&XENT_INNER.spec, dt, "", Grid::Stride(positions), &args)?;
+            self.launch(&XENT_INNER, dt, "", Grid::Stride(positions), &args)?;
         }
         let Some(items) = items else { return Ok(()) };
         let how = Finish::new(p.reduction == Reduction::Mean, if x.probs { positions as f64 } else { -1.0 });
@@ -405,60 +449,41 @@ impl LossOps for Engine {
             return Ok(());
         }
         let (ids, probs) = if x.probs { (None, Some(io.target)) } else { (Some(io.target), None) };
-        let (n, c, s) = (Arg::I64(x.n as i64), Arg::I64(x.c as i64), Arg::I64(x.s as i64));
-        let smooth = real(dt, p.label_smoothing);
-        // What multiplies the softmax where it is not simply C: per position for probabilities, one number for weighted smoothing.
-        let sums = if let Some(probs) = &probs {
-            let sums = self.scratch(dt.accumulator(), positions)?;
-            let args = [
-                self.arg_in(probs),
-                self.arg_opt(io.weight.as_ref()),
-                self.arg_in(&sums.view()),
-                n,
-                c,
-                s,
-                smooth,
-            ];
-            self.launch_list(&XENT_PROB_SUM.spec, dt, "", Grid::Blocks([positions.min(1 << 20), 1, 1]), &args)?;
-            Some(sums)
-        } else if let (Some(w), true) = (&io.weight, p.label_smoothing != 0.0) {
-            let sum = self.scratch(dt.accumulator(), 1)?;
-            let args = [self.arg_in(w), self.arg_in(&sum.view()), c];
-            self.launch_list(&XENT_WEIGHT_SUM.spec, dt, "", Grid::Blocks([1, 1, 1]), &args)?;
-            Some(sum)
-        } else {
-            None
-        };
+        let sums = self.softmax_factors(&x, p.label_smoothing, probs.as_ref(), io.weight.as_ref(), dt)?;
         let dx = &io.dx.out;
-        let mut args = vec![
-            self.arg_in(&io.x),
-            self.arg_opt(ids.as_ref()),
-            flag(io.target.dtype() == DType::I64),
-            self.arg_opt(probs.as_ref()),
-            flag(x.probs),
-            self.arg_opt(io.weight.as_ref()),
-            self.arg_opt(sums.as_ref().map(Buffer::view).as_ref()),
-            self.arg_in(&io.lse),
-            self.arg_in(&io.gy),
-            flag(p.reduction == Reduction::None),
-            flag(io.gy.dtype() == DType::F32),
-            self.arg_opt(den.as_ref()),
-            self.arg_out(dx),
-            self.arg_error(),
-            Arg::I32(code_of_op(OP)),
-            n,
-            c,
-        ];
-        let tail = [Arg::I64(p.ignore_index), smooth, flag(io.dx.accumulate)];
+        let args = XentBwdInnerArgs {
+            x: self.arg_in(&io.x),
+            ids: self.arg_opt(ids.as_ref()),
+            wide_ids: flag(io.target.dtype() == DType::I64),
+            prob: self.arg_opt(probs.as_ref()),
+            probs: flag(x.probs),
+            w: self.arg_opt(io.weight.as_ref()),
+            wsums: self.arg_opt(sums.as_ref().map(Buffer::view).as_ref()),
+            lse: self.arg_in(&io.lse),
+            gy: self.arg_in(&io.gy),
+            each: flag(p.reduction == Reduction::None),
+            gy_f32: flag(io.gy.dtype() == DType::F32),
+            den: self.arg_opt(den.as_ref()),
+            dx: self.arg_out(dx),
+            err: self.arg_error(),
+            code: code_of_op(OP),
+            N: x.n as i64,
+            C: x.c as i64,
+            S: x.s as i64,
+            ignore: p.ignore_index,
+            smooth: p.label_smoothing,
+            accumulate: flag(io.dx.accumulate),
+        };
         if x.s == 1 {
             let lanes = lanes_for(x.c);
-            args.extend([Arg::I32(lanes as i32), flag(aligned16(&io.x) && aligned16(&dx.as_view()))]);
-            args.extend(tail);
             let blocks = x.n.div_ceil(BLOCK as usize / lanes).min(1 << 20);
-            return self.launch_list(&XENT_BWD_ROWS.spec, dt, "", Grid::Blocks([blocks, 1, 1]), &args);
+            let wide = flag(aligned16(&io.x) && aligned16(&dx.as_view()));
+            let args = args_from! { args => XentBwdRowsArgs
+                [x ids wide_ids prob probs w wsums lse gy each gy_f32 den dx err code N C ignore smooth accumulate]
+                { lanes: lanes as i32, wide }
+            };
+            return self.launch(&XENT_BWD_ROWS, dt, "", Grid::Blocks([blocks, 1, 1]), &args);
         }
-        args.push(s);
-        args.extend(tail);
-        self.launch_list(&XENT_BWD_INNER.spec, dt, "", Grid::Stride(positions), &args)
+        self.launch(&XENT_BWD_INNER, dt, "", Grid::Stride(positions), &args)
     }
 }

@@ -1,23 +1,34 @@
 //! Losses with one item per row.
 
-use crate::spec::kernels::loss::*;
 use crate::buffer::{Buffer, View, ViewMut};
-use crate::driver::Arg;
+use crate::driver::Ptr;
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, code_of_op, real};
+use crate::engine::launch::{Grid, code_of_op};
 use crate::engine::ops::loss::margin::margin_kernel;
 use crate::engine::ops::loss::{Finish, flag, lanes_for};
 use crate::error::Result;
 use crate::ops::loss::Ids;
 use crate::ops::loss::*;
 use crate::spec::BLOCK;
+use crate::spec::kernels::loss::*;
 
 /// Elements that a block sums before a long row is cut.
 const CHUNK: usize = 8192;
 
-/// A row loss as its C functions see it.
-struct Kernel {
+/// Arguments of a kernel of `rows.c`: those that all of them have, from `$base`, and its own.
+macro_rules! row_args {
+    ($base:expr => $to:ident { $($own:tt)* }) => {{
+        let base: &RowPartialArgs = &$base;
+        args_from! { base => $to
+            [x0 x1 x2 x3 mask ids wide err code rows len width classes ignore roles lanes p0 p1 p2 p3 flags]
+            { $($own)* }
+        }
+    }};
+}
+
+/// C function of a row loss, and its numbers.
+struct Function {
     name: &'static str,
     p: [f64; 4],
     flags: i32,
@@ -26,10 +37,10 @@ struct Kernel {
     sums: bool,
 }
 
-fn kernel(kind: RowLoss, ids: bool, noise: bool) -> Kernel {
-    let k = |name, p: [f64; 4], flags| Kernel { name, p, flags, ignore: i64::MIN, sums: false };
-    let cut = |name, p: [f64; 4], flags| Kernel { name, p, flags, ignore: i64::MIN, sums: true };
-    let bits = |a: bool, b: bool| a as i32 | (b as i32) << 1;
+fn function(kind: RowLoss, ids: bool, noise: bool) -> Function {
+    let k = |name, p: [f64; 4], flags| Function { name, p, flags, ignore: i64::MIN, sums: false };
+    let cut = |name, p: [f64; 4], flags| Function { name, p, flags, ignore: i64::MIN, sums: true };
+    let bits = |a: bool, b: bool| flag(a) | flag(b) << 1;
     let one = |x: f64| [x, 0.0, 0.0, 0.0];
     let two = |x: f64, y: f64| [x, y, 0.0, 0.0];
     match kind {
@@ -41,27 +52,27 @@ fn kernel(kind: RowLoss, ids: bool, noise: bool) -> Kernel {
         }
         RowLoss::Cosine { eps, scale } => cut("gk_row_cosine", two(eps, scale), 0),
         RowLoss::CosineEmbedding { margin } => cut("gk_row_cosine_embedding", one(margin), 0),
-        RowLoss::Nce => cut("gk_row_nce", one(0.0), noise as i32),
+        RowLoss::Nce => cut("gk_row_nce", one(0.0), flag(noise)),
         RowLoss::Capsule { plus, minus, lambda } => cut("gk_row_capsule", [plus, minus, lambda, 0.0], 0),
         RowLoss::CategoricalCe { label_smoothing } => {
             cut("gk_row_categorical", two(label_smoothing, 1e-7), 0)
         }
         RowLoss::Kl { log_input, log_target } => cut("gk_row_kl", one(0.0), bits(log_input, log_target)),
         RowLoss::Nll { floor, ignore_index } => {
-            let mut k = k("gk_row_nll", one(floor.unwrap_or(0.0)), floor.is_some() as i32);
+            let mut k = k("gk_row_nll", one(floor.unwrap_or(0.0)), flag(floor.is_some()));
             k.ignore = ignore_index;
             k
         }
         RowLoss::MulticlassFocal { gamma } => k("gk_row_focal", one(gamma), 0),
         RowLoss::Ordinal => cut("gk_row_ordinal", one(0.0), 0),
         RowLoss::Distillation { temperature, alpha } => {
-            k("gk_row_distillation", two(temperature, alpha), ids as i32)
+            k("gk_row_distillation", two(temperature, alpha), flag(ids))
         }
         RowLoss::Dino { student, teacher } => k("gk_row_dino", two(student, teacher), 0),
         RowLoss::ArcFace { scale, margin } => k("gk_row_arcface", two(scale, margin), 0),
         RowLoss::Z { coef } => k("gk_row_z", one(coef), 0),
         RowLoss::MultiMargin { squared, margin } => {
-            cut("gk_row_multi_margin", one(margin), 1 + squared as i32)
+            cut("gk_row_multi_margin", one(margin), 1 + flag(squared))
         }
         RowLoss::MultilabelMargin => k("gk_row_multilabel_margin", one(0.0), 0),
         RowLoss::MultilabelSoftMargin => cut("gk_row_multilabel_soft", one(0.0), 0),
@@ -71,12 +82,12 @@ fn kernel(kind: RowLoss, ids: bool, noise: bool) -> Kernel {
         RowLoss::Tversky { a, b, smooth, gamma } => cut("gk_row_tversky", [a, b, smooth, gamma], 0),
         RowLoss::Boxes { overlap, eps } => k("gk_row_box", one(eps), overlap as i32),
         RowLoss::Quantum => cut("gk_row_quantum", one(0.0), 0),
-        RowLoss::Depth { lambda, root } => cut("gk_row_depth", one(lambda), root as i32),
-        RowLoss::Patches { normalize } => k("gk_row_patch", one(0.0), normalize as i32),
+        RowLoss::Depth { lambda, root } => cut("gk_row_depth", one(lambda), flag(root)),
+        RowLoss::Patches { normalize } => k("gk_row_patch", one(0.0), flag(normalize)),
         RowLoss::GaussianKl => cut("gk_row_gaussian_kl", one(0.0), 0),
         RowLoss::Rmse => cut("gk_row_rmse", one(0.0), 0),
         RowLoss::ElasticNet { alpha, r } => cut("gk_row_elastic", two(alpha, r), 0),
-        RowLoss::GaussianNll { full, eps } => k("gk_row_gaussian_nll", one(eps), full as i32),
+        RowLoss::GaussianNll { full, eps } => k("gk_row_gaussian_nll", one(eps), flag(full)),
         RowLoss::MarginRanking { margin } => k("gk_row_ranking", one(margin), 0),
         RowLoss::Dpo { beta } => k("gk_row_preference", one(beta), 0),
         RowLoss::Ipo { beta } => k("gk_row_preference", two(1.0, 0.5 / beta), 1),
@@ -92,18 +103,20 @@ fn kernel(kind: RowLoss, ids: bool, noise: bool) -> Kernel {
 
 /// A row loss that is about to be launched.
 struct Rows<'a> {
-    kernel: Kernel,
+    name: &'static str,
     shape: RowShape,
-    head: Vec<Arg>,
+    /// What all kernels share, and the statistics of cut rows.
+    base: RowPartialArgs,
     lanes: usize,
     chunks: usize,
-    partial: Option<Buffer>,
+    /// Keeps the memory of `base.partial`.
+    _partial: Option<Buffer>,
     weighted: bool,
     x: [Option<View<'a>>; 4],
 }
 
 impl Engine {
-    /// Common arguments, and the sums of long rows.
+    /// Arguments that the kernels share, and the sums of long rows.
     fn prepare_rows<'a>(
         &self,
         op: &'static str,
@@ -114,10 +127,10 @@ impl Engine {
         mask: Option<&View<'a>>,
     ) -> Result<Rows<'a>> {
         let dt = shape.dtype;
-        let kernel = kernel(kind, ids.is_some(), x[2].is_some());
+        let function = function(kind, ids.is_some(), x[2].is_some());
         let (rows, len) = (shape.rows, shape.len);
         // Rows are cut where there are too few of them to fill a device.
-        let chunks = if kernel.sums && rows < 512 { len.div_ceil(CHUNK).clamp(1, 1024) } else { 1 };
+        let chunks = if function.sums && rows < 512 { len.div_ceil(CHUNK).clamp(1, 1024) } else { 1 };
         let lanes = match chunks {
             // Neighbouring work-items take neighbouring rows where those are neighbours in memory.
             1 if kind.strided() && shape.width > 1 => 1,
@@ -136,33 +149,42 @@ impl Engine {
             Ids::PerRow { classes_beyond, .. } => (len + classes_beyond) as i64,
             Ids::List => 0,
         };
-        let mut head: Vec<Arg> = x.iter().map(|v| self.arg_opt(v.as_ref())).collect();
-        head.extend([
-            self.arg_opt(mask),
-            self.arg_opt(ids),
-            flag(ids.is_some_and(|v| v.dtype() == DType::I64)),
-            self.arg_error(),
-            Arg::I32(code_of_op(op)),
-            Arg::I64(rows as i64),
-            Arg::I64(len as i64),
-            Arg::I64(shape.width as i64),
-            Arg::I64(classes),
-            Arg::I64(kernel.ignore),
-            Arg::I64(roles),
-            Arg::I32(lanes as i32),
-        ]);
-        head.extend(kernel.p.map(|p| real(dt, p)));
-        head.push(Arg::I32(kernel.flags));
-        let mut r =
-            Rows { kernel, shape, head, lanes, chunks, partial: None, weighted: kind.weighted(), x: *x };
+        let [x0, x1, x2, x3] = [0, 1, 2, 3].map(|i| self.arg_opt(x[i].as_ref()));
+        let [p0, p1, p2, p3] = function.p;
+        let mut base = RowPartialArgs {
+            x0,
+            x1,
+            x2,
+            x3,
+            mask: self.arg_opt(mask),
+            ids: self.arg_opt(ids),
+            wide: flag(ids.is_some_and(|v| v.dtype() == DType::I64)),
+            err: self.arg_error(),
+            code: code_of_op(op),
+            rows: rows as i64,
+            len: len as i64,
+            width: shape.width as i64,
+            classes,
+            ignore: function.ignore,
+            roles,
+            lanes: lanes as i32,
+            p0,
+            p1,
+            p2,
+            p3,
+            flags: function.flags,
+            chunks: chunks as i64,
+            partial: Ptr::NULL,
+        };
+        let name = function.name;
+        let mut partial = None;
         if chunks > 1 && rows > 0 {
-            let partial = self.scratch(dt.accumulator(), 4 * rows * chunks)?;
-            let mut args = r.head.clone();
-            args.extend([Arg::I64(chunks as i64), self.arg_in(&partial.view())]);
-            self.launch_list(&ROW_PARTIAL.spec, dt, r.kernel.name, Grid::Blocks([rows * chunks, 1, 1]), &args)?;
-            r.partial = Some(partial);
+            let sums = self.scratch(dt.accumulator(), 4 * rows * chunks)?;
+            base.partial = self.arg_in(&sums.view());
+            self.launch(&ROW_PARTIAL, dt, name, Grid::Blocks([rows * chunks, 1, 1]), &base)?;
+            partial = Some(sums);
         }
-        Ok(r)
+        Ok(Rows { name, shape, base, lanes, chunks, _partial: partial, weighted: kind.weighted(), x: *x })
     }
 
     /// Items and weights of all rows: `y` in storage, or a scratch buffer of both halves.
@@ -171,18 +193,17 @@ impl Engine {
         let items = if y.is_none() { Some(self.scratch(dt.accumulator(), 2 * rows)?) } else { None };
         let half = |i: usize| match &items {
             Some(b) => Ok(self.arg_in(&b.view().range(i * rows, rows)?)),
-            None => Ok(Arg::Mem(None)),
+            None => Ok(Ptr::NULL),
         };
-        let mut args = r.head.clone();
-        args.extend([
-            Arg::I64(r.chunks as i64),
-            self.arg_opt(r.partial.as_ref().map(Buffer::view).as_ref()),
-            self.arg_opt_out(y),
-            half(0)?,
-            half(1)?,
-        ]);
+        let args = row_args!(r.base => RowItemsArgs {
+            chunks: r.base.chunks,
+            partial: r.base.partial,
+            y: self.arg_opt_out(y),
+            item: half(0)?,
+            weight: half(1)?,
+        });
         let blocks = rows.div_ceil(BLOCK as usize / r.lanes).min(1 << 20);
-        self.launch_list(&ROW_ITEMS.spec, dt, r.kernel.name, Grid::Blocks([blocks, 1, 1]), &args)?;
+        self.launch(&ROW_ITEMS, dt, r.name, Grid::Blocks([blocks, 1, 1]), &args)?;
         Ok(items)
     }
 }
@@ -229,9 +250,9 @@ impl RowLossOps for Engine {
             }
             den = Some(d);
         }
-        let factor = real(dt, if mean && !r.weighted { 1.0 / rows as f64 } else { 1.0 });
-        let upstream =
-            [self.arg_in(&io.gy), flag(reduction == Reduction::None), flag(io.gy.dtype() == DType::F32)];
+        let factor = if mean && !r.weighted { 1.0 / rows as f64 } else { 1.0 };
+        let gy = self.arg_in(&io.gy);
+        let (each, gy_f32) = (flag(reduction == Reduction::None), flag(io.gy.dtype() == DType::F32));
         let acc = io
             .dx
             .iter()
@@ -240,29 +261,35 @@ impl RowLossOps for Engine {
         let shared =
             |i: usize| kind.operands().get(i).is_some_and(|o| o.role == crate::ops::loss::Role::Shared);
         if io.dx.iter().enumerate().any(|(i, d)| d.is_some() && !shared(i)) {
-            let mut args = r.head.clone();
-            args.extend([
-                Arg::I64(r.chunks as i64),
-                self.arg_opt(r.partial.as_ref().map(Buffer::view).as_ref()),
-            ]);
-            args.extend(upstream);
-            args.extend([self.arg_opt(den.as_ref().map(Buffer::view).as_ref()), factor]);
-            args.extend(
-                io.dx
-                    .iter()
-                    .enumerate()
-                    .map(|(i, d)| self.arg_opt_out(d.as_ref().filter(|_| !shared(i)).map(|d| &d.out))),
-            );
-            args.push(Arg::I32(acc));
+            let out = |i: usize| self.arg_opt_out(io.dx[i].as_ref().filter(|_| !shared(i)).map(|d| &d.out));
+            let args = row_args!(r.base => RowGradArgs {
+                chunks: r.base.chunks,
+                partial: r.base.partial,
+                gy,
+                each,
+                gy_f32,
+                den: self.arg_opt(den.as_ref().map(Buffer::view).as_ref()),
+                factor,
+                d0: out(0),
+                d1: out(1),
+                d2: out(2),
+                d3: out(3),
+                acc,
+            });
             let blocks = (rows * r.chunks).div_ceil(BLOCK as usize / r.lanes).min(1 << 20);
             let blocks = if len == 0 { 0 } else { blocks };
-            self.launch_list(&ROW_GRAD.spec, dt, r.kernel.name, Grid::Blocks([blocks, 1, 1]), &args)?;
+            self.launch(&ROW_GRAD, dt, r.name, Grid::Blocks([blocks, 1, 1]), &args)?;
         }
         if let (Some(d), true) = (&io.dx[2], shared(2)) {
-            let mut args = r.head.clone();
-            args.extend(upstream);
-            args.extend([factor, self.arg_out(&d.out), Arg::I32(d.accumulate as i32)]);
-            self.launch_list(&ROW_SHARED.spec, dt, r.kernel.name, Grid::Blocks([len.min(1 << 20), 1, 1]), &args)?;
+            let args = row_args!(r.base => RowSharedArgs {
+                gy,
+                each,
+                gy_f32,
+                factor,
+                d2: self.arg_out(&d.out),
+                acc: flag(d.accumulate),
+            });
+            self.launch(&ROW_SHARED, dt, r.name, Grid::Blocks([len.min(1 << 20), 1, 1]), &args)?;
         }
         // The operands stay borrowed until everything is queued.
         let _ = r.x;

@@ -1,73 +1,107 @@
 //! Sequence losses.
 
-use crate::spec::kernels::loss::*;
 use crate::buffer::{Buffer, View};
-use crate::driver::Arg;
+use crate::driver::Ptr;
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, code_of_op, long, real};
+use crate::engine::launch::{Grid, code_of_op, long};
+use crate::engine::ops::index::scatter::wide_index;
 use crate::engine::ops::loss::{Finish, flag, lanes_for};
 use crate::error::Result;
 use crate::ops::loss::*;
 use crate::spec::BLOCK;
+use crate::spec::kernels::loss::*;
 
 /// Lattices of a sequence loss on the device.
 struct Lattice {
-    alpha: Buffer,
-    /// Transducer: beta and the logits' ln sum e^x.
-    rest: Option<(Buffer, Buffer)>,
     nll: Buffer,
+    args: LatticeArgs,
+    /// Memory that the arguments point to: alpha, for transducers also beta and the logits' ln sum e^x.
+    _memory: Vec<Buffer>,
+}
+
+/// Arguments of the kernel that computed the lattices.
+enum LatticeArgs {
+    Ctc(CtcAlphaArgs),
+    Rnnt(RnntLatticeArgs),
 }
 
 impl Engine {
-    /// An index operand with its width flag.
-    fn index_args(&self, views: &[&View<'_>]) -> Vec<Arg> {
-        views.iter().flat_map(|v| [self.arg_in(v), flag(v.dtype() == DType::I64)]).collect()
-    }
-
-    /// Sizes and strides of a CTC problem as its kernels take them.
-    fn ctc_sizes(kind: SeqLoss, s: &SeqShape) -> [Arg; 9] {
-        let first = matches!(kind, SeqLoss::Ctc { batch_first: true, .. });
-        let (st, sb) = if first { (s.c, s.t * s.c) } else { (s.b * s.c, s.c) };
-        [s.t, s.b, s.c, st, sb, s.s, s.most, 2 * s.most + 1, s.blank].map(long)
-    }
-
     fn lattice(
         &self,
         op: &'static str,
         kind: SeqLoss,
         s: &SeqShape,
         x: &View<'_>,
-        index: &[&View<'_>],
+        [targets, input_lengths, target_lengths]: [&View<'_>; 3],
     ) -> Result<Lattice> {
         let (dt, acc) = (x.dtype(), x.dtype().accumulator());
         let nll = self.scratch(acc, s.b)?;
-        let code = [self.arg_error(), Arg::I32(code_of_op(op))];
         let grid = Grid::Blocks([s.b.min(1 << 20), 1, 1]);
-        if let SeqLoss::Ctc { .. } = kind {
-            let alpha = self.scratch(acc, s.b * s.t * (2 * s.most + 1))?;
-            let mut args = vec![self.arg_in(x)];
-            args.extend(self.index_args(index));
-            args.extend(code);
-            args.extend(Self::ctc_sizes(kind, s));
-            args.extend([self.arg_in(&alpha.view()), self.arg_in(&nll.view())]);
-            self.launch_list(&CTC_ALPHA.spec, dt, "", grid, &args)?;
-            return Ok(Lattice { alpha, rest: None, nll });
+        if let SeqLoss::Ctc { batch_first, .. } = kind {
+            let states = 2 * s.most + 1;
+            let alpha = self.scratch(acc, s.b * s.t * states)?;
+            let (st, sb) = if batch_first { (s.c, s.t * s.c) } else { (s.b * s.c, s.c) };
+            let args = CtcAlphaArgs {
+                x: self.arg_in(x),
+                targets: self.arg_in(targets),
+                wide_t: wide_index(targets),
+                il: self.arg_in(input_lengths),
+                wide_il: wide_index(input_lengths),
+                tl: self.arg_in(target_lengths),
+                wide_tl: wide_index(target_lengths),
+                err: self.arg_error(),
+                code: code_of_op(op),
+                T: long(s.t),
+                B: long(s.b),
+                C: long(s.c),
+                st: long(st),
+                sb: long(sb),
+                S: long(s.s),
+                most: long(s.most),
+                L: long(states),
+                blank: long(s.blank),
+                alpha: self.arg_in(&alpha.view()),
+                nll: self.arg_in(&nll.view()),
+            };
+            self.launch(&CTC_ALPHA, dt, "", grid, &args)?;
+            return Ok(Lattice { nll, args: LatticeArgs::Ctc(args), _memory: vec![alpha] });
         }
-        let (u, nodes) = (s.s + 1, s.b * s.t * (s.s + 1));
+        let nodes = s.b * s.t * (s.s + 1);
         let [alpha, beta, lse] =
             [self.scratch(acc, nodes)?, self.scratch(acc, nodes)?, self.scratch(acc, nodes)?];
         let lanes = lanes_for(s.c);
-        let args = [self.arg_in(x), self.arg_in(&lse.view()), long(nodes), long(s.c), Arg::I32(lanes as i32)];
+        let args = RnntLseArgs {
+            x: self.arg_in(x),
+            lse: self.arg_in(&lse.view()),
+            rows: long(nodes),
+            C: long(s.c),
+            lanes: lanes as i32,
+        };
         let blocks = nodes.div_ceil(BLOCK as usize / lanes).min(1 << 20);
-        self.launch_list(&RNNT_LSE.spec, dt, "", Grid::Blocks([blocks, 1, 1]), &args)?;
-        let mut args = vec![self.arg_in(x), self.arg_in(&lse.view())];
-        args.extend(self.index_args(index));
-        args.extend(code);
-        args.extend([s.b, s.t, u, s.c, s.blank].map(long));
-        args.extend([&alpha, &beta, &nll].map(|b| self.arg_in(&b.view())));
-        self.launch_list(&RNNT_LATTICE.spec, dt, "", grid, &args)?;
-        Ok(Lattice { alpha, rest: Some((beta, lse)), nll })
+        self.launch(&RNNT_LSE, dt, "", Grid::Blocks([blocks, 1, 1]), &args)?;
+        let args = RnntLatticeArgs {
+            x: self.arg_in(x),
+            lse: self.arg_in(&lse.view()),
+            targets: self.arg_in(targets),
+            wide_t: wide_index(targets),
+            il: self.arg_in(input_lengths),
+            wide_il: wide_index(input_lengths),
+            tl: self.arg_in(target_lengths),
+            wide_tl: wide_index(target_lengths),
+            err: self.arg_error(),
+            code: code_of_op(op),
+            B: long(s.b),
+            T: long(s.t),
+            U: long(s.s + 1),
+            C: long(s.c),
+            blank: long(s.blank),
+            alpha: self.arg_in(&alpha.view()),
+            beta: self.arg_in(&beta.view()),
+            nll: self.arg_in(&nll.view()),
+        };
+        self.launch(&RNNT_LATTICE, dt, "", grid, &args)?;
+        Ok(Lattice { nll, args: LatticeArgs::Rnnt(args), _memory: vec![alpha, beta, lse] })
     }
 }
 
@@ -86,7 +120,7 @@ impl SequenceLossOps for Engine {
             ],
         )?;
         let dt = io.x.dtype();
-        let l = self.lattice(OP, kind, &s, &io.x, &[&io.targets, &io.input_lengths, &io.target_lengths])?;
+        let l = self.lattice(OP, kind, &s, &io.x, [&io.targets, &io.input_lengths, &io.target_lengths])?;
         let (each, mean) = (reduction == Reduction::None, reduction == Reduction::Mean);
         let (zero, per_label) = match kind {
             SeqLoss::Ctc { zero_infinity, .. } => (zero_infinity, mean),
@@ -94,20 +128,21 @@ impl SequenceLossOps for Engine {
         };
         let items = self.scratch(dt.accumulator(), 2 * s.b)?;
         let half = |i: usize| match each {
-            true => Ok(Arg::Mem(None)),
+            true => Ok(Ptr::NULL),
             false => items.view().range(i * s.b, s.b).map(|v| self.arg_in(&v)),
         };
-        let mut args = vec![self.arg_in(&l.nll.view())];
-        args.extend(self.index_args(&[&io.target_lengths]));
-        args.extend([
-            long(s.b),
-            flag(zero),
-            flag(per_label),
-            if each { self.arg_out(&io.loss) } else { Arg::Mem(None) },
-            half(0)?,
-            half(1)?,
-        ]);
-        self.launch_list(&CTC_ITEMS.spec, dt, "", Grid::Stride(s.b), &args)?;
+        let args = CtcItemsArgs {
+            nll: self.arg_in(&l.nll.view()),
+            tl: self.arg_in(&io.target_lengths),
+            wide_tl: wide_index(&io.target_lengths),
+            B: long(s.b),
+            zero_infinity: flag(zero),
+            per_label: flag(per_label),
+            y: if each { self.arg_out(&io.loss) } else { Ptr::NULL },
+            item: half(0)?,
+            weight: half(1)?,
+        };
+        self.launch(&CTC_ITEMS, dt, "", Grid::Stride(s.b), &args)?;
         if each {
             return Ok(());
         }
@@ -132,36 +167,39 @@ impl SequenceLossOps for Engine {
         if io.x.numel() == 0 {
             return Ok(());
         }
-        let index = [&io.targets, &io.input_lengths, &io.target_lengths];
-        let l = self.lattice(OP, kind, &s, &io.x, &index)?;
+        let l = self.lattice(OP, kind, &s, &io.x, [&io.targets, &io.input_lengths, &io.target_lengths])?;
         let mean = reduction == Reduction::Mean;
-        let factor = real(dt, if mean { 1.0 / s.b as f64 } else { 1.0 });
-        let upstream =
-            [self.arg_in(&io.gy), flag(reduction == Reduction::None), flag(io.gy.dtype() == DType::F32)];
-        let out = [self.arg_out(&io.dx.out), flag(io.dx.accumulate)];
-        let mut args = vec![self.arg_in(&io.x)];
-        match (kind, &l.rest) {
-            (SeqLoss::Ctc { zero_infinity, .. }, _) => {
+        let factor = if mean { 1.0 / s.b as f64 } else { 1.0 };
+        let gy = self.arg_in(&io.gy);
+        let (each, gy_f32) = (flag(reduction == Reduction::None), flag(io.gy.dtype() == DType::F32));
+        let (dx, accumulate) = (self.arg_out(&io.dx.out), flag(io.dx.accumulate));
+        match &l.args {
+            LatticeArgs::Ctc(alpha) => {
                 let beta = self.scratch(acc, 2 * s.b * (2 * s.most + 1))?;
-                args.extend(self.index_args(&index));
-                args.extend(Self::ctc_sizes(kind, &s));
-                args.extend([&l.alpha, &l.nll, &beta].map(|b| self.arg_in(&b.view())));
-                args.extend(upstream);
-                args.extend([factor, flag(mean), flag(zero_infinity)]);
-                args.extend(out);
-                self.launch_list(&CTC_GRAD.spec, dt, "", Grid::Blocks([s.b.min(1 << 20), 1, 1]), &args)
+                let zero_infinity = matches!(kind, SeqLoss::Ctc { zero_infinity: true, .. });
+                let args = args_from! { alpha => CtcGradArgs
+                    [x targets wide_t il wide_il tl wide_tl T B C st sb S most L blank alpha nll]
+                    {
+                        beta: self.arg_in(&beta.view()),
+                        gy,
+                        each,
+                        gy_f32,
+                        factor,
+                        per_label: flag(mean),
+                        zero_infinity: flag(zero_infinity),
+                        dx,
+                        accumulate,
+                    }
+                };
+                self.launch(&CTC_GRAD, dt, "", Grid::Blocks([s.b.min(1 << 20), 1, 1]), &args)
             }
-            (SeqLoss::Rnnt { .. }, Some((beta, lse))) => {
-                args.push(self.arg_in(&lse.view()));
-                args.extend(self.index_args(&index));
-                args.extend([s.b, s.t, s.s + 1, s.c, s.blank].map(long));
-                args.extend([&l.alpha, beta, &l.nll].map(|b| self.arg_in(&b.view())));
-                args.extend(upstream);
-                args.push(factor);
-                args.extend(out);
-                self.launch_list(&RNNT_GRAD.spec, dt, "", Grid::Stride(io.x.numel()), &args)
+            LatticeArgs::Rnnt(lattice) => {
+                let args = args_from! { lattice => RnntGradArgs
+                    [x lse targets wide_t il wide_il tl wide_tl B T U C blank alpha beta nll]
+                    { gy, each, gy_f32, factor, dx, accumulate }
+                };
+                self.launch(&RNNT_GRAD, dt, "", Grid::Stride(io.x.numel()), &args)
             }
-            (SeqLoss::Rnnt { .. }, None) => Ok(()),
         }
     }
 }

@@ -1,14 +1,14 @@
 //! Losses between spectrograms.
 
-use crate::spec::kernels::loss::*;
 use crate::buffer::{Buffer, View, ViewMut};
-use crate::driver::Arg;
+use crate::driver::Ptr;
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, real};
+use crate::engine::launch::Grid;
 use crate::engine::ops::loss::flag;
 use crate::error::Result;
 use crate::ops::loss::*;
+use crate::spec::kernels::loss::*;
 
 /// One resolution on its way: the table of cosines and the window, and how frames are spread over blocks.
 struct Pass<'a> {
@@ -32,21 +32,9 @@ impl Pass<'_> {
         self.p.dtype()
     }
 
-    /// Magnitudes of all frames.
-    fn count(&self) -> Arg {
-        real(self.dtype(), self.total as f64 * self.r.bins() as f64)
-    }
-
-    fn sizes(&self) -> [Arg; 7] {
-        [
-            Arg::I64(self.total as i64),
-            Arg::I64(self.frames as i64),
-            Arg::I64(self.len as i64),
-            Arg::I32(self.r.fft as i32),
-            Arg::I64(self.r.hop as i64),
-            Arg::I32(self.r.window as i32),
-            Arg::I32(self.group as i32),
-        ]
+    /// Number of magnitudes in all frames.
+    fn count(&self) -> f64 {
+        self.total as f64 * self.r.bins() as f64
     }
 }
 
@@ -68,17 +56,30 @@ impl Engine {
         let blocks = total.div_ceil(group).min(if own { 2048 } else { 256 });
         let work = if own { None } else { Some(self.scratch(acc, blocks * 4 * r.fft)?) };
         let table = self.scratch(acc, 2 * r.fft + r.window)?;
-        let args = [self.arg_in(&table.view()), Arg::I64(r.fft as i64), Arg::I64(r.window as i64)];
-        self.launch_list(&STFT_TABLE.spec, dt, "", Grid::Stride(r.fft), &args)?;
+        let args = StftTableArgs { table: self.arg_in(&table.view()), n: r.fft as i64, win: r.window as i64 };
+        self.launch(&STFT_TABLE, dt, "", Grid::Stride(r.fft), &args)?;
         Ok(Pass { p, t, table, work, len, frames, total, group, blocks, r })
     }
 
-    fn stft_operands(&self, x: &Pass<'_>) -> Vec<Arg> {
-        let work = x.work.as_ref().map(Buffer::view);
-        vec![self.arg_in(x.p), self.arg_in(x.t), self.arg_in(&x.table.view()), self.arg_opt(work.as_ref())]
+    /// Arguments of the pass that sums over all frames, with its output null.
+    fn stft_sums(&self, x: &Pass<'_>) -> StftSumsArgs {
+        StftSumsArgs {
+            p: self.arg_in(x.p),
+            t: self.arg_in(x.t),
+            table: self.arg_in(&x.table.view()),
+            work: self.arg_opt(x.work.as_ref().map(Buffer::view).as_ref()),
+            partial: Ptr::NULL,
+            total: x.total as i64,
+            frames: x.frames as i64,
+            T: x.len as i64,
+            n: x.r.fft as i32,
+            hop: x.r.hop as i64,
+            win: x.r.window as i32,
+            group: x.group as i32,
+        }
     }
 
-    /// Norms of one resolution into `stat`, its loss times `factor` into `loss`.
+    /// Norms of one resolution, written to `stat`, and its loss times `factor`, written or added to `loss`.
     fn stft_norms(
         &self,
         x: &Pass<'_>,
@@ -89,20 +90,18 @@ impl Engine {
     ) -> Result<()> {
         let dt = x.dtype();
         let partial = self.scratch(dt.accumulator(), 3 * x.blocks)?;
-        let mut args = self.stft_operands(x);
-        args.push(self.arg_in(&partial.view()));
-        args.extend(x.sizes());
-        self.launch_list(&STFT_SUMS.spec, dt, "", Grid::Blocks([x.blocks, 1, 1]), &args)?;
-        let args = [
-            self.arg_in(&partial.view()),
-            Arg::I64(x.blocks as i64),
-            x.count(),
-            real(dt, factor),
-            flag(add),
-            self.arg_opt_out(stat),
-            self.arg_opt_out(loss),
-        ];
-        self.launch_list(&STFT_FINISH.spec, dt, "", Grid::Blocks([1, 1, 1]), &args)
+        let args = StftSumsArgs { partial: self.arg_in(&partial.view()), ..self.stft_sums(x) };
+        self.launch(&STFT_SUMS, dt, "", Grid::Blocks([x.blocks, 1, 1]), &args)?;
+        let args = StftFinishArgs {
+            partial: self.arg_in(&partial.view()),
+            blocks: x.blocks as i64,
+            count: x.count(),
+            factor,
+            add: flag(add),
+            stat: self.arg_opt_out(stat),
+            loss: self.arg_opt_out(loss),
+        };
+        self.launch(&STFT_FINISH, dt, "", Grid::Blocks([1, 1, 1]), &args)
     }
 }
 
@@ -135,21 +134,33 @@ impl StftLossOps for Engine {
             let x = self.stft_pass(r, &io.p, &io.t, size)?;
             self.stft_norms(&x, factor, false, Some(&stat.view_mut()), None)?;
             let grad = self.scratch(acc, x.total * r.window)?;
-            let mut args = self.stft_operands(&x);
-            args.extend([self.arg_in(&stat.view()), self.arg_in(&io.gy), flag(io.gy.dtype() == DType::F32)]);
-            args.push(self.arg_in(&grad.view()));
-            args.extend(x.sizes());
-            args.extend([x.count(), real(dt, factor)]);
-            self.launch_list(&STFT_FRAMES.spec, dt, "", Grid::Blocks([x.blocks, 1, 1]), &args)?;
-            let mut args = vec![
-                self.arg_in(&grad.view()),
-                self.arg_opt(sum.as_ref().map(Buffer::view).as_ref()),
-                flag(i == 0),
-                if i == last { self.arg_out(&io.dp.out) } else { Arg::Mem(None) },
-                flag(io.dp.accumulate),
-            ];
-            args.extend([n, x.len, x.frames, r.fft, r.hop, r.window].map(|v| Arg::I64(v as i64)));
-            self.launch_list(&STFT_GATHER.spec, dt, "", Grid::Stride(n), &args)?;
+            let sums = self.stft_sums(&x);
+            let args = args_from! { sums => StftFramesArgs
+                [p t table work total frames T n hop win group]
+                {
+                    stat: self.arg_in(&stat.view()),
+                    gy: self.arg_in(&io.gy),
+                    gy_f32: flag(io.gy.dtype() == DType::F32),
+                    grad: self.arg_in(&grad.view()),
+                    count: x.count(),
+                    factor,
+                }
+            };
+            self.launch(&STFT_FRAMES, dt, "", Grid::Blocks([x.blocks, 1, 1]), &args)?;
+            let args = StftGatherArgs {
+                grad: self.arg_in(&grad.view()),
+                sum: self.arg_opt(sum.as_ref().map(Buffer::view).as_ref()),
+                fresh: flag(i == 0),
+                dp: if i == last { self.arg_out(&io.dp.out) } else { Ptr::NULL },
+                accumulate: flag(io.dp.accumulate),
+                N: n as i64,
+                T: x.len as i64,
+                frames: x.frames as i64,
+                n: r.fft as i64,
+                hop: r.hop as i64,
+                win: r.window as i64,
+            };
+            self.launch(&STFT_GATHER, dt, "", Grid::Stride(n), &args)?;
         }
         Ok(())
     }

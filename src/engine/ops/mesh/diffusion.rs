@@ -1,8 +1,6 @@
 //! Heat diffusion on surfaces. 16-bit data is computed in f32.
 
-use crate::spec::kernels::mesh::*;
 use crate::buffer::{Buffer, GradMut, View, ViewMut};
-use crate::driver::Arg;
 use crate::dtype::DType;
 use crate::engine::Engine;
 use crate::engine::launch::Grid;
@@ -13,11 +11,12 @@ use crate::ops::gemm::{Gemm, GemmIo, GemmOps};
 use crate::ops::mesh::*;
 use crate::ops::reduce::ReduceOps;
 use crate::ops::shape::ShapeOps;
+use crate::spec::kernels::mesh::*;
 
 /// Channels per block of `heat_flow` (`GK_COLS`).
 const COLS: usize = 4;
 
-/// A tensor of the caller's in f32, or its own.
+/// A tensor of the caller's, with a copy in f32 where it is 16 bits wide.
 struct Wide<'a> {
     given: View<'a>,
     copy: Option<Buffer>,
@@ -112,28 +111,22 @@ impl Engine {
         Ok(Some(out))
     }
 
-    fn heat_args(s: &HeatShape) -> [Arg; 4] {
-        [
-            Arg::I64(s.comps.max(1) as i64),
-            Arg::I32(s.scales as i32),
-            Arg::I32(s.channels as i32),
-            Arg::I32(s.per_channel as i32),
-        ]
-    }
-
     /// exp(-lam t_s) * s_hat for all scales: [B * K, S * C].
     fn spread(&self, s: &HeatShape, s_hat: &View<'_>, lam: &View<'_>, t: &View<'_>) -> Result<Buffer> {
         let n = s.batch * s.comps * s.scales * s.channels;
         let out = self.scratch(s_hat.dtype(), n)?;
-        let mut args = vec![
-            self.arg_in(s_hat),
-            self.arg_in(lam),
-            self.arg_in(t),
-            self.arg_in(&out.view()),
-            Arg::I64(n as i64),
-        ];
-        args.extend(Self::heat_args(s));
-        self.launch_list(&HEAT_SPREAD.spec, s_hat.dtype(), "", Grid::Stride(n), &args)?;
+        let args = HeatSpreadArgs {
+            x: self.arg_in(s_hat),
+            lam: self.arg_in(lam),
+            t: self.arg_in(t),
+            out: self.arg_in(&out.view()),
+            n: n as i64,
+            comps: s.comps.max(1) as i64,
+            scales: s.scales as i32,
+            channels: s.channels as i32,
+            per_channel: i32::from(s.per_channel),
+        };
+        self.launch(&HEAT_SPREAD, s_hat.dtype(), "", Grid::Stride(n), &args)?;
         Ok(out)
     }
 
@@ -147,16 +140,19 @@ impl Engine {
         y: &GradMut<'_>,
     ) -> Result<()> {
         let v = y.out.as_view();
-        let mut args = vec![
-            self.arg_in(d),
-            self.arg_opt(lam),
-            self.arg_in(t),
-            self.arg_in(&v),
-            Arg::I64(v.numel() as i64),
-        ];
-        args.extend(Self::heat_args(s));
-        args.push(Arg::I32(y.accumulate as i32));
-        self.launch_list(&HEAT_FOLD.spec, v.dtype(), "", Grid::Stride(v.numel()), &args)
+        let args = HeatFoldArgs {
+            d: self.arg_in(d),
+            lam: self.arg_opt(lam),
+            t: self.arg_in(t),
+            y: self.arg_in(&v),
+            n: v.numel() as i64,
+            comps: s.comps.max(1) as i64,
+            scales: s.scales as i32,
+            channels: s.channels as i32,
+            per_channel: i32::from(s.per_channel),
+            accumulate: i32::from(y.accumulate),
+        };
+        self.launch(&HEAT_FOLD, v.dtype(), "", Grid::Stride(v.numel()), &args)
     }
 
     /// dt (+)= - sums of w p q.
@@ -170,15 +166,23 @@ impl Engine {
         dt: &GradMut<'_>,
     ) -> Result<()> {
         let v = dt.out.as_view();
-        let mut args =
-            vec![self.arg_in(p), self.arg_in(q), self.arg_opt(lam), self.arg_in(&v), Arg::I64(rows as i64)];
-        args.extend(Self::heat_args(s));
-        args.push(Arg::I32(dt.accumulate as i32));
         // No channels: a time of each scale still has a gradient, which is 0.
         if s.channels == 0 {
             return if dt.accumulate { Ok(()) } else { self.fill_pattern(&[0; 8], &v) };
         }
-        self.launch_list(&HEAT_TIMES.spec, v.dtype(), "", Grid::Blocks([v.numel(), 1, 1]), &args)
+        let args = HeatTimesArgs {
+            p: self.arg_in(p),
+            q: self.arg_in(q),
+            lam: self.arg_opt(lam),
+            dt: self.arg_in(&v),
+            rows: rows as i64,
+            comps: s.comps.max(1) as i64,
+            scales: s.scales as i32,
+            channels: s.channels as i32,
+            per_channel: i32::from(s.per_channel),
+            accumulate: i32::from(dt.accumulate),
+        };
+        self.launch(&HEAT_TIMES, v.dtype(), "", Grid::Blocks([v.numel(), 1, 1]), &args)
     }
 
     /// exp(-t M^T) of x for all scales: [B, V, S * C].
@@ -194,19 +198,19 @@ impl Engine {
         let grid = [s.scales, s.channels.div_ceil(COLS), s.batch];
         let blocks: usize = if s.nodes == 0 { 0 } else { grid.iter().product() };
         let room = self.scratch(x.dtype(), blocks * 3 * s.nodes * COLS)?;
-        let args = [
-            self.arg_in(m),
-            self.arg_in(x),
-            self.arg_in(t),
-            self.arg_in(&out.view()),
-            self.arg_in(&room.view()),
-            Arg::I64(s.nodes as i64),
-            Arg::I32(s.scales as i32),
-            Arg::I32(s.channels as i32),
-            Arg::I32(s.per_channel as i32),
-            Arg::I32(x_has_scales as i32),
-        ];
-        self.launch_list(&HEAT_FLOW.spec, x.dtype(), "", Grid::Blocks(if blocks == 0 { [0; 3] } else { grid }), &args)?;
+        let args = HeatFlowArgs {
+            m: self.arg_in(m),
+            x: self.arg_in(x),
+            t: self.arg_in(t),
+            out: self.arg_in(&out.view()),
+            room: self.arg_in(&room.view()),
+            nodes: s.nodes as i64,
+            scales: s.scales as i32,
+            channels: s.channels as i32,
+            per_channel: i32::from(s.per_channel),
+            x_has_scales: i32::from(x_has_scales),
+        };
+        self.launch(&HEAT_FLOW, x.dtype(), "", Grid::Blocks(if blocks == 0 { [0; 3] } else { grid }), &args)?;
         Ok(out)
     }
 

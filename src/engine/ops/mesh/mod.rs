@@ -2,9 +2,7 @@
 
 pub(super) mod diffusion;
 
-use crate::spec::kernels::mesh::*;
 use crate::buffer::{Buffer, View, ViewMut};
-use crate::driver::Arg;
 use crate::engine::Engine;
 use crate::engine::launch::{Grid, MAX_GRID_YZ, code_of_op};
 use crate::engine::ops::graph::aggregate::{Aggregate, Red, To, Walk, grad_view, wide_rows};
@@ -18,13 +16,14 @@ use crate::ops::mesh::*;
 use crate::ops::reduce::ReduceOps;
 use crate::ops::shape::ShapeOps;
 use crate::spec::BLOCK;
+use crate::spec::kernels::mesh::*;
 
-fn mode(kind: MeshConv) -> Arg {
-    Arg::I32(match kind {
+fn mode(kind: MeshConv) -> i32 {
+    match kind {
         MeshConv::Concat => 0,
         MeshConv::Symmetric => 1,
         MeshConv::Spiral => 2,
-    })
+    }
 }
 
 fn grid(m: &MeshShape, w: &Walk) -> Grid {
@@ -33,7 +32,7 @@ fn grid(m: &MeshShape, w: &Walk) -> Grid {
 }
 
 impl Engine {
-    /// [B * N, blocks * C].
+    /// The features of every element side by side: [B * N, blocks * C].
     fn mesh_features(
         &self,
         op: &'static str,
@@ -45,22 +44,22 @@ impl Engine {
         let dt = x.dtype();
         let f = self.scratch(dt, m.batch * m.elements * m.blocks * m.channels)?;
         let w = Walk::new(dt, m.channels, 0, wide_rows(dt, m.channels, [*x]));
-        let args = [
-            self.arg_in(x),
-            self.arg_in(list),
-            self.arg_in(&f.view()),
-            self.arg_error(),
-            Arg::I64(m.elements as i64),
-            Arg::I64(m.channels as i64),
-            Arg::I32(m.ways as i32),
-            Arg::I64(m.batch as i64),
-            mode(kind),
-            Arg::I32(w.lanes as i32),
-            wide_index(list),
-            Arg::I32(w.wide as i32),
-            Arg::I32(code_of_op(op)),
-        ];
-        self.launch_list(&MESH_GATHER.spec, dt, "", grid(m, &w), &args)?;
+        let args = MeshGatherArgs {
+            x: self.arg_in(x),
+            list: self.arg_in(list),
+            f: self.arg_in(&f.view()),
+            err: self.arg_error(),
+            elements: m.elements as i64,
+            width: m.channels as i64,
+            ways: m.ways as i32,
+            batch: m.batch as i64,
+            mode: mode(kind),
+            lanes: w.lanes as i32,
+            wide_index: wide_index(list),
+            wide: i32::from(w.wide),
+            code: code_of_op(op),
+        };
+        self.launch(&MESH_GATHER, dt, "", grid(m, &w), &args)?;
         Ok(f)
     }
 
@@ -87,20 +86,20 @@ impl Engine {
     fn mesh_unfold(&self, m: &MeshShape, io: &MeshBwd<'_>, df: &Buffer) -> Result<()> {
         let dt = io.x.dtype();
         let w = Walk::new(dt, m.channels, 0, wide_rows(dt, m.channels, [io.x]));
-        let args = [
-            self.arg_in(&io.x),
-            self.arg_in(&io.list),
-            self.arg_in(&df.view()),
-            self.arg_error(),
-            Arg::I64(m.elements as i64),
-            Arg::I64(m.channels as i64),
-            Arg::I64(m.batch as i64),
-            Arg::I32(w.lanes as i32),
-            wide_index(&io.list),
-            Arg::I32(w.wide as i32),
-            Arg::I32(code_of_op("mesh_conv_bwd")),
-        ];
-        self.launch_list(&MESH_UNFOLD.spec, dt, "", grid(m, &w), &args)
+        let args = MeshUnfoldArgs {
+            x: self.arg_in(&io.x),
+            list: self.arg_in(&io.list),
+            df: self.arg_in(&df.view()),
+            err: self.arg_error(),
+            elements: m.elements as i64,
+            width: m.channels as i64,
+            batch: m.batch as i64,
+            lanes: w.lanes as i32,
+            wide_index: wide_index(&io.list),
+            wide: i32::from(w.wide),
+            code: code_of_op("mesh_conv_bwd"),
+        };
+        self.launch(&MESH_UNFOLD, dt, "", grid(m, &w), &args)
     }
 }
 
@@ -140,7 +139,7 @@ impl MeshOps for Engine {
         let (dt, rows, width) = (io.x.dtype(), m.batch * m.elements, m.blocks * m.channels);
         let dy = io.dy.reshape(&[rows, m.outputs])?;
         if let Some(g) = io.dx.take() {
-            // In f32 for 16-bit data too: what is summed over the places of an element is not rounded before.
+            // In f32 for 16-bit data too: terms are not rounded before they are summed over the places of an element.
             let real = dt.accumulator();
             let df = self.scratch(real, rows * width)?;
             self.gemm(&Gemm::new(), GemmIo::new(dy, io.w, df.alias_mut().reshape(&[rows, width])?))?;

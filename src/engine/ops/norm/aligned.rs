@@ -1,13 +1,13 @@
 //! Normalization, forward, of rows and planes that consist of whole aligned 16-byte items.
 
-use crate::spec::kernels::norm::*;
 use crate::buffer::{Buffer, View, ViewMut};
-use crate::driver::Arg;
+use crate::driver::Ptr;
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, LANES, aligned16, int, pow2, real};
+use crate::engine::launch::{Grid, LANES, aligned16, int, pow2};
 use crate::engine::ops::norm::{Act, RowProblem, Sets};
 use crate::error::Result;
+use crate::spec::kernels::norm::*;
 
 /// 16-byte items of a row that a work-item holds; twice as many in rows that are longer.
 const KEEP: usize = 4;
@@ -49,9 +49,24 @@ impl Cut {
         Grid::Blocks([self.runs.div_ceil(LANES >> self.bits), 1, 1])
     }
 
-    pub(in crate::engine::ops) fn args(&self) -> [Arg; 5] {
-        [int(self.runs), int(self.items), int(self.splits), int(self.chunk), Arg::I32(self.bits as i32)]
+    pub(in crate::engine::ops) fn args(&self) -> CutArgs {
+        CutArgs {
+            runs: int(self.runs),
+            items: int(self.items),
+            splits: int(self.splits),
+            chunk: int(self.chunk),
+            bits: self.bits as i32,
+        }
     }
+}
+
+/// A cut as the kernels take it.
+pub(in crate::engine::ops) struct CutArgs {
+    pub(in crate::engine::ops) runs: i32,
+    pub(in crate::engine::ops) items: i32,
+    pub(in crate::engine::ops) splits: i32,
+    pub(in crate::engine::ops) chunk: i32,
+    pub(in crate::engine::ops) bits: i32,
 }
 
 pub(in crate::engine::ops) fn fits_i32(n: usize) -> bool {
@@ -82,7 +97,7 @@ impl Engine {
         if few || !fits_i32(sets.checked_mul(share)?) || !fits_i32(items) {
             return None;
         }
-        // Those with which the fewest rounds are idle; more lanes where that does not matter.
+        // The number of lanes with the fewest rounds; of equals the largest.
         let rounds = |bits: &u32| share.div_ceil(LANES >> bits) * items.div_ceil(1 << bits);
         (3..=LANES.trailing_zeros()).rev().min_by_key(rounds)
     }
@@ -118,7 +133,7 @@ impl Engine {
         let splits = items.div_ceil(chunk);
         let runs = rows.checked_mul(splits)?;
         let bits = self.even_bits(runs, chunk, KEEP);
-        // The last block must not step over the range of an i32 either.
+        // Indices of the last block must fit an i32 too.
         fits_i32(runs.checked_add(LANES)?)
             .then_some(Cut { runs, items, splits, chunk, bits })
             .filter(|_| fits_i32(items))
@@ -132,9 +147,17 @@ impl Engine {
         cut: &Cut,
     ) -> Result<Buffer> {
         let part = self.scratch(x.dtype().accumulator(), 2 * cut.runs)?;
-        let mut args = vec![self.arg_in(x), self.arg_in(&part.view())];
-        args.extend(cut.args());
-        self.launch_list(&NORM_PART_EVEN.spec, x.dtype(), unit, cut.grid(), &args)?;
+        let CutArgs { runs, items, splits, chunk, bits } = cut.args();
+        let args = NormPartEvenArgs {
+            x: self.arg_in(x),
+            part: self.arg_in(&part.view()),
+            runs,
+            items,
+            splits,
+            chunk,
+            bits,
+        };
+        self.launch(&NORM_PART_EVEN, x.dtype(), unit, cut.grid(), &args)?;
         Ok(part)
     }
 
@@ -156,27 +179,35 @@ impl Engine {
         &self,
         p: &Planes<'_, '_>,
         cut: &Cut,
-        mean: Arg,
-        rstd: Arg,
+        mean: Ptr,
+        rstd: Ptr,
         act: &Act,
     ) -> Result<()> {
         let dt = p.x.dtype();
-        let mut args = vec![
-            self.arg_in(&p.x),
-            self.arg_opt(p.residual.as_ref()),
-            self.arg_opt(p.gamma.as_ref()),
-            self.arg_opt(p.beta.as_ref()),
+        let CutArgs { runs, items, splits, chunk, bits } = cut.args();
+        let args = NormApplyEvenArgs {
+            x: self.arg_in(&p.x),
+            r: self.arg_opt(p.residual.as_ref()),
+            gamma: self.arg_opt(p.gamma.as_ref()),
+            beta: self.arg_opt(p.beta.as_ref()),
             mean,
             rstd,
-            self.arg_out(p.y),
-        ];
-        args.extend(cut.args());
-        args.extend([int(p.channels), int(p.share), act.args[0], act.args[1]]);
-        let kernel = if p.residual.is_some() { &NORM_APPLY_EVEN_ADD.spec } else { &NORM_APPLY_EVEN.spec };
-        self.launch_list(kernel, dt, act.unit, cut.grid(), &args)
+            y: self.arg_out(p.y),
+            runs,
+            items,
+            splits,
+            chunk,
+            bits,
+            channels: int(p.channels),
+            share: int(p.share),
+            act: act.number,
+            p: act.p,
+        };
+        let kernel = if p.residual.is_some() { &NORM_APPLY_EVEN_ADD } else { &NORM_APPLY_EVEN };
+        self.launch(kernel, dt, act.unit, cut.grid(), &args)
     }
 
-    /// Rows or groups in the lean kernels; `None` where these do not serve.
+    /// Rows or groups by the kernels for aligned items; `None` where these do not apply.
     pub(in crate::engine::ops) fn even_rows(&self, r: &RowProblem<'_>, act: &Act) -> Option<Result<()>> {
         let y = r.y.as_view();
         let sum = r.sum.as_ref().map(ViewMut::as_view);
@@ -199,35 +230,35 @@ impl Engine {
         // Decoding 16-bit values twice for the mean costs more than the lanes that fewer of them leave idle.
         let long = cut.items > KEEP * LANES || (dt.is_half() && !r.rms && cut.items >= 2 * LANES);
         let (kernel, keep) = match (r.residual.is_some(), long) {
-            (true, _) => (&NORM_ROWS_EVEN_ADD.spec, KEEP),
-            (false, false) => (&NORM_ROWS_EVEN.spec, KEEP),
-            (false, true) => (&NORM_ROWS_EVEN_LONG.spec, KEEP_LONG),
+            (true, _) => (&NORM_ROWS_EVEN_ADD, KEEP),
+            (false, false) => (&NORM_ROWS_EVEN, KEEP),
+            (false, true) => (&NORM_ROWS_EVEN_LONG, KEEP_LONG),
         };
         // A few long rows are cut by the general kernels.
         if r.rows < self.device_caps().compute_units as usize / 4 && cut.items > LANES {
             return None;
         }
         let bits = self.even_bits(r.rows, cut.items, keep);
-        let args = [
-            self.arg_in(&r.x),
-            self.arg_opt(r.residual.as_ref()),
-            self.arg_opt(r.gamma.as_ref()),
-            self.arg_opt(r.beta.as_ref()),
-            self.arg_in(&y),
-            self.arg_opt(sum.as_ref()),
-            self.arg_opt_out(r.mean.as_ref()),
-            self.arg_opt_out(r.rstd.as_ref()),
-            int(r.rows),
-            int(cut.items),
-            Arg::I32(bits as i32),
-            int(r.rms as usize),
-            real(dt, r.eps),
-            real(dt, r.offset),
-            act.args[0],
-            act.args[1],
-        ];
+        let args = NormRowsEvenArgs {
+            x: self.arg_in(&r.x),
+            r: self.arg_opt(r.residual.as_ref()),
+            gamma: self.arg_opt(r.gamma.as_ref()),
+            beta: self.arg_opt(r.beta.as_ref()),
+            y: self.arg_in(&y),
+            s: self.arg_opt(sum.as_ref()),
+            mean: self.arg_opt_out(r.mean.as_ref()),
+            rstd: self.arg_opt_out(r.rstd.as_ref()),
+            rows: int(r.rows),
+            items: int(cut.items),
+            bits: bits as i32,
+            raw: i32::from(r.rms),
+            eps: r.eps,
+            offset: r.offset,
+            act: act.number,
+            p: act.p,
+        };
         let grid = Grid::Blocks([r.rows.div_ceil(LANES >> bits), 1, 1]);
-        Some(self.launch_list(kernel, dt, act.unit, grid, &args))
+        Some(self.launch(kernel, dt, act.unit, grid, &args))
     }
 
     /// Groups too long for registers: statistics of runs, joined, then the map over planes.
@@ -259,23 +290,23 @@ impl Engine {
 
     fn even_sets_launch(&self, r: &RowProblem<'_>, act: &Act, items: usize, bits: u32) -> Result<()> {
         let dt = r.x.dtype();
-        let args = [
-            self.arg_in(&r.x),
-            self.arg_opt(r.gamma.as_ref()),
-            self.arg_opt(r.beta.as_ref()),
-            self.arg_out(&r.y),
-            self.arg_opt_out(r.mean.as_ref()),
-            self.arg_opt_out(r.rstd.as_ref()),
-            int(r.rows),
-            int(r.cg),
-            int(r.groups * r.cg),
-            int(items),
-            Arg::I32(bits as i32),
-            real(dt, r.eps),
-            act.args[0],
-            act.args[1],
-        ];
-        self.launch_list(&NORM_SETS_EVEN.spec, dt, act.unit, Grid::Blocks([r.rows, 1, 1]), &args)
+        let args = NormSetsEvenArgs {
+            x: self.arg_in(&r.x),
+            gamma: self.arg_opt(r.gamma.as_ref()),
+            beta: self.arg_opt(r.beta.as_ref()),
+            y: self.arg_out(&r.y),
+            mean: self.arg_opt_out(r.mean.as_ref()),
+            rstd: self.arg_opt_out(r.rstd.as_ref()),
+            sets: int(r.rows),
+            share: int(r.cg),
+            channels: int(r.groups * r.cg),
+            items: int(items),
+            bits: bits as i32,
+            eps: r.eps,
+            act: act.number,
+            p: act.p,
+        };
+        self.launch(&NORM_SETS_EVEN, dt, act.unit, Grid::Blocks([r.rows, 1, 1]), &args)
     }
 
     fn even_groups_launch(

@@ -1,15 +1,15 @@
 //! Normalization, backward.
 
-use crate::spec::kernels::norm::*;
 use crate::buffer::{Buffer, GradMut, View};
-use crate::driver::Arg;
+use crate::driver::Ptr;
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, LANES, aligned16, int, long, pow2, real};
+use crate::engine::launch::{Grid, LANES, aligned16, int, long, pow2};
 use crate::engine::ops::norm::{Act, SHORT_PLANE, join_tx};
 use crate::error::Result;
 use crate::ops::norm::*;
 use crate::ops::shape::ShapeOps;
+use crate::spec::kernels::norm::*;
 
 /// Operands of a gradient, whatever the kind of normalization.
 pub(in crate::engine::ops) struct Back<'a> {
@@ -51,11 +51,11 @@ pub(in crate::engine::ops) struct Sums {
     pub(in crate::engine::ops) second: usize,
 }
 
-/// What dx needs of each set beside its statistics.
+/// Means over each set that dx needs besides the set's statistics.
 struct Means {
     /// mean(g) and mean(g * xh).
     coef: Buffer,
-    /// Whether a set is one element less its own mean.
+    /// Whether a set has one element, which equals its own mean.
     alone: bool,
 }
 
@@ -86,9 +86,9 @@ impl<'a> Back<'a> {
         self.terms().into_iter().all(aligned16) && aligned(&self.add) && out(&self.dx) && out(&self.dresidual)
     }
 
-    /// Whether a gradient is added to what is there, as the kernels take it.
-    pub(in crate::engine::ops) fn adds(&self, g: &Option<GradMut<'_>>) -> Arg {
-        int(g.as_ref().is_some_and(|g| g.accumulate) as usize)
+    /// Flag of a kernel: whether a gradient is added to what is there.
+    pub(in crate::engine::ops) fn adds(&self, g: &Option<GradMut<'_>>) -> i32 {
+        i32::from(g.as_ref().is_some_and(|g| g.accumulate))
     }
 
     pub(in crate::engine::ops) fn affine_aligned(&self) -> bool {
@@ -96,22 +96,35 @@ impl<'a> Back<'a> {
     }
 }
 
+/// Inputs that the kernels have in common.
+pub(in crate::engine::ops) struct BackInputs {
+    pub(in crate::engine::ops) dy: Ptr,
+    pub(in crate::engine::ops) x: Ptr,
+    pub(in crate::engine::ops) gamma: Ptr,
+    pub(in crate::engine::ops) beta: Ptr,
+    pub(in crate::engine::ops) y: Ptr,
+    /// Residual.
+    pub(in crate::engine::ops) r: Ptr,
+    pub(in crate::engine::ops) mean: Ptr,
+    pub(in crate::engine::ops) rstd: Ptr,
+}
+
 impl Engine {
-    /// dy, x, gamma, beta, y, residual, mean, rstd as the kernels take them.
-    pub(in crate::engine::ops) fn back_inputs(&self, b: &Back<'_>) -> [Arg; 8] {
-        [
-            self.arg_in(&b.dy),
-            self.arg_in(&b.x),
-            self.arg_opt(b.gamma.as_ref()),
-            self.arg_opt(b.beta.as_ref()),
-            self.arg_opt(b.y.as_ref()),
-            self.arg_opt(b.residual.as_ref()),
-            self.arg_opt(b.mean.as_ref()),
-            self.arg_in(&b.rstd),
-        ]
+    /// The inputs of a gradient as the kernels take them.
+    pub(in crate::engine::ops) fn back_inputs(&self, b: &Back<'_>) -> BackInputs {
+        BackInputs {
+            dy: self.arg_in(&b.dy),
+            x: self.arg_in(&b.x),
+            gamma: self.arg_opt(b.gamma.as_ref()),
+            beta: self.arg_opt(b.beta.as_ref()),
+            y: self.arg_opt(b.y.as_ref()),
+            r: self.arg_opt(b.residual.as_ref()),
+            mean: self.arg_opt(b.mean.as_ref()),
+            rstd: self.arg_in(&b.rstd),
+        }
     }
 
-    pub(in crate::engine::ops) fn grad_arg(&self, g: &Option<GradMut<'_>>) -> Arg {
+    pub(in crate::engine::ops) fn grad_arg(&self, g: &Option<GradMut<'_>>) -> Ptr {
         self.arg_opt_out(g.as_ref().map(|g| &g.out))
     }
 
@@ -122,24 +135,24 @@ impl Engine {
     }
 
     pub(in crate::engine::ops) fn back_params(&self, b: &Back<'_>, s: &Sums) -> Result<()> {
-        // Neighbours side by side fill the 32 bytes that memory hands out; more would leave too few work-items for each.
+        // Adjacent work-items fill a memory sector of 32 bytes; more of them would leave too few for each set.
         let tx = match s.inner == 1 {
             true => LANES / pow2(s.outer, 32),
             false => join_tx(s.outer, s.inner),
         };
-        let args = [
-            self.arg_in(&s.part.view()),
-            self.grad_arg(&b.dgamma),
-            self.grad_arg(&b.dbeta),
-            long(s.outer),
-            long(s.sets),
-            long(s.inner),
-            long(s.second),
-            int(tx),
-            b.adds(&b.dgamma),
-            b.adds(&b.dbeta),
-        ];
-        self.launch_list(&NORM_BWD_PARAMS.spec, b.dt(), b.act.unit, Grid::Blocks([s.sets.div_ceil(tx), 1, 1]), &args)
+        let args = NormBwdParamsArgs {
+            part: self.arg_in(&s.part.view()),
+            dgamma: self.grad_arg(&b.dgamma),
+            dbeta: self.grad_arg(&b.dbeta),
+            outer: long(s.outer),
+            sets: long(s.sets),
+            inner: long(s.inner),
+            second: long(s.second),
+            tx: int(tx),
+            accumulate_gamma: b.adds(&b.dgamma),
+            accumulate_beta: b.adds(&b.dbeta),
+        };
+        self.launch(&NORM_BWD_PARAMS, b.dt(), b.act.unit, Grid::Blocks([s.sets.div_ceil(tx), 1, 1]), &args)
     }
 
     /// Sums along the rows of a plan, one per row and run: outer * sets = rows.
@@ -154,26 +167,34 @@ impl Engine {
         // A row of one channel has one parameter; columns have theirs, aligned with the items or not.
         let even = walk.phase == 0 && p.cols.is_multiple_of(16 / dt.size());
         let affine = p.inner > 0 || (even && b.affine_aligned());
-        let mut args = self.back_inputs(b).to_vec();
-        args.extend([
-            self.arg_in(&part.view()),
-            long(p.rows),
-            long(p.cols),
-            long(p.inner),
-            long(p.groups),
-            long(p.share),
-            int(walk.splits),
-            long(walk.chunk),
-            long(second),
-            int(walk.lanes),
-            int(walk.wide as usize),
-            int(affine as usize),
-            int(walk.phase),
-            real(dt, b.offset),
-            b.act.args[0],
-            b.act.args[1],
-        ]);
-        self.launch_list(&NORM_BWD_PART.spec, dt, b.act.unit, self.row_grid(second, &walk), &args)?;
+        let BackInputs { dy, x, gamma, beta, y, r, mean, rstd } = self.back_inputs(b);
+        let args = NormBwdPartArgs {
+            dy,
+            x,
+            gamma,
+            beta,
+            y,
+            r,
+            mean,
+            rstd,
+            part: self.arg_in(&part.view()),
+            rows: long(p.rows),
+            cols: long(p.cols),
+            inner: long(p.inner),
+            groups: long(p.groups),
+            share: long(p.share),
+            splits: int(walk.splits),
+            chunk: long(walk.chunk),
+            second: long(second),
+            lanes: int(walk.lanes),
+            wide: i32::from(walk.wide),
+            affine: i32::from(affine),
+            phase: int(walk.phase),
+            offset: b.offset,
+            act: b.act.number,
+            p: b.act.p,
+        };
+        self.launch(&NORM_BWD_PART, dt, b.act.unit, self.row_grid(second, &walk), &args)?;
         Ok(Sums { part, outer: p.rows / sets, sets, inner: walk.splits, second })
     }
 
@@ -185,23 +206,32 @@ impl Engine {
         let second = walk.chunks * cols;
         let part = self.scratch(dt.accumulator(), 2 * second)?;
         let affine = if inner == 0 { b.affine_aligned() } else { inner.is_multiple_of(w) };
-        let mut args = self.back_inputs(b).to_vec();
-        args.extend([
-            self.arg_in(&part.view()),
-            long(n),
-            long(cols),
-            long(inner),
-            long(walk.chunk),
-            int(walk.chunks),
-            long(second),
-            int(walk.tx),
-            int(walk.wide as usize),
-            int(affine as usize),
-            real(dt, b.offset),
-            b.act.args[0],
-            b.act.args[1],
-        ]);
-        self.launch_list(&NORM_BWD_COLS.spec, dt, b.act.unit, Grid::Blocks([walk.tiles * walk.chunks, 1, 1]), &args)?;
+        let BackInputs { dy, x, gamma, beta, y, r, mean, rstd } = self.back_inputs(b);
+        let args = NormBwdColsArgs {
+            dy,
+            x,
+            gamma,
+            beta,
+            y,
+            r,
+            mean,
+            rstd,
+            part: self.arg_in(&part.view()),
+            n: long(n),
+            cols: long(cols),
+            inner: long(inner),
+            chunk: long(walk.chunk),
+            chunks: int(walk.chunks),
+            second: long(second),
+            tx: int(walk.tx),
+            wide: i32::from(walk.wide),
+            affine: i32::from(affine),
+            offset: b.offset,
+            act: b.act.number,
+            p: b.act.p,
+        };
+        let grid = Grid::Blocks([walk.tiles * walk.chunks, 1, 1]);
+        self.launch(&NORM_BWD_COLS, dt, b.act.unit, grid, &args)?;
         let inner = inner.max(1);
         Ok(Sums { part, outer: walk.chunks, sets: cols / inner, inner, second })
     }
@@ -219,23 +249,23 @@ impl Engine {
         let coef = self.scratch(dt.accumulator(), 2 * s.sets)?;
         let tx = join_tx(s.outer, s.inner);
         let [cg, splits, groups] = weighted.unwrap_or([1, 1, 1]);
-        let args = [
-            self.arg_in(&s.part.view()),
-            self.arg_opt(b.gamma.as_ref().filter(|_| weighted.is_some())),
-            self.arg_in(&coef.view()),
-            long(s.outer),
-            long(s.sets),
-            long(s.inner),
-            long(s.second),
-            int(tx),
-            long(cg),
-            long(splits),
-            long(groups),
-            real(dt, n as f64),
-            int(raw as usize),
-            real(dt, b.offset),
-        ];
-        self.launch_list(&NORM_BWD_COEF.spec, dt, b.act.unit, Grid::Blocks([s.sets.div_ceil(tx), 1, 1]), &args)?;
+        let args = NormBwdCoefArgs {
+            part: self.arg_in(&s.part.view()),
+            gamma: self.arg_opt(b.gamma.as_ref().filter(|_| weighted.is_some())),
+            coef: self.arg_in(&coef.view()),
+            outer: long(s.outer),
+            sets: long(s.sets),
+            inner: long(s.inner),
+            second: long(s.second),
+            tx: int(tx),
+            cg: long(cg),
+            splits: long(splits),
+            groups: long(groups),
+            n: n as f64,
+            raw: i32::from(raw),
+            offset: b.offset,
+        };
+        self.launch(&NORM_BWD_COEF, dt, b.act.unit, Grid::Blocks([s.sets.div_ceil(tx), 1, 1]), &args)?;
         Ok(Means { coef, alone: n == 1 && !raw })
     }
 
@@ -248,27 +278,35 @@ impl Engine {
         let wide = b.aligned() && p.cols.is_multiple_of(16 / dt.size());
         let affine = p.inner > 0 || b.affine_aligned();
         let coef = coef.map(Buffer::view);
-        let mut args = self.back_inputs(b).to_vec();
-        args.extend([
-            self.arg_opt(coef.as_ref()),
-            self.arg_opt(b.add.as_ref()),
-            self.grad_arg(&b.dx),
-            self.grad_arg(&b.dresidual),
-            long(p.rows * p.cols),
-            long(p.cols),
-            long(p.inner),
-            long(p.groups),
-            long(p.share),
-            int(wide as usize),
-            int(affine as usize),
-            int(means.is_some_and(|m| m.alone) as usize),
-            real(dt, b.offset),
-            b.act.args[0],
-            b.act.args[1],
-            b.adds(&b.dx),
-            b.adds(&b.dresidual),
-        ]);
-        self.launch_list(&NORM_BWD_APPLY.spec, dt, b.act.unit, self.map_grid(p.rows * p.cols, wide, dt, 2), &args)
+        let BackInputs { dy, x, gamma, beta, y, r, mean, rstd } = self.back_inputs(b);
+        let args = NormBwdApplyArgs {
+            dy,
+            x,
+            gamma,
+            beta,
+            y,
+            r,
+            mean,
+            rstd,
+            coef: self.arg_opt(coef.as_ref()),
+            add: self.arg_opt(b.add.as_ref()),
+            dx: self.grad_arg(&b.dx),
+            dr: self.grad_arg(&b.dresidual),
+            n: long(p.rows * p.cols),
+            cols: long(p.cols),
+            inner: long(p.inner),
+            groups: long(p.groups),
+            share: long(p.share),
+            wide: i32::from(wide),
+            affine: i32::from(affine),
+            alone: i32::from(means.is_some_and(|m| m.alone)),
+            offset: b.offset,
+            act: b.act.number,
+            p: b.act.p,
+            accumulate: b.adds(&b.dx),
+            accumulate_r: b.adds(&b.dresidual),
+        };
+        self.launch(&NORM_BWD_APPLY, dt, b.act.unit, self.map_grid(p.rows * p.cols, wide, dt, 2), &args)
     }
 }
 
@@ -291,7 +329,7 @@ impl NormBackwardOps for Engine {
             dgamma: io.dgamma,
             dbeta: io.dbeta,
             offset: p.gamma_offset,
-            act: Act::new(o.op, p.act, io.x.dtype())?,
+            act: Act::new(o.op, p.act)?,
         };
         if rows == 0 {
             return self.no_params(b);
@@ -333,7 +371,7 @@ impl NormBackwardOps for Engine {
             dgamma: io.dgamma,
             dbeta: io.dbeta,
             offset: 0.0,
-            act: Act::new(o.op, p.act, io.x.dtype())?,
+            act: Act::new(o.op, p.act)?,
         };
         if n * s == 0 {
             return self.no_params(b);
@@ -378,7 +416,7 @@ impl NormBackwardOps for Engine {
             dgamma: io.dgamma,
             dbeta: io.dbeta,
             offset: 0.0,
-            act: Act::new(o.op, p.act, io.x.dtype())?,
+            act: Act::new(o.op, p.act)?,
         };
         if n * s == 0 {
             return self.no_params(b);

@@ -1,22 +1,22 @@
-//! Normalization, forward: validation, walks and launches. The backward stands in `norm_bwd.rs`, the launches of even rows in `norm_even.rs`.
+//! Normalization, forward: validation, walks and launches. The backward is in `backward.rs`, the kernels for aligned rows in `aligned.rs`.
 
 pub(super) mod aligned;
 pub(super) mod backward;
 pub(super) mod backward_aligned;
 
-use crate::spec::kernels::norm::*;
-use crate::spec::norm::{EPILOGUES};
 use crate::buffer::{Buffer, GradMut, View, ViewMut};
-use crate::driver::Arg;
+use crate::driver::Ptr;
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, LANES, aligned16, int, long, pow2, real};
+use crate::engine::launch::{Grid, LANES, aligned16, int, long, pow2};
 use crate::engine::ops::norm::aligned::Planes;
 use crate::error::Result;
 use crate::ops::activation::Activation;
 use crate::ops::gemm::fused_act;
 use crate::ops::norm::*;
 use crate::ops::shape::ShapeOps;
+use crate::spec::kernels::norm::*;
+use crate::spec::norm::EPILOGUES;
 
 /// Values of a row that a work-item of `norm_rows` holds.
 const KEEP: usize = 32;
@@ -28,13 +28,14 @@ pub(in crate::engine::ops) const SHORT_PLANE: usize = 32;
 /// Activation as the kernels take it: the unit, its number and parameter.
 pub(in crate::engine::ops) struct Act {
     pub(in crate::engine::ops) unit: &'static str,
-    pub(in crate::engine::ops) args: [Arg; 2],
+    pub(in crate::engine::ops) number: i32,
+    pub(in crate::engine::ops) p: f64,
 }
 
 impl Act {
-    pub(in crate::engine::ops) fn new(op: &'static str, act: Activation, dt: DType) -> Result<Self> {
+    pub(in crate::engine::ops) fn new(op: &'static str, act: Activation) -> Result<Self> {
         let (number, p) = fused_act(op, act)?;
-        Ok(Act { unit: EPILOGUES[(number != 0) as usize], args: [Arg::I32(number), real(dt, p)] })
+        Ok(Act { unit: EPILOGUES[usize::from(number != 0)], number, p })
     }
 }
 
@@ -137,7 +138,7 @@ impl Engine {
         given: Option<&ViewMut<'_>>,
         dt: DType,
         n: usize,
-    ) -> Result<(Arg, Option<Buffer>)> {
+    ) -> Result<(Ptr, Option<Buffer>)> {
         match given {
             Some(v) => Ok((self.arg_out(v), None)),
             None => {
@@ -147,7 +148,7 @@ impl Engine {
         }
     }
 
-    /// Statistics of nothing.
+    /// NaN as the statistics of an empty batch.
     fn no_stats(&self, stats: [Option<ViewMut<'_>>; 2]) -> Result<()> {
         stats.into_iter().flatten().filter(|v| v.numel() > 0).try_for_each(|v| self.fill_nan(v))
     }
@@ -159,7 +160,7 @@ impl Engine {
     fn norm_rows(&self, op: &'static str, r: RowProblem<'_>) -> Result<()> {
         let dt = r.x.dtype();
         let w = 16 / dt.size();
-        let act = Act::new(op, r.act, dt)?;
+        let act = Act::new(op, r.act)?;
         if let Some(done) = self.even_rows(&r, &act) {
             return done;
         }
@@ -173,69 +174,95 @@ impl Engine {
         let aligned = |v: &Option<View<'_>>| v.as_ref().is_none_or(aligned16);
         let affine = even
             && if r.inner == 0 { aligned(&r.gamma) && aligned(&r.beta) } else { r.inner.is_multiple_of(w) };
-        let none = Arg::Mem(None);
-        let inputs = [
-            self.arg_in(&r.x),
-            self.arg_opt(r.residual.as_ref()),
-            self.arg_opt(r.gamma.as_ref()),
-            self.arg_opt(r.beta.as_ref()),
-        ];
-        let outputs = [self.arg_in(&y), self.arg_opt(sum.as_ref())];
-        let place = [long(r.inner), long(r.groups), long(r.cg)];
-        let tail = [real(dt, r.offset), act.args[0], act.args[1]];
         if walk.splits > 1 && r.var.is_none() {
-            let part = self.scratch(dt.accumulator(), 2 * r.rows * walk.splits)?;
-            let pp = self.arg_in(&part.view());
-            let args = [
-                inputs[0],
-                inputs[1],
-                pp,
-                long(r.rows),
-                long(r.cols),
-                int(walk.splits),
-                long(walk.chunk),
-                int(walk.lanes),
-                int(walk.wide as usize),
-                int(walk.phase),
-                int(r.rms as usize),
-            ];
-            self.launch_list(&NORM_PART.spec, dt, act.unit, self.row_grid(r.rows * walk.splits, &walk), &args)?;
-            let (mean, _m) = self.stat(r.mean.as_ref(), dt, r.rows)?;
-            let (rstd, _r) = self.stat(r.rstd.as_ref(), dt, r.rows)?;
-            let mean = if r.rms { none } else { mean };
-            let set = Sets { outer: 1, sets: r.rows, inner: walk.splits, chunk: walk.chunk, total: r.cols };
-            self.norm_join(dt, act.unit, pp, mean, rstd, &set, false, r.rms, r.eps, None)?;
             let wide = even && operands.iter().all(|v| aligned16(v));
-            let mut args = inputs.to_vec();
-            args.extend([mean, rstd]);
-            args.extend(outputs);
-            args.extend([long(r.rows * r.cols), long(r.cols)]);
-            args.extend(place);
-            args.extend([int(0), int(0), int(wide as usize), int((wide && affine) as usize)]);
-            args.extend(tail);
-            return self.launch_list(&NORM_APPLY.spec, dt, act.unit, self.map_grid(r.rows * r.cols, wide, dt, 4), &args);
+            return self.norm_rows_split(&r, &act, &walk, wide, wide && affine);
         }
-        let mut args = inputs.to_vec();
-        args.extend(outputs);
-        args.extend([
-            self.arg_opt_out(r.mean.as_ref()),
-            self.arg_opt_out(r.rstd.as_ref()),
-            r.var.unwrap_or(none),
-            long(r.rows),
-            long(r.cols),
-        ]);
-        args.extend(place);
-        args.extend([
-            int(walk.lanes),
-            int(walk.wide as usize),
-            int(affine as usize),
-            int(walk.phase),
-            int(r.rms as usize),
-            real(dt, r.eps),
-        ]);
-        args.extend(tail);
-        let kernel = if walk.wide && walk.items * w > KEEP * LANES { &NORM_ROWS_LONG.spec } else { &NORM_ROWS.spec };
-        self.launch_list(kernel, dt, act.unit, self.row_grid(r.rows, &walk), &args)
+        let args = NormRowsArgs {
+            x: self.arg_in(&r.x),
+            r: self.arg_opt(r.residual.as_ref()),
+            gamma: self.arg_opt(r.gamma.as_ref()),
+            beta: self.arg_opt(r.beta.as_ref()),
+            y: self.arg_in(&y),
+            s: self.arg_opt(sum.as_ref()),
+            mean: self.arg_opt_out(r.mean.as_ref()),
+            rstd: self.arg_opt_out(r.rstd.as_ref()),
+            var: r.var.unwrap_or(Ptr::NULL),
+            rows: long(r.rows),
+            cols: long(r.cols),
+            inner: long(r.inner),
+            groups: long(r.groups),
+            cg: long(r.cg),
+            lanes: int(walk.lanes),
+            wide: i32::from(walk.wide),
+            affine: i32::from(affine),
+            phase: int(walk.phase),
+            raw: i32::from(r.rms),
+            eps: r.eps,
+            offset: r.offset,
+            act: act.number,
+            p: act.p,
+        };
+        let kernel = if walk.wide && walk.items * w > KEEP * LANES { &NORM_ROWS_LONG } else { &NORM_ROWS };
+        self.launch(kernel, dt, act.unit, self.row_grid(r.rows, &walk), &args)
+    }
+
+    /// Rows cut into runs: moments of the runs, joined to those of the rows, then the map. `wide`: the map moves 16 bytes at once; `affine`:
+    /// parameters too.
+    fn norm_rows_split(
+        &self,
+        r: &RowProblem<'_>,
+        act: &Act,
+        walk: &Walk,
+        wide: bool,
+        affine: bool,
+    ) -> Result<()> {
+        let dt = r.x.dtype();
+        let part = self.scratch(dt.accumulator(), 2 * r.rows * walk.splits)?;
+        let part = self.arg_in(&part.view());
+        let args = NormPartArgs {
+            x: self.arg_in(&r.x),
+            r: self.arg_opt(r.residual.as_ref()),
+            part,
+            rows: long(r.rows),
+            cols: long(r.cols),
+            splits: int(walk.splits),
+            chunk: long(walk.chunk),
+            lanes: int(walk.lanes),
+            wide: i32::from(walk.wide),
+            phase: int(walk.phase),
+            raw: i32::from(r.rms),
+        };
+        self.launch(&NORM_PART, dt, act.unit, self.row_grid(r.rows * walk.splits, walk), &args)?;
+        let (mean, _m) = self.stat(r.mean.as_ref(), dt, r.rows)?;
+        let (rstd, _r) = self.stat(r.rstd.as_ref(), dt, r.rows)?;
+        let mean = if r.rms { Ptr::NULL } else { mean };
+        let set = Sets { outer: 1, sets: r.rows, inner: walk.splits, chunk: walk.chunk, total: r.cols };
+        self.norm_join(dt, act.unit, part, mean, rstd, &set, false, r.rms, r.eps, None)?;
+        let n = r.rows * r.cols;
+        let args = NormApplyArgs {
+            x: self.arg_in(&r.x),
+            r: self.arg_opt(r.residual.as_ref()),
+            gamma: self.arg_opt(r.gamma.as_ref()),
+            beta: self.arg_opt(r.beta.as_ref()),
+            mean,
+            rstd,
+            y: self.arg_out(&r.y),
+            s: self.arg_opt_out(r.sum.as_ref()),
+            n: long(n),
+            cols: long(r.cols),
+            inner: long(r.inner),
+            groups: long(r.groups),
+            cg: long(r.cg),
+            by_channel: 0,
+            late: 0,
+            wide: i32::from(wide),
+            affine: i32::from(affine),
+            offset: r.offset,
+            act: act.number,
+            p: act.p,
+        };
+        self.launch(&NORM_APPLY, dt, act.unit, self.map_grid(n, wide, dt, 4), &args)
     }
 
     /// Statistics from the moments of runs, and running ones.
@@ -244,58 +271,62 @@ impl Engine {
         &self,
         dt: DType,
         unit: &'static str,
-        part: Arg,
-        mean: Arg,
-        rstd: Arg,
+        part: Ptr,
+        mean: Ptr,
+        rstd: Ptr,
         s: &Sets,
         by_outer: bool,
         raw: bool,
         eps: f64,
         running: Option<&Running<'_>>,
     ) -> Result<()> {
-        // Few sets: more work-items for each, so that their number does not set the time.
+        // Few sets: more work-items for each, to use the device.
         let tx = match s.inner == 1 && s.sets <= 4 * LANES {
             true => LANES / pow2(s.outer, 64),
             false => join_tx(s.outer, s.inner),
         };
         let n = s.total * if by_outer { s.inner } else { s.outer };
         let (counter, momentum) = self.momentum(running);
-        let args = [
+        let args = NormJoinArgs {
             part,
             mean,
             rstd,
-            self.arg_opt_out(running.map(|r| &r.mean)),
-            self.arg_opt_out(running.map(|r| &r.var)),
+            running_mean: self.arg_opt_out(running.map(|r| &r.mean)),
+            running_var: self.arg_opt_out(running.map(|r| &r.var)),
             counter,
-            long(s.outer),
-            long(s.sets),
-            long(s.inner),
-            int(tx),
-            long(s.chunk),
-            long(s.total),
-            int(by_outer as usize),
-            real(dt, n as f64),
-            int(raw as usize),
-            real(dt, eps),
-            real(dt, momentum),
-        ];
-        self.launch_list(&NORM_JOIN.spec, dt, unit, Grid::Blocks([s.sets.div_ceil(tx), 1, 1]), &args)
+            outer: long(s.outer),
+            sets: long(s.sets),
+            inner: long(s.inner),
+            tx: int(tx),
+            chunk: long(s.chunk),
+            total: long(s.total),
+            by_outer: i32::from(by_outer),
+            n: n as f64,
+            raw: i32::from(raw),
+            eps,
+            momentum,
+        };
+        self.launch(&NORM_JOIN, dt, unit, Grid::Blocks([s.sets.div_ceil(tx), 1, 1]), &args)
     }
 
-    fn momentum(&self, running: Option<&Running<'_>>) -> (Arg, f64) {
+    fn momentum(&self, running: Option<&Running<'_>>) -> (Ptr, f64) {
         match running.map(|r| &r.momentum) {
             Some(Momentum::Cumulative(c)) => (self.arg_out(c), 0.0),
-            Some(Momentum::Factor(m)) => (Arg::Mem(None), *m),
-            None => (Arg::Mem(None), 0.0),
+            Some(Momentum::Factor(m)) => (Ptr::NULL, *m),
+            None => (Ptr::NULL, 0.0),
         }
     }
 
     /// Counts the batch, after everything that read the counter.
     fn count_batch(&self, dt: DType, unit: &'static str, running: Option<&Running<'_>>) -> Result<()> {
         match running.map(|r| &r.momentum) {
-            Some(Momentum::Cumulative(c)) => {
-                self.launch_list(&NORM_COUNT.spec, dt, unit, Grid::Blocks([1, 1, 1]), &[self.arg_out(c)])
-            }
+            Some(Momentum::Cumulative(c)) => self.launch(
+                &NORM_COUNT,
+                dt,
+                unit,
+                Grid::Blocks([1, 1, 1]),
+                &NormCountArgs { counter: self.arg_out(c) },
+            ),
             _ => Ok(()),
         }
     }
@@ -307,8 +338,8 @@ impl Engine {
         unit: &'static str,
         x: &View<'_>,
         [n, c, s]: [usize; 3],
-        mean: Arg,
-        rstd: Arg,
+        mean: Ptr,
+        rstd: Ptr,
         eps: f64,
         running: Option<&Running<'_>>,
     ) -> Result<()> {
@@ -317,17 +348,17 @@ impl Engine {
             let walk = self.col_walk(n, c * s, &[x]);
             let part = self.scratch(dt.accumulator(), 2 * walk.chunks * c * s)?;
             let pp = self.arg_in(&part.view());
-            let args = [
-                self.arg_in(x),
-                pp,
-                long(n),
-                long(c * s),
-                long(walk.chunk),
-                int(walk.chunks),
-                int(walk.tx),
-                int(walk.wide as usize),
-            ];
-            self.launch_list(&NORM_COLS.spec, dt, unit, Grid::Blocks([walk.tiles * walk.chunks, 1, 1]), &args)?;
+            let args = NormColsArgs {
+                x: self.arg_in(x),
+                part: pp,
+                n: long(n),
+                cols: long(c * s),
+                chunk: long(walk.chunk),
+                chunks: int(walk.chunks),
+                tx: int(walk.tx),
+                wide: i32::from(walk.wide),
+            };
+            self.launch(&NORM_COLS, dt, unit, Grid::Blocks([walk.tiles * walk.chunks, 1, 1]), &args)?;
             let set = Sets { outer: walk.chunks, sets: c, inner: s, chunk: walk.chunk, total: n };
             return self.norm_join(dt, unit, pp, mean, rstd, &set, true, false, eps, running);
         }
@@ -340,20 +371,20 @@ impl Engine {
         let walk = self.row_walk(n * c, s, 16 * 16 / dt.size(), &[x]);
         let part = self.scratch(dt.accumulator(), 2 * n * c * walk.splits)?;
         let pp = self.arg_in(&part.view());
-        let args = [
-            self.arg_in(x),
-            Arg::Mem(None),
-            pp,
-            long(n * c),
-            long(s),
-            int(walk.splits),
-            long(walk.chunk),
-            int(walk.lanes),
-            int(walk.wide as usize),
-            int(walk.phase),
-            int(0),
-        ];
-        self.launch_list(&NORM_PART.spec, dt, unit, self.row_grid(n * c * walk.splits, &walk), &args)?;
+        let args = NormPartArgs {
+            x: self.arg_in(x),
+            r: Ptr::NULL,
+            part: pp,
+            rows: long(n * c),
+            cols: long(s),
+            splits: int(walk.splits),
+            chunk: long(walk.chunk),
+            lanes: int(walk.lanes),
+            wide: i32::from(walk.wide),
+            phase: int(walk.phase),
+            raw: 0,
+        };
+        self.launch(&NORM_PART, dt, unit, self.row_grid(n * c * walk.splits, &walk), &args)?;
         let set = Sets { outer: n, sets: c, inner: walk.splits, chunk: walk.chunk, total: s };
         self.norm_join(dt, unit, pp, mean, rstd, &set, false, false, eps, running)
     }
@@ -397,18 +428,18 @@ impl Engine {
         self.norm_rows(op, problem)?;
         let (Some(r), Some(var)) = (io.running.as_ref(), var) else { return Ok(()) };
         let (counter, momentum) = self.momentum(Some(r));
-        let args = [
-            mean_arg,
+        let args = NormRunningArgs {
+            mean: mean_arg,
             var,
-            self.arg_out(&r.mean),
-            self.arg_out(&r.var),
+            running_mean: self.arg_out(&r.mean),
+            running_var: self.arg_out(&r.var),
             counter,
-            long(n),
-            long(c),
-            real(dt, s as f64),
-            real(dt, momentum),
-        ];
-        self.launch_list(&NORM_RUNNING.spec, dt, EPILOGUES[0], Grid::Stride(c), &args)?;
+            instances: long(n),
+            channels: long(c),
+            n: s as f64,
+            momentum,
+        };
+        self.launch(&NORM_RUNNING, dt, EPILOGUES[0], Grid::Stride(c), &args)?;
         self.count_batch(dt, EPILOGUES[0], Some(r))
     }
 }
@@ -432,7 +463,7 @@ pub(in crate::engine::ops) struct RowProblem<'a> {
     pub(in crate::engine::ops) sum: Option<ViewMut<'a>>,
     pub(in crate::engine::ops) mean: Option<ViewMut<'a>>,
     pub(in crate::engine::ops) rstd: Option<ViewMut<'a>>,
-    pub(in crate::engine::ops) var: Option<Arg>,
+    pub(in crate::engine::ops) var: Option<Ptr>,
     pub(in crate::engine::ops) rows: usize,
     pub(in crate::engine::ops) cols: usize,
     /// Elements per channel; 0 where parameters are per column.
@@ -492,7 +523,7 @@ impl NormOps for Engine {
         let (o, [n, c, s]) = check_batch_norm(p, &io)?;
         self.own_operands(&o)?;
         let dt = io.x.dtype();
-        let act = Act::new(OP, p.act, dt)?;
+        let act = Act::new(OP, p.act)?;
         let empty = n * s == 0;
         if empty && matches!(io.stats, BatchStats::Batch(_)) {
             return self.no_stats([io.mean, io.rstd]);
@@ -506,8 +537,15 @@ impl NormOps for Engine {
                 self.count_batch(dt, act.unit, running)?;
             }
             BatchStats::Given { mean: m, var } => {
-                let args = [self.arg_in(m), self.arg_in(var), mean, rstd, long(c), real(dt, p.eps)];
-                self.launch_list(&NORM_GIVEN.spec, dt, act.unit, Grid::Stride(c), &args)?;
+                let args = NormGivenArgs {
+                    running_mean: self.arg_in(m),
+                    running_var: self.arg_in(var),
+                    mean,
+                    rstd,
+                    n: long(c),
+                    eps: p.eps,
+                };
+                self.launch(&NORM_GIVEN, dt, act.unit, Grid::Stride(c), &args)?;
             }
         }
         if empty {
@@ -528,29 +566,29 @@ impl NormOps for Engine {
         let y = io.y.as_view();
         let wide = s.is_multiple_of(16 / dt.size())
             && [Some(&io.x), io.residual.as_ref(), Some(&y)].into_iter().flatten().all(aligned16);
-        let args = [
-            self.arg_in(&io.x),
-            self.arg_opt(io.residual.as_ref()),
-            self.arg_opt(io.gamma.as_ref()),
-            self.arg_opt(io.beta.as_ref()),
+        let args = NormApplyArgs {
+            x: self.arg_in(&io.x),
+            r: self.arg_opt(io.residual.as_ref()),
+            gamma: self.arg_opt(io.gamma.as_ref()),
+            beta: self.arg_opt(io.beta.as_ref()),
             mean,
             rstd,
-            self.arg_in(&y),
-            Arg::Mem(None),
-            long(n * c * s),
-            long(s),
-            long(s),
-            long(c),
-            long(1),
-            int(1),
-            int(1),
-            int(wide as usize),
-            int(1),
-            real(dt, 0.0),
-            act.args[0],
-            act.args[1],
-        ];
-        self.launch_list(&NORM_APPLY.spec, dt, act.unit, self.map_grid(n * c * s, wide, dt, 4), &args)
+            y: self.arg_in(&y),
+            s: Ptr::NULL,
+            n: long(n * c * s),
+            cols: long(s),
+            inner: long(s),
+            groups: long(c),
+            cg: long(1),
+            by_channel: 1,
+            late: 1,
+            wide: i32::from(wide),
+            affine: 1,
+            offset: 0.0,
+            act: act.number,
+            p: act.p,
+        };
+        self.launch(&NORM_APPLY, dt, act.unit, self.map_grid(n * c * s, wide, dt, 4), &args)
     }
 
     fn l2_normalize(&self, axis: usize, eps: f64, x: View<'_>, y: ViewMut<'_>) -> Result<()> {
@@ -591,25 +629,48 @@ impl Engine {
         let out = y.out.as_view();
         let aligned = [Some(&x), dy.as_ref(), Some(&out)].into_iter().flatten().all(aligned16);
         let wide = aligned && if inner > 1 { inner } else { cols }.is_multiple_of(w);
-        let (px, py, acc) = (self.arg_in(&x), self.arg_in(&out), int(y.accumulate as usize));
-        let (flag, eps) = (int(wide as usize), real(dt, eps));
+        let (px, py) = (self.arg_in(&x), self.arg_in(&out));
+        let (rows, length) = (long(outer), long(cols));
         if inner > 1 {
             let items = outer * inner / if wide { w } else { 1 };
             let ty = (LANES / pow2(items, 32)).min(pow2(cols.div_ceil(8), LANES));
             let tx = LANES / ty;
-            let sizes = [long(outer), long(cols), long(inner), int(tx), flag, eps, acc];
-            let args = [&[self.arg_opt(dy.as_ref()), px, py], &sizes[..]].concat();
-            return self.launch_list(&L2_COLS.spec, dt, "", Grid::Blocks([items.div_ceil(tx), 1, 1]), &args);
+            let args = L2ColsArgs {
+                dy: self.arg_opt(dy.as_ref()),
+                x: px,
+                y: py,
+                outer: rows,
+                cols: length,
+                inner: long(inner),
+                tx: int(tx),
+                wide: i32::from(wide),
+                eps,
+                accumulate: i32::from(y.accumulate),
+            };
+            return self.launch(&L2_COLS, dt, "", Grid::Blocks([items.div_ceil(tx), 1, 1]), &args);
         }
         let items = if wide { cols / w } else { cols };
         let lanes = pow2(items.div_ceil(16), LANES).max(pow2(items, 8));
         let grid = Grid::Blocks([outer.div_ceil(LANES / lanes), 1, 1]);
-        let sizes = [long(outer), long(cols), int(lanes), flag, eps];
+        let (lanes, wide) = (int(lanes), i32::from(wide));
         match dy {
-            None => self.launch_list(&L2_ROWS.spec, dt, "", grid, &[&[px, py], &sizes[..]].concat()),
+            None => {
+                let args = L2RowsArgs { x: px, y: py, rows, cols: length, lanes, wide, eps };
+                self.launch(&L2_ROWS, dt, "", grid, &args)
+            }
             Some(dy) => {
-                let args = [&[self.arg_in(&dy), px, py], &sizes[..], &[acc]].concat();
-                self.launch_list(&L2_BWD_ROWS.spec, dt, "", grid, &args)
+                let args = L2BwdRowsArgs {
+                    dy: self.arg_in(&dy),
+                    x: px,
+                    dx: py,
+                    rows,
+                    cols: length,
+                    lanes,
+                    wide,
+                    eps,
+                    accumulate: i32::from(y.accumulate),
+                };
+                self.launch(&L2_BWD_ROWS, dt, "", grid, &args)
             }
         }
     }

@@ -1,32 +1,34 @@
 //! Optimizer steps and gradient clipping over lists of tensors.
 
-pub(super) mod forms;
+mod adaptive;
+mod packed;
+mod sparse;
 
-use crate::spec::kernels::optimizer::*;
 use crate::buffer::{Buffer, View, ViewMut};
-use crate::driver::{Arg, RawMem};
+use crate::driver::{Ptr, RawMem};
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, real};
+use crate::engine::launch::Grid;
 use crate::error::Result;
 use crate::ops::optimizer::*;
 use crate::spec::BLOCK;
+use crate::spec::kernels::optimizer::*;
 
-/// Elements per block and pass; the kernels' `GK_CHUNK`.
+/// Elements per block and pass: `GK_CHUNK` of the kernels.
 const CHUNK: usize = BLOCK as usize * 32;
-/// Arrays that a tensor of a list of `optimizer.c` can have.
+/// Arrays of a tensor in the tables of `kernels/common/optimizer/optimizer.c`: w, g, three states, copy.
 const ARRAYS: usize = 6;
 
-/// Tensors of one launch: base pointers and the table of `kernels/common/optimizer.c` (or, with an array more, of `optimizer_more.c`).
-pub(in crate::engine::ops) struct List<const N: usize = ARRAYS> {
-    pub(in crate::engine::ops) bases: [Arg; N],
-    pub(in crate::engine::ops) words: Vec<i64>,
-    pub(in crate::engine::ops) tensors: usize,
-    pub(in crate::engine::ops) chunks: usize,
+/// Tensors of one launch: base pointers, and the words of the table that the kernels of `kernels/common/optimizer` read.
+struct List<const N: usize = ARRAYS> {
+    bases: [Ptr; N],
+    words: Vec<i64>,
+    tensors: usize,
+    chunks: usize,
 }
 
 impl<const N: usize> List<N> {
-    pub(in crate::engine::ops) fn grid(&self) -> Grid {
+    fn grid(&self) -> Grid {
         Grid::Blocks([self.chunks.min(1 << 20), 1, 1])
     }
 }
@@ -42,7 +44,7 @@ fn cut<const N: usize>(tensors: &[[Option<View<'_>>; N]], addresses: bool) -> Ve
         let raw = t.map(|v| v.and_then(|v| v.block().raw()));
         let fits = lists.last().is_some_and(|(_, bases)| addresses || *bases == raw);
         if !fits {
-            let base = |m: Option<RawMem>| Arg::Mem(m.filter(|_| !addresses).map(|m| (m, 0)));
+            let base = |m: Option<RawMem>| Ptr(m.filter(|_| !addresses).map(|m| (m, 0)));
             lists.push((List { bases: raw.map(base), words: vec![], tensors: 0, chunks: 0 }, raw));
         }
         let Some((list, _)) = lists.last_mut() else { continue };
@@ -66,19 +68,19 @@ fn cut<const N: usize>(tensors: &[[Option<View<'_>>; N]], addresses: bool) -> Ve
         .collect()
 }
 
-/// A rule as its C function sees it.
-pub(in crate::engine::ops) struct Kernel {
-    pub(in crate::engine::ops) name: &'static str,
-    pub(in crate::engine::ops) p: [f64; 6],
-    pub(in crate::engine::ops) flag: bool,
+/// C function of a rule, and its numbers.
+struct Rule {
+    name: &'static str,
+    p: [f64; 6],
+    flag: bool,
     /// Bases of the bias corrections 1 - b^t (0 for none).
-    pub(in crate::engine::ops) decays: (f64, f64),
+    decays: (f64, f64),
 }
 
-/// `None` for rules of `optimizer_more.c`.
-pub(in crate::engine::ops) fn rule_kernel(rule: &OptimRule) -> Option<Kernel> {
-    let plain = |name, p, flag| Kernel { name, p, flag, decays: (0.0, 0.0) };
-    let adam = |name, b1: f64, b2: f64, eps, wd, flag| Kernel {
+/// `None` for rules of `kernels/common/optimizer/adaptive.c`.
+fn rule_function(rule: &OptimRule) -> Option<Rule> {
+    let plain = |name, p, flag| Rule { name, p, flag, decays: (0.0, 0.0) };
+    let adam = |name, b1: f64, b2: f64, eps, wd, flag| Rule {
         name,
         p: [b1, b2, eps, wd, 1.0 - b1, 1.0 - b2],
         flag,
@@ -147,31 +149,43 @@ pub(in crate::engine::ops) fn rule_kernel(rule: &OptimRule) -> Option<Kernel> {
     })
 }
 
-/// What the kernels of one step share.
+/// Numbers of a step that its kernels share.
 struct StepArgs<'s> {
     dt: DType,
-    master: Arg,
-    step: Arg,
-    inv_scale: Arg,
-    maximize: Arg,
-    /// c1, c2, ln b1, ln b2
-    bias: [Arg; 4],
-    p: [Arg; 6],
+    master: i32,
+    step: Ptr,
+    inv_scale: Ptr,
+    maximize: i32,
+    bias: Bias,
+    p: [f64; 6],
     rule: &'s OptimRule,
+}
+
+/// Bias corrections of a step whose count is on the host, and logarithms of the decays for one whose count is on the device.
+#[derive(Clone, Copy)]
+struct Bias {
+    c1: f64,
+    c2: f64,
+    log1: f64,
+    log2: f64,
+}
+
+impl Bias {
+    /// At step `t`, for the decays `b1` and `b2`.
+    fn new((b1, b2): (f64, f64), t: f64) -> Self {
+        Bias { c1: 1.0 - b1.powf(t), c2: (1.0 - b2.powf(t)).max(0.0).sqrt(), log1: b1.ln(), log2: b2.ln() }
+    }
 }
 
 impl Engine {
     /// The launches that serve a list of tensors. All of them count as written: kernels that get addresses do not show which they write.
-    pub(in crate::engine::ops) fn lists<const N: usize>(
-        &self,
-        tensors: &[[Option<View<'_>>; N]],
-    ) -> Vec<List<N>> {
+    fn lists<const N: usize>(&self, tensors: &[[Option<View<'_>>; N]]) -> Vec<List<N>> {
         self.wrote(tensors.iter().flatten().flatten().filter_map(|v| v.block().raw()));
         cut(tensors, self.device_caps().device_addresses)
     }
 
     /// Trust ratio of every tensor of a list, for rules that have one.
-    fn trust_ratios(&self, list: &List, table: Arg, step: &StepArgs<'_>) -> Result<Option<Buffer>> {
+    fn trust_ratios(&self, list: &List, table: Ptr, step: &StepArgs<'_>) -> Result<Option<Buffer>> {
         let (lamb, eta, wd, eps, bound) = match *step.rule {
             OptimRule::Lars { eta, wd, eps, adapt: true, .. } => (false, eta, wd, eps, 0.0),
             OptimRule::Lamb { max_norm, adapt: true, .. } => (true, 0.0, 0.0, 0.0, max_norm),
@@ -180,53 +194,82 @@ impl Engine {
         let dt = step.dt;
         let partial = self.scratch(dt.accumulator(), 6 * list.chunks)?;
         let ratio = self.scratch(dt.accumulator(), list.tensors)?;
-        let tensors = Arg::I32(list.tensors as i32);
-        let mut args = vec![table, tensors];
-        args.extend(&list.bases[..4]);
-        args.extend([step.master, step.step, step.inv_scale, step.maximize, Arg::I32(lamb as i32)]);
-        args.extend(step.bias);
-        args.extend(step.p);
-        args.push(self.arg_in(&partial.view()));
-        self.launch_list(&TRUST_PARTIAL.spec, dt, "", list.grid(), &args)?;
-        let mut args = vec![table, tensors, self.arg_in(&partial.view()), Arg::I32(lamb as i32)];
-        args.extend([eta, wd, eps, bound].map(|x| real(dt, x)));
-        args.push(self.arg_in(&ratio.view()));
+        let tensors = list.tensors as i32;
+        let [w, g, s0, s1, ..] = list.bases;
+        let Bias { c1, c2, log1, log2 } = step.bias;
+        let [p0, p1, p2, p3, p4, p5] = step.p;
+        let args = TrustPartialArgs {
+            table,
+            tensors,
+            w,
+            g,
+            s0,
+            s1,
+            master: step.master,
+            step: step.step,
+            inv_scale: step.inv_scale,
+            maximize: step.maximize,
+            lamb: i32::from(lamb),
+            c1,
+            c2,
+            log1,
+            log2,
+            p0,
+            p1,
+            p2,
+            p3,
+            p4,
+            p5,
+            partial: self.arg_in(&partial.view()),
+        };
+        self.launch(&TRUST_PARTIAL, dt, "", list.grid(), &args)?;
+        let args = TrustFinishArgs {
+            table,
+            tensors,
+            partial: self.arg_in(&partial.view()),
+            lamb: i32::from(lamb),
+            eta,
+            wd,
+            eps,
+            bound,
+            ratio: self.arg_in(&ratio.view()),
+        };
         let blocks = list.tensors.min(1 << 16);
-        self.launch_list(&TRUST_FINISH.spec, dt, "", Grid::Blocks([blocks, 1, 1]), &args)?;
+        self.launch(&TRUST_FINISH, dt, "", Grid::Blocks([blocks, 1, 1]), &args)?;
         Ok(Some(ratio))
     }
 }
 
-/// A number of the host; 0 for one on the device.
-pub(in crate::engine::ops) fn host(s: &Scalar<'_>) -> f64 {
+/// The value of a number on the host; 0 for one on the device.
+fn host(s: &Scalar<'_>) -> f64 {
     if let Scalar::Host(x) = s { *x } else { 0.0 }
 }
 
-/// Whether parameters of dtype `w` beside gradients of dtype `g` are in the arithmetic type.
-pub(in crate::engine::ops) fn master(w: DType, g: DType) -> Arg {
-    Arg::I32((w != g || g.accumulator() == w) as i32)
+/// Whether parameters of dtype `w` with gradients of dtype `g` are stored in the arithmetic type.
+fn master(w: DType, g: DType) -> i32 {
+    i32::from(w != g || g.accumulator() == w)
 }
 
-/// Kind of the 16-bit copy.
-pub(in crate::engine::ops) fn copy_kind(copy: Option<&ViewMut<'_>>) -> Arg {
-    Arg::I32(match copy.map(ViewMut::dtype) {
+/// Kind of the 16-bit copy: 0 for none, 1 for f16, 2 for bf16.
+fn copy_kind(copy: Option<&ViewMut<'_>>) -> i32 {
+    match copy.map(ViewMut::dtype) {
         None => 0,
         Some(DType::F16) => 1,
         Some(_) => 2,
-    })
+    }
 }
 
 impl Engine {
-    /// Pointer argument of a number on the device; null for one of the host.
-    pub(in crate::engine::ops) fn arg_scalar(&self, s: &Scalar<'_>) -> Arg {
+    /// Pointer argument of a number on the device; null for one on the host.
+    fn arg_scalar(&self, s: &Scalar<'_>) -> Ptr {
         match s {
             Scalar::Device(v) => self.arg_in(v),
-            Scalar::Host(_) => Arg::Mem(None),
+            Scalar::Host(_) => Ptr::NULL,
         }
     }
 
     /// [`Engine::own`] for what a step holds.
-    pub(in crate::engine::ops) fn own_step(&self, op: &'static str, step: &Step<'_>) -> Result<()> {
+    fn own_step(&self, op: &'static str, step: &Step<'_>) -> Result<()> {
         for (arg, s) in [("lr", &step.lr), ("step", &step.step)] {
             if let Scalar::Device(v) = s {
                 self.own(op, arg, v)?;
@@ -236,7 +279,7 @@ impl Engine {
     }
 
     /// q0 and q1 of a rule: from the host, or in device memory where the step count is there.
-    pub(in crate::engine::ops) fn step_factors(
+    fn step_factors(
         &self,
         rule: &OptimRule,
         step: &Step<'_>,
@@ -247,17 +290,26 @@ impl Engine {
         match *rule {
             OptimRule::Nadam { b1, psi, .. } if device => {
                 let out = self.scratch(dt.accumulator(), 2)?;
-                let args = [count, real(dt, b1), real(dt, psi.unwrap_or(-1.0)), self.arg_in(&out.view())];
-                self.launch_list(&NADAM_SCALARS.spec, dt, "", Grid::Blocks([1, 1, 1]), &args)?;
+                let args = NadamScalarsArgs {
+                    step: count,
+                    b1,
+                    psi: psi.unwrap_or(-1.0),
+                    factors: self.arg_in(&out.view()),
+                };
+                self.launch(&NADAM_SCALARS, dt, "", Grid::Blocks([1, 1, 1]), &args)?;
                 Ok(((1.0, 0.0), Some(out)))
             }
             OptimRule::RAdam { b2, .. } if device => {
                 let out = self.scratch(dt.accumulator(), 2)?;
                 let (lambda, most) = (-b2.ln(), 2.0 / (1.0 - b2) - 1.0);
-                let mut args = vec![count];
-                args.extend([lambda, most, most - 2.0 / lambda].map(|x| real(dt, x)));
-                args.push(self.arg_in(&out.view()));
-                self.launch_list(&RADAM_SCALARS.spec, dt, "", Grid::Blocks([1, 1, 1]), &args)?;
+                let args = RadamScalarsArgs {
+                    step: count,
+                    lambda,
+                    most,
+                    rest: most - 2.0 / lambda,
+                    factor: self.arg_in(&out.view()),
+                };
+                self.launch(&RADAM_SCALARS, dt, "", Grid::Blocks([1, 1, 1]), &args)?;
                 Ok(((1.0, 0.0), Some(out)))
             }
             OptimRule::Nadam { b1, psi, .. } => Ok((nadam_factors(b1, psi, t), None)),
@@ -293,45 +345,63 @@ impl OptimizerOps for Engine {
         }
         let Some(first) = params.first() else { return Ok(()) };
         let (dt, wdt) = (first.g.dtype(), first.w.dtype());
-        let Some(Kernel { name, p, flag, decays: (b1, b2) }) = rule_kernel(rule) else {
-            return self.step_more(OP, rule, step, None, params);
+        let Some(Rule { name, p, flag, decays }) = rule_function(rule) else {
+            return self.step_adaptive(OP, rule, step, None, params);
         };
-        let copy_kind = copy_kind(first.copy.as_ref());
         let t = host(&step.step);
-        let (c1, c2) = (1.0 - b1.powf(t), (1.0 - b2.powf(t)).max(0.0).sqrt());
         let shared = StepArgs {
             dt,
             master: master(wdt, dt),
             step: self.arg_scalar(&step.step),
             inv_scale: self.arg_opt(step.inv_scale.as_ref()),
-            maximize: Arg::I32(step.maximize as i32),
-            bias: [c1, c2, b1.ln(), b2.ln()].map(|x| real(dt, x)),
-            p: p.map(|x| real(dt, x)),
+            maximize: i32::from(step.maximize),
+            bias: Bias::new(decays, t),
+            p,
             rule,
         };
-        let (q, factors) = self.step_factors(rule, step, dt)?;
+        let Bias { c1, c2, log1, log2 } = shared.bias;
+        let [p0, p1, p2, p3, p4, p5] = p;
+        let ((q0, q1), factors) = self.step_factors(rule, step, dt)?;
         for list in self.lists(&tensors) {
             let table = self.table(&list.words)?;
             let ratio = self.trust_ratios(&list, table.arg, &shared)?;
-            let mut args = vec![table.arg, Arg::I32(list.tensors as i32)];
-            args.extend(list.bases);
-            args.extend([
-                shared.master,
-                copy_kind,
-                self.arg_scalar(&step.lr),
-                shared.step,
-                shared.inv_scale,
-                self.arg_opt(step.found_inf.as_ref()),
-                self.arg_opt(ratio.as_ref().or(factors.as_ref()).map(Buffer::view).as_ref()),
-                Arg::I32(ratio.is_some() as i32),
-                shared.maximize,
-                real(dt, host(&step.lr)),
-                real(dt, t),
-            ]);
-            args.extend(shared.bias);
-            args.extend(shared.p);
-            args.extend([real(dt, q.0), real(dt, q.1), Arg::I32((t == 1.0) as i32), Arg::I32(flag as i32)]);
-            self.launch_list(&OPTIMIZER_STEP.spec, dt, name, list.grid(), &args)?;
+            let [w, g, s0, s1, s2, copy] = list.bases;
+            let args = OptimizerStepArgs {
+                table: table.arg,
+                tensors: list.tensors as i32,
+                w,
+                g,
+                s0,
+                s1,
+                s2,
+                copy,
+                master: shared.master,
+                copy_kind: copy_kind(first.copy.as_ref()),
+                lr_dev: self.arg_scalar(&step.lr),
+                step: shared.step,
+                inv_scale: shared.inv_scale,
+                found_inf: self.arg_opt(step.found_inf.as_ref()),
+                extra: self.arg_opt(ratio.as_ref().or(factors.as_ref()).map(Buffer::view).as_ref()),
+                per_tensor: i32::from(ratio.is_some()),
+                maximize: shared.maximize,
+                lr: host(&step.lr),
+                t,
+                c1,
+                c2,
+                log1,
+                log2,
+                p0,
+                p1,
+                p2,
+                p3,
+                p4,
+                p5,
+                q0,
+                q1,
+                first: i32::from(t == 1.0),
+                flag: i32::from(flag),
+            };
+            self.launch(&OPTIMIZER_STEP, dt, name, list.grid(), &args)?;
         }
         Ok(())
     }
@@ -359,27 +429,27 @@ impl OptimizerOps for Engine {
         let mut at = 0;
         for (list, &b) in lists.iter().zip(&blocks) {
             let table = self.table(&list.words)?;
-            let args = [
-                table.arg,
-                Arg::I32(list.tensors as i32),
-                list.bases[1],
-                self.arg_in(&partial.view().range(3 * at, 3 * b)?),
-                Arg::I32(kind),
-                real(dt, p.p),
-            ];
-            self.launch_list(&NORM_PARTIAL.spec, dt, "", Grid::Blocks([b, 1, 1]), &args)?;
+            let args = NormPartialArgs {
+                table: table.arg,
+                tensors: list.tensors as i32,
+                g: list.bases[1],
+                partial: self.arg_in(&partial.view().range(3 * at, 3 * b)?),
+                kind,
+                p: p.p,
+            };
+            self.launch(&NORM_PARTIAL, dt, "", Grid::Blocks([b, 1, 1]), &args)?;
             at += b;
         }
-        let args = [
-            self.arg_in(&partial.view()),
-            Arg::I64(n as i64),
-            Arg::I32(kind),
-            real(dt, p.p),
-            real(dt, p.max_norm),
-            self.arg_out(&total),
-            self.arg_in(&coef.view()),
-        ];
-        self.launch_list(&NORM_FINISH.spec, dt, "", Grid::Blocks([1, 1, 1]), &args)?;
+        let args = NormFinishArgs {
+            partial: self.arg_in(&partial.view()),
+            n: n as i64,
+            kind,
+            p: p.p,
+            max_norm: p.max_norm,
+            total: self.arg_out(&total),
+            coef: self.arg_in(&coef.view()),
+        };
+        self.launch(&NORM_FINISH, dt, "", Grid::Blocks([1, 1, 1]), &args)?;
         self.scale_grads(dt, &lists, self.arg_in(&coef.view()), 0, 0.0)
     }
 
@@ -390,7 +460,7 @@ impl OptimizerOps for Engine {
             self.own(OP, "grads", &g.as_view())?;
         }
         let dt = grads.first().map_or(DType::F32, ViewMut::dtype);
-        self.scale_grads(dt, &self.lists(&grad_tensors(grads)), Arg::Mem(None), 1, c)
+        self.scale_grads(dt, &self.lists(&grad_tensors(grads)), Ptr::NULL, 1, c)
     }
 
     fn clip_grad_adaptive(
@@ -406,17 +476,17 @@ impl OptimizerOps for Engine {
         }
         for (w, g) in weights.iter().zip(grads.iter()) {
             let (dt, [units, len]) = (g.dtype(), output_units(w.shape()));
-            let args = [
-                self.arg_in(w),
-                self.arg_out(g),
-                Arg::I32((w.dtype() == dt.accumulator()) as i32),
-                Arg::I64(units as i64),
-                Arg::I64(len as i64),
-                real(dt, p.k),
-                real(dt, p.least),
-            ];
+            let args = UnitClipArgs {
+                w: self.arg_in(w),
+                g: self.arg_out(g),
+                master: i32::from(w.dtype() == dt.accumulator()),
+                units: units as i64,
+                len: len as i64,
+                k: p.k,
+                least: p.least,
+            };
             let blocks = if len == 0 { 0 } else { units.min(1 << 20) };
-            self.launch_list(&UNIT_CLIP.spec, dt, "", Grid::Blocks([blocks, 1, 1]), &args)?;
+            self.launch(&UNIT_CLIP, dt, "", Grid::Blocks([blocks, 1, 1]), &args)?;
         }
         Ok(())
     }
@@ -436,14 +506,14 @@ impl OptimizerOps for Engine {
         let dt = grads.first().map_or(DType::F32, ViewMut::dtype);
         for list in self.lists(&grad_tensors(grads)) {
             let table = self.table(&list.words)?;
-            let args = [
-                table.arg,
-                Arg::I32(list.tensors as i32),
-                list.bases[1],
-                self.arg_opt(scale.as_ref()),
-                self.arg_out(&found_inf),
-            ];
-            self.launch_list(&GRAD_UNSCALE.spec, dt, "", list.grid(), &args)?;
+            let args = GradUnscaleArgs {
+                table: table.arg,
+                tensors: list.tensors as i32,
+                g: list.bases[1],
+                scale: self.arg_opt(scale.as_ref()),
+                found: self.arg_out(&found_inf),
+            };
+            self.launch(&GRAD_UNSCALE, dt, "", list.grid(), &args)?;
         }
         Ok(())
     }
@@ -457,10 +527,18 @@ impl OptimizerOps for Engine {
         for (arg, v) in names.into_iter().zip(views) {
             v.map_or(Ok(()), |v| self.own(OP, arg, &v.as_view()))?;
         }
-        let mut args: Vec<Arg> = views.iter().map(|v| self.arg_opt_out(*v)).collect();
-        args.extend([Arg::F32(p.growth as f32), Arg::F32(p.backoff as f32)]);
-        args.extend([Arg::I64(p.interval.into()), Arg::F32(p.least as f32)]);
-        self.launch_list(&LOSS_SCALE.spec, DType::F32, "", Grid::Blocks([1, 1, 1]), &args)
+        let args = LossScaleArgs {
+            scale: self.arg_out(&io.scale),
+            good: self.arg_out(&io.good),
+            found: self.arg_out(&io.found_inf),
+            inverse: self.arg_opt_out(io.inv_scale.as_ref()),
+            step: self.arg_opt_out(io.step.as_ref()),
+            growth: p.growth as f32,
+            backoff: p.backoff as f32,
+            interval: p.interval.into(),
+            least: p.least as f32,
+        };
+        self.launch(&LOSS_SCALE, DType::F32, "", Grid::Blocks([1, 1, 1]), &args)
     }
 }
 
@@ -470,18 +548,18 @@ fn grad_tensors<'a>(grads: &[ViewMut<'a>]) -> Vec<[Option<View<'a>>; ARRAYS]> {
 }
 
 impl Engine {
-    fn scale_grads(&self, dt: DType, lists: &[List], coef: Arg, mode: i32, bound: f64) -> Result<()> {
+    fn scale_grads(&self, dt: DType, lists: &[List], coef: Ptr, mode: i32, bound: f64) -> Result<()> {
         for list in lists {
             let table = self.table(&list.words)?;
-            let args = [
-                table.arg,
-                Arg::I32(list.tensors as i32),
-                list.bases[1],
+            let args = GradScaleArgs {
+                table: table.arg,
+                tensors: list.tensors as i32,
+                g: list.bases[1],
                 coef,
-                Arg::I32(mode),
-                real(dt, bound),
-            ];
-            self.launch_list(&GRAD_SCALE.spec, dt, "", list.grid(), &args)?;
+                mode,
+                bound,
+            };
+            self.launch(&GRAD_SCALE, dt, "", list.grid(), &args)?;
         }
         Ok(())
     }

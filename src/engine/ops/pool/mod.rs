@@ -3,16 +3,16 @@
 #[cfg(all(test, feature = "opencl"))]
 mod tests;
 
-use crate::spec::kernels::pool::*;
 use crate::buffer::{GradMut, View, ViewMut};
-use crate::driver::Arg;
+use crate::driver::DimsArg;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, aligned16, code_of_op, dims, real};
+use crate::engine::launch::{Grid, aligned16, code_of_op, dims};
 use crate::engine::ops::shape::strided::magic;
 use crate::error::Result;
 use crate::ops::pool::*;
 use crate::ops::reduce::{Reduce, ReduceOps};
 use crate::spec::BLOCK;
+use crate::spec::kernels::pool::*;
 
 /// Inner window width from which several work-items share an output.
 const LONG: usize = 32;
@@ -43,7 +43,7 @@ fn side(g: &PoolGeometry) -> Option<usize> {
     (matches!(side, 2 | 3) && !g.adaptive && g.dilation == [1; 3] && whole_plane_fits).then_some(side)
 }
 
-/// What averages divide by where it is the same for all windows.
+/// What averages divide by where it is the same for all windows; the kernels take 0 where it is not.
 fn divisor(g: &PoolGeometry) -> Option<f64> {
     if let Some(d) = g.divisor {
         return Some(d as f64);
@@ -57,56 +57,57 @@ fn divisor(g: &PoolGeometry) -> Option<f64> {
 }
 
 /// Sizes, windows and padding as the kernels take them.
-fn window_args(g: &PoolGeometry, items: [usize; 3]) -> [Arg; 4] {
-    let six = |a: [usize; 3], b: [usize; 3]| a.into_iter().chain(b);
-    [
-        dims(six(g.input, g.output)),
-        magic(six(items, g.stride)),
-        dims(six(g.kernel, g.stride)),
-        dims(six(g.padding, g.dilation)),
-    ]
+struct WindowArgs {
+    size: DimsArg,
+    /// Multipliers that divide by the sizes of `items` and by the strides.
+    magic: DimsArg,
+    win: DimsArg,
+    pad: DimsArg,
 }
 
-/// Whether windows are adaptive.
-fn adaptive(g: &PoolGeometry) -> Arg {
-    Arg::I32(g.adaptive as i32)
+impl WindowArgs {
+    fn new(g: &PoolGeometry, items: [usize; 3]) -> Self {
+        let six = |a: [usize; 3], b: [usize; 3]| a.into_iter().chain(b);
+        WindowArgs {
+            size: dims(six(g.input, g.output)),
+            magic: magic(six(items, g.stride)),
+            win: dims(six(g.kernel, g.stride)),
+            pad: dims(six(g.padding, g.dilation)),
+        }
+    }
 }
 
-/// Whether windows are adaptive, whether padding counts, and the divisor of all windows (0: there is none).
-fn average_args(g: &PoolGeometry, v: &View<'_>) -> [Arg; 3] {
-    [
-        adaptive(g),
-        Arg::I32((g.count_include_pad && !g.adaptive) as i32),
-        real(v.dtype(), divisor(g).unwrap_or(0.0)),
-    ]
+/// Whether averages count padding.
+fn include_pad(g: &PoolGeometry) -> i32 {
+    i32::from(g.count_include_pad && !g.adaptive)
 }
 
 fn blocks(outputs: usize, lanes: usize) -> Grid {
     Grid::Blocks([outputs.div_ceil(BLOCK as usize / lanes), 1, 1])
 }
 
-/// Runs of 16 bytes where rows allow it: their length, and the cells of a plane counted in runs.
+/// Whether rows are moved in runs of 16 bytes, and the sizes of a plane with rows counted in runs.
 fn runs(g: &PoolGeometry, dx: &View<'_>) -> (bool, [usize; 3]) {
     let w = 16 / dx.dtype().size();
     let wide = g.input[2].is_multiple_of(w) && aligned16(dx);
     (wide, [g.input[0], g.input[1], if wide { g.input[2] / w } else { g.input[2] }])
 }
 
-/// Pooling that halves rows, as `pool_halve.c` takes it.
+/// Pooling that halves rows, as `halving.c` takes it.
 struct Halving {
     side: usize,
     /// Items of a row, and rows of x and y of a plane.
     runs: usize,
     rows: [usize; 2],
     planes: usize,
-    size: Arg,
+    size: DimsArg,
 }
 
 impl Halving {
     /// Rows of y that an item of the forward has (`GK_ROWS`).
     const ROWS: usize = 2;
 
-    /// Where the kernels for it serve: square windows of one plane, with 16 bytes of x for half of them of y.
+    /// `Some` where the kernels for it apply: square windows of one plane, and rows of x of whole 16-byte items.
     fn of(g: &PoolGeometry, x: &View<'_>, views: &[&View<'_>]) -> Option<Halving> {
         let ([d, h, w], [od, oh, ow], side) = (g.input, g.output, g.kernel[2]);
         let windows = matches!(side, 2 | 3)
@@ -126,20 +127,29 @@ impl Halving {
         self.planes * pairs * self.runs
     }
 
-    /// Number of items, and the arguments that describe them.
-    fn args(&self, rows: usize, each: usize) -> (usize, [Arg; 4]) {
+    /// Arguments for `rows` rows per plane, `each` of them per item.
+    fn args(&self, rows: usize, each: usize) -> HalvingArgs {
         let pairs = rows.div_ceil(each);
-        let n = self.items(pairs);
-        (n, [Arg::I64(n as i64), self.size, magic([self.runs, pairs]), Arg::I32(self.side as i32)])
+        let (size, by) = (self.size, magic([self.runs, pairs]));
+        HalvingArgs { items: self.items(pairs), size, by, side: self.side as i32 }
     }
 
-    fn forward(&self) -> (usize, [Arg; 4]) {
+    fn forward(&self) -> HalvingArgs {
         self.args(self.rows[1], Self::ROWS)
     }
 
-    fn backward(&self) -> (usize, [Arg; 4]) {
+    fn backward(&self) -> HalvingArgs {
         self.args(self.rows[0], 2)
     }
+}
+
+/// Halving as a kernel takes it.
+struct HalvingArgs {
+    items: usize,
+    size: DimsArg,
+    /// Multipliers that divide by the items of a row and the groups of rows of a plane.
+    by: DimsArg,
+    side: i32,
 }
 
 impl PoolOps for Engine {
@@ -156,24 +166,38 @@ impl PoolOps for Engine {
         self.own_all(OP, &[("x", Some(x)), ("y", Some(v)), ("index", index)])?;
         let n = v.numel();
         let halving = Halving::of(&g, &x, &[&v, index.as_ref().unwrap_or(&v)]);
-        if let Some((n, tail)) = halving.map(|q| q.forward()) {
-            let args = [self.arg_in(&x), self.arg_in(&v), self.arg_opt(index.as_ref())];
-            let args: Vec<Arg> = args.into_iter().chain(tail).collect();
-            return self.launch_list(&MAX_POOL_HALVE.spec, x.dtype(), "", Grid::Stride(n), &args);
+        let (dt, index) = (x.dtype(), self.arg_opt(index.as_ref()));
+        let (x, y) = (self.arg_in(&x), self.arg_in(&v));
+        if let Some(HalvingArgs { items, size, by, side }) = halving.map(|q| q.forward()) {
+            let args = MaxPoolHalveArgs { x, y, index, n: items as i64, size, by, side };
+            return self.launch(&MAX_POOL_HALVE, dt, "", Grid::Stride(items), &args);
         }
-        let mut args =
-            vec![self.arg_in(&x), self.arg_in(&v), self.arg_opt(index.as_ref()), Arg::I64(n as i64)];
-        args.extend(window_args(&g, g.output));
+        let WindowArgs { size, magic, win, pad } = WindowArgs::new(&g, g.output);
+        let (count, adaptive) = (n as i64, i32::from(g.adaptive));
         if let Some(side) = side(&g) {
-            args.push(Arg::I32(side as i32));
-            return self.launch_list(&MAX_POOL_PATCH.spec, x.dtype(), "", Grid::Stride(n), &args);
+            let side = side as i32;
+            let args = MaxPoolPatchArgs { x, y, index, n: count, size, magic, win, pad, side };
+            return self.launch(&MAX_POOL_PATCH, dt, "", Grid::Stride(n), &args);
         }
-        args.push(adaptive(&g));
         match lanes(&g) {
-            1 => self.launch_list(&MAX_POOL.spec, x.dtype(), "", Grid::Stride(n), &args),
+            1 => {
+                let args = MaxPoolArgs { x, y, index, n: count, size, magic, win, pad, adaptive };
+                self.launch(&MAX_POOL, dt, "", Grid::Stride(n), &args)
+            }
             lanes => {
-                args.push(Arg::I32(lanes as i32));
-                self.launch_list(&MAX_POOL_ROWS.spec, x.dtype(), "", blocks(n, lanes), &args)
+                let args = MaxPoolRowsArgs {
+                    x,
+                    y,
+                    index,
+                    n: count,
+                    size,
+                    magic,
+                    win,
+                    pad,
+                    adaptive,
+                    lanes: lanes as i32,
+                };
+                self.launch(&MAX_POOL_ROWS, dt, "", blocks(n, lanes), &args)
             }
         }
     }
@@ -183,29 +207,41 @@ impl PoolOps for Engine {
         let g = folded(check_max_pool_bwd(windows, &dy, &index, &dx)?);
         let v = dx.out.as_view();
         self.own_all(OP, &[("dy", dy), ("index", index), ("dx", v)])?;
-        if let Some((n, tail)) = Halving::of(&g, &v, &[&dy, &index]).map(|q| q.backward()) {
-            let args = [self.arg_in(&dy), self.arg_in(&index), self.arg_in(&v), self.arg_error()];
-            let last = [Arg::I32(dx.accumulate as i32), Arg::I32(code_of_op(OP))];
-            let args: Vec<Arg> = args.into_iter().chain(tail).chain(last).collect();
-            return self.launch_list(&MAX_POOL_HALVE_BWD.spec, v.dtype(), "", Grid::Stride(n), &args);
+        if let Some(h) = Halving::of(&g, &v, &[&dy, &index]).map(|q| q.backward()) {
+            let HalvingArgs { items, size, by, side } = h;
+            let args = MaxPoolHalveBwdArgs {
+                dy: self.arg_in(&dy),
+                index: self.arg_in(&index),
+                dx: self.arg_in(&v),
+                err: self.arg_error(),
+                n: items as i64,
+                size,
+                by,
+                side,
+                accumulate: i32::from(dx.accumulate),
+                code: code_of_op(OP),
+            };
+            return self.launch(&MAX_POOL_HALVE_BWD, v.dtype(), "", Grid::Stride(items), &args);
         }
         let (wide, items) = runs(&g, &v);
         let n = g.planes * items.iter().product::<usize>();
-        let mut args = vec![
-            self.arg_in(&dy),
-            self.arg_in(&index),
-            self.arg_in(&v),
-            self.arg_error(),
-            Arg::I64(n as i64),
-        ];
-        args.extend(window_args(&g, items));
-        args.extend([
-            adaptive(&g),
-            Arg::I32(wide as i32),
-            Arg::I32(dx.accumulate as i32),
-            Arg::I32(code_of_op(OP)),
-        ]);
-        self.launch_list(&MAX_POOL_BWD.spec, v.dtype(), "", Grid::Stride(n), &args)
+        let WindowArgs { size, magic, win, pad } = WindowArgs::new(&g, items);
+        let args = MaxPoolBwdArgs {
+            dy: self.arg_in(&dy),
+            index: self.arg_in(&index),
+            dx: self.arg_in(&v),
+            err: self.arg_error(),
+            n: n as i64,
+            size,
+            magic,
+            win,
+            pad,
+            adaptive: i32::from(g.adaptive),
+            wide: i32::from(wide),
+            accumulate: i32::from(dx.accumulate),
+            code: code_of_op(OP),
+        };
+        self.launch(&MAX_POOL_BWD, v.dtype(), "", Grid::Stride(n), &args)
     }
 
     fn avg_pool(&self, windows: Pooling, x: View<'_>, y: ViewMut<'_>) -> Result<()> {
@@ -217,24 +253,43 @@ impl PoolOps for Engine {
             // Global: the mean of rows.
             return self.reduce(Reduce::Mean, &[1], x.reshape(&[n, g.plane()])?, y.reshape(&[n])?);
         }
-        if let (Some(q), Some(divisor)) = (Halving::of(&g, &x, &[&v]), divisor(&g)) {
-            let (n, tail) = q.forward();
-            let args = [self.arg_in(&x), self.arg_in(&v)].into_iter().chain(tail);
-            let args: Vec<Arg> = args.chain([real(v.dtype(), divisor)]).collect();
-            return self.launch_list(&AVG_POOL_HALVE.spec, x.dtype(), "", Grid::Stride(n), &args);
+        let (dt, halving) = (x.dtype(), Halving::of(&g, &x, &[&v]));
+        let (x, y) = (self.arg_in(&x), self.arg_in(&v));
+        if let (Some(q), Some(divisor)) = (halving, divisor(&g)) {
+            let HalvingArgs { items, size, by, side } = q.forward();
+            let args = AvgPoolHalveArgs { x, y, n: items as i64, size, by, side, divisor };
+            return self.launch(&AVG_POOL_HALVE, dt, "", Grid::Stride(items), &args);
         }
-        let mut args = vec![self.arg_in(&x), self.arg_in(&v), Arg::I64(n as i64)];
-        args.extend(window_args(&g, g.output));
+        let WindowArgs { size, magic, win, pad } = WindowArgs::new(&g, g.output);
+        let count = n as i64;
         if let (Some(side), Some(divisor)) = (side(&g), divisor(&g)) {
-            args.extend([Arg::I32(side as i32), real(v.dtype(), divisor)]);
-            return self.launch_list(&AVG_POOL_PATCH.spec, x.dtype(), "", Grid::Stride(n), &args);
+            let side = side as i32;
+            let args = AvgPoolPatchArgs { x, y, n: count, size, magic, win, pad, side, divisor };
+            return self.launch(&AVG_POOL_PATCH, dt, "", Grid::Stride(n), &args);
         }
-        args.extend(average_args(&g, &v));
+        let (adaptive, include_pad) = (i32::from(g.adaptive), include_pad(&g));
+        let divisor = divisor(&g).unwrap_or(0.0);
         match lanes(&g) {
-            1 => self.launch_list(&AVG_POOL.spec, x.dtype(), "", Grid::Stride(n), &args),
+            1 => {
+                let args =
+                    AvgPoolArgs { x, y, n: count, size, magic, win, pad, adaptive, include_pad, divisor };
+                self.launch(&AVG_POOL, dt, "", Grid::Stride(n), &args)
+            }
             lanes => {
-                args.push(Arg::I32(lanes as i32));
-                self.launch_list(&AVG_POOL_ROWS.spec, x.dtype(), "", blocks(n, lanes), &args)
+                let args = AvgPoolRowsArgs {
+                    x,
+                    y,
+                    n: count,
+                    size,
+                    magic,
+                    win,
+                    pad,
+                    adaptive,
+                    include_pad,
+                    divisor,
+                    lanes: lanes as i32,
+                };
+                self.launch(&AVG_POOL_ROWS, dt, "", blocks(n, lanes), &args)
             }
         }
     }
@@ -244,18 +299,36 @@ impl PoolOps for Engine {
         let v = dx.out.as_view();
         self.own_all("avg_pool_bwd", &[("dy", dy), ("dx", v)])?;
         if let (Some(q), Some(divisor)) = (Halving::of(&g, &v, &[&dy]), divisor(&g)) {
-            let (n, tail) = q.backward();
-            let last = [real(v.dtype(), divisor), Arg::I32(dx.accumulate as i32)];
-            let args = [self.arg_in(&dy), self.arg_in(&v)].into_iter().chain(tail);
-            let args: Vec<Arg> = args.chain(last).collect();
-            return self.launch_list(&AVG_POOL_HALVE_BWD.spec, v.dtype(), "", Grid::Stride(n), &args);
+            let HalvingArgs { items, size, by, side } = q.backward();
+            let args = AvgPoolHalveBwdArgs {
+                dy: self.arg_in(&dy),
+                dx: self.arg_in(&v),
+                n: items as i64,
+                size,
+                by,
+                side,
+                divisor,
+                accumulate: i32::from(dx.accumulate),
+            };
+            return self.launch(&AVG_POOL_HALVE_BWD, v.dtype(), "", Grid::Stride(items), &args);
         }
         let (wide, items) = runs(&g, &v);
         let n = g.planes * items.iter().product::<usize>();
-        let mut args = vec![self.arg_in(&dy), self.arg_in(&v), Arg::I64(n as i64)];
-        args.extend(window_args(&g, items));
-        args.extend(average_args(&g, &v));
-        args.extend([Arg::I32(wide as i32), Arg::I32(dx.accumulate as i32)]);
-        self.launch_list(&AVG_POOL_BWD.spec, v.dtype(), "", Grid::Stride(n), &args)
+        let WindowArgs { size, magic, win, pad } = WindowArgs::new(&g, items);
+        let args = AvgPoolBwdArgs {
+            dy: self.arg_in(&dy),
+            dx: self.arg_in(&v),
+            n: n as i64,
+            size,
+            magic,
+            win,
+            pad,
+            adaptive: i32::from(g.adaptive),
+            include_pad: include_pad(&g),
+            divisor: divisor(&g).unwrap_or(0.0),
+            wide: i32::from(wide),
+            accumulate: i32::from(dx.accumulate),
+        };
+        self.launch(&AVG_POOL_BWD, v.dtype(), "", Grid::Stride(n), &args)
     }
 }

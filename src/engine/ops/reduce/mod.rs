@@ -3,18 +3,17 @@
 #[cfg(all(test, feature = "opencl"))]
 mod tests;
 
-use crate::spec::kernels::reduce::*;
-use crate::spec::reduce::{MASK_REDUCTIONS};
 use crate::buffer::{Buffer, GradMut, View, ViewMut};
-use crate::driver::Arg;
+use crate::driver::{DimsArg, Ptr};
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, LANES, Merged, aligned16, code_of_op, dims, pow2, real};
+use crate::engine::launch::{Grid, LANES, Merged, aligned16, code_of_op, dims, pow2};
+use crate::engine::ops::elementwise::merged_axes;
 use crate::error::Result;
 use crate::layout::Layout;
 use crate::ops::check;
 use crate::ops::reduce::*;
-use crate::spec::KernelSpec;
+use crate::spec::kernels::reduce::*;
 
 /// Size of an axis and the steps of x, x2, y and z along it.
 #[derive(Debug, Clone, Copy)]
@@ -81,12 +80,13 @@ impl<'a> Reduction<'a> {
     }
 }
 
-/// How the sizes and steps of a list of axes travel.
-fn sizes(axes: &[Axis]) -> Arg {
+/// Sizes of a list of axes.
+fn sizes(axes: &[Axis]) -> DimsArg {
     dims(axes.iter().map(|a| a.n))
 }
 
-fn steps(axes: &[Axis], operand: usize) -> Arg {
+/// Steps of an operand along a list of axes.
+fn steps(axes: &[Axis], operand: usize) -> DimsArg {
     dims(axes.iter().map(|a| a.steps[operand]))
 }
 
@@ -107,8 +107,7 @@ const ROW_WIDE: i32 = 2;
 impl Engine {
     /// Blocks that fill the device.
     pub(in crate::engine::ops) fn fill(&self) -> usize {
-        let caps = self.device_caps();
-        (caps.compute_units as usize * if caps.is_cpu { 2 } else { 8 }).max(1)
+        self.device_caps().target_blocks()
     }
 
     /// Runs a reduction whose operands are checked.
@@ -184,28 +183,39 @@ impl Engine {
         let chunk = items.div_ceil(splits).max(1) * per_item;
         let splits = n.div_ceil(chunk).max(1);
         let part = self.partials(r, outputs * splits, splits)?;
-        let none = Arg::Mem(None);
-        let mut args = vec![
-            self.arg_in(&r.x),
-            self.arg_opt(r.x2.as_ref()),
-            self.arg_in(&r.y.0),
-            self.arg_opt(r.z.as_ref().map(|z| &z.0)),
-            part.as_ref().map_or(none, |b| self.arg_in(&b.view())),
-            Arg::I64(outputs as i64),
-            Arg::I64(n as i64),
-            Arg::I64(chunk as i64),
-            Arg::I64(r.axes.count as i64),
-            Arg::I32(splits as i32),
-            Arg::I32(lanes as i32),
-            Arg::I32(mode),
-            Arg::I32(phase(&r.x) as i32),
-        ];
-        self.push_axes(&mut args, r, kept, red);
+        let args = ReduceRowsArgs {
+            x: self.arg_in(&r.x),
+            x2: self.arg_opt(r.x2.as_ref()),
+            y: self.arg_in(&r.y.0),
+            z: self.arg_opt(r.z.as_ref().map(|z| &z.0)),
+            part: self.arg_opt(part.as_ref().map(Buffer::view).as_ref()),
+            outputs: outputs as i64,
+            n: n as i64,
+            chunk: chunk as i64,
+            count: r.axes.count as i64,
+            splits: splits as i32,
+            lanes: lanes as i32,
+            mode,
+            phase: phase(&r.x) as i32,
+            kept_rank: kept.len() as i32,
+            kept: sizes(kept),
+            kx: steps(kept, 0),
+            kx2: steps(kept, 1),
+            ky: steps(kept, 2),
+            kz: steps(kept, 3),
+            red_rank: red.len() as i32,
+            red: sizes(red),
+            rx: steps(red, 0),
+            rx2: steps(red, 1),
+            form: r.form,
+            accumulate: i32::from(r.accumulate),
+            p: r.p,
+            q: r.q,
+        };
         let blocks = outputs.div_ceil(LANES / lanes) * splits;
         // Short rows leave a block little to do: fewer blocks that go on are cheaper.
         let blocks = if lanes == LANES { blocks } else { blocks.min(fill * 32) };
-        let kernel = Self::kernel(r, [&REDUCE_ROWS.spec, &REDUCE_ROWS.spec, &REDUCE_ROWS.spec]);
-        self.launch_list(kernel, dt, r.op, Grid::Blocks([blocks, 1, 1]), &args)?;
+        self.launch(&REDUCE_ROWS, dt, r.op, Grid::Blocks([blocks, 1, 1]), &args)?;
         match part {
             Some(part) => self.join(r, kept, outputs, &part.view(), splits, [splits, 1]),
             None => Ok(()),
@@ -230,26 +240,37 @@ impl Engine {
         let chunk = n.div_ceil(splits).max(1);
         let splits = n.div_ceil(chunk).max(1);
         let part = self.partials(r, outputs * splits, splits)?;
-        let none = Arg::Mem(None);
-        let mut args = vec![
-            self.arg_in(&r.x),
-            self.arg_opt(r.x2.as_ref()),
-            self.arg_in(&r.y.0),
-            self.arg_opt(r.z.as_ref().map(|z| &z.0)),
-            part.as_ref().map_or(none, |b| self.arg_in(&b.view())),
-            Arg::I64(items as i64),
-            Arg::I64(n as i64),
-            Arg::I64(chunk as i64),
-            Arg::I64(n as i64),
-            Arg::I32(splits as i32),
-            Arg::I32(tx as i32),
-            Arg::I32(wide as i32),
-            Arg::I64(inner.steps[2] as i64),
-            Arg::I64(inner.steps[3] as i64),
-        ];
-        self.push_axes(&mut args, r, &kept_items, red);
-        let kernel = Self::kernel(r, [&REDUCE_COLS.spec, &REDUCE_COLS.spec, &REDUCE_COLS.spec]);
-        self.launch_list(kernel, dt, r.op, Grid::Blocks([tiles * splits, 1, 1]), &args)?;
+        let args = ReduceColsArgs {
+            x: self.arg_in(&r.x),
+            x2: self.arg_opt(r.x2.as_ref()),
+            y: self.arg_in(&r.y.0),
+            z: self.arg_opt(r.z.as_ref().map(|z| &z.0)),
+            part: self.arg_opt(part.as_ref().map(Buffer::view).as_ref()),
+            outputs: items as i64,
+            n: n as i64,
+            chunk: chunk as i64,
+            count: n as i64,
+            splits: splits as i32,
+            tx: tx as i32,
+            wide: i32::from(wide),
+            step_y: inner.steps[2] as i64,
+            step_z: inner.steps[3] as i64,
+            kept_rank: kept_items.len() as i32,
+            kept: sizes(&kept_items),
+            kx: steps(&kept_items, 0),
+            kx2: steps(&kept_items, 1),
+            ky: steps(&kept_items, 2),
+            kz: steps(&kept_items, 3),
+            red_rank: red.len() as i32,
+            red: sizes(red),
+            rx: steps(red, 0),
+            rx2: steps(red, 1),
+            form: r.form,
+            accumulate: i32::from(r.accumulate),
+            p: r.p,
+            q: r.q,
+        };
+        self.launch(&REDUCE_COLS, dt, r.op, Grid::Blocks([tiles * splits, 1, 1]), &args)?;
         match part {
             Some(part) => self.join(r, kept, outputs, &part.view(), splits, [1, outputs]),
             None => Ok(()),
@@ -266,18 +287,6 @@ impl Engine {
         self.scratch(DType::U8, n * bytes).map(Some)
     }
 
-    fn push_axes(&self, args: &mut Vec<Arg>, r: &Reduction<'_>, kept: &[Axis], red: &[Axis]) {
-        args.extend([Arg::I32(kept.len() as i32), sizes(kept)]);
-        args.extend((0..4).map(|k| steps(kept, k)));
-        args.extend([Arg::I32(red.len() as i32), sizes(red), steps(red, 0), steps(red, 1)]);
-        self.push_params(args, r);
-    }
-
-    fn push_params(&self, args: &mut Vec<Arg>, r: &Reduction<'_>) {
-        let dt = r.x.dtype();
-        args.extend([Arg::I32(r.form), Arg::I32(r.accumulate as i32), real(dt, r.p), real(dt, r.q)]);
-    }
-
     /// Second stage: joins the states of the runs in order.
     fn join(
         &self,
@@ -291,34 +300,27 @@ impl Engine {
         // Runs of one output lie together (rows) or apart (columns); read whichever is contiguous side by side.
         let lanes =
             if step[1] == 1 { pow2(splits, LANES) } else { pow2(splits.min(self.fill() * 32 / outputs), 32) };
-        let mut args = vec![
-            self.arg_in(part),
-            self.arg_in(&r.y.0),
-            self.arg_opt(r.z.as_ref().map(|z| &z.0)),
-            Arg::I64(outputs as i64),
-            Arg::I64(r.axes.count as i64),
-            Arg::I32(splits as i32),
-            Arg::I64(step[0] as i64),
-            Arg::I64(step[1] as i64),
-            Arg::I32(lanes as i32),
-            Arg::I32(kept.len() as i32),
-            sizes(kept),
-            steps(kept, 2),
-            steps(kept, 3),
-        ];
-        self.push_params(&mut args, r);
-        let kernel = Self::kernel(r, [&REDUCE_JOIN.spec, &REDUCE_JOIN.spec, &REDUCE_JOIN.spec]);
-        self.launch_list(kernel, r.x.dtype(), r.op, Grid::Blocks([outputs.div_ceil(LANES / lanes), 1, 1]), &args)
-    }
-
-    fn kernel(r: &Reduction<'_>, [float, int, mask]: [&'static KernelSpec; 3]) -> &'static KernelSpec {
-        if MASK_REDUCTIONS.contains(&r.op) {
-            mask
-        } else if r.x.dtype().is_float() {
-            float
-        } else {
-            int
-        }
+        let args = ReduceJoinArgs {
+            part: self.arg_in(part),
+            y: self.arg_in(&r.y.0),
+            z: self.arg_opt(r.z.as_ref().map(|z| &z.0)),
+            outputs: outputs as i64,
+            count: r.axes.count as i64,
+            splits: splits as i32,
+            so: step[0] as i64,
+            sk: step[1] as i64,
+            lanes: lanes as i32,
+            kept_rank: kept.len() as i32,
+            kept: sizes(kept),
+            ky: steps(kept, 2),
+            kz: steps(kept, 3),
+            form: r.form,
+            accumulate: i32::from(r.accumulate),
+            p: r.p,
+            q: r.q,
+        };
+        let blocks = outputs.div_ceil(LANES / lanes);
+        self.launch(&REDUCE_JOIN, r.x.dtype(), r.op, Grid::Blocks([blocks, 1, 1]), &args)
     }
 }
 
@@ -464,27 +466,34 @@ impl Engine {
         let mut wide = 0;
         let step_s = inner(4);
         if dense_ok(0, Some(&out)) && dense_ok(2, x) && spread_ok(1, Some(dy)) && spread_ok(3, y) {
-            wide = 1 | ((inner(1) != 0) as i32) << 1 | ((inner(3) != 0) as i32) << 2;
+            wide = 1 | i32::from(inner(1) != 0) << 1 | i32::from(inner(3) != 0) << 2;
             to_items(&mut m, w);
         }
         let n: usize = m.shape.iter().product();
-        let mut args = vec![self.arg_in(dy), self.arg_opt(x), self.arg_opt(y)];
-        args.extend(stats.map(|b| b.map_or(Arg::Mem(None), |b| self.arg_in(&b.view()))));
-        args.extend([
-            self.arg_in(&out),
-            Arg::I64(n as i64),
-            Arg::I32(m.shape.len() as i32),
-            dims(m.shape.iter().copied()),
-        ]);
-        args.extend(m.strides.iter().map(|s| dims(s.iter().copied())));
-        args.extend([
-            Arg::I64(step_s as i64),
-            Arg::I32(wide),
-            Arg::I32(dx.accumulate as i32),
-            real(dt, g.p),
-            real(dt, g.q),
-        ]);
-        self.launch_list(&REDUCE_BWD.spec, dt, g.op, Grid::Stride(n), &args)
+        let (rank, shape, [sdx, sdy, sx, sy, ss]) = merged_axes(&m);
+        let [s, t] = stats.map(|b| b.map_or(Ptr::NULL, |b| self.arg_in(&b.view())));
+        let args = ReduceBwdArgs {
+            dy: self.arg_in(dy),
+            x: self.arg_opt(x),
+            y: self.arg_opt(y),
+            s,
+            t,
+            dx: self.arg_in(&out),
+            n: n as i64,
+            rank,
+            shape,
+            sdx,
+            sdy,
+            sx,
+            sy,
+            ss,
+            step_s: step_s as i64,
+            wide,
+            accumulate: i32::from(dx.accumulate),
+            p: g.p,
+            q: g.q,
+        };
+        self.launch(&REDUCE_BWD, dt, g.op, Grid::Stride(n), &args)
     }
 }
 
@@ -569,22 +578,26 @@ impl ReduceOps for Engine {
         let (g, i) = (spread(&dy, &a, shape)?, spread(&index, &a, shape)?);
         let c = check::layout(OP, "dx", Layout::strided(shape, &along, 0))?;
         let m = Merged::new([out.layout(), &g, &i, &c]);
-        let n = out.numel();
-        let mut args = vec![
-            self.arg_in(&dy),
-            self.arg_in(&index),
-            self.arg_in(&out),
-            self.arg_error(),
-            Arg::I64(n as i64),
-            Arg::I64(shape[axis] as i64),
-            Arg::I32(m.shape.len() as i32),
-            dims(m.shape.iter().copied()),
-        ];
-        args.extend(m.strides.iter().map(|s| dims(s.iter().copied())));
-        args.extend(
-            [(index.dtype() == DType::I64) as i32, dx.accumulate as i32, code_of_op(OP)].map(Arg::I32),
-        );
-        self.launch_list(&ARG_REDUCE_BWD.spec, out.dtype(), "gk_redb_arg", Grid::Stride(n), &args)
+        let (n, size) = (out.numel(), shape[axis] as i64);
+        let (rank, shape, [sdx, sdy, si, sc]) = merged_axes(&m);
+        let args = ArgReduceBwdArgs {
+            dy: self.arg_in(&dy),
+            index: self.arg_in(&index),
+            dx: self.arg_in(&out),
+            err: self.arg_error(),
+            n: n as i64,
+            size,
+            rank,
+            shape,
+            sdx,
+            sdy,
+            si,
+            sc,
+            wide: i32::from(index.dtype() == DType::I64),
+            accumulate: i32::from(dx.accumulate),
+            code: code_of_op(OP),
+        };
+        self.launch(&ARG_REDUCE_BWD, out.dtype(), "gk_redb_arg", Grid::Stride(n), &args)
     }
 
     fn mean_var(
@@ -651,20 +664,27 @@ impl ReduceOps for Engine {
             to_items(&mut m, w);
         }
         let n: usize = m.shape.iter().product();
-        let mut args = vec![
-            self.arg_in(&dy),
-            self.arg_in(&a),
-            self.arg_in(&b),
-            self.arg_opt(va.as_ref()),
-            self.arg_opt(vb.as_ref()),
-            Arg::I64(n as i64),
-            Arg::I32(m.shape.len() as i32),
-            dims(m.shape.iter().copied()),
-        ];
-        args.extend(m.strides.iter().map(|s| dims(s.iter().copied())));
-        let accumulate = |g: &Option<GradMut<'_>>| g.as_ref().is_some_and(|g| g.accumulate) as i32;
-        args.extend([wide as i32, accumulate(&da), accumulate(&db)].map(Arg::I32));
-        self.launch_list(&DOT_BWD.spec, a.dtype(), "gk_redb_dot", Grid::Stride(n), &args)
+        let (rank, shape, [sdy, sa, sb, sda, sdb]) = merged_axes(&m);
+        let accumulate = |g: &Option<GradMut<'_>>| i32::from(g.as_ref().is_some_and(|g| g.accumulate));
+        let args = DotBwdArgs {
+            dy: self.arg_in(&dy),
+            a: self.arg_in(&a),
+            b: self.arg_in(&b),
+            da: self.arg_opt(va.as_ref()),
+            db: self.arg_opt(vb.as_ref()),
+            n: n as i64,
+            rank,
+            shape,
+            sdy,
+            sa,
+            sb,
+            sda,
+            sdb,
+            wide: i32::from(wide),
+            acc_a: accumulate(&da),
+            acc_b: accumulate(&db),
+        };
+        self.launch(&DOT_BWD, a.dtype(), "gk_redb_dot", Grid::Stride(n), &args)
     }
 
     fn sum_to_shape(&self, x: View<'_>, y: GradMut<'_>) -> Result<()> {

@@ -1,15 +1,14 @@
 //! Sampling at positions and suppression of boxes: the launches behind [`ResampleOps`](crate::ops::resample::ResampleOps).
 
-use crate::spec::kernels::resample::*;
 use crate::buffer::View;
-use crate::driver::Arg;
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, dims, real};
+use crate::engine::launch::{Grid, dims};
 use crate::engine::ops::index::scatter::wide_index;
 use crate::error::Result;
 use crate::ops::resample::*;
 use crate::spec::BLOCK;
+use crate::spec::kernels::resample::*;
 
 /// The unit that serves a mode, and its taps along an axis.
 fn unit(mode: SampleMode) -> (&'static str, usize) {
@@ -20,12 +19,12 @@ fn unit(mode: SampleMode) -> (&'static str, usize) {
     }
 }
 
-fn padding(p: GridSample) -> Arg {
-    Arg::I32(match p.padding {
+fn padding(p: GridSample) -> i32 {
+    match p.padding {
         SamplePadding::Zeros => 0,
         SamplePadding::Border => 1,
         SamplePadding::Reflection => 2,
-    })
+    }
 }
 
 impl Engine {
@@ -47,21 +46,21 @@ impl Engine {
         let positions = s.batch * s.outputs;
         let (channels, groups) = self.channel_groups(s.channels, positions);
         let n = positions * groups;
-        let args = [
-            self.arg_in(x),
-            self.arg_in(grid),
-            self.arg_in(y),
-            Arg::I64(n as i64),
-            Arg::I64(s.batch as i64),
-            Arg::I64(s.outputs as i64),
-            Arg::I64(s.channels as i64),
-            Arg::I64(channels as i64),
-            Arg::I32(s.axes as i32),
-            dims(s.input),
-            padding(p),
-            Arg::I32(p.align_corners as i32),
-        ];
-        self.launch_list(&GRID_SAMPLE.spec, x.dtype(), unit(p.mode).0, Grid::Stride(n), &args)
+        let args = GridSampleArgs {
+            x: self.arg_in(x),
+            grid: self.arg_in(grid),
+            y: self.arg_in(y),
+            n: n as i64,
+            samples: s.batch as i64,
+            outputs: s.outputs as i64,
+            all: s.channels as i64,
+            channels: channels as i64,
+            axes: s.axes as i32,
+            size: dims(s.input),
+            padding: padding(p),
+            align: i32::from(p.align_corners),
+        };
+        self.launch(&GRID_SAMPLE, x.dtype(), unit(p.mode).0, Grid::Stride(n), &args)
     }
 
     pub(in crate::engine::ops) fn sample_dgrid(
@@ -73,21 +72,21 @@ impl Engine {
         accumulate: bool,
     ) -> Result<()> {
         let n = s.batch * s.outputs;
-        let args = [
-            self.arg_in(&io.dy),
-            self.arg_in(&io.x),
-            self.arg_in(&io.grid),
-            self.arg_in(dgrid),
-            Arg::I64(n as i64),
-            Arg::I64(s.outputs as i64),
-            Arg::I64(s.channels as i64),
-            Arg::I32(s.axes as i32),
-            dims(s.input),
-            padding(p),
-            Arg::I32(p.align_corners as i32),
-            Arg::I32(accumulate as i32),
-        ];
-        self.launch_list(&GRID_SAMPLE_DGRID.spec, dgrid.dtype(), unit(p.mode).0, Grid::Stride(n), &args)
+        let args = GridSampleDgridArgs {
+            dy: self.arg_in(&io.dy),
+            x: self.arg_in(&io.x),
+            grid: self.arg_in(&io.grid),
+            dgrid: self.arg_in(dgrid),
+            n: n as i64,
+            outputs: s.outputs as i64,
+            all: s.channels as i64,
+            axes: s.axes as i32,
+            size: dims(s.input),
+            padding: padding(p),
+            align: i32::from(p.align_corners),
+            accumulate: i32::from(accumulate),
+        };
+        self.launch(&GRID_SAMPLE_DGRID, dgrid.dtype(), unit(p.mode).0, Grid::Stride(n), &args)
     }
 
     /// Sorts the taps of all positions by the cell that they read; each cell then adds up its own.
@@ -111,42 +110,42 @@ impl Engine {
         let keys = self.scratch(key, entries)?;
         let weights = self.scratch(dt.accumulator(), entries)?;
         let wide = wide_index(&keys.view());
-        let args = [
-            self.arg_in(&io.grid),
-            self.arg_in(&keys.view()),
-            self.arg_in(&weights.view()),
-            Arg::I64(positions as i64),
-            Arg::I64(s.outputs as i64),
-            wide,
-            Arg::I64(limit as i64),
-            Arg::I32(per as i32),
-            Arg::I32(s.axes as i32),
-            dims(s.input),
-            padding(p),
-            Arg::I32(p.align_corners as i32),
-        ];
-        self.launch_list(&GRID_SAMPLE_KEYS.spec, dt, unit, Grid::Stride(positions), &args)?;
+        let args = GridSampleKeysArgs {
+            grid: self.arg_in(&io.grid),
+            keys: self.arg_in(&keys.view()),
+            weights: self.arg_in(&weights.view()),
+            n: positions as i64,
+            outputs: s.outputs as i64,
+            wide_keys: wide,
+            none: limit as i64,
+            per: per as i32,
+            axes: s.axes as i32,
+            size: dims(s.input),
+            padding: padding(p),
+            align: i32::from(p.align_corners),
+        };
+        self.launch(&GRID_SAMPLE_KEYS, dt, unit, Grid::Stride(positions), &args)?;
         let pairs = self.sort_pairs(op, &keys.view(), usize::BITS - limit.leading_zeros())?;
         let (channels, groups) = self.channel_groups(s.channels, limit);
         let n = limit * groups;
-        let args = [
-            self.arg_in(&pairs.keys.view()),
-            self.arg_in(&pairs.positions.view()),
-            self.arg_in(&weights.view()),
-            self.arg_in(&io.dy),
-            self.arg_in(dx),
-            Arg::I64(n as i64),
-            Arg::I64(entries as i64),
-            wide,
-            Arg::I64(s.cells() as i64),
-            Arg::I64(s.batch as i64),
-            Arg::I64(s.outputs as i64),
-            Arg::I64(s.channels as i64),
-            Arg::I64(channels as i64),
-            Arg::I32(per.trailing_zeros() as i32),
-            Arg::I32(accumulate as i32),
-        ];
-        self.launch_list(&SAMPLE_GATHER.spec, dt, "", Grid::Stride(n), &args)
+        let args = SampleGatherArgs {
+            keys: self.arg_in(&pairs.keys.view()),
+            positions: self.arg_in(&pairs.positions.view()),
+            weights: self.arg_in(&weights.view()),
+            dy: self.arg_in(&io.dy),
+            dx: self.arg_in(dx),
+            n: n as i64,
+            entries: entries as i64,
+            wide_keys: wide,
+            cells: s.cells() as i64,
+            samples: s.batch as i64,
+            outputs: s.outputs as i64,
+            all: s.channels as i64,
+            channels: channels as i64,
+            shift: per.trailing_zeros() as i32,
+            accumulate: i32::from(accumulate),
+        };
+        self.launch(&SAMPLE_GATHER, dt, "", Grid::Stride(n), &args)
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -167,31 +166,31 @@ impl Engine {
         let dt = boxes.dtype();
         let key = if dt == DType::F64 { DType::I64 } else { DType::I32 };
         let keys = self.scratch(key, n)?;
-        let args = [self.arg_in(scores), self.arg_in(&keys.view()), Arg::I64(n as i64)];
-        self.launch_list(&NMS_KEYS.spec, dt, "", Grid::Stride(n), &args)?;
+        let args = NmsKeysArgs { scores: self.arg_in(scores), keys: self.arg_in(&keys.view()), n: n as i64 };
+        self.launch(&NMS_KEYS, dt, "", Grid::Stride(n), &args)?;
         let order = self.sort_pairs(op, &keys.view(), 8 * key.size() as u32)?.positions;
         let words = n.div_ceil(32);
         let (bits, gone) = (self.scratch(DType::I32, n * words)?, self.scratch(DType::I32, words)?);
-        let args = [
-            self.arg_in(boxes),
-            self.arg_opt(groups),
-            self.arg_in(&order.view()),
-            self.arg_in(&bits.view()),
-            Arg::I64(n as i64),
-            Arg::I64(words as i64),
-            groups.map_or(Arg::I32(0), wide_index),
-            real(dt, threshold),
-        ];
-        self.launch_list(&NMS_OVERLAPS.spec, dt, "", Grid::Stride(n * words), &args)?;
-        let args = [
-            self.arg_in(&order.view()),
-            self.arg_in(&bits.view()),
-            self.arg_in(&gone.view()),
-            self.arg_in(keep),
-            self.arg_in(count),
-            Arg::I64(n as i64),
-            Arg::I64(words as i64),
-        ];
-        self.launch_list(&NMS_PASS.spec, dt, "", Grid::Blocks([1, 1, 1]), &args)
+        let args = NmsOverlapsArgs {
+            boxes: self.arg_in(boxes),
+            groups: self.arg_opt(groups),
+            order: self.arg_in(&order.view()),
+            bits: self.arg_in(&bits.view()),
+            n: n as i64,
+            words: words as i64,
+            wide_groups: groups.map_or(0, wide_index),
+            threshold,
+        };
+        self.launch(&NMS_OVERLAPS, dt, "", Grid::Stride(n * words), &args)?;
+        let args = NmsPassArgs {
+            order: self.arg_in(&order.view()),
+            bits: self.arg_in(&bits.view()),
+            gone: self.arg_in(&gone.view()),
+            keep: self.arg_in(keep),
+            count: self.arg_in(count),
+            n: n as i64,
+            words: words as i64,
+        };
+        self.launch(&NMS_PASS, dt, "", Grid::Blocks([1, 1, 1]), &args)
     }
 }

@@ -2,9 +2,8 @@
 
 pub(super) mod grid_sample;
 
-use crate::spec::kernels::resample::*;
 use crate::buffer::{Buffer, GradMut, View, ViewMut};
-use crate::driver::Arg;
+use crate::driver::DimsArg;
 use crate::engine::Engine;
 use crate::engine::launch::{Grid, MAX_GRID_YZ, aligned16, dims, int, long};
 use crate::engine::ops::shape::strided::magic;
@@ -12,8 +11,9 @@ use crate::error::Result;
 use crate::ops::pool::{PoolOps, Pooling};
 use crate::ops::resample::*;
 use crate::spec::BLOCK;
+use crate::spec::kernels::resample::*;
 
-fn sizes(s: &Sizes) -> Arg {
+fn sizes(s: &Sizes) -> DimsArg {
     dims(s.input.into_iter().chain(s.output))
 }
 
@@ -36,25 +36,39 @@ fn reach(p: Interpolate, n: usize, m: usize) -> usize {
     ((2 * radius * up.max(down)).div_ceil(down) + 2).min(n)
 }
 
-/// Number of items and arguments of the kernels for rows that double and other axes that double or stay; `None` where they do not serve.
-fn doubling(s: &Sizes, x: &View<'_>, y: &View<'_>) -> Option<(usize, [Arg; 6])> {
+/// Rows that double, and other axes that double or stay, as the kernels for them take them.
+struct Doubling {
+    items: usize,
+    /// Items of a row, and rows of a plane.
+    runs: i32,
+    rows: i32,
+    /// Multipliers that divide by both.
+    by: DimsArg,
+    /// Factors of the depth and the height.
+    fd: i32,
+    fh: i32,
+}
+
+/// A resampling as a doubling; `None` where it is none or the kernels do not apply.
+fn doubling(s: &Sizes, x: &View<'_>, y: &View<'_>) -> Option<Doubling> {
     let ([d, h, w], [od, oh, ow], half) = (s.input, s.output, 8 / x.dtype().size());
     let factor = |n: usize, m: usize| [1, 2].into_iter().find(|f| f * n == m);
     let (fd, fh) = (factor(d, od)?, factor(h, oh)?);
     let (runs, n) = (w / half, s.planes * d * h * (w / half));
     let fits = ow == 2 * w && w.is_multiple_of(half) && n <= i32::MAX as usize;
     let by = magic([runs, h]);
-    (fits && aligned16(x) && aligned16(y)).then(|| (n, [long(n), int(runs), int(h), by, int(fd), int(fh)]))
+    let (runs, rows, fd, fh) = (int(runs), int(h), int(fd), int(fh));
+    (fits && aligned16(x) && aligned16(y)).then_some(Doubling { items: n, runs, rows, by, fd, fh })
 }
 
 /// Bounds and weights of the three axes; see `resample.c`.
 struct Tables {
     bounds: Buffer,
     weights: Buffer,
-    taps: Arg,
+    taps: DimsArg,
 }
 
-/// Planes that a work-item brings along (`GK_PLANES`).
+/// Planes per work-item (`GK_PLANES`).
 const PLANES: usize = 4;
 
 impl Engine {
@@ -71,17 +85,17 @@ impl Engine {
         let bounds = self.scratch(crate::DType::I32, 2 * (n + m))?;
         let weights = self.scratch(dt.accumulator(), taps.iter().zip(s.output).map(|(k, m)| k * m).sum())?;
         let t = Tables { bounds, weights, taps: dims(taps) };
-        let args = [
-            self.arg_in(&t.bounds.view()),
-            self.arg_in(&t.weights.view()),
-            Arg::I64(m as i64),
-            sizes(s),
-            t.taps,
-            Arg::I32((p.mode == InterpolateMode::Cubic) as i32),
-            Arg::I32(p.align_corners as i32),
-            Arg::I32(p.antialias as i32),
-        ];
-        self.launch_list(&RESAMPLE_TAPS.spec, dt, "", Grid::Stride(m), &args)?;
+        let args = ResampleTapsArgs {
+            bounds: self.arg_in(&t.bounds.view()),
+            weights: self.arg_in(&t.weights.view()),
+            n: m as i64,
+            size: sizes(s),
+            taps: t.taps,
+            cubic: i32::from(p.mode == InterpolateMode::Cubic),
+            align: i32::from(p.align_corners),
+            antialias: i32::from(p.antialias),
+        };
+        self.launch(&RESAMPLE_TAPS, dt, "", Grid::Stride(m), &args)?;
         Ok(t)
     }
 }
@@ -100,42 +114,43 @@ impl ResampleOps for Engine {
         match p.mode {
             InterpolateMode::Area => self.avg_pool(Pooling::Adaptive, x, y),
             InterpolateMode::Nearest | InterpolateMode::NearestExact => {
-                if let Some((n, tail)) = doubling(&s, &x, &v) {
-                    let args: Vec<Arg> = [self.arg_in(&x), self.arg_in(&v)].into_iter().chain(tail).collect();
-                    return self.launch_list(&NEAREST_TWICE.spec, dt, "", Grid::Stride(n), &args);
+                if let Some(Doubling { items, runs, rows, by, fd, fh }) = doubling(&s, &x, &v) {
+                    let (x, y) = (self.arg_in(&x), self.arg_in(&v));
+                    let args = NearestTwiceArgs { x, y, n: long(items), runs, rows, by, fd, fh };
+                    return self.launch(&NEAREST_TWICE, dt, "", Grid::Stride(items), &args);
                 }
                 let run = 16 / dt.size();
                 let wide = w.is_multiple_of(run) && aligned16(&v);
                 let run = if wide { run } else { 1 };
                 let items = n / run;
-                let args = [
-                    self.arg_in(&x),
-                    self.arg_in(&v),
-                    Arg::I64(items as i64),
-                    sizes(&s),
-                    magic([d, h, w / run, 2 * d, 2 * h, 2 * w]),
-                    Arg::I32((p.mode == InterpolateMode::NearestExact) as i32),
-                    Arg::I32(small(&s) as i32),
-                    Arg::I32(wide as i32),
-                ];
-                self.launch_list(&NEAREST.spec, dt, "", Grid::Stride(items), &args)
+                let args = NearestArgs {
+                    x: self.arg_in(&x),
+                    y: self.arg_in(&v),
+                    n: items as i64,
+                    size: sizes(&s),
+                    magic: magic([d, h, w / run, 2 * d, 2 * h, 2 * w]),
+                    half_cell: i32::from(p.mode == InterpolateMode::NearestExact),
+                    small: i32::from(small(&s)),
+                    wide: i32::from(wide),
+                };
+                self.launch(&NEAREST, dt, "", Grid::Stride(items), &args)
             }
             InterpolateMode::Linear | InterpolateMode::Cubic => {
                 let t = self.tables(p, &s, dt)?;
                 let (n, group) = self.plane_groups(s.planes, s.output.iter().product());
-                let args = [
-                    self.arg_in(&x),
-                    self.arg_in(&t.bounds.view()),
-                    self.arg_in(&t.weights.view()),
-                    self.arg_in(&v),
-                    Arg::I64(n as i64),
-                    Arg::I64(s.planes as i64),
-                    Arg::I32(group as i32),
-                    sizes(&s),
-                    magic(s.output),
-                    t.taps,
-                ];
-                self.launch_list(&RESAMPLE.spec, dt, "", Grid::Stride(n), &args)
+                let args = ResampleArgs {
+                    x: self.arg_in(&x),
+                    bounds: self.arg_in(&t.bounds.view()),
+                    weights: self.arg_in(&t.weights.view()),
+                    y: self.arg_in(&v),
+                    n: n as i64,
+                    planes: s.planes as i64,
+                    group: group as i32,
+                    size: sizes(&s),
+                    magic: magic(s.output),
+                    taps: t.taps,
+                };
+                self.launch(&RESAMPLE, dt, "", Grid::Stride(n), &args)
             }
         }
     }
@@ -149,47 +164,51 @@ impl ResampleOps for Engine {
         if n == 0 {
             return Ok(());
         }
-        let accumulate = Arg::I32(dx.accumulate as i32);
+        let accumulate = i32::from(dx.accumulate);
         match p.mode {
             InterpolateMode::Area => self.avg_pool_bwd(Pooling::Adaptive, dy, dx),
             InterpolateMode::Nearest | InterpolateMode::NearestExact => {
-                if let Some((n, tail)) = doubling(&s, &v, &dy) {
-                    let args = [self.arg_in(&dy), self.arg_in(&v)].into_iter().chain(tail);
-                    let args: Vec<Arg> = args.chain([accumulate]).collect();
-                    return self.launch_list(&NEAREST_TWICE_BWD.spec, dt, "", Grid::Stride(n), &args);
+                if let Some(Doubling { items, runs, rows, by, fd, fh }) = doubling(&s, &v, &dy) {
+                    let (dy, dx, n) = (self.arg_in(&dy), self.arg_in(&v), long(items));
+                    let args = NearestTwiceBwdArgs { dy, dx, n, runs, rows, by, fd, fh, accumulate };
+                    return self.launch(&NEAREST_TWICE_BWD, dt, "", Grid::Stride(items), &args);
                 }
-                let args = [
-                    self.arg_in(&dy),
-                    self.arg_in(&v),
-                    Arg::I64(n as i64),
-                    sizes(&s),
-                    magic(s.input.into_iter().chain(s.input.map(|n| 2 * n))),
-                    Arg::I32((p.mode == InterpolateMode::NearestExact) as i32),
-                    Arg::I32(small(&s) as i32),
+                let args = NearestBwdArgs {
+                    dy: self.arg_in(&dy),
+                    dx: self.arg_in(&v),
+                    n: n as i64,
+                    size: sizes(&s),
+                    magic: magic(s.input.into_iter().chain(s.input.map(|n| 2 * n))),
+                    half_cell: i32::from(p.mode == InterpolateMode::NearestExact),
+                    small: i32::from(small(&s)),
                     accumulate,
-                ];
-                self.launch_list(&NEAREST_BWD.spec, dt, "", Grid::Stride(n), &args)
+                };
+                self.launch(&NEAREST_BWD, dt, "", Grid::Stride(n), &args)
             }
             InterpolateMode::Linear | InterpolateMode::Cubic => {
                 let t = self.tables(p, &s, dt)?;
                 let cells: usize = s.input.iter().sum();
-                let args = [self.arg_in(&t.bounds.view()), Arg::I64(cells as i64), sizes(&s)];
-                self.launch_list(&RESAMPLE_SPANS.spec, dt, "", Grid::Stride(cells), &args)?;
+                let args = ResampleSpansArgs {
+                    bounds: self.arg_in(&t.bounds.view()),
+                    n: cells as i64,
+                    size: sizes(&s),
+                };
+                self.launch(&RESAMPLE_SPANS, dt, "", Grid::Stride(cells), &args)?;
                 let (n, group) = self.plane_groups(s.planes, s.input.iter().product());
-                let args = [
-                    self.arg_in(&dy),
-                    self.arg_in(&t.bounds.view()),
-                    self.arg_in(&t.weights.view()),
-                    self.arg_in(&v),
-                    Arg::I64(n as i64),
-                    Arg::I64(s.planes as i64),
-                    Arg::I32(group as i32),
-                    sizes(&s),
-                    magic(s.input),
-                    t.taps,
+                let args = ResampleBwdArgs {
+                    dy: self.arg_in(&dy),
+                    bounds: self.arg_in(&t.bounds.view()),
+                    weights: self.arg_in(&t.weights.view()),
+                    dx: self.arg_in(&v),
+                    n: n as i64,
+                    planes: s.planes as i64,
+                    group: group as i32,
+                    size: sizes(&s),
+                    magic: magic(s.input),
+                    taps: t.taps,
                     accumulate,
-                ];
-                self.launch_list(&RESAMPLE_BWD.spec, dt, "", Grid::Stride(n), &args)
+                };
+                self.launch(&RESAMPLE_BWD, dt, "", Grid::Stride(n), &args)
             }
         }
     }
@@ -199,16 +218,16 @@ impl ResampleOps for Engine {
         let v = grid.as_view();
         self.own_all("affine_grid", &[("theta", theta), ("grid", v)])?;
         let n = v.numel() / s.axes;
-        let args = [
-            self.arg_in(&theta),
-            self.arg_in(&v),
-            Arg::I64(n as i64),
-            Arg::I32(s.axes as i32),
-            dims(s.points),
-            magic(s.points),
-            Arg::I32(align_corners as i32),
-        ];
-        self.launch_list(&AFFINE_GRID.spec, v.dtype(), "", Grid::Stride(n), &args)
+        let args = AffineGridArgs {
+            theta: self.arg_in(&theta),
+            grid: self.arg_in(&v),
+            n: n as i64,
+            axes: s.axes as i32,
+            size: dims(s.points),
+            magic: magic(s.points),
+            align: i32::from(align_corners),
+        };
+        self.launch(&AFFINE_GRID, v.dtype(), "", Grid::Stride(n), &args)
     }
 
     fn affine_grid_bwd(&self, align_corners: bool, dgrid: View<'_>, dtheta: GradMut<'_>) -> Result<()> {
@@ -222,29 +241,29 @@ impl ResampleOps for Engine {
         let chunk = points.div_ceil(64).next_multiple_of(4 * BLOCK as usize);
         let chunks = points.div_ceil(chunk);
         let part = self.scratch(dt.accumulator(), s.batch * chunks * 12)?;
-        let args = [
-            self.arg_in(&dgrid),
-            self.arg_in(&part.view()),
-            Arg::I64(s.batch as i64),
-            Arg::I64(points as i64),
-            Arg::I64(chunk as i64),
-            Arg::I32(s.axes as i32),
-            dims(s.points),
-            magic(s.points),
-            Arg::I32(align_corners as i32),
-        ];
         let grid = Grid::Blocks([chunks, s.batch.min(MAX_GRID_YZ), 1]);
-        self.launch_list(&AFFINE_GRID_SUMS.spec, dt, "", grid, &args)?;
+        let args = AffineGridSumsArgs {
+            dgrid: self.arg_in(&dgrid),
+            part: self.arg_in(&part.view()),
+            samples: s.batch as i64,
+            points: points as i64,
+            chunk: chunk as i64,
+            axes: s.axes as i32,
+            size: dims(s.points),
+            magic: magic(s.points),
+            align: i32::from(align_corners),
+        };
+        self.launch(&AFFINE_GRID_SUMS, dt, "", grid, &args)?;
         let n = v.numel();
-        let args = [
-            self.arg_in(&part.view()),
-            self.arg_in(&v),
-            Arg::I64(n as i64),
-            Arg::I32(s.axes as i32),
-            Arg::I32(chunks as i32),
-            Arg::I32(dtheta.accumulate as i32),
-        ];
-        self.launch_list(&AFFINE_GRID_JOIN.spec, dt, "", Grid::Stride(n), &args)
+        let args = AffineGridJoinArgs {
+            part: self.arg_in(&part.view()),
+            dtheta: self.arg_in(&v),
+            n: n as i64,
+            axes: s.axes as i32,
+            chunks: chunks as i32,
+            accumulate: i32::from(dtheta.accumulate),
+        };
+        self.launch(&AFFINE_GRID_JOIN, dt, "", Grid::Stride(n), &args)
     }
 
     fn grid_sample(&self, p: GridSample, x: View<'_>, grid: View<'_>, y: ViewMut<'_>) -> Result<()> {

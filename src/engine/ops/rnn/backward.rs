@@ -1,8 +1,7 @@
 //! Recurrent networks: back-propagation through time.
 
-use crate::spec::kernels::rnn::*;
 use crate::buffer::{Buffer, GradMut, View, ViewMut};
-use crate::driver::Arg;
+use crate::driver::Ptr;
 use crate::dtype::DType;
 use crate::engine::Engine;
 use crate::engine::launch::Grid;
@@ -14,6 +13,7 @@ use crate::ops::gemm::Gemm;
 use crate::ops::reduce::ReduceOps;
 use crate::ops::rnn::*;
 use crate::ops::shape::ShapeOps;
+use crate::spec::kernels::rnn::*;
 
 /// Columns `first .. first + width` of contiguous rows of `row` elements, from element `start` of a buffer.
 fn columns(
@@ -28,7 +28,7 @@ fn columns(
     b.view().with_layout(check::layout("rnn_bwd", "shape", Layout::strided(&[rows, width], &[row, 1], at))?)
 }
 
-/// What the loop over the steps leaves behind.
+/// Results of the loop over the steps.
 struct Swept {
     /// Gradients of the gates of all steps [T, B, k H] in the order of processing: those of the products with W_hh.
     dz: Buffer,
@@ -41,12 +41,202 @@ struct Swept {
     rh: Option<Buffer>,
 }
 
+/// What the kernels of a step's gradient have in common.
+struct StepBwdArgs {
+    dtype: DType,
+    grid: Grid,
+    dy: Ptr,
+    dh_last: Ptr,
+    lengths: Ptr,
+    dh: Ptr,
+    dz: Ptr,
+    dx: Ptr,
+    n: i64,
+    hidden: i64,
+    row_y: i64,
+    row_x: i64,
+    t: i32,
+    /// Whether it is the first one processed.
+    first: i32,
+    /// Whether rows may keep the gradient of their state.
+    keep: i32,
+}
+
+/// The factors of the product that a fused step begins with: transposed recurrent weights, and the gradients of the gates of the next step.
+#[derive(Clone, Copy)]
+struct NextStep {
+    w: Ptr,
+    dz_next: Ptr,
+}
+
+/// Gates of a GRU's step, and the state before it.
+#[derive(Clone, Copy)]
+struct GruGateArgs {
+    r: Ptr,
+    z: Ptr,
+    m: Ptr,
+    un: Ptr,
+    h: Ptr,
+}
+
+/// Gates and cell states of an LSTM's step, and the gradients of the latter.
+struct CellBwdArgs {
+    gates: Ptr,
+    c: Ptr,
+    c_next: Ptr,
+    dc_last: Ptr,
+    dc: Ptr,
+}
+
+impl Engine {
+    fn lstm_step_bwd(&self, s: &StepBwdArgs, cell: &CellBwdArgs, next: Option<NextStep>) -> Result<()> {
+        let &StepBwdArgs { dtype, grid, dy, dh_last, lengths, dh, dz, dx, .. } = s;
+        let &StepBwdArgs { n, hidden, row_y, row_x, t, first, keep, .. } = s;
+        let &CellBwdArgs { gates, c, c_next, dc_last, dc } = cell;
+        if let Some(NextStep { w, dz_next }) = next {
+            let args = LstmFusedBwdArgs {
+                w,
+                dz_next,
+                gates,
+                c,
+                c_next,
+                dy,
+                lengths,
+                dh,
+                dc,
+                dz,
+                dx,
+                n,
+                hidden,
+                row_y,
+                row_x,
+                t,
+                keep,
+            };
+            return self.launch(&LSTM_FUSED_BWD, dtype, "", grid, &args);
+        }
+        let args = LstmStepBwdArgs {
+            gates,
+            c,
+            c_next,
+            dy,
+            dh_last,
+            dc_last,
+            lengths,
+            dh,
+            dc,
+            dz,
+            dx,
+            n,
+            hidden,
+            row_y,
+            row_x,
+            t,
+            first,
+            keep,
+        };
+        self.launch(&LSTM_STEP_BWD, dtype, "", grid, &args)
+    }
+
+    fn gru_step_bwd(
+        &self,
+        s: &StepBwdArgs,
+        gates: GruGateArgs,
+        before: bool,
+        next: Option<NextStep>,
+    ) -> Result<()> {
+        let &StepBwdArgs { dtype, grid, dy, dh_last, lengths, dh, dz, dx, .. } = s;
+        let &StepBwdArgs { n, hidden, row_y, row_x, t, first, .. } = s;
+        let GruGateArgs { r, z, m, un, h } = gates;
+        if let Some(NextStep { w, dz_next }) = next {
+            let args = GruFusedBwdArgs {
+                w,
+                dz_next,
+                r,
+                z,
+                m,
+                un,
+                h,
+                dy,
+                lengths,
+                dh,
+                dz,
+                dx,
+                n,
+                hidden,
+                row_y,
+                row_x,
+                t,
+            };
+            return self.launch(&GRU_FUSED_BWD, dtype, "", grid, &args);
+        }
+        let before = i32::from(before);
+        let args = GruStepBwdArgs {
+            r,
+            z,
+            m,
+            un,
+            h,
+            dy,
+            dh_last,
+            lengths,
+            dh,
+            dz,
+            dx,
+            n,
+            hidden,
+            row_y,
+            row_x,
+            t,
+            first,
+            before,
+        };
+        self.launch(&GRU_STEP_BWD, dtype, "", grid, &args)
+    }
+
+    /// The gradient of r h, which is `drh`, on to the reset gate and the state; also writes r h to `rh`.
+    fn gru_reset_bwd(&self, s: &StepBwdArgs, gates: GruGateArgs, drh: Ptr, rh: Ptr) -> Result<()> {
+        let &StepBwdArgs { dtype, grid, lengths, dh, dz, dx, n, hidden, row_x, t, .. } = s;
+        let GruGateArgs { r, h, .. } = gates;
+        let args = GruResetBwdArgs { drh, r, h, lengths, dh, dz, dx, rh, n, hidden, row_x, t };
+        self.launch(&GRU_RESET_BWD, dtype, "", grid, &args)
+    }
+
+    fn plain_step_bwd(&self, s: &StepBwdArgs, h_next: Ptr, relu: bool) -> Result<()> {
+        let &StepBwdArgs { dtype, grid, dy, dh_last, lengths, dh, dz, dx, .. } = s;
+        let &StepBwdArgs { n, hidden, row_y, row_x, t, first, keep, .. } = s;
+        let args = PlainStepBwdArgs {
+            h_next,
+            dy,
+            dh_last,
+            lengths,
+            dh,
+            dz,
+            dx,
+            n,
+            hidden,
+            row_y,
+            row_x,
+            t,
+            first,
+            keep,
+            relu: i32::from(relu),
+        };
+        self.launch(&PLAIN_STEP_BWD, dtype, "", grid, &args)
+    }
+}
+
 impl Engine {
     /// y (+)= x for a contiguous x in the arithmetic type.
     pub(in crate::engine::ops) fn store_sum(&self, x: &View<'_>, y: &GradMut<'_>) -> Result<()> {
         let (v, n) = (y.out.as_view(), y.out.numel());
-        let args = [self.arg_in(x), self.arg_in(&v), Arg::I64(n as i64), Arg::I32(y.accumulate as i32)];
-        self.launch_list(&RNN_STORE.spec, v.dtype(), "", Grid::Stride(n), &args)
+        let args = RnnStoreArgs {
+            x: self.arg_in(x),
+            y: self.arg_in(&v),
+            n: n as i64,
+            accumulate: i32::from(y.accumulate),
+        };
+        self.launch(&RNN_STORE, v.dtype(), "", Grid::Stride(n), &args)
     }
 
     fn sweep(&self, cell: RnnCell, p: &Recurrence, io: &RnnBwd<'_>, s: RnnSizes) -> Result<Swept> {
@@ -78,89 +268,59 @@ impl Engine {
         let keep = io.lengths.is_some() || cell.is_gru();
         let ((step_x, row_x), (step_y, row_y)) = (s.stride(p, rows), s.stride(p, h));
         let state = |v: &Option<View<'_>>, at: usize| self.arg_part_opt(v.as_ref(), at * n);
-        // Without states there is nothing to step through, however many steps there are.
+        // Empty states need no steps, however many there are.
         for at in (0..if n == 0 { 0 } else { s.steps }).rev() {
-            let (t, first) = (s.time(p, at), Arg::I32((at + 1 == s.steps) as i32));
-            let dy = self.arg_part_opt(io.dy.as_ref(), t * step_y);
-            let (dz_now, dx_now) =
-                (self.arg_part(&dz, at * b * rows), self.arg_part_opt(dx.as_ref(), t * step_x));
-            let lengths = self.arg_opt(io.lengths.as_ref());
-            let (dh_t, time) = (self.arg_opt(io.dh_t.as_ref()), Arg::I32(t as i32));
-            let sizes = [n, h, row_y, row_x].map(|v| Arg::I64(v as i64));
-            let hidden = Some(io.h);
-            // The fused step makes the product with the step behind it, which the first one processed does not have.
-            let behind = turned.as_ref().filter(|_| at + 1 < s.steps);
-            let behind = behind.map(|w| [self.arg_in(&w.view()), self.arg_part(&dz, (at + 1) * b * rows)]);
-            let (kernel, args) = match (cell, io.gru, &behind) {
-                (RnnCell::Lstm, _, Some(behind)) => {
-                    let gates = self.arg_part_opt(io.gates.as_ref(), at * b * rows);
-                    let mut args = behind.to_vec();
-                    args.extend([
-                        gates,
-                        state(&io.c, at),
-                        state(&io.c, at + 1),
-                        dy,
-                        lengths,
-                        self.arg_in(&dh),
-                    ]);
-                    args.extend([self.arg_opt(dc.as_ref()), dz_now, dx_now]);
-                    args.extend(sizes);
-                    args.extend([time, Arg::I32(keep as i32)]);
-                    (&LSTM_FUSED_BWD.spec, args)
-                }
-                (RnnCell::Gru, Some(GruGates { r, z, n: m, u }), Some(behind)) => {
-                    let mut args = behind.to_vec();
-                    args.extend([r, z, m, u, io.h].iter().map(|v| self.arg_part(v, at * n)));
-                    args.extend([dy, lengths, self.arg_in(&dh), dz_now, dx_now]);
-                    args.extend(sizes);
-                    args.push(time);
-                    (&GRU_FUSED_BWD.spec, args)
-                }
-                (RnnCell::Lstm, ..) => {
-                    let gates = self.arg_part_opt(io.gates.as_ref(), at * b * rows);
-                    let mut args = vec![gates, state(&io.c, at), state(&io.c, at + 1), dy, dh_t];
-                    args.extend([self.arg_opt(io.dc_t.as_ref()), lengths, self.arg_in(&dh)]);
-                    args.extend([self.arg_opt(dc.as_ref()), dz_now, dx_now]);
-                    args.extend(sizes);
-                    args.extend([time, first, Arg::I32(keep as i32)]);
-                    (&LSTM_STEP_BWD.spec, args)
-                }
-                (_, Some(gates), _) => {
-                    let GruGates { r, z, n: m, u } = gates;
-                    let mut args: Vec<_> =
-                        [r, z, m, u, io.h].iter().map(|v| self.arg_part(v, at * n)).collect();
-                    args.extend([dy, dh_t, lengths, self.arg_in(&dh), dz_now, dx_now]);
-                    args.extend(sizes);
-                    args.extend([time, first, Arg::I32(before as i32)]);
-                    (&GRU_STEP_BWD.spec, args)
-                }
-                _ => {
-                    let mut args =
-                        vec![state(&hidden, at + 1), dy, dh_t, lengths, self.arg_in(&dh), dz_now, dx_now];
-                    args.extend(sizes);
-                    args.extend([
-                        time,
-                        first,
-                        Arg::I32(keep as i32),
-                        Arg::I32((cell == RnnCell::Relu) as i32),
-                    ]);
-                    (&PLAIN_STEP_BWD.spec, args)
-                }
+            let t = s.time(p, at);
+            // The fused step computes the product with the gradients of the next step, which the last step does not have.
+            let next = turned.as_ref().filter(|_| at + 1 < s.steps).map(|w| NextStep {
+                w: self.arg_in(&w.view()),
+                dz_next: self.arg_part(&dz, (at + 1) * b * rows),
+            });
+            let step = StepBwdArgs {
+                dtype: dt,
+                grid: if next.is_some() { fused_grid(b, h) } else { Grid::Stride(n) },
+                dy: self.arg_part_opt(io.dy.as_ref(), t * step_y),
+                dh_last: self.arg_opt(io.dh_t.as_ref()),
+                lengths: self.arg_opt(io.lengths.as_ref()),
+                dh: self.arg_in(&dh),
+                dz: self.arg_part(&dz, at * b * rows),
+                dx: self.arg_part_opt(dx.as_ref(), t * step_x),
+                n: n as i64,
+                hidden: h as i64,
+                row_y: row_y as i64,
+                row_x: row_x as i64,
+                t: t as i32,
+                first: i32::from(at + 1 == s.steps),
+                keep: i32::from(keep),
             };
-            let grid = if behind.is_some() { fused_grid(b, h) } else { Grid::Stride(n) };
-            self.launch_list(kernel, dt, "", grid, &args)?;
+            let gates = io.gru.map(|GruGates { r, z, n: m, u }| {
+                let [r, z, m, un, h] = [r, z, m, u, io.h].map(|v| self.arg_part(&v, at * n));
+                GruGateArgs { r, z, m, un, h }
+            });
+            match (cell, gates) {
+                (RnnCell::Lstm, _) => {
+                    let cell = CellBwdArgs {
+                        gates: self.arg_part_opt(io.gates.as_ref(), at * b * rows),
+                        c: state(&io.c, at),
+                        c_next: state(&io.c, at + 1),
+                        dc_last: self.arg_opt(io.dc_t.as_ref()),
+                        dc: self.arg_opt(dc.as_ref()),
+                    };
+                    self.lstm_step_bwd(&step, &cell, next)?;
+                }
+                (_, Some(gates)) => self.gru_step_bwd(&step, gates, before, next)?,
+                _ => {
+                    let h_next = self.arg_part(&io.h, (at + 1) * n);
+                    self.plain_step_bwd(&step, h_next, cell == RnnCell::Relu)?;
+                }
+            }
             let mut used = rows;
-            if let (Some(drh), Some(rh), Some(gates)) = (&drh, &rh, io.gru) {
+            if let (Some(drh), Some(rh), Some(gates)) = (&drh, &rh, gates) {
                 used = 2 * h;
                 let w_n = part(&io.weights.w_hh, 2 * h * h, &[h, h])?;
                 let dn = columns(&w.dz, at * b * rows, [b, rows], 2 * h, h)?;
                 self.multiply(&g, (dn, w_n), part_mut(drh, 0, &[b, h])?, 0.0, None)?;
-                let mut args =
-                    vec![self.arg_in(&drh.view()), self.arg_part(&gates.r, at * n), state(&hidden, at)];
-                args.extend([lengths, self.arg_in(&dh), dz_now, dx_now, self.arg_part(rh, at * n)]);
-                args.extend([n, h, row_x].map(|v| Arg::I64(v as i64)));
-                args.push(time);
-                self.launch_list(&GRU_RESET_BWD.spec, dt, "", Grid::Stride(n), &args)?;
+                self.gru_reset_bwd(&step, gates, self.arg_in(&drh.view()), self.arg_part(rh, at * n))?;
             }
             if (at > 0 && !fused) || (at == 0 && io.grads.dh_0.is_some()) {
                 let d = columns(&w.dz, at * b * rows, [b, rows], 0, used)?;

@@ -1,8 +1,7 @@
 //! Convolutional LSTM: unfolded convolutions as products, and the kernels between them.
 
-use crate::spec::kernels::rnn::*;
 use crate::buffer::{Buffer, GradMut, View};
-use crate::driver::Arg;
+use crate::driver::Ptr;
 use crate::dtype::DType;
 use crate::engine::Engine;
 use crate::engine::launch::{Grid, MAX_GRID_YZ};
@@ -14,6 +13,7 @@ use crate::ops::rnn::*;
 use crate::ops::rnn::{ConvLstmBwd, ConvLstmFwd};
 use crate::ops::shape::ShapeOps;
 use crate::spec::BLOCK;
+use crate::spec::kernels::rnn::*;
 
 /// One of the two convolutions.
 #[derive(Clone, Copy)]
@@ -40,11 +40,21 @@ impl ConvLstmSizes {
     }
 }
 
+/// Images and a window over them as the kernels take them.
+struct FoldArgs {
+    count: i64,
+    channels: i32,
+    height: i32,
+    width: i32,
+    kh: i32,
+    kw: i32,
+}
+
 impl Engine {
-    fn fold_args(&self, s: &ConvLstmSizes, w: Window) -> [Arg; 6] {
+    fn fold_args(&self, s: &ConvLstmSizes, w: Window) -> FoldArgs {
         let [kh, kw] = w.kernel;
-        let [c, h, v, kh, kw] = [w.channels, s.height, s.width, kh, kw].map(|v| Arg::I32(v as i32));
-        [Arg::I64(s.batch as i64), c, h, v, kh, kw]
+        let [channels, height, width, kh, kw] = [w.channels, s.height, s.width, kh, kw].map(|v| v as i32);
+        FoldArgs { count: s.batch as i64, channels, height, width, kh, kw }
     }
 
     fn fold_grid(&self, s: &ConvLstmSizes, w: Window) -> Grid {
@@ -60,9 +70,11 @@ impl Engine {
         at: usize,
         col: &Buffer,
     ) -> Result<()> {
-        let mut args = vec![self.arg_part(x, at), self.arg_in(&col.view())];
-        args.extend(self.fold_args(s, w));
-        self.launch_list(&CONV_LSTM_UNFOLD.spec, x.dtype(), "", self.fold_grid(s, w), &args)
+        let FoldArgs { count, channels, height, width, kh, kw } = self.fold_args(s, w);
+        let images = self.arg_part(x, at);
+        let col = self.arg_in(&col.view());
+        let args = ConvLstmUnfoldArgs { images, col, count, channels, height, width, kh, kw };
+        self.launch(&CONV_LSTM_UNFOLD, x.dtype(), "", self.fold_grid(s, w), &args)
     }
 
     /// The adjoint, into images of the storage type at an element of a gradient, or into a carried gradient of the arithmetic type.
@@ -75,12 +87,50 @@ impl Engine {
         grad: Option<(&GradMut<'_>, usize)>,
         carry: Option<&Buffer>,
     ) -> Result<()> {
-        let to = grad.map_or(Arg::Mem(None), |(g, at)| self.arg_part(&g.out.as_view(), at));
         let carry = carry.map(|c| c.view());
-        let mut args = vec![self.arg_in(&col.view()), to, self.arg_opt(carry.as_ref())];
-        args.extend(self.fold_args(s, w));
-        args.push(Arg::I32(grad.is_some_and(|(g, _)| g.accumulate) as i32));
-        self.launch_list(&CONV_LSTM_FOLD.spec, dtype, "", self.fold_grid(s, w), &args)
+        let FoldArgs { count, channels, height, width, kh, kw } = self.fold_args(s, w);
+        let args = ConvLstmFoldArgs {
+            col: self.arg_in(&col.view()),
+            grad: grad.map_or(Ptr::NULL, |(g, at)| self.arg_part(&g.out.as_view(), at)),
+            carry: self.arg_opt(carry.as_ref()),
+            count,
+            channels,
+            height,
+            width,
+            kh,
+            kw,
+            accumulate: i32::from(grad.is_some_and(|(g, _)| g.accumulate)),
+        };
+        self.launch(&CONV_LSTM_FOLD, dtype, "", self.fold_grid(s, w), &args)
+    }
+}
+
+impl Engine {
+    /// Gradient of the peephole weights: sums of dz c over the steps and all elements that share a weight.
+    fn peephole_gradient(
+        &self,
+        s: &ConvLstmSizes,
+        dz: &View<'_>,
+        c: &View<'_>,
+        dp: &GradMut<'_>,
+    ) -> Result<()> {
+        let to = dp.out.as_view();
+        let weights = to.numel();
+        let lanes = if s.shared_p { BLOCK as usize } else { 1 };
+        let args = ConvLstmPeepArgs {
+            dz: self.arg_in(dz),
+            c: self.arg_in(c),
+            dp: self.arg_in(&to),
+            weights: weights as i64,
+            steps: s.steps as i64,
+            count: s.batch as i64,
+            hidden: s.hidden as i64,
+            pixels: s.pixels() as i64,
+            lanes: lanes as i32,
+            accumulate: i32::from(dp.accumulate),
+        };
+        let blocks = (weights * lanes).div_ceil(BLOCK as usize);
+        self.launch(&CONV_LSTM_PEEP, dz.dtype(), "", Grid::Blocks([blocks, 1, 1]), &args)
     }
 }
 
@@ -104,7 +154,7 @@ impl ConvLstmOps for Engine {
             }
             return Ok(());
         }
-        // States that nobody keeps take turns in scratch memory; the first one is read where it is.
+        // States that are not saved alternate between two places in scratch memory; the first one is read where it is.
         let [turns_h, turns_c] = [self.scratch(dt, 2 * n)?, self.scratch(dt, 2 * n)?];
         let shape = io.h_0.shape();
         for (first, kept) in [(io.h_0, io.h), (io.c_0, io.c)] {
@@ -137,17 +187,22 @@ impl ConvLstmOps for Engine {
             }
             let b = part(&col.view(), 0, &[wh.depth(), cols])?;
             self.multiply(&g, (weights[1], b), part_mut(&z, 0, &[rows, cols])?, 1.0, None)?;
-            let mut args = vec![
-                self.arg_in(&z.view()),
-                state(at, &all_c, io.c_0, &turns_c),
-                self.arg_opt(io.p.as_ref()),
-            ];
-            args.extend([state(at + 1, &all_h, io.h_0, &turns_h), state(at + 1, &all_c, io.c_0, &turns_c)]);
-            args.extend([self.arg_part(&y, at * n), self.arg_part_opt(gates.as_ref(), 4 * at * n)]);
-            args.extend([only_last(&last[0]), only_last(&last[1])]);
-            args.extend([n, s.hidden, s.pixels()].map(|v| Arg::I64(v as i64)));
-            args.push(Arg::I32(s.shared_p as i32));
-            self.launch_list(&CONV_LSTM_STEP.spec, dt, "", Grid::Stride(n), &args)?;
+            let args = ConvLstmStepArgs {
+                z: self.arg_in(&z.view()),
+                c: state(at, &all_c, io.c_0, &turns_c),
+                peep: self.arg_opt(io.p.as_ref()),
+                h_next: state(at + 1, &all_h, io.h_0, &turns_h),
+                c_next: state(at + 1, &all_c, io.c_0, &turns_c),
+                y: self.arg_part(&y, at * n),
+                gates: self.arg_part_opt(gates.as_ref(), 4 * at * n),
+                h_last: only_last(&last[0]),
+                c_last: only_last(&last[1]),
+                n: n as i64,
+                hidden: s.hidden as i64,
+                pixels: s.pixels() as i64,
+                shared: i32::from(s.shared_p),
+            };
+            self.launch(&CONV_LSTM_STEP, dt, "", Grid::Stride(n), &args)?;
         }
         Ok(())
     }
@@ -186,14 +241,24 @@ impl ConvLstmOps for Engine {
         let weights = [io.wx.reshape(&[rows, wx.depth()])?, io.wh.reshape(&[rows, wh.depth()])?];
         for at in (0..s.steps).rev() {
             let first = at + 1 == s.steps;
-            let mut args = vec![self.arg_part(&io.gates, 4 * at * n), self.arg_part(&io.c, at * n)];
-            args.extend([self.arg_part(&io.c, (at + 1) * n), self.arg_opt(io.p.as_ref())]);
-            args.extend([self.arg_part_opt(io.dy.as_ref(), at * n), self.arg_opt(io.dh_t.as_ref())]);
-            args.extend([self.arg_opt(io.dc_t.as_ref()), self.arg_in(&dh.view()), self.arg_in(&dc.view())]);
-            args.push(self.arg_part(&dz.view(), at * rows * cols));
-            args.extend([n, s.hidden, s.pixels()].map(|v| Arg::I64(v as i64)));
-            args.extend([Arg::I32(s.shared_p as i32), Arg::I32(first as i32)]);
-            self.launch_list(&CONV_LSTM_STEP_BWD.spec, dt, "", Grid::Stride(n), &args)?;
+            let args = ConvLstmStepBwdArgs {
+                gates: self.arg_part(&io.gates, 4 * at * n),
+                c: self.arg_part(&io.c, at * n),
+                c_next: self.arg_part(&io.c, (at + 1) * n),
+                peep: self.arg_opt(io.p.as_ref()),
+                dy: self.arg_part_opt(io.dy.as_ref(), at * n),
+                dh_last: self.arg_opt(io.dh_t.as_ref()),
+                dc_last: self.arg_opt(io.dc_t.as_ref()),
+                dh: self.arg_in(&dh.view()),
+                dc: self.arg_in(&dc.view()),
+                dz: self.arg_part(&dz.view(), at * rows * cols),
+                n: n as i64,
+                hidden: s.hidden as i64,
+                pixels: s.pixels() as i64,
+                shared: i32::from(s.shared_p),
+                first: i32::from(first),
+            };
+            self.launch(&CONV_LSTM_STEP_BWD, dt, "", Grid::Stride(n), &args)?;
             let d = part(&dz.view(), at * rows * cols, &[rows, cols])?;
             let beta = if first { 0.0 } else { 1.0 };
             for (k, (w, from, start)) in [(wx, &io.x, at * each), (wh, &io.h, at * n)].into_iter().enumerate()
@@ -218,20 +283,19 @@ impl ConvLstmOps for Engine {
             }
         }
         let empty = s.steps == 0 || n == 0;
-        for (from, d, to) in [(io.dh_t, &dh, io.dh_0), (io.dc_t, &dc, io.dc_0)] {
+        let stored = [
+            (&dh, io.dh_t, io.dh_0),
+            (&dc, io.dc_t, io.dc_0),
+            (&sums[0], None, io.dwx),
+            (&sums[1], None, io.dwh),
+        ];
+        for (sum, from, to) in stored {
             let Some(to) = to else { continue };
             match from {
                 Some(from) if empty => self.strided_copy(from, to)?,
                 None if empty && to.accumulate => {}
                 None if empty => self.fill_pattern(&[0; 8], &to.out.as_view())?,
-                _ => self.store_sum(&d.view(), &to)?,
-            }
-        }
-        for (sum, to) in [(&sums[0], io.dwx), (&sums[1], io.dwh)] {
-            match to {
-                Some(to) if empty && !to.accumulate => self.fill_pattern(&[0; 8], &to.out.as_view())?,
-                Some(to) if !empty => self.store_sum(&sum.view(), &to)?,
-                _ => {}
+                _ => self.store_sum(&sum.view(), &to)?,
             }
         }
         if let Some(db) = io.db {
@@ -239,14 +303,6 @@ impl ConvLstmOps for Engine {
             let to = GradMut { out: db.out.reshape(&[rows, 1])?, accumulate: db.accumulate };
             self.sum_to_shape(all, to)?;
         }
-        let Some(dp) = io.dp else { return Ok(()) };
-        let weights = dp.out.numel();
-        let lanes = if s.shared_p { BLOCK as usize } else { 1 };
-        let to = dp.out.as_view();
-        let mut args = vec![self.arg_in(&dz.view()), self.arg_in(&io.c), self.arg_in(&to)];
-        args.extend([weights, s.steps, s.batch, s.hidden, s.pixels()].map(|v| Arg::I64(v as i64)));
-        args.extend([Arg::I32(lanes as i32), Arg::I32(dp.accumulate as i32)]);
-        let blocks = (weights * lanes).div_ceil(BLOCK as usize);
-        self.launch_list(&CONV_LSTM_PEEP.spec, dt, "", Grid::Blocks([blocks, 1, 1]), &args)
+        io.dp.map_or(Ok(()), |dp| self.peephole_gradient(&s, &dz.view(), &io.c, &dp))
     }
 }

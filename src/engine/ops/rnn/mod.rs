@@ -3,14 +3,13 @@
 pub(super) mod backward;
 pub(super) mod conv;
 
-use crate::spec::kernels::rnn::*;
 use crate::buffer::{Buffer, View, ViewMut};
 use crate::device::BackendKind;
-use crate::driver::Arg;
+use crate::driver::Ptr;
 use crate::dtype::DType;
 use crate::engine::Engine;
 use crate::engine::launch::{Grid, MAX_GRID_YZ};
-use crate::engine::variants::{PORTABLE, Variant};
+use crate::engine::plan::{Alternative, PORTABLE};
 use crate::error::{GpuError, Result};
 use crate::layout::Layout;
 use crate::ops::check;
@@ -19,6 +18,7 @@ use crate::ops::gemm::{Gemm, GemmIo, Precision};
 use crate::ops::rnn::*;
 use crate::ops::shape::ShapeOps;
 use crate::spec::BLOCK;
+use crate::spec::kernels::rnn::*;
 
 /// Rows of the batch and columns of a state per block of the fused kernels (`GK_ROWS`, `GK_UNITS`).
 const ROWS: usize = 8;
@@ -51,7 +51,7 @@ pub(in crate::engine::ops) fn seen<'a>(v: &Option<ViewMut<'a>>) -> Option<View<'
     v.as_ref().map(|v| v.as_view())
 }
 
-/// The states of a sequence: all of them where they are saved, else two that take turns.
+/// The states of a sequence: all of them where they are saved, else two that alternate.
 struct States<'a> {
     saved: Option<View<'a>>,
     turns: Option<Buffer>,
@@ -72,11 +72,48 @@ impl States<'_> {
     }
 }
 
+/// What the kernels of a step have in common.
+struct StepArgs {
+    dtype: DType,
+    grid: Grid,
+    /// The recurrent weights where the step is fused, else their products with the state.
+    from: Ptr,
+    a: Ptr,
+    bias: Ptr,
+    h: Ptr,
+    lengths: Ptr,
+    h_next: Ptr,
+    y: Ptr,
+    h_last: Ptr,
+    n: i64,
+    hidden: i64,
+    row_a: i64,
+    row_y: i64,
+    t: i32,
+}
+
+/// Cell states and gates of a step of an LSTM.
+struct CellArgs {
+    c: Ptr,
+    c_next: Ptr,
+    gates: Ptr,
+    c_last: Ptr,
+}
+
+/// The recurrent products of a GRU's candidate, and how far apart the rows of all products are.
+struct Candidate {
+    un: Ptr,
+    row_u: usize,
+    row_n: usize,
+    /// Whether they are those with r h.
+    before: bool,
+}
+
 impl Engine {
     /// Pointer to element `start` of a view.
-    pub(in crate::engine::ops) fn arg_part(&self, v: &View<'_>, start: usize) -> Arg {
+    pub(in crate::engine::ops) fn arg_part(&self, v: &View<'_>, start: usize) -> Ptr {
         let at = (v.layout().offset() + start) * v.dtype().size();
-        Arg::Mem(v.block().raw().map(|m| (m, at as u64)))
+        Ptr(v.block().raw().map(|m| (m, at as u64)))
     }
 
     /// [`Engine::own`] for operands that may be absent, named in order.
@@ -94,8 +131,8 @@ impl Engine {
     }
 
     /// [`Engine::arg_part`] of an operand that may be absent.
-    pub(in crate::engine::ops) fn arg_part_opt(&self, v: Option<&View<'_>>, start: usize) -> Arg {
-        v.map_or(Arg::Mem(None), |v| self.arg_part(v, start))
+    pub(in crate::engine::ops) fn arg_part_opt(&self, v: Option<&View<'_>>, start: usize) -> Ptr {
+        v.map_or(Ptr::NULL, |v| self.arg_part(v, start))
     }
 
     /// Y = A B + beta Y (+ a bias per column).
@@ -118,7 +155,7 @@ impl Engine {
         cell: RnnCell,
         dtype: DType,
         [b, h]: [usize; 2],
-        f: impl FnOnce(&[Variant<'_>], usize) -> R,
+        f: impl FnOnce(&[Alternative<'_>], usize) -> R,
     ) -> R {
         let caps = self.device_caps();
         let fused = || match (cell, dtype) {
@@ -128,9 +165,9 @@ impl Engine {
             _ => Err("only LSTM and GRU have such a kernel".into()),
         };
         let always = || Ok(());
-        let one = Variant { name: "fused_step", source: "kernels/common/rnn_fused.c", applicable: &fused };
-        let two = Variant { name: PORTABLE, source: "kernels/common/rnn.c", applicable: &always };
-        // Where a product takes less time than its launch. Sums within runs of lanes are slow without an exchange between them.
+        let one = Alternative::new("fused_step", "kernels/common/rnn/fused.c", &fused);
+        let two = Alternative::new(PORTABLE, "kernels/common/rnn/rnn.c", &always);
+        // Where a product takes less time than its launch. Sums over lanes are slow on devices without shuffles.
         let exchange = !caps.is_cpu && caps.id.kind != BackendKind::OpenCl;
         let small = b <= 32 && h <= 512 && exchange;
         if small { f(&[one, two], 0) } else { f(&[two, one], 1) }
@@ -179,6 +216,138 @@ impl Engine {
             _ => {}
         }
         Ok(States { saved: kept, turns, first, shape })
+    }
+}
+
+impl Engine {
+    fn lstm_step(&self, fused: bool, s: &StepArgs, cell: &CellArgs) -> Result<()> {
+        let &StepArgs { dtype, grid, from, a, bias, h, lengths, h_next, y, h_last, .. } = s;
+        let &StepArgs { n, hidden, row_a, row_y, t, .. } = s;
+        let &CellArgs { c, c_next, gates, c_last } = cell;
+        if fused {
+            let args = LstmFusedArgs {
+                w: from,
+                a,
+                bias,
+                h,
+                c,
+                lengths,
+                h_next,
+                c_next,
+                y,
+                gates,
+                h_last,
+                c_last,
+                n,
+                hidden,
+                row_a,
+                row_y,
+                t,
+            };
+            return self.launch(&LSTM_FUSED, dtype, "", grid, &args);
+        }
+        let args = LstmStepArgs {
+            u: from,
+            a,
+            bias,
+            h,
+            c,
+            lengths,
+            h_next,
+            c_next,
+            y,
+            gates,
+            h_last,
+            c_last,
+            n,
+            hidden,
+            row_a,
+            row_y,
+            t,
+        };
+        self.launch(&LSTM_STEP, dtype, "", grid, &args)
+    }
+
+    /// A step of a GRU; fused where no products are given. `save`: where the gates r, z, n and u go.
+    fn gru_step(&self, s: &StepArgs, save: [Ptr; 4], products: Option<Candidate>) -> Result<()> {
+        let &StepArgs { dtype, grid, from, a, bias, h, lengths, h_next, y, h_last, .. } = s;
+        let &StepArgs { n, hidden, row_a, row_y, t, .. } = s;
+        let [save_r, save_z, save_n, save_u] = save;
+        let Some(Candidate { un, row_u, row_n, before }) = products else {
+            let args = GruFusedArgs {
+                w: from,
+                a,
+                bias,
+                h,
+                lengths,
+                h_next,
+                y,
+                save_r,
+                save_z,
+                save_n,
+                save_u,
+                h_last,
+                n,
+                hidden,
+                row_a,
+                row_y,
+                t,
+            };
+            return self.launch(&GRU_FUSED, dtype, "", grid, &args);
+        };
+        let args = GruStepArgs {
+            u: from,
+            un,
+            a,
+            bias,
+            h,
+            lengths,
+            h_next,
+            y,
+            save_r,
+            save_z,
+            save_n,
+            save_u,
+            h_last,
+            n,
+            hidden,
+            row_u: row_u as i64,
+            row_n: row_n as i64,
+            row_a,
+            row_y,
+            t,
+            before: i32::from(before),
+        };
+        self.launch(&GRU_STEP, dtype, "", grid, &args)
+    }
+
+    /// r h of a step, for the GRU that applies the reset gate before the product.
+    fn gru_reset(&self, s: &StepArgs, rh: &View<'_>) -> Result<()> {
+        let &StepArgs { dtype, grid, from, a, bias, h, n, hidden, row_a, .. } = s;
+        let args = GruResetArgs { u: from, a, bias, h, rh: self.arg_in(rh), n, hidden, row_a };
+        self.launch(&GRU_RESET, dtype, "", grid, &args)
+    }
+
+    fn plain_step(&self, s: &StepArgs, relu: bool) -> Result<()> {
+        let &StepArgs { dtype, grid, from, a, bias, h, lengths, h_next, y, h_last, .. } = s;
+        let &StepArgs { n, hidden, row_a, row_y, t, .. } = s;
+        let args = PlainStepArgs {
+            u: from,
+            a,
+            bias,
+            h,
+            lengths,
+            h_next,
+            y,
+            h_last,
+            n,
+            hidden,
+            row_a,
+            row_y,
+            t,
+            relu: i32::from(relu),
+        };
+        self.launch(&PLAIN_STEP, dtype, "", grid, &args)
     }
 }
 
@@ -232,65 +401,51 @@ impl RnnOps for Engine {
             let ends = at + 1 == s.steps;
             let (state, next) = (hidden.at(at)?, hidden.at(at + 1)?);
             let only_last = |v: &Option<View<'_>>| self.arg_opt(v.as_ref().filter(|_| ends));
-            let (this_a, this_y) = (self.arg_part(&a, t * step_a), self.arg_part(&y, t * step_y));
-            let saved = |k: usize| self.arg_part_opt(save[k].as_ref(), at * n);
-            let (bias, lengths) = (self.arg_opt(w.b_hh.as_ref()), self.arg_opt(io.lengths.as_ref()));
-            let sizes = [n, h].map(|v| Arg::I64(v as i64));
             if !fused {
                 self.multiply(&g, (state, w_now), part_mut(&u, 0, &[b, now])?, 0.0, None)?;
             }
-            // The fused step reads the weights instead of the products.
-            let from = if fused { self.arg_in(&w.w_hh) } else { self.arg_in(&u.view()) };
-            let (kernel, args) = match (cell, &cells) {
+            let step = StepArgs {
+                dtype: dt,
+                grid: if fused { fused_grid(b, h) } else { Grid::Stride(n) },
+                // The fused step reads the weights instead of the products.
+                from: if fused { self.arg_in(&w.w_hh) } else { self.arg_in(&u.view()) },
+                a: self.arg_part(&a, t * step_a),
+                bias: self.arg_opt(w.b_hh.as_ref()),
+                h: self.arg_in(&state),
+                lengths: self.arg_opt(io.lengths.as_ref()),
+                h_next: self.arg_in(&next),
+                y: self.arg_part(&y, t * step_y),
+                h_last: only_last(&last[0]),
+                n: n as i64,
+                hidden: h as i64,
+                row_a: row_a as i64,
+                row_y: row_y as i64,
+                t: t as i32,
+            };
+            let save = save.map(|v| self.arg_part_opt(v.as_ref(), at * n));
+            match (cell, &cells) {
                 (RnnCell::Lstm, Some(cells)) => {
-                    let mut args = vec![from, this_a, bias, self.arg_in(&state)];
-                    args.extend([self.arg_in(&cells.at(at)?), lengths, self.arg_in(&next)]);
-                    args.extend([self.arg_in(&cells.at(at + 1)?), this_y]);
-                    args.push(self.arg_part_opt(gates.as_ref(), at * b * rows));
-                    args.extend([only_last(&last[0]), only_last(&last[1])]);
-                    args.extend(sizes);
-                    args.extend([Arg::I64(row_a as i64), Arg::I64(row_y as i64), Arg::I32(t as i32)]);
-                    (if fused { &LSTM_FUSED.spec } else { &LSTM_STEP.spec }, args)
+                    let cell = CellArgs {
+                        c: self.arg_in(&cells.at(at)?),
+                        c_next: self.arg_in(&cells.at(at + 1)?),
+                        gates: self.arg_part_opt(gates.as_ref(), at * b * rows),
+                        c_last: only_last(&last[1]),
+                    };
+                    self.lstm_step(fused, &step, &cell)?;
                 }
-                (RnnCell::Gru, _) if fused => {
-                    let mut args = vec![from, this_a, bias, self.arg_in(&state), lengths, self.arg_in(&next)];
-                    args.extend([this_y, saved(0), saved(1), saved(2), saved(3), only_last(&last[0])]);
-                    args.extend(sizes);
-                    args.extend([Arg::I64(row_a as i64), Arg::I64(row_y as i64), Arg::I32(t as i32)]);
-                    (&GRU_FUSED.spec, args)
-                }
+                (RnnCell::Gru, _) if fused => self.gru_step(&step, save, None)?,
                 (RnnCell::Gru | RnnCell::GruResetBefore, _) => {
-                    let (all, row_u) = (u.view(), now);
                     let (un, row_n) = if before { (b * now, h) } else { (2 * h, rows) };
                     if let Some(rh) = &rh {
-                        let rh = rh.view();
-                        let mut args = vec![from, this_a, bias, self.arg_in(&state), self.arg_in(&rh)];
-                        args.extend(sizes);
-                        args.push(Arg::I64(row_a as i64));
-                        self.launch_list(&GRU_RESET.spec, dt, "", Grid::Stride(n), &args)?;
+                        self.gru_reset(&step, &rh.view())?;
                         let w_n = part(&w.w_hh, 2 * h * h, &[h, h])?;
-                        let to = part_mut(&u, un, &[b, h])?;
-                        self.multiply(&g, (rh.reshape(&[b, h])?, w_n), to, 0.0, None)?;
+                        self.multiply(&g, (rh.shaped(&[b, h])?, w_n), part_mut(&u, un, &[b, h])?, 0.0, None)?;
                     }
-                    let mut args = vec![from, self.arg_part(&all, un), this_a, bias];
-                    args.extend([self.arg_in(&state), lengths, self.arg_in(&next), this_y]);
-                    args.extend([saved(0), saved(1), saved(2), saved(3), only_last(&last[0])]);
-                    args.extend(sizes);
-                    args.extend([row_u, row_n, row_a, row_y].map(|v| Arg::I64(v as i64)));
-                    args.extend([Arg::I32(t as i32), Arg::I32(before as i32)]);
-                    (&GRU_STEP.spec, args)
+                    let un = self.arg_part(&u.view(), un);
+                    self.gru_step(&step, save, Some(Candidate { un, row_u: now, row_n, before }))?;
                 }
-                _ => {
-                    let mut args = vec![from, this_a, bias, self.arg_in(&state), lengths];
-                    args.extend([self.arg_in(&next), this_y, only_last(&last[0])]);
-                    args.extend(sizes);
-                    args.extend([Arg::I64(row_a as i64), Arg::I64(row_y as i64), Arg::I32(t as i32)]);
-                    args.push(Arg::I32((cell == RnnCell::Relu) as i32));
-                    (&PLAIN_STEP.spec, args)
-                }
-            };
-            let grid = if fused { fused_grid(b, h) } else { Grid::Stride(n) };
-            self.launch_list(kernel, dt, "", grid, &args)?;
+                _ => self.plain_step(&step, cell == RnnCell::Relu)?,
+            }
         }
         Ok(())
     }
@@ -329,10 +484,16 @@ impl RnnOps for Engine {
         let gates = io.gates.as_ref().map(|g| g.as_view());
         let all = [Some(io.z), Some(io.c), Some(h_next), Some(c_next), gates];
         self.own_named(OP, "z c h_next c_next gates", all)?;
-        let mut args =
-            vec![self.arg_in(&io.z), self.arg_in(&io.c), self.arg_in(&h_next), self.arg_in(&c_next)];
-        args.extend([self.arg_opt(gates.as_ref()), Arg::I64((b * h) as i64), Arg::I64(h as i64)]);
-        self.launch_list(&LSTM_CELL.spec, io.z.dtype(), "", Grid::Stride(b * h), &args)
+        let args = LstmCellArgs {
+            z: self.arg_in(&io.z),
+            c: self.arg_in(&io.c),
+            h_next: self.arg_in(&h_next),
+            c_next: self.arg_in(&c_next),
+            gates: self.arg_opt(gates.as_ref()),
+            n: (b * h) as i64,
+            hidden: h as i64,
+        };
+        self.launch(&LSTM_CELL, io.z.dtype(), "", Grid::Stride(b * h), &args)
     }
 
     fn lstm_cell_bwd(&self, io: LstmCellBwd<'_>) -> Result<()> {
@@ -341,10 +502,19 @@ impl RnnOps for Engine {
         let (dz, dc) = (io.dz.out.as_view(), io.dc.as_ref().map(|g| g.out.as_view()));
         let all = [io.dh_next, io.dc_next, Some(io.gates), Some(io.c), Some(io.c_next), Some(dz), dc];
         self.own_named(OP, "dh_next dc_next gates c c_next dz dc", all)?;
-        let flags = io.dz.accumulate as i32 + 2 * io.dc.is_some_and(|g| g.accumulate) as i32;
-        let mut args: Vec<Arg> = all.iter().map(|v| self.arg_opt(v.as_ref())).collect();
-        args.extend([Arg::I64((b * h) as i64), Arg::I64(h as i64), Arg::I32(flags)]);
-        self.launch_list(&LSTM_CELL_BWD.spec, io.gates.dtype(), "", Grid::Stride(b * h), &args)
+        let args = LstmCellBwdArgs {
+            dh: self.arg_opt(io.dh_next.as_ref()),
+            dc_next: self.arg_opt(io.dc_next.as_ref()),
+            gates: self.arg_in(&io.gates),
+            c: self.arg_in(&io.c),
+            c_next: self.arg_in(&io.c_next),
+            dz: self.arg_in(&dz),
+            dc: self.arg_opt(dc.as_ref()),
+            n: (b * h) as i64,
+            hidden: h as i64,
+            flags: i32::from(io.dz.accumulate) + 2 * i32::from(io.dc.is_some_and(|g| g.accumulate)),
+        };
+        self.launch(&LSTM_CELL_BWD, io.gates.dtype(), "", Grid::Stride(b * h), &args)
     }
 
     fn gru_cell(&self, io: GruCellFwd<'_>) -> Result<()> {
@@ -353,9 +523,19 @@ impl RnnOps for Engine {
         let outs = [seen(&io.r), seen(&io.z), seen(&io.n)];
         let all = [Some(io.a), Some(io.u), Some(io.h), Some(io.h_next.as_view()), outs[0], outs[1], outs[2]];
         self.own_named(OP, "a u h h_next r z n", all)?;
-        let mut args: Vec<Arg> = all.iter().map(|v| self.arg_opt(v.as_ref())).collect();
-        args.extend([Arg::I64((b * h) as i64), Arg::I64(h as i64)]);
-        self.launch_list(&GRU_CELL.spec, io.a.dtype(), "", Grid::Stride(b * h), &args)
+        let [r, z, n] = &outs;
+        let args = GruCellArgs {
+            a: self.arg_in(&io.a),
+            u: self.arg_in(&io.u),
+            h: self.arg_in(&io.h),
+            h_next: self.arg_out(&io.h_next),
+            save_r: self.arg_opt(r.as_ref()),
+            save_z: self.arg_opt(z.as_ref()),
+            save_n: self.arg_opt(n.as_ref()),
+            n: (b * h) as i64,
+            hidden: h as i64,
+        };
+        self.launch(&GRU_CELL, io.a.dtype(), "", Grid::Stride(b * h), &args)
     }
 
     fn gru_cell_bwd(&self, io: GruCellBwd<'_>) -> Result<()> {
@@ -376,12 +556,22 @@ impl RnnOps for Engine {
             dh,
         ];
         self.own_named(OP, "dh_next gates.r gates.z gates.n gates.u h da du dh", all)?;
-        let more = io.dh.is_some_and(|g| g.accumulate) as i32;
-        let flags = io.da.accumulate as i32 + 2 * io.du.accumulate as i32 + 4 * more;
-        let mut args: Vec<Arg> = all.iter().map(|v| self.arg_opt(v.as_ref())).collect();
-        let row = g.u.layout().strides()[0];
-        args.extend([b * h, h, row].map(|v| Arg::I64(v as i64)));
-        args.push(Arg::I32(flags));
-        self.launch_list(&GRU_CELL_BWD.spec, io.h.dtype(), "", Grid::Stride(b * h), &args)
+        let more = i32::from(io.dh.is_some_and(|g| g.accumulate));
+        let args = GruCellBwdArgs {
+            dh_next: self.arg_in(&io.dh_next),
+            r: self.arg_in(&g.r),
+            z: self.arg_in(&g.z),
+            m: self.arg_in(&g.n),
+            un: self.arg_in(&g.u),
+            h: self.arg_in(&io.h),
+            da: self.arg_in(&da),
+            du: self.arg_in(&du),
+            dh: self.arg_opt(dh.as_ref()),
+            n: (b * h) as i64,
+            hidden: h as i64,
+            row_n: g.u.layout().strides()[0] as i64,
+            flags: i32::from(io.da.accumulate) + 2 * i32::from(io.du.accumulate) + 4 * more,
+        };
+        self.launch(&GRU_CELL_BWD, io.h.dtype(), "", Grid::Stride(b * h), &args)
     }
 }

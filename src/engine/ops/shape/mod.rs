@@ -4,17 +4,16 @@ pub(super) mod strided;
 #[cfg(all(test, feature = "opencl"))]
 mod tests;
 
-use crate::spec::kernels::shape::*;
-use crate::spec::kernels::sort::{REPEAT_TABLE};
 use crate::buffer::{Buffer, GradMut, View, ViewMut};
 use crate::cpu::{HostElement, with_dtype};
-use crate::driver::Arg;
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, code_of_op, dims, real};
+use crate::engine::launch::{Grid, code_of_op, dims};
 use crate::engine::ops::shape::strided::*;
 use crate::error::Result;
 use crate::ops::shape::*;
+use crate::spec::kernels::shape::*;
+use crate::spec::kernels::sort::{REPEAT_TABLE, RepeatTableArgs};
 
 /// The bytes of a number stored as `dtype`: rounded to nearest even, integers truncated and saturated.
 pub(in crate::engine::ops) fn element_bytes(dtype: DType, value: f64) -> Vec<u8> {
@@ -22,16 +21,15 @@ pub(in crate::engine::ops) fn element_bytes(dtype: DType, value: f64) -> Vec<u8>
 }
 
 /// Number of a padding mode in the kernels.
-fn mode_number(mode: PadMode) -> Arg {
-    Arg::I32(match mode {
+fn mode_number(mode: PadMode) -> i32 {
+    match mode {
         PadMode::Constant(_) => 0,
         PadMode::Reflect => 1,
         PadMode::Replicate => 2,
         PadMode::Circular => 3,
-    })
+    }
 }
 
-/// A part of a layout, for layouts that were checked to have it.
 /// One axis of a padding.
 #[derive(Clone, Copy)]
 struct Padded {
@@ -105,24 +103,24 @@ impl Engine {
         let n: usize = axes.iter().map(|a| a.m).product();
         let outside = if let PadMode::Constant(v) = mode { v } else { 0.0 };
         let (lo, hi) = pattern_words(&element_bytes(x.dtype(), outside));
-        let args = [
-            self.arg_in(x),
-            self.arg_in(y),
-            Arg::I64(n as i64),
-            Arg::I32(wide as i32),
-            Arg::I32(axes.len() as i32),
-            dims(axes.iter().map(|a| a.m)),
-            magic(axes.iter().map(|a| a.m)),
-            signed(axes.iter().map(|a| a.x)),
-            signed(axes.iter().map(|a| a.y)),
-            dims(axes.iter().map(|a| a.n)),
-            signed(axes.iter().map(|a| a.before)),
-            mode_number(mode),
+        let args = PadNdArgs {
+            x: self.arg_in(x),
+            y: self.arg_in(y),
+            n: n as i64,
+            wide: i32::from(wide),
+            rank: axes.len() as i32,
+            shape: dims(axes.iter().map(|a| a.m)),
+            magic: magic(axes.iter().map(|a| a.m)),
+            sx: signed(axes.iter().map(|a| a.x)),
+            sy: signed(axes.iter().map(|a| a.y)),
+            size: dims(axes.iter().map(|a| a.n)),
+            before: signed(axes.iter().map(|a| a.before)),
+            mode: mode_number(mode),
             lo,
             hi,
-            Arg::I32(accumulate as i32),
-        ];
-        self.launch_list(&PAD_ND.spec, mover(x.dtype(), accumulate), "", Grid::Stride(n), &args)
+            accumulate: i32::from(accumulate),
+        };
+        self.launch(&PAD_ND, mover(x.dtype(), accumulate), "", Grid::Stride(n), &args)
     }
 
     /// Offsets of the copies of each element (n + 1 sums of the counts), and for each copy its element or -1. Reports counts that do not add
@@ -131,16 +129,16 @@ impl Engine {
         let n = counts.numel();
         let offsets = self.prefix_sums(counts)?;
         let table = self.scratch(DType::I64, size)?;
-        let args = [
-            self.arg_in(counts),
-            self.arg_in(&offsets.view()),
-            self.arg_in(&table.view()),
-            self.arg_error(),
-            Arg::I64(n as i64),
-            Arg::I64(size as i64),
-            Arg::I32(code_of_op(op)),
-        ];
-        self.launch_list(&REPEAT_TABLE.spec, DType::I64, "", Grid::Stride(n.max(size)), &args)?;
+        let args = RepeatTableArgs {
+            counts: self.arg_in(counts),
+            offsets: self.arg_in(&offsets.view()),
+            table: self.arg_in(&table.view()),
+            err: self.arg_error(),
+            n: n as i64,
+            size: size as i64,
+            code: code_of_op(op),
+        };
+        self.launch(&REPEAT_TABLE, DType::I64, "", Grid::Stride(n.max(size)), &args)?;
         Ok((offsets, table))
     }
 
@@ -163,25 +161,25 @@ impl Engine {
     fn run_sum(&self, dy: &View<'_>, sdy: &[i64], dx: &GradMut<'_>, run: Run<'_>) -> Result<()> {
         let v = dx.out.as_view();
         let n = v.numel();
-        let args = [
-            self.arg_in(dy),
-            self.arg_opt(run.offsets),
-            self.arg_in(&v),
-            Arg::I64(n as i64),
-            Arg::I32(v.shape().len() as i32),
-            dims(v.shape().iter().copied()),
-            magic(v.shape().iter().copied()),
-            signed(sdy.iter().copied()),
-            dims(v.layout().strides().iter().copied()),
-            Arg::I32(run.axis as i32),
-            Arg::I32(run.mode),
-            Arg::I64(run.len as i64),
-            Arg::I64(run.step as i64),
-            Arg::I64(run.places as i64),
-            Arg::I64(run.stride),
-            Arg::I32(dx.accumulate as i32),
-        ];
-        self.launch_list(&RUN_SUM.spec, v.dtype(), "", Grid::Stride(n), &args)
+        let args = RunSumArgs {
+            dy: self.arg_in(dy),
+            offsets: self.arg_opt(run.offsets),
+            dx: self.arg_in(&v),
+            n: n as i64,
+            rank: v.shape().len() as i32,
+            shape: dims(v.shape().iter().copied()),
+            magic: magic(v.shape().iter().copied()),
+            sdy: signed(sdy.iter().copied()),
+            sdx: dims(v.layout().strides().iter().copied()),
+            axis: run.axis as i32,
+            mode: run.mode,
+            len: run.len as i64,
+            step: run.step as i64,
+            places: run.places as i64,
+            stride: run.stride,
+            accumulate: i32::from(dx.accumulate),
+        };
+        self.launch(&RUN_SUM, v.dtype(), "", Grid::Stride(n), &args)
     }
 }
 
@@ -242,17 +240,28 @@ impl ShapeOps for Engine {
                 *e = end as i64;
             }
             // An absent input starts where the row ends, which no item reaches.
-            let mut args: Vec<Arg> = (0..8).map(|k| self.arg_opt(group.get(k).copied())).collect();
+            let [x0, x1, x2, x3, x4, x5, x6, x7] =
+                std::array::from_fn(|k| self.arg_opt(group.get(k).copied()));
             let shape = [rows, end];
-            args.extend([self.arg_in(&y), Arg::I64((rows * end) as i64), Arg::I32(wide as i32)]);
-            args.extend([
-                dims(shape),
-                magic(shape),
-                signed(ends),
-                Arg::I64(row as i64),
-                Arg::I64(first as i64),
-            ]);
-            self.launch_list(&CONCAT.spec, dtype, "", Grid::Stride(rows * end), &args)?;
+            let args = ConcatArgs {
+                x0,
+                x1,
+                x2,
+                x3,
+                x4,
+                x5,
+                x6,
+                x7,
+                y: self.arg_in(&y),
+                n: (rows * end) as i64,
+                wide: i32::from(wide),
+                shape: dims(shape),
+                magic: magic(shape),
+                ends: signed(ends),
+                row: row as i64,
+                first: first as i64,
+            };
+            self.launch(&CONCAT, dtype, "", Grid::Stride(rows * end), &args)?;
             first += end;
         }
         Ok(())
@@ -277,9 +286,9 @@ impl ShapeOps for Engine {
         let v = y.as_view();
         self.own("arange", "y", &v)?;
         let (n, dt) = (v.numel(), v.dtype());
-        let sy = Arg::I64(v.layout().strides()[0] as i64);
-        let args = [self.arg_in(&v), Arg::I64(n as i64), sy, real(dt, start), real(dt, step)];
-        self.launch_list(&ARANGE.spec, dt, "", Grid::Stride(n), &args)
+        let sy = v.layout().strides()[0] as i64;
+        let args = ArangeArgs { y: self.arg_in(&v), n: n as i64, sy, start, step };
+        self.launch(&ARANGE, dt, "", Grid::Stride(n), &args)
     }
 
     fn linspace(&self, start: f64, end: f64, y: ViewMut<'_>) -> Result<()> {
@@ -288,9 +297,9 @@ impl ShapeOps for Engine {
         self.own("linspace", "y", &v)?;
         let (n, dt) = (v.numel(), v.dtype());
         let step = (end - start) / (n.max(2) - 1) as f64;
-        let sy = Arg::I64(v.layout().strides()[0] as i64);
-        let args = [self.arg_in(&v), Arg::I64(n as i64), sy, real(dt, start), real(dt, end), real(dt, step)];
-        self.launch_list(&LINSPACE.spec, dt, "", Grid::Stride(n), &args)
+        let sy = v.layout().strides()[0] as i64;
+        let args = LinspaceArgs { y: self.arg_in(&v), n: n as i64, sy, start, end, step };
+        self.launch(&LINSPACE, dt, "", Grid::Stride(n), &args)
     }
 
     fn pad(&self, mode: PadMode, pads: &[(isize, isize)], x: View<'_>, y: ViewMut<'_>) -> Result<()> {
@@ -332,21 +341,21 @@ impl ShapeOps for Engine {
             return Ok(());
         }
         let axes = padded_axes(&pads, &v, &dy);
-        let args = [
-            self.arg_in(&dy),
-            self.arg_in(&v),
-            Arg::I64(n as i64),
-            Arg::I32(axes.len() as i32),
-            dims(axes.iter().map(|a| a.n)),
-            magic(axes.iter().map(|a| a.n)),
-            signed(axes.iter().map(|a| a.y)),
-            signed(axes.iter().map(|a| a.x)),
-            dims(axes.iter().map(|a| a.m)),
-            signed(axes.iter().map(|a| a.before)),
-            mode_number(mode),
-            Arg::I32(dx.accumulate as i32),
-        ];
-        self.launch_list(&PAD_BWD_ND.spec, v.dtype(), "", Grid::Stride(n), &args)
+        let args = PadBwdNdArgs {
+            dy: self.arg_in(&dy),
+            dx: self.arg_in(&v),
+            n: n as i64,
+            rank: axes.len() as i32,
+            shape: dims(axes.iter().map(|a| a.n)),
+            magic: magic(axes.iter().map(|a| a.n)),
+            sdy: signed(axes.iter().map(|a| a.y)),
+            sdx: signed(axes.iter().map(|a| a.x)),
+            padded: dims(axes.iter().map(|a| a.m)),
+            before: signed(axes.iter().map(|a| a.before)),
+            mode: mode_number(mode),
+            accumulate: i32::from(dx.accumulate),
+        };
+        self.launch(&PAD_BWD_ND, v.dtype(), "", Grid::Stride(n), &args)
     }
 
     fn flip(&self, axes: &[usize], x: View<'_>, y: GradMut<'_>) -> Result<()> {
@@ -403,21 +412,21 @@ impl ShapeOps for Engine {
         let mut walk = if row > 0 { merged(axes[..row].to_vec()) } else { vec![] };
         walk.extend_from_slice(&axes[row..]);
         let n: usize = walk.iter().map(|a| a.n).product();
-        let args = [
-            self.arg_in(&x),
-            self.arg_in(&v),
-            Arg::I64(n as i64),
-            Arg::I32(wide as i32),
-            Arg::I32(walk.len() as i32),
-            dims(walk.iter().map(|a| a.n)),
-            magic(walk.iter().map(|a| a.n)),
-            signed(walk.iter().map(|a| a.x)),
-            signed(walk.iter().map(|a| a.y)),
-            Arg::I32((side == Triangle::Upper) as i32),
-            Arg::I64(k as i64),
-            Arg::I32(y.accumulate as i32),
-        ];
-        self.launch_list(&TRIANGLE_ND.spec, mover(x.dtype(), y.accumulate), "", Grid::Stride(n), &args)
+        let args = TriangleNdArgs {
+            x: self.arg_in(&x),
+            y: self.arg_in(&v),
+            n: n as i64,
+            wide: i32::from(wide),
+            rank: walk.len() as i32,
+            shape: dims(walk.iter().map(|a| a.n)),
+            magic: magic(walk.iter().map(|a| a.n)),
+            sx: signed(walk.iter().map(|a| a.x)),
+            sy: signed(walk.iter().map(|a| a.y)),
+            upper: i32::from(side == Triangle::Upper),
+            k: k as i64,
+            accumulate: i32::from(y.accumulate),
+        };
+        self.launch(&TRIANGLE_ND, mover(x.dtype(), y.accumulate), "", Grid::Stride(n), &args)
     }
 
     fn repeat_interleave(

@@ -1,13 +1,13 @@
 //! Moving elements between strided operands: the machinery under [`ShapeOps`](crate::ops::shape::ShapeOps).
 
-use crate::spec::kernels::shape::*;
 use crate::buffer::View;
-use crate::driver::{Arg, DimsArg};
+use crate::driver::{DimsArg, Ptr};
 use crate::dtype::DType;
 use crate::engine::Engine;
 use crate::engine::launch::{Grid, dims};
 use crate::error::Result;
 use crate::layout::MAX_RANK;
+use crate::spec::kernels::shape::*;
 
 /// One axis of a movement: its size and the steps of source and destination, in elements. A source may step backwards or not at all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,14 +70,14 @@ pub(in crate::engine::ops) fn common_power(most: usize, v: impl IntoIterator<Ite
 }
 
 /// A `gk_dims` parameter of steps.
-pub(in crate::engine::ops) fn signed(v: impl IntoIterator<Item = i64>) -> Arg {
+pub(in crate::engine::ops) fn signed(v: impl IntoIterator<Item = i64>) -> DimsArg {
     let mut d = [0i64; MAX_RANK];
     d.iter_mut().zip(v).for_each(|(o, x)| *o = x);
-    Arg::Dims(DimsArg(d))
+    DimsArg(d)
 }
 
 /// Multipliers that divide by the sizes of a shape; see `kernels/common/coords.h`.
-pub(in crate::engine::ops) fn magic(shape: impl IntoIterator<Item = usize>) -> Arg {
+pub(in crate::engine::ops) fn magic(shape: impl IntoIterator<Item = usize>) -> DimsArg {
     signed(shape.into_iter().map(magic_of))
 }
 
@@ -93,9 +93,9 @@ pub(in crate::engine::ops) fn magic_of(d: usize) -> i64 {
 }
 
 /// An element's bytes repeated to two 32-bit words.
-pub(in crate::engine::ops) fn pattern_words(pattern: &[u8]) -> (Arg, Arg) {
+pub(in crate::engine::ops) fn pattern_words(pattern: &[u8]) -> (u32, u32) {
     let byte = |i: usize| u32::from(pattern[i % pattern.len()]);
-    let word = |w: usize| Arg::U32((0..4).fold(0, |v, k| v | byte(4 * w + k) << (8 * k)));
+    let word = |w: usize| (0..4).fold(0, |v, k| v | byte(4 * w + k) << (8 * k));
     (word(0), word(1))
 }
 
@@ -105,8 +105,8 @@ fn at_bytes(v: &View<'_>, extra: i64) -> usize {
 
 impl Engine {
     /// Pointer argument `extra` elements behind a view's first one.
-    fn arg_shifted(&self, v: &View<'_>, extra: i64) -> Arg {
-        Arg::Mem(v.block().raw().map(|m| (m, at_bytes(v, extra) as u64)))
+    fn arg_shifted(&self, v: &View<'_>, extra: i64) -> Ptr {
+        Ptr(v.block().raw().map(|m| (m, at_bytes(v, extra) as u64)))
     }
 
     /// y[p] (+)= x[p]; the operands give memory, dtype and first element (x's is `extra` elements further on), `axes` the rest.
@@ -145,8 +145,7 @@ impl Engine {
         let (from, to) = (self.arg_shifted(x, extra), self.arg_shifted(y, extra_y));
         let last = axes[axes.len() - 1];
         let along = last.x == 1 && last.y == 1;
-        if let (true, [a], false, Arg::Mem(Some(s)), Arg::Mem(Some(d))) = (along, axes, accumulate, from, to)
-        {
+        if let (true, [a], false, Ptr(Some(s)), Ptr(Some(d))) = (along, axes, accumulate, from, to) {
             if s == d {
                 return Ok(());
             }
@@ -187,19 +186,19 @@ impl Engine {
             .map(|(i, a)| if i + 1 == axes.len() { a.n * size / item } else { a.n })
             .collect();
         let n: usize = shape.iter().product();
-        let args = [
-            from,
-            to,
-            Arg::I64(n as i64),
-            Arg::I32(wide as i32),
-            Arg::I32(shape.len() as i32),
-            dims(shape.iter().copied()),
-            magic(shape.iter().copied()),
-            signed(axes.iter().enumerate().map(|(i, a)| at(i, a.x))),
-            signed(axes.iter().enumerate().map(|(i, a)| at(i, a.y))),
-            Arg::I32(accumulate as i32),
-        ];
-        self.launch_list(&COPY_ND.spec, dtype, "", Grid::Stride(n.div_ceil(DEPTH)), &args)
+        let args = CopyNdArgs {
+            x: from,
+            y: to,
+            n: n as i64,
+            wide: i32::from(wide),
+            rank: shape.len() as i32,
+            shape: dims(shape.iter().copied()),
+            magic: magic(shape.iter().copied()),
+            sx: signed(axes.iter().enumerate().map(|(i, a)| at(i, a.x))),
+            sy: signed(axes.iter().enumerate().map(|(i, a)| at(i, a.y))),
+            accumulate: i32::from(accumulate),
+        };
+        self.launch(&COPY_ND, dtype, "", Grid::Stride(n.div_ceil(DEPTH)), &args)
     }
 
     /// The transposing case: axis `b` is contiguous in x, the last one in y.
@@ -231,22 +230,22 @@ impl Engine {
         };
         let wide_x = wide(at_bytes(x, extra), b_axis.n, last.x, &|a| a.x);
         let wide_y = wide(at_bytes(y, extra_y), last.n, b_axis.y, &|a| a.y);
-        let args = [
-            self.arg_shifted(x, extra),
-            self.arg_shifted(y, extra_y),
-            Arg::I64(tiles as i64),
-            Arg::I64(last.n as i64),
-            Arg::I64(b_axis.n as i64),
-            Arg::I64(last.x),
-            Arg::I64(b_axis.y),
-            Arg::I32(batch.len() as i32),
-            dims(batch.iter().map(|a| a.n)),
-            signed(batch.iter().map(|a| a.x)),
-            signed(batch.iter().map(|a| a.y)),
-            Arg::I32(wide_x as i32 | (wide_y as i32) << 1),
-            Arg::I32(accumulate as i32),
-        ];
-        self.launch_list(&COPY_TILES.spec, dtype, "", Grid::Blocks([tiles, 1, 1]), &args)
+        let args = CopyTilesArgs {
+            x: self.arg_shifted(x, extra),
+            y: self.arg_shifted(y, extra_y),
+            tiles: tiles as i64,
+            na: last.n as i64,
+            nb: b_axis.n as i64,
+            sxa: last.x,
+            syb: b_axis.y,
+            rank: batch.len() as i32,
+            shape: dims(batch.iter().map(|a| a.n)),
+            sx: signed(batch.iter().map(|a| a.x)),
+            sy: signed(batch.iter().map(|a| a.y)),
+            wide: i32::from(wide_x) | i32::from(wide_y) << 1,
+            accumulate: i32::from(accumulate),
+        };
+        self.launch(&COPY_TILES, dtype, "", Grid::Blocks([tiles, 1, 1]), &args)
     }
 
     /// y[p] = pattern, an element's bytes.
@@ -263,8 +262,8 @@ impl Engine {
         let last = axes[axes.len() - 1];
         if axes.len() == 1 && (last.y == 1 || n == 1) {
             let head = (first.next_multiple_of(16) - first) / size;
-            let args = [to, Arg::I64(n as i64), Arg::I64(head.min(n) as i64), lo, hi];
-            return self.launch_list(&FILL_FLAT.spec, dtype, "", Grid::Stride((n * size).div_ceil(16)), &args);
+            let args = FillFlatArgs { y: to, n: n as i64, head: head.min(n) as i64, lo, hi };
+            return self.launch(&FILL_FLAT, dtype, "", Grid::Stride((n * size).div_ceil(16)), &args);
         }
         let outer = axes[..axes.len() - 1].iter().map(|a| a.y as usize * size);
         let wide = last.y == 1 && common_power(16, outer.chain([first, last.n * size])) == 16;
@@ -276,18 +275,18 @@ impl Engine {
             *s *= w as i64;
         }
         let n = shape.iter().product();
-        let args = [
-            to,
-            Arg::I64(n as i64),
-            Arg::I32(wide as i32),
-            Arg::I32(shape.len() as i32),
-            dims(shape.iter().copied()),
-            magic(shape.iter().copied()),
-            signed(sy),
+        let args = FillNdArgs {
+            y: to,
+            n: n as i64,
+            wide: i32::from(wide),
+            rank: shape.len() as i32,
+            shape: dims(shape.iter().copied()),
+            magic: magic(shape.iter().copied()),
+            sy: signed(sy),
             lo,
             hi,
-        ];
-        self.launch_list(&FILL_ND.spec, dtype, "", Grid::Stride(n), &args)
+        };
+        self.launch(&FILL_ND, dtype, "", Grid::Stride(n), &args)
     }
 }
 
@@ -298,7 +297,7 @@ mod tests {
     #[test]
     fn magic_divides() {
         for d in [1usize, 2, 3, 5, 7, 10, 16, 63, 64, 65, 1000, 65_537, 1 << 30, (1 << 31) - 1] {
-            let Arg::Dims(m) = magic([d]) else { panic!() };
+            let m = magic([d]);
             let (l, m) = ((m.0[0] >> 32) as u32, m.0[0] as u32);
             for n in [0u32, 1, 2, 9, 63, 64, 100, 12_345, 65_536, 1 << 20, 123_456_789, (1 << 31) - 1] {
                 let q = (((n as u64 * m as u64) >> 32) as u32 + n) >> l;

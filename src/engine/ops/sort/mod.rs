@@ -1,10 +1,8 @@
-//! Order: validation and launch.
+//! Sorting, top-k and binary search.
 
 pub(crate) mod radix;
 
-use crate::spec::kernels::sort::*;
 use crate::buffer::{GradMut, View, ViewMut};
-use crate::driver::Arg;
 use crate::dtype::DType;
 use crate::engine::Engine;
 use crate::engine::launch::{Grid, code_of_op, int, long};
@@ -13,6 +11,7 @@ use crate::engine::ops::shape::strided::Axis;
 use crate::error::Result;
 use crate::ops::sort::*;
 use crate::spec::BLOCK;
+use crate::spec::kernels::sort::*;
 
 /// Elements per work-item in sorts within a block (`GK_EACH`).
 fn each(d: DType) -> usize {
@@ -44,29 +43,31 @@ fn axis_last<'a>(v: View<'a>, [outer, size, inner]: [usize; 3]) -> Result<View<'
     v.reshape(&[outer, size, inner])?.map("rows", |l| l.transpose(1, 2))
 }
 
-impl Engine {
-    fn order_tail(&self, r: &Rows<'_>) -> [Arg; 2] {
-        [int(r.descending as usize), r.index.as_ref().map_or(int(0), wide_index)]
+impl Rows<'_> {
+    /// Whether indices are wanted as 64-bit, as kernels take it.
+    fn wide(&self) -> i32 {
+        self.index.as_ref().map_or(0, wide_index)
     }
+}
 
+impl Engine {
     /// Rows that fit a block; `from` names positions.
     fn order_short(&self, r: &Rows<'_>, from: Option<&View<'_>>) -> Result<()> {
         let dt = r.x.dtype();
         let n = r.cols.max(each(dt)).next_power_of_two();
-        let [descending, wide] = self.order_tail(r);
-        let args = [
-            self.arg_in(&r.x),
-            self.arg_opt(from),
-            self.arg_opt(r.y.as_ref()),
-            self.arg_opt(r.index.as_ref()),
-            long(r.rows),
-            int(r.cols),
-            int(n),
-            int(r.keep),
-            descending,
-            wide,
-        ];
-        self.launch_list(&ORDER_ROWS.spec, dt, "", Grid::Blocks([r.rows.div_ceil(block_pairs(dt) / n), 1, 1]), &args)
+        let args = OrderRowsArgs {
+            x: self.arg_in(&r.x),
+            from: self.arg_opt(from),
+            y: self.arg_opt(r.y.as_ref()),
+            index: self.arg_opt(r.index.as_ref()),
+            rows: long(r.rows),
+            cols: int(r.cols),
+            n: int(n),
+            keep: int(r.keep),
+            descending: i32::from(r.descending),
+            wide: r.wide(),
+        };
+        self.launch(&ORDER_ROWS, dt, "", Grid::Blocks([r.rows.div_ceil(block_pairs(dt) / n), 1, 1]), &args)
     }
 
     /// The first `keep`, which fit a block, of long rows; `from` names positions.
@@ -78,20 +79,20 @@ impl Engine {
         let fill = self.fill();
         let most = r.cols / PART.max(16 * r.keep);
         let splits = if r.rows < fill { fill.div_ceil(r.rows).min(most).max(1) } else { 1 };
-        let part = |y: &View<'_>, index: &View<'_>, wide: Arg| {
-            let args = [
-                self.arg_in(&r.x),
-                self.arg_opt(from),
-                self.arg_in(y),
-                self.arg_in(index),
-                long(r.cols),
-                int(splits),
-                int(r.keep),
-                int(r.keep.max(each(dt)).next_power_of_two()),
-                int(r.descending as usize),
+        let part = |y: &View<'_>, index: &View<'_>, wide: i32| {
+            let args = OrderSelectArgs {
+                x: self.arg_in(&r.x),
+                from: self.arg_opt(from),
+                y: self.arg_in(y),
+                index: self.arg_in(index),
+                cols: long(r.cols),
+                splits: int(splits),
+                count: int(r.keep),
+                n: int(r.keep.max(each(dt)).next_power_of_two()),
+                descending: i32::from(r.descending),
                 wide,
-            ];
-            self.launch_list(&ORDER_SELECT.spec, dt, "", Grid::Blocks([r.rows * splits, 1, 1]), &args)
+            };
+            self.launch(&ORDER_SELECT, dt, "", Grid::Blocks([r.rows * splits, 1, 1]), &args)
         };
         match (&r.y, &r.index) {
             (Some(y), Some(index)) if splits == 1 => part(y, index, wide_index(index)),
@@ -99,7 +100,7 @@ impl Engine {
                 // The best of each part, and then the best of those; they lie in the order of their positions where they are equal.
                 let n = r.rows * splits * r.keep;
                 let (y, at) = (self.scratch(dt, n)?, self.scratch(DType::I32, n)?);
-                part(&y.view(), &at.view(), int(0))?;
+                part(&y.view(), &at.view(), 0)?;
                 let next = Rows { cols: splits * r.keep, x: y.view(), ..*r };
                 self.order_select(&next, Some(&at.view()))
             }
@@ -111,23 +112,27 @@ impl Engine {
         let (dt, n) = (r.x.dtype(), r.rows * r.cols);
         let key = if dt.size() == 8 { DType::I64 } else { DType::I32 };
         let keys = self.scratch(key, n)?;
-        let [descending, wide] = self.order_tail(r);
-        let args = [self.arg_in(&r.x), self.arg_in(&keys.view()), long(n), descending];
-        self.launch_list(&ORDER_KEYS.spec, dt, "", Grid::Stride(n), &args)?;
+        let args = OrderKeysArgs {
+            x: self.arg_in(&r.x),
+            keys: self.arg_in(&keys.view()),
+            n: long(n),
+            descending: i32::from(r.descending),
+        };
+        self.launch(&ORDER_KEYS, dt, "", Grid::Stride(n), &args)?;
         let sorted = self.sort_rows(op, &keys.view(), r.rows, 8 * dt.size() as u32)?;
-        let args = [
-            self.arg_in(&sorted.keys.view()),
-            self.arg_in(&sorted.positions.view()),
-            self.arg_in(&r.x),
-            self.arg_opt(r.y.as_ref()),
-            self.arg_opt(r.index.as_ref()),
-            long(r.rows * r.keep),
-            long(r.cols),
-            long(r.keep),
-            descending,
-            wide,
-        ];
-        self.launch_list(&ORDER_FINISH.spec, dt, "", Grid::Stride(r.rows * r.keep), &args)
+        let args = OrderFinishArgs {
+            keys: self.arg_in(&sorted.keys.view()),
+            positions: self.arg_in(&sorted.positions.view()),
+            x: self.arg_in(&r.x),
+            y: self.arg_opt(r.y.as_ref()),
+            index: self.arg_opt(r.index.as_ref()),
+            n: long(r.rows * r.keep),
+            cols: long(r.cols),
+            keep: long(r.keep),
+            descending: i32::from(r.descending),
+            wide: r.wide(),
+        };
+        self.launch(&ORDER_FINISH, dt, "", Grid::Stride(r.rows * r.keep), &args)
     }
 
     /// The first `keep` along an axis of [outer, size, inner], which is not empty.
@@ -224,20 +229,20 @@ impl SortOps for Engine {
             self.fill_pattern(&vec![0; v.dtype().size()], &v)?;
         }
         let n = dy.numel();
-        let args = [
-            self.arg_in(&dy),
-            self.arg_in(&index),
-            self.arg_in(&v),
-            self.arg_error(),
-            long(n),
-            long(k),
-            long(size),
-            long(inner),
-            wide_index(&index),
-            Arg::I32(dx.accumulate as i32),
-            Arg::I32(code_of_op(OP)),
-        ];
-        self.launch_list(&ORDER_SCATTER.spec, v.dtype(), "", Grid::Stride(n), &args)
+        let args = OrderScatterArgs {
+            dy: self.arg_in(&dy),
+            index: self.arg_in(&index),
+            dx: self.arg_in(&v),
+            err: self.arg_error(),
+            n: long(n),
+            keep: long(k),
+            size: long(size),
+            inner: long(inner),
+            wide: wide_index(&index),
+            accumulate: i32::from(dx.accumulate),
+            code: code_of_op(OP),
+        };
+        self.launch(&ORDER_SCATTER, v.dtype(), "", Grid::Stride(n), &args)
     }
 
     fn search_sorted(
@@ -252,16 +257,16 @@ impl SortOps for Engine {
         let v = index.as_view();
         self.own_all(OP, &[("sorted", sorted), ("values", values), ("index", v)])?;
         let n = values.numel();
-        let args = [
-            self.arg_in(&sorted),
-            self.arg_in(&values),
-            self.arg_in(&v),
-            long(n),
-            long(edges),
-            long(per.unwrap_or(0)),
-            int(right as usize),
-            wide_index(&v),
-        ];
-        self.launch_list(&ORDER_SEARCH.spec, values.dtype(), "", Grid::Stride(n), &args)
+        let args = OrderSearchArgs {
+            sorted: self.arg_in(&sorted),
+            values: self.arg_in(&values),
+            index: self.arg_in(&v),
+            n: long(n),
+            edges: long(edges),
+            per: long(per.unwrap_or(0)),
+            right: i32::from(right),
+            wide: wide_index(&v),
+        };
+        self.launch(&ORDER_SEARCH, values.dtype(), "", Grid::Stride(n), &args)
     }
 }

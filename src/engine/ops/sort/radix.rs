@@ -1,13 +1,13 @@
 //! Prefix sums and the stable sort that scatters, argsort and random permutations share.
 
-use crate::spec::kernels::sort::*;
 use crate::buffer::{Buffer, View};
-use crate::driver::Arg;
+use crate::driver::Ptr;
 use crate::dtype::DType;
 use crate::engine::Engine;
 use crate::engine::launch::Grid;
 use crate::error::{GpuError, Result};
 use crate::spec::BLOCK;
+use crate::spec::kernels::sort::*;
 
 /// Keys per block of the radix sort, and of the sort in one block (`GK_KEY_TILE`, `GK_SMALL_KEYS * GK_BLOCK`).
 const TILE: usize = 8 * BLOCK as usize;
@@ -40,14 +40,15 @@ impl Engine {
         let out = self.scratch(DType::I64, n + 1)?;
         let (blocks, chunk) = self.scan_chunks(n);
         let partial = self.scratch(DType::I64, blocks)?;
-        let (n, chunk) = (Arg::I64(n as i64), Arg::I64(chunk as i64));
+        let (n, chunk) = (n as i64, chunk as i64);
         let grid = Grid::Blocks([blocks, 1, 1]);
-        let (from, part) = (self.arg_in(x), self.arg_in(&partial.view()));
+        let (x, partial) = (self.arg_in(x), self.arg_in(&partial.view()));
         // One block needs no sums of others.
         if blocks > 1 {
-            self.launch_list(&SCAN_SUMS.spec, DType::I64, "", grid, &[from, part, n, chunk])?;
+            self.launch(&SCAN_SUMS, DType::I64, "", grid, &ScanSumsArgs { x, partial, n, chunk })?;
         }
-        self.launch_list(&SCAN_APPLY.spec, DType::I64, "", grid, &[from, part, self.arg_in(&out.view()), n, chunk])?;
+        let args = ScanApplyArgs { x, partial, out: self.arg_in(&out.view()), n, chunk };
+        self.launch(&SCAN_APPLY, DType::I64, "", grid, &args)?;
         Ok(out)
     }
 
@@ -81,14 +82,14 @@ impl Engine {
         // At least one pass, so that positions are written.
         let bits = bits.clamp(1, 8 * dtype.size() as u32);
         if n <= SMALL && rows == 1 {
-            let args = [
-                self.arg_in(keys),
-                self.arg_in(&out.keys.view()),
-                self.arg_in(&out.positions.view()),
-                Arg::I32(n as i32),
-                Arg::I32(bits as i32),
-            ];
-            self.launch_list(&SORT_SMALL.spec, dtype, "", Grid::Blocks([1, 1, 1]), &args)?;
+            let args = SortSmallArgs {
+                keys: self.arg_in(keys),
+                keys_out: self.arg_in(&out.keys.view()),
+                positions_out: self.arg_in(&out.positions.view()),
+                n: n as i32,
+                bits: bits as i32,
+            };
+            self.launch(&SORT_SMALL, dtype, "", Grid::Blocks([1, 1, 1]), &args)?;
             return Ok(out);
         }
         let cols = n / rows.max(1);
@@ -98,25 +99,33 @@ impl Engine {
         let mut other = if bits > DIGIT_BITS { Some(new()?) } else { None };
         for shift in (0..bits).step_by(DIGIT_BITS as usize) {
             let from = if shift == 0 { *keys } else { out.keys.view() };
-            let walk = [Arg::I64(cols as i64), Arg::I64(tiles as i64), Arg::I32(shift as i32)];
-            let args = [&[self.arg_in(&from), self.arg_in(&counts.view())], &walk[..]].concat();
-            self.launch_list(&SORT_COUNT.spec, dtype, "", grid, &args)?;
+            let args = SortCountArgs {
+                keys: self.arg_in(&from),
+                counts: self.arg_in(&counts.view()),
+                cols: cols as i64,
+                tiles: tiles as i64,
+                shift: shift as i32,
+            };
+            self.launch(&SORT_COUNT, dtype, "", grid, &args)?;
             let offsets = if tiles > FEW_TILES { Some(self.prefix_sums(&counts.view())?) } else { None };
             // The first pass reads the caller's keys and fills `out`; later ones go back and forth.
-            let positions = if shift == 0 { Arg::Mem(None) } else { self.arg_in(&out.positions.view()) };
+            let positions = if shift == 0 { Ptr::NULL } else { self.arg_in(&out.positions.view()) };
             let to = match &other {
                 Some(o) if shift > 0 => o,
                 _ => &out,
             };
-            let operands = [
-                self.arg_in(&from),
+            let args = SortScatterArgs {
+                keys: self.arg_in(&from),
                 positions,
-                self.arg_in(&counts.view()),
-                self.arg_opt(offsets.as_ref().map(Buffer::view).as_ref()),
-                self.arg_in(&to.keys.view()),
-                self.arg_in(&to.positions.view()),
-            ];
-            self.launch_list(&SORT_SCATTER.spec, dtype, "", grid, &[&operands[..], &walk].concat())?;
+                counts: self.arg_in(&counts.view()),
+                offsets: self.arg_opt(offsets.as_ref().map(Buffer::view).as_ref()),
+                keys_out: self.arg_in(&to.keys.view()),
+                positions_out: self.arg_in(&to.positions.view()),
+                cols: cols as i64,
+                tiles: tiles as i64,
+                shift: shift as i32,
+            };
+            self.launch(&SORT_SCATTER, dtype, "", grid, &args)?;
             if let (Some(o), true) = (&mut other, shift > 0) {
                 std::mem::swap(o, &mut out);
             }

@@ -1,40 +1,11 @@
-//! Optimizer steps in other forms.
+//! Optimizers that estimate their own step size.
 
-use crate::buffer::{View, ViewMut};
-use crate::cpu::optimizer::{bias, update};
-use crate::cpu::random::Words;
+use crate::buffer::ViewMut;
+use crate::cpu::optimizer::{Now, store_all};
 use crate::cpu::scratch::*;
-use crate::cpu::{CpuBackend, gather, gather_f64, store, store_f64};
-use crate::dtype::DType;
+use crate::cpu::{CpuBackend, gather_f64, store_f64};
 use crate::error::Result;
 use crate::ops::optimizer::*;
-use crate::ops::random::Rng;
-
-/// Rate, step count and factor of the gradients of a step that happens.
-struct Now {
-    lr: f64,
-    t: f64,
-    unscale: f64,
-}
-
-impl CpuBackend {
-    /// `None` where a gradient was found not to be finite.
-    fn now(&self, op: &'static str, step: &Step<'_>) -> Result<Option<Now>> {
-        if let Some(f) = step.found_inf
-            && gather::<f32>(op, f)?[0] != 0.0
-        {
-            return Ok(None);
-        }
-        let (lr, t) = (self.scalar(op, &step.lr)?, self.scalar(op, &step.step)?);
-        let factor = step.inv_scale.map_or(Ok(1.0), |v| Ok(gather_f64(op, v)?[0]))?;
-        Ok(Some(Now { lr, t, unscale: if step.maximize { -factor } else { factor } }))
-    }
-}
-
-fn store_all(op: &'static str, w: &[f64], to: &ViewMut<'_>, copy: Option<&ViewMut<'_>>) -> Result<()> {
-    store_f64(op, to, w)?;
-    copy.map_or(Ok(()), |c| store_f64(op, c, w))
-}
 
 /// Values of a parameter while its step is computed.
 struct Values {
@@ -165,70 +136,6 @@ fn adapt(rule: &AdaptiveRule, Now { lr, t, .. }: Now, k: &mut [f64], all: &mut [
     }
 }
 
-/// The moments that a slot stores.
-fn decode(op: &'static str, p: &PackedSlot<'_>) -> Result<(Vec<f64>, Vec<f64>)> {
-    let Some(scales) = &p.scales else {
-        return Ok((gather_f64(op, p.m.as_view())?, gather_f64(op, p.v.as_view())?));
-    };
-    let scales = gather_f64(op, scales.as_view())?;
-    let (a, b) = scales.split_at(scales.len() / 2);
-    let bytes = |v: View<'_>| gather::<u8>(op, v);
-    let m = bytes(p.m.as_view())?;
-    let m = m.iter().enumerate().map(|(i, &c)| f64::from(c as i8) / 127.0 * a[i / PACKED_BLOCK]).try_vec()?;
-    let v = bytes(p.v.as_view())?;
-    let v =
-        v.iter().enumerate().map(|(i, &c)| (f64::from(c) / 255.0 * b[i / PACKED_BLOCK]).powi(2)).try_vec()?;
-    Ok((m, v))
-}
-
-/// Stores moments in the slot's form.
-fn encode(
-    op: &'static str,
-    p: &PackedSlot<'_>,
-    m: &[f64],
-    v: &[f64],
-    mut draw: Option<&mut Words>,
-) -> Result<()> {
-    let Some(scales) = &p.scales else {
-        store_f64(op, &p.m, m)?;
-        let Some(draw) = draw else { return store_f64(op, &p.v, v) };
-        let rounded = v.iter().enumerate().map(|(i, &x)| {
-            let bits = (x as f32).to_bits();
-            if !(x as f32).is_finite() {
-                return x;
-            }
-            let up = (draw.word(i) >> 16) < (bits & 0xffff);
-            f64::from(f32::from_bits(((bits >> 16) + u32::from(up)) << 16))
-        });
-        return store_f64(op, &p.v, &rounded.try_vec()?);
-    };
-    let roots: Vec<f64> = v.iter().map(|x| x.sqrt()).try_vec()?;
-    let largest = |values: &[f64]| -> Result<Vec<f64>> {
-        let most =
-            |b: &[f64]| b.iter().fold(0.0f64, |m, x| if x.abs() > m || x.is_nan() { x.abs() } else { m });
-        values.chunks(PACKED_BLOCK).map(most).try_vec()
-    };
-    let (mut a, b) = (largest(m)?, largest(&roots)?);
-    // A scale that is 0 or not finite leaves no codes.
-    let share = |x: f64, most: f64| if most > 0.0 && most.is_finite() { x / most } else { 0.0 };
-    let cm: Vec<u8> = (0..m.len())
-        .map(|i| (share(m[i], a[i / PACKED_BLOCK]) * 127.0).round_ties_even() as i8 as u8)
-        .try_vec()?;
-    let mut cv = filled(v.len(), 0u8)?;
-    for (i, c) in cv.iter_mut().enumerate() {
-        let x = share(roots[i], b[i / PACKED_BLOCK]) * 255.0;
-        let code = match &mut draw {
-            Some(d) => x.floor() + f64::from(u8::from(d.unit(DType::F32, i) < x - x.floor())),
-            None => x.round_ties_even(),
-        };
-        *c = if x > 0.0 { code.clamp(1.0, 255.0) as u8 } else { 0 };
-    }
-    store(op, &p.m, &cm)?;
-    store(op, &p.v, &cv)?;
-    a.try_extend(b)?;
-    store_f64(op, scales, &a)
-}
-
 impl AdaptiveOptimizerOps for CpuBackend {
     fn adaptive_step(
         &self,
@@ -263,77 +170,5 @@ impl AdaptiveOptimizerOps for CpuBackend {
             }
         }
         store_f64(OP, &memory, &numbers)
-    }
-}
-
-impl SparseOptimizerOps for CpuBackend {
-    fn optimizer_step_rows(&self, rule: &OptimRule, step: &Step<'_>, param: RowSlot<'_>) -> Result<()> {
-        const OP: &str = "optimizer_step_rows";
-        let [n, width] = check_rows(rule, step, &param)?;
-        self.count();
-        let ids = self.lookup(OP, param.ids, n)?;
-        let Some(now) = self.now(OP, step)? else { return Ok(()) };
-        let factors = (1.0, bias(rule, now.t));
-        let rows = gather_f64(OP, param.rows)?;
-        // The rows of one id side by side, in the order in which they came.
-        let mut order =
-            ids.iter().enumerate().filter_map(|(k, id)| Some((id.as_ref().copied()?, k))).try_vec()?;
-        order.sort_unstable();
-        let count = rule.states().len();
-        let states: Vec<_> = param.state.iter().flatten().take(count).try_vec()?;
-        let mut w = gather_f64(OP, param.w.as_view())?;
-        let mut copy = param.copy.as_ref().map(|c| gather_f64(OP, c.as_view())).transpose()?;
-        let mut s: Vec<Vec<f64>> = states.iter().map(|v| gather_f64(OP, v.as_view())).try_vec_ok()?;
-        let mut sum = filled(width, 0.0)?;
-        for list in order.chunk_by(|a, b| a.0 == b.0) {
-            sum.fill(0.0);
-            for (_, k) in list {
-                sum.iter_mut().zip(&rows[k * width..]).for_each(|(s, g)| *s += g);
-            }
-            for (i, g) in (list[0].0 * width..).zip(&sum) {
-                let mut one = [0, 1, 2, 3].map(|k: usize| s.get(k).map_or(0.0, |s| s[i]));
-                w[i] = update(rule, w[i], g * now.unscale, &mut one, now.lr, now.t, factors);
-                s.iter_mut().zip(one).for_each(|(s, new)| s[i] = new);
-                if let Some(c) = &mut copy {
-                    c[i] = w[i];
-                }
-            }
-        }
-        store_f64(OP, &param.w, &w)?;
-        if let (Some(to), Some(values)) = (&param.copy, &copy) {
-            store_f64(OP, to, values)?;
-        }
-        states.iter().zip(&s).try_for_each(|(v, s)| store_f64(OP, v, s))
-    }
-}
-
-impl PackedOptimizerOps for CpuBackend {
-    fn optimizer_step_packed(
-        &self,
-        rule: &OptimRule,
-        step: &Step<'_>,
-        rng: Option<&Rng<'_>>,
-        params: &mut [PackedSlot<'_>],
-    ) -> Result<()> {
-        const OP: &str = "optimizer_step_packed";
-        check_packed(rule, step, rng, params)?;
-        self.count();
-        let Some(now) = self.now(OP, step)? else { return Ok(()) };
-        let factors = (1.0, bias(rule, now.t));
-        for (j, p) in params.iter().filter(|p| p.w.numel() > 0).enumerate() {
-            let words = rng.map(|r| Words::new(OP, &r.at(r.stream.wrapping_add(j as u64), r.offset)));
-            let mut draw = words.transpose()?;
-            let mut w = gather_f64(OP, p.w.as_view())?;
-            let g = gather_f64(OP, p.g)?;
-            let (mut m, mut v) = decode(OP, p)?;
-            for i in 0..w.len() {
-                let mut s = [m[i], v[i], 0.0, 0.0];
-                w[i] = update(rule, w[i], g[i] * now.unscale, &mut s, now.lr, now.t, factors);
-                [m[i], v[i], ..] = s;
-            }
-            store_all(OP, &w, &p.w, p.copy.as_ref())?;
-            encode(OP, p, &m, &v, draw.as_mut())?;
-        }
-        Ok(())
     }
 }

@@ -1,7 +1,8 @@
 //! Memory, copies and introspection.
-
 // Blocks come from the fallible `HostData::zeroed`; everything else here is of fixed size or one entry of the pool.
 #![allow(clippy::disallowed_methods, clippy::disallowed_macros)]
+
+mod interop;
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -11,7 +12,7 @@ use std::time::Instant;
 
 use bytemuck::allocation::try_zeroed_vec;
 
-use crate::buffer::{Block, Buffer, Home, HostData, HostMem, Mem, View, ViewMut};
+use crate::buffer::{Block, Buffer, HostData, HostMem, Mem, Reclaimer, View, ViewMut};
 use crate::cpu::{CpuBackend, HostElement, index_errors, read, with_dtype, write, wrong_storage};
 use crate::device::{Caps, DeviceId, physical_memory};
 use crate::driver::RawStream;
@@ -132,7 +133,7 @@ impl Drop for State {
     }
 }
 
-impl Home for HostPool {
+impl Reclaimer for HostPool {
     fn reclaim(&self, mem: Mem, bytes: usize) {
         let Mem::Host(HostMem { data, .. }) = mem else { return };
         let data = data.into_inner().unwrap_or_else(|p| p.into_inner());
@@ -185,9 +186,11 @@ fn sized(op: &'static str, arg: &'static str, v: &View<'_>, bytes: usize) -> Res
     Err(GpuError::invalid(op, arg, format!("{have} bytes on the host"), format!("{bytes}")))
 }
 
+const NO_COMPILER: &str = "the CPU backend compiles no kernels";
+
 impl CpuBackend {
-    fn unsupported(&self, op: &'static str) -> GpuError {
-        GpuError::Unsupported { op, device: self.id(), why: "the CPU backend compiles no kernels".into() }
+    fn unsupported(&self, op: &'static str, why: &'static str) -> GpuError {
+        GpuError::Unsupported { op, device: self.id(), why: why.into() }
     }
 }
 
@@ -313,10 +316,10 @@ impl CoreOps for CpuBackend {
 
     #[allow(unsafe_code, reason = "the trait's method is unsafe; this one compiles nothing")]
     unsafe fn compile_raw(&self, _source: &str, _entry: &str, _dtype: DType) -> Result<RawKernel> {
-        Err(self.unsupported("compile_raw"))
+        Err(self.unsupported("compile_raw", NO_COMPILER))
     }
 
     fn launch_raw(&self, _kernel: &RawKernel, _grid: [u32; 3], _args: &mut [RawArg<'_>]) -> Result<()> {
-        Err(self.unsupported("launch_raw"))
+        Err(self.unsupported("launch_raw", NO_COMPILER))
     }
 }

@@ -1,14 +1,17 @@
 //! Memory, copies, streams, events and introspection.
+
+mod interop;
+
 use crate::spec::user::{UserKind, UserParameter, user_prototype};
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::buffer::{Block, Buffer, View, ViewMut};
+use crate::buffer::{Block, Buffer, Mem, View, ViewMut};
 use crate::device::{Caps, DeviceId};
 use crate::driver::{Arg, Driver, LaunchConfig, RawEvent, RawFunction};
 use crate::dtype::DType;
-use crate::engine::launch::{MAX_GRID_YZ, long, memory_of};
+use crate::engine::launch::{MAX_GRID_YZ, memory_of};
 use crate::engine::{Engine, program};
 use crate::error::{GpuError, Result};
 use crate::ops::IGpuBackend;
@@ -137,7 +140,7 @@ impl CoreOps for Engine {
     }
 
     fn fork_stream(&self) -> Result<Arc<dyn IGpuBackend>> {
-        Ok(Arc::new(Engine::on(self.inner.device.clone())?))
+        Ok(Arc::new(Engine::on(self.inner.device.clone(), None)?))
     }
 
     fn record(&self) -> Result<Event> {
@@ -173,7 +176,7 @@ impl CoreOps for Engine {
             ));
         };
         // Work of the former stream is waited for first: if that fails, the block goes back to its pool.
-        if let Some(stream) = block.home_stream() {
+        if let Some(stream) = block.pool_stream() {
             // SAFETY: both streams are of this driver (the device is the same) and held alive by their pools; the event is not used after the
             // wait has been queued.
             unsafe {
@@ -183,14 +186,13 @@ impl CoreOps for Engine {
                 waited.map_err(|e| self.refused(e))?;
             }
         }
-        let (mem, bytes, home) = block.take();
+        let (mem, bytes, former) = block.take();
         let Some(mem) = mem else { return self.alloc_buffer(dtype, len) };
-        if let Some(home) = &home {
-            home.release(bytes);
+        if let (Mem::Device(_), Some(former)) = (&mem, former) {
+            former.release(bytes);
             self.inner.pool.receive(bytes);
         }
-        let home = home.map(|_| self.inner.pool.clone() as Arc<dyn crate::buffer::Home>);
-        let block = Block::new(id, self.inner.stream_id, bytes, mem, home);
+        let block = Block::new(id, self.inner.stream_id, bytes, mem, Some(self.inner.pool.clone()));
         Ok(Buffer::new(Arc::new(block), dtype, len))
     }
 
@@ -281,7 +283,7 @@ impl Engine {
         let (mut given, mut lengths, mut list) = (args.iter(), vec![0; parameters.len()], vec![]);
         for (i, p) in parameters.iter().enumerate() {
             if let UserKind::LengthOf(buffer) = p.kind {
-                list.push(long(lengths[buffer]));
+                list.push(Arg::I64(lengths[buffer] as i64));
                 continue;
             }
             let Some(arg) = given.next() else { break };
@@ -298,8 +300,8 @@ impl Engine {
     /// One argument, if it is of the parameter's type.
     fn user_argument(&self, p: &UserParameter, arg: &RawArg<'_>) -> Result<Arg> {
         Ok(match (p.kind, arg) {
-            (UserKind::In(d), RawArg::In(v)) if v.dtype() == d => self.arg_in(v),
-            (UserKind::Out(d), RawArg::Out(v)) if v.dtype() == d => self.arg_out(v),
+            (UserKind::In(d), RawArg::In(v)) if v.dtype() == d => Arg::Mem(self.arg_in(v).0),
+            (UserKind::Out(d), RawArg::Out(v)) if v.dtype() == d => Arg::Mem(self.arg_out(v).0),
             (UserKind::Scalar(Role::I32), RawArg::I32(x)) => Arg::I32(*x),
             (UserKind::Scalar(Role::U32), RawArg::U32(x)) => Arg::U32(*x),
             (UserKind::Scalar(Role::I64), RawArg::I64(x)) => Arg::I64(*x),

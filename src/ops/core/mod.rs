@@ -1,5 +1,9 @@
 //! Memory, copies, streams, events and introspection.
 
+mod interop;
+
+pub use self::interop::*;
+
 use std::sync::Arc;
 
 use crate::ops::IGpuBackend;

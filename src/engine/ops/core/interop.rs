@@ -1,0 +1,65 @@
+//! What a handle shares with other libraries of the process, and the choice of variants.
+
+use std::sync::{Arc, Mutex};
+
+use crate::buffer::{Block, Buffer, Mem, Owner, View};
+use crate::driver::{RawMem, RawStream};
+use crate::dtype::DType;
+use crate::engine::{Engine, checked_bytes};
+use crate::error::{GpuError, Result};
+use crate::ops::IGpuBackend;
+use crate::ops::core::{Choice, CoreOps, InteropOps, RawView};
+
+impl InteropOps for Engine {
+    unsafe fn import(
+        &self,
+        memory: RawMem,
+        dtype: DType,
+        len: usize,
+        owner: Option<Owner>,
+    ) -> Result<Buffer> {
+        let bytes = checked_bytes("import", dtype, len)?;
+        let (memory, pool) = (Mem::Foreign(memory, Mutex::new(owner)), self.inner.pool.clone());
+        let block = Block::new(self.id(), self.inner.stream_id, bytes, memory, Some(pool));
+        Ok(Buffer::new(Arc::new(block), dtype, len))
+    }
+
+    fn export(&self, v: View<'_>) -> Result<RawView> {
+        let id = self.id();
+        match v.block().raw().filter(|_| v.device() == id) {
+            Some(memory) => Ok(RawView::new(memory, (v.layout().offset() * v.dtype().size()) as u64)),
+            None => {
+                let got = format!("one on {}", v.device());
+                Err(GpuError::invalid("export", "v", format!("a view on {id}"), got))
+            }
+        }
+    }
+
+    fn raw_stream(&self) -> Result<RawStream> {
+        Ok(self.inner.stream)
+    }
+
+    unsafe fn adopt_stream(&self, stream: RawStream) -> Result<Arc<dyn IGpuBackend>> {
+        Ok(Arc::new(Engine::on(self.inner.device.clone(), Some(stream))?))
+    }
+
+    fn pin_variant(&self, op: &str, variant: Option<&str>) -> Result<()> {
+        let choice = self.explain(op)?;
+        let known = || std::iter::once(&choice.chosen).chain(choice.rejected.iter().map(|(name, _)| name));
+        if let Some(v) = variant.filter(|v| known().all(|name| name != v)) {
+            let known: Vec<_> = known().map(String::as_str).collect();
+            let what = format!("`{op}` has no variant `{v}`; known: {}", known.join(", "));
+            return Err(GpuError::Config(what.into()));
+        }
+        self.inner.device.choices.pin(op, variant);
+        Ok(())
+    }
+
+    fn explain_calls(&self, calls: &mut dyn FnMut() -> Result<()>) -> Result<Vec<Choice>> {
+        let choices = &self.inner.device.choices;
+        choices.record(true);
+        let done = calls();
+        let made = choices.record(false);
+        done.map(|()| made)
+    }
+}

@@ -1,0 +1,365 @@
+//! Softmax and log-softmax along an axis.
+
+mod plan;
+
+use self::plan::{SoftmaxPlan, SoftmaxProblem};
+use crate::buffer::{GradMut, View, ViewMut};
+use crate::dtype::DType;
+use crate::engine::Engine;
+use crate::engine::launch::{Grid, LANES, aligned16, dims, int, long};
+use crate::error::Result;
+use crate::ops::core::Choice;
+use crate::ops::softmax::*;
+use crate::spec::Kernel;
+use crate::spec::kernels::softmax::*;
+use crate::spec::softmax::SOFTMAXES;
+
+/// The kernels that hold 1, 2, 4 and 8 items of 16 bytes per thread, forward and backward.
+const REGISTERS: [&Kernel<SoftmaxShortArgs>; 4] =
+    [&SOFTMAX_SHORT1, &SOFTMAX_SHORT2, &SOFTMAX_SHORT4, &SOFTMAX_SHORT8];
+const REGISTERS_BWD: [&Kernel<SoftmaxBwdShortArgs>; 3] =
+    [&SOFTMAX_BWD_SHORT1, &SOFTMAX_BWD_SHORT2, &SOFTMAX_BWD_SHORT4];
+/// The kernels of the sizes in [`plan::CLUSTER_ELEMENTS`].
+const CLUSTER: [&Kernel<SoftmaxHeldArgs>; 2] = [&SOFTMAX_HELD16, &SOFTMAX_HELD64];
+const CLUSTER_BWD: [&Kernel<SoftmaxBwdHeldArgs>; 2] = [&SOFTMAX_BWD_HELD16, &SOFTMAX_BWD_HELD64];
+
+fn name(kind: Softmax) -> &'static str {
+    match kind {
+        Softmax::Softmax => SOFTMAXES[0],
+        Softmax::LogSoftmax => SOFTMAXES[1],
+    }
+}
+
+/// A row split into `splits` parts of `chunk` elements.
+struct Split {
+    splits: usize,
+    chunk: usize,
+    wide: bool,
+    phase: usize,
+}
+
+/// What decides how softmax of contiguous operands of one shape and storage type runs.
+fn problem([outer, cols, inner]: [usize; 3], operands: &[&View<'_>]) -> SoftmaxProblem {
+    let dtype = operands[0].dtype();
+    let phase = |v: &View<'_>| v.layout().offset() % (16 / dtype.size());
+    let first = phase(operands[0]);
+    SoftmaxProblem {
+        outer,
+        cols,
+        inner,
+        dtype,
+        operands: operands.len(),
+        aligned: operands.iter().all(|v| aligned16(v)),
+        phase: operands.iter().all(|v| phase(v) == first).then_some(first),
+    }
+}
+
+impl Engine {
+    /// What serves softmax of 4096 rows of 1024 elements in f32, or its gradient.
+    pub(crate) fn explain_softmax(&self, op: &'static str) -> Result<Choice> {
+        let (outer, cols, inner) = (4096, 1024, 1);
+        let operands = if op == "softmax" { 2 } else { 3 };
+        let p =
+            SoftmaxProblem { outer, cols, inner, dtype: DType::F32, operands, aligned: true, phase: Some(0) };
+        self.explain_problem(op, &p)
+    }
+
+    /// Blocks for rows of which a block takes `LANES / lanes` at a time.
+    fn softmax_grid(&self, rows: usize, lanes: usize) -> Grid {
+        let blocks = rows.div_ceil(LANES / lanes);
+        Grid::Blocks([if lanes == LANES { blocks } else { blocks.min(self.fill() * 8) }, 1, 1])
+    }
+
+    /// A cluster of blocks per row.
+    fn cluster_grid(&self, rows: usize) -> Grid {
+        Grid::Blocks([rows * self.device_caps().cluster as usize, 1, 1])
+    }
+
+    /// Softmax of `rows` rows of `cols` elements, which are cut into runs.
+    fn softmax_split(
+        &self,
+        op: &'static str,
+        [x, y]: [&View<'_>; 2],
+        [rows, cols]: [usize; 2],
+        cut: &Split,
+    ) -> Result<()> {
+        let dt = x.dtype();
+        let parts = self.scratch(dt.accumulator(), 2 * rows * cut.splits)?;
+        // One (m, scale) per row, so that the blocks of the last pass have nothing to join.
+        let norms = self.scratch(dt.accumulator(), 2 * rows)?;
+        let (part, norms) = (self.arg_in(&parts.view()), self.arg_in(&norms.view()));
+        let grid = Grid::Blocks([rows * cut.splits, 1, 1]);
+        let args = SoftmaxPartArgs {
+            x: self.arg_in(x),
+            part,
+            rows: long(rows),
+            cols: long(cols),
+            splits: int(cut.splits),
+            chunk: long(cut.chunk),
+            wide: i32::from(cut.wide),
+            phase: int(cut.phase),
+        };
+        self.launch(&SOFTMAX_PART, dt, op, grid, &args)?;
+        let args = SoftmaxJoinArgs { part, norms, rows: long(rows), splits: int(cut.splits) };
+        self.launch(&SOFTMAX_JOIN, dt, op, Grid::Stride(rows), &args)?;
+        let args = SoftmaxApplyArgs {
+            x: self.arg_in(x),
+            norms,
+            y: self.arg_in(y),
+            rows: long(rows),
+            cols: long(cols),
+            splits: int(cut.splits),
+            chunk: long(cut.chunk),
+            wide: i32::from(cut.wide),
+            phase: int(cut.phase),
+        };
+        self.launch(&SOFTMAX_APPLY, dt, op, grid, &args)
+    }
+
+    /// The gradient of [`Engine::softmax_split`].
+    fn softmax_split_bwd(
+        &self,
+        op: &'static str,
+        [dy, y]: [&View<'_>; 2],
+        dx: &GradMut<'_>,
+        [rows, cols]: [usize; 2],
+        cut: &Split,
+    ) -> Result<()> {
+        let dt = y.dtype();
+        let parts = self.scratch(dt.accumulator(), rows * cut.splits)?;
+        let part = self.arg_in(&parts.view());
+        let grid = Grid::Blocks([rows * cut.splits, 1, 1]);
+        let args = SoftmaxBwdPartArgs {
+            dy: self.arg_in(dy),
+            y: self.arg_in(y),
+            part,
+            rows: long(rows),
+            cols: long(cols),
+            splits: int(cut.splits),
+            chunk: long(cut.chunk),
+            wide: i32::from(cut.wide),
+            phase: int(cut.phase),
+        };
+        self.launch(&SOFTMAX_BWD_PART, dt, op, grid, &args)?;
+        let args = SoftmaxBwdApplyArgs {
+            dy: self.arg_in(dy),
+            y: self.arg_in(y),
+            part,
+            dx: self.arg_out(&dx.out),
+            rows: long(rows),
+            cols: long(cols),
+            splits: int(cut.splits),
+            chunk: long(cut.chunk),
+            wide: i32::from(cut.wide),
+            phase: int(cut.phase),
+            accumulate: i32::from(dx.accumulate),
+        };
+        self.launch(&SOFTMAX_BWD_APPLY, dt, op, grid, &args)
+    }
+}
+
+fn cols_grid(outer: usize, inner: usize, tx: usize, wide: bool, size: usize) -> Grid {
+    let items = outer * inner / if wide { 16 / size } else { 1 };
+    Grid::Blocks([items.div_ceil(tx), 1, 1])
+}
+
+impl SoftmaxOps for Engine {
+    fn softmax(&self, kind: Softmax, axis: usize, x: View<'_>, y: ViewMut<'_>) -> Result<()> {
+        let [outer, cols, inner] = check_softmax(axis, &x, &y)?;
+        let out = y.as_view();
+        self.own("softmax", "x", &x)?;
+        self.own("softmax", "y", &out)?;
+        if x.numel() == 0 {
+            return Ok(());
+        }
+        let (op, dt) = (name(kind), x.dtype());
+        let plan = self.plan("softmax", &problem([outer, cols, inner], &[&x, &out]))?;
+        let (px, py) = (self.arg_in(&x), self.arg_in(&out));
+        match plan {
+            SoftmaxPlan::Registers { lanes, wide, items } => {
+                let args = SoftmaxShortArgs {
+                    x: px,
+                    y: py,
+                    rows: long(outer),
+                    cols: int(cols),
+                    lanes: int(lanes),
+                    wide: i32::from(wide),
+                };
+                self.launch(REGISTERS[items], dt, op, self.softmax_grid(outer, lanes), &args)
+            }
+            SoftmaxPlan::Cluster { wide, size } => {
+                let args = SoftmaxHeldArgs { x: px, y: py, cols: int(cols), wide: i32::from(wide) };
+                self.launch(CLUSTER[size], dt, op, self.cluster_grid(outer), &args)
+            }
+            SoftmaxPlan::Rows { lanes, wide, phase } => {
+                let args = SoftmaxRowsArgs {
+                    x: px,
+                    y: py,
+                    rows: long(outer),
+                    cols: long(cols),
+                    lanes: int(lanes),
+                    wide: i32::from(wide),
+                    phase: int(phase),
+                };
+                self.launch(&SOFTMAX_ROWS, dt, op, self.softmax_grid(outer, lanes), &args)
+            }
+            SoftmaxPlan::Split { splits, chunk, wide, phase } => {
+                let split = Split { splits, chunk, wide, phase };
+                self.softmax_split(op, [&x, &out], [outer, cols], &split)
+            }
+            SoftmaxPlan::Columns { tx, wide } => {
+                let args = SoftmaxColsArgs {
+                    x: px,
+                    y: py,
+                    outer: long(outer),
+                    cols: long(cols),
+                    inner: long(inner),
+                    tx: int(tx),
+                    wide: i32::from(wide),
+                };
+                self.launch(&SOFTMAX_COLS, dt, op, cols_grid(outer, inner, tx, wide, dt.size()), &args)
+            }
+        }
+    }
+
+    fn softmax_bwd(
+        &self,
+        kind: Softmax,
+        axis: usize,
+        dy: View<'_>,
+        y: View<'_>,
+        dx: GradMut<'_>,
+    ) -> Result<()> {
+        const OP: &str = "softmax_bwd";
+        let [outer, cols, inner] = check_softmax_bwd(axis, &dy, &y, &dx)?;
+        let out = dx.out.as_view();
+        for (arg, v) in [("dy", &dy), ("y", &y), ("dx", &out)] {
+            self.own(OP, arg, v)?;
+        }
+        if y.numel() == 0 {
+            return Ok(());
+        }
+        let (op, dt) = (name(kind), y.dtype());
+        let plan = self.plan(OP, &problem([outer, cols, inner], &[&dy, &y, &out]))?;
+        let [pg, py, px] = [&dy, &y, &out].map(|v| self.arg_in(v));
+        let accumulate = i32::from(dx.accumulate);
+        match plan {
+            SoftmaxPlan::Registers { lanes, wide, items } => {
+                let args = SoftmaxBwdShortArgs {
+                    dy: pg,
+                    y: py,
+                    dx: px,
+                    rows: long(outer),
+                    cols: int(cols),
+                    lanes: int(lanes),
+                    wide: i32::from(wide),
+                    accumulate,
+                };
+                self.launch(REGISTERS_BWD[items], dt, op, self.softmax_grid(outer, lanes), &args)
+            }
+            SoftmaxPlan::Cluster { wide, size } => {
+                let args = SoftmaxBwdHeldArgs {
+                    dy: pg,
+                    y: py,
+                    dx: px,
+                    cols: int(cols),
+                    wide: i32::from(wide),
+                    accumulate,
+                };
+                self.launch(CLUSTER_BWD[size], dt, op, self.cluster_grid(outer), &args)
+            }
+            SoftmaxPlan::Rows { lanes, wide, phase } => {
+                let args = SoftmaxBwdRowsArgs {
+                    dy: pg,
+                    y: py,
+                    dx: px,
+                    rows: long(outer),
+                    cols: long(cols),
+                    lanes: int(lanes),
+                    wide: i32::from(wide),
+                    phase: int(phase),
+                    accumulate,
+                };
+                self.launch(&SOFTMAX_BWD_ROWS, dt, op, self.softmax_grid(outer, lanes), &args)
+            }
+            SoftmaxPlan::Split { splits, chunk, wide, phase } => {
+                let split = Split { splits, chunk, wide, phase };
+                self.softmax_split_bwd(op, [&dy, &y], &dx, [outer, cols], &split)
+            }
+            SoftmaxPlan::Columns { tx, wide } => {
+                let args = SoftmaxBwdColsArgs {
+                    dy: pg,
+                    y: py,
+                    dx: px,
+                    outer: long(outer),
+                    cols: long(cols),
+                    inner: long(inner),
+                    tx: int(tx),
+                    wide: i32::from(wide),
+                    accumulate,
+                };
+                self.launch(&SOFTMAX_BWD_COLS, dt, op, cols_grid(outer, inner, tx, wide, dt.size()), &args)
+            }
+        }
+    }
+
+    fn masked_softmax(&self, scale: f64, x: View<'_>, mask: Option<View<'_>>, y: ViewMut<'_>) -> Result<()> {
+        const OP: &str = "masked_softmax";
+        let [rows, cols] = check_masked_softmax(&x, mask.as_ref(), &y)?;
+        let out = y.as_view();
+        self.own_all(OP, &[("x", Some(x)), ("mask", mask), ("y", Some(out))])?;
+        if x.numel() == 0 {
+            return Ok(());
+        }
+        let dt = x.dtype();
+        let mut walk = self.row_walk(rows, cols, 32, &[&x, &out]);
+        (walk.splits, walk.chunk) = (1, cols);
+        let wide_mask = mask.map(|m| m.broadcast_to(x.shape())).transpose()?;
+        let lead = x.shape().len() - 1;
+        let strides: Vec<usize> =
+            wide_mask.as_ref().map_or(vec![0; lead + 1], |m| m.layout().strides().to_vec());
+        let step = if cols == 1 { 0 } else { strides[lead] };
+        let args = SoftmaxMaskedArgs {
+            x: self.arg_in(&x),
+            mask: self.arg_opt(wide_mask.as_ref()),
+            y: self.arg_in(&out),
+            rows: long(rows),
+            cols: long(cols),
+            lanes: int(walk.lanes),
+            wide: i32::from(walk.wide),
+            phase: int(walk.phase),
+            scale,
+            rank: int(lead),
+            sizes: dims(x.shape()[..lead].iter().copied()),
+            steps: dims(strides[..lead].iter().copied()),
+            step: int(step),
+            aligned: i32::from(mask.as_ref().is_some_and(aligned16)),
+        };
+        self.launch(&SOFTMAX_MASKED, dt, "", self.row_grid(rows, &walk), &args)
+    }
+
+    fn masked_softmax_bwd(&self, scale: f64, dy: View<'_>, y: View<'_>, dx: GradMut<'_>) -> Result<()> {
+        const OP: &str = "masked_softmax_bwd";
+        let [rows, cols] = check_masked_softmax_bwd(&dy, &y, &dx)?;
+        let out = dx.out.as_view();
+        self.own_all(OP, &[("dy", dy), ("y", y), ("dx", out)])?;
+        if y.numel() == 0 {
+            return Ok(());
+        }
+        let dt = y.dtype();
+        let walk = self.row_walk(rows, cols, 32, &[&dy, &y, &out]);
+        let args = SoftmaxMaskedBwdArgs {
+            dy: self.arg_in(&dy),
+            y: self.arg_in(&y),
+            dx: self.arg_in(&out),
+            rows: long(rows),
+            cols: long(cols),
+            lanes: int(walk.lanes),
+            wide: i32::from(walk.wide),
+            phase: int(walk.phase),
+            scale,
+            accumulate: i32::from(dx.accumulate),
+        };
+        self.launch(&SOFTMAX_MASKED_BWD, dt, "", self.row_grid(rows, &walk), &args)
+    }
+}

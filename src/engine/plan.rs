@@ -1,0 +1,268 @@
+//! Plans: in which of several ways an operation runs.
+//!
+//! An operation with several ways to run has a [`Problem`]: the sizes, storage type and alignment that decide, and nothing else. Its
+//! [`Problem::plan`] is a pure function of the problem and the device's capabilities, so it is tested without a device. The engine takes the first
+//! variant that applies, or the pinned one, and carries its plan out. `TREFOIL_VARIANT` pins: `portable` takes the portable text everywhere,
+//! `gemm:cublaslt` one variant of one operation; [`InteropOps::pin_variant`](crate::ops::core::InteropOps::pin_variant) does so at run time.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, RwLock};
+
+use super::{Engine, lock};
+use crate::device::Caps;
+use crate::error::{GpuError, Result};
+use crate::ops::OpInfo;
+use crate::ops::core::Choice;
+
+/// Name of the variant that the portable text serves, where a vendor library is another.
+pub(crate) const PORTABLE: &str = "portable";
+
+/// Why a variant does not apply to a problem.
+pub(crate) type Reason = Cow<'static, str>;
+
+/// One way to run an operation.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Variant {
+    /// Name, for pins and `explain`.
+    pub(crate) name: &'static str,
+    /// File under `kernels/`, or the vendor library.
+    pub(crate) source: &'static str,
+}
+
+/// What decides in which way an operation runs.
+pub(crate) trait Problem: Copy {
+    /// The geometry of a launch (or of several), for one variant.
+    type Plan: Copy;
+
+    /// The variants, best first.
+    const VARIANTS: &'static [Variant];
+
+    /// The plan of the variant of this number, or why it does not apply.
+    fn plan(&self, variant: usize, caps: &Caps) -> std::result::Result<Self::Plan, Reason>;
+}
+
+/// One way to run an operation whose conditions are closures over the engine.
+pub(crate) struct Alternative<'a> {
+    pub(crate) variant: Variant,
+    /// Whether it takes the problem, or why not.
+    pub(crate) applicable: &'a dyn Fn() -> std::result::Result<(), Reason>,
+}
+
+impl<'a> Alternative<'a> {
+    pub(crate) fn new(
+        name: &'static str,
+        source: &'static str,
+        applicable: &'a dyn Fn() -> std::result::Result<(), Reason>,
+    ) -> Self {
+        Alternative { variant: Variant { name, source }, applicable }
+    }
+}
+
+/// Pinned variants of a device, and the choices that are being recorded.
+#[derive(Debug, Default)]
+pub(crate) struct Choices {
+    any_pin: AtomicBool,
+    pins: RwLock<HashMap<String, String>>,
+    recording: AtomicBool,
+    made: Mutex<Vec<Choice>>,
+}
+
+impl Choices {
+    /// With the pins of `TREFOIL_VARIANT`. `Config` for a malformed one.
+    pub(crate) fn from_env() -> Result<Self> {
+        let choices = Choices::default();
+        for part in std::env::var("TREFOIL_VARIANT").unwrap_or_default().split(',').filter(|p| !p.is_empty())
+        {
+            match part.split_once(':') {
+                Some((op, name)) if crate::ops::all_ops().any(|o| o.name == op) => {
+                    choices.pin(op, Some(name))
+                }
+                None if part == PORTABLE => choices.pin("*", Some(PORTABLE)),
+                _ => {
+                    let what =
+                        format!("TREFOIL_VARIANT: `{part}` is neither `{PORTABLE}` nor `OPERATION:VARIANT`");
+                    return Err(GpuError::Config(what.into()));
+                }
+            }
+        }
+        Ok(choices)
+    }
+
+    /// Pins `op` to a variant, or frees it.
+    pub(crate) fn pin(&self, op: &str, variant: Option<&str>) {
+        let mut pins = self.pins.write().unwrap_or_else(|p| p.into_inner());
+        match variant {
+            Some(v) => drop(pins.insert(op.into(), v.into())),
+            None => drop(pins.remove(op)),
+        }
+        self.any_pin.store(!pins.is_empty(), Ordering::Release);
+    }
+
+    /// The number of the variant to which `op` is pinned. A pin of all operations to `portable` means those that have one of that name.
+    fn pinned<'a>(
+        &self,
+        op: &str,
+        names: impl Fn() -> Vec<&'a str>,
+    ) -> Option<std::result::Result<usize, String>> {
+        if !self.any_pin.load(Ordering::Acquire) {
+            return None;
+        }
+        let pins = self.pins.read().unwrap_or_else(|p| p.into_inner());
+        let at = |pin: &String| names().iter().position(|name| name == pin);
+        match (pins.get(op), pins.get("*")) {
+            (Some(pin), _) => Some(
+                at(pin).ok_or_else(|| format!("it has no variant `{pin}`; known: {}", names().join(", "))),
+            ),
+            (None, Some(all)) => at(all).map(Ok),
+            (None, None) => None,
+        }
+    }
+
+    /// Starts to record the choices that are made; those made until then.
+    pub(crate) fn record(&self, on: bool) -> Vec<Choice> {
+        self.recording.store(on, Ordering::Release);
+        std::mem::take(&mut *lock(&self.made))
+    }
+
+    fn made(&self, choice: impl FnOnce() -> Choice) {
+        if self.recording.load(Ordering::Acquire) {
+            lock(&self.made).push(choice());
+        }
+    }
+}
+
+/// A decision among variants in words.
+fn choice(
+    op: &'static str,
+    chosen: usize,
+    variants: &[Variant],
+    why_not: impl Fn(usize) -> Option<Reason>,
+) -> Choice {
+    let others = variants.iter().enumerate().filter(|(i, _)| *i != chosen);
+    let rejected = others.map(|(i, v)| {
+        let why = why_not(i).unwrap_or_else(|| "another variant is preferred".into());
+        (v.name.to_string(), why.into_owned())
+    });
+    Choice {
+        op,
+        chosen: variants[chosen].name.into(),
+        source: variants[chosen].source.into(),
+        rejected: rejected.collect(),
+    }
+}
+
+impl Engine {
+    /// The plan for a problem of `op`: that of the pinned variant, else of the first that applies. `Unsupported` where a pinned variant does not.
+    pub(crate) fn plan<P: Problem>(&self, op: &'static str, problem: &P) -> Result<P::Plan> {
+        let choices = &self.inner.device.choices;
+        let caps = self.device_caps();
+        let names = || P::VARIANTS.iter().map(|v| v.name).collect();
+        let (at, plan) = match choices.pinned(op, names) {
+            None => (0..P::VARIANTS.len())
+                .find_map(|v| Some((v, problem.plan(v, caps).ok()?)))
+                .ok_or_else(|| self.no_variant(op, "no variant applies".into()))?,
+            Some(at) => {
+                let at = at.map_err(|why| self.no_variant(op, why))?;
+                let pinned =
+                    |why| format!("the pinned variant `{}` does not apply: {why}", P::VARIANTS[at].name);
+                (at, problem.plan(at, caps).map_err(|why| self.no_variant(op, pinned(why)))?)
+            }
+        };
+        choices.made(|| choice(op, at, P::VARIANTS, |v| problem.plan(v, caps).err()));
+        Ok(plan)
+    }
+
+    /// What [`Engine::plan`] would choose, in words.
+    pub(crate) fn explain_problem<P: Problem>(&self, op: &'static str, problem: &P) -> Result<Choice> {
+        let caps = self.device_caps();
+        let names = || P::VARIANTS.iter().map(|v| v.name).collect();
+        let at = match self.inner.device.choices.pinned(op, names) {
+            Some(at) => at.map_err(|why| self.no_variant(op, why))?,
+            None => (0..P::VARIANTS.len())
+                .find(|&v| problem.plan(v, caps).is_ok())
+                .ok_or_else(|| self.no_variant(op, "no variant applies".into()))?,
+        };
+        Ok(choice(op, at, P::VARIANTS, |v| problem.plan(v, caps).err()))
+    }
+
+    fn no_variant(&self, op: &'static str, why: String) -> GpuError {
+        GpuError::Unsupported { op, device: self.device_caps().id, why: why.into() }
+    }
+
+    /// Number of the alternative that runs: the pinned one, else the first that applies.
+    pub(crate) fn choose(&self, op: &'static str, alternatives: &[Alternative<'_>]) -> Result<usize> {
+        let choices = &self.inner.device.choices;
+        let at = match choices.pinned(op, || alternatives.iter().map(|c| c.variant.name).collect()) {
+            Some(at) => {
+                let at = at.map_err(|why| self.no_variant(op, why))?;
+                let name = alternatives[at].variant.name;
+                let pinned =
+                    |why| self.no_variant(op, format!("the pinned variant `{name}` does not apply: {why}"));
+                (alternatives[at].applicable)().map_err(pinned)?;
+                at
+            }
+            None => alternatives
+                .iter()
+                .position(|c| (c.applicable)().is_ok())
+                .ok_or_else(|| self.no_variant(op, "no variant applies".into()))?,
+        };
+        choices.made(|| Self::choice_of(op, at, alternatives));
+        Ok(at)
+    }
+
+    /// The decision of [`Engine::choose`] in words.
+    pub(crate) fn explain_choice(
+        &self,
+        op: &'static str,
+        alternatives: &[Alternative<'_>],
+    ) -> Result<Choice> {
+        Ok(Self::choice_of(op, self.choose(op, alternatives)?, alternatives))
+    }
+
+    fn choice_of(op: &'static str, at: usize, alternatives: &[Alternative<'_>]) -> Choice {
+        let variants: Vec<Variant> = alternatives.iter().map(|c| c.variant).collect();
+        choice(op, at, &variants, |i| (alternatives[i].applicable)().err())
+    }
+
+    /// What [`CoreOps::explain`](crate::ops::core::CoreOps::explain) answers: the decision for a typical problem of an operation with variants, else
+    /// the portable text.
+    pub(crate) fn explain_op(&self, info: &'static OpInfo) -> Result<Choice> {
+        match info.name {
+            "gemm" | "gemm_bwd" | "gemm_grouped" => return self.explain_gemm(info.name),
+            "rnn" | "rnn_bwd" => return self.explain_rnn(info.name),
+            "conv" | "conv_bwd" | "conv_transpose" | "conv_transpose_bwd" => {
+                return self.explain_conv(info.name);
+            }
+            "softmax" | "softmax_bwd" => return self.explain_softmax(info.name),
+            _ => {}
+        }
+        let files: std::collections::BTreeSet<_> =
+            crate::spec::all_kernels().filter(|k| k.family == info.family).map(|k| k.file).collect();
+        let source = files.into_iter().map(|f| format!("kernels/common/{f}")).collect::<Vec<_>>().join(", ");
+        Ok(Choice { op: info.name, chosen: PORTABLE.into(), source, rejected: vec![] })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pins_name_one_operation_or_all_that_have_the_variant() {
+        let c = Choices::default();
+        let names = || vec!["fast", PORTABLE];
+        assert_eq!(c.pinned("gemm", names), None);
+        c.pin("*", Some(PORTABLE));
+        assert_eq!(c.pinned("gemm", names), Some(Ok(1)));
+        assert_eq!(c.pinned("softmax", || vec!["registers"]), None);
+        c.pin("gemm", Some("fast"));
+        assert_eq!(c.pinned("gemm", names), Some(Ok(0)));
+        c.pin("gemm", Some("slow"));
+        assert!(c.pinned("gemm", names).is_some_and(|at| at.is_err_and(|e| e.contains("fast, portable"))));
+        c.pin("gemm", None);
+        c.pin("*", None);
+        assert_eq!(c.pinned("gemm", names), None);
+    }
+}
