@@ -5,6 +5,7 @@ use std::fmt::{self, Write};
 use std::io;
 
 use trefoil::GpuError;
+use trefoil_bench::CaseError;
 use trefoil_nn::NnError;
 
 pub(crate) type Result<T, E = CliError> = std::result::Result<T, E>;
@@ -54,6 +55,15 @@ impl From<NnError> for CliError {
 impl From<GpuError> for CliError {
     fn from(e: GpuError) -> Self {
         CliError::Nn(e.into())
+    }
+}
+
+impl From<CaseError> for CliError {
+    fn from(e: CaseError) -> Self {
+        match e {
+            CaseError::Invalid(text) => CliError::Input(text),
+            CaseError::Gpu(e) => e.into(),
+        }
     }
 }
 

@@ -1,0 +1,10 @@
+//! The commands, one module for each.
+
+pub(crate) mod bench;
+pub(crate) mod devices;
+pub(crate) mod explain;
+pub(crate) mod parity;
+pub(crate) mod plot;
+pub(crate) mod status;
+pub(crate) mod summary;
+pub(crate) mod train;
