@@ -4,9 +4,9 @@
 //!     TREFOIL_BACKEND=cuda cargo bench -- softmax   only those whose name contains a text
 //!     cargo bench -- --test                         every benchmark once, to see that they run
 //!
-//! The time is that between two events on the device's stream (on the CPU backend: of the host), over as many calls as criterion's sampling
-//! asks for: it includes launches that are not hidden behind the work. Sizes are those of training on a GPU, and small on a CPU. Throughput is
-//! bytes that have to move at least once, or floating-point operations for matrix products.
+//! The time is that between two events on the device's stream (on the CPU backend: of the host), over as many calls as criterion's
+//! sampling asks for: it includes launches that are not hidden behind the work. Sizes are those of training on a GPU, and small on a CPU.
+//! The throughput is bytes that have to move at least once, or floating-point operations for matrix products.
 
 use std::time::Duration;
 

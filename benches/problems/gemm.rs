@@ -33,13 +33,9 @@ struct Linear {
 }
 
 impl Linear {
-    fn new(size: [usize; 3], act: Activation) -> Self {
-        Linear { size, act, precision: Precision::Ieee, save: false }
-    }
-
-    /// `[side, side]` matrices.
+    /// All matrices square, nothing saved.
     fn square(cx: &Context<'_>, act: Activation) -> Self {
-        Linear::new([cx.side(); 3], act)
+        Linear { size: [cx.side(); 3], act, precision: Precision::Ieee, save: false }
     }
 
     fn of_case(c: &Case) -> Result<Self, CaseError> {

@@ -82,8 +82,8 @@ impl std::fmt::Debug for Prepared {
 }
 
 impl Prepared {
-    /// Queues run number `i` and returns without waiting; `gpu` is the device that the problem was prepared on. The number selects the set of
-    /// inputs ([`Context::rotating`]).
+    /// Queues run number `i` and returns without waiting; `gpu` is the device that the problem was prepared on. The number selects the set
+    /// of inputs ([`Context::rotating`]).
     pub fn run(&mut self, gpu: &dyn IGpuBackend, i: usize) -> Result<()> {
         (self.run)(gpu, i)
     }

@@ -1,4 +1,4 @@
-//! `trefoil devices`.
+//! `trefoil devices`: every backend with its devices, or the reason why it cannot be used.
 
 use std::io::Write;
 

@@ -8,3 +8,10 @@ pub(crate) mod plot;
 pub(crate) mod status;
 pub(crate) mod summary;
 pub(crate) mod train;
+
+use trefoil::ops::Family;
+
+/// Lower-case name of a family, the name of its files.
+fn family_name(f: Family) -> String {
+    format!("{f:?}").to_lowercase()
+}

@@ -1,4 +1,4 @@
-//! `trefoil parity`.
+//! `trefoil parity`: every layer of a network on two devices.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -11,7 +11,7 @@ use trefoil_nn::{DType, LayerExt};
 
 use crate::backend::BackendArg;
 use crate::error::{CliError, Result};
-use crate::network::Described;
+use crate::network::ModelFile;
 
 /// Arguments of `parity`.
 #[derive(Debug, clap::Args)]
@@ -101,25 +101,13 @@ fn text(out: &mut dyn Write, rows: &[Row]) -> Result<()> {
         ]);
     }
     let width = |i: usize| lines.iter().map(|l| l[i].chars().count()).max().unwrap_or(0);
-    let w = [0, 1, 2, 3, 4, 5].map(width);
+    let widths = [0, 1, 2, 3, 4, 5, 6].map(width);
     for l in &lines {
-        let line = format!(
-            "{:<a$}  {:<b$}  {:<c$}  {:>d$}  {:>e$}  {:>f$}  {}",
-            l[0],
-            l[1],
-            l[2],
-            l[3],
-            l[4],
-            l[5],
-            l[6],
-            a = w[0],
-            b = w[1],
-            c = w[2],
-            d = w[3],
-            e = w[4],
-            f = w[5]
-        );
-        writeln!(out, "{}", line.trim_end())?;
+        let cells = l.iter().zip(widths).enumerate().map(|(i, (cell, w))| match i {
+            3..=5 => format!("{cell:>w$}"),
+            _ => format!("{cell:<w$}"),
+        });
+        writeln!(out, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
     }
     Ok(())
 }
@@ -131,19 +119,19 @@ pub(crate) fn run(a: &Args, out: &mut dyn Write) -> Result<()> {
     if let Some(t) = a.tolerance.filter(|t| !(*t >= 0.0 && t.is_finite())) {
         return Err(CliError::Input(format!("--tolerance: expected a number of at least 0, got {t}")));
     }
-    let described = Described::load(&a.config)?;
+    let file = ModelFile::load(&a.config)?;
     let device = a.backend.open()?;
     let other = Registry::default().open(&a.against.parse::<Selector>()?)?;
-    let dtype = described.dtype();
+    let dtype = file.dtype();
     let forward = a.tolerance.unwrap_or(match dtype {
         DType::F16 => 1e-2,
         DType::Bf16 => 5e-2,
         _ => 1e-5,
     });
     let gate = Gate { forward, gradient: 10.0 * forward };
-    let inputs = described.inputs(&other, a.batch)?;
-    let reference = described.network(&other, if a.double { DType::F64 } else { DType::F32 }, &inputs)?;
-    let model = described.network(&device, dtype, &inputs)?;
+    let inputs = file.inputs(&other, a.batch)?;
+    let reference = file.network(&other, if a.double { DType::F64 } else { DType::F32 }, &inputs)?;
+    let model = file.network(&device, dtype, &inputs)?;
     if a.eval {
         reference.eval();
         model.eval();
@@ -170,8 +158,9 @@ pub(crate) fn run(a: &Args, out: &mut dyn Write) -> Result<()> {
     }
     match failed {
         0 => Ok(()),
-        n => {
-            Err(CliError::Input(format!("{n} of {} tensors differ by more than their tolerance", rows.len())))
-        }
+        n => Err(CliError::Input(format!(
+            "{n} of {} tensors differ by more than their tolerance (--double compares with f64, to see which side is off)",
+            rows.len()
+        ))),
     }
 }

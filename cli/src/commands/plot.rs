@@ -1,4 +1,4 @@
-//! `trefoil plot`.
+//! `trefoil plot`: curves of runs as SVG.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -52,11 +52,7 @@ pub(crate) fn run(a: &Args, out: &mut dyn Write) -> Result<()> {
         }
     };
     let path = a.out.clone().unwrap_or(default);
-    std::fs::write(&path, svg).map_err(|source| CliError::File {
-        what: "write",
-        path: path.display().to_string(),
-        source,
-    })?;
+    std::fs::write(&path, svg).map_err(CliError::file("write", &path))?;
     for (folder, history) in &all {
         let last = history.last().map_or(0, |s| s.epoch);
         writeln!(out, "{}: {last} epochs", folder.display())?;

@@ -1,11 +1,11 @@
-//! `trefoil status`.
+//! `trefoil status`: the table of kernels in numbers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 
-use trefoil::ops::Family;
 use trefoil::spec::{KernelSpec, all_kernels, all_units};
 
+use super::family_name;
 use crate::error::Result;
 
 /// Arguments of `status`.
@@ -14,11 +14,6 @@ pub(crate) struct Args {
     /// One line per kernel instead of one per family
     #[arg(long)]
     all: bool,
-}
-
-/// Lower-case name of a family, the name of its files.
-pub(crate) fn family(f: Family) -> String {
-    format!("{f:?}").to_lowercase()
 }
 
 fn dtypes(k: &KernelSpec) -> String {
@@ -31,11 +26,11 @@ pub(crate) fn run(a: &Args, out: &mut dyn Write) -> Result<()> {
         writeln!(out, "{:<12} {:<32} {:<20} dtypes", "family", "kernel", "file")?;
     }
     for k in all_kernels() {
-        let f = families.entry(family(k.family)).or_default();
+        let f = families.entry(family_name(k.family)).or_default();
         f.0 += 1;
         f.1.insert(k.file);
         if a.all {
-            writeln!(out, "{:<12} {:<32} {:<20} {}", family(k.family), k.entry, k.file, dtypes(k))?;
+            writeln!(out, "{:<12} {:<32} {:<20} {}", family_name(k.family), k.entry, k.file, dtypes(k))?;
         }
     }
     if !a.all {

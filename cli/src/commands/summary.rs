@@ -1,4 +1,4 @@
-//! `trefoil summary`.
+//! `trefoil summary`: the layers of a network with shapes, parameters, memory and arithmetic.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use trefoil_nn::{Device, LayerExt, Tensor};
 
 use crate::backend::BackendArg;
 use crate::error::{CliError, Result};
-use crate::network::Described;
+use crate::network::ModelFile;
 
 /// Arguments of `summary`.
 #[derive(Debug, clap::Args)]
@@ -22,7 +22,8 @@ Examples:
   trefoil summary examples/digits.json --json      the same as JSON
 
 MACs are the multiply-accumulates of products (matrices, convolutions, attention, recurrences); FLOPs are two per MAC and one per element
-that any other operation computes. Nothing is computed for them: the backend serves a run's data alone. Numbers of a layer contain those of its parts. Sizes that a network alone leaves free (-1) count as 8.")]
+that any other operation computes. Nothing is computed for them: the backend only loads a run's data. Numbers of a layer include those of
+its children. Sizes that a network alone leaves free (-1) count as 8.")]
 pub(crate) struct Args {
     /// A training run, or a network
     config: PathBuf,
@@ -40,34 +41,34 @@ pub(crate) fn run(a: &Args, out: &mut dyn Write) -> Result<()> {
     if a.batch == 0 {
         return Err(CliError::Input("--batch: expected at least 1, got 0".into()));
     }
-    let described = Described::load(&a.config)?;
+    let file = ModelFile::load(&a.config)?;
     // What there is to say depends on shapes alone: nothing is allocated or computed, whatever the sizes.
     let shapes: Device = Arc::new(Engine::shapes());
-    let inputs = match &described {
-        Described::Network(_) => described.inputs(&shapes, a.batch)?,
-        Described::Run(..) => described
+    let inputs = match &file {
+        ModelFile::Network(_) => file.inputs(&shapes, a.batch)?,
+        ModelFile::Run(..) => file
             .inputs(&a.backend.open()?, a.batch)?
             .iter()
             .map(|x| Tensor::empty(&shapes, x.dtype(), x.shape()))
             .collect::<trefoil_nn::Result<_>>()?,
     };
-    let model = described.network(&shapes, described.dtype(), &inputs)?;
+    let model = file.network(&shapes, file.dtype(), &inputs)?;
     // Statistics of batches need several items; those that were saved do not.
     model.eval();
     let s = summary(&model, &inputs)?;
     // What an optimizer keeps besides the parameters: gradients, states in f32, and f32 originals of 16-bit parameters.
-    let training = match &described {
-        Described::Run(config, _) => {
-            let (t, half) = (&config.train, described.dtype().size() < 4);
+    let training = match &file {
+        ModelFile::Run(config, _) => {
+            let (t, half) = (&config.train, file.dtype().size() < 4);
             let copies = config.optimizer.rule().states().len()
                 + usize::from(half && t.master_weights)
                 + usize::from(t.ema.is_some());
             let trained = model.parameters().into_iter().filter(|p| p.requires_grad());
             let trained: usize = trained.map(|p| p.get().numel()).sum();
-            let gradients = trained * described.dtype().size();
+            let gradients = trained * file.dtype().size();
             Some((config.optimizer.name(), gradients, copies * trained * 4))
         }
-        Described::Network(_) => None,
+        ModelFile::Network(_) => None,
     };
     if a.json {
         let rows: Vec<_> = s

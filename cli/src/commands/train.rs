@@ -1,7 +1,7 @@
-//! `trefoil train`.
+//! `trefoil train`: trains a model described by a JSON file.
 
 use std::io::{IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use trefoil_nn::checkpoint::Checkpoint;
 use trefoil_nn::config::Config;
@@ -66,7 +66,7 @@ fn line(s: &EpochStats, epochs: u64) -> String {
     )
 }
 
-/// Malformed items that are named.
+/// The most malformed items that are listed by name.
 const SHOWN: usize = 10;
 
 pub(crate) fn run(a: &Args, out: &mut dyn Write) -> Result<()> {
@@ -104,12 +104,9 @@ pub(crate) fn run(a: &Args, out: &mut dyn Write) -> Result<()> {
     }
 
     let stop = trainer.stop_flag();
-    begin(a, &config, &mut trainer, out)?;
-    let signals = Signals::install(stop).map_err(|source| CliError::File {
-        what: "install",
-        path: "handlers of signals".into(),
-        source,
-    })?;
+    resume(a, &config, &mut trainer, out)?;
+    let signals =
+        Signals::install(stop).map_err(CliError::file("install", Path::new("handlers of signals")))?;
     let mut failed = None;
     let report = trainer.fit(&*sources.train, sources.test.as_deref(), &mut |s| {
         if a.quiet {
@@ -126,11 +123,11 @@ pub(crate) fn run(a: &Args, out: &mut dyn Write) -> Result<()> {
         let text = stopped(&config, &trainer);
         return Err(CliError::Stopped { text, code: signals.exit_code() });
     }
-    finish(&config, &data.skipped(), &report, out)
+    print_result(&config, &data.skipped(), &report, out)
 }
 
 /// Resumes, or says what is not resumed.
-fn begin(a: &Args, config: &Config, trainer: &mut Trainer<'_>, out: &mut dyn Write) -> Result<()> {
+fn resume(a: &Args, config: &Config, trainer: &mut Trainer<'_>, out: &mut dyn Write) -> Result<()> {
     let Some(run) = &config.train.run else { return Ok(()) };
     let checkpoint = run.join("checkpoint.safetensors");
     let what = if a.resume {
@@ -177,8 +174,8 @@ fn resume_command() -> String {
     words.iter().map(quote).collect::<Vec<_>>().join(" ")
 }
 
-/// The end of a run that no signal ended.
-fn finish(config: &Config, skipped: &[String], report: &Report, out: &mut dyn Write) -> Result<()> {
+/// What a run that no signal ended has reached, and where its files are.
+fn print_result(config: &Config, skipped: &[String], report: &Report, out: &mut dyn Write) -> Result<()> {
     if !skipped.is_empty() {
         writeln!(out, "{} malformed items were left out:", skipped.len())?;
         skipped.iter().take(SHOWN).try_for_each(|s| writeln!(out, "    {s}"))?;

@@ -109,11 +109,7 @@ pub(crate) fn run(a: &Args, out: &mut dyn Write) -> Result<()> {
 
 fn read(path: &Path) -> Result<Vec<Case>> {
     let name = path.display().to_string();
-    let text = std::fs::read_to_string(path).map_err(|source| CliError::File {
-        what: "read",
-        path: name.clone(),
-        source,
-    })?;
+    let text = std::fs::read_to_string(path).map_err(CliError::file("read", path))?;
     let list: Vec<Value> = serde_json::from_str(&text).map_err(|e| {
         CliError::Input(format!(
             "{name}: expected a JSON list of cases: {e} (`trefoil bench --help` shows an example)"
@@ -126,15 +122,11 @@ fn read(path: &Path) -> Result<Vec<Case>> {
 }
 
 fn write_json(path: &Path, results: &Value) -> Result<()> {
-    std::fs::write(path, format!("{results:#}\n")).map_err(|source| CliError::File {
-        what: "write",
-        path: path.display().to_string(),
-        source,
-    })
+    std::fs::write(path, format!("{results:#}\n")).map_err(CliError::file("write", path))
 }
 
-/// Times a case, writes its line and gives its result. A case that does not fit or is not known must not hide the others; a device that failed
-/// ends the run.
+/// Times a case, writes its line and returns its result. A case that does not fit into memory, or whose operation is not known, does not end
+/// the run; a failed device does.
 fn show(c: &Case, d: &Device, a: &Args, out: &mut dyn Write) -> Result<Value> {
     let error = match time(c, d, a) {
         Ok(Some(row)) => {
@@ -147,6 +139,9 @@ fn show(c: &Case, d: &Device, a: &Args, out: &mut dyn Write) -> Result<Value> {
         ))) => {
             d.trim()?;
             e.to_string()
+        }
+        Err(CliError::Nn(e)) if matches!(e.root(), NnError::Gpu(GpuError::Invalid(_))) => {
+            return Err(CliError::Input(format!("case `{}`: {e}; correct its sizes", c.id())));
         }
         Err(e) => return Err(e),
     };
