@@ -1,28 +1,26 @@
-//! Micro-benchmarks of every operation on one device.
+//! Micro-benchmarks of every operation on one device: the problems of `trefoil_bench`.
 //!
 //!     cargo bench                                   the device that TREFOIL_BACKEND names, or the best there is
 //!     TREFOIL_BACKEND=cuda cargo bench -- softmax   only those whose name contains a text
 //!     cargo bench -- --test                         every benchmark once, to see that they run
 //!
-//! The time is that between two events on the device's stream (on the CPU backend: of the host), over as many calls as the sampling asks for, so
-//! launches are paid for where they are not hidden behind the work. Sizes are those of training on a GPU, and small on a CPU. Throughput is
-//! bytes that have to move at least once, or floating-point operations for matrix products.
-
-mod problems;
+//! The time is that between two events on the device's stream (on the CPU backend: of the host), over as many calls as criterion's
+//! sampling asks for: it includes launches that are not hidden behind the work. Sizes are those of training on a GPU, and small on a CPU.
+//! The throughput is bytes that have to move at least once, or floating-point operations for matrix products.
 
 use std::time::Duration;
 
 use criterion::{Criterion, Throughput};
-use problems::{Bed, rows};
 use trefoil::{IGpuBackend, Registry, Result, Selector};
+use trefoil_bench::{Context, Prepared, Scale, problems};
 
 /// Device time of `iters` calls.
-fn timed(gpu: &dyn IGpuBackend, iters: u64, run: &mut problems::Run) -> Result<Duration> {
+fn timed(gpu: &dyn IGpuBackend, iters: u64, problem: &mut Prepared) -> Result<Duration> {
     // The first call compiles and fills caches.
-    run(gpu)?;
+    problem.run(gpu, 0)?;
     let from = gpu.record()?;
     for _ in 0..iters {
-        run(gpu)?;
+        problem.run(gpu, 0)?;
     }
     let to = gpu.record()?;
     to.synchronize()?;
@@ -34,25 +32,25 @@ fn bench(c: &mut Criterion) -> Result<()> {
     println!("device: {} ({})", gpu.id(), gpu.caps().name);
     // As criterion decides it: without `--bench`, which `cargo bench` passes, everything runs once.
     let smoke = std::env::args().any(|a| a == "--test") || !std::env::args().any(|a| a == "--bench");
-    let bed = Bed::new(&*gpu, if smoke { problems::Scale::Tiny } else { problems::Scale::of(gpu.caps()) });
+    let cx = Context::new(&*gpu, if smoke { Scale::Tiny } else { Scale::of(gpu.caps()) });
     let wanted: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
-    for row in rows() {
-        for &dtype in row.dtypes {
-            let name = format!("{}/{}/{dtype}", row.op, row.case);
+    for p in problems() {
+        for &dtype in p.dtypes {
+            let name = format!("{}/{}/{dtype}", p.op, p.name);
             // Criterion filters as well, but only after the operands have been made.
             if !wanted.is_empty() && !wanted.iter().any(|w| name.contains(w.as_str())) {
                 continue;
             }
-            let mut problem = (row.make)(&bed, dtype)?;
+            let mut problem = (p.prepare)(&cx, dtype)?;
             let mut group = c.benchmark_group("ops");
             group.throughput(match problem.flops {
-                Some(flops) => Throughput::Elements(flops),
-                None => Throughput::Bytes(problem.bytes),
+                0 => Throughput::Bytes(problem.bytes),
+                flops => Throughput::Elements(flops),
             });
             let mut failed = None;
             group.bench_function(&name, |b| {
                 b.iter_custom(|iters| {
-                    timed(&*gpu, iters, &mut problem.run).unwrap_or_else(|e| {
+                    timed(&*gpu, iters, &mut problem).unwrap_or_else(|e| {
                         failed.get_or_insert(e);
                         Duration::from_nanos(1)
                     })

@@ -4,14 +4,11 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-#[path = "../benches/problems/mod.rs"]
-mod problems;
-
-use problems::{Bed, Scale, rows};
 use trefoil::driver::mock::MockDriver;
 use trefoil::ops::{CoreOps, Family, all_ops};
 use trefoil::spec::all_kernels;
 use trefoil::{BackendKind, Caps, CpuBackend, DeviceId, Engine};
+use trefoil_bench::{Context, Scale, problems};
 
 /// Methods of the core family that queue no work of their own worth a benchmark.
 const NOT_TIMED: &[&str] = &[
@@ -34,28 +31,28 @@ const NOT_TIMED: &[&str] = &[
 #[test]
 fn every_operation_has_a_benchmark() {
     for op in all_ops().filter(|o| !(o.family == Family::Core && NOT_TIMED.contains(&o.name))) {
-        assert!(rows().any(|r| r.op == op.name), "no benchmark of {}", op.name);
+        assert!(problems().any(|p| p.op == op.name), "no benchmark of {}", op.name);
     }
     let mut names = BTreeSet::new();
-    for r in rows() {
-        assert!(all_ops().any(|o| o.name == r.op), "{} is no operation", r.op);
-        assert!(names.insert((r.op, r.case)), "{}/{} twice", r.op, r.case);
+    for p in problems() {
+        assert!(all_ops().any(|o| o.name == p.op), "{} is no operation", p.op);
+        assert!(names.insert((p.op, p.name)), "{}/{} twice", p.op, p.name);
     }
 }
 
 #[test]
 fn every_benchmark_runs_on_the_cpu() {
     let cpu = CpuBackend::new();
-    let bed = Bed::new(&cpu, Scale::Tiny);
-    for r in rows() {
-        for &dtype in r.dtypes {
+    let cx = Context::new(&cpu, Scale::Tiny);
+    for p in problems() {
+        for &dtype in p.dtypes {
             let run = || {
-                let mut problem = (r.make)(&bed, dtype)?;
-                assert!(problem.bytes > 0 || problem.flops.is_some_and(|f| f > 0));
-                (problem.run)(&cpu)?;
+                let mut problem = (p.prepare)(&cx, dtype)?;
+                assert!(problem.bytes > 0 || problem.flops > 0);
+                problem.run(&cpu, 0)?;
                 cpu.synchronize()
             };
-            run().unwrap_or_else(|e| panic!("{}/{}/{dtype}: {e}", r.op, r.case));
+            run().unwrap_or_else(|e| panic!("{}/{}/{dtype}: {e}", p.op, p.name));
         }
     }
 }
@@ -68,12 +65,12 @@ fn launches(units: u32, cluster: u32, is_cpu: bool) -> BTreeSet<String> {
     let engine = Engine::new(driver.clone()).unwrap();
     let mut launched = BTreeSet::new();
     for scale in [Scale::Tiny, Scale::Small] {
-        let bed = Bed::new(&engine, scale);
-        for r in rows() {
-            for &dtype in r.dtypes {
+        let cx = Context::new(&engine, scale);
+        for p in problems() {
+            for &dtype in p.dtypes {
                 driver.clear();
-                let mut problem = (r.make)(&bed, dtype).unwrap();
-                (problem.run)(&engine).unwrap_or_else(|e| panic!("{}/{}/{dtype}: {e}", r.op, r.case));
+                let mut problem = (p.prepare)(&cx, dtype).unwrap();
+                problem.run(&engine, 0).unwrap_or_else(|e| panic!("{}/{}/{dtype}: {e}", p.op, p.name));
                 launched.extend(driver.launches());
             }
         }
@@ -81,7 +78,7 @@ fn launches(units: u32, cluster: u32, is_cpu: bool) -> BTreeSet<String> {
     launched
 }
 
-/// Every kernel of the table is met: what a device chooses depends on how large it is, so two kinds of devices are asked.
+/// Which kernels an operation launches depends on the size of the device, so a large and a small one are asked.
 #[test]
 fn every_kernel_is_launched_by_a_benchmark() {
     let mut launched = launches(132, 8, false);

@@ -1,218 +1,286 @@
 //! Convolution.
 
-use trefoil::Result;
 use trefoil::ops::*;
+use trefoil::{DType, Result};
 
-use super::{Bed, DType, F32, F32_BF16, Problem, Row, bytes, flops, row};
+use crate::case::{Case, CaseError, Operation, both};
+use crate::{Context, F32, F32_BF16, Prepared, Problem, bytes, flops, prepared, problem};
 
-/// A square convolution with `pad` of half the window: images, channels, side, output channels, window, stride, dilation, groups.
-struct Square {
+/// A convolution with the same window, stride, padding and dilation on every axis. Tensors are channels first.
+#[derive(Clone)]
+struct Convolution {
     n: usize,
+    /// Channels in and out.
     c: usize,
-    side: usize,
     k: usize,
+    /// Sides of the input.
+    sides: Vec<usize>,
+    /// Side of the window.
     r: usize,
     stride: usize,
+    pad: usize,
     dilation: usize,
     groups: usize,
+    transposed: bool,
+    precision: Precision,
+    bias: bool,
+    act: Activation,
 }
 
-/// 3 x 3 windows, stride 1.
-fn square(b: &Bed<'_>, c: usize, side: usize) -> Square {
-    let (n, c, side) = (b.pick(1, 2, 64), b.pick(4, c.min(32), c), b.pick(8, side.min(16), side));
-    Square { n, c, side, k: c, r: 3, stride: 1, dilation: 1, groups: 1 }
+/// Elements of a shape.
+fn count(shape: &[usize]) -> usize {
+    shape.iter().product()
 }
 
-impl Square {
-    fn plan(&self) -> Conv {
-        let pad = self.dilation * (self.r / 2);
-        Conv::new().stride(self.stride).pad(pad).dilation(self.dilation).groups(self.groups)
+impl Convolution {
+    /// 3 x 3 windows over square images of up to these sizes, stride 1, with bias.
+    fn square(cx: &Context<'_>, c: usize, side: usize) -> Self {
+        let (n, c, side) = (cx.pick(1, 2, 64), cx.pick(4, c.min(32), c), cx.pick(8, side.min(16), side));
+        Convolution {
+            n,
+            c,
+            k: c,
+            sides: vec![side; 2],
+            r: 3,
+            stride: 1,
+            pad: 1,
+            dilation: 1,
+            groups: 1,
+            transposed: false,
+            precision: Precision::Ieee,
+            bias: true,
+            act: Activation::Identity,
+        }
     }
 
+    /// Windows of side `r`, which keep the images' size at stride 1.
+    fn window(self, r: usize) -> Self {
+        Convolution { r, pad: r / 2, ..self }
+    }
+
+    fn depthwise(cx: &Context<'_>, stride: usize) -> Self {
+        let s = Self::square(cx, 256, 28);
+        Convolution { groups: s.c, stride, ..s }
+    }
+
+    fn transposed(cx: &Context<'_>) -> Self {
+        let s = Self::square(cx, 128, 32);
+        let (n, c, k, side) = (cx.pick(1, 2, 32), cx.pick(4, 16, 128), cx.pick(4, 8, 64), cx.pick(6, 8, 32));
+        Convolution { n, c, k, sides: vec![side; 2], r: 4, stride: 2, transposed: true, bias: false, ..s }
+    }
+
+    /// The input's sides are under these keys.
+    fn of_case(c: &Case, axes: &[&str], transposed: bool) -> Result<Self, CaseError> {
+        let conv = Convolution {
+            n: c.size("n")?,
+            c: c.size("c")?,
+            k: c.size("k")?,
+            sides: axes.iter().map(|axis| c.size(axis)).collect::<Result<_, _>>()?,
+            r: c.size("r")?,
+            stride: c.size_or("stride", 1)?,
+            pad: c.whole_or("pad", 0)?,
+            dilation: c.size_or("dilation", 1)?,
+            groups: c.size_or("groups", 1)?,
+            transposed,
+            precision: c.precision(),
+            bias: false,
+            act: Activation::Identity,
+        };
+        match conv.sides.iter().position(|&side| conv.out(side).is_none()) {
+            Some(axis) => Err(c.unexpected(axes[axis], "a side that leaves an output")),
+            None => Ok(conv),
+        }
+    }
+
+    /// The output's side, if there is one.
+    fn out(&self, side: usize) -> Option<usize> {
+        let window = self.dilation * (self.r - 1) + 1;
+        if self.transposed {
+            ((side - 1) * self.stride + window).checked_sub(2 * self.pad).filter(|&s| s > 0)
+        } else {
+            (side + 2 * self.pad).checked_sub(window).map(|room| room / self.stride + 1)
+        }
+    }
+
+    fn plan(&self) -> Conv {
+        let p = Conv::new().stride(self.stride).pad(self.pad).dilation(self.dilation);
+        p.groups(self.groups).precision(self.precision).act(self.act)
+    }
+
+    /// Input, weight and output.
     fn shapes(&self) -> [Vec<usize>; 3] {
-        let out = (self.side + 2 * self.dilation * (self.r / 2) - self.dilation * (self.r - 1) - 1)
-            / self.stride
-            + 1;
+        let channels =
+            if self.transposed { [self.c, self.k / self.groups] } else { [self.k, self.c / self.groups] };
+        let window = vec![self.r; self.sides.len()];
+        let out = self.sides.iter().map(|&s| self.out(s).unwrap_or(0)).collect();
         [
-            vec![self.n, self.c, self.side, self.side],
-            vec![self.k, self.c / self.groups, self.r, self.r],
-            vec![self.n, self.k, out, out],
+            [vec![self.n, self.c], self.sides.clone()].concat(),
+            [channels.to_vec(), window].concat(),
+            [vec![self.n, self.k], out].concat(),
         ]
     }
 
-    /// Operations of one of the three products, and bytes of the three tensors.
+    /// Bytes of the three tensors, and operations of one of the three products.
     fn work(&self, dt: DType) -> [usize; 2] {
-        let [x, w, y] = self.shapes().map(|s| s.iter().product::<usize>());
-        [2 * y * w / self.k, (x + w + y) * dt.size()]
+        let [x, w, y] = self.shapes();
+        // Every element of the smaller map meets a window of weights.
+        let met = if self.transposed { count(&x) } else { count(&y) };
+        [(count(&x) + count(&w) + count(&y)) * dt.size(), 2 * met * (count(&w) / w[0])]
     }
 
-    fn forward(self, b: &Bed<'_>, dt: DType, memory: bool, act: Activation) -> Result<Problem> {
-        let [xs, ws, ys] = self.shapes();
-        let len = |s: &[usize]| s.iter().product::<usize>();
-        let (x, w, mut y) = (b.normal(dt, len(&xs))?, b.normal(dt, len(&ws))?, b.empty(dt, len(&ys))?);
-        let (p, [ops, moved], bias) = (self.plan().act(act), self.work(dt), b.normal(dt, self.k)?);
-        let run = move |g: &dyn trefoil::IGpuBackend| {
-            let mut io = ConvIo::new(x.shaped(&xs)?, w.shaped(&ws)?, y.shaped_mut(&ys)?);
-            io.bias = Some(bias.view());
-            g.conv(&p, io)
-        };
-        if memory { bytes(moved, run) } else { flops(ops, run) }
+    fn forward(self, cx: &Context<'_>, dt: DType) -> Result<Prepared> {
+        let ([moved, ops], [xs, ws, ys], p) = (self.work(dt), self.shapes(), self.plan());
+        let sets = cx.sets(moved);
+        let x = cx.normal_sets(dt, count(&xs), sets)?;
+        let w = cx.sets_of(sets, |cx| cx.normal_std(dt, count(&ws), 0.05))?;
+        let bias = if self.bias { Some(cx.normal(dt, self.k)?) } else { None };
+        let mut y = cx.empty(dt, count(&ys))?;
+        prepared(moved, ops, move |g, i| {
+            let mut io = ConvIo::new(x.at(i).shaped(&xs)?, w.at(i).shaped(&ws)?, y.shaped_mut(&ys)?);
+            io.bias = bias.as_ref().map(|b| b.view());
+            if self.transposed { g.conv_transpose(&p, io) } else { g.conv(&p, io) }
+        })
     }
 
     /// dx, dw or both.
-    fn backward(self, b: &Bed<'_>, dt: DType, memory: bool, [dx_too, dw_too]: [bool; 2]) -> Result<Problem> {
-        let [xs, ws, ys] = self.shapes();
-        let len = |s: &[usize]| s.iter().product::<usize>();
-        let (x, w, dy) = (b.normal(dt, len(&xs))?, b.normal(dt, len(&ws))?, b.normal(dt, len(&ys))?);
-        let (mut dx, mut dw) = (b.empty(dt, len(&xs))?, b.empty(dt, len(&ws))?);
-        let (p, [ops, moved]) = (self.plan(), self.work(dt));
-        let times = dx_too as usize + dw_too as usize;
-        let run = move |g: &dyn trefoil::IGpuBackend| {
-            let mut io = ConvBwd::new(dy.shaped(&ys)?);
-            (io.x, io.w) = (Some(x.shaped(&xs)?), Some(w.shaped(&ws)?));
-            io.dx = if dx_too { Some(dx.shaped_mut(&xs)?.into()) } else { None };
-            io.dw = if dw_too { Some(dw.shaped_mut(&ws)?.into()) } else { None };
-            g.conv_bwd(&p, io)
-        };
-        if memory { bytes(times * moved, run) } else { flops(times * ops, run) }
+    fn backward(self, cx: &Context<'_>, dt: DType, [want_dx, want_dw]: [bool; 2]) -> Result<Prepared> {
+        let ([moved, ops], [xs, ws, ys], p) = (self.work(dt), self.shapes(), self.plan());
+        let sets = cx.sets(moved);
+        let (x, dy) = (cx.normal_sets(dt, count(&xs), sets)?, cx.normal_sets(dt, count(&ys), sets)?);
+        let w = cx.sets_of(sets, |cx| cx.normal_std(dt, count(&ws), 0.05))?;
+        let (mut dx, mut dw) = (cx.empty(dt, count(&xs))?, cx.empty(dt, count(&ws))?);
+        let times = want_dx as usize + want_dw as usize;
+        prepared(times * moved, times * ops, move |g, i| {
+            let mut io = ConvBwd::new(dy.at(i).shaped(&ys)?);
+            (io.x, io.w) = (Some(x.at(i).shaped(&xs)?), Some(w.at(i).shaped(&ws)?));
+            io.dx = if want_dx { Some(dx.shaped_mut(&xs)?.into()) } else { None };
+            io.dw = if want_dw { Some(dw.shaped_mut(&ws)?.into()) } else { None };
+            if self.transposed { g.conv_transpose_bwd(&p, io) } else { g.conv_bwd(&p, io) }
+        })
     }
 }
 
-fn depthwise(b: &Bed<'_>, stride: usize) -> Square {
-    let s = square(b, 256, 28);
-    Square { groups: s.c, stride, ..s }
+/// A convolution of a case, forward and backward.
+macro_rules! operation {
+    ($name:literal, $axes:expr, $transposed:literal) => {
+        both(
+            $name,
+            |cx, c| Ok(Convolution::of_case(c, &$axes, $transposed)?.forward(cx, c.dtype()?)?),
+            |cx, c| {
+                Ok(Convolution::of_case(c, &$axes, $transposed)?.backward(cx, c.dtype()?, [true, true])?)
+            },
+        )
+    };
 }
 
+pub(super) const OPERATIONS: &[Operation] = &[
+    operation!("conv1d", ["w"], false),
+    operation!("conv2d", ["h", "w"], false),
+    operation!("conv3d", ["d", "h", "w"], false),
+    operation!("conv_transpose2d", ["h", "w"], true),
+];
+
 /// Images, channels, side of a deformable convolution of 3 x 3 taps, and its elements: x, w, offsets, mask, y.
-fn deformable(b: &Bed<'_>) -> ([usize; 3], [usize; 5]) {
-    let (n, c, side) = (b.pick(1, 1, 16), b.pick(4, 16, 128), b.pick(6, 12, 56));
+fn deformable(cx: &Context<'_>) -> ([usize; 3], [usize; 5]) {
+    let (n, c, side) = (cx.pick(1, 1, 16), cx.pick(4, 16, 128), cx.pick(6, 12, 56));
     let plane = n * side * side;
     ([n, c, side], [c * plane, c * c * 9, 18 * plane, 9 * plane, c * plane])
 }
 
-fn causal(b: &Bed<'_>) -> [usize; 3] {
-    [b.pick(1, 2, 16), b.pick(4, 32, 2048), b.pick(64, 256, 2048)]
+/// Batch, channels and length of a causal convolution.
+fn causal(cx: &Context<'_>) -> [usize; 3] {
+    [cx.pick(1, 2, 16), cx.pick(4, 32, 2048), cx.pick(64, 256, 2048)]
 }
 
-pub(super) const ROWS: &[Row] = &[
-    row("conv", "3x3_256x14", F32_BF16, |b, dt| {
-        square(b, 256, 14).forward(b, dt, false, Activation::Identity)
+pub(super) const PROBLEMS: &[Problem] = &[
+    problem("conv", "3x3_256x14", F32_BF16, |cx, dt| Convolution::square(cx, 256, 14).forward(cx, dt)),
+    problem("conv", "3x3_64x56", F32, |cx, dt| Convolution::square(cx, 64, 56).forward(cx, dt)),
+    problem("conv", "3x3_192x28_relu", F32, |cx, dt| {
+        let (k, act) = (cx.pick(4, 40, 192), Activation::Relu);
+        Convolution { k, act, ..Convolution::square(cx, 192, 28) }.forward(cx, dt)
     }),
-    row("conv", "3x3_64x56", F32, |b, dt| square(b, 64, 56).forward(b, dt, false, Activation::Identity)),
-    row("conv", "3x3_192x28_relu", F32, |b, dt| {
-        let s = square(b, 192, 28);
-        Square { k: b.pick(4, 40, 192), ..s }.forward(b, dt, false, Activation::Relu)
+    problem("conv", "3x3_64x56_to_128", F32, |cx, dt| {
+        let (n, sides) = (cx.pick(32, 64, 64), vec![cx.pick(24, 20, 56); 2]);
+        Convolution { k: 128, n, sides, ..Convolution::square(cx, 64, 56) }.forward(cx, dt)
     }),
-    row("conv", "3x3_64x56_to_128", F32, |b, dt| {
-        let s = square(b, 64, 56);
-        Square { k: b.pick(128, 128, 128), n: b.pick(32, 64, 64), side: b.pick(24, 20, 56), ..s }.forward(
-            b,
-            dt,
-            false,
-            Activation::Identity,
-        )
+    problem("conv", "3x3_to_64", F32, |cx, dt| {
+        let sides = vec![cx.pick(24, 24, 56); 2];
+        Convolution { k: 64, n: 64, sides, ..Convolution::square(cx, 64, 56) }.forward(cx, dt)
     }),
-    row("conv", "3x3_to_64", F32, |b, dt| {
-        let s = square(b, 64, 56);
-        Square { k: 64, n: b.pick(64, 64, 64), side: b.pick(24, 24, 56), ..s }.forward(
-            b,
-            dt,
-            false,
-            Activation::Identity,
-        )
+    problem("conv", "3x3_512x7_one_image", F32_BF16, |cx, dt| {
+        let c = cx.pick(40, 40, 512);
+        Convolution { n: 1, c, k: c, ..Convolution::square(cx, 512, 7) }.forward(cx, dt)
     }),
-    row("conv", "3x3_512x7_one_image", F32_BF16, |b, dt| {
-        let s = square(b, 512, 7);
-        Square { n: 1, c: b.pick(40, 40, 512), k: b.pick(40, 40, 512), ..s }.forward(
-            b,
-            dt,
-            false,
-            Activation::Identity,
-        )
+    problem("conv", "7x7_stride2_3x224", F32, |cx, dt| {
+        let s = Convolution::square(cx, 64, 224).window(7);
+        Convolution { c: 3, stride: 2, ..s }.forward(cx, dt)
     }),
-    row("conv", "7x7_stride2_3x224", F32, |b, dt| {
-        let s = square(b, 64, 224);
-        Square { c: 3, r: 7, stride: 2, ..s }.forward(b, dt, false, Activation::Identity)
+    problem("conv", "1x1_64x56_to_256", F32_BF16, |cx, dt| {
+        let s = Convolution::square(cx, 64, 56).window(1);
+        Convolution { k: 4 * s.c, ..s }.forward(cx, dt)
     }),
-    row("conv", "1x1_64x56_to_256", F32_BF16, |b, dt| {
-        let s = square(b, 64, 56);
-        Square { k: 4 * s.c, r: 1, ..s }.forward(b, dt, false, Activation::Identity)
+    problem("conv", "3x3_32x56", F32, |cx, dt| {
+        Convolution { k: 32, ..Convolution::square(cx, 32, 56) }.forward(cx, dt)
     }),
-    row("conv", "3x3_32x56", F32, |b, dt| {
-        let s = square(b, 32, 56);
-        Square { k: 32, ..s }.forward(b, dt, false, Activation::Identity)
+    problem("conv", "depthwise_3x3", F32_BF16, |cx, dt| {
+        Convolution::depthwise(cx, 1).forward(cx, dt).map(Prepared::by_bytes)
     }),
-    row("conv", "depthwise_3x3", F32_BF16, |b, dt| {
-        depthwise(b, 1).forward(b, dt, true, Activation::Identity)
+    problem("conv", "depthwise_7x7", F32, |cx, dt| {
+        Convolution::depthwise(cx, 1).window(7).forward(cx, dt).map(Prepared::by_bytes)
     }),
-    row("conv", "depthwise_7x7", F32, |b, dt| {
-        Square { r: 7, ..depthwise(b, 1) }.forward(b, dt, true, Activation::Identity)
+    problem("conv", "depthwise_3x3_stride2", F32, |cx, dt| {
+        Convolution::depthwise(cx, 2).forward(cx, dt).map(Prepared::by_bytes)
     }),
-    row("conv", "depthwise_3x3_stride2", F32, |b, dt| {
-        depthwise(b, 2).forward(b, dt, true, Activation::Identity)
+    problem("conv_bwd", "dx_3x3_256x14", F32_BF16, |cx, dt| {
+        Convolution::square(cx, 256, 14).backward(cx, dt, [true, false])
     }),
-    row("conv_bwd", "dx_3x3_256x14", F32_BF16, |b, dt| {
-        square(b, 256, 14).backward(b, dt, false, [true, false])
+    problem("conv_bwd", "dw_3x3_256x14", F32_BF16, |cx, dt| {
+        Convolution::square(cx, 256, 14).backward(cx, dt, [false, true])
     }),
-    row("conv_bwd", "dw_3x3_256x14", F32_BF16, |b, dt| {
-        square(b, 256, 14).backward(b, dt, false, [false, true])
+    problem("conv_bwd", "dx_3x3_128x28_stride2", F32, |cx, dt| {
+        Convolution { stride: 2, ..Convolution::square(cx, 128, 28) }.backward(cx, dt, [true, false])
     }),
-    row("conv_bwd", "dx_3x3_128x28_stride2", F32, |b, dt| {
-        Square { stride: 2, ..square(b, 128, 28) }.backward(b, dt, false, [true, false])
+    problem("conv_bwd", "dw_3x3_to_128", F32, |cx, dt| {
+        let c = cx.pick(8, 16, 128);
+        Convolution { k: 128, c, ..Convolution::square(cx, 128, 28) }.backward(cx, dt, [false, true])
     }),
-    row("conv_bwd", "dw_3x3_to_128", F32, |b, dt| {
-        let s = square(b, 128, 28);
-        Square { k: 128, c: b.pick(8, 16, 128), ..s }.backward(b, dt, false, [false, true])
+    problem("conv_bwd", "both_3x3_64x56", F32, |cx, dt| {
+        Convolution::square(cx, 64, 56).backward(cx, dt, [true, true])
     }),
-    row("conv_bwd", "both_3x3_64x56", F32, |b, dt| square(b, 64, 56).backward(b, dt, false, [true, true])),
-    row("conv_bwd", "depthwise_3x3", F32_BF16, |b, dt| depthwise(b, 1).backward(b, dt, true, [true, true])),
-    row("conv_bwd", "depthwise_7x7", F32, |b, dt| {
-        Square { r: 7, ..depthwise(b, 1) }.backward(b, dt, true, [true, true])
+    problem("conv_bwd", "depthwise_3x3", F32_BF16, |cx, dt| {
+        Convolution::depthwise(cx, 1).backward(cx, dt, [true, true]).map(Prepared::by_bytes)
     }),
-    row("conv_transpose", "4x4_stride2_128x32", F32, |b, dt| {
-        let (n, c, k, side) = (b.pick(1, 2, 32), b.pick(4, 16, 128), b.pick(4, 8, 64), b.pick(6, 8, 32));
-        let (xs, ws, ys) = ([n, c, side, side], [c, k, 4, 4], [n, k, 2 * side, 2 * side]);
-        let (x, w) = (b.normal(dt, xs.iter().product())?, b.normal(dt, ws.iter().product())?);
-        let (mut y, p) = (b.empty(dt, ys.iter().product())?, Conv::new().stride(2).pad(1));
-        flops(2 * n * c * side * side * k * 16, move |g| {
-            g.conv_transpose(&p, ConvIo::new(x.shaped(&xs)?, w.shaped(&ws)?, y.shaped_mut(&ys)?))
-        })
+    problem("conv_bwd", "depthwise_7x7", F32, |cx, dt| {
+        Convolution::depthwise(cx, 1).window(7).backward(cx, dt, [true, true]).map(Prepared::by_bytes)
     }),
-    row("conv_transpose_bwd", "4x4_stride2_128x32", F32, |b, dt| {
-        let (n, c, k, side) = (b.pick(1, 2, 32), b.pick(4, 16, 128), b.pick(4, 8, 64), b.pick(6, 8, 32));
-        let (xs, ws, ys) = ([n, c, side, side], [c, k, 4, 4], [n, k, 2 * side, 2 * side]);
-        let (x, w) = (b.normal(dt, xs.iter().product())?, b.normal(dt, ws.iter().product())?);
-        let (dy, p) = (b.normal(dt, ys.iter().product())?, Conv::new().stride(2).pad(1));
-        let (mut dx, mut dw) = (b.empty(dt, xs.iter().product())?, b.empty(dt, ws.iter().product())?);
-        flops(4 * n * c * side * side * k * 16, move |g| {
-            let mut io = ConvBwd::new(dy.shaped(&ys)?);
-            (io.x, io.w) = (Some(x.shaped(&xs)?), Some(w.shaped(&ws)?));
-            (io.dx, io.dw) = (Some(dx.shaped_mut(&xs)?.into()), Some(dw.shaped_mut(&ws)?.into()));
-            g.conv_transpose_bwd(&p, io)
-        })
+    problem("conv_transpose", "4x4_stride2_128x32", F32, |cx, dt| {
+        Convolution::transposed(cx).forward(cx, dt)
     }),
-    row("im2col", "3x3_64x56", F32_BF16, |b, dt| {
-        let s = square(b, 64, 56);
+    problem("conv_transpose_bwd", "4x4_stride2_128x32", F32, |cx, dt| {
+        Convolution::transposed(cx).backward(cx, dt, [true, true])
+    }),
+    problem("im2col", "3x3_64x56", F32_BF16, |cx, dt| {
+        let s = Convolution::square(cx, 64, 56);
         let (p, [xs, ..]) = (s.plan(), s.shapes());
-        let cs = [s.n, s.c * 9, s.side * s.side];
-        let (x, mut col) = (b.normal(dt, xs.iter().product())?, b.empty(dt, cs.iter().product())?);
+        let cs = [s.n, s.c * 9, count(&s.sides)];
+        let (x, mut col) = (cx.normal(dt, count(&xs))?, cx.empty(dt, count(&cs))?);
         let moved = (x.len() + col.len()) * dt.size();
         bytes(moved, move |g| g.im2col(&p, &[3, 3], x.shaped(&xs)?, col.shaped_mut(&cs)?.into()))
     }),
-    row("col2im", "3x3_64x56", F32_BF16, |b, dt| {
-        let s = square(b, 64, 56);
+    problem("col2im", "3x3_64x56", F32_BF16, |cx, dt| {
+        let s = Convolution::square(cx, 64, 56);
         let (p, [xs, ..]) = (s.plan(), s.shapes());
-        let cs = [s.n, s.c * 9, s.side * s.side];
-        let (mut x, col) = (b.empty(dt, xs.iter().product())?, b.normal(dt, cs.iter().product())?);
+        let cs = [s.n, s.c * 9, count(&s.sides)];
+        let (mut x, col) = (cx.empty(dt, count(&xs))?, cx.normal(dt, count(&cs))?);
         let moved = (x.len() + col.len()) * dt.size();
         bytes(moved, move |g| g.col2im(&p, &[3, 3], col.shaped(&cs)?, x.shaped_mut(&xs)?.into()))
     }),
-    row("causal_conv1d", "k4_swish", F32_BF16, |b, dt| {
-        let s = causal(b);
+    problem("causal_conv1d", "k4_swish", F32_BF16, |cx, dt| {
+        let s = causal(cx);
         let (len, c) = (s.iter().product::<usize>(), s[1]);
         let (x, w, bias, mut y) =
-            (b.normal(dt, len)?, b.normal(dt, 4 * c)?, b.normal(dt, c)?, b.empty(dt, len)?);
-        let mut state = b.zeros(dt, s[0] * c * 3)?;
+            (cx.normal(dt, len)?, cx.normal(dt, 4 * c)?, cx.normal(dt, c)?, cx.empty(dt, len)?);
+        let mut state = cx.zeros(dt, s[0] * c * 3)?;
         bytes(2 * len * dt.size(), move |g| {
             let io = CausalConvIo {
                 x: x.shaped(&s)?,
@@ -225,12 +293,12 @@ pub(super) const ROWS: &[Row] = &[
             g.causal_conv1d(Activation::Swish { beta: 1.0 }, io)
         })
     }),
-    row("causal_conv1d_bwd", "k4_swish", F32_BF16, |b, dt| {
-        let s = causal(b);
+    problem("causal_conv1d_bwd", "k4_swish", F32_BF16, |cx, dt| {
+        let s = causal(cx);
         let (len, c) = (s.iter().product::<usize>(), s[1]);
         let (dy, x, w, bias) =
-            (b.normal(dt, len)?, b.normal(dt, len)?, b.normal(dt, 4 * c)?, b.normal(dt, c)?);
-        let (mut dx, mut dw, mut db) = (b.empty(dt, len)?, b.empty(dt, 4 * c)?, b.empty(dt, c)?);
+            (cx.normal(dt, len)?, cx.normal(dt, len)?, cx.normal(dt, 4 * c)?, cx.normal(dt, c)?);
+        let (mut dx, mut dw, mut db) = (cx.empty(dt, len)?, cx.empty(dt, 4 * c)?, cx.empty(dt, c)?);
         bytes(3 * len * dt.size(), move |g| {
             let io = CausalConvBwd {
                 dy: dy.shaped(&s)?,
@@ -245,10 +313,10 @@ pub(super) const ROWS: &[Row] = &[
             g.causal_conv1d_bwd(Activation::Swish { beta: 1.0 }, io)
         })
     }),
-    row("deform_conv", "3x3_mask", F32, |b, dt| {
-        let ([n, c, s], len) = deformable(b);
-        let (x, w, o) = (b.normal(dt, len[0])?, b.normal(dt, len[1])?, b.normal(dt, len[2])?);
-        let (m, mut y) = (b.positive(dt, len[3])?, b.empty(dt, len[4])?);
+    problem("deform_conv", "3x3_mask", F32, |cx, dt| {
+        let ([n, c, s], len) = deformable(cx);
+        let (x, w, o) = (cx.normal(dt, len[0])?, cx.normal(dt, len[1])?, cx.normal(dt, len[2])?);
+        let (m, mut y) = (cx.positive(dt, len[3])?, cx.empty(dt, len[4])?);
         flops(18 * n * c * c * s * s, move |g| {
             let io = DeformConvIo {
                 x: x.shaped(&[n, c, s, s])?,
@@ -261,12 +329,12 @@ pub(super) const ROWS: &[Row] = &[
             g.deform_conv(&Conv::new().pad(1), io)
         })
     }),
-    row("deform_conv_bwd", "3x3_mask", F32, |b, dt| {
-        let ([n, c, s], len) = deformable(b);
-        let (x, w, o) = (b.normal(dt, len[0])?, b.normal(dt, len[1])?, b.normal(dt, len[2])?);
-        let (m, dy) = (b.positive(dt, len[3])?, b.normal(dt, len[4])?);
-        let (mut dx, mut dw) = (b.empty(dt, len[0])?, b.empty(dt, len[1])?);
-        let (mut doff, mut dm) = (b.empty(dt, len[2])?, b.empty(dt, len[3])?);
+    problem("deform_conv_bwd", "3x3_mask", F32, |cx, dt| {
+        let ([n, c, s], len) = deformable(cx);
+        let (x, w, o) = (cx.normal(dt, len[0])?, cx.normal(dt, len[1])?, cx.normal(dt, len[2])?);
+        let (m, dy) = (cx.positive(dt, len[3])?, cx.normal(dt, len[4])?);
+        let (mut dx, mut dw) = (cx.empty(dt, len[0])?, cx.empty(dt, len[1])?);
+        let (mut doff, mut dm) = (cx.empty(dt, len[2])?, cx.empty(dt, len[3])?);
         flops(36 * n * c * c * s * s, move |g| {
             let io = DeformConvBwd {
                 dy: dy.shaped(&[n, c, s, s])?,

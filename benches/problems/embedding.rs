@@ -1,35 +1,49 @@
 //! Embedding.
 
 use trefoil::ops::*;
+use trefoil::{DType, Result};
 
-use super::*;
+use crate::case::{Operation, both};
+use crate::{Context, F32, F32_BF16, Prepared, Problem, bytes, prepared, problem};
 
 /// Rows of the table, its width, and ids.
-fn sizes(b: &Bed<'_>) -> [usize; 3] {
-    [b.pick(50, 5_000, 50_257), b.pick(16, 128, 768), b.pick(40, 1_000, 32_768)]
+fn sizes(cx: &Context<'_>) -> [usize; 3] {
+    [cx.pick(50, 5_000, 50_257), cx.pick(16, 128, 768), cx.pick(40, 1_000, 32_768)]
 }
 
-pub(super) const ROWS: &[Row] = &[
-    row("embedding", "tokens", F32_BF16, |b, dt| {
-        let [v, d, n] = sizes(b);
-        let (t, i, mut y) = (b.normal(dt, v * d)?, b.ids(n, v)?, b.empty(dt, n * d)?);
-        bytes(2 * n * d * dt.size(), move |g| {
-            g.embedding(None, i.view(), t.shaped(&[v, d])?, y.shaped_mut(&[n, d])?)
-        })
-    }),
-    row("embedding_renorm", "tokens", F32, |b, dt| {
-        let [v, d, n] = sizes(b);
-        let (mut t, i) = (b.normal(dt, v * d)?, b.ids(n, v)?);
+fn embedding(cx: &Context<'_>, dt: DType, [v, d, n]: [usize; 3]) -> Result<Prepared> {
+    let moved = 2 * n * d * dt.size();
+    let ids = cx.sets_of(cx.sets(moved), |cx| cx.ids(n, v))?;
+    let (table, mut y) = (cx.normal(dt, v * d)?, cx.empty(dt, n * d)?);
+    prepared(moved, 0, move |g, i| {
+        g.embedding(None, ids.at(i).view(), table.shaped(&[v, d])?, y.shaped_mut(&[n, d])?)
+    })
+}
+
+fn embedding_bwd(cx: &Context<'_>, dt: DType, [v, d, n]: [usize; 3]) -> Result<Prepared> {
+    let k = cx.sets(2 * n * d * dt.size());
+    let (ids, dy) = (cx.sets_of(k, |cx| cx.ids(n, v))?, cx.normal_sets(dt, n * d, k)?);
+    let mut dtable = cx.empty(dt, v * d)?;
+    prepared((n + v) * d * dt.size(), 0, move |g, i| {
+        let (dy, to) = (dy.at(i).shaped(&[n, d])?, dtable.shaped_mut(&[v, d])?.into());
+        g.embedding_bwd(&EmbeddingGrad::new(), dy, ids.at(i).view(), to)
+    })
+}
+
+pub(super) const PROBLEMS: &[Problem] = &[
+    problem("embedding", "tokens", F32_BF16, |cx, dt| embedding(cx, dt, sizes(cx))),
+    problem("embedding_bwd", "tokens", F32_BF16, |cx, dt| embedding_bwd(cx, dt, sizes(cx))),
+    problem("embedding_renorm", "tokens", F32, |cx, dt| {
+        let [v, d, n] = sizes(cx);
+        let (mut t, i) = (cx.normal(dt, v * d)?, cx.ids(n, v)?);
         bytes(n.min(v) * d * dt.size(), move |g| {
             g.embedding_renorm(1.0, 2.0, i.view(), t.shaped_mut(&[v, d])?)
         })
     }),
-    row("embedding_bwd", "tokens", F32_BF16, |b, dt| {
-        let [v, d, n] = sizes(b);
-        let (dy, i, mut t) = (b.normal(dt, n * d)?, b.ids(n, v)?, b.empty(dt, v * d)?);
-        bytes((n + v) * d * dt.size(), move |g| {
-            let p = EmbeddingGrad::new();
-            g.embedding_bwd(&p, dy.shaped(&[n, d])?, i.view(), t.shaped_mut(&[v, d])?.into())
-        })
-    }),
 ];
+
+pub(super) const OPERATIONS: &[Operation] = &[both(
+    "embedding",
+    |cx, c| Ok(embedding(cx, c.dtype()?, c.sizes(["vocab", "dim", "tokens"])?)?),
+    |cx, c| Ok(embedding_bwd(cx, c.dtype()?, c.sizes(["vocab", "dim", "tokens"])?)?),
+)];

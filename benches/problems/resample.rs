@@ -1,73 +1,83 @@
 //! Interpolation, sampling, suppression of boxes.
 
-use trefoil::DType;
 use trefoil::ops::*;
+use trefoil::{DType, Result};
 
-use super::{Bed, F32, F32_BF16, Problem, Row, bytes, row};
+use crate::case::{Case, CaseError, Operation, both};
+use crate::{Context, F32, F32_BF16, Prepared, Problem, bytes, prepared, problem};
+
+/// Shapes of an interpolation: input and output.
+type Shapes = [Vec<usize>; 2];
 
 /// Images, and the same with sides `by` times as long.
-fn larger(b: &Bed<'_>, by: usize) -> ([usize; 4], [usize; 4], [usize; 2]) {
-    let (planes, side) = (b.pick(4, 16, 1_024), b.pick(16, 32, 128));
-    let n = planes * side * side;
-    ([1, planes, side, side], [1, planes, by * side, by * side], [n, n * by * by])
+fn larger(cx: &Context<'_>, by: usize) -> Shapes {
+    let (planes, side) = (cx.pick(4, 16, 1_024), cx.pick(16, 32, 128));
+    [vec![1, planes, side, side], vec![1, planes, by * side, by * side]]
 }
 
-fn forward(b: &Bed<'_>, dt: DType, p: Interpolate, by: usize) -> trefoil::Result<Problem> {
-    let (xs, ys, [n, m]) = larger(b, by);
-    let (x, mut y) = (b.normal(dt, n)?, b.empty(dt, m)?);
-    bytes((n + m) * dt.size(), move |g| g.interpolate(p, x.shaped(&xs)?, y.shaped_mut(&ys)?))
+/// Volumes of a case, and the same with sides `scale` times as long.
+fn volumes(c: &Case) -> Result<Shapes, CaseError> {
+    let ([n, channels, d, h, w], by) = (c.sizes(["n", "c", "d", "h", "w"])?, c.size("scale")?);
+    Ok([vec![n, channels, d, h, w], vec![n, channels, by * d, by * h, by * w]])
 }
 
-fn backward(b: &Bed<'_>, dt: DType, p: Interpolate, by: usize) -> trefoil::Result<Problem> {
-    let (xs, ys, [n, m]) = larger(b, by);
-    let (dy, mut dx) = (b.normal(dt, m)?, b.empty(dt, n)?);
-    bytes((n + m) * dt.size(), move |g| g.interpolate_bwd(p, dy.shaped(&ys)?, dx.shaped_mut(&xs)?.into()))
+fn forward(cx: &Context<'_>, dt: DType, mode: InterpolateMode, [xs, ys]: Shapes) -> Result<Prepared> {
+    let [n, m] = [&xs, &ys].map(|s| s.iter().product::<usize>());
+    let (p, moved) = (Interpolate::new(mode), (n + m) * dt.size());
+    let (x, mut y) = (cx.normal_sets(dt, n, cx.sets(moved))?, cx.empty(dt, m)?);
+    prepared(moved, 0, move |g, i| g.interpolate(p, x.at(i).shaped(&xs)?, y.shaped_mut(&ys)?))
+}
+
+fn backward(cx: &Context<'_>, dt: DType, mode: InterpolateMode, [xs, ys]: Shapes) -> Result<Prepared> {
+    let [n, m] = [&xs, &ys].map(|s| s.iter().product::<usize>());
+    let (p, moved) = (Interpolate::new(mode), (n + m) * dt.size());
+    let (dy, mut dx) = (cx.normal_sets(dt, m, cx.sets(moved))?, cx.empty(dt, n)?);
+    prepared(moved, 0, move |g, i| g.interpolate_bwd(p, dy.at(i).shaped(&ys)?, dx.shaped_mut(&xs)?.into()))
 }
 
 /// Images and as many positions as they have cells.
-fn sampled(b: &Bed<'_>) -> ([usize; 4], [usize; 4], usize) {
-    let (samples, side) = (b.pick(1, 2, 16), b.pick(16, 32, 256));
+fn sampled(cx: &Context<'_>) -> ([usize; 4], [usize; 4], usize) {
+    let (samples, side) = (cx.pick(1, 2, 16), cx.pick(16, 32, 256));
     ([samples, 16, side, side], [samples, side, side, 2], samples * side * side)
 }
 
-fn mode(mode: InterpolateMode) -> Interpolate {
-    Interpolate::new(mode)
-}
+const NEAREST: InterpolateMode = InterpolateMode::Nearest;
+const LINEAR: InterpolateMode = InterpolateMode::Linear;
 
-pub(super) const ROWS: &[Row] = &[
-    row("interpolate", "nearest", F32_BF16, |b, dt| forward(b, dt, mode(InterpolateMode::Nearest), 2)),
-    row("interpolate", "nearest_3", F32, |b, dt| forward(b, dt, mode(InterpolateMode::Nearest), 3)),
-    row("interpolate", "linear", F32_BF16, |b, dt| forward(b, dt, mode(InterpolateMode::Linear), 2)),
-    row("interpolate", "cubic", F32, |b, dt| forward(b, dt, mode(InterpolateMode::Cubic), 2)),
-    row("interpolate_bwd", "nearest", F32_BF16, |b, dt| backward(b, dt, mode(InterpolateMode::Nearest), 2)),
-    row("interpolate_bwd", "nearest_3", F32, |b, dt| backward(b, dt, mode(InterpolateMode::Nearest), 3)),
-    row("interpolate_bwd", "linear", F32_BF16, |b, dt| backward(b, dt, mode(InterpolateMode::Linear), 2)),
-    row("affine_grid", "images", F32, |b, dt| {
-        let (_, gs, n) = sampled(b);
-        let (theta, mut grid) = (b.normal(dt, gs[0] * 6)?, b.empty(dt, 2 * n)?);
+pub(super) const PROBLEMS: &[Problem] = &[
+    problem("interpolate", "nearest", F32_BF16, |cx, dt| forward(cx, dt, NEAREST, larger(cx, 2))),
+    problem("interpolate", "nearest_3", F32, |cx, dt| forward(cx, dt, NEAREST, larger(cx, 3))),
+    problem("interpolate", "linear", F32_BF16, |cx, dt| forward(cx, dt, LINEAR, larger(cx, 2))),
+    problem("interpolate", "cubic", F32, |cx, dt| forward(cx, dt, InterpolateMode::Cubic, larger(cx, 2))),
+    problem("interpolate_bwd", "nearest", F32_BF16, |cx, dt| backward(cx, dt, NEAREST, larger(cx, 2))),
+    problem("interpolate_bwd", "nearest_3", F32, |cx, dt| backward(cx, dt, NEAREST, larger(cx, 3))),
+    problem("interpolate_bwd", "linear", F32_BF16, |cx, dt| backward(cx, dt, LINEAR, larger(cx, 2))),
+    problem("affine_grid", "images", F32, |cx, dt| {
+        let (_, gs, n) = sampled(cx);
+        let (theta, mut grid) = (cx.normal(dt, gs[0] * 6)?, cx.empty(dt, 2 * n)?);
         bytes(2 * n * dt.size(), move |g| {
             g.affine_grid(false, theta.shaped(&[gs[0], 2, 3])?, grid.shaped_mut(&gs)?)
         })
     }),
-    row("affine_grid_bwd", "images", F32, |b, dt| {
-        let (_, gs, n) = sampled(b);
-        let (dgrid, mut dtheta) = (b.normal(dt, 2 * n)?, b.empty(dt, gs[0] * 6)?);
+    problem("affine_grid_bwd", "images", F32, |cx, dt| {
+        let (_, gs, n) = sampled(cx);
+        let (dgrid, mut dtheta) = (cx.normal(dt, 2 * n)?, cx.empty(dt, gs[0] * 6)?);
         bytes(2 * n * dt.size(), move |g| {
             g.affine_grid_bwd(false, dgrid.shaped(&gs)?, dtheta.shaped_mut(&[gs[0], 2, 3])?.into())
         })
     }),
-    row("grid_sample", "linear", F32_BF16, |b, dt| {
-        let (xs, gs, n) = sampled(b);
-        let (x, grid, mut y) = (b.normal(dt, 16 * n)?, b.normal(dt, 2 * n)?, b.empty(dt, 16 * n)?);
+    problem("grid_sample", "linear", F32_BF16, |cx, dt| {
+        let (xs, gs, n) = sampled(cx);
+        let (x, grid, mut y) = (cx.normal(dt, 16 * n)?, cx.normal(dt, 2 * n)?, cx.empty(dt, 16 * n)?);
         let p = GridSample::new(SampleMode::Linear);
         bytes(34 * n * dt.size(), move |g| {
             g.grid_sample(p, x.shaped(&xs)?, grid.shaped(&gs)?, y.shaped_mut(&xs)?)
         })
     }),
-    row("grid_sample_bwd", "linear", F32, |b, dt| {
-        let (xs, gs, n) = sampled(b);
-        let (dy, x, grid) = (b.normal(dt, 16 * n)?, b.normal(dt, 16 * n)?, b.normal(dt, 2 * n)?);
-        let (mut dx, mut dgrid) = (b.empty(dt, 16 * n)?, b.empty(dt, 2 * n)?);
+    problem("grid_sample_bwd", "linear", F32, |cx, dt| {
+        let (xs, gs, n) = sampled(cx);
+        let (dy, x, grid) = (cx.normal(dt, 16 * n)?, cx.normal(dt, 16 * n)?, cx.normal(dt, 2 * n)?);
+        let (mut dx, mut dgrid) = (cx.empty(dt, 16 * n)?, cx.empty(dt, 2 * n)?);
         let p = GridSample::new(SampleMode::Linear);
         bytes(52 * n * dt.size(), move |g| {
             let (dx, dgrid) = (dx.shaped_mut(&xs)?.into(), dgrid.shaped_mut(&gs)?.into());
@@ -75,12 +85,18 @@ pub(super) const ROWS: &[Row] = &[
             g.grid_sample_bwd(p, GridSampleBwd { dy, x, grid, dx: Some(dx), dgrid: Some(dgrid) })
         })
     }),
-    row("nms", "boxes", F32, |b, dt| {
-        let n = b.pick(64, 1_000, 10_000);
-        let (boxes, scores) = (b.positive(dt, 4 * n)?, b.normal(dt, n)?);
-        let (mut keep, mut count) = (b.empty(DType::I64, n)?, b.empty(DType::I64, 1)?);
+    problem("nms", "boxes", F32, |cx, dt| {
+        let n = cx.pick(64, 1_000, 10_000);
+        let (boxes, scores) = (cx.positive(dt, 4 * n)?, cx.normal(dt, n)?);
+        let (mut keep, mut count) = (cx.empty(DType::I64, n)?, cx.empty(DType::I64, 1)?);
         bytes(n * (5 * dt.size() + 8), move |g| {
             g.nms(0.5, boxes.shaped(&[n, 4])?, scores.view(), None, keep.view_mut(), count.view_mut())
         })
     }),
 ];
+
+pub(super) const OPERATIONS: &[Operation] = &[both(
+    "upsample3d_nearest",
+    |cx, c| Ok(forward(cx, c.dtype()?, NEAREST, volumes(c)?)?),
+    |cx, c| Ok(backward(cx, c.dtype()?, NEAREST, volumes(c)?)?),
+)];

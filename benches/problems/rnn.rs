@@ -1,152 +1,199 @@
 //! Recurrent networks.
 
-use trefoil::Buffer;
 use trefoil::ops::*;
+use trefoil::{Buffer, DType, IGpuBackend, Result};
 
-use super::*;
+use crate::case::{Case, CaseError, Operation, both};
+use crate::{Context, F32, F32_BF16, Prepared, Problem, bytes, flops, prepared, problem};
 
 /// Steps, batch and width.
-fn sizes(b: &Bed<'_>) -> [usize; 3] {
-    [b.pick(3, 16, 128), b.pick(2, 8, 64), b.pick(8, 64, 512)]
+fn sizes(cx: &Context<'_>) -> [usize; 3] {
+    [cx.pick(3, 16, 128), cx.pick(2, 8, 64), cx.pick(8, 64, 512)]
 }
 
-/// What the gradients of a sequence read.
+/// A layer over a whole sequence, from states of zero, as training runs it: steps, batch, inputs and width.
+#[derive(Clone, Copy)]
+struct Layer {
+    cell: RnnCell,
+    size: [usize; 4],
+    precision: Precision,
+}
+
+impl Layer {
+    fn of_table(cx: &Context<'_>, cell: RnnCell) -> Self {
+        let [t, b, h] = sizes(cx);
+        Layer { cell, size: [t, b, h, h], precision: Precision::Ieee }
+    }
+
+    fn of_case(c: &Case, cell: RnnCell) -> Result<Self, CaseError> {
+        Ok(Layer { cell, size: c.sizes(["t", "b", "in", "hidden"])?, precision: c.precision() })
+    }
+
+    fn plan(&self) -> Recurrence {
+        Recurrence::new().precision(self.precision)
+    }
+
+    /// Elements of the weights.
+    fn weights(&self) -> usize {
+        let [_, _, i, h] = self.size;
+        self.cell.gates() * h * (i + h)
+    }
+
+    /// Operations of the forward; the backward has twice as many.
+    fn flops(&self) -> usize {
+        let [t, b, ..] = self.size;
+        2 * t * b * self.weights()
+    }
+}
+
+/// What both directions read: input, weights, biases; and what the forward saves for the backward.
 struct Sequence {
-    sizes: [usize; 3],
+    layer: Layer,
     x: Buffer,
     w: [Buffer; 2],
+    bias: [Buffer; 2],
     y: Buffer,
     h: Buffer,
+    /// Cells and gates of an LSTM.
     c: Buffer,
-    gates: Vec<Buffer>,
+    lstm: Buffer,
+    gru: [Buffer; 4],
+    last: [Buffer; 2],
 }
 
 impl Sequence {
-    fn new(b: &Bed<'_>, dt: DType, cell: RnnCell) -> Result<Self> {
-        let sizes @ [t, n, h] = sizes(b);
-        let k = cell.gates();
-        let weights = || -> Result<Buffer> {
-            let mut w = b.normal(dt, k * h * h)?;
-            b.gpu.random(
-                Distribution::Normal { mean: 0.0, std: (h as f64).powf(-0.5) },
-                Rng::new(5),
-                w.view_mut(),
-            )?;
-            Ok(w)
-        };
-        let saved = if cell == RnnCell::Lstm { 1 } else { 4 };
+    fn new(cx: &Context<'_>, dt: DType, layer: Layer) -> Result<Self> {
+        let ([t, b, i, h], k) = (layer.size, layer.cell.gates());
+        let (lstm, gru) = (layer.cell == RnnCell::Lstm, layer.cell.is_gru());
+        let weight = |n| cx.normal_std(dt, n, (h as f64).powf(-0.5));
+        let gate = || cx.empty(dt, if gru { t * b * h } else { 0 });
         Ok(Sequence {
-            sizes,
-            x: b.normal(dt, t * n * h)?,
-            w: [weights()?, weights()?],
-            y: b.normal(dt, t * n * h)?,
-            h: b.empty(dt, (t + 1) * n * h)?,
-            c: b.empty(dt, (t + 1) * n * h)?,
-            gates: (0..saved).map(|_| b.empty(dt, t * n * h * 4 / saved)).collect::<Result<_>>()?,
+            layer,
+            x: cx.normal(dt, t * b * i)?,
+            w: [weight(k * h * i)?, weight(k * h * h)?],
+            bias: [weight(k * h)?, weight(k * h)?],
+            y: cx.empty(dt, t * b * h)?,
+            h: cx.empty(dt, (t + 1) * b * h)?,
+            c: cx.empty(dt, if lstm { (t + 1) * b * h } else { 0 })?,
+            lstm: cx.empty(dt, if lstm { t * b * 4 * h } else { 0 })?,
+            gru: [gate()?, gate()?, gate()?, gate()?],
+            last: [cx.empty(dt, b * h)?, cx.empty(dt, b * h)?],
         })
     }
 
-    fn flops(&self, cell: RnnCell, products: usize) -> usize {
-        let [t, n, h] = self.sizes;
-        2 * products * t * n * cell.gates() * h * h
+    fn weights(&self) -> Result<RnnWeights<'_>> {
+        let ([_, _, i, h], k) = (self.layer.size, self.layer.cell.gates());
+        Ok(RnnWeights::new(self.w[0].shaped(&[k * h, i])?, self.w[1].shaped(&[k * h, h])?))
     }
 
-    fn weights(&self, cell: RnnCell) -> Result<RnnWeights<'_>> {
-        let shape = [cell.gates() * self.sizes[2], self.sizes[2]];
-        Ok(RnnWeights::new(self.w[0].shaped(&shape)?, self.w[1].shaped(&shape)?))
-    }
-
-    fn forward(&self, g: &dyn IGpuBackend, cell: RnnCell) -> Result<()> {
-        let [t, n, h] = self.sizes;
-        let y = self.y.alias_mut().reshape(&[t, n, h])?;
-        let mut io = RnnFwd::new(self.x.shaped(&[t, n, h])?, self.weights(cell)?, y);
-        io.h = Some(self.h.alias_mut().reshape(&[t + 1, n, h])?);
-        match cell {
-            RnnCell::Lstm => {
-                io.c = Some(self.c.alias_mut().reshape(&[t + 1, n, h])?);
-                io.gates = Some(self.gates[0].alias_mut().reshape(&[t, n, 4 * h])?);
-            }
-            _ if cell.is_gru() => {
-                let each = |k: usize| self.gates[k].alias_mut().reshape(&[t, n, h]).map(Some);
-                io.gru = GruGates { r: each(0)?, z: each(1)?, n: each(2)?, u: each(3)? };
-            }
-            _ => {}
+    fn forward(&self, gpu: &dyn IGpuBackend) -> Result<()> {
+        let (Layer { cell, size: [t, b, i, h], .. }, [bx, bh]) = (self.layer, &self.bias);
+        let weights = self.weights()?.biases(bx.view(), bh.view());
+        let y = self.y.alias_mut().reshape(&[t, b, h])?;
+        let mut io = RnnFwd::new(self.x.shaped(&[t, b, i])?, weights, y);
+        io.h = Some(self.h.alias_mut().reshape(&[t + 1, b, h])?);
+        io.h_t = Some(self.last[0].alias_mut().reshape(&[b, h])?);
+        if cell == RnnCell::Lstm {
+            io.c = Some(self.c.alias_mut().reshape(&[t + 1, b, h])?);
+            io.gates = Some(self.lstm.alias_mut().reshape(&[t, b, 4 * h])?);
+            io.c_t = Some(self.last[1].alias_mut().reshape(&[b, h])?);
+        } else if cell.is_gru() {
+            let gate = |k: usize| self.gru[k].alias_mut().reshape(&[t, b, h]).map(Some);
+            io.gru = GruGates { r: gate(0)?, z: gate(1)?, n: gate(2)?, u: gate(3)? };
         }
-        g.rnn(cell, &Recurrence::new(), io)
+        gpu.rnn(cell, &self.layer.plan(), io)
     }
-}
 
-fn forward(b: &Bed<'_>, dt: DType, cell: RnnCell) -> Result<Problem> {
-    let s = Sequence::new(b, dt, cell)?;
-    flops(s.flops(cell, 2), move |g| s.forward(g, cell))
-}
-
-fn backward(b: &Bed<'_>, dt: DType, cell: RnnCell) -> Result<Problem> {
-    let s = Sequence::new(b, dt, cell)?;
-    s.forward(b.gpu, cell)?;
-    let [t, n, h] = s.sizes;
-    let k = cell.gates();
-    let dy = b.normal(dt, t * n * h)?;
-    let (mut dx, mut dwx, mut dwh) =
-        (b.empty(dt, t * n * h)?, b.empty(dt, k * h * h)?, b.empty(dt, k * h * h)?);
-    flops(s.flops(cell, 4), move |g| {
+    /// The operands of the backward, without gradients.
+    fn saved<'a>(&'a self, dy: &'a Buffer) -> Result<RnnBwd<'a>> {
+        let Layer { cell, size: [t, b, i, h], .. } = self.layer;
         let lstm = cell == RnnCell::Lstm;
-        let each = |i: usize| s.gates[i].shaped(&[t, n, h]);
-        let gru = if cell.is_gru() {
-            Some(GruGates { r: each(0)?, z: each(1)?, n: each(2)?, u: each(3)? })
-        } else {
-            None
+        let gate = |k: usize| self.gru[k].shaped(&[t, b, h]);
+        let gru = match cell.is_gru() {
+            true => Some(GruGates { r: gate(0)?, z: gate(1)?, n: gate(2)?, u: gate(3)? }),
+            false => None,
         };
-        let io = RnnBwd {
-            dy: Some(dy.shaped(&[t, n, h])?),
+        Ok(RnnBwd {
+            dy: Some(dy.shaped(&[t, b, h])?),
             dh_t: None,
             dc_t: None,
-            x: s.x.shaped(&[t, n, h])?,
-            weights: s.weights(cell)?,
+            x: self.x.shaped(&[t, b, i])?,
+            weights: self.weights()?,
             lengths: None,
-            h: s.h.shaped(&[t + 1, n, h])?,
-            c: if lstm { Some(s.c.shaped(&[t + 1, n, h])?) } else { None },
-            gates: if lstm { Some(s.gates[0].shaped(&[t, n, 4 * h])?) } else { None },
+            h: self.h.shaped(&[t + 1, b, h])?,
+            c: if lstm { Some(self.c.shaped(&[t + 1, b, h])?) } else { None },
+            gates: if lstm { Some(self.lstm.shaped(&[t, b, 4 * h])?) } else { None },
             gru,
-            grads: RnnGrads {
-                dx: Some(dx.shaped_mut(&[t, n, h])?.into()),
-                dw_ih: Some(dwx.shaped_mut(&[k * h, h])?.into()),
-                dw_hh: Some(dwh.shaped_mut(&[k * h, h])?.into()),
-                ..RnnGrads::default()
-            },
+            grads: RnnGrads::default(),
+        })
+    }
+}
+
+fn forward(cx: &Context<'_>, dt: DType, layer: Layer) -> Result<Prepared> {
+    let [t, b, i, h] = layer.size;
+    let moved = (t * b * (i + 7 * h) + layer.weights()) * dt.size();
+    let s = Sequence::new(cx, dt, layer)?;
+    prepared(moved, layer.flops(), move |g, _| s.forward(g))
+}
+
+/// All gradients of [`forward`].
+fn backward(cx: &Context<'_>, dt: DType, layer: Layer) -> Result<Prepared> {
+    let (Layer { cell, size: [t, b, i, h], .. }, k) = (layer, layer.cell.gates());
+    let moved = (t * b * (2 * i + 7 * h) + 2 * layer.weights()) * dt.size();
+    let s = Sequence::new(cx, dt, layer)?;
+    s.forward(cx.gpu)?;
+    let (dy, mut dx) = (cx.normal(dt, t * b * h)?, cx.empty(dt, t * b * i)?);
+    let (mut dwx, mut dwh) = (cx.empty(dt, k * h * i)?, cx.empty(dt, k * h * h)?);
+    let (mut dbx, mut dbh) = (cx.empty(dt, k * h)?, cx.empty(dt, k * h)?);
+    prepared(moved, 2 * layer.flops(), move |g, _| {
+        let mut io = s.saved(&dy)?;
+        io.grads = RnnGrads {
+            dx: Some(dx.shaped_mut(&[t, b, i])?.into()),
+            dw_ih: Some(dwx.shaped_mut(&[k * h, i])?.into()),
+            dw_hh: Some(dwh.shaped_mut(&[k * h, h])?.into()),
+            db_ih: Some(dbx.view_mut().into()),
+            db_hh: Some(dbh.view_mut().into()),
+            ..RnnGrads::default()
         };
-        g.rnn_bwd(cell, &Recurrence::new(), io)
+        g.rnn_bwd(cell, &layer.plan(), io)
     })
 }
 
 /// Sizes of a convolutional LSTM: steps, images, channels and side.
-fn images(b: &Bed<'_>) -> [usize; 4] {
-    [b.pick(2, 4, 16), b.pick(1, 2, 16), b.pick(2, 8, 64), b.pick(5, 16, 64)]
+fn images(cx: &Context<'_>) -> [usize; 4] {
+    [cx.pick(2, 4, 16), cx.pick(1, 2, 16), cx.pick(2, 8, 64), cx.pick(5, 16, 64)]
 }
 
-pub(super) const ROWS: &[Row] = &[
-    row("rnn", "lstm", F32_BF16, |b, dt| forward(b, dt, RnnCell::Lstm)),
-    row("rnn", "gru", F32, |b, dt| forward(b, dt, RnnCell::Gru)),
-    row("rnn", "gru_reset_before", F32, |b, dt| forward(b, dt, RnnCell::GruResetBefore)),
-    row("rnn", "tanh", F32, |b, dt| forward(b, dt, RnnCell::Tanh)),
-    row("rnn_bwd", "lstm", F32_BF16, |b, dt| backward(b, dt, RnnCell::Lstm)),
-    row("rnn_bwd", "gru", F32, |b, dt| backward(b, dt, RnnCell::Gru)),
-    row("rnn_bwd", "gru_reset_before", F32, |b, dt| backward(b, dt, RnnCell::GruResetBefore)),
-    row("rnn_bwd", "tanh", F32, |b, dt| backward(b, dt, RnnCell::Tanh)),
-    row("rnn_gates", "lstm", F32, |b, dt| {
-        let [_, n, h] = sizes(b);
-        let (x, s) = (b.normal(dt, n * h)?, b.normal(dt, n * h)?);
-        let (u, v, mut z) = (b.normal(dt, 4 * h * h)?, b.normal(dt, 4 * h * h)?, b.empty(dt, 4 * n * h)?);
+/// A cell of the table in one direction.
+macro_rules! layer {
+    ($direction:ident, $cell:ident) => {
+        |cx, dt| $direction(cx, dt, Layer::of_table(cx, RnnCell::$cell))
+    };
+}
+
+pub(super) const PROBLEMS: &[Problem] = &[
+    problem("rnn", "lstm", F32_BF16, layer!(forward, Lstm)),
+    problem("rnn", "gru", F32, layer!(forward, Gru)),
+    problem("rnn", "gru_reset_before", F32, layer!(forward, GruResetBefore)),
+    problem("rnn", "tanh", F32, layer!(forward, Tanh)),
+    problem("rnn_bwd", "lstm", F32_BF16, layer!(backward, Lstm)),
+    problem("rnn_bwd", "gru", F32, layer!(backward, Gru)),
+    problem("rnn_bwd", "gru_reset_before", F32, layer!(backward, GruResetBefore)),
+    problem("rnn_bwd", "tanh", F32, layer!(backward, Tanh)),
+    problem("rnn_gates", "lstm", F32, |cx, dt| {
+        let [_, n, h] = sizes(cx);
+        let (x, s) = (cx.normal(dt, n * h)?, cx.normal(dt, n * h)?);
+        let (u, v, mut z) = (cx.normal(dt, 4 * h * h)?, cx.normal(dt, 4 * h * h)?, cx.empty(dt, 4 * n * h)?);
         flops(16 * n * h * h, move |g| {
             let w = RnnWeights::new(u.shaped(&[4 * h, h])?, v.shaped(&[4 * h, h])?);
             let (x, s) = (x.shaped(&[n, h])?, s.shaped(&[n, h])?);
             g.rnn_gates(Precision::Ieee, x, s, w, z.shaped_mut(&[n, 4 * h])?)
         })
     }),
-    row("lstm_cell", "rows", F32, |b, dt| {
-        let [r, c] = b.rows();
-        let (z, s) = (b.normal(dt, 4 * r * c)?, b.normal(dt, r * c)?);
-        let (mut h, mut n, mut k) = (b.empty(dt, r * c)?, b.empty(dt, r * c)?, b.empty(dt, 4 * r * c)?);
+    problem("lstm_cell", "rows", F32, |cx, dt| {
+        let [r, c] = cx.rows();
+        let (z, s) = (cx.normal(dt, 4 * r * c)?, cx.normal(dt, r * c)?);
+        let (mut h, mut n, mut k) = (cx.empty(dt, r * c)?, cx.empty(dt, r * c)?, cx.empty(dt, 4 * r * c)?);
         bytes(11 * r * c * dt.size(), move |g| {
             g.lstm_cell(LstmCellFwd {
                 z: z.shaped(&[r, 4 * c])?,
@@ -157,10 +204,10 @@ pub(super) const ROWS: &[Row] = &[
             })
         })
     }),
-    row("lstm_cell_bwd", "rows", F32, |b, dt| {
-        let [r, c] = b.rows();
-        let (k, s, d) = (b.normal(dt, 4 * r * c)?, b.normal(dt, r * c)?, b.normal(dt, r * c)?);
-        let (mut dz, mut dc) = (b.empty(dt, 4 * r * c)?, b.empty(dt, r * c)?);
+    problem("lstm_cell_bwd", "rows", F32, |cx, dt| {
+        let [r, c] = cx.rows();
+        let (k, s, d) = (cx.normal(dt, 4 * r * c)?, cx.normal(dt, r * c)?, cx.normal(dt, r * c)?);
+        let (mut dz, mut dc) = (cx.empty(dt, 4 * r * c)?, cx.empty(dt, r * c)?);
         bytes(12 * r * c * dt.size(), move |g| {
             g.lstm_cell_bwd(LstmCellBwd {
                 dh_next: Some(d.shaped(&[r, c])?),
@@ -173,10 +220,10 @@ pub(super) const ROWS: &[Row] = &[
             })
         })
     }),
-    row("gru_cell", "rows", F32, |b, dt| {
-        let [r, c] = b.rows();
-        let (a, u, s) = (b.normal(dt, 3 * r * c)?, b.normal(dt, 3 * r * c)?, b.normal(dt, r * c)?);
-        let mut y = b.empty(dt, r * c)?;
+    problem("gru_cell", "rows", F32, |cx, dt| {
+        let [r, c] = cx.rows();
+        let (a, u, s) = (cx.normal(dt, 3 * r * c)?, cx.normal(dt, 3 * r * c)?, cx.normal(dt, r * c)?);
+        let mut y = cx.empty(dt, r * c)?;
         bytes(8 * r * c * dt.size(), move |g| {
             g.gru_cell(GruCellFwd {
                 a: a.shaped(&[r, 3 * c])?,
@@ -189,10 +236,10 @@ pub(super) const ROWS: &[Row] = &[
             })
         })
     }),
-    row("gru_cell_bwd", "rows", F32, |b, dt| {
-        let [r, c] = b.rows();
-        let (s, d) = (b.normal(dt, r * c)?, b.normal(dt, r * c)?);
-        let (mut da, mut du) = (b.empty(dt, 3 * r * c)?, b.empty(dt, 3 * r * c)?);
+    problem("gru_cell_bwd", "rows", F32, |cx, dt| {
+        let [r, c] = cx.rows();
+        let (s, d) = (cx.normal(dt, r * c)?, cx.normal(dt, r * c)?);
+        let (mut da, mut du) = (cx.empty(dt, 3 * r * c)?, cx.empty(dt, 3 * r * c)?);
         bytes(12 * r * c * dt.size(), move |g| {
             let v = s.shaped(&[r, c])?;
             g.gru_cell_bwd(GruCellBwd {
@@ -205,11 +252,12 @@ pub(super) const ROWS: &[Row] = &[
             })
         })
     }),
-    row("conv_lstm", "k3", F32, |b, dt| {
-        let [t, n, c, s] = images(b);
+    problem("conv_lstm", "k3", F32, |cx, dt| {
+        let [t, n, c, s] = images(cx);
         let state = n * c * s * s;
-        let (x, h) = (b.normal(dt, t * state)?, b.normal(dt, state)?);
-        let (wx, wh, mut y) = (b.normal(dt, 36 * c * c)?, b.normal(dt, 36 * c * c)?, b.empty(dt, t * state)?);
+        let (x, h) = (cx.normal(dt, t * state)?, cx.normal(dt, state)?);
+        let (wx, wh, mut y) =
+            (cx.normal(dt, 36 * c * c)?, cx.normal(dt, 36 * c * c)?, cx.empty(dt, t * state)?);
         flops(2 * 2 * 36 * c * t * state, move |g| {
             let (image, w) = ([n, c, s, s], [4 * c, c, 3, 3]);
             g.conv_lstm(
@@ -232,14 +280,14 @@ pub(super) const ROWS: &[Row] = &[
             )
         })
     }),
-    row("conv_lstm_bwd", "k3", F32, |b, dt| {
-        let [t, n, c, s] = images(b);
+    problem("conv_lstm_bwd", "k3", F32, |cx, dt| {
+        let [t, n, c, s] = images(cx);
         let state = n * c * s * s;
-        let (x, states) = (b.normal(dt, t * state)?, b.normal(dt, (t + 1) * state)?);
-        let (gates, p) = (b.positive(dt, 4 * t * state)?, b.normal(dt, 3 * c * s * s)?);
-        let (wx, wh) = (b.normal(dt, 36 * c * c)?, b.normal(dt, 36 * c * c)?);
-        let (mut dx, mut dp) = (b.empty(dt, t * state)?, b.empty(dt, 3 * c * s * s)?);
-        let (mut dwx, mut dwh) = (b.empty(dt, 36 * c * c)?, b.empty(dt, 36 * c * c)?);
+        let (x, states) = (cx.normal(dt, t * state)?, cx.normal(dt, (t + 1) * state)?);
+        let (gates, p) = (cx.positive(dt, 4 * t * state)?, cx.normal(dt, 3 * c * s * s)?);
+        let (wx, wh) = (cx.normal(dt, 36 * c * c)?, cx.normal(dt, 36 * c * c)?);
+        let (mut dx, mut dp) = (cx.empty(dt, t * state)?, cx.empty(dt, 3 * c * s * s)?);
+        let (mut dwx, mut dwh) = (cx.empty(dt, 36 * c * c)?, cx.empty(dt, 36 * c * c)?);
         flops(2 * 4 * 36 * c * t * state, move |g| {
             let (w, all) = ([4 * c, c, 3, 3], [t + 1, n, c, s, s]);
             g.conv_lstm_bwd(
@@ -266,4 +314,17 @@ pub(super) const ROWS: &[Row] = &[
             )
         })
     }),
+];
+
+pub(super) const OPERATIONS: &[Operation] = &[
+    both(
+        "lstm",
+        |cx, c| Ok(forward(cx, c.dtype()?, Layer::of_case(c, RnnCell::Lstm)?)?),
+        |cx, c| Ok(backward(cx, c.dtype()?, Layer::of_case(c, RnnCell::Lstm)?)?),
+    ),
+    both(
+        "gru",
+        |cx, c| Ok(forward(cx, c.dtype()?, Layer::of_case(c, RnnCell::Gru)?)?),
+        |cx, c| Ok(backward(cx, c.dtype()?, Layer::of_case(c, RnnCell::Gru)?)?),
+    ),
 ];

@@ -3,8 +3,10 @@
 use std::error::Error;
 use std::fmt::{self, Write};
 use std::io;
+use std::path::Path;
 
 use trefoil::GpuError;
+use trefoil_bench::CaseError;
 use trefoil_nn::NnError;
 
 pub(crate) type Result<T, E = CliError> = std::result::Result<T, E>;
@@ -57,6 +59,15 @@ impl From<GpuError> for CliError {
     }
 }
 
+impl From<CaseError> for CliError {
+    fn from(e: CaseError) -> Self {
+        match e {
+            CaseError::Invalid(text) => CliError::Input(text),
+            CaseError::Gpu(e) => e.into(),
+        }
+    }
+}
+
 impl From<io::Error> for CliError {
     fn from(e: io::Error) -> Self {
         CliError::Output(e)
@@ -64,6 +75,12 @@ impl From<io::Error> for CliError {
 }
 
 impl CliError {
+    /// For `map_err`: what could not be done to which file.
+    pub(crate) fn file(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.display().to_string();
+        move |source| CliError::File { what, path, source }
+    }
+
     /// The message, its causes (unless they only repeat it), and advice.
     pub(crate) fn report(&self) -> String {
         let mut text = match self {
@@ -98,7 +115,9 @@ impl CliError {
     fn advice(&self) -> Option<&'static str> {
         match self {
             CliError::Input(_) | CliError::Stopped { .. } => None,
-            CliError::Output(_) => Some("check where the output goes"),
+            CliError::Output(_) => {
+                Some("check that the file or pipe that the output goes to is open and has room")
+            }
             CliError::File { .. } => Some("check that the path exists and can be used"),
             CliError::Nn(e) => match e.root() {
                 NnError::Gpu(GpuError::Unavailable { .. }) => {

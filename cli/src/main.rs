@@ -1,26 +1,19 @@
 //! Command line of trefoil: devices, training, benchmarks.
 #![forbid(unsafe_code)]
 
-mod bench;
-mod devices;
+mod backend;
+mod commands;
 mod error;
-mod explain;
+mod messages;
 mod network;
-mod parity;
-mod plot;
 mod signals;
-mod status;
-mod summary;
-mod train;
 
 use std::io::Write;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Parser, Subcommand};
-use trefoil::{Registry, Selector};
-use trefoil_nn::Device;
 
+use crate::commands::{bench, devices, explain, parity, plot, status, summary, train};
 use crate::error::{CliError, Result};
 
 /// GPU kernels for deep learning: look at devices, train, measure.
@@ -68,51 +61,9 @@ enum Command {
     Bench(bench::Args),
     /// Say which implementation serves an operation and why not the others
     Explain(explain::Args),
-    /// Summarise the table of kernels
+    /// Summarize the table of kernels
     Status(status::Args),
 }
-
-/// Choice of a device, shared by the commands that need one.
-#[derive(Debug, clap::Args)]
-struct BackendArg {
-    /// Device: auto, cuda, hip or opencl (each with :N for a further device) or cpu [default: $TREFOIL_BACKEND, otherwise auto]
-    #[arg(long, value_name = "SEL")]
-    backend: Option<String>,
-}
-
-impl BackendArg {
-    fn open(&self) -> Result<Device> {
-        let selector = match &self.backend {
-            Some(s) => s.parse::<Selector>()?,
-            None => Selector::from_env()?,
-        };
-        Ok(Registry::default().open(&selector)?)
-    }
-}
-
-/// Target of the library's messages on files of a run: what was moved, repaired or cannot be checked.
-const NOTICE: &str = "trefoil_nn::run";
-
-/// Prints log messages to the error stream: errors, what concerns files of a run, and the others where they are wanted.
-struct Messages {
-    verbose: AtomicBool,
-}
-
-impl log::Log for Messages {
-    fn enabled(&self, m: &log::Metadata<'_>) -> bool {
-        let shown = self.verbose.load(Ordering::Relaxed) || m.level() == log::Level::Error;
-        shown || m.target() == NOTICE
-    }
-    fn log(&self, r: &log::Record<'_>) {
-        if self.enabled(r.metadata()) {
-            // A closed error stream is no reason to stop.
-            let _ = writeln!(std::io::stderr(), "{}: {}", r.level().as_str().to_lowercase(), r.args());
-        }
-    }
-    fn flush(&self) {}
-}
-
-static MESSAGES: Messages = Messages { verbose: AtomicBool::new(false) };
 
 fn run(cli: &Cli, out: &mut dyn Write) -> Result<()> {
     match &cli.command {
@@ -129,10 +80,7 @@ fn run(cli: &Cli, out: &mut dyn Write) -> Result<()> {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    if log::set_logger(&MESSAGES).is_ok() {
-        MESSAGES.verbose.store(cli.verbose, Ordering::Relaxed);
-        log::set_max_level(if cli.verbose { log::LevelFilter::Info } else { log::LevelFilter::Warn });
-    }
+    messages::install(cli.verbose);
     match run(&cli, &mut std::io::stdout().lock()) {
         Ok(()) => ExitCode::SUCCESS,
         // The reader of our output has seen enough.

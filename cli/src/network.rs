@@ -1,4 +1,4 @@
-//! Networks of the commands that look at one: from a training run, or from a file of their own.
+//! Networks for the commands that inspect one: from the file of a training run, or from a file of their own.
 
 use std::path::Path;
 
@@ -11,48 +11,48 @@ use trefoil_nn::{Build, DType, Device, Tensor};
 
 use crate::error::{CliError, Result};
 
-/// What a file describes.
+/// A JSON file that describes a network.
 #[derive(Debug)]
-pub(crate) enum Described {
+pub(crate) enum ModelFile {
     /// A training run, with its data.
     Run(Box<Config>, Box<Data>),
     /// A network alone.
     Network(NetworkConfig),
 }
 
-/// Stands for sizes that a network leaves free.
+/// Size of the axes that a network leaves free.
 const FREE: usize = 8;
 
-/// Keeps the inputs apart from parameters and dropout.
+/// Offset of the random streams of inputs, away from those of parameters and dropout.
 const INPUTS: u64 = 1 << 59;
 
-impl Described {
+impl ModelFile {
     /// Reads the file; a training run has `data`. Reads the run's data too.
     pub(crate) fn load(path: &Path) -> Result<Self> {
         let text = limits::read_config(path)?;
         let json: Option<Value> = serde_json::from_str(&text).ok();
         let alone = json.is_some_and(|v| v.get("layers").is_some() && v.get("data").is_none());
         if alone {
-            return Ok(Described::Network(NetworkConfig::load(path)?));
+            return Ok(ModelFile::Network(NetworkConfig::load(path)?));
         }
         let config = Config::load(path)?;
         let data = config.data.open()?;
-        Ok(Described::Run(Box::new(config), Box::new(data)))
+        Ok(ModelFile::Run(Box::new(config), Box::new(data)))
     }
 
     /// The seed of parameters and inputs.
     pub(crate) fn seed(&self) -> u64 {
         match self {
-            Described::Run(config, _) => config.train.seed,
-            Described::Network(_) => 0,
+            ModelFile::Run(config, _) => config.train.seed,
+            ModelFile::Network(_) => 0,
         }
     }
 
     /// The dtype of parameters.
     pub(crate) fn dtype(&self) -> DType {
         match self {
-            Described::Run(config, _) => config.train.precision.dtype(),
-            Described::Network(_) => DType::F32,
+            ModelFile::Run(config, _) => config.train.precision.dtype(),
+            ModelFile::Network(_) => DType::F32,
         }
     }
 
@@ -64,11 +64,11 @@ impl Described {
             .map(|x| (&x.shape()[1..], if x.dtype().is_float() { dtype } else { x.dtype() }))
             .collect();
         let (config, path) = match self {
-            Described::Run(config, _) => (&config.model, "model"),
-            Described::Network(config) => (config, ""),
+            ModelFile::Run(config, _) => (&config.model, "model"),
+            ModelFile::Network(config) => (config, ""),
         };
         let network = Network::for_items(&cx, config, path, &items)?;
-        if let Described::Run(config, _) = self {
+        if let ModelFile::Run(config, _) = self {
             config.freeze(&network)?;
         }
         Ok(network)
@@ -77,11 +77,11 @@ impl Described {
     /// Inputs for `n` items: the first of the run's training data, or random numbers for a network alone (zeros for inputs of integers).
     pub(crate) fn inputs(&self, device: &Device, n: usize) -> Result<Vec<Tensor>> {
         let config = match self {
-            Described::Run(config, data) => {
+            ModelFile::Run(config, data) => {
                 let sources = config.sources(data, device)?;
                 return Ok(vec![sources.first(config.train.seed, n)?.x]);
             }
-            Described::Network(config) => config,
+            ModelFile::Network(config) => config,
         };
         if config.inputs.is_empty() {
             let text = "the network does not say what its inputs are: add `\"inputs\": { \"x\": [SIZES] }`, or use a training run";

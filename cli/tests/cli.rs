@@ -461,6 +461,28 @@ const CASES: &str = r#"[
 {"id": "nadam", "op": "optimizer", "kind": "nadam", "n": 33},
 {"id": "clip", "op": "clip_norm", "sizes": [10, 20]},
 {"id": "dropout", "op": "dropout", "n": 100},
+{"id": "conv1d", "op": "conv1d", "n": 2, "c": 3, "w": 9, "k": 4, "r": 3, "pad": 1},
+{"id": "conv2d", "op": "conv2d", "n": 2, "c": 4, "h": 7, "w": 6, "k": 4, "r": 3, "stride": 2, "dilation": 2, "pad": 2, "groups": 2},
+{"id": "conv3d", "op": "conv3d", "n": 1, "c": 2, "d": 4, "h": 5, "w": 6, "k": 3, "r": 3, "dtype": "bf16"},
+{"id": "conv_t", "op": "conv_transpose2d", "n": 1, "c": 2, "h": 5, "w": 6, "k": 3, "r": 4, "stride": 2, "pad": 1},
+{"id": "layernorm", "op": "layernorm", "rows": 8, "cols": 32},
+{"id": "rmsnorm", "op": "rmsnorm", "rows": 8, "cols": 32, "dtype": "f16"},
+{"id": "batchnorm", "op": "batchnorm", "n": 2, "c": 4, "h": 3, "w": 5},
+{"id": "groupnorm", "op": "groupnorm", "n": 2, "c": 4, "h": 3, "w": 5, "groups": 2},
+{"id": "maxpool", "op": "maxpool2d", "n": 2, "c": 4, "h": 8, "w": 9, "r": 3, "stride": 2, "pad": 1},
+{"id": "avgpool", "op": "avgpool2d", "n": 2, "c": 4, "h": 8, "w": 8, "r": 2},
+{"id": "upsample", "op": "upsample3d_nearest", "n": 1, "c": 2, "d": 3, "h": 4, "w": 5, "scale": 2},
+{"id": "attention", "op": "attention", "b": 2, "hq": 4, "hkv": 2, "sq": 12, "sk": 12, "d": 8, "causal": true},
+{"id": "embedding", "op": "embedding", "vocab": 20, "dim": 8, "tokens": 30},
+{"id": "lstm", "op": "lstm", "t": 3, "b": 2, "in": 5, "hidden": 8},
+{"id": "gru", "op": "gru", "t": 3, "b": 2, "in": 5, "hidden": 8},
+{"id": "scatter_add", "op": "scatter_add", "nodes": 20, "edges": 60, "dim": 8},
+{"id": "scatter_max", "op": "scatter_max", "nodes": 20, "edges": 60, "dim": 8},
+{"id": "spmm", "op": "spmm", "nodes": 20, "edges": 60, "dim": 8},
+{"id": "mean", "op": "gather_scatter", "nodes": 20, "edges": 60, "dim": 8},
+{"id": "edge_softmax", "op": "edge_softmax", "nodes": 20, "edges": 60, "heads": 4},
+{"id": "gat", "op": "gat_layer", "nodes": 20, "edges": 60, "dim": 8, "heads": 4},
+{"id": "spiral", "op": "spiral_conv", "n": 2, "v": 15, "c": 3, "k": 4, "s": 5},
 {"id": "mlp", "op": "train_mlp", "batch": 4, "in": 5, "hidden": [6, 7], "out": 3},
 {"id": "later", "op": "teleport", "n": 3}
 ]"#;
@@ -474,11 +496,13 @@ fn bench_times_every_operation() {
     let result: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&out).unwrap()).unwrap();
     let cases: Vec<serde_json::Value> = serde_json::from_str(CASES).unwrap();
     for c in &cases[..cases.len() - 1] {
-        let id = c["id"].as_str().unwrap();
+        let (id, op) = (c["id"].as_str().unwrap(), trefoil_bench::operation(c["op"].as_str().unwrap()));
         assert!(result[id]["fwd_us"].as_f64().is_some_and(|t| t > 0.0), "{id}: {}", result[id]);
-        let both =
-            ["activation", "binary_broadcast", "softmax", "linear_act", "mse", "cross_entropy", "dropout"];
-        assert_eq!(result[id]["bwd_us"].is_number(), both.contains(&c["op"].as_str().unwrap()), "{id}");
+        assert_eq!(result[id]["bwd_us"].is_number(), op.is_some_and(|o| o.backward.is_some()), "{id}");
+        assert_eq!(result[id]["launches"].is_number(), op.is_none(), "{id}");
+    }
+    for o in trefoil_bench::operations() {
+        assert!(cases.iter().any(|c| c["op"] == o.name), "no case of {}", o.name);
     }
     let cases = f.at("cases.json");
     let one = ok(&["bench", &cases, "--backend", "cpu", "--only", "gelu", "--budget", "0.001", "--copy"]);
@@ -494,6 +518,12 @@ fn bench_errors_name_the_case() {
         (r#"[{"id": "a", "op": "copy", "n": 0}]"#, "under `n`, got 0"),
         (r#"[{"id": "a", "op": "activation", "n": 4, "kind": "mesh"}]"#, "under `kind`"),
         (r#"[{"id": "a", "op": "copy", "n": 4, "dtype": "f8"}]"#, "under `dtype`"),
+        (r#"[{"id": "a", "op": "optimizer", "n": 4, "kind": "best"}]"#, "one of sgd, sgd_momentum"),
+        (
+            r#"[{"id": "a", "op": "conv2d", "n": 1, "c": 1, "h": 9, "w": 2, "k": 1, "r": 3}]"#,
+            "a side that leaves an output under `w`, got 2",
+        ),
+        (r#"[{"id": "a", "op": "maxpool2d", "n": 1, "c": 1, "h": 2, "w": 2, "r": 3}]"#, "under `r`, got 3"),
         (r#"[{"op": "copy"}]"#, "case 0: expected a text under `id`"),
         (r#"{"id": "a"}"#, "expected a JSON list"),
     ] {

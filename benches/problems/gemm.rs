@@ -1,0 +1,159 @@
+//! Matrix products and linear layers.
+
+use trefoil::ops::*;
+use trefoil::{BackendExt, Buffer, DType, Result};
+
+use crate::activation::ACTIVATIONS;
+use crate::case::{Case, CaseError, Operation, both, forward};
+use crate::{Context, F32, F32_BF16, Prepared, Problem, flops, prepared, problem};
+
+/// `batch` products of m x k and k x n; the second operand is stored as n x k if `p` says so.
+fn product(cx: &Context<'_>, dt: DType, p: Gemm, [batch, m, n, k]: [usize; 4]) -> Result<Prepared> {
+    let matrix = |r: usize, c: usize| if batch > 1 { vec![batch, r, c] } else { vec![r, c] };
+    let (a, b, c) = (matrix(m, k), if p.trans_b { matrix(n, k) } else { matrix(k, n) }, matrix(m, n));
+    let moved = batch * (m * k + k * n + m * n) * dt.size();
+    let sets = cx.sets(moved);
+    let (x, w) = (cx.normal_sets(dt, batch * m * k, sets)?, cx.normal_sets(dt, batch * k * n, sets)?);
+    let mut y = cx.empty(dt, batch * m * n)?;
+    prepared(moved, 2 * batch * m * n * k, move |g, i| {
+        g.gemm(&p, GemmIo::new(x.at(i).shaped(&a)?, w.at(i).shaped(&b)?, y.shaped_mut(&c)?))
+    })
+}
+
+/// y = act(x w^T + bias), the shape of a Linear layer.
+const LINEAR: Gemm = Gemm::new().trans(false, true);
+
+/// A linear layer: m rows of k inputs, n outputs.
+struct Linear {
+    size: [usize; 3],
+    act: Activation,
+    precision: Precision,
+    /// Keep what the gradient of the activation reads.
+    save: bool,
+}
+
+impl Linear {
+    /// All matrices square, nothing saved.
+    fn square(cx: &Context<'_>, act: Activation) -> Self {
+        Linear { size: [cx.side(); 3], act, precision: Precision::Ieee, save: false }
+    }
+
+    fn of_case(c: &Case) -> Result<Self, CaseError> {
+        let (size, act) = (c.sizes(["m", "n", "k"])?, c.named("act", ACTIVATIONS)?);
+        Ok(Linear { size, act, precision: c.precision(), save: true })
+    }
+
+    fn plan(&self) -> Gemm {
+        LINEAR.act(self.act).precision(self.precision)
+    }
+
+    /// Whether the gradient reads the values before the activation.
+    fn reads_input(&self) -> bool {
+        !self.act.reads_output() && self.act != Activation::Identity
+    }
+
+    fn sets(&self, cx: &Context<'_>, dt: DType) -> usize {
+        let [m, n, k] = self.size;
+        cx.sets((m * k + n * k + m * n) * dt.size())
+    }
+
+    fn forward(self, cx: &Context<'_>, dt: DType) -> Result<Prepared> {
+        let ([m, n, k], p, sets) = (self.size, self.plan(), self.sets(cx, dt));
+        let std = (k as f64).powf(-0.5);
+        let x = cx.normal_sets(dt, m * k, sets)?;
+        let w = cx.sets_of(sets, |cx| cx.normal_std(dt, n * k, std))?;
+        let (bias, mut y) = (cx.normal(dt, n)?, cx.empty(dt, m * n)?);
+        let mut z = if self.save && self.reads_input() { Some(cx.empty(dt, m * n)?) } else { None };
+        let outputs = if z.is_some() { 2 } else { 1 };
+        let moved = (m * k + n * k + n + outputs * m * n) * dt.size();
+        prepared(moved, 2 * m * n * k, move |g, i| {
+            let y = y.shaped_mut(&[m, n])?;
+            let mut io = GemmIo::new(x.at(i).shaped(&[m, k])?, w.at(i).shaped(&[n, k])?, y);
+            io.bias = Some(bias.view());
+            io.z = z.as_mut().map(|z| z.shaped_mut(&[m, n])).transpose()?;
+            g.gemm(&p, io)
+        })
+    }
+
+    fn backward(self, cx: &Context<'_>, dt: DType) -> Result<Prepared> {
+        let ([m, n, k], p, sets) = (self.size, self.plan(), self.sets(cx, dt));
+        let std = (k as f64).powf(-0.5);
+        let x = cx.normal_sets(dt, m * k, sets)?;
+        let w = cx.sets_of(sets, |cx| cx.normal_std(dt, n * k, std))?;
+        let dy = cx.normal_sets(dt, m * n, sets)?;
+        // The output, or what came before the activation.
+        let saved = if self.act == Activation::Identity { None } else { Some(cx.normal(dt, m * n)?) };
+        let (mut dx, mut dw, mut db) = (cx.empty(dt, m * k)?, cx.empty(dt, n * k)?, cx.empty(dt, n)?);
+        let moved = (2 * (m * k + n * k) + n + 2 * m * n) * dt.size();
+        prepared(moved, 4 * m * n * k, move |g, i| {
+            let io = GemmBwd {
+                dy: dy.at(i).shaped(&[m, n])?,
+                a: x.at(i).shaped(&[m, k])?,
+                b: w.at(i).shaped(&[n, k])?,
+                saved: saved.as_ref().map(|s| s.shaped(&[m, n])).transpose()?,
+                da: Some(dx.shaped_mut(&[m, k])?.into()),
+                db: Some(dw.shaped_mut(&[n, k])?.into()),
+                dbias: Some(db.view_mut().into()),
+            };
+            g.gemm_bwd(&p, io)
+        })
+    }
+}
+
+pub(super) const PROBLEMS: &[Problem] = &[
+    problem("gemm", "square", F32_BF16, |cx, dt| {
+        let s = cx.side();
+        product(cx, dt, Gemm::new(), [1, s, s, s])
+    }),
+    problem("gemm", "linear_bias_gelu", F32_BF16, |cx, dt| {
+        Linear::square(cx, Activation::Gelu).forward(cx, dt)
+    }),
+    problem("gemm", "batched_64", F32_BF16, |cx, dt| {
+        // The products of attention: many small ones.
+        product(cx, dt, LINEAR, [(cx.side() / 16).max(1), 64, 64, 64])
+    }),
+    problem("gemm", "vector", F32_BF16, |cx, dt| {
+        let s = cx.side();
+        product(cx, dt, LINEAR, [1, 1, s, s]).map(Prepared::by_bytes)
+    }),
+    problem("gemm_bwd", "linear_bias", F32_BF16, |cx, dt| {
+        Linear::square(cx, Activation::Identity).backward(cx, dt)
+    }),
+    problem("gemm_bwd", "linear_relu", F32, |cx, dt| Linear::square(cx, Activation::Relu).backward(cx, dt)),
+    problem("gemm_grouped", "four", F32, |cx, dt| {
+        let s = cx.side() / 2;
+        let make = || -> Result<Vec<Buffer>> { (0..4).map(|_| cx.normal(dt, s * s)).collect() };
+        let (x, w, mut y) = (make()?, make()?, make()?);
+        flops(4 * 2 * s * s * s, move |g| {
+            let mut out = y.iter_mut().map(|b| b.shaped_mut(&[s, s])).collect::<Result<Vec<_>>>()?;
+            let (x, w): (Vec<_>, Vec<_>) = (
+                x.iter().map(|b| b.shaped(&[s, s])).collect::<Result<_>>()?,
+                w.iter().map(|b| b.shaped(&[s, s])).collect::<Result<_>>()?,
+            );
+            g.gemm_grouped(&Gemm::new(), &x, &w, &mut out)
+        })
+    }),
+    problem("gemm_ragged", "eight_groups", F32, |cx, dt| {
+        let (s, groups) = (cx.side(), 8);
+        let k = s / 4;
+        let offsets: Vec<i32> = (0..=groups).map(|g| (g * s / groups) as i32).collect();
+        let (x, w, mut y) = (cx.normal(dt, s * k)?, cx.normal(dt, groups * k * k)?, cx.empty(dt, s * k)?);
+        let offsets = cx.gpu.upload(&offsets)?;
+        flops(2 * s * k * k, move |g| {
+            let w = w.shaped(&[groups, k, k])?;
+            g.gemm_ragged(&Gemm::new(), x.shaped(&[s, k])?, w, offsets.view(), y.shaped_mut(&[s, k])?)
+        })
+    }),
+];
+
+pub(super) const OPERATIONS: &[Operation] = &[
+    forward("gemm", |cx, c| {
+        let ([m, n, k], p) = (c.sizes(["m", "n", "k"])?, Gemm::new().precision(c.precision()));
+        Ok(product(cx, c.dtype()?, p, [c.size_or("batch", 1)?, m, n, k])?)
+    }),
+    both(
+        "linear_act",
+        |cx, c| Ok(Linear::of_case(c)?.forward(cx, c.dtype()?)?),
+        |cx, c| Ok(Linear::of_case(c)?.backward(cx, c.dtype()?)?),
+    ),
+];

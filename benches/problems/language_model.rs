@@ -1,0 +1,74 @@
+//! Rotary embeddings, and the loss of a language model together with its last product.
+
+use trefoil::ops::*;
+
+use crate::{Context, F32, F32_BF16, Problem, bytes, flops, problem};
+
+/// Batch, length, heads and head size of activations to be rotated.
+fn heads(cx: &Context<'_>) -> [usize; 4] {
+    [cx.pick(1, 2, 8), cx.pick(8, 64, 2048), cx.pick(2, 4, 32), 128]
+}
+
+/// Rows, hidden size and classes.
+fn vocabulary(cx: &Context<'_>) -> [usize; 3] {
+    let [rows, classes] = cx.classes();
+    [rows, cx.pick(16, 64, 768), classes]
+}
+
+pub(super) const PROBLEMS: &[Problem] = &[
+    problem("rope", "half", F32_BF16, |cx, dt| {
+        let s = heads(cx);
+        let n = s.iter().product();
+        let (x, mut y) = (cx.normal(dt, n)?, cx.empty(dt, n)?);
+        bytes(2 * n * dt.size(), move |g| g.rope(&Rope::new(), x.shaped(&s)?, None, y.shaped_mut(&s)?))
+    }),
+    problem("rope", "interleaved", F32, |cx, dt| {
+        let (s, p) = (heads(cx), Rope::new().layout(RopeLayout::Interleaved));
+        let n = s.iter().product();
+        let (x, mut y) = (cx.normal(dt, n)?, cx.empty(dt, n)?);
+        bytes(2 * n * dt.size(), move |g| g.rope(&p, x.shaped(&s)?, None, y.shaped_mut(&s)?))
+    }),
+    problem("rope_bwd", "half", F32_BF16, |cx, dt| {
+        let s = heads(cx);
+        let n = s.iter().product();
+        let (x, mut y) = (cx.normal(dt, n)?, cx.empty(dt, n)?);
+        bytes(2 * n * dt.size(), move |g| {
+            g.rope_bwd(&Rope::new(), x.shaped(&s)?, None, y.shaped_mut(&s)?.into())
+        })
+    }),
+    problem("fused_linear_cross_entropy", "ids", F32_BF16, |cx, dt| {
+        let [n, d, v] = vocabulary(cx);
+        let (h, w, ids) = (cx.normal(dt, n * d)?, cx.normal(dt, v * d)?, cx.ids(n, v)?);
+        let mut loss = cx.empty(dt.accumulator(), 1)?;
+        flops(2 * n * d * v, move |g| {
+            let io = LinearCrossEntropyFwd {
+                h: h.shaped(&[n, d])?,
+                w: w.shaped(&[v, d])?,
+                b: None,
+                target: ids.view(),
+                loss: loss.view_mut(),
+                lse: None,
+            };
+            g.fused_linear_cross_entropy(&LinearCrossEntropy::new(), io)
+        })
+    }),
+    problem("fused_linear_cross_entropy_bwd", "ids", F32_BF16, |cx, dt| {
+        let [n, d, v] = vocabulary(cx);
+        let (h, w, ids) = (cx.normal(dt, n * d)?, cx.normal(dt, v * d)?, cx.ids(n, v)?);
+        let (gy, mut dh, mut dw) =
+            (cx.normal(dt.accumulator(), 1)?, cx.empty(dt, n * d)?, cx.empty(dt, v * d)?);
+        flops(6 * n * d * v, move |g| {
+            let io = LinearCrossEntropyBwd {
+                gy: gy.view(),
+                h: h.shaped(&[n, d])?,
+                w: w.shaped(&[v, d])?,
+                b: None,
+                target: ids.view(),
+                dh: Some(dh.shaped_mut(&[n, d])?.into()),
+                dw: Some(dw.shaped_mut(&[v, d])?.into()),
+                db: None,
+            };
+            g.fused_linear_cross_entropy_bwd(&LinearCrossEntropy::new(), io)
+        })
+    }),
+];
