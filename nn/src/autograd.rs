@@ -17,8 +17,8 @@ use trefoil::ops::Binary;
 use trefoil::{DType, GradMut, Layout};
 
 use crate::error::{NnError, Result, invalid};
+use crate::hooks;
 use crate::tensor::{Device, Operand, Tensor, same_device};
-use crate::trace;
 
 thread_local! {
     static ENABLED: Cell<bool> = const { Cell::new(true) };
@@ -477,7 +477,7 @@ pub(crate) fn record<F>(
 where
     F: Fn(&mut BackwardCtx<'_>) -> Result<()> + Send + Sync + 'static,
 {
-    trace::op(op, inputs, &outputs);
+    hooks::op(op, inputs, &outputs);
     if !tracked(inputs) {
         return outputs;
     }
@@ -497,7 +497,7 @@ impl Tensor {
     where
         F: Fn(&mut BackwardCtx<'_>) -> Result<()> + Send + Sync + 'static,
     {
-        trace::op(op, inputs, std::slice::from_ref(&self));
+        hooks::op(op, inputs, std::slice::from_ref(&self));
         if !tracked(inputs) {
             return self;
         }

@@ -11,8 +11,8 @@ use trefoil::DType;
 
 pub use crate::durable::write_atomic;
 use crate::error::{NOTICE, NnError, Result};
-pub use crate::host::HostTensor;
-use crate::host::numel;
+pub use crate::host_tensor::HostTensor;
+use crate::host_tensor::numel;
 use crate::layer::{Layer, LayerExt, Param, check_fit, check_names};
 use crate::limits;
 use crate::optim::Optimizer;

@@ -30,9 +30,9 @@ use trefoil::DType;
 
 use crate::autograd::no_grad;
 use crate::error::Result;
+use crate::hooks::{self, Observer};
 use crate::layer::{Layer, LayerExt};
 use crate::tensor::{Tensor, same_handle};
-use crate::trace::{self, Observer};
 
 /// What an [`Inspection`] looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -231,13 +231,13 @@ impl Inspector {
 
     /// A forward pass under watch, the model's own output included. What was seen before is forgotten.
     pub fn forward(&self, model: &dyn Layer, x: &Tensor) -> Result<Tensor> {
-        self.watch(|| trace::layer("", model, x))
+        self.watch(|| hooks::layer("", model, x))
     }
 
     /// Runs anything under watch: the parts of models that run in it are seen (what the trainer does, say). What was seen before is forgotten.
     pub fn watch<T>(&self, f: impl FnOnce() -> T) -> T {
         self.clear();
-        trace::observe(Rc::new(self.clone()), f)
+        hooks::observe(Rc::new(self.clone()), f)
     }
 
     /// Forgets what was seen, and frees it.

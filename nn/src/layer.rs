@@ -9,8 +9,8 @@ use trefoil::DType;
 
 use crate::error::{NnError, Result, invalid};
 use crate::glob::fits_within;
+use crate::parametrize;
 use crate::state_file::{LoadReport, Mismatch};
-use crate::substitute;
 use crate::tensor::{Device, Tensor, same_handle};
 
 /// A tensor that a layer owns. Clones refer to the same one, so that optimizers, tied layers and state dictionaries see each other's changes.
@@ -33,7 +33,7 @@ impl Param {
     /// The tensor (a leaf of the graph, where trainable). While a wrapper such as
     /// [`SpectralNormalization`](crate::layers::SpectralNormalization) runs this parameter's layer: the tensor that stands for it there.
     pub fn get(&self) -> Tensor {
-        if let Some(t) = substitute::of(self) {
+        if let Some(t) = parametrize::of(self) {
             return t;
         }
         self.cell.read().unwrap_or_else(|p| p.into_inner()).clone()

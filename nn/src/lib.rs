@@ -35,15 +35,17 @@
 #![forbid(unsafe_code)]
 
 pub mod autograd;
-mod bounds;
 pub mod checkpoint;
+pub mod compare;
 pub mod config;
-mod cost;
 pub mod data;
 mod durable;
 mod error;
+mod flops;
 mod glob;
-mod host;
+mod hooks;
+mod host_tensor;
+mod index_check;
 mod init;
 pub mod inspect;
 mod layer;
@@ -56,19 +58,17 @@ pub mod model;
 pub mod network;
 mod ops;
 pub mod optim;
-pub mod parity;
+mod parametrize;
 pub mod plot;
 pub mod state_file;
 pub mod state_map;
-mod substitute;
 pub mod summary;
 mod tensor;
-mod trace;
 pub mod trainer;
 pub mod volta;
 
 pub use error::{At, NnError, Result};
-pub use host::HostTensor;
+pub use host_tensor::HostTensor;
 pub use init::Init;
 pub use layer::{Build, Entry, Layer, LayerExt, Param, StateDict, Visitor};
 pub use losses::{Criterion, CrossEntropyLoss, MseLoss};

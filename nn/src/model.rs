@@ -33,7 +33,7 @@ use trefoil::ops::Binary;
 
 use crate::autograd::{backward, enable_grad};
 use crate::error::{Result, invalid};
-use crate::host::HostTensor;
+use crate::host_tensor::HostTensor;
 use crate::layer::{Entry, Layer, LayerExt, Param, Visitor, check_fit, check_names};
 use crate::losses::Criterion;
 use crate::tensor::{Device, Tensor};

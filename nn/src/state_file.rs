@@ -29,7 +29,7 @@ use trefoil::DType;
 use crate::checkpoint::{Record, TensorSum, damaged_tensor, to_format};
 use crate::durable::{write_atomic, write_atomic_with};
 use crate::error::{At, NnError, Result, invalid};
-use crate::host::{HostTensor, convert, numel};
+use crate::host_tensor::{HostTensor, convert, numel};
 use crate::layer::{Layer, LayerExt, Param, StateDict};
 use crate::limits;
 use crate::tensor::{Device, Tensor};

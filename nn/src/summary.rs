@@ -5,11 +5,11 @@ use std::fmt;
 use std::rc::Rc;
 
 use crate::autograd::no_grad;
-use crate::cost;
 use crate::error::Result;
+use crate::flops;
+use crate::hooks::{self, Observer};
 use crate::layer::{Layer, LayerExt, Snapshot};
 use crate::tensor::Tensor;
-use crate::trace::{self, Observer};
 
 /// One layer of a [`Summary`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,7 +73,7 @@ impl Observer for Table {
         }
         open.push(rows.len());
         rows.push(Row {
-            name: trace::join(path),
+            name: hooks::join(path),
             kind: layer.kind().to_string(),
             depth: path.len().saturating_sub(1),
             outputs: vec![],
@@ -86,7 +86,7 @@ impl Observer for Table {
     }
 
     fn op(&self, _: &[String], op: &'static str, inputs: &[&Tensor], outputs: &[Tensor]) {
-        let cost = cost::of(op, inputs, outputs);
+        let cost = flops::of(op, inputs, outputs);
         for &at in self.open.borrow().iter() {
             let row = &mut self.rows.borrow_mut()[at];
             row.macs = row.macs.saturating_add(cost.macs);
@@ -108,7 +108,7 @@ impl Observer for Table {
 pub fn summary(model: &dyn Layer, inputs: &[Tensor]) -> Result<Summary> {
     let before = Snapshot::take(model)?;
     let table = Rc::new(Table::default());
-    let done = no_grad(|| trace::observe(table.clone(), || trace::layers("", model, inputs)));
+    let done = no_grad(|| hooks::observe(table.clone(), || hooks::layers("", model, inputs)));
     before.restore(model)?;
     done?;
     let rows = table.rows.take();

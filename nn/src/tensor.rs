@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, RwLock, Weak};
 use trefoil::{BackendExt, BackendKind, Buffer, DType, Element, GradMut, IGpuBackend, Layout, View, ViewMut};
 
 use crate::autograd::{self, Edge, Node};
-use crate::bounds;
 use crate::error::{NnError, Result, invalid};
+use crate::index_check;
 use crate::limits;
 
 /// A device handle: a device plus one in-order stream. Tensors work together if they live on clones of one handle; another handle of the
@@ -413,7 +413,7 @@ impl Tensor {
     /// since the last such call, [`NnError::OutOfRange`] among it.
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         let c = self.detach().contiguous()?;
-        self.device().download::<T>(c.operand().view()?).map_err(bounds::explain)
+        self.device().download::<T>(c.operand().view()?).map_err(index_check::explain)
     }
 
     /// The only element. Waits for the device. Errors: `Invalid` for more than one element or another dtype.
@@ -433,7 +433,7 @@ impl Tensor {
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         let c = self.detach().contiguous()?;
         let mut out = limits::zeroed(limits::tensor_bytes(self.dtype(), self.numel())?)?;
-        self.device().read_bytes(c.operand().view()?, &mut out).map_err(bounds::explain)?;
+        self.device().read_bytes(c.operand().view()?, &mut out).map_err(index_check::explain)?;
         Ok(out)
     }
 

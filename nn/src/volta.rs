@@ -15,7 +15,7 @@
 use std::path::Path;
 
 use crate::error::{At, NnError, Result};
-use crate::host::numel;
+use crate::host_tensor::numel;
 use crate::layer::StateDict;
 use crate::tensor::{Device, Tensor};
 

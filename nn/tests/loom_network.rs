@@ -10,9 +10,9 @@ use layers::{gradcheck_layer, refused};
 use serde_json::{Value, json};
 use trefoil::DType;
 use trefoil::ops::CoreOps;
+use trefoil_nn::compare::{Gate, Table, compare_models};
 use trefoil_nn::data::{Dataset, ResidentSource, Targets};
 use trefoil_nn::loom::*;
-use trefoil_nn::parity::{Gate, Table, parity};
 use trefoil_nn::trainer::{Objective, TrainOptions};
 use trefoil_nn::{Build, CrossEntropyLoss, Device, Layer, LayerExt, MseLoss, Optimizer, Tensor, Trainer};
 
@@ -502,7 +502,7 @@ fn mounting_parity_and_losses() {
     let reference = network(&layers, &cpu(), 1, DType::F64);
     for d in devices() {
         let net = network(&layers, &d, 2, DType::F32);
-        let errors = parity(&reference, &net, std::slice::from_ref(&x)).unwrap();
+        let errors = compare_models(&reference, &net, std::slice::from_ref(&x)).unwrap();
         assert!(errors.iter().all(|e| e.passes(&Gate::default())), "{}\n{}", id(&d), Table(&errors));
         assert!(errors.iter().any(|e| e.layer == "6.branches.1.branches.0"), "{}", Table(&errors));
     }

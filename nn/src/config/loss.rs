@@ -10,7 +10,7 @@ use trefoil::DType;
 use super::kind::{BELOW_ONE, COUNT, FINITE, NOT_NEGATIVE, POSITIVE, Row, SHARE, kind, names, row};
 use super::parts::PARTS;
 use crate::error::Result;
-use crate::host::HostTensor;
+use crate::host_tensor::HostTensor;
 use crate::losses::*;
 use crate::tensor::{Device, Tensor};
 use crate::trainer::Objective;

@@ -9,7 +9,7 @@ use trefoil::DType;
 use super::Arrays;
 use super::npy::{elements_of, take};
 use crate::error::{At, NnError, Result};
-use crate::host::{HostTensor, numel};
+use crate::host_tensor::{HostTensor, numel};
 use crate::limits;
 
 /// Reads an IDX file: u8, i32, f32 and f64 as they are, i8 and i16 as i32. Whether it is packed shows in its first bytes, not in its name.

@@ -7,7 +7,7 @@ use image::{DynamicImage, ImageReader};
 
 use super::{Item, ItemSource};
 use crate::error::{At, NnError, Result, invalid};
-use crate::host::HostTensor;
+use crate::host_tensor::HostTensor;
 use crate::limits;
 
 /// Channels of the items made from images.

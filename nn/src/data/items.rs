@@ -2,7 +2,7 @@
 
 use super::{Dataset, Targets};
 use crate::error::{Result, invalid};
-use crate::host::HostTensor;
+use crate::host_tensor::HostTensor;
 use crate::limits;
 
 /// An item, or several stacked along a new first axis.

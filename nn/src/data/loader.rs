@@ -12,7 +12,7 @@ use super::items::stack;
 use super::source::check;
 use super::{Batch, Batches, Dataset, Item, ItemSource, Order, Sampler, Source};
 use crate::error::{NnError, Result, invalid};
-use crate::host::HostTensor;
+use crate::host_tensor::HostTensor;
 use crate::tensor::{Device, Tensor};
 
 /// Serves the items of an [`ItemSource`] as batches on a device. Threads make whole batches and queue their uploads ahead of the training

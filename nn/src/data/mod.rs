@@ -35,7 +35,7 @@ pub use sampler::Sampler;
 pub use source::{Batch, Batches, Order, ResidentSource, Source};
 pub use transform::{Transform, Transformed};
 
-pub use crate::host::HostTensor;
+pub use crate::host_tensor::HostTensor;
 
 use crate::error::{Result, invalid};
 use crate::limits;

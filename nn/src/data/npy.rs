@@ -8,7 +8,7 @@ use std::path::Path;
 use trefoil::DType;
 
 use crate::error::{At, NnError, Result};
-use crate::host::{HostTensor, numel};
+use crate::host_tensor::{HostTensor, numel};
 use crate::limits;
 
 /// How elements lie in a file.

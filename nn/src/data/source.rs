@@ -6,7 +6,7 @@ use trefoil::ops::Rng;
 use super::{Dataset, Item, ItemSource, Sampler, Targets};
 use crate::autograd::no_grad;
 use crate::error::{Result, invalid};
-use crate::host::HostTensor;
+use crate::host_tensor::HostTensor;
 use crate::limits;
 use crate::tensor::{Device, Tensor};
 

@@ -13,7 +13,7 @@ use crate::autograd::no_grad;
 #[cfg(feature = "tokenizers")]
 use crate::error::{At, NnError};
 use crate::error::{Result, invalid};
-use crate::host::HostTensor;
+use crate::host_tensor::HostTensor;
 use crate::limits;
 use crate::tensor::{Device, Tensor};
 

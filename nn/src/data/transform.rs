@@ -8,7 +8,7 @@ use trefoil::ops::{Binary, Distribution, PadMode, Rng, Unary};
 use super::{Batch, Batches, Order, Source};
 use crate::autograd::no_grad;
 use crate::error::{Result, invalid};
-use crate::host::HostTensor;
+use crate::host_tensor::HostTensor;
 use crate::tensor::{Device, Tensor};
 
 /// Random numbers of one transform and one batch. They follow from seed, epoch, position of the batch and of the transform alone.

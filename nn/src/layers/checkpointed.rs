@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::autograd::{BackwardCtx, Saved, backward, enable_grad, grad_enabled, no_grad, record};
 use crate::error::Result;
 use crate::layer::{Layer, LayerExt, Param, Snapshot, Visitor};
-use crate::substitute;
+use crate::parametrize;
 use crate::tensor::Tensor;
 
 /// A layer whose intermediate results are not kept for the backward pass but computed again there (Chen et al., 2016),
@@ -45,7 +45,7 @@ impl Checkpointed {
         Ok(record("checkpointed", &from, y, || {
             let layer = self.layer.clone();
             let x: Vec<Saved> = plain.iter().map(Saved::new).collect();
-            let seen = |(p, t): (&Param, &Tensor)| (p.clone(), Saved::new(t), substitute::of(p).is_some());
+            let seen = |(p, t): (&Param, &Tensor)| (p.clone(), Saved::new(t), parametrize::of(p).is_some());
             let params: Vec<(Param, Saved, bool)> = params.iter().zip(&read).map(seen).collect();
             move |cx: &mut BackwardCtx<'_>| recompute(&*layer, call, &before, &x, &params, cx)
         }))
@@ -105,7 +105,7 @@ fn recompute(
     let again = || {
         before.restore(layer)?;
         let substitutes = stand_ins.iter().map(|(_, p, t)| (p.clone(), t.clone())).collect();
-        let y = enable_grad(|| substitute::with(substitutes, || repeated(|| call(layer, &x))))?;
+        let y = enable_grad(|| parametrize::with(substitutes, || repeated(|| call(layer, &x))))?;
         let roots: Vec<(&Tensor, Option<&Tensor>)> = y
             .iter()
             .enumerate()

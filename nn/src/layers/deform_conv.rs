@@ -7,10 +7,10 @@ use trefoil::ops::{Activation, Conv};
 use super::Convolutional;
 use super::image::{PerAxis, Weights, batched, check_groups, fans, positive, weight_access, weight_methods};
 use crate::error::{Result, invalid};
+use crate::hooks;
 use crate::init::Init;
 use crate::layer::{Build, Layer, Param, Visitor};
 use crate::tensor::Tensor;
-use crate::trace;
 
 /// Convolution of images that learns where its taps read: Dai et al. (2017), with a learned factor per tap Zhu et al. (2019).
 /// `[B, C, H, W] -> [B, O, H', W']` with offsets and factors from two convolutions of the same input, `torchvision.ops.deform_conv2d`.
@@ -158,8 +158,8 @@ impl Layer for DeformableConvolutional {
             let p = Conv::new().stride(self.stride).pad(self.padding).dilation(self.dilation);
             // All three convolutions have these windows; what does not fit is this layer's error.
             p.output_size(&x.shape()[2..], &self.kernel)?;
-            let offset = trace::layer("offset_conv", &maps.offset, x)?;
-            let mask = maps.mask.as_ref().map(|m| trace::layer("mask_conv", m, x)).transpose()?;
+            let offset = hooks::layer("offset_conv", &maps.offset, x)?;
+            let mask = maps.mask.as_ref().map(|m| hooks::layer("mask_conv", m, x)).transpose()?;
             x.deform_conv(&w, &offset, mask.as_ref(), b.as_ref(), &p.groups(self.groups))
         })
     }

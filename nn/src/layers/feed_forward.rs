@@ -6,10 +6,10 @@ use trefoil::ops::{Activation, Precision};
 
 use super::{Dense, Dropout};
 use crate::error::{Result, invalid};
+use crate::hooks;
 use crate::init::Init;
 use crate::layer::{Build, Layer, Visitor};
 use crate::tensor::Tensor;
-use crate::trace;
 
 /// Position-wise network of the Transformer (Vaswani et al., 2017): W2 drop(act(W1 x + b1)) + b2, `[.., D] -> [.., D]`.
 ///
@@ -118,12 +118,12 @@ impl Layer for FeedForward {
         let [first, second] = self.linears(d)?;
         let width = first.weight().map_or(d, |w| w.get().shape()[1]);
         super::attention::check_width("FeedForward", "x", x, width)?;
-        let h = trace::layer("linear1", first, x)?;
+        let h = hooks::layer("linear1", first, x)?;
         let h = match &self.dropout {
-            Some(drop) => trace::layer("dropout", drop, &h)?,
+            Some(drop) => hooks::layer("dropout", drop, &h)?,
             None => h,
         };
-        trace::layer("linear2", second, &h)
+        hooks::layer("linear2", second, &h)
     }
 
     fn visit(&self, v: &mut Visitor<'_>) {
@@ -215,7 +215,7 @@ impl Layer for GatedLinearUnit {
         if let Some(w) = self.packed.weight() {
             super::attention::check_width("GatedLinearUnit", "x", x, w.get().shape()[1])?;
         }
-        trace::layer("", &self.packed, x)?.glu(self.gate, -1)
+        hooks::layer("", &self.packed, x)?.glu(self.gate, -1)
     }
 
     fn visit(&self, v: &mut Visitor<'_>) {

@@ -8,11 +8,11 @@ use trefoil::{DType, Layout};
 use super::Dense;
 use super::attention::{AttentionMasks, Scores, batched, check_width};
 use crate::error::{Result, invalid};
+use crate::hooks;
 use crate::init::Init;
 use crate::layer::{Build, Layer, Param, Visitor};
 use crate::ops::packed_heads;
 use crate::tensor::{Device, Tensor};
-use crate::trace;
 
 #[derive(Debug)]
 enum InProj {
@@ -299,7 +299,7 @@ impl MultiHeadAttention {
         };
         let o = o.merge_heads()?;
         let y = match &self.out_proj {
-            OutProj::Dense(d) => trace::layer("out_proj", d, &o)?,
+            OutProj::Dense(d) => hooks::layer("out_proj", d, &o)?,
             OutProj::Bias(Some(b)) => o.add(&b.get())?,
             OutProj::Bias(None) => o,
         };

@@ -4,9 +4,9 @@ use trefoil::ops::{Activation, Binary};
 
 use super::{Add, Concatenate, Multiply, Sequential};
 use crate::error::{Result, invalid};
+use crate::hooks;
 use crate::layer::{Layer, Visitor};
 use crate::tensor::Tensor;
-use crate::trace;
 
 /// How the outputs of branches become one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,7 +56,7 @@ impl Parallel {
 impl Layer for Parallel {
     /// Errors beside those of the branches: shapes that differ.
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let run = |(name, branch): &(String, Sequential)| trace::layer(name, branch, x);
+        let run = |(name, branch): &(String, Sequential)| hooks::layer(name, branch, x);
         let all: Vec<Tensor> = self.branches.iter().map(run).collect::<Result<_>>()?;
         if let (false, Some(t)) =
             (matches!(self.merge, ParallelMerge::Concat(_)), all.iter().find(|t| t.shape() != all[0].shape()))

@@ -3,10 +3,10 @@
 use super::conv::Convolutional;
 use super::image::{PerAxis, batched, positive};
 use crate::error::{Result, invalid};
+use crate::hooks;
 use crate::init::Init;
 use crate::layer::{Build, Layer, Param, Visitor};
 use crate::tensor::Tensor;
-use crate::trace;
 
 /// Patches of an image, projected (Vision Transformer; Dosovitskiy et al., 2021), timm's `PatchEmbed`: `[B, C, H, W] -> [B, N, E]` with
 /// N = H/pH * W/pW tokens in row-major order. Neither class token nor positions. Also takes inputs without the batch axis.
@@ -84,7 +84,7 @@ impl Layer for PatchEmbedding {
                 let expected = format!("height and width divisible by {patch:?}");
                 return Err(invalid(Self::KIND, "x", expected, format!("shape {:?}", x.shape())));
             }
-            let y = trace::layer("proj", &self.proj, x)?;
+            let y = hooks::layer("proj", &self.proj, x)?;
             if self.flatten { y.flatten(2, -1)?.transpose(1, 2) } else { Ok(y) }
         })
     }

@@ -5,10 +5,10 @@ use trefoil::ops::{Activation, Precision};
 use super::Convolutional;
 use super::image::{batched, named, positive};
 use crate::error::{Result, invalid};
+use crate::hooks;
 use crate::init::Init;
 use crate::layer::{Build, Layer, Param, Visitor};
 use crate::tensor::Tensor;
-use crate::trace;
 
 /// Blocks of r*r channels as squares of cells, `torch.nn.PixelShuffle`: `[.., C*r*r, H, W] -> [.., C, r*H, r*W]`.
 #[derive(Debug, Clone, Copy)]
@@ -131,7 +131,7 @@ impl SubpixelConvolutional {
 
 impl Layer for SubpixelConvolutional {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        batched(Self::KIND, 2, x, |x| trace::layer("", &self.conv, x)?.pixel_shuffle(self.factor))
+        batched(Self::KIND, 2, x, |x| hooks::layer("", &self.conv, x)?.pixel_shuffle(self.factor))
     }
 
     fn visit(&self, v: &mut Visitor<'_>) {

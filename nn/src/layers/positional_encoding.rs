@@ -4,11 +4,11 @@ use trefoil::DType;
 
 use super::Dropout;
 use crate::error::{Result, invalid};
+use crate::hooks;
 use crate::init::Init;
 use crate::layer::{Build, Layer, Param, Visitor};
 use crate::limits;
 use crate::tensor::{Tensor, is_trial};
-use crate::trace;
 
 /// Adds sines and cosines of the position to `[B, T, D]` or `[T, D]` (Vaswani et al., 2017): column 2i of position t gets sin(t
 /// base^(-2i/D)), column 2i + 1 the cosine.
@@ -84,7 +84,7 @@ impl PositionalEncoding {
         }
         let y = x.add(&pe.narrow(0, offset, t)?)?;
         match &self.dropout {
-            Some(drop) => trace::layer("dropout", drop, &y),
+            Some(drop) => hooks::layer("dropout", drop, &y),
             None => Ok(y),
         }
     }

@@ -5,10 +5,10 @@ use trefoil::ops::Precision;
 use super::Dense;
 use super::attention::{AttentionMasks, Scores, check_width};
 use crate::error::{Result, invalid};
+use crate::hooks;
 use crate::init::Init;
 use crate::layer::{Build, Visitor};
 use crate::tensor::Tensor;
-use crate::trace;
 
 /// Projections of query, key, value and result, each a [`Dense`] under a name of its own, and the attention between them.
 #[derive(Debug)]
@@ -79,7 +79,7 @@ impl Projections {
     }
 
     fn apply(&self, i: usize, x: &Tensor) -> Result<Tensor> {
-        trace::layer(self.names[i], &self.layers[i], x)
+        hooks::layer(self.names[i], &self.layers[i], x)
     }
 
     /// Queries `[B, Tq, D]` over contexts `[B, Tk, Dc]`; a context of batch 1 serves all.

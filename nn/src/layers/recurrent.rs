@@ -8,11 +8,11 @@ use super::attention::{batched, check_width};
 use super::checkpointed::is_repeated;
 use super::{Bidirectional, Dropout};
 use crate::error::{Result, invalid};
+use crate::hooks;
 use crate::init::Init;
 use crate::layer::{Build, Layer, Param, Visitor};
 use crate::ops::{RnnParams, RnnState, check_lengths};
 use crate::tensor::Tensor;
-use crate::trace;
 
 /// Parameters of one layer.
 #[derive(Debug)]
@@ -182,13 +182,13 @@ impl RecurrentStack {
         check_width(self.kind, "x", x, weights.w_ih.shape()[1])?;
         let how = Recurrence::new().batch_first(true).reverse(reverse).precision(self.precision);
         let name = || format!("l{k}{}", if reverse { "_reverse" } else { "" });
-        trace::scope(name, self.kind, x, || x.rnn(self.cell, &how, &weights, initial, lengths))
+        hooks::scope(name, self.kind, x, || x.rnn(self.cell, &how, &weights, initial, lengths))
     }
 
     /// Dropout of what goes from one layer to the next.
     pub(super) fn pass(&self, k: usize, y: Tensor) -> Result<Tensor> {
         match &self.dropout {
-            Some(d) if k + 1 < self.layers => trace::layer("dropout", d, &y),
+            Some(d) if k + 1 < self.layers => hooks::layer("dropout", d, &y),
             _ => Ok(y),
         }
     }

@@ -4,9 +4,9 @@ use trefoil::ops::Activation;
 
 use super::Sequential;
 use crate::error::{Result, invalid};
+use crate::hooks;
 use crate::layer::{Layer, Visitor};
 use crate::tensor::Tensor;
-use crate::trace;
 
 /// act(x + f(x)) of layers f in a row (He et al., 2016); with a shortcut s, act(s(x) + f(x)).
 ///
@@ -42,7 +42,7 @@ impl Layer for Residual {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let y = self.body.forward(x)?;
         let x = match &self.shortcut {
-            Some(s) => trace::layer("shortcut", s, x)?,
+            Some(s) => hooks::layer("shortcut", s, x)?,
             None => x.clone(),
         };
         if x.shape() != y.shape() {

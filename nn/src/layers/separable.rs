@@ -7,10 +7,10 @@ use trefoil::ops::{Activation, Conv, Precision};
 use super::Convolutional;
 use super::image::{PerAxis, batched, positive};
 use crate::error::{Result, invalid};
+use crate::hooks;
 use crate::init::Init;
 use crate::layer::{Build, Layer, Param, Visitor};
 use crate::tensor::Tensor;
-use crate::trace;
 
 /// Depthwise separable convolution with an activation between the stages (MobileNet; Howard et al., 2017). Batch normalisation is a layer of
 /// its own, put between blocks.
@@ -210,7 +210,7 @@ impl<const MID: bool> Layer for SeparableBlock<MID> {
             // What does not fit the windows is this layer's error, not its first stage's.
             let windows = Conv::new().stride(self.stride).pad(self.padding).dilation(self.dilation);
             windows.output_size(&x.shape()[2..], &self.kernel)?;
-            trace::layer("pointwise", &s.pointwise, &trace::layer("depthwise", &s.depthwise, x)?)
+            hooks::layer("pointwise", &s.pointwise, &hooks::layer("depthwise", &s.depthwise, x)?)
         })
     }
 

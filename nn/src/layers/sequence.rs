@@ -4,10 +4,10 @@ use trefoil::DType;
 use trefoil::ops::{Activation, Reduce};
 
 use crate::error::{Result, invalid};
+use crate::hooks;
 use crate::layer::{Layer, Visitor};
 use crate::ops::check_lengths;
 use crate::tensor::{Tensor, axis};
-use crate::trace;
 
 /// Where a graph begins: checks the shape of an item and passes the tensor on; Keras' `Input`.
 #[derive(Debug, Clone)]
@@ -264,7 +264,7 @@ impl Layer for TimeDistributed {
         if t == 0 {
             return Err(invalid(OP, "x", "at least one step", "none"));
         }
-        let y = trace::layer("inner", &*self.inner, &x.reshape(&[&[b * t], item].concat())?)?;
+        let y = hooks::layer("inner", &*self.inner, &x.reshape(&[&[b * t], item].concat())?)?;
         match y.shape() {
             &[n, ref rest @ ..] if n == b * t => y.reshape(&[&[b, t], rest].concat())?.activation(self.act),
             s => Err(invalid(OP, "inner", format!("an output of {} items", b * t), format!("shape {s:?}"))),

@@ -1,9 +1,9 @@
 //! Layers in a row.
 
 use crate::error::Result;
+use crate::hooks;
 use crate::layer::{Layer, Visitor};
 use crate::tensor::Tensor;
-use crate::trace;
 
 /// Applies layers one after the other, `torch.nn.Sequential`. State names are `index.name`, or `key.name` for children with a key.
 #[derive(Debug, Default)]
@@ -52,7 +52,7 @@ impl Sequential {
 
 impl Layer for Sequential {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        self.layers.iter().try_fold(x.clone(), |x, (key, layer)| trace::layer(key, &**layer, &x))
+        self.layers.iter().try_fold(x.clone(), |x, (key, layer)| hooks::layer(key, &**layer, &x))
     }
 
     fn visit(&self, v: &mut Visitor<'_>) {

@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::autograd::no_grad;
 use crate::error::{Result, invalid};
+use crate::hooks;
 use crate::init::Init;
 use crate::layer::{Build, Layer, LayerExt, Param, Snapshot, Visitor};
-use crate::substitute;
+use crate::parametrize;
 use crate::tensor::{Tensor, axis};
-use crate::trace;
 
 /// A layer whose weight is divided by its largest singular value (Miyato et al., 2018), `torch.nn.utils.parametrizations.spectral_norm`.
 ///
@@ -183,17 +183,17 @@ impl SpectralNormalization {
             done?;
         }
         let (weight, normalized) = self.normalized()?;
-        substitute::with(vec![(weight, normalized)], forward)
+        parametrize::with(vec![(weight, normalized)], forward)
     }
 }
 
 impl Layer for SpectralNormalization {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        self.run(|| trace::layer("", &*self.inner, x))
+        self.run(|| hooks::layer("", &*self.inner, x))
     }
 
     fn forward_all(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
-        self.run(|| trace::layers("", &*self.inner, inputs))
+        self.run(|| hooks::layers("", &*self.inner, inputs))
     }
 
     fn visit(&self, v: &mut Visitor<'_>) {

@@ -8,10 +8,10 @@ use trefoil::ops::{Activation, Precision};
 use super::attention::check_width;
 use super::{Attention, AttentionMasks, Dense, Dropout, LayerNormalization, MultiHeadAttention};
 use crate::error::{Result, invalid};
+use crate::hooks;
 use crate::init::Init;
 use crate::layer::{Build, Layer, Visitor, set_training_of};
 use crate::tensor::Tensor;
-use crate::trace;
 
 /// Description of an encoder or decoder block; the defaults are PyTorch's.
 #[derive(Debug, Clone)]
@@ -159,8 +159,8 @@ impl Tail {
     }
 
     fn network(&self, x: &Tensor) -> Result<Tensor> {
-        let h = trace::layer("linear1", &self.linear1, x)?;
-        trace::layer("linear2", &self.linear2, &trace::layer("dropout", &self.inner, &h)?)
+        let h = hooks::layer("linear1", &self.linear1, x)?;
+        hooks::layer("linear2", &self.linear2, &hooks::layer("dropout", &self.inner, &h)?)
     }
 
     /// All sublayers with their residual sums. Sum and normalization are one operation; with `norm_first` it belongs to the next sublayer.
@@ -172,8 +172,8 @@ impl Tail {
         let mut open: Option<Tensor> = None;
         for (i, ((sublayer, drop), norm)) in all.zip(&self.outer).zip(&self.norms).enumerate() {
             let added =
-                |y: &Tensor, x: &Tensor| trace::call(NORMS[i], norm, &[y, x], || norm.add_forward(y, x));
-            let dropped = |y: &Tensor| trace::layer(DROPOUTS[i], drop, y);
+                |y: &Tensor, x: &Tensor| hooks::call(NORMS[i], norm, &[y, x], || norm.add_forward(y, x));
+            let dropped = |y: &Tensor| hooks::layer(DROPOUTS[i], drop, y);
             if self.norm_first {
                 let normed = match open.take() {
                     Some(y) => {
@@ -181,7 +181,7 @@ impl Tail {
                         x = sum;
                         normed
                     }
-                    None => trace::layer(NORMS[i], norm, &x)?,
+                    None => hooks::layer(NORMS[i], norm, &x)?,
                 };
                 open = Some(dropped(&sublayer(&normed)?)?);
             } else {
@@ -234,7 +234,7 @@ impl TransformerEncoder {
     /// Runs with masks. Errors: `Invalid` for widths and masks that do not fit.
     pub fn encode(&self, src: &Tensor, masks: &AttentionMasks) -> Result<Tensor> {
         let own = &self.self_attn;
-        let attend = |x: &Tensor| trace::call("self_attn", own, &[x], || own.attend(x, x, x, masks));
+        let attend = |x: &Tensor| hooks::call("self_attn", own, &[x], || own.attend(x, x, x, masks));
         self.tail.run(src, &[&attend])
     }
 }
@@ -282,9 +282,9 @@ impl TransformerDecoder {
             return Err(invalid("TransformerDecoder", "memory", want, format!("{}", memory.rank())));
         }
         let (own, cross) = (&self.self_attn, &self.cross_attn);
-        let attend = |x: &Tensor| trace::call("self_attn", own, &[x], || own.attend(x, x, x, tgt_masks));
+        let attend = |x: &Tensor| hooks::call("self_attn", own, &[x], || own.attend(x, x, x, tgt_masks));
         let look = |x: &Tensor| {
-            trace::call("multihead_attn", cross, &[x, memory], || {
+            hooks::call("multihead_attn", cross, &[x, memory], || {
                 cross.attend(x, memory, memory, memory_masks)
             })
         };
@@ -455,9 +455,9 @@ impl Decoder {
             return Err(invalid(DECODER, "memory", want, format!("{}", memory.rank())));
         }
         let (own, cross) = (&p.self_attn, &p.cross_attn);
-        let attend = |x: &Tensor| trace::call("self_attn", own, &[x], || own.attend(x, None, tgt_masks));
+        let attend = |x: &Tensor| hooks::call("self_attn", own, &[x], || own.attend(x, None, tgt_masks));
         let look = |x: &Tensor| {
-            trace::call("cross_attn", cross, &[x, memory], || cross.attend(x, Some(memory), memory_masks))
+            hooks::call("cross_attn", cross, &[x, memory], || cross.attend(x, Some(memory), memory_masks))
         };
         p.tail.run(tgt, &[&attend, &look])
     }

@@ -6,12 +6,12 @@ use trefoil::ops::{Activation, Attention, Causal, Conv, Precision, Recurrence, R
 use super::plan::{Act, Combine, Heads, Node, Op, SoftmaxPlan, Window, times};
 use crate::autograd::no_grad;
 use crate::error::{NnError, Result, invalid};
+use crate::hooks;
 use crate::init::Init;
 use crate::layer::{Build, Layer, Param, Visitor};
 use crate::layers::SoftmaxVariant;
 use crate::ops::{RnnParams, ScaledDotProductAttention, sparsemax_support};
 use crate::tensor::Tensor;
-use crate::trace;
 
 /// Where one of Loom's weight arrays lies in a parameter.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -418,7 +418,7 @@ impl LoomLayer {
 
     fn combine(&self, x: &Tensor, combine: &Combine) -> Result<Tensor> {
         let batch = x.shape()[0];
-        let run = |(i, c): (usize, &LoomLayer)| trace::layer(&format!("branches.{i}"), c, x);
+        let run = |(i, c): (usize, &LoomLayer)| hooks::layer(&format!("branches.{i}"), c, x);
         let ys = self.children.iter().enumerate().map(run).collect::<Result<Vec<_>>>()?;
         match combine {
             Combine::Concat { batch_major: false } => Tensor::concat(1, &ys.iter().collect::<Vec<_>>()),
@@ -566,7 +566,7 @@ impl Layer for LoomLayer {
             Op::Parallel { combine, .. } => self.combine(x, combine),
             Op::Sequential { .. } => {
                 let each =
-                    |x: Tensor, (i, c): (usize, &LoomLayer)| trace::layer(&format!("branches.{i}"), c, &x);
+                    |x: Tensor, (i, c): (usize, &LoomLayer)| hooks::layer(&format!("branches.{i}"), c, &x);
                 self.children.iter().enumerate().try_fold(x.clone(), each)
             }
             Op::Activate(act) => scaled(x.activation(act.act)?, act.scale),

@@ -84,7 +84,7 @@
 //! | AdamW without decay of biases | two [`Group`](crate::optim::Group)s of `OptimRule::AdamW`, one with `wd: 0.0` |
 //! | RMSprop with eps inside of the root | [`Optimizer::rmsprop`](crate::Optimizer::rmsprop) has it outside, as PyTorch; at 1e-8 they differ for tiny gradients only |
 //! | schedulers: constant, linear, cosine (restarts), exponential, warm-up, step, polynomial | [`Schedule`](crate::optim::Schedule)`::{Constant, Linear, Cosine, CosineRestarts, Exponential, Warmup, Step, Polynomial}` |
-//! | CPU against GPU parity | [`parity`](crate::parity::parity): every layer, forward and backward, raw values |
+//! | CPU against GPU parity | [`compare_models`](crate::compare::compare_models): every layer, forward and backward, raw values |
 
 mod bundle;
 mod definition;

@@ -8,9 +8,9 @@ use super::flags::Flags;
 use super::layer::{LoomLayer, Skip, Stage};
 use super::plan::{Op, Report, plan};
 use crate::error::{Result, invalid};
+use crate::hooks;
 use crate::layer::{Build, Layer, LayerExt, Visitor};
 use crate::tensor::{Device, Tensor, same_handle};
-use crate::trace;
 
 /// What a network would be: flags on which it depends, keys it does not read, sizes. Nothing is allocated. Errors:
 /// [`Config`](crate::NnError::Config) with the path of the layer or key for unknown types and words, missing or contradicting sizes, and
@@ -205,14 +205,14 @@ impl Layer for LoomNetwork {
             x = match (skip, &carried) {
                 (Skip::Before, Some(r)) => match added(&input, r)? {
                     Some(sum) => {
-                        let y = trace::layer(&name, l, &sum)?;
+                        let y = hooks::layer(&name, l, &sum)?;
                         carried = Some(y.clone());
                         y
                     }
-                    None => trace::layer(&name, l, &input)?,
+                    None => hooks::layer(&name, l, &input)?,
                 },
                 (Skip::After, r) => {
-                    let y = trace::layer(&name, l, &input)?;
+                    let y = hooks::layer(&name, l, &input)?;
                     let sum = match r {
                         Some(r) => added(&y, r)?,
                         None => None,
@@ -221,7 +221,7 @@ impl Layer for LoomNetwork {
                     carried = Some(y.clone());
                     y
                 }
-                _ => trace::layer(&name, l, &input)?,
+                _ => hooks::layer(&name, l, &input)?,
             };
             if skip == Skip::Set {
                 carried = Some(input.clone());

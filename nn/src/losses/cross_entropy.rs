@@ -3,8 +3,8 @@
 use trefoil::ops::{CrossEntropy, CrossEntropyBwd, CrossEntropyFwd, Reduction};
 
 use crate::autograd::{BackwardCtx, Saved};
-use crate::bounds::{self, Range};
 use crate::error::Result;
+use crate::index_check::{self, Range};
 use crate::ops::operand::whole;
 use crate::tensor::{Operand, Tensor, same_device};
 
@@ -36,7 +36,7 @@ impl CrossEntropyLoss {
         };
         if let (false, Some(&limit)) = (target.dtype().is_float(), x.shape().get(1)) {
             let ignore = Some(options.ignore_index);
-            bounds::note(target, Range { op: "cross_entropy", limit, ignore, labels: true });
+            index_check::note(target, Range { op: "cross_entropy", limit, ignore, labels: true });
         }
         let (logits, target) = (x.contiguous()?, target.contiguous()?);
         let weight = whole(self.weight.as_ref())?.map(|w| w.detach());

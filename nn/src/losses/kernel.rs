@@ -7,8 +7,8 @@ use trefoil::ops::{
 use trefoil::{GradMut, View, ViewMut};
 
 use crate::autograd::{BackwardCtx, GradTarget, Saved, out};
-use crate::bounds::{self, Range};
 use crate::error::{Result, invalid};
+use crate::index_check::{self, Range};
 use crate::ops::operand::whole;
 use crate::tensor::{Device, Operand, Tensor, same_device};
 
@@ -218,7 +218,7 @@ pub(super) fn run(
         same_device(op, first, t)?;
     }
     if let (Some(ids), Some((limit, ignore))) = (with[0], kernel.classes(first)) {
-        bounds::note(ids, Range { op, limit, ignore, labels: true });
+        index_check::note(ids, Range { op, limit, ignore, labels: true });
     }
     let (x, with) = (dense(x)?, dense(with)?);
     let d = first.device();

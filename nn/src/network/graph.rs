@@ -7,10 +7,10 @@ use super::config::{NetworkConfig, Plan, Source, Step};
 use super::shapes::{Item, zeros};
 use crate::autograd::no_grad;
 use crate::error::{Result, invalid};
+use crate::hooks;
 use crate::layer::{Build, Layer, LayerExt, Visitor};
 use crate::layers::Input;
 use crate::tensor::Tensor;
-use crate::trace;
 
 /// A network made of its description: a graph of layers.
 ///
@@ -139,8 +139,8 @@ impl Network {
     /// Outputs of one layer.
     fn run(&self, node: &Node, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
         match inputs {
-            [x] if !node.numbered => Ok(vec![trace::layer(&node.name, &*node.layer, x)?]),
-            _ => trace::layers(&node.name, &*node.layer, inputs),
+            [x] if !node.numbered => Ok(vec![hooks::layer(&node.name, &*node.layer, x)?]),
+            _ => hooks::layers(&node.name, &*node.layer, inputs),
         }
     }
 

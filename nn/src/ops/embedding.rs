@@ -3,8 +3,8 @@
 use trefoil::ops::EmbeddingGrad;
 
 use crate::autograd::{BackwardCtx, Saved};
-use crate::bounds::{self, Range};
 use crate::error::Result;
+use crate::index_check::{self, Range};
 use crate::tensor::{Tensor, same_device};
 
 impl Tensor {
@@ -14,7 +14,7 @@ impl Tensor {
     pub fn embedding(&self, ids: &Tensor, options: &EmbeddingGrad) -> Result<Tensor> {
         same_device("embedding", self, ids)?;
         if let Some(&limit) = self.shape().first() {
-            bounds::note(ids, Range { op: "embedding", limit, ignore: None, labels: false });
+            index_check::note(ids, Range { op: "embedding", limit, ignore: None, labels: false });
         }
         let (table, ids) = (self.contiguous()?, ids.contiguous()?);
         let width = table.shape().last().copied().unwrap_or(0);

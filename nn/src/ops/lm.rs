@@ -4,8 +4,8 @@ use trefoil::ops::{LinearCrossEntropy, LinearCrossEntropyBwd, LinearCrossEntropy
 
 use super::operand::{operand, save, saved, view};
 use crate::autograd::{BackwardCtx, Saved, out};
-use crate::bounds::{self, Range};
 use crate::error::{Result, invalid};
+use crate::index_check::{self, Range};
 use crate::tensor::{Tensor, same_device};
 
 impl Tensor {
@@ -57,7 +57,7 @@ impl LinearCrossEntropyLoss {
         };
         if !target.dtype().is_float() {
             let ignore = Some(self.options.ignore_index);
-            bounds::note(target, Range { op: OP, limit: classes, ignore, labels: true });
+            index_check::note(target, Range { op: OP, limit: classes, ignore, labels: true });
         }
         let rows: usize = lead.iter().product();
         let x = h.reshape(&[rows, d])?.contiguous()?;

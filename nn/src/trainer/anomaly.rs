@@ -8,9 +8,9 @@ use trefoil::ops::Binary;
 
 use crate::autograd::no_grad;
 use crate::error::{NnError, Result};
+use crate::hooks::{self, Observer};
 use crate::optim::Optimizer;
 use crate::tensor::{Device, Tensor};
-use crate::trace::{self, Observer};
 
 /// Operations of a forward that can be told apart; later ones are seen through the loss alone.
 const OPS: usize = 8192;
@@ -156,7 +156,7 @@ impl Observer for Watch {
         if at >= OPS || book.failed.is_some() {
             return;
         }
-        book.names.push((trace::join(path), op));
+        book.names.push((hooks::join(path), op));
         let look = || {
             let flag = no_grad(|| self.now.narrow(0, at, 1))?;
             outputs.iter().try_for_each(|t| examine(t, &flag))

@@ -25,9 +25,9 @@ use self::anomaly::Watch;
 use self::callback::Callbacks;
 use self::folder::RunFolder;
 use crate::autograd::no_grad;
-use crate::bounds::{self, Range};
 use crate::data::{Order, Source};
 use crate::error::{NnError, Result, invalid};
+use crate::index_check::{self, Range};
 use crate::layer::{Layer, LayerExt};
 use crate::metrics::{Metric, Scores, Totals};
 use crate::optim::Optimizer;
@@ -193,7 +193,7 @@ impl<'a> Trainer<'a> {
     }
 
     fn explain(&self, e: NnError, data: &dyn Source) -> NnError {
-        bounds::explain_source(e, data, self.options.batch_size, TEST)
+        index_check::explain_source(e, data, self.options.batch_size, TEST)
     }
 
     fn measure(&self, data: &dyn Source, metrics: &mut [Box<dyn Metric>]) -> Result<Scores> {
@@ -234,7 +234,7 @@ impl<'a> Trainer<'a> {
         match out.shape() {
             &[_, c] if matches!(self.objective, Objective::Classify(_)) && data.classes() > c => {
                 let range = Range { op: "cross_entropy", limit: c, ignore: None, labels: true };
-                let found = bounds::in_source(data, self.options.batch_size, what, Some(range), None);
+                let found = index_check::in_source(data, self.options.batch_size, what, Some(range), None);
                 let expected = format!("at least {} outputs for the data's classes", data.classes());
                 let unfit = || invalid("Trainer", "model", expected, format!("{c} outputs"));
                 Err(found?.unwrap_or_else(unfit))
@@ -333,7 +333,7 @@ impl<'a> Trainer<'a> {
             let size = self.options.batch_size;
             let trained = self
                 .train_epoch(train, &mut totals, &bar)
-                .map_err(|e| bounds::explain_source(e, train, size, TRAIN))?;
+                .map_err(|e| index_check::explain_source(e, train, size, TRAIN))?;
             let Some(trained) = trained else {
                 ended = Ended::Stopped;
                 break;

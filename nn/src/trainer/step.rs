@@ -4,8 +4,8 @@ use std::rc::Rc;
 
 use super::{Clip, StepEnd, Trainer};
 use crate::error::Result;
+use crate::hooks;
 use crate::tensor::Tensor;
-use crate::trace;
 
 impl Trainer<'_> {
     /// One optimizer step on a batch: forward, loss, backward, clipping, update. Returns loss and output, both on the device; transfers
@@ -59,7 +59,7 @@ impl Trainer<'_> {
         let (loss, out) = match &self.watch {
             Some(w) => {
                 w.begin()?;
-                trace::observe(Rc::new(w.clone()), forward)?
+                hooks::observe(Rc::new(w.clone()), forward)?
             }
             None => forward()?,
         };

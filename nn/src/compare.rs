@@ -4,7 +4,7 @@
 //! ```
 //! use trefoil::{Registry, Selector};
 //! use trefoil_nn::layers::{Dense, Sequential};
-//! use trefoil_nn::parity::{Gate, Table, parity};
+//! use trefoil_nn::compare::{Gate, Table, compare_models};
 //! use trefoil_nn::{Build, DType, Result, Tensor};
 //!
 //! let cpu = Registry::default().open(&"cpu".parse::<Selector>()?)?;
@@ -13,7 +13,7 @@
 //!     Ok(Sequential::new().push(Dense::new(&cx, 3, 8)?).push(Dense::new(&cx, 8, 2)?))
 //! };
 //! let x = Tensor::from_slice(&cpu, &[0.5f32, -1., 2.], &[1, 3])?;
-//! let errors = parity(&model(DType::F64)?, &model(DType::F32)?, &[x])?;
+//! let errors = compare_models(&model(DType::F64)?, &model(DType::F32)?, &[x])?;
 //! println!("{}", Table(&errors));
 //! assert!(errors.iter().all(|e| e.passes(&Gate::default())));
 //! # Ok::<(), trefoil_nn::NnError>(())
@@ -28,9 +28,9 @@ use trefoil::DType;
 
 use crate::autograd;
 use crate::error::{Result, invalid};
+use crate::hooks::{self, Observer};
 use crate::layer::{Layer, LayerExt, Param, Snapshot, check_names};
 use crate::tensor::{Device, Tensor};
-use crate::trace::{self, Observer};
 
 /// What a [`LayerError`] compares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -175,7 +175,7 @@ impl Observer for Outputs {
             // Only fails without a graph.
             let _ = t.retain_grad();
         }
-        let mut name = trace::join(path);
+        let mut name = hooks::join(path);
         let mut seen = self.seen.borrow_mut();
         let times = seen.entry(name.clone()).or_default();
         *times += 1;
@@ -213,7 +213,7 @@ fn home(model: &dyn Layer, inputs: &[Tensor]) -> Result<(Device, Option<DType>)>
     let float = state.iter().map(|(_, p)| p.get().dtype()).find(|d| d.is_float());
     let device = state.first().map(|(_, p)| p.get().device().clone());
     let device = device.or_else(|| inputs.first().map(|t| t.device().clone()));
-    let device = device.ok_or_else(|| invalid("parity", "inputs", "at least one tensor", "none"))?;
+    let device = device.ok_or_else(|| invalid("compare_models", "inputs", "at least one tensor", "none"))?;
     Ok((device, float))
 }
 
@@ -242,7 +242,7 @@ fn run(model: &dyn Layer, inputs: &[Tensor]) -> Result<Vec<Sample>> {
     model.zero_grad()?;
     let inputs: Vec<Tensor> = at_home(model, inputs)?.iter().map(Tensor::with_grad).collect();
     let watch = Rc::new(Outputs::default());
-    let outputs = trace::observe(watch.clone(), || trace::layers("", model, &inputs))?;
+    let outputs = hooks::observe(watch.clone(), || hooks::layers("", model, &inputs))?;
     let mut samples = vec![];
     let mut add = |layer: &str, kind: &str, quantity, name: String, t: &Tensor| {
         let (shape, dtype, values) = (t.shape().to_vec(), t.dtype(), host(t)?);
@@ -333,7 +333,7 @@ fn compare(a: Sample, b: &Sample) -> Result<LayerError> {
     if a.shape != b.shape {
         let at = format!("{} of {} `{}`", a.quantity, a.kind, a.layer);
         let (want, got) = (format!("shape {:?} for the {at}", a.shape), format!("{:?}", b.shape));
-        return Err(invalid("parity", "b", want, got));
+        return Err(invalid("compare_models", "b", want, got));
     }
     let coarse = if b.dtype.size() < a.dtype.size() { b.dtype } else { a.dtype };
     let scale = a.values.iter().filter(|v| v.is_finite()).fold(0.0f64, |m, v| m.max(v.abs()));
@@ -388,7 +388,7 @@ fn adopt(b: &dyn Layer, a: &dyn Layer) -> Result<()> {
 ///
 /// Errors: `Invalid` for layers that differ in order or shape, `StateNames` and `StateShape` for parameters that do, and what the models
 /// themselves report.
-pub fn parity(a: &dyn Layer, b: &dyn Layer, inputs: &[Tensor]) -> Result<Vec<LayerError>> {
+pub fn compare_models(a: &dyn Layer, b: &dyn Layer, inputs: &[Tensor]) -> Result<Vec<LayerError>> {
     // Lazy layers need their parameters before these can be copied.
     for model in [a, b] {
         let inputs = at_home(model, inputs)?;
@@ -402,16 +402,16 @@ pub fn parity(a: &dyn Layer, b: &dyn Layer, inputs: &[Tensor]) -> Result<Vec<Lay
     let key = |s: &Sample| (s.layer.clone(), s.quantity, s.name.clone());
     if let Some((s, t)) = x.iter().zip(&y).find(|(s, t)| key(s) != key(t)) {
         let say = |s: &Sample| format!("{} {} of {} `{}`", s.quantity, s.name, s.kind, s.layer);
-        return Err(invalid("parity", "b", say(s), say(t)));
+        return Err(invalid("compare_models", "b", say(s), say(t)));
     }
     if x.len() != y.len() {
         let (want, got) = (format!("{} tensors", x.len()), format!("{}", y.len()));
-        return Err(invalid("parity", "b", want, got));
+        return Err(invalid("compare_models", "b", want, got));
     }
     x.into_iter().zip(&y).map(|(s, t)| compare(s, t)).collect()
 }
 
-/// The rows of [`parity`] as a table for people.
+/// The rows of [`compare_models`] as a table for people.
 #[derive(Debug, Clone, Copy)]
 pub struct Table<'a>(pub &'a [LayerError]);
 

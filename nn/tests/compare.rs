@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use common::{cpu, devices, f32s, id, noise};
 use trefoil::DType;
 use trefoil::ops::Activation;
+use trefoil_nn::compare::{Agreement, Gate, Quantity, Table, compare_models};
 use trefoil_nn::layers::*;
-use trefoil_nn::parity::{Agreement, Gate, Quantity, Table, parity};
 use trefoil_nn::{Build, Device, Layer, LayerExt, NnError, Result, Tensor, Visitor};
 
 fn model(d: &Device, seed: u64, dtype: DType) -> Sequential {
@@ -32,7 +32,7 @@ fn every_device_agrees_with_the_cpu_in_f64() {
         let other = model(&d, 1, DType::F32);
         // The copy takes over the parameters.
         other.state_dict().unwrap()["3.weight"].fill(0.0).unwrap();
-        let errors = parity(&reference, &other, &[input(&d)]).unwrap();
+        let errors = compare_models(&reference, &other, &[input(&d)]).unwrap();
         println!("{}\n{}", id(&d), Table(&errors));
         assert!(errors.iter().all(|e| e.passes(&Gate::default())), "{}", Table(&errors));
         let rows: Vec<_> = errors.iter().map(|e| (e.layer.as_str(), e.quantity, e.name.as_str())).collect();
@@ -68,7 +68,7 @@ fn every_device_agrees_with_the_cpu_in_f64() {
         let state = other.state_dict().unwrap();
         assert_eq!(state["norm.running_mean"].to_vec::<f32>().unwrap(), [0.0; 6]);
     }
-    let same = parity(&reference, &model(&cpu(), 1, DType::F64), &[input(&cpu())]).unwrap();
+    let same = compare_models(&reference, &model(&cpu(), 1, DType::F64), &[input(&cpu())]).unwrap();
     assert!(same.iter().all(|e| e.agreement() == Agreement::Exact && e.max_ulp == 0));
 }
 
@@ -113,7 +113,7 @@ fn a_planted_error_is_found_where_it_is() {
     let ((a, _), (b, bad)) = (build(), build());
     let x = input(&cpu()).to_dtype(DType::F64).unwrap();
     let failed = |b: &Sequential| -> Vec<(String, Quantity)> {
-        let errors = parity(&a, b, std::slice::from_ref(&x)).unwrap();
+        let errors = compare_models(&a, b, std::slice::from_ref(&x)).unwrap();
         errors.iter().filter(|e| !e.passes(&Gate::default())).map(|e| (e.layer.clone(), e.quantity)).collect()
     };
     assert_eq!(failed(&b), []);
@@ -128,7 +128,7 @@ fn a_planted_error_is_found_where_it_is() {
 
     let cx = Build::new(&cpu(), 1);
     let other = Sequential::new().push(Dense::new(&cx, 4, 4).unwrap());
-    assert!(matches!(parity(&a, &other, &[x]), Err(NnError::StateNames { .. })));
+    assert!(matches!(compare_models(&a, &other, &[x]), Err(NnError::StateNames { .. })));
 }
 
 #[test]
@@ -137,9 +137,9 @@ fn infinities_and_repeated_layers() {
     let twice = std::sync::Arc::new(Activate(Activation::Tanh));
     let a = Sequential::new().named("act", twice.clone()).named("act", twice);
     let x = f32s(&cpu(), &[f32::NAN, 1.0], &[2]);
-    let errors = parity(&a, &a, &[x]).unwrap();
+    let errors = compare_models(&a, &a, &[x]).unwrap();
     assert_eq!(errors[1].layer, "act#2");
     assert_eq!(errors[0].max_abs, 0.0, "NaN on both sides agrees");
     let log = Sequential::new().push(Dense::new(&cx, 1, 1).unwrap());
-    assert!(parity(&log, &log, &[]).is_err());
+    assert!(compare_models(&log, &log, &[]).is_err());
 }

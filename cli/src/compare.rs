@@ -1,4 +1,4 @@
-//! `trefoil parity`.
+//! `trefoil compare`.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -6,20 +6,20 @@ use std::path::PathBuf;
 
 use serde_json::json;
 use trefoil::{Registry, Selector};
-use trefoil_nn::parity::{Gate, LayerError, parity};
+use trefoil_nn::compare::{Gate, LayerError, compare_models};
 use trefoil_nn::{DType, LayerExt};
 
 use crate::BackendArg;
 use crate::error::{CliError, Result};
 use crate::network::Described;
 
-/// Arguments of `parity`.
+/// Arguments of `compare`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  trefoil parity examples/digits.json --backend opencl         every layer against the CPU
-  trefoil parity network.json --backend cuda --double          against the CPU in f64
-  trefoil parity network.json --backend cuda --against opencl --json
+  trefoil compare examples/digits.json --backend opencl         every layer against the CPU
+  trefoil compare network.json --backend cuda --double          against the CPU in f64
+  trefoil compare network.json --backend cuda --against opencl --json
 
 Both devices get the same weights, the same inputs (the first items of a run's data; random numbers for a network alone) and the same
 gradient at the outputs. Every tensor is compared as it is: outputs, buffers, gradients at the outputs, gradients of parameters and of the
@@ -148,7 +148,7 @@ pub(crate) fn run(a: &Args, out: &mut dyn Write) -> Result<()> {
         reference.eval();
         model.eval();
     }
-    let rows = judge(parity(&reference, &model, &inputs)?, &gate);
+    let rows = judge(compare_models(&reference, &model, &inputs)?, &gate);
     let failed = rows.iter().filter(|r| !r.ok).count();
     if a.json {
         let list: Vec<_> = rows
