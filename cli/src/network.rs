@@ -7,7 +7,7 @@ use trefoil::ops::{Distribution, Rng};
 use trefoil_nn::config::{Config, Data};
 use trefoil_nn::limits;
 use trefoil_nn::network::{Network, NetworkConfig};
-use trefoil_nn::{Build, DType, Device, Tensor};
+use trefoil_nn::{DType, Device, InitContext, Tensor};
 
 use crate::error::{CliError, Result};
 
@@ -58,7 +58,7 @@ impl Described {
 
     /// The network on a device, for these inputs, with floats in `dtype`.
     pub(crate) fn network(&self, device: &Device, dtype: DType, inputs: &[Tensor]) -> Result<Network> {
-        let cx = Build::new(device, self.seed()).dtype(dtype);
+        let cx = InitContext::new(device, self.seed()).dtype(dtype);
         let items: Vec<(&[usize], DType)> = inputs
             .iter()
             .map(|x| (&x.shape()[1..], if x.dtype().is_float() { dtype } else { x.dtype() }))

@@ -8,10 +8,10 @@
 //! ```
 //! use trefoil::{Registry, Selector, ops::Activation};
 //! use trefoil_nn::layers::{Dense, Sequential};
-//! use trefoil_nn::{Build, Layer, MseLoss, Optimizer, Tensor};
+//! use trefoil_nn::{InitContext, Layer, MseLoss, Optimizer, Tensor};
 //!
 //! let device = Registry::default().open(&"cpu".parse::<Selector>()?)?;
-//! let cx = Build::new(&device, 42);
+//! let cx = InitContext::new(&device, 42);
 //! let model = Sequential::new()
 //!     .push(Dense::new(&cx, 2, 8)?.activation(Activation::Tanh))
 //!     .push(Dense::new(&cx, 8, 1)?);
@@ -34,52 +34,33 @@
 //! Training runs can also be described by JSON files: see [`config`].
 #![forbid(unsafe_code)]
 
-pub mod autograd;
-pub mod checkpoint;
-pub mod compare;
-pub mod config;
-pub mod data;
-mod durable;
-mod error;
-mod flops;
-mod glob;
-mod hooks;
-mod host_tensor;
-mod index_check;
-mod init;
-pub mod inspect;
-mod layer;
+mod core;
+mod functional;
+mod interop;
+mod io;
 pub mod layers;
-pub mod limits;
-pub mod loom;
-pub mod losses;
-pub mod metrics;
-pub mod model;
+mod module;
 pub mod network;
-mod ops;
-pub mod optim;
-mod parametrize;
-pub mod plot;
-pub mod state_file;
-pub mod state_map;
-pub mod summary;
-mod tensor;
-pub mod trainer;
-pub mod volta;
+mod report;
+mod train;
 
-pub use error::{At, NnError, Result};
-pub use host_tensor::HostTensor;
-pub use init::Init;
-pub use layer::{Build, Entry, Layer, LayerExt, Param, StateDict, Visitor};
-pub use losses::{Criterion, CrossEntropyLoss, MseLoss};
-pub use model::Model;
-pub use ops::{
+pub use self::core::error::{At, NnError, Result};
+pub use self::core::host_tensor::HostTensor;
+pub use self::core::tensor::{Device, Operand, Tensor};
+pub use self::core::{autograd, limits};
+pub use self::functional::{
     BatchNormStats, ConvLstmParams, LinearCrossEntropyLoss, RnnParams, RnnState, RunningStats,
     ScaledDotProductAttention, sequence_lengths,
 };
-pub use optim::Optimizer;
-pub use state_file::StateFile;
-pub use state_map::StateMap;
-pub use tensor::{Device, Operand, Tensor};
-pub use trainer::Trainer;
+pub use self::interop::{loom, volta};
+pub use self::io::state_file::StateFile;
+pub use self::io::state_map::StateMap;
+pub use self::io::{checkpoint, state_file, state_map};
+pub use self::module::{Entry, Init, InitContext, Layer, LayerExt, Param, StateDict, Visitor};
+pub use self::report::{compare, inspect, plot, summary};
+pub use self::train::losses::{Criterion, CrossEntropyLoss, MseLoss};
+pub use self::train::model::Model;
+pub use self::train::optim::Optimizer;
+pub use self::train::trainer::Trainer;
+pub use self::train::{config, data, losses, metrics, model, optim, trainer};
 pub use trefoil::DType;

@@ -10,10 +10,10 @@ use trefoil::DType;
 use trefoil::ops::Activation;
 use trefoil_nn::compare::{Agreement, Gate, Quantity, Table, compare_models};
 use trefoil_nn::layers::*;
-use trefoil_nn::{Build, Device, Layer, LayerExt, NnError, Result, Tensor, Visitor};
+use trefoil_nn::{Device, InitContext, Layer, LayerExt, NnError, Result, Tensor, Visitor};
 
 fn model(d: &Device, seed: u64, dtype: DType) -> Sequential {
-    let cx = Build::new(d, seed).dtype(dtype);
+    let cx = InitContext::new(d, seed).dtype(dtype);
     Sequential::new()
         .push(Dense::lazy(&cx, 6).unwrap().activation(Activation::Tanh))
         .named("norm", BatchNormalization::new(&cx, 6).unwrap())
@@ -100,7 +100,7 @@ impl Layer for Faulty {
 #[test]
 fn a_planted_error_is_found_where_it_is() {
     let build = || {
-        let cx = Build::new(&cpu(), 4).dtype(DType::F64);
+        let cx = InitContext::new(&cpu(), 4).dtype(DType::F64);
         let dense = Dense::new(&cx, 4, 4).unwrap().no_bias();
         let faulty = Faulty { dense, forward: false.into(), backward: false.into() };
         let shared = std::sync::Arc::new(faulty);
@@ -126,14 +126,14 @@ fn a_planted_error_is_found_where_it_is() {
     assert_eq!(found[0], ("0".to_string(), Quantity::OutputGradient), "the output below the fault");
     assert!(found.contains(&("1".to_string(), Quantity::ParameterGradient)));
 
-    let cx = Build::new(&cpu(), 1);
+    let cx = InitContext::new(&cpu(), 1);
     let other = Sequential::new().push(Dense::new(&cx, 4, 4).unwrap());
     assert!(matches!(compare_models(&a, &other, &[x]), Err(NnError::StateNames { .. })));
 }
 
 #[test]
 fn infinities_and_repeated_layers() {
-    let cx = Build::new(&cpu(), 1);
+    let cx = InitContext::new(&cpu(), 1);
     let twice = std::sync::Arc::new(Activate(Activation::Tanh));
     let a = Sequential::new().named("act", twice.clone()).named("act", twice);
     let x = f32s(&cpu(), &[f32::NAN, 1.0], &[2]);

@@ -11,7 +11,7 @@ use trefoil::DType;
 use trefoil_nn::network::{LAYERS, layer};
 use trefoil_nn::state_file::{LoadOptions, SaveOptions, save};
 use trefoil_nn::summary::summary;
-use trefoil_nn::{Build, Device, Layer, LayerExt, Optimizer, StateFile, Tensor};
+use trefoil_nn::{Device, InitContext, Layer, LayerExt, Optimizer, StateFile, Tensor};
 
 /// A layer and the shapes of its inputs. Integers where the layer is an embedding.
 struct Case {
@@ -142,7 +142,7 @@ impl Case {
     }
 
     fn make(&self, d: &Device, seed: u64) -> Box<dyn Layer> {
-        layer(&Build::new(d, seed), &self.json).unwrap_or_else(|e| panic!("{}: {e}", self.name()))
+        layer(&InitContext::new(d, seed), &self.json).unwrap_or_else(|e| panic!("{}: {e}", self.name()))
     }
 
     fn inputs(&self, d: &Device) -> Vec<Tensor> {
@@ -261,7 +261,7 @@ fn parts_with_parameters_have_rows_in_summaries() {
 fn errors_name_the_innermost_part() {
     let d = cpu();
     let model = layer(
-        &Build::new(&d, 3),
+        &InitContext::new(&d, 3),
         &json!({"type": "sequential", "layers": [
             {"type": "dense", "out_features": 6},
             {"type": "transformer_encoder", "name": "encoder", "d_model": 8, "nhead": 2, "dim_feedforward": 4}
@@ -283,7 +283,7 @@ fn out_of_memory_names_the_layer_and_the_bytes() {
     for d in devices() {
         let wide: u64 = 1 << 50;
         let model = layer(
-            &Build::new(&d, 3),
+            &InitContext::new(&d, 3),
             &json!({"type": "sequential", "layers": [
                 {"type": "dense", "out_features": 2},
                 {"type": "sequential", "name": "body", "layers": [{"type": "dense", "name": "wide", "out_features": wide}]}

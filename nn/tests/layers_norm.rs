@@ -12,7 +12,7 @@ use layers::{f64s, gradcheck_layer, on_devices, param, refused, round_trip, stat
 use trefoil::DType;
 use trefoil::ops::{Activation, BatchNorm, GroupNorm, RowNorm};
 use trefoil_nn::layers::*;
-use trefoil_nn::{BatchNormStats, Build, Layer, LayerExt, Tensor};
+use trefoil_nn::{BatchNormStats, InitContext, Layer, LayerExt, Tensor};
 
 fn host(t: &Tensor) -> Vec<f64> {
     t.to_vec::<f64>().unwrap()
@@ -454,7 +454,7 @@ fn transformer_names_modes_and_errors() {
 #[test]
 fn sixteen_bit_data_has_statistics_in_f32() {
     for d in devices() {
-        let cx = Build::new(&d, 1).dtype(DType::F16);
+        let cx = InitContext::new(&d, 1).dtype(DType::F16);
         let layer = BatchNormalization::new(&cx, 2).unwrap();
         let x = f32s(&d, &[1., 10., 2., 20., 3., 30., 6., 40.], &[4, 2]).to_dtype(DType::F16).unwrap();
         let y = layer.forward(&x).unwrap();

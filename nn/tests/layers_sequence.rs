@@ -12,7 +12,9 @@ use layers::{f64s, gradcheck_layer, on_devices, param, refused, round_trip, stat
 use trefoil::DType;
 use trefoil::ops::{Activation, Conv, EmbeddingGrad, LinearCrossEntropy, Reduction, Rope};
 use trefoil_nn::layers::*;
-use trefoil_nn::{Build, Init, Layer, LayerExt, LinearCrossEntropyLoss, RnnState, Tensor, sequence_lengths};
+use trefoil_nn::{
+    Init, InitContext, Layer, LayerExt, LinearCrossEntropyLoss, RnnState, Tensor, sequence_lengths,
+};
 
 fn ids(v: &[i64], shape: &[usize]) -> Tensor {
     Tensor::from_slice(&cpu(), v, shape).unwrap()
@@ -92,7 +94,7 @@ fn embedding() {
     assert!(layer.forward(&ids(&[5], &[1])).and_then(|y| y.to_vec::<f64>()).is_err(), "an id out of range");
     round_trip(&plain, &Embedding::new(&cx, 4, 2).unwrap(), &ids(&[0, 1, 2, 3], &[4]));
     for d in devices() {
-        let cx = Build::new(&d, 3);
+        let cx = InitContext::new(&d, 3);
         let layer = Embedding::new(&cx, 6, 5).unwrap();
         let at = Tensor::from_slice(&d, &[5i32, 0, 5, 2], &[4]).unwrap();
         let y = layer.forward(&at).unwrap();
@@ -538,7 +540,7 @@ fn layers_of_several_inputs() {
 #[test]
 fn gaussian_noise() {
     for d in devices() {
-        let cx = Build::new(&d, 4);
+        let cx = InitContext::new(&d, 4);
         let layer = GaussianNoise::new(&cx, 0.5).unwrap().mean(2.0).unwrap();
         let x = f32s(&d, &[1.0; 10_000], &[100, 100]).with_grad();
         let y = layer.forward(&x).unwrap();

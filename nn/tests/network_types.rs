@@ -8,7 +8,7 @@ use common::{cpu, tensor};
 use serde_json::{Value, json};
 use trefoil_nn::autograd::no_grad;
 use trefoil_nn::network::{Key, LAYERS, Network, NetworkConfig, layer};
-use trefoil_nn::{Build, DType, Layer, NnError, Tensor};
+use trefoil_nn::{DType, InitContext, Layer, NnError, Tensor};
 
 /// For each layer type: an input, the layer with every option, the shape of its (first) output.
 fn every_type() -> Vec<(&'static [usize], Value, &'static [usize])> {
@@ -332,7 +332,7 @@ fn every_type_takes_every_key() {
         let given: BTreeSet<&str> = json.as_object().unwrap().keys().map(String::as_str).collect();
         let keys: BTreeSet<&str> = info.keys.iter().map(|k| k.name).chain(["type"]).collect();
         assert_eq!(given, keys, "{name}");
-        let cx = Build::new(&device, 1);
+        let cx = InitContext::new(&device, 1);
         let l = layer(&cx, &json).unwrap_or_else(|e| panic!("{name}: {e}"));
         let x = match name {
             "embedding" => Tensor::from_slice(&device, &[0i32, 1, 4, 2, 2, 3], shape).unwrap(),
@@ -373,17 +373,17 @@ fn required_keys_alone_are_enough_and_each_is_required() {
             "activation" => drop(least.insert("kind".into(), json!("relu"))),
             _ => {}
         }
-        layer(&Build::new(&device, 1), &Value::Object(least.clone()))
+        layer(&InitContext::new(&device, 1), &Value::Object(least.clone()))
             .unwrap_or_else(|e| panic!("{name}: {e}"));
         for key in least.keys().filter(|k| *k != "type") {
             let mut less = least.clone();
             less.remove(key);
-            let e = layer(&Build::new(&device, 1), &Value::Object(less)).unwrap_err();
+            let e = layer(&InitContext::new(&device, 1), &Value::Object(less)).unwrap_err();
             assert_eq!(&key_of(&e), key, "{name}: {e}");
         }
         let mut more = least.clone();
         more.insert("colour".into(), json!(1));
-        let e = layer(&Build::new(&device, 1), &Value::Object(more)).unwrap_err();
+        let e = layer(&InitContext::new(&device, 1), &Value::Object(more)).unwrap_err();
         assert_eq!(key_of(&e), "colour", "{name}: {e}");
     }
 }
@@ -522,7 +522,7 @@ fn branches_are_merged() {
         ("maximum", &[0., 2., 3., 0.]),
     ] {
         let json = json!({"type": "parallel", "merge": merge, "branches": [[], [{"type": "activation", "kind": "relu"}]]});
-        let y = layer(&Build::new(&device, 1), &json).unwrap().forward(&x).unwrap();
+        let y = layer(&InitContext::new(&device, 1), &json).unwrap().forward(&x).unwrap();
         assert!(floats(&y).iter().zip(want).all(|(a, b)| a == b), "{merge}: {:?}", floats(&y));
         assert_eq!(y.numel(), want.len());
     }
@@ -531,7 +531,7 @@ fn branches_are_merged() {
         json!({"type": "parallel", "merge": "add", "dim": 1, "branches": [[], []]}),
         json!({"type": "residual", "layers": [{"type": "dropout", "name": "shortcut"}]}),
     ] {
-        assert!(matches!(layer(&Build::new(&device, 1), &json), Err(NnError::Config { .. })), "{json}");
+        assert!(matches!(layer(&InitContext::new(&device, 1), &json), Err(NnError::Config { .. })), "{json}");
     }
 }
 
@@ -550,7 +550,7 @@ fn causal_layers_do_not_see_later_steps() {
         for causal in [false, true] {
             let mut json = json.clone();
             json["is_causal"] = json!(causal);
-            let l = layer(&Build::new(&device, 1), &json).unwrap();
+            let l = layer(&InitContext::new(&device, 1), &json).unwrap();
             let head =
                 |x: &Tensor| floats(&l.forward(x).unwrap().narrow(1, 0, 3).unwrap().contiguous().unwrap());
             assert_eq!(head(&x) == head(&other), causal, "{json}");
@@ -569,8 +569,8 @@ fn states_are_carried_until_they_are_reset() {
         json!({"type": "parallel", "branches": [[lstm], []], "dim": -1}),
         json!({"type": "bidirectional", "inner": lstm}),
     ] {
-        let net =
-            Network::new(&Build::new(&device, 1), &NetworkConfig::sequential(vec![json.clone()])).unwrap();
+        let net = Network::new(&InitContext::new(&device, 1), &NetworkConfig::sequential(vec![json.clone()]))
+            .unwrap();
         let run = || floats(&net.forward(&x).unwrap());
         let first = run();
         assert_ne!(run(), first, "{json}");
@@ -579,7 +579,7 @@ fn states_are_carried_until_they_are_reset() {
     }
     // A forward that is made twice would carry its states on twice.
     let segment = json!({"type": "checkpointed", "inner": lstm});
-    let net = Network::new(&Build::new(&device, 1), &NetworkConfig::sequential(vec![segment])).unwrap();
+    let net = Network::new(&InitContext::new(&device, 1), &NetworkConfig::sequential(vec![segment])).unwrap();
     let e = net.forward(&x).unwrap_err().to_string();
     assert!(e.contains("stateful") && e.contains("checkpointed"), "{e}");
     assert!(no_grad(|| net.forward(&x)).is_ok());

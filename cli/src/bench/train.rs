@@ -16,7 +16,7 @@ use trefoil_nn::layers::{
     Sequential,
 };
 use trefoil_nn::{
-    Build, CrossEntropyLoss, Device, Init, Layer, Optimizer, Param, Result, ScaledDotProductAttention,
+    CrossEntropyLoss, Device, Init, InitContext, Layer, Optimizer, Param, Result, ScaledDotProductAttention,
     Tensor, Visitor,
 };
 
@@ -100,7 +100,7 @@ fn mlp(c: &Case, d: &Device) -> CliResult<Training<Sequential>> {
     let (batch, inputs, outputs, hidden) =
         (c.size("batch")?, c.size("in")?, c.size("out")?, c.list("hidden")?);
     let sizes = [&[inputs], hidden.as_slice(), &[outputs]].concat();
-    let cx = Build::new(d, 1).dtype(c.dtype()?);
+    let cx = InitContext::new(d, 1).dtype(c.dtype()?);
     let mut model = Sequential::new();
     let mut flops = 0.0;
     for (i, pair) in sizes.windows(2).enumerate() {
@@ -127,7 +127,7 @@ struct Block {
 }
 
 impl Block {
-    fn new(cx: &Build, d: usize, heads: usize, precision: Precision) -> Result<Self> {
+    fn new(cx: &InitContext, d: usize, heads: usize, precision: Precision) -> Result<Self> {
         let dense = |inputs: usize, outputs: usize| {
             let l =
                 Dense::new(cx, inputs, outputs)?.init(Init::Normal { mean: 0.0, std: 0.02 }, Init::Lin)?;
@@ -215,7 +215,7 @@ impl Layer for Gpt {
 fn gpt(c: &Case, d: &Device) -> CliResult<Training<Gpt>> {
     let (vocab, t, width, heads, layers, b) =
         (c.size("vocab")?, c.size("t")?, c.size("d")?, c.size("h")?, c.size("layers")?, c.size("b")?);
-    let cx = Build::new(d, 1).dtype(c.dtype()?);
+    let cx = InitContext::new(d, 1).dtype(c.dtype()?);
     let normal = Init::Normal { mean: 0.0, std: 0.02 };
     let model = Gpt {
         te: Embedding::new(&cx, vocab, width)?.init(&cx, normal)?,
@@ -243,7 +243,7 @@ type ConvSize = (usize, usize, usize, usize);
 
 /// What a network's convolutions are made with, and how large they get.
 struct Sizes<'a> {
-    cx: &'a Build,
+    cx: &'a InitContext,
     precision: Precision,
     batch: usize,
     /// Arithmetic operations of the forward's convolutions.
@@ -308,7 +308,7 @@ fn resnet(c: &Case, d: &Device) -> CliResult<Training<Sequential>> {
         _ => return Err(c.unknown("net", "resnet18 or resnet50")),
     };
     let (classes, side, batch) = (c.size("classes")?, c.size("h")?, c.size("b")?);
-    let cx = Build::new(d, 1).dtype(c.dtype()?);
+    let cx = InitContext::new(d, 1).dtype(c.dtype()?);
     let mut z = Sizes { cx: &cx, precision: precision(c), batch, flops: 0.0 };
     let (relu, none) = (Activation::Relu, Activation::Identity);
     let (stem, s) = z.conv(side, (3, 64, 7, 2), relu)?;
@@ -375,7 +375,7 @@ impl Layer for LstmLm {
 fn lstm_lm(c: &Case, d: &Device) -> CliResult<Training<LstmLm>> {
     let (vocab, width, layers, b, t) =
         (c.size("vocab")?, c.size("d")?, c.size("layers")?, c.size("b")?, c.size("t")?);
-    let cx = Build::new(d, 1).dtype(c.dtype()?);
+    let cx = InitContext::new(d, 1).dtype(c.dtype()?);
     let model = LstmLm {
         table: Embedding::new(&cx, vocab, width)?,
         lstm: Lstm::new(&cx, width, width)?.num_layers(layers)?.precision(precision(c)),
@@ -507,7 +507,7 @@ impl Layer for GcnConv {
 fn gcn(c: &Case, d: &Device) -> CliResult<Training<Sequential>> {
     let (nodes, edges, classes) = (c.size("nodes")?, c.size("edges")?, c.size("classes")?);
     let sizes = [&[c.size("in")?], c.list("hidden")?.as_slice(), &[classes]].concat();
-    let (cx, dtype) = (Build::new(d, 1).dtype(c.dtype()?), c.dtype()?);
+    let (cx, dtype) = (InitContext::new(d, 1).dtype(c.dtype()?), c.dtype()?);
     let adjacency = Adjacency::new(d, dtype, nodes, edges)?;
     let (mut model, mut flops) = (Sequential::new(), 0.0);
     for (i, pair) in sizes.windows(2).enumerate() {

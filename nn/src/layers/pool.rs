@@ -2,10 +2,10 @@
 
 use trefoil::ops::{Activation, Window};
 
-use super::image::{PerAxis, batched, named, positive};
-use crate::error::{Result, invalid};
-use crate::layer::Layer;
-use crate::tensor::Tensor;
+use crate::core::error::{Result, invalid};
+use crate::core::tensor::Tensor;
+use crate::layers::spatial::{PerAxis, batched, named, positive};
+use crate::module::Layer;
 
 /// Means of windows of images, `torch.nn.AvgPool2d`: `[B, C, H, W] -> [B, C, H', W']`.
 pub type AveragePooling = AvgPoolNd<2>;

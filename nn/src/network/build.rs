@@ -5,9 +5,9 @@ use serde_json::{Map, Value};
 use trefoil::GpuError;
 
 use super::{LAYERS, LayerInfo};
-use crate::error::{NnError, Result};
-use crate::layer::{Build, Layer};
+use crate::core::error::{NnError, Result};
 use crate::layers::Sequential;
+use crate::module::{InitContext, Layer};
 
 /// `path.key`.
 pub(super) fn join(path: &str, key: &str) -> String {
@@ -87,7 +87,7 @@ impl<'a> Entry<'a> {
     }
 
     /// The place, and the options with defaults for those that were not given. Errors: unknown keys, missing ones.
-    pub(super) fn resolve(self, cx: &'a Build) -> Result<(Site<'a>, Value)> {
+    pub(super) fn resolve(self, cx: &'a InitContext) -> Result<(Site<'a>, Value)> {
         let Entry { info, path, mut options } = self;
         if let Some(key) = options.keys().find(|k| !info.keys.iter().any(|known| known.name == k.as_str())) {
             let known: Vec<&str> = info.keys.iter().map(|k| k.name).collect();
@@ -111,7 +111,7 @@ impl<'a> Entry<'a> {
     }
 
     /// Makes the layer. Errors: [`NnError::Config`] with the path of the value that does not fit.
-    pub(super) fn build(self, cx: &'a Build) -> Result<Box<dyn Layer>> {
+    pub(super) fn build(self, cx: &'a InitContext) -> Result<Box<dyn Layer>> {
         let (site, options) = self.resolve(cx)?;
         (site.info.build)(&site, options).map_err(|e| site.explain(e))
     }
@@ -131,7 +131,7 @@ pub(super) fn read<T: DeserializeOwned>(path: &str, value: Value) -> Result<T> {
 /// Where a layer is being made.
 #[derive(Debug)]
 pub(super) struct Site<'a> {
-    pub(super) cx: &'a Build,
+    pub(super) cx: &'a InitContext,
     path: &'a str,
     info: &'static LayerInfo,
 }
@@ -178,7 +178,7 @@ impl Site<'_> {
 }
 
 /// Makes a layer that stands at `path` and has no name.
-pub(super) fn build(cx: &Build, path: &str, json: &Value) -> Result<Box<dyn Layer>> {
+pub(super) fn build(cx: &InitContext, path: &str, json: &Value) -> Result<Box<dyn Layer>> {
     Entry::new(path, json)?.build(cx)
 }
 
@@ -192,7 +192,7 @@ pub(super) fn check_name(path: &str, name: &str) -> Result<()> {
 }
 
 /// Makes layers in a row, each under its `name` or its position. Errors: also two of one name.
-pub(super) fn list(cx: &Build, path: &str, layers: &[Value]) -> Result<Sequential> {
+pub(super) fn list(cx: &InitContext, path: &str, layers: &[Value]) -> Result<Sequential> {
     let mut all = Sequential::new();
     for (i, json) in layers.iter().enumerate() {
         let at = format!("{path}[{i}]");

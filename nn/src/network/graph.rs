@@ -5,12 +5,12 @@ use trefoil::{DType, GpuError};
 use super::build::Entry;
 use super::config::{NetworkConfig, Plan, Source, Step};
 use super::shapes::{Item, zeros};
-use crate::autograd::no_grad;
-use crate::error::{Result, invalid};
-use crate::hooks;
-use crate::layer::{Build, Layer, LayerExt, Visitor};
+use crate::core::autograd::no_grad;
+use crate::core::error::{Result, invalid};
+use crate::core::tensor::Tensor;
 use crate::layers::Input;
-use crate::tensor::Tensor;
+use crate::module::hooks;
+use crate::module::{InitContext, Layer, LayerExt, Visitor};
 
 /// A network made of its description: a graph of layers.
 ///
@@ -39,7 +39,7 @@ impl Network {
     /// first forward.
     ///
     /// Errors: [`NnError::Config`](crate::NnError::Config) with the path of the value, or of the layer whose inputs do not fit; those of the device.
-    pub fn new(cx: &Build, config: &NetworkConfig) -> Result<Self> {
+    pub fn new(cx: &InitContext, config: &NetworkConfig) -> Result<Self> {
         let items = Plan::new(config, "")?.items(cx.param_dtype());
         Self::make(cx, config, "", items.as_deref())
     }
@@ -47,7 +47,7 @@ impl Network {
     /// As [`new`](Self::new) for inputs (in the order of their names) whose items have these shapes and element types, and a network that
     /// stands at `path` in its file: `model`. Errors: also items that differ from what is declared.
     pub fn for_items(
-        cx: &Build,
+        cx: &InitContext,
         config: &NetworkConfig,
         path: &str,
         items: &[(&[usize], DType)],
@@ -56,7 +56,7 @@ impl Network {
         Self::make(cx, config, path, Some(&items))
     }
 
-    fn make(cx: &Build, config: &NetworkConfig, path: &str, items: Option<&[Item]>) -> Result<Self> {
+    fn make(cx: &InitContext, config: &NetworkConfig, path: &str, items: Option<&[Item]>) -> Result<Self> {
         let (_, state) = Plan::dry_run(config, path, cx.param_dtype(), items)?;
         let network = Self::of(cx, Plan::new(config, path)?)?;
         if let Some(items) = items
@@ -81,7 +81,7 @@ impl Network {
         }
     }
 
-    pub(super) fn of(cx: &Build, plan: Plan) -> Result<Self> {
+    pub(super) fn of(cx: &InitContext, plan: Plan) -> Result<Self> {
         let mut inputs = vec![];
         for (name, known) in plan.inputs {
             let check = match known {
@@ -206,7 +206,7 @@ impl Layer for Network {
         }
         for ((name, check), x) in self.inputs.iter().zip(inputs) {
             if let Some(check) = check {
-                check.forward(x).map_err(|e| e.within(name, check.kind(), &[x]))?;
+                check.forward(x).map_err(|e| e.within(name, check.kind(), || vec![x.shape().to_vec()]))?;
             }
         }
         let mut values: Vec<Vec<Tensor>> = vec![vec![]; self.nodes.len()];

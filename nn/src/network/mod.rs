@@ -3,7 +3,7 @@
 //! ```
 //! use trefoil::{Registry, Selector};
 //! use trefoil_nn::network::{Network, NetworkConfig};
-//! use trefoil_nn::{Build, DType, Layer, LayerExt, Tensor};
+//! use trefoil_nn::{InitContext, DType, Layer, LayerExt, Tensor};
 //!
 //! let config = NetworkConfig::parse(r#"{
 //!     "inputs": { "x": [4] },
@@ -14,7 +14,7 @@
 //!         { "type": "dense", "name": "head", "out_features": 2 }
 //!     ] }"#)?;
 //! let device = Registry::default().open(&"cpu".parse::<Selector>()?)?;
-//! let network = Network::new(&Build::new(&device, 42), &config)?;
+//! let network = Network::new(&InitContext::new(&device, 42), &config)?;
 //! let y = network.forward(&Tensor::zeros(&device, DType::F32, &[3, 4])?)?;
 //! assert_eq!(y.shape(), [3, 2]);
 //! let names: Vec<String> = network.named_parameters().into_iter().map(|(name, _)| name).collect();
@@ -46,9 +46,9 @@ mod table;
 
 use serde_json::Value;
 
-use crate::error::Result;
-use crate::layer::{Build, Layer};
-use crate::limits;
+use crate::core::error::Result;
+use crate::core::limits;
+use crate::module::{InitContext, Layer};
 
 pub use config::{InputConfig, NetworkConfig};
 pub use graph::Network;
@@ -128,7 +128,7 @@ fn inputs_text(range: (usize, usize)) -> String {
 ///
 /// Errors: [`NnError::Config`](crate::NnError::Config) with the path of what is unknown, missing, of a wrong type or out of range; those of
 /// the device.
-pub fn layer(cx: &Build, json: &Value) -> Result<Box<dyn Layer>> {
+pub fn layer(cx: &InitContext, json: &Value) -> Result<Box<dyn Layer>> {
     limits::check_layers("", std::slice::from_ref(json))?;
     build::build(cx, "", json)
 }

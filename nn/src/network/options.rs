@@ -6,8 +6,8 @@ use serde_json::{Map, Value};
 use trefoil::DType;
 use trefoil::ops::{Activation, PadMode};
 
-use crate::init::Init;
 use crate::layers::{ActivationKind, PerAxis};
+use crate::module::Init;
 
 /// Declares a row of the table of layers: its description, its options with their defaults (as JSON; without one an option is required)
 /// and how the layer is made of them.
@@ -23,7 +23,7 @@ macro_rules! layer_type {
             fn build(
                 $site: &$crate::network::build::Site<'_>,
                 options: serde_json::Value,
-            ) -> $crate::Result<Box<dyn $crate::Layer>> {
+            ) -> $crate::core::error::Result<Box<dyn $crate::module::Layer>> {
                 #[allow(unused_variables)]
                 let $o: Options = $site.read(options)?;
                 Ok(Box::new($body))

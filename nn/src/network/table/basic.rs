@@ -1,10 +1,10 @@
 //! Core, normalization and dense-like layers.
 
-use crate::init::Init;
 use crate::layers::{
     BatchNormalization, Dense, Embedding, FullyConnected, GatedLinearUnit, GroupNormalization,
     InstanceNormalization, LayerNormalization, RmsNorm,
 };
+use crate::module::Init;
 use crate::network::options::{Act, InitRule, List, Size, layer_type, rules};
 
 /// Bias, activation and initial values, as all linear layers have them.

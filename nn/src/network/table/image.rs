@@ -3,13 +3,13 @@
 use serde::Deserialize;
 use trefoil::ops::InterpolateMode;
 
-use crate::init::Init;
 use crate::layers::{
     AdaptiveAveragePooling, AveragePooling, Conv3D, Convolutional, Deconvolutional, DeformableConvolutional,
     DepthwiseSeparableConvolutional, DilatedConvolutional, GlobalPooling, LocallyConnected, MaxPool3D,
     MaxPooling, PatchEmbedding, PixelShuffle, PixelUnshuffle, SeparableConvolutional, SubpixelConvolutional,
     Upsample3D, Upsampling,
 };
+use crate::module::Init;
 use crate::network::options::{Act, Axes, ConvPadMode, ConvPadding, InitRule, layer_type, rules};
 
 /// Everything that convolutions have in common, with and without groups.

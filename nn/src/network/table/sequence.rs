@@ -3,13 +3,13 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::error::Result;
-use crate::init::Init;
+use crate::core::error::Result;
 use crate::layers::{
     Attention, Bidirectional, ConvLstm, CrossAttention, FeedForward, Gru, Lstm, Merge, MultiHeadAttention,
     PositionalEncoding, Recurrent, RecurrentLayer, RecurrentStack, SelfAttention, TransformerConfig,
     TransformerDecoder, TransformerEncoder,
 };
+use crate::module::Init;
 use crate::network::build::{Entry, Site, read};
 use crate::network::options::{Act, Axes, InitRule, Size, layer_type, rules};
 

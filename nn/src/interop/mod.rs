@@ -1,0 +1,4 @@
+//! Models of other programs.
+
+pub mod loom;
+pub mod volta;

@@ -1,0 +1,6 @@
+//! Fully connected layers and their relatives.
+
+pub(crate) mod dense;
+pub(crate) mod feed_forward;
+pub(crate) mod hyperbolic;
+pub(crate) mod octonion;
