@@ -32,6 +32,16 @@
 //! ```
 //!
 //! Training runs can also be described by JSON files: see [`config`].
+//!
+//! | feature | default | what it adds |
+//! |---|---|---|
+//! | `cuda`, `hip`, `opencl` | yes | the backends |
+//! | `archives` | yes | compressed data files: `.npz`, IDX files packed with gzip |
+//! | `loom`, `volta` | yes | networks and names of those two frameworks |
+//! | `progress` | yes | the trainer's progress bar |
+//! | `images` | no | folders of PNG and JPEG images as data |
+//! | `tokenizers` | no | `tokenizer.json` files |
+//! | `tracing` | no | spans around epochs, steps, forward and backward passes, and checkpoints |
 #![forbid(unsafe_code)]
 
 mod core;
@@ -52,7 +62,10 @@ pub use self::functional::{
     BatchNormStats, ConvLstmParams, LinearCrossEntropyLoss, RnnParams, RnnState, RunningStats,
     ScaledDotProductAttention, sequence_lengths,
 };
-pub use self::interop::{loom, volta};
+#[cfg(feature = "loom")]
+pub use self::interop::loom;
+#[cfg(feature = "volta")]
+pub use self::interop::volta;
 pub use self::io::state_file::StateFile;
 pub use self::io::state_map::StateMap;
 pub use self::io::{checkpoint, state_file, state_map};

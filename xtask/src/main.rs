@@ -1,7 +1,6 @@
 //! Chores of the project: `cargo xtask <command>`.
 
 mod compile_check;
-mod date;
 mod evidence;
 mod expand;
 mod lint;

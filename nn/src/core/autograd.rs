@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use crate::core::error::{NnError, Result, invalid};
 use crate::core::hooks;
+use crate::core::span::span;
 use crate::core::tensor::{Edge, Meta, Node, Role, Slot, Tensor, lock, same_device};
 
 pub(crate) use crate::core::grad_mode::enable_grad;
@@ -101,6 +102,7 @@ pub fn apply(op: impl CustomOp, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
 /// Gradients of several tensors at once. A root without a gradient must have one element and starts from 1. With `retain` the graph can be
 /// used again. Errors: as [`Tensor::backward`]; nothing is accumulated if the graph was freed.
 pub fn backward(roots: &[(&Tensor, Option<&Tensor>)], retain: bool) -> Result<()> {
+    span!("backward");
     let _guard = NoGrad::new();
     let mut start = vec![];
     for &(t, grad) in roots {

@@ -10,4 +10,5 @@ pub(crate) mod index_check;
 pub mod limits;
 pub(crate) mod parametrize;
 pub(crate) mod readback;
+pub(crate) mod span;
 pub(crate) mod tensor;

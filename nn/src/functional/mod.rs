@@ -27,4 +27,5 @@ pub use self::language_model::LinearCrossEntropyLoss;
 pub use self::norm::{BatchNormStats, RunningStats};
 pub(crate) use self::rnn::check_lengths;
 pub use self::rnn::{ConvLstmParams, RnnParams, RnnState, sequence_lengths};
+#[cfg(feature = "loom")]
 pub(crate) use self::softmax::sparsemax_support;

@@ -11,6 +11,7 @@ use crate::core::error::{NnError, Result};
 pub use crate::core::host_tensor::HostTensor;
 use crate::core::host_tensor::numel;
 use crate::core::limits;
+use crate::core::span::span;
 pub use crate::io::durable::write_atomic;
 pub use crate::io::record::Progress;
 use crate::io::record::{KEY, Record, TensorSum, bad, damaged_tensor};
@@ -35,6 +36,7 @@ impl Checkpoint {
     /// Writes the file, replacing an older one only once the new one is complete; equal checkpoints give equal bytes. Errors: [`NnError::Io`];
     /// [`NnError::Checkpoint`] for a tensor whose bytes do not fit its shape. The older file is intact then.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        span!("save_checkpoint");
         let path = path.as_ref();
         let mut list = vec![];
         for (name, t) in &self.tensors {
@@ -55,6 +57,7 @@ impl Checkpoint {
     /// checksum is another one. A safetensors file without this crate's metadata (PyTorch's, say) is read with empty progress, and files of
     /// earlier versions of this crate without checksums, which a warning says.
     pub fn load(path: impl AsRef<Path>) -> Result<Self> {
+        span!("load_checkpoint");
         let path = path.as_ref();
         let bytes = std::fs::read(path).map_err(NnError::io("read", path))?;
         let damaged = |e: safetensors::SafeTensorError| {

@@ -1,6 +1,6 @@
 //! What image layers share: sizes per axis, parameters made at the first forward, inputs without a batch axis.
 
-use std::sync::OnceLock;
+use once_cell::sync::OnceCell;
 
 use trefoil::GpuError;
 
@@ -152,8 +152,8 @@ pub(crate) struct Weights {
     /// Each filter that is drawn stands this many times in a row.
     pub(crate) repeat: usize,
     with_bias: bool,
-    inputs: OnceLock<usize>,
-    params: OnceLock<(Param, Option<Param>)>,
+    inputs: OnceCell<usize>,
+    params: OnceCell<(Param, Option<Param>)>,
 }
 
 impl Weights {
@@ -165,8 +165,8 @@ impl Weights {
             bias_init: init,
             repeat: 1,
             with_bias: true,
-            inputs: OnceLock::new(),
-            params: OnceLock::new(),
+            inputs: OnceCell::new(),
+            params: OnceCell::new(),
         }
     }
 
@@ -202,7 +202,7 @@ impl Weights {
         bias: &[usize],
         (fan_in, fan_out): (usize, usize),
     ) -> Result<(Tensor, Option<Tensor>)> {
-        if self.params.get().is_none() {
+        let (w, b) = self.params.get_or_try_init(|| {
             let mut drawn = weight.to_vec();
             drawn[0] /= self.repeat;
             let w = self.weight_init.tensor(&self.cx, &drawn, fan_in, fan_out)?;
@@ -212,10 +212,9 @@ impl Weights {
                 false => None,
             };
             self.inputs.get_or_init(|| inputs);
-            self.params.get_or_init(|| (w, b));
-        }
-        let tensors = self.params.get().map(|(w, b)| (w.get(), b.as_ref().map(Param::get)));
-        Ok(tensors.unwrap_or_else(|| unreachable!("made above")))
+            Ok::<_, NnError>((w, b))
+        })?;
+        Ok((w.get(), b.as_ref().map(Param::get)))
     }
 
     pub(crate) fn weight(&self) -> Option<&Param> {

@@ -27,7 +27,7 @@ use std::rc::Rc;
 use trefoil::DType;
 
 use crate::core::autograd;
-use crate::core::error::{Result, invalid};
+use crate::core::error::{NnError, Result, invalid};
 use crate::core::tensor::{Device, Tensor};
 use crate::module::hooks::{self, Observer, OpObserver};
 use crate::module::{Layer, LayerExt, Param, Snapshot, check_names};
@@ -250,7 +250,7 @@ fn run(model: &dyn Layer, inputs: &[Tensor]) -> Result<Vec<Sample>> {
         let (shape, dtype, values) = (t.shape().to_vec(), t.dtype(), host(t)?);
         let (layer, kind) = (layer.to_string(), kind.to_string());
         samples.push(Sample { layer, kind, quantity, name, shape, dtype, values });
-        Ok::<(), crate::core::error::NnError>(())
+        Ok::<(), NnError>(())
     };
 
     let list = watch.list.take();

@@ -2,7 +2,10 @@
 
 use std::path::Path;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
+use trefoil::ops::Activation;
 
 use super::definition::{LayerDefinition, LoomConfig, Origin, parse};
 use super::flags::Flags;
@@ -14,7 +17,6 @@ use crate::core::error::{NnError, Result};
 use crate::core::limits;
 use crate::core::tensor::Tensor;
 use crate::module::InitContext;
-use trefoil::ops::Activation;
 
 const TYPE: &str = "modelhost/bundle";
 const FORMAT: &str = "jsonModelB64";
@@ -162,7 +164,7 @@ impl Bundle {
             layers: pairs.map(|(l, d)| definition(l, d)).collect(),
             ..LoomConfig::default()
         };
-        let data = base64::encode(inner);
+        let data = STANDARD.encode(inner);
         let model = Model { id: id.into(), cfg, weights: Encoded { fmt: FORMAT.into(), data } };
         match self.models.iter_mut().find(|m| m.id == id) {
             Some(old) => *old = model,
@@ -182,7 +184,7 @@ impl Bundle {
             let found = &model.weights.fmt;
             return fail(format!("{path}.fmt"), format!("expected `{FORMAT}`, found `{found}`"));
         }
-        let bytes = match base64::decode(&model.weights.data) {
+        let bytes = match STANDARD.decode(&model.weights.data) {
             Ok(b) => b,
             Err(e) => return fail(format!("{path}.data"), e.to_string()),
         };

@@ -2,7 +2,7 @@
 
 use trefoil::ops::Precision;
 
-use crate::core::error::{Result, invalid};
+use crate::core::error::{NnError, Result, invalid};
 use crate::core::tensor::Tensor;
 use crate::layers::Dense;
 use crate::layers::attention::scores::{AttentionMasks, Scores, check_width};
@@ -34,7 +34,7 @@ impl Projections {
     ) -> Result<Self> {
         let dense = |inputs, outputs, bias| {
             let l = Dense::new(cx, inputs, outputs)?;
-            Ok::<Dense, crate::core::error::NnError>(if bias { l } else { l.no_bias() })
+            Ok::<Dense, NnError>(if bias { l } else { l.no_bias() })
         };
         let (q, k) = (dense(d, inner, bias[0])?, dense(dc, inner, bias[0])?);
         let layers = [q, k, dense(dc, inner, bias[0])?, dense(inner, d, bias[1])?];

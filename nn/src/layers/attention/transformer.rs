@@ -1,11 +1,11 @@
 //! Blocks of the Transformer.
 
-use std::sync::OnceLock;
+use once_cell::sync::OnceCell;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use trefoil::ops::{Activation, Precision};
 
-use crate::core::error::{Result, invalid};
+use crate::core::error::{NnError, Result, invalid};
 use crate::core::tensor::Tensor;
 use crate::layers::attention::scores::check_width;
 use crate::layers::{Attention, AttentionMasks, Dense, Dropout, LayerNormalization, MultiHeadAttention};
@@ -328,7 +328,7 @@ pub struct Decoder {
     cx: InitContext,
     attention_size: usize,
     config: TransformerConfig,
-    parts: OnceLock<DecoderParts>,
+    parts: OnceCell<DecoderParts>,
     training: AtomicBool,
 }
 
@@ -363,7 +363,7 @@ impl Decoder {
             cx: cx.clone(),
             attention_size,
             config: TransformerConfig::new(0, 1).d_ff(d_ff).dropout(0.0),
-            parts: OnceLock::new(),
+            parts: OnceCell::new(),
             training: AtomicBool::new(true),
         })
     }
@@ -415,22 +415,21 @@ impl Decoder {
     }
 
     fn parts(&self, d_model: usize) -> Result<&DecoderParts> {
-        if let Some(p) = self.parts.get() {
-            return Ok(p);
-        }
-        let config = TransformerConfig { d_model, ..self.config.clone() };
-        let attention = || {
-            let a = Attention::new(&self.cx, d_model, self.attention_size)?;
-            let a = a.dropout(config.dropout)?.precision(config.precision);
-            match config.init {
-                Some([weight, bias]) => a.init(weight, bias),
-                None => Ok::<_, crate::core::error::NnError>(a),
-            }
-        };
-        let (self_attn, cross_attn) = (attention()?, attention()?);
-        let parts = DecoderParts { self_attn, cross_attn, tail: Tail::new(&self.cx, &config, 3)? };
-        set_training_of(self.training.load(Ordering::Relaxed), |v| parts.visit(v));
-        Ok(self.parts.get_or_init(|| parts))
+        self.parts.get_or_try_init(|| {
+            let config = TransformerConfig { d_model, ..self.config.clone() };
+            let attention = || {
+                let a = Attention::new(&self.cx, d_model, self.attention_size)?;
+                let a = a.dropout(config.dropout)?.precision(config.precision);
+                match config.init {
+                    Some([weight, bias]) => a.init(weight, bias),
+                    None => Ok::<_, NnError>(a),
+                }
+            };
+            let (self_attn, cross_attn) = (attention()?, attention()?);
+            let parts = DecoderParts { self_attn, cross_attn, tail: Tail::new(&self.cx, &config, 3)? };
+            set_training_of(self.training.load(Ordering::Relaxed), |v| parts.visit(v));
+            Ok(parts)
+        })
     }
 
     /// Runs over `tgt` `[B, Tq, D]` with `memory` `[B, Tk, D]` (both without B too), each attention with its masks. Errors: `Invalid` for

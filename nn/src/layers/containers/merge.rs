@@ -2,7 +2,7 @@
 
 use trefoil::ops::Activation;
 
-use crate::core::error::{Result, invalid};
+use crate::core::error::{NnError, Result, invalid};
 use crate::core::tensor::Tensor;
 use crate::module::Layer;
 
@@ -27,7 +27,7 @@ fn fold(inputs: &[Tensor], f: impl Fn(&Tensor, &Tensor) -> Result<Tensor>) -> Re
     rest.iter().try_fold(first.clone(), |y, t| f(&y, t)).map(Some)
 }
 
-fn single(op: &'static str) -> crate::core::error::NnError {
+fn single(op: &'static str) -> NnError {
     invalid(op, "inputs", "at least 2 tensors, by forward_all", "1")
 }
 

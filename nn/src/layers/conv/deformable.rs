@@ -1,6 +1,6 @@
 //! Deformable convolution.
 
-use std::sync::OnceLock;
+use once_cell::sync::OnceCell;
 
 use trefoil::ops::{Activation, Conv};
 
@@ -27,7 +27,7 @@ use crate::module::{InitContext, Layer, Param, Visitor};
 pub struct DeformableConvolutional {
     cx: InitContext,
     weights: Weights,
-    maps: OnceLock<Maps>,
+    maps: OnceCell<Maps>,
     out: usize,
     kernel: [usize; 2],
     stride: [usize; 2],
@@ -66,7 +66,7 @@ impl DeformableConvolutional {
         Ok(DeformableConvolutional {
             cx: cx.clone(),
             weights: Weights::new(cx, Init::Lin),
-            maps: OnceLock::new(),
+            maps: OnceCell::new(),
             out: outputs,
             kernel,
             stride: [1; 2],
@@ -133,24 +133,24 @@ impl DeformableConvolutional {
     }
 
     fn maps(&self, inputs: usize) -> Result<&Maps> {
-        if let Some(m) = self.maps.get() {
-            return Ok(m);
-        }
-        let [kh, kw] = self.kernel;
-        let taps = self.deform_groups.saturating_mul(kh).saturating_mul(kw);
-        let conv = |outputs: usize| {
-            let c = Convolutional::lazy(&self.cx, outputs, self.kernel)?.init(Init::Zeros, Init::Zeros)?;
-            c.stride(self.stride).padding(self.padding).dilation(self.dilation).inputs(inputs)
-        };
-        let offset = conv(taps.saturating_mul(2))?;
-        let mask = if self.modulation { Some(conv(taps)?.activation(Activation::Sigmoid)) } else { None };
-        Ok(self.maps.get_or_init(|| Maps { offset, mask }))
+        self.maps.get_or_try_init(|| {
+            let [kh, kw] = self.kernel;
+            let taps = self.deform_groups.saturating_mul(kh).saturating_mul(kw);
+            let conv = |outputs: usize| {
+                let c =
+                    Convolutional::lazy(&self.cx, outputs, self.kernel)?.init(Init::Zeros, Init::Zeros)?;
+                c.stride(self.stride).padding(self.padding).dilation(self.dilation).inputs(inputs)
+            };
+            let offset = conv(taps.saturating_mul(2))?;
+            let mask = if self.modulation { Some(conv(taps)?.activation(Activation::Sigmoid)) } else { None };
+            Ok(Maps { offset, mask })
+        })
     }
 
     /// Adapts the other convolutions, if they were made.
     fn each(mut self, f: impl Fn(Convolutional) -> Convolutional) -> Self {
         if let Some(Maps { offset, mask }) = self.maps.take() {
-            self.maps = OnceLock::from(Maps { offset: f(offset), mask: mask.map(f) });
+            self.maps = OnceCell::from(Maps { offset: f(offset), mask: mask.map(f) });
         }
         self
     }

@@ -1,6 +1,6 @@
 //! Convolution with weights of its own at each position.
 
-use std::sync::OnceLock;
+use once_cell::sync::OnceCell;
 
 use trefoil::ops::{Activation, Conv};
 
@@ -24,7 +24,7 @@ pub struct LocallyConnected {
     out: usize,
     kernel: [usize; 2],
     stride: [usize; 2],
-    size: OnceLock<[usize; 2]>,
+    size: OnceCell<[usize; 2]>,
     act: Activation,
 }
 
@@ -53,7 +53,7 @@ impl LocallyConnected {
             out: outputs,
             kernel,
             stride: [1; 2],
-            size: OnceLock::new(),
+            size: OnceCell::new(),
             act: Activation::Identity,
         })
     }

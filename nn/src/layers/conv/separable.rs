@@ -1,6 +1,6 @@
 //! Depthwise separable convolution.
 
-use std::sync::OnceLock;
+use once_cell::sync::OnceCell;
 
 use trefoil::ops::{Activation, Conv, Precision};
 
@@ -30,7 +30,7 @@ pub type SeparableConvolutional = SeparableBlock<false>;
 #[derive(Debug)]
 pub struct SeparableBlock<const MID: bool> {
     cx: InitContext,
-    stages: OnceLock<Stages>,
+    stages: OnceCell<Stages>,
     out: usize,
     kernel: [usize; 2],
     stride: [usize; 2],
@@ -79,7 +79,7 @@ impl<const MID: bool> SeparableBlock<MID> {
         positive(Self::KIND, "kernel", &kernel)?;
         Ok(SeparableBlock {
             cx: cx.clone(),
-            stages: OnceLock::new(),
+            stages: OnceCell::new(),
             out: outputs,
             kernel,
             stride: [1; 2],
@@ -101,19 +101,19 @@ impl<const MID: bool> SeparableBlock<MID> {
     }
 
     fn stages(&self, channels: usize) -> Result<&Stages> {
-        if let Some(s) = self.stages.get() {
-            return Ok(s);
-        }
-        let [weight, bias] = self.init;
-        let mid = channels.saturating_mul(self.multiplier);
-        let first = Convolutional::lazy(&self.cx, mid, self.kernel)?.no_bias().init(weight, bias)?;
-        let first = first.groups(channels)?.activation(self.mid).precision(self.precision);
-        let first = first.stride(self.stride).padding(self.padding).dilation(self.dilation);
-        let second = Convolutional::lazy(&self.cx, self.out, 1)?.init(weight, bias)?;
-        let second = second.activation(self.act).precision(self.precision);
-        let second = if self.bias { second } else { second.no_bias() };
-        let stages = Stages { channels, depthwise: first.inputs(channels)?, pointwise: second.inputs(mid)? };
-        Ok(self.stages.get_or_init(|| stages))
+        self.stages.get_or_try_init(|| {
+            let [weight, bias] = self.init;
+            let mid = channels.saturating_mul(self.multiplier);
+            let first = Convolutional::lazy(&self.cx, mid, self.kernel)?.no_bias().init(weight, bias)?;
+            let first = first.groups(channels)?.activation(self.mid).precision(self.precision);
+            let first = first.stride(self.stride).padding(self.padding).dilation(self.dilation);
+            let second = Convolutional::lazy(&self.cx, self.out, 1)?.init(weight, bias)?;
+            let second = second.activation(self.act).precision(self.precision);
+            let second = if self.bias { second } else { second.no_bias() };
+            let stages =
+                Stages { channels, depthwise: first.inputs(channels)?, pointwise: second.inputs(mid)? };
+            Ok(stages)
+        })
     }
 
     /// Adapts the stages, if they were made.
@@ -123,7 +123,7 @@ impl<const MID: bool> SeparableBlock<MID> {
     ) -> Self {
         if let Some(Stages { channels, depthwise, pointwise }) = self.stages.take() {
             let (depthwise, pointwise) = f(depthwise, pointwise);
-            self.stages = OnceLock::from(Stages { channels, depthwise, pointwise });
+            self.stages = OnceCell::from(Stages { channels, depthwise, pointwise });
         }
         self
     }

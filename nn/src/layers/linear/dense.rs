@@ -1,6 +1,6 @@
 //! Fully connected layers.
 
-use std::sync::OnceLock;
+use once_cell::sync::OnceCell;
 
 use trefoil::ops::{Activation, Precision};
 
@@ -30,7 +30,7 @@ pub struct DenseLayer<const VECTORS: bool> {
     precision: Precision,
     weight_init: Init,
     bias_init: Init,
-    params: OnceLock<(Param, Option<Param>)>,
+    params: OnceCell<(Param, Option<Param>)>,
 }
 
 impl<const VECTORS: bool> DenseLayer<VECTORS> {
@@ -54,7 +54,7 @@ impl<const VECTORS: bool> DenseLayer<VECTORS> {
             precision: Precision::Ieee,
             weight_init: Init::Lin,
             bias_init: Init::Lin,
-            params: OnceLock::new(),
+            params: OnceCell::new(),
         })
     }
 
@@ -101,15 +101,14 @@ impl<const VECTORS: bool> DenseLayer<VECTORS> {
     }
 
     fn params(&self, inputs: usize) -> Result<&(Param, Option<Param>)> {
-        if let Some(p) = self.params.get() {
-            return Ok(p);
-        }
-        let w = self.weight_init.param(&self.cx, &[self.out, inputs], inputs, self.out)?;
-        let b = match self.with_bias {
-            true => Some(self.bias_init.param(&self.cx, &[self.out], inputs, self.out)?),
-            false => None,
-        };
-        Ok(self.params.get_or_init(|| (w, b)))
+        self.params.get_or_try_init(|| {
+            let w = self.weight_init.param(&self.cx, &[self.out, inputs], inputs, self.out)?;
+            let b = match self.with_bias {
+                true => Some(self.bias_init.param(&self.cx, &[self.out], inputs, self.out)?),
+                false => None,
+            };
+            Ok((w, b))
+        })
     }
 
     /// The weight `[out, in]`, once the number of inputs is known.

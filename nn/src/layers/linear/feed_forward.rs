@@ -1,10 +1,10 @@
 //! Position-wise networks: two linear layers, and gated units.
 
-use std::sync::OnceLock;
+use once_cell::sync::OnceCell;
 
 use trefoil::ops::{Activation, Precision};
 
-use crate::core::error::{Result, invalid};
+use crate::core::error::{NnError, Result, invalid};
 use crate::core::tensor::Tensor;
 use crate::layers::{Dense, Dropout};
 use crate::module::Init;
@@ -23,7 +23,7 @@ pub struct FeedForward {
     act: Activation,
     precision: Precision,
     dropout: Option<Dropout>,
-    linears: OnceLock<[Dense; 2]>,
+    linears: OnceCell<[Dense; 2]>,
 }
 
 impl FeedForward {
@@ -50,27 +50,26 @@ impl FeedForward {
             act: Activation::Relu,
             precision: Precision::Ieee,
             dropout: None,
-            linears: OnceLock::new(),
+            linears: OnceCell::new(),
         })
     }
 
     fn linears(&self, d: usize) -> Result<&[Dense; 2]> {
-        if let Some(l) = self.linears.get() {
-            return Ok(l);
-        }
-        let dense = |inputs, outputs| {
-            let [weight, bias] = self.init;
-            let l = Dense::lazy(&self.cx, outputs)?.init(weight, bias)?.inputs(inputs)?;
-            let l = l.precision(self.precision);
-            Ok::<Dense, crate::core::error::NnError>(if self.bias { l } else { l.no_bias() })
-        };
-        let pair = [dense(d, self.inner)?.activation(self.act), dense(self.inner, d)?];
-        Ok(self.linears.get_or_init(|| pair))
+        self.linears.get_or_try_init(|| {
+            let dense = |inputs, outputs| {
+                let [weight, bias] = self.init;
+                let l = Dense::lazy(&self.cx, outputs)?.init(weight, bias)?.inputs(inputs)?;
+                let l = l.precision(self.precision);
+                Ok::<Dense, NnError>(if self.bias { l } else { l.no_bias() })
+            };
+            let pair = [dense(d, self.inner)?.activation(self.act), dense(self.inner, d)?];
+            Ok(pair)
+        })
     }
 
     fn each(mut self, f: impl Fn(usize, Dense) -> Dense) -> Self {
         if let Some([a, b]) = self.linears.take() {
-            self.linears = OnceLock::from([f(0, a), f(1, b)]);
+            self.linears = OnceCell::from([f(0, a), f(1, b)]);
         }
         self
     }
@@ -97,7 +96,7 @@ impl FeedForward {
     pub fn init(mut self, weight: Init, bias: Init) -> Result<Self> {
         self.init = [weight, bias];
         if let Some([first, second]) = self.linears.take() {
-            self.linears = OnceLock::from([first.init(weight, bias)?, second.init(weight, bias)?]);
+            self.linears = OnceCell::from([first.init(weight, bias)?, second.init(weight, bias)?]);
         }
         Ok(self)
     }

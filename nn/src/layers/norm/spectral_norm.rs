@@ -1,10 +1,10 @@
 //! Spectral normalization.
 
-use std::sync::OnceLock;
+use once_cell::sync::OnceCell;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::core::autograd::no_grad;
-use crate::core::error::{Result, invalid};
+use crate::core::error::{NnError, Result, invalid};
 use crate::core::tensor::{Tensor, axis};
 use crate::module::Init;
 use crate::module::hooks;
@@ -28,7 +28,7 @@ pub struct SpectralNormalization {
     iterations: usize,
     eps: f64,
     dim: isize,
-    state: OnceLock<State>,
+    state: OnceCell<State>,
     training: AtomicBool,
 }
 
@@ -60,7 +60,7 @@ impl SpectralNormalization {
             iterations: 1,
             eps: 1e-12,
             dim,
-            state: OnceLock::new(),
+            state: OnceCell::new(),
             training: AtomicBool::new(true),
         };
         layer.anew()
@@ -105,29 +105,28 @@ impl SpectralNormalization {
     }
 
     fn state(&self) -> Result<&State> {
-        if let Some(s) = self.state.get() {
-            return Ok(s);
-        }
-        let all = self.inner.named_parameters();
-        let Some((_, weight)) = all.iter().find(|(n, _)| *n == self.name) else {
-            let names: Vec<&str> = all.iter().map(|(n, _)| n.as_str()).collect();
-            let want = format!("a parameter of {}: {}", self.inner.kind(), names.join(", "));
-            return Err(invalid(OP, "name", want, format!("`{}`", self.name)));
-        };
-        let w = weight.get().detach();
-        let at = axis(OP, self.dim, w.rank())?;
-        let vectors = match w.rank() {
-            1 => None,
-            _ => Some(no_grad(|| {
-                let m = self.matrix(&w)?;
-                let normal = Init::Normal { mean: 0.0, std: 1.0 };
-                let cx = self.cx.clone().dtype(w.dtype());
-                let draw = |n: usize| self.unit(&normal.tensor(&cx, &[n], 1, 1)?.to_device(w.device())?);
-                let start = [draw(w.shape()[at])?, draw(m.shape()[1])?];
-                Ok::<_, crate::core::error::NnError>(self.iterate(&m, start, FIRST)?.map(Param::buffer))
-            })?),
-        };
-        Ok(self.state.get_or_init(|| State { weight: weight.clone(), vectors }))
+        self.state.get_or_try_init(|| {
+            let all = self.inner.named_parameters();
+            let Some((_, weight)) = all.iter().find(|(n, _)| *n == self.name) else {
+                let names: Vec<&str> = all.iter().map(|(n, _)| n.as_str()).collect();
+                let want = format!("a parameter of {}: {}", self.inner.kind(), names.join(", "));
+                return Err(invalid(OP, "name", want, format!("`{}`", self.name)));
+            };
+            let w = weight.get().detach();
+            let at = axis(OP, self.dim, w.rank())?;
+            let vectors = match w.rank() {
+                1 => None,
+                _ => Some(no_grad(|| {
+                    let m = self.matrix(&w)?;
+                    let normal = Init::Normal { mean: 0.0, std: 1.0 };
+                    let cx = self.cx.clone().dtype(w.dtype());
+                    let draw = |n: usize| self.unit(&normal.tensor(&cx, &[n], 1, 1)?.to_device(w.device())?);
+                    let start = [draw(w.shape()[at])?, draw(m.shape()[1])?];
+                    Ok::<_, NnError>(self.iterate(&m, start, FIRST)?.map(Param::buffer))
+                })?),
+            };
+            Ok(State { weight: weight.clone(), vectors })
+        })
     }
 
     /// The weight as `[h, w]`.
@@ -167,7 +166,7 @@ impl SpectralNormalization {
             let next = self.iterate(&m.detach(), [u.get(), v.get()], self.iterations)?;
             u.get().assign(&next[0])?;
             v.get().assign(&next[1])?;
-            Ok::<_, crate::core::error::NnError>(next)
+            Ok::<_, NnError>(next)
         })?;
         let sigma = u.dot(&m.matmul(&v)?)?;
         Ok((weight.clone(), w.div(&sigma)?))

@@ -1,6 +1,6 @@
 //! Single steps of recurrences.
 
-use std::sync::OnceLock;
+use once_cell::sync::OnceCell;
 
 use trefoil::ops::{Precision, Recurrence, RnnCell};
 
@@ -29,7 +29,7 @@ struct Cell {
     bias: bool,
     init: Option<[Init; 2]>,
     precision: Precision,
-    params: OnceLock<Params>,
+    params: OnceCell<Params>,
 }
 
 impl Cell {
@@ -38,7 +38,7 @@ impl Cell {
             return Err(invalid(kind, "hidden", "at least 1", "0"));
         }
         let (cx, precision) = (cx.clone(), Precision::Ieee);
-        Ok(Cell { kind, cx, cell, hidden, bias: true, init: None, precision, params: OnceLock::new() })
+        Ok(Cell { kind, cx, cell, hidden, bias: true, init: None, precision, params: OnceCell::new() })
     }
 
     fn inputs(self, input: usize) -> Result<Self> {
@@ -50,18 +50,19 @@ impl Cell {
     }
 
     fn params(&self, input: usize) -> Result<&Params> {
-        if let Some(p) = self.params.get() {
-            return Ok(p);
-        }
-        let (h, rows) = (self.hidden, self.cell.gates() * self.hidden);
-        let bound = 1.0 / (h as f64).sqrt();
-        let uniform = Init::Uniform { lo: -bound, hi: bound };
-        let [weight, bias] = self.init.unwrap_or([uniform, uniform]);
-        let weights =
-            [weight.param(&self.cx, &[rows, input], input, h)?, weight.param(&self.cx, &[rows, h], h, h)?];
-        let one = || bias.param(&self.cx, &[rows], h, h);
-        let biases = if self.bias { Some([one()?, one()?]) } else { None };
-        Ok(self.params.get_or_init(|| Params { weights, biases }))
+        self.params.get_or_try_init(|| {
+            let (h, rows) = (self.hidden, self.cell.gates() * self.hidden);
+            let bound = 1.0 / (h as f64).sqrt();
+            let uniform = Init::Uniform { lo: -bound, hi: bound };
+            let [weight, bias] = self.init.unwrap_or([uniform, uniform]);
+            let weights = [
+                weight.param(&self.cx, &[rows, input], input, h)?,
+                weight.param(&self.cx, &[rows, h], h, h)?,
+            ];
+            let one = || bias.param(&self.cx, &[rows], h, h);
+            let biases = if self.bias { Some([one()?, one()?]) } else { None };
+            Ok(Params { weights, biases })
+        })
     }
 
     /// The states that a list of tensors stands for.

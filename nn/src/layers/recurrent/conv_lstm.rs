@@ -1,11 +1,11 @@
 //! Convolutional LSTM.
 
-use std::sync::OnceLock;
+use once_cell::sync::OnceCell;
 
 use trefoil::DType;
 use trefoil::ops::Conv;
 
-use crate::core::error::{Result, invalid};
+use crate::core::error::{NnError, Result, invalid};
 use crate::core::tensor::Tensor;
 use crate::functional::{ConvLstmParams, RnnState};
 use crate::layers::spatial::{PerAxis, named};
@@ -29,8 +29,8 @@ pub struct ConvLstm {
     with_bias: bool,
     with_peepholes: bool,
     sequences: bool,
-    weights: OnceLock<Weights>,
-    peepholes: OnceLock<[Param; 3]>,
+    weights: OnceCell<Weights>,
+    peepholes: OnceCell<[Param; 3]>,
 }
 
 #[derive(Debug)]
@@ -72,8 +72,8 @@ impl ConvLstm {
             with_bias: true,
             with_peepholes: false,
             sequences: true,
-            weights: OnceLock::new(),
-            peepholes: OnceLock::new(),
+            weights: OnceCell::new(),
+            peepholes: OnceCell::new(),
         })
     }
 
@@ -119,23 +119,22 @@ impl ConvLstm {
     }
 
     fn weights(&self, channels: usize) -> Result<&Weights> {
-        if let Some(w) = self.weights.get() {
-            return Ok(w);
-        }
-        let (f, [kh, kw]) = (self.filters, self.kernel);
-        let draw = |inputs: usize| {
-            Init::Glorot.param(&self.cx, &[4 * f, inputs, kh, kw], inputs * kh * kw, 4 * f * kh * kw)
-        };
-        let bias = match self.with_bias {
-            true => {
-                let b = Init::Zeros.tensor(&self.cx, &[4 * f], f, f)?;
-                b.narrow(0, f, f)?.fill(1.0)?;
-                Some(Param::new(b))
-            }
-            false => None,
-        };
-        let w = Weights { ih: draw(channels)?, hh: draw(f)?, bias };
-        Ok(self.weights.get_or_init(|| w))
+        self.weights.get_or_try_init(|| {
+            let (f, [kh, kw]) = (self.filters, self.kernel);
+            let draw = |inputs: usize| {
+                Init::Glorot.param(&self.cx, &[4 * f, inputs, kh, kw], inputs * kh * kw, 4 * f * kh * kw)
+            };
+            let bias = match self.with_bias {
+                true => {
+                    let b = Init::Zeros.tensor(&self.cx, &[4 * f], f, f)?;
+                    b.narrow(0, f, f)?.fill(1.0)?;
+                    Some(Param::new(b))
+                }
+                false => None,
+            };
+            let w = Weights { ih: draw(channels)?, hh: draw(f)?, bias };
+            Ok(w)
+        })
     }
 
     fn peephole(&self, size: [usize; 2]) -> Result<Option<Tensor>> {
@@ -143,14 +142,8 @@ impl ConvLstm {
             return Ok(None);
         }
         let shape = [self.filters, size[0], size[1]];
-        let all = match self.peepholes.get() {
-            Some(p) => p,
-            None => {
-                let zero = || Init::Zeros.param(&self.cx, &shape, 1, 1);
-                let new = [zero()?, zero()?, zero()?];
-                self.peepholes.get_or_init(|| new)
-            }
-        };
+        let zero = || Init::Zeros.param(&self.cx, &shape, 1, 1);
+        let all = self.peepholes.get_or_try_init(|| Ok::<_, NnError>([zero()?, zero()?, zero()?]))?;
         let [i, f, o] = all.each_ref().map(Param::get);
         if i.shape() != shape {
             let want = format!("images of {:?} like the first ones", &i.shape()[1..]);

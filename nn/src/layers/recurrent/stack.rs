@@ -1,6 +1,8 @@
 //! Recurrent layers: LSTM, GRU, Elman.
 
-use std::sync::{Mutex, OnceLock};
+use std::sync::Mutex;
+
+use once_cell::sync::OnceCell;
 
 use trefoil::ops::{Precision, Recurrence, RnnCell};
 
@@ -39,7 +41,7 @@ pub struct RecurrentStack {
     inits: Option<[Init; 2]>,
     precision: Precision,
     dropout: Option<Dropout>,
-    params: OnceLock<Vec<LayerParams>>,
+    params: OnceCell<Vec<LayerParams>>,
     carried: Mutex<Vec<RnnState>>,
 }
 
@@ -76,7 +78,7 @@ impl RecurrentStack {
             inits: None,
             precision: Precision::Ieee,
             dropout: None,
-            params: OnceLock::new(),
+            params: OnceCell::new(),
             carried: Mutex::default(),
         }
         .rebuilt()
@@ -92,7 +94,7 @@ impl RecurrentStack {
 
     /// Draws the parameters anew, if the width of the input is known.
     fn rebuilt(mut self) -> Result<Self> {
-        self.params = OnceLock::new();
+        self.params = OnceCell::new();
         if let Some(input) = self.input {
             self.params(input)?;
         }
@@ -135,23 +137,22 @@ impl RecurrentStack {
     }
 
     fn params(&self, input: usize) -> Result<&[LayerParams]> {
-        if let Some(p) = self.params.get() {
-            return Ok(p);
-        }
-        let (h, rows) = (self.hidden, self.cell.gates() * self.hidden);
-        let bound = 1.0 / (h as f64).sqrt();
-        let uniform = Init::Uniform { lo: -bound, hi: bound };
-        let [weight, bias] = self.inits.unwrap_or([uniform, uniform]);
-        let layer = |k: usize| {
-            let width = if k == 0 { input } else { self.between };
-            let w_ih = weight.param(&self.cx, &[rows, width], width, h)?;
-            let w_hh = weight.param(&self.cx, &[rows, h], h, h)?;
-            let one = || bias.param(&self.cx, &[rows], h, h);
-            let biases = if self.bias { Some([one()?, one()?]) } else { None };
-            Ok(LayerParams { w_ih, w_hh, biases })
-        };
-        let all = (0..self.layers).map(layer).collect::<Result<Vec<_>>>()?;
-        Ok(self.params.get_or_init(|| all))
+        let all = self.params.get_or_try_init(|| {
+            let (h, rows) = (self.hidden, self.cell.gates() * self.hidden);
+            let bound = 1.0 / (h as f64).sqrt();
+            let uniform = Init::Uniform { lo: -bound, hi: bound };
+            let [weight, bias] = self.inits.unwrap_or([uniform, uniform]);
+            let layer = |k: usize| {
+                let width = if k == 0 { input } else { self.between };
+                let w_ih = weight.param(&self.cx, &[rows, width], width, h)?;
+                let w_hh = weight.param(&self.cx, &[rows, h], h, h)?;
+                let one = || bias.param(&self.cx, &[rows], h, h);
+                let biases = if self.bias { Some([one()?, one()?]) } else { None };
+                Ok(LayerParams { w_ih, w_hh, biases })
+            };
+            (0..self.layers).map(layer).collect::<Result<_>>()
+        })?;
+        Ok(all)
     }
 
     /// One layer over `[B, T, ..]`.

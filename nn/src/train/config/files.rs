@@ -1,5 +1,6 @@
 //! `data`: the files that items come from.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -14,7 +15,6 @@ use crate::core::limits;
 use crate::train::data::text::{Bytes, Characters, Encoding, read_text};
 use crate::train::data::{
     Arrays, CsvOptions, HostTensor, ItemSource, Label, Targets, read_csv, read_csv_each, read_idx, read_npy,
-    read_npz,
 };
 
 /// What files hold.
@@ -93,7 +93,7 @@ pub(super) static FILES: &[Row<Read>] = &[
     } |_path| reader(move |c| {
         let alone = c.target == Some(TargetKind::Input);
         let names = [x.as_str(), y.as_str()];
-        let mut all = read_npz(&npz, Some(if alone { &names[..1] } else { &names }))?;
+        let mut all = open_npz(&npz, if alone { &names[..1] } else { &names })?;
         let features_of = all.get(&x).cloned().ok_or_else(|| invalid("npz", "x", "an array", "none"))?;
         arrays(features_of, all.remove(&y), features, c)
     })),
@@ -128,6 +128,16 @@ pub(super) static FILES: &[Row<Read>] = &[
         })
     }),
 ];
+
+#[cfg(feature = "archives")]
+fn open_npz(file: &Path, names: &[&str]) -> Result<BTreeMap<String, HostTensor>> {
+    crate::train::data::read_npz(file, Some(names))
+}
+
+#[cfg(not(feature = "archives"))]
+fn open_npz(_file: &Path, _names: &[&str]) -> Result<BTreeMap<String, HostTensor>> {
+    Err(NnError::config("data.npz", "this build reads no archives (feature `archives`)"))
+}
 
 #[cfg(feature = "tokenizers")]
 fn open_tokenizer(file: &Path) -> Result<Arc<dyn Encoding>> {

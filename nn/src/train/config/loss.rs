@@ -9,7 +9,7 @@ use trefoil::DType;
 
 use super::kind::{BELOW_ONE, COUNT, FINITE, NOT_NEGATIVE, POSITIVE, Row, SHARE, kind, names, row};
 use super::parts::PARTS;
-use crate::core::error::Result;
+use crate::core::error::{NnError, Result};
 use crate::core::host_tensor::HostTensor;
 use crate::core::tensor::{Device, Tensor};
 use crate::train::losses::*;
@@ -88,7 +88,7 @@ fn class_axis(path: &str, dim: Option<i64>) -> Result<Option<bool>> {
         None => Ok(None),
         Some(1) => Ok(Some(false)),
         Some(-1) => Ok(Some(true)),
-        Some(d) => Err(crate::core::error::NnError::config(
+        Some(d) => Err(NnError::config(
             super::kind::join(path, "dim"),
             format!("expected 1 or -1 (the last axis), got {d}"),
         )),

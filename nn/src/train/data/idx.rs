@@ -10,7 +10,6 @@ use super::Arrays;
 use super::npy::{elements_of, take};
 use crate::core::error::{At, NnError, Result};
 use crate::core::host_tensor::{HostTensor, numel};
-use crate::core::limits;
 
 /// Reads an IDX file: u8, i32, f32 and f64 as they are, i8 and i16 as i32. Whether it is packed shows in its first bytes, not in its name.
 /// Errors: [`NnError::Io`]; [`NnError::Data`] with the offset for a foreign, truncated or overlong file.
@@ -23,11 +22,27 @@ pub fn read_idx(path: impl AsRef<Path>) -> Result<HostTensor> {
     if !packed {
         return read(&mut file, path, size);
     }
-    let most = size.saturating_mul(limits::INFLATED);
+    unpack(file, path, size)
+}
+
+/// Reads an array out of `size` bytes of gzip data.
+#[cfg(feature = "archives")]
+fn unpack(file: impl BufRead, path: &Path, size: u64) -> Result<HostTensor> {
+    let most = size.saturating_mul(crate::core::limits::INFLATED);
     read(&mut flate2::bufread::MultiGzDecoder::new(file), path, most).map_err(|e| match e {
         NnError::Io { source, .. } => NnError::data(path, At::File, "intact gzip data", source.to_string()),
         e => e,
     })
+}
+
+#[cfg(not(feature = "archives"))]
+fn unpack(_file: impl BufRead, path: &Path, _size: u64) -> Result<HostTensor> {
+    Err(NnError::data(
+        path,
+        At::File,
+        "an unpacked file (this build lacks the feature `archives`)",
+        "gzip data",
+    ))
 }
 
 /// Reads an array of at most `most` bytes.

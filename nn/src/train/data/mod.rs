@@ -20,6 +20,8 @@ pub(crate) mod index_check;
 mod items;
 mod loader;
 mod npy;
+#[cfg(feature = "archives")]
+mod npz;
 mod sampler;
 mod source;
 pub mod text;
@@ -31,7 +33,9 @@ pub use idx::{read_idx, read_idx_pair};
 pub use images::{Channels, ImageFolder};
 pub use items::{Arrays, Item, ItemSource};
 pub use loader::{HostSource, Loader};
-pub use npy::{read_npy, read_npz};
+pub use npy::read_npy;
+#[cfg(feature = "archives")]
+pub use npz::read_npz;
 pub use sampler::Sampler;
 pub use source::{Batch, Batches, Order, ResidentSource, Source};
 pub use transform::{Transform, Transformed};

@@ -1,6 +1,5 @@
-//! Arrays of NumPy: `.npy` (format versions 1 to 3) and `.npz`.
+//! Arrays of NumPy: `.npy`, format versions 1 to 3.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::Path;
@@ -126,7 +125,7 @@ fn row_major(bytes: &[u8], shape: &[usize], size: usize) -> Vec<u8> {
 }
 
 /// Reads one array of at most `most` bytes. Only the array `name` of an archive is named in errors.
-fn read(from: &mut dyn Read, path: &Path, name: Option<&str>, most: u64) -> Result<HostTensor> {
+pub(super) fn read(from: &mut dyn Read, path: &Path, name: Option<&str>, most: u64) -> Result<HostTensor> {
     let fail = |byte: usize, expected: &str, found: String| {
         let expected = name.map_or(expected.into(), |n| format!("{expected} (in `{n}`)"));
         Err(NnError::data(path, At::Byte(byte as u64), expected, found))
@@ -185,37 +184,4 @@ pub fn read_npy(path: impl AsRef<Path>) -> Result<HostTensor> {
     let file = File::open(path).map_err(NnError::io("open", path))?;
     let most = file.metadata().map_err(NnError::io("read", path))?.len();
     read(&mut BufReader::new(file), path, None, most)
-}
-
-/// Reads the arrays of a `.npz` file, compressed or not, by name. `names`: only these. Errors: as [`read_npy`]; [`NnError::Data`] for a
-/// damaged archive and for a name that is not in it.
-pub fn read_npz(path: impl AsRef<Path>, names: Option<&[&str]>) -> Result<BTreeMap<String, HostTensor>> {
-    let path = path.as_ref();
-    let file = File::open(path).map_err(NnError::io("open", path))?;
-    let damaged =
-        |at: At, e: zip::result::ZipError| NnError::data(path, at, "an intact zip archive", e.to_string());
-    let mut archive = zip::ZipArchive::new(BufReader::new(file)).map_err(|e| damaged(At::File, e))?;
-    let mut out = BTreeMap::new();
-    for i in 0..archive.len() {
-        let mut entry = archive.by_index(i).map_err(|e| damaged(At::File, e))?;
-        let name = entry.name().map_err(|e| damaged(At::File, e))?.into_owned();
-        let Some(name) = name.strip_suffix(".npy").map(str::to_string) else { continue };
-        if names.is_none_or(|n| n.contains(&name.as_str())) {
-            let most = entry.compressed_size().saturating_mul(limits::INFLATED);
-            let array = read(&mut entry, path, Some(&name), most).map_err(|e| match e {
-                // A wrong checksum or a broken stream is the archive's content, not the disk.
-                NnError::Io { source, .. } => {
-                    NnError::data(path, At::Entry(name.clone()), "intact compressed data", source.to_string())
-                }
-                e => e,
-            })?;
-            out.insert(name, array);
-        }
-    }
-    match names.iter().flat_map(|n| n.iter()).find(|n| !out.contains_key(**n)) {
-        Some(missing) => {
-            Err(NnError::data(path, At::Entry(missing.to_string()), "an array of that name", "none"))
-        }
-        None => Ok(out),
-    }
 }

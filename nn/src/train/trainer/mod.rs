@@ -4,6 +4,7 @@ mod anomaly;
 mod callback;
 mod folder;
 mod options;
+mod progress;
 mod report;
 mod resume;
 mod step;
@@ -13,7 +14,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::Value;
 use trefoil::ops::Reduction;
 
@@ -24,9 +24,11 @@ pub use self::report::{Ended, EpochStats, Report, curves, overlay, read_metrics}
 use self::anomaly::Watch;
 use self::callback::Callbacks;
 use self::folder::RunFolder;
+use self::progress::ProgressBar;
 use crate::core::autograd::no_grad;
 use crate::core::error::{NnError, Result, invalid};
 use crate::core::index_check::Range;
+use crate::core::span::span;
 use crate::core::tensor::{Device, Tensor};
 use crate::module::{Layer, LayerExt};
 use crate::train::data::index_check;
@@ -198,6 +200,7 @@ impl<'a> Trainer<'a> {
     }
 
     fn measure(&self, data: &dyn Source, metrics: &mut [Box<dyn Metric>]) -> Result<Scores> {
+        span!("evaluation");
         let average = self.options.evaluate_ema && self.optimizer.has_ema();
         if average {
             self.optimizer.swap_ema()?;
@@ -251,6 +254,7 @@ impl<'a> Trainer<'a> {
         totals: &mut Totals,
         bar: &ProgressBar,
     ) -> Result<Option<Scores>> {
+        span!("epoch", epoch = self.epoch + 1);
         totals.reset()?;
         self.model.train();
         let order = self.options.shuffle.then_some(Order { seed: self.options.seed, epoch: self.epoch });
@@ -264,11 +268,12 @@ impl<'a> Trainer<'a> {
         let mut last = None;
         for (i, batch) in (1..).zip(data.epoch(order, size)?) {
             let b = batch?;
-            bar.inc(1);
+            bar.advance();
             if i <= done {
                 left = left.saturating_sub(b.len);
                 continue;
             }
+            span!("step", step = self.optimizer.steps() + 1);
             if open == 0 {
                 items = left.min(size * self.options.accumulate).max(b.len);
                 open = items;
@@ -330,7 +335,7 @@ impl<'a> Trainer<'a> {
             }
             let start = Instant::now();
             self.callbacks.epoch_begin(self.epoch + 1)?;
-            let bar = self.bar(train.items().div_ceil(self.options.batch_size) as u64);
+            let bar = self.progress_bar(train.items().div_ceil(self.options.batch_size));
             let size = self.options.batch_size;
             let trained = self
                 .train_epoch(train, &mut totals, &bar)
@@ -344,7 +349,7 @@ impl<'a> Trainer<'a> {
                 Some((scores, metrics)) => (Some(scores), metrics),
                 None => (None, BTreeMap::new()),
             };
-            bar.finish_and_clear();
+            drop(bar);
             self.epoch += 1;
             let stats = EpochStats {
                 epoch: self.epoch,
@@ -389,13 +394,8 @@ impl<'a> Trainer<'a> {
         self.options.early_stopping.is_some_and(|e| self.waited > e.patience)
     }
 
-    fn bar(&self, batches: u64) -> ProgressBar {
-        let target =
-            if self.options.progress { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
-        let bar = ProgressBar::with_draw_target(Some(batches), target);
-        if let Ok(style) = ProgressStyle::with_template("{prefix} {wide_bar} {pos}/{len} {per_sec}") {
-            bar.set_style(style);
-        }
-        bar.with_prefix(format!("epoch {}/{}", self.epoch + 1, self.options.epochs))
+    fn progress_bar(&self, batches: usize) -> ProgressBar {
+        let title = format!("epoch {}/{}", self.epoch + 1, self.options.epochs);
+        ProgressBar::new(self.options.progress, batches, title)
     }
 }

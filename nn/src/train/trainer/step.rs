@@ -3,14 +3,16 @@
 use std::rc::Rc;
 
 use super::{Clip, StepEnd, Trainer};
-use crate::core::error::Result;
+use crate::core::error::{NnError, Result};
 use crate::core::hooks;
+use crate::core::span::span;
 use crate::core::tensor::Tensor;
 
 impl Trainer<'_> {
     /// One optimizer step on a batch: forward, loss, backward, clipping, update. Returns loss and output, both on the device; transfers
     /// nothing (in anomaly mode one flag per interval).
     pub fn step(&mut self, x: &Tensor, y: &Tensor) -> Result<(Tensor, Tensor)> {
+        span!("step", step = self.optimizer.steps() + 1);
         self.begin_step()?;
         let (loss, out) = self.accumulate(x, y, 1.0)?;
         self.end_step(&loss, &out)?;
@@ -53,6 +55,7 @@ impl Trainer<'_> {
     /// Adds `weight` times the gradients of a batch. Returns loss and output.
     pub(super) fn accumulate(&mut self, x: &Tensor, y: &Tensor, weight: f64) -> Result<(Tensor, Tensor)> {
         let forward = || -> Result<(Tensor, Tensor)> {
+            span!("forward");
             let out = self.model.forward(x)?;
             Ok((self.loss(&out, y)?, out))
         };
@@ -72,6 +75,7 @@ impl Trainer<'_> {
 
     /// Clips and updates. The callbacks see the last batch's loss and output.
     pub(super) fn end_step(&mut self, loss: &Tensor, output: &Tensor) -> Result<()> {
+        span!("optimizer");
         match self.options.clip {
             Some(Clip::Norm(n)) => drop(self.optimizer.clip_grad_norm(n, 2.0)?),
             Some(Clip::Value(c)) => self.optimizer.clip_grad_value(c)?,
@@ -94,7 +98,7 @@ impl Trainer<'_> {
     pub(super) fn check_anomalies(&mut self) -> Result<()> {
         let Some(w) = &self.watch else { return Ok(()) };
         let found = w.read();
-        if let Err(crate::core::error::NnError::Anomaly { step, .. }) = &found {
+        if let Err(NnError::Anomaly { step, .. }) = &found {
             // The steps since then changed nothing.
             self.optimizer.set_steps(step - 1);
         }
