@@ -199,7 +199,7 @@ fn errors_name_the_place_and_what_stands_there() {
             "layers[2]",
             &["[2, 4, 8, 8]", "[2, 3, 8, 8]"],
         ),
-        ("\"image\": [1, 8, 8]", "\"image\": [1, 8]", "layers[2]", &["`block.norm`", "[4, 1, 8]"]),
+        ("\"image\": [1, 8, 8]", "\"image\": [1, 8]", "layers[1]", &["`conv`", "[2, 1, 8]", "`conv1d`"]),
         ("\"image\": [1, 8, 8]", "\"image\": [8]", "layers[1]", &["`conv`", "[2, 8]", "[B, C, ..]"]),
         ("\"sizes\": [2, 4]", "\"sizes\": [3, 3]", "layers[5]", &["`sum`", "[[2, 4], [2, 3]]"]),
         (

@@ -115,6 +115,19 @@ fn every_type() -> Vec<(&'static [usize], Value, &'static [usize])> {
             &[2, 3, 4, 4],
         ),
         (
+            &[2, 3, 7],
+            json!({"type": "avg_pool1d", "kernel_size": 3, "stride": 2, "padding": [1], "ceil_mode": true,
+                   "count_include_pad": false, "divisor_override": 4}),
+            &[2, 3, 4],
+        ),
+        (
+            &[2, 3, 7],
+            json!({"type": "max_pool1d", "kernel_size": [2], "stride": 2, "padding": 0, "dilation": 1,
+                   "ceil_mode": false, "return_indices": true}),
+            &[2, 3, 3],
+        ),
+        (&[2, 3, 7], json!({"type": "adaptive_avg_pool1d", "output_size": [4]}), &[2, 3, 4]),
+        (
             &[2, 3, 7, 7],
             json!({"type": "max_pooling", "kernel_size": [2, 3], "stride": 2, "padding": [0, 1], "dilation": 1,
                    "ceil_mode": false, "return_indices": true}),
@@ -165,6 +178,12 @@ fn every_type() -> Vec<(&'static [usize], Value, &'static [usize])> {
             json!({"type": "feed_forward", "d_model": 8, "d_ff": 16, "activation": "gelu", "dropout": 0.1, "bias": false}),
             &[2, 5, 8],
         ),
+        (&[2, 5, 8], json!({"type": "swiglu", "d_model": 8, "d_ff": 12, "bias": true}), &[2, 5, 8]),
+        (
+            &[2, 5, 8],
+            json!({"type": "positional_embedding", "d_model": 8, "max_len": 10, "weight_init": "zeros"}),
+            &[2, 5, 8],
+        ),
         (
             &[2, 5, 8],
             json!({"type": "positional_encoding", "d_model": 8, "max_len": 10, "base": 100.0, "dropout": 0.1}),
@@ -175,6 +194,13 @@ fn every_type() -> Vec<(&'static [usize], Value, &'static [usize])> {
             json!({"type": "patch_embedding", "in_channels": 3, "patch_size": 4, "embed_dim": 5, "bias": true,
                    "flatten": false, "weight_init": "lecun", "bias_init": "zeros"}),
             &[2, 5, 2, 2],
+        ),
+        (
+            &[2, 4, 9],
+            json!({"type": "conv1d", "in_channels": 4, "out_channels": 6, "kernel_size": 3, "stride": [2],
+                   "padding": "valid", "dilation": 2, "groups": 2, "bias": false, "padding_mode": "circular",
+                   "activation": "relu", "weight_init": "he", "bias_init": null}),
+            &[2, 6, 3],
         ),
         (
             &[2, 2, 4, 5, 6],
@@ -253,6 +279,12 @@ fn every_type() -> Vec<(&'static [usize], Value, &'static [usize])> {
         ),
         (&[2, 3], json!({"type": "softmax", "dim": 0}), &[2, 3]),
         (&[2, 3], json!({"type": "log_softmax", "dim": 1}), &[2, 3]),
+        (
+            &[2, 6],
+            json!({"type": "softmax_variant", "kind": "grid", "temperature": 0.5, "rows": 2, "cols": 3, "levels": null,
+                   "tree": false, "hard": false, "mask": null, "alpha": 1.5, "clusters": null, "weights": null}),
+            &[2, 6],
+        ),
         (&[2, 3], json!({"type": "add", "activation": "relu"}), &[2, 3]),
         (&[2, 3], json!({"type": "concatenate", "dim": -1, "activation": "relu"}), &[2, 6]),
         (&[2, 3, 4, 5], json!({"type": "cropping", "cropping": [[1, 0], [2, 1]]}), &[2, 3, 3, 2]),
@@ -392,6 +424,7 @@ fn required_keys_alone_are_enough_and_each_is_required() {
 fn sizes_of_zero_are_named() {
     let sizes = [
         "attention_size",
+        "cols",
         "context_dim",
         "d_ff",
         "d_model",
@@ -423,7 +456,9 @@ fn sizes_of_zero_are_named() {
         "output_size",
         "patch_size",
         "query_dim",
+        "rows",
         "scale_factor",
+        "temperature",
         "upscale_factor",
         "eps",
         "layer_norm_eps",
@@ -504,6 +539,75 @@ fn the_documented_table_is_that_of_the_library() {
         examples += 1;
     }
     assert!(examples > 1);
+}
+
+#[test]
+fn softmax_kinds_ask_for_their_own_options() {
+    let cx = InitContext::new(&cpu(), 1);
+    let make = |options: Value| {
+        let mut json = options;
+        json["type"] = json!("softmax_variant");
+        layer(&cx, &json)
+    };
+    let x = tensor(cx.device(), &[2, 6], 3).to_dtype(DType::F32).unwrap();
+    for (options, columns) in [
+        (json!({}), 6),
+        (json!({"kind": "hierarchical", "levels": [2, 3], "tree": true}), 6),
+        (json!({"kind": "gumbel", "temperature": 2, "hard": true}), 6),
+        (json!({"kind": "masked", "mask": [true, false, true, true, false, true]}), 6),
+        (json!({"kind": "sparse"}), 6),
+        (json!({"kind": "entmax", "alpha": 1.3}), 6),
+        (json!({"kind": "adaptive", "clusters": [[0, 1], [2, 3, 4, 5]]}), 6),
+        (json!({"kind": "mixture", "weights": [1, 3]}), 3),
+    ] {
+        let y = make(options.clone()).unwrap().forward(&x).unwrap_or_else(|e| panic!("{options}: {e}"));
+        assert_eq!(y.shape(), [2, columns], "{options}");
+    }
+    for (options, key) in [
+        (json!({"kind": "grid", "rows": 2}), "cols"),
+        (json!({"kind": "mixture"}), "weights"),
+        (json!({"kind": "sparse", "mask": [true]}), "mask"),
+        (json!({"kind": "soft"}), "kind"),
+        (json!({"kind": "entmax", "alpha": 0.5}), "alpha"),
+    ] {
+        assert_eq!(key_of(&make(options).unwrap_err()), key);
+    }
+}
+
+#[test]
+fn a_missing_spatial_axis_names_the_type_for_it() {
+    let with = |items: &[usize], layer: Value| {
+        NetworkConfig::sequential(vec![layer]).output_shapes("", &[(items, DType::F32)])
+    };
+    for (name, other) in [
+        ("convolutional", "`conv1d`"),
+        ("dilated_convolutional", "`conv1d`"),
+        ("max_pooling", "`max_pool1d`"),
+        ("average_pooling", "`avg_pool1d`"),
+        ("adaptive_average_pooling", "`adaptive_avg_pool1d`"),
+    ] {
+        let mut json = json!({"type": name});
+        let convolution = name.ends_with("convolutional");
+        if convolution {
+            (json["out_channels"], json["dilation"]) = (json!(4), json!(1));
+        }
+        if name != "adaptive_average_pooling" {
+            json["kernel_size"] = json!(3);
+        }
+        for json in
+            [json.clone(), json!({"type": "residual", "layers": [json], "shortcut": [{"type": "softmax"}]})]
+        {
+            let e = with(&[3, 16], json).unwrap_err().to_string();
+            assert!(e.contains(other) && e.contains("[2, 3, 16]"), "{name}: {e}");
+        }
+    }
+    let e = with(&[3, 8, 8], json!({"type": "conv3d", "out_channels": 4, "kernel_size": 3})).unwrap_err();
+    assert!(e.to_string().contains("`convolutional`"), "{e}");
+    // A layer alone takes an item without the batch axis, as in PyTorch.
+    let alone = json!({"type": "convolutional", "out_channels": 4, "kernel_size": 3});
+    let alone = layer(&InitContext::new(&cpu(), 1), &alone).unwrap();
+    let x = tensor(&cpu(), &[3, 8, 8], 1).to_dtype(DType::F32).unwrap();
+    assert_eq!(alone.forward(&x).unwrap().shape(), [4, 6, 6]);
 }
 
 fn floats(t: &Tensor) -> Vec<f32> {

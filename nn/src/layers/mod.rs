@@ -27,7 +27,7 @@ pub use self::containers::merge::{Add, Concatenate, Multiply};
 pub use self::containers::parallel::{Parallel, ParallelMerge};
 pub use self::containers::residual::Residual;
 pub use self::containers::sequential::Sequential;
-pub use self::conv::convolutional::{Conv3D, ConvNd, Convolutional, DilatedConvolutional};
+pub use self::conv::convolutional::{Conv1D, Conv3D, ConvNd, Convolutional, DilatedConvolutional};
 pub use self::conv::deformable::DeformableConvolutional;
 pub use self::conv::locally_connected::LocallyConnected;
 pub use self::conv::separable::{DepthwiseSeparableConvolutional, SeparableBlock, SeparableConvolutional};
@@ -42,12 +42,13 @@ pub use self::linear::dense::{Dense, DenseLayer, FullyConnected};
 pub use self::linear::feed_forward::{FeedForward, GatedLinearUnit};
 pub use self::linear::hyperbolic::HyperbolicLinear;
 pub use self::linear::octonion::OctonionLinear;
+pub use self::linear::swiglu::SwiGlu;
 pub use self::norm::channel_norm::{BatchNormalization, GroupNormalization, InstanceNormalization};
 pub use self::norm::layer_norm::{LayerNormalization, RmsNorm};
 pub use self::norm::spectral_norm::SpectralNormalization;
 pub use self::pool::{
-    AdaptiveAveragePooling, AdaptiveAvgPoolNd, AveragePooling, AvgPoolNd, GlobalPooling, MaxPool3D,
-    MaxPoolNd, MaxPooling,
+    AdaptiveAveragePooling, AdaptiveAvgPool1D, AdaptiveAvgPoolNd, AveragePooling, AvgPool1D, AvgPoolNd,
+    GlobalPooling, MaxPool1D, MaxPool3D, MaxPoolNd, MaxPooling,
 };
 pub use self::recurrent::bidirectional::{Bidirectional, Merge};
 pub use self::recurrent::cells::{GruCell, LstmCell, RecurrentCell};

@@ -10,6 +10,12 @@ use crate::module::Layer;
 /// Means of windows of images, `torch.nn.AvgPool2d`: `[B, C, H, W] -> [B, C, H', W']`.
 pub type AveragePooling = AvgPoolNd<2>;
 
+/// Means of windows of sequences, `torch.nn.AvgPool1d`: `[B, C, L] -> [B, C, L']`.
+pub type AvgPool1D = AvgPoolNd<1>;
+
+/// Maxima of windows of sequences, `torch.nn.MaxPool1d`: `[B, C, L] -> [B, C, L']`.
+pub type MaxPool1D = MaxPoolNd<1>;
+
 /// Maxima of windows of images, `torch.nn.MaxPool2d`: `[B, C, H, W] -> [B, C, H', W']`.
 pub type MaxPooling = MaxPoolNd<2>;
 
@@ -18,6 +24,9 @@ pub type MaxPool3D = MaxPoolNd<3>;
 
 /// Means of a given number of windows of images, `torch.nn.AdaptiveAvgPool2d`: `[B, C, H, W] -> [B, C, oH, oW]`.
 pub type AdaptiveAveragePooling = AdaptiveAvgPoolNd<2>;
+
+/// Means of a given number of windows of sequences, `torch.nn.AdaptiveAvgPool1d`: `[B, C, L] -> [B, C, oL]`.
+pub type AdaptiveAvgPool1D = AdaptiveAvgPoolNd<1>;
 
 /// Means of windows over N = 1 to 3 spatial axes. Also takes inputs without the batch axis. Output axes have
 /// floor((n + 2*padding - k) / stride) + 1 cells.
@@ -29,7 +38,11 @@ pub struct AvgPoolNd<const N: usize> {
 }
 
 impl<const N: usize> AvgPoolNd<N> {
-    const KIND: &'static str = if N == 2 { "AveragePooling" } else { "AvgPoolNd" };
+    const KIND: &'static str = match N {
+        1 => "AvgPool1D",
+        2 => "AveragePooling",
+        _ => "AvgPool3D",
+    };
 
     /// Windows side by side. Errors: a size of 0.
     pub fn new(kernel: impl PerAxis<usize, N>) -> Result<Self> {
@@ -92,9 +105,9 @@ pub struct MaxPoolNd<const N: usize> {
 
 impl<const N: usize> MaxPoolNd<N> {
     const KIND: &'static str = match N {
+        1 => "MaxPool1D",
         2 => "MaxPooling",
-        3 => "MaxPool3D",
-        _ => "MaxPoolNd",
+        _ => "MaxPool3D",
     };
 
     /// Windows side by side. Errors: a size of 0.
@@ -183,7 +196,11 @@ impl<const N: usize> Default for AdaptiveAvgPoolNd<N> {
 }
 
 impl<const N: usize> AdaptiveAvgPoolNd<N> {
-    const KIND: &'static str = if N == 2 { "AdaptiveAveragePooling" } else { "AdaptiveAvgPoolNd" };
+    const KIND: &'static str = match N {
+        1 => "AdaptiveAvgPool1D",
+        2 => "AdaptiveAveragePooling",
+        _ => "AdaptiveAvgPool3D",
+    };
 
     /// Outputs of a given size. Errors: a size of 0.
     pub fn new(size: impl PerAxis<usize, N>) -> Result<Self> {

@@ -4,6 +4,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use trefoil::GpuError;
 
+use super::part::part;
 use super::{LAYERS, LayerInfo};
 use crate::core::error::{NnError, Result};
 use crate::layers::Sequential;
@@ -110,6 +111,11 @@ impl<'a> Entry<'a> {
         Ok((Site { cx, path, info }, Value::Object(options)))
     }
 
+    /// Makes the layer as a part of a network. Errors: as [`build`](Entry::build).
+    pub(super) fn build_part(self, cx: &'a InitContext) -> Result<Box<dyn Layer>> {
+        Ok(part(self.info, self.build(cx)?))
+    }
+
     /// Makes the layer. Errors: [`NnError::Config`] with the path of the value that does not fit.
     pub(super) fn build(self, cx: &'a InitContext) -> Result<Box<dyn Layer>> {
         let (site, options) = self.resolve(cx)?;
@@ -153,7 +159,7 @@ impl Site<'_> {
 
     /// Makes the layer that stands under a key.
     pub(super) fn layer(&self, key: &str, json: &Value) -> Result<Box<dyn Layer>> {
-        build(self.cx, &join(self.path, key), json)
+        Entry::new(&join(self.path, key), json)?.build_part(self.cx)
     }
 
     /// Makes the layers of a list under a key.
@@ -207,7 +213,7 @@ pub(super) fn list(cx: &InitContext, path: &str, layers: &[Value]) -> Result<Seq
         if all.by_name(&key).is_some() {
             return Err(NnError::config(join(&at, "name"), format!("a second layer `{key}` in {path}")));
         }
-        all = all.named(key, entry.build(cx)?);
+        all = all.named(key, entry.build_part(cx)?);
     }
     Ok(all)
 }

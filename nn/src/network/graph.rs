@@ -98,7 +98,7 @@ impl Network {
         }
         let mut nodes = vec![];
         for Step { name, path, info, options, sources, numbered } in plan.steps {
-            let layer = Entry { info, path: &path, options }.build(cx)?;
+            let layer = Entry { info, path: &path, options }.build_part(cx)?;
             nodes.push(Node { name, layer, sources, numbered });
         }
         let order = releases(&plan.order, &nodes, &plan.outputs);

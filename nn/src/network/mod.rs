@@ -41,6 +41,7 @@ mod build;
 mod config;
 mod graph;
 mod options;
+mod part;
 mod shapes;
 mod table;
 
@@ -107,6 +108,8 @@ pub struct LayerInfo {
     pub torch: &'static str,
     /// Least and largest number of inputs.
     pub inputs: (usize, usize),
+    /// Number of spatial axes of its inputs `[B, C, ..]`, where the type fixes it.
+    pub spatial: Option<usize>,
     /// Options beside `type`.
     pub keys: &'static [Key],
     build: fn(&build::Site<'_>, Value) -> Result<Box<dyn Layer>>,

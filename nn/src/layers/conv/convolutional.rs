@@ -13,6 +13,9 @@ use crate::module::{InitContext, Layer, Param, Visitor};
 /// Convolution of images, `torch.nn.Conv2d` followed by an activation: `[B, C, H, W] -> [B, O, H', W']`.
 pub type Convolutional = ConvNd<2>;
 
+/// Convolution of sequences, `torch.nn.Conv1d` followed by an activation: `[B, C, L] -> [B, O, L']`.
+pub type Conv1D = ConvNd<1>;
+
 /// Convolution of volumes, `torch.nn.Conv3d` followed by an activation: `[B, C, D, H, W] -> [B, O, D', H', W']`.
 pub type Conv3D = ConvNd<3>;
 
@@ -95,9 +98,9 @@ impl<const N: usize> ConvNd<N, true> {
 impl<const N: usize, const DILATED: bool> ConvNd<N, DILATED> {
     const KIND: &'static str = match (N, DILATED) {
         (_, true) => "DilatedConvolutional",
+        (1, _) => "Conv1D",
         (2, _) => "Convolutional",
-        (3, _) => "Conv3D",
-        _ => "ConvNd",
+        _ => "Conv3D",
     };
 
     fn build(cx: &InitContext, out: usize, kernel: [usize; N]) -> Result<Self> {

@@ -4,3 +4,4 @@ pub(crate) mod dense;
 pub(crate) mod feed_forward;
 pub(crate) mod hyperbolic;
 pub(crate) mod octonion;
+pub(crate) mod swiglu;
