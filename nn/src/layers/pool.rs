@@ -45,10 +45,10 @@ impl<const N: usize> AvgPoolNd<N> {
     };
 
     /// Windows side by side. Errors: a size of 0.
-    pub fn new(kernel: impl PerAxis<usize, N>) -> Result<Self> {
-        let kernel = kernel.per_axis();
-        positive(Self::KIND, "kernel", &kernel)?;
-        Ok(AvgPoolNd { window: Window::new(&kernel) })
+    pub fn new(kernel_size: impl PerAxis<usize, N>) -> Result<Self> {
+        let kernel_size = kernel_size.per_axis();
+        positive(Self::KIND, "kernel_size", &kernel_size)?;
+        Ok(AvgPoolNd { window: Window::new(&kernel_size) })
     }
 
     /// Sets the distance of windows (default: the window).
@@ -111,10 +111,10 @@ impl<const N: usize> MaxPoolNd<N> {
     };
 
     /// Windows side by side. Errors: a size of 0.
-    pub fn new(kernel: impl PerAxis<usize, N>) -> Result<Self> {
-        let kernel = kernel.per_axis();
-        positive(Self::KIND, "kernel", &kernel)?;
-        Ok(MaxPoolNd { window: Window::new(&kernel), return_indices: false })
+    pub fn new(kernel_size: impl PerAxis<usize, N>) -> Result<Self> {
+        let kernel_size = kernel_size.per_axis();
+        positive(Self::KIND, "kernel_size", &kernel_size)?;
+        Ok(MaxPoolNd { window: Window::new(&kernel_size), return_indices: false })
     }
 
     /// Sets the distance of windows (default: the window).
@@ -203,13 +203,13 @@ impl<const N: usize> AdaptiveAvgPoolNd<N> {
     };
 
     /// Outputs of a given size. Errors: a size of 0.
-    pub fn new(size: impl PerAxis<usize, N>) -> Result<Self> {
-        Self::keeping(size.per_axis().map(Some))
+    pub fn new(output_size: impl PerAxis<usize, N>) -> Result<Self> {
+        Self::keeping(output_size.per_axis().map(Some))
     }
 
     /// As [`new`](AdaptiveAvgPoolNd::new), but axes with `None` keep their size.
     pub fn keeping(size: [Option<usize>; N]) -> Result<Self> {
-        positive(Self::KIND, "size", &size.map(|n| n.unwrap_or(1)))?;
+        positive(Self::KIND, "output_size", &size.map(|n| n.unwrap_or(1)))?;
         Ok(AdaptiveAvgPoolNd { size })
     }
 }

@@ -38,6 +38,17 @@ pub(crate) fn named<T>(layer: &'static str, result: Result<T>) -> Result<T> {
     })
 }
 
+/// Lets an error about an argument of a part name the argument of the whole.
+pub(crate) fn argument<T>(arg: &'static str, result: Result<T>) -> Result<T> {
+    result.map_err(|e| match e {
+        NnError::Gpu(GpuError::Invalid(mut what)) => {
+            what.arg = arg;
+            NnError::Gpu(GpuError::Invalid(what))
+        }
+        other => other,
+    })
+}
+
 /// Runs `f` on x [B, C, `axes` spatial axes]; a missing batch axis is inserted and removed again. Errors name the layer.
 pub(crate) fn batched(
     layer: &'static str,
@@ -118,7 +129,7 @@ macro_rules! weight_methods {
         impl<$($generics)*> $layer {
             /// Makes the parameters now.
             pub(crate) fn inputs(self, inputs: usize) -> Result<Self> {
-                positive(Self::KIND, "inputs", &[inputs])?;
+                positive(Self::KIND, "in_channels", &[inputs])?;
                 self.params(inputs)?;
                 Ok(self)
             }

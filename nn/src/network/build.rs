@@ -20,33 +20,6 @@ pub(super) fn join(path: &str, key: &str) -> String {
     }
 }
 
-/// Arguments of constructors by other names than their keys.
-const ALIASES: &[(&str, &[&str])] = &[
-    ("inputs", &["in_features", "in_channels"]),
-    ("outputs", &["out_features", "out_channels"]),
-    ("channels", &["num_features", "num_channels", "in_channels"]),
-    ("kernel", &["kernel_size"]),
-    ("groups", &["num_groups"]),
-    ("dropout", &["p"]),
-    ("p", &["dropout"]),
-    ("eps", &["layer_norm_eps"]),
-    ("heads", &["num_heads", "nhead"]),
-    ("hidden", &["hidden_size"]),
-    ("entries", &["num_embeddings"]),
-    ("factor", &["upscale_factor", "downscale_factor"]),
-    ("scale", &["scale_factor"]),
-    ("size", &["output_size"]),
-    ("pairs", &["padding", "cropping"]),
-    ("value", &["mask_value"]),
-    ("target", &["target_shape"]),
-    ("patch", &["patch_size"]),
-    ("embed", &["embed_dim"]),
-    ("std", &["stddev"]),
-    ("n", &["num_splits"]),
-    ("merge", &["merge_mode"]),
-    ("d_ff", &["dim_feedforward"]),
-];
-
 /// A layer's description with the place where it stands.
 #[derive(Debug)]
 pub(super) struct Entry<'a> {
@@ -167,15 +140,11 @@ impl Site<'_> {
         list(self.cx, &join(self.path, key), layers)
     }
 
-    /// Gives an error of a constructor the path of the option that it is about.
+    /// Gives an error of a constructor the path of the option that it is about: arguments have the names of their options.
     pub(super) fn explain(&self, e: NnError) -> NnError {
         let NnError::Gpu(GpuError::Invalid(e)) = e else { return e };
         let is_key = |name: &str| self.info.keys.iter().any(|k| k.name == name);
-        let alias = || {
-            let (_, names) = ALIASES.iter().find(|(arg, _)| *arg == e.arg)?;
-            names.iter().copied().find(|name| is_key(name))
-        };
-        let key = if is_key(e.arg) { Some(e.arg) } else { alias() };
+        let key = Some(e.arg).filter(|name| is_key(name));
         let place = join(self.path, key.unwrap_or(""));
         let place = if place.is_empty() { ".".into() } else { place };
         let arg = if key.is_some() { String::new() } else { format!(" {}:", e.arg) };

@@ -21,9 +21,9 @@ pub struct CrossAttention {
 const OP: &str = "CrossAttention";
 
 impl CrossAttention {
-    /// `heads` heads, biases only in the last projection. Errors: a size of 0, heads that do not divide `query_dim`.
-    pub fn new(cx: &InitContext, query_dim: usize, context_dim: usize, heads: usize) -> Result<Self> {
-        Self::build(cx, query_dim, context_dim, heads, false)
+    /// `num_heads` heads, biases only in the last projection. Errors: a size of 0, heads that do not divide `query_dim`.
+    pub fn new(cx: &InitContext, query_dim: usize, context_dim: usize, num_heads: usize) -> Result<Self> {
+        Self::build(cx, query_dim, context_dim, num_heads, false)
     }
 
     /// As [`new`](Self::new) with biases in all projections.
@@ -31,15 +31,15 @@ impl CrossAttention {
         cx: &InitContext,
         query_dim: usize,
         context_dim: usize,
-        heads: usize,
+        num_heads: usize,
     ) -> Result<Self> {
-        Self::build(cx, query_dim, context_dim, heads, true)
+        Self::build(cx, query_dim, context_dim, num_heads, true)
     }
 
     fn build(cx: &InitContext, dq: usize, dc: usize, heads: usize, bias: bool) -> Result<Self> {
         if heads == 0 || dq == 0 || dc == 0 || !dq.is_multiple_of(heads) {
             let got = format!("{heads} heads, query_dim {dq}, context_dim {dc}");
-            return Err(invalid(OP, "heads", "a divisor of query_dim, and sizes of at least 1", got));
+            return Err(invalid(OP, "num_heads", "a divisor of query_dim, and sizes of at least 1", got));
         }
         let names = ["to_q", "to_k", "to_v", "to_out"];
         Ok(CrossAttention { parts: Projections::new(cx, OP, names, [dq, dc, dq], heads, [bias, true])? })

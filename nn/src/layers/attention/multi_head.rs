@@ -61,17 +61,17 @@ fn same(a: &Tensor, b: &Tensor) -> bool {
 }
 
 impl MultiHeadAttention {
-    /// `heads` heads over sequences of width `embed_dim`, with biases. Errors: a size of 0, heads that do not divide the width.
-    pub fn new(cx: &InitContext, embed_dim: usize, heads: usize) -> Result<Self> {
-        if heads == 0 || embed_dim == 0 || !embed_dim.is_multiple_of(heads) {
-            let got = format!("{heads} heads for a width of {embed_dim}");
-            return Err(invalid(MHA, "heads", "a divisor of embed_dim", got));
+    /// `num_heads` heads over sequences of width `embed_dim`, with biases. Errors: a size of 0, heads that do not divide the width.
+    pub fn new(cx: &InitContext, embed_dim: usize, num_heads: usize) -> Result<Self> {
+        if num_heads == 0 || embed_dim == 0 || !embed_dim.is_multiple_of(num_heads) {
+            let got = format!("{num_heads} num_heads for a width of {embed_dim}");
+            return Err(invalid(MHA, "num_heads", "a divisor of embed_dim", got));
         }
         let e = embed_dim;
         Ok(MultiHeadAttention {
             cx: cx.clone(),
             embed: e,
-            heads,
+            heads: num_heads,
             widths: [e, e],
             in_proj: InProj::Packed(Init::Glorot.param(cx, &[3 * e, e], e, 3 * e)?),
             in_proj_bias: Some(Init::Zeros.param(cx, &[3 * e], e, e)?),
@@ -368,9 +368,9 @@ impl Layer for MultiHeadAttention {
 pub struct SelfAttention(MultiHeadAttention);
 
 impl SelfAttention {
-    /// `heads` heads (8 is usual) over sequences of width `embed_dim`, with biases. Errors: as [`MultiHeadAttention::new`].
-    pub fn new(cx: &InitContext, embed_dim: usize, heads: usize) -> Result<Self> {
-        Ok(SelfAttention(MultiHeadAttention::new(cx, embed_dim, heads)?))
+    /// `num_heads` heads (8 is usual) over sequences of width `embed_dim`, with biases. Errors: as [`MultiHeadAttention::new`].
+    pub fn new(cx: &InitContext, embed_dim: usize, num_heads: usize) -> Result<Self> {
+        Ok(SelfAttention(MultiHeadAttention::new(cx, embed_dim, num_heads)?))
     }
 
     /// Without biases.

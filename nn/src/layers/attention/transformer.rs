@@ -8,6 +8,7 @@ use trefoil::ops::{Activation, Precision};
 use crate::core::error::{NnError, Result, invalid};
 use crate::core::tensor::Tensor;
 use crate::layers::attention::scores::check_width;
+use crate::layers::spatial::argument;
 use crate::layers::{Attention, AttentionMasks, Dense, Dropout, LayerNormalization, MultiHeadAttention};
 use crate::module::Init;
 use crate::module::hooks;
@@ -105,7 +106,7 @@ impl TransformerConfig {
     }
 
     fn attention(&self, cx: &InitContext) -> Result<MultiHeadAttention> {
-        let a = MultiHeadAttention::new(cx, self.d_model, self.heads)?;
+        let a = argument("nhead", MultiHeadAttention::new(cx, self.d_model, self.heads))?;
         let a = a.dropout(self.dropout)?.precision(self.precision);
         let a = if self.bias { a } else { a.no_bias() };
         match self.init {
@@ -121,7 +122,7 @@ impl TransformerConfig {
     }
 
     fn norm(&self, cx: &InitContext) -> Result<LayerNormalization> {
-        let l = LayerNormalization::new(cx, &[self.d_model])?.eps(self.eps)?;
+        let l = argument("layer_norm_eps", LayerNormalization::new(cx, &[self.d_model])?.eps(self.eps))?;
         Ok(if self.bias { l } else { l.no_bias() })
     }
 }
@@ -151,8 +152,8 @@ impl Tail {
         Ok(Tail {
             linear1,
             linear2: p.dense(cx, p.d_ff, p.d_model)?,
-            inner: Dropout::new(cx, p.dropout)?,
-            outer: (0..sublayers).map(|_| Dropout::new(cx, p.dropout)).collect::<Result<_>>()?,
+            inner: Dropout::part(cx, p.dropout)?,
+            outer: (0..sublayers).map(|_| Dropout::part(cx, p.dropout)).collect::<Result<_>>()?,
             norms: (0..sublayers).map(|_| p.norm(cx)).collect::<Result<_>>()?,
             norm_first: p.norm_first,
         })

@@ -48,19 +48,19 @@ pub struct ConvNd<const N: usize, const DILATED: bool = false> {
 }
 
 impl<const N: usize> ConvNd<N, false> {
-    /// `inputs -> outputs` channels with bias, stride 1, no padding, no activation. Errors: a size of 0.
+    /// `in_channels -> out_channels` channels with bias, stride 1, no padding, no activation. Errors: a size of 0.
     pub fn new(
         cx: &InitContext,
-        inputs: usize,
-        outputs: usize,
-        kernel: impl PerAxis<usize, N>,
+        in_channels: usize,
+        out_channels: usize,
+        kernel_size: impl PerAxis<usize, N>,
     ) -> Result<Self> {
-        Self::lazy(cx, outputs, kernel)?.inputs(inputs)
+        Self::lazy(cx, out_channels, kernel_size)?.inputs(in_channels)
     }
 
     /// The first forward fixes the number of input channels and makes the parameters. Errors: a size of 0.
-    pub fn lazy(cx: &InitContext, outputs: usize, kernel: impl PerAxis<usize, N>) -> Result<Self> {
-        Self::build(cx, outputs, kernel.per_axis())
+    pub fn lazy(cx: &InitContext, out_channels: usize, kernel_size: impl PerAxis<usize, N>) -> Result<Self> {
+        Self::build(cx, out_channels, kernel_size.per_axis())
     }
 
     /// Sets the distance of a window's cells (default 1).
@@ -71,27 +71,27 @@ impl<const N: usize> ConvNd<N, false> {
 }
 
 impl<const N: usize> ConvNd<N, true> {
-    /// `inputs -> outputs` channels with cells of windows `dilation` apart. Errors: a size of 0.
+    /// `in_channels -> out_channels` channels with cells of windows `dilation` apart. Errors: a size of 0.
     pub fn new(
         cx: &InitContext,
-        inputs: usize,
-        outputs: usize,
-        kernel: impl PerAxis<usize, N>,
+        in_channels: usize,
+        out_channels: usize,
+        kernel_size: impl PerAxis<usize, N>,
         dilation: impl PerAxis<usize, N>,
     ) -> Result<Self> {
-        Self::lazy(cx, outputs, kernel, dilation)?.inputs(inputs)
+        Self::lazy(cx, out_channels, kernel_size, dilation)?.inputs(in_channels)
     }
 
     /// The first forward fixes the number of input channels and makes the parameters. Errors: a size of 0.
     pub fn lazy(
         cx: &InitContext,
-        outputs: usize,
-        kernel: impl PerAxis<usize, N>,
+        out_channels: usize,
+        kernel_size: impl PerAxis<usize, N>,
         dilation: impl PerAxis<usize, N>,
     ) -> Result<Self> {
         let dilation = dilation.per_axis();
         positive("DilatedConvolutional", "dilation", &dilation)?;
-        Ok(ConvNd { dilation, ..Self::build(cx, outputs, kernel.per_axis())? })
+        Ok(ConvNd { dilation, ..Self::build(cx, out_channels, kernel_size.per_axis())? })
     }
 }
 
@@ -104,8 +104,8 @@ impl<const N: usize, const DILATED: bool> ConvNd<N, DILATED> {
     };
 
     fn build(cx: &InitContext, out: usize, kernel: [usize; N]) -> Result<Self> {
-        positive(Self::KIND, "outputs", &[out])?;
-        positive(Self::KIND, "kernel", &kernel)?;
+        positive(Self::KIND, "out_channels", &[out])?;
+        positive(Self::KIND, "kernel_size", &kernel)?;
         Ok(ConvNd {
             weights: Weights::new(cx, Init::Lin),
             out,

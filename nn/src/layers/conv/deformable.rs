@@ -48,27 +48,27 @@ struct Maps {
 impl DeformableConvolutional {
     const KIND: &'static str = "DeformableConvolutional";
 
-    /// `inputs -> outputs` channels with bias and factors. Errors: a size of 0.
+    /// `in_channels -> out_channels` channels with bias and factors. Errors: a size of 0.
     pub fn new(
         cx: &InitContext,
-        inputs: usize,
-        outputs: usize,
-        kernel: impl PerAxis<usize, 2>,
+        in_channels: usize,
+        out_channels: usize,
+        kernel_size: impl PerAxis<usize, 2>,
     ) -> Result<Self> {
-        Self::lazy(cx, outputs, kernel)?.inputs(inputs)
+        Self::lazy(cx, out_channels, kernel_size)?.inputs(in_channels)
     }
 
     /// The first forward fixes the number of input channels and makes the parameters. Errors: a size of 0.
-    pub fn lazy(cx: &InitContext, outputs: usize, kernel: impl PerAxis<usize, 2>) -> Result<Self> {
-        let kernel = kernel.per_axis();
-        positive(Self::KIND, "outputs", &[outputs])?;
-        positive(Self::KIND, "kernel", &kernel)?;
+    pub fn lazy(cx: &InitContext, out_channels: usize, kernel_size: impl PerAxis<usize, 2>) -> Result<Self> {
+        let kernel_size = kernel_size.per_axis();
+        positive(Self::KIND, "out_channels", &[out_channels])?;
+        positive(Self::KIND, "kernel_size", &kernel_size)?;
         Ok(DeformableConvolutional {
             cx: cx.clone(),
             weights: Weights::new(cx, Init::Lin),
             maps: OnceCell::new(),
-            out: outputs,
-            kernel,
+            out: out_channels,
+            kernel: kernel_size,
             stride: [1; 2],
             padding: [1; 2],
             dilation: [1; 2],

@@ -31,27 +31,27 @@ pub struct LocallyConnected {
 impl LocallyConnected {
     const KIND: &'static str = "LocallyConnected";
 
-    /// `inputs -> outputs` channels with bias, stride 1, no activation. Errors: a size of 0.
+    /// `in_channels -> out_channels` channels with bias, stride 1, no activation. Errors: a size of 0.
     pub fn new(
         cx: &InitContext,
-        inputs: usize,
-        outputs: usize,
-        kernel: impl PerAxis<usize, 2>,
+        in_channels: usize,
+        out_channels: usize,
+        kernel_size: impl PerAxis<usize, 2>,
     ) -> Result<Self> {
-        positive(Self::KIND, "inputs", &[inputs])?;
-        Ok(LocallyConnected { channels: Some(inputs), ..Self::lazy(cx, outputs, kernel)? })
+        positive(Self::KIND, "in_channels", &[in_channels])?;
+        Ok(LocallyConnected { channels: Some(in_channels), ..Self::lazy(cx, out_channels, kernel_size)? })
     }
 
     /// The first forward fixes the number of input channels as well. Errors: a size of 0.
-    pub fn lazy(cx: &InitContext, outputs: usize, kernel: impl PerAxis<usize, 2>) -> Result<Self> {
-        let kernel = kernel.per_axis();
-        positive(Self::KIND, "outputs", &[outputs])?;
-        positive(Self::KIND, "kernel", &kernel)?;
+    pub fn lazy(cx: &InitContext, out_channels: usize, kernel_size: impl PerAxis<usize, 2>) -> Result<Self> {
+        let kernel_size = kernel_size.per_axis();
+        positive(Self::KIND, "out_channels", &[out_channels])?;
+        positive(Self::KIND, "kernel_size", &kernel_size)?;
         Ok(LocallyConnected {
             weights: Weights::new(cx, Init::Lin),
             channels: None,
-            out: outputs,
-            kernel,
+            out: out_channels,
+            kernel: kernel_size,
             stride: [1; 2],
             size: OnceCell::new(),
             act: Activation::Identity,
@@ -83,7 +83,7 @@ impl LocallyConnected {
     /// Makes the parameters for images [H, W] now. Errors: no number of channels was given; strides of 0; windows larger than the image.
     pub fn input_size(self, height: usize, width: usize) -> Result<Self> {
         let Some(channels) = self.channels else {
-            return Err(invalid(Self::KIND, "inputs", "a number of channels", "none"));
+            return Err(invalid(Self::KIND, "in_channels", "a number of channels", "none"));
         };
         named(Self::KIND, self.params(channels, [height, width]).map(|_| ()))?;
         Ok(self)

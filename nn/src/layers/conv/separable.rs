@@ -62,26 +62,26 @@ impl SeparableBlock<true> {
 impl<const MID: bool> SeparableBlock<MID> {
     const KIND: &'static str = if MID { "DepthwiseSeparableConvolutional" } else { "SeparableConvolutional" };
 
-    /// `inputs -> outputs` channels with bias, stride 1, no padding, multiplier 1, no activations. Errors: a size of 0.
+    /// `in_channels -> out_channels` channels with bias, stride 1, no padding, multiplier 1, no activations. Errors: a size of 0.
     pub fn new(
         cx: &InitContext,
-        inputs: usize,
-        outputs: usize,
-        kernel: impl PerAxis<usize, 2>,
+        in_channels: usize,
+        out_channels: usize,
+        kernel_size: impl PerAxis<usize, 2>,
     ) -> Result<Self> {
-        Self::lazy(cx, outputs, kernel)?.inputs(inputs)
+        Self::lazy(cx, out_channels, kernel_size)?.inputs(in_channels)
     }
 
     /// The first forward fixes the number of input channels and makes the parameters. Errors: a size of 0.
-    pub fn lazy(cx: &InitContext, outputs: usize, kernel: impl PerAxis<usize, 2>) -> Result<Self> {
-        let kernel = kernel.per_axis();
-        positive(Self::KIND, "outputs", &[outputs])?;
-        positive(Self::KIND, "kernel", &kernel)?;
+    pub fn lazy(cx: &InitContext, out_channels: usize, kernel_size: impl PerAxis<usize, 2>) -> Result<Self> {
+        let kernel_size = kernel_size.per_axis();
+        positive(Self::KIND, "out_channels", &[out_channels])?;
+        positive(Self::KIND, "kernel_size", &kernel_size)?;
         Ok(SeparableBlock {
             cx: cx.clone(),
             stages: OnceCell::new(),
-            out: outputs,
-            kernel,
+            out: out_channels,
+            kernel: kernel_size,
             stride: [1; 2],
             padding: [0; 2],
             dilation: [1; 2],
@@ -95,7 +95,7 @@ impl<const MID: bool> SeparableBlock<MID> {
     }
 
     fn inputs(self, inputs: usize) -> Result<Self> {
-        positive(Self::KIND, "inputs", &[inputs])?;
+        positive(Self::KIND, "in_channels", &[inputs])?;
         self.stages(inputs)?;
         Ok(self)
     }

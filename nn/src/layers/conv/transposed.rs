@@ -37,25 +37,25 @@ pub struct DeconvNd<const N: usize> {
 impl<const N: usize> DeconvNd<N> {
     const KIND: &'static str = if N == 2 { "Deconvolutional" } else { "DeconvNd" };
 
-    /// `inputs -> outputs` channels with bias, stride 1, no padding, no activation. Errors: a size of 0.
+    /// `in_channels -> out_channels` channels with bias, stride 1, no padding, no activation. Errors: a size of 0.
     pub fn new(
         cx: &InitContext,
-        inputs: usize,
-        outputs: usize,
-        kernel: impl PerAxis<usize, N>,
+        in_channels: usize,
+        out_channels: usize,
+        kernel_size: impl PerAxis<usize, N>,
     ) -> Result<Self> {
-        Self::lazy(cx, outputs, kernel)?.inputs(inputs)
+        Self::lazy(cx, out_channels, kernel_size)?.inputs(in_channels)
     }
 
     /// The first forward fixes the number of input channels and makes the parameters. Errors: a size of 0.
-    pub fn lazy(cx: &InitContext, outputs: usize, kernel: impl PerAxis<usize, N>) -> Result<Self> {
-        let kernel = kernel.per_axis();
-        positive(Self::KIND, "outputs", &[outputs])?;
-        positive(Self::KIND, "kernel", &kernel)?;
+    pub fn lazy(cx: &InitContext, out_channels: usize, kernel_size: impl PerAxis<usize, N>) -> Result<Self> {
+        let kernel_size = kernel_size.per_axis();
+        positive(Self::KIND, "out_channels", &[out_channels])?;
+        positive(Self::KIND, "kernel_size", &kernel_size)?;
         Ok(DeconvNd {
             weights: Weights::new(cx, Init::Lin),
-            out: outputs,
-            kernel,
+            out: out_channels,
+            kernel: kernel_size,
             stride: [1; N],
             padding: [0; N],
             output_padding: [0; N],

@@ -20,14 +20,14 @@ pub struct Embedding {
 }
 
 impl Embedding {
-    /// A table of `entries` rows of `width` numbers. Errors: a size of 0.
-    pub fn new(cx: &InitContext, entries: usize, width: usize) -> Result<Self> {
-        if entries == 0 || width == 0 {
-            let got = format!("{entries} entries of width {width}");
-            return Err(invalid("Embedding", "entries", "sizes of at least 1", got));
+    /// A table of `num_embeddings` rows of `width` numbers. Errors: a size of 0.
+    pub fn new(cx: &InitContext, num_embeddings: usize, width: usize) -> Result<Self> {
+        if num_embeddings == 0 || width == 0 {
+            let got = format!("{num_embeddings} num_embeddings of width {width}");
+            return Err(invalid("Embedding", "num_embeddings", "sizes of at least 1", got));
         }
         let normal = Init::Normal { mean: 0.0, std: 1.0 };
-        let weight = normal.param(cx, &[entries, width], entries, width)?;
+        let weight = normal.param(cx, &[num_embeddings, width], num_embeddings, width)?;
         Ok(Embedding { weight, options: EmbeddingGrad::new(), scaled: false, max_norm: None })
     }
 

@@ -24,23 +24,28 @@ pub struct PatchEmbedding {
 impl PatchEmbedding {
     const KIND: &'static str = "PatchEmbedding";
 
-    /// Patches of images of `inputs` channels as vectors of `embed` numbers, with bias. Errors: a size of 0.
-    pub fn new(cx: &InitContext, inputs: usize, patch: impl PerAxis<usize, 2>, embed: usize) -> Result<Self> {
-        let patch = patch.per_axis();
-        Self::check(patch, embed)?;
-        Ok(Self::of(Convolutional::new(cx, inputs, embed, patch)?, patch))
+    /// Patches of images of `in_channels` channels as vectors of `embed_dim` numbers, with bias. Errors: a size of 0.
+    pub fn new(
+        cx: &InitContext,
+        in_channels: usize,
+        patch_size: impl PerAxis<usize, 2>,
+        embed_dim: usize,
+    ) -> Result<Self> {
+        let patch_size = patch_size.per_axis();
+        Self::check(patch_size, embed_dim)?;
+        Ok(Self::of(Convolutional::new(cx, in_channels, embed_dim, patch_size)?, patch_size))
     }
 
     /// The first forward fixes the number of input channels and makes the parameters. Errors: a size of 0.
-    pub fn lazy(cx: &InitContext, patch: impl PerAxis<usize, 2>, embed: usize) -> Result<Self> {
-        let patch = patch.per_axis();
-        Self::check(patch, embed)?;
-        Ok(Self::of(Convolutional::lazy(cx, embed, patch)?, patch))
+    pub fn lazy(cx: &InitContext, patch_size: impl PerAxis<usize, 2>, embed_dim: usize) -> Result<Self> {
+        let patch_size = patch_size.per_axis();
+        Self::check(patch_size, embed_dim)?;
+        Ok(Self::of(Convolutional::lazy(cx, embed_dim, patch_size)?, patch_size))
     }
 
     fn check(patch: [usize; 2], embed: usize) -> Result<()> {
-        positive(Self::KIND, "patch", &patch)?;
-        positive(Self::KIND, "embed", &[embed])
+        positive(Self::KIND, "patch_size", &patch)?;
+        positive(Self::KIND, "embed_dim", &[embed])
     }
 
     fn of(proj: Convolutional, patch: [usize; 2]) -> Self {

@@ -62,7 +62,7 @@ impl PositionalEncoding {
 
     /// Drops elements of the sum in training. Errors: a probability outside of [0, 1].
     pub fn dropout(mut self, p: f64) -> Result<Self> {
-        self.dropout = if p == 0.0 { None } else { Some(Dropout::new(&self.cx, p)?) };
+        self.dropout = if p == 0.0 { None } else { Some(Dropout::part(&self.cx, p)?) };
         Ok(self)
     }
 

@@ -24,7 +24,7 @@ impl Cropping {
 
 impl Layer for Cropping {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let first = first_axis("Cropping", x, self.pairs.len(), x.rank())?;
+        let first = first_axis("Cropping", "cropping", x, self.pairs.len(), x.rank())?;
         self.pairs.iter().enumerate().try_fold(x.clone(), |y, (i, &(before, after))| {
             let at = first + i;
             let n = x.shape()[at];
@@ -32,7 +32,7 @@ impl Layer for Cropping {
                 Some(left) if left > 0 => y.narrow(at as isize, before, left),
                 _ => {
                     let got = format!("{before} and {after} cells of {n} on axis {at}");
-                    Err(invalid("Cropping", "pairs", "a cell left", got))
+                    Err(invalid("Cropping", "cropping", "a cell left", got))
                 }
             }
         })
@@ -54,7 +54,7 @@ impl Padding {
     /// 2^31 on.
     pub fn new(pairs: &[(usize, usize)]) -> Result<Self> {
         if pairs.iter().any(|&(b, a)| b.max(a) > i32::MAX as usize) {
-            return Err(invalid("Padding", "pairs", "numbers below 2^31", format!("{pairs:?}")));
+            return Err(invalid("Padding", "padding", "numbers below 2^31", format!("{pairs:?}")));
         }
         Ok(Padding { pairs: pairs.to_vec(), mode: PadMode::Constant(0.0) })
     }
@@ -73,7 +73,7 @@ impl Layer for Padding {
             PadMode::Constant(_) => x.rank(),
             _ => x.rank().saturating_sub(1),
         };
-        let first = first_axis("Padding", x, self.pairs.len(), most)?;
+        let first = first_axis("Padding", "padding", x, self.pairs.len(), most)?;
         let mut pads = vec![(0, 0); first];
         pads.extend(self.pairs.iter().map(|&(b, a)| (b as isize, a as isize)));
         named("Padding", x.pad(self.mode, &pads))
@@ -81,10 +81,16 @@ impl Layer for Padding {
 }
 
 /// The axis that the first of `pairs` pairs is for. Error for more than `most` pairs.
-fn first_axis(layer: &'static str, x: &Tensor, pairs: usize, most: usize) -> Result<usize> {
+fn first_axis(
+    layer: &'static str,
+    arg: &'static str,
+    x: &Tensor,
+    pairs: usize,
+    most: usize,
+) -> Result<usize> {
     if pairs <= most {
         return Ok(x.rank() - pairs);
     }
     let got = format!("{pairs} for shape {:?}", x.shape());
-    Err(invalid(layer, "pairs", format!("at most {most} pairs"), got))
+    Err(invalid(layer, arg, format!("at most {most} pairs"), got))
 }

@@ -17,10 +17,10 @@ pub struct PixelShuffle {
 }
 
 impl PixelShuffle {
-    /// Resolution grows by `factor`. Errors: 0.
-    pub fn new(factor: usize) -> Result<Self> {
-        positive("PixelShuffle", "factor", &[factor])?;
-        Ok(PixelShuffle { factor })
+    /// Resolution grows by `upscale_factor`. Errors: 0.
+    pub fn new(upscale_factor: usize) -> Result<Self> {
+        positive("PixelShuffle", "upscale_factor", &[upscale_factor])?;
+        Ok(PixelShuffle { factor: upscale_factor })
     }
 }
 
@@ -37,10 +37,10 @@ pub struct PixelUnshuffle {
 }
 
 impl PixelUnshuffle {
-    /// Resolution shrinks by `factor`. Errors: 0.
-    pub fn new(factor: usize) -> Result<Self> {
-        positive("PixelUnshuffle", "factor", &[factor])?;
-        Ok(PixelUnshuffle { factor })
+    /// Resolution shrinks by `downscale_factor`. Errors: 0.
+    pub fn new(downscale_factor: usize) -> Result<Self> {
+        positive("PixelUnshuffle", "downscale_factor", &[downscale_factor])?;
+        Ok(PixelUnshuffle { factor: downscale_factor })
     }
 }
 
@@ -65,28 +65,33 @@ pub struct SubpixelConvolutional {
 impl SubpixelConvolutional {
     const KIND: &'static str = "SubpixelConvolutional";
 
-    /// `inputs -> outputs` channels at `factor` times the resolution, with bias and without activation. Errors: a size of 0; an even kernel.
+    /// `in_channels -> out_channels` channels at `upscale_factor` times the resolution, with bias and without activation. Errors: a size of 0; an even kernel.
     pub fn new(
         cx: &InitContext,
-        inputs: usize,
-        outputs: usize,
-        factor: usize,
-        kernel: usize,
+        in_channels: usize,
+        out_channels: usize,
+        upscale_factor: usize,
+        kernel_size: usize,
     ) -> Result<Self> {
-        positive(Self::KIND, "inputs", &[inputs])?;
-        Self::lazy(cx, outputs, factor, kernel)?.with(|conv| conv.inputs(inputs))
+        positive(Self::KIND, "in_channels", &[in_channels])?;
+        Self::lazy(cx, out_channels, upscale_factor, kernel_size)?.with(|conv| conv.inputs(in_channels))
     }
 
     /// The first forward fixes the number of input channels and makes the parameters. Errors: a size of 0; an even kernel.
-    pub fn lazy(cx: &InitContext, outputs: usize, factor: usize, kernel: usize) -> Result<Self> {
-        positive(Self::KIND, "outputs", &[outputs])?;
-        positive(Self::KIND, "factor", &[factor])?;
-        if kernel.is_multiple_of(2) {
-            return Err(invalid(Self::KIND, "kernel", "an odd size", format!("{kernel}")));
+    pub fn lazy(
+        cx: &InitContext,
+        out_channels: usize,
+        upscale_factor: usize,
+        kernel_size: usize,
+    ) -> Result<Self> {
+        positive(Self::KIND, "out_channels", &[out_channels])?;
+        positive(Self::KIND, "upscale_factor", &[upscale_factor])?;
+        if kernel_size.is_multiple_of(2) {
+            return Err(invalid(Self::KIND, "kernel_size", "an odd size", format!("{kernel_size}")));
         }
-        let filters = outputs.saturating_mul(factor).saturating_mul(factor);
-        let conv = Convolutional::lazy(cx, filters, kernel)?.padding(kernel / 2);
-        Ok(SubpixelConvolutional { conv, factor })
+        let filters = out_channels.saturating_mul(upscale_factor).saturating_mul(upscale_factor);
+        let conv = Convolutional::lazy(cx, filters, kernel_size)?.padding(kernel_size / 2);
+        Ok(SubpixelConvolutional { conv, factor: upscale_factor })
     }
 
     fn with(self, change: impl FnOnce(Convolutional) -> Result<Convolutional>) -> Result<Self> {

@@ -43,7 +43,7 @@ impl<const N: usize> UpsampleNd<N> {
         let factor = factor.per_axis();
         if !factor.iter().all(|&s| s > 0.0 && s.is_finite()) {
             let got = format!("{factor:?}");
-            return Err(invalid(Self::KIND, "scale", "positive factors", got));
+            return Err(invalid(Self::KIND, "scale_factor", "positive factors", got));
         }
         Ok(UpsampleNd { target: Target::Scale(factor), how: Interpolate::new(InterpolateMode::Nearest) })
     }

@@ -36,19 +36,19 @@ pub struct DenseLayer<const VECTORS: bool> {
 impl<const VECTORS: bool> DenseLayer<VECTORS> {
     const KIND: &'static str = if VECTORS { "FullyConnected" } else { "Dense" };
 
-    /// `inputs -> outputs` with bias and without activation. Errors: a size of 0.
-    pub fn new(cx: &InitContext, inputs: usize, outputs: usize) -> Result<Self> {
-        Self::lazy(cx, outputs)?.inputs(inputs)
+    /// `in_features -> out_features` with bias and without activation. Errors: a size of 0.
+    pub fn new(cx: &InitContext, in_features: usize, out_features: usize) -> Result<Self> {
+        Self::lazy(cx, out_features)?.inputs(in_features)
     }
 
     /// The first forward fixes the number of inputs and makes the parameters. Errors: no outputs.
-    pub fn lazy(cx: &InitContext, outputs: usize) -> Result<Self> {
-        if outputs == 0 {
-            return Err(invalid(Self::KIND, "outputs", "at least 1", "0"));
+    pub fn lazy(cx: &InitContext, out_features: usize) -> Result<Self> {
+        if out_features == 0 {
+            return Err(invalid(Self::KIND, "out_features", "at least 1", "0"));
         }
         Ok(DenseLayer {
             cx: cx.clone(),
-            out: outputs,
+            out: out_features,
             with_bias: true,
             act: Activation::Identity,
             precision: Precision::Ieee,
@@ -94,7 +94,7 @@ impl<const VECTORS: bool> DenseLayer<VECTORS> {
     /// Makes the parameters now.
     pub(crate) fn inputs(self, inputs: usize) -> Result<Self> {
         if inputs == 0 {
-            return Err(invalid(Self::KIND, "inputs", "at least 1", "0"));
+            return Err(invalid(Self::KIND, "in_features", "at least 1", "0"));
         }
         self.params(inputs)?;
         Ok(self)

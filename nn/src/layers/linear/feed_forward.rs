@@ -82,7 +82,7 @@ impl FeedForward {
 
     /// Drops elements between the linear layers in training. Errors: a probability outside of [0, 1].
     pub fn dropout(mut self, p: f64) -> Result<Self> {
-        self.dropout = if p == 0.0 { None } else { Some(Dropout::new(&self.cx, p)?) };
+        self.dropout = if p == 0.0 { None } else { Some(Dropout::part(&self.cx, p)?) };
         Ok(self)
     }
 
@@ -148,38 +148,41 @@ pub struct GatedLinearUnit {
 
 impl GatedLinearUnit {
     /// With biases and a sigmoid. Errors: a size of 0.
-    pub fn new(cx: &InitContext, inputs: usize, outputs: usize) -> Result<Self> {
-        Self::check(outputs)?;
+    pub fn new(cx: &InitContext, in_features: usize, out_features: usize) -> Result<Self> {
+        Self::check(out_features)?;
         Ok(GatedLinearUnit {
-            packed: Dense::new(cx, inputs, outputs.saturating_mul(2))?,
+            packed: Dense::new(cx, in_features, out_features.saturating_mul(2))?,
             gate: Activation::Sigmoid,
         })
     }
 
     /// The first forward fixes the number of inputs and makes the parameters. Errors: no outputs.
-    pub fn lazy(cx: &InitContext, outputs: usize) -> Result<Self> {
-        Self::check(outputs)?;
-        Ok(GatedLinearUnit { packed: Dense::lazy(cx, outputs.saturating_mul(2))?, gate: Activation::Sigmoid })
+    pub fn lazy(cx: &InitContext, out_features: usize) -> Result<Self> {
+        Self::check(out_features)?;
+        Ok(GatedLinearUnit {
+            packed: Dense::lazy(cx, out_features.saturating_mul(2))?,
+            gate: Activation::Sigmoid,
+        })
     }
 
     /// SwiGLU: the gate is x sigmoid(x).
-    pub fn swiglu(cx: &InitContext, inputs: usize, outputs: usize) -> Result<Self> {
-        Ok(Self::new(cx, inputs, outputs)?.gate(Activation::Swish { beta: 1.0 }))
+    pub fn swiglu(cx: &InitContext, in_features: usize, out_features: usize) -> Result<Self> {
+        Ok(Self::new(cx, in_features, out_features)?.gate(Activation::Swish { beta: 1.0 }))
     }
 
     /// GeGLU: the gate is the exact gelu.
-    pub fn geglu(cx: &InitContext, inputs: usize, outputs: usize) -> Result<Self> {
-        Ok(Self::new(cx, inputs, outputs)?.gate(Activation::Gelu))
+    pub fn geglu(cx: &InitContext, in_features: usize, out_features: usize) -> Result<Self> {
+        Ok(Self::new(cx, in_features, out_features)?.gate(Activation::Gelu))
     }
 
     /// ReGLU: the gate is relu.
-    pub fn reglu(cx: &InitContext, inputs: usize, outputs: usize) -> Result<Self> {
-        Ok(Self::new(cx, inputs, outputs)?.gate(Activation::Relu))
+    pub fn reglu(cx: &InitContext, in_features: usize, out_features: usize) -> Result<Self> {
+        Ok(Self::new(cx, in_features, out_features)?.gate(Activation::Relu))
     }
 
     fn check(outputs: usize) -> Result<()> {
         if outputs == 0 {
-            return Err(invalid("GatedLinearUnit", "outputs", "at least 1", "0"));
+            return Err(invalid("GatedLinearUnit", "out_features", "at least 1", "0"));
         }
         Ok(())
     }

@@ -39,15 +39,15 @@ fn squared(x: &Tensor) -> Result<Tensor> {
 }
 
 impl HyperbolicLinear {
-    /// `inputs -> outputs` with bias on the ball of c = 1, from points of the ball to points of the ball, without nonlinearity. Errors: a
+    /// `in_features -> out_features` with bias on the ball of c = 1, from points of the ball to points of the ball, without nonlinearity. Errors: a
     /// size of 0.
-    pub fn new(cx: &InitContext, inputs: usize, outputs: usize) -> Result<Self> {
-        positive(OP, "in_features", &[inputs])?;
-        positive(OP, "out_features", &[outputs])?;
+    pub fn new(cx: &InitContext, in_features: usize, out_features: usize) -> Result<Self> {
+        positive(OP, "in_features", &[in_features])?;
+        positive(OP, "out_features", &[out_features])?;
         Ok(HyperbolicLinear {
             cx: cx.clone(),
-            weight: Init::Glorot.param(cx, &[outputs, inputs], inputs, outputs)?,
-            bias: Some(Init::Zeros.param(cx, &[outputs], inputs, outputs)?),
+            weight: Init::Glorot.param(cx, &[out_features, in_features], in_features, out_features)?,
+            bias: Some(Init::Zeros.param(cx, &[out_features], in_features, out_features)?),
             c: 1.0,
             ball_input: true,
             nonlinearity: None,

@@ -55,14 +55,14 @@ fn spread(device: &Device, dtype: DType) -> Result<Tensor> {
 }
 
 impl OctonionLinear {
-    /// `inputs -> outputs` octonions with bias, without activation. Errors: a size of 0.
-    pub fn new(cx: &InitContext, inputs: usize, outputs: usize) -> Result<Self> {
-        positive(OP, "in_features", &[inputs])?;
-        positive(OP, "out_features", &[outputs])?;
-        let [weight, bias] = Self::draw(cx, [inputs, outputs], Init::Glorot, Init::Zeros)?;
+    /// `in_features -> out_features` octonions with bias, without activation. Errors: a size of 0.
+    pub fn new(cx: &InitContext, in_features: usize, out_features: usize) -> Result<Self> {
+        positive(OP, "in_features", &[in_features])?;
+        positive(OP, "out_features", &[out_features])?;
+        let [weight, bias] = Self::draw(cx, [in_features, out_features], Init::Glorot, Init::Zeros)?;
         Ok(OctonionLinear {
             cx: cx.clone(),
-            sizes: [inputs, outputs],
+            sizes: [in_features, out_features],
             weight,
             bias: Some(bias),
             spread: Param::buffer(spread(cx.device(), cx.param_dtype())?),

@@ -134,17 +134,17 @@ pub struct BatchNormalization {
 
 impl BatchNormalization {
     /// For this number of channels, eps 1e-5, momentum 0.1. Errors: no channels.
-    pub fn new(cx: &InitContext, channels: usize) -> Result<Self> {
-        if channels == 0 {
-            return Err(invalid("BatchNormalization", "channels", "at least 1", "0"));
+    pub fn new(cx: &InitContext, num_features: usize) -> Result<Self> {
+        if num_features == 0 {
+            return Err(invalid("BatchNormalization", "num_features", "at least 1", "0"));
         }
         Ok(BatchNormalization {
-            channels,
+            channels: num_features,
             eps: 1e-5,
             momentum: Some(0.1),
             act: Activation::Identity,
-            affine: Some(Affine::new(cx, channels)?),
-            buffers: Some(Buffers::new(cx, channels)?),
+            affine: Some(Affine::new(cx, num_features)?),
+            buffers: Some(Buffers::new(cx, num_features)?),
             training: AtomicBool::new(true),
         })
     }
@@ -262,12 +262,12 @@ pub struct InstanceNormalization {
 
 impl InstanceNormalization {
     /// For this number of channels, eps 1e-5, without parameters and running statistics. Errors: no channels.
-    pub fn new(channels: usize) -> Result<Self> {
-        if channels == 0 {
-            return Err(invalid("InstanceNormalization", "channels", "at least 1", "0"));
+    pub fn new(num_features: usize) -> Result<Self> {
+        if num_features == 0 {
+            return Err(invalid("InstanceNormalization", "num_features", "at least 1", "0"));
         }
         Ok(InstanceNormalization {
-            channels,
+            channels: num_features,
             eps: 1e-5,
             momentum: Some(0.1),
             affine: None,
@@ -342,13 +342,18 @@ pub struct GroupNormalization {
 }
 
 impl GroupNormalization {
-    /// `groups` groups of `channels` channels, eps 1e-5. Errors: groups that do not divide the channels.
-    pub fn new(cx: &InitContext, groups: usize, channels: usize) -> Result<Self> {
-        if groups == 0 || channels == 0 || !channels.is_multiple_of(groups) {
-            let got = format!("{groups} groups of {channels} channels");
-            return Err(invalid("GroupNormalization", "groups", "a divisor of the channels", got));
+    /// `num_groups` groups of `num_channels` channels, eps 1e-5. Errors: groups that do not divide the channels.
+    pub fn new(cx: &InitContext, num_groups: usize, num_channels: usize) -> Result<Self> {
+        if num_groups == 0 || num_channels == 0 || !num_channels.is_multiple_of(num_groups) {
+            let got = format!("{num_groups} num_groups of {num_channels} channels");
+            return Err(invalid("GroupNormalization", "num_groups", "a divisor of the channels", got));
         }
-        Ok(GroupNormalization { groups, channels, eps: 1e-5, affine: Some(Affine::new(cx, channels)?) })
+        Ok(GroupNormalization {
+            groups: num_groups,
+            channels: num_channels,
+            eps: 1e-5,
+            affine: Some(Affine::new(cx, num_channels)?),
+        })
     }
 
     /// Sets eps. Errors: not a finite number above 0.

@@ -69,7 +69,7 @@ impl Bidirectional {
     pub fn merge(self, merge: Merge) -> Result<Self> {
         if merge == Merge::None && self.ahead.layers > 1 {
             let got = format!("none with {} layers", self.ahead.layers);
-            return Err(invalid(OP, "merge", "a merge of what the layer above reads", got));
+            return Err(invalid(OP, "merge_mode", "a merge of what the layer above reads", got));
         }
         let width = if merge == Merge::Concat { 2 } else { 1 } * self.ahead.hidden;
         Ok(Bidirectional { ahead: self.ahead.between(width)?, back: self.back.between(width)?, merge })
@@ -119,7 +119,7 @@ impl Layer for Bidirectional {
     /// Errors beside those of [`run`](Bidirectional::run): two outputs, which [`forward_all`](Layer::forward_all) gives.
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         if self.merge == Merge::None {
-            return Err(invalid(OP, "merge", "a merge that gives one output", "none"));
+            return Err(invalid(OP, "merge_mode", "a merge that gives one output", "none"));
         }
         let (y, _) = self.run(x, &[], None)?;
         y.into_iter().next().ok_or_else(|| invalid(OP, "x", "an output", "none"))

@@ -35,7 +35,7 @@ struct Cell {
 impl Cell {
     fn new(kind: &'static str, cx: &InitContext, cell: RnnCell, hidden: usize) -> Result<Self> {
         if hidden == 0 {
-            return Err(invalid(kind, "hidden", "at least 1", "0"));
+            return Err(invalid(kind, "hidden_size", "at least 1", "0"));
         }
         let (cx, precision) = (cx.clone(), Precision::Ieee);
         Ok(Cell { kind, cx, cell, hidden, bias: true, init: None, precision, params: OnceCell::new() })

@@ -43,29 +43,34 @@ struct Weights {
 const OP: &str = "ConvLstm";
 
 impl ConvLstm {
-    /// Images of `channels` channels, `filters` channels in the state, kernels of `kernel` (height, width). Errors: a size of 0, an even
+    /// Images of `in_channels` channels, `filters` channels in the state, kernels of `kernel_size` (height, width). Errors: a size of 0, an even
     /// kernel.
-    pub fn new(cx: &InitContext, channels: usize, filters: usize, kernel: [usize; 2]) -> Result<Self> {
-        let l = Self::lazy(cx, filters, kernel)?;
-        if channels == 0 {
-            return Err(invalid(OP, "channels", "at least 1", "0"));
+    pub fn new(
+        cx: &InitContext,
+        in_channels: usize,
+        filters: usize,
+        kernel_size: [usize; 2],
+    ) -> Result<Self> {
+        let l = Self::lazy(cx, filters, kernel_size)?;
+        if in_channels == 0 {
+            return Err(invalid(OP, "in_channels", "at least 1", "0"));
         }
-        l.weights(channels)?;
+        l.weights(in_channels)?;
         Ok(l)
     }
 
     /// The first forward fixes the number of channels and makes the parameters. Errors: a size of 0, an even kernel.
-    pub fn lazy(cx: &InitContext, filters: usize, kernel: [usize; 2]) -> Result<Self> {
+    pub fn lazy(cx: &InitContext, filters: usize, kernel_size: [usize; 2]) -> Result<Self> {
         if filters == 0 {
             return Err(invalid(OP, "filters", "at least 1", "0"));
         }
-        if kernel.iter().any(|k| k % 2 == 0) {
-            return Err(invalid(OP, "kernel", "odd sizes", format!("{kernel:?}")));
+        if kernel_size.iter().any(|k| k % 2 == 0) {
+            return Err(invalid(OP, "kernel_size", "odd sizes", format!("{kernel_size:?}")));
         }
         Ok(ConvLstm {
             cx: cx.clone(),
             filters,
-            kernel,
+            kernel: kernel_size,
             stride: [1; 2],
             padding: None,
             dilation: [1; 2],

@@ -62,7 +62,7 @@ impl RecurrentStack {
     ) -> Result<Self> {
         if hidden == 0 || input == Some(0) {
             let got = format!("input {input:?}, hidden {hidden}");
-            return Err(invalid(kind, "hidden", "sizes of at least 1", got));
+            return Err(invalid(kind, "hidden_size", "sizes of at least 1", got));
         }
         RecurrentStack {
             kind,
@@ -119,7 +119,7 @@ impl RecurrentStack {
     }
 
     fn dropout(mut self, p: f64) -> Result<Self> {
-        self.dropout = if p == 0.0 { None } else { Some(Dropout::new(&self.cx, p)?) };
+        self.dropout = if p == 0.0 { None } else { Some(Dropout::part(&self.cx, p)?) };
         Ok(self)
     }
 

@@ -25,8 +25,17 @@ const DROPOUT: u64 = 1 << 62;
 impl Dropout {
     /// Drops with probability `p`. Errors: `p` outside of [0, 1] or NaN.
     pub fn new(cx: &InitContext, p: f64) -> Result<Self> {
+        Dropout::of(cx, "p", p)
+    }
+
+    /// The dropout of a layer whose own argument `dropout` is the probability.
+    pub(crate) fn part(cx: &InitContext, p: f64) -> Result<Self> {
+        Dropout::of(cx, "dropout", p)
+    }
+
+    fn of(cx: &InitContext, arg: &'static str, p: f64) -> Result<Self> {
         if !(0.0..=1.0).contains(&p) {
-            return Err(invalid("Dropout", "p", "a probability in [0, 1]", format!("{p}")));
+            return Err(invalid("Dropout", arg, "a probability in [0, 1]", format!("{p}")));
         }
         Ok(Dropout {
             p,

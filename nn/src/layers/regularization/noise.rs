@@ -46,11 +46,21 @@ pub struct GaussianNoise {
 
 impl GaussianNoise {
     /// Noise of mean 0 and this standard deviation. Errors: a negative or infinite deviation.
-    pub fn new(cx: &InitContext, std: f64) -> Result<Self> {
-        if !(std >= 0.0 && std.is_finite()) {
-            return Err(invalid("GaussianNoise", "std", "a finite number of at least 0", format!("{std}")));
+    pub fn new(cx: &InitContext, stddev: f64) -> Result<Self> {
+        if !(stddev >= 0.0 && stddev.is_finite()) {
+            return Err(invalid(
+                "GaussianNoise",
+                "stddev",
+                "a finite number of at least 0",
+                format!("{stddev}"),
+            ));
         }
-        Ok(GaussianNoise { mean: 0.0, std, rng: RandomStream::new(cx), training: AtomicBool::new(true) })
+        Ok(GaussianNoise {
+            mean: 0.0,
+            std: stddev,
+            rng: RandomStream::new(cx),
+            training: AtomicBool::new(true),
+        })
     }
 
     /// Sets the mean. Errors: a mean that is not finite.

@@ -59,7 +59,7 @@ impl Masking {
     /// Steps of only `value` are masked. Errors: NaN, which equals nothing.
     pub fn new(value: f64) -> Result<Self> {
         if value.is_nan() {
-            return Err(invalid("Masking", "value", "a number", "NaN"));
+            return Err(invalid("Masking", "mask_value", "a number", "NaN"));
         }
         Ok(Masking { value })
     }
@@ -162,12 +162,12 @@ enum Parts {
 }
 
 impl Split {
-    /// `n` equal parts along axis `dim`. Errors: no parts.
-    pub fn new(n: usize, dim: isize) -> Result<Self> {
-        if n == 0 {
-            return Err(invalid("Split", "n", "at least 1 part", "0"));
+    /// `num_splits` equal parts along axis `dim`. Errors: no parts.
+    pub fn new(num_splits: usize, dim: isize) -> Result<Self> {
+        if num_splits == 0 {
+            return Err(invalid("Split", "num_splits", "at least 1 part", "0"));
         }
-        Ok(Split { parts: Parts::Equal(n), dim })
+        Ok(Split { parts: Parts::Equal(num_splits), dim })
     }
 
     /// Parts of these sizes along axis `dim`. Errors: no sizes.

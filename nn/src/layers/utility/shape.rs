@@ -39,12 +39,12 @@ pub struct Reshape {
 
 impl Reshape {
     /// `[B, ..] -> [B, target..]`. Errors: more than one -1, or another negative size.
-    pub fn new(target: &[isize]) -> Result<Self> {
-        if target.iter().any(|&n| n < -1) || target.iter().filter(|&&n| n == -1).count() > 1 {
-            let got = format!("{target:?}");
-            return Err(invalid("Reshape", "target", "sizes of at least 0 with at most one -1", got));
+    pub fn new(target_shape: &[isize]) -> Result<Self> {
+        if target_shape.iter().any(|&n| n < -1) || target_shape.iter().filter(|&&n| n == -1).count() > 1 {
+            let got = format!("{target_shape:?}");
+            return Err(invalid("Reshape", "target_shape", "sizes of at least 0 with at most one -1", got));
         }
-        Ok(Reshape { target: target.to_vec() })
+        Ok(Reshape { target: target_shape.to_vec() })
     }
 
     /// Shape of an item behind the layer. Errors: sizes that do not agree.
@@ -56,7 +56,7 @@ impl Reshape {
         let open = self.target.contains(&-1);
         if (open && (known == 0 || !all.is_multiple_of(known))) || (!open && all != known) {
             let expected = format!("{all} elements per item, as in {item:?}");
-            return Err(invalid("Reshape", "target", expected, format!("{:?}", self.target)));
+            return Err(invalid("Reshape", "target_shape", expected, format!("{:?}", self.target)));
         }
         Ok(self.target.iter().map(|&n| if n < 0 { all / known } else { n as usize }).collect())
     }
