@@ -139,7 +139,7 @@ pub fn backward(roots: &[(&Tensor, Option<&Tensor>)], retain: bool) -> Result<()
         nodes.insert(node.id, node);
     }
 
-    // The roots hang below a node of their own, so that their seeds take the same way as every other gradient.
+    // A node whose inputs are the roots, so that their seeds are added like every other gradient.
     let root =
         Node::new("backward", start.iter().map(|(e, _)| Some(e.clone())).collect(), vec![], Role::Leaf);
     let mut pending = HashMap::new();

@@ -271,7 +271,7 @@ pub enum NnError {
         what: &'static str,
         /// The file or folder.
         path: PathBuf,
-        /// The system's answer.
+        /// The error of the operating system.
         #[source]
         source: std::io::Error,
     },
@@ -327,7 +327,7 @@ impl NnError {
     }
 }
 
-/// An argument that does not fit, in the words of [`GpuError::Invalid`].
+/// An argument that does not fit, as [`GpuError::Invalid`].
 pub(crate) fn invalid(
     op: &'static str,
     arg: &'static str,

@@ -4,7 +4,7 @@
 pub(crate) fn fits(pattern: &str, name: &str) -> bool {
     let (pattern, name): (Vec<char>, Vec<char>) = (pattern.chars().collect(), name.chars().collect());
     let (mut p, mut n) = (0, 0);
-    // Behind the last star that was met, and how far the name was then: what follows is tried again one further.
+    // The position behind the last `*`, and that in the name at the time: on a mismatch the rest is tried one character further.
     let mut star: Option<(usize, usize)> = None;
     while n < name.len() {
         match pattern.get(p) {

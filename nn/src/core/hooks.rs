@@ -40,7 +40,7 @@ pub(crate) fn observe<T>(observer: Rc<dyn OpObserver>, f: impl FnOnce() -> T) ->
     f()
 }
 
-/// Whether somebody watches.
+/// Whether an observer watches.
 pub(crate) fn watched() -> bool {
     ON.with(Cell::get)
 }

@@ -1,8 +1,8 @@
 //! Naming the index that a device found out of range.
 //!
-//! A kernel that meets such an index says no more than that, and the host hears of it at the next call that waits. So the operations that
-//! read indices leave a note: which tensor, and what is allowed. After the device's report the host looks through the tensors that still
-//! live, once.
+//! A kernel reports only that there was such an index, and the host learns of it at the next call that waits. So the operations that read
+//! indices record which tensor it was and which values it may hold. After the device's report the host searches the recorded tensors that
+//! are still alive, once.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -24,14 +24,14 @@ pub(crate) struct Range {
     pub(crate) labels: bool,
 }
 
-/// Notes of a thread that are kept.
+/// Records of a thread that are kept.
 const NOTES: usize = 16;
 
 thread_local! {
     static RECENT: RefCell<VecDeque<(WeakTensor, Range)>> = const { RefCell::new(VecDeque::new()) };
 }
 
-/// Notes that an operation read these indices.
+/// Records that an operation read these indices.
 pub(crate) fn note(ids: &Tensor, range: Range) {
     RECENT.with(|r| {
         let mut r = r.borrow_mut();
@@ -88,7 +88,7 @@ pub(crate) fn explain(e: GpuError) -> NnError {
     e.into()
 }
 
-/// The ranges of the notes, the newest first.
+/// The ranges of the records, the newest first.
 pub(crate) fn recent_ranges() -> Vec<Range> {
     RECENT.with(|r| r.borrow().iter().map(|(_, range)| *range).collect())
 }

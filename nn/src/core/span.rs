@@ -1,7 +1,7 @@
 //! Spans of the `tracing` crate, where the feature of that name is on.
 
-/// Opens a span that ends with the enclosing block: `span!("epoch", epoch = 3);`. Its level is DEBUG and its target the module's path. The fields
-/// are not evaluated without the feature.
+/// Opens a span that ends with the enclosing block: `span!("epoch", epoch = 3);`. Its level is DEBUG and its target the module's path. The
+/// fields are not evaluated without the feature.
 #[cfg(feature = "tracing")]
 macro_rules! span {
     ($name:literal $(, $($fields:tt)*)?) => {

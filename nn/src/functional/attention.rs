@@ -88,7 +88,8 @@ impl ScaledDotProductAttention {
         Ok(self.run(Source::Apart([q, k, v]), false)?.0)
     }
 
-    /// As [`forward`](Self::forward) of queries, keys and values in one tensor `[B, L, 3 H D]`, whose gradient is written in place. The result is
+    /// As [`forward`](Self::forward) of queries, keys and values in one tensor `[B, L, 3 H D]`, whose gradient is written in place. The
+    /// result is
     /// `[B, H, L, D]`. Errors: as there, and a width that 3 H does not divide.
     pub fn forward_packed(&self, qkv: &Tensor, heads: usize) -> Result<Tensor> {
         let x = qkv.contiguous()?;

@@ -38,8 +38,8 @@ fn adaptive(op: &'static str, x: &Tensor, size: &[usize]) -> Result<Vec<usize>> 
 }
 
 impl Tensor {
-    /// Maxima of windows, [N, C, spatial..] -> [N, C, windows..]; padding never wins, among equals the first wins and receives the gradient,
-    /// NaN wins over numbers. Oracle `F.max_pool1d`, `2d`, `3d`. Errors: `Invalid` for windows that do not fit.
+    /// Maxima of windows, [N, C, spatial..] -> [N, C, windows..]; padding is never chosen; of equal elements the first is chosen and
+    /// receives the gradient; NaN counts as the largest. Oracle `F.max_pool1d`, `2d`, `3d`. Errors: `Invalid` for windows that do not fit.
     pub fn max_pool(&self, window: &Window) -> Result<Tensor> {
         let tracked = grad_enabled() && self.requires_grad();
         Ok(self.max_over((*window).into(), &sliding("max_pool", self, window)?, tracked)?.0)

@@ -51,13 +51,13 @@ impl<const N: usize> AvgPoolNd<N> {
         Ok(AvgPoolNd { window: Window::new(&kernel_size) })
     }
 
-    /// Sets the distance of windows (default: the window).
+    /// Sets the stride, the distance of neighbouring windows (default: the window's size).
     pub fn stride(mut self, stride: impl PerAxis<usize, N>) -> Self {
         self.window = self.window.stride(&stride.per_axis());
         self
     }
 
-    /// Sets the zeros on both sides of each axis (default 0).
+    /// Sets the padding: zeros on both sides of each axis (default 0).
     pub fn padding(mut self, padding: impl PerAxis<usize, N>) -> Self {
         self.window = self.window.padding(&padding.per_axis());
         self
@@ -93,8 +93,8 @@ impl<const N: usize> Layer for AvgPoolNd<N> {
 }
 
 /// Maxima of windows over N = 1 to 3 spatial axes. Also takes inputs without the batch axis. Output axes have
-/// floor((n + 2*padding - dilation*(k-1) - 1) / stride) + 1 cells. Padding never wins; the first of equals wins and receives the gradient;
-/// NaN wins over numbers.
+/// floor((n + 2*padding - dilation*(k-1) - 1) / stride) + 1 cells. Padding is never chosen; of equal elements the first is chosen and
+/// receives the gradient; NaN counts as the largest.
 ///
 /// Errors of `forward`: rank; padding above half the window; windows larger than the padded input; a stride or dilation of 0.
 #[derive(Debug, Clone, Copy)]
@@ -117,19 +117,19 @@ impl<const N: usize> MaxPoolNd<N> {
         Ok(MaxPoolNd { window: Window::new(&kernel_size), return_indices: false })
     }
 
-    /// Sets the distance of windows (default: the window).
+    /// Sets the stride, the distance of neighbouring windows (default: the window's size).
     pub fn stride(mut self, stride: impl PerAxis<usize, N>) -> Self {
         self.window = self.window.stride(&stride.per_axis());
         self
     }
 
-    /// Sets the cells on both sides of each axis that never win (default 0).
+    /// Sets the padding: cells on both sides of each axis, which are never chosen (default 0).
     pub fn padding(mut self, padding: impl PerAxis<usize, N>) -> Self {
         self.window = self.window.padding(&padding.per_axis());
         self
     }
 
-    /// Sets the distance of a window's cells (default 1).
+    /// Sets the dilation, the distance of a window's cells (default 1).
     pub fn dilation(mut self, dilation: impl PerAxis<usize, N>) -> Self {
         self.window = self.window.dilation(&dilation.per_axis());
         self

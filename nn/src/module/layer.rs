@@ -118,10 +118,12 @@ impl<'a> Visitor<'a> {
 
 /// A function of tensors with parameters. Layers are shared by reference: forward and mode changes take `&self`.
 pub trait Layer: Send + Sync + fmt::Debug {
-    /// Output for an input; layers of several inputs take the others as absent or refuse. Errors name the layer and the argument that does not fit.
+    /// Output for an input; layers of several inputs take the others as absent or refuse. Errors name the layer and the argument that does
+    /// not fit.
     fn forward(&self, x: &Tensor) -> Result<Tensor>;
 
-    /// Outputs for a list of inputs, as graphs of layers call it. Only layers of several inputs or outputs implement it; others take one of each.
+    /// Outputs for a list of inputs, as graphs of layers call it. Only layers of several inputs or outputs implement it; others take one of
+    /// each.
     fn forward_all(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
         match inputs {
             [x] => Ok(vec![self.forward(x)?]),

@@ -18,8 +18,8 @@ pub trait LayerExt: Layer {
     fn named_state(&self) -> Vec<(String, Param)>;
     /// Positions of the random number generators by name.
     fn counters(&self) -> BTreeMap<String, u64>;
-    /// Sets positions of random number generators. Errors: [`NnError::StateNames`](crate::NnError::StateNames) for names that differ from the model's,
-    /// [`NnError::DuplicateName`](crate::NnError::DuplicateName).
+    /// Sets positions of random number generators. Errors: [`NnError::StateNames`](crate::NnError::StateNames) for names that differ from
+    /// the model's, [`NnError::DuplicateName`](crate::NnError::DuplicateName).
     fn set_counters(&self, values: &BTreeMap<String, u64>) -> Result<()>;
     /// Parameters in the order of the model, frozen ones too, shared ones once.
     fn parameters(&self) -> Vec<Param> {
@@ -39,10 +39,12 @@ pub trait LayerExt: Layer {
     fn state_dict(&self) -> Result<StateDict> {
         Ok(self.unique_state()?.into_iter().map(|(n, p)| (n, p.get().detach())).collect())
     }
-    /// [`named_state`](LayerExt::named_state), each name once. Errors: [`NnError::DuplicateName`](crate::NnError::DuplicateName), also for two generators of one name.
+    /// [`named_state`](LayerExt::named_state), each name once. Errors: [`NnError::DuplicateName`](crate::NnError::DuplicateName), also for
+    /// two generators of one name.
     fn unique_state(&self) -> Result<Vec<(String, Param)>>;
     /// Copies tensors into the model (from any device). Names, shapes and dtypes are checked before the first is written. Errors:
-    /// [`NnError::StateNames`](crate::NnError::StateNames), [`NnError::StateShape`](crate::NnError::StateShape), [`NnError::DuplicateName`](crate::NnError::DuplicateName).
+    /// [`NnError::StateNames`](crate::NnError::StateNames), [`NnError::StateShape`](crate::NnError::StateShape),
+    /// [`NnError::DuplicateName`](crate::NnError::DuplicateName).
     fn load_state_dict(&self, state: &StateDict) -> Result<()> {
         let own = self.unique_state()?;
         check_names(own.iter().map(|(n, _)| n), state.keys())?;
@@ -79,7 +81,7 @@ pub trait LayerExt: Layer {
         report.unexpected = state.keys().filter(|&n| own.iter().all(|(m, _)| m != n)).cloned().collect();
         report
     }
-    /// Copies the tensors that fit into the model (from any device) and tells what was left: PyTorch's `strict=False`, with shapes checked.
+    /// Copies the tensors that fit into the model (from any device) and reports what was left: PyTorch's `strict=False`, with shapes checked.
     /// Errors: [`NnError::DuplicateName`](crate::NnError::DuplicateName).
     fn load_matching(&self, state: &StateDict) -> Result<LoadReport> {
         let own = self.unique_state()?;

@@ -20,7 +20,7 @@ pub struct Network {
     inputs: Vec<(String, Option<Input>)>,
     /// As in the file.
     nodes: Vec<Node>,
-    /// Positions of layers in the order in which they run, and whose outputs nobody needs afterwards.
+    /// Positions of layers in the order in which they run, and the layers whose outputs are not read afterwards.
     order: Vec<(usize, Vec<usize>)>,
     outputs: Vec<(String, Source)>,
 }
@@ -38,7 +38,8 @@ impl Network {
     /// if the sizes of its inputs are declared, without a device before. Then all parameters exist; otherwise lazy layers get theirs in the
     /// first forward.
     ///
-    /// Errors: [`NnError::Config`](crate::NnError::Config) with the path of the value, or of the layer whose inputs do not fit; those of the device.
+    /// Errors: [`NnError::Config`](crate::NnError::Config) with the path of the value, or of the layer whose inputs do not fit; those of
+    /// the device.
     pub fn new(cx: &InitContext, config: &NetworkConfig) -> Result<Self> {
         let items = Plan::new(config, "")?.items(cx.param_dtype());
         Self::make(cx, config, "", items.as_deref())

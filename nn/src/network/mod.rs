@@ -59,7 +59,7 @@ pub use table::LAYERS;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Family {
-    /// What most networks have.
+    /// The most common layers.
     Core,
     /// Attention.
     Attention,
@@ -75,7 +75,7 @@ pub enum Family {
     Convolution,
     /// Upsampling.
     Upsampling,
-    /// Layers that reshape, merge, mask and disturb.
+    /// Layers that reshape, merge, mask and add noise.
     Utility,
     /// Relatives of the linear layer.
     DenseLike,
@@ -96,7 +96,7 @@ pub struct Key {
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct LayerInfo {
-    /// Number in the list of layers that this library set out with; 0 for later ones.
+    /// Number in the original list of layers; 0 for types that were added later.
     pub entry: u32,
     /// Name of the layer in the list.
     pub kind: &'static str,
@@ -118,7 +118,7 @@ pub struct LayerInfo {
 /// Any number of inputs.
 const MANY: usize = usize::MAX;
 
-/// A number of inputs for people.
+/// A number of inputs as text.
 fn inputs_text(range: (usize, usize)) -> String {
     match range {
         (a, b) if a == b => format!("{a}"),

@@ -5,8 +5,8 @@ use crate::core::error::{Result, invalid};
 use crate::core::tensor::Tensor;
 use crate::module::{Layer, Visitor};
 
-/// A layer with a fixed number of spatial axes. Inputs of networks have a batch axis, so that `[B, C, L]` must not be read as one image `[C, H, W]`,
-/// which the layer alone would do.
+/// A layer with a fixed number of spatial axes. Inputs of networks have a batch axis, so that `[B, C, L]` must not be read as one image
+/// `[C, H, W]`, which the layer alone would do.
 #[derive(Debug)]
 struct Batched {
     layer: Box<dyn Layer>,

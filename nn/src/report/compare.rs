@@ -67,7 +67,7 @@ impl fmt::Display for Quantity {
     }
 }
 
-/// Steps of agreement by the largest absolute difference, for reports.
+/// Levels of agreement by the largest absolute difference, for reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Agreement {
     /// Every element equal.
@@ -139,7 +139,7 @@ impl LayerError {
         self.max_rel <= if self.quantity.is_gradient() { gate.gradient } else { gate.forward }
     }
 
-    /// The step of the ladder that it reaches.
+    /// The level of agreement that it reaches.
     pub fn agreement(&self) -> Agreement {
         match self.max_abs {
             0.0 => Agreement::Exact,
@@ -199,7 +199,7 @@ fn host(t: &Tensor) -> Result<Vec<f64>> {
     })
 }
 
-/// Elsewhere and as another dtype. Converts where both dtypes are sure to exist: where the wider one is at home.
+/// A copy on another device in another dtype. It is converted on the device that has the wider of both dtypes, which has the other too.
 fn moved(t: &Tensor, device: &Device, dtype: DType) -> Result<Tensor> {
     let t = t.detach();
     if dtype.size() < t.dtype().size() {
@@ -210,7 +210,7 @@ fn moved(t: &Tensor, device: &Device, dtype: DType) -> Result<Tensor> {
 }
 
 /// Device and floating dtype of a model's state; of the inputs where it has none.
-fn home(model: &dyn Layer, inputs: &[Tensor]) -> Result<(Device, Option<DType>)> {
+fn device_and_dtype(model: &dyn Layer, inputs: &[Tensor]) -> Result<(Device, Option<DType>)> {
     let state = model.named_state();
     let float = state.iter().map(|(_, p)| p.get().dtype()).find(|d| d.is_float());
     let device = state.first().map(|(_, p)| p.get().device().clone());
@@ -219,8 +219,8 @@ fn home(model: &dyn Layer, inputs: &[Tensor]) -> Result<(Device, Option<DType>)>
     Ok((device, float))
 }
 
-fn at_home(model: &dyn Layer, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
-    let (device, float) = home(model, inputs)?;
+fn moved_to_model(model: &dyn Layer, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
+    let (device, float) = device_and_dtype(model, inputs)?;
     let to = |t: &Tensor| moved(t, &device, float.filter(|_| t.dtype().is_float()).unwrap_or(t.dtype()));
     inputs.iter().map(to).collect()
 }
@@ -242,7 +242,7 @@ fn cotangent(seed: u64, n: usize) -> Vec<f32> {
 fn run(model: &dyn Layer, inputs: &[Tensor]) -> Result<Vec<Sample>> {
     let before = Snapshot::take(model)?;
     model.zero_grad()?;
-    let inputs: Vec<Tensor> = at_home(model, inputs)?.iter().map(Tensor::with_grad).collect();
+    let inputs: Vec<Tensor> = moved_to_model(model, inputs)?.iter().map(Tensor::with_grad).collect();
     let watch = Rc::new(Outputs::default());
     let outputs = hooks::observe(watch.clone(), || hooks::layers("", model, &inputs))?;
     let mut samples = vec![];
@@ -379,9 +379,9 @@ fn adopt(b: &dyn Layer, a: &dyn Layer) -> Result<()> {
     b.set_counters(&a.counters())
 }
 
-/// Runs forward and backward of two copies of a model on the same numbers and tells for every layer how far `b`'s outputs and gradients
+/// Runs forward and backward of two copies of a model on the same numbers and reports for every layer how far `b`'s outputs and gradients
 /// are from `a`'s: first outputs in the order of execution, then buffers, then gradients from the back to the front, those of parameters and
-/// of the model's inputs. Errors of earlier layers travel on: the first row that is off names the culprit.
+/// of the model's inputs. Errors of earlier layers propagate: the first row that differs names the layer to look at.
 ///
 /// The copies may live on different devices and differ in dtype (an f64 copy on the CPU is the best reference): `b` takes over `a`'s
 /// parameters, buffers and random positions, the inputs go to each; models with random layers must be built from equal seeds. The upstream
@@ -393,7 +393,7 @@ fn adopt(b: &dyn Layer, a: &dyn Layer) -> Result<()> {
 pub fn compare_models(a: &dyn Layer, b: &dyn Layer, inputs: &[Tensor]) -> Result<Vec<LayerError>> {
     // Lazy layers need their parameters before these can be copied.
     for model in [a, b] {
-        let inputs = at_home(model, inputs)?;
+        let inputs = moved_to_model(model, inputs)?;
         let before = Snapshot::take(model)?;
         let done = autograd::no_grad(|| model.forward_all(&inputs));
         before.restore(model)?;
@@ -413,7 +413,7 @@ pub fn compare_models(a: &dyn Layer, b: &dyn Layer, inputs: &[Tensor]) -> Result
     x.into_iter().zip(&y).map(|(s, t)| compare(s, t)).collect()
 }
 
-/// The rows of [`compare_models`] as a table for people.
+/// The rows of [`compare_models`] as a text table.
 #[derive(Debug, Clone, Copy)]
 pub struct Table<'a>(pub &'a [LayerError]);
 

@@ -196,8 +196,8 @@ struct Seen {
 
 type Filter = Arc<dyn Fn(&str) -> bool + Send + Sync>;
 
-/// Watches the layers of forward passes and tells on demand what they gave and which gradients came back. Watching keeps the outputs on the
-/// device and computes nothing; only [`read`](Inspector::read) reduces and transfers them. Clones share what they saw.
+/// Watches the layers of forward passes and reports statistics of their outputs and of the gradients that reached them. Watching keeps the
+/// outputs on the device and computes nothing; only [`read`](Inspector::read) reduces and transfers them. Clones share what they saw.
 ///
 /// Of a layer that runs several times the last outputs stay. Parts of a [`Checkpointed`](crate::layers::Checkpointed) layer show activations
 /// but no gradients.

@@ -106,7 +106,8 @@ impl Observer for Table {
     }
 }
 
-/// Runs a model on trial and tells what its layers made of the inputs. Nothing changes except that lazy layers get their parameters.
+/// Runs a model once without training it and lists what its layers make of the inputs. Nothing changes except that lazy layers get their
+/// parameters.
 pub fn summary(model: &dyn Layer, inputs: &[Tensor]) -> Result<Summary> {
     let before = Snapshot::take(model)?;
     let table = Rc::new(Table::default());
@@ -129,7 +130,7 @@ pub fn summary(model: &dyn Layer, inputs: &[Tensor]) -> Result<Summary> {
     })
 }
 
-/// A count for people: 1234, 1.23 M.
+/// A count with a unit: 1234, 1.23 M.
 fn count(n: u64) -> String {
     let mut x = n as f64;
     for unit in ["", "k", "M", "G", "T"] {
@@ -141,7 +142,7 @@ fn count(n: u64) -> String {
     format!("{x:.2} P")
 }
 
-/// A number of bytes for people.
+/// A number of bytes with a unit.
 fn size(n: usize) -> String {
     let mut x = n as f64;
     for unit in ["B", "KiB", "MiB", "GiB"] {

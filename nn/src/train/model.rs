@@ -1,4 +1,4 @@
-//! What can be asked of a layer or a whole network beside its forward: gradients from an output gradient, one batch of training, weights to
+//! Methods of every layer and network beside its forward: gradients from an output gradient, one batch of training, weights to
 //! and from the host, and whether training is possible at all.
 //!
 //! ```

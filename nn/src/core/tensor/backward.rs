@@ -74,7 +74,7 @@ pub(crate) fn out(t: &Option<GradTarget>) -> Result<Option<GradMut<'_>>> {
     t.as_ref().map(GradTarget::out).transpose()
 }
 
-/// Memory handed out by [`BackwardCtx::target`] that is booked when the operation's backward has succeeded.
+/// Memory given out by [`BackwardCtx::target`], which becomes a gradient when the operation's backward has succeeded.
 struct Claim {
     index: usize,
     grad: Tensor,
@@ -218,7 +218,7 @@ impl<'a> BackwardCtx<'a> {
         })
     }
 
-    /// Books the gradients that the backward has written; to be called when it has succeeded.
+    /// Adds the gradients that the backward has written to those of the graph; to be called when it has succeeded.
     pub(crate) fn commit(mut self) -> Result<()> {
         for claim in std::mem::take(&mut self.claims) {
             if let Some(e) = self.edge(claim.index) {

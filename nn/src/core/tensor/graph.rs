@@ -51,7 +51,7 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    /// Whether it can be added to in place: a gradient that was handed over belongs to this slot once everybody else has dropped it.
+    /// Whether it can be added to in place: a gradient that was passed in belongs to this slot once there is no other handle of it.
     pub(super) fn is_own(&self) -> bool {
         self.owned || self.grad.is_sole()
     }

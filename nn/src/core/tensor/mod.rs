@@ -1,7 +1,7 @@
 //! Device tensors, and the nodes of the autograd graph to which they refer.
 //!
-//! A tensor refers to the node that made it, and a node to its inputs and saved tensors, so that both are types of this module; what is done with
-//! them stands in [`autograd`](crate::autograd).
+//! A tensor refers to the node that made it, and a node to its inputs and saved tensors, so that both are types of this module; what is
+//! done with them stands in [`autograd`](crate::autograd).
 
 mod backward;
 mod graph;
@@ -70,7 +70,7 @@ impl Operand {
         Ok(self.buffer.view().map("storage", |_| self.layout.shifted(self.base))?)
     }
 
-    /// The elements, writable. Work on a stream is ordered, so writing is safe; that nobody else still needs the old values is the
+    /// The elements, writable. Work on a stream is ordered, so writing is safe; that nothing else still needs the old values is the
     /// caller's concern.
     pub fn view_mut(&self) -> Result<ViewMut<'_>> {
         Ok(self.buffer.alias_mut().map("storage", |_| self.layout.shifted(self.base))?)
@@ -275,7 +275,7 @@ impl Tensor {
         Self::build(self.inner.storage.clone(), self.inner.layout, self.inner.device.clone(), edge)
     }
 
-    /// The same, in place where nobody else has this handle.
+    /// The same, in place where this is the only handle.
     pub(crate) fn into_edge(mut self, edge: Option<Edge>) -> Tensor {
         match Arc::get_mut(&mut self.inner) {
             Some(inner) => {

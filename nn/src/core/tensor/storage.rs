@@ -46,7 +46,7 @@ impl Storage {
         self.len
     }
 
-    /// Lets all tensors of this storage refer to `buffer` from `base` on. The caller has copied the contents.
+    /// Makes all tensors of this storage refer to `buffer` from `base` on. The caller has copied the contents.
     pub(crate) fn relocate(&self, buffer: Arc<Buffer>, base: usize) {
         *self.place.write().unwrap_or_else(|p| p.into_inner()) = Place { buffer, base };
     }

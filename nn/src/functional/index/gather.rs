@@ -82,8 +82,8 @@ impl Tensor {
         }))
     }
 
-    /// A copy of this tensor with its rows `index` along an axis replaced by those of `src`; the last of equal indices wins. Equal indices
-    /// make the gradient of `src` that of the winner for each of them.
+    /// A copy of this tensor with its rows `index` along an axis replaced by those of `src`; the last of equal indices counts. Equal indices
+    /// all get the gradient of the row that counts.
     pub fn index_copy(&self, along: isize, index: &Tensor, src: &Tensor) -> Result<Tensor> {
         same_device("index_copy", self, index)?;
         same_device("index_copy", self, src)?;
@@ -123,8 +123,8 @@ impl Tensor {
         }))
     }
 
-    /// A copy of this tensor with `y[p with p[axis] replaced by index[p]] = src[p]`, `src` of index's shape; where several meet, the last in
-    /// row-major order wins.
+    /// A copy of this tensor with `y[p with p[axis] replaced by index[p]] = src[p]`, `src` of index's shape; of several for one place the
+    /// last in row-major order counts.
     pub fn scatter(&self, along: isize, index: &Tensor, src: &Tensor) -> Result<Tensor> {
         same_device("scatter", self, index)?;
         same_device("scatter", self, src)?;

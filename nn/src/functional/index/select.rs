@@ -119,7 +119,7 @@ impl Tensor {
     }
 
     /// A copy with `x[i0, i1, ..] = values`, or with them added where `accumulate` is set: index tensors for the leading axes broadcast
-    /// together, and `values` to their shape followed by the other axes. Without `accumulate` the last of equal positions wins, and the
+    /// together, and `values` to their shape followed by the other axes. Without `accumulate` the last of equal positions counts, and the
     /// gradient of `values` is that of the position for each of them. Oracle `torch.index_put`.
     pub fn index_put(&self, indices: &[&Tensor], values: &Tensor, accumulate: bool) -> Result<Tensor> {
         const OP: &str = "index_put";

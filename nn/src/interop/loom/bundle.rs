@@ -215,7 +215,7 @@ impl Bundle {
     }
 }
 
-/// Loom forgets the heads of keys; the size of their weights tells.
+/// Loom does not write the number of key heads; it follows from the size of their weights.
 fn key_heads(d: &mut LayerDefinition, w: &LayerWeights) {
     for (d, w) in d.branches.iter_mut().flatten().zip(&w.branch_weights) {
         key_heads(d, w);

@@ -48,7 +48,7 @@ pub struct LoomConfig {
     /// The layers in the order of execution: rows, in them columns, in them layers of a cell.
     #[serde(default)]
     pub layers: Vec<LayerDefinition>,
-    /// Seed of the initial weights, see [`LoomConfig::builder`].
+    /// Seed of the initial weights, see [`LoomConfig::init_context`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seed: Option<i64>,
     /// Where it comes from.
@@ -88,12 +88,13 @@ impl Largest for GridPosition {
 
 macro_rules! definition {
     ($($(#[$meta:meta])* $key:ident : $ty:ty,)*) => {
-        /// One layer: Loom's keys (`type` is [`kind`](LayerDefinition::kind)), the guide's spellings for `conv1d`, and `num_kv_heads`, which Loom
-        /// knows in code only. What is absent is `None`.
+        /// One layer: Loom's keys (`type` is [`kind`](LayerDefinition::kind)), the guide's spellings for `conv1d`, and `num_kv_heads`,
+        /// which Loom knows in code only. What is absent is `None`.
         #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
         #[serde(deny_unknown_fields)]
         pub struct LayerDefinition {
-            /// `type`: `dense`, `conv1d`, `conv2d`, `rnn`, `lstm`, `mha`, `softmax`, `layer_norm`, `rms_norm`, `swiglu`, `embedding`, `parallel`,
+            /// `type`: `dense`, `conv1d`, `conv2d`, `rnn`, `lstm`, `mha`, `softmax`, `layer_norm`, `rms_norm`, `swiglu`, `embedding`,
+            /// `parallel`,
             /// `sequential`, `residual`.
             #[serde(rename = "type")]
             pub kind: String,
@@ -144,11 +145,11 @@ definition! {
     input_channels: usize,
     /// Filters of a convolution.
     filters: usize,
-    /// Edge of its windows.
+    /// Kernel size of a convolution.
     kernel_size: usize,
-    /// Distance of its windows.
+    /// Stride of a convolution.
     stride: usize,
-    /// Zeros at each end.
+    /// Padding of a convolution.
     padding: usize,
     /// The guide's `input_channels`.
     conv1d_in_channels: usize,
@@ -266,7 +267,7 @@ impl LoomConfig {
 
     /// A grid of places that [`set_layer`](LoomConfig::set_layer) fills; one that stays empty is an error later.
     pub fn new(grid_rows: usize, grid_cols: usize, layers_per_cell: usize) -> Self {
-        // A grid that nobody can fill has no places; building it tells.
+        // A grid without places cannot be filled; the error comes when it is built.
         let n = grid_rows.saturating_mul(grid_cols).saturating_mul(layers_per_cell);
         let layers = vec![LayerDefinition::default(); if n > 1 << 20 { 0 } else { n }];
         LoomConfig { grid_rows, grid_cols, layers_per_cell, layers, ..LoomConfig::default() }
@@ -296,7 +297,7 @@ impl LoomConfig {
         Ok(())
     }
 
-    /// A builder of parameters with the file's seed (0 without one).
+    /// The context in which layers are made, with the file's seed (0 without one).
     pub fn init_context(&self, device: &Device) -> InitContext {
         InitContext::new(device, self.seed.unwrap_or(0) as u64)
     }

@@ -14,7 +14,8 @@ pub enum Profile {
 
 macro_rules! flags {
     ($($name:ident / $variant:ident : $ty:ty = $faithful:expr, $corrected:expr; $doc:literal,)*) => {
-        /// Each difference between Loom's CPU path and the intended network, to be switched alone. A flag that is `true` asks for what Loom does.
+        /// Each difference between Loom's CPU path and the intended network, to be switched alone. A flag that is `true` asks for what Loom
+        /// does.
         ///
         /// | Flag | Faithful | Corrected | Meaning |
         /// |---|---|---|---|

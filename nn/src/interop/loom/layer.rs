@@ -13,7 +13,7 @@ use crate::module::Init;
 use crate::module::hooks;
 use crate::module::{InitContext, Layer, Param, Visitor};
 
-/// Where one of Loom's weight arrays lies in a parameter.
+/// Where one of Loom's weight arrays is stored in a parameter.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Part {
     /// The whole, in the same order.
@@ -259,8 +259,8 @@ impl LoomLayer {
         found.ok_or_else(|| invalid(self.kind(), "key", format!("one of {:?}", self.weight_keys()), key))
     }
 
-    /// One of its weight arrays in Loom's order, as 32-bit floats on the host. Waits for the device. Errors: `Invalid` for a key that it does not
-    /// have.
+    /// One of its weight arrays in Loom's order, as 32-bit floats on the host. Waits for the device. Errors: `Invalid` for a key that it
+    /// does not have.
     pub fn weight(&self, key: &str) -> Result<Vec<f32>> {
         self.view(self.slot(key)?)?.to_dtype(DType::F32)?.to_vec()
     }
@@ -307,7 +307,7 @@ impl LoomLayer {
 
     fn conv(&self, x: &Tensor, w: &Window, act: &Act) -> Result<Tensor> {
         let batch = x.shape()[0];
-        // A sequence whose length the file does not tell.
+        // A sequence whose length the file does not determine.
         let free = [x.shape()[1] / w.channels];
         let size = if w.size.is_empty() { &free[..] } else { &w.size };
         let x = x.reshape(&[&[batch, w.channels][..], size].concat())?;

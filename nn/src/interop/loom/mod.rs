@@ -69,7 +69,7 @@
 //! |---|---|
 //! | `BuildNetworkFromJSON`, `BuildNetworkFromFile` | [`LoomConfig::from_json`], [`from_file`](LoomConfig::from_file), then [`LoomNetwork::new`] |
 //! | `NewNetwork`, `SetLayer`, `GetLayer` | [`LoomConfig::new`], [`set_layer`](LoomConfig::set_layer), [`LoomNetwork::get_layer`] |
-//! | `InitializeWeights` | done by `new`; again with [`initialize_weights`](LoomNetwork::initialize_weights), from the file's seed with [`LoomConfig::builder`] |
+//! | `InitializeWeights` | done by `new`; again with [`initialize_weights`](LoomNetwork::initialize_weights), from the file's seed with [`LoomConfig::init_context`] |
 //! | `BatchSize`, `IsDisabled` | [`set_batch_size`](LoomNetwork::set_batch_size), [`set_disabled`](LoomNetwork::set_disabled) |
 //! | `WeightsToGPU`, `IsGPUMounted` | build with the device, or [`to_device`](crate::LayerExt::to_device) (as often as you like); [`is_mounted_on`](LoomNetwork::is_mounted_on) |
 //! | `WeightsToCPU`, `ReleaseGPUWeights` | `to_device` with a CPU device: all weights move, the GPU's memory is free, the network works on; [`LoomLayer::weight`] copies one array |

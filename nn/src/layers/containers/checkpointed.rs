@@ -12,8 +12,9 @@ use crate::module::{Layer, LayerExt, Param, Snapshot, Visitor, parametrized};
 /// `torch.utils.checkpoint.checkpoint`: memory for the inputs only, at the price of a second forward.
 ///
 /// Results and gradients have the same bits as without: random numbers are drawn again from the same positions, and buffers (running
-/// statistics) are as they were before the forward while it is repeated, and as they were after it afterwards. The mode (training, evaluation) must not change between forward and backward. State and names are the
-/// layer's own. Stateful recurrent layers refuse to run in it. Deep stacks take the least memory in about sqrt(depth) checkpointed segments.
+/// statistics) are as they were before the forward while it is repeated, and as they were after it afterwards. The mode (training,
+/// evaluation) must not change between forward and backward. State and names are the layer's own. Stateful recurrent layers refuse to run
+/// in it. Deep stacks take the least memory in about sqrt(depth) checkpointed segments.
 #[derive(Debug)]
 pub struct Checkpointed {
     layer: Arc<dyn Layer>,
@@ -90,20 +91,20 @@ fn recompute(
         x.push(if cx.needs(i) { t.with_grad() } else { t.clone() });
     }
     // Parameters that read as something else in the forward do so again.
-    let mut stand_ins = vec![];
+    let mut replaced = vec![];
     for (i, (p, saved, substituted)) in params.iter().enumerate() {
         // One that changed since the forward would give the gradient of another function.
         let t = saved.get(cx)?;
         if *substituted {
             let at = inputs.len() + i;
-            stand_ins.push((at, p.clone(), if cx.needs(at) { t.with_grad() } else { t.clone() }));
+            replaced.push((at, p.clone(), if cx.needs(at) { t.with_grad() } else { t.clone() }));
         }
     }
 
     let now = Snapshot::take(layer)?;
     let again = || {
         before.restore(layer)?;
-        let substitutes = stand_ins.iter().map(|(_, p, t)| (p.clone(), t.clone())).collect();
+        let substitutes = replaced.iter().map(|(_, p, t)| (p.clone(), t.clone())).collect();
         let y = enable_grad(|| parametrized(substitutes, || repeated(|| call(layer, &x))))?;
         let roots: Vec<(&Tensor, Option<&Tensor>)> = y
             .iter()
@@ -118,7 +119,7 @@ fn recompute(
     let done = again();
     now.restore(layer)?;
     done?;
-    let inputs = x.iter().enumerate().chain(stand_ins.iter().map(|(at, _, t)| (*at, t)));
+    let inputs = x.iter().enumerate().chain(replaced.iter().map(|(at, _, t)| (*at, t)));
     for (i, x) in inputs {
         if let Some(g) = x.grad() {
             cx.give(i, g)?;

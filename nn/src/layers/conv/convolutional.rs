@@ -63,7 +63,7 @@ impl<const N: usize> ConvNd<N, false> {
         Self::build(cx, out_channels, kernel_size.per_axis())
     }
 
-    /// Sets the distance of a window's cells (default 1).
+    /// Sets the dilation, the distance of a window's cells (default 1).
     pub fn dilation(mut self, dilation: impl PerAxis<usize, N>) -> Self {
         self.dilation = dilation.per_axis();
         self
@@ -121,13 +121,13 @@ impl<const N: usize, const DILATED: bool> ConvNd<N, DILATED> {
         })
     }
 
-    /// Sets the distance of windows (default 1).
+    /// Sets the stride, the distance of neighbouring windows (default 1).
     pub fn stride(mut self, stride: impl PerAxis<usize, N>) -> Self {
         self.stride = stride.per_axis();
         self
     }
 
-    /// Sets the cells added on both sides of each axis (default 0, which PyTorch calls "valid").
+    /// Sets the padding: cells added on both sides of each axis (default 0, which PyTorch calls "valid").
     pub fn padding(mut self, padding: impl PerAxis<usize, N>) -> Self {
         (self.padding, self.same) = (padding.per_axis(), false);
         self

@@ -78,21 +78,21 @@ impl DeformableConvolutional {
         })
     }
 
-    /// Sets the distance of windows.
+    /// Sets the stride, the distance of neighbouring windows.
     pub fn stride(mut self, stride: impl PerAxis<usize, 2>) -> Self {
         let stride = stride.per_axis();
         self.stride = stride;
         self.each(|c| c.stride(stride))
     }
 
-    /// Sets the zeros around the image.
+    /// Sets the padding: zeros around the image.
     pub fn padding(mut self, padding: impl PerAxis<usize, 2>) -> Self {
         let padding = padding.per_axis();
         self.padding = padding;
         self.each(|c| c.padding(padding))
     }
 
-    /// Sets the distance of a window's undisplaced cells.
+    /// Sets the dilation, the distance of a window's cells before they are displaced.
     pub fn dilation(mut self, dilation: impl PerAxis<usize, 2>) -> Self {
         let dilation = dilation.per_axis();
         self.dilation = dilation;

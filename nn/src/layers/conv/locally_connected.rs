@@ -58,7 +58,7 @@ impl LocallyConnected {
         })
     }
 
-    /// Sets the distance of windows. Parameters that were made are dropped, since their sizes depend on it.
+    /// Sets the stride, the distance of neighbouring windows. Parameters that were made are dropped, since their sizes depend on it.
     pub fn stride(mut self, stride: impl PerAxis<usize, 2>) -> Self {
         self.stride = stride.per_axis();
         self.weights.reset();

@@ -141,21 +141,21 @@ impl<const MID: bool> SeparableBlock<MID> {
         self.each(|first, second| (first, second.no_bias()))
     }
 
-    /// Sets the distance of windows.
+    /// Sets the stride, the distance of neighbouring windows.
     pub fn stride(mut self, stride: impl PerAxis<usize, 2>) -> Self {
         let stride = stride.per_axis();
         self.stride = stride;
         self.each(|first, second| (first.stride(stride), second))
     }
 
-    /// Sets the zeros around the image.
+    /// Sets the padding: zeros around the image.
     pub fn padding(mut self, padding: impl PerAxis<usize, 2>) -> Self {
         let padding = padding.per_axis();
         self.padding = padding;
         self.each(|first, second| (first.padding(padding), second))
     }
 
-    /// Sets the distance of a window's cells.
+    /// Sets the dilation, the distance of a window's cells.
     pub fn dilation(mut self, dilation: impl PerAxis<usize, 2>) -> Self {
         let dilation = dilation.per_axis();
         self.dilation = dilation;

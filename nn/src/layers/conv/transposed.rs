@@ -66,25 +66,25 @@ impl<const N: usize> DeconvNd<N> {
         })
     }
 
-    /// Sets the distance of the input's cells in the output (default 1).
+    /// Sets the stride, the distance of the input's cells in the output (default 1).
     pub fn stride(mut self, stride: impl PerAxis<usize, N>) -> Self {
         self.stride = stride.per_axis();
         self
     }
 
-    /// Sets the cells cut from both sides of each output axis (default 0).
+    /// Sets the padding: cells cut from both sides of each output axis (default 0).
     pub fn padding(mut self, padding: impl PerAxis<usize, N>) -> Self {
         self.padding = padding.per_axis();
         self
     }
 
-    /// Sets the cells added behind each output axis (default 0).
+    /// Sets the output padding: cells added behind each output axis (default 0).
     pub fn output_padding(mut self, cells: impl PerAxis<usize, N>) -> Self {
         self.output_padding = cells.per_axis();
         self
     }
 
-    /// Sets the distance of a window's cells (default 1).
+    /// Sets the dilation, the distance of a window's cells (default 1).
     pub fn dilation(mut self, dilation: impl PerAxis<usize, N>) -> Self {
         self.dilation = dilation.per_axis();
         self

@@ -65,7 +65,8 @@ pub struct SubpixelConvolutional {
 impl SubpixelConvolutional {
     const KIND: &'static str = "SubpixelConvolutional";
 
-    /// `in_channels -> out_channels` channels at `upscale_factor` times the resolution, with bias and without activation. Errors: a size of 0; an even kernel.
+    /// `in_channels -> out_channels` channels at `upscale_factor` times the resolution, with bias and without activation. Errors: a size of
+    /// 0; an even kernel.
     pub fn new(
         cx: &InitContext,
         in_channels: usize,

@@ -39,8 +39,8 @@ fn squared(x: &Tensor) -> Result<Tensor> {
 }
 
 impl HyperbolicLinear {
-    /// `in_features -> out_features` with bias on the ball of c = 1, from points of the ball to points of the ball, without nonlinearity. Errors: a
-    /// size of 0.
+    /// `in_features -> out_features` with bias on the ball of c = 1, from points of the ball to points of the ball, without nonlinearity.
+    /// Errors: a size of 0.
     pub fn new(cx: &InitContext, in_features: usize, out_features: usize) -> Result<Self> {
         positive(OP, "in_features", &[in_features])?;
         positive(OP, "out_features", &[out_features])?;

@@ -173,8 +173,9 @@ macro_rules! cell {
                 self
             }
 
-            /// The state after one step of input `[B, I]` (or `[I]`) from a state `[B, H]`, or from zeros. Gradients flow through both; steps in a
-            /// row are backpropagation through time, which [`RnnState::detach`] cuts. Errors: `Invalid` for shapes that do not fit.
+            /// The state after one step of input `[B, I]` (or `[I]`) from a state `[B, H]`, or from zeros. Gradients flow through both;
+            /// steps in a row are backpropagation through time, which [`RnnState::detach`] cuts. Errors: `Invalid` for shapes that do not
+            /// fit.
             pub fn step(&self, x: &Tensor, state: Option<&RnnState>) -> Result<RnnState> {
                 self.0.step(x, state)
             }

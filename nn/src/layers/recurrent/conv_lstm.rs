@@ -82,7 +82,7 @@ impl ConvLstm {
         })
     }
 
-    /// Sets the distance of windows on the input. A stride above 1 needs a padding. Errors: 0.
+    /// Sets the stride of the input's convolution. A stride above 1 needs a padding. Errors: 0.
     pub fn stride(mut self, stride: impl PerAxis<usize, 2>) -> Result<Self> {
         self.stride = stride.per_axis();
         crate::layers::spatial::positive(OP, "stride", &self.stride)?;
@@ -95,7 +95,7 @@ impl ConvLstm {
         self
     }
 
-    /// Sets the distance of a window's cells on the input. Errors: 0.
+    /// Sets the dilation of the input's convolution. Errors: 0.
     pub fn dilation(mut self, dilation: impl PerAxis<usize, 2>) -> Result<Self> {
         self.dilation = dilation.per_axis();
         crate::layers::spatial::positive(OP, "dilation", &self.dilation)?;

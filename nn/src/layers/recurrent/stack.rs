@@ -47,7 +47,7 @@ pub struct RecurrentStack {
 
 /// A layer that [`Bidirectional`] can run in both directions.
 pub trait RecurrentLayer: Layer {
-    /// What it is made of.
+    /// The stack of layers that it consists of.
     #[doc(hidden)]
     fn into_stack(self) -> RecurrentStack;
 }

@@ -1,4 +1,4 @@
-//! Layers that reshape, merge, mask and disturb.
+//! Layers that reshape, merge, mask and add noise.
 
 use serde::Deserialize;
 use serde_json::Value;

@@ -193,7 +193,7 @@ impl Config {
 
     /// The optimizer of a model, with masters, loss scaling and averages as far as they are asked for. Errors: a group without parameters.
     pub fn optimizer(&self, model: &dyn Layer) -> Result<Optimizer> {
-        self.train.dress(self.optimizer.build(model)?)
+        self.train.configure(self.optimizer.build(model)?)
     }
 
     /// Whether classes lie on the last axis of the output.

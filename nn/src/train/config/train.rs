@@ -229,7 +229,7 @@ impl TrainConfig {
     }
 
     /// Masters, loss scaling and averages, as far as they are asked for.
-    pub(super) fn dress(&self, optimizer: Optimizer) -> Result<Optimizer> {
+    pub(super) fn configure(&self, optimizer: Optimizer) -> Result<Optimizer> {
         let half = self.precision != Precision::F32;
         let mut o = if half && self.master_weights { optimizer.master_weights()? } else { optimizer };
         let scaling = match self.loss_scaling {

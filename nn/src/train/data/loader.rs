@@ -148,7 +148,7 @@ impl Iterator for Prefetched {
                     self.next = self.count;
                     return Some(Err(e));
                 }
-                // A thread goes without a word only if the item source panicked.
+                // A thread ends without an error only if the item source panicked.
                 Err(_) => {
                     self.next = self.count;
                     return Some(Err(invalid("Loader", "items", "batches until the epoch's end", "a panic")));
@@ -161,7 +161,7 @@ impl Iterator for Prefetched {
 
 impl Drop for Prefetched {
     fn drop(&mut self) {
-        // Threads end when nobody receives.
+        // Threads end when the receiver is gone.
         self.receivers.clear();
         for t in self.threads.drain(..) {
             // Its panic was reported by its own hook, and as an error above.

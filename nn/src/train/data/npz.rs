@@ -10,8 +10,8 @@ use crate::core::error::{At, NnError, Result};
 use crate::core::host_tensor::HostTensor;
 use crate::core::limits;
 
-/// Reads the arrays of a `.npz` file, compressed or not, by name. `names`: only these. Errors: as [`read_npy`](super::read_npy); [`NnError::Data`] for a
-/// damaged archive and for a name that is not in it.
+/// Reads the arrays of a `.npz` file, compressed or not, by name. `names`: only these. Errors: as [`read_npy`](super::read_npy);
+/// [`NnError::Data`] for a damaged archive and for a name that is not in it.
 pub fn read_npz(path: impl AsRef<Path>, names: Option<&[&str]>) -> Result<BTreeMap<String, HostTensor>> {
     let path = path.as_ref();
     let file = File::open(path).map_err(NnError::io("open", path))?;

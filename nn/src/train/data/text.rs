@@ -103,7 +103,7 @@ pub struct Tokenizer {
     special: bool,
 }
 
-/// Most tokens that a file may ask a text to be padded to, or to a multiple of.
+/// Largest length to which a file may have texts padded, or of which it may be the multiple.
 #[cfg(feature = "tokenizers")]
 const MAX_PADDING: u64 = 1 << 20;
 

@@ -23,8 +23,8 @@ losses! {
         /// How rows are combined.
         reduction: Reduction = Reduction::Mean,
     }
-    /// Loss of scores of the truth `positive*` `[B]` and of noise `negative*` `[B, K]`; with the noise's log-probabilities of both (`[B]`, `[B, K]`)
-    /// noise-contrastive estimation, without negative sampling.
+    /// Loss of scores of the truth `positive*` `[B]` and of noise `negative*` `[B, K]`; with the noise's log-probabilities of both (`[B]`,
+    /// `[B, K]`) noise-contrastive estimation, without negative sampling.
     (positive: &Tensor, negative: &Tensor, log_noise: Option<(&Tensor, &Tensor)>) |s| {
         let noise = log_noise.map(|(a, b)| (a.detach(), b.detach()));
         let (a, b) = (noise.as_ref().map(|n| &n.0), noise.as_ref().map(|n| &n.1));

@@ -65,9 +65,9 @@ pub trait Criterion: Send + Sync + fmt::Debug {
     fn reduction(&self) -> Reduction;
 }
 
-/// The value of a loss, and its gradient with respect to the output: a forward and a backward through the loss alone. Where the gradient of a model
-/// is wanted, call `backward` on the loss instead; this one leaves the output's graph alone. Errors: those of the loss; a reduction that leaves more
-/// than one value.
+/// The value of a loss, and its gradient with respect to the output: a forward and a backward through the loss alone. Where the gradient of
+/// a model is wanted, call `backward` on the loss instead; this one leaves the output's graph alone. Errors: those of the loss; a reduction
+/// that leaves more than one value.
 pub fn loss_and_grad(
     criterion: &dyn Criterion,
     output: &Tensor,

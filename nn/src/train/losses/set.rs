@@ -189,8 +189,8 @@ impl DetrLoss {
         targets.iter().enumerate().map(image).collect()
     }
 
-    /// The terms for logits `*` `[B, Q, classes + 1]` (the last class is no object) and boxes `*` `[B, Q, 4]` (centre, width, height), matched by
-    /// [`match_on_host`](DetrLoss::match_on_host). Objects beyond the number of queries have no pair. Errors: as there.
+    /// The terms for logits `*` `[B, Q, classes + 1]` (the last class is no object) and boxes `*` `[B, Q, 4]` (centre, width, height),
+    /// matched by [`match_on_host`](DetrLoss::match_on_host). Objects beyond the number of queries have no pair. Errors: as there.
     pub fn terms(&self, logits: &Tensor, boxes: &Tensor, targets: &[ImageTargets]) -> Result<DetrTerms> {
         let matches = self.match_on_host(logits, boxes, targets)?;
         let (device, queries, classes) = (logits.device(), logits.shape()[1], logits.shape()[2]);

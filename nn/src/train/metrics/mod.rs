@@ -1,6 +1,7 @@
 //! Metrics that accumulate on the device and are read back once per interval.
 //!
-//! [`Totals`] is the trainer's own loss and accuracy; every [`Metric`] can be given to [`Trainer::metric`](crate::Trainer::metric), or used alone:
+//! [`Totals`] is the trainer's own loss and accuracy; every [`Metric`] can be given to [`Trainer::metric`](crate::Trainer::metric), or used
+//! alone:
 //!
 //! ```
 //! use trefoil_nn::{Tensor, metrics::{Average, ConfusionMatrix, Metric}};

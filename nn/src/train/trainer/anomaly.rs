@@ -1,4 +1,4 @@
-//! Finding the first value that is not finite, without asking the device in every step.
+//! Anomaly mode: finding the first value that is not finite, without waiting for the device in every step.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -143,7 +143,7 @@ impl Watch {
             None if in_loss => "an operation beyond those that are told apart".into(),
             None => "the backward pass".into(),
         };
-        // Whoever goes on with other data starts afresh.
+        // Training may go on with other data, so the count starts again.
         self.count.fill(0.0)?;
         Err(NnError::Anomaly { step, what: if in_loss { "the loss" } else { "a gradient" }, origin })
     }

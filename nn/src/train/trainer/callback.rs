@@ -1,4 +1,4 @@
-//! What else may happen during training.
+//! Callbacks of the training loop.
 
 use std::fmt;
 
@@ -22,7 +22,7 @@ pub struct StepEnd<'a> {
     pub output: &'a Tensor,
 }
 
-/// Sees training as it runs. An error ends it.
+/// Called by the trainer as training runs. An error ends it.
 pub trait Callback {
     /// An epoch (from 1) begins.
     fn epoch_begin(&mut self, _epoch: u64) -> Result<()> {

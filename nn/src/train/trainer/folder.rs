@@ -1,4 +1,4 @@
-//! The run folder: who may write to it, and the file of metrics.
+//! The run folder: its lock, and the file of metrics.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -9,7 +9,8 @@ use super::{BEST, CHECKPOINT, CURVES, EpochStats, METRICS};
 use crate::core::error::{NOTICE, NnError, Result, invalid};
 use crate::io::durable::{self, TEMPORARY, write_atomic};
 
-/// The file that is locked while a trainer uses the folder. It stays: a lock on a file that may be removed excludes nobody.
+/// The file that is locked while a trainer uses the folder. It is never removed: a lock on a file that another process may remove does not
+/// exclude that process.
 const LOCK: &str = "run.lock";
 
 /// A run folder that no other trainer uses.
@@ -151,7 +152,7 @@ impl RunFolder {
     }
 }
 
-/// Locks a folder for this process. Errors: [`NnError::Locked`] with who has it; [`NnError::Io`].
+/// Locks a folder for this process. Errors: [`NnError::Locked`] with the process that has it; [`NnError::Io`].
 fn lock(folder: &Path) -> Result<File> {
     let path = folder.join(LOCK);
     let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
@@ -200,7 +201,7 @@ fn is_at(_file: &File, _path: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Removes what a process that was killed while it wrote has left. Who holds the lock is the only one who writes.
+/// Removes the temporary files of a process that was killed while it wrote; only the holder of the lock writes.
 fn remove_temporary(folder: &Path) {
     let ours = |name: &str| {
         [CHECKPOINT, BEST, METRICS, CURVES]

@@ -140,13 +140,13 @@ impl<'a> Trainer<'a> {
         Ok(trainer)
     }
 
-    /// Measures something on the test data after every epoch; see [`metrics`](crate::metrics).
+    /// Adds a metric that is measured on the test data after every epoch; see [`metrics`](crate::metrics).
     pub fn metric(mut self, metric: impl Metric + 'static) -> Self {
         self.metrics.push(Box::new(metric));
         self
     }
 
-    /// Lets something else see every step and epoch.
+    /// Adds a callback for every step and epoch.
     pub fn callback(mut self, callback: impl Callback + 'a) -> Self {
         self.callbacks.0.push(Box::new(callback));
         self

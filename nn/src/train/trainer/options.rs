@@ -79,9 +79,9 @@ pub struct TrainOptions {
     /// Evaluate with the optimizer's moving average of the parameters, where it keeps one.
     pub evaluate_ema: bool,
     /// Anomaly mode: a loss (or, without loss scaling, a gradient) that is not finite changes no parameter, and training stops with
-    /// [`NnError::Anomaly`](crate::NnError::Anomaly), which names the step and the layer. Everything is found on the device; the host asks after this many steps,
-    /// and at the end of an epoch. Parameters and optimizer state are then those before the bad step; buffers (running statistics) may have
-    /// seen it, and the run folder holds the last good epoch.
+    /// [`NnError::Anomaly`](crate::NnError::Anomaly), which names the step and the layer. Everything is found on the device; the host asks
+    /// after this many steps, and at the end of an epoch. Parameters and optimizer state are then those before the bad step; buffers
+    /// (running statistics) may have seen it, and the run folder holds the last good epoch.
     pub anomaly: Option<u64>,
     /// Folder for `checkpoint.safetensors`, `best.safetensors`, `metrics.jsonl` and `curves.svg`. One trainer at a time uses it. An earlier
     /// run in it that is not resumed is moved aside (to `name.1`, ..) when the first epoch is saved.

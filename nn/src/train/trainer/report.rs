@@ -1,4 +1,4 @@
-//! What a run tells: epochs, their file, their curves.
+//! Reports of a run: epochs, their file, their curves.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -94,7 +94,7 @@ impl Trainer<'_> {
         }
     }
 
-    /// Asks the device whether a step was bad, and ends training there.
+    /// Reads from the device whether a step was bad, and ends training there.
     pub(super) fn check_anomalies(&mut self) -> Result<()> {
         let Some(w) = &self.watch else { return Ok(()) };
         let found = w.read();

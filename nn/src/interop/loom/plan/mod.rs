@@ -1,4 +1,4 @@
-//! From what a file says to what is computed: sizes, activations and variants are settled and checked before anything is allocated.
+//! The plan of a network: sizes, activations and variants are determined and checked before anything is allocated.
 
 mod containers;
 mod layers;
@@ -20,9 +20,9 @@ pub struct Report {
     pub mattered: Vec<(Flag, String)>,
     /// Keys that Loom knows but that this type of layer does not read, by path.
     pub unused: Vec<String>,
-    /// Elements of a sample at the input, where the file tells.
+    /// Elements of a sample at the input, where the file determines them.
     pub inputs: Option<usize>,
-    /// Elements of a sample at the output, where the file tells.
+    /// Elements of a sample at the output, where the file determines them.
     pub outputs: Option<usize>,
 }
 
@@ -69,7 +69,7 @@ pub(super) fn first<const N: usize>(all: [Option<usize>; N]) -> Option<usize> {
     all.into_iter().flatten().find(|&n| n > 0)
 }
 
-/// Settles a whole configuration.
+/// Plans a whole configuration.
 pub(super) fn plan(config: &LoomConfig, flags: &Flags) -> Result<(Vec<Node>, Report)> {
     let mut p = Planner { flags, report: Report::default() };
     p.grid(config)?;
@@ -135,7 +135,7 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// Settles a layer of `d` after `size` elements per sample.
+    /// Plans a layer of `d` after `size` elements per sample.
     fn node(
         &mut self,
         path: String,

@@ -1,4 +1,4 @@
-//! What a settled network consists of.
+//! What the plan of a network consists of.
 
 use trefoil::ops::Activation;
 
@@ -139,11 +139,11 @@ pub(in crate::interop::loom) enum Op {
     Vanish,
 }
 
-/// A settled layer.
+/// A planned layer.
 #[derive(Debug, Clone, PartialEq)]
 pub(in crate::interop::loom) struct Node {
     pub(in crate::interop::loom) path: String,
     pub(in crate::interop::loom) op: Op,
-    /// Elements per sample, where the file tells.
+    /// Elements per sample, where the file determines them.
     pub(in crate::interop::loom) outputs: Option<usize>,
 }
