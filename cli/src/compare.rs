@@ -26,7 +26,7 @@ gradient at the outputs. Every tensor is compared as it is: outputs, buffers, gr
 inputs. The error is the largest difference over the largest element. A gradient that is nothing but rounding (the bias in front of a batch
 normalization) passes if it differs by less than 1e-6 of the network's largest gradient. The exit status is 1 if a tensor fails.")]
 pub(crate) struct Args {
-    /// A training run, or a network
+    /// A training run, a network, or a network or bundle of Loom
     config: PathBuf,
     #[command(flatten)]
     backend: BackendArg,
@@ -148,7 +148,7 @@ pub(crate) fn run(a: &Args, out: &mut dyn Write) -> Result<()> {
         reference.eval();
         model.eval();
     }
-    let rows = judge(compare_models(&reference, &model, &inputs)?, &gate);
+    let rows = judge(compare_models(&*reference, &*model, &inputs)?, &gate);
     let failed = rows.iter().filter(|r| !r.ok).count();
     if a.json {
         let list: Vec<_> = rows

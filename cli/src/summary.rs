@@ -19,12 +19,14 @@ use crate::network::Described;
 Examples:
   trefoil summary examples/digits.json             layers, shapes, parameters, memory, arithmetic
   trefoil summary network.json --batch 64          a network alone; its `inputs` say the shapes
+  trefoil summary loom.json                        a network of Loom
   trefoil summary examples/digits.json --json      the same as JSON
 
 MACs are the multiply-accumulates of products (matrices, convolutions, attention, recurrences); FLOPs are two per MAC and one per element
-that any other operation computes. Nothing is computed for them: the backend serves a run's data alone. Numbers of a layer contain those of its parts. Sizes that a network alone leaves free (-1) count as 8.")]
+that any other operation computes. Nothing is computed for them: the backend serves a run's data alone. Numbers of a layer contain those of
+its parts. Sizes that a network alone leaves free (-1) count as 8. The inputs that a network declares stand for data that cannot be read.")]
 pub(crate) struct Args {
-    /// A training run, or a network
+    /// A training run, a network, or a network or bundle of Loom
     config: PathBuf,
     #[command(flatten)]
     backend: BackendArg,
@@ -44,7 +46,7 @@ pub(crate) fn run(a: &Args, out: &mut dyn Write) -> Result<()> {
     // What there is to say depends on shapes alone: nothing is allocated or computed, whatever the sizes.
     let shapes: Device = Arc::new(Engine::shapes());
     let inputs = match &described {
-        Described::Network(_) => described.inputs(&shapes, a.batch)?,
+        Described::Network(_) | Described::Loom(..) => described.inputs(&shapes, a.batch)?,
         Described::Run(..) => described
             .inputs(&a.backend.open()?, a.batch)?
             .iter()
@@ -54,7 +56,7 @@ pub(crate) fn run(a: &Args, out: &mut dyn Write) -> Result<()> {
     let model = described.network(&shapes, described.dtype(), &inputs)?;
     // Statistics of batches need several items; those that were saved do not.
     model.eval();
-    let s = summary(&model, &inputs)?;
+    let s = summary(&*model, &inputs)?;
     // What an optimizer keeps besides the parameters: gradients, states in f32, and f32 originals of 16-bit parameters.
     let training = match &described {
         Described::Run(config, _) => {
@@ -67,7 +69,7 @@ pub(crate) fn run(a: &Args, out: &mut dyn Write) -> Result<()> {
             let gradients = trained * described.dtype().size();
             Some((config.optimizer.name(), gradients, copies * trained * 4))
         }
-        Described::Network(_) => None,
+        Described::Network(_) | Described::Loom(..) => None,
     };
     if a.json {
         let rows: Vec<_> = s

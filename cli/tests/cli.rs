@@ -360,6 +360,35 @@ fn frozen_parameters_take_no_gradients() {
 }
 
 #[test]
+fn networks_of_loom_and_runs_without_data_are_described() {
+    let f = Folder::new("described");
+    let loom = f.write(
+        "loom.json",
+        r#"{ "id": "xor", "batch_size": 4, "grid_rows": 1, "grid_cols": 1, "layers_per_cell": 2, "seed": 7,
+             "layers": [ { "type": "dense", "activation": "tanh", "input_height": 2, "output_height": 8 },
+                         { "type": "dense", "activation": "sigmoid", "input_height": 8, "output_height": 1 } ] }"#,
+    );
+    let text = ok(&["summary", &loom, "--backend", "cpu", "--json"]);
+    let all: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(all["parameters"], 2 * 8 + 8 + 8 + 1);
+    assert!(ok(&["compare", &loom, "--backend", "cpu", "--double"]).contains(" 0 failed"));
+
+    let model =
+        r#""model": { "inputs": { "x": [5] }, "layers": [ { "type": "dense", "out_features": 3 } ] }"#;
+    let absent = r#""data": { "npy": "no-such-file.npy", "targets": "no-such-file.npy" }"#;
+    for (name, run) in [("alone", format!("{{ {model} }}")), ("absent", format!("{{ {absent}, {model} }}"))] {
+        let file = f.write(&format!("{name}.json"), &run);
+        let text = ok(&["summary", &file, "--backend", "cpu", "--json"]);
+        let all: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(all["parameters"], 18, "{name}");
+    }
+    // Without declared inputs the data is needed.
+    let open = f
+        .write("open.json", &format!("{{ {absent}, {} }}", model.replace(r#""inputs": { "x": [5] }, "#, "")));
+    assert!(fails(&["summary", &open, "--backend", "cpu"], 1).contains("no-such-file"));
+}
+
+#[test]
 fn every_tensor_is_compared() {
     let f = Folder::new("compare");
     let network = f.write("network.json", NETWORK);

@@ -164,7 +164,7 @@ fn batch_normalization() {
     refused(layer.forward(&tensor(&cpu(), &[3], 1)), &["BatchNormalization", "rank"]);
     refused(layer.forward(&tensor(&cpu(), &[1, 3], 1)), &["BatchNormalization", "2 values"]);
     refused(layer.forward(&tensor(&cpu(), &[0, 3], 1)), &["BatchNormalization", "2 values"]);
-    refused(BatchNormalization::new(&cx, 0), &["BatchNormalization", "channels"]);
+    refused(BatchNormalization::new(&cx, 0), &["BatchNormalization", "num_features"]);
     refused(BatchNormalization::new(&cx, 1).unwrap().eps(-1.0), &["BatchNormalization", "eps"]);
     refused(
         BatchNormalization::new(&cx, 1).unwrap().momentum(Some(f64::NAN)),
@@ -437,7 +437,7 @@ fn transformer_names_modes_and_errors() {
     refused(decoder.decode(&x, &narrow, &none, &none), &["MultiHeadAttention", "key"]);
     refused(decoder.decode(&x, &x.narrow(0, 0, 1).unwrap(), &none, &none), &["MultiHeadAttention", "batch"]);
     refused(encoder.forward(&narrow), &["MultiHeadAttention", "query"]);
-    refused(TransformerEncoder::new(&cx, &TransformerConfig::new(4, 3)), &["MultiHeadAttention", "heads"]);
+    refused(TransformerEncoder::new(&cx, &TransformerConfig::new(4, 3)), &["MultiHeadAttention", "nhead"]);
     refused(TransformerEncoder::new(&cx, &config().dropout(2.0)), &["dropout"]);
     for norm_first in [false, true] {
         let p = TransformerConfig::new(8, 2).d_ff(12).dropout(0.0);

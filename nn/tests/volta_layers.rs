@@ -354,7 +354,7 @@ fn recurrent_cells() {
     refused(cell.step(&tensor(&cpu(), &[1, 1, 2], 1), None), &["LstmCell", "[B, I]"]);
     refused(gru.forward_all(&[a.clone(), b.clone(), b]), &["GruCell", "inputs"]);
     refused(LstmCell::new(&f64s(), 0, 3), &["LstmCell", "input"]);
-    refused(LstmCell::lazy(&f64s(), 0), &["LstmCell", "hidden"]);
+    refused(LstmCell::lazy(&f64s(), 0), &["LstmCell", "hidden_size"]);
 }
 
 /// softmax(Q K^T / sqrt D + mask) V of matrices, by primitives.

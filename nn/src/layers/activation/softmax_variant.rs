@@ -8,6 +8,7 @@ use trefoil::ops::Distribution;
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::{Device, Tensor, same_handle};
 use crate::layers::regularization::noise::RandomStream;
+use crate::layers::spatial::positive;
 use crate::module::{InitContext, Layer, Visitor};
 
 const OP: &str = "SoftmaxVariant";
@@ -101,9 +102,8 @@ fn check(kind: &SoftmaxKind) -> Result<()> {
     match kind {
         Standard { temperature } | Gumbel { temperature, .. } => check_temperature(*temperature),
         Grid { rows, cols, temperature } => {
-            if *rows == 0 || *cols == 0 {
-                return Err(invalid(OP, "rows", "sizes of at least 1", format!("{rows} rows of {cols}")));
-            }
+            positive(OP, "rows", &[*rows])?;
+            positive(OP, "cols", &[*cols])?;
             check_temperature(*temperature)
         }
         Hierarchical { levels, temperature, .. } => {

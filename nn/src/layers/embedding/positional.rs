@@ -6,6 +6,7 @@ use crate::core::error::{Result, invalid};
 use crate::core::limits;
 use crate::core::tensor::{Tensor, is_trial};
 use crate::layers::Dropout;
+use crate::layers::spatial::positive;
 use crate::module::Init;
 use crate::module::hooks;
 use crate::module::{InitContext, Layer, Param, Visitor};
@@ -116,10 +117,8 @@ const LEARNED: &str = "PositionalEmbedding";
 impl PositionalEmbedding {
     /// Width `d_model`, positions below `max_len`. Errors: a size of 0.
     pub fn new(cx: &InitContext, d_model: usize, max_len: usize) -> Result<Self> {
-        if d_model == 0 || max_len == 0 {
-            let got = format!("d_model {d_model}, max_len {max_len}");
-            return Err(invalid(LEARNED, "d_model", "sizes of at least 1", got));
-        }
+        positive(LEARNED, "d_model", &[d_model])?;
+        positive(LEARNED, "max_len", &[max_len])?;
         let normal = Init::Normal { mean: 0.0, std: 0.02 };
         Ok(PositionalEmbedding { weight: normal.param(cx, &[max_len, d_model], max_len, d_model)? })
     }
