@@ -9,7 +9,7 @@ use crate::core::tensor::Tensor;
 
 impl Tensor {
     /// The elements in row-major order on the host. Waits for the device. Errors: `Invalid` for another dtype; what went wrong on the device
-    /// since the last such call, [`NnError::OutOfRange`] among it.
+    /// since the last such call, [`NnError::OutOfRange`](crate::NnError::OutOfRange) among it.
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         let c = self.detach().contiguous()?;
         self.device().download::<T>(c.operand().view()?).map_err(index_check::explain)

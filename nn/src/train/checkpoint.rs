@@ -47,7 +47,7 @@ impl Checkpoint {
     }
 
     /// Puts the state into a model and an optimizer. Everything is checked before the first tensor is written. Errors:
-    /// [`NnError::StateNames`], [`NnError::StateShape`].
+    /// [`NnError::StateNames`](crate::NnError::StateNames), [`NnError::StateShape`](crate::NnError::StateShape).
     pub fn restore(&self, model: &dyn Layer, optimizer: Option<&mut Optimizer>) -> Result<()> {
         let own = model.unique_state()?;
         let state = match &optimizer {

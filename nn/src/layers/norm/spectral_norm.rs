@@ -19,7 +19,7 @@ use crate::module::{InitContext, Layer, LayerExt, Param, Snapshot, Visitor, para
 ///
 /// State: that of the inner layer, in which `weight` becomes `parametrizations.weight.original` (the raw weight, which is what trains), and
 /// the buffers `parametrizations.weight.0._u [h]` and `parametrizations.weight.0._v [w]`. Around a lazy layer the buffers are made in the
-/// first forward. Around a [`Checkpointed`](super::Checkpointed) layer it works too.
+/// first forward. Around a [`Checkpointed`](crate::layers::Checkpointed) layer it works too.
 #[derive(Debug)]
 pub struct SpectralNormalization {
     inner: Box<dyn Layer>,

@@ -86,7 +86,7 @@ impl Bidirectional {
     }
 
     /// Runs over `x` `[B, T, I]` (or `[T, I]`): the output (two with [`Merge::None`]) and the final states, layer by layer, in each the
-    /// forward direction first. Initial states come in the same order. Arguments and errors as [`Lstm::run`](super::Lstm::run).
+    /// forward direction first. Initial states come in the same order. Arguments and errors as [`Lstm::run`](crate::layers::Lstm::run).
     pub fn run(
         &self,
         x: &Tensor,

@@ -207,7 +207,7 @@ cell! {
     /// One step of long short-term memory, `torch.nn.LSTMCell`: `[B, I]` and states `[B, H]` to states.
     ///
     /// State: `weight_ih [4 H, I]`, `weight_hh [4 H, H]`, `bias_ih [4 H]`, `bias_hh [4 H]`, rows in the order i, f, g, o, drawn from
-    /// U(-1/sqrt(H), 1/sqrt(H)). Whole sequences run faster through [`Lstm`](super::Lstm).
+    /// U(-1/sqrt(H), 1/sqrt(H)). Whole sequences run faster through [`Lstm`](crate::layers::Lstm).
     LstmCell, RnnCell::Lstm
 }
 
@@ -215,7 +215,7 @@ cell! {
     /// One step of a gated recurrent unit, `torch.nn.GRUCell`: `[B, I]` and a state `[B, H]` to the next state.
     ///
     /// State: `weight_ih [3 H, I]`, `weight_hh [3 H, H]`, `bias_ih [3 H]`, `bias_hh [3 H]`, rows in the order r, z, n, drawn from
-    /// U(-1/sqrt(H), 1/sqrt(H)). Whole sequences run faster through [`Gru`](super::Gru).
+    /// U(-1/sqrt(H), 1/sqrt(H)). Whole sequences run faster through [`Gru`](crate::layers::Gru).
     GruCell, RnnCell::Gru
 }
 
@@ -223,7 +223,7 @@ cell! {
     /// One step of Elman's network with tanh, `torch.nn.RNNCell`: `[B, I]` and a state `[B, H]` to the next state.
     ///
     /// State: `weight_ih [H, I]`, `weight_hh [H, H]`, `bias_ih [H]`, `bias_hh [H]`, drawn from U(-1/sqrt(H), 1/sqrt(H)). Whole sequences run
-    /// faster through [`Recurrent`](super::Recurrent).
+    /// faster through [`Recurrent`](crate::layers::Recurrent).
     RecurrentCell, RnnCell::Tanh
 }
 

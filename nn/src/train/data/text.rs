@@ -133,7 +133,7 @@ fn check_file(bytes: &[u8]) -> std::result::Result<(), String> {
 
 #[cfg(feature = "tokenizers")]
 impl Tokenizer {
-    /// Reads `tokenizer.json`. Errors: [`NnError::Io`]; [`NnError::Data`] for a file that describes no tokenizer.
+    /// Reads `tokenizer.json`. Errors: [`NnError::Io`](crate::NnError::Io); [`NnError::Data`](crate::NnError::Data) for a file that describes no tokenizer.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let bytes = limits::read_file(path, limits::MODEL_TEXT_BYTES)?;
@@ -181,7 +181,7 @@ impl Encoding for Tokenizer {
     }
 }
 
-/// Reads a text file. Errors: [`NnError::Io`]; [`NnError::Data`] with the offset of what is not UTF-8.
+/// Reads a text file. Errors: [`NnError::Io`](crate::NnError::Io); [`NnError::Data`](crate::NnError::Data) with the offset of what is not UTF-8.
 pub fn read_text(path: impl AsRef<Path>) -> Result<String> {
     limits::read_text(path.as_ref(), limits::TEXT_BYTES)
 }
