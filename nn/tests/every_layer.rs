@@ -105,7 +105,7 @@ fn cases() -> Vec<Case> {
         (json!({"type": "activation", "kind": "prelu"}), vec![sequence]),
         (json!({"type": "softmax"}), vec![flat]),
         (json!({"type": "log_softmax"}), vec![flat]),
-        (json!({"type": "softmax_variant", "kind": "gumbel"}), vec![flat]),
+        (json!({"type": "softmax_variant", "kind": "entmax"}), vec![flat]),
         (json!({"type": "add"}), vec![flat, flat]),
         (json!({"type": "concatenate"}), vec![flat, &[6, 2]]),
         (json!({"type": "cropping", "cropping": [[1, 0], [0, 2]]}), vec![image]),
