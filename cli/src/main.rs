@@ -13,7 +13,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{bench, devices, explain, parity, plot, status, summary, train};
+use crate::commands::{bench, compare, devices, explain, plot, status, summary, train};
 use crate::error::{CliError, Result};
 
 /// GPU kernels for deep learning: look at devices, train, measure.
@@ -30,7 +30,7 @@ Examples:
   trefoil train examples/digits.json               train the digits example on the best device
   trefoil train examples/digits.json --resume      continue it after an interruption
   trefoil summary examples/digits.json             layers, shapes, parameters, arithmetic
-  trefoil parity examples/digits.json --backend opencl   every layer on two devices, forward and backward
+  trefoil compare examples/digits.json --backend opencl   every layer on two devices, forward and backward
   trefoil plot runs/digits                         curves of a run as SVG
   trefoil bench cases.json --backend cuda          time the kernels
   trefoil explain gemm                             which implementation serves an operation
@@ -54,7 +54,7 @@ enum Command {
     /// Show the layers of a network: shapes, parameters, memory, arithmetic
     Summary(summary::Args),
     /// Compare every layer of a network on two devices, forward and backward
-    Parity(parity::Args),
+    Compare(compare::Args),
     /// Draw the curves of runs as SVG
     Plot(plot::Args),
     /// Time operations described by a JSON file
@@ -70,7 +70,7 @@ fn run(cli: &Cli, out: &mut dyn Write) -> Result<()> {
         Command::Devices => devices::run(out),
         Command::Train(a) => train::run(a, out),
         Command::Summary(a) => summary::run(a, out),
-        Command::Parity(a) => parity::run(a, out),
+        Command::Compare(a) => compare::run(a, out),
         Command::Plot(a) => plot::run(a, out),
         Command::Bench(a) => bench::run(a, out),
         Command::Explain(a) => explain::run(a, out),

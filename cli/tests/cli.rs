@@ -65,7 +65,7 @@ fn help_is_complete() {
         "devices",
         "train",
         "summary",
-        "parity",
+        "compare",
         "plot",
         "bench",
         "explain",
@@ -78,7 +78,7 @@ fn help_is_complete() {
     for (command, word) in [
         ("train", "--resume"),
         ("summary", "--batch"),
-        ("parity", "--against"),
+        ("compare", "--against"),
         ("plot", "--out"),
         ("bench", "--only"),
         ("explain", "--backend"),
@@ -360,11 +360,40 @@ fn frozen_parameters_take_no_gradients() {
 }
 
 #[test]
-fn parity_compares_every_tensor() {
-    let f = Folder::new("parity");
+fn networks_of_loom_and_runs_without_data_are_described() {
+    let f = Folder::new("described");
+    let loom = f.write(
+        "loom.json",
+        r#"{ "id": "xor", "batch_size": 4, "grid_rows": 1, "grid_cols": 1, "layers_per_cell": 2, "seed": 7,
+             "layers": [ { "type": "dense", "activation": "tanh", "input_height": 2, "output_height": 8 },
+                         { "type": "dense", "activation": "sigmoid", "input_height": 8, "output_height": 1 } ] }"#,
+    );
+    let text = ok(&["summary", &loom, "--backend", "cpu", "--json"]);
+    let all: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(all["parameters"], 2 * 8 + 8 + 8 + 1);
+    assert!(ok(&["compare", &loom, "--backend", "cpu", "--double"]).contains(" 0 failed"));
+
+    let model =
+        r#""model": { "inputs": { "x": [5] }, "layers": [ { "type": "dense", "out_features": 3 } ] }"#;
+    let absent = r#""data": { "npy": "no-such-file.npy", "targets": "no-such-file.npy" }"#;
+    for (name, run) in [("alone", format!("{{ {model} }}")), ("absent", format!("{{ {absent}, {model} }}"))] {
+        let file = f.write(&format!("{name}.json"), &run);
+        let text = ok(&["summary", &file, "--backend", "cpu", "--json"]);
+        let all: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(all["parameters"], 18, "{name}");
+    }
+    // Without declared inputs the data is needed.
+    let open = f
+        .write("open.json", &format!("{{ {absent}, {} }}", model.replace(r#""inputs": { "x": [5] }, "#, "")));
+    assert!(fails(&["summary", &open, "--backend", "cpu"], 1).contains("no-such-file"));
+}
+
+#[test]
+fn every_tensor_is_compared() {
+    let f = Folder::new("compare");
     let network = f.write("network.json", NETWORK);
     for more in [&[][..], &["--double"], &["--eval"]] {
-        let text = ok(&[&["parity", &network, "--backend", "cpu"], more].concat());
+        let text = ok(&[&["compare", &network, "--backend", "cpu"], more].concat());
         for word in ["conv (Convolutional)", "gradient of parameter weight", "gradient of input", "0 failed"]
         {
             assert!(text.contains(word), "{word}: {text}");
@@ -372,7 +401,7 @@ fn parity_compares_every_tensor() {
         assert!(!text.contains("FAIL"), "{text}");
     }
     // What a tolerance of nothing finds, between f64 and f32.
-    let o = trefoil(&["parity", &network, "--backend", "cpu", "--double", "--tolerance", "0", "--json"]);
+    let o = trefoil(&["compare", &network, "--backend", "cpu", "--double", "--tolerance", "0", "--json"]);
     assert_eq!(o.status.code(), Some(1));
     let json: serde_json::Value = serde_json::from_str(&text(&o.stdout)).unwrap();
     assert!(json["failed"].as_u64().unwrap() > 0, "{json:#}");
@@ -383,15 +412,15 @@ fn parity_compares_every_tensor() {
         assert!(has(layer, "output") && has(layer, "gradient of output"), "{layer}: {json:#}");
     }
     assert!(has("norm", "buffer") && has("head", "gradient of parameter") && has("", "gradient of input"));
-    let run = ok(&["parity", "examples/digits.json", "--backend", "cpu", "--batch", "8"]);
+    let run = ok(&["compare", "examples/digits.json", "--backend", "cpu", "--batch", "8"]);
     assert!(run.contains("[8, 128]") && run.contains("0 failed"), "{run}");
     // Another device, where there is one.
     if trefoil(&["explain", "gemm", "--backend", "opencl"]).status.success() {
-        let text = ok(&["parity", &network, "--backend", "opencl"]);
+        let text = ok(&["compare", &network, "--backend", "opencl"]);
         assert!(text.contains("opencl") && text.contains("0 failed"), "{text}");
     }
-    fails(&["parity", &network, "--backend", "cpu", "--tolerance=-1"], 1);
-    fails(&["parity", &network, "--backend", "cpu", "--against", "cpux"], 1);
+    fails(&["compare", &network, "--backend", "cpu", "--tolerance=-1"], 1);
+    fails(&["compare", &network, "--backend", "cpu", "--against", "cpux"], 1);
 }
 
 #[test]

@@ -18,7 +18,7 @@ use trefoil_nn::layers::{
 use trefoil_nn::optim::Schedule;
 use trefoil_nn::trainer::{Clip, Objective, TrainOptions};
 use trefoil_nn::{
-    Build, CrossEntropyLoss, Init, Layer, LayerExt, Optimizer, Result, Tensor, Trainer, Visitor,
+    CrossEntropyLoss, Init, InitContext, Layer, LayerExt, Optimizer, Result, Tensor, Trainer, Visitor,
 };
 
 /// Token and position, blocks of causal attention and a feed-forward network, a distribution of the next character at each place.
@@ -32,7 +32,7 @@ struct Gpt {
 }
 
 impl Gpt {
-    fn new(cx: &Build, vocabulary: usize, width: usize, length: usize) -> Result<Self> {
+    fn new(cx: &InitContext, vocabulary: usize, width: usize, length: usize) -> Result<Self> {
         let block = TransformerConfig::new(width, 4)
             .d_ff(4 * width)
             .dropout(0.0)
@@ -75,7 +75,7 @@ fn main() -> Outcome {
     let (device, dtype) = (device()?, dtype()?);
     let (length, batch, steps, epochs) = (64, 16, 50, 8);
     let text = CharText::load(&device, length, batch * steps)?;
-    let model = Gpt::new(&Build::new(&device, 1).dtype(dtype), text.vocabulary.size(), 64, length)?;
+    let model = Gpt::new(&InitContext::new(&device, 1).dtype(dtype), text.vocabulary.size(), 64, length)?;
     println!("{} parameters", model.num_parameters());
 
     let total = epochs * steps as u64;

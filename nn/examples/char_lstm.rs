@@ -12,7 +12,9 @@ use trefoil_nn::data::text::Encoding;
 use trefoil_nn::layers::{Dense, Embedding, Lstm};
 use trefoil_nn::optim::Schedule;
 use trefoil_nn::trainer::{Clip, Objective, TrainOptions};
-use trefoil_nn::{Build, CrossEntropyLoss, Layer, LayerExt, Optimizer, Result, Tensor, Trainer, Visitor};
+use trefoil_nn::{
+    CrossEntropyLoss, InitContext, Layer, LayerExt, Optimizer, Result, Tensor, Trainer, Visitor,
+};
 
 /// A vector per character, what has been read so far, a distribution of the next character.
 #[derive(Debug)]
@@ -42,7 +44,7 @@ fn main() -> Outcome {
     let (length, batch, steps, epochs) = (64, 16, 50, 8);
     let text = CharText::load(&device, length, batch * steps)?;
 
-    let (cx, vocabulary, hidden) = (Build::new(&device, 1), text.vocabulary.size(), 128);
+    let (cx, vocabulary, hidden) = (InitContext::new(&device, 1), text.vocabulary.size(), 128);
     let model = CharLstm {
         embedding: Embedding::new(&cx, vocabulary, 32)?,
         lstm: Lstm::new(&cx, 32, hidden)?,

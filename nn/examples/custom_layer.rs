@@ -15,7 +15,7 @@ use trefoil_nn::data::{Dataset, ResidentSource, Targets};
 use trefoil_nn::layers::{Dense, Sequential};
 use trefoil_nn::trainer::{EpochStats, Objective};
 use trefoil_nn::{
-    Build, CrossEntropyLoss, Device, Init, Layer, LayerExt, Optimizer, Param, Result, Tensor, Trainer,
+    CrossEntropyLoss, Device, Init, InitContext, Layer, LayerExt, Optimizer, Param, Result, Tensor, Trainer,
     Visitor,
 };
 
@@ -29,7 +29,7 @@ struct RadialBasis {
 
 impl RadialBasis {
     /// Centres from N(0, 1). Parameters come from the build's stream of random numbers, in its dtype and on its device.
-    fn new(cx: &Build, inputs: usize, units: usize) -> Result<Self> {
+    fn new(cx: &InitContext, inputs: usize, units: usize) -> Result<Self> {
         let normal = Init::Normal { mean: 0.0, std: 1.0 };
         Ok(RadialBasis {
             centres: Param::new(normal.tensor(cx, &[units, inputs], inputs, units)?),
@@ -59,7 +59,7 @@ impl Layer for RadialBasis {
 /// Compares a gradient with differences of the output's sum, in f64.
 fn check_gradient() -> Outcome {
     let device: Device = std::sync::Arc::new(trefoil::CpuBackend::new());
-    let layer = RadialBasis::new(&Build::new(&device, 3).dtype(DType::F64), 2, 4)?;
+    let layer = RadialBasis::new(&InitContext::new(&device, 3).dtype(DType::F64), 2, 4)?;
     let x = [0.3f64, -0.5, 0.9, 0.1];
     let leaf = Tensor::from_slice(&device, &x, &[2, 2])?.with_grad();
     layer.forward(&leaf)?.sum()?.backward()?;
@@ -94,7 +94,7 @@ fn main() -> Outcome {
     // Test points lie beside the training points.
     let train = ResidentSource::new(&spirals(400, 0.0)?, &device, DType::F32)?;
     let test = ResidentSource::new(&spirals(200, 0.05)?, &device, DType::F32)?;
-    let cx = Build::new(&device, 1);
+    let cx = InitContext::new(&device, 1);
     let model = Sequential::new().push(RadialBasis::new(&cx, 2, 48)?).push(Dense::new(&cx, 48, 2)?);
 
     let steady = Steady::new(&device, 9);

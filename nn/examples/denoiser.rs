@@ -13,7 +13,7 @@ use trefoil::DType;
 use trefoil::ops::{Activation, Rng};
 use trefoil_nn::data::{CsvOptions, Order, ResidentSource, Source, read_csv};
 use trefoil_nn::layers::{Convolutional, MaxPooling, Upsampling};
-use trefoil_nn::{Build, Layer, LayerExt, MseLoss, Optimizer, Result, Tensor, Visitor, autograd};
+use trefoil_nn::{InitContext, Layer, LayerExt, MseLoss, Optimizer, Result, Tensor, Visitor, autograd};
 
 /// Standard deviation of the noise; pixels are from 0 to 1.
 const NOISE: f64 = 0.3;
@@ -29,7 +29,7 @@ struct UNet {
 }
 
 impl UNet {
-    fn new(cx: &Build) -> Result<Self> {
+    fn new(cx: &InitContext) -> Result<Self> {
         let conv = |inputs: usize, outputs: usize| -> Result<_> {
             Ok(Convolutional::new(cx, inputs, outputs, 3)?.same_padding().activation(Activation::Relu))
         };
@@ -75,7 +75,7 @@ fn main() -> Outcome {
     };
     let (clean, batch, epochs) = (images(1437, 360)?, 64, 15);
     let train = ResidentSource::new(&rows.slice(0, 1437)?, &device, DType::F32)?;
-    let model = UNet::new(&Build::new(&device, 1))?;
+    let model = UNet::new(&InitContext::new(&device, 1))?;
     println!("{} parameters", model.num_parameters());
 
     let mut optimizer = Optimizer::adam(&model, 3e-3)?;

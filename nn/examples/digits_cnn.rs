@@ -15,7 +15,7 @@ use trefoil_nn::layers::{
 };
 use trefoil_nn::summary::summary;
 use trefoil_nn::trainer::Objective;
-use trefoil_nn::{Build, CrossEntropyLoss, Optimizer, Result, Tensor, Trainer};
+use trefoil_nn::{CrossEntropyLoss, InitContext, Optimizer, Result, Tensor, Trainer};
 
 fn main() -> Outcome {
     let (device, dtype) = (device()?, dtype()?);
@@ -27,7 +27,7 @@ fn main() -> Outcome {
     let test = ResidentSource::new(&images.slice(1437, 360)?, &device, dtype)?;
 
     // Layers draw their weights from one seed, in order: the same network on every backend.
-    let cx = Build::new(&device, 1).dtype(dtype);
+    let cx = InitContext::new(&device, 1).dtype(dtype);
     let model = network(&cx)?;
     println!("{}", summary(&model, &[Tensor::zeros(&device, dtype, &[64, 1, 8, 8])?])?);
 
@@ -46,7 +46,7 @@ fn main() -> Outcome {
 }
 
 /// Two convolutions with batch norm, pooling, dropout, two dense layers.
-fn network(cx: &Build) -> Result<Sequential> {
+fn network(cx: &InitContext) -> Result<Sequential> {
     Ok(Sequential::new()
         .push(Convolutional::new(cx, 1, 16, 3)?.same_padding())
         .push(BatchNormalization::new(cx, 16)?)

@@ -15,7 +15,7 @@ use trefoil_nn::layers::{Dense, Dropout, Sequential};
 use trefoil_nn::metrics::{Average, Classification, ConfusionMatrix, Metric, Score};
 use trefoil_nn::optim::Schedule;
 use trefoil_nn::trainer::{Objective, TrainOptions};
-use trefoil_nn::{Build, CrossEntropyLoss, Layer, LayerExt, Optimizer, Trainer, autograd};
+use trefoil_nn::{CrossEntropyLoss, InitContext, Layer, LayerExt, Optimizer, Trainer, autograd};
 
 fn main() -> Outcome {
     let device = device()?;
@@ -25,7 +25,7 @@ fn main() -> Outcome {
     let train = ResidentSource::new(&rows.slice(0, 1437)?, &device, DType::F32)?;
     let test = ResidentSource::new(&rows.slice(1437, 360)?, &device, DType::F32)?;
 
-    let cx = Build::new(&device, 1);
+    let cx = InitContext::new(&device, 1);
     let model = Sequential::new()
         .push(Dense::new(&cx, 64, 128)?.activation(Activation::Relu))
         .push(Dropout::new(&cx, 0.3)?)

@@ -13,7 +13,7 @@ use trefoil::ops::{Activation, Csr, CsrIo, GraphOps, Spmm};
 use trefoil_nn::autograd::{self, BackwardCtx, CustomOp};
 use trefoil_nn::layers::Dense;
 use trefoil_nn::metrics::count_correct;
-use trefoil_nn::{Build, CrossEntropyLoss, Layer, Optimizer, Result, Tensor, Visitor};
+use trefoil_nn::{CrossEntropyLoss, InitContext, Layer, Optimizer, Result, Tensor, Visitor};
 
 /// D^-1/2 (A + I) D^-1/2 in CSR form, on the device. A symmetric matrix: the gradient of a product takes the same way back.
 #[derive(Debug, Clone)]
@@ -118,7 +118,7 @@ fn main() -> Outcome {
     let classes = Tensor::from_slice(&device, &clubs, &[n])?;
     let known_classes = classes.index_select(0, &known)?;
 
-    let cx = Build::new(&device, 1);
+    let cx = InitContext::new(&device, 1);
     let model = Gcn {
         adjacency: Adjacency::new(n, &rows, &cols)?,
         first: Dense::new(&cx, n, 16)?,

@@ -16,7 +16,7 @@ use trefoil::spec::BLOCK;
 use trefoil::{DType, GpuError};
 use trefoil_nn::autograd::{self, BackwardCtx, CustomOp};
 use trefoil_nn::layers::{Dense, Sequential};
-use trefoil_nn::{Build, Device, Layer, MseLoss, Optimizer, Result, Tensor};
+use trefoil_nn::{Device, InitContext, Layer, MseLoss, Optimizer, Result, Tensor};
 
 /// See `docs/KERNEL_DIALECT.md`. `gk_t` is the storage type, `gk_f` that of the arithmetic; the gradient overwrites or adds. A launch passes the
 /// lengths `x_len` and so on by itself.
@@ -148,7 +148,7 @@ fn main() -> Outcome {
     let beyond = Tensor::concat(0, &[&beyond, &beyond.neg()?])?;
     let (y, unseen) = (wave(&seen)?, wave(&beyond)?);
 
-    let cx = Build::new(&device, 1);
+    let cx = InitContext::new(&device, 1);
     let model = Sequential::new()
         .push(Dense::new(&cx, 1, 64)?)
         .push(snake.clone())

@@ -13,7 +13,9 @@ use trefoil_nn::layers::{
     BatchNormalization, Bidirectional, Convolutional, Dense, Gru, LayerNormalization, MultiHeadAttention,
 };
 use trefoil_nn::state_file::{LoadOptions, NameMap};
-use trefoil_nn::{Build, CrossEntropyLoss, Layer, LayerExt, Optimizer, Result, StateFile, Tensor, Visitor};
+use trefoil_nn::{
+    CrossEntropyLoss, InitContext, Layer, LayerExt, Optimizer, Result, StateFile, Tensor, Visitor,
+};
 
 /// Convolution, the rows of the image as a sequence for a bidirectional GRU, attention among them, a mean, a decision.
 #[derive(Debug)]
@@ -27,7 +29,7 @@ struct Net {
 }
 
 impl Net {
-    fn new(cx: &Build) -> Result<Self> {
+    fn new(cx: &InitContext) -> Result<Self> {
         Ok(Net {
             conv: Convolutional::new(cx, 1, 4, 3)?.padding(1),
             norm: BatchNormalization::new(cx, 4)?,
@@ -76,7 +78,7 @@ fn main() -> Outcome {
     println!("{} tensors of PyTorch {}", file.names().count(), file.metadata()["pytorch"]);
 
     // Strict: every tensor of the model, none beside it, in its shape and dtype. The example's own tensors are left out by their prefix.
-    let model = Net::new(&Build::new(&device, 1))?;
+    let model = Net::new(&InitContext::new(&device, 1))?;
     let report = file.load(&model, &LoadOptions::new().names(NameMap::new().drop("example.")))?;
     println!("loaded {}, {} parameters", report.loaded.len(), model.num_parameters());
 

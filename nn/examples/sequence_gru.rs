@@ -12,7 +12,7 @@ use trefoil::ops::Rng;
 use trefoil_nn::layers::{Bidirectional, Dense, Embedding, Gru};
 use trefoil_nn::metrics::Totals;
 use trefoil_nn::{
-    Build, CrossEntropyLoss, Device, Layer, LayerExt, Optimizer, Result, Tensor, Visitor, autograd,
+    CrossEntropyLoss, Device, InitContext, Layer, LayerExt, Optimizer, Result, Tensor, Visitor, autograd,
     sequence_lengths,
 };
 
@@ -124,7 +124,7 @@ fn main() -> Outcome {
     let device = device()?;
     let (n, epochs) = (4096, 20);
     let (train, test) = (Brackets::make(&device, n, 1)?, Brackets::make(&device, 1024, 2)?);
-    let cx = Build::new(&device, 1);
+    let cx = InitContext::new(&device, 1);
     let model = Matcher {
         embedding: Embedding::new(&cx, 5, 8)?,
         gru: Gru::new(&cx, 8, 32)?.bidirectional()?,

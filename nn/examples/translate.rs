@@ -17,7 +17,8 @@ use trefoil_nn::layers::{
     TransformerEncoder,
 };
 use trefoil_nn::{
-    Build, CrossEntropyLoss, Device, Init, Layer, LayerExt, Optimizer, Result, Tensor, Visitor, autograd,
+    CrossEntropyLoss, Device, Init, InitContext, Layer, LayerExt, Optimizer, Result, Tensor, Visitor,
+    autograd,
 };
 
 /// Nothing: fills up short sentences. Words have ids from 3 on.
@@ -105,7 +106,7 @@ struct Translator {
 }
 
 impl Translator {
-    fn new(cx: &Build, width: usize, source: usize, target: usize) -> Result<Self> {
+    fn new(cx: &InitContext, width: usize, source: usize, target: usize) -> Result<Self> {
         let config = TransformerConfig::new(width, 4)
             .d_ff(2 * width)
             .dropout(0.0)
@@ -183,7 +184,7 @@ fn main() -> Outcome {
     let (from, to) = (Words::of(english.iter()), Words::of(own.iter()));
     let (sources, targets) = (from.encode(&device, &english)?, to.encode(&device, &own)?);
 
-    let model = Translator::new(&Build::new(&device, 1), 64, from.size(), to.size())?;
+    let model = Translator::new(&InitContext::new(&device, 1), 64, from.size(), to.size())?;
     println!("{} and {} words, {} parameters", from.size(), to.size(), model.num_parameters());
     let mut optimizer = Optimizer::adamw(&model, 0.0, 0.01)?;
     let loss = CrossEntropyLoss { options: CrossEntropy::new().ignore_index(PAD), weight: None };

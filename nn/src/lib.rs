@@ -8,10 +8,10 @@
 //! ```
 //! use trefoil::{Registry, Selector, ops::Activation};
 //! use trefoil_nn::layers::{Dense, Sequential};
-//! use trefoil_nn::{Build, Layer, MseLoss, Optimizer, Tensor};
+//! use trefoil_nn::{InitContext, Layer, MseLoss, Optimizer, Tensor};
 //!
 //! let device = Registry::default().open(&"cpu".parse::<Selector>()?)?;
-//! let cx = Build::new(&device, 42);
+//! let cx = InitContext::new(&device, 42);
 //! let model = Sequential::new()
 //!     .push(Dense::new(&cx, 2, 8)?.activation(Activation::Tanh))
 //!     .push(Dense::new(&cx, 8, 1)?);
@@ -32,54 +32,48 @@
 //! ```
 //!
 //! Training runs can also be described by JSON files: see [`config`].
+//!
+//! | feature | default | what it adds |
+//! |---|---|---|
+//! | `cuda`, `hip`, `opencl` | yes | the backends |
+//! | `archives` | yes | compressed data files: `.npz`, IDX files packed with gzip |
+//! | `loom`, `volta` | yes | networks and names of those two frameworks |
+//! | `progress` | yes | the trainer's progress bar |
+//! | `images` | no | folders of PNG and JPEG images as data |
+//! | `tokenizers` | no | `tokenizer.json` files |
+//! | `tracing` | no | spans around epochs, steps, forward and backward passes, and checkpoints |
 #![forbid(unsafe_code)]
 
-pub mod autograd;
-mod bounds;
-pub mod checkpoint;
-pub mod config;
-mod cost;
-pub mod data;
-mod durable;
-mod error;
-mod glob;
-mod host;
-mod init;
-pub mod inspect;
-mod layer;
+mod core;
+mod functional;
+mod interop;
+mod io;
 pub mod layers;
-pub mod limits;
-pub mod loom;
-pub mod losses;
-pub mod metrics;
-pub mod model;
+mod module;
 pub mod network;
-mod ops;
-pub mod optim;
-pub mod parity;
-pub mod plot;
-pub mod state_file;
-pub mod state_map;
-mod substitute;
-pub mod summary;
-mod tensor;
-mod trace;
-pub mod trainer;
-pub mod volta;
+mod report;
+mod train;
 
-pub use error::{At, NnError, Result};
-pub use host::HostTensor;
-pub use init::Init;
-pub use layer::{Build, Entry, Layer, LayerExt, Param, StateDict, Visitor};
-pub use losses::{Criterion, CrossEntropyLoss, MseLoss};
-pub use model::Model;
-pub use ops::{
+pub use self::core::error::{At, NnError, Result};
+pub use self::core::host_tensor::HostTensor;
+pub use self::core::tensor::{Device, Operand, Tensor};
+pub use self::core::{autograd, limits};
+pub use self::functional::{
     BatchNormStats, ConvLstmParams, LinearCrossEntropyLoss, RnnParams, RnnState, RunningStats,
     ScaledDotProductAttention, sequence_lengths,
 };
-pub use optim::Optimizer;
-pub use state_file::StateFile;
-pub use state_map::StateMap;
-pub use tensor::{Device, Operand, Tensor};
-pub use trainer::Trainer;
+#[cfg(feature = "loom")]
+pub use self::interop::loom;
+#[cfg(feature = "volta")]
+pub use self::interop::volta;
+pub use self::io::state_file::StateFile;
+pub use self::io::state_map::StateMap;
+pub use self::io::{checkpoint, state_file, state_map};
+pub use self::module::{Entry, Init, InitContext, Layer, LayerExt, Param, StateDict, Visitor};
+pub use self::report::{compare, inspect, plot, summary};
+pub use self::train::losses::{Criterion, CrossEntropyLoss, MseLoss};
+pub use self::train::model::Model;
+pub use self::train::optim::Optimizer;
+pub use self::train::trainer::Trainer;
+pub use self::train::{config, data, losses, metrics, model, optim, trainer};
 pub use trefoil::DType;

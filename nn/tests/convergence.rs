@@ -7,7 +7,7 @@ use trefoil::DType;
 use trefoil::ops::{Activation, LossScale};
 use trefoil_nn::data::{CsvOptions, read_csv};
 use trefoil_nn::layers::*;
-use trefoil_nn::{Build, CrossEntropyLoss, Device, Layer, LayerExt, Optimizer, Tensor};
+use trefoil_nn::{CrossEntropyLoss, Device, InitContext, Layer, LayerExt, Optimizer, Tensor};
 
 /// The first digits, as `item`, with their classes.
 fn digits(d: &Device, n: usize, item: &[usize], dtype: DType) -> (Tensor, Tensor) {
@@ -27,14 +27,14 @@ fn sequences(d: &Device, n: usize) -> (Tensor, Tensor) {
     (Tensor::from_slice(d, &ids, &[n, 8]).unwrap(), Tensor::from_slice(d, &classes, &[n]).unwrap())
 }
 
-fn mlp(cx: &Build) -> Sequential {
+fn mlp(cx: &InitContext) -> Sequential {
     Sequential::new()
         .push(Dense::new(cx, 64, 32).unwrap().activation(Activation::Relu))
         .push(Dropout::new(cx, 0.1).unwrap())
         .push(Dense::new(cx, 32, 10).unwrap())
 }
 
-fn cnn(cx: &Build) -> Sequential {
+fn cnn(cx: &InitContext) -> Sequential {
     Sequential::new()
         .push(Convolutional::new(cx, 1, 8, 3).unwrap().same_padding())
         .push(BatchNormalization::new(cx, 8).unwrap())
@@ -49,7 +49,7 @@ fn cnn(cx: &Build) -> Sequential {
         .push(Dense::new(cx, 32, 10).unwrap())
 }
 
-fn recurrent(cx: &Build) -> Sequential {
+fn recurrent(cx: &InitContext) -> Sequential {
     Sequential::new()
         .push(Embedding::new(cx, 6, 8).unwrap())
         .push(Gru::new(cx, 8, 12).unwrap().bidirectional().unwrap())
@@ -57,7 +57,7 @@ fn recurrent(cx: &Build) -> Sequential {
         .push(Dense::new(cx, 16, 6).unwrap())
 }
 
-fn transformer(cx: &Build) -> Sequential {
+fn transformer(cx: &InitContext) -> Sequential {
     let block =
         TransformerConfig::new(16, 4).d_ff(32).dropout(0.05).activation(Activation::Gelu).norm_first();
     Sequential::new()
@@ -89,11 +89,11 @@ fn train(model: &dyn Layer, mut optimizer: Optimizer, (x, y): &(Tensor, Tensor),
 fn agree(
     what: &str,
     n: usize,
-    make: impl Fn(&Build) -> Sequential,
+    make: impl Fn(&InitContext) -> Sequential,
     data: impl Fn(&Device, usize) -> (Tensor, Tensor),
 ) {
     let run = |d: &Device, n: usize, steps: usize| {
-        let model = make(&Build::new(d, 5));
+        let model = make(&InitContext::new(d, 5));
         train(&model, Optimizer::adamw(&model, 0.01, 0.01).unwrap(), &data(d, n), steps)
     };
     let whole = run(&cpu(), n, 25);
@@ -132,7 +132,8 @@ fn a_transformer_converges_as_on_the_cpu() {
 /// of where it began. The transformer on the CPU only: a device would compile all of its kernels twice more.
 #[test]
 fn mixed_precision_reaches_the_result_of_f32() {
-    let families = [("convolutional network", cnn as fn(&Build) -> Sequential), ("transformer", transformer)];
+    let families =
+        [("convolutional network", cnn as fn(&InitContext) -> Sequential), ("transformer", transformer)];
     for d in devices() {
         let images = if slow(&d) { 16 } else { 64 };
         for (what, make) in families {
@@ -141,7 +142,7 @@ fn mixed_precision_reaches_the_result_of_f32() {
                 continue;
             }
             let run = |dtype: DType| {
-                let model = make(&Build::new(&d, 5).dtype(dtype));
+                let model = make(&InitContext::new(&d, 5).dtype(dtype));
                 let mut o = Optimizer::adamw(&model, 0.01, 0.01).unwrap();
                 if dtype != DType::F32 {
                     o = o.master_weights().unwrap();

@@ -15,7 +15,8 @@ use trefoil_nn::data::{
 use trefoil_nn::layers::{Dense, Flatten, Sequential};
 use trefoil_nn::trainer::{Objective, TrainOptions};
 use trefoil_nn::{
-    At, Build, CrossEntropyLoss, Device, HostTensor, LayerExt, NnError, Optimizer, Result, Tensor, Trainer,
+    At, CrossEntropyLoss, Device, HostTensor, InitContext, LayerExt, NnError, Optimizer, Result, Tensor,
+    Trainer,
 };
 
 fn csv(text: &str, options: &CsvOptions) -> Result<Dataset> {
@@ -592,7 +593,7 @@ fn quarters(n: usize) -> Arrays {
 }
 
 fn classifier(d: &Device, inputs: usize) -> Sequential {
-    Sequential::new().push(Flatten::default()).push(Dense::new(&Build::new(d, 3), inputs, 4).unwrap())
+    Sequential::new().push(Flatten::default()).push(Dense::new(&InitContext::new(d, 3), inputs, 4).unwrap())
 }
 
 /// Trains on a source; the weights' bytes and the last accuracy.

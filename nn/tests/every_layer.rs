@@ -11,7 +11,7 @@ use trefoil::DType;
 use trefoil_nn::network::{LAYERS, layer};
 use trefoil_nn::state_file::{LoadOptions, SaveOptions, save};
 use trefoil_nn::summary::summary;
-use trefoil_nn::{Build, Device, Layer, LayerExt, Optimizer, StateFile, Tensor};
+use trefoil_nn::{Device, InitContext, Layer, LayerExt, Optimizer, StateFile, Tensor};
 
 /// A layer and the shapes of its inputs. Integers where the layer is an embedding.
 struct Case {
@@ -73,6 +73,12 @@ fn cases() -> Vec<Case> {
             vec![sequence, &[2, 3, 4]],
         ),
         (json!({"type": "feed_forward", "d_ff": 8, "dropout": 0.1, "activation": "gelu"}), vec![sequence]),
+        (json!({"type": "swiglu", "d_ff": 8}), vec![sequence]),
+        (json!({"type": "positional_embedding", "d_model": 4, "max_len": 9}), vec![sequence]),
+        (json!({"type": "conv1d", "out_channels": 3, "kernel_size": 2}), vec![sequence]),
+        (json!({"type": "avg_pool1d", "kernel_size": 2}), vec![sequence]),
+        (json!({"type": "max_pool1d", "kernel_size": 2}), vec![sequence]),
+        (json!({"type": "adaptive_avg_pool1d", "output_size": 2}), vec![sequence]),
         (json!({"type": "positional_encoding", "d_model": 4, "max_len": 9, "dropout": 0.1}), vec![sequence]),
         (json!({"type": "patch_embedding", "patch_size": 3, "embed_dim": 5}), vec![image]),
         (json!({"type": "conv3d", "out_channels": 3, "kernel_size": 2}), vec![volume]),
@@ -99,6 +105,7 @@ fn cases() -> Vec<Case> {
         (json!({"type": "activation", "kind": "prelu"}), vec![sequence]),
         (json!({"type": "softmax"}), vec![flat]),
         (json!({"type": "log_softmax"}), vec![flat]),
+        (json!({"type": "softmax_variant", "kind": "entmax"}), vec![flat]),
         (json!({"type": "add"}), vec![flat, flat]),
         (json!({"type": "concatenate"}), vec![flat, &[6, 2]]),
         (json!({"type": "cropping", "cropping": [[1, 0], [0, 2]]}), vec![image]),
@@ -142,7 +149,7 @@ impl Case {
     }
 
     fn make(&self, d: &Device, seed: u64) -> Box<dyn Layer> {
-        layer(&Build::new(d, seed), &self.json).unwrap_or_else(|e| panic!("{}: {e}", self.name()))
+        layer(&InitContext::new(d, seed), &self.json).unwrap_or_else(|e| panic!("{}: {e}", self.name()))
     }
 
     fn inputs(&self, d: &Device) -> Vec<Tensor> {
@@ -261,7 +268,7 @@ fn parts_with_parameters_have_rows_in_summaries() {
 fn errors_name_the_innermost_part() {
     let d = cpu();
     let model = layer(
-        &Build::new(&d, 3),
+        &InitContext::new(&d, 3),
         &json!({"type": "sequential", "layers": [
             {"type": "dense", "out_features": 6},
             {"type": "transformer_encoder", "name": "encoder", "d_model": 8, "nhead": 2, "dim_feedforward": 4}
@@ -283,7 +290,7 @@ fn out_of_memory_names_the_layer_and_the_bytes() {
     for d in devices() {
         let wide: u64 = 1 << 50;
         let model = layer(
-            &Build::new(&d, 3),
+            &InitContext::new(&d, 3),
             &json!({"type": "sequential", "layers": [
                 {"type": "dense", "out_features": 2},
                 {"type": "sequential", "name": "body", "layers": [{"type": "dense", "name": "wide", "out_features": wide}]}

@@ -12,8 +12,8 @@ use trefoil_nn::data::{ItemSource, read_idx, read_idx_pair, read_npy, read_npz};
 use trefoil_nn::layers::{Activate, Dense, Sequential};
 use trefoil_nn::state_file::{self, LoadOptions, NameMap, SaveOptions};
 use trefoil_nn::{
-    At, Build, DType, Device, HostTensor, Layer, LayerExt, NnError, Param, Result, StateDict, StateFile,
-    Tensor, Visitor,
+    At, DType, Device, HostTensor, InitContext, Layer, LayerExt, NnError, Param, Result, StateDict,
+    StateFile, Tensor, Visitor,
 };
 
 fn fixture(name: &str) -> PathBuf {
@@ -42,7 +42,7 @@ impl Drop for Folder {
 }
 
 fn mlp(d: &Device, seed: u64) -> Sequential {
-    let cx = Build::new(d, seed);
+    let cx = InitContext::new(d, seed);
     Sequential::new()
         .push(Dense::new(&cx, 3, 5).unwrap())
         .push(Activate(Activation::Tanh))
@@ -177,7 +177,7 @@ fn a_model_of_pytorch_gives_pytorchs_output() {
 fn partial_loading_reports_what_it_left() {
     let d = cpu();
     let file = StateFile::open(fixture("layers.safetensors")).unwrap();
-    let cx = Build::new(&d, 4);
+    let cx = InitContext::new(&d, 4);
     // `linear.weight` fits, `linear.bias` is of another shape under the name `ln.bias`, `2` is not in the file.
     let model = || {
         Sequential::new()
@@ -241,7 +241,7 @@ fn partial_loading_reports_what_it_left() {
 fn dtypes_are_converted_on_request() {
     for d in devices() {
         let model = |dtype| {
-            let cx = Build::new(&d, 1).dtype(dtype);
+            let cx = InitContext::new(&d, 1).dtype(dtype);
             Sequential::new()
                 .push(Dense::new(&cx, 3, 5).unwrap())
                 .push(Activate(Activation::Tanh))

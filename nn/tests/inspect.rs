@@ -12,10 +12,10 @@ use trefoil::ops::Activation;
 use trefoil_nn::inspect::{self, Inspection, Inspector, Quantity, Stats, Table};
 use trefoil_nn::layers::*;
 use trefoil_nn::trainer::{Objective, TrainOptions};
-use trefoil_nn::{Build, Device, Layer, LayerExt, MseLoss, Optimizer, Tensor, Trainer};
+use trefoil_nn::{Device, InitContext, Layer, LayerExt, MseLoss, Optimizer, Tensor, Trainer};
 
 fn model(d: &Device) -> Sequential {
-    let cx = Build::new(d, 1);
+    let cx = InitContext::new(d, 1);
     let block = Sequential::new()
         .named("fc", Dense::new(&cx, 2, 3).unwrap().activation(Activation::Relu))
         .named("drop", Dropout::new(&cx, 0.0).unwrap());

@@ -2,7 +2,7 @@
 //! them.
 #![allow(missing_docs, dead_code, unreachable_pub)]
 
-#[path = "../src/glob.rs"]
+#[path = "../src/core/glob.rs"]
 mod glob;
-#[path = "../src/plot.rs"]
+#[path = "../src/report/plot.rs"]
 mod plot;

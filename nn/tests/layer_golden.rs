@@ -18,7 +18,9 @@ use serde_json::{Value, json};
 use trefoil::BackendKind;
 use trefoil_nn::autograd::{self, no_grad};
 use trefoil_nn::state_file::{self, LoadOptions, SaveOptions};
-use trefoil_nn::{Build, DType, Device, Layer, LayerExt, Optimizer, Result, StateFile, Tensor, network};
+use trefoil_nn::{
+    DType, Device, InitContext, Layer, LayerExt, Optimizer, Result, StateFile, Tensor, network,
+};
 
 const LR: f64 = 1e-3;
 const WEIGHT_DECAY: f64 = 1e-2;
@@ -146,7 +148,7 @@ impl<'a> Run<'a> {
 
     /// The layer with the case's parameters. A lazy one is called once before.
     fn made(&self) -> Result<Made> {
-        let made = Made::new(&Build::new(self.device, 1), self.case)?;
+        let made = Made::new(&InitContext::new(self.device, 1), self.case)?;
         if self.case.lazy {
             no_grad(|| made.call(self.case, &self.inputs))?;
         }
@@ -253,7 +255,7 @@ impl<'a> Run<'a> {
 
         let path = folder.join(format!("{}.safetensors", self.case.name.replace('/', "-")));
         state_file::save(&made.layer().state_dict().unwrap(), &path, &SaveOptions::new())?;
-        let other = Made::new(&Build::new(self.device, 2), self.case)?;
+        let other = Made::new(&InitContext::new(self.device, 2), self.case)?;
         if self.case.lazy {
             no_grad(|| other.call(self.case, &self.inputs))?;
         }
@@ -305,10 +307,10 @@ impl<'a> Run<'a> {
 
     /// The JSON describes the same layer as the constructor that the case was called by.
     fn described(&mut self) -> Result<()> {
-        let made = Made::new(&Build::new(self.device, 3), self.case)?;
+        let made = Made::new(&InitContext::new(self.device, 3), self.case)?;
         if !matches!(made, Made::Graph(_)) {
             let json = Value::Object(self.case.config.clone());
-            let described = network::layer(&Build::new(self.device, 3), &json)?;
+            let described = network::layer(&InitContext::new(self.device, 3), &json)?;
             let (a, b) = (format!("{described:?}"), format!("{:?}", made.layer()));
             if a != b {
                 self.fail(format!("the JSON describes\n  {a}\nand not\n  {b}"));
@@ -358,7 +360,7 @@ impl<'a> Run<'a> {
     }
 
     /// A layer as a graph has it, if the case needs no inputs that graphs do not give (masks, states).
-    fn in_graph(&self, cx: &Build, json: &Value) -> Result<Option<Box<dyn Layer>>> {
+    fn in_graph(&self, cx: &InitContext, json: &Value) -> Result<Option<Box<dyn Layer>>> {
         let layer = network::layer(cx, json)?;
         let inputs: Vec<Tensor> = self.cast_inputs(cx.param_dtype())?;
         let fits = no_grad(|| layer.forward_all(&inputs)).is_ok()
@@ -406,7 +408,7 @@ impl<'a> Run<'a> {
     /// Recomputing what is between its input and its output leaves every bit as it was.
     fn checkpointed(&mut self) -> Result<bool> {
         let json = Value::Object(self.case.config.clone());
-        let cx = Build::new(self.device, 1);
+        let cx = InitContext::new(self.device, 1);
         let Some(plain) = self.in_graph(&cx, &json)? else { return Ok(false) };
         let Some(segment) = self.in_graph(&cx, &json!({ "type": "checkpointed", "inner": json }))? else {
             return Ok(false);
@@ -420,8 +422,8 @@ impl<'a> Run<'a> {
     /// Outputs and gradients in 16 bits are those of f32 from the same numbers, to what 16 bits resolve.
     fn halves(&mut self, dtype: DType) -> Result<bool> {
         let json = Value::Object(self.case.config.clone());
-        let Some(whole) = self.in_graph(&Build::new(self.device, 1), &json)? else { return Ok(false) };
-        let Some(half) = self.in_graph(&Build::new(self.device, 1).dtype(dtype), &json)? else {
+        let Some(whole) = self.in_graph(&InitContext::new(self.device, 1), &json)? else { return Ok(false) };
+        let Some(half) = self.in_graph(&InitContext::new(self.device, 1).dtype(dtype), &json)? else {
             return Ok(false);
         };
         let (want, got) = (self.call(&*whole, DType::F32, dtype)?, self.call(&*half, dtype, dtype)?);

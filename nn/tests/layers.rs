@@ -8,12 +8,12 @@ use common::{cpu, devices, f32s, gradcheck, tensor};
 use trefoil::DType;
 use trefoil::ops::Activation;
 use trefoil_nn::layers::{Activate, Dense, Dropout, Flatten, LogSoftmax, Reshape, Sequential, Softmax};
-use trefoil_nn::{Build, Init, Layer, LayerExt, NnError, Param};
+use trefoil_nn::{Init, InitContext, Layer, LayerExt, NnError, Param};
 
 #[test]
 fn dense_follows_the_definition() {
     for d in devices() {
-        let cx = Build::new(&d, 1);
+        let cx = InitContext::new(&d, 1);
         let layer = Dense::new(&cx, 3, 2).unwrap().activation(Activation::Relu);
         layer.weight().unwrap().get().assign(&f32s(&d, &[1., 2., 3., -1., 0., 1.], &[2, 3])).unwrap();
         layer.bias().unwrap().get().assign(&f32s(&d, &[0.5, -10.0], &[2])).unwrap();
@@ -33,7 +33,7 @@ fn dense_follows_the_definition() {
 #[test]
 fn layers_pass_the_gradient_check() {
     let d = cpu();
-    let cx = Build::new(&d, 5).dtype(DType::F64);
+    let cx = InitContext::new(&d, 5).dtype(DType::F64);
     let dense = Dense::new(&cx, 4, 3).unwrap().activation(Activation::Gelu);
     gradcheck("Dense, input", &[&[2, 4]], |x| x, |t| dense.forward(&t[0]));
     let weights = (dense.weight().unwrap(), dense.bias().unwrap());
@@ -58,7 +58,7 @@ fn layers_pass_the_gradient_check() {
 #[test]
 fn lazy_sizes_are_fixed_by_the_first_forward() {
     let d = cpu();
-    let cx = Build::new(&d, 1);
+    let cx = InitContext::new(&d, 1);
     let layer = Dense::lazy(&cx, 2).unwrap();
     assert_eq!(layer.num_parameters(), 0);
     layer.forward(&f32s(&d, &[1.; 3], &[1, 3])).unwrap();
@@ -69,7 +69,7 @@ fn lazy_sizes_are_fixed_by_the_first_forward() {
 
 #[test]
 fn constructors_refuse_what_makes_no_sense() {
-    let cx = Build::new(&cpu(), 1);
+    let cx = InitContext::new(&cpu(), 1);
     assert!(Dense::new(&cx, 0, 3).is_err() && Dense::new(&cx, 3, 0).is_err());
     for p in [-0.1, 1.1, f64::NAN] {
         assert!(Dropout::new(&cx, p).is_err());
@@ -85,7 +85,7 @@ fn constructors_refuse_what_makes_no_sense() {
 #[test]
 fn dropout_masks_scales_and_advances() {
     for d in devices() {
-        let cx = Build::new(&d, 9);
+        let cx = InitContext::new(&d, 9);
         let layer = Dropout::new(&cx, 0.25).unwrap();
         let x = f32s(&d, &[1.0; 4000], &[40, 100]).with_grad();
         let y = layer.forward(&x).unwrap();
@@ -118,7 +118,7 @@ fn dropout_masks_scales_and_advances() {
 fn initial_values_are_bounded_spread_and_repeatable() {
     let d = cpu();
     let values = |init: Init, seed: u64| {
-        let cx = Build::new(&d, seed);
+        let cx = InitContext::new(&d, seed);
         init.tensor(&cx, &[50, 80], 80, 50).unwrap().to_vec::<f32>().unwrap()
     };
     for (init, bound) in [
@@ -140,11 +140,11 @@ fn initial_values_are_bounded_spread_and_repeatable() {
     let v = values(Init::Normal { mean: 1.0, std: 0.5 }, 1);
     let mean = v.iter().sum::<f32>() / 4000.0;
     assert!((mean - 1.0).abs() < 0.04, "{mean}");
-    let cx = Build::new(&d, 1);
+    let cx = InitContext::new(&d, 1);
     assert!(Init::Lin.tensor(&cx, &[3], 0, 3).is_err());
     // Two layers of one build differ, and two equal builds agree.
     let layers = || {
-        let cx = Build::new(&d, 7);
+        let cx = InitContext::new(&d, 7);
         [Dense::new(&cx, 4, 4).unwrap(), Dense::new(&cx, 4, 4).unwrap()]
             .map(|l| l.weight().unwrap().get().to_vec::<f32>().unwrap())
     };
@@ -152,7 +152,7 @@ fn initial_values_are_bounded_spread_and_repeatable() {
     assert_eq!(layers(), layers());
 }
 
-fn mlp(cx: &Build) -> Sequential {
+fn mlp(cx: &InitContext) -> Sequential {
     Sequential::new()
         .push(Dense::new(cx, 4, 3).unwrap())
         .named("drop", Dropout::new(cx, 0.5).unwrap())
@@ -161,7 +161,7 @@ fn mlp(cx: &Build) -> Sequential {
 
 #[test]
 fn state_names_follow_pytorch() {
-    let m = mlp(&Build::new(&cpu(), 1));
+    let m = mlp(&InitContext::new(&cpu(), 1));
     let names: Vec<String> = m.named_parameters().into_iter().map(|(n, _)| n).collect();
     assert_eq!(names, ["0.weight", "0.bias", "head.weight"]);
     assert_eq!(m.counters().into_keys().collect::<Vec<_>>(), ["drop.offset"]);
@@ -172,7 +172,7 @@ fn state_names_follow_pytorch() {
 #[test]
 fn state_dictionaries_are_checked_before_anything_is_written() {
     let d = cpu();
-    let (a, b) = (mlp(&Build::new(&d, 1)), mlp(&Build::new(&d, 2)));
+    let (a, b) = (mlp(&InitContext::new(&d, 1)), mlp(&InitContext::new(&d, 2)));
     let values = |m: &Sequential| -> Vec<Vec<f32>> {
         m.named_parameters().iter().map(|(_, p)| p.get().to_vec().unwrap()).collect()
     };
@@ -203,7 +203,7 @@ fn state_dictionaries_are_checked_before_anything_is_written() {
 #[test]
 fn layers_can_be_shared() {
     let d = cpu();
-    let cx = Build::new(&d, 1);
+    let cx = InitContext::new(&d, 1);
     let shared = Arc::new(Dense::new(&cx, 3, 3).unwrap());
     let m = Sequential::new().push(shared.clone()).push(shared.clone());
     let x = f32s(&d, &[1.0, 2.0, 3.0], &[1, 3]);
@@ -223,7 +223,7 @@ fn models_move_between_devices() {
         println!("skipped: only one device here");
         return;
     };
-    let m = mlp(&Build::new(&cpu(), 1));
+    let m = mlp(&InitContext::new(&cpu(), 1));
     m.eval();
     let x = f32s(&cpu(), &[1.0, -2.0, 0.5, 3.0], &[1, 4]);
     let here = m.forward(&x).unwrap().to_vec::<f32>().unwrap();

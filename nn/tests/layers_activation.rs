@@ -250,7 +250,7 @@ fn fully_connected_takes_vectors_only() {
         &["FullyConnected", "Flatten", "Dense", "[2, 2, 3]"],
     );
     refused(layer.forward(&tensor(&cpu(), &[2, 4], 1)), &["FullyConnected", "[.., 3]"]);
-    refused(FullyConnected::lazy(&cx, 0), &["FullyConnected", "outputs"]);
+    refused(FullyConnected::lazy(&cx, 0), &["FullyConnected", "out_features"]);
     round_trip(
         &layer,
         &FullyConnected::new(&cx, 3, 2).unwrap().activation(Act::Tanh),

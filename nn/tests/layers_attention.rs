@@ -376,7 +376,7 @@ fn multi_head_attention_gradients_names_and_errors() {
         &q,
     );
 
-    refused(MultiHeadAttention::new(&cx, 6, 4), &["MultiHeadAttention", "heads"]);
+    refused(MultiHeadAttention::new(&cx, 6, 4), &["MultiHeadAttention", "num_heads"]);
     refused(MultiHeadAttention::new(&cx, 6, 2).unwrap().rope(1e4), &["MultiHeadAttention", "rope", "3"]);
     refused(MultiHeadAttention::new(&cx, 6, 2).unwrap().dropout(-0.1), &["MultiHeadAttention", "dropout"]);
     refused(layer.forward(&k3), &["MultiHeadAttention", "query", "4"]);
@@ -479,7 +479,7 @@ fn self_and_cross_attention() {
     let zero = CrossAttention::new(&cx, 4, 4, 2).unwrap().zero_init_out().unwrap();
     assert!(host(&zero.forward(&x).unwrap()).iter().all(|&v| v == 0.0));
     refused(layer.forward(&x), &["CrossAttention", "context"]);
-    refused(CrossAttention::new(&cx, 4, 5, 3), &["CrossAttention", "heads"]);
+    refused(CrossAttention::new(&cx, 4, 5, 3), &["CrossAttention", "num_heads"]);
     refused(layer.attend(&x, Some(&tensor(&cpu(), &[3, 2, 5], 1)), &none), &["CrossAttention", "batch"]);
     refused(
         layer.attend(&tensor(&cpu(), &[2, 5, 2, 3], 1), Some(&c), &none),

@@ -6,14 +6,14 @@ use common::{close, cpu, devices, noise, tensor};
 use trefoil::DType;
 use trefoil::ops::{Activation, InterpolateMode, PadMode};
 use trefoil_nn::layers::*;
-use trefoil_nn::{Build, Device, Init, Layer, LayerExt, Result, Tensor};
+use trefoil_nn::{Device, Init, InitContext, Layer, LayerExt, Result, Tensor};
 
 type State = &'static [(&'static str, &'static [usize])];
 
 /// A layer, an input's shape and the expected state.
 struct Case {
     name: &'static str,
-    make: fn(&Build) -> Result<Box<dyn Layer>>,
+    make: fn(&InitContext) -> Result<Box<dyn Layer>>,
     x: &'static [usize],
     y: &'static [usize],
     state: State,
@@ -197,7 +197,7 @@ fn differences(t: &Tensor, f: impl Fn() -> f64) -> Vec<f64> {
 fn shapes_and_states_are_those_of_pytorch() {
     let d = cpu();
     for c in cases() {
-        let layer = (c.make)(&Build::new(&d, 3)).unwrap_or_else(|e| panic!("{}: {e}", c.name));
+        let layer = (c.make)(&InitContext::new(&d, 3)).unwrap_or_else(|e| panic!("{}: {e}", c.name));
         let y = layer.forward(&tensor(&d, c.x, 1).to_dtype(DType::F32).unwrap());
         let y = y.unwrap_or_else(|e| panic!("{}: {e}", c.name));
         assert_eq!(y.shape(), c.y, "{}", c.name);
@@ -207,7 +207,7 @@ fn shapes_and_states_are_those_of_pytorch() {
             c.state.iter().map(|(n, s)| (n.to_string(), s.to_vec())).collect();
         assert_eq!(state, want, "{}", c.name);
         // The state of one layer makes another one equal.
-        let other = (c.make)(&Build::new(&d, 4)).unwrap();
+        let other = (c.make)(&InitContext::new(&d, 4)).unwrap();
         let x = tensor(&d, c.x, 1).to_dtype(DType::F32).unwrap();
         other.forward(&x).unwrap();
         other.load_state_dict(&layer.state_dict().unwrap()).unwrap();
@@ -221,7 +221,7 @@ fn shapes_and_states_are_those_of_pytorch() {
 fn gradients_agree_with_differences() {
     let d = cpu();
     for c in cases() {
-        let layer = (c.make)(&Build::new(&d, 3).dtype(DType::F64)).unwrap();
+        let layer = (c.make)(&InitContext::new(&d, 3).dtype(DType::F64)).unwrap();
         let x = tensor(&d, c.x, 1).with_grad();
         layer.forward(&x).unwrap();
         randomise(&*layer);
@@ -245,7 +245,7 @@ type Named = Vec<(String, Vec<f64>)>;
 
 /// Output and gradients of x and all parameters in f32, from the parameters of `state`.
 fn run(d: &Device, c: &Case, x: &Tensor, state: Option<&dyn Layer>) -> (Box<dyn Layer>, Named) {
-    let layer = (c.make)(&Build::new(d, 3)).unwrap();
+    let layer = (c.make)(&InitContext::new(d, 3)).unwrap();
     let x = x.to_device(d).unwrap().with_grad();
     layer.forward(&x).unwrap_or_else(|e| panic!("{}: {e}", c.name));
     match state {
@@ -293,7 +293,7 @@ fn strided_inputs_give_the_same() {
 fn a_missing_batch_axis_is_inserted() {
     let d = cpu();
     for c in cases().iter().filter(|c| !c.name.starts_with("global")) {
-        let layer = (c.make)(&Build::new(&d, 3)).unwrap();
+        let layer = (c.make)(&InitContext::new(&d, 3)).unwrap();
         let x = tensor(&d, c.x, 1).to_dtype(DType::F32).unwrap();
         let y = layer.forward(&x).unwrap().select(0, 0).unwrap();
         let one = layer.forward(&x.select(0, 0).unwrap()).unwrap_or_else(|e| panic!("{}: {e}", c.name));
@@ -306,7 +306,7 @@ fn a_missing_batch_axis_is_inserted() {
 fn empty_batches_pass_and_give_zero_gradients() {
     for d in devices() {
         for c in cases() {
-            let layer = (c.make)(&Build::new(&d, 3)).unwrap();
+            let layer = (c.make)(&InitContext::new(&d, 3)).unwrap();
             let shape = [&[0], &c.x[1..]].concat();
             let x = Tensor::zeros(&d, DType::F32, &shape).unwrap().with_grad();
             let y = layer.forward(&x).unwrap_or_else(|e| panic!("{} on {}: {e}", c.name, common::id(&d)));
@@ -397,7 +397,7 @@ fn parts(layer: &dyn Layer) -> Vec<Vec<f64>> {
 #[test]
 fn convolution_follows_its_definition() {
     let d = cpu();
-    let cx = Build::new(&d, 1).dtype(DType::F64);
+    let cx = InitContext::new(&d, 1).dtype(DType::F64);
     let x = tensor(&d, &[1, 4, 7, 6], 5);
     let base = Definition {
         c: 4,
@@ -435,7 +435,7 @@ fn convolution_follows_its_definition() {
 #[test]
 fn deconvolution_is_the_adjoint_of_convolution() {
     let d = cpu();
-    let cx = Build::new(&d, 1).dtype(DType::F64);
+    let cx = InitContext::new(&d, 1).dtype(DType::F64);
     let conv = Convolutional::new(&cx, 2, 4, 3).unwrap().stride(2).padding(1).no_bias();
     let deconv =
         Deconvolutional::new(&cx, 4, 2, 3).unwrap().stride(2).padding(1).output_padding([0, 1]).no_bias();
@@ -453,7 +453,7 @@ fn deconvolution_is_the_adjoint_of_convolution() {
 #[test]
 fn deformable_starts_as_half_a_convolution_and_moves_by_offsets() {
     let d = cpu();
-    let cx = Build::new(&d, 1).dtype(DType::F64);
+    let cx = InitContext::new(&d, 1).dtype(DType::F64);
     let layer = DeformableConvolutional::new(&cx, 2, 3, 3).unwrap();
     let conv = Convolutional::new(&cx, 2, 3, 3).unwrap().padding(1).no_bias();
     let p = layer.weight().unwrap().get();
@@ -480,7 +480,7 @@ fn deformable_starts_as_half_a_convolution_and_moves_by_offsets() {
 #[test]
 fn separable_and_local_convolutions_follow_their_definitions() {
     let d = cpu();
-    let cx = Build::new(&d, 1).dtype(DType::F64);
+    let cx = InitContext::new(&d, 1).dtype(DType::F64);
     let x = tensor(&d, &[1, 2, 5, 5], 4);
     let layer = SeparableConvolutional::new(&cx, 2, 3, 3).unwrap().depth_multiplier(2).unwrap();
     let p = parts(&layer);
@@ -522,7 +522,7 @@ fn separable_and_local_convolutions_follow_their_definitions() {
 #[test]
 fn patches_are_projected_in_row_major_order() {
     let d = cpu();
-    let cx = Build::new(&d, 1).dtype(DType::F64);
+    let cx = InitContext::new(&d, 1).dtype(DType::F64);
     let layer = PatchEmbedding::new(&cx, 2, [2, 3], 4).unwrap();
     let x = tensor(&d, &[1, 2, 4, 6], 4);
     let y = layer.forward(&x).unwrap();
@@ -619,7 +619,7 @@ fn shuffles_crops_and_pads_move_cells() {
 #[test]
 fn initial_values_have_pytorchs_bounds() {
     let d = cpu();
-    let cx = Build::new(&d, 2);
+    let cx = InitContext::new(&d, 2);
     let largest = |t: Tensor| values(&t).iter().fold(0.0f64, |m, v| m.max(v.abs()));
     let check = |what: &str, t: Tensor, fan: f64| {
         let (bound, m) = (fan.powf(-0.5), largest(t));
@@ -661,7 +661,7 @@ fn refuses(layer: Result<impl Layer>, x: &[usize], parts: &[&str]) {
 
 #[test]
 fn forwards_refuse_what_does_not_fit() {
-    let cx = Build::new(&cpu(), 1);
+    let cx = InitContext::new(&cpu(), 1);
     let conv = |c| Convolutional::new(&cx, c, 4, 3);
     refuses(conv(3), &[1, 2, 5, 5], &["`x`", "3 channels", "[1, 2, 5, 5]"]);
     refuses(conv(3), &[5, 5], &["`x`", "2 spatial axes", "[5, 5]"]);
@@ -721,7 +721,7 @@ fn forwards_refuse_what_does_not_fit() {
 
 #[test]
 fn constructors_refuse_what_makes_no_sense() {
-    let cx = Build::new(&cpu(), 1);
+    let cx = InitContext::new(&cpu(), 1);
     assert!(Convolutional::new(&cx, 0, 1, 1).is_err() && Convolutional::new(&cx, 1, 0, 1).is_err());
     assert!(Convolutional::new(&cx, 1, 1, [1, 0]).is_err() && Conv3D::lazy(&cx, 1, 0).is_err());
     for groups in [0, 2, 5] {
@@ -748,7 +748,7 @@ fn constructors_refuse_what_makes_no_sense() {
 
 #[test]
 fn kinds_are_the_names_of_the_types() {
-    let cx = Build::new(&cpu(), 1);
+    let cx = InitContext::new(&cpu(), 1);
     let kinds = [
         Convolutional::lazy(&cx, 1, 1).unwrap().kind(),
         DilatedConvolutional::lazy(&cx, 1, 1, 2).unwrap().kind(),
@@ -778,7 +778,7 @@ fn half_precision_is_close() {
         for c in cases() {
             let x = tensor(&cpu(), c.x, 1).to_dtype(DType::F32).unwrap();
             let (layer, want) = run(&cpu(), &c, &x, None);
-            let half = (c.make)(&Build::new(&d, 3).dtype(DType::F16)).unwrap();
+            let half = (c.make)(&InitContext::new(&d, 3).dtype(DType::F16)).unwrap();
             let x = x.to_dtype(DType::F16).unwrap().to_device(&d).unwrap();
             half.forward(&x).unwrap_or_else(|e| panic!("{}: {e}", c.name));
             for ((_, p), (_, q)) in half.named_parameters().iter().zip(layer.named_parameters()) {

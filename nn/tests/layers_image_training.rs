@@ -5,10 +5,10 @@ mod common;
 use common::{devices, noise};
 use trefoil::ops::{Activation, InterpolateMode, PadMode};
 use trefoil_nn::layers::*;
-use trefoil_nn::{Build, CrossEntropyLoss, Device, Layer, MseLoss, Optimizer, Result, Tensor};
+use trefoil_nn::{CrossEntropyLoss, Device, InitContext, Layer, MseLoss, Optimizer, Result, Tensor};
 
 /// Every image layer with something to learn, and those between them: [B, 1, 8, 8] -> [B, 2].
-fn classifier(cx: &Build) -> Result<Sequential> {
+fn classifier(cx: &InitContext) -> Result<Sequential> {
     let relu = Activation::Relu;
     Ok(Sequential::new()
         .push(Convolutional::new(cx, 1, 8, 3)?.same_padding().padding_mode(PadMode::Reflect).activation(relu))
@@ -24,7 +24,7 @@ fn classifier(cx: &Build) -> Result<Sequential> {
 }
 
 /// Images [B, 1, 8, 8] to images of the same size: half the resolution and back.
-fn autoencoder(cx: &Build) -> Result<Sequential> {
+fn autoencoder(cx: &InitContext) -> Result<Sequential> {
     let act = Activation::Tanh;
     Ok(Sequential::new()
         .push(PatchEmbedding::new(cx, 1, 2, 8)?.flatten(false))
@@ -82,7 +82,7 @@ fn a_classifier_learns_on_the_device() {
         }
         let x = Tensor::from_slice(&d, &v, &[16, 1, 8, 8]).unwrap();
         let ids = Tensor::from_slice(&d, &ids, &[16]).unwrap();
-        let m = classifier(&Build::new(&d, 5)).unwrap();
+        let m = classifier(&InitContext::new(&d, 5)).unwrap();
         let loss = CrossEntropyLoss::default();
         let losses = train(&d, &m, 60, |y| loss.forward(y, &ids), &x);
         assert!(losses[1] < 0.3 * losses[0], "{losses:?} on {}", common::id(&d));
@@ -94,7 +94,7 @@ fn an_autoencoder_learns_on_the_device() {
     for d in devices() {
         let v: Vec<f32> = noise(8, 4 * 64).into_iter().map(|v| 0.5 * v as f32).collect();
         let x = Tensor::from_slice(&d, &v, &[4, 1, 8, 8]).unwrap();
-        let m = autoencoder(&Build::new(&d, 5)).unwrap();
+        let m = autoencoder(&InitContext::new(&d, 5)).unwrap();
         let losses = train(&d, &m, 80, |y| MseLoss::default().forward(y, &x), &x);
         assert!(losses[1] < 0.3 * losses[0], "{losses:?} on {}", common::id(&d));
     }

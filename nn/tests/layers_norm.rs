@@ -12,7 +12,7 @@ use layers::{f64s, gradcheck_layer, on_devices, param, refused, round_trip, stat
 use trefoil::DType;
 use trefoil::ops::{Activation, BatchNorm, GroupNorm, RowNorm};
 use trefoil_nn::layers::*;
-use trefoil_nn::{BatchNormStats, Build, Layer, LayerExt, Tensor};
+use trefoil_nn::{BatchNormStats, InitContext, Layer, LayerExt, Tensor};
 
 fn host(t: &Tensor) -> Vec<f64> {
     t.to_vec::<f64>().unwrap()
@@ -164,7 +164,7 @@ fn batch_normalization() {
     refused(layer.forward(&tensor(&cpu(), &[3], 1)), &["BatchNormalization", "rank"]);
     refused(layer.forward(&tensor(&cpu(), &[1, 3], 1)), &["BatchNormalization", "2 values"]);
     refused(layer.forward(&tensor(&cpu(), &[0, 3], 1)), &["BatchNormalization", "2 values"]);
-    refused(BatchNormalization::new(&cx, 0), &["BatchNormalization", "channels"]);
+    refused(BatchNormalization::new(&cx, 0), &["BatchNormalization", "num_features"]);
     refused(BatchNormalization::new(&cx, 1).unwrap().eps(-1.0), &["BatchNormalization", "eps"]);
     refused(
         BatchNormalization::new(&cx, 1).unwrap().momentum(Some(f64::NAN)),
@@ -437,7 +437,7 @@ fn transformer_names_modes_and_errors() {
     refused(decoder.decode(&x, &narrow, &none, &none), &["MultiHeadAttention", "key"]);
     refused(decoder.decode(&x, &x.narrow(0, 0, 1).unwrap(), &none, &none), &["MultiHeadAttention", "batch"]);
     refused(encoder.forward(&narrow), &["MultiHeadAttention", "query"]);
-    refused(TransformerEncoder::new(&cx, &TransformerConfig::new(4, 3)), &["MultiHeadAttention", "heads"]);
+    refused(TransformerEncoder::new(&cx, &TransformerConfig::new(4, 3)), &["MultiHeadAttention", "nhead"]);
     refused(TransformerEncoder::new(&cx, &config().dropout(2.0)), &["dropout"]);
     for norm_first in [false, true] {
         let p = TransformerConfig::new(8, 2).d_ff(12).dropout(0.0);
@@ -454,7 +454,7 @@ fn transformer_names_modes_and_errors() {
 #[test]
 fn sixteen_bit_data_has_statistics_in_f32() {
     for d in devices() {
-        let cx = Build::new(&d, 1).dtype(DType::F16);
+        let cx = InitContext::new(&d, 1).dtype(DType::F16);
         let layer = BatchNormalization::new(&cx, 2).unwrap();
         let x = f32s(&d, &[1., 10., 2., 20., 3., 30., 6., 40.], &[4, 2]).to_dtype(DType::F16).unwrap();
         let y = layer.forward(&x).unwrap();

@@ -12,7 +12,9 @@ use layers::{f64s, gradcheck_layer, on_devices, param, refused, round_trip, stat
 use trefoil::DType;
 use trefoil::ops::{Activation, Conv, EmbeddingGrad, LinearCrossEntropy, Reduction, Rope};
 use trefoil_nn::layers::*;
-use trefoil_nn::{Build, Init, Layer, LayerExt, LinearCrossEntropyLoss, RnnState, Tensor, sequence_lengths};
+use trefoil_nn::{
+    Init, InitContext, Layer, LayerExt, LinearCrossEntropyLoss, RnnState, Tensor, sequence_lengths,
+};
 
 fn ids(v: &[i64], shape: &[usize]) -> Tensor {
     Tensor::from_slice(&cpu(), v, shape).unwrap()
@@ -92,7 +94,7 @@ fn embedding() {
     assert!(layer.forward(&ids(&[5], &[1])).and_then(|y| y.to_vec::<f64>()).is_err(), "an id out of range");
     round_trip(&plain, &Embedding::new(&cx, 4, 2).unwrap(), &ids(&[0, 1, 2, 3], &[4]));
     for d in devices() {
-        let cx = Build::new(&d, 3);
+        let cx = InitContext::new(&d, 3);
         let layer = Embedding::new(&cx, 6, 5).unwrap();
         let at = Tensor::from_slice(&d, &[5i32, 0, 5, 2], &[4]).unwrap();
         let y = layer.forward(&at).unwrap();
@@ -355,7 +357,7 @@ fn recurrent_state_dropout_and_errors() {
     refused(free.run(&x, &[], Some(&ids(&[1, 1, 1], &[3]))), &["Lstm", "lengths"]);
     refused(sequence_lengths(&cpu(), &[1, 5], 4), &["lengths", "4"]);
     refused(sequence_lengths(&cpu(), &[0], 4), &["lengths"]);
-    refused(Lstm::new(&cx, 3, 0), &["Lstm", "hidden"]);
+    refused(Lstm::new(&cx, 3, 0), &["Lstm", "hidden_size"]);
     refused(Gru::new(&cx, 3, 2).unwrap().num_layers(0), &["Gru", "num_layers"]);
     refused(Gru::new(&cx, 3, 2).unwrap().dropout(1.5), &["Dropout"]);
     refused(free.forward(&tensor(&cpu(), &[3], 1)), &["Lstm", "[B, T, D]"]);
@@ -420,7 +422,7 @@ fn conv_lstm() {
     let whole = ConvLstm::new(&cx, 2, 2, [3, 3]).unwrap().stride(2).unwrap();
     refused(whole.forward(&x), &["ConvLstm", "padding"]);
     refused(ConvLstm::new(&cx, 2, 2, [3, 3]).unwrap().stride(0), &["ConvLstm", "stride"]);
-    refused(ConvLstm::new(&cx, 2, 2, [2, 3]), &["ConvLstm", "kernel"]);
+    refused(ConvLstm::new(&cx, 2, 2, [2, 3]), &["ConvLstm", "kernel_size"]);
     refused(small.forward(&tensor(&cpu(), &[2, 4, 3], 4)), &["ConvLstm", "[B, T, C, H, W]"]);
     refused(layer.forward(&tensor(&cpu(), &[2, 3, 2, 3, 3], 1)), &["ConvLstm", "images"]);
     refused(layer.forward(&tensor(&cpu(), &[2, 3, 1, 2, 3], 1)), &["ConvLstm", "2 channels"]);
@@ -454,6 +456,23 @@ fn feed_forward_and_gated_units() {
     refused(lazy.forward(&tensor(&cpu(), &[2, 3], 1)), &["FeedForward", "x", "4"]);
     refused(FeedForward::new(&cx, 4, 0), &["FeedForward", "d_ff"]);
 
+    let swiglu = SwiGlu::new(&cx, 4, 5).unwrap();
+    gradcheck_layer("SwiGlu", &swiglu, from_ref(&x), |t| swiglu.forward(&t[0]));
+    assert_eq!(state_names(&swiglu), ["gate_proj.weight", "up_proj.weight", "down_proj.weight"]);
+    let project = |x: &Tensor, n: &str, s: [usize; 2]| {
+        let w = Tensor::from_slice(&cpu(), &param(&swiglu, &format!("{n}_proj.weight")), &s).unwrap();
+        x.matmul(&w.transpose(0, 1).unwrap()).unwrap()
+    };
+    let gate = project(&x, "gate", [5, 4]).silu().unwrap();
+    let want = project(&gate.mul(&project(&x, "up", [5, 4])).unwrap(), "down", [4, 5]);
+    close(&host(&swiglu.forward(&x).unwrap()), &host(&want), 1e-12, "SwiGlu");
+    round_trip(&swiglu, &SwiGlu::new(&cx, 4, 5).unwrap(), &x);
+    let biased = SwiGlu::lazy(&cx, 5).unwrap().with_bias().unwrap();
+    biased.forward(&x).unwrap();
+    assert_eq!(biased.num_parameters(), 3 * 20 + 5 + 5 + 4);
+    refused(biased.forward(&tensor(&cpu(), &[2, 3], 1)), &["Dense", "x", "4"]);
+    refused(SwiGlu::new(&cx, 4, 0), &["SwiGlu", "d_ff"]);
+
     type Act = fn(&Tensor) -> trefoil_nn::Result<Tensor>;
     let units: [(&str, GatedLinearUnit, Act); 4] = [
         ("GLU", GatedLinearUnit::new(&cx, 4, 3).unwrap(), Tensor::sigmoid),
@@ -471,7 +490,7 @@ fn feed_forward_and_gated_units() {
     }
     assert_eq!(state_names(&units[0].1), ["weight", "bias"]);
     refused(units[0].1.forward(&tensor(&cpu(), &[2, 3], 1)), &["GatedLinearUnit", "x", "4"]);
-    refused(GatedLinearUnit::new(&cx, 4, 0), &["GatedLinearUnit", "outputs"]);
+    refused(GatedLinearUnit::new(&cx, 4, 0), &["GatedLinearUnit", "out_features"]);
     on_devices("FeedForward", &[&[2, 3, 4]], |cx| FeedForward::new(cx, 4, 6), |l, t| l.forward(&t[0]));
     on_devices("SwiGLU", &[&[2, 3, 4]], |cx| GatedLinearUnit::swiglu(cx, 4, 6), |l, t| l.forward(&t[0]));
 }
@@ -538,7 +557,7 @@ fn layers_of_several_inputs() {
 #[test]
 fn gaussian_noise() {
     for d in devices() {
-        let cx = Build::new(&d, 4);
+        let cx = InitContext::new(&d, 4);
         let layer = GaussianNoise::new(&cx, 0.5).unwrap().mean(2.0).unwrap();
         let x = f32s(&d, &[1.0; 10_000], &[100, 100]).with_grad();
         let y = layer.forward(&x).unwrap();
@@ -553,8 +572,8 @@ fn gaussian_noise() {
         assert_eq!(layer.forward(&x).unwrap().to_vec::<f32>().unwrap(), v);
         layer.eval();
         assert_eq!(layer.forward(&x).unwrap().to_vec::<f32>().unwrap(), [1.0; 10_000]);
-        refused(GaussianNoise::new(&cx, -1.0), &["GaussianNoise", "std"]);
-        refused(GaussianNoise::new(&cx, f64::NAN), &["GaussianNoise", "std"]);
+        refused(GaussianNoise::new(&cx, -1.0), &["GaussianNoise", "stddev"]);
+        refused(GaussianNoise::new(&cx, f64::NAN), &["GaussianNoise", "stddev"]);
     }
 }
 

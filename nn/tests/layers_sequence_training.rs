@@ -5,7 +5,7 @@ mod common;
 use common::{devices, noise, steps_on};
 use trefoil::ops::Activation;
 use trefoil_nn::layers::*;
-use trefoil_nn::{Build, CrossEntropyLoss, Device, Layer, Optimizer, Result, Tensor};
+use trefoil_nn::{CrossEntropyLoss, Device, InitContext, Layer, Optimizer, Result, Tensor};
 
 /// Sequences of six ids below 5; the class is the id that comes first.
 fn data(d: &Device) -> (Tensor, Tensor) {
@@ -44,7 +44,7 @@ fn train(d: &Device, what: &str, model: &dyn Layer, forward: impl Fn(&Tensor) ->
 #[test]
 fn networks_of_sequence_layers_learn_without_leaving_the_device() {
     for d in devices() {
-        let cx = Build::new(&d, 7);
+        let cx = InitContext::new(&d, 7);
         let config = TransformerConfig::new(16, 4).d_ff(32).dropout(0.05).activation(Activation::Gelu);
         let transformer = Sequential::new()
             .push(Embedding::new(&cx, 5, 16).unwrap().scale_by_sqrt_dim())

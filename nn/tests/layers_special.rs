@@ -10,7 +10,7 @@ use layers::{f64s, gradcheck_layer, on_devices, param, refused, round_trip, stat
 use trefoil::DType;
 use trefoil::ops::Activation as Act;
 use trefoil_nn::layers::*;
-use trefoil_nn::{Build, Device, Init, Layer, LayerExt, Optimizer, Result, Tensor};
+use trefoil_nn::{Device, Init, InitContext, Layer, LayerExt, Optimizer, Result, Tensor};
 
 fn host(t: &Tensor) -> Vec<f64> {
     t.to_vec::<f64>().unwrap()
@@ -185,8 +185,9 @@ fn spectral_normalization_of_any_layer() {
     lazy.forward(&x).unwrap();
     assert_eq!(state_names(&lazy), [RAW, "bias", U, V]);
     // Inside and around a checkpointed layer.
-    let dense = || Dense::new(&Build::new(&cpu(), 4).dtype(DType::F64), 4, 3).unwrap().activation(Act::Tanh);
-    let cx = || Build::new(&cpu(), 5).dtype(DType::F64);
+    let dense =
+        || Dense::new(&InitContext::new(&cpu(), 4).dtype(DType::F64), 4, 3).unwrap().activation(Act::Tanh);
+    let cx = || InitContext::new(&cpu(), 5).dtype(DType::F64);
     let wanted = SpectralNormalization::new(&cx(), dense()).unwrap();
     let around = SpectralNormalization::new(&cx(), Checkpointed::new(dense())).unwrap();
     let within = Checkpointed::new(SpectralNormalization::new(&cx(), dense()).unwrap());
@@ -236,13 +237,13 @@ fn spectral_normalization_errors_round_trip_and_devices() {
 }
 
 /// Sixteen-bit runs, and steps that neither transfer nor allocate.
-fn trains_quietly(what: &str, shape: &[usize], make: impl Fn(&Build) -> Result<Box<dyn Layer>>) {
+fn trains_quietly(what: &str, shape: &[usize], make: impl Fn(&InitContext) -> Result<Box<dyn Layer>>) {
     let quiet = |d: &Device| {
         let c = d.counters();
         (c.uploads, c.downloads, c.syncs, c.allocations, c.compiles)
     };
     for d in devices() {
-        let cx = Build::new(&d, 3);
+        let cx = InitContext::new(&d, 3);
         let layer = make(&cx).unwrap();
         let data: Vec<f32> = noise(4, shape.iter().product()).iter().map(|&v| 0.3 * v as f32).collect();
         let x = f32s(&d, &data, shape);
@@ -271,11 +272,11 @@ fn trains_quietly(what: &str, shape: &[usize], make: impl Fn(&Build) -> Result<B
         );
         let (first, last) = (losses[0].item::<f32>().unwrap(), losses[29].item::<f32>().unwrap());
         assert!(last < 0.8 * first, "{what} on {}: {first} to {last}", common::id(&d));
-        let half = make(&Build::new(&d, 3).dtype(DType::F16)).unwrap();
+        let half = make(&InitContext::new(&d, 3).dtype(DType::F16)).unwrap();
         let y = half.forward(&x.to_dtype(DType::F16).unwrap()).unwrap();
         assert_eq!(y.dtype(), DType::F16);
         let y = y.to_dtype(DType::F32).unwrap().to_vec::<f32>().unwrap();
-        let fresh = make(&Build::new(&d, 3)).unwrap();
+        let fresh = make(&InitContext::new(&d, 3)).unwrap();
         let state = half
             .state_dict()
             .unwrap()
@@ -484,7 +485,7 @@ fn octonion_linear_errors_round_trip_and_devices() {
     on_devices("OctonionLinear", &[&[3, 24]], |cx| OctonionLinear::new(cx, 3, 2), |l, t| l.forward(&t[0]));
     // A layer moves with its constants.
     for d in devices() {
-        let layer = OctonionLinear::new(&Build::new(&cpu(), 1), 1, 1).unwrap();
+        let layer = OctonionLinear::new(&InitContext::new(&cpu(), 1), 1, 1).unwrap();
         let x: Vec<f32> = noise(1, 8).iter().map(|&v| v as f32).collect();
         let want = layer.forward(&f32s(&cpu(), &x, &[8])).unwrap().to_vec::<f32>().unwrap();
         layer.to_device(&d).unwrap();

@@ -12,7 +12,7 @@ use serde_json::json;
 use trefoil_nn::config::Config;
 use trefoil_nn::data::{read_idx, read_npy, read_npz};
 use trefoil_nn::network::{LAYERS, NetworkConfig, layer};
-use trefoil_nn::{Build, NnError, limits};
+use trefoil_nn::{InitContext, NnError, limits};
 
 /// A folder of its own for a test, gone afterwards.
 struct Folder(PathBuf);
@@ -66,7 +66,7 @@ fn large_numbers_cost_no_time() {
     let e = refused(json!({ "inputs": { "x": [4, 8] }, "layers": many }));
     assert!(e.contains("layers[10]") && e.contains("at most 10000 layers"), "{e}");
     // A single layer.
-    let e = layer(&Build::new(&cpu(), 1), &lstm(5000)).unwrap_err();
+    let e = layer(&InitContext::new(&cpu(), 1), &lstm(5000)).unwrap_err();
     assert!(e.to_string().contains("at most 1024, got 5000"), "{e}");
 }
 

@@ -7,7 +7,7 @@ use common::{cpu, devices, id};
 use serde_json::Value;
 use trefoil::DType;
 use trefoil_nn::loom::*;
-use trefoil_nn::{Build, Device, Layer, Result, Tensor};
+use trefoil_nn::{Device, InitContext, Layer, Result, Tensor};
 
 /// Outputs of Loom (`faithful`) and of the intended layers (`corrected`), and how weights and inputs were filled.
 fn golden() -> Value {
@@ -234,7 +234,7 @@ fn config(c: &Case) -> LoomConfig {
 }
 
 fn build(c: &Case, flags: &Flags, d: &Device, dtype: DType) -> Result<LoomNetwork> {
-    let cx = Build::new(d, 1).dtype(dtype);
+    let cx = InitContext::new(d, 1).dtype(dtype);
     let net = LoomNetwork::new(&cx, &config(c), flags)?;
     if c.filled {
         for (i, l) in net.layers().iter().enumerate() {
@@ -358,7 +358,7 @@ fn corrected() {
 /// A network in one cell, as the JSON builder reads it.
 fn network(layers: &str, batch: usize, flags: &Flags) -> Result<LoomNetwork> {
     let c = Case { origin: Origin::Json, ..case("", layers, batch, 0) };
-    let net = LoomNetwork::new(&Build::new(&cpu(), 1), &config(&c), flags)?;
+    let net = LoomNetwork::new(&InitContext::new(&cpu(), 1), &config(&c), flags)?;
     net.layers().iter().for_each(|l| fill(l, 0, false));
     Ok(net)
 }

@@ -6,7 +6,7 @@ use common::{devices, id, steps_on, tensor};
 use trefoil::DType;
 use trefoil::ops::Activation;
 use trefoil_nn::layers::*;
-use trefoil_nn::{Build, Device, Layer, Optimizer, Result, Tensor};
+use trefoil_nn::{Device, InitContext, Layer, Optimizer, Result, Tensor};
 
 /// Steps of each network, few enough for a debug build on two cores. `TREFOIL_MEMORY_STEPS` sets another number.
 const STEPS: usize = 250;
@@ -22,7 +22,7 @@ fn sequences(d: &Device) -> Tensor {
     tensor(d, &[3, 5, 8], 2).to_dtype(DType::F32).unwrap()
 }
 
-fn convolutional(cx: &Build) -> Result<Box<dyn Layer>> {
+fn convolutional(cx: &InitContext) -> Result<Box<dyn Layer>> {
     Ok(Box::new(
         Sequential::new()
             .push(Convolutional::new(cx, 2, 4, 3)?.padding(1))
@@ -37,7 +37,7 @@ fn convolutional(cx: &Build) -> Result<Box<dyn Layer>> {
     ))
 }
 
-fn transformer(cx: &Build) -> Result<Box<dyn Layer>> {
+fn transformer(cx: &InitContext) -> Result<Box<dyn Layer>> {
     let config = TransformerConfig::new(8, 2).d_ff(12).dropout(0.1).activation(Activation::Gelu);
     Ok(Box::new(
         Sequential::new()
@@ -49,7 +49,7 @@ fn transformer(cx: &Build) -> Result<Box<dyn Layer>> {
     ))
 }
 
-fn recurrent(cx: &Build) -> Result<Box<dyn Layer>> {
+fn recurrent(cx: &InitContext) -> Result<Box<dyn Layer>> {
     Ok(Box::new(
         Sequential::new()
             .push(Lstm::new(cx, 8, 6)?.num_layers(2)?.dropout(0.1)?.bidirectional()?)
@@ -59,7 +59,7 @@ fn recurrent(cx: &Build) -> Result<Box<dyn Layer>> {
     ))
 }
 
-fn unusual(cx: &Build) -> Result<Box<dyn Layer>> {
+fn unusual(cx: &InitContext) -> Result<Box<dyn Layer>> {
     Ok(Box::new(
         Sequential::new()
             .push(SpectralNormalization::new(cx, Dense::new(cx, 8, 8)?)?)
@@ -72,7 +72,7 @@ fn unusual(cx: &Build) -> Result<Box<dyn Layer>> {
 
 #[test]
 fn memory_is_constant() {
-    type Network = fn(&Build) -> Result<Box<dyn Layer>>;
+    type Network = fn(&InitContext) -> Result<Box<dyn Layer>>;
     type Data = fn(&Device) -> Tensor;
     let networks: [(&str, Network, Data); 4] = [
         ("convolutional", convolutional, images),
@@ -84,7 +84,7 @@ fn memory_is_constant() {
     for d in devices() {
         let steps = asked.unwrap_or_else(|| steps_on(&d, STEPS, 30));
         for (what, network, data) in networks {
-            let model = network(&Build::new(&d, 3)).unwrap();
+            let model = network(&InitContext::new(&d, 3)).unwrap();
             let x = data(&d).with_grad();
             let mut optimizer = Optimizer::adamw(&*model, 1e-3, 1e-2).unwrap();
             let mut warm = None;

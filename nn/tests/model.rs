@@ -14,11 +14,11 @@ use trefoil::ops::Activation;
 use trefoil_nn::layers::*;
 use trefoil_nn::model::Obstacle;
 use trefoil_nn::{
-    Build, Device, HostTensor, Layer, LayerExt, Model, MseLoss, NnError, Optimizer, Param, Result, Tensor,
-    Visitor,
+    Device, HostTensor, InitContext, Layer, LayerExt, Model, MseLoss, NnError, Optimizer, Param, Result,
+    Tensor, Visitor,
 };
 
-fn mlp(cx: &Build) -> Sequential {
+fn mlp(cx: &InitContext) -> Sequential {
     Sequential::new()
         .named("in", Dense::new(cx, 3, 4).unwrap().activation(Activation::Tanh))
         .named("drop", Dropout::new(cx, 0.0).unwrap())
@@ -33,7 +33,7 @@ fn batch(d: &Device) -> (Tensor, Tensor) {
 #[test]
 fn backpropagation_from_an_output_gradient() {
     // f64 against central differences.
-    let cx = Build::new(&cpu(), 1).dtype(DType::F64);
+    let cx = InitContext::new(&cpu(), 1).dtype(DType::F64);
     let model = mlp(&cx);
     let (x, dy) = (tensor(&cpu(), &[5, 3], 1), tensor(&cpu(), &[5, 2], 2));
     let pass = model.pass(std::slice::from_ref(&x)).unwrap();
@@ -73,7 +73,7 @@ fn backpropagation_from_an_output_gradient() {
 
     // Devices against it, without a transfer; gradients add up until they are cleared.
     for d in devices() {
-        let model = mlp(&Build::new(&d, 1));
+        let model = mlp(&InitContext::new(&d, 1));
         model.upload_parameters(&flat).unwrap();
         let single = |t: &Tensor| {
             let v: Vec<f32> = values(t).iter().map(|&x| x as f32).collect();
@@ -104,7 +104,7 @@ fn backpropagation_from_an_output_gradient() {
 #[test]
 fn single_layers_and_several_inputs() {
     for d in devices() {
-        let cx = Build::new(&d, 2);
+        let cx = InitContext::new(&d, 2);
         let a = f32s(&d, &[1., 2.], &[2]);
         let pass = Multiply::new().pass(&[a.clone(), f32s(&d, &[3., 4.], &[2])]).unwrap();
         let g = pass.backpropagate(&[a.ones_like().unwrap()]).unwrap();
@@ -127,7 +127,7 @@ fn single_layers_and_several_inputs() {
 fn one_batch_and_updates() {
     for d in devices() {
         let (x, y) = batch(&d);
-        let (plain, optimized) = (mlp(&Build::new(&d, 3)), mlp(&Build::new(&d, 3)));
+        let (plain, optimized) = (mlp(&InitContext::new(&d, 3)), mlp(&InitContext::new(&d, 3)));
         let mut sgd = Optimizer::sgd(&optimized, 0.1).unwrap();
         let mut losses = vec![];
         for _ in 0..5 {
@@ -155,7 +155,7 @@ fn one_batch_and_updates() {
 fn weights_to_and_from_the_host() {
     for d in devices() {
         let make = |seed| {
-            let cx = Build::new(&d, seed);
+            let cx = InitContext::new(&d, seed);
             Sequential::new()
                 .push(Dense::new(&cx, 3, 4).unwrap())
                 .push(BatchNormalization::new(&cx, 4).unwrap())
@@ -188,7 +188,7 @@ fn weights_to_and_from_the_host() {
         assert_eq!(b.download_state().unwrap(), named, "refused state changes nothing");
     }
     // 16-bit parameters are rounded.
-    let layer = Dense::new(&Build::new(&cpu(), 1).dtype(DType::F16), 1, 1).unwrap();
+    let layer = Dense::new(&InitContext::new(&cpu(), 1).dtype(DType::F16), 1, 1).unwrap();
     layer.upload_parameters(&[1.0f64 + 1e-9, 0.5]).unwrap();
     assert_eq!(layer.download_parameters::<f32>().unwrap(), [1.0, 0.5]);
 }
@@ -212,7 +212,7 @@ impl Layer for Quantise {
 #[test]
 fn capabilities_with_reasons() {
     for d in devices() {
-        let cx = Build::new(&d, 1);
+        let cx = InitContext::new(&d, 1);
         let model = mlp(&cx);
         assert!(model.supports_training().is_yes() && model.can_train_on(&d).is_yes());
         assert_eq!(model.can_train_on(&d).to_string(), "yes");
@@ -253,7 +253,7 @@ fn capabilities_with_reasons() {
         assert_eq!(boxed.supports_training().obstacles.len(), 1, "a wrapper passes the answer on");
 
         // A dtype that the device has not.
-        let wide = Dense::new(&Build::new(&cpu(), 1).dtype(DType::F64), 2, 2).unwrap();
+        let wide = Dense::new(&InitContext::new(&cpu(), 1).dtype(DType::F64), 2, 2).unwrap();
         let has = trefoil::ops::CoreOps::caps(&d).supports(DType::F64);
         let answer = wide.can_train_on(&d);
         assert_eq!(answer.is_yes(), has, "{answer}");

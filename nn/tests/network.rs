@@ -10,7 +10,7 @@ use trefoil_nn::layers::{
 };
 use trefoil_nn::network::{Network, NetworkConfig};
 use trefoil_nn::summary::summary;
-use trefoil_nn::{Build, DType, Init, Layer, LayerExt, NnError, Tensor};
+use trefoil_nn::{DType, Init, InitContext, Layer, LayerExt, NnError, Tensor};
 
 fn key_of(e: &NnError) -> String {
     match e {
@@ -42,7 +42,7 @@ const GRAPH: &str = r#"{
 fn a_graph_runs_and_names_its_state() {
     let device = cpu();
     let config = NetworkConfig::parse(GRAPH).unwrap();
-    let cx = Build::new(&device, 3);
+    let cx = InitContext::new(&device, 3);
     let net = Network::new(&cx, &config).unwrap();
     assert_eq!(net.input_names().collect::<Vec<_>>(), ["extra", "image"]);
     assert_eq!(net.output_names().collect::<Vec<_>>(), ["head", "sum"]);
@@ -69,7 +69,7 @@ fn a_graph_runs_and_names_its_state() {
     // The same by hand, with the network's parameters.
     net.eval();
     let y = net.forward_named(&[("extra", &extra), ("image", &image)]).unwrap();
-    let cx = Build::new(&device, 99);
+    let cx = InitContext::new(&device, 99);
     let conv = Convolutional::new(&cx, 1, 4, 3).unwrap().same_padding().activation(Activation::Relu);
     let norm = BatchNormalization::new(&cx, 4).unwrap();
     let one = Convolutional::new(&cx, 4, 4, 1).unwrap();
@@ -199,7 +199,7 @@ fn errors_name_the_place_and_what_stands_there() {
             "layers[2]",
             &["[2, 4, 8, 8]", "[2, 3, 8, 8]"],
         ),
-        ("\"image\": [1, 8, 8]", "\"image\": [1, 8]", "layers[2]", &["`block.norm`", "[4, 1, 8]"]),
+        ("\"image\": [1, 8, 8]", "\"image\": [1, 8]", "layers[1]", &["`conv`", "[2, 1, 8]", "`conv1d`"]),
         ("\"image\": [1, 8, 8]", "\"image\": [8]", "layers[1]", &["`conv`", "[2, 8]", "[B, C, ..]"]),
         ("\"sizes\": [2, 4]", "\"sizes\": [3, 3]", "layers[5]", &["`sum`", "[[2, 4], [2, 3]]"]),
         (
@@ -236,14 +236,14 @@ fn nothing_is_allocated_for_a_network_that_does_not_fit() {
     let before = device.counters();
     let text = GRAPH.replace("[2, 4]", "[3, 3]");
     let config: NetworkConfig = serde_json::from_str(&text).unwrap();
-    assert!(Network::new(&Build::new(&device, 1), &config).is_err());
+    assert!(Network::new(&InitContext::new(&device, 1), &config).is_err());
     // Sizes that come with the data.
     let config = NetworkConfig::parse(
         r#"{"layers": [{"type": "flatten"}, {"type": "dense", "out_features": 3, "in_features": 5}]}"#,
     )
     .unwrap();
     let items =
-        |n: usize| Network::for_items(&Build::new(&device, 1), &config, "model", &[(&[n], DType::F32)]);
+        |n: usize| Network::for_items(&InitContext::new(&device, 1), &config, "model", &[(&[n], DType::F32)]);
     let e = items(6).unwrap_err();
     assert_eq!(key_of(&e), "model.layers[1]");
     let e = e.to_string();
@@ -273,7 +273,7 @@ fn lazy_layers_get_their_parameters_and_nothing_else_happens() {
         { "type": "batch_normalization", "name": "norm", "num_features": 3 },
         { "type": "dense", "out_features": 2 } ] }"#;
     let config = NetworkConfig::parse(text).unwrap();
-    let net = Network::new(&Build::new(&device, 1), &config).unwrap();
+    let net = Network::new(&InitContext::new(&device, 1), &config).unwrap();
     let names: Vec<String> = net.named_parameters().into_iter().map(|(n, _)| n).collect();
     let want = [
         "0.weight",
@@ -293,12 +293,12 @@ fn lazy_layers_get_their_parameters_and_nothing_else_happens() {
     let x = Tensor::from_slice(&device, &[1i32, 2, 3, 4, 5, 6, 0, 1, 2, 3], &[2, 5]).unwrap();
     net.eval();
     let first = net.forward(&x).unwrap().to_vec::<f32>().unwrap();
-    let again = Network::new(&Build::new(&device, 1), &config).unwrap();
+    let again = Network::new(&InitContext::new(&device, 1), &config).unwrap();
     again.eval();
     assert_eq!(again.forward(&x).unwrap().to_vec::<f32>().unwrap(), first);
     // A network without sizes makes its parameters in the first forward, with the same numbers in the end.
     let open = text.replace("\"shape\": [5]", "\"shape\": [-1]");
-    let open = Network::new(&Build::new(&device, 1), &NetworkConfig::parse(&open).unwrap()).unwrap();
+    let open = Network::new(&InitContext::new(&device, 1), &NetworkConfig::parse(&open).unwrap()).unwrap();
     assert!(!open.named_parameters().iter().any(|(n, _)| n.starts_with("rnn")));
     open.eval();
     assert_eq!(open.forward(&x).unwrap().to_vec::<f32>().unwrap(), first);
@@ -322,8 +322,8 @@ fn the_same_seed_gives_the_network_that_rust_code_makes() {
     .unwrap();
     let again: NetworkConfig = serde_json::from_str(&serde_json::to_string(&config).unwrap()).unwrap();
     assert_eq!(again, config);
-    let net = Network::new(&Build::new(&device, 5), &again).unwrap();
-    let cx = Build::new(&device, 5);
+    let net = Network::new(&InitContext::new(&device, 5), &again).unwrap();
+    let cx = InitContext::new(&device, 5);
     let dense = |a, b| Dense::new(&cx, a, b).unwrap();
     let (zero, he) = (Init::Zeros, Init::He);
     let by_hand = Sequential::new()
@@ -381,7 +381,7 @@ fn lengths_are_an_input_like_others() {
               "outputs": ["last", "rnn.1"] }"#,
         )
         .unwrap();
-        let net = Network::new(&Build::new(&device, 1), &config).unwrap();
+        let net = Network::new(&InitContext::new(&device, 1), &config).unwrap();
         assert_eq!(net.num_parameters(), 6 * 3 + 6 * 2 + 12);
         let x = tensor(&device, &[2, 4, 3], 1).to_dtype(DType::F32).unwrap();
         let lengths = Tensor::from_slice(&device, &[4i32, 2], &[2]).unwrap();

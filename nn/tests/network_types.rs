@@ -8,7 +8,7 @@ use common::{cpu, tensor};
 use serde_json::{Value, json};
 use trefoil_nn::autograd::no_grad;
 use trefoil_nn::network::{Key, LAYERS, Network, NetworkConfig, layer};
-use trefoil_nn::{Build, DType, Layer, NnError, Tensor};
+use trefoil_nn::{DType, InitContext, Layer, NnError, Tensor};
 
 /// For each layer type: an input, the layer with every option, the shape of its (first) output.
 fn every_type() -> Vec<(&'static [usize], Value, &'static [usize])> {
@@ -115,6 +115,19 @@ fn every_type() -> Vec<(&'static [usize], Value, &'static [usize])> {
             &[2, 3, 4, 4],
         ),
         (
+            &[2, 3, 7],
+            json!({"type": "avg_pool1d", "kernel_size": 3, "stride": 2, "padding": [1], "ceil_mode": true,
+                   "count_include_pad": false, "divisor_override": 4}),
+            &[2, 3, 4],
+        ),
+        (
+            &[2, 3, 7],
+            json!({"type": "max_pool1d", "kernel_size": [2], "stride": 2, "padding": 0, "dilation": 1,
+                   "ceil_mode": false, "return_indices": true}),
+            &[2, 3, 3],
+        ),
+        (&[2, 3, 7], json!({"type": "adaptive_avg_pool1d", "output_size": [4]}), &[2, 3, 4]),
+        (
             &[2, 3, 7, 7],
             json!({"type": "max_pooling", "kernel_size": [2, 3], "stride": 2, "padding": [0, 1], "dilation": 1,
                    "ceil_mode": false, "return_indices": true}),
@@ -165,6 +178,12 @@ fn every_type() -> Vec<(&'static [usize], Value, &'static [usize])> {
             json!({"type": "feed_forward", "d_model": 8, "d_ff": 16, "activation": "gelu", "dropout": 0.1, "bias": false}),
             &[2, 5, 8],
         ),
+        (&[2, 5, 8], json!({"type": "swiglu", "d_model": 8, "d_ff": 12, "bias": true}), &[2, 5, 8]),
+        (
+            &[2, 5, 8],
+            json!({"type": "positional_embedding", "d_model": 8, "max_len": 10, "weight_init": "zeros"}),
+            &[2, 5, 8],
+        ),
         (
             &[2, 5, 8],
             json!({"type": "positional_encoding", "d_model": 8, "max_len": 10, "base": 100.0, "dropout": 0.1}),
@@ -175,6 +194,13 @@ fn every_type() -> Vec<(&'static [usize], Value, &'static [usize])> {
             json!({"type": "patch_embedding", "in_channels": 3, "patch_size": 4, "embed_dim": 5, "bias": true,
                    "flatten": false, "weight_init": "lecun", "bias_init": "zeros"}),
             &[2, 5, 2, 2],
+        ),
+        (
+            &[2, 4, 9],
+            json!({"type": "conv1d", "in_channels": 4, "out_channels": 6, "kernel_size": 3, "stride": [2],
+                   "padding": "valid", "dilation": 2, "groups": 2, "bias": false, "padding_mode": "circular",
+                   "activation": "relu", "weight_init": "he", "bias_init": null}),
+            &[2, 6, 3],
         ),
         (
             &[2, 2, 4, 5, 6],
@@ -253,6 +279,12 @@ fn every_type() -> Vec<(&'static [usize], Value, &'static [usize])> {
         ),
         (&[2, 3], json!({"type": "softmax", "dim": 0}), &[2, 3]),
         (&[2, 3], json!({"type": "log_softmax", "dim": 1}), &[2, 3]),
+        (
+            &[2, 6],
+            json!({"type": "softmax_variant", "kind": "grid", "temperature": 0.5, "rows": 2, "cols": 3, "levels": null,
+                   "tree": false, "hard": false, "mask": null, "alpha": 1.5, "clusters": null, "weights": null}),
+            &[2, 6],
+        ),
         (&[2, 3], json!({"type": "add", "activation": "relu"}), &[2, 3]),
         (&[2, 3], json!({"type": "concatenate", "dim": -1, "activation": "relu"}), &[2, 6]),
         (&[2, 3, 4, 5], json!({"type": "cropping", "cropping": [[1, 0], [2, 1]]}), &[2, 3, 3, 2]),
@@ -332,7 +364,7 @@ fn every_type_takes_every_key() {
         let given: BTreeSet<&str> = json.as_object().unwrap().keys().map(String::as_str).collect();
         let keys: BTreeSet<&str> = info.keys.iter().map(|k| k.name).chain(["type"]).collect();
         assert_eq!(given, keys, "{name}");
-        let cx = Build::new(&device, 1);
+        let cx = InitContext::new(&device, 1);
         let l = layer(&cx, &json).unwrap_or_else(|e| panic!("{name}: {e}"));
         let x = match name {
             "embedding" => Tensor::from_slice(&device, &[0i32, 1, 4, 2, 2, 3], shape).unwrap(),
@@ -373,17 +405,17 @@ fn required_keys_alone_are_enough_and_each_is_required() {
             "activation" => drop(least.insert("kind".into(), json!("relu"))),
             _ => {}
         }
-        layer(&Build::new(&device, 1), &Value::Object(least.clone()))
+        layer(&InitContext::new(&device, 1), &Value::Object(least.clone()))
             .unwrap_or_else(|e| panic!("{name}: {e}"));
         for key in least.keys().filter(|k| *k != "type") {
             let mut less = least.clone();
             less.remove(key);
-            let e = layer(&Build::new(&device, 1), &Value::Object(less)).unwrap_err();
+            let e = layer(&InitContext::new(&device, 1), &Value::Object(less)).unwrap_err();
             assert_eq!(&key_of(&e), key, "{name}: {e}");
         }
         let mut more = least.clone();
         more.insert("colour".into(), json!(1));
-        let e = layer(&Build::new(&device, 1), &Value::Object(more)).unwrap_err();
+        let e = layer(&InitContext::new(&device, 1), &Value::Object(more)).unwrap_err();
         assert_eq!(key_of(&e), "colour", "{name}: {e}");
     }
 }
@@ -392,6 +424,7 @@ fn required_keys_alone_are_enough_and_each_is_required() {
 fn sizes_of_zero_are_named() {
     let sizes = [
         "attention_size",
+        "cols",
         "context_dim",
         "d_ff",
         "d_model",
@@ -423,7 +456,9 @@ fn sizes_of_zero_are_named() {
         "output_size",
         "patch_size",
         "query_dim",
+        "rows",
         "scale_factor",
+        "temperature",
         "upscale_factor",
         "eps",
         "layer_norm_eps",
@@ -506,6 +541,75 @@ fn the_documented_table_is_that_of_the_library() {
     assert!(examples > 1);
 }
 
+#[test]
+fn softmax_kinds_ask_for_their_own_options() {
+    let cx = InitContext::new(&cpu(), 1);
+    let make = |options: Value| {
+        let mut json = options;
+        json["type"] = json!("softmax_variant");
+        layer(&cx, &json)
+    };
+    let x = tensor(cx.device(), &[2, 6], 3).to_dtype(DType::F32).unwrap();
+    for (options, columns) in [
+        (json!({}), 6),
+        (json!({"kind": "hierarchical", "levels": [2, 3], "tree": true}), 6),
+        (json!({"kind": "gumbel", "temperature": 2, "hard": true}), 6),
+        (json!({"kind": "masked", "mask": [true, false, true, true, false, true]}), 6),
+        (json!({"kind": "sparse"}), 6),
+        (json!({"kind": "entmax", "alpha": 1.3}), 6),
+        (json!({"kind": "adaptive", "clusters": [[0, 1], [2, 3, 4, 5]]}), 6),
+        (json!({"kind": "mixture", "weights": [1, 3]}), 3),
+    ] {
+        let y = make(options.clone()).unwrap().forward(&x).unwrap_or_else(|e| panic!("{options}: {e}"));
+        assert_eq!(y.shape(), [2, columns], "{options}");
+    }
+    for (options, key) in [
+        (json!({"kind": "grid", "rows": 2}), "cols"),
+        (json!({"kind": "mixture"}), "weights"),
+        (json!({"kind": "sparse", "mask": [true]}), "mask"),
+        (json!({"kind": "soft"}), "kind"),
+        (json!({"kind": "entmax", "alpha": 0.5}), "alpha"),
+    ] {
+        assert_eq!(key_of(&make(options).unwrap_err()), key);
+    }
+}
+
+#[test]
+fn a_missing_spatial_axis_names_the_type_for_it() {
+    let with = |items: &[usize], layer: Value| {
+        NetworkConfig::sequential(vec![layer]).output_shapes("", &[(items, DType::F32)])
+    };
+    for (name, other) in [
+        ("convolutional", "`conv1d`"),
+        ("dilated_convolutional", "`conv1d`"),
+        ("max_pooling", "`max_pool1d`"),
+        ("average_pooling", "`avg_pool1d`"),
+        ("adaptive_average_pooling", "`adaptive_avg_pool1d`"),
+    ] {
+        let mut json = json!({"type": name});
+        let convolution = name.ends_with("convolutional");
+        if convolution {
+            (json["out_channels"], json["dilation"]) = (json!(4), json!(1));
+        }
+        if name != "adaptive_average_pooling" {
+            json["kernel_size"] = json!(3);
+        }
+        for json in
+            [json.clone(), json!({"type": "residual", "layers": [json], "shortcut": [{"type": "softmax"}]})]
+        {
+            let e = with(&[3, 16], json).unwrap_err().to_string();
+            assert!(e.contains(other) && e.contains("[2, 3, 16]"), "{name}: {e}");
+        }
+    }
+    let e = with(&[3, 8, 8], json!({"type": "conv3d", "out_channels": 4, "kernel_size": 3})).unwrap_err();
+    assert!(e.to_string().contains("`convolutional`"), "{e}");
+    // A layer alone takes an item without the batch axis, as in PyTorch.
+    let alone = json!({"type": "convolutional", "out_channels": 4, "kernel_size": 3});
+    let alone = layer(&InitContext::new(&cpu(), 1), &alone).unwrap();
+    let x = tensor(&cpu(), &[3, 8, 8], 1).to_dtype(DType::F32).unwrap();
+    assert_eq!(alone.forward(&x).unwrap().shape(), [4, 6, 6]);
+}
+
 fn floats(t: &Tensor) -> Vec<f32> {
     t.to_vec().unwrap()
 }
@@ -522,7 +626,7 @@ fn branches_are_merged() {
         ("maximum", &[0., 2., 3., 0.]),
     ] {
         let json = json!({"type": "parallel", "merge": merge, "branches": [[], [{"type": "activation", "kind": "relu"}]]});
-        let y = layer(&Build::new(&device, 1), &json).unwrap().forward(&x).unwrap();
+        let y = layer(&InitContext::new(&device, 1), &json).unwrap().forward(&x).unwrap();
         assert!(floats(&y).iter().zip(want).all(|(a, b)| a == b), "{merge}: {:?}", floats(&y));
         assert_eq!(y.numel(), want.len());
     }
@@ -531,7 +635,7 @@ fn branches_are_merged() {
         json!({"type": "parallel", "merge": "add", "dim": 1, "branches": [[], []]}),
         json!({"type": "residual", "layers": [{"type": "dropout", "name": "shortcut"}]}),
     ] {
-        assert!(matches!(layer(&Build::new(&device, 1), &json), Err(NnError::Config { .. })), "{json}");
+        assert!(matches!(layer(&InitContext::new(&device, 1), &json), Err(NnError::Config { .. })), "{json}");
     }
 }
 
@@ -550,7 +654,7 @@ fn causal_layers_do_not_see_later_steps() {
         for causal in [false, true] {
             let mut json = json.clone();
             json["is_causal"] = json!(causal);
-            let l = layer(&Build::new(&device, 1), &json).unwrap();
+            let l = layer(&InitContext::new(&device, 1), &json).unwrap();
             let head =
                 |x: &Tensor| floats(&l.forward(x).unwrap().narrow(1, 0, 3).unwrap().contiguous().unwrap());
             assert_eq!(head(&x) == head(&other), causal, "{json}");
@@ -569,8 +673,8 @@ fn states_are_carried_until_they_are_reset() {
         json!({"type": "parallel", "branches": [[lstm], []], "dim": -1}),
         json!({"type": "bidirectional", "inner": lstm}),
     ] {
-        let net =
-            Network::new(&Build::new(&device, 1), &NetworkConfig::sequential(vec![json.clone()])).unwrap();
+        let net = Network::new(&InitContext::new(&device, 1), &NetworkConfig::sequential(vec![json.clone()]))
+            .unwrap();
         let run = || floats(&net.forward(&x).unwrap());
         let first = run();
         assert_ne!(run(), first, "{json}");
@@ -579,7 +683,7 @@ fn states_are_carried_until_they_are_reset() {
     }
     // A forward that is made twice would carry its states on twice.
     let segment = json!({"type": "checkpointed", "inner": lstm});
-    let net = Network::new(&Build::new(&device, 1), &NetworkConfig::sequential(vec![segment])).unwrap();
+    let net = Network::new(&InitContext::new(&device, 1), &NetworkConfig::sequential(vec![segment])).unwrap();
     let e = net.forward(&x).unwrap_err().to_string();
     assert!(e.contains("stateful") && e.contains("checkpointed"), "{e}");
     assert!(no_grad(|| net.forward(&x)).is_ok());

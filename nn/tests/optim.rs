@@ -7,7 +7,7 @@ use trefoil::ops::OptimRule;
 use trefoil::{DType, ops::Activation};
 use trefoil_nn::layers::{Dense, Sequential};
 use trefoil_nn::optim::{Group, Plateau, Schedule};
-use trefoil_nn::{Build, Device, Layer, LayerExt, NnError, Optimizer, Param, Tensor, Visitor};
+use trefoil_nn::{Device, InitContext, Layer, LayerExt, NnError, Optimizer, Param, Tensor, Visitor};
 
 /// A model that is a list of parameters.
 #[derive(Debug)]
@@ -251,7 +251,7 @@ fn every_constructor_follows_its_rule() {
 #[test]
 fn groups_have_rates_and_decays_of_their_own() {
     let d = cpu();
-    let cx = Build::new(&d, 1);
+    let cx = InitContext::new(&d, 1);
     let m = Sequential::new().push(Dense::new(&cx, 3, 2).unwrap());
     let [matrices, others] = Group::new(&m, OptimRule::Sgd { wd: 0.5 }).decay_matrices_only();
     assert_eq!((matrices.params[0].0.as_str(), others.params[0].0.as_str()), ("0.weight", "0.bias"));
@@ -292,7 +292,7 @@ fn saved_states_continue_with_the_same_bits() {
     use trefoil_nn::optim::LossScale;
     let d = cpu();
     let make = |dtype: DType| {
-        let m = Sequential::new().push(Dense::new(&Build::new(&d, 1).dtype(dtype), 3, 2).unwrap());
+        let m = Sequential::new().push(Dense::new(&InitContext::new(&d, 1).dtype(dtype), 3, 2).unwrap());
         let o = Optimizer::nadam(&m, 0.1).unwrap().ema(0.9).unwrap();
         let o = o.master_weights().unwrap().loss_scaling(LossScale::new().interval(3), 256.0).unwrap();
         (m, o)
@@ -466,7 +466,7 @@ fn tied_parameters_move_once() {
 #[test]
 fn parameters_of_several_dtypes() {
     let d = cpu();
-    let cx = Build::new(&d, 1);
+    let cx = InitContext::new(&d, 1);
     let m = Sequential::new()
         .push(Dense::new(&cx, 2, 2).unwrap())
         .push(Dense::new(&cx.clone().dtype(DType::F64), 2, 2).unwrap());
@@ -580,7 +580,7 @@ fn schedules() {
 #[test]
 fn a_small_problem_is_learned_everywhere() {
     for d in devices() {
-        let cx = Build::new(&d, 3);
+        let cx = InitContext::new(&d, 3);
         let m = Sequential::new()
             .push(Dense::new(&cx, 2, 16).unwrap().activation(Activation::Tanh))
             .push(Dense::new(&cx, 16, 1).unwrap());
@@ -606,7 +606,7 @@ fn a_small_problem_is_learned_everywhere() {
 fn every_backward_starts_from_its_weight() {
     let d = cpu();
     let x = f32s(&d, &[1.0, 2.0], &[2]);
-    let model = Dense::new(&Build::new(&d, 1), 2, 1).unwrap();
+    let model = Dense::new(&InitContext::new(&d, 1), 2, 1).unwrap();
     let o = Optimizer::sgd(&model, 0.1).unwrap();
     for weight in [1.0, 1.0, 0.25, 0.25, 1.0] {
         o.zero_grad().unwrap();

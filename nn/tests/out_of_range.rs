@@ -10,8 +10,8 @@ use trefoil_nn::layers::{Dense, Embedding, Sequential, TransformerConfig, Transf
 use trefoil_nn::losses::{MulticlassFocalLoss, NllLoss};
 use trefoil_nn::trainer::{Objective, TrainOptions};
 use trefoil_nn::{
-    Build, CrossEntropyLoss, Layer, LayerExt, LinearCrossEntropyLoss, NnError, Optimizer, Result, Tensor,
-    Trainer,
+    CrossEntropyLoss, InitContext, Layer, LayerExt, LinearCrossEntropyLoss, NnError, Optimizer, Result,
+    Tensor, Trainer,
 };
 
 fn found(r: Result<f32>) -> (&'static str, String, i64, usize) {
@@ -52,7 +52,7 @@ fn losses_and_tables_name_the_row() {
             &labels,
         );
         assert_eq!(found(loss.unwrap().item()), ("linear_cross_entropy", "row 2".into(), 3, 3));
-        let table = Embedding::new(&Build::new(&d, 1), 3, 2).unwrap();
+        let table = Embedding::new(&InitContext::new(&d, 1), 3, 2).unwrap();
         let tokens = ids(&[0, 1, 2, 1, 9, 0], &[2, 3]);
         let y = table.forward(&tokens).unwrap().sum().unwrap();
         assert_eq!(found(y.item()), ("embedding", "row 1, position 1".into(), 9, 3));
@@ -83,7 +83,7 @@ fn trainers_name_the_row_of_the_data() {
             [Objective::Classify(CrossEntropyLoss::default()), Objective::custom(CrossEntropyLoss::default())]
         };
         for objective in objectives() {
-            let m = Sequential::new().push(Dense::new(&Build::new(&d, 3), 2, 3).unwrap());
+            let m = Sequential::new().push(Dense::new(&InitContext::new(&d, 3), 2, 3).unwrap());
             let options = || TrainOptions { batch_size: 8, epochs: 1, shuffle: true, ..Default::default() };
             let o = Optimizer::adam(&m, 0.01).unwrap();
             let mut t = Trainer::new(&m, o, objective.clone(), &d, options()).unwrap();
@@ -102,7 +102,7 @@ fn trainers_name_the_row_of_the_data() {
 #[test]
 fn anomalies_name_the_part_of_a_block() {
     let d = cpu();
-    let cx = Build::new(&d, 3);
+    let cx = InitContext::new(&d, 3);
     let config = TransformerConfig::new(4, 2).d_ff(8).dropout(0.0);
     let m = Sequential::new()
         .push(trefoil_nn::layers::Reshape::new(&[1, 4]).unwrap())

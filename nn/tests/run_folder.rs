@@ -19,7 +19,7 @@ use trefoil_nn::trainer::{
     Callback, Clip, Ended, EpochStats, Objective, Report, StepEnd, TrainOptions, read_metrics,
 };
 use trefoil_nn::{
-    Build, CrossEntropyLoss, DType, Device, LayerExt, NnError, Optimizer, Result, StateFile, Trainer,
+    CrossEntropyLoss, DType, Device, InitContext, LayerExt, NnError, Optimizer, Result, StateFile, Trainer,
 };
 
 const CHECKPOINT: &str = "checkpoint.safetensors";
@@ -31,7 +31,7 @@ fn data(d: &Device, n: usize) -> ResidentSource {
 }
 
 fn model(d: &Device) -> Sequential {
-    let cx = Build::new(d, 11);
+    let cx = InitContext::new(d, 11);
     Sequential::new()
         .push(Dense::new(&cx, 2, 8).unwrap().activation(Activation::Relu))
         .push(Dropout::new(&cx, 0.1).unwrap())

@@ -9,7 +9,7 @@ use common::{close, cpu, devices, f32s, gradcheck, id, noise, tensor};
 use layers::{f64s, gradcheck_layer, on_devices, refused};
 use trefoil::DType;
 use trefoil_nn::layers::{SoftmaxKind, SoftmaxVariant};
-use trefoil_nn::{Build, Layer, LayerExt, Tensor};
+use trefoil_nn::{InitContext, Layer, LayerExt, Tensor};
 
 fn host(t: &Tensor) -> Vec<f64> {
     t.to_vec::<f64>().unwrap()
@@ -133,7 +133,7 @@ fn devices_agree_with_the_cpu() {
         if matches!(kind, SoftmaxKind::Gumbel { .. }) {
             continue;
         }
-        let make = |cx: &Build| SoftmaxVariant::new(cx, kind.clone());
+        let make = |cx: &InitContext| SoftmaxVariant::new(cx, kind.clone());
         on_devices(&what, &[&[33, 6]], make, |l, t| l.forward(&t[0]));
     }
 }
@@ -141,7 +141,7 @@ fn devices_agree_with_the_cpu() {
 #[test]
 fn gumbel_draws_and_can_be_repeated() {
     for d in devices() {
-        let cx = Build::new(&d, 3);
+        let cx = InitContext::new(&d, 3);
         let kind = SoftmaxKind::Gumbel { temperature: 0.5, hard: false };
         let layer = SoftmaxVariant::new(&cx, kind).unwrap();
         let x = f32s(&d, &[0.5, 1.0, -1.0, 0.0], &[1, 4]).expand(&[2000, 4]).unwrap().contiguous().unwrap();
@@ -180,7 +180,7 @@ fn extremes() {
         }
         assert_eq!(f32s(&d, &[-7.0], &[1, 1]).entmax(1.5, -1).unwrap().to_vec::<f32>().unwrap(), [1.0]);
         let none = SoftmaxKind::Masked { mask: vec![false; 4], temperature: 0.1 };
-        let none = SoftmaxVariant::new(&Build::new(&d, 1), none).unwrap();
+        let none = SoftmaxVariant::new(&InitContext::new(&d, 1), none).unwrap();
         let y = none.forward(&f32s(&d, &[1., 2., 3., 4.], &[4])).unwrap();
         close(
             &y.to_dtype(DType::F32)

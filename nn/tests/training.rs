@@ -14,7 +14,9 @@ use trefoil_nn::data::{Dataset, ResidentSource, Source, Targets};
 use trefoil_nn::layers::{Dense, Dropout, Sequential};
 use trefoil_nn::optim::{Plateau, Schedule};
 use trefoil_nn::trainer::{Clip, EarlyStopping, Ended, EpochStats, Objective, TrainOptions, read_metrics};
-use trefoil_nn::{Build, CrossEntropyLoss, Device, Layer, LayerExt, MseLoss, NnError, Optimizer, Trainer};
+use trefoil_nn::{
+    CrossEntropyLoss, Device, InitContext, Layer, LayerExt, MseLoss, NnError, Optimizer, Trainer,
+};
 
 /// A folder that is removed when the test ends.
 struct Folder(PathBuf);
@@ -48,7 +50,7 @@ fn blobs(n: usize) -> Dataset {
 }
 
 fn model(d: &Device, hidden: usize) -> Sequential {
-    let cx = Build::new(d, 11);
+    let cx = InitContext::new(d, 11);
     Sequential::new()
         .push(Dense::new(&cx, 2, hidden).unwrap().activation(Activation::Relu))
         .push(Dropout::new(&cx, 0.1).unwrap())
@@ -148,7 +150,7 @@ fn regression_early_stopping_and_value_clipping() {
     let y = x.iter().map(|v| 3.0 * v - 1.0).collect();
     let data = Dataset::new(x, &[1], Targets::Values { data: y, shape: vec![1] }).unwrap();
     let data = ResidentSource::new(&data, &d, DType::F32).unwrap();
-    let m = Sequential::new().push(Dense::new(&Build::new(&d, 1), 1, 1).unwrap());
+    let m = Sequential::new().push(Dense::new(&InitContext::new(&d, 1), 1, 1).unwrap());
     let o = Optimizer::momentum(&m, 0.1, 0.9).unwrap();
     let options = TrainOptions {
         epochs: 500,

@@ -17,11 +17,11 @@ use trefoil_nn::optim::LossScale;
 use trefoil_nn::summary::summary;
 use trefoil_nn::trainer::{Callback, Clip, EpochStats, Objective, StepEnd, TrainOptions};
 use trefoil_nn::{
-    Build, CrossEntropyLoss, Device, Layer, LayerExt, MseLoss, NnError, Optimizer, Param, Result, Tensor,
-    Trainer, Visitor,
+    CrossEntropyLoss, Device, InitContext, Layer, LayerExt, MseLoss, NnError, Optimizer, Param, Result,
+    Tensor, Trainer, Visitor,
 };
 
-fn mlp(cx: &Build) -> Sequential {
+fn mlp(cx: &InitContext) -> Sequential {
     Sequential::new()
         .push(Dense::new(cx, 2, 16).unwrap().activation(Activation::Tanh))
         .push(Dense::new(cx, 16, 3).unwrap())
@@ -62,7 +62,7 @@ fn accumulated_batches_are_one_large_batch() {
         let train = ResidentSource::new(&classes(100), &d, DType::F32).unwrap();
         // 100 items in batches of 24 (the last of 4), or in groups of three batches of 8 (the last one of 4).
         let run = |batch_size: usize, accumulate: usize| {
-            let m = mlp(&Build::new(&d, 3));
+            let m = mlp(&InitContext::new(&d, 3));
             let o = Optimizer::adam(&m, 0.01).unwrap();
             let options = TrainOptions {
                 epochs: 3,
@@ -83,7 +83,7 @@ fn accumulated_batches_are_one_large_batch() {
         }
     }
     let d = cpu();
-    let (a, b) = (mlp(&Build::new(&d, 3)), mlp(&Build::new(&d, 3)));
+    let (a, b) = (mlp(&InitContext::new(&d, 3)), mlp(&InitContext::new(&d, 3)));
     let x = common::tensor(&d, &[6, 2], 9).to_dtype(DType::F32).unwrap();
     let y = Tensor::from_slice(&d, &[0i64, 1, 2, 0, 1, 2], &[6]).unwrap();
     let make = |m| {
@@ -108,7 +108,7 @@ fn accumulated_batches_are_one_large_batch() {
 fn averages_follow_the_weights_and_swap_without_loss() {
     for d in devices() {
         for dtype in [DType::F32, DType::F16] {
-            let m = mlp(&Build::new(&d, 3).dtype(dtype));
+            let m = mlp(&InitContext::new(&d, 3).dtype(dtype));
             let mut want = weights(&m);
             let o = Optimizer::sgd(&m, 0.1).unwrap();
             let o = if dtype == DType::F16 { o.master_weights().unwrap() } else { o };
@@ -129,14 +129,14 @@ fn averages_follow_the_weights_and_swap_without_loss() {
             o.swap_ema().unwrap();
             assert_eq!(weights(&m), before);
         }
-        assert!(Optimizer::sgd(&mlp(&Build::new(&d, 3)), 0.1).unwrap().ema(1.5).is_err());
+        assert!(Optimizer::sgd(&mlp(&InitContext::new(&d, 3)), 0.1).unwrap().ema(1.5).is_err());
     }
 }
 
 #[test]
 fn loss_scales_skip_bad_steps_and_grow_after_good_ones() {
     for d in devices() {
-        let m = Sequential::new().push(Dense::new(&Build::new(&d, 3).dtype(DType::F16), 2, 1).unwrap());
+        let m = Sequential::new().push(Dense::new(&InitContext::new(&d, 3).dtype(DType::F16), 2, 1).unwrap());
         let o = Optimizer::adam(&m, 0.01).unwrap().master_weights().unwrap();
         let mut o = o.loss_scaling(LossScale::new().interval(2), 1024.0).unwrap();
         let mut step = |scale: f32, clip: bool| {
@@ -163,7 +163,7 @@ fn loss_scales_skip_bad_steps_and_grow_after_good_ones() {
         assert_eq!(o.steps(), 3);
     }
     let d = cpu();
-    let o = || Optimizer::sgd(&mlp(&Build::new(&d, 3)), 0.1).unwrap();
+    let o = || Optimizer::sgd(&mlp(&InitContext::new(&d, 3)), 0.1).unwrap();
     for bad in [0.0, -1.0, f64::NAN, f64::INFINITY] {
         assert!(o().loss_scaling(LossScale::new(), bad).is_err());
     }
@@ -176,7 +176,7 @@ fn masters_keep_what_sixteen_bits_cannot() {
         for dtype in [DType::F16, DType::Bf16] {
             let moved = |masters: bool| {
                 let p = Sequential::new()
-                    .push(Dense::new(&Build::new(&d, 3).dtype(dtype), 1, 1).unwrap().no_bias());
+                    .push(Dense::new(&InitContext::new(&d, 3).dtype(dtype), 1, 1).unwrap().no_bias());
                 p.named_parameters()[0].1.get().fill(1.0).unwrap();
                 let o = Optimizer::sgd(&p, 1e-5).unwrap();
                 let mut o = if masters { o.master_weights().unwrap() } else { o };
@@ -191,7 +191,7 @@ fn masters_keep_what_sixteen_bits_cannot() {
             close(&[moved(true)], &[0.98], 4e-3, dtype.name());
         }
         // Parameters that are set from outside become the masters.
-        let m = mlp(&Build::new(&d, 3).dtype(DType::F16));
+        let m = mlp(&InitContext::new(&d, 3).dtype(DType::F16));
         let mut o = Optimizer::sgd(&m, 0.0).unwrap().master_weights().unwrap();
         m.named_parameters()[0].1.get().fill(0.25).unwrap();
         o.refresh_masters().unwrap();
@@ -207,7 +207,7 @@ fn mixed_precision_learns_what_f32_learns() {
         let (data, last) = (classes(200), RefCell::new(vec![]));
         for dtype in [DType::F32, DType::F16, DType::Bf16] {
             let train = ResidentSource::new(&data, &d, dtype).unwrap();
-            let m = mlp(&Build::new(&d, 3).dtype(dtype));
+            let m = mlp(&InitContext::new(&d, 3).dtype(dtype));
             let mut o = Optimizer::adam(&m, 0.02).unwrap().master_weights().unwrap();
             if dtype == DType::F16 {
                 o = o.loss_scaling(LossScale::new(), 65536.0).unwrap();
@@ -230,7 +230,7 @@ fn mixed_precision_learns_what_f32_learns() {
 
 /// A stack of blocks with dropout, each checkpointed or not.
 fn stack(d: &Device, depth: usize, width: usize, checkpointed: bool) -> Sequential {
-    let cx = Build::new(d, 3);
+    let cx = InitContext::new(d, 3);
     (0..depth).fold(Sequential::new(), |s, _| {
         let block = Sequential::new()
             .push(Dense::new(&cx, width, width).unwrap().activation(Activation::Gelu))
@@ -315,7 +315,7 @@ fn segments_of_square_root_length_take_square_root_memory() {
     let (depth, width, rows) = (64, 16, 4096);
     let peak = |segment: usize| {
         let d = cpu();
-        let cx = Build::new(&d, 3);
+        let cx = InitContext::new(&d, 3);
         let m = (0..depth / segment).fold(Sequential::new(), |m, _| {
             let layers = (0..segment).fold(Sequential::new(), |s, _| {
                 s.push(Dense::new(&cx, width, width).unwrap().activation(Activation::Tanh))
@@ -368,7 +368,7 @@ fn anomalies_name_step_and_layer_and_leave_the_weights() {
         for (in_backward, accumulate, interval) in
             [(false, 1, 1), (false, 1, 100), (false, 2, 4), (true, 1, 3)]
         {
-            let cx = Build::new(&d, 3);
+            let cx = InitContext::new(&d, 3);
             // The forward of each batch counts, so the fifth step breaks.
             let after = 4 * accumulate as u64;
             let m = Sequential::new()
@@ -414,7 +414,7 @@ fn anomalies_name_step_and_layer_and_leave_the_weights() {
 #[test]
 fn an_anomaly_leaves_the_last_good_checkpoint() {
     let (d, folder) = (cpu(), std::env::temp_dir().join(format!("trefoil-anomaly-{}", std::process::id())));
-    let m = Sequential::new().push(Dense::new(&Build::new(&d, 3), 2, 3).unwrap()).push(Breaks {
+    let m = Sequential::new().push(Dense::new(&InitContext::new(&d, 3), 2, 3).unwrap()).push(Breaks {
         after: 6,
         forwards: AtomicU64::new(0),
         in_backward: false,
@@ -458,7 +458,7 @@ fn callbacks_metrics_and_objectives_of_ones_own() {
         }
     }
     let log = RefCell::new(Log::default());
-    let m = mlp(&Build::new(&d, 3));
+    let m = mlp(&InitContext::new(&d, 3));
     let data = ResidentSource::new(&classes(20), &d, DType::F32).unwrap();
     let options = TrainOptions { epochs: 9, batch_size: 10, evaluate_ema: true, ..Default::default() };
     let o = Optimizer::adam(&m, 0.01).unwrap().ema(0.9).unwrap();
@@ -484,7 +484,7 @@ fn callbacks_metrics_and_objectives_of_ones_own() {
     });
     assert!((f64::from(plain) - with).abs() > 1e-5);
 
-    let m = Sequential::new().push(Dense::new(&Build::new(&d, 1), 1, 1).unwrap());
+    let m = Sequential::new().push(Dense::new(&InitContext::new(&d, 1), 1, 1).unwrap());
     let x: Vec<f32> = noise(3, 64).iter().map(|&v| v as f32).collect();
     let y = x.iter().map(|v| 3.0 * v - 1.0).collect();
     let data = Dataset::new(x, &[1], Targets::Values { data: y, shape: vec![1] }).unwrap();
@@ -497,7 +497,7 @@ fn callbacks_metrics_and_objectives_of_ones_own() {
     let r = t.fit(&data, Some(&data), &mut |_| true).unwrap();
     assert!(r.history.last().unwrap().metrics["mae"] < 0.02, "{:?}", r.history.last());
     let sums = Objective::custom(HuberLoss { reduction: Reduction::Sum, ..Default::default() });
-    let o = Optimizer::sgd(&mlp(&Build::new(&d, 3)), 0.1).unwrap();
+    let o = Optimizer::sgd(&mlp(&InitContext::new(&d, 3)), 0.1).unwrap();
     assert!(Trainer::new(&m, o, sums, &d, TrainOptions::default()).is_err());
 }
 
@@ -518,7 +518,7 @@ fn no_feature_transfers_or_allocates_in_a_steady_step() {
         let y = Tensor::from_slice(&d, &[0i64, 1, 2, 0], &[4]).unwrap();
         let x = f32s(&d, &[0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8], &[4, 2]);
         let options = || TrainOptions { clip: Some(Clip::Norm(1.0)), ..Default::default() };
-        let m = mlp(&Build::new(&d, 3));
+        let m = mlp(&InitContext::new(&d, 3));
         let o = Optimizer::nadam(&m, 0.01).unwrap().ema(0.99).unwrap();
         let mut t =
             Trainer::new(&m, o, classify(), &d, TrainOptions { anomaly: Some(1000), ..options() }).unwrap();
@@ -527,7 +527,7 @@ fn no_feature_transfers_or_allocates_in_a_steady_step() {
         steady(&d, "accumulation", || drop(t.step_accumulated(&parts).unwrap()));
 
         for dtype in [DType::F16, DType::Bf16] {
-            let m = mlp(&Build::new(&d, 3).dtype(dtype));
+            let m = mlp(&InitContext::new(&d, 3).dtype(dtype));
             let mut o = Optimizer::adamw(&m, 0.01, 0.1).unwrap().master_weights().unwrap().ema(0.9).unwrap();
             if dtype == DType::F16 {
                 o = o.loss_scaling(LossScale::new().interval(2), 1024.0).unwrap();
@@ -537,7 +537,7 @@ fn no_feature_transfers_or_allocates_in_a_steady_step() {
             steady(&d, "mixed precision", || drop(t.step(&x, &y).unwrap()));
         }
 
-        let m = stack(&d, 2, 2, true).push(Dense::new(&Build::new(&d, 5), 2, 3).unwrap());
+        let m = stack(&d, 2, 2, true).push(Dense::new(&InitContext::new(&d, 5), 2, 3).unwrap());
         let o = Optimizer::lion(&m, 0.01, 0.0).unwrap();
         let mut t = Trainer::new(&m, o, classify(), &d, options()).unwrap();
         steady(&d, "checkpointing", || drop(t.step(&x, &y).unwrap()));
@@ -547,7 +547,7 @@ fn no_feature_transfers_or_allocates_in_a_steady_step() {
 #[test]
 fn summaries_show_layers_without_changing_them() {
     let d = cpu();
-    let cx = Build::new(&d, 3);
+    let cx = InitContext::new(&d, 3);
     let m = Sequential::new()
         .push(Dense::lazy(&cx, 16).unwrap())
         .named(
@@ -588,7 +588,7 @@ fn summaries_show_layers_without_changing_them() {
 #[test]
 fn summaries_count_products() {
     let d = cpu();
-    let cx = Build::new(&d, 3);
+    let cx = InitContext::new(&d, 3);
     for (json, shape, macs) in [
         // 24 outputs of 9 taps of 2 channels, in two groups of one channel.
         (

@@ -9,7 +9,9 @@ use common::{cpu, devices, f32s};
 use trefoil_nn::checkpoint::{Checkpoint, Progress};
 use trefoil_nn::layers::{BatchNormalization, Dense, Sequential};
 use trefoil_nn::optim::{LossScale, OptimRule};
-use trefoil_nn::{Build, Device, Layer, LayerExt, Model, NnError, Optimizer, Param, Result, Tensor, Visitor};
+use trefoil_nn::{
+    Device, InitContext, Layer, LayerExt, Model, NnError, Optimizer, Param, Result, Tensor, Visitor,
+};
 
 /// A wrapper as users write it: its parts are listed in `visit` and nowhere else.
 #[derive(Debug)]
@@ -41,7 +43,7 @@ impl<L: Layer> Layer for Newtype<L> {
 fn wrappers_that_only_list_their_parts_switch_them() {
     let d = cpu();
     let x = f32s(&d, &[1.0, 2.0, 3.0, 6.0], &[2, 2]);
-    let norm = || BatchNormalization::new(&Build::new(&d, 1), 2).unwrap();
+    let norm = || BatchNormalization::new(&InitContext::new(&d, 1), 2).unwrap();
     let wrapped: [Box<dyn Layer>; 3] =
         [Box::new(Wrapper(norm())), Box::new(Newtype(norm())), Box::new(Wrapper(Newtype(Wrapper(norm()))))];
     for layer in &wrapped {
@@ -72,7 +74,7 @@ impl Layer for Twins {
 #[test]
 fn a_name_used_twice_is_an_error_at_once() {
     let d = cpu();
-    let cx = Build::new(&d, 1);
+    let cx = InitContext::new(&d, 1);
     let twins = || Twins(Dense::new(&cx, 2, 2).unwrap(), Dense::new(&cx, 2, 2).unwrap());
     let model = Sequential::new().named("block", twins());
     let refused = |what: &str, e: NnError| {
@@ -102,7 +104,7 @@ fn handles_of_one_device_are_told_apart() {
         assert!(matches!(e, NnError::HandleMismatch { op: "binary", .. }), "{e}");
         assert!(e.to_string().contains("to_device"), "{e}");
 
-        let model = Dense::new(&Build::new(&d, 1), 4, 2).unwrap();
+        let model = Dense::new(&InitContext::new(&d, 1), 4, 2).unwrap();
         let here = model.forward(&x).unwrap().to_vec::<f32>().unwrap();
         let before = d.counters();
         model.to_device(&other).unwrap();
@@ -238,7 +240,7 @@ fn missed_steps_return_with_a_checkpoint() {
 #[test]
 fn frozen_parameters_stay_as_they_are() {
     for d in devices() {
-        let cx = Build::new(&d, 1);
+        let cx = InitContext::new(&d, 1);
         let model = Sequential::new()
             .named("encoder", Sequential::new().push(Dense::new(&cx, 2, 4).unwrap()))
             .named("head", Dense::new(&cx, 4, 1).unwrap());

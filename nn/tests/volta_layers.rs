@@ -22,8 +22,8 @@ use trefoil_nn::data::{Dataset, Order, ResidentSource, Source, Targets};
 use trefoil_nn::layers::*;
 use trefoil_nn::losses::{BceLoss, BceWithLogitsLoss, GaussianKlLoss, NllLoss, Reduction};
 use trefoil_nn::{
-    Build, CrossEntropyLoss, Device, HostTensor, Layer, LayerExt, MseLoss, NnError, Optimizer, Param, Result,
-    RnnState, ScaledDotProductAttention, StateDict, StateMap, Tensor, Visitor, volta,
+    CrossEntropyLoss, Device, HostTensor, InitContext, Layer, LayerExt, MseLoss, NnError, Optimizer, Param,
+    Result, RnnState, ScaledDotProductAttention, StateDict, StateMap, Tensor, Visitor, volta,
 };
 
 fn each(f: impl Fn(&Device)) {
@@ -82,7 +82,7 @@ fn linear_from_a_state_file() {
         let state = volta::read_state(&path, d).unwrap();
         assert_eq!((state["1.weight"].shape(), host(&state["1.weight"])), (&[3, 100][..], wide.clone()));
         let ours = StateMap::new().exclude("1.*").transpose_matching("*.weight").apply(&state).unwrap();
-        let model = Sequential::new().push(Dense::new(&Build::new(d, 1), 2, 3).unwrap());
+        let model = Sequential::new().push(Dense::new(&InitContext::new(d, 1), 2, 3).unwrap());
         model.load_state_dict(&ours).unwrap();
         for shape in [&[2][..], &[2, 2], &[3, 2, 2]] {
             let x = random(d, shape, 1).with_grad();
@@ -122,7 +122,7 @@ fn linear_from_a_state_file() {
 fn parameters_are_made_on_the_device() {
     each(|d| {
         let before = transfers(d);
-        let cx = Build::new(d, 1);
+        let cx = InitContext::new(d, 1);
         let parts = (Dense::new(&cx, 64, 32).unwrap(), Convolutional::new(&cx, 3, 8, 3).unwrap());
         assert_eq!(transfers(d), before, "{}", id(d));
         assert!(parts.0.num_parameters() == 64 * 32 + 32 && parts.1.num_parameters() == 8 * 27 + 8);
@@ -210,7 +210,7 @@ fn pooling_and_shapes() {
 #[test]
 fn batch_normalization() {
     each(|d| {
-        let layer = BatchNormalization::new(&Build::new(d, 1), 3).unwrap();
+        let layer = BatchNormalization::new(&InitContext::new(d, 1), 3).unwrap();
         let (mut mean, mut var) = ([0.0; 3], [1.0; 3]);
         for step in 0..3 {
             let data = noise(step, 4 * 3 * 2 * 2);
@@ -257,7 +257,7 @@ fn layer_normalization_dropout_embedding() {
         gradcheck_layer(&format!("LayerNormalization over {dims}"), &layer, &x, |t| layer.forward(&t[0]));
     }
     each(|d| {
-        let cx = Build::new(d, 4);
+        let cx = InitContext::new(d, 4);
         let flat = Tensor::full(d, DType::F32, &[2, 3], 5.0).unwrap();
         let y = LayerNormalization::new(&cx, &[3]).unwrap().forward(&flat).unwrap();
         assert_eq!(host(&y), [0.0; 6], "variance 0");
@@ -266,7 +266,7 @@ fn layer_normalization_dropout_embedding() {
         let y = values(&layer.forward(&ones).unwrap());
         assert!(y.iter().all(|&v| v == 0.0 || (v - 4.0 / 3.0).abs() < 1e-6));
         assert!((y.iter().sum::<f64>() / 4e4 - 1.0).abs() < 0.02, "the expectation stays");
-        let again = Dropout::new(&Build::new(d, 4), 0.25).unwrap();
+        let again = Dropout::new(&InitContext::new(d, 4), 0.25).unwrap();
         let _ = LayerNormalization::new(&cx, &[3]).unwrap();
         let first = [&layer, &again].map(|l| l.counters());
         assert_ne!(first[0], first[1]);
@@ -275,7 +275,7 @@ fn layer_normalization_dropout_embedding() {
         // The same seed draws the same mask.
         let masks = [1, 2].map(|_| {
             host(
-                &Dropout::new(&Build::new(d, 8), 0.5)
+                &Dropout::new(&InitContext::new(d, 8), 0.5)
                     .unwrap()
                     .forward(&ones.narrow(0, 0, 99).unwrap())
                     .unwrap(),
@@ -354,7 +354,7 @@ fn recurrent_cells() {
     refused(cell.step(&tensor(&cpu(), &[1, 1, 2], 1), None), &["LstmCell", "[B, I]"]);
     refused(gru.forward_all(&[a.clone(), b.clone(), b]), &["GruCell", "inputs"]);
     refused(LstmCell::new(&f64s(), 0, 3), &["LstmCell", "input"]);
-    refused(LstmCell::lazy(&f64s(), 0), &["LstmCell", "hidden"]);
+    refused(LstmCell::lazy(&f64s(), 0), &["LstmCell", "hidden_size"]);
 }
 
 /// softmax(Q K^T / sqrt D + mask) V of matrices, by primitives.
@@ -481,7 +481,7 @@ fn sequential_state_and_modes() {
 #[test]
 fn state_dictionaries() {
     each(|d| {
-        let make = |seed| Dense::new(&Build::new(d, seed), 2, 3).unwrap();
+        let make = |seed| Dense::new(&InitContext::new(d, seed), 2, 3).unwrap();
         let (a, b) = (make(1), make(2));
         b.load_state_dict(&a.state_dict().unwrap()).unwrap();
         assert_eq!(host(&b.weight().unwrap().get()), host(&a.weight().unwrap().get()));
@@ -556,7 +556,7 @@ fn models_move_with_everything() {
     each(|d| {
         // Onto the device and back, in the middle of training: the same as staying.
         let run = |moving: bool| {
-            let cx = Build::new(&cpu(), 3);
+            let cx = InitContext::new(&cpu(), 3);
             let model = Sequential::new()
                 .push(Dense::new(&cx, 2, 4).unwrap().no_bias()) // whose gradient would be noise
                 .push(BatchNormalization::new(&cx, 4).unwrap())

@@ -3,7 +3,6 @@
 //! See `README.md` of this crate for what runs when, and for the format of reports.
 
 pub mod backends;
-pub mod bounds;
 pub mod cases;
 pub mod compare;
 pub mod device;
@@ -11,3 +10,4 @@ pub mod random_cases;
 pub mod report;
 pub mod runner;
 pub mod suite;
+pub mod tolerance;

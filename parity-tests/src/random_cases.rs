@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 use trefoil::{CpuBackend, DType};
 
-use crate::bounds::compare;
 use crate::cases::{Field, Kernel, Oracle, arguments, fields, find};
 use crate::device::{Fail, Placement};
 use crate::runner::{self, Verdict};
 use crate::suite::{Case, HostTensor, Named, Strided, Wanted};
+use crate::tolerance::compare;
 
 /// What values a tensor holds.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -1,7 +1,6 @@
 //! Results of a run as JSON.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 use trefoil::IGpuBackend;
@@ -115,31 +114,7 @@ impl Report {
     }
 }
 
-/// The current day, UTC.
-fn today() -> String {
-    let days = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs() / 86_400) as i64;
-    let (y, m, d) = civil(days);
-    format!("{y:04}-{m:02}-{d:02}")
-}
-
-/// Gregorian date of a day number (0 = 1970-01-01), by counting years from March in 400-year cycles.
-fn civil(days: i64) -> (i64, i64, i64) {
-    let z = days + 719_468;
-    let era = z.div_euclid(146_097);
-    let doe = z.rem_euclid(146_097);
-    let yoe = (doe - doe / 1_460 + doe / 36_524 - doe / 146_096) / 365;
-    let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
-    let mp = (5 * doy + 2) / 153;
-    let month = if mp < 10 { mp + 3 } else { mp - 9 };
-    (yoe + era * 400 + i64::from(month <= 2), month, doy - (153 * mp + 2) / 5 + 1)
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn dates() {
-        assert_eq!(super::civil(0), (1970, 1, 1));
-        assert_eq!(super::civil(11_016), (2000, 2, 29));
-        assert_eq!(super::civil(20_454), (2026, 1, 1));
-    }
+/// The current day, UTC, `YYYY-MM-DD`.
+pub fn today() -> String {
+    jiff::Timestamp::now().strftime("%F").to_string()
 }

@@ -59,7 +59,7 @@ pub(crate) fn assemble_text(
     body: &str,
 ) -> std::result::Result<String, String> {
     let root = format!(
-        "{}#include \"{dialect}/dialect.h\"\n#include \"common/prelude.h\"\n#include \"{file}\"\n",
+        "{}#include \"{dialect}/dialect.h\"\n#include \"common/prelude/prelude.h\"\n#include \"{file}\"\n",
         header(dtype, op)
     );
     let fail = |e: std::io::Error| format!("{file}: {e}");

@@ -39,7 +39,7 @@ pub(crate) const ADAPTIVE_RULES: &[&str] = &[
     "gk_rule_prodigy",
 ];
 
-/// Rules with a sparse form, in the order of the numbers in `optimizer_rows.c`.
+/// Rules with a sparse form, in the order of the numbers in `optimizer/sparse.c`.
 pub(crate) const SPARSE_RULES: &[&str] = &[
     "gk_rule_sgd",
     "gk_rule_momentum",

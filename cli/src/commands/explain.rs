@@ -4,7 +4,6 @@ use std::io::Write;
 
 use trefoil::ops::all_ops;
 
-use super::family_name;
 use crate::backend::BackendArg;
 use crate::error::{CliError, Result};
 
@@ -25,7 +24,7 @@ pub(crate) struct Args {
 pub(crate) fn run(a: &Args, out: &mut dyn Write) -> Result<()> {
     let Some(op) = &a.op else {
         for o in all_ops() {
-            writeln!(out, "{:<24} {}", o.name, family_name(o.family))?;
+            writeln!(out, "{:<24} {}", o.name, o.family.name())?;
         }
         return Ok(());
     };

@@ -5,7 +5,6 @@ use std::io::Write;
 
 use trefoil::spec::{KernelSpec, all_kernels, all_units};
 
-use super::family_name;
 use crate::error::Result;
 
 /// Arguments of `status`.
@@ -21,16 +20,16 @@ fn dtypes(k: &KernelSpec) -> String {
 }
 
 pub(crate) fn run(a: &Args, out: &mut dyn Write) -> Result<()> {
-    let mut families: BTreeMap<String, (usize, BTreeSet<&str>)> = BTreeMap::new();
+    let mut families: BTreeMap<&str, (usize, BTreeSet<&str>)> = BTreeMap::new();
     if a.all {
         writeln!(out, "{:<12} {:<32} {:<20} dtypes", "family", "kernel", "file")?;
     }
     for k in all_kernels() {
-        let f = families.entry(family_name(k.family)).or_default();
+        let f = families.entry(k.family.name()).or_default();
         f.0 += 1;
         f.1.insert(k.file);
         if a.all {
-            writeln!(out, "{:<12} {:<32} {:<20} {}", family_name(k.family), k.entry, k.file, dtypes(k))?;
+            writeln!(out, "{:<12} {:<32} {:<20} {}", k.family.name(), k.entry, k.file, dtypes(k))?;
         }
     }
     if !a.all {

@@ -19,13 +19,14 @@ use crate::network::ModelFile;
 Examples:
   trefoil summary examples/digits.json             layers, shapes, parameters, memory, arithmetic
   trefoil summary network.json --batch 64          a network alone; its `inputs` say the shapes
+  trefoil summary loom.json                        a network of Loom
   trefoil summary examples/digits.json --json      the same as JSON
 
 MACs are the multiply-accumulates of products (matrices, convolutions, attention, recurrences); FLOPs are two per MAC and one per element
-that any other operation computes. Nothing is computed for them: the backend only loads a run's data. Numbers of a layer include those of
-its children. Sizes that a network alone leaves free (-1) count as 8.")]
+that any other operation computes. Nothing is computed for them: the backend serves a run's data alone. Numbers of a layer contain those of
+its parts. Sizes that a network alone leaves free (-1) count as 8. The inputs that a network declares stand for data that cannot be read.")]
 pub(crate) struct Args {
-    /// A training run, or a network
+    /// A training run, a network, or a network or bundle of Loom
     config: PathBuf,
     #[command(flatten)]
     backend: BackendArg,
@@ -45,7 +46,7 @@ pub(crate) fn run(a: &Args, out: &mut dyn Write) -> Result<()> {
     // What there is to say depends on shapes alone: nothing is allocated or computed, whatever the sizes.
     let shapes: Device = Arc::new(Engine::shapes());
     let inputs = match &file {
-        ModelFile::Network(_) => file.inputs(&shapes, a.batch)?,
+        ModelFile::Network(_) | ModelFile::Loom(..) => file.inputs(&shapes, a.batch)?,
         ModelFile::Run(..) => file
             .inputs(&a.backend.open()?, a.batch)?
             .iter()
@@ -55,7 +56,7 @@ pub(crate) fn run(a: &Args, out: &mut dyn Write) -> Result<()> {
     let model = file.network(&shapes, file.dtype(), &inputs)?;
     // Statistics of batches need several items; those that were saved do not.
     model.eval();
-    let s = summary(&model, &inputs)?;
+    let s = summary(&*model, &inputs)?;
     // What an optimizer keeps besides the parameters: gradients, states in f32, and f32 originals of 16-bit parameters.
     let training = match &file {
         ModelFile::Run(config, _) => {
@@ -68,7 +69,7 @@ pub(crate) fn run(a: &Args, out: &mut dyn Write) -> Result<()> {
             let gradients = trained * file.dtype().size();
             Some((config.optimizer.name(), gradients, copies * trained * 4))
         }
-        ModelFile::Network(_) => None,
+        ModelFile::Network(_) | ModelFile::Loom(..) => None,
     };
     if a.json {
         let rows: Vec<_> = s

@@ -1,7 +1,7 @@
 //! Networks and bundles of Loom.
 
 use trefoil_nn::loom::{Bundle, Flags, LoomConfig, LoomNetwork, check};
-use trefoil_nn::{Build, Device, Layer, LayerExt, Optimizer, Result, Tensor};
+use trefoil_nn::{Device, InitContext, Layer, LayerExt, Optimizer, Result, Tensor};
 
 use super::{Generate, Run, Target, Verdict, model};
 use crate::input::Input;
@@ -30,14 +30,14 @@ fn run(input: &Input) -> Verdict {
 fn bundled(bundle: &Bundle) -> Verdict {
     model::everywhere(|device| {
         for id in bundle.ids() {
-            bundle.network(id, &Build::new(device, 1), &Flags::corrected())?;
+            bundle.network(id, &InitContext::new(device, 1), &Flags::corrected())?;
         }
         Ok(())
     })
 }
 
 fn steps(config: &LoomConfig, flags: &Flags, device: &Device) -> Result<()> {
-    let network = LoomNetwork::new(&config.builder(device), config, flags)?;
+    let network = LoomNetwork::new(&config.init_context(device), config, flags)?;
     let n = network.report().inputs.unwrap_or(6).min(1 << 16);
     let values: Vec<f32> = (0..2 * n).map(|i| (i * 7 % 5) as f32 - 1.0).collect();
     let x = Tensor::from_slice(device, &values, &[2, n])?;

@@ -2,7 +2,7 @@
 
 use trefoil_nn::network::{InputConfig, Network, NetworkConfig};
 use trefoil_nn::summary::summary;
-use trefoil_nn::{Build, DType, Device, Layer, Optimizer, Result, Tensor};
+use trefoil_nn::{DType, Device, InitContext, Layer, Optimizer, Result, Tensor};
 
 use super::{Generate, Run, Target, Verdict, model};
 use crate::input::Input;
@@ -34,7 +34,7 @@ fn sample(device: &Device, input: &InputConfig) -> Result<Tensor> {
 }
 
 fn steps(config: &NetworkConfig, device: &Device) -> Result<()> {
-    let network = Network::new(&Build::new(device, 1), config)?;
+    let network = Network::new(&InitContext::new(device, 1), config)?;
     let any = InputConfig { shape: vec![4], dtype: None };
     let declared = |name| config.inputs.get(name).unwrap_or(&any);
     let inputs =

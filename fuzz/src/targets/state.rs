@@ -8,7 +8,7 @@ use trefoil::ops::Activation;
 use trefoil_nn::checkpoint::Checkpoint;
 use trefoil_nn::layers::{Dense, Sequential};
 use trefoil_nn::state_file::{LoadOptions, NameMap, StateFile};
-use trefoil_nn::{Build, Device, LayerExt, Optimizer, Result, volta};
+use trefoil_nn::{Device, InitContext, LayerExt, Optimizer, Result, volta};
 
 use super::scratch::Scratch;
 use super::{Generate, Run, Target, Verdict};
@@ -54,7 +54,7 @@ impl Site {
     }
 
     fn model(&self) -> Result<Sequential> {
-        let cx = Build::new(&self.device, 1);
+        let cx = InitContext::new(&self.device, 1);
         Ok(Sequential::new()
             .push(Dense::new(&cx, 3, 5)?.activation(Activation::Relu))
             .push(Dense::new(&cx, 5, 2)?))

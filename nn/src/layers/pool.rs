@@ -2,13 +2,19 @@
 
 use trefoil::ops::{Activation, Window};
 
-use super::image::{PerAxis, batched, named, positive};
-use crate::error::{Result, invalid};
-use crate::layer::Layer;
-use crate::tensor::Tensor;
+use crate::core::error::{Result, invalid};
+use crate::core::tensor::Tensor;
+use crate::layers::spatial::{PerAxis, batched, named, positive};
+use crate::module::Layer;
 
 /// Means of windows of images, `torch.nn.AvgPool2d`: `[B, C, H, W] -> [B, C, H', W']`.
 pub type AveragePooling = AvgPoolNd<2>;
+
+/// Means of windows of sequences, `torch.nn.AvgPool1d`: `[B, C, L] -> [B, C, L']`.
+pub type AvgPool1D = AvgPoolNd<1>;
+
+/// Maxima of windows of sequences, `torch.nn.MaxPool1d`: `[B, C, L] -> [B, C, L']`.
+pub type MaxPool1D = MaxPoolNd<1>;
 
 /// Maxima of windows of images, `torch.nn.MaxPool2d`: `[B, C, H, W] -> [B, C, H', W']`.
 pub type MaxPooling = MaxPoolNd<2>;
@@ -18,6 +24,9 @@ pub type MaxPool3D = MaxPoolNd<3>;
 
 /// Means of a given number of windows of images, `torch.nn.AdaptiveAvgPool2d`: `[B, C, H, W] -> [B, C, oH, oW]`.
 pub type AdaptiveAveragePooling = AdaptiveAvgPoolNd<2>;
+
+/// Means of a given number of windows of sequences, `torch.nn.AdaptiveAvgPool1d`: `[B, C, L] -> [B, C, oL]`.
+pub type AdaptiveAvgPool1D = AdaptiveAvgPoolNd<1>;
 
 /// Means of windows over N = 1 to 3 spatial axes. Also takes inputs without the batch axis. Output axes have
 /// floor((n + 2*padding - k) / stride) + 1 cells.
@@ -29,22 +38,26 @@ pub struct AvgPoolNd<const N: usize> {
 }
 
 impl<const N: usize> AvgPoolNd<N> {
-    const KIND: &'static str = if N == 2 { "AveragePooling" } else { "AvgPoolNd" };
+    const KIND: &'static str = match N {
+        1 => "AvgPool1D",
+        2 => "AveragePooling",
+        _ => "AvgPool3D",
+    };
 
     /// Windows side by side. Errors: a size of 0.
-    pub fn new(kernel: impl PerAxis<usize, N>) -> Result<Self> {
-        let kernel = kernel.per_axis();
-        positive(Self::KIND, "kernel", &kernel)?;
-        Ok(AvgPoolNd { window: Window::new(&kernel) })
+    pub fn new(kernel_size: impl PerAxis<usize, N>) -> Result<Self> {
+        let kernel_size = kernel_size.per_axis();
+        positive(Self::KIND, "kernel_size", &kernel_size)?;
+        Ok(AvgPoolNd { window: Window::new(&kernel_size) })
     }
 
-    /// Sets the distance of windows (default: the window).
+    /// Sets the stride, the distance of neighbouring windows (default: the window's size).
     pub fn stride(mut self, stride: impl PerAxis<usize, N>) -> Self {
         self.window = self.window.stride(&stride.per_axis());
         self
     }
 
-    /// Sets the zeros on both sides of each axis (default 0).
+    /// Sets the padding: zeros on both sides of each axis (default 0).
     pub fn padding(mut self, padding: impl PerAxis<usize, N>) -> Self {
         self.window = self.window.padding(&padding.per_axis());
         self
@@ -80,8 +93,8 @@ impl<const N: usize> Layer for AvgPoolNd<N> {
 }
 
 /// Maxima of windows over N = 1 to 3 spatial axes. Also takes inputs without the batch axis. Output axes have
-/// floor((n + 2*padding - dilation*(k-1) - 1) / stride) + 1 cells. Padding never wins; the first of equals wins and receives the gradient;
-/// NaN wins over numbers.
+/// floor((n + 2*padding - dilation*(k-1) - 1) / stride) + 1 cells. Padding is never chosen; of equal elements the first is chosen and
+/// receives the gradient; NaN counts as the largest.
 ///
 /// Errors of `forward`: rank; padding above half the window; windows larger than the padded input; a stride or dilation of 0.
 #[derive(Debug, Clone, Copy)]
@@ -92,31 +105,31 @@ pub struct MaxPoolNd<const N: usize> {
 
 impl<const N: usize> MaxPoolNd<N> {
     const KIND: &'static str = match N {
+        1 => "MaxPool1D",
         2 => "MaxPooling",
-        3 => "MaxPool3D",
-        _ => "MaxPoolNd",
+        _ => "MaxPool3D",
     };
 
     /// Windows side by side. Errors: a size of 0.
-    pub fn new(kernel: impl PerAxis<usize, N>) -> Result<Self> {
-        let kernel = kernel.per_axis();
-        positive(Self::KIND, "kernel", &kernel)?;
-        Ok(MaxPoolNd { window: Window::new(&kernel), return_indices: false })
+    pub fn new(kernel_size: impl PerAxis<usize, N>) -> Result<Self> {
+        let kernel_size = kernel_size.per_axis();
+        positive(Self::KIND, "kernel_size", &kernel_size)?;
+        Ok(MaxPoolNd { window: Window::new(&kernel_size), return_indices: false })
     }
 
-    /// Sets the distance of windows (default: the window).
+    /// Sets the stride, the distance of neighbouring windows (default: the window's size).
     pub fn stride(mut self, stride: impl PerAxis<usize, N>) -> Self {
         self.window = self.window.stride(&stride.per_axis());
         self
     }
 
-    /// Sets the cells on both sides of each axis that never win (default 0).
+    /// Sets the padding: cells on both sides of each axis, which are never chosen (default 0).
     pub fn padding(mut self, padding: impl PerAxis<usize, N>) -> Self {
         self.window = self.window.padding(&padding.per_axis());
         self
     }
 
-    /// Sets the distance of a window's cells (default 1).
+    /// Sets the dilation, the distance of a window's cells (default 1).
     pub fn dilation(mut self, dilation: impl PerAxis<usize, N>) -> Self {
         self.window = self.window.dilation(&dilation.per_axis());
         self
@@ -183,16 +196,20 @@ impl<const N: usize> Default for AdaptiveAvgPoolNd<N> {
 }
 
 impl<const N: usize> AdaptiveAvgPoolNd<N> {
-    const KIND: &'static str = if N == 2 { "AdaptiveAveragePooling" } else { "AdaptiveAvgPoolNd" };
+    const KIND: &'static str = match N {
+        1 => "AdaptiveAvgPool1D",
+        2 => "AdaptiveAveragePooling",
+        _ => "AdaptiveAvgPool3D",
+    };
 
     /// Outputs of a given size. Errors: a size of 0.
-    pub fn new(size: impl PerAxis<usize, N>) -> Result<Self> {
-        Self::keeping(size.per_axis().map(Some))
+    pub fn new(output_size: impl PerAxis<usize, N>) -> Result<Self> {
+        Self::keeping(output_size.per_axis().map(Some))
     }
 
     /// As [`new`](AdaptiveAvgPoolNd::new), but axes with `None` keep their size.
     pub fn keeping(size: [Option<usize>; N]) -> Result<Self> {
-        positive(Self::KIND, "size", &size.map(|n| n.unwrap_or(1)))?;
+        positive(Self::KIND, "output_size", &size.map(|n| n.unwrap_or(1)))?;
         Ok(AdaptiveAvgPoolNd { size })
     }
 }

@@ -4,10 +4,11 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use trefoil::GpuError;
 
+use super::part::part;
 use super::{LAYERS, LayerInfo};
-use crate::error::{NnError, Result};
-use crate::layer::{Build, Layer};
+use crate::core::error::{NnError, Result};
 use crate::layers::Sequential;
+use crate::module::{InitContext, Layer};
 
 /// `path.key`.
 pub(super) fn join(path: &str, key: &str) -> String {
@@ -18,33 +19,6 @@ pub(super) fn join(path: &str, key: &str) -> String {
         _ => format!("{path}.{key}"),
     }
 }
-
-/// Arguments of constructors by other names than their keys.
-const ALIASES: &[(&str, &[&str])] = &[
-    ("inputs", &["in_features", "in_channels"]),
-    ("outputs", &["out_features", "out_channels"]),
-    ("channels", &["num_features", "num_channels", "in_channels"]),
-    ("kernel", &["kernel_size"]),
-    ("groups", &["num_groups"]),
-    ("dropout", &["p"]),
-    ("p", &["dropout"]),
-    ("eps", &["layer_norm_eps"]),
-    ("heads", &["num_heads", "nhead"]),
-    ("hidden", &["hidden_size"]),
-    ("entries", &["num_embeddings"]),
-    ("factor", &["upscale_factor", "downscale_factor"]),
-    ("scale", &["scale_factor"]),
-    ("size", &["output_size"]),
-    ("pairs", &["padding", "cropping"]),
-    ("value", &["mask_value"]),
-    ("target", &["target_shape"]),
-    ("patch", &["patch_size"]),
-    ("embed", &["embed_dim"]),
-    ("std", &["stddev"]),
-    ("n", &["num_splits"]),
-    ("merge", &["merge_mode"]),
-    ("d_ff", &["dim_feedforward"]),
-];
 
 /// A layer's description with the place where it stands.
 #[derive(Debug)]
@@ -87,7 +61,7 @@ impl<'a> Entry<'a> {
     }
 
     /// The place, and the options with defaults for those that were not given. Errors: unknown keys, missing ones.
-    pub(super) fn resolve(self, cx: &'a Build) -> Result<(Site<'a>, Value)> {
+    pub(super) fn resolve(self, cx: &'a InitContext) -> Result<(Site<'a>, Value)> {
         let Entry { info, path, mut options } = self;
         if let Some(key) = options.keys().find(|k| !info.keys.iter().any(|known| known.name == k.as_str())) {
             let known: Vec<&str> = info.keys.iter().map(|k| k.name).collect();
@@ -110,8 +84,13 @@ impl<'a> Entry<'a> {
         Ok((Site { cx, path, info }, Value::Object(options)))
     }
 
+    /// Makes the layer as a part of a network. Errors: as [`build`](Entry::build).
+    pub(super) fn build_part(self, cx: &'a InitContext) -> Result<Box<dyn Layer>> {
+        Ok(part(self.info, self.build(cx)?))
+    }
+
     /// Makes the layer. Errors: [`NnError::Config`] with the path of the value that does not fit.
-    pub(super) fn build(self, cx: &'a Build) -> Result<Box<dyn Layer>> {
+    pub(super) fn build(self, cx: &'a InitContext) -> Result<Box<dyn Layer>> {
         let (site, options) = self.resolve(cx)?;
         (site.info.build)(&site, options).map_err(|e| site.explain(e))
     }
@@ -131,7 +110,7 @@ pub(super) fn read<T: DeserializeOwned>(path: &str, value: Value) -> Result<T> {
 /// Where a layer is being made.
 #[derive(Debug)]
 pub(super) struct Site<'a> {
-    pub(super) cx: &'a Build,
+    pub(super) cx: &'a InitContext,
     path: &'a str,
     info: &'static LayerInfo,
 }
@@ -153,7 +132,7 @@ impl Site<'_> {
 
     /// Makes the layer that stands under a key.
     pub(super) fn layer(&self, key: &str, json: &Value) -> Result<Box<dyn Layer>> {
-        build(self.cx, &join(self.path, key), json)
+        Entry::new(&join(self.path, key), json)?.build_part(self.cx)
     }
 
     /// Makes the layers of a list under a key.
@@ -161,15 +140,11 @@ impl Site<'_> {
         list(self.cx, &join(self.path, key), layers)
     }
 
-    /// Gives an error of a constructor the path of the option that it is about.
+    /// Gives an error of a constructor the path of the option that it is about: arguments have the names of their options.
     pub(super) fn explain(&self, e: NnError) -> NnError {
         let NnError::Gpu(GpuError::Invalid(e)) = e else { return e };
         let is_key = |name: &str| self.info.keys.iter().any(|k| k.name == name);
-        let alias = || {
-            let (_, names) = ALIASES.iter().find(|(arg, _)| *arg == e.arg)?;
-            names.iter().copied().find(|name| is_key(name))
-        };
-        let key = if is_key(e.arg) { Some(e.arg) } else { alias() };
+        let key = Some(e.arg).filter(|name| is_key(name));
         let place = join(self.path, key.unwrap_or(""));
         let place = if place.is_empty() { ".".into() } else { place };
         let arg = if key.is_some() { String::new() } else { format!(" {}:", e.arg) };
@@ -178,7 +153,7 @@ impl Site<'_> {
 }
 
 /// Makes a layer that stands at `path` and has no name.
-pub(super) fn build(cx: &Build, path: &str, json: &Value) -> Result<Box<dyn Layer>> {
+pub(super) fn build(cx: &InitContext, path: &str, json: &Value) -> Result<Box<dyn Layer>> {
     Entry::new(path, json)?.build(cx)
 }
 
@@ -192,7 +167,7 @@ pub(super) fn check_name(path: &str, name: &str) -> Result<()> {
 }
 
 /// Makes layers in a row, each under its `name` or its position. Errors: also two of one name.
-pub(super) fn list(cx: &Build, path: &str, layers: &[Value]) -> Result<Sequential> {
+pub(super) fn list(cx: &InitContext, path: &str, layers: &[Value]) -> Result<Sequential> {
     let mut all = Sequential::new();
     for (i, json) in layers.iter().enumerate() {
         let at = format!("{path}[{i}]");
@@ -207,7 +182,7 @@ pub(super) fn list(cx: &Build, path: &str, layers: &[Value]) -> Result<Sequentia
         if all.by_name(&key).is_some() {
             return Err(NnError::config(join(&at, "name"), format!("a second layer `{key}` in {path}")));
         }
-        all = all.named(key, entry.build(cx)?);
+        all = all.named(key, entry.build_part(cx)?);
     }
     Ok(all)
 }

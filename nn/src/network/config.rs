@@ -10,8 +10,8 @@ use trefoil::DType;
 use super::LayerInfo;
 use super::build::{Entry, check_name, join};
 use super::shapes::{BATCH, Item};
-use crate::error::{NnError, Result};
-use crate::limits;
+use crate::core::error::{NnError, Result};
+use crate::core::limits;
 
 /// A network in JSON; see the [module](super) for its rules.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -5,12 +5,12 @@ use trefoil::{DType, GpuError};
 use super::build::Entry;
 use super::config::{NetworkConfig, Plan, Source, Step};
 use super::shapes::{Item, zeros};
-use crate::autograd::no_grad;
-use crate::error::{Result, invalid};
-use crate::layer::{Build, Layer, LayerExt, Visitor};
+use crate::core::autograd::no_grad;
+use crate::core::error::{Result, invalid};
+use crate::core::tensor::Tensor;
 use crate::layers::Input;
-use crate::tensor::Tensor;
-use crate::trace;
+use crate::module::hooks;
+use crate::module::{InitContext, Layer, LayerExt, Visitor};
 
 /// A network made of its description: a graph of layers.
 ///
@@ -20,7 +20,7 @@ pub struct Network {
     inputs: Vec<(String, Option<Input>)>,
     /// As in the file.
     nodes: Vec<Node>,
-    /// Positions of layers in the order in which they run, and whose outputs nobody needs afterwards.
+    /// Positions of layers in the order in which they run, and the layers whose outputs are not read afterwards.
     order: Vec<(usize, Vec<usize>)>,
     outputs: Vec<(String, Source)>,
 }
@@ -38,8 +38,9 @@ impl Network {
     /// if the sizes of its inputs are declared, without a device before. Then all parameters exist; otherwise lazy layers get theirs in the
     /// first forward.
     ///
-    /// Errors: [`NnError::Config`](crate::NnError::Config) with the path of the value, or of the layer whose inputs do not fit; those of the device.
-    pub fn new(cx: &Build, config: &NetworkConfig) -> Result<Self> {
+    /// Errors: [`NnError::Config`](crate::NnError::Config) with the path of the value, or of the layer whose inputs do not fit; those of
+    /// the device.
+    pub fn new(cx: &InitContext, config: &NetworkConfig) -> Result<Self> {
         let items = Plan::new(config, "")?.items(cx.param_dtype());
         Self::make(cx, config, "", items.as_deref())
     }
@@ -47,7 +48,7 @@ impl Network {
     /// As [`new`](Self::new) for inputs (in the order of their names) whose items have these shapes and element types, and a network that
     /// stands at `path` in its file: `model`. Errors: also items that differ from what is declared.
     pub fn for_items(
-        cx: &Build,
+        cx: &InitContext,
         config: &NetworkConfig,
         path: &str,
         items: &[(&[usize], DType)],
@@ -56,7 +57,7 @@ impl Network {
         Self::make(cx, config, path, Some(&items))
     }
 
-    fn make(cx: &Build, config: &NetworkConfig, path: &str, items: Option<&[Item]>) -> Result<Self> {
+    fn make(cx: &InitContext, config: &NetworkConfig, path: &str, items: Option<&[Item]>) -> Result<Self> {
         let (_, state) = Plan::dry_run(config, path, cx.param_dtype(), items)?;
         let network = Self::of(cx, Plan::new(config, path)?)?;
         if let Some(items) = items
@@ -81,7 +82,7 @@ impl Network {
         }
     }
 
-    pub(super) fn of(cx: &Build, plan: Plan) -> Result<Self> {
+    pub(super) fn of(cx: &InitContext, plan: Plan) -> Result<Self> {
         let mut inputs = vec![];
         for (name, known) in plan.inputs {
             let check = match known {
@@ -98,7 +99,7 @@ impl Network {
         }
         let mut nodes = vec![];
         for Step { name, path, info, options, sources, numbered } in plan.steps {
-            let layer = Entry { info, path: &path, options }.build(cx)?;
+            let layer = Entry { info, path: &path, options }.build_part(cx)?;
             nodes.push(Node { name, layer, sources, numbered });
         }
         let order = releases(&plan.order, &nodes, &plan.outputs);
@@ -139,8 +140,8 @@ impl Network {
     /// Outputs of one layer.
     fn run(&self, node: &Node, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
         match inputs {
-            [x] if !node.numbered => Ok(vec![trace::layer(&node.name, &*node.layer, x)?]),
-            _ => trace::layers(&node.name, &*node.layer, inputs),
+            [x] if !node.numbered => Ok(vec![hooks::layer(&node.name, &*node.layer, x)?]),
+            _ => hooks::layers(&node.name, &*node.layer, inputs),
         }
     }
 
@@ -206,7 +207,7 @@ impl Layer for Network {
         }
         for ((name, check), x) in self.inputs.iter().zip(inputs) {
             if let Some(check) = check {
-                check.forward(x).map_err(|e| e.within(name, check.kind(), &[x]))?;
+                check.forward(x).map_err(|e| e.within(name, check.kind(), || vec![x.shape().to_vec()]))?;
             }
         }
         let mut values: Vec<Vec<Tensor>> = vec![vec![]; self.nodes.len()];

@@ -3,7 +3,7 @@
 //! ```
 //! use trefoil::{Registry, Selector};
 //! use trefoil_nn::network::{Network, NetworkConfig};
-//! use trefoil_nn::{Build, DType, Layer, LayerExt, Tensor};
+//! use trefoil_nn::{InitContext, DType, Layer, LayerExt, Tensor};
 //!
 //! let config = NetworkConfig::parse(r#"{
 //!     "inputs": { "x": [4] },
@@ -14,7 +14,7 @@
 //!         { "type": "dense", "name": "head", "out_features": 2 }
 //!     ] }"#)?;
 //! let device = Registry::default().open(&"cpu".parse::<Selector>()?)?;
-//! let network = Network::new(&Build::new(&device, 42), &config)?;
+//! let network = Network::new(&InitContext::new(&device, 42), &config)?;
 //! let y = network.forward(&Tensor::zeros(&device, DType::F32, &[3, 4])?)?;
 //! assert_eq!(y.shape(), [3, 2]);
 //! let names: Vec<String> = network.named_parameters().into_iter().map(|(name, _)| name).collect();
@@ -41,14 +41,15 @@ mod build;
 mod config;
 mod graph;
 mod options;
+mod part;
 mod shapes;
 mod table;
 
 use serde_json::Value;
 
-use crate::error::Result;
-use crate::layer::{Build, Layer};
-use crate::limits;
+use crate::core::error::Result;
+use crate::core::limits;
+use crate::module::{InitContext, Layer};
 
 pub use config::{InputConfig, NetworkConfig};
 pub use graph::Network;
@@ -58,7 +59,7 @@ pub use table::LAYERS;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Family {
-    /// What most networks have.
+    /// The most common layers.
     Core,
     /// Attention.
     Attention,
@@ -74,7 +75,7 @@ pub enum Family {
     Convolution,
     /// Upsampling.
     Upsampling,
-    /// Layers that reshape, merge, mask and disturb.
+    /// Layers that reshape, merge, mask and add noise.
     Utility,
     /// Relatives of the linear layer.
     DenseLike,
@@ -95,7 +96,7 @@ pub struct Key {
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct LayerInfo {
-    /// Number in the list of layers that this library set out with; 0 for later ones.
+    /// Number in the original list of layers; 0 for types that were added later.
     pub entry: u32,
     /// Name of the layer in the list.
     pub kind: &'static str,
@@ -107,6 +108,8 @@ pub struct LayerInfo {
     pub torch: &'static str,
     /// Least and largest number of inputs.
     pub inputs: (usize, usize),
+    /// Number of spatial axes of its inputs `[B, C, ..]`, where the type fixes it.
+    pub spatial: Option<usize>,
     /// Options beside `type`.
     pub keys: &'static [Key],
     build: fn(&build::Site<'_>, Value) -> Result<Box<dyn Layer>>,
@@ -115,7 +118,7 @@ pub struct LayerInfo {
 /// Any number of inputs.
 const MANY: usize = usize::MAX;
 
-/// A number of inputs for people.
+/// A number of inputs as text.
 fn inputs_text(range: (usize, usize)) -> String {
     match range {
         (a, b) if a == b => format!("{a}"),
@@ -128,7 +131,7 @@ fn inputs_text(range: (usize, usize)) -> String {
 ///
 /// Errors: [`NnError::Config`](crate::NnError::Config) with the path of what is unknown, missing, of a wrong type or out of range; those of
 /// the device.
-pub fn layer(cx: &Build, json: &Value) -> Result<Box<dyn Layer>> {
+pub fn layer(cx: &InitContext, json: &Value) -> Result<Box<dyn Layer>> {
     limits::check_layers("", std::slice::from_ref(json))?;
     build::build(cx, "", json)
 }

@@ -6,13 +6,13 @@ use serde_json::{Map, Value};
 use trefoil::DType;
 use trefoil::ops::{Activation, PadMode};
 
-use crate::init::Init;
 use crate::layers::{ActivationKind, PerAxis};
+use crate::module::Init;
 
 /// Declares a row of the table of layers: its description, its options with their defaults (as JSON; without one an option is required)
 /// and how the layer is made of them.
 macro_rules! layer_type {
-    ($id:ident: $entry:literal, $kind:literal, $name:literal, $family:ident, $torch:literal, $inputs:expr;
+    ($id:ident: $entry:literal, $kind:literal, $name:literal, $family:ident, $torch:literal, $inputs:expr $(, spatial $axes:literal)?;
      { $($key:ident: $t:ty $(= $default:expr)?),* $(,)? }
      |$o:ident, $site:ident| $body:expr) => {
         pub(super) const $id: $crate::network::LayerInfo = {
@@ -23,7 +23,7 @@ macro_rules! layer_type {
             fn build(
                 $site: &$crate::network::build::Site<'_>,
                 options: serde_json::Value,
-            ) -> $crate::Result<Box<dyn $crate::Layer>> {
+            ) -> $crate::core::error::Result<Box<dyn $crate::module::Layer>> {
                 #[allow(unused_variables)]
                 let $o: Options = $site.read(options)?;
                 Ok(Box::new($body))
@@ -36,9 +36,10 @@ macro_rules! layer_type {
                 family: $crate::network::Family::$family,
                 torch: $torch,
                 inputs: $inputs,
+                spatial: $crate::network::options::given(&[$($axes)?]),
                 keys: &[$($crate::network::Key {
                     name: stringify!($key),
-                    default: $crate::network::options::default_text(&[$(stringify!($default))?]),
+                    default: $crate::network::options::given(&[$(stringify!($default))?]),
                 }),*],
                 build,
             }
@@ -47,10 +48,56 @@ macro_rules! layer_type {
 }
 pub(super) use layer_type;
 
-/// The default of an option, if it was given one.
-pub(super) const fn default_text(text: &[&'static str]) -> Option<&'static str> {
-    match text {
-        [t] => Some(t),
+/// A layer with its bias and its initial values as the options say.
+macro_rules! initialized {
+    ($layer:expr, $o:ident) => {{
+        let mut l = $layer;
+        if !$o.bias {
+            l = l.no_bias();
+        }
+        match $crate::network::options::rules($o.weight_init, $o.bias_init, $crate::module::Init::Lin) {
+            Some((weight, bias)) => l.init(weight, bias)?,
+            None => l,
+        }
+    }};
+}
+pub(super) use initialized;
+
+/// A row of the table for a type of convolution over some spatial axes: the options that all of them have, and its own between them.
+macro_rules! convolution_type {
+    ($id:ident: $entry:literal, $kind:literal, $name:literal, $family:ident, $torch:literal, $type:ident, $axes:literal;
+     { $($own:tt)* }
+     ($($argument:expr)?) |$l:ident, $o:ident| $configure:expr) => {
+        layer_type! {
+            $id: $entry, $kind, $name, $family, $torch, (1, 1), spatial $axes;
+            {
+                in_channels: Option<usize> = null,
+                out_channels: usize,
+                kernel_size: Axes<usize, $axes>,
+                stride: Axes<usize, $axes> = 1,
+                $($own)*
+                bias: bool = true,
+                activation: Act = "identity",
+                weight_init: Option<InitRule> = null,
+                bias_init: Option<InitRule> = null,
+            }
+            |$o, site| {
+                let layer = match $o.in_channels {
+                    Some(n) => $type::new(site.cx, n, $o.out_channels, $o.kernel_size $(, $argument)?)?,
+                    None => $type::lazy(site.cx, $o.out_channels, $o.kernel_size $(, $argument)?)?,
+                };
+                let $l = layer.stride($o.stride).activation($o.activation.0);
+                initialized!($configure, $o)
+            }
+        }
+    };
+}
+pub(super) use convolution_type;
+
+/// What a list of at most one element holds.
+pub(super) const fn given<T: Copy>(list: &[T]) -> Option<T> {
+    match list {
+        [one] => Some(*one),
         _ => None,
     }
 }

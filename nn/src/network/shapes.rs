@@ -7,11 +7,11 @@ use trefoil::{DType, Engine};
 use super::build::join;
 use super::config::{NetworkConfig, Plan};
 use super::graph::Network;
-use crate::autograd::no_grad;
-use crate::error::{NnError, Result};
-use crate::layer::{Build, Layer, LayerExt};
-use crate::limits;
-use crate::tensor::{Device, Tensor};
+use crate::core::autograd::no_grad;
+use crate::core::error::{NnError, Result};
+use crate::core::limits;
+use crate::core::tensor::{Device, Tensor};
+use crate::module::{InitContext, Layer, LayerExt};
 
 /// Shape and element type of an input's items.
 pub(super) type Item = (Vec<usize>, DType);
@@ -46,7 +46,7 @@ impl Plan {
         let places: Vec<(String, String)> =
             plan.steps.iter().map(|s| (s.name.clone(), s.path.clone())).collect();
         let device: Device = Arc::new(Engine::shapes());
-        let network = Network::of(&Build::new(&device, 0).dtype(dtype), plan)?;
+        let network = Network::of(&InitContext::new(&device, 0).dtype(dtype), plan)?;
         let parameters: u128 = network.named_parameters().iter().map(|(_, p)| p.get().numel() as u128).sum();
         if parameters > limits::ELEMENTS as u128 {
             let what = format!("expected at most {} parameters, got {parameters}", limits::ELEMENTS);

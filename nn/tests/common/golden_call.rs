@@ -5,7 +5,7 @@
 use serde_json::{Map, Value};
 use trefoil::ops::Activation;
 use trefoil_nn::layers::*;
-use trefoil_nn::{Build, Layer, Result, RnnState, Tensor, network};
+use trefoil_nn::{InitContext, Layer, Result, RnnState, Tensor, network};
 
 use super::golden::Case;
 
@@ -81,12 +81,12 @@ macro_rules! recurrent {
     }};
 }
 
-fn elman(cx: &Build, o: &Options<'_>) -> Result<Recurrent> {
+fn elman(cx: &InitContext, o: &Options<'_>) -> Result<Recurrent> {
     let l = recurrent!(Recurrent, cx, o);
     Ok(if o.0.get("nonlinearity").is_some_and(|v| v == "relu") { l.relu() } else { l })
 }
 
-fn bidirectional(cx: &Build, o: &Options<'_>) -> Result<Bidirectional> {
+fn bidirectional(cx: &InitContext, o: &Options<'_>) -> Result<Bidirectional> {
     let inner = o.0["inner"].as_object().unwrap();
     let i = Options(inner);
     let l = match inner["type"].as_str() {
@@ -103,7 +103,7 @@ fn bidirectional(cx: &Build, o: &Options<'_>) -> Result<Bidirectional> {
     })
 }
 
-fn multi_head(cx: &Build, o: &Options<'_>) -> Result<MultiHeadAttention> {
+fn multi_head(cx: &InitContext, o: &Options<'_>) -> Result<MultiHeadAttention> {
     let e = o.size("embed_dim");
     let mut l = MultiHeadAttention::new(cx, e, o.size("num_heads"))?.dropout(o.number("dropout", 0.0))?;
     if o.0.contains_key("kdim") || o.0.contains_key("vdim") {
@@ -116,14 +116,14 @@ fn multi_head(cx: &Build, o: &Options<'_>) -> Result<MultiHeadAttention> {
     Ok(if o.flag("bias", true) { l } else { l.no_bias() })
 }
 
-fn self_attention(cx: &Build, o: &Options<'_>) -> Result<SelfAttention> {
+fn self_attention(cx: &InitContext, o: &Options<'_>) -> Result<SelfAttention> {
     let l = SelfAttention::new(cx, o.size("embed_dim"), o.size("num_heads"))?;
     let l = if o.flag("out_proj", true) { l } else { l.no_out_proj()? };
     let l = if o.flag("bias", true) { l } else { l.no_bias() };
     l.dropout(o.number("dropout", 0.0))
 }
 
-fn attention(cx: &Build, o: &Options<'_>) -> Result<Attention> {
+fn attention(cx: &InitContext, o: &Options<'_>) -> Result<Attention> {
     let (d, a) = (o.size("embed_dim"), o.size("attention_size"));
     let dc = o.optional("context_dim").unwrap_or(d);
     let l = match o.flag("bias", false) {
@@ -133,7 +133,7 @@ fn attention(cx: &Build, o: &Options<'_>) -> Result<Attention> {
     l.dropout(o.number("dropout", 0.0))
 }
 
-fn cross_attention(cx: &Build, o: &Options<'_>) -> Result<CrossAttention> {
+fn cross_attention(cx: &InitContext, o: &Options<'_>) -> Result<CrossAttention> {
     let (dq, dc, h) = (o.size("query_dim"), o.size("context_dim"), o.size("num_heads"));
     let l = match o.flag("qkv_bias", false) {
         true => CrossAttention::with_qkv_bias(cx, dq, dc, h)?,
@@ -144,7 +144,7 @@ fn cross_attention(cx: &Build, o: &Options<'_>) -> Result<CrossAttention> {
     l.dropout(o.number("dropout", 0.0))
 }
 
-fn decoder(cx: &Build, o: &Options<'_>) -> Result<Decoder> {
+fn decoder(cx: &InitContext, o: &Options<'_>) -> Result<Decoder> {
     let (a, f) = (o.size("attention_size"), o.size("dim_feedforward"));
     let l = match o.optional("d_model") {
         Some(d) => Decoder::new(cx, d, a, f)?,
@@ -155,7 +155,7 @@ fn decoder(cx: &Build, o: &Options<'_>) -> Result<Decoder> {
     l.dropout(o.number("dropout", 0.0))
 }
 
-fn conv_lstm(cx: &Build, o: &Options<'_>) -> Result<ConvLstm> {
+fn conv_lstm(cx: &InitContext, o: &Options<'_>) -> Result<ConvLstm> {
     let kernel = o.pair("kernel_size").unwrap();
     let l = match o.optional("in_channels") {
         Some(c) => ConvLstm::new(cx, c, o.size("filters"), kernel)?,
@@ -171,7 +171,7 @@ fn conv_lstm(cx: &Build, o: &Options<'_>) -> Result<ConvLstm> {
     Ok(if o.flag("return_sequences", true) { l } else { l.return_last() })
 }
 
-fn positions(cx: &Build, o: &Options<'_>) -> Result<PositionalEncoding> {
+fn positions(cx: &InitContext, o: &Options<'_>) -> Result<PositionalEncoding> {
     let l = PositionalEncoding::with_base(cx, o.size("d_model"), o.size("max_len"), o.number("base", 1e4))?;
     l.dropout(o.number("dropout", 0.0))
 }
@@ -199,7 +199,7 @@ fn plain(c: &Case) -> bool {
 }
 
 impl Made {
-    pub(crate) fn new(cx: &Build, c: &Case) -> Result<Self> {
+    pub(crate) fn new(cx: &InitContext, c: &Case) -> Result<Self> {
         if plain(c) {
             return Ok(Made::Graph(network::layer(cx, &Value::Object(c.config.clone()))?));
         }

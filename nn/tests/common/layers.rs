@@ -3,13 +3,13 @@
 
 use trefoil::DType;
 use trefoil_nn::autograd::no_grad;
-use trefoil_nn::{Build, Device, Layer, LayerExt, Result, Tensor};
+use trefoil_nn::{Device, InitContext, Layer, LayerExt, Result, Tensor};
 
 use super::common::{close, cpu, devices, noise};
 
 /// A f64 builder on the CPU.
-pub(crate) fn f64s() -> Build {
-    Build::new(&cpu(), 11).dtype(DType::F64)
+pub(crate) fn f64s() -> InitContext {
+    InitContext::new(&cpu(), 11).dtype(DType::F64)
 }
 
 /// Random layers start over, so that two runs draw the same.
@@ -74,12 +74,12 @@ pub(crate) fn gradcheck_layer(
 pub(crate) fn on_devices<L: Layer>(
     what: &str,
     shapes: &[&[usize]],
-    make: impl Fn(&Build) -> Result<L>,
+    make: impl Fn(&InitContext) -> Result<L>,
     run: impl Fn(&L, &[Tensor]) -> Result<Tensor>,
 ) {
-    let model = make(&Build::new(&cpu(), 5)).unwrap().state_dict().unwrap();
+    let model = make(&InitContext::new(&cpu(), 5)).unwrap().state_dict().unwrap();
     let values = |d: &Device, dtype: DType| -> Vec<(String, Vec<f64>)> {
-        let layer = make(&Build::new(d, 6).dtype(dtype)).unwrap();
+        let layer = make(&InitContext::new(d, 6).dtype(dtype)).unwrap();
         let own = layer.state_dict().unwrap();
         let state = model.iter().map(|(n, t)| (n.clone(), t.to_dtype(own[n].dtype()).unwrap())).collect();
         layer.load_state_dict(&state).unwrap();

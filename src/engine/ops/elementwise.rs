@@ -138,7 +138,7 @@ pub(crate) fn flat_grid(n: usize, dt: DType, wide: bool, runs: usize) -> Grid {
 }
 
 impl Engine {
-    /// y = f(x) for any function of `unary_ops.h` and `activation_ops.h`; operands are checked.
+    /// y = f(x) for any function of `elementwise/unary_ops.h` and `activation/activation_ops.h`; operands are checked.
     pub(in crate::engine::ops) fn map(
         &self,
         op: &'static str,
@@ -168,7 +168,7 @@ impl Engine {
         self.launch(&UNARY_ND, dt, op, Grid::Stride(n), &args)
     }
 
-    /// dx (+)= g(dy, saved) for any function of `unary_ops.h` and `activation_ops.h`; operands are checked.
+    /// dx (+)= g(dy, saved) for any function of `elementwise/unary_ops.h` and `activation/activation_ops.h`; operands are checked.
     pub(in crate::engine::ops) fn map_bwd(
         &self,
         op: &'static str,

@@ -216,7 +216,7 @@ pub(crate) fn run(args: &Args) -> Result<(), String> {
     outcomes.sort_by(|a, b| {
         (a.compiler.name(), a.dialect, &a.arch).cmp(&(b.compiler.name(), b.dialect, &b.arch))
     });
-    let date = crate::date::today();
+    let date = parity_tests::report::today();
     let report = Report { date, compilers, units: count, sample, filter: args.filter.clone(), outcomes };
     if let Some(path) = &args.json {
         let text = serde_json::to_string_pretty(&report).map_err(|e| e.to_string())?;

@@ -1,7 +1,6 @@
 //! The chores of `cargo xtask` that need the library.
 
 mod compile_check;
-mod date;
 mod evidence;
 mod expand;
 mod lint;

@@ -1,25 +1,10 @@
 //! Core, normalization and dense-like layers.
 
-use crate::init::Init;
 use crate::layers::{
     BatchNormalization, Dense, Embedding, FullyConnected, GatedLinearUnit, GroupNormalization,
     InstanceNormalization, LayerNormalization, RmsNorm,
 };
-use crate::network::options::{Act, InitRule, List, Size, layer_type, rules};
-
-/// Bias, activation and initial values, as all linear layers have them.
-macro_rules! linear {
-    ($layer:expr, $o:ident) => {{
-        let mut l = $layer;
-        if !$o.bias {
-            l = l.no_bias();
-        }
-        match rules($o.weight_init, $o.bias_init, Init::Lin) {
-            Some((weight, bias)) => l.init(weight, bias)?,
-            None => l,
-        }
-    }};
-}
+use crate::network::options::{Act, InitRule, List, Size, initialized, layer_type};
 
 layer_type! {
     DENSE: 1, "Dense", "dense", Core, "nn.Linear", (1, 1);
@@ -36,7 +21,7 @@ layer_type! {
             Some(n) => Dense::new(site.cx, n, o.out_features)?,
             None => Dense::lazy(site.cx, o.out_features)?,
         };
-        linear!(l.activation(o.activation.0), o)
+        initialized!(l.activation(o.activation.0), o)
     }
 }
 
@@ -55,7 +40,7 @@ layer_type! {
             Some(n) => FullyConnected::new(site.cx, n, o.out_features)?,
             None => FullyConnected::lazy(site.cx, o.out_features)?,
         };
-        linear!(l.activation(o.activation.0), o)
+        initialized!(l.activation(o.activation.0), o)
     }
 }
 
@@ -185,6 +170,6 @@ layer_type! {
             Some(n) => GatedLinearUnit::new(site.cx, n, o.out_features)?,
             None => GatedLinearUnit::lazy(site.cx, o.out_features)?,
         };
-        linear!(l.gate(o.gate_activation.0), o)
+        initialized!(l.gate(o.gate_activation.0), o)
     }
 }

@@ -2,9 +2,12 @@
 
 mod basic;
 mod containers;
-mod image;
+mod conv;
+mod pool;
 mod sequence;
+mod softmax;
 mod special;
+mod upsample;
 mod utility;
 
 use super::LayerInfo;
@@ -13,7 +16,7 @@ use super::LayerInfo;
 pub static LAYERS: &[LayerInfo] = &[
     basic::DENSE,
     basic::FULLY_CONNECTED,
-    image::CONVOLUTIONAL,
+    conv::CONVOLUTIONAL,
     basic::BATCH_NORMALIZATION,
     basic::LAYER_NORMALIZATION,
     basic::EMBEDDING,
@@ -26,11 +29,14 @@ pub static LAYERS: &[LayerInfo] = &[
     sequence::CONV_LSTM,
     sequence::RECURRENT,
     sequence::BIDIRECTIONAL,
-    image::AVERAGE_POOLING,
-    image::MAX_POOLING,
-    image::MAX_POOL3D,
-    image::GLOBAL_POOLING,
-    image::ADAPTIVE_AVERAGE_POOLING,
+    pool::AVERAGE_POOLING,
+    pool::AVG_POOL1D,
+    pool::MAX_POOLING,
+    pool::MAX_POOL1D,
+    pool::MAX_POOL3D,
+    pool::GLOBAL_POOLING,
+    pool::ADAPTIVE_AVERAGE_POOLING,
+    pool::ADAPTIVE_AVG_POOL1D,
     basic::INSTANCE_NORMALIZATION,
     basic::GROUP_NORMALIZATION,
     special::SPECTRAL_NORMALIZATION,
@@ -39,23 +45,27 @@ pub static LAYERS: &[LayerInfo] = &[
     sequence::TRANSFORMER_DECODER,
     special::DECODER,
     sequence::FEED_FORWARD,
+    sequence::SWIGLU,
     sequence::POSITIONAL_ENCODING,
-    image::PATCH_EMBEDDING,
-    image::CONV3D,
-    image::DECONVOLUTIONAL,
-    image::DEFORMABLE_CONVOLUTIONAL,
-    image::DEPTHWISE_SEPARABLE_CONVOLUTIONAL,
-    image::DILATED_CONVOLUTIONAL,
-    image::LOCALLY_CONNECTED,
-    image::SEPARABLE_CONVOLUTIONAL,
-    image::UPSAMPLE3D,
-    image::UPSAMPLING,
-    image::SUBPIXEL_CONVOLUTIONAL,
-    image::PIXEL_SHUFFLE,
-    image::PIXEL_UNSHUFFLE,
+    sequence::POSITIONAL_EMBEDDING,
+    conv::PATCH_EMBEDDING,
+    conv::CONV1D,
+    conv::CONV3D,
+    conv::DECONVOLUTIONAL,
+    conv::DEFORMABLE_CONVOLUTIONAL,
+    conv::DEPTHWISE_SEPARABLE_CONVOLUTIONAL,
+    conv::DILATED_CONVOLUTIONAL,
+    conv::LOCALLY_CONNECTED,
+    conv::SEPARABLE_CONVOLUTIONAL,
+    upsample::UPSAMPLE3D,
+    upsample::UPSAMPLING,
+    upsample::SUBPIXEL_CONVOLUTIONAL,
+    upsample::PIXEL_SHUFFLE,
+    upsample::PIXEL_UNSHUFFLE,
     utility::ACTIVATION,
     utility::SOFTMAX,
     utility::LOG_SOFTMAX,
+    softmax::SOFTMAX_VARIANT,
     utility::ADD,
     utility::CONCATENATE,
     utility::CROPPING,

@@ -3,13 +3,13 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::error::Result;
-use crate::init::Init;
+use crate::core::error::Result;
 use crate::layers::{
     Attention, Bidirectional, ConvLstm, CrossAttention, FeedForward, Gru, Lstm, Merge, MultiHeadAttention,
-    PositionalEncoding, Recurrent, RecurrentLayer, RecurrentStack, SelfAttention, TransformerConfig,
-    TransformerDecoder, TransformerEncoder,
+    PositionalEmbedding, PositionalEncoding, Recurrent, RecurrentLayer, RecurrentStack, SelfAttention,
+    SwiGlu, TransformerConfig, TransformerDecoder, TransformerEncoder,
 };
+use crate::module::Init;
 use crate::network::build::{Entry, Site, read};
 use crate::network::options::{Act, Axes, InitRule, Size, layer_type, rules};
 
@@ -179,52 +179,43 @@ fn elman(l: Recurrent, nonlinearity: Option<Nonlinearity>) -> Recurrent {
     if nonlinearity == Some(Nonlinearity::Relu) { l.relu() } else { l }
 }
 
-layer_type! {
-    LSTM: 11, "LSTM", "lstm", Recurrent, "nn.LSTM(batch_first=True)", (1, 2);
-    {
-        input_size: Option<Size> = null,
-        hidden_size: usize,
-        bias: bool = true,
-        return_sequences: bool = true,
-        stateful: bool = false,
-        num_layers: usize = 1,
-        dropout: f64 = 0,
-        weight_init: Option<InitRule> = null,
-        bias_init: Option<InitRule> = null,
-    }
+/// A row of the table for a recurrent layer: the options that all have, and its own between them.
+macro_rules! recurrent_type {
+    ($id:ident: $entry:literal, $kind:literal, $name:literal, $torch:literal; { $($own:tt)* } |$o:ident, $site:ident| $body:expr) => {
+        layer_type! {
+            $id: $entry, $kind, $name, Recurrent, $torch, (1, 2);
+            {
+                input_size: Option<Size> = null,
+                hidden_size: usize,
+                $($own)*
+                bias: bool = true,
+                return_sequences: bool = true,
+                stateful: bool = false,
+                num_layers: usize = 1,
+                dropout: f64 = 0,
+                weight_init: Option<InitRule> = null,
+                bias_init: Option<InitRule> = null,
+            }
+            |$o, $site| $body
+        }
+    };
+}
+
+recurrent_type! {
+    LSTM: 11, "LSTM", "lstm", "nn.LSTM(batch_first=True)";
+    {}
     |o, site| recurrent!(Lstm, &o, site)
 }
 
-layer_type! {
-    GRU: 12, "GRU", "gru", Recurrent, "nn.GRU(batch_first=True)", (1, 2);
-    {
-        input_size: Option<Size> = null,
-        hidden_size: usize,
-        bias: bool = true,
-        return_sequences: bool = true,
-        stateful: bool = false,
-        num_layers: usize = 1,
-        dropout: f64 = 0,
-        weight_init: Option<InitRule> = null,
-        bias_init: Option<InitRule> = null,
-    }
+recurrent_type! {
+    GRU: 12, "GRU", "gru", "nn.GRU(batch_first=True)";
+    {}
     |o, site| recurrent!(Gru, &o, site)
 }
 
-layer_type! {
-    RECURRENT: 14, "Recurrent", "recurrent", Recurrent, "nn.RNN(batch_first=True)", (1, 2);
-    {
-        input_size: Option<Size> = null,
-        hidden_size: usize,
-        nonlinearity: Nonlinearity = "tanh",
-        bias: bool = true,
-        return_sequences: bool = true,
-        stateful: bool = false,
-        num_layers: usize = 1,
-        dropout: f64 = 0,
-        weight_init: Option<InitRule> = null,
-        bias_init: Option<InitRule> = null,
-    }
+recurrent_type! {
+    RECURRENT: 14, "Recurrent", "recurrent", "nn.RNN(batch_first=True)";
+    { nonlinearity: Nonlinearity = "tanh", }
     |o, site| elman(recurrent!(Recurrent, &o, site), Some(o.nonlinearity))
 }
 
@@ -391,6 +382,38 @@ layer_type! {
         };
         let l = l.activation(o.activation.0).dropout(o.dropout)?;
         if o.bias { l } else { l.no_bias() }
+    }
+}
+
+layer_type! {
+    SWIGLU: 0, "SwiGlu", "swiglu", Transformer, "none (Llama's MLP)", (1, 1);
+    {
+        d_model: Option<usize> = null,
+        d_ff: usize,
+        bias: bool = false,
+    }
+    |o, site| {
+        let l = match o.d_model {
+            Some(d) => SwiGlu::new(site.cx, d, o.d_ff)?,
+            None => SwiGlu::lazy(site.cx, o.d_ff)?,
+        };
+        if o.bias { l.with_bias()? } else { l }
+    }
+}
+
+layer_type! {
+    POSITIONAL_EMBEDDING: 0, "PositionalEmbedding", "positional_embedding", Transformer, "nn.Embedding of positions", (1, 1);
+    {
+        d_model: usize,
+        max_len: usize,
+        weight_init: Option<InitRule> = null,
+    }
+    |o, site| {
+        let l = PositionalEmbedding::new(site.cx, o.d_model, o.max_len)?;
+        match o.weight_init {
+            Some(rule) => l.init(site.cx, rule.into())?,
+            None => l,
+        }
     }
 }
 

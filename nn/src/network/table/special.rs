@@ -3,8 +3,8 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::init::Init;
 use crate::layers::{Decoder, HyperbolicLinear, OctonionLinear, SpectralNormalization};
+use crate::module::Init;
 use crate::network::options::{Act, InitRule, Size, layer_type, rules};
 
 layer_type! {

@@ -1,17 +1,17 @@
-//! Layers that reshape, merge, mask and disturb.
+//! Layers that reshape, merge, mask and add noise.
 
 use serde::Deserialize;
 use serde_json::Value;
 use trefoil::DType;
 use trefoil::ops::PadMode;
 
-use crate::error::Result;
-use crate::layer::Layer;
+use crate::core::error::Result;
 use crate::layers::{
     Activation, ActivationKind, Add, Concatenate, Cropping, Dropout, Flatten, GaussianNoise, Input,
     LogSoftmax, LogVariance, Masking, Mean, Multiply, Padding, Prelu, Reshape, SequenceLast, Softmax, Split,
     TimeDistributed,
 };
+use crate::module::Layer;
 use crate::network::MANY;
 use crate::network::build::Site;
 use crate::network::options::{Act, List, dtype, layer_type, unknown_activation};

@@ -1,4 +1,4 @@
-//! Aggregation of messages over the edges of nodes: the launches of `aggregate.c`.
+//! Aggregation of messages over the edges of nodes: the launches of `graph/aggregate.c`.
 
 use crate::buffer::{Buffer, GradMut, View, ViewMut};
 use crate::driver::DimsArg;
@@ -14,7 +14,7 @@ use crate::spec::BLOCK;
 use crate::spec::graph::AGGREGATES;
 use crate::spec::kernels::graph::*;
 
-/// Kinds of messages in `aggregate.c`.
+/// Kinds of messages in `graph/aggregate.c`.
 #[derive(Clone, Copy, PartialEq)]
 #[repr(i32)]
 pub(in crate::engine::ops) enum Kind {
@@ -29,7 +29,7 @@ pub(in crate::engine::ops) enum Kind {
     NonZero = 8,
 }
 
-/// Reductions in `aggregate.c`.
+/// Reductions in `graph/aggregate.c`.
 #[derive(Clone, Copy, PartialEq)]
 #[repr(i32)]
 pub(in crate::engine::ops) enum Red {

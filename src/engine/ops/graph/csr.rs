@@ -208,7 +208,7 @@ impl Engine {
         Ok(Edges { rowptr: Held::Own(rowptr), col, perm, nodes, edges: n, strict: false })
     }
 
-    /// The long nodes that the cuts of a walk meet (`graph.h`); empty where no node is long.
+    /// The long nodes that the cuts of a walk meet (`graph/graph.h`); empty where no node is long.
     pub(in crate::engine::ops) fn long_nodes(&self, e: &Edges<'_>, w: &Walk) -> Result<Buffer> {
         let (rowptr, n) = (e.rowptr.view(), 2 * w.cuts);
         let met = self.scratch(DType::I32, n)?;

@@ -61,7 +61,7 @@ fn doubling(s: &Sizes, x: &View<'_>, y: &View<'_>) -> Option<Doubling> {
     (fits && aligned16(x) && aligned16(y)).then_some(Doubling { items: n, runs, rows, by, fd, fh })
 }
 
-/// Bounds and weights of the three axes; see `resample.c`.
+/// Bounds and weights of the three axes; see `resample/resample.c`.
 struct Tables {
     bounds: Buffer,
     weights: Buffer,

@@ -76,7 +76,7 @@ pub(in crate::engine::ops) fn signed(v: impl IntoIterator<Item = i64>) -> DimsAr
     DimsArg(d)
 }
 
-/// Multipliers that divide by the sizes of a shape; see `kernels/common/coords.h`.
+/// Multipliers that divide by the sizes of a shape; see `kernels/common/prelude/coordinates.h`.
 pub(in crate::engine::ops) fn magic(shape: impl IntoIterator<Item = usize>) -> DimsArg {
     signed(shape.into_iter().map(magic_of))
 }

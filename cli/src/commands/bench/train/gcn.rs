@@ -5,7 +5,7 @@ use trefoil::ops::{Activation, Csr, CsrIo, EdgeGroups, GraphOps, Saved, Spmm, Sp
 use trefoil_bench::{Case, random_edges};
 use trefoil_nn::autograd::{self, BackwardCtx, CustomOp};
 use trefoil_nn::layers::{Dense, Sequential};
-use trefoil_nn::{Build, Device, Init, Layer, Param, Result, Tensor, Visitor};
+use trefoil_nn::{InitContext, Device, Init, Layer, Param, Result, Tensor, Visitor};
 
 use super::{ADAM, Training, ids, random};
 use crate::error::Result as CliResult;
@@ -132,7 +132,7 @@ impl Layer for GcnConv {
 pub(super) fn gcn(c: &Case, d: &Device) -> CliResult<Training<Sequential>> {
     let (nodes, edges, classes) = (c.size("nodes")?, c.size("edges")?, c.size("classes")?);
     let sizes = [&[c.size("in")?], c.list("hidden")?.as_slice(), &[classes]].concat();
-    let (cx, dtype) = (Build::new(d, 1).dtype(c.dtype()?), c.dtype()?);
+    let (cx, dtype) = (InitContext::new(d, 1).dtype(c.dtype()?), c.dtype()?);
     let adjacency = Adjacency::new(d, dtype, nodes, edges)?;
     let (mut model, mut flops) = (Sequential::new(), 0.0);
     for (i, pair) in sizes.windows(2).enumerate() {

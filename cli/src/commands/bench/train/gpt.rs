@@ -3,7 +3,7 @@
 use trefoil::ops::{Activation, Attention, Causal, EmbeddingGrad, Precision};
 use trefoil_bench::Case;
 use trefoil_nn::layers::{Dense, Embedding, LayerNormalization};
-use trefoil_nn::{Build, Device, Init, Layer, Result, ScaledDotProductAttention, Tensor, Visitor};
+use trefoil_nn::{InitContext, Device, Init, Layer, Result, ScaledDotProductAttention, Tensor, Visitor};
 
 use super::{ADAMW, Training, sequences};
 use crate::error::Result as CliResult;
@@ -21,7 +21,7 @@ struct Block {
 }
 
 impl Block {
-    fn new(cx: &Build, d: usize, heads: usize, precision: Precision) -> Result<Self> {
+    fn new(cx: &InitContext, d: usize, heads: usize, precision: Precision) -> Result<Self> {
         let dense = |inputs: usize, outputs: usize| {
             let l =
                 Dense::new(cx, inputs, outputs)?.init(Init::Normal { mean: 0.0, std: 0.02 }, Init::Lin)?;
@@ -110,7 +110,7 @@ impl Layer for Gpt {
 pub(super) fn gpt(c: &Case, d: &Device) -> CliResult<Training<Gpt>> {
     let (vocab, t, width, heads, layers, b) =
         (c.size("vocab")?, c.size("t")?, c.size("d")?, c.size("h")?, c.size("layers")?, c.size("b")?);
-    let cx = Build::new(d, 1).dtype(c.dtype()?);
+    let cx = InitContext::new(d, 1).dtype(c.dtype()?);
     let normal = Init::Normal { mean: 0.0, std: 0.02 };
     let model = Gpt {
         te: Embedding::new(&cx, vocab, width)?.init(&cx, normal)?,

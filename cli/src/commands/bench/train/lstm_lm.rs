@@ -2,7 +2,7 @@
 
 use trefoil_bench::Case;
 use trefoil_nn::layers::{Dense, Embedding, Lstm};
-use trefoil_nn::{Build, Device, Layer, Result, Tensor, Visitor};
+use trefoil_nn::{InitContext, Device, Layer, Result, Tensor, Visitor};
 
 use super::{ADAM, Training, sequences};
 use crate::error::Result as CliResult;
@@ -33,7 +33,7 @@ impl Layer for LstmLm {
 pub(super) fn lstm_lm(c: &Case, d: &Device) -> CliResult<Training<LstmLm>> {
     let (vocab, width, layers, b, t) =
         (c.size("vocab")?, c.size("d")?, c.size("layers")?, c.size("b")?, c.size("t")?);
-    let cx = Build::new(d, 1).dtype(c.dtype()?);
+    let cx = InitContext::new(d, 1).dtype(c.dtype()?);
     let model = LstmLm {
         table: Embedding::new(&cx, vocab, width)?,
         lstm: Lstm::new(&cx, width, width)?.num_layers(layers)?.precision(c.precision()),

@@ -3,7 +3,7 @@
 use trefoil::ops::Activation;
 use trefoil_bench::Case;
 use trefoil_nn::layers::{Dense, Sequential};
-use trefoil_nn::{Build, Device};
+use trefoil_nn::{InitContext, Device};
 
 use super::{ADAM, Training, ids, random};
 use crate::error::Result as CliResult;
@@ -12,7 +12,7 @@ pub(super) fn mlp(c: &Case, d: &Device) -> CliResult<Training<Sequential>> {
     let (batch, inputs, outputs, hidden) =
         (c.size("batch")?, c.size("in")?, c.size("out")?, c.list("hidden")?);
     let sizes = [&[inputs], hidden.as_slice(), &[outputs]].concat();
-    let cx = Build::new(d, 1).dtype(c.dtype()?);
+    let cx = InitContext::new(d, 1).dtype(c.dtype()?);
     let mut model = Sequential::new();
     let mut flops = 0.0;
     for (i, pair) in sizes.windows(2).enumerate() {

@@ -3,7 +3,7 @@
 use trefoil::ops::{Activation, Precision};
 use trefoil_bench::Case;
 use trefoil_nn::layers::{BatchNormalization, Convolutional, Dense, GlobalPooling, MaxPooling, Sequential};
-use trefoil_nn::{Build, Device, Init, Layer, Result, Tensor, Visitor};
+use trefoil_nn::{InitContext, Device, Init, Layer, Result, Tensor, Visitor};
 
 use super::{MOMENTUM, Training, ids, random};
 use crate::error::Result as CliResult;
@@ -20,7 +20,7 @@ type ConvSize = (usize, usize, usize, usize);
 
 /// Makes a network's convolutions and counts their arithmetic.
 struct ConvBuilder<'a> {
-    cx: &'a Build,
+    cx: &'a InitContext,
     precision: Precision,
     batch: usize,
     /// Arithmetic operations of the forward's convolutions.
@@ -85,7 +85,7 @@ pub(super) fn resnet(c: &Case, d: &Device) -> CliResult<Training<Sequential>> {
         _ => return Err(c.unexpected("net", "resnet18 or resnet50").into()),
     };
     let (classes, side, batch) = (c.size("classes")?, c.size("h")?, c.size("b")?);
-    let cx = Build::new(d, 1).dtype(c.dtype()?);
+    let cx = InitContext::new(d, 1).dtype(c.dtype()?);
     let mut convs = ConvBuilder { cx: &cx, precision: c.precision(), batch, flops: 0.0 };
     let (relu, none) = (Activation::Relu, Activation::Identity);
     let (stem, s) = convs.conv(side, (3, 64, 7, 2), relu)?;

@@ -1,0 +1,277 @@
+//! Scaled dot-product attention.
+
+use trefoil::GradMut;
+use trefoil::ops::{Attention, AttentionBwd, AttentionIo, AttentionMask};
+
+use crate::core::autograd::{BackwardCtx, Saved, out, record};
+use crate::core::error::{Result, invalid};
+use crate::core::tensor::{Operand, Tensor, same_device};
+use crate::functional::operand::{Inputs, operand, save, saved, view, view_mut};
+
+/// softmax(scale Q K^T + bias) V over the visible keys, `torch.nn.functional.scaled_dot_product_attention`, without the matrix of scores in
+/// memory (Dao, 2023). A query that sees no key gives 0 and has no gradients.
+#[derive(Debug, Clone, Default)]
+pub struct ScaledDotProductAttention {
+    /// Scale, causality, window, softcap, dropout.
+    pub options: Attention<'static>,
+    /// Added to the scores; the queries' dtype, broadcasts to `[B, Hq, Lq, Lk]`; it gets a gradient.
+    pub bias: Option<Tensor>,
+    /// u8, not 0 = visible; broadcasts to `[B, Hq, Lq, Lk]`.
+    pub mask: Option<Tensor>,
+    /// i32 `[B]`: keys from this one on are invisible.
+    pub key_lengths: Option<Tensor>,
+    /// Packed sequences: i32 offsets `[n + 1]` of queries and keys. B is 1, and a sequence attends to itself only.
+    pub sequences: Option<[Tensor; 2]>,
+}
+
+/// The elements of a row side by side, as the kernels want them; any other strides will do.
+fn rows(t: &Tensor) -> Result<Tensor> {
+    match t.layout().strides().last() {
+        Some(&s) if s != 1 && t.shape().last() != Some(&1) => t.contiguous(),
+        _ => Ok(t.clone()),
+    }
+}
+
+/// Tensors of the mask, or what was saved of them.
+#[derive(Default)]
+struct MaskParts<T> {
+    bias: Option<T>,
+    mask: Option<T>,
+    key_lengths: Option<T>,
+    sequences: Option<[T; 2]>,
+}
+
+impl MaskParts<Operand> {
+    fn views(&self) -> Result<AttentionMask<'_>> {
+        let mut m = AttentionMask::new();
+        m.bias = view(&self.bias)?;
+        m.mask = view(&self.mask)?;
+        m.key_lengths = view(&self.key_lengths)?;
+        m.sequences = match &self.sequences {
+            Some([q, k]) => Some([q.view()?, k.view()?]),
+            None => None,
+        };
+        Ok(m)
+    }
+}
+
+impl MaskParts<Saved> {
+    fn operands(&self, cx: &BackwardCtx<'_>) -> Result<MaskParts<Operand>> {
+        Ok(MaskParts {
+            bias: saved(cx, &self.bias)?,
+            mask: saved(cx, &self.mask)?,
+            key_lengths: saved(cx, &self.key_lengths)?,
+            sequences: match &self.sequences {
+                Some([q, k]) => Some([q.get(cx)?.operand(), k.get(cx)?.operand()]),
+                None => None,
+            },
+        })
+    }
+}
+
+impl ScaledDotProductAttention {
+    /// No mask, scale 1 / sqrt(D).
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// With these options.
+    pub fn with(options: Attention<'static>) -> Self {
+        ScaledDotProductAttention { options, ..Self::default() }
+    }
+
+    /// Queries `[B, Hq, Lq, D]`, keys `[B, Hkv, Lk, D]` and values `[B, Hkv, Lk, Dv]` to `[B, Hq, Lq, Dv]`. Hkv divides Hq: with fewer
+    /// heads of keys than of queries, query head h reads head h / (Hq / Hkv). Any strides; the result lies in memory in the order of the
+    /// queries' axes, so that heads split from `[B, L, H D]` merge again without a copy. Errors: `Invalid` for shapes, dtypes and masks
+    /// that do not fit.
+    pub fn forward(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor> {
+        Ok(self.run(Source::Apart([q, k, v]), false)?.0)
+    }
+
+    /// As [`forward`](Self::forward) of queries, keys and values in one tensor `[B, L, 3 H D]`, whose gradient is written in place. The
+    /// result is
+    /// `[B, H, L, D]`. Errors: as there, and a width that 3 H does not divide.
+    pub fn forward_packed(&self, qkv: &Tensor, heads: usize) -> Result<Tensor> {
+        let x = qkv.contiguous()?;
+        Ok(self.run(Source::Packed(&x, heads), false)?.0)
+    }
+
+    /// As [`forward`](Self::forward), and the weights `[B, Hq, Lq, Lk]` before dropout, which carry no gradient.
+    pub fn forward_with_weights(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<(Tensor, Tensor)> {
+        let (o, p) = self.run(Source::Apart([q, k, v]), true)?;
+        let p = p.ok_or_else(|| invalid("attention", "weights", "weights", "none"))?;
+        Ok((o, p))
+    }
+
+    fn parts(&self) -> MaskParts<Operand> {
+        MaskParts {
+            bias: operand(self.bias.as_ref()),
+            mask: operand(self.mask.as_ref()),
+            key_lengths: operand(self.key_lengths.as_ref()),
+            sequences: self.sequences.as_ref().map(|[q, k]| [q.operand(), k.operand()]),
+        }
+    }
+
+    fn run(&self, source: Source<'_>, weights: bool) -> Result<(Tensor, Option<Tensor>)> {
+        const OP: &str = "attention";
+        let [q, k, v] = &match source {
+            Source::Apart(all) => all.map(Tensor::clone),
+            Source::Packed(x, heads) => packed_heads(x, heads)?,
+        };
+        same_device(OP, q, k)?;
+        same_device(OP, q, v)?;
+        let others = [&self.bias, &self.mask, &self.key_lengths];
+        others.into_iter().flatten().try_for_each(|t| same_device(OP, q, t))?;
+        let (&[b, h, lq, _], &[.., lk, dv]) = (q.shape(), v.shape()) else {
+            let got = format!("shapes {:?} and {:?}", q.shape(), v.shape());
+            return Err(invalid(OP, "q", "rank 4: [B, H, L, D]", got));
+        };
+        let (q, k, v) = (rows(q)?, rows(k)?, rows(v)?);
+        let strides = q.layout().strides();
+        let o = match strides[1] < strides[2] {
+            true => q.like(&[b, lq, h, dv])?.transpose(1, 2)?,
+            false => q.like(&[b, h, lq, dv])?,
+        };
+        let packed = match source {
+            Source::Apart(_) => None,
+            Source::Packed(x, heads) => Some((x, heads)),
+        };
+        let mut inputs = Inputs { list: packed.map_or_else(|| vec![&q, &k, &v], |(x, _)| vec![x]) };
+        let bias_at = inputs.push(self.bias.as_ref());
+        let heads = packed.map(|(_, heads)| heads);
+        let acc = q.dtype().accumulator();
+        let lse = if inputs.tracked() { Some(Tensor::empty(q.device(), acc, &[b, h, lq])?) } else { None };
+        let p = if weights { Some(q.like(&[b, h, lq, lk])?) } else { None };
+
+        let parts = self.parts();
+        let (qo, ko, vo, oo) = (q.operand(), k.operand(), v.operand(), o.operand());
+        let (so, po) = (operand(lse.as_ref()), operand(p.as_ref()));
+        let mut io = AttentionIo::new(qo.view()?, ko.view()?, vo.view()?, oo.view_mut()?);
+        io.mask = parts.views()?;
+        io.lse = view_mut(&so)?;
+        io.p = view_mut(&po)?;
+        q.device().attention(&self.options, io)?;
+
+        let options = self.options;
+        let plain = o.clone();
+        let name = if packed.is_some() { "packed_attention" } else { OP };
+        let outputs = record(name, &inputs.list, vec![o], || {
+            let [q, k, v, o] = [&q, &k, &v, &plain].map(Saved::new);
+            let lse = save(lse.as_ref());
+            let mask = MaskParts {
+                bias: save(self.bias.as_ref()),
+                mask: save(self.mask.as_ref()),
+                key_lengths: save(self.key_lengths.as_ref()),
+                sequences: self.sequences.as_ref().map(|[q, k]| [Saved::new(q), Saved::new(k)]),
+            };
+            move |cx: &mut BackwardCtx<'_>| {
+                let [dq, dk, dv] = grads(cx, heads)?;
+                let db = cx.target(bias_at)?;
+                let dout = rows(&cx.dy()?)?;
+                let (q, k, v) = (q.get(cx)?.operand(), k.get(cx)?.operand(), v.get(cx)?.operand());
+                let (o, mask) = (o.get(cx)?.operand(), mask.operands(cx)?);
+                let Some(lse) = saved(cx, &lse)? else { return Ok(()) };
+                let dout_o = dout.operand();
+                let io = AttentionBwd {
+                    dout: dout_o.view()?,
+                    q: q.view()?,
+                    k: k.view()?,
+                    v: v.view()?,
+                    o: o.view()?,
+                    lse: lse.view()?,
+                    mask: mask.views()?,
+                    dq: part(&dq)?,
+                    dk: part(&dk)?,
+                    dv: part(&dv)?,
+                    dbias: out(&db)?,
+                };
+                Ok(dout.device().attention_bwd(&options, io)?)
+            }
+        });
+        Ok((outputs.into_iter().next().unwrap_or(plain), p))
+    }
+}
+
+/// Queries, keys and values of a call.
+#[derive(Clone, Copy)]
+enum Source<'a> {
+    Apart([&'a Tensor; 3]),
+    /// In one tensor `[B, L, 3 H D]` with H heads.
+    Packed(&'a Tensor, usize),
+}
+
+/// The parts of a packed tensor, views `[B, H, L, D]` outside of the graph.
+pub(crate) fn packed_heads(x: &Tensor, heads: usize) -> Result<[Tensor; 3]> {
+    let parts = heads_of(x, 3, heads)?;
+    <[Tensor; 3]>::try_from(parts).map_err(|l| invalid("attention", "qkv", "3 parts", format!("{}", l.len())))
+}
+
+/// Memory for a gradient, and whether to add to it.
+type Part = Option<(Operand, bool)>;
+
+fn part(p: &Part) -> Result<Option<GradMut<'_>>> {
+    p.as_ref().map(|(memory, add)| memory.grad(*add)).transpose()
+}
+
+fn grads(cx: &mut BackwardCtx<'_>, packed: Option<usize>) -> Result<[Part; 3]> {
+    let mut all = [const { None }; 3];
+    match packed {
+        Some(heads) => {
+            if let Some(t) = cx.target(0)? {
+                all = packed_heads(t.tensor(), heads)?.map(|p| Some((p.operand(), t.accumulate())));
+            }
+        }
+        None => {
+            for (i, slot) in all.iter_mut().enumerate() {
+                *slot = cx.target(i)?.map(|t| (t.tensor().operand(), t.accumulate()));
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// `[B, L, n H D]` as n views `[B, H, L, D]` outside of the graph; `x` is contiguous.
+fn heads_of(x: &Tensor, n: usize, heads: usize) -> Result<Vec<Tensor>> {
+    const OP: &str = "split_heads";
+    let &[b, l, width] = x.shape() else {
+        return Err(invalid(OP, "x", "shape [B, L, n H D]", format!("{:?}", x.shape())));
+    };
+    if n * heads == 0 || !width.is_multiple_of(n * heads) {
+        let want = format!("a width that {} divides", n * heads);
+        return Err(invalid(OP, "x", want, format!("{width}")));
+    }
+    let wide = x.detach().reshape(&[b, l, n, heads, width / (n * heads)])?;
+    (0..n).map(|i| wide.select(2, i)?.transpose(1, 2)).collect()
+}
+
+impl Tensor {
+    /// `[B, L, n H D]` as n views `[B, H, L, D]`: what a packed projection of queries, keys and values makes. Their gradients are joined by
+    /// one copy. Errors: `Invalid` for another rank or a width that does not divide.
+    pub fn split_heads(&self, n: usize, heads: usize) -> Result<Vec<Tensor>> {
+        const OP: &str = "split_heads";
+        let x = self.contiguous()?;
+        let parts = heads_of(&x, n, heads)?;
+        let &[b, l, width] = x.shape() else { return Ok(parts) };
+        let d = width / (n * heads);
+        Ok(record(OP, &[&x], parts, || {
+            move |cx: &mut BackwardCtx<'_>| {
+                let parts = (0..n)
+                    .map(|i| cx.dy_at(i)?.transpose(1, 2)?.reshape(&[b, l, heads * d]))
+                    .collect::<Result<Vec<_>>>()?;
+                let dx = match parts.as_slice() {
+                    [one] => one.clone(),
+                    all => Tensor::concat(2, &all.iter().collect::<Vec<_>>())?,
+                };
+                cx.give(0, dx)
+            }
+        }))
+    }
+
+    /// `[B, H, L, D]` as `[B, L, H D]`, the inverse of [`split_heads`](Tensor::split_heads) with n = 1.
+    pub fn merge_heads(&self) -> Result<Tensor> {
+        let &[b, h, l, d] = self.shape() else {
+            return Err(invalid("merge_heads", "x", "shape [B, H, L, D]", format!("{:?}", self.shape())));
+        };
+        self.transpose(1, 2)?.reshape(&[b, l, h * d])
+    }
+}

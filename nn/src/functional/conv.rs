@@ -1,0 +1,260 @@
+//! Convolution, its transpose, its deformable form and its windows as columns.
+
+use trefoil::ops::{Activation, Conv, ConvBwd, ConvIo, DeformConvBwd, DeformConvIo};
+
+use crate::core::autograd::{BackwardCtx, Saved, grad_enabled, out};
+use crate::core::error::{Result, invalid};
+use crate::core::tensor::{Tensor, same_device};
+use crate::functional::gemm::fuses;
+use crate::functional::operand::whole;
+
+/// Whether an operation is the transposed one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Forward,
+    Transposed,
+}
+
+impl Way {
+    fn name(self) -> &'static str {
+        match self {
+            Way::Forward => "conv",
+            Way::Transposed => "conv_transpose",
+        }
+    }
+}
+
+/// Batch, channels and spatial sizes of an input with 1 to 3 spatial axes.
+fn planes<'a>(op: &'static str, x: &'a Tensor) -> Result<(usize, usize, &'a [usize])> {
+    match x.shape() {
+        [n, c, spatial @ ..] if (1..=3).contains(&spatial.len()) => Ok((*n, *c, spatial)),
+        other => {
+            let expected = "shape [N, C, spatial..] with one to three spatial axes";
+            Err(invalid(op, "x", expected, format!("{other:?}")))
+        }
+    }
+}
+
+/// The first two sizes of a weight and its kernel, of as many axes as the input has.
+fn kernel<'a>(op: &'static str, w: &'a Tensor, axes: usize) -> Result<([usize; 2], &'a [usize])> {
+    match w.shape() {
+        [a, b, k @ ..] if k.len() == axes => Ok(([*a, *b], k)),
+        other => Err(invalid(op, "weight", format!("rank {}", axes + 2), format!("shape {other:?}"))),
+    }
+}
+
+/// Elements of a window; more than fit are as many as no tensor has.
+fn taps(kernel: &[usize]) -> usize {
+    kernel.iter().fold(1, |n, &k| n.saturating_mul(k))
+}
+
+impl Tensor {
+    /// Convolution over one to three spatial axes (kernels are not flipped): x [N, Ci, S], weight [Co, Ci/groups, K], bias `[Co]`, then
+    /// `p.act`, in one kernel where the convolution can apply it. Oracle `F.conv1d`, `F.conv2d`, `F.conv3d`.
+    ///
+    /// Errors: `Invalid` for ranks, dtypes, groups that do not divide the channels, windows larger than the padded input.
+    pub fn conv(&self, weight: &Tensor, bias: Option<&Tensor>, p: &Conv) -> Result<Tensor> {
+        self.convolve(Way::Forward, weight, bias, p)
+    }
+
+    /// [`conv`](Tensor::conv) of one spatial axis, x [N, C, L].
+    pub fn conv1d(&self, weight: &Tensor, bias: Option<&Tensor>, p: &Conv) -> Result<Tensor> {
+        self.of_axes("conv1d", 1)?.conv(weight, bias, p)
+    }
+
+    /// [`conv`](Tensor::conv) of images, x [N, C, H, W].
+    pub fn conv2d(&self, weight: &Tensor, bias: Option<&Tensor>, p: &Conv) -> Result<Tensor> {
+        self.of_axes("conv2d", 2)?.conv(weight, bias, p)
+    }
+
+    /// [`conv`](Tensor::conv) of volumes, x [N, C, D, H, W].
+    pub fn conv3d(&self, weight: &Tensor, bias: Option<&Tensor>, p: &Conv) -> Result<Tensor> {
+        self.of_axes("conv3d", 3)?.conv(weight, bias, p)
+    }
+
+    /// The adjoint of a convolution as a forward operation: x [N, Ci, S], weight [Ci, Co/groups, K], bias `[Co]`, then `p.act`. Output axes
+    /// have (i-1)*stride - pads + dilation*(k-1) + out_pad + 1 elements. Oracle `F.conv_transpose1d`, `2d`, `3d`. Errors as for
+    /// [`conv`](Tensor::conv), and an output padding not below the larger of stride and dilation.
+    pub fn conv_transpose(&self, weight: &Tensor, bias: Option<&Tensor>, p: &Conv) -> Result<Tensor> {
+        self.convolve(Way::Transposed, weight, bias, p)
+    }
+
+    fn of_axes(&self, op: &'static str, axes: usize) -> Result<&Tensor> {
+        if self.rank() == axes + 2 {
+            return Ok(self);
+        }
+        Err(invalid(op, "x", format!("rank {}", axes + 2), format!("shape {:?}", self.shape())))
+    }
+
+    fn convolve(&self, way: Way, weight: &Tensor, bias: Option<&Tensor>, p: &Conv) -> Result<Tensor> {
+        let op = way.name();
+        same_device(op, self, weight)?;
+        bias.map_or(Ok(()), |b| same_device(op, self, b))?;
+        if !fuses(p.act) {
+            return self.convolve(way, weight, bias, &p.act(Activation::Identity))?.activation(p.act);
+        }
+        let (n, _, spatial) = planes(op, self)?;
+        let ([first, second], k) = kernel(op, weight, spatial.len())?;
+        let (co, size) = match way {
+            Way::Forward => (first, p.output_size(spatial, k)?),
+            Way::Transposed => (second.saturating_mul(p.groups), p.transpose_output_size(spatial, k)?),
+        };
+        let (x, w, bias) = (self.contiguous()?, weight.contiguous()?, whole(bias)?);
+        let bias = bias.as_ref();
+        let y = self.like(&[&[n, co], &*size].concat())?;
+        let tracked = grad_enabled()
+            && (x.requires_grad() || w.requires_grad() || bias.is_some_and(Tensor::requires_grad));
+        let needs_z = tracked && p.act != Activation::Identity && !p.act.reads_output();
+        let z = if needs_z { Some(self.like(y.shape())?) } else { None };
+        let (xo, wo, yo) = (x.operand(), w.operand(), y.operand());
+        let (bo, zo) = (bias.map(Tensor::operand), z.as_ref().map(Tensor::operand));
+        let mut io = ConvIo::new(xo.view()?, wo.view()?, yo.view_mut()?);
+        io.bias = bo.as_ref().map(|b| b.view()).transpose()?;
+        io.z = zo.as_ref().map(|z| z.view_mut()).transpose()?;
+        match way {
+            Way::Forward => self.device().conv(p, io)?,
+            Way::Transposed => self.device().conv_transpose(p, io)?,
+        }
+
+        let mut inputs = vec![&x, &w];
+        inputs.extend(bias);
+        let (plain, p) = (y.clone(), *p);
+        Ok(y.record(op, &inputs, || {
+            let (x, w) = (Saved::new(&x), Saved::new(&w));
+            let saved = match p.act {
+                Activation::Identity => None,
+                _ => Some(Saved::new(z.as_ref().unwrap_or(&plain))),
+            };
+            move |cx: &mut BackwardCtx<'_>| {
+                let (dx, dw, db) = (cx.target(0)?, cx.target(1)?, cx.target(2)?);
+                let dy = cx.dy()?.contiguous()?;
+                let (x, w) = (x.get(cx)?.operand(), w.get(cx)?.operand());
+                let saved = match &saved {
+                    Some(s) => Some(s.get(cx)?.operand()),
+                    None => None,
+                };
+                let dyo = dy.operand();
+                let mut io = ConvBwd::new(dyo.view()?);
+                io.x = Some(x.view()?);
+                io.w = Some(w.view()?);
+                io.saved = saved.as_ref().map(|s| s.view()).transpose()?;
+                (io.dx, io.dw, io.dbias) = (out(&dx)?, out(&dw)?, out(&db)?);
+                match way {
+                    Way::Forward => dy.device().conv_bwd(&p, io)?,
+                    Way::Transposed => dy.device().conv_transpose_bwd(&p, io)?,
+                }
+                Ok(())
+            }
+        }))
+    }
+
+    /// Convolution of x [N, Ci, H, W] with weight [Co, Ci/groups, kH, kW] whose taps are displaced by `offset` [N, D*kH*kW*2, Ho, Wo] (per tap
+    /// along H, then W; D groups of channels share offsets), read bilinearly with 0 outside, times `mask` [N, D*kH*kW, Ho, Wo], plus bias
+    /// `[Co]`. Oracle `torchvision.ops.deform_conv2d`. Errors: `Invalid` as for [`conv`](Tensor::conv), and maps that do not fit.
+    pub fn deform_conv(
+        &self,
+        weight: &Tensor,
+        offset: &Tensor,
+        mask: Option<&Tensor>,
+        bias: Option<&Tensor>,
+        p: &Conv,
+    ) -> Result<Tensor> {
+        const OP: &str = "deform_conv";
+        for t in [Some(weight), Some(offset), mask, bias].into_iter().flatten() {
+            same_device(OP, self, t)?;
+        }
+        let (n, _, spatial) = planes(OP, self)?;
+        let ([co, _], k) = kernel(OP, weight, spatial.len())?;
+        let y = self.like(&[&[n, co], &*p.output_size(spatial, k)?].concat())?;
+        let (x, w, offset) = (self.contiguous()?, weight.contiguous()?, offset.contiguous()?);
+        let (mask, bias) = (whole(mask)?, whole(bias)?);
+        let (xo, wo, oo, yo) = (x.operand(), w.operand(), offset.operand(), y.operand());
+        let (mo, bo) = (mask.as_ref().map(Tensor::operand), bias.as_ref().map(Tensor::operand));
+        let io = DeformConvIo {
+            x: xo.view()?,
+            w: wo.view()?,
+            offset: oo.view()?,
+            mask: mo.as_ref().map(|m| m.view()).transpose()?,
+            bias: bo.as_ref().map(|b| b.view()).transpose()?,
+            y: yo.view_mut()?,
+        };
+        self.device().deform_conv(p, io)?;
+
+        let mut inputs = vec![&x, &w, &offset];
+        inputs.extend(&mask);
+        inputs.extend(&bias);
+        let p = *p;
+        Ok(y.record(OP, &inputs, || {
+            let (x, w, offset) = (Saved::new(&x), Saved::new(&w), Saved::new(&offset));
+            let mask = mask.as_ref().map(Saved::new);
+            move |cx: &mut BackwardCtx<'_>| {
+                let (dx, dw, doffset) = (cx.target(0)?, cx.target(1)?, cx.target(2)?);
+                let dmask = if mask.is_some() { cx.target(3)? } else { None };
+                let dbias = cx.target(if mask.is_some() { 4 } else { 3 })?;
+                let dy = cx.dy()?.contiguous()?;
+                let (x, w, offset) = (x.get(cx)?.operand(), w.get(cx)?.operand(), offset.get(cx)?.operand());
+                let mask = match &mask {
+                    Some(m) => Some(m.get(cx)?.operand()),
+                    None => None,
+                };
+                let dyo = dy.operand();
+                let io = DeformConvBwd {
+                    dy: dyo.view()?,
+                    x: x.view()?,
+                    w: w.view()?,
+                    offset: offset.view()?,
+                    mask: mask.as_ref().map(|m| m.view()).transpose()?,
+                    dx: out(&dx)?,
+                    dw: out(&dw)?,
+                    doffset: out(&doffset)?,
+                    dmask: out(&dmask)?,
+                    dbias: out(&dbias)?,
+                };
+                Ok(dy.device().deform_conv_bwd(&p, io)?)
+            }
+        }))
+    }
+
+    /// Windows as columns: [N, C, S] to [N, C*K, P] with K the elements of `kernel`, P the windows of `p` (row-major); 0 outside. Oracle
+    /// `F.unfold`. Errors: `Invalid` for windows that do not fit.
+    pub fn im2col(&self, kernel: &[usize], p: &Conv) -> Result<Tensor> {
+        let (n, c, spatial) = planes("im2col", self)?;
+        let windows = p.output_size(spatial, kernel)?.numel();
+        let x = self.contiguous()?;
+        let y = self.like(&[n, c.saturating_mul(taps(kernel)), windows])?;
+        self.device().im2col(p, kernel, x.operand().view()?, y.operand().grad(false)?)?;
+        let (p, kernel) = (*p, kernel.to_vec());
+        Ok(y.record("im2col", &[self], || {
+            move |cx: &mut BackwardCtx<'_>| {
+                let Some(dx) = cx.target(0)? else { return Ok(()) };
+                let dy = cx.dy()?.contiguous()?;
+                Ok(dy.device().col2im(&p, &kernel, dy.operand().view()?, dx.out()?)?)
+            }
+        }))
+    }
+
+    /// Columns [N, C*K, P] added up at the places of an input [N, C, `spatial`] that [`im2col`](Tensor::im2col) reads them from. Oracle
+    /// `F.fold`. Errors: `Invalid` for rank, channels not divisible by K, another number of windows.
+    pub fn col2im(&self, spatial: &[usize], kernel: &[usize], p: &Conv) -> Result<Tensor> {
+        const OP: &str = "col2im";
+        let &[n, rows, _] = self.shape() else {
+            return Err(invalid(OP, "x", "shape [N, C*K, P]", format!("{:?}", self.shape())));
+        };
+        let taps = taps(kernel);
+        if taps == 0 || !rows.is_multiple_of(taps) {
+            let expected = format!("a multiple of the {taps} elements of a window on axis 1");
+            return Err(invalid(OP, "x", expected, format!("shape {:?}", self.shape())));
+        }
+        let x = self.contiguous()?;
+        let y = self.like(&[&[n, rows / taps], spatial].concat())?;
+        self.device().col2im(p, kernel, x.operand().view()?, y.operand().grad(false)?)?;
+        let (p, kernel) = (*p, kernel.to_vec());
+        Ok(y.record(OP, &[self], || {
+            move |cx: &mut BackwardCtx<'_>| {
+                let Some(dx) = cx.target(0)? else { return Ok(()) };
+                let dy = cx.dy()?.contiguous()?;
+                Ok(dy.device().im2col(&p, &kernel, dy.operand().view()?, dx.out()?)?)
+            }
+        }))
+    }
+}

@@ -1,0 +1,4 @@
+//! Elementwise operations.
+
+pub(crate) mod arithmetic;
+pub(crate) mod radial;

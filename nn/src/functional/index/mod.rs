@@ -1,0 +1,4 @@
+//! Reading and writing elements by index or mask.
+
+mod gather;
+mod select;

@@ -1,0 +1,31 @@
+//! Tensor operations with gradients, as methods of [`Tensor`](crate::Tensor).
+
+mod activation;
+mod attention;
+mod conv;
+mod elementwise;
+mod embedding;
+mod gemm;
+mod index;
+mod language_model;
+mod norm;
+pub(crate) mod operand;
+mod pool;
+mod random;
+mod reduce;
+mod resample;
+mod rnn;
+mod shape;
+mod softmax;
+mod sort;
+
+pub use self::attention::ScaledDotProductAttention;
+pub(crate) use self::attention::packed_heads;
+pub(crate) use self::elementwise::arithmetic::broadcast;
+pub(crate) use self::elementwise::radial::Radial;
+pub use self::language_model::LinearCrossEntropyLoss;
+pub use self::norm::{BatchNormStats, RunningStats};
+pub(crate) use self::rnn::check_lengths;
+pub use self::rnn::{ConvLstmParams, RnnParams, RnnState, sequence_lengths};
+#[cfg(feature = "loom")]
+pub(crate) use self::softmax::sparsemax_support;

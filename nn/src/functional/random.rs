@@ -1,0 +1,143 @@
+//! Random tensors and dropout, from counters: the same (seed, stream, offset) gives the same numbers on every backend.
+
+use trefoil::DType;
+use trefoil::ops::{Distribution, DropoutMask, Rng, Weights};
+
+use crate::core::autograd::BackwardCtx;
+use crate::core::error::{Result, invalid};
+use crate::core::tensor::{Device, Tensor};
+
+/// Numbers of inputs and outputs that a weight of this shape connects.
+fn fans(op: &'static str, shape: &[usize]) -> Result<(f64, f64)> {
+    let (o, i, inner) = match shape {
+        [] => return Err(invalid(op, "shape", "at least one axis", "a scalar")),
+        &[n] => (n, n, &[][..]),
+        [o, i, inner @ ..] => (*o, *i, inner),
+    };
+    let taps: f64 = inner.iter().map(|&n| n as f64).product();
+    let (fan_in, fan_out) = (i as f64 * taps, o as f64 * taps);
+    if fan_in == 0.0 || fan_out == 0.0 {
+        return Err(invalid(op, "shape", "sizes of at least 1", format!("{shape:?}")));
+    }
+    Ok((fan_in, fan_out))
+}
+
+impl Tensor {
+    /// Independent draws of a distribution.
+    pub fn random(
+        device: &Device,
+        dtype: DType,
+        shape: &[usize],
+        dist: Distribution,
+        rng: Rng<'_>,
+    ) -> Result<Tensor> {
+        let y = Tensor::empty(device, dtype, shape)?;
+        device.random(dist, rng, y.operand().view_mut()?)?;
+        Ok(y)
+    }
+
+    /// Uniform draws from [lo, hi).
+    pub fn rand(
+        device: &Device,
+        dtype: DType,
+        shape: &[usize],
+        lo: f64,
+        hi: f64,
+        rng: Rng<'_>,
+    ) -> Result<Tensor> {
+        Tensor::random(device, dtype, shape, Distribution::Uniform { lo, hi }, rng)
+    }
+
+    /// Standard normal draws.
+    pub fn randn(device: &Device, dtype: DType, shape: &[usize], rng: Rng<'_>) -> Result<Tensor> {
+        Tensor::random(device, dtype, shape, Distribution::Normal { mean: 0.0, std: 1.0 }, rng)
+    }
+
+    /// Uniform draws from [0, 1) of this tensor's shape, dtype and device.
+    pub fn rand_like(&self, rng: Rng<'_>) -> Result<Tensor> {
+        Tensor::rand(self.device(), self.dtype(), self.shape(), 0.0, 1.0, rng)
+    }
+
+    /// Standard normal draws of this tensor's shape, dtype and device.
+    pub fn randn_like(&self, rng: Rng<'_>) -> Result<Tensor> {
+        Tensor::randn(self.device(), self.dtype(), self.shape(), rng)
+    }
+
+    /// Weights `[out, in, ..]` from U(-a, a), a = sqrt(6 / (fan_in + fan_out)); Glorot and Bengio (2010), `xavier_uniform_`. Fans count the
+    /// inner axes in, and both are n for a vector of n. Errors: a scalar, fans of 0.
+    #[doc(alias = "glorot")]
+    pub fn xavier_uniform(device: &Device, dtype: DType, shape: &[usize], rng: Rng<'_>) -> Result<Tensor> {
+        let (fan_in, fan_out) = fans("xavier_uniform", shape)?;
+        let a = (6.0 / (fan_in + fan_out)).sqrt();
+        Tensor::rand(device, dtype, shape, -a, a, rng)
+    }
+
+    /// Weights `[out, in, ..]` from N(0, 2 / fan_in); He et al. (2015), `kaiming_normal_`. Fans as in
+    /// [`xavier_uniform`](Tensor::xavier_uniform).
+    #[doc(alias = "kaiming_normal")]
+    #[doc(alias = "he_initialization")]
+    pub fn he_normal(device: &Device, dtype: DType, shape: &[usize], rng: Rng<'_>) -> Result<Tensor> {
+        let (fan_in, _) = fans("he_normal", shape)?;
+        Tensor::random(
+            device,
+            dtype,
+            shape,
+            Distribution::Normal { mean: 0.0, std: (2.0 / fan_in).sqrt() },
+            rng,
+        )
+    }
+
+    /// Masks (u8) that are 1 with the probabilities in this tensor.
+    pub fn bernoulli(&self, rng: Rng<'_>) -> Result<Tensor> {
+        let p = self.detach().contiguous()?;
+        let y = Tensor::empty(self.device(), DType::U8, self.shape())?;
+        self.device().bernoulli(p.operand().view()?, rng, y.operand().view_mut()?)?;
+        Ok(y)
+    }
+
+    /// `n` positions (i64 `[rows, n]`) for each row of weights `[rows, K]`, drawn with replacement in proportion to them. Errors: another rank;
+    /// a row without weight is reported by the next call that waits.
+    pub fn multinomial(&self, n: usize, rng: Rng<'_>) -> Result<Tensor> {
+        let &[rows, _] = self.shape() else {
+            return Err(invalid(
+                "multinomial",
+                "self",
+                "weights [rows, K]",
+                format!("shape {:?}", self.shape()),
+            ));
+        };
+        let w = self.detach().contiguous()?;
+        let y = Tensor::empty(self.device(), DType::I64, &[rows, n])?;
+        self.device().categorical(Weights::Probs(w.operand().view()?), rng, y.operand().view_mut()?)?;
+        Ok(y)
+    }
+
+    /// A random order of 0..n (i64).
+    pub fn permutation(device: &Device, n: usize, rng: Rng<'_>) -> Result<Tensor> {
+        let y = Tensor::empty(device, DType::I64, &[n])?;
+        device.permutation(rng, y.operand().view_mut()?)?;
+        Ok(y)
+    }
+
+    /// Each element kept with probability 1 - p and divided by it, 0 otherwise. The backward draws the same mask again from `rng`, which
+    /// must not refer to a device offset. Consumes ceil(numel/4) blocks. Errors: p outside of [0, 1].
+    pub fn dropout(&self, p: f64, rng: Rng<'static>) -> Result<Tensor> {
+        if !(0.0..=1.0).contains(&p) {
+            return Err(invalid("dropout", "p", "a probability in [0, 1]", format!("{p}")));
+        }
+        if p == 0.0 {
+            return Ok(self.clone());
+        }
+        let x = self.contiguous()?;
+        let y = self.like(self.shape())?;
+        self.device().dropout(p, rng, x.operand().view()?, y.operand().view_mut()?, None)?;
+        Ok(y.record("dropout", &[self], || {
+            move |cx: &mut BackwardCtx<'_>| {
+                let Some(dx) = cx.target(0)? else { return Ok(()) };
+                let dy = cx.dy()?.contiguous()?;
+                let mask = DropoutMask::Regenerate(rng);
+                Ok(dy.device().dropout_bwd(p, mask, dy.operand().view()?, dx.out()?)?)
+            }
+        }))
+    }
+}

@@ -1,0 +1,7 @@
+//! Attention and transformers.
+
+pub(crate) mod cross;
+pub(crate) mod multi_head;
+pub(crate) mod projections;
+pub(crate) mod scores;
+pub(crate) mod transformer;

@@ -1,0 +1,497 @@
+//! Blocks of the Transformer.
+
+use once_cell::sync::OnceCell;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use trefoil::ops::{Activation, Precision};
+
+use crate::core::error::{NnError, Result, invalid};
+use crate::core::tensor::Tensor;
+use crate::layers::attention::scores::check_width;
+use crate::layers::spatial::argument;
+use crate::layers::{Attention, AttentionMasks, Dense, Dropout, LayerNormalization, MultiHeadAttention};
+use crate::module::Init;
+use crate::module::hooks;
+use crate::module::{InitContext, Layer, Visitor, set_training_of};
+
+/// Description of an encoder or decoder block; the defaults are PyTorch's.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct TransformerConfig {
+    /// Width D of the sequences.
+    pub d_model: usize,
+    /// Heads, a divisor of D.
+    pub heads: usize,
+    /// Width F of the feed-forward network.
+    pub d_ff: usize,
+    /// Probability of all dropouts, that of attention weights included.
+    pub dropout: f64,
+    /// Activation of the feed-forward network.
+    pub activation: Activation,
+    /// Of the normalizations.
+    pub eps: f64,
+    /// Normalize what enters a sublayer instead of the sum behind it.
+    pub norm_first: bool,
+    /// Biases in linear layers and normalizations.
+    pub bias: bool,
+    /// Arithmetic of the products.
+    pub precision: Precision,
+    /// How weights and biases of attentions and linear layers are filled, where not as each layer does.
+    pub init: Option<[Init; 2]>,
+}
+
+impl TransformerConfig {
+    /// F = 2048, dropout 0.1, relu, eps 1e-5, normalization behind the sums, biases.
+    pub fn new(d_model: usize, heads: usize) -> Self {
+        TransformerConfig {
+            d_model,
+            heads,
+            d_ff: 2048,
+            dropout: 0.1,
+            activation: Activation::Relu,
+            eps: 1e-5,
+            norm_first: false,
+            bias: true,
+            precision: Precision::Ieee,
+            init: None,
+        }
+    }
+
+    /// Sets the width of the feed-forward network.
+    pub fn d_ff(mut self, width: usize) -> Self {
+        self.d_ff = width;
+        self
+    }
+
+    /// Sets the probability of all dropouts.
+    pub fn dropout(mut self, p: f64) -> Self {
+        self.dropout = p;
+        self
+    }
+
+    /// Sets the activation.
+    pub fn activation(mut self, act: Activation) -> Self {
+        self.activation = act;
+        self
+    }
+
+    /// Sets eps of the normalizations.
+    pub fn eps(mut self, eps: f64) -> Self {
+        self.eps = eps;
+        self
+    }
+
+    /// Normalizes what enters a sublayer.
+    pub fn norm_first(mut self) -> Self {
+        self.norm_first = true;
+        self
+    }
+
+    /// Without biases.
+    pub fn no_bias(mut self) -> Self {
+        self.bias = false;
+        self
+    }
+
+    /// Sets the arithmetic of the products.
+    pub fn precision(mut self, precision: Precision) -> Self {
+        self.precision = precision;
+        self
+    }
+
+    /// Sets how weights and biases of attentions and linear layers are filled.
+    pub fn init(mut self, weight: Init, bias: Init) -> Self {
+        self.init = Some([weight, bias]);
+        self
+    }
+
+    fn attention(&self, cx: &InitContext) -> Result<MultiHeadAttention> {
+        let a = argument("nhead", MultiHeadAttention::new(cx, self.d_model, self.heads))?;
+        let a = a.dropout(self.dropout)?.precision(self.precision);
+        let a = if self.bias { a } else { a.no_bias() };
+        match self.init {
+            Some([weight, bias]) => a.init(weight, bias),
+            None => Ok(a),
+        }
+    }
+
+    fn dense(&self, cx: &InitContext, inputs: usize, outputs: usize) -> Result<Dense> {
+        let [weight, bias] = self.init.unwrap_or_default();
+        let l = Dense::lazy(cx, outputs)?.init(weight, bias)?.inputs(inputs)?.precision(self.precision);
+        Ok(if self.bias { l } else { l.no_bias() })
+    }
+
+    fn norm(&self, cx: &InitContext) -> Result<LayerNormalization> {
+        let l = argument("layer_norm_eps", LayerNormalization::new(cx, &[self.d_model])?.eps(self.eps))?;
+        Ok(if self.bias { l } else { l.no_bias() })
+    }
+}
+
+/// Names of what belongs to each sublayer, of which there are at most three.
+const NORMS: [&str; 3] = ["norm1", "norm2", "norm3"];
+const DROPOUTS: [&str; 3] = ["dropout1", "dropout2", "dropout3"];
+
+/// Attention or the network, between the normalizations and sums.
+type Sublayer<'a> = &'a dyn Fn(&Tensor) -> Result<Tensor>;
+
+/// What both blocks end with, and the dropouts of their sublayers.
+#[derive(Debug)]
+struct Tail {
+    linear1: Dense,
+    linear2: Dense,
+    inner: Dropout,
+    /// One per sublayer, behind it.
+    outer: Vec<Dropout>,
+    norms: Vec<LayerNormalization>,
+    norm_first: bool,
+}
+
+impl Tail {
+    fn new(cx: &InitContext, p: &TransformerConfig, sublayers: usize) -> Result<Self> {
+        let linear1 = p.dense(cx, p.d_model, p.d_ff)?.activation(p.activation);
+        Ok(Tail {
+            linear1,
+            linear2: p.dense(cx, p.d_ff, p.d_model)?,
+            inner: Dropout::part(cx, p.dropout)?,
+            outer: (0..sublayers).map(|_| Dropout::part(cx, p.dropout)).collect::<Result<_>>()?,
+            norms: (0..sublayers).map(|_| p.norm(cx)).collect::<Result<_>>()?,
+            norm_first: p.norm_first,
+        })
+    }
+
+    fn network(&self, x: &Tensor) -> Result<Tensor> {
+        let h = hooks::layer("linear1", &self.linear1, x)?;
+        hooks::layer("linear2", &self.linear2, &hooks::layer("dropout", &self.inner, &h)?)
+    }
+
+    /// All sublayers with their residual sums. Sum and normalization are one operation; with `norm_first` it belongs to the next sublayer.
+    fn run(&self, x: &Tensor, sublayers: &[Sublayer<'_>]) -> Result<Tensor> {
+        let network = |t: &Tensor| self.network(t);
+        let all = sublayers.iter().copied().chain([&network as Sublayer<'_>]);
+        let mut x = x.clone();
+        // With norm_first: what the last sublayer gave, not yet added.
+        let mut open: Option<Tensor> = None;
+        for (i, ((sublayer, drop), norm)) in all.zip(&self.outer).zip(&self.norms).enumerate() {
+            let added =
+                |y: &Tensor, x: &Tensor| hooks::call(NORMS[i], norm, &[y, x], || norm.add_forward(y, x));
+            let dropped = |y: &Tensor| hooks::layer(DROPOUTS[i], drop, y);
+            if self.norm_first {
+                let normed = match open.take() {
+                    Some(y) => {
+                        let (normed, sum) = added(&y, &x)?;
+                        x = sum;
+                        normed
+                    }
+                    None => hooks::layer(NORMS[i], norm, &x)?,
+                };
+                open = Some(dropped(&sublayer(&normed)?)?);
+            } else {
+                x = added(&dropped(&sublayer(&x)?)?, &x)?.0;
+            }
+        }
+        match open {
+            Some(y) => x.add(&y),
+            None => Ok(x),
+        }
+    }
+
+    fn visit(&self, v: &mut Visitor<'_>) {
+        v.child("linear1", &self.linear1);
+        v.child("dropout", &self.inner);
+        v.child("linear2", &self.linear2);
+        for (name, n) in NORMS.iter().zip(&self.norms) {
+            v.child(name, n);
+        }
+        for (name, d) in DROPOUTS.iter().zip(&self.outer) {
+            v.child(name, d);
+        }
+    }
+}
+
+/// One block of the encoder, `torch.nn.TransformerEncoderLayer(batch_first=True)` (Vaswani et al., 2017): self-attention and a feed-forward
+/// network, `[B, T, D]` or `[T, D]`.
+///
+/// State: `self_attn.*` ([`MultiHeadAttention`]), `linear1.*`, `linear2.*`, `norm1.*`, `norm2.*`.
+#[derive(Debug)]
+pub struct TransformerEncoder {
+    self_attn: MultiHeadAttention,
+    causal: bool,
+    tail: Tail,
+}
+
+impl TransformerEncoder {
+    /// A block of this description. Errors: sizes of 0, heads that do not divide D, a dropout outside of [0, 1), eps not above 0.
+    pub fn new(cx: &InitContext, config: &TransformerConfig) -> Result<Self> {
+        let self_attn = config.attention(cx)?;
+        Ok(TransformerEncoder { self_attn, causal: false, tail: Tail::new(cx, config, 2)? })
+    }
+
+    /// Whether `forward` hides later steps, which makes the block one of a language model (default false).
+    pub fn causal(mut self, on: bool) -> Self {
+        self.causal = on;
+        self
+    }
+
+    /// Runs with masks. Errors: `Invalid` for widths and masks that do not fit.
+    pub fn encode(&self, src: &Tensor, masks: &AttentionMasks) -> Result<Tensor> {
+        let own = &self.self_attn;
+        let attend = |x: &Tensor| hooks::call("self_attn", own, &[x], || own.attend(x, x, x, masks));
+        self.tail.run(src, &[&attend])
+    }
+}
+
+impl Layer for TransformerEncoder {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        self.encode(x, &AttentionMasks::of(self.causal))
+    }
+
+    fn visit(&self, v: &mut Visitor<'_>) {
+        v.child("self_attn", &self.self_attn);
+        self.tail.visit(v);
+    }
+}
+
+/// One block of the decoder, `torch.nn.TransformerDecoderLayer(batch_first=True)`: self-attention, attention over the encoder's result and
+/// a feed-forward network.
+///
+/// State: `self_attn.*`, `multihead_attn.*` ([`MultiHeadAttention`]), `linear1.*`, `linear2.*`, `norm1.*` to `norm3.*`.
+#[derive(Debug)]
+pub struct TransformerDecoder {
+    self_attn: MultiHeadAttention,
+    cross_attn: MultiHeadAttention,
+    tail: Tail,
+}
+
+impl TransformerDecoder {
+    /// A block of this description. Errors: as [`TransformerEncoder::new`].
+    pub fn new(cx: &InitContext, config: &TransformerConfig) -> Result<Self> {
+        let (self_attn, cross_attn) = (config.attention(cx)?, config.attention(cx)?);
+        Ok(TransformerDecoder { self_attn, cross_attn, tail: Tail::new(cx, config, 3)? })
+    }
+
+    /// Runs over `tgt` `[B, Tq, D]` with the encoder's result `memory` `[B, Tk, D]` (both without B too), each attention with its masks.
+    /// Errors: `Invalid` for widths, batches and masks that do not fit.
+    pub fn decode(
+        &self,
+        tgt: &Tensor,
+        memory: &Tensor,
+        tgt_masks: &AttentionMasks,
+        memory_masks: &AttentionMasks,
+    ) -> Result<Tensor> {
+        if memory.rank() != tgt.rank() {
+            let want = format!("rank {} like tgt", tgt.rank());
+            return Err(invalid("TransformerDecoder", "memory", want, format!("{}", memory.rank())));
+        }
+        let (own, cross) = (&self.self_attn, &self.cross_attn);
+        let attend = |x: &Tensor| hooks::call("self_attn", own, &[x], || own.attend(x, x, x, tgt_masks));
+        let look = |x: &Tensor| {
+            hooks::call("multihead_attn", cross, &[x, memory], || {
+                cross.attend(x, memory, memory, memory_masks)
+            })
+        };
+        self.tail.run(tgt, &[&attend, &look])
+    }
+}
+
+impl Layer for TransformerDecoder {
+    /// Errors always: the memory is missing; see [`decode`](TransformerDecoder::decode).
+    fn forward(&self, _: &Tensor) -> Result<Tensor> {
+        Err(invalid("TransformerDecoder", "inputs", "tgt and memory, by forward_all", "1 tensor"))
+    }
+
+    /// `[tgt, memory]`; `tgt` sees no later steps.
+    fn forward_all(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
+        match inputs {
+            [tgt, memory] => {
+                let masks = AttentionMasks::new();
+                Ok(vec![self.decode(tgt, memory, &masks.clone().causal(), &masks)?])
+            }
+            _ => {
+                let got = format!("{} tensors", inputs.len());
+                Err(invalid("TransformerDecoder", "inputs", "tgt and memory", got))
+            }
+        }
+    }
+
+    fn visit(&self, v: &mut Visitor<'_>) {
+        v.child("self_attn", &self.self_attn);
+        v.child("multihead_attn", &self.cross_attn);
+        self.tail.visit(v);
+    }
+}
+
+/// A decoder block whose attentions have a single head of any width ([`Attention`], without biases): residual sums and normalizations as in
+/// [`TransformerDecoder`].
+///
+/// State: `self_attn.*`, `cross_attn.*` (`q_proj.weight [A, D]` and so on), `linear1.*`, `linear2.*`, `norm1.*` to `norm3.*`.
+#[derive(Debug)]
+pub struct Decoder {
+    cx: InitContext,
+    attention_size: usize,
+    config: TransformerConfig,
+    parts: OnceCell<DecoderParts>,
+    training: AtomicBool,
+}
+
+#[derive(Debug)]
+struct DecoderParts {
+    self_attn: Attention,
+    cross_attn: Attention,
+    tail: Tail,
+}
+
+const DECODER: &str = "Decoder";
+
+impl Decoder {
+    /// Sequences of width `d_model`, attentions of width `attention_size`, a feed-forward network of width `d_ff` with relu, no dropout,
+    /// eps 1e-5, normalization behind the sums. Errors: a size of 0.
+    pub fn new(cx: &InitContext, d_model: usize, attention_size: usize, d_ff: usize) -> Result<Self> {
+        if d_model == 0 {
+            return Err(invalid(DECODER, "d_model", "at least 1", "0"));
+        }
+        let layer = Self::lazy(cx, attention_size, d_ff)?;
+        layer.parts(d_model)?;
+        Ok(layer)
+    }
+
+    /// The first forward fixes `d_model` and makes the parameters. Errors: a size of 0.
+    pub fn lazy(cx: &InitContext, attention_size: usize, d_ff: usize) -> Result<Self> {
+        if attention_size == 0 || d_ff == 0 {
+            let got = format!("attention_size {attention_size}, dim_feedforward {d_ff}");
+            return Err(invalid(DECODER, "attention_size", "sizes of at least 1", got));
+        }
+        Ok(Decoder {
+            cx: cx.clone(),
+            attention_size,
+            config: TransformerConfig::new(0, 1).d_ff(d_ff).dropout(0.0),
+            parts: OnceCell::new(),
+            training: AtomicBool::new(true),
+        })
+    }
+
+    /// Changes the description; parameters that were made are made anew.
+    fn with(mut self, change: impl FnOnce(TransformerConfig) -> TransformerConfig) -> Result<Self> {
+        let width = self.parts.take().map(|p| p.self_attn.embed_dim());
+        self.config = change(self.config);
+        if let Some(d) = width {
+            self.parts(d)?;
+        }
+        Ok(self)
+    }
+
+    /// Sets the activation of the feed-forward network.
+    pub fn activation(self, act: Activation) -> Result<Self> {
+        self.with(|c| c.activation(act))
+    }
+
+    /// Sets the probability of all dropouts, that of attention weights included. Errors: outside of [0, 1).
+    pub fn dropout(self, p: f64) -> Result<Self> {
+        if !(0.0..1.0).contains(&p) {
+            return Err(invalid(DECODER, "dropout", "a probability in [0, 1)", format!("{p}")));
+        }
+        self.with(|c| c.dropout(p))
+    }
+
+    /// Sets eps of the normalizations. Errors: not a finite number above 0.
+    pub fn eps(self, eps: f64) -> Result<Self> {
+        if !(eps > 0.0 && eps.is_finite()) {
+            return Err(invalid(DECODER, "layer_norm_eps", "a finite number above 0", format!("{eps}")));
+        }
+        self.with(|c| c.eps(eps))
+    }
+
+    /// Sets how weights and biases of attentions and linear layers are filled.
+    pub fn init(self, weight: Init, bias: Init) -> Result<Self> {
+        self.with(|c| c.init(weight, bias))
+    }
+
+    /// Normalizes what enters a sublayer.
+    pub fn norm_first(self) -> Result<Self> {
+        self.with(TransformerConfig::norm_first)
+    }
+
+    /// Sets the arithmetic of the products.
+    pub fn precision(self, precision: Precision) -> Result<Self> {
+        self.with(|c| c.precision(precision))
+    }
+
+    fn parts(&self, d_model: usize) -> Result<&DecoderParts> {
+        self.parts.get_or_try_init(|| {
+            let config = TransformerConfig { d_model, ..self.config.clone() };
+            let attention = || {
+                let a = Attention::new(&self.cx, d_model, self.attention_size)?;
+                let a = a.dropout(config.dropout)?.precision(config.precision);
+                match config.init {
+                    Some([weight, bias]) => a.init(weight, bias),
+                    None => Ok::<_, NnError>(a),
+                }
+            };
+            let (self_attn, cross_attn) = (attention()?, attention()?);
+            let parts = DecoderParts { self_attn, cross_attn, tail: Tail::new(&self.cx, &config, 3)? };
+            set_training_of(self.training.load(Ordering::Relaxed), |v| parts.visit(v));
+            Ok(parts)
+        })
+    }
+
+    /// Runs over `tgt` `[B, Tq, D]` with `memory` `[B, Tk, D]` (both without B too), each attention with its masks. Errors: `Invalid` for
+    /// ranks, widths, batches and masks that do not fit.
+    pub fn decode(
+        &self,
+        tgt: &Tensor,
+        memory: &Tensor,
+        tgt_masks: &AttentionMasks,
+        memory_masks: &AttentionMasks,
+    ) -> Result<Tensor> {
+        let (2 | 3, Some(&d)) = (tgt.rank(), tgt.shape().last().filter(|&&d| d > 0)) else {
+            let got = format!("shape {:?}", tgt.shape());
+            return Err(invalid(DECODER, "tgt", "shape [B, T, D] or [T, D]", got));
+        };
+        let p = self.parts(d)?;
+        let width = p.self_attn.embed_dim();
+        check_width(DECODER, "tgt", tgt, width)?;
+        check_width(DECODER, "memory", memory, width)?;
+        if memory.rank() != tgt.rank() {
+            let want = format!("rank {} like tgt", tgt.rank());
+            return Err(invalid(DECODER, "memory", want, format!("{}", memory.rank())));
+        }
+        let (own, cross) = (&p.self_attn, &p.cross_attn);
+        let attend = |x: &Tensor| hooks::call("self_attn", own, &[x], || own.attend(x, None, tgt_masks));
+        let look = |x: &Tensor| {
+            hooks::call("cross_attn", cross, &[x, memory], || cross.attend(x, Some(memory), memory_masks))
+        };
+        p.tail.run(tgt, &[&attend, &look])
+    }
+}
+
+impl DecoderParts {
+    fn visit(&self, v: &mut Visitor<'_>) {
+        v.child("self_attn", &self.self_attn);
+        v.child("cross_attn", &self.cross_attn);
+        self.tail.visit(v);
+    }
+}
+
+impl Layer for Decoder {
+    /// Errors always: the memory is missing; see [`decode`](Decoder::decode).
+    fn forward(&self, _: &Tensor) -> Result<Tensor> {
+        Err(invalid(DECODER, "inputs", "tgt and memory, by forward_all", "1 tensor"))
+    }
+
+    /// `[tgt, memory]`; `tgt` sees no later steps.
+    fn forward_all(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
+        match inputs {
+            [tgt, memory] => {
+                let masks = AttentionMasks::new();
+                Ok(vec![self.decode(tgt, memory, &masks.clone().causal(), &masks)?])
+            }
+            _ => Err(invalid(DECODER, "inputs", "tgt and memory", format!("{} tensors", inputs.len()))),
+        }
+    }
+
+    fn visit(&self, v: &mut Visitor<'_>) {
+        v.training(&self.training);
+        if let Some(p) = self.parts.get() {
+            p.visit(v);
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Gradient checkpointing.
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use crate::core::autograd::{BackwardCtx, Saved, backward, enable_grad, grad_enabled, no_grad, record};
+use crate::core::error::Result;
+use crate::core::tensor::Tensor;
+use crate::module::{Layer, LayerExt, Param, Snapshot, Visitor, parametrized};
+
+/// A layer whose intermediate results are not kept for the backward pass but computed again there (Chen et al., 2016),
+/// `torch.utils.checkpoint.checkpoint`: memory for the inputs only, at the price of a second forward.
+///
+/// Results and gradients have the same bits as without: random numbers are drawn again from the same positions, and buffers (running
+/// statistics) are as they were before the forward while it is repeated, and as they were after it afterwards. The mode (training,
+/// evaluation) must not change between forward and backward. State and names are the layer's own. Stateful recurrent layers refuse to run
+/// in it. Deep stacks take the least memory in about sqrt(depth) checkpointed segments.
+#[derive(Debug)]
+pub struct Checkpointed {
+    layer: Arc<dyn Layer>,
+}
+
+impl Checkpointed {
+    /// Checkpoints a layer.
+    pub fn new(layer: impl Layer + 'static) -> Self {
+        Checkpointed { layer: Arc::new(layer) }
+    }
+
+    /// The layer.
+    pub fn layer(&self) -> &dyn Layer {
+        &*self.layer
+    }
+
+    fn run(&self, inputs: &[Tensor], call: Call) -> Result<Vec<Tensor>> {
+        if !grad_enabled() {
+            return call(&*self.layer, inputs);
+        }
+        let before = Snapshot::take(&*self.layer)?;
+        let plain: Vec<Tensor> = inputs.iter().map(Tensor::detach).collect();
+        let y = no_grad(|| repeated(|| call(&*self.layer, &plain)))?;
+        let y = y.iter().map(Tensor::detach).collect();
+        let params: Vec<Param> = self.layer.named_parameters().into_iter().map(|(_, p)| p).collect();
+        let read: Vec<Tensor> = params.iter().map(Param::get).collect();
+        let from: Vec<&Tensor> = inputs.iter().chain(&read).collect();
+        Ok(record("checkpointed", &from, y, || {
+            let layer = self.layer.clone();
+            let x: Vec<Saved> = plain.iter().map(Saved::new).collect();
+            let seen = |(p, t): (&Param, &Tensor)| (p.clone(), Saved::new(t), p.is_parametrized());
+            let params: Vec<(Param, Saved, bool)> = params.iter().zip(&read).map(seen).collect();
+            move |cx: &mut BackwardCtx<'_>| recompute(&*layer, call, &before, &x, &params, cx)
+        }))
+    }
+}
+
+/// How a segment is called.
+type Call = fn(&dyn Layer, &[Tensor]) -> Result<Vec<Tensor>>;
+
+thread_local! {
+    static REPEATED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether a forward runs that will be, or is, repeated.
+pub(crate) fn is_repeated() -> bool {
+    REPEATED.with(Cell::get)
+}
+
+/// Runs a forward that will be, or is, repeated.
+fn repeated<T>(f: impl FnOnce() -> T) -> T {
+    struct Restore(bool);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            REPEATED.with(|r| r.set(self.0));
+        }
+    }
+    let _before = Restore(REPEATED.with(|r| r.replace(true)));
+    f()
+}
+
+/// Gradients of a segment whose forward is repeated.
+fn recompute(
+    layer: &dyn Layer,
+    call: Call,
+    before: &Snapshot,
+    inputs: &[Saved],
+    params: &[(Param, Saved, bool)],
+    cx: &mut BackwardCtx<'_>,
+) -> Result<()> {
+    let mut x = vec![];
+    for (i, saved) in inputs.iter().enumerate() {
+        let t = saved.get(cx)?;
+        x.push(if cx.needs(i) { t.with_grad() } else { t.clone() });
+    }
+    // Parameters that read as something else in the forward do so again.
+    let mut replaced = vec![];
+    for (i, (p, saved, substituted)) in params.iter().enumerate() {
+        // One that changed since the forward would give the gradient of another function.
+        let t = saved.get(cx)?;
+        if *substituted {
+            let at = inputs.len() + i;
+            replaced.push((at, p.clone(), if cx.needs(at) { t.with_grad() } else { t.clone() }));
+        }
+    }
+
+    let now = Snapshot::take(layer)?;
+    let again = || {
+        before.restore(layer)?;
+        let substitutes = replaced.iter().map(|(_, p, t)| (p.clone(), t.clone())).collect();
+        let y = enable_grad(|| parametrized(substitutes, || repeated(|| call(layer, &x))))?;
+        let roots: Vec<(&Tensor, Option<&Tensor>)> = y
+            .iter()
+            .enumerate()
+            .filter(|(_, y)| y.requires_grad())
+            .filter_map(|(i, y)| cx.upstream(i).map(|g| (y, Some(g))))
+            .collect();
+        // Other parameters' gradients are collected by their leaves directly.
+        backward(&roots, false)
+    };
+    // The backward may read buffers, so they change back after it.
+    let done = again();
+    now.restore(layer)?;
+    done?;
+    let inputs = x.iter().enumerate().chain(replaced.iter().map(|(at, _, t)| (*at, t)));
+    for (i, x) in inputs {
+        if let Some(g) = x.grad() {
+            cx.give(i, g)?;
+        }
+    }
+    Ok(())
+}
+
+impl Layer for Checkpointed {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let y = self.run(std::slice::from_ref(x), |layer, x| Ok(vec![layer.forward(&x[0])?]))?;
+        Ok(y[0].clone())
+    }
+
+    fn forward_all(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
+        self.run(inputs, |layer, x| layer.forward_all(x))
+    }
+
+    fn visit(&self, v: &mut Visitor<'_>) {
+        v.flattened(&*self.layer);
+    }
+
+    fn no_gradient(&self) -> Option<String> {
+        self.layer.no_gradient()
+    }
+}

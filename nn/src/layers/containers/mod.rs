@@ -1,0 +1,7 @@
+//! Layers of layers.
+
+pub(crate) mod checkpointed;
+pub(crate) mod merge;
+pub(crate) mod parallel;
+pub(crate) mod residual;
+pub(crate) mod sequential;

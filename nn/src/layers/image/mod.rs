@@ -1,0 +1,5 @@
+//! Padding and resizing of images.
+
+pub(crate) mod padding;
+pub(crate) mod pixel_shuffle;
+pub(crate) mod upsample;

@@ -1,0 +1,6 @@
+//! Recurrent layers.
+
+pub(crate) mod bidirectional;
+pub(crate) mod cells;
+pub(crate) mod conv_lstm;
+pub(crate) mod stack;

@@ -1,0 +1,4 @@
+//! Noise and dropout.
+
+pub(crate) mod dropout;
+pub(crate) mod noise;

@@ -1,0 +1,5 @@
+//! Layers without parameters that reshape, select and reduce.
+
+pub(crate) mod sequence;
+pub(crate) mod shape;
+pub(crate) mod statistics;

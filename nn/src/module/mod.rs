@@ -1,0 +1,17 @@
+//! Layers as a concept: the trait, parameters and their initial values, state dictionaries, forward hooks.
+
+pub(crate) mod hooks;
+pub(crate) mod init;
+pub(crate) mod layer;
+pub(crate) mod layer_ext;
+pub(crate) mod param;
+pub(crate) mod state;
+
+pub use self::init::{Init, InitContext};
+pub(crate) use self::layer::set_training_of;
+pub use self::layer::{Entry, Layer, Visitor};
+pub use self::layer_ext::LayerExt;
+pub use self::param::Param;
+pub(crate) use self::param::parametrized;
+pub use self::state::StateDict;
+pub(crate) use self::state::{Snapshot, check_fit, check_names, check_unique};

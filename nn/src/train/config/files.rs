@@ -1,0 +1,256 @@
+//! `data`: the files that items come from.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_json::Value;
+use trefoil::DType;
+
+use super::data::{Column, Common, OnError, TargetKind};
+use super::kind::{COUNT, Row, row};
+use crate::core::error::{NnError, Result, invalid};
+use crate::core::limits;
+use crate::train::data::text::{Bytes, Characters, Encoding, read_text};
+use crate::train::data::{
+    Arrays, CsvOptions, HostTensor, ItemSource, Label, Targets, read_csv, read_csv_each, read_idx, read_npy,
+};
+
+/// What files hold.
+pub(super) enum Content {
+    /// Items with their targets.
+    Items(Items),
+    /// One long text for windows of `length` tokens.
+    Text { text: String, encoding: Arc<dyn Encoding>, length: usize, step: usize },
+}
+
+/// Items with their targets.
+pub(super) struct Items {
+    pub(super) items: Arc<dyn ItemSource>,
+    /// The class of every item, where items have one.
+    pub(super) labels: Option<Vec<i64>>,
+    /// Whether items are stored class by class, so that their order is no basis of a split.
+    pub(super) sorted: bool,
+    /// Factor of the features that is still to be applied.
+    pub(super) scale: f64,
+    /// Malformed items that were left out.
+    pub(super) skipped: Vec<String>,
+}
+
+/// Reads files.
+pub(super) type Read = Arc<dyn Fn(&Common) -> Result<Content> + Send + Sync>;
+
+fn reader(f: impl Fn(&Common) -> Result<Items> + Send + Sync + 'static) -> Read {
+    Arc::new(move |common| f(common).map(Content::Items))
+}
+
+/// Keys that hold paths.
+pub(super) const PATHS: &[&str] = &["csv", "npy", "npz", "idx", "images", "text", "targets", "tokenizer"];
+
+/// What integer features are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Features {
+    Values,
+    Ids,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum ChannelKind {
+    Gray,
+    Rgb,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum EncodingKind {
+    Characters,
+    Bytes,
+    Tokenizer,
+}
+
+/// The kinds of files. The first key of a row, of its name, is the file.
+pub(super) static FILES: &[Row<Read>] = &[
+    row!("csv" {
+        csv: PathBuf;
+        header: Option<bool> = None;
+        label: Column = Column::Last;
+        separator: char = ',';
+    } |_path| reader(move |c| table(&csv, header, label, separator, c))),
+    row!("npy" { npy: PathBuf; targets: Option<PathBuf> = None; features: Features = Features::Values; } |_path| {
+        reader(move |c| {
+            let y = targets.as_ref().map(read_npy).transpose()?;
+            arrays(read_npy(&npy)?, y, features, c)
+        })
+    }),
+    row!("npz" {
+        npz: PathBuf;
+        x: String = "x".into();
+        y: String = "y".into();
+        features: Features = Features::Values;
+    } |_path| reader(move |c| {
+        let alone = c.target == Some(TargetKind::Input);
+        let names = [x.as_str(), y.as_str()];
+        let mut all = open_npz(&npz, if alone { &names[..1] } else { &names })?;
+        let features_of = all.get(&x).cloned().ok_or_else(|| invalid("npz", "x", "an array", "none"))?;
+        arrays(features_of, all.remove(&y), features, c)
+    })),
+    row!("idx" { idx: PathBuf; targets: Option<PathBuf> = None; } |_path| reader(move |c| {
+        let y = targets.as_ref().map(read_idx).transpose()?;
+        arrays(read_idx(&idx)?, y, Features::Values, c)
+    })),
+    row!("images" {
+        images: PathBuf;
+        channels: ChannelKind = ChannelKind::Rgb;
+        size: Option<[u32; 2]> = None, COUNT;
+    } |_path| reader(move |c| folder(&images, channels == ChannelKind::Gray, size, c))),
+    row!("text" {
+        text: PathBuf;
+        length: usize, COUNT;
+        step: Option<usize> = None, COUNT;
+        encoding: EncodingKind = EncodingKind::Characters;
+        tokenizer: Option<PathBuf> = None;
+    } |path| {
+        if (encoding == EncodingKind::Tokenizer) != tokenizer.is_some() {
+            let what = "expected a file with the encoding \"tokenizer\", and only with it";
+            return Err(NnError::config(super::kind::join(path, "tokenizer"), what));
+        }
+        Arc::new(move |_| {
+            let written = read_text(&text)?;
+            let encoding: Arc<dyn Encoding> = match (encoding, &tokenizer) {
+                (EncodingKind::Bytes, _) => Arc::new(Bytes),
+                (EncodingKind::Tokenizer, Some(file)) => open_tokenizer(file)?,
+                _ => Arc::new(Characters::of(&written)),
+            };
+            Ok(Content::Text { text: written, encoding, length, step: step.unwrap_or(length) })
+        })
+    }),
+];
+
+#[cfg(feature = "archives")]
+fn open_npz(file: &Path, names: &[&str]) -> Result<BTreeMap<String, HostTensor>> {
+    crate::train::data::read_npz(file, Some(names))
+}
+
+#[cfg(not(feature = "archives"))]
+fn open_npz(_file: &Path, _names: &[&str]) -> Result<BTreeMap<String, HostTensor>> {
+    Err(NnError::config("data.npz", "this build reads no archives (feature `archives`)"))
+}
+
+#[cfg(feature = "tokenizers")]
+fn open_tokenizer(file: &Path) -> Result<Arc<dyn Encoding>> {
+    Ok(Arc::new(crate::train::data::text::Tokenizer::open(file)?))
+}
+
+#[cfg(not(feature = "tokenizers"))]
+fn open_tokenizer(_file: &Path) -> Result<Arc<dyn Encoding>> {
+    Err(NnError::config("data.encoding", "this build has no tokenizers (feature `tokenizers`)"))
+}
+
+fn table(path: &Path, header: Option<bool>, label: Column, separator: char, c: &Common) -> Result<Items> {
+    let value = c.target == Some(TargetKind::Value);
+    let label = match (value, label) {
+        (false, Column::Last) => Label::LastClass,
+        (false, Column::At(c)) => Label::Class(c),
+        (true, Column::Last) => Label::LastValue,
+        (true, Column::At(c)) => Label::Value(c),
+    };
+    let options = CsvOptions { header, label, scale: c.scale as f32, separator };
+    let mut skipped = vec![];
+    let mut data = match c.on_error {
+        OnError::Fail => read_csv(path, &options)?,
+        OnError::Skip => read_csv_each(path, &options, &mut |e| {
+            skipped.push(e.to_string());
+            Ok(())
+        })?,
+    };
+    if let Some(shape) = &c.item_shape {
+        check_item(shape, data.features().len() / data.len())?;
+        data = data.reshaped(shape)?;
+    }
+    let labels = match data.targets() {
+        Targets::Classes(ids) => Some(limits::copy(ids)?),
+        Targets::Values { .. } => None,
+    };
+    Ok(Items { items: Arc::new(data), labels, sorted: false, scale: 1.0, skipped })
+}
+
+/// Error unless items have as many elements as the shape.
+fn check_item(shape: &[usize], have: usize) -> Result<()> {
+    if shape.iter().product::<usize>() == have {
+        return Ok(());
+    }
+    let what = format!("expected a shape of {have} elements, got {shape:?}");
+    Err(NnError::config("data.item_shape", what))
+}
+
+fn arrays(mut x: HostTensor, y: Option<HostTensor>, features: Features, c: &Common) -> Result<Items> {
+    let n = x.shape.first().copied().unwrap_or(0);
+    if let Some(shape) = &c.item_shape {
+        check_item(shape, x.numel().checked_div(n).unwrap_or(0))?;
+        x.shape = [&[n], shape.as_slice()].concat();
+    }
+    x = match (features, x.dtype) {
+        (Features::Ids, DType::F16 | DType::F32 | DType::F64) => {
+            let what = format!("expected integers for \"ids\", got an array of {}", x.dtype);
+            return Err(NnError::config("data.features", what));
+        }
+        (Features::Ids, _) => x.to_dtype(DType::I64)?,
+        // Bytes stay bytes until they are on the device.
+        (Features::Values, DType::U8) => x,
+        (Features::Values, _) => x.to_dtype(DType::F32)?,
+    };
+    let y = match (c.target, y) {
+        (Some(TargetKind::Input), _) => {
+            HostTensor::new(DType::F32, &[n, 1], limits::zeroed(limits::tensor_bytes(DType::F32, n)?)?)?
+        }
+        (_, None) => {
+            let what = "expected \"input\" for features without targets, or a file of targets, got neither";
+            return Err(NnError::config("data.target", what));
+        }
+        (Some(TargetKind::Class), Some(y)) => y.to_dtype(DType::I64)?,
+        (Some(TargetKind::Value), Some(y)) => y.to_dtype(DType::F32)?,
+        (None, Some(y)) if y.dtype.is_float() => y.to_dtype(DType::F32)?,
+        (None, Some(y)) => y.to_dtype(DType::I64)?,
+    };
+    let y = match (y.dtype.is_float(), y.shape.as_slice()) {
+        // One value per item is a vector of one, as from tables.
+        (true, &[n]) => HostTensor { shape: vec![n, 1], ..y },
+        _ => y,
+    };
+    let labels = if y.shape.len() == 1 { Some(y.to_vec::<i64>()?) } else { None };
+    let scale = if features == Features::Ids { 1.0 } else { c.scale };
+    Ok(Items { items: Arc::new(Arrays::new(x, y)?), labels, sorted: false, scale, skipped: vec![] })
+}
+
+#[cfg(feature = "images")]
+fn folder(root: &Path, gray: bool, size: Option<[u32; 2]>, c: &Common) -> Result<Items> {
+    use crate::train::data::{Channels, ImageFolder};
+    let mut images = ImageFolder::open(root)?.channels(if gray { Channels::Gray } else { Channels::Rgb });
+    if let Some([h, w]) = size {
+        images = images.resize(h, w)?;
+    }
+    let labels = limits::collect((0..images.len()).map(|i| images.class(i).unwrap_or(0)))?;
+    Ok(Items { items: Arc::new(images), labels: Some(labels), sorted: true, scale: c.scale, skipped: vec![] })
+}
+
+#[cfg(not(feature = "images"))]
+fn folder(_root: &Path, _gray: bool, _size: Option<[u32; 2]>, _c: &Common) -> Result<Items> {
+    Err(NnError::config("data.images", "this build reads no images (feature `images`)"))
+}
+
+/// Makes relative paths relative to a folder.
+pub(super) fn rebase(json: &mut Value, folder: &Path) {
+    let Value::Object(keys) = json else { return };
+    for (key, v) in keys {
+        match v {
+            Value::String(path) if PATHS.contains(&key.as_str()) => {
+                *path = folder.join(&*path).to_string_lossy().into_owned();
+            }
+            v if key == "test" => rebase(v, folder),
+            _ => {}
+        }
+    }
+}

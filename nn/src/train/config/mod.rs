@@ -1,0 +1,270 @@
+//! Training runs described by JSON files.
+//!
+//! ```json
+//! {
+//!   "data": { "csv": "data/digits.csv", "scale": 0.0625, "train_rows": 1437, "test_rows": 360 },
+//!   "model": { "layers": [ { "type": "dense", "out_features": 64, "activation": "relu" }, { "type": "dense", "out_features": 10 } ] },
+//!   "optimizer": { "type": "adamw", "lr": 0.001 },
+//!   "train": { "epochs": 20, "batch_size": 64, "seed": 1, "run": "runs/digits" }
+//! }
+//! ```
+//!
+//! | Section | What it holds |
+//! |---|---|
+//! | `data` | the key of a file says what it is: `csv`, `npy`, `npz`, `idx`, `images` (a folder of folders), `text`; with the keys of [`Common`], a `sampler` ([`SamplerConfig`]), `transforms` ([`TransformConfig`]) and files of their own for the `test` |
+//! | `model` | a network, see [`network`](crate::network) |
+//! | `loss` | [`LossConfig`]: any of [`losses`](crate::losses), as `"mse"` or with options as `{ "type": "huber", "delta": 2 }` |
+//! | `optimizer` | [`OptimizerConfig`]: any rule of [`optim`](crate::optim), with `groups` of parameters ([`GroupConfig`]) and `maximize` |
+//! | `schedule` | [`ScheduleConfig`]: the learning rate over epochs, with `warmup` before any of them |
+//! | `metrics` | a list of [`MetricConfig`], measured on the test data |
+//! | `train` | [`TrainConfig`]: epochs, batches, accumulation, clipping, early stopping, moving average, precision, anomaly mode, seed, run folder |
+//!
+//! Keys of files: `csv` with `header`, `label` (`"last"` or a column), `separator`; `npy` and `idx` with `targets`, `npz` with the names `x` and
+//! `y`, `npy` and `npz` with `features` (`"values"`, `"ids"`); `images` with `channels` (`"rgb"`, `"gray"`) and `size`; `text` with `length`,
+//! `step`, `encoding` (`"characters"`, `"bytes"`, `"tokenizer"` with the file under `tokenizer`).
+//!
+//! A run from its description:
+//!
+//! ```no_run
+//! use trefoil_nn::config::Config;
+//! # let device = trefoil::Registry::default().open(&"cpu".parse::<trefoil::Selector>()?)?;
+//! let config = Config::load("examples/digits.json")?;
+//! let data = config.data.open()?;
+//! let sources = config.sources(&data, &device)?;
+//! let model = config.model(&device, &sources)?;
+//! let mut trainer = config.trainer(&model, &data, &sources, &device)?;
+//! let report = trainer.fit(&*sources.train, sources.test.as_deref(), &mut |_| true)?;
+//! # Ok::<(), trefoil_nn::NnError>(())
+//! ```
+//!
+//! Unknown keys, wrong types and values out of range are errors that name the place in the file, what was expected and what is there. Paths
+//! are relative to the current folder ([`DataConfig::rebase`] changes that).
+
+mod data;
+mod files;
+mod kind;
+mod loss;
+mod metrics;
+mod optimizer;
+mod parts;
+mod sampler;
+mod schedule;
+mod train;
+mod transform;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde_json::Value;
+use trefoil::DType;
+
+pub use self::data::{Column, Common, Data, DataConfig, Division, OnError, Sources, TargetKind};
+pub use self::loss::LossConfig;
+pub use self::metrics::MetricConfig;
+pub use self::optimizer::{GroupConfig, OptimizerConfig};
+pub use self::sampler::SamplerConfig;
+pub use self::schedule::ScheduleConfig;
+pub use self::train::{Anomaly, EmaConfig, Precision, ScalingConfig, StoppingConfig, TrainConfig};
+pub use self::transform::{On, TransformConfig};
+
+use self::kind::{check_keys, object, read};
+use self::loss::ClassesLast;
+use crate::core::error::{NnError, Result};
+use crate::core::limits;
+use crate::core::tensor::Device;
+use crate::module::{InitContext, Layer, LayerExt};
+use crate::network::{Network, NetworkConfig};
+use crate::train::losses::{CrossEntropyLoss, MseLoss};
+use crate::train::optim::Optimizer;
+use crate::train::trainer::{Objective, TrainOptions, Trainer};
+
+/// A training run.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Training and test data.
+    pub data: DataConfig,
+    /// The network; see [`network`](crate::network).
+    pub model: NetworkConfig,
+    /// What is minimised; by default cross entropy for class ids (of a text's classes on the last axis) and squared error for values.
+    pub loss: Option<LossConfig>,
+    /// Update rule.
+    pub optimizer: OptimizerConfig,
+    /// Learning rate over time.
+    pub schedule: ScheduleConfig,
+    /// What is measured on the test data.
+    pub metrics: Vec<MetricConfig>,
+    /// Length, batches, precision, run folder.
+    pub train: TrainConfig,
+}
+
+const KEYS: &[&str] = &["data", "model", "loss", "optimizer", "schedule", "metrics", "train"];
+
+impl Config {
+    /// Parses and checks a configuration. Errors: [`NnError::Config`] with the path of the value.
+    pub fn parse(text: &str) -> Result<Config> {
+        let json: Value = serde_json::from_str(text).map_err(|e| NnError::config(".", e.to_string()))?;
+        limits::check_numbers("", "", &json)?;
+        let mut keys = object(".", json, "an object")?;
+        check_keys("", &keys, KEYS, "a training run")?;
+        let mut section = |key: &str| keys.remove(key).filter(|v| !v.is_null());
+        let missing = |key: &str| NnError::config(key, "is missing");
+        let metrics = match section("metrics") {
+            None => vec![],
+            Some(Value::Array(list)) => list,
+            Some(v) => {
+                return Err(NnError::config("metrics", format!("invalid type: expected a list, got {v}")));
+            }
+        };
+        let metrics = metrics.into_iter().enumerate();
+        let config = Config {
+            data: DataConfig::read("data", section("data").ok_or_else(|| missing("data"))?)?,
+            model: read("model", section("model").ok_or_else(|| missing("model"))?)?,
+            loss: section("loss").map(|v| LossConfig::read("loss", v)).transpose()?,
+            optimizer: section("optimizer")
+                .map_or_else(|| Ok(OptimizerConfig::default()), |v| OptimizerConfig::read("optimizer", v))?,
+            schedule: section("schedule")
+                .map_or_else(|| Ok(ScheduleConfig::default()), |v| ScheduleConfig::read("schedule", v))?,
+            metrics: metrics
+                .map(|(i, v)| MetricConfig::read(&format!("metrics[{i}]"), v))
+                .collect::<Result<_>>()?,
+            train: section("train")
+                .map_or_else(|| Ok(TrainConfig::default()), |v| TrainConfig::read("train", v))?,
+        };
+        config.check()?;
+        Ok(config)
+    }
+
+    /// Reads a file. Errors: [`NnError::Io`], and those of [`Config::parse`] with the file's name.
+    pub fn load(path: impl AsRef<Path>) -> Result<Config> {
+        let path = path.as_ref();
+        let text = limits::read_config(path)?;
+        Config::parse(&text).map_err(|e| match e {
+            NnError::Config { key, what, .. } => {
+                NnError::Config { file: path.display().to_string(), key, what }
+            }
+            e => e,
+        })
+    }
+
+    /// Checks ranges that types do not express.
+    pub fn check(&self) -> Result<()> {
+        self.train.check("train")?;
+        self.data.check("data")?;
+        self.model.check("model")
+    }
+
+    /// The data as batches on a device. Errors: of items; `OutOfMemory`.
+    pub fn sources(&self, data: &Data, device: &Device) -> Result<Sources> {
+        self.data.sources(data, device, self.train.precision.dtype(), self.train.seed)
+    }
+
+    /// The model, for the items of the sources. Errors: those of [`Network::for_items`], which name the layer that does not take them; a
+    /// class id for which the network has no output.
+    pub fn model(&self, device: &Device, sources: &Sources) -> Result<Network> {
+        let cx = InitContext::new(device, self.train.seed).dtype(self.train.precision.dtype());
+        let x = sources.first(self.train.seed, 1)?.x;
+        let item = &x.shape()[1..];
+        // Shapes do not depend on the precision.
+        let dtype = if x.dtype().is_float() { DType::F32 } else { x.dtype() };
+        let outputs = self.model.output_shapes("model", &[(item, dtype)])?;
+        if let ([_, width], Some((class, item))) =
+            (outputs.first().map_or(&[][..], Vec::as_slice), sources.largest)
+            && self.loss.as_ref().is_none_or(|l| l.name() == "cross_entropy")
+            && class >= *width as i64
+        {
+            let what = format!(
+                "expected class ids below the network's {width} outputs, got {class} for item {item}"
+            );
+            return Err(NnError::config("data", what));
+        }
+        let model = Network::for_items(&cx, &self.model, "model", &[(item, x.dtype())])?;
+        self.freeze(&model)?;
+        Ok(model)
+    }
+
+    /// Freezes the parameters of the model that `train.freeze` names. Errors: a pattern that fits none.
+    pub fn freeze(&self, model: &dyn Layer) -> Result<()> {
+        for (i, pattern) in self.train.freeze.iter().enumerate() {
+            let key = format!("train.freeze[{i}]");
+            model.freeze(pattern).map_err(|e| NnError::config(key, e.to_string()))?;
+        }
+        Ok(())
+    }
+
+    /// The optimizer of a model, with masters, loss scaling and averages as far as they are asked for. Errors: a group without parameters.
+    pub fn optimizer(&self, model: &dyn Layer) -> Result<Optimizer> {
+        self.train.configure(self.optimizer.build(model)?)
+    }
+
+    /// Whether classes lie on the last axis of the output.
+    fn classes_last(&self, data: &Data) -> bool {
+        let said = self.loss.as_ref().and_then(|l| l.last);
+        said.unwrap_or(data.encoding().is_some())
+    }
+
+    /// The loss.
+    pub fn objective(&self, data: &Data, device: &Device) -> Result<Objective> {
+        let classes_last = self.classes_last(data);
+        let site = loss::Site { device, dtype: self.train.precision.dtype(), classes_last };
+        let objective = match (&self.loss, data.target()) {
+            (Some(loss), _) => loss.objective(site)?,
+            (None, TargetKind::Class) => Objective::Classify(CrossEntropyLoss::default()),
+            (None, TargetKind::Value | TargetKind::Input) => Objective::Regress(MseLoss::default()),
+        };
+        Ok(match objective {
+            Objective::Classify(l) if classes_last => Objective::custom(ClassesLast(l)),
+            o => o,
+        })
+    }
+
+    /// The trainer's settings for `items` training items per epoch.
+    pub fn options(&self, items: usize) -> TrainOptions {
+        let t = &self.train;
+        let per_step = t.batch_size.saturating_mul(t.accumulate).max(1);
+        let (schedule, plateau) = self.schedule.build(t.epochs, items.div_ceil(per_step) as u64);
+        TrainOptions {
+            epochs: t.epochs,
+            batch_size: t.batch_size,
+            accumulate: t.accumulate,
+            seed: t.seed,
+            shuffle: t.shuffle,
+            schedule,
+            plateau,
+            clip: t.clip(),
+            early_stopping: t.stopping(),
+            evaluate_ema: t.ema.is_some_and(|e| e.evaluate),
+            anomaly: t.anomaly.0,
+            run: t.run.clone(),
+            settings: self.settings(),
+            ..TrainOptions::default()
+        }
+    }
+
+    /// Sections that a resumed run must share with the one that it resumes; the trainer knows the other ones itself.
+    fn settings(&self) -> BTreeMap<String, Value> {
+        // A network that was read can be written: its keys are texts.
+        let model = serde_json::to_value(&self.model).unwrap_or_default();
+        let loss = self.loss.as_ref().map(|l| l.json.clone()).unwrap_or_default();
+        let sections = [("model", model), ("loss", loss), ("data", self.data.meaning())];
+        sections.into_iter().map(|(name, v)| (name.to_string(), v)).collect()
+    }
+
+    /// The trainer of a model, with objective, optimizer, settings and metrics. Errors: of [`Config::optimizer`], [`Config::objective`] and
+    /// [`Trainer::new`].
+    pub fn trainer<'a>(
+        &self,
+        model: &'a dyn Layer,
+        data: &Data,
+        sources: &Sources,
+        device: &Device,
+    ) -> Result<Trainer<'a>> {
+        let options = self.options(sources.train.items());
+        let objective = self.objective(data, device)?;
+        let site = metrics::Site { device, classes: data.classes(), items: data.test_items().max(1) };
+        let mut trainer = Trainer::new(model, self.optimizer(model)?, objective, device, options)?;
+        for m in &self.metrics {
+            trainer = trainer.metric(m.build(site, self.classes_last(data))?);
+        }
+        Ok(trainer)
+    }
+}

@@ -1,0 +1,10 @@
+//! Training: data, losses, optimizers, metrics, the loop, and runs described by files.
+
+mod checkpoint;
+pub mod config;
+pub mod data;
+pub mod losses;
+pub mod metrics;
+pub mod model;
+pub mod optim;
+pub mod trainer;
