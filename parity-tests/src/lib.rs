@@ -3,11 +3,12 @@
 //! See `README.md` of this crate for what runs when, and for the format of reports.
 
 pub mod backends;
-pub mod bounds;
 pub mod cases;
 pub mod compare;
 pub mod device;
-pub mod random_cases;
+pub mod reference;
 pub mod report;
 pub mod runner;
+pub mod sampler;
 pub mod suite;
+pub mod tolerance;

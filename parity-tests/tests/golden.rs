@@ -27,10 +27,9 @@ fn cases(path: &Path) -> Result<Vec<Result<Case, Unreadable>>, String> {
 fn main() -> ExitCode {
     let args = Arguments::from_args();
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden");
-    let mut suites: Vec<_> = std::fs::read_dir(&dir)
-        .expect("the suites lie in golden/")
-        .chain(std::fs::read_dir(dir.join("own")).expect("in golden/own/"))
-        .chain(std::fs::read_dir(dir.join("opinfo")).expect("and in golden/opinfo/"))
+    let mut suites: Vec<_> = ["suites", "own", "opinfo"]
+        .iter()
+        .flat_map(|folder| std::fs::read_dir(dir.join(folder)).expect("golden/ has this folder"))
         .flatten()
         .map(|e| e.path())
         .filter(|p| p.extension().is_some_and(|e| e == "json"))
@@ -64,8 +63,8 @@ fn main() -> ExitCode {
         for path in &suites {
             let (path, gpu) = (path.clone(), gpu.clone());
             let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-            let folder = if path.parent().is_some_and(|d| d.ends_with("opinfo")) { "opinfo/" } else { "" };
-            let name = format!("{}::{folder}{stem}", backend.name);
+            let folder = path.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy();
+            let name = format!("{}::{folder}/{stem}", backend.name);
             trials.push(Trial::test(name.clone(), move || {
                 let gpu = backends::private(&gpu).map_err(|e| e.to_string())?;
                 let mut report = Report::new(&*gpu);

@@ -1,7 +1,8 @@
 //! Every gradient of the table on the CPU in f64 against central differences of its forward.
 
 use parity_tests::cases::{KERNELS, Kernel, fields, find};
-use parity_tests::random_cases::{draw, run_wide};
+use parity_tests::reference::run_wide;
+use parity_tests::sampler::draw;
 use parity_tests::suite::{Case, HostTensor};
 use trefoil::DType;
 

@@ -16,7 +16,7 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use parity_tests::cases::KERNELS;
 use parity_tests::report::Report;
 use parity_tests::runner::Verdict;
-use parity_tests::{backends, random_cases};
+use parity_tests::{backends, runner};
 use trefoil::ops::all_ops;
 
 const SHAPES: u64 = 20;
@@ -101,7 +101,7 @@ fn main() -> ExitCode {
                 let mut failures = Vec::new();
                 for &dtype in kernel.dtypes {
                     for index in 0..shapes.div_ceil(kernel.dtypes.len()) {
-                        let verdict = random_cases::check(&*gpu, kernel, dtype, index, seed);
+                        let verdict = runner::random(&*gpu, kernel, dtype, index, seed);
                         match &verdict {
                             Verdict::Fail(e) => failures.push(e.clone()),
                             Verdict::Skip(e) => println!("{name}: skipped {e}"),

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use parity_tests::cases::{KERNELS, PENDING, find};
 use parity_tests::device::{Pattern, Placement};
-use parity_tests::random_cases::draw;
+use parity_tests::sampler::draw;
 use parity_tests::{runner, suite};
 use trefoil::CpuBackend;
 use trefoil::ops::{Family, Recorder, all_ops};
@@ -129,7 +129,7 @@ fn rows_agree_with_the_index() {
 #[test]
 fn every_suite_kernel_is_served_or_pending() {
     let mut seen = BTreeSet::new();
-    for entry in std::fs::read_dir(golden()).expect("golden").flatten() {
+    for entry in std::fs::read_dir(golden().join("suites")).expect("golden/suites").flatten() {
         if entry.path().extension().is_some_and(|e| e == "json") {
             for case in suite::load(&entry.path()).expect("suite") {
                 seen.insert(case.map_or_else(|e| e.kernel, |c| c.kernel));

@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use parity_tests::cases::{KERNELS, Kernel, fields, find};
 use parity_tests::device::{Pattern, Placement};
-use parity_tests::random_cases::draw;
 use parity_tests::runner::execute;
+use parity_tests::sampler::draw;
 use trefoil::driver::mock::{Call, MockDriver};
 use trefoil::ops::{CoreOps, Family};
 use trefoil::spec::all_kernels;

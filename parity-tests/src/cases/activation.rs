@@ -6,8 +6,8 @@ use trefoil::ops::*;
 use super::Bound::{Close, Exact};
 use super::{Bound, Kernel, TRANS, ULP, k};
 use crate::device::{Cx, Fail, R};
-use crate::random_cases::Dom::{Any, Coarse, Nonzero};
-use crate::random_cases::Sample;
+use crate::sampler::Dom::{Any, Coarse, Nonzero};
+use crate::sampler::Sample;
 
 fn forward(cx: &Cx<'_>, act: A) -> R {
     let x = cx.x("x")?;

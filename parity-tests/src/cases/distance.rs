@@ -6,8 +6,8 @@ use trefoil::ops::*;
 use super::Bound::Close;
 use super::{Bound, Kernel, k};
 use crate::device::{Cx, R};
-use crate::random_cases::Dom::Any;
-use crate::random_cases::Sample;
+use crate::sampler::Dom::Any;
+use crate::sampler::Sample;
 
 fn cdist(cx: &Cx<'_>) -> R {
     let (a, b) = (cx.x("a")?, cx.x("b")?);

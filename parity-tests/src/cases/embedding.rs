@@ -5,8 +5,8 @@ use trefoil::ops::*;
 use super::Bound::{Close, Sum};
 use super::{ANY, Kernel, k};
 use crate::device::{Cx, R};
-use crate::random_cases::Dom::Any;
-use crate::random_cases::Sample;
+use crate::sampler::Dom::Any;
+use crate::sampler::Sample;
 
 /// A row by number, from the end if negative; null for none.
 fn padding(cx: &Cx<'_>) -> R<Option<i64>> {

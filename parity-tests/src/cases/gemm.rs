@@ -7,8 +7,8 @@ use super::Bound::{Close, Product};
 use super::activation::gelu;
 use super::{Bound, Kernel, k};
 use crate::device::{Cx, Fail, R};
-use crate::random_cases::Dom::{Any, Range};
-use crate::random_cases::Sample;
+use crate::sampler::Dom::{Any, Range};
+use crate::sampler::Sample;
 
 /// Rows and columns of an operand after its transpose.
 fn sides(x: &View<'_>, transposed: bool) -> (usize, usize) {

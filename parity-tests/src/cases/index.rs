@@ -6,8 +6,8 @@ use trefoil::ops::*;
 use super::Bound::{Close, Sum};
 use super::{ANY, F32, Kernel, broadcast, element, k};
 use crate::device::{Cx, Fail, R};
-use crate::random_cases::Dom::{Any, NearOne};
-use crate::random_cases::Sample;
+use crate::sampler::Dom::{Any, NearOne};
+use crate::sampler::Sample;
 
 fn axis_of(cx: &Cx<'_>, name: &str) -> R<usize> {
     cx.axis("axis", cx.x(name)?.shape().len())
@@ -354,7 +354,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             .dtypes(ANY)
             .sample(|s| {
                 let shape = s.shape();
-                s.put("x", &shape, crate::random_cases::Dom::Coarse);
+                s.put("x", &shape, crate::sampler::Dom::Coarse);
                 let n = s.numel_of("x") + 3;
                 s.arg("capacity", n);
             }),

@@ -5,8 +5,8 @@ use trefoil::ops::*;
 use super::Bound::Stored;
 use super::{Kernel, k};
 use crate::device::{Cx, Fail, R};
-use crate::random_cases::Dom::Any;
-use crate::random_cases::Sample;
+use crate::sampler::Dom::Any;
+use crate::sampler::Sample;
 
 fn kind(cx: &Cx<'_>) -> R<MeshConv> {
     if !cx.has("mode") {

@@ -12,7 +12,7 @@ use trefoil::ops::Family;
 
 pub use self::pending::PENDING;
 use crate::device::{Cx, R};
-use crate::random_cases::Sample;
+use crate::sampler::Sample;
 use crate::suite::{Case, HostTensor};
 
 mod activation;
@@ -23,35 +23,23 @@ mod distance;
 mod elementwise;
 mod embedding;
 mod gemm;
-mod gnn;
-mod gnn_edges;
+mod graph;
 mod index;
-mod lm;
+mod language_model;
 mod loss;
-mod loss_batch;
-mod loss_each;
-mod loss_margin;
-mod loss_mixed;
-mod loss_more;
-mod loss_rows;
-mod loss_seq;
-mod loss_stft;
 mod mesh;
 mod norm;
 mod optimizer;
-mod optimizer_forms;
 mod pending;
 mod pool;
-mod quantised;
+mod quantized;
 mod random;
 mod reduce;
 mod resample;
 mod rnn;
 mod scan;
 mod shape;
-mod shape_grad;
 mod sort;
-mod unary;
 
 /// How closely a device must agree with the CPU in f64, for f32 storage; 16-bit storage gets two of its own ULP on top.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -357,36 +345,23 @@ pub fn arguments(spec: &'static str) -> Vec<(&'static str, Option<Value>)> {
 
 const FAMILIES: &[(Family, &[&[&[Kernel]]])] = &[
     (Family::Core, &[core::ROWS]),
-    (Family::Elementwise, &[elementwise::ROWS, unary::ROWS]),
+    (Family::Elementwise, elementwise::TABLES),
     (Family::Activation, &[activation::ROWS]),
     (Family::Reduce, &[reduce::ROWS]),
-    (Family::Shape, &[shape::ROWS, shape_grad::ROWS]),
+    (Family::Shape, shape::TABLES),
     (Family::Index, &[index::ROWS]),
-    (Family::Gemm, &[gemm::ROWS, quantised::ROWS]),
-    (
-        Family::Loss,
-        &[
-            loss::ROWS,
-            loss_each::ROWS,
-            loss_rows::ROWS,
-            loss_more::ROWS,
-            loss_mixed::ROWS,
-            loss_seq::ROWS,
-            loss_batch::ROWS,
-            loss_stft::ROWS,
-            loss_margin::ROWS,
-        ],
-    ),
-    (Family::Optimizer, &[optimizer::ROWS, optimizer_forms::ROWS]),
+    (Family::Gemm, &[gemm::ROWS, quantized::ROWS]),
+    (Family::Loss, loss::TABLES),
+    (Family::Optimizer, optimizer::TABLES),
     (Family::Random, &[random::ROWS]),
     (Family::Distance, &[distance::ROWS]),
     (Family::Sort, &[sort::ROWS]),
     (Family::Scan, &[scan::ROWS]),
     (Family::Mesh, &[mesh::ROWS]),
-    (Family::Gnn, &[gnn::ROWS, gnn_edges::ROWS]),
+    (Family::Gnn, graph::TABLES),
     (Family::Rnn, &[rnn::ROWS]),
     (Family::Embedding, &[embedding::ROWS]),
-    (Family::Lm, &[lm::ROWS]),
+    (Family::Lm, &[language_model::ROWS]),
     (Family::Attention, &[attention::ROWS]),
     (Family::Resample, &[resample::ROWS]),
     (Family::Pool, &[pool::ROWS]),

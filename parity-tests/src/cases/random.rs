@@ -6,8 +6,8 @@ use trefoil::ops::*;
 use super::Bound::{Close, Stored};
 use super::{F32, FLOATS, Kernel, ULP32, k};
 use crate::device::{Cx, Fail, R};
-use crate::random_cases::Dom::{Any, Positive, Range};
-use crate::random_cases::Sample;
+use crate::sampler::Dom::{Any, Positive, Range};
+use crate::sampler::Sample;
 
 fn rng(cx: &Cx<'_>) -> R<Rng<'static>> {
     Ok(Rng::new(cx.bits("seed")?).at(cx.bits("stream")?, cx.bits("offset")?))

@@ -6,8 +6,8 @@ use trefoil::{DType, View};
 use super::Bound::{Close, Exact, Product, Sum};
 use super::{Bound, F32, Kernel, k};
 use crate::device::{Cx, R};
-use crate::random_cases::Dom::{self, Any, Coarse, Nonzero};
-use crate::random_cases::Sample;
+use crate::sampler::Dom::{self, Any, Coarse, Nonzero};
+use crate::sampler::Sample;
 
 /// Axes of `names`, negative ones counted from the end; out-of-range ones are passed on for the library to refuse.
 fn axes(cx: &Cx<'_>, rank: usize) -> R<Vec<usize>> {

@@ -6,8 +6,8 @@ use trefoil::ops::*;
 use super::Bound::{Close, Sum};
 use super::{FLOATS, Kernel, k};
 use crate::device::{Cx, Fail, R};
-use crate::random_cases::Dom::{Any, Range};
-use crate::random_cases::Sample;
+use crate::sampler::Dom::{Any, Range};
+use crate::sampler::Sample;
 
 fn interpolate_params(cx: &Cx<'_>) -> R<Interpolate> {
     let mode = match cx.s("mode")?.as_str() {

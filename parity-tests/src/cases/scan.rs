@@ -6,8 +6,8 @@ use trefoil::ops::*;
 use super::Bound::{Close, Exact, Sum};
 use super::{ANY, Bound, Kernel, ULP, ULP32, k};
 use crate::device::{Cx, R};
-use crate::random_cases::Dom::{Any, Coarse};
-use crate::random_cases::Sample;
+use crate::sampler::Dom::{Any, Coarse};
+use crate::sampler::Sample;
 
 fn plan(cx: &Cx<'_>) -> R<CumSum> {
     Ok(CumSum::new().exclusive(cx.b("exclusive")?).reverse(cx.b("reverse")?))
