@@ -6,6 +6,7 @@ pub mod backends;
 pub mod cases;
 pub mod compare;
 pub mod device;
+pub mod oracle;
 pub mod reference;
 pub mod report;
 pub mod runner;

@@ -2,7 +2,7 @@
 
 use trefoil::ops::*;
 
-use super::Bound::{Close, Sum};
+use super::Bound::{Derived, Sum};
 use super::{ANY, Kernel, k};
 use crate::device::{Cx, R};
 use crate::sampler::Dom::Any;
@@ -84,7 +84,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[&[
         &["embedding", "embedding_renorm"],
         |cx| forward(cx, cx.f("norm_type")?),
     )
-    .bound(Close(1e-5, 1e-6))
+    .bound(Derived)
     .sample(|s| {
         draw(s);
         s.arg("max_norm", 1.5);

@@ -3,7 +3,7 @@
 use trefoil::DType;
 use trefoil::ops::*;
 
-use super::Bound::{Close, Product, Stored, Sum};
+use super::Bound::{Derived, Product, Stored, Sum};
 use super::loss::{draw_reduction, reduction};
 use super::{Kernel, TRANS, k};
 use crate::device::{Cx, Fail, R};
@@ -244,11 +244,9 @@ const LINEAR: &str = "ignore_index=-100, label_smoothing=0.0, z_loss=0.0, softca
 const ROUTER: &str = "score=\"softmax\", renormalize=true";
 
 pub(super) const ROWS: &[&[Kernel]] = &[&[
-    k("rope", "B7.1", "x, [positions:i32]", ROPE, "y", &["rope"], rope)
-        .bound(Close(1e-6, 1.5e-6))
-        .sample(rope_sample),
+    k("rope", "B7.1", "x, [positions:i32]", ROPE, "y", &["rope"], rope).bound(Derived).sample(rope_sample),
     k("rope_backward", "B7.1", "dy, [positions:i32]", ROPE, "dx", &["rope_bwd"], rope_backward)
-        .bound(Close(1e-6, 1.5e-6))
+        .bound(Derived)
         .grad_of("rope"),
     k(
         "fused_linear_cross_entropy",
@@ -259,7 +257,8 @@ pub(super) const ROWS: &[&[Kernel]] = &[&[
         &["fused_linear_cross_entropy"],
         linear_loss,
     )
-    .bound(Close(1e-5, 1e-5))
+    .bound(Derived)
+    .units(8.0, super::LOGARITHMS)
     .sample(linear_sample),
     k(
         "fused_linear_cross_entropy_backward",
@@ -270,8 +269,8 @@ pub(super) const ROWS: &[&[Kernel]] = &[&[
         &["fused_linear_cross_entropy_bwd"],
         linear_loss_backward,
     )
-    .bound(Stored(2e-5, 1e-5))
-    .cancels()
+    .bound(Stored)
+    .units(16.0, "p - 1 of the target is 0 where there is one class")
     .grad_of("fused_linear_cross_entropy"),
     k(
         "moe_router",
@@ -293,8 +292,8 @@ pub(super) const ROWS: &[&[Kernel]] = &[&[
         &["moe_router_bwd"],
         router_backward,
     )
-    .bound(Close(5e-6, 2e-6))
-    .cancels()
+    .bound(Derived)
+    .units(16.0, "renormalised weights of one choice are 1 whatever the logits")
     .grad_of("moe_router"),
     k("moe_permute", "B7.14", "x, perm:i32", "k", "y", &["moe_permute"], permute).sample(permute_sample),
     k("moe_unpermute", "B7.14", "x, perm:i32, weights", "k", "y", &["moe_unpermute"], unpermute)

@@ -3,17 +3,17 @@
 mod calls;
 mod sample;
 
-use super::Bound::Close;
+use super::Bound::Derived;
 use super::{Bound, F32, Kernel, k};
 
 use calls::*;
 use sample::*;
 
 /// What the specification allows for values of ordinary size.
-const FORWARD: Bound = Close(2e-6, 1e-5);
+const FORWARD: Bound = Derived;
 /// The gradient of a score is p (dp - D), where D is the mean of the dp: it cancels where there is one key, and so does what is summed from it where
 /// a bias is constant over the keys.
-const BACKWARD: Bound = Close(2e-4, 2e-5);
+const BACKWARD: Bound = Derived;
 
 const IN: &str = "Q, K, V, [bias], [mask:u8], [key_lengths:i32]";
 const IN_B: &str = "dO, Q, K, V, O, LSE:f32, [bias], [mask:u8], [key_lengths:i32]";
@@ -45,11 +45,9 @@ pub(super) const ROWS: &[&[Kernel]] = &[&[
     .sample(cross),
     k("flash_attention_backward", "S6.4", IN_B, ARGS, GRADS, &["attention_bwd"], backward)
         .bound(BACKWARD)
-        .cancels()
         .grad_of("flash_attention_v2"),
     k("grouped_query_attention_backward", "S6.5", IN_B, ARGS, GRADS, &["attention_bwd"], backward)
         .bound(BACKWARD)
-        .cancels()
         .grad_of("grouped_query_attention"),
     k(
         "cross_attention_backward",
@@ -61,7 +59,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[&[
         backward,
     )
     .bound(BACKWARD)
-    .cancels()
     .grad_of("cross_attention"),
     k(
         "attention_varlen",
@@ -84,7 +81,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[&[
         varlen_backward,
     )
     .bound(BACKWARD)
-    .cancels()
     .grad_of("attention_varlen"),
     k(
         "multi_head_attention",
@@ -97,7 +93,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[&[
     )
     // 16-bit intermediates are rounded several times.
     .dtypes(F32)
-    .bound(Close(2e-5, 2e-4))
+    .bound(Derived)
     .composite()
     .sample(mha_sample),
     k(
@@ -110,8 +106,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[&[
         multi_head_backward,
     )
     .dtypes(F32)
-    .bound(Close(2e-4, 2e-3))
-    .cancels()
+    .bound(Derived)
     .composite()
     .grad_of("multi_head_attention"),
 ]];

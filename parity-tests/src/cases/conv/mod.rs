@@ -14,9 +14,9 @@ use calls::*;
 use sample::*;
 
 /// Sums of up to some thousand products near 1, then an activation; in 16 bits the gradient before it is stored in between.
-const FUSED: Bound = Stored(2e-6, 2e-4);
+const FUSED: Bound = Stored;
 /// Sums of up to a few hundred products whose factors are themselves short sums.
-const DEFORM: Bound = Stored(4e-6, 2e-4);
+const DEFORM: Bound = Stored;
 
 const CONV: &str = "s=1, p=0, d=1, g=1";
 const SIZED: &str = "input_size, s=1, p=0, d=1, g=1";
@@ -141,7 +141,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             &["causal_conv1d"],
             causal,
         )
-        .bound(Stored(1e-6, 2e-6))
+        .bound(Stored)
         .sample(draw_causal),
         k(
             "causal_conv1d_backward",
@@ -152,7 +152,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             &["causal_conv1d_bwd"],
             causal_backward,
         )
-        .bound(Stored(4e-6, 1e-4))
+        .bound(Stored)
         .grad_of("causal_conv1d"),
         k(
             "causal_conv1d_step",
@@ -163,7 +163,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             &["causal_conv1d"],
             causal_in_place,
         )
-        .bound(Stored(1e-6, 2e-6))
+        .bound(Stored)
         .sample(draw_state),
         k(
             "conv_bias_act",
@@ -202,7 +202,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             &["conv_bwd"],
             fused_backward,
         )
-        .bound(Stored(4e-6, 2e-3))
+        .bound(Stored)
         .grad_of("conv_scale_act"),
         k("conv1d_asymmetric", "B4.1", "x, w", "s=1, p=0, pe=0, d=1, g=1", "y", &["conv"], |cx| {
             let (p, x, w) = (asymmetric(cx)?, cx.x("x")?, cx.x("w")?);
@@ -250,7 +250,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             &["deform_conv_bwd"],
             deform_backward,
         )
-        .bound(Stored(8e-6, 2e-3))
+        .bound(Stored)
         .grad_of("deform_conv2d"),
     ],
 ];

@@ -6,7 +6,7 @@ mod sample;
 
 use trefoil::ops::*;
 
-use super::Bound::{Close, Stored, Sum};
+use super::Bound::{Derived, Stored, Sum};
 use super::{Kernel, k};
 use crate::sampler::Dom::Any;
 
@@ -15,7 +15,7 @@ use sample::*;
 
 const MESSAGES: &str = "src:idx, dst:idx, [x], [e]";
 const MESSAGES_BWD: &str = "dy, src:idx, dst:idx, [x], [e], [arg:idx], [degree:idx]";
-const SUMS: super::Bound = Stored(4e-5, 3e-5);
+const SUMS: super::Bound = Stored;
 
 pub(super) const TABLES: &[&[&[Kernel]]] = &[ROWS, edges::ROWS];
 
@@ -71,7 +71,7 @@ const ROWS: &[&[Kernel]] = &[
             &["message_passing"],
             |cx| messages(cx, false),
         )
-        .bound(Close(2e-5, 2e-5))
+        .bound(Derived)
         .sample(draw_messages),
         k(
             "message_passing_backward",
@@ -83,6 +83,7 @@ const ROWS: &[&[Kernel]] = &[
             |cx| messages_backward(cx, false),
         )
         .bound(SUMS)
+        .units(32.0, "gradients of u - v cancel where both ends are one node")
         .grad_of("message_passing_forward"),
         k(
             "message_passing_planned",
@@ -93,7 +94,7 @@ const ROWS: &[&[Kernel]] = &[
             &["message_passing", "csr"],
             |cx| messages(cx, true),
         )
-        .bound(Close(2e-5, 2e-5))
+        .bound(Derived)
         .sample(draw_messages),
         k(
             "message_passing_planned_backward",
@@ -105,6 +106,7 @@ const ROWS: &[&[Kernel]] = &[
             |cx| messages_backward(cx, true),
         )
         .bound(SUMS)
+        .units(32.0, "gradients of u - v cancel where both ends are one node")
         .grad_of("message_passing_planned"),
     ],
     &[
@@ -196,7 +198,7 @@ const ROWS: &[&[Kernel]] = &[
         k("scatter_mul", "B12.2", "src, idx:idx", "R", "y", &["group_reduce", "csr"], |cx| {
             group(cx, GroupReduce::Prod, None)
         })
-        .bound(Close(1e-4, 1e-30))
+        .bound(Derived)
         .sample(draw_products),
         k(
             "scatter_mul_backward",
@@ -207,7 +209,7 @@ const ROWS: &[&[Kernel]] = &[
             &["group_reduce_bwd", "csr"],
             |cx| group_backward(cx, GroupReduce::Prod),
         )
-        .bound(Close(2e-4, 1e-30))
+        .bound(Derived)
         .grad_of("scatter_mul"),
         k(
             "scatter_std",
@@ -218,7 +220,7 @@ const ROWS: &[&[Kernel]] = &[
             &["group_reduce", "csr"],
             |cx| group(cx, std_options(cx)?, None),
         )
-        .bound(Close(1e-5, 1e-5))
+        .bound(Derived)
         .sample(|s| {
             draw_groups(s);
             let correction = s.below(2);
@@ -233,7 +235,7 @@ const ROWS: &[&[Kernel]] = &[
             &["group_reduce_bwd", "csr"],
             |cx| group_backward(cx, std_options(cx)?),
         )
-        .bound(Close(2e-5, 2e-5))
+        .bound(Derived)
         .grad_of("scatter_std"),
     ],
 ];

@@ -2,7 +2,7 @@
 
 use trefoil::ops::*;
 
-use crate::cases::Bound::Close;
+use crate::cases::Bound::Derived;
 use crate::cases::{Kernel, k};
 use crate::device::{Cx, Fail, R};
 use crate::sampler::Dom::Any;
@@ -107,7 +107,7 @@ pub(in crate::cases) fn draw_reduction(s: &mut Sample) {
 pub(super) const ROWS: &[&[Kernel]] = &[
     &[
         k("mse_loss", "S7.1", "p, t, [weight], [mask:u8]", "reduction=\"mean\"", "loss", &["loss"], mse)
-            .bound(Close(4e-6, 1e-6))
+            .bound(Derived)
             .sample(|s| {
                 let shape = s.shape();
                 s.put("p", &shape, Any);
@@ -128,7 +128,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             &["loss_bwd"],
             mse,
         )
-        .bound(Close(4e-6, 1e-6))
+        .bound(Derived)
         .grad_of("mse_loss"),
     ],
     &[
@@ -141,7 +141,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             &["cross_entropy"],
             cross_entropy,
         )
-        .bound(Close(4e-6, 2e-6))
+        .bound(Derived)
         .sample(|s| {
             let (n, c) = (1 + s.below(40), if s.small { 4 } else { 2 + s.below(60) });
             let shape = if s.coin() { vec![n, c] } else { vec![n, c, 1 + s.below(5)] };
@@ -169,7 +169,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             &["cross_entropy_bwd"],
             cross_entropy_backward,
         )
-        .bound(Close(4e-6, 4e-6))
+        .bound(Derived)
         .grad_of("cross_entropy_loss"),
     ],
 ];

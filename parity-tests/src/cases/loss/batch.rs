@@ -5,7 +5,6 @@ use std::rc::Rc;
 use trefoil::View;
 use trefoil::ops::*;
 
-use crate::cases::Bound::Close;
 use crate::cases::{Kernel, pair};
 use crate::device::{Cx, R, Tensor};
 use crate::sampler::Dom::{Any, Count, Positive, Range};
@@ -53,8 +52,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
     &pair!("nt_xent_loss", "L62", "z1, z2", "tau=0.1", "[dz1], [dz2]", ["batch_loss"], |cx| {
         run(cx, BatchLoss::NtXent { tau: cx.f("tau")? }, &["z1", "z2"], "")
     })
-    .bound(Close(2e-5, 2e-5))
-    .grad_bound(Close(5e-5, 5e-5))
     .sample(|s| {
         let n = size(s);
         s.put("z1", &n, Any);
@@ -70,8 +67,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         ["batch_loss"],
         |cx| { run(cx, BatchLoss::InfoNce { tau: cx.f("tau")? }, &["q", "k", "negatives"], "") }
     )
-    .bound(Close(2e-5, 2e-5))
-    .grad_bound(Close(5e-5, 5e-5))
     .sample(|s| {
         let n = size(s);
         s.put("q", &n, Range(-0.5, 0.5));
@@ -85,8 +80,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
     &pair!("barlow_twins_loss", "L64", "z1, z2", "lambda=0.0051", "[dz1], [dz2]", ["batch_loss"], |cx| {
         run(cx, BatchLoss::Barlow { lambda: cx.f("lambda")? }, &["z1", "z2"], "")
     })
-    .bound(Close(2e-5, 2e-5))
-    .grad_bound(Close(5e-5, 5e-5))
     .sample(|s| {
         let n = size(s);
         s.put("z1", &n, Any);
@@ -95,8 +88,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
     &pair!("supervised_contrastive_loss", "L72", "z, labels:idx", "tau=0.1", "dz", ["batch_loss"], |cx| {
         run(cx, BatchLoss::SupCon { tau: cx.f("tau")? }, &["z"], "labels")
     })
-    .bound(Close(2e-5, 2e-5))
-    .grad_bound(Close(5e-5, 5e-5))
     .sample(|s| {
         let n = size(s);
         s.put("z", &n, Any);
@@ -106,8 +97,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
     &pair!("pairwise_ranking_loss", "L50", "s, rel", "-", "ds", ["batch_loss"], |cx| {
         run(cx, BatchLoss::PairwiseRanking, &["s", "rel"], "")
     })
-    .bound(Close(2e-5, 2e-5))
-    .grad_bound(Close(5e-5, 5e-5))
     .sample(|s| {
         let n = if s.small { 5 } else { [1, 33, 300][s.below(3)] };
         s.put("s", &[n], Any);
@@ -116,8 +105,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
     &pair!("moe_load_balance_loss", "L75", "probs, ids:idx", "-", "dprobs", ["batch_loss"], |cx| {
         run(cx, BatchLoss::MoeBalance, &["probs"], "ids")
     })
-    .bound(Close(2e-5, 2e-5))
-    .grad_bound(Close(5e-5, 5e-5))
     .sample(|s| {
         let n = size(s);
         s.put("probs", &n, Positive);
@@ -126,8 +113,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
     &pair!("lovasz_softmax_loss", "L71", "p, target:idx", "-", "dp", ["batch_loss"], |cx| {
         run(cx, BatchLoss::Lovasz, &["p"], "target")
     })
-    .bound(Close(2e-5, 2e-5))
-    .grad_bound(Close(5e-5, 5e-5))
     .sample(|s| {
         let n = size(s);
         s.put("p", &n, Range(0.05, 0.95));

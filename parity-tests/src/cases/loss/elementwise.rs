@@ -3,7 +3,7 @@
 use trefoil::ops::*;
 
 use super::basic::{draw_reduction, each};
-use crate::cases::Bound::{Close, Sum};
+use crate::cases::Bound::{Derived, Sum};
 use crate::cases::{Kernel, k, pair};
 use crate::device::{Cx, R};
 use crate::sampler::Dom::{self, Any, Count, Positive, Range, Sign};
@@ -49,7 +49,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             &["loss"],
             |cx| each(cx, Loss::SmoothL1 { beta: cx.f("beta")? }, "p", "t"),
         )
-        .bound(Close(4e-6, 2e-6))
+        .bound(Derived)
         .sample(|s| {
             operands(s, "p", Any, "t", Any);
             weights(s, true);
@@ -65,14 +65,14 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             &["loss_bwd"],
             |cx| each(cx, Loss::SmoothL1 { beta: cx.f("beta")? }, "p", "t"),
         )
-        .bound(Close(4e-6, 2e-6))
+        .bound(Derived)
         .grad_of("smooth_l1_loss"),
     ],
     &[
         k("bce_loss", "S7.3", "p, t, [weight]", "reduction=\"mean\"", "loss", &["loss"], |cx| {
             each(cx, Loss::Bce, "p", "t")
         })
-        .bound(Close(4e-6, 2e-6))
+        .bound(Derived)
         .sample(|s| {
             operands(s, "p", Range(0.02, 0.98), "t", Range(0.0, 1.0));
             weights(s, false);
@@ -82,7 +82,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         k("bce_backward", "S7.3", "gy, p, t, [weight]", "reduction=\"mean\"", "dp", &["loss_bwd"], |cx| {
             each(cx, Loss::Bce, "p", "t")
         })
-        .bound(Close(4e-6, 2e-6))
+        .bound(Derived)
         .grad_of("bce_loss"),
     ],
     &pair!(
@@ -94,7 +94,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         ["loss"],
         |cx| each(cx, focal(cx)?, "x", "t")
     )
-    .bound(Close(4e-6, 2e-6))
     .sample(|s| {
         operands(s, "x", Any, "t", Range(0.0, 1.0));
         let gamma = [0.0, 1.5, 2.0][s.below(3)];
@@ -109,7 +108,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
     &pair!("mae_loss", "L2", "p, t, [weight], [mask:u8]", "reduction=\"mean\"", "dp", ["loss"], |cx| {
         each(cx, Loss::Mae, "p", "t")
     })
-    .bound(Close(4e-6, 2e-6))
     .sample(|s| {
         operands(s, "p", Any, "t", Any);
         weights(s, true);
@@ -125,7 +123,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         ["loss"],
         |cx| each(cx, Loss::Huber { delta: cx.f("delta")? }, "p", "t")
     )
-    .bound(Close(4e-6, 2e-6))
     .sample(|s| {
         operands(s, "p", Any, "t", Any);
         weights(s, true);
@@ -135,7 +132,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
     &pair!("log_cosh_loss", "L5", "p, t, [weight], [mask:u8]", "reduction=\"mean\"", "dp", ["loss"], |cx| {
         each(cx, Loss::LogCosh, "p", "t")
     })
-    .bound(Close(4e-6, 2e-6))
     .sample(|s| {
         operands(s, "p", Any, "t", Any);
         weights(s, true);
@@ -151,7 +147,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         ["loss"],
         |cx| each(cx, Loss::Charbonnier { eps: cx.f("eps")? }, "p", "t")
     )
-    .bound(Close(4e-6, 2e-6))
     .sample(|s| {
         operands(s, "p", Any, "t", Any);
         weights(s, true);
@@ -167,7 +162,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         ["loss"],
         |cx| each(cx, Loss::MeanBias, "p", "t")
     )
-    .bound(Close(4e-6, 2e-6))
     .sample(|s| {
         operands(s, "p", Any, "t", Any);
         weights(s, true);
@@ -177,7 +171,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
     &pair!("hinge_loss", "L10", "p, t, [weight], [mask:u8]", "reduction=\"mean\"", "dp", ["loss"], |cx| {
         each(cx, Loss::Hinge, "p", "t")
     })
-    .bound(Close(4e-6, 2e-6))
     .sample(|s| {
         operands(s, "p", Any, "t", Sign);
         weights(s, true);
@@ -193,7 +186,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         ["loss"],
         |cx| each(cx, Loss::SquaredHinge, "p", "t")
     )
-    .bound(Close(4e-6, 2e-6))
     .sample(|s| {
         operands(s, "p", Any, "t", Sign);
         weights(s, true);
@@ -209,7 +201,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         ["loss"],
         |cx| each(cx, Loss::ModifiedHuber, "p", "t")
     )
-    .bound(Close(4e-6, 2e-6))
     .sample(|s| {
         operands(s, "p", Any, "t", Sign);
         weights(s, true);
@@ -225,7 +216,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         ["loss"],
         |cx| each(cx, Loss::Exponential, "p", "t")
     )
-    .bound(Close(4e-6, 2e-6))
     .sample(|s| {
         operands(s, "p", Any, "t", Sign);
         weights(s, true);
@@ -241,7 +231,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         ["loss"],
         |cx| each(cx, poisson(cx)?, "p", "t")
     )
-    .bound(Close(4e-6, 2e-6))
     .sample(|s| {
         operands(s, "p", Positive, "t", Count);
         weights(s, true);
@@ -259,7 +248,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         ["loss"],
         |cx| each(cx, Loss::BornMse, "p", "t")
     )
-    .bound(Close(4e-6, 2e-6))
     .sample(|s| {
         operands(s, "p", Any, "t", Any);
         weights(s, true);
@@ -276,7 +264,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         |cx| each(cx, Loss::Wasserstein, "c", "y")
     )
     .bound(Sum)
-    .grad_bound(Close(4e-6, 2e-6))
     .sample(|s| {
         operands(s, "c", Any, "y", Sign);
         weights(s, true);
@@ -286,7 +273,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
     &pair!("hinge_embedding_loss", "L70", "x, y", "margin=1.0, reduction=\"mean\"", "dx", ["loss"], |cx| {
         each(cx, Loss::HingeEmbedding { margin: cx.f("margin")? }, "x", "y")
     })
-    .bound(Close(4e-6, 2e-6))
     .sample(|s| {
         operands(s, "x", Positive, "y", Sign);
 
@@ -295,7 +281,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
     &pair!("soft_margin_loss", "L70", "x, y", "reduction=\"mean\"", "dx", ["loss"], |cx| {
         each(cx, Loss::SoftMargin, "x", "y")
     })
-    .bound(Close(4e-6, 2e-6))
     .sample(|s| {
         operands(s, "x", Any, "y", Sign);
 

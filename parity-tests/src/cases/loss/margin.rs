@@ -4,7 +4,6 @@ use trefoil::ops::RowLoss;
 
 use super::basic::draw_reduction;
 use super::rows::{matrix, rows};
-use crate::cases::Bound::Close;
 use crate::cases::{Kernel, pair};
 use crate::sampler::Dom::{Any, Range};
 
@@ -21,7 +20,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             rows(cx, kind, &["x", "y"], "target")
         }
     )
-    .bound(Close(2e-5, 1e-5))
     .sample(|s| {
         let n = matrix(s, &[("x", Range(-0.9, 0.9))]);
         if s.coin() {
@@ -50,7 +48,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             rows(cx, kind, &["w", "w_ref", "y", "kl"], "")
         }
     )
-    .bound(Close(1e-5, 1e-5))
     .sample(|s| {
         let shape = s.solid();
         s.put("w", &shape, Range(-4.0, -0.2));

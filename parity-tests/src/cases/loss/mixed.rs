@@ -5,7 +5,7 @@ use trefoil::{Buffer, GradMut, View};
 
 use super::basic::{draw_reduction, each};
 use super::rows::{matrix, rows, rows_of};
-use crate::cases::Bound::Close;
+use crate::cases::Bound::Derived;
 use crate::cases::{Kernel, element, k, pair};
 use crate::device::{Cx, R};
 use crate::sampler::Dom::{Any, Positive, Range};
@@ -93,7 +93,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         ["loss", "row_loss"],
         quantile
     )
-    .bound(Close(4e-6, 2e-6))
     .sample(|s| {
         let shape = s.solid();
         if s.coin() {
@@ -114,7 +113,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         ["loss", "row_loss"],
         bce_logits
     )
-    .bound(Close(4e-6, 2e-6))
     .sample(|s| {
         let n = matrix(s, &[("x", Any), ("t", Range(0.0, 1.0))]);
         if s.coin() {
@@ -134,7 +132,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         ["loss", "row_loss"],
         weighted
     )
-    .bound(Close(4e-6, 2e-6))
     .sample(|s| {
         let n = matrix(s, &[("p", Range(0.05, 0.95))]);
         if s.coin() {
@@ -156,7 +153,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         ["loss", "row_loss"],
         divergence
     )
-    .bound(Close(4e-6, 4e-6))
     .sample(|s| {
         matrix(s, &[("p", Range(0.05, 1.0)), ("t", Range(0.05, 1.0))]);
         let (a, b) = (s.coin(), s.coin());
@@ -175,7 +171,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             &["loss_list"],
             perceptual,
         )
-        .bound(Close(4e-6, 2e-6))
+        .bound(Derived)
         .sample(|s| {
             let shapes = [s.solid(), s.solid()];
             for name in ["f", "g"] {
@@ -196,10 +192,10 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             &["loss_list_bwd"],
             perceptual_grad,
         )
-        .bound(Close(4e-6, 2e-6))
+        .bound(Derived)
         .grad_of("perceptual_loss"),
         k("physics_informed_loss", "L38", "r0, r1, ...", "weights", "loss", &["loss_list"], physics)
-            .bound(Close(4e-6, 2e-6))
+            .bound(Derived)
             .sample(|s| {
                 for i in 0..2 {
                     let shape = s.solid();

@@ -5,7 +5,6 @@ use trefoil::ops::*;
 
 use super::basic::draw_reduction;
 use super::rows::{matrix, rows, size};
-use crate::cases::Bound::Close;
 use crate::cases::{Kernel, pair};
 use crate::device::{Cx, R};
 use crate::sampler::Dom::{self, Any, Positive, Range, Sign};
@@ -63,7 +62,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             )
         }
     )
-    .bound(Close(1e-5, 1e-5))
     .sample(|s| {
         volume(s, Range(0.05, 0.95));
         let (squared, logits, channel) = (s.coin(), s.coin(), s.coin());
@@ -75,7 +73,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
     &pair!("jaccard_loss", "L24", "p, t", "smooth=1.0, reduction=\"mean\"", "dp", ["row_loss"], |cx| {
         rows(cx, RowLoss::Tversky { a: 1.0, b: 1.0, smooth: cx.f("smooth")?, gamma: 1.0 }, &["p", "t"], "")
     })
-    .bound(Close(1e-5, 1e-5))
     .sample(|s| {
         volume(s, Range(0.05, 0.95));
         draw_reduction(s);
@@ -96,7 +93,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             )
         }
     )
-    .bound(Close(1e-5, 1e-5))
     .sample(|s| {
         volume(s, Range(0.05, 0.95));
         draw_reduction(s);
@@ -122,7 +118,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             )
         }
     )
-    .bound(Close(1e-5, 1e-5))
     .sample(|s| {
         volume(s, Range(0.05, 0.95));
         draw_reduction(s);
@@ -130,7 +125,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
     &pair!("iou_loss", "L53", "p, t", "eps=1e-07, reduction=\"mean\"", "dp", ["row_loss"], |cx| {
         rows(cx, RowLoss::Boxes { overlap: BoxOverlap::Iou, eps: cx.f("eps")? }, &["p", "t"], "")
     })
-    .bound(Close(1e-5, 1e-5))
     .sample(|s| {
         box_pairs(s);
         draw_reduction(s);
@@ -138,7 +132,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
     &pair!("giou_loss", "L54", "p, t", "eps=1e-07, reduction=\"mean\"", "dp", ["row_loss"], |cx| {
         rows(cx, RowLoss::Boxes { overlap: BoxOverlap::Giou, eps: cx.f("eps")? }, &["p", "t"], "")
     })
-    .bound(Close(1e-5, 1e-5))
     .sample(|s| {
         box_pairs(s);
         draw_reduction(s);
@@ -146,7 +139,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
     &pair!("diou_loss", "L55", "p, t", "eps=1e-07, reduction=\"mean\"", "dp", ["row_loss"], |cx| {
         rows(cx, RowLoss::Boxes { overlap: BoxOverlap::Diou, eps: cx.f("eps")? }, &["p", "t"], "")
     })
-    .bound(Close(1e-5, 1e-5))
     .sample(|s| {
         box_pairs(s);
         draw_reduction(s);
@@ -154,7 +146,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
     &pair!("ciou_loss", "L56", "p, t", "eps=1e-07, reduction=\"mean\"", "dp", ["row_loss"], |cx| {
         rows(cx, RowLoss::Boxes { overlap: BoxOverlap::Ciou, eps: cx.f("eps")? }, &["p", "t"], "")
     })
-    .bound(Close(1e-5, 1e-5))
     .sample(|s| {
         box_pairs(s);
         draw_reduction(s);
@@ -162,7 +153,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
     &pair!("quantum_loss", "L32", "psi, phi", "reduction=\"mean\"", "dpsi", ["row_loss"], |cx| {
         rows(cx, RowLoss::Quantum, &["psi", "phi"], "")
     })
-    .bound(Close(1e-5, 1e-5))
     .sample(|s| {
         let [n, d] = size(s);
         s.put("psi", &[n, d, 2], Any);
@@ -178,7 +168,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         ["row_loss"],
         |cx| rows(cx, RowLoss::Depth { lambda: cx.f("lambda")?, root: cx.b("sqrt")? }, &["p", "t"], "")
     )
-    .bound(Close(1e-5, 1e-5))
     .sample(|s| {
         volume(s, Positive);
         let shape = s.shape_of("p");
@@ -194,7 +183,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
     &pair!("mae_reconstruction_loss", "L67", "p, t, mask:u8", "normalize=false", "dp", ["row_loss"], |cx| {
         rows(cx, RowLoss::Patches { normalize: cx.b("normalize")? }, &["p", "t"], "")
     })
-    .bound(Close(1e-5, 1e-5))
     .sample(|s| {
         let [n, d] = size(s);
         let shape = [n, 2, d.max(2)];
@@ -213,7 +201,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         ["row_loss"],
         |cx| { rows(cx, RowLoss::GaussianKl, &["mu", "lv"], "") }
     )
-    .bound(Close(1e-5, 1e-5))
     .sample(|s| {
         matrix(s, &[("mu", Any), ("lv", Any)]);
         draw_reduction(s);
@@ -221,14 +208,12 @@ pub(super) const ROWS: &[&[Kernel]] = &[
     &pair!("root_mean_squared_error_loss", "L3", "p, t", "-", "dp", ["row_loss"], |cx| {
         rows(cx, RowLoss::Rmse, &["p", "t"], "")
     })
-    .bound(Close(1e-5, 1e-5))
     .sample(|s| {
         same(s, &[("p", Any), ("t", Any)]);
     }),
     &pair!("elastic_net_loss", "L9", "p, t", "alpha=0.01, r=0.5", "dp", ["row_loss"], |cx| {
         rows(cx, RowLoss::ElasticNet { alpha: cx.f("alpha")?, r: cx.f("r")? }, &["p", "t"], "")
     })
-    .bound(Close(1e-5, 1e-5))
     .sample(|s| {
         same(s, &[("p", Any), ("t", Any)]);
     }),
@@ -243,7 +228,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             rows(cx, RowLoss::GaussianNll { full: cx.b("full")?, eps: cx.f("eps")? }, &["p", "t", "var"], "")
         }
     )
-    .bound(Close(1e-5, 1e-5))
     .sample(|s| {
         same(s, &[("p", Any), ("t", Any), ("var", Positive)]);
         let full = s.coin();
@@ -259,7 +243,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         ["row_loss"],
         |cx| rows(cx, RowLoss::MarginRanking { margin: cx.f("margin")? }, &["x1", "x2", "y"], "")
     )
-    .bound(Close(1e-5, 1e-5))
     .sample(|s| {
         same(s, &[("x1", Any), ("x2", Any), ("y", Sign)]);
         s.arg("margin", 0.5);
@@ -274,7 +257,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         ["row_loss"],
         |cx| rows(cx, RowLoss::Dpo { beta: cx.f("beta")? }, &["w", "l", "w_ref", "l_ref"], "")
     )
-    .bound(Close(1e-5, 1e-5))
     .sample(|s| {
         same(s, &[("w", Range(-4.0, -0.2)), ("l", Range(-4.0, -0.2)), ("w_ref", Any), ("l_ref", Any)]);
         draw_reduction(s);
@@ -288,7 +270,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         ["row_loss"],
         |cx| rows(cx, RowLoss::Ipo { beta: cx.f("beta")? }, &["w", "l", "w_ref", "l_ref"], "")
     )
-    .bound(Close(1e-5, 1e-5))
     .sample(|s| {
         same(s, &[("w", Range(-4.0, -0.2)), ("l", Range(-4.0, -0.2)), ("w_ref", Any), ("l_ref", Any)]);
         draw_reduction(s);
@@ -302,7 +283,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         ["row_loss"],
         |cx| rows(cx, RowLoss::SimPo { beta: cx.f("beta")?, gamma: cx.f("gamma")? }, &["w", "l"], "")
     )
-    .bound(Close(1e-5, 1e-5))
     .sample(|s| {
         same(s, &[("w", Range(-4.0, -0.2)), ("l", Range(-4.0, -0.2))]);
         draw_reduction(s);
@@ -310,7 +290,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
     &pair!("orpo_loss", "L74", "w, l", "reduction=\"mean\"", "[dw], [dl]", ["row_loss"], |cx| {
         rows(cx, RowLoss::Orpo, &["w", "l"], "")
     })
-    .bound(Close(1e-5, 1e-5))
     .sample(|s| {
         same(s, &[("w", Range(-4.0, -0.2)), ("l", Range(-4.0, -0.2))]);
         draw_reduction(s);
@@ -324,7 +303,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         ["row_loss"],
         |cx| rows(cx, adversarial(cx)?, &["d_fake", "d_real"], "")
     )
-    .bound(Close(1e-5, 1e-5))
     .sample(|s| {
         same(s, &[("d_fake", Any)]);
         if s.coin() {

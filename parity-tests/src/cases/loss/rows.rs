@@ -6,7 +6,6 @@ use trefoil::ops::*;
 use trefoil::{GradMut, View};
 
 use super::basic::{draw_reduction, reduction};
-use crate::cases::Bound::Close;
 use crate::cases::{Kernel, pair};
 use crate::device::{Cx, R, Tensor};
 use crate::sampler::Dom::{self, Any, Positive, Range, Sign};
@@ -127,9 +126,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         ["row_loss"],
         |cx| rows(cx, triplet(cx)?, &["a", "p", "q"], "")
     )
-    .bound(Close(1e-5, 1e-5))
     // Of two distances.
-    .cancels()
     .sample(|s| {
         matrix(s, &[("a", Any), ("p", Any), ("q", Any)]);
         let (swap, squared) = (s.coin(), s.below(3) == 0);
@@ -155,7 +152,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             )
         }
     )
-    .bound(Close(1e-5, 1e-5))
     .sample(|s| {
         let n = matrix(s, &[("u", Any), ("v", Any)]);
         s.put("y", &[n[0]], Range(0.0, 1.0));
@@ -171,7 +167,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         ["row_loss"],
         |cx| rows(cx, RowLoss::Cosine { eps: cx.f("eps")?, scale: 1.0 }, &["p", "t"], "")
     )
-    .bound(Close(1e-5, 1e-5))
     .sample(|s| {
         matrix(s, &[("p", Any), ("t", Any)]);
         draw_reduction(s);
@@ -179,7 +174,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
     &pair!("byol_loss", "L65", "p, z", "-", "dp", ["row_loss"], |cx| {
         rows(cx, RowLoss::Cosine { eps: 1e-12, scale: 2.0 }, &["p", "z"], "")
     })
-    .bound(Close(1e-5, 1e-5))
     .sample(|s| {
         matrix(s, &[("p", Any), ("z", Any)]);
     }),
@@ -192,7 +186,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         ["row_loss"],
         |cx| rows(cx, RowLoss::CosineEmbedding { margin: cx.f("margin")? }, &["x1", "x2", "y"], "")
     )
-    .bound(Close(1e-5, 1e-5))
     .sample(|s| {
         let n = matrix(s, &[("x1", Any), ("x2", Any)]);
         s.put("y", &[n[0]], Sign);
@@ -207,7 +200,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         ["row_loss"],
         |cx| rows(cx, RowLoss::Nce, &["s0", "sn", "logq0", "logqn"], "")
     )
-    .bound(Close(1e-5, 1e-5))
     .sample(|s| {
         let n = size(s);
         s.put("s0", &[n[0]], Any);
@@ -234,7 +226,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             )
         }
     )
-    .bound(Close(1e-5, 1e-5))
     .sample(|s| {
         matrix(s, &[("v", Range(0.0, 1.0)), ("t", Range(0.0, 1.0))]);
         draw_reduction(s);
@@ -250,7 +241,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             rows(cx, RowLoss::CategoricalCe { label_smoothing: cx.f("label_smoothing")? }, &["p", "t"], "")
         }
     )
-    .bound(Close(1e-5, 1e-5))
     .sample(|s| {
         matrix(s, &[("p", Range(0.05, 1.0)), ("t", Range(0.0, 1.0))]);
         s.arg("label_smoothing", 0.125);
@@ -272,7 +262,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             )
         }
     )
-    .bound(Close(1e-5, 1e-5))
     .sample(|s| {
         let n = matrix(s, &[("p", Range(0.05, 1.0))]);
         s.ids("target", &[n[0]], n[1]);
@@ -295,7 +284,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             )
         }
     )
-    .bound(Close(1e-5, 1e-5))
     .sample(|s| {
         let mut shape = size(s).to_vec();
         match s.below(4) {
@@ -322,7 +310,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         ["row_loss"],
         |cx| rows(cx, RowLoss::MulticlassFocal { gamma: cx.f("gamma")? }, &["x", "alpha"], "target")
     )
-    .bound(Close(1e-5, 1e-5))
     .sample(|s| {
         let n = matrix(s, &[("x", Any)]);
         s.ids("target", &[n[0]], n[1]);
@@ -342,7 +329,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         ["row_loss"],
         |cx| rows(cx, RowLoss::Ordinal, &["f", "s", "theta"], "y")
     )
-    .bound(Close(1e-5, 1e-5))
     .sample(|s| {
         let n = size(s);
         if s.coin() {
@@ -362,7 +348,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             "labels",
         )
     })
-    .bound(Close(1e-5, 1e-5))
     .sample(|s| {
         let n = matrix(s, &[("z", Any), ("y", Any)]);
         if s.coin() {
@@ -377,7 +362,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             "",
         )
     })
-    .bound(Close(1e-5, 1e-5))
     .sample(|s| {
         let n = matrix(s, &[("z", Range(-0.5, 0.5)), ("y", Range(-0.3, 0.3))]);
         s.put("center", &[n[1]], Range(-0.1, 0.1));
@@ -385,7 +369,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
     &pair!("arcface_loss", "L72", "x, target:idx", "s=64.0, m=0.5", "dx", ["row_loss"], |cx| {
         rows(cx, RowLoss::ArcFace { scale: cx.f("s")?, margin: cx.f("m")? }, &["x"], "target")
     })
-    .bound(Close(1e-5, 1e-5))
     .sample(|s| {
         let n = matrix(s, &[("x", Range(-0.9, 0.9))]);
         s.ids("target", &[n[0]], n[1]);
@@ -394,7 +377,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
     &pair!("z_loss", "L75", "x", "coef=0.0001, reduction=\"mean\"", "dx", ["row_loss"], |cx| {
         rows(cx, RowLoss::Z { coef: cx.f("coef")? }, &["x"], "")
     })
-    .bound(Close(1e-5, 1e-5))
     .sample(|s| {
         matrix(s, &[("x", Any)]);
         draw_reduction(s);
@@ -415,7 +397,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             )
         }
     )
-    .bound(Close(1e-5, 1e-5))
     .sample(|s| {
         let n = matrix(s, &[("x", Any)]);
         s.ids("target", &[n[0]], n[1]);
@@ -435,7 +416,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         ["row_loss"],
         |cx| rows(cx, RowLoss::MultilabelMargin, &["x"], "target")
     )
-    .bound(Close(1e-5, 1e-5))
     .sample(|s| {
         let n = matrix(s, &[("x", Any)]);
         s.labels("target", &n);
@@ -450,7 +430,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         ["row_loss"],
         |cx| rows(cx, RowLoss::MultilabelSoftMargin, &["x", "t", "weight"], "")
     )
-    .bound(Close(1e-5, 1e-5))
     .sample(|s| {
         let n = matrix(s, &[("x", Any), ("t", Range(0.0, 1.0))]);
         if s.coin() {

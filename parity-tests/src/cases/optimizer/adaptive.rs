@@ -7,7 +7,7 @@ use super::calls::steps;
 use super::clock::{Clock, state};
 use super::sample::{draw, draw_decayed};
 use super::{OPT, STEP};
-use crate::cases::Bound::Close;
+use crate::cases::Bound::Derived;
 use crate::cases::{Kernel, k};
 use crate::device::{Cx, R};
 use crate::sampler::Dom::{Any, Positive, Zero};
@@ -205,7 +205,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             ADAPTIVE,
             dadapt_sgd,
         )
-        .bound(Close(2e-5, 1e-6))
+        .bound(Derived)
         .sample(|s| {
             draw_list(s);
             s.arg("lr", 1.0);
@@ -222,7 +222,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             ADAPTIVE,
             dadapt_adam,
         )
-        .bound(Close(2e-5, 1e-6))
+        .bound(Derived)
         .sample(|s| {
             draw_list(s);
             s.arg("lr", 1.0);
@@ -239,7 +239,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             ADAPTIVE,
             prodigy,
         )
-        .bound(Close(2e-5, 1e-6))
+        .bound(Derived)
         .sample(|s| {
             draw_list(s);
             s.arg("lr", 1.0);

@@ -9,14 +9,15 @@ mod sparse;
 
 use trefoil::DType;
 
-use super::Bound::{Close, Exact};
+use super::Bound::{Derived, Exact};
 use super::{F32, Kernel, ULP, k};
 use crate::sampler::Dom::{Any, Positive, Range, Zero};
 
+use crate::oracle;
 use calls::*;
 use sample::*;
 
-const OPT: super::Bound = Close(1e-5, 1e-6);
+const OPT: super::Bound = Derived;
 const STEP: &[&str] = &["optimizer_step"];
 
 pub(super) const TABLES: &[&[&[Kernel]]] = &[ROWS, adaptive::ROWS, sparse::ROWS, packed::ROWS];
@@ -263,7 +264,6 @@ const ROWS: &[&[Kernel]] = &[
         )
         .bound(OPT)
         // The sign of a sum.
-        .cancels()
         .sample(|s| draw_decayed(s, &["m"])),
         k(
             "ftrl_update",
@@ -276,7 +276,6 @@ const ROWS: &[&[Kernel]] = &[
         )
         .bound(OPT)
         // z + g - sigma w.
-        .cancels()
         .sample(|s| {
             let from_w = s.coin();
             draw(s, if from_w { &[] } else { &["z", "n"] });
@@ -319,7 +318,7 @@ const ROWS: &[&[Kernel]] = &[
             &["clip_grad_norm"],
             clip_norm,
         )
-        .bound(Close(1e-5, 1e-7))
+        .bound(Derived)
         .sample(|s| {
             draw_grads(s);
             s.arg("max_norm", 1.5);
@@ -355,7 +354,7 @@ const ROWS: &[&[Kernel]] = &[
             &["clip_grad_adaptive"],
             clip_adaptive,
         )
-        .bound(Close(1e-5, 1e-7))
+        .bound(Derived)
         .sample(|s| {
             draw_grads(s);
             for i in (0..4).filter(|i| s.has(&format!("g{i}"))).collect::<Vec<_>>() {
@@ -375,7 +374,7 @@ const ROWS: &[&[Kernel]] = &[
             unscale,
         )
         .bound(ULP)
-        .same_dtype()
+        .by(oracle::unscale)
         .sample(|s| {
             draw_grads(s);
             if s.coin() {
@@ -393,7 +392,7 @@ const ROWS: &[&[Kernel]] = &[
         )
         .bound(ULP)
         .dtypes(F32)
-        .same_dtype()
+        .by(oracle::loss_scale)
         .sample(|s| {
             let scale = [65536.0, 1.5, 2e38, 1.0][s.below(4)];
             s.typed("scale", DType::F32, &[], Range(scale, scale));

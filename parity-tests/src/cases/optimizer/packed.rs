@@ -3,12 +3,11 @@
 use trefoil::ops::*;
 use trefoil::{Buffer, DType};
 
-use super::OPT;
 use super::clock::{Clock, state};
 use super::sample::draw_decayed;
-use crate::cases::Bound::Close;
 use crate::cases::{Kernel, k};
 use crate::device::{Cx, R, Tensor};
+use crate::oracle;
 use crate::sampler::Dom::{Any, Positive};
 use crate::sampler::Sample;
 
@@ -135,8 +134,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             PACKED,
             bf16_states,
         )
-        .bound(OPT)
-        .same_dtype()
+        .by(oracle::adam_bf16)
         .sample(|s| {
             draw_packed(s);
             let shape = s.shape_of("w");
@@ -154,8 +152,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             PACKED,
             codes,
         )
-        .bound(OPT)
-        .same_dtype()
+        .by(oracle::adam_codes)
         .sample(draw_codes),
         k(
             "adam8bit_codes",
@@ -166,9 +163,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             PACKED,
             code_numbers,
         )
-        // A value that two devices compute with other last bits may fall on either side of a boundary between codes.
-        .bound(Close(1e-5, 1.0))
-        .same_dtype()
+        .by(oracle::adam_codes)
         .sample(draw_codes),
     ],
 ];

@@ -137,7 +137,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[&[
     )
     .bound(OPT)
     // Gradients of one row add up, and may cancel.
-    .cancels()
     .sample(|s| draw_rows(s, &["m", "v"])),
     k(
         "sparse_step",
@@ -150,7 +149,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[&[
     )
     .bound(OPT)
     // FTRL's z, and centred means of squares.
-    .cancels()
     .sample(|s| {
         let (rule, states) = SPARSE[s.below(SPARSE.len())];
         let fresh = rule == "rprop";

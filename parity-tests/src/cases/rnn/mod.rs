@@ -5,17 +5,17 @@ mod sample;
 
 use trefoil::ops::*;
 
-use super::Bound::{Product, Stored};
-use super::{GRAD, Kernel, k};
+use super::Bound::{Derived, Product, Stored};
+use super::{Kernel, k};
 use crate::sampler::Dom::Any;
 
 use calls::*;
 use sample::*;
 
 /// Forward values of a few steps; states are stored in between.
-const STEPS: super::Bound = Stored(2e-5, 2e-6);
+const STEPS: super::Bound = Stored;
 /// Gradients: sums over steps and rows of the batch, of gradients of gates that are stored in between.
-const THROUGH: super::Bound = Stored(5e-5, 3e-5);
+const THROUGH: super::Bound = Stored;
 
 pub(super) const ROWS: &[&[Kernel]] = &[
     &[
@@ -29,7 +29,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             |cx| forward(cx, RnnCell::Lstm),
         )
         .bound(STEPS)
-        .same_dtype()
         .sample(|s| {
             let lengths = s.coin();
             draw(s, 4, true, lengths, false);
@@ -44,10 +43,9 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             |cx| backward(cx, RnnCell::Lstm),
         )
         .bound(THROUGH)
-        .same_dtype()
         .grad_of("lstm_states"),
         k("lstm_cell_forward", "S10.3", "z, c", "-", "h_next, c_next, gates", &["lstm_cell"], lstm_cell)
-            .bound(GRAD)
+            .bound(Derived)
             .sample(|s| {
                 let (b, h) = (s.below(5), [1, 5, 64, 65][s.below(4)]);
                 let (b, h) = if s.small { (2, 3) } else { (b, h) };
@@ -63,7 +61,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             &["lstm_cell_bwd"],
             lstm_cell_backward,
         )
-        .bound(GRAD)
+        .bound(Derived)
         .grad_of("lstm_cell_forward"),
         k(
             "lstm_gates_precompute",
@@ -98,7 +96,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             |cx| forward(cx, gru(cx)?),
         )
         .bound(STEPS)
-        .same_dtype()
         .sample(|s| draw(s, 3, false, false, false)),
         k(
             "gru_backward",
@@ -110,10 +107,9 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             |cx| backward(cx, RnnCell::Gru),
         )
         .bound(THROUGH)
-        .same_dtype()
         .grad_of("gru_states"),
         k("gru_cell_forward", "S10.7", "a, u, h", "-", "h_next, r, z, n", &["gru_cell"], gru_cell)
-            .bound(GRAD)
+            .bound(Derived)
             .sample(draw_gru_cell),
         k(
             "gru_cell_backward",
@@ -124,7 +120,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             &["gru_cell_bwd"],
             gru_cell_backward,
         )
-        .bound(GRAD)
+        .bound(Derived)
         .grad_of("gru_cell_states"),
     ],
     &[
@@ -138,7 +134,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             conv_lstm,
         )
         .bound(STEPS)
-        .same_dtype()
         .sample(draw_conv),
         k(
             "convlstm_backward",
@@ -150,7 +145,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             conv_lstm_backward,
         )
         .bound(THROUGH)
-        .same_dtype()
         .grad_of("convlstm_states"),
     ],
     // The forwards with everything that their gradients read.
@@ -165,7 +159,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             |cx| forward(cx, RnnCell::Lstm),
         )
         .bound(STEPS)
-        .same_dtype()
         .sample(|s| {
             let lengths = s.coin();
             draw(s, 4, true, lengths, false);
@@ -180,7 +173,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             |cx| forward(cx, RnnCell::Gru),
         )
         .bound(STEPS)
-        .same_dtype()
         .sample(|s| draw(s, 3, false, false, false)),
         k(
             "gru_cell_states",
@@ -196,7 +188,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
                 Ok(cx.gpu.strided_copy(last, cx.like("u_n", &cx.x("h")?)?.g())?)
             },
         )
-        .bound(GRAD)
+        .bound(Derived)
         .sample(draw_gru_cell),
         k(
             "convlstm_states",
@@ -208,7 +200,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             conv_lstm,
         )
         .bound(STEPS)
-        .same_dtype()
         .sample(draw_conv),
     ],
     // Every cell with every way to run it.
@@ -223,7 +214,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             |cx| forward(cx, named(cx)?),
         )
         .bound(STEPS)
-        .same_dtype()
         .sample(|s| {
             let cells = [("gru_reset_before", 3), ("tanh", 1), ("relu", 1), ("gru", 3), ("lstm", 4)];
             let (cell, gates) = cells[s.below(5)];
@@ -242,7 +232,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             |cx| backward(cx, named(cx)?),
         )
         .bound(THROUGH)
-        .same_dtype()
         .grad_of("rnn_sequence"),
     ],
 ];

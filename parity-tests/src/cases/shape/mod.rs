@@ -7,8 +7,8 @@ mod sample;
 use trefoil::DType;
 use trefoil::ops::*;
 
-use super::Bound::Close;
-use super::{ANY, F32, Kernel, ULP32, k};
+use super::Bound::Function;
+use super::{ANY, F32, Kernel, k};
 use crate::sampler::Dom::Any;
 
 use calls::*;
@@ -249,7 +249,7 @@ const ROWS: &[&[Kernel]] = &[
             s.arg("shape", n);
         }),
         k("arange", "T6.1", "-", "start=0, end, step=1", "y", &["arange"], arange)
-            .bound(Close(2.0 * ULP32, 1e-6))
+            .bound(Function { ulps: 2.0, units: 17.0 })
             .sample(|s| {
                 let n = s.size();
                 s.arg("start", -1.5);
@@ -258,7 +258,7 @@ const ROWS: &[&[Kernel]] = &[
             }),
         k("linspace", "T6.1", "-", "start, end, n", "y", &["linspace"], linspace)
             .dtypes(F32)
-            .bound(Close(ULP32, 1e-6))
+            .bound(Function { ulps: 1.0, units: 17.0 })
             .sample(|s| {
                 let n = s.size();
                 s.arg("start", -2.0);
