@@ -62,7 +62,7 @@ pub(crate) fn sensitivity(kernel: &Kernel, case: &Case, want: &Named) -> Result<
     let mut draw = Draw(0x5eed);
     for _ in 0..DRAWS {
         let mut moved = wide.clone();
-        for (_, t) in moved.inputs.iter_mut().filter(|(_, t)| t.dtype == DType::F64) {
+        for (_, t) in moved.inputs.iter_mut().filter(|(_, t)| t.dtype == DType::F64 && !labels(t)) {
             let sign = |bit: bool| if bit { 1.0 + step } else { 1.0 - step };
             let v: Vec<f64> = t.to_f64().into_iter().map(|x| x * sign(draw.next() >> 63 == 1)).collect();
             *t = HostTensor::from_f64(DType::F64, &t.shape, &v);
@@ -75,6 +75,11 @@ pub(crate) fn sensitivity(kernel: &Kernel, case: &Case, want: &Named) -> Result<
         }
     }
     Ok(sums.into_iter().map(|v| v.into_iter().map(|s| (s / DRAWS as f64).sqrt()).collect()).collect())
+}
+
+/// Whether a tensor holds signs or a mask, which no rounding changes.
+fn labels(t: &HostTensor) -> bool {
+    t.numel() > 1 && t.to_f64().iter().all(|v| [-1.0, 0.0, 1.0].contains(v))
 }
 
 /// Holds the results of a device against the reference.
@@ -130,6 +135,63 @@ fn root_mean_square(v: &[f64]) -> f64 {
     if n > 0.0 { f64::sqrt(sum / n) } else { 0.0 }
 }
 
+/// How far each element of an output may be from `exact`, with the sizes of its terms where they are known; `None` for equality.
+fn limits(
+    kernel: &Kernel,
+    case: &Case,
+    storage: DType,
+    exact: &[f64],
+    sizes: Option<&[f64]>,
+) -> Option<Vec<f64>> {
+    if !storage.is_float() || kernel.bound == Bound::Exact {
+        return None;
+    }
+    let most = case.inputs.iter().map(|(_, t)| t.numel()).max().unwrap_or(1).max(1) as f64;
+    let longest =
+        case.inputs.iter().flat_map(|(_, t)| t.shape.iter().copied()).max().unwrap_or(1).max(1) as f64;
+    let levels = (most / exact.len().max(1) as f64).max(1.0).log2();
+    let typical = root_mean_square(exact);
+    let limit = |j: usize| {
+        let (w, size) = (exact[j].abs(), sizes.map_or(0.0, |s| s[j]));
+        let chain = || {
+            let parts = [(ROUNDINGS[0], w), (ROUNDINGS[1], size), (CONSTANTS, typical)];
+            U * parts.iter().map(|(roundings, of)| (roundings + levels) * of).sum::<f64>()
+        };
+        let arithmetic = match kernel.bound {
+            Bound::Exact => 0.0,
+            Bound::Function { ulps, units } => U * (2.0 * ulps * w + units),
+            Bound::Sum => U * (2.0 * w + (8.0 + most.log2()) * size),
+            Bound::Product => U * (2.0 * w + (8.0 + longest.sqrt()) * size),
+            Bound::Derived => chain(),
+            Bound::Stored => chain() + half_rounding(storage) * 4.0 * (w + size),
+        };
+        // What lies below the normal numbers is off by up to a step.
+        let stored = if storage.is_half() { 2.0 * ulp(storage, w) } else { 1.5e-45 };
+        arithmetic + U * kernel.units.0 + stored
+    };
+    Some((0..exact.len()).map(limit).collect())
+}
+
+/// How far each element of each output of an f32 case may be from the reference `want`: zero for exact outputs.
+pub(crate) fn all_limits(kernel: &Kernel, case: &Case, want: &Named) -> Result<Vec<Vec<f64>>, String> {
+    if let Oracle::Definition(define) = kernel.oracle {
+        let answers = define(&Question::new(kernel, case))?;
+        let of = |name: &str| answers.iter().find(|a| a.name == name).and_then(|a| a.allowed.clone());
+        return Ok(want.iter().map(|(n, t)| of(n).unwrap_or_else(|| vec![0.0; t.numel()])).collect());
+    }
+    let sizes = match kernel.bound {
+        Bound::Sum | Bound::Product => Some(magnitudes(kernel, case)?),
+        Bound::Derived | Bound::Stored => Some(sensitivity(kernel, case, want)?),
+        _ => None,
+    };
+    let each = want.iter().enumerate().map(|(i, (_, t))| {
+        let storage = if t.dtype == DType::F64 { case.dtype } else { t.dtype };
+        let limits = limits(kernel, case, storage, &t.to_f64(), sizes.as_ref().map(|s| &s[i][..]));
+        limits.unwrap_or_else(|| vec![0.0; t.numel()])
+    });
+    Ok(each.collect())
+}
+
 /// [`compare`] with the size of the terms of each result.
 fn held(
     kernel: &Kernel,
@@ -138,64 +200,36 @@ fn held(
     want: &Named,
     scale: Option<&[Vec<f64>]>,
 ) -> Result<(), String> {
-    let most = case.inputs.iter().map(|(_, t)| t.numel()).max().unwrap_or(1).max(1) as f64;
-    let longest =
-        case.inputs.iter().flat_map(|(_, t)| t.shape.iter().copied()).max().unwrap_or(1).max(1) as f64;
     for (i, ((name, got), (_, want))) in got.iter().zip(want).enumerate() {
         if got.shape != want.shape {
             return Err(format!("output {name}: shape {:?} instead of {:?}", got.shape, want.shape));
         }
-        let storage = got.dtype;
-        let terms = (most / want.numel().max(1) as f64).max(1.0);
-        let rounded = want.to_dtype(storage).to_f64();
+        let rounded = want.to_dtype(got.dtype).to_f64();
         let exact = want.to_f64();
-        let typical = root_mean_square(&exact);
-        let (got, half) = (got.to_f64(), storage.is_half());
-        let size = |j: usize| scale.map_or(0.0, |m| m[i][j]);
-        let allowed = |j: usize, w: f64| -> Option<f64> {
-            if !storage.is_float() {
-                return None;
-            }
-            let (w, size) = (w.abs(), size(j));
-            let chain = || {
-                let levels = terms.log2();
-                let parts = [(ROUNDINGS[0], w), (ROUNDINGS[1], size), (CONSTANTS, typical)];
-                U * parts.iter().map(|(roundings, of)| (roundings + levels) * of).sum::<f64>()
-            };
-            let f32_bound = match kernel.bound {
-                Bound::Exact => return None,
-                Bound::Function { ulps, units } => U * (2.0 * ulps * w + units),
-                Bound::Sum => U * (2.0 * w + (8.0 + most.log2()) * size),
-                Bound::Product => U * (2.0 * w + (8.0 + longest.sqrt()) * size),
-                Bound::Derived => chain(),
-                Bound::Stored => chain() + half_rounding(storage) * 4.0 * (w + size),
-            };
-            let smallest = 1.5e-45;
-            Some(f32_bound + U * kernel.units.0 + smallest + if half { 2.0 * ulp(storage, w) } else { 0.0 })
+        let Some(limits) = limits(kernel, case, got.dtype, &exact, scale.map(|s| &s[i][..])) else {
+            elements(&got.to_f64(), &rounded, |_, _| None).map_err(|m| format!("output {name}: {m}"))?;
+            continue;
         };
         // NaN and infinities are looked for where the rounded reference has them; finite values are held against the exact one.
-        let target: Vec<f64> = rounded
-            .iter()
-            .zip(&exact)
-            .map(|(&r, &e)| if r.is_finite() && kernel.bound != Bound::Exact { e } else { r })
-            .collect();
-        elements(&got, &target, allowed).map_err(|m| format!("output {name}: {m}"))?;
-        // Errors that all point one way, or are all as large as one may be, are no rounding.
-        if storage.is_float() && kernel.bound != Bound::Exact && got.len() >= 16 {
-            let (error, _) = square_error(&got, &target);
-            let bounds =
-                got.iter().zip(&target).enumerate().filter(|(_, (g, w))| g.is_finite() && w.is_finite());
-            let allowed: f64 = bounds.filter_map(|(j, (_, &w))| allowed(j, w)).map(|a| a * a).sum();
-            if error > MEAN * MEAN * allowed {
-                return Err(format!(
-                    "output {name}: root of the sum of square errors {:e}, allowed {:e}",
-                    error.sqrt(),
-                    MEAN * allowed.sqrt()
-                ));
-            }
-        }
+        let finite = |(&r, &e): (&f64, &f64)| if r.is_finite() { e } else { r };
+        let target: Vec<f64> = rounded.iter().zip(&exact).map(finite).collect();
+        let got = got.to_f64();
+        elements(&got, &target, |j, _| Some(limits[j])).map_err(|m| format!("output {name}: {m}"))?;
+        directed(&got, &target, &limits).map_err(|m| format!("output {name}: {m}"))?;
     }
     Ok(())
+}
+
+/// Errors that all point one way, or are all as large as one may be, are no rounding.
+fn directed(got: &[f64], target: &[f64], limits: &[f64]) -> Result<(), String> {
+    let (error, _) = square_error(got, target);
+    let finite = (0..got.len()).filter(|&j| got[j].is_finite() && target[j].is_finite());
+    let allowed: f64 = finite.map(|j| limits[j] * limits[j]).sum();
+    if got.len() < 16 || error <= MEAN * MEAN * allowed {
+        return Ok(());
+    }
+    let (error, allowed) = (error.sqrt(), MEAN * allowed.sqrt());
+    Err(format!("root of the sum of square errors {error:e}, allowed {allowed:e}"))
 }
 
 #[cfg(test)]

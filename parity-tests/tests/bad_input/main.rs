@@ -634,7 +634,7 @@ fn main() -> ExitCode {
     // Tests of one device share its counter of launches.
     args.test_threads = Some(1);
     let mut trials = Vec::new();
-    for backend in backends::all() {
+    for backend in backends::all(&[]) {
         let name = backend.name;
         match backend.handle {
             Err(e) => {

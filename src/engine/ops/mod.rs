@@ -5,7 +5,7 @@ mod attention;
 mod conv;
 mod conv_causal;
 mod conv_deform;
-#[cfg(all(test, feature = "opencl"))]
+#[cfg(all(test, feature = "driver-opencl"))]
 mod conv_tests;
 mod conv_weight;
 mod core;
@@ -14,7 +14,7 @@ pub(crate) mod elementwise;
 mod embedding;
 mod gated;
 pub(crate) mod gemm;
-#[cfg(all(test, feature = "opencl"))]
+#[cfg(all(test, feature = "driver-opencl"))]
 mod gemm_tests;
 mod gnn;
 mod gnn_aggregate;
@@ -31,7 +31,7 @@ mod loss_rows;
 mod loss_seq;
 mod loss_stft;
 mod mesh;
-#[cfg(all(test, feature = "opencl"))]
+#[cfg(all(test, feature = "driver-opencl"))]
 mod movement_tests;
 mod norm;
 mod norm_bwd;
@@ -44,7 +44,7 @@ mod pool;
 mod quantised;
 mod random;
 mod reduce;
-#[cfg(all(test, feature = "opencl"))]
+#[cfg(all(test, feature = "driver-opencl"))]
 mod reduce_tests;
 mod resample;
 mod rnn;
@@ -56,5 +56,5 @@ mod shape;
 mod softmax;
 pub(crate) mod sort;
 mod strided;
-#[cfg(all(test, feature = "opencl"))]
+#[cfg(all(test, feature = "driver-opencl"))]
 mod window_tests;

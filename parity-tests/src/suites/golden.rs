@@ -1,15 +1,18 @@
 //! All golden suites on every backend that is there. Of the samples of PyTorch's operators (`golden/opinfo`) one case in 67 runs, with
 //! `TREFOIL_GOLDEN_ALL` all of them.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::ExitCode;
 
+use crate::cases::PENDING;
+use crate::report::Report;
+use crate::runner::{self, Verdict};
+use crate::suite::{Case, Unreadable};
+use crate::{backends, suite};
 use libtest_mimic::{Arguments, Failed, Trial};
-use parity_tests::cases::PENDING;
-use parity_tests::report::Report;
-use parity_tests::runner::{self, Verdict};
-use parity_tests::suite::{Case, Unreadable};
-use parity_tests::{backends, suite};
+
+use super::{absent, note, refused_throughout};
 
 /// One case in so many of a suite of operator samples runs: a prime, so that all kernels and storage types come up.
 const EVERY: usize = 67;
@@ -24,7 +27,8 @@ fn cases(path: &Path) -> Result<Vec<Result<Case, Unreadable>>, String> {
     Ok(all.into_iter().step_by(EVERY).collect())
 }
 
-fn main() -> ExitCode {
+/// Runs the golden suites.
+pub fn run(asked: &[&str]) -> ExitCode {
     let args = Arguments::from_args();
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden");
     let mut suites: Vec<_> = ["suites", "own", "opinfo"]
@@ -36,27 +40,11 @@ fn main() -> ExitCode {
         .collect();
     suites.sort();
     let mut trials = Vec::new();
-    for backend in backends::all() {
-        let gpu = match backend.handle {
-            Ok(gpu) => gpu,
+    for backend in backends::all(asked) {
+        let gpu = match &backend.handle {
+            Ok(gpu) => gpu.clone(),
             Err(e) => {
-                if !args.list {
-                    println!(
-                        "golden: {} is absent: {e} ({} suites {})",
-                        backend.name,
-                        suites.len(),
-                        if backend.required { "FAIL" } else { "skipped" }
-                    );
-                }
-                let (name, required) = (backend.name, backend.required);
-                let trial = Trial::test(format!("{name}::present"), move || {
-                    if required {
-                        Err(Failed::from(format!("TREFOIL_REQUIRE names {name}, but: {e}")))
-                    } else {
-                        Ok(())
-                    }
-                });
-                trials.push(trial.with_ignored_flag(!required));
+                trials.push(absent("golden", &backend, e, &format!("{} suites", suites.len()), args.list));
                 continue;
             }
         };
@@ -68,7 +56,7 @@ fn main() -> ExitCode {
             trials.push(Trial::test(name.clone(), move || {
                 let gpu = backends::private(&gpu).map_err(|e| e.to_string())?;
                 let mut report = Report::new(&*gpu);
-                let (mut failures, mut pending) = (Vec::new(), 0);
+                let (mut failures, mut pending, mut skips) = (Vec::new(), 0, BTreeMap::new());
                 for case in cases(&path)? {
                     match case {
                         Ok(c) if PENDING.contains(&c.kernel.as_str()) => pending += 1,
@@ -81,11 +69,13 @@ fn main() -> ExitCode {
                                 Verdict::Skip(e) => println!("{name}: skipped {}: {e}", c.id),
                                 Verdict::Pass => {}
                             }
+                            note(&mut skips, &c.kernel, &verdict);
                             report.add(&c.kernel, c.dtype.name(), &verdict);
                         }
                     }
                 }
                 println!("{name}: {}, {pending} of families to come", report.summary());
+                failures.extend(refused_throughout(&skips));
                 if failures.is_empty() { Ok(()) } else { Err(Failed::from(failures.join("\n"))) }
             }));
         }

@@ -12,11 +12,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 
+use crate::cases::KERNELS;
+use crate::report::Report;
+use crate::runner::Verdict;
+use crate::{backends, runner};
 use libtest_mimic::{Arguments, Failed, Trial};
-use parity_tests::cases::KERNELS;
-use parity_tests::report::Report;
-use parity_tests::runner::Verdict;
-use parity_tests::{backends, runner};
+
+use super::{absent, note, refused_throughout};
 use trefoil::ops::all_ops;
 
 const SHAPES: u64 = 20;
@@ -26,7 +28,7 @@ fn number(var: &str, default: u64) -> u64 {
 }
 
 /// Runs the kernels that use `op` on one backend with one variant.
-fn pinned(backend: &str, op: &str, variant: &str) -> Result<(), Failed> {
+fn run_pinned(backend: &str, op: &str, variant: &str) -> Result<(), Failed> {
     let shapes = match number("TREFOIL_PARITY_SHAPES", SHAPES) {
         n @ 0..=SHAPES => n.div_ceil(3).max(6).min(n),
         n => n,
@@ -52,35 +54,22 @@ fn pinned(backend: &str, op: &str, variant: &str) -> Result<(), Failed> {
     Ok(())
 }
 
-fn main() -> ExitCode {
+/// Runs the random cases.
+pub fn run(asked: &[&str]) -> ExitCode {
     let args = Arguments::from_args();
     let shapes = number("TREFOIL_PARITY_SHAPES", SHAPES) as usize;
     let seed = number("TREFOIL_PARITY_SEED", 1);
     // Set by the runs of single variants.
     let only = std::env::var("TREFOIL_PARITY_OP").ok();
+    let pinned = only.is_some();
     let reports: Arc<Mutex<BTreeMap<&'static str, Report>>> = Arc::default();
     let mut trials = Vec::new();
-    for backend in backends::all() {
+    for backend in backends::all(asked) {
         let name = backend.name;
-        let gpu = match backend.handle {
-            Ok(gpu) => gpu,
+        let gpu = match &backend.handle {
+            Ok(gpu) => gpu.clone(),
             Err(e) => {
-                let required = backend.required;
-                if !args.list {
-                    println!(
-                        "parity: {name} is absent: {e} ({} kernels {})",
-                        KERNELS.len(),
-                        if required { "FAIL" } else { "skipped" }
-                    );
-                }
-                let trial = Trial::test(format!("{name}::present"), move || {
-                    if required {
-                        Err(Failed::from(format!("TREFOIL_REQUIRE names {name}, but: {e}")))
-                    } else {
-                        Ok(())
-                    }
-                });
-                trials.push(trial.with_ignored_flag(!required));
+                trials.push(absent("parity", &backend, e, &format!("{} kernels", KERNELS.len()), args.list));
                 continue;
             }
         };
@@ -90,7 +79,7 @@ fn main() -> ExitCode {
                 let others = gpu.explain(op.name).map(|c| c.rejected).unwrap_or_default();
                 for (variant, _) in others {
                     let trial = format!("{name}::{}[{variant}]", op.name);
-                    trials.push(Trial::test(trial, move || pinned(name, op.name, &variant)));
+                    trials.push(Trial::test(trial, move || run_pinned(name, op.name, &variant)));
                 }
             }
         }
@@ -98,7 +87,7 @@ fn main() -> ExitCode {
             let (gpu, reports) = (gpu.clone(), reports.clone());
             trials.push(Trial::test(format!("{name}::{}", kernel.name), move || {
                 let gpu = backends::private(&gpu).map_err(|e| e.to_string())?;
-                let mut failures = Vec::new();
+                let (mut failures, mut skips) = (Vec::new(), BTreeMap::new());
                 for &dtype in kernel.dtypes {
                     for index in 0..shapes.div_ceil(kernel.dtypes.len()) {
                         let verdict = runner::random(&*gpu, kernel, dtype, index, seed);
@@ -107,11 +96,16 @@ fn main() -> ExitCode {
                             Verdict::Skip(e) => println!("{name}: skipped {e}"),
                             Verdict::Pass => {}
                         }
+                        note(&mut skips, kernel.name, &verdict);
                         let mut all = reports.lock().expect("no test holds this lock while it fails");
                         if let Some(r) = all.get_mut(name) {
                             r.add(kernel.name, dtype.name(), &verdict);
                         }
                     }
+                }
+                // A pinned variant need not take every kernel that uses its operation.
+                if !pinned {
+                    failures.extend(refused_throughout(&skips));
                 }
                 if failures.is_empty() { Ok(()) } else { Err(Failed::from(failures.join("\n"))) }
             }));
