@@ -15,3 +15,4 @@ pub mod sampler;
 pub mod suite;
 pub mod suites;
 pub mod tolerance;
+pub mod units;
