@@ -31,7 +31,7 @@ mod matmul;
 pub mod ops;
 mod registry;
 pub mod spec;
-#[cfg(all(test, any(feature = "cuda", feature = "hip", feature = "opencl")))]
+#[cfg(all(test, any(feature = "driver-cuda", feature = "driver-hip", feature = "driver-opencl")))]
 mod test_devices;
 
 pub use backend::BackendExt;

@@ -9,11 +9,11 @@ use crate::backend::BackendExt;
 use crate::cpu::CpuBackend;
 use crate::device::{BackendKind, Caps, DeviceId};
 use crate::driver::Driver;
-#[cfg(feature = "cuda")]
+#[cfg(feature = "driver-cuda")]
 use crate::driver::cuda;
-#[cfg(feature = "hip")]
+#[cfg(feature = "driver-hip")]
 use crate::driver::hip;
-#[cfg(feature = "opencl")]
+#[cfg(feature = "driver-opencl")]
 use crate::driver::opencl;
 use crate::engine::Engine;
 use crate::error::{GpuError, Result, Unavailable};
@@ -149,25 +149,25 @@ pub struct Registry {
 impl Default for Registry {
     fn default() -> Self {
         let mut r = Registry::empty();
-        #[cfg(feature = "cuda")]
+        #[cfg(feature = "driver-cuda")]
         r.register(DriverFactory {
             kind: BackendKind::Cuda,
             probe: cuda::probe,
             open: cuda::CudaDriver::open,
         });
-        #[cfg(not(feature = "cuda"))]
+        #[cfg(not(feature = "driver-cuda"))]
         r.register(NotCompiledIn { kind: BackendKind::Cuda, feature: "cuda" });
-        #[cfg(feature = "hip")]
+        #[cfg(feature = "driver-hip")]
         r.register(DriverFactory { kind: BackendKind::Hip, probe: hip::probe, open: hip::HipDriver::open });
-        #[cfg(not(feature = "hip"))]
+        #[cfg(not(feature = "driver-hip"))]
         r.register(NotCompiledIn { kind: BackendKind::Hip, feature: "hip" });
-        #[cfg(feature = "opencl")]
+        #[cfg(feature = "driver-opencl")]
         r.register(DriverFactory {
             kind: BackendKind::OpenCl,
             probe: opencl::probe,
             open: opencl::OpenClDriver::open,
         });
-        #[cfg(not(feature = "opencl"))]
+        #[cfg(not(feature = "driver-opencl"))]
         r.register(NotCompiledIn { kind: BackendKind::OpenCl, feature: "opencl" });
         r.register(CpuFactory);
         r
@@ -310,7 +310,10 @@ fn negated(backend: &dyn IGpuBackend, x: &[f32]) -> Result<Vec<f32>> {
 }
 
 /// A backend that is the engine on a driver.
-#[cfg_attr(not(any(feature = "cuda", feature = "hip", feature = "opencl")), allow(dead_code))]
+#[cfg_attr(
+    not(any(feature = "driver-cuda", feature = "driver-hip", feature = "driver-opencl")),
+    allow(dead_code)
+)]
 struct DriverFactory<D> {
     kind: BackendKind,
     probe: fn() -> std::result::Result<Vec<Caps>, Unavailable>,
@@ -332,13 +335,13 @@ impl<D: Driver + 'static> BackendFactory for DriverFactory<D> {
 }
 
 /// Stands for a backend that this build lacks.
-#[cfg(not(all(feature = "cuda", feature = "hip", feature = "opencl")))]
+#[cfg(not(all(feature = "driver-cuda", feature = "driver-hip", feature = "driver-opencl")))]
 struct NotCompiledIn {
     kind: BackendKind,
     feature: &'static str,
 }
 
-#[cfg(not(all(feature = "cuda", feature = "hip", feature = "opencl")))]
+#[cfg(not(all(feature = "driver-cuda", feature = "driver-hip", feature = "driver-opencl")))]
 impl BackendFactory for NotCompiledIn {
     fn kind(&self) -> BackendKind {
         self.kind

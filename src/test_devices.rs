@@ -2,11 +2,11 @@
 
 use crate::driver::{Driver, RawFunction, RawModule};
 use crate::error::Result;
-#[cfg(any(feature = "cuda", feature = "opencl"))]
+#[cfg(any(feature = "driver-cuda", feature = "driver-opencl"))]
 use crate::is_required;
 
 /// What was opened on the backend `name`; absence is a printed skip, or a failure where the backend is [required](is_required).
-#[cfg(any(feature = "cuda", feature = "opencl"))]
+#[cfg(any(feature = "driver-cuda", feature = "driver-opencl"))]
 pub(crate) fn present<T>(name: &str, opened: Result<T>) -> Option<T> {
     match opened {
         Ok(t) => Some(t),

@@ -1,5 +1,5 @@
 //! The disk cache across processes, on whatever OpenCL device there is.
-#![cfg(feature = "opencl")]
+#![cfg(feature = "driver-opencl")]
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};

@@ -1,5 +1,5 @@
 //! Elementwise kernels against the CPU where golden cases are too small or too few: shared rows, conversions, integers, storage-type steps.
-#![cfg(feature = "opencl")]
+#![cfg(feature = "driver-opencl")]
 
 use half::{bf16, f16};
 use trefoil::ops::*;

@@ -1,7 +1,7 @@
 //! Probing and opening every backend in child processes: with this machine's drivers, with stand-ins and with broken installations. Whatever
 //! is missing must come back as a typed reason, without a panic.
 #![allow(missing_docs)]
-#![cfg_attr(not(any(feature = "cuda", feature = "opencl")), allow(dead_code))]
+#![cfg_attr(not(any(feature = "driver-cuda", feature = "driver-opencl")), allow(dead_code))]
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -76,7 +76,7 @@ fn on_this_machine() {
     }
 }
 
-#[cfg(feature = "cuda")]
+#[cfg(feature = "driver-cuda")]
 #[test]
 fn missing_cuda_library() {
     let text = run("cuda", &[("TREFOIL_CUDA_LIB", "/nonexistent/libcuda.so")]);
@@ -86,7 +86,7 @@ fn missing_cuda_library() {
 }
 
 /// A library of the right name without the functions, then with one function after the other until none is missing.
-#[cfg(feature = "cuda")]
+#[cfg(feature = "driver-cuda")]
 #[test]
 fn cuda_stand_ins() {
     let grow = |version: u32, status: u32| -> Option<String> {
@@ -110,7 +110,7 @@ fn cuda_stand_ins() {
     assert!(old.contains("probe cuda: Err(DriverTooOld { have: 11040, need: 12000 })"), "{old}");
 }
 
-#[cfg(feature = "opencl")]
+#[cfg(feature = "driver-opencl")]
 #[test]
 fn missing_opencl_library() {
     let text = run("opencl", &[("TREFOIL_OPENCL_LIB", "/nonexistent/libOpenCL.so")]);
@@ -124,7 +124,7 @@ fn missing_opencl_library() {
 }
 
 /// The ICD loader is there, and the drivers that it is told of are not, or are none.
-#[cfg(feature = "opencl")]
+#[cfg(feature = "driver-opencl")]
 #[test]
 fn broken_opencl_drivers() {
     let dir = folder("vendors");

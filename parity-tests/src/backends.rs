@@ -23,16 +23,20 @@ pub struct Candidate {
     pub required: bool,
 }
 
-/// All backends. `TREFOIL_PARITY_BACKENDS` (comma-separated) restricts them.
-pub fn all() -> Vec<Candidate> {
+/// The backends that were asked for, all of them required; all backends where none was. `TREFOIL_PARITY_BACKENDS` (comma-separated) names
+/// others.
+pub fn all(asked: &[&str]) -> Vec<Candidate> {
     let only = std::env::var("TREFOIL_PARITY_BACKENDS").ok();
     NAMES
         .into_iter()
-        .filter(|n| only.as_ref().is_none_or(|o| o.split(',').any(|x| x.trim() == *n)))
+        .filter(|n| match &only {
+            Some(only) => only.split(',').any(|x| x.trim() == *n),
+            None => asked.is_empty() || asked.contains(n),
+        })
         .map(|name| Candidate {
             name,
             handle: open(name).map_err(|e| e.to_string()),
-            required: trefoil::is_required(name),
+            required: asked.contains(&name) || trefoil::is_required(name),
         })
         .collect()
 }

@@ -1,17 +1,19 @@
 //! Results of a run as JSON.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use serde::Serialize;
 use trefoil::IGpuBackend;
 
 use crate::cases::find;
 use crate::runner::Verdict;
+use crate::units;
 
 /// What ran on which device, per kernel.
 #[derive(Debug, Serialize)]
 pub struct Report {
-    /// Version of this format: 1.
+    /// Version of this format: 2.
     pub format: u32,
     /// Version of the library.
     pub version: &'static str,
@@ -61,6 +63,8 @@ pub struct Row {
     pub failed: usize,
     /// Cases that were skipped.
     pub skipped: usize,
+    /// Hash of the text that ran (see [`crate::units`]).
+    pub hash: String,
 }
 
 impl Report {
@@ -68,7 +72,7 @@ impl Report {
     pub fn new(gpu: &dyn IGpuBackend) -> Self {
         let caps = gpu.caps();
         Report {
-            format: 1,
+            format: 2,
             version: env!("CARGO_PKG_VERSION"),
             date: today(),
             device: Device {
@@ -106,6 +110,16 @@ impl Report {
                 self.skipped += 1;
             }
         }
+    }
+
+    /// Writes the report, with the hash of what each kernel ran.
+    pub fn write(&mut self, path: &Path) -> Result<(), String> {
+        let hashes = units::hashes(&self.device.backend)?;
+        for (name, row) in &mut self.kernels {
+            row.hash = hashes.get(name).cloned().unwrap_or_default();
+        }
+        let text = serde_json::to_string_pretty(self).map_err(|e| e.to_string())?;
+        std::fs::write(path, text + "\n").map_err(|e| format!("{}: {e}", path.display()))
     }
 
     /// The last line of a run.

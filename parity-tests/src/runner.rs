@@ -1,11 +1,14 @@
 //! Runs cases: twice, with different contents in the outputs beforehand, inside guard bands.
 
-use trefoil::{GpuError, IGpuBackend};
+use serde_json::Value;
+use trefoil::{DType, GpuError, IGpuBackend};
 
 use crate::cases::{Kernel, find};
 use crate::compare;
 use crate::device::{Cx, Fail, Pattern, Placement, R};
+use crate::sampler::draw;
 use crate::suite::{Case, Named};
+use crate::tolerance;
 
 /// Outcome of a case.
 #[derive(Debug, Clone, PartialEq)]
@@ -164,6 +167,40 @@ pub fn golden(gpu: &dyn IGpuBackend, case: &Case) -> Verdict {
         }
     }
     Verdict::Pass
+}
+
+/// Runs one random case on a device. The description replays it.
+pub fn random(gpu: &dyn IGpuBackend, kernel: &Kernel, dtype: DType, index: usize, seed: u64) -> Verdict {
+    let (case, _) = match draw(kernel, dtype, index, seed, false) {
+        Ok(c) => c,
+        Err(e) => {
+            return Verdict::Fail(format!(
+                "{} {dtype} #{index} (TREFOIL_PARITY_SEED={seed}): {e}",
+                kernel.name
+            ));
+        }
+    };
+    let place = if index.is_multiple_of(2) { Placement::Aligned } else { Placement::Unaligned };
+    let verdict = match twice(gpu, kernel, &case, place) {
+        Ok(outputs) => match tolerance::compare(kernel, &case, &outputs) {
+            Ok(()) => return Verdict::Pass,
+            Err(e) => Verdict::Fail(e),
+        },
+        Err(v) => v,
+    };
+    let shapes: Vec<String> =
+        case.inputs.iter().map(|(n, t)| format!("{n}: {}{:?}", t.dtype, t.shape)).collect();
+    let what = format!(
+        "{} {dtype} #{index} (TREFOIL_PARITY_SEED={seed}) {} {}",
+        kernel.name,
+        shapes.join(", "),
+        Value::Object(case.args.clone())
+    );
+    match verdict {
+        Verdict::Fail(e) => Verdict::Fail(format!("{what}: {e}")),
+        Verdict::Skip(e) => Verdict::Skip(format!("{what}: {e}")),
+        Verdict::Pass => Verdict::Pass,
+    }
 }
 
 #[cfg(test)]

@@ -1,40 +1,13 @@
 //! Every gradient of the table on the CPU in f64 against central differences of its forward.
 
 use parity_tests::cases::{KERNELS, Kernel, fields, find};
-use parity_tests::random_cases::{draw, run_wide};
+use parity_tests::gradient::{FROZEN, target, upstream};
+use parity_tests::reference::run_wide;
+use parity_tests::sampler::draw;
 use parity_tests::suite::{Case, HostTensor};
 use trefoil::DType;
 
 const STEP: f64 = 1e-6;
-
-/// Gradients that are not the derivative of their forward, by definition: CIoU holds the weight of its aspect term fixed.
-const FROZEN: &[&str] = &["ciou_loss_backward"];
-
-/// Input of the forward that a gradient output belongs to.
-fn target<'a>(kernel: &Kernel, output: &'a str) -> &'a str {
-    match (kernel.name, output) {
-        ("set_slice_backward", "dbase") => "y",
-        ("embedding_backward", "dTable") => "table",
-        (_, "dBias") => "bias",
-        ("edge_softmax_backward", "dl") => "logits",
-        // The gradient of a sum is that of either operand.
-        ("residual_layernorm_backward" | "residual_rmsnorm_backward", "ds") => "x",
-        _ => output.strip_prefix('d').unwrap_or(output),
-    }
-}
-
-/// The upstream gradients, by output of the forward.
-fn upstream(case: &Case, outputs: &[(String, HostTensor)]) -> Vec<(usize, Vec<f64>)> {
-    let first = ["dy", "dY", "dC", "gy", "dgrid", "dO", "dweights", "da", "dout"]
-        .iter()
-        .find_map(|n| case.input(n))
-        .map(|t| (0, t));
-    let named = |(i, (name, _)): (usize, &(String, HostTensor))| Some((i, case.input(&format!("d{name}"))?));
-    let named = outputs.iter().enumerate().filter_map(named).filter(|(i, _)| *i > 0 || first.is_none());
-    let all: Vec<_> = first.into_iter().chain(named).map(|(i, t)| (i, t.to_f64())).collect();
-    assert!(!all.is_empty(), "a gradient has an upstream gradient");
-    all
-}
 
 /// sum dy * (y(x + h) - y(x - h)) / 2h for one element of one input, over all outputs with an upstream gradient.
 fn difference(

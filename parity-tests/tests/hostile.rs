@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use parity_tests::backends;
 use parity_tests::cases::KERNELS;
 use parity_tests::device::{Pattern, Placement};
-use parity_tests::random_cases::draw;
 use parity_tests::runner::execute;
+use parity_tests::sampler::draw;
 use parity_tests::suite::{Case, Strided};
 use serde_json::{Value, json};
 use trefoil::{DType, IGpuBackend};
@@ -164,7 +164,7 @@ fn no_parameters_make_the_library_panic() {
     let rounds = std::env::var("TREFOIL_HOSTILE").ok().and_then(|v| v.parse().ok()).unwrap_or(ROUNDS);
     watch_panics();
     let mut wrong = vec![];
-    for candidate in backends::all() {
+    for candidate in backends::all(&[]) {
         let Ok(gpu) = candidate.handle else { continue };
         // Compilation on the GPU's side is what the time goes to there: fewer rounds.
         let rounds = if gpu.caps().is_cpu && candidate.name == "cpu" { rounds } else { rounds.div_ceil(6) };

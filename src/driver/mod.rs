@@ -9,19 +9,19 @@ use std::fmt;
 use crate::device::Caps;
 use crate::error::Result;
 
-#[cfg(feature = "cuda")]
+#[cfg(feature = "driver-cuda")]
 pub(crate) mod cuda;
-#[cfg(feature = "hip")]
+#[cfg(feature = "driver-hip")]
 pub(crate) mod hip;
-#[cfg(feature = "hip")]
+#[cfg(feature = "driver-hip")]
 #[doc(hidden)]
 pub use hip::hiprtc::{compile_for as hiprtc_compile_for, version as hiprtc_version};
 // Each driver uses a part of it.
-#[cfg_attr(not(all(feature = "cuda", feature = "opencl")), allow(dead_code))]
+#[cfg_attr(not(all(feature = "driver-cuda", feature = "driver-opencl")), allow(dead_code))]
 pub(crate) mod loader;
 #[doc(hidden)]
 pub mod mock;
-#[cfg(feature = "opencl")]
+#[cfg(feature = "driver-opencl")]
 pub(crate) mod opencl;
 pub(crate) mod shapes;
 
@@ -66,7 +66,7 @@ handles! {
 
 /// Whether a status of CUDA, or of HIP, which has the same numbers, says that the context is lost: every later call in it fails. Errors of running
 /// kernels are of this kind; wrong arguments and a lack of memory are not.
-#[cfg(any(feature = "cuda", feature = "hip"))]
+#[cfg(any(feature = "driver-cuda", feature = "driver-hip"))]
 pub(crate) fn context_lost(code: u32) -> bool {
     match code {
         // Deinitialized; the device is unavailable.
@@ -341,27 +341,27 @@ pub trait VendorBlas: Send + Sync {
     ) -> Result<()>;
 }
 
-#[cfg(feature = "hip")]
+#[cfg(feature = "driver-hip")]
 #[doc(hidden)]
 pub fn hip_open(ordinal: u32) -> Result<std::sync::Arc<dyn Driver>> {
     Ok(std::sync::Arc::new(hip::HipDriver::open(ordinal)?))
 }
 
 /// The OpenCL driver without an engine, for tests and tools.
-#[cfg(feature = "opencl")]
+#[cfg(feature = "driver-opencl")]
 #[doc(hidden)]
 pub fn opencl_open(ordinal: u32) -> Result<std::sync::Arc<dyn Driver>> {
     Ok(std::sync::Arc::new(opencl::OpenClDriver::open(ordinal)?))
 }
 
 /// The CUDA driver without an engine, for tests and tools.
-#[cfg(feature = "cuda")]
+#[cfg(feature = "driver-cuda")]
 #[doc(hidden)]
 pub fn cuda_open(ordinal: u32) -> Result<std::sync::Arc<dyn Driver>> {
     Ok(std::sync::Arc::new(cuda::CudaDriver::open(ordinal)?))
 }
 
-#[cfg(all(test, any(feature = "cuda", feature = "hip")))]
+#[cfg(all(test, any(feature = "driver-cuda", feature = "driver-hip")))]
 mod tests {
     #[test]
     fn only_failures_of_kernels_and_devices_lose_the_context() {

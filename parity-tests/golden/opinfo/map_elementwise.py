@@ -2,10 +2,10 @@
 import math
 import numpy as np
 import torch
-import k_activation, k_tensor
+import activation, unary
 from core import EXACT, REGISTRY, TORCH, TRANS, Tol, ULP32, summed, ulp
 from harness import Skip, maps, stored_between
-from k_tensor import grad_tol, top
+from binary import BINARY, grad_tol, top
 
 SUITE = "elementwise"
 aten = torch.ops.aten
@@ -53,7 +53,7 @@ def unary(s, kernel, tol, gradtol, args=None):
 ALIAS = {"special.i0e": "i0e", "special.i1": "i1", "special.i1e": "i1e", "sgn": "sign"}
 for _name in ("abs acos acosh asin asinh atan atanh ceil cos cosh erf erfc erfinv exp exp2 expm1 floor frac i0 log log10 log1p log2 lgamma "
               "digamma neg reciprocal rsqrt sqrt square sign sgn sin sinh tan trunc special.i0e special.i1 special.i1e").split():
-    _row = k_tensor.UNARY[ALIAS.get(_name, _name)]
+    _row = unary.UNARY[ALIAS.get(_name, _name)]
     _kernel = ALIAS.get(_name, _name)
     _grad = EXACT if _kernel in ("neg", "abs", "sign", "frac") else SPECIAL_GRAD if _row[0] == "T2.20" else UNARY_GRAD
     maps(SUITE, _name)(lambda s, k=_kernel, t=_row[3], g=_grad: unary(s, k, t, g))
@@ -122,7 +122,7 @@ for _name, _to in CASTS.items():
 
 
 # ------------------------------------------------------------------------------------------------ activations
-ACT = {row[0]: row for row in k_activation.POINTWISE}
+ACT = {row[0]: row for row in activation.POINTWISE}
 ACT_GRAD = Tol(8 * ULP32, 4e-7)
 
 
@@ -280,9 +280,9 @@ PLAIN = {"mul": "mul", "__rmul__": "mul", "maximum": "maximum", "max.binary": "m
          "copysign": "copysign", "logaddexp": "logaddexp", "logaddexp2": "logaddexp2", "xlogy": "xlogy", "special.xlog1py": "xlog1py",
          "pow": "pow"}
 for _name, _kernel in PLAIN.items():
-    maps(SUITE, _name)(lambda s, k=_kernel: binary(s, k, k_tensor.BINARY[k][4]))
+    maps(SUITE, _name)(lambda s, k=_kernel: binary(s, k, BINARY[k][4]))
 for _name, _kernel in {"__rmod__": "remainder", "__rpow__": "pow"}.items():
-    maps(SUITE, _name)(lambda s, k=_kernel: binary(s, k, k_tensor.BINARY[k][4], swap=True))
+    maps(SUITE, _name)(lambda s, k=_kernel: binary(s, k, BINARY[k][4], swap=True))
 close = lambda a, b: ulp()
 for _name, _swap in {"div.no_rounding_mode": False, "true_divide": False, "__rdiv__": True}.items():
     maps(SUITE, _name)(lambda s, w=_swap: binary(s, "div", close, swap=w))

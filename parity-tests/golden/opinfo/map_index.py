@@ -2,8 +2,8 @@
 import torch
 from core import EXACT, Tol, ULP32, summed
 from harness import Skip, maps
-from k_conv import clean
-from k_tensor import top
+from conv import clean
+from binary import top
 
 SUITE = "index"
 

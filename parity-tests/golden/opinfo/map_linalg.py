@@ -2,7 +2,7 @@
 import torch
 from core import Tol, matmul_tol, summed, ulp
 from harness import Skip, maps
-from k_conv import clean
+from conv import clean
 
 SUITE = "linalg"
 

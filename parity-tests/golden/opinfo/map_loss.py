@@ -4,15 +4,15 @@ import torch
 import torch.nn.functional as F
 from core import Tol
 from harness import Skip, maps
-from k_conv import clean
-from k_tensor import top
+from conv import clean
+from binary import top
 
 SUITE = "loss"
 BACK = {"mse_loss": "mse_backward", "cross_entropy_loss": "cross_entropy_backward", "bce_loss": "bce_backward", "smooth_l1_loss": "smooth_l1_backward"}
 
 
 def loss_tol(items, reduction, rtol, scale):
-    "the bound of k_loss.py: rounding of each item and of their sum"
+    "the bound of generators/loss.py: rounding of each item and of their sum"
     n = max(items.numel(), 1)
     if reduction == "none":
         return Tol(rtol, 3e-7, 2e-7)

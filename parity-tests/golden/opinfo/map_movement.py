@@ -2,7 +2,7 @@
 import torch
 from core import EXACT, REGISTRY, TORCH, Tol, ULP32, summed, ulp
 from harness import Skip, maps
-from k_conv import clean
+from conv import clean
 
 SUITE = "movement"
 

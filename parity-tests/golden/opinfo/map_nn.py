@@ -4,9 +4,9 @@ import torch
 import torch.nn.functional as F
 from core import EXACT, NORM_B, NORM_F, Tol, matmul_tol, rel, summed
 from harness import Skip, maps
-from k_attention import fwd_tol as attention_tol
-from k_conv import CONV, CONVT, clean, conv_tol, winograd
-from k_norm import STAT, fwd_tol, group_stats, stats
+from attention import fwd_tol as attention_tol
+from conv import CONV, CONVT, clean, conv_tol, winograd
+from norm import STAT, fwd_tol, group_stats, stats
 
 aten = torch.ops.aten
 

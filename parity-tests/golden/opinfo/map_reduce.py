@@ -3,8 +3,8 @@ import math
 import torch
 from core import Tol, matmul_tol, summed, ulp
 from harness import Skip, maps
-from k_conv import clean
-from k_util import kcount
+from conv import clean
+from utility import kcount
 
 SUITE = "reduce"
 GRAD = Tol(1e-5, 1e-30, 2e-6)

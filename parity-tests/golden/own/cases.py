@@ -61,3 +61,27 @@ T("groupnorm_backward", R(shape=(30, 4), G=4))
 T("instancenorm_backward", R(shape=(30, 4, 1)))
 T("batchnorm_backward", R(shape=(1, 300)))
 T("rmsprop_step", R(tag="mu2"), R(tag="mu78"), R(tag="mu89"), shape=(300,), mu=0.9, steps=5)
+
+STEPS = [R(shape=(7,)), R(shape=(3, 41), steps=6), R(shape=(1030,), steps=3), R(shape=(9,), steps=2, maximize=True), R(shape=(0,))]
+DECAY = [R(shape=(40,), steps=4, wd=0.1), R(shape=(5,), found_inf=1.0, steps=2), R(shape=(70,), inv_scale=0.125, steps=3), R(shape=(64,), gdtype="bf16", steps=2)]
+T("adadelta_update adamax_update amsgrad_update nadam_update radam_update asgd_update", *STEPS, *DECAY)
+T("nadam_update radam_update", R(shape=(12,), steps=9, wd=0.1, decoupled=True, tag="decoupled"))
+T("asgd_update", R(shape=(12,), steps=5, t0=2.0, tag="averaged"))
+T("rprop_update", *STEPS, R(shape=(50,), steps=7, up=1.5, down=0.3, tag="other_factors"))
+T("lion_update", *STEPS, R(shape=(40,), steps=4, wd=0.1, lr=0.01), R(shape=(33,), steps=3, resume=True))
+T("ftrl_update", *STEPS, R(shape=(40,), steps=4, l1=0.5, l2=0.1))
+T("proximal_gradient_update", *STEPS, R(shape=(40,), steps=4, l1=0.5, l2=0.1), R(shape=(40,), steps=3, prox="box", lo=-0.5, hi=0.75), lr=0.1)
+T("unscale_grads", R(shapes=[(5,)]), R(shapes=[(5,), (3, 70)], scale=8.0), R(shapes=[(4,), (9,)], bad=float("inf")), R(shapes=[(4,), (9,)], scale=3.0, bad=float("nan")))
+T("update_loss_scale", R(scale=65536.0, good=0, found=0.0), R(scale=65536.0, good=3, found=1.0), R(scale=1024.0, good=6, found=0.0, interval=7, tag="grows"),
+  R(scale=1024.0, good=5, found=0.0, interval=7, tag="waits"))
+
+for d in ("f32", "f16", "bf16"):
+    T("add_relu add_sigmoid add_gelu", R(shape=(4, 33)), R(shape=(1031,)), R(shape=(0, 5)), dtype=d)
+    T("max_abs min_abs max_abs_backward min_abs_backward log_var log_var_backward", R(shape=(3, 17), axes=[1]), R(shape=(4, 5, 6), axes=[0, 2], keepdim=True),
+      R(shape=(33, 2), axes=[0]), dtype=d)
+    T("sparse_2to4_compress sparse_2to4_prune", R(m=3, k=16), R(m=1, k=4), R(m=33, k=64), dtype=d)
+    T("gemm_2to4", R(m=3, n=5, k=16), R(m=17, n=33, k=64), dtype=d)
+T("log_var log_var_backward", R(shape=(3, 17), axes=[1], correction=0, eps=0.1, tag="other_eps"))
+T("pdist_backward", R(n=5, k=7), R(n=9, k=3, p=1.0), R(n=6, k=4, p=3.0))
+T("pairwise_distance_backward", R(shape=(5, 7)), R(shape=(3, 33), p=1.0, keepdim=True), R(shape=(2, 4), p=3.0))
+T("scatter_mul scatter_mul_backward", R(rows=1, n=9, width=3, R=4), R(rows=2, n=30, width=5, R=7), R(rows=1, n=4, width=1, R=6))

@@ -3,9 +3,9 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from core import REGISTRY
-from k_loss import _simple, class_ids, loss
+from loss import _simple, class_ids, loss
 
-S = "o3_edges"
+S = "edges"
 
 for name in ("multilabel_margin_loss", "nll_loss"):
     del REGISTRY[name], REGISTRY[name + "_backward"]

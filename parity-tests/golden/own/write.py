@@ -4,10 +4,11 @@
 """
 import os, sys
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[:0] = [HERE, os.path.dirname(HERE)]
+GOLDEN = os.path.dirname(HERE)
+sys.path[:0] = [GOLDEN, os.path.join(GOLDEN, "generators")]
 import torch
 import gen
-import losses_more, optim_forms, edges  # noqa: F401
+import own.loss, own.optimizer, own.edges, own.rules, own.functions  # noqa: F401
 
 if __name__ == "__main__":
     torch.set_num_threads(1)

@@ -3,11 +3,11 @@
 use trefoil::ops::Activation as A;
 use trefoil::ops::*;
 
-use super::Bound::{Close, Exact};
+use super::Bound::{Derived, Exact};
 use super::{Bound, Kernel, TRANS, ULP, k};
 use crate::device::{Cx, Fail, R};
-use crate::random_cases::Dom::{Any, Coarse, Nonzero};
-use crate::random_cases::Sample;
+use crate::sampler::Dom::{Any, Coarse, Nonzero};
+use crate::sampler::Sample;
 
 fn forward(cx: &Cx<'_>, act: A) -> R {
     let x = cx.x("x")?;
@@ -177,7 +177,7 @@ macro_rules! gated {
             k($name, "B1.9", "[x], [gate], [up]", "axis=-1, gate_first=false", "y", &["gated"], |cx| {
                 gated(cx, $act)
             })
-            .bound(Close(1.2e-6, 2e-6))
+            .bound(Derived)
             .sample(draw_gated),
             k(
                 concat!($name, "_backward"),
@@ -188,13 +188,13 @@ macro_rules! gated {
                 &["gated_bwd"],
                 |cx| gated_backward(cx, $act),
             )
-            .bound(Close(2e-6, 4e-6))
+            .bound(Derived)
             .grad_of($name),
         ]
     };
 }
 
-const BWD: Bound = Close(9.6e-7, 4e-7);
+const BWD: Bound = Derived;
 
 macro_rules! act {
     ($name:literal, $row:literal, $back:literal, $saved:literal, $args:literal, $act:expr, $bound:expr, $grad:expr) => {
@@ -261,22 +261,22 @@ pub(super) const ROWS: &[&[Kernel]] = &[
     act!("relu6", "B1.4", "B1.4", "x", "-", |_: &Cx<'_>| fixed(A::Relu6), Exact, Exact),
     &[
         k("softmax", "S1.7", "x", "axis=-1", "y", &["softmax"], |cx| softmax(cx, Softmax::Softmax))
-            .bound(Close(1e-6, 1e-7))
+            .bound(Derived)
             .sample(draw_softmax),
         k("softmax_backward", "S2.6", "dy, y", "axis=-1", "dx", &["softmax_bwd"], |cx| {
             softmax_backward(cx, Softmax::Softmax)
         })
-        .bound(Close(2e-6, 1e-6))
+        .bound(Derived)
         .grad_of("softmax"),
     ],
     &[
         k("log_softmax", "B1.11", "x", "axis=-1", "y", &["softmax"], |cx| softmax(cx, Softmax::LogSoftmax))
-            .bound(Close(4.8e-7, 2e-6))
+            .bound(Derived)
             .sample(draw_softmax),
         k("log_softmax_backward", "B1.11", "dy, y", "axis=-1", "dx", &["softmax_bwd"], |cx| {
             softmax_backward(cx, Softmax::LogSoftmax)
         })
-        .bound(Close(1e-6, 2e-4))
+        .bound(Derived)
         .grad_of("log_softmax"),
     ],
     gated!("glu", A::Sigmoid),
@@ -286,7 +286,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
     &[
         k("prelu", "B1.5", "x, a", "-", "y", &["prelu"], prelu).bound(ULP).sample(draw_prelu),
         k("prelu_backward", "B1.5", "dy, x, a", "-", "dx, da", &["prelu_bwd"], prelu_backward)
-            .bound(Close(1e-5, 1e-4))
+            .bound(Derived)
             .grad_of("prelu"),
         k(
             "scaled_masked_softmax",
@@ -297,7 +297,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             &["masked_softmax"],
             masked_softmax,
         )
-        .bound(Close(4e-6, 1e-7))
+        .bound(Derived)
         .sample(draw_masked),
         k(
             "scaled_masked_softmax_backward",
@@ -308,7 +308,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             &["masked_softmax_bwd"],
             masked_softmax_backward,
         )
-        .bound(Close(4e-6, 2e-6))
+        .bound(Derived)
         .grad_of("scaled_masked_softmax"),
     ],
 ];

@@ -2,7 +2,7 @@
 
 use super::{ANY, Kernel, k};
 use crate::device::{Cx, R};
-use crate::random_cases::Dom::Any;
+use crate::sampler::Dom::Any;
 
 /// A byte-exact copy of a flat range. Offsets are relative to the tensors, which start behind a guard band: a range that leaves a tensor
 /// is refused here by its flat view, as it is by a buffer of exactly that size.

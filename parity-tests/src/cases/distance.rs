@@ -3,11 +3,11 @@
 use trefoil::DType;
 use trefoil::ops::*;
 
-use super::Bound::Close;
+use super::Bound::Derived;
 use super::{Bound, Kernel, k};
 use crate::device::{Cx, R};
-use crate::random_cases::Dom::Any;
-use crate::random_cases::Sample;
+use crate::sampler::Dom::Any;
+use crate::sampler::Sample;
 
 fn cdist(cx: &Cx<'_>) -> R {
     let (a, b) = (cx.x("a")?, cx.x("b")?);
@@ -119,9 +119,9 @@ fn draw_cosine(s: &mut Sample) {
 }
 
 /// Roots and powers of sums.
-const ROOT: Bound = Close(3e-6, 2e-6);
+const ROOT: Bound = Derived;
 /// Their derivatives, summed over many pairs.
-const SLOPE: Bound = Close(2e-5, 1e-5);
+const SLOPE: Bound = Derived;
 
 pub(super) const ROWS: &[&[Kernel]] = &[
     &[
@@ -177,6 +177,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             |cx| backward(cx, cosine(cx)?),
         )
         .bound(SLOPE)
+        .units(16.0, "the part of b along a is taken from b: unit vectors that are nearly parallel")
         .grad_of("cosine_similarity"),
     ],
 ];

@@ -2,11 +2,11 @@
 
 use trefoil::ops::*;
 
-use super::Bound::{Close, Sum};
+use super::Bound::{Derived, Sum};
 use super::{ANY, Kernel, k};
 use crate::device::{Cx, R};
-use crate::random_cases::Dom::Any;
-use crate::random_cases::Sample;
+use crate::sampler::Dom::Any;
+use crate::sampler::Sample;
 
 /// A row by number, from the end if negative; null for none.
 fn padding(cx: &Cx<'_>) -> R<Option<i64>> {
@@ -84,7 +84,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[&[
         &["embedding", "embedding_renorm"],
         |cx| forward(cx, cx.f("norm_type")?),
     )
-    .bound(Close(1e-5, 1e-6))
+    .bound(Derived)
     .sample(|s| {
         draw(s);
         s.arg("max_norm", 1.5);

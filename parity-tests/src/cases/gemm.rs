@@ -3,12 +3,12 @@
 use trefoil::ops::*;
 use trefoil::{View, ViewMut};
 
-use super::Bound::{Close, Product};
+use super::Bound::{Derived, Product, Stored};
 use super::activation::gelu;
 use super::{Bound, Kernel, k};
 use crate::device::{Cx, Fail, R};
-use crate::random_cases::Dom::{Any, Range};
-use crate::random_cases::Sample;
+use crate::sampler::Dom::{Any, Range};
+use crate::sampler::Sample;
 
 /// Rows and columns of an operand after its transpose.
 fn sides(x: &View<'_>, transposed: bool) -> (usize, usize) {
@@ -257,9 +257,9 @@ macro_rules! fixed {
 }
 
 /// Products near 1 of up to 136 terms, then an activation of slope about 1.
-const FUSED: Bound = Bound::Stored(1e-6, 2e-5);
+const FUSED: Bound = Stored;
 /// Sums over up to 136 rows or columns.
-const FUSED_GRAD: Bound = Bound::Stored(2e-6, 1e-4);
+const FUSED_GRAD: Bound = Stored;
 
 pub(super) const ROWS: &[&[Kernel]] = &[
     &[
@@ -370,7 +370,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             &["gemm"],
             epilogue,
         )
-        .bound(Close(1e-6, 2e-4))
+        .bound(Derived)
         .sample(|s| {
             let tb = s.coin();
             let (m, n) = operands(s, ["A", "B"], &[], false, tb);

@@ -3,11 +3,12 @@
 use trefoil::DType;
 use trefoil::ops::*;
 
-use super::Bound::{Close, Sum};
+use super::Bound::{Derived, Sum};
 use super::{ANY, F32, Kernel, broadcast, element, k};
 use crate::device::{Cx, Fail, R};
-use crate::random_cases::Dom::{Any, NearOne};
-use crate::random_cases::Sample;
+use crate::oracle;
+use crate::sampler::Dom::{Any, NearOne};
+use crate::sampler::Sample;
 
 fn axis_of(cx: &Cx<'_>, name: &str) -> R<usize> {
     cx.axis("axis", cx.x(name)?.shape().len())
@@ -250,7 +251,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             &["scatter_reduce"],
             scatter_reduce,
         )
-        .bound(Close(1e-5, 4e-6))
+        .bound(Derived)
         .sample(|s| {
             let cells = draw_cells(s);
             s.put("src", &cells, NearOne);
@@ -268,7 +269,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             &["scatter_reduce_bwd"],
             scatter_reduce_backward,
         )
-        .bound(Close(1e-5, 4e-6))
+        .bound(Derived)
         .grad_of("scatter_reduce"),
     ],
     &[
@@ -354,19 +355,20 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             .dtypes(ANY)
             .sample(|s| {
                 let shape = s.shape();
-                s.put("x", &shape, crate::random_cases::Dom::Coarse);
+                s.put("x", &shape, crate::sampler::Dom::Coarse);
                 let n = s.numel_of("x") + 3;
                 s.arg("capacity", n);
             }),
-        k("one_hot", "T5.9", "ids:idx", "C, to=\"f32\"", "y", &["one_hot"], one_hot).dtypes(F32).sample(
-            |s| {
+        k("one_hot", "T5.9", "ids:idx", "C, to=\"f32\"", "y", &["one_hot"], one_hot)
+            .dtypes(F32)
+            .by(oracle::one_hot)
+            .sample(|s| {
                 let shape = s.shape();
                 s.ids("ids", &shape, 7);
                 s.arg("C", 7);
                 let to = ["f32", "u8", "f16", "bf16"][s.below(4)];
                 s.arg("to", to);
-            },
-        ),
+            }),
     ],
     &[
         k("gather_kernel", "S9.3", "src, idx:idx", "-", "y", &["index_select"], |cx| {

@@ -5,8 +5,8 @@ use trefoil::ops::*;
 use super::Bound::Stored;
 use super::{Kernel, k};
 use crate::device::{Cx, Fail, R};
-use crate::random_cases::Dom::Any;
-use crate::random_cases::Sample;
+use crate::sampler::Dom::Any;
+use crate::sampler::Sample;
 
 fn kind(cx: &Cx<'_>) -> R<MeshConv> {
     if !cx.has("mode") {
@@ -69,7 +69,7 @@ fn draw_mesh(s: &mut Sample) {
 }
 
 /// Products over the elements and outputs, summed over the places of an element; the features of 16-bit data are rounded once.
-const GRADS: super::Bound = Stored(2e-5, 1e-4);
+const GRADS: super::Bound = Stored;
 const MESH: &str = "dy, x, nbr:i32, W";
 const SPIRAL: &str = "dy, x, spiral:i32, W";
 
@@ -77,7 +77,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[&[
     k("mesh_conv_forward", "S14.3", "x, nbr:i32, W, [b]", "mode=\"concat\"", "y", &["mesh_conv"], |cx| {
         forward(cx, "nbr")
     })
-    .bound(Stored(2e-5, 2e-5))
+    .bound(Stored)
     .sample(draw_mesh),
     k("mesh_conv_backward", "S14.4", MESH, "mode=\"concat\"", "dx, dW, db", &["mesh_conv_bwd"], |cx| {
         backward(cx, "nbr", false)
@@ -98,7 +98,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[&[
     k("spiral_conv_forward", "S14.5", "x, spiral:i32, W, [b]", "-", "y", &["mesh_conv"], |cx| {
         forward(cx, "spiral")
     })
-    .bound(Stored(2e-5, 2e-5))
+    .bound(Stored)
     .sample(|s| {
         let ways = 1 + s.below(9);
         draw(s, "spiral", true, ways, ways);

@@ -12,7 +12,8 @@ use trefoil::ops::Family;
 
 pub use self::pending::PENDING;
 use crate::device::{Cx, R};
-use crate::random_cases::Sample;
+use crate::oracle::Definition;
+use crate::sampler::Sample;
 use crate::suite::{Case, HostTensor};
 
 mod activation;
@@ -23,60 +24,52 @@ mod distance;
 mod elementwise;
 mod embedding;
 mod gemm;
-mod gnn;
-mod gnn_edges;
+mod graph;
 mod index;
-mod lm;
+mod language_model;
 mod loss;
-mod loss_batch;
-mod loss_each;
-mod loss_margin;
-mod loss_mixed;
-mod loss_more;
-mod loss_rows;
-mod loss_seq;
-mod loss_stft;
 mod mesh;
 mod norm;
 mod optimizer;
-mod optimizer_forms;
 mod pending;
 mod pool;
-mod quantised;
+mod quantized;
 mod random;
 mod reduce;
 mod resample;
 mod rnn;
 mod scan;
 mod shape;
-mod shape_grad;
 mod sort;
-mod unary;
 
-/// How closely a device must agree with the CPU in f64, for f32 storage; 16-bit storage gets two of its own ULP on top.
+/// How closely a device must agree with the reference. All bounds are for f32 arithmetic; 16-bit storage gets two of its own ULP on top.
+/// `docs/NUMERICS.md` derives them.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Bound {
     /// Equal values.
     Exact,
-    /// Relative and absolute error.
-    Close(f64, f64),
-    /// A sum of K terms: (8 + log2 K) * 6e-8 times the same sum of magnitudes, beside the rounding of the result.
+    /// A function of single elements: so many ULP of f32, and so many roundings of 1 where its formula has constants of that size.
+    Function {
+        /// accuracy that the dialects promise of the functions in it
+        ulps: f64,
+        /// roundings (2^-24) of terms of size 1
+        units: f64,
+    },
+    /// A sum of K terms: 8 + log2 K roundings of the same sum of magnitudes, beside the rounding of the result.
     Sum,
-    /// Products over an axis of length K: (8 + sqrt K) * 6e-8 times the product of magnitudes, beside the rounding of the result.
+    /// Products over an axis of length K: 8 + sqrt K roundings of the product of magnitudes, beside the rounding of the result.
     Product,
-    /// As `Close`; 16-bit storage adds one rounding of it, relative to the same sum of magnitudes: what is summed or multiplied last was stored
-    /// in between, as in PyTorch (the gradient before an activation, a gradient before broadcast axes are summed).
-    Stored(f64, f64),
+    /// Anything else: roundings of the result and of the size of its terms, which is measured (see [`crate::tolerance`]).
+    Derived,
+    /// As `Derived`; what is summed or multiplied last was stored in between, as in PyTorch (the gradient before an activation, a gradient before
+    /// broadcast axes are summed): 16-bit storage adds one rounding of it.
+    Stored,
 }
 
-/// A little more than the spacing of f32 at 1.
-pub const ULP32: f64 = 1.2e-7;
 /// One rounding.
-pub(crate) const ULP: Bound = Bound::Close(ULP32, 1.5e-45);
-/// Transcendental functions and activations: 4 ULP or 1e-7.
-pub(crate) const TRANS: Bound = Bound::Close(4.0 * ULP32, 1e-7);
-/// Gradients of smooth functions: a chain of a few roundings.
-pub(crate) const GRAD: Bound = Bound::Close(2e-6, 1e-6);
+pub(crate) const ULP: Bound = Bound::Function { ulps: 1.0, units: 0.0 };
+/// Transcendental functions and activations: OpenCL promises 4 ULP of most; two roundings of a constant.
+pub(crate) const TRANS: Bound = Bound::Function { ulps: 4.0, units: 2.0 };
 
 /// Floating types that every device kernel stores.
 pub(crate) const FLOATS: &[DType] = &[DType::F32, DType::F16, DType::Bf16];
@@ -87,13 +80,13 @@ pub(crate) const INTS: &[DType] = &[DType::I32, DType::I64, DType::U8];
 /// Movement: floats and integers.
 pub(crate) const ANY: &[DType] = &[DType::F32, DType::F16, DType::Bf16, DType::I32, DType::I64, DType::U8];
 
-/// Which arithmetic the reference of a random case uses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The reference of random cases.
+#[derive(Debug, Clone, Copy)]
 pub enum Oracle {
-    /// Everything in f64 (operands rounded to the storage type first).
+    /// The CPU backend with everything in f64 (operands rounded to the storage type first).
     F64,
-    /// The same dtypes: where the definition itself depends on the storage type.
-    SameDtype,
+    /// Written from the definition in this crate: where the storage type decides, and where there is nothing but integers or random words.
+    Definition(Definition),
 }
 
 /// One kernel name.
@@ -117,12 +110,12 @@ pub struct Kernel {
     pub run: fn(&Cx<'_>) -> R,
     /// Tolerance for random cases.
     pub bound: Bound,
+    /// Roundings of 1 (2^-24) on top, and what they are for: terms that neither the results nor the sensitivity to the inputs show.
+    pub units: (f64, &'static str),
     /// Storage types of random cases.
     pub dtypes: &'static [DType],
     /// Reference of random cases.
     pub oracle: Oracle,
-    /// Results are differences of larger terms: errors are relative to the size of those, too.
-    pub cancels: bool,
     /// Consists of several calls that write outputs: a later one may be refused when earlier ones have written.
     pub composite: bool,
     /// Draws inputs and arguments; `None` for gradients, which take theirs from the forward kernel.
@@ -150,9 +143,9 @@ pub(crate) const fn k(
         ops,
         run,
         bound: Bound::Exact,
+        units: (0.0, ""),
         dtypes: FLOATS,
         oracle: Oracle::F64,
-        cancels: false,
         composite: false,
         sample: None,
         forward: None,
@@ -169,6 +162,8 @@ pub(crate) struct Pair {
 impl Pair {
     /// Two rows that differ in names, outputs and operations; `run` asks [`Cx::is_gradient`].
     pub(crate) const fn new(forward: Kernel, gradient: Kernel) -> Self {
+        let forward = forward.bound(Bound::Derived).units(8.0, LOGARITHMS);
+        let gradient = gradient.bound(Bound::Derived);
         Pair { forward, gradient: gradient.grad_of(forward.name) }
     }
 
@@ -179,14 +174,9 @@ impl Pair {
         self
     }
 
-    /// Both are differences of larger terms.
-    pub(crate) const fn cancels(self) -> Self {
-        Pair { forward: self.forward.cancels(), gradient: self.gradient.cancels() }
-    }
-
-    /// Another bound for the gradient.
-    pub(crate) const fn grad_bound(mut self, b: Bound) -> Self {
-        self.gradient.bound = b;
+    /// Roundings of 1 that the gradient has on top.
+    pub(crate) const fn grad_units(mut self, roundings: f64, why: &'static str) -> Self {
+        self.gradient = self.gradient.units(roundings, why);
         self
     }
 
@@ -195,6 +185,10 @@ impl Pair {
         [self.forward.sample(f), self.gradient]
     }
 }
+
+/// Why the value of a loss has an absolute error.
+pub(crate) const LOGARITHMS: &str =
+    "a loss near 0 is the difference of logarithms, or of probabilities and 1";
 
 /// The rows of a loss and of its gradient: name, row of the specification, inputs, arguments, outputs of the gradient, operations, calls. The
 /// gradient's name ends in `_backward`, its operations in `_bwd`; `gy` comes before its inputs.
@@ -221,16 +215,17 @@ impl Kernel {
         self.bound = b;
         self
     }
+    pub(crate) const fn units(mut self, roundings: f64, why: &'static str) -> Self {
+        self.units = (roundings, why);
+        self
+    }
     pub(crate) const fn dtypes(mut self, d: &'static [DType]) -> Self {
         self.dtypes = d;
         self
     }
-    pub(crate) const fn same_dtype(mut self) -> Self {
-        self.oracle = Oracle::SameDtype;
-        self
-    }
-    pub(crate) const fn cancels(mut self) -> Self {
-        self.cancels = true;
+    /// The results come from a definition in this crate.
+    pub(crate) const fn by(mut self, definition: Definition) -> Self {
+        self.oracle = Oracle::Definition(definition);
         self
     }
     pub(crate) const fn composite(mut self) -> Self {
@@ -357,36 +352,23 @@ pub fn arguments(spec: &'static str) -> Vec<(&'static str, Option<Value>)> {
 
 const FAMILIES: &[(Family, &[&[&[Kernel]]])] = &[
     (Family::Core, &[core::ROWS]),
-    (Family::Elementwise, &[elementwise::ROWS, unary::ROWS]),
+    (Family::Elementwise, elementwise::TABLES),
     (Family::Activation, &[activation::ROWS]),
     (Family::Reduce, &[reduce::ROWS]),
-    (Family::Shape, &[shape::ROWS, shape_grad::ROWS]),
+    (Family::Shape, shape::TABLES),
     (Family::Index, &[index::ROWS]),
-    (Family::Gemm, &[gemm::ROWS, quantised::ROWS]),
-    (
-        Family::Loss,
-        &[
-            loss::ROWS,
-            loss_each::ROWS,
-            loss_rows::ROWS,
-            loss_more::ROWS,
-            loss_mixed::ROWS,
-            loss_seq::ROWS,
-            loss_batch::ROWS,
-            loss_stft::ROWS,
-            loss_margin::ROWS,
-        ],
-    ),
-    (Family::Optimizer, &[optimizer::ROWS, optimizer_forms::ROWS]),
+    (Family::Gemm, &[gemm::ROWS, quantized::ROWS]),
+    (Family::Loss, loss::TABLES),
+    (Family::Optimizer, optimizer::TABLES),
     (Family::Random, &[random::ROWS]),
     (Family::Distance, &[distance::ROWS]),
     (Family::Sort, &[sort::ROWS]),
     (Family::Scan, &[scan::ROWS]),
     (Family::Mesh, &[mesh::ROWS]),
-    (Family::Graph, &[gnn::ROWS, gnn_edges::ROWS]),
+    (Family::Graph, graph::TABLES),
     (Family::Rnn, &[rnn::ROWS]),
     (Family::Embedding, &[embedding::ROWS]),
-    (Family::LanguageModel, &[lm::ROWS]),
+    (Family::LanguageModel, &[language_model::ROWS]),
     (Family::Attention, &[attention::ROWS]),
     (Family::Resample, &[resample::ROWS]),
     (Family::Pool, &[pool::ROWS]),
@@ -443,7 +425,8 @@ mod tests {
                 "{}: either a sampler or a forward kernel",
                 k.name
             );
-            assert!(!k.cancels || k.oracle == Oracle::F64, "{}: its terms are measured in f64", k.name);
+            let (units, why) = k.units;
+            assert!((units > 0.0) != why.is_empty(), "{}: a number with a reason", k.name);
             if let Some(f) = k.forward {
                 assert!(find(f).is_some_and(|f| f.sample.is_some()), "{}: forward {f}", k.name);
             }

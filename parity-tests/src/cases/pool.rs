@@ -6,8 +6,8 @@ use trefoil::ops::*;
 use super::Bound::Sum;
 use super::{Kernel, k};
 use crate::device::{Cx, R};
-use crate::random_cases::Dom::{Any, Coarse};
-use crate::random_cases::Sample;
+use crate::sampler::Dom::{Any, Coarse};
+use crate::sampler::Sample;
 
 /// A list of sizes, or null.
 fn opt_dims(cx: &Cx<'_>, name: &str) -> R<Option<Vec<usize>>> {

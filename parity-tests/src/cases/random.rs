@@ -3,11 +3,11 @@
 use trefoil::DType;
 use trefoil::ops::*;
 
-use super::Bound::{Close, Stored};
-use super::{F32, FLOATS, Kernel, ULP32, k};
+use super::{F32, FLOATS, Kernel, k};
 use crate::device::{Cx, Fail, R};
-use crate::random_cases::Dom::{Any, Positive, Range};
-use crate::random_cases::Sample;
+use crate::oracle;
+use crate::sampler::Dom::{Any, Positive, Range};
+use crate::sampler::Sample;
 
 fn rng(cx: &Cx<'_>) -> R<Rng<'static>> {
     Ok(Rng::new(cx.bits("seed")?).at(cx.bits("stream")?, cx.bits("offset")?))
@@ -112,10 +112,9 @@ fn draw(s: &mut Sample) {
 }
 
 macro_rules! row {
-    ($name:literal, $row:literal, $args:literal, $dist:expr, $bound:expr) => {
+    ($name:literal, $row:literal, $args:literal, $dist:expr, $definition:expr) => {
         k($name, $row, "-", $args, "y", &["random"], |cx| floats(cx, $dist(cx)?))
-            .bound($bound)
-            .same_dtype()
+            .by($definition)
             .dtypes(FLOATS)
             .sample(draw)
     };
@@ -126,6 +125,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         k("philox_u32", "T6.3", "-", "n, seed, stream=0, offset=0", "y:i32", &["random"], |cx| {
             fill(cx, Distribution::Bits, DType::I32, &[cx.n("n")?])
         })
+        .by(oracle::words)
         .dtypes(F32)
         .sample(|s| {
             let n = s.size();
@@ -139,7 +139,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             |cx: &Cx<'_>| -> R<Distribution> {
                 Ok(Distribution::Uniform { lo: cx.f("lo")?, hi: cx.f("hi")? })
             },
-            Close(ULP32, 1e-6)
+            oracle::uniform
         ),
         row!(
             "rand_normal",
@@ -148,21 +148,21 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             |cx: &Cx<'_>| -> R<Distribution> {
                 Ok(Distribution::Normal { mean: cx.f("mean")?, std: cx.f("std")? })
             },
-            Close(4.0 * ULP32, 1e-6)
+            oracle::normal
         ),
         row!(
             "rand_exponential",
             "T6.8",
             "shape, rate=1.0, seed, stream=0, offset=0",
             |cx: &Cx<'_>| -> R<Distribution> { Ok(Distribution::Exponential { rate: cx.f("rate")? }) },
-            Close(4.0 * ULP32, 1e-7)
+            oracle::exponential
         ),
         row!(
             "rand_gumbel",
             "T6.8",
             "shape, seed, stream=0, offset=0",
             |_: &Cx<'_>| -> R<Distribution> { Ok(Distribution::Gumbel) },
-            Close(1e-6, 1e-6)
+            oracle::gumbel
         ),
         k(
             "rand_bernoulli",
@@ -173,7 +173,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             &["random", "bernoulli"],
             bernoulli,
         )
-        .same_dtype()
+        .by(oracle::bernoulli)
         .sample(|s| {
             let shape = s.shape();
             if s.coin() {
@@ -193,6 +193,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             &["random"],
             integers,
         )
+        .by(oracle::integers)
         .dtypes(F32)
         .sample(|s| {
             draw(s);
@@ -204,6 +205,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
     ],
     &[
         k("rand_perm", "T6.9", "-", "n, seed, stream=0, offset=0", "y:i64", &["permutation"], permutation)
+            .by(oracle::permutation)
             .dtypes(F32)
             .sample(|s| {
                 let n = s.size().min(5000);
@@ -220,7 +222,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             categorical,
         )
         .dtypes(F32)
-        .same_dtype()
+        .by(oracle::categorical)
         .sample(|s| {
             let shape = [1 + s.below(40), 1 + s.below(300)];
             if s.coin() {
@@ -242,8 +244,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             &["dropout"],
             dropout,
         )
-        .bound(Close(2.0 * ULP32, 3e-45))
-        .same_dtype()
+        .by(oracle::dropout)
         .sample(|s| {
             let shape = s.shape();
             s.put("x", &shape, Any);
@@ -259,8 +260,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             &["dropout_bwd"],
             dropout_backward,
         )
-        .bound(Close(2.0 * ULP32, 3e-45))
-        .same_dtype()
+        .by(oracle::dropout_backward)
         .grad_of("dropout_forward"),
     ],
     &[
@@ -273,8 +273,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             &["bias_dropout"],
             bias_dropout,
         )
-        .bound(Close(4.0 * ULP32, 1e-6))
-        .same_dtype()
+        .by(oracle::bias_dropout)
         .sample(|s| {
             let shape = s.shape();
             let n = shape[shape.len() - 1];
@@ -295,8 +294,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             &["bias_dropout_bwd"],
             bias_dropout_backward,
         )
-        .bound(Stored(2.0 * ULP32, 1e-4))
-        .same_dtype()
+        .by(oracle::bias_dropout_backward)
         .grad_of("bias_dropout"),
     ],
 ];

@@ -3,11 +3,12 @@
 use trefoil::ops::*;
 use trefoil::{DType, View};
 
-use super::Bound::{Close, Exact, Product, Sum};
+use super::Bound::{Derived, Exact, Function, Product, Sum};
 use super::{Bound, F32, Kernel, k};
 use crate::device::{Cx, R};
-use crate::random_cases::Dom::{self, Any, Coarse, Nonzero};
-use crate::random_cases::Sample;
+use crate::oracle;
+use crate::sampler::Dom::{self, Any, Coarse, Nonzero};
+use crate::sampler::Sample;
 
 /// Axes of `names`, negative ones counted from the end; out-of-range ones are passed on for the library to refuse.
 fn axes(cx: &Cx<'_>, rank: usize) -> R<Vec<usize>> {
@@ -189,7 +190,7 @@ macro_rules! extreme {
                 &["reduce_bwd"],
                 |cx| backward(cx, $op),
             )
-            .bound(Close(2.4e-7, 1e-30))
+            .bound(Derived)
             .grad_of($name),
         ]
     };
@@ -217,66 +218,38 @@ fn log_var(cx: &Cx<'_>) -> R<Reduce> {
     Ok(Reduce::LogVar { correction: cx.f("correction")?, eps: cx.f("eps")? })
 }
 
-const STAT: Bound = Close(1e-5, 1e-6);
-const STAT_GRAD: Bound = Close(1e-4, 1e-5);
+/// The upstream gradient times or divided by a number.
+const SCALED: Bound = Function { ulps: 2.0, units: 0.0 };
+const STAT: Bound = Derived;
+const STAT_GRAD: Bound = Derived;
 
 pub(super) const ROWS: &[&[Kernel]] = &[
-    red!("mean", "T3.1", "axes, keepdim=false", fixed!(Reduce::Mean), Sum, Close(2.4e-7, 1e-30), Any),
-    red!(
-        "prod",
-        "T3.2",
-        "axes, keepdim=false",
-        fixed!(Reduce::Prod),
-        Close(1e-4, 1e-30),
-        Close(1e-4, 1e-30),
-        Dom::NearOne
-    ),
+    red!("mean", "T3.1", "axes, keepdim=false", fixed!(Reduce::Mean), Sum, SCALED, Any),
+    red!("prod", "T3.2", "axes, keepdim=false", fixed!(Reduce::Prod), Derived, Derived, Dom::NearOne),
     red!("var", "T3.4", "axes, keepdim=false, correction=1", var, STAT, STAT_GRAD, Dom::Spread),
     red!("std", "T3.4", "axes, keepdim=false, correction=1", std, STAT, STAT_GRAD, Dom::Spread),
-    red!("norm", "T3.5", "axes, keepdim=false, p=2.0", norm, Close(4e-6, 1e-30), Close(1e-5, 1e-6), Any),
-    red!(
-        "logsumexp",
-        "T3.6",
-        "axes, keepdim=false",
-        fixed!(Reduce::LogSumExp),
-        Close(1e-6, 1e-6),
-        Close(4e-6, 1e-6),
-        Any
-    ),
-    red!("sum_sq", "T3.7", "axes, keepdim=false", fixed!(Reduce::SumSq), Sum, Close(2.4e-7, 1e-30), Any),
-    red!(
-        "l2_norm",
-        "T3.7",
-        "axes, keepdim=false",
-        fixed!(Reduce::Norm { p: 2.0 }),
-        Close(4e-6, 1e-30),
-        Close(1e-5, 1e-6),
-        Any
-    ),
-    red!("max_abs", "T3.12", "axes, keepdim=false", fixed!(Reduce::MaxAbs), Exact, Close(2.4e-7, 1e-30), Any),
-    red!(
-        "min_abs",
-        "T3.12",
-        "axes, keepdim=false",
-        fixed!(Reduce::MinAbs),
-        Exact,
-        Close(2.4e-7, 1e-30),
-        Nonzero
-    ),
+    red!("norm", "T3.5", "axes, keepdim=false, p=2.0", norm, Derived, Derived, Any),
+    red!("logsumexp", "T3.6", "axes, keepdim=false", fixed!(Reduce::LogSumExp), Derived, Derived, Any),
+    red!("sum_sq", "T3.7", "axes, keepdim=false", fixed!(Reduce::SumSq), Sum, SCALED, Any),
+    red!("l2_norm", "T3.7", "axes, keepdim=false", fixed!(Reduce::Norm { p: 2.0 }), Derived, Derived, Any),
+    red!("max_abs", "T3.12", "axes, keepdim=false", fixed!(Reduce::MaxAbs), Exact, SCALED, Any),
+    red!("min_abs", "T3.12", "axes, keepdim=false", fixed!(Reduce::MinAbs), Exact, Derived, Nonzero),
     red!(
         "log_var",
         "T3.13",
         "axes, keepdim=false, correction=1, eps=1e-05",
         log_var,
-        Close(1e-5, 1e-5),
+        Derived,
         STAT_GRAD,
         Dom::Spread
     ),
     &[k("any", "T3.3", "x:u8", "axes, keepdim=false", "y:u8", &["reduce"], |cx| forward(cx, Reduce::Any))
         .dtypes(F32)
+        .by(|q| oracle::reduce_mask(q, false))
         .sample(draw_mask)],
     &[k("all", "T3.3", "x:u8", "axes, keepdim=false", "y:u8", &["reduce"], |cx| forward(cx, Reduce::All))
         .dtypes(F32)
+        .by(|q| oracle::reduce_mask(q, true))
         .sample(draw_mask)],
     &[
         k("reduce_sum", "S11.12", "x", "axes, keepdim=false", "y", &["reduce"], |cx| {
@@ -337,7 +310,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             .bound(Product)
             .sample(|s| draw_pair(s, false)),
         k("batched_dot_backward", "T3.8", "dy, a, b", "-", "da, db", &["dot_bwd"], dot_backward)
-            .bound(Close(2.4e-7, 1e-30))
+            .bound(Derived)
             .grad_of("batched_dot"),
     ],
     &[k("sum_to_shape", "T3.9", "x", "shape", "y", &["sum_to_shape"], sum_to_shape).bound(Sum).sample(|s| {

@@ -3,11 +3,11 @@
 use trefoil::DType;
 use trefoil::ops::*;
 
-use super::Bound::{Close, Sum};
+use super::Bound::{Derived, Sum};
 use super::{FLOATS, Kernel, k};
 use crate::device::{Cx, Fail, R};
-use crate::random_cases::Dom::{Any, Range};
-use crate::random_cases::Sample;
+use crate::sampler::Dom::{Any, Range};
+use crate::sampler::Sample;
 
 fn interpolate_params(cx: &Cx<'_>) -> R<Interpolate> {
     let mode = match cx.s("mode")?.as_str() {
@@ -229,7 +229,8 @@ macro_rules! sized {
 
 pub(super) const ROWS: &[&[Kernel]] = &[&[
     k("interpolate", "B6.1", "x", sized!("size"), "y", &["interpolate"], interpolate)
-        .bound(Close(4e-6, 4e-6))
+        .bound(Derived)
+        .units(67.0, "coordinates are rounded at the size of the axis")
         .sample(draw_interpolate),
     k(
         "interpolate_backward",
@@ -240,10 +241,11 @@ pub(super) const ROWS: &[&[Kernel]] = &[&[
         &["interpolate_bwd"],
         interpolate_backward,
     )
-    .bound(Close(6e-6, 2e-5))
+    .bound(Derived)
+    .units(67.0, "coordinates are rounded at the size of the axis")
     .grad_of("interpolate"),
     k("affine_grid", "B6.2", "theta", "size, align_corners=false", "grid", &["affine_grid"], affine_grid)
-        .bound(Close(1e-6, 1e-6))
+        .bound(Derived)
         .sample(draw_affine),
     k(
         "affine_grid_backward",
@@ -254,10 +256,10 @@ pub(super) const ROWS: &[&[Kernel]] = &[&[
         &["affine_grid_bwd"],
         affine_grid_backward,
     )
-    .bound(Close(2e-5, 1e-4))
+    .bound(Derived)
     .grad_of("affine_grid"),
     k("grid_sample", "B6.3", "x, grid", SAMPLED, "y", &["grid_sample"], grid_sample)
-        .bound(Close(1e-5, 3e-5))
+        .bound(Derived)
         .sample(draw_sample),
     k(
         "grid_sample_backward",
@@ -268,7 +270,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[&[
         &["grid_sample_bwd"],
         grid_sample_backward,
     )
-    .bound(Close(2e-5, 2e-4))
+    .bound(Derived)
     .grad_of("grid_sample"),
     k("nms", "B6.11", "boxes, scores", "iou_threshold=0.5", "keep:i64, count:i64", &["nms"], nms)
         .dtypes(FLOATS)

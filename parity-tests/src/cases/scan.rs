@@ -3,11 +3,11 @@
 use trefoil::DType;
 use trefoil::ops::*;
 
-use super::Bound::{Close, Exact, Sum};
-use super::{ANY, Bound, Kernel, ULP, ULP32, k};
+use super::Bound::{Derived, Exact, Function, Sum};
+use super::{ANY, Bound, Kernel, ULP, k};
 use crate::device::{Cx, R};
-use crate::random_cases::Dom::{Any, Coarse};
-use crate::random_cases::Sample;
+use crate::sampler::Dom::{Any, Coarse};
+use crate::sampler::Sample;
 
 fn plan(cx: &Cx<'_>) -> R<CumSum> {
     Ok(CumSum::new().exclusive(cx.b("exclusive")?).reverse(cx.b("reverse")?))
@@ -92,7 +92,7 @@ fn draw_std(s: &mut Sample) {
 }
 
 /// Squares of deviations lose what the mean has in excess.
-const SPREAD: Bound = Close(1e-5, 1e-6);
+const SPREAD: Bound = Derived;
 
 macro_rules! segment {
     ($name:literal, $op:expr, $args:literal, $draw:expr, $bound:expr, $grad:expr) => {
@@ -141,8 +141,8 @@ pub(super) const ROWS: &[&[Kernel]] = &[
     ],
     segment!("segment_sum", fixed!(Sum), "-", draw_segments, Sum, Exact),
     segment!("segment_mean", fixed!(Mean), "-", draw_segments, Sum, ULP),
-    segment!("segment_max", fixed!(Max), "-", draw_segments, Exact, Close(2.0 * ULP32, 1e-45)),
-    segment!("segment_min", fixed!(Min), "-", draw_segments, Exact, Close(2.0 * ULP32, 1e-45)),
+    segment!("segment_max", fixed!(Max), "-", draw_segments, Exact, Function { ulps: 2.0, units: 0.0 }),
+    segment!("segment_min", fixed!(Min), "-", draw_segments, Exact, Function { ulps: 2.0, units: 0.0 }),
     segment!("segment_var", fixed!(Var), "-", draw_segments, SPREAD, SPREAD),
     segment!("segment_std", std, "eps=0.0", draw_std, SPREAD, SPREAD),
 ];

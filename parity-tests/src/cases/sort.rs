@@ -5,8 +5,8 @@ use trefoil::ops::*;
 
 use super::{ANY, Kernel, k};
 use crate::device::{Cx, R};
-use crate::random_cases::Dom::{Any, Coarse};
-use crate::random_cases::Sample;
+use crate::sampler::Dom::{Any, Coarse};
+use crate::sampler::Sample;
 
 fn sort(cx: &Cx<'_>, values: bool) -> R {
     let x = cx.x("x")?;

@@ -4,9 +4,9 @@ mod attention;
 mod conv;
 mod distance;
 mod embedding;
-mod gnn;
-mod lm;
-mod losses;
+mod graph;
+mod language_model;
+mod loss;
 mod mesh;
 mod norm;
 mod optimizer;
@@ -601,11 +601,11 @@ const TESTS: &[Test] = &[
     ("index", index),
     ("gemm", gemm),
     ("loss", loss),
-    ("row_loss", losses::rows),
-    ("margin_loss", losses::margins),
-    ("batch_loss", losses::batch),
-    ("seq_loss", losses::sequence),
-    ("stft_loss", losses::spectrogram),
+    ("row_loss", loss::rows),
+    ("margin_loss", loss::margins),
+    ("batch_loss", loss::batch),
+    ("seq_loss", loss::sequence),
+    ("stft_loss", loss::spectrogram),
     ("optimizer", optimizer),
     ("adaptive_step", optimizer::adaptive),
     ("optimizer_step_rows", optimizer::rows),
@@ -616,10 +616,10 @@ const TESTS: &[Test] = &[
     ("pool", pool::pool),
     ("resample", resample::resample),
     ("attention", attention::attention),
-    ("lm", lm::lm),
+    ("lm", language_model::lm),
     ("embedding", embedding::embedding),
     ("rnn", rnn::rnn),
-    ("gnn", gnn::gnn),
+    ("gnn", graph::gnn),
     ("mesh", mesh::mesh),
     ("scan", scan::scan),
     ("sort", sort::sort),
@@ -634,7 +634,7 @@ fn main() -> ExitCode {
     // Tests of one device share its counter of launches.
     args.test_threads = Some(1);
     let mut trials = Vec::new();
-    for backend in backends::all() {
+    for backend in backends::all(&[]) {
         let name = backend.name;
         match backend.handle {
             Err(e) => {

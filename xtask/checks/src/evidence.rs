@@ -28,6 +28,9 @@ struct Device {
 struct Counts {
     passed: usize,
     failed: usize,
+    /// Hash of the text that ran; reports of format 1 have none.
+    #[serde(default)]
+    hash: String,
 }
 
 /// A report of `compile-check`.
@@ -63,6 +66,8 @@ pub(crate) struct Evidence {
 pub(crate) enum Known {
     /// All its cases passed on a device.
     Verified(String),
+    /// All its cases passed, with a text that is not today's.
+    Outdated(String),
     /// Cases failed on a device.
     Fails(String),
     /// Its units compile for these architectures.
@@ -76,9 +81,21 @@ impl Known {
     pub(crate) fn cell(&self) -> String {
         match self {
             Known::Verified(s) => format!("verified ({s})"),
+            Known::Outdated(s) => format!("outdated ({s})"),
             Known::Fails(s) => format!("fails ({s})"),
             Known::Compiles(s) => format!("compiles ({s})"),
             Known::Nothing => "—".into(),
+        }
+    }
+
+    /// Its column in a table of counts: verified, outdated, compiles only, no result, failing.
+    pub(crate) fn column(&self) -> usize {
+        match self {
+            Known::Verified(_) => 0,
+            Known::Outdated(_) => 1,
+            Known::Compiles(_) => 2,
+            Known::Nothing => 3,
+            Known::Fails(_) => 4,
         }
     }
 }
@@ -111,19 +128,22 @@ impl Evidence {
         Ok(())
     }
 
-    /// What is known of a kernel, by its name in the parity table, on `cpu`, `cuda`, `hip` or `opencl`. `units` are those that it uses.
-    pub(crate) fn of(&self, backend: &str, kernel: &str, units: &BTreeSet<String>) -> Known {
+    /// What is known of a kernel, by its name in the parity table, on `cpu`, `cuda`, `hip` or `opencl`. `units` are those that it uses, `today` is
+    /// the hash of their text.
+    pub(crate) fn of(&self, backend: &str, kernel: &str, units: &BTreeSet<String>, today: &str) -> Known {
         let mut verified: Vec<(String, String)> = Vec::new();
-        let mut fails = Vec::new();
+        let (mut fails, mut outdated) = (Vec::new(), None);
         for p in self.parity.iter().filter(|p| p.device.backend == backend) {
             let Some(c) = p.kernels.get(kernel) else { continue };
             let name = device(&p.device);
             if c.failed > 0 {
                 fails.push(format!("{name}, {}: {} of {} cases", p.date, c.failed, c.failed + c.passed));
-            } else if c.passed > 0 {
+            } else if c.passed > 0 && c.hash == today {
                 // Several reports of one device (golden, random): the latest date.
                 verified.retain(|(n, _)| *n != name);
                 verified.push((name, p.date.clone()));
+            } else if c.passed > 0 {
+                outdated = outdated.max(Some(p.date.clone()));
             }
         }
         if !fails.is_empty() {
@@ -133,7 +153,10 @@ impl Evidence {
             let all: Vec<String> = verified.iter().map(|(n, d)| format!("{n}, {d}")).collect();
             return Known::Verified(all.join("; "));
         }
-        self.compiles(backend, units)
+        match (self.compiles(backend, units), outdated) {
+            (Known::Nothing, Some(date)) => Known::Outdated(date),
+            (known, _) => known,
+        }
     }
 
     fn compiles(&self, dialect: &str, units: &BTreeSet<String>) -> Known {
@@ -186,7 +209,7 @@ mod tests {
     fn parity(backend: &str, arch: &str, passed: usize, failed: usize) -> String {
         format!(
             r#"{{"format": 1, "date": "2026-01-0{passed}", "device": {{"id": "x", "backend": "{backend}", "name": "Card", "arch": "{arch}",
-            "driver": ""}}, "kernels": {{"relu": {{"passed": {passed}, "failed": {failed}, "skipped": 0}}}}}}"#
+            "driver": ""}}, "kernels": {{"relu": {{"passed": {passed}, "failed": {failed}, "skipped": 0, "hash": "now"}}}}}}"#
         )
     }
 
@@ -203,16 +226,21 @@ mod tests {
             )
         };
         let e = evidence(&[&compiled(""), &parity("cuda", "sm_90", 3, 0), &parity("hip", "sm_90", 2, 0)]);
-        assert_eq!(e.of("cuda", "relu", &units).cell(), "verified (Card, 2026-01-03)");
-        assert_eq!(e.of("hip", "relu", &units).cell(), "verified (Card through hip-on-cuda, 2026-01-02)");
-        assert_eq!(e.of("cuda", "tanh", &units).cell(), "compiles (sm_90 sm_100, 2026-02-02)");
-        assert_eq!(e.of("hip", "tanh", &units), Known::Nothing);
-        assert_eq!(e.of("opencl", "tanh", &units).cell(), "—");
-        assert_eq!(e.of("cuda", "tanh", &BTreeSet::new()), Known::Nothing);
+        assert_eq!(e.of("cuda", "relu", &units, "now").cell(), "verified (Card, 2026-01-03)");
+        assert_eq!(e.of("hip", "relu", &units, "then").cell(), "outdated (2026-01-02)");
+        assert_eq!(e.of("cuda", "relu", &units, "then").cell(), "compiles (sm_90 sm_100, 2026-02-02)");
+        assert_eq!(
+            e.of("hip", "relu", &units, "now").cell(),
+            "verified (Card through hip-on-cuda, 2026-01-02)"
+        );
+        assert_eq!(e.of("cuda", "tanh", &units, "now").cell(), "compiles (sm_90 sm_100, 2026-02-02)");
+        assert_eq!(e.of("hip", "tanh", &units, "now"), Known::Nothing);
+        assert_eq!(e.of("opencl", "tanh", &units, "now").cell(), "—");
+        assert_eq!(e.of("cuda", "tanh", &BTreeSet::new(), "now"), Known::Nothing);
 
         let e = evidence(&[&compiled(r#"{"unit": "a.c@f32", "log": ""}"#), &parity("cpu", "x86_64", 2, 1)]);
-        assert_eq!(e.of("cuda", "tanh", &units).cell(), "compiles (sm_100, 2026-02-02)");
-        assert_eq!(e.of("cpu", "relu", &units).cell(), "fails (Card, 2026-01-02: 1 of 3 cases)");
+        assert_eq!(e.of("cuda", "tanh", &units, "now").cell(), "compiles (sm_100, 2026-02-02)");
+        assert_eq!(e.of("cpu", "relu", &units, "now").cell(), "fails (Card, 2026-01-02: 1 of 3 cases)");
         assert!(Evidence::default().add("{}").is_err());
     }
 }

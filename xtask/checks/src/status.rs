@@ -10,15 +10,12 @@ use std::process::Command;
 use std::sync::Arc;
 
 use parity_tests::cases::{KERNELS, Kernel, fields, find};
-use parity_tests::device::{Pattern, Placement};
-use parity_tests::random_cases::draw;
-use parity_tests::runner::execute;
-use trefoil::driver::mock::{Call, MockDriver};
+use parity_tests::units::{Hashes, Served, serve};
+use trefoil::Engine;
+use trefoil::driver::mock::MockDriver;
 use trefoil::ops::{CoreOps, Family};
-use trefoil::spec::all_kernels;
-use trefoil::{DType, Engine};
 
-use crate::evidence::{Evidence, Known};
+use crate::evidence::Evidence;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -28,8 +25,6 @@ pub(crate) struct Args {
 }
 
 const BACKENDS: [(&str, &str); 4] = [("cpu", "CPU"), ("cuda", "CUDA"), ("hip", "HIP"), ("opencl", "OpenCL")];
-/// Random cases per kernel and type, each with aligned and unaligned operands: enough to meet flat, strided and broadcast kernels.
-const DRAWS: usize = 4;
 
 fn root() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
@@ -64,62 +59,6 @@ pub(crate) fn run(args: &Args) -> Result<(), String> {
     }
 }
 
-/// What an engine does for a kernel.
-#[derive(Debug, Default)]
-struct Served {
-    /// Files under `kernels/`.
-    files: BTreeSet<String>,
-    /// Names of the units.
-    units: BTreeSet<String>,
-    /// The driver's own copy was used.
-    copies: bool,
-    /// Storage types.
-    dtypes: Vec<&'static str>,
-}
-
-/// Runs cases of a kernel on a recording driver.
-fn serve(kernel: &Kernel) -> Result<Served, String> {
-    let driver = Arc::new(MockDriver::default());
-    let engine = Engine::new(driver.clone()).map_err(|e| e.to_string())?;
-    let mut served = Served::default();
-    let mut dtypes = kernel.dtypes.to_vec();
-    let mut in_f64 = true;
-    // The parity cases stay with the types of deep learning; whether f64 is there too is tried, or known from the table (a case that needs
-    // f32 state beside f64 data is refused).
-    if dtypes.contains(&DType::F32) {
-        dtypes.push(DType::F64);
-    }
-    for dtype in dtypes {
-        let mut runs = false;
-        for index in 0..DRAWS {
-            for place in [Placement::Aligned, Placement::Unaligned] {
-                let (case, _) = draw(kernel, dtype, index, 1, true)?;
-                driver.clear();
-                // Nothing is computed, so what comes back is not looked at.
-                let run = execute(&engine, kernel, &case, Pattern::Nan, place);
-                let calls = driver.calls();
-                let launched = calls.iter().any(|c| matches!(c, Call::Launch { .. } | Call::Copy(..)));
-                runs |= launched && run.result.is_ok();
-                served.copies |= calls.iter().any(|c| matches!(c, Call::Copy(..)));
-                for call in &calls {
-                    if let Call::Launch { entry, .. } = call {
-                        in_f64 &=
-                            all_kernels().any(|k| k.entry == entry && k.dtypes().any(|d| d == DType::F64));
-                    }
-                    if let Call::Compile(unit) = call {
-                        served.files.extend(unit.split('@').next().map(String::from));
-                        served.units.insert(unit.clone());
-                    }
-                }
-            }
-        }
-        if runs || (dtype == DType::F64 && in_f64 && !served.units.is_empty()) {
-            served.dtypes.push(dtype.name());
-        }
-    }
-    Ok(served)
-}
-
 /// Storage types as text: those of the data, or of the inputs where these have fixed types.
 fn dtypes(kernel: &Kernel, served: &Served) -> String {
     let inputs = fields(kernel.inputs);
@@ -134,7 +73,7 @@ fn dtypes(kernel: &Kernel, served: &Served) -> String {
 /// Whether a gradient exists and how it is checked.
 fn gradient(kernel: &Kernel) -> String {
     match kernel.forward {
-        Some(f) => format!("of `{f}`: finite differences, f64"),
+        Some(f) => format!("of `{f}`"),
         None => {
             let of: Vec<_> = KERNELS
                 .iter()
@@ -173,68 +112,54 @@ fn row_key(row: &str) -> RowKey {
 }
 
 fn page(evidence: &Evidence) -> Result<String, String> {
-    let mut out = String::from(HEAD);
     let engine = Engine::new(Arc::new(MockDriver::default())).map_err(|e| e.to_string())?;
     let mut rows: Vec<&Kernel> = KERNELS.iter().collect();
     rows.sort_by_key(|k| row_key(k.row));
-    let mut counts: BTreeMap<&str, [usize; 4]> = BTreeMap::new();
-    let (mut gradients, mut fails) = (0, 0);
+    let mut counts: BTreeMap<&str, [usize; 5]> = BTreeMap::new();
+    let (mut table, mut hashes) = (String::new(), Hashes::default());
     for k in &rows {
         let served = serve(k).map_err(|e| format!("{}: {e}", k.name))?;
-        let mut files: Vec<String> = served.files.iter().map(|f| format!("`common/{f}`")).collect();
-        if files.is_empty() && served.copies {
-            files.push("the driver's copy".into());
-        }
-        let files = if files.is_empty() { "—".into() } else { files.join(" ") };
-        let determinism = if k.family == Family::Random { "DR" } else { "D0" };
-        gradients += usize::from(k.forward.is_some());
         let mut cells = String::new();
         for (backend, title) in BACKENDS {
             // The CPU backend is Rust and the driver's copy is the vendor's: no unit has to compile.
-            let known = evidence.of(backend, k.name, &served.units);
-            let count = counts.entry(title).or_default();
-            match known {
-                Known::Verified(_) => count[0] += 1,
-                Known::Compiles(_) => count[1] += 1,
-                Known::Nothing => count[2] += 1,
-                Known::Fails(_) => {
-                    count[3] += 1;
-                    fails += 1;
-                }
-            }
+            let known = evidence.of(backend, k.name, &served.units, &hashes.of(backend, &served)?);
+            counts.entry(title).or_default()[known.column()] += 1;
             let _ = write!(cells, " {} |", known.cell());
         }
         let _ = writeln!(
-            out,
-            "| {} | `{}` | {} | {files} | {} | {} | {} | {determinism} |{cells}",
+            table,
+            "| {} | `{}` | {} | {} | {} | {} | {} | {} |{cells}",
             if k.row.is_empty() { "—" } else { k.row },
             k.name,
             format!("{:?}", k.family).to_lowercase(),
+            files(&served),
             variants(&engine, k)?,
             dtypes(k, &served),
             gradient(k),
+            if k.family == Family::Random { "DR" } else { "D0" },
         );
     }
-    let _ = writeln!(out, "\n## Counts\n\n{} kernels, {gradients} of them gradients.\n", rows.len());
-    let _ = writeln!(
-        out,
-        "| backend | verified on a device | compiles only | neither | failing |\n|---|---|---|---|---|"
-    );
+    let gradients = rows.iter().filter(|k| k.forward.is_some()).count();
+    let mut out = format!("{HEAD}{} kernels, {gradients} of them gradients.\n\n", rows.len());
+    out += "| backend | verified | outdated | compiles only | no result | failing |\n|---|---|---|---|---|---|\n";
     for (_, title) in BACKENDS {
-        let [v, c, n, f] = counts.get(title).copied().unwrap_or_default();
-        let _ = writeln!(out, "| {title} | {v} | {c} | {n} | {f} |");
+        let [verified, outdated, compiles, nothing, fails] = counts.get(title).copied().unwrap_or_default();
+        let _ = writeln!(out, "| {title} | {verified} | {outdated} | {compiles} | {nothing} | {fails} |");
     }
     let devices: Vec<String> = evidence.devices().into_iter().collect();
-    let _ = writeln!(
-        out,
-        "\nDevices with results: {}.",
-        if devices.is_empty() { "none".into() } else { devices.join("; ") }
-    );
-    let _ = writeln!(out, "\n## Not there yet\n\n{}", pending()?);
-    if fails > 0 {
-        eprintln!("warning: {fails} cells say that cases fail");
+    let devices = if devices.is_empty() { "none".into() } else { devices.join("; ") };
+    let _ = writeln!(out, "\nDevices with results: {devices}.\n\n{}\n\n{LEGEND}{table}", pending()?);
+    Ok(out.trim_end().to_string() + "\n")
+}
+
+/// The files that serve a kernel.
+fn files(served: &Served) -> String {
+    let files: Vec<String> = served.files.iter().map(|f| format!("`common/{f}`")).collect();
+    match (files.is_empty(), served.copies) {
+        (true, true) => "the driver's copy".into(),
+        (true, false) => "—".into(),
+        _ => files.join(" "),
     }
-    Ok(out)
 }
 
 /// One sentence about the rows of the specification that this library does not serve, counted per section from the index of the suites.
@@ -325,18 +250,29 @@ const HEAD: &str = "\
 # Kernel status
 
 Generated by `cargo xtask status` from the kernel tables and the results under `parity-tests/results/`; CI fails where it is out of date.
+
+* `verified (device, date)`: all its cases passed there on that day, and the text that ran is today's.
+* `outdated (date)`: they passed, but the kernel's text has changed since then, or the result does not say which text ran.
+* `compiles (architectures, date)`: all its units compile; no device of that kind has run them.
+* `fails`: some of its cases failed. `—`: no result.
+
+";
+
+const LEGEND: &str = "\
+## Kernels
+
 One row per kernel name of the parity table (`parity-tests/src/cases`), in the order of the specification's rows.
 
 * **portable text**: the files under `kernels/` that an engine compiles for it, found by running its parity cases on a recording driver. All of
   it is compiled by CUDA, HIP and OpenCL alike; the CPU backend is separate code in `src/cpu`.
 * **tuned variants**: other implementations that the engine may choose (`CoreOps::explain` says which and why).
 * **dtypes**: storage types of the data (or of the inputs, where those are fixed). f16 and bf16 are computed in f32.
-* **gradient**: the kernel that is its gradient, or whose gradient it is and how that is checked (`parity-tests/tests/gradcheck.rs`).
+* **gradient**: the kernel that is its gradient, or whose gradient it is. Gradients are held against central differences element by element in f64 on
+  the CPU (`parity-tests/tests/gradcheck.rs`), and along a direction in f32 on every backend (`tests/directional.rs`).
 * **det**: D0 = the same call on the same device gives the same bits; DR = the same, and drawn from Philox with equal integer streams on
   every backend. Every parity case is run twice and compared bit by bit.
-* **backends**: `verified (device, date)` = all its cases passed there on that day; `compiles (architectures, date)` = all its units compile, no
-  device of that kind has run them; `fails` = some of its cases failed; `—` = no result. HIP verified \"through hip-on-cuda\" means that the HIP driver and
-  dialect ran on an NVIDIA device; it says nothing of AMD hardware. PoCL is OpenCL on a CPU.
+* **backends**: the text that counts is that of the units that the kernel compiles, comments and layout aside; for the CPU, of the whole backend. HIP
+  \"through hip-on-cuda\" means that the HIP driver and dialect ran on an NVIDIA device; it says nothing of AMD hardware. PoCL is OpenCL on a CPU.
 
 | row | kernel | family | portable text | tuned variants | dtypes | gradient | det | CPU | CUDA | HIP | OpenCL |
 |---|---|---|---|---|---|---|---|---|---|---|---|

@@ -3,7 +3,7 @@
 
 pub(super) mod causal;
 pub(super) mod deformable;
-#[cfg(all(test, feature = "opencl"))]
+#[cfg(all(test, feature = "driver-opencl"))]
 mod tests;
 pub(super) mod weight;
 

@@ -1,6 +1,6 @@
 //! Matrix products: one description of a product, and the kernels or the vendor library that serve it.
 
-#[cfg(all(test, feature = "opencl"))]
+#[cfg(all(test, feature = "driver-opencl"))]
 mod tests;
 
 use std::borrow::Cow;

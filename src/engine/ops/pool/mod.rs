@@ -1,6 +1,6 @@
 //! Pooling: validation and launch.
 
-#[cfg(all(test, feature = "opencl"))]
+#[cfg(all(test, feature = "driver-opencl"))]
 mod tests;
 
 use crate::buffer::{GradMut, View, ViewMut};

@@ -1,6 +1,6 @@
 //! Reductions along axes.
 
-#[cfg(all(test, feature = "opencl"))]
+#[cfg(all(test, feature = "driver-opencl"))]
 mod tests;
 
 use crate::buffer::{Buffer, GradMut, View, ViewMut};

@@ -1,7 +1,7 @@
 //! Movement and creation.
 
 pub(super) mod strided;
-#[cfg(all(test, feature = "opencl"))]
+#[cfg(all(test, feature = "driver-opencl"))]
 mod tests;
 
 use crate::buffer::{Buffer, GradMut, View, ViewMut};

@@ -1,0 +1,195 @@
+//! What an engine compiles for a kernel of the table, and a hash of its text, which ties results to the text that gave them.
+//!
+//! Cases of the kernel are run on an engine whose driver records what it is asked to compile and launch.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+
+use trefoil::driver::mock::{Call, MockDriver};
+use trefoil::spec::{all_kernels, all_units, expand};
+use trefoil::{DType, Engine};
+
+use crate::cases::{KERNELS, Kernel};
+use crate::device::{Pattern, Placement};
+use crate::runner::execute;
+use crate::sampler::draw;
+
+/// Random cases per kernel and type, each with aligned and unaligned operands: enough to meet flat, strided and broadcast kernels.
+const DRAWS: usize = 4;
+
+/// What an engine does for a kernel.
+#[derive(Debug, Default, Clone)]
+pub struct Served {
+    /// Files under `kernels/`.
+    pub files: BTreeSet<String>,
+    /// Names of the units.
+    pub units: BTreeSet<String>,
+    /// The driver's own copy was used.
+    pub copies: bool,
+    /// Storage types.
+    pub dtypes: Vec<&'static str>,
+}
+
+/// Runs cases of a kernel on a recording driver. The disk cache must be off, or compilations are missed.
+pub fn serve(kernel: &Kernel) -> Result<Served, String> {
+    let driver = Arc::new(MockDriver::default());
+    let engine = Engine::new(driver.clone()).map_err(|e| e.to_string())?;
+    let mut served = Served::default();
+    let mut dtypes = kernel.dtypes.to_vec();
+    let mut in_f64 = true;
+    // The parity cases stay with the types of deep learning; whether f64 is there too is tried, or known from the table (a case that needs
+    // f32 state beside f64 data is refused).
+    if dtypes.contains(&DType::F32) {
+        dtypes.push(DType::F64);
+    }
+    for dtype in dtypes {
+        let mut runs = false;
+        for index in 0..DRAWS {
+            for place in [Placement::Aligned, Placement::Unaligned] {
+                let (case, _) = draw(kernel, dtype, index, 1, true)?;
+                driver.clear();
+                // Nothing is computed, so what comes back is not looked at.
+                let run = execute(&engine, kernel, &case, Pattern::Nan, place);
+                let calls = driver.calls();
+                let launched = calls.iter().any(|c| matches!(c, Call::Launch { .. } | Call::Copy(..)));
+                runs |= launched && run.result.is_ok();
+                served.copies |= calls.iter().any(|c| matches!(c, Call::Copy(..)));
+                for call in &calls {
+                    if let Call::Launch { entry, .. } = call {
+                        in_f64 &= all_kernels().any(|k| k.entry == entry && k.dtypes().any(|d| d == DType::F64));
+                    }
+                    if let Call::Compile(unit) = call {
+                        served.files.extend(unit.split('@').next().map(String::from));
+                        served.units.insert(unit.clone());
+                    }
+                }
+            }
+        }
+        if runs || (dtype == DType::F64 && in_f64 && !served.units.is_empty()) {
+            served.dtypes.push(dtype.name());
+        }
+    }
+    Ok(served)
+}
+
+/// C text without comments, line markers and layout.
+fn stripped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find("/*").into_iter().chain(rest.find("//")).min() {
+        out.push_str(&rest[..at]);
+        let (end, skip) = if rest[at..].starts_with("/*") { ("*/", 2) } else { ("\n", 0) };
+        rest = rest[at..].find(end).map_or("", |n| &rest[at + n + skip..]);
+        out.push(' ');
+    }
+    out.push_str(rest);
+    let lines = out.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with("#line"));
+    lines.map(|l| l.split_whitespace().collect::<Vec<_>>().join(" ") + "\n").collect()
+}
+
+/// Hashes of texts that have been asked for.
+#[derive(Debug, Default)]
+pub struct Hashes {
+    units: HashMap<(String, &'static str), String>,
+    cpu: Option<String>,
+}
+
+impl Hashes {
+    /// Hash of everything that a backend compiles for a kernel: the expanded text of its units with their headers and defines, comments and layout
+    /// aside. For the CPU, of all sources of that backend. Empty where the driver's own copy serves it.
+    pub fn of(&mut self, backend: &str, served: &Served) -> Result<String, String> {
+        let dialect = match backend {
+            "cpu" => return self.cpu(),
+            "cuda" => "cuda",
+            "hip" => "hip",
+            _ => "opencl",
+        };
+        let mut all = blake3::Hasher::new();
+        for name in &served.units {
+            let key = (name.clone(), dialect);
+            if !self.units.contains_key(&key) {
+                let unit = all_units()
+                    .into_iter()
+                    .find(|u| u.to_string() == *name)
+                    .ok_or(format!("no unit {name}"))?;
+                let text = stripped(&expand(&unit, dialect)?);
+                self.units.insert(key.clone(), short(blake3::hash(text.as_bytes())));
+            }
+            all.update(name.split('/').next_back().unwrap_or(name).as_bytes())
+                .update(self.units[&key].as_bytes());
+        }
+        Ok(short(all.finalize()))
+    }
+
+    fn cpu(&mut self) -> Result<String, String> {
+        if let Some(h) = &self.cpu {
+            return Ok(h.clone());
+        }
+        let mut files = vec![];
+        sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../src/cpu"), &mut files)?;
+        files.sort();
+        let mut all = blake3::Hasher::new();
+        files.iter().for_each(|text| {
+            all.update(text.as_bytes());
+        });
+        Ok(self.cpu.insert(short(all.finalize())).clone())
+    }
+}
+
+/// The texts below a folder, stripped; sorted by content, so that moving one changes nothing.
+fn sources(folder: &Path, into: &mut Vec<String>) -> Result<(), String> {
+    let fail = |e: std::io::Error| format!("{}: {e}", folder.display());
+    for entry in std::fs::read_dir(folder).map_err(fail)? {
+        let path = entry.map_err(fail)?.path();
+        if path.is_dir() {
+            sources(&path, into)?;
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            into.push(stripped(&std::fs::read_to_string(&path).map_err(fail)?));
+        }
+    }
+    Ok(())
+}
+
+fn short(hash: blake3::Hash) -> String {
+    hash.to_hex()[..16].to_string()
+}
+
+/// Asks a child of this program for hashes: the disk cache is off there, and the environment is read when an engine is made.
+const ASK: &str = "TREFOIL_PARITY_HASHES";
+
+/// The hashes of all kernels on a backend. The program must call [`answer`] first.
+pub fn hashes(backend: &str) -> Result<BTreeMap<String, String>, String> {
+    let mut child = Command::new(std::env::current_exe().map_err(|e| e.to_string())?);
+    child.env(ASK, backend).env("TREFOIL_CACHE", "off");
+    for name in ["TREFOIL_VARIANT", "TREFOIL_DUMP_DIR", "TREFOIL_POOL"] {
+        child.env_remove(name);
+    }
+    let out = child.output().map_err(|e| e.to_string())?;
+    serde_json::from_slice(&out.stdout).map_err(|e| format!("{e}: {}", String::from_utf8_lossy(&out.stderr)))
+}
+
+/// Prints hashes, if this process was started for that; whether it was.
+pub fn answer() -> bool {
+    let Ok(backend) = std::env::var(ASK) else { return false };
+    let mut hashes = Hashes::default();
+    let each = KERNELS.iter().map(|k| Ok((k.name, hashes.of(&backend, &serve(k)?)?)));
+    match each.collect::<Result<BTreeMap<_, _>, String>>() {
+        Ok(all) => println!("{}", serde_json::to_string(&all).unwrap_or_default()),
+        Err(e) => eprintln!("{e}"),
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::stripped;
+
+    #[test]
+    fn comments_and_layout_do_not_count() {
+        let (a, b) = ("#line 3 \"x\"\nint a; // one\n\n  int /* two */ b;\n", "int a;\nint b;");
+        assert_eq!(stripped(a), stripped(b));
+        assert_ne!(stripped("int a = 1;"), stripped("int a = 2;"));
+    }
+}

@@ -1,0 +1,8 @@
+//! Every gradient against its own forward, on every backend that is there or asked for.
+
+#[path = "common/asked.rs"]
+mod asked;
+
+fn main() -> std::process::ExitCode {
+    parity_tests::suites::directional::run(asked::ASKED)
+}

@@ -1,0 +1,8 @@
+//! Every kernel on random shapes and storage types, on every backend that is there or asked for.
+
+#[path = "common/asked.rs"]
+mod asked;
+
+fn main() -> std::process::ExitCode {
+    parity_tests::suites::parity::run(asked::ASKED)
+}
