@@ -58,7 +58,8 @@ pub fn serve(kernel: &Kernel) -> Result<Served, String> {
                 served.copies |= calls.iter().any(|c| matches!(c, Call::Copy(..)));
                 for call in &calls {
                     if let Call::Launch { entry, .. } = call {
-                        in_f64 &= all_kernels().any(|k| k.entry == entry && k.dtypes().any(|d| d == DType::F64));
+                        in_f64 &=
+                            all_kernels().any(|k| k.entry == entry && k.dtypes().any(|d| d == DType::F64));
                     }
                     if let Call::Compile(unit) = call {
                         served.files.extend(unit.split('@').next().map(String::from));

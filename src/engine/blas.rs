@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::Engine;
 use super::ops::elementwise::flat_grid;
-use super::ops::gemm::{Product, Term};
+use super::ops::gemm::{MatrixOperand, Product};
 use crate::backend::BackendExt;
 use crate::cpu::{HostElement, with_dtype};
 use crate::driver::{BlasAct, BlasProblem, VendorBlas};
@@ -50,7 +50,7 @@ const RELU: u8 = 8;
 const GELU: u8 = 16;
 
 /// Whether a matrix must be taken as transposed to be row-major, and its row stride; `None` if neither axis is dense.
-fn major(t: Term, rows: usize, cols: usize) -> Option<(bool, usize)> {
+fn major(t: MatrixOperand, rows: usize, cols: usize) -> Option<(bool, usize)> {
     let [r, c, _] = t.steps;
     if (c == 1 || cols == 1) && (rows == 1 || r >= cols) {
         return Some((false, if rows == 1 { cols } else { r }));
@@ -61,7 +61,7 @@ fn major(t: Term, rows: usize, cols: usize) -> Option<(bool, usize)> {
     None
 }
 
-fn row_major(t: Term, e: Extents) -> Option<usize> {
+fn row_major(t: MatrixOperand, e: Extents) -> Option<usize> {
     major(t, e.m, e.n).filter(|m| !m.0).map(|m| m.1)
 }
 
@@ -93,7 +93,7 @@ impl Engine {
             4 if trust & GELU != 0 && q.out.size() == 2 => Some(BlasAct::GeluTanh),
             _ => None,
         };
-        let steps = |t: Term| if e.batch > 1 { t.steps[2] } else { 0 };
+        let steps = |t: MatrixOperand| if e.batch > 1 { t.steps[2] } else { 0 };
         // Where rows of 16-bit numbers are not whole 16-byte items the library takes kernels that round before they add a bias, and whose ReLU of NaN
         // is 0 (cuBLASLt 13.0, H200).
         let items = |v: usize| q.out.size() > 2 && q.dtype.size() > 2 || v.is_multiple_of(8);
@@ -135,7 +135,8 @@ impl Engine {
                 return Ok(BlasPlan { problem, q: direct, target: Target::Y });
             }
         }
-        let packed = |t: Term| t.steps == [e.n, 1, e.m * e.n] || (e.batch == 1 && t.steps[..2] == [e.n, 1]);
+        let packed =
+            |t: MatrixOperand| t.steps == [e.n, 1, e.m * e.n] || (e.batch == 1 && t.steps[..2] == [e.n, 1]);
         let base = q.z.unwrap_or(q.y);
         let flat = [base, q.y].into_iter().all(|t| packed(t) && t.aligned);
         if let (true, Some(ldc)) = (q.act.0 != 0 && flat && bias_fits && one_added && q.scale.is_none(), ldc)
@@ -149,7 +150,7 @@ impl Engine {
             }
         }
         // The plain product, then the epilogue as a pass of its own over full-precision values.
-        let free = |t: Term| q.out == q.real() && packed(t) && t.aligned;
+        let free = |t: MatrixOperand| q.out == q.real() && packed(t) && t.aligned;
         let target = match q.z {
             Some(z) if free(z) => Target::InPlace(true),
             _ if free(q.y) && q.c.is_none_or(|c| c.mem != q.y.mem) => Target::InPlace(false),
@@ -180,7 +181,7 @@ impl Engine {
             }
             Target::Scratch => {
                 let scratch = self.scratch(q.real(), q.e.batch * q.e.m * q.e.n)?;
-                let at = Term::packed(&scratch.view(), q.e);
+                let at = MatrixOperand::packed(&scratch.view(), q.e);
                 self.blas_call(blas, &plan.problem, q, 0.0, at)?;
                 self.finish(q, Some(&at), 1, 1.0)
             }
@@ -188,7 +189,7 @@ impl Engine {
     }
 
     /// Y = act(the values at `from`), both packed and aligned.
-    fn activate(&self, q: &Product, from: Term) -> Result<()> {
+    fn activate(&self, q: &Product, from: MatrixOperand) -> Result<()> {
         /// By the numbers of `fused_act`.
         const NAMES: [&str; 9] = [
             "gk_act_identity",
@@ -214,7 +215,7 @@ impl Engine {
         p: &BlasProblem,
         q: &Product,
         beta: f64,
-        d: Term,
+        d: MatrixOperand,
     ) -> Result<()> {
         self.check_poison()?;
         let bytes = blas.workspace(p);
@@ -284,7 +285,7 @@ impl Engine {
         };
         let (a, b, bias) = (random(e.m * e.k, true)?, random(e.k * e.n, false)?, random(e.n, false)?);
         let y = self.scratch(out, e.m * e.n)?;
-        let term = |v: &crate::Buffer, steps| Term { steps, ..Term::packed(&v.view(), e) };
+        let term = |v: &crate::Buffer, steps| MatrixOperand { steps, ..MatrixOperand::packed(&v.view(), e) };
         let mut q = Product {
             e,
             dtype,

@@ -137,7 +137,7 @@ impl Engine {
     }
 
     /// Refuses views of another device or stream. Every operation calls it for each operand before anything else touches them.
-    pub(crate) fn own(&self, op: &'static str, arg: &'static str, v: &View<'_>) -> Result<()> {
+    pub(crate) fn check_owner(&self, op: &'static str, arg: &'static str, v: &View<'_>) -> Result<()> {
         let id = self.device_caps().id;
         if v.device() != id || v.block().raw().is_none() {
             return Err(GpuError::invalid(
@@ -158,12 +158,12 @@ impl Engine {
         Ok(())
     }
 
-    /// [`Engine::own`] for a list of operands; absent ones are fine.
-    pub(crate) fn own_all<'a, V>(&self, op: &'static str, views: &[(&'static str, V)]) -> Result<()>
+    /// [`Engine::check_owner`] for a list of operands; absent ones are fine.
+    pub(crate) fn check_owner_all<'a, V>(&self, op: &'static str, views: &[(&'static str, V)]) -> Result<()>
     where
         V: Into<Option<View<'a>>> + Copy,
     {
-        views.iter().try_for_each(|&(arg, v)| v.into().map_or(Ok(()), |v| self.own(op, arg, &v)))
+        views.iter().try_for_each(|&(arg, v)| v.into().map_or(Ok(()), |v| self.check_owner(op, arg, &v)))
     }
 
     /// Scratch memory; it returns to the pool when dropped, and the stream's order keeps it valid for work queued until then.

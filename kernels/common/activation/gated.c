@@ -115,7 +115,7 @@ GK_KERNEL(prelu_bwd_rows)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, a), GK_OU
 }
 
 /* The same down the columns of rows i * chunk and on of [n, cols]; column j has slope j / inner. */
-GK_KERNEL(prelu_bwd_cols)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, a), GK_OUT(gk_t, dx), GK_OUT(gk_f, part), gk_i64 n, gk_i64 cols, gk_i64 inner,
+GK_KERNEL(prelu_bwd_columns)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, a), GK_OUT(gk_t, dx), GK_OUT(gk_f, part), gk_i64 n, gk_i64 cols, gk_i64 inner,
                           gk_i64 chunk, int chunks, int tx, int wide, int accumulate)
 {
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, a); GK_BIND_OUT(gk_t, dx); GK_BIND_OUT(gk_f, part);
@@ -144,7 +144,7 @@ GK_KERNEL(prelu_bwd_cols)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, a), GK_OU
 }
 
 /* da[j] (+)= sum of part[(i * sets + j) * inner + k]. */
-GK_KERNEL(prelu_join)(GK_IN(gk_f, part), GK_OUT(gk_t, da), gk_i64 outer, gk_i64 sets, gk_i64 inner, int tx, int accumulate)
+GK_KERNEL(prelu_combine)(GK_IN(gk_f, part), GK_OUT(gk_t, da), gk_i64 outer, gk_i64 sets, gk_i64 inner, int tx, int accumulate)
 {
     GK_BIND_IN(gk_f, part); GK_BIND_OUT(gk_t, da);
     GK_LOCAL gk_f tmp[GK_BLOCK];

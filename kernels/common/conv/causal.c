@@ -4,7 +4,7 @@
  *   dz = dy * act'(z);  dx[i] = sum over j of w[j] * dz[i + (k-1) - j];  dw[j] = sum over images and l of dz[l] * x[l - (k-1) + j];  dbias = sum of dz
  *
  * Arithmetic in gk_f; dz is kept in gk_f. Launch: grid-stride over the elements (causal_state: over the rows); causal_weight: one block per channel and
- * run of places, channels fastest, to part [splits, C, k + 1], the last of which is dbias; causal_join adds the runs in order. Deterministic.
+ * run of places, channels fastest, to part [splits, C, k + 1], the last of which is dbias; causal_combine adds the runs in order. Deterministic.
  * Reference: F.conv1d of the padded sequence with groups=C.
  */
 #include "common/prelude/tile.h"
@@ -140,7 +140,7 @@ GK_KERNEL(causal_weight)(GK_IN(gk_t, dy), GK_IN(gk_f, dz), GK_IN(gk_t, x), GK_IN
 }
 
 /* dw [C, k] and dbias [C], where not null, from part [splits, C, k + 1]. */
-GK_KERNEL(causal_join)(GK_IN(gk_f, part), GK_OUT(gk_t, dw), GK_OUT(gk_t, dbias), gk_i64 channels, int k, int splits, int accumulate_w, int accumulate_b)
+GK_KERNEL(causal_combine)(GK_IN(gk_f, part), GK_OUT(gk_t, dw), GK_OUT(gk_t, dbias), gk_i64 channels, int k, int splits, int accumulate_w, int accumulate_b)
 {
     GK_BIND_IN(gk_f, part); GK_BIND_OUT(gk_t, dw); GK_BIND_OUT(gk_t, dbias);
     gk_i64 n = channels * (k + 1);

@@ -3,7 +3,7 @@
  *
  * conv_depthwise: y[h, w] = sum over a, b of w[a, b] * x[h + a - 1, w + b - 1]; adjoint (`back`): with the taps in the opposite order. Epilogue as
  * in conv/conv.c. conv_depthwise_weight: sums of dy * x for all taps of one channel per block and run of items; to part [splits, channels, taps], which
- * conv_join adds in order.
+ * conv_combine adds in order.
  * size = {height, width, channels of x, channels of y per channel of x}; by: multipliers that divide by the items of a row, the strips of a map
  * and, forward, the channels of y. `wide`: rows are multiples of four and bases aligned for them. Less than 2^31 items.
  * Launch: conv_depthwise grid-stride over items; conv_depthwise_weight: one block per channel (fastest) and split.

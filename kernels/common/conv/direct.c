@@ -3,7 +3,7 @@
  * conv_direct: one output per work-item. Forward: y[q] = sum over r, t of w * x[q * stride - pad + t * dilation]; adjoint: of w * x[(q + pad -
  * t * dilation) / stride] where that is whole. conv_rows: the same for strips of GK_STRIP outputs along height with stride and dilation 1 there, whose
  * windows share rows of x. Epilogue as in conv/conv.c. conv_direct_weight: sums of dy * x for one pair of channels and up to GK_CONV_TAPS taps per block and
- * run of places; to part [splits, pairs, taps], which conv_join adds in order.
+ * run of places; to part [splits, pairs, taps], which conv_combine adds in order.
  * Launch: conv_direct, conv_rows grid-stride over outputs, strips; conv_direct_weight: one block per chunk of taps (fastest), pair and split.
  * Sums in gk_f. Deterministic. Reference: F.conv2d(groups=C), torch.nn.grad.
  */

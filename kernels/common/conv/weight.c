@@ -3,7 +3,7 @@
  *   dw[g, m, c] = sum over images n and places q of dy[n, g, m, q] * x[n, g, start(q) + plan[c]]        c: input channel and tap
  *
  * For a transposed convolution dy is its input and x its output's gradient. The sum over k = (n, q) is long and dw small: k is cut into `splits`
- * runs of `per` places, whose sums go to part [splits, groups, m, c]; conv_join adds them in order. The plan is that of the forward, without weights.
+ * runs of `per` places, whose sums go to part [splits, groups, m, c]; conv_combine adds them in order. The plan is that of the forward, without weights.
  * conv_weight128, conv_weight64: one block per tile, all on grid axis 0: column tiles fastest, then row tiles, groups, splits.
  * Sums in gk_f in the order of k within a run. Deterministic. Reference: torch.nn.grad.conv2d_weight.
  */
@@ -124,7 +124,7 @@ GK_KERNEL(conv_weight64)(GK_IN(gk_t, x), GK_IN(gk_t, dy), GK_IN(int, plan), GK_O
 }
 
 /* dw (+)= sum over `splits` of part, in order; 0 for none. Launch: grid-stride over the n elements of dw. */
-GK_KERNEL(conv_join)(GK_IN(gk_f, part), GK_OUT(gk_t, dw), gk_i64 n, int splits, int accumulate)
+GK_KERNEL(conv_combine)(GK_IN(gk_f, part), GK_OUT(gk_t, dw), gk_i64 n, int splits, int accumulate)
 {
     GK_BIND_IN(gk_f, part); GK_BIND_OUT(gk_t, dw);
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {

@@ -181,7 +181,7 @@ GK_KERNEL(distance_bwd)(GK_IN(gk_t, dy), GK_IN(gk_t, y), GK_IN(gk_t, a), GK_IN(g
 }
 
 /* da[i] (+)= sum over s of part[s, i]. Launch: grid-stride. */
-GK_KERNEL(distance_join)(GK_IN(gk_f, part), GK_OUT(gk_t, da), gk_i64 n, int splits, int accumulate)
+GK_KERNEL(distance_combine)(GK_IN(gk_f, part), GK_OUT(gk_t, da), gk_i64 n, int splits, int accumulate)
 {
     GK_BIND_IN(gk_f, part); GK_BIND_OUT(gk_t, da);
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {

@@ -304,7 +304,7 @@ GK_KERNEL(aggregate)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), GK_IN
 
 // Units: FLOATS64 x ANY_AGGREGATE
 /* Joins the parts of the long nodes. Launch: one block per GK_GRAPH_WINDOW cuts; groups of `lanes` work-items take every so many parts, then the first adds up. */
-GK_KERNEL(aggregate_join)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(gk_f, parts), GK_IN(gk_f, base), GK_IN(gk_t, bias), GK_OUT(gk_t, y), GK_OUT(gk_f, stat),
+GK_KERNEL(aggregate_combine)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(gk_f, parts), GK_IN(gk_f, base), GK_IN(gk_t, bias), GK_OUT(gk_t, y), GK_OUT(gk_f, stat),
                           GK_DIMS(size), GK_DIMS(how), gk_i64 bias_span, int act, gk_f slope, gk_f alpha)
 {
     GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(gk_f, parts); GK_BIND_IN(gk_f, base); GK_BIND_IN(gk_t, bias); GK_BIND_OUT(gk_t, y);
@@ -384,7 +384,7 @@ GK_FN void gk_finish_best(GK_GLOBAL gk_t* y, GK_GLOBAL int* arg, gk_i64 at, gk_b
 
 // Units: FLOATS64 x EXTREME_AGGREGATES
 /* y = the largest message of each node (`least`: the smallest), `none` where there is none, and `arg` its edge or -1. */
-GK_KERNEL(aggregate_best)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), GK_IN(int, perm), GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(gk_t, own),
+GK_KERNEL(aggregate_extreme)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), GK_IN(int, perm), GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(gk_t, own),
                           GK_OUT(gk_t, y), GK_OUT(int, arg), GK_OUT(gk_f, parts), GK_OUT(int, ids), GK_OUT(int, err), GK_DIMS(size), GK_DIMS(how),
                           gk_i64 b_span, gk_i64 b_row, int least, int wide_arg, gk_f none, int code)
 {
@@ -438,7 +438,7 @@ GK_KERNEL(aggregate_best)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), 
 
 // Units: FLOATS64 x ANY_AGGREGATE
 /* Joins the parts of the long nodes. Launch: one block per GK_GRAPH_WINDOW cuts, a work-item per column. */
-GK_KERNEL(aggregate_best_join)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(gk_f, parts), GK_IN(int, ids), GK_OUT(gk_t, y), GK_OUT(int, arg), GK_DIMS(size),
+GK_KERNEL(aggregate_extreme_combine)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(gk_f, parts), GK_IN(int, ids), GK_OUT(gk_t, y), GK_OUT(int, arg), GK_DIMS(size),
                                GK_DIMS(how), int least, int wide_arg, gk_f none)
 {
     GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(gk_f, parts); GK_BIND_IN(int, ids); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(int, arg);

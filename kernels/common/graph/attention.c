@@ -130,7 +130,7 @@ GK_KERNEL(gat)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), GK_IN(gk_t,
 }
 
 /* Joins the parts of the long nodes. Launch: one block per GK_GRAPH_WINDOW cuts; groups of `lanes` work-items take every so many parts, then the first adds up. */
-GK_KERNEL(gat_join)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(gk_f, parts), GK_IN(gk_f, norms), GK_OUT(gk_t, y), GK_OUT(gk_f, lse), GK_DIMS(size), int wide)
+GK_KERNEL(gat_combine)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(gk_f, parts), GK_IN(gk_f, norms), GK_OUT(gk_t, y), GK_OUT(gk_f, lse), GK_DIMS(size), int wide)
 {
     GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(gk_f, parts); GK_BIND_IN(gk_f, norms); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_f, lse);
     GK_LOCAL gk_f tmp[GK_BLOCK * (GK_W + 2)];
@@ -268,7 +268,7 @@ GK_KERNEL(gat_bwd)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), GK_IN(g
 }
 
 /* Joins the parts of the long nodes. Launch: one block per GK_GRAPH_WINDOW cuts; groups of `lanes` work-items take every so many parts, then the first adds up. */
-GK_KERNEL(gat_bwd_join)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(gk_t, own), GK_IN(gk_f, parts), GK_IN(gk_f, sums), GK_OUT(gk_t, dx), GK_OUT(gk_f, pa),
+GK_KERNEL(gat_bwd_combine)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(gk_t, own), GK_IN(gk_f, parts), GK_IN(gk_f, sums), GK_OUT(gk_t, dx), GK_OUT(gk_f, pa),
                         GK_OUT(gk_f, pb), GK_OUT(gk_f, ps), GK_DIMS(size), int wide, int accumulate)
 {
     GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(gk_t, own); GK_BIND_IN(gk_f, parts); GK_BIND_IN(gk_f, sums); GK_BIND_OUT(gk_t, dx);

@@ -310,7 +310,7 @@ GK_KERNEL(edge_norm)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, perm), GK_I
 
 /* Joins the parts of the long nodes. Launch: one block per GK_GRAPH_WINDOW cuts; groups of work-items, one per column, take every so many parts, then the
  * first adds up. */
-GK_KERNEL(edge_norm_join)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(gk_f, parts), GK_OUT(gk_f, top), GK_OUT(gk_f, sum), GK_DIMS(size), int flags)
+GK_KERNEL(edge_norm_combine)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(gk_f, parts), GK_OUT(gk_f, top), GK_OUT(gk_f, sum), GK_DIMS(size), int flags)
 {
     GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(gk_f, parts); GK_BIND_OUT(gk_f, top); GK_BIND_OUT(gk_f, sum);
     GK_LOCAL gk_f tops[GK_BLOCK], sums[GK_BLOCK];

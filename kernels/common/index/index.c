@@ -239,7 +239,7 @@ GK_FN void gk_finish(GK_GLOBAL gk_t* y, GK_GLOBAL gk_f* stat, gk_i64 at, gk_vec 
 // Units: REDUCIBLE
 /* Reduces the sources of each key in order: y[o, key, c] = y[o, key, c] `how` sources. The sorted pairs are cut in runs of `run`; a work-item
  * takes a run and a column (o, c), or GK_W columns where `wide` is set. A key that lies within its run is finished here; of one that crosses
- * runs the first part goes to `tail` and the others to `head` (both [runs, columns]), to be joined by scatter_reduce_join. Sums in gk_f.
+ * runs the first part goes to `tail` and the others to `head` (both [runs, columns]), to be joined by scatter_reduce_combine. Sums in gk_f.
  * Reference: x.index_add, x.scatter_reduce. */
 GK_KERNEL(scatter_reduce)(GK_IN(int, keys), GK_IN(int, positions), GK_IN(gk_t, src), GK_IN(gk_t, tie), GK_OUT(gk_t, y), GK_OUT(gk_f, stat),
                           GK_OUT(gk_f, head), GK_OUT(gk_f, tail), gk_i64 n, gk_i64 run, gk_i64 outer, gk_i64 inner, gk_i64 limit, int wide_keys, int wide,
@@ -284,7 +284,7 @@ GK_KERNEL(scatter_reduce)(GK_IN(int, keys), GK_IN(int, positions), GK_IN(gk_t, s
 }
 
 /* Joins the parts of the keys that cross runs: a work-item takes the key that starts in its run and goes on behind it. */
-GK_KERNEL(scatter_reduce_join)(GK_IN(int, keys), GK_OUT(gk_t, y), GK_OUT(gk_f, stat), GK_IN(gk_f, head), GK_IN(gk_f, tail), gk_i64 n, gk_i64 run, gk_i64 outer,
+GK_KERNEL(scatter_reduce_combine)(GK_IN(int, keys), GK_OUT(gk_t, y), GK_OUT(gk_f, stat), GK_IN(gk_f, head), GK_IN(gk_f, tail), gk_i64 n, gk_i64 run, gk_i64 outer,
                         gk_i64 inner, gk_i64 limit, int wide_keys, int wide, int how, int include, gk_f alpha)
 {
     GK_BIND_IN(int, keys); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_f, stat); GK_BIND_IN(gk_f, head); GK_BIND_IN(gk_f, tail);

@@ -186,7 +186,7 @@ GK_FN void gk_row_addv(gk_row* r, const gk_vec* x, const int n)
     } while (0)
 
 /* S = 1: a group of `lanes` work-items per row. */
-GK_KERNEL(xent_rows)(GK_IN(gk_t, x), GK_IN(int, ids), int wide_ids, GK_IN(gk_t, prob), int probs, GK_IN(gk_t, w), GK_OUT(gk_f, lse), GK_OUT(gk_t, y),
+GK_KERNEL(cross_entropy_rows)(GK_IN(gk_t, x), GK_IN(int, ids), int wide_ids, GK_IN(gk_t, prob), int probs, GK_IN(gk_t, w), GK_OUT(gk_f, lse), GK_OUT(gk_t, y),
                      GK_OUT(gk_f, item), GK_OUT(gk_f, weight), GK_OUT(int, err), int code, gk_i64 N, gk_i64 C, int lanes, int wide, gk_i64 ignore,
                      gk_f smooth)
 {
@@ -245,7 +245,7 @@ GK_KERNEL(xent_rows)(GK_IN(gk_t, x), GK_IN(int, ids), int wide_ids, GK_IN(gk_t, 
 }
 
 /* S > 1: a work-item per position, neighbours along S. */
-GK_KERNEL(xent_inner)(GK_IN(gk_t, x), GK_IN(int, ids), int wide_ids, GK_IN(gk_t, prob), int probs, GK_IN(gk_t, w), GK_OUT(gk_f, lse), GK_OUT(gk_t, y),
+GK_KERNEL(cross_entropy_inner)(GK_IN(gk_t, x), GK_IN(int, ids), int wide_ids, GK_IN(gk_t, prob), int probs, GK_IN(gk_t, w), GK_OUT(gk_f, lse), GK_OUT(gk_t, y),
                       GK_OUT(gk_f, item), GK_OUT(gk_f, weight), GK_OUT(int, err), int code, gk_i64 N, gk_i64 C, gk_i64 S, gk_i64 ignore, gk_f smooth)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_IN(int, ids); GK_BIND_IN(gk_t, prob); GK_BIND_IN(gk_t, w); GK_BIND_OUT(gk_f, lse); GK_BIND_OUT(gk_t, y);
@@ -272,7 +272,7 @@ GK_KERNEL(xent_inner)(GK_IN(gk_t, x), GK_IN(int, ids), int wide_ids, GK_IN(gk_t,
 }
 
 /* Sum of the class weights. One block. */
-GK_KERNEL(xent_weight_sum)(GK_IN(gk_t, w), GK_OUT(gk_f, sum), gk_i64 C)
+GK_KERNEL(cross_entropy_weight_sum)(GK_IN(gk_t, w), GK_OUT(gk_f, sum), gk_i64 C)
 {
     GK_LOCAL gk_f tmp[GK_BLOCK];
     GK_BIND_IN(gk_t, w); GK_BIND_OUT(gk_f, sum);
@@ -283,7 +283,7 @@ GK_KERNEL(xent_weight_sum)(GK_IN(gk_t, w), GK_OUT(gk_f, sum), gk_i64 C)
 }
 
 /* Per position of a probability target: sum_c w_c q_c, which multiplies P in the gradient. Block per position. */
-GK_KERNEL(xent_prob_sum)(GK_IN(gk_t, prob), GK_IN(gk_t, w), GK_OUT(gk_f, sum), gk_i64 N, gk_i64 C, gk_i64 S, gk_f smooth)
+GK_KERNEL(cross_entropy_prob_sum)(GK_IN(gk_t, prob), GK_IN(gk_t, w), GK_OUT(gk_f, sum), gk_i64 N, gk_i64 C, gk_i64 S, gk_f smooth)
 {
     GK_LOCAL gk_f tmp[GK_BLOCK];
     GK_BIND_IN(gk_t, prob); GK_BIND_IN(gk_t, w); GK_BIND_OUT(gk_f, sum);
@@ -337,7 +337,7 @@ GK_FN void gk_xent_grad_vectors(GK_GLOBAL const gk_t* x, GK_GLOBAL gk_t* dx, gk_
 }
 
 /* S = 1: a group of `lanes` work-items per row. */
-GK_KERNEL(xent_bwd_rows)(GK_IN(gk_t, x), GK_IN(int, ids), int wide_ids, GK_IN(gk_t, prob), int probs, GK_IN(gk_t, w), GK_IN(gk_f, wsums), GK_IN(gk_f, lse),
+GK_KERNEL(cross_entropy_bwd_rows)(GK_IN(gk_t, x), GK_IN(int, ids), int wide_ids, GK_IN(gk_t, prob), int probs, GK_IN(gk_t, w), GK_IN(gk_f, wsums), GK_IN(gk_f, lse),
                          GK_IN(gk_t, gy), int each, int gy_f32, GK_IN(gk_f, den), GK_OUT(gk_t, dx), GK_OUT(int, err), int code, gk_i64 N, gk_i64 C,
                          int lanes, int wide, gk_i64 ignore, gk_f smooth, int accumulate)
 {
@@ -368,7 +368,7 @@ GK_KERNEL(xent_bwd_rows)(GK_IN(gk_t, x), GK_IN(int, ids), int wide_ids, GK_IN(gk
 }
 
 /* S > 1: work-item per position. */
-GK_KERNEL(xent_bwd_inner)(GK_IN(gk_t, x), GK_IN(int, ids), int wide_ids, GK_IN(gk_t, prob), int probs, GK_IN(gk_t, w), GK_IN(gk_f, wsums),
+GK_KERNEL(cross_entropy_bwd_inner)(GK_IN(gk_t, x), GK_IN(int, ids), int wide_ids, GK_IN(gk_t, prob), int probs, GK_IN(gk_t, w), GK_IN(gk_f, wsums),
                           GK_IN(gk_f, lse), GK_IN(gk_t, gy), int each, int gy_f32, GK_IN(gk_f, den), GK_OUT(gk_t, dx), GK_OUT(int, err), int code,
                           gk_i64 N, gk_i64 C, gk_i64 S, gk_i64 ignore, gk_f smooth, int accumulate)
 {

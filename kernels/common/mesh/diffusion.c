@@ -10,7 +10,7 @@
 
 // Units: REALS
 /* out[r, s*C + c] = exp(-lam[r mod K] t) x[r, c] of rows r = (batch, component). Launch: grid-stride over rows * S * C. */
-GK_KERNEL(heat_spread)(GK_IN(gk_t, x), GK_IN(gk_t, lam), GK_IN(gk_t, t), GK_OUT(gk_t, out), gk_i64 n, gk_i64 comps, int scales, int channels, int per_channel)
+GK_KERNEL(diffusion_spread)(GK_IN(gk_t, x), GK_IN(gk_t, lam), GK_IN(gk_t, t), GK_OUT(gk_t, out), gk_i64 n, gk_i64 comps, int scales, int channels, int per_channel)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, lam); GK_BIND_IN(gk_t, t); GK_BIND_OUT(gk_t, out);
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
@@ -21,7 +21,7 @@ GK_KERNEL(heat_spread)(GK_IN(gk_t, x), GK_IN(gk_t, lam), GK_IN(gk_t, t), GK_OUT(
 }
 
 /* y[r, c] (+)= sum over s of d[r, s*C + c], each decayed as above where lam is given. Launch: grid-stride over rows * C. */
-GK_KERNEL(heat_fold)(GK_IN(gk_t, d), GK_IN(gk_t, lam), GK_IN(gk_t, t), GK_OUT(gk_t, y), gk_i64 n, gk_i64 comps, int scales, int channels, int per_channel,
+GK_KERNEL(diffusion_fold)(GK_IN(gk_t, d), GK_IN(gk_t, lam), GK_IN(gk_t, t), GK_OUT(gk_t, y), gk_i64 n, gk_i64 comps, int scales, int channels, int per_channel,
                      int accumulate)
 {
     GK_BIND_IN(gk_t, d); GK_BIND_IN(gk_t, lam); GK_BIND_IN(gk_t, t); GK_BIND_OUT(gk_t, y);
@@ -38,7 +38,7 @@ GK_KERNEL(heat_fold)(GK_IN(gk_t, d), GK_IN(gk_t, lam), GK_IN(gk_t, t), GK_OUT(gk
 }
 
 /* dt (+)= - sum over rows (and channels, unless t has them) of w[r mod K] p[r, s*C + c] q[r, s*C + c], w = lam or 1. Launch: one block per time. */
-GK_KERNEL(heat_times)(GK_IN(gk_t, p), GK_IN(gk_t, q), GK_IN(gk_t, lam), GK_OUT(gk_t, dt), gk_i64 rows, gk_i64 comps, int scales, int channels, int per_channel,
+GK_KERNEL(diffusion_times)(GK_IN(gk_t, p), GK_IN(gk_t, q), GK_IN(gk_t, lam), GK_OUT(gk_t, dt), gk_i64 rows, gk_i64 comps, int scales, int channels, int per_channel,
                       int accumulate)
 {
     GK_BIND_IN(gk_t, p); GK_BIND_IN(gk_t, q); GK_BIND_IN(gk_t, lam); GK_BIND_OUT(gk_t, dt);
@@ -61,7 +61,7 @@ GK_KERNEL(heat_times)(GK_IN(gk_t, p), GK_IN(gk_t, q), GK_IN(gk_t, lam), GK_OUT(g
  * The number of steps comes from |L|_inf, the largest sum of magnitudes of a column of M; times that need more than GK_MAX_STEPS give NaN.
  * room [blocks, 3, V, GK_COLS] holds the last term, the next one and their sum.
  * Launch: one block per scale (axis 0), GK_COLS channels (axis 1) and batch (axis 2). */
-GK_KERNEL(heat_flow)(GK_IN(gk_t, m), GK_IN(gk_t, x), GK_IN(gk_t, t), GK_OUT(gk_t, out), GK_OUT(gk_f, room), gk_i64 nodes, int scales, int channels,
+GK_KERNEL(diffusion_flow)(GK_IN(gk_t, m), GK_IN(gk_t, x), GK_IN(gk_t, t), GK_OUT(gk_t, out), GK_OUT(gk_f, room), gk_i64 nodes, int scales, int channels,
                      int per_channel, int x_has_scales)
 {
     GK_BIND_IN(gk_t, m); GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, t); GK_BIND_OUT(gk_t, out); GK_BIND_OUT(gk_f, room);

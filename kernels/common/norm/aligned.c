@@ -103,17 +103,17 @@ GK_FN gk_moments gk_even_moments(const gk_raw16* a, const gk_raw16* c, int items
         } \
     }
 // Units: FLOATS64 x EPILOGUES
-GK_KERNEL(norm_rows_even)(GK_IN(gk_t, x), GK_IN(gk_t, r), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_OUT(gk_t, y), GK_OUT(gk_t, s), GK_OUT(gk_f, mean),
+GK_KERNEL(norm_rows_aligned)(GK_IN(gk_t, x), GK_IN(gk_t, r), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_OUT(gk_t, y), GK_OUT(gk_t, s), GK_OUT(gk_f, mean),
                           GK_OUT(gk_f, rstd), int rows, int items, int bits, int raw, gk_f eps, gk_f offset, int act, gk_f p)
 GK_NORM_ROWS_EVEN(4, 0)
 #if GK_NORM_LEAN
 #undef GK_MIN_BLOCKS
 #define GK_MIN_BLOCKS 4
 #endif
-GK_KERNEL(norm_rows_even_long)(GK_IN(gk_t, x), GK_IN(gk_t, r), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_OUT(gk_t, y), GK_OUT(gk_t, s),
+GK_KERNEL(norm_rows_aligned_looped)(GK_IN(gk_t, x), GK_IN(gk_t, r), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_OUT(gk_t, y), GK_OUT(gk_t, s),
                                GK_OUT(gk_f, mean), GK_OUT(gk_f, rstd), int rows, int items, int bits, int raw, gk_f eps, gk_f offset, int act, gk_f p)
 GK_NORM_ROWS_EVEN(8, 0)
-GK_KERNEL(norm_rows_even_add)(GK_IN(gk_t, x), GK_IN(gk_t, r), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_OUT(gk_t, y), GK_OUT(gk_t, s),
+GK_KERNEL(norm_rows_aligned_add)(GK_IN(gk_t, x), GK_IN(gk_t, r), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_OUT(gk_t, y), GK_OUT(gk_t, s),
                               GK_OUT(gk_f, mean), GK_OUT(gk_f, rstd), int rows, int items, int bits, int raw, gk_f eps, gk_f offset, int act, gk_f p)
 GK_NORM_ROWS_EVEN(4, 1)
 
@@ -139,7 +139,7 @@ GK_FN void gk_piece_moments(gk_moments* m, const gk_raw16* a, int items, int lan
 }
 
 /* part[2b], part[2b + 1] = mean and m2 of run b = row * splits + k. */
-GK_KERNEL(norm_part_even)(GK_IN(gk_t, x), GK_OUT(gk_f, part), int runs, int items, int splits, int chunk, int bits)
+GK_KERNEL(norm_partial_aligned)(GK_IN(gk_t, x), GK_OUT(gk_f, part), int runs, int items, int splits, int chunk, int bits)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_f, part);
     GK_LOCAL gk_f tmp[GK_BLOCK];
@@ -187,10 +187,10 @@ GK_KERNEL(norm_part_even)(GK_IN(gk_t, x), GK_OUT(gk_f, part), int runs, int item
                 } \
         } \
     }
-GK_KERNEL(norm_apply_even)(GK_IN(gk_t, x), GK_IN(gk_t, r), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_IN(gk_f, mean), GK_IN(gk_f, rstd),
+GK_KERNEL(norm_apply_aligned)(GK_IN(gk_t, x), GK_IN(gk_t, r), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_IN(gk_f, mean), GK_IN(gk_f, rstd),
                            GK_OUT(gk_t, y), int runs, int items, int splits, int chunk, int bits, int channels, int share, int act, gk_f p)
 GK_NORM_APPLY_EVEN(0)
-GK_KERNEL(norm_apply_even_add)(GK_IN(gk_t, x), GK_IN(gk_t, r), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_IN(gk_f, mean), GK_IN(gk_f, rstd),
+GK_KERNEL(norm_apply_aligned_add)(GK_IN(gk_t, x), GK_IN(gk_t, r), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_IN(gk_f, mean), GK_IN(gk_f, rstd),
                                GK_OUT(gk_t, y), int runs, int items, int splits, int chunk, int bits, int channels, int share, int act, gk_f p)
 GK_NORM_APPLY_EVEN(1)
 
@@ -200,7 +200,7 @@ GK_NORM_APPLY_EVEN(1)
 #endif
 /* A set of `share` planes of `items` per block, its statistics and its map: the second walk goes backwards, from registers, then over what is still in a
  * cache, to what is in local memory. Planes lie over 1 << bits lanes each; the parameters are those of channel (set * share + plane) % channels. */
-GK_KERNEL(norm_sets_even)(GK_IN(gk_t, x), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_OUT(gk_t, y), GK_OUT(gk_f, mean), GK_OUT(gk_f, rstd), int sets, int share,
+GK_KERNEL(norm_sets_aligned)(GK_IN(gk_t, x), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_OUT(gk_t, y), GK_OUT(gk_f, mean), GK_OUT(gk_f, rstd), int sets, int share,
                           int channels, int items, int bits, gk_f eps, int act, gk_f p)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, gamma); GK_BIND_IN(gk_t, beta); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_f, mean); GK_BIND_OUT(gk_f, rstd);

@@ -55,7 +55,7 @@ GK_FN void gk_norm_terms(gk_vec* a, gk_vec* d, gk_vec* w, GK_GLOBAL const gk_t* 
 
 // Units: FLOATS64 x EPILOGUES
 /* Sums along run b = row * splits + k of a row. */
-GK_KERNEL(norm_bwd_part)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_IN(gk_t, y), GK_IN(gk_t, r), GK_IN(gk_f, mean),
+GK_KERNEL(norm_bwd_partial)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_IN(gk_t, y), GK_IN(gk_t, r), GK_IN(gk_f, mean),
                          GK_IN(gk_f, rstd), GK_OUT(gk_f, part), gk_i64 rows, gk_i64 cols, gk_i64 inner, gk_i64 groups, gk_i64 share, int splits,
                          gk_i64 chunk, gk_i64 second, int lanes, int wide, int affine, int phase, gk_f offset, int act, gk_f p)
 {
@@ -119,7 +119,7 @@ GK_KERNEL(norm_bwd_part)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma), GK
 
 /* coef[2j], coef[2j + 1] = mean(g), mean(g * xh) of set j from the sums (i * sets + j) * inner + k; with gamma, those of k belong to channel
  * (j * cg + k / splits) % groups. */
-GK_KERNEL(norm_bwd_coef)(GK_IN(gk_f, part), GK_IN(gk_t, gamma), GK_OUT(gk_f, coef), gk_i64 outer, gk_i64 sets, gk_i64 inner, gk_i64 second, int tx,
+GK_KERNEL(norm_bwd_coefficients)(GK_IN(gk_f, part), GK_IN(gk_t, gamma), GK_OUT(gk_f, coef), gk_i64 outer, gk_i64 sets, gk_i64 inner, gk_i64 second, int tx,
                          gk_i64 cg, gk_i64 splits, gk_i64 groups, gk_f n, int raw, gk_f offset)
 {
     GK_BIND_IN(gk_f, part); GK_BIND_IN(gk_t, gamma); GK_BIND_OUT(gk_f, coef);
@@ -233,7 +233,7 @@ GK_KERNEL(norm_bwd_apply)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma), G
 
 /* Sums down the columns of rows i * chunk and on of [n, cols], at entry i * cols + j. inner = 0: statistics per row, parameters per column; inner > 0:
  * both of channel j / inner. */
-GK_KERNEL(norm_bwd_cols)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_IN(gk_t, y), GK_IN(gk_t, r), GK_IN(gk_f, mean),
+GK_KERNEL(norm_bwd_columns)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_IN(gk_t, y), GK_IN(gk_t, r), GK_IN(gk_f, mean),
                          GK_IN(gk_f, rstd), GK_OUT(gk_f, part), gk_i64 n, gk_i64 cols, gk_i64 inner, gk_i64 chunk, int chunks, gk_i64 second, int tx,
                          int wide, int affine, gk_f offset, int act, gk_f p)
 {

@@ -297,7 +297,7 @@ GK_KERNEL(norm_bwd_sets)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma), GK
 #define GK_MIN_BLOCKS 4
 #endif
 /* Sums of run b = row * splits + k of planes: `chunk` items of a row. Statistics of row / share, or (share = 0) of the channel. */
-GK_KERNEL(norm_bwd_part_even)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_IN(gk_t, y), GK_IN(gk_t, r), GK_IN(gk_f, mean),
+GK_KERNEL(norm_bwd_partial_aligned)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_IN(gk_t, y), GK_IN(gk_t, r), GK_IN(gk_f, mean),
                               GK_IN(gk_f, rstd), GK_OUT(gk_f, part), int runs, int items, int splits, int chunk, int bits, int channels, int share,
                               gk_i64 second, int act, gk_f p)
 {
@@ -332,7 +332,7 @@ GK_KERNEL(norm_bwd_part_even)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma
 }
 
 /* dx of runs of planes, at most GK_NORM_RUN items per lane. */
-GK_KERNEL(norm_bwd_apply_even)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_IN(gk_t, y), GK_IN(gk_t, r), GK_IN(gk_f, mean),
+GK_KERNEL(norm_bwd_apply_aligned)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_IN(gk_t, y), GK_IN(gk_t, r), GK_IN(gk_f, mean),
                                GK_IN(gk_f, rstd), GK_IN(gk_f, coef), GK_IN(gk_t, add), GK_OUT(gk_t, dx), GK_OUT(gk_t, dr), int runs, int items, int splits,
                                int chunk, int bits, int channels, int share, int act, gk_f p, int accumulate, int accumulate_r)
 {

@@ -66,7 +66,7 @@ GK_KERNEL(l2_bwd_rows)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_OUT(gk_t, dx), gk_i64
 }
 
 /* dy null: forward, y = dx. */
-GK_KERNEL(l2_cols)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 outer, gk_i64 cols, gk_i64 inner, int tx, int wide, gk_f eps, int accumulate)
+GK_KERNEL(l2_columns)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 outer, gk_i64 cols, gk_i64 inner, int tx, int wide, gk_f eps, int accumulate)
 {
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
     GK_LOCAL gk_f tmp[GK_BLOCK];

@@ -127,13 +127,13 @@ GK_KERNEL(norm_rows)(GK_IN(gk_t, x), GK_IN(gk_t, r), GK_IN(gk_t, gamma), GK_IN(g
                      GK_OUT(gk_f, rstd), GK_OUT(gk_f, var), gk_i64 rows, gk_i64 cols, gk_i64 inner, gk_i64 groups, gk_i64 cg, int lanes, int wide,
                      int affine, int phase, int raw, gk_f eps, gk_f offset, int act, gk_f p)
 GK_NORM_ROWS(32 / GK_W)
-GK_KERNEL(norm_rows_long)(GK_IN(gk_t, x), GK_IN(gk_t, r), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_OUT(gk_t, y), GK_OUT(gk_t, s), GK_OUT(gk_f, mean),
+GK_KERNEL(norm_rows_looped)(GK_IN(gk_t, x), GK_IN(gk_t, r), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_OUT(gk_t, y), GK_OUT(gk_t, s), GK_OUT(gk_f, mean),
                           GK_OUT(gk_f, rstd), GK_OUT(gk_f, var), gk_i64 rows, gk_i64 cols, gk_i64 inner, gk_i64 groups, gk_i64 cg, int lanes, int wide,
                           int affine, int phase, int raw, gk_f eps, gk_f offset, int act, gk_f p)
 GK_NORM_ROWS(64 / GK_W)
 
 /* part[2b], part[2b + 1] = mean and m2 of run b = row * splits + k: elements k * chunk and on. */
-GK_KERNEL(norm_part)(GK_IN(gk_t, x), GK_IN(gk_t, r), GK_OUT(gk_f, part), gk_i64 rows, gk_i64 cols, int splits, gk_i64 chunk, int lanes, int wide,
+GK_KERNEL(norm_partial)(GK_IN(gk_t, x), GK_IN(gk_t, r), GK_OUT(gk_f, part), gk_i64 rows, gk_i64 cols, int splits, gk_i64 chunk, int lanes, int wide,
                      int phase, int raw)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, r); GK_BIND_OUT(gk_f, part);
@@ -153,7 +153,7 @@ GK_KERNEL(norm_part)(GK_IN(gk_t, x), GK_IN(gk_t, r), GK_OUT(gk_f, part), gk_i64 
 }
 
 /* part of column j of rows i * chunk and on of x [n, cols], at entry i * cols + j. Work-items of a block lie over tx items side by side. */
-GK_KERNEL(norm_cols)(GK_IN(gk_t, x), GK_OUT(gk_f, part), gk_i64 n, gk_i64 cols, gk_i64 chunk, int chunks, int tx, int wide)
+GK_KERNEL(norm_columns)(GK_IN(gk_t, x), GK_OUT(gk_f, part), gk_i64 n, gk_i64 cols, gk_i64 chunk, int chunks, int tx, int wide)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_f, part);
     GK_LOCAL gk_f tmp[GK_BLOCK];
@@ -199,7 +199,7 @@ GK_FN gk_f gk_run_count(gk_i64 i, gk_i64 k, gk_i64 chunk, gk_i64 total, int by_o
 }
 
 /* Statistics of set j from the runs (i * sets + j) * inner + k, i < outer, k < inner, of `n` values in all, and the running ones. */
-GK_KERNEL(norm_join)(GK_IN(gk_f, part), GK_OUT(gk_f, mean), GK_OUT(gk_f, rstd), GK_OUT(gk_f, running_mean), GK_OUT(gk_f, running_var),
+GK_KERNEL(norm_combine)(GK_IN(gk_f, part), GK_OUT(gk_f, mean), GK_OUT(gk_f, rstd), GK_OUT(gk_f, running_mean), GK_OUT(gk_f, running_var),
                      GK_IN(gk_i64, counter), gk_i64 outer, gk_i64 sets, gk_i64 inner, int tx, gk_i64 chunk, gk_i64 total, int by_outer, gk_f n, int raw,
                      gk_f eps, gk_f momentum)
 {

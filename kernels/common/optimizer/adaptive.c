@@ -1,7 +1,7 @@
 /* Update rules with up to four states and rules that keep numbers in device memory (`memory`); otherwise as optimizer/optimizer.c. GK_OP names the rule.
  *
  * Launch: one block per chunk of GK_CHUNK elements, looping. State and arithmetic in gk_f. Where `partial` is given, block b leaves there the sums
- * of two numbers per element that the rule names, [b] and [b + blocks]; their tree depends on the lengths alone. memory_finish
+ * of two numbers per element that the rule names, [b] and [b + blocks]; their tree depends on the lengths alone. adaptive_memory
  * (optimizer/adaptive_memory.c) turns them into the next memory. Deterministic. References stand in src/ops/optimizer_rules.rs.
  */
 #include "adaptive_rules.h"
@@ -28,7 +28,7 @@
 
 // Units: FLOATS64 x ADAPTIVE_RULES
 /* Operands as of optimizer_step; log1 to log3 are the logarithms of the bases of 1 - b^t for a step count on the device. */
-GK_KERNEL(optimizer_step_more)(GK_IN(gk_i64, table), int tensors, GK_OUT(gk_t, w), GK_IN(gk_t, g), GK_OUT(gk_f, s0), GK_OUT(gk_f, s1),
+GK_KERNEL(adaptive_step)(GK_IN(gk_i64, table), int tensors, GK_OUT(gk_t, w), GK_IN(gk_t, g), GK_OUT(gk_f, s0), GK_OUT(gk_f, s1),
                                GK_OUT(gk_f, s2), GK_OUT(gk_f, s3), GK_OUT(gk_u16, copy), int master, int copy_kind, GK_IN(float, lr_dev),
                                GK_IN(gk_i64, step), GK_IN(float, inv_scale), GK_IN(float, found_inf), GK_IN(gk_f, memory), GK_OUT(gk_f, partial),
                                int maximize, gk_f lr, gk_f c1, gk_f c2, gk_f c3, gk_f log1, gk_f log2, gk_f log3, gk_f p0, gk_f p1, gk_f p2, gk_f p3,

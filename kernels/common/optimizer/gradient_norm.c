@@ -29,7 +29,7 @@ GK_FN gk_f gk_norm_root(const gk_f* s)
 
 // Units: FLOATS64
 /* partial[3b..3b+2] of the chunks that block b takes. */
-GK_KERNEL(norm_partial)(GK_IN(gk_i64, table), int tensors, GK_IN(gk_t, g), GK_OUT(gk_f, partial), int kind, gk_f p)
+GK_KERNEL(gradient_norm_partial)(GK_IN(gk_i64, table), int tensors, GK_IN(gk_t, g), GK_OUT(gk_f, partial), int kind, gk_f p)
 {
     GK_LOCAL gk_f tmp[GK_BLOCK];
     GK_BIND_IN(gk_i64, table); GK_BIND_IN(gk_t, g); GK_BIND_OUT(gk_f, partial);
@@ -56,7 +56,7 @@ GK_KERNEL(norm_partial)(GK_IN(gk_i64, table), int tensors, GK_IN(gk_t, g), GK_OU
 }
 
 /* One block: total = the norm, coef = min(1, max_norm / (total + 1e-6)). */
-GK_KERNEL(norm_finish)(GK_IN(gk_f, partial), gk_i64 n, int kind, gk_f p, gk_f max_norm, GK_OUT(float, total), GK_OUT(gk_f, coef))
+GK_KERNEL(gradient_norm_final)(GK_IN(gk_f, partial), gk_i64 n, int kind, gk_f p, gk_f max_norm, GK_OUT(float, total), GK_OUT(gk_f, coef))
 {
     GK_LOCAL gk_f tmp[GK_BLOCK];
     GK_BIND_IN(gk_f, partial); GK_BIND_OUT(float, total); GK_BIND_OUT(gk_f, coef);

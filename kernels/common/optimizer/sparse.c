@@ -38,7 +38,7 @@ GK_FN gk_f gk_apply(int rule, gk_f w, gk_f g, gk_f* s, gk_step h)
 
 // Units: FLOATS64
 /* Operands as of optimizer_step, the tensors being [limit, width]; rows [n, width]. */
-GK_KERNEL(optimizer_rows)(GK_IN(int, keys), GK_IN(gk_u32, positions), GK_OUT(gk_t, w), GK_IN(gk_t, rows), GK_OUT(gk_f, s0), GK_OUT(gk_f, s1),
+GK_KERNEL(optimizer_sparse_rows)(GK_IN(int, keys), GK_IN(gk_u32, positions), GK_OUT(gk_t, w), GK_IN(gk_t, rows), GK_OUT(gk_f, s0), GK_OUT(gk_f, s1),
                           GK_OUT(gk_f, s2), GK_OUT(gk_u16, copy), int master, int copy_kind, GK_IN(float, lr_dev), GK_IN(gk_i64, step),
                           GK_IN(float, inv_scale), GK_IN(float, found_inf), GK_IN(gk_f, extra), gk_i64 n, gk_i64 limit, gk_i64 width, int lanes,
                           int wide, int rule, int states, int maximize, gk_f lr, gk_f t, gk_f c1, gk_f c2, gk_f log1, gk_f log2, gk_f p0, gk_f p1,

@@ -3,9 +3,9 @@
  *   y[o] = end(join over r of x[kx(o) + rx(r)])        and for some functions a second result z[o]; dot reduces the products x * x2
  *
  * The axes that stay ("kept") and the axes that go ("red") are merged lists of sizes with strides per operand, the innermost last.
- * reduce_rows: neighbouring work-items walk along the reduced axes; `lanes` of them share a row. reduce_cols: they lie side by side on the kept
+ * reduce_rows: neighbouring work-items walk along the reduced axes; `lanes` of them share a row. reduce_columns: they lie side by side on the kept
  * axes. Rows longer than a block handles well are cut into `splits` runs of `chunk` items, whose states go to `part` and are joined in order by
- * reduce_join. `count` is the number of elements that one result is made of.
+ * reduce_combine. `count` is the number of elements that one result is made of.
  * Launch: blocks on axis 0 loop over the rows or tiles. Statistics in gk_f, sums of integers in gk_i64. Deterministic: the order of the
  * operations follows from the shape, the alignment and the number of blocks that fill the device. Reference: torch.<function>.
  */
@@ -153,7 +153,7 @@ GK_FN gk_state gk_gather_columns(gk_state s, GK_LOCAL_PTR gk_state* tmp, int tx)
 }
 
 /* `outputs` counts items: columns, or GK_W neighbouring ones if `wide` is set; a block takes tx items and GK_BLOCK / tx rows at a time. */
-GK_KERNEL(reduce_cols)(GK_IN(gk_t, x), GK_IN(gk_t, x2), GK_OUT(gk_u8, y), GK_OUT(gk_u8, z), GK_OUT(gk_state, part), gk_i64 outputs, gk_i64 n,
+GK_KERNEL(reduce_columns)(GK_IN(gk_t, x), GK_IN(gk_t, x2), GK_OUT(gk_u8, y), GK_OUT(gk_u8, z), GK_OUT(gk_state, part), gk_i64 outputs, gk_i64 n,
                        gk_i64 chunk, gk_i64 count, int splits, int tx, int wide, gk_i64 step_y, gk_i64 step_z, int kept_rank, GK_DIMS(kept), GK_DIMS(kx),
                        GK_DIMS(kx2), GK_DIMS(ky), GK_DIMS(kz), int red_rank, GK_DIMS(red), GK_DIMS(rx), GK_DIMS(rx2), int form, int accumulate, gk_f p, gk_f q)
 {
@@ -184,7 +184,7 @@ GK_KERNEL(reduce_cols)(GK_IN(gk_t, x), GK_IN(gk_t, x2), GK_OUT(gk_u8, y), GK_OUT
 
 /* Results from the states of `splits` runs: that of run k of output o is part[o * so + k * sk]. The `lanes` work-items of an output lie side by
  * side, or those of neighbouring outputs do where their states lie side by side (so is 1). */
-GK_KERNEL(reduce_join)(GK_IN(gk_state, part), GK_OUT(gk_u8, y), GK_OUT(gk_u8, z), gk_i64 outputs, gk_i64 count, int splits, gk_i64 so, gk_i64 sk,
+GK_KERNEL(reduce_combine)(GK_IN(gk_state, part), GK_OUT(gk_u8, y), GK_OUT(gk_u8, z), gk_i64 outputs, gk_i64 count, int splits, gk_i64 so, gk_i64 sk,
                        int lanes, int kept_rank, GK_DIMS(kept), GK_DIMS(ky), GK_DIMS(kz), int form, int accumulate, gk_f p, gk_f q)
 {
     GK_BIND_IN(gk_state, part); GK_BIND_OUT(gk_u8, y); GK_BIND_OUT(gk_u8, z);

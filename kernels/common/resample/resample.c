@@ -399,7 +399,7 @@ GK_KERNEL(affine_grid_sums)(GK_IN(gk_t, dgrid), GK_OUT(gk_f, part), gk_i64 sampl
 }
 
 /* dtheta (+)= the chunks' sums in order. Items: elements of dtheta. */
-GK_KERNEL(affine_grid_join)(GK_IN(gk_f, part), GK_OUT(gk_t, dtheta), gk_i64 n, int axes, int chunks, int accumulate)
+GK_KERNEL(affine_grid_combine)(GK_IN(gk_f, part), GK_OUT(gk_t, dtheta), gk_i64 n, int axes, int chunks, int accumulate)
 {
     GK_BIND_IN(gk_f, part); GK_BIND_OUT(gk_t, dtheta);
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {

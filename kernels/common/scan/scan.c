@@ -4,7 +4,7 @@
  *
  * Floats are summed in gk_f, integers in 64 bits, wrapping. A position of the scan is counted from where it starts: `reverse` only mirrors
  * addresses. An exclusive sum is the running sum before its element, never a difference, so infinities and NaN only reach what follows them.
- * Long axes are cut into chunks: scan_part and scan_part_cols write the chunks' sums, and the scan of a chunk starts from the sum of those
+ * Long axes are cut into chunks: scan_partial and scan_partial_columns write the chunks' sums, and the scan of a chunk starts from the sum of those
  * before it. `mode`: floats 1 = y += result, integers 1 = y is i64.
  * Deterministic: the order of additions depends on sizes alone. Reference: torch.cumsum.
  */
@@ -73,7 +73,7 @@ GK_FN int gk_lane_scan(gk_s v, int flag, GK_LOCAL_PTR gk_s* tmp, GK_LOCAL_PTR in
 
 // Units: ALL
 /* part[row * splits + s] = sum of chunk s of a row, in the order of the scan. Launch: one block per chunk. */
-GK_KERNEL(scan_part)(GK_IN(gk_t, x), GK_OUT(gk_s, part), gk_i64 cols, gk_i64 chunk, int splits, int reverse)
+GK_KERNEL(scan_partial)(GK_IN(gk_t, x), GK_OUT(gk_s, part), gk_i64 cols, gk_i64 chunk, int splits, int reverse)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_s, part);
     GK_LOCAL gk_s tmp[GK_BLOCK];
@@ -233,7 +233,7 @@ GK_FN gk_strip gk_strip_of(gk_i64 size, gk_i64 inner, int tx, gk_i64 chunk, int 
 }
 
 /* part[(o * splits + s) * inner + i] = sum of chunk s of a column. Launch: one block per chunk of a tile of columns. */
-GK_KERNEL(scan_part_cols)(GK_IN(gk_t, x), GK_OUT(gk_s, part), gk_i64 size, gk_i64 inner, int tx, gk_i64 chunk, int splits, int reverse)
+GK_KERNEL(scan_partial_columns)(GK_IN(gk_t, x), GK_OUT(gk_s, part), gk_i64 size, gk_i64 inner, int tx, gk_i64 chunk, int splits, int reverse)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_s, part);
     GK_LOCAL gk_s tmp[GK_BLOCK];
@@ -256,8 +256,8 @@ GK_KERNEL(scan_part_cols)(GK_IN(gk_t, x), GK_OUT(gk_s, part), gk_i64 size, gk_i6
     if (p.lane == 0 && p.i < inner) part[(p.o * splits + p.s) * inner + p.i] = tmp[t];
 }
 
-/* Columns: work-items lie side by side along `inner`, and each takes 8 elements of the axis in turn. Launch: as scan_part_cols. */
-GK_KERNEL(scan_cols)(GK_IN(gk_t, x), GK_IN(gk_s, part), GK_OUT(gk_t, y), gk_i64 size, gk_i64 inner, int tx, gk_i64 chunk, int splits,
+/* Columns: work-items lie side by side along `inner`, and each takes 8 elements of the axis in turn. Launch: as scan_partial_columns. */
+GK_KERNEL(scan_columns)(GK_IN(gk_t, x), GK_IN(gk_s, part), GK_OUT(gk_t, y), gk_i64 size, gk_i64 inner, int tx, gk_i64 chunk, int splits,
                      int exclusive, int reverse, int mode)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_s, part); GK_BIND_OUT(gk_t, y);

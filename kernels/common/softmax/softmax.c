@@ -205,21 +205,21 @@ GK_FN void gk_softmax_bwd_short(GK_GLOBAL const gk_t* dy, GK_GLOBAL const gk_t* 
 #define GK_MIN_BLOCKS (GK_W >= 8 ? 3 : 6)
 #endif
 // Units: FLOATS64 x SOFTMAXES
-GK_KERNEL(softmax_short1)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 rows, int cols, int lanes, int wide)
+GK_KERNEL(softmax_registers1)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 rows, int cols, int lanes, int wide)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
     GK_LOCAL gk_f tmp[GK_BLOCK], runs[GK_SOFTMAX_RUNS];
     gk_softmax_short(x, y, tmp, runs, rows, cols, lanes, wide, 1);
 }
 
-GK_KERNEL(softmax_short2)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 rows, int cols, int lanes, int wide)
+GK_KERNEL(softmax_registers2)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 rows, int cols, int lanes, int wide)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
     GK_LOCAL gk_f tmp[GK_BLOCK], runs[GK_SOFTMAX_RUNS];
     gk_softmax_short(x, y, tmp, runs, rows, cols, lanes, wide, 2);
 }
 
-GK_KERNEL(softmax_short4)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 rows, int cols, int lanes, int wide)
+GK_KERNEL(softmax_registers4)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 rows, int cols, int lanes, int wide)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
     GK_LOCAL gk_f tmp[GK_BLOCK], runs[GK_SOFTMAX_RUNS];
@@ -230,7 +230,7 @@ GK_KERNEL(softmax_short4)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 rows, int cols
 #undef GK_MIN_BLOCKS
 #define GK_MIN_BLOCKS 3
 #endif
-GK_KERNEL(softmax_short8)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 rows, int cols, int lanes, int wide)
+GK_KERNEL(softmax_registers8)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 rows, int cols, int lanes, int wide)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
     GK_LOCAL gk_f tmp[GK_BLOCK], runs[GK_SOFTMAX_RUNS];
@@ -241,14 +241,14 @@ GK_KERNEL(softmax_short8)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 rows, int cols
 #undef GK_MIN_BLOCKS
 #define GK_MIN_BLOCKS (GK_W >= 8 ? 3 : 6)
 #endif
-GK_KERNEL(softmax_bwd_short1)(GK_IN(gk_t, dy), GK_IN(gk_t, y), GK_OUT(gk_t, dx), gk_i64 rows, int cols, int lanes, int wide, int accumulate)
+GK_KERNEL(softmax_bwd_registers1)(GK_IN(gk_t, dy), GK_IN(gk_t, y), GK_OUT(gk_t, dx), gk_i64 rows, int cols, int lanes, int wide, int accumulate)
 {
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, y); GK_BIND_OUT(gk_t, dx);
     GK_LOCAL gk_f tmp[GK_BLOCK];
     gk_softmax_bwd_short(dy, y, dx, tmp, rows, cols, lanes, wide, accumulate, 1);
 }
 
-GK_KERNEL(softmax_bwd_short2)(GK_IN(gk_t, dy), GK_IN(gk_t, y), GK_OUT(gk_t, dx), gk_i64 rows, int cols, int lanes, int wide, int accumulate)
+GK_KERNEL(softmax_bwd_registers2)(GK_IN(gk_t, dy), GK_IN(gk_t, y), GK_OUT(gk_t, dx), gk_i64 rows, int cols, int lanes, int wide, int accumulate)
 {
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, y); GK_BIND_OUT(gk_t, dx);
     GK_LOCAL gk_f tmp[GK_BLOCK];
@@ -259,7 +259,7 @@ GK_KERNEL(softmax_bwd_short2)(GK_IN(gk_t, dy), GK_IN(gk_t, y), GK_OUT(gk_t, dx),
 #undef GK_MIN_BLOCKS
 #define GK_MIN_BLOCKS (GK_W >= 8 ? 2 : 4)
 #endif
-GK_KERNEL(softmax_bwd_short4)(GK_IN(gk_t, dy), GK_IN(gk_t, y), GK_OUT(gk_t, dx), gk_i64 rows, int cols, int lanes, int wide, int accumulate)
+GK_KERNEL(softmax_bwd_registers4)(GK_IN(gk_t, dy), GK_IN(gk_t, y), GK_OUT(gk_t, dx), gk_i64 rows, int cols, int lanes, int wide, int accumulate)
 {
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, y); GK_BIND_OUT(gk_t, dx);
     GK_LOCAL gk_f tmp[GK_BLOCK];
@@ -358,14 +358,14 @@ GK_FN void gk_softmax_bwd_held(GK_GLOBAL const gk_t* dy, GK_GLOBAL const gk_t* y
 #undef GK_MIN_BLOCKS
 #define GK_MIN_BLOCKS 4
 #endif
-GK_KERNEL(softmax_held16)(GK_IN(gk_t, x), GK_OUT(gk_t, y), int cols, int wide)
+GK_KERNEL(softmax_cluster16)(GK_IN(gk_t, x), GK_OUT(gk_t, y), int cols, int wide)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
     GK_LOCAL gk_f met[2 * GK_CLUSTER], tmp[GK_BLOCK], runs[GK_SOFTMAX_RUNS];
     gk_softmax_held(x, y, met, tmp, runs, tmp, cols, wide, 16 / GK_W, 1);
 }
 
-GK_KERNEL(softmax_bwd_held16)(GK_IN(gk_t, dy), GK_IN(gk_t, y), GK_OUT(gk_t, dx), int cols, int wide, int accumulate)
+GK_KERNEL(softmax_bwd_cluster16)(GK_IN(gk_t, dy), GK_IN(gk_t, y), GK_OUT(gk_t, dx), int cols, int wide, int accumulate)
 {
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, y); GK_BIND_OUT(gk_t, dx);
     GK_LOCAL gk_f met[GK_CLUSTER], tmp[GK_BLOCK];
@@ -377,7 +377,7 @@ GK_KERNEL(softmax_bwd_held16)(GK_IN(gk_t, dy), GK_IN(gk_t, y), GK_OUT(gk_t, dx),
 #undef GK_MIN_BLOCKS
 #define GK_MIN_BLOCKS 4
 // Units: FLOATS x SOFTMAXES
-GK_KERNEL(softmax_held64)(GK_IN(gk_t, x), GK_OUT(gk_t, y), int cols, int wide)
+GK_KERNEL(softmax_cluster64)(GK_IN(gk_t, x), GK_OUT(gk_t, y), int cols, int wide)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
     GK_LOCAL gk_f met[2 * GK_CLUSTER], tmp[GK_BLOCK], runs[GK_SOFTMAX_RUNS], kept[32 * GK_BLOCK];
@@ -386,7 +386,7 @@ GK_KERNEL(softmax_held64)(GK_IN(gk_t, x), GK_OUT(gk_t, y), int cols, int wide)
 
 #undef GK_MIN_BLOCKS
 #define GK_MIN_BLOCKS 2
-GK_KERNEL(softmax_bwd_held64)(GK_IN(gk_t, dy), GK_IN(gk_t, y), GK_OUT(gk_t, dx), int cols, int wide, int accumulate)
+GK_KERNEL(softmax_bwd_cluster64)(GK_IN(gk_t, dy), GK_IN(gk_t, y), GK_OUT(gk_t, dx), int cols, int wide, int accumulate)
 {
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, y); GK_BIND_OUT(gk_t, dx);
     GK_LOCAL gk_f met[GK_CLUSTER], tmp[GK_BLOCK];
@@ -538,7 +538,7 @@ GK_KERNEL(softmax_bwd_rows)(GK_IN(gk_t, dy), GK_IN(gk_t, y), GK_OUT(gk_t, dx), g
 
 /* ---- long rows: a block per run; part holds (m, s) of each run, or its share of the sum ---------------------------------------------- */
 
-GK_KERNEL(softmax_part)(GK_IN(gk_t, x), GK_OUT(gk_f, part), gk_i64 rows, gk_i64 cols, int splits, gk_i64 chunk, int wide, int phase)
+GK_KERNEL(softmax_partial)(GK_IN(gk_t, x), GK_OUT(gk_f, part), gk_i64 rows, gk_i64 cols, int splits, gk_i64 chunk, int wide, int phase)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_f, part);
     GK_LOCAL gk_f tmp[GK_BLOCK], runs[GK_SOFTMAX_RUNS];
@@ -550,7 +550,7 @@ GK_KERNEL(softmax_part)(GK_IN(gk_t, x), GK_OUT(gk_f, part), gk_i64 rows, gk_i64 
 }
 
 /* norms[2r], norms[2r + 1] = m and scale of row r from its runs. Work-item per row. */
-GK_KERNEL(softmax_join)(GK_IN(gk_f, part), GK_OUT(gk_f, norms), gk_i64 rows, int splits)
+GK_KERNEL(softmax_combine)(GK_IN(gk_f, part), GK_OUT(gk_f, norms), gk_i64 rows, int splits)
 {
     GK_BIND_IN(gk_f, part); GK_BIND_OUT(gk_f, norms);
     for (gk_i64 row = gk_gid(); row < rows; row += gk_gsize()) {
@@ -578,7 +578,7 @@ GK_KERNEL(softmax_apply)(GK_IN(gk_t, x), GK_IN(gk_f, norms), GK_OUT(gk_t, y), gk
     }
 }
 
-GK_KERNEL(softmax_bwd_part)(GK_IN(gk_t, dy), GK_IN(gk_t, y), GK_OUT(gk_f, part), gk_i64 rows, gk_i64 cols, int splits, gk_i64 chunk, int wide, int phase)
+GK_KERNEL(softmax_bwd_partial)(GK_IN(gk_t, dy), GK_IN(gk_t, y), GK_OUT(gk_f, part), gk_i64 rows, gk_i64 cols, int splits, gk_i64 chunk, int wide, int phase)
 {
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, y); GK_BIND_OUT(gk_f, part);
     GK_LOCAL gk_f tmp[GK_BLOCK];
@@ -607,7 +607,7 @@ GK_KERNEL(softmax_bwd_apply)(GK_IN(gk_t, dy), GK_IN(gk_t, y), GK_IN(gk_f, part),
 
 GK_ACROSS(gk_across_max, gk_max)
 
-GK_KERNEL(softmax_cols)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 outer, gk_i64 cols, gk_i64 inner, int tx, int wide)
+GK_KERNEL(softmax_columns)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 outer, gk_i64 cols, gk_i64 inner, int tx, int wide)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
     GK_LOCAL gk_f tmp[GK_BLOCK];
@@ -650,7 +650,7 @@ GK_KERNEL(softmax_cols)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 outer, gk_i64 co
     }
 }
 
-GK_KERNEL(softmax_bwd_cols)(GK_IN(gk_t, dy), GK_IN(gk_t, y), GK_OUT(gk_t, dx), gk_i64 outer, gk_i64 cols, gk_i64 inner, int tx, int wide, int accumulate)
+GK_KERNEL(softmax_bwd_columns)(GK_IN(gk_t, dy), GK_IN(gk_t, y), GK_OUT(gk_t, dx), gk_i64 outer, gk_i64 cols, gk_i64 inner, int tx, int wide, int accumulate)
 {
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, y); GK_BIND_OUT(gk_t, dx);
     GK_LOCAL gk_f tmp[GK_BLOCK];

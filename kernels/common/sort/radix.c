@@ -99,7 +99,7 @@ GK_FN void gk_scan_counts(GK_LOCAL_PTR gk_u32* counts, GK_LOCAL_PTR gk_u32* tmp)
 
 // Units: INDICES
 /* counts[(row * GK_DIGITS + digit) * tiles + tile] = keys of that digit in the tile. Launch: one block per tile of GK_KEY_TILE keys. */
-GK_KERNEL(sort_count)(GK_IN(gk_t, keys), GK_OUT(int, counts), gk_i64 cols, gk_i64 tiles, int shift)
+GK_KERNEL(radix_count)(GK_IN(gk_t, keys), GK_OUT(int, counts), gk_i64 cols, gk_i64 tiles, int shift)
 {
     GK_BIND_IN(gk_t, keys); GK_BIND_OUT(int, counts);
     GK_LOCAL gk_u32 bins[GK_DIGITS];
@@ -116,10 +116,10 @@ GK_KERNEL(sort_count)(GK_IN(gk_t, keys), GK_OUT(int, counts), gk_i64 cols, gk_i6
     counts[(row * GK_DIGITS + t) * tiles + tile] = (int)bins[t];
 }
 
-/* Moves the pairs of a tile to their places by one digit; `offsets` are the exclusive sums of sort_count's result `counts`, without which a
+/* Moves the pairs of a tile to their places by one digit; `offsets` are the exclusive sums of radix_count's result `counts`, without which a
  * row's counters are summed here. Without `positions` a key's position is its index. The tile is ordered in local memory first, as (digit,
- * place in the tile), so that runs of a digit are written together. Launch: as sort_count. */
-GK_KERNEL(sort_scatter)(GK_IN(gk_t, keys), GK_IN(int, positions), GK_IN(int, counts), GK_IN(gk_i64, offsets), GK_OUT(gk_t, keys_out),
+ * place in the tile), so that runs of a digit are written together. Launch: as radix_count. */
+GK_KERNEL(radix_scatter)(GK_IN(gk_t, keys), GK_IN(int, positions), GK_IN(int, counts), GK_IN(gk_i64, offsets), GK_OUT(gk_t, keys_out),
                         GK_OUT(int, positions_out), gk_i64 cols, gk_i64 tiles, int shift)
 {
     GK_BIND_IN(gk_t, keys); GK_BIND_IN(int, positions); GK_BIND_IN(int, counts); GK_BIND_IN(gk_i64, offsets); GK_BIND_OUT(gk_t, keys_out);
@@ -179,7 +179,7 @@ GK_KERNEL(sort_scatter)(GK_IN(gk_t, keys), GK_IN(int, positions), GK_IN(int, cou
 }
 
 /* The whole sort of up to GK_SMALL_KEYS * GK_BLOCK keys in one block. Launch: one block. */
-GK_KERNEL(sort_small)(GK_IN(gk_t, keys), GK_OUT(gk_t, keys_out), GK_OUT(int, positions_out), int n, int bits)
+GK_KERNEL(radix_small)(GK_IN(gk_t, keys), GK_OUT(gk_t, keys_out), GK_OUT(int, positions_out), int n, int bits)
 {
     GK_BIND_IN(gk_t, keys); GK_BIND_OUT(gk_t, keys_out); GK_BIND_OUT(int, positions_out);
     GK_LOCAL gk_u32 counts[GK_COUNTERS];

@@ -1,7 +1,7 @@
 /* Sorting and selecting along rows, and search in sorted rows.
  *
  * Values become unsigned keys whose order is theirs: NaN is the largest (all NaN are equal), both zeros are equal, `descending` inverts all bits.
- * Equal keys stay in the order of their positions, so every result is unique: order_rows and order_select compare (key, position) pairs, the
+ * Equal keys stay in the order of their positions, so every result is unique: sort_rows and sort_select compare (key, position) pairs, the
  * radix sort of sort/radix.c is stable. Values are moved as bits. `wide` = the index output is i64, else i32.
  * Exact, deterministic. Reference: torch.sort(stable=True), torch.topk, torch.searchsorted.
  */
@@ -114,7 +114,7 @@ GK_FN gk_key gk_key_of(gk_b bits, int descending)
 // Units: ALL
 /* The first `keep` of each sorted row of up to GK_PAIRS elements; n is the power of two from GK_SORT_EACH on that holds a row. With `from`, position p
  * is named from[p]. y or index may be null. Launch: one block per GK_PAIRS / n rows. */
-GK_KERNEL(order_rows)(GK_IN(gk_t, x), GK_IN(int, from), GK_OUT(gk_t, y), GK_OUT(int, index), gk_i64 rows, int cols, int n, int keep, int descending,
+GK_KERNEL(sort_rows)(GK_IN(gk_t, x), GK_IN(int, from), GK_OUT(gk_t, y), GK_OUT(int, index), gk_i64 rows, int cols, int n, int keep, int descending,
                       int wide)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_IN(int, from); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(int, index);
@@ -161,7 +161,7 @@ GK_FN int gk_sums_to(gk_u32 v, GK_LOCAL_PTR gk_u32* tmp)
 /* The k first of part s of each row in order, to y, index [rows, splits, k]: a part's k-th key is found digit by digit, then what lies before it and
  * the first of its equals are collected and sorted. n is the power of two from GK_SORT_EACH on that holds k. The parts of a row have cols / splits
  * elements, give or take one, and at least k. Launch: one block per part. */
-GK_KERNEL(order_select)(GK_IN(gk_t, x), GK_IN(int, from), GK_OUT(gk_t, y), GK_OUT(int, index), gk_i64 cols, int splits, int count, int n,
+GK_KERNEL(sort_select)(GK_IN(gk_t, x), GK_IN(int, from), GK_OUT(gk_t, y), GK_OUT(int, index), gk_i64 cols, int splits, int count, int n,
                         int descending, int wide)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_IN(int, from); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(int, index);
@@ -236,7 +236,7 @@ GK_KERNEL(order_select)(GK_IN(gk_t, x), GK_IN(int, from), GK_OUT(gk_t, y), GK_OU
 }
 
 /* keys[i] = the key of x[i]. Launch: grid-stride. */
-GK_KERNEL(order_keys)(GK_IN(gk_t, x), GK_OUT(gk_key, keys), gk_i64 n, int descending)
+GK_KERNEL(sort_keys)(GK_IN(gk_t, x), GK_OUT(gk_key, keys), gk_i64 n, int descending)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_key, keys);
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) keys[i] = gk_key_of(gk_bits_at(x, i), descending);
@@ -244,7 +244,7 @@ GK_KERNEL(order_keys)(GK_IN(gk_t, x), GK_OUT(gk_key, keys), gk_i64 n, int descen
 
 /* The first `keep` of each row of sorted keys back as values and positions within the row. What a key does not tell, which zero and which NaN, is
  * read from x. y or index may be null. Launch: grid-stride over [rows, keep]. */
-GK_KERNEL(order_finish)(GK_IN(gk_key, keys), GK_IN(int, positions), GK_IN(gk_t, x), GK_OUT(gk_t, y), GK_OUT(int, index), gk_i64 n, gk_i64 cols,
+GK_KERNEL(sort_finish)(GK_IN(gk_key, keys), GK_IN(int, positions), GK_IN(gk_t, x), GK_OUT(gk_t, y), GK_OUT(int, index), gk_i64 n, gk_i64 cols,
                         gk_i64 keep, int descending, int wide)
 {
     GK_BIND_IN(gk_key, keys); GK_BIND_IN(int, positions); GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(int, index);
@@ -272,7 +272,7 @@ GK_KERNEL(order_finish)(GK_IN(gk_key, keys), GK_IN(int, positions), GK_IN(gk_t, 
  * writer. Launch: grid-stride over dy. */
 #if GK_IS_FLOAT
 // Units: FLOATS64
-GK_KERNEL(order_scatter)(GK_IN(gk_t, dy), GK_IN(int, index), GK_OUT(gk_t, dx), GK_OUT(int, err), gk_i64 n, gk_i64 keep, gk_i64 size, gk_i64 inner,
+GK_KERNEL(sort_scatter)(GK_IN(gk_t, dy), GK_IN(int, index), GK_OUT(gk_t, dx), GK_OUT(int, err), gk_i64 n, gk_i64 keep, gk_i64 size, gk_i64 inner,
                          int wide, int accumulate, int code)
 {
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(int, index); GK_BIND_OUT(gk_t, dx); GK_BIND_OUT(int, err);
@@ -296,7 +296,7 @@ GK_KERNEL(order_scatter)(GK_IN(gk_t, dy), GK_IN(int, index), GK_OUT(gk_t, dx), G
 // Units: ALL
 /* index[i] = how many of its row's sorted edges are before values[i]: those below it, with `right` those not above it. NaN is behind everything.
  * A row of values has `per` elements and edges of its own; per = 0: all share them. Launch: grid-stride over values. */
-GK_KERNEL(order_search)(GK_IN(gk_t, sorted), GK_IN(gk_t, values), GK_OUT(int, index), gk_i64 n, gk_i64 edges, gk_i64 per, int right, int wide)
+GK_KERNEL(sort_search)(GK_IN(gk_t, sorted), GK_IN(gk_t, values), GK_OUT(int, index), gk_i64 n, gk_i64 edges, gk_i64 per, int right, int wide)
 {
     GK_BIND_IN(gk_t, sorted); GK_BIND_IN(gk_t, values); GK_BIND_OUT(int, index);
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {

@@ -110,12 +110,12 @@ fn column(x: &[f64], b: usize, c: usize, nodes: usize, columns: usize) -> Result
     (0..nodes).map(|v| x[(b * nodes + v) * columns + c]).try_vec()
 }
 
-fn time(s: &HeatShape, t: &[f64], scale: usize, c: usize) -> f64 {
+fn time(s: &DiffusionShape, t: &[f64], scale: usize, c: usize) -> f64 {
     t[if s.per_channel { scale * s.channels + c } else { scale }]
 }
 
 /// All scales side by side: [batch, nodes, S * C].
-fn features(s: &HeatShape, surface: &Surface, eigen: bool, x: &[f64], t: &[f64]) -> Result<Vec<f64>> {
+fn features(s: &DiffusionShape, surface: &Surface, eigen: bool, x: &[f64], t: &[f64]) -> Result<Vec<f64>> {
     let sc = s.scales * s.channels;
     let mut out = filled(s.batch * s.nodes * sc, 0.0)?;
     for (b, j) in (0..s.batch).flat_map(|b| (0..sc).map(move |j| (b, j))) {

@@ -85,7 +85,7 @@ impl Engine {
         }
         let blocks = e.batch * e.rows.div_ceil(TILE) * e.len.div_ceil(HALF_TILE);
         // Few vectors with many partners: partners are shared out.
-        let fill = self.fill() / 2;
+        let fill = self.target_blocks() / 2;
         let splits = if blocks < fill { (fill / blocks).min(e.cols / 256).clamp(1, 256) } else { 1 };
         let part = (splits > 1).then(|| self.scratch(dt.accumulator(), splits * n)).transpose()?;
         let part = part.as_ref().map(|b| b.view());
@@ -112,14 +112,14 @@ impl Engine {
         self.launch(&DISTANCE_BWD, dt, "", Grid::Blocks([blocks * splits, 1, 1]), &args)?;
         match part {
             Some(part) => {
-                let args = DistanceJoinArgs {
+                let args = DistanceCombineArgs {
                     part: self.arg_in(&part),
                     da: self.arg_in(&da),
                     n: long(n),
                     splits: int(splits),
                     accumulate,
                 };
-                self.launch(&DISTANCE_JOIN, dt, "", Grid::Stride(n), &args)
+                self.launch(&DISTANCE_COMBINE, dt, "", Grid::Stride(n), &args)
             }
             None => Ok(()),
         }
@@ -150,7 +150,7 @@ impl DistanceOps for Engine {
     fn cdist(&self, p: f64, a: View<'_>, b: View<'_>, y: ViewMut<'_>) -> Result<()> {
         let e = check_cdist(p, &a, &b, &y)?;
         let v = y.as_view();
-        self.own_all("cdist", &[("a", a), ("b", b), ("y", v)])?;
+        self.check_owner_all("cdist", &[("a", a), ("b", b), ("y", v)])?;
         self.distance_tiles(p, e, false, &a, &b, &v)
     }
 
@@ -159,9 +159,9 @@ impl DistanceOps for Engine {
         let e = check_cdist_bwd(p, &io)?;
         let CdistBwd { dy, a, b, y, da, db } = io;
         let out = |g: &Option<GradMut<'_>>| g.is_some();
-        self.own_all(OP, &[("dy", dy), ("a", a), ("b", b), ("y", y)])?;
+        self.check_owner_all(OP, &[("dy", dy), ("a", a), ("b", b), ("y", y)])?;
         for (arg, g) in [("da", &da), ("db", &db)] {
-            g.as_ref().map_or(Ok(()), |g| self.own(OP, arg, &g.out.as_view()))?;
+            g.as_ref().map_or(Ok(()), |g| self.check_owner(OP, arg, &g.out.as_view()))?;
         }
         if !out(&da) && !out(&db) {
             return Ok(());
@@ -179,7 +179,7 @@ impl DistanceOps for Engine {
     fn pdist(&self, p: f64, x: View<'_>, y: ViewMut<'_>) -> Result<()> {
         let e = check_pdist(p, &x, &y)?;
         let v = y.as_view();
-        self.own_all("pdist", &[("x", x), ("y", v)])?;
+        self.check_owner_all("pdist", &[("x", x), ("y", v)])?;
         if v.numel() == 0 {
             return Ok(());
         }
@@ -188,7 +188,7 @@ impl DistanceOps for Engine {
 
     fn pdist_bwd(&self, p: f64, dy: View<'_>, x: View<'_>, y: View<'_>, dx: GradMut<'_>) -> Result<()> {
         let e = check_pdist_bwd(p, &dy, &x, &y, &dx)?;
-        self.own_all("pdist_bwd", &[("dy", dy), ("x", x), ("y", y), ("dx", dx.out.as_view())])?;
+        self.check_owner_all("pdist_bwd", &[("dy", dy), ("x", x), ("y", y), ("dx", dx.out.as_view())])?;
         self.distance_grad(p, e, [0, 1], true, [&dy, &y, &x, &x], &dx)
     }
 
@@ -202,7 +202,7 @@ impl DistanceOps for Engine {
     ) -> Result<()> {
         let e = check_similarity(op, axis, &a, &b, &y)?;
         let (v, dt) = (y.as_view(), a.dtype());
-        self.own_all("similarity", &[("a", a), ("b", b), ("y", v)])?;
+        self.check_owner_all("similarity", &[("a", a), ("b", b), ("y", v)])?;
         let Couples { grid, items, len, inner, lanes, wide } = self.couples(e, &[&a, &b]);
         let (mode, p, eps) = numbers(op);
         let args = SimilarityArgs {
@@ -226,11 +226,11 @@ impl DistanceOps for Engine {
         let e = check_similarity_bwd(op, axis, &io)?;
         let SimilarityBwd { dy, a, b, da, db } = io;
         let dt = a.dtype();
-        self.own_all(OP, &[("dy", dy), ("a", a), ("b", b)])?;
+        self.check_owner_all(OP, &[("dy", dy), ("a", a), ("b", b)])?;
         let mut views = vec![a, b];
         for (arg, g) in [("da", &da), ("db", &db)] {
             if let Some(g) = g {
-                self.own(OP, arg, &g.out.as_view())?;
+                self.check_owner(OP, arg, &g.out.as_view())?;
                 views.push(g.out.as_view());
             }
         }

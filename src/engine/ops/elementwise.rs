@@ -322,17 +322,17 @@ impl Engine {
 impl ElementwiseOps for Engine {
     fn unary(&self, op: Unary, x: View<'_>, y: ViewMut<'_>) -> Result<()> {
         check_unary(op, &x, &y)?;
-        self.own("unary", "x", &x)?;
-        self.own("unary", "y", &y.as_view())?;
+        self.check_owner("unary", "x", &x)?;
+        self.check_owner("unary", "y", &y.as_view())?;
         let Some((name, params)) = unary_function(op, x.dtype()) else { return Ok(()) };
         self.map(name, &x, &y, params)
     }
 
     fn unary_bwd(&self, op: Unary, dy: View<'_>, x: View<'_>, dx: GradMut<'_>) -> Result<()> {
         check_unary_bwd(op, &dy, &x, &dx)?;
-        self.own("unary_bwd", "dy", &dy)?;
-        self.own("unary_bwd", "x", &x)?;
-        self.own("unary_bwd", "dx", &dx.out.as_view())?;
+        self.check_owner("unary_bwd", "dy", &dy)?;
+        self.check_owner("unary_bwd", "x", &x)?;
+        self.check_owner("unary_bwd", "dx", &dx.out.as_view())?;
         let Some((name, params)) = unary_function(op, x.dtype()) else { return Ok(()) };
         self.map_bwd(name, &dy, &x, &dx, params)
     }
@@ -341,7 +341,7 @@ impl ElementwiseOps for Engine {
         check_binary(op, &a, &b, &y)?;
         let v = y.as_view();
         for (arg, view) in [("a", &a), ("b", &b), ("y", &v)] {
-            self.own("binary", arg, view)?;
+            self.check_owner("binary", arg, view)?;
         }
         if v.numel() == 0 {
             return Ok(());
@@ -354,10 +354,10 @@ impl ElementwiseOps for Engine {
         check_binary_bwd(op, &io)?;
         let BinaryBwd { dy, a, b, da, db } = io;
         for (arg, view) in [("dy", &dy), ("a", &a), ("b", &b)] {
-            self.own(OP, arg, view)?;
+            self.check_owner(OP, arg, view)?;
         }
         for (arg, grad) in [("da", &da), ("db", &db)] {
-            grad.as_ref().map_or(Ok(()), |g| self.own(OP, arg, &g.out.as_view()))?;
+            grad.as_ref().map_or(Ok(()), |g| self.check_owner(OP, arg, &g.out.as_view()))?;
         }
         let (dt, n, shape) = (dy.dtype(), dy.numel(), dy.shape());
         if n == 0 {
@@ -427,7 +427,7 @@ impl ElementwiseOps for Engine {
         check_ternary(op, &a, &b, &c, &y)?;
         let y = y.as_view();
         for (arg, view) in [("a", &a), ("b", &b), ("c", &c), ("y", &y)] {
-            self.own("ternary", arg, view)?;
+            self.check_owner("ternary", arg, view)?;
         }
         let (dt, n) = (b.dtype(), y.numel());
         if n == 0 {
@@ -489,10 +489,10 @@ impl ElementwiseOps for Engine {
         check_ternary_bwd(op, &io)?;
         let TernaryBwd { dy, a, b, c, da, db, dc } = io;
         for (arg, view) in [("dy", &dy), ("a", &a), ("b", &b), ("c", &c)] {
-            self.own(OP, arg, view)?;
+            self.check_owner(OP, arg, view)?;
         }
         for (arg, grad) in [("da", &da), ("db", &db), ("dc", &dc)] {
-            grad.as_ref().map_or(Ok(()), |g| self.own(OP, arg, &g.out.as_view()))?;
+            grad.as_ref().map_or(Ok(()), |g| self.check_owner(OP, arg, &g.out.as_view()))?;
         }
         let (dt, n, shape) = (dy.dtype(), dy.numel(), dy.shape());
         if n == 0 {
@@ -558,8 +558,8 @@ impl ElementwiseOps for Engine {
     fn cast(&self, x: View<'_>, y: ViewMut<'_>) -> Result<()> {
         check_cast(&x, &y)?;
         let v = y.as_view();
-        self.own("cast", "x", &x)?;
-        self.own("cast", "y", &v)?;
+        self.check_owner("cast", "x", &x)?;
+        self.check_owner("cast", "y", &v)?;
         let n = x.numel();
         if n == 0 {
             return Ok(());

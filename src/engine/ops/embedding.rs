@@ -77,7 +77,7 @@ impl EmbeddingOps for Engine {
         const OP: &str = "embedding";
         check_embedding(padding_idx, &ids, &table, &y)?;
         let y = y.as_view();
-        self.own_all(OP, &[("ids", ids), ("table", table), ("y", y)])?;
+        self.check_owner_all(OP, &[("ids", ids), ("table", table), ("y", y)])?;
         if let Some(row) = wide_rows(&[&table, &y]) {
             let items = y.numel() * y.dtype().size() / 16;
             let args = EmbeddingRowsArgs {
@@ -109,7 +109,7 @@ impl EmbeddingOps for Engine {
         const OP: &str = "embedding_renorm";
         check_embedding_renorm(max_norm, norm_type, &ids, &table)?;
         let table = table.as_view();
-        self.own_all(OP, &[("ids", ids), ("table", table)])?;
+        self.check_owner_all(OP, &[("ids", ids), ("table", table)])?;
         if ids.numel() == 0 {
             return Ok(());
         }
@@ -160,7 +160,7 @@ impl EmbeddingOps for Engine {
         const OP: &str = "embedding_bwd";
         let padding = check_embedding_bwd(p, &dy, &ids, &dtable)?;
         let table = dtable.out.as_view();
-        self.own_all(OP, &[("dy", dy), ("ids", ids), ("dtable", table)])?;
+        self.check_owner_all(OP, &[("dy", dy), ("ids", ids), ("dtable", table)])?;
         let (rows, width) = (table.shape()[0], table.shape()[1]);
         let clear = if dtable.accumulate { None } else { wide_rows(&[&table]) };
         if !dtable.accumulate && (clear.is_none() || ids.numel() == 0) {

@@ -167,7 +167,7 @@ impl LanguageModelOps for Engine {
             ("loss", Some(loss)),
             ("lse", lse),
         ];
-        self.own_all(OP, &operands)?;
+        self.check_owner_all(OP, &operands)?;
         let r = Rows { engine: self, op: OP, p, n, v, h: io.h, w: io.w, b: io.b, target: io.target };
         let (dt, acc) = (r.dtype(), r.dtype().accumulator());
         let each = p.reduction == Reduction::None;
@@ -209,9 +209,9 @@ impl LanguageModelOps for Engine {
             ("b", io.b),
             ("target", Some(io.target)),
         ];
-        self.own_all(OP, &operands)?;
+        self.check_owner_all(OP, &operands)?;
         for (arg, g) in [("dh", &io.dh), ("dw", &io.dw), ("db", &io.db)] {
-            g.as_ref().map_or(Ok(()), |g| self.own(OP, arg, &g.out.as_view()))?;
+            g.as_ref().map_or(Ok(()), |g| self.check_owner(OP, arg, &g.out.as_view()))?;
         }
         let r = Rows { engine: self, op: OP, p, n, v, h: io.h, w: io.w, b: io.b, target: io.target };
         let (dt, acc) = (r.dtype(), r.dtype().accumulator());

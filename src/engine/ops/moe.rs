@@ -109,7 +109,7 @@ impl MoeOps for Engine {
             ("offsets", offsets),
             ("perm", perm),
         ];
-        self.own_all(OP, &operands)?;
+        self.check_owner_all(OP, &operands)?;
         // Each choice walks along the row once more: few long steps are slower than a few lanes more.
         let lanes = lanes(e).min(32);
         let args = MoeRouterArgs {
@@ -145,7 +145,10 @@ impl MoeOps for Engine {
         const OP: &str = "moe_router_bwd";
         let [t, e, k] = check_moe_router_bwd(&dweights, &logits, &ids, &dlogits)?;
         let out = dlogits.out.as_view();
-        self.own_all(OP, &[("dweights", dweights), ("logits", logits), ("ids", ids), ("dlogits", out)])?;
+        self.check_owner_all(
+            OP,
+            &[("dweights", dweights), ("logits", logits), ("ids", ids), ("dlogits", out)],
+        )?;
         let lanes = lanes(e).min(32);
         let args = MoeRouterBwdArgs {
             dweights: self.arg_in(&dweights),
@@ -168,30 +171,30 @@ impl MoeOps for Engine {
     fn moe_permute(&self, x: View<'_>, perm: View<'_>, y: ViewMut<'_>) -> Result<()> {
         const OP: &str = "moe_permute";
         let size = check_moe_permute(&x, &perm, &y)?;
-        self.own_all(OP, &[("x", x), ("perm", perm), ("y", y.as_view())])?;
+        self.check_owner_all(OP, &[("x", x), ("perm", perm), ("y", y.as_view())])?;
         self.moe_gather(OP, size, &x, &perm, None, &y.into())
     }
 
     fn moe_permute_bwd(&self, dy: View<'_>, perm: View<'_>, dx: GradMut<'_>) -> Result<()> {
         const OP: &str = "moe_permute_bwd";
         let size = check_moe_permute_bwd(&dy, &perm, &dx)?;
-        self.own_all(OP, &[("dy", dy), ("perm", perm), ("dx", dx.out.as_view())])?;
+        self.check_owner_all(OP, &[("dy", dy), ("perm", perm), ("dx", dx.out.as_view())])?;
         self.moe_combine(OP, size, &dy, &perm, None, &dx)
     }
 
     fn moe_unpermute(&self, x: View<'_>, perm: View<'_>, weights: View<'_>, y: ViewMut<'_>) -> Result<()> {
         const OP: &str = "moe_unpermute";
         let size = check_moe_unpermute(&x, &perm, &weights, &y)?;
-        self.own_all(OP, &[("x", x), ("perm", perm), ("weights", weights), ("y", y.as_view())])?;
+        self.check_owner_all(OP, &[("x", x), ("perm", perm), ("weights", weights), ("y", y.as_view())])?;
         self.moe_combine(OP, size, &x, &perm, Some(&weights), &y.into())
     }
 
     fn moe_unpermute_bwd(&self, io: MoeUnpermuteBwd<'_>) -> Result<()> {
         const OP: &str = "moe_unpermute_bwd";
         let size = check_moe_unpermute_bwd(&io)?;
-        self.own_all(OP, &[("dy", io.dy), ("x", io.x), ("perm", io.perm), ("weights", io.weights)])?;
+        self.check_owner_all(OP, &[("dy", io.dy), ("x", io.x), ("perm", io.perm), ("weights", io.weights)])?;
         for (arg, g) in [("dx", &io.dx), ("dweights", &io.dweights)] {
-            g.as_ref().map_or(Ok(()), |g| self.own(OP, arg, &g.out.as_view()))?;
+            g.as_ref().map_or(Ok(()), |g| self.check_owner(OP, arg, &g.out.as_view()))?;
         }
         if let Some(g) = &io.dx {
             self.moe_gather(OP, size, &io.dy, &io.perm, Some(&io.weights), g)?;

@@ -38,7 +38,7 @@ impl QuantizedOps for Engine {
             QuantWeight::Int4 { q, scale, zero } => (q, scale, zero),
         };
         let (v, dt) = (y.as_view(), x.dtype());
-        self.own_all(
+        self.check_owner_all(
             OP,
             &[("x", Some(x)), ("q", Some(q)), ("scale", Some(scale)), ("zero", zero), ("y", Some(v))],
         )?;
@@ -85,7 +85,7 @@ impl QuantizedOps for Engine {
         let e = check_gemm_w8a8(&io)?;
         let y = io.y.as_view();
         let all = [("xq", io.xq), ("wq", io.wq), ("x_scale", io.x_scale), ("w_scale", io.w_scale), ("y", y)];
-        self.own_all(OP, &all)?;
+        self.check_owner_all(OP, &all)?;
         let args = QuantIntArgs {
             a: self.arg_in(&io.xq),
             b: self.arg_in(&io.wq),
@@ -104,8 +104,8 @@ impl QuantizedOps for Engine {
         let (e, fa, fb) = check_gemm_fp8(&io)?;
         let y = io.y.as_view();
         let inputs = [("a", io.a), ("b", io.b), ("scale_a", io.scale_a), ("scale_b", io.scale_b)];
-        self.own_all(OP, &inputs)?;
-        self.own(OP, "y", &y)?;
+        self.check_owner_all(OP, &inputs)?;
+        self.check_owner(OP, "y", &y)?;
         let args = QuantTileArgs {
             a: self.arg_in(&io.a),
             b: self.arg_in(&io.b),
@@ -125,7 +125,7 @@ impl QuantizedOps for Engine {
     fn sparse_compress(&self, x: View<'_>, values: ViewMut<'_>, index: ViewMut<'_>) -> Result<()> {
         let groups = check_sparse_compress(&x, &values, &index)?;
         let all = [("x", x), ("values", values.as_view()), ("index", index.as_view())];
-        self.own_all("sparse_compress", &all)?;
+        self.check_owner_all("sparse_compress", &all)?;
         let args = SparsePackArgs {
             x: self.arg_in(&x),
             values: self.arg_out(&values),
@@ -137,7 +137,10 @@ impl QuantizedOps for Engine {
 
     fn sparse_decompress(&self, values: View<'_>, index: View<'_>, y: ViewMut<'_>) -> Result<()> {
         let groups = check_sparse_decompress(&values, &index, &y)?;
-        self.own_all("sparse_decompress", &[("values", values), ("index", index), ("y", y.as_view())])?;
+        self.check_owner_all(
+            "sparse_decompress",
+            &[("values", values), ("index", index), ("y", y.as_view())],
+        )?;
         let args = SparseUnpackArgs {
             values: self.arg_in(&values),
             index: self.arg_in(&index),
@@ -149,7 +152,10 @@ impl QuantizedOps for Engine {
 
     fn gemm_2to4(&self, values: View<'_>, index: View<'_>, b: View<'_>, y: ViewMut<'_>) -> Result<()> {
         let e = check_gemm_2to4(&values, &index, &b, &y)?;
-        self.own_all("gemm_2to4", &[("values", values), ("index", index), ("b", b), ("y", y.as_view())])?;
+        self.check_owner_all(
+            "gemm_2to4",
+            &[("values", values), ("index", index), ("b", b), ("y", y.as_view())],
+        )?;
         // The dense form costs little beside the product, and any kernel can multiply it.
         let dense = self.scratch(values.dtype(), e.m * e.k)?;
         self.sparse_decompress(values, index, dense.alias_mut().reshape(&[e.m, e.k])?)?;

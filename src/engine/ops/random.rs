@@ -24,7 +24,7 @@ impl Engine {
     /// The arguments of a generator whose device's part is checked here.
     pub(in crate::engine::ops) fn rng_args(&self, op: &'static str, rng: &Rng<'_>) -> Result<RngArgs> {
         if let Some(v) = &rng.device_offset {
-            self.own(op, "rng.device_offset", v)?;
+            self.check_owner(op, "rng.device_offset", v)?;
         }
         Ok(RngArgs {
             seed: rng.seed as i64,
@@ -39,7 +39,7 @@ impl RandomOps for Engine {
     fn random(&self, dist: Distribution, rng: Rng<'_>, y: ViewMut<'_>) -> Result<()> {
         const OP: &str = "random";
         check_random(dist, &rng, &y)?;
-        self.own(OP, "y", &y.as_view())?;
+        self.check_owner(OP, "y", &y.as_view())?;
         let RngArgs { seed, stream, offset, more } = self.rng_args(OP, &rng)?;
         let (n, dt) = (y.numel(), y.dtype());
         if n == 0 {
@@ -75,8 +75,8 @@ impl RandomOps for Engine {
     fn bernoulli(&self, p: View<'_>, rng: Rng<'_>, y: ViewMut<'_>) -> Result<()> {
         const OP: &str = "bernoulli";
         check_bernoulli(&p, &rng, &y)?;
-        self.own(OP, "p", &p)?;
-        self.own(OP, "y", &y.as_view())?;
+        self.check_owner(OP, "p", &p)?;
+        self.check_owner(OP, "y", &y.as_view())?;
         let RngArgs { seed, stream, offset, more } = self.rng_args(OP, &rng)?;
         let n = y.numel();
         let args = RandomBernoulliArgs {
@@ -95,7 +95,7 @@ impl RandomOps for Engine {
     fn permutation(&self, rng: Rng<'_>, y: ViewMut<'_>) -> Result<()> {
         const OP: &str = "permutation";
         check_permutation(&rng, &y)?;
-        self.own(OP, "y", &y.as_view())?;
+        self.check_owner(OP, "y", &y.as_view())?;
         let RngArgs { seed, stream, offset, more } = self.rng_args(OP, &rng)?;
         let n = y.numel();
         if n == 0 {
@@ -113,8 +113,8 @@ impl RandomOps for Engine {
         const OP: &str = "categorical";
         let [rows, k, count] = check_categorical(&weights, &rng, &y)?;
         let (Weights::Probs(p) | Weights::Logits(p)) = weights;
-        self.own(OP, "weights", &p)?;
-        self.own(OP, "y", &y.as_view())?;
+        self.check_owner(OP, "weights", &p)?;
+        self.check_owner(OP, "y", &y.as_view())?;
         let RngArgs { seed, stream, offset, more } = self.rng_args(OP, &rng)?;
         if rows * count == 0 {
             return Ok(());
@@ -173,7 +173,7 @@ impl RandomOps for Engine {
         const OP: &str = "dropout";
         check_dropout(p, &rng, &x, &y, mask.as_ref())?;
         if let Some(m) = &mask {
-            self.own(OP, "mask", &m.as_view())?;
+            self.check_owner(OP, "mask", &m.as_view())?;
         }
         self.dropout_map(OP, p, &rng, x, &y.into(), mask.as_ref())
     }
@@ -186,7 +186,7 @@ impl RandomOps for Engine {
             DropoutMask::Saved(m) => m,
         };
         for (arg, v) in [("dy", &dy), ("mask", &m), ("dx", &dx.out.as_view())] {
-            self.own(OP, arg, v)?;
+            self.check_owner(OP, arg, v)?;
         }
         let (n, dt) = (dy.numel(), dy.dtype());
         let args = DropoutMaskedArgs {
@@ -204,8 +204,8 @@ impl RandomOps for Engine {
         const OP: &str = "bias_dropout";
         check_bias_dropout(p, &rng, &io)?;
         let (out, mask) = (io.y.as_view(), io.mask.as_ref().map(ViewMut::as_view));
-        self.own_all(OP, &[("x", io.x), ("bias", io.bias), ("y", out)])?;
-        self.own_all(OP, &[("residual", io.residual), ("mask", mask)])?;
+        self.check_owner_all(OP, &[("x", io.x), ("bias", io.bias), ("y", out)])?;
+        self.check_owner_all(OP, &[("residual", io.residual), ("mask", mask)])?;
         let RngArgs { seed, stream, offset, more } = self.rng_args(OP, &rng)?;
         let (n, dt) = (io.x.numel(), io.x.dtype());
         let cols = io.bias.numel();
@@ -242,7 +242,7 @@ impl RandomOps for Engine {
         const OP: &str = "bias_dropout_bwd";
         check_bias_dropout_bwd(p, &mask, &dy, dx.as_ref(), dbias.as_ref())?;
         let views = [dx.as_ref().map(|g| g.out.as_view()), dbias.as_ref().map(|g| g.out.as_view())];
-        self.own_all(OP, &[("dx", views[0]), ("dbias", views[1])])?;
+        self.check_owner_all(OP, &[("dx", views[0]), ("dbias", views[1])])?;
         // The bias sums what dx holds; where dx is absent or adds to earlier values, a copy of its own.
         let fresh = match (&dx, &dbias) {
             (Some(g), _) if !g.accumulate => None,
@@ -283,8 +283,8 @@ impl Engine {
         mask: Option<&ViewMut<'_>>,
     ) -> Result<()> {
         let out = y.out.as_view();
-        self.own(op, "x", &x)?;
-        self.own(op, "y", &out)?;
+        self.check_owner(op, "x", &x)?;
+        self.check_owner(op, "y", &out)?;
         let RngArgs { seed, stream, offset, more } = self.rng_args(op, rng)?;
         let (n, dt) = (x.numel(), x.dtype());
         let wide = aligned16(&x) && aligned16(&out);

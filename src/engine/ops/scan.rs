@@ -56,7 +56,7 @@ impl Engine {
             let args = ScanRowsArgs { per: int(per), wide: i32::from(wide), ..whole };
             return self.launch(&SCAN_ROWS, dt, "", grid, &args);
         }
-        let fill = self.fill();
+        let fill = self.target_blocks();
         let splits =
             if rows < fill { (fill * 2).div_ceil(rows).min(cols / (2 * SPAN)).clamp(1, CHUNKS) } else { 1 };
         let chunk = cols.div_ceil(splits).next_multiple_of(SPAN);
@@ -66,7 +66,7 @@ impl Engine {
         let sums = part.as_ref().map(|p| p.view());
         let part = self.arg_opt(sums.as_ref());
         if sums.is_some() {
-            let args = ScanPartArgs {
+            let args = ScanPartialArgs {
                 x: self.arg_in(x),
                 part,
                 cols: long(cols),
@@ -74,7 +74,7 @@ impl Engine {
                 splits: int(splits),
                 reverse,
             };
-            self.launch(&SCAN_PART, dt, "", grid, &args)?;
+            self.launch(&SCAN_PARTIAL, dt, "", grid, &args)?;
         }
         let wide = i32::from(can && cols.is_multiple_of(RUN));
         let args = ScanRowsArgs { part, chunk: long(chunk), splits: int(splits), wide, ..whole };
@@ -93,7 +93,7 @@ impl Engine {
         let (exclusive, reverse) = (i32::from(p.exclusive), i32::from(p.reverse));
         let tx = pow2(inner, 32);
         let (strips, tile) = (outer * inner.div_ceil(tx), LANES / tx * RUN);
-        let fill = self.fill();
+        let fill = self.target_blocks();
         let splits =
             if strips < fill { (fill * 2).div_ceil(strips).min(size / (2 * tile)).clamp(1, 256) } else { 1 };
         let chunk = size.div_ceil(splits).next_multiple_of(tile);
@@ -103,7 +103,7 @@ impl Engine {
         let sums = part.as_ref().map(|p| p.view());
         let part = self.arg_opt(sums.as_ref());
         if sums.is_some() {
-            let args = ScanPartColsArgs {
+            let args = ScanPartialColumnsArgs {
                 x: self.arg_in(x),
                 part,
                 size: long(size),
@@ -113,9 +113,9 @@ impl Engine {
                 splits: int(splits),
                 reverse,
             };
-            self.launch(&SCAN_PART_COLS, dt, "", grid, &args)?;
+            self.launch(&SCAN_PARTIAL_COLUMNS, dt, "", grid, &args)?;
         }
-        let args = ScanColsArgs {
+        let args = ScanColumnsArgs {
             x: self.arg_in(x),
             part,
             y: self.arg_in(y),
@@ -128,11 +128,11 @@ impl Engine {
             reverse,
             mode: int(mode),
         };
-        self.launch(&SCAN_COLS, dt, "", grid, &args)
+        self.launch(&SCAN_COLUMNS, dt, "", grid, &args)
     }
 
     /// Dims of the segment kernels, and blocks for that many groups of segments.
-    fn segment_walk(&self, s: Segments, views: &[&View<'_>], offsets: &View<'_>) -> (Walk, DimsArg) {
+    fn segment_walk(&self, s: Segments, views: &[&View<'_>], offsets: &View<'_>) -> (RowPlan, DimsArg) {
         let w = views.first().map_or(1, |v| 16 / v.dtype().size());
         let wide = s.cols.is_multiple_of(w) && views.iter().all(|v| aligned16(v));
         let items = if wide { s.cols / w } else { s.cols };
@@ -142,13 +142,13 @@ impl Engine {
         // A CPU walks along a segment alone; PoCL mixes up values that cross barriers in this kernel.
         let ty = if self.device_caps().is_cpu { 1 } else { pow2(rows.div_ceil(4), LANES / tx) };
         let tiles = items.div_ceil(tx);
-        let (blocks, fill) = ((s.count * tiles).div_ceil(LANES / (tx * ty)), self.fill());
+        let (blocks, fill) = ((s.count * tiles).div_ceil(LANES / (tx * ty)), self.target_blocks());
         let splits = if blocks < fill {
             (fill * 2).div_ceil(blocks.max(1)).min(rows / (ty * 8)).clamp(1, 256)
         } else {
             1
         };
-        let walk = Walk { tiles, splits, per: LANES / (tx * ty) };
+        let walk = RowPlan { tiles, splits, per: LANES / (tx * ty) };
         let wide_offsets = (offsets.dtype() == DType::I64) as usize;
         (walk, dims([s.rows, s.cols, s.count, tx, ty, splits, wide as usize, wide_offsets]))
     }
@@ -186,7 +186,7 @@ impl Engine {
         };
         self.launch(&SEGMENT_REDUCE, dt, "", walk.grid(s.count), &args)?;
         let Some(part) = part else { return Ok(()) };
-        let args = SegmentJoinArgs {
+        let args = SegmentCombineArgs {
             part: self.arg_in(&part),
             offsets: self.arg_in(offsets),
             y: self.arg_opt(y),
@@ -195,12 +195,12 @@ impl Engine {
             mode,
             eps,
         };
-        self.launch(&SEGMENT_JOIN, dt, "", Grid::Stride(s.count * s.cols), &args)
+        self.launch(&SEGMENT_COMBINE, dt, "", Grid::Stride(s.count * s.cols), &args)
     }
 }
 
 /// Groups of the segment kernels.
-struct Walk {
+struct RowPlan {
     /// Column tiles.
     tiles: usize,
     splits: usize,
@@ -208,7 +208,7 @@ struct Walk {
     per: usize,
 }
 
-impl Walk {
+impl RowPlan {
     fn grid(&self, segments: usize) -> Grid {
         Grid::Blocks([(segments * self.tiles * self.splits).div_ceil(self.per), 1, 1])
     }
@@ -231,7 +231,7 @@ impl ScanOps for Engine {
         const OP: &str = "cumsum";
         let [outer, size, inner] = check_cumsum(axis, &x, &y)?;
         let v = y.out.as_view();
-        self.own_all(OP, &[("x", x), ("y", v)])?;
+        self.check_owner_all(OP, &[("x", x), ("y", v)])?;
         if x.numel() == 0 {
             return Ok(());
         }
@@ -253,7 +253,7 @@ impl ScanOps for Engine {
         const OP: &str = "segment_reduce";
         let s = check_segment_reduce(op, &x, &offsets, &y)?;
         let v = y.as_view();
-        self.own_all(OP, &[("x", x), ("offsets", offsets), ("y", v)])?;
+        self.check_owner_all(OP, &[("x", x), ("offsets", offsets), ("y", v)])?;
         if v.numel() == 0 {
             return Ok(());
         }
@@ -264,7 +264,7 @@ impl ScanOps for Engine {
         const OP: &str = "segment_reduce_bwd";
         let s = check_segment_reduce_bwd(op, &io)?;
         let v = io.dx.out.as_view();
-        self.own_all(
+        self.check_owner_all(
             OP,
             &[("dy", Some(io.dy)), ("x", io.x), ("offsets", Some(io.offsets)), ("dx", Some(v))],
         )?;

@@ -81,7 +81,7 @@ op_family! {
 
 /// Sizes of a checked diffusion.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct HeatShape {
+pub(crate) struct DiffusionShape {
     pub(crate) batch: usize,
     pub(crate) nodes: usize,
     pub(crate) channels: usize,
@@ -92,18 +92,18 @@ pub(crate) struct HeatShape {
     pub(crate) per_channel: bool,
 }
 
-impl HeatShape {
+impl DiffusionShape {
     /// Shape of the saved coefficients for an input of this rank.
     fn s_hat(&self, rank: usize) -> Vec<usize> {
         [self.batch, self.comps, self.channels][3 - rank..].to_vec()
     }
 }
 
-fn heat_shape<'a>(
+fn diffusion_shape<'a>(
     c: &Checker,
     (x, heat, t, w): (&View<'a>, &Heat<'a>, &View<'a>, &View<'a>),
     y: (&'static str, &View<'_>),
-) -> Result<(HeatShape, Inputs<'a>)> {
+) -> Result<(DiffusionShape, Inputs<'a>)> {
     c.float("x", x)?;
     let (batch, nodes, channels) = match *x.shape() {
         [v, k] => (1, v, k),
@@ -147,13 +147,13 @@ fn heat_shape<'a>(
     c.like(y.0, y.1, x)?;
     c.shape(y.0, y.1, &[batch, nodes, outputs][3 - x.shape().len()..])?;
     c.small(&[nodes, comps, columns, outputs])?;
-    Ok((HeatShape { batch, nodes, channels, scales, outputs, comps, per_channel }, inputs))
+    Ok((DiffusionShape { batch, nodes, channels, scales, outputs, comps, per_channel }, inputs))
 }
 
 /// Checks of [`GraphOps::diffusion_conv`].
-pub(crate) fn check_diffusion(io: &Diffusion<'_>) -> Result<HeatShape> {
+pub(crate) fn check_diffusion(io: &Diffusion<'_>) -> Result<DiffusionShape> {
     let c = Checker::new("diffusion_conv");
-    let (s, inputs) = heat_shape(&c, (&io.x, &io.heat, &io.t, &io.w), ("y", &io.y.as_view()))?;
+    let (s, inputs) = diffusion_shape(&c, (&io.x, &io.heat, &io.t, &io.w), ("y", &io.y.as_view()))?;
     let mut inputs = inputs.opt("b", &io.b);
     if let Some(b) = &io.b {
         c.like("b", b, &io.x)?;
@@ -168,9 +168,9 @@ pub(crate) fn check_diffusion(io: &Diffusion<'_>) -> Result<HeatShape> {
 }
 
 /// Checks of [`GraphOps::diffusion_conv_bwd`].
-pub(crate) fn check_diffusion_bwd(io: &DiffusionBwd<'_>) -> Result<HeatShape> {
+pub(crate) fn check_diffusion_bwd(io: &DiffusionBwd<'_>) -> Result<DiffusionShape> {
     let c = Checker::new("diffusion_conv_bwd");
-    let (s, inputs) = heat_shape(&c, (&io.x, &io.heat, &io.t, &io.w), ("dy", &io.dy))?;
+    let (s, inputs) = diffusion_shape(&c, (&io.x, &io.heat, &io.t, &io.w), ("dy", &io.dy))?;
     let mut inputs = inputs.opt("s_hat", &io.s_hat);
     inputs.add("dy", io.dy);
     if let Some(v) = &io.s_hat {

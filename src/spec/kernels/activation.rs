@@ -69,8 +69,8 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `prelu_bwd_cols`.
-    PreluBwdColsArgs {
+    /// Arguments of `prelu_bwd_columns`.
+    PreluBwdColumnsArgs {
         dy: In("gk_t"),
         x: In("gk_t"),
         a: In("gk_t"),
@@ -88,8 +88,8 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `prelu_join`.
-    PreluJoinArgs {
+    /// Arguments of `prelu_combine`.
+    PreluCombineArgs {
         part: In("gk_f"),
         da: Out("gk_t"),
         outer: I64,
@@ -106,6 +106,6 @@ kernel_table! {
     GATED_BWD: GatedBwdArgs = "activation/gated.c" "gated_bwd" [(FLOATS64, &[])];
     PRELU: PreluArgs = "activation/gated.c" "prelu" [(FLOATS64, &[])];
     PRELU_BWD_ROWS: PreluBwdRowsArgs = "activation/gated.c" "prelu_bwd_rows" [(FLOATS64, &[])];
-    PRELU_BWD_COLS: PreluBwdColsArgs = "activation/gated.c" "prelu_bwd_cols" [(FLOATS64, &[])];
-    PRELU_JOIN: PreluJoinArgs = "activation/gated.c" "prelu_join" [(FLOATS64, &[])];
+    PRELU_BWD_COLUMNS: PreluBwdColumnsArgs = "activation/gated.c" "prelu_bwd_columns" [(FLOATS64, &[])];
+    PRELU_COMBINE: PreluCombineArgs = "activation/gated.c" "prelu_combine" [(FLOATS64, &[])];
 }

@@ -83,8 +83,8 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `causal_join`.
-    CausalJoinArgs {
+    /// Arguments of `causal_combine`.
+    CausalCombineArgs {
         part: In("gk_f"),
         dw: Out("gk_t"),
         dbias: Out("gk_t"),
@@ -338,8 +338,8 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `conv_join`.
-    ConvJoinArgs {
+    /// Arguments of `conv_combine`.
+    ConvCombineArgs {
         part: In("gk_f"),
         dw: Out("gk_t"),
         n: I64,
@@ -355,7 +355,7 @@ kernel_table! {
     CAUSAL_SLOPE: CausalSlopeArgs = "conv/causal.c" "causal_slope" [(FLOATS64, &[])];
     CAUSAL_INPUT: CausalInputArgs = "conv/causal.c" "causal_input" [(FLOATS64, &[])];
     CAUSAL_WEIGHT: CausalWeightArgs = "conv/causal.c" "causal_weight" [(FLOATS64, &[])];
-    CAUSAL_JOIN: CausalJoinArgs = "conv/causal.c" "causal_join" [(FLOATS64, &[])];
+    CAUSAL_COMBINE: CausalCombineArgs = "conv/causal.c" "causal_combine" [(FLOATS64, &[])];
     IM2COL: Im2colArgs = "conv/columns.c" "im2col" [(FLOATS64, &[])];
     COL2IM: Col2imArgs = "conv/columns.c" "col2im" [(FLOATS64, &[])];
     CONV_PLAN: ConvPlanArgs = "conv/conv.c" "conv_plan" [(FLOATS64, &[])];
@@ -377,5 +377,5 @@ kernel_table! {
     CONV_DIRECT_WEIGHT: ConvDirectWeightArgs = "conv/direct.c" "conv_direct_weight" [(FLOATS64, &[])];
     CONV_WEIGHT128: ConvWeightArgs = "conv/weight.c" "conv_weight128" [(FLOATS, &[])];
     CONV_WEIGHT64: ConvWeightArgs = "conv/weight.c" "conv_weight64" [(FLOATS64, &[])];
-    CONV_JOIN: ConvJoinArgs = "conv/weight.c" "conv_join" [(FLOATS64, &[])];
+    CONV_COMBINE: ConvCombineArgs = "conv/weight.c" "conv_combine" [(FLOATS64, &[])];
 }

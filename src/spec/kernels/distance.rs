@@ -42,8 +42,8 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `distance_join`.
-    DistanceJoinArgs {
+    /// Arguments of `distance_combine`.
+    DistanceCombineArgs {
         part: In("gk_f"),
         da: Out("gk_t"),
         n: I64,
@@ -94,7 +94,7 @@ kernel_table! {
     Distance;
     DISTANCE_TILE: DistanceTileArgs = "distance/distance.c" "distance_tile" [(FLOATS64, &[])];
     DISTANCE_BWD: DistanceBwdArgs = "distance/distance.c" "distance_bwd" [(FLOATS64, &[])];
-    DISTANCE_JOIN: DistanceJoinArgs = "distance/distance.c" "distance_join" [(FLOATS64, &[])];
+    DISTANCE_COMBINE: DistanceCombineArgs = "distance/distance.c" "distance_combine" [(FLOATS64, &[])];
     SIMILARITY: SimilarityArgs = "distance/distance.c" "similarity" [(FLOATS64, &[])];
     SIMILARITY_BWD: SimilarityBwdArgs = "distance/distance.c" "similarity_bwd" [(FLOATS64, &[])];
 }

@@ -36,8 +36,8 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `aggregate_join`.
-    AggregateJoinArgs {
+    /// Arguments of `aggregate_combine`.
+    AggregateCombineArgs {
         rowptr: In("int"),
         met: In("int"),
         parts: In("gk_f"),
@@ -55,8 +55,8 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `aggregate_best`.
-    AggregateBestArgs {
+    /// Arguments of `aggregate_extreme`.
+    AggregateExtremeArgs {
         rowptr: In("int"),
         met: In("int"),
         col: In("int"),
@@ -81,8 +81,8 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `aggregate_best_join`.
-    AggregateBestJoinArgs {
+    /// Arguments of `aggregate_extreme_combine`.
+    AggregateExtremeCombineArgs {
         rowptr: In("int"),
         met: In("int"),
         parts: In("gk_f"),
@@ -119,8 +119,8 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `gat_join`.
-    GatJoinArgs {
+    /// Arguments of `gat_combine`.
+    GatCombineArgs {
         rowptr: In("int"),
         met: In("int"),
         parts: In("gk_f"),
@@ -160,8 +160,8 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `gat_bwd_join`.
-    GatBwdJoinArgs {
+    /// Arguments of `gat_bwd_combine`.
+    GatBwdCombineArgs {
         rowptr: In("int"),
         met: In("int"),
         own: In("gk_t"),
@@ -350,8 +350,8 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `edge_norm_join`.
-    EdgeNormJoinArgs {
+    /// Arguments of `edge_norm_combine`.
+    EdgeNormCombineArgs {
         rowptr: In("int"),
         met: In("int"),
         parts: In("gk_f"),
@@ -436,13 +436,13 @@ kernel_args! {
 kernel_table! {
     Graph;
     AGGREGATE: AggregateArgs = "graph/aggregate.c" "aggregate" [(FLOATS64, AGGREGATES)];
-    AGGREGATE_JOIN: AggregateJoinArgs = "graph/aggregate.c" "aggregate_join" [(FLOATS64, ANY_AGGREGATE)];
-    AGGREGATE_BEST: AggregateBestArgs = "graph/aggregate.c" "aggregate_best" [(FLOATS64, EXTREME_AGGREGATES)];
-    AGGREGATE_BEST_JOIN: AggregateBestJoinArgs = "graph/aggregate.c" "aggregate_best_join" [(FLOATS64, ANY_AGGREGATE)];
+    AGGREGATE_COMBINE: AggregateCombineArgs = "graph/aggregate.c" "aggregate_combine" [(FLOATS64, ANY_AGGREGATE)];
+    AGGREGATE_EXTREME: AggregateExtremeArgs = "graph/aggregate.c" "aggregate_extreme" [(FLOATS64, EXTREME_AGGREGATES)];
+    AGGREGATE_EXTREME_COMBINE: AggregateExtremeCombineArgs = "graph/aggregate.c" "aggregate_extreme_combine" [(FLOATS64, ANY_AGGREGATE)];
     GAT: GatArgs = "graph/attention.c" "gat" [(FLOATS64, &[])];
-    GAT_JOIN: GatJoinArgs = "graph/attention.c" "gat_join" [(FLOATS64, &[])];
+    GAT_COMBINE: GatCombineArgs = "graph/attention.c" "gat_combine" [(FLOATS64, &[])];
     GAT_BWD: GatBwdArgs = "graph/attention.c" "gat_bwd" [(FLOATS64, &[])];
-    GAT_BWD_JOIN: GatBwdJoinArgs = "graph/attention.c" "gat_bwd_join" [(FLOATS64, &[])];
+    GAT_BWD_COMBINE: GatBwdCombineArgs = "graph/attention.c" "gat_bwd_combine" [(FLOATS64, &[])];
     GAT_SCORES: GatScoresArgs = "graph/attention.c" "gat_scores" [(FLOATS64, &[])];
     PLAN_KEYS: PlanKeysArgs = "graph/csr.c" "plan_keys" [(I32, &[])];
     PLAN_OFFSETS: PlanOffsetsArgs = "graph/csr.c" "plan_offsets" [(I32, &[])];
@@ -454,7 +454,7 @@ kernel_table! {
     GROUP_SPREAD: GroupSpreadArgs = "graph/edges.c" "group_spread" [(FLOATS64, &[])];
     EDGE_DOT: EdgeDotArgs = "graph/edges.c" "edge_dot" [(FLOATS64, &[])];
     EDGE_NORM: EdgeNormArgs = "graph/edges.c" "edge_norm" [(FLOATS64, &[])];
-    EDGE_NORM_JOIN: EdgeNormJoinArgs = "graph/edges.c" "edge_norm_join" [(FLOATS64, &[])];
+    EDGE_NORM_COMBINE: EdgeNormCombineArgs = "graph/edges.c" "edge_norm_combine" [(FLOATS64, &[])];
     EDGE_APPLY: EdgeApplyArgs = "graph/edges.c" "edge_apply" [(FLOATS64, &[])];
     GROUP_STD: GroupStdArgs = "graph/edges.c" "group_std" [(FLOATS64, &[])];
     ARG_SPREAD: ArgSpreadArgs = "graph/edges.c" "arg_spread" [(FLOATS64, &[])];

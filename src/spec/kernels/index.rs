@@ -150,8 +150,8 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `scatter_reduce_join`.
-    ScatterReduceJoinArgs {
+    /// Arguments of `scatter_reduce_combine`.
+    ScatterReduceCombineArgs {
         keys: In("int"),
         y: Out("gk_t"),
         stat: Out("gk_f"),
@@ -265,7 +265,7 @@ kernel_table! {
     COPY_UNMARKED: CopyUnmarkedArgs = "index/index.c" "copy_unmarked" [(ALL, &[])];
     ONE_HOT: OneHotArgs = "index/index.c" "one_hot" [(ALL, &[])];
     SCATTER_REDUCE: ScatterReduceArgs = "index/index.c" "scatter_reduce" [(REDUCIBLE, &[])];
-    SCATTER_REDUCE_JOIN: ScatterReduceJoinArgs = "index/index.c" "scatter_reduce_join" [(REDUCIBLE, &[])];
+    SCATTER_REDUCE_COMBINE: ScatterReduceCombineArgs = "index/index.c" "scatter_reduce_combine" [(REDUCIBLE, &[])];
     REDUCE_BWD_BASE: ReduceBwdBaseArgs = "index/index.c" "reduce_bwd_base" [(FLOATS64, &[])];
     REDUCE_BWD_SOURCE: ReduceBwdSourceArgs = "index/index.c" "reduce_bwd_source" [(FLOATS64, &[])];
     COUNT_TRUE: CountTrueArgs = "index/index.c" "count_true" [(ALL, &[])];

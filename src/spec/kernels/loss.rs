@@ -464,8 +464,8 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `xent_rows`.
-    XentRowsArgs {
+    /// Arguments of `cross_entropy_rows`.
+    CrossEntropyRowsArgs {
         x: In("gk_t"),
         ids: In("int"),
         wide_ids: I32,
@@ -488,8 +488,8 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `xent_inner`.
-    XentInnerArgs {
+    /// Arguments of `cross_entropy_inner`.
+    CrossEntropyInnerArgs {
         x: In("gk_t"),
         ids: In("int"),
         wide_ids: I32,
@@ -511,8 +511,8 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `xent_weight_sum`.
-    XentWeightSumArgs {
+    /// Arguments of `cross_entropy_weight_sum`.
+    CrossEntropyWeightSumArgs {
         w: In("gk_t"),
         sum: Out("gk_f"),
         C: I64,
@@ -520,8 +520,8 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `xent_prob_sum`.
-    XentProbSumArgs {
+    /// Arguments of `cross_entropy_prob_sum`.
+    CrossEntropyProbSumArgs {
         prob: In("gk_t"),
         w: In("gk_t"),
         sum: Out("gk_f"),
@@ -533,8 +533,8 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `xent_bwd_rows`.
-    XentBwdRowsArgs {
+    /// Arguments of `cross_entropy_bwd_rows`.
+    CrossEntropyBwdRowsArgs {
         x: In("gk_t"),
         ids: In("int"),
         wide_ids: I32,
@@ -561,8 +561,8 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `xent_bwd_inner`.
-    XentBwdInnerArgs {
+    /// Arguments of `cross_entropy_bwd_inner`.
+    CrossEntropyBwdInnerArgs {
         x: In("gk_t"),
         ids: In("int"),
         wide_ids: I32,
@@ -880,12 +880,12 @@ kernel_table! {
     PAIR_PARTIAL: PairPartialArgs = "loss/loss.c" "pair_partial" [(FLOATS64, &[])];
     WEIGHT_PARTIAL: WeightPartialArgs = "loss/loss.c" "weight_partial" [(FLOATS64, &[])];
     PAIR_FINISH: PairFinishArgs = "loss/loss.c" "pair_finish" [(FLOATS64, &[])];
-    XENT_ROWS: XentRowsArgs = "loss/loss.c" "xent_rows" [(FLOATS64, &[])];
-    XENT_INNER: XentInnerArgs = "loss/loss.c" "xent_inner" [(FLOATS64, &[])];
-    XENT_WEIGHT_SUM: XentWeightSumArgs = "loss/loss.c" "xent_weight_sum" [(FLOATS64, &[])];
-    XENT_PROB_SUM: XentProbSumArgs = "loss/loss.c" "xent_prob_sum" [(FLOATS64, &[])];
-    XENT_BWD_ROWS: XentBwdRowsArgs = "loss/loss.c" "xent_bwd_rows" [(FLOATS64, &[])];
-    XENT_BWD_INNER: XentBwdInnerArgs = "loss/loss.c" "xent_bwd_inner" [(FLOATS64, &[])];
+    CROSS_ENTROPY_ROWS: CrossEntropyRowsArgs = "loss/loss.c" "cross_entropy_rows" [(FLOATS64, &[])];
+    CROSS_ENTROPY_INNER: CrossEntropyInnerArgs = "loss/loss.c" "cross_entropy_inner" [(FLOATS64, &[])];
+    CROSS_ENTROPY_WEIGHT_SUM: CrossEntropyWeightSumArgs = "loss/loss.c" "cross_entropy_weight_sum" [(FLOATS64, &[])];
+    CROSS_ENTROPY_PROB_SUM: CrossEntropyProbSumArgs = "loss/loss.c" "cross_entropy_prob_sum" [(FLOATS64, &[])];
+    CROSS_ENTROPY_BWD_ROWS: CrossEntropyBwdRowsArgs = "loss/loss.c" "cross_entropy_bwd_rows" [(FLOATS64, &[])];
+    CROSS_ENTROPY_BWD_INNER: CrossEntropyBwdInnerArgs = "loss/loss.c" "cross_entropy_bwd_inner" [(FLOATS64, &[])];
     MARGIN_ITEMS: MarginItemsArgs = "loss/margin.c" "margin_items" [(FLOATS64, &[])];
     MARGIN_GRAD: MarginGradArgs = "loss/margin.c" "margin_grad" [(FLOATS64, &[])];
     ROW_PARTIAL: RowPartialArgs = "loss/rows.c" "row_partial" [(FLOATS64, ROW_LOSSES)];

@@ -4,8 +4,8 @@
 use crate::spec::{FLOATS64, REALS, kernel_args, kernel_table};
 
 kernel_args! {
-    /// Arguments of `heat_spread`.
-    HeatSpreadArgs {
+    /// Arguments of `diffusion_spread`.
+    DiffusionSpreadArgs {
         x: In("gk_t"),
         lam: In("gk_t"),
         t: In("gk_t"),
@@ -19,8 +19,8 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `heat_fold`.
-    HeatFoldArgs {
+    /// Arguments of `diffusion_fold`.
+    DiffusionFoldArgs {
         d: In("gk_t"),
         lam: In("gk_t"),
         t: In("gk_t"),
@@ -35,8 +35,8 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `heat_times`.
-    HeatTimesArgs {
+    /// Arguments of `diffusion_times`.
+    DiffusionTimesArgs {
         p: In("gk_t"),
         q: In("gk_t"),
         lam: In("gk_t"),
@@ -51,8 +51,8 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `heat_flow`.
-    HeatFlowArgs {
+    /// Arguments of `diffusion_flow`.
+    DiffusionFlowArgs {
         m: In("gk_t"),
         x: In("gk_t"),
         t: In("gk_t"),
@@ -104,10 +104,10 @@ kernel_args! {
 
 kernel_table! {
     Mesh;
-    HEAT_SPREAD: HeatSpreadArgs = "mesh/diffusion.c" "heat_spread" [(REALS, &[])];
-    HEAT_FOLD: HeatFoldArgs = "mesh/diffusion.c" "heat_fold" [(REALS, &[])];
-    HEAT_TIMES: HeatTimesArgs = "mesh/diffusion.c" "heat_times" [(REALS, &[])];
-    HEAT_FLOW: HeatFlowArgs = "mesh/diffusion.c" "heat_flow" [(REALS, &[])];
+    DIFFUSION_SPREAD: DiffusionSpreadArgs = "mesh/diffusion.c" "diffusion_spread" [(REALS, &[])];
+    DIFFUSION_FOLD: DiffusionFoldArgs = "mesh/diffusion.c" "diffusion_fold" [(REALS, &[])];
+    DIFFUSION_TIMES: DiffusionTimesArgs = "mesh/diffusion.c" "diffusion_times" [(REALS, &[])];
+    DIFFUSION_FLOW: DiffusionFlowArgs = "mesh/diffusion.c" "diffusion_flow" [(REALS, &[])];
     MESH_GATHER: MeshGatherArgs = "mesh/mesh.c" "mesh_gather" [(FLOATS64, &[])];
     MESH_UNFOLD: MeshUnfoldArgs = "mesh/mesh.c" "mesh_unfold" [(FLOATS64, &[])];
 }

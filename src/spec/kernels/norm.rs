@@ -5,8 +5,8 @@ use crate::spec::norm::EPILOGUES;
 use crate::spec::{FLOATS64, kernel_args, kernel_table};
 
 kernel_args! {
-    /// Arguments of `norm_rows_even`, `norm_rows_even_long`, `norm_rows_even_add`.
-    NormRowsEvenArgs {
+    /// Arguments of `norm_rows_aligned`, `norm_rows_aligned_looped`, `norm_rows_aligned_add`.
+    NormRowsAlignedArgs {
         x: In("gk_t"),
         r: In("gk_t"),
         gamma: In("gk_t"),
@@ -27,8 +27,8 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `norm_part_even`.
-    NormPartEvenArgs {
+    /// Arguments of `norm_partial_aligned`.
+    NormPartialAlignedArgs {
         x: In("gk_t"),
         part: Out("gk_f"),
         runs: I32,
@@ -40,8 +40,8 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `norm_apply_even`, `norm_apply_even_add`.
-    NormApplyEvenArgs {
+    /// Arguments of `norm_apply_aligned`, `norm_apply_aligned_add`.
+    NormApplyAlignedArgs {
         x: In("gk_t"),
         r: In("gk_t"),
         gamma: In("gk_t"),
@@ -62,8 +62,8 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `norm_sets_even`.
-    NormSetsEvenArgs {
+    /// Arguments of `norm_sets_aligned`.
+    NormSetsAlignedArgs {
         x: In("gk_t"),
         gamma: In("gk_t"),
         beta: In("gk_t"),
@@ -82,8 +82,8 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `norm_bwd_part`.
-    NormBwdPartArgs {
+    /// Arguments of `norm_bwd_partial`.
+    NormBwdPartialArgs {
         dy: In("gk_t"),
         x: In("gk_t"),
         gamma: In("gk_t"),
@@ -112,8 +112,8 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `norm_bwd_coef`.
-    NormBwdCoefArgs {
+    /// Arguments of `norm_bwd_coefficients`.
+    NormBwdCoefficientsArgs {
         part: In("gk_f"),
         gamma: In("gk_t"),
         coef: Out("gk_f"),
@@ -179,8 +179,8 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `norm_bwd_cols`.
-    NormBwdColsArgs {
+    /// Arguments of `norm_bwd_columns`.
+    NormBwdColumnsArgs {
         dy: In("gk_t"),
         x: In("gk_t"),
         gamma: In("gk_t"),
@@ -256,8 +256,8 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `norm_bwd_part_even`.
-    NormBwdPartEvenArgs {
+    /// Arguments of `norm_bwd_partial_aligned`.
+    NormBwdPartialAlignedArgs {
         dy: In("gk_t"),
         x: In("gk_t"),
         gamma: In("gk_t"),
@@ -281,8 +281,8 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `norm_bwd_apply_even`.
-    NormBwdApplyEvenArgs {
+    /// Arguments of `norm_bwd_apply_aligned`.
+    NormBwdApplyAlignedArgs {
         dy: In("gk_t"),
         x: In("gk_t"),
         gamma: In("gk_t"),
@@ -338,8 +338,8 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `l2_cols`.
-    L2ColsArgs {
+    /// Arguments of `l2_columns`.
+    L2ColumnsArgs {
         dy: In("gk_t"),
         x: In("gk_t"),
         y: Out("gk_t"),
@@ -354,7 +354,7 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `norm_rows`, `norm_rows_long`.
+    /// Arguments of `norm_rows`, `norm_rows_looped`.
     NormRowsArgs {
         x: In("gk_t"),
         r: In("gk_t"),
@@ -383,8 +383,8 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `norm_part`.
-    NormPartArgs {
+    /// Arguments of `norm_partial`.
+    NormPartialArgs {
         x: In("gk_t"),
         r: In("gk_t"),
         part: Out("gk_f"),
@@ -400,8 +400,8 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `norm_cols`.
-    NormColsArgs {
+    /// Arguments of `norm_columns`.
+    NormColumnsArgs {
         x: In("gk_t"),
         part: Out("gk_f"),
         n: I64,
@@ -414,8 +414,8 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `norm_join`.
-    NormJoinArgs {
+    /// Arguments of `norm_combine`.
+    NormCombineArgs {
         part: In("gk_f"),
         mean: Out("gk_f"),
         rstd: Out("gk_f"),
@@ -498,31 +498,31 @@ kernel_args! {
 
 kernel_table! {
     Norm;
-    NORM_ROWS_EVEN: NormRowsEvenArgs = "norm/aligned.c" "norm_rows_even" [(FLOATS64, EPILOGUES)];
-    NORM_ROWS_EVEN_LONG: NormRowsEvenArgs = "norm/aligned.c" "norm_rows_even_long" [(FLOATS64, EPILOGUES)];
-    NORM_ROWS_EVEN_ADD: NormRowsEvenArgs = "norm/aligned.c" "norm_rows_even_add" [(FLOATS64, EPILOGUES)];
-    NORM_PART_EVEN: NormPartEvenArgs = "norm/aligned.c" "norm_part_even" [(FLOATS64, EPILOGUES)];
-    NORM_APPLY_EVEN: NormApplyEvenArgs = "norm/aligned.c" "norm_apply_even" [(FLOATS64, EPILOGUES)];
-    NORM_APPLY_EVEN_ADD: NormApplyEvenArgs = "norm/aligned.c" "norm_apply_even_add" [(FLOATS64, EPILOGUES)];
-    NORM_SETS_EVEN: NormSetsEvenArgs = "norm/aligned.c" "norm_sets_even" [(FLOATS64, EPILOGUES)];
-    NORM_BWD_PART: NormBwdPartArgs = "norm/backward.c" "norm_bwd_part" [(FLOATS64, EPILOGUES)];
-    NORM_BWD_COEF: NormBwdCoefArgs = "norm/backward.c" "norm_bwd_coef" [(FLOATS64, EPILOGUES)];
+    NORM_ROWS_ALIGNED: NormRowsAlignedArgs = "norm/aligned.c" "norm_rows_aligned" [(FLOATS64, EPILOGUES)];
+    NORM_ROWS_ALIGNED_LOOPED: NormRowsAlignedArgs = "norm/aligned.c" "norm_rows_aligned_looped" [(FLOATS64, EPILOGUES)];
+    NORM_ROWS_ALIGNED_ADD: NormRowsAlignedArgs = "norm/aligned.c" "norm_rows_aligned_add" [(FLOATS64, EPILOGUES)];
+    NORM_PARTIAL_ALIGNED: NormPartialAlignedArgs = "norm/aligned.c" "norm_partial_aligned" [(FLOATS64, EPILOGUES)];
+    NORM_APPLY_ALIGNED: NormApplyAlignedArgs = "norm/aligned.c" "norm_apply_aligned" [(FLOATS64, EPILOGUES)];
+    NORM_APPLY_ALIGNED_ADD: NormApplyAlignedArgs = "norm/aligned.c" "norm_apply_aligned_add" [(FLOATS64, EPILOGUES)];
+    NORM_SETS_ALIGNED: NormSetsAlignedArgs = "norm/aligned.c" "norm_sets_aligned" [(FLOATS64, EPILOGUES)];
+    NORM_BWD_PARTIAL: NormBwdPartialArgs = "norm/backward.c" "norm_bwd_partial" [(FLOATS64, EPILOGUES)];
+    NORM_BWD_COEFFICIENTS: NormBwdCoefficientsArgs = "norm/backward.c" "norm_bwd_coefficients" [(FLOATS64, EPILOGUES)];
     NORM_BWD_PARAMS: NormBwdParamsArgs = "norm/backward.c" "norm_bwd_params" [(FLOATS64, EPILOGUES)];
     NORM_BWD_APPLY: NormBwdApplyArgs = "norm/backward.c" "norm_bwd_apply" [(FLOATS64, EPILOGUES)];
-    NORM_BWD_COLS: NormBwdColsArgs = "norm/backward.c" "norm_bwd_cols" [(FLOATS64, EPILOGUES)];
+    NORM_BWD_COLUMNS: NormBwdColumnsArgs = "norm/backward.c" "norm_bwd_columns" [(FLOATS64, EPILOGUES)];
     NORM_BWD_ROWS_16: NormBwdRowsArgs = "norm/backward_aligned.c" "norm_bwd_rows_16" [(FLOATS64, EPILOGUES)];
     NORM_BWD_ROWS_32: NormBwdRowsArgs = "norm/backward_aligned.c" "norm_bwd_rows_32" [(FLOATS64, EPILOGUES)];
     NORM_BWD_SETS: NormBwdSetsArgs = "norm/backward_aligned.c" "norm_bwd_sets" [(FLOATS64, EPILOGUES)];
-    NORM_BWD_PART_EVEN: NormBwdPartEvenArgs = "norm/backward_aligned.c" "norm_bwd_part_even" [(FLOATS64, EPILOGUES)];
-    NORM_BWD_APPLY_EVEN: NormBwdApplyEvenArgs = "norm/backward_aligned.c" "norm_bwd_apply_even" [(FLOATS64, EPILOGUES)];
+    NORM_BWD_PARTIAL_ALIGNED: NormBwdPartialAlignedArgs = "norm/backward_aligned.c" "norm_bwd_partial_aligned" [(FLOATS64, EPILOGUES)];
+    NORM_BWD_APPLY_ALIGNED: NormBwdApplyAlignedArgs = "norm/backward_aligned.c" "norm_bwd_apply_aligned" [(FLOATS64, EPILOGUES)];
     L2_ROWS: L2RowsArgs = "norm/l2.c" "l2_rows" [(FLOATS64, &[])];
     L2_BWD_ROWS: L2BwdRowsArgs = "norm/l2.c" "l2_bwd_rows" [(FLOATS64, &[])];
-    L2_COLS: L2ColsArgs = "norm/l2.c" "l2_cols" [(FLOATS64, &[])];
+    L2_COLUMNS: L2ColumnsArgs = "norm/l2.c" "l2_columns" [(FLOATS64, &[])];
     NORM_ROWS: NormRowsArgs = "norm/norm.c" "norm_rows" [(FLOATS64, EPILOGUES)];
-    NORM_ROWS_LONG: NormRowsArgs = "norm/norm.c" "norm_rows_long" [(FLOATS64, EPILOGUES)];
-    NORM_PART: NormPartArgs = "norm/norm.c" "norm_part" [(FLOATS64, EPILOGUES)];
-    NORM_COLS: NormColsArgs = "norm/norm.c" "norm_cols" [(FLOATS64, EPILOGUES)];
-    NORM_JOIN: NormJoinArgs = "norm/norm.c" "norm_join" [(FLOATS64, EPILOGUES)];
+    NORM_ROWS_LOOPED: NormRowsArgs = "norm/norm.c" "norm_rows_looped" [(FLOATS64, EPILOGUES)];
+    NORM_PARTIAL: NormPartialArgs = "norm/norm.c" "norm_partial" [(FLOATS64, EPILOGUES)];
+    NORM_COLUMNS: NormColumnsArgs = "norm/norm.c" "norm_columns" [(FLOATS64, EPILOGUES)];
+    NORM_COMBINE: NormCombineArgs = "norm/norm.c" "norm_combine" [(FLOATS64, EPILOGUES)];
     NORM_RUNNING: NormRunningArgs = "norm/norm.c" "norm_running" [(FLOATS64, EPILOGUES)];
     NORM_GIVEN: NormGivenArgs = "norm/norm.c" "norm_given" [(FLOATS64, EPILOGUES)];
     NORM_COUNT: NormCountArgs = "norm/norm.c" "norm_count" [(FLOATS64, EPILOGUES)];

@@ -5,8 +5,8 @@ use crate::spec::optimizer::{ADAPTIVE_RULES, RULES};
 use crate::spec::{F32, FLOATS, FLOATS64, kernel_args, kernel_table};
 
 kernel_args! {
-    /// Arguments of `optimizer_step_more`.
-    OptimizerStepMoreArgs {
+    /// Arguments of `adaptive_step`.
+    AdaptiveStepArgs {
         table: In("gk_i64"),
         tensors: I32,
         w: Out("gk_t"),
@@ -45,8 +45,8 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `memory_dot`.
-    MemoryDotArgs {
+    /// Arguments of `adaptive_dot`.
+    AdaptiveDotArgs {
         table: In("gk_i64"),
         tensors: I32,
         w: In("gk_t"),
@@ -62,8 +62,8 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `memory_finish`.
-    MemoryFinishArgs {
+    /// Arguments of `adaptive_memory`.
+    AdaptiveMemoryArgs {
         partial: In("gk_f"),
         blocks: In("gk_i64"),
         parts: I32,
@@ -83,8 +83,8 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `norm_partial`.
-    NormPartialArgs {
+    /// Arguments of `gradient_norm_partial`.
+    GradientNormPartialArgs {
         table: In("gk_i64"),
         tensors: I32,
         g: In("gk_t"),
@@ -95,8 +95,8 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `norm_finish`.
-    NormFinishArgs {
+    /// Arguments of `gradient_norm_final`.
+    GradientNormFinalArgs {
         partial: In("gk_f"),
         n: I64,
         kind: I32,
@@ -302,8 +302,8 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `optimizer_rows`.
-    OptimizerRowsArgs {
+    /// Arguments of `optimizer_sparse_rows`.
+    OptimizerSparseRowsArgs {
         keys: In("int"),
         positions: In("gk_u32"),
         w: Out("gk_t"),
@@ -348,11 +348,11 @@ kernel_args! {
 
 kernel_table! {
     Optimizer;
-    OPTIMIZER_STEP_MORE: OptimizerStepMoreArgs = "optimizer/adaptive.c" "optimizer_step_more" [(FLOATS64, ADAPTIVE_RULES)];
-    MEMORY_DOT: MemoryDotArgs = "optimizer/adaptive_memory.c" "memory_dot" [(FLOATS64, &[])];
-    MEMORY_FINISH: MemoryFinishArgs = "optimizer/adaptive_memory.c" "memory_finish" [(FLOATS64, &[])];
-    NORM_PARTIAL: NormPartialArgs = "optimizer/gradient_norm.c" "norm_partial" [(FLOATS64, &[])];
-    NORM_FINISH: NormFinishArgs = "optimizer/gradient_norm.c" "norm_finish" [(FLOATS64, &[])];
+    ADAPTIVE_STEP: AdaptiveStepArgs = "optimizer/adaptive.c" "adaptive_step" [(FLOATS64, ADAPTIVE_RULES)];
+    ADAPTIVE_DOT: AdaptiveDotArgs = "optimizer/adaptive_memory.c" "adaptive_dot" [(FLOATS64, &[])];
+    ADAPTIVE_MEMORY: AdaptiveMemoryArgs = "optimizer/adaptive_memory.c" "adaptive_memory" [(FLOATS64, &[])];
+    GRADIENT_NORM_PARTIAL: GradientNormPartialArgs = "optimizer/gradient_norm.c" "gradient_norm_partial" [(FLOATS64, &[])];
+    GRADIENT_NORM_FINAL: GradientNormFinalArgs = "optimizer/gradient_norm.c" "gradient_norm_final" [(FLOATS64, &[])];
     GRAD_SCALE: GradScaleArgs = "optimizer/gradient_norm.c" "grad_scale" [(FLOATS64, &[])];
     UNIT_CLIP: UnitClipArgs = "optimizer/gradient_norm.c" "unit_clip" [(FLOATS64, &[])];
     GRAD_UNSCALE: GradUnscaleArgs = "optimizer/gradient_norm.c" "grad_unscale" [(FLOATS64, &[])];
@@ -363,5 +363,5 @@ kernel_table! {
     RADAM_SCALARS: RadamScalarsArgs = "optimizer/gradient_norm.c" "radam_scalars" [(FLOATS64, &[])];
     OPTIMIZER_STEP: OptimizerStepArgs = "optimizer/optimizer.c" "optimizer_step" [(FLOATS64, RULES)];
     ADAM_PACKED: AdamPackedArgs = "optimizer/packed.c" "adam_packed" [(FLOATS, &[])];
-    OPTIMIZER_ROWS: OptimizerRowsArgs = "optimizer/sparse.c" "optimizer_rows" [(FLOATS64, &[])];
+    OPTIMIZER_SPARSE_ROWS: OptimizerSparseRowsArgs = "optimizer/sparse.c" "optimizer_sparse_rows" [(FLOATS64, &[])];
 }

@@ -106,8 +106,8 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `reduce_cols`.
-    ReduceColsArgs {
+    /// Arguments of `reduce_columns`.
+    ReduceColumnsArgs {
         x: In("gk_t"),
         x2: In("gk_t"),
         y: Out("gk_u8"),
@@ -140,8 +140,8 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `reduce_join`.
-    ReduceJoinArgs {
+    /// Arguments of `reduce_combine`.
+    ReduceCombineArgs {
         part: In("gk_state"),
         y: Out("gk_u8"),
         z: Out("gk_u8"),
@@ -168,6 +168,6 @@ kernel_table! {
     ARG_REDUCE_BWD: ArgReduceBwdArgs = "reduce/backward.c" "arg_reduce_bwd" [(FLOATS64, BACKWARD_ARG)];
     DOT_BWD: DotBwdArgs = "reduce/backward.c" "dot_bwd" [(FLOATS64, BACKWARD_DOT)];
     REDUCE_ROWS: ReduceRowsArgs = "reduce/reduce.c" "reduce_rows" [(FLOATS64, FLOAT_REDUCTIONS), (INTS, INT_REDUCTIONS), (U8, MASK_REDUCTIONS)];
-    REDUCE_COLS: ReduceColsArgs = "reduce/reduce.c" "reduce_cols" [(FLOATS64, FLOAT_REDUCTIONS), (INTS, INT_REDUCTIONS), (U8, MASK_REDUCTIONS)];
-    REDUCE_JOIN: ReduceJoinArgs = "reduce/reduce.c" "reduce_join" [(FLOATS64, FLOAT_REDUCTIONS), (INTS, INT_REDUCTIONS), (U8, MASK_REDUCTIONS)];
+    REDUCE_COLUMNS: ReduceColumnsArgs = "reduce/reduce.c" "reduce_columns" [(FLOATS64, FLOAT_REDUCTIONS), (INTS, INT_REDUCTIONS), (U8, MASK_REDUCTIONS)];
+    REDUCE_COMBINE: ReduceCombineArgs = "reduce/reduce.c" "reduce_combine" [(FLOATS64, FLOAT_REDUCTIONS), (INTS, INT_REDUCTIONS), (U8, MASK_REDUCTIONS)];
 }

@@ -236,8 +236,8 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `affine_grid_join`.
-    AffineGridJoinArgs {
+    /// Arguments of `affine_grid_combine`.
+    AffineGridCombineArgs {
         part: In("gk_f"),
         dtheta: Out("gk_t"),
         n: I64,
@@ -286,6 +286,6 @@ kernel_table! {
     RESAMPLE_BWD: ResampleBwdArgs = "resample/resample.c" "resample_bwd" [(FLOATS64, &[])];
     AFFINE_GRID: AffineGridArgs = "resample/resample.c" "affine_grid" [(FLOATS64, &[])];
     AFFINE_GRID_SUMS: AffineGridSumsArgs = "resample/resample.c" "affine_grid_sums" [(FLOATS64, &[])];
-    AFFINE_GRID_JOIN: AffineGridJoinArgs = "resample/resample.c" "affine_grid_join" [(FLOATS64, &[])];
+    AFFINE_GRID_COMBINE: AffineGridCombineArgs = "resample/resample.c" "affine_grid_combine" [(FLOATS64, &[])];
     SAMPLE_GATHER: SampleGatherArgs = "resample/resample.c" "sample_gather" [(FLOATS64, &[])];
 }

@@ -4,8 +4,8 @@
 use crate::spec::{ALL, FLOATS64, kernel_args, kernel_table};
 
 kernel_args! {
-    /// Arguments of `scan_part`.
-    ScanPartArgs {
+    /// Arguments of `scan_partial`.
+    ScanPartialArgs {
         x: In("gk_t"),
         part: Out("gk_s"),
         cols: I64,
@@ -34,8 +34,8 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `scan_part_cols`.
-    ScanPartColsArgs {
+    /// Arguments of `scan_partial_columns`.
+    ScanPartialColumnsArgs {
         x: In("gk_t"),
         part: Out("gk_s"),
         size: I64,
@@ -48,8 +48,8 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `scan_cols`.
-    ScanColsArgs {
+    /// Arguments of `scan_columns`.
+    ScanColumnsArgs {
         x: In("gk_t"),
         part: In("gk_s"),
         y: Out("gk_t"),
@@ -81,8 +81,8 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `segment_join`.
-    SegmentJoinArgs {
+    /// Arguments of `segment_combine`.
+    SegmentCombineArgs {
         part: In("gk_f"),
         offsets: In("int"),
         y: Out("gk_t"),
@@ -112,11 +112,11 @@ kernel_args! {
 
 kernel_table! {
     Scan;
-    SCAN_PART: ScanPartArgs = "scan/scan.c" "scan_part" [(ALL, &[])];
+    SCAN_PARTIAL: ScanPartialArgs = "scan/scan.c" "scan_partial" [(ALL, &[])];
     SCAN_ROWS: ScanRowsArgs = "scan/scan.c" "scan_rows" [(ALL, &[])];
-    SCAN_PART_COLS: ScanPartColsArgs = "scan/scan.c" "scan_part_cols" [(ALL, &[])];
-    SCAN_COLS: ScanColsArgs = "scan/scan.c" "scan_cols" [(ALL, &[])];
+    SCAN_PARTIAL_COLUMNS: ScanPartialColumnsArgs = "scan/scan.c" "scan_partial_columns" [(ALL, &[])];
+    SCAN_COLUMNS: ScanColumnsArgs = "scan/scan.c" "scan_columns" [(ALL, &[])];
     SEGMENT_REDUCE: SegmentReduceArgs = "scan/segment.c" "segment_reduce" [(FLOATS64, &[])];
-    SEGMENT_JOIN: SegmentJoinArgs = "scan/segment.c" "segment_join" [(FLOATS64, &[])];
+    SEGMENT_COMBINE: SegmentCombineArgs = "scan/segment.c" "segment_combine" [(FLOATS64, &[])];
     SEGMENT_SPREAD: SegmentSpreadArgs = "scan/segment.c" "segment_spread" [(FLOATS64, &[])];
 }

@@ -41,8 +41,8 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `softmax_short1`, `softmax_short2`, `softmax_short4`, `softmax_short8`.
-    SoftmaxShortArgs {
+    /// Arguments of `softmax_registers1`, `softmax_registers2`, `softmax_registers4`, `softmax_registers8`.
+    SoftmaxRegistersArgs {
         x: In("gk_t"),
         y: Out("gk_t"),
         rows: I64,
@@ -53,8 +53,8 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `softmax_bwd_short1`, `softmax_bwd_short2`, `softmax_bwd_short4`.
-    SoftmaxBwdShortArgs {
+    /// Arguments of `softmax_bwd_registers1`, `softmax_bwd_registers2`, `softmax_bwd_registers4`.
+    SoftmaxBwdRegistersArgs {
         dy: In("gk_t"),
         y: In("gk_t"),
         dx: Out("gk_t"),
@@ -67,8 +67,8 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `softmax_held16`, `softmax_held64`.
-    SoftmaxHeldArgs {
+    /// Arguments of `softmax_cluster16`, `softmax_cluster64`.
+    SoftmaxClusterArgs {
         x: In("gk_t"),
         y: Out("gk_t"),
         cols: I32,
@@ -77,8 +77,8 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `softmax_bwd_held16`, `softmax_bwd_held64`.
-    SoftmaxBwdHeldArgs {
+    /// Arguments of `softmax_bwd_cluster16`, `softmax_bwd_cluster64`.
+    SoftmaxBwdClusterArgs {
         dy: In("gk_t"),
         y: In("gk_t"),
         dx: Out("gk_t"),
@@ -117,8 +117,8 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `softmax_part`.
-    SoftmaxPartArgs {
+    /// Arguments of `softmax_partial`.
+    SoftmaxPartialArgs {
         x: In("gk_t"),
         part: Out("gk_f"),
         rows: I64,
@@ -131,8 +131,8 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `softmax_join`.
-    SoftmaxJoinArgs {
+    /// Arguments of `softmax_combine`.
+    SoftmaxCombineArgs {
         part: In("gk_f"),
         norms: Out("gk_f"),
         rows: I64,
@@ -156,8 +156,8 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `softmax_bwd_part`.
-    SoftmaxBwdPartArgs {
+    /// Arguments of `softmax_bwd_partial`.
+    SoftmaxBwdPartialArgs {
         dy: In("gk_t"),
         y: In("gk_t"),
         part: Out("gk_f"),
@@ -188,8 +188,8 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `softmax_cols`.
-    SoftmaxColsArgs {
+    /// Arguments of `softmax_columns`.
+    SoftmaxColumnsArgs {
         x: In("gk_t"),
         y: Out("gk_t"),
         outer: I64,
@@ -201,8 +201,8 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `softmax_bwd_cols`.
-    SoftmaxBwdColsArgs {
+    /// Arguments of `softmax_bwd_columns`.
+    SoftmaxBwdColumnsArgs {
         dy: In("gk_t"),
         y: In("gk_t"),
         dx: Out("gk_t"),
@@ -219,24 +219,24 @@ kernel_table! {
     Softmax;
     SOFTMAX_MASKED: SoftmaxMaskedArgs = "softmax/masked.c" "softmax_masked" [(FLOATS64, &[])];
     SOFTMAX_MASKED_BWD: SoftmaxMaskedBwdArgs = "softmax/masked.c" "softmax_masked_bwd" [(FLOATS64, &[])];
-    SOFTMAX_SHORT1: SoftmaxShortArgs = "softmax/softmax.c" "softmax_short1" [(FLOATS64, SOFTMAXES)];
-    SOFTMAX_SHORT2: SoftmaxShortArgs = "softmax/softmax.c" "softmax_short2" [(FLOATS64, SOFTMAXES)];
-    SOFTMAX_SHORT4: SoftmaxShortArgs = "softmax/softmax.c" "softmax_short4" [(FLOATS64, SOFTMAXES)];
-    SOFTMAX_SHORT8: SoftmaxShortArgs = "softmax/softmax.c" "softmax_short8" [(FLOATS64, SOFTMAXES)];
-    SOFTMAX_BWD_SHORT1: SoftmaxBwdShortArgs = "softmax/softmax.c" "softmax_bwd_short1" [(FLOATS64, SOFTMAXES)];
-    SOFTMAX_BWD_SHORT2: SoftmaxBwdShortArgs = "softmax/softmax.c" "softmax_bwd_short2" [(FLOATS64, SOFTMAXES)];
-    SOFTMAX_BWD_SHORT4: SoftmaxBwdShortArgs = "softmax/softmax.c" "softmax_bwd_short4" [(FLOATS64, SOFTMAXES)];
-    SOFTMAX_HELD16: SoftmaxHeldArgs = "softmax/softmax.c" "softmax_held16" [(FLOATS64, SOFTMAXES)];
-    SOFTMAX_BWD_HELD16: SoftmaxBwdHeldArgs = "softmax/softmax.c" "softmax_bwd_held16" [(FLOATS64, SOFTMAXES)];
-    SOFTMAX_HELD64: SoftmaxHeldArgs = "softmax/softmax.c" "softmax_held64" [(FLOATS, SOFTMAXES)];
-    SOFTMAX_BWD_HELD64: SoftmaxBwdHeldArgs = "softmax/softmax.c" "softmax_bwd_held64" [(FLOATS, SOFTMAXES)];
+    SOFTMAX_REGISTERS1: SoftmaxRegistersArgs = "softmax/softmax.c" "softmax_registers1" [(FLOATS64, SOFTMAXES)];
+    SOFTMAX_REGISTERS2: SoftmaxRegistersArgs = "softmax/softmax.c" "softmax_registers2" [(FLOATS64, SOFTMAXES)];
+    SOFTMAX_REGISTERS4: SoftmaxRegistersArgs = "softmax/softmax.c" "softmax_registers4" [(FLOATS64, SOFTMAXES)];
+    SOFTMAX_REGISTERS8: SoftmaxRegistersArgs = "softmax/softmax.c" "softmax_registers8" [(FLOATS64, SOFTMAXES)];
+    SOFTMAX_BWD_REGISTERS1: SoftmaxBwdRegistersArgs = "softmax/softmax.c" "softmax_bwd_registers1" [(FLOATS64, SOFTMAXES)];
+    SOFTMAX_BWD_REGISTERS2: SoftmaxBwdRegistersArgs = "softmax/softmax.c" "softmax_bwd_registers2" [(FLOATS64, SOFTMAXES)];
+    SOFTMAX_BWD_REGISTERS4: SoftmaxBwdRegistersArgs = "softmax/softmax.c" "softmax_bwd_registers4" [(FLOATS64, SOFTMAXES)];
+    SOFTMAX_CLUSTER16: SoftmaxClusterArgs = "softmax/softmax.c" "softmax_cluster16" [(FLOATS64, SOFTMAXES)];
+    SOFTMAX_BWD_CLUSTER16: SoftmaxBwdClusterArgs = "softmax/softmax.c" "softmax_bwd_cluster16" [(FLOATS64, SOFTMAXES)];
+    SOFTMAX_CLUSTER64: SoftmaxClusterArgs = "softmax/softmax.c" "softmax_cluster64" [(FLOATS, SOFTMAXES)];
+    SOFTMAX_BWD_CLUSTER64: SoftmaxBwdClusterArgs = "softmax/softmax.c" "softmax_bwd_cluster64" [(FLOATS, SOFTMAXES)];
     SOFTMAX_ROWS: SoftmaxRowsArgs = "softmax/softmax.c" "softmax_rows" [(FLOATS64, SOFTMAXES)];
     SOFTMAX_BWD_ROWS: SoftmaxBwdRowsArgs = "softmax/softmax.c" "softmax_bwd_rows" [(FLOATS64, SOFTMAXES)];
-    SOFTMAX_PART: SoftmaxPartArgs = "softmax/softmax.c" "softmax_part" [(FLOATS64, SOFTMAXES)];
-    SOFTMAX_JOIN: SoftmaxJoinArgs = "softmax/softmax.c" "softmax_join" [(FLOATS64, SOFTMAXES)];
+    SOFTMAX_PARTIAL: SoftmaxPartialArgs = "softmax/softmax.c" "softmax_partial" [(FLOATS64, SOFTMAXES)];
+    SOFTMAX_COMBINE: SoftmaxCombineArgs = "softmax/softmax.c" "softmax_combine" [(FLOATS64, SOFTMAXES)];
     SOFTMAX_APPLY: SoftmaxApplyArgs = "softmax/softmax.c" "softmax_apply" [(FLOATS64, SOFTMAXES)];
-    SOFTMAX_BWD_PART: SoftmaxBwdPartArgs = "softmax/softmax.c" "softmax_bwd_part" [(FLOATS64, SOFTMAXES)];
+    SOFTMAX_BWD_PARTIAL: SoftmaxBwdPartialArgs = "softmax/softmax.c" "softmax_bwd_partial" [(FLOATS64, SOFTMAXES)];
     SOFTMAX_BWD_APPLY: SoftmaxBwdApplyArgs = "softmax/softmax.c" "softmax_bwd_apply" [(FLOATS64, SOFTMAXES)];
-    SOFTMAX_COLS: SoftmaxColsArgs = "softmax/softmax.c" "softmax_cols" [(FLOATS64, SOFTMAXES)];
-    SOFTMAX_BWD_COLS: SoftmaxBwdColsArgs = "softmax/softmax.c" "softmax_bwd_cols" [(FLOATS64, SOFTMAXES)];
+    SOFTMAX_COLUMNS: SoftmaxColumnsArgs = "softmax/softmax.c" "softmax_columns" [(FLOATS64, SOFTMAXES)];
+    SOFTMAX_BWD_COLUMNS: SoftmaxBwdColumnsArgs = "softmax/softmax.c" "softmax_bwd_columns" [(FLOATS64, SOFTMAXES)];
 }

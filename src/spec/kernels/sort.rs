@@ -38,8 +38,8 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `sort_count`.
-    SortCountArgs {
+    /// Arguments of `radix_count`.
+    RadixCountArgs {
         keys: In("gk_t"),
         counts: Out("int"),
         cols: I64,
@@ -49,8 +49,8 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `sort_scatter`.
-    SortScatterArgs {
+    /// Arguments of `radix_scatter`.
+    RadixScatterArgs {
         keys: In("gk_t"),
         positions: In("int"),
         counts: In("int"),
@@ -64,8 +64,8 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `sort_small`.
-    SortSmallArgs {
+    /// Arguments of `radix_small`.
+    RadixSmallArgs {
         keys: In("gk_t"),
         keys_out: Out("gk_t"),
         positions_out: Out("int"),
@@ -114,8 +114,8 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `order_rows`.
-    OrderRowsArgs {
+    /// Arguments of `sort_rows`.
+    SortRowsArgs {
         x: In("gk_t"),
         from: In("int"),
         y: Out("gk_t"),
@@ -130,8 +130,8 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `order_select`.
-    OrderSelectArgs {
+    /// Arguments of `sort_select`.
+    SortSelectArgs {
         x: In("gk_t"),
         from: In("int"),
         y: Out("gk_t"),
@@ -146,8 +146,8 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `order_keys`.
-    OrderKeysArgs {
+    /// Arguments of `sort_keys`.
+    SortKeysArgs {
         x: In("gk_t"),
         keys: Out("gk_key"),
         n: I64,
@@ -156,8 +156,8 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `order_finish`.
-    OrderFinishArgs {
+    /// Arguments of `sort_finish`.
+    SortFinishArgs {
         keys: In("gk_key"),
         positions: In("int"),
         x: In("gk_t"),
@@ -172,8 +172,8 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `order_scatter`.
-    OrderScatterArgs {
+    /// Arguments of `sort_scatter`.
+    SortScatterArgs {
         dy: In("gk_t"),
         index: In("int"),
         dx: Out("gk_t"),
@@ -189,8 +189,8 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `order_search`.
-    OrderSearchArgs {
+    /// Arguments of `sort_search`.
+    SortSearchArgs {
         sorted: In("gk_t"),
         values: In("gk_t"),
         index: Out("int"),
@@ -207,15 +207,15 @@ kernel_table! {
     SCAN_SUMS: ScanSumsArgs = "sort/radix.c" "scan_sums" [(I64, &[])];
     SCAN_APPLY: ScanApplyArgs = "sort/radix.c" "scan_apply" [(I64, &[])];
     REPEAT_TABLE: RepeatTableArgs = "sort/radix.c" "repeat_table" [(I64, &[])];
-    SORT_COUNT: SortCountArgs = "sort/radix.c" "sort_count" [(INDICES, &[])];
-    SORT_SCATTER: SortScatterArgs = "sort/radix.c" "sort_scatter" [(INDICES, &[])];
-    SORT_SMALL: SortSmallArgs = "sort/radix.c" "sort_small" [(INDICES, &[])];
+    RADIX_COUNT: RadixCountArgs = "sort/radix.c" "radix_count" [(INDICES, &[])];
+    RADIX_SCATTER: RadixScatterArgs = "sort/radix.c" "radix_scatter" [(INDICES, &[])];
+    RADIX_SMALL: RadixSmallArgs = "sort/radix.c" "radix_small" [(INDICES, &[])];
     SCATTER_KEYS: ScatterKeysArgs = "sort/radix.c" "scatter_keys" [(INDICES, &[])];
     PUT_KEYS: PutKeysArgs = "sort/radix.c" "put_keys" [(INDICES, &[])];
-    ORDER_ROWS: OrderRowsArgs = "sort/sort.c" "order_rows" [(ALL, &[])];
-    ORDER_SELECT: OrderSelectArgs = "sort/sort.c" "order_select" [(ALL, &[])];
-    ORDER_KEYS: OrderKeysArgs = "sort/sort.c" "order_keys" [(ALL, &[])];
-    ORDER_FINISH: OrderFinishArgs = "sort/sort.c" "order_finish" [(ALL, &[])];
-    ORDER_SCATTER: OrderScatterArgs = "sort/sort.c" "order_scatter" [(FLOATS64, &[])];
-    ORDER_SEARCH: OrderSearchArgs = "sort/sort.c" "order_search" [(ALL, &[])];
+    SORT_ROWS: SortRowsArgs = "sort/sort.c" "sort_rows" [(ALL, &[])];
+    SORT_SELECT: SortSelectArgs = "sort/sort.c" "sort_select" [(ALL, &[])];
+    SORT_KEYS: SortKeysArgs = "sort/sort.c" "sort_keys" [(ALL, &[])];
+    SORT_FINISH: SortFinishArgs = "sort/sort.c" "sort_finish" [(ALL, &[])];
+    SORT_SCATTER: SortScatterArgs = "sort/sort.c" "sort_scatter" [(FLOATS64, &[])];
+    SORT_SEARCH: SortSearchArgs = "sort/sort.c" "sort_search" [(ALL, &[])];
 }

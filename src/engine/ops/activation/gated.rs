@@ -24,7 +24,7 @@ impl GatedOps for Engine {
         const OP: &str = "gated";
         let p = check_gated(act, &input, &y)?;
         let out = y.as_view();
-        self.own_all(OP, &[("gate", p.gate), ("up", p.up), ("y", out)])?;
+        self.check_owner_all(OP, &[("gate", p.gate), ("up", p.up), ("y", out)])?;
         let n = p.outer * p.cols;
         if n == 0 {
             return Ok(());
@@ -57,7 +57,7 @@ impl GatedOps for Engine {
     ) -> Result<()> {
         const OP: &str = "gated_bwd";
         let p = check_gated_bwd(act, &dy, &input, &grads)?;
-        self.own_all(OP, &[("dy", dy), ("gate", p.gate), ("up", p.up)])?;
+        self.check_owner_all(OP, &[("dy", dy), ("gate", p.gate), ("up", p.up)])?;
         let view = |g: &Option<GradMut<'_>>| g.as_ref().map(|g| g.accumulate);
         let (dgate, dup, adds) = match &grads {
             GatedGrad::Halves(dx) => {
@@ -70,7 +70,7 @@ impl GatedOps for Engine {
                 [view(gate).unwrap_or(false), view(up).unwrap_or(false)],
             ),
         };
-        self.own_all(OP, &[("dgate", dgate), ("dup", dup)])?;
+        self.check_owner_all(OP, &[("dgate", dgate), ("dup", dup)])?;
         let n = p.outer * p.cols;
         if n == 0 {
             return Ok(());

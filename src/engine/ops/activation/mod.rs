@@ -34,8 +34,8 @@ impl ActivationOps for Engine {
     fn activation(&self, act: Activation, x: View<'_>, y: ViewMut<'_>) -> Result<()> {
         const OP: &str = "activation";
         check_activation(&x, &y)?;
-        self.own(OP, "x", &x)?;
-        self.own(OP, "y", &y.as_view())?;
+        self.check_owner(OP, "x", &x)?;
+        self.check_owner(OP, "y", &y.as_view())?;
         let (name, [p, q]) = activation_function(act);
         self.map(name, &x, &y, [p, q, 0.0])
     }
@@ -48,9 +48,9 @@ impl ActivationOps for Engine {
             (Activation::Elu { .. }, Saved::Output(y)) => (y, ELU_FROM_OUTPUT),
             (_, Saved::Output(v) | Saved::Input(v)) => (v, name),
         };
-        self.own(OP, "dy", &dy)?;
-        self.own(OP, "saved", &s)?;
-        self.own(OP, "dx", &dx.out.as_view())?;
+        self.check_owner(OP, "dy", &dy)?;
+        self.check_owner(OP, "saved", &s)?;
+        self.check_owner(OP, "dx", &dx.out.as_view())?;
         self.map_bwd(name, &dy, &s, &dx, [p, q, 0.0])
     }
 
@@ -58,7 +58,7 @@ impl ActivationOps for Engine {
         const OP: &str = "prelu";
         let [_, slopes, cols] = check_prelu(&x, &a, &y)?;
         let out = y.as_view();
-        self.own_all(OP, &[("x", x), ("a", a), ("y", out)])?;
+        self.check_owner_all(OP, &[("x", x), ("a", a), ("y", out)])?;
         let (n, dt) = (x.numel(), x.dtype());
         if n == 0 {
             return Ok(());
@@ -87,8 +87,8 @@ impl ActivationOps for Engine {
         const OP: &str = "prelu_bwd";
         let [n, slopes, cols] = check_prelu_bwd(&dy, &x, &a, dx.as_ref(), da.as_ref())?;
         let (vx, va) = (dx.as_ref().map(|g| g.out.as_view()), da.as_ref().map(|g| g.out.as_view()));
-        self.own_all(OP, &[("dy", dy), ("x", x), ("a", a)])?;
-        self.own_all(OP, &[("dx", vx), ("da", va)])?;
+        self.check_owner_all(OP, &[("dy", dy), ("x", x), ("a", a)])?;
+        self.check_owner_all(OP, &[("dx", vx), ("da", va)])?;
         if x.numel() == 0 {
             return match da {
                 Some(g) if !g.accumulate => ShapeOps::fill(self, 0.0, g.out),
@@ -105,11 +105,11 @@ impl ActivationOps for Engine {
         let dx = self.arg_opt(vx.as_ref());
         let (part, outer, inner);
         if slopes > 1 && cols < SHORT_PLANE {
-            let walk = self.col_walk(n, slopes * cols, &all);
+            let walk = self.plan_columns(n, slopes * cols, &all);
             part = sums(walk.chunks * slopes * cols)?;
             (outer, inner) = (walk.chunks, cols);
             let view = part.as_ref().map(Buffer::view);
-            let args = PreluBwdColsArgs {
+            let args = PreluBwdColumnsArgs {
                 dy,
                 x,
                 a,
@@ -125,13 +125,13 @@ impl ActivationOps for Engine {
                 accumulate,
             };
             let grid = Grid::Blocks([walk.tiles * walk.chunks, 1, 1]);
-            self.launch(&PRELU_BWD_COLS, dt, "", grid, &args)?;
+            self.launch(&PRELU_BWD_COLUMNS, dt, "", grid, &args)?;
         } else {
             // One slope: a single long row, cut to fill the device.
             let rows = n * slopes;
-            let mut walk = self.row_walk(rows, cols, 8 * 16 / dt.size(), &all);
+            let mut walk = self.plan_rows(rows, cols, 8 * 16 / dt.size(), &all);
             if rows == 1 {
-                let runs = cols.div_ceil(16 * LANES).min(self.fill() * 4).max(1);
+                let runs = cols.div_ceil(16 * LANES).min(self.target_blocks() * 4).max(1);
                 walk.chunk = cols.div_ceil(runs).next_multiple_of(16 / dt.size());
                 walk.splits = cols.div_ceil(walk.chunk);
                 walk.lanes = LANES;
@@ -159,7 +159,7 @@ impl ActivationOps for Engine {
         }
         let (Some(part), Some(da)) = (part, da) else { return Ok(()) };
         let tx = join_tx(outer, inner);
-        let args = PreluJoinArgs {
+        let args = PreluCombineArgs {
             part: self.arg_in(&part.view()),
             da: self.arg_out(&da.out),
             outer: long(outer),
@@ -168,6 +168,6 @@ impl ActivationOps for Engine {
             tx: int(tx),
             accumulate: i32::from(da.accumulate),
         };
-        self.launch(&PRELU_JOIN, dt, "", Grid::Blocks([slopes.div_ceil(tx), 1, 1]), &args)
+        self.launch(&PRELU_COMBINE, dt, "", Grid::Blocks([slopes.div_ceil(tx), 1, 1]), &args)
     }
 }

@@ -121,7 +121,7 @@ impl Engine {
             ("sequences.0", seq(0)),
             ("sequences.1", seq(1)),
         ];
-        self.own_all(op, &operands)?;
+        self.check_owner_all(op, &operands)?;
         let AttentionSize { batch, heads, kv_heads, lq, lk, d, dv, outer } = size;
         let ([a, b, c], [e, f, g]) = (steps(q), steps(k));
         let scores = [outer, heads, lq, lk];
@@ -174,7 +174,7 @@ impl AttentionOps for Engine {
         let (o, lse) = (io.o.as_view(), io.lse.as_ref().map(|l| l.as_view()));
         let probs = io.p.as_ref().map(|l| l.as_view());
         let call = self.attention_call(OP, p, size, [&io.q, &io.k], &io.mask)?;
-        self.own_all(OP, &[("v", Some(io.v)), ("o", Some(o)), ("lse", lse), ("p", probs)])?;
+        self.check_owner_all(OP, &[("v", Some(io.v)), ("o", Some(o)), ("lse", lse), ("p", probs)])?;
         let mut scratch: Option<Buffer> = None;
         let lse = match (lse, probs) {
             (None, Some(_)) => {
@@ -211,9 +211,9 @@ impl AttentionOps for Engine {
         const OP: &str = "attention_bwd";
         let size = check_attention_bwd(p, &io)?;
         let call = self.attention_call(OP, p, size, [&io.q, &io.k], &io.mask)?;
-        self.own_all(OP, &[("v", io.v), ("dout", io.dout), ("o", io.o), ("lse", io.lse)])?;
+        self.check_owner_all(OP, &[("v", io.v), ("dout", io.dout), ("o", io.o), ("lse", io.lse)])?;
         for (arg, g) in [("dq", &io.dq), ("dk", &io.dk), ("dv", &io.dv), ("dbias", &io.dbias)] {
-            g.as_ref().map_or(Ok(()), |g| self.own(OP, arg, &g.out.as_view()))?;
+            g.as_ref().map_or(Ok(()), |g| self.check_owner(OP, arg, &g.out.as_view()))?;
         }
         let rows = size.outer * size.heads * size.lq;
         let scratch = self.scratch(call.dtype.accumulator(), rows)?;

@@ -66,14 +66,17 @@ impl RopeOps for Engine {
     fn rope(&self, p: &Rope, x: View<'_>, positions: Option<View<'_>>, y: ViewMut<'_>) -> Result<()> {
         const OP: &str = "rope";
         let s = check_rope(OP, p, ("x", &x), positions.as_ref(), ("y", &y))?;
-        self.own_all(OP, &[("x", Some(x)), ("positions", positions), ("y", Some(y.as_view()))])?;
+        self.check_owner_all(OP, &[("x", Some(x)), ("positions", positions), ("y", Some(y.as_view()))])?;
         self.rotate(p, s, 1.0, &x, positions.as_ref(), &y.into())
     }
 
     fn rope_bwd(&self, p: &Rope, dy: View<'_>, positions: Option<View<'_>>, dx: GradMut<'_>) -> Result<()> {
         const OP: &str = "rope_bwd";
         let s = check_rope(OP, p, ("dy", &dy), positions.as_ref(), ("dx", &dx.out))?;
-        self.own_all(OP, &[("dy", Some(dy)), ("positions", positions), ("dx", Some(dx.out.as_view()))])?;
+        self.check_owner_all(
+            OP,
+            &[("dy", Some(dy)), ("positions", positions), ("dx", Some(dx.out.as_view()))],
+        )?;
         self.rotate(p, s, -1.0, &dy, positions.as_ref(), &dx)
     }
 }

@@ -22,7 +22,7 @@ impl CausalConvOps for Engine {
             ("y", Some(y)),
             ("new_state", new),
         ];
-        self.own_all(OP, &all)?;
+        self.check_owner_all(OP, &all)?;
         let (dtype, n, (number, param)) = (io.x.dtype(), s.n * s.c * s.len, fused_act(OP, act)?);
         let args = CausalConvArgs {
             x: self.arg_in(&io.x),
@@ -62,9 +62,9 @@ impl CausalConvOps for Engine {
             ("bias", io.bias),
             ("state", io.state),
         ];
-        self.own_all(OP, &all)?;
+        self.check_owner_all(OP, &all)?;
         for (arg, g) in [("dx", &io.dx), ("dw", &io.dw), ("dbias", &io.dbias)] {
-            g.as_ref().map_or(Ok(()), |g| self.own(OP, arg, &g.out.as_view()))?;
+            g.as_ref().map_or(Ok(()), |g| self.check_owner(OP, arg, &g.out.as_view()))?;
         }
         let (dtype, n, (number, param)) = (io.x.dtype(), s.n * s.c * s.len, fused_act(OP, act)?);
         let wide = dtype.accumulator();
@@ -126,7 +126,7 @@ impl CausalConvOps for Engine {
         };
         self.launch(&CAUSAL_WEIGHT, dtype, "", Grid::Blocks([s.c * splits, 1, 1]), &args)?;
         let adds = |g: &Option<crate::GradMut<'_>>| i32::from(g.as_ref().is_some_and(|g| g.accumulate));
-        let args = CausalJoinArgs {
+        let args = CausalCombineArgs {
             part: self.arg_in(&part.view()),
             dw: self.arg_opt_out(io.dw.as_ref().map(|g| &g.out)),
             dbias: self.arg_opt_out(io.dbias.as_ref().map(|g| &g.out)),
@@ -136,6 +136,6 @@ impl CausalConvOps for Engine {
             accumulate_w: adds(&io.dw),
             accumulate_b: adds(&io.dbias),
         };
-        self.launch(&CAUSAL_JOIN, dtype, "", Grid::Stride(s.c * (s.k + 1)), &args)
+        self.launch(&CAUSAL_COMBINE, dtype, "", Grid::Stride(s.c * (s.k + 1)), &args)
     }
 }

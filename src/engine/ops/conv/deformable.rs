@@ -235,7 +235,7 @@ impl DeformableConvOps for Engine {
             ("bias", io.bias),
             ("y", Some(io.y.as_view())),
         ];
-        self.own_all(OP, &all)?;
+        self.check_owner_all(OP, &all)?;
         self.deform_extents(OP, &s)?;
         if io.y.numel() == 0 {
             return Ok(());
@@ -273,7 +273,7 @@ impl DeformableConvOps for Engine {
             ("offset", Some(io.offset)),
             ("mask", io.mask),
         ];
-        self.own_all(OP, &all)?;
+        self.check_owner_all(OP, &all)?;
         let outs = [
             ("dx", &io.dx),
             ("dw", &io.dw),
@@ -282,7 +282,7 @@ impl DeformableConvOps for Engine {
             ("dbias", &io.dbias),
         ];
         for (arg, g) in outs {
-            g.as_ref().map_or(Ok(()), |g| self.own(OP, arg, &g.out.as_view()))?;
+            g.as_ref().map_or(Ok(()), |g| self.check_owner(OP, arg, &g.out.as_view()))?;
         }
         self.deform_extents(OP, &s)?;
         if let Some(g) = io.dbias.take() {

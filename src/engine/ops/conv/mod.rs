@@ -532,7 +532,7 @@ impl Engine {
     fn conv_forward(&self, op: &'static str, way: Direction, p: &Conv, io: ConvIo<'_>) -> Result<()> {
         let s = check_conv(op, way, p, &io)?;
         let (y, z) = (io.y.as_view(), io.z.as_ref().map(ViewMut::as_view));
-        self.own_all(
+        self.check_owner_all(
             op,
             &[
                 ("x", Some(io.x)),
@@ -550,9 +550,9 @@ impl Engine {
 
     fn conv_backward(&self, op: &'static str, way: Direction, p: &Conv, io: ConvBwd<'_>) -> Result<()> {
         let shape = check_conv_bwd(op, way, p, &io)?;
-        self.own_all(op, &[("dy", Some(io.dy)), ("x", io.x), ("w", io.w), ("saved", io.saved)])?;
+        self.check_owner_all(op, &[("dy", Some(io.dy)), ("x", io.x), ("w", io.w), ("saved", io.saved)])?;
         for (arg, g) in [("dx", &io.dx), ("dw", &io.dw), ("dbias", &io.dbias), ("dresidual", &io.dresidual)] {
-            g.as_ref().map_or(Ok(()), |g| self.own(op, arg, &g.out.as_view()))?;
+            g.as_ref().map_or(Ok(()), |g| self.check_owner(op, arg, &g.out.as_view()))?;
         }
         if io.dx.is_none() && io.dw.is_none() && io.dbias.is_none() && io.dresidual.is_none() {
             return Ok(());

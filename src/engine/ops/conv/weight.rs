@@ -101,14 +101,14 @@ impl Engine {
     /// Adds the runs of a split sum.
     fn conv_join(&self, g: &GradMut<'_>, part: Option<&View<'_>>, splits: usize) -> Result<()> {
         let n = g.out.numel();
-        let args = ConvJoinArgs {
+        let args = ConvCombineArgs {
             part: self.arg_opt(part),
             dw: self.arg_out(&g.out),
             n: n as i64,
             splits: splits as i32,
             accumulate: i32::from(g.accumulate),
         };
-        self.launch(&CONV_JOIN, g.out.dtype(), "", Grid::Stride(n), &args)
+        self.launch(&CONV_COMBINE, g.out.dtype(), "", Grid::Stride(n), &args)
     }
 
     /// One block per pair of channels, chunk of taps and run of places.
@@ -189,8 +189,8 @@ impl Engine {
         let (gather, out) = (op == "im2col", to.out.as_view());
         let (x, col) = if gather { (&from, &out) } else { (&out, &from) };
         let s = check_columns(op, p, kernel, x, col, &to.out)?;
-        self.own(op, if gather { "x" } else { "col" }, &from)?;
-        self.own(op, if gather { "col" } else { "x" }, &out)?;
+        self.check_owner(op, if gather { "x" } else { "col" }, &from)?;
+        self.check_owner(op, if gather { "col" } else { "x" }, &out)?;
         self.conv_extents(op, &s)?;
         let n = out.numel();
         let (dtype, grid) = (out.dtype(), Grid::Stride(n));

@@ -93,25 +93,25 @@ impl CoreOps for Engine {
     fn write_bytes(&self, dst: ViewMut<'_>, src: &[u8]) -> Result<()> {
         let v = dst.as_view();
         self.check_poison()?;
-        self.own("write_bytes", "dst", &v)?;
+        self.check_owner("write_bytes", "dst", &v)?;
         sized("write_bytes", "src", &v, src.len())?;
         let (Some(raw), false) = (v.block().raw(), src.is_empty()) else { return Ok(()) };
         self.inner.device.counts.uploads.fetch_add(1, Ordering::Relaxed);
         self.wrote([raw]);
-        // SAFETY: `own` and `sized` showed that the range is live memory of this driver, whose stream it is.
+        // SAFETY: `check_owner` and `sized` showed that the range is live memory of this driver, whose stream it is.
         unsafe { self.driver().copy_in(self.inner.stream, raw, byte_offset(&v), src) }
             .map_err(|e| self.refused(e))
     }
 
     fn read_bytes(&self, src: View<'_>, dst: &mut [u8]) -> Result<()> {
-        self.own("read_bytes", "src", &src)?;
+        self.check_owner("read_bytes", "src", &src)?;
         sized("read_bytes", "dst", &src, dst.len())?;
         self.wait_idle()?;
         let (Some(raw), false) = (src.block().raw(), dst.is_empty()) else { return Ok(()) };
         let d = &self.inner.device;
         d.index_errors.check(|| d.writes.last(raw))?;
         d.counts.downloads.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: `own` and `sized` showed that the range is live memory of this driver, whose stream it is.
+        // SAFETY: `check_owner` and `sized` showed that the range is live memory of this driver, whose stream it is.
         unsafe { self.driver().copy_out(self.inner.stream, raw, byte_offset(&src), dst) }
             .map_err(|e| self.refused(e))
     }
@@ -119,9 +119,9 @@ impl CoreOps for Engine {
     fn copy(&self, src: View<'_>, dst: ViewMut<'_>) -> Result<()> {
         check::copy(&src, &dst)?;
         self.check_poison()?;
-        self.own("copy", "src", &src)?;
+        self.check_owner("copy", "src", &src)?;
         let d = dst.as_view();
-        self.own("copy", "dst", &d)?;
+        self.check_owner("copy", "dst", &d)?;
         let (Some(from), Some(to), false) = (src.block().raw(), d.block().raw(), src.numel() == 0) else {
             return Ok(());
         };
@@ -288,7 +288,7 @@ impl Engine {
             }
             let Some(arg) = given.next() else { break };
             if let Some(v) = view_of(arg) {
-                self.own("launch_raw", "args", &v)?;
+                self.check_owner("launch_raw", "args", &v)?;
                 check::contiguous("launch_raw", "args", &v)?;
                 lengths[i] = v.numel();
             }

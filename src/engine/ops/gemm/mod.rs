@@ -23,7 +23,7 @@ use crate::spec::kernels::gemm::*;
 
 /// An operand in device memory.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Term {
+pub(crate) struct MatrixOperand {
     pub(crate) mem: (RawMem, u64),
     /// Whether the first element lies at a multiple of 16 bytes.
     pub(crate) aligned: bool,
@@ -31,34 +31,34 @@ pub(crate) struct Term {
     pub(crate) steps: [usize; 3],
 }
 
-impl Term {
+impl MatrixOperand {
     fn new(v: &View<'_>, steps: [usize; 3]) -> Self {
         let at = (v.layout().offset() * v.dtype().size()) as u64;
         // Operands were checked to be this device's, so there is memory.
-        Term { mem: (v.block().raw().unwrap_or(RawMem(0)), at), aligned: aligned16(v), steps }
+        MatrixOperand { mem: (v.block().raw().unwrap_or(RawMem(0)), at), aligned: aligned16(v), steps }
     }
 
     /// A vector along rows or columns.
     fn vector(v: &View<'_>, axis: GemmAxis) -> Self {
         let [r, c] = vector_steps(v, axis);
-        Term::new(v, [r, c, 0])
+        MatrixOperand::new(v, [r, c, 0])
     }
 
     /// Contiguous matrices.
     pub(crate) fn packed(v: &View<'_>, e: Extents) -> Self {
-        Term::new(v, [e.n, 1, e.m * e.n])
+        MatrixOperand::new(v, [e.n, 1, e.m * e.n])
     }
 
     fn transposed(self) -> Self {
         let [r, c, b] = self.steps;
-        Term { steps: [c, r, b], ..self }
+        MatrixOperand { steps: [c, r, b], ..self }
     }
 
     /// The part from batch number `b` on.
     fn at_batch(self, b: usize, dtype: DType) -> Self {
         let bytes = (b * self.steps[2] * dtype.size()) as u64;
         let aligned = self.aligned && bytes.is_multiple_of(16);
-        Term { mem: (self.mem.0, self.mem.1 + bytes), aligned, ..self }
+        MatrixOperand { mem: (self.mem.0, self.mem.1 + bytes), aligned, ..self }
     }
 
     pub(crate) fn arg(self) -> Ptr {
@@ -93,14 +93,14 @@ pub(crate) struct Product {
     pub(crate) dtype: DType,
     /// Type of C, residual, Y and Z.
     pub(crate) out: DType,
-    pub(crate) a: Term,
-    pub(crate) b: Term,
-    pub(crate) c: Option<Term>,
-    pub(crate) bias: Option<Term>,
-    pub(crate) scale: Option<Term>,
-    pub(crate) residual: Option<Term>,
-    pub(crate) y: Term,
-    pub(crate) z: Option<Term>,
+    pub(crate) a: MatrixOperand,
+    pub(crate) b: MatrixOperand,
+    pub(crate) c: Option<MatrixOperand>,
+    pub(crate) bias: Option<MatrixOperand>,
+    pub(crate) scale: Option<MatrixOperand>,
+    pub(crate) residual: Option<MatrixOperand>,
+    pub(crate) y: MatrixOperand,
+    pub(crate) z: Option<MatrixOperand>,
     pub(crate) alpha: f64,
     pub(crate) beta: f64,
     /// Number and parameter of the activation.
@@ -114,9 +114,9 @@ impl Product {
         p: &Gemm,
         e: Extents,
         dtype: DType,
-        a: Term,
-        b: Term,
-        (y, out): (Term, DType),
+        a: MatrixOperand,
+        b: MatrixOperand,
+        (y, out): (MatrixOperand, DType),
         beta: f64,
     ) -> Self {
         Product {
@@ -140,7 +140,7 @@ impl Product {
 
     /// The same product as Yᵀ = Bᵀ Aᵀ.
     pub(crate) fn swapped(&self) -> Self {
-        let t = |t: Option<Term>| t.map(Term::transposed);
+        let t = |t: Option<MatrixOperand>| t.map(MatrixOperand::transposed);
         Product {
             e: Extents { m: self.e.n, n: self.e.m, ..self.e },
             a: self.b.transposed(),
@@ -180,14 +180,14 @@ impl Product {
         OUTPUTS[(self.out != self.dtype) as usize]
     }
 
-    fn opt(t: Option<Term>) -> Ptr {
-        t.map_or(Ptr::NULL, Term::arg)
+    fn opt(t: Option<MatrixOperand>) -> Ptr {
+        t.map_or(Ptr::NULL, MatrixOperand::arg)
     }
 
     /// Dims parameters of C, residual, vectors, Y and Z.
     fn outer_dims(&self) -> [DimsArg; 5] {
-        let d = |t: Option<Term>| dims(t.map_or([0; 3], |t| t.steps));
-        let v = |t: Option<Term>| t.map_or([0; 2], |t| [t.steps[0], t.steps[1]]);
+        let d = |t: Option<MatrixOperand>| dims(t.map_or([0; 3], |t| t.steps));
+        let v = |t: Option<MatrixOperand>| t.map_or([0; 2], |t| [t.steps[0], t.steps[1]]);
         let ([b0, b1], [s0, s1]) = (v(self.bias), v(self.scale));
         [d(self.c), d(self.residual), dims([b0, b1, s0, s1]), self.y.dims(), d(self.z)]
     }
@@ -306,13 +306,19 @@ impl Engine {
         };
         self.launch(tile.kernel(), q.dtype, q.op(), Grid::Blocks([blocks, 1, 1]), &args)?;
         match view {
-            Some(part) => self.finish(q, Some(&Term::packed(&part, e)), splits, q.alpha),
+            Some(part) => self.finish(q, Some(&MatrixOperand::packed(&part, e)), splits, q.alpha),
             None => Ok(()),
         }
     }
 
     /// Adds `splits` contiguous partial results and applies the epilogue.
-    pub(crate) fn finish(&self, q: &Product, part: Option<&Term>, splits: usize, alpha: f64) -> Result<()> {
+    pub(crate) fn finish(
+        &self,
+        q: &Product,
+        part: Option<&MatrixOperand>,
+        splits: usize,
+        alpha: f64,
+    ) -> Result<()> {
         let e = q.e;
         let [sc, sr, sv, sy, sz] = q.outer_dims();
         // Work-items that share the splits of a result.
@@ -337,7 +343,13 @@ impl Engine {
             p: q.act.1,
         };
         let blocks = (e.batch * e.m * e.n.div_ceil(4)).div_ceil(LANES / lanes);
-        self.launch(&GEMM_FINISH, q.dtype, q.op(), Grid::Blocks([blocks.min(self.fill() * 8), 1, 1]), &args)
+        self.launch(
+            &GEMM_FINISH,
+            q.dtype,
+            q.op(),
+            Grid::Blocks([blocks.min(self.target_blocks() * 8), 1, 1]),
+            &args,
+        )
     }
 
     /// The kernels of this crate, tile and splits by size.
@@ -408,7 +420,7 @@ impl Engine {
     /// The variant that serves a product of 1024 x 1024 x 1024 in f32.
     pub(crate) fn explain_gemm(&self, op: &'static str) -> Result<Choice> {
         let e = Extents { batch: 1, m: 1024, n: 1024, k: 1024 };
-        let t = Term { mem: (RawMem(0), 0), aligned: true, steps: [1024, 1, 0] };
+        let t = MatrixOperand { mem: (RawMem(0), 0), aligned: true, steps: [1024, 1, 0] };
         let q = Product::plain(&Gemm::new(), e, DType::F32, t, t, (t, DType::F32), 0.0);
         self.with_variants(&q, |v, _| self.explain_choice(op, v))
     }
@@ -416,14 +428,14 @@ impl Engine {
     /// Sum over the batches of alpha A B into one matrix.
     fn batch_sum(&self, op: &'static str, p: &Gemm, q: Product, accumulate: bool) -> Result<()> {
         let e = q.e;
-        let joins = |t: Term, by: usize| t.steps[2] == by * e.k;
+        let joins = |t: MatrixOperand, by: usize| t.steps[2] == by * e.k;
         if joins(q.a, q.a.steps[1]) && joins(q.b, q.b.steps[0]) {
             return self.product(op, &Product { e: Extents { batch: 1, k: e.batch * e.k, ..e }, ..q });
         }
         // Partial sums of 16-bit results are kept in f32.
         let wide = (q.out != q.real()).then(|| self.scratch(q.real(), e.m * e.n)).transpose()?;
         let view = wide.as_ref().map(|w| w.view());
-        let (sum, out) = view.as_ref().map_or((q.y, q.out), |w| (Term::packed(w, e), q.real()));
+        let (sum, out) = view.as_ref().map_or((q.y, q.out), |w| (MatrixOperand::packed(w, e), q.real()));
         for b in 0..e.batch {
             let one = q.batches(b, 1);
             let beta = if b > 0 || (accumulate && view.is_none()) { 1.0 } else { 0.0 };
@@ -472,18 +484,18 @@ impl Engine {
             ("colsum", colsum.as_ref()),
         ];
         for (arg, v) in all {
-            v.map_or(Ok(()), |v| self.own(op, arg, v))?;
+            v.map_or(Ok(()), |v| self.check_owner(op, arg, v))?;
         }
-        let whole = |v: &View<'_>| Term::new(v, steps(v, false));
+        let whole = |v: &View<'_>| MatrixOperand::new(v, steps(v, false));
         let q = Product {
             e,
             dtype: io.a.dtype(),
             out: y.dtype(),
-            a: Term::new(&io.a, steps(&io.a, p.trans_a)),
-            b: Term::new(&io.b, steps(&io.b, p.trans_b)),
+            a: MatrixOperand::new(&io.a, steps(&io.a, p.trans_a)),
+            b: MatrixOperand::new(&io.b, steps(&io.b, p.trans_b)),
             c: io.c.filter(|_| p.beta != 0.0).as_ref().map(whole),
-            bias: io.bias.as_ref().map(|v| Term::vector(v, p.bias_axis)),
-            scale: io.scale.as_ref().map(|v| Term::vector(v, p.scale_axis)),
+            bias: io.bias.as_ref().map(|v| MatrixOperand::vector(v, p.bias_axis)),
+            scale: io.scale.as_ref().map(|v| MatrixOperand::vector(v, p.scale_axis)),
             residual: io.residual.as_ref().map(whole),
             y: whole(&y),
             z: z.as_ref().map(whole),
@@ -513,20 +525,20 @@ impl GemmOps for Engine {
         for (arg, v) in
             [("dy", Some(&io.dy)), ("a", Some(&io.a)), ("b", Some(&io.b)), ("saved", io.saved.as_ref())]
         {
-            v.map_or(Ok(()), |v| self.own(op, arg, v))?;
+            v.map_or(Ok(()), |v| self.check_owner(op, arg, v))?;
         }
         for (arg, g) in [("da", &io.da), ("db", &io.db), ("dbias", &io.dbias)] {
-            g.as_ref().map_or(Ok(()), |g| self.own(op, arg, &g.out.as_view()))?;
+            g.as_ref().map_or(Ok(()), |g| self.check_owner(op, arg, &g.out.as_view()))?;
         }
         if !(out(&io.da) || out(&io.db) || out(&io.dbias)) {
             return Ok(());
         }
         let mut scratch = None;
         let dz = self.before_activation(p.act, io.dy, io.saved, &mut scratch)?;
-        let d = Term::new(&dz, steps(&dz, false));
+        let d = MatrixOperand::new(&dz, steps(&dz, false));
         let plan = |g: &GradMut<'_>, ext, a, b, trans, of: &View<'_>| {
             let v = g.out.as_view();
-            let y = Term::new(&v, steps(&v, trans));
+            let y = MatrixOperand::new(&v, steps(&v, trans));
             let beta = if g.accumulate { 1.0 } else { 0.0 };
             Gradient {
                 q: Product::plain(p, ext, dtype, a, b, (y, dtype), beta),
@@ -535,12 +547,12 @@ impl GemmOps for Engine {
             }
         };
         let da = io.da.as_ref().map(|g| {
-            let b = Term::new(&io.b, steps(&io.b, p.trans_b)).transposed();
+            let b = MatrixOperand::new(&io.b, steps(&io.b, p.trans_b)).transposed();
             let ext = Extents { batch: e.batch, m: e.m, n: e.k, k: e.n };
             plan(g, ext, d, b, p.trans_a, &io.a)
         });
         let db = io.db.as_ref().map(|g| {
-            let a = Term::new(&io.a, steps(&io.a, p.trans_a)).transposed();
+            let a = MatrixOperand::new(&io.a, steps(&io.a, p.trans_a)).transposed();
             let ext = Extents { batch: e.batch, m: e.k, n: e.n, k: e.m };
             plan(g, ext, a, d, p.trans_b, &io.b)
         });
@@ -560,14 +572,15 @@ impl GemmOps for Engine {
         let op = "gemm_grouped";
         let all = check_gemm_grouped(p, a, b, y)?;
         for ((a, b), y) in a.iter().zip(b).zip(&*y) {
-            self.own(op, "a", a)?;
-            self.own(op, "b", b)?;
-            self.own(op, "y", &y.as_view())?;
+            self.check_owner(op, "a", a)?;
+            self.check_owner(op, "b", b)?;
+            self.check_owner(op, "y", &y.as_view())?;
         }
         let product = |(((a, b), y), e): (((&View<'_>, &View<'_>), &ViewMut<'_>), Extents)| {
-            let (ta, tb) = (Term::new(a, steps(a, p.trans_a)), Term::new(b, steps(b, p.trans_b)));
+            let (ta, tb) =
+                (MatrixOperand::new(a, steps(a, p.trans_a)), MatrixOperand::new(b, steps(b, p.trans_b)));
             let v = y.as_view();
-            let y = (Term::new(&v, steps(&v, false)), v.dtype());
+            let y = (MatrixOperand::new(&v, steps(&v, false)), v.dtype());
             Product::plain(p, e, a.dtype(), ta, tb, y, 0.0)
         };
         let products: Vec<_> = a.iter().zip(b).zip(&*y).zip(all).map(product).collect();
@@ -587,14 +600,14 @@ impl GemmOps for Engine {
         let e = check_gemm_ragged(p, &a, &b, &offsets, &y)?;
         let (v, dt) = (y.as_view(), a.dtype());
         for (arg, v) in [("a", &a), ("b", &b), ("offsets", &offsets), ("y", &v)] {
-            self.own(op, arg, v)?;
+            self.check_owner(op, arg, v)?;
         }
-        let (ta, ty) = (Term::new(&a, steps(&a, false)), Term::new(&v, steps(&v, false)));
-        let mut tb = Term::new(&b, steps(&b, p.trans_b));
+        let (ta, ty) = (MatrixOperand::new(&a, steps(&a, false)), MatrixOperand::new(&v, steps(&v, false)));
+        let mut tb = MatrixOperand::new(&b, steps(&b, p.trans_b));
         tb.steps[2] = b.layout().strides()[0];
         // Groups start at any row: a load along the rows would not be aligned.
         let by_row = ta.steps[1] == 1;
-        let ta = Term { aligned: ta.aligned && by_row, ..ta };
+        let ta = MatrixOperand { aligned: ta.aligned && by_row, ..ta };
         let q = Product::plain(p, e, dt, ta, tb, (ty, v.dtype()), 0.0);
         let args = GemmRaggedArgs {
             a: ta.arg(),

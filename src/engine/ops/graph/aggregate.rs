@@ -123,7 +123,7 @@ impl<'a> Aggregate<'a> {
     }
 
     /// The unit that serves it: the general one, or one that knows the message (see `GK_LEAN`). `sums`: not a product.
-    fn unit(&self, w: &Walk, sums: bool) -> &'static str {
+    fn unit(&self, w: &AggregatePlan, sums: bool) -> &'static str {
         let extras = [self.own, self.own_stat, self.mask.map(|m| m.0), self.base, self.bias];
         // Those kernels hold the distance between rows, in bytes, in 32 bits.
         let near = self.inner * self.dtype.size() <= i32::MAX as usize;
@@ -189,7 +189,7 @@ pub(in crate::engine::ops) fn wide_rows<'a>(
 }
 
 /// Geometry of a walk over nodes or edges: vector width, work-items per row, blocks per axis.
-pub(in crate::engine::ops) struct Walk {
+pub(in crate::engine::ops) struct AggregatePlan {
     pub(in crate::engine::ops) wide: bool,
     pub(in crate::engine::ops) vecs: usize,
     pub(in crate::engine::ops) lanes: usize,
@@ -197,13 +197,13 @@ pub(in crate::engine::ops) struct Walk {
     pub(in crate::engine::ops) cuts: usize,
 }
 
-impl Walk {
+impl AggregatePlan {
     pub(in crate::engine::ops) fn new(dtype: DType, columns: usize, entries: usize, wide: bool) -> Self {
         let vecs = if wide { columns * dtype.size() / 16 } else { columns };
         let lanes = lanes(vecs);
         let cut = cut(lanes);
         let cuts = if entries > 2 * cut { entries.div_ceil(cut) } else { 0 };
-        Walk { wide, vecs, lanes, cut, cuts }
+        AggregatePlan { wide, vecs, lanes, cut, cuts }
     }
 
     /// Logarithms of `cut` and `lanes`, which are powers of two.
@@ -240,7 +240,13 @@ impl Walk {
 }
 
 impl Engine {
-    fn size_and_how(&self, p: &Aggregate<'_>, w: &Walk, red: i32, accumulate: bool) -> (DimsArg, DimsArg) {
+    fn size_and_how(
+        &self,
+        p: &Aggregate<'_>,
+        w: &AggregatePlan,
+        red: i32,
+        accumulate: bool,
+    ) -> (DimsArg, DimsArg) {
         let e = p.edges;
         let a_rows = if p.a_at_edge { e.edges } else { p.others };
         let size = [e.nodes, e.edges, p.columns(), p.inner, a_rows, w.cut_bits(), e.edges, p.others];
@@ -265,13 +271,13 @@ impl Engine {
         p.b.map_or((1, 0), |b| ((p.columns() / b.parts.max(1)).max(1), b.parts))
     }
 
-    fn walk(&self, p: &Aggregate<'_>, y: Option<View<'_>>) -> Walk {
+    fn plan_aggregate(&self, p: &Aggregate<'_>, y: Option<View<'_>>) -> AggregatePlan {
         let (span, _) = Self::spans(p);
         let full = p.b.filter(|_| span == 1).map(|b| b.v);
         let views = [p.a, full, p.own, y].into_iter().flatten();
         let w = 16 / p.dtype.size();
         let wide = wide_rows(p.dtype, p.inner, views) && (span == 1 || span.is_multiple_of(w));
-        Walk::new(p.dtype, p.columns(), p.edges.edges, wide)
+        AggregatePlan::new(p.dtype, p.columns(), p.edges.edges, wide)
     }
 
     /// Sums, means or products of the messages of each node.
@@ -280,7 +286,7 @@ impl Engine {
             To::Tensor(y, accumulate) => (Some(y), None, accumulate),
             To::Stat(s) => (None, Some(s), false),
         };
-        let w = self.walk(p, y);
+        let w = self.plan_aggregate(p, y);
         let (size, how) = self.size_and_how(p, &w, red as i32, accumulate);
         let (span, row) = Self::spans(p);
         let parts = self.scratch(arithmetic(p.dtype), 2 * w.cuts * p.columns())?;
@@ -324,7 +330,7 @@ impl Engine {
         if w.cuts == 0 || e.nodes == 0 {
             return Ok(());
         }
-        let args = AggregateJoinArgs {
+        let args = AggregateCombineArgs {
             rowptr,
             met,
             parts,
@@ -339,12 +345,12 @@ impl Engine {
             slope,
             alpha,
         };
-        self.launch(&AGGREGATE_JOIN, p.dtype, AGGREGATES[0], w.joins(), &args)
+        self.launch(&AGGREGATE_COMBINE, p.dtype, AGGREGATES[0], w.joins(), &args)
     }
 
     /// The extreme message of each node and its edge.
     pub(in crate::engine::ops) fn aggregate_best(&self, p: &Aggregate<'_>, to: &Best<'_>) -> Result<()> {
-        let w = self.walk(p, Some(to.y));
+        let w = self.plan_aggregate(p, Some(to.y));
         let (size, how) = self.size_and_how(p, &w, 0, false);
         let (span, row) = Self::spans(p);
         let room = 2 * w.cuts * p.columns();
@@ -357,7 +363,7 @@ impl Engine {
         let (least, none) = (i32::from(to.least), to.none);
         let (rowptr, y, arg) =
             (self.arg_in(&e.rowptr.view()), self.arg_in(&to.y), self.arg_opt(to.arg.as_ref()));
-        let args = AggregateBestArgs {
+        let args = AggregateExtremeArgs {
             rowptr,
             met,
             col: self.arg_opt(e.col().as_ref()),
@@ -379,13 +385,13 @@ impl Engine {
             none,
             code: code_of_op(p.op),
         };
-        self.launch(&AGGREGATE_BEST, p.dtype, p.unit(&w, true), w.nodes(e.nodes), &args)?;
+        self.launch(&AGGREGATE_EXTREME, p.dtype, p.unit(&w, true), w.nodes(e.nodes), &args)?;
         if w.cuts == 0 || e.nodes == 0 {
             return Ok(());
         }
         let args =
-            AggregateBestJoinArgs { rowptr, met, parts, ids, y, arg, size, how, least, wide_arg, none };
-        self.launch(&AGGREGATE_BEST_JOIN, p.dtype, AGGREGATES[0], w.joins(), &args)
+            AggregateExtremeCombineArgs { rowptr, met, parts, ids, y, arg, size, how, least, wide_arg, none };
+        self.launch(&AGGREGATE_EXTREME_COMBINE, p.dtype, AGGREGATES[0], w.joins(), &args)
     }
 
     /// Scratch for a statistic of this many elements.
@@ -395,7 +401,7 @@ impl Engine {
 
     fn own_groups(&self, op: &'static str, g: &Option<EdgeGroups<'_>>) -> Result<()> {
         let Some(g) = g else { return Ok(()) };
-        self.own_all(op, &[("rowptr", Some(g.rowptr)), ("col", g.col), ("perm", g.perm)])
+        self.check_owner_all(op, &[("rowptr", Some(g.rowptr)), ("col", g.col), ("perm", g.perm)])
     }
 
     /// All operands of a call: inputs, plans, outputs.
@@ -405,7 +411,7 @@ impl Engine {
         views: &[(&'static str, Option<View<'_>>)],
         plans: &[&Option<EdgeGroups<'_>>],
     ) -> Result<()> {
-        self.own_all(op, views)?;
+        self.check_owner_all(op, views)?;
         plans.iter().try_for_each(|g| self.own_groups(op, g))
     }
 }

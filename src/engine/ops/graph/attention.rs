@@ -4,14 +4,14 @@ use crate::buffer::{GradMut, View, ViewMut};
 use crate::driver::{DimsArg, Ptr};
 use crate::engine::Engine;
 use crate::engine::launch::{Grid, code_of_op, dims};
-use crate::engine::ops::graph::aggregate::{Walk, grad_view, out_view, wide_rows};
+use crate::engine::ops::graph::aggregate::{AggregatePlan, grad_view, out_view, wide_rows};
 use crate::engine::ops::graph::csr::Edges;
 use crate::error::Result;
 use crate::ops::graph::*;
 use crate::spec::kernels::graph::*;
 
 /// Flags of a walk over nodes.
-fn flags(e: &Edges<'_>, w: &Walk) -> usize {
+fn flags(e: &Edges<'_>, w: &AggregatePlan) -> usize {
     e.flags() | ((w.cuts > 0) as usize) << 3
 }
 
@@ -29,7 +29,8 @@ impl Engine {
         (top, sum): (Option<View<'_>>, View<'_>),
     ) -> Result<()> {
         let (dt, nodes, n) = (x.dtype(), edges.nodes, edges.edges);
-        let w = Walk::new(dt, columns, n, wide_rows(dt, columns, [Some(x), z].into_iter().flatten()));
+        let w =
+            AggregatePlan::new(dt, columns, n, wide_rows(dt, columns, [Some(x), z].into_iter().flatten()));
         // Work-items that share a node: as many as its edges need, and fit in a group that exchanges without barriers.
         let room = (32 / w.lanes).max(1);
         let ways = (n / nodes.max(1)).div_ceil(AT_ONCE).next_power_of_two().min(room);
@@ -58,11 +59,11 @@ impl Engine {
         if w.cuts == 0 || nodes == 0 {
             return Ok(());
         }
-        let args = EdgeNormJoinArgs { rowptr, met, parts, top, sum, size, flags };
-        self.launch(&EDGE_NORM_JOIN, dt, "", w.joins(), &args)
+        let args = EdgeNormCombineArgs { rowptr, met, parts, top, sum, size, flags };
+        self.launch(&EDGE_NORM_COMBINE, dt, "", w.joins(), &args)
     }
 
-    fn gat_size(s: &GatShape, e: &Edges<'_>, w: &Walk, others: usize) -> DimsArg {
+    fn gat_size(s: &GatShape, e: &Edges<'_>, w: &AggregatePlan, others: usize) -> DimsArg {
         let columns = s.heads * s.features;
         dims([e.nodes, e.edges, columns, s.features.max(1), others, w.cut_bits(), w.lane_bits(), flags(e, w)])
     }
@@ -71,7 +72,7 @@ impl Engine {
         let (dt, columns, e) = (p.row.dtype(), s.heads * s.features, p.edges);
         let dx = p.dx.map(|g| g.out.as_view());
         let wide = wide_rows(dt, s.features, [Some(p.row), Some(p.own), dx].into_iter().flatten());
-        let w = Walk::new(dt, columns, e.edges, wide);
+        let w = AggregatePlan::new(dt, columns, e.edges, wide);
         let stat = |n| self.statistics(dt, n);
         let vecs = e.nodes * w.vecs;
         let (pa, pb, ps) = (stat(if p.by_source { 0 } else { vecs })?, stat(vecs)?, stat(vecs)?);
@@ -112,8 +113,8 @@ impl Engine {
         self.launch(&GAT_BWD, dt, "", w.nodes(e.nodes), &args)?;
         if w.cuts > 0 && e.nodes > 0 {
             let args =
-                GatBwdJoinArgs { rowptr, met, own, parts, sums, dx, pa, pb, ps, size, wide, accumulate };
-            self.launch(&GAT_BWD_JOIN, dt, "", w.joins(), &args)?;
+                GatBwdCombineArgs { rowptr, met, own, parts, sums, dx, pa, pb, ps, size, wide, accumulate };
+            self.launch(&GAT_BWD_COMBINE, dt, "", w.joins(), &args)?;
         }
         let n = e.nodes * s.heads;
         let dscore = p.dscore.map(|g| g.out.as_view());
@@ -213,7 +214,7 @@ impl GraphAttentionOps for Engine {
         let (dt, columns) = (y.dtype(), s.heads * s.features);
         let edges =
             self.grouped(OP, s.targets, &io.dst, Some((&io.src, s.sources)), io.by_dst.as_ref(), false)?;
-        let w = Walk::new(dt, columns, s.edges, wide_rows(dt, s.features, [io.x, y]));
+        let w = AggregatePlan::new(dt, columns, s.edges, wide_rows(dt, s.features, [io.x, y]));
         let parts = self.statistics(dt, 2 * w.cuts * columns)?;
         let norms = self.statistics(dt, 4 * w.cuts * w.vecs)?;
         let size = Self::gat_size(&s, &edges, &w, s.sources);
@@ -243,8 +244,8 @@ impl GraphAttentionOps for Engine {
         if w.cuts == 0 || s.targets == 0 {
             return Ok(());
         }
-        let args = GatJoinArgs { rowptr, met, parts, norms, y, lse, size, wide };
-        self.launch(&GAT_JOIN, dt, "", w.joins(), &args)
+        let args = GatCombineArgs { rowptr, met, parts, norms, y, lse, size, wide };
+        self.launch(&GAT_COMBINE, dt, "", w.joins(), &args)
     }
 
     fn gat_bwd(&self, slope: f64, io: GatBwd<'_>) -> Result<()> {

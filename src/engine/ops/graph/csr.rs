@@ -4,7 +4,7 @@ use crate::buffer::{Buffer, View};
 use crate::dtype::DType;
 use crate::engine::Engine;
 use crate::engine::launch::{Grid, code_of_op};
-use crate::engine::ops::graph::aggregate::Walk;
+use crate::engine::ops::graph::aggregate::AggregatePlan;
 use crate::engine::ops::index::scatter::wide_index;
 use crate::error::Result;
 use crate::ops::graph::*;
@@ -209,7 +209,7 @@ impl Engine {
     }
 
     /// The long nodes that the cuts of a walk meet (`graph/graph.h`); empty where no node is long.
-    pub(in crate::engine::ops) fn long_nodes(&self, e: &Edges<'_>, w: &Walk) -> Result<Buffer> {
+    pub(in crate::engine::ops) fn long_nodes(&self, e: &Edges<'_>, w: &AggregatePlan) -> Result<Buffer> {
         let (rowptr, n) = (e.rowptr.view(), 2 * w.cuts);
         let met = self.scratch(DType::I32, n)?;
         let args = PlanCutsArgs {
@@ -292,7 +292,7 @@ impl CsrOps for Engine {
             ("perm", perm),
             ("out_values", values),
         ];
-        self.own_all(OP, &views)?;
+        self.check_owner_all(OP, &views)?;
         // The list to sort by, the order that its sort gives, and what becomes the columns.
         let (positions, columns) = match (op, io.col) {
             (Csr::Transpose, Some(c)) => {

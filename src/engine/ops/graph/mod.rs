@@ -47,7 +47,7 @@ impl Engine {
         let (dt, edges) = (out.dtype(), p.left.numel());
         let b = p.right.map(|r| r.1);
         let wide = wide_rows(dt, inner, [Some(p.a), b, Some(*out)].into_iter().flatten());
-        let w = Walk::new(dt, outer * inner, 0, wide);
+        let w = AggregatePlan::new(dt, outer * inner, 0, wide);
         let saved = p.degree.or(p.mask).is_some_and(|v| v.dtype() == DType::I64);
         let args = EdgeMapArgs {
             left: self.arg_in(&p.left),
@@ -195,7 +195,7 @@ impl Engine {
         let v = out.out.as_view();
         let dt = v.dtype();
         let wide = wide_rows(dt, inner, [x, z, u, y, Some(v)].into_iter().flatten());
-        let w = Walk::new(dt, outer * inner, 0, wide);
+        let w = AggregatePlan::new(dt, outer * inner, 0, wide);
         let edges = node.numel();
         let args = EdgeApplyArgs {
             node: self.arg_in(node),
@@ -246,7 +246,7 @@ impl GraphOps for Engine {
         const OP: &str = "degree";
         check_degree(&dst, &degree)?;
         let v = degree.as_view();
-        self.own_all(OP, &[("dst", dst), ("degree", v)])?;
+        self.check_owner_all(OP, &[("dst", dst), ("degree", v)])?;
         let edges = self.grouped(OP, v.numel(), &dst, None, None, false)?;
         self.counts(&edges, &v)
     }
@@ -486,7 +486,7 @@ impl GraphOps for Engine {
         const OP: &str = "sddmm";
         let s = check_sddmm(op, &src, &dst, &x, &y, &out)?;
         let v = out.as_view();
-        self.own_all(OP, &[("src", src), ("dst", dst), ("x", x), ("y", y), ("out", v)])?;
+        self.check_owner_all(OP, &[("src", src), ("dst", dst), ("x", x), ("y", y), ("out", v)])?;
         let right = Some((dst, y, s.targets));
         let p = Pair { op: OP, left: src, a: x, a_rows: s.sources, right, degree: None, mask: None };
         let how = match op {
@@ -591,7 +591,7 @@ impl GraphOps for Engine {
                 mask: io.arg.filter(|_| extreme),
             };
             let wide = wide_rows(dt, s.inner, [io.dy, out]);
-            let w = Walk::new(dt, s.outer * s.inner, s.sources, wide);
+            let w = AggregatePlan::new(dt, s.outer * s.inner, s.sources, wide);
             // Where the edges of each node are known and their rows are whole sectors of memory, a row of dy is read once.
             return match &io.groups {
                 Some(g) if wide && s.inner * dt.size() >= 64 => self.group_spread(&p, g, &w, &s, &io.dsrc),
@@ -642,7 +642,7 @@ impl Engine {
         &self,
         p: &Pair<'_>,
         groups: &EdgeGroups<'_>,
-        w: &Walk,
+        w: &AggregatePlan,
         s: &GroupShape,
         dsrc: &GradMut<'_>,
     ) -> Result<()> {

@@ -86,7 +86,7 @@ impl IndexOps for Engine {
         const OP: &str = "index_select";
         check_index_select(axis, &x, &index, &y)?;
         let v = y.out.as_view();
-        self.own_all(OP, &[("x", x), ("index", index), ("y", v)])?;
+        self.check_owner_all(OP, &[("x", x), ("index", index), ("y", v)])?;
         let mut home = None;
         let x = self.packed(&x, &mut home)?;
         self.select_rows(OP, axis, &x, &index, &v, y.accumulate)
@@ -124,7 +124,7 @@ impl IndexOps for Engine {
         const OP: &str = "index_fill";
         check_index_fill(axis, &index, &y)?;
         let y = y.as_view();
-        self.own_all(OP, &[("index", index), ("y", y)])?;
+        self.check_owner_all(OP, &[("index", index), ("y", y)])?;
         let (outer, size, inner) = around(y.shape(), axis);
         let items = Items::new(inner, false, &[&y]);
         let shape = [outer, index.numel(), items.row];
@@ -151,7 +151,7 @@ impl IndexOps for Engine {
         const OP: &str = "gather";
         check_gather(axis, &x, &index, &y)?;
         let v = y.out.as_view();
-        self.own_all(OP, &[("x", x), ("index", index), ("y", v)])?;
+        self.check_owner_all(OP, &[("x", x), ("index", index), ("y", v)])?;
         let mut home = None;
         let x = self.packed(&x, &mut home)?;
         let (n, strides) = (index.numel(), row_major(x.shape()));
@@ -194,13 +194,13 @@ impl IndexOps for Engine {
     ) -> Result<()> {
         const OP: &str = "scatter_bwd";
         check_scatter_bwd(axis, &dy, &index, dx.as_ref(), dsrc.as_ref())?;
-        self.own_all(OP, &[("dy", dy), ("index", index)])?;
+        self.check_owner_all(OP, &[("dy", dy), ("index", index)])?;
         let mut home = None;
         let dy = self.packed(&dy, &mut home)?;
         let (n, k) = (dy.numel(), index.numel());
         if let Some(g) = &dx {
             let v = g.out.as_view();
-            self.own(OP, "dx", &v)?;
+            self.check_owner(OP, "dx", &v)?;
             let mask = self.scratch(DType::U8, n)?;
             let mask = mask.view();
             self.fill_pattern(&[0], &mask)?;
@@ -227,7 +227,7 @@ impl IndexOps for Engine {
         }
         if let Some(g) = dsrc.as_ref().filter(|_| k > 0) {
             let v = g.out.as_view();
-            self.own(OP, "dsrc", &v)?;
+            self.check_owner(OP, "dsrc", &v)?;
             let plan = self.scatter_plan(OP, axis, dy.shape(), &index)?;
             self.scatter_last_bwd(&plan, &dy, &v, g.accumulate)?;
         }
@@ -262,9 +262,12 @@ impl IndexOps for Engine {
     ) -> Result<()> {
         const OP: &str = "scatter_reduce_bwd";
         check_scatter_reduce_bwd(axis, &io)?;
-        self.own_all(OP, &[("dy", io.dy), ("x", io.x), ("index", io.index), ("src", io.src), ("y", io.y)])?;
+        self.check_owner_all(
+            OP,
+            &[("dy", io.dy), ("x", io.x), ("index", io.index), ("src", io.src), ("y", io.y)],
+        )?;
         for (arg, g) in [("dx", &io.dx), ("dsrc", &io.dsrc)] {
-            g.as_ref().map_or(Ok(()), |g| self.own(OP, arg, &g.out.as_view()))?;
+            g.as_ref().map_or(Ok(()), |g| self.check_owner(OP, arg, &g.out.as_view()))?;
         }
         let (n, k, dtype) = (io.x.numel(), io.src.numel(), io.x.dtype());
         if n == 0 {
@@ -350,8 +353,8 @@ impl IndexOps for Engine {
         const OP: &str = "index_put";
         let common = check_index_put(accumulate, index, &v, &y)?;
         let y = y.as_view();
-        self.own_all(OP, &[("v", v), ("y", y)])?;
-        index.iter().try_for_each(|i| self.own(OP, "index", i))?;
+        self.check_owner_all(OP, &[("v", v), ("y", y)])?;
+        index.iter().try_for_each(|i| self.check_owner(OP, "index", i))?;
         if v.numel() == 0 {
             return Ok(());
         }
@@ -371,7 +374,7 @@ impl IndexOps for Engine {
         const OP: &str = "masked_scatter";
         check_masked_scatter(&mask, &src, &y)?;
         let y = y.as_view();
-        self.own_all(OP, &[("mask", mask), ("src", src), ("y", y)])?;
+        self.check_owner_all(OP, &[("mask", mask), ("src", src), ("y", y)])?;
         self.masked_move(OP, Masked::Consume, &mask, &src, &y, None, false)
     }
 
@@ -379,7 +382,7 @@ impl IndexOps for Engine {
         const OP: &str = "masked_select";
         check_masked_select(&mask, &x, &y, &count)?;
         let (y, count) = (y.as_view(), count.as_view());
-        self.own_all(OP, &[("mask", mask), ("x", x), ("y", y), ("count", count)])?;
+        self.check_owner_all(OP, &[("mask", mask), ("x", x), ("y", y), ("count", count)])?;
         self.masked_move(OP, Masked::Select, &mask, &x, &y, Some(&count), false)
     }
 
@@ -387,7 +390,7 @@ impl IndexOps for Engine {
         const OP: &str = "masked_select_bwd";
         check_masked_select_bwd(&mask, &dy, &dx)?;
         let v = dx.out.as_view();
-        self.own_all(OP, &[("mask", mask), ("dy", dy), ("dx", v)])?;
+        self.check_owner_all(OP, &[("mask", mask), ("dy", dy), ("dx", v)])?;
         self.masked_move(OP, Masked::Spread, &mask, &dy, &v, None, dx.accumulate)
     }
 
@@ -395,7 +398,7 @@ impl IndexOps for Engine {
         const OP: &str = "nonzero";
         check_nonzero(&x, &index, &count)?;
         let (index, count) = (index.as_view(), count.as_view());
-        self.own_all(OP, &[("x", x), ("index", index), ("count", count)])?;
+        self.check_owner_all(OP, &[("x", x), ("index", index), ("count", count)])?;
         let n = x.numel();
         if n == 0 {
             return self.fill_pattern(&[0; 8], &count);
@@ -424,7 +427,7 @@ impl IndexOps for Engine {
         const OP: &str = "one_hot";
         check_one_hot(&ids, &y)?;
         let y = y.as_view();
-        self.own_all(OP, &[("ids", ids), ("y", y)])?;
+        self.check_owner_all(OP, &[("ids", ids), ("y", y)])?;
         let (n, classes) = (y.numel(), y.shape()[ids.shape().len()]);
         let args = OneHotArgs {
             ids: self.arg_in(&ids),

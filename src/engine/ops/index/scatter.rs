@@ -135,9 +135,9 @@ impl Engine {
         y: &View<'_>,
         home: &'a mut Option<Buffer>,
     ) -> Result<Option<Sources<'a>>> {
-        self.own(op, "index", index)?;
-        self.own(op, "src", src)?;
-        self.own(op, "y", y)?;
+        self.check_owner(op, "index", index)?;
+        self.check_owner(op, "src", src)?;
+        self.check_owner(op, "y", y)?;
         if src.numel() == 0 {
             return Ok(None);
         }
@@ -394,7 +394,7 @@ impl Engine {
         if runs == 1 {
             return Ok(());
         }
-        let args = ScatterReduceJoinArgs {
+        let args = ScatterReduceCombineArgs {
             keys,
             y,
             stat,
@@ -411,7 +411,7 @@ impl Engine {
             include,
             alpha,
         };
-        self.launch(&SCATTER_REDUCE_JOIN, dtype, "", Grid::Stride((runs - 1) * columns), &args)
+        self.launch(&SCATTER_REDUCE_COMBINE, dtype, "", Grid::Stride((runs - 1) * columns), &args)
     }
 }
 

@@ -240,7 +240,7 @@ impl Engine {
     }
 
     fn own_batch(&self, op: &'static str, x: &[View<'_>], ids: Option<View<'_>>) -> Result<()> {
-        x.iter().chain(&ids).try_for_each(|v| self.own(op, "x", v))
+        x.iter().chain(&ids).try_for_each(|v| self.check_owner(op, "x", v))
     }
 
     fn contrast_grad(
@@ -368,7 +368,7 @@ impl BatchLossOps for Engine {
         const OP: &str = "batch_loss";
         let s = check_batch_loss(kind, &io)?;
         self.own_batch(OP, &s.x, io.ids)?;
-        self.own(OP, "loss", &io.loss.as_view())?;
+        self.check_owner(OP, "loss", &io.loss.as_view())?;
         let p = self.prepare_batch(OP, kind, &s, io.ids.as_ref())?;
         self.finish_items(s.x[0].dtype(), &p.items, p.n, p.how, Some(&io.loss), None)
     }
@@ -377,9 +377,9 @@ impl BatchLossOps for Engine {
         const OP: &str = "batch_loss_bwd";
         let s = check_batch_loss_bwd(kind, &io)?;
         self.own_batch(OP, &s.x, io.ids)?;
-        self.own(OP, "gy", &io.gy)?;
+        self.check_owner(OP, "gy", &io.gy)?;
         for d in io.dx.iter().flatten() {
-            self.own(OP, "dx", &d.out.as_view())?;
+            self.check_owner(OP, "dx", &d.out.as_view())?;
         }
         let (dt, n, e) = (s.x[0].dtype(), s.rows, s.width);
         let p = self.prepare_batch(OP, kind, &s, io.ids.as_ref())?;

@@ -219,7 +219,7 @@ impl Engine {
         if let Some(prob) = probs {
             let positions = x.n * x.s;
             let sums = self.scratch(acc, positions)?;
-            let args = XentProbSumArgs {
+            let args = CrossEntropyProbSumArgs {
                 prob: self.arg_in(prob),
                 w: self.arg_opt(weight),
                 sum: self.arg_in(&sums.view()),
@@ -228,13 +228,20 @@ impl Engine {
                 S: x.s as i64,
                 smooth,
             };
-            self.launch(&XENT_PROB_SUM, dt, "", Grid::Blocks([positions.min(1 << 20), 1, 1]), &args)?;
+            self.launch(
+                &CROSS_ENTROPY_PROB_SUM,
+                dt,
+                "",
+                Grid::Blocks([positions.min(1 << 20), 1, 1]),
+                &args,
+            )?;
             return Ok(Some(sums));
         }
         let Some(w) = weight.filter(|_| smooth != 0.0) else { return Ok(None) };
         let sum = self.scratch(acc, 1)?;
-        let args = XentWeightSumArgs { w: self.arg_in(w), sum: self.arg_in(&sum.view()), C: x.c as i64 };
-        self.launch(&XENT_WEIGHT_SUM, dt, "", Grid::Blocks([1, 1, 1]), &args)?;
+        let args =
+            CrossEntropyWeightSumArgs { w: self.arg_in(w), sum: self.arg_in(&sum.view()), C: x.c as i64 };
+        self.launch(&CROSS_ENTROPY_WEIGHT_SUM, dt, "", Grid::Blocks([1, 1, 1]), &args)?;
         Ok(Some(sum))
     }
 }
@@ -243,7 +250,7 @@ impl LossOps for Engine {
     fn loss(&self, kind: Loss, reduction: Reduction, io: LossFwd<'_>) -> Result<()> {
         const OP: &str = "loss";
         check_loss(kind, reduction, &io)?;
-        self.own_all(
+        self.check_owner_all(
             OP,
             &[
                 ("p", Some(io.p)),
@@ -277,7 +284,7 @@ impl LossOps for Engine {
     fn loss_bwd(&self, kind: Loss, reduction: Reduction, io: LossBwd<'_>) -> Result<()> {
         const OP: &str = "loss_bwd";
         check_loss_bwd(kind, reduction, &io)?;
-        self.own_all(
+        self.check_owner_all(
             OP,
             &[
                 ("gy", Some(io.gy)),
@@ -289,7 +296,7 @@ impl LossOps for Engine {
         )?;
         for (arg, g) in [("dp", &io.dp), ("dt", &io.dt)] {
             if let Some(g) = g {
-                self.own(OP, arg, &g.out.as_view())?;
+                self.check_owner(OP, arg, &g.out.as_view())?;
             }
         }
         let (n, dt) = (io.p.numel(), io.p.dtype());
@@ -323,9 +330,9 @@ impl LossOps for Engine {
     fn loss_list(&self, kind: Loss, terms: &[LossTerm<'_>], mut loss: ViewMut<'_>) -> Result<()> {
         const OP: &str = "loss_list";
         check_loss_list(kind, terms, &loss)?;
-        self.own(OP, "loss", &loss.as_view())?;
+        self.check_owner(OP, "loss", &loss.as_view())?;
         for x in terms {
-            self.own_all(OP, &[("p", Some(x.p)), ("t", x.t)])?;
+            self.check_owner_all(OP, &[("p", Some(x.p)), ("t", x.t)])?;
         }
         if terms.is_empty() {
             return ShapeOps::fill(self, 0.0, loss);
@@ -350,9 +357,9 @@ impl LossOps for Engine {
     ) -> Result<()> {
         const OP: &str = "loss_list_bwd";
         check_loss_list_bwd(kind, &gy, terms, dp)?;
-        self.own(OP, "gy", &gy)?;
+        self.check_owner(OP, "gy", &gy)?;
         for (x, d) in terms.iter().zip(dp.iter()) {
-            self.own_all(OP, &[("p", Some(x.p)), ("t", x.t), ("dp", Some(d.out.as_view()))])?;
+            self.check_owner_all(OP, &[("p", Some(x.p)), ("t", x.t), ("dp", Some(d.out.as_view()))])?;
         }
         for (x, d) in terms.iter().zip(dp).filter(|(x, _)| x.p.numel() > 0) {
             let io = LossBwd {
@@ -372,7 +379,7 @@ impl LossOps for Engine {
     fn cross_entropy(&self, p: &CrossEntropy, io: CrossEntropyFwd<'_>) -> Result<()> {
         const OP: &str = "cross_entropy";
         let x = check_cross_entropy(p, &io)?;
-        self.own_all(
+        self.check_owner_all(
             OP,
             &[
                 ("x", Some(io.x)),
@@ -392,7 +399,7 @@ impl LossOps for Engine {
             None => None,
         };
         let (ids, probs) = if x.probs { (None, Some(io.target)) } else { (Some(io.target), None) };
-        let args = XentInnerArgs {
+        let args = CrossEntropyInnerArgs {
             x: self.arg_in(&io.x),
             ids: self.arg_opt(ids.as_ref()),
             wide_ids: flag(io.target.dtype() == DType::I64),
@@ -414,13 +421,13 @@ impl LossOps for Engine {
         if positions > 0 && x.s == 1 {
             let lanes = lanes_for(x.c);
             let blocks = x.n.div_ceil(BLOCK as usize / lanes).min(1 << 20);
-            let args = args_from! { args => XentRowsArgs
+            let args = args_from! { args => CrossEntropyRowsArgs
                 [x ids wide_ids prob probs w lse y item weight err code N C ignore smooth]
                 { lanes: lanes as i32, wide: flag(aligned16(&io.x)) }
             };
-            self.launch(&XENT_ROWS, dt, "", Grid::Blocks([blocks, 1, 1]), &args)?;
+            self.launch(&CROSS_ENTROPY_ROWS, dt, "", Grid::Blocks([blocks, 1, 1]), &args)?;
         } else if positions > 0 {
-            self.launch(&XENT_INNER, dt, "", Grid::Stride(positions), &args)?;
+            self.launch(&CROSS_ENTROPY_INNER, dt, "", Grid::Stride(positions), &args)?;
         }
         let Some(items) = items else { return Ok(()) };
         let how = Finish::new(p.reduction == Reduction::Mean, if x.probs { positions as f64 } else { -1.0 });
@@ -431,7 +438,7 @@ impl LossOps for Engine {
         const OP: &str = "cross_entropy_bwd";
         let x = check_cross_entropy_bwd(p, &io)?;
         let den = io.den.filter(|_| p.reduction == Reduction::Mean);
-        self.own_all(
+        self.check_owner_all(
             OP,
             &[
                 ("gy", Some(io.gy)),
@@ -451,7 +458,7 @@ impl LossOps for Engine {
         let (ids, probs) = if x.probs { (None, Some(io.target)) } else { (Some(io.target), None) };
         let sums = self.softmax_factors(&x, p.label_smoothing, probs.as_ref(), io.weight.as_ref(), dt)?;
         let dx = &io.dx.out;
-        let args = XentBwdInnerArgs {
+        let args = CrossEntropyBwdInnerArgs {
             x: self.arg_in(&io.x),
             ids: self.arg_opt(ids.as_ref()),
             wide_ids: flag(io.target.dtype() == DType::I64),
@@ -478,12 +485,12 @@ impl LossOps for Engine {
             let lanes = lanes_for(x.c);
             let blocks = x.n.div_ceil(BLOCK as usize / lanes).min(1 << 20);
             let wide = flag(aligned16(&io.x) && aligned16(&dx.as_view()));
-            let args = args_from! { args => XentBwdRowsArgs
+            let args = args_from! { args => CrossEntropyBwdRowsArgs
                 [x ids wide_ids prob probs w wsums lse gy each gy_f32 den dx err code N C ignore smooth accumulate]
                 { lanes: lanes as i32, wide }
             };
-            return self.launch(&XENT_BWD_ROWS, dt, "", Grid::Blocks([blocks, 1, 1]), &args);
+            return self.launch(&CROSS_ENTROPY_BWD_ROWS, dt, "", Grid::Blocks([blocks, 1, 1]), &args);
         }
-        self.launch(&XENT_BWD_INNER, dt, "", Grid::Stride(positions), &args)
+        self.launch(&CROSS_ENTROPY_BWD_INNER, dt, "", Grid::Stride(positions), &args)
     }
 }

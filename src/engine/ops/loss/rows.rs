@@ -212,8 +212,8 @@ impl RowLossOps for Engine {
     fn row_loss(&self, kind: RowLoss, reduction: Reduction, io: RowLossFwd<'_>) -> Result<()> {
         const OP: &str = "row_loss";
         let shape = check_row_loss(kind, reduction, &io)?;
-        self.own_all(OP, &io.x.map(|v| ("x", v)))?;
-        self.own_all(OP, &[("ids", io.ids), ("mask", io.mask), ("loss", Some(io.loss.as_view()))])?;
+        self.check_owner_all(OP, &io.x.map(|v| ("x", v)))?;
+        self.check_owner_all(OP, &[("ids", io.ids), ("mask", io.mask), ("loss", Some(io.loss.as_view()))])?;
         if let Some(m) = margin_kernel(kind) {
             return self.margin_loss(OP, &m, &shape, reduction, &io);
         }
@@ -231,10 +231,10 @@ impl RowLossOps for Engine {
     fn row_loss_bwd(&self, kind: RowLoss, reduction: Reduction, io: RowLossBwd<'_>) -> Result<()> {
         const OP: &str = "row_loss_bwd";
         let shape = check_row_loss_bwd(kind, reduction, &io)?;
-        self.own_all(OP, &io.x.map(|v| ("x", v)))?;
-        self.own_all(OP, &[("ids", io.ids), ("mask", io.mask), ("gy", Some(io.gy))])?;
+        self.check_owner_all(OP, &io.x.map(|v| ("x", v)))?;
+        self.check_owner_all(OP, &[("ids", io.ids), ("mask", io.mask), ("gy", Some(io.gy))])?;
         for d in io.dx.iter().flatten() {
-            self.own(OP, "dx", &d.out.as_view())?;
+            self.check_owner(OP, "dx", &d.out.as_view())?;
         }
         if let Some(m) = margin_kernel(kind) {
             return self.margin_loss_bwd(OP, &m, &shape, reduction, &io);

@@ -109,7 +109,7 @@ impl SequenceLossOps for Engine {
     fn seq_loss(&self, kind: SeqLoss, reduction: Reduction, io: SeqLossFwd<'_>) -> Result<()> {
         const OP: &str = "seq_loss";
         let s = check_seq_loss(kind, reduction, &io)?;
-        self.own_all(
+        self.check_owner_all(
             OP,
             &[
                 ("x", Some(io.x)),
@@ -152,7 +152,7 @@ impl SequenceLossOps for Engine {
     fn seq_loss_bwd(&self, kind: SeqLoss, reduction: Reduction, io: SeqLossBwd<'_>) -> Result<()> {
         const OP: &str = "seq_loss_bwd";
         let s = check_seq_loss_bwd(kind, reduction, &io)?;
-        self.own_all(
+        self.check_owner_all(
             OP,
             &[
                 ("gy", Some(io.gy)),

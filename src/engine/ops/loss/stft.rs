@@ -109,7 +109,7 @@ impl StftLossOps for Engine {
     fn stft_loss(&self, resolutions: &[StftResolution], io: StftLossFwd<'_>) -> Result<()> {
         const OP: &str = "stft_loss";
         let size = check_stft_loss(resolutions, &io)?;
-        self.own_all(OP, &[("p", io.p), ("t", io.t), ("loss", io.loss.as_view())])?;
+        self.check_owner_all(OP, &[("p", io.p), ("t", io.t), ("loss", io.loss.as_view())])?;
         let factor = 1.0 / resolutions.len() as f64;
         for (i, &r) in resolutions.iter().enumerate() {
             let x = self.stft_pass(r, &io.p, &io.t, size)?;
@@ -121,7 +121,7 @@ impl StftLossOps for Engine {
     fn stft_loss_bwd(&self, resolutions: &[StftResolution], io: StftLossBwd<'_>) -> Result<()> {
         const OP: &str = "stft_loss_bwd";
         let size = check_stft_loss_bwd(resolutions, &io)?;
-        self.own_all(OP, &[("gy", io.gy), ("p", io.p), ("t", io.t), ("dp", io.dp.out.as_view())])?;
+        self.check_owner_all(OP, &[("gy", io.gy), ("p", io.p), ("t", io.t), ("dp", io.dp.out.as_view())])?;
         let (n, dt, acc) = (io.p.numel(), io.p.dtype(), io.p.dtype().accumulator());
         if n == 0 {
             return Ok(());

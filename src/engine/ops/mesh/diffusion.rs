@@ -78,7 +78,7 @@ impl Engine {
         }
     }
 
-    fn heat_product(&self, a: View<'_>, b: View<'_>, y: GradMut<'_>, trans: (bool, bool)) -> Result<()> {
+    fn diffusion_product(&self, a: View<'_>, b: View<'_>, y: GradMut<'_>, trans: (bool, bool)) -> Result<()> {
         let (p, io) = product(a, b, y, Gemm::new().trans(trans.0, trans.1));
         self.gemm(&p, io)
     }
@@ -86,9 +86,9 @@ impl Engine {
     fn own_heat(&self, op: &'static str, heat: &Heat<'_>) -> Result<()> {
         match *heat {
             Heat::Eigen { phi, lam, mass } => {
-                self.own_all(op, &[("phi", Some(phi)), ("lam", Some(lam)), ("mass", mass)])
+                self.check_owner_all(op, &[("phi", Some(phi)), ("lam", Some(lam)), ("mass", mass)])
             }
-            Heat::Direct { laplacian } => self.own(op, "laplacian", &laplacian),
+            Heat::Direct { laplacian } => self.check_owner(op, "laplacian", &laplacian),
         }
     }
 
@@ -112,10 +112,10 @@ impl Engine {
     }
 
     /// exp(-lam t_s) * s_hat for all scales: [B * K, S * C].
-    fn spread(&self, s: &HeatShape, s_hat: &View<'_>, lam: &View<'_>, t: &View<'_>) -> Result<Buffer> {
+    fn spread(&self, s: &DiffusionShape, s_hat: &View<'_>, lam: &View<'_>, t: &View<'_>) -> Result<Buffer> {
         let n = s.batch * s.comps * s.scales * s.channels;
         let out = self.scratch(s_hat.dtype(), n)?;
-        let args = HeatSpreadArgs {
+        let args = DiffusionSpreadArgs {
             x: self.arg_in(s_hat),
             lam: self.arg_in(lam),
             t: self.arg_in(t),
@@ -126,21 +126,21 @@ impl Engine {
             channels: s.channels as i32,
             per_channel: i32::from(s.per_channel),
         };
-        self.launch(&HEAT_SPREAD, s_hat.dtype(), "", Grid::Stride(n), &args)?;
+        self.launch(&DIFFUSION_SPREAD, s_hat.dtype(), "", Grid::Stride(n), &args)?;
         Ok(out)
     }
 
     /// y (+)= sum over scales, decayed where `lam` is given.
     fn fold(
         &self,
-        s: &HeatShape,
+        s: &DiffusionShape,
         d: &View<'_>,
         lam: Option<&View<'_>>,
         t: &View<'_>,
         y: &GradMut<'_>,
     ) -> Result<()> {
         let v = y.out.as_view();
-        let args = HeatFoldArgs {
+        let args = DiffusionFoldArgs {
             d: self.arg_in(d),
             lam: self.arg_opt(lam),
             t: self.arg_in(t),
@@ -152,13 +152,13 @@ impl Engine {
             per_channel: i32::from(s.per_channel),
             accumulate: i32::from(y.accumulate),
         };
-        self.launch(&HEAT_FOLD, v.dtype(), "", Grid::Stride(v.numel()), &args)
+        self.launch(&DIFFUSION_FOLD, v.dtype(), "", Grid::Stride(v.numel()), &args)
     }
 
     /// dt (+)= - sums of w p q.
-    fn heat_times(
+    fn diffusion_times(
         &self,
-        s: &HeatShape,
+        s: &DiffusionShape,
         p: &View<'_>,
         q: &View<'_>,
         lam: Option<&View<'_>>,
@@ -170,7 +170,7 @@ impl Engine {
         if s.channels == 0 {
             return if dt.accumulate { Ok(()) } else { self.fill_pattern(&[0; 8], &v) };
         }
-        let args = HeatTimesArgs {
+        let args = DiffusionTimesArgs {
             p: self.arg_in(p),
             q: self.arg_in(q),
             lam: self.arg_opt(lam),
@@ -182,13 +182,13 @@ impl Engine {
             per_channel: i32::from(s.per_channel),
             accumulate: i32::from(dt.accumulate),
         };
-        self.launch(&HEAT_TIMES, v.dtype(), "", Grid::Blocks([v.numel(), 1, 1]), &args)
+        self.launch(&DIFFUSION_TIMES, v.dtype(), "", Grid::Blocks([v.numel(), 1, 1]), &args)
     }
 
     /// exp(-t M^T) of x for all scales: [B, V, S * C].
     fn flow(
         &self,
-        s: &HeatShape,
+        s: &DiffusionShape,
         m: &View<'_>,
         x: &View<'_>,
         t: &View<'_>,
@@ -198,7 +198,7 @@ impl Engine {
         let grid = [s.scales, s.channels.div_ceil(COLS), s.batch];
         let blocks: usize = if s.nodes == 0 { 0 } else { grid.iter().product() };
         let room = self.scratch(x.dtype(), blocks * 3 * s.nodes * COLS)?;
-        let args = HeatFlowArgs {
+        let args = DiffusionFlowArgs {
             m: self.arg_in(m),
             x: self.arg_in(x),
             t: self.arg_in(t),
@@ -210,7 +210,13 @@ impl Engine {
             per_channel: i32::from(s.per_channel),
             x_has_scales: i32::from(x_has_scales),
         };
-        self.launch(&HEAT_FLOW, x.dtype(), "", Grid::Blocks(if blocks == 0 { [0; 3] } else { grid }), &args)?;
+        self.launch(
+            &DIFFUSION_FLOW,
+            x.dtype(),
+            "",
+            Grid::Blocks(if blocks == 0 { [0; 3] } else { grid }),
+            &args,
+        )?;
         Ok(out)
     }
 
@@ -222,7 +228,7 @@ impl Engine {
         Ok(out)
     }
 
-    fn diffuse(&self, s: &HeatShape, io: Diffusion<'_>) -> Result<()> {
+    fn diffuse(&self, s: &DiffusionShape, io: Diffusion<'_>) -> Result<()> {
         let dt = io.x.dtype();
         let sc = s.scales * s.channels;
         let (b, v, k, c, o) = (s.batch, s.nodes, s.comps, s.channels, s.outputs);
@@ -239,10 +245,10 @@ impl Engine {
                     }
                 };
                 let saved = s_hat.as_view();
-                self.heat_product(phim, io.x.reshape(&[b, v, c])?, s_hat.into(), (true, false))?;
+                self.diffusion_product(phim, io.x.reshape(&[b, v, c])?, s_hat.into(), (true, false))?;
                 let coef = self.spread(s, &saved, &lam, &io.t)?;
                 let mixed = self.scratch(dt, b * k * o)?;
-                self.heat_product(
+                self.diffusion_product(
                     coef.shaped(&[b * k, sc])?,
                     io.w,
                     matrix(&mixed, &[b * k, o])?.into(),
@@ -262,7 +268,7 @@ impl Engine {
         }
     }
 
-    fn diffuse_bwd(&self, s: &HeatShape, io: DiffusionBwd<'_>) -> Result<()> {
+    fn diffuse_bwd(&self, s: &DiffusionShape, io: DiffusionBwd<'_>) -> Result<()> {
         let dt = io.x.dtype();
         let sc = s.scales * s.channels;
         let (b, v, k, c, o) = (s.batch, s.nodes, s.comps, s.channels, s.outputs);
@@ -279,28 +285,28 @@ impl Engine {
                     None => {
                         home = self.scratch(dt, b * k * c)?;
                         let out = matrix(&home, &[b, k, c])?;
-                        self.heat_product(phim, io.x.reshape(&[b, v, c])?, out.into(), (true, false))?;
+                        self.diffusion_product(phim, io.x.reshape(&[b, v, c])?, out.into(), (true, false))?;
                         home.view()
                     }
                 };
                 let g = self.scratch(dt, b * k * o)?;
                 let out = matrix(&g, &[b, k, o])?;
-                self.heat_product(phi, io.dy.reshape(&[b, v, o])?, out.into(), (true, false))?;
+                self.diffusion_product(phi, io.dy.reshape(&[b, v, o])?, out.into(), (true, false))?;
                 let coef = self.spread(s, &s_hat, &lam, &io.t)?;
                 let g = g.shaped(&[b * k, o])?;
                 if let Some(dw) = io.dw {
-                    self.heat_product(g, coef.shaped(&[b * k, sc])?, dw, (true, false))?;
+                    self.diffusion_product(g, coef.shaped(&[b * k, sc])?, dw, (true, false))?;
                 }
                 let dcoef = self.scratch(dt, b * k * sc)?;
-                self.heat_product(g, io.w, matrix(&dcoef, &[b * k, sc])?.into(), (false, false))?;
+                self.diffusion_product(g, io.w, matrix(&dcoef, &[b * k, sc])?.into(), (false, false))?;
                 if let Some(times) = &io.dt {
-                    self.heat_times(s, &coef.view(), &dcoef.view(), Some(&lam), b * k, times)?;
+                    self.diffusion_times(s, &coef.view(), &dcoef.view(), Some(&lam), b * k, times)?;
                 }
                 if let Some(GradMut { out, accumulate, .. }) = io.dx {
                     let ds = self.scratch(dt, b * k * c)?;
                     self.fold(s, &dcoef.view(), Some(&lam), &io.t, &matrix(&ds, &[b, k, c])?.into())?;
                     let out = out.reshape(&[b, v, c])?.grad(accumulate);
-                    self.heat_product(phim, ds.shaped(&[b, k, c])?, out, (false, false))?;
+                    self.diffusion_product(phim, ds.shaped(&[b, k, c])?, out, (false, false))?;
                 }
                 Ok(())
             }
@@ -309,15 +315,15 @@ impl Engine {
                 let m = self.transposed(&laplacian)?;
                 let h = self.flow(s, &m.view(), &io.x, &io.t, false)?;
                 if let Some(dw) = io.dw {
-                    self.heat_product(dy, h.shaped(&[b * v, sc])?, dw, (true, false))?;
+                    self.diffusion_product(dy, h.shaped(&[b * v, sc])?, dw, (true, false))?;
                 }
                 let dh = self.scratch(dt, b * v * sc)?;
-                self.heat_product(dy, io.w, matrix(&dh, &[b * v, sc])?.into(), (false, false))?;
+                self.diffusion_product(dy, io.w, matrix(&dh, &[b * v, sc])?.into(), (false, false))?;
                 if let Some(times) = &io.dt {
                     let lh = self.scratch(dt, b * v * sc)?;
                     let out = matrix(&lh, &[b, v, sc])?;
-                    self.heat_product(laplacian, h.shaped(&[b, v, sc])?, out.into(), (false, false))?;
-                    self.heat_times(s, &dh.view(), &lh.view(), None, b * v, times)?;
+                    self.diffusion_product(laplacian, h.shaped(&[b, v, sc])?, out.into(), (false, false))?;
+                    self.diffusion_times(s, &dh.view(), &lh.view(), None, b * v, times)?;
                 }
                 if let Some(dx) = &io.dx {
                     let back = self.flow(s, &laplacian, &dh.view(), &io.t, true)?;
@@ -361,7 +367,7 @@ impl DiffusionOps for Engine {
             ("y", Some(io.y.as_view())),
             ("s_hat", out_view(&io.s_hat)),
         ];
-        self.own_all("diffusion_conv", &views)?;
+        self.check_owner_all("diffusion_conv", &views)?;
         if !io.x.dtype().is_half() {
             return self.diffuse(&s, io);
         }
@@ -395,7 +401,7 @@ impl DiffusionOps for Engine {
             ("dw", grad_view(&io.dw)),
             ("db", grad_view(&io.db)),
         ];
-        self.own_all(OP, &views)?;
+        self.check_owner_all(OP, &views)?;
         if !io.x.dtype().is_half() {
             return self.diffuse_bwd(&s, io);
         }

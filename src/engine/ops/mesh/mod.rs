@@ -5,7 +5,7 @@ pub(super) mod diffusion;
 use crate::buffer::{Buffer, View, ViewMut};
 use crate::engine::Engine;
 use crate::engine::launch::{Grid, MAX_GRID_YZ, code_of_op};
-use crate::engine::ops::graph::aggregate::{Aggregate, Red, To, Walk, grad_view, wide_rows};
+use crate::engine::ops::graph::aggregate::{Aggregate, AggregatePlan, Red, To, grad_view, wide_rows};
 use crate::engine::ops::graph::csr::Edges;
 use crate::engine::ops::index::scatter::wide_index;
 use crate::error::Result;
@@ -26,7 +26,7 @@ fn mode(kind: MeshConv) -> i32 {
     }
 }
 
-fn grid(m: &MeshShape, w: &Walk) -> Grid {
+fn grid(m: &MeshShape, w: &AggregatePlan) -> Grid {
     let rows = m.elements.div_ceil(BLOCK as usize / w.lanes);
     Grid::Blocks([rows, w.vecs.div_ceil(w.lanes), m.batch.min(MAX_GRID_YZ)])
 }
@@ -43,7 +43,7 @@ impl Engine {
     ) -> Result<Buffer> {
         let dt = x.dtype();
         let f = self.scratch(dt, m.batch * m.elements * m.blocks * m.channels)?;
-        let w = Walk::new(dt, m.channels, 0, wide_rows(dt, m.channels, [*x]));
+        let w = AggregatePlan::new(dt, m.channels, 0, wide_rows(dt, m.channels, [*x]));
         let args = MeshGatherArgs {
             x: self.arg_in(x),
             list: self.arg_in(list),
@@ -85,7 +85,7 @@ impl Engine {
     /// The gradients of the symmetric features become those of the element and its four neighbours.
     fn mesh_unfold(&self, m: &MeshShape, io: &MeshBwd<'_>, df: &Buffer) -> Result<()> {
         let dt = io.x.dtype();
-        let w = Walk::new(dt, m.channels, 0, wide_rows(dt, m.channels, [io.x]));
+        let w = AggregatePlan::new(dt, m.channels, 0, wide_rows(dt, m.channels, [io.x]));
         let args = MeshUnfoldArgs {
             x: self.arg_in(&io.x),
             list: self.arg_in(&io.list),
@@ -114,7 +114,7 @@ impl MeshOps for Engine {
             ("b", io.b),
             ("y", Some(io.y.as_view())),
         ];
-        self.own_all(OP, &views)?;
+        self.check_owner_all(OP, &views)?;
         let rows = m.batch * m.elements;
         let f = self.mesh_features(OP, kind, &m, &io.x, &io.list)?;
         let y = io.y.reshape(&[rows, m.outputs])?;
@@ -194,7 +194,7 @@ impl MeshOps for Engine {
         const OP: &str = "mesh_plan";
         check_mesh_plan(kind, &list, &rowptr, &perm)?;
         let (rowptr, perm) = (rowptr.as_view(), perm.as_view());
-        self.own_all(OP, &[("list", list), ("rowptr", rowptr), ("perm", perm)])?;
+        self.check_owner_all(OP, &[("list", list), ("rowptr", rowptr), ("perm", perm)])?;
         self.make_mesh_plan(OP, kind, &list, &rowptr, &perm)
     }
 }

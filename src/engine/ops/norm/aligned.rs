@@ -75,9 +75,9 @@ pub(in crate::engine::ops) fn fits_i32(n: usize) -> bool {
 
 impl Engine {
     /// Binary logarithm of the lanes for rows of `items`, `keep` of them per lane, more lanes where the rows are few.
-    fn even_bits(&self, rows: usize, items: usize, keep: usize) -> u32 {
+    fn aligned_bits(&self, rows: usize, items: usize, keep: usize) -> u32 {
         let mut lanes = pow2(items.div_ceil(keep), LANES).max(pow2(items, 8));
-        while lanes < pow2(items, LANES) && rows * lanes < self.fill() * LANES / 2 {
+        while lanes < pow2(items, LANES) && rows * lanes < self.target_blocks() * LANES / 2 {
             lanes *= 2;
         }
         lanes.trailing_zeros()
@@ -103,22 +103,22 @@ impl Engine {
     }
 
     /// How rows of aligned items are cut into runs that are summed: longer ones, over few lanes, so that joining the lanes costs little.
-    pub(in crate::engine::ops) fn even_sum_cut(
+    pub(in crate::engine::ops) fn aligned_sum_cut(
         &self,
         operands: &[&View<'_>],
         rows: usize,
         cols: usize,
     ) -> Option<Cut> {
-        let cut = self.even_cut(operands, rows, cols)?;
+        let cut = self.aligned_cut(operands, rows, cols)?;
         let chunk = cut.items.div_ceil(cut.items.div_ceil(SUM_RUN));
         let splits = cut.items.div_ceil(chunk);
         let runs = rows * splits;
-        let bits = self.even_bits(runs, chunk, SUM_KEEP);
+        let bits = self.aligned_bits(runs, chunk, SUM_KEEP);
         Some(Cut { runs, chunk, splits, bits, ..cut })
     }
 
     /// How rows of `cols` elements are cut into runs that fit in registers; `None` unless they consist of aligned items.
-    pub(in crate::engine::ops) fn even_cut(
+    pub(in crate::engine::ops) fn aligned_cut(
         &self,
         operands: &[&View<'_>],
         rows: usize,
@@ -132,7 +132,7 @@ impl Engine {
         let chunk = items.div_ceil(items.div_ceil(KEEP * LANES));
         let splits = items.div_ceil(chunk);
         let runs = rows.checked_mul(splits)?;
-        let bits = self.even_bits(runs, chunk, KEEP);
+        let bits = self.aligned_bits(runs, chunk, KEEP);
         // Indices of the last block must fit an i32 too.
         fits_i32(runs.checked_add(LANES)?)
             .then_some(Cut { runs, items, splits, chunk, bits })
@@ -140,7 +140,7 @@ impl Engine {
     }
 
     /// Mean and sum of squared deviations of every run.
-    pub(in crate::engine::ops) fn even_part(
+    pub(in crate::engine::ops) fn aligned_part(
         &self,
         unit: &'static str,
         x: &View<'_>,
@@ -148,7 +148,7 @@ impl Engine {
     ) -> Result<Buffer> {
         let part = self.scratch(x.dtype().accumulator(), 2 * cut.runs)?;
         let CutArgs { runs, items, splits, chunk, bits } = cut.args();
-        let args = NormPartEvenArgs {
+        let args = NormPartialAlignedArgs {
             x: self.arg_in(x),
             part: self.arg_in(&part.view()),
             runs,
@@ -157,12 +157,12 @@ impl Engine {
             chunk,
             bits,
         };
-        self.launch(&NORM_PART_EVEN, x.dtype(), unit, cut.grid(), &args)?;
+        self.launch(&NORM_PARTIAL_ALIGNED, x.dtype(), unit, cut.grid(), &args)?;
         Ok(part)
     }
 
-    /// The cut of planes for [`Engine::even_apply`].
-    pub(in crate::engine::ops) fn even_planes(
+    /// The cut of planes for [`Engine::aligned_apply`].
+    pub(in crate::engine::ops) fn aligned_planes(
         &self,
         p: &Planes<'_, '_>,
         planes: usize,
@@ -171,11 +171,11 @@ impl Engine {
         let y = p.y.as_view();
         let operands: Vec<&View<'_>> =
             [Some(&p.x), p.residual.as_ref(), Some(&y)].into_iter().flatten().collect();
-        self.even_cut(&operands, planes, s)
+        self.aligned_cut(&operands, planes, s)
     }
 
     /// The map over planes whose statistics are known.
-    pub(in crate::engine::ops) fn even_apply(
+    pub(in crate::engine::ops) fn aligned_apply(
         &self,
         p: &Planes<'_, '_>,
         cut: &Cut,
@@ -185,7 +185,7 @@ impl Engine {
     ) -> Result<()> {
         let dt = p.x.dtype();
         let CutArgs { runs, items, splits, chunk, bits } = cut.args();
-        let args = NormApplyEvenArgs {
+        let args = NormApplyAlignedArgs {
             x: self.arg_in(&p.x),
             r: self.arg_opt(p.residual.as_ref()),
             gamma: self.arg_opt(p.gamma.as_ref()),
@@ -203,20 +203,20 @@ impl Engine {
             act: act.number,
             p: act.p,
         };
-        let kernel = if p.residual.is_some() { &NORM_APPLY_EVEN_ADD } else { &NORM_APPLY_EVEN };
+        let kernel = if p.residual.is_some() { &NORM_APPLY_ALIGNED_ADD } else { &NORM_APPLY_ALIGNED };
         self.launch(kernel, dt, act.unit, cut.grid(), &args)
     }
 
     /// Rows or groups by the kernels for aligned items; `None` where these do not apply.
-    pub(in crate::engine::ops) fn even_rows(&self, r: &RowProblem<'_>, act: &Act) -> Option<Result<()>> {
+    pub(in crate::engine::ops) fn aligned_rows(&self, r: &RowProblem<'_>, act: &Act) -> Option<Result<()>> {
         let y = r.y.as_view();
         let sum = r.sum.as_ref().map(ViewMut::as_view);
         let operands: Vec<&View<'_>> =
             [Some(&r.x), r.residual.as_ref(), Some(&y), sum.as_ref()].into_iter().flatten().collect();
         if r.inner > 0 {
-            return self.even_groups(r, act, self.even_sum_cut(&operands, r.rows, r.cols)?);
+            return self.aligned_groups(r, act, self.aligned_sum_cut(&operands, r.rows, r.cols)?);
         }
-        let cut = self.even_cut(&operands, r.rows, r.cols)?;
+        let cut = self.aligned_cut(&operands, r.rows, r.cols)?;
         let dt = r.x.dtype();
         let per_column = [&r.gamma, &r.beta].into_iter().flatten().all(aligned16);
         let keep = if r.residual.is_none() { KEEP_LONG } else { KEEP };
@@ -230,16 +230,16 @@ impl Engine {
         // Decoding 16-bit values twice for the mean costs more than the lanes that fewer of them leave idle.
         let long = cut.items > KEEP * LANES || (dt.is_half() && !r.rms && cut.items >= 2 * LANES);
         let (kernel, keep) = match (r.residual.is_some(), long) {
-            (true, _) => (&NORM_ROWS_EVEN_ADD, KEEP),
-            (false, false) => (&NORM_ROWS_EVEN, KEEP),
-            (false, true) => (&NORM_ROWS_EVEN_LONG, KEEP_LONG),
+            (true, _) => (&NORM_ROWS_ALIGNED_ADD, KEEP),
+            (false, false) => (&NORM_ROWS_ALIGNED, KEEP),
+            (false, true) => (&NORM_ROWS_ALIGNED_LOOPED, KEEP_LONG),
         };
         // A few long rows are cut by the general kernels.
         if r.rows < self.device_caps().compute_units as usize / 4 && cut.items > LANES {
             return None;
         }
-        let bits = self.even_bits(r.rows, cut.items, keep);
-        let args = NormRowsEvenArgs {
+        let bits = self.aligned_bits(r.rows, cut.items, keep);
+        let args = NormRowsAlignedArgs {
             x: self.arg_in(&r.x),
             r: self.arg_opt(r.residual.as_ref()),
             gamma: self.arg_opt(r.gamma.as_ref()),
@@ -262,7 +262,7 @@ impl Engine {
     }
 
     /// Groups too long for registers: statistics of runs, joined, then the map over planes.
-    fn even_groups(&self, r: &RowProblem<'_>, act: &Act, cut: Cut) -> Option<Result<()>> {
+    fn aligned_groups(&self, r: &RowProblem<'_>, act: &Act, cut: Cut) -> Option<Result<()>> {
         let planes = Planes {
             x: r.x,
             residual: None,
@@ -281,16 +281,16 @@ impl Engine {
         {
             return None;
         }
-        let over = self.even_planes(&planes, r.rows * r.cg, r.inner)?;
+        let over = self.aligned_planes(&planes, r.rows * r.cg, r.inner)?;
         if let Some(bits) = self.set_bits(r.rows, r.cg, over.items, cut.items * 16) {
-            return Some(self.even_sets_launch(r, act, over.items, bits));
+            return Some(self.aligned_sets_launch(r, act, over.items, bits));
         }
-        Some(self.even_groups_launch(r, act, &planes, &cut, &over))
+        Some(self.aligned_groups_launch(r, act, &planes, &cut, &over))
     }
 
-    fn even_sets_launch(&self, r: &RowProblem<'_>, act: &Act, items: usize, bits: u32) -> Result<()> {
+    fn aligned_sets_launch(&self, r: &RowProblem<'_>, act: &Act, items: usize, bits: u32) -> Result<()> {
         let dt = r.x.dtype();
-        let args = NormSetsEvenArgs {
+        let args = NormSetsAlignedArgs {
             x: self.arg_in(&r.x),
             gamma: self.arg_opt(r.gamma.as_ref()),
             beta: self.arg_opt(r.beta.as_ref()),
@@ -306,10 +306,10 @@ impl Engine {
             act: act.number,
             p: act.p,
         };
-        self.launch(&NORM_SETS_EVEN, dt, act.unit, Grid::Blocks([r.rows, 1, 1]), &args)
+        self.launch(&NORM_SETS_ALIGNED, dt, act.unit, Grid::Blocks([r.rows, 1, 1]), &args)
     }
 
-    fn even_groups_launch(
+    fn aligned_groups_launch(
         &self,
         r: &RowProblem<'_>,
         act: &Act,
@@ -318,13 +318,13 @@ impl Engine {
         over: &Cut,
     ) -> Result<()> {
         let dt = r.x.dtype();
-        let part = self.even_part(act.unit, &r.x, cut)?;
+        let part = self.aligned_part(act.unit, &r.x, cut)?;
         let (mean, _m) = self.stat(r.mean.as_ref(), dt, r.rows)?;
         let (rstd, _r) = self.stat(r.rstd.as_ref(), dt, r.rows)?;
         let set =
             Sets { outer: 1, sets: r.rows, inner: cut.splits, chunk: cut.chunk_elements(dt), total: r.cols };
         let pp = self.arg_in(&part.view());
         self.norm_join(dt, act.unit, pp, mean, rstd, &set, false, false, r.eps, None)?;
-        self.even_apply(planes, over, mean, rstd, act)
+        self.aligned_apply(planes, over, mean, rstd, act)
     }
 }

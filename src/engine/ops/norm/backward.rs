@@ -158,17 +158,17 @@ impl Engine {
     /// Sums along the rows of a plan, one per row and run: outer * sets = rows.
     fn back_rows(&self, b: &Back<'_>, p: &Plan, sets: usize) -> Result<Sums> {
         let dt = b.dt();
-        if let Some(cut) = self.even_sum_cut(&b.terms(), p.rows, p.cols).filter(|_| p.inner > 0) {
-            return self.even_back_part(b, p, &cut, sets);
+        if let Some(cut) = self.aligned_sum_cut(&b.terms(), p.rows, p.cols).filter(|_| p.inner > 0) {
+            return self.aligned_back_part(b, p, &cut, sets);
         }
-        let walk = self.row_walk(p.rows, p.cols, 8 * 16 / dt.size(), &b.terms());
+        let walk = self.plan_rows(p.rows, p.cols, 8 * 16 / dt.size(), &b.terms());
         let second = p.rows * walk.splits;
         let part = self.scratch(dt.accumulator(), 2 * second)?;
         // A row of one channel has one parameter; columns have theirs, aligned with the items or not.
-        let even = walk.phase == 0 && p.cols.is_multiple_of(16 / dt.size());
-        let affine = p.inner > 0 || (even && b.affine_aligned());
+        let whole = walk.phase == 0 && p.cols.is_multiple_of(16 / dt.size());
+        let affine = p.inner > 0 || (whole && b.affine_aligned());
         let BackInputs { dy, x, gamma, beta, y, r, mean, rstd } = self.back_inputs(b);
-        let args = NormBwdPartArgs {
+        let args = NormBwdPartialArgs {
             dy,
             x,
             gamma,
@@ -194,7 +194,7 @@ impl Engine {
             act: b.act.number,
             p: b.act.p,
         };
-        self.launch(&NORM_BWD_PART, dt, b.act.unit, self.row_grid(second, &walk), &args)?;
+        self.launch(&NORM_BWD_PARTIAL, dt, b.act.unit, self.row_grid(second, &walk), &args)?;
         Ok(Sums { part, outer: p.rows / sets, sets, inner: walk.splits, second })
     }
 
@@ -202,12 +202,12 @@ impl Engine {
     fn back_cols(&self, b: &Back<'_>, n: usize, cols: usize, inner: usize) -> Result<Sums> {
         let dt = b.dt();
         let w = 16 / dt.size();
-        let walk = self.col_walk(n, cols, &b.terms());
+        let walk = self.plan_columns(n, cols, &b.terms());
         let second = walk.chunks * cols;
         let part = self.scratch(dt.accumulator(), 2 * second)?;
         let affine = if inner == 0 { b.affine_aligned() } else { inner.is_multiple_of(w) };
         let BackInputs { dy, x, gamma, beta, y, r, mean, rstd } = self.back_inputs(b);
-        let args = NormBwdColsArgs {
+        let args = NormBwdColumnsArgs {
             dy,
             x,
             gamma,
@@ -231,7 +231,7 @@ impl Engine {
             p: b.act.p,
         };
         let grid = Grid::Blocks([walk.tiles * walk.chunks, 1, 1]);
-        self.launch(&NORM_BWD_COLS, dt, b.act.unit, grid, &args)?;
+        self.launch(&NORM_BWD_COLUMNS, dt, b.act.unit, grid, &args)?;
         let inner = inner.max(1);
         Ok(Sums { part, outer: walk.chunks, sets: cols / inner, inner, second })
     }
@@ -249,7 +249,7 @@ impl Engine {
         let coef = self.scratch(dt.accumulator(), 2 * s.sets)?;
         let tx = join_tx(s.outer, s.inner);
         let [cg, splits, groups] = weighted.unwrap_or([1, 1, 1]);
-        let args = NormBwdCoefArgs {
+        let args = NormBwdCoefficientsArgs {
             part: self.arg_in(&s.part.view()),
             gamma: self.arg_opt(b.gamma.as_ref().filter(|_| weighted.is_some())),
             coef: self.arg_in(&coef.view()),
@@ -265,15 +265,22 @@ impl Engine {
             raw: i32::from(raw),
             offset: b.offset,
         };
-        self.launch(&NORM_BWD_COEF, dt, b.act.unit, Grid::Blocks([s.sets.div_ceil(tx), 1, 1]), &args)?;
+        self.launch(
+            &NORM_BWD_COEFFICIENTS,
+            dt,
+            b.act.unit,
+            Grid::Blocks([s.sets.div_ceil(tx), 1, 1]),
+            &args,
+        )?;
         Ok(Means { coef, alone: n == 1 && !raw })
     }
 
     fn back_apply(&self, b: &Back<'_>, p: &Plan, means: Option<&Means>) -> Result<()> {
         let dt = b.dt();
         let coef = means.map(|m| &m.coef);
-        if let Some(cut) = self.even_cut(&b.terms(), p.rows, p.cols).filter(|_| p.inner > 0 && b.aligned()) {
-            return self.even_back_apply(b, p, &cut, coef);
+        if let Some(cut) = self.aligned_cut(&b.terms(), p.rows, p.cols).filter(|_| p.inner > 0 && b.aligned())
+        {
+            return self.aligned_back_apply(b, p, &cut, coef);
         }
         let wide = b.aligned() && p.cols.is_multiple_of(16 / dt.size());
         let affine = p.inner > 0 || b.affine_aligned();
@@ -313,7 +320,7 @@ impl Engine {
 impl NormBackwardOps for Engine {
     fn row_norm_bwd(&self, p: &RowNorm, io: RowNormBwd<'_>) -> Result<()> {
         let (o, [rows, cols]) = check_row_norm_bwd(p, &io)?;
-        self.own_operands(&o)?;
+        self.check_owners(&o)?;
         let b = Back {
             dy: io.dy,
             x: io.x,
@@ -337,7 +344,7 @@ impl NormBackwardOps for Engine {
         if b.dx.is_none() && !b.params() {
             return Ok(());
         }
-        if let Some(done) = self.even_back_rows(&b, rows, cols, p.rms) {
+        if let Some(done) = self.aligned_back_rows(&b, rows, cols, p.rms) {
             return done;
         }
         if b.params() {
@@ -355,7 +362,7 @@ impl NormBackwardOps for Engine {
 
     fn group_norm_bwd(&self, p: &GroupNorm, io: GroupNormBwd<'_>) -> Result<()> {
         let (o, [n, c, s]) = check_group_norm_bwd(p, &io)?;
-        self.own_operands(&o)?;
+        self.check_owners(&o)?;
         let b = Back {
             dy: io.dy,
             x: io.x,
@@ -381,7 +388,7 @@ impl NormBackwardOps for Engine {
         }
         let cg = c / p.groups;
         let plan = Plan { rows: n * c, cols: s, inner: s, groups: c, share: cg };
-        if let Some(done) = self.even_back_sets(&b, &plan) {
+        if let Some(done) = self.aligned_back_sets(&b, &plan) {
             return done;
         }
         let sums = self.back_rows(&b, &plan, c)?;
@@ -399,7 +406,7 @@ impl NormBackwardOps for Engine {
 
     fn batch_norm_bwd(&self, p: &BatchNorm, io: BatchNormBwd<'_>) -> Result<()> {
         let (o, [n, c, s]) = check_batch_norm_bwd(p, &io)?;
-        self.own_operands(&o)?;
+        self.check_owners(&o)?;
         let training = io.training;
         let b = Back {
             dy: io.dy,

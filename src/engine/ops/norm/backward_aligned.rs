@@ -17,13 +17,13 @@ struct RowKernel {
 }
 
 /// Blocks, at most `most`, for so many pieces of work, with equal shares: no block waits for a few that have one piece more.
-fn even_blocks(pieces: usize, most: usize) -> usize {
+fn aligned_blocks(pieces: usize, most: usize) -> usize {
     pieces.div_ceil(pieces.div_ceil(most.max(1)).max(1)).max(1)
 }
 
 impl Engine {
     /// Gradient of rows that fit in registers: dx and the sums for the parameters in one pass. `None` where they do not.
-    pub(in crate::engine::ops) fn even_back_rows(
+    pub(in crate::engine::ops) fn aligned_back_rows(
         &self,
         b: &Back<'_>,
         rows: usize,
@@ -47,13 +47,13 @@ impl Engine {
         }
         let lanes = pow2(items.div_ceil(k.values / w), LANES).max(pow2(items, 8));
         // With parameters the grid is what is resident at a time, so that there are few partial sums.
-        let most = if b.params() { units * k.resident } else { self.fill() * 16 };
-        let blocks = even_blocks(rows.div_ceil(LANES / lanes), most);
-        Some(self.even_back_rows_launch(b, rows, items, raw, k.kernel, lanes, blocks))
+        let most = if b.params() { units * k.resident } else { self.target_blocks() * 16 };
+        let blocks = aligned_blocks(rows.div_ceil(LANES / lanes), most);
+        Some(self.aligned_back_rows_launch(b, rows, items, raw, k.kernel, lanes, blocks))
     }
 
     #[allow(clippy::too_many_arguments)]
-    fn even_back_rows_launch(
+    fn aligned_back_rows_launch(
         &self,
         b: &Back<'_>,
         rows: usize,
@@ -97,18 +97,18 @@ impl Engine {
     }
 
     /// Gradient of groups that a block reads twice, the second time from a cache; `None` where they are too few or too long.
-    pub(in crate::engine::ops) fn even_back_sets(&self, b: &Back<'_>, p: &Plan) -> Option<Result<()>> {
-        let cut = self.even_cut(&b.terms(), p.rows, p.cols).filter(|_| b.aligned())?;
+    pub(in crate::engine::ops) fn aligned_back_sets(&self, b: &Back<'_>, p: &Plan) -> Option<Result<()>> {
+        let cut = self.aligned_cut(&b.terms(), p.rows, p.cols).filter(|_| b.aligned())?;
         let bytes = p.share * cut.items * 16 * b.terms().len();
         let sets = p.rows / p.share;
         let bits = self.set_bits(sets, p.share, cut.items, bytes)?;
         // Short sets are taken by short-lived blocks, of long ones no more at a time than the caches hold.
         let (units, resident) = (self.device_caps().compute_units as usize, SET_CACHE / bytes.max(1));
         let blocks = if resident > 4 { sets } else { (units * resident.max(2)).min(sets) };
-        Some(self.even_back_sets_launch(b, p, sets, cut.items, bits, blocks))
+        Some(self.aligned_back_sets_launch(b, p, sets, cut.items, bits, blocks))
     }
 
-    fn even_back_sets_launch(
+    fn aligned_back_sets_launch(
         &self,
         b: &Back<'_>,
         p: &Plan,
@@ -148,7 +148,7 @@ impl Engine {
     }
 
     /// Sums along the runs of planes.
-    pub(in crate::engine::ops) fn even_back_part(
+    pub(in crate::engine::ops) fn aligned_back_part(
         &self,
         b: &Back<'_>,
         p: &Plan,
@@ -160,7 +160,7 @@ impl Engine {
         let part = self.scratch(dt.accumulator(), 2 * second)?;
         let BackInputs { dy, x, gamma, beta, y, r, mean, rstd } = self.back_inputs(b);
         let CutArgs { runs, items, splits, chunk, bits } = cut.args();
-        let args = NormBwdPartEvenArgs {
+        let args = NormBwdPartialAlignedArgs {
             dy,
             x,
             gamma,
@@ -181,12 +181,12 @@ impl Engine {
             act: b.act.number,
             p: b.act.p,
         };
-        self.launch(&NORM_BWD_PART_EVEN, dt, b.act.unit, cut.grid(), &args)?;
+        self.launch(&NORM_BWD_PARTIAL_ALIGNED, dt, b.act.unit, cut.grid(), &args)?;
         Ok(Sums { part, outer: p.rows / sets, sets, inner: cut.splits, second })
     }
 
     /// dx of planes whose means are known.
-    pub(in crate::engine::ops) fn even_back_apply(
+    pub(in crate::engine::ops) fn aligned_back_apply(
         &self,
         b: &Back<'_>,
         p: &Plan,
@@ -196,7 +196,7 @@ impl Engine {
         let coef = coef.map(Buffer::view);
         let BackInputs { dy, x, gamma, beta, y, r, mean, rstd } = self.back_inputs(b);
         let CutArgs { runs, items, splits, chunk, bits } = cut.args();
-        let args = NormBwdApplyEvenArgs {
+        let args = NormBwdApplyAlignedArgs {
             dy,
             x,
             gamma,
@@ -221,6 +221,6 @@ impl Engine {
             accumulate: b.adds(&b.dx),
             accumulate_r: b.adds(&b.dresidual),
         };
-        self.launch(&NORM_BWD_APPLY_EVEN, b.dt(), b.act.unit, cut.grid(), &args)
+        self.launch(&NORM_BWD_APPLY_ALIGNED, b.dt(), b.act.unit, cut.grid(), &args)
     }
 }

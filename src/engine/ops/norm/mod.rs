@@ -41,7 +41,7 @@ impl Act {
 
 /// How rows of `cols` elements are read.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::engine::ops) struct Walk {
+pub(in crate::engine::ops) struct RowPlan {
     pub(in crate::engine::ops) wide: bool,
     pub(in crate::engine::ops) phase: usize,
     pub(in crate::engine::ops) lanes: usize,
@@ -51,7 +51,7 @@ pub(in crate::engine::ops) struct Walk {
     pub(in crate::engine::ops) items: usize,
 }
 
-impl Walk {
+impl RowPlan {
     /// Rows that a block takes at a time.
     pub(in crate::engine::ops) fn per_block(&self) -> usize {
         LANES / self.lanes
@@ -60,7 +60,7 @@ impl Walk {
 
 /// How columns are summed: work-items side by side, chunks of rows.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::engine::ops) struct ColWalk {
+pub(in crate::engine::ops) struct ColumnPlan {
     pub(in crate::engine::ops) wide: bool,
     pub(in crate::engine::ops) tx: usize,
     pub(in crate::engine::ops) chunk: usize,
@@ -74,25 +74,25 @@ pub(in crate::engine::ops) fn join_tx(outer: usize, inner: usize) -> usize {
 }
 
 impl Engine {
-    pub(in crate::engine::ops) fn own_operands(&self, o: &Operands<'_>) -> Result<()> {
-        o.inputs.iter().chain(&o.outputs).try_for_each(|(arg, v)| self.own(o.op, arg, v))
+    pub(in crate::engine::ops) fn check_owners(&self, o: &Operands<'_>) -> Result<()> {
+        o.inputs.iter().chain(&o.outputs).try_for_each(|(arg, v)| self.check_owner(o.op, arg, v))
     }
 
     /// The walk over rows for operands of one shape and dtype. `each`: values per lane that are aimed at.
-    pub(in crate::engine::ops) fn row_walk(
+    pub(in crate::engine::ops) fn plan_rows(
         &self,
         rows: usize,
         cols: usize,
         each: usize,
         operands: &[&View<'_>],
-    ) -> Walk {
+    ) -> RowPlan {
         let w = operands.first().map_or(1, |v| 16 / v.dtype().size());
         let phase = operands.first().map_or(0, |v| v.layout().offset() % w);
         let wide = operands.iter().all(|v| v.layout().offset() % w == phase);
         let items = if wide { cols.div_ceil(w) } else { cols };
         let per_lane = if wide { each / w } else { each };
         let mut lanes = pow2(items.div_ceil(per_lane), LANES).max(pow2(items, 8));
-        let fill = self.fill();
+        let fill = self.target_blocks();
         while lanes < pow2(items, LANES) && rows * lanes < fill * LANES / 2 {
             lanes *= 2;
         }
@@ -102,26 +102,31 @@ impl Engine {
             splits = (fill * 2 / rows.max(1)).min(items / RUN).max(1);
         }
         let chunk = items.div_ceil(splits).max(1) * if wide { w } else { 1 };
-        Walk { wide, phase, lanes, splits: cols.div_ceil(chunk).max(1), chunk, items }
+        RowPlan { wide, phase, lanes, splits: cols.div_ceil(chunk).max(1), chunk, items }
     }
 
     /// The walk over columns of [n, cols].
-    pub(in crate::engine::ops) fn col_walk(&self, n: usize, cols: usize, operands: &[&View<'_>]) -> ColWalk {
+    pub(in crate::engine::ops) fn plan_columns(
+        &self,
+        n: usize,
+        cols: usize,
+        operands: &[&View<'_>],
+    ) -> ColumnPlan {
         let w = operands.first().map_or(1, |v| 16 / v.dtype().size());
         let wide = cols.is_multiple_of(w) && operands.iter().all(|v| aligned16(v));
         let items = if wide { cols / w } else { cols };
         let ty = (LANES / pow2(items, 32)).max(8).min(pow2(n.div_ceil(8), LANES));
         let tx = LANES / ty;
         let tiles = items.div_ceil(tx);
-        let chunks = (self.fill() * 2 / tiles.max(1)).min(n / (ty * 8)).max(1);
+        let chunks = (self.target_blocks() * 2 / tiles.max(1)).min(n / (ty * 8)).max(1);
         let chunk = n.div_ceil(chunks).max(1);
-        ColWalk { wide, tx, chunk, chunks: n.div_ceil(chunk).max(1), tiles }
+        ColumnPlan { wide, tx, chunk, chunks: n.div_ceil(chunk).max(1), tiles }
     }
 
     /// Blocks for rows (or runs) of which a block takes several at a time.
-    pub(in crate::engine::ops) fn row_grid(&self, runs: usize, walk: &Walk) -> Grid {
+    pub(in crate::engine::ops) fn row_grid(&self, runs: usize, walk: &RowPlan) -> Grid {
         let blocks = runs.div_ceil(walk.per_block());
-        Grid::Blocks([if walk.lanes == LANES { blocks } else { blocks.min(self.fill() * 16) }, 1, 1])
+        Grid::Blocks([if walk.lanes == LANES { blocks } else { blocks.min(self.target_blocks() * 16) }, 1, 1])
     }
 
     /// Blocks of an elementwise kernel whose work-items take `each` vectors of 16-bit values, one of others.
@@ -129,7 +134,11 @@ impl Engine {
         let items = if wide { n / (16 / dt.size()) } else { n };
         let flight = if dt.is_half() { each } else { 1 };
         let blocks = items.div_ceil(LANES * flight);
-        Grid::Blocks([if self.device_caps().is_cpu { blocks.min(self.fill()) } else { blocks }, 1, 1])
+        Grid::Blocks([
+            if self.device_caps().is_cpu { blocks.min(self.target_blocks()) } else { blocks },
+            1,
+            1,
+        ])
     }
 
     /// A view's memory, or scratch of that many statistics.
@@ -161,21 +170,21 @@ impl Engine {
         let dt = r.x.dtype();
         let w = 16 / dt.size();
         let act = Act::new(op, r.act)?;
-        if let Some(done) = self.even_rows(&r, &act) {
+        if let Some(done) = self.aligned_rows(&r, &act) {
             return done;
         }
         let y = r.y.as_view();
         let sum = r.sum.as_ref().map(ViewMut::as_view);
         let operands: Vec<&View<'_>> =
             [Some(&r.x), r.residual.as_ref(), Some(&y), sum.as_ref()].into_iter().flatten().collect();
-        let walk = self.row_walk(r.rows, r.cols, KEEP, &operands);
+        let walk = self.plan_rows(r.rows, r.cols, KEEP, &operands);
         // Whether items of 16 bytes meet parameters in one access: rows that start aligned, and parameters likewise or one channel per item.
-        let even = walk.wide && walk.phase == 0 && r.cols.is_multiple_of(w);
+        let whole = walk.wide && walk.phase == 0 && r.cols.is_multiple_of(w);
         let aligned = |v: &Option<View<'_>>| v.as_ref().is_none_or(aligned16);
-        let affine = even
+        let affine = whole
             && if r.inner == 0 { aligned(&r.gamma) && aligned(&r.beta) } else { r.inner.is_multiple_of(w) };
         if walk.splits > 1 && r.var.is_none() {
-            let wide = even && operands.iter().all(|v| aligned16(v));
+            let wide = whole && operands.iter().all(|v| aligned16(v));
             return self.norm_rows_split(&r, &act, &walk, wide, wide && affine);
         }
         let args = NormRowsArgs {
@@ -203,7 +212,7 @@ impl Engine {
             act: act.number,
             p: act.p,
         };
-        let kernel = if walk.wide && walk.items * w > KEEP * LANES { &NORM_ROWS_LONG } else { &NORM_ROWS };
+        let kernel = if walk.wide && walk.items * w > KEEP * LANES { &NORM_ROWS_LOOPED } else { &NORM_ROWS };
         self.launch(kernel, dt, act.unit, self.row_grid(r.rows, &walk), &args)
     }
 
@@ -213,14 +222,14 @@ impl Engine {
         &self,
         r: &RowProblem<'_>,
         act: &Act,
-        walk: &Walk,
+        walk: &RowPlan,
         wide: bool,
         affine: bool,
     ) -> Result<()> {
         let dt = r.x.dtype();
         let part = self.scratch(dt.accumulator(), 2 * r.rows * walk.splits)?;
         let part = self.arg_in(&part.view());
-        let args = NormPartArgs {
+        let args = NormPartialArgs {
             x: self.arg_in(&r.x),
             r: self.arg_opt(r.residual.as_ref()),
             part,
@@ -233,7 +242,7 @@ impl Engine {
             phase: int(walk.phase),
             raw: i32::from(r.rms),
         };
-        self.launch(&NORM_PART, dt, act.unit, self.row_grid(r.rows * walk.splits, walk), &args)?;
+        self.launch(&NORM_PARTIAL, dt, act.unit, self.row_grid(r.rows * walk.splits, walk), &args)?;
         let (mean, _m) = self.stat(r.mean.as_ref(), dt, r.rows)?;
         let (rstd, _r) = self.stat(r.rstd.as_ref(), dt, r.rows)?;
         let mean = if r.rms { Ptr::NULL } else { mean };
@@ -287,7 +296,7 @@ impl Engine {
         };
         let n = s.total * if by_outer { s.inner } else { s.outer };
         let (counter, momentum) = self.momentum(running);
-        let args = NormJoinArgs {
+        let args = NormCombineArgs {
             part,
             mean,
             rstd,
@@ -306,7 +315,7 @@ impl Engine {
             eps,
             momentum,
         };
-        self.launch(&NORM_JOIN, dt, unit, Grid::Blocks([s.sets.div_ceil(tx), 1, 1]), &args)
+        self.launch(&NORM_COMBINE, dt, unit, Grid::Blocks([s.sets.div_ceil(tx), 1, 1]), &args)
     }
 
     fn momentum(&self, running: Option<&Running<'_>>) -> (Ptr, f64) {
@@ -345,10 +354,10 @@ impl Engine {
     ) -> Result<()> {
         let dt = x.dtype();
         if s < SHORT_PLANE {
-            let walk = self.col_walk(n, c * s, &[x]);
+            let walk = self.plan_columns(n, c * s, &[x]);
             let part = self.scratch(dt.accumulator(), 2 * walk.chunks * c * s)?;
             let pp = self.arg_in(&part.view());
-            let args = NormColsArgs {
+            let args = NormColumnsArgs {
                 x: self.arg_in(x),
                 part: pp,
                 n: long(n),
@@ -358,20 +367,20 @@ impl Engine {
                 tx: int(walk.tx),
                 wide: i32::from(walk.wide),
             };
-            self.launch(&NORM_COLS, dt, unit, Grid::Blocks([walk.tiles * walk.chunks, 1, 1]), &args)?;
+            self.launch(&NORM_COLUMNS, dt, unit, Grid::Blocks([walk.tiles * walk.chunks, 1, 1]), &args)?;
             let set = Sets { outer: walk.chunks, sets: c, inner: s, chunk: walk.chunk, total: n };
             return self.norm_join(dt, unit, pp, mean, rstd, &set, true, false, eps, running);
         }
-        if let Some(cut) = self.even_sum_cut(&[x], n * c, s) {
-            let part = self.even_part(unit, x, &cut)?;
+        if let Some(cut) = self.aligned_sum_cut(&[x], n * c, s) {
+            let part = self.aligned_part(unit, x, &cut)?;
             let set = Sets { outer: n, sets: c, inner: cut.splits, chunk: cut.chunk_elements(dt), total: s };
             let pp = self.arg_in(&part.view());
             return self.norm_join(dt, unit, pp, mean, rstd, &set, false, false, eps, running);
         }
-        let walk = self.row_walk(n * c, s, 16 * 16 / dt.size(), &[x]);
+        let walk = self.plan_rows(n * c, s, 16 * 16 / dt.size(), &[x]);
         let part = self.scratch(dt.accumulator(), 2 * n * c * walk.splits)?;
         let pp = self.arg_in(&part.view());
-        let args = NormPartArgs {
+        let args = NormPartialArgs {
             x: self.arg_in(x),
             r: Ptr::NULL,
             part: pp,
@@ -384,7 +393,7 @@ impl Engine {
             phase: int(walk.phase),
             raw: 0,
         };
-        self.launch(&NORM_PART, dt, unit, self.row_grid(n * c * walk.splits, &walk), &args)?;
+        self.launch(&NORM_PARTIAL, dt, unit, self.row_grid(n * c * walk.splits, &walk), &args)?;
         let set = Sets { outer: n, sets: c, inner: walk.splits, chunk: walk.chunk, total: s };
         self.norm_join(dt, unit, pp, mean, rstd, &set, false, false, eps, running)
     }
@@ -479,7 +488,7 @@ pub(in crate::engine::ops) struct RowProblem<'a> {
 impl NormOps for Engine {
     fn row_norm(&self, p: &RowNorm, io: RowNormFwd<'_>) -> Result<()> {
         let (o, [rows, cols]) = check_row_norm(p, &io)?;
-        self.own_operands(&o)?;
+        self.check_owners(&o)?;
         if rows == 0 {
             return Ok(());
         }
@@ -508,20 +517,20 @@ impl NormOps for Engine {
 
     fn group_norm(&self, p: &GroupNorm, io: GroupNormFwd<'_>) -> Result<()> {
         let (o, shape) = check_group_norm(p, &io)?;
-        self.own_operands(&o)?;
+        self.check_owners(&o)?;
         self.norm_groups(o.op, p, shape, io)
     }
 
     fn instance_norm(&self, p: &InstanceNorm, io: GroupNormFwd<'_>) -> Result<()> {
         let (o, shape) = check_instance_norm(p, &io)?;
-        self.own_operands(&o)?;
+        self.check_owners(&o)?;
         self.norm_groups(o.op, &p.groups(shape[1]), shape, io)
     }
 
     fn batch_norm(&self, p: &BatchNorm, io: BatchNormFwd<'_>) -> Result<()> {
         const OP: &str = "batch_norm";
         let (o, [n, c, s]) = check_batch_norm(p, &io)?;
-        self.own_operands(&o)?;
+        self.check_owners(&o)?;
         let dt = io.x.dtype();
         let act = Act::new(OP, p.act)?;
         let empty = n * s == 0;
@@ -560,8 +569,8 @@ impl NormOps for Engine {
             channels: c,
             share: 0,
         };
-        if let Some(cut) = self.even_planes(&planes, n * c, s) {
-            return self.even_apply(&planes, &cut, mean, rstd, &act);
+        if let Some(cut) = self.aligned_planes(&planes, n * c, s) {
+            return self.aligned_apply(&planes, &cut, mean, rstd, &act);
         }
         let y = io.y.as_view();
         let wide = s.is_multiple_of(16 / dt.size())
@@ -593,7 +602,7 @@ impl NormOps for Engine {
 
     fn l2_normalize(&self, axis: usize, eps: f64, x: View<'_>, y: ViewMut<'_>) -> Result<()> {
         let (o, shape) = check_l2(axis, eps, x, &y)?;
-        self.own_operands(&o)?;
+        self.check_owners(&o)?;
         self.l2(None, x, &y.into(), shape, eps)
     }
 
@@ -606,7 +615,7 @@ impl NormOps for Engine {
         dx: GradMut<'_>,
     ) -> Result<()> {
         let (o, shape) = check_l2_bwd(axis, eps, dy, x, &dx)?;
-        self.own_operands(&o)?;
+        self.check_owners(&o)?;
         self.l2(Some(dy), x, &dx, shape, eps)
     }
 }
@@ -635,7 +644,7 @@ impl Engine {
             let items = outer * inner / if wide { w } else { 1 };
             let ty = (LANES / pow2(items, 32)).min(pow2(cols.div_ceil(8), LANES));
             let tx = LANES / ty;
-            let args = L2ColsArgs {
+            let args = L2ColumnsArgs {
                 dy: self.arg_opt(dy.as_ref()),
                 x: px,
                 y: py,
@@ -647,7 +656,7 @@ impl Engine {
                 eps,
                 accumulate: i32::from(y.accumulate),
             };
-            return self.launch(&L2_COLS, dt, "", Grid::Blocks([items.div_ceil(tx), 1, 1]), &args);
+            return self.launch(&L2_COLUMNS, dt, "", Grid::Blocks([items.div_ceil(tx), 1, 1]), &args);
         }
         let items = if wide { cols / w } else { cols };
         let lanes = pow2(items.div_ceil(16), LANES).max(pow2(items, 8));

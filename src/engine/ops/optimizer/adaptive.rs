@@ -93,7 +93,7 @@ impl Engine {
             let views =
                 [Some(p.w.as_view()), Some(p.g), s0, s1, s2, s3, p.copy.as_ref().map(ViewMut::as_view)];
             for (arg, v) in ["w", "g", "state", "state", "state", "state", "copy"].into_iter().zip(&views) {
-                v.map_or(Ok(()), |v| self.own(op, arg, &v))?;
+                v.map_or(Ok(()), |v| self.check_owner(op, arg, &v))?;
             }
             tensors.push(views);
         }
@@ -120,7 +120,7 @@ impl Engine {
         let total: usize = sizes.iter().sum();
         let blocks = self.table(&sizes.iter().map(|&n| n as i64).collect::<Vec<_>>())?;
         let finish = |sums: Option<&Buffer>, kind: i32, [p0, p1, p2, p3, p4]: [f64; 5]| {
-            let args = MemoryFinishArgs {
+            let args = AdaptiveMemoryArgs {
                 partial: self.arg_opt(sums.map(Buffer::view).as_ref()),
                 blocks: blocks.arg,
                 parts: int(if sums.is_some() { lists.len() } else { 0 }),
@@ -137,7 +137,7 @@ impl Engine {
                 p3,
                 p4,
             };
-            self.launch(&MEMORY_FINISH, dt, "", Grid::Blocks([1, 1, 1]), &args)
+            self.launch(&ADAPTIVE_MEMORY, dt, "", Grid::Blocks([1, 1, 1]), &args)
         };
         // Sums that only the first step needs are left out where the host knows better.
         let wanted =
@@ -147,7 +147,7 @@ impl Engine {
             let mut at = 0;
             for ((list, table), &n) in lists.iter().zip(&tables).zip(&sizes) {
                 let [w, g, s0, ..] = list.bases;
-                let args = MemoryDotArgs {
+                let args = AdaptiveDotArgs {
                     table: table.arg,
                     tensors: int(list.tensors),
                     w,
@@ -160,7 +160,7 @@ impl Engine {
                     decay,
                     partial: self.arg_in(&sums.view().range(at, n)?),
                 };
-                self.launch(&MEMORY_DOT, dt, "", list.grid(), &args)?;
+                self.launch(&ADAPTIVE_DOT, dt, "", list.grid(), &args)?;
                 at += n;
             }
             finish(Some(&sums), finish_kind, p)?;
@@ -177,8 +177,8 @@ impl Engine {
             };
             let (table, tensors) = (table.arg, int(list.tensors));
             let [w, g, s0, s1, s2, s3, copy] = list.bases;
-            let args = OptimizerStepMoreArgs { table, tensors, w, g, s0, s1, s2, s3, copy, partial, ..base };
-            self.launch(&OPTIMIZER_STEP_MORE, dt, rule.name, list.grid(), &args)?;
+            let args = AdaptiveStepArgs { table, tensors, w, g, s0, s1, s2, s3, copy, partial, ..base };
+            self.launch(&ADAPTIVE_STEP, dt, rule.name, list.grid(), &args)?;
             at += n;
         }
         match rule.after {
@@ -194,12 +194,12 @@ impl Engine {
         step: &Step<'_>,
         memory: Option<&ViewMut<'_>>,
         first: &ParamSlot<'_>,
-    ) -> OptimizerStepMoreArgs {
+    ) -> AdaptiveStepArgs {
         let t = host(&step.step);
         let [c1, c2, c3] = rule.decays.map(|b| 1.0 - b.powf(t));
         let [log1, log2, log3] = rule.decays.map(f64::ln);
         let [p0, p1, p2, p3, p4, p5, p6, p7] = rule.p;
-        OptimizerStepMoreArgs {
+        AdaptiveStepArgs {
             table: Ptr::NULL,
             tensors: 0,
             w: Ptr::NULL,
@@ -249,7 +249,7 @@ impl AdaptiveOptimizerOps for Engine {
         const OP: &str = "adaptive_step";
         check_adaptive(rule, step, &memory, params)?;
         self.own_step(OP, step)?;
-        self.own(OP, "memory", &memory.as_view())?;
+        self.check_owner(OP, "memory", &memory.as_view())?;
         self.step_adaptive(OP, &OptimRule::Adaptive(*rule), step, Some(&memory), params)
     }
 }

@@ -268,14 +268,14 @@ impl Engine {
         }
     }
 
-    /// [`Engine::own`] for what a step holds.
+    /// [`Engine::check_owner`] for what a step holds.
     fn own_step(&self, op: &'static str, step: &Step<'_>) -> Result<()> {
         for (arg, s) in [("lr", &step.lr), ("step", &step.step)] {
             if let Scalar::Device(v) = s {
-                self.own(op, arg, v)?;
+                self.check_owner(op, arg, v)?;
             }
         }
-        self.own_all(op, &[("inv_scale", step.inv_scale), ("found_inf", step.found_inf)])
+        self.check_owner_all(op, &[("inv_scale", step.inv_scale), ("found_inf", step.found_inf)])
     }
 
     /// q0 and q1 of a rule: from the host, or in device memory where the step count is there.
@@ -338,7 +338,7 @@ impl OptimizerOps for Engine {
             ];
             for (arg, v) in ["w", "g", "state", "state", "state", "copy"].into_iter().zip(&views) {
                 if let Some(v) = v {
-                    self.own(OP, arg, v)?;
+                    self.check_owner(OP, arg, v)?;
                 }
             }
             tensors.push(views);
@@ -409,9 +409,9 @@ impl OptimizerOps for Engine {
     fn clip_grad_norm(&self, p: &ClipNorm, grads: &mut [ViewMut<'_>], total: ViewMut<'_>) -> Result<()> {
         const OP: &str = "clip_grad_norm";
         check_clip_norm(p, grads, &total)?;
-        self.own(OP, "total", &total.as_view())?;
+        self.check_owner(OP, "total", &total.as_view())?;
         for g in grads.iter() {
-            self.own(OP, "grads", &g.as_view())?;
+            self.check_owner(OP, "grads", &g.as_view())?;
         }
         let dt = grads.first().map_or(DType::F32, ViewMut::dtype);
         let kind = match p.p {
@@ -429,7 +429,7 @@ impl OptimizerOps for Engine {
         let mut at = 0;
         for (list, &b) in lists.iter().zip(&blocks) {
             let table = self.table(&list.words)?;
-            let args = NormPartialArgs {
+            let args = GradientNormPartialArgs {
                 table: table.arg,
                 tensors: list.tensors as i32,
                 g: list.bases[1],
@@ -437,10 +437,10 @@ impl OptimizerOps for Engine {
                 kind,
                 p: p.p,
             };
-            self.launch(&NORM_PARTIAL, dt, "", Grid::Blocks([b, 1, 1]), &args)?;
+            self.launch(&GRADIENT_NORM_PARTIAL, dt, "", Grid::Blocks([b, 1, 1]), &args)?;
             at += b;
         }
-        let args = NormFinishArgs {
+        let args = GradientNormFinalArgs {
             partial: self.arg_in(&partial.view()),
             n: n as i64,
             kind,
@@ -449,7 +449,7 @@ impl OptimizerOps for Engine {
             total: self.arg_out(&total),
             coef: self.arg_in(&coef.view()),
         };
-        self.launch(&NORM_FINISH, dt, "", Grid::Blocks([1, 1, 1]), &args)?;
+        self.launch(&GRADIENT_NORM_FINAL, dt, "", Grid::Blocks([1, 1, 1]), &args)?;
         self.scale_grads(dt, &lists, self.arg_in(&coef.view()), 0, 0.0)
     }
 
@@ -457,7 +457,7 @@ impl OptimizerOps for Engine {
         const OP: &str = "clip_grad_value";
         check_clip_value(c, grads)?;
         for g in grads.iter() {
-            self.own(OP, "grads", &g.as_view())?;
+            self.check_owner(OP, "grads", &g.as_view())?;
         }
         let dt = grads.first().map_or(DType::F32, ViewMut::dtype);
         self.scale_grads(dt, &self.lists(&grad_tensors(grads)), Ptr::NULL, 1, c)
@@ -472,7 +472,7 @@ impl OptimizerOps for Engine {
         const OP: &str = "clip_grad_adaptive";
         check_clip_adaptive(p, weights, grads)?;
         for (w, g) in weights.iter().zip(grads.iter()) {
-            self.own_all(OP, &[("weights", *w), ("grads", g.as_view())])?;
+            self.check_owner_all(OP, &[("weights", *w), ("grads", g.as_view())])?;
         }
         for (w, g) in weights.iter().zip(grads.iter()) {
             let (dt, [units, len]) = (g.dtype(), output_units(w.shape()));
@@ -499,9 +499,9 @@ impl OptimizerOps for Engine {
     ) -> Result<()> {
         const OP: &str = "unscale_grads";
         check_unscale(scale.as_ref(), grads, &found_inf)?;
-        self.own_all(OP, &[("scale", scale), ("found_inf", Some(found_inf.as_view()))])?;
+        self.check_owner_all(OP, &[("scale", scale), ("found_inf", Some(found_inf.as_view()))])?;
         for g in grads.iter() {
-            self.own(OP, "grads", &g.as_view())?;
+            self.check_owner(OP, "grads", &g.as_view())?;
         }
         let dt = grads.first().map_or(DType::F32, ViewMut::dtype);
         for list in self.lists(&grad_tensors(grads)) {
@@ -525,7 +525,7 @@ impl OptimizerOps for Engine {
             [Some(&io.scale), Some(&io.good), Some(&io.found_inf), io.inv_scale.as_ref(), io.step.as_ref()];
         let names = ["scale", "good", "found_inf", "inv_scale", "step"];
         for (arg, v) in names.into_iter().zip(views) {
-            v.map_or(Ok(()), |v| self.own(OP, arg, &v.as_view()))?;
+            v.map_or(Ok(()), |v| self.check_owner(OP, arg, &v.as_view()))?;
         }
         let args = LossScaleArgs {
             scale: self.arg_out(&io.scale),

@@ -25,7 +25,7 @@ impl PackedOptimizerOps for Engine {
         check_packed(rule, step, rng, params)?;
         self.own_step(OP, step)?;
         let more = rng.and_then(|r| r.device_offset);
-        self.own_all(OP, &[("rng", more)])?;
+        self.check_owner_all(OP, &[("rng", more)])?;
         let mut tensors: Vec<[Option<View<'_>>; ARRAYS]> = vec![];
         for p in params.iter() {
             let [scales, copy] = [&p.scales, &p.copy].map(|v| v.as_ref().map(ViewMut::as_view));
@@ -39,7 +39,7 @@ impl PackedOptimizerOps for Engine {
                 copy,
             ];
             for (arg, v) in ["w", "g", "m", "v", "scales", "", "copy"].into_iter().zip(&views) {
-                v.map_or(Ok(()), |v| self.own(OP, arg, &v))?;
+                v.map_or(Ok(()), |v| self.check_owner(OP, arg, &v))?;
             }
             tensors.push(views);
         }

@@ -25,7 +25,7 @@ impl SparseOptimizerOps for Engine {
             ("copy", param.copy.as_ref().map(ViewMut::as_view)),
         ];
         views.extend(states.map(|s| ("state", s.map(ViewMut::as_view))));
-        self.own_all(OP, &views)?;
+        self.check_owner_all(OP, &views)?;
         let k = param.ids.numel();
         let Some(Rule { name, p, flag, decays }) = rule_function(rule) else { return Ok(()) };
         let number = SPARSE_RULES.iter().position(|r| *r == name);
@@ -43,7 +43,7 @@ impl SparseOptimizerOps for Engine {
         let [s0, s1, s2] = states.map(|s| self.arg_opt_out(s));
         let Bias { c1, c2, log1, log2 } = Bias::new(decays, t);
         let [p0, p1, p2, p3, p4, p5] = p;
-        let args = OptimizerRowsArgs {
+        let args = OptimizerSparseRowsArgs {
             keys: self.arg_in(&keys),
             positions: self.arg_in(&positions),
             w: self.arg_out(&param.w),
@@ -85,6 +85,6 @@ impl SparseOptimizerOps for Engine {
             flag: i32::from(flag),
         };
         let blocks = k.div_ceil(BLOCK as usize / lanes).min(1 << 30);
-        self.launch(&OPTIMIZER_ROWS, dt, "", Grid::Blocks([blocks, 1, 1]), &args)
+        self.launch(&OPTIMIZER_SPARSE_ROWS, dt, "", Grid::Blocks([blocks, 1, 1]), &args)
     }
 }

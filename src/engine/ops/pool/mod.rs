@@ -163,7 +163,7 @@ impl PoolOps for Engine {
         const OP: &str = "max_pool";
         let g = folded(check_max_pool(windows, &x, &y, index.as_ref())?);
         let (v, index) = (y.as_view(), index.as_ref().map(ViewMut::as_view));
-        self.own_all(OP, &[("x", Some(x)), ("y", Some(v)), ("index", index)])?;
+        self.check_owner_all(OP, &[("x", Some(x)), ("y", Some(v)), ("index", index)])?;
         let n = v.numel();
         let halving = Halving::of(&g, &x, &[&v, index.as_ref().unwrap_or(&v)]);
         let (dt, index) = (x.dtype(), self.arg_opt(index.as_ref()));
@@ -206,7 +206,7 @@ impl PoolOps for Engine {
         const OP: &str = "max_pool_bwd";
         let g = folded(check_max_pool_bwd(windows, &dy, &index, &dx)?);
         let v = dx.out.as_view();
-        self.own_all(OP, &[("dy", dy), ("index", index), ("dx", v)])?;
+        self.check_owner_all(OP, &[("dy", dy), ("index", index), ("dx", v)])?;
         if let Some(h) = Halving::of(&g, &v, &[&dy, &index]).map(|q| q.backward()) {
             let HalvingArgs { items, size, by, side } = h;
             let args = MaxPoolHalveBwdArgs {
@@ -247,7 +247,7 @@ impl PoolOps for Engine {
     fn avg_pool(&self, windows: Pooling, x: View<'_>, y: ViewMut<'_>) -> Result<()> {
         let g = folded(check_avg_pool(windows, &x, &y)?);
         let v = y.as_view();
-        self.own_all("avg_pool", &[("x", x), ("y", v)])?;
+        self.check_owner_all("avg_pool", &[("x", x), ("y", v)])?;
         let n = v.numel();
         if g.adaptive && g.output == [1; 3] && g.plane() >= LONG && n > 0 {
             // Global: the mean of rows.
@@ -297,7 +297,7 @@ impl PoolOps for Engine {
     fn avg_pool_bwd(&self, windows: Pooling, dy: View<'_>, dx: GradMut<'_>) -> Result<()> {
         let g = folded(check_avg_pool_bwd(windows, &dy, &dx)?);
         let v = dx.out.as_view();
-        self.own_all("avg_pool_bwd", &[("dy", dy), ("dx", v)])?;
+        self.check_owner_all("avg_pool_bwd", &[("dy", dy), ("dx", v)])?;
         if let (Some(q), Some(divisor)) = (Halving::of(&g, &v, &[&dy]), divisor(&g)) {
             let HalvingArgs { items, size, by, side } = q.backward();
             let args = AvgPoolHalveBwdArgs {

@@ -106,7 +106,7 @@ const ROW_WIDE: i32 = 2;
 
 impl Engine {
     /// Blocks that fill the device.
-    pub(in crate::engine::ops) fn fill(&self) -> usize {
+    pub(in crate::engine::ops) fn target_blocks(&self) -> usize {
         self.device_caps().target_blocks()
     }
 
@@ -168,7 +168,7 @@ impl Engine {
         let red = if mode == ROW_WIDE { &in_items(red, w) } else { red };
         let n = if mode == ROW_WIDE { items } else { r.axes.count };
         // About sixteen accesses per lane, because joining lanes costs more than a few accesses; more lanes where there are too few rows to fill the device.
-        let fill = self.fill();
+        let fill = self.target_blocks();
         let mut lanes = pow2(items.div_ceil(16), LANES).max(pow2(items, 8));
         while lanes < pow2(items, LANES) && outputs * lanes < fill * LANES * 2 {
             lanes *= 2;
@@ -240,7 +240,7 @@ impl Engine {
         let chunk = n.div_ceil(splits).max(1);
         let splits = n.div_ceil(chunk).max(1);
         let part = self.partials(r, outputs * splits, splits)?;
-        let args = ReduceColsArgs {
+        let args = ReduceColumnsArgs {
             x: self.arg_in(&r.x),
             x2: self.arg_opt(r.x2.as_ref()),
             y: self.arg_in(&r.y.0),
@@ -270,7 +270,7 @@ impl Engine {
             p: r.p,
             q: r.q,
         };
-        self.launch(&REDUCE_COLS, dt, r.op, Grid::Blocks([tiles * splits, 1, 1]), &args)?;
+        self.launch(&REDUCE_COLUMNS, dt, r.op, Grid::Blocks([tiles * splits, 1, 1]), &args)?;
         match part {
             Some(part) => self.join(r, kept, outputs, &part.view(), splits, [1, outputs]),
             None => Ok(()),
@@ -298,9 +298,12 @@ impl Engine {
         step: [usize; 2],
     ) -> Result<()> {
         // Runs of one output lie together (rows) or apart (columns); read whichever is contiguous side by side.
-        let lanes =
-            if step[1] == 1 { pow2(splits, LANES) } else { pow2(splits.min(self.fill() * 32 / outputs), 32) };
-        let args = ReduceJoinArgs {
+        let lanes = if step[1] == 1 {
+            pow2(splits, LANES)
+        } else {
+            pow2(splits.min(self.target_blocks() * 32 / outputs), 32)
+        };
+        let args = ReduceCombineArgs {
             part: self.arg_in(part),
             y: self.arg_in(&r.y.0),
             z: self.arg_opt(r.z.as_ref().map(|z| &z.0)),
@@ -320,7 +323,7 @@ impl Engine {
             q: r.q,
         };
         let blocks = outputs.div_ceil(LANES / lanes);
-        self.launch(&REDUCE_JOIN, r.x.dtype(), r.op, Grid::Blocks([blocks, 1, 1]), &args)
+        self.launch(&REDUCE_COMBINE, r.x.dtype(), r.op, Grid::Blocks([blocks, 1, 1]), &args)
     }
 }
 
@@ -500,8 +503,8 @@ impl Engine {
 impl ReduceOps for Engine {
     fn reduce(&self, op: Reduce, axes: &[usize], x: View<'_>, y: ViewMut<'_>) -> Result<()> {
         let a = check_reduce(op, axes, &x, &y)?;
-        self.own("reduce", "x", &x)?;
-        self.own("reduce", "y", &y.as_view())?;
+        self.check_owner("reduce", "x", &x)?;
+        self.check_owner("reduce", "y", &y.as_view())?;
         let (name, p, q) = reduce_kernel(op);
         self.run_reduction(&Reduction::new(name, a, x, y.as_view()).params(p, q))
     }
@@ -516,10 +519,10 @@ impl ReduceOps for Engine {
         dx: GradMut<'_>,
     ) -> Result<()> {
         let a = check_reduce_bwd(op, axes, &dy, x.as_ref(), y.as_ref(), &dx)?;
-        self.own("reduce_bwd", "dy", &dy)?;
-        self.own("reduce_bwd", "dx", &dx.out.as_view())?;
+        self.check_owner("reduce_bwd", "dy", &dy)?;
+        self.check_owner("reduce_bwd", "dx", &dx.out.as_view())?;
         for (arg, v) in [("x", &x), ("y", &y)] {
-            v.as_ref().map_or(Ok(()), |v| self.own("reduce_bwd", arg, v))?;
+            v.as_ref().map_or(Ok(()), |v| self.check_owner("reduce_bwd", arg, v))?;
         }
         if dx.out.numel() == 0 {
             return Ok(());
@@ -555,9 +558,9 @@ impl ReduceOps for Engine {
     ) -> Result<()> {
         let a = check_arg_reduce(axis, &x, &index, value.as_ref())?;
         let (i, v) = (index.as_view(), value.as_ref().map(|v| v.as_view()));
-        self.own("arg_reduce", "x", &x)?;
-        self.own("arg_reduce", "index", &i)?;
-        v.as_ref().map_or(Ok(()), |v| self.own("arg_reduce", "value", v))?;
+        self.check_owner("arg_reduce", "x", &x)?;
+        self.check_owner("arg_reduce", "index", &i)?;
+        v.as_ref().map_or(Ok(()), |v| self.check_owner("arg_reduce", "value", v))?;
         let name = match op {
             ArgReduce::Max => "gk_red_argmax",
             ArgReduce::Min => "gk_red_argmin",
@@ -571,7 +574,7 @@ impl ReduceOps for Engine {
         let a = check_arg_reduce_bwd(axis, &dy, &index, &dx)?;
         let out = dx.out.as_view();
         for (arg, v) in [("dy", &dy), ("index", &index), ("dx", &out)] {
-            self.own(OP, arg, v)?;
+            self.check_owner(OP, arg, v)?;
         }
         let shape = out.shape();
         let along: Vec<_> = (0..shape.len()).map(|d| (d == axis) as usize).collect();
@@ -611,7 +614,7 @@ impl ReduceOps for Engine {
         let a = check_mean_var(axes, correction, &x, &mean, &var)?;
         let (m, v) = (mean.as_view(), var.as_view());
         for (arg, v) in [("x", &x), ("mean", &m), ("var", &v)] {
-            self.own("mean_var", arg, v)?;
+            self.check_owner("mean_var", arg, v)?;
         }
         self.run_reduction(&Reduction::new("gk_red_meanvar", a, x, m).second(v).params(correction, 0.0))
     }
@@ -620,7 +623,7 @@ impl ReduceOps for Engine {
         let a = check_min_max(axes, &x, &lo, &hi)?;
         let (lo, hi) = (lo.as_view(), hi.as_view());
         for (arg, v) in [("x", &x), ("lo", &lo), ("hi", &hi)] {
-            self.own("min_max", arg, v)?;
+            self.check_owner("min_max", arg, v)?;
         }
         self.run_reduction(&Reduction::new("gk_red_minmax", a, x, lo).second(hi))
     }
@@ -629,7 +632,7 @@ impl ReduceOps for Engine {
         let axes = check_dot(&a, &b, &y)?;
         let out = y.as_view();
         for (arg, v) in [("a", &a), ("b", &b), ("y", &out)] {
-            self.own("dot", arg, v)?;
+            self.check_owner("dot", arg, v)?;
         }
         let mut r = Reduction::new("gk_red_dot", axes, a, out);
         r.x2 = Some(b);
@@ -650,7 +653,7 @@ impl ReduceOps for Engine {
         for (arg, v) in
             [("dy", Some(&dy)), ("a", Some(&a)), ("b", Some(&b)), ("da", va.as_ref()), ("db", vb.as_ref())]
         {
-            v.map_or(Ok(()), |v| self.own(OP, arg, v))?;
+            v.map_or(Ok(()), |v| self.check_owner(OP, arg, v))?;
         }
         let g = spread(&dy, &axes, a.shape())?;
         let layout = |v: &Option<View<'_>>, other: &View<'_>| v.map_or(*other.layout(), |v| *v.layout());
@@ -690,8 +693,8 @@ impl ReduceOps for Engine {
     fn sum_to_shape(&self, x: View<'_>, y: GradMut<'_>) -> Result<()> {
         let axes = check_sum_to_shape(&x, &y)?;
         let out = y.out.as_view();
-        self.own("sum_to_shape", "x", &x)?;
-        self.own("sum_to_shape", "y", &out)?;
+        self.check_owner("sum_to_shape", "x", &x)?;
+        self.check_owner("sum_to_shape", "y", &out)?;
         let y_steps = right_aligned(&out, x.shape().len());
         let mut r = Reduction { y: (out, y_steps), ..Reduction::new("gk_red_sum", axes, x, out) };
         r.accumulate = y.accumulate;

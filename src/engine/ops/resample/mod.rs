@@ -74,7 +74,7 @@ const PLANES: usize = 4;
 impl Engine {
     /// Items of `per_plane` for each group of planes, and the planes of a group: several where the device is full anyway.
     fn plane_groups(&self, planes: usize, per_plane: usize) -> (usize, usize) {
-        let enough = planes.div_ceil(PLANES) * per_plane >= 2 * self.fill() * BLOCK as usize;
+        let enough = planes.div_ceil(PLANES) * per_plane >= 2 * self.target_blocks() * BLOCK as usize;
         let group = if enough { PLANES } else { 1 };
         (planes.div_ceil(group) * per_plane, group)
     }
@@ -105,7 +105,7 @@ impl ResampleOps for Engine {
         const OP: &str = "interpolate";
         let s = check_interpolate(p, &x, &y)?;
         let v = y.as_view();
-        self.own_all(OP, &[("x", x), ("y", v)])?;
+        self.check_owner_all(OP, &[("x", x), ("y", v)])?;
         let (n, dt) = (v.numel(), v.dtype());
         if n == 0 {
             return Ok(());
@@ -159,7 +159,7 @@ impl ResampleOps for Engine {
         const OP: &str = "interpolate_bwd";
         let s = check_interpolate_bwd(p, &dy, &dx)?;
         let v = dx.out.as_view();
-        self.own_all(OP, &[("dy", dy), ("dx", v)])?;
+        self.check_owner_all(OP, &[("dy", dy), ("dx", v)])?;
         let (n, dt) = (v.numel(), v.dtype());
         if n == 0 {
             return Ok(());
@@ -216,7 +216,7 @@ impl ResampleOps for Engine {
     fn affine_grid(&self, align_corners: bool, theta: View<'_>, grid: ViewMut<'_>) -> Result<()> {
         let s = check_affine_grid(&theta, &grid)?;
         let v = grid.as_view();
-        self.own_all("affine_grid", &[("theta", theta), ("grid", v)])?;
+        self.check_owner_all("affine_grid", &[("theta", theta), ("grid", v)])?;
         let n = v.numel() / s.axes;
         let args = AffineGridArgs {
             theta: self.arg_in(&theta),
@@ -233,7 +233,7 @@ impl ResampleOps for Engine {
     fn affine_grid_bwd(&self, align_corners: bool, dgrid: View<'_>, dtheta: GradMut<'_>) -> Result<()> {
         let s = check_affine_grid_bwd(&dgrid, &dtheta)?;
         let v = dtheta.out.as_view();
-        self.own_all("affine_grid_bwd", &[("dgrid", dgrid), ("dtheta", v)])?;
+        self.check_owner_all("affine_grid_bwd", &[("dgrid", dgrid), ("dtheta", v)])?;
         if s.batch == 0 {
             return Ok(());
         }
@@ -255,7 +255,7 @@ impl ResampleOps for Engine {
         };
         self.launch(&AFFINE_GRID_SUMS, dt, "", grid, &args)?;
         let n = v.numel();
-        let args = AffineGridJoinArgs {
+        let args = AffineGridCombineArgs {
             part: self.arg_in(&part.view()),
             dtheta: self.arg_in(&v),
             n: n as i64,
@@ -263,13 +263,13 @@ impl ResampleOps for Engine {
             chunks: chunks as i32,
             accumulate: i32::from(dtheta.accumulate),
         };
-        self.launch(&AFFINE_GRID_JOIN, dt, "", Grid::Stride(n), &args)
+        self.launch(&AFFINE_GRID_COMBINE, dt, "", Grid::Stride(n), &args)
     }
 
     fn grid_sample(&self, p: GridSample, x: View<'_>, grid: View<'_>, y: ViewMut<'_>) -> Result<()> {
         let s = check_grid_sample(p, &x, &grid, &y)?;
         let v = y.as_view();
-        self.own_all("grid_sample", &[("x", x), ("grid", grid), ("y", v)])?;
+        self.check_owner_all("grid_sample", &[("x", x), ("grid", grid), ("y", v)])?;
         self.sample(p, &s, &x, &grid, &v)
     }
 
@@ -278,8 +278,8 @@ impl ResampleOps for Engine {
         let s = check_grid_sample_bwd(p, &io)?;
         let dx = io.dx.as_ref().map(|g| (g.out.as_view(), g.accumulate));
         let dgrid = io.dgrid.as_ref().map(|g| (g.out.as_view(), g.accumulate));
-        self.own_all(OP, &[("dy", io.dy), ("x", io.x), ("grid", io.grid)])?;
-        self.own_all(OP, &[("dx", dx.map(|d| d.0)), ("dgrid", dgrid.map(|d| d.0))])?;
+        self.check_owner_all(OP, &[("dy", io.dy), ("x", io.x), ("grid", io.grid)])?;
+        self.check_owner_all(OP, &[("dx", dx.map(|d| d.0)), ("dgrid", dgrid.map(|d| d.0))])?;
         if let Some((dgrid, accumulate)) = dgrid {
             self.sample_dgrid(p, &s, &io, &dgrid, accumulate)?;
         }
@@ -301,8 +301,8 @@ impl ResampleOps for Engine {
         const OP: &str = "nms";
         let n = check_nms(iou_threshold, &boxes, &scores, groups.as_ref(), &keep, &count)?;
         let (keep, count) = (keep.as_view(), count.as_view());
-        self.own_all(OP, &[("boxes", boxes), ("scores", scores), ("keep", keep), ("count", count)])?;
-        self.own_all(OP, &[("groups", groups)])?;
+        self.check_owner_all(OP, &[("boxes", boxes), ("scores", scores), ("keep", keep), ("count", count)])?;
+        self.check_owner_all(OP, &[("groups", groups)])?;
         self.suppress(OP, iou_threshold, &boxes, &scores, groups.as_ref(), n, &keep, &count)
     }
 }

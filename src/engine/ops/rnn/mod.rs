@@ -116,7 +116,7 @@ impl Engine {
         Ptr(v.block().raw().map(|m| (m, at as u64)))
     }
 
-    /// [`Engine::own`] for operands that may be absent, named in order.
+    /// [`Engine::check_owner`] for operands that may be absent, named in order.
     pub(in crate::engine::ops) fn own_named<'a>(
         &self,
         op: &'static str,
@@ -126,7 +126,7 @@ impl Engine {
         let mut names = names.split(' ');
         views.into_iter().try_for_each(|v| {
             let arg = names.next().unwrap_or("operand");
-            v.map_or(Ok(()), |v| self.own(op, arg, &v))
+            v.map_or(Ok(()), |v| self.check_owner(op, arg, &v))
         })
     }
 

@@ -200,8 +200,8 @@ impl ShapeOps for Engine {
     fn strided_copy(&self, x: View<'_>, y: GradMut<'_>) -> Result<()> {
         check_strided_copy(&x, &y)?;
         let v = y.out.as_view();
-        self.own("strided_copy", "x", &x)?;
-        self.own("strided_copy", "y", &v)?;
+        self.check_owner("strided_copy", "x", &x)?;
+        self.check_owner("strided_copy", "y", &v)?;
         self.move_axes(&x, 0, &v, Axis::of(&x, &v), y.accumulate)
     }
 
@@ -209,8 +209,8 @@ impl ShapeOps for Engine {
         const OP: &str = "concat";
         check_concat(axis, xs, &y)?;
         let y = y.as_view();
-        self.own(OP, "y", &y)?;
-        xs.iter().try_for_each(|x| self.own(OP, "xs", x))?;
+        self.check_owner(OP, "y", &y)?;
+        xs.iter().try_for_each(|x| self.check_owner(OP, "xs", x))?;
         if y.numel() == 0 {
             return Ok(());
         }
@@ -270,21 +270,21 @@ impl ShapeOps for Engine {
     fn fill(&self, value: f64, y: ViewMut<'_>) -> Result<()> {
         check_fill(&y)?;
         let v = y.as_view();
-        self.own("fill", "y", &v)?;
+        self.check_owner("fill", "y", &v)?;
         self.fill_pattern(&element_bytes(v.dtype(), value), &v)
     }
 
     fn fill_bytes(&self, pattern: &[u8], y: ViewMut<'_>) -> Result<()> {
         check_fill_bytes(pattern, &y)?;
         let v = y.as_view();
-        self.own("fill_bytes", "y", &v)?;
+        self.check_owner("fill_bytes", "y", &v)?;
         self.fill_pattern(pattern, &v)
     }
 
     fn arange(&self, start: f64, step: f64, y: ViewMut<'_>) -> Result<()> {
         check_arange(start, step, &y)?;
         let v = y.as_view();
-        self.own("arange", "y", &v)?;
+        self.check_owner("arange", "y", &v)?;
         let (n, dt) = (v.numel(), v.dtype());
         let sy = v.layout().strides()[0] as i64;
         let args = ArangeArgs { y: self.arg_in(&v), n: n as i64, sy, start, step };
@@ -294,7 +294,7 @@ impl ShapeOps for Engine {
     fn linspace(&self, start: f64, end: f64, y: ViewMut<'_>) -> Result<()> {
         check_linspace(start, end, &y)?;
         let v = y.as_view();
-        self.own("linspace", "y", &v)?;
+        self.check_owner("linspace", "y", &v)?;
         let (n, dt) = (v.numel(), v.dtype());
         let step = (end - start) / (n.max(2) - 1) as f64;
         let sy = v.layout().strides()[0] as i64;
@@ -305,8 +305,8 @@ impl ShapeOps for Engine {
     fn pad(&self, mode: PadMode, pads: &[(isize, isize)], x: View<'_>, y: ViewMut<'_>) -> Result<()> {
         check_pad(mode, pads, &x, &y)?;
         let y = y.as_view();
-        self.own("pad", "x", &x)?;
-        self.own("pad", "y", &y)?;
+        self.check_owner("pad", "x", &x)?;
+        self.check_owner("pad", "y", &y)?;
         if mode == PadMode::Circular {
             let (x, pads) = cropped(pads, &x)?;
             return self.pad_into(mode, &pads, &x, &y, false);
@@ -318,8 +318,8 @@ impl ShapeOps for Engine {
         const OP: &str = "pad_bwd";
         check_pad_bwd(mode, pads, &dy, &dx)?;
         let v = dx.out.as_view();
-        self.own(OP, "dy", &dy)?;
-        self.own(OP, "dx", &v)?;
+        self.check_owner(OP, "dy", &dy)?;
+        self.check_owner(OP, "dx", &v)?;
         if v.numel() == 0 {
             return Ok(());
         }
@@ -361,8 +361,8 @@ impl ShapeOps for Engine {
     fn flip(&self, axes: &[usize], x: View<'_>, y: GradMut<'_>) -> Result<()> {
         check_flip(axes, &x, &y)?;
         let v = y.out.as_view();
-        self.own("flip", "x", &x)?;
-        self.own("flip", "y", &v)?;
+        self.check_owner("flip", "x", &x)?;
+        self.check_owner("flip", "y", &v)?;
         if v.numel() == 0 {
             return Ok(());
         }
@@ -379,8 +379,8 @@ impl ShapeOps for Engine {
     fn roll(&self, shifts: &[isize], axes: &[usize], x: View<'_>, y: GradMut<'_>) -> Result<()> {
         check_roll(shifts, axes, &x, &y)?;
         let v = y.out.as_view();
-        self.own("roll", "x", &x)?;
-        self.own("roll", "y", &v)?;
+        self.check_owner("roll", "x", &x)?;
+        self.check_owner("roll", "y", &v)?;
         // Rolling is wrapped padding on one side that is cropped on the other.
         let mut pads = vec![(0, 0); x.shape().len()];
         for (&s, &a) in shifts.iter().zip(axes) {
@@ -393,8 +393,8 @@ impl ShapeOps for Engine {
     fn triangle(&self, side: Triangle, k: isize, x: View<'_>, y: GradMut<'_>) -> Result<()> {
         check_triangle(&x, &y)?;
         let v = y.out.as_view();
-        self.own("triangle", "x", &x)?;
-        self.own("triangle", "y", &v)?;
+        self.check_owner("triangle", "x", &x)?;
+        self.check_owner("triangle", "y", &v)?;
         if v.numel() == 0 {
             return Ok(());
         }
@@ -440,8 +440,8 @@ impl ShapeOps for Engine {
         const OP: &str = "repeat_interleave";
         check_repeat_interleave(axis, repeats, counts.as_ref(), &x, &y)?;
         let v = y.as_view();
-        self.own(OP, "x", &x)?;
-        self.own(OP, "y", &v)?;
+        self.check_owner(OP, "x", &x)?;
+        self.check_owner(OP, "y", &v)?;
         let Some(counts) = counts else {
             // Each element of the axis is an axis of copies, over which the source does not step.
             let mut axes = Axis::of(&x, &v);
@@ -450,7 +450,7 @@ impl ShapeOps for Engine {
             axes.insert(axis + 1, Axis { n: repeats, x: 0, y: a.y });
             return self.move_axes(&x, 0, &v, axes, false);
         };
-        self.own(OP, "counts", &counts)?;
+        self.check_owner(OP, "counts", &counts)?;
         let (_, table) = self.repeat_tables(OP, &counts, v.shape()[axis])?;
         let (mut from, mut to) = (None, None);
         let x = self.packed(&x, &mut from)?;
@@ -475,14 +475,14 @@ impl ShapeOps for Engine {
     ) -> Result<()> {
         const OP: &str = "repeat_interleave_bwd";
         check_repeat_interleave_bwd(axis, repeats, counts.as_ref(), &dy, &dx)?;
-        self.own(OP, "dy", &dy)?;
-        self.own(OP, "dx", &dx.out.as_view())?;
+        self.check_owner(OP, "dy", &dy)?;
+        self.check_owner(OP, "dx", &dx.out.as_view())?;
         let mut sdy: Vec<i64> = dy.layout().strides().iter().map(|&s| s as i64).collect();
         let stride = std::mem::take(&mut sdy[axis]);
         let places = dy.shape()[axis];
         let run = Run { axis, mode: 0, offsets: None, len: repeats, step: 1, places, stride };
         let Some(counts) = counts else { return self.run_sum(&dy, &sdy, &dx, run) };
-        self.own(OP, "counts", &counts)?;
+        self.check_owner(OP, "counts", &counts)?;
         let (offsets, _) = self.repeat_tables(OP, &counts, places)?;
         self.run_sum(&dy, &sdy, &dx, Run { mode: 1, offsets: Some(&offsets.view()), ..run })
     }
@@ -490,8 +490,8 @@ impl ShapeOps for Engine {
     fn unfold_bwd(&self, axis: usize, size: usize, step: usize, dy: View<'_>, dx: GradMut<'_>) -> Result<()> {
         const OP: &str = "unfold_bwd";
         check_unfold_bwd(axis, size, step, &dy, &dx)?;
-        self.own(OP, "dy", &dy)?;
-        self.own(OP, "dx", &dx.out.as_view())?;
+        self.check_owner(OP, "dy", &dy)?;
+        self.check_owner(OP, "dx", &dx.out.as_view())?;
         // Cell t is element t - w*step of window w: a step per cell, and one per window.
         let mut sdy: Vec<i64> = dy.layout().strides().iter().map(|&s| s as i64).collect();
         let within = sdy.pop().unwrap_or(0);

@@ -15,13 +15,13 @@ use crate::spec::kernels::softmax::*;
 use crate::spec::softmax::SOFTMAXES;
 
 /// The kernels that hold 1, 2, 4 and 8 items of 16 bytes per thread, forward and backward.
-const REGISTERS: [&Kernel<SoftmaxShortArgs>; 4] =
-    [&SOFTMAX_SHORT1, &SOFTMAX_SHORT2, &SOFTMAX_SHORT4, &SOFTMAX_SHORT8];
-const REGISTERS_BWD: [&Kernel<SoftmaxBwdShortArgs>; 3] =
-    [&SOFTMAX_BWD_SHORT1, &SOFTMAX_BWD_SHORT2, &SOFTMAX_BWD_SHORT4];
+const REGISTERS: [&Kernel<SoftmaxRegistersArgs>; 4] =
+    [&SOFTMAX_REGISTERS1, &SOFTMAX_REGISTERS2, &SOFTMAX_REGISTERS4, &SOFTMAX_REGISTERS8];
+const REGISTERS_BWD: [&Kernel<SoftmaxBwdRegistersArgs>; 3] =
+    [&SOFTMAX_BWD_REGISTERS1, &SOFTMAX_BWD_REGISTERS2, &SOFTMAX_BWD_REGISTERS4];
 /// The kernels of the sizes in [`plan::CLUSTER_ELEMENTS`].
-const CLUSTER: [&Kernel<SoftmaxHeldArgs>; 2] = [&SOFTMAX_HELD16, &SOFTMAX_HELD64];
-const CLUSTER_BWD: [&Kernel<SoftmaxBwdHeldArgs>; 2] = [&SOFTMAX_BWD_HELD16, &SOFTMAX_BWD_HELD64];
+const CLUSTER: [&Kernel<SoftmaxClusterArgs>; 2] = [&SOFTMAX_CLUSTER16, &SOFTMAX_CLUSTER64];
+const CLUSTER_BWD: [&Kernel<SoftmaxBwdClusterArgs>; 2] = [&SOFTMAX_BWD_CLUSTER16, &SOFTMAX_BWD_CLUSTER64];
 
 fn name(kind: Softmax) -> &'static str {
     match kind {
@@ -67,7 +67,7 @@ impl Engine {
     /// Blocks for rows of which a block takes `LANES / lanes` at a time.
     fn softmax_grid(&self, rows: usize, lanes: usize) -> Grid {
         let blocks = rows.div_ceil(LANES / lanes);
-        Grid::Blocks([if lanes == LANES { blocks } else { blocks.min(self.fill() * 8) }, 1, 1])
+        Grid::Blocks([if lanes == LANES { blocks } else { blocks.min(self.target_blocks() * 8) }, 1, 1])
     }
 
     /// A cluster of blocks per row.
@@ -89,7 +89,7 @@ impl Engine {
         let norms = self.scratch(dt.accumulator(), 2 * rows)?;
         let (part, norms) = (self.arg_in(&parts.view()), self.arg_in(&norms.view()));
         let grid = Grid::Blocks([rows * cut.splits, 1, 1]);
-        let args = SoftmaxPartArgs {
+        let args = SoftmaxPartialArgs {
             x: self.arg_in(x),
             part,
             rows: long(rows),
@@ -99,9 +99,9 @@ impl Engine {
             wide: i32::from(cut.wide),
             phase: int(cut.phase),
         };
-        self.launch(&SOFTMAX_PART, dt, op, grid, &args)?;
-        let args = SoftmaxJoinArgs { part, norms, rows: long(rows), splits: int(cut.splits) };
-        self.launch(&SOFTMAX_JOIN, dt, op, Grid::Stride(rows), &args)?;
+        self.launch(&SOFTMAX_PARTIAL, dt, op, grid, &args)?;
+        let args = SoftmaxCombineArgs { part, norms, rows: long(rows), splits: int(cut.splits) };
+        self.launch(&SOFTMAX_COMBINE, dt, op, Grid::Stride(rows), &args)?;
         let args = SoftmaxApplyArgs {
             x: self.arg_in(x),
             norms,
@@ -129,7 +129,7 @@ impl Engine {
         let parts = self.scratch(dt.accumulator(), rows * cut.splits)?;
         let part = self.arg_in(&parts.view());
         let grid = Grid::Blocks([rows * cut.splits, 1, 1]);
-        let args = SoftmaxBwdPartArgs {
+        let args = SoftmaxBwdPartialArgs {
             dy: self.arg_in(dy),
             y: self.arg_in(y),
             part,
@@ -140,7 +140,7 @@ impl Engine {
             wide: i32::from(cut.wide),
             phase: int(cut.phase),
         };
-        self.launch(&SOFTMAX_BWD_PART, dt, op, grid, &args)?;
+        self.launch(&SOFTMAX_BWD_PARTIAL, dt, op, grid, &args)?;
         let args = SoftmaxBwdApplyArgs {
             dy: self.arg_in(dy),
             y: self.arg_in(y),
@@ -167,8 +167,8 @@ impl SoftmaxOps for Engine {
     fn softmax(&self, kind: Softmax, axis: usize, x: View<'_>, y: ViewMut<'_>) -> Result<()> {
         let [outer, cols, inner] = check_softmax(axis, &x, &y)?;
         let out = y.as_view();
-        self.own("softmax", "x", &x)?;
-        self.own("softmax", "y", &out)?;
+        self.check_owner("softmax", "x", &x)?;
+        self.check_owner("softmax", "y", &out)?;
         if x.numel() == 0 {
             return Ok(());
         }
@@ -177,7 +177,7 @@ impl SoftmaxOps for Engine {
         let (px, py) = (self.arg_in(&x), self.arg_in(&out));
         match plan {
             SoftmaxPlan::Registers { lanes, wide, items } => {
-                let args = SoftmaxShortArgs {
+                let args = SoftmaxRegistersArgs {
                     x: px,
                     y: py,
                     rows: long(outer),
@@ -188,7 +188,7 @@ impl SoftmaxOps for Engine {
                 self.launch(REGISTERS[items], dt, op, self.softmax_grid(outer, lanes), &args)
             }
             SoftmaxPlan::Cluster { wide, size } => {
-                let args = SoftmaxHeldArgs { x: px, y: py, cols: int(cols), wide: i32::from(wide) };
+                let args = SoftmaxClusterArgs { x: px, y: py, cols: int(cols), wide: i32::from(wide) };
                 self.launch(CLUSTER[size], dt, op, self.cluster_grid(outer), &args)
             }
             SoftmaxPlan::Rows { lanes, wide, phase } => {
@@ -208,7 +208,7 @@ impl SoftmaxOps for Engine {
                 self.softmax_split(op, [&x, &out], [outer, cols], &split)
             }
             SoftmaxPlan::Columns { tx, wide } => {
-                let args = SoftmaxColsArgs {
+                let args = SoftmaxColumnsArgs {
                     x: px,
                     y: py,
                     outer: long(outer),
@@ -217,7 +217,7 @@ impl SoftmaxOps for Engine {
                     tx: int(tx),
                     wide: i32::from(wide),
                 };
-                self.launch(&SOFTMAX_COLS, dt, op, cols_grid(outer, inner, tx, wide, dt.size()), &args)
+                self.launch(&SOFTMAX_COLUMNS, dt, op, cols_grid(outer, inner, tx, wide, dt.size()), &args)
             }
         }
     }
@@ -234,7 +234,7 @@ impl SoftmaxOps for Engine {
         let [outer, cols, inner] = check_softmax_bwd(axis, &dy, &y, &dx)?;
         let out = dx.out.as_view();
         for (arg, v) in [("dy", &dy), ("y", &y), ("dx", &out)] {
-            self.own(OP, arg, v)?;
+            self.check_owner(OP, arg, v)?;
         }
         if y.numel() == 0 {
             return Ok(());
@@ -245,7 +245,7 @@ impl SoftmaxOps for Engine {
         let accumulate = i32::from(dx.accumulate);
         match plan {
             SoftmaxPlan::Registers { lanes, wide, items } => {
-                let args = SoftmaxBwdShortArgs {
+                let args = SoftmaxBwdRegistersArgs {
                     dy: pg,
                     y: py,
                     dx: px,
@@ -258,7 +258,7 @@ impl SoftmaxOps for Engine {
                 self.launch(REGISTERS_BWD[items], dt, op, self.softmax_grid(outer, lanes), &args)
             }
             SoftmaxPlan::Cluster { wide, size } => {
-                let args = SoftmaxBwdHeldArgs {
+                let args = SoftmaxBwdClusterArgs {
                     dy: pg,
                     y: py,
                     dx: px,
@@ -287,7 +287,7 @@ impl SoftmaxOps for Engine {
                 self.softmax_split_bwd(op, [&dy, &y], &dx, [outer, cols], &split)
             }
             SoftmaxPlan::Columns { tx, wide } => {
-                let args = SoftmaxBwdColsArgs {
+                let args = SoftmaxBwdColumnsArgs {
                     dy: pg,
                     y: py,
                     dx: px,
@@ -298,7 +298,7 @@ impl SoftmaxOps for Engine {
                     wide: i32::from(wide),
                     accumulate,
                 };
-                self.launch(&SOFTMAX_BWD_COLS, dt, op, cols_grid(outer, inner, tx, wide, dt.size()), &args)
+                self.launch(&SOFTMAX_BWD_COLUMNS, dt, op, cols_grid(outer, inner, tx, wide, dt.size()), &args)
             }
         }
     }
@@ -307,12 +307,12 @@ impl SoftmaxOps for Engine {
         const OP: &str = "masked_softmax";
         let [rows, cols] = check_masked_softmax(&x, mask.as_ref(), &y)?;
         let out = y.as_view();
-        self.own_all(OP, &[("x", Some(x)), ("mask", mask), ("y", Some(out))])?;
+        self.check_owner_all(OP, &[("x", Some(x)), ("mask", mask), ("y", Some(out))])?;
         if x.numel() == 0 {
             return Ok(());
         }
         let dt = x.dtype();
-        let mut walk = self.row_walk(rows, cols, 32, &[&x, &out]);
+        let mut walk = self.plan_rows(rows, cols, 32, &[&x, &out]);
         (walk.splits, walk.chunk) = (1, cols);
         let wide_mask = mask.map(|m| m.broadcast_to(x.shape())).transpose()?;
         let lead = x.shape().len() - 1;
@@ -342,12 +342,12 @@ impl SoftmaxOps for Engine {
         const OP: &str = "masked_softmax_bwd";
         let [rows, cols] = check_masked_softmax_bwd(&dy, &y, &dx)?;
         let out = dx.out.as_view();
-        self.own_all(OP, &[("dy", dy), ("y", y), ("dx", out)])?;
+        self.check_owner_all(OP, &[("dy", dy), ("y", y), ("dx", out)])?;
         if y.numel() == 0 {
             return Ok(());
         }
         let dt = y.dtype();
-        let walk = self.row_walk(rows, cols, 32, &[&dy, &y, &out]);
+        let walk = self.plan_rows(rows, cols, 32, &[&dy, &y, &out]);
         let args = SoftmaxMaskedBwdArgs {
             dy: self.arg_in(&dy),
             y: self.arg_in(&y),

@@ -55,7 +55,7 @@ impl Engine {
     fn order_short(&self, r: &Rows<'_>, from: Option<&View<'_>>) -> Result<()> {
         let dt = r.x.dtype();
         let n = r.cols.max(each(dt)).next_power_of_two();
-        let args = OrderRowsArgs {
+        let args = SortRowsArgs {
             x: self.arg_in(&r.x),
             from: self.arg_opt(from),
             y: self.arg_opt(r.y.as_ref()),
@@ -67,7 +67,7 @@ impl Engine {
             descending: i32::from(r.descending),
             wide: r.wide(),
         };
-        self.launch(&ORDER_ROWS, dt, "", Grid::Blocks([r.rows.div_ceil(block_pairs(dt) / n), 1, 1]), &args)
+        self.launch(&SORT_ROWS, dt, "", Grid::Blocks([r.rows.div_ceil(block_pairs(dt) / n), 1, 1]), &args)
     }
 
     /// The first `keep`, which fit a block, of long rows; `from` names positions.
@@ -76,11 +76,11 @@ impl Engine {
         if r.cols <= block_pairs(dt) {
             return self.order_short(r, from);
         }
-        let fill = self.fill();
+        let fill = self.target_blocks();
         let most = r.cols / PART.max(16 * r.keep);
         let splits = if r.rows < fill { fill.div_ceil(r.rows).min(most).max(1) } else { 1 };
         let part = |y: &View<'_>, index: &View<'_>, wide: i32| {
-            let args = OrderSelectArgs {
+            let args = SortSelectArgs {
                 x: self.arg_in(&r.x),
                 from: self.arg_opt(from),
                 y: self.arg_in(y),
@@ -92,7 +92,7 @@ impl Engine {
                 descending: i32::from(r.descending),
                 wide,
             };
-            self.launch(&ORDER_SELECT, dt, "", Grid::Blocks([r.rows * splits, 1, 1]), &args)
+            self.launch(&SORT_SELECT, dt, "", Grid::Blocks([r.rows * splits, 1, 1]), &args)
         };
         match (&r.y, &r.index) {
             (Some(y), Some(index)) if splits == 1 => part(y, index, wide_index(index)),
@@ -112,15 +112,15 @@ impl Engine {
         let (dt, n) = (r.x.dtype(), r.rows * r.cols);
         let key = if dt.size() == 8 { DType::I64 } else { DType::I32 };
         let keys = self.scratch(key, n)?;
-        let args = OrderKeysArgs {
+        let args = SortKeysArgs {
             x: self.arg_in(&r.x),
             keys: self.arg_in(&keys.view()),
             n: long(n),
             descending: i32::from(r.descending),
         };
-        self.launch(&ORDER_KEYS, dt, "", Grid::Stride(n), &args)?;
+        self.launch(&SORT_KEYS, dt, "", Grid::Stride(n), &args)?;
         let sorted = self.sort_rows(op, &keys.view(), r.rows, 8 * dt.size() as u32)?;
-        let args = OrderFinishArgs {
+        let args = SortFinishArgs {
             keys: self.arg_in(&sorted.keys.view()),
             positions: self.arg_in(&sorted.positions.view()),
             x: self.arg_in(&r.x),
@@ -132,7 +132,7 @@ impl Engine {
             descending: i32::from(r.descending),
             wide: r.wide(),
         };
-        self.launch(&ORDER_FINISH, dt, "", Grid::Stride(r.rows * r.keep), &args)
+        self.launch(&SORT_FINISH, dt, "", Grid::Stride(r.rows * r.keep), &args)
     }
 
     /// The first `keep` along an axis of [outer, size, inner], which is not empty.
@@ -195,7 +195,7 @@ impl SortOps for Engine {
         const OP: &str = "sort";
         let extents = check_sort(axis, &io)?;
         let (y, index) = (io.y.as_ref().map(ViewMut::as_view), io.index.as_ref().map(ViewMut::as_view));
-        self.own_all(OP, &[("x", Some(io.x)), ("y", y), ("index", index)])?;
+        self.check_owner_all(OP, &[("x", Some(io.x)), ("y", y), ("index", index)])?;
         if io.x.numel() == 0 || (y.is_none() && index.is_none()) {
             return Ok(());
         }
@@ -213,7 +213,7 @@ impl SortOps for Engine {
         const OP: &str = "topk";
         let (extents, k) = check_topk(axis, &x, &y, &index)?;
         let (y, index) = (y.as_view(), index.as_view());
-        self.own_all(OP, &[("x", x), ("y", y), ("index", index)])?;
+        self.check_owner_all(OP, &[("x", x), ("y", y), ("index", index)])?;
         if y.numel() == 0 {
             return Ok(());
         }
@@ -224,12 +224,12 @@ impl SortOps for Engine {
         const OP: &str = "sort_bwd";
         let ([_, size, inner], k) = check_sort_bwd(axis, &dy, &index, &dx)?;
         let v = dx.out.as_view();
-        self.own_all(OP, &[("dy", dy), ("index", index), ("dx", v)])?;
+        self.check_owner_all(OP, &[("dy", dy), ("index", index), ("dx", v)])?;
         if k < size && !dx.accumulate && v.numel() > 0 {
             self.fill_pattern(&vec![0; v.dtype().size()], &v)?;
         }
         let n = dy.numel();
-        let args = OrderScatterArgs {
+        let args = SortScatterArgs {
             dy: self.arg_in(&dy),
             index: self.arg_in(&index),
             dx: self.arg_in(&v),
@@ -242,7 +242,7 @@ impl SortOps for Engine {
             accumulate: i32::from(dx.accumulate),
             code: code_of_op(OP),
         };
-        self.launch(&ORDER_SCATTER, v.dtype(), "", Grid::Stride(n), &args)
+        self.launch(&SORT_SCATTER, v.dtype(), "", Grid::Stride(n), &args)
     }
 
     fn search_sorted(
@@ -255,9 +255,9 @@ impl SortOps for Engine {
         const OP: &str = "search_sorted";
         let (edges, per) = check_search_sorted(&sorted, &values, &index)?;
         let v = index.as_view();
-        self.own_all(OP, &[("sorted", sorted), ("values", values), ("index", v)])?;
+        self.check_owner_all(OP, &[("sorted", sorted), ("values", values), ("index", v)])?;
         let n = values.numel();
-        let args = OrderSearchArgs {
+        let args = SortSearchArgs {
             sorted: self.arg_in(&sorted),
             values: self.arg_in(&values),
             index: self.arg_in(&v),
@@ -267,6 +267,6 @@ impl SortOps for Engine {
             right: i32::from(right),
             wide: wide_index(&v),
         };
-        self.launch(&ORDER_SEARCH, values.dtype(), "", Grid::Stride(n), &args)
+        self.launch(&SORT_SEARCH, values.dtype(), "", Grid::Stride(n), &args)
     }
 }

@@ -82,14 +82,14 @@ impl Engine {
         // At least one pass, so that positions are written.
         let bits = bits.clamp(1, 8 * dtype.size() as u32);
         if n <= SMALL && rows == 1 {
-            let args = SortSmallArgs {
+            let args = RadixSmallArgs {
                 keys: self.arg_in(keys),
                 keys_out: self.arg_in(&out.keys.view()),
                 positions_out: self.arg_in(&out.positions.view()),
                 n: n as i32,
                 bits: bits as i32,
             };
-            self.launch(&SORT_SMALL, dtype, "", Grid::Blocks([1, 1, 1]), &args)?;
+            self.launch(&RADIX_SMALL, dtype, "", Grid::Blocks([1, 1, 1]), &args)?;
             return Ok(out);
         }
         let cols = n / rows.max(1);
@@ -99,14 +99,14 @@ impl Engine {
         let mut other = if bits > DIGIT_BITS { Some(new()?) } else { None };
         for shift in (0..bits).step_by(DIGIT_BITS as usize) {
             let from = if shift == 0 { *keys } else { out.keys.view() };
-            let args = SortCountArgs {
+            let args = RadixCountArgs {
                 keys: self.arg_in(&from),
                 counts: self.arg_in(&counts.view()),
                 cols: cols as i64,
                 tiles: tiles as i64,
                 shift: shift as i32,
             };
-            self.launch(&SORT_COUNT, dtype, "", grid, &args)?;
+            self.launch(&RADIX_COUNT, dtype, "", grid, &args)?;
             let offsets = if tiles > FEW_TILES { Some(self.prefix_sums(&counts.view())?) } else { None };
             // The first pass reads the caller's keys and fills `out`; later ones go back and forth.
             let positions = if shift == 0 { Ptr::NULL } else { self.arg_in(&out.positions.view()) };
@@ -114,7 +114,7 @@ impl Engine {
                 Some(o) if shift > 0 => o,
                 _ => &out,
             };
-            let args = SortScatterArgs {
+            let args = RadixScatterArgs {
                 keys: self.arg_in(&from),
                 positions,
                 counts: self.arg_in(&counts.view()),
@@ -125,7 +125,7 @@ impl Engine {
                 tiles: tiles as i64,
                 shift: shift as i32,
             };
-            self.launch(&SORT_SCATTER, dtype, "", grid, &args)?;
+            self.launch(&RADIX_SCATTER, dtype, "", grid, &args)?;
             if let (Some(o), true) = (&mut other, shift > 0) {
                 std::mem::swap(o, &mut out);
             }

@@ -5,7 +5,7 @@ use trefoil::ops::{Activation, Csr, CsrIo, EdgeGroups, GraphOps, Saved, Spmm, Sp
 use trefoil_bench::{Case, random_edges};
 use trefoil_nn::autograd::{self, BackwardCtx, CustomOp};
 use trefoil_nn::layers::{Dense, Sequential};
-use trefoil_nn::{InitContext, Device, Init, Layer, Param, Result, Tensor, Visitor};
+use trefoil_nn::{Device, Init, InitContext, Layer, Param, Result, Tensor, Visitor};
 
 use super::{ADAM, Training, ids, random};
 use crate::error::Result as CliResult;

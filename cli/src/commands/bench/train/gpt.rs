@@ -3,7 +3,7 @@
 use trefoil::ops::{Activation, Attention, Causal, EmbeddingGrad, Precision};
 use trefoil_bench::Case;
 use trefoil_nn::layers::{Dense, Embedding, LayerNormalization};
-use trefoil_nn::{InitContext, Device, Init, Layer, Result, ScaledDotProductAttention, Tensor, Visitor};
+use trefoil_nn::{Device, Init, InitContext, Layer, Result, ScaledDotProductAttention, Tensor, Visitor};
 
 use super::{ADAMW, Training, sequences};
 use crate::error::Result as CliResult;

@@ -2,7 +2,7 @@
 
 use trefoil_bench::Case;
 use trefoil_nn::layers::{Dense, Embedding, Lstm};
-use trefoil_nn::{InitContext, Device, Layer, Result, Tensor, Visitor};
+use trefoil_nn::{Device, InitContext, Layer, Result, Tensor, Visitor};
 
 use super::{ADAM, Training, sequences};
 use crate::error::Result as CliResult;

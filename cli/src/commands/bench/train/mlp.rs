@@ -3,7 +3,7 @@
 use trefoil::ops::Activation;
 use trefoil_bench::Case;
 use trefoil_nn::layers::{Dense, Sequential};
-use trefoil_nn::{InitContext, Device};
+use trefoil_nn::{Device, InitContext};
 
 use super::{ADAM, Training, ids, random};
 use crate::error::Result as CliResult;

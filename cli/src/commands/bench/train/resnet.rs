@@ -3,7 +3,7 @@
 use trefoil::ops::{Activation, Precision};
 use trefoil_bench::Case;
 use trefoil_nn::layers::{BatchNormalization, Convolutional, Dense, GlobalPooling, MaxPooling, Sequential};
-use trefoil_nn::{InitContext, Device, Init, Layer, Result, Tensor, Visitor};
+use trefoil_nn::{Device, Init, InitContext, Layer, Result, Tensor, Visitor};
 
 use super::{MOMENTUM, Training, ids, random};
 use crate::error::Result as CliResult;
