@@ -4,7 +4,7 @@
 //!
 //! The text is written in the dialect of `docs/KERNEL_DIALECT.md`. The CPU backend has no kernel compiler and says so.
 
-use trefoil::ops::{CoreOps, RawArg};
+use trefoil::ops::core::{CoreOps, RawArg};
 use trefoil::spec::BLOCK;
 use trefoil::{BackendExt, DType, GpuError, Registry, Selector};
 

@@ -4,7 +4,7 @@
 //!
 //! Each backend lists its devices, or says why it has none: library not found (and what was tried), driver too old, no device, not compiled in.
 
-use trefoil::{Registry, Result, Selector, ops::CoreOps, ops::all_ops};
+use trefoil::{Registry, Result, Selector, ops::all_ops, ops::core::CoreOps};
 
 fn main() -> Result<()> {
     let registry = Registry::default();

@@ -2,7 +2,9 @@
 //!
 //!     cargo run --example quick_start
 
-use trefoil::ops::{Activation, CoreOps, Gemm, GemmIo, GemmOps};
+use trefoil::ops::activation::Activation;
+use trefoil::ops::core::CoreOps;
+use trefoil::ops::gemm::{Gemm, GemmIo, GemmOps};
 use trefoil::{BackendExt, DType, Registry, Selector};
 
 fn main() -> trefoil::Result<()> {

@@ -5,7 +5,8 @@
 //! A handle is a device plus one in-order stream. Work of one handle runs in the order of the calls; between handles there is no order, except
 //! what an event or an adopted buffer makes. On the CPU backend work is done before a call returns, so the example runs there too.
 
-use trefoil::ops::{CoreOps, ElementwiseOps, Unary};
+use trefoil::ops::core::CoreOps;
+use trefoil::ops::elementwise::{ElementwiseOps, Unary};
 use trefoil::{BackendExt, DType, GpuError, Registry, Selector};
 
 fn main() -> trefoil::Result<()> {

@@ -42,5 +42,5 @@ pub use dtype::{DType, Element};
 pub use engine::Engine;
 pub use error::{CompileFailure, DriverFailure, GpuError, InvalidArg, Result, Unavailable};
 pub use layout::{Dims, Layout, LayoutError, MAX_ELEMENTS, MAX_RANK, broadcast_shapes};
-pub use ops::IGpuBackend;
+pub use ops::{IGpuBackend, prelude};
 pub use registry::{BackendFactory, ProbeReport, Registry, Selector, is_required};

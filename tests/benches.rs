@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use trefoil::driver::mock::MockDriver;
-use trefoil::ops::{CoreOps, Family, all_ops};
+use trefoil::ops::core::CoreOps;
+use trefoil::ops::{Family, all_ops};
 use trefoil::spec::all_kernels;
 use trefoil::{BackendKind, Caps, CpuBackend, DeviceId, Engine};
 use trefoil_bench::{Context, Scale, problems};

@@ -6,7 +6,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
 use trefoil::driver::mock::MockDriver;
-use trefoil::ops::{CoreOps, ElementwiseOps, Unary};
+use trefoil::ops::core::CoreOps;
+use trefoil::ops::elementwise::{ElementwiseOps, Unary};
 use trefoil::{BackendExt, Engine, GpuError};
 
 /// Runs one kernel and prints how many units were compiled. Started as a child process by the tests below.

@@ -2,7 +2,7 @@
 #![cfg(feature = "driver-opencl")]
 
 use half::{bf16, f16};
-use trefoil::ops::*;
+use trefoil::ops::elementwise::{Binary, BinaryBwd, Ternary, Unary};
 use trefoil::{BackendExt, Buffer, CpuBackend, DType, Element, Engine, GpuError, IGpuBackend};
 
 /// OpenCL's first device, if there is one.

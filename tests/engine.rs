@@ -1,10 +1,12 @@
 //! The engine's own logic on the recording mock driver: pool, errors, counters, streams, argument tables. Needs no device.
 
 use std::sync::Arc;
+use trefoil::prelude::*;
 
 use trefoil::driver::Arg;
 use trefoil::driver::mock::{Call, MockDriver};
-use trefoil::ops::*;
+use trefoil::ops::elementwise::Unary;
+use trefoil::ops::optimizer::{OptimRule, ParamSlot, STATES, Step};
 use trefoil::{BackendExt, Buffer, Caps, CpuBackend, DType, Engine, GpuError, GradMut};
 
 fn engine() -> (Arc<MockDriver>, Engine) {

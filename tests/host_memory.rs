@@ -1,6 +1,8 @@
 //! Views of more elements than a machine holds cost nothing to make: operations of the CPU backend that would copy one answer `OutOfMemory`.
 
-use trefoil::ops::*;
+use trefoil::ops::pool::Window;
+use trefoil::ops::reduce::{ArgReduce, Reduce};
+use trefoil::prelude::*;
 use trefoil::{BackendExt, CpuBackend, DType, GpuError, Result, View};
 
 /// Elements of a repeated view: 8 TiB in f64.

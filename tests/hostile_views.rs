@@ -3,7 +3,8 @@
 mod common;
 
 use common::backends;
-use trefoil::ops::{CoreOps, ShapeOps};
+use trefoil::ops::core::CoreOps;
+use trefoil::ops::shape::ShapeOps;
 use trefoil::{BackendExt, DType, GpuError, Layout, LayoutError, MAX_ELEMENTS};
 
 const HUGE: [usize; 8] =

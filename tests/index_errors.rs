@@ -3,7 +3,9 @@
 mod common;
 
 use common::backends;
-use trefoil::ops::{CoreOps, ElementwiseOps, IndexOps, Unary};
+use trefoil::ops::core::CoreOps;
+use trefoil::ops::elementwise::{ElementwiseOps, Unary};
+use trefoil::ops::index::IndexOps;
 use trefoil::{BackendExt, Buffer, DType, GpuError, IGpuBackend};
 
 fn out_of_range<T>(r: trefoil::Result<T>) -> bool {

@@ -2,9 +2,11 @@
 #![allow(missing_docs)]
 
 use std::sync::Arc;
+use trefoil::prelude::*;
 
 use trefoil::driver::mock::MockDriver;
-use trefoil::ops::*;
+use trefoil::ops::attention::{Attention, AttentionBwd, AttentionIo, AttentionMask};
+use trefoil::ops::language_model::{LinearCrossEntropy, LinearCrossEntropyBwd, LinearCrossEntropyFwd};
 use trefoil::{BackendKind, Buffer, Caps, DType, DeviceId, Engine, Result};
 
 fn engine() -> Engine {

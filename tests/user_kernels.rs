@@ -3,7 +3,7 @@
 mod common;
 
 use common::backends;
-use trefoil::ops::{CoreOps, RawArg, RawKernel};
+use trefoil::ops::core::{CoreOps, RawArg, RawKernel};
 use trefoil::{BackendExt, DType, GpuError, IGpuBackend};
 
 const SCALE: &str = r#"

@@ -1,6 +1,6 @@
 //! Activations, gated units, PReLU.
 
-use trefoil::ops::*;
+use trefoil::ops::activation::{Activation, GatedGrad, GatedInput, Saved};
 use trefoil::{DType, Result};
 
 use crate::case::{Operation, both};

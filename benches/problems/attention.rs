@@ -1,6 +1,6 @@
 //! Attention.
 
-use trefoil::ops::*;
+use trefoil::ops::attention::{Attention, AttentionBwd, AttentionIo, AttentionMask, Causal};
 use trefoil::{BackendExt, Buffer, DType, Result};
 
 use crate::case::{Case, CaseError, Operation, both};

@@ -1,7 +1,7 @@
 //! Cases of the JSON format of `trefoil bench`, and the operations that they can ask for.
 
 use serde_json::{Map, Value};
-use trefoil::ops::Precision;
+use trefoil::ops::gemm::Precision;
 use trefoil::{DType, GpuError};
 
 use crate::{Context, Prepared};

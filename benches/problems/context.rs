@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use trefoil::ops::{Distribution, Rng};
+use trefoil::ops::random::{Distribution, Rng};
 use trefoil::{Buffer, Caps, DType, IGpuBackend, Result};
 
 /// How large the operands of the table's problems are.

@@ -1,6 +1,8 @@
 //! Convolution.
 
-use trefoil::ops::*;
+use trefoil::ops::activation::Activation;
+use trefoil::ops::conv::{CausalConvBwd, CausalConvIo, Conv, ConvBwd, ConvIo, DeformConvBwd, DeformConvIo};
+use trefoil::ops::gemm::Precision;
 use trefoil::{DType, Result};
 
 use crate::case::{Case, CaseError, Operation, both};

@@ -1,6 +1,6 @@
 //! Distances and similarities.
 
-use trefoil::ops::*;
+use trefoil::ops::distance::{CdistBwd, Similarity, SimilarityBwd};
 
 use crate::{F32, F32_BF16, Problem, bytes, flops, problem};
 

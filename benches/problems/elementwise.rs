@@ -1,6 +1,7 @@
 //! Elementwise functions of one, two and three operands.
 
-use trefoil::ops::*;
+use trefoil::ops::elementwise::{Binary, BinaryBwd, Ternary, TernaryBwd, Unary};
+use trefoil::ops::random::{Distribution, Rng};
 use trefoil::{DType, Result};
 
 use crate::case::{Operation, both};

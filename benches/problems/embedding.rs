@@ -1,6 +1,6 @@
 //! Embedding.
 
-use trefoil::ops::*;
+use trefoil::ops::embedding::EmbeddingGrad;
 use trefoil::{DType, Result};
 
 use crate::case::{Operation, both};

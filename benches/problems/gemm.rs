@@ -1,6 +1,7 @@
 //! Matrix products and linear layers.
 
-use trefoil::ops::*;
+use trefoil::ops::activation::Activation;
+use trefoil::ops::gemm::{Gemm, GemmBwd, GemmIo, Precision};
 use trefoil::{BackendExt, Buffer, DType, Result};
 
 use crate::activation::ACTIVATIONS;

@@ -1,7 +1,7 @@
 //! Gather and scatter.
 
 use trefoil::DType;
-use trefoil::ops::*;
+use trefoil::ops::index::{ScatterReduce, ScatterReduceBwd};
 
 use crate::{F32, F32_BF16, Problem, bytes, problem};
 

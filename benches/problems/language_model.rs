@@ -1,6 +1,7 @@
 //! Rotary embeddings, and the loss of a language model together with its last product.
 
-use trefoil::ops::*;
+use trefoil::ops::attention::{Rope, RopeLayout};
+use trefoil::ops::language_model::{LinearCrossEntropy, LinearCrossEntropyBwd, LinearCrossEntropyFwd};
 
 use crate::{Context, F32, F32_BF16, Problem, bytes, flops, problem};
 

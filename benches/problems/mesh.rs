@@ -1,6 +1,7 @@
 //! Convolutions on meshes with the sizes of a body scan, and diffusion on surfaces.
 
-use trefoil::ops::*;
+use trefoil::ops::graph::EdgeGroups;
+use trefoil::ops::mesh::{Diffusion, DiffusionBwd, Heat, MeshBwd, MeshConv, MeshIo};
 use trefoil::{Buffer, DType, Result};
 
 use crate::case::{Case, CaseError, Operation, both};

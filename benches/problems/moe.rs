@@ -1,6 +1,7 @@
 //! Mixture of experts: routing and the order of tokens.
 
-use trefoil::ops::*;
+use trefoil::ops::moe::{MoeRouter, MoeRouterIo, MoeUnpermuteBwd};
+use trefoil::ops::random::{Distribution, Rng};
 use trefoil::{Buffer, DType, Result};
 
 use crate::{Context, F32, F32_BF16, Problem, bytes, problem};

@@ -1,6 +1,10 @@
 //! Normalization.
 
-use trefoil::ops::*;
+use trefoil::ops::activation::Activation;
+use trefoil::ops::norm::{
+    BatchNorm, BatchNormBwd, BatchNormFwd, BatchStats, GroupNorm, GroupNormBwd, GroupNormFwd, InstanceNorm,
+    Momentum, RowNorm, RowNormBwd, RowNormFwd, Running,
+};
 use trefoil::{Buffer, DType, Result};
 
 use crate::case::{Case, CaseError, Operation, both};

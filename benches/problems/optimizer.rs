@@ -1,6 +1,10 @@
 //! Optimizer steps, clipping, loss scaling.
 
-use trefoil::ops::*;
+use trefoil::ops::optimizer::{
+    AdaptiveRule, ClipAdaptive, ClipNorm, LossScale, LossScaleState, OptimRule, PACKED_BLOCK, PackedSlot,
+    ParamSlot, RowSlot, Scalar, Step,
+};
+use trefoil::ops::random::Rng;
 use trefoil::{BackendExt, Buffer, DType, Result, ViewMut};
 
 use crate::case::{Case, CaseError, Operation, forward};

@@ -1,6 +1,6 @@
 //! Pooling.
 
-use trefoil::ops::*;
+use trefoil::ops::pool::{Pooling, Window};
 use trefoil::{DType, Result};
 
 use crate::case::{Case, CaseError, Operation, both};

@@ -1,7 +1,7 @@
 //! Products of quantized and of sparse operands.
 
 use trefoil::DType;
-use trefoil::ops::*;
+use trefoil::ops::quantized::{Fp8, GemmFp8, GemmW8A8, QuantWeight};
 
 use crate::{Context, F32, F32_BF16, Problem, bytes, flops, problem};
 

@@ -1,6 +1,6 @@
 //! Random numbers and dropout.
 
-use trefoil::ops::*;
+use trefoil::ops::random::{BiasDropout, Distribution, DropoutMask, Rng, Weights};
 use trefoil::{DType, Result};
 
 use crate::case::{Operation, both};

@@ -1,6 +1,6 @@
 //! Reductions.
 
-use trefoil::ops::*;
+use trefoil::ops::reduce::{ArgReduce, Reduce};
 use trefoil::{DType, Result};
 
 use crate::case::{Operation, forward};

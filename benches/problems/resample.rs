@@ -1,6 +1,6 @@
 //! Interpolation, sampling, suppression of boxes.
 
-use trefoil::ops::*;
+use trefoil::ops::resample::{GridSample, GridSampleBwd, Interpolate, InterpolateMode, SampleMode};
 use trefoil::{DType, Result};
 
 use crate::case::{Case, CaseError, Operation, both};

@@ -1,6 +1,10 @@
 //! Recurrent networks.
 
-use trefoil::ops::*;
+use trefoil::ops::gemm::Precision;
+use trefoil::ops::rnn::{
+    ConvLstmBwd, ConvLstmFwd, GruCellBwd, GruCellFwd, GruGates, LstmCellBwd, LstmCellFwd, Recurrence, RnnBwd,
+    RnnCell, RnnFwd, RnnGrads, RnnWeights,
+};
 use trefoil::{Buffer, DType, IGpuBackend, Result};
 
 use crate::case::{Case, CaseError, Operation, both};

@@ -1,6 +1,6 @@
 //! Scans and segments.
 
-use trefoil::ops::*;
+use trefoil::ops::scan::{CumSum, SegmentReduce, SegmentReduceBwd};
 use trefoil::{Buffer, DType, Result};
 
 use crate::{Context, F32, F32_BF16, Problem, bytes, problem};

@@ -1,6 +1,6 @@
 //! Constants, movement, padding, repetition.
 
-use trefoil::ops::*;
+use trefoil::ops::shape::{PadMode, Triangle};
 use trefoil::{BackendExt, DType, Layout, Result};
 
 use crate::case::{Operation, forward};

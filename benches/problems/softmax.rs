@@ -1,6 +1,6 @@
 //! Softmax.
 
-use trefoil::ops::*;
+use trefoil::ops::softmax::Softmax;
 use trefoil::{DType, Result};
 
 use crate::case::{Operation, both};

@@ -1,7 +1,7 @@
 //! Sorting, selection and search.
 
 use trefoil::DType;
-use trefoil::ops::*;
+use trefoil::ops::sort::SortIo;
 
 use crate::{F32, F32_BF16, Problem, bytes, problem};
 

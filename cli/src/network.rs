@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde_json::Value;
-use trefoil::ops::{Distribution, Rng};
+use trefoil::ops::random::{Distribution, Rng};
 use trefoil_nn::config::{Config, Data};
 use trefoil_nn::limits;
 use trefoil_nn::loom::{self, Bundle, Flags, LoomConfig, LoomNetwork};

@@ -12,7 +12,10 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use criterion::Criterion;
-use trefoil::ops::{Activation, Binary, BinaryBwd, Gemm, GemmIo, Precision, Reduce, Saved};
+use trefoil::ops::activation::{Activation, Saved};
+use trefoil::ops::elementwise::{Binary, BinaryBwd};
+use trefoil::ops::gemm::{Gemm, GemmIo, Precision};
+use trefoil::ops::reduce::Reduce;
 use trefoil::{DType, Registry, Selector};
 use trefoil_nn::{Device, Result, Tensor};
 

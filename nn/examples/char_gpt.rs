@@ -9,7 +9,7 @@ mod common;
 
 use common::text::CharText;
 use common::{Outcome, Steady, device, dtype, learned, mixed, options, show};
-use trefoil::ops::Activation;
+use trefoil::ops::activation::Activation;
 use trefoil_nn::data::text::Encoding;
 use trefoil_nn::layers::{
     AttentionMasks, Dense, Embedding, LayerNormalization, PositionalEncoding, TransformerConfig,

@@ -10,7 +10,8 @@ mod common;
 
 use common::{Outcome, Steady, data, device, learned};
 use trefoil::DType;
-use trefoil::ops::{Activation, Rng};
+use trefoil::ops::activation::Activation;
+use trefoil::ops::random::Rng;
 use trefoil_nn::data::{CsvOptions, Order, ResidentSource, Source, read_csv};
 use trefoil_nn::layers::{Convolutional, MaxPooling, Upsampling};
 use trefoil_nn::{InitContext, Layer, LayerExt, MseLoss, Optimizer, Result, Tensor, Visitor, autograd};

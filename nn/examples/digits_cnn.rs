@@ -8,7 +8,7 @@
 mod common;
 
 use common::{Outcome, Steady, data, device, dtype, learned, mixed, options, show};
-use trefoil::ops::Activation;
+use trefoil::ops::activation::Activation;
 use trefoil_nn::data::{CsvOptions, Dataset, ResidentSource, read_csv};
 use trefoil_nn::layers::{
     Activate, BatchNormalization, Convolutional, Dense, Dropout, Flatten, MaxPooling, Sequential,

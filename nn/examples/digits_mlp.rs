@@ -9,7 +9,7 @@ mod common;
 
 use common::{Outcome, Steady, data, device, learned, options, show};
 use trefoil::DType;
-use trefoil::ops::Activation;
+use trefoil::ops::activation::Activation;
 use trefoil_nn::data::{CsvOptions, ResidentSource, Source, read_csv};
 use trefoil_nn::layers::{Dense, Dropout, Sequential};
 use trefoil_nn::metrics::{Average, Classification, ConfusionMatrix, Metric, Score};

@@ -9,7 +9,8 @@ mod common;
 
 use common::{Outcome, Steady, data, device, learned};
 use trefoil::DType;
-use trefoil::ops::{Activation, Csr, CsrIo, GraphOps, Spmm};
+use trefoil::ops::activation::Activation;
+use trefoil::ops::graph::{Csr, CsrIo, GraphOps, Spmm};
 use trefoil_nn::autograd::{self, BackwardCtx, CustomOp};
 use trefoil_nn::layers::Dense;
 use trefoil_nn::metrics::count_correct;

@@ -11,7 +11,7 @@ mod common;
 
 use common::{Outcome, Steady, device, learned};
 use std::sync::Arc;
-use trefoil::ops::{CoreOps, RawArg, RawKernel};
+use trefoil::ops::core::{CoreOps, RawArg, RawKernel};
 use trefoil::spec::BLOCK;
 use trefoil::{DType, GpuError};
 use trefoil_nn::autograd::{self, BackwardCtx, CustomOp};

@@ -8,7 +8,7 @@
 mod common;
 
 use common::{Outcome, Steady, device, learned};
-use trefoil::ops::Rng;
+use trefoil::ops::random::Rng;
 use trefoil_nn::layers::{Bidirectional, Dense, Embedding, Gru};
 use trefoil_nn::metrics::Totals;
 use trefoil_nn::{

@@ -11,7 +11,9 @@ mod common;
 use common::{Outcome, Steady, device, learned};
 use std::collections::{BTreeSet, HashSet};
 use trefoil::DType;
-use trefoil::ops::{Activation, CrossEntropy, Rng};
+use trefoil::ops::activation::Activation;
+use trefoil::ops::loss::CrossEntropy;
+use trefoil::ops::random::Rng;
 use trefoil_nn::layers::{
     AttentionMasks, Dense, Embedding, PositionalEncoding, TransformerConfig, TransformerDecoder,
     TransformerEncoder,

@@ -6,7 +6,7 @@
 //! [`IGpuBackend`](trefoil::IGpuBackend) serves.
 //!
 //! ```
-//! use trefoil::{Registry, Selector, ops::Activation};
+//! use trefoil::{Registry, Selector, ops::activation::Activation};
 //! use trefoil_nn::layers::{Dense, Sequential};
 //! use trefoil_nn::{InitContext, Layer, MseLoss, Optimizer, Tensor};
 //!

@@ -3,8 +3,9 @@
 
 mod common;
 use common::{cpu, f32s, gradcheck, tensor};
-use trefoil::ops::Unary;
-use trefoil::ops::{CoreOps, ElementwiseOps};
+use trefoil::ops::core::CoreOps;
+use trefoil::ops::elementwise::ElementwiseOps;
+use trefoil::ops::elementwise::Unary;
 use trefoil_nn::autograd::{BackwardCtx, CustomOp, NoGrad, apply, backward, grad_enabled, no_grad};
 use trefoil_nn::{NnError, Result, Tensor};
 
@@ -243,7 +244,12 @@ impl CustomOp for Cube {
             target.prepare()?;
             let out = target.tensor().operand();
             let (d, o) = (dx.operand(), out.view()?);
-            dx.device().binary(trefoil::ops::Binary::Add { alpha: 1.0 }, o, d.view()?, out.view_mut()?)?;
+            dx.device().binary(
+                trefoil::ops::elementwise::Binary::Add { alpha: 1.0 },
+                o,
+                d.view()?,
+                out.view_mut()?,
+            )?;
         }
         Ok(())
     }
@@ -315,7 +321,7 @@ fn errors_are_typed_and_name_what_does_not_fit() {
         a.to_vec::<f32>().unwrap_err(),
         Tensor::concat(0, &[]).unwrap_err(),
         Tensor::from_slice(&d, &[1.0f32], &[2]).unwrap_err(),
-        a.dropout(1.5, trefoil::ops::Rng::new(0)).unwrap_err(),
+        a.dropout(1.5, trefoil::ops::random::Rng::new(0)).unwrap_err(),
     ] {
         assert!(matches!(e, NnError::Gpu(trefoil::GpuError::Invalid(_))), "{e:?}");
     }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::{cpu, devices, f32s, id, noise};
 use trefoil::DType;
-use trefoil::ops::Activation;
+use trefoil::ops::activation::Activation;
 use trefoil_nn::compare::{Agreement, Gate, Quantity, Table, compare_models};
 use trefoil_nn::layers::*;
 use trefoil_nn::{Device, InitContext, Layer, LayerExt, NnError, Result, Tensor, Visitor};

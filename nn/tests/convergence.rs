@@ -4,7 +4,8 @@
 mod common;
 use common::{cpu, devices, id, noise, slow, steps_on};
 use trefoil::DType;
-use trefoil::ops::{Activation, LossScale};
+use trefoil::ops::activation::Activation;
+use trefoil::ops::optimizer::LossScale;
 use trefoil_nn::data::{CsvOptions, read_csv};
 use trefoil_nn::layers::*;
 use trefoil_nn::{CrossEntropyLoss, Device, InitContext, Layer, LayerExt, Optimizer, Tensor};

@@ -647,7 +647,8 @@ fn steps_on_transformed_resident_data_transfer_and_allocate_nothing() {
                 warm = Some(d.counters());
             }
         }
-        let quiet = |c: trefoil::ops::Counters| (c.uploads, c.downloads, c.syncs, c.allocations, c.compiles);
+        let quiet =
+            |c: trefoil::ops::core::Counters| (c.uploads, c.downloads, c.syncs, c.allocations, c.compiles);
         assert_eq!(quiet(warm.unwrap()), quiet(d.counters()), "on {}", common::id(&d));
     }
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use common::{close, cpu, devices};
-use trefoil::ops::Activation;
+use trefoil::ops::activation::Activation;
 use trefoil_nn::checkpoint::{Checkpoint, Progress};
 use trefoil_nn::data::{ItemSource, read_idx, read_idx_pair, read_npy, read_npz};
 use trefoil_nn::layers::{Activate, Dense, Sequential};

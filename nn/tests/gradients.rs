@@ -3,9 +3,13 @@
 
 mod common;
 use common::{cpu, gradcheck, noise, tensor};
-use trefoil::ops::{
-    Activation, Binary, CrossEntropy, PadMode, Precision, Reduce, Reduction, Rng, Ternary, Unary,
-};
+use trefoil::ops::activation::Activation;
+use trefoil::ops::elementwise::{Binary, Ternary, Unary};
+use trefoil::ops::gemm::Precision;
+use trefoil::ops::loss::{CrossEntropy, Reduction};
+use trefoil::ops::random::Rng;
+use trefoil::ops::reduce::Reduce;
+use trefoil::ops::shape::PadMode;
 use trefoil_nn::{CrossEntropyLoss, MseLoss, Tensor};
 
 fn same(x: f64) -> f64 {

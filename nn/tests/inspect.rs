@@ -8,7 +8,7 @@ mod everywhere;
 use common::{devices, f32s, id};
 use everywhere::resident;
 use trefoil::DType;
-use trefoil::ops::Activation;
+use trefoil::ops::activation::Activation;
 use trefoil_nn::inspect::{self, Inspection, Inspector, Quantity, Stats, Table};
 use trefoil_nn::layers::*;
 use trefoil_nn::trainer::{Objective, TrainOptions};

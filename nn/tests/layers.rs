@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use common::{cpu, devices, f32s, gradcheck, tensor};
 use trefoil::DType;
-use trefoil::ops::Activation;
+use trefoil::ops::activation::Activation;
 use trefoil_nn::layers::{Activate, Dense, Dropout, Flatten, LogSoftmax, Reshape, Sequential, Softmax};
 use trefoil_nn::{Init, InitContext, Layer, LayerExt, NnError, Param};
 

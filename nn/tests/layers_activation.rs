@@ -8,7 +8,7 @@ mod layers;
 use common::{close, cpu, gradcheck, noise, tensor};
 use layers::{f64s, gradcheck_layer, on_devices, param, refused, round_trip, state_names};
 use trefoil::DType;
-use trefoil::ops::Activation as Act;
+use trefoil::ops::activation::Activation as Act;
 use trefoil_nn::layers::*;
 use trefoil_nn::{Layer, Result, Tensor};
 

@@ -9,7 +9,8 @@ mod layers;
 
 use common::{close, cpu, gradcheck, noise, tensor};
 use layers::{f64s, gradcheck_layer, on_devices, param, refused, round_trip, state_names};
-use trefoil::ops::{Attention as Options, Causal, Rng, Rope, RopeLayout};
+use trefoil::ops::attention::{Attention as Options, Causal, Rope, RopeLayout};
+use trefoil::ops::random::Rng;
 use trefoil_nn::layers::*;
 use trefoil_nn::{Layer, LayerExt, ScaledDotProductAttention, Tensor};
 

@@ -4,7 +4,9 @@
 mod common;
 use common::{close, cpu, devices, noise, tensor};
 use trefoil::DType;
-use trefoil::ops::{Activation, InterpolateMode, PadMode};
+use trefoil::ops::activation::Activation;
+use trefoil::ops::resample::InterpolateMode;
+use trefoil::ops::shape::PadMode;
 use trefoil_nn::layers::*;
 use trefoil_nn::{Device, Init, InitContext, Layer, LayerExt, Result, Tensor};
 

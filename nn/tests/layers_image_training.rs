@@ -3,7 +3,9 @@
 
 mod common;
 use common::{devices, noise};
-use trefoil::ops::{Activation, InterpolateMode, PadMode};
+use trefoil::ops::activation::Activation;
+use trefoil::ops::resample::InterpolateMode;
+use trefoil::ops::shape::PadMode;
 use trefoil_nn::layers::*;
 use trefoil_nn::{CrossEntropyLoss, Device, InitContext, Layer, MseLoss, Optimizer, Result, Tensor};
 
@@ -60,7 +62,8 @@ fn train(
         }
     }
     let (before, after) = (warm.unwrap(), d.counters());
-    let quiet = |c: trefoil::ops::Counters| (c.uploads, c.downloads, c.syncs, c.allocations, c.compiles);
+    let quiet =
+        |c: trefoil::ops::core::Counters| (c.uploads, c.downloads, c.syncs, c.allocations, c.compiles);
     assert_eq!(quiet(before), quiet(after), "on {}", common::id(d));
     assert!(after.launches > before.launches);
     losses.iter().map(|l| l.item::<f32>().unwrap()).collect()

@@ -10,7 +10,8 @@ mod layers;
 use common::{close, cpu, devices, f32s, gradcheck, tensor};
 use layers::{f64s, gradcheck_layer, on_devices, param, refused, round_trip, state_names};
 use trefoil::DType;
-use trefoil::ops::{Activation, BatchNorm, GroupNorm, RowNorm};
+use trefoil::ops::activation::Activation;
+use trefoil::ops::norm::{BatchNorm, GroupNorm, RowNorm};
 use trefoil_nn::layers::*;
 use trefoil_nn::{BatchNormStats, InitContext, Layer, LayerExt, Tensor};
 

@@ -10,7 +10,12 @@ mod layers;
 use common::{close, cpu, devices, f32s, gradcheck, tensor};
 use layers::{f64s, gradcheck_layer, on_devices, param, refused, round_trip, state_names};
 use trefoil::DType;
-use trefoil::ops::{Activation, Conv, EmbeddingGrad, LinearCrossEntropy, Reduction, Rope};
+use trefoil::ops::activation::Activation;
+use trefoil::ops::attention::Rope;
+use trefoil::ops::conv::Conv;
+use trefoil::ops::embedding::EmbeddingGrad;
+use trefoil::ops::language_model::LinearCrossEntropy;
+use trefoil::ops::loss::Reduction;
 use trefoil_nn::layers::*;
 use trefoil_nn::{
     Init, InitContext, Layer, LayerExt, LinearCrossEntropyLoss, RnnState, Tensor, sequence_lengths,

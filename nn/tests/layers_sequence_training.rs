@@ -3,7 +3,7 @@
 
 mod common;
 use common::{devices, noise, steps_on};
-use trefoil::ops::Activation;
+use trefoil::ops::activation::Activation;
 use trefoil_nn::layers::*;
 use trefoil_nn::{CrossEntropyLoss, Device, InitContext, Layer, Optimizer, Result, Tensor};
 
@@ -34,7 +34,8 @@ fn train(d: &Device, what: &str, model: &dyn Layer, forward: impl Fn(&Tensor) ->
             warm = Some(d.counters());
         }
     }
-    let quiet = |c: trefoil::ops::Counters| (c.uploads, c.downloads, c.syncs, c.allocations, c.compiles);
+    let quiet =
+        |c: trefoil::ops::core::Counters| (c.uploads, c.downloads, c.syncs, c.allocations, c.compiles);
     assert_eq!(quiet(warm.unwrap()), quiet(d.counters()), "{what} on {}", common::id(d));
     let value = |t: &Tensor| t.item::<f32>().unwrap();
     let (before, after) = (value(&losses[0]), value(&losses[1]));

@@ -11,7 +11,7 @@ use common::{close, cpu, devices, f32s, id, noise};
 use layers::{gradcheck_layer, refused};
 use serde_json::{Value, json};
 use trefoil::DType;
-use trefoil::ops::CoreOps;
+use trefoil::ops::core::CoreOps;
 use trefoil_nn::compare::{Gate, Table, compare_models};
 use trefoil_nn::data::{Dataset, ResidentSource, Targets};
 use trefoil_nn::loom::*;

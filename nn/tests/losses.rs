@@ -4,7 +4,7 @@
 mod common;
 use common::{close, cpu, devices, gradcheck, noise, tensor};
 use trefoil::DType;
-use trefoil::ops::CrossEntropy;
+use trefoil::ops::loss::CrossEntropy;
 use trefoil_nn::losses::*;
 use trefoil_nn::{CrossEntropyLoss, Device, MseLoss, Result, Tensor};
 

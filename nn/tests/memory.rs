@@ -4,7 +4,7 @@
 mod common;
 use common::{devices, id, steps_on, tensor};
 use trefoil::DType;
-use trefoil::ops::Activation;
+use trefoil::ops::activation::Activation;
 use trefoil_nn::layers::*;
 use trefoil_nn::{Device, InitContext, Layer, Optimizer, Result, Tensor};
 

@@ -4,7 +4,7 @@
 mod common;
 use common::{close, cpu, devices, f32s, noise};
 use trefoil::DType;
-use trefoil::ops::CoreOps;
+use trefoil::ops::core::CoreOps;
 use trefoil_nn::metrics::*;
 use trefoil_nn::{Device, Tensor};
 
@@ -215,7 +215,8 @@ fn updates_transfer_and_allocate_nothing() {
             values.iter_mut().for_each(|m| m.update(&x, &target).unwrap());
         };
         (0..3).for_each(|_| update());
-        let quiet = |c: trefoil::ops::Counters| (c.uploads, c.downloads, c.syncs, c.allocations, c.compiles);
+        let quiet =
+            |c: trefoil::ops::core::Counters| (c.uploads, c.downloads, c.syncs, c.allocations, c.compiles);
         let before = d.counters();
         (0..3).for_each(|_| update());
         assert_eq!(quiet(before), quiet(d.counters()), "on {}", common::id(&d));

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use common::{close, cpu, devices, f32s, id, noise, tensor};
 use everywhere::{resident, values};
 use trefoil::DType;
-use trefoil::ops::Activation;
+use trefoil::ops::activation::Activation;
 use trefoil_nn::layers::*;
 use trefoil_nn::model::Obstacle;
 use trefoil_nn::{
@@ -254,7 +254,7 @@ fn capabilities_with_reasons() {
 
         // A dtype that the device has not.
         let wide = Dense::new(&InitContext::new(&cpu(), 1).dtype(DType::F64), 2, 2).unwrap();
-        let has = trefoil::ops::CoreOps::caps(&d).supports(DType::F64);
+        let has = trefoil::ops::core::CoreOps::caps(&d).supports(DType::F64);
         let answer = wide.can_train_on(&d);
         assert_eq!(answer.is_yes(), has, "{answer}");
         if !has {

@@ -3,7 +3,8 @@
 mod common;
 
 use common::{cpu, tensor};
-use trefoil::ops::{Activation, CoreOps};
+use trefoil::ops::activation::Activation;
+use trefoil::ops::core::CoreOps;
 use trefoil_nn::layers::{
     Activate, BatchNormalization, Convolutional, Dense, Dropout, LayerNormalization, Parallel, ParallelMerge,
     Residual, Sequential,

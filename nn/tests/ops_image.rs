@@ -4,9 +4,10 @@
 mod common;
 use common::{close, cpu, devices, gradcheck, noise, tensor};
 use trefoil::DType;
-use trefoil::ops::{
-    Activation, Conv, GridSample, Interpolate, InterpolateMode, SampleMode, SamplePadding, Window,
-};
+use trefoil::ops::activation::Activation;
+use trefoil::ops::conv::Conv;
+use trefoil::ops::pool::Window;
+use trefoil::ops::resample::{GridSample, Interpolate, InterpolateMode, SampleMode, SamplePadding};
 use trefoil_nn::{Result, Tensor};
 
 type Op = Box<dyn Fn(&[Tensor]) -> Result<Tensor>>;

@@ -3,8 +3,8 @@
 
 mod common;
 use common::{close, cpu, devices, f32s, noise};
-use trefoil::ops::OptimRule;
-use trefoil::{DType, ops::Activation};
+use trefoil::ops::optimizer::OptimRule;
+use trefoil::{DType, ops::activation::Activation};
 use trefoil_nn::layers::{Dense, Sequential};
 use trefoil_nn::optim::{Group, Plateau, Schedule};
 use trefoil_nn::{Device, InitContext, Layer, LayerExt, NnError, Optimizer, Param, Tensor, Visitor};
@@ -406,7 +406,7 @@ fn tensors_follow_their_parameter_into_the_arena() {
     p.zero_grad().unwrap();
     assert_eq!(held.grad().unwrap().to_vec::<f32>().unwrap(), [0.0; 3]);
     // A step is one launch, clearing another, however many parameters there are.
-    let count = || trefoil::ops::CoreOps::counters(&d).launches;
+    let count = || trefoil::ops::core::CoreOps::counters(&d).launches;
     let n = count();
     o.zero_grad().unwrap();
     assert_eq!(count() - n, 1);

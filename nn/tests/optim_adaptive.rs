@@ -4,7 +4,7 @@
 mod common;
 use common::{close, cpu, devices, f32s, noise};
 use trefoil::DType;
-use trefoil::ops::Activation;
+use trefoil::ops::activation::Activation;
 use trefoil_nn::checkpoint::{Checkpoint, Progress};
 use trefoil_nn::layers::{Dense, Sequential};
 use trefoil_nn::losses::MseLoss;

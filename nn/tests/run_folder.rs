@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 
 use common::{cpu, devices, noise};
 use runs::Folder;
-use trefoil::ops::Activation;
+use trefoil::ops::activation::Activation;
 use trefoil_nn::checkpoint::Checkpoint;
 use trefoil_nn::data::{Dataset, ResidentSource, Targets};
 use trefoil_nn::layers::{Dense, Dropout, Sequential};

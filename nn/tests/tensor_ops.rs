@@ -8,7 +8,10 @@ mod everywhere;
 use common::{close, cpu, devices, f32s, id};
 use everywhere::{as_view, everywhere, resident, values};
 use trefoil::DType;
-use trefoil::ops::{CumSum, Rng, ScatterReduce, SegmentReduce, Unary};
+use trefoil::ops::elementwise::Unary;
+use trefoil::ops::index::ScatterReduce;
+use trefoil::ops::random::Rng;
+use trefoil::ops::scan::{CumSum, SegmentReduce};
 use trefoil_nn::{HostTensor, Tensor};
 
 fn same(x: f64) -> f64 {
@@ -197,7 +200,7 @@ fn movement() {
     assert!(x.repeat_interleave(0, usize::MAX).is_err());
     assert!(x.chunk(0, 0).is_err());
     assert_eq!(x.chunk(0, 5).unwrap().len(), 2);
-    assert!(x.pad(trefoil::ops::PadMode::Constant(0.0), &[(isize::MAX, 1), (0, 0)]).is_err());
+    assert!(x.pad(trefoil::ops::shape::PadMode::Constant(0.0), &[(isize::MAX, 1), (0, 0)]).is_err());
     assert!(x.split(0, &[usize::MAX, 3]).is_err());
     assert_eq!(x.slice(0, 0, 2, usize::MAX).unwrap().shape(), [1, 2]);
 }

@@ -7,7 +7,8 @@ use std::time::Instant;
 
 use common::{cpu, devices, f32s, noise, steps_on};
 use trefoil::DType;
-use trefoil::ops::{Activation, CoreOps};
+use trefoil::ops::activation::Activation;
+use trefoil::ops::core::CoreOps;
 use trefoil_nn::checkpoint::{Checkpoint, Progress, write_atomic};
 use trefoil_nn::config::Config;
 use trefoil_nn::data::{Dataset, ResidentSource, Source, Targets};
@@ -137,7 +138,8 @@ fn a_training_step_transfers_and_allocates_nothing() {
         }
         let (before, after) = (warm.unwrap(), d.counters());
         assert!(after.launches > before.launches + 8 * 5);
-        let quiet = |c: trefoil::ops::Counters| (c.uploads, c.downloads, c.syncs, c.allocations, c.compiles);
+        let quiet =
+            |c: trefoil::ops::core::Counters| (c.uploads, c.downloads, c.syncs, c.allocations, c.compiles);
         assert_eq!(quiet(before), quiet(after), "on {}", common::id(&d));
         assert!(totals.read().unwrap().loss.is_finite());
     }

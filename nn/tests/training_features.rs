@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::{close, cpu, devices, f32s, noise};
 use trefoil::DType;
-use trefoil::ops::{Activation, CoreOps, Counters};
+use trefoil::ops::activation::Activation;
+use trefoil::ops::core::{CoreOps, Counters};
 use trefoil_nn::data::{Dataset, ResidentSource, Targets};
 use trefoil_nn::layers::{Checkpointed, Dense, Dropout, Sequential};
 use trefoil_nn::losses::{HuberLoss, Reduction};

@@ -7,7 +7,19 @@ use std::collections::BTreeSet;
 
 use common::{devices, id, noise};
 use trefoil::DType;
-use trefoil::ops::*;
+use trefoil::ops::activation::Activation;
+use trefoil::ops::attention::Rope;
+use trefoil::ops::conv::Conv;
+use trefoil::ops::elementwise::{Binary, Ternary, Unary};
+use trefoil::ops::embedding::EmbeddingGrad;
+use trefoil::ops::gemm::Precision;
+use trefoil::ops::norm::{BatchNorm, GroupNorm, InstanceNorm, RowNorm};
+use trefoil::ops::pool::Window;
+use trefoil::ops::random::Rng;
+use trefoil::ops::reduce::Reduce;
+use trefoil::ops::resample::{GridSample, Interpolate, InterpolateMode, SampleMode};
+use trefoil::ops::rnn::{Recurrence, RnnCell};
+use trefoil::ops::shape::PadMode;
 use trefoil_nn::losses::{self as l, Reduction};
 use trefoil_nn::{
     BatchNormStats, ConvLstmParams, CrossEntropyLoss, Device, LinearCrossEntropyLoss, MseLoss, Result,

@@ -16,7 +16,8 @@ mod everywhere;
 use common::{close, cpu, devices, f32s, gradcheck, id, noise};
 use everywhere::{everywhere, resident, values};
 use trefoil::DType;
-use trefoil::ops::{PadMode, Rng};
+use trefoil::ops::random::Rng;
+use trefoil::ops::shape::PadMode;
 use trefoil_nn::{Device, HostTensor, Result, Tensor};
 
 fn same(x: f64) -> f64 {

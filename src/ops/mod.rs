@@ -114,6 +114,14 @@ macro_rules! families {
             [$($( $module::$table, )*)*].into_iter().flatten()
         }
 
+        /// The traits of all families, for code that calls operations on a backend's own type: `use trefoil::prelude::*;`. On `dyn IGpuBackend`
+        /// and on what is bound by it, the methods are there without.
+        pub mod prelude {
+            $($( pub use super::$module::$tr; )*)*
+            pub use super::IGpuBackend;
+            pub use crate::backend::BackendExt;
+        }
+
         /// Everything a device does, behind one object. A handle is a device plus one in-order stream.
         ///
         /// Implemented for whatever implements the family traits; `&dyn IGpuBackend` coerces to a reference to any of them.
@@ -177,30 +185,3 @@ families! {
     /// Mixture of experts.
     Moe = moe { MoeOps => MOE_OPS }
 }
-
-pub use self::activation::*;
-pub use self::attention::*;
-pub use self::conv::*;
-pub use self::core::*;
-pub use self::distance::*;
-pub use self::elementwise::*;
-pub use self::embedding::*;
-pub use self::gemm::*;
-pub use self::graph::*;
-pub use self::index::*;
-pub use self::language_model::*;
-pub use self::loss::*;
-pub use self::mesh::*;
-pub use self::moe::*;
-pub use self::norm::*;
-pub use self::optimizer::*;
-pub use self::pool::*;
-pub use self::quantized::*;
-pub use self::random::*;
-pub use self::reduce::*;
-pub use self::resample::*;
-pub use self::rnn::*;
-pub use self::scan::*;
-pub use self::shape::*;
-pub use self::softmax::*;
-pub use self::sort::*;

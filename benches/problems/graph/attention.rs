@@ -1,6 +1,7 @@
 //! Attention over the edges of a graph.
 
-use trefoil::ops::*;
+use trefoil::ops::gemm::{Gemm, GemmBwd, GemmIo};
+use trefoil::ops::graph::{Gat, GatBwd};
 use trefoil::{Buffer, DType, IGpuBackend, Result};
 
 use super::{Graph, Size, size, size_of, width};

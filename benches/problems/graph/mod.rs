@@ -2,7 +2,11 @@
 
 mod attention;
 
-use trefoil::ops::*;
+use trefoil::ops::activation::Activation;
+use trefoil::ops::graph::{
+    Csr, CsrIo, EdgeGroups, EdgeOp, GroupBwd, GroupIo, GroupReduce, Message, MessageReduce, Messages,
+    MessagesBwd, SddmmBwd, Spmm, SpmmBwd,
+};
 use trefoil::{BackendExt, Buffer, DType, Result};
 
 pub(super) use self::attention::ATTENTION;

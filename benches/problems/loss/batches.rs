@@ -1,6 +1,6 @@
 //! Losses that compare the samples of a batch with each other.
 
-use trefoil::ops::*;
+use trefoil::ops::loss::{BatchLoss, BatchLossBwd, BatchLossFwd};
 use trefoil::{DType, Result};
 
 use super::operands::*;

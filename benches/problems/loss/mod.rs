@@ -5,7 +5,9 @@ mod operands;
 mod rows;
 mod sequences;
 
-use trefoil::ops::*;
+use trefoil::ops::loss::{
+    CrossEntropy, CrossEntropyBwd, CrossEntropyFwd, Loss, LossBwd, LossFwd, LossTerm, Reduction,
+};
 use trefoil::{Buffer, DType, GradMut, Result};
 
 pub(super) use self::batches::BATCHES;

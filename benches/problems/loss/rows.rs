@@ -1,6 +1,6 @@
 //! Losses with one item for each row.
 
-use trefoil::ops::*;
+use trefoil::ops::loss::{BoxOverlap, Reduction, RowLoss, RowLossBwd, RowLossFwd};
 use trefoil::{DType, Result};
 
 use super::operands::*;

@@ -1,6 +1,8 @@
 //! Losses of sequences and of signals.
 
-use trefoil::ops::*;
+use trefoil::ops::loss::{
+    Reduction, SeqLoss, SeqLossBwd, SeqLossFwd, StftLossBwd, StftLossFwd, StftResolution,
+};
 use trefoil::{Buffer, DType, Result};
 
 use super::operands::Shaped;

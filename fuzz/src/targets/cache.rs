@@ -7,7 +7,10 @@ use std::sync::Arc;
 
 use arbitrary::{Result, Unstructured};
 use trefoil::driver::mock::{Call, MockDriver};
-use trefoil::ops::{Binary, CoreOps, ElementwiseOps, Reduce, ReduceOps, ShapeOps};
+use trefoil::ops::core::CoreOps;
+use trefoil::ops::elementwise::{Binary, ElementwiseOps};
+use trefoil::ops::reduce::{Reduce, ReduceOps};
+use trefoil::ops::shape::ShapeOps;
 use trefoil::{DType, Engine};
 
 use super::scratch::Scratch;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arbitrary::{Result, Unstructured};
-use trefoil::ops::{CoreOps, RawArg, RawKernel};
+use trefoil::ops::core::{CoreOps, RawArg, RawKernel};
 use trefoil::{BackendExt, Buffer, DType, Engine, GpuError, IGpuBackend};
 
 use super::chain::{Step, number};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use trefoil::ops::CoreOps;
+use trefoil::ops::core::CoreOps;
 use trefoil::{CpuBackend, Engine};
 use trefoil_nn::{Device, Result};
 

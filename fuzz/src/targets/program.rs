@@ -3,7 +3,11 @@
 use std::sync::Arc;
 
 use arbitrary::{Result, Unstructured};
-use trefoil::ops::{ArgReduce, Binary, CoreOps, Reduce, SortIo, Ternary, Triangle, Unary};
+use trefoil::ops::core::CoreOps;
+use trefoil::ops::elementwise::{Binary, Ternary, Unary};
+use trefoil::ops::reduce::{ArgReduce, Reduce};
+use trefoil::ops::shape::Triangle;
+use trefoil::ops::sort::SortIo;
 use trefoil::{Buffer, CpuBackend, DType, Engine, GpuError, IGpuBackend, View, ViewMut};
 
 use super::chain::Step;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use trefoil::CpuBackend;
-use trefoil::ops::Activation;
+use trefoil::ops::activation::Activation;
 use trefoil_nn::checkpoint::Checkpoint;
 use trefoil_nn::layers::{Dense, Sequential};
 use trefoil_nn::state_file::{LoadOptions, NameMap, StateFile};

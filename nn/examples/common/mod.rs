@@ -6,7 +6,8 @@ pub(crate) mod text;
 use std::cell::Cell;
 use std::path::PathBuf;
 
-use trefoil::ops::{CoreOps, Counters, LossScale};
+use trefoil::ops::core::{CoreOps, Counters};
+use trefoil::ops::optimizer::LossScale;
 use trefoil::{DType, Registry, Selector};
 use trefoil_nn::trainer::{Callback, EpochStats, StepEnd, TrainOptions};
 use trefoil_nn::{Device, Optimizer, Result};

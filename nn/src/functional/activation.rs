@@ -1,6 +1,7 @@
 //! Activations: elementwise, with learned slopes, gated, and of vectors.
 
-use trefoil::ops::{Activation, GatedGrad, GatedInput, Reduce};
+use trefoil::ops::activation::{Activation, GatedGrad, GatedInput};
+use trefoil::ops::reduce::Reduce;
 
 use crate::core::autograd::{BackwardCtx, Saved, out};
 use crate::core::error::Result;

@@ -1,7 +1,7 @@
 //! Scaled dot-product attention.
 
 use trefoil::GradMut;
-use trefoil::ops::{Attention, AttentionBwd, AttentionIo, AttentionMask};
+use trefoil::ops::attention::{Attention, AttentionBwd, AttentionIo, AttentionMask};
 
 use crate::core::autograd::{BackwardCtx, Saved, out, record};
 use crate::core::error::{Result, invalid};

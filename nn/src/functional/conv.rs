@@ -1,6 +1,7 @@
 //! Convolution, its transpose, its deformable form and its windows as columns.
 
-use trefoil::ops::{Activation, Conv, ConvBwd, ConvIo, DeformConvBwd, DeformConvIo};
+use trefoil::ops::activation::Activation;
+use trefoil::ops::conv::{Conv, ConvBwd, ConvIo, DeformConvBwd, DeformConvIo};
 
 use crate::core::autograd::{BackwardCtx, Saved, grad_enabled, out};
 use crate::core::error::{Result, invalid};

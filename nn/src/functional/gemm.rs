@@ -1,6 +1,7 @@
 //! Matrix products.
 
-use trefoil::ops::{Activation, Gemm, GemmBwd, GemmIo, Precision};
+use trefoil::ops::activation::Activation;
+use trefoil::ops::gemm::{Gemm, GemmBwd, GemmIo, Precision};
 
 use crate::core::autograd::{BackwardCtx, Saved, out};
 use crate::core::error::{Result, invalid};

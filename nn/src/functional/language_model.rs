@@ -1,6 +1,8 @@
 //! Rotary positions, and the loss of a vocabulary without its logits in memory.
 
-use trefoil::ops::{LinearCrossEntropy, LinearCrossEntropyBwd, LinearCrossEntropyFwd, Reduction, Rope};
+use trefoil::ops::attention::Rope;
+use trefoil::ops::language_model::{LinearCrossEntropy, LinearCrossEntropyBwd, LinearCrossEntropyFwd};
+use trefoil::ops::loss::Reduction;
 
 use crate::core::autograd::{BackwardCtx, Saved, out};
 use crate::core::error::{Result, invalid};

@@ -1,8 +1,9 @@
 //! Normalization.
 
-use trefoil::ops::{
-    Activation, BatchNorm, BatchNormBwd, BatchNormFwd, BatchStats, GroupNorm, GroupNormBwd, GroupNormFwd,
-    InstanceNorm, Momentum, RowNorm, RowNormBwd, RowNormFwd, Running,
+use trefoil::ops::activation::Activation;
+use trefoil::ops::norm::{
+    BatchNorm, BatchNormBwd, BatchNormFwd, BatchStats, GroupNorm, GroupNormBwd, GroupNormFwd, InstanceNorm,
+    Momentum, RowNorm, RowNormBwd, RowNormFwd, Running,
 };
 
 use crate::core::autograd::{BackwardCtx, Saved, out, record};

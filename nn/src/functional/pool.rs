@@ -1,7 +1,7 @@
 //! Pooling over windows, over as many windows as the output has cells, and over whole planes.
 
 use trefoil::DType;
-use trefoil::ops::{Pooling, Window};
+use trefoil::ops::pool::{Pooling, Window};
 
 use crate::core::autograd::{BackwardCtx, Saved, grad_enabled};
 use crate::core::error::{Result, invalid};

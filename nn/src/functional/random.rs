@@ -1,7 +1,7 @@
 //! Random tensors and dropout, from counters: the same (seed, stream, offset) gives the same numbers on every backend.
 
 use trefoil::DType;
-use trefoil::ops::{Distribution, DropoutMask, Rng, Weights};
+use trefoil::ops::random::{Distribution, DropoutMask, Rng, Weights};
 
 use crate::core::autograd::BackwardCtx;
 use crate::core::error::{Result, invalid};

@@ -1,7 +1,7 @@
 //! Reductions.
 
 use trefoil::DType;
-use trefoil::ops::{ArgReduce, Reduce};
+use trefoil::ops::reduce::{ArgReduce, Reduce};
 
 use crate::core::autograd::{BackwardCtx, Saved, out};
 use crate::core::error::Result;

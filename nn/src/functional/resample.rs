@@ -1,7 +1,7 @@
 //! Interpolation, sampling and the exchange of channels for resolution.
 
 use trefoil::DType;
-use trefoil::ops::{GridSample, GridSampleBwd, Interpolate, InterpolateMode};
+use trefoil::ops::resample::{GridSample, GridSampleBwd, Interpolate, InterpolateMode};
 
 use crate::core::autograd::{BackwardCtx, Saved, out};
 use crate::core::error::{Result, invalid};

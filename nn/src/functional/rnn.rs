@@ -1,8 +1,9 @@
 //! Recurrent sequences.
 
 use trefoil::DType;
-use trefoil::ops::{
-    ConvLstmBwd, ConvLstmFwd, GruGates, Precision, Recurrence, RnnBwd, RnnCell, RnnFwd, RnnGrads, RnnWeights,
+use trefoil::ops::gemm::Precision;
+use trefoil::ops::rnn::{
+    ConvLstmBwd, ConvLstmFwd, GruGates, Recurrence, RnnBwd, RnnCell, RnnFwd, RnnGrads, RnnWeights,
 };
 
 use crate::core::autograd::{BackwardCtx, Saved, out, record};

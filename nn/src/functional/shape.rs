@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use trefoil::ops::{PadMode, Triangle};
+use trefoil::ops::shape::{PadMode, Triangle};
 use trefoil::{DType, Layout, LayoutError};
 
 use crate::core::autograd::BackwardCtx;

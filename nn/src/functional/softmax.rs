@@ -1,7 +1,9 @@
 //! Softmax, and its sparse relatives.
 
 use trefoil::DType;
-use trefoil::ops::{CumSum, Softmax, SortIo};
+use trefoil::ops::scan::CumSum;
+use trefoil::ops::softmax::Softmax;
+use trefoil::ops::sort::SortIo;
 
 use crate::core::autograd::{BackwardCtx, Saved, no_grad};
 use crate::core::error::{Result, invalid};

@@ -1,7 +1,8 @@
 //! Order and running sums: sort, top-k, search, prefix sums, segments.
 
 use trefoil::DType;
-use trefoil::ops::{CumSum, SegmentReduce, SegmentReduceBwd, SortIo};
+use trefoil::ops::scan::{CumSum, SegmentReduce, SegmentReduceBwd};
+use trefoil::ops::sort::SortIo;
 
 use crate::core::autograd::{BackwardCtx, Saved};
 use crate::core::error::{Result, invalid};

@@ -1,6 +1,7 @@
 //! Pooling layers.
 
-use trefoil::ops::{Activation, Window};
+use trefoil::ops::activation::Activation;
+use trefoil::ops::pool::Window;
 
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::Tensor;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use trefoil::DType;
-use trefoil::ops::{Distribution, Rng};
+use trefoil::ops::random::{Distribution, Rng};
 
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::{Device, Tensor};

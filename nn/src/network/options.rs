@@ -4,7 +4,8 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use trefoil::DType;
-use trefoil::ops::{Activation, PadMode};
+use trefoil::ops::activation::Activation;
+use trefoil::ops::shape::PadMode;
 
 use crate::layers::{ActivationKind, PerAxis};
 use crate::module::Init;

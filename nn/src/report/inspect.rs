@@ -1,7 +1,7 @@
 //! Looking at activations and gradients by the names of their layers.
 //!
 //! ```
-//! use trefoil::{Registry, Selector, ops::Activation};
+//! use trefoil::{Registry, Selector, ops::activation::Activation};
 //! use trefoil_nn::inspect::{self, Inspector, Quantity};
 //! use trefoil_nn::layers::{Dense, Sequential};
 //! use trefoil_nn::{InitContext, Tensor};

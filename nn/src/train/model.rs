@@ -29,7 +29,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use trefoil::Element;
-use trefoil::ops::Binary;
+use trefoil::ops::elementwise::Binary;
 
 use crate::core::autograd::{backward, enable_grad};
 use crate::core::error::{Result, invalid};

@@ -2,7 +2,7 @@
 //! from views, without a transfer.
 #![allow(dead_code, missing_docs)]
 
-use trefoil::ops::CoreOps;
+use trefoil::ops::core::CoreOps;
 use trefoil_nn::{Device, HostTensor, Result, Tensor};
 
 use super::common::{close, cpu, devices, gradcheck, id, noise};

@@ -3,7 +3,7 @@
 #![allow(dead_code, missing_docs)]
 
 use serde_json::{Map, Value};
-use trefoil::ops::Activation;
+use trefoil::ops::activation::Activation;
 use trefoil_nn::layers::*;
 use trefoil_nn::{InitContext, Layer, Result, RnnState, Tensor, network};
 

@@ -25,7 +25,7 @@ pub(crate) fn devices() -> Vec<Device> {
 }
 
 pub(crate) fn id(d: &Device) -> DeviceId {
-    trefoil::ops::CoreOps::id(d)
+    trefoil::ops::core::CoreOps::id(d)
 }
 
 /// Whether a device is a CPU behind a driver, where a step of training takes far longer than on the CPU backend. Tests shorten their runs

@@ -7,7 +7,9 @@ use std::process::ExitCode;
 use clap::Parser;
 use half::bf16;
 use parity_tests::backends;
-use trefoil::ops::{Binary, Reduce, Softmax, Unary};
+use trefoil::ops::elementwise::{Binary, Unary};
+use trefoil::ops::reduce::Reduce;
+use trefoil::ops::softmax::Softmax;
 use trefoil::{BackendExt, Buffer, DType, IGpuBackend, Result};
 
 /// Checks operations on tensors of more than 2^31 elements.

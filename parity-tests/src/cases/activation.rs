@@ -1,7 +1,8 @@
 //! Activations and softmax.
 
-use trefoil::ops::Activation as A;
-use trefoil::ops::*;
+use trefoil::ops::activation::Activation as A;
+use trefoil::ops::activation::{GatedGrad, GatedInput, Saved};
+use trefoil::ops::softmax::Softmax;
 
 use super::Bound::{Derived, Exact};
 use super::{Bound, Kernel, TRANS, ULP, k};

@@ -1,7 +1,7 @@
 //! Distances and similarities of vectors.
 
 use trefoil::DType;
-use trefoil::ops::*;
+use trefoil::ops::distance::{CdistBwd, Similarity, SimilarityBwd};
 
 use super::Bound::Derived;
 use super::{Bound, Kernel, k};

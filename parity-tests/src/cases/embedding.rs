@@ -1,6 +1,6 @@
 //! Embedding.
 
-use trefoil::ops::*;
+use trefoil::ops::embedding::EmbeddingGrad;
 
 use super::Bound::{Derived, Sum};
 use super::{ANY, Kernel, k};

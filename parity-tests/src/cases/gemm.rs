@@ -1,6 +1,7 @@
 //! Matrix products.
 
-use trefoil::ops::*;
+use trefoil::ops::activation::Activation;
+use trefoil::ops::gemm::{Gemm, GemmAxis, GemmBwd, GemmIo};
 use trefoil::{View, ViewMut};
 
 use super::Bound::{Derived, Product, Stored};

@@ -1,7 +1,8 @@
 //! Gather and scatter along an axis.
 
 use trefoil::DType;
-use trefoil::ops::*;
+use trefoil::ops::elementwise::Ternary;
+use trefoil::ops::index::{ScatterReduce, ScatterReduceBwd};
 
 use super::Bound::{Derived, Sum};
 use super::{ANY, F32, Kernel, broadcast, element, k};

@@ -1,7 +1,10 @@
 //! Language models.
 
 use trefoil::DType;
-use trefoil::ops::*;
+use trefoil::ops::attention::{Rope, RopeLayout};
+use trefoil::ops::language_model::{LinearCrossEntropy, LinearCrossEntropyBwd, LinearCrossEntropyFwd};
+use trefoil::ops::loss::Reduction;
+use trefoil::ops::moe::{MoeRouter, MoeRouterIo, MoeUnpermuteBwd, RouterScore};
 
 use super::Bound::{Derived, Product, Stored, Sum};
 use super::loss::{draw_reduction, reduction};

@@ -1,6 +1,7 @@
 //! Meshes.
 
-use trefoil::ops::*;
+use trefoil::ops::graph::EdgeGroups;
+use trefoil::ops::mesh::{MeshBwd, MeshConv, MeshIo};
 
 use super::Bound::Stored;
 use super::{Kernel, k};

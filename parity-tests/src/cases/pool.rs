@@ -1,7 +1,7 @@
 //! Pooling.
 
 use trefoil::DType;
-use trefoil::ops::*;
+use trefoil::ops::pool::{Pooling, Window};
 
 use super::Bound::Sum;
 use super::{Kernel, k};

@@ -1,7 +1,7 @@
 //! Products of operands in 8 and 4 bits, and of sparse ones.
 
 use trefoil::DType;
-use trefoil::ops::*;
+use trefoil::ops::quantized::{Fp8, GemmFp8, GemmW8A8, QuantWeight};
 
 use super::Bound::Product;
 use super::{Kernel, k};

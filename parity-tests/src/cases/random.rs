@@ -1,7 +1,7 @@
 //! Random numbers and dropout.
 
 use trefoil::DType;
-use trefoil::ops::*;
+use trefoil::ops::random::{BiasDropout, Distribution, DropoutMask, Rng, Weights};
 
 use super::{F32, FLOATS, Kernel, k};
 use crate::device::{Cx, Fail, R};

@@ -1,6 +1,6 @@
 //! Reductions along axes.
 
-use trefoil::ops::*;
+use trefoil::ops::reduce::{ArgReduce, Reduce};
 use trefoil::{DType, View};
 
 use super::Bound::{Derived, Exact, Function, Product, Sum};

@@ -1,7 +1,9 @@
 //! Resampling and suppression of boxes.
 
 use trefoil::DType;
-use trefoil::ops::*;
+use trefoil::ops::resample::{
+    GridSample, GridSampleBwd, Interpolate, InterpolateMode, SampleMode, SamplePadding,
+};
 
 use super::Bound::{Derived, Sum};
 use super::{FLOATS, Kernel, k};

@@ -1,7 +1,7 @@
 //! Scans and segments.
 
 use trefoil::DType;
-use trefoil::ops::*;
+use trefoil::ops::scan::{CumSum, SegmentReduce, SegmentReduceBwd};
 
 use super::Bound::{Derived, Exact, Function, Sum};
 use super::{ANY, Bound, Kernel, ULP, k};

@@ -1,7 +1,7 @@
 //! Sorting, selection and search.
 
 use trefoil::DType;
-use trefoil::ops::*;
+use trefoil::ops::sort::SortIo;
 
 use super::{ANY, Kernel, k};
 use crate::device::{Cx, R};

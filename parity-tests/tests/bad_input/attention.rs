@@ -1,6 +1,8 @@
 //! Attention.
 
 use super::*;
+use trefoil::ops::attention::{Attention, AttentionBwd, AttentionIo, AttentionMask};
+use trefoil::ops::random::Rng;
 
 struct Operands {
     q: Buffer,

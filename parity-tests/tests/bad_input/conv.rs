@@ -1,6 +1,8 @@
 //! Convolution.
 
 use super::*;
+use trefoil::ops::activation::Activation;
+use trefoil::ops::conv::{CausalConvBwd, CausalConvIo, Conv, ConvBwd, ConvIo, DeformConvBwd, DeformConvIo};
 
 pub(super) fn conv(t: &mut Bed<'_>) {
     shapes(t);

@@ -1,6 +1,8 @@
 //! Distances, and products of coded operands.
 
 use super::*;
+use trefoil::ops::distance::{CdistBwd, Similarity, SimilarityBwd};
+use trefoil::ops::quantized::{Fp8, GemmFp8, GemmW8A8, QuantWeight};
 
 pub(super) fn distance(t: &mut Bed<'_>) {
     let (a, b, y, h) = (t.f32(12), t.f32(20), t.f32(15), t.buf(DType::F16, 20));

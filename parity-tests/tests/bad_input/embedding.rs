@@ -1,6 +1,7 @@
 //! Embedding.
 
 use super::*;
+use trefoil::ops::embedding::EmbeddingGrad;
 
 pub(super) fn embedding(t: &mut Bed<'_>) {
     let (table, y, ids) = (t.f32(12), t.f32(6), t.ids(&[0, 3]));

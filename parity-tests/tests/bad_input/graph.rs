@@ -1,6 +1,12 @@
 //! Graphs.
 
 use super::*;
+use trefoil::ops::activation::Activation;
+use trefoil::ops::graph::{
+    Csr, CsrIo, EdgeGroups, EdgeOp, Gat, GroupBwd, GroupIo, GroupReduce, Message, MessageReduce, Messages,
+    MessagesBwd, Spmm, SpmmBwd,
+};
+use trefoil::ops::mesh::{Diffusion, Heat};
 
 pub(super) fn gnn(t: &mut Bed<'_>) {
     let (x, y, e) = (t.f32(12), t.f32(12), t.f32(6));

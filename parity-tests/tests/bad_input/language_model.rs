@@ -1,6 +1,10 @@
 //! Language models.
 
 use super::*;
+use trefoil::ops::attention::Rope;
+use trefoil::ops::language_model::{LinearCrossEntropy, LinearCrossEntropyBwd, LinearCrossEntropyFwd};
+use trefoil::ops::loss::Reduction;
+use trefoil::ops::moe::{MoeRouter, MoeRouterIo, MoeUnpermuteBwd};
 
 pub(super) fn lm(t: &mut Bed<'_>) {
     rope(t);

@@ -1,6 +1,10 @@
 //! Losses of rows, batches, sequences and spectrograms.
 
 use super::*;
+use trefoil::ops::loss::{
+    BatchLoss, BatchLossBwd, BatchLossFwd, Reduction, RowLoss, RowLossBwd, RowLossFwd, SeqLoss, SeqLossFwd,
+    StftLossBwd, StftLossFwd, StftResolution,
+};
 
 pub(super) fn rows(t: &mut Bed<'_>) {
     let (a, b, l, items) = (t.f32(12), t.f32(8), t.f32(1), t.f32(3));

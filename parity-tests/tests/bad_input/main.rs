@@ -20,7 +20,18 @@ use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use parity_tests::backends;
-use trefoil::ops::*;
+use trefoil::ops::activation::{Activation, Saved};
+use trefoil::ops::elementwise::{Binary, Ternary, Unary};
+use trefoil::ops::gemm::{Gemm, GemmBwd, GemmIo};
+use trefoil::ops::index::ScatterReduce;
+use trefoil::ops::loss::{CrossEntropy, CrossEntropyBwd, CrossEntropyFwd, Loss, LossFwd, Reduction};
+use trefoil::ops::optimizer::{
+    ClipAdaptive, ClipNorm, LossScale, LossScaleState, OptimRule, ParamSlot, RowSlot, Step,
+};
+use trefoil::ops::random::{Distribution, DropoutMask, Rng, Weights};
+use trefoil::ops::reduce::{ArgReduce, Reduce};
+use trefoil::ops::shape::{PadMode, Triangle};
+use trefoil::ops::softmax::Softmax;
 use trefoil::{
     BackendExt, BackendKind, Buffer, CpuBackend, DType, GpuError, IGpuBackend, Layout, Result, View, ViewMut,
 };

@@ -1,6 +1,8 @@
 //! Meshes.
 
 use super::*;
+use trefoil::ops::graph::EdgeGroups;
+use trefoil::ops::mesh::{MeshBwd, MeshConv, MeshIo};
 
 pub(super) fn mesh(t: &mut Bed<'_>) {
     let (x, y, w, b) = (t.f32(6), t.f32(6), t.f32(20), t.f32(2));

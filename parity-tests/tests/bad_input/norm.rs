@@ -1,6 +1,12 @@
 //! Normalization, gated units, masked softmax, bias with dropout.
 
 use super::*;
+use trefoil::ops::activation::{Activation, GatedGrad, GatedInput};
+use trefoil::ops::norm::{
+    BatchNorm, BatchNormBwd, BatchNormFwd, BatchStats, GroupNorm, GroupNormBwd, GroupNormFwd, InstanceNorm,
+    Momentum, RowNorm, RowNormBwd, RowNormFwd, Running,
+};
+use trefoil::ops::random::{BiasDropout, DropoutMask, Rng};
 
 fn rows(t: &mut Bed<'_>) {
     let (x, y, k, h) = (t.f32(12), t.f32(12), t.f32(4), t.buf(DType::F16, 12));

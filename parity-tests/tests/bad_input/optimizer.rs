@@ -1,6 +1,7 @@
 //! Optimizer steps in other forms.
 
 use super::*;
+use trefoil::ops::optimizer::{AdaptiveRule, OptimRule, PackedSlot, ParamSlot, RowSlot, Step};
 
 const ADAM: OptimRule = OptimRule::Adam { b1: 0.9, b2: 0.999, eps: 1e-8, wd: 0.0 };
 

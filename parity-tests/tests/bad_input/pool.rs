@@ -1,6 +1,7 @@
 //! Pooling.
 
 use super::*;
+use trefoil::ops::pool::{Pooling, Window};
 
 pub(super) fn pool(t: &mut Bed<'_>) {
     let (x, y, i) = (t.f32(72), t.f32(18), t.buf(DType::I32, 18));

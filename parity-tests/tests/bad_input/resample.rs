@@ -1,6 +1,7 @@
 //! Resampling and suppression of boxes.
 
 use super::*;
+use trefoil::ops::resample::{GridSample, GridSampleBwd, Interpolate, InterpolateMode, SampleMode};
 
 pub(super) fn resample(t: &mut Bed<'_>) {
     interpolation(t);

@@ -1,6 +1,11 @@
 //! Recurrent networks: two steps, a batch of 3, an input width of 4 and a hidden width of 2.
 
 use super::*;
+use trefoil::ops::gemm::Precision;
+use trefoil::ops::rnn::{
+    ConvLstmBwd, ConvLstmFwd, GruCellBwd, GruCellFwd, GruGates, LstmCellBwd, LstmCellFwd, Recurrence, RnnBwd,
+    RnnCell, RnnFwd, RnnGrads, RnnWeights,
+};
 
 const T: usize = 2;
 const B: usize = 3;

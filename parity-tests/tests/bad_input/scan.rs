@@ -1,6 +1,7 @@
 //! Scans and segments.
 
 use super::*;
+use trefoil::ops::scan::{CumSum, SegmentReduce, SegmentReduceBwd};
 
 pub(super) fn scan(t: &mut Bed<'_>) {
     let (x, y, h) = (t.f32(12), t.f32(12), t.buf(DType::F16, 12));

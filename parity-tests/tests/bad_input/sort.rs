@@ -1,6 +1,7 @@
 //! Sorting, selection and search.
 
 use super::*;
+use trefoil::ops::sort::SortIo;
 
 pub(super) fn sort(t: &mut Bed<'_>) {
     let (x, y, h) = (t.f32(12), t.f32(12), t.buf(DType::F16, 12));

@@ -13,7 +13,8 @@ use parity_tests::cases::{KERNELS, Kernel, fields, find};
 use parity_tests::units::{Hashes, Served, serve};
 use trefoil::Engine;
 use trefoil::driver::mock::MockDriver;
-use trefoil::ops::{CoreOps, Family};
+use trefoil::ops::Family;
+use trefoil::ops::core::CoreOps;
 
 use crate::evidence::Evidence;
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 
 use trefoil::GradMut;
-use trefoil::ops::Binary;
+use trefoil::ops::elementwise::Binary;
 
 use super::graph::{Edge, Node, Slot, lock};
 use super::{Operand, Tensor};

@@ -1,6 +1,6 @@
 //! Arithmetic with broadcasting.
 
-use trefoil::ops::{Binary, BinaryBwd, Ternary, TernaryBwd, Unary};
+use trefoil::ops::elementwise::{Binary, BinaryBwd, Ternary, TernaryBwd, Unary};
 use trefoil::{DType, Dims, broadcast_shapes};
 
 use crate::core::autograd::{BackwardCtx, Saved, out};

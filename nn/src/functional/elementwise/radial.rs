@@ -1,7 +1,7 @@
 //! Radial factors of hyperbolic geometry.
 
 use trefoil::DType;
-use trefoil::ops::{Binary, Unary};
+use trefoil::ops::elementwise::{Binary, Unary};
 
 use crate::core::autograd::{BackwardCtx, Saved, no_grad};
 use crate::core::error::Result;

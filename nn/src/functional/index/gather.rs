@@ -2,7 +2,7 @@
 //! that waits for the device.
 
 use trefoil::DType;
-use trefoil::ops::{ScatterReduce, ScatterReduceBwd};
+use trefoil::ops::index::{ScatterReduce, ScatterReduceBwd};
 
 use crate::core::autograd::{BackwardCtx, Saved, out};
 use crate::core::error::{Result, invalid};

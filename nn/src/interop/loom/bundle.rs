@@ -5,7 +5,7 @@ use std::path::Path;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
-use trefoil::ops::Activation;
+use trefoil::ops::activation::Activation;
 
 use super::definition::{LayerDefinition, LoomConfig, Origin, parse};
 use super::flags::Flags;

@@ -1,7 +1,12 @@
 //! One layer of a network: its parameters, where Loom's weights lie in them, and what it computes.
 
 use trefoil::DType;
-use trefoil::ops::{Activation, Attention, Causal, Conv, Precision, Recurrence, RnnCell, Rope, RowNorm};
+use trefoil::ops::activation::Activation;
+use trefoil::ops::attention::{Attention, Causal, Rope};
+use trefoil::ops::conv::Conv;
+use trefoil::ops::gemm::Precision;
+use trefoil::ops::norm::RowNorm;
+use trefoil::ops::rnn::{Recurrence, RnnCell};
 
 use super::plan::{Act, Combine, Heads, Node, Op, SoftmaxPlan, Window, times};
 use crate::core::autograd::no_grad;
@@ -404,7 +409,7 @@ impl LoomLayer {
         }
         // Numbers truncated towards zero; a row of zeros for what the table does not have.
         let (at, inside) = no_grad(|| {
-            let at = ids.detach().unary(trefoil::ops::Unary::Trunc)?;
+            let at = ids.detach().unary(trefoil::ops::elementwise::Unary::Trunc)?;
             let bound = |v: f64| Tensor::full(ids.device(), ids.dtype(), &[], v);
             let limited = at.clamp(Some(0.0), Some(vocab as f64 - 1.0))?;
             let inside = at.eq(&limited)?.to_dtype(table.dtype())?;

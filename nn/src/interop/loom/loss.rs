@@ -1,6 +1,6 @@
 //! Loom's losses.
 
-use trefoil::ops::Reduction;
+use trefoil::ops::loss::Reduction;
 
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::Tensor;

@@ -80,7 +80,7 @@
 //! | loss `mse` | [`MseLoss`](crate::MseLoss): the mean over all elements in both |
 //! | loss `cross_entropy` | [`LoomCrossEntropy`] |
 //! | both losses of later versions | [`MseLoss`](crate::MseLoss) with the reduction `Sum`, times 1 / (2 batch) |
-//! | SGD with momentum, dampening, Nesterov | [`OptimRule::Momentum`](trefoil::ops::OptimRule) (`damp`, `nesterov`) |
+//! | SGD with momentum, dampening, Nesterov | [`OptimRule::Momentum`](trefoil::ops::optimizer::OptimRule) (`damp`, `nesterov`) |
 //! | AdamW without decay of biases | two [`Group`](crate::optim::Group)s of `OptimRule::AdamW`, one with `wd: 0.0` |
 //! | RMSprop with eps inside of the root | [`Optimizer::rmsprop`](crate::Optimizer::rmsprop) has it outside, as PyTorch; at 1e-8 they differ for tiny gradients only |
 //! | schedulers: constant, linear, cosine (restarts), exponential, warm-up, step, polynomial | [`Schedule`](crate::optim::Schedule)`::{Constant, Linear, Cosine, CosineRestarts, Exponential, Warmup, Step, Polynomial}` |

@@ -1,6 +1,6 @@
 //! Activations as layers.
 
-use trefoil::ops::Activation as Act;
+use trefoil::ops::activation::Activation as Act;
 
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::{Tensor, axis};

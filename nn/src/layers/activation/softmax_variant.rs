@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 use trefoil::DType;
-use trefoil::ops::Distribution;
+use trefoil::ops::random::Distribution;
 
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::{Device, Tensor, same_handle};

@@ -1,6 +1,6 @@
 //! Attention over a second sequence.
 
-use trefoil::ops::Precision;
+use trefoil::ops::gemm::Precision;
 
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::Tensor;

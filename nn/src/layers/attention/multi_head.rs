@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use trefoil::ops::{Activation, Binary, Precision, Rope, RopeLayout};
+use trefoil::ops::activation::Activation;
+use trefoil::ops::attention::{Rope, RopeLayout};
+use trefoil::ops::elementwise::Binary;
+use trefoil::ops::gemm::Precision;
 use trefoil::{DType, Layout};
 
 use crate::core::error::{Result, invalid};

@@ -1,6 +1,6 @@
 //! The linear layers around attention, as layers that attend with a projection for each role share them.
 
-use trefoil::ops::Precision;
+use trefoil::ops::gemm::Precision;
 
 use crate::core::error::{NnError, Result, invalid};
 use crate::core::tensor::Tensor;

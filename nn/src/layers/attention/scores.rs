@@ -3,7 +3,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use trefoil::DType;
-use trefoil::ops::{Attention as Options, Binary, Causal, Precision};
+use trefoil::ops::attention::{Attention as Options, Causal};
+use trefoil::ops::elementwise::Binary;
+use trefoil::ops::gemm::Precision;
 
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::Tensor;

@@ -1,6 +1,6 @@
 //! Layers of several inputs: sum, product, concatenation.
 
-use trefoil::ops::Activation;
+use trefoil::ops::activation::Activation;
 
 use crate::core::error::{NnError, Result, invalid};
 use crate::core::tensor::Tensor;

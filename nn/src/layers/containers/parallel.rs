@@ -1,6 +1,7 @@
 //! Branches side by side.
 
-use trefoil::ops::{Activation, Binary};
+use trefoil::ops::activation::Activation;
+use trefoil::ops::elementwise::Binary;
 
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::Tensor;

@@ -1,6 +1,6 @@
 //! Residual blocks.
 
-use trefoil::ops::Activation;
+use trefoil::ops::activation::Activation;
 
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::Tensor;

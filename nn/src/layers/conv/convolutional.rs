@@ -1,6 +1,9 @@
 //! Convolution layers.
 
-use trefoil::ops::{Activation, Conv, PadMode, Precision};
+use trefoil::ops::activation::Activation;
+use trefoil::ops::conv::Conv;
+use trefoil::ops::gemm::Precision;
+use trefoil::ops::shape::PadMode;
 
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::Tensor;

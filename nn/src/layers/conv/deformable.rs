@@ -2,7 +2,8 @@
 
 use once_cell::sync::OnceCell;
 
-use trefoil::ops::{Activation, Conv};
+use trefoil::ops::activation::Activation;
+use trefoil::ops::conv::Conv;
 
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::Tensor;

@@ -2,7 +2,9 @@
 
 use once_cell::sync::OnceCell;
 
-use trefoil::ops::{Activation, Conv, Precision};
+use trefoil::ops::activation::Activation;
+use trefoil::ops::conv::Conv;
+use trefoil::ops::gemm::Precision;
 
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::Tensor;

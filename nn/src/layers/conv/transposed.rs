@@ -1,6 +1,8 @@
 //! Transposed convolution.
 
-use trefoil::ops::{Activation, Conv, Precision};
+use trefoil::ops::activation::Activation;
+use trefoil::ops::conv::Conv;
+use trefoil::ops::gemm::Precision;
 
 use crate::core::error::Result;
 use crate::core::tensor::Tensor;

@@ -1,6 +1,6 @@
 //! Table lookup.
 
-use trefoil::ops::EmbeddingGrad;
+use trefoil::ops::embedding::EmbeddingGrad;
 
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::Tensor;

@@ -1,6 +1,6 @@
 //! Cells taken from or added to the borders.
 
-use trefoil::ops::PadMode;
+use trefoil::ops::shape::PadMode;
 
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::Tensor;

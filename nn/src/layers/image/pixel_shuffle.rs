@@ -1,6 +1,7 @@
 //! Channels exchanged for resolution.
 
-use trefoil::ops::{Activation, Precision};
+use trefoil::ops::activation::Activation;
+use trefoil::ops::gemm::Precision;
 
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::Tensor;

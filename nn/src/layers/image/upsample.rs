@@ -1,6 +1,6 @@
 //! Interpolation layers.
 
-use trefoil::ops::{Interpolate, InterpolateMode};
+use trefoil::ops::resample::{Interpolate, InterpolateMode};
 
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::Tensor;

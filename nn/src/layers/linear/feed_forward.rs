@@ -2,7 +2,8 @@
 
 use once_cell::sync::OnceCell;
 
-use trefoil::ops::{Activation, Precision};
+use trefoil::ops::activation::Activation;
+use trefoil::ops::gemm::Precision;
 
 use crate::core::error::{NnError, Result, invalid};
 use crate::core::tensor::Tensor;

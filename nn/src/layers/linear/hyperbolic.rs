@@ -1,7 +1,9 @@
 //! Linear layer in hyperbolic space.
 
 use trefoil::DType;
-use trefoil::ops::{Activation, Precision, Reduce};
+use trefoil::ops::activation::Activation;
+use trefoil::ops::gemm::Precision;
+use trefoil::ops::reduce::Reduce;
 
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::Tensor;

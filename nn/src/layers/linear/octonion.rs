@@ -1,7 +1,8 @@
 //! Linear layer over octonions.
 
 use trefoil::DType;
-use trefoil::ops::{Activation, Precision};
+use trefoil::ops::activation::Activation;
+use trefoil::ops::gemm::Precision;
 
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::{Device, Tensor, same_handle};

@@ -1,7 +1,8 @@
 //! The gated position-wise network of recent language models.
 
 use once_cell::sync::OnceCell;
-use trefoil::ops::{Activation, Precision};
+use trefoil::ops::activation::Activation;
+use trefoil::ops::gemm::Precision;
 
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::Tensor;

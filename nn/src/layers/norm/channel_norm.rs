@@ -4,7 +4,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use trefoil::DType;
-use trefoil::ops::{Activation, BatchNorm, Binary, GroupNorm, InstanceNorm};
+use trefoil::ops::activation::Activation;
+use trefoil::ops::elementwise::Binary;
+use trefoil::ops::norm::{BatchNorm, GroupNorm, InstanceNorm};
 
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::{Tensor, same_handle};

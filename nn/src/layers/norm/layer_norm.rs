@@ -1,7 +1,7 @@
 //! Normalization of trailing axes: layer norm and RMS norm.
 
 use trefoil::DType;
-use trefoil::ops::RowNorm;
+use trefoil::ops::norm::RowNorm;
 
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::Tensor;

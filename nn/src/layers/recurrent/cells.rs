@@ -2,7 +2,8 @@
 
 use once_cell::sync::OnceCell;
 
-use trefoil::ops::{Precision, Recurrence, RnnCell};
+use trefoil::ops::gemm::Precision;
+use trefoil::ops::rnn::{Recurrence, RnnCell};
 
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::Tensor;

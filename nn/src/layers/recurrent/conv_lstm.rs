@@ -3,7 +3,7 @@
 use once_cell::sync::OnceCell;
 
 use trefoil::DType;
-use trefoil::ops::Conv;
+use trefoil::ops::conv::Conv;
 
 use crate::core::error::{NnError, Result, invalid};
 use crate::core::tensor::Tensor;

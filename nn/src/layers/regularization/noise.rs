@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use trefoil::ops::{Distribution, Rng};
+use trefoil::ops::random::{Distribution, Rng};
 
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::Tensor;

@@ -1,7 +1,8 @@
 //! Layers without parameters for sequences and graphs: input, masking, last step, split, one layer for all steps.
 
 use trefoil::DType;
-use trefoil::ops::{Activation, Reduce};
+use trefoil::ops::activation::Activation;
+use trefoil::ops::reduce::Reduce;
 
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::{Tensor, axis};

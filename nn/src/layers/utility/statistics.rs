@@ -1,6 +1,6 @@
 //! Means and logarithms of variances along axes.
 
-use trefoil::ops::Reduce;
+use trefoil::ops::reduce::Reduce;
 
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::{Tensor, axes};

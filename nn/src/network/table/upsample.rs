@@ -1,7 +1,7 @@
 //! Upsampling and the exchange of channels for resolution.
 
 use serde::Deserialize;
-use trefoil::ops::InterpolateMode;
+use trefoil::ops::resample::InterpolateMode;
 
 use crate::layers::{PixelShuffle, PixelUnshuffle, SubpixelConvolutional, Upsample3D, Upsampling};
 use crate::network::options::{Act, Axes, InitRule, initialized, layer_type};

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::Value;
 use trefoil::DType;
-use trefoil::ops::PadMode;
+use trefoil::ops::shape::PadMode;
 
 use crate::core::error::Result;
 use crate::layers::{

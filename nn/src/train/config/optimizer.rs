@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 use serde_json::Value;
-use trefoil::ops::{AdaptiveRule, OptimRule, Prox};
+use trefoil::ops::optimizer::{AdaptiveRule, OptimRule, Prox};
 
 use super::kind::{
     BELOW_ONE, BETWEEN, FINITE, NOT_NEGATIVE, POSITIVE, Row, join, kind, names, read, row, within,

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Deserialize;
 use trefoil::DType;
-use trefoil::ops::Reduce;
+use trefoil::ops::reduce::Reduce;
 
 use super::kind::{FINITE, NOT_NEGATIVE, POSITIVE, Row, SHARE, row};
 use super::loss::{Made, custom, fixed, vector};

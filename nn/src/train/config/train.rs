@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde::Deserialize;
 use serde_json::Value;
 use trefoil::DType;
-use trefoil::ops::LossScale;
+use trefoil::ops::optimizer::LossScale;
 
 use super::kind::{BELOW_ONE, COUNT, NOT_NEGATIVE, POSITIVE, SHARE, join, read, within};
 use crate::core::error::{NnError, Result};

@@ -1,7 +1,7 @@
 //! Which items an epoch serves, and in which order.
 
 use trefoil::DType;
-use trefoil::ops::{Distribution, Rng};
+use trefoil::ops::random::{Distribution, Rng};
 
 use super::Order;
 use crate::core::error::{Result, invalid};

@@ -1,7 +1,7 @@
 //! Batches on the device, and a data set that lies there as a whole.
 
 use trefoil::DType;
-use trefoil::ops::Rng;
+use trefoil::ops::random::Rng;
 
 use super::{Dataset, Item, ItemSource, Sampler, Targets};
 use crate::core::autograd::no_grad;

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use trefoil::DType;
-use trefoil::ops::Binary;
+use trefoil::ops::elementwise::Binary;
 
 use super::source::{check, device_rows};
 use super::{Batch, Batches, Item, ItemSource, Order, Sampler, Source};

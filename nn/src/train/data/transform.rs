@@ -3,7 +3,9 @@
 use std::fmt;
 
 use trefoil::DType;
-use trefoil::ops::{Binary, Distribution, PadMode, Rng, Unary};
+use trefoil::ops::elementwise::{Binary, Unary};
+use trefoil::ops::random::{Distribution, Rng};
+use trefoil::ops::shape::PadMode;
 
 use super::{Batch, Batches, Order, Source};
 use crate::core::autograd::no_grad;

@@ -1,6 +1,6 @@
 //! Losses of generative adversarial networks.
 
-use trefoil::ops::{Adversary, Reduction, RowLoss};
+use trefoil::ops::loss::{Adversary, Reduction, RowLoss};
 
 use super::kernel::row;
 use super::losses;

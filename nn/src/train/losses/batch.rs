@@ -1,6 +1,6 @@
 //! Losses of a whole batch: scalars that cannot be split into items.
 
-use trefoil::ops::{BatchLoss, Reduction};
+use trefoil::ops::loss::{BatchLoss, Reduction};
 
 use super::kernel::{Kernel, run};
 use super::losses;

@@ -1,6 +1,6 @@
 //! Cross entropy of logits.
 
-use trefoil::ops::{CrossEntropy, CrossEntropyBwd, CrossEntropyFwd, Reduction};
+use trefoil::ops::loss::{CrossEntropy, CrossEntropyBwd, CrossEntropyFwd, Reduction};
 
 use crate::core::autograd::{BackwardCtx, Saved};
 use crate::core::error::Result;

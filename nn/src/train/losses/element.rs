@@ -1,6 +1,6 @@
 //! Losses with one item per element.
 
-use trefoil::ops::{Loss, Reduction, RowLoss};
+use trefoil::ops::loss::{Loss, Reduction, RowLoss};
 
 use super::kernel::{Kernel, run};
 use super::{criteria, losses};

@@ -1,6 +1,6 @@
 //! Losses of embeddings and rankings, one item per row.
 
-use trefoil::ops::{Reduction, RowLoss};
+use trefoil::ops::loss::{Reduction, RowLoss};
 
 use super::kernel::row;
 use super::{criteria, losses};

@@ -1,6 +1,6 @@
 //! One call of a loss kernel of any family, recorded with its gradient.
 
-use trefoil::ops::{
+use trefoil::ops::loss::{
     BatchLoss, BatchLossBwd, BatchLossFwd, Loss, LossBwd, LossFwd, Reduction, RowLoss, RowLossBwd,
     RowLossFwd, SeqLoss, SeqLossBwd, SeqLossFwd, StftLossBwd, StftLossFwd, StftResolution,
 };

@@ -1,6 +1,6 @@
 //! Losses of language models: preferences, sampled classes, logits.
 
-use trefoil::ops::{Reduction, RowLoss};
+use trefoil::ops::loss::{Reduction, RowLoss};
 
 use super::kernel::row;
 use super::losses;

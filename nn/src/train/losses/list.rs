@@ -1,7 +1,7 @@
 //! A weighted sum of elementwise losses in one pass.
 
 use trefoil::GradMut;
-use trefoil::ops::{Loss, LossTerm};
+use trefoil::ops::loss::{Loss, LossTerm};
 
 use crate::core::autograd::{BackwardCtx, GradTarget, Saved};
 use crate::core::error::{Result, invalid};

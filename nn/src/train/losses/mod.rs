@@ -39,7 +39,7 @@ mod set;
 
 use std::fmt;
 
-pub use trefoil::ops::{Adversary, BoxOverlap, CrossEntropy, Loss, Reduction, StftResolution};
+pub use trefoil::ops::loss::{Adversary, BoxOverlap, CrossEntropy, Loss, Reduction, StftResolution};
 
 pub use self::adversarial::*;
 pub use self::batch::*;

@@ -1,6 +1,6 @@
 //! Losses of masks and boxes, one item per row.
 
-use trefoil::ops::{BoxOverlap, Reduction, RowLoss};
+use trefoil::ops::loss::{BoxOverlap, Reduction, RowLoss};
 
 use super::kernel::row;
 use super::{criteria, losses};

@@ -1,6 +1,6 @@
 //! Losses of sequences without alignment, and between spectrograms.
 
-use trefoil::ops::{Reduction, SeqLoss, StftResolution};
+use trefoil::ops::loss::{Reduction, SeqLoss, StftResolution};
 
 use super::kernel::{Kernel, run};
 use super::losses;

@@ -1,7 +1,8 @@
 //! Metrics of class ids.
 
 use trefoil::DType;
-use trefoil::ops::{Binary, Reduce};
+use trefoil::ops::elementwise::Binary;
+use trefoil::ops::reduce::Reduce;
 
 use super::{Metric, accumulate, check_classes, count_correct, guesses};
 use crate::core::autograd::no_grad;

@@ -22,7 +22,8 @@ mod values;
 use std::fmt;
 
 use trefoil::DType;
-use trefoil::ops::{ArgReduce, Binary, Reduce};
+use trefoil::ops::elementwise::Binary;
+use trefoil::ops::reduce::{ArgReduce, Reduce};
 
 use crate::core::autograd::no_grad;
 use crate::core::error::{Result, invalid};

@@ -1,7 +1,9 @@
 //! Area under the receiver operating characteristic.
 
 use trefoil::DType;
-use trefoil::ops::{CumSum, Reduce, SortIo};
+use trefoil::ops::reduce::Reduce;
+use trefoil::ops::scan::CumSum;
+use trefoil::ops::sort::SortIo;
 
 use super::Metric;
 use crate::core::autograd::no_grad;

@@ -1,7 +1,8 @@
 //! Metrics of values and of likelihoods.
 
 use trefoil::DType;
-use trefoil::ops::{Binary, CrossEntropy, Reduction};
+use trefoil::ops::elementwise::Binary;
+use trefoil::ops::loss::{CrossEntropy, Reduction};
 
 use super::{Metric, accumulate};
 use crate::core::autograd::no_grad;
@@ -159,7 +160,7 @@ impl Metric for Perplexity {
             accumulate(&self.sum, ADD, &loss.to_dtype(DType::F32)?)?;
             let ignored = Tensor::full(target.device(), target.dtype(), &[1], self.ignore_index as f64)?;
             let counted = target.reshape(&[target.numel()])?.ne(&ignored)?;
-            accumulate(&self.items, ADD, &counted.reduce(trefoil::ops::Reduce::Sum, &[0], false)?)
+            accumulate(&self.items, ADD, &counted.reduce(trefoil::ops::reduce::Reduce::Sum, &[0], false)?)
         })
     }
 

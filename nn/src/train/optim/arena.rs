@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use trefoil::ops::{Binary, OptimRule, PACKED_BLOCK, PackedSlot, ParamSlot, Rng, STATES, Step};
+use trefoil::ops::elementwise::Binary;
+use trefoil::ops::optimizer::{OptimRule, PACKED_BLOCK, PackedSlot, ParamSlot, STATES, Step};
+use trefoil::ops::random::Rng;
 use trefoil::{BackendExt, Buffer, DType, ViewMut};
 
 use crate::core::error::{NnError, Result};

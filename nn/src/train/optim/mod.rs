@@ -9,4 +9,4 @@ mod schedule;
 pub use optimizer::{Group, Optimizer};
 pub use rules::with_weight_decay;
 pub use schedule::{Plateau, Schedule};
-pub use trefoil::ops::{AdaptiveRule, LossScale, OptimRule, Prox};
+pub use trefoil::ops::optimizer::{AdaptiveRule, LossScale, OptimRule, Prox};

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Mutex;
 
-use trefoil::ops::{AdaptiveRule, ClipNorm, LossScale, OptimRule, Prox, Rng, Scalar, Step};
+use trefoil::ops::optimizer::{AdaptiveRule, ClipNorm, LossScale, OptimRule, Prox, Scalar, Step};
+use trefoil::ops::random::Rng;
 use trefoil::{DType, ViewMut};
 
 use super::arena::{Arena, Packing};

@@ -1,6 +1,6 @@
 //! Constructors for every rule, with PyTorch's constants where PyTorch has the rule and the paper's otherwise.
 
-use trefoil::ops::{AdaptiveRule, OptimRule, Prox};
+use trefoil::ops::optimizer::{AdaptiveRule, OptimRule, Prox};
 
 use super::{Group, Optimizer};
 use crate::core::error::Result;

@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use trefoil::DType;
-use trefoil::ops::{Binary, LossScale, LossScaleState};
+use trefoil::ops::elementwise::Binary;
+use trefoil::ops::optimizer::{LossScale, LossScaleState};
 
 use super::arena::Arena;
 use crate::core::error::{Result, invalid};

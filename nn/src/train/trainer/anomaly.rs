@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use trefoil::DType;
-use trefoil::ops::Binary;
+use trefoil::ops::elementwise::Binary;
 
 use crate::core::autograd::no_grad;
 use crate::core::error::{NnError, Result};

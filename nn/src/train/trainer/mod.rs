@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use serde_json::Value;
-use trefoil::ops::Reduction;
+use trefoil::ops::loss::Reduction;
 
 pub use self::callback::{Callback, StepEnd};
 pub use self::options::{Clip, EarlyStopping, Objective, TrainOptions};

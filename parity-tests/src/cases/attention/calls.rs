@@ -1,6 +1,9 @@
 //! The calls that the rows of the table stand for.
 
-use trefoil::ops::*;
+use trefoil::ops::attention::{Attention, AttentionBwd, AttentionIo, AttentionMask, Causal};
+use trefoil::ops::elementwise::Unary;
+use trefoil::ops::gemm::{Gemm, GemmBwd, GemmIo};
+use trefoil::ops::random::Rng;
 use trefoil::{Buffer, DType, View, ViewMut};
 
 use crate::device::{Cx, Fail, R};

@@ -1,6 +1,7 @@
 //! The calls that the rows of the table stand for.
 
-use trefoil::ops::*;
+use trefoil::ops::activation::Activation;
+use trefoil::ops::conv::{CausalConvBwd, CausalConvIo, Conv, ConvBwd, ConvIo, DeformConvBwd, DeformConvIo};
 
 use crate::device::{Cx, Fail, R};
 

@@ -3,7 +3,7 @@
 mod calls;
 mod sample;
 
-use trefoil::ops::*;
+use trefoil::ops::conv::{ConvBwd, ConvIo};
 use trefoil::{DType, View};
 
 use super::Bound::{Exact, Product, Stored, Sum};

@@ -1,7 +1,7 @@
 //! Functions of two and three tensors, casts.
 
 use trefoil::View;
-use trefoil::ops::*;
+use trefoil::ops::elementwise::{Binary, BinaryBwd, Ternary, TernaryBwd, Unary};
 
 use crate::cases::Bound::{Derived, Exact, Function, Stored, Sum};
 use crate::cases::{Bound, F32, INTS, Kernel, TRANS, ULP, broadcast, k};

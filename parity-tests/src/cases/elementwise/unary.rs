@@ -1,7 +1,7 @@
 //! Functions of one tensor.
 
 use trefoil::DType;
-use trefoil::ops::*;
+use trefoil::ops::elementwise::Unary;
 
 use crate::cases::Bound::{Derived, Exact, Function};
 use crate::cases::{Bound, F32, INTS, Kernel, TRANS, ULP, k};

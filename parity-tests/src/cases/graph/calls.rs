@@ -1,7 +1,12 @@
 //! The calls that the rows of the table stand for.
 
 use trefoil::DType;
-use trefoil::ops::*;
+use trefoil::ops::activation::Activation;
+use trefoil::ops::graph::{
+    Csr, CsrIo, EdgeGroups, GroupBwd, GroupIo, GroupReduce, Message, MessageReduce, Messages, MessagesBwd,
+    Spmm, SpmmBwd,
+};
+use trefoil::ops::index::ScatterReduce;
 
 use crate::device::{Cx, Fail, R};
 

@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 use trefoil::DType;
-use trefoil::ops::*;
+use trefoil::ops::graph::{Csr, CsrIo, EdgeOp, Gat, GatBwd, SddmmBwd};
+use trefoil::ops::mesh::{Diffusion, DiffusionBwd, Heat};
 
 use super::{Plan, SUMS, draw_rowptr, plan, sizes};
 use crate::cases::Bound::{Derived, Product, Stored, Sum};

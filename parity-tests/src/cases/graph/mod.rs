@@ -4,7 +4,7 @@ mod calls;
 mod edges;
 mod sample;
 
-use trefoil::ops::*;
+use trefoil::ops::graph::GroupReduce;
 
 use super::Bound::{Derived, Stored, Sum};
 use super::{Kernel, k};

@@ -1,6 +1,6 @@
 //! Losses.
 
-use trefoil::ops::*;
+use trefoil::ops::loss::{CrossEntropy, CrossEntropyBwd, CrossEntropyFwd, Loss, LossBwd, LossFwd, Reduction};
 
 use crate::cases::Bound::Derived;
 use crate::cases::{Kernel, k};

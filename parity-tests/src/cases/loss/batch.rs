@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use trefoil::View;
-use trefoil::ops::*;
+use trefoil::ops::loss::{BatchLoss, BatchLossBwd, BatchLossFwd};
 
 use crate::cases::{Kernel, pair};
 use crate::device::{Cx, R, Tensor};

@@ -1,6 +1,6 @@
 //! Elementwise losses.
 
-use trefoil::ops::*;
+use trefoil::ops::loss::Loss;
 
 use super::basic::{draw_reduction, each};
 use crate::cases::Bound::{Derived, Sum};

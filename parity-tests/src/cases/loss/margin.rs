@@ -1,6 +1,6 @@
 //! Row losses with kernels of their own.
 
-use trefoil::ops::RowLoss;
+use trefoil::ops::loss::RowLoss;
 
 use super::basic::draw_reduction;
 use super::rows::{matrix, rows};

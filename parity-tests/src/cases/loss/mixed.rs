@@ -1,6 +1,6 @@
 //! Losses that mix operands of several shapes; lists.
 
-use trefoil::ops::*;
+use trefoil::ops::loss::{Loss, LossTerm, RowLoss};
 use trefoil::{Buffer, GradMut, View};
 
 use super::basic::{draw_reduction, each};

@@ -1,7 +1,7 @@
 //! Row losses of regions, boxes, states, densities and preferences.
 
 use trefoil::DType;
-use trefoil::ops::*;
+use trefoil::ops::loss::{Adversary, BoxOverlap, RowLoss};
 
 use super::basic::draw_reduction;
 use super::rows::{matrix, rows, size};

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use trefoil::ops::*;
+use trefoil::ops::loss::{Reduction, RowLoss, RowLossBwd, RowLossFwd};
 use trefoil::{GradMut, View};
 
 use super::basic::{draw_reduction, reduction};

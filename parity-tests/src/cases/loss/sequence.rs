@@ -1,6 +1,6 @@
 //! Sequence losses.
 
-use trefoil::ops::*;
+use trefoil::ops::loss::{Reduction, SeqLoss, SeqLossBwd, SeqLossFwd};
 
 use super::basic::{draw_reduction, reduction};
 use crate::cases::{Kernel, pair};

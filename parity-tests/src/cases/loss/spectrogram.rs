@@ -1,6 +1,6 @@
 //! Losses between spectrograms.
 
-use trefoil::ops::*;
+use trefoil::ops::loss::{StftLossBwd, StftLossFwd, StftResolution};
 
 use crate::cases::Bound::Derived;
 use crate::cases::{Kernel, pair};

@@ -1,6 +1,10 @@
 //! The calls that the rows of the table stand for.
 
-use trefoil::ops::*;
+use trefoil::ops::activation::Activation;
+use trefoil::ops::norm::{
+    BatchNorm, BatchNormBwd, BatchNormFwd, BatchStats, GroupNorm, GroupNormBwd, GroupNormFwd, InstanceNorm,
+    Momentum, RowNorm, RowNormBwd, RowNormFwd, Running,
+};
 use trefoil::{DType, View};
 
 use crate::device::{Cx, Fail, R};

@@ -3,7 +3,8 @@
 mod calls;
 mod sample;
 
-use trefoil::ops::*;
+use trefoil::ops::activation::Activation;
+use trefoil::ops::norm::{GroupNorm, RowNorm};
 
 use super::Bound::Derived;
 use super::activation::gelu;

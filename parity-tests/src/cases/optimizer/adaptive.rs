@@ -1,7 +1,7 @@
 //! Adan and Sophia, and rules that adapt the learning rate of a whole list of tensors.
 
 use trefoil::DType;
-use trefoil::ops::*;
+use trefoil::ops::optimizer::{AdaptiveRule, OptimRule, ParamSlot};
 
 use super::calls::steps;
 use super::clock::{Clock, state};

@@ -1,6 +1,8 @@
 //! The calls that the rows of the table stand for.
 
-use trefoil::ops::*;
+use trefoil::ops::optimizer::{
+    ClipAdaptive, ClipNorm, LossScale, LossScaleState, OptimRule, ParamSlot, Prox, Scalar, Step,
+};
 use trefoil::{DType, ViewMut};
 
 use crate::device::{Cx, R};

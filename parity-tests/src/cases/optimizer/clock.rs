@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use trefoil::ops::*;
+use trefoil::ops::optimizer::{Scalar, Step};
 use trefoil::{Buffer, DType};
 
 use crate::device::{Cx, R, Tensor};

@@ -1,6 +1,7 @@
 //! Steps whose state is kept in bf16 or in 8-bit codes.
 
-use trefoil::ops::*;
+use trefoil::ops::optimizer::{OptimRule, PACKED_BLOCK, PackedSlot};
+use trefoil::ops::random::Rng;
 use trefoil::{Buffer, DType};
 
 use super::clock::{Clock, state};

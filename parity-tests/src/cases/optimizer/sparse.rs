@@ -3,7 +3,7 @@
 #[cfg(test)]
 use serde_json::{Value, json};
 use trefoil::DType;
-use trefoil::ops::*;
+use trefoil::ops::optimizer::{OptimRule, Prox, RowSlot};
 
 use super::OPT;
 use super::clock::{Clock, state};

@@ -2,7 +2,11 @@
 
 use std::rc::Rc;
 
-use trefoil::ops::*;
+use trefoil::ops::gemm::Precision;
+use trefoil::ops::rnn::{
+    ConvLstmBwd, ConvLstmFwd, GruCellBwd, GruCellFwd, GruGates, LstmCellBwd, LstmCellFwd, Recurrence, RnnBwd,
+    RnnCell, RnnFwd, RnnGrads, RnnWeights,
+};
 use trefoil::{DType, View, ViewMut};
 
 use crate::device::{Cx, Fail, R, Tensor};

@@ -3,7 +3,7 @@
 mod calls;
 mod sample;
 
-use trefoil::ops::*;
+use trefoil::ops::rnn::RnnCell;
 
 use super::Bound::{Derived, Product, Stored};
 use super::{Kernel, k};

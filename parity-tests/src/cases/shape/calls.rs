@@ -1,6 +1,6 @@
 //! The calls that the rows of the table stand for.
 
-use trefoil::ops::*;
+use trefoil::ops::shape::{PadMode, Triangle};
 use trefoil::{DType, Layout, LayoutError, View};
 
 use crate::cases::element;

@@ -1,6 +1,6 @@
 //! Gradients of movement: the inverse movement, or a sum over the copies.
 
-use trefoil::ops::*;
+use trefoil::ops::shape::Triangle;
 use trefoil::{GradMut, View};
 
 use super::calls::{channels, padded, pads, pixel_plan, shuffle, span, split_into, tiles, unpixel_plan};

@@ -5,7 +5,7 @@ mod gradient;
 mod sample;
 
 use trefoil::DType;
-use trefoil::ops::*;
+use trefoil::ops::shape::Triangle;
 
 use super::Bound::Function;
 use super::{ANY, F32, Kernel, k};

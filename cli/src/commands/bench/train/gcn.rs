@@ -1,7 +1,8 @@
 //! A graph convolutional network.
 
 use trefoil::DType;
-use trefoil::ops::{Activation, Csr, CsrIo, EdgeGroups, GraphOps, Saved, Spmm, SpmmBwd};
+use trefoil::ops::activation::{Activation, Saved};
+use trefoil::ops::graph::{Csr, CsrIo, EdgeGroups, GraphOps, Spmm, SpmmBwd};
 use trefoil_bench::{Case, random_edges};
 use trefoil_nn::autograd::{self, BackwardCtx, CustomOp};
 use trefoil_nn::layers::{Dense, Sequential};

@@ -1,6 +1,9 @@
 //! A decoder-only transformer (GPT-2).
 
-use trefoil::ops::{Activation, Attention, Causal, EmbeddingGrad, Precision};
+use trefoil::ops::activation::Activation;
+use trefoil::ops::attention::{Attention, Causal};
+use trefoil::ops::embedding::EmbeddingGrad;
+use trefoil::ops::gemm::Precision;
 use trefoil_bench::Case;
 use trefoil_nn::layers::{Dense, Embedding, LayerNormalization};
 use trefoil_nn::{Device, Init, InitContext, Layer, Result, ScaledDotProductAttention, Tensor, Visitor};

@@ -1,6 +1,6 @@
 //! A multilayer perceptron.
 
-use trefoil::ops::Activation;
+use trefoil::ops::activation::Activation;
 use trefoil_bench::Case;
 use trefoil_nn::layers::{Dense, Sequential};
 use trefoil_nn::{Device, InitContext};

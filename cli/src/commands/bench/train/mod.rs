@@ -10,7 +10,8 @@ mod mlp;
 mod resnet;
 
 use trefoil::DType;
-use trefoil::ops::{Distribution, OptimRule, Rng};
+use trefoil::ops::optimizer::OptimRule;
+use trefoil::ops::random::{Distribution, Rng};
 use trefoil_bench::Case;
 use trefoil_nn::{CrossEntropyLoss, Device, Layer, LayerExt, Optimizer, Result, Tensor};
 

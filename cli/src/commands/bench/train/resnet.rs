@@ -1,6 +1,7 @@
 //! Residual networks.
 
-use trefoil::ops::{Activation, Precision};
+use trefoil::ops::activation::Activation;
+use trefoil::ops::gemm::Precision;
 use trefoil_bench::Case;
 use trefoil_nn::layers::{BatchNormalization, Convolutional, Dense, GlobalPooling, MaxPooling, Sequential};
 use trefoil_nn::{Device, Init, InitContext, Layer, Result, Tensor, Visitor};

@@ -1,6 +1,6 @@
 //! Single layers: dense, convolution, attention, SwiGLU.
 
-use trefoil::ops::Activation;
+use trefoil::ops::activation::Activation;
 
 use super::{Act, Heads, Op, Place, Planner, Window, fail, first, need};
 use crate::core::error::Result;

@@ -1,6 +1,6 @@
 //! What the plan of a network consists of.
 
-use trefoil::ops::Activation;
+use trefoil::ops::activation::Activation;
 
 use crate::layers::SoftmaxKind;
 
