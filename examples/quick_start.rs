@@ -3,8 +3,7 @@
 //!     cargo run --example quick_start
 
 use trefoil::ops::activation::Activation;
-use trefoil::ops::core::CoreOps;
-use trefoil::ops::gemm::{Gemm, GemmIo, GemmOps};
+use trefoil::ops::gemm::{Gemm, GemmIo};
 use trefoil::{BackendExt, DType, Registry, Selector};
 
 fn main() -> trefoil::Result<()> {

@@ -5,7 +5,7 @@
 //! ([`CpuBackend`]) is independent of both and is, in f64, the oracle of the tests.
 //!
 //! ```
-//! use trefoil::{BackendExt, Registry, Selector, ops::Binary};
+//! use trefoil::{BackendExt, Registry, Selector, ops::elementwise::Binary};
 //!
 //! let gpu = Registry::default().open(&"cpu".parse::<Selector>()?)?;
 //! let a = gpu.upload(&[1.0f32, 2.0, 3.0])?;

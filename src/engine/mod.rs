@@ -134,7 +134,7 @@ impl Engine {
     /// Reads no environment variables.
     ///
     /// ```
-    /// use trefoil::{BackendExt, DType, Engine, ops::{CoreOps, Unary, ElementwiseOps}};
+    /// use trefoil::{DType, Engine, ops::elementwise::Unary, prelude::*};
     ///
     /// let shapes = Engine::shapes();
     /// let x = shapes.alloc(DType::F32, 1 << 40)?;
