@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, RwLock, Weak};
 use trefoil::{BackendExt, BackendKind, Buffer, DType, Element, GradMut, IGpuBackend, Layout, View, ViewMut};
 
 use crate::autograd::{self, Edge, Node};
+use crate::bounds;
 use crate::error::{NnError, Result, invalid};
 use crate::limits;
-use crate::tolerance;
 
 /// A device handle: a device plus one in-order stream. Tensors work together if they live on clones of one handle; another handle of the
 /// same device (opened or forked) is another place, to and from which [`Tensor::to_device`] moves them.

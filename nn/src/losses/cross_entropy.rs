@@ -3,10 +3,10 @@
 use trefoil::ops::{CrossEntropy, CrossEntropyBwd, CrossEntropyFwd, Reduction};
 
 use crate::autograd::{BackwardCtx, Saved};
+use crate::bounds::{self, Range};
 use crate::error::Result;
 use crate::ops::operand::whole;
 use crate::tensor::{Operand, Tensor, same_device};
-use crate::tolerance::{self, Range};
 
 /// Cross entropy of logits, `torch.nn.functional.cross_entropy`.
 #[derive(Debug, Clone, Default)]

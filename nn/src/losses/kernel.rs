@@ -7,10 +7,10 @@ use trefoil::ops::{
 use trefoil::{GradMut, View, ViewMut};
 
 use crate::autograd::{BackwardCtx, GradTarget, Saved, out};
+use crate::bounds::{self, Range};
 use crate::error::{Result, invalid};
 use crate::ops::operand::whole;
 use crate::tensor::{Device, Operand, Tensor, same_device};
-use crate::tolerance::{self, Range};
 
 /// Which kernel computes a loss.
 #[derive(Debug, Clone)]

@@ -3,9 +3,9 @@
 use trefoil::ops::EmbeddingGrad;
 
 use crate::autograd::{BackwardCtx, Saved};
+use crate::bounds::{self, Range};
 use crate::error::Result;
 use crate::tensor::{Tensor, same_device};
-use crate::tolerance::{self, Range};
 
 impl Tensor {
     /// Rows of this table `[V, D]`: ids (i32, i64) `[..] -> [.., D]`. The gradient of a row is the sum over the ids that name it (the mean

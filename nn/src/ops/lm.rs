@@ -4,9 +4,9 @@ use trefoil::ops::{LinearCrossEntropy, LinearCrossEntropyBwd, LinearCrossEntropy
 
 use super::operand::{operand, save, saved, view};
 use crate::autograd::{BackwardCtx, Saved, out};
+use crate::bounds::{self, Range};
 use crate::error::{Result, invalid};
 use crate::tensor::{Tensor, same_device};
-use crate::tolerance::{self, Range};
 
 impl Tensor {
     /// Rotary position embedding (Su et al., 2021) of `[B, L, H, D]`, any strides with a step of 1 along the last axis. `positions` are i32

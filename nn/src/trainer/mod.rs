@@ -25,13 +25,13 @@ use self::anomaly::Watch;
 use self::callback::Callbacks;
 use self::folder::RunFolder;
 use crate::autograd::no_grad;
+use crate::bounds::{self, Range};
 use crate::data::{Order, Source};
 use crate::error::{NnError, Result, invalid};
 use crate::layer::{Layer, LayerExt};
 use crate::metrics::{Metric, Scores, Totals};
 use crate::optim::Optimizer;
 use crate::tensor::{Device, Tensor};
-use crate::tolerance::{self, Range};
 
 /// Trains a model. Everything between two epochs' metrics stays on the device.
 ///
