@@ -177,7 +177,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             |cx| backward(cx, cosine(cx)?),
         )
         .bound(SLOPE)
-        .units(16.0, "the part of b along a is taken from b: unit vectors that are nearly parallel")
+        .units(64.0, "the part of b along a is taken from b: unit vectors that are nearly parallel")
         .grad_of("cosine_similarity"),
     ],
 ];
