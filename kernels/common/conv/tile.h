@@ -10,14 +10,14 @@
  * registers. A work-item gathers elements of a single column, so that it works out its place in the image once; places of k come from the plan.
  * Work-items of a run of 32 cover 4 x 8 groups of 4 x 4 elements, so that their 16-byte reads of local memory are free of conflicts.
  */
-#define GK_TX (GK_CONV_BN / GK_CONV_TN)
-#define GK_TY (GK_CONV_BM / GK_CONV_TM)
+#define GK_CONV_TX (GK_CONV_BN / GK_CONV_TN)
+#define GK_CONV_TY (GK_CONV_BM / GK_CONV_TM)
 /* Runs of four weights, and elements of x, per work-item and step. */
 #define GK_CONV_NA ((GK_CONV_BM * GK_CONV_BK / 4 + GK_BLOCK - 1) / GK_BLOCK)
 #define GK_CONV_NB (GK_CONV_BN * GK_CONV_BK / GK_BLOCK)
 
-GK_FN int GK_CONV_TILE(row)(void) { int t = gk_lid(); return (t / 32 / (GK_TX / 8) * 4 + t % 32 / 8) * 4; }
-GK_FN int GK_CONV_TILE(col)(void) { int t = gk_lid(); return (t / 32 % (GK_TX / 8) * 8 + t % 8) * 4; }
+GK_FN int GK_CONV_TILE(row)(void) { int t = gk_lid(); return (t / 32 / (GK_CONV_TX / 8) * 4 + t % 32 / 8) * 4; }
+GK_FN int GK_CONV_TILE(col)(void) { int t = gk_lid(); return (t / 32 % (GK_CONV_TX / 8) * 8 + t % 8) * 4; }
 
 /* The work-item's runs of weights and elements of x for the step at k. `wt` is at the tile's first row. */
 #define GK_FETCH(k) \
@@ -57,8 +57,8 @@ GK_FN void GK_CONV_TILE(product)(GK_GLOBAL const gk_t* x, gk_column c, GK_GLOBAL
         if (more) { GK_FETCH(k + GK_CONV_BK) }
         GK_UNROLL for (int kk = 0; kk < GK_CONV_BK; kk++) {
             gk_four u[GK_CONV_TM / 4], v[GK_CONV_TN / 4];
-            GK_UNROLL for (int i = 0; i < GK_CONV_TM / 4; i++) u[i] = gk_slot_get4(ta, (at * GK_CONV_BK + kk) * GK_CONV_BM + row + i * GK_TY * 4);
-            GK_UNROLL for (int j = 0; j < GK_CONV_TN / 4; j++) v[j] = gk_slot_get4(tb, (at * GK_CONV_BK + kk) * GK_CONV_BN + col + j * GK_TX * 4);
+            GK_UNROLL for (int i = 0; i < GK_CONV_TM / 4; i++) u[i] = gk_slot_get4(ta, (at * GK_CONV_BK + kk) * GK_CONV_BM + row + i * GK_CONV_TY * 4);
+            GK_UNROLL for (int j = 0; j < GK_CONV_TN / 4; j++) v[j] = gk_slot_get4(tb, (at * GK_CONV_BK + kk) * GK_CONV_BN + col + j * GK_CONV_TX * 4);
             GK_UNROLL for (int i = 0; i < GK_CONV_TM; i++)
                 GK_UNROLL for (int j = 0; j < GK_CONV_TN; j++) acc[i][j] += u[i / 4].v[i % 4] * v[j / 4].v[j % 4];
         }
@@ -70,7 +70,7 @@ GK_FN void GK_CONV_TILE(product)(GK_GLOBAL const gk_t* x, gk_column c, GK_GLOBAL
 
 #undef GK_FETCH
 #undef GK_PLACE
-#undef GK_TX
-#undef GK_TY
+#undef GK_CONV_TX
+#undef GK_CONV_TY
 #undef GK_CONV_NA
 #undef GK_CONV_NB

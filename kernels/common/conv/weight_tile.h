@@ -6,16 +6,16 @@
  * axis in local memory, in rows of GK_CONV_BM + 4 and GK_CONV_BN + 4: work-items of neighbouring k write different banks. A work-item loads elements of a single
  * k per step, whose place moves on by GK_CONV_BK without a division. Elements beyond the matrices count as 0.
  */
-#define GK_TX (GK_CONV_BN / GK_CONV_TN)
-#define GK_TY (GK_CONV_BM / GK_CONV_TM)
+#define GK_CONV_TX (GK_CONV_BN / GK_CONV_TN)
+#define GK_CONV_TY (GK_CONV_BM / GK_CONV_TM)
 #define GK_PASS (GK_BLOCK / GK_CONV_BK)
 #define GK_CONV_NA (GK_CONV_BM / GK_PASS)
 #define GK_CONV_NB (GK_CONV_BN / GK_PASS)
 #define GK_PA (GK_CONV_BM + 4)
 #define GK_PB (GK_CONV_BN + 4)
 
-GK_FN int GK_CONV_TILE(row)(void) { int t = gk_lid(); return (t / 32 / (GK_TX / 8) * 4 + t % 32 / 8) * 4; }
-GK_FN int GK_CONV_TILE(col)(void) { int t = gk_lid(); return (t / 32 % (GK_TX / 8) * 8 + t % 8) * 4; }
+GK_FN int GK_CONV_TILE(row)(void) { int t = gk_lid(); return (t / 32 / (GK_CONV_TX / 8) * 4 + t % 32 / 8) * 4; }
+GK_FN int GK_CONV_TILE(col)(void) { int t = gk_lid(); return (t / 32 % (GK_CONV_TX / 8) * 8 + t % 8) * 4; }
 
 #define GK_FETCH(k) \
     if ((k) + gk_lid() % GK_CONV_BK < k1) { \
@@ -59,8 +59,8 @@ GK_FN void GK_CONV_TILE(product)(GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* 
         }
         GK_UNROLL for (int kk = 0; kk < GK_CONV_BK; kk++) {
             gk_four u[GK_CONV_TM / 4], v[GK_CONV_TN / 4];
-            GK_UNROLL for (int i = 0; i < GK_CONV_TM / 4; i++) u[i] = gk_slot_get4(ta, (at * GK_CONV_BK + kk) * GK_PA + row + i * GK_TY * 4);
-            GK_UNROLL for (int j = 0; j < GK_CONV_TN / 4; j++) v[j] = gk_slot_get4(tb, (at * GK_CONV_BK + kk) * GK_PB + col + j * GK_TX * 4);
+            GK_UNROLL for (int i = 0; i < GK_CONV_TM / 4; i++) u[i] = gk_slot_get4(ta, (at * GK_CONV_BK + kk) * GK_PA + row + i * GK_CONV_TY * 4);
+            GK_UNROLL for (int j = 0; j < GK_CONV_TN / 4; j++) v[j] = gk_slot_get4(tb, (at * GK_CONV_BK + kk) * GK_PB + col + j * GK_CONV_TX * 4);
             GK_UNROLL for (int i = 0; i < GK_CONV_TM; i++)
                 GK_UNROLL for (int j = 0; j < GK_CONV_TN; j++) acc[i][j] += u[i / 4].v[i % 4] * v[j / 4].v[j % 4];
         }
@@ -72,8 +72,8 @@ GK_FN void GK_CONV_TILE(product)(GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* 
 
 #undef GK_FETCH
 #undef GK_PLACE
-#undef GK_TX
-#undef GK_TY
+#undef GK_CONV_TX
+#undef GK_CONV_TY
 #undef GK_PASS
 #undef GK_CONV_NA
 #undef GK_CONV_NB

@@ -10,15 +10,15 @@
  * is multiplied, the next step's elements are on their way into registers. Elements beyond the matrices count as 0.
  * Work-items of a run of 32 cover 4 x 8 groups of 4 x 4 elements, so that their 16-byte reads of local memory are free of conflicts.
  */
-#define GK_TX (GK_GEMM_BN / GK_GEMM_TN)
-#define GK_TY (GK_GEMM_BM / GK_GEMM_TM)
+#define GK_GEMM_TX (GK_GEMM_BN / GK_GEMM_TN)
+#define GK_GEMM_TY (GK_GEMM_BM / GK_GEMM_TM)
 /* Loads of GK_W elements per work-item and step. */
 #define GK_GEMM_NA ((GK_GEMM_BM * GK_GEMM_BK / GK_W + GK_BLOCK - 1) / GK_BLOCK)
 #define GK_GEMM_NB ((GK_GEMM_BN * GK_GEMM_BK / GK_W + GK_BLOCK - 1) / GK_BLOCK)
 
-/* First row and column of the work-item's group number 0 within the tile; group i is GK_TY * 4 rows (GK_TX * 4 columns) further. */
-GK_FN int GK_GEMM_TILE(row)(void) { int t = gk_lid(); return (t / 32 / (GK_TX / 8) * 4 + t % 32 / 8) * 4; }
-GK_FN int GK_GEMM_TILE(col)(void) { int t = gk_lid(); return (t / 32 % (GK_TX / 8) * 8 + t % 8) * 4; }
+/* First row and column of the work-item's group number 0 within the tile; group i is GK_GEMM_TY * 4 rows (GK_GEMM_TX * 4 columns) further. */
+GK_FN int GK_GEMM_TILE(row)(void) { int t = gk_lid(); return (t / 32 / (GK_GEMM_TX / 8) * 4 + t % 32 / 8) * 4; }
+GK_FN int GK_GEMM_TILE(col)(void) { int t = gk_lid(); return (t / 32 % (GK_GEMM_TX / 8) * 8 + t % 8) * 4; }
 
 GK_FN void GK_GEMM_TILE(product)(GK_GLOBAL const gk_t* a, GK_GLOBAL const gk_t* b, gk_i64 m, gk_i64 n, gk_i64 m0, gk_i64 n0, gk_i64 k0, gk_i64 k1,
                             gk_side sa, gk_side sb, GK_LOCAL_PTR gk_slot* tile, gk_f acc[GK_GEMM_TM][GK_GEMM_TN])
@@ -55,8 +55,8 @@ GK_FN void GK_GEMM_TILE(product)(GK_GLOBAL const gk_t* a, GK_GLOBAL const gk_t* 
         }
         GK_UNROLL for (int kk = 0; kk < GK_GEMM_BK; kk++) {
             gk_four u[GK_GEMM_TM / 4], v[GK_GEMM_TN / 4];
-            GK_UNROLL for (int i = 0; i < GK_GEMM_TM / 4; i++) u[i] = gk_slot_get4(ta, (at * GK_GEMM_BK + kk) * GK_GEMM_BM + row + i * GK_TY * 4);
-            GK_UNROLL for (int j = 0; j < GK_GEMM_TN / 4; j++) v[j] = gk_slot_get4(tb, (at * GK_GEMM_BK + kk) * GK_GEMM_BN + col + j * GK_TX * 4);
+            GK_UNROLL for (int i = 0; i < GK_GEMM_TM / 4; i++) u[i] = gk_slot_get4(ta, (at * GK_GEMM_BK + kk) * GK_GEMM_BM + row + i * GK_GEMM_TY * 4);
+            GK_UNROLL for (int j = 0; j < GK_GEMM_TN / 4; j++) v[j] = gk_slot_get4(tb, (at * GK_GEMM_BK + kk) * GK_GEMM_BN + col + j * GK_GEMM_TX * 4);
             GK_UNROLL for (int i = 0; i < GK_GEMM_TM; i++)
                 GK_UNROLL for (int j = 0; j < GK_GEMM_TN; j++) acc[i][j] += u[i / 4].v[i % 4] * v[j / 4].v[j % 4];
         }
@@ -69,7 +69,7 @@ GK_FN void GK_GEMM_TILE(product)(GK_GLOBAL const gk_t* a, GK_GLOBAL const gk_t* 
     }
 }
 
-#undef GK_TX
-#undef GK_TY
+#undef GK_GEMM_TX
+#undef GK_GEMM_TY
 #undef GK_GEMM_NA
 #undef GK_GEMM_NB
