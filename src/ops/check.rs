@@ -162,29 +162,6 @@ pub(crate) fn copy(src: &View<'_>, dst: &ViewMut<'_>) -> Result<()> {
     separate_output("copy", "dst", dst, &[("src", *src)])
 }
 
-#[cfg(test)]
-mod tests {
-    use super::reaches;
-
-    /// Axes of up to three sizes, with every combination of strides: the sum of steps against all pairs of elements.
-    #[test]
-    fn views_meet_exactly_where_two_of_their_elements_do() {
-        for strides in [[1, 2, 6], [1, 3, 12], [2, 6, 8], [1, 1, 5], [3, 4, 4], [0, 2, 9], [5, 7, 11]] {
-            for sizes in [[2, 2, 2], [3, 2, 4], [2, 4, 3], [4, 3, 2]] {
-                let axes: Vec<(usize, usize)> = strides.into_iter().zip(sizes).collect();
-                let mut places = vec![0usize];
-                for &(s, n) in &axes {
-                    places = places.iter().flat_map(|p| (0..n).map(move |i| p + i * s)).collect();
-                }
-                for distance in 0..100 {
-                    let met = places.iter().any(|p| places.contains(&(p + distance)));
-                    assert_eq!(reaches(&axes, distance as isize), met, "{axes:?} at {distance}");
-                }
-            }
-        }
-    }
-}
-
 pub(crate) fn matrix(op: &'static str, arg: &'static str, v: &View<'_>) -> Result<[usize; 2]> {
     contiguous(op, arg, v)?;
     <[usize; 2]>::try_from(v.shape())
@@ -217,4 +194,27 @@ pub(crate) fn exact_output<'a>(
     separate_output(op, arg, v, seen)?;
     seen.push((arg, v.as_view()));
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::reaches;
+
+    /// Axes of up to three sizes, with every combination of strides: the sum of steps against all pairs of elements.
+    #[test]
+    fn views_meet_exactly_where_two_of_their_elements_do() {
+        for strides in [[1, 2, 6], [1, 3, 12], [2, 6, 8], [1, 1, 5], [3, 4, 4], [0, 2, 9], [5, 7, 11]] {
+            for sizes in [[2, 2, 2], [3, 2, 4], [2, 4, 3], [4, 3, 2]] {
+                let axes: Vec<(usize, usize)> = strides.into_iter().zip(sizes).collect();
+                let mut places = vec![0usize];
+                for &(s, n) in &axes {
+                    places = places.iter().flat_map(|p| (0..n).map(move |i| p + i * s)).collect();
+                }
+                for distance in 0..100 {
+                    let met = places.iter().any(|p| places.contains(&(p + distance)));
+                    assert_eq!(reaches(&axes, distance as isize), met, "{axes:?} at {distance}");
+                }
+            }
+        }
+    }
 }
