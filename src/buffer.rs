@@ -423,6 +423,12 @@ impl<'a> From<ViewMut<'a>> for GradMut<'a> {
     }
 }
 
+impl<'a> From<ViewMut<'a>> for Option<GradMut<'a>> {
+    fn from(out: ViewMut<'a>) -> Self {
+        Some(out.into())
+    }
+}
+
 impl GradMut<'_> {
     /// A shorter-lived copy.
     pub fn reborrow(&mut self) -> GradMut<'_> {

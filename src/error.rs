@@ -79,6 +79,7 @@ pub enum GpuError {
 /// The argument that did not fit, what was expected and what came.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{op}: argument `{arg}`: expected {expected}, got {got}")]
+#[non_exhaustive]
 pub struct InvalidArg {
     /// The operation.
     pub op: &'static str,
@@ -93,6 +94,7 @@ pub struct InvalidArg {
 /// A kernel that did not compile.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("kernel unit {unit} does not compile for {arch}:\n{log}")]
+#[non_exhaustive]
 pub struct CompileFailure {
     /// Name of the unit (file, dtype and defines).
     pub unit: String,
@@ -105,6 +107,7 @@ pub struct CompileFailure {
 /// A failed call of a driver library.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{call} failed: {name} ({code}){}", self.kernel.as_deref().map(|k| format!(" in or before kernel {k}")).unwrap_or_default())]
+#[non_exhaustive]
 pub struct DriverFailure {
     /// The function of the driver.
     pub call: &'static str,
@@ -200,6 +203,12 @@ impl GpuError {
     pub fn driver_fatal(call: &'static str, code: i64, name: impl Into<String>) -> Self {
         let name = name.into();
         GpuError::Driver(Box::new(DriverFailure { call, code, name, kernel: None, fatal: true }))
+    }
+
+    /// A [`GpuError::Compile`] from the unit's name, the architecture and the compiler's log.
+    pub fn compile(unit: impl Into<String>, arch: impl Into<String>, log: impl Into<String>) -> Self {
+        let (unit, arch, log) = (unit.into(), arch.into(), log.into());
+        GpuError::Compile(Box::new(CompileFailure { unit, arch, log }))
     }
 
     /// Whether the device or its context is lost.

@@ -60,6 +60,7 @@ impl fmt::Display for ProbeReport {
 
 /// Which device to open. Parsed from `auto`, `cuda[:N]`, `hip[:N]`, `opencl[:N]`, `cpu` or `custom[:N]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Selector {
     /// The first that works of CUDA, HIP, OpenCL GPUs, a registered custom backend and, if allowed, the CPU.
     Auto {

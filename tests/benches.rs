@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use trefoil::driver::mock::MockDriver;
+use trefoil::testing::MockDriver;
 use trefoil::ops::core::CoreOps;
 use trefoil::ops::{Family, all_ops};
 use trefoil::spec::all_kernels;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
-use trefoil::driver::mock::MockDriver;
+use trefoil::testing::MockDriver;
 use trefoil::ops::core::CoreOps;
 use trefoil::ops::elementwise::{ElementwiseOps, Unary};
 use trefoil::{BackendExt, Engine, GpuError};

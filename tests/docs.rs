@@ -141,14 +141,109 @@ fn quoted_code_is_in_the_tree() {
     assert!(blocks >= 6);
 }
 
-#[test]
-fn links_lead_somewhere() {
+/// Every page of documentation that is written by hand or generated into `docs`.
+fn pages() -> Vec<PathBuf> {
     let mut pages = files("docs", &["md"]);
     pages.extend(
         ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "kernels/README.md", "parity-tests/README.md"]
             .map(|p| root().join(p)),
     );
-    for page in pages {
+    pages
+}
+
+/// What stands in a text between single backquotes.
+fn spans(text: &str) -> impl Iterator<Item = &str> {
+    // Blocks are fenced by three of them, and text alternates with code.
+    text.split("```").step_by(2).flat_map(|t| t.split('`').skip(1).step_by(2))
+}
+
+#[test]
+fn paths_exist() {
+    let tops = "benches cli docs examples fuzz hip-sys kernels nn parity-tests src tests xtask";
+    let tops: Vec<&str> = tops.split(' ').collect();
+    let mut checked = 0;
+    for page in pages() {
+        // What changed once may be gone today.
+        let text = if page.ends_with("CHANGELOG.md") { String::new() } else { read(&page) };
+        for span in spans(&text) {
+            let path = span.split([':', '#']).next().unwrap_or_default();
+            let top = path.split_once('/').map(|(top, _)| top);
+            // `X` and `FAMILY` stand for names; the tutorial speaks of a project of the reader's.
+            let placeholder = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_uppercase());
+            let pattern = path.contains(['*', '{', ' ', '=']) || path.split(['/', '.']).any(placeholder);
+            let pattern = pattern || (page.ends_with("FIRST_KERNEL.md") && path == "src/main.rs");
+            if top.is_some_and(|t| tops.contains(&t)) && !pattern {
+                checked += 1;
+                let beside = page.parent().unwrap_or(root()).join(path);
+                assert!(root().join(path).exists() || beside.exists(), "{} names {path}", page.display());
+            }
+        }
+    }
+    assert!(checked > 50, "only {checked} paths were found");
+}
+
+#[test]
+fn commands_name_what_there_is() {
+    let workspace = read("Cargo.toml");
+    let members = workspace.lines().find(|l| l.starts_with("members")).unwrap_or_default().split('"');
+    let folders = members.skip(1).step_by(2).chain(["."]);
+    let manifests: String = folders.map(|m| read(format!("{m}/Cargo.toml"))).collect();
+    let chores = read("xtask/src/main.rs") + &read("xtask/checks/src/main.rs");
+    let camel = |name: &str| -> String { name.split('-').map(|w| w[..1].to_uppercase() + &w[1..]).collect() };
+    let exists = |folders: &[&str], name: &str| {
+        folders.iter().any(|f| root().join(f).join(format!("{name}.rs")).exists())
+    };
+    let mut checked = 0;
+    for page in pages() {
+        for line in read(&page).lines().filter(|l| l.contains("cargo ")) {
+            let words: Vec<&str> = line.split(|c: char| c.is_whitespace() || "`|;,()".contains(c)).collect();
+            for pair in words.windows(2).filter(|w| !w[1].is_empty() && w[1] != "..") {
+                let known = match pair[0] {
+                    "--example" => exists(&["examples", "nn/examples"], pair[1]),
+                    "--test" => exists(&["tests", "nn/tests", "cli/tests", "parity-tests/tests"], pair[1]),
+                    "-p" | "--package" => manifests.contains(&format!("name = \"{}\"", pair[1])),
+                    "xtask" => chores.contains(&format!("    {}(", camel(pair[1].trim_start_matches('<')))),
+                    _ => continue,
+                };
+                checked += 1;
+                assert!(known, "{}: no {} {}", page.display(), pair[0], pair[1]);
+            }
+        }
+    }
+    assert!(checked > 20, "only {checked} were found");
+}
+
+#[test]
+fn the_picture_of_the_layers_is_the_one_of_the_crate() {
+    let page = read("docs/ARCHITECTURE.md");
+    let picture = page.split("```text\n").nth(1).and_then(|t| t.split("```").next()).unwrap_or_default();
+    let lines: Vec<&str> = picture.lines().map(str::trim_end).collect();
+    let front = read("src/lib.rs");
+    let front: Vec<&str> = front.lines().map(|l| l.trim_start_matches("//!").trim_end()).collect();
+    let same = |w: &[&str]| w.iter().zip(&lines).all(|(a, b)| a.strip_prefix(' ').unwrap_or(a) == *b);
+    assert!(lines.len() > 10 && front.windows(lines.len()).any(same), "src/lib.rs shows another picture");
+}
+
+#[test]
+fn the_readme_counts_what_the_tables_have() {
+    use parity_tests::cases::KERNELS;
+    use trefoil::ops::Family;
+    let readme = read("README.md").split_whitespace().collect::<Vec<_>>().join(" ");
+    let losses = KERNELS.iter().filter(|k| k.family == Family::Loss && k.forward.is_none()).count();
+    let network = read("docs/NETWORKS.md");
+    let table = network.split("table of types: begin -->").nth(1).unwrap_or_default();
+    let types = table.lines().take_while(|l| !l.contains("end -->")).filter(|l| l.starts_with("| `")).count()
+        - usize::from(table.contains("| `type` |"));
+    let compared = read("docs/LAYERS.md").lines().filter(|l| l.starts_with("| ")).count() - 1;
+    let layers = format!("{types} layer types, of which {compared}");
+    for claim in [format!("{losses} losses"), layers] {
+        assert!(readme.contains(&claim), "README.md does not say {claim}");
+    }
+}
+
+#[test]
+fn links_lead_somewhere() {
+    for page in pages() {
         let text = read(&page);
         for target in text.split("](").skip(1).filter_map(|t| t.split(')').next()) {
             if !target.contains("://") && !target.starts_with('#') {

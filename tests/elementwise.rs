@@ -54,13 +54,13 @@ fn gradients(
     let size = |s: &[usize]| s.iter().product::<usize>();
     let [g, x, y] = [0, 1, 2].map(|k| upload(b, &values(size(shapes[k]), k as u32), dtype));
     let [mut da, mut db] = [1, 2].map(|k| upload(b, &vec![1.0; size(shapes[k])], dtype));
-    let io = BinaryBwd {
-        dy: g.shaped(shapes[0]).unwrap(),
-        a: x.shaped(shapes[1]).unwrap(),
-        b: y.shaped(shapes[2]).unwrap(),
-        da: want_a.then(|| da.shaped_mut(shapes[1]).unwrap().grad(accumulate)),
-        db: Some(db.shaped_mut(shapes[2]).unwrap().grad(accumulate)),
-    };
+    let io = BinaryBwd::new(
+        g.shaped(shapes[0]).unwrap(),
+        x.shaped(shapes[1]).unwrap(),
+        y.shaped(shapes[2]).unwrap(),
+    )
+    .da(want_a.then(|| da.shaped_mut(shapes[1]).unwrap().grad(accumulate)))
+    .db(db.shaped_mut(shapes[2]).unwrap().grad(accumulate));
     b.binary_bwd(op, io).unwrap();
     [download(b, &da), download(b, &db)]
 }

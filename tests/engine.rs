@@ -4,9 +4,9 @@ use std::sync::Arc;
 use trefoil::prelude::*;
 
 use trefoil::driver::Arg;
-use trefoil::driver::mock::{Call, MockDriver};
+use trefoil::testing::{Call, MockDriver, OwnedArg};
 use trefoil::ops::elementwise::Unary;
-use trefoil::ops::optimizer::{OptimRule, ParamSlot, STATES, Step};
+use trefoil::ops::optimizer::{OptimRule, ParamSlot, Step};
 use trefoil::{BackendExt, Buffer, Caps, CpuBackend, DType, Engine, GpuError, GradMut};
 
 fn engine() -> (Arc<MockDriver>, Engine) {
@@ -70,13 +70,13 @@ fn launches_carry_offsets_and_count() {
     });
     let (entry, args, config) = launch.unwrap();
     assert_eq!(entry, "unary_flat");
-    let offset = |a: &Arg| match a {
-        Arg::Mem(Some((_, o))) => *o,
+    let offset = |a: &OwnedArg| match a {
+        OwnedArg::Mem(Some((_, o))) => *o,
         other => panic!("{other:?}"),
     };
     assert_eq!((offset(&args[0]), offset(&args[1])), (12, 16));
-    assert_eq!(args[2], Arg::I64(100));
-    assert_eq!(args[3], Arg::I32(0), "offset 12 is not aligned for 16-byte accesses");
+    assert_eq!(args[2], OwnedArg::from(&Arg::I64(100)));
+    assert_eq!(args[3], OwnedArg::from(&Arg::I32(0)), "offset 12 is not aligned for 16-byte accesses");
     assert_eq!((config.grid, config.block), ([1, 1, 1], [256, 1, 1]));
     assert_eq!(e.counters().launches, 1);
     // Nothing is launched for an empty tensor.
@@ -211,15 +211,8 @@ fn lists_of_tensors_upload_their_table_once() {
         .map(|n| [e.alloc(DType::F32, n * 100).unwrap(), e.alloc(DType::F32, n * 100).unwrap()])
         .collect();
     let mut step = |t| {
-        let mut slots: Vec<ParamSlot<'_>> = bufs
-            .iter_mut()
-            .map(|[w, g]| ParamSlot {
-                w: w.view_mut(),
-                g: g.view(),
-                state: [const { None }; STATES],
-                copy: None,
-            })
-            .collect();
+        let mut slots: Vec<ParamSlot<'_>> =
+            bufs.iter_mut().map(|[w, g]| ParamSlot::new(w.view_mut(), g.view())).collect();
         e.optimizer_step(&OptimRule::Sgd { wd: 0.0 }, &Step::host(0.1, t), &mut slots).unwrap();
     };
     step(1);
@@ -234,7 +227,7 @@ fn lists_of_tensors_upload_their_table_once() {
 fn step_counts_start_at_one_and_tensors_do_not_overlap() {
     let (d, e) = engine();
     let (w, g) = (e.alloc(DType::F32, 8).unwrap(), e.alloc(DType::F32, 8).unwrap());
-    let slot = || ParamSlot { w: w.alias_mut(), g: g.view(), state: [const { None }; STATES], copy: None };
+    let slot = || ParamSlot::new(w.alias_mut(), g.view());
     let rule = OptimRule::Sgd { wd: 0.0 };
     let err = e.optimizer_step(&rule, &Step::host(0.1, 0), &mut [slot()]).unwrap_err();
     assert!(err.to_string().contains("`step`"), "{err}");
@@ -257,5 +250,5 @@ fn an_accumulating_gradient_says_so_to_the_kernel() {
     else {
         panic!()
     };
-    assert_eq!(args[5], Arg::I32(1));
+    assert_eq!(args[5], OwnedArg::from(&Arg::I32(1)));
 }

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use trefoil::prelude::*;
 
-use trefoil::driver::mock::MockDriver;
-use trefoil::ops::attention::{Attention, AttentionBwd, AttentionIo, AttentionMask};
+use trefoil::testing::MockDriver;
+use trefoil::ops::attention::{Attention, AttentionBwd, AttentionIo};
 use trefoil::ops::language_model::{LinearCrossEntropy, LinearCrossEntropyBwd, LinearCrossEntropyFwd};
 use trefoil::{BackendKind, Buffer, Caps, DType, DeviceId, Engine, Result};
 
@@ -50,14 +50,13 @@ fn logits_of_the_vocabulary_loss_exist_a_chunk_at_a_time() {
         let (h, w, b) = (new(&g, dtype, n * d), new(&g, dtype, v * d), new(&g, dtype, v));
         let (ids, loss) = (new(&g, DType::I64, n), new(&g, DType::F32, 1));
         let used = scratch(&g, || {
-            let io = LinearCrossEntropyFwd {
-                h: h.shaped(&[n, d])?,
-                w: w.shaped(&[v, d])?,
-                b: Some(b.view()),
-                target: ids.view(),
-                loss: loss.alias_mut(),
-                lse: None,
-            };
+            let io = LinearCrossEntropyFwd::new(
+                h.shaped(&[n, d])?,
+                w.shaped(&[v, d])?,
+                ids.view(),
+                loss.alias_mut(),
+            )
+            .b(b.view());
             g.fused_linear_cross_entropy(&LinearCrossEntropy::new().chunk(rows), io)
         });
         // One chunk, and a few numbers per row.
@@ -75,16 +74,12 @@ fn gradients_of_the_vocabulary_loss_need_two_chunks() {
         let (dh, dw, db) = (new(&g, dtype, n * d), new(&g, dtype, v * d), new(&g, dtype, v));
         let (ids, gy) = (new(&g, DType::I64, n), new(&g, DType::F32, 1));
         let used = scratch(&g, || {
-            let io = LinearCrossEntropyBwd {
-                gy: gy.view(),
-                h: h.shaped(&[n, d])?,
-                w: w.shaped(&[v, d])?,
-                b: Some(b.view()),
-                target: ids.view(),
-                dh: Some(dh.alias_mut().reshape(&[n, d])?.into()),
-                dw: Some(dw.alias_mut().reshape(&[v, d])?.into()),
-                db: Some(db.alias_mut().into()),
-            };
+            let io =
+                LinearCrossEntropyBwd::new(gy.view(), h.shaped(&[n, d])?, w.shaped(&[v, d])?, ids.view())
+                    .b(b.view())
+                    .dh(dh.alias_mut().reshape(&[n, d])?)
+                    .dw(dw.alias_mut().reshape(&[v, d])?)
+                    .db(db.alias_mut());
             g.fused_linear_cross_entropy_bwd(&LinearCrossEntropy::new().chunk(rows), io)
         });
         // Logits, their gradient, the gradients of 16-bit parameters in f32, and what products that are cut along k need for the bias.
@@ -107,19 +102,17 @@ fn attention_needs_a_number_per_query() {
             AttentionIo::new(q.shaped(&s)?, k.shaped(&s)?, v.shaped(&s)?, o.alias_mut().reshape(&s)?);
         io.lse = Some(l.alias_mut().reshape(&lse)?);
         g.attention(&Attention::new(), io)?;
-        let io = AttentionBwd {
-            dout: up.shaped(&s)?,
-            q: q.shaped(&s)?,
-            k: k.shaped(&s)?,
-            v: v.shaped(&s)?,
-            o: o.shaped(&s)?,
-            lse: l.shaped(&lse)?,
-            mask: AttentionMask::new(),
-            dq: Some(dq.alias_mut().reshape(&s)?.into()),
-            dk: Some(dk.alias_mut().reshape(&s)?.into()),
-            dv: Some(dv.alias_mut().reshape(&s)?.into()),
-            dbias: None,
-        };
+        let io = AttentionBwd::new(
+            up.shaped(&s)?,
+            q.shaped(&s)?,
+            k.shaped(&s)?,
+            v.shaped(&s)?,
+            o.shaped(&s)?,
+            l.shaped(&lse)?,
+        )
+        .dq(dq.alias_mut().reshape(&s)?)
+        .dk(dk.alias_mut().reshape(&s)?)
+        .dv(dv.alias_mut().reshape(&s)?);
         g.attention_bwd(&Attention::new(), io)
     });
     assert!(used <= rounded(rows * 4) + 4096, "{used} bytes for {rows} queries");

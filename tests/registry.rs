@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use trefoil::driver::mock::MockDriver;
+use trefoil::testing::MockDriver;
 use trefoil::{
     BackendFactory, BackendKind, Caps, CpuBackend, DeviceId, Engine, GpuError, IGpuBackend, Registry,
     Selector, Unavailable,

@@ -108,19 +108,14 @@ impl Operands {
     /// Without gradients.
     fn backward<'a>(&'a self, dout: &'a Buffer, i: usize) -> Result<AttentionBwd<'a>> {
         let (q, k) = (self.size.q(), self.size.k());
-        Ok(AttentionBwd {
-            dout: dout.shaped(&q)?,
-            q: self.q.at(i).shaped(&q)?,
-            k: self.k.at(i).shaped(&k)?,
-            v: self.v.at(i).shaped(&k)?,
-            o: self.o.at(i).shaped(&q)?,
-            lse: self.lse.at(i).shaped(&self.size.lse())?,
-            mask: AttentionMask::new(),
-            dq: None,
-            dk: None,
-            dv: None,
-            dbias: None,
-        })
+        Ok(AttentionBwd::new(
+            dout.shaped(&q)?,
+            self.q.at(i).shaped(&q)?,
+            self.k.at(i).shaped(&k)?,
+            self.v.at(i).shaped(&k)?,
+            self.o.at(i).shaped(&q)?,
+            self.lse.at(i).shaped(&self.size.lse())?,
+        ))
     }
 }
 

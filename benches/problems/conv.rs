@@ -284,14 +284,9 @@ pub(super) const PROBLEMS: &[Problem] = &[
             (cx.normal(dt, len)?, cx.normal(dt, 4 * c)?, cx.normal(dt, c)?, cx.empty(dt, len)?);
         let mut state = cx.zeros(dt, s[0] * c * 3)?;
         bytes(2 * len * dt.size(), move |g| {
-            let io = CausalConvIo {
-                x: x.shaped(&s)?,
-                w: w.shaped(&[c, 4])?,
-                bias: Some(bias.view()),
-                state: None,
-                y: y.shaped_mut(&s)?,
-                new_state: Some(state.shaped_mut(&[s[0], c, 3])?),
-            };
+            let io = CausalConvIo::new(x.shaped(&s)?, w.shaped(&[c, 4])?, y.shaped_mut(&s)?)
+                .bias(bias.view())
+                .new_state(state.shaped_mut(&[s[0], c, 3])?);
             g.causal_conv1d(Activation::Swish { beta: 1.0 }, io)
         })
     }),
@@ -302,16 +297,11 @@ pub(super) const PROBLEMS: &[Problem] = &[
             (cx.normal(dt, len)?, cx.normal(dt, len)?, cx.normal(dt, 4 * c)?, cx.normal(dt, c)?);
         let (mut dx, mut dw, mut db) = (cx.empty(dt, len)?, cx.empty(dt, 4 * c)?, cx.empty(dt, c)?);
         bytes(3 * len * dt.size(), move |g| {
-            let io = CausalConvBwd {
-                dy: dy.shaped(&s)?,
-                x: x.shaped(&s)?,
-                w: w.shaped(&[c, 4])?,
-                bias: Some(bias.view()),
-                state: None,
-                dx: Some(dx.shaped_mut(&s)?.into()),
-                dw: Some(dw.shaped_mut(&[c, 4])?.into()),
-                dbias: Some(db.view_mut().into()),
-            };
+            let io = CausalConvBwd::new(dy.shaped(&s)?, x.shaped(&s)?, w.shaped(&[c, 4])?)
+                .bias(bias.view())
+                .dx(dx.shaped_mut(&s)?)
+                .dw(dw.shaped_mut(&[c, 4])?)
+                .dbias(db.view_mut());
             g.causal_conv1d_bwd(Activation::Swish { beta: 1.0 }, io)
         })
     }),
@@ -320,14 +310,13 @@ pub(super) const PROBLEMS: &[Problem] = &[
         let (x, w, o) = (cx.normal(dt, len[0])?, cx.normal(dt, len[1])?, cx.normal(dt, len[2])?);
         let (m, mut y) = (cx.positive(dt, len[3])?, cx.empty(dt, len[4])?);
         flops(18 * n * c * c * s * s, move |g| {
-            let io = DeformConvIo {
-                x: x.shaped(&[n, c, s, s])?,
-                w: w.shaped(&[c, c, 3, 3])?,
-                offset: o.shaped(&[n, 18, s, s])?,
-                mask: Some(m.shaped(&[n, 9, s, s])?),
-                bias: None,
-                y: y.shaped_mut(&[n, c, s, s])?,
-            };
+            let io = DeformConvIo::new(
+                x.shaped(&[n, c, s, s])?,
+                w.shaped(&[c, c, 3, 3])?,
+                o.shaped(&[n, 18, s, s])?,
+                y.shaped_mut(&[n, c, s, s])?,
+            )
+            .mask(m.shaped(&[n, 9, s, s])?);
             g.deform_conv(&Conv::new().pad(1), io)
         })
     }),
@@ -338,18 +327,17 @@ pub(super) const PROBLEMS: &[Problem] = &[
         let (mut dx, mut dw) = (cx.empty(dt, len[0])?, cx.empty(dt, len[1])?);
         let (mut doff, mut dm) = (cx.empty(dt, len[2])?, cx.empty(dt, len[3])?);
         flops(36 * n * c * c * s * s, move |g| {
-            let io = DeformConvBwd {
-                dy: dy.shaped(&[n, c, s, s])?,
-                x: x.shaped(&[n, c, s, s])?,
-                w: w.shaped(&[c, c, 3, 3])?,
-                offset: o.shaped(&[n, 18, s, s])?,
-                mask: Some(m.shaped(&[n, 9, s, s])?),
-                dx: Some(dx.shaped_mut(&[n, c, s, s])?.into()),
-                dw: Some(dw.shaped_mut(&[c, c, 3, 3])?.into()),
-                doffset: Some(doff.shaped_mut(&[n, 18, s, s])?.into()),
-                dmask: Some(dm.shaped_mut(&[n, 9, s, s])?.into()),
-                dbias: None,
-            };
+            let io = DeformConvBwd::new(
+                dy.shaped(&[n, c, s, s])?,
+                x.shaped(&[n, c, s, s])?,
+                w.shaped(&[c, c, 3, 3])?,
+                o.shaped(&[n, 18, s, s])?,
+            )
+            .mask(m.shaped(&[n, 9, s, s])?)
+            .dx(dx.shaped_mut(&[n, c, s, s])?)
+            .dw(dw.shaped_mut(&[c, c, 3, 3])?)
+            .doffset(doff.shaped_mut(&[n, 18, s, s])?)
+            .dmask(dm.shaped_mut(&[n, 9, s, s])?);
             g.deform_conv_bwd(&Conv::new().pad(1), io)
         })
     }),

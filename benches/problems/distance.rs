@@ -20,7 +20,7 @@ pub(super) const PROBLEMS: &[Problem] = &[
         flops(6 * n * n * m, move |g| {
             let (da, db) = (Some(dx.shaped_mut(&[n, m])?.into()), Some(dz.shaped_mut(&[n, m])?.into()));
             let (dy, y) = (dy.shaped(&[n, n])?, y.shaped(&[n, n])?);
-            g.cdist_bwd(2.0, CdistBwd { dy, a: x.shaped(&[n, m])?, b: z.shaped(&[n, m])?, y, da, db })
+            g.cdist_bwd(2.0, CdistBwd::new(dy, x.shaped(&[n, m])?, z.shaped(&[n, m])?, y).da(da).db(db))
         })
     }),
     problem("cdist_bwd", "few_to_many", F32, |cx, dt| {
@@ -30,7 +30,7 @@ pub(super) const PROBLEMS: &[Problem] = &[
         bytes((4 * p * r + 2 * r * m) * dt.size(), move |g| {
             let (da, db) = (Some(dx.shaped_mut(&[p, m])?.into()), Some(dz.shaped_mut(&[r, m])?.into()));
             let (dy, y) = (dy.shaped(&[p, r])?, y.shaped(&[p, r])?);
-            g.cdist_bwd(2.0, CdistBwd { dy, a: x.shaped(&[p, m])?, b: z.shaped(&[r, m])?, y, da, db })
+            g.cdist_bwd(2.0, CdistBwd::new(dy, x.shaped(&[p, m])?, z.shaped(&[r, m])?, y).da(da).db(db))
         })
     }),
     problem("pdist", "euclid", F32, |cx, dt| {
@@ -63,7 +63,7 @@ pub(super) const PROBLEMS: &[Problem] = &[
         bytes(4 * r * c * dt.size(), move |g| {
             let (da, db) = (Some(dx.shaped_mut(&[r, c])?.into()), Some(dz.shaped_mut(&[r, c])?.into()));
             let (dy, a, b) = (dy.view(), x.shaped(&[r, c])?, z.shaped(&[r, c])?);
-            g.similarity_bwd(Similarity::Cosine { eps: 1e-8 }, 1, SimilarityBwd { dy, a, b, da, db })
+            g.similarity_bwd(Similarity::Cosine { eps: 1e-8 }, 1, SimilarityBwd::new(dy, a, b).da(da).db(db))
         })
     }),
 ];

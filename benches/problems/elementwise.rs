@@ -27,7 +27,7 @@ fn broadcast_bwd(cx: &Context<'_>, dt: DType, op: Binary, [r, c]: [usize; 2]) ->
     prepared(3 * matrix, 0, move |g, i| {
         let (da, db) = (Some(da.shaped_mut(&[r, c])?.into()), Some(db.view_mut().into()));
         let (dy, a, b) = (dy.at(i).shaped(&[r, c])?, x.at(i).shaped(&[r, c])?, w.at(i).view());
-        g.binary_bwd(op, BinaryBwd { dy, a, b, da, db })
+        g.binary_bwd(op, BinaryBwd::new(dy, a, b).da(da).db(db))
     })
 }
 
@@ -98,7 +98,7 @@ pub(super) const PROBLEMS: &[Problem] = &[
         let (mut da, mut db) = (cx.empty(dt, n)?, cx.empty(dt, n)?);
         bytes(5 * n * dt.size(), move |g| {
             let (da, db) = (Some(da.view_mut().into()), Some(db.view_mut().into()));
-            g.binary_bwd(Binary::Mul, BinaryBwd { dy: dy.view(), a: x.view(), b: w.view(), da, db })
+            g.binary_bwd(Binary::Mul, BinaryBwd::new(dy.view(), x.view(), w.view()).da(da).db(db))
         })
     }),
     problem("ternary", "fma", F32_BF16, |cx, dt| {
@@ -119,7 +119,7 @@ pub(super) const PROBLEMS: &[Problem] = &[
         let (mut da, mut db, mut dc) = (cx.empty(dt, n)?, cx.empty(dt, n)?, cx.empty(dt, n)?);
         bytes(6 * n * dt.size(), move |g| {
             let [da, db, dc] = [&mut da, &mut db, &mut dc].map(|d| Some(d.view_mut().into()));
-            let io = TernaryBwd { dy: dy.view(), a: x.view(), b: w.view(), c: v.view(), da, db, dc };
+            let io = TernaryBwd::new(dy.view(), x.view(), w.view(), v.view()).da(da).db(db).dc(dc);
             g.ternary_bwd(Ternary::Fma, io)
         })
     }),
@@ -129,7 +129,7 @@ pub(super) const PROBLEMS: &[Problem] = &[
         let (mut db, mut dc) = (cx.empty(dt, n)?, cx.empty(dt, n)?);
         bytes(n * (3 * dt.size() + 1), move |g| {
             let (db, dc) = (Some(db.view_mut().into()), Some(dc.view_mut().into()));
-            let io = TernaryBwd { dy: dy.view(), a: m.view(), b: w.view(), c: v.view(), da: None, db, dc };
+            let io = TernaryBwd::new(dy.view(), m.view(), w.view(), v.view()).db(db).dc(dc);
             g.ternary_bwd(Ternary::Where, io)
         })
     }),

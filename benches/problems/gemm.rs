@@ -87,15 +87,12 @@ impl Linear {
         let (mut dx, mut dw, mut db) = (cx.empty(dt, m * k)?, cx.empty(dt, n * k)?, cx.empty(dt, n)?);
         let moved = (2 * (m * k + n * k) + n + 2 * m * n) * dt.size();
         prepared(moved, 4 * m * n * k, move |g, i| {
-            let io = GemmBwd {
-                dy: dy.at(i).shaped(&[m, n])?,
-                a: x.at(i).shaped(&[m, k])?,
-                b: w.at(i).shaped(&[n, k])?,
-                saved: saved.as_ref().map(|s| s.shaped(&[m, n])).transpose()?,
-                da: Some(dx.shaped_mut(&[m, k])?.into()),
-                db: Some(dw.shaped_mut(&[n, k])?.into()),
-                dbias: Some(db.view_mut().into()),
-            };
+            let io =
+                GemmBwd::new(dy.at(i).shaped(&[m, n])?, x.at(i).shaped(&[m, k])?, w.at(i).shaped(&[n, k])?)
+                    .saved(saved.as_ref().map(|s| s.shaped(&[m, n])).transpose()?)
+                    .da(dx.shaped_mut(&[m, k])?)
+                    .db(dw.shaped_mut(&[n, k])?)
+                    .dbias(db.view_mut());
             g.gemm_bwd(&p, io)
         })
     }

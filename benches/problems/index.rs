@@ -85,15 +85,15 @@ pub(super) const PROBLEMS: &[Problem] = &[
         )?;
         bytes(r * c * (6 * dt.size() + 8), move |g| {
             let s = [r, c];
-            let io = ScatterReduceBwd {
-                dy: dy.shaped(&s)?,
-                x: x.shaped(&s)?,
-                index: i.shaped(&s)?,
-                src: src.shaped(&s)?,
-                y: y.shaped(&s)?,
-                dx: Some(dx.shaped_mut(&s)?.into()),
-                dsrc: Some(ds.shaped_mut(&s)?.into()),
-            };
+            let io = ScatterReduceBwd::new(
+                dy.shaped(&s)?,
+                x.shaped(&s)?,
+                i.shaped(&s)?,
+                src.shaped(&s)?,
+                y.shaped(&s)?,
+            )
+            .dx(dx.shaped_mut(&s)?)
+            .dsrc(ds.shaped_mut(&s)?);
             g.scatter_reduce_bwd(ScatterReduce::Amax, 1, true, io)
         })
     }),

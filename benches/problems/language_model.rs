@@ -42,14 +42,12 @@ pub(super) const PROBLEMS: &[Problem] = &[
         let (h, w, ids) = (cx.normal(dt, n * d)?, cx.normal(dt, v * d)?, cx.ids(n, v)?);
         let mut loss = cx.empty(dt.accumulator(), 1)?;
         flops(2 * n * d * v, move |g| {
-            let io = LinearCrossEntropyFwd {
-                h: h.shaped(&[n, d])?,
-                w: w.shaped(&[v, d])?,
-                b: None,
-                target: ids.view(),
-                loss: loss.view_mut(),
-                lse: None,
-            };
+            let io = LinearCrossEntropyFwd::new(
+                h.shaped(&[n, d])?,
+                w.shaped(&[v, d])?,
+                ids.view(),
+                loss.view_mut(),
+            );
             g.fused_linear_cross_entropy(&LinearCrossEntropy::new(), io)
         })
     }),
@@ -59,16 +57,10 @@ pub(super) const PROBLEMS: &[Problem] = &[
         let (gy, mut dh, mut dw) =
             (cx.normal(dt.accumulator(), 1)?, cx.empty(dt, n * d)?, cx.empty(dt, v * d)?);
         flops(6 * n * d * v, move |g| {
-            let io = LinearCrossEntropyBwd {
-                gy: gy.view(),
-                h: h.shaped(&[n, d])?,
-                w: w.shaped(&[v, d])?,
-                b: None,
-                target: ids.view(),
-                dh: Some(dh.shaped_mut(&[n, d])?.into()),
-                dw: Some(dw.shaped_mut(&[v, d])?.into()),
-                db: None,
-            };
+            let io =
+                LinearCrossEntropyBwd::new(gy.view(), h.shaped(&[n, d])?, w.shaped(&[v, d])?, ids.view())
+                    .dh(dh.shaped_mut(&[n, d])?)
+                    .dw(dw.shaped_mut(&[v, d])?);
             g.fused_linear_cross_entropy_bwd(&LinearCrossEntropy::new(), io)
         })
     }),

@@ -51,7 +51,7 @@ impl Spiral {
         prepared(self.bytes(dt), self.flops(), move |g, i| {
             let (x, w) = (x.at(i).shaped(&[n, v, c])?, w.shaped(&[k, len * c])?);
             let (list, y) = (list.shaped(&[v, len])?, y.shaped_mut(&[n, v, k])?);
-            g.mesh_conv(MeshConv::Spiral, MeshIo { x, list, w, b: None, y })
+            g.mesh_conv(MeshConv::Spiral, MeshIo::new(x, list, w, y))
         })
     }
 
@@ -71,7 +71,7 @@ impl Spiral {
             let plan = Some(EdgeGroups::new(rowptr.view()).perm(perm.view()));
             let dx = Some(dx.shaped_mut(&[n, v, c])?.into());
             let dw = Some(dw.shaped_mut(&[k, len * c])?.into());
-            g.mesh_conv_bwd(MeshConv::Spiral, MeshBwd { dy, x, list, w, plan, dx, dw, db: None })
+            g.mesh_conv_bwd(MeshConv::Spiral, MeshBwd::new(dy, x, list, w).plan(plan).dx(dx).dw(dw))
         })
     }
 }
@@ -87,7 +87,7 @@ pub(super) const PROBLEMS: &[Problem] = &[
             let s = [n, v, c];
             let dx = Some(dx.shaped_mut(&s)?.into());
             let (dy, x, w) = (dy.shaped(&s)?, x.shaped(&s)?, w.shaped(&[c, 5 * c])?);
-            let io = MeshBwd { dy, x, list: list.shaped(&[v, 4])?, w, plan: None, dx, dw: None, db: None };
+            let io = MeshBwd::new(dy, x, list.shaped(&[v, 4])?, w).dx(dx);
             gpu.mesh_conv_bwd(MeshConv::Symmetric, io)
         })
     }),
@@ -108,7 +108,7 @@ pub(super) const PROBLEMS: &[Problem] = &[
             let heat = Heat::Eigen { phi: phi.shaped(&[v, k])?, lam: lam.view(), mass: Some(m.view()) };
             let (x, w) = (x.shaped(&[v, c])?, w.shaped(&[c, c])?);
             let y = y.shaped_mut(&[v, c])?;
-            gpu.diffusion_conv(Diffusion { x, heat, t: t.view(), w, b: None, y, s_hat: None })
+            gpu.diffusion_conv(Diffusion::new(x, heat, t.view(), w, y))
         })
     }),
     problem("diffusion_conv", "direct", F32, |cx, dt| {
@@ -118,7 +118,7 @@ pub(super) const PROBLEMS: &[Problem] = &[
         bytes((v * v + 2 * v * c) * dt.size(), move |gpu| {
             let heat = Heat::Direct { laplacian: l.shaped(&[v, v])? };
             let (x, w, y) = (x.shaped(&[v, c])?, w.shaped(&[c, c])?, y.shaped_mut(&[v, c])?);
-            gpu.diffusion_conv(Diffusion { x, heat, t: t.view(), w, b: None, y, s_hat: None })
+            gpu.diffusion_conv(Diffusion::new(x, heat, t.view(), w, y))
         })
     }),
     problem("diffusion_conv_bwd", "eigen", F32, |cx, dt| {
@@ -130,18 +130,18 @@ pub(super) const PROBLEMS: &[Problem] = &[
         bytes((3 * v * c + 3 * v * k) * dt.size(), move |gpu| {
             let heat = Heat::Eigen { phi: phi.shaped(&[v, k])?, lam: lam.view(), mass: Some(m.view()) };
             let (dx, dw) = (Some(dx.shaped_mut(&[v, c])?.into()), Some(dw.shaped_mut(&[c, c])?.into()));
-            gpu.diffusion_conv_bwd(DiffusionBwd {
-                dy: dy.shaped(&[v, c])?,
-                x: x.shaped(&[v, c])?,
-                heat,
-                t: t.view(),
-                w: w.shaped(&[c, c])?,
-                s_hat: None,
-                dx,
-                dt: Some(times.view_mut().into()),
-                dw,
-                db: None,
-            })
+            gpu.diffusion_conv_bwd(
+                DiffusionBwd::new(
+                    dy.shaped(&[v, c])?,
+                    x.shaped(&[v, c])?,
+                    heat,
+                    t.view(),
+                    w.shaped(&[c, c])?,
+                )
+                .dx(dx)
+                .dt(times.view_mut())
+                .dw(dw),
+            )
         })
     }),
 ];

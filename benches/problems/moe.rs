@@ -25,14 +25,14 @@ pub(super) const PROBLEMS: &[Problem] = &[
         let int = |n| cx.empty(DType::I32, n);
         let (mut ids, mut counts, mut offsets, mut perm) = (int(t * k)?, int(e)?, int(e + 1)?, int(t * k)?);
         bytes((t * e + t * k) * dt.size(), move |g| {
-            let io = MoeRouterIo {
-                logits: x.shaped(&[t, e])?,
-                weights: w.shaped_mut(&[t, k])?,
-                ids: ids.shaped_mut(&[t, k])?,
-                counts: counts.view_mut(),
-                offsets: offsets.view_mut(),
-                perm: perm.view_mut(),
-            };
+            let io = MoeRouterIo::new(
+                x.shaped(&[t, e])?,
+                w.shaped_mut(&[t, k])?,
+                ids.shaped_mut(&[t, k])?,
+                counts.view_mut(),
+                offsets.view_mut(),
+                perm.view_mut(),
+            );
             g.moe_router(&MoeRouter::new(), io)
         })
     }),
@@ -74,14 +74,16 @@ pub(super) const PROBLEMS: &[Problem] = &[
         let (dy, x, perm) = (cx.normal(dt, t * d)?, cx.normal(dt, t * k * d)?, order(cx, t * k)?);
         let (w, mut dx, mut dw) = (cx.positive(dt, t * k)?, cx.empty(dt, t * k * d)?, cx.empty(dt, t * k)?);
         bytes((2 + 2 * k) * t * d * dt.size(), move |g| {
-            g.moe_unpermute_bwd(MoeUnpermuteBwd {
-                dy: dy.shaped(&[t, d])?,
-                x: x.shaped(&[t * k, d])?,
-                perm: perm.view(),
-                weights: w.shaped(&[t, k])?,
-                dx: Some(dx.shaped_mut(&[t * k, d])?.into()),
-                dweights: Some(dw.shaped_mut(&[t, k])?.into()),
-            })
+            g.moe_unpermute_bwd(
+                MoeUnpermuteBwd::new(
+                    dy.shaped(&[t, d])?,
+                    x.shaped(&[t * k, d])?,
+                    perm.view(),
+                    w.shaped(&[t, k])?,
+                )
+                .dx(dx.shaped_mut(&[t * k, d])?)
+                .dweights(dw.shaped_mut(&[t, k])?),
+            )
         })
     }),
 ];

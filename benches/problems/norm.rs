@@ -47,7 +47,7 @@ fn row_norm_bwd(cx: &Context<'_>, dt: DType, p: RowNorm, [r, c]: [usize; 2]) -> 
     prepared(3 * r * c * dt.size(), 0, move |g, i| {
         let (dy, x) = (dy.at(i).shaped(&[r, c])?, x.at(i).shaped(&[r, c])?);
         let saved = if p.rms { None } else { Some(mean.view()) };
-        let mut io = RowNormBwd::new(dy, x, saved, rstd.view());
+        let mut io = RowNormBwd::new(dy, x, rstd.view()).mean(saved);
         io.gamma = Some(gamma.view());
         (io.dx, io.dgamma) = (Some(dx.shaped_mut(&[r, c])?.into()), Some(dg.view_mut().into()));
         if !p.rms {
@@ -66,7 +66,7 @@ fn batch_norm(cx: &Context<'_>, dt: DType, s: [usize; 3]) -> Result<Prepared> {
     let (mut rm, mut rv) = (cx.normal(dt.accumulator(), c)?, cx.positive(dt.accumulator(), c)?);
     prepared(3 * tensor, 0, move |g, i| {
         let momentum = Momentum::Factor(0.1);
-        let stats = BatchStats::Batch(Some(Running { mean: rm.view_mut(), var: rv.view_mut(), momentum }));
+        let stats = BatchStats::Batch(Some(Running::new(rm.view_mut(), rv.view_mut(), momentum)));
         let mut io = BatchNormFwd::new(x.at(i).shaped(&s)?, stats, y.shaped_mut(&s)?);
         (io.gamma, io.beta) = (Some(gamma.view()), Some(beta.view()));
         (io.mean, io.rstd) = (Some(mean.view_mut()), Some(rstd.view_mut()));
@@ -165,7 +165,7 @@ pub(super) const PROBLEMS: &[Problem] = &[
         let (dy, x, rstd) = (cx.normal(dt, r * k)?, cx.normal(dt, r * k)?, cx.positive(dt, r)?);
         let (mut dx, mut dg) = (cx.empty(dt, r * k)?, cx.empty(dt, k)?);
         bytes(3 * r * k * dt.size(), move |g| {
-            let mut io = RowNormBwd::new(dy.shaped(&[r, k])?, x.shaped(&[r, k])?, None, rstd.view());
+            let mut io = RowNormBwd::new(dy.shaped(&[r, k])?, x.shaped(&[r, k])?, rstd.view());
             (io.dx, io.dgamma) = (Some(dx.shaped_mut(&[r, k])?.into()), Some(dg.view_mut().into()));
             g.row_norm_bwd(&RowNorm::rms(), io)
         })
@@ -206,7 +206,7 @@ pub(super) const PROBLEMS: &[Problem] = &[
         bytes(2 * n * c * s * dt.size(), move |g| {
             let mut io = GroupNormFwd::new(x.shaped(&[n, c, s])?, y.shaped_mut(&[n, c, s])?);
             let momentum = Momentum::Factor(0.1);
-            io.running = Some(Running { mean: m.view_mut(), var: v.view_mut(), momentum });
+            io.running = Some(Running::new(m.view_mut(), v.view_mut(), momentum));
             g.instance_norm(&InstanceNorm::new(), io)
         })
     }),
@@ -218,7 +218,7 @@ pub(super) const PROBLEMS: &[Problem] = &[
         let (mut m, mut v) = (cx.zeros(dt.accumulator(), c)?, cx.zeros(dt.accumulator(), c)?);
         bytes(3 * n * c * s * dt.size(), move |g| {
             let momentum = Momentum::Factor(0.1);
-            let running = Running { mean: m.view_mut(), var: v.view_mut(), momentum };
+            let running = Running::new(m.view_mut(), v.view_mut(), momentum);
             let stats = BatchStats::Batch(Some(running));
             let io = BatchNormFwd::new(x.shaped(&[n, c, s])?, stats, y.shaped_mut(&[n, c, s])?);
             g.batch_norm(&BatchNorm::new().act(Activation::Relu), io)
@@ -243,7 +243,7 @@ pub(super) const PROBLEMS: &[Problem] = &[
             (cx.zeros(dt, k)?, cx.zeros(dt, k)?, cx.zeros(trefoil::DType::I64, 1)?);
         bytes(3 * r * k * dt.size(), move |g| {
             let momentum = Momentum::Cumulative(count.view_mut());
-            let running = Running { mean: m.view_mut(), var: v.view_mut(), momentum };
+            let running = Running::new(m.view_mut(), v.view_mut(), momentum);
             let stats = BatchStats::Batch(Some(running));
             let io = BatchNormFwd::new(x.shaped(&[r, k])?, stats, y.shaped_mut(&[r, k])?);
             g.batch_norm(&BatchNorm::new(), io)

@@ -62,11 +62,9 @@ impl Parameters {
         let mut states = self.states.each_mut().map(|s| s.iter_mut());
         let pairs = self.w.iter_mut().zip(&self.g);
         pairs
-            .map(|(w, g)| ParamSlot {
-                w: w.view_mut(),
-                g: g.view(),
-                state: states.each_mut().map(|s| s.next().map(Buffer::view_mut)),
-                copy: None,
+            .map(|(w, g)| {
+                ParamSlot::new(w.view_mut(), g.view())
+                    .state(states.each_mut().map(|s| s.next().map(Buffer::view_mut)))
             })
             .collect()
     }
@@ -91,7 +89,7 @@ fn device_step(cx: &Context<'_>, dt: DType, rule: OptimRule, count: i64) -> Resu
     let (n, t) = (cx.n(), cx.gpu.upload(&[count])?);
     let mut parameters = Parameters::new(cx, dt, &rule, &[n])?;
     bytes(7 * n * dt.size(), move |gpu| {
-        let step = Step { step: Scalar::Device(t.view()), ..Step::host(RATE, 1) };
+        let step = Step::new(Scalar::Host(RATE), Scalar::Device(t.view()));
         gpu.optimizer_step(&rule, &step, &mut parameters.slots())
     })
 }
@@ -105,7 +103,7 @@ fn adaptive(cx: &Context<'_>, dt: DType, rule: AdaptiveRule, traffic: usize) -> 
     bytes(traffic * n * dt.size(), move |gpu| {
         number += 1;
         let state = states.each_mut().map(|s| Some(s.view_mut()));
-        let slot = ParamSlot { w: w.view_mut(), g: g.view(), state, copy: None };
+        let slot = ParamSlot::new(w.view_mut(), g.view()).state(state);
         gpu.adaptive_step(&rule, &Step::host(RATE, number), memory.view_mut(), &mut [slot])
     })
 }
@@ -203,13 +201,8 @@ pub(super) const PROBLEMS: &[Problem] = &[
         let (mut m, mut v) = (cx.zeros(acc, rows * width)?, cx.zeros(acc, rows * width)?);
         bytes(touched * width * (3 * dt.size() + 4 * acc.size()), move |gpu| {
             let shape = [rows, width];
-            let param = RowSlot {
-                w: w.shaped_mut(&shape)?,
-                ids: ids.view(),
-                rows: g.shaped(&[touched, width])?,
-                state: [Some(m.shaped_mut(&shape)?), Some(v.shaped_mut(&shape)?), None, None],
-                copy: None,
-            };
+            let param = RowSlot::new(w.shaped_mut(&shape)?, ids.view(), g.shaped(&[touched, width])?)
+                .state([Some(m.shaped_mut(&shape)?), Some(v.shaped_mut(&shape)?), None, None]);
             gpu.optimizer_step_rows(&ADAM, &Step::host(RATE, 1), param)
         })
     }),
@@ -221,14 +214,7 @@ pub(super) const PROBLEMS: &[Problem] = &[
         let mut scales = cx.zeros(DType::F32, 2 * blocks)?;
         bytes(n * (3 * dt.size() + 4), move |gpu| {
             let scales = Some(scales.shaped_mut(&[2, blocks])?);
-            let slot = PackedSlot {
-                w: w.view_mut(),
-                g: g.view(),
-                m: m.view_mut(),
-                v: v.view_mut(),
-                scales,
-                copy: None,
-            };
+            let slot = PackedSlot::new(w.view_mut(), g.view(), m.view_mut(), v.view_mut()).scales(scales);
             gpu.optimizer_step_packed(&ADAM, &Step::host(RATE, 1), Some(&Rng::new(1)), &mut [slot])
         })
     }),
@@ -237,14 +223,7 @@ pub(super) const PROBLEMS: &[Problem] = &[
         let (mut w, g) = (cx.normal(dt, n)?, cx.normal(dt, n)?);
         let (mut m, mut v) = (cx.zeros(DType::Bf16, n)?, cx.zeros(DType::Bf16, n)?);
         bytes(n * (3 * dt.size() + 8), move |gpu| {
-            let slot = PackedSlot {
-                w: w.view_mut(),
-                g: g.view(),
-                m: m.view_mut(),
-                v: v.view_mut(),
-                scales: None,
-                copy: None,
-            };
+            let slot = PackedSlot::new(w.view_mut(), g.view(), m.view_mut(), v.view_mut());
             gpu.optimizer_step_packed(&ADAM, &Step::host(RATE, 1), Some(&Rng::new(1)), &mut [slot])
         })
     }),
@@ -280,13 +259,8 @@ pub(super) const PROBLEMS: &[Problem] = &[
         let (mut scale, mut good) = (cx.gpu.upload(&[65536.0f32])?, cx.gpu.upload(&[0i64])?);
         let (mut found, mut inverse) = (cx.zeros(DType::F32, 1)?, cx.zeros(DType::F32, 1)?);
         bytes(24, move |gpu| {
-            let io = LossScaleState {
-                scale: scale.view_mut(),
-                good: good.view_mut(),
-                found_inf: found.view_mut(),
-                inv_scale: Some(inverse.view_mut()),
-                step: None,
-            };
+            let io = LossScaleState::new(scale.view_mut(), good.view_mut(), found.view_mut())
+                .inv_scale(inverse.view_mut());
             gpu.update_loss_scale(&LossScale::new(), io)
         })
     }),

@@ -38,7 +38,7 @@ pub(super) const PROBLEMS: &[Problem] = &[
         let (xs, ws, mut y) = (cx.positive(dt, m)?, cx.positive(dt, n)?, cx.empty(dt, m * n)?);
         flops(2 * m * n * k, move |g| {
             let (xq, wq, y) = (x.shaped(&[m, k])?, w.shaped(&[n, k])?, y.shaped_mut(&[m, n])?);
-            g.gemm_w8a8(GemmW8A8 { xq, wq, x_scale: xs.view(), w_scale: ws.view(), y })
+            g.gemm_w8a8(GemmW8A8::new(xq, wq, xs.view(), ws.view(), y))
         })
     }),
     problem("gemm_fp8", "square", F32, |cx, dt| {
@@ -46,16 +46,15 @@ pub(super) const PROBLEMS: &[Problem] = &[
         let (x, w) = (cx.mask(m * k)?, cx.mask(n * k)?);
         let (s, mut y) = (cx.positive(dt, 1)?, cx.empty(dt, m * n)?);
         flops(2 * m * n * k, move |g| {
-            g.gemm_fp8(GemmFp8 {
-                a: x.shaped(&[m, k])?,
-                b: w.shaped(&[n, k])?,
-                fmt_a: Fp8::E4m3,
-                fmt_b: Fp8::E4m3,
-                scale_a: s.view(),
-                scale_b: s.view(),
-                block: None,
-                y: y.shaped_mut(&[m, n])?,
-            })
+            g.gemm_fp8(GemmFp8::new(
+                x.shaped(&[m, k])?,
+                w.shaped(&[n, k])?,
+                Fp8::E4m3,
+                Fp8::E4m3,
+                s.view(),
+                s.view(),
+                y.shaped_mut(&[m, n])?,
+            ))
         })
     }),
     problem("sparse_compress", "rows", F32, |cx, dt| {

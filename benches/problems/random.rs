@@ -75,13 +75,8 @@ pub(super) const PROBLEMS: &[Problem] = &[
         let (x, bias, res) = (cx.normal(dt, r * k)?, cx.normal(dt, k)?, cx.normal(dt, r * k)?);
         let mut y = cx.empty(dt, r * k)?;
         bytes(3 * r * k * dt.size(), move |g| {
-            let io = BiasDropout {
-                x: x.shaped(&[r, k])?,
-                bias: bias.view(),
-                residual: Some(res.shaped(&[r, k])?),
-                y: y.shaped_mut(&[r, k])?,
-                mask: None,
-            };
+            let io = BiasDropout::new(x.shaped(&[r, k])?, bias.view(), y.shaped_mut(&[r, k])?)
+                .residual(res.shaped(&[r, k])?);
             g.bias_dropout(0.1, Rng::new(1), io)
         })
     }),

@@ -80,9 +80,9 @@ pub(super) const PROBLEMS: &[Problem] = &[
         let (mut dx, mut dgrid) = (cx.empty(dt, 16 * n)?, cx.empty(dt, 2 * n)?);
         let p = GridSample::new(SampleMode::Linear);
         bytes(52 * n * dt.size(), move |g| {
-            let (dx, dgrid) = (dx.shaped_mut(&xs)?.into(), dgrid.shaped_mut(&gs)?.into());
+            let (dx, dgrid) = (dx.shaped_mut(&xs)?, dgrid.shaped_mut(&gs)?);
             let (dy, x, grid) = (dy.shaped(&xs)?, x.shaped(&xs)?, grid.shaped(&gs)?);
-            g.grid_sample_bwd(p, GridSampleBwd { dy, x, grid, dx: Some(dx), dgrid: Some(dgrid) })
+            g.grid_sample_bwd(p, GridSampleBwd::new(dy, x, grid).dx(dx).dgrid(dgrid))
         })
     }),
     problem("nms", "boxes", F32, |cx, dt| {

@@ -103,7 +103,7 @@ impl Sequence {
             io.c_t = Some(self.last[1].alias_mut().reshape(&[b, h])?);
         } else if cell.is_gru() {
             let gate = |k: usize| self.gru[k].alias_mut().reshape(&[t, b, h]).map(Some);
-            io.gru = GruGates { r: gate(0)?, z: gate(1)?, n: gate(2)?, u: gate(3)? };
+            io.gru = GruGates::new(gate(0)?, gate(1)?, gate(2)?, gate(3)?);
         }
         gpu.rnn(cell, &self.layer.plan(), io)
     }
@@ -114,22 +114,14 @@ impl Sequence {
         let lstm = cell == RnnCell::Lstm;
         let gate = |k: usize| self.gru[k].shaped(&[t, b, h]);
         let gru = match cell.is_gru() {
-            true => Some(GruGates { r: gate(0)?, z: gate(1)?, n: gate(2)?, u: gate(3)? }),
+            true => Some(GruGates::new(gate(0)?, gate(1)?, gate(2)?, gate(3)?)),
             false => None,
         };
-        Ok(RnnBwd {
-            dy: Some(dy.shaped(&[t, b, h])?),
-            dh_t: None,
-            dc_t: None,
-            x: self.x.shaped(&[t, b, i])?,
-            weights: self.weights()?,
-            lengths: None,
-            h: self.h.shaped(&[t + 1, b, h])?,
-            c: if lstm { Some(self.c.shaped(&[t + 1, b, h])?) } else { None },
-            gates: if lstm { Some(self.lstm.shaped(&[t, b, 4 * h])?) } else { None },
-            gru,
-            grads: RnnGrads::default(),
-        })
+        Ok(RnnBwd::new(self.x.shaped(&[t, b, i])?, self.weights()?, self.h.shaped(&[t + 1, b, h])?)
+            .dy(dy.shaped(&[t, b, h])?)
+            .c(if lstm { Some(self.c.shaped(&[t + 1, b, h])?) } else { None })
+            .gates(if lstm { Some(self.lstm.shaped(&[t, b, 4 * h])?) } else { None })
+            .gru(gru))
     }
 }
 
@@ -151,14 +143,12 @@ fn backward(cx: &Context<'_>, dt: DType, layer: Layer) -> Result<Prepared> {
     let (mut dbx, mut dbh) = (cx.empty(dt, k * h)?, cx.empty(dt, k * h)?);
     prepared(moved, 2 * layer.flops(), move |g, _| {
         let mut io = s.saved(&dy)?;
-        io.grads = RnnGrads {
-            dx: Some(dx.shaped_mut(&[t, b, i])?.into()),
-            dw_ih: Some(dwx.shaped_mut(&[k * h, i])?.into()),
-            dw_hh: Some(dwh.shaped_mut(&[k * h, h])?.into()),
-            db_ih: Some(dbx.view_mut().into()),
-            db_hh: Some(dbh.view_mut().into()),
-            ..RnnGrads::default()
-        };
+        io.grads = RnnGrads::default()
+            .dx(dx.shaped_mut(&[t, b, i])?)
+            .dw_ih(dwx.shaped_mut(&[k * h, i])?)
+            .dw_hh(dwh.shaped_mut(&[k * h, h])?)
+            .db_ih(dbx.view_mut())
+            .db_hh(dbh.view_mut());
         g.rnn_bwd(cell, &layer.plan(), io)
     })
 }
@@ -199,13 +189,15 @@ pub(super) const PROBLEMS: &[Problem] = &[
         let (z, s) = (cx.normal(dt, 4 * r * c)?, cx.normal(dt, r * c)?);
         let (mut h, mut n, mut k) = (cx.empty(dt, r * c)?, cx.empty(dt, r * c)?, cx.empty(dt, 4 * r * c)?);
         bytes(11 * r * c * dt.size(), move |g| {
-            g.lstm_cell(LstmCellFwd {
-                z: z.shaped(&[r, 4 * c])?,
-                c: s.shaped(&[r, c])?,
-                h_next: h.shaped_mut(&[r, c])?,
-                c_next: n.shaped_mut(&[r, c])?,
-                gates: Some(k.shaped_mut(&[r, 4 * c])?),
-            })
+            g.lstm_cell(
+                LstmCellFwd::new(
+                    z.shaped(&[r, 4 * c])?,
+                    s.shaped(&[r, c])?,
+                    h.shaped_mut(&[r, c])?,
+                    n.shaped_mut(&[r, c])?,
+                )
+                .gates(k.shaped_mut(&[r, 4 * c])?),
+            )
         })
     }),
     problem("lstm_cell_bwd", "rows", F32, |cx, dt| {
@@ -213,15 +205,16 @@ pub(super) const PROBLEMS: &[Problem] = &[
         let (k, s, d) = (cx.normal(dt, 4 * r * c)?, cx.normal(dt, r * c)?, cx.normal(dt, r * c)?);
         let (mut dz, mut dc) = (cx.empty(dt, 4 * r * c)?, cx.empty(dt, r * c)?);
         bytes(12 * r * c * dt.size(), move |g| {
-            g.lstm_cell_bwd(LstmCellBwd {
-                dh_next: Some(d.shaped(&[r, c])?),
-                dc_next: None,
-                gates: k.shaped(&[r, 4 * c])?,
-                c: s.shaped(&[r, c])?,
-                c_next: s.shaped(&[r, c])?,
-                dz: dz.shaped_mut(&[r, 4 * c])?.into(),
-                dc: Some(dc.shaped_mut(&[r, c])?.into()),
-            })
+            g.lstm_cell_bwd(
+                LstmCellBwd::new(
+                    k.shaped(&[r, 4 * c])?,
+                    s.shaped(&[r, c])?,
+                    s.shaped(&[r, c])?,
+                    dz.shaped_mut(&[r, 4 * c])?.into(),
+                )
+                .dh_next(d.shaped(&[r, c])?)
+                .dc(dc.shaped_mut(&[r, c])?),
+            )
         })
     }),
     problem("gru_cell", "rows", F32, |cx, dt| {
@@ -229,15 +222,12 @@ pub(super) const PROBLEMS: &[Problem] = &[
         let (a, u, s) = (cx.normal(dt, 3 * r * c)?, cx.normal(dt, 3 * r * c)?, cx.normal(dt, r * c)?);
         let mut y = cx.empty(dt, r * c)?;
         bytes(8 * r * c * dt.size(), move |g| {
-            g.gru_cell(GruCellFwd {
-                a: a.shaped(&[r, 3 * c])?,
-                u: u.shaped(&[r, 3 * c])?,
-                h: s.shaped(&[r, c])?,
-                h_next: y.shaped_mut(&[r, c])?,
-                r: None,
-                z: None,
-                n: None,
-            })
+            g.gru_cell(GruCellFwd::new(
+                a.shaped(&[r, 3 * c])?,
+                u.shaped(&[r, 3 * c])?,
+                s.shaped(&[r, c])?,
+                y.shaped_mut(&[r, c])?,
+            ))
         })
     }),
     problem("gru_cell_bwd", "rows", F32, |cx, dt| {
@@ -246,14 +236,13 @@ pub(super) const PROBLEMS: &[Problem] = &[
         let (mut da, mut du) = (cx.empty(dt, 3 * r * c)?, cx.empty(dt, 3 * r * c)?);
         bytes(12 * r * c * dt.size(), move |g| {
             let v = s.shaped(&[r, c])?;
-            g.gru_cell_bwd(GruCellBwd {
-                dh_next: d.shaped(&[r, c])?,
-                gates: GruGates { r: v, z: v, n: v, u: v },
-                h: v,
-                da: da.shaped_mut(&[r, 3 * c])?.into(),
-                du: du.shaped_mut(&[r, 3 * c])?.into(),
-                dh: None,
-            })
+            g.gru_cell_bwd(GruCellBwd::new(
+                d.shaped(&[r, c])?,
+                GruGates::new(v, v, v, v),
+                v,
+                da.shaped_mut(&[r, 3 * c])?.into(),
+                du.shaped_mut(&[r, 3 * c])?.into(),
+            ))
         })
     }),
     problem("conv_lstm", "k3", F32, |cx, dt| {
@@ -266,21 +255,14 @@ pub(super) const PROBLEMS: &[Problem] = &[
             let (image, w) = ([n, c, s, s], [4 * c, c, 3, 3]);
             g.conv_lstm(
                 Precision::Ieee,
-                ConvLstmFwd {
-                    x: x.shaped(&[t, n, c, s, s])?,
-                    h_0: h.shaped(&image)?,
-                    c_0: h.shaped(&image)?,
-                    wx: wx.shaped(&w)?,
-                    wh: wh.shaped(&w)?,
-                    b: None,
-                    p: None,
-                    y: y.shaped_mut(&[t, n, c, s, s])?,
-                    h_t: None,
-                    c_t: None,
-                    h: None,
-                    c: None,
-                    gates: None,
-                },
+                ConvLstmFwd::new(
+                    x.shaped(&[t, n, c, s, s])?,
+                    h.shaped(&image)?,
+                    h.shaped(&image)?,
+                    wx.shaped(&w)?,
+                    wh.shaped(&w)?,
+                    y.shaped_mut(&[t, n, c, s, s])?,
+                ),
             )
         })
     }),
@@ -296,25 +278,20 @@ pub(super) const PROBLEMS: &[Problem] = &[
             let (w, all) = ([4 * c, c, 3, 3], [t + 1, n, c, s, s]);
             g.conv_lstm_bwd(
                 Precision::Ieee,
-                ConvLstmBwd {
-                    dy: Some(x.shaped(&[t, n, c, s, s])?),
-                    dh_t: None,
-                    dc_t: None,
-                    x: x.shaped(&[t, n, c, s, s])?,
-                    wx: wx.shaped(&w)?,
-                    wh: wh.shaped(&w)?,
-                    p: Some(p.shaped(&[3, c, s, s])?),
-                    gates: gates.shaped(&[t, n, 4 * c, s, s])?,
-                    c: states.shaped(&all)?,
-                    h: states.shaped(&all)?,
-                    dx: Some(dx.shaped_mut(&[t, n, c, s, s])?.into()),
-                    dh_0: None,
-                    dc_0: None,
-                    dwx: Some(dwx.shaped_mut(&w)?.into()),
-                    dwh: Some(dwh.shaped_mut(&w)?.into()),
-                    db: None,
-                    dp: Some(dp.shaped_mut(&[3, c, s, s])?.into()),
-                },
+                ConvLstmBwd::new(
+                    x.shaped(&[t, n, c, s, s])?,
+                    wx.shaped(&w)?,
+                    wh.shaped(&w)?,
+                    gates.shaped(&[t, n, 4 * c, s, s])?,
+                    states.shaped(&all)?,
+                    states.shaped(&all)?,
+                )
+                .dy(x.shaped(&[t, n, c, s, s])?)
+                .p(p.shaped(&[3, c, s, s])?)
+                .dx(dx.shaped_mut(&[t, n, c, s, s])?)
+                .dwx(dwx.shaped_mut(&w)?)
+                .dwh(dwh.shaped_mut(&w)?)
+                .dp(dp.shaped_mut(&[3, c, s, s])?),
             )
         })
     }),

@@ -57,7 +57,7 @@ pub(super) const PROBLEMS: &[Problem] = &[
         bytes((2 * n + m) * f * dt.size(), move |g| {
             let (dy, x) = (dy.shaped(&[m, f])?, Some(x.shaped(&[n, f])?));
             let dx = dx.shaped_mut(&[n, f])?.into();
-            g.segment_reduce_bwd(SegmentReduce::Max, SegmentReduceBwd { dy, x, offsets: o.view(), dx })
+            g.segment_reduce_bwd(SegmentReduce::Max, SegmentReduceBwd::new(dy, o.view(), dx).x(x))
         })
     }),
 ];

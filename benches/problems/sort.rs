@@ -10,7 +10,7 @@ pub(super) const PROBLEMS: &[Problem] = &[
         let n = cx.n();
         let (x, mut y, mut i) = (cx.normal(dt, n)?, cx.empty(dt, n)?, cx.empty(DType::I64, n)?);
         bytes(n * (2 * dt.size() + 8), move |g| {
-            g.sort(0, false, SortIo { x: x.view(), y: Some(y.view_mut()), index: Some(i.view_mut()) })
+            g.sort(0, false, SortIo::new(x.view()).y(y.view_mut()).index(i.view_mut()))
         })
     }),
     problem("sort", "short_rows", F32, |cx, dt| {
@@ -18,7 +18,7 @@ pub(super) const PROBLEMS: &[Problem] = &[
         let (x, mut y, mut i) = (cx.normal(dt, r * c)?, cx.empty(dt, r * c)?, cx.empty(DType::I64, r * c)?);
         bytes(r * c * (2 * dt.size() + 8), move |g| {
             let (y, i) = (y.shaped_mut(&[r, c])?, i.shaped_mut(&[r, c])?);
-            g.sort(1, true, SortIo { x: x.shaped(&[r, c])?, y: Some(y), index: Some(i) })
+            g.sort(1, true, SortIo::new(x.shaped(&[r, c])?).y(y).index(i))
         })
     }),
     problem("topk", "classes_50", F32_BF16, |cx, dt| {
@@ -50,7 +50,7 @@ pub(super) const PROBLEMS: &[Problem] = &[
         let (n, edges) = (cx.n(), 1024);
         let (x, v) = (cx.normal(dt, edges)?, cx.normal(dt, n)?);
         let (mut e, mut i) = (cx.empty(dt, edges)?, cx.empty(DType::I64, n)?);
-        cx.gpu.sort(0, false, SortIo { x: x.view(), y: Some(e.view_mut()), index: None })?;
+        cx.gpu.sort(0, false, SortIo::new(x.view()).y(e.view_mut()))?;
         bytes(n * (dt.size() + 8), move |g| g.search_sorted(false, e.view(), v.view(), i.view_mut()))
     }),
 ];

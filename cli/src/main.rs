@@ -6,6 +6,7 @@ mod commands;
 mod error;
 mod messages;
 mod network;
+mod run;
 mod signals;
 
 use std::io::Write;
@@ -49,7 +50,7 @@ struct Cli {
 enum Command {
     /// List every backend: its devices and what they can do, or the reason why it cannot be used
     Devices,
-    /// Train a model described by a JSON file
+    /// Train a model described by a JSON file: a training run, a network or a network of Loom
     Train(train::Args),
     /// Show the layers of a network: shapes, parameters, memory, arithmetic
     Summary(summary::Args),
@@ -59,7 +60,7 @@ enum Command {
     Plot(plot::Args),
     /// Time operations described by a JSON file
     Bench(bench::Args),
-    /// Say which implementation serves an operation and why not the others
+    /// Say which implementation serves an operation, or the operations of a network, and why not the others
     Explain(explain::Args),
     /// Summarize the table of kernels
     Status(status::Args),

@@ -19,6 +19,11 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
+/// Both streams.
+fn text_of(o: &Output) -> String {
+    text(&o.stdout) + &text(&o.stderr)
+}
+
 fn ok(args: &[&str]) -> String {
     let o = trefoil(args);
     assert!(o.status.success(), "{args:?}: {}{}", text(&o.stdout), text(&o.stderr));
@@ -307,6 +312,21 @@ fn summary_counts_parameters_and_arithmetic() {
     assert!(json["flops"].as_u64().unwrap() > 2 * json["macs"].as_u64().unwrap());
     let open = f.write("open.json", &NETWORK.replace(r#""inputs": { "image": [1, -1, 8] }, "#, ""));
     assert!(fails(&["summary", &open, "--backend", "cpu"], 1).contains("does not say what its inputs are"));
+    // The same by options.
+    let given = ok(&["summary", &open, "--input", "1,-1,8", "--batch", "2", "--json"]);
+    assert_eq!(serde_json::from_str::<serde_json::Value>(&given).unwrap(), json);
+    let given = ok(&["summary", &network, "--input", "image=1,8,16", "--json"]);
+    assert!(given.contains("\"macs\"") && given != ok(&["summary", &network, "--json"]));
+    assert!(ok(&["summary", "examples/digits.json", "--input", "64"]).contains("17226 parameters"));
+    for (input, word) in [
+        ("1,8", "rank 4"),
+        ("x=1,8,8", "no layer reads"),
+        ("1,8,8:i33", "unknown dtype `i33`"),
+        ("a", "3,32,32"),
+    ] {
+        let o = trefoil(&["summary", &network, "--input", input]);
+        assert!(!o.status.success() && text_of(&o).contains(word), "{input}: {}", text_of(&o));
+    }
     let bad = f.write("bad.json", &NETWORK.replace("kernel_size", "kernel"));
     let e = fails(&["summary", &bad, "--backend", "cpu"], 1);
     assert!(e.contains("bad.json") && e.contains("layers[0].kernel"), "{e}");
@@ -360,6 +380,74 @@ fn frozen_parameters_take_no_gradients() {
 }
 
 #[test]
+fn networks_alone_and_of_loom_are_trained() {
+    let f = Folder::new("alone");
+    let data = f.write("xor.csv", &"0,0,0\n0,1,1\n1,0,1\n1,1,0\n".repeat(8));
+    let loom = |last: &str| {
+        format!(
+            r#"{{ "id": "xor", "batch_size": 4, "grid_rows": 1, "grid_cols": 1, "layers_per_cell": 2, "seed": 7, "layers": [
+                 {{ "type": "dense", "activation": "tanh", "input_height": 2, "output_height": 8 }}, {last} ] }}"#
+        )
+    };
+    let value = r#"{ "type": "dense", "activation": "sigmoid", "input_height": 8, "output_height": 1 }"#;
+    // The name of a file says nothing.
+    let file = f.write("any.name", &loom(value));
+    let run = f.write(
+        "run.json",
+        &format!(
+            r#"{{ "data": {{ "csv": "{data}", "target": "value" }}, "optimizer": {{ "type": "adam", "lr": 0.1 }},
+                  "train": {{ "epochs": 60, "batch_size": 8 }} }}"#
+        ),
+    );
+    // What is missing is said.
+    let e = fails(&["train", &file, "--backend", "cpu"], 1);
+    assert!(e.contains("a network of Loom") && e.contains("--data") && e.contains("--config"), "{e}");
+    let e = fails(&["train", &file, "--backend", "cpu", "--data", "x.bin"], 1);
+    assert!(e.contains("x.bin") && e.contains(".csv"), "{e}");
+    // By a run without a network; the result is a bundle, with which training goes on.
+    let (out, folder) = (f.at("trained.json"), f.at("run"));
+    let more = ["--config", &run, "--backend", "cpu", "-q", "--out", &out];
+    let first = ok(&[&["train", &file, "--run", &folder], &more[..]].concat());
+    let loss = |text: &str| -> f64 {
+        let line =
+            text.lines().find_map(|l| l.strip_prefix("training loss ")).unwrap_or_else(|| panic!("{text}"));
+        line.split(' ').next().unwrap().parse().unwrap()
+    };
+    assert!(loss(&first) < 0.1, "{first}");
+    assert!(ok(&["summary", &out]).contains("33 parameters"));
+    let again = ok(&[&["train", &out], &more[..], &["--epochs", "1"]].concat());
+    assert!(loss(&again) <= loss(&first), "{first}{again}");
+    let other = f.write("other.json", &loom(&value.replace("sigmoid", "tanh")));
+    let e = fails(&[&["train", &other, "--run", &folder, "--resume"], &more[..]].concat(), 1);
+    assert!(e.contains("model.layers[1].activation"), "{e}");
+    // By options: classes behind a softmax.
+    let classes = r#"{ "type": "dense", "activation": "linear", "input_height": 8, "output_height": 2 }, { "type": "softmax" }"#;
+    let file =
+        f.write("classes.json", &loom(classes).replace("\"layers_per_cell\": 2", "\"layers_per_cell\": 3"));
+    let text = ok(&["train", &file, "--data", &data, "--backend", "cpu", "--epochs", "2"]);
+    assert!(text.contains("the loss is nll") && text.contains("32 training"), "{text}");
+    // Networks that are not Loom's, too.
+    let network = f.write("network.json", r#"{ "layers": [ { "type": "dense", "out_features": 2 } ] }"#);
+    let text = ok(&[
+        "train",
+        &network,
+        "--data",
+        &data,
+        "--loss",
+        "cross_entropy",
+        "--backend",
+        "cpu",
+        "--epochs",
+        "1",
+    ]);
+    assert!(text.contains("6 parameters"), "{text}");
+    let e = fails(&["train", &network, "--config", &run, "--loss", "l7", "--backend", "cpu"], 1);
+    assert!(e.contains("run.json") && e.contains("`l7`"), "{e}");
+    fails(&["train", &network, "--data", &data, "--out", &out, "--backend", "cpu"], 1);
+    fails(&["train", "examples/digits.json", "--config", &run], 1);
+}
+
+#[test]
 fn networks_of_loom_and_runs_without_data_are_described() {
     let f = Folder::new("described");
     let loom = f.write(
@@ -372,6 +460,12 @@ fn networks_of_loom_and_runs_without_data_are_described() {
     let all: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!(all["parameters"], 2 * 8 + 8 + 8 + 1);
     assert!(ok(&["compare", &loom, "--backend", "cpu", "--double"]).contains(" 0 failed"));
+    assert!(ok(&["explain", &loom, "--backend", "cpu"]).contains("no operation of this network has several"));
+    // Without a grid, only Loom has such keys; a first layer of any size has its input from an option.
+    let any = r#"{ "layers": [ { "type": "softmax", "softmax_variant": "standard" } ] }"#;
+    let any = f.write("any.json", any);
+    assert!(fails(&["summary", &any], 1).contains("--input"));
+    assert!(ok(&["summary", &any, "--input", "5", "--json"]).contains("\"input_bytes\": 20"));
 
     let model =
         r#""model": { "inputs": { "x": [5] }, "layers": [ { "type": "dense", "out_features": 3 } ] }"#;

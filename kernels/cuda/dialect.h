@@ -33,7 +33,7 @@ typedef uint4 gk_raw16;
 #define GK_BIND_IN(T, p)
 #define GK_BIND_OUT(T, p)
 /* Read in place: a parameter that is indexed by a variable would otherwise be copied to local memory by every work-item. */
-#define GK_DIMS(name) const __grid_constant__ gk_dims name
+#define GK_BY_VALUE(T, name) const __grid_constant__ T name
 #define GK_BARRIER() __syncthreads()
 #define GK_UNROLL _Pragma("unroll")
 #define GK_ROLLED _Pragma("unroll 1")

@@ -22,9 +22,9 @@ typedef unsigned long long gk_u64;
 #define GK_BIND_IN(T, p)
 #define GK_BIND_OUT(T, p)
 #ifdef __HIP_PLATFORM_NVIDIA__
-#define GK_DIMS(name) const __grid_constant__ gk_dims name
+#define GK_BY_VALUE(T, name) const __grid_constant__ T name
 #else
-#define GK_DIMS(name) gk_dims name
+#define GK_BY_VALUE(T, name) const T name
 #endif
 #define GK_BARRIER() __syncthreads()
 #define GK_UNROLL _Pragma("unroll")

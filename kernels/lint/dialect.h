@@ -19,7 +19,7 @@ typedef struct { gk_u32 x, y, z, w; } gk_raw16;
 #define GK_OUT(T, p) T* restrict p
 #define GK_BIND_IN(T, p)
 #define GK_BIND_OUT(T, p)
-#define GK_DIMS(name) gk_dims name
+#define GK_BY_VALUE(T, name) const T name
 #define GK_BARRIER() ((void)0)
 #define GK_UNROLL
 #define GK_ROLLED

@@ -26,7 +26,7 @@ typedef uint4 gk_raw16;
 #define GK_OUT(T, p) __global gk_u8* restrict p##_base, long p##_offset
 #define GK_BIND_IN(T, p) __global const T* p = p##_base ? (__global const T*)(p##_base + p##_offset) : 0
 #define GK_BIND_OUT(T, p) __global T* p = p##_base ? (__global T*)(p##_base + p##_offset) : 0
-#define GK_DIMS(name) gk_dims name
+#define GK_BY_VALUE(T, name) const T name
 #define GK_BARRIER() barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE)
 #define GK_UNROLL
 #define GK_ROLLED

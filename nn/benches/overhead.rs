@@ -87,7 +87,7 @@ fn rows(d: &Device) -> Result<Vec<Row<'_>>> {
                 let (ao, bo, dy) = (a.operand(), b.operand(), a.operand());
                 let (dao, dbo) = (da.operand(), db.operand());
                 let grads = (Some(dao.grad(false)?), Some(dbo.grad(true)?));
-                let io = BinaryBwd { dy: dy.view()?, a: ao.view()?, b: bo.view()?, da: grads.0, db: grads.1 };
+                let io = BinaryBwd::new(dy.view()?, ao.view()?, bo.view()?).da(grads.0).db(grads.1);
                 d.binary_bwd(Binary::Mul, io)?;
             }
             Ok(())

@@ -9,7 +9,6 @@ mod common;
 
 use common::{Outcome, Steady, data, device, learned};
 use trefoil::DType;
-use trefoil::ops::activation::Activation;
 use trefoil::ops::graph::{Csr, CsrIo, GraphOps, Spmm};
 use trefoil_nn::autograd::{self, BackwardCtx, CustomOp};
 use trefoil_nn::layers::Dense;
@@ -43,15 +42,7 @@ impl Adjacency {
         let (x, y) = (x.contiguous()?, Tensor::empty(x.device(), x.dtype(), x.shape())?);
         let (p, c, v) = (self.rowptr.operand(), self.col.operand(), self.values.operand());
         let (from, to) = (x.operand(), y.operand());
-        x.device().spmm(Spmm {
-            rowptr: p.view()?,
-            col: c.view()?,
-            values: Some(v.view()?),
-            x: from.view()?,
-            bias: None,
-            act: Activation::Identity,
-            y: to.view_mut()?,
-        })?;
+        x.device().spmm(Spmm::new(p.view()?, c.view()?, from.view()?, to.view_mut()?).values(v.view()?))?;
         Ok(y)
     }
 }

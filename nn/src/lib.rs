@@ -31,7 +31,21 @@
 //! # Ok::<(), trefoil_nn::NnError>(())
 //! ```
 //!
-//! Training runs can also be described by JSON files: see [`config`].
+//! | where | what |
+//! |---|---|
+//! | [`Tensor`], [`Device`] | a shape on a device; operations with gradients are its methods |
+//! | [`autograd`] | gradients: [`no_grad`](autograd::no_grad), and [`CustomOp`](autograd::CustomOp) for operations of your own |
+//! | [`layers`], [`Layer`], [`LayerExt`] | the layers; what a layer is; parameters, state dictionaries, freezing |
+//! | [`losses`], [`optim`], [`metrics`], [`data`] | losses, optimizers and schedules, metrics, data sets and loaders |
+//! | [`Trainer`], [`Model`] | the training loop; single steps, and parameters as vectors |
+//! | [`network`], [`config`] | networks and whole training runs described in JSON |
+//! | [`state_file`], [`state_map`], [`checkpoint`] | safetensors files, also PyTorch's; renaming of their entries; checkpoints |
+//! | [`summary`](mod@summary), [`inspect`], [`compare`], [`plot`] | shapes and FLOPs; statistics of activations; comparison of two models; curves |
+//! | [`limits`] | the largest numbers that configurations and files may ask for |
+//!
+//! In the repository: `docs/MIGRATING.md` has the names of PyTorch, AiDotNet, Volta and Loom beside ours, `docs/OPERATIONS.md` every operation,
+//! `docs/LAYERS.md` what was checked of each layer, `docs/NETWORKS.md` the JSON format, `docs/FIRST_KERNEL.md` a kernel of your own with its
+//! gradient.
 //!
 //! | feature | default | what it adds |
 //! |---|---|---|

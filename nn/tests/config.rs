@@ -416,10 +416,10 @@ fn every_mistake_has_its_place() {
             "data.sampler.rank",
             "below world",
         ),
-        ("/loss/type", json!("l7"), "loss.type", "expected a loss, got `l7`; known are cross_entropy, mse"),
+        ("/loss/type", json!("l7"), "loss.type", "expected a loss, got `l7`; did you mean `l1`? known are cross_entropy, mse"),
         ("/loss/beta", json!(-1), "loss.beta", "at least 0, got -1"),
         ("/loss/beta", json!("1"), "loss.beta", "expected f64"),
-        ("/loss/betta", json!(1), "loss.betta", "unknown field `betta` of `smooth_l1`; known are beta"),
+        ("/loss/betta", json!(1), "loss.betta", "unknown field `betta` of `smooth_l1`; did you mean `beta`? known are beta"),
         ("/loss", json!({ "beta": 1 }), "loss.type", "is missing"),
         (
             "/loss",

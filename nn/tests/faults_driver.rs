@@ -12,7 +12,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use trefoil::driver::mock::MockDriver;
+use trefoil::testing::MockDriver;
 use trefoil::{Engine, GpuError};
 use trefoil_nn::checkpoint::Checkpoint;
 use trefoil_nn::config::Config;

@@ -199,9 +199,12 @@ fn headers_that_claim_too_much_allocate_nothing() {
     std::fs::write(&path, npy("(1099511627776,)")).unwrap();
     let e = read_npy(&path).unwrap_err().to_string();
     assert!(e.contains("4398046511104 bytes of elements"), "{e}");
-    let mut zip = zip::ZipWriter::new(std::fs::File::create(&path).unwrap());
-    zip.start_file("a.npy", zip::write::SimpleFileOptions::default()).unwrap();
-    zip.write_all(&npy("(1099511627776,)")).unwrap();
+    let mut zip = rawzip::ZipArchiveWriter::new(std::fs::File::create(&path).unwrap());
+    let (mut entry, config) = zip.new_file("a.npy").start().unwrap();
+    let mut writer = config.wrap(&mut entry);
+    writer.write_all(&npy("(1099511627776,)")).unwrap();
+    let (_, sums) = writer.finish().unwrap();
+    entry.finish(sums).unwrap();
     zip.finish().unwrap();
     let e = read_npz(&path, None).unwrap_err().to_string();
     assert!(e.contains("4398046511104 bytes of elements") && e.contains("`a`"), "{e}");

@@ -157,7 +157,7 @@ fn errors_name_the_place_and_what_stands_there() {
             &["Dense", "at least 1", "got 0"],
         ),
         ("\"out_features\": 3", "\"out_features\": -3", "layers[0].out_features", &["-3"]),
-        ("\"out_features\": 3", "\"units\": 3", "layers[0].units", &["unknown key", "out_features"]),
+        ("\"out_features\": 3", "\"units\": 3", "layers[0].units", &["unknown field", "out_features"]),
         (
             "\"kernel_size\": 3",
             "\"kernel_size\": [3, 3, 3]",
@@ -185,7 +185,7 @@ fn errors_name_the_place_and_what_stands_there() {
             &["at least 1"],
         ),
         ("\"kernel_size\": 1", "\"kernel\": 1", "layers[2].layers[1].kernel", &["kernel_size"]),
-        ("\"name\": \"norm\", ", "\"inputs\": [], ", "layers[2].layers[0].inputs", &["unknown key"]),
+        ("\"name\": \"norm\", ", "\"inputs\": [], ", "layers[2].layers[0].inputs", &["unknown field"]),
         ("\"name\": \"norm\"", "\"name\": \"1\"", "layers[2].layers[1].name", &["`1`"]),
         // Shapes: the layer, what came and what it wants.
         (
@@ -200,7 +200,12 @@ fn errors_name_the_place_and_what_stands_there() {
             "layers[2]",
             &["[2, 4, 8, 8]", "[2, 3, 8, 8]"],
         ),
-        ("\"image\": [1, 8, 8]", "\"image\": [1, 8]", "layers[1]", &["`conv`", "[2, 1, 8]", "`conv1d`"]),
+        (
+            "\"image\": [1, 8, 8]",
+            "\"image\": [1, 8]",
+            "layers[1]",
+            &["`conv`", "rank 4", "rank 3", "[2, 1, 8]", "use `conv1d`"],
+        ),
         ("\"image\": [1, 8, 8]", "\"image\": [8]", "layers[1]", &["`conv`", "[2, 8]", "[B, C, ..]"]),
         ("\"sizes\": [2, 4]", "\"sizes\": [3, 3]", "layers[5]", &["`sum`", "[[2, 4], [2, 3]]"]),
         (
@@ -368,6 +373,64 @@ fn the_same_seed_gives_the_network_that_rust_code_makes() {
         rows.contains(&("1.1.0", "LayerNormalization")) && rows.contains(&("last.drop", "Dropout")),
         "{rows:?}"
     );
+}
+
+#[test]
+fn sequences_have_layers_of_their_own() {
+    let config = NetworkConfig::parse(
+        r#"{
+          "inputs": { "signal": [3, 32] },
+          "layers": [
+            { "type": "conv1d", "out_channels": 8, "kernel_size": 3, "padding": "same", "activation": "relu" },
+            { "type": "max_pool1d", "kernel_size": 2 },
+            { "type": "conv1d", "out_channels": 8, "kernel_size": 3, "padding": 1, "stride": 2, "groups": 2, "dilation": 1 },
+            { "type": "avg_pool1d", "kernel_size": 2 },
+            { "type": "adaptive_avg_pool1d", "output_size": 2 },
+            { "type": "flatten" },
+            { "type": "dense", "out_features": 4 },
+            { "type": "softmax_variant", "kind": "entmax", "alpha": 1.5 } ] }"#,
+    )
+    .unwrap();
+    assert_eq!(config.output_shapes("", &[(&[3, 32], DType::F32)]).unwrap(), [[2, 4]]);
+    let tokens = NetworkConfig::parse(
+        r#"{
+          "inputs": { "tokens": { "shape": [6], "dtype": "i32" } },
+          "layers": [
+            { "type": "embedding", "num_embeddings": 9, "embedding_dim": 4 },
+            { "type": "positional_embedding", "d_model": 4, "max_len": 6 },
+            { "type": "residual", "layers": [
+              { "type": "rms_norm", "normalized_shape": 4 }, { "type": "swiglu", "d_ff": 8 } ] },
+            { "type": "softmax_variant", "kind": "masked", "mask": [true, true, false, true] } ] }"#,
+    )
+    .unwrap();
+    for device in common::devices() {
+        let cx = InitContext::new(&device, 1);
+        let net = Network::new(&cx, &config).unwrap();
+        let x = tensor(&device, &[2, 3, 32], 1).to_dtype(DType::F32).unwrap();
+        let y = net.forward(&x).unwrap();
+        y.mean_axes(&[0, 1], false).unwrap().backward().unwrap();
+        let sum: f32 = y.to_vec::<f32>().unwrap().iter().sum();
+        assert!((sum - 2.0).abs() < 1e-5, "{sum}");
+        let net = Network::new(&cx, &tokens).unwrap();
+        let x = Tensor::from_slice(&device, &[1i32, 2, 3, 4, 5, 6, 0, 1, 2, 3, 8, 7], &[2, 6]).unwrap();
+        let y = net.forward(&x).unwrap();
+        assert_eq!(y.shape(), [2, 6, 4]);
+        assert!(y.to_vec::<f32>().unwrap().chunks(4).all(|p| p[2] == 0.0));
+    }
+    // Layers of images say which one reads sequences.
+    for (layer, other) in [
+        (r#""type": "convolutional", "out_channels": 2, "kernel_size": 3"#, "conv1d"),
+        (r#""type": "max_pooling", "kernel_size": 2"#, "max_pool1d"),
+        (r#""type": "average_pooling", "kernel_size": 2"#, "avg_pool1d"),
+        (r#""type": "adaptive_average_pooling""#, "adaptive_avg_pool1d"),
+    ] {
+        let text = format!(r#"{{ "inputs": {{ "x": [3, 32] }}, "layers": [ {{ {layer} }} ] }}"#);
+        let e = NetworkConfig::parse(&text).unwrap_err();
+        assert_eq!(key_of(&e), "layers[0]");
+        let e = e.to_string();
+        let use_other = format!("expected rank 4, [B, C, H, W] (for [B, C, L] use `{other}`)");
+        assert!(e.contains(&use_other) && e.contains("got rank 3, shape [2, 3, 32]"), "{e}");
+    }
 }
 
 #[test]

@@ -493,15 +493,19 @@ fn key_of(e: &NnError) -> String {
     }
 }
 
-/// The table of `docs/NETWORKS.md`, made from the table of the library.
+/// Options with their defaults, required ones bold.
+fn options(keys: &[Key]) -> String {
+    let key = |k: &Key| match k.default {
+        Some(d) => format!("`{}` = `{d}`", k.name),
+        None => format!("**`{}`**", k.name),
+    };
+    keys.iter().map(key).collect::<Vec<_>>().join(", ")
+}
+
+/// The types of layers.
 fn table_of_types() -> String {
     let mut text = String::from("| `type` | options | inputs | PyTorch |\n|---|---|---|---|\n");
     for l in LAYERS {
-        let key = |k: &Key| match k.default {
-            Some(d) => format!("`{}` = `{d}`", k.name),
-            None => format!("**`{}`**", k.name),
-        };
-        let keys: Vec<String> = l.keys.iter().map(key).collect();
         let inputs = match l.inputs {
             (a, b) if a == b => format!("{a}"),
             (a, usize::MAX) => format!("{a} or more"),
@@ -512,25 +516,51 @@ fn table_of_types() -> String {
         } else {
             format!("`{}`", l.torch)
         };
-        text += &format!("| `{}` | {} | {inputs} | {torch} |\n", l.name, keys.join(", "));
+        text += &format!("| `{}` | {} | {inputs} | {torch} |\n", l.name, options(l.keys));
+    }
+    text
+}
+
+/// The types in the sections of a run.
+fn table_of_runs() -> String {
+    let mut text = String::from("| section | `type` | options |\n|---|---|---|\n");
+    for section in trefoil_nn::config::sections() {
+        for (name, keys) in section.types {
+            text += &format!("| `{}` | `{name}` | {} |\n", section.path, options(keys));
+        }
+    }
+    text
+}
+
+/// The types of Loom.
+fn table_of_loom() -> String {
+    let mut text = String::from("| Loom's `type` | here | keys |\n|---|---|---|\n");
+    for t in trefoil_nn::loom::types() {
+        text += &format!("| `{}` | `{}` | `{}` |\n", t.name, t.network, t.keys.join("`, `"));
     }
     text
 }
 
 #[test]
-fn the_documented_table_is_that_of_the_library() {
+fn the_documented_tables_are_those_of_the_library() {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/NETWORKS.md");
-    let text = std::fs::read_to_string(&path).unwrap().replace("\r\n", "\n");
-    let (begin, end) = ("<!-- table of types: begin -->\n", "<!-- table of types: end -->");
-    let start = text.find(begin).unwrap() + begin.len();
-    let (head, rest) = text.split_at(start);
-    let (table, tail) = rest.split_at(rest.find(end).unwrap());
-    let wanted = table_of_types();
-    if table != wanted && std::env::var_os("TREFOIL_UPDATE_DOCS").is_some() {
-        std::fs::write(&path, format!("{head}{wanted}{tail}")).unwrap();
+    let written = std::fs::read_to_string(&path).unwrap().replace("\r\n", "\n");
+    let mut text = written.clone();
+    for (of, table) in [("types", table_of_types()), ("runs", table_of_runs()), ("Loom", table_of_loom())] {
+        let (begin, end) =
+            (format!("<!-- table of {of}: begin -->\n"), format!("<!-- table of {of}: end -->"));
+        let start = text.find(&begin).unwrap() + begin.len();
+        let stop = start + text[start..].find(&end).unwrap();
+        text.replace_range(start..stop, &table);
+    }
+    if text != written && std::env::var_os("TREFOIL_UPDATE_DOCS").is_some() {
+        std::fs::write(&path, text).unwrap();
         return;
     }
-    assert_eq!(table, wanted, "docs/NETWORKS.md: run this test with TREFOIL_UPDATE_DOCS=1");
+    assert!(text == written, "docs/NETWORKS.md: run this test with TREFOIL_UPDATE_DOCS=1");
+    for t in trefoil_nn::loom::types() {
+        assert!(LAYERS.iter().any(|l| l.name == t.network), "{t:?}");
+    }
     // Its examples are networks.
     let mut examples = 0;
     for block in text.split("```json\n").skip(1) {

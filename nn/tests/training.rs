@@ -338,7 +338,7 @@ fn configurations_name_what_is_wrong_with_them() {
             "model.layers[2].type",
             "unknown layer type",
         ),
-        ("\"out_features\": 10", "\"units\": 10", "model.layers[2].units", "unknown key"),
+        ("\"out_features\": 10", "\"units\": 10", "model.layers[2].units", "unknown field"),
         ("\"lr\": 0.004", "\"lr\": 0", "optimizer.lr", "above 0"),
         ("\"label\": \"last\"", "\"label\": \"first\"", "data.label", "column number"),
         ("\"type\": \"cosine\"", "\"type\": \"cosine\", \"warmup\": -1", "schedule.warmup", "at least 0"),

@@ -16,3 +16,4 @@ pub mod suite;
 pub mod suites;
 pub mod tolerance;
 pub mod units;
+pub mod variants;

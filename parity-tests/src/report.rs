@@ -63,6 +63,9 @@ pub struct Row {
     pub failed: usize,
     /// Cases that were skipped.
     pub skipped: usize,
+    /// Cases that passed by variant, `operation:variant`; empty where there is one way to run.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub variants: BTreeMap<String, usize>,
     /// Hash of the text that ran (see [`crate::units`]).
     pub hash: String,
 }
@@ -110,6 +113,12 @@ impl Report {
                 self.skipped += 1;
             }
         }
+    }
+
+    /// Adds the cases that variants passed.
+    pub fn add_variants(&mut self, kernel: &str, passed: &BTreeMap<String, usize>) {
+        let row = self.kernels.entry(kernel.into()).or_default();
+        passed.iter().for_each(|(name, n)| *row.variants.entry(name.clone()).or_default() += n);
     }
 
     /// Writes the report, with the hash of what each kernel ran.

@@ -1,5 +1,6 @@
 //! Runs cases: twice, with different contents in the outputs beforehand, inside guard bands.
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use trefoil::{DType, GpuError, IGpuBackend};
 
@@ -9,9 +10,10 @@ use crate::device::{Cx, Fail, Pattern, Placement, R};
 use crate::sampler::draw;
 use crate::suite::{Case, Named};
 use crate::tolerance;
+use crate::variants::{self, Passed};
 
 /// Outcome of a case.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Verdict {
     /// As expected.
     Pass,
@@ -19,6 +21,17 @@ pub enum Verdict {
     Fail(String),
     /// The device does not support it; says why.
     Skip(String),
+}
+
+impl Verdict {
+    /// With the case in front.
+    fn of(self, case: &str) -> Self {
+        match self {
+            Verdict::Fail(e) => Verdict::Fail(format!("{case}: {e}")),
+            Verdict::Skip(e) => Verdict::Skip(format!("{case}: {e}")),
+            Verdict::Pass => Verdict::Pass,
+        }
+    }
 }
 
 /// One execution.
@@ -169,37 +182,55 @@ pub fn golden(gpu: &dyn IGpuBackend, case: &Case) -> Verdict {
     Verdict::Pass
 }
 
-/// Runs one random case on a device. The description replays it.
-pub fn random(gpu: &dyn IGpuBackend, kernel: &Kernel, dtype: DType, index: usize, seed: u64) -> Verdict {
-    let (case, _) = match draw(kernel, dtype, index, seed, false) {
-        Ok(c) => c,
-        Err(e) => {
-            return Verdict::Fail(format!(
-                "{} {dtype} #{index} (TREFOIL_PARITY_SEED={seed}): {e}",
-                kernel.name
-            ));
-        }
+/// Cases of a storage type that a variant runs beside those that are its own.
+const PINNED: usize = 2;
+
+/// Runs one random case on a device, and again by the other variants that take it, until each has run a few. The description replays it.
+pub fn random(
+    gpu: &dyn IGpuBackend,
+    kernel: &Kernel,
+    dtype: DType,
+    index: usize,
+    seed: u64,
+    passed: &mut Passed,
+) -> Verdict {
+    let replay = format!("{} {dtype} #{index} (TREFOIL_PARITY_SEED={seed})", kernel.name);
+    let case = match draw(kernel, dtype, index, seed, false) {
+        Ok((case, _)) => case,
+        Err(e) => return Verdict::Fail(format!("{replay}: {e}")),
     };
     let place = if index.is_multiple_of(2) { Placement::Aligned } else { Placement::Unaligned };
-    let verdict = match twice(gpu, kernel, &case, place) {
-        Ok(outputs) => match tolerance::compare(kernel, &case, &outputs) {
-            Ok(()) => return Verdict::Pass,
-            Err(e) => Verdict::Fail(e),
-        },
-        Err(v) => v,
+    let what = |by: &str| {
+        let shapes = case.inputs.iter().map(|(n, t)| format!("{n}: {}{:?}", t.dtype, t.shape));
+        let shapes = shapes.collect::<Vec<_>>().join(", ");
+        format!("{replay}{by} {shapes} {}", Value::Object(case.args.clone()))
     };
-    let shapes: Vec<String> =
-        case.inputs.iter().map(|(n, t)| format!("{n}: {}{:?}", t.dtype, t.shape)).collect();
-    let what = format!(
-        "{} {dtype} #{index} (TREFOIL_PARITY_SEED={seed}) {} {}",
-        kernel.name,
-        shapes.join(", "),
-        Value::Object(case.args.clone())
-    );
+    let (verdict, used) = variants::of(gpu, || held(gpu, kernel, &case, place));
     match verdict {
-        Verdict::Fail(e) => Verdict::Fail(format!("{what}: {e}")),
-        Verdict::Skip(e) => Verdict::Skip(format!("{what}: {e}")),
-        Verdict::Pass => Verdict::Pass,
+        Verdict::Pass => passed.add(&used.chosen),
+        verdict => return verdict.of(&what("")),
+    }
+    for variant in &used.others {
+        if passed.of(variant) >= PINNED {
+            continue;
+        }
+        let by = format!(" by {}:{}", variant.0, variant.1);
+        match variants::pinned(gpu, variant, || held(gpu, kernel, &case, place)) {
+            Ok(Verdict::Pass) => passed.add([variant]),
+            // It takes one call of several.
+            Ok(Verdict::Skip(_)) => {}
+            Ok(verdict) => return verdict.of(&what(&by)),
+            Err(e) => return Verdict::Fail(format!("{}: {e}", what(&by))),
+        }
+    }
+    Verdict::Pass
+}
+
+/// Whether a random case gives what the reference does.
+fn held(gpu: &dyn IGpuBackend, kernel: &Kernel, case: &Case, place: Placement) -> Verdict {
+    match twice(gpu, kernel, case, place) {
+        Ok(outputs) => tolerance::compare(kernel, case, &outputs).map_or_else(Verdict::Fail, |()| Verdict::Pass),
+        Err(verdict) => verdict,
     }
 }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
-use trefoil::driver::mock::{Call, MockDriver};
+use trefoil::testing::{Call, MockDriver};
 use trefoil::spec::{all_kernels, all_units, expand};
 use trefoil::{DType, Engine};
 

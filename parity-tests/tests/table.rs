@@ -8,7 +8,8 @@ use parity_tests::device::{Pattern, Placement};
 use parity_tests::sampler::draw;
 use parity_tests::{runner, suite};
 use trefoil::CpuBackend;
-use trefoil::ops::{Family, Recorder, all_ops};
+use trefoil::ops::{Family, all_ops};
+use trefoil::testing::Recorder;
 
 fn golden() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("golden")

@@ -13,7 +13,7 @@ use crate::cpu::{
 };
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::matmul::{Place, product};
+use crate::matmul::{Element, Place, product};
 use crate::ops::activation::Activation;
 use crate::ops::gemm::*;
 
@@ -23,7 +23,7 @@ const SMALL: usize = 48 * 48 * 256;
 const FEW: usize = 1 << 14;
 
 /// The type of the arithmetic: f64 for f64 data, else f32.
-trait Real: HostElement + PartialEq + Send + Sync + 'static {}
+trait Real: HostElement + Element + Send + Sync {}
 impl Real for f32 {}
 impl Real for f64 {}
 

@@ -19,8 +19,6 @@ pub use hip::hiprtc::{compile_for as hiprtc_compile_for, version as hiprtc_versi
 // Each driver uses a part of it.
 #[cfg_attr(not(all(feature = "driver-cuda", feature = "driver-opencl")), allow(dead_code))]
 pub(crate) mod loader;
-#[doc(hidden)]
-pub mod mock;
 #[cfg(feature = "driver-opencl")]
 pub(crate) mod opencl;
 pub(crate) mod shapes;
@@ -82,7 +80,6 @@ pub(crate) fn context_lost(code: u32) -> bool {
 }
 
 /// `GK_DIMS` in kernels: eight 64-bit numbers passed by value.
-#[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DimsArg(pub [i64; 8]);
 
@@ -98,7 +95,7 @@ impl Ptr {
 /// One kernel argument.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
-pub enum Arg {
+pub enum Arg<'a> {
     /// A pointer parameter (`GK_IN`, `GK_OUT`): memory plus a byte offset. CUDA and HIP pass the sum; OpenCL passes the object and the offset
     /// in bytes as a 64-bit integer. `None` is a null pointer.
     Mem(Option<(RawMem, u64)>),
@@ -112,12 +109,28 @@ pub enum Arg {
     F32(f32),
     /// `double`; only in units for f64
     F64(f64),
-    /// `gk_dims`
-    Dims(DimsArg),
+    /// A struct by value (`GK_BY_VALUE`, `GK_DIMS`): its bytes, with C's padding.
+    Struct(&'a [u8]),
+}
+
+impl Arg<'_> {
+    /// The bytes of a scalar or of a struct; none for memory, which each interface passes in its own way.
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            Arg::Mem(_) => &[],
+            Arg::I32(x) => bytemuck::bytes_of(x),
+            Arg::U32(x) => bytemuck::bytes_of(x),
+            Arg::I64(x) => bytemuck::bytes_of(x),
+            Arg::F32(x) => bytemuck::bytes_of(x),
+            Arg::F64(x) => bytemuck::bytes_of(x),
+            Arg::Struct(bytes) => bytes,
+        }
+    }
 }
 
 /// Geometry of a launch: blocks, and work-items per block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LaunchConfig {
     /// Blocks per axis.
     pub grid: [u32; 3],
@@ -125,8 +138,16 @@ pub struct LaunchConfig {
     pub block: [u32; 3],
 }
 
+impl LaunchConfig {
+    /// Blocks, and work-items per block.
+    pub const fn new(grid: [u32; 3], block: [u32; 3]) -> Self {
+        LaunchConfig { grid, block }
+    }
+}
+
 /// What [`Driver::compile`] is given.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct CompileUnit<'a> {
     /// Name for messages: file, dtype, defines.
     pub name: &'a str,
@@ -134,6 +155,20 @@ pub struct CompileUnit<'a> {
     pub source: &'a str,
     /// Additional options beyond the driver's own.
     pub options: &'a [String],
+}
+
+impl<'a> CompileUnit<'a> {
+    /// A unit without additional options.
+    pub const fn new(name: &'a str, source: &'a str) -> Self {
+        CompileUnit { name, source, options: &[] }
+    }
+
+    /// Sets the additional options.
+    #[must_use]
+    pub const fn options(mut self, options: &'a [String]) -> Self {
+        self.options = options;
+        self
+    }
 }
 
 /// One vendor API on one device. Object-safe; all handles are plain numbers, so that every method that takes one is `unsafe`. Methods may be
@@ -145,8 +180,14 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// Capabilities, read once at open.
     fn caps(&self) -> &Caps;
 
-    /// Name of the dialect whose header precedes every unit: `cuda`, `hip` or `opencl`.
+    /// Name of the dialect whose header precedes every unit: `cuda`, `hip`, `opencl`, or another for which the driver has a
+    /// [header](Driver::dialect_header).
     fn dialect(&self) -> &'static str;
+
+    /// The text of the dialect's header, for a language that is not among this crate's: it defines what `kernels/lint/dialect.h` does.
+    fn dialect_header(&self) -> Option<&str> {
+        None
+    }
 
     /// Compiler, its version and the options the driver always passes: part of the cache key.
     fn compiler_id(&self) -> String;
@@ -215,7 +256,7 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// # Safety
     /// `s` and `f` are of this driver and alive; `args` match the prototype of `f` in count, order and type; the kernel stays within the memory
     /// of its pointer arguments for all indices that it computes.
-    unsafe fn launch(&self, s: RawStream, f: RawFunction, cfg: &LaunchConfig, args: &[Arg]) -> Result<()>;
+    unsafe fn launch(&self, s: RawStream, f: RawFunction, cfg: &LaunchConfig, args: &[Arg<'_>]) -> Result<()>;
 
     /// Waits until the stream is idle; returns the first failure of its work.
     ///
@@ -267,6 +308,7 @@ pub trait Driver: Send + Sync + fmt::Debug {
 
 /// One matrix product for a vendor library, row-major: D [M, N] = alpha op(A) op(B) + beta C, then bias and activation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct BlasProblem {
     /// Rows of D.
     pub m: usize,
@@ -298,6 +340,7 @@ pub struct BlasProblem {
 
 /// Activations that vendor libraries fuse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum BlasAct {
     /// None.
     Identity,
@@ -309,7 +352,7 @@ pub enum BlasAct {
 
 /// Matrix products of a vendor library, loaded at run time.
 pub trait VendorBlas: Send + Sync {
-    /// The name under which the variant table and `TREFOIL_VARIANT` know it, e.g. `cublaslt`.
+    /// Its name, for messages.
     fn name(&self) -> &'static str;
 
     /// Whether the library takes this problem; the reason if not. Cheap after the first call of a problem.

@@ -76,7 +76,7 @@ impl Driver for ShapeDriver {
         Ok(RawFunction(self.handle()))
     }
 
-    unsafe fn launch(&self, _: RawStream, _: RawFunction, _: &LaunchConfig, _: &[Arg]) -> Result<()> {
+    unsafe fn launch(&self, _: RawStream, _: RawFunction, _: &LaunchConfig, _: &[Arg<'_>]) -> Result<()> {
         Ok(())
     }
 

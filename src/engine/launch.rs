@@ -45,7 +45,7 @@ impl Engine {
         dtype: DType,
         op: &'static str,
         grid: Grid,
-        args: &[Arg],
+        args: &[Arg<'_>],
     ) -> Result<()> {
         self.check_poison()?;
         debug_assert!(kernel.has_unit(dtype, op), "{} has no unit for {dtype} and {op:?}", kernel.entry);
@@ -59,7 +59,7 @@ impl Engine {
         let f = f?;
         // Held until the kernel is queued: its report must not be cleared with those of earlier ones.
         let mut may_report = f.code_at.map(|_| super::lock(&self.inner.may_report));
-        if let (Some(list), Some(Arg::I32(code))) = (&mut may_report, f.code_at.map(|at| args[at])) {
+        if let (Some(list), Some(&Arg::I32(code))) = (&mut may_report, f.code_at.map(|at| &args[at])) {
             if list.iter().all(|(c, _)| *c != code) {
                 list.push((code, index_error::now()));
             }
@@ -79,7 +79,7 @@ impl Engine {
     }
 
     /// Queues a kernel whose arguments fit it and whose outputs were noted.
-    pub(crate) fn enqueue(&self, f: RawFunction, name: &str, cfg: &LaunchConfig, args: &[Arg]) -> Result<()> {
+    pub(crate) fn enqueue(&self, f: RawFunction, name: &str, cfg: &LaunchConfig, args: &[Arg<'_>]) -> Result<()> {
         let (d, stream) = (&self.inner.device, self.inner.stream);
         d.counts.launches.fetch_add(1, Ordering::Relaxed);
         // SAFETY: the arguments are those of the prototype: of kernels of the table because their struct was made from it, of a user's because
@@ -261,7 +261,7 @@ pub(crate) fn dims(v: impl IntoIterator<Item = usize>) -> DimsArg {
 }
 
 /// The memory of a pointer argument.
-pub(crate) fn memory_of(arg: &Arg) -> Option<RawMem> {
+pub(crate) fn memory_of(arg: &Arg<'_>) -> Option<RawMem> {
     match arg {
         Arg::Mem(m) => m.map(|(memory, _)| memory),
         _ => None,

@@ -2,11 +2,13 @@
 
 pub(crate) mod blas;
 pub(crate) mod cache;
+mod include;
 pub(crate) mod launch;
 mod ops;
 pub(crate) mod plan;
 pub(crate) mod pool;
 pub(crate) mod program;
+pub(crate) mod walk;
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -46,6 +48,7 @@ struct Inner {
     reports_pending: AtomicBool,
     /// Uploaded argument tables, by content.
     tables: Mutex<launch::TableCache>,
+    choices: plan::Choices,
 }
 
 /// What all handles of a device share.
@@ -53,7 +56,6 @@ struct Device {
     driver: Arc<dyn Driver>,
     counts: Arc<Counts>,
     programs: program::Programs,
-    choices: plan::Choices,
     blas: blas::Trust,
     index_errors: IndexErrors,
     writes: WriteLog,
@@ -120,13 +122,12 @@ impl Engine {
             driver,
             counts: Arc::default(),
             programs: program::Programs::new(cache::DiskCache::from_env()),
-            choices: plan::Choices::from_env()?,
             blas: blas::Trust::default(),
             index_errors: IndexErrors::default(),
             writes: WriteLog::default(),
             sync_each: std::env::var("TREFOIL_SYNC").is_ok_and(|v| v != "0"),
         };
-        Engine::on(Arc::new(device), None)
+        Engine::on(Arc::new(device), None, plan::Choices::from_env()?)
     }
 
     /// An engine without a device: every operation checks its arguments as always, then computes nothing. Buffers take no memory and read
@@ -148,17 +149,17 @@ impl Engine {
             driver: Arc::new(ShapeDriver::new()),
             counts: Arc::default(),
             programs: program::Programs::new(cache::DiskCache::default()),
-            choices: plan::Choices::default(),
             blas: blas::Trust::default(),
             index_errors: IndexErrors::default(),
             writes: WriteLog::default(),
             sync_each: false,
         };
-        Engine::on(Arc::new(device), None).unwrap_or_else(|e| unreachable!("nothing can fail: {e}"))
+        Engine::on(Arc::new(device), None, plan::Choices::default())
+            .unwrap_or_else(|e| unreachable!("nothing can fail: {e}"))
     }
 
-    /// A handle of a device with a new stream, or with somebody else's.
-    fn on(device: Arc<Device>, adopted: Option<RawStream>) -> Result<Self> {
+    /// A handle of a device with a new stream, or with somebody else's, and with pins of variants.
+    fn on(device: Arc<Device>, adopted: Option<RawStream>, choices: plan::Choices) -> Result<Self> {
         let stream = adopted.map_or_else(|| device.driver.new_stream(), Ok)?;
         let stream_id = next_stream_id();
         let (driver, counts) = (device.driver.clone(), device.counts.clone());
@@ -179,6 +180,7 @@ impl Engine {
             may_report: Mutex::default(),
             reports_pending: AtomicBool::new(false),
             tables: Mutex::default(),
+            choices,
         };
         Ok(Engine { inner: Arc::new(inner) })
     }

@@ -41,26 +41,20 @@ pub(crate) trait Problem: Copy {
 
     /// The plan of the variant of this number, or why it does not apply.
     fn plan(&self, variant: usize, caps: &Caps) -> std::result::Result<Self::Plan, Reason>;
-}
 
-/// One way to run an operation whose conditions are closures over the engine.
-pub(crate) struct Alternative<'a> {
-    pub(crate) variant: Variant,
-    /// Whether it takes the problem, or why not.
-    pub(crate) applicable: &'a dyn Fn() -> std::result::Result<(), Reason>,
-}
-
-impl<'a> Alternative<'a> {
-    pub(crate) fn new(
-        name: &'static str,
-        source: &'static str,
-        applicable: &'a dyn Fn() -> std::result::Result<(), Reason>,
-    ) -> Self {
-        Alternative { variant: Variant { name, source }, applicable }
+    /// Whether a variant that applies is worth taking where none is pinned.
+    fn prefers(&self, _variant: usize, _caps: &Caps) -> bool {
+        true
     }
 }
 
-/// Pinned variants of a device, and the choices that are being recorded.
+/// The first variant that is worth taking and applies, and its plan.
+pub(crate) fn best<P: Problem>(problem: &P, caps: &Caps) -> Option<(usize, P::Plan)> {
+    let mut worth = (0..P::VARIANTS.len()).filter(|&v| problem.prefers(v, caps));
+    worth.find_map(|v| Some((v, problem.plan(v, caps).ok()?)))
+}
+
+/// Pinned variants of a handle, and the choices that are being recorded.
 #[derive(Debug, Default)]
 pub(crate) struct Choices {
     any_pin: AtomicBool,
@@ -88,6 +82,12 @@ impl Choices {
             }
         }
         Ok(choices)
+    }
+
+    /// The same pins for another handle.
+    pub(crate) fn fork(&self) -> Self {
+        let pins = self.pins.read().unwrap_or_else(|p| p.into_inner()).clone();
+        Choices { any_pin: AtomicBool::new(!pins.is_empty()), pins: RwLock::new(pins), ..Choices::default() }
     }
 
     /// Pins `op` to a variant, or frees it.
@@ -142,7 +142,7 @@ fn choice(
 ) -> Choice {
     let others = variants.iter().enumerate().filter(|(i, _)| *i != chosen);
     let rejected = others.map(|(i, v)| {
-        let why = why_not(i).unwrap_or_else(|| "another variant is preferred".into());
+        let why = why_not(i).unwrap_or_else(|| Choice::PREFERRED.into());
         (v.name.to_string(), why.into_owned())
     });
     Choice {
@@ -156,13 +156,11 @@ fn choice(
 impl Engine {
     /// The plan for a problem of `op`: that of the pinned variant, else of the first that applies. `Unsupported` where a pinned variant does not.
     pub(crate) fn plan<P: Problem>(&self, op: &'static str, problem: &P) -> Result<P::Plan> {
-        let choices = &self.inner.device.choices;
+        let choices = &self.inner.choices;
         let caps = self.device_caps();
         let names = || P::VARIANTS.iter().map(|v| v.name).collect();
         let (at, plan) = match choices.pinned(op, names) {
-            None => (0..P::VARIANTS.len())
-                .find_map(|v| Some((v, problem.plan(v, caps).ok()?)))
-                .ok_or_else(|| self.no_variant(op, "no variant applies".into()))?,
+            None => best(problem, caps).ok_or_else(|| self.no_variant(op, "no variant applies".into()))?,
             Some(at) => {
                 let at = at.map_err(|why| self.no_variant(op, why))?;
                 let pinned =
@@ -178,11 +176,12 @@ impl Engine {
     pub(crate) fn explain_problem<P: Problem>(&self, op: &'static str, problem: &P) -> Result<Choice> {
         let caps = self.device_caps();
         let names = || P::VARIANTS.iter().map(|v| v.name).collect();
-        let at = match self.inner.device.choices.pinned(op, names) {
+        let at = match self.inner.choices.pinned(op, names) {
             Some(at) => at.map_err(|why| self.no_variant(op, why))?,
-            None => (0..P::VARIANTS.len())
-                .find(|&v| problem.plan(v, caps).is_ok())
-                .ok_or_else(|| self.no_variant(op, "no variant applies".into()))?,
+            None => match best(problem, caps) {
+                Some((at, _)) => at,
+                None => return Err(self.no_variant(op, "no variant applies".into())),
+            },
         };
         Ok(choice(op, at, P::VARIANTS, |v| problem.plan(v, caps).err()))
     }
@@ -191,39 +190,10 @@ impl Engine {
         GpuError::Unsupported { op, device: self.device_caps().id, why: why.into() }
     }
 
-    /// Number of the alternative that runs: the pinned one, else the first that applies.
-    pub(crate) fn choose(&self, op: &'static str, alternatives: &[Alternative<'_>]) -> Result<usize> {
-        let choices = &self.inner.device.choices;
-        let at = match choices.pinned(op, || alternatives.iter().map(|c| c.variant.name).collect()) {
-            Some(at) => {
-                let at = at.map_err(|why| self.no_variant(op, why))?;
-                let name = alternatives[at].variant.name;
-                let pinned =
-                    |why| self.no_variant(op, format!("the pinned variant `{name}` does not apply: {why}"));
-                (alternatives[at].applicable)().map_err(pinned)?;
-                at
-            }
-            None => alternatives
-                .iter()
-                .position(|c| (c.applicable)().is_ok())
-                .ok_or_else(|| self.no_variant(op, "no variant applies".into()))?,
-        };
-        choices.made(|| Self::choice_of(op, at, alternatives));
-        Ok(at)
-    }
-
-    /// The decision of [`Engine::choose`] in words.
-    pub(crate) fn explain_choice(
-        &self,
-        op: &'static str,
-        alternatives: &[Alternative<'_>],
-    ) -> Result<Choice> {
-        Ok(Self::choice_of(op, self.choose(op, alternatives)?, alternatives))
-    }
-
-    fn choice_of(op: &'static str, at: usize, alternatives: &[Alternative<'_>]) -> Choice {
-        let variants: Vec<Variant> = alternatives.iter().map(|c| c.variant).collect();
-        choice(op, at, &variants, |i| (alternatives[i].applicable)().err())
+    /// Whether no pin keeps `op` from the variant of this number.
+    pub(crate) fn may_take<P: Problem>(&self, op: &'static str, variant: usize) -> bool {
+        let names = || P::VARIANTS.iter().map(|v| v.name).collect();
+        self.inner.choices.pinned(op, names).is_none_or(|at| at == Ok(variant))
     }
 
     /// What [`CoreOps::explain`](crate::ops::core::CoreOps::explain) answers: the decision for a typical problem of an operation with variants, else
@@ -236,6 +206,46 @@ impl Engine {
                 return self.explain_conv(info.name);
             }
             "softmax" | "softmax_bwd" => return self.explain_softmax(info.name),
+            "row_norm" | "group_norm" | "instance_norm" | "batch_norm" | "row_norm_bwd"
+            | "group_norm_bwd" | "batch_norm_bwd" => return self.explain_norm(info.name),
+            "l2_normalize" | "l2_normalize_bwd" => return self.explain_l2(info.name),
+            "cross_entropy" | "cross_entropy_bwd" | "row_loss" | "row_loss_bwd" => {
+                return self.explain_loss(info.name);
+            }
+            "cumsum" | "segment_reduce" | "segment_reduce_bwd" => return self.explain_scan(info.name),
+            "sort" | "topk" => return self.explain_sort(info.name),
+            "reduce" | "reduce_bwd" | "arg_reduce" | "mean_var" | "min_max" | "dot" | "sum_to_shape" => {
+                return self.explain_reduce(info.name);
+            }
+            "max_pool" | "max_pool_bwd" | "avg_pool" | "avg_pool_bwd" => return self.explain_pool(info.name),
+            "unary" | "unary_bwd" | "activation" | "activation_bwd" | "binary" | "binary_bwd" => {
+                return self.explain_elementwise(info.name);
+            }
+            "prelu_bwd" => return self.explain_prelu(info.name),
+            "attention" | "attention_bwd" => return self.explain_attention(info.name),
+            "strided_copy" | "concat" | "fill" => return self.explain_shape(info.name),
+            "embedding" | "embedding_bwd" => return self.explain_embedding(info.name),
+            "sym_normalize"
+            | "spmm"
+            | "spmm_bwd"
+            | "message_passing"
+            | "message_passing_bwd"
+            | "sddmm_bwd"
+            | "group_reduce"
+            | "group_reduce_bwd"
+            | "edge_softmax"
+            | "edge_softmax_bwd"
+            | "gat"
+            | "gat_bwd"
+            | "mesh_conv_bwd" => return self.explain_graph(info.name),
+            "gemm_quantized" => return self.explain_quantized(info.name),
+            "optimizer_step"
+            | "optimizer_step_packed"
+            | "adaptive_step"
+            | "clip_grad_norm"
+            | "clip_grad_value"
+            | "unscale_grads" => return self.explain_optimizer(info.name),
+            "interpolate" | "interpolate_bwd" => return self.explain_interpolate(info.name),
             _ => {}
         }
         let files: std::collections::BTreeSet<_> =

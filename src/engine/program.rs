@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, RwLock};
 use rustc_hash::FxHashMap;
 
 use super::cache::DiskCache;
+use super::include::{Line, flatten};
 use super::lock;
 use crate::driver::{CompileUnit, Driver, RawFunction, RawModule};
 use crate::dtype::DType;
@@ -50,46 +51,62 @@ pub(crate) fn header(dtype: DType, op: &str) -> String {
     s
 }
 
+/// The language of a driver: the name of its dialect, and the dialect's header where the driver brings one.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Dialect<'a> {
+    name: &'a str,
+    header: Option<&'a str>,
+}
+
+impl<'a> Dialect<'a> {
+    /// A dialect of `kernels/`.
+    pub(crate) fn named(name: &'a str) -> Self {
+        Dialect { name, header: None }
+    }
+
+    pub(crate) fn of(driver: &'a dyn Driver) -> Self {
+        Dialect { name: driver.dialect(), header: driver.dialect_header() }
+    }
+}
+
 /// Puts header, dialect, prelude and `body` (named `file` in messages) together and resolves includes.
 pub(crate) fn assemble_text(
     dtype: DType,
     op: &str,
-    dialect: &str,
+    dialect: Dialect<'_>,
     file: &str,
     body: &str,
 ) -> std::result::Result<String, String> {
+    let dialect_file = format!("{}/dialect.h", dialect.name);
     let root = format!(
-        "{}#include \"{dialect}/dialect.h\"\n#include \"common/prelude/prelude.h\"\n#include \"{file}\"\n",
+        "{}#include \"{dialect_file}\"\n#include \"common/prelude/prelude.h\"\n#include \"{file}\"\n",
         header(dtype, op)
     );
-    let fail = |e: std::io::Error| format!("{file}: {e}");
-    let mut fs = ocl_include::source::Mem::new();
-    for (path, text) in crate::spec::kernels::SOURCES.iter().filter(|(p, _)| *p != file) {
-        fs.add_file(path, (*text).to_string()).map_err(fail)?;
-    }
-    fs.add_file(&file, body.to_string()).map_err(fail)?;
-    fs.add_file(&"unit", root).map_err(fail)?;
-    let parser = ocl_include::Parser::builder().add_source(fs).build();
-    let (flat, index) = parser.parse(std::path::Path::new("unit")).map_err(fail)?.collect();
+    let read = |path: &str| match path {
+        "unit" => Some(root.as_str()),
+        _ if path == file => Some(body),
+        _ if path == dialect_file && dialect.header.is_some() => dialect.header,
+        _ => text(path).ok(),
+    };
+    let mut lines = vec![];
+    flatten("unit", &read, 0, &mut lines).map_err(|e| format!("{file}: {e}"))?;
     // `#line` where the origin jumps, so that compilers name the real file and line.
-    let mut out = String::with_capacity(flat.len() + 256);
+    let mut out = String::new();
     let mut expected = None;
-    for (i, line) in flat.lines().enumerate() {
-        let origin = index.search(i);
-        if origin != expected
-            && let Some((path, at)) = &origin
-        {
-            out += &format!("#line {} \"kernels/{}\"\n", at + 1, path.display());
+    for Line { text, file, number } in lines {
+        let origin = Some((file.clone(), number));
+        if origin != expected {
+            out += &format!("#line {number} \"kernels/{file}\"\n");
         }
-        expected = origin.map(|(p, n)| (p, n + 1));
-        out += line;
+        expected = Some((file, number + 1));
+        out += text;
         out.push('\n');
     }
     Ok(out)
 }
 
 /// The complete text of a table unit.
-pub(crate) fn assemble(unit: &Unit, dialect: &str) -> std::result::Result<String, String> {
+pub(crate) fn assemble(unit: &Unit, dialect: Dialect<'_>) -> std::result::Result<String, String> {
     let file = format!("common/{}", unit.file);
     assemble_text(unit.dtype, unit.op, dialect, &file, text(&file)?)
 }
@@ -255,7 +272,7 @@ struct Text {
 
 impl Text {
     fn of(unit: &Unit, driver: &dyn Driver) -> Result<Self> {
-        let source = assemble(unit, driver.dialect()).map_err(|e| GpuError::Config(e.into()))?;
+        let source = assemble(unit, Dialect::of(driver)).map_err(|e| GpuError::Config(e.into()))?;
         Ok(Text { name: unit.to_string(), source })
     }
 
@@ -274,7 +291,7 @@ mod tests {
     fn every_unit_assembles_in_every_dialect() {
         for unit in crate::spec::all_units() {
             for dialect in ["cuda", "hip", "opencl", "lint"] {
-                let t = assemble(&unit, dialect).unwrap();
+                let t = assemble(&unit, Dialect::named(dialect)).unwrap();
                 assert!(t.contains("GK_DTYPE") && !t.contains("#include \""), "{unit} {dialect}");
             }
         }

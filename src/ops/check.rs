@@ -101,8 +101,9 @@ fn output(
         let got = format!("shape {:?} strides {:?}", out.shape(), out.layout().strides());
         return Err(GpuError::invalid(op, arg, "an output whose elements are distinct", got));
     }
+    let y = out.as_view();
     for (name, v) in inputs {
-        if overlap(&out.as_view(), v)
+        if overlap(&y, v)
             && !(same_allowed && out.layout() == v.layout() && out.dtype() == v.dtype())
         {
             let expected = format!("memory apart from `{name}`");
@@ -114,12 +115,15 @@ fn output(
 
 /// Whether two views can share a byte. Views of one array that interleave (the parts of a packed projection, say) do not.
 pub(crate) fn overlap(a: &View<'_>, b: &View<'_>) -> bool {
+    if a.block().id() != b.block().id() {
+        return false;
+    }
     let span = |v: &View<'_>| {
         let r = v.layout().span();
         (r.start * v.dtype().size(), r.end * v.dtype().size())
     };
     let ((a0, a1), (b0, b1)) = (span(a), span(b));
-    a.block().id() == b.block().id() && a0 < b1 && b0 < a1 && !interleave(a, b)
+    a0 < b1 && b0 < a1 && !interleave(a, b)
 }
 
 /// Whether two views of equal shape and strides are known to have no element in common.

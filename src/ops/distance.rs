@@ -40,36 +40,40 @@ impl Similarity {
     }
 }
 
-/// Operands of [`DistanceOps::cdist_bwd`].
-#[derive(Debug)]
-pub struct CdistBwd<'a> {
-    /// Upstream gradient [.., P, R].
-    pub dy: View<'a>,
-    /// Forward's first vectors [.., P, M].
-    pub a: View<'a>,
-    /// Forward's second vectors [.., R, M].
-    pub b: View<'a>,
-    /// Forward's result.
-    pub y: View<'a>,
-    /// Gradient of the first vectors.
-    pub da: Option<GradMut<'a>>,
-    /// Gradient of the second vectors.
-    pub db: Option<GradMut<'a>>,
+io_struct! {
+    /// Operands of [`DistanceOps::cdist_bwd`].
+    #[derive(Debug)]
+    pub struct CdistBwd<'a> {
+        /// Upstream gradient [.., P, R].
+        pub dy: View<'a>,
+        /// Forward's first vectors [.., P, M].
+        pub a: View<'a>,
+        /// Forward's second vectors [.., R, M].
+        pub b: View<'a>,
+        /// Forward's result.
+        pub y: View<'a>,
+        /// Gradient of the first vectors.
+        pub da: Option<GradMut<'a>>,
+        /// Gradient of the second vectors.
+        pub db: Option<GradMut<'a>>,
+    }
 }
 
-/// Operands of [`DistanceOps::similarity_bwd`].
-#[derive(Debug)]
-pub struct SimilarityBwd<'a> {
-    /// Upstream gradient, shape of the forward's result.
-    pub dy: View<'a>,
-    /// Forward's first vectors.
-    pub a: View<'a>,
-    /// Forward's second vectors.
-    pub b: View<'a>,
-    /// Gradient of the first vectors.
-    pub da: Option<GradMut<'a>>,
-    /// Gradient of the second vectors.
-    pub db: Option<GradMut<'a>>,
+io_struct! {
+    /// Operands of [`DistanceOps::similarity_bwd`].
+    #[derive(Debug)]
+    pub struct SimilarityBwd<'a> {
+        /// Upstream gradient, shape of the forward's result.
+        pub dy: View<'a>,
+        /// Forward's first vectors.
+        pub a: View<'a>,
+        /// Forward's second vectors.
+        pub b: View<'a>,
+        /// Gradient of the first vectors.
+        pub da: Option<GradMut<'a>>,
+        /// Gradient of the second vectors.
+        pub db: Option<GradMut<'a>>,
+    }
 }
 
 op_family! {

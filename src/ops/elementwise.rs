@@ -276,38 +276,42 @@ pub enum Ternary {
     Clamp,
 }
 
-/// Operands of [`ElementwiseOps::binary_bwd`].
-#[derive(Debug)]
-pub struct BinaryBwd<'a> {
-    /// Upstream gradient, shape of the result.
-    pub dy: View<'a>,
-    /// First operand as given to the forward.
-    pub a: View<'a>,
-    /// Second operand as given to the forward.
-    pub b: View<'a>,
-    /// Gradient of `a`, shape of `a`.
-    pub da: Option<GradMut<'a>>,
-    /// Gradient of `b`, shape of `b`.
-    pub db: Option<GradMut<'a>>,
+io_struct! {
+    /// Operands of [`ElementwiseOps::binary_bwd`].
+    #[derive(Debug)]
+    pub struct BinaryBwd<'a> {
+        /// Upstream gradient, shape of the result.
+        pub dy: View<'a>,
+        /// First operand as given to the forward.
+        pub a: View<'a>,
+        /// Second operand as given to the forward.
+        pub b: View<'a>,
+        /// Gradient of `a`, shape of `a`.
+        pub da: Option<GradMut<'a>>,
+        /// Gradient of `b`, shape of `b`.
+        pub db: Option<GradMut<'a>>,
+    }
 }
 
-/// Operands of [`ElementwiseOps::ternary_bwd`].
-#[derive(Debug)]
-pub struct TernaryBwd<'a> {
-    /// Upstream gradient, shape of the result.
-    pub dy: View<'a>,
-    /// First operand as given to the forward.
-    pub a: View<'a>,
-    /// Second operand as given to the forward.
-    pub b: View<'a>,
-    /// Third operand as given to the forward.
-    pub c: View<'a>,
-    /// Gradient of `a` (`None` for `Where`, whose `a` is a mask).
-    pub da: Option<GradMut<'a>>,
-    /// Gradient of `b`.
-    pub db: Option<GradMut<'a>>,
-    /// Gradient of `c`.
-    pub dc: Option<GradMut<'a>>,
+io_struct! {
+    /// Operands of [`ElementwiseOps::ternary_bwd`].
+    #[derive(Debug)]
+    pub struct TernaryBwd<'a> {
+        /// Upstream gradient, shape of the result.
+        pub dy: View<'a>,
+        /// First operand as given to the forward.
+        pub a: View<'a>,
+        /// Second operand as given to the forward.
+        pub b: View<'a>,
+        /// Third operand as given to the forward.
+        pub c: View<'a>,
+        /// Gradient of `a` (`None` for `Where`, whose `a` is a mask).
+        pub da: Option<GradMut<'a>>,
+        /// Gradient of `b`.
+        pub db: Option<GradMut<'a>>,
+        /// Gradient of `c`.
+        pub dc: Option<GradMut<'a>>,
+    }
 }
 
 op_family! {

@@ -19,6 +19,7 @@ pub enum Precision {
 
 /// Which axis of the result a vector belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum GemmAxis {
     /// One value per column: `[N]`.
     #[default]
@@ -104,54 +105,51 @@ impl Default for Gemm {
     }
 }
 
-/// Operands of [`GemmOps::gemm`]. A, B, C, Y are rank 2, or rank 3 with a leading batch axis (a batch stride of 0 repeats an operand).
-/// Rows may have any strides. A, B and the vectors share a dtype; Y and C share a dtype, which is that of A or f32.
-#[derive(Debug)]
-pub struct GemmIo<'a> {
-    /// [M, K], or [K, M] with `trans_a`.
-    pub a: View<'a>,
-    /// [K, N], or [N, K] with `trans_b`.
-    pub b: View<'a>,
-    /// [M, N], read if beta is not 0. May be `y` itself.
-    pub c: Option<View<'a>>,
-    /// `[N]` or `[M]` by `bias_axis`.
-    pub bias: Option<View<'a>>,
-    /// Added before the activation, Y's shape.
-    pub residual: Option<View<'a>>,
-    /// `[N]` or `[M]` by `scale_axis`.
-    pub scale: Option<View<'a>>,
-    /// [M, N].
-    pub y: ViewMut<'a>,
-    /// Second output: the value before the activation, Y's shape and dtype.
-    pub z: Option<ViewMut<'a>>,
-    /// Column sums of Y `[N]` (over batches too).
-    pub colsum: Option<ViewMut<'a>>,
-}
-
-impl<'a> GemmIo<'a> {
-    /// Only the product.
-    pub fn new(a: View<'a>, b: View<'a>, y: ViewMut<'a>) -> Self {
-        GemmIo { a, b, c: None, bias: None, residual: None, scale: None, y, z: None, colsum: None }
+io_struct! {
+    /// Operands of [`GemmOps::gemm`]. A, B, C, Y are rank 2, or rank 3 with a leading batch axis (a batch stride of 0 repeats an operand).
+    /// Rows may have any strides. A, B and the vectors share a dtype; Y and C share a dtype, which is that of A or f32.
+    #[derive(Debug)]
+    pub struct GemmIo<'a> {
+        /// [M, K], or [K, M] with `trans_a`.
+        pub a: View<'a>,
+        /// [K, N], or [N, K] with `trans_b`.
+        pub b: View<'a>,
+        /// [M, N], read if beta is not 0. May be `y` itself.
+        pub c: Option<View<'a>>,
+        /// `[N]` or `[M]` by `bias_axis`.
+        pub bias: Option<View<'a>>,
+        /// Added before the activation, Y's shape.
+        pub residual: Option<View<'a>>,
+        /// `[N]` or `[M]` by `scale_axis`.
+        pub scale: Option<View<'a>>,
+        /// [M, N].
+        pub y: ViewMut<'a>,
+        /// Second output: the value before the activation, Y's shape and dtype.
+        pub z: Option<ViewMut<'a>>,
+        /// Column sums of Y `[N]` (over batches too).
+        pub colsum: Option<ViewMut<'a>>,
     }
 }
 
-/// Operands of [`GemmOps::gemm_bwd`].
-#[derive(Debug)]
-pub struct GemmBwd<'a> {
-    /// Upstream gradient [M, N].
-    pub dy: View<'a>,
-    /// Forward's A.
-    pub a: View<'a>,
-    /// Forward's B.
-    pub b: View<'a>,
-    /// What the activation's backward reads: Y for Relu, Sigmoid and Tanh, Z for the others; `None` for Identity.
-    pub saved: Option<View<'a>>,
-    /// Gradient of A, in its stored layout.
-    pub da: Option<GradMut<'a>>,
-    /// Gradient of B, in its stored layout (summed over a batch that B repeats).
-    pub db: Option<GradMut<'a>>,
-    /// Gradient of the bias, `[N]` or `[M]` by `bias_axis`.
-    pub dbias: Option<GradMut<'a>>,
+io_struct! {
+    /// Operands of [`GemmOps::gemm_bwd`].
+    #[derive(Debug)]
+    pub struct GemmBwd<'a> {
+        /// Upstream gradient [M, N].
+        pub dy: View<'a>,
+        /// Forward's A.
+        pub a: View<'a>,
+        /// Forward's B.
+        pub b: View<'a>,
+        /// What the activation's backward reads: Y for Relu, Sigmoid and Tanh, Z for the others; `None` for Identity.
+        pub saved: Option<View<'a>>,
+        /// Gradient of A, in its stored layout.
+        pub da: Option<GradMut<'a>>,
+        /// Gradient of B, in its stored layout (summed over a batch that B repeats).
+        pub db: Option<GradMut<'a>>,
+        /// Gradient of the bias, `[N]` or `[M]` by `bias_axis`.
+        pub dbias: Option<GradMut<'a>>,
+    }
 }
 
 op_family! {
@@ -172,7 +170,7 @@ op_family! {
 }
 
 /// Batches, rows, columns and products per element of a checked product.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Extents {
     pub(crate) batch: usize,
     pub(crate) m: usize,

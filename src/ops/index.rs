@@ -23,23 +23,25 @@ pub enum ScatterReduce {
     Amin,
 }
 
-/// Operands of [`IndexOps::scatter_reduce_bwd`].
-#[derive(Debug)]
-pub struct ScatterReduceBwd<'a> {
-    /// Upstream gradient, x's shape.
-    pub dy: View<'a>,
-    /// Forward's base.
-    pub x: View<'a>,
-    /// Forward's indices.
-    pub index: View<'a>,
-    /// Forward's source, shape of `index`.
-    pub src: View<'a>,
-    /// Forward's result.
-    pub y: View<'a>,
-    /// Gradient of the base.
-    pub dx: Option<GradMut<'a>>,
-    /// Gradient of the source.
-    pub dsrc: Option<GradMut<'a>>,
+io_struct! {
+    /// Operands of [`IndexOps::scatter_reduce_bwd`].
+    #[derive(Debug)]
+    pub struct ScatterReduceBwd<'a> {
+        /// Upstream gradient, x's shape.
+        pub dy: View<'a>,
+        /// Forward's base.
+        pub x: View<'a>,
+        /// Forward's indices.
+        pub index: View<'a>,
+        /// Forward's source, shape of `index`.
+        pub src: View<'a>,
+        /// Forward's result.
+        pub y: View<'a>,
+        /// Gradient of the base.
+        pub dx: Option<GradMut<'a>>,
+        /// Gradient of the source.
+        pub dsrc: Option<GradMut<'a>>,
+    }
 }
 
 op_family! {

@@ -79,42 +79,46 @@ impl Default for LinearCrossEntropy {
     }
 }
 
-/// Operands of [`LanguageModelOps::fused_linear_cross_entropy`]; contiguous.
-#[derive(Debug)]
-pub struct LinearCrossEntropyFwd<'a> {
-    /// Hidden states [N, D].
-    pub h: View<'a>,
-    /// Weights [V, D].
-    pub w: View<'a>,
-    /// Bias `[V]`.
-    pub b: Option<View<'a>>,
-    /// Class ids `[N]` (i32, i64), or probabilities [N, V] of h's dtype.
-    pub target: View<'a>,
-    /// f32 scalar, or `[N]` in h's dtype for `Reduction::None`.
-    pub loss: ViewMut<'a>,
-    /// ln sum e^z over the (capped) logits, f32 `[N]`.
-    pub lse: Option<ViewMut<'a>>,
+io_struct! {
+    /// Operands of [`LanguageModelOps::fused_linear_cross_entropy`]; contiguous.
+    #[derive(Debug)]
+    pub struct LinearCrossEntropyFwd<'a> {
+        /// Hidden states [N, D].
+        pub h: View<'a>,
+        /// Weights [V, D].
+        pub w: View<'a>,
+        /// Bias `[V]`.
+        pub b: Option<View<'a>>,
+        /// Class ids `[N]` (i32, i64), or probabilities [N, V] of h's dtype.
+        pub target: View<'a>,
+        /// f32 scalar, or `[N]` in h's dtype for `Reduction::None`.
+        pub loss: ViewMut<'a>,
+        /// ln sum e^z over the (capped) logits, f32 `[N]`.
+        pub lse: Option<ViewMut<'a>>,
+    }
 }
 
-/// Operands of [`LanguageModelOps::fused_linear_cross_entropy_bwd`]; contiguous.
-#[derive(Debug)]
-pub struct LinearCrossEntropyBwd<'a> {
-    /// Upstream gradient: one element (f32 or h's dtype), or `[N]` for `Reduction::None`.
-    pub gy: View<'a>,
-    /// Forward's hidden states.
-    pub h: View<'a>,
-    /// Forward's weights.
-    pub w: View<'a>,
-    /// Forward's bias.
-    pub b: Option<View<'a>>,
-    /// Forward's target.
-    pub target: View<'a>,
-    /// Gradient of the hidden states.
-    pub dh: Option<GradMut<'a>>,
-    /// Gradient of the weights.
-    pub dw: Option<GradMut<'a>>,
-    /// Gradient of the bias.
-    pub db: Option<GradMut<'a>>,
+io_struct! {
+    /// Operands of [`LanguageModelOps::fused_linear_cross_entropy_bwd`]; contiguous.
+    #[derive(Debug)]
+    pub struct LinearCrossEntropyBwd<'a> {
+        /// Upstream gradient: one element (f32 or h's dtype), or `[N]` for `Reduction::None`.
+        pub gy: View<'a>,
+        /// Forward's hidden states.
+        pub h: View<'a>,
+        /// Forward's weights.
+        pub w: View<'a>,
+        /// Forward's bias.
+        pub b: Option<View<'a>>,
+        /// Forward's target.
+        pub target: View<'a>,
+        /// Gradient of the hidden states.
+        pub dh: Option<GradMut<'a>>,
+        /// Gradient of the weights.
+        pub dw: Option<GradMut<'a>>,
+        /// Gradient of the bias.
+        pub db: Option<GradMut<'a>>,
+    }
 }
 
 op_family! {

@@ -19,11 +19,16 @@
 
 /// One operation of a family, as declared by its trait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct OpInfo {
     /// Method name.
     pub name: &'static str,
     /// Family.
     pub family: Family,
+    /// The trait that declares it.
+    pub trait_name: &'static str,
+    /// Path of the module that declares it: `trefoil::ops::softmax`.
+    pub module: &'static str,
 }
 
 /// Declares a family trait, its table of [`OpInfo`] rows and the forwarding to `Arc` and `Box`, from one list of methods; `[unsafe]` precedes
@@ -42,7 +47,12 @@ macro_rules! op_family {
 
         #[doc = concat!("The operations of [`", stringify!($tr), "`].")]
         pub const $table: &[$crate::ops::OpInfo] = &[
-            $( $crate::ops::OpInfo { name: stringify!($name), family: $crate::ops::Family::$family }, )*
+            $( $crate::ops::OpInfo {
+                name: stringify!($name),
+                family: $crate::ops::Family::$family,
+                trait_name: stringify!($tr),
+                module: module_path!(),
+            }, )*
         ];
 
         impl<T: ?Sized + $tr> $tr for std::sync::Arc<T> {
@@ -53,7 +63,7 @@ macro_rules! op_family {
             // SAFETY: as above.
             $( $($unsafe)? fn $name(&self $(, $arg: $ty)*) $(-> $ret)? { $($unsafe)? { (**self).$name($($arg),*) } } )*
         }
-        impl<T: $tr> $tr for $crate::ops::Recorder<T> {
+        impl<T: $tr> $tr for $crate::testing::Recorder<T> {
             $( $($unsafe)? fn $name(&self $(, $arg: $ty)*) $(-> $ret)? {
                 self.note(stringify!($name));
                 // SAFETY: as above.
@@ -63,30 +73,9 @@ macro_rules! op_family {
     };
 }
 
-/// A backend that writes down which operations are called on it and passes them on. For tests that prove what a composition uses.
-#[derive(Debug, Default)]
-pub struct Recorder<T> {
-    inner: T,
-    called: std::sync::Mutex<std::collections::BTreeSet<&'static str>>,
-}
-
-impl<T> Recorder<T> {
-    /// Records what is called on `inner`.
-    pub fn new(inner: T) -> Self {
-        Recorder { inner, called: std::sync::Mutex::default() }
-    }
-
-    /// Names of the operations called since the last question.
-    pub fn take(&self) -> std::collections::BTreeSet<&'static str> {
-        std::mem::take(&mut *self.called.lock().unwrap_or_else(|p| p.into_inner()))
-    }
-
-    fn note(&self, name: &'static str) {
-        self.called.lock().unwrap_or_else(|p| p.into_inner()).insert(name);
-    }
-}
-
 pub(crate) mod check;
+#[macro_use]
+mod io_struct;
 
 /// Declares, from one list of families, their modules, [`Family`], [`all_ops`] and the traits that [`IGpuBackend`] bundles.
 ///

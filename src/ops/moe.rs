@@ -7,6 +7,7 @@ use crate::ops::check;
 
 /// How a router scores experts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum RouterScore {
     /// Softmax over the experts.
     #[default]
@@ -50,38 +51,42 @@ impl Default for MoeRouter {
     }
 }
 
-/// Operands of [`LanguageModelOps::moe_router`]; contiguous. Assignment t * k + j is choice j of token t.
-#[derive(Debug)]
-pub struct MoeRouterIo<'a> {
-    /// Logits [T, E].
-    pub logits: View<'a>,
-    /// Chosen scores [T, k], the logits' dtype.
-    pub weights: ViewMut<'a>,
-    /// Chosen experts i32 [T, k], by falling score; of equal ones the lower number first.
-    pub ids: ViewMut<'a>,
-    /// Assignments per expert, i32 `[E]`.
-    pub counts: ViewMut<'a>,
-    /// Where each expert's assignments begin, i32 [E+1] (what `gemm_ragged` takes).
-    pub offsets: ViewMut<'a>,
-    /// Assignments by expert, i32 \[T*k\]; equal experts in rising order.
-    pub perm: ViewMut<'a>,
+io_struct! {
+    /// Operands of [`LanguageModelOps::moe_router`]; contiguous. Assignment t * k + j is choice j of token t.
+    #[derive(Debug)]
+    pub struct MoeRouterIo<'a> {
+        /// Logits [T, E].
+        pub logits: View<'a>,
+        /// Chosen scores [T, k], the logits' dtype.
+        pub weights: ViewMut<'a>,
+        /// Chosen experts i32 [T, k], by falling score; of equal ones the lower number first.
+        pub ids: ViewMut<'a>,
+        /// Assignments per expert, i32 `[E]`.
+        pub counts: ViewMut<'a>,
+        /// Where each expert's assignments begin, i32 [E+1] (what `gemm_ragged` takes).
+        pub offsets: ViewMut<'a>,
+        /// Assignments by expert, i32 \[T*k\]; equal experts in rising order.
+        pub perm: ViewMut<'a>,
+    }
 }
 
-/// Operands of [`LanguageModelOps::moe_unpermute_bwd`]; contiguous.
-#[derive(Debug)]
-pub struct MoeUnpermuteBwd<'a> {
-    /// Upstream gradient [T, D].
-    pub dy: View<'a>,
-    /// Forward's rows [T*k, D].
-    pub x: View<'a>,
-    /// Forward's order.
-    pub perm: View<'a>,
-    /// Forward's weights [T, k].
-    pub weights: View<'a>,
-    /// Gradient of the rows.
-    pub dx: Option<GradMut<'a>>,
-    /// Gradient of the weights.
-    pub dweights: Option<GradMut<'a>>,
+io_struct! {
+    /// Operands of [`LanguageModelOps::moe_unpermute_bwd`]; contiguous.
+    #[derive(Debug)]
+    pub struct MoeUnpermuteBwd<'a> {
+        /// Upstream gradient [T, D].
+        pub dy: View<'a>,
+        /// Forward's rows [T*k, D].
+        pub x: View<'a>,
+        /// Forward's order.
+        pub perm: View<'a>,
+        /// Forward's weights [T, k].
+        pub weights: View<'a>,
+        /// Gradient of the rows.
+        pub dx: Option<GradMut<'a>>,
+        /// Gradient of the weights.
+        pub dweights: Option<GradMut<'a>>,
+    }
 }
 
 op_family! {

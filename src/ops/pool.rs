@@ -190,7 +190,7 @@ op_family! {
 const LARGEST: usize = 1 << 30;
 
 /// A checked pooling over three spatial axes; those that are missing come first and have size 1.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct PoolGeometry {
     /// Number of (n, c).
     pub(crate) planes: usize,

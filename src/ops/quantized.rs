@@ -29,6 +29,7 @@ pub enum QuantWeight<'a> {
 
 /// The 8-bit floating-point formats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Fp8 {
     /// 4 bits of exponent, 3 of mantissa; no infinities, NaN is 7f and ff.
     E4m3,
@@ -36,40 +37,44 @@ pub enum Fp8 {
     E5m2,
 }
 
-/// Operands of [`GemmOps::gemm_fp8`](super::GemmOps::gemm_fp8). Scales are f32.
-#[derive(Debug)]
-pub struct GemmFp8<'a> {
-    /// Bit patterns [M, K], u8.
-    pub a: View<'a>,
-    /// Bit patterns [N, K], u8.
-    pub b: View<'a>,
-    /// Format of `a`.
-    pub fmt_a: Fp8,
-    /// Format of `b`.
-    pub fmt_b: Fp8,
-    /// One element, `[M]`, or with `block` [M, K/block].
-    pub scale_a: View<'a>,
-    /// One element, `[N]`, or with `block` [N/block, K/block].
-    pub scale_b: View<'a>,
-    /// Products per scale, and rows of `b` per scale; divides K and N.
-    pub block: Option<usize>,
-    /// [M, N], f32.
-    pub y: ViewMut<'a>,
+io_struct! {
+    /// Operands of [`GemmOps::gemm_fp8`](super::GemmOps::gemm_fp8). Scales are f32.
+    #[derive(Debug)]
+    pub struct GemmFp8<'a> {
+        /// Bit patterns [M, K], u8.
+        pub a: View<'a>,
+        /// Bit patterns [N, K], u8.
+        pub b: View<'a>,
+        /// Format of `a`.
+        pub fmt_a: Fp8,
+        /// Format of `b`.
+        pub fmt_b: Fp8,
+        /// One element, `[M]`, or with `block` [M, K/block].
+        pub scale_a: View<'a>,
+        /// One element, `[N]`, or with `block` [N/block, K/block].
+        pub scale_b: View<'a>,
+        /// Products per scale, and rows of `b` per scale; divides K and N.
+        pub block: Option<usize>,
+        /// [M, N], f32.
+        pub y: ViewMut<'a>,
+    }
 }
 
-/// Operands of [`GemmOps::gemm_w8a8`](super::GemmOps::gemm_w8a8).
-#[derive(Debug)]
-pub struct GemmW8A8<'a> {
-    /// Signed 8-bit activations [M, K], in a u8 buffer.
-    pub xq: View<'a>,
-    /// Signed 8-bit weights [N, K], in a u8 buffer.
-    pub wq: View<'a>,
-    /// `[M]`, f32.
-    pub x_scale: View<'a>,
-    /// `[N]`, f32.
-    pub w_scale: View<'a>,
-    /// [M, N], f32.
-    pub y: ViewMut<'a>,
+io_struct! {
+    /// Operands of [`GemmOps::gemm_w8a8`](super::GemmOps::gemm_w8a8).
+    #[derive(Debug)]
+    pub struct GemmW8A8<'a> {
+        /// Signed 8-bit activations [M, K], in a u8 buffer.
+        pub xq: View<'a>,
+        /// Signed 8-bit weights [N, K], in a u8 buffer.
+        pub wq: View<'a>,
+        /// `[M]`, f32.
+        pub x_scale: View<'a>,
+        /// `[N]`, f32.
+        pub w_scale: View<'a>,
+        /// [M, N], f32.
+        pub y: ViewMut<'a>,
+    }
 }
 
 op_family! {
@@ -84,7 +89,7 @@ op_family! {
         /// 2:4 sparsity: of every four neighbours in the rows of x [M, K] the two of largest magnitude, the first of equals (NaN counts as largest), in
         /// order to `values` [M, K/2]; `index` (u8 [M, K/4]) holds the place of the first + 4 * the place of the second. K is a multiple of 4.
         fn sparse_compress(&self, x: View<'_>, values: ViewMut<'_>, index: ViewMut<'_>) -> Result<()>;
-        /// The dense matrix that was compressed, 0 where nothing was kept: with [`GemmOps::sparse_compress`] before it, pruning.
+        /// The dense matrix that was compressed, 0 where nothing was kept: with [`QuantizedOps::sparse_compress`] before it, pruning.
         fn sparse_decompress(&self, values: View<'_>, index: View<'_>, y: ViewMut<'_>) -> Result<()>;
         /// y [M, N] = A b, A [M, K] given by its compressed form, b [K, N]: the product of the pruned matrix.
         fn gemm_2to4(&self, values: View<'_>, index: View<'_>, b: View<'_>, y: ViewMut<'_>) -> Result<()>;
@@ -297,7 +302,7 @@ fn check_sparse(
     Ok(m * k / 4)
 }
 
-/// Checks of [`GemmOps::sparse_compress`](super::GemmOps::sparse_compress); groups of four.
+/// Checks of [`QuantizedOps::sparse_compress`]; groups of four.
 pub(crate) fn check_sparse_compress(
     x: &View<'_>,
     values: &ViewMut<'_>,

@@ -8,25 +8,22 @@ use crate::dtype::DType;
 use crate::error::{GpuError, Result};
 use crate::ops::check;
 
-/// Where a random call reads its numbers.
-#[derive(Debug, Clone, Copy)]
-pub struct Rng<'a> {
-    /// Key.
-    pub seed: u64,
-    /// Upper half of the counter: an independent sequence.
-    pub stream: u64,
-    /// Lower half of the counter at which the call starts.
-    pub offset: u64,
-    /// One i64 on the device that is added to `offset`, so that a recorded launch can draw new numbers.
-    pub device_offset: Option<View<'a>>,
+io_struct! {
+    /// Where a random call reads its numbers.
+    #[derive(Debug, Clone, Copy)]
+    pub struct Rng<'a> {
+        /// Key.
+        pub seed: u64,
+        /// Upper half of the counter: an independent sequence.
+        pub stream: u64 = 0,
+        /// Lower half of the counter at which the call starts.
+        pub offset: u64 = 0,
+        /// One i64 on the device that is added to `offset`, so that a recorded launch can draw new numbers.
+        pub device_offset: Option<View<'a>>,
+    }
 }
 
 impl Rng<'_> {
-    /// Seed with stream 0 and offset 0.
-    pub const fn new(seed: u64) -> Self {
-        Rng { seed, stream: 0, offset: 0, device_offset: None }
-    }
-
     /// The same with another stream and offset.
     pub const fn at(mut self, stream: u64, offset: u64) -> Self {
         self.stream = stream;
@@ -78,6 +75,7 @@ pub enum Distribution {
 
 /// The keep mask that dropout's backward uses.
 #[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub enum DropoutMask<'a> {
     /// u8 mask written by the forward.
     Saved(View<'a>),
@@ -87,6 +85,7 @@ pub enum DropoutMask<'a> {
 
 /// Weights of [`RandomOps::categorical`].
 #[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub enum Weights<'a> {
     /// Non-negative weights [rows, K]: inverse CDF over running f32 sums.
     Probs(View<'a>),
@@ -94,19 +93,21 @@ pub enum Weights<'a> {
     Logits(View<'a>),
 }
 
-/// Operands of [`RandomOps::bias_dropout`], contiguous floats of one dtype.
-#[derive(Debug)]
-pub struct BiasDropout<'a> {
-    /// Input, at least one axis.
-    pub x: View<'a>,
-    /// One entry per column of the last axis.
-    pub bias: View<'a>,
-    /// Added at the end, x's shape.
-    pub residual: Option<View<'a>>,
-    /// Result, x's shape.
-    pub y: ViewMut<'a>,
-    /// Keep mask (u8), x's shape.
-    pub mask: Option<ViewMut<'a>>,
+io_struct! {
+    /// Operands of [`RandomOps::bias_dropout`], contiguous floats of one dtype.
+    #[derive(Debug)]
+    pub struct BiasDropout<'a> {
+        /// Input, at least one axis.
+        pub x: View<'a>,
+        /// One entry per column of the last axis.
+        pub bias: View<'a>,
+        /// Added at the end, x's shape.
+        pub residual: Option<View<'a>>,
+        /// Result, x's shape.
+        pub y: ViewMut<'a>,
+        /// Keep mask (u8), x's shape.
+        pub mask: Option<ViewMut<'a>>,
+    }
 }
 
 op_family! {

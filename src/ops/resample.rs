@@ -108,19 +108,21 @@ impl GridSample {
     }
 }
 
-/// Operands of [`ResampleOps::grid_sample_bwd`].
-#[derive(Debug)]
-pub struct GridSampleBwd<'a> {
-    /// Upstream gradient, the output's shape.
-    pub dy: View<'a>,
-    /// Forward's input.
-    pub x: View<'a>,
-    /// Forward's grid.
-    pub grid: View<'a>,
-    /// Gradient of the input.
-    pub dx: Option<GradMut<'a>>,
-    /// Gradient of the grid.
-    pub dgrid: Option<GradMut<'a>>,
+io_struct! {
+    /// Operands of [`ResampleOps::grid_sample_bwd`].
+    #[derive(Debug)]
+    pub struct GridSampleBwd<'a> {
+        /// Upstream gradient, the output's shape.
+        pub dy: View<'a>,
+        /// Forward's input.
+        pub x: View<'a>,
+        /// Forward's grid.
+        pub grid: View<'a>,
+        /// Gradient of the input.
+        pub dx: Option<GradMut<'a>>,
+        /// Gradient of the grid.
+        pub dgrid: Option<GradMut<'a>>,
+    }
 }
 
 op_family! {
@@ -157,7 +159,7 @@ op_family! {
 const LARGEST: usize = 1 << 30;
 
 /// Sizes of a resampling over three spatial axes; those that are missing come first and have size 1.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Sizes {
     /// Number of (n, c).
     pub(crate) planes: usize,

@@ -76,17 +76,19 @@ impl SegmentReduce {
     }
 }
 
-/// Operands of [`ScanOps::segment_reduce_bwd`].
-#[derive(Debug)]
-pub struct SegmentReduceBwd<'a> {
-    /// Upstream gradient [M, ..].
-    pub dy: View<'a>,
-    /// Forward's input [n, ..]; not needed by Sum and Mean.
-    pub x: Option<View<'a>>,
-    /// Forward's offsets.
-    pub offsets: View<'a>,
-    /// Gradient of the input [n, ..].
-    pub dx: GradMut<'a>,
+io_struct! {
+    /// Operands of [`ScanOps::segment_reduce_bwd`].
+    #[derive(Debug)]
+    pub struct SegmentReduceBwd<'a> {
+        /// Upstream gradient [M, ..].
+        pub dy: View<'a>,
+        /// Forward's input [n, ..]; not needed by Sum and Mean.
+        pub x: Option<View<'a>>,
+        /// Forward's offsets.
+        pub offsets: View<'a>,
+        /// Gradient of the input [n, ..].
+        pub dx: GradMut<'a>,
+    }
 }
 
 op_family! {

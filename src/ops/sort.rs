@@ -6,15 +6,17 @@ use crate::buffer::{GradMut, View, ViewMut};
 use crate::dtype::DType;
 use crate::error::{GpuError, Result};
 
-/// Operands of [`SortOps::sort`]; without `y` it is an argsort.
-#[derive(Debug)]
-pub struct SortIo<'a> {
-    /// Any dtype.
-    pub x: View<'a>,
-    /// The values in order, x's shape and dtype.
-    pub y: Option<ViewMut<'a>>,
-    /// Where along the axis each of them was, i32 or i64, x's shape.
-    pub index: Option<ViewMut<'a>>,
+io_struct! {
+    /// Operands of [`SortOps::sort`]; without `y` it is an argsort.
+    #[derive(Debug)]
+    pub struct SortIo<'a> {
+        /// Any dtype.
+        pub x: View<'a>,
+        /// The values in order, x's shape and dtype.
+        pub y: Option<ViewMut<'a>>,
+        /// Where along the axis each of them was, i32 or i64, x's shape.
+        pub index: Option<ViewMut<'a>>,
+    }
 }
 
 op_family! {

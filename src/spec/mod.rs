@@ -3,8 +3,8 @@
 //! `kernels` is written by `cargo xtask spec` from the prototypes in the C text; the other files name, per family, the functions for which units
 //! are compiled.
 
-pub use self::prototype::{Parameter, prototypes};
-use crate::driver::Arg;
+pub use self::prototype::{Parameter, prototypes, structs};
+use crate::driver::{Arg, DimsArg};
 use crate::dtype::DType;
 use crate::ops::Family;
 
@@ -45,6 +45,8 @@ pub enum Role {
     Real,
     /// `gk_dims`
     Dims,
+    /// `GK_BY_VALUE`: a struct of scalars by value; its members in order
+    Struct(&'static [ArgSpec]),
 }
 
 /// One parameter of a kernel.
@@ -107,7 +109,7 @@ pub(crate) trait KernelArgs {
     const PARAMETERS: &'static [ArgSpec];
 
     /// Calls `f` with the arguments as the unit for `dtype` takes them.
-    fn with<R>(&self, dtype: DType, f: impl FnOnce(&[Arg]) -> R) -> R;
+    fn with<R>(&self, dtype: DType, f: impl FnOnce(&[Arg<'_>]) -> R) -> R;
 }
 
 /// Work-items per block of the portable kernels (`GK_BLOCK`): OpenCL guarantees no more than 256 on common devices.
@@ -140,23 +142,42 @@ pub(crate) const I64: &[DType] = &[DType::I64];
 pub(crate) const U8: &[DType] = &[DType::U8];
 
 /// Declares a struct of named arguments: pointers are [`Ptr`](crate::driver::Ptr)s, `Real` is an f64 that is passed in the unit's arithmetic type.
+/// The fields of the second list are the members of the last parameter, a struct.
 macro_rules! kernel_args {
-    ($(#[$doc:meta])* $name:ident { $($param:ident: $role:ident $(($c:literal))?,)* }) => {
+    (
+        $(#[$doc:meta])* $name:ident { $($param:ident: $role:ident $(($c:literal))?,)* }
+        $($by_value:ident { $($member:ident: $kind:ident,)* })?
+    ) => {
         $(#[$doc])*
         #[derive(Debug, Clone, Copy)]
         #[allow(non_snake_case)]
         pub(crate) struct $name {
             $(pub(crate) $param: $crate::spec::role_type!($role),)*
+            $($(pub(crate) $member: $crate::spec::role_type!($kind),)*)?
         }
 
         impl $crate::spec::KernelArgs for $name {
             const PARAMETERS: &'static [$crate::spec::ArgSpec] = &[
                 $($crate::spec::ArgSpec { name: stringify!($param), role: $crate::spec::Role::$role $(($c))? },)*
+                $($crate::spec::ArgSpec {
+                    name: stringify!($by_value),
+                    role: $crate::spec::Role::Struct(&[
+                        $($crate::spec::ArgSpec { name: stringify!($member), role: $crate::spec::Role::$kind },)*
+                    ]),
+                },)?
             ];
 
             #[allow(unused_variables)]
-            fn with<R>(&self, dtype: $crate::dtype::DType, f: impl FnOnce(&[$crate::driver::Arg]) -> R) -> R {
-                f(&[$($crate::spec::role_arg!($role, dtype, self.$param),)*])
+            fn with<R>(&self, dtype: $crate::dtype::DType, f: impl FnOnce(&[$crate::driver::Arg<'_>]) -> R) -> R {
+                $(
+                    const WORDS: usize = $crate::spec::words(&[$($crate::spec::Role::$kind),*]);
+                    let mut $by_value = $crate::spec::StructBytes::<WORDS>::new();
+                    $($by_value.push($crate::spec::role_arg!($kind, dtype, self.$member));)*
+                )?
+                f(&[
+                    $($crate::spec::role_arg!($role, dtype, self.$param),)*
+                    $($by_value.arg(),)?
+                ])
             }
         }
     };
@@ -203,14 +224,61 @@ macro_rules! role_arg {
     (Real, $dtype:expr, $v:expr) => {
         $crate::spec::real($dtype, $v)
     };
+    (Dims, $dtype:expr, $v:expr) => {
+        $crate::driver::Arg::Struct(bytemuck::cast_slice(&$v.0))
+    };
     ($role:ident, $dtype:expr, $v:expr) => {
         $crate::driver::Arg::$role($v)
     };
 }
 pub(crate) use role_arg;
 
+/// 64-bit words that a struct of these members takes at most.
+pub(crate) const fn words(members: &[Role]) -> usize {
+    let (mut bytes, mut i) = (0, 0);
+    while i < members.len() {
+        bytes += match members[i] {
+            Role::Dims => size_of::<DimsArg>(),
+            Role::I32 | Role::U32 | Role::F32 => 4,
+            _ => 8,
+        };
+        i += 1;
+    }
+    bytes.div_ceil(8)
+}
+
+/// The bytes of a struct that a kernel takes by value.
+///
+/// Its members stand in the order of falling size (`cargo xtask spec` refuses others): C pads at the end alone, to a multiple of the largest.
+pub(crate) struct StructBytes<const WORDS: usize> {
+    words: [u64; WORDS],
+    len: usize,
+    align: usize,
+}
+
+impl<const WORDS: usize> StructBytes<WORDS> {
+    pub(crate) fn new() -> Self {
+        StructBytes { words: [0; WORDS], len: 0, align: 4 }
+    }
+
+    /// Appends a member.
+    pub(crate) fn push(&mut self, member: Arg<'_>) {
+        let bytes = member.bytes();
+        let all: &mut [u8] = bytemuck::cast_slice_mut(&mut self.words);
+        all[self.len..][..bytes.len()].copy_from_slice(bytes);
+        self.len += bytes.len();
+        self.align = self.align.max(bytes.len().min(8));
+    }
+
+    /// The whole struct.
+    pub(crate) fn arg(&self) -> Arg<'_> {
+        let all: &[u8] = bytemuck::cast_slice(&self.words);
+        Arg::Struct(&all[..self.len.next_multiple_of(self.align)])
+    }
+}
+
 /// A scalar of a unit's arithmetic type.
-pub(crate) fn real(dtype: DType, x: f64) -> Arg {
+pub(crate) fn real(dtype: DType, x: f64) -> Arg<'static> {
     match dtype {
         DType::F64 => Arg::F64(x),
         DType::I32 | DType::U8 => Arg::I32(x as i32),
@@ -275,5 +343,73 @@ pub fn all_units() -> Vec<Unit> {
 
 /// The complete text of a unit in a dialect (`cuda`, `hip`, `opencl`, `lint`), as handed to the compiler.
 pub fn expand(unit: &Unit, dialect: &str) -> Result<String, String> {
-    crate::engine::program::assemble(unit, dialect)
+    crate::engine::program::assemble(unit, crate::engine::program::Dialect::named(dialect))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::Ptr;
+
+    kernel_args! {
+        /// Members of every kind, and an odd number of 4-byte ones.
+        MixedArgs {
+            x: In("gk_t"),
+            code: I32,
+        }
+        args {
+            shape: Dims,
+            n: I64,
+            p: Real,
+            q: Real,
+            keep: F32,
+            seed: U32,
+            rank: I32,
+        }
+    }
+
+    #[test]
+    fn a_struct_is_laid_out_as_c_does() {
+        let shape = DimsArg([1, 2, 3, 4, 5, 6, 7, 8]);
+        let args =
+            MixedArgs { x: Ptr::NULL, code: 7, shape, n: -9, p: 2.0, q: 3.0, keep: 0.5, seed: 6, rank: -1 };
+        for dtype in DType::ALL {
+            let real = |x| real(dtype, x).bytes().to_vec();
+            args.with(dtype, |list| {
+                assert_eq!(list[..2], [Arg::Mem(None), Arg::I32(7)]);
+                let mut want: Vec<u8> = bytemuck::cast_slice(&[1i64, 2, 3, 4, 5, 6, 7, 8, -9]).to_vec();
+                want.extend([real(2.0), real(3.0)].concat());
+                want.extend([0.5f32.to_ne_bytes(), 6u32.to_ne_bytes(), (-1i32).to_ne_bytes(), [0; 4]].concat());
+                assert_eq!(list[2..], [Arg::Struct(&want)], "{dtype}");
+            });
+        }
+        assert_eq!(real(DType::F64, 2.0).bytes().len(), 8);
+        assert_eq!(real(DType::I64, 2.0).bytes(), 2i64.to_ne_bytes());
+        assert_eq!(real(DType::U8, 2.0).bytes(), 2i32.to_ne_bytes());
+        assert_eq!(real(DType::Bf16, 2.0).bytes(), 2f32.to_ne_bytes());
+    }
+
+    kernel_args! {
+        /// Members as large as the unit's arithmetic type.
+        SmallArgs {}
+        args {
+            p: Real,
+            q: Real,
+            n: I32,
+        }
+    }
+
+    #[test]
+    fn a_struct_ends_at_a_multiple_of_its_largest_member() {
+        for (dtype, size) in [(DType::F16, 12), (DType::F64, 24), (DType::U8, 12), (DType::I64, 24)] {
+            SmallArgs { p: 1.0, q: 2.0, n: 3 }.with(dtype, |list| assert_eq!(list[0].bytes().len(), size));
+        }
+    }
+
+    #[test]
+    fn arguments_follow_their_parameters() {
+        let roles: Vec<Role> = MixedArgs::PARAMETERS.iter().map(|p| p.role).collect();
+        let [Role::In("gk_t"), Role::I32, Role::Struct(members)] = roles[..] else { panic!("{roles:?}") };
+        assert_eq!(members.last(), Some(&ArgSpec { name: "rank", role: Role::I32 }));
+    }
 }

@@ -1,5 +1,7 @@
 //! Reads the prototypes of kernels from their text. Depends on nothing: `xtask` compiles this file too.
 
+use std::collections::BTreeMap;
+
 /// One parameter as written: its type, `GK_IN(gk_t)` or `gk_i64`, and its name.
 pub type Parameter = (String, String);
 
@@ -15,6 +17,30 @@ pub fn prototypes(text: &str) -> Result<Vec<(String, Vec<Parameter>)>, String> {
         found.push((name, params));
     }
     Ok(found)
+}
+
+/// Members of the structs that kernels of a text take by value, by the struct's name.
+pub fn structs(text: &str) -> Result<BTreeMap<String, Vec<Parameter>>, String> {
+    let text = without_comments(text);
+    let mut found = BTreeMap::new();
+    for part in text.split("GK_BY_VALUE(").skip(1) {
+        let name = part.split(',').next().unwrap_or_default().trim();
+        let missing = || format!("no `typedef struct {{ ... }} {name};`");
+        let (before, _) = text.split_once(&format!("}} {name};")).ok_or_else(missing)?;
+        let (_, body) = before.rsplit_once("typedef struct {").ok_or_else(missing)?;
+        let declarations = body.split(';').map(str::trim).filter(|d| !d.is_empty());
+        let members = declarations.map(members).collect::<Result<Vec<_>, _>>()?.concat();
+        found.insert(name.to_string(), members);
+    }
+    Ok(found)
+}
+
+/// `gk_i64 n, m` as two members.
+fn members(declaration: &str) -> Result<Vec<Parameter>, String> {
+    let (ty, names) =
+        declaration.split_once(char::is_whitespace).ok_or(format!("`{declaration}` declares no member"))?;
+    let ty = if ty == "gk_dims" { "GK_DIMS" } else { ty };
+    Ok(names.split(',').map(|name| (ty.to_string(), name.trim().to_string())).collect())
 }
 
 /// The parts of a list, which ends with the parenthesis that was not opened in it, between its outer commas.
@@ -76,5 +102,15 @@ mod tests {
         assert_eq!(prototypes(text), Ok(vec![("one".to_string(), want)]));
         assert!(prototypes("GK_KERNEL(a)(int x").is_err() && prototypes("GK_KERNEL(a").is_err());
         assert_eq!(prototypes("nothing"), Ok(vec![]));
+    }
+
+    #[test]
+    fn structs_are_read_with_their_members() {
+        let text = "typedef struct { int no; } other;\ntypedef struct {\n    gk_dims shape, s;\n    gk_f p; /* a */\n} k_args;\nGK_KERNEL(k)(GK_IN(gk_t, x), GK_BY_VALUE(k_args, args)) {}";
+        assert_eq!(prototypes(text).unwrap()[0].1[1], ("GK_BY_VALUE(k_args)".into(), "args".into()));
+        let want = [("GK_DIMS", "shape"), ("GK_DIMS", "s"), ("gk_f", "p")];
+        let want: Vec<Parameter> = want.iter().map(|(t, n)| (t.to_string(), n.to_string())).collect();
+        assert_eq!(structs(text).unwrap()["k_args"], want);
+        assert!(structs("GK_KERNEL(k)(GK_BY_VALUE(k_args, args)) {}").is_err());
     }
 }

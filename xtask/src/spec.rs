@@ -5,10 +5,9 @@
 //! struct of named arguments and a row of the table of kernels.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use crate::prototype::{Parameter, prototypes};
+use crate::prototype::{Parameter, prototypes, structs};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -100,6 +99,8 @@ struct Kernel {
     entry: String,
     file: String,
     params: Vec<Parameter>,
+    /// Members of the struct that is the last parameter; none without such.
+    members: Vec<Parameter>,
     /// Storage types and functions of its units.
     units: Vec<(String, Option<String>)>,
 }
@@ -109,19 +110,51 @@ fn read(file: &str, text: &str) -> Result<Vec<Kernel>, String> {
     let mut found = vec![];
     let mut units = None;
     let mut declared = prototypes(text)?.into_iter();
+    let structs = structs(text)?;
     for line in text.lines() {
         if let Some(list) = line.strip_prefix("// Units: ") {
             units = Some(unit_sets(list)?);
         } else if line.starts_with("GK_KERNEL(") {
-            let (entry, params) = declared.next().ok_or("a prototype that cannot be read")?;
+            let (entry, mut params) = declared.next().ok_or("a prototype that cannot be read")?;
             let units = units.clone().ok_or(format!("no `// Units:` before {entry}"))?;
-            found.push(Kernel { entry, file: file.into(), params, units });
+            let members = by_value(&mut params, &structs).map_err(|e| format!("{entry}: {e}"))?;
+            found.push(Kernel { entry, file: file.into(), params, members, units });
         }
     }
     match declared.next() {
         Some((entry, _)) => Err(format!("{entry} does not begin its line")),
         None => Ok(found),
     }
+}
+
+/// Takes the struct, which must be the last parameter and called `args`, from a list of parameters; its members.
+fn by_value(
+    params: &mut Vec<Parameter>,
+    structs: &BTreeMap<String, Vec<Parameter>>,
+) -> Result<Vec<Parameter>, String> {
+    let Some((ty, name)) = params.pop_if(|(ty, _)| ty.starts_with("GK_BY_VALUE(")) else { return Ok(vec![]) };
+    if name != BY_VALUE {
+        return Err(format!("the struct `{name}` is not called `{BY_VALUE}`"));
+    }
+    let list = &structs[ty.trim_start_matches("GK_BY_VALUE(").trim_end_matches(')')];
+    let sizes = list.iter().map(|(ty, _)| size_class(ty)).collect::<Result<Vec<_>, _>>()?;
+    if !sizes.is_sorted() {
+        return Err("members of its struct stand in the order gk_dims and gk_i64, gk_f, the rest".into());
+    }
+    Ok(list.clone())
+}
+
+/// Name of the parameter that is a struct.
+const BY_VALUE: &str = "args";
+
+/// Place of a member's type in the order by falling size, in which C pads a struct at its end alone: 8 bytes, those of `gk_f`, 4 bytes.
+fn size_class(ty: &str) -> Result<u8, String> {
+    Ok(match role(ty)?.as_str() {
+        "Dims" | "I64" => 0,
+        "Real" => 1,
+        "I32" | "U32" | "F32" => 2,
+        other => return Err(format!("{other} is no member of a struct")),
+    })
 }
 
 /// `FLOATS64 x UNARY, INTS` as pairs.
@@ -188,25 +221,24 @@ const KEYWORDS: &[&str] =
 fn family_file(family: &str, kernels: &[Kernel]) -> Result<String, String> {
     let mut out = format!("//! Kernels of `kernels/common/{family}`.\n{HEAD}\n{}", imports(family, kernels));
     // Kernels with the same parameters share a struct, which has the first one's name.
-    let mut groups: Vec<(&[Parameter], Vec<&Kernel>)> = vec![];
+    let mut groups: Vec<Vec<&Kernel>> = vec![];
     for k in kernels {
-        match groups.iter_mut().find(|(params, _)| *params == k.params) {
-            Some((_, list)) => list.push(k),
-            None => groups.push((&k.params, vec![k])),
+        match groups.iter_mut().find(|list| list[0].params == k.params && list[0].members == k.members) {
+            Some(list) => list.push(k),
+            None => groups.push(vec![k]),
         }
     }
     let mut names = BTreeMap::new();
-    for (params, list) in &groups {
+    for list in &groups {
         let of: Vec<String> = list.iter().map(|k| format!("`{}`", k.entry)).collect();
         let name = struct_name(list, kernels);
         list.iter().for_each(|k| drop(names.insert(&k.entry, name.clone())));
-        write!(out, "\nkernel_args! {{\n    /// Arguments of {}.\n    {name} {{\n", of.join(", "))
-            .map_err(|e| e.to_string())?;
-        for (ty, param) in *params {
-            if KEYWORDS.contains(&param.as_str()) {
-                return Err(format!("{}: `{param}` is a keyword of Rust", list[0].entry));
-            }
-            writeln!(out, "        {param}: {},", role(ty)?).map_err(|e| e.to_string())?;
+        let Kernel { entry, params, members, .. } = list[0];
+        let failed = |e| format!("{entry}: {e}");
+        out += &format!("\nkernel_args! {{\n    /// Arguments of {}.\n    {name} {{\n", of.join(", "));
+        out += &fields(params).map_err(failed)?;
+        if !members.is_empty() {
+            out += &format!("    }}\n    {BY_VALUE} {{\n{}", fields(members).map_err(failed)?);
         }
         out += "    }\n}\n";
     }
@@ -220,6 +252,18 @@ fn family_file(family: &str, kernels: &[Kernel]) -> Result<String, String> {
         out += &format!("    {upper}: {name} = {:?} {:?} [{}];\n", k.file, k.entry, sets.join(", "));
     }
     out += "}\n";
+    Ok(out)
+}
+
+/// Parameters in the notation of `kernel_args!`.
+fn fields(params: &[Parameter]) -> Result<String, String> {
+    let mut out = String::new();
+    for (ty, name) in params {
+        if KEYWORDS.contains(&name.as_str()) {
+            return Err(format!("`{name}` is a keyword of Rust"));
+        }
+        out += &format!("        {name}: {},\n", role(ty)?);
+    }
     Ok(out)
 }
 
@@ -273,5 +317,19 @@ mod tests {
         assert!(file.contains("x: In(\"gk_t\")") && file.contains("TWO: TwoArgs"), "{file}");
         let bad = read("a/b.c", "// Units: FLOATS\nGK_KERNEL(one)(int self) {}").unwrap();
         assert!(family_file("a", &bad).is_err_and(|e| e.contains("keyword")));
+    }
+
+    #[test]
+    fn members_of_a_struct_are_fields_in_the_order_of_their_size() {
+        let text = |members: &str| {
+            format!("typedef struct {{ {members} }} s;\n// Units: FLOATS\nGK_KERNEL(k)(int code, GK_BY_VALUE(s, args)) {{}}\n")
+        };
+        let kernels = read("a/b.c", &text("gk_dims d; gk_i64 n; gk_f p, q; int m;")).unwrap();
+        let file = family_file("a", &kernels).unwrap();
+        let want = "code: I32,\n    }\n    args {\n        d: Dims,\n        n: I64,\n        p: Real,\n        q: Real,\n        m: I32,\n    }\n";
+        assert!(file.contains(want), "{file}");
+        for bad in ["int m; gk_i64 n;", "gk_f p; gk_i64 n;", "gk_i64 n; int m; gk_f p;", "gk_t x;"] {
+            assert!(read("a/b.c", &text(bad)).is_err(), "{bad}");
+        }
     }
 }

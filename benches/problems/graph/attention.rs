@@ -101,59 +101,47 @@ impl Layer {
             let io = GemmIo::new(self.h.shaped(&rows)?, m.shaped(&a)?, s.shaped_mut(&scores)?);
             gpu.gemm(&Gemm::new(), io)?;
         }
-        let io = Gat {
-            src: self.g.src.view(),
-            dst: self.g.dst.view(),
-            by_dst: Some(Graph::groups(&self.g.by_dst)),
-            x: self.h.shaped(&split)?,
-            score_src: self.s[0].shaped(&scores)?,
-            score_dst: self.s[1].shaped(&scores)?,
-            y: self.y.shaped_mut(&split)?,
-            lse: Some(self.lse.shaped_mut(&scores)?),
-        };
+        let io = Gat::new(
+            self.g.src.view(),
+            self.g.dst.view(),
+            self.h.shaped(&split)?,
+            self.s[0].shaped(&scores)?,
+            self.s[1].shaped(&scores)?,
+            self.y.shaped_mut(&split)?,
+        )
+        .by_dst(Graph::groups(&self.g.by_dst))
+        .lse(self.lse.shaped_mut(&scores)?);
         gpu.gat(SLOPE, io)
     }
 
     fn backward(&mut self, gpu: &dyn IGpuBackend) -> Result<()> {
         let (rows, split, scores, a) = self.shapes();
         let [ds, dt] = &mut self.ds;
-        let io = GatBwd {
-            dy: self.dy.shaped(&split)?,
-            src: self.g.src.view(),
-            dst: self.g.dst.view(),
-            by_src: Some(Graph::groups(&self.g.by_src)),
-            by_dst: Some(Graph::groups(&self.g.by_dst)),
-            x: self.h.shaped(&split)?,
-            score_src: self.s[0].shaped(&scores)?,
-            score_dst: self.s[1].shaped(&scores)?,
-            lse: self.lse.shaped(&scores)?,
-            dx: Some(self.dh.shaped_mut(&split)?.into()),
-            dscore_src: Some(ds.shaped_mut(&scores)?.into()),
-            dscore_dst: Some(dt.shaped_mut(&scores)?.into()),
-        };
+        let io = GatBwd::new(
+            self.dy.shaped(&split)?,
+            self.g.src.view(),
+            self.g.dst.view(),
+            self.h.shaped(&split)?,
+            self.s[0].shaped(&scores)?,
+            self.s[1].shaped(&scores)?,
+            self.lse.shaped(&scores)?,
+        )
+        .by_src(Graph::groups(&self.g.by_src))
+        .by_dst(Graph::groups(&self.g.by_dst))
+        .dx(self.dh.shaped_mut(&split)?)
+        .dscore_src(ds.shaped_mut(&scores)?)
+        .dscore_dst(dt.shaped_mut(&scores)?);
         gpu.gat_bwd(SLOPE, io)?;
         for k in 0..2 {
-            let io = GemmBwd {
-                dy: self.ds[k].shaped(&scores)?,
-                a: self.h.shaped(&rows)?,
-                b: self.a[k].shaped(&a)?,
-                saved: None,
-                da: Some(self.dh.shaped_mut(&rows)?.accumulate()),
-                db: Some(self.da[k].shaped_mut(&a)?.into()),
-                dbias: None,
-            };
+            let io = GemmBwd::new(self.ds[k].shaped(&scores)?, self.h.shaped(&rows)?, self.a[k].shaped(&a)?)
+                .da(self.dh.shaped_mut(&rows)?.accumulate())
+                .db(self.da[k].shaped_mut(&a)?);
             gpu.gemm_bwd(&Gemm::new(), io)?;
         }
         let w = [self.width, self.width];
-        let io = GemmBwd {
-            dy: self.dh.shaped(&rows)?,
-            a: self.x.shaped(&rows)?,
-            b: self.w.shaped(&w)?,
-            saved: None,
-            da: Some(self.dx.shaped_mut(&rows)?.into()),
-            db: Some(self.dw.shaped_mut(&w)?.into()),
-            dbias: None,
-        };
+        let io = GemmBwd::new(self.dh.shaped(&rows)?, self.x.shaped(&rows)?, self.w.shaped(&w)?)
+            .da(self.dx.shaped_mut(&rows)?)
+            .db(self.dw.shaped_mut(&w)?);
         gpu.gemm_bwd(&Gemm::new().trans(false, true), io)
     }
 }
@@ -183,16 +171,16 @@ pub(crate) const ATTENTION: &[Problem] = &[
         let mut lse = cx.empty(DType::F32, g.nodes * 8)?;
         bytes(g.traffic((d + 8) * dt.size()), move |gpu| {
             let (rows, heads) = ([g.nodes, 8, d / 8], [g.nodes, 8]);
-            let io = Gat {
-                src: g.src.view(),
-                dst: g.dst.view(),
-                by_dst: Some(Graph::groups(&g.by_dst)),
-                x: x.shaped(&rows)?,
-                score_src: s.shaped(&heads)?,
-                score_dst: s.shaped(&heads)?,
-                y: y.shaped_mut(&rows)?,
-                lse: Some(lse.shaped_mut(&heads)?),
-            };
+            let io = Gat::new(
+                g.src.view(),
+                g.dst.view(),
+                x.shaped(&rows)?,
+                s.shaped(&heads)?,
+                s.shaped(&heads)?,
+                y.shaped_mut(&rows)?,
+            )
+            .by_dst(Graph::groups(&g.by_dst))
+            .lse(lse.shaped_mut(&heads)?);
             gpu.gat(0.2, io)
         })
     }),
@@ -205,20 +193,20 @@ pub(crate) const ATTENTION: &[Problem] = &[
             (cx.empty(dt, g.nodes * d)?, cx.empty(dt, g.nodes * 8)?, cx.empty(dt, g.nodes * 8)?);
         bytes(2 * g.traffic((d + 8) * dt.size()), move |gpu| {
             let (rows, heads) = ([g.nodes, 8, d / 8], [g.nodes, 8]);
-            let io = GatBwd {
-                dy: dy.shaped(&rows)?,
-                src: g.src.view(),
-                dst: g.dst.view(),
-                by_src: Some(Graph::groups(&g.by_src)),
-                by_dst: Some(Graph::groups(&g.by_dst)),
-                x: x.shaped(&rows)?,
-                score_src: s.shaped(&heads)?,
-                score_dst: s.shaped(&heads)?,
-                lse: lse.shaped(&heads)?,
-                dx: Some(dx.shaped_mut(&rows)?.into()),
-                dscore_src: Some(du.shaped_mut(&heads)?.into()),
-                dscore_dst: Some(dv.shaped_mut(&heads)?.into()),
-            };
+            let io = GatBwd::new(
+                dy.shaped(&rows)?,
+                g.src.view(),
+                g.dst.view(),
+                x.shaped(&rows)?,
+                s.shaped(&heads)?,
+                s.shaped(&heads)?,
+                lse.shaped(&heads)?,
+            )
+            .by_src(Graph::groups(&g.by_src))
+            .by_dst(Graph::groups(&g.by_dst))
+            .dx(dx.shaped_mut(&rows)?)
+            .dscore_src(du.shaped_mut(&heads)?)
+            .dscore_dst(dv.shaped_mut(&heads)?);
             gpu.gat_bwd(0.2, io)
         })
     }),

@@ -2,7 +2,6 @@
 
 mod attention;
 
-use trefoil::ops::activation::Activation;
 use trefoil::ops::graph::{
     Csr, CsrIo, EdgeGroups, EdgeOp, GroupBwd, GroupIo, GroupReduce, Message, MessageReduce, Messages,
     MessagesBwd, SddmmBwd, Spmm, SpmmBwd,
@@ -69,13 +68,11 @@ impl Graph {
     fn group(cx: &Context<'_>, nodes: usize, key: &Buffer, other: &Buffer) -> Result<[Buffer; 3]> {
         let mut lists = index_lists(cx, nodes, key.len())?;
         let [rowptr, col, perm] = &mut lists;
-        let io = CsrIo {
-            col: Some(other.view()),
-            rowptr: Some(rowptr.view_mut()),
-            out_col: Some(col.view_mut()),
-            perm: Some(perm.view_mut()),
-            ..CsrIo::new(key.view())
-        };
+        let io = CsrIo::new(key.view())
+            .col(other.view())
+            .rowptr(rowptr.view_mut())
+            .out_col(col.view_mut())
+            .perm(perm.view_mut());
         cx.gpu.csr(Csr::FromCoo, io)?;
         Ok(lists)
     }
@@ -100,15 +97,10 @@ fn spmm(cx: &Context<'_>, dt: DType, size: Size, d: usize) -> Result<Prepared> {
     let (v, x, mut y) = (cx.normal(dt, g.edges)?, cx.normal(dt, g.nodes * d)?, cx.empty(dt, g.nodes * d)?);
     bytes(g.traffic(d * dt.size()), move |gpu| {
         let s = [g.nodes, d];
-        gpu.spmm(Spmm {
-            rowptr: g.by_dst[0].view(),
-            col: g.by_dst[1].view(),
-            values: Some(v.view()),
-            x: x.shaped(&s)?,
-            bias: None,
-            act: Activation::Identity,
-            y: y.shaped_mut(&s)?,
-        })
+        gpu.spmm(
+            Spmm::new(g.by_dst[0].view(), g.by_dst[1].view(), x.shaped(&s)?, y.shaped_mut(&s)?)
+                .values(v.view()),
+        )
     })
 }
 
@@ -119,16 +111,10 @@ fn message_mean(cx: &Context<'_>, dt: DType, size: Size, d: usize) -> Result<Pre
     let mut degree = cx.empty(DType::I64, g.nodes)?;
     bytes(g.traffic(d * dt.size()), move |gpu| {
         let s = [g.nodes, d];
-        let io = Messages {
-            src: g.src.view(),
-            dst: g.dst.view(),
-            x: Some(x.shaped(&s)?),
-            e: None,
-            by_dst: Some(Graph::groups(&g.by_dst)),
-            y: y.shaped_mut(&s)?,
-            arg: None,
-            degree: Some(degree.view_mut()),
-        };
+        let io = Messages::new(g.src.view(), g.dst.view(), y.shaped_mut(&s)?)
+            .x(x.shaped(&s)?)
+            .by_dst(Graph::groups(&g.by_dst))
+            .degree(degree.view_mut());
         gpu.message_passing(Message::CopyU, MessageReduce::Mean, io)
     })
 }
@@ -142,19 +128,10 @@ fn message_bwd(cx: &Context<'_>, dt: DType, size: Size, d: usize, reduce: Messag
     let mean = matches!(reduce, MessageReduce::Mean);
     bytes(g.traffic(d * dt.size()), move |gpu| {
         let s = [g.nodes, d];
-        let io = MessagesBwd {
-            dy: dy.shaped(&s)?,
-            src: g.src.view(),
-            dst: g.dst.view(),
-            x: None,
-            e: None,
-            arg: None,
-            degree: if mean { Some(degree.view()) } else { None },
-            by_src: Some(Graph::groups(&g.by_src)),
-            by_dst: None,
-            dx: Some(dx.shaped_mut(&s)?.into()),
-            de: None,
-        };
+        let io = MessagesBwd::new(dy.shaped(&s)?, g.src.view(), g.dst.view())
+            .degree(if mean { Some(degree.view()) } else { None })
+            .by_src(Graph::groups(&g.by_src))
+            .dx(dx.shaped_mut(&s)?);
         gpu.message_passing_bwd(Message::CopyU, reduce, io)
     })
 }
@@ -170,14 +147,9 @@ fn group_reduce(cx: &Context<'_>, dt: DType, size: Size, d: usize, how: GroupRed
     let mut arg = cx.empty(DType::I64, if max { g.nodes * d } else { 0 })?;
     bytes(g.traffic(d * dt.size()) + 8 * arg.len(), move |gpu| {
         let s = [1, g.nodes, d];
-        let io = GroupIo {
-            src: x.shaped(&[1, g.edges, d])?,
-            index: g.dst.view(),
-            groups: Some(Graph::groups(&g.by_dst)),
-            y: y.shaped_mut(&s)?.into(),
-            arg: if max { Some(arg.shaped_mut(&s)?) } else { None },
-            counts: None,
-        };
+        let io = GroupIo::new(x.shaped(&[1, g.edges, d])?, g.dst.view(), y.shaped_mut(&s)?.into())
+            .groups(Graph::groups(&g.by_dst))
+            .arg(if max { Some(arg.shaped_mut(&s)?) } else { None });
         gpu.group_reduce(how, io)
     })
 }
@@ -200,16 +172,10 @@ fn group_reduce_bwd(
     let moved = g.traffic(d * dt.size()) + arg.as_ref().map_or(0, |a| 8 * a.len());
     bytes(moved, move |gpu| {
         let s = [1, g.nodes, d];
-        let io = GroupBwd {
-            dy: dy.shaped(&s)?,
-            index: Some(g.dst.view()),
-            src: None,
-            y: None,
-            arg: arg.as_ref().map(|a| a.shaped(&s)).transpose()?,
-            counts: None,
-            groups: if by_node { Some(Graph::groups(&g.by_dst)) } else { None },
-            dsrc: dx.shaped_mut(&[1, g.edges, d])?.into(),
-        };
+        let io = GroupBwd::new(dy.shaped(&s)?, dx.shaped_mut(&[1, g.edges, d])?.into())
+            .index(g.dst.view())
+            .arg(arg.as_ref().map(|a| a.shaped(&s)).transpose()?)
+            .groups(if by_node { Some(Graph::groups(&g.by_dst)) } else { None });
         gpu.group_reduce_bwd(how, io)
     })
 }
@@ -218,14 +184,9 @@ fn group_reduce_bwd(
 fn largest(cx: &Context<'_>, dt: DType, g: &Graph, d: usize) -> Result<Buffer> {
     let (x, mut y) = (cx.normal(dt, g.edges * d)?, cx.empty(dt, g.nodes * d)?);
     let (s, mut arg) = ([1, g.nodes, d], cx.empty(DType::I64, g.nodes * d)?);
-    let io = GroupIo {
-        src: x.shaped(&[1, g.edges, d])?,
-        index: g.dst.view(),
-        groups: Some(Graph::groups(&g.by_dst)),
-        y: y.shaped_mut(&s)?.into(),
-        arg: Some(arg.shaped_mut(&s)?),
-        counts: None,
-    };
+    let io = GroupIo::new(x.shaped(&[1, g.edges, d])?, g.dst.view(), y.shaped_mut(&s)?.into())
+        .groups(Graph::groups(&g.by_dst))
+        .arg(arg.shaped_mut(&s)?);
     cx.gpu.group_reduce(MAX, io)?;
     Ok(arg)
 }
@@ -243,15 +204,13 @@ pub(super) const PROBLEMS: &[Problem] = &[
             let [rowptr, col, perm] = &mut lists;
             gpu.csr(
                 Csr::FromCoo,
-                CsrIo {
-                    rows: g.dst.view(),
-                    col: Some(g.src.view()),
-                    values: Some(v.view()),
-                    rowptr: Some(rowptr.view_mut()),
-                    out_col: Some(col.view_mut()),
-                    perm: Some(perm.view_mut()),
-                    out_values: Some(w.view_mut()),
-                },
+                CsrIo::new(g.dst.view())
+                    .col(g.src.view())
+                    .values(v.view())
+                    .rowptr(rowptr.view_mut())
+                    .out_col(col.view_mut())
+                    .perm(perm.view_mut())
+                    .out_values(w.view_mut()),
             )
         })
     }),
@@ -281,27 +240,21 @@ pub(super) const PROBLEMS: &[Problem] = &[
         let [rowptr, col, perm] = &mut t;
         cx.gpu.csr(
             Csr::Transpose,
-            CsrIo {
-                col: Some(g.by_dst[1].view()),
-                rowptr: Some(rowptr.view_mut()),
-                out_col: Some(col.view_mut()),
-                perm: Some(perm.view_mut()),
-                ..CsrIo::new(g.by_dst[0].view())
-            },
+            CsrIo::new(g.by_dst[0].view())
+                .col(g.by_dst[1].view())
+                .rowptr(rowptr.view_mut())
+                .out_col(col.view_mut())
+                .perm(perm.view_mut()),
         )?;
         bytes(2 * g.traffic(d * dt.size()), move |gpu| {
             let s = [g.nodes, d];
-            gpu.spmm_bwd(SpmmBwd {
-                dy: dy.shaped(&s)?,
-                rowptr: g.by_dst[0].view(),
-                col: g.by_dst[1].view(),
-                values: Some(v.view()),
-                x: x.shaped(&s)?,
-                transpose: Some(Graph::groups(&t)),
-                dx: Some(dx.shaped_mut(&s)?.into()),
-                dvalues: Some(dv.view_mut().into()),
-                dbias: None,
-            })
+            gpu.spmm_bwd(
+                SpmmBwd::new(dy.shaped(&s)?, g.by_dst[0].view(), g.by_dst[1].view(), x.shaped(&s)?)
+                    .values(v.view())
+                    .transpose(Graph::groups(&t))
+                    .dx(dx.shaped_mut(&s)?)
+                    .dvalues(dv.view_mut()),
+            )
         })
     }),
     problem("message_passing", "mean", F32_BF16, |cx, dt| message_mean(cx, dt, size(cx), width(cx))),
@@ -314,16 +267,10 @@ pub(super) const PROBLEMS: &[Problem] = &[
         bytes(2 * g.traffic(d * dt.size()), move |gpu| {
             let s = [g.nodes, d];
             for (dst, by_dst) in [(&g.dst, Some(Graph::groups(&g.by_dst))), (&hub, None)] {
-                let io = Messages {
-                    src: g.src.view(),
-                    dst: dst.view(),
-                    x: Some(x.shaped(&s)?),
-                    e: None,
-                    by_dst,
-                    y: y.shaped_mut(&s)?,
-                    arg: Some(arg.shaped_mut(&s)?),
-                    degree: None,
-                };
+                let io = Messages::new(g.src.view(), dst.view(), y.shaped_mut(&s)?)
+                    .x(x.shaped(&s)?)
+                    .by_dst(by_dst)
+                    .arg(arg.shaped_mut(&s)?);
                 gpu.message_passing(Message::CopyU, MessageReduce::Max, io)?;
             }
             Ok(())
@@ -350,17 +297,11 @@ pub(super) const PROBLEMS: &[Problem] = &[
         bytes(2 * g.traffic(d * dt.size()), move |gpu| {
             let s = [g.nodes, d];
             let x = x.shaped(&s)?;
-            let io = SddmmBwd {
-                dout: dout.view(),
-                src: g.src.view(),
-                dst: g.dst.view(),
-                x,
-                y: x,
-                by_src: Some(Graph::groups(&g.by_src)),
-                by_dst: Some(Graph::groups(&g.by_dst)),
-                dx: Some(dx.shaped_mut(&s)?.into()),
-                dy: Some(dy.shaped_mut(&s)?.into()),
-            };
+            let io = SddmmBwd::new(dout.view(), g.src.view(), g.dst.view(), x, x)
+                .by_src(Graph::groups(&g.by_src))
+                .by_dst(Graph::groups(&g.by_dst))
+                .dx(dx.shaped_mut(&s)?)
+                .dy(dy.shaped_mut(&s)?);
             gpu.sddmm_bwd(EdgeOp::Dot, io)
         })
     }),
@@ -372,14 +313,12 @@ pub(super) const PROBLEMS: &[Problem] = &[
         let (g, d) = (Graph::of_table(cx)?, width(cx));
         let (x, mut y) = (cx.normal(dt, g.edges * d)?, cx.empty(dt, g.nodes * d)?);
         bytes(2 * g.traffic(d * dt.size()), move |gpu| {
-            let io = GroupIo {
-                src: x.shaped(&[1, g.edges, d])?,
-                index: g.dst.view(),
-                groups: Some(Graph::groups(&g.by_dst)),
-                y: y.shaped_mut(&[1, g.nodes, d])?.into(),
-                arg: None,
-                counts: None,
-            };
+            let io = GroupIo::new(
+                x.shaped(&[1, g.edges, d])?,
+                g.dst.view(),
+                y.shaped_mut(&[1, g.nodes, d])?.into(),
+            )
+            .groups(Graph::groups(&g.by_dst));
             gpu.group_reduce(GroupReduce::Std { correction: 0, eps: 1e-5 }, io)
         })
     }),
@@ -389,16 +328,8 @@ pub(super) const PROBLEMS: &[Problem] = &[
         let mut arg = cx.empty(DType::I64, g.nodes * d)?;
         cx.gpu.fill(-1.0, arg.view_mut())?;
         bytes(g.traffic(d * dt.size()), move |gpu| {
-            let io = GroupBwd {
-                dy: dy.shaped(&[1, g.nodes, d])?,
-                index: None,
-                src: None,
-                y: None,
-                arg: Some(arg.shaped(&[1, g.nodes, d])?),
-                counts: None,
-                groups: None,
-                dsrc: dx.shaped_mut(&[1, g.edges, d])?.into(),
-            };
+            let io = GroupBwd::new(dy.shaped(&[1, g.nodes, d])?, dx.shaped_mut(&[1, g.edges, d])?.into())
+                .arg(arg.shaped(&[1, g.nodes, d])?);
             gpu.group_reduce_bwd(GroupReduce::Max { empty: 0.0 }, io)
         })
     }),

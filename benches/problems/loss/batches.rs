@@ -32,7 +32,7 @@ fn batch_fwd(cx: &Context<'_>, dtype: DType, c: BatchCase) -> Result<Prepared> {
     };
     let run = move |g: &dyn trefoil::IGpuBackend| {
         let ids = c.ids.as_ref().map(Shaped::view).transpose()?;
-        g.batch_loss(c.kind, BatchLossFwd { x: views(&c.x)?, ids, loss: loss.view_mut() })
+        g.batch_loss(c.kind, BatchLossFwd::new(views(&c.x)?, loss.view_mut()).ids(ids))
     };
     match cost {
         None => bytes(moved, run),
@@ -51,7 +51,7 @@ fn batch_bwd(cx: &Context<'_>, dtype: DType, c: BatchCase) -> Result<Prepared> {
     let run = move |g: &dyn trefoil::IGpuBackend| {
         let ids = c.ids.as_ref().map(Shaped::view).transpose()?;
         let dx = gradient_views(&c.x, &mut dx)?;
-        g.batch_loss_bwd(c.kind, BatchLossBwd { gy: gy.view(), x: views(&c.x)?, ids, dx })
+        g.batch_loss_bwd(c.kind, BatchLossBwd::new(gy.view(), views(&c.x)?).ids(ids).dx(dx))
     };
     match cost {
         None => bytes(moved, run),

@@ -24,7 +24,7 @@ fn mse(cx: &Context<'_>, dt: DType, n: usize) -> Result<Prepared> {
     let mut loss = cx.empty(dt.accumulator(), 1)?;
     prepared(moved, 0, move |g, i| {
         let (p, t) = (p.at(i).view(), t.at(i).view());
-        let io = LossFwd { p, t, weight: None, mask: None, loss: loss.view_mut() };
+        let io = LossFwd::new(p, t, loss.view_mut());
         g.loss(Loss::Mse, Reduction::Mean, io)
     })
 }
@@ -36,7 +36,7 @@ fn mse_bwd(cx: &Context<'_>, dt: DType, n: usize) -> Result<Prepared> {
     let (gy, mut dp) = (cx.positive(dt.accumulator(), 1)?, cx.empty(dt, n)?);
     prepared(3 * n * dt.size(), 0, move |g, i| {
         let (p, t, dp) = (p.at(i).view(), t.at(i).view(), Some(dp.view_mut().into()));
-        let io = LossBwd { gy: gy.view(), p, t, weight: None, mask: None, dp, dt: None };
+        let io = LossBwd::new(gy.view(), p, t).dp(dp);
         g.loss_bwd(Loss::Mse, Reduction::Mean, io)
     })
 }
@@ -57,14 +57,9 @@ fn cross_entropy(cx: &Context<'_>, dt: DType, size: [usize; 2], inner: usize) ->
     let (ids, mut loss) = (cx.ids(n, size[1])?, cx.empty(acc, 1)?);
     let (mut lse, mut den) = (cx.empty(acc, n)?, cx.empty(acc, 1)?);
     prepared(moved, 0, move |g, i| {
-        let io = CrossEntropyFwd {
-            x: x.at(i).shaped(&shape)?,
-            target: ids.shaped(&positions)?,
-            weight: None,
-            loss: loss.view_mut(),
-            lse: Some(lse.shaped_mut(&positions)?),
-            den: Some(den.view_mut()),
-        };
+        let io = CrossEntropyFwd::new(x.at(i).shaped(&shape)?, ids.shaped(&positions)?, loss.view_mut())
+            .lse(lse.shaped_mut(&positions)?)
+            .den(den.view_mut());
         g.cross_entropy(&CrossEntropy::new(), io)
     })
 }
@@ -78,15 +73,14 @@ fn cross_entropy_bwd(cx: &Context<'_>, dt: DType, size: [usize; 2], inner: usize
     let (ids, mut dx) = (cx.ids(n, size[1])?, cx.empty(dt, n * size[1])?);
     let (lse, den, gy) = (cx.positive(acc, n)?, cx.positive(acc, 1)?, cx.positive(acc, 1)?);
     prepared(2 * tensor, 0, move |g, i| {
-        let io = CrossEntropyBwd {
-            gy: gy.view(),
-            x: x.at(i).shaped(&shape)?,
-            target: ids.shaped(&positions)?,
-            weight: None,
-            lse: lse.shaped(&positions)?,
-            den: Some(den.view()),
-            dx: dx.shaped_mut(&shape)?.into(),
-        };
+        let io = CrossEntropyBwd::new(
+            gy.view(),
+            x.at(i).shaped(&shape)?,
+            ids.shaped(&positions)?,
+            lse.shaped(&positions)?,
+            dx.shaped_mut(&shape)?.into(),
+        )
+        .den(den.view());
         g.cross_entropy_bwd(&CrossEntropy::new(), io)
     })
 }
@@ -97,7 +91,7 @@ fn maps(cx: &Context<'_>, dtype: DType) -> Result<Vec<[Buffer; 2]>> {
 }
 
 fn terms(maps: &[[Buffer; 2]]) -> Vec<LossTerm<'_>> {
-    maps.iter().map(|[p, t]| LossTerm { p: p.view(), t: Some(t.view()), weight: 0.25 }).collect()
+    maps.iter().map(|[p, t]| LossTerm::new(p.view()).t(t.view()).weight(0.25)).collect()
 }
 
 pub(super) const PROBLEMS: &[Problem] = &[
@@ -106,7 +100,7 @@ pub(super) const PROBLEMS: &[Problem] = &[
         let n = cx.n();
         let (p, t, mut loss) = (cx.normal(dt, n)?, cx.normal(dt, n)?, cx.empty(dt, n)?);
         bytes(3 * n * dt.size(), move |g| {
-            let io = LossFwd { p: p.view(), t: t.view(), weight: None, mask: None, loss: loss.view_mut() };
+            let io = LossFwd::new(p.view(), t.view(), loss.view_mut());
             g.loss(Loss::Mse, Reduction::None, io)
         })
     }),
@@ -115,13 +109,7 @@ pub(super) const PROBLEMS: &[Problem] = &[
         let (p, t, m, mut loss) =
             (cx.normal(dt, n)?, cx.normal(dt, n)?, cx.mask(n)?, cx.empty(dt.accumulator(), 1)?);
         bytes(n * (2 * dt.size() + 1), move |g| {
-            let io = LossFwd {
-                p: p.view(),
-                t: t.view(),
-                weight: None,
-                mask: Some(m.view()),
-                loss: loss.view_mut(),
-            };
+            let io = LossFwd::new(p.view(), t.view(), loss.view_mut()).mask(m.view());
             g.loss(Loss::Mse, Reduction::Mean, io)
         })
     }),
@@ -133,7 +121,7 @@ pub(super) const PROBLEMS: &[Problem] = &[
         let mut dp = cx.empty(dt, n)?;
         bytes(n * (3 * dt.size() + 1), move |g| {
             let (p, t, dp) = (p.view(), t.view(), Some(dp.view_mut().into()));
-            let io = LossBwd { gy: gy.view(), p, t, weight: None, mask: Some(m.view()), dp, dt: None };
+            let io = LossBwd::new(gy.view(), p, t).mask(m.view()).dp(dp);
             g.loss_bwd(Loss::Mse, Reduction::Mean, io)
         })
     }),
@@ -145,10 +133,7 @@ pub(super) const PROBLEMS: &[Problem] = &[
             (cx.normal(dt, r * c)?, cx.positive(dt, r * c)?, cx.empty(dt.accumulator(), 1)?);
         bytes(2 * r * c * dt.size(), move |g| {
             let (x, target, loss) = (x.shaped(&[r, c])?, t.shaped(&[r, c])?, loss.view_mut());
-            g.cross_entropy(
-                &CrossEntropy::new(),
-                CrossEntropyFwd { x, target, weight: None, loss, lse: None, den: None },
-            )
+            g.cross_entropy(&CrossEntropy::new(), CrossEntropyFwd::new(x, target, loss))
         })
     }),
     problem("cross_entropy", "ids_weighted_smooth", F32, |cx, dt| {
@@ -157,8 +142,7 @@ pub(super) const PROBLEMS: &[Problem] = &[
             (cx.normal(dt, r * c)?, cx.ids(r, c)?, cx.positive(dt, c)?, cx.empty(dt.accumulator(), 1)?);
         bytes(r * c * dt.size(), move |g| {
             let (x, loss) = (x.shaped(&[r, c])?, loss.view_mut());
-            let io =
-                CrossEntropyFwd { x, target: t.view(), weight: Some(w.view()), loss, lse: None, den: None };
+            let io = CrossEntropyFwd::new(x, t.view(), loss).weight(w.view());
             g.cross_entropy(&CrossEntropy::new().label_smoothing(0.1), io)
         })
     }),
@@ -171,15 +155,15 @@ pub(super) const PROBLEMS: &[Problem] = &[
             (cx.normal(dt, r * c)?, cx.ids(r, c)?, cx.positive(acc, 1)?, cx.positive(acc, r)?);
         let (den, w, mut dx) = (cx.positive(acc, 1)?, cx.positive(dt, c)?, cx.empty(dt, r * c)?);
         bytes(2 * r * c * dt.size(), move |g| {
-            let io = CrossEntropyBwd {
-                gy: gy.view(),
-                x: x.shaped(&[r, c])?,
-                target: t.view(),
-                weight: Some(w.view()),
-                lse: lse.view(),
-                den: Some(den.view()),
-                dx: dx.shaped_mut(&[r, c])?.into(),
-            };
+            let io = CrossEntropyBwd::new(
+                gy.view(),
+                x.shaped(&[r, c])?,
+                t.view(),
+                lse.view(),
+                dx.shaped_mut(&[r, c])?.into(),
+            )
+            .weight(w.view())
+            .den(den.view());
             g.cross_entropy_bwd(&CrossEntropy::new().label_smoothing(0.1), io)
         })
     }),
@@ -190,15 +174,15 @@ pub(super) const PROBLEMS: &[Problem] = &[
             (cx.normal(dt, r * c)?, cx.positive(dt, r * c)?, cx.positive(acc, 1)?, cx.positive(acc, r)?);
         let (den, w, mut dx) = (cx.positive(acc, 1)?, cx.positive(dt, c)?, cx.empty(dt, r * c)?);
         bytes(3 * r * c * dt.size(), move |g| {
-            let io = CrossEntropyBwd {
-                gy: gy.view(),
-                x: x.shaped(&[r, c])?,
-                target: t.shaped(&[r, c])?,
-                weight: Some(w.view()),
-                lse: lse.view(),
-                den: Some(den.view()),
-                dx: dx.shaped_mut(&[r, c])?.into(),
-            };
+            let io = CrossEntropyBwd::new(
+                gy.view(),
+                x.shaped(&[r, c])?,
+                t.shaped(&[r, c])?,
+                lse.view(),
+                dx.shaped_mut(&[r, c])?.into(),
+            )
+            .weight(w.view())
+            .den(den.view());
             g.cross_entropy_bwd(&CrossEntropy::new().label_smoothing(0.1), io)
         })
     }),

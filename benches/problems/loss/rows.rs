@@ -31,7 +31,7 @@ fn row_fwd(cx: &Context<'_>, dtype: DType, c: RowCase) -> Result<Prepared> {
     bytes(traffic(&c.x, &[const { None }; 4]) + c.extra(), move |g| {
         let (ids, mask) =
             (c.ids.as_ref().map(Shaped::view).transpose()?, c.mask.as_ref().map(Shaped::view).transpose()?);
-        let io = RowLossFwd { x: views(&c.x)?, ids, mask, loss: loss.view_mut() };
+        let io = RowLossFwd::new(views(&c.x)?, loss.view_mut()).ids(ids).mask(mask);
         g.row_loss(c.kind, Reduction::Mean, io)
     })
 }
@@ -43,7 +43,7 @@ fn row_each(cx: &Context<'_>, dtype: DType, c: RowCase, items: &[usize]) -> Resu
     bytes(traffic(&c.x, &[const { None }; 4]) + c.extra() + loss.len() * dtype.size(), move |g| {
         let (ids, mask) =
             (c.ids.as_ref().map(Shaped::view).transpose()?, c.mask.as_ref().map(Shaped::view).transpose()?);
-        let io = RowLossFwd { x: views(&c.x)?, ids, mask, loss: loss.shaped_mut(&items)? };
+        let io = RowLossFwd::new(views(&c.x)?, loss.shaped_mut(&items)?).ids(ids).mask(mask);
         g.row_loss(c.kind, Reduction::None, io)
     })
 }
@@ -55,7 +55,11 @@ fn row_bwd(cx: &Context<'_>, dtype: DType, c: RowCase) -> Result<Prepared> {
         let (ids, mask) =
             (c.ids.as_ref().map(Shaped::view).transpose()?, c.mask.as_ref().map(Shaped::view).transpose()?);
         let dx = gradient_views(&c.x, &mut dx)?;
-        g.row_loss_bwd(c.kind, Reduction::Mean, RowLossBwd { gy: gy.view(), x: views(&c.x)?, ids, mask, dx })
+        g.row_loss_bwd(
+            c.kind,
+            Reduction::Mean,
+            RowLossBwd::new(gy.view(), views(&c.x)?).ids(ids).mask(mask).dx(dx),
+        )
     })
 }
 

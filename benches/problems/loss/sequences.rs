@@ -49,13 +49,8 @@ fn transducer(cx: &Context<'_>, dt: DType) -> Result<SeqCase> {
 fn seq_fwd(cx: &Context<'_>, dtype: DType, c: SeqCase) -> Result<Prepared> {
     let mut loss = cx.empty(dtype.accumulator(), 1)?;
     bytes(c.x.bytes(), move |g| {
-        let io = SeqLossFwd {
-            x: c.x.view()?,
-            targets: c.targets.view()?,
-            input_lengths: c.steps.view(),
-            target_lengths: c.labels.view(),
-            loss: loss.view_mut(),
-        };
+        let io =
+            SeqLossFwd::new(c.x.view()?, c.targets.view()?, c.steps.view(), c.labels.view(), loss.view_mut());
         g.seq_loss(c.kind, Reduction::Mean, io)
     })
 }
@@ -63,14 +58,14 @@ fn seq_fwd(cx: &Context<'_>, dtype: DType, c: SeqCase) -> Result<Prepared> {
 fn seq_bwd(cx: &Context<'_>, dtype: DType, c: SeqCase) -> Result<Prepared> {
     let (gy, mut dx) = (cx.positive(dtype.accumulator(), 1)?, cx.empty(dtype, c.x.data.len())?);
     bytes(2 * c.x.bytes(), move |g| {
-        let io = SeqLossBwd {
-            gy: gy.view(),
-            x: c.x.view()?,
-            targets: c.targets.view()?,
-            input_lengths: c.steps.view(),
-            target_lengths: c.labels.view(),
-            dx: dx.shaped_mut(&c.x.shape)?.into(),
-        };
+        let io = SeqLossBwd::new(
+            gy.view(),
+            c.x.view()?,
+            c.targets.view()?,
+            c.steps.view(),
+            c.labels.view(),
+            dx.shaped_mut(&c.x.shape)?.into(),
+        );
         g.seq_loss_bwd(c.kind, Reduction::Mean, io)
     })
 }
@@ -91,7 +86,7 @@ pub(crate) const SEQUENCES: &[Problem] = &[
     problem("stft_loss", "three_resolutions", F32_BF16, |cx, dt| {
         let ((p, t, work), mut loss) = (signals(cx, dt)?, cx.empty(dt.accumulator(), 1)?);
         flops(work, move |g| {
-            let io = StftLossFwd { p: p.view()?, t: t.view()?, loss: loss.view_mut() };
+            let io = StftLossFwd::new(p.view()?, t.view()?, loss.view_mut());
             g.stft_loss(&StftResolution::PARALLEL_WAVEGAN, io)
         })
     }),
@@ -100,7 +95,7 @@ pub(crate) const SEQUENCES: &[Problem] = &[
         let mut dp = cx.empty(dt, p.data.len())?;
         flops(3 * work, move |g| {
             let dp = dp.shaped_mut(&p.shape)?.into();
-            let io = StftLossBwd { gy: gy.view(), p: p.view()?, t: t.view()?, dp };
+            let io = StftLossBwd::new(gy.view(), p.view()?, t.view()?, dp);
             g.stft_loss_bwd(&StftResolution::PARALLEL_WAVEGAN, io)
         })
     }),

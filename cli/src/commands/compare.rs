@@ -2,16 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::path::PathBuf;
 
 use serde_json::json;
 use trefoil::{Registry, Selector};
 use trefoil_nn::compare::{Gate, LayerError, compare_models};
 use trefoil_nn::{DType, LayerExt};
 
-use crate::backend::BackendArg;
 use crate::error::{CliError, Result};
-use crate::network::ModelFile;
+use crate::network::ModelArgs;
 
 /// Arguments of `compare`.
 #[derive(Debug, clap::Args)]
@@ -26,10 +24,8 @@ gradient at the outputs. Every tensor is compared as it is: outputs, buffers, gr
 inputs. The error is the largest difference over the largest element. A gradient that is nothing but rounding (the bias in front of a batch
 normalization) passes if it differs by less than 1e-6 of the network's largest gradient. The exit status is 1 if a tensor fails.")]
 pub(crate) struct Args {
-    /// A training run, a network, or a network or bundle of Loom
-    config: PathBuf,
     #[command(flatten)]
-    backend: BackendArg,
+    model: ModelArgs,
     /// The device to compare with
     #[arg(long, value_name = "SEL", default_value = "cpu")]
     against: String,
@@ -119,8 +115,8 @@ pub(crate) fn run(a: &Args, out: &mut dyn Write) -> Result<()> {
     if let Some(t) = a.tolerance.filter(|t| !(*t >= 0.0 && t.is_finite())) {
         return Err(CliError::Input(format!("--tolerance: expected a number of at least 0, got {t}")));
     }
-    let file = ModelFile::load(&a.config)?;
-    let device = a.backend.open()?;
+    let file = a.model.load()?;
+    let device = a.model.backend.open()?;
     let other = Registry::default().open(&a.against.parse::<Selector>()?)?;
     let dtype = file.dtype();
     let forward = a.tolerance.unwrap_or(match dtype {

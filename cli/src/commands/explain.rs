@@ -1,11 +1,15 @@
 //! `trefoil explain`: which implementation serves an operation, and why not the others.
 
 use std::io::Write;
+use std::path::Path;
 
 use trefoil::ops::all_ops;
+use trefoil::ops::core::Choice;
+use trefoil_nn::Device;
 
 use crate::backend::BackendArg;
 use crate::error::{CliError, Result};
+use crate::network::{InputArgs, ModelFile};
 
 /// Arguments of `explain`.
 #[derive(Debug, clap::Args)]
@@ -13,12 +17,56 @@ use crate::error::{CliError, Result};
 Examples:
   trefoil explain                      list the operations
   trefoil explain gemm                 who serves gemm on the best device
-  trefoil explain gemm --backend cpu")]
+  trefoil explain gemm --backend cpu
+  trefoil explain network.json         the operations of a network that have several implementations, forward and backward
+
+A file may be a training run, a network, or a network or bundle of Loom.")]
 pub(crate) struct Args {
-    /// Name of an operation; without it the operations are listed
+    /// Name of an operation, or a file with a network; without it the operations are listed
     op: Option<String>,
     #[command(flatten)]
     backend: BackendArg,
+    #[command(flatten)]
+    inputs: InputArgs,
+    /// Items in the batch, for a network
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
+    batch: u32,
+}
+
+/// The choices that a network makes, forward and backward, each with how often it was made.
+fn choices(a: &Args, path: &Path, device: &Device) -> Result<Vec<(Choice, usize)>> {
+    let file = ModelFile::load(path, &a.inputs)?;
+    let inputs = file.inputs(device, a.batch as usize)?;
+    let model = file.network(device, file.dtype(), &inputs)?;
+    let pass = || -> trefoil_nn::Result<()> {
+        for y in model.forward_all(&inputs)?.iter().filter(|y| y.requires_grad()) {
+            y.sum()?.backward()?;
+        }
+        Ok(())
+    };
+    let mut done = Ok(());
+    let made = device.explain_calls(&mut || {
+        done = pass();
+        Ok(())
+    })?;
+    done?;
+    let mut counted: Vec<(Choice, usize)> = vec![];
+    for choice in made {
+        match counted.iter_mut().find(|(c, _)| *c == choice) {
+            Some((_, n)) => *n += 1,
+            None => counted.push((choice, 1)),
+        }
+    }
+    Ok(counted)
+}
+
+fn print(out: &mut dyn Write, title: &str, c: &Choice) -> Result<()> {
+    writeln!(out, "{title}: {}", c.chosen)?;
+    writeln!(out, "    from {}", c.source)?;
+    for (variant, reason) in &c.rejected {
+        writeln!(out, "    not {variant}: {reason}")?;
+    }
+    Ok(())
 }
 
 pub(crate) fn run(a: &Args, out: &mut dyn Write) -> Result<()> {
@@ -28,6 +76,16 @@ pub(crate) fn run(a: &Args, out: &mut dyn Write) -> Result<()> {
         }
         return Ok(());
     };
+    if Path::new(op).is_file() {
+        let device = a.backend.open()?;
+        let all = choices(a, Path::new(op), &device)?;
+        if all.is_empty() {
+            writeln!(out, "no operation of this network has several implementations on {}", device.id())?;
+        }
+        return all
+            .iter()
+            .try_for_each(|(c, n)| print(out, &format!("{} on {} ({n} calls)", c.op, device.id()), c));
+    }
     if !all_ops().any(|o| o.name == op) {
         let near: Vec<&str> =
             all_ops().map(|o| o.name).filter(|n| n.contains(op.as_str()) || op.contains(n)).collect();
@@ -39,10 +97,5 @@ pub(crate) fn run(a: &Args, out: &mut dyn Write) -> Result<()> {
     }
     let device = a.backend.open()?;
     let c = device.explain(op)?;
-    writeln!(out, "{} on {}: {}", c.op, device.id(), c.chosen)?;
-    writeln!(out, "    from {}", c.source)?;
-    for (variant, reason) in &c.rejected {
-        writeln!(out, "    not {variant}: {reason}")?;
-    }
-    Ok(())
+    print(out, &format!("{} on {}", c.op, device.id()), &c)
 }

@@ -1,7 +1,6 @@
 //! `trefoil summary`: the layers of a network with shapes, parameters, memory and arithmetic.
 
 use std::io::Write;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde_json::json;
@@ -9,9 +8,8 @@ use trefoil::Engine;
 use trefoil_nn::summary::summary;
 use trefoil_nn::{Device, LayerExt, Tensor};
 
-use crate::backend::BackendArg;
 use crate::error::{CliError, Result};
-use crate::network::ModelFile;
+use crate::network::{ModelArgs, ModelFile};
 
 /// Arguments of `summary`.
 #[derive(Debug, clap::Args)]
@@ -19,6 +17,7 @@ use crate::network::ModelFile;
 Examples:
   trefoil summary examples/digits.json             layers, shapes, parameters, memory, arithmetic
   trefoil summary network.json --batch 64          a network alone; its `inputs` say the shapes
+  trefoil summary network.json --input 3,32,32     the same for inputs of this shape
   trefoil summary loom.json                        a network of Loom
   trefoil summary examples/digits.json --json      the same as JSON
 
@@ -26,10 +25,8 @@ MACs are the multiply-accumulates of products (matrices, convolutions, attention
 that any other operation computes. Nothing is computed for them: the backend serves a run's data alone. Numbers of a layer contain those of
 its parts. Sizes that a network alone leaves free (-1) count as 8. The inputs that a network declares stand for data that cannot be read.")]
 pub(crate) struct Args {
-    /// A training run, a network, or a network or bundle of Loom
-    config: PathBuf,
     #[command(flatten)]
-    backend: BackendArg,
+    model: ModelArgs,
     /// Items in the forward that is looked at
     #[arg(long, value_name = "N", default_value_t = 1)]
     batch: usize,
@@ -42,13 +39,13 @@ pub(crate) fn run(a: &Args, out: &mut dyn Write) -> Result<()> {
     if a.batch == 0 {
         return Err(CliError::Input("--batch: expected at least 1, got 0".into()));
     }
-    let file = ModelFile::load(&a.config)?;
+    let file = a.model.load()?;
     // What there is to say depends on shapes alone: nothing is allocated or computed, whatever the sizes.
     let shapes: Device = Arc::new(Engine::shapes());
     let inputs = match &file {
         ModelFile::Network(_) | ModelFile::Loom(..) => file.inputs(&shapes, a.batch)?,
         ModelFile::Run(..) => file
-            .inputs(&a.backend.open()?, a.batch)?
+            .inputs(&a.model.backend.open()?, a.batch)?
             .iter()
             .map(|x| Tensor::empty(&shapes, x.dtype(), x.shape()))
             .collect::<trefoil_nn::Result<_>>()?,
@@ -59,7 +56,8 @@ pub(crate) fn run(a: &Args, out: &mut dyn Write) -> Result<()> {
     let s = summary(&*model, &inputs)?;
     // What an optimizer keeps besides the parameters: gradients, states in f32, and f32 originals of 16-bit parameters.
     let training = match &file {
-        ModelFile::Run(config, _) => {
+        ModelFile::Run(run) => {
+            let config = &run.config;
             let (t, half) = (&config.train, file.dtype().size() < 4);
             let copies = config.optimizer.rule().states().len()
                 + usize::from(half && t.master_weights)

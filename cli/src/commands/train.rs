@@ -4,12 +4,13 @@ use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use trefoil_nn::checkpoint::Checkpoint;
-use trefoil_nn::config::Config;
+use trefoil_nn::config::{Config, Sources};
 use trefoil_nn::trainer::{Ended, EpochStats, Report};
-use trefoil_nn::{LayerExt, Trainer};
+use trefoil_nn::{Device, InitContext, Layer, LayerExt, Trainer};
 
 use crate::backend::BackendArg;
 use crate::error::{CliError, Result};
+use crate::run::{Run, RunArgs};
 use crate::signals::Signals;
 
 /// Arguments of `train`.
@@ -19,6 +20,12 @@ Examples:
   trefoil train examples/digits.json
   trefoil train examples/digits.json --backend cuda --epochs 50 --run runs/long
   trefoil train examples/digits.json --resume
+  trefoil train network.json --data data/digits.csv --epochs 20     a network alone
+  trefoil train loom.json --data xor.csv --target value --loss mse --out trained.json
+  trefoil train loom.json --config run.json                         data, loss, optimizer and settings from a run without `model`
+
+A network alone or of Loom needs data: --data, or `data` in the file of --config. Without `loss`, classes are trained by cross entropy and
+values by the squared error. A file of Loom also says the seed and, above 1, the batch size; --out writes what was learned as a bundle.
 
 The run folder receives checkpoint.safetensors and metrics.jsonl after every epoch, best.safetensors whenever the monitored loss
 improves, and curves.svg. A run that was interrupted and resumed gives the same bytes as one that was not. One run at a time uses
@@ -27,8 +34,8 @@ the folder; an earlier run in it that is not resumed is moved aside, to DIR.1, D
 Ctrl-C (SIGINT) and SIGTERM finish the step, save the state, say how to resume, and exit with 130 and 143. A second one ends the
 process at once; the last checkpoint is intact.")]
 pub(crate) struct Args {
-    /// The configuration
-    config: PathBuf,
+    #[command(flatten)]
+    run_of: RunArgs,
     #[command(flatten)]
     backend: BackendArg,
     /// Continue from the run folder's checkpoint (start at the beginning if there is none)
@@ -43,6 +50,9 @@ pub(crate) struct Args {
     /// Seed, instead of the configuration's
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
+    /// Write the trained network as a bundle of Loom, where it is a network of Loom
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
     /// Print only the result
     #[arg(short, long)]
     quiet: bool,
@@ -69,42 +79,93 @@ fn line(s: &EpochStats, epochs: u64) -> String {
 /// The most malformed items that are listed by name.
 const SHOWN: usize = 10;
 
-pub(crate) fn run(a: &Args, out: &mut dyn Write) -> Result<()> {
-    let mut config = Config::load(&a.config)?;
-    config.train.run = a.run.clone().or(config.train.run);
-    config.train.epochs = a.epochs.unwrap_or(config.train.epochs);
-    config.train.seed = a.seed.unwrap_or(config.train.seed);
-    config.check()?;
-    if a.resume && config.train.run.is_none() {
+/// Sets what the options say instead of the configuration.
+fn change(a: &Args, config: &mut Config) -> Result<()> {
+    let train = &mut config.train;
+    train.run = a.run.clone().or(train.run.take());
+    train.epochs = a.epochs.unwrap_or(train.epochs);
+    train.seed = a.seed.unwrap_or(train.seed);
+    if a.resume && train.run.is_none() {
         return Err(CliError::Input(
             "--resume needs a run folder: set train.run in the configuration or pass --run DIR".into(),
         ));
     }
-    let data = config.data.open()?;
+    Ok(())
+}
+
+/// What is trained, on what, where.
+fn print_start(run: &Run, model: &dyn Layer, device: &Device, out: &mut dyn Write) -> Result<()> {
+    let data = &run.data;
+    writeln!(
+        out,
+        "{} ({}): {} parameters, {} training and {} test items{}",
+        device.id(),
+        device.caps().name,
+        model.num_parameters(),
+        data.train_items(),
+        data.test_items(),
+        match (data.classes(), data.encoding()) {
+            (0, _) => String::new(),
+            (n, Some(_)) => format!(", {n} token ids"),
+            (n, None) => format!(", {n} classes"),
+        }
+    )?;
+    run.notes.iter().try_for_each(|note| writeln!(out, "{note}"))?;
+    Ok(())
+}
+
+pub(crate) fn run(a: &Args, out: &mut dyn Write) -> Result<()> {
+    let run = a.run_of.open(|config| change(a, config))?;
+    let Run { config, data, loom, .. } = &run;
+    if a.out.is_some() && loom.is_none() {
+        return Err(CliError::Input(
+            "--out writes a bundle of Loom, but the network is none of Loom (a run folder has what is learned: --run DIR)".into(),
+        ));
+    }
     let device = a.backend.open()?;
-    let sources = config.sources(&data, &device)?;
-    let model = config.model(&device, &sources)?;
-    let mut trainer = config.trainer(&model, &data, &sources, &device)?;
+    let sources = config.sources(data, &device)?;
+    let of_loom = match loom {
+        Some(loom) => {
+            let cx = InitContext::new(&device, config.train.seed).dtype(config.train.precision.dtype());
+            Some(loom.network(&cx)?)
+        }
+        None => None,
+    };
+    let network;
+    let model: &dyn Layer = match &of_loom {
+        Some(made) => {
+            config.prepare(made, &sources)?;
+            made
+        }
+        None => {
+            network = config.model(&device, &sources)?;
+            &network
+        }
+    };
+    let mut trainer = config.trainer(model, data, &sources, &device)?;
     trainer.show_progress(!a.quiet && std::io::stderr().is_terminal());
     if !a.quiet {
-        writeln!(
-            out,
-            "{} ({}): {} parameters, {} training and {} test items{}",
-            device.id(),
-            device.caps().name,
-            model.num_parameters(),
-            data.train_items(),
-            data.test_items(),
-            match (data.classes(), data.encoding()) {
-                (0, _) => String::new(),
-                (n, Some(_)) => format!(", {n} token ids"),
-                (n, None) => format!(", {n} classes"),
-            }
-        )?;
+        print_start(&run, model, &device, out)?;
     }
+    let report = fit(a, config, &sources, &mut trainer, out)?;
+    print_result(config, &data.skipped(), &report, out)?;
+    if let (Some(path), Some(made)) = (&a.out, &of_loom) {
+        let id = made.config().id.as_str();
+        made.save(path, if id.is_empty() { "network" } else { id })?;
+    }
+    Ok(())
+}
 
+/// Trains until the end, or until a signal comes.
+fn fit(
+    a: &Args,
+    config: &Config,
+    sources: &Sources,
+    trainer: &mut Trainer<'_>,
+    out: &mut dyn Write,
+) -> Result<Report> {
     let stop = trainer.stop_flag();
-    resume(a, &config, &mut trainer, out)?;
+    resume(a, config, trainer, out)?;
     let signals =
         Signals::install(stop).map_err(CliError::file("install", Path::new("handlers of signals")))?;
     let mut failed = None;
@@ -120,10 +181,10 @@ pub(crate) fn run(a: &Args, out: &mut dyn Write) -> Result<()> {
         return Err(e.into());
     }
     if report.ended == Ended::Stopped {
-        let text = stopped(&config, &trainer);
+        let text = stopped(config, trainer);
         return Err(CliError::Stopped { text, code: signals.exit_code() });
     }
-    print_result(&config, &data.skipped(), &report, out)
+    Ok(report)
 }
 
 /// Resumes, or says what is not resumed.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arbitrary::{Result, Unstructured};
-use trefoil::driver::mock::{Call, MockDriver};
+use trefoil::testing::{Call, MockDriver};
 use trefoil::ops::core::CoreOps;
 use trefoil::ops::elementwise::{Binary, ElementwiseOps};
 use trefoil::ops::reduce::{Reduce, ReduceOps};

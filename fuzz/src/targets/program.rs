@@ -272,7 +272,7 @@ impl Call {
                 x,
                 y.into(),
             ),
-            13 => gpu.sort(axis, v % 2 == 0, SortIo { x, y: Some(y), index: None }),
+            13 => gpu.sort(axis, v % 2 == 0, SortIo::new(x).y(y)),
             14 => gpu.fill(f64::from(self.variant) - 100.0, y),
             _ => gpu.copy(x, y),
         }

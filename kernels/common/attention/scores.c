@@ -29,28 +29,35 @@ GK_KERNEL(attention_delta)(GK_IN(gk_t, dout), GK_IN(gk_t, o), GK_OUT(gk_f, delta
     }
 }
 
+typedef struct {
+    gk_dims size, sq, sm, sl;
+    gk_i64 seed, stream, offset;
+    gk_f scale, cap, kept;
+    float keep;
+    int tiles, left, right, bottom;
+} gk_attention_probs_args;
+
 GK_KERNEL(attention_probs)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias), GK_IN(gk_u8, mask), GK_IN(int, lengths), GK_IN(int, cu_q),
-                           GK_IN(int, cu_k), GK_IN(gk_i64, more), GK_OUT(int, err), GK_DIMS(size), GK_DIMS(sq), GK_DIMS(sm), int tiles, gk_f scale,
-                           gk_f cap, int left, int right, int bottom, gk_i64 seed, gk_i64 stream, gk_i64 offset, float keep, gk_f kept, int code,
-                           GK_IN(gk_f, lse), GK_DIMS(sl), GK_OUT(gk_t, p))
+                           GK_IN(int, cu_k), GK_IN(gk_i64, more), GK_OUT(int, err), int code, GK_IN(gk_f, lse), GK_OUT(gk_t, p),
+                           GK_BY_VALUE(gk_attention_probs_args, args))
 {
     GK_LOCAL gk_slot tile[GK_ATTN_TILE];
     GK_BIND_IN(gk_t, q); GK_BIND_IN(gk_t, k); GK_BIND_IN(gk_t, bias); GK_BIND_IN(gk_u8, mask); GK_BIND_IN(int, lengths); GK_BIND_IN(int, cu_q);
     GK_BIND_IN(int, cu_k); GK_BIND_IN(gk_i64, more); GK_BIND_OUT(int, err); GK_BIND_IN(gk_f, lse); GK_BIND_OUT(gk_t, p);
-    int heads = (int)size.v[1], h = gk_bid(0) / tiles % heads, kh = h / (heads / (int)size.v[2]);
-    gk_span s = gk_span_of(gk_bid(0) / tiles / heads, gk_bid(0) % tiles, 0, lengths, cu_q, cu_k, size, err, code);
-    gk_rule rule = gk_rule_of(s, h, bias, mask, size, sm, scale, cap, left, right, bottom, seed, stream, offset, more, keep, kept);
+    int heads = (int)args.size.v[1], h = gk_bid(0) / args.tiles % heads, kh = h / (heads / (int)args.size.v[2]);
+    gk_span s = gk_span_of(gk_bid(0) / args.tiles / heads, gk_bid(0) % args.tiles, 0, lengths, cu_q, cu_k, args.size, err, code);
+    gk_rule rule = gk_rule_of(s, h, bias, mask, args.size, args.sm, args.scale, args.cap, args.left, args.right, args.bottom, args.seed, args.stream, args.offset, more, args.keep, args.kept);
     int i0 = s.tile * 64, r = gk_lid() / 16, c = gk_lid() % 16;
     gk_f x[4][4], unused[4][4];
-    q += s.b * sq.v[0] + h * sq.v[1] + i0 * sq.v[2];
-    k += s.b * sq.v[3] + kh * sq.v[4];
+    q += s.b * args.sq.v[0] + h * args.sq.v[1] + i0 * args.sq.v[2];
+    k += s.b * args.sq.v[3] + kh * args.sq.v[4];
     for (int j0 = gk_bid(1) * 64; j0 < s.lk; j0 += gk_nblocks(1) * 64) {
-        gk_dots(q, sq.v[2], s.lq - i0, (int)sq.v[6], k + j0 * sq.v[5], sq.v[5], rule.keys - j0, (int)sq.v[7], (int)size.v[5], tile, x);
+        gk_dots(q, args.sq.v[2], s.lq - i0, (int)args.sq.v[6], k + j0 * args.sq.v[5], args.sq.v[5], rule.keys - j0, (int)args.sq.v[7], (int)args.size.v[5], tile, x);
         gk_scores(rule, i0, j0, 0, x, unused);
         GK_UNROLL for (int i = 0; i < 4; i++) {
             int row = i0 + 4 * r + i;
             gk_f base = -GK_INF;
-            if (row < s.lq) base = lse[s.b * sl.v[0] + h * sl.v[1] + row * sl.v[2]];
+            if (row < s.lq) base = lse[s.b * args.sl.v[0] + h * args.sl.v[1] + row * args.sl.v[2]];
             GK_UNROLL for (int j = 0; j < 4; j++) {
                 int key = j0 + 4 * c + j;
                 if (row < s.lq && key < s.lk) gk_store(p, (((gk_i64)s.b * heads + h) * s.lq + row) * s.lk + key, gk_prob(x[i][j], base));
@@ -59,52 +66,58 @@ GK_KERNEL(attention_probs)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias), GK
     }
 }
 
+typedef struct {
+    gk_dims size, sq, sm, sv, sl, sb;
+    gk_i64 seed, stream, offset;
+    gk_f scale, cap, kept;
+    float keep;
+    int tiles, left, right, bottom, accumulate;
+} gk_attention_dbias_args;
+
 GK_KERNEL(attention_dbias)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias), GK_IN(gk_u8, mask), GK_IN(int, lengths), GK_IN(int, cu_q),
-                           GK_IN(int, cu_k), GK_IN(gk_i64, more), GK_OUT(int, err), GK_DIMS(size), GK_DIMS(sq), GK_DIMS(sm), int tiles, gk_f scale,
-                           gk_f cap, int left, int right, int bottom, gk_i64 seed, gk_i64 stream, gk_i64 offset, float keep, gk_f kept, int code,
-                           GK_IN(gk_t, v), GK_IN(gk_t, dout), GK_IN(gk_f, lse), GK_IN(gk_f, delta), GK_DIMS(sv), GK_DIMS(sl), GK_DIMS(sb),
-                           GK_OUT(gk_t, dbias), int accumulate)
+                           GK_IN(int, cu_k), GK_IN(gk_i64, more), GK_OUT(int, err), int code, GK_IN(gk_t, v), GK_IN(gk_t, dout), GK_IN(gk_f, lse),
+                           GK_IN(gk_f, delta), GK_OUT(gk_t, dbias), GK_BY_VALUE(gk_attention_dbias_args, args))
 {
     GK_LOCAL gk_slot tile[GK_ATTN_TILE];
     GK_LOCAL gk_f tmp[16 * 64];
     GK_BIND_IN(gk_t, q); GK_BIND_IN(gk_t, k); GK_BIND_IN(gk_t, bias); GK_BIND_IN(gk_u8, mask); GK_BIND_IN(int, lengths); GK_BIND_IN(int, cu_q);
     GK_BIND_IN(int, cu_k); GK_BIND_IN(gk_i64, more); GK_BIND_OUT(int, err); GK_BIND_IN(gk_t, v); GK_BIND_IN(gk_t, dout); GK_BIND_IN(gk_f, lse);
     GK_BIND_IN(gk_f, delta); GK_BIND_OUT(gk_t, dbias);
-    int heads = (int)size.v[1], group = heads / (int)size.v[2], lq = (int)size.v[3], lk = (int)size.v[4];
-    int bb = (int)sb.v[0], bh = (int)sb.v[1], bi = (int)sb.v[2], bj = (int)sb.v[3];
+    int heads = (int)args.size.v[1], group = heads / (int)args.size.v[2], lq = (int)args.size.v[3], lk = (int)args.size.v[4];
+    int bb = (int)args.sb.v[0], bh = (int)args.sb.v[1], bi = (int)args.sb.v[2], bj = (int)args.sb.v[3];
     int across = (bj + 63) / 64, down = (bi + 63) / 64, at = gk_bid(0), r = gk_lid() / 16, c = gk_lid() % 16;
     int jt = at % across * 64, it = at / across % down * 64, ht = at / across / down % bh, bt = at / across / down / bh;
     /* An axis that the bias repeats is walked along; of the others only this tile. */
-    int b1 = bb == 1 ? (int)size.v[0] : bt + 1, h1 = bh == 1 ? heads : ht + 1, i1 = bi == 1 ? lq : it + 1, j1 = bj == 1 ? lk : jt + 1;
+    int b1 = bb == 1 ? (int)args.size.v[0] : bt + 1, h1 = bh == 1 ? heads : ht + 1, i1 = bi == 1 ? lq : it + 1, j1 = bj == 1 ? lk : jt + 1;
     gk_f acc[4][4], x[4][4], y[4][4], unused[4][4];
     GK_UNROLL for (int i = 0; i < 4; i++)
         GK_UNROLL for (int j = 0; j < 4; j++) acc[i][j] = GK_R(0.0);
     for (int b = bt; b < b1; b++) {
-        gk_span s = gk_span_of(b, 0, 0, lengths, cu_q, cu_k, size, err, code);
+        gk_span s = gk_span_of(b, 0, 0, lengths, cu_q, cu_k, args.size, err, code);
         for (int h = ht; h < h1; h++) {
-            gk_rule rule = gk_rule_of(s, h, bias, mask, size, sm, scale, cap, left, right, bottom, seed, stream, offset, more, keep, kept);
-            GK_GLOBAL const gk_t* ks = k + b * sq.v[3] + h / group * sq.v[4];
-            GK_GLOBAL const gk_t* vs = v + b * sv.v[0] + h / group * sv.v[1];
+            gk_rule rule = gk_rule_of(s, h, bias, mask, args.size, args.sm, args.scale, args.cap, args.left, args.right, args.bottom, args.seed, args.stream, args.offset, more, args.keep, args.kept);
+            GK_GLOBAL const gk_t* ks = k + b * args.sq.v[3] + h / group * args.sq.v[4];
+            GK_GLOBAL const gk_t* vs = v + b * args.sv.v[0] + h / group * args.sv.v[1];
             for (int i0 = it; i0 < i1; i0 += 64) {
-                GK_GLOBAL const gk_t* qs = q + b * sq.v[0] + h * sq.v[1] + i0 * sq.v[2];
-                GK_GLOBAL const gk_t* ds = dout + b * sv.v[3] + h * sv.v[4] + i0 * sv.v[5];
+                GK_GLOBAL const gk_t* qs = q + b * args.sq.v[0] + h * args.sq.v[1] + i0 * args.sq.v[2];
+                GK_GLOBAL const gk_t* ds = dout + b * args.sv.v[3] + h * args.sv.v[4] + i0 * args.sv.v[5];
                 int begin = gk_first_key(rule, i0), end = gk_end_key(rule, i0);
                 for (int j0 = jt; j0 < j1; j0 += 64) {
                     if (j0 < begin || j0 >= end) continue;
-                    gk_dots(qs, sq.v[2], lq - i0, (int)sq.v[6], ks + j0 * sq.v[5], sq.v[5], rule.keys - j0, (int)sq.v[7], (int)size.v[5], tile, x);
-                    gk_dots(ds, sv.v[5], lq - i0, (int)sv.v[7], vs + j0 * sv.v[2], sv.v[2], rule.keys - j0, (int)sv.v[6], (int)size.v[6], tile, y);
+                    gk_dots(qs, args.sq.v[2], lq - i0, (int)args.sq.v[6], ks + j0 * args.sq.v[5], args.sq.v[5], rule.keys - j0, (int)args.sq.v[7], (int)args.size.v[5], tile, x);
+                    gk_dots(ds, args.sv.v[5], lq - i0, (int)args.sv.v[7], vs + j0 * args.sv.v[2], args.sv.v[2], rule.keys - j0, (int)args.sv.v[6], (int)args.size.v[6], tile, y);
                     gk_scores(rule, i0, j0, 0, x, unused);
                     gk_u32 bits = 0xffffu;
-                    if (keep < 1.0f) bits = gk_kept(rule, i0, j0, 0);
+                    if (args.keep < 1.0f) bits = gk_kept(rule, i0, j0, 0);
                     GK_UNROLL for (int i = 0; i < 4; i++) {
                         int row = i0 + 4 * r + i;
                         gk_f base = -GK_INF, mean = GK_R(0.0);
                         if (row < lq) {
-                            base = lse[b * sl.v[0] + h * sl.v[1] + row * sl.v[2]];
+                            base = lse[b * args.sl.v[0] + h * args.sl.v[1] + row * args.sl.v[2]];
                             mean = delta[((gk_i64)b * heads + h) * lq + row];
                         }
                         GK_UNROLL for (int j = 0; j < 4; j++)
-                            acc[i][j] += gk_dscore(gk_prob(x[i][j], base), (GK_HAS(bits, i, j) ? kept : GK_R(0.0)) * y[i][j], mean);
+                            acc[i][j] += gk_dscore(gk_prob(x[i][j], base), (GK_HAS(bits, i, j) ? args.kept : GK_R(0.0)) * y[i][j], mean);
                     }
                 }
             }
@@ -130,7 +143,7 @@ GK_KERNEL(attention_dbias)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias), GK
             gk_f g = bj == 1 ? sum : acc[i][j];
             if (row < bi && key < bj) {
                 gk_i64 e = (gk_i64)row * bj + key;
-                gk_store(out, e, accumulate ? gk_load(out, e) + g : g);
+                gk_store(out, e, args.accumulate ? gk_load(out, e) + g : g);
             }
         }
     }

@@ -103,79 +103,7 @@ GK_KERNEL(conv_plan)(GK_IN(gk_t, w), GK_OUT(int, plan), GK_OUT(gk_f, wt), int ba
     }
 }
 
-/* ---- tiles ----------------------------------------------------------------------------------------------------------------- */
-
-#if GK_DTYPE != GK_F64
-#define GK_CONV_TILE(x) gk_128_##x
-#define GK_CONV_BM 128
-#define GK_CONV_BN 128
-#define GK_CONV_BK 8
-#define GK_CONV_TM 8
-#define GK_CONV_TN 8
-#include "tile.h"
-#undef GK_CONV_TILE
-#undef GK_CONV_BM
-#undef GK_CONV_BN
-#undef GK_CONV_BK
-#undef GK_CONV_TM
-#undef GK_CONV_TN
-
-#define GK_CONV_TILE(x) gk_64w_##x
-#define GK_CONV_BM 64
-#define GK_CONV_BN 256
-#define GK_CONV_BK 8
-#define GK_CONV_TM 8
-#define GK_CONV_TN 8
-#include "tile.h"
-#undef GK_CONV_TILE
-#undef GK_CONV_BM
-#undef GK_CONV_BN
-#undef GK_CONV_BK
-#undef GK_CONV_TM
-#undef GK_CONV_TN
-
-#define GK_CONV_TILE(x) gk_32_##x
-#define GK_CONV_BM 32
-#define GK_CONV_BN 256
-#define GK_CONV_BK 8
-#define GK_CONV_TM 4
-#define GK_CONV_TN 8
-#include "tile.h"
-#undef GK_CONV_TILE
-#undef GK_CONV_BM
-#undef GK_CONV_BN
-#undef GK_CONV_BK
-#undef GK_CONV_TM
-#undef GK_CONV_TN
-
-#define GK_CONV_TILE(x) gk_16_##x
-#define GK_CONV_BM 16
-#define GK_CONV_BN 256
-#define GK_CONV_BK 8
-#define GK_CONV_TM 4
-#define GK_CONV_TN 4
-#include "tile.h"
-#undef GK_CONV_TILE
-#undef GK_CONV_BM
-#undef GK_CONV_BN
-#undef GK_CONV_BK
-#undef GK_CONV_TM
-#undef GK_CONV_TN
-#endif
-
-#define GK_CONV_TILE(x) gk_64_##x
-#define GK_CONV_BM 64
-#define GK_CONV_BN 64
-#define GK_CONV_BK 16
-#define GK_CONV_TM 4
-#define GK_CONV_TN 4
-#include "tile.h"
-#undef GK_CONV_TILE
-#undef GK_CONV_BM
-#undef GK_CONV_BN
-#undef GK_CONV_BK
-#undef GK_CONV_TM
-#undef GK_CONV_TN
+/* ---- places and epilogue -------------------------------------------------------------------------------------------------------- */
 
 /* The places of one phase: counts along the axes, and in all. */
 typedef struct { int rd, rh, rw, d, h, w, plane, count; } gk_places;
@@ -219,44 +147,17 @@ GK_FN void gk_conv_finish(gk_four v, gk_places p, int g, int m, int j, gk_dims o
     gk_conv_store(v, at, have, wide, ch, scale, bias, residual, y, z, accumulate, act, q);
 }
 
-/* Body of a tile kernel. The accumulators pass through local memory on their way to the epilogue, so that one loop with computed indices serves
- * them all. With more than one part of k, the sums go to `part` [parts, phases, groups, rows, columns of the largest phase]. */
-#define GK_CONV_BODY(tile_of, bm, bn, tm, tn, tile, per) \
-    int mt = (int)phase.v[6], ct = (int)phase.v[7], parts = (int)out.v[6], groups = (int)out.v[4], mpad = (int)phase.v[5]; \
-    int block = gk_bid(0), m0 = block % mt * bm, rest = block / mt, n0 = rest % ct * bn; \
-    rest /= ct; \
-    int g = rest % groups, slice = rest / groups % parts, ph = rest / groups / parts, lid = gk_lid(); \
-    gk_places p = gk_places_of(ph, out, phase); \
-    int k0 = plan[ph * 4], k1 = plan[ph * 4 + 1], j = n0 + lid % bn; \
-    plan += phase.v[3] * 4; \
-    if (parts > 1) { \
-        int per_part = ((k1 - k0 + parts - 1) / parts + 15) / 16 * 16; \
-        k0 += slice * per_part; \
-        k1 = k0 + per_part < k1 ? k0 + per_part : k1; \
-    } \
-    if (n0 >= p.count) k1 = k0; \
-    gk_column c = gk_column_at(img, step, 0, g, 0, 0, 0); \
-    c.w = -GK_FAR; \
-    if (j < p.count) { \
-        int n = j / p.plane, i = j - n * p.plane, h = i / p.w, w = i - h * p.w, d = h / p.h; \
-        c = gk_column_at(img, step, n, g, d, h - d * p.h, w); \
-    } \
-    gk_f acc[tm][tn]; \
-    tile_of##product(x, c, wt + (gk_i64)g * phase.v[4] * mpad + m0, mpad, plan, k0, k1, tile, acc); \
-    int row = m0 + tile_of##row(), col = n0 + tile_of##col(); \
-    GK_UNROLL for (int first = 0; first < tm * tn / 4; first += per) { \
-        GK_UNROLL for (int q = 0; q < per; q++) { \
-            int i = (first + q) / (tn / 4), u = (first + q) % (tn / 4) * 4; \
-            gk_slot_put4(tile, (q * GK_BLOCK + lid) * 4, acc[i][u], acc[i][u + 1], acc[i][u + 2], acc[i][u + 3]); \
-        } \
-        GK_ROLL for (int q = 0; q < per; q++) { \
-            int i = (first + q) / (tn / 4), u = (first + q) % (tn / 4); \
-            gk_four v = gk_slot_get4(tile, (q * GK_BLOCK + lid) * 4); \
-            int m = row + i / 4 * (bm / tm * 4) + i % 4, to = col + u * (bn / tn * 4); \
-            if (parts > 1) gk_conv_part(v, p, part, (slice * (int)phase.v[3] + ph) * groups + g, m, to, out, phase); \
-            else gk_conv_finish(v, p, g, m, to, out, phase, scale, bias, residual, y, z, accumulate, act, q_act); \
-        } \
+/* The window of column j of a phase, of group g; one far outside for j beyond the phase. */
+GK_FN gk_column gk_column_of(gk_places p, int j, int g, gk_dims img, gk_dims step)
+{
+    gk_column c = gk_column_at(img, step, 0, g, 0, 0, 0);
+    c.w = -GK_FAR;
+    if (j < p.count) {
+        int n = j / p.plane, i = j - n * p.plane, h = i / p.w, w = i - h * p.w, d = h / p.h;
+        c = gk_column_at(img, step, n, g, d, h - d * p.h, w);
     }
+    return c;
+}
 
 /* Columns of the largest phase, the first. */
 GK_FN gk_i64 gk_most(gk_dims out, gk_dims phase) { return gk_places_of(0, out, phase).count; }
@@ -269,6 +170,50 @@ GK_FN void gk_conv_part(gk_four v, gk_places p, GK_GLOBAL gk_f* part, int of, in
         if (j + u < p.count) part[at + u] = v.v[u];
 }
 
+/* ---- tiles ----------------------------------------------------------------------------------------------------------------- */
+
+#if GK_DTYPE != GK_F64
+#define GK_TILE(x) gk_128_##x
+#define GK_TILE_BM 128
+#define GK_TILE_BN 128
+#define GK_TILE_BK 8
+#define GK_TILE_TM 8
+#define GK_TILE_TN 8
+#include "tile.h"
+
+#define GK_TILE(x) gk_64w_##x
+#define GK_TILE_BM 64
+#define GK_TILE_BN 256
+#define GK_TILE_BK 8
+#define GK_TILE_TM 8
+#define GK_TILE_TN 8
+#include "tile.h"
+
+#define GK_TILE(x) gk_32_##x
+#define GK_TILE_BM 32
+#define GK_TILE_BN 256
+#define GK_TILE_BK 8
+#define GK_TILE_TM 4
+#define GK_TILE_TN 8
+#include "tile.h"
+
+#define GK_TILE(x) gk_16_##x
+#define GK_TILE_BM 16
+#define GK_TILE_BN 256
+#define GK_TILE_BK 8
+#define GK_TILE_TM 4
+#define GK_TILE_TN 4
+#include "tile.h"
+#endif
+
+#define GK_TILE(x) gk_64_##x
+#define GK_TILE_BM 64
+#define GK_TILE_BN 64
+#define GK_TILE_BK 16
+#define GK_TILE_TM 4
+#define GK_TILE_TN 4
+#include "tile.h"
+
 #if GK_DTYPE != GK_F64
 // Units: FLOATS
 GK_KERNEL(conv_tile128)(GK_IN(gk_t, x), GK_IN(gk_f, wt), GK_IN(int, plan), GK_IN(gk_t, scale), GK_IN(gk_t, bias), GK_IN(gk_t, residual), GK_OUT(gk_t, y),
@@ -277,7 +222,7 @@ GK_KERNEL(conv_tile128)(GK_IN(gk_t, x), GK_IN(gk_f, wt), GK_IN(int, plan), GK_IN
     GK_LOCAL gk_slot tile[GK_SLOTS(2 * (128 + 128) * 8)];
     GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_f, wt); GK_BIND_IN(int, plan); GK_BIND_IN(gk_t, scale); GK_BIND_IN(gk_t, bias); GK_BIND_IN(gk_t, residual);
     GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_t, z); GK_BIND_OUT(gk_f, part);
-    GK_CONV_BODY(gk_128_, 128, 128, 8, 8, tile, 4)
+    gk_128_compute(x, wt, plan, scale, bias, residual, y, z, part, img, out, step, phase, accumulate, act, q_act, tile, 4);
 }
 
 GK_KERNEL(conv_tile64w)(GK_IN(gk_t, x), GK_IN(gk_f, wt), GK_IN(int, plan), GK_IN(gk_t, scale), GK_IN(gk_t, bias), GK_IN(gk_t, residual), GK_OUT(gk_t, y),
@@ -286,7 +231,7 @@ GK_KERNEL(conv_tile64w)(GK_IN(gk_t, x), GK_IN(gk_f, wt), GK_IN(int, plan), GK_IN
     GK_LOCAL gk_slot tile[GK_SLOTS(2 * (64 + 256) * 8)];
     GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_f, wt); GK_BIND_IN(int, plan); GK_BIND_IN(gk_t, scale); GK_BIND_IN(gk_t, bias); GK_BIND_IN(gk_t, residual);
     GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_t, z); GK_BIND_OUT(gk_f, part);
-    GK_CONV_BODY(gk_64w_, 64, 256, 8, 8, tile, 4)
+    gk_64w_compute(x, wt, plan, scale, bias, residual, y, z, part, img, out, step, phase, accumulate, act, q_act, tile, 4);
 }
 
 GK_KERNEL(conv_tile32)(GK_IN(gk_t, x), GK_IN(gk_f, wt), GK_IN(int, plan), GK_IN(gk_t, scale), GK_IN(gk_t, bias), GK_IN(gk_t, residual), GK_OUT(gk_t, y),
@@ -295,7 +240,7 @@ GK_KERNEL(conv_tile32)(GK_IN(gk_t, x), GK_IN(gk_f, wt), GK_IN(int, plan), GK_IN(
     GK_LOCAL gk_slot tile[GK_SLOTS(2 * (32 + 256) * 8)];
     GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_f, wt); GK_BIND_IN(int, plan); GK_BIND_IN(gk_t, scale); GK_BIND_IN(gk_t, bias); GK_BIND_IN(gk_t, residual);
     GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_t, z); GK_BIND_OUT(gk_f, part);
-    GK_CONV_BODY(gk_32_, 32, 256, 4, 8, tile, 4)
+    gk_32_compute(x, wt, plan, scale, bias, residual, y, z, part, img, out, step, phase, accumulate, act, q_act, tile, 4);
 }
 
 GK_KERNEL(conv_tile16)(GK_IN(gk_t, x), GK_IN(gk_f, wt), GK_IN(int, plan), GK_IN(gk_t, scale), GK_IN(gk_t, bias), GK_IN(gk_t, residual), GK_OUT(gk_t, y),
@@ -304,7 +249,7 @@ GK_KERNEL(conv_tile16)(GK_IN(gk_t, x), GK_IN(gk_f, wt), GK_IN(int, plan), GK_IN(
     GK_LOCAL gk_slot tile[GK_SLOTS(2 * (16 + 256) * 8)];
     GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_f, wt); GK_BIND_IN(int, plan); GK_BIND_IN(gk_t, scale); GK_BIND_IN(gk_t, bias); GK_BIND_IN(gk_t, residual);
     GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_t, z); GK_BIND_OUT(gk_f, part);
-    GK_CONV_BODY(gk_16_, 16, 256, 4, 4, tile, 4)
+    gk_16_compute(x, wt, plan, scale, bias, residual, y, z, part, img, out, step, phase, accumulate, act, q_act, tile, 4);
 }
 #endif
 
@@ -315,7 +260,7 @@ GK_KERNEL(conv_tile64)(GK_IN(gk_t, x), GK_IN(gk_f, wt), GK_IN(int, plan), GK_IN(
     GK_LOCAL gk_slot tile[GK_SLOTS(2 * (64 + 64) * 16)];
     GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_f, wt); GK_BIND_IN(int, plan); GK_BIND_IN(gk_t, scale); GK_BIND_IN(gk_t, bias); GK_BIND_IN(gk_t, residual);
     GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_t, z); GK_BIND_OUT(gk_f, part);
-    GK_CONV_BODY(gk_64_, 64, 64, 4, 4, tile, 4)
+    gk_64_compute(x, wt, plan, scale, bias, residual, y, z, part, img, out, step, phase, accumulate, act, q_act, tile, 4);
 }
 
 /* Adds `parts` partial results in order and applies the epilogue. Launch: grid-stride over runs of four columns of every phase, group and row. */

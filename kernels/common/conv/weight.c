@@ -41,76 +41,32 @@ GK_FN void gk_walk_on(gk_walk* s)
 GK_FN gk_column gk_walk_column(gk_walk s, gk_dims img, gk_dims step, gk_i64 g) { return gk_column_at(img, step, s.n, g, s.d, s.h, s.w); }
 
 #if GK_DTYPE != GK_F64
-#define GK_CONV_TILE(x) gk_w128_##x
-#define GK_CONV_BM 128
-#define GK_CONV_BN 128
-#define GK_CONV_BK 8
-#define GK_CONV_TM 8
-#define GK_CONV_TN 8
+#define GK_TILE(x) gk_w128_##x
+#define GK_TILE_BM 128
+#define GK_TILE_BN 128
+#define GK_TILE_BK 8
+#define GK_TILE_TM 8
+#define GK_TILE_TN 8
 #include "weight_tile.h"
-#undef GK_CONV_TILE
-#undef GK_CONV_BM
-#undef GK_CONV_BN
-#undef GK_CONV_BK
-#undef GK_CONV_TM
-#undef GK_CONV_TN
 #endif
 
-#define GK_CONV_TILE(x) gk_w64_##x
-#define GK_CONV_BM 64
-#define GK_CONV_BN 64
-#define GK_CONV_BK 8
-#define GK_CONV_TM 4
-#define GK_CONV_TN 4
+#define GK_TILE(x) gk_w64_##x
+#define GK_TILE_BM 64
+#define GK_TILE_BN 64
+#define GK_TILE_BK 8
+#define GK_TILE_TM 4
+#define GK_TILE_TN 4
 #include "weight_tile.h"
-#undef GK_CONV_TILE
-#undef GK_CONV_BM
-#undef GK_CONV_BN
-#undef GK_CONV_BK
-#undef GK_CONV_TM
-#undef GK_CONV_TN
-
-/* size = {columns, splits, places per split, row tiles, column tiles, places}. */
-#define GK_WEIGHT_BODY(tile_of, bm, bn, bk, tm, tn, per) \
-    int block = gk_bid(0), lid = gk_lid(), n_cols = (int)size.v[0], m = (int)out.v[3]; \
-    int n0 = block % (int)size.v[4] * bn, rest = block / (int)size.v[4], m0 = rest % (int)size.v[3] * bm; \
-    rest /= (int)size.v[3]; \
-    int g = rest % (int)out.v[4], split = rest / (int)out.v[4]; \
-    int k0 = split * (int)size.v[2], k1 = k0 + (int)size.v[2] < (int)size.v[5] ? k0 + (int)size.v[2] : (int)size.v[5]; \
-    for (int i = lid; i < bn; i += GK_BLOCK) { \
-        gk_raw16 e = gk_make16(0u, 0u, 0u, (gk_u32)-GK_FAR); \
-        if (n0 + i < n_cols) e = gk_load16((GK_GLOBAL const void*)(plan + (n0 + i + 1) * (gk_i64)4)); \
-        cols[i] = e; \
-    } \
-    GK_BARRIER(); \
-    gk_walk s = gk_walk_from(k0 + lid % bk, bk, out, (gk_i64)g * m + m0); \
-    gk_f acc[tm][tn]; \
-    tile_of##product(x, dy, cols, s, img, step, g, m - m0, k0, k1, tile, acc); \
-    int row = m0 + tile_of##row(), col = n0 + tile_of##col(); \
-    part += ((gk_i64)split * (int)out.v[4] + g) * m * n_cols; \
-    GK_UNROLL for (int first = 0; first < tm * tn / 4; first += per) { \
-        GK_UNROLL for (int q = 0; q < per; q++) { \
-            int i = (first + q) / (tn / 4), u = (first + q) % (tn / 4) * 4; \
-            gk_slot_put4(tile, (q * GK_BLOCK + lid) * 4, acc[i][u], acc[i][u + 1], acc[i][u + 2], acc[i][u + 3]); \
-        } \
-        GK_ROLL for (int q = 0; q < per; q++) { \
-            int i = (first + q) / (tn / 4), u = (first + q) % (tn / 4); \
-            gk_four v = gk_slot_get4(tile, (q * GK_BLOCK + lid) * 4); \
-            int r = row + i / 4 * (bm / tm * 4) + i % 4, to = col + u * (bn / tn * 4); \
-            if (r >= m) continue; \
-            GK_UNROLL for (int j = 0; j < 4; j++) \
-                if (to + j < n_cols) part[(gk_i64)r * n_cols + to + j] = v.v[j]; \
-        } \
-    }
 
 #if GK_DTYPE != GK_F64
 // Units: FLOATS
+/* size = {columns, splits, places per split, row tiles, column tiles, places}. */
 GK_KERNEL(conv_weight128)(GK_IN(gk_t, x), GK_IN(gk_t, dy), GK_IN(int, plan), GK_OUT(gk_f, part), GK_DIMS(img), GK_DIMS(out), GK_DIMS(step), GK_DIMS(size))
 {
     GK_LOCAL gk_slot tile[GK_SLOTS(2 * (132 + 132) * 8)];
     GK_LOCAL gk_raw16 cols[128];
     GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, dy); GK_BIND_IN(int, plan); GK_BIND_OUT(gk_f, part);
-    GK_WEIGHT_BODY(gk_w128_, 128, 128, 8, 8, 8, 4)
+    gk_w128_compute(x, dy, plan, part, img, out, step, size, tile, cols, 4);
 }
 #endif
 
@@ -120,7 +76,7 @@ GK_KERNEL(conv_weight64)(GK_IN(gk_t, x), GK_IN(gk_t, dy), GK_IN(int, plan), GK_O
     GK_LOCAL gk_slot tile[GK_SLOTS(2 * (68 + 68) * 8)];
     GK_LOCAL gk_raw16 cols[64];
     GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, dy); GK_BIND_IN(int, plan); GK_BIND_OUT(gk_f, part);
-    GK_WEIGHT_BODY(gk_w64_, 64, 64, 8, 4, 4, 2)
+    gk_w64_compute(x, dy, plan, part, img, out, step, size, tile, cols, 2);
 }
 
 /* dw (+)= sum over `splits` of part, in order; 0 for none. Launch: grid-stride over the n elements of dw. */

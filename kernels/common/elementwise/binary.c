@@ -114,32 +114,39 @@ GK_KERNEL(binary_int_div)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_OUT(gk_t, y), gk_i6
 #endif
 
 #if GK_IS_FLOAT
+typedef struct {
+    gk_dims shape, sdy, sa, sb, sda, sdb;
+    gk_i64 n;
+    gk_f p, q;
+    int rank, wide, acc_a, acc_b;
+} gk_binary_bwd_nd_args;
+
 // Units: FLOATS64 x BINARY
 /* Gradients at the shape of dy; either of da, db may be null. */
-GK_KERNEL(binary_bwd_nd)(GK_IN(gk_t, dy), GK_IN(gk_t, a), GK_IN(gk_t, b), GK_OUT(gk_t, da), GK_OUT(gk_t, db), gk_i64 n, int rank, GK_DIMS(shape),
-                         GK_DIMS(sdy), GK_DIMS(sa), GK_DIMS(sb), GK_DIMS(sda), GK_DIMS(sdb), int wide, int acc_a, int acc_b, gk_f p, gk_f q)
+GK_KERNEL(binary_bwd_nd)(GK_IN(gk_t, dy), GK_IN(gk_t, a), GK_IN(gk_t, b), GK_OUT(gk_t, da), GK_OUT(gk_t, db),
+                         GK_BY_VALUE(gk_binary_bwd_nd_args, args))
 {
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, a); GK_BIND_IN(gk_t, b); GK_BIND_OUT(gk_t, da); GK_BIND_OUT(gk_t, db);
-    for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
+    for (gk_i64 i = gk_gid(); i < args.n; i += gk_gsize()) {
         gk_i64 ig = 0, ia = 0, ib = 0, ja = 0, jb = 0;
-        GK_ND(i, n, rank, shape, { ig += r * sdy.v[d]; ia += r * sa.v[d]; ib += r * sb.v[d]; ja += r * sda.v[d]; jb += r * sdb.v[d]; });
-        if (wide) {
-            gk_vec g = gk_load_wide(dy, ig, wide & 8), u = gk_load_wide(a, ia, wide & 2), v = gk_load_wide(b, ib, wide & 4), oa = g, ob = g;
-            if (da && acc_a) oa = gk_loadv(da, ja);
-            if (db && acc_b) ob = gk_loadv(db, jb);
+        GK_ND(i, args.n, args.rank, args.shape, { ig += r * args.sdy.v[d]; ia += r * args.sa.v[d]; ib += r * args.sb.v[d]; ja += r * args.sda.v[d]; jb += r * args.sdb.v[d]; });
+        if (args.wide) {
+            gk_vec g = gk_load_wide(dy, ig, args.wide & 8), u = gk_load_wide(a, ia, args.wide & 2), v = gk_load_wide(b, ib, args.wide & 4), oa = g, ob = g;
+            if (da && args.acc_a) oa = gk_loadv(da, ja);
+            if (db && args.acc_b) ob = gk_loadv(db, jb);
             GK_UNROLL for (int k = 0; k < GK_W; k++) {
                 gk_f ga, gb;
-                GK_BWD(g.v[k], u.v[k], v.v[k], p, q, &ga, &gb);
-                oa.v[k] = acc_a ? oa.v[k] + ga : ga;
-                ob.v[k] = acc_b ? ob.v[k] + gb : gb;
+                GK_BWD(g.v[k], u.v[k], v.v[k], args.p, args.q, &ga, &gb);
+                oa.v[k] = args.acc_a ? oa.v[k] + ga : ga;
+                ob.v[k] = args.acc_b ? ob.v[k] + gb : gb;
             }
             if (da) gk_storev_quick(da, ja, oa);
             if (db) gk_storev_quick(db, jb, ob);
         } else {
             gk_f ga, gb;
-            GK_BWD(gk_load(dy, ig), gk_load(a, ia), gk_load(b, ib), p, q, &ga, &gb);
-            if (da) gk_store(da, ja, acc_a ? gk_load(da, ja) + ga : ga);
-            if (db) gk_store(db, jb, acc_b ? gk_load(db, jb) + gb : gb);
+            GK_BWD(gk_load(dy, ig), gk_load(a, ia), gk_load(b, ib), args.p, args.q, &ga, &gb);
+            if (da) gk_store(da, ja, args.acc_a ? gk_load(da, ja) + ga : ga);
+            if (db) gk_store(db, jb, args.acc_b ? gk_load(db, jb) + gb : gb);
         }
     }
 }

@@ -142,72 +142,30 @@ GK_FN void gk_store_part(GK_GLOBAL gk_f* part, gk_i64 at, gk_i64 m, gk_i64 n, gk
 /* ---- tiles ----------------------------------------------------------------------------------------------------------------- */
 
 #if GK_DTYPE != GK_F64
-#define GK_GEMM_TILE(x) gk_128_##x
-#define GK_GEMM_BM 128
-#define GK_GEMM_BN 128
-#define GK_GEMM_BK (2 * GK_W)
-#define GK_GEMM_TM 8
-#define GK_GEMM_TN 8
+#define GK_TILE(x) gk_128_##x
+#define GK_TILE_BM 128
+#define GK_TILE_BN 128
+#define GK_TILE_BK (2 * GK_W)
+#define GK_TILE_TM 8
+#define GK_TILE_TN 8
 #include "tile.h"
-#undef GK_GEMM_TILE
-#undef GK_GEMM_BM
-#undef GK_GEMM_BN
-#undef GK_GEMM_BK
-#undef GK_GEMM_TM
-#undef GK_GEMM_TN
 #endif
 
-#define GK_GEMM_TILE(x) gk_64_##x
-#define GK_GEMM_BM 64
-#define GK_GEMM_BN 64
-#define GK_GEMM_BK (GK_W > 4 ? 32 : 16)
-#define GK_GEMM_TM 4
-#define GK_GEMM_TN 4
+#define GK_TILE(x) gk_64_##x
+#define GK_TILE_BM 64
+#define GK_TILE_BN 64
+#define GK_TILE_BK (GK_W > 4 ? 32 : 16)
+#define GK_TILE_TM 4
+#define GK_TILE_TN 4
 #include "tile.h"
-#undef GK_GEMM_TILE
-#undef GK_GEMM_BM
-#undef GK_GEMM_BN
-#undef GK_GEMM_BK
-#undef GK_GEMM_TM
-#undef GK_GEMM_TN
 
-#define GK_GEMM_TILE(x) gk_16_##x
-#define GK_GEMM_BM 16
-#define GK_GEMM_BN 256
-#define GK_GEMM_BK 8
-#define GK_GEMM_TM 4
-#define GK_GEMM_TN 4
+#define GK_TILE(x) gk_16_##x
+#define GK_TILE_BM 16
+#define GK_TILE_BN 256
+#define GK_TILE_BK 8
+#define GK_TILE_TM 4
+#define GK_TILE_TN 4
 #include "tile.h"
-#undef GK_GEMM_TILE
-#undef GK_GEMM_BM
-#undef GK_GEMM_BN
-#undef GK_GEMM_BK
-#undef GK_GEMM_TM
-#undef GK_GEMM_TN
-
-/* Body of a tile kernel. The accumulators pass through local memory on their way to the epilogue, `per` groups of four at a time, so that one
- * loop with computed indices serves them all. */
-#define GK_TILE_BODY(tile_of, bm, bn, tm, tn, tile, per) \
-    gk_i64 down = (size.v[0] + bm - 1) / bm, across = (size.v[1] + bn - 1) / bn, at = gk_bid(0); \
-    gk_i64 n0 = at % across * bn, m0 = at / across % down * bm, slice = at / across / down; \
-    gk_i64 batch = slice / size.v[4], k0 = slice % size.v[4] * size.v[5], k1 = k0 + size.v[5] < size.v[2] ? k0 + size.v[5] : size.v[2]; \
-    gk_f acc[tm][tn]; \
-    tile_of##product(a + batch * sa.v[2], b + batch * sb.v[2], size.v[0], size.v[1], m0, n0, k0, k1, gk_side_of(sa), gk_side_of(sb), tile, acc); \
-    gk_i64 row = m0 + tile_of##row(), col = n0 + tile_of##col(); \
-    int lid = gk_lid(); \
-    GK_UNROLL for (int first = 0; first < tm * tn / 4; first += per) { \
-        GK_UNROLL for (int q = 0; q < per; q++) { \
-            int i = (first + q) / (tn / 4), j = (first + q) % (tn / 4) * 4; \
-            gk_slot_put4(tile, (q * GK_BLOCK + lid) * 4, acc[i][j], acc[i][j + 1], acc[i][j + 2], acc[i][j + 3]); \
-        } \
-        GK_ROLL for (int q = 0; q < per; q++) { \
-            int i = (first + q) / (tn / 4), j = (first + q) % (tn / 4); \
-            gk_four x = gk_slot_get4(tile, (q * GK_BLOCK + lid) * 4); \
-            gk_i64 m = row + i / 4 * (bm / tm * 4) + i % 4, n = col + j * (bn / tn * 4); \
-            if (part) gk_store_part(part, slice % size.v[4] * size.v[3] + batch, m, n, size, x); \
-            else gk_epilogue(x, batch, m, n, c, bias, residual, scale, y, z, size, sc, sr, sv, sy, sz, alpha, beta, act, p); \
-        } \
-    }
 
 #if GK_DTYPE != GK_F64
 // Units: FLOATS x OUTPUTS
@@ -218,7 +176,7 @@ GK_KERNEL(gemm_tile128)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(gk_o, c), GK_IN(gk
     GK_LOCAL gk_slot tile[GK_SLOTS(32 * GK_BLOCK)];
     GK_BIND_IN(gk_t, a); GK_BIND_IN(gk_t, b); GK_BIND_IN(gk_o, c); GK_BIND_IN(gk_t, bias); GK_BIND_IN(gk_o, residual); GK_BIND_IN(gk_t, scale);
     GK_BIND_OUT(gk_o, y); GK_BIND_OUT(gk_o, z); GK_BIND_OUT(gk_f, part);
-    GK_TILE_BODY(gk_128_, 128, 128, 8, 8, tile, 8)
+    gk_128_compute(a, b, c, bias, residual, scale, y, z, part, size, sa, sb, sc, sr, sv, sy, sz, alpha, beta, act, p, tile, 8);
 }
 #endif
 
@@ -230,7 +188,7 @@ GK_KERNEL(gemm_tile64)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(gk_o, c), GK_IN(gk_
     GK_LOCAL gk_slot tile[GK_SLOTS(2 * (64 + 64) * (GK_W > 4 ? 32 : 16))];
     GK_BIND_IN(gk_t, a); GK_BIND_IN(gk_t, b); GK_BIND_IN(gk_o, c); GK_BIND_IN(gk_t, bias); GK_BIND_IN(gk_o, residual); GK_BIND_IN(gk_t, scale);
     GK_BIND_OUT(gk_o, y); GK_BIND_OUT(gk_o, z); GK_BIND_OUT(gk_f, part);
-    GK_TILE_BODY(gk_64_, 64, 64, 4, 4, tile, 4)
+    gk_64_compute(a, b, c, bias, residual, scale, y, z, part, size, sa, sb, sc, sr, sv, sy, sz, alpha, beta, act, p, tile, 4);
 }
 
 GK_KERNEL(gemm_skinny)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(gk_o, c), GK_IN(gk_t, bias), GK_IN(gk_o, residual), GK_IN(gk_t, scale),
@@ -240,7 +198,7 @@ GK_KERNEL(gemm_skinny)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(gk_o, c), GK_IN(gk_
     GK_LOCAL gk_slot tile[GK_SLOTS(2 * (16 + 256) * 8)];
     GK_BIND_IN(gk_t, a); GK_BIND_IN(gk_t, b); GK_BIND_IN(gk_o, c); GK_BIND_IN(gk_t, bias); GK_BIND_IN(gk_o, residual); GK_BIND_IN(gk_t, scale);
     GK_BIND_OUT(gk_o, y); GK_BIND_OUT(gk_o, z); GK_BIND_OUT(gk_f, part);
-    GK_TILE_BODY(gk_16_, 16, 256, 4, 4, tile, 4)
+    gk_16_compute(a, b, c, bias, residual, scale, y, z, part, size, sa, sb, sc, sr, sv, sy, sz, alpha, beta, act, p, tile, 4);
 }
 
 /* Y and Z from the sum over `splits` of part [splits, batches, M, N], which may be the memory of Y or Z. v[5] neighbouring work-items, a power of two,

@@ -1,75 +1,85 @@
-/* One tile of a product, included once per tile size:
+/* One tile of a product, included once per tile size (prelude/register_tile.h):
  *
  *   acc[i][j] = sum over k0 <= k < k1 of A[m0 + row(i), k] * B[k, n0 + col(j)]
  *
- * GK_GEMM_BM, GK_GEMM_BN  rows and columns of the tile         GK_GEMM_BK  products per step
- * GK_GEMM_TM, GK_GEMM_TN  rows and columns per work-item, multiples of 4; (GK_GEMM_BM / GK_GEMM_TM) * (GK_GEMM_BN / GK_GEMM_TN) = GK_BLOCK
- * GK_GEMM_TILE(x)    name of x for this tile
- *
- * Each step moves GK_GEMM_BM x GK_GEMM_BK of A and GK_GEMM_BK x GK_GEMM_BN of B through local memory, where both lie with k as the outer axis. Two buffers: while one
- * is multiplied, the next step's elements are on their way into registers. Elements beyond the matrices count as 0.
- * Work-items of a run of 32 cover 4 x 8 groups of 4 x 4 elements, so that their 16-byte reads of local memory are free of conflicts.
+ * Each step moves BM x BK elements of A and BK x BN of B through local memory. Elements beyond the matrices count as 0.
  */
-#define GK_GEMM_TX (GK_GEMM_BN / GK_GEMM_TN)
-#define GK_GEMM_TY (GK_GEMM_BM / GK_GEMM_TM)
+#include "common/prelude/register_tile.h"
+
 /* Loads of GK_W elements per work-item and step. */
-#define GK_GEMM_NA ((GK_GEMM_BM * GK_GEMM_BK / GK_W + GK_BLOCK - 1) / GK_BLOCK)
-#define GK_GEMM_NB ((GK_GEMM_BN * GK_GEMM_BK / GK_W + GK_BLOCK - 1) / GK_BLOCK)
+#define GK_TILE_NA ((GK_TILE_BM * GK_TILE_BK / GK_W + GK_BLOCK - 1) / GK_BLOCK)
+#define GK_TILE_NB ((GK_TILE_BN * GK_TILE_BK / GK_W + GK_BLOCK - 1) / GK_BLOCK)
 
-/* First row and column of the work-item's group number 0 within the tile; group i is GK_GEMM_TY * 4 rows (GK_GEMM_TX * 4 columns) further. */
-GK_FN int GK_GEMM_TILE(row)(void) { int t = gk_lid(); return (t / 32 / (GK_GEMM_TX / 8) * 4 + t % 32 / 8) * 4; }
-GK_FN int GK_GEMM_TILE(col)(void) { int t = gk_lid(); return (t / 32 % (GK_GEMM_TX / 8) * 8 + t % 8) * 4; }
-
-GK_FN void GK_GEMM_TILE(product)(GK_GLOBAL const gk_t* a, GK_GLOBAL const gk_t* b, gk_i64 m, gk_i64 n, gk_i64 m0, gk_i64 n0, gk_i64 k0, gk_i64 k1,
-                            gk_side sa, gk_side sb, GK_LOCAL_PTR gk_slot* tile, gk_f acc[GK_GEMM_TM][GK_GEMM_TN])
+GK_FN void GK_TILE(product)(GK_GLOBAL const gk_t* a, GK_GLOBAL const gk_t* b, gk_i64 m, gk_i64 n, gk_i64 m0, gk_i64 n0, gk_i64 k0, gk_i64 k1,
+                            gk_side sa, gk_side sb, GK_LOCAL_PTR gk_slot* tile, gk_f acc[GK_TILE_TM][GK_TILE_TN])
 {
     GK_LOCAL_PTR gk_slot* ta = tile;
-    GK_LOCAL_PTR gk_slot* tb = tile + GK_SLOTS(2 * GK_GEMM_BM * GK_GEMM_BK);
-    gk_lane la[GK_GEMM_NA], lb[GK_GEMM_NB];
-    gk_vec ra[GK_GEMM_NA], rb[GK_GEMM_NB];
-    int row = GK_GEMM_TILE(row)(), col = GK_GEMM_TILE(col)(), at = 0, left = k1 - k0 < GK_GEMM_BK ? (int)(k1 - k0) : GK_GEMM_BK;
+    GK_LOCAL_PTR gk_slot* tb = tile + GK_SLOTS(2 * GK_TILE_BM * GK_TILE_BK);
+    gk_lane la[GK_TILE_NA], lb[GK_TILE_NB];
+    gk_vec ra[GK_TILE_NA], rb[GK_TILE_NB];
+    int row = GK_TILE(row)(), col = GK_TILE(col)(), at = 0, left = k1 - k0 < GK_TILE_BK ? (int)(k1 - k0) : GK_TILE_BK;
 
-    GK_UNROLL for (int i = 0; i < GK_GEMM_TM; i++)
-        GK_UNROLL for (int j = 0; j < GK_GEMM_TN; j++) acc[i][j] = GK_R(0.0);
-    GK_UNROLL for (int i = 0; i < GK_GEMM_NA; i++) {
-        la[i] = gk_lane_of(a, sa, m, m0, k0, GK_GEMM_BM, GK_GEMM_BK, i);
-        gk_place(ta, sa, gk_fetch(la[i], sa, left), GK_GEMM_BM, GK_GEMM_BK, i);
+    GK_TILE(clear)(acc);
+    GK_UNROLL for (int i = 0; i < GK_TILE_NA; i++) {
+        la[i] = gk_lane_of(a, sa, m, m0, k0, GK_TILE_BM, GK_TILE_BK, i);
+        gk_place(ta, sa, gk_fetch(la[i], sa, left), GK_TILE_BM, GK_TILE_BK, i);
     }
-    GK_UNROLL for (int i = 0; i < GK_GEMM_NB; i++) {
-        lb[i] = gk_lane_of(b, sb, n, n0, k0, GK_GEMM_BN, GK_GEMM_BK, i);
-        gk_place(tb, sb, gk_fetch(lb[i], sb, left), GK_GEMM_BN, GK_GEMM_BK, i);
+    GK_UNROLL for (int i = 0; i < GK_TILE_NB; i++) {
+        lb[i] = gk_lane_of(b, sb, n, n0, k0, GK_TILE_BN, GK_TILE_BK, i);
+        gk_place(tb, sb, gk_fetch(lb[i], sb, left), GK_TILE_BN, GK_TILE_BK, i);
     }
     GK_BARRIER();
-    for (gk_i64 k = k0; k < k1; k += GK_GEMM_BK) {
-        gk_i64 rest = k1 - k - GK_GEMM_BK;
+    for (gk_i64 k = k0; k < k1; k += GK_TILE_BK) {
+        gk_i64 rest = k1 - k - GK_TILE_BK;
         if (rest > 0) {
-            left = rest < GK_GEMM_BK ? (int)rest : GK_GEMM_BK;
-            GK_UNROLL for (int i = 0; i < GK_GEMM_NA; i++) {
-                la[i].p += GK_GEMM_BK * sa.kstep;
+            left = rest < GK_TILE_BK ? (int)rest : GK_TILE_BK;
+            GK_UNROLL for (int i = 0; i < GK_TILE_NA; i++) {
+                la[i].p += GK_TILE_BK * sa.kstep;
                 ra[i] = gk_fetch(la[i], sa, left);
             }
-            GK_UNROLL for (int i = 0; i < GK_GEMM_NB; i++) {
-                lb[i].p += GK_GEMM_BK * sb.kstep;
+            GK_UNROLL for (int i = 0; i < GK_TILE_NB; i++) {
+                lb[i].p += GK_TILE_BK * sb.kstep;
                 rb[i] = gk_fetch(lb[i], sb, left);
             }
         }
-        GK_UNROLL for (int kk = 0; kk < GK_GEMM_BK; kk++) {
-            gk_four u[GK_GEMM_TM / 4], v[GK_GEMM_TN / 4];
-            GK_UNROLL for (int i = 0; i < GK_GEMM_TM / 4; i++) u[i] = gk_slot_get4(ta, (at * GK_GEMM_BK + kk) * GK_GEMM_BM + row + i * GK_GEMM_TY * 4);
-            GK_UNROLL for (int j = 0; j < GK_GEMM_TN / 4; j++) v[j] = gk_slot_get4(tb, (at * GK_GEMM_BK + kk) * GK_GEMM_BN + col + j * GK_GEMM_TX * 4);
-            GK_UNROLL for (int i = 0; i < GK_GEMM_TM; i++)
-                GK_UNROLL for (int j = 0; j < GK_GEMM_TN; j++) acc[i][j] += u[i / 4].v[i % 4] * v[j / 4].v[j % 4];
-        }
+        GK_TILE(multiply)(ta, tb, at, row, col, GK_TILE_BM, GK_TILE_BN, acc);
         at ^= 1;
         if (rest > 0) {
-            GK_UNROLL for (int i = 0; i < GK_GEMM_NA; i++) gk_place(ta + GK_SLOTS(at * GK_GEMM_BM * GK_GEMM_BK), sa, ra[i], GK_GEMM_BM, GK_GEMM_BK, i);
-            GK_UNROLL for (int i = 0; i < GK_GEMM_NB; i++) gk_place(tb + GK_SLOTS(at * GK_GEMM_BN * GK_GEMM_BK), sb, rb[i], GK_GEMM_BN, GK_GEMM_BK, i);
+            GK_UNROLL for (int i = 0; i < GK_TILE_NA; i++) gk_place(ta + GK_SLOTS(at * GK_TILE_BM * GK_TILE_BK), sa, ra[i], GK_TILE_BM, GK_TILE_BK, i);
+            GK_UNROLL for (int i = 0; i < GK_TILE_NB; i++) gk_place(tb + GK_SLOTS(at * GK_TILE_BN * GK_TILE_BK), sb, rb[i], GK_TILE_BN, GK_TILE_BK, i);
         }
         GK_BARRIER();
     }
 }
 
-#undef GK_GEMM_TX
-#undef GK_GEMM_TY
-#undef GK_GEMM_NA
-#undef GK_GEMM_NB
+/* A block's tile with its epilogue, `per` runs of columns at a time. */
+GK_FN void GK_TILE(compute)(GK_GLOBAL const gk_t* a, GK_GLOBAL const gk_t* b, GK_GLOBAL const gk_o* c, GK_GLOBAL const gk_t* bias,
+                            GK_GLOBAL const gk_o* residual, GK_GLOBAL const gk_t* scale, GK_GLOBAL gk_o* y, GK_GLOBAL gk_o* z, GK_GLOBAL gk_f* part,
+                            gk_dims size, gk_dims sa, gk_dims sb, gk_dims sc, gk_dims sr, gk_dims sv, gk_dims sy, gk_dims sz, gk_f alpha, gk_f beta,
+                            int act, gk_f p, GK_LOCAL_PTR gk_slot* tile, const int per)
+{
+    gk_i64 down = (size.v[0] + GK_TILE_BM - 1) / GK_TILE_BM, across = (size.v[1] + GK_TILE_BN - 1) / GK_TILE_BN, at = gk_bid(0);
+    gk_i64 n0 = at % across * GK_TILE_BN, m0 = at / across % down * GK_TILE_BM, slice = at / across / down;
+    gk_i64 batch = slice / size.v[4], k0 = slice % size.v[4] * size.v[5], k1 = k0 + size.v[5] < size.v[2] ? k0 + size.v[5] : size.v[2];
+    gk_f acc[GK_TILE_TM][GK_TILE_TN];
+    GK_TILE(product)(a + batch * sa.v[2], b + batch * sb.v[2], size.v[0], size.v[1], m0, n0, k0, k1, gk_side_of(sa), gk_side_of(sb), tile, acc);
+    gk_i64 row = m0 + GK_TILE(row)(), col = n0 + GK_TILE(col)();
+    GK_UNROLL for (int first = 0; first < GK_TILE_TM * GK_TILE_TN / 4; first += per) {
+        GK_TILE(spill)(acc, first, per, tile);
+        GK_ROLL for (int q = 0; q < per; q++) {
+            gk_four x = gk_slot_get4(tile, (q * GK_BLOCK + gk_lid()) * 4);
+            gk_i64 m = row + GK_TILE(run_row)(first + q), n = col + GK_TILE(run_col)(first + q);
+            if (part) gk_store_part(part, slice % size.v[4] * size.v[3] + batch, m, n, size, x);
+            else gk_epilogue(x, batch, m, n, c, bias, residual, scale, y, z, size, sc, sr, sv, sy, sz, alpha, beta, act, p);
+        }
+    }
+}
+
+#undef GK_TILE_NA
+#undef GK_TILE_NB
+#undef GK_TILE
+#undef GK_TILE_BM
+#undef GK_TILE_BN
+#undef GK_TILE_BK
+#undef GK_TILE_TM
+#undef GK_TILE_TN

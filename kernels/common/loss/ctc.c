@@ -26,17 +26,22 @@ GK_FN gk_i64 gk_labels_at(GK_GLOBAL const int* tl, int wide, gk_i64 b, gk_i64 S)
 /* Whether position s may be reached from s - 2. */
 #define GK_SKIP(s) ((s) > 1 && ((s) & 1) && GK_EXTENDED(s) != GK_EXTENDED((s) - 2))
 
+typedef struct {
+    gk_i64 most;
+    int wide_il, wide_tl;
+} gk_ctc_alpha_args;
+
 // Units: FLOATS64
 /* alpha [B, T, L] and nll [B] = -ln p. Lengths outside [0, T] and [0, most] and ids outside [0, C) are reported; such a sample has nll 0. */
-GK_KERNEL(ctc_alpha)(GK_IN(gk_t, x), GK_IN(int, targets), int wide_t, GK_IN(int, il), int wide_il, GK_IN(int, tl), int wide_tl, GK_OUT(int, err),
-                     int code, gk_i64 T, gk_i64 B, gk_i64 C, gk_i64 st, gk_i64 sb, gk_i64 S, gk_i64 most, gk_i64 L, gk_i64 blank,
-                     GK_OUT(gk_f, alpha), GK_OUT(gk_f, nll))
+GK_KERNEL(ctc_alpha)(GK_IN(gk_t, x), GK_IN(int, targets), int wide_t, GK_IN(int, il), GK_IN(int, tl), GK_OUT(int, err), int code, gk_i64 T, gk_i64 B,
+                     gk_i64 C, gk_i64 st, gk_i64 sb, gk_i64 S, gk_i64 L, gk_i64 blank, GK_OUT(gk_f, alpha), GK_OUT(gk_f, nll),
+                     GK_BY_VALUE(gk_ctc_alpha_args, args))
 {
     GK_BIND_IN(gk_t, x); GK_BIND_IN(int, targets); GK_BIND_IN(int, il); GK_BIND_IN(int, tl); GK_BIND_OUT(int, err); GK_BIND_OUT(gk_f, alpha);
     GK_BIND_OUT(gk_f, nll);
     for (gk_i64 b = gk_bid(0); b < B; b += gk_nblocks(0)) {
-        gk_i64 time = gk_index(il, b, wide_il), labels = gk_index(tl, b, wide_tl), first = gk_labels_at(tl, wide_tl, b, S), n = 2 * labels + 1;
-        int ok = time >= 0 && time <= T && labels >= 0 && labels <= most && first >= 0 && first + labels <= (S ? (b + 1) * S : most);
+        gk_i64 time = gk_index(il, b, args.wide_il), labels = gk_index(tl, b, args.wide_tl), first = gk_labels_at(tl, args.wide_tl, b, S), n = 2 * labels + 1;
+        int ok = time >= 0 && time <= T && labels >= 0 && labels <= args.most && first >= 0 && first + labels <= (S ? (b + 1) * S : args.most);
         if (!ok) { gk_report(err, code); n = 0; time = 0; }
         for (gk_i64 s = gk_lid(); s < n; s += GK_BLOCK) {
             gk_i64 c = GK_EXTENDED(s);
@@ -80,28 +85,33 @@ GK_KERNEL(ctc_items)(GK_IN(gk_f, nll), GK_IN(int, tl), int wide_tl, gk_i64 B, in
     }
 }
 
+typedef struct {
+    gk_i64 most;
+    gk_f factor;
+    int wide_il, wide_tl, each, gy_f32, per_label, zero_infinity, accumulate;
+} gk_ctc_grad_args;
+
 /* dx (+)= -gy * occupancy. alpha is overwritten; beta [B, 2, L]. */
-GK_KERNEL(ctc_grad)(GK_IN(gk_t, x), GK_IN(int, targets), int wide_t, GK_IN(int, il), int wide_il, GK_IN(int, tl), int wide_tl, gk_i64 T, gk_i64 B,
-                    gk_i64 C, gk_i64 st, gk_i64 sb, gk_i64 S, gk_i64 most, gk_i64 L, gk_i64 blank, GK_OUT(gk_f, alpha), GK_IN(gk_f, nll),
-                    GK_OUT(gk_f, beta), GK_IN(gk_t, gy), int each, int gy_f32, gk_f factor, int per_label, int zero_infinity, GK_OUT(gk_t, dx),
-                    int accumulate)
+GK_KERNEL(ctc_grad)(GK_IN(gk_t, x), GK_IN(int, targets), int wide_t, GK_IN(int, il), GK_IN(int, tl), gk_i64 T, gk_i64 B, gk_i64 C, gk_i64 st,
+                    gk_i64 sb, gk_i64 S, gk_i64 L, gk_i64 blank, GK_OUT(gk_f, alpha), GK_IN(gk_f, nll), GK_OUT(gk_f, beta), GK_IN(gk_t, gy),
+                    GK_OUT(gk_t, dx), GK_BY_VALUE(gk_ctc_grad_args, args))
 {
     GK_BIND_IN(gk_t, x); GK_BIND_IN(int, targets); GK_BIND_IN(int, il); GK_BIND_IN(int, tl); GK_BIND_OUT(gk_f, alpha); GK_BIND_IN(gk_f, nll);
     GK_BIND_OUT(gk_f, beta); GK_BIND_IN(gk_t, gy); GK_BIND_OUT(gk_t, dx);
     for (gk_i64 b = gk_bid(0); b < B; b += gk_nblocks(0)) {
-        gk_i64 time = gk_index(il, b, wide_il), labels = gk_index(tl, b, wide_tl), first = gk_labels_at(tl, wide_tl, b, S), n = 2 * labels + 1;
-        int ok = time >= 0 && time <= T && labels >= 0 && labels <= most && first >= 0 && first + labels <= (S ? (b + 1) * S : most);
+        gk_i64 time = gk_index(il, b, args.wide_il), labels = gk_index(tl, b, args.wide_tl), first = gk_labels_at(tl, args.wide_tl, b, S), n = 2 * labels + 1;
+        int ok = time >= 0 && time <= T && labels >= 0 && labels <= args.most && first >= 0 && first + labels <= (S ? (b + 1) * S : args.most);
         if (!ok) { n = 0; time = 0; }
-        gk_f g = factor * (each ? gk_load(gy, b) : gy_f32 ? (gk_f)((GK_GLOBAL const float*)gy)[0] : gk_load(gy, 0));
-        if (per_label && labels > 1) g /= (gk_f)labels;
+        gk_f g = args.factor * (args.each ? gk_load(gy, b) : args.gy_f32 ? (gk_f)((GK_GLOBAL const float*)gy)[0] : gk_load(gy, 0));
+        if (args.per_label && labels > 1) g /= (gk_f)labels;
         int impossible = nll[b] == GK_INF;
         for (gk_i64 t = T - 1; t >= 0; t--) {
             GK_GLOBAL gk_f* now = beta + (2 * b + (t & 1)) * L;
             GK_GLOBAL const gk_f* next = beta + (2 * b + (1 - (t & 1))) * L;
-            gk_f rest = impossible && !zero_infinity && t < time ? GK_NAN : GK_R(0.0);
+            gk_f rest = impossible && !args.zero_infinity && t < time ? GK_NAN : GK_R(0.0);
             for (gk_i64 c = gk_lid(); c < C; c += GK_BLOCK) {
                 gk_i64 at = t * st + b * sb + c;
-                gk_store(dx, at, accumulate ? gk_load(dx, at) + rest : rest);
+                gk_store(dx, at, args.accumulate ? gk_load(dx, at) + rest : rest);
             }
             if (t >= time || impossible) continue;
             for (gk_i64 s = gk_lid(); s < n; s += GK_BLOCK) {
@@ -128,7 +138,7 @@ GK_KERNEL(ctc_grad)(GK_IN(gk_t, x), GK_IN(int, targets), int wide_t, GK_IN(int, 
                     for (gk_i64 k = 0; k < n; k++)
                         if (GK_EXTENDED(k) == c) sum += gk_exp(GK_ALPHA(t, k) + nll[b]);
                     gk_i64 at = t * st + b * sb + c;
-                    gk_store(dx, at, accumulate ? gk_load(dx, at) - g * sum : -g * sum);
+                    gk_store(dx, at, args.accumulate ? gk_load(dx, at) - g * sum : -g * sum);
                 }
             }
             GK_BARRIER();

@@ -114,16 +114,21 @@ GK_KERNEL(margin_items)(GK_IN(gk_t, x), GK_IN(gk_t, y), GK_IN(gk_t, reference), 
     }
 }
 
+typedef struct {
+    gk_f p0, p1, p2, factor;
+    int each, narrow;
+} gk_margin_grad_args;
+
 /* dx (+)= upstream * slope; gy: one number per row (each) or one, as float where narrow is set. */
-GK_KERNEL(margin_grad)(GK_IN(gk_t, x), GK_IN(gk_t, y), GK_IN(gk_t, reference), GK_IN(gk_t, kl), GK_IN(int, ids), int wide, GK_OUT(int, err), int code,
-                       gk_i64 rows, gk_i64 len, int lanes, int kind, gk_f p0, gk_f p1, gk_f p2, GK_IN(gk_t, gy), int each, int narrow, gk_f factor,
-                       GK_OUT(gk_t, dx), int accumulate)
+GK_KERNEL(margin_grad)(GK_IN(gk_t, x), GK_IN(gk_t, y), GK_IN(gk_t, reference), GK_IN(gk_t, kl), GK_IN(int, ids), int wide, GK_OUT(int, err),
+                       int code, gk_i64 rows, gk_i64 len, int lanes, int kind, GK_IN(gk_t, gy), GK_OUT(gk_t, dx), int accumulate,
+                       GK_BY_VALUE(gk_margin_grad_args, args))
 {
     GK_LOCAL gk_f tmp[GK_BLOCK];
     GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, y); GK_BIND_IN(gk_t, reference); GK_BIND_IN(gk_t, kl); GK_BIND_IN(int, ids); GK_BIND_OUT(int, err);
     GK_BIND_IN(gk_t, gy); GK_BIND_OUT(gk_t, dx);
     gk_margin q;
-    q.p0 = p0; q.p1 = p1; q.p2 = p2; q.kind = kind;
+    q.p0 = args.p0; q.p1 = args.p1; q.p2 = args.p2; q.kind = kind;
     int lane = gk_lid() & (lanes - 1);
     gk_i64 groups = (gk_i64)gk_nblocks(0) * (GK_BLOCK / lanes);
     for (gk_i64 first = (gk_i64)gk_bid(0) * (GK_BLOCK / lanes); first < rows; first += groups) {
@@ -135,9 +140,9 @@ GK_KERNEL(margin_grad)(GK_IN(gk_t, x), GK_IN(gk_t, y), GK_IN(gk_t, reference), G
         }
         gk_f m[2], s[2], z = gk_circle_collect(x, y, row * len, len, id, active && counts && kind == 0, lane, lanes, q, m, s, tmp), up = GK_R(0.0);
         if (active) {
-            gk_i64 from = each ? row : 0;
-            if (narrow) up = (gk_f)((GK_GLOBAL const float*)gy)[from]; else up = gk_load(gy, from);
-            up *= factor;
+            gk_i64 from = args.each ? row : 0;
+            if (args.narrow) up = (gk_f)((GK_GLOBAL const float*)gy)[from]; else up = gk_load(gy, from);
+            up *= args.factor;
         }
         if (active && kind == 0) {
             int whole = counts && m[0] != -GK_INF && m[1] != -GK_INF;
@@ -155,7 +160,7 @@ GK_KERNEL(margin_grad)(GK_IN(gk_t, x), GK_IN(gk_t, y), GK_IN(gk_t, reference), G
         }
         if (active && kind == 1 && lane == 0) {
             gk_f weight, sign, u = gk_kto_argument(x, y, reference, kl, row, q, &weight, &sign), p = gk_logistic(-u);
-            gk_f d = -up * weight * sign * p0 * p * (GK_R(1.0) - p);
+            gk_f d = -up * weight * sign * args.p0 * p * (GK_R(1.0) - p);
             if (accumulate) d += gk_load(dx, row);
             gk_store(dx, row, d);
         }

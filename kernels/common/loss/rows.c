@@ -72,12 +72,15 @@ GK_FN void gk_row_collect(gk_rowcx* r, int active, int lane, int lanes, GK_GLOBA
 #endif
 }
 
+typedef struct {
+    gk_f p0, p1, p2, p3;
+} gk_row_args;
+
 // Units: FLOATS64 x ROW_LOSSES
 /* partial[4 (row chunks + chunk) + k]: sums of one chunk of a row. A block per chunk. */
 GK_KERNEL(row_partial)(GK_IN(gk_t, x0), GK_IN(gk_t, x1), GK_IN(gk_t, x2), GK_IN(gk_t, x3), GK_IN(gk_u8, mask), GK_IN(int, ids), int wide,
-                     GK_OUT(int, err), int code, gk_i64 rows, gk_i64 len, gk_i64 width, gk_i64 classes, gk_i64 ignore, gk_i64 roles, int lanes,
-                     gk_f p0, gk_f p1, gk_f p2, gk_f p3, int flags, 
-                     gk_i64 chunks, GK_OUT(gk_f, partial))
+                       GK_OUT(int, err), int code, gk_i64 rows, gk_i64 len, gk_i64 width, gk_i64 classes, gk_i64 ignore, gk_i64 roles, int lanes,
+                       int flags, gk_i64 chunks, GK_OUT(gk_f, partial), GK_BY_VALUE(gk_row_args, args))
 {
     GK_LOCAL gk_f tmp[GK_BLOCK];
     GK_BIND_IN(gk_t, x0); GK_BIND_IN(gk_t, x1); GK_BIND_IN(gk_t, x2); GK_BIND_IN(gk_t, x3); GK_BIND_IN(gk_u8, mask); GK_BIND_IN(int, ids);
@@ -85,7 +88,7 @@ GK_KERNEL(row_partial)(GK_IN(gk_t, x0), GK_IN(gk_t, x1), GK_IN(gk_t, x2), GK_IN(
     gk_i64 size = (len + chunks - 1) / chunks;
     for (gk_i64 at = gk_bid(0); at < rows * chunks; at += gk_nblocks(0)) {
         gk_i64 row = at / chunks, from = (at - row * chunks) * size, to = from + size < len ? from + size : len;
-        gk_rowcx r = gk_row_at(x0, x1, x2, x3, mask, ids, wide, row, len, width, roles, p0, p1, p2, p3, flags);
+        gk_rowcx r = gk_row_at(x0, x1, x2, x3, mask, ids, wide, row, len, width, roles, args.p0, args.p1, args.p2, args.p3, flags);
         GK_ROW_COUNTS(counts, r, row)
 #if GK_CAT(GK_OP, _sums) > 0
         if (counts) for (gk_i64 e = from + gk_lid(); e < to; e += GK_BLOCK) GK_LOSS_ROW(_add)(&r, e, r.s);
@@ -100,8 +103,8 @@ GK_KERNEL(row_partial)(GK_IN(gk_t, x0), GK_IN(gk_t, x1), GK_IN(gk_t, x2), GK_IN(
 /* Items: y in storage (reduction none) or item and weight in gk_f; partial is null for rows in one piece. */
 GK_KERNEL(row_items)(GK_IN(gk_t, x0), GK_IN(gk_t, x1), GK_IN(gk_t, x2), GK_IN(gk_t, x3), GK_IN(gk_u8, mask), GK_IN(int, ids), int wide,
                      GK_OUT(int, err), int code, gk_i64 rows, gk_i64 len, gk_i64 width, gk_i64 classes, gk_i64 ignore, gk_i64 roles, int lanes,
-                     gk_f p0, gk_f p1, gk_f p2, gk_f p3, int flags, 
-                     gk_i64 chunks, GK_IN(gk_f, partial), GK_OUT(gk_t, y), GK_OUT(gk_f, item), GK_OUT(gk_f, weight))
+                     int flags, gk_i64 chunks, GK_IN(gk_f, partial), GK_OUT(gk_t, y), GK_OUT(gk_f, item), GK_OUT(gk_f, weight),
+                     GK_BY_VALUE(gk_row_args, args))
 {
     GK_LOCAL gk_f tmp[GK_BLOCK];
     GK_BIND_IN(gk_t, x0); GK_BIND_IN(gk_t, x1); GK_BIND_IN(gk_t, x2); GK_BIND_IN(gk_t, x3); GK_BIND_IN(gk_u8, mask); GK_BIND_IN(int, ids);
@@ -110,7 +113,7 @@ GK_KERNEL(row_items)(GK_IN(gk_t, x0), GK_IN(gk_t, x1), GK_IN(gk_t, x2), GK_IN(gk
     gk_i64 groups = (gk_i64)gk_nblocks(0) * (GK_BLOCK / lanes);
     for (gk_i64 first = (gk_i64)gk_bid(0) * (GK_BLOCK / lanes); first < rows; first += groups) {
         gk_i64 row = first + gk_lid() / lanes, safe = row < rows ? row : 0;
-        gk_rowcx r = gk_row_at(x0, x1, x2, x3, mask, ids, wide, safe, len, width, roles, p0, p1, p2, p3, flags);
+        gk_rowcx r = gk_row_at(x0, x1, x2, x3, mask, ids, wide, safe, len, width, roles, args.p0, args.p1, args.p2, args.p3, flags);
         GK_ROW_COUNTS(counts, r, safe)
         counts = counts && row < rows;
         /* Lists of ids: every one is checked. */
@@ -132,15 +135,19 @@ GK_KERNEL(row_items)(GK_IN(gk_t, x0), GK_IN(gk_t, x1), GK_IN(gk_t, x2), GK_IN(gk
 #define GK_ROW_STORE(out, k, role) \
     if (out && ((role) == 0 || ((role) == 1 && e == 0))) { \
         gk_i64 at = (role) == 0 ? gk_element(row, e, len, width) : row; \
-        gk_store(out, at, acc >> k & 1 ? gk_load(out, at) + g * d[k] : g * d[k]); \
+        gk_store(out, at, args.acc >> k & 1 ? gk_load(out, at) + g * d[k] : g * d[k]); \
     }
+
+typedef struct {
+    gk_f p0, p1, p2, p3, factor;
+    int gy_f32, acc;
+} gk_row_grad_args;
 
 /* Gradients of the inputs of roles 0 and 1 (null where unwanted): d (+)= gy / den * derivative of the item. acc: a bit per input. */
 GK_KERNEL(row_grad)(GK_IN(gk_t, x0), GK_IN(gk_t, x1), GK_IN(gk_t, x2), GK_IN(gk_t, x3), GK_IN(gk_u8, mask), GK_IN(int, ids), int wide,
-                     GK_OUT(int, err), int code, gk_i64 rows, gk_i64 len, gk_i64 width, gk_i64 classes, gk_i64 ignore, gk_i64 roles, int lanes,
-                     gk_f p0, gk_f p1, gk_f p2, gk_f p3, int flags, 
-                     gk_i64 chunks, GK_IN(gk_f, partial), GK_IN(gk_t, gy), int each, int gy_f32, GK_IN(gk_f, den), gk_f factor, GK_OUT(gk_t, d0),
-                     GK_OUT(gk_t, d1), GK_OUT(gk_t, d2), GK_OUT(gk_t, d3), int acc)
+                    GK_OUT(int, err), int code, gk_i64 rows, gk_i64 len, gk_i64 width, gk_i64 classes, gk_i64 ignore, gk_i64 roles, int lanes,
+                    int flags, gk_i64 chunks, GK_IN(gk_f, partial), GK_IN(gk_t, gy), int each, GK_IN(gk_f, den), GK_OUT(gk_t, d0), GK_OUT(gk_t, d1),
+                    GK_OUT(gk_t, d2), GK_OUT(gk_t, d3), GK_BY_VALUE(gk_row_grad_args, args))
 {
     GK_LOCAL gk_f tmp[GK_BLOCK];
     GK_BIND_IN(gk_t, x0); GK_BIND_IN(gk_t, x1); GK_BIND_IN(gk_t, x2); GK_BIND_IN(gk_t, x3); GK_BIND_IN(gk_u8, mask); GK_BIND_IN(int, ids);
@@ -149,12 +156,12 @@ GK_KERNEL(row_grad)(GK_IN(gk_t, x0), GK_IN(gk_t, x1), GK_IN(gk_t, x2), GK_IN(gk_
     int lane = gk_lid() & (lanes - 1);
     /* A group per chunk of a row. */
     gk_i64 groups = (gk_i64)gk_nblocks(0) * (GK_BLOCK / lanes), size = (len + chunks - 1) / chunks;
-    gk_f upstream = factor;
-    if (!each) upstream *= gy_f32 ? (gk_f)((GK_GLOBAL const float*)gy)[0] : gk_load(gy, 0);
+    gk_f upstream = args.factor;
+    if (!each) upstream *= args.gy_f32 ? (gk_f)((GK_GLOBAL const float*)gy)[0] : gk_load(gy, 0);
     if (den) upstream /= den[0];
     for (gk_i64 first = (gk_i64)gk_bid(0) * (GK_BLOCK / lanes); first < rows * chunks; first += groups) {
         gk_i64 part = first + gk_lid() / lanes, at = part < rows * chunks ? part : 0, row = at / chunks;
-        gk_rowcx r = gk_row_at(x0, x1, x2, x3, mask, ids, wide, row, len, width, roles, p0, p1, p2, p3, flags);
+        gk_rowcx r = gk_row_at(x0, x1, x2, x3, mask, ids, wide, row, len, width, roles, args.p0, args.p1, args.p2, args.p3, flags);
         GK_ROW_COUNTS(counts, r, row)
         int active = part < rows * chunks;
         gk_row_collect(&r, active && counts, lane, lanes, partial ? partial + 4 * row * chunks : partial, chunks, tmp);
@@ -174,21 +181,25 @@ GK_KERNEL(row_grad)(GK_IN(gk_t, x0), GK_IN(gk_t, x1), GK_IN(gk_t, x2), GK_IN(gk_
     }
 }
 
+typedef struct {
+    gk_f p0, p1, p2, p3, factor;
+    int gy_f32, acc;
+} gk_row_shared_args;
+
 /* Gradient of the shared vector in place 2 (losses whose derivative there needs no statistics): sum over all rows. A block per element. */
 GK_KERNEL(row_shared)(GK_IN(gk_t, x0), GK_IN(gk_t, x1), GK_IN(gk_t, x2), GK_IN(gk_t, x3), GK_IN(gk_u8, mask), GK_IN(int, ids), int wide,
-                     GK_OUT(int, err), int code, gk_i64 rows, gk_i64 len, gk_i64 width, gk_i64 classes, gk_i64 ignore, gk_i64 roles, int lanes,
-                     gk_f p0, gk_f p1, gk_f p2, gk_f p3, int flags, 
-                     GK_IN(gk_t, gy), int each, int gy_f32, gk_f factor, GK_OUT(gk_t, d2), int acc)
+                      GK_OUT(int, err), int code, gk_i64 rows, gk_i64 len, gk_i64 width, gk_i64 classes, gk_i64 ignore, gk_i64 roles, int lanes,
+                      int flags, GK_IN(gk_t, gy), int each, GK_OUT(gk_t, d2), GK_BY_VALUE(gk_row_shared_args, args))
 {
     GK_LOCAL gk_f tmp[GK_BLOCK];
     GK_BIND_IN(gk_t, x0); GK_BIND_IN(gk_t, x1); GK_BIND_IN(gk_t, x2); GK_BIND_IN(gk_t, x3); GK_BIND_IN(gk_u8, mask); GK_BIND_IN(int, ids);
     GK_BIND_OUT(int, err); GK_BIND_IN(gk_t, gy); GK_BIND_OUT(gk_t, d2);
-    gk_f upstream = factor;
-    if (!each) upstream *= gy_f32 ? (gk_f)((GK_GLOBAL const float*)gy)[0] : gk_load(gy, 0);
+    gk_f upstream = args.factor;
+    if (!each) upstream *= args.gy_f32 ? (gk_f)((GK_GLOBAL const float*)gy)[0] : gk_load(gy, 0);
     for (gk_i64 e = gk_bid(0); e < len; e += gk_nblocks(0)) {
         gk_f sum = GK_R(0.0);
         for (gk_i64 row = gk_lid(); row < rows; row += GK_BLOCK) {
-            gk_rowcx r = gk_row_at(x0, x1, x2, x3, mask, ids, wide, row, len, width, roles, p0, p1, p2, p3, flags);
+            gk_rowcx r = gk_row_at(x0, x1, x2, x3, mask, ids, wide, row, len, width, roles, args.p0, args.p1, args.p2, args.p3, flags);
             GK_ROW_COUNTS(counts, r, row)
             gk_f d[4];
             d[0] = d[1] = d[2] = d[3] = GK_R(0.0);
@@ -196,7 +207,7 @@ GK_KERNEL(row_shared)(GK_IN(gk_t, x0), GK_IN(gk_t, x1), GK_IN(gk_t, x2), GK_IN(g
             sum += (each ? upstream * gk_load(gy, row) : upstream) * d[2];
         }
         sum = gk_block_sum(sum, tmp);
-        if (gk_lid() == 0) gk_store(d2, e, acc ? gk_load(d2, e) + sum : sum);
+        if (gk_lid() == 0) gk_store(d2, e, args.acc ? gk_load(d2, e) + sum : sum);
     }
 }
 #endif

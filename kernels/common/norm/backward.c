@@ -53,11 +53,17 @@ GK_FN void gk_norm_terms(gk_vec* a, gk_vec* d, gk_vec* w, GK_GLOBAL const gk_t* 
 #endif
 }
 
+typedef struct {
+    gk_i64 chunk, second;
+    gk_f offset, p;
+    int phase;
+} gk_norm_bwd_partial_args;
+
 // Units: FLOATS64 x EPILOGUES
 /* Sums along run b = row * splits + k of a row. */
-GK_KERNEL(norm_bwd_partial)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_IN(gk_t, y), GK_IN(gk_t, r), GK_IN(gk_f, mean),
-                         GK_IN(gk_f, rstd), GK_OUT(gk_f, part), gk_i64 rows, gk_i64 cols, gk_i64 inner, gk_i64 groups, gk_i64 share, int splits,
-                         gk_i64 chunk, gk_i64 second, int lanes, int wide, int affine, int phase, gk_f offset, int act, gk_f p)
+GK_KERNEL(norm_bwd_partial)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_IN(gk_t, y), GK_IN(gk_t, r),
+                            GK_IN(gk_f, mean), GK_IN(gk_f, rstd), GK_OUT(gk_f, part), gk_i64 rows, gk_i64 cols, gk_i64 inner, gk_i64 groups,
+                            gk_i64 share, int splits, int lanes, int wide, int affine, int act, GK_BY_VALUE(gk_norm_bwd_partial_args, args))
 {
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, gamma); GK_BIND_IN(gk_t, beta); GK_BIND_IN(gk_t, y); GK_BIND_IN(gk_t, r);
     GK_BIND_IN(gk_f, mean); GK_BIND_IN(gk_f, rstd); GK_BIND_OUT(gk_f, part);
@@ -66,7 +72,7 @@ GK_KERNEL(norm_bwd_partial)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma),
     gk_i64 per = GK_BLOCK / lanes, runs = rows * splits;
     for (gk_i64 f = (gk_i64)gk_bid(0) * per; f < runs; f += gk_nblocks(0) * per) {
         gk_i64 b = f + gk_lid() / lanes, live = b < runs, row = live ? b / splits : 0, start = row * cols;
-        gk_run run = gk_run_of_block(live ? b : 0, cols, splits, chunk, wide, phase);
+        gk_run run = gk_run_of_block(live ? b : 0, cols, splits, args.chunk, wide, args.phase);
         gk_place at = gk_place_of(row, groups, share);
         gk_f m = GK_R(0.0), q = rstd[at.stat], s1 = GK_R(0.0), s2 = GK_R(0.0);
         gk_i64 i = lane;
@@ -80,7 +86,7 @@ GK_KERNEL(norm_bwd_partial)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma),
             }
             GK_UNROLL for (int u = 0; u < 2; u++) {
                 gk_i64 e = run.items_from + (i + u * lanes) * GK_W;
-                gk_norm_terms(&a[u], &d[u], &w, gamma, beta, y, r, e, e - start, at.channel, inner, m, q, 1, affine, offset, act, p);
+                gk_norm_terms(&a[u], &d[u], &w, gamma, beta, y, r, e, e - start, at.channel, inner, m, q, 1, affine, args.offset, act, args.p);
                 gk_f t1 = GK_R(0.0), t2 = GK_R(0.0); /* of an item: the long sums are rounded once per item */
                 GK_UNROLL for (int k = 0; k < GK_W; k++) {
                     gk_f g = weighted ? d[u].v[k] * w.v[k] : d[u].v[k];
@@ -94,7 +100,7 @@ GK_KERNEL(norm_bwd_partial)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma),
         for (; i < run.items; i += lanes) {
             gk_i64 e = run.items_from + i * GK_W;
             gk_vec d = gk_loadv(dy, e), a = gk_loadv(x, e), w;
-            gk_norm_terms(&a, &d, &w, gamma, beta, y, r, e, e - start, at.channel, inner, m, q, 1, affine, offset, act, p);
+            gk_norm_terms(&a, &d, &w, gamma, beta, y, r, e, e - start, at.channel, inner, m, q, 1, affine, args.offset, act, args.p);
             GK_UNROLL for (int k = 0; k < GK_W; k++) {
                 gk_f g = weighted ? d.v[k] * w.v[k] : d.v[k];
                 s1 += g;
@@ -105,7 +111,7 @@ GK_KERNEL(norm_bwd_partial)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma),
             gk_i64 to = part_of ? run.to : run.items_from;
             for (i = (part_of ? run.tail_from : run.from) + lane; i < to; i += lanes) {
                 gk_vec d = gk_item(dy, i, 0), a = gk_item(x, i, 0), w;
-                gk_norm_terms(&a, &d, &w, gamma, beta, y, r, i, i - start, at.channel, inner, m, q, 0, affine, offset, act, p);
+                gk_norm_terms(&a, &d, &w, gamma, beta, y, r, i, i - start, at.channel, inner, m, q, 0, affine, args.offset, act, args.p);
                 gk_f g = weighted ? d.v[0] * w.v[0] : d.v[0];
                 s1 += g;
                 s2 += g * a.v[0];
@@ -113,7 +119,7 @@ GK_KERNEL(norm_bwd_partial)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma),
         }
         s1 = gk_group_sum(s1, tmp, lanes);
         s2 = gk_group_sum(s2, tmp, lanes);
-        if (lane == 0 && live) { part[b] = s2; part[second + b] = s1; }
+        if (lane == 0 && live) { part[b] = s2; part[args.second + b] = s1; }
     }
 }
 
@@ -179,11 +185,15 @@ GK_KERNEL(norm_bwd_params)(GK_IN(gk_f, part), GK_OUT(gk_t, dgamma), GK_OUT(gk_t,
     }
 }
 
+typedef struct {
+    gk_f offset, p;
+} gk_norm_bwd_apply_args;
+
 /* dx, and dr (+)= dz for a residual added before the activation. Without coef: statistics were given. */
 GK_KERNEL(norm_bwd_apply)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_IN(gk_t, y), GK_IN(gk_t, r), GK_IN(gk_f, mean),
                           GK_IN(gk_f, rstd), GK_IN(gk_f, coef), GK_IN(gk_t, add), GK_OUT(gk_t, dx), GK_OUT(gk_t, dr), gk_i64 n, gk_i64 cols,
-                          gk_i64 inner, gk_i64 groups, gk_i64 share, int wide, int affine, int alone, gk_f offset, int act, gk_f p, int accumulate,
-                          int accumulate_r)
+                          gk_i64 inner, gk_i64 groups, gk_i64 share, int wide, int affine, int alone, int act, int accumulate, int accumulate_r,
+                          GK_BY_VALUE(gk_norm_bwd_apply_args, args))
 {
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, gamma); GK_BIND_IN(gk_t, beta); GK_BIND_IN(gk_t, y); GK_BIND_IN(gk_t, r);
     GK_BIND_IN(gk_f, mean); GK_BIND_IN(gk_f, rstd); GK_BIND_IN(gk_f, coef); GK_BIND_IN(gk_t, add); GK_BIND_OUT(gk_t, dx); GK_BIND_OUT(gk_t, dr);
@@ -204,7 +214,7 @@ GK_KERNEL(norm_bwd_apply)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma), G
                 gk_vec v;
                 if (mean) m = mean[at.stat];
                 if (coef) { c1 = coef[2 * at.stat]; c2 = coef[2 * at.stat + 1]; }
-                gk_norm_terms(&a[u], &d[u], &v, gamma, beta, y, r, i, e, at.channel, inner, m, q, wide, affine, offset, act, p);
+                gk_norm_terms(&a[u], &d[u], &v, gamma, beta, y, r, i, e, at.channel, inner, m, q, wide, affine, args.offset, act, args.p);
                 if (dr) {
                     gk_vec o = d[u];
                     if (accumulate_r) {

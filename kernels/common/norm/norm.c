@@ -66,71 +66,90 @@ GK_FN void gk_run_moments(gk_moments* m, const gk_norm_row* o, gk_run run, gk_i6
     for (i = run.tail_from + lane; i < run.to; i += lanes) { gk_vec a = gk_row_take(o, i, 0); gk_moments_take(m, a.v, 1, raw); }
 }
 
-/* KEEP: 16-byte items of a row that a work-item holds in registers. */
-#define GK_NORM_ROWS(KEEP) \
-    { \
-        GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, r); GK_BIND_IN(gk_t, gamma); GK_BIND_IN(gk_t, beta); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_t, s); \
-        GK_BIND_OUT(gk_f, mean); GK_BIND_OUT(gk_f, rstd); GK_BIND_OUT(gk_f, var); \
-        GK_LOCAL gk_f tmp[GK_BLOCK]; \
-        int lane = gk_lid() & (lanes - 1); \
-        gk_i64 per = GK_BLOCK / lanes; \
-        for (gk_i64 b = (gk_i64)gk_bid(0) * per; b < rows; b += gk_nblocks(0) * per) { \
-            gk_i64 row = b + gk_lid() / lanes, end = row < rows ? (row + 1) * cols : row * cols; \
-            gk_run run = gk_run_of(row * cols, end, wide, phase); \
-            gk_norm_row o; \
-            gk_moments m = gk_moments_none(); \
-            gk_vec a[KEEP]; \
-            gk_f sum = GK_R(0.0), q = GK_R(0.0), scale; \
-            int kept = 0; \
-            o.x = x; o.r = r; o.gamma = gamma; o.beta = beta; o.y = y; o.s = s; \
-            o.start = row * cols; o.first = inner ? row % groups * cg : 0; o.inner = inner; \
-            o.offset = offset; o.p = p; o.affine = affine; o.act = act; \
-            GK_UNROLL for (int u = 0; u < KEEP; u++) { \
-                gk_i64 i = lane + u * lanes; \
-                if (i < run.items) { \
-                    a[u] = gk_row_take(&o, run.items_from + i * GK_W, 1); \
-                    kept = u + 1; \
-                } else { \
-                    a[u] = gk_zeros(); \
-                } \
-            } \
-            if (kept > 0) { \
-                if (!raw) { \
-                    GK_UNROLL for (int u = 0; u < KEEP; u++) \
-                        GK_UNROLL for (int k = 0; k < GK_W; k++) sum += a[u].v[k]; \
-                    sum /= (gk_f)(kept * GK_W); \
-                } \
-                GK_UNROLL for (int u = 0; u < KEEP; u++) \
-                    if (u < kept) { \
-                        GK_UNROLL for (int k = 0; k < GK_W; k++) q += (a[u].v[k] - sum) * (a[u].v[k] - sum); \
-                    } \
-                m.n = (gk_f)(kept * GK_W); m.mean = sum; m.m2 = q; \
-            } \
-            gk_run_moments(&m, &o, run, (gk_i64)KEEP * lanes, lane, lanes, raw); \
-            m = gk_moments_group(m, (gk_f)cols, tmp, lanes, raw); \
-            scale = GK_R(1.0) / gk_sqrt(m.m2 / (gk_f)cols + eps); \
-            if (lane == 0 && row < rows) { \
-                if (mean) mean[row] = m.mean; \
-                if (rstd) rstd[row] = scale; \
-                if (var) var[row] = m.m2 / (gk_f)cols; \
-            } \
-            GK_UNROLL for (int u = 0; u < KEEP; u++) \
-                if (u < kept) gk_row_give(&o, run.items_from + (lane + (gk_i64)u * lanes) * GK_W, a[u], m.mean, scale, 1); \
-            for (gk_i64 i = (gk_i64)KEEP * lanes + lane; i < run.items; i += lanes) \
-                gk_row_give(&o, run.items_from + i * GK_W, gk_row_take(&o, run.items_from + i * GK_W, 1), m.mean, scale, 1); \
-            for (gk_i64 i = run.from + lane; i < run.items_from; i += lanes) gk_row_give(&o, i, gk_row_take(&o, i, 0), m.mean, scale, 0); \
-            for (gk_i64 i = run.tail_from + lane; i < run.to; i += lanes) gk_row_give(&o, i, gk_row_take(&o, i, 0), m.mean, scale, 0); \
-        } \
+typedef struct {
+    gk_i64 groups, cg;
+    gk_f eps, offset, p;
+    int phase;
+} gk_norm_rows_args;
+
+/* Rows by groups of lanes; a thread holds `keep` 16-byte items of a row in registers, the rest is read twice. */
+GK_FN void gk_norm_by_rows(gk_norm_row o, gk_i64 rows, gk_i64 cols, int lanes, int wide, int raw, const gk_norm_rows_args* args, GK_GLOBAL gk_f* mean,
+                           GK_GLOBAL gk_f* rstd, GK_GLOBAL gk_f* var, GK_LOCAL_PTR gk_f* tmp, const int keep)
+{
+    int lane = gk_lid() & (lanes - 1);
+    gk_i64 per = GK_BLOCK / lanes;
+    o.offset = args->offset; o.p = args->p;
+    for (gk_i64 b = (gk_i64)gk_bid(0) * per; b < rows; b += gk_nblocks(0) * per) {
+        gk_i64 row = b + gk_lid() / lanes, end = row < rows ? (row + 1) * cols : row * cols;
+        gk_run run = gk_run_of(row * cols, end, wide, args->phase);
+        gk_moments m = gk_moments_none();
+        gk_vec a[64 / GK_W];
+        gk_f sum = GK_R(0.0), q = GK_R(0.0), scale;
+        int kept = 0;
+        o.start = row * cols;
+        o.first = o.inner ? row % args->groups * args->cg : 0;
+        GK_UNROLL for (int u = 0; u < keep; u++) {
+            gk_i64 i = lane + u * lanes;
+            if (i < run.items) {
+                a[u] = gk_row_take(&o, run.items_from + i * GK_W, 1);
+                kept = u + 1;
+            } else {
+                a[u] = gk_zeros();
+            }
+        }
+        if (kept > 0) {
+            if (!raw) {
+                GK_UNROLL for (int u = 0; u < keep; u++)
+                    GK_UNROLL for (int k = 0; k < GK_W; k++) sum += a[u].v[k];
+                sum /= (gk_f)(kept * GK_W);
+            }
+            GK_UNROLL for (int u = 0; u < keep; u++)
+                if (u < kept) {
+                    GK_UNROLL for (int k = 0; k < GK_W; k++) q += (a[u].v[k] - sum) * (a[u].v[k] - sum);
+                }
+            m.n = (gk_f)(kept * GK_W); m.mean = sum; m.m2 = q;
+        }
+        gk_run_moments(&m, &o, run, (gk_i64)keep * lanes, lane, lanes, raw);
+        m = gk_moments_group(m, (gk_f)cols, tmp, lanes, raw);
+        scale = GK_R(1.0) / gk_sqrt(m.m2 / (gk_f)cols + args->eps);
+        if (lane == 0 && row < rows) {
+            if (mean) mean[row] = m.mean;
+            if (rstd) rstd[row] = scale;
+            if (var) var[row] = m.m2 / (gk_f)cols;
+        }
+        GK_UNROLL for (int u = 0; u < keep; u++)
+            if (u < kept) gk_row_give(&o, run.items_from + (lane + (gk_i64)u * lanes) * GK_W, a[u], m.mean, scale, 1);
+        for (gk_i64 i = (gk_i64)keep * lanes + lane; i < run.items; i += lanes)
+            gk_row_give(&o, run.items_from + i * GK_W, gk_row_take(&o, run.items_from + i * GK_W, 1), m.mean, scale, 1);
+        for (gk_i64 i = run.from + lane; i < run.items_from; i += lanes) gk_row_give(&o, i, gk_row_take(&o, i, 0), m.mean, scale, 0);
+        for (gk_i64 i = run.tail_from + lane; i < run.to; i += lanes) gk_row_give(&o, i, gk_row_take(&o, i, 0), m.mean, scale, 0);
     }
+}
+
+#define GK_NORM_BIND() \
+    GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, r); GK_BIND_IN(gk_t, gamma); GK_BIND_IN(gk_t, beta); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_t, s); \
+    GK_BIND_OUT(gk_f, mean); GK_BIND_OUT(gk_f, rstd); GK_BIND_OUT(gk_f, var); \
+    GK_LOCAL gk_f tmp[GK_BLOCK]; \
+    gk_norm_row o; \
+    o.x = x; o.r = r; o.gamma = gamma; o.beta = beta; o.y = y; o.s = s; \
+    o.inner = inner; o.affine = affine; o.act = act;
+
 // Units: FLOATS64 x EPILOGUES
 GK_KERNEL(norm_rows)(GK_IN(gk_t, x), GK_IN(gk_t, r), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_OUT(gk_t, y), GK_OUT(gk_t, s), GK_OUT(gk_f, mean),
-                     GK_OUT(gk_f, rstd), GK_OUT(gk_f, var), gk_i64 rows, gk_i64 cols, gk_i64 inner, gk_i64 groups, gk_i64 cg, int lanes, int wide,
-                     int affine, int phase, int raw, gk_f eps, gk_f offset, int act, gk_f p)
-GK_NORM_ROWS(32 / GK_W)
+                     GK_OUT(gk_f, rstd), GK_OUT(gk_f, var), gk_i64 rows, gk_i64 cols, gk_i64 inner, int lanes, int wide,
+                     int affine, int raw, int act, GK_BY_VALUE(gk_norm_rows_args, args))
+{
+    GK_NORM_BIND()
+    gk_norm_by_rows(o, rows, cols, lanes, wide, raw, &args, mean, rstd, var, tmp, 32 / GK_W);
+}
 GK_KERNEL(norm_rows_looped)(GK_IN(gk_t, x), GK_IN(gk_t, r), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_OUT(gk_t, y), GK_OUT(gk_t, s), GK_OUT(gk_f, mean),
-                          GK_OUT(gk_f, rstd), GK_OUT(gk_f, var), gk_i64 rows, gk_i64 cols, gk_i64 inner, gk_i64 groups, gk_i64 cg, int lanes, int wide,
-                          int affine, int phase, int raw, gk_f eps, gk_f offset, int act, gk_f p)
-GK_NORM_ROWS(64 / GK_W)
+                            GK_OUT(gk_f, rstd), GK_OUT(gk_f, var), gk_i64 rows, gk_i64 cols, gk_i64 inner, int lanes, int wide,
+                     int affine, int raw, int act, GK_BY_VALUE(gk_norm_rows_args, args))
+{
+    GK_NORM_BIND()
+    gk_norm_by_rows(o, rows, cols, lanes, wide, raw, &args, mean, rstd, var, tmp, 64 / GK_W);
+}
+#undef GK_NORM_BIND
 
 /* part[2b], part[2b + 1] = mean and m2 of run b = row * splits + k: elements k * chunk and on. */
 GK_KERNEL(norm_partial)(GK_IN(gk_t, x), GK_IN(gk_t, r), GK_OUT(gk_f, part), gk_i64 rows, gk_i64 cols, int splits, gk_i64 chunk, int lanes, int wide,

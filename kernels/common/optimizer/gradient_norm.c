@@ -183,26 +183,30 @@ GK_KERNEL(loss_scale)(GK_OUT(float, scale), GK_OUT(gk_i64, good), GK_OUT(float, 
 
 /* ---- layer-wise rates (LARS, LAMB) -------------------------------------------------------------------------------------------- */
 
+typedef struct {
+    gk_f c1, c2, log1, log2, p0, p1, p2, p3, p4, p5;
+    int tensors, master, maximize, lamb;
+} gk_trust_partial_args;
+
 // Units: FLOATS64
 /* partial[6c..6c+5] = sums of squares, in three ranges each, of w and of the gradient (lamb: of the direction) in chunk c. Reads only. */
-GK_KERNEL(trust_partial)(GK_IN(gk_i64, table), int tensors, GK_IN(gk_t, w), GK_IN(gk_t, g), GK_IN(gk_f, s0), GK_IN(gk_f, s1), int master,
-                         GK_IN(gk_i64, step), GK_IN(float, inv_scale), int maximize, int lamb, gk_f c1, gk_f c2, gk_f log1, gk_f log2, gk_f p0,
-                         gk_f p1, gk_f p2, gk_f p3, gk_f p4, gk_f p5, GK_OUT(gk_f, partial))
+GK_KERNEL(trust_partial)(GK_IN(gk_i64, table), GK_IN(gk_t, w), GK_IN(gk_t, g), GK_IN(gk_f, s0), GK_IN(gk_f, s1), GK_IN(gk_i64, step),
+                         GK_IN(float, inv_scale), GK_OUT(gk_f, partial), GK_BY_VALUE(gk_trust_partial_args, args))
 {
     GK_LOCAL gk_f tmp[GK_BLOCK];
     GK_BIND_IN(gk_i64, table); GK_BIND_IN(gk_t, w); GK_BIND_IN(gk_t, g); GK_BIND_IN(gk_f, s0); GK_BIND_IN(gk_f, s1); GK_BIND_IN(gk_i64, step);
     GK_BIND_IN(float, inv_scale); GK_BIND_OUT(gk_f, partial);
     GK_GLOBAL const gk_f* wm = (GK_GLOBAL const gk_f*)w;
     gk_f unscale = inv_scale ? (gk_f)inv_scale[0] : GK_R(1.0);
-    if (maximize) unscale = -unscale;
+    if (args.maximize) unscale = -unscale;
     gk_step h;
     h.lr = h.t = h.q0 = h.q1 = GK_R(0.0);
     h.first = h.flag = 0;
-    h.c1 = c1; h.c2 = c2; h.p0 = p0; h.p1 = p1; h.p2 = p2; h.p3 = p3; h.p4 = p4; h.p5 = p5;
-    if (step) h = gk_step_at(h, step[0], log1, log2);
-    gk_i64 chunks = table[tensors * GK_OPTIM_FIELDS];
+    h.c1 = args.c1; h.c2 = args.c2; h.p0 = args.p0; h.p1 = args.p1; h.p2 = args.p2; h.p3 = args.p3; h.p4 = args.p4; h.p5 = args.p5;
+    if (step) h = gk_step_at(h, step[0], args.log1, args.log2);
+    gk_i64 chunks = table[args.tensors * GK_OPTIM_FIELDS];
     for (gk_i64 c = gk_bid(0); c < chunks; c += gk_nblocks(0)) {
-        GK_GLOBAL const gk_i64* row = table + gk_tensor_of(table, tensors, c) * GK_OPTIM_FIELDS;
+        GK_GLOBAL const gk_i64* row = table + gk_tensor_of(table, args.tensors, c) * GK_OPTIM_FIELDS;
         gk_i64 begin = (c - row[0]) * GK_CHUNK, end = begin + GK_CHUNK < row[1] ? begin + GK_CHUNK : row[1], i = begin + gk_lid() * GK_W;
         gk_i64 ow = row[2], og = row[3], o0 = row[4], o1 = row[5];
         int wide = (ow | og | o0 | o1) % GK_W == 0;
@@ -213,18 +217,18 @@ GK_KERNEL(trust_partial)(GK_IN(gk_i64, table), int tensors, GK_IN(gk_t, w), GK_I
             int count = i + GK_W <= end ? GK_W : (int)(end - i);
             gk_vec a, b, m, v;
             if (wide && count == GK_W) {
-                a = master ? gk_loads(wm, ow + i) : gk_loadv(w, ow + i);
+                a = args.master ? gk_loads(wm, ow + i) : gk_loadv(w, ow + i);
                 b = gk_loadv(g, og + i);
-                if (lamb) { m = gk_loads(s0, o0 + i); v = gk_loads(s1, o1 + i); }
+                if (args.lamb) { m = gk_loads(s0, o0 + i); v = gk_loads(s1, o1 + i); }
             } else
                 for (int k = 0; k < count; k++) {
-                    a.v[k] = master ? wm[ow + i + k] : gk_load(w, ow + i + k);
+                    a.v[k] = args.master ? wm[ow + i + k] : gk_load(w, ow + i + k);
                     b.v[k] = gk_load(g, og + i + k);
-                    if (lamb) { m.v[k] = s0[o0 + i + k]; v.v[k] = s1[o1 + i + k]; }
+                    if (args.lamb) { m.v[k] = s0[o0 + i + k]; v.v[k] = s1[o1 + i + k]; }
                 }
             for (int k = 0; k < count; k++) {
                 gk_f d = b.v[k] * unscale;
-                if (lamb) d = gk_lamb_direction(a.v[k], d, &m.v[k], &v.v[k], h);
+                if (args.lamb) d = gk_lamb_direction(a.v[k], d, &m.v[k], &v.v[k], h);
                 gk_norm_add(s, a.v[k], 2, GK_R(2.0));
                 gk_norm_add(s + 3, d, 2, GK_R(2.0));
             }

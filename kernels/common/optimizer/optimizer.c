@@ -10,13 +10,17 @@
 /* The 16-bit copy: kind 1 = f16, 2 = bf16. */
 #define gk_store_copy(i, v) (copy[i] = copy_kind == 1 ? gk_f32_to_f16((float)(v)) : gk_f32_to_bf16((float)(v)))
 
+typedef struct {
+    gk_f lr, t, c1, c2, log1, log2, p0, p1, p2, p3, p4, p5, q0, q1;
+    int maximize, first, flag;
+} gk_optimizer_step_args;
+
 // Units: FLOATS64 x RULES
 /* Gradients have the unit's storage type; parameters too, or gk_f where master is set. step and lr_dev replace the host's numbers where they
  * are not null; log1, log2 are ln b1, ln b2 for the bias corrections of a step count on the device. extra: q0 of every tensor, or q0 and q1. */
 GK_KERNEL(optimizer_step)(GK_IN(gk_i64, table), int tensors, GK_OUT(gk_t, w), GK_IN(gk_t, g), GK_OUT(gk_f, s0), GK_OUT(gk_f, s1), GK_OUT(gk_f, s2),
                           GK_OUT(gk_u16, copy), int master, int copy_kind, GK_IN(float, lr_dev), GK_IN(gk_i64, step), GK_IN(float, inv_scale),
-                          GK_IN(float, found_inf), GK_IN(gk_f, extra), int per_tensor, int maximize, gk_f lr, gk_f t, gk_f c1, gk_f c2, gk_f log1,
-                          gk_f log2, gk_f p0, gk_f p1, gk_f p2, gk_f p3, gk_f p4, gk_f p5, gk_f q0, gk_f q1, int first, int flag)
+                          GK_IN(float, found_inf), GK_IN(gk_f, extra), int per_tensor, GK_BY_VALUE(gk_optimizer_step_args, args))
 {
     GK_BIND_IN(gk_i64, table); GK_BIND_OUT(gk_t, w); GK_BIND_IN(gk_t, g); GK_BIND_OUT(gk_f, s0); GK_BIND_OUT(gk_f, s1); GK_BIND_OUT(gk_f, s2);
     GK_BIND_OUT(gk_u16, copy); GK_BIND_IN(gk_f, extra);
@@ -25,10 +29,10 @@ GK_KERNEL(optimizer_step)(GK_IN(gk_i64, table), int tensors, GK_OUT(gk_t, w), GK
     GK_GLOBAL gk_f* wm = (GK_GLOBAL gk_f*)w;
     gk_step h;
     gk_f unscale = inv_scale ? (gk_f)inv_scale[0] : GK_R(1.0);
-    if (maximize) unscale = -unscale;
-    h.lr = lr_dev ? (gk_f)lr_dev[0] : lr;
-    h.t = t; h.c1 = c1; h.c2 = c2; h.p0 = p0; h.p1 = p1; h.p2 = p2; h.p3 = p3; h.p4 = p4; h.p5 = p5; h.q0 = q0; h.q1 = q1; h.first = first; h.flag = flag;
-    if (step) h = gk_step_at(h, step[0], log1, log2);
+    if (args.maximize) unscale = -unscale;
+    h.lr = lr_dev ? (gk_f)lr_dev[0] : args.lr;
+    h.t = args.t; h.c1 = args.c1; h.c2 = args.c2; h.p0 = args.p0; h.p1 = args.p1; h.p2 = args.p2; h.p3 = args.p3; h.p4 = args.p4; h.p5 = args.p5; h.q0 = args.q0; h.q1 = args.q1; h.first = args.first; h.flag = args.flag;
+    if (step) h = gk_step_at(h, step[0], args.log1, args.log2);
     if (extra && !per_tensor) { h.q0 = extra[0]; h.q1 = extra[1]; }
     gk_i64 chunks = table[tensors * GK_OPTIM_FIELDS];
     for (gk_i64 c = gk_bid(0); c < chunks; c += gk_nblocks(0)) {

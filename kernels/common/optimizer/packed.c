@@ -25,12 +25,17 @@ GK_FN gk_u16 gk_bf16_random(float v, gk_u32 word)
     return (gk_u16)((u >> 16) + ((word >> 16) < (u & 0xffffu) ? 1u : 0u));
 }
 
+typedef struct {
+    gk_i64 seed, stream, offset;
+    gk_f lr, c1, c2, log1, log2, p0, p1, p2, p3, p4, p5;
+    int maximize, first_tensor;
+} gk_adam_packed_args;
+
 // Units: FLOATS
 GK_KERNEL(adam_packed)(GK_IN(gk_i64, table), int tensors, GK_OUT(gk_t, w), GK_IN(gk_t, g), GK_OUT(gk_u8, m), GK_OUT(gk_u8, v), GK_OUT(float, scales),
-                       GK_OUT(gk_u16, copy), int codes, int master, int copy_kind, GK_IN(float, lr_dev), GK_IN(gk_i64, step), GK_IN(float, inv_scale),
-                       GK_IN(float, found_inf), int maximize, int decoupled, gk_f lr, gk_f c1, gk_f c2, gk_f log1, gk_f log2, gk_f p0, gk_f p1,
-                       gk_f p2, gk_f p3, gk_f p4, gk_f p5, int random, gk_i64 seed, gk_i64 stream, gk_i64 offset, GK_IN(gk_i64, more),
-                       int first_tensor)
+                       GK_OUT(gk_u16, copy), int codes, int master, int copy_kind, GK_IN(float, lr_dev), GK_IN(gk_i64, step),
+                       GK_IN(float, inv_scale), GK_IN(float, found_inf), int decoupled, int random, GK_IN(gk_i64, more),
+                       GK_BY_VALUE(gk_adam_packed_args, args))
 {
     GK_LOCAL gk_f tmp[GK_BLOCK];
     GK_BIND_IN(gk_i64, table); GK_BIND_OUT(gk_t, w); GK_BIND_IN(gk_t, g); GK_BIND_OUT(gk_u8, m); GK_BIND_OUT(gk_u8, v); GK_BIND_OUT(float, scales);
@@ -43,13 +48,13 @@ GK_KERNEL(adam_packed)(GK_IN(gk_i64, table), int tensors, GK_OUT(gk_t, w), GK_IN
     GK_GLOBAL gk_u16* v16 = (GK_GLOBAL gk_u16*)v;
     gk_step h;
     gk_f unscale = inv_scale ? (gk_f)inv_scale[0] : GK_R(1.0);
-    if (maximize) unscale = -unscale;
-    h.lr = lr_dev ? (gk_f)lr_dev[0] : lr;
+    if (args.maximize) unscale = -unscale;
+    h.lr = lr_dev ? (gk_f)lr_dev[0] : args.lr;
     h.t = h.q0 = h.q1 = GK_R(0.0);
     h.first = h.flag = 0;
-    h.c1 = c1; h.c2 = c2; h.p0 = p0; h.p1 = p1; h.p2 = p2; h.p3 = p3; h.p4 = p4; h.p5 = p5;
-    if (step) h = gk_step_at(h, step[0], log1, log2);
-    gk_u64 start = (gk_u64)offset + (more ? (gk_u64)more[0] : 0ul);
+    h.c1 = args.c1; h.c2 = args.c2; h.p0 = args.p0; h.p1 = args.p1; h.p2 = args.p2; h.p3 = args.p3; h.p4 = args.p4; h.p5 = args.p5;
+    if (step) h = gk_step_at(h, step[0], args.log1, args.log2);
+    gk_u64 start = (gk_u64)args.offset + (more ? (gk_u64)more[0] : 0ul);
     gk_i64 chunks = skip ? 0 : table[tensors * GK_OPTIM_ROW];
     for (gk_i64 c = gk_bid(0); c < chunks; c += gk_nblocks(0)) {
         int at = gk_row_of(table, tensors, c);
@@ -114,8 +119,8 @@ GK_KERNEL(adam_packed)(GK_IN(gk_i64, table), int tensors, GK_OUT(gk_t, w), GK_IN
             gk_u32 cm[GK_OPTIM_EACH], cv[GK_OPTIM_EACH], words[GK_OPTIM_EACH];
             for (int k = 0; k < GK_OPTIM_EACH; k++) words[k] = 0u;
             if (random && count > 0) {
-                gk_u64 sequence = (gk_u64)stream + (gk_u64)(first_tensor + at);
-                gk_words r = gk_philox(start + (gk_u64)(i / 4), sequence, (gk_u64)seed), q = gk_philox(start + (gk_u64)(i / 4) + 1ul, sequence, (gk_u64)seed);
+                gk_u64 sequence = (gk_u64)args.stream + (gk_u64)(args.first_tensor + at);
+                gk_words r = gk_philox(start + (gk_u64)(i / 4), sequence, (gk_u64)args.seed), q = gk_philox(start + (gk_u64)(i / 4) + 1ul, sequence, (gk_u64)args.seed);
                 GK_UNROLL for (int k = 0; k < 4; k++) { words[k] = r.w[k]; words[k + 4] = q.w[k]; }
             }
             /* A scale that is 0 or not finite leaves no codes; the latter makes its whole block NaN. */

@@ -36,13 +36,17 @@ GK_FN gk_f gk_apply(int rule, gk_f w, gk_f g, gk_f* s, gk_step h)
     return w;
 }
 
+typedef struct {
+    gk_f lr, t, c1, c2, log1, log2, p0, p1, p2, p3, p4, p5, q0, q1;
+    int maximize, first, flag;
+} gk_optimizer_sparse_rows_args;
+
 // Units: FLOATS64
 /* Operands as of optimizer_step, the tensors being [limit, width]; rows [n, width]. */
 GK_KERNEL(optimizer_sparse_rows)(GK_IN(int, keys), GK_IN(gk_u32, positions), GK_OUT(gk_t, w), GK_IN(gk_t, rows), GK_OUT(gk_f, s0), GK_OUT(gk_f, s1),
-                          GK_OUT(gk_f, s2), GK_OUT(gk_u16, copy), int master, int copy_kind, GK_IN(float, lr_dev), GK_IN(gk_i64, step),
-                          GK_IN(float, inv_scale), GK_IN(float, found_inf), GK_IN(gk_f, extra), gk_i64 n, gk_i64 limit, gk_i64 width, int lanes,
-                          int wide, int rule, int states, int maximize, gk_f lr, gk_f t, gk_f c1, gk_f c2, gk_f log1, gk_f log2, gk_f p0, gk_f p1,
-                          gk_f p2, gk_f p3, gk_f p4, gk_f p5, gk_f q0, gk_f q1, int first, int flag)
+                                 GK_OUT(gk_f, s2), GK_OUT(gk_u16, copy), int master, int copy_kind, GK_IN(float, lr_dev), GK_IN(gk_i64, step),
+                                 GK_IN(float, inv_scale), GK_IN(float, found_inf), GK_IN(gk_f, extra), gk_i64 n, gk_i64 limit, gk_i64 width,
+                                 int lanes, int wide, int rule, int states, GK_BY_VALUE(gk_optimizer_sparse_rows_args, args))
 {
     GK_BIND_IN(int, keys); GK_BIND_IN(gk_u32, positions); GK_BIND_OUT(gk_t, w); GK_BIND_IN(gk_t, rows); GK_BIND_OUT(gk_f, s0); GK_BIND_OUT(gk_f, s1);
     GK_BIND_OUT(gk_f, s2); GK_BIND_OUT(gk_u16, copy); GK_BIND_IN(float, lr_dev); GK_BIND_IN(gk_i64, step); GK_BIND_IN(float, inv_scale);
@@ -51,10 +55,10 @@ GK_KERNEL(optimizer_sparse_rows)(GK_IN(int, keys), GK_IN(gk_u32, positions), GK_
     GK_GLOBAL gk_f* wm = (GK_GLOBAL gk_f*)w;
     gk_step h;
     gk_f unscale = inv_scale ? (gk_f)inv_scale[0] : GK_R(1.0);
-    if (maximize) unscale = -unscale;
-    h.lr = lr_dev ? (gk_f)lr_dev[0] : lr;
-    h.t = t; h.c1 = c1; h.c2 = c2; h.p0 = p0; h.p1 = p1; h.p2 = p2; h.p3 = p3; h.p4 = p4; h.p5 = p5; h.q0 = q0; h.q1 = q1; h.first = first; h.flag = flag;
-    if (step) h = gk_step_at(h, step[0], log1, log2);
+    if (args.maximize) unscale = -unscale;
+    h.lr = lr_dev ? (gk_f)lr_dev[0] : args.lr;
+    h.t = args.t; h.c1 = args.c1; h.c2 = args.c2; h.p0 = args.p0; h.p1 = args.p1; h.p2 = args.p2; h.p3 = args.p3; h.p4 = args.p4; h.p5 = args.p5; h.q0 = args.q0; h.q1 = args.q1; h.first = args.first; h.flag = args.flag;
+    if (step) h = gk_step_at(h, step[0], args.log1, args.log2);
     if (extra) { h.q0 = extra[0]; h.q1 = extra[1]; }
     int lane = gk_lid() & (lanes - 1);
     gk_i64 stride = gk_gsize() / lanes;

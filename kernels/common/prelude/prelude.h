@@ -78,6 +78,7 @@ typedef gk_u32 gk_uf;
 #endif
 
 typedef struct { gk_i64 v[8]; } gk_dims;
+#define GK_DIMS(name) GK_BY_VALUE(gk_dims, name)
 
 GK_FN float gk_bf16_to_f32(gk_u16 h) { return gk_as_f32((gk_u32)h << 16); }
 GK_FN gk_u16 gk_f32_to_bf16(float f)

@@ -50,14 +50,20 @@ GK_BWD_OF(gk_redb_lse, s == -GK_INF ? GK_R(0.0) : gk_exp(x - s) * dy)
 #define GK_THIRD(t, i) GK_R(0.0)
 #endif
 
+typedef struct {
+    gk_dims shape, sdx, sdy, sx, sy, ss;
+    gk_i64 step_s;
+    gk_f p, q;
+} gk_reduce_bwd_args;
+
 // Units: FLOATS64 x BACKWARD_FLOATS
 GK_KERNEL(reduce_bwd)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, y), GK_IN(gk_f, s), GK_IN(gk_f, t), GK_OUT(gk_t, dx), gk_i64 n, int rank,
-                      GK_DIMS(shape), GK_DIMS(sdx), GK_DIMS(sdy), GK_DIMS(sx), GK_DIMS(sy), GK_DIMS(ss), gk_i64 step_s, int wide, int accumulate, gk_f p, gk_f q)
+                      int wide, int accumulate, GK_BY_VALUE(gk_reduce_bwd_args, args))
 {
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, y); GK_BIND_IN(gk_f, s); GK_BIND_IN(gk_f, t); GK_BIND_OUT(gk_t, dx);
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
         gk_i64 o = 0, ig = 0, ix = 0, iy = 0, is = 0;
-        GK_ND(i, n, rank, shape, { o += r * sdx.v[d]; ig += r * sdy.v[d]; ix += r * sx.v[d]; iy += r * sy.v[d]; is += r * ss.v[d]; });
+        GK_ND(i, n, rank, args.shape, { o += r * args.sdx.v[d]; ig += r * args.sdy.v[d]; ix += r * args.sx.v[d]; iy += r * args.sy.v[d]; is += r * args.ss.v[d]; });
         if (wide) {
             gk_vec out, g, a, b;
             if (wide & 2) g = gk_loadv(dy, ig);
@@ -66,15 +72,15 @@ GK_KERNEL(reduce_bwd)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, y), GK_IN(gk_
             if (accumulate) out = gk_loadv(dx, o);
             gk_f g1 = wide & 2 ? GK_R(0.0) : gk_load(dy, ig), b1 = y && !(wide & 4) ? gk_load(y, iy) : GK_R(0.0);
             GK_UNROLL for (int k = 0; k < GK_W; k++) {
-                gk_i64 at = is + k * step_s;
+                gk_i64 at = is + k * args.step_s;
                 gk_f u = y ? (wide & 4 ? b.v[k] : b1) : s ? s[at] : GK_R(0.0);
-                gk_f e = GK_OP(wide & 2 ? g.v[k] : g1, x ? a.v[k] : GK_R(0.0), u, GK_SECOND(t, at), GK_THIRD(t, at), p, q);
+                gk_f e = GK_OP(wide & 2 ? g.v[k] : g1, x ? a.v[k] : GK_R(0.0), u, GK_SECOND(t, at), GK_THIRD(t, at), args.p, args.q);
                 out.v[k] = accumulate ? out.v[k] + e : e;
             }
             gk_storev(dx, o, out);
         } else {
             gk_f u = y ? gk_load(y, iy) : s ? s[is] : GK_R(0.0);
-            gk_f e = GK_OP(gk_load(dy, ig), x ? gk_load(x, ix) : GK_R(0.0), u, GK_SECOND(t, is), GK_THIRD(t, is), p, q);
+            gk_f e = GK_OP(gk_load(dy, ig), x ? gk_load(x, ix) : GK_R(0.0), u, GK_SECOND(t, is), GK_THIRD(t, is), args.p, args.q);
             gk_store(dx, o, accumulate ? gk_load(dx, o) + e : e);
         }
     }

@@ -84,10 +84,16 @@ GK_FN gk_state gk_row(GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* x2, gk_i64 
     return s;
 }
 
+typedef struct {
+    gk_dims kept, kx, kx2, ky, kz, red, rx, rx2;
+    gk_i64 count;
+    gk_f p, q;
+    int phase, form, accumulate;
+} gk_reduce_rows_args;
+
 // Units: FLOATS64 x FLOAT_REDUCTIONS, INTS x INT_REDUCTIONS, U8 x MASK_REDUCTIONS
 GK_KERNEL(reduce_rows)(GK_IN(gk_t, x), GK_IN(gk_t, x2), GK_OUT(gk_u8, y), GK_OUT(gk_u8, z), GK_OUT(gk_state, part), gk_i64 outputs, gk_i64 n,
-                       gk_i64 chunk, gk_i64 count, int splits, int lanes, int mode, int phase, int kept_rank, GK_DIMS(kept), GK_DIMS(kx), GK_DIMS(kx2),
-                       GK_DIMS(ky), GK_DIMS(kz), int red_rank, GK_DIMS(red), GK_DIMS(rx), GK_DIMS(rx2), int form, int accumulate, gk_f p, gk_f q)
+                       gk_i64 chunk, int splits, int lanes, int mode, int kept_rank, int red_rank, GK_BY_VALUE(gk_reduce_rows_args, args))
 {
     GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, x2); GK_BIND_OUT(gk_u8, y); GK_BIND_OUT(gk_u8, z); GK_BIND_OUT(gk_state, part);
     GK_LOCAL gk_state tmp[GK_BLOCK];
@@ -96,13 +102,13 @@ GK_KERNEL(reduce_rows)(GK_IN(gk_t, x), GK_IN(gk_t, x2), GK_OUT(gk_u8, y), GK_OUT
     for (gk_i64 b = gk_bid(0); b < blocks; b += gk_nblocks(0)) {
         gk_i64 split = b % splits, o = b / splits * rows + gk_lid() / lanes;
         gk_i64 i = 0, j = 0, iy = 0, iz = 0, from = split * chunk, to = from + chunk < n ? from + chunk : n;
-        if (o < outputs) GK_ND(o, outputs, kept_rank, kept, { i += r * kx.v[d]; j += r * kx2.v[d]; iy += r * ky.v[d]; iz += r * kz.v[d]; });
+        if (o < outputs) GK_ND(o, outputs, kept_rank, args.kept, { i += r * args.kx.v[d]; j += r * args.kx2.v[d]; iy += r * args.ky.v[d]; iz += r * args.kz.v[d]; });
         else to = from;
-        gk_state s = gk_row(x, x2, i, j, from, to, lane, lanes, mode, phase, n, red_rank, &red, &rx, &rx2, p);
+        gk_state s = gk_row(x, x2, i, j, from, to, lane, lanes, mode, args.phase, n, red_rank, &args.red, &args.rx, &args.rx2, args.p);
         s = gk_gather_states(s, tmp, lanes);
         if (lane == 0 && o < outputs) {
             if (splits > 1) part[o * splits + split] = s;
-            else gk_end(y, z, iy, iz, s, count, form, accumulate, p, q);
+            else gk_end(y, z, iy, iz, s, args.count, args.form, args.accumulate, args.p, args.q);
         }
     }
 }
@@ -152,10 +158,16 @@ GK_FN gk_state gk_gather_columns(gk_state s, GK_LOCAL_PTR gk_state* tmp, int tx)
     return s;
 }
 
+typedef struct {
+    gk_dims kept, kx, kx2, ky, kz, red, rx, rx2;
+    gk_i64 count, step_y, step_z;
+    gk_f p, q;
+    int form, accumulate;
+} gk_reduce_columns_args;
+
 /* `outputs` counts items: columns, or GK_W neighbouring ones if `wide` is set; a block takes tx items and GK_BLOCK / tx rows at a time. */
 GK_KERNEL(reduce_columns)(GK_IN(gk_t, x), GK_IN(gk_t, x2), GK_OUT(gk_u8, y), GK_OUT(gk_u8, z), GK_OUT(gk_state, part), gk_i64 outputs, gk_i64 n,
-                       gk_i64 chunk, gk_i64 count, int splits, int tx, int wide, gk_i64 step_y, gk_i64 step_z, int kept_rank, GK_DIMS(kept), GK_DIMS(kx),
-                       GK_DIMS(kx2), GK_DIMS(ky), GK_DIMS(kz), int red_rank, GK_DIMS(red), GK_DIMS(rx), GK_DIMS(rx2), int form, int accumulate, gk_f p, gk_f q)
+                          gk_i64 chunk, int splits, int tx, int wide, int kept_rank, int red_rank, GK_BY_VALUE(gk_reduce_columns_args, args))
 {
     GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, x2); GK_BIND_OUT(gk_u8, y); GK_BIND_OUT(gk_u8, z); GK_BIND_OUT(gk_state, part);
     GK_LOCAL gk_state tmp[GK_BLOCK];
@@ -167,40 +179,47 @@ GK_KERNEL(reduce_columns)(GK_IN(gk_t, x), GK_IN(gk_t, x2), GK_OUT(gk_u8, y), GK_
         gk_state s[GK_W];
         GK_UNROLL for (int c = 0; c < GK_W; c++) s[c] = gk_begin();
         if (o < outputs) {
-            GK_ND(o, outputs, kept_rank, kept, { i += r * kx.v[d]; j += r * kx2.v[d]; iy += r * ky.v[d]; iz += r * kz.v[d]; });
-            if (wide) gk_columns(s, GK_W, x, x2, i, j, from + ty, to, GK_BLOCK / tx, n, red_rank, &red, &rx, &rx2, p);
-            else gk_columns(s, 1, x, x2, i, j, from + ty, to, GK_BLOCK / tx, n, red_rank, &red, &rx, &rx2, p);
+            GK_ND(o, outputs, kept_rank, args.kept, { i += r * args.kx.v[d]; j += r * args.kx2.v[d]; iy += r * args.ky.v[d]; iz += r * args.kz.v[d]; });
+            if (wide) gk_columns(s, GK_W, x, x2, i, j, from + ty, to, GK_BLOCK / tx, n, red_rank, &args.red, &args.rx, &args.rx2, args.p);
+            else gk_columns(s, 1, x, x2, i, j, from + ty, to, GK_BLOCK / tx, n, red_rank, &args.red, &args.rx, &args.rx2, args.p);
         }
         GK_UNROLL for (int c = 0; c < GK_W; c++) {
             if (c > 0 && !wide) break;
             gk_state t = gk_gather_columns(s[c], tmp, tx);
             if (ty == 0 && o < outputs) {
                 if (splits > 1) part[split * (wide ? outputs * GK_W : outputs) + (wide ? o * GK_W + c : o)] = t;
-                else gk_end(y, z, iy + c * step_y, iz + c * step_z, t, count, form, accumulate, p, q);
+                else gk_end(y, z, iy + c * args.step_y, iz + c * args.step_z, t, args.count, args.form, args.accumulate, args.p, args.q);
             }
         }
     }
 }
 
+typedef struct {
+    gk_dims kept, ky, kz;
+    gk_i64 count, so, sk;
+    gk_f p, q;
+    int form, accumulate;
+} gk_reduce_combine_args;
+
 /* Results from the states of `splits` runs: that of run k of output o is part[o * so + k * sk]. The `lanes` work-items of an output lie side by
  * side, or those of neighbouring outputs do where their states lie side by side (so is 1). */
-GK_KERNEL(reduce_combine)(GK_IN(gk_state, part), GK_OUT(gk_u8, y), GK_OUT(gk_u8, z), gk_i64 outputs, gk_i64 count, int splits, gk_i64 so, gk_i64 sk,
-                       int lanes, int kept_rank, GK_DIMS(kept), GK_DIMS(ky), GK_DIMS(kz), int form, int accumulate, gk_f p, gk_f q)
+GK_KERNEL(reduce_combine)(GK_IN(gk_state, part), GK_OUT(gk_u8, y), GK_OUT(gk_u8, z), gk_i64 outputs, int splits, int lanes, int kept_rank,
+                          GK_BY_VALUE(gk_reduce_combine_args, args))
 {
     GK_BIND_IN(gk_state, part); GK_BIND_OUT(gk_u8, y); GK_BIND_OUT(gk_u8, z);
     GK_LOCAL gk_state tmp[GK_BLOCK];
-    int rows = GK_BLOCK / lanes, apart = so == 1 && sk != 1;
+    int rows = GK_BLOCK / lanes, apart = args.so == 1 && args.sk != 1;
     int lane = apart ? gk_lid() / rows : gk_lid() & (lanes - 1);
     gk_i64 blocks = (outputs + rows - 1) / rows;
     for (gk_i64 b = gk_bid(0); b < blocks; b += gk_nblocks(0)) {
         gk_i64 o = b * rows + (apart ? gk_lid() & (rows - 1) : gk_lid() / lanes), iy = 0, iz = 0;
         gk_state s = gk_begin();
         if (o < outputs) {
-            GK_ND(o, outputs, kept_rank, kept, { iy += r * ky.v[d]; iz += r * kz.v[d]; });
-            for (int k = lane; k < splits; k += lanes) s = gk_join(s, part[o * so + k * sk]);
+            GK_ND(o, outputs, kept_rank, args.kept, { iy += r * args.ky.v[d]; iz += r * args.kz.v[d]; });
+            for (int k = lane; k < splits; k += lanes) s = gk_join(s, part[o * args.so + k * args.sk]);
         }
         if (apart) s = gk_gather_columns(s, tmp, rows);
         else s = gk_gather_states(s, tmp, lanes);
-        if (lane == 0 && o < outputs) gk_end(y, z, iy, iz, s, count, form, accumulate, p, q);
+        if (lane == 0 && o < outputs) gk_end(y, z, iy, iz, s, args.count, args.form, args.accumulate, args.p, args.q);
     }
 }

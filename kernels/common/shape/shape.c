@@ -200,25 +200,31 @@ GK_FN gk_i64 gk_pad_source(gk_i64 q, gk_i64 n, int mode)
     return -1;
 }
 
+typedef struct {
+    gk_dims shape, magic, sx, sy, size, before;
+    gk_i64 n;
+    gk_u32 lo, hi;
+    int wide, rank, mode, accumulate;
+} gk_pad_nd_args;
+
 /* y[p] (+)= x[p - before], what lies outside x by `mode` (a constant pattern, mirrored, border, wrapped around). `size`: x's shape. Items of
  * y; a wide innermost axis is not padded. Reference: F.pad; wrapped around also torch.roll. */
-GK_KERNEL(pad_nd)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 n, int wide, int rank, GK_DIMS(shape), GK_DIMS(magic), GK_DIMS(sx), GK_DIMS(sy), GK_DIMS(size),
-                  GK_DIMS(before), int mode, gk_u32 lo, gk_u32 hi, int accumulate)
+GK_KERNEL(pad_nd)(GK_IN(gk_t, x), GK_OUT(gk_t, y), GK_BY_VALUE(gk_pad_nd_args, args))
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
-    gk_raw16 outside = gk_make16(lo, hi, lo, hi);
+    gk_raw16 outside = gk_make16(args.lo, args.hi, args.lo, args.hi);
     gk_b one = gk_split(outside).v[0];
-    for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
+    for (gk_i64 i = gk_gid(); i < args.n; i += gk_gsize()) {
         gk_i64 ix = 0, iy = 0;
         int in = 1;
-        GK_AXES(i, n, rank, shape, magic, {
-            gk_i64 s = gk_pad_source(r - before.v[d], size.v[d], mode);
+        GK_AXES(i, args.n, args.rank, args.shape, args.magic, {
+            gk_i64 s = gk_pad_source(r - args.before.v[d], args.size.v[d], args.mode);
             if (s < 0) in = 0;
-            ix += s * sx.v[d];
-            iy += r * sy.v[d];
+            ix += s * args.sx.v[d];
+            iy += r * args.sy.v[d];
         });
-        if (wide) gk_putv(y, iy, gk_split(in ? gk_load16((GK_GLOBAL const void*)(x + ix)) : outside), accumulate);
-        else gk_put(y, iy, in ? ((GK_GLOBAL const gk_b*)x)[ix] : one, accumulate);
+        if (args.wide) gk_putv(y, iy, gk_split(in ? gk_load16((GK_GLOBAL const void*)(x + ix)) : outside), args.accumulate);
+        else gk_put(y, iy, in ? ((GK_GLOBAL const gk_b*)x)[ix] : one, args.accumulate);
     }
 }
 
@@ -283,34 +289,39 @@ GK_KERNEL(pad_bwd_nd)(GK_IN(gk_t, dy), GK_OUT(gk_t, dx), gk_i64 n, int rank, GK_
 #define GK_SHAPE_COUNTS 1
 #define GK_SHAPE_WINDOWS 2
 
+typedef struct {
+    gk_dims shape, magic, sdy, sdx;
+    gk_i64 n, len, step, places, stride;
+    int rank, axis, mode, accumulate;
+} gk_run_sum_args;
+
 /* dx[.., t, ..] (+)= sum over j of dy[.., t, j, ..] for the places j that show cell t of an axis: `len` copies of each cell, the copies
  * between two offsets, or the windows of `len` every `step` that contain it. `sdy` steps to cell t, `stride` from one j to the next.
  * Reference: gradients of torch.repeat_interleave and x.unfold. */
-GK_KERNEL(run_sum)(GK_IN(gk_t, dy), GK_IN(gk_i64, offsets), GK_OUT(gk_t, dx), gk_i64 n, int rank, GK_DIMS(shape), GK_DIMS(magic), GK_DIMS(sdy), GK_DIMS(sdx),
-                   int axis, int mode, gk_i64 len, gk_i64 step, gk_i64 places, gk_i64 stride, int accumulate)
+GK_KERNEL(run_sum)(GK_IN(gk_t, dy), GK_IN(gk_i64, offsets), GK_OUT(gk_t, dx), GK_BY_VALUE(gk_run_sum_args, args))
 {
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_i64, offsets); GK_BIND_OUT(gk_t, dx);
-    for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
+    for (gk_i64 i = gk_gid(); i < args.n; i += gk_gsize()) {
         gk_i64 from = 0, at = 0, t = 0, lo, hi;
-        GK_AXES(i, n, rank, shape, magic, {
-            if (d == axis) t = r;
-            from += r * sdy.v[d];
-            at += r * sdx.v[d];
+        GK_AXES(i, args.n, args.rank, args.shape, args.magic, {
+            if (d == args.axis) t = r;
+            from += r * args.sdy.v[d];
+            at += r * args.sdx.v[d];
         });
-        if (mode == GK_REPEATS) {
-            lo = t * len;
-            hi = lo + len;
-        } else if (mode == GK_SHAPE_COUNTS) {
+        if (args.mode == GK_REPEATS) {
+            lo = t * args.len;
+            hi = lo + args.len;
+        } else if (args.mode == GK_SHAPE_COUNTS) {
             lo = offsets[t];
             hi = offsets[t + 1];
         } else {
-            lo = t < len ? 0 : (t - len) / step + 1;
-            hi = t / step + 1;
+            lo = t < args.len ? 0 : (t - args.len) / args.step + 1;
+            hi = t / args.step + 1;
         }
-        if (hi > places) hi = places;
+        if (hi > args.places) hi = args.places;
         gk_f sum = 0;
-        for (gk_i64 j = lo; j < hi; j++) sum += gk_load(dy, from + j * stride);
-        gk_store(dx, at, accumulate ? gk_load(dx, at) + sum : sum);
+        for (gk_i64 j = lo; j < hi; j++) sum += gk_load(dy, from + j * args.stride);
+        gk_store(dx, at, args.accumulate ? gk_load(dx, at) + sum : sum);
     }
 }
 #endif

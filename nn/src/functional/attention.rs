@@ -172,19 +172,19 @@ impl ScaledDotProductAttention {
                 let (o, mask) = (o.get(cx)?.operand(), mask.operands(cx)?);
                 let Some(lse) = saved(cx, &lse)? else { return Ok(()) };
                 let dout_o = dout.operand();
-                let io = AttentionBwd {
-                    dout: dout_o.view()?,
-                    q: q.view()?,
-                    k: k.view()?,
-                    v: v.view()?,
-                    o: o.view()?,
-                    lse: lse.view()?,
-                    mask: mask.views()?,
-                    dq: part(&dq)?,
-                    dk: part(&dk)?,
-                    dv: part(&dv)?,
-                    dbias: out(&db)?,
-                };
+                let io = AttentionBwd::new(
+                    dout_o.view()?,
+                    q.view()?,
+                    k.view()?,
+                    v.view()?,
+                    o.view()?,
+                    lse.view()?,
+                )
+                .mask(mask.views()?)
+                .dq(part(&dq)?)
+                .dk(part(&dk)?)
+                .dv(part(&dv)?)
+                .dbias(out(&db)?);
                 Ok(dout.device().attention_bwd(&options, io)?)
             }
         });

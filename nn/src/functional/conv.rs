@@ -171,14 +171,9 @@ impl Tensor {
         let (mask, bias) = (whole(mask)?, whole(bias)?);
         let (xo, wo, oo, yo) = (x.operand(), w.operand(), offset.operand(), y.operand());
         let (mo, bo) = (mask.as_ref().map(Tensor::operand), bias.as_ref().map(Tensor::operand));
-        let io = DeformConvIo {
-            x: xo.view()?,
-            w: wo.view()?,
-            offset: oo.view()?,
-            mask: mo.as_ref().map(|m| m.view()).transpose()?,
-            bias: bo.as_ref().map(|b| b.view()).transpose()?,
-            y: yo.view_mut()?,
-        };
+        let io = DeformConvIo::new(xo.view()?, wo.view()?, oo.view()?, yo.view_mut()?)
+            .mask(mo.as_ref().map(|m| m.view()).transpose()?)
+            .bias(bo.as_ref().map(|b| b.view()).transpose()?);
         self.device().deform_conv(p, io)?;
 
         let mut inputs = vec![&x, &w, &offset];
@@ -199,18 +194,13 @@ impl Tensor {
                     None => None,
                 };
                 let dyo = dy.operand();
-                let io = DeformConvBwd {
-                    dy: dyo.view()?,
-                    x: x.view()?,
-                    w: w.view()?,
-                    offset: offset.view()?,
-                    mask: mask.as_ref().map(|m| m.view()).transpose()?,
-                    dx: out(&dx)?,
-                    dw: out(&dw)?,
-                    doffset: out(&doffset)?,
-                    dmask: out(&dmask)?,
-                    dbias: out(&dbias)?,
-                };
+                let io = DeformConvBwd::new(dyo.view()?, x.view()?, w.view()?, offset.view()?)
+                    .mask(mask.as_ref().map(|m| m.view()).transpose()?)
+                    .dx(out(&dx)?)
+                    .dw(out(&dw)?)
+                    .doffset(out(&doffset)?)
+                    .dmask(out(&dmask)?)
+                    .dbias(out(&dbias)?);
                 Ok(dy.device().deform_conv_bwd(&p, io)?)
             }
         }))

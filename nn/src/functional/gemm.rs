@@ -33,15 +33,7 @@ impl Tensor {
                 let (da, db) = (cx.target(0)?, cx.target(1)?);
                 let (dy, a, b) = (cx.dy()?.contiguous()?, a.get(cx)?.operand(), b.get(cx)?.operand());
                 let dyo = dy.operand();
-                let io = GemmBwd {
-                    dy: dyo.view()?,
-                    a: a.view()?,
-                    b: b.view()?,
-                    saved: None,
-                    da: out(&da)?,
-                    db: out(&db)?,
-                    dbias: None,
-                };
+                let io = GemmBwd::new(dyo.view()?, a.view()?, b.view()?).da(out(&da)?).db(out(&db)?);
                 Ok(dy.device().gemm_bwd(&p, io)?)
             }
         }))
@@ -148,15 +140,11 @@ impl Tensor {
                     None => None,
                 };
                 let dyo = dy.operand();
-                let io = GemmBwd {
-                    dy: dyo.view()?,
-                    a: x.view()?,
-                    b: w.view()?,
-                    saved: saved.as_ref().map(|s| s.view()).transpose()?,
-                    da: out(&dx)?,
-                    db: out(&dw)?,
-                    dbias: out(&db)?,
-                };
+                let io = GemmBwd::new(dyo.view()?, x.view()?, w.view()?)
+                    .saved(saved.as_ref().map(|s| s.view()).transpose()?)
+                    .da(out(&dx)?)
+                    .db(out(&dw)?)
+                    .dbias(out(&db)?);
                 Ok(dy.device().gemm_bwd(&p, io)?)
             }
         });

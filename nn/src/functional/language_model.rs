@@ -77,14 +77,7 @@ impl LinearCrossEntropyLoss {
         };
         let (xo, wo, bo) = (x.operand(), w.operand(), operand(b.as_ref()));
         let (to, lo) = (target.operand(), loss.operand());
-        let io = LinearCrossEntropyFwd {
-            h: xo.view()?,
-            w: wo.view()?,
-            b: view(&bo)?,
-            target: to.view()?,
-            loss: lo.view_mut()?,
-            lse: None,
-        };
+        let io = LinearCrossEntropyFwd::new(xo.view()?, wo.view()?, to.view()?, lo.view_mut()?).b(view(&bo)?);
         h.device().fused_linear_cross_entropy(&options, io)?;
         let mut inputs = vec![&x, &w];
         inputs.extend(b.as_ref());
@@ -95,16 +88,11 @@ impl LinearCrossEntropyLoss {
                 let gy = cx.dy()?.contiguous()?;
                 let (x, w, t) = (x.get(cx)?.operand(), w.get(cx)?.operand(), target.get(cx)?.operand());
                 let (b, g) = (saved(cx, &b)?, gy.operand());
-                let io = LinearCrossEntropyBwd {
-                    gy: g.view()?,
-                    h: x.view()?,
-                    w: w.view()?,
-                    b: view(&b)?,
-                    target: t.view()?,
-                    dh: out(&dh)?,
-                    dw: out(&dw)?,
-                    db: out(&db)?,
-                };
+                let io = LinearCrossEntropyBwd::new(g.view()?, x.view()?, w.view()?, t.view()?)
+                    .b(view(&b)?)
+                    .dh(out(&dh)?)
+                    .dw(out(&dw)?)
+                    .db(out(&db)?);
                 Ok(gy.device().fused_linear_cross_entropy_bwd(&options, io)?)
             }
         });

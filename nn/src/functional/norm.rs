@@ -41,7 +41,7 @@ fn running<'a>(r: &RunningStats, [mean, var, count]: &'a [Operand; 3]) -> Result
         Some(m) => Momentum::Factor(m),
         None => Momentum::Cumulative(count.view_mut()?),
     };
-    Ok(Running { mean: mean.view_mut()?, var: var.view_mut()?, momentum })
+    Ok(Running::new(mean.view_mut()?, var.view_mut()?, momentum))
 }
 
 /// The statistics that [`Tensor::batch_norm`] uses.
@@ -132,7 +132,7 @@ impl Tensor {
                 let (weight, bias, mean) = (saved(cx, &weight)?, saved(cx, &bias)?, saved(cx, &mean)?);
                 let y = saved(cx, &y)?;
                 let (dyo, ao, so) = (dy.operand(), operand(add.as_ref()), operand(shared.as_ref()));
-                let mut io = RowNormBwd::new(dyo.view()?, x.view()?, view(&mean)?, rstd.view()?);
+                let mut io = RowNormBwd::new(dyo.view()?, x.view()?, rstd.view()?).mean(view(&mean)?);
                 (io.gamma, io.beta, io.y, io.add) = (view(&weight)?, view(&bias)?, view(&y)?, view(&ao)?);
                 io.dx = match &so {
                     Some(o) => Some(o.grad(false)?),

@@ -125,13 +125,9 @@ impl Tensor {
                 let (dx, dgrid) = (cx.target(0)?, cx.target(1)?);
                 let dy = cx.dy()?.contiguous()?;
                 let (dyo, x, grid) = (dy.operand(), x.get(cx)?.operand(), grid.get(cx)?.operand());
-                let io = GridSampleBwd {
-                    dy: dyo.view()?,
-                    x: x.view()?,
-                    grid: grid.view()?,
-                    dx: out(&dx)?,
-                    dgrid: out(&dgrid)?,
-                };
+                let io = GridSampleBwd::new(dyo.view()?, x.view()?, grid.view()?)
+                    .dx(out(&dx)?)
+                    .dgrid(out(&dgrid)?);
                 Ok(dy.device().grid_sample_bwd(p, io)?)
             }
         }))

@@ -106,7 +106,7 @@ impl Tensor {
             (io.h_t, io.c_t) = (Some(ho.view_mut()?), view_mut(&cto)?);
             (io.h, io.c, io.gates) = (view_mut(&hso)?, view_mut(&cso)?, view_mut(&go)?);
             if let [r, z, n, u] = gru.as_slice() {
-                io.gru = GruGates { r: view_mut(r)?, z: view_mut(z)?, n: view_mut(n)?, u: view_mut(u)? };
+                io.gru = GruGates::new(view_mut(r)?, view_mut(z)?, view_mut(n)?, view_mut(u)?);
             }
             self.device().rnn(cell, p, io)?;
         }
@@ -132,31 +132,28 @@ impl Tensor {
                 let gru = gru.iter().map(|s| saved(cx, s)).collect::<Result<Vec<_>>>()?;
                 let gru = match gru.as_slice() {
                     [Some(r), Some(z), Some(n), Some(u)] => {
-                        Some(GruGates { r: r.view()?, z: z.view()?, n: n.view()?, u: u.view()? })
+                        Some(GruGates::new(r.view()?, z.view()?, n.view()?, u.view()?))
                     }
                     _ => None,
                 };
-                let io = RnnBwd {
-                    dy: view(&dyo)?,
-                    dh_t: view(&dho)?,
-                    dc_t: view(&dco)?,
-                    x: xo.view()?,
-                    weights: RnnWeights::new(wo.view()?, who.view()?),
-                    lengths: view(&lengths)?,
-                    h: h.view()?,
-                    c: view(&c)?,
-                    gates: view(&gates)?,
-                    gru,
-                    grads: RnnGrads {
-                        dx: out(&dx)?,
-                        dh_0: out(&dh_0)?,
-                        dc_0: out(&dc_0)?,
-                        dw_ih: out(&dw_ih)?,
-                        dw_hh: out(&dw_hh)?,
-                        db_ih: out(&db_ih)?,
-                        db_hh: out(&db_hh)?,
-                    },
-                };
+                let io = RnnBwd::new(xo.view()?, RnnWeights::new(wo.view()?, who.view()?), h.view()?)
+                    .dy(view(&dyo)?)
+                    .dh_t(view(&dho)?)
+                    .dc_t(view(&dco)?)
+                    .lengths(view(&lengths)?)
+                    .c(view(&c)?)
+                    .gates(view(&gates)?)
+                    .gru(gru)
+                    .grads(
+                        RnnGrads::new()
+                            .dx(out(&dx)?)
+                            .dh_0(out(&dh_0)?)
+                            .dc_0(out(&dc_0)?)
+                            .dw_ih(out(&dw_ih)?)
+                            .dw_hh(out(&dw_hh)?)
+                            .db_ih(out(&db_ih)?)
+                            .db_hh(out(&db_hh)?),
+                    );
                 Ok(device.rnn_bwd(cell, &p, io)?)
             }
         });
@@ -208,21 +205,21 @@ impl Tensor {
             let [xo, wxo, who, h0, c0] = [&x_run, &wx, &wh, &h_0, &c_0].map(Tensor::operand);
             let [yo, hto, cto] = [&y_run, &h_t, &c_t].map(Tensor::operand);
             let [bo, po, hso, cso, go] = [&b, &p, &hs, &cs, &gates].map(|t| operand(t.as_ref()));
-            let io = ConvLstmFwd {
-                x: xo.view()?,
-                h_0: h0.view()?,
-                c_0: c0.view()?,
-                wx: wxo.view()?,
-                wh: who.view()?,
-                b: view(&bo)?,
-                p: view(&po)?,
-                y: yo.view_mut()?,
-                h_t: Some(hto.view_mut()?),
-                c_t: Some(cto.view_mut()?),
-                h: view_mut(&hso)?,
-                c: view_mut(&cso)?,
-                gates: view_mut(&go)?,
-            };
+            let io = ConvLstmFwd::new(
+                xo.view()?,
+                h0.view()?,
+                c0.view()?,
+                wxo.view()?,
+                who.view()?,
+                yo.view_mut()?,
+            )
+            .b(view(&bo)?)
+            .p(view(&po)?)
+            .h_t(hto.view_mut()?)
+            .c_t(cto.view_mut()?)
+            .h(view_mut(&hso)?)
+            .c(view_mut(&cso)?)
+            .gates(view_mut(&go)?);
             self.device().conv_lstm(Precision::Ieee, io)?;
         }
         let outputs = record(OP, &inputs.list, vec![y, h_t, c_t], || {
@@ -244,25 +241,19 @@ impl Tensor {
                     return Ok(());
                 };
                 let p = saved(cx, &p)?;
-                let io = ConvLstmBwd {
-                    dy: view(&dyo)?,
-                    dh_t: view(&dho)?,
-                    dc_t: view(&dco)?,
-                    x: x.view()?,
-                    wx: wx.view()?,
-                    wh: wh.view()?,
-                    p: view(&p)?,
-                    gates: gates.view()?,
-                    c: c.view()?,
-                    h: h.view()?,
-                    dx: out(&dx)?,
-                    dh_0: out(&dh_0)?,
-                    dc_0: out(&dc_0)?,
-                    dwx: out(&dwx)?,
-                    dwh: out(&dwh)?,
-                    db: out(&db)?,
-                    dp: out(&dp)?,
-                };
+                let io =
+                    ConvLstmBwd::new(x.view()?, wx.view()?, wh.view()?, gates.view()?, c.view()?, h.view()?)
+                        .dy(view(&dyo)?)
+                        .dh_t(view(&dho)?)
+                        .dc_t(view(&dco)?)
+                        .p(view(&p)?)
+                        .dx(out(&dx)?)
+                        .dh_0(out(&dh_0)?)
+                        .dc_0(out(&dc_0)?)
+                        .dwx(out(&dwx)?)
+                        .dwh(out(&dwh)?)
+                        .db(out(&db)?)
+                        .dp(out(&dp)?);
                 Ok(device.conv_lstm_bwd(Precision::Ieee, io)?)
             }
         });

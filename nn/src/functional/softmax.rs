@@ -21,7 +21,7 @@ pub(crate) fn sparsemax_support(z: &Tensor, at: usize) -> Result<(Tensor, Tensor
     let z = z.detach().contiguous()?;
     let (sorted, sums) = (z.like(z.shape())?, z.like(z.shape())?);
     let (zo, so, co) = (z.operand(), sorted.operand(), sums.operand());
-    z.device().sort(at, true, SortIo { x: zo.view()?, y: Some(so.view_mut()?), index: None })?;
+    z.device().sort(at, true, SortIo::new(zo.view()?).y(so.view_mut()?))?;
     z.device().cumsum(CumSum::new(), at, so.view()?, co.grad(false)?)?;
     let n = z.shape()[at];
     let mut shape = vec![1; z.rank()];

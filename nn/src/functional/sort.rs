@@ -15,7 +15,7 @@ impl Tensor {
         let x = self.contiguous()?;
         let (y, index) = (self.like(self.shape())?, Tensor::empty(self.device(), DType::I64, self.shape())?);
         let (xo, yo, io) = (x.operand(), y.operand(), index.operand());
-        let io = SortIo { x: xo.view()?, y: Some(yo.view_mut()?), index: Some(io.view_mut()?) };
+        let io = SortIo::new(xo.view()?).y(yo.view_mut()?).index(io.view_mut()?);
         self.device().sort(at, descending, io)?;
         Ok((y.ordered(self, at, &index), index))
     }
@@ -38,7 +38,7 @@ impl Tensor {
         let x = self.detach().contiguous()?;
         let index = Tensor::empty(self.device(), DType::I64, self.shape())?;
         let (xo, io) = (x.operand(), index.operand());
-        self.device().sort(at, descending, SortIo { x: xo.view()?, y: None, index: Some(io.view_mut()?) })?;
+        self.device().sort(at, descending, SortIo::new(xo.view()?).index(io.view_mut()?))?;
         Ok(index)
     }
 
@@ -113,12 +113,7 @@ impl Tensor {
                 let Some(dx) = cx.target(0)? else { return Ok(()) };
                 let dy = cx.dy()?.contiguous()?;
                 let (x, offsets, d) = (x.get(cx)?.operand(), offsets.get(cx)?.operand(), dy.operand());
-                let io = SegmentReduceBwd {
-                    dy: d.view()?,
-                    x: Some(x.view()?),
-                    offsets: offsets.view()?,
-                    dx: dx.out()?,
-                };
+                let io = SegmentReduceBwd::new(d.view()?, offsets.view()?, dx.out()?).x(x.view()?);
                 Ok(dy.device().segment_reduce_bwd(op, io)?)
             }
         }))

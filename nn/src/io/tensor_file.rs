@@ -47,6 +47,7 @@ pub(crate) fn write_tensors<T>(
         infos.push((name.to_string(), info));
     }
     let refused = |e: String| NnError::data(path, At::File, "tensors of a safetensors file", e);
+    let metadata = metadata.map(|texts| texts.into_iter().collect());
     let header = Metadata::new(metadata, infos).map_err(|e| refused(e.to_string()))?;
     let mut header = serde_json::to_vec(&header).map_err(|e| refused(e.to_string()))?;
     header.resize(header.len().next_multiple_of(8), b' ');

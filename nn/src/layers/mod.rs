@@ -1,5 +1,26 @@
 //! Layers. Shapes, parameters and names follow `torch.nn`.
 
+/// Methods that set a field of a layer: `method: type => field;`. A list `[T; N]` is taken as one value per axis, or one for all.
+macro_rules! setters {
+    ($($(#[$meta:meta])* $method:ident : $type:tt => $($field:ident).+;)*) => {
+        $(setters!(@ [$(#[$meta])*] $method $type [$($field).+]);)*
+    };
+    (@ [$(#[$meta:meta])*] $method:ident [$type:ty; $axes:expr] [$($field:tt)+]) => {
+        $(#[$meta])*
+        pub fn $method(mut self, $method: impl $crate::layers::spatial::PerAxis<$type, $axes>) -> Self {
+            self.$($field)+ = $method.per_axis();
+            self
+        }
+    };
+    (@ [$(#[$meta:meta])*] $method:ident $type:ident [$($field:tt)+]) => {
+        $(#[$meta])*
+        pub fn $method(mut self, $method: $type) -> Self {
+            self.$($field)+ = $method;
+            self
+        }
+    };
+}
+
 mod activation;
 mod attention;
 mod containers;

@@ -142,10 +142,9 @@ impl<const N: usize> MaxPoolNd<N> {
         self
     }
 
-    /// Whether `forward_all` gives the positions of the maxima as a second output (default false).
-    pub fn return_indices(mut self, on: bool) -> Self {
-        self.return_indices = on;
-        self
+    setters! {
+        /// Whether `forward_all` gives the positions of the maxima as a second output (default false).
+        return_indices: bool => return_indices;
     }
 
     /// Maxima and their positions (i32, row-major in the unpadded plane).
@@ -251,16 +250,11 @@ impl GlobalPooling {
         GlobalPooling { max: true, ..GlobalPooling::avg() }
     }
 
-    /// Whether spatial axes stay with size 1 (default true).
-    pub fn keepdim(mut self, on: bool) -> Self {
-        self.keepdim = on;
-        self
-    }
-
-    /// Sets the activation.
-    pub fn activation(mut self, act: Activation) -> Self {
-        self.act = act;
-        self
+    setters! {
+        /// Whether spatial axes stay with size 1 (default true).
+        keepdim: bool => keepdim;
+        /// Sets the activation.
+        activation: Activation => act;
     }
 
     fn pool(&self, x: &Tensor) -> Result<Tensor> {

@@ -7,18 +7,9 @@ use trefoil::GpuError;
 use super::part::part;
 use super::{LAYERS, LayerInfo};
 use crate::core::error::{NnError, Result};
+use crate::core::options::{join, known, read, resolve};
 use crate::layers::Sequential;
 use crate::module::{InitContext, Layer};
-
-/// `path.key`.
-pub(super) fn join(path: &str, key: &str) -> String {
-    match (path, key) {
-        ("", _) => key.to_string(),
-        (_, "") => path.to_string(),
-        _ if key.starts_with('[') => format!("{path}{key}"),
-        _ => format!("{path}.{key}"),
-    }
-}
 
 /// A layer's description with the place where it stands.
 #[derive(Debug)]
@@ -45,8 +36,8 @@ impl<'a> Entry<'a> {
             None => return Err(NnError::config(join(path, "type"), "is missing")),
         };
         let Some(info) = LAYERS.iter().find(|l| l.name == name) else {
-            let known: Vec<&str> = LAYERS.iter().map(|l| l.name).collect();
-            let what = format!("unknown layer type `{name}`; known are {}", known.join(", "));
+            let what =
+                format!("unknown layer type `{name}`; {}", known(&name, LAYERS.iter().map(|l| l.name)));
             return Err(NnError::config(join(path, "type"), what));
         };
         Ok(Entry { info, path, options })
@@ -61,27 +52,9 @@ impl<'a> Entry<'a> {
     }
 
     /// The place, and the options with defaults for those that were not given. Errors: unknown keys, missing ones.
-    pub(super) fn resolve(self, cx: &'a InitContext) -> Result<(Site<'a>, Value)> {
-        let Entry { info, path, mut options } = self;
-        if let Some(key) = options.keys().find(|k| !info.keys.iter().any(|known| known.name == k.as_str())) {
-            let known: Vec<&str> = info.keys.iter().map(|k| k.name).collect();
-            let known = if known.is_empty() { "none".into() } else { known.join(", ") };
-            let what = format!("unknown key of `{}`; known are {known}", info.name);
-            return Err(NnError::config(join(path, key), what));
-        }
-        for key in info.keys {
-            if options.contains_key(key.name) {
-                continue;
-            }
-            let Some(text) = key.default else {
-                let what = format!("is missing; `{}` requires it", info.name);
-                return Err(NnError::config(join(path, key.name), what));
-            };
-            let value = serde_json::from_str(text)
-                .map_err(|e| NnError::config(join(path, key.name), e.to_string()))?;
-            options.insert(key.name.to_string(), value);
-        }
-        Ok((Site { cx, path, info }, Value::Object(options)))
+    pub(super) fn resolve(self, cx: &'a InitContext) -> Result<(Site<'a>, Map<String, Value>)> {
+        let Entry { info, path, options } = self;
+        Ok((Site { cx, path, info }, resolve(path, info.name, info.keys, options)?))
     }
 
     /// Makes the layer as a part of a network. Errors: as [`build`](Entry::build).
@@ -91,20 +64,10 @@ impl<'a> Entry<'a> {
 
     /// Makes the layer. Errors: [`NnError::Config`] with the path of the value that does not fit.
     pub(super) fn build(self, cx: &'a InitContext) -> Result<Box<dyn Layer>> {
-        let (site, options) = self.resolve(cx)?;
-        (site.info.build)(&site, options).map_err(|e| site.explain(e))
+        let Entry { info, path, options } = self;
+        let site = Site { cx, path, info };
+        (info.build)(&site, options).map_err(|e| site.explain(e))
     }
-}
-
-/// A value of a known type. Errors: [`NnError::Config`] with its path.
-pub(super) fn read<T: DeserializeOwned>(path: &str, value: Value) -> Result<T> {
-    serde_path_to_error::deserialize(value).map_err(|e| {
-        let at = match e.path().to_string() {
-            p if p == "." => String::new(),
-            p => p,
-        };
-        NnError::config(join(path, &at), e.inner().to_string())
-    })
 }
 
 /// Where a layer is being made.
@@ -116,10 +79,6 @@ pub(super) struct Site<'a> {
 }
 
 impl Site<'_> {
-    pub(super) fn read<T: DeserializeOwned>(&self, options: Value) -> Result<T> {
-        read(self.path, options)
-    }
-
     /// The path of an option.
     pub(super) fn path(&self, key: &str) -> String {
         join(self.path, key)

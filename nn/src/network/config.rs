@@ -8,10 +8,11 @@ use serde_json::Value;
 use trefoil::DType;
 
 use super::LayerInfo;
-use super::build::{Entry, check_name, join};
+use super::build::{Entry, check_name};
 use super::shapes::{BATCH, Item};
 use crate::core::error::{NnError, Result};
 use crate::core::limits;
+use crate::core::options::join;
 
 /// A network in JSON; see the [module](super) for its rules.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -45,12 +45,13 @@ mod part;
 mod shapes;
 mod table;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::core::error::Result;
 use crate::core::limits;
 use crate::module::{InitContext, Layer};
 
+pub use crate::core::options::Key;
 pub use config::{InputConfig, NetworkConfig};
 pub use graph::Network;
 pub use table::LAYERS;
@@ -83,15 +84,6 @@ pub enum Family {
     Container,
 }
 
-/// An option of a layer type.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Key {
-    /// Its key.
-    pub name: &'static str,
-    /// Its default as JSON text; none if it is required.
-    pub default: Option<&'static str>,
-}
-
 /// A layer type, a row of [`LAYERS`].
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
@@ -112,7 +104,7 @@ pub struct LayerInfo {
     pub spatial: Option<usize>,
     /// Options beside `type`.
     pub keys: &'static [Key],
-    build: fn(&build::Site<'_>, Value) -> Result<Box<dyn Layer>>,
+    build: fn(&build::Site<'_>, Map<String, Value>) -> Result<Box<dyn Layer>>,
 }
 
 /// Any number of inputs.

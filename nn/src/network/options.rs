@@ -10,23 +10,20 @@ use trefoil::ops::shape::PadMode;
 use crate::layers::{ActivationKind, PerAxis};
 use crate::module::Init;
 
-/// Declares a row of the table of layers: its description, its options with their defaults (as JSON; without one an option is required)
-/// and how the layer is made of them.
+/// Declares a row of the table of layers: its description, its [options](crate::core::options::options) and how the layer is made of them.
 macro_rules! layer_type {
     ($id:ident: $entry:literal, $kind:literal, $name:literal, $family:ident, $torch:literal, $inputs:expr $(, spatial $axes:literal)?;
-     { $($key:ident: $t:ty $(= $default:expr)?),* $(,)? }
+     { $($options:tt)* }
      |$o:ident, $site:ident| $body:expr) => {
         pub(super) const $id: $crate::network::LayerInfo = {
-            #[derive(serde::Deserialize)]
-            #[serde(deny_unknown_fields)]
-            struct Options { $($key: $t),* }
+            $crate::core::options::options!(Options { $($options)* });
 
             fn build(
                 $site: &$crate::network::build::Site<'_>,
-                options: serde_json::Value,
+                keys: serde_json::Map<String, serde_json::Value>,
             ) -> $crate::core::error::Result<Box<dyn $crate::module::Layer>> {
                 #[allow(unused_variables)]
-                let $o: Options = $site.read(options)?;
+                let $o = Options::take(&$site.path(""), $name, keys)?;
                 Ok(Box::new($body))
             }
 
@@ -37,11 +34,8 @@ macro_rules! layer_type {
                 family: $crate::network::Family::$family,
                 torch: $torch,
                 inputs: $inputs,
-                spatial: $crate::network::options::given(&[$($axes)?]),
-                keys: &[$($crate::network::Key {
-                    name: stringify!($key),
-                    default: $crate::network::options::given(&[$(stringify!($default))?]),
-                }),*],
+                spatial: $crate::core::options::given(&[$($axes)?]),
+                keys: Options::KEYS,
                 build,
             }
         };
@@ -72,15 +66,15 @@ macro_rules! convolution_type {
         layer_type! {
             $id: $entry, $kind, $name, $family, $torch, (1, 1), spatial $axes;
             {
-                in_channels: Option<usize> = null,
-                out_channels: usize,
-                kernel_size: Axes<usize, $axes>,
-                stride: Axes<usize, $axes> = 1,
+                in_channels: Option<usize> = null;
+                out_channels: usize;
+                kernel_size: Axes<usize, $axes>;
+                stride: Axes<usize, $axes> = 1;
                 $($own)*
-                bias: bool = true,
-                activation: Act = "identity",
-                weight_init: Option<InitRule> = null,
-                bias_init: Option<InitRule> = null,
+                bias: bool = true;
+                activation: Act = "identity";
+                weight_init: Option<InitRule> = null;
+                bias_init: Option<InitRule> = null;
             }
             |$o, site| {
                 let layer = match $o.in_channels {
@@ -94,14 +88,6 @@ macro_rules! convolution_type {
     };
 }
 pub(super) use convolution_type;
-
-/// What a list of at most one element holds.
-pub(super) const fn given<T: Copy>(list: &[T]) -> Option<T> {
-    match list {
-        [one] => Some(*one),
-        _ => None,
-    }
-}
 
 /// A size of at least 1.
 #[derive(Debug, Clone, Copy, Deserialize)]

@@ -34,16 +34,12 @@ impl Batched {
         if x.rank() != self.axes + 1 {
             return Ok(());
         }
-        let expected = ["[B, C, L]", "[B, C, H, W]", "[B, C, D, H, W]"][self.axes - 1];
-        let expected = match with_fewer_axes(self.info, self.axes) {
-            Some(other) => format!(
-                "{expected} (the type for {} is `{}`)",
-                ["", "[B, C, L]", "[B, C, H, W]"][self.axes - 1],
-                other.name
-            ),
-            None => expected.to_string(),
-        };
-        Err(invalid(self.info.kind, "x", expected, format!("shape {:?}", x.shape())))
+        let batch = |axes: usize| ["[B, C]", "[B, C, L]", "[B, C, H, W]", "[B, C, D, H, W]"][axes];
+        let mut expected = format!("rank {}, {}", self.axes + 2, batch(self.axes));
+        if let Some(other) = with_fewer_axes(self.info, self.axes) {
+            expected += &format!(" (for {} use `{}`)", batch(self.axes - 1), other.name);
+        }
+        Err(invalid(self.info.kind, "x", expected, format!("rank {}, shape {:?}", x.rank(), x.shape())))
     }
 }
 

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use trefoil::{DType, Engine};
 
-use super::build::join;
 use super::config::{NetworkConfig, Plan};
 use super::graph::Network;
 use crate::core::autograd::no_grad;
 use crate::core::error::{NnError, Result};
 use crate::core::limits;
+use crate::core::options::join;
 use crate::core::tensor::{Device, Tensor};
 use crate::module::{InitContext, Layer, LayerExt};
 

@@ -22,7 +22,7 @@ fn cdist(cx: &Cx<'_>) -> R {
 fn cdist_backward(cx: &Cx<'_>) -> R {
     let (a, b) = (cx.x("a")?, cx.x("b")?);
     let (da, db) = (cx.like("da", &a)?, cx.like("db", &b)?);
-    let io = CdistBwd { dy: cx.x("dy")?, a, b, y: cx.x("y")?, da: Some(da.g()), db: Some(db.g()) };
+    let io = CdistBwd::new(cx.x("dy")?, a, b, cx.x("y")?).da(da.g()).db(db.g());
     Ok(cx.gpu.cdist_bwd(cx.f("p")?, io)?)
 }
 
@@ -68,7 +68,7 @@ fn forward(cx: &Cx<'_>, op: Similarity) -> R {
 fn backward(cx: &Cx<'_>, op: Similarity) -> R {
     let (a, b) = (cx.x("a")?, cx.x("b")?);
     let (da, db) = (cx.like("da", &a)?, cx.like("db", &b)?);
-    let io = SimilarityBwd { dy: cx.x("dy")?, a, b, da: Some(da.g()), db: Some(db.g()) };
+    let io = SimilarityBwd::new(cx.x("dy")?, a, b).da(da.g()).db(db.g());
     Ok(cx.gpu.similarity_bwd(op, axis_of(cx)?, io)?)
 }
 

@@ -44,7 +44,7 @@ fn gemm_backward(cx: &Cx<'_>) -> R {
     let p = plan(cx, &["alpha", "trans_a", "trans_b"])?;
     let (a, b) = (cx.x("A")?, cx.x("B")?);
     let (da, db) = (cx.like("dA", &a)?, cx.like("dB", &b)?);
-    let io = GemmBwd { dy: cx.x("dC")?, a, b, saved: None, da: Some(da.g()), db: Some(db.g()), dbias: None };
+    let io = GemmBwd::new(cx.x("dC")?, a, b).da(da.g()).db(db.g());
     Ok(cx.gpu.gemm_bwd(&p, io)?)
 }
 
@@ -154,15 +154,11 @@ fn backward(cx: &Cx<'_>, p: Gemm, dy: &str, saved: Option<View<'_>>) -> R {
     let (da, db, dbias) = (cx.like("dA", &a)?, cx.like("dB", &b)?, cx.out("dbias", a.dtype(), &[bias])?);
     let mut g = da.g();
     g.out = g.out.reshape(&[rows, cols])?;
-    let io = GemmBwd {
-        dy: dy.reshape(&[rows, n])?,
-        a: a.reshape(&[rows, cols])?,
-        b,
-        saved: saved.map(|v| v.reshape(&[rows, n])).transpose()?,
-        da: Some(g),
-        db: Some(db.g()),
-        dbias: Some(dbias.g()),
-    };
+    let io = GemmBwd::new(dy.reshape(&[rows, n])?, a.reshape(&[rows, cols])?, b)
+        .saved(saved.map(|v| v.reshape(&[rows, n])).transpose()?)
+        .da(g)
+        .db(db.g())
+        .dbias(dbias.g());
     Ok(cx.gpu.gemm_bwd(&p, io)?)
 }
 

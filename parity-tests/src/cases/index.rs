@@ -97,7 +97,7 @@ fn scatter_reduce_backward(cx: &Cx<'_>) -> R {
     let (x, src) = (cx.x("x")?, cx.x("src")?);
     let (dx, dsrc) = (cx.like("dx", &x)?, cx.like("dsrc", &src)?);
     let (dx, dsrc) = (Some(dx.g()), Some(dsrc.g()));
-    let io = ScatterReduceBwd { dy: cx.x("dy")?, x, index: cx.x("idx")?, src, y: cx.x("y")?, dx, dsrc };
+    let io = ScatterReduceBwd::new(cx.x("dy")?, x, cx.x("idx")?, src, cx.x("y")?).dx(dx).dsrc(dsrc);
     Ok(cx.gpu.scatter_reduce_bwd(how(cx)?, axis_of(cx, "x")?, cx.b("include_self")?, io)?)
 }
 

@@ -55,14 +55,9 @@ fn linear_loss(cx: &Cx<'_>) -> R {
         _ => cx.out("loss", acc, &[])?,
     };
     let lse = cx.wants("LSE").then(|| cx.out("LSE", acc, &[n])).transpose()?;
-    let io = LinearCrossEntropyFwd {
-        h,
-        w: cx.x("W")?,
-        b: cx.opt("b"),
-        target: cx.x("target")?,
-        loss: loss.m(),
-        lse: lse.as_ref().map(|t| t.m()),
-    };
+    let io = LinearCrossEntropyFwd::new(h, cx.x("W")?, cx.x("target")?, loss.m())
+        .b(cx.opt("b"))
+        .lse(lse.as_ref().map(|t| t.m()));
     Ok(cx.gpu.fused_linear_cross_entropy(&p, io)?)
 }
 
@@ -70,16 +65,11 @@ fn linear_loss_backward(cx: &Cx<'_>) -> R {
     let (h, w, b) = (cx.x("h")?, cx.x("W")?, cx.opt("b"));
     let (dh, dw) = (cx.like("dh", &h)?, cx.like("dW", &w)?);
     let db = b.map(|b| cx.like("db", &b)).transpose()?;
-    let io = LinearCrossEntropyBwd {
-        gy: cx.x("gy")?,
-        h,
-        w,
-        b,
-        target: cx.x("target")?,
-        dh: Some(dh.g()),
-        dw: Some(dw.g()),
-        db: db.as_ref().map(|t| t.g()),
-    };
+    let io = LinearCrossEntropyBwd::new(cx.x("gy")?, h, w, cx.x("target")?)
+        .b(b)
+        .dh(dh.g())
+        .dw(dw.g())
+        .db(db.as_ref().map(|t| t.g()));
     Ok(cx.gpu.fused_linear_cross_entropy_bwd(&linear_plan(cx)?, io)?)
 }
 
@@ -99,14 +89,7 @@ fn router(cx: &Cx<'_>) -> R {
     let int = |name: &str, shape: &[usize]| cx.out(name, DType::I32, shape);
     let (ids, counts, offsets, perm) =
         (int("ids", &[t, k])?, int("counts", &[e])?, int("offsets", &[e + 1])?, int("perm", &[t * k])?);
-    let io = MoeRouterIo {
-        logits: x,
-        weights: weights.m(),
-        ids: ids.m(),
-        counts: counts.m(),
-        offsets: offsets.m(),
-        perm: perm.m(),
-    };
+    let io = MoeRouterIo::new(x, weights.m(), ids.m(), counts.m(), offsets.m(), perm.m());
     Ok(cx.gpu.moe_router(&router_plan(cx)?, io)?)
 }
 
@@ -137,14 +120,7 @@ fn unpermute(cx: &Cx<'_>) -> R {
 fn unpermute_backward(cx: &Cx<'_>) -> R {
     let (x, w) = (cx.x("x")?, cx.x("weights")?);
     let (dx, dw) = (cx.like("dx", &x)?, cx.like("dweights", &w)?);
-    let io = MoeUnpermuteBwd {
-        dy: cx.x("dy")?,
-        x,
-        perm: cx.x("perm")?,
-        weights: w,
-        dx: Some(dx.g()),
-        dweights: Some(dw.g()),
-    };
+    let io = MoeUnpermuteBwd::new(cx.x("dy")?, x, cx.x("perm")?, w).dx(dx.g()).dweights(dw.g());
     Ok(cx.gpu.moe_unpermute_bwd(io)?)
 }
 

@@ -27,7 +27,7 @@ fn forward(cx: &Cx<'_>, list: &str) -> R {
         *last = w.shape()[0];
     }
     let y = cx.out("y", x.dtype(), &shape)?;
-    Ok(cx.gpu.mesh_conv(kind(cx)?, MeshIo { x, list: cx.x(list)?, w, b: cx.opt("b"), y: y.m() })?)
+    Ok(cx.gpu.mesh_conv(kind(cx)?, MeshIo::new(x, cx.x(list)?, w, y.m()).b(cx.opt("b")))?)
 }
 
 fn backward(cx: &Cx<'_>, list: &str, planned: bool) -> R {
@@ -42,7 +42,9 @@ fn backward(cx: &Cx<'_>, list: &str, planned: bool) -> R {
     }
     let plan = planned.then(|| EdgeGroups::new(rowptr.view()).perm(perm.view()));
     let (dx, dw, db) = (Some(dx.g()), Some(dw.g()), Some(db.g()));
-    Ok(cx.gpu.mesh_conv_bwd(kind(cx)?, MeshBwd { dy: cx.x("dy")?, x, list: ids, w, plan, dx, dw, db })?)
+    Ok(cx
+        .gpu
+        .mesh_conv_bwd(kind(cx)?, MeshBwd::new(cx.x("dy")?, x, ids, w).plan(plan).dx(dx).dw(dw).db(db))?)
 }
 
 /// Elements, channels, neighbours and outputs; a third of the neighbours absent.

@@ -29,7 +29,7 @@ fn quantised(cx: &Cx<'_>) -> R {
 fn w8a8(cx: &Cx<'_>) -> R {
     let (xq, wq) = (cx.x("xq")?, cx.x("wq")?);
     let y = cx.out("y", DType::F32, &[xq.shape()[0], wq.shape()[0]])?;
-    let io = GemmW8A8 { xq, wq, x_scale: cx.x("xscale")?, w_scale: cx.x("wscale")?, y: y.m() };
+    let io = GemmW8A8::new(xq, wq, cx.x("xscale")?, cx.x("wscale")?, y.m());
     Ok(cx.gpu.gemm_w8a8(io)?)
 }
 
@@ -44,16 +44,16 @@ fn format(cx: &Cx<'_>, name: &str) -> R<Fp8> {
 fn fp8(cx: &Cx<'_>) -> R {
     let (a, b) = (cx.x("a")?, cx.x("b")?);
     let y = cx.out("y", DType::F32, &[a.shape()[0], b.shape()[0]])?;
-    let io = GemmFp8 {
+    let io = GemmFp8::new(
         a,
         b,
-        fmt_a: format(cx, "fmt_a")?,
-        fmt_b: format(cx, "fmt_b")?,
-        scale_a: cx.x("scale_a")?,
-        scale_b: cx.x("scale_b")?,
-        block: cx.opt_n("block")?,
-        y: y.m(),
-    };
+        format(cx, "fmt_a")?,
+        format(cx, "fmt_b")?,
+        cx.x("scale_a")?,
+        cx.x("scale_b")?,
+        y.m(),
+    )
+    .block(cx.opt_n("block")?);
     Ok(cx.gpu.gemm_fp8(io)?)
 }
 

@@ -78,13 +78,8 @@ fn bias_dropout(cx: &Cx<'_>) -> R {
     let x = cx.x("x")?;
     let y = cx.like("y", &x)?;
     let mask = cx.wants("mask").then(|| cx.out("mask", DType::U8, x.shape())).transpose()?;
-    let io = BiasDropout {
-        x,
-        bias: cx.x("bias")?,
-        residual: cx.opt("r"),
-        y: y.m(),
-        mask: mask.as_ref().map(|t| t.m()),
-    };
+    let io =
+        BiasDropout::new(x, cx.x("bias")?, y.m()).residual(cx.opt("r")).mask(mask.as_ref().map(|t| t.m()));
     Ok(cx.gpu.bias_dropout(cx.f("p")?, rng(cx)?, io)?)
 }
 

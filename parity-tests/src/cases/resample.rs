@@ -102,7 +102,7 @@ fn grid_sample(cx: &Cx<'_>) -> R {
 fn grid_sample_backward(cx: &Cx<'_>) -> R {
     let (dy, x, grid) = (cx.x("dy")?, cx.x("x")?, cx.x("grid")?);
     let (dx, dgrid) = (cx.like("dx", &x)?, cx.like("dgrid", &grid)?);
-    let io = GridSampleBwd { dy, x, grid, dx: Some(dx.g()), dgrid: Some(dgrid.g()) };
+    let io = GridSampleBwd::new(dy, x, grid).dx(dx.g()).dgrid(dgrid.g());
     Ok(cx.gpu.grid_sample_bwd(sample_params(cx)?, io)?)
 }
 

@@ -54,7 +54,7 @@ fn segments(cx: &Cx<'_>, op: SegmentReduce) -> R {
 fn segments_backward(cx: &Cx<'_>, op: SegmentReduce) -> R {
     let x = cx.x("x")?;
     let dx = cx.like("dx", &x)?;
-    let io = SegmentReduceBwd { dy: cx.x("dy")?, x: Some(x), offsets: cx.x("rowptr")?, dx: dx.g() };
+    let io = SegmentReduceBwd::new(cx.x("dy")?, cx.x("rowptr")?, dx.g()).x(x);
     Ok(cx.gpu.segment_reduce_bwd(op, io)?)
 }
 

@@ -13,7 +13,7 @@ fn sort(cx: &Cx<'_>, values: bool) -> R {
     let axis = cx.axis("axis", x.shape().len())?;
     let y = values.then(|| cx.like("y", &x)).transpose()?;
     let index = cx.out("idx", cx.dtype_arg("index")?, x.shape())?;
-    let io = SortIo { x, y: y.as_ref().map(|y| y.m()), index: Some(index.m()) };
+    let io = SortIo::new(x).y(y.as_ref().map(|y| y.m())).index(index.m());
     Ok(cx.gpu.sort(axis, cx.b("descending")?, io)?)
 }
 

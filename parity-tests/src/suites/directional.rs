@@ -2,9 +2,9 @@
 
 use std::process::ExitCode;
 
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::Arguments;
 
-use super::absent;
+use super::{Jobs, absent};
 use crate::backends;
 use crate::cases::KERNELS;
 use crate::gradient::{self, FROZEN};
@@ -13,7 +13,7 @@ use crate::runner::Verdict;
 /// Runs the directional derivatives.
 pub fn run(asked: &[&str]) -> ExitCode {
     let args = Arguments::from_args();
-    let mut trials = Vec::new();
+    let (mut trials, mut jobs) = (Vec::new(), Jobs::default());
     let kernels = || KERNELS.iter().filter(|k| k.forward.is_some() && !FROZEN.contains(&k.name));
     for backend in backends::all(asked) {
         let name = backend.name;
@@ -26,16 +26,16 @@ pub fn run(asked: &[&str]) -> ExitCode {
             }
         };
         for kernel in kernels() {
-            let gpu = gpu.clone();
-            trials.push(Trial::test(format!("{name}::{}", kernel.name), move || {
-                let gpu = backends::private(&gpu).map_err(|e| e.to_string())?;
+            let own = gpu.clone();
+            jobs.add(&*gpu, format!("{name}::{}", kernel.name), move || {
+                let gpu = backends::private(&own).map_err(|e| e.to_string())?;
                 match gradient::check(&*gpu, kernel, 1) {
-                    Verdict::Pass => Ok(()),
-                    Verdict::Skip(e) => Err(Failed::from(format!("not run: {e}"))),
-                    Verdict::Fail(e) => Err(Failed::from(e)),
+                    Verdict::Pass => Ok(String::new()),
+                    Verdict::Skip(e) => Err(format!("not run: {e}")),
+                    Verdict::Fail(e) => Err(e),
                 }
-            }));
+            });
         }
     }
-    libtest_mimic::run(&args, trials).exit_code()
+    jobs.run(&args, trials, |_| Ok(())).exit_code()
 }

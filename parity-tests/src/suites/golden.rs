@@ -10,9 +10,10 @@ use crate::report::Report;
 use crate::runner::{self, Verdict};
 use crate::suite::{Case, Unreadable};
 use crate::{backends, suite};
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::Arguments;
+use trefoil::IGpuBackend;
 
-use super::{absent, note, refused_throughout};
+use super::{Jobs, absent, note, refused_throughout};
 
 /// One case in so many of a suite of operator samples runs: a prime, so that all kernels and storage types come up.
 const EVERY: usize = 67;
@@ -39,7 +40,7 @@ pub fn run(asked: &[&str]) -> ExitCode {
         .filter(|p| p.extension().is_some_and(|e| e == "json"))
         .collect();
     suites.sort();
-    let mut trials = Vec::new();
+    let (mut trials, mut jobs) = (Vec::new(), Jobs::default());
     for backend in backends::all(asked) {
         let gpu = match &backend.handle {
             Ok(gpu) => gpu.clone(),
@@ -49,36 +50,44 @@ pub fn run(asked: &[&str]) -> ExitCode {
             }
         };
         for path in &suites {
-            let (path, gpu) = (path.clone(), gpu.clone());
-            let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            let stem = path.file_stem().unwrap_or_default().to_string_lossy();
             let folder = path.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy();
             let name = format!("{}::{folder}/{stem}", backend.name);
-            trials.push(Trial::test(name.clone(), move || {
-                let gpu = backends::private(&gpu).map_err(|e| e.to_string())?;
-                let mut report = Report::new(&*gpu);
-                let (mut failures, mut pending, mut skips) = (Vec::new(), 0, BTreeMap::new());
-                for case in cases(&path)? {
-                    match case {
-                        Ok(c) if PENDING.contains(&c.kernel.as_str()) => pending += 1,
-                        Err(e) if PENDING.contains(&e.kernel.as_str()) => pending += 1,
-                        Err(e) => failures.push(e.why),
-                        Ok(c) => {
-                            let verdict = runner::golden(&*gpu, &c);
-                            match &verdict {
-                                Verdict::Fail(e) => failures.push(format!("{}: {e}", c.id)),
-                                Verdict::Skip(e) => println!("{name}: skipped {}: {e}", c.id),
-                                Verdict::Pass => {}
-                            }
-                            note(&mut skips, &c.kernel, &verdict);
-                            report.add(&c.kernel, c.dtype.name(), &verdict);
-                        }
-                    }
-                }
-                println!("{name}: {}, {pending} of families to come", report.summary());
-                failures.extend(refused_throughout(&skips));
-                if failures.is_empty() { Ok(()) } else { Err(Failed::from(failures.join("\n"))) }
-            }));
+            let (path, own) = (path.clone(), gpu.clone());
+            jobs.add(&*gpu, name.clone(), move || {
+                let gpu = backends::private(&own).map_err(|e| e.to_string())?;
+                run_suite(&*gpu, &name, &path).map(|()| String::new())
+            });
         }
     }
-    libtest_mimic::run(&args, trials).exit_code()
+    jobs.run(&args, trials, |_| Ok(())).exit_code()
+}
+
+/// Runs a suite on one backend.
+fn run_suite(gpu: &dyn IGpuBackend, name: &str, path: &Path) -> Result<(), String> {
+    let mut report = Report::new(gpu);
+    let (mut failures, mut pending, mut skips) = (Vec::new(), 0, BTreeMap::new());
+    for case in cases(path)? {
+        let kernel = case.as_ref().map_or_else(|e| &e.kernel, |c| &c.kernel);
+        if PENDING.contains(&kernel.as_str()) {
+            pending += 1;
+            continue;
+        }
+        match case {
+            Err(e) => failures.push(e.why),
+            Ok(c) => {
+                let verdict = runner::golden(gpu, &c);
+                match &verdict {
+                    Verdict::Fail(e) => failures.push(format!("{}: {e}", c.id)),
+                    Verdict::Skip(e) => println!("{name}: skipped {}: {e}", c.id),
+                    Verdict::Pass => {}
+                }
+                note(&mut skips, &c.kernel, &verdict);
+                report.add(&c.kernel, c.dtype.name(), &verdict);
+            }
+        }
+    }
+    println!("{name}: {}, {pending} of families to come", report.summary());
+    failures.extend(refused_throughout(&skips));
+    if failures.is_empty() { Ok(()) } else { Err(failures.join("\n")) }
 }

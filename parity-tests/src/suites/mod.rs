@@ -3,8 +3,10 @@
 //! `asked` are the backends that must be there: with any named, the others are left out.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use libtest_mimic::{Failed, Trial};
+use libtest_mimic::{Arguments, Conclusion, Failed, Trial};
+use trefoil::IGpuBackend;
 
 use crate::backends::Candidate;
 use crate::runner::Verdict;
@@ -12,6 +14,54 @@ use crate::runner::Verdict;
 pub mod directional;
 pub mod golden;
 pub mod parity;
+mod worker;
+
+/// A test: its answer as JSON, or why it failed.
+type Job = Box<dyn Fn() -> Result<String, String> + Send + Sync>;
+
+/// The tests of a suite by name.
+#[derive(Default)]
+struct Jobs {
+    /// Each with whether it runs in a process of its own.
+    all: BTreeMap<String, (bool, Job)>,
+}
+
+impl Jobs {
+    fn add(
+        &mut self,
+        gpu: &dyn IGpuBackend,
+        name: String,
+        job: impl Fn() -> Result<String, String> + Send + Sync + 'static,
+    ) {
+        self.all.insert(name, (worker::wanted(gpu), Box::new(job)));
+    }
+
+    /// Runs the tests that the command line asks for, after `others`; `answered` gets what they answer.
+    fn run(
+        self,
+        args: &Arguments,
+        others: Vec<Trial>,
+        answered: impl Fn(&str) -> Result<(), String> + Send + Sync + 'static,
+    ) -> Conclusion {
+        if worker::serving() {
+            worker::serve(|name| match self.all.get(name) {
+                Some((_, job)) => job(),
+                None => Err(format!("no test {name}")),
+            });
+            std::process::exit(0);
+        }
+        let shared = Arc::new((worker::Workers::default(), answered));
+        let trial = |(name, (apart, job)): (String, (bool, Job))| {
+            let shared = shared.clone();
+            Trial::test(name.clone(), move || {
+                let answer = if apart { shared.0.run(&name) } else { job() };
+                answer.and_then(|a| (shared.1)(&a)).map_err(Failed::from)
+            })
+        };
+        let trials = others.into_iter().chain(self.all.into_iter().map(trial)).collect();
+        libtest_mimic::run(args, trials)
+    }
+}
 
 /// The test that stands for an absent backend: a failure where it is required.
 fn absent(suite: &str, backend: &Candidate, why: &str, what: &str, listing: bool) -> Trial {

@@ -3,23 +3,24 @@
 //! `TREFOIL_PARITY_SHAPES` sets the number of shapes per kernel (default 20; its storage types share them, rounded up), `TREFOIL_PARITY_SEED` the
 //! seed (default 1; a failure prints what replays it), `TREFOIL_PARITY_REPORT` a directory for one report per backend.
 //!
-//! An operation with several variants is run by the one that the device chooses, and once more by each of the others, in a process of its
-//! own that pins it, with a third of the shapes (all of them where more than the default are asked for); cases that a variant does not take
-//! are skipped there.
+//! An operation with several variants is run by the one that the device chooses, and again by each other that takes the problem, until that has run
+//! two cases of the storage type. A failure names the variant, the report counts the cases of each.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 
-use crate::cases::KERNELS;
+use crate::cases::{KERNELS, Kernel};
 use crate::report::Report;
 use crate::runner::Verdict;
+use crate::variants::Passed;
 use crate::{backends, runner, units};
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::Arguments;
+use serde::{Deserialize, Serialize};
 
-use super::{absent, note, refused_throughout};
-use trefoil::ops::all_ops;
+use super::{Jobs, absent, note, refused_throughout};
+use trefoil::IGpuBackend;
 
 const SHAPES: u64 = 20;
 
@@ -27,31 +28,75 @@ fn number(var: &str, default: u64) -> u64 {
     std::env::var(var).ok().and_then(|v| v.parse().ok()).unwrap_or(default)
 }
 
-/// Runs the kernels that use `op` on one backend with one variant.
-fn run_pinned(backend: &str, op: &str, variant: &str) -> Result<(), Failed> {
-    let shapes = match number("TREFOIL_PARITY_SHAPES", SHAPES) {
-        n @ 0..=SHAPES => n.div_ceil(3).max(6).min(n),
-        n => n,
-    };
-    let exe = std::env::current_exe().map_err(|e| e.to_string())?;
-    let out = std::process::Command::new(exe)
-        .env("TREFOIL_VARIANT", format!("{op}:{variant}"))
-        .env("TREFOIL_PARITY_BACKENDS", backend)
-        .env("TREFOIL_PARITY_OP", op)
-        .env("TREFOIL_PARITY_SHAPES", shapes.to_string())
-        .env_remove("TREFOIL_PARITY_REPORT")
-        .arg("--test-threads=1")
-        .output()
-        .map_err(|e| e.to_string())?;
-    let text = String::from_utf8_lossy(&out.stdout);
-    if !out.status.success() {
-        return Err(Failed::from(format!("{text}{}", String::from_utf8_lossy(&out.stderr))));
+/// What the cases of one kernel gave on one backend.
+#[derive(Debug, Serialize, Deserialize)]
+struct Outcome {
+    backend: String,
+    kernel: String,
+    /// Storage type and verdict of each case.
+    cases: Vec<(String, Verdict)>,
+    /// Cases that each variant passed.
+    variants: BTreeMap<String, usize>,
+}
+
+impl Outcome {
+    /// Failures, and that the device refuses every case.
+    fn failures(&self) -> Vec<String> {
+        let mut skips = BTreeMap::new();
+        self.cases.iter().for_each(|(_, v)| note(&mut skips, &self.kernel, v));
+        let failed = self.cases.iter().filter_map(|(_, v)| match v {
+            Verdict::Fail(e) => Some(e.clone()),
+            _ => None,
+        });
+        failed.chain(refused_throughout(&skips)).collect()
     }
-    println!(
-        "parity: {backend} with {op}:{variant}, {shapes} shapes: {}",
-        text.trim_end().rsplit('\n').next().unwrap_or("no output")
-    );
-    Ok(())
+}
+
+/// Runs one kernel on one backend.
+fn run_kernel(gpu: &dyn IGpuBackend, kernel: &Kernel, shapes: usize, seed: u64) -> Outcome {
+    let (mut cases, mut variants) = (Vec::new(), BTreeMap::new());
+    for &dtype in kernel.dtypes {
+        let mut passed = Passed::default();
+        for index in 0..shapes.div_ceil(kernel.dtypes.len()) {
+            cases.push((dtype.name().into(), runner::random(gpu, kernel, dtype, index, seed, &mut passed)));
+        }
+        passed.names().for_each(|(name, n)| *variants.entry(name).or_default() += n);
+    }
+    Outcome { backend: gpu.id().kind.to_string(), kernel: kernel.name.into(), cases, variants }
+}
+
+/// The reports of all backends.
+#[derive(Clone, Default)]
+struct Reports(Arc<Mutex<BTreeMap<String, Report>>>);
+
+impl Reports {
+    /// Adds the answer of a test; its failures.
+    fn add(&self, answer: &str) -> Result<(), String> {
+        let outcome: Outcome = serde_json::from_str(answer).map_err(|e| e.to_string())?;
+        let mut all = self.0.lock().map_err(|e| e.to_string())?;
+        if let Some(report) = all.get_mut(&outcome.backend) {
+            outcome.cases.iter().for_each(|(dtype, v)| report.add(&outcome.kernel, dtype, v));
+            report.add_variants(&outcome.kernel, &outcome.variants);
+        }
+        for (_, verdict) in &outcome.cases {
+            if let Verdict::Skip(e) = verdict {
+                println!("{}: skipped {e}", outcome.backend);
+            }
+        }
+        let failures = outcome.failures();
+        if failures.is_empty() { Ok(()) } else { Err(failures.join("\n")) }
+    }
+
+    /// Prints the summaries and writes the reports where they are asked for.
+    fn write(&self) -> Result<(), String> {
+        for (name, report) in self.0.lock().map_err(|e| e.to_string())?.iter_mut() {
+            println!("parity: {name}: {}", report.summary());
+            if let Some(dir) = std::env::var_os("TREFOIL_PARITY_REPORT") {
+                report.write(&PathBuf::from(dir).join(format!("parity-{name}.json")))?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Runs the random cases.
@@ -62,11 +107,7 @@ pub fn run(asked: &[&str]) -> ExitCode {
     let args = Arguments::from_args();
     let shapes = number("TREFOIL_PARITY_SHAPES", SHAPES) as usize;
     let seed = number("TREFOIL_PARITY_SEED", 1);
-    // Set by the runs of single variants.
-    let only = std::env::var("TREFOIL_PARITY_OP").ok();
-    let pinned = only.is_some();
-    let reports: Arc<Mutex<BTreeMap<&'static str, Report>>> = Arc::default();
-    let mut trials = Vec::new();
+    let (reports, mut trials, mut jobs) = (Reports::default(), Vec::new(), Jobs::default());
     for backend in backends::all(asked) {
         let name = backend.name;
         let gpu = match &backend.handle {
@@ -76,56 +117,25 @@ pub fn run(asked: &[&str]) -> ExitCode {
                 continue;
             }
         };
-        reports.lock().expect("no test holds this lock while it fails").insert(name, Report::new(&*gpu));
-        if only.is_none() && std::env::var_os("TREFOIL_VARIANT").is_none() {
-            for op in all_ops() {
-                let others = gpu.explain(op.name).map(|c| c.rejected).unwrap_or_default();
-                for (variant, _) in others {
-                    let trial = format!("{name}::{}[{variant}]", op.name);
-                    trials.push(Trial::test(trial, move || run_pinned(name, op.name, &variant)));
-                }
-            }
-        }
-        for kernel in KERNELS.iter().filter(|k| only.as_ref().is_none_or(|o| k.ops.contains(&o.as_str()))) {
-            let (gpu, reports) = (gpu.clone(), reports.clone());
-            trials.push(Trial::test(format!("{name}::{}", kernel.name), move || {
-                let gpu = backends::private(&gpu).map_err(|e| e.to_string())?;
-                let (mut failures, mut skips) = (Vec::new(), BTreeMap::new());
-                for &dtype in kernel.dtypes {
-                    for index in 0..shapes.div_ceil(kernel.dtypes.len()) {
-                        let verdict = runner::random(&*gpu, kernel, dtype, index, seed);
-                        match &verdict {
-                            Verdict::Fail(e) => failures.push(e.clone()),
-                            Verdict::Skip(e) => println!("{name}: skipped {e}"),
-                            Verdict::Pass => {}
-                        }
-                        note(&mut skips, kernel.name, &verdict);
-                        let mut all = reports.lock().expect("no test holds this lock while it fails");
-                        if let Some(r) = all.get_mut(name) {
-                            r.add(kernel.name, dtype.name(), &verdict);
-                        }
-                    }
-                }
-                // A pinned variant need not take every kernel that uses its operation.
-                if !pinned {
-                    failures.extend(refused_throughout(&skips));
-                }
-                if failures.is_empty() { Ok(()) } else { Err(Failed::from(failures.join("\n"))) }
-            }));
+        reports.0.lock().expect("no test runs yet").insert(name.into(), Report::new(&*gpu));
+        for kernel in KERNELS.iter() {
+            let own = gpu.clone();
+            jobs.add(&*gpu, format!("{name}::{}", kernel.name), move || {
+                let gpu = backends::private(&own).map_err(|e| e.to_string())?;
+                serde_json::to_string(&run_kernel(&*gpu, kernel, shapes, seed)).map_err(|e| e.to_string())
+            });
         }
     }
-    let conclusion = libtest_mimic::run(&args, trials);
-    if !args.list {
-        for (name, report) in reports.lock().expect("all tests are over").iter_mut() {
-            println!("parity: {name}: {}", report.summary());
-            if let Some(dir) = std::env::var_os("TREFOIL_PARITY_REPORT") {
-                let path = PathBuf::from(dir).join(format!("parity-{name}.json"));
-                if let Err(e) = report.write(&path) {
-                    eprintln!("{e}");
-                    return ExitCode::FAILURE;
-                }
-            }
+    let own = reports.clone();
+    let conclusion = jobs.run(&args, trials, move |answer| own.add(answer));
+    if args.list {
+        return conclusion.exit_code();
+    }
+    match reports.write() {
+        Ok(()) => conclusion.exit_code(),
+        Err(e) => {
+            eprintln!("{e}");
+            ExitCode::FAILURE
         }
     }
-    conclusion.exit_code()
 }

@@ -132,47 +132,46 @@ pub(super) fn attention(t: &mut Bed<'_>) {
 fn backward(t: &mut Bed<'_>, x: &Operands, bias: &Buffer) {
     let plain = Attention::new();
     let (up, dq, dk, db) = (t.f32(144), t.f32(192), t.f32(160), t.f32(30));
-    let bwd = || AttentionBwd {
-        dout: sh(&up, &O),
-        q: sh(&x.q, &Q),
-        k: sh(&x.k, &K),
-        v: sh(&x.v, &V),
-        o: sh(&x.o, &O),
-        lse: sh(&x.lse, &Q[..3]),
-        mask: AttentionMask::new(),
-        dq: Some(out(&dq, &Q).into()),
-        dk: Some(out(&dk, &K).into()),
-        dv: None,
-        dbias: None,
+    let bwd = || {
+        AttentionBwd::new(
+            sh(&up, &O),
+            sh(&x.q, &Q),
+            sh(&x.k, &K),
+            sh(&x.v, &V),
+            sh(&x.o, &O),
+            sh(&x.lse, &Q[..3]),
+        )
+        .dq(out(&dq, &Q))
+        .dk(out(&dk, &K))
     };
     t.refuse("upstream gradient of another shape", &[&dq, &dk], |g| {
-        let io = AttentionBwd { dout: sh(&up, &[2, 4, 6, 3]), ..bwd() };
+        let io = with!(bwd(), dout = sh(&up, &[2, 4, 6, 3]));
         g.attention_bwd(&plain, io)
     });
     t.refuse("logarithms of another shape", &[&dq, &dk], |g| {
-        let io = AttentionBwd { lse: sh(&x.lse, &[2, 3, 4]), ..bwd() };
+        let io = with!(bwd(), lse = sh(&x.lse, &[2, 3, 4]));
         g.attention_bwd(&plain, io)
     });
     t.refuse("gradient of the keys in the queries' shape", &[&dq], |g| {
-        let io = AttentionBwd { dq: None, dk: Some(out(&dq, &Q).into()), ..bwd() };
+        let io = bwd().dq(None).dk(out(&dq, &Q));
         g.attention_bwd(&plain, io)
     });
     t.refuse("two gradients in one place", &[&dk], |g| {
         let dv = dk.alias_mut().range(0, 120)?.reshape(&V)?;
-        let io = AttentionBwd { dv: Some(dv.into()), ..bwd() };
+        let io = bwd().dv(dv);
         g.attention_bwd(&plain, io)
     });
     t.refuse("gradient over the upstream gradient", &[&up], |g| {
-        let io = AttentionBwd { dv: Some(up.alias_mut().range(0, 120)?.reshape(&V)?.into()), ..bwd() };
+        let io = bwd().dv(up.alias_mut().range(0, 120)?.reshape(&V)?);
         g.attention_bwd(&plain, io)
     });
     t.refuse("gradient of a bias that is not there", &[&dq, &dk, &db], |g| {
-        let io = AttentionBwd { dbias: Some(out(&db, &[2, 1, 3, 5]).into()), ..bwd() };
+        let io = bwd().dbias(out(&db, &[2, 1, 3, 5]));
         g.attention_bwd(&plain, io)
     });
     t.refuse("gradient of a bias in another shape", &[&dq, &dk, &db], |g| {
         let mask = AttentionMask::new().bias(sh(bias, &[2, 1, 3, 5]));
-        let io = AttentionBwd { mask, dbias: Some(out(&db, &[1, 2, 3, 5]).into()), ..bwd() };
+        let io = bwd().mask(mask).dbias(out(&db, &[1, 2, 3, 5]));
         g.attention_bwd(&plain, io)
     });
     let cu = t.gpu.upload(&[0i32, 9]).expect("a small upload");

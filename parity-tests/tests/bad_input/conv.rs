@@ -33,7 +33,7 @@ fn shapes(t: &mut Bed<'_>) {
     t.refuse("no groups", &[&y], |g| g.conv(&Conv::new().groups(0), io()));
     t.refuse("groups that do not divide the channels", &[&y], |g| g.conv(&Conv::new().groups(3), io()));
     t.refuse("groups that do not divide the output channels", &[&y], |g| {
-        g.conv(&Conv::new().groups(4), ConvIo { w: sh(&w, &[6, 1, 3, 6]), ..io() })
+        g.conv(&Conv::new().groups(4), with!(io(), w = sh(&w, &[6, 1, 3, 6])))
     });
     t.refuse("stride 0", &[&y], |g| g.conv(&two().stride(0), io()));
     t.refuse("dilation 0", &[&y], |g| g.conv(&two().dilation([1, 0]), io()));
@@ -46,24 +46,18 @@ fn shapes(t: &mut Bed<'_>) {
     t.refuse("a window larger than the input", &[&y], |g| g.conv(&two().dilation(3), io()));
     t.refuse("a window without elements", &[&y], |g| {
         let none = w.view().range(0, 0)?.reshape(&[6, 2, 0, 3])?;
-        g.conv(&two(), ConvIo { w: none, ..io() })
+        g.conv(&two(), with!(io(), w = none))
     });
-    t.refuse("a weight of another rank", &[&y], |g| g.conv(&two(), ConvIo { w: sh(&w, &[6, 2, 9]), ..io() }));
+    t.refuse("a weight of another rank", &[&y], |g| g.conv(&two(), with!(io(), w = sh(&w, &[6, 2, 9]))));
     t.refuse("an input of rank 2", &[&y], |g| {
-        g.conv(&two(), ConvIo { x: sh(&x, &[8, 30]), w: sh(&w, &[6, 18]), ..io() })
+        g.conv(&two(), with!(io(), x = sh(&x, &[8, 30]), w = sh(&w, &[6, 18])))
     });
-    t.refuse("an input of rank 6", &[&y], |g| {
-        g.conv(&two(), ConvIo { x: sh(&x, &[2, 4, 5, 6, 1, 1]), ..io() })
-    });
-    t.refuse("a weight of another dtype", &[&y], |g| g.conv(&two(), ConvIo { w: sh(&h, &W), ..io() }));
-    t.refuse("integers", &[&y], |g| g.conv(&two(), ConvIo { x: sh(&i, &X), ..io() }));
-    t.refuse("a bias of another size", &[&y], |g| {
-        g.conv(&two(), ConvIo { bias: Some(small.view()), ..io() })
-    });
-    t.refuse("a scale of rank 2", &[&y], |g| g.conv(&two(), ConvIo { scale: Some(sh(&b, &[6, 1])), ..io() }));
-    t.refuse("a residual of another shape", &[&y], |g| {
-        g.conv(&two(), ConvIo { residual: Some(sh(&x, &X)), ..io() })
-    });
+    t.refuse("an input of rank 6", &[&y], |g| g.conv(&two(), with!(io(), x = sh(&x, &[2, 4, 5, 6, 1, 1]))));
+    t.refuse("a weight of another dtype", &[&y], |g| g.conv(&two(), with!(io(), w = sh(&h, &W))));
+    t.refuse("integers", &[&y], |g| g.conv(&two(), with!(io(), x = sh(&i, &X))));
+    t.refuse("a bias of another size", &[&y], |g| g.conv(&two(), io().bias(small.view())));
+    t.refuse("a scale of rank 2", &[&y], |g| g.conv(&two(), io().scale(sh(&b, &[6, 1]))));
+    t.refuse("a residual of another shape", &[&y], |g| g.conv(&two(), io().residual(sh(&x, &X))));
     t.refuse("an activation that is not fused", &[&y], |g| g.conv(&two().act(Activation::Mish), io()));
     t.refuse("rows with gaps", &[&y], |g| {
         let apart =
@@ -76,49 +70,39 @@ fn shapes(t: &mut Bed<'_>) {
         let x = both.view().range(0, 240)?.reshape(&X)?;
         g.conv(&two(), ConvIo::new(x, sh(&w, &W), both.alias_mut().range(200, 144)?.reshape(&Y)?))
     });
-    t.refuse("z on y", &[&y], |g| g.conv(&two(), ConvIo { z: Some(out(&y, &Y)), ..io() }));
+    t.refuse("z on y", &[&y], |g| g.conv(&two(), io().z(out(&y, &Y))));
 }
 
 fn gradients(t: &mut Bed<'_>) {
     let (x, w, dy) = (t.f32(240), t.f32(108), t.f32(144));
     let (dx, dw, db) = (t.f32(240), t.f32(108), t.f32(6));
     let outs = [&dx, &dw, &db];
-    let io = || ConvBwd {
-        x: Some(sh(&x, &X)),
-        w: Some(sh(&w, &W)),
-        dx: Some(out(&dx, &X).into()),
-        dw: Some(out(&dw, &W).into()),
-        dbias: Some(out(&db, &[6]).into()),
-        ..ConvBwd::new(sh(&dy, &Y))
+    let io = || {
+        ConvBwd::new(sh(&dy, &Y))
+            .x(sh(&x, &X))
+            .w(sh(&w, &W))
+            .dx(out(&dx, &X))
+            .dw(out(&dw, &W))
+            .dbias(out(&db, &[6]))
     };
-    t.refuse("dx without w", &outs, |g| g.conv_bwd(&two(), ConvBwd { w: None, ..io() }));
-    t.refuse("dw without x", &outs, |g| g.conv_bwd(&two(), ConvBwd { x: None, ..io() }));
-    t.refuse("dy of another shape", &outs, |g| {
-        g.conv_bwd(&two(), ConvBwd { dy: sh(&dy, &[2, 6, 4, 3]), ..io() })
-    });
-    t.refuse("dx of another shape", &outs, |g| {
-        g.conv_bwd(&two(), ConvBwd { dx: Some(out(&dx, &[2, 4, 6, 5]).into()), ..io() })
-    });
-    t.refuse("dw of another shape", &outs, |g| {
-        g.conv_bwd(&two(), ConvBwd { dw: Some(out(&dw, &[6, 2, 9, 1]).into()), ..io() })
-    });
-    t.refuse("dbias of another shape", &outs, |g| {
-        g.conv_bwd(&two(), ConvBwd { dbias: Some(out(&db, &[1, 6]).into()), ..io() })
-    });
+    t.refuse("dx without w", &outs, |g| g.conv_bwd(&two(), io().w(None)));
+    t.refuse("dw without x", &outs, |g| g.conv_bwd(&two(), io().x(None)));
+    t.refuse("dy of another shape", &outs, |g| g.conv_bwd(&two(), with!(io(), dy = sh(&dy, &[2, 6, 4, 3]))));
+    t.refuse("dx of another shape", &outs, |g| g.conv_bwd(&two(), io().dx(out(&dx, &[2, 4, 6, 5]))));
+    t.refuse("dw of another shape", &outs, |g| g.conv_bwd(&two(), io().dw(out(&dw, &[6, 2, 9, 1]))));
+    t.refuse("dbias of another shape", &outs, |g| g.conv_bwd(&two(), io().dbias(out(&db, &[1, 6]))));
     t.refuse("an activation without what it saved", &outs, |g| {
         g.conv_bwd(&two().act(Activation::Relu), io())
     });
     t.refuse("saved values of another shape", &outs, |g| {
-        g.conv_bwd(&two().act(Activation::Relu), ConvBwd { saved: Some(sh(&x, &X)), ..io() })
+        g.conv_bwd(&two().act(Activation::Relu), io().saved(sh(&x, &X)))
     });
     t.refuse("stride 0", &outs, |g| g.conv_bwd(&two().stride(0), io()));
     t.refuse("dx on dy", &outs, |g| {
         let onto = dx.view().range(0, 144)?.reshape(&Y)?;
-        g.conv_bwd(&two(), ConvBwd { dy: onto, ..io() })
+        g.conv_bwd(&two(), with!(io(), dy = onto))
     });
-    t.refuse("dbias on dw", &outs, |g| {
-        g.conv_bwd(&two(), ConvBwd { dbias: Some(dw.alias_mut().range(0, 6)?.into()), ..io() })
-    });
+    t.refuse("dbias on dw", &outs, |g| g.conv_bwd(&two(), io().dbias(dw.alias_mut().range(0, 6)?)));
 }
 
 /// x [2, 4, 5] and w [4, 3, 3] with stride 2 give y [2, 3, 11].
@@ -130,7 +114,7 @@ fn transposed(t: &mut Bed<'_>) {
     t.refuse("output padding that gives another output", &[&y], |g| g.conv_transpose(&p.out_pad(1), io()));
     t.refuse("padding that leaves nothing", &[&y], |g| g.conv_transpose(&p.pad(6), io()));
     t.refuse("a weight of other channels", &[&y], |g| {
-        g.conv_transpose(&p, ConvIo { w: sh(&w, &[3, 4, 3]), ..io() })
+        g.conv_transpose(&p, with!(io(), w = sh(&w, &[3, 4, 3])))
     });
     t.refuse("groups that do not divide the channels", &[&y], |g| g.conv_transpose(&p.groups(3), io()));
     t.refuse("stride 0", &[&y], |g| g.conv_transpose(&Conv::new().stride(0), io()));
@@ -172,48 +156,30 @@ fn causal(t: &mut Bed<'_>) {
     let (x, w, b, y) = (t.f32(30), t.f32(9), t.f32(3), t.f32(30));
     let state = t.f32(12);
     let (xs, ws) = ([2, 3, 5], [3, 3]);
-    let io = || CausalConvIo {
-        x: sh(&x, &xs),
-        w: sh(&w, &ws),
-        bias: Some(b.view()),
-        state: None,
-        y: out(&y, &xs),
-        new_state: None,
-    };
+    let io = || CausalConvIo::new(sh(&x, &xs), sh(&w, &ws), out(&y, &xs)).bias(b.view());
     let none = Activation::Identity;
     t.refuse("a weight of other channels", &[&y], |g| {
-        g.causal_conv1d(none, CausalConvIo { w: w.view().range(0, 6)?.reshape(&[2, 3])?, ..io() })
+        g.causal_conv1d(none, with!(io(), w = w.view().range(0, 6)?.reshape(&[2, 3])?))
     });
     t.refuse("a weight without taps", &[&y], |g| {
-        g.causal_conv1d(none, CausalConvIo { w: w.view().range(0, 0)?.reshape(&[3, 0])?, ..io() })
+        g.causal_conv1d(none, with!(io(), w = w.view().range(0, 0)?.reshape(&[3, 0])?))
     });
-    t.refuse("a sequence of rank 2", &[&y], |g| {
-        g.causal_conv1d(none, CausalConvIo { x: sh(&x, &[6, 5]), ..io() })
-    });
+    t.refuse("a sequence of rank 2", &[&y], |g| g.causal_conv1d(none, with!(io(), x = sh(&x, &[6, 5]))));
     t.refuse("a state of another length", &[&y], |g| {
-        g.causal_conv1d(none, CausalConvIo { state: Some(sh(&state, &[2, 2, 3])), ..io() })
+        g.causal_conv1d(none, io().state(sh(&state, &[2, 2, 3])))
     });
     t.refuse("an activation that is not fused", &[&y], |g| g.causal_conv1d(Activation::Mish, io()));
     t.refuse("the state on y", &[&y], |g| {
         let onto = y.alias_mut().range(0, 12)?.reshape(&[2, 3, 2])?;
-        g.causal_conv1d(none, CausalConvIo { new_state: Some(onto), ..io() })
+        g.causal_conv1d(none, io().new_state(onto))
     });
     t.refuse("the new state partly on the old one", &[&state, &y], |g| {
         let all = t_part(&state);
-        g.causal_conv1d(none, CausalConvIo { state: Some(all.0), new_state: Some(all.1), ..io() })
+        g.causal_conv1d(none, io().state(all.0).new_state(all.1))
     });
     let dx = t.f32(30);
     t.refuse("gradient of another shape", &[&dx], |g| {
-        let io = CausalConvBwd {
-            dy: sh(&y, &xs),
-            x: sh(&x, &xs),
-            w: sh(&w, &ws),
-            bias: None,
-            state: None,
-            dx: Some(out(&dx, &[2, 5, 3]).into()),
-            dw: None,
-            dbias: None,
-        };
+        let io = CausalConvBwd::new(sh(&y, &xs), sh(&x, &xs), sh(&w, &ws)).dx(out(&dx, &[2, 5, 3]));
         g.causal_conv1d_bwd(none, io)
     });
 }
@@ -228,44 +194,24 @@ fn t_part(state: &Buffer) -> (View<'_>, ViewMut<'_>) {
 fn deformable(t: &mut Bed<'_>) {
     let (x, w, o, m, y) = (t.f32(64), t.f32(32), t.f32(72), t.f32(36), t.f32(18));
     let (xs, ws, ys) = ([1, 4, 4, 4], [2, 4, 2, 2], [1, 2, 3, 3]);
-    let io = || DeformConvIo {
-        x: sh(&x, &xs),
-        w: sh(&w, &ws),
-        offset: sh(&o, &[1, 8, 3, 3]),
-        mask: Some(sh(&m, &[1, 4, 3, 3])),
-        bias: None,
-        y: out(&y, &ys),
+    let io = || {
+        DeformConvIo::new(sh(&x, &xs), sh(&w, &ws), sh(&o, &[1, 8, 3, 3]), out(&y, &ys))
+            .mask(sh(&m, &[1, 4, 3, 3]))
     };
     let p = Conv::new();
     t.refuse("offsets for other windows", &[&y], |g| {
-        g.deform_conv(&p, DeformConvIo { offset: sh(&o, &[1, 9, 2, 4]), ..io() })
+        g.deform_conv(&p, with!(io(), offset = sh(&o, &[1, 9, 2, 4])))
     });
     t.refuse("offsets of half a group", &[&y], |g| {
-        g.deform_conv(&p, DeformConvIo { offset: o.view().range(0, 36)?.reshape(&[1, 4, 3, 3])?, ..io() })
+        g.deform_conv(&p, with!(io(), offset = o.view().range(0, 36)?.reshape(&[1, 4, 3, 3])?))
     });
-    t.refuse("a mask of another shape", &[&y], |g| {
-        g.deform_conv(&p, DeformConvIo { mask: Some(sh(&m, &[1, 9, 2, 2])), ..io() })
-    });
-    t.refuse("three axes", &[&y], |g| {
-        g.deform_conv(&p, DeformConvIo { x: sh(&x, &[1, 4, 4, 2, 2]), ..io() })
-    });
-    t.refuse("another output", &[&y], |g| {
-        g.deform_conv(&p, DeformConvIo { y: out(&y, &[1, 2, 9, 1]), ..io() })
-    });
+    t.refuse("a mask of another shape", &[&y], |g| g.deform_conv(&p, io().mask(sh(&m, &[1, 9, 2, 2]))));
+    t.refuse("three axes", &[&y], |g| g.deform_conv(&p, with!(io(), x = sh(&x, &[1, 4, 4, 2, 2]))));
+    t.refuse("another output", &[&y], |g| g.deform_conv(&p, with!(io(), y = out(&y, &[1, 2, 9, 1]))));
     let dm = t.f32(36);
     t.refuse("gradient of a mask that is not there", &[&dm], |g| {
-        let io = DeformConvBwd {
-            dy: sh(&y, &ys),
-            x: sh(&x, &xs),
-            w: sh(&w, &ws),
-            offset: sh(&o, &[1, 8, 3, 3]),
-            mask: None,
-            dx: None,
-            dw: None,
-            doffset: None,
-            dmask: Some(out(&dm, &[1, 4, 3, 3]).into()),
-            dbias: None,
-        };
+        let io = DeformConvBwd::new(sh(&y, &ys), sh(&x, &xs), sh(&w, &ws), sh(&o, &[1, 8, 3, 3]))
+            .dmask(out(&dm, &[1, 4, 3, 3]));
         g.deform_conv_bwd(&p, io)
     });
 }

@@ -18,15 +18,15 @@ pub(super) fn distance(t: &mut Bed<'_>) {
     t.refuse("a p that is no number", &[&y], |g| g.cdist(f64::NAN, a34, b54, out(&y, &[3, 5])));
     t.refuse("pairs into another number", &[&y], |g| g.pdist(2.0, a34, out(&y, &[15])));
     t.refuse("a gradient of another shape", &[&b], |g| {
-        let (dy, da) = (sh(&y, &[3, 5]), out(&b, &[5, 4]).into());
-        g.cdist_bwd(2.0, CdistBwd { dy, a: a34, b: b54, y: dy, da: Some(da), db: None })
+        let (dy, da) = (sh(&y, &[3, 5]), out(&b, &[5, 4]));
+        g.cdist_bwd(2.0, CdistBwd::new(dy, a34, b54, dy).da(da))
     });
     let w = t.f32(24);
     t.refuse("both gradients in one place", &[&w], |g| {
         let g34 = || w.alias_mut().range(0, 12).and_then(|v| v.reshape(&[3, 4]));
-        let (da, db) = (Some(g34()?.into()), Some(g34()?.into()));
+        let (da, db) = (g34()?, g34()?);
         let dy = y.view().range(0, 3)?;
-        g.similarity_bwd(Similarity::Cosine { eps: 1e-8 }, 1, SimilarityBwd { dy, a: a34, b: a34, da, db })
+        g.similarity_bwd(Similarity::Cosine { eps: 1e-8 }, 1, SimilarityBwd::new(dy, a34, a34).da(da).db(db))
     });
     let cosine = Similarity::Cosine { eps: 1e-8 };
     t.refuse("similarity along axis 2 of rank 2", &[&y], |g| {
@@ -67,16 +67,18 @@ fn coded(t: &mut Bed<'_>) {
         g.gemm_quantized(x38, w, out(&y, &[15]).range(0, 9)?.reshape(&[3, 3])?)
     });
     let io = |y, block, scale_a| {
-        Ok::<_, GpuError>(GemmFp8 {
-            a: q.view().range(0, 24)?.reshape(&[3, 8])?,
-            b: q58,
-            fmt_a: Fp8::E4m3,
-            fmt_b: Fp8::E5m2,
-            scale_a,
-            scale_b: scale(1)?,
-            block,
-            y,
-        })
+        Ok::<_, GpuError>(
+            GemmFp8::new(
+                q.view().range(0, 24)?.reshape(&[3, 8])?,
+                q58,
+                Fp8::E4m3,
+                Fp8::E5m2,
+                scale_a,
+                scale(1)?,
+                y,
+            )
+            .block(block),
+        )
     };
     t.refuse("scales for another number of rows", &[&y], |g| {
         g.gemm_fp8(io(out(&y, &[3, 5]), None, scale(2)?)?)
@@ -87,7 +89,7 @@ fn coded(t: &mut Bed<'_>) {
     t.refuse("blocks of no products", &[&y], |g| g.gemm_fp8(io(out(&y, &[3, 5]), Some(0), scale(1)?)?));
     t.refuse("8-bit product into another shape", &[&y], |g| {
         let (xq, wq) = (q58, q58);
-        g.gemm_w8a8(GemmW8A8 { xq, wq, x_scale: scale(5)?, w_scale: scale(5)?, y: out(&y, &[3, 5]) })
+        g.gemm_w8a8(GemmW8A8::new(xq, wq, scale(5)?, scale(5)?, out(&y, &[3, 5])))
     });
     t.refuse("rows that are not groups of four", &[&y, &i], |g| {
         let (v, p) = (out(&y, &[15]).range(0, 12)?.reshape(&[4, 3])?, out(&i, &[24]).range(0, 4)?);

@@ -24,30 +24,24 @@ pub(super) fn gnn(t: &mut Bed<'_>) {
 
 fn lists(t: &mut Bed<'_>, ids: &Buffer, rowptr: &Buffer, narrow: &Buffer) {
     let (r, p, c) = (t.buf(DType::I64, 4), t.buf(DType::I64, 3), t.buf(DType::I64, 3));
-    let io = || CsrIo { rowptr: Some(out(&r, &[4])), perm: Some(out(&p, &[3])), ..CsrIo::new(ids.view()) };
+    let io = || CsrIo::new(ids.view()).rowptr(out(&r, &[4])).perm(out(&p, &[3]));
     t.accept("csr without columns", |g| g.csr(Csr::FromCoo, io()));
     let (r, p) = (t.buf(DType::I64, 4), t.buf(DType::I64, 3));
-    let io = || CsrIo { rowptr: Some(out(&r, &[4])), perm: Some(out(&p, &[3])), ..CsrIo::new(ids.view()) };
-    t.refuse("csr without a rowptr", &[&p], |g| g.csr(Csr::FromCoo, CsrIo { rowptr: None, ..io() }));
-    t.refuse("csr columns of another dtype", &[&p], |g| {
-        g.csr(Csr::FromCoo, CsrIo { col: Some(narrow.view()), ..io() })
-    });
+    let io = || CsrIo::new(ids.view()).rowptr(out(&r, &[4])).perm(out(&p, &[3]));
+    t.refuse("csr without a rowptr", &[&p], |g| g.csr(Csr::FromCoo, io().rowptr(None)));
+    t.refuse("csr columns of another dtype", &[&p], |g| g.csr(Csr::FromCoo, io().col(narrow.view())));
     t.refuse("csr columns out without columns in", &[&p, &c], |g| {
-        g.csr(Csr::FromCoo, CsrIo { out_col: Some(out(&c, &[3])), ..io() })
+        g.csr(Csr::FromCoo, io().out_col(out(&c, &[3])))
     });
     t.refuse("csr transpose without columns", &[&p], |g| {
-        g.csr(Csr::Transpose, CsrIo { rows: rowptr.view(), ..io() })
+        g.csr(Csr::Transpose, with!(io(), rows = rowptr.view()))
     });
     t.refuse("csr sort with a rowptr out", &[&p, &r], |g| {
-        g.csr(Csr::Sort, CsrIo { rows: rowptr.view(), col: Some(ids.view()), ..io() })
+        g.csr(Csr::Sort, with!(io(), rows = rowptr.view(), col = Some(ids.view())))
     });
-    t.refuse("csr into its input", &[&r], |g| {
-        g.csr(Csr::FromCoo, CsrIo { perm: Some(out(ids, &[3])), ..io() })
-    });
+    t.refuse("csr into its input", &[&r], |g| g.csr(Csr::FromCoo, io().perm(out(ids, &[3]))));
     let short = t.buf(DType::I64, 2);
-    t.refuse("csr perm of another length", &[&short], |g| {
-        g.csr(Csr::FromCoo, CsrIo { perm: Some(out(&short, &[2])), ..io() })
-    });
+    t.refuse("csr perm of another length", &[&short], |g| g.csr(Csr::FromCoo, io().perm(out(&short, &[2]))));
     t.refuse("degree into i32", &[narrow], |g| g.degree(ids.view(), out(narrow, &[3])));
     t.refuse("degree into a matrix", &[&r], |g| g.degree(ids.view(), out(&r, &[2, 2])));
     let v = t.f32(2);
@@ -57,49 +51,27 @@ fn lists(t: &mut Bed<'_>, ids: &Buffer, rowptr: &Buffer, narrow: &Buffer) {
 }
 
 fn matrices(t: &mut Bed<'_>, [x, y, e]: [&Buffer; 3], col: &Buffer, rowptr: &Buffer, half: &Buffer) {
-    let io = |y| Spmm {
-        rowptr: rowptr.view(),
-        col: col.view(),
-        values: None,
-        x: sh(x, &[3, 4]),
-        bias: None,
-        act: Activation::Identity,
-        y,
-    };
+    let io = |y| Spmm::new(rowptr.view(), col.view(), sh(x, &[3, 4]), y);
     t.refuse("spmm into other rows", &[y], |g| g.spmm(io(out(y, &[4, 3]))));
     t.refuse("spmm into another dtype", &[half], |g| g.spmm(io(out(half, &[3, 4]))));
-    t.refuse("spmm values of another length", &[y], |g| {
-        g.spmm(Spmm { values: Some(e.view()), ..io(out(y, &[3, 4])) })
-    });
-    t.refuse("spmm bias of another length", &[y], |g| {
-        g.spmm(Spmm { bias: Some(e.view()), ..io(out(y, &[3, 4])) })
-    });
+    t.refuse("spmm values of another length", &[y], |g| g.spmm(io(out(y, &[3, 4])).values(e.view())));
+    t.refuse("spmm bias of another length", &[y], |g| g.spmm(io(out(y, &[3, 4])).bias(e.view())));
     t.refuse("spmm with an activation that is not fused", &[y], |g| {
-        g.spmm(Spmm { act: Activation::Mish, ..io(out(y, &[3, 4])) })
+        g.spmm(io(out(y, &[3, 4])).act(Activation::Mish))
     });
     t.refuse("spmm onto X", &[x], |g| g.spmm(io(out(x, &[3, 4]))));
     let none = t.buf(DType::I64, 0);
-    t.refuse("spmm without rows", &[y], |g| g.spmm(Spmm { rowptr: none.view(), ..io(out(y, &[3, 4])) }));
-    let grads = |dx| SpmmBwd {
-        dy: sh(half, &[3, 4]),
-        rowptr: rowptr.view(),
-        col: col.view(),
-        values: None,
-        x: sh(x, &[3, 4]),
-        transpose: None,
-        dx,
-        dvalues: None,
-        dbias: None,
-    };
+    t.refuse("spmm without rows", &[y], |g| g.spmm(with!(io(out(y, &[3, 4])), rowptr = none.view())));
+    let grads = |dx| SpmmBwd::new(sh(half, &[3, 4]), rowptr.view(), col.view(), sh(x, &[3, 4])).dx(dx);
     t.refuse("spmm_bwd of another dtype", &[y], |g| g.spmm_bwd(grads(Some(out(y, &[3, 4]).into()))));
     let dy = t.f32(12);
     t.refuse("spmm_bwd of values that are not there", &[e], |g| {
         let dvalues = Some(out(e, &[6]).into());
-        g.spmm_bwd(SpmmBwd { dy: sh(&dy, &[3, 4]), dvalues, ..grads(None) })
+        g.spmm_bwd(with!(grads(None), dy = sh(&dy, &[3, 4]), dvalues = dvalues))
     });
     t.refuse("spmm_bwd with half a plan", &[y], |g| {
         let transpose = Some(EdgeGroups::new(rowptr.view()));
-        g.spmm_bwd(SpmmBwd { dy: sh(&dy, &[3, 4]), transpose, ..grads(Some(out(y, &[3, 4]).into())) })
+        g.spmm_bwd(with!(grads(Some(out(y, &[3, 4]).into())), dy = sh(&dy, &[3, 4]), transpose = transpose))
     });
     let o = t.f32(3);
     t.refuse("sddmm of different widths", &[&o], |g| {
@@ -112,60 +84,36 @@ fn matrices(t: &mut Bed<'_>, [x, y, e]: [&Buffer; 3], col: &Buffer, rowptr: &Buf
 
 fn messages(t: &mut Bed<'_>, [x, y, e]: [&Buffer; 3], src: &Buffer, dst: &Buffer, narrow: &Buffer) {
     let arg = t.buf(DType::I64, 12);
-    let io = |y| Messages {
-        src: src.view(),
-        dst: dst.view(),
-        x: Some(sh(x, &[3, 4])),
-        e: None,
-        by_dst: None,
-        y,
-        arg: None,
-        degree: None,
-    };
+    let io = |y| Messages::new(src.view(), dst.view(), y).x(sh(x, &[3, 4]));
     let sum = MessageReduce::Sum;
     t.refuse("message without x", &[y], |g| {
-        g.message_passing(Message::CopyU, sum, Messages { x: None, ..io(out(y, &[3, 4])) })
+        g.message_passing(Message::CopyU, sum, io(out(y, &[3, 4])).x(None))
     });
     t.refuse("message without e", &[y], |g| g.message_passing(Message::UMulE, sum, io(out(y, &[3, 4]))));
     t.refuse("message into another width", &[y], |g| {
         g.message_passing(Message::CopyU, sum, io(out(y, &[4, 3])))
     });
     t.refuse("message of ends of two dtypes", &[y], |g| {
-        g.message_passing(Message::CopyU, sum, Messages { dst: narrow.view(), ..io(out(y, &[3, 4])) })
+        g.message_passing(Message::CopyU, sum, with!(io(out(y, &[3, 4])), dst = narrow.view()))
     });
     t.refuse("message with an edge feature that does not fit", &[y], |g| {
         let e = Some(sh(e, &[3, 2]));
-        g.message_passing(Message::UMulE, sum, Messages { e, ..io(out(y, &[3, 4])) })
+        g.message_passing(Message::UMulE, sum, io(out(y, &[3, 4])).e(e))
     });
     let two = t.f32(8);
     t.refuse("message of x_v between two sets of nodes", &[&two], |g| {
         g.message_passing(Message::UAddV, sum, io(out(&two, &[2, 4])))
     });
     t.refuse("chosen edges of a sum", &[y, &arg], |g| {
-        g.message_passing(
-            Message::CopyU,
-            sum,
-            Messages { arg: Some(out(&arg, &[3, 4])), ..io(out(y, &[3, 4])) },
-        )
+        g.message_passing(Message::CopyU, sum, io(out(y, &[3, 4])).arg(out(&arg, &[3, 4])))
     });
     t.refuse("message with a plan of other nodes", &[y], |g| {
         let by_dst = Some(EdgeGroups::new(src.view()));
-        g.message_passing(Message::CopyU, sum, Messages { by_dst, ..io(out(y, &[3, 4])) })
+        g.message_passing(Message::CopyU, sum, io(out(y, &[3, 4])).by_dst(by_dst))
     });
     let dy = t.f32(12);
-    let grads = |dx, de| MessagesBwd {
-        dy: sh(&dy, &[3, 4]),
-        src: src.view(),
-        dst: dst.view(),
-        x: Some(sh(x, &[3, 4])),
-        e: None,
-        arg: None,
-        degree: None,
-        by_src: None,
-        by_dst: None,
-        dx,
-        de,
-    };
+    let grads =
+        |dx, de| MessagesBwd::new(sh(&dy, &[3, 4]), src.view(), dst.view()).x(sh(x, &[3, 4])).dx(dx).de(de);
     t.refuse("message_passing_bwd of max without the edges", &[y], |g| {
         let dx = Some(out(y, &[3, 4]).into());
         g.message_passing_bwd(Message::CopyU, MessageReduce::Max, grads(dx, None))
@@ -183,7 +131,7 @@ fn messages(t: &mut Bed<'_>, [x, y, e]: [&Buffer; 3], src: &Buffer, dst: &Buffer
 fn groups(t: &mut Bed<'_>, [x, y]: [&Buffer; 2], index: &Buffer) {
     let arg = t.buf(DType::I64, 12);
     fn group<'a>(x: View<'a>, index: &'a Buffer, y: trefoil::GradMut<'a>) -> GroupIo<'a> {
-        GroupIo { src: x, index: index.view(), groups: None, y, arg: None, counts: None }
+        GroupIo::new(x, index.view(), y)
     }
     let src = || sh(x, &[1, 3, 4]);
     t.refuse("group_reduce of another inner size", &[y], |g| {
@@ -197,23 +145,14 @@ fn groups(t: &mut Bed<'_>, [x, y]: [&Buffer; 2], index: &Buffer) {
     });
     t.refuse("group_reduce of sums with chosen sources", &[y, &arg], |g| {
         let io = group(src(), index, out(y, &[1, 3, 4]).into());
-        g.group_reduce(GroupReduce::Sum, GroupIo { arg: Some(out(&arg, &[1, 3, 4])), ..io })
+        g.group_reduce(GroupReduce::Sum, io.arg(out(&arg, &[1, 3, 4])))
     });
     t.refuse("group_reduce with a negative eps", &[y], |g| {
         let how = GroupReduce::Std { correction: 0, eps: -1.0 };
         g.group_reduce(how, group(src(), index, out(y, &[1, 3, 4]).into()))
     });
     let dy = t.f32(12);
-    let bwd = |dsrc| GroupBwd {
-        dy: sh(&dy, &[1, 3, 4]),
-        index: Some(index.view()),
-        src: None,
-        y: None,
-        arg: None,
-        counts: None,
-        groups: None,
-        dsrc,
-    };
+    let bwd = |dsrc| GroupBwd::new(sh(&dy, &[1, 3, 4]), dsrc).index(index.view());
     for (what, how) in [
         ("group_reduce_bwd of a mean without counts", GroupReduce::Mean),
         ("group_reduce_bwd of max without the choices", GroupReduce::Max { empty: 0.0 }),
@@ -234,45 +173,38 @@ fn attention(t: &mut Bed<'_>, [x, y]: [&Buffer; 2], src: &Buffer, dst: &Buffer) 
         g.edge_softmax_bwd(3, dst.view(), None, sh(x, &[3, 4]), sh(y, &[3, 4]), out(x, &[3, 4]).into())
     });
     let scores = t.f32(6);
-    let io = |y| Gat {
-        src: src.view(),
-        dst: dst.view(),
-        by_dst: None,
-        x: sh(x, &[3, 2, 2]),
-        score_src: sh(&scores, &[3, 2]),
-        score_dst: sh(&scores, &[3, 2]),
-        y,
-        lse: None,
+    let io = |y| {
+        Gat::new(src.view(), dst.view(), sh(x, &[3, 2, 2]), sh(&scores, &[3, 2]), sh(&scores, &[3, 2]), y)
     };
     t.refuse("gat into another shape", &[y], |g| g.gat(0.2, io(out(y, &[3, 4]))));
     t.refuse("gat with a slope that is no number", &[y], |g| g.gat(f64::NAN, io(out(y, &[3, 2, 2]))));
     t.refuse("gat with scores of other heads", &[y], |g| {
-        g.gat(0.2, Gat { score_src: sh(&scores, &[2, 3]), ..io(out(y, &[3, 2, 2])) })
+        g.gat(0.2, with!(io(out(y, &[3, 2, 2])), score_src = sh(&scores, &[2, 3])))
     });
 }
 
 fn heat(t: &mut Bed<'_>) {
     let (x, y, l, w, one) = (t.f32(6), t.f32(6), t.f32(9), t.f32(4), t.f32(1));
-    let io = |y| Diffusion {
-        x: sh(&x, &[3, 2]),
-        heat: Heat::Direct { laplacian: sh(&l, &[3, 3]) },
-        t: one.view(),
-        w: sh(&w, &[2, 2]),
-        b: None,
-        y,
-        s_hat: None,
+    let io = |y| {
+        Diffusion::new(
+            sh(&x, &[3, 2]),
+            Heat::Direct { laplacian: sh(&l, &[3, 3]) },
+            one.view(),
+            sh(&w, &[2, 2]),
+            y,
+        )
     };
     let two = t.f32(2);
     t.refuse("diffusion with weights of other scales", &[&y], |g| {
-        g.diffusion_conv(Diffusion { t: two.view(), ..io(out(&y, &[3, 2])) })
+        g.diffusion_conv(with!(io(out(&y, &[3, 2])), t = two.view()))
     });
     t.refuse("diffusion with another operator", &[&y], |g| {
         let heat = Heat::Direct { laplacian: sh(&w, &[2, 2]) };
-        g.diffusion_conv(Diffusion { heat, ..io(out(&y, &[3, 2])) })
+        g.diffusion_conv(with!(io(out(&y, &[3, 2])), heat = heat))
     });
     let saved = t.f32(6);
     t.refuse("diffusion that saves coefficients it has not", &[&y, &saved], |g| {
-        g.diffusion_conv(Diffusion { s_hat: Some(out(&saved, &[3, 2])), ..io(out(&y, &[3, 2])) })
+        g.diffusion_conv(io(out(&y, &[3, 2])).s_hat(out(&saved, &[3, 2])))
     });
     t.refuse("diffusion into another shape", &[&y], |g| g.diffusion_conv(io(out(&y, &[2, 3]))));
 }

@@ -43,13 +43,15 @@ fn linear(t: &mut Bed<'_>) {
     let (loss, lse, dh) = (t.f32(3), t.f32(3), t.f32(12));
     let ids = t.ids(&[0, 4, 2]);
     let p = LinearCrossEntropy::new();
-    let io = || LinearCrossEntropyFwd {
-        h: sh(&h, &[3, 4]),
-        w: sh(&w, &[5, 4]),
-        b: Some(b.view()),
-        target: ids.view(),
-        loss: loss.alias_mut().range(0, 1).expect("one element"),
-        lse: Some(lse.alias_mut()),
+    let io = || {
+        LinearCrossEntropyFwd::new(
+            sh(&h, &[3, 4]),
+            sh(&w, &[5, 4]),
+            ids.view(),
+            loss.alias_mut().range(0, 1).expect("one element"),
+        )
+        .b(b.view())
+        .lse(lse.alias_mut())
     };
     let all = [&loss, &lse];
     t.refuse("smoothing of 1", &all, |g| g.fused_linear_cross_entropy(&p.label_smoothing(1.0), io()));
@@ -57,45 +59,44 @@ fn linear(t: &mut Bed<'_>) {
     t.refuse("z-loss that is no number", &all, |g| g.fused_linear_cross_entropy(&p.z_loss(f64::NAN), io()));
     t.refuse("chunks of no rows", &all, |g| g.fused_linear_cross_entropy(&p.chunk(0), io()));
     t.refuse("weights of another hidden size", &all, |g| {
-        g.fused_linear_cross_entropy(&p, LinearCrossEntropyFwd { w: sh(&w, &[4, 5]), ..io() })
+        g.fused_linear_cross_entropy(&p, with!(io(), w = sh(&w, &[4, 5])))
     });
     t.refuse("a bias of another size", &all, |g| {
         let b = Some(b.view().range(0, 4)?);
-        g.fused_linear_cross_entropy(&p, LinearCrossEntropyFwd { b, ..io() })
+        g.fused_linear_cross_entropy(&p, io().b(b))
     });
     t.refuse("a target per hidden state", &all, |g| {
-        g.fused_linear_cross_entropy(&p, LinearCrossEntropyFwd { target: sh(&h, &[3, 4]), ..io() })
+        g.fused_linear_cross_entropy(&p, with!(io(), target = sh(&h, &[3, 4])))
     });
     t.refuse("a scalar loss per row", &all, |g| {
-        g.fused_linear_cross_entropy(&p, LinearCrossEntropyFwd { loss: loss.alias_mut(), ..io() })
+        g.fused_linear_cross_entropy(&p, with!(io(), loss = loss.alias_mut()))
     });
     t.refuse("one loss for all rows", &all, |g| {
         g.fused_linear_cross_entropy(&p.reduction(Reduction::None), io())
     });
     t.refuse("loss and logarithms in one place", &all, |g| {
         let loss = lse.alias_mut().range(0, 1)?;
-        g.fused_linear_cross_entropy(&p, LinearCrossEntropyFwd { loss, ..io() })
+        g.fused_linear_cross_entropy(&p, with!(io(), loss = loss))
     });
-    let bwd = || LinearCrossEntropyBwd {
-        gy: loss.view().range(0, 1).expect("one element"),
-        h: sh(&h, &[3, 4]),
-        w: sh(&w, &[5, 4]),
-        b: None,
-        target: ids.view(),
-        dh: Some(out(&dh, &[3, 4]).into()),
-        dw: None,
-        db: None,
+    let bwd = || {
+        LinearCrossEntropyBwd::new(
+            loss.view().range(0, 1).expect("one element"),
+            sh(&h, &[3, 4]),
+            sh(&w, &[5, 4]),
+            ids.view(),
+        )
+        .dh(out(&dh, &[3, 4]))
     };
     t.refuse("an upstream gradient per row for a mean", &[&dh], |g| {
-        g.fused_linear_cross_entropy_bwd(&p, LinearCrossEntropyBwd { gy: lse.view(), ..bwd() })
+        g.fused_linear_cross_entropy_bwd(&p, with!(bwd(), gy = lse.view()))
     });
     t.refuse("gradient of another shape", &[&dh], |g| {
         let dh = Some(out(&dh, &[4, 3]).into());
-        g.fused_linear_cross_entropy_bwd(&p, LinearCrossEntropyBwd { dh, ..bwd() })
+        g.fused_linear_cross_entropy_bwd(&p, bwd().dh(dh))
     });
     t.refuse("gradient over the weights", &[&w], |g| {
         let dw = Some(out(&w, &[5, 4]).into());
-        g.fused_linear_cross_entropy_bwd(&p, LinearCrossEntropyBwd { dw, ..bwd() })
+        g.fused_linear_cross_entropy_bwd(&p, bwd().dw(dw))
     });
 }
 
@@ -105,24 +106,26 @@ fn experts(t: &mut Bed<'_>) {
         (t.buf(DType::I32, 15), t.buf(DType::I32, 4), t.buf(DType::I32, 5), t.buf(DType::I32, 15));
     let p = MoeRouter::new();
     let all = [&w, &ids, &counts, &offsets, &perm];
-    let io = |k: usize| MoeRouterIo {
-        logits: sh(&x, &[3, 4]),
-        weights: w.alias_mut().range(0, 3 * k).and_then(|v| v.reshape(&[3, k])).expect("in range"),
-        ids: ids.alias_mut().range(0, 3 * k).and_then(|v| v.reshape(&[3, k])).expect("in range"),
-        counts: counts.alias_mut(),
-        offsets: offsets.alias_mut(),
-        perm: perm.alias_mut().range(0, 3 * k).expect("in range"),
+    let io = |k: usize| {
+        MoeRouterIo::new(
+            sh(&x, &[3, 4]),
+            w.alias_mut().range(0, 3 * k).and_then(|v| v.reshape(&[3, k])).expect("in range"),
+            ids.alias_mut().range(0, 3 * k).and_then(|v| v.reshape(&[3, k])).expect("in range"),
+            counts.alias_mut(),
+            offsets.alias_mut(),
+            perm.alias_mut().range(0, 3 * k).expect("in range"),
+        )
     };
     t.refuse("more choices than experts", &all, |g| g.moe_router(&p, io(5)));
     t.refuse("no choices", &all, |g| g.moe_router(&p, io(0)));
     t.refuse("offsets without an end", &all, |g| {
-        g.moe_router(&p, MoeRouterIo { offsets: offsets.alias_mut().range(0, 4)?, ..io(2) })
+        g.moe_router(&p, with!(io(2), offsets = offsets.alias_mut().range(0, 4)?))
     });
     t.refuse("ids of another shape", &all, |g| {
-        g.moe_router(&p, MoeRouterIo { ids: ids.alias_mut().range(0, 6)?.reshape(&[2, 3])?, ..io(2) })
+        g.moe_router(&p, with!(io(2), ids = ids.alias_mut().range(0, 6)?.reshape(&[2, 3])?))
     });
     t.refuse("ids and order in one place", &all, |g| {
-        g.moe_router(&p, MoeRouterIo { perm: ids.alias_mut().range(0, 6)?, ..io(2) })
+        g.moe_router(&p, with!(io(2), perm = ids.alias_mut().range(0, 6)?))
     });
     let long = t.ids(&[0; 6]);
     t.refuse("gradient with 64-bit ids", &[&x], |g| {
@@ -149,14 +152,15 @@ fn experts(t: &mut Bed<'_>) {
         g.moe_unpermute(sh(&rows, &[6, 4]), order.view(), w.view().range(0, 6)?.reshape(&[2, 3])?, y)
     });
     t.refuse("gradient over the rows", &[&rows], |g| {
-        g.moe_unpermute_bwd(MoeUnpermuteBwd {
-            dy: sh(&x, &[3, 4]),
-            x: sh(&rows, &[6, 4]),
-            perm: order.view(),
-            weights: w.view().range(0, 6)?.reshape(&[3, 2])?,
-            dx: Some(out(&rows, &[6, 4]).into()),
-            dweights: None,
-        })
+        g.moe_unpermute_bwd(
+            MoeUnpermuteBwd::new(
+                sh(&x, &[3, 4]),
+                sh(&rows, &[6, 4]),
+                order.view(),
+                w.view().range(0, 6)?.reshape(&[3, 2])?,
+            )
+            .dx(out(&rows, &[6, 4])),
+        )
     });
     let bad = t.gpu.upload(&[0i32, 1, 6, 3, 4, 5]).expect("a small upload");
     let result =

@@ -10,7 +10,7 @@ pub(super) fn rows(t: &mut Bed<'_>) {
     let (a, b, l, items) = (t.f32(12), t.f32(8), t.f32(1), t.f32(3));
     let ids = t.ids(&[0, 1, 2]);
     let x = sh(&a, &[3, 4]);
-    let io = |x, ids, loss| RowLossFwd { x, ids, mask: None, loss };
+    let io = |x, ids, loss| RowLossFwd::new(x, loss).ids(ids);
     let nll = RowLoss::Nll { floor: None, ignore_index: -100 };
     t.refuse("operands of two shapes", &[&l], |g| {
         let q = sh(&b, &[2, 4]);
@@ -40,7 +40,7 @@ pub(super) fn rows(t: &mut Bed<'_>) {
     t.refuse("the gradient of a target that has none", &[&dx], |g| {
         let dx = [None, Some(out(&dx, &[3, 4]).into()), None, None];
         let x = [Some(x), Some(x), None, None];
-        let io = RowLossBwd { gy: l.view(), x, ids: None, mask: None, dx };
+        let io = RowLossBwd::new(l.view(), x).dx(dx);
         g.row_loss_bwd(RowLoss::Rmse, Reduction::Mean, io)
     });
 }
@@ -49,7 +49,7 @@ pub(super) fn margins(t: &mut Bed<'_>) {
     let (a, b, l, one) = (t.f32(12), t.f32(12), t.f32(1), t.f32(2));
     let ids = t.ids(&[0, 1, 2]);
     let (x, y) = (sh(&a, &[3, 4]), sh(&b, &[3, 4]));
-    let io = |x, ids, loss| RowLossFwd { x, ids, mask: None, loss };
+    let io = |x, ids, loss| RowLossFwd::new(x, loss).ids(ids);
     let circle = RowLoss::Circle { scale: 8.0, margin: 0.25, detach: true };
     t.refuse("circle with ids and pairs", &[&l], |g| {
         let x = [Some(x), Some(y), None, None];
@@ -70,7 +70,7 @@ pub(super) fn margins(t: &mut Bed<'_>) {
     t.refuse("the gradient of a reference", &[&dx], |g| {
         let dx = [None, Some(out(&dx, &[3, 4]).into()), None, None];
         let x = [Some(x), Some(y), Some(y), None];
-        g.row_loss_bwd(kto, Reduction::Mean, RowLossBwd { gy: l.view(), x, ids: None, mask: None, dx })
+        g.row_loss_bwd(kto, Reduction::Mean, RowLossBwd::new(l.view(), x).dx(dx))
     });
 }
 
@@ -78,7 +78,7 @@ pub(super) fn batch(t: &mut Bed<'_>) {
     let (a, b, l) = (t.f32(12), t.f32(8), t.f32(1));
     let ids = t.ids(&[0, 1, 2]);
     let x = sh(&a, &[3, 4]);
-    let io = |x, ids, loss| BatchLossFwd { x, ids, loss };
+    let io = |x, ids, loss| BatchLossFwd::new(x, loss).ids(ids);
     t.refuse("views of two batch sizes", &[&l], |g| {
         let x = [Some(x), Some(sh(&b, &[2, 4])), None];
         g.batch_loss(BatchLoss::NtXent { tau: 0.1 }, io(x, None, l.alias_mut()))
@@ -97,7 +97,7 @@ pub(super) fn batch(t: &mut Bed<'_>) {
     t.refuse("the gradient of a relevance", &[&d], |g| {
         let s = a.view().range(0, 3)?;
         let dx = [None, Some(d.alias_mut().into()), None];
-        let io = BatchLossBwd { gy: l.view(), x: [Some(s), Some(s), None], ids: None, dx };
+        let io = BatchLossBwd::new(l.view(), [Some(s), Some(s), None]).dx(dx);
         g.batch_loss_bwd(BatchLoss::PairwiseRanking, io)
     });
 }
@@ -105,12 +105,8 @@ pub(super) fn batch(t: &mut Bed<'_>) {
 pub(super) fn sequence(t: &mut Bed<'_>) {
     let (a, l) = (t.f32(24), t.f32(1));
     let (labels, lengths) = (t.ids(&[1, 1, 1, 1]), t.ids(&[3, 3]));
-    let io = |targets, input_lengths, loss| SeqLossFwd {
-        x: sh(&a, &[3, 2, 4]),
-        targets,
-        input_lengths,
-        target_lengths: lengths.view(),
-        loss,
+    let io = |targets, input_lengths, loss| {
+        SeqLossFwd::new(sh(&a, &[3, 2, 4]), targets, input_lengths, lengths.view(), loss)
     };
     let ctc = |blank| SeqLoss::Ctc { blank, zero_infinity: false, batch_first: false };
     t.refuse("a blank that is no class", &[&l], |g| {
@@ -143,27 +139,24 @@ pub(super) fn spectrogram(t: &mut Bed<'_>) {
         ("a transform beyond 32 bits", &[r(usize::MAX, 4, 16)]),
     ];
     for (what, list) in lists {
-        t.refuse(what, &[&l], |g| g.stft_loss(list, StftLossFwd { p: x, t: x, loss: l.alias_mut() }));
+        t.refuse(what, &[&l], |g| g.stft_loss(list, StftLossFwd::new(x, x, l.alias_mut())));
         t.refuse(what, &[&d], |g| {
             let dp = out(&d, &[2, 32]).into();
-            g.stft_loss_bwd(list, StftLossBwd { gy: b.view().range(0, 1)?, p: x, t: x, dp })
+            g.stft_loss_bwd(list, StftLossBwd::new(b.view().range(0, 1)?, x, x, dp))
         });
     }
     let list = [r(16, 4, 16)];
     t.refuse("signals of two shapes", &[&l], |g| {
-        g.stft_loss(&list, StftLossFwd { p: x, t: b.view(), loss: l.alias_mut() })
+        g.stft_loss(&list, StftLossFwd::new(x, b.view(), l.alias_mut()))
     });
     t.refuse("a loss of two elements", &[&l2], |g| {
-        g.stft_loss(&list, StftLossFwd { p: x, t: x, loss: l2.alias_mut() })
+        g.stft_loss(&list, StftLossFwd::new(x, x, l2.alias_mut()))
     });
     t.refuse("a gradient of another shape", &[&d], |g| {
-        g.stft_loss_bwd(
-            &list,
-            StftLossBwd { gy: b.view().range(0, 1)?, p: x, t: x, dp: d.alias_mut().into() },
-        )
+        g.stft_loss_bwd(&list, StftLossBwd::new(b.view().range(0, 1)?, x, x, d.alias_mut().into()))
     });
     t.refuse("a gradient over its signal", &[&a], |g| {
         let dp = out(&a, &[2, 32]).into();
-        g.stft_loss_bwd(&list, StftLossBwd { gy: b.view().range(0, 1)?, p: x, t: x, dp })
+        g.stft_loss_bwd(&list, StftLossBwd::new(b.view().range(0, 1)?, x, x, dp))
     });
 }

@@ -1,5 +1,14 @@
 //! Calls that must be refused: typed errors, nothing launched, outputs untouched, on every backend that is there.
 
+/// The same operands with others in some fields.
+macro_rules! with {
+    ($base:expr, $($field:ident = $value:expr),+) => {{
+        let mut io = $base;
+        $(io.$field = $value;)+
+        io
+    }};
+}
+
 mod attention;
 mod conv;
 mod distance;
@@ -356,15 +365,7 @@ fn gemm(t: &mut Bed<'_>) {
         g.gemm_ragged(&p, a34, sh(&b, &[1, 4, 5]), off.view(), out(&y, &[3, 5]))
     });
     t.refuse("gradient of gelu without its saved tensor", &[&a], |g| {
-        let io = GemmBwd {
-            dy: sh(&y, &[3, 5]),
-            a: a34,
-            b: b45,
-            saved: None,
-            da: None,
-            db: None,
-            dbias: Some(out(&a, &[12]).range(0, 5)?.into()),
-        };
+        let io = GemmBwd::new(sh(&y, &[3, 5]), a34, b45).dbias(out(&a, &[12]).range(0, 5)?);
         g.gemm_bwd(&p.act(Activation::Gelu), io)
     });
 }
@@ -372,7 +373,7 @@ fn gemm(t: &mut Bed<'_>) {
 fn loss(t: &mut Bed<'_>) {
     let (p, q, l, l2) = (t.f32(12), t.f32(8), t.f32(1), t.f32(2));
     let (m, ids) = (t.buf(DType::U8, 8), t.ids(&[0, 1, 2]));
-    let fwd = |p, t, mask, loss| LossFwd { p, t, weight: None, mask, loss };
+    let fwd = |p, t, mask, loss| LossFwd::new(p, t, loss).mask(mask);
     t.refuse("mse of two shapes", &[&l], |g| {
         g.loss(Loss::Mse, Reduction::Mean, fwd(p.view(), q.view(), None, l.alias_mut()))
     });
@@ -383,7 +384,7 @@ fn loss(t: &mut Bed<'_>) {
         g.loss(Loss::Mse, Reduction::Sum, fwd(p.view(), p.view(), Some(m.view()), l.alias_mut()))
     });
     let x = sh(&p, &[3, 4]);
-    let ce = |target, weight, loss| CrossEntropyFwd { x, target, weight, loss, lse: None, den: None };
+    let ce = |target, weight, loss| CrossEntropyFwd::new(x, target, loss).weight(weight);
     let plain = CrossEntropy::new();
     t.refuse("cross entropy with two ids for three rows", &[&l], |g| {
         g.cross_entropy(&plain, ce(ids.view().range(0, 2)?, None, l.alias_mut()))
@@ -396,15 +397,8 @@ fn loss(t: &mut Bed<'_>) {
     });
     let dx = t.f32(12);
     t.refuse("cross entropy gradient of the mean without denominator", &[&dx], |g| {
-        let io = CrossEntropyBwd {
-            gy: l.view(),
-            x,
-            target: ids.view(),
-            weight: None,
-            lse: q.view().range(0, 3)?,
-            den: None,
-            dx: out(&dx, &[3, 4]).into(),
-        };
+        let io =
+            CrossEntropyBwd::new(l.view(), x, ids.view(), q.view().range(0, 3)?, out(&dx, &[3, 4]).into());
         g.cross_entropy_bwd(&plain, io)
     });
 }
@@ -415,12 +409,12 @@ fn optimizer(t: &mut Bed<'_>) {
     let total = t.f32(1);
     let rule = OptimRule::Adam { b1: 0.9, b2: 0.999, eps: 1e-8, wd: 0.0 };
     fn slot<'a>(w: &'a Buffer, g: &'a Buffer, m: Option<&'a Buffer>, v: Option<&'a Buffer>) -> ParamSlot<'a> {
-        ParamSlot {
-            w: w.alias_mut(),
-            g: g.view(),
-            state: [m.map(Buffer::alias_mut), v.map(Buffer::alias_mut), None, None],
-            copy: None,
-        }
+        ParamSlot::new(w.alias_mut(), g.view()).state([
+            m.map(Buffer::alias_mut),
+            v.map(Buffer::alias_mut),
+            None,
+            None,
+        ])
     }
     let m = t.f32(8);
     t.refuse("step 0", &[&w, &m, &v], |g| {
@@ -462,13 +456,7 @@ fn optimizer(t: &mut Bed<'_>) {
     t.refuse("a flag among the gradients", &[&g0], |g| {
         g.unscale_grads(None, &mut [g0.alias_mut()], g0.alias_mut().range(0, 1)?)
     });
-    let state = |found_inf| LossScaleState {
-        scale: scale.alias_mut(),
-        good: good.alias_mut(),
-        found_inf,
-        inv_scale: None,
-        step: None,
-    };
+    let state = |found_inf| LossScaleState::new(scale.alias_mut(), good.alias_mut(), found_inf);
     t.refuse("a loss scale that grows by 0", &[&scale, &total], |g| {
         g.update_loss_scale(&LossScale::new().factors(0.0, 0.5), state(total.alias_mut()))
     });
@@ -547,7 +535,7 @@ fn out_of_range(t: &mut Bed<'_>) {
         }
         let mut w = g.upload(&[1.0f32; 4])?;
         let state = [None, None, None, None];
-        let param = RowSlot { w: w.view_mut(), ids: ids.view(), rows: x.view(), state, copy: None };
+        let param = RowSlot::new(w.view_mut(), ids.view(), x.view()).state(state);
         g.optimizer_step_rows(&OptimRule::Sgd { wd: 0.0 }, &Step::host(0.5, 1), param)?;
         match g.synchronize() {
             Err(GpuError::IndexOutOfRange { op: "optimizer_step_rows" }) => {}

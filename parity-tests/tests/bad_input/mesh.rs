@@ -8,7 +8,7 @@ pub(super) fn mesh(t: &mut Bed<'_>) {
     let (x, y, w, b) = (t.f32(6), t.f32(6), t.f32(20), t.f32(2));
     let four = t.ids(&[0; 12]);
     let three = t.ids(&[0; 9]);
-    let io = |list, w, y| MeshIo { x: sh(&x, &[3, 2]), list, w, b: None, y };
+    let io = |list, w, y| MeshIo::new(sh(&x, &[3, 2]), list, w, y);
     t.refuse("symmetric with three neighbours", &[&y], |g| {
         g.mesh_conv(MeshConv::Symmetric, io(sh(&three, &[3, 3]), sh(&w, &[2, 10]), out(&y, &[3, 2])))
     });
@@ -23,21 +23,17 @@ pub(super) fn mesh(t: &mut Bed<'_>) {
     });
     t.refuse("a bias of another length", &[&y], |g| {
         let io = io(sh(&four, &[3, 4]), sh(&w, &[2, 10]), out(&y, &[3, 2]));
-        g.mesh_conv(MeshConv::Concat, MeshIo { b: Some(x.view()), ..io })
+        g.mesh_conv(MeshConv::Concat, io.b(x.view()))
     });
     t.refuse("an output onto the input", &[&x], |g| {
         g.mesh_conv(MeshConv::Concat, io(sh(&four, &[3, 4]), sh(&w, &[2, 10]), out(&x, &[3, 2])))
     });
     let (dx, dy, rows) = (t.f32(6), t.f32(6), t.ids(&[0, 0, 0, 0]));
-    let grads = |plan, dx, db| MeshBwd {
-        dy: sh(&dy, &[3, 2]),
-        x: sh(&x, &[3, 2]),
-        list: sh(&four, &[3, 4]),
-        w: sh(&w, &[2, 10]),
-        plan,
-        dx,
-        dw: None,
-        db,
+    let grads = |plan, dx, db| {
+        MeshBwd::new(sh(&dy, &[3, 2]), sh(&x, &[3, 2]), sh(&four, &[3, 4]), sh(&w, &[2, 10]))
+            .plan(plan)
+            .dx(dx)
+            .db(db)
     };
     t.refuse("a gradient of another shape", &[&dx], |g| {
         g.mesh_conv_bwd(MeshConv::Concat, grads(None, Some(out(&dx, &[2, 3]).into()), None))
@@ -48,8 +44,8 @@ pub(super) fn mesh(t: &mut Bed<'_>) {
     });
     t.refuse("two gradients in one place", &[&b], |g| {
         let (a, c) = (out(&dx, &[3, 2]).into(), b.alias_mut().grad(false));
-        let io = MeshBwd { dw: None, ..grads(None, Some(a), Some(c)) };
-        g.mesh_conv_bwd(MeshConv::Concat, MeshBwd { dx: Some(out(&b, &[2]).into()), ..io })
+        let io = grads(None, Some(a), Some(c)).dw(None);
+        g.mesh_conv_bwd(MeshConv::Concat, io.dx(out(&b, &[2])))
     });
     let (r, p) = (t.buf(DType::I64, 4), t.buf(DType::I64, 15));
     t.accept("a plan", |g| g.mesh_plan(MeshConv::Concat, sh(&four, &[3, 4]), out(&r, &[4]), out(&p, &[15])));

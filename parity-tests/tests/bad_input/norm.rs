@@ -54,12 +54,12 @@ fn rows(t: &mut Bed<'_>) {
     });
     t.refuse("integers", &[&i], |g| g.row_norm(&RowNorm::layer(), RowNormFwd::new(sh(&i, &s), out(&i, &s))));
     t.refuse("a gradient without the mean", &[&y2], |g| {
-        let mut io = RowNormBwd::new(sh(&x, &s), sh(&x, &s), None, r3.view());
+        let mut io = RowNormBwd::new(sh(&x, &s), sh(&x, &s), r3.view());
         io.dx = Some(out(&y2, &s).into());
         g.row_norm_bwd(&RowNorm::layer(), io)
     });
     t.refuse("a gradient of gamma of another size", &[&k3], |g| {
-        let mut io = RowNormBwd::new(sh(&x, &s), sh(&x, &s), None, r3.view());
+        let mut io = RowNormBwd::new(sh(&x, &s), sh(&x, &s), r3.view());
         io.dgamma = Some(k3.alias_mut().into());
         g.row_norm_bwd(&RowNorm::rms(), io)
     });
@@ -93,7 +93,7 @@ fn channels(t: &mut Bed<'_>) {
     t.refuse("running statistics of groups", &[&y, &rm, &rv], |g| {
         let mut io = GroupNormFwd::new(sh(&x, &s), out(&y, &s));
         let momentum = Momentum::Factor(0.1);
-        io.running = Some(Running { mean: rm.alias_mut(), var: rv.alias_mut(), momentum });
+        io.running = Some(Running::new(rm.alias_mut(), rv.alias_mut(), momentum));
         g.group_norm(&GroupNorm::new(4), io)
     });
     t.refuse("instances of one value", &[&y], |g| {
@@ -111,19 +111,19 @@ fn channels(t: &mut Bed<'_>) {
     });
     t.refuse("running statistics of another size", &[&y, &rm, &c3], |g| {
         let momentum = Momentum::Factor(0.1);
-        let running = Running { mean: rm.alias_mut(), var: c3.alias_mut(), momentum };
+        let running = Running::new(rm.alias_mut(), c3.alias_mut(), momentum);
         let stats = BatchStats::Batch(Some(running));
         g.batch_norm(&BatchNorm::new(), BatchNormFwd::new(sh(&x, &s), stats, out(&y, &s)))
     });
     t.refuse("a counter of floats", &[&y, &rm, &rv, &n], |g| {
         let momentum = Momentum::Cumulative(n.alias_mut().range(0, 1)?);
-        let running = Running { mean: rm.alias_mut(), var: rv.alias_mut(), momentum };
+        let running = Running::new(rm.alias_mut(), rv.alias_mut(), momentum);
         let stats = BatchStats::Batch(Some(running));
         g.batch_norm(&BatchNorm::new(), BatchNormFwd::new(sh(&x, &s), stats, out(&y, &s)))
     });
     t.refuse("a momentum that is no number", &[&y, &rm, &rv], |g| {
         let momentum = Momentum::Factor(f64::NAN);
-        let running = Running { mean: rm.alias_mut(), var: rv.alias_mut(), momentum };
+        let running = Running::new(rm.alias_mut(), rv.alias_mut(), momentum);
         let stats = BatchStats::Batch(Some(running));
         g.batch_norm(&BatchNorm::new(), BatchNormFwd::new(sh(&x, &s), stats, out(&y, &s)))
     });
@@ -179,15 +179,9 @@ fn fused(t: &mut Bed<'_>) {
     t.refuse("a masked gradient of another shape", &[&y], |g| {
         g.masked_softmax_bwd(1.0, sh(&x, &[4, 3]), sh(&d, &[3, 4]), out(&y, &[3, 4]).into())
     });
-    let io = || BiasDropout {
-        x: sh(&x, &[6, 2]),
-        bias: a2.view(),
-        residual: None,
-        y: out(&y, &[6, 2]),
-        mask: None,
-    };
+    let io = || BiasDropout::new(sh(&x, &[6, 2]), a2.view(), out(&y, &[6, 2]));
     t.refuse("a bias of another size", &[&y], |g| {
-        let short = BiasDropout { bias: half.view(), ..io() };
+        let short = with!(io(), bias = half.view());
         g.bias_dropout(0.5, Rng::new(1), short)
     });
     t.refuse("a probability above 1", &[&y], |g| g.bias_dropout(1.5, Rng::new(1), io()));

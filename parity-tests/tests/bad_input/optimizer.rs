@@ -11,12 +11,7 @@ fn prodigy(d0: f64) -> AdaptiveRule {
 
 pub(super) fn adaptive(t: &mut Bed<'_>) {
     let (w, g, k, s) = (t.f32(8), t.f32(8), t.f32(2), [t.f32(8), t.f32(8), t.f32(8), t.f32(8)]);
-    let slot = || ParamSlot {
-        w: w.alias_mut(),
-        g: g.view(),
-        state: s.each_ref().map(|s| Some(s.alias_mut())),
-        copy: None,
-    };
+    let slot = || ParamSlot::new(w.alias_mut(), g.view()).state(s.each_ref().map(|s| Some(s.alias_mut())));
     let step = Step::host(1.0, 1);
     let all = [&w, &k, &s[0], &s[1], &s[2], &s[3]];
     t.refuse("an adaptive rule without its memory", &all, |g| {
@@ -50,12 +45,13 @@ pub(super) fn adaptive(t: &mut Bed<'_>) {
 pub(super) fn rows(t: &mut Bed<'_>) {
     let (w, g, m, v) = (t.f32(12), t.f32(6), t.f32(12), t.f32(12));
     let ids = t.ids(&[1, 3]);
-    let slot = || RowSlot {
-        w: out(&w, &[4, 3]),
-        ids: ids.view(),
-        rows: sh(&g, &[2, 3]),
-        state: [Some(out(&m, &[4, 3])), Some(out(&v, &[4, 3])), None, None],
-        copy: None,
+    let slot = || {
+        RowSlot::new(out(&w, &[4, 3]), ids.view(), sh(&g, &[2, 3])).state([
+            Some(out(&m, &[4, 3])),
+            Some(out(&v, &[4, 3])),
+            None,
+            None,
+        ])
     };
     let step = Step::host(0.1, 1);
     let all = [&w, &m, &v];
@@ -64,17 +60,17 @@ pub(super) fn rows(t: &mut Bed<'_>) {
         g.optimizer_step_rows(&rule, &step, slot())
     });
     t.refuse("rows of another length", &all, |b| {
-        b.optimizer_step_rows(&ADAM, &step, RowSlot { rows: sh(&g, &[3, 2]), ..slot() })
+        b.optimizer_step_rows(&ADAM, &step, with!(slot(), rows = sh(&g, &[3, 2])))
     });
     t.refuse("two ids for one row", &all, |b| {
-        b.optimizer_step_rows(&ADAM, &step, RowSlot { rows: sh(&g, &[1, 6]), ..slot() })
+        b.optimizer_step_rows(&ADAM, &step, with!(slot(), rows = sh(&g, &[1, 6])))
     });
     t.refuse("ids in f32", &all, |b| {
-        b.optimizer_step_rows(&ADAM, &step, RowSlot { ids: g.view().range(0, 2)?, ..slot() })
+        b.optimizer_step_rows(&ADAM, &step, with!(slot(), ids = g.view().range(0, 2)?))
     });
     t.refuse("states of another shape", &all, |b| {
         let state = [Some(out(&m, &[3, 4])), Some(out(&v, &[4, 3])), None, None];
-        b.optimizer_step_rows(&ADAM, &step, RowSlot { state, ..slot() })
+        b.optimizer_step_rows(&ADAM, &step, slot().state(state))
     });
     t.refuse("step 0 of rows", &all, |b| b.optimizer_step_rows(&ADAM, &Step::host(0.1, 0), slot()));
 }
@@ -83,13 +79,8 @@ pub(super) fn packed(t: &mut Bed<'_>) {
     let (w, g, scales) = (t.f32(300), t.f32(300), t.f32(4));
     let (m, v) = (t.buf(DType::U8, 300), t.buf(DType::U8, 300));
     let half = t.buf(DType::Bf16, 300);
-    let slot = || PackedSlot {
-        w: w.alias_mut(),
-        g: g.view(),
-        m: m.alias_mut(),
-        v: v.alias_mut(),
-        scales: Some(out(&scales, &[2, 2])),
-        copy: None,
+    let slot = || {
+        PackedSlot::new(w.alias_mut(), g.view(), m.alias_mut(), v.alias_mut()).scales(out(&scales, &[2, 2]))
     };
     let step = Step::host(0.1, 1);
     let all = [&w, &m, &v, &scales];
@@ -98,17 +89,17 @@ pub(super) fn packed(t: &mut Bed<'_>) {
         g.optimizer_step_packed(&rule, &step, None, &mut [slot()])
     });
     t.refuse("codes without scales", &all, |g| {
-        g.optimizer_step_packed(&ADAM, &step, None, &mut [PackedSlot { scales: None, ..slot() }])
+        g.optimizer_step_packed(&ADAM, &step, None, &mut [slot().scales(None)])
     });
     t.refuse("scales of one block", &all, |g| {
         let scales = Some(scales.alias_mut().range(0, 2)?.reshape(&[2, 1])?);
-        g.optimizer_step_packed(&ADAM, &step, None, &mut [PackedSlot { scales, ..slot() }])
+        g.optimizer_step_packed(&ADAM, &step, None, &mut [slot().scales(scales)])
     });
     t.refuse("codes beside bf16", &all, |g| {
-        g.optimizer_step_packed(&ADAM, &step, None, &mut [PackedSlot { v: half.alias_mut(), ..slot() }])
+        g.optimizer_step_packed(&ADAM, &step, None, &mut [with!(slot(), v = half.alias_mut())])
     });
     t.refuse("one buffer for both moments", &all, |g| {
-        g.optimizer_step_packed(&ADAM, &step, None, &mut [PackedSlot { v: m.alias_mut(), ..slot() }])
+        g.optimizer_step_packed(&ADAM, &step, None, &mut [with!(slot(), v = m.alias_mut())])
     });
     t.refuse("step 0 of codes", &all, |g| {
         g.optimizer_step_packed(&ADAM, &Step::host(0.1, 0), None, &mut [slot()])

@@ -88,18 +88,18 @@ fn sampling(t: &mut Bed<'_>) {
     });
     let (dx, dgrid, short) = (t.f32(72), t.f32(48), t.f32(36));
     t.refuse("a smaller gradient of the input", &[&short, &dgrid], |g| {
-        let (dx, dgrid) = (out(&short, &[1, 1, 6, 6]).into(), out(&dgrid, &gs).into());
+        let (dx, dgrid) = (out(&short, &[1, 1, 6, 6]), out(&dgrid, &gs));
         let (dy, x, grid) = (sh(&y, &ys), sh(&x, &xs), sh(&grid, &gs));
-        g.grid_sample_bwd(p, GridSampleBwd { dy, x, grid, dx: Some(dx), dgrid: Some(dgrid) })
+        g.grid_sample_bwd(p, GridSampleBwd::new(dy, x, grid).dx(dx).dgrid(dgrid))
     });
     t.refuse("both gradients in one place", &[&dx], |g| {
-        let (a, b) = (out(&dx, &xs).into(), dx.alias_mut().range(0, 48)?.reshape(&gs)?.into());
+        let (a, b) = (out(&dx, &xs), dx.alias_mut().range(0, 48)?.reshape(&gs)?);
         let (dy, x, grid) = (sh(&y, &ys), sh(&x, &xs), sh(&grid, &gs));
-        g.grid_sample_bwd(p, GridSampleBwd { dy, x, grid, dx: Some(a), dgrid: Some(b) })
+        g.grid_sample_bwd(p, GridSampleBwd::new(dy, x, grid).dx(a).dgrid(b))
     });
     t.accept("no gradient asked for", |g| {
         let (dy, x, grid) = (sh(&y, &ys), sh(&x, &xs), sh(&grid, &gs));
-        g.grid_sample_bwd(p, GridSampleBwd { dy, x, grid, dx: None, dgrid: None })
+        g.grid_sample_bwd(p, GridSampleBwd::new(dy, x, grid))
     });
 }
 

@@ -71,27 +71,21 @@ impl Set {
 
     fn bwd(&self) -> Result<RnnBwd<'_>> {
         let [dx, dw_ih, dw_hh, db] = &self.grads;
-        Ok(RnnBwd {
-            dy: Some(sh(&self.y, &[T, B, H])),
-            dh_t: Some(sh(&self.state[0], &[B, H])),
-            dc_t: Some(sh(&self.state[1], &[B, H])),
-            x: sh(&self.x, &[T, B, I]),
-            weights: self.weights(4)?,
-            lengths: None,
-            h: sh(&self.all[0], &[T + 1, B, H]),
-            c: Some(sh(&self.all[1], &[T + 1, B, H])),
-            gates: Some(sh(&self.gates, &[T, B, 4 * H])),
-            gru: None,
-            grads: RnnGrads {
-                dx: Some(out(dx, &[T, B, I]).into()),
-                dh_0: Some(out(&self.last[0], &[B, H]).into()),
-                dc_0: Some(out(&self.last[1], &[B, H]).into()),
-                dw_ih: Some(out(dw_ih, &[4 * H, I]).into()),
-                dw_hh: Some(out(dw_hh, &[4 * H, H]).into()),
-                db_ih: Some(out(db, &[4 * H]).into()),
-                db_hh: None,
-            },
-        })
+        Ok(RnnBwd::new(sh(&self.x, &[T, B, I]), self.weights(4)?, sh(&self.all[0], &[T + 1, B, H]))
+            .dy(sh(&self.y, &[T, B, H]))
+            .dh_t(sh(&self.state[0], &[B, H]))
+            .dc_t(sh(&self.state[1], &[B, H]))
+            .c(sh(&self.all[1], &[T + 1, B, H]))
+            .gates(sh(&self.gates, &[T, B, 4 * H]))
+            .grads(
+                RnnGrads::new()
+                    .dx(out(dx, &[T, B, I]))
+                    .dh_0(out(&self.last[0], &[B, H]))
+                    .dc_0(out(&self.last[1], &[B, H]))
+                    .dw_ih(out(dw_ih, &[4 * H, I]))
+                    .dw_hh(out(dw_hh, &[4 * H, H]))
+                    .db_ih(out(db, &[4 * H])),
+            ))
     }
 
     fn grads(&self) -> Vec<&Buffer> {
@@ -199,7 +193,7 @@ fn sequences(t: &mut Bed<'_>) {
         }),
         ("a GRU's gates for an LSTM", |io| {
             let v = io.h.range(0, T * B * H).and_then(|v| v.reshape(&[T, B, H])).expect("a part");
-            io.gru = Some(GruGates { r: v, z: v, n: v, u: v });
+            io.gru = Some(GruGates::new(v, v, v, v));
         }),
         ("lengths of another size", |io| io.lengths = Some(io.x.range(0, 2).expect("a part"))),
     ];
@@ -234,33 +228,28 @@ fn cells(t: &mut Bed<'_>) {
     let wide = t.f32(24);
     t.refuse("a cell whose gates do not fit", &[&h, &d, &gates], |g| {
         let (z, c) = (sh(&z, &[2, 12]), sh(&c, &[3, 2]));
-        g.lstm_cell(LstmCellFwd { z, c, h_next: out(&h, &[3, 2]), c_next: out(&d, &[3, 2]), gates: None })
+        g.lstm_cell(LstmCellFwd::new(z, c, out(&h, &[3, 2]), out(&d, &[3, 2])))
     });
     t.refuse("a cell over its own state", &[&h, &c], |g| {
         let (z, v) = (sh(&z, &[3, 8]), sh(&c, &[3, 2]));
-        g.lstm_cell(LstmCellFwd { z, c: v, h_next: out(&h, &[3, 2]), c_next: out(&c, &[3, 2]), gates: None })
+        g.lstm_cell(LstmCellFwd::new(z, v, out(&h, &[3, 2]), out(&c, &[3, 2])))
     });
     t.refuse("a cell's gradient of another shape", &[&wide, &d], |g| {
         let s = [3, 2];
-        g.lstm_cell_bwd(LstmCellBwd {
-            dh_next: Some(sh(&h, &s)),
-            dc_next: None,
-            gates: sh(&gates, &[3, 8]),
-            c: sh(&c, &s),
-            c_next: sh(&c, &s),
-            dz: out(&wide, &[8, 3]).into(),
-            dc: Some(out(&d, &s).into()),
-        })
+        g.lstm_cell_bwd(
+            LstmCellBwd::new(sh(&gates, &[3, 8]), sh(&c, &s), sh(&c, &s), out(&wide, &[8, 3]).into())
+                .dh_next(sh(&h, &s))
+                .dc(out(&d, &s)),
+        )
     });
     let (a, u) = (t.f32(18), t.f32(18));
     t.refuse("a GRU's gates of two shapes", &[&h], |g| {
         let (a, u, state) = (sh(&a, &[3, 6]), sh(&u, &[6, 3]), sh(&c, &[3, 2]));
-        g.gru_cell(GruCellFwd { a, u, h: state, h_next: out(&h, &[3, 2]), r: None, z: None, n: None })
+        g.gru_cell(GruCellFwd::new(a, u, state, out(&h, &[3, 2])))
     });
     let (da, du) = (t.f32(18), t.f32(18));
-    let gru = |u_n| GruGates { r: sh(&c, &[3, 2]), z: sh(&c, &[3, 2]), n: sh(&c, &[3, 2]), u: u_n };
-    let back =
-        |gates, da, du| GruCellBwd { dh_next: sh(&h, &[3, 2]), gates, h: sh(&c, &[3, 2]), da, du, dh: None };
+    let gru = |u_n| GruGates::new(sh(&c, &[3, 2]), sh(&c, &[3, 2]), sh(&c, &[3, 2]), u_n);
+    let back = |gates, da, du| GruCellBwd::new(sh(&h, &[3, 2]), gates, sh(&c, &[3, 2]), da, du);
     t.refuse("a GRU's gradients in one buffer", &[&da], |g| {
         let one = || out(&da, &[3, 6]).into();
         g.gru_cell_bwd(back(gru(sh(&c, &[3, 2])), one(), one()))
@@ -285,20 +274,16 @@ fn cells(t: &mut Bed<'_>) {
 fn conv(t: &mut Bed<'_>) {
     let (x, y, state, wx, wh, p) = (t.f32(9), t.f32(9), t.f32(9), t.f32(36), t.f32(36), t.f32(27));
     let image = [1, 1, 3, 3];
-    let fwd = |wx, wh, p| ConvLstmFwd {
-        x: sh(&x, &[1, 1, 1, 3, 3]),
-        h_0: sh(&state, &image),
-        c_0: sh(&state, &image),
-        wx,
-        wh,
-        b: None,
-        p,
-        y: out(&y, &[1, 1, 1, 3, 3]),
-        h_t: None,
-        c_t: None,
-        h: None,
-        c: None,
-        gates: None,
+    let fwd = |wx, wh, p| {
+        ConvLstmFwd::new(
+            sh(&x, &[1, 1, 1, 3, 3]),
+            sh(&state, &image),
+            sh(&state, &image),
+            wx,
+            wh,
+            out(&y, &[1, 1, 1, 3, 3]),
+        )
+        .p(p)
     };
     let even = t.f32(16);
     let (fit, part) = ([4, 1, 3, 3], [4, 1, 2, 2]);
@@ -322,25 +307,15 @@ fn conv(t: &mut Bed<'_>) {
         let states = sh(&all, &[2, 1, 1, 3, 3]);
         g.conv_lstm_bwd(
             Precision::Ieee,
-            ConvLstmBwd {
-                dy: None,
-                dh_t: None,
-                dc_t: None,
-                x: sh(&x, &[1, 1, 1, 3, 3]),
-                wx: sh(&wx, &fit),
-                wh: sh(&wh, &fit),
-                p: None,
-                gates: sh(&gates, &[1, 1, 4, 3, 3]),
-                c: states,
-                h: states,
-                dx: None,
-                dh_0: None,
-                dc_0: None,
-                dwx: None,
-                dwh: None,
-                db: None,
-                dp: Some(out(&dp, &[3, 1, 3, 3]).into()),
-            },
+            ConvLstmBwd::new(
+                sh(&x, &[1, 1, 1, 3, 3]),
+                sh(&wx, &fit),
+                sh(&wh, &fit),
+                sh(&gates, &[1, 1, 4, 3, 3]),
+                states,
+                states,
+            )
+            .dp(out(&dp, &[3, 1, 3, 3])),
         )
     });
 }

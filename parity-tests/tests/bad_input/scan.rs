@@ -48,7 +48,7 @@ pub(super) fn scan(t: &mut Bed<'_>) {
     });
     t.refuse("gradient of the maximum without its input", &[&x], |g| {
         let dy = y.view().range(0, 8)?.reshape(&[2, 4])?;
-        let io = SegmentReduceBwd { dy, x: None, offsets: o, dx: out(&x, &[3, 4]).into() };
+        let io = SegmentReduceBwd::new(dy, o, out(&x, &[3, 4]).into());
         g.segment_reduce_bwd(SegmentReduce::Max, io)
     });
 

@@ -7,7 +7,7 @@ pub(super) fn sort(t: &mut Bed<'_>) {
     let (x, y, h) = (t.f32(12), t.f32(12), t.buf(DType::F16, 12));
     let (i, u) = (t.buf(DType::I64, 12), t.buf(DType::U8, 12));
     let x34 = sh(&x, &[3, 4]);
-    let io = |y, index| SortIo { x: x34, y: Some(y), index: Some(index) };
+    let io = |y, index| SortIo::new(x34).y(y).index(index);
     t.refuse("sort along axis 2 of rank 2", &[&y, &i], |g| {
         g.sort(2, false, io(out(&y, &[3, 4]), out(&i, &[3, 4])))
     });
@@ -18,12 +18,10 @@ pub(super) fn sort(t: &mut Bed<'_>) {
         g.sort(1, false, io(out(&h, &[3, 4]), out(&i, &[3, 4])))
     });
     t.refuse("positions in bytes", &[&y, &u], |g| g.sort(1, false, io(out(&y, &[3, 4]), out(&u, &[3, 4]))));
-    t.refuse("sort in place", &[&x], |g| {
-        g.sort(1, false, SortIo { x: x34, y: Some(out(&x, &[3, 4])), index: None })
-    });
+    t.refuse("sort in place", &[&x], |g| g.sort(1, false, SortIo::new(x34).y(out(&x, &[3, 4]))));
     t.refuse("sort of a strided view", &[&y], |g| {
         let y = out(&y, &[12]).range(0, 6)?;
-        g.sort(0, false, SortIo { x: every_second(&x, 6), y: Some(y), index: None })
+        g.sort(0, false, SortIo::new(every_second(&x, 6)).y(y))
     });
     let (big, bigs) = (t.f32(15), t.buf(DType::I64, 15));
     t.refuse("more than there are", &[&big, &bigs], |g| {

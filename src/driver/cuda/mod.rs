@@ -283,7 +283,7 @@ impl Driver for CudaDriver {
         Ok(RawFunction(f as u64))
     }
 
-    unsafe fn launch(&self, s: RawStream, f: RawFunction, cfg: &LaunchConfig, args: &[Arg]) -> Result<()> {
+    unsafe fn launch(&self, s: RawStream, f: RawFunction, cfg: &LaunchConfig, args: &[Arg<'_>]) -> Result<()> {
         if args.len() > MAX_ARGS {
             return Err(GpuError::driver("cuLaunchKernel", 0, format!("more than {MAX_ARGS} arguments")));
         }
@@ -296,12 +296,7 @@ impl Driver for CudaDriver {
                     *address = m.map_or(0, |(m, offset)| m.0 + offset);
                     ptr::from_mut(address).cast()
                 }
-                Arg::I32(x) => ptr::from_ref(x).cast_mut().cast(),
-                Arg::U32(x) => ptr::from_ref(x).cast_mut().cast(),
-                Arg::I64(x) => ptr::from_ref(x).cast_mut().cast(),
-                Arg::F32(x) => ptr::from_ref(x).cast_mut().cast(),
-                Arg::F64(x) => ptr::from_ref(x).cast_mut().cast(),
-                Arg::Dims(x) => ptr::from_ref(x).cast_mut().cast(),
+                value => value.bytes().as_ptr().cast_mut().cast(),
             };
         }
         let ([gx, gy, gz], [bx, by, bz]) = (cfg.grid, cfg.block);

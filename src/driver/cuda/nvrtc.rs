@@ -9,7 +9,7 @@ use cudarc::nvrtc::sys as nv;
 use super::preflight::{function_table, toolkit_library};
 use crate::driver::CompileUnit;
 use crate::driver::loader::DynLib;
-use crate::error::{CompileFailure, GpuError, Result, Unavailable};
+use crate::error::{GpuError, Result, Unavailable};
 
 /// Overrides the search for NVRTC.
 const VAR: &str = "TREFOIL_NVRTC_LIB";
@@ -210,11 +210,7 @@ impl Nvrtc {
             if log.is_empty() {
                 self.check("nvrtcCompileProgram", status)?;
             }
-            return Err(GpuError::Compile(Box::new(CompileFailure {
-                unit: unit.name.to_string(),
-                arch: target.option(),
-                log,
-            })));
+            return Err(GpuError::compile(unit.name, target.option(), log));
         }
         match target {
             Target::Cubin(_) => p.output("nvrtcGetCUBIN", t.nvrtcGetCUBINSize, t.nvrtcGetCUBIN),

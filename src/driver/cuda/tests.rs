@@ -5,7 +5,7 @@ use half::{bf16, f16};
 use super::cublaslt::tests::{problem, row_major};
 use super::*;
 use crate::DType;
-use crate::driver::{BlasAct, BlasProblem, DimsArg};
+use crate::driver::{BlasAct, BlasProblem};
 use crate::test_devices::{function, load, present};
 
 const SOURCE: &str = r#"
@@ -35,15 +35,15 @@ fn runs_a_kernel_with_offsets_and_times_it() {
     let data: Vec<u8> = (0..n).flat_map(|i| (i as f32).to_le_bytes()).collect();
     let s = d.new_stream().unwrap();
     let (x, y) = (d.alloc(4 * n + 256).unwrap(), d.alloc(4 * n + 4).unwrap());
-    let mut dims = DimsArg::default();
-    dims.0[7] = 5;
+    let mut dims = [0i64; 8];
+    dims[7] = 5;
     let cfg = LaunchConfig { grid: [(n as u32).div_ceil(256), 1, 1], block: [256, 1, 1] };
     let args = [
         Arg::Mem(Some((x, 256))),
         Arg::Mem(Some((y, 4))),
         Arg::F32(2.0),
         Arg::U32(n as u32),
-        Arg::Dims(dims),
+        Arg::Struct(bytemuck::cast_slice(&dims)),
     ];
     let mut out = vec![0u8; 4 * n];
     // SAFETY: sizes and prototype are those above.

@@ -9,7 +9,7 @@ use hip_sys::{HIPRTC_SUCCESS, Hip, Hiprtc, LoadError, hiprtcProgram, hiprtcResul
 use super::lock;
 use crate::device::BackendKind;
 use crate::driver::CompileUnit;
-use crate::error::{CompileFailure, GpuError, Result, Unavailable};
+use crate::error::{GpuError, Result, Unavailable};
 
 /// The run-time compiler.
 #[derive(Debug)]
@@ -84,9 +84,7 @@ impl Compiler {
 
     /// Compiles a unit for an architecture.
     pub(super) fn compile(&self, arch: &str, unit: &CompileUnit<'_>) -> Result<Vec<u8>> {
-        let failed = |log: String| {
-            GpuError::Compile(Box::new(CompileFailure { unit: unit.name.into(), arch: arch.into(), log }))
-        };
+        let failed = |log: String| GpuError::compile(unit.name, arch, log);
         let c_text = |s: &str| CString::new(s).map_err(|_| failed("the text holds a zero byte".into()));
         let (source, name) = (c_text(unit.source)?, c_text(unit.name)?);
         let options: Vec<CString> =

@@ -336,23 +336,18 @@ impl Driver for HipDriver {
         Ok(RawFunction(number(function)))
     }
 
-    unsafe fn launch(&self, s: RawStream, f: RawFunction, cfg: &LaunchConfig, args: &[Arg]) -> Result<()> {
+    unsafe fn launch(&self, s: RawStream, f: RawFunction, cfg: &LaunchConfig, args: &[Arg<'_>]) -> Result<()> {
         let hip = self.bind()?;
-        let address = |arg: &Arg| match arg {
+        let address = |arg: &Arg<'_>| match arg {
             Arg::Mem(Some((mem, offset))) => mem.0 + offset,
             _ => 0,
         };
         let addresses: Vec<u64> = args.iter().map(address).collect();
         // HIP reads each argument through its pointer before the call returns.
-        let place = |(arg, address): (&Arg, &u64)| -> *mut c_void {
+        let place = |(arg, address): (&Arg<'_>, &u64)| -> *mut c_void {
             match arg {
                 Arg::Mem(_) => ptr::from_ref(address).cast_mut().cast(),
-                Arg::I32(v) => ptr::from_ref(v).cast_mut().cast(),
-                Arg::U32(v) => ptr::from_ref(v).cast_mut().cast(),
-                Arg::I64(v) => ptr::from_ref(v).cast_mut().cast(),
-                Arg::F32(v) => ptr::from_ref(v).cast_mut().cast(),
-                Arg::F64(v) => ptr::from_ref(v).cast_mut().cast(),
-                Arg::Dims(v) => ptr::from_ref(v).cast_mut().cast(),
+                value => value.bytes().as_ptr().cast_mut().cast(),
             }
         };
         let mut params: Vec<*mut c_void> = args.iter().zip(&addresses).map(place).collect();

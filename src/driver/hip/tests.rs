@@ -181,7 +181,7 @@ extern "C" __global__ void scale(const float* x, float* y, int n, float a, dims 
                 Arg::Mem(Some((b, 0))),
                 Arg::I32(n as i32),
                 Arg::F32(3.0),
-                Arg::Dims(crate::driver::DimsArg([0, 0, 0, 0, 0, 0, 0, 7])),
+                Arg::Struct(bytemuck::cast_slice(&[0i64, 0, 0, 0, 0, 0, 0, 7])),
             ];
             let cfg = LaunchConfig { grid: [n.div_ceil(256) as u32, 1, 1], block: [256, 1, 1] };
             driver.launch(s, f, &cfg, &args).unwrap();
@@ -209,6 +209,7 @@ extern "C" __global__ void scale(const float* x, float* y, int n, float a, dims 
     #[test]
     #[ignore = "run by alone_in_a_process"]
     fn the_dialect_compiles_for_every_dtype() {
+        use crate::engine::program::{Dialect, assemble_text};
         const BODY: &str = r#"
 GK_KERNEL(probe)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 n)
 {
@@ -225,8 +226,7 @@ GK_KERNEL(probe)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 n)
 }
 "#;
         for dtype in crate::DType::ALL {
-            let text =
-                crate::engine::program::assemble_text(dtype, "", "hip", "common/probe.c", BODY).unwrap();
+            let text = assemble_text(dtype, "", Dialect::named("hip"), "common/probe.c", BODY).unwrap();
             for arch in architectures() {
                 match hiprtc::compile_for(&arch, &unit(&text)) {
                     Ok(code) => assert_eq!(&code[..4], b"\x7fELF"),

@@ -9,7 +9,6 @@ mod program;
 mod tests;
 
 use std::collections::{HashMap, VecDeque};
-use std::ffi::c_void;
 use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -130,9 +129,9 @@ fn done(call: &'static str, r: std::result::Result<cl_event, cl_int>) -> Result<
     r.map(release_event).map_err(|c| failure(call, c))
 }
 
-fn set_arg<T>(k: cl_kernel, index: &mut u32, value: &T) -> Result<()> {
+fn set_arg(k: cl_kernel, index: &mut u32, value: &[u8]) -> Result<()> {
     // SAFETY: the value is plain data of exactly this size and is copied by the call.
-    unsafe { kernel::set_kernel_arg(k, *index, size_of::<T>(), (value as *const T).cast()) }
+    unsafe { kernel::set_kernel_arg(k, *index, value.len(), value.as_ptr().cast()) }
         .map_err(|c| failure("clSetKernelArg", c))?;
     *index += 1;
     Ok(())
@@ -328,7 +327,7 @@ impl Driver for OpenClDriver {
         Ok(RawFunction(k as u64))
     }
 
-    unsafe fn launch(&self, s: RawStream, f: RawFunction, cfg: &LaunchConfig, args: &[Arg]) -> Result<()> {
+    unsafe fn launch(&self, s: RawStream, f: RawFunction, cfg: &LaunchConfig, args: &[Arg<'_>]) -> Result<()> {
         let k = f.0 as cl_kernel;
         let local = cfg.block.map(|n| n as usize);
         let global = std::array::from_fn::<usize, 3, _>(|i| cfg.grid[i] as usize * local[i]);
@@ -338,15 +337,10 @@ impl Driver for OpenClDriver {
             match a {
                 Arg::Mem(m) => {
                     let (object, offset) = m.map_or((0, 0), |(m, o)| (m.0, o));
-                    set_arg(k, &mut i, &(object as *mut c_void))?;
-                    set_arg(k, &mut i, &(offset as i64))?;
+                    set_arg(k, &mut i, &(object as usize).to_ne_bytes())?;
+                    set_arg(k, &mut i, &offset.to_ne_bytes())?;
                 }
-                Arg::I32(x) => set_arg(k, &mut i, x)?,
-                Arg::U32(x) => set_arg(k, &mut i, x)?,
-                Arg::I64(x) => set_arg(k, &mut i, x)?,
-                Arg::F32(x) => set_arg(k, &mut i, x)?,
-                Arg::F64(x) => set_arg(k, &mut i, x)?,
-                Arg::Dims(x) => set_arg(k, &mut i, x)?,
+                value => set_arg(k, &mut i, value.bytes())?,
             }
         }
         // SAFETY: the arguments are set; that they fit the kernel is the caller's promise. No event is asked for.

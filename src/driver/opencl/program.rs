@@ -9,7 +9,7 @@ use opencl3::types::{cl_int, cl_program};
 
 use super::{OpenClDriver, failure, lock};
 use crate::driver::CompileUnit;
-use crate::error::{CompileFailure, GpuError, Result};
+use crate::error::{GpuError, Result};
 
 const BUILD_PROGRAM_FAILURE: cl_int = -11;
 
@@ -46,11 +46,7 @@ fn build(d: &OpenClDriver, p: &Program, unit: &str, options: &str) -> Result<()>
             if log.is_empty() && code != BUILD_PROGRAM_FAILURE {
                 return Err(failure("clBuildProgram", code));
             }
-            Err(GpuError::Compile(Box::new(CompileFailure {
-                unit: unit.to_string(),
-                arch: d.caps.arch.clone(),
-                log: format!("{}\n{log}", error_text(code)),
-            })))
+            Err(GpuError::compile(unit, &d.caps.arch, format!("{}\n{log}", error_text(code))))
         }
     }
 }

@@ -1,7 +1,6 @@
 //! The driver on whatever OpenCL device there is (PoCL will do).
 
 use super::*;
-use crate::driver::DimsArg;
 use crate::test_devices::{function, load, present};
 
 const SOURCE: &str = r#"
@@ -41,15 +40,15 @@ fn runs_a_kernel_with_offsets_and_times_it() {
         d.stage_writes = staged;
         let s = d.new_stream().unwrap();
         let (x, y) = (d.alloc(4 * n + 256).unwrap(), d.alloc(4 * n + 4).unwrap());
-        let mut dims = DimsArg::default();
-        dims.0[7] = 5;
+        let mut dims = [0i64; 8];
+        dims[7] = 5;
         let cfg = LaunchConfig { grid: [8, 1, 1], block: [128, 1, 1] };
         let args = [
             Arg::Mem(Some((x, 256))),
             Arg::Mem(Some((y, 4))),
             Arg::F32(2.0),
             Arg::U32(n as u32),
-            Arg::Dims(dims),
+            Arg::Struct(bytemuck::cast_slice(&dims)),
         ];
         let mut out = vec![0u8; 4 * n];
         // SAFETY: sizes and prototype are those above.
@@ -178,8 +177,8 @@ fn threads_share_a_kernel() {
                 let (s, y) = (d.new_stream().unwrap(), d.alloc(1024).unwrap());
                 let cfg = LaunchConfig { grid: [1; 3], block: [64, 1, 1] };
                 for round in 0..50 {
-                    let mut dims = DimsArg::default();
-                    dims.0[7] = (1000 * t + round) as i64;
+                    let mut dims = [0i64; 8];
+                    dims[7] = (1000 * t + round) as i64;
                     let mut out = [0u8; 256];
                     // SAFETY: 64 floats of live memory; a factor of 0 makes the input's values irrelevant, and it is zero at first.
                     unsafe {
@@ -189,7 +188,7 @@ fn threads_share_a_kernel() {
                             Arg::Mem(Some((y, 0))),
                             Arg::F32(0.0),
                             Arg::U32(64),
-                            Arg::Dims(dims),
+                            Arg::Struct(bytemuck::cast_slice(&dims)),
                         ];
                         d.launch(s, f, &cfg, &args).unwrap();
                         d.copy_out(s, y, 0, &mut out).unwrap();

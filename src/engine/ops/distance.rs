@@ -31,6 +31,13 @@ fn numbers(op: Similarity) -> (i32, f64, f64) {
     }
 }
 
+/// How distances lie: steps from row to row and from partner to partner, or the packed half of a symmetric matrix.
+struct Partners {
+    step: usize,
+    next: usize,
+    packed: bool,
+}
+
 /// How the kernels for vectors in pairs walk.
 struct Couples {
     grid: Grid,
@@ -67,14 +74,12 @@ impl Engine {
         self.launch(&DISTANCE_TILE, dt, "", Grid::Blocks([blocks, 1, 1]), &args)
     }
 
-    /// Gradient of the `rows` vectors of `a`; `steps` are those of dy and y from row to row and from partner to partner.
-    #[allow(clippy::too_many_arguments)]
+    /// Gradient of the `rows` vectors of `a`.
     fn distance_grad(
         &self,
         p: f64,
         e: Pairs,
-        steps: [usize; 2],
-        packed: bool,
+        partners: Partners,
         [dy, y, a, b]: [&View<'_>; 4],
         g: &GradMut<'_>,
     ) -> Result<()> {
@@ -101,10 +106,10 @@ impl Engine {
             rows: long(e.rows),
             others: long(e.cols),
             len: long(e.len),
-            step: long(steps[0]),
-            next: long(steps[1]),
+            step: long(partners.step),
+            next: long(partners.next),
             splits: int(splits),
-            packed: i32::from(packed),
+            packed: i32::from(partners.packed),
             mode: mode(p),
             p,
             accumulate,
@@ -167,11 +172,13 @@ impl DistanceOps for Engine {
             return Ok(());
         }
         if let Some(g) = &da {
-            self.distance_grad(p, e, [e.cols, 1], false, [&dy, &y, &a, &b], g)?;
+            let partners = Partners { step: e.cols, next: 1, packed: false };
+            self.distance_grad(p, e, partners, [&dy, &y, &a, &b], g)?;
         }
         if let Some(g) = &db {
             let turned = Pairs { rows: e.cols, cols: e.rows, ..e };
-            self.distance_grad(p, turned, [1, e.cols], false, [&dy, &y, &b, &a], g)?;
+            let partners = Partners { step: 1, next: e.cols, packed: false };
+            self.distance_grad(p, turned, partners, [&dy, &y, &b, &a], g)?;
         }
         Ok(())
     }
@@ -189,7 +196,8 @@ impl DistanceOps for Engine {
     fn pdist_bwd(&self, p: f64, dy: View<'_>, x: View<'_>, y: View<'_>, dx: GradMut<'_>) -> Result<()> {
         let e = check_pdist_bwd(p, &dy, &x, &y, &dx)?;
         self.check_owner_all("pdist_bwd", &[("dy", dy), ("x", x), ("y", y), ("dx", dx.out.as_view())])?;
-        self.distance_grad(p, e, [0, 1], true, [&dy, &y, &x, &x], &dx)
+        let partners = Partners { step: 0, next: 1, packed: true };
+        self.distance_grad(p, e, partners, [&dy, &y, &x, &x], &dx)
     }
 
     fn similarity(

@@ -7,6 +7,7 @@ use crate::ops::activation::Activation;
 
 /// The two operands of a gated unit.
 #[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub enum GatedInput<'a> {
     /// The halves of one contiguous tensor along an axis: y = first * act(second), or with `gate_first` y = act(first) * second.
     Halves {
@@ -28,6 +29,7 @@ pub enum GatedInput<'a> {
 
 /// Gradients of a gated unit, in the form of its operands.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum GatedGrad<'a> {
     /// Gradient of the tensor with both halves.
     Halves(GradMut<'a>),

@@ -80,6 +80,7 @@ impl Activation {
 
 /// The tensor that an activation's backward reads.
 #[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub enum Saved<'a> {
     /// The forward's input.
     Input(View<'a>),

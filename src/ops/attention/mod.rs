@@ -13,6 +13,7 @@ use crate::ops::random::Rng;
 
 /// Which keys a causal query sees. With Lq = Lk both are the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Causal {
     /// Key j is visible to query i if j <= i (PyTorch).
     TopLeft,
@@ -150,57 +151,54 @@ impl<'a> AttentionMask<'a> {
     }
 }
 
-/// Operands of [`AttentionOps::attention`]. Any strides with a step of 1 along the last axis, so that tensors stored [B, L, H, D] are views too.
-#[derive(Debug)]
-pub struct AttentionIo<'a> {
-    /// Queries [B, Hq, Lq, D].
-    pub q: View<'a>,
-    /// Keys [B, Hkv, Lk, D]; Hkv divides Hq, and query head h reads head h / (Hq / Hkv).
-    pub k: View<'a>,
-    /// Values [B, Hkv, Lk, Dv].
-    pub v: View<'a>,
-    /// Bias and visibility.
-    pub mask: AttentionMask<'a>,
-    /// Result [B, Hq, Lq, Dv].
-    pub o: ViewMut<'a>,
-    /// Natural logarithm of the sum of e^s over the keys, f32 (f64 for f64) [B, Hq, Lq], any strides: what the backward needs.
-    pub lse: Option<ViewMut<'a>>,
-    /// The softmax before dropout [B, Hq, Lq, Lk], contiguous, where it is wanted.
-    pub p: Option<ViewMut<'a>>,
-}
-
-impl<'a> AttentionIo<'a> {
-    /// Only the result.
-    pub fn new(q: View<'a>, k: View<'a>, v: View<'a>, o: ViewMut<'a>) -> Self {
-        AttentionIo { q, k, v, mask: AttentionMask::new(), o, lse: None, p: None }
+io_struct! {
+    /// Operands of [`AttentionOps::attention`]. Any strides with a step of 1 along the last axis, so that tensors stored [B, L, H, D] are views too.
+    #[derive(Debug)]
+    pub struct AttentionIo<'a> {
+        /// Queries [B, Hq, Lq, D].
+        pub q: View<'a>,
+        /// Keys [B, Hkv, Lk, D]; Hkv divides Hq, and query head h reads head h / (Hq / Hkv).
+        pub k: View<'a>,
+        /// Values [B, Hkv, Lk, Dv].
+        pub v: View<'a>,
+        /// Bias and visibility.
+        pub mask: AttentionMask<'a> = AttentionMask::new(),
+        /// Result [B, Hq, Lq, Dv].
+        pub o: ViewMut<'a>,
+        /// Natural logarithm of the sum of e^s over the keys, f32 (f64 for f64) [B, Hq, Lq], any strides: what the backward needs.
+        pub lse: Option<ViewMut<'a>>,
+        /// The softmax before dropout [B, Hq, Lq, Lk], contiguous, where it is wanted.
+        pub p: Option<ViewMut<'a>>,
     }
 }
 
-/// Operands of [`AttentionOps::attention_bwd`]; strides as in [`AttentionIo`].
-#[derive(Debug)]
-pub struct AttentionBwd<'a> {
-    /// Upstream gradient, O's shape.
-    pub dout: View<'a>,
-    /// Forward's queries.
-    pub q: View<'a>,
-    /// Forward's keys.
-    pub k: View<'a>,
-    /// Forward's values.
-    pub v: View<'a>,
-    /// Forward's result.
-    pub o: View<'a>,
-    /// Forward's logarithms.
-    pub lse: View<'a>,
-    /// Forward's bias and visibility.
-    pub mask: AttentionMask<'a>,
-    /// Gradient of the queries.
-    pub dq: Option<GradMut<'a>>,
-    /// Gradient of the keys, summed over the query heads that share them.
-    pub dk: Option<GradMut<'a>>,
-    /// Gradient of the values, likewise.
-    pub dv: Option<GradMut<'a>>,
-    /// Gradient of the bias, in its shape (summed over the axes that it repeats), contiguous.
-    pub dbias: Option<GradMut<'a>>,
+io_struct! {
+    /// Operands of [`AttentionOps::attention_bwd`]; strides as in [`AttentionIo`].
+    #[derive(Debug)]
+    pub struct AttentionBwd<'a> {
+        /// Upstream gradient, O's shape.
+        pub dout: View<'a>,
+        /// Forward's queries.
+        pub q: View<'a>,
+        /// Forward's keys.
+        pub k: View<'a>,
+        /// Forward's values.
+        pub v: View<'a>,
+        /// Forward's result.
+        pub o: View<'a>,
+        /// Forward's logarithms.
+        pub lse: View<'a>,
+        /// Forward's bias and visibility.
+        pub mask: AttentionMask<'a> = AttentionMask::new(),
+        /// Gradient of the queries.
+        pub dq: Option<GradMut<'a>>,
+        /// Gradient of the keys, summed over the query heads that share them.
+        pub dk: Option<GradMut<'a>>,
+        /// Gradient of the values, likewise.
+        pub dv: Option<GradMut<'a>>,
+        /// Gradient of the bias, in its shape (summed over the axes that it repeats), contiguous.
+        pub dbias: Option<GradMut<'a>>,
+    }
 }
 
 op_family! {

@@ -7,6 +7,7 @@ use crate::ops::check;
 
 /// Which elements of a head form a pair that is rotated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum RopeLayout {
     /// i and i + R/2 (GPT-NeoX, Llama in its Hugging Face form).
     #[default]

@@ -163,138 +163,136 @@ impl Default for Conv {
     }
 }
 
-/// Operands of [`ConvOps::conv`] and [`ConvOps::conv_transpose`]. All contiguous and of one floating dtype; S stands for 1 to 3 axes.
-#[derive(Debug)]
-pub struct ConvIo<'a> {
-    /// [N, Ci, S].
-    pub x: View<'a>,
-    /// [Co, Ci/groups, K]; transposed [Ci, Co/groups, K].
-    pub w: View<'a>,
-    /// Added per output channel, `[Co]`.
-    pub bias: Option<View<'a>>,
-    /// Factor of the convolution per output channel, `[Co]`: with `bias` an inference batch norm folded into it.
-    pub scale: Option<View<'a>>,
-    /// Added before the activation, y's shape.
-    pub residual: Option<View<'a>>,
-    /// [N, Co, S'].
-    pub y: ViewMut<'a>,
-    /// Second output: the value before the activation, y's shape.
-    pub z: Option<ViewMut<'a>>,
-}
-
-impl<'a> ConvIo<'a> {
-    /// Only the convolution.
-    pub fn new(x: View<'a>, w: View<'a>, y: ViewMut<'a>) -> Self {
-        ConvIo { x, w, bias: None, scale: None, residual: None, y, z: None }
+io_struct! {
+    /// Operands of [`ConvOps::conv`] and [`ConvOps::conv_transpose`]. All contiguous and of one floating dtype; S stands for 1 to 3 axes.
+    #[derive(Debug)]
+    pub struct ConvIo<'a> {
+        /// [N, Ci, S].
+        pub x: View<'a>,
+        /// [Co, Ci/groups, K]; transposed [Ci, Co/groups, K].
+        pub w: View<'a>,
+        /// Added per output channel, `[Co]`.
+        pub bias: Option<View<'a>>,
+        /// Factor of the convolution per output channel, `[Co]`: with `bias` an inference batch norm folded into it.
+        pub scale: Option<View<'a>>,
+        /// Added before the activation, y's shape.
+        pub residual: Option<View<'a>>,
+        /// [N, Co, S'].
+        pub y: ViewMut<'a>,
+        /// Second output: the value before the activation, y's shape.
+        pub z: Option<ViewMut<'a>>,
     }
 }
 
-/// Operands of [`ConvOps::conv_bwd`] and [`ConvOps::conv_transpose_bwd`].
-#[derive(Debug)]
-pub struct ConvBwd<'a> {
-    /// Upstream gradient, the forward output's shape.
-    pub dy: View<'a>,
-    /// The forward's input; needed for `dw`.
-    pub x: Option<View<'a>>,
-    /// The forward's weight; needed for `dx`.
-    pub w: Option<View<'a>>,
-    /// What the activation's backward reads: Y for Relu, Sigmoid and Tanh, Z for the others; `None` for Identity.
-    pub saved: Option<View<'a>>,
-    /// Gradient of x.
-    pub dx: Option<GradMut<'a>>,
-    /// Gradient of w.
-    pub dw: Option<GradMut<'a>>,
-    /// Gradient of the bias.
-    pub dbias: Option<GradMut<'a>>,
-    /// Gradient of the residual.
-    pub dresidual: Option<GradMut<'a>>,
-}
-
-impl<'a> ConvBwd<'a> {
-    /// No gradients yet.
-    pub fn new(dy: View<'a>) -> Self {
-        ConvBwd { dy, x: None, w: None, saved: None, dx: None, dw: None, dbias: None, dresidual: None }
+io_struct! {
+    /// Operands of [`ConvOps::conv_bwd`] and [`ConvOps::conv_transpose_bwd`].
+    #[derive(Debug)]
+    pub struct ConvBwd<'a> {
+        /// Upstream gradient, the forward output's shape.
+        pub dy: View<'a>,
+        /// The forward's input; needed for `dw`.
+        pub x: Option<View<'a>>,
+        /// The forward's weight; needed for `dx`.
+        pub w: Option<View<'a>>,
+        /// What the activation's backward reads: Y for Relu, Sigmoid and Tanh, Z for the others; `None` for Identity.
+        pub saved: Option<View<'a>>,
+        /// Gradient of x.
+        pub dx: Option<GradMut<'a>>,
+        /// Gradient of w.
+        pub dw: Option<GradMut<'a>>,
+        /// Gradient of the bias.
+        pub dbias: Option<GradMut<'a>>,
+        /// Gradient of the residual.
+        pub dresidual: Option<GradMut<'a>>,
     }
 }
 
-/// Operands of [`ConvOps::causal_conv1d`]. All contiguous and of one floating dtype.
-#[derive(Debug)]
-pub struct CausalConvIo<'a> {
-    /// [N, C, L].
-    pub x: View<'a>,
-    /// [C, K].
-    pub w: View<'a>,
-    /// `[C]`.
-    pub bias: Option<View<'a>>,
-    /// The K-1 inputs before x, [N, C, K-1]; zeros without.
-    pub state: Option<View<'a>>,
-    /// [N, C, L].
-    pub y: ViewMut<'a>,
-    /// The last K-1 inputs, for the next call; may be `state` itself.
-    pub new_state: Option<ViewMut<'a>>,
+io_struct! {
+    /// Operands of [`ConvOps::causal_conv1d`]. All contiguous and of one floating dtype.
+    #[derive(Debug)]
+    pub struct CausalConvIo<'a> {
+        /// [N, C, L].
+        pub x: View<'a>,
+        /// [C, K].
+        pub w: View<'a>,
+        /// `[C]`.
+        pub bias: Option<View<'a>>,
+        /// The K-1 inputs before x, [N, C, K-1]; zeros without.
+        pub state: Option<View<'a>>,
+        /// [N, C, L].
+        pub y: ViewMut<'a>,
+        /// The last K-1 inputs, for the next call; may be `state` itself.
+        pub new_state: Option<ViewMut<'a>>,
+    }
 }
 
-/// Operands of [`ConvOps::causal_conv1d_bwd`].
-#[derive(Debug)]
-pub struct CausalConvBwd<'a> {
-    /// Upstream gradient [N, C, L].
-    pub dy: View<'a>,
-    /// The forward's input.
-    pub x: View<'a>,
-    /// The forward's weight.
-    pub w: View<'a>,
-    /// The forward's bias (read where the activation needs it).
-    pub bias: Option<View<'a>>,
-    /// The forward's state.
-    pub state: Option<View<'a>>,
-    /// Gradient of x.
-    pub dx: Option<GradMut<'a>>,
-    /// Gradient of w.
-    pub dw: Option<GradMut<'a>>,
-    /// Gradient of the bias.
-    pub dbias: Option<GradMut<'a>>,
+io_struct! {
+    /// Operands of [`ConvOps::causal_conv1d_bwd`].
+    #[derive(Debug)]
+    pub struct CausalConvBwd<'a> {
+        /// Upstream gradient [N, C, L].
+        pub dy: View<'a>,
+        /// The forward's input.
+        pub x: View<'a>,
+        /// The forward's weight.
+        pub w: View<'a>,
+        /// The forward's bias (read where the activation needs it).
+        pub bias: Option<View<'a>>,
+        /// The forward's state.
+        pub state: Option<View<'a>>,
+        /// Gradient of x.
+        pub dx: Option<GradMut<'a>>,
+        /// Gradient of w.
+        pub dw: Option<GradMut<'a>>,
+        /// Gradient of the bias.
+        pub dbias: Option<GradMut<'a>>,
+    }
 }
 
-/// Operands of [`ConvOps::deform_conv`]. All contiguous and of one floating dtype. D deformation groups: channels of x that share offsets.
-#[derive(Debug)]
-pub struct DeformConvIo<'a> {
-    /// [N, Ci, H, W].
-    pub x: View<'a>,
-    /// [Co, Ci/groups, kH, kW].
-    pub w: View<'a>,
-    /// [N, D * kH * kW * 2, Ho, Wo]: for each tap the displacement along H, then along W, in elements of x.
-    pub offset: View<'a>,
-    /// [N, D * kH * kW, Ho, Wo]: factor of each tap; 1 without (version 1).
-    pub mask: Option<View<'a>>,
-    /// `[Co]`.
-    pub bias: Option<View<'a>>,
-    /// [N, Co, Ho, Wo].
-    pub y: ViewMut<'a>,
+io_struct! {
+    /// Operands of [`ConvOps::deform_conv`]. All contiguous and of one floating dtype. D deformation groups: channels of x that share offsets.
+    #[derive(Debug)]
+    pub struct DeformConvIo<'a> {
+        /// [N, Ci, H, W].
+        pub x: View<'a>,
+        /// [Co, Ci/groups, kH, kW].
+        pub w: View<'a>,
+        /// [N, D * kH * kW * 2, Ho, Wo]: for each tap the displacement along H, then along W, in elements of x.
+        pub offset: View<'a>,
+        /// [N, D * kH * kW, Ho, Wo]: factor of each tap; 1 without (version 1).
+        pub mask: Option<View<'a>>,
+        /// `[Co]`.
+        pub bias: Option<View<'a>>,
+        /// [N, Co, Ho, Wo].
+        pub y: ViewMut<'a>,
+    }
 }
 
-/// Operands of [`ConvOps::deform_conv_bwd`].
-#[derive(Debug)]
-pub struct DeformConvBwd<'a> {
-    /// Upstream gradient [N, Co, Ho, Wo].
-    pub dy: View<'a>,
-    /// The forward's input.
-    pub x: View<'a>,
-    /// The forward's weight.
-    pub w: View<'a>,
-    /// The forward's offsets.
-    pub offset: View<'a>,
-    /// The forward's mask.
-    pub mask: Option<View<'a>>,
-    /// Gradient of x.
-    pub dx: Option<GradMut<'a>>,
-    /// Gradient of w.
-    pub dw: Option<GradMut<'a>>,
-    /// Gradient of the offsets.
-    pub doffset: Option<GradMut<'a>>,
-    /// Gradient of the mask, which has to be given.
-    pub dmask: Option<GradMut<'a>>,
-    /// Gradient of the bias.
-    pub dbias: Option<GradMut<'a>>,
+io_struct! {
+    /// Operands of [`ConvOps::deform_conv_bwd`].
+    #[derive(Debug)]
+    pub struct DeformConvBwd<'a> {
+        /// Upstream gradient [N, Co, Ho, Wo].
+        pub dy: View<'a>,
+        /// The forward's input.
+        pub x: View<'a>,
+        /// The forward's weight.
+        pub w: View<'a>,
+        /// The forward's offsets.
+        pub offset: View<'a>,
+        /// The forward's mask.
+        pub mask: Option<View<'a>>,
+        /// Gradient of x.
+        pub dx: Option<GradMut<'a>>,
+        /// Gradient of w.
+        pub dw: Option<GradMut<'a>>,
+        /// Gradient of the offsets.
+        pub doffset: Option<GradMut<'a>>,
+        /// Gradient of the mask, which has to be given.
+        pub dmask: Option<GradMut<'a>>,
+        /// Gradient of the bias.
+        pub dbias: Option<GradMut<'a>>,
+    }
 }
 
 op_family! {
@@ -324,7 +322,7 @@ op_family! {
 
 /// A checked convolution. Spatial axes are depth, height, width; missing leading ones have size 1. For a transposed convolution it describes
 /// the convolution whose adjoint it is: `input` is then the larger map, the transposed convolution's output.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct ConvShape {
     pub(crate) n: usize,
     pub(crate) groups: usize,

@@ -57,12 +57,12 @@ op_family! {
         /// # Safety
         /// `stream` is a live in-order stream of this device and context, and outlives the handle, its clones and their buffers.
         [unsafe] fn adopt_stream(&self, stream: RawStream) -> Result<Arc<dyn IGpuBackend>>;
-        /// Chooses the variant (a name that [`CoreOps::explain`](super::CoreOps::explain) lists) that serves `op` from now on, for all handles of
-        /// the device; `None` returns to the best one. An operation whose pinned variant does not apply to a problem refuses it with
+        /// Chooses the variant (a name that [`CoreOps::explain`](super::CoreOps::explain) lists) that serves `op` from now on, on this handle, its
+        /// clones and those forked from it later; `None` returns to the best one. An operation whose pinned variant does not apply to a problem refuses it with
         /// `Unsupported` and the reason. Errors: `Config` for an unknown operation or variant.
         fn pin_variant(&self, op: &str, variant: Option<&str>) -> Result<()>;
         /// Which variants ran for the problems at hand, and why not the others: runs `calls`, which calls operations of this device, and returns
-        /// the choices that were made meanwhile among several variants, in order (those of other threads on the same device included).
+        /// the choices that were made meanwhile among several variants, in order (those of other threads on this handle included).
         /// [`CoreOps::explain`](super::CoreOps::explain) answers for a typical problem. Errors: those of `calls`.
         fn explain_calls(&self, calls: &mut dyn FnMut() -> Result<()>) -> Result<Vec<Choice>>;
     }

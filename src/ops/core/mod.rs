@@ -14,6 +14,7 @@ use crate::error::Result;
 
 /// Bytes held by a handle's memory pool.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MemoryStats {
     /// Bytes in live buffers (after rounding to size classes).
     pub in_use: usize,
@@ -25,6 +26,7 @@ pub struct MemoryStats {
 
 /// What a device has been asked to do since it was opened. All handles of a device share one set.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Counters {
     /// Kernels launched (CPU backend: operations run).
     pub launches: u64,
@@ -64,17 +66,29 @@ impl Event {
     }
 }
 
-/// Which implementation serves an operation, and why not the others.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Choice {
-    /// The operation.
-    pub op: &'static str,
-    /// The variant that would run.
-    pub chosen: String,
-    /// The file (or vendor library) that it comes from.
-    pub source: String,
-    /// The other variants, each with the reason why it does not run.
-    pub rejected: Vec<(String, String)>,
+io_struct! {
+    /// Which implementation serves an operation, and why not the others.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Choice {
+        /// The operation.
+        pub op: &'static str,
+        /// The variant that would run.
+        pub chosen: String,
+        /// The file (or vendor library) that it comes from.
+        pub source: String,
+        /// The other variants, each with the reason why it does not run.
+        pub rejected: Vec<(String, String)> = Vec::new(),
+    }
+}
+
+impl Choice {
+    /// Why a variant that takes the problem does not run.
+    pub(crate) const PREFERRED: &'static str = "another variant is preferred";
+
+    /// The other variants that take the problem too, and run it where they are pinned.
+    pub fn alternatives(&self) -> impl Iterator<Item = &str> {
+        self.rejected.iter().filter(|(_, why)| why == Self::PREFERRED).map(|(name, _)| name.as_str())
+    }
 }
 
 /// An argument of a user's kernel.

@@ -6,54 +6,58 @@ use crate::ops::check;
 use crate::ops::graph::*;
 use crate::ops::graph::check::{Checker, Inputs, stat_dtype};
 
-/// Operands of [`GraphOps::gat`].
-#[derive(Debug)]
-pub struct Gat<'a> {
-    /// `[E]`.
-    pub src: View<'a>,
-    /// `[E]`.
-    pub dst: View<'a>,
-    /// The edges by `dst`.
-    pub by_dst: Option<EdgeGroups<'a>>,
-    /// `[U, H, F]`.
-    pub x: View<'a>,
-    /// `[U, H]`.
-    pub score_src: View<'a>,
-    /// `[V, H]`.
-    pub score_dst: View<'a>,
-    /// `[V, H, F]`.
-    pub y: ViewMut<'a>,
-    /// `[V, H]`, f32 (f64 for f64 data): logarithm of the sum of exponentials, for backward.
-    pub lse: Option<ViewMut<'a>>,
+io_struct! {
+    /// Operands of [`GraphOps::gat`].
+    #[derive(Debug)]
+    pub struct Gat<'a> {
+        /// `[E]`.
+        pub src: View<'a>,
+        /// `[E]`.
+        pub dst: View<'a>,
+        /// The edges by `dst`.
+        pub by_dst: Option<EdgeGroups<'a>>,
+        /// `[U, H, F]`.
+        pub x: View<'a>,
+        /// `[U, H]`.
+        pub score_src: View<'a>,
+        /// `[V, H]`.
+        pub score_dst: View<'a>,
+        /// `[V, H, F]`.
+        pub y: ViewMut<'a>,
+        /// `[V, H]`, f32 (f64 for f64 data): logarithm of the sum of exponentials, for backward.
+        pub lse: Option<ViewMut<'a>>,
+    }
 }
 
-/// Operands of [`GraphOps::gat_bwd`].
-#[derive(Debug)]
-pub struct GatBwd<'a> {
-    /// Upstream gradient `[V, H, F]`.
-    pub dy: View<'a>,
-    /// Forward's.
-    pub src: View<'a>,
-    /// Forward's.
-    pub dst: View<'a>,
-    /// The edges by `src`.
-    pub by_src: Option<EdgeGroups<'a>>,
-    /// The edges by `dst`.
-    pub by_dst: Option<EdgeGroups<'a>>,
-    /// Forward's.
-    pub x: View<'a>,
-    /// Forward's.
-    pub score_src: View<'a>,
-    /// Forward's.
-    pub score_dst: View<'a>,
-    /// Saved by forward.
-    pub lse: View<'a>,
-    /// Gradient of x.
-    pub dx: Option<GradMut<'a>>,
-    /// Gradient of `score_src`.
-    pub dscore_src: Option<GradMut<'a>>,
-    /// Gradient of `score_dst`.
-    pub dscore_dst: Option<GradMut<'a>>,
+io_struct! {
+    /// Operands of [`GraphOps::gat_bwd`].
+    #[derive(Debug)]
+    pub struct GatBwd<'a> {
+        /// Upstream gradient `[V, H, F]`.
+        pub dy: View<'a>,
+        /// Forward's.
+        pub src: View<'a>,
+        /// Forward's.
+        pub dst: View<'a>,
+        /// The edges by `src`.
+        pub by_src: Option<EdgeGroups<'a>>,
+        /// The edges by `dst`.
+        pub by_dst: Option<EdgeGroups<'a>>,
+        /// Forward's.
+        pub x: View<'a>,
+        /// Forward's.
+        pub score_src: View<'a>,
+        /// Forward's.
+        pub score_dst: View<'a>,
+        /// Saved by forward.
+        pub lse: View<'a>,
+        /// Gradient of x.
+        pub dx: Option<GradMut<'a>>,
+        /// Gradient of `score_src`.
+        pub dscore_src: Option<GradMut<'a>>,
+        /// Gradient of `score_dst`.
+        pub dscore_dst: Option<GradMut<'a>>,
+    }
 }
 
 op_family! {

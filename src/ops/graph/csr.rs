@@ -6,6 +6,7 @@ use crate::ops::graph::*;
 
 /// What [`GraphOps::csr`] makes of its input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Csr {
     /// Edges by row: a stable counting sort, so columns keep their order within a row.
     FromCoo,
@@ -15,29 +16,24 @@ pub enum Csr {
     Sort,
 }
 
-/// Operands of [`GraphOps::csr`]. All index lists share a dtype.
-#[derive(Debug)]
-pub struct CsrIo<'a> {
-    /// `FromCoo`: the row of each edge `[E]`. Otherwise rowptr `[rows + 1]`.
-    pub rows: View<'a>,
-    /// Column of each edge `[E]`; `FromCoo` can do without.
-    pub col: Option<View<'a>>,
-    /// Value of each edge `[E]`.
-    pub values: Option<View<'a>>,
-    /// `[output rows + 1]`: its length says how many rows there are. Not for `Sort`.
-    pub rowptr: Option<ViewMut<'a>>,
-    /// `[E]`.
-    pub out_col: Option<ViewMut<'a>>,
-    /// `[E]`: input position of each output entry.
-    pub perm: Option<ViewMut<'a>>,
-    /// `[E]`.
-    pub out_values: Option<ViewMut<'a>>,
-}
-
-impl<'a> CsrIo<'a> {
-    /// Without columns, values and outputs.
-    pub fn new(rows: View<'a>) -> Self {
-        CsrIo { rows, col: None, values: None, rowptr: None, out_col: None, perm: None, out_values: None }
+io_struct! {
+    /// Operands of [`GraphOps::csr`]. All index lists share a dtype.
+    #[derive(Debug)]
+    pub struct CsrIo<'a> {
+        /// `FromCoo`: the row of each edge `[E]`. Otherwise rowptr `[rows + 1]`.
+        pub rows: View<'a>,
+        /// Column of each edge `[E]`; `FromCoo` can do without.
+        pub col: Option<View<'a>>,
+        /// Value of each edge `[E]`.
+        pub values: Option<View<'a>>,
+        /// `[output rows + 1]`: its length says how many rows there are. Not for `Sort`.
+        pub rowptr: Option<ViewMut<'a>>,
+        /// `[E]`.
+        pub out_col: Option<ViewMut<'a>>,
+        /// `[E]`: input position of each output entry.
+        pub perm: Option<ViewMut<'a>>,
+        /// `[E]`.
+        pub out_values: Option<ViewMut<'a>>,
     }
 }
 

@@ -12,82 +12,69 @@ use crate::buffer::{GradMut, View, ViewMut};
 use crate::error::Result;
 use crate::ops::activation::Activation;
 
-/// Edges grouped by one of their ends: what [`GraphOps::csr`] makes. Built once per graph and handed to every call, it saves the sorting that
-/// an operation on a bare list of edges has to do each time. Index lists are contiguous and share a dtype, i32 or i64.
-#[derive(Debug, Clone, Copy)]
-#[non_exhaustive]
-pub struct EdgeGroups<'a> {
-    /// `[nodes + 1]`: node v has the entries `rowptr[v] .. rowptr[v + 1]`.
-    pub rowptr: View<'a>,
-    /// `[E]`: the edges' other ends in the order of the entries. Taken from the list of ends where it is absent.
-    pub col: Option<View<'a>>,
-    /// `[E]`: the edges' numbers in the order of the entries. Without it the edges are in order already.
-    pub perm: Option<View<'a>>,
-}
-
-impl<'a> EdgeGroups<'a> {
-    /// Edges that lie in the order of their groups.
-    pub fn new(rowptr: View<'a>) -> Self {
-        EdgeGroups { rowptr, col: None, perm: None }
-    }
-
-    /// Sets the other ends.
-    pub fn col(mut self, col: View<'a>) -> Self {
-        self.col = Some(col);
-        self
-    }
-
-    /// Sets the edges' numbers.
-    pub fn perm(mut self, perm: View<'a>) -> Self {
-        self.perm = Some(perm);
-        self
+io_struct! {
+    /// Edges grouped by one of their ends: what [`GraphOps::csr`] makes. Built once per graph and handed to every call, it saves the sorting that
+    /// an operation on a bare list of edges has to do each time. Index lists are contiguous and share a dtype, i32 or i64.
+    #[derive(Debug, Clone, Copy)]
+    pub struct EdgeGroups<'a> {
+        /// `[nodes + 1]`: node v has the entries `rowptr[v] .. rowptr[v + 1]`.
+        pub rowptr: View<'a>,
+        /// `[E]`: the edges' other ends in the order of the entries. Taken from the list of ends where it is absent.
+        pub col: Option<View<'a>>,
+        /// `[E]`: the edges' numbers in the order of the entries. Without it the edges are in order already.
+        pub perm: Option<View<'a>>,
     }
 }
 
-/// Operands of [`GraphOps::spmm`].
-#[derive(Debug)]
-pub struct Spmm<'a> {
-    /// `[M + 1]`.
-    pub rowptr: View<'a>,
-    /// `[nnz]`; repeated entries add up, any order.
-    pub col: View<'a>,
-    /// `[nnz]`, or `[nnz, H]` for X `[K, H, F]`, or further leading axes of X's rows; absent means 1.
-    pub values: Option<View<'a>>,
-    /// `[K, ..]`.
-    pub x: View<'a>,
-    /// `[F]`: along the last axis.
-    pub bias: Option<View<'a>>,
-    /// Applied last; those of [`Gemm::act`](crate::ops::gemm::Gemm::act).
-    pub act: Activation,
-    /// `[M, ..]`.
-    pub y: ViewMut<'a>,
+io_struct! {
+    /// Operands of [`GraphOps::spmm`].
+    #[derive(Debug)]
+    pub struct Spmm<'a> {
+        /// `[M + 1]`.
+        pub rowptr: View<'a>,
+        /// `[nnz]`; repeated entries add up, any order.
+        pub col: View<'a>,
+        /// `[nnz]`, or `[nnz, H]` for X `[K, H, F]`, or further leading axes of X's rows; absent means 1.
+        pub values: Option<View<'a>>,
+        /// `[K, ..]`.
+        pub x: View<'a>,
+        /// `[F]`: along the last axis.
+        pub bias: Option<View<'a>>,
+        /// Applied last; those of [`Gemm::act`](crate::ops::gemm::Gemm::act).
+        pub act: Activation = Activation::Identity,
+        /// `[M, ..]`.
+        pub y: ViewMut<'a>,
+    }
 }
 
-/// Operands of [`GraphOps::spmm_bwd`]. `dy` is the gradient before the activation.
-#[derive(Debug)]
-pub struct SpmmBwd<'a> {
-    /// Upstream gradient `[M, ..]`.
-    pub dy: View<'a>,
-    /// Forward's.
-    pub rowptr: View<'a>,
-    /// Forward's.
-    pub col: View<'a>,
-    /// Forward's.
-    pub values: Option<View<'a>>,
-    /// Forward's.
-    pub x: View<'a>,
-    /// The transpose, with `col` and `perm`; sorted for this call where it is absent.
-    pub transpose: Option<EdgeGroups<'a>>,
-    /// Gradient of X.
-    pub dx: Option<GradMut<'a>>,
-    /// Gradient of the values.
-    pub dvalues: Option<GradMut<'a>>,
-    /// Gradient of the bias `[F]`.
-    pub dbias: Option<GradMut<'a>>,
+io_struct! {
+    /// Operands of [`GraphOps::spmm_bwd`]. `dy` is the gradient before the activation.
+    #[derive(Debug)]
+    pub struct SpmmBwd<'a> {
+        /// Upstream gradient `[M, ..]`.
+        pub dy: View<'a>,
+        /// Forward's.
+        pub rowptr: View<'a>,
+        /// Forward's.
+        pub col: View<'a>,
+        /// Forward's.
+        pub values: Option<View<'a>>,
+        /// Forward's.
+        pub x: View<'a>,
+        /// The transpose, with `col` and `perm`; sorted for this call where it is absent.
+        pub transpose: Option<EdgeGroups<'a>>,
+        /// Gradient of X.
+        pub dx: Option<GradMut<'a>>,
+        /// Gradient of the values.
+        pub dvalues: Option<GradMut<'a>>,
+        /// Gradient of the bias `[F]`.
+        pub dbias: Option<GradMut<'a>>,
+    }
 }
 
 /// What an edge from u to v with feature e sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Message {
     /// x_u
     CopyU,
@@ -109,6 +96,7 @@ pub enum Message {
 
 /// How the messages into a node are combined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum MessageReduce {
     /// Sum; 0 for a node without edges.
     Sum,
@@ -120,56 +108,61 @@ pub enum MessageReduce {
     Min,
 }
 
-/// Operands of [`GraphOps::message_passing`].
-#[derive(Debug)]
-pub struct Messages<'a> {
-    /// `[E]`: where edges come from.
-    pub src: View<'a>,
-    /// `[E]`: where they go.
-    pub dst: View<'a>,
-    /// Node features `[U, ..]`.
-    pub x: Option<View<'a>>,
-    /// Edge features `[E]` followed by leading axes of x's rows (all of them: one per feature); for `CopyE` any.
-    pub e: Option<View<'a>>,
-    /// The edges by `dst`.
-    pub by_dst: Option<EdgeGroups<'a>>,
-    /// `[V, ..]`; `[E, ..]` without x's last axis for `UDotV`. U = V for messages that use x_v.
-    pub y: ViewMut<'a>,
-    /// Max and Min: the edge of each element of y, -1 for none; the smallest of equals. Index dtype.
-    pub arg: Option<ViewMut<'a>>,
-    /// `[V]`: in-degrees. Index dtype.
-    pub degree: Option<ViewMut<'a>>,
+io_struct! {
+    /// Operands of [`GraphOps::message_passing`].
+    #[derive(Debug)]
+    pub struct Messages<'a> {
+        /// `[E]`: where edges come from.
+        pub src: View<'a>,
+        /// `[E]`: where they go.
+        pub dst: View<'a>,
+        /// Node features `[U, ..]`.
+        pub x: Option<View<'a>>,
+        /// Edge features `[E]` followed by leading axes of x's rows (all of them: one per feature); for `CopyE` any.
+        pub e: Option<View<'a>>,
+        /// The edges by `dst`.
+        pub by_dst: Option<EdgeGroups<'a>>,
+        /// `[V, ..]`; `[E, ..]` without x's last axis for `UDotV`. U = V for messages that use x_v.
+        pub y: ViewMut<'a>,
+        /// Max and Min: the edge of each element of y, -1 for none; the smallest of equals. Index dtype.
+        pub arg: Option<ViewMut<'a>>,
+        /// `[V]`: in-degrees. Index dtype.
+        pub degree: Option<ViewMut<'a>>,
+    }
 }
 
-/// Operands of [`GraphOps::message_passing_bwd`].
-#[derive(Debug)]
-pub struct MessagesBwd<'a> {
-    /// Upstream gradient, y's shape.
-    pub dy: View<'a>,
-    /// Forward's.
-    pub src: View<'a>,
-    /// Forward's.
-    pub dst: View<'a>,
-    /// Forward's; not read for `CopyU`, `UAddE`, `UAddV`, `USubV`.
-    pub x: Option<View<'a>>,
-    /// Forward's; read for `UMulE`.
-    pub e: Option<View<'a>>,
-    /// Saved by Max and Min.
-    pub arg: Option<View<'a>>,
-    /// Saved by Mean; counted again where it is absent.
-    pub degree: Option<View<'a>>,
-    /// The edges by `src`.
-    pub by_src: Option<EdgeGroups<'a>>,
-    /// The edges by `dst`.
-    pub by_dst: Option<EdgeGroups<'a>>,
-    /// Gradient of x.
-    pub dx: Option<GradMut<'a>>,
-    /// Gradient of e.
-    pub de: Option<GradMut<'a>>,
+io_struct! {
+    /// Operands of [`GraphOps::message_passing_bwd`].
+    #[derive(Debug)]
+    pub struct MessagesBwd<'a> {
+        /// Upstream gradient, y's shape.
+        pub dy: View<'a>,
+        /// Forward's.
+        pub src: View<'a>,
+        /// Forward's.
+        pub dst: View<'a>,
+        /// Forward's; not read for `CopyU`, `UAddE`, `UAddV`, `USubV`.
+        pub x: Option<View<'a>>,
+        /// Forward's; read for `UMulE`.
+        pub e: Option<View<'a>>,
+        /// Saved by Max and Min.
+        pub arg: Option<View<'a>>,
+        /// Saved by Mean; counted again where it is absent.
+        pub degree: Option<View<'a>>,
+        /// The edges by `src`.
+        pub by_src: Option<EdgeGroups<'a>>,
+        /// The edges by `dst`.
+        pub by_dst: Option<EdgeGroups<'a>>,
+        /// Gradient of x.
+        pub dx: Option<GradMut<'a>>,
+        /// Gradient of e.
+        pub de: Option<GradMut<'a>>,
+    }
 }
 
 /// What [`GraphOps::sddmm`] computes of x_src and y_dst.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum EdgeOp {
     /// Inner product over the last axis.
     Dot,
@@ -181,27 +174,29 @@ pub enum EdgeOp {
     Mul,
 }
 
-/// Operands of [`GraphOps::sddmm_bwd`].
-#[derive(Debug)]
-pub struct SddmmBwd<'a> {
-    /// Upstream gradient per edge.
-    pub dout: View<'a>,
-    /// Forward's.
-    pub src: View<'a>,
-    /// Forward's.
-    pub dst: View<'a>,
-    /// Forward's.
-    pub x: View<'a>,
-    /// Forward's.
-    pub y: View<'a>,
-    /// The edges by `src`.
-    pub by_src: Option<EdgeGroups<'a>>,
-    /// The edges by `dst`.
-    pub by_dst: Option<EdgeGroups<'a>>,
-    /// Gradient of x.
-    pub dx: Option<GradMut<'a>>,
-    /// Gradient of y.
-    pub dy: Option<GradMut<'a>>,
+io_struct! {
+    /// Operands of [`GraphOps::sddmm_bwd`].
+    #[derive(Debug)]
+    pub struct SddmmBwd<'a> {
+        /// Upstream gradient per edge.
+        pub dout: View<'a>,
+        /// Forward's.
+        pub src: View<'a>,
+        /// Forward's.
+        pub dst: View<'a>,
+        /// Forward's.
+        pub x: View<'a>,
+        /// Forward's.
+        pub y: View<'a>,
+        /// The edges by `src`.
+        pub by_src: Option<EdgeGroups<'a>>,
+        /// The edges by `dst`.
+        pub by_dst: Option<EdgeGroups<'a>>,
+        /// Gradient of x.
+        pub dx: Option<GradMut<'a>>,
+        /// Gradient of y.
+        pub dy: Option<GradMut<'a>>,
+    }
 }
 
 /// How [`GraphOps::group_reduce`] combines the sources of a destination.
@@ -233,42 +228,46 @@ pub enum GroupReduce {
     },
 }
 
-/// Operands of [`GraphOps::group_reduce`].
-#[derive(Debug)]
-pub struct GroupIo<'a> {
-    /// `[outer, n, inner]`.
-    pub src: View<'a>,
-    /// `[n]`: the destination of each source.
-    pub index: View<'a>,
-    /// The sources by destination; `col` is not used.
-    pub groups: Option<EdgeGroups<'a>>,
-    /// `[outer, R, inner]`; only `Sum` may accumulate.
-    pub y: GradMut<'a>,
-    /// Max and Min: position of the source along n, -1 for none, the smallest of equals. y's shape, the index's dtype.
-    pub arg: Option<ViewMut<'a>>,
-    /// `[R]`, i32: number of sources.
-    pub counts: Option<ViewMut<'a>>,
+io_struct! {
+    /// Operands of [`GraphOps::group_reduce`].
+    #[derive(Debug)]
+    pub struct GroupIo<'a> {
+        /// `[outer, n, inner]`.
+        pub src: View<'a>,
+        /// `[n]`: the destination of each source.
+        pub index: View<'a>,
+        /// The sources by destination; `col` is not used.
+        pub groups: Option<EdgeGroups<'a>>,
+        /// `[outer, R, inner]`; only `Sum` may accumulate.
+        pub y: GradMut<'a>,
+        /// Max and Min: position of the source along n, -1 for none, the smallest of equals. y's shape, the index's dtype.
+        pub arg: Option<ViewMut<'a>>,
+        /// `[R]`, i32: number of sources.
+        pub counts: Option<ViewMut<'a>>,
+    }
 }
 
-/// Operands of [`GraphOps::group_reduce_bwd`].
-#[derive(Debug)]
-pub struct GroupBwd<'a> {
-    /// Upstream gradient `[outer, R, inner]`.
-    pub dy: View<'a>,
-    /// Forward's. Max and Min do without; with it they gather.
-    pub index: Option<View<'a>>,
-    /// Forward's; for `Prod` and `Std`.
-    pub src: Option<View<'a>>,
-    /// Forward's result; for `Std`.
-    pub y: Option<View<'a>>,
-    /// Saved by Max and Min.
-    pub arg: Option<View<'a>>,
-    /// Saved by Mean.
-    pub counts: Option<View<'a>>,
-    /// The sources by destination; `Prod` and `Std` need them (without, they sort), the others read less memory with them.
-    pub groups: Option<EdgeGroups<'a>>,
-    /// Gradient of src `[outer, n, inner]`.
-    pub dsrc: GradMut<'a>,
+io_struct! {
+    /// Operands of [`GraphOps::group_reduce_bwd`].
+    #[derive(Debug)]
+    pub struct GroupBwd<'a> {
+        /// Upstream gradient `[outer, R, inner]`.
+        pub dy: View<'a>,
+        /// Forward's. Max and Min do without; with it they gather.
+        pub index: Option<View<'a>>,
+        /// Forward's; for `Prod` and `Std`.
+        pub src: Option<View<'a>>,
+        /// Forward's result; for `Std`.
+        pub y: Option<View<'a>>,
+        /// Saved by Max and Min.
+        pub arg: Option<View<'a>>,
+        /// Saved by Mean.
+        pub counts: Option<View<'a>>,
+        /// The sources by destination; `Prod` and `Std` need them (without, they sort), the others read less memory with them.
+        pub groups: Option<EdgeGroups<'a>>,
+        /// Gradient of src `[outer, n, inner]`.
+        pub dsrc: GradMut<'a>,
+    }
 }
 
 op_family! {

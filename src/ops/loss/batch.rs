@@ -51,28 +51,32 @@ impl BatchLoss {
     }
 }
 
-/// Operands of [`BatchLossOps::batch_loss`](super::BatchLossOps::batch_loss); contiguous, floating ones of one dtype.
-#[derive(Debug)]
-pub struct BatchLossFwd<'a> {
-    /// Operands in the order of the variant.
-    pub x: [Option<View<'a>>; 3],
-    /// Labels or class ids, i32 or i64.
-    pub ids: Option<View<'a>>,
-    /// One element of the accumulator's dtype.
-    pub loss: ViewMut<'a>,
+io_struct! {
+    /// Operands of [`BatchLossOps::batch_loss`](super::BatchLossOps::batch_loss); contiguous, floating ones of one dtype.
+    #[derive(Debug)]
+    pub struct BatchLossFwd<'a> {
+        /// Operands in the order of the variant.
+        pub x: [Option<View<'a>>; 3],
+        /// Labels or class ids, i32 or i64.
+        pub ids: Option<View<'a>>,
+        /// One element of the accumulator's dtype.
+        pub loss: ViewMut<'a>,
+    }
 }
 
-/// Operands of [`BatchLossOps::batch_loss_bwd`](super::BatchLossOps::batch_loss_bwd).
-#[derive(Debug)]
-pub struct BatchLossBwd<'a> {
-    /// Upstream gradient, one element (f32 or the operands' dtype).
-    pub gy: View<'a>,
-    /// As in the forward.
-    pub x: [Option<View<'a>>; 3],
-    /// As in the forward.
-    pub ids: Option<View<'a>>,
-    /// Gradients of the operands, in their places.
-    pub dx: [Option<GradMut<'a>>; 3],
+io_struct! {
+    /// Operands of [`BatchLossOps::batch_loss_bwd`](super::BatchLossOps::batch_loss_bwd).
+    #[derive(Debug)]
+    pub struct BatchLossBwd<'a> {
+        /// Upstream gradient, one element (f32 or the operands' dtype).
+        pub gy: View<'a>,
+        /// As in the forward.
+        pub x: [Option<View<'a>>; 3],
+        /// As in the forward.
+        pub ids: Option<View<'a>>,
+        /// Gradients of the operands, in their places.
+        pub dx: [Option<GradMut<'a>>; 3] = [const { None }; 3],
+    }
 }
 
 op_family! {

@@ -138,49 +138,55 @@ impl Loss {
     }
 }
 
-/// One term of [`LossOps::loss_list`].
-#[derive(Debug, Clone, Copy)]
-pub struct LossTerm<'a> {
-    /// Prediction, of any shape.
-    pub p: View<'a>,
-    /// Target of p's shape; may be absent for [`Loss::Square`].
-    pub t: Option<View<'a>>,
-    /// Factor of this term's mean.
-    pub weight: f64,
+io_struct! {
+    /// One term of [`LossOps::loss_list`].
+    #[derive(Debug, Clone, Copy)]
+    pub struct LossTerm<'a> {
+        /// Prediction, of any shape.
+        pub p: View<'a>,
+        /// Target of p's shape; may be absent for [`Loss::Square`].
+        pub t: Option<View<'a>>,
+        /// Factor of this term's mean.
+        pub weight: f64 = 1.0,
+    }
 }
 
-/// Operands of [`LossOps::loss`].
-#[derive(Debug)]
-pub struct LossFwd<'a> {
-    /// Prediction.
-    pub p: View<'a>,
-    /// Target, p's shape.
-    pub t: View<'a>,
-    /// Weight per item, p's shape and dtype.
-    pub weight: Option<View<'a>>,
-    /// Items that count (u8), p's shape.
-    pub mask: Option<View<'a>>,
-    /// f32 scalar (one element; f64 for f64 data), or p's shape and dtype for `Reduction::None`.
-    pub loss: ViewMut<'a>,
+io_struct! {
+    /// Operands of [`LossOps::loss`].
+    #[derive(Debug)]
+    pub struct LossFwd<'a> {
+        /// Prediction.
+        pub p: View<'a>,
+        /// Target, p's shape.
+        pub t: View<'a>,
+        /// Weight per item, p's shape and dtype.
+        pub weight: Option<View<'a>>,
+        /// Items that count (u8), p's shape.
+        pub mask: Option<View<'a>>,
+        /// f32 scalar (one element; f64 for f64 data), or p's shape and dtype for `Reduction::None`.
+        pub loss: ViewMut<'a>,
+    }
 }
 
-/// Operands of [`LossOps::loss_bwd`].
-#[derive(Debug)]
-pub struct LossBwd<'a> {
-    /// Upstream gradient: one element (f32, or p's dtype), or p's shape for `Reduction::None`.
-    pub gy: View<'a>,
-    /// Prediction.
-    pub p: View<'a>,
-    /// Target.
-    pub t: View<'a>,
-    /// As in the forward.
-    pub weight: Option<View<'a>>,
-    /// As in the forward.
-    pub mask: Option<View<'a>>,
-    /// Gradient of the prediction.
-    pub dp: Option<GradMut<'a>>,
-    /// Gradient of the target, for losses of p - t ([`Loss::is_symmetric`]).
-    pub dt: Option<GradMut<'a>>,
+io_struct! {
+    /// Operands of [`LossOps::loss_bwd`].
+    #[derive(Debug)]
+    pub struct LossBwd<'a> {
+        /// Upstream gradient: one element (f32, or p's dtype), or p's shape for `Reduction::None`.
+        pub gy: View<'a>,
+        /// Prediction.
+        pub p: View<'a>,
+        /// Target.
+        pub t: View<'a>,
+        /// As in the forward.
+        pub weight: Option<View<'a>>,
+        /// As in the forward.
+        pub mask: Option<View<'a>>,
+        /// Gradient of the prediction.
+        pub dp: Option<GradMut<'a>>,
+        /// Gradient of the target, for losses of p - t ([`Loss::is_symmetric`]).
+        pub dt: Option<GradMut<'a>>,
+    }
 }
 
 /// Cross entropy of logits, `F.cross_entropy`.
@@ -226,40 +232,44 @@ impl Default for CrossEntropy {
     }
 }
 
-/// Operands of [`LossOps::cross_entropy`].
-#[derive(Debug)]
-pub struct CrossEntropyFwd<'a> {
-    /// Logits [N, C, S...] (or [N, C]), contiguous.
-    pub x: View<'a>,
-    /// Class ids [N, S...] (i32, i64), or probabilities of x's shape and dtype.
-    pub target: View<'a>,
-    /// Weight per class `[C]`, x's dtype.
-    pub weight: Option<View<'a>>,
-    /// f32 scalar, or [N, S...] in x's dtype for `Reduction::None`.
-    pub loss: ViewMut<'a>,
-    /// Saved for the backward: ln sum e^x, f32 [N, S...].
-    pub lse: Option<ViewMut<'a>>,
-    /// Saved for the backward of `Mean`: the denominator, one f32.
-    pub den: Option<ViewMut<'a>>,
+io_struct! {
+    /// Operands of [`LossOps::cross_entropy`].
+    #[derive(Debug)]
+    pub struct CrossEntropyFwd<'a> {
+        /// Logits [N, C, S...] (or [N, C]), contiguous.
+        pub x: View<'a>,
+        /// Class ids [N, S...] (i32, i64), or probabilities of x's shape and dtype.
+        pub target: View<'a>,
+        /// Weight per class `[C]`, x's dtype.
+        pub weight: Option<View<'a>>,
+        /// f32 scalar, or [N, S...] in x's dtype for `Reduction::None`.
+        pub loss: ViewMut<'a>,
+        /// Saved for the backward: ln sum e^x, f32 [N, S...].
+        pub lse: Option<ViewMut<'a>>,
+        /// Saved for the backward of `Mean`: the denominator, one f32.
+        pub den: Option<ViewMut<'a>>,
+    }
 }
 
-/// Operands of [`LossOps::cross_entropy_bwd`].
-#[derive(Debug)]
-pub struct CrossEntropyBwd<'a> {
-    /// Upstream gradient: one element (f32 or x's dtype), or [N, S...] for `Reduction::None`.
-    pub gy: View<'a>,
-    /// Forward's logits.
-    pub x: View<'a>,
-    /// Forward's target.
-    pub target: View<'a>,
-    /// Forward's weight.
-    pub weight: Option<View<'a>>,
-    /// Saved by the forward.
-    pub lse: View<'a>,
-    /// Saved by the forward; needed for `Mean`.
-    pub den: Option<View<'a>>,
-    /// Gradient of the logits.
-    pub dx: GradMut<'a>,
+io_struct! {
+    /// Operands of [`LossOps::cross_entropy_bwd`].
+    #[derive(Debug)]
+    pub struct CrossEntropyBwd<'a> {
+        /// Upstream gradient: one element (f32 or x's dtype), or [N, S...] for `Reduction::None`.
+        pub gy: View<'a>,
+        /// Forward's logits.
+        pub x: View<'a>,
+        /// Forward's target.
+        pub target: View<'a>,
+        /// Forward's weight.
+        pub weight: Option<View<'a>>,
+        /// Saved by the forward.
+        pub lse: View<'a>,
+        /// Saved by the forward; needed for `Mean`.
+        pub den: Option<View<'a>>,
+        /// Gradient of the logits.
+        pub dx: GradMut<'a>,
+    }
 }
 
 op_family! {

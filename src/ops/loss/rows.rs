@@ -8,6 +8,7 @@ use crate::ops::check;
 
 /// Boxes: which overlap measure is subtracted from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum BoxOverlap {
     /// Intersection over union.
     Iou,
@@ -21,6 +22,7 @@ pub enum BoxOverlap {
 
 /// How an adversarial loss scores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Adversary {
     /// ln(1 + e^-d) for real, ln(1 + e^d) for generated samples
     Vanilla,
@@ -434,32 +436,36 @@ impl RowLoss {
     }
 }
 
-/// Operands of [`RowLossOps::row_loss`](super::RowLossOps::row_loss); all contiguous, floating ones of one dtype.
-#[derive(Debug)]
-pub struct RowLossFwd<'a> {
-    /// Operands in the order that the variant of [`RowLoss`] lists.
-    pub x: [Option<View<'a>>; 4],
-    /// Class ids (i32, i64), for losses that have them.
-    pub ids: Option<View<'a>>,
-    /// u8 mask, for losses that have one.
-    pub mask: Option<View<'a>>,
-    /// One element of the accumulator's dtype, or one item per row in the operands' dtype for `Reduction::None`.
-    pub loss: ViewMut<'a>,
+io_struct! {
+    /// Operands of [`RowLossOps::row_loss`](super::RowLossOps::row_loss); all contiguous, floating ones of one dtype.
+    #[derive(Debug)]
+    pub struct RowLossFwd<'a> {
+        /// Operands in the order that the variant of [`RowLoss`] lists.
+        pub x: [Option<View<'a>>; 4],
+        /// Class ids (i32, i64), for losses that have them.
+        pub ids: Option<View<'a>>,
+        /// u8 mask, for losses that have one.
+        pub mask: Option<View<'a>>,
+        /// One element of the accumulator's dtype, or one item per row in the operands' dtype for `Reduction::None`.
+        pub loss: ViewMut<'a>,
+    }
 }
 
-/// Operands of [`RowLossOps::row_loss_bwd`](super::RowLossOps::row_loss_bwd).
-#[derive(Debug)]
-pub struct RowLossBwd<'a> {
-    /// Upstream gradient: one element (f32 or the operands' dtype), or one per row for `Reduction::None`.
-    pub gy: View<'a>,
-    /// As in the forward.
-    pub x: [Option<View<'a>>; 4],
-    /// As in the forward.
-    pub ids: Option<View<'a>>,
-    /// As in the forward.
-    pub mask: Option<View<'a>>,
-    /// Gradients of the operands, in their places.
-    pub dx: [Option<GradMut<'a>>; 4],
+io_struct! {
+    /// Operands of [`RowLossOps::row_loss_bwd`](super::RowLossOps::row_loss_bwd).
+    #[derive(Debug)]
+    pub struct RowLossBwd<'a> {
+        /// Upstream gradient: one element (f32 or the operands' dtype), or one per row for `Reduction::None`.
+        pub gy: View<'a>,
+        /// As in the forward.
+        pub x: [Option<View<'a>>; 4],
+        /// As in the forward.
+        pub ids: Option<View<'a>>,
+        /// As in the forward.
+        pub mask: Option<View<'a>>,
+        /// Gradients of the operands, in their places.
+        pub dx: [Option<GradMut<'a>>; 4] = [const { None }; 4],
+    }
 }
 
 op_family! {

@@ -27,36 +27,40 @@ pub enum SeqLoss {
     },
 }
 
-/// Operands of [`SequenceLossOps::seq_loss`](super::SequenceLossOps::seq_loss).
-#[derive(Debug)]
-pub struct SeqLossFwd<'a> {
-    /// Scores, contiguous.
-    pub x: View<'a>,
-    /// Labels, i32 or i64.
-    pub targets: View<'a>,
-    /// Valid steps per sample \[B\], i32 or i64.
-    pub input_lengths: View<'a>,
-    /// Labels per sample \[B\], i32 or i64.
-    pub target_lengths: View<'a>,
-    /// One element of the accumulator's dtype, or \[B\] in x's dtype for `Reduction::None`.
-    pub loss: ViewMut<'a>,
+io_struct! {
+    /// Operands of [`SequenceLossOps::seq_loss`](super::SequenceLossOps::seq_loss).
+    #[derive(Debug)]
+    pub struct SeqLossFwd<'a> {
+        /// Scores, contiguous.
+        pub x: View<'a>,
+        /// Labels, i32 or i64.
+        pub targets: View<'a>,
+        /// Valid steps per sample \[B\], i32 or i64.
+        pub input_lengths: View<'a>,
+        /// Labels per sample \[B\], i32 or i64.
+        pub target_lengths: View<'a>,
+        /// One element of the accumulator's dtype, or \[B\] in x's dtype for `Reduction::None`.
+        pub loss: ViewMut<'a>,
+    }
 }
 
-/// Operands of [`SequenceLossOps::seq_loss_bwd`](super::SequenceLossOps::seq_loss_bwd).
-#[derive(Debug)]
-pub struct SeqLossBwd<'a> {
-    /// Upstream gradient: one element (f32 or x's dtype), or \[B\] for `Reduction::None`.
-    pub gy: View<'a>,
-    /// As in the forward.
-    pub x: View<'a>,
-    /// As in the forward.
-    pub targets: View<'a>,
-    /// As in the forward.
-    pub input_lengths: View<'a>,
-    /// As in the forward.
-    pub target_lengths: View<'a>,
-    /// Gradient of the scores.
-    pub dx: GradMut<'a>,
+io_struct! {
+    /// Operands of [`SequenceLossOps::seq_loss_bwd`](super::SequenceLossOps::seq_loss_bwd).
+    #[derive(Debug)]
+    pub struct SeqLossBwd<'a> {
+        /// Upstream gradient: one element (f32 or x's dtype), or \[B\] for `Reduction::None`.
+        pub gy: View<'a>,
+        /// As in the forward.
+        pub x: View<'a>,
+        /// As in the forward.
+        pub targets: View<'a>,
+        /// As in the forward.
+        pub input_lengths: View<'a>,
+        /// As in the forward.
+        pub target_lengths: View<'a>,
+        /// Gradient of the scores.
+        pub dx: GradMut<'a>,
+    }
 }
 
 op_family! {

@@ -45,28 +45,32 @@ impl StftResolution {
     }
 }
 
-/// Operands of [`StftLossOps::stft_loss`].
-#[derive(Debug)]
-pub struct StftLossFwd<'a> {
-    /// Predicted signals [.., T], contiguous.
-    pub p: View<'a>,
-    /// Target signals of p's shape and dtype.
-    pub t: View<'a>,
-    /// One element of the accumulator's dtype.
-    pub loss: ViewMut<'a>,
+io_struct! {
+    /// Operands of [`StftLossOps::stft_loss`].
+    #[derive(Debug)]
+    pub struct StftLossFwd<'a> {
+        /// Predicted signals [.., T], contiguous.
+        pub p: View<'a>,
+        /// Target signals of p's shape and dtype.
+        pub t: View<'a>,
+        /// One element of the accumulator's dtype.
+        pub loss: ViewMut<'a>,
+    }
 }
 
-/// Operands of [`StftLossOps::stft_loss_bwd`].
-#[derive(Debug)]
-pub struct StftLossBwd<'a> {
-    /// Upstream gradient, one element (f32 or p's dtype).
-    pub gy: View<'a>,
-    /// As in the forward.
-    pub p: View<'a>,
-    /// As in the forward.
-    pub t: View<'a>,
-    /// Gradient of the predicted signals.
-    pub dp: GradMut<'a>,
+io_struct! {
+    /// Operands of [`StftLossOps::stft_loss_bwd`].
+    #[derive(Debug)]
+    pub struct StftLossBwd<'a> {
+        /// Upstream gradient, one element (f32 or p's dtype).
+        pub gy: View<'a>,
+        /// As in the forward.
+        pub p: View<'a>,
+        /// As in the forward.
+        pub t: View<'a>,
+        /// Gradient of the predicted signals.
+        pub dp: GradMut<'a>,
+    }
 }
 
 op_family! {

@@ -7,6 +7,7 @@ use crate::ops::graph::check::{Checker, Inputs};
 /// The operator of heat diffusion.
 #[derive(Debug, Clone, Copy)]
 #[allow(clippy::large_enum_variant)] // views; a call makes one
+#[non_exhaustive]
 pub enum Heat<'a> {
     /// By its eigenvectors.
     Eigen {
@@ -24,48 +25,52 @@ pub enum Heat<'a> {
     },
 }
 
-/// Operands of [`GraphOps::diffusion_conv`].
-#[derive(Debug)]
-pub struct Diffusion<'a> {
-    /// `[V, C]` or `[B, V, C]`.
-    pub x: View<'a>,
-    /// The operator.
-    pub heat: Heat<'a>,
-    /// Times of S scales: `[S]`, or `[S, C]` one per channel.
-    pub t: View<'a>,
-    /// `[O, S * C]`.
-    pub w: View<'a>,
-    /// `[O]`.
-    pub b: Option<View<'a>>,
-    /// `[V, O]` or `[B, V, O]`.
-    pub y: ViewMut<'a>,
-    /// With eigenvectors: Phi^T (m * x), `[K, C]` or `[B, K, C]`, for backward.
-    pub s_hat: Option<ViewMut<'a>>,
+io_struct! {
+    /// Operands of [`GraphOps::diffusion_conv`].
+    #[derive(Debug)]
+    pub struct Diffusion<'a> {
+        /// `[V, C]` or `[B, V, C]`.
+        pub x: View<'a>,
+        /// The operator.
+        pub heat: Heat<'a>,
+        /// Times of S scales: `[S]`, or `[S, C]` one per channel.
+        pub t: View<'a>,
+        /// `[O, S * C]`.
+        pub w: View<'a>,
+        /// `[O]`.
+        pub b: Option<View<'a>>,
+        /// `[V, O]` or `[B, V, O]`.
+        pub y: ViewMut<'a>,
+        /// With eigenvectors: Phi^T (m * x), `[K, C]` or `[B, K, C]`, for backward.
+        pub s_hat: Option<ViewMut<'a>>,
+    }
 }
 
-/// Operands of [`GraphOps::diffusion_conv_bwd`].
-#[derive(Debug)]
-pub struct DiffusionBwd<'a> {
-    /// Upstream gradient.
-    pub dy: View<'a>,
-    /// Forward's.
-    pub x: View<'a>,
-    /// Forward's.
-    pub heat: Heat<'a>,
-    /// Forward's.
-    pub t: View<'a>,
-    /// Forward's.
-    pub w: View<'a>,
-    /// Saved by forward; computed again where it is absent.
-    pub s_hat: Option<View<'a>>,
-    /// Gradient of x.
-    pub dx: Option<GradMut<'a>>,
-    /// Gradient of the times.
-    pub dt: Option<GradMut<'a>>,
-    /// Gradient of W.
-    pub dw: Option<GradMut<'a>>,
-    /// Gradient of the bias.
-    pub db: Option<GradMut<'a>>,
+io_struct! {
+    /// Operands of [`GraphOps::diffusion_conv_bwd`].
+    #[derive(Debug)]
+    pub struct DiffusionBwd<'a> {
+        /// Upstream gradient.
+        pub dy: View<'a>,
+        /// Forward's.
+        pub x: View<'a>,
+        /// Forward's.
+        pub heat: Heat<'a>,
+        /// Forward's.
+        pub t: View<'a>,
+        /// Forward's.
+        pub w: View<'a>,
+        /// Saved by forward; computed again where it is absent.
+        pub s_hat: Option<View<'a>>,
+        /// Gradient of x.
+        pub dx: Option<GradMut<'a>>,
+        /// Gradient of the times.
+        pub dt: Option<GradMut<'a>>,
+        /// Gradient of W.
+        pub dw: Option<GradMut<'a>>,
+        /// Gradient of the bias.
+        pub db: Option<GradMut<'a>>,
+    }
 }
 
 op_family! {

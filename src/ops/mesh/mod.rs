@@ -11,6 +11,7 @@ use crate::error::{GpuError, Result};
 
 /// Which features of an element and its neighbours a mesh convolution sees; each is a block of C columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum MeshConv {
     /// x_e, x_n1, .., x_nn for the edges of a mesh and their n neighbours.
     Concat,
@@ -37,40 +38,44 @@ impl MeshConv {
     }
 }
 
-/// Operands of [`MeshOps::mesh_conv`].
-#[derive(Debug)]
-pub struct MeshIo<'a> {
-    /// `[N, C]` or `[B, N, C]`.
-    pub x: View<'a>,
-    /// `[N, n]`: neighbours, -1 for none.
-    pub list: View<'a>,
-    /// `[O, blocks * C]`.
-    pub w: View<'a>,
-    /// `[O]`.
-    pub b: Option<View<'a>>,
-    /// `[N, O]` or `[B, N, O]`.
-    pub y: ViewMut<'a>,
+io_struct! {
+    /// Operands of [`MeshOps::mesh_conv`].
+    #[derive(Debug)]
+    pub struct MeshIo<'a> {
+        /// `[N, C]` or `[B, N, C]`.
+        pub x: View<'a>,
+        /// `[N, n]`: neighbours, -1 for none.
+        pub list: View<'a>,
+        /// `[O, blocks * C]`.
+        pub w: View<'a>,
+        /// `[O]`.
+        pub b: Option<View<'a>>,
+        /// `[N, O]` or `[B, N, O]`.
+        pub y: ViewMut<'a>,
+    }
 }
 
-/// Operands of [`MeshOps::mesh_conv_bwd`].
-#[derive(Debug)]
-pub struct MeshBwd<'a> {
-    /// Upstream gradient.
-    pub dy: View<'a>,
-    /// Forward's.
-    pub x: View<'a>,
-    /// Forward's.
-    pub list: View<'a>,
-    /// Forward's.
-    pub w: View<'a>,
-    /// Result of [`MeshOps::mesh_plan`] for this list; made for this call where it is absent.
-    pub plan: Option<EdgeGroups<'a>>,
-    /// Gradient of x.
-    pub dx: Option<GradMut<'a>>,
-    /// Gradient of W.
-    pub dw: Option<GradMut<'a>>,
-    /// Gradient of the bias.
-    pub db: Option<GradMut<'a>>,
+io_struct! {
+    /// Operands of [`MeshOps::mesh_conv_bwd`].
+    #[derive(Debug)]
+    pub struct MeshBwd<'a> {
+        /// Upstream gradient.
+        pub dy: View<'a>,
+        /// Forward's.
+        pub x: View<'a>,
+        /// Forward's.
+        pub list: View<'a>,
+        /// Forward's.
+        pub w: View<'a>,
+        /// Result of [`MeshOps::mesh_plan`] for this list; made for this call where it is absent.
+        pub plan: Option<EdgeGroups<'a>>,
+        /// Gradient of x.
+        pub dx: Option<GradMut<'a>>,
+        /// Gradient of W.
+        pub dw: Option<GradMut<'a>>,
+        /// Gradient of the bias.
+        pub db: Option<GradMut<'a>>,
+    }
 }
 
 op_family! {

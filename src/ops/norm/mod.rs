@@ -60,77 +60,55 @@ impl RowNorm {
     }
 }
 
-/// Operands of [`NormOps::row_norm`]. Statistics are f32 (f64 for f64 data), one per row.
-#[derive(Debug)]
-pub struct RowNormFwd<'a> {
-    /// Input, contiguous.
-    pub x: View<'a>,
-    /// Added to x first, x's shape.
-    pub residual: Option<View<'a>>,
-    /// Scale per column; 1 without.
-    pub gamma: Option<View<'a>>,
-    /// Shift per column; 0 without.
-    pub beta: Option<View<'a>>,
-    /// Result, x's shape.
-    pub y: ViewMut<'a>,
-    /// x + residual; what the gradient takes as x where there is a residual.
-    pub sum: Option<ViewMut<'a>>,
-    /// Mean per row; not for RMS norm.
-    pub mean: Option<ViewMut<'a>>,
-    /// 1 / sqrt(variance + eps) per row.
-    pub rstd: Option<ViewMut<'a>>,
-}
-
-impl<'a> RowNormFwd<'a> {
-    /// Without parameters, residual and saved statistics.
-    pub fn new(x: View<'a>, y: ViewMut<'a>) -> Self {
-        RowNormFwd { x, residual: None, gamma: None, beta: None, y, sum: None, mean: None, rstd: None }
+io_struct! {
+    /// Operands of [`NormOps::row_norm`]. Statistics are f32 (f64 for f64 data), one per row.
+    #[derive(Debug)]
+    pub struct RowNormFwd<'a> {
+        /// Input, contiguous.
+        pub x: View<'a>,
+        /// Added to x first, x's shape.
+        pub residual: Option<View<'a>>,
+        /// Scale per column; 1 without.
+        pub gamma: Option<View<'a>>,
+        /// Shift per column; 0 without.
+        pub beta: Option<View<'a>>,
+        /// Result, x's shape.
+        pub y: ViewMut<'a>,
+        /// x + residual; what the gradient takes as x where there is a residual.
+        pub sum: Option<ViewMut<'a>>,
+        /// Mean per row; not for RMS norm.
+        pub mean: Option<ViewMut<'a>>,
+        /// 1 / sqrt(variance + eps) per row.
+        pub rstd: Option<ViewMut<'a>>,
     }
 }
 
-/// Operands of [`NormOps::row_norm_bwd`].
-#[derive(Debug)]
-pub struct RowNormBwd<'a> {
-    /// Upstream gradient, x's shape.
-    pub dy: View<'a>,
-    /// What was normalised: the forward's x, or its `sum`.
-    pub x: View<'a>,
-    /// Forward's gamma.
-    pub gamma: Option<View<'a>>,
-    /// Forward's beta; read where an activation is to be undone from x.
-    pub beta: Option<View<'a>>,
-    /// Forward's result; used instead of x by relu, sigmoid and tanh where it is given.
-    pub y: Option<View<'a>>,
-    /// Saved mean; not for RMS norm.
-    pub mean: Option<View<'a>>,
-    /// Saved rstd.
-    pub rstd: View<'a>,
-    /// Added to dx: the gradient that reaches `sum` by the other way.
-    pub add: Option<View<'a>>,
-    /// Gradient of x, and of the residual.
-    pub dx: Option<GradMut<'a>>,
-    /// Gradient of gamma.
-    pub dgamma: Option<GradMut<'a>>,
-    /// Gradient of beta.
-    pub dbeta: Option<GradMut<'a>>,
-}
-
-impl<'a> RowNormBwd<'a> {
-    /// Without parameters and outputs.
-    pub fn new(dy: View<'a>, x: View<'a>, mean: Option<View<'a>>, rstd: View<'a>) -> Self {
-        RowNormBwd {
-            dy,
-            x,
-            gamma: None,
-            beta: None,
-            y: None,
-            mean,
-            rstd,
-            add: None,
-            dx: None,
-            dgamma: None,
-            dbeta: None,
-        }
+io_struct! {
+    /// Operands of [`NormOps::row_norm_bwd`].
+    #[derive(Debug)]
+    pub struct RowNormBwd<'a> {
+        /// Upstream gradient, x's shape.
+        pub dy: View<'a>,
+        /// What was normalised: the forward's x, or its `sum`.
+        pub x: View<'a>,
+        /// Forward's gamma.
+        pub gamma: Option<View<'a>>,
+        /// Forward's beta; read where an activation is to be undone from x.
+        pub beta: Option<View<'a>>,
+        /// Forward's result; used instead of x by relu, sigmoid and tanh where it is given.
+        pub y: Option<View<'a>>,
+        /// Saved mean; not for RMS norm.
+        pub mean: Option<View<'a>>,
+        /// Saved rstd.
+        pub rstd: View<'a>,
+        /// Added to dx: the gradient that reaches `sum` by the other way.
+        pub add: Option<View<'a>>,
+        /// Gradient of x, and of the residual.
+        pub dx: Option<GradMut<'a>>,
+        /// Gradient of gamma.
+        pub dgamma: Option<GradMut<'a>>,
+        /// Gradient of beta.
+        pub dbeta: Option<GradMut<'a>>,
     }
 }
 
@@ -205,95 +183,64 @@ impl Default for InstanceNorm {
     }
 }
 
-/// Operands of [`NormOps::group_norm`] and [`NormOps::instance_norm`]. Statistics [N, groups] (groups of instance norm: C) are f32 (f64 for
-/// f64 data).
-#[derive(Debug)]
-pub struct GroupNormFwd<'a> {
-    /// Input [N, C, S...], contiguous.
-    pub x: View<'a>,
-    /// Added to x first, x's shape.
-    pub residual: Option<View<'a>>,
-    /// Scale per channel; 1 without.
-    pub gamma: Option<View<'a>>,
-    /// Shift per channel; 0 without.
-    pub beta: Option<View<'a>>,
-    /// Result, x's shape.
-    pub y: ViewMut<'a>,
-    /// x + residual; what the gradient takes as x where there is a residual.
-    pub sum: Option<ViewMut<'a>>,
-    /// Mean per group.
-    pub mean: Option<ViewMut<'a>>,
-    /// 1 / sqrt(variance + eps) per group.
-    pub rstd: Option<ViewMut<'a>>,
-    /// Instance norm only: running statistics per channel, updated by the means over N of mean and unbiased variance.
-    pub running: Option<Running<'a>>,
-}
-
-impl<'a> GroupNormFwd<'a> {
-    /// Without parameters, residual, saved and running statistics.
-    pub fn new(x: View<'a>, y: ViewMut<'a>) -> Self {
-        GroupNormFwd {
-            x,
-            residual: None,
-            gamma: None,
-            beta: None,
-            y,
-            sum: None,
-            mean: None,
-            rstd: None,
-            running: None,
-        }
+io_struct! {
+    /// Operands of [`NormOps::group_norm`] and [`NormOps::instance_norm`]. Statistics [N, groups] (groups of instance norm: C) are f32 (f64 for
+    /// f64 data).
+    #[derive(Debug)]
+    pub struct GroupNormFwd<'a> {
+        /// Input [N, C, S...], contiguous.
+        pub x: View<'a>,
+        /// Added to x first, x's shape.
+        pub residual: Option<View<'a>>,
+        /// Scale per channel; 1 without.
+        pub gamma: Option<View<'a>>,
+        /// Shift per channel; 0 without.
+        pub beta: Option<View<'a>>,
+        /// Result, x's shape.
+        pub y: ViewMut<'a>,
+        /// x + residual; what the gradient takes as x where there is a residual.
+        pub sum: Option<ViewMut<'a>>,
+        /// Mean per group.
+        pub mean: Option<ViewMut<'a>>,
+        /// 1 / sqrt(variance + eps) per group.
+        pub rstd: Option<ViewMut<'a>>,
+        /// Instance norm only: running statistics per channel, updated by the means over N of mean and unbiased variance.
+        pub running: Option<Running<'a>>,
     }
 }
 
-/// Operands of [`NormOps::group_norm_bwd`].
-#[derive(Debug)]
-pub struct GroupNormBwd<'a> {
-    /// Upstream gradient, x's shape.
-    pub dy: View<'a>,
-    /// What was normalised: the forward's x, or its `sum`.
-    pub x: View<'a>,
-    /// Forward's gamma.
-    pub gamma: Option<View<'a>>,
-    /// Forward's beta; read where an activation is to be undone from x.
-    pub beta: Option<View<'a>>,
-    /// Forward's result; used instead of x by relu, sigmoid and tanh where it is given.
-    pub y: Option<View<'a>>,
-    /// Saved mean [N, groups].
-    pub mean: View<'a>,
-    /// Saved rstd [N, groups].
-    pub rstd: View<'a>,
-    /// Added to dx: the gradient that reaches `sum` by the other way.
-    pub add: Option<View<'a>>,
-    /// Gradient of x, and of the residual.
-    pub dx: Option<GradMut<'a>>,
-    /// Gradient of gamma.
-    pub dgamma: Option<GradMut<'a>>,
-    /// Gradient of beta.
-    pub dbeta: Option<GradMut<'a>>,
-}
-
-impl<'a> GroupNormBwd<'a> {
-    /// Without parameters and outputs.
-    pub fn new(dy: View<'a>, x: View<'a>, mean: View<'a>, rstd: View<'a>) -> Self {
-        GroupNormBwd {
-            dy,
-            x,
-            gamma: None,
-            beta: None,
-            y: None,
-            mean,
-            rstd,
-            add: None,
-            dx: None,
-            dgamma: None,
-            dbeta: None,
-        }
+io_struct! {
+    /// Operands of [`NormOps::group_norm_bwd`].
+    #[derive(Debug)]
+    pub struct GroupNormBwd<'a> {
+        /// Upstream gradient, x's shape.
+        pub dy: View<'a>,
+        /// What was normalised: the forward's x, or its `sum`.
+        pub x: View<'a>,
+        /// Forward's gamma.
+        pub gamma: Option<View<'a>>,
+        /// Forward's beta; read where an activation is to be undone from x.
+        pub beta: Option<View<'a>>,
+        /// Forward's result; used instead of x by relu, sigmoid and tanh where it is given.
+        pub y: Option<View<'a>>,
+        /// Saved mean [N, groups].
+        pub mean: View<'a>,
+        /// Saved rstd [N, groups].
+        pub rstd: View<'a>,
+        /// Added to dx: the gradient that reaches `sum` by the other way.
+        pub add: Option<View<'a>>,
+        /// Gradient of x, and of the residual.
+        pub dx: Option<GradMut<'a>>,
+        /// Gradient of gamma.
+        pub dgamma: Option<GradMut<'a>>,
+        /// Gradient of beta.
+        pub dbeta: Option<GradMut<'a>>,
     }
 }
 
 /// Weight of a new batch in running statistics: running = (1 - m) * running + m * new.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum Momentum<'a> {
     /// A fixed weight, 0.1 by PyTorch's default.
     Factor(f64),
@@ -301,19 +248,22 @@ pub enum Momentum<'a> {
     Cumulative(ViewMut<'a>),
 }
 
-/// Running statistics that a batch updates.
-#[derive(Debug)]
-pub struct Running<'a> {
-    /// Running mean \[C\], f32 (f64 for f64 data).
-    pub mean: ViewMut<'a>,
-    /// Running variance \[C\], the unbiased one.
-    pub var: ViewMut<'a>,
-    /// Weight of the new batch.
-    pub momentum: Momentum<'a>,
+io_struct! {
+    /// Running statistics that a batch updates.
+    #[derive(Debug)]
+    pub struct Running<'a> {
+        /// Running mean \[C\], f32 (f64 for f64 data).
+        pub mean: ViewMut<'a>,
+        /// Running variance \[C\], the unbiased one.
+        pub var: ViewMut<'a>,
+        /// Weight of the new batch.
+        pub momentum: Momentum<'a>,
+    }
 }
 
 /// Statistics that batch norm uses.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum BatchStats<'a> {
     /// Those of the batch (training); running ones are updated where given.
     Batch(Option<Running<'a>>),
@@ -361,83 +311,59 @@ impl Default for BatchNorm {
     }
 }
 
-/// Operands of [`NormOps::batch_norm`].
-#[derive(Debug)]
-pub struct BatchNormFwd<'a> {
-    /// Input [N, C] or [N, C, S...], contiguous.
-    pub x: View<'a>,
-    /// Added to the normalised x before the activation, x's shape.
-    pub residual: Option<View<'a>>,
-    /// Scale per channel; 1 without.
-    pub gamma: Option<View<'a>>,
-    /// Shift per channel; 0 without.
-    pub beta: Option<View<'a>>,
-    /// Which statistics are used.
-    pub stats: BatchStats<'a>,
-    /// Result, x's shape.
-    pub y: ViewMut<'a>,
-    /// Mean \[C\] that was used, f32 (f64 for f64 data).
-    pub mean: Option<ViewMut<'a>>,
-    /// 1 / sqrt(variance + eps) \[C\] that was used.
-    pub rstd: Option<ViewMut<'a>>,
-}
-
-impl<'a> BatchNormFwd<'a> {
-    /// Without parameters, residual and saved statistics.
-    pub fn new(x: View<'a>, stats: BatchStats<'a>, y: ViewMut<'a>) -> Self {
-        BatchNormFwd { x, residual: None, gamma: None, beta: None, stats, y, mean: None, rstd: None }
+io_struct! {
+    /// Operands of [`NormOps::batch_norm`].
+    #[derive(Debug)]
+    pub struct BatchNormFwd<'a> {
+        /// Input [N, C] or [N, C, S...], contiguous.
+        pub x: View<'a>,
+        /// Added to the normalised x before the activation, x's shape.
+        pub residual: Option<View<'a>>,
+        /// Scale per channel; 1 without.
+        pub gamma: Option<View<'a>>,
+        /// Shift per channel; 0 without.
+        pub beta: Option<View<'a>>,
+        /// Which statistics are used.
+        pub stats: BatchStats<'a>,
+        /// Result, x's shape.
+        pub y: ViewMut<'a>,
+        /// Mean \[C\] that was used, f32 (f64 for f64 data).
+        pub mean: Option<ViewMut<'a>>,
+        /// 1 / sqrt(variance + eps) \[C\] that was used.
+        pub rstd: Option<ViewMut<'a>>,
     }
 }
 
-/// Operands of [`NormOps::batch_norm_bwd`].
-#[derive(Debug)]
-pub struct BatchNormBwd<'a> {
-    /// Upstream gradient, x's shape.
-    pub dy: View<'a>,
-    /// Forward's input.
-    pub x: View<'a>,
-    /// Forward's residual; read where an activation is to be undone from x.
-    pub residual: Option<View<'a>>,
-    /// Forward's gamma.
-    pub gamma: Option<View<'a>>,
-    /// Forward's beta; read where an activation is to be undone from x.
-    pub beta: Option<View<'a>>,
-    /// Forward's result; used instead of x by relu, sigmoid and tanh where it is given.
-    pub y: Option<View<'a>>,
-    /// Saved mean \[C\].
-    pub mean: View<'a>,
-    /// Saved rstd \[C\].
-    pub rstd: View<'a>,
-    /// Whether the statistics were those of the batch and so depend on x.
-    pub training: bool,
-    /// Gradient of x.
-    pub dx: Option<GradMut<'a>>,
-    /// Gradient of the residual.
-    pub dresidual: Option<GradMut<'a>>,
-    /// Gradient of gamma.
-    pub dgamma: Option<GradMut<'a>>,
-    /// Gradient of beta.
-    pub dbeta: Option<GradMut<'a>>,
-}
-
-impl<'a> BatchNormBwd<'a> {
-    /// Of a training step, without parameters and outputs.
-    pub fn new(dy: View<'a>, x: View<'a>, mean: View<'a>, rstd: View<'a>) -> Self {
-        BatchNormBwd {
-            dy,
-            x,
-            residual: None,
-            gamma: None,
-            beta: None,
-            y: None,
-            mean,
-            rstd,
-            training: true,
-            dx: None,
-            dresidual: None,
-            dgamma: None,
-            dbeta: None,
-        }
+io_struct! {
+    /// Operands of [`NormOps::batch_norm_bwd`].
+    #[derive(Debug)]
+    pub struct BatchNormBwd<'a> {
+        /// Upstream gradient, x's shape.
+        pub dy: View<'a>,
+        /// Forward's input.
+        pub x: View<'a>,
+        /// Forward's residual; read where an activation is to be undone from x.
+        pub residual: Option<View<'a>>,
+        /// Forward's gamma.
+        pub gamma: Option<View<'a>>,
+        /// Forward's beta; read where an activation is to be undone from x.
+        pub beta: Option<View<'a>>,
+        /// Forward's result; used instead of x by relu, sigmoid and tanh where it is given.
+        pub y: Option<View<'a>>,
+        /// Saved mean \[C\].
+        pub mean: View<'a>,
+        /// Saved rstd \[C\].
+        pub rstd: View<'a>,
+        /// Whether the statistics were those of the batch and so depend on x.
+        pub training: bool = true,
+        /// Gradient of x.
+        pub dx: Option<GradMut<'a>>,
+        /// Gradient of the residual.
+        pub dresidual: Option<GradMut<'a>>,
+        /// Gradient of gamma.
+        pub dgamma: Option<GradMut<'a>>,
+        /// Gradient of beta.
+        pub dbeta: Option<GradMut<'a>>,
     }
 }
 

@@ -21,7 +21,7 @@ op_family! {
     }
 }
 
-/// Checks of [`OptimizerFormOps::adaptive_step`].
+/// Checks of [`AdaptiveOptimizerOps::adaptive_step`].
 pub(crate) fn check_adaptive(
     rule: &AdaptiveRule,
     step: &Step<'_>,

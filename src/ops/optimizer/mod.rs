@@ -17,6 +17,7 @@ use crate::ops::check;
 
 /// A number given by the host or read from device memory when the kernel runs.
 #[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub enum Scalar<'a> {
     /// Baked into the launch.
     Host(f64),
@@ -24,19 +25,21 @@ pub enum Scalar<'a> {
     Device(View<'a>),
 }
 
-/// What all tensors of a step share.
-#[derive(Debug, Clone, Copy)]
-pub struct Step<'a> {
-    /// Learning rate.
-    pub lr: Scalar<'a>,
-    /// Step count, 1 at the first step. 0 is `Invalid` (from the host).
-    pub step: Scalar<'a>,
-    /// Ascend instead of descend.
-    pub maximize: bool,
-    /// One f32 that multiplies every gradient first (1 / loss scale, or a clip coefficient).
-    pub inv_scale: Option<View<'a>>,
-    /// One f32; if it is not 0 nothing is changed.
-    pub found_inf: Option<View<'a>>,
+io_struct! {
+    /// What all tensors of a step share.
+    #[derive(Debug, Clone, Copy)]
+    pub struct Step<'a> {
+        /// Learning rate.
+        pub lr: Scalar<'a>,
+        /// Step count, 1 at the first step. 0 is `Invalid` (from the host).
+        pub step: Scalar<'a>,
+        /// Ascend instead of descend.
+        pub maximize: bool = false,
+        /// One f32 that multiplies every gradient first (1 / loss scale, or a clip coefficient).
+        pub inv_scale: Option<View<'a>>,
+        /// One f32; if it is not 0 nothing is changed.
+        pub found_inf: Option<View<'a>>,
+    }
 }
 
 impl Step<'_> {
@@ -52,17 +55,19 @@ impl Step<'_> {
     }
 }
 
-/// One parameter tensor of an optimizer step; all its views are contiguous and of one size.
-#[derive(Debug)]
-pub struct ParamSlot<'a> {
-    /// Parameter, updated in place: f32 (the usual master copy), f16, bf16 or f64.
-    pub w: ViewMut<'a>,
-    /// Gradient: f32, f16, bf16 or f64. All slots of a call have the same two dtypes.
-    pub g: View<'a>,
-    /// State in the order of [`OptimRule::states`], f32 (f64 for f64 parameters).
-    pub state: [Option<ViewMut<'a>>; STATES],
-    /// f16 or bf16 copy of the new parameter, written in the same pass.
-    pub copy: Option<ViewMut<'a>>,
+io_struct! {
+    /// One parameter tensor of an optimizer step; all its views are contiguous and of one size.
+    #[derive(Debug)]
+    pub struct ParamSlot<'a> {
+        /// Parameter, updated in place: f32 (the usual master copy), f16, bf16 or f64.
+        pub w: ViewMut<'a>,
+        /// Gradient: f32, f16, bf16 or f64. All slots of a call have the same two dtypes.
+        pub g: View<'a>,
+        /// State in the order of [`OptimRule::states`], f32 (f64 for f64 parameters).
+        pub state: [Option<ViewMut<'a>>; STATES] = [const { None }; STATES],
+        /// f16 or bf16 copy of the new parameter, written in the same pass.
+        pub copy: Option<ViewMut<'a>>,
+    }
 }
 
 /// Operands of [`OptimizerOps::clip_grad_norm`].
@@ -156,19 +161,21 @@ impl Default for LossScale {
     }
 }
 
-/// Operands of [`OptimizerOps::update_loss_scale`]; one element each.
-#[derive(Debug)]
-pub struct LossScaleState<'a> {
-    /// The scale (f32).
-    pub scale: ViewMut<'a>,
-    /// Good steps since the last change (i64).
-    pub good: ViewMut<'a>,
-    /// What [`OptimizerOps::unscale_grads`] found (f32); becomes 0 again.
-    pub found_inf: ViewMut<'a>,
-    /// Receives 1 / scale (f32), for [`Step::inv_scale`].
-    pub inv_scale: Option<ViewMut<'a>>,
-    /// Step count (i64); goes up by one unless the step was skipped, so that [`Step::step`] can read it.
-    pub step: Option<ViewMut<'a>>,
+io_struct! {
+    /// Operands of [`OptimizerOps::update_loss_scale`]; one element each.
+    #[derive(Debug)]
+    pub struct LossScaleState<'a> {
+        /// The scale (f32).
+        pub scale: ViewMut<'a>,
+        /// Good steps since the last change (i64).
+        pub good: ViewMut<'a>,
+        /// What [`OptimizerOps::unscale_grads`] found (f32); becomes 0 again.
+        pub found_inf: ViewMut<'a>,
+        /// Receives 1 / scale (f32), for [`Step::inv_scale`].
+        pub inv_scale: Option<ViewMut<'a>>,
+        /// Step count (i64); goes up by one unless the step was skipped, so that [`Step::step`] can read it.
+        pub step: Option<ViewMut<'a>>,
+    }
 }
 
 op_family! {

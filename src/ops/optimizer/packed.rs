@@ -7,21 +7,23 @@ use crate::ops::check;
 use crate::ops::optimizer::*;
 use crate::ops::random::Rng;
 
-/// A parameter whose moments are stored in fewer bits; all its views are contiguous.
-#[derive(Debug)]
-pub struct PackedSlot<'a> {
-    /// Parameter `[n]`, updated in place: f32, f16 or bf16.
-    pub w: ViewMut<'a>,
-    /// Gradient, in dtypes as in [`ParamSlot`].
-    pub g: View<'a>,
-    /// First moment: bf16, or u8 codes. In every slot of a call the same, and the same as `v`.
-    pub m: ViewMut<'a>,
-    /// Second moment.
-    pub v: ViewMut<'a>,
-    /// For codes: largest |m|, then largest sqrt(v), of each block of [`PACKED_BLOCK`] elements, `[2, ceil(n / PACKED_BLOCK)]` f32.
-    pub scales: Option<ViewMut<'a>>,
-    /// f16 or bf16 copy of the new parameter, written in the same pass.
-    pub copy: Option<ViewMut<'a>>,
+io_struct! {
+    /// A parameter whose moments are stored in fewer bits; all its views are contiguous.
+    #[derive(Debug)]
+    pub struct PackedSlot<'a> {
+        /// Parameter `[n]`, updated in place: f32, f16 or bf16.
+        pub w: ViewMut<'a>,
+        /// Gradient, in dtypes as in [`ParamSlot`].
+        pub g: View<'a>,
+        /// First moment: bf16, or u8 codes. In every slot of a call the same, and the same as `v`.
+        pub m: ViewMut<'a>,
+        /// Second moment.
+        pub v: ViewMut<'a>,
+        /// For codes: largest |m|, then largest sqrt(v), of each block of [`PACKED_BLOCK`] elements, `[2, ceil(n / PACKED_BLOCK)]` f32.
+        pub scales: Option<ViewMut<'a>>,
+        /// f16 or bf16 copy of the new parameter, written in the same pass.
+        pub copy: Option<ViewMut<'a>>,
+    }
 }
 
 /// Elements that share a scale in [`PackedSlot`].
@@ -48,7 +50,7 @@ op_family! {
     }
 }
 
-/// Checks of [`OptimizerFormOps::optimizer_step_packed`].
+/// Checks of [`PackedOptimizerOps::optimizer_step_packed`].
 pub(crate) fn check_packed(
     rule: &OptimRule,
     step: &Step<'_>,

@@ -248,7 +248,7 @@ pub enum OptimRule {
         /// number of samples in the mean
         batch: f64,
     },
-    /// A rule that keeps numbers about all tensors between steps; for [`adaptive_step`](super::OptimizerFormOps::adaptive_step).
+    /// A rule that keeps numbers about all tensors between steps; for [`adaptive_step`](super::AdaptiveOptimizerOps::adaptive_step).
     Adaptive(AdaptiveRule),
 }
 

@@ -6,19 +6,21 @@ use crate::error::{GpuError, Result};
 use crate::ops::check;
 use crate::ops::optimizer::*;
 
-/// A parameter of which a batch touched some rows; all its views are contiguous.
-#[derive(Debug)]
-pub struct RowSlot<'a> {
-    /// Parameter `[N, ..]`, updated in place: f32, f16, bf16 or f64.
-    pub w: ViewMut<'a>,
-    /// Rows that the gradient has, `[k]` in any order, repeated ones too: i32 or i64.
-    pub ids: View<'a>,
-    /// Gradient of these rows `[k, ..]`; those of one id are added up first. f32, f16, bf16 or f64, as in [`ParamSlot`].
-    pub rows: View<'a>,
-    /// State of the shape of `w` in the order of [`OptimRule::states`], f32 (f64 for f64 parameters).
-    pub state: [Option<ViewMut<'a>>; STATES],
-    /// f16 or bf16 copy of the parameter; its touched rows are written in the same pass.
-    pub copy: Option<ViewMut<'a>>,
+io_struct! {
+    /// A parameter of which a batch touched some rows; all its views are contiguous.
+    #[derive(Debug)]
+    pub struct RowSlot<'a> {
+        /// Parameter `[N, ..]`, updated in place: f32, f16, bf16 or f64.
+        pub w: ViewMut<'a>,
+        /// Rows that the gradient has, `[k]` in any order, repeated ones too: i32 or i64.
+        pub ids: View<'a>,
+        /// Gradient of these rows `[k, ..]`; those of one id are added up first. f32, f16, bf16 or f64, as in [`ParamSlot`].
+        pub rows: View<'a>,
+        /// State of the shape of `w` in the order of [`OptimRule::states`], f32 (f64 for f64 parameters).
+        pub state: [Option<ViewMut<'a>>; STATES] = [const { None }; STATES],
+        /// f16 or bf16 copy of the parameter; its touched rows are written in the same pass.
+        pub copy: Option<ViewMut<'a>>,
+    }
 }
 
 op_family! {
@@ -32,7 +34,7 @@ op_family! {
     }
 }
 
-/// Checks of [`OptimizerFormOps::optimizer_step_rows`]: number of rows and their length.
+/// Checks of [`SparseOptimizerOps::optimizer_step_rows`]: number of rows and their length.
 pub(crate) fn check_rows(rule: &OptimRule, step: &Step<'_>, p: &RowSlot<'_>) -> Result<[usize; 2]> {
     const OP: &str = "optimizer_step_rows";
     if let OptimRule::Lars { .. }

@@ -6,74 +6,78 @@ use crate::ops::rnn::{inputs, outputs};
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::error::{GpuError, Result};
 
-/// Operands of [`RnnOps::conv_lstm`](super::RnnOps::conv_lstm): T steps of N images.
-#[derive(Debug)]
-pub struct ConvLstmFwd<'a> {
-    /// [T, N, Ci, H, W].
-    pub x: View<'a>,
-    /// First hidden state [N, Hc, H, W].
-    pub h_0: View<'a>,
-    /// First cell state [N, Hc, H, W].
-    pub c_0: View<'a>,
-    /// [4 Hc, Ci, kh, kw], both sizes odd.
-    pub wx: View<'a>,
-    /// [4 Hc, Hc, kh, kw], both sizes odd.
-    pub wh: View<'a>,
-    /// [4 Hc].
-    pub b: Option<View<'a>>,
-    /// Peepholes of i, f and o: [3, Hc, H, W] or [3, Hc, 1, 1].
-    pub p: Option<View<'a>>,
-    /// [T, N, Hc, H, W].
-    pub y: ViewMut<'a>,
-    /// Last hidden state.
-    pub h_t: Option<ViewMut<'a>>,
-    /// Last cell state.
-    pub c_t: Option<ViewMut<'a>>,
-    /// Saved: all hidden states [T+1, N, Hc, H, W].
-    pub h: Option<ViewMut<'a>>,
-    /// Saved: all cell states [T+1, N, Hc, H, W].
-    pub c: Option<ViewMut<'a>>,
-    /// Saved: gates after their activation [T, N, 4 Hc, H, W].
-    pub gates: Option<ViewMut<'a>>,
+io_struct! {
+    /// Operands of [`RnnOps::conv_lstm`](super::RnnOps::conv_lstm): T steps of N images.
+    #[derive(Debug)]
+    pub struct ConvLstmFwd<'a> {
+        /// [T, N, Ci, H, W].
+        pub x: View<'a>,
+        /// First hidden state [N, Hc, H, W].
+        pub h_0: View<'a>,
+        /// First cell state [N, Hc, H, W].
+        pub c_0: View<'a>,
+        /// [4 Hc, Ci, kh, kw], both sizes odd.
+        pub wx: View<'a>,
+        /// [4 Hc, Hc, kh, kw], both sizes odd.
+        pub wh: View<'a>,
+        /// [4 Hc].
+        pub b: Option<View<'a>>,
+        /// Peepholes of i, f and o: [3, Hc, H, W] or [3, Hc, 1, 1].
+        pub p: Option<View<'a>>,
+        /// [T, N, Hc, H, W].
+        pub y: ViewMut<'a>,
+        /// Last hidden state.
+        pub h_t: Option<ViewMut<'a>>,
+        /// Last cell state.
+        pub c_t: Option<ViewMut<'a>>,
+        /// Saved: all hidden states [T+1, N, Hc, H, W].
+        pub h: Option<ViewMut<'a>>,
+        /// Saved: all cell states [T+1, N, Hc, H, W].
+        pub c: Option<ViewMut<'a>>,
+        /// Saved: gates after their activation [T, N, 4 Hc, H, W].
+        pub gates: Option<ViewMut<'a>>,
+    }
 }
 
-/// Operands of [`RnnOps::conv_lstm_bwd`](super::RnnOps::conv_lstm_bwd).
-#[derive(Debug)]
-pub struct ConvLstmBwd<'a> {
-    /// Gradient of y; 0 without.
-    pub dy: Option<View<'a>>,
-    /// Gradient of the last hidden state; 0 without.
-    pub dh_t: Option<View<'a>>,
-    /// Gradient of the last cell state; 0 without.
-    pub dc_t: Option<View<'a>>,
-    /// Forward's x.
-    pub x: View<'a>,
-    /// Forward's input weights.
-    pub wx: View<'a>,
-    /// Forward's recurrent weights.
-    pub wh: View<'a>,
-    /// Forward's peepholes.
-    pub p: Option<View<'a>>,
-    /// Saved gates.
-    pub gates: View<'a>,
-    /// Saved cell states.
-    pub c: View<'a>,
-    /// Saved hidden states.
-    pub h: View<'a>,
-    /// Gradient of x.
-    pub dx: Option<GradMut<'a>>,
-    /// Gradient of the first hidden state.
-    pub dh_0: Option<GradMut<'a>>,
-    /// Gradient of the first cell state.
-    pub dc_0: Option<GradMut<'a>>,
-    /// Gradient of the input weights.
-    pub dwx: Option<GradMut<'a>>,
-    /// Gradient of the recurrent weights.
-    pub dwh: Option<GradMut<'a>>,
-    /// Gradient of the bias.
-    pub db: Option<GradMut<'a>>,
-    /// Gradient of the peepholes.
-    pub dp: Option<GradMut<'a>>,
+io_struct! {
+    /// Operands of [`RnnOps::conv_lstm_bwd`](super::RnnOps::conv_lstm_bwd).
+    #[derive(Debug)]
+    pub struct ConvLstmBwd<'a> {
+        /// Gradient of y; 0 without.
+        pub dy: Option<View<'a>>,
+        /// Gradient of the last hidden state; 0 without.
+        pub dh_t: Option<View<'a>>,
+        /// Gradient of the last cell state; 0 without.
+        pub dc_t: Option<View<'a>>,
+        /// Forward's x.
+        pub x: View<'a>,
+        /// Forward's input weights.
+        pub wx: View<'a>,
+        /// Forward's recurrent weights.
+        pub wh: View<'a>,
+        /// Forward's peepholes.
+        pub p: Option<View<'a>>,
+        /// Saved gates.
+        pub gates: View<'a>,
+        /// Saved cell states.
+        pub c: View<'a>,
+        /// Saved hidden states.
+        pub h: View<'a>,
+        /// Gradient of x.
+        pub dx: Option<GradMut<'a>>,
+        /// Gradient of the first hidden state.
+        pub dh_0: Option<GradMut<'a>>,
+        /// Gradient of the first cell state.
+        pub dc_0: Option<GradMut<'a>>,
+        /// Gradient of the input weights.
+        pub dwx: Option<GradMut<'a>>,
+        /// Gradient of the recurrent weights.
+        pub dwh: Option<GradMut<'a>>,
+        /// Gradient of the bias.
+        pub db: Option<GradMut<'a>>,
+        /// Gradient of the peepholes.
+        pub dp: Option<GradMut<'a>>,
+    }
 }
 
 /// Sizes of a checked convolutional LSTM.

@@ -80,25 +80,22 @@ impl Recurrence {
     }
 }
 
-/// Parameters of one layer and direction; k = [`RnnCell::gates`].
-#[derive(Debug, Clone, Copy)]
-pub struct RnnWeights<'a> {
-    /// [k H, I].
-    pub w_ih: View<'a>,
-    /// [k H, H].
-    pub w_hh: View<'a>,
-    /// [k H].
-    pub b_ih: Option<View<'a>>,
-    /// [k H].
-    pub b_hh: Option<View<'a>>,
+io_struct! {
+    /// Parameters of one layer and direction; k = [`RnnCell::gates`].
+    #[derive(Debug, Clone, Copy)]
+    pub struct RnnWeights<'a> {
+        /// [k H, I].
+        pub w_ih: View<'a>,
+        /// [k H, H].
+        pub w_hh: View<'a>,
+        /// [k H].
+        pub b_ih: Option<View<'a>>,
+        /// [k H].
+        pub b_hh: Option<View<'a>>,
+    }
 }
 
 impl<'a> RnnWeights<'a> {
-    /// Without biases.
-    pub fn new(w_ih: View<'a>, w_hh: View<'a>) -> Self {
-        RnnWeights { w_ih, w_hh, b_ih: None, b_hh: None }
-    }
-
     /// With both biases.
     pub fn biases(mut self, b_ih: View<'a>, b_hh: View<'a>) -> Self {
         self.b_ih = Some(b_ih);
@@ -107,182 +104,178 @@ impl<'a> RnnWeights<'a> {
     }
 }
 
-/// What a GRU saves, each [T, B, H] (a cell: [B, H]).
-#[derive(Debug, Clone, Copy)]
-pub struct GruGates<V> {
-    /// Reset gate.
-    pub r: V,
-    /// Update gate.
-    pub z: V,
-    /// Candidate.
-    pub n: V,
-    /// Recurrent part of the candidate: h W_hnᵀ + b_hn, or (r h) W_hnᵀ + b_hn where the reset gate comes before.
-    pub u: V,
-}
-
-/// Operands of [`RnnOps::rnn`]. T steps, batch B, input width I, hidden width H.
-#[derive(Debug)]
-pub struct RnnFwd<'a> {
-    /// [T, B, I] ([B, T, I] with `batch_first`).
-    pub x: View<'a>,
-    /// First hidden state [B, H]; zeros without.
-    pub h_0: Option<View<'a>>,
-    /// First cell state [B, H] of an LSTM; zeros without.
-    pub c_0: Option<View<'a>>,
-    /// Parameters.
-    pub weights: RnnWeights<'a>,
-    /// i32, shape `[B]`: steps at and behind a row's length leave its states as they are and give an output of 0.
-    pub lengths: Option<View<'a>>,
-    /// Hidden states [T, B, H] ([B, T, H] with `batch_first`), in the order of x.
-    pub y: ViewMut<'a>,
-    /// Last hidden state [B, H].
-    pub h_t: Option<ViewMut<'a>>,
-    /// Last cell state [B, H] of an LSTM.
-    pub c_t: Option<ViewMut<'a>>,
-    /// Saved for the gradient: all hidden states [T+1, B, H] in the order of processing, the first state first.
-    pub h: Option<ViewMut<'a>>,
-    /// Saved by an LSTM: all cell states [T+1, B, H].
-    pub c: Option<ViewMut<'a>>,
-    /// Saved by an LSTM: its gates after their activation [T, B, 4 H]; 0 at steps that a length leaves out.
-    pub gates: Option<ViewMut<'a>>,
-    /// Saved by a GRU; 0 at steps that a length leaves out.
-    pub gru: GruGates<Option<ViewMut<'a>>>,
-}
-
-impl<'a> RnnFwd<'a> {
-    /// Only the output, from states of zero.
-    pub fn new(x: View<'a>, weights: RnnWeights<'a>, y: ViewMut<'a>) -> Self {
-        RnnFwd {
-            x,
-            h_0: None,
-            c_0: None,
-            weights,
-            lengths: None,
-            y,
-            h_t: None,
-            c_t: None,
-            h: None,
-            c: None,
-            gates: None,
-            gru: GruGates { r: None, z: None, n: None, u: None },
-        }
+io_struct! {
+    /// What a GRU saves, each [T, B, H] (a cell: [B, H]).
+    #[derive(Debug, Clone, Copy)]
+    pub struct GruGates<V> {
+        /// Reset gate.
+        pub r: V,
+        /// Update gate.
+        pub z: V,
+        /// Candidate.
+        pub n: V,
+        /// Recurrent part of the candidate: h W_hnᵀ + b_hn, or (r h) W_hnᵀ + b_hn where the reset gate comes before.
+        pub u: V,
     }
 }
 
-/// Operands of [`RnnOps::rnn_bwd`].
-#[derive(Debug)]
-pub struct RnnBwd<'a> {
-    /// Gradient of y; 0 without.
-    pub dy: Option<View<'a>>,
-    /// Gradient of the last hidden state; 0 without.
-    pub dh_t: Option<View<'a>>,
-    /// Gradient of the last cell state; 0 without.
-    pub dc_t: Option<View<'a>>,
-    /// Forward's x.
-    pub x: View<'a>,
-    /// Forward's parameters; the biases are not read.
-    pub weights: RnnWeights<'a>,
-    /// Forward's lengths.
-    pub lengths: Option<View<'a>>,
-    /// Saved hidden states [T+1, B, H].
-    pub h: View<'a>,
-    /// Saved cell states [T+1, B, H] of an LSTM.
-    pub c: Option<View<'a>>,
-    /// Saved gates [T, B, 4 H] of an LSTM.
-    pub gates: Option<View<'a>>,
-    /// Saved gates of a GRU.
-    pub gru: Option<GruGates<View<'a>>>,
-    /// Gradients to compute.
-    pub grads: RnnGrads<'a>,
+io_struct! {
+    /// Operands of [`RnnOps::rnn`]. T steps, batch B, input width I, hidden width H.
+    #[derive(Debug)]
+    pub struct RnnFwd<'a> {
+        /// [T, B, I] ([B, T, I] with `batch_first`).
+        pub x: View<'a>,
+        /// First hidden state [B, H]; zeros without.
+        pub h_0: Option<View<'a>>,
+        /// First cell state [B, H] of an LSTM; zeros without.
+        pub c_0: Option<View<'a>>,
+        /// Parameters.
+        pub weights: RnnWeights<'a>,
+        /// i32, shape `[B]`: steps at and behind a row's length leave its states as they are and give an output of 0.
+        pub lengths: Option<View<'a>>,
+        /// Hidden states [T, B, H] ([B, T, H] with `batch_first`), in the order of x.
+        pub y: ViewMut<'a>,
+        /// Last hidden state [B, H].
+        pub h_t: Option<ViewMut<'a>>,
+        /// Last cell state [B, H] of an LSTM.
+        pub c_t: Option<ViewMut<'a>>,
+        /// Saved for the gradient: all hidden states [T+1, B, H] in the order of processing, the first state first.
+        pub h: Option<ViewMut<'a>>,
+        /// Saved by an LSTM: all cell states [T+1, B, H].
+        pub c: Option<ViewMut<'a>>,
+        /// Saved by an LSTM: its gates after their activation [T, B, 4 H]; 0 at steps that a length leaves out.
+        pub gates: Option<ViewMut<'a>>,
+        /// Saved by a GRU; 0 at steps that a length leaves out.
+        pub gru: GruGates<Option<ViewMut<'a>>> = GruGates::new(None, None, None, None),
+    }
 }
 
-/// Gradients of [`RnnOps::rnn_bwd`], each in the shape of what it belongs to.
-#[derive(Debug, Default)]
-pub struct RnnGrads<'a> {
-    /// Of x.
-    pub dx: Option<GradMut<'a>>,
-    /// Of the first hidden state.
-    pub dh_0: Option<GradMut<'a>>,
-    /// Of the first cell state of an LSTM.
-    pub dc_0: Option<GradMut<'a>>,
-    /// Of the input weights.
-    pub dw_ih: Option<GradMut<'a>>,
-    /// Of the recurrent weights.
-    pub dw_hh: Option<GradMut<'a>>,
-    /// Of the input bias.
-    pub db_ih: Option<GradMut<'a>>,
-    /// Of the recurrent bias.
-    pub db_hh: Option<GradMut<'a>>,
+io_struct! {
+    /// Operands of [`RnnOps::rnn_bwd`].
+    #[derive(Debug)]
+    pub struct RnnBwd<'a> {
+        /// Gradient of y; 0 without.
+        pub dy: Option<View<'a>>,
+        /// Gradient of the last hidden state; 0 without.
+        pub dh_t: Option<View<'a>>,
+        /// Gradient of the last cell state; 0 without.
+        pub dc_t: Option<View<'a>>,
+        /// Forward's x.
+        pub x: View<'a>,
+        /// Forward's parameters; the biases are not read.
+        pub weights: RnnWeights<'a>,
+        /// Forward's lengths.
+        pub lengths: Option<View<'a>>,
+        /// Saved hidden states [T+1, B, H].
+        pub h: View<'a>,
+        /// Saved cell states [T+1, B, H] of an LSTM.
+        pub c: Option<View<'a>>,
+        /// Saved gates [T, B, 4 H] of an LSTM.
+        pub gates: Option<View<'a>>,
+        /// Saved gates of a GRU.
+        pub gru: Option<GruGates<View<'a>>>,
+        /// Gradients to compute.
+        pub grads: RnnGrads<'a> = RnnGrads::new(),
+    }
 }
 
-/// Operands of [`RnnOps::lstm_cell`].
-#[derive(Debug)]
-pub struct LstmCellFwd<'a> {
-    /// Gates before their activation, [B, 4 H].
-    pub z: View<'a>,
-    /// Cell state [B, H].
-    pub c: View<'a>,
-    /// Next hidden state [B, H].
-    pub h_next: ViewMut<'a>,
-    /// Next cell state [B, H].
-    pub c_next: ViewMut<'a>,
-    /// Saved: gates after their activation, [B, 4 H].
-    pub gates: Option<ViewMut<'a>>,
+io_struct! {
+    /// Gradients of [`RnnOps::rnn_bwd`], each in the shape of what it belongs to.
+    #[derive(Debug, Default)]
+    pub struct RnnGrads<'a> {
+        /// Of x.
+        pub dx: Option<GradMut<'a>>,
+        /// Of the first hidden state.
+        pub dh_0: Option<GradMut<'a>>,
+        /// Of the first cell state of an LSTM.
+        pub dc_0: Option<GradMut<'a>>,
+        /// Of the input weights.
+        pub dw_ih: Option<GradMut<'a>>,
+        /// Of the recurrent weights.
+        pub dw_hh: Option<GradMut<'a>>,
+        /// Of the input bias.
+        pub db_ih: Option<GradMut<'a>>,
+        /// Of the recurrent bias.
+        pub db_hh: Option<GradMut<'a>>,
+    }
 }
 
-/// Operands of [`RnnOps::lstm_cell_bwd`].
-#[derive(Debug)]
-pub struct LstmCellBwd<'a> {
-    /// Gradient of h_next; 0 without.
-    pub dh_next: Option<View<'a>>,
-    /// Gradient of c_next; 0 without.
-    pub dc_next: Option<View<'a>>,
-    /// Saved gates.
-    pub gates: View<'a>,
-    /// Forward's cell state.
-    pub c: View<'a>,
-    /// Forward's next cell state.
-    pub c_next: View<'a>,
-    /// Gradient of z, [B, 4 H].
-    pub dz: GradMut<'a>,
-    /// Gradient of c.
-    pub dc: Option<GradMut<'a>>,
+io_struct! {
+    /// Operands of [`RnnOps::lstm_cell`].
+    #[derive(Debug)]
+    pub struct LstmCellFwd<'a> {
+        /// Gates before their activation, [B, 4 H].
+        pub z: View<'a>,
+        /// Cell state [B, H].
+        pub c: View<'a>,
+        /// Next hidden state [B, H].
+        pub h_next: ViewMut<'a>,
+        /// Next cell state [B, H].
+        pub c_next: ViewMut<'a>,
+        /// Saved: gates after their activation, [B, 4 H].
+        pub gates: Option<ViewMut<'a>>,
+    }
 }
 
-/// Operands of [`RnnOps::gru_cell`].
-#[derive(Debug)]
-pub struct GruCellFwd<'a> {
-    /// x W_ihᵀ + b_ih, [B, 3 H].
-    pub a: View<'a>,
-    /// h W_hhᵀ + b_hh, [B, 3 H]; its last third is the u_n of the gradient.
-    pub u: View<'a>,
-    /// Hidden state [B, H].
-    pub h: View<'a>,
-    /// Next hidden state [B, H].
-    pub h_next: ViewMut<'a>,
-    /// Saved: reset gate [B, H].
-    pub r: Option<ViewMut<'a>>,
-    /// Saved: update gate [B, H].
-    pub z: Option<ViewMut<'a>>,
-    /// Saved: candidate [B, H].
-    pub n: Option<ViewMut<'a>>,
+io_struct! {
+    /// Operands of [`RnnOps::lstm_cell_bwd`].
+    #[derive(Debug)]
+    pub struct LstmCellBwd<'a> {
+        /// Gradient of h_next; 0 without.
+        pub dh_next: Option<View<'a>>,
+        /// Gradient of c_next; 0 without.
+        pub dc_next: Option<View<'a>>,
+        /// Saved gates.
+        pub gates: View<'a>,
+        /// Forward's cell state.
+        pub c: View<'a>,
+        /// Forward's next cell state.
+        pub c_next: View<'a>,
+        /// Gradient of z, [B, 4 H].
+        pub dz: GradMut<'a>,
+        /// Gradient of c.
+        pub dc: Option<GradMut<'a>>,
+    }
 }
 
-/// Operands of [`RnnOps::gru_cell_bwd`].
-#[derive(Debug)]
-pub struct GruCellBwd<'a> {
-    /// Gradient of h_next.
-    pub dh_next: View<'a>,
-    /// Saved r, z, n, and the last third of u (its rows may lie apart).
-    pub gates: GruGates<View<'a>>,
-    /// Forward's hidden state.
-    pub h: View<'a>,
-    /// Gradient of a, [B, 3 H].
-    pub da: GradMut<'a>,
-    /// Gradient of u, [B, 3 H].
-    pub du: GradMut<'a>,
-    /// The direct part of the gradient of h, dh_next z; the rest is du W_hh.
-    pub dh: Option<GradMut<'a>>,
+io_struct! {
+    /// Operands of [`RnnOps::gru_cell`].
+    #[derive(Debug)]
+    pub struct GruCellFwd<'a> {
+        /// x W_ihᵀ + b_ih, [B, 3 H].
+        pub a: View<'a>,
+        /// h W_hhᵀ + b_hh, [B, 3 H]; its last third is the u_n of the gradient.
+        pub u: View<'a>,
+        /// Hidden state [B, H].
+        pub h: View<'a>,
+        /// Next hidden state [B, H].
+        pub h_next: ViewMut<'a>,
+        /// Saved: reset gate [B, H].
+        pub r: Option<ViewMut<'a>>,
+        /// Saved: update gate [B, H].
+        pub z: Option<ViewMut<'a>>,
+        /// Saved: candidate [B, H].
+        pub n: Option<ViewMut<'a>>,
+    }
+}
+
+io_struct! {
+    /// Operands of [`RnnOps::gru_cell_bwd`].
+    #[derive(Debug)]
+    pub struct GruCellBwd<'a> {
+        /// Gradient of h_next.
+        pub dh_next: View<'a>,
+        /// Saved r, z, n, and the last third of u (its rows may lie apart).
+        pub gates: GruGates<View<'a>>,
+        /// Forward's hidden state.
+        pub h: View<'a>,
+        /// Gradient of a, [B, 3 H].
+        pub da: GradMut<'a>,
+        /// Gradient of u, [B, 3 H].
+        pub du: GradMut<'a>,
+        /// The direct part of the gradient of h, dh_next z; the rest is du W_hh.
+        pub dh: Option<GradMut<'a>>,
+    }
 }
 
 op_family! {

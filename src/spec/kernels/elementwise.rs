@@ -79,19 +79,21 @@ kernel_args! {
         b: In("gk_t"),
         da: Out("gk_t"),
         db: Out("gk_t"),
-        n: I64,
-        rank: I32,
+    }
+    args {
         shape: Dims,
         sdy: Dims,
         sa: Dims,
         sb: Dims,
         sda: Dims,
         sdb: Dims,
+        n: I64,
+        p: Real,
+        q: Real,
+        rank: I32,
         wide: I32,
         acc_a: I32,
         acc_b: I32,
-        p: Real,
-        q: Real,
     }
 }
 

@@ -242,9 +242,7 @@ kernel_args! {
         targets: In("int"),
         wide_t: I32,
         il: In("int"),
-        wide_il: I32,
         tl: In("int"),
-        wide_tl: I32,
         err: Out("int"),
         code: I32,
         T: I64,
@@ -253,11 +251,15 @@ kernel_args! {
         st: I64,
         sb: I64,
         S: I64,
-        most: I64,
         L: I64,
         blank: I64,
         alpha: Out("gk_f"),
         nll: Out("gk_f"),
+    }
+    args {
+        most: I64,
+        wide_il: I32,
+        wide_tl: I32,
     }
 }
 
@@ -283,28 +285,30 @@ kernel_args! {
         targets: In("int"),
         wide_t: I32,
         il: In("int"),
-        wide_il: I32,
         tl: In("int"),
-        wide_tl: I32,
         T: I64,
         B: I64,
         C: I64,
         st: I64,
         sb: I64,
         S: I64,
-        most: I64,
         L: I64,
         blank: I64,
         alpha: Out("gk_f"),
         nll: In("gk_f"),
         beta: Out("gk_f"),
         gy: In("gk_t"),
+        dx: Out("gk_t"),
+    }
+    args {
+        most: I64,
+        factor: Real,
+        wide_il: I32,
+        wide_tl: I32,
         each: I32,
         gy_f32: I32,
-        factor: Real,
         per_label: I32,
         zero_infinity: I32,
-        dx: Out("gk_t"),
         accumulate: I32,
     }
 }
@@ -626,15 +630,17 @@ kernel_args! {
         len: I64,
         lanes: I32,
         kind: I32,
+        gy: In("gk_t"),
+        dx: Out("gk_t"),
+        accumulate: I32,
+    }
+    args {
         p0: Real,
         p1: Real,
         p2: Real,
-        gy: In("gk_t"),
+        factor: Real,
         each: I32,
         narrow: I32,
-        factor: Real,
-        dx: Out("gk_t"),
-        accumulate: I32,
     }
 }
 
@@ -657,13 +663,15 @@ kernel_args! {
         ignore: I64,
         roles: I64,
         lanes: I32,
+        flags: I32,
+        chunks: I64,
+        partial: Out("gk_f"),
+    }
+    args {
         p0: Real,
         p1: Real,
         p2: Real,
         p3: Real,
-        flags: I32,
-        chunks: I64,
-        partial: Out("gk_f"),
     }
 }
 
@@ -686,16 +694,18 @@ kernel_args! {
         ignore: I64,
         roles: I64,
         lanes: I32,
-        p0: Real,
-        p1: Real,
-        p2: Real,
-        p3: Real,
         flags: I32,
         chunks: I64,
         partial: In("gk_f"),
         y: Out("gk_t"),
         item: Out("gk_f"),
         weight: Out("gk_f"),
+    }
+    args {
+        p0: Real,
+        p1: Real,
+        p2: Real,
+        p3: Real,
     }
 }
 
@@ -718,22 +728,24 @@ kernel_args! {
         ignore: I64,
         roles: I64,
         lanes: I32,
-        p0: Real,
-        p1: Real,
-        p2: Real,
-        p3: Real,
         flags: I32,
         chunks: I64,
         partial: In("gk_f"),
         gy: In("gk_t"),
         each: I32,
-        gy_f32: I32,
         den: In("gk_f"),
-        factor: Real,
         d0: Out("gk_t"),
         d1: Out("gk_t"),
         d2: Out("gk_t"),
         d3: Out("gk_t"),
+    }
+    args {
+        p0: Real,
+        p1: Real,
+        p2: Real,
+        p3: Real,
+        factor: Real,
+        gy_f32: I32,
         acc: I32,
     }
 }
@@ -757,16 +769,18 @@ kernel_args! {
         ignore: I64,
         roles: I64,
         lanes: I32,
+        flags: I32,
+        gy: In("gk_t"),
+        each: I32,
+        d2: Out("gk_t"),
+    }
+    args {
         p0: Real,
         p1: Real,
         p2: Real,
         p3: Real,
-        flags: I32,
-        gy: In("gk_t"),
-        each: I32,
-        gy_f32: I32,
         factor: Real,
-        d2: Out("gk_t"),
+        gy_f32: I32,
         acc: I32,
     }
 }

@@ -135,6 +135,7 @@ pub(crate) static SOURCES: &[(&str, &str)] = texts![
     "common/pool/pool.c",
     "common/prelude/coordinates.h",
     "common/prelude/prelude.h",
+    "common/prelude/register_tile.h",
     "common/prelude/rows.h",
     "common/prelude/special.h",
     "common/prelude/strided.h",

@@ -99,15 +99,17 @@ kernel_args! {
         groups: I64,
         share: I64,
         splits: I32,
-        chunk: I64,
-        second: I64,
         lanes: I32,
         wide: I32,
         affine: I32,
-        phase: I32,
-        offset: Real,
         act: I32,
+    }
+    args {
+        chunk: I64,
+        second: I64,
+        offset: Real,
         p: Real,
+        phase: I32,
     }
 }
 
@@ -170,11 +172,13 @@ kernel_args! {
         wide: I32,
         affine: I32,
         alone: I32,
-        offset: Real,
         act: I32,
-        p: Real,
         accumulate: I32,
         accumulate_r: I32,
+    }
+    args {
+        offset: Real,
+        p: Real,
     }
 }
 
@@ -368,17 +372,19 @@ kernel_args! {
         rows: I64,
         cols: I64,
         inner: I64,
-        groups: I64,
-        cg: I64,
         lanes: I32,
         wide: I32,
         affine: I32,
-        phase: I32,
         raw: I32,
+        act: I32,
+    }
+    args {
+        groups: I64,
+        cg: I64,
         eps: Real,
         offset: Real,
-        act: I32,
         p: Real,
+        phase: I32,
     }
 }
 

@@ -8,7 +8,6 @@ kernel_args! {
     /// Arguments of `adaptive_step`.
     AdaptiveStepArgs {
         table: In("gk_i64"),
-        tensors: I32,
         w: Out("gk_t"),
         g: In("gk_t"),
         s0: Out("gk_f"),
@@ -16,15 +15,14 @@ kernel_args! {
         s2: Out("gk_f"),
         s3: Out("gk_f"),
         copy: Out("gk_u16"),
-        master: I32,
-        copy_kind: I32,
         lr_dev: In("float"),
         step: In("gk_i64"),
         inv_scale: In("float"),
         found_inf: In("float"),
         memory: In("gk_f"),
         partial: Out("gk_f"),
-        maximize: I32,
+    }
+    args {
         lr: Real,
         c1: Real,
         c2: Real,
@@ -40,6 +38,10 @@ kernel_args! {
         p5: Real,
         p6: Real,
         p7: Real,
+        tensors: I32,
+        master: I32,
+        copy_kind: I32,
+        maximize: I32,
         first: I32,
     }
 }
@@ -162,16 +164,15 @@ kernel_args! {
     /// Arguments of `trust_partial`.
     TrustPartialArgs {
         table: In("gk_i64"),
-        tensors: I32,
         w: In("gk_t"),
         g: In("gk_t"),
         s0: In("gk_f"),
         s1: In("gk_f"),
-        master: I32,
         step: In("gk_i64"),
         inv_scale: In("float"),
-        maximize: I32,
-        lamb: I32,
+        partial: Out("gk_f"),
+    }
+    args {
         c1: Real,
         c2: Real,
         log1: Real,
@@ -182,7 +183,10 @@ kernel_args! {
         p3: Real,
         p4: Real,
         p5: Real,
-        partial: Out("gk_f"),
+        tensors: I32,
+        master: I32,
+        maximize: I32,
+        lamb: I32,
     }
 }
 
@@ -241,7 +245,8 @@ kernel_args! {
         found_inf: In("float"),
         extra: In("gk_f"),
         per_tensor: I32,
-        maximize: I32,
+    }
+    args {
         lr: Real,
         t: Real,
         c1: Real,
@@ -256,6 +261,7 @@ kernel_args! {
         p5: Real,
         q0: Real,
         q1: Real,
+        maximize: I32,
         first: I32,
         flag: I32,
     }
@@ -279,8 +285,14 @@ kernel_args! {
         step: In("gk_i64"),
         inv_scale: In("float"),
         found_inf: In("float"),
-        maximize: I32,
         decoupled: I32,
+        random: I32,
+        more: In("gk_i64"),
+    }
+    args {
+        seed: I64,
+        stream: I64,
+        offset: I64,
         lr: Real,
         c1: Real,
         c2: Real,
@@ -292,11 +304,7 @@ kernel_args! {
         p3: Real,
         p4: Real,
         p5: Real,
-        random: I32,
-        seed: I64,
-        stream: I64,
-        offset: I64,
-        more: In("gk_i64"),
+        maximize: I32,
         first_tensor: I32,
     }
 }
@@ -326,7 +334,8 @@ kernel_args! {
         wide: I32,
         rule: I32,
         states: I32,
-        maximize: I32,
+    }
+    args {
         lr: Real,
         t: Real,
         c1: Real,
@@ -341,6 +350,7 @@ kernel_args! {
         p5: Real,
         q0: Real,
         q1: Real,
+        maximize: I32,
         first: I32,
         flag: I32,
     }

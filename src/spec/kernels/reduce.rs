@@ -15,6 +15,10 @@ kernel_args! {
         dx: Out("gk_t"),
         n: I64,
         rank: I32,
+        wide: I32,
+        accumulate: I32,
+    }
+    args {
         shape: Dims,
         sdx: Dims,
         sdy: Dims,
@@ -22,8 +26,6 @@ kernel_args! {
         sy: Dims,
         ss: Dims,
         step_s: I64,
-        wide: I32,
-        accumulate: I32,
         p: Real,
         q: Real,
     }
@@ -83,25 +85,27 @@ kernel_args! {
         outputs: I64,
         n: I64,
         chunk: I64,
-        count: I64,
         splits: I32,
         lanes: I32,
         mode: I32,
-        phase: I32,
         kept_rank: I32,
+        red_rank: I32,
+    }
+    args {
         kept: Dims,
         kx: Dims,
         kx2: Dims,
         ky: Dims,
         kz: Dims,
-        red_rank: I32,
         red: Dims,
         rx: Dims,
         rx2: Dims,
-        form: I32,
-        accumulate: I32,
+        count: I64,
         p: Real,
         q: Real,
+        phase: I32,
+        form: I32,
+        accumulate: I32,
     }
 }
 
@@ -116,26 +120,28 @@ kernel_args! {
         outputs: I64,
         n: I64,
         chunk: I64,
-        count: I64,
         splits: I32,
         tx: I32,
         wide: I32,
-        step_y: I64,
-        step_z: I64,
         kept_rank: I32,
+        red_rank: I32,
+    }
+    args {
         kept: Dims,
         kx: Dims,
         kx2: Dims,
         ky: Dims,
         kz: Dims,
-        red_rank: I32,
         red: Dims,
         rx: Dims,
         rx2: Dims,
-        form: I32,
-        accumulate: I32,
+        count: I64,
+        step_y: I64,
+        step_z: I64,
         p: Real,
         q: Real,
+        form: I32,
+        accumulate: I32,
     }
 }
 
@@ -146,19 +152,21 @@ kernel_args! {
         y: Out("gk_u8"),
         z: Out("gk_u8"),
         outputs: I64,
-        count: I64,
         splits: I32,
-        so: I64,
-        sk: I64,
         lanes: I32,
         kept_rank: I32,
+    }
+    args {
         kept: Dims,
         ky: Dims,
         kz: Dims,
-        form: I32,
-        accumulate: I32,
+        count: I64,
+        so: I64,
+        sk: I64,
         p: Real,
         q: Real,
+        form: I32,
+        accumulate: I32,
     }
 }
 

@@ -114,18 +114,20 @@ kernel_args! {
     PadNdArgs {
         x: In("gk_t"),
         y: Out("gk_t"),
-        n: I64,
-        wide: I32,
-        rank: I32,
+    }
+    args {
         shape: Dims,
         magic: Dims,
         sx: Dims,
         sy: Dims,
         size: Dims,
         before: Dims,
-        mode: I32,
+        n: I64,
         lo: U32,
         hi: U32,
+        wide: I32,
+        rank: I32,
+        mode: I32,
         accumulate: I32,
     }
 }
@@ -154,18 +156,20 @@ kernel_args! {
         dy: In("gk_t"),
         offsets: In("gk_i64"),
         dx: Out("gk_t"),
-        n: I64,
-        rank: I32,
+    }
+    args {
         shape: Dims,
         magic: Dims,
         sdy: Dims,
         sdx: Dims,
-        axis: I32,
-        mode: I32,
+        n: I64,
         len: I64,
         step: I64,
         places: I64,
         stride: I64,
+        rank: I32,
+        axis: I32,
+        mode: I32,
         accumulate: I32,
     }
 }

@@ -452,7 +452,7 @@ fn compile_for(args: &WorkerArgs) -> Result<Compile, String> {
             Ok(Box::new(move |name, source| nvrtc.compile(name, source, &options).map(|_| ())))
         }
         Compiler::Hiprtc => Ok(Box::new(move |name, source| {
-            match hiprtc_compile_for(&arch, &CompileUnit { name, source, options: &[] }) {
+            match hiprtc_compile_for(&arch, &CompileUnit::new(name, source)) {
                 Ok(_) => Ok(()),
                 Err(GpuError::Compile(failure)) => Err(failure.log),
                 Err(e) => Err(e.to_string()),

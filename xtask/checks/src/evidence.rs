@@ -31,6 +31,9 @@ struct Counts {
     /// Hash of the text that ran; reports of format 1 have none.
     #[serde(default)]
     hash: String,
+    /// Cases that each `operation:variant` passed.
+    #[serde(default)]
+    variants: BTreeMap<String, usize>,
 }
 
 /// A report of `compile-check`.
@@ -177,6 +180,13 @@ impl Evidence {
         let mut names: Vec<&str> = archs.keys().copied().collect();
         names.sort_by_key(|n| (n.len(), *n));
         Known::Compiles(format!("{}, {date}", names.join(" ")))
+    }
+
+    /// Cases of today's text that a variant (`operation:variant`) passed on a backend. `today` has the hash of each kernel's text there.
+    pub(crate) fn cases_by(&self, backend: &str, variant: &str, today: &BTreeMap<&str, String>) -> usize {
+        let reports = self.parity.iter().filter(|p| p.device.backend == backend);
+        let rows = reports.flat_map(|p| &p.kernels).filter(|(k, c)| today.get(k.as_str()) == Some(&c.hash));
+        rows.filter_map(|(_, c)| c.variants.get(variant)).sum()
     }
 
     /// Devices of a backend, for the foot of the page.

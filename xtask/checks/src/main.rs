@@ -5,6 +5,7 @@ mod evidence;
 mod expand;
 mod lint;
 mod nvrtc;
+mod operations;
 mod status;
 
 use std::process::ExitCode;
@@ -30,6 +31,8 @@ enum Command {
     Expand(expand::Args),
     /// Checks every kernel unit with a C99 compiler.
     Lint(lint::Args),
+    /// Writes docs/OPERATIONS.md, the index of operations, from the traits and tables.
+    Ops(operations::Args),
     /// Writes KERNEL_STATUS.md from the tables and the committed results.
     Status(status::Args),
 }
@@ -40,6 +43,7 @@ fn main() -> ExitCode {
         Command::CompileWorker(args) => compile_check::work(&args),
         Command::Expand(args) => expand::run(&args),
         Command::Lint(args) => lint::run(&args),
+        Command::Ops(args) => operations::run(&args),
         Command::Status(args) => status::run(&args),
     };
     match done {

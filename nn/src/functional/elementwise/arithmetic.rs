@@ -69,7 +69,7 @@ impl Tensor {
                 let (a, b) = if linear { (a.any(), b.any()) } else { (a.get(cx)?, b.get(cx)?) };
                 let (dyo, ao, bo) = (dy.operand(), a.operand(), b.operand());
                 let (da, db) = (out(&da)?, out(&db)?);
-                let io = BinaryBwd { dy: dyo.view()?, a: ao.view()?, b: bo.view()?, da, db };
+                let io = BinaryBwd::new(dyo.view()?, ao.view()?, bo.view()?).da(da).db(db);
                 Ok(dy.device().binary_bwd(op, io)?)
             }
         }))
@@ -97,7 +97,7 @@ impl Tensor {
                 let (a, b, c) = (a.get(cx)?.operand(), b.get(cx)?.operand(), c.get(cx)?.operand());
                 let dyo = dy.operand();
                 let (da, db, dc) = (out(&da)?, out(&db)?, out(&dc)?);
-                let io = TernaryBwd { dy: dyo.view()?, a: a.view()?, b: b.view()?, c: c.view()?, da, db, dc };
+                let io = TernaryBwd::new(dyo.view()?, a.view()?, b.view()?, c.view()?).da(da).db(db).dc(dc);
                 Ok(dy.device().ternary_bwd(op, io)?)
             }
         }))

@@ -173,15 +173,9 @@ impl Tensor {
                 let dy = cx.dy()?.contiguous()?;
                 let (x, ix) = (x.get(cx)?.operand(), ix.get(cx)?.operand());
                 let (s, y, dyo) = (s.get(cx)?.operand(), y.get(cx)?.operand(), dy.operand());
-                let io = ScatterReduceBwd {
-                    dy: dyo.view()?,
-                    x: x.view()?,
-                    index: ix.view()?,
-                    src: s.view()?,
-                    y: y.view()?,
-                    dx: out(&dx)?,
-                    dsrc: out(&ds)?,
-                };
+                let io = ScatterReduceBwd::new(dyo.view()?, x.view()?, ix.view()?, s.view()?, y.view()?)
+                    .dx(out(&dx)?)
+                    .dsrc(out(&ds)?);
                 Ok(dy.device().scatter_reduce_bwd(how, at, include_self, io)?)
             }
         }))

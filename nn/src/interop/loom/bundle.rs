@@ -7,9 +7,8 @@ use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 use trefoil::ops::activation::Activation;
 
-use super::definition::{LayerDefinition, LoomConfig, Origin, parse};
+use super::definition::{LayerDefinition, LoomConfig, Origin, canonical, parse};
 use super::flags::Flags;
-use super::keys::canonical;
 use super::layer::LoomLayer;
 use super::network::LoomNetwork;
 use super::plan::Op;

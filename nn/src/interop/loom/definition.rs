@@ -86,16 +86,15 @@ impl Largest for GridPosition {
     }
 }
 
+/// Declares the keys of a layer, each with the types that read it.
 macro_rules! definition {
-    ($($(#[$meta:meta])* $key:ident : $ty:ty,)*) => {
+    ($($(#[$meta:meta])* $key:ident : $ty:ty [$($kind:ident)*],)*) => {
         /// One layer: Loom's keys (`type` is [`kind`](LayerDefinition::kind)), the guide's spellings for `conv1d`, and `num_kv_heads`,
         /// which Loom knows in code only. What is absent is `None`.
         #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
         #[serde(deny_unknown_fields)]
         pub struct LayerDefinition {
-            /// `type`: `dense`, `conv1d`, `conv2d`, `rnn`, `lstm`, `mha`, `softmax`, `layer_norm`, `rms_norm`, `swiglu`, `embedding`,
-            /// `parallel`,
-            /// `sequential`, `residual`.
+            /// `type`, one of [`types`](super::types).
             #[serde(rename = "type")]
             pub kind: String,
             $(
@@ -105,10 +104,15 @@ macro_rules! definition {
             )*
         }
 
+        /// The keys, each with the types that read it.
+        const KEYS: &[(&str, &[&str])] = &[$((stringify!($key), &[$(stringify!($kind)),*]),)*];
+
         impl LayerDefinition {
-            /// The keys that are there.
-            pub(super) fn keys(&self) -> Vec<&'static str> {
-                [$(self.$key.as_ref().map(|_| stringify!($key)),)*].into_iter().flatten().collect()
+            /// The keys that are there but that a type does not read.
+            pub(super) fn unread(&self, kind: &str) -> impl Iterator<Item = &'static str> {
+                let given = [$(self.$key.is_some(),)*];
+                let all = KEYS.iter().zip(given).filter(|(_, given)| *given);
+                all.filter(move |((_, kinds), _)| !kinds.contains(&kind)).map(|((key, _), _)| *key)
             }
 
             /// A key with a number beyond `limit`.
@@ -122,97 +126,144 @@ macro_rules! definition {
 
 definition! {
     /// `relu`, `sigmoid`, `tanh`, `softplus`, `leaky_relu`, `linear`; `identity` stands for Loom's identity that exists in code only.
-    activation: String,
+    activation: String [dense conv1d conv2d residual],
     /// Inputs of a dense layer.
-    width: usize,
+    width: usize [dense],
     /// Outputs of a dense layer.
-    height: usize,
+    height: usize [dense],
     /// Inputs of dense, swiglu; width of a step of rnn, lstm.
-    input_size: usize,
+    input_size: usize [dense rnn lstm swiglu],
     /// Outputs of dense; inner size of swiglu.
-    output_size: usize,
+    output_size: usize [dense swiglu],
     /// Inputs of dense, swiglu; rows of an image.
-    input_height: usize,
+    input_height: usize [dense conv1d conv2d swiglu],
     /// Columns of an image.
-    input_width: usize,
+    input_width: usize [conv2d],
     /// Outputs of dense; inner size of swiglu; rows of a result.
-    output_height: usize,
+    output_height: usize [dense conv1d conv2d swiglu],
     /// Columns of a result.
-    output_width: usize,
+    output_width: usize [conv2d],
     /// Length of a sequence for conv1d.
-    input_length: usize,
+    input_length: usize [conv1d],
     /// Channels of a convolution.
-    input_channels: usize,
+    input_channels: usize [conv1d conv2d],
     /// Filters of a convolution.
-    filters: usize,
+    filters: usize [conv1d conv2d],
     /// Kernel size of a convolution.
-    kernel_size: usize,
+    kernel_size: usize [conv1d conv2d],
     /// Stride of a convolution.
-    stride: usize,
+    stride: usize [conv1d conv2d],
     /// Padding of a convolution.
-    padding: usize,
+    padding: usize [conv1d conv2d],
     /// The guide's `input_channels`.
-    conv1d_in_channels: usize,
+    conv1d_in_channels: usize [conv1d],
     /// The guide's `filters`.
-    conv1d_filters: usize,
+    conv1d_filters: usize [conv1d],
     /// The guide's `kernel_size`.
-    conv1d_kernel_size: usize,
+    conv1d_kernel_size: usize [conv1d],
     /// The guide's `stride`.
-    conv1d_stride: usize,
+    conv1d_stride: usize [conv1d],
     /// The guide's `padding`.
-    conv1d_padding: usize,
+    conv1d_padding: usize [conv1d],
     /// Width of a token.
-    d_model: usize,
+    d_model: usize [mha],
     /// Heads, 8 by default.
-    num_heads: usize,
+    num_heads: usize [mha],
     /// Heads of keys and values; as many as `num_heads` by default.
-    num_kv_heads: usize,
+    num_kv_heads: usize [mha],
     /// Steps of rnn and lstm, 1 by default; attention takes what is there.
-    seq_length: usize,
+    seq_length: usize [rnn lstm mha],
     /// Base of the rotary frequencies, 10000 by default.
-    rope_freq_base: f32,
+    rope_freq_base: f32 [mha],
     /// Width of the state.
-    hidden_size: usize,
+    hidden_size: usize [rnn lstm],
     /// `standard`, `grid`, `hierarchical`, `temperature`, `gumbel`, `masked`, `sparse`, `adaptive`, `mixture`, `entmax`.
-    softmax_variant: String,
+    softmax_variant: String [softmax],
     /// Groups of a grid softmax.
-    softmax_rows: usize,
+    softmax_rows: usize [softmax],
     /// Size of a group.
-    softmax_cols: usize,
+    softmax_cols: usize [softmax],
     /// 0 or absent means 1.
-    temperature: f32,
+    temperature: f32 [softmax],
     /// Not read: the variant alone decides.
-    gumbel_noise: bool,
+    gumbel_noise: bool [],
     /// Visible places.
-    mask: Vec<bool>,
+    mask: Vec<bool> [softmax],
     /// Children per depth.
-    hierarchy_levels: Vec<usize>,
+    hierarchy_levels: Vec<usize> [softmax],
     /// Classes by cluster.
-    adaptive_clusters: Vec<Vec<usize>>,
+    adaptive_clusters: Vec<Vec<usize>> [softmax],
     /// Weights of a mixture.
-    mixture_weights: Vec<f32>,
+    mixture_weights: Vec<f32> [softmax],
     /// 1 is softmax, 2 sparsemax.
-    entmax_alpha: f32,
+    entmax_alpha: f32 [softmax],
     /// Size of a normalized row.
-    norm_size: usize,
+    norm_size: usize [layer_norm rms_norm],
     /// Added to the variance, 1e-5 by default.
-    epsilon: f32,
+    epsilon: f32 [layer_norm rms_norm],
     /// Rows of a table.
-    vocab_size: usize,
+    vocab_size: usize [embedding],
     /// Width of a table.
-    embedding_dim: usize,
+    embedding_dim: usize [embedding],
     /// Parts of parallel and sequential layers.
-    branches: Vec<LayerDefinition>,
+    branches: Vec<LayerDefinition> [parallel sequential],
     /// `concat` (also for an empty word), `add`, `avg`, `average`, `grid_scatter`, `filter`.
-    combine_mode: String,
+    combine_mode: String [parallel],
     /// One for each branch of `grid_scatter`.
-    grid_positions: Vec<GridPosition>,
+    grid_positions: Vec<GridPosition> [parallel],
     /// Rows of its grid.
-    grid_output_rows: usize,
+    grid_output_rows: usize [parallel],
     /// Columns of its grid.
-    grid_output_cols: usize,
+    grid_output_cols: usize [parallel],
     /// Layers of its grid.
-    grid_output_layers: usize,
+    grid_output_layers: usize [parallel],
+}
+
+/// The types of layers, each with the one of [`network`](crate::network) that computes the same.
+pub(super) const TYPES: &[(&str, &str)] = &[
+    ("dense", "dense"),
+    ("conv1d", "conv1d"),
+    ("conv2d", "convolutional"),
+    ("rnn", "recurrent"),
+    ("lstm", "lstm"),
+    ("mha", "multi_head_attention"),
+    ("softmax", "softmax_variant"),
+    ("layer_norm", "layer_normalization"),
+    ("rms_norm", "rms_norm"),
+    ("swiglu", "swiglu"),
+    ("embedding", "embedding"),
+    ("parallel", "parallel"),
+    ("sequential", "sequential"),
+    ("residual", "residual"),
+];
+
+/// A type of layers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LoomType {
+    /// Loom's name.
+    pub name: &'static str,
+    /// The type of [`network`](crate::network) that computes the same.
+    pub network: &'static str,
+    /// The keys that it reads.
+    pub keys: Vec<&'static str>,
+}
+
+/// The types of layers that can be read.
+pub fn types() -> Vec<LoomType> {
+    let reads =
+        |name: &str| KEYS.iter().filter(|(_, kinds)| kinds.contains(&name)).map(|(key, _)| *key).collect();
+    TYPES.iter().map(|&(name, network)| LoomType { name, network, keys: reads(name) }).collect()
+}
+
+/// The name under which a type is known here.
+pub(super) fn canonical(kind: &str) -> &str {
+    match kind {
+        "multi_head_attention" => "mha",
+        "layernorm" => "layer_norm",
+        "rmsnorm" => "rms_norm",
+        other => other,
+    }
 }
 
 /// Cell of a branch.

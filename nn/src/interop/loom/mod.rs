@@ -89,14 +89,13 @@
 mod bundle;
 mod definition;
 mod flags;
-mod keys;
 mod layer;
 mod loss;
 mod network;
 mod plan;
 
 pub use bundle::Bundle;
-pub use definition::{GridPosition, LayerDefinition, LoomConfig, Origin};
+pub use definition::{GridPosition, LayerDefinition, LoomConfig, LoomType, Origin, types};
 pub use flags::{Flag, Flags, Profile};
 pub use layer::LoomLayer;
 pub use loss::LoomCrossEntropy;

@@ -153,10 +153,9 @@ impl Activation {
         }
     }
 
-    /// Sets the axis of vector kinds, negative from the end (default -1).
-    pub fn dim(mut self, dim: isize) -> Self {
-        self.dim = dim;
-        self
+    setters! {
+        /// Sets the axis of vector kinds, negative from the end (default -1).
+        dim: isize => dim;
     }
 }
 

@@ -229,10 +229,9 @@ impl Attention {
         Ok(self)
     }
 
-    /// Whether `forward` and `forward_all` hide later keys (default false).
-    pub fn causal(mut self, on: bool) -> Self {
-        self.causal = on;
-        self
+    setters! {
+        /// Whether `forward` and `forward_all` hide later keys (default false).
+        causal: bool => causal;
     }
 
     /// Sets the arithmetic of the products.

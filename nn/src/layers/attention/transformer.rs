@@ -58,28 +58,15 @@ impl TransformerConfig {
         }
     }
 
-    /// Sets the width of the feed-forward network.
-    pub fn d_ff(mut self, width: usize) -> Self {
-        self.d_ff = width;
-        self
-    }
-
-    /// Sets the probability of all dropouts.
-    pub fn dropout(mut self, p: f64) -> Self {
-        self.dropout = p;
-        self
-    }
-
-    /// Sets the activation.
-    pub fn activation(mut self, act: Activation) -> Self {
-        self.activation = act;
-        self
-    }
-
-    /// Sets eps of the normalizations.
-    pub fn eps(mut self, eps: f64) -> Self {
-        self.eps = eps;
-        self
+    setters! {
+        /// Sets the width of the feed-forward network.
+        d_ff: usize => d_ff;
+        /// Sets the probability of all dropouts.
+        dropout: f64 => dropout;
+        /// Sets the activation.
+        activation: Activation => activation;
+        /// Sets eps of the normalizations.
+        eps: f64 => eps;
     }
 
     /// Normalizes what enters a sublayer.
@@ -94,10 +81,9 @@ impl TransformerConfig {
         self
     }
 
-    /// Sets the arithmetic of the products.
-    pub fn precision(mut self, precision: Precision) -> Self {
-        self.precision = precision;
-        self
+    setters! {
+        /// Sets the arithmetic of the products.
+        precision: Precision => precision;
     }
 
     /// Sets how weights and biases of attentions and linear layers are filled.
@@ -227,10 +213,9 @@ impl TransformerEncoder {
         Ok(TransformerEncoder { self_attn, causal: false, tail: Tail::new(cx, config, 2)? })
     }
 
-    /// Whether `forward` hides later steps, which makes the block one of a language model (default false).
-    pub fn causal(mut self, on: bool) -> Self {
-        self.causal = on;
-        self
+    setters! {
+        /// Whether `forward` hides later steps, which makes the block one of a language model (default false).
+        causal: bool => causal;
     }
 
     /// Runs with masks. Errors: `Invalid` for widths and masks that do not fit.

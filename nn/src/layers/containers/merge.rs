@@ -43,10 +43,9 @@ impl Add {
         Self::default()
     }
 
-    /// Sets the activation.
-    pub fn activation(mut self, act: Activation) -> Self {
-        self.act = act;
-        self
+    setters! {
+        /// Sets the activation.
+        activation: Activation => act;
     }
 
     /// The sum. Errors: fewer than 2 inputs, shapes that differ.
@@ -69,10 +68,9 @@ impl Multiply {
         Self::default()
     }
 
-    /// Sets the activation.
-    pub fn activation(mut self, act: Activation) -> Self {
-        self.act = act;
-        self
+    setters! {
+        /// Sets the activation.
+        activation: Activation => act;
     }
 
     /// The product. Errors: fewer than 2 inputs, shapes that differ.
@@ -95,10 +93,9 @@ impl Concatenate {
         Concatenate { dim, act: Activation::Identity }
     }
 
-    /// Sets the activation.
-    pub fn activation(mut self, act: Activation) -> Self {
-        self.act = act;
-        self
+    setters! {
+        /// Sets the activation.
+        activation: Activation => act;
     }
 
     /// The joined tensor. Errors: no inputs, an axis that does not exist, other sizes that differ.

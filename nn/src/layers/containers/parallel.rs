@@ -47,10 +47,9 @@ impl Parallel {
         Ok(Parallel { branches, merge, act: Activation::Identity })
     }
 
-    /// Sets the activation of the merged output.
-    pub fn activation(mut self, act: Activation) -> Self {
-        self.act = act;
-        self
+    setters! {
+        /// Sets the activation of the merged output.
+        activation: Activation => act;
     }
 }
 

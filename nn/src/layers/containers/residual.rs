@@ -30,10 +30,9 @@ impl Residual {
         self
     }
 
-    /// Sets the activation of the sum.
-    pub fn activation(mut self, act: Activation) -> Self {
-        self.act = act;
-        self
+    setters! {
+        /// Sets the activation of the sum.
+        activation: Activation => act;
     }
 }
 

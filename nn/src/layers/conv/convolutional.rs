@@ -66,10 +66,9 @@ impl<const N: usize> ConvNd<N, false> {
         Self::build(cx, out_channels, kernel_size.per_axis())
     }
 
-    /// Sets the dilation, the distance of a window's cells (default 1).
-    pub fn dilation(mut self, dilation: impl PerAxis<usize, N>) -> Self {
-        self.dilation = dilation.per_axis();
-        self
+    setters! {
+        /// Sets the dilation, the distance of a window's cells (default 1).
+        dilation: [usize; N] => dilation;
     }
 }
 
@@ -124,10 +123,9 @@ impl<const N: usize, const DILATED: bool> ConvNd<N, DILATED> {
         })
     }
 
-    /// Sets the stride, the distance of neighbouring windows (default 1).
-    pub fn stride(mut self, stride: impl PerAxis<usize, N>) -> Self {
-        self.stride = stride.per_axis();
-        self
+    setters! {
+        /// Sets the stride, the distance of neighbouring windows (default 1).
+        stride: [usize; N] => stride;
     }
 
     /// Sets the padding: cells added on both sides of each axis (default 0, which PyTorch calls "valid").
@@ -142,10 +140,9 @@ impl<const N: usize, const DILATED: bool> ConvNd<N, DILATED> {
         self
     }
 
-    /// Sets what the padding holds (default zeros).
-    pub fn padding_mode(mut self, mode: PadMode) -> Self {
-        self.mode = mode;
-        self
+    setters! {
+        /// Sets what the padding holds (default zeros).
+        padding_mode: PadMode => mode;
     }
 
     /// Sets the groups of channels that are convolved apart from each other, and makes the parameters anew. Errors: no divisor of both
@@ -155,16 +152,11 @@ impl<const N: usize, const DILATED: bool> ConvNd<N, DILATED> {
         self.anew()
     }
 
-    /// Sets the activation.
-    pub fn activation(mut self, act: Activation) -> Self {
-        self.act = act;
-        self
-    }
-
-    /// Sets the arithmetic of the products.
-    pub fn precision(mut self, precision: Precision) -> Self {
-        self.precision = precision;
-        self
+    setters! {
+        /// Sets the activation.
+        activation: Activation => act;
+        /// Sets the arithmetic of the products.
+        precision: Precision => precision;
     }
 
     fn params(&self, inputs: usize) -> Result<(Tensor, Option<Tensor>)> {

@@ -67,10 +67,9 @@ impl LocallyConnected {
         self
     }
 
-    /// Sets the activation.
-    pub fn activation(mut self, act: Activation) -> Self {
-        self.act = act;
-        self
+    setters! {
+        /// Sets the activation.
+        activation: Activation => act;
     }
 
     /// Sets how weight and bias are filled. Parameters that were made are dropped.

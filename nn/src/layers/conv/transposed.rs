@@ -68,28 +68,15 @@ impl<const N: usize> DeconvNd<N> {
         })
     }
 
-    /// Sets the stride, the distance of the input's cells in the output (default 1).
-    pub fn stride(mut self, stride: impl PerAxis<usize, N>) -> Self {
-        self.stride = stride.per_axis();
-        self
-    }
-
-    /// Sets the padding: cells cut from both sides of each output axis (default 0).
-    pub fn padding(mut self, padding: impl PerAxis<usize, N>) -> Self {
-        self.padding = padding.per_axis();
-        self
-    }
-
-    /// Sets the output padding: cells added behind each output axis (default 0).
-    pub fn output_padding(mut self, cells: impl PerAxis<usize, N>) -> Self {
-        self.output_padding = cells.per_axis();
-        self
-    }
-
-    /// Sets the dilation, the distance of a window's cells (default 1).
-    pub fn dilation(mut self, dilation: impl PerAxis<usize, N>) -> Self {
-        self.dilation = dilation.per_axis();
-        self
+    setters! {
+        /// Sets the stride, the distance of the input's cells in the output (default 1).
+        stride: [usize; N] => stride;
+        /// Sets the padding: cells cut from both sides of each output axis (default 0).
+        padding: [usize; N] => padding;
+        /// Sets the output padding: cells added behind each output axis (default 0).
+        output_padding: [usize; N] => output_padding;
+        /// Sets the dilation, the distance of a window's cells (default 1).
+        dilation: [usize; N] => dilation;
     }
 
     /// Sets the groups of channels that are treated apart from each other, and makes the parameters anew. Errors: no divisor of both
@@ -99,16 +86,11 @@ impl<const N: usize> DeconvNd<N> {
         self.anew()
     }
 
-    /// Sets the activation.
-    pub fn activation(mut self, act: Activation) -> Self {
-        self.act = act;
-        self
-    }
-
-    /// Sets the arithmetic of the products.
-    pub fn precision(mut self, precision: Precision) -> Self {
-        self.precision = precision;
-        self
+    setters! {
+        /// Sets the activation.
+        activation: Activation => act;
+        /// Sets the arithmetic of the products.
+        precision: Precision => precision;
     }
 
     fn params(&self, inputs: usize) -> Result<(Tensor, Option<Tensor>)> {

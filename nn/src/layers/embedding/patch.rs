@@ -58,10 +58,9 @@ impl PatchEmbedding {
         self
     }
 
-    /// Whether the result is a sequence (default true) or stays an image `[B, E, H/pH, W/pW]`.
-    pub fn flatten(mut self, on: bool) -> Self {
-        self.flatten = on;
-        self
+    setters! {
+        /// Whether the result is a sequence (default true) or stays an image `[B, E, H/pH, W/pW]`.
+        flatten: bool => flatten;
     }
 
     /// Sets how weight and bias are filled and fills them anew.

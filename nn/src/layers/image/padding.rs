@@ -59,10 +59,9 @@ impl Padding {
         Ok(Padding { pairs: pairs.to_vec(), mode: PadMode::Constant(0.0) })
     }
 
-    /// Sets what the added cells hold.
-    pub fn mode(mut self, mode: PadMode) -> Self {
-        self.mode = mode;
-        self
+    setters! {
+        /// Sets what the added cells hold.
+        mode: PadMode => mode;
     }
 }
 

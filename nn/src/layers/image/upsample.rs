@@ -55,10 +55,9 @@ impl<const N: usize> UpsampleNd<N> {
         Ok(UpsampleNd { target: Target::Size(size), how: Interpolate::new(InterpolateMode::Nearest) })
     }
 
-    /// Sets how values between cells are made.
-    pub fn mode(mut self, mode: InterpolateMode) -> Self {
-        self.how.mode = mode;
-        self
+    setters! {
+        /// Sets how values between cells are made.
+        mode: InterpolateMode => how.mode;
     }
 
     /// Linear and cubic: whether the outer cells stay where they are (default false).

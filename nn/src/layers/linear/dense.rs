@@ -68,16 +68,11 @@ impl<const VECTORS: bool> DenseLayer<VECTORS> {
         self
     }
 
-    /// Sets the activation.
-    pub fn activation(mut self, act: Activation) -> Self {
-        self.act = act;
-        self
-    }
-
-    /// Sets the arithmetic of the products.
-    pub fn precision(mut self, precision: Precision) -> Self {
-        self.precision = precision;
-        self
+    setters! {
+        /// Sets the activation.
+        activation: Activation => act;
+        /// Sets the arithmetic of the products.
+        precision: Precision => precision;
     }
 
     /// Sets how weight and bias are filled and fills them anew.

@@ -188,10 +188,9 @@ impl GatedLinearUnit {
         Ok(())
     }
 
-    /// Sets the gate's activation; identity makes the unit bilinear. `forward` refuses one that the kernel does not fuse.
-    pub fn gate(mut self, act: Activation) -> Self {
-        self.gate = act;
-        self
+    setters! {
+        /// Sets the gate's activation; identity makes the unit bilinear. `forward` refuses one that the kernel does not fuse.
+        gate: Activation => gate;
     }
 
     /// Without biases.

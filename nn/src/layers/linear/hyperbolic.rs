@@ -91,10 +91,9 @@ impl HyperbolicLinear {
         self
     }
 
-    /// Sets the arithmetic of the product.
-    pub fn precision(mut self, precision: Precision) -> Self {
-        self.precision = precision;
-        self
+    setters! {
+        /// Sets the arithmetic of the product.
+        precision: Precision => precision;
     }
 
     /// Sets how weight and bias are filled and fills them anew.

@@ -83,16 +83,11 @@ impl OctonionLinear {
         self
     }
 
-    /// Sets the activation.
-    pub fn activation(mut self, act: Activation) -> Self {
-        self.act = act;
-        self
-    }
-
-    /// Sets the arithmetic of the product.
-    pub fn precision(mut self, precision: Precision) -> Self {
-        self.precision = precision;
-        self
+    setters! {
+        /// Sets the activation.
+        activation: Activation => act;
+        /// Sets the arithmetic of the product.
+        precision: Precision => precision;
     }
 
     /// Sets how weight and bias are filled and fills them anew; the fans are 8 I and 8 O.

@@ -165,10 +165,9 @@ impl BatchNormalization {
         Ok(self)
     }
 
-    /// Sets the activation, which runs in the same kernel (default: none).
-    pub fn activation(mut self, act: Activation) -> Self {
-        self.act = act;
-        self
+    setters! {
+        /// Sets the activation, which runs in the same kernel (default: none).
+        activation: Activation => act;
     }
 
     /// Without weight and bias.

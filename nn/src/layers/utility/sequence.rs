@@ -249,10 +249,9 @@ impl TimeDistributed {
         TimeDistributed { inner: Box::new(inner), act: Activation::Identity }
     }
 
-    /// Sets the activation.
-    pub fn activation(mut self, act: Activation) -> Self {
-        self.act = act;
-        self
+    setters! {
+        /// Sets the activation.
+        activation: Activation => act;
     }
 }
 

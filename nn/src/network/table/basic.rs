@@ -6,52 +6,52 @@ use crate::layers::{
 };
 use crate::network::options::{Act, InitRule, List, Size, initialized, layer_type};
 
-layer_type! {
-    DENSE: 1, "Dense", "dense", Core, "nn.Linear", (1, 1);
-    {
-        in_features: Option<usize> = null,
-        out_features: usize,
-        bias: bool = true,
-        activation: Act = "identity",
-        weight_init: Option<InitRule> = null,
-        bias_init: Option<InitRule> = null,
-    }
-    |o, site| {
-        let l = match o.in_features {
-            Some(n) => Dense::new(site.cx, n, o.out_features)?,
-            None => Dense::lazy(site.cx, o.out_features)?,
-        };
-        initialized!(l.activation(o.activation.0), o)
-    }
+/// A linear layer: the options that all have, and how its activation is set.
+macro_rules! dense_type {
+    ($id:ident: $entry:literal, $kind:literal, $name:literal, $family:ident, $torch:literal, $type:ident; $act:ident = $default:literal, $set:ident) => {
+        layer_type! {
+            $id: $entry, $kind, $name, $family, $torch, (1, 1);
+            {
+                in_features: Option<usize> = null;
+                out_features: usize;
+                bias: bool = true;
+                $act: Act = $default;
+                weight_init: Option<InitRule> = null;
+                bias_init: Option<InitRule> = null;
+            }
+            |o, site| {
+                let l = match o.in_features {
+                    Some(n) => $type::new(site.cx, n, o.out_features)?,
+                    None => $type::lazy(site.cx, o.out_features)?,
+                };
+                initialized!(l.$set(o.$act.0), o)
+            }
+        }
+    };
 }
 
-layer_type! {
-    FULLY_CONNECTED: 2, "FullyConnected", "fully_connected", Core, "nn.Linear for `[B, in]`", (1, 1);
-    {
-        in_features: Option<usize> = null,
-        out_features: usize,
-        bias: bool = true,
-        activation: Act = "identity",
-        weight_init: Option<InitRule> = null,
-        bias_init: Option<InitRule> = null,
-    }
-    |o, site| {
-        let l = match o.in_features {
-            Some(n) => FullyConnected::new(site.cx, n, o.out_features)?,
-            None => FullyConnected::lazy(site.cx, o.out_features)?,
-        };
-        initialized!(l.activation(o.activation.0), o)
-    }
+dense_type! {
+    DENSE: 1, "Dense", "dense", Core, "nn.Linear", Dense; activation = "identity", activation
+}
+
+dense_type! {
+    FULLY_CONNECTED: 2, "FullyConnected", "fully_connected", Core, "nn.Linear for `[B, in]`", FullyConnected;
+    activation = "identity", activation
+}
+
+dense_type! {
+    GATED_LINEAR_UNIT: 61, "GatedLinearUnit", "gated_linear_unit", DenseLike, "nn.Linear and F.glu", GatedLinearUnit;
+    gate_activation = "sigmoid", gate
 }
 
 layer_type! {
     BATCH_NORMALIZATION: 4, "BatchNormalization", "batch_normalization", Core, "nn.BatchNorm1d/2d/3d", (1, 1);
     {
-        num_features: usize,
-        eps: f64 = 1e-5,
-        momentum: Option<f64> = 0.1,
-        affine: bool = true,
-        track_running_stats: bool = true,
+        num_features: usize;
+        eps: f64 = 1e-5;
+        momentum: Option<f64> = 0.1;
+        affine: bool = true;
+        track_running_stats: bool = true;
     }
     |o, site| {
         let mut l = BatchNormalization::new(site.cx, o.num_features)?.eps(o.eps)?.momentum(o.momentum)?;
@@ -65,10 +65,10 @@ layer_type! {
 layer_type! {
     LAYER_NORMALIZATION: 5, "LayerNormalization", "layer_normalization", Core, "nn.LayerNorm", (1, 1);
     {
-        normalized_shape: List<usize>,
-        eps: f64 = 1e-5,
-        elementwise_affine: bool = true,
-        bias: bool = true,
+        normalized_shape: List<usize>;
+        eps: f64 = 1e-5;
+        elementwise_affine: bool = true;
+        bias: bool = true;
     }
     |o, site| {
         let mut l = LayerNormalization::new(site.cx, &o.normalized_shape.0)?.eps(o.eps)?;
@@ -82,14 +82,14 @@ layer_type! {
 layer_type! {
     EMBEDDING: 6, "Embedding", "embedding", Core, "nn.Embedding", (1, 1);
     {
-        num_embeddings: Size,
-        embedding_dim: Size,
-        padding_idx: Option<i64> = null,
-        scale_by_sqrt_dim: bool = false,
-        max_norm: Option<f64> = null,
-        norm_type: f64 = 2,
-        scale_grad_by_freq: bool = false,
-        weight_init: Option<InitRule> = null,
+        num_embeddings: Size;
+        embedding_dim: Size;
+        padding_idx: Option<i64> = null;
+        scale_by_sqrt_dim: bool = false;
+        max_norm: Option<f64> = null;
+        norm_type: f64 = 2;
+        scale_grad_by_freq: bool = false;
+        weight_init: Option<InitRule> = null;
     }
     |o, site| {
         let mut l = Embedding::new(site.cx, o.num_embeddings.0, o.embedding_dim.0)?;
@@ -113,11 +113,11 @@ layer_type! {
     INSTANCE_NORMALIZATION: 21, "InstanceNormalization", "instance_normalization", Normalization,
     "nn.InstanceNorm1d/2d/3d", (1, 1);
     {
-        num_features: usize,
-        eps: f64 = 1e-5,
-        momentum: Option<f64> = 0.1,
-        affine: bool = false,
-        track_running_stats: bool = false,
+        num_features: usize;
+        eps: f64 = 1e-5;
+        momentum: Option<f64> = 0.1;
+        affine: bool = false;
+        track_running_stats: bool = false;
     }
     |o, site| {
         let mut l = InstanceNormalization::new(o.num_features)?.eps(o.eps)?;
@@ -131,10 +131,10 @@ layer_type! {
 layer_type! {
     GROUP_NORMALIZATION: 22, "GroupNormalization", "group_normalization", Normalization, "nn.GroupNorm", (1, 1);
     {
-        num_groups: usize,
-        num_channels: Size,
-        eps: f64 = 1e-5,
-        affine: bool = true,
+        num_groups: usize;
+        num_channels: Size;
+        eps: f64 = 1e-5;
+        affine: bool = true;
     }
     |o, site| {
         let l = GroupNormalization::new(site.cx, o.num_groups, o.num_channels.0)?.eps(o.eps)?;
@@ -145,31 +145,12 @@ layer_type! {
 layer_type! {
     RMS_NORM: 24, "RMSNorm", "rms_norm", Normalization, "nn.RMSNorm", (1, 1);
     {
-        normalized_shape: List<usize>,
-        eps: Option<f64> = 1e-6,
-        elementwise_affine: bool = true,
+        normalized_shape: List<usize>;
+        eps: Option<f64> = 1e-6;
+        elementwise_affine: bool = true;
     }
     |o, site| {
         let l = RmsNorm::new(site.cx, &o.normalized_shape.0)?.eps(o.eps)?;
         if o.elementwise_affine { l } else { l.no_affine() }
-    }
-}
-
-layer_type! {
-    GATED_LINEAR_UNIT: 61, "GatedLinearUnit", "gated_linear_unit", DenseLike, "nn.Linear and F.glu", (1, 1);
-    {
-        in_features: Option<usize> = null,
-        out_features: usize,
-        bias: bool = true,
-        gate_activation: Act = "sigmoid",
-        weight_init: Option<InitRule> = null,
-        bias_init: Option<InitRule> = null,
-    }
-    |o, site| {
-        let l = match o.in_features {
-            Some(n) => GatedLinearUnit::new(site.cx, n, o.out_features)?,
-            None => GatedLinearUnit::lazy(site.cx, o.out_features)?,
-        };
-        initialized!(l.gate(o.gate_activation.0), o)
     }
 }

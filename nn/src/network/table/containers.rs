@@ -9,16 +9,16 @@ use crate::network::options::{Act, layer_type};
 
 layer_type! {
     SEQUENTIAL: 0, "Sequential", "sequential", Container, "nn.Sequential", (1, 1);
-    { layers: Vec<Value> }
+    { layers: Vec<Value>; }
     |o, site| site.list("layers", &o.layers)?
 }
 
 layer_type! {
     RESIDUAL: 0, "Residual", "residual", Container, "x + nn.Sequential(..)", (1, 1);
     {
-        layers: Vec<Value>,
-        shortcut: Vec<Value> = [],
-        activation: Act = "identity",
+        layers: Vec<Value>;
+        shortcut: Vec<Value> = [];
+        activation: Act = "identity";
     }
     |o, site| {
         let body = site.list("layers", &o.layers)?;
@@ -43,10 +43,10 @@ enum MergeName {
 layer_type! {
     PARALLEL: 0, "Parallel", "parallel", Container, "torch.cat of nn.Sequential(..)", (1, 1);
     {
-        branches: Vec<Vec<Value>>,
-        merge: MergeName = "concat",
-        dim: Option<isize> = null,
-        activation: Act = "identity",
+        branches: Vec<Vec<Value>>;
+        merge: MergeName = "concat";
+        dim: Option<isize> = null;
+        activation: Act = "identity";
     }
     |o, site| {
         if o.dim.is_some() && o.merge != MergeName::Concat {
@@ -69,6 +69,6 @@ layer_type! {
 
 layer_type! {
     CHECKPOINTED: 0, "Checkpointed", "checkpointed", Container, "torch.utils.checkpoint", (1, MANY);
-    { inner: Value }
+    { inner: Value; }
     |o, site| Checkpointed::new(site.layer("inner", &o.inner)?)
 }

@@ -14,12 +14,12 @@ macro_rules! average_pooling_type {
         layer_type! {
             $id: $entry, $kind, $name, Pooling, $torch, (1, 1), spatial $axes;
             {
-                kernel_size: Axes<usize, $axes>,
-                stride: Option<Axes<usize, $axes>> = null,
-                padding: Axes<usize, $axes> = 0,
-                ceil_mode: bool = false,
-                count_include_pad: bool = true,
-                divisor_override: Option<i64> = null,
+                kernel_size: Axes<usize, $axes>;
+                stride: Option<Axes<usize, $axes>> = null;
+                padding: Axes<usize, $axes> = 0;
+                ceil_mode: bool = false;
+                count_include_pad: bool = true;
+                divisor_override: Option<i64> = null;
             }
             |o, _site| {
                 let mut l = $type::new(o.kernel_size)?.padding(o.padding);
@@ -44,12 +44,12 @@ macro_rules! max_pooling_type {
         layer_type! {
             $id: $entry, $kind, $name, Pooling, $torch, (1, 1), spatial $axes;
             {
-                kernel_size: Axes<usize, $axes>,
-                stride: Option<Axes<usize, $axes>> = null,
-                padding: Axes<usize, $axes> = 0,
-                dilation: Axes<usize, $axes> = 1,
-                ceil_mode: bool = false,
-                return_indices: bool = false,
+                kernel_size: Axes<usize, $axes>;
+                stride: Option<Axes<usize, $axes>> = null;
+                padding: Axes<usize, $axes> = 0;
+                dilation: Axes<usize, $axes> = 1;
+                ceil_mode: bool = false;
+                return_indices: bool = false;
             }
             |o, _site| {
                 let l = $type::new(o.kernel_size)?.padding(o.padding).dilation(o.dilation);
@@ -77,9 +77,9 @@ layer_type! {
     GLOBAL_POOLING: 19, "GlobalPooling", "global_pooling", Pooling, "nn.AdaptiveAvgPool2d(1), nn.AdaptiveMaxPool2d(1)",
     (1, 1);
     {
-        mode: GlobalMode = "avg",
-        keepdim: bool = true,
-        activation: Act = "identity",
+        mode: GlobalMode = "avg";
+        keepdim: bool = true;
+        activation: Act = "identity";
     }
     |o, _site| {
         let l = match o.mode {
@@ -93,12 +93,12 @@ layer_type! {
 layer_type! {
     ADAPTIVE_AVERAGE_POOLING: 20, "AdaptiveAveragePooling", "adaptive_average_pooling", Pooling,
     "nn.AdaptiveAvgPool2d", (1, 1), spatial 2;
-    { output_size: Axes<Option<usize>, 2> = 1 }
+    { output_size: Axes<Option<usize>, 2> = 1; }
     |o, _site| AdaptiveAveragePooling::keeping(o.output_size.0)?
 }
 
 layer_type! {
     ADAPTIVE_AVG_POOL1D: 0, "AdaptiveAvgPool1D", "adaptive_avg_pool1d", Pooling, "nn.AdaptiveAvgPool1d", (1, 1), spatial 1;
-    { output_size: Axes<Option<usize>, 1> = 1 }
+    { output_size: Axes<Option<usize>, 1> = 1; }
     |o, _site| AdaptiveAvgPool1D::keeping(o.output_size.0)?
 }

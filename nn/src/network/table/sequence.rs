@@ -4,24 +4,25 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::core::error::Result;
+use crate::core::options::read;
 use crate::layers::{
     Attention, Bidirectional, ConvLstm, CrossAttention, FeedForward, Gru, Lstm, Merge, MultiHeadAttention,
     PositionalEmbedding, PositionalEncoding, Recurrent, RecurrentLayer, RecurrentStack, SelfAttention,
     SwiGlu, TransformerConfig, TransformerDecoder, TransformerEncoder,
 };
 use crate::module::Init;
-use crate::network::build::{Entry, Site, read};
+use crate::network::build::{Entry, Site};
 use crate::network::options::{Act, Axes, InitRule, Size, layer_type, rules};
 
 layer_type! {
     ATTENTION: 7, "Attention", "attention", Attention, "F.scaled_dot_product_attention with nn.Linear", (1, 2);
     {
-        embed_dim: Size,
-        attention_size: Size,
-        context_dim: Option<Size> = null,
-        bias: bool = false,
-        dropout: f64 = 0,
-        is_causal: bool = false,
+        embed_dim: Size;
+        attention_size: Size;
+        context_dim: Option<Size> = null;
+        bias: bool = false;
+        dropout: f64 = 0;
+        is_causal: bool = false;
     }
     |o, site| {
         let c = o.context_dim.unwrap_or(o.embed_dim).0;
@@ -48,15 +49,15 @@ fn rope_base() -> f64 {
 layer_type! {
     MULTI_HEAD_ATTENTION: 8, "MultiHeadAttention", "multi_head_attention", Attention, "nn.MultiheadAttention", (1, 3);
     {
-        embed_dim: Size,
-        num_heads: usize,
-        dropout: f64 = 0,
-        bias: bool = true,
-        kdim: Option<usize> = null,
-        vdim: Option<usize> = null,
-        rope: Option<RopeOptions> = null,
-        alibi: bool = false,
-        is_causal: bool = false,
+        embed_dim: Size;
+        num_heads: usize;
+        dropout: f64 = 0;
+        bias: bool = true;
+        kdim: Option<usize> = null;
+        vdim: Option<usize> = null;
+        rope: Option<RopeOptions> = null;
+        alibi: bool = false;
+        is_causal: bool = false;
     }
     |o, site| {
         let e = o.embed_dim.0;
@@ -81,12 +82,12 @@ layer_type! {
 layer_type! {
     SELF_ATTENTION: 9, "SelfAttention", "self_attention", Attention, "nn.MultiheadAttention", (1, 1);
     {
-        embed_dim: Size,
-        num_heads: usize = 8,
-        dropout: f64 = 0,
-        bias: bool = true,
-        out_proj: bool = true,
-        is_causal: bool = false,
+        embed_dim: Size;
+        num_heads: usize = 8;
+        dropout: f64 = 0;
+        bias: bool = true;
+        out_proj: bool = true;
+        is_causal: bool = false;
     }
     |o, site| {
         let mut l = SelfAttention::new(site.cx, o.embed_dim.0, o.num_heads)?.dropout(o.dropout)?;
@@ -104,13 +105,13 @@ layer_type! {
     CROSS_ATTENTION: 10, "CrossAttention", "cross_attention", Attention, "nn.MultiheadAttention(kdim=.., vdim=..)",
     (1, 2);
     {
-        query_dim: Size,
-        context_dim: Size,
-        num_heads: usize,
-        qkv_bias: bool = false,
-        out_bias: bool = true,
-        dropout: f64 = 0,
-        zero_init_out: bool = false,
+        query_dim: Size;
+        context_dim: Size;
+        num_heads: usize;
+        qkv_bias: bool = false;
+        out_bias: bool = true;
+        dropout: f64 = 0;
+        zero_init_out: bool = false;
     }
     |o, site| {
         let (dq, dc, h) = (o.query_dim.0, o.context_dim.0, o.num_heads);
@@ -185,16 +186,16 @@ macro_rules! recurrent_type {
         layer_type! {
             $id: $entry, $kind, $name, Recurrent, $torch, (1, 2);
             {
-                input_size: Option<Size> = null,
-                hidden_size: usize,
+                input_size: Option<Size> = null;
+                hidden_size: usize;
                 $($own)*
-                bias: bool = true,
-                return_sequences: bool = true,
-                stateful: bool = false,
-                num_layers: usize = 1,
-                dropout: f64 = 0,
-                weight_init: Option<InitRule> = null,
-                bias_init: Option<InitRule> = null,
+                bias: bool = true;
+                return_sequences: bool = true;
+                stateful: bool = false;
+                num_layers: usize = 1;
+                dropout: f64 = 0;
+                weight_init: Option<InitRule> = null;
+                bias_init: Option<InitRule> = null;
             }
             |$o, $site| $body
         }
@@ -215,7 +216,7 @@ recurrent_type! {
 
 recurrent_type! {
     RECURRENT: 14, "Recurrent", "recurrent", "nn.RNN(batch_first=True)";
-    { nonlinearity: Nonlinearity = "tanh", }
+    { nonlinearity: Nonlinearity = "tanh"; }
     |o, site| elman(recurrent!(Recurrent, &o, site), Some(o.nonlinearity))
 }
 
@@ -241,15 +242,15 @@ impl TryFrom<Value> for LstmPadding {
 layer_type! {
     CONV_LSTM: 13, "ConvLSTM", "conv_lstm", Recurrent, "none (Keras ConvLSTM2D)", (1, 1);
     {
-        in_channels: Option<usize> = null,
-        filters: usize,
-        kernel_size: Axes<usize, 2>,
-        stride: Axes<usize, 2> = 1,
-        padding: LstmPadding = "same",
-        dilation: Axes<usize, 2> = 1,
-        bias: bool = true,
-        peephole: bool = false,
-        return_sequences: bool = true,
+        in_channels: Option<usize> = null;
+        filters: usize;
+        kernel_size: Axes<usize, 2>;
+        stride: Axes<usize, 2> = 1;
+        padding: LstmPadding = "same";
+        dilation: Axes<usize, 2> = 1;
+        bias: bool = true;
+        peephole: bool = false;
+        return_sequences: bool = true;
     }
     |o, site| {
         let mut l = match o.in_channels {
@@ -280,7 +281,7 @@ fn stack(site: &Site<'_>, key: &str, json: &Value) -> Result<RecurrentStack> {
     }
     let (site, options) = entry.resolve(site.cx)?;
     let make = || {
-        let o: RecurrentOptions = read(&path, options)?;
+        let o: RecurrentOptions = read(&path, Value::Object(options))?;
         Ok(match name {
             "lstm" => recurrent!(Lstm, &o, site).into_stack(),
             "gru" => recurrent!(Gru, &o, site).into_stack(),
@@ -303,9 +304,9 @@ enum MergeMode {
 layer_type! {
     BIDIRECTIONAL: 15, "Bidirectional", "bidirectional", Recurrent, "nn.LSTM(bidirectional=True)", (1, 2);
     {
-        inner: Value,
-        merge_mode: MergeMode = "concat",
-        backward_inner: Option<Value> = null,
+        inner: Value;
+        merge_mode: MergeMode = "concat";
+        backward_inner: Option<Value> = null;
     }
     |o, site| {
         let mut l = Bidirectional::of(stack(site, "inner", &o.inner)?)?;
@@ -335,45 +336,47 @@ macro_rules! transformer {
     }};
 }
 
-layer_type! {
-    TRANSFORMER_ENCODER: 25, "TransformerEncoder", "transformer_encoder", Transformer, "nn.TransformerEncoderLayer", (1, 1);
-    {
-        d_model: Size,
-        nhead: usize,
-        dim_feedforward: Size = 2048,
-        dropout: f64 = 0.1,
-        activation: Act = "relu",
-        layer_norm_eps: f64 = 1e-5,
-        norm_first: bool = false,
-        bias: bool = true,
-        is_causal: bool = false,
-    }
+/// A block: the options that encoder and decoder have, and its own.
+macro_rules! transformer_type {
+    ($id:ident: $entry:literal, $kind:literal, $name:literal, $torch:literal, $inputs:expr; { $($own:tt)* } |$o:ident, $site:ident| $body:expr) => {
+        layer_type! {
+            $id: $entry, $kind, $name, Transformer, $torch, $inputs;
+            {
+                d_model: Size;
+                nhead: usize;
+                dim_feedforward: Size = 2048;
+                dropout: f64 = 0.1;
+                activation: Act = "relu";
+                layer_norm_eps: f64 = 1e-5;
+                norm_first: bool = false;
+                bias: bool = true;
+                $($own)*
+            }
+            |$o, $site| $body
+        }
+    };
+}
+
+transformer_type! {
+    TRANSFORMER_ENCODER: 25, "TransformerEncoder", "transformer_encoder", "nn.TransformerEncoderLayer", (1, 1);
+    { is_causal: bool = false; }
     |o, site| TransformerEncoder::new(site.cx, &transformer!(o))?.causal(o.is_causal)
 }
 
-layer_type! {
-    TRANSFORMER_DECODER: 26, "TransformerDecoder", "transformer_decoder", Transformer, "nn.TransformerDecoderLayer", (2, 2);
-    {
-        d_model: Size,
-        nhead: usize,
-        dim_feedforward: Size = 2048,
-        dropout: f64 = 0.1,
-        activation: Act = "relu",
-        layer_norm_eps: f64 = 1e-5,
-        norm_first: bool = false,
-        bias: bool = true,
-    }
+transformer_type! {
+    TRANSFORMER_DECODER: 26, "TransformerDecoder", "transformer_decoder", "nn.TransformerDecoderLayer", (2, 2);
+    {}
     |o, site| TransformerDecoder::new(site.cx, &transformer!(o))?
 }
 
 layer_type! {
     FEED_FORWARD: 28, "FeedForward", "feed_forward", Transformer, "nn.Linear, nn.Linear", (1, 1);
     {
-        d_model: Option<usize> = null,
-        d_ff: usize,
-        activation: Act = "relu",
-        dropout: f64 = 0,
-        bias: bool = true,
+        d_model: Option<usize> = null;
+        d_ff: usize;
+        activation: Act = "relu";
+        dropout: f64 = 0;
+        bias: bool = true;
     }
     |o, site| {
         let l = match o.d_model {
@@ -388,9 +391,9 @@ layer_type! {
 layer_type! {
     SWIGLU: 0, "SwiGlu", "swiglu", Transformer, "none (Llama's MLP)", (1, 1);
     {
-        d_model: Option<usize> = null,
-        d_ff: usize,
-        bias: bool = false,
+        d_model: Option<usize> = null;
+        d_ff: usize;
+        bias: bool = false;
     }
     |o, site| {
         let l = match o.d_model {
@@ -404,9 +407,9 @@ layer_type! {
 layer_type! {
     POSITIONAL_EMBEDDING: 0, "PositionalEmbedding", "positional_embedding", Transformer, "nn.Embedding of positions", (1, 1);
     {
-        d_model: usize,
-        max_len: usize,
-        weight_init: Option<InitRule> = null,
+        d_model: usize;
+        max_len: usize;
+        weight_init: Option<InitRule> = null;
     }
     |o, site| {
         let l = PositionalEmbedding::new(site.cx, o.d_model, o.max_len)?;
@@ -420,10 +423,10 @@ layer_type! {
 layer_type! {
     POSITIONAL_ENCODING: 29, "PositionalEncoding", "positional_encoding", Transformer, "none", (1, 1);
     {
-        d_model: Size,
-        max_len: Size = 5000,
-        base: f64 = 10000,
-        dropout: f64 = 0,
+        d_model: Size;
+        max_len: Size = 5000;
+        base: f64 = 10000;
+        dropout: f64 = 0;
     }
     |o, site| PositionalEncoding::with_base(site.cx, o.d_model.0, o.max_len.0, o.base)?.dropout(o.dropout)?
 }

@@ -30,17 +30,17 @@ fn required<T>(site: &Site<'_>, key: &str, kind: Kind, value: Option<T>) -> Resu
 layer_type! {
     SOFTMAX_VARIANT: 0, "SoftmaxVariant", "softmax_variant", Utility, "none (F.gumbel_softmax and others)", (1, 1);
     {
-        kind: Kind = "standard",
-        temperature: f64 = 1,
-        rows: Option<usize> = null,
-        cols: Option<usize> = null,
-        levels: Option<Vec<usize>> = null,
-        tree: bool = false,
-        hard: bool = false,
-        mask: Option<Vec<bool>> = null,
-        alpha: f64 = 1.5,
-        clusters: Option<Vec<Vec<usize>>> = null,
-        weights: Option<Vec<f64>> = null,
+        kind: Kind = "standard";
+        temperature: f64 = 1;
+        rows: Option<usize> = null;
+        cols: Option<usize> = null;
+        levels: Option<Vec<usize>> = null;
+        tree: bool = false;
+        hard: bool = false;
+        mask: Option<Vec<bool>> = null;
+        alpha: f64 = 1.5;
+        clusters: Option<Vec<Vec<usize>>> = null;
+        weights: Option<Vec<f64>> = null;
     }
     |o, site| {
         let (kind, temperature) = (o.kind, o.temperature);

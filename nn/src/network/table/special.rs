@@ -11,11 +11,11 @@ layer_type! {
     SPECTRAL_NORMALIZATION: 23, "SpectralNormalization", "spectral_normalization", Normalization,
     "nn.utils.parametrizations.spectral_norm", (1, 1);
     {
-        inner: Value,
-        parameter: String = "weight",
-        n_power_iterations: usize = 1,
-        eps: f64 = 1e-12,
-        dim: Option<isize> = null,
+        inner: Value;
+        parameter: String = "weight";
+        n_power_iterations: usize = 1;
+        eps: f64 = 1e-12;
+        dim: Option<isize> = null;
     }
     |o, site| {
         let l = SpectralNormalization::of(site.cx, site.layer("inner", &o.inner)?, &o.parameter)?;
@@ -30,13 +30,13 @@ layer_type! {
 layer_type! {
     DECODER: 27, "Decoder", "decoder", Transformer, "nn.TransformerDecoderLayer with one head", (2, 2);
     {
-        d_model: Option<Size> = null,
-        attention_size: Size,
-        dim_feedforward: Size,
-        activation: Act = "relu",
-        dropout: f64 = 0,
-        layer_norm_eps: f64 = 1e-5,
-        norm_first: bool = false,
+        d_model: Option<Size> = null;
+        attention_size: Size;
+        dim_feedforward: Size;
+        activation: Act = "relu";
+        dropout: f64 = 0;
+        layer_norm_eps: f64 = 1e-5;
+        norm_first: bool = false;
     }
     |o, site| {
         let (a, f) = (o.attention_size.0, o.dim_feedforward.0);
@@ -59,15 +59,15 @@ enum HyperbolicOutput {
 layer_type! {
     HYPERBOLIC_LINEAR: 59, "HyperbolicLinear", "hyperbolic_linear", DenseLike, "none (geoopt MobiusLinear)", (1, 1);
     {
-        in_features: usize,
-        out_features: usize,
-        c: f64 = 1,
-        bias: bool = true,
-        hyperbolic_input: bool = true,
-        nonlin: Option<Act> = null,
-        output: HyperbolicOutput = "ball",
-        weight_init: Option<InitRule> = null,
-        bias_init: Option<InitRule> = null,
+        in_features: usize;
+        out_features: usize;
+        c: f64 = 1;
+        bias: bool = true;
+        hyperbolic_input: bool = true;
+        nonlin: Option<Act> = null;
+        output: HyperbolicOutput = "ball";
+        weight_init: Option<InitRule> = null;
+        bias_init: Option<InitRule> = null;
     }
     |o, site| {
         let mut l = HyperbolicLinear::new(site.cx, o.in_features, o.out_features)?.c(o.c)?;
@@ -93,10 +93,10 @@ layer_type! {
 layer_type! {
     OCTONION_LINEAR: 60, "OctonionLinear", "octonion_linear", DenseLike, "none", (1, 1);
     {
-        in_features: usize,
-        out_features: usize,
-        bias: bool = true,
-        activation: Act = "identity",
+        in_features: usize;
+        out_features: usize;
+        bias: bool = true;
+        activation: Act = "identity";
     }
     |o, site| {
         let l = OctonionLinear::new(site.cx, o.in_features, o.out_features)?.activation(o.activation.0);

@@ -41,10 +41,10 @@ macro_rules! upsample {
 layer_type! {
     UPSAMPLE3D: 38, "Upsample3D", "upsample3d", Upsampling, "nn.Upsample", (1, 1), spatial 3;
     {
-        scale_factor: Option<Axes<f64, 3>> = null,
-        size: Option<Axes<usize, 3>> = null,
-        mode: VolumeMode = "nearest",
-        align_corners: bool = false,
+        scale_factor: Option<Axes<f64, 3>> = null;
+        size: Option<Axes<usize, 3>> = null;
+        mode: VolumeMode = "nearest";
+        align_corners: bool = false;
     }
     |o, site| {
         let mode = match o.mode {
@@ -58,10 +58,10 @@ layer_type! {
 layer_type! {
     UPSAMPLING: 39, "Upsampling", "upsampling", Upsampling, "nn.Upsample", (1, 1), spatial 2;
     {
-        scale_factor: Option<Axes<f64, 2>> = null,
-        size: Option<Axes<usize, 2>> = null,
-        mode: PlaneMode = "nearest",
-        align_corners: bool = false,
+        scale_factor: Option<Axes<f64, 2>> = null;
+        size: Option<Axes<usize, 2>> = null;
+        mode: PlaneMode = "nearest";
+        align_corners: bool = false;
     }
     |o, site| {
         let mode = match o.mode {
@@ -76,15 +76,15 @@ layer_type! {
     SUBPIXEL_CONVOLUTIONAL: 40, "SubpixelConvolutional", "subpixel_convolutional", Upsampling,
     "nn.Conv2d, nn.PixelShuffle", (1, 1), spatial 2;
     {
-        in_channels: Option<usize> = null,
-        out_channels: usize,
-        upscale_factor: usize,
-        kernel_size: usize,
-        bias: bool = true,
-        activation: Act = "identity",
-        icnr_init: bool = false,
-        weight_init: Option<InitRule> = null,
-        bias_init: Option<InitRule> = null,
+        in_channels: Option<usize> = null;
+        out_channels: usize;
+        upscale_factor: usize;
+        kernel_size: usize;
+        bias: bool = true;
+        activation: Act = "identity";
+        icnr_init: bool = false;
+        weight_init: Option<InitRule> = null;
+        bias_init: Option<InitRule> = null;
     }
     |o, site| {
         let (out, factor, kernel) = (o.out_channels, o.upscale_factor, o.kernel_size);
@@ -99,12 +99,12 @@ layer_type! {
 
 layer_type! {
     PIXEL_SHUFFLE: 41, "PixelShuffle", "pixel_shuffle", Upsampling, "nn.PixelShuffle", (1, 1);
-    { upscale_factor: usize }
+    { upscale_factor: usize; }
     |o, _site| PixelShuffle::new(o.upscale_factor)?
 }
 
 layer_type! {
     PIXEL_UNSHUFFLE: 0, "PixelUnshuffle", "pixel_unshuffle", Upsampling, "nn.PixelUnshuffle", (1, 1);
-    { downscale_factor: usize }
+    { downscale_factor: usize; }
     |o, _site| PixelUnshuffle::new(o.downscale_factor)?
 }

@@ -43,17 +43,17 @@ fn activation(
 layer_type! {
     ACTIVATION: 42, "Activation", "activation", Utility, "nn.ReLU and others", (1, 1);
     {
-        kind: String,
-        dim: Option<isize> = null,
-        negative_slope: Option<f64> = null,
-        alpha: Option<f64> = null,
-        beta: Option<f64> = null,
-        threshold: Option<f64> = null,
-        min_val: Option<f64> = null,
-        max_val: Option<f64> = null,
-        theta: Option<f64> = null,
-        num_parameters: Option<usize> = null,
-        init: Option<f64> = null,
+        kind: String;
+        dim: Option<isize> = null;
+        negative_slope: Option<f64> = null;
+        alpha: Option<f64> = null;
+        beta: Option<f64> = null;
+        threshold: Option<f64> = null;
+        min_val: Option<f64> = null;
+        max_val: Option<f64> = null;
+        theta: Option<f64> = null;
+        num_parameters: Option<usize> = null;
+        init: Option<f64> = null;
     }
     |o, site| {
         let constants = [
@@ -81,48 +81,48 @@ layer_type! {
 
 layer_type! {
     SOFTMAX: 0, "Softmax", "softmax", Utility, "nn.Softmax", (1, 1);
-    { dim: isize = -1 }
+    { dim: isize = -1; }
     |o, _site| Softmax(o.dim)
 }
 
 layer_type! {
     LOG_SOFTMAX: 0, "LogSoftmax", "log_softmax", Utility, "nn.LogSoftmax", (1, 1);
-    { dim: isize = -1 }
+    { dim: isize = -1; }
     |o, _site| LogSoftmax(o.dim)
 }
 
 layer_type! {
     ADD: 43, "Add", "add", Utility, "+", (2, MANY);
-    { activation: Act = "identity" }
+    { activation: Act = "identity"; }
     |o, _site| Add::new().activation(o.activation.0)
 }
 
 layer_type! {
     CONCATENATE: 44, "Concatenate", "concatenate", Utility, "torch.cat", (1, MANY);
     {
-        dim: isize = 1,
-        activation: Act = "identity",
+        dim: isize = 1;
+        activation: Act = "identity";
     }
     |o, _site| Concatenate::new(o.dim).activation(o.activation.0)
 }
 
 layer_type! {
     CROPPING: 45, "Cropping", "cropping", Utility, "F.pad with negative numbers", (1, 1);
-    { cropping: Vec<(usize, usize)> }
+    { cropping: Vec<(usize, usize)>; }
     |o, _site| Cropping::new(&o.cropping)
 }
 
 layer_type! {
     DROPOUT: 46, "Dropout", "dropout", Utility, "nn.Dropout", (1, 1);
-    { p: f64 = 0.5 }
+    { p: f64 = 0.5; }
     |o, site| Dropout::new(site.cx, o.p)?
 }
 
 layer_type! {
     FLATTEN: 47, "Flatten", "flatten", Utility, "nn.Flatten", (1, 1);
     {
-        start_dim: isize = 1,
-        end_dim: isize = -1,
+        start_dim: isize = 1;
+        end_dim: isize = -1;
     }
     |o, _site| Flatten::new(o.start_dim, o.end_dim)
 }
@@ -130,8 +130,8 @@ layer_type! {
 layer_type! {
     GAUSSIAN_NOISE: 48, "GaussianNoise", "gaussian_noise", Utility, "none (Keras GaussianNoise)", (1, 1);
     {
-        stddev: f64 = 0.1,
-        mean: f64 = 0,
+        stddev: f64 = 0.1;
+        mean: f64 = 0;
     }
     |o, site| GaussianNoise::new(site.cx, o.stddev)?.mean(o.mean)?
 }
@@ -152,8 +152,8 @@ impl TryFrom<String> for TypeName {
 layer_type! {
     INPUT: 49, "Input", "input", Utility, "none (Keras Input)", (1, 1);
     {
-        shape: Vec<isize>,
-        dtype: Option<TypeName> = null,
+        shape: Vec<isize>;
+        dtype: Option<TypeName> = null;
     }
     |o, _site| {
         let l = Input::new(&o.shape)?;
@@ -166,13 +166,13 @@ layer_type! {
 
 layer_type! {
     MASKING: 50, "Masking", "masking", Utility, "none (Keras Masking)", (1, 1);
-    { mask_value: f64 = 0 }
+    { mask_value: f64 = 0; }
     |o, _site| Masking::new(o.mask_value)?
 }
 
 layer_type! {
     MULTIPLY: 51, "Multiply", "multiply", Utility, "*", (2, MANY);
-    { activation: Act = "identity" }
+    { activation: Act = "identity"; }
     |o, _site| Multiply::new().activation(o.activation.0)
 }
 
@@ -188,9 +188,9 @@ enum PaddingMode {
 layer_type! {
     PADDING: 52, "Padding", "padding", Utility, "F.pad", (1, 1);
     {
-        padding: Vec<(usize, usize)>,
-        mode: PaddingMode = "constant",
-        value: f64 = 0,
+        padding: Vec<(usize, usize)>;
+        mode: PaddingMode = "constant";
+        value: f64 = 0;
     }
     |o, site| {
         if o.mode != PaddingMode::Constant && o.value != 0.0 {
@@ -207,7 +207,7 @@ layer_type! {
 
 layer_type! {
     RESHAPE: 53, "Reshape", "reshape", Utility, "torch.reshape", (1, 1);
-    { target_shape: Vec<isize> }
+    { target_shape: Vec<isize>; }
     |o, _site| Reshape::new(&o.target_shape)?
 }
 
@@ -220,9 +220,9 @@ layer_type! {
 layer_type! {
     SPLIT: 55, "Split", "split", Utility, "torch.split", (1, 1);
     {
-        num_splits: Option<usize> = null,
-        sizes: Option<Vec<usize>> = null,
-        dim: isize = -1,
+        num_splits: Option<usize> = null;
+        sizes: Option<Vec<usize>> = null;
+        dim: isize = -1;
     }
     |o, site| match (o.num_splits, o.sizes) {
         (Some(n), None) => Split::new(n, o.dim)?,
@@ -237,8 +237,8 @@ layer_type! {
 layer_type! {
     TIME_DISTRIBUTED: 56, "TimeDistributed", "time_distributed", Utility, "none (Keras TimeDistributed)", (1, 1);
     {
-        inner: Value,
-        activation: Act = "identity",
+        inner: Value;
+        activation: Act = "identity";
     }
     |o, site| TimeDistributed::new(site.layer("inner", &o.inner)?).activation(o.activation.0)
 }
@@ -246,8 +246,8 @@ layer_type! {
 layer_type! {
     MEAN: 57, "Mean", "mean", Utility, "torch.mean", (1, 1);
     {
-        dim: List<isize>,
-        keepdim: bool = false,
+        dim: List<isize>;
+        keepdim: bool = false;
     }
     |o, _site| {
         let l = Mean::new(&o.dim.0);
@@ -258,9 +258,9 @@ layer_type! {
 layer_type! {
     LOG_VARIANCE: 58, "LogVariance", "log_variance", Utility, "torch.log of torch.var", (1, 1);
     {
-        dim: List<isize>,
-        keepdim: bool = false,
-        eps: f64 = 1e-8,
+        dim: List<isize>;
+        keepdim: bool = false;
+        eps: f64 = 1e-8;
     }
     |o, _site| {
         let l = LogVariance::new(&o.dim.0).eps(o.eps)?;

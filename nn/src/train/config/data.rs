@@ -10,11 +10,12 @@ use serde_json::{Map, Value};
 use trefoil::DType;
 
 use super::files::{Content, FILES, Items, PATHS, Read, rebase};
-use super::kind::{COUNT, FINITE, SHARE, check_keys, join, names, object, read, within};
+use super::kind::names;
 use super::sampler::SamplerConfig;
 use super::transform::{Autoencode, Scale, Site, TransformConfig};
 use crate::core::error::{NnError, Result};
 use crate::core::limits;
+use crate::core::options::{COUNT, FINITE, SHARE, check_keys, join, object, read, within};
 use crate::core::tensor::Device;
 use crate::train::data::text::{Encoding, ResidentText, Windows};
 use crate::train::data::{
@@ -243,23 +244,24 @@ impl DataConfig {
             let what = format!("expected one of the keys {}, got {got}", names(FILES).join(", "));
             return Err(NnError::config(path, what));
         };
-        check_keys(path, &keys, &[COMMON, row.keys].concat(), row.name)?;
+        let own = || row.keys.iter().map(|k| k.name);
+        check_keys(path, row.name, &keys, COMMON.iter().copied().chain(own()))?;
         let test = keys.remove("test");
         let sampler = keys.remove("sampler");
         let transforms = keys.remove("transforms");
-        let (own, common): (Map<_, _>, Map<_, _>) =
-            keys.into_iter().partition(|(k, _)| row.keys.contains(&k.as_str()));
-        let files = (row.read)(path, Value::Object(own.clone()))?;
+        let (given, common): (Map<_, _>, Map<_, _>) =
+            keys.into_iter().partition(|(k, _)| own().any(|name| name == k));
+        let files = (row.read)(path, given.clone())?;
         let test_files = match test {
             None | Some(Value::Null) => None,
             Some(v) => {
                 // What the test's files do not say is said by those of training.
                 let at = join(path, "test");
                 let more = object(&at, v, "an object with the files of the tests")?;
-                check_keys(&at, &more, row.keys, row.name)?;
-                let mut all = own;
+                check_keys(&at, row.name, &more, own())?;
+                let mut all = given;
                 all.extend(more);
-                Some((row.read)(&at, Value::Object(all))?)
+                Some((row.read)(&at, all)?)
             }
         };
         let list = match transforms {

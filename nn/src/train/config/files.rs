@@ -9,9 +9,10 @@ use serde_json::Value;
 use trefoil::DType;
 
 use super::data::{Column, Common, OnError, TargetKind};
-use super::kind::{COUNT, Row, row};
+use super::kind::{Row, row};
 use crate::core::error::{NnError, Result, invalid};
 use crate::core::limits;
+use crate::core::options::{COUNT, join};
 use crate::train::data::text::{Bytes, Characters, Encoding, read_text};
 use crate::train::data::{
     Arrays, CsvOptions, HostTensor, ItemSource, Label, Targets, read_csv, read_csv_each, read_idx, read_npy,
@@ -75,11 +76,11 @@ enum EncodingKind {
 pub(super) static FILES: &[Row<Read>] = &[
     row!("csv" {
         csv: PathBuf;
-        header: Option<bool> = None;
-        label: Column = Column::Last;
-        separator: char = ',';
+        header: Option<bool> = null;
+        label: Column = "last";
+        separator: char = ",";
     } |_path| reader(move |c| table(&csv, header, label, separator, c))),
-    row!("npy" { npy: PathBuf; targets: Option<PathBuf> = None; features: Features = Features::Values; } |_path| {
+    row!("npy" { npy: PathBuf; targets: Option<PathBuf> = null; features: Features = "values"; } |_path| {
         reader(move |c| {
             let y = targets.as_ref().map(read_npy).transpose()?;
             arrays(read_npy(&npy)?, y, features, c)
@@ -87,9 +88,9 @@ pub(super) static FILES: &[Row<Read>] = &[
     }),
     row!("npz" {
         npz: PathBuf;
-        x: String = "x".into();
-        y: String = "y".into();
-        features: Features = Features::Values;
+        x: String = "x";
+        y: String = "y";
+        features: Features = "values";
     } |_path| reader(move |c| {
         let alone = c.target == Some(TargetKind::Input);
         let names = [x.as_str(), y.as_str()];
@@ -97,25 +98,25 @@ pub(super) static FILES: &[Row<Read>] = &[
         let features_of = all.get(&x).cloned().ok_or_else(|| invalid("npz", "x", "an array", "none"))?;
         arrays(features_of, all.remove(&y), features, c)
     })),
-    row!("idx" { idx: PathBuf; targets: Option<PathBuf> = None; } |_path| reader(move |c| {
+    row!("idx" { idx: PathBuf; targets: Option<PathBuf> = null; } |_path| reader(move |c| {
         let y = targets.as_ref().map(read_idx).transpose()?;
         arrays(read_idx(&idx)?, y, Features::Values, c)
     })),
     row!("images" {
         images: PathBuf;
-        channels: ChannelKind = ChannelKind::Rgb;
-        size: Option<[u32; 2]> = None, COUNT;
+        channels: ChannelKind = "rgb";
+        size: Option<[u32; 2]> = null, COUNT;
     } |_path| reader(move |c| folder(&images, channels == ChannelKind::Gray, size, c))),
     row!("text" {
         text: PathBuf;
         length: usize, COUNT;
-        step: Option<usize> = None, COUNT;
-        encoding: EncodingKind = EncodingKind::Characters;
-        tokenizer: Option<PathBuf> = None;
+        step: Option<usize> = null, COUNT;
+        encoding: EncodingKind = "characters";
+        tokenizer: Option<PathBuf> = null;
     } |path| {
         if (encoding == EncodingKind::Tokenizer) != tokenizer.is_some() {
             let what = "expected a file with the encoding \"tokenizer\", and only with it";
-            return Err(NnError::config(super::kind::join(path, "tokenizer"), what));
+            return Err(NnError::config(join(path, "tokenizer"), what));
         }
         Arc::new(move |_| {
             let written = read_text(&text)?;
@@ -136,7 +137,7 @@ fn open_npz(file: &Path, names: &[&str]) -> Result<BTreeMap<String, HostTensor>>
 
 #[cfg(not(feature = "archives"))]
 fn open_npz(_file: &Path, _names: &[&str]) -> Result<BTreeMap<String, HostTensor>> {
-    Err(NnError::config("data.npz", "this build reads no archives (feature `archives`)"))
+    Err(NnError::config("data.npz", "this build reads no archives: build it with `--features archives`"))
 }
 
 #[cfg(feature = "tokenizers")]
@@ -146,7 +147,7 @@ fn open_tokenizer(file: &Path) -> Result<Arc<dyn Encoding>> {
 
 #[cfg(not(feature = "tokenizers"))]
 fn open_tokenizer(_file: &Path) -> Result<Arc<dyn Encoding>> {
-    Err(NnError::config("data.encoding", "this build has no tokenizers (feature `tokenizers`)"))
+    Err(NnError::config("data.encoding", "this build has no tokenizers: build it with `--features tokenizers`"))
 }
 
 fn table(path: &Path, header: Option<bool>, label: Column, separator: char, c: &Common) -> Result<Items> {
@@ -238,7 +239,7 @@ fn folder(root: &Path, gray: bool, size: Option<[u32; 2]>, c: &Common) -> Result
 
 #[cfg(not(feature = "images"))]
 fn folder(_root: &Path, _gray: bool, _size: Option<[u32; 2]>, _c: &Common) -> Result<Items> {
-    Err(NnError::config("data.images", "this build reads no images (feature `images`)"))
+    Err(NnError::config("data.images", "this build reads no images: build it with `--features images`"))
 }
 
 /// Makes relative paths relative to a folder.

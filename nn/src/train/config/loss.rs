@@ -7,10 +7,11 @@ use serde::Deserialize;
 use serde_json::Value;
 use trefoil::DType;
 
-use super::kind::{BELOW_ONE, COUNT, FINITE, NOT_NEGATIVE, POSITIVE, Row, SHARE, kind, names, row};
+use super::kind::{Row, kind, names, row};
 use super::parts::PARTS;
 use crate::core::error::{NnError, Result};
 use crate::core::host_tensor::HostTensor;
+use crate::core::options::{BELOW_ONE, COUNT, FINITE, NOT_NEGATIVE, POSITIVE, SHARE, join, within};
 use crate::core::tensor::{Device, Tensor};
 use crate::train::losses::*;
 use crate::train::trainer::Objective;
@@ -74,8 +75,8 @@ pub(super) fn vector(site: Site<'_>, values: &Option<Vec<f64>>) -> Result<Option
 
 /// Losses whose options are numbers: each an option of the struct of the same name.
 macro_rules! plain {
-    ($loss:ident $name:literal { $($key:ident : $t:ty $(, $limit:ident)?;)* }) => {
-        row!($name { $($key: $t = <$loss>::default().$key $(, $limit)?;)* } |_path| {
+    ($loss:ident $name:literal { $($key:ident : $t:ty = $default:expr $(, $limit:ident)?;)* }) => {
+        row!($name { $($key: $t = $default $(, $limit)?;)* } |_path| {
             #[allow(clippy::needless_update)]
             fixed($loss { $($key,)* ..Default::default() })
         })
@@ -88,19 +89,18 @@ fn class_axis(path: &str, dim: Option<i64>) -> Result<Option<bool>> {
         None => Ok(None),
         Some(1) => Ok(Some(false)),
         Some(-1) => Ok(Some(true)),
-        Some(d) => Err(NnError::config(
-            super::kind::join(path, "dim"),
-            format!("expected 1 or -1 (the last axis), got {d}"),
-        )),
+        Some(d) => {
+            Err(NnError::config(join(path, "dim"), format!("expected 1 or -1 (the last axis), got {d}")))
+        }
     }
 }
 
-static LOSSES: &[Row<Made>] = &[
+pub(super) static LOSSES: &[Row<Made>] = &[
     row!("cross_entropy" {
         label_smoothing: f64 = 0.0, BELOW_ONE;
         ignore_index: i64 = -100;
-        weight: Option<Vec<f64>> = None, NOT_NEGATIVE;
-        dim: Option<i64> = None;
+        weight: Option<Vec<f64>> = null, NOT_NEGATIVE;
+        dim: Option<i64> = null;
     } |path| Made {
         last: class_axis(path, dim)?,
         make: Arc::new(move |site| {
@@ -113,33 +113,33 @@ static LOSSES: &[Row<Made>] = &[
         last: None,
     }),
     plain!(L1Loss "l1" {}),
-    plain!(SmoothL1Loss "smooth_l1" { beta: f64, NOT_NEGATIVE; }),
-    plain!(HuberLoss "huber" { delta: f64, POSITIVE; }),
+    plain!(SmoothL1Loss "smooth_l1" { beta: f64 = 1.0, NOT_NEGATIVE; }),
+    plain!(HuberLoss "huber" { delta: f64 = 1.0, POSITIVE; }),
     plain!(LogCoshLoss "log_cosh" {}),
-    plain!(QuantileLoss "quantile" { q: f64, SHARE; }),
-    plain!(CharbonnierLoss "charbonnier" { eps: f64, NOT_NEGATIVE; }),
+    plain!(QuantileLoss "quantile" { q: f64 = 0.5, SHARE; }),
+    plain!(CharbonnierLoss "charbonnier" { eps: f64 = 1e-3, NOT_NEGATIVE; }),
     plain!(MeanBiasLoss "mean_bias" {}),
     plain!(HingeLoss "hinge" {}),
     plain!(SquaredHingeLoss "squared_hinge" {}),
     plain!(ModifiedHuberLoss "modified_huber" {}),
     plain!(ExponentialLoss "exponential" {}),
     plain!(SoftMarginLoss "soft_margin" {}),
-    plain!(HingeEmbeddingLoss "hinge_embedding" { margin: f64, FINITE; }),
+    plain!(HingeEmbeddingLoss "hinge_embedding" { margin: f64 = 1.0, FINITE; }),
     plain!(WassersteinLoss "wasserstein" {}),
-    plain!(PoissonNllLoss "poisson_nll" { log_input: bool; full: bool; eps: f64, NOT_NEGATIVE; }),
+    plain!(PoissonNllLoss "poisson_nll" { log_input: bool = true; full: bool = false; eps: f64 = 1e-8, NOT_NEGATIVE; }),
     plain!(BornMseLoss "born_mse" {}),
     plain!(BceLoss "bce" {}),
-    plain!(SigmoidFocalLoss "sigmoid_focal" { alpha: f64, FINITE; gamma: f64, NOT_NEGATIVE; }),
-    plain!(BinaryFocalLoss "binary_focal" { alpha: f64, FINITE; gamma: f64, NOT_NEGATIVE; }),
-    row!("bce_with_logits" { pos_weight: Option<Vec<f64>> = None, NOT_NEGATIVE; } |_path| custom(move |site| {
+    plain!(SigmoidFocalLoss "sigmoid_focal" { alpha: f64 = 0.25, FINITE; gamma: f64 = 2.0, NOT_NEGATIVE; }),
+    plain!(BinaryFocalLoss "binary_focal" { alpha: f64 = 0.25, FINITE; gamma: f64 = 2.0, NOT_NEGATIVE; }),
+    row!("bce_with_logits" { pos_weight: Option<Vec<f64>> = null, NOT_NEGATIVE; } |_path| custom(move |site| {
         Ok(BceWithLogitsLoss { pos_weight: vector(site, &pos_weight)?, ..Default::default() })
     })),
-    plain!(KlDivLoss "kl_div" { batch_mean: bool; log_input: bool; log_target: bool; }),
+    plain!(KlDivLoss "kl_div" { batch_mean: bool = false; log_input: bool = true; log_target: bool = false; }),
     row!("nll" {
-        weight: Option<Vec<f64>> = None, NOT_NEGATIVE;
+        weight: Option<Vec<f64>> = null, NOT_NEGATIVE;
         ignore_index: i64 = -100;
-        floor: Option<f64> = None, POSITIVE;
-        dim: Option<i64> = None;
+        floor: Option<f64> = null, POSITIVE;
+        dim: Option<i64> = null;
     } |path| Made {
         last: class_axis(path, dim)?,
         make: Arc::new(move |site| {
@@ -149,33 +149,38 @@ static LOSSES: &[Row<Made>] = &[
     }),
     row!("multiclass_focal" {
         gamma: f64 = 2.0, NOT_NEGATIVE;
-        alpha: Option<Vec<f64>> = None, NOT_NEGATIVE;
+        alpha: Option<Vec<f64>> = null, NOT_NEGATIVE;
     } |_path| custom(move |site| {
         Ok(MulticlassFocalLoss { gamma, alpha: vector(site, &alpha)?, ..Default::default() })
     })),
-    plain!(ArcFaceLoss "arc_face" { scale: f64, POSITIVE; margin: f64, FINITE; }),
+    plain!(ArcFaceLoss "arc_face" { scale: f64 = 64.0, POSITIVE; margin: f64 = 0.5, FINITE; }),
     row!("multi_margin" {
         squared: bool = false;
         margin: f64 = 1.0, FINITE;
-        weight: Option<Vec<f64>> = None, NOT_NEGATIVE;
+        weight: Option<Vec<f64>> = null, NOT_NEGATIVE;
     } |_path| custom(move |site| {
         Ok(MultiMarginLoss { squared, margin, weight: vector(site, &weight)?, ..Default::default() })
     })),
     plain!(MultiLabelMarginLoss "multi_label_margin" {}),
-    row!("multi_label_soft_margin" { weight: Option<Vec<f64>> = None, NOT_NEGATIVE; } |_path| {
+    row!("multi_label_soft_margin" { weight: Option<Vec<f64>> = null, NOT_NEGATIVE; } |_path| {
         custom(move |site| Ok(MultiLabelSoftMarginLoss { weight: vector(site, &weight)?, ..Default::default() }))
     }),
-    plain!(CategoricalCrossEntropyLoss "categorical_cross_entropy" { label_smoothing: f64, BELOW_ONE; }),
-    plain!(CapsuleLoss "capsule" { plus: f64, FINITE; minus: f64, FINITE; lambda: f64, NOT_NEGATIVE; }),
-    plain!(CosineLoss "cosine" { eps: f64, NOT_NEGATIVE; scale: f64, FINITE; }),
+    plain!(CategoricalCrossEntropyLoss "categorical_cross_entropy" { label_smoothing: f64 = 0.0, BELOW_ONE; }),
+    plain!(CapsuleLoss "capsule" {
+        plus: f64 = 0.9, FINITE; minus: f64 = 0.1, FINITE; lambda: f64 = 0.5, NOT_NEGATIVE;
+    }),
+    plain!(CosineLoss "cosine" { eps: f64 = 1e-8, NOT_NEGATIVE; scale: f64 = 1.0, FINITE; }),
     plain!(DiceLoss "dice" {
-        smooth: f64, NOT_NEGATIVE; squared: bool; from_logits: bool; per_channel: bool;
+        smooth: f64 = 1.0, NOT_NEGATIVE; squared: bool = false; from_logits: bool = false; per_channel: bool = false;
     }),
     plain!(TverskyLoss "tversky" {
-        a: f64, NOT_NEGATIVE; b: f64, NOT_NEGATIVE; smooth: f64, NOT_NEGATIVE; gamma: f64, POSITIVE;
+        a: f64 = 0.5, NOT_NEGATIVE;
+        b: f64 = 0.5, NOT_NEGATIVE;
+        smooth: f64 = 1.0, NOT_NEGATIVE;
+        gamma: f64 = 1.0, POSITIVE;
     }),
-    plain!(JaccardLoss "jaccard" { smooth: f64, NOT_NEGATIVE; }),
-    row!("box_iou" { overlap: Overlap = Overlap::Giou; eps: f64 = 1e-7, NOT_NEGATIVE; } |_path| {
+    plain!(JaccardLoss "jaccard" { smooth: f64 = 1.0, NOT_NEGATIVE; }),
+    row!("box_iou" { overlap: Overlap = "giou"; eps: f64 = 1e-7, NOT_NEGATIVE; } |_path| {
         let overlap = match overlap {
             Overlap::Iou => BoxOverlap::Iou,
             Overlap::Giou => BoxOverlap::Giou,
@@ -185,16 +190,16 @@ static LOSSES: &[Row<Made>] = &[
         fixed(BoxIouLoss { overlap, eps, ..Default::default() })
     }),
     plain!(QuantumFidelityLoss "quantum_fidelity" {}),
-    plain!(ScaleInvariantDepthLoss "scale_invariant_depth" { lambda: f64, SHARE; root: bool; }),
+    plain!(ScaleInvariantDepthLoss "scale_invariant_depth" { lambda: f64 = 0.5, SHARE; root: bool = false; }),
     plain!(RmseLoss "rmse" {}),
-    plain!(ElasticNetLoss "elastic_net" { alpha: f64, NOT_NEGATIVE; l1_ratio: f64, SHARE; }),
-    plain!(SupConLoss "sup_con" { tau: f64, POSITIVE; }),
+    plain!(ElasticNetLoss "elastic_net" { alpha: f64 = 1.0, NOT_NEGATIVE; l1_ratio: f64 = 0.5, SHARE; }),
+    plain!(SupConLoss "sup_con" { tau: f64 = 0.1, POSITIVE; }),
     plain!(MoeBalanceLoss "moe_balance" {}),
     plain!(LovaszLoss "lovasz" {}),
-    row!("stft" { resolutions: Option<Vec<Resolution>> = None; } |path| {
+    row!("stft" { resolutions: Option<Vec<Resolution>> = null; } |path| {
         let list = resolutions.unwrap_or_default();
         for (i, r) in list.iter().enumerate() {
-            super::kind::within(path, &format!("resolutions[{i}]"), &[r.fft, r.hop, r.window], &COUNT)?;
+            within(path, &format!("resolutions[{i}]"), &[r.fft, r.hop, r.window], &COUNT)?;
         }
         let list: Vec<_> = list.iter().map(|r| StftResolution::new(r.fft, r.hop, r.window)).collect();
         fixed(if list.is_empty() { StftLoss::default() } else { StftLoss { resolutions: list } })

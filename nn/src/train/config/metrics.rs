@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::kind::{COUNT, Row, join, kind, names, row};
+use super::kind::{Row, kind, names, row};
 use super::loss::rows;
 use crate::core::error::{NnError, Result};
+use crate::core::options::{COUNT, join};
 use crate::core::tensor::{Device, Tensor};
 use crate::train::metrics::*;
 
@@ -56,14 +57,14 @@ fn read_average(path: &str, v: &Value) -> Result<Average> {
 /// A row of a score of classes.
 macro_rules! score {
     ($name:literal $score:ident) => {
-        row!($name { average: Value = "macro".into(); classes: Option<usize> = None, COUNT; } |path| {
+        row!($name { average: Value = "macro"; classes: Option<usize> = null, COUNT; } |path| {
             let average = read_average(path, &average)?;
             make(move |s| Classification::new(s.device, classes.unwrap_or(s.classes), Score::$score, average))
         })
     };
 }
 
-static METRICS: &[Row<Make>] = &[
+pub(super) static METRICS: &[Row<Make>] = &[
     row!("accuracy" {} |_path| make(|s| Accuracy::new(s.device))),
     row!("top_k" { k: usize = 5, COUNT; } |_path| make(move |s| TopK::new(s.device, k))),
     score!("precision" Precision),

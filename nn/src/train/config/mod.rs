@@ -67,10 +67,12 @@ pub use self::schedule::ScheduleConfig;
 pub use self::train::{Anomaly, EmaConfig, Precision, ScalingConfig, StoppingConfig, TrainConfig};
 pub use self::transform::{On, TransformConfig};
 
-use self::kind::{check_keys, object, read};
+use self::kind::kinds;
 use self::loss::ClassesLast;
+use crate::core::autograd::no_grad;
 use crate::core::error::{NnError, Result};
 use crate::core::limits;
+use crate::core::options::{Key, check_keys, object, read};
 use crate::core::tensor::Device;
 use crate::module::{InitContext, Layer, LayerExt};
 use crate::network::{Network, NetworkConfig};
@@ -83,8 +85,8 @@ use crate::train::trainer::{Objective, TrainOptions, Trainer};
 pub struct Config {
     /// Training and test data.
     pub data: DataConfig,
-    /// The network; see [`network`](crate::network).
-    pub model: NetworkConfig,
+    /// The network.
+    pub model: ModelConfig,
     /// What is minimised; by default cross entropy for class ids (of a text's classes on the last axis) and squared error for values.
     pub loss: Option<LossConfig>,
     /// Update rule.
@@ -97,17 +99,73 @@ pub struct Config {
     pub train: TrainConfig,
 }
 
+/// A section of a run that has a type, or is a list of such.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Section {
+    /// Where it stands: `data.sampler`.
+    pub path: &'static str,
+    /// The types, each with its own options beside those that all have. In `data`, the key of the file is the type.
+    pub types: Vec<(&'static str, &'static [Key])>,
+}
+
+/// All sections of a run that have types, with their options: the names are the keys in the file.
+pub fn sections() -> Vec<Section> {
+    let section = |path, types| Section { path, types };
+    vec![
+        section("data", kinds(files::FILES)),
+        section("data.sampler", kinds(sampler::SAMPLERS)),
+        section("data.transforms", kinds(transform::TRANSFORMS)),
+        section("loss", [kinds(loss::LOSSES), kinds(parts::PARTS)].concat()),
+        section("optimizer", kinds(optimizer::RULES)),
+        section("schedule", kinds(schedule::SCHEDULES)),
+        section("metrics", kinds(metrics::METRICS)),
+    ]
+}
+
+/// The network of a run.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub enum ModelConfig {
+    /// Described under `model`; see [`network`](crate::network).
+    Network(NetworkConfig),
+    /// Made by the program, with its description. A resumed run must have the same description.
+    External(Value),
+}
+
 const KEYS: &[&str] = &["data", "model", "loss", "optimizer", "schedule", "metrics", "train"];
 
 impl Config {
     /// Parses and checks a configuration. Errors: [`NnError::Config`] with the path of the value.
     pub fn parse(text: &str) -> Result<Config> {
-        let json: Value = serde_json::from_str(text).map_err(|e| NnError::config(".", e.to_string()))?;
+        let json = serde_json::from_str(text).map_err(|e| NnError::config(".", e.to_string()))?;
+        Config::from_value(json)
+    }
+
+    /// As [`parse`](Config::parse), for JSON that was parsed.
+    pub fn from_value(json: Value) -> Result<Config> {
+        Config::read(json, |model| {
+            let model = model.ok_or_else(|| NnError::config("model", "is missing"))?;
+            Ok(ModelConfig::Network(read("model", model)?))
+        })
+    }
+
+    /// A run whose network the program makes, such as one of another framework; `description` is what tells it from other networks. Its
+    /// steps are [`prepare`](Config::prepare) in place of [`model`](Config::model). Errors: as [`from_value`](Config::from_value); a `model`.
+    pub fn external(json: Value, description: Value) -> Result<Config> {
+        Config::read(json, |model| match model {
+            None => Ok(ModelConfig::External(description)),
+            Some(_) => {
+                Err(NnError::config("model", "expected none beside the network of the program, got one"))
+            }
+        })
+    }
+
+    fn read(json: Value, model: impl FnOnce(Option<Value>) -> Result<ModelConfig>) -> Result<Config> {
         limits::check_numbers("", "", &json)?;
         let mut keys = object(".", json, "an object")?;
-        check_keys("", &keys, KEYS, "a training run")?;
+        check_keys("", "a training run", &keys, KEYS.iter().copied())?;
         let mut section = |key: &str| keys.remove(key).filter(|v| !v.is_null());
-        let missing = |key: &str| NnError::config(key, "is missing");
         let metrics = match section("metrics") {
             None => vec![],
             Some(Value::Array(list)) => list,
@@ -117,8 +175,11 @@ impl Config {
         };
         let metrics = metrics.into_iter().enumerate();
         let config = Config {
-            data: DataConfig::read("data", section("data").ok_or_else(|| missing("data"))?)?,
-            model: read("model", section("model").ok_or_else(|| missing("model"))?)?,
+            data: DataConfig::read(
+                "data",
+                section("data").ok_or_else(|| NnError::config("data", "is missing"))?,
+            )?,
+            model: model(section("model"))?,
             loss: section("loss").map(|v| LossConfig::read("loss", v)).transpose()?,
             optimizer: section("optimizer")
                 .map_or_else(|| Ok(OptimizerConfig::default()), |v| OptimizerConfig::read("optimizer", v))?,
@@ -150,7 +211,10 @@ impl Config {
     pub fn check(&self) -> Result<()> {
         self.train.check("train")?;
         self.data.check("data")?;
-        self.model.check("model")
+        match &self.model {
+            ModelConfig::Network(network) => network.check("model"),
+            ModelConfig::External(_) => Ok(()),
+        }
     }
 
     /// The data as batches on a device. Errors: of items; `OutOfMemory`.
@@ -159,27 +223,46 @@ impl Config {
     }
 
     /// The model, for the items of the sources. Errors: those of [`Network::for_items`], which name the layer that does not take them; a
-    /// class id for which the network has no output.
+    /// class id for which the network has no output; a network that the program makes.
     pub fn model(&self, device: &Device, sources: &Sources) -> Result<Network> {
+        let ModelConfig::Network(network) = &self.model else {
+            return Err(NnError::config("model", "is made by the program, not described in the run"));
+        };
         let cx = InitContext::new(device, self.train.seed).dtype(self.train.precision.dtype());
         let x = sources.first(self.train.seed, 1)?.x;
         let item = &x.shape()[1..];
         // Shapes do not depend on the precision.
         let dtype = if x.dtype().is_float() { DType::F32 } else { x.dtype() };
-        let outputs = self.model.output_shapes("model", &[(item, dtype)])?;
-        if let ([_, width], Some((class, item))) =
-            (outputs.first().map_or(&[][..], Vec::as_slice), sources.largest)
-            && self.loss.as_ref().is_none_or(|l| l.name() == "cross_entropy")
-            && class >= *width as i64
-        {
-            let what = format!(
-                "expected class ids below the network's {width} outputs, got {class} for item {item}"
-            );
-            return Err(NnError::config("data", what));
-        }
-        let model = Network::for_items(&cx, &self.model, "model", &[(item, x.dtype())])?;
+        let outputs = network.output_shapes("model", &[(item, dtype)])?;
+        self.check_classes(outputs.first().map_or(&[][..], Vec::as_slice), sources)?;
+        let model = Network::for_items(&cx, network, "model", &[(item, x.dtype())])?;
         self.freeze(&model)?;
         Ok(model)
+    }
+
+    /// Does for a network that the program made what [`model`](Config::model) does for one that the run describes: runs an item of the
+    /// sources on trial, freezes parameters. Errors: an item that does not fit; a class id for which the network has no output.
+    pub fn prepare(&self, model: &dyn Layer, sources: &Sources) -> Result<()> {
+        let x = sources.first(self.train.seed, 1)?.x;
+        model.eval();
+        let y = no_grad(|| model.forward(&x));
+        model.train();
+        self.check_classes(y?.shape(), sources)?;
+        self.freeze(model)
+    }
+
+    /// Error for a class id without an output, where outputs are `[B, classes]`.
+    fn check_classes(&self, output: &[usize], sources: &Sources) -> Result<()> {
+        let of_classes = self.loss.as_ref().is_none_or(|l| l.name() == "cross_entropy");
+        match (output, sources.largest) {
+            ([_, width], Some((class, item))) if of_classes && class >= *width as i64 => {
+                let what = format!(
+                    "expected class ids below the network's {width} outputs, got {class} for item {item}"
+                );
+                Err(NnError::config("data", what))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Freezes the parameters of the model that `train.freeze` names. Errors: a pattern that fits none.
@@ -242,8 +325,11 @@ impl Config {
 
     /// Sections that a resumed run must share with the one that it resumes; the trainer knows the other ones itself.
     fn settings(&self) -> BTreeMap<String, Value> {
-        // A network that was read can be written: its keys are texts.
-        let model = serde_json::to_value(&self.model).unwrap_or_default();
+        let model = match &self.model {
+            // A network that was read can be written: its keys are texts.
+            ModelConfig::Network(network) => serde_json::to_value(network).unwrap_or_default(),
+            ModelConfig::External(description) => description.clone(),
+        };
         let loss = self.loss.as_ref().map(|l| l.json.clone()).unwrap_or_default();
         let sections = [("model", model), ("loss", loss), ("data", self.data.meaning())];
         sections.into_iter().map(|(name, v)| (name.to_string(), v)).collect()

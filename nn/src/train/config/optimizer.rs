@@ -4,11 +4,10 @@ use serde::Deserialize;
 use serde_json::Value;
 use trefoil::ops::optimizer::{AdaptiveRule, OptimRule, Prox};
 
-use super::kind::{
-    BELOW_ONE, BETWEEN, FINITE, NOT_NEGATIVE, POSITIVE, Row, join, kind, names, read, row, within,
-};
+use super::kind::{Row, kind, names, row};
 use crate::core::error::{NnError, Result};
 use crate::core::glob::fits;
+use crate::core::options::{BELOW_ONE, BETWEEN, FINITE, Limit, NOT_NEGATIVE, POSITIVE, join, read, within};
 use crate::module::{Layer, LayerExt, Param};
 use crate::train::optim::{Group, Optimizer, with_weight_decay};
 
@@ -44,7 +43,7 @@ pub struct GroupConfig {
 /// Rule and learning rate.
 type Made = (OptimRule, f64);
 
-static RULES: &[Row<Made>] = &[
+pub(super) static RULES: &[Row<Made>] = &[
     row!("sgd" { lr: f64, POSITIVE; weight_decay: f64 = 0.0, NOT_NEGATIVE; } |_path| {
         (OptimRule::Sgd { wd: weight_decay }, lr)
     }),
@@ -137,7 +136,7 @@ static RULES: &[Row<Made>] = &[
         step_sizes: [f64; 2] = [1e-6, 50.0], POSITIVE;
     } |path| {
         within(path, "etas[0]", &etas[0], &BETWEEN)?;
-        let up = super::kind::Limit { ok: |x| x > 1.0 && x.is_finite(), says: "a value above 1" };
+        let up = Limit { ok: |x| x > 1.0 && x.is_finite(), says: "a value above 1" };
         within(path, "etas[1]", &etas[1], &up)?;
         (OptimRule::Rprop { up: etas[1], down: etas[0], least: step_sizes[0], most: step_sizes[1] }, lr)
     }),
@@ -188,7 +187,7 @@ static RULES: &[Row<Made>] = &[
         d0: f64 = 1e-6, POSITIVE;
         momentum: f64 = 0.0, BELOW_ONE;
         weight_decay: f64 = 0.0, NOT_NEGATIVE;
-        growth_rate: Option<f64> = None, POSITIVE;
+        growth_rate: Option<f64> = null, POSITIVE;
     } |_path| {
         let growth = growth_rate.unwrap_or(f64::INFINITY);
         (OptimRule::Adaptive(AdaptiveRule::DAdaptSgd { d0, mu: momentum, wd: weight_decay, growth }), lr)
@@ -199,7 +198,7 @@ static RULES: &[Row<Made>] = &[
         eps: f64 = 1e-8, NOT_NEGATIVE;
         weight_decay: f64 = 0.0, NOT_NEGATIVE;
         d0: f64 = 1e-6, POSITIVE;
-        growth_rate: Option<f64> = None, POSITIVE;
+        growth_rate: Option<f64> = null, POSITIVE;
     } |_path| {
         let (b1, b2, growth) = (betas[0], betas[1], growth_rate.unwrap_or(f64::INFINITY));
         (OptimRule::Adaptive(AdaptiveRule::DAdaptAdam { b1, b2, eps, wd: weight_decay, d0, growth }), lr)
@@ -211,7 +210,7 @@ static RULES: &[Row<Made>] = &[
         weight_decay: f64 = 0.0, NOT_NEGATIVE;
         d0: f64 = 1e-6, POSITIVE;
         d_coef: f64 = 1.0, POSITIVE;
-        growth_rate: Option<f64> = None, POSITIVE;
+        growth_rate: Option<f64> = null, POSITIVE;
     } |_path| {
         let (b1, b2, growth) = (betas[0], betas[1], growth_rate.unwrap_or(f64::INFINITY));
         let rule = AdaptiveRule::Prodigy { b1, b2, eps, wd: weight_decay, d0, coef: d_coef, growth };
@@ -224,8 +223,8 @@ static RULES: &[Row<Made>] = &[
     } |_path| (OptimRule::Proximal(Prox::ElasticNet { l1, l2 }), lr)),
     row!("projected" {
         lr: f64, POSITIVE;
-        lo: Option<f64> = None;
-        hi: Option<f64> = None;
+        lo: Option<f64> = null;
+        hi: Option<f64> = null;
     } |path| {
         let (lo, hi) = (lo.unwrap_or(f64::NEG_INFINITY), hi.unwrap_or(f64::INFINITY));
         if lo > hi {

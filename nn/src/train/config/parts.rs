@@ -6,9 +6,10 @@ use serde::Deserialize;
 use trefoil::DType;
 use trefoil::ops::reduce::Reduce;
 
-use super::kind::{FINITE, NOT_NEGATIVE, POSITIVE, Row, SHARE, row};
+use super::kind::{Row, row};
 use super::loss::{Made, custom, fixed, vector};
 use crate::core::error::{Result, invalid};
+use crate::core::options::{FINITE, NOT_NEGATIVE, POSITIVE, SHARE};
 use crate::core::tensor::Tensor;
 use crate::train::losses::*;
 
@@ -181,7 +182,7 @@ pub(super) static PARTS: &[Row<Made>] = &[
     row!("dino" {
         student_temp: f64 = 0.1, POSITIVE;
         teacher_temp: f64 = 0.04, POSITIVE;
-        center: Option<Vec<f64>> = None, FINITE;
+        center: Option<Vec<f64>> = null, FINITE;
     } |_path| custom(move |site| Ok(Adapted {
         loss: (DinoLoss { student_temp, teacher_temp, ..Default::default() }, vector(site, &center)?),
         run: |(l, center), out, teacher| {
@@ -233,7 +234,7 @@ pub(super) static PARTS: &[Row<Made>] = &[
         l.forward(&a, &b)
     })),
     // Output: scores of generated samples; with `discriminator` [N, 2, ..]: those of generated and of real ones.
-    row!("adversarial" { mode: Mode = Mode::Vanilla; discriminator: bool = false; } |_path| {
+    row!("adversarial" { mode: Mode = "vanilla"; discriminator: bool = false; } |_path| {
         let mode = match mode {
             Mode::Vanilla => Adversary::Vanilla,
             Mode::Hinge => Adversary::Hinge,

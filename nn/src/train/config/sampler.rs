@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::kind::{COUNT, Row, join, kind, names, read, row};
+use super::kind::{Row, kind, names, row};
 use crate::core::error::{NnError, Result};
+use crate::core::options::{COUNT, join, read};
 use crate::train::data::Sampler;
 
 type Make = Arc<dyn Fn(usize, Option<&[i64]>) -> Result<Sampler> + Send + Sync>;
@@ -31,12 +32,12 @@ fn balanced(labels: &[i64]) -> Vec<f64> {
     labels.iter().map(|l| 1.0 / counts.get(l).copied().unwrap_or(1.0)).collect()
 }
 
-static SAMPLERS: &[Row<Make>] = &[
+pub(super) static SAMPLERS: &[Row<Make>] = &[
     row!("all" {} |_path| Arc::new(|_: usize, _: Option<&[i64]>| Ok(Sampler::All)) as Make),
     row!("uniform" { draws: usize, COUNT; } |_path| {
         Arc::new(move |_: usize, _: Option<&[i64]>| Ok(Sampler::Uniform { draws })) as Make
     }),
-    row!("weighted" { weights: Value = "balanced".into(); draws: Option<usize> = None, COUNT; } |path| {
+    row!("weighted" { weights: Value = "balanced"; draws: Option<usize> = null, COUNT; } |path| {
         let at = join(path, "weights");
         let list: Option<Vec<f64>> = match weights {
             Value::String(s) if s == "balanced" => None,

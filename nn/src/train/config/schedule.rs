@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::kind::{
-    BETWEEN, COUNT, FINITE, NOT_NEGATIVE, POSITIVE, Row, SHARE, join, kind, names, read, row, within,
-};
+use super::kind::{Row, kind, names, row};
 use crate::core::error::Result;
+use crate::core::options::{BETWEEN, COUNT, FINITE, NOT_NEGATIVE, POSITIVE, SHARE, join, read, within};
 use crate::train::optim::{Plateau, Schedule};
 
 /// Learning rate over time, chosen by its `type` (see [`ScheduleConfig::names`]). Lengths are in epochs; they need not be whole. The default
@@ -32,7 +31,7 @@ impl fmt::Debug for ScheduleConfig {
 
 /// Length of what is scheduled.
 #[derive(Debug, Clone, Copy)]
-struct Span {
+pub(super) struct Span {
     /// Steps in all.
     total: u64,
     /// Steps per epoch.
@@ -51,7 +50,7 @@ fn make(f: impl Fn(Span) -> Schedule + Send + Sync + 'static) -> Make {
     Arc::new(move |span| (f(span), None))
 }
 
-static SCHEDULES: &[Row<Make>] = &[
+pub(super) static SCHEDULES: &[Row<Make>] = &[
     row!("constant" {} |_path| make(|_| Schedule::Constant)),
     row!("step" { every: f64, POSITIVE; gamma: f64, POSITIVE; } |_path| {
         make(move |s| Schedule::Step { every: s.steps(every).max(1), gamma })
@@ -60,9 +59,9 @@ static SCHEDULES: &[Row<Make>] = &[
         make(move |s| Schedule::MultiStep { milestones: milestones.iter().map(|&e| s.steps(e)).collect(), gamma })
     }),
     row!("linear" {
-        start: f64 = 1.0 / 3.0, NOT_NEGATIVE;
+        start: f64 = 0.3333333333333333, NOT_NEGATIVE;
         end: f64 = 1.0, NOT_NEGATIVE;
-        epochs: Option<f64> = None, POSITIVE;
+        epochs: Option<f64> = null, POSITIVE;
     } |_path| make(move |s| {
         let total = epochs.map_or(s.total, |e| s.steps(e));
         Schedule::Linear { total, start, end }

@@ -7,8 +7,8 @@ use serde_json::Value;
 use trefoil::DType;
 use trefoil::ops::optimizer::LossScale;
 
-use super::kind::{BELOW_ONE, COUNT, NOT_NEGATIVE, POSITIVE, SHARE, join, read, within};
 use crate::core::error::{NnError, Result};
+use crate::core::options::{BELOW_ONE, COUNT, Limit, NOT_NEGATIVE, POSITIVE, SHARE, join, read, within};
 use crate::train::optim::Optimizer;
 use crate::train::trainer::{Clip, EarlyStopping};
 
@@ -210,7 +210,7 @@ impl TrainConfig {
         if let Some(ScalingConfig(Some((initial, scale)))) = &self.loss_scaling {
             let at = join(path, "loss_scaling");
             within(&at, "initial", initial, &POSITIVE)?;
-            let growth = super::kind::Limit { ok: |x| x >= 1.0 && x.is_finite(), says: "at least 1" };
+            let growth = Limit { ok: |x| x >= 1.0 && x.is_finite(), says: "at least 1" };
             within(&at, "growth", &scale.growth, &growth)?;
             within(&at, "backoff", &scale.backoff, &POSITIVE)?;
             within(&at, "backoff", &scale.backoff, &BELOW_ONE)?;

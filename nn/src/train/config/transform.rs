@@ -7,8 +7,9 @@ use serde::Deserialize;
 use serde_json::Value;
 use trefoil::DType;
 
-use super::kind::{COUNT, FINITE, POSITIVE, Row, SHARE, join, kind, names, read, row};
+use super::kind::{Row, kind, names, row};
 use crate::core::error::{NnError, Result};
+use crate::core::options::{COUNT, FINITE, POSITIVE, SHARE, join, read, within};
 use crate::core::tensor::Device;
 use crate::train::data::transform::{Draws, Mixup, Normalize, OneHot, RandomCrop, RandomErase, RandomFlip};
 use crate::train::data::{Batch, Transform};
@@ -85,25 +86,25 @@ enum Side {
     Vertical,
 }
 
-static TRANSFORMS: &[Row<Made>] = &[
+pub(super) static TRANSFORMS: &[Row<Made>] = &[
     row!("normalize" { mean: Each; std: Each; } |path| {
         let (mean, std) = (mean.list(), std.list());
-        super::kind::within(path, "mean", &mean, &FINITE)?;
-        super::kind::within(path, "std", &std, &POSITIVE)?;
+        within(path, "mean", &mean, &FINITE)?;
+        within(path, "std", &std, &POSITIVE)?;
         if mean.len() != std.len() {
             let what = format!("expected {} deviations, one per mean, got {}", mean.len(), std.len());
             return Err(NnError::config(join(path, "std"), what));
         }
         steady(move |s| Normalize::new(s.device, s.dtype, &mean, &std))
     }),
-    row!("one_hot" { classes: Option<usize> = None, COUNT; } |path| {
+    row!("one_hot" { classes: Option<usize> = null, COUNT; } |path| {
         let path = path.to_string();
         steady(move |s| match classes.unwrap_or(s.classes) {
             0 => Err(NnError::config(join(&path, "classes"), "expected class ids in the data, got values")),
             classes => Ok(OneHot { classes, dtype: s.dtype }),
         })
     }),
-    row!("random_flip" { p: f64 = 0.5, SHARE; side: Side = Side::Horizontal; } |_path| {
+    row!("random_flip" { p: f64 = 0.5, SHARE; side: Side = "horizontal"; } |_path| {
         let vertical = matches!(side, Side::Vertical);
         drawn(move |_| if vertical { RandomFlip::vertical(p) } else { RandomFlip::horizontal(p) })
     }),

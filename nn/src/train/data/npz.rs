@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::BufReader;
+use std::io::Read;
 use std::path::Path;
+
+use flate2::read::DeflateDecoder;
+use rawzip::{CompressionMethod, RECOMMENDED_BUFFER_SIZE, ZipArchive};
 
 use super::npy::read;
 use crate::core::error::{At, NnError, Result};
@@ -15,25 +18,39 @@ use crate::core::limits;
 pub fn read_npz(path: impl AsRef<Path>, names: Option<&[&str]>) -> Result<BTreeMap<String, HostTensor>> {
     let path = path.as_ref();
     let file = File::open(path).map_err(NnError::io("open", path))?;
-    let damaged =
-        |at: At, e: zip::result::ZipError| NnError::data(path, at, "an intact zip archive", e.to_string());
-    let mut archive = zip::ZipArchive::new(BufReader::new(file)).map_err(|e| damaged(At::File, e))?;
+    let size = file.metadata().map_err(NnError::io("read", path))?.len();
+    let damaged = |what: String| NnError::data(path, At::File, "an intact zip archive", what);
+    let mut buffer = vec![0; RECOMMENDED_BUFFER_SIZE];
+    let archive = ZipArchive::from_file(file, &mut buffer).map_err(|e| damaged(e.to_string()))?;
+    let mut entries = archive.entries(&mut buffer);
     let mut out = BTreeMap::new();
-    for i in 0..archive.len() {
-        let mut entry = archive.by_index(i).map_err(|e| damaged(At::File, e))?;
-        let name = entry.name().map_err(|e| damaged(At::File, e))?.into_owned();
+    while let Some(record) = entries.next_entry().map_err(|e| damaged(e.to_string()))? {
+        let file_path = record.file_path();
+        let name = std::str::from_utf8(file_path.as_bytes()).map_err(|e| damaged(e.to_string()))?;
         let Some(name) = name.strip_suffix(".npy").map(str::to_string) else { continue };
-        if names.is_none_or(|n| n.contains(&name.as_str())) {
-            let most = entry.compressed_size().saturating_mul(limits::INFLATED);
-            let array = read(&mut entry, path, Some(&name), most).map_err(|e| match e {
-                // A wrong checksum or a broken stream is the archive's content, not the disk.
-                NnError::Io { source, .. } => {
-                    NnError::data(path, At::Entry(name.clone()), "intact compressed data", source.to_string())
-                }
-                e => e,
-            })?;
-            out.insert(name, array);
+        if names.is_some_and(|n| !n.contains(&name.as_str())) {
+            continue;
         }
+        let entry = archive.get_entry(record.wayfinder()).map_err(|e| damaged(e.to_string()))?;
+        let packed = entry.reader();
+        let mut unpacked: Box<dyn Read> = match record.compression_method() {
+            CompressionMethod::STORE => Box::new(entry.verifying_reader(packed)),
+            CompressionMethod::DEFLATE => Box::new(entry.verifying_reader(DeflateDecoder::new(packed))),
+            other => {
+                let found = format!("{other:?}");
+                return Err(NnError::data(path, At::Entry(name), "stored or deflated data", found));
+            }
+        };
+        // What the archive says of its sizes is not trusted beyond those of the file.
+        let most = record.compressed_size_hint().min(size).saturating_mul(limits::INFLATED);
+        let array = read(&mut unpacked, path, Some(&name), most).map_err(|e| match e {
+            // A wrong checksum or a broken stream is the archive's content, not the disk.
+            NnError::Io { source, .. } => {
+                NnError::data(path, At::Entry(name.clone()), "intact compressed data", source.to_string())
+            }
+            e => e,
+        })?;
+        out.insert(name, array);
     }
     match names.iter().flat_map(|n| n.iter()).find(|n| !out.contains_key(**n)) {
         Some(missing) => {

@@ -47,14 +47,10 @@ impl CrossEntropyLoss {
         };
         let (xo, to, lo, so) = (logits.operand(), target.operand(), loss.operand(), lse.operand());
         let (wo, no) = (optional(&weight), optional(&den));
-        let io = CrossEntropyFwd {
-            x: xo.view()?,
-            target: to.view()?,
-            weight: wo.as_ref().map(|w| w.view()).transpose()?,
-            loss: lo.view_mut()?,
-            lse: Some(so.view_mut()?),
-            den: no.as_ref().map(|d| d.view_mut()).transpose()?,
-        };
+        let io = CrossEntropyFwd::new(xo.view()?, to.view()?, lo.view_mut()?)
+            .weight(wo.as_ref().map(|w| w.view()).transpose()?)
+            .lse(so.view_mut()?)
+            .den(no.as_ref().map(|d| d.view_mut()).transpose()?);
         x.device().cross_entropy(&options, io)?;
         Ok(loss.record("cross_entropy", &[x], || {
             let (x, target, lse) = (Saved::new(&logits), Saved::new(&target), Saved::new(&lse));
@@ -66,15 +62,9 @@ impl CrossEntropyLoss {
                 let weight = weight.as_ref().map(|w| w.get(cx)).transpose()?.map(Tensor::operand);
                 let den = den.as_ref().map(|d| d.get(cx)).transpose()?.map(Tensor::operand);
                 let gyo = gy.operand();
-                let io = CrossEntropyBwd {
-                    gy: gyo.view()?,
-                    x: x.view()?,
-                    target: t.view()?,
-                    weight: weight.as_ref().map(|w| w.view()).transpose()?,
-                    lse: s.view()?,
-                    den: den.as_ref().map(|d| d.view()).transpose()?,
-                    dx: dx.out()?,
-                };
+                let io = CrossEntropyBwd::new(gyo.view()?, x.view()?, t.view()?, s.view()?, dx.out()?)
+                    .weight(weight.as_ref().map(|w| w.view()).transpose()?)
+                    .den(den.as_ref().map(|d| d.view()).transpose()?);
                 Ok(gy.device().cross_entropy_bwd(&options, io)?)
             }
         }))

@@ -104,27 +104,27 @@ impl Kernel {
         let p = need(op, "x", x[0]);
         match self {
             Kernel::Element(kind, reduction) => {
-                let io = LossFwd { p: p?, t: need(op, "t", x[1])?, weight: x[2], mask: with[0], loss };
+                let io = LossFwd::new(p?, need(op, "t", x[1])?, loss).weight(x[2]).mask(with[0]);
                 d.loss(*kind, *reduction, io)?;
             }
             Kernel::Row(kind, reduction) => {
-                d.row_loss(*kind, *reduction, RowLossFwd { x, ids: with[0], mask: with[1], loss })?;
+                d.row_loss(*kind, *reduction, RowLossFwd::new(x, loss).ids(with[0]).mask(with[1]))?;
             }
             Kernel::Batch(kind) => {
-                d.batch_loss(*kind, BatchLossFwd { x: [x[0], x[1], x[2]], ids: with[0], loss })?;
+                d.batch_loss(*kind, BatchLossFwd::new([x[0], x[1], x[2]], loss).ids(with[0]))?;
             }
             Kernel::Sequence(kind, reduction) => {
-                let io = SeqLossFwd {
-                    x: p?,
-                    targets: need(op, "targets", with[0])?,
-                    input_lengths: need(op, "input_lengths", with[1])?,
-                    target_lengths: need(op, "target_lengths", with[2])?,
+                let io = SeqLossFwd::new(
+                    p?,
+                    need(op, "targets", with[0])?,
+                    need(op, "input_lengths", with[1])?,
+                    need(op, "target_lengths", with[2])?,
                     loss,
-                };
+                );
                 d.seq_loss(*kind, *reduction, io)?;
             }
             Kernel::Stft(list) => {
-                d.stft_loss(list, StftLossFwd { p: p?, t: need(op, "t", x[1])?, loss })?;
+                d.stft_loss(list, StftLossFwd::new(p?, need(op, "t", x[1])?, loss))?;
             }
         }
         Ok(())
@@ -143,32 +143,32 @@ impl Kernel {
         match self {
             Kernel::Element(kind, reduction) => {
                 let t = need(op, "t", x[1])?;
-                let io = LossBwd { gy, p: p?, t, weight: x[2], mask: with[0], dp, dt };
+                let io = LossBwd::new(gy, p?, t).weight(x[2]).mask(with[0]).dp(dp).dt(dt);
                 d.loss_bwd(*kind, *reduction, io)?;
             }
             Kernel::Row(kind, reduction) => {
-                let io = RowLossBwd { gy, x, ids: with[0], mask: with[1], dx: [dp, dt, dw, last] };
+                let io = RowLossBwd::new(gy, x).ids(with[0]).mask(with[1]).dx([dp, dt, dw, last]);
                 d.row_loss_bwd(*kind, *reduction, io)?;
             }
             Kernel::Batch(kind) => {
-                let io = BatchLossBwd { gy, x: [x[0], x[1], x[2]], ids: with[0], dx: [dp, dt, dw] };
+                let io = BatchLossBwd::new(gy, [x[0], x[1], x[2]]).ids(with[0]).dx([dp, dt, dw]);
                 d.batch_loss_bwd(*kind, io)?;
             }
             Kernel::Sequence(kind, reduction) => {
                 let Some(dx) = dp else { return Ok(()) };
-                let io = SeqLossBwd {
+                let io = SeqLossBwd::new(
                     gy,
-                    x: p?,
-                    targets: need(op, "targets", with[0])?,
-                    input_lengths: need(op, "input_lengths", with[1])?,
-                    target_lengths: need(op, "target_lengths", with[2])?,
+                    p?,
+                    need(op, "targets", with[0])?,
+                    need(op, "input_lengths", with[1])?,
+                    need(op, "target_lengths", with[2])?,
                     dx,
-                };
+                );
                 d.seq_loss_bwd(*kind, *reduction, io)?;
             }
             Kernel::Stft(list) => {
                 let Some(dp) = dp else { return Ok(()) };
-                d.stft_loss_bwd(list, StftLossBwd { gy, p: p?, t: need(op, "t", x[1])?, dp })?;
+                d.stft_loss_bwd(list, StftLossBwd::new(gy, p?, need(op, "t", x[1])?, dp))?;
             }
         }
         Ok(())

@@ -38,7 +38,7 @@ fn terms(list: &Operands) -> Result<Vec<LossTerm<'_>>> {
     list.iter()
         .map(|(p, t, weight)| {
             let t = t.as_ref().map(Operand::view).transpose()?;
-            Ok(LossTerm { p: p.view()?, t, weight: *weight })
+            Ok(LossTerm::new(p.view()?).t(t).weight(*weight))
         })
         .collect()
 }

@@ -71,7 +71,7 @@ impl Metric for Auc {
             let scores = self.scores.narrow(0, 0, n)?.contiguous()?;
             let (sorted, order) = (scores.like(&[n])?, Tensor::empty(d, DType::I64, &[n])?);
             let (s, o, x) = (sorted.operand(), order.operand(), scores.operand());
-            d.sort(0, false, SortIo { x: x.view()?, y: Some(s.view_mut()?), index: Some(o.view_mut()?) })?;
+            d.sort(0, false, SortIo::new(x.view()?).y(s.view_mut()?).index(o.view_mut()?))?;
             let positive = self.targets.narrow(0, 0, n)?.contiguous()?.index_select(0, &order)?;
             let negative = Tensor::ones(d, DType::I64, &[n])?.sub(&positive)?;
             // below[i]: negatives among the i smallest scores.

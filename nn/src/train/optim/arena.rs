@@ -343,7 +343,7 @@ impl Arena {
                 self.masters.as_ref().map(|_| self.values.alias_mut().range(start, len)).transpose()?;
             if plain {
                 let [m, v] = p.small.each_ref().map(|b| b.alias_mut().range(at, len));
-                small.push(ParamSlot { w, g, state: [Some(m?), Some(v?), None, None], copy });
+                small.push(ParamSlot::new(w, g).state([Some(m?), Some(v?), None, None]).copy(copy));
                 continue;
             }
             let [m, v] = p.moments.each_ref().map(|b| b.alias_mut().range(start, len));
@@ -352,7 +352,7 @@ impl Arena {
                 Packing::Codes => Some(p.scales.alias_mut().range(at, 2 * blocks)?.reshape(&[2, blocks])?),
                 Packing::Bf16 => None,
             };
-            slots.push(PackedSlot { w, g, m: m?, v: v?, scales, copy });
+            slots.push(PackedSlot::new(w, g, m?, v?).scales(scales).copy(copy));
         }
         self.device.optimizer_step_packed(rule, step, rng, &mut slots)?;
         self.device.optimizer_step(rule, step, &mut small)?;
@@ -406,7 +406,7 @@ impl Arena {
                 None => None,
             };
             let w = self.weights().alias_mut().range(start, len)?;
-            Ok(ParamSlot { w, g: self.grads.view().range(start, len)?, state, copy })
+            Ok(ParamSlot::new(w, self.grads.view().range(start, len)?).state(state).copy(copy))
         };
         ranges.into_iter().map(slot).collect()
     }

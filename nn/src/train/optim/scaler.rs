@@ -109,13 +109,9 @@ impl Scaler {
     pub(crate) fn update(&self) -> Result<()> {
         let (scale, good, found) = (self.scale.operand(), self.good.operand(), self.found.operand());
         let (inverse, step) = (self.inverse.operand(), self.step.operand());
-        let io = LossScaleState {
-            scale: scale.view_mut()?,
-            good: good.view_mut()?,
-            found_inf: found.view_mut()?,
-            inv_scale: Some(inverse.view_mut()?),
-            step: Some(step.view_mut()?),
-        };
+        let io = LossScaleState::new(scale.view_mut()?, good.view_mut()?, found.view_mut()?)
+            .inv_scale(inverse.view_mut()?)
+            .step(step.view_mut()?);
         Ok(self.scale.device().update_loss_scale(&self.p, io)?)
     }
 

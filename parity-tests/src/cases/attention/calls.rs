@@ -92,19 +92,12 @@ pub(super) fn backward(cx: &Cx<'_>) -> R {
     let (dq, dk, dv) = (cx.like("dQ", &q)?, cx.like("dK", &k)?, cx.like("dV", &v)?);
     let dbias = cx.opt("bias").filter(|_| cx.wants("dBias")).map(|b| cx.like("dBias", &b)).transpose()?;
     let pad = padding(cx)?;
-    let io = AttentionBwd {
-        dout: cx.x("dO")?,
-        q,
-        k,
-        v,
-        o: cx.x("O")?,
-        lse: cx.x("LSE")?,
-        mask: padded(mask(cx), &pad, &k)?,
-        dq: Some(dq.g()),
-        dk: Some(dk.g()),
-        dv: Some(dv.g()),
-        dbias: dbias.as_ref().map(|t| t.g()),
-    };
+    let io = AttentionBwd::new(cx.x("dO")?, q, k, v, cx.x("O")?, cx.x("LSE")?)
+        .mask(padded(mask(cx), &pad, &k)?)
+        .dq(dq.g())
+        .dk(dk.g())
+        .dv(dv.g())
+        .dbias(dbias.as_ref().map(|t| t.g()));
     Ok(cx.gpu.attention_bwd(&plan(cx)?, io)?)
 }
 
@@ -135,19 +128,18 @@ pub(super) fn varlen(cx: &Cx<'_>) -> R {
 pub(super) fn varlen_backward(cx: &Cx<'_>) -> R {
     let (q, k, v) = (cx.x("Q")?, cx.x("K")?, cx.x("V")?);
     let (dq, dk, dv) = (cx.like("dQ", &q)?, cx.like("dK", &k)?, cx.like("dV", &v)?);
-    let io = AttentionBwd {
-        dout: packed!(cx.x("dO")?)?,
-        q: packed!(q)?,
-        k: packed!(k)?,
-        v: packed!(v)?,
-        o: packed!(cx.x("O")?)?,
-        lse: packed!(cx.x("LSE")?)?,
-        mask: sequences(cx)?,
-        dq: Some(packed!(dq.m())?.grad(dq.g().accumulate)),
-        dk: Some(packed!(dk.m())?.grad(dk.g().accumulate)),
-        dv: Some(packed!(dv.m())?.grad(dv.g().accumulate)),
-        dbias: None,
-    };
+    let io = AttentionBwd::new(
+        packed!(cx.x("dO")?)?,
+        packed!(q)?,
+        packed!(k)?,
+        packed!(v)?,
+        packed!(cx.x("O")?)?,
+        packed!(cx.x("LSE")?)?,
+    )
+    .mask(sequences(cx)?)
+    .dq(packed!(dq.m())?.grad(dq.g().accumulate))
+    .dk(packed!(dk.m())?.grad(dk.g().accumulate))
+    .dv(packed!(dv.m())?.grad(dv.g().accumulate));
     Ok(cx.gpu.attention_bwd(&plan(cx)?, io)?)
 }
 
@@ -249,31 +241,24 @@ pub(super) fn multi_head_backward(cx: &Cx<'_>) -> R {
     let (o, merged, dout) =
         (cx.x("O")?, cx.scratch(cx.dtype, b * lq * e)?, cx.scratch(cx.dtype, b * lq * e)?);
     cx.gpu.strided_copy(o, heads!(merged.alias_mut().reshape(&[b, lq, e])?, m.h)?.into())?;
-    let io = GemmBwd {
-        dy: cx.x("dY")?.reshape(&[b * lq, e])?,
-        a: merged.shaped(&[b * lq, e])?,
-        b: cx.x("Wo")?,
-        saved: None,
-        da: Some(dout.alias_mut().reshape(&[b * lq, e])?.into()),
-        db: Some(dwo.g()),
-        dbias: Some(dbo.g()),
-    };
+    let io = GemmBwd::new(cx.x("dY")?.reshape(&[b * lq, e])?, merged.shaped(&[b * lq, e])?, cx.x("Wo")?)
+        .da(dout.alias_mut().reshape(&[b * lq, e])?)
+        .db(dwo.g())
+        .dbias(dbo.g());
     cx.gpu.gemm_bwd(&LINEAR, io)?;
     let d = lengths.map(|l| cx.scratch(cx.dtype, b * l * e)).into_iter().collect::<R<Vec<_>>>()?;
     let grad = |i: usize| heads!(d[i].alias_mut().reshape(&[b, lengths[i], e])?, m.h);
-    let io = AttentionBwd {
-        dout: heads!(dout.shaped(&[b, lq, e])?, m.h)?,
-        q: cx.x("q")?,
-        k: cx.x("k")?,
-        v: cx.x("v")?,
+    let io = AttentionBwd::new(
+        heads!(dout.shaped(&[b, lq, e])?, m.h)?,
+        cx.x("q")?,
+        cx.x("k")?,
+        cx.x("v")?,
         o,
-        lse: cx.x("LSE")?,
-        mask: AttentionMask::new(),
-        dq: Some(grad(0)?.into()),
-        dk: Some(grad(1)?.into()),
-        dv: Some(grad(2)?.into()),
-        dbias: None,
-    };
+        cx.x("LSE")?,
+    )
+    .dq(grad(0)?)
+    .dk(grad(1)?)
+    .dv(grad(2)?);
     cx.gpu.attention_bwd(&plan(cx)?, io)?;
     let dx0 = cx.like("dXq", &m.x[0])?;
     let dx = match own {
@@ -295,15 +280,10 @@ pub(super) fn multi_head_backward(cx: &Cx<'_>) -> R {
         let (n, s) = (b * lengths[i], m.x[i].shape()[2]);
         // In self-attention the three gradients of the source are added up.
         let add = dx[i].g().accumulate || (own && i > 0);
-        let io = GemmBwd {
-            dy: d[i].shaped(&[n, e])?,
-            a: m.x[i].reshape(&[n, s])?,
-            b: m.w[i],
-            saved: None,
-            da: Some(dx[i].m().reshape(&[n, s])?.grad(add)),
-            db: Some(third_mut(dw[i].m(), part(i), e)?.grad(dw[i].g().accumulate)),
-            dbias: Some(third_mut(db[i].m(), part(i), e)?.grad(db[i].g().accumulate)),
-        };
+        let io = GemmBwd::new(d[i].shaped(&[n, e])?, m.x[i].reshape(&[n, s])?, m.w[i])
+            .da(dx[i].m().reshape(&[n, s])?.grad(add))
+            .db(third_mut(dw[i].m(), part(i), e)?.grad(dw[i].g().accumulate))
+            .dbias(third_mut(db[i].m(), part(i), e)?.grad(db[i].g().accumulate));
         cx.gpu.gemm_bwd(&LINEAR, io)?;
     }
     Ok(())

@@ -178,14 +178,10 @@ pub(super) fn causal(cx: &Cx<'_>) -> R {
     let y = cx.like("y", &x)?;
     let state = cx.opt("state");
     let new = state.map(|s| cx.like("state", &s)).transpose()?;
-    let io = CausalConvIo {
-        x,
-        w: cx.x("w")?,
-        bias: cx.opt("b"),
-        state,
-        y: y.m(),
-        new_state: new.as_ref().map(|t| t.m()),
-    };
+    let io = CausalConvIo::new(x, cx.x("w")?, y.m())
+        .bias(cx.opt("b"))
+        .state(state)
+        .new_state(new.as_ref().map(|t| t.m()));
     Ok(cx.gpu.causal_conv1d(act(cx)?, io)?)
 }
 
@@ -193,14 +189,7 @@ pub(super) fn causal(cx: &Cx<'_>) -> R {
 pub(super) fn causal_in_place(cx: &Cx<'_>) -> R {
     let x = cx.x("x")?;
     let (y, state) = (cx.like("y", &x)?, cx.inout("state", "state")?);
-    let io = CausalConvIo {
-        x,
-        w: cx.x("w")?,
-        bias: cx.opt("b"),
-        state: Some(state.v()),
-        y: y.m(),
-        new_state: Some(state.m()),
-    };
+    let io = CausalConvIo::new(x, cx.x("w")?, y.m()).bias(cx.opt("b")).state(state.v()).new_state(state.m());
     Ok(cx.gpu.causal_conv1d(act(cx)?, io)?)
 }
 
@@ -208,16 +197,8 @@ pub(super) fn causal_backward(cx: &Cx<'_>) -> R {
     let (x, w, b) = (cx.x("x")?, cx.x("w")?, cx.opt("b"));
     let (dx, dw) = (cx.like("dx", &x)?, cx.like("dw", &w)?);
     let db = cx.wants("db").then(|| b.map(|b| cx.like("db", &b))).flatten().transpose()?;
-    let io = CausalConvBwd {
-        dy: cx.x("dy")?,
-        x,
-        w,
-        bias: b,
-        state: None,
-        dx: Some(dx.g()),
-        dw: Some(dw.g()),
-        dbias: db.as_ref().map(|t| t.g()),
-    };
+    let io =
+        CausalConvBwd::new(cx.x("dy")?, x, w).bias(b).dx(dx.g()).dw(dw.g()).dbias(db.as_ref().map(|t| t.g()));
     Ok(cx.gpu.causal_conv1d_bwd(act(cx)?, io)?)
 }
 
@@ -253,7 +234,7 @@ pub(super) fn asymmetric(cx: &Cx<'_>) -> R<Conv> {
 pub(super) fn deform(cx: &Cx<'_>) -> R {
     let (x, w, offset) = (cx.x("x")?, cx.x("w")?, cx.x("offset")?);
     let y = cx.out("y", x.dtype(), &[x.shape()[0], w.shape()[0], offset.shape()[2], offset.shape()[3]])?;
-    let io = DeformConvIo { x, w, offset, mask: cx.opt("mask"), bias: cx.opt("b"), y: y.m() };
+    let io = DeformConvIo::new(x, w, offset, y.m()).mask(cx.opt("mask")).bias(cx.opt("b"));
     Ok(cx.gpu.deform_conv(&plan(cx)?, io)?)
 }
 
@@ -262,17 +243,12 @@ pub(super) fn deform_backward(cx: &Cx<'_>) -> R {
     let (dx, dw, doffset) = (cx.like("dx", &x)?, cx.like("dw", &w)?, cx.like("doffset", &offset)?);
     let dmask = mask.as_ref().map(|m| cx.like("dmask", m)).transpose()?;
     let db = cx.out("db", x.dtype(), &[w.shape()[0]])?;
-    let io = DeformConvBwd {
-        dy: cx.x("dy")?,
-        x,
-        w,
-        offset,
-        mask,
-        dx: Some(dx.g()),
-        dw: Some(dw.g()),
-        doffset: Some(doffset.g()),
-        dmask: dmask.as_ref().map(|t| t.g()),
-        dbias: Some(db.g()),
-    };
+    let io = DeformConvBwd::new(cx.x("dy")?, x, w, offset)
+        .mask(mask)
+        .dx(dx.g())
+        .dw(dw.g())
+        .doffset(doffset.g())
+        .dmask(dmask.as_ref().map(|t| t.g()))
+        .dbias(db.g());
     Ok(cx.gpu.deform_conv_bwd(&plan(cx)?, io)?)
 }

@@ -27,7 +27,7 @@ fn binary_of(cx: &Cx<'_>, op: Binary, a: View<'_>, b: View<'_>) -> R {
 fn backward(cx: &Cx<'_>, op: Binary) -> R {
     let (dy, a, b) = (cx.x("dy")?, cx.x("a")?, cx.x("b")?);
     let (da, db) = (cx.like("da", &a)?, cx.like("db", &b)?);
-    Ok(cx.gpu.binary_bwd(op, BinaryBwd { dy, a, b, da: Some(da.g()), db: Some(db.g()) })?)
+    Ok(cx.gpu.binary_bwd(op, BinaryBwd::new(dy, a, b).da(da.g()).db(db.g()))?)
 }
 
 /// Gradient of a sum: the operands' values do not matter, so zeros of their shapes take their place.
@@ -38,7 +38,7 @@ fn add_backward(cx: &Cx<'_>) -> R {
     let b = cx.scratch(dy.dtype(), sb.iter().product())?;
     let (da, db) = (cx.out("da", dy.dtype(), &sa)?, cx.out("db", dy.dtype(), &sb)?);
     let op = Binary::Add { alpha: cx.f("alpha")? };
-    let io = BinaryBwd { dy, a: a.shaped(&sa)?, b: b.shaped(&sb)?, da: Some(da.g()), db: Some(db.g()) };
+    let io = BinaryBwd::new(dy, a.shaped(&sa)?, b.shaped(&sb)?).da(da.g()).db(db.g());
     Ok(cx.gpu.binary_bwd(op, io)?)
 }
 
@@ -62,9 +62,7 @@ fn ternary_backward(cx: &Cx<'_>, op: Ternary, names: [&str; 3], grads: [&str; 3]
     let [a, b, c] = [cx.x(names[0])?, cx.x(names[1])?, cx.x(names[2])?];
     let dy = cx.x("dy")?;
     let [da, db, dc] = [cx.like(grads[0], &a)?, cx.like(grads[1], &b)?, cx.like(grads[2], &c)?];
-    Ok(cx
-        .gpu
-        .ternary_bwd(op, TernaryBwd { dy, a, b, c, da: Some(da.g()), db: Some(db.g()), dc: Some(dc.g()) })?)
+    Ok(cx.gpu.ternary_bwd(op, TernaryBwd::new(dy, a, b, c).da(da.g()).db(db.g()).dc(dc.g()))?)
 }
 
 fn lerp(cx: &Cx<'_>) -> R {
@@ -85,7 +83,7 @@ fn ldexp_backward(cx: &Cx<'_>) -> R {
     let (dy, b) = (cx.x("dy")?, cx.x("b")?);
     let da = cx.like("da", &dy)?;
     let a = cx.scratch(dy.dtype(), dy.numel())?;
-    let io = BinaryBwd { dy, a: a.shaped(dy.shape())?, b, da: Some(da.g()), db: None };
+    let io = BinaryBwd::new(dy, a.shaped(dy.shape())?, b).da(da.g());
     Ok(cx.gpu.binary_bwd(Binary::Ldexp, io)?)
 }
 
@@ -111,18 +109,18 @@ fn clamp_backward(cx: &Cx<'_>) -> R {
         }
         (Some(lo), None) => {
             let dlo = cx.like("dlo", &lo)?;
-            let io = BinaryBwd { dy, a: x, b: lo, da: Some(dx.g()), db: Some(dlo.g()) };
+            let io = BinaryBwd::new(dy, x, lo).da(dx.g()).db(dlo.g());
             cx.gpu.binary_bwd(Binary::ClampMin, io)?;
         }
         (None, Some(hi)) => {
             let dhi = cx.like("dhi", &hi)?;
-            let io = BinaryBwd { dy, a: x, b: hi, da: Some(dx.g()), db: Some(dhi.g()) };
+            let io = BinaryBwd::new(dy, x, hi).da(dx.g()).db(dhi.g());
             cx.gpu.binary_bwd(Binary::ClampMax, io)?;
         }
         (Some(lo), Some(hi)) => {
             let (dlo, dhi) = (cx.like("dlo", &lo)?, cx.like("dhi", &hi)?);
             let (da, db, dc) = (Some(dx.g()), Some(dlo.g()), Some(dhi.g()));
-            cx.gpu.ternary_bwd(Ternary::Clamp, TernaryBwd { dy, a: x, b: lo, c: hi, da, db, dc })?;
+            cx.gpu.ternary_bwd(Ternary::Clamp, TernaryBwd::new(dy, x, lo, hi).da(da).db(db).dc(dc))?;
         }
     }
     Ok(())
@@ -134,15 +132,7 @@ fn where_backward(cx: &Cx<'_>) -> R {
     let a = cx.scratch(dy.dtype(), sa.iter().product())?;
     let b = cx.scratch(dy.dtype(), sb.iter().product())?;
     let (da, db) = (cx.out("da", dy.dtype(), &sa)?, cx.out("db", dy.dtype(), &sb)?);
-    let io = TernaryBwd {
-        dy,
-        a: c,
-        b: a.shaped(&sa)?,
-        c: b.shaped(&sb)?,
-        da: None,
-        db: Some(da.g()),
-        dc: Some(db.g()),
-    };
+    let io = TernaryBwd::new(dy, c, a.shaped(&sa)?, b.shaped(&sb)?).db(da.g()).dc(db.g());
     Ok(cx.gpu.ternary_bwd(Ternary::Where, io)?)
 }
 

@@ -52,13 +52,11 @@ pub(super) fn plan(
     let (dt, n) = (key.dtype(), key.numel());
     let mut p = Plan { rowptr: cx.scratch(dt, nodes + 1)?, col: None, perm: cx.scratch(dt, n)? };
     let mut col = other.filter(|_| n % 2 == 0).map(|_| cx.scratch(dt, n)).transpose()?;
-    let io = CsrIo {
-        col: other.filter(|_| n % 2 == 0),
-        rowptr: Some(p.rowptr.view_mut()),
-        out_col: col.as_mut().map(|c| c.view_mut()),
-        perm: Some(p.perm.view_mut()),
-        ..CsrIo::new(key)
-    };
+    let io = CsrIo::new(key)
+        .col(other.filter(|_| n % 2 == 0))
+        .rowptr(p.rowptr.view_mut())
+        .out_col(col.as_mut().map(|c| c.view_mut()))
+        .perm(p.perm.view_mut());
     cx.gpu.csr(Csr::FromCoo, io)?;
     p.col = col;
     Ok(p)
@@ -69,15 +67,8 @@ pub(super) fn spmm(cx: &Cx<'_>) -> R {
     let mut shape = x.shape().to_vec();
     shape[0] = rowptr.numel().saturating_sub(1);
     let y = cx.out("Y", x.dtype(), &shape)?;
-    let io = Spmm {
-        rowptr,
-        col: cx.x("col")?,
-        values: cx.opt("values"),
-        x,
-        bias: cx.opt("bias"),
-        act: act(cx)?,
-        y: y.m(),
-    };
+    let io =
+        Spmm::new(rowptr, cx.x("col")?, x, y.m()).values(cx.opt("values")).bias(cx.opt("bias")).act(act(cx)?);
     Ok(cx.gpu.spmm(io)?)
 }
 
@@ -89,13 +80,7 @@ pub(super) fn spmm_backward(cx: &Cx<'_>, planned: bool) -> R {
     let mut made = lists.map(|n| cx.scratch(dt, n)).into_iter().collect::<R<Vec<_>>>()?;
     if planned {
         let [r, c, p] = &mut made[..] else { return Err(Fail::Case("three lists".into())) };
-        let io = CsrIo {
-            col: Some(col),
-            rowptr: Some(r.view_mut()),
-            out_col: Some(c.view_mut()),
-            perm: Some(p.view_mut()),
-            ..CsrIo::new(rowptr)
-        };
+        let io = CsrIo::new(rowptr).col(col).rowptr(r.view_mut()).out_col(c.view_mut()).perm(p.view_mut());
         cx.gpu.csr(Csr::Transpose, io)?;
     }
     let transpose = planned.then(|| EdgeGroups::new(made[0].view()).col(made[1].view()).perm(made[2].view()));
@@ -109,17 +94,14 @@ pub(super) fn spmm_backward(cx: &Cx<'_>, planned: bool) -> R {
     } else {
         None
     };
-    Ok(cx.gpu.spmm_bwd(SpmmBwd {
-        dy,
-        rowptr,
-        col,
-        values,
-        x,
-        transpose,
-        dx: Some(dx.g()),
-        dvalues: dvalues.as_ref().map(|v| v.g()),
-        dbias: dbias.as_ref().map(|v| v.g()),
-    })?)
+    Ok(cx.gpu.spmm_bwd(
+        SpmmBwd::new(dy, rowptr, col, x)
+            .values(values)
+            .transpose(transpose)
+            .dx(dx.g())
+            .dvalues(dvalues.as_ref().map(|v| v.g()))
+            .dbias(dbias.as_ref().map(|v| v.g())),
+    )?)
 }
 
 pub(super) fn message(cx: &Cx<'_>) -> R<Message> {
@@ -164,16 +146,12 @@ pub(super) fn messages(cx: &Cx<'_>, planned: bool) -> R {
     let degree =
         if mean && cx.wants("degree") { Some(cx.out("degree", src.dtype(), &[nodes])?) } else { None };
     let made = if planned { Some(plan(cx, dst, Some(src), nodes)?) } else { None };
-    let io = Messages {
-        src,
-        dst,
-        x,
-        e,
-        by_dst: made.as_ref().map(Plan::groups),
-        y: y.m(),
-        arg: arg.as_ref().map(|v| v.m()),
-        degree: degree.as_ref().map(|v| v.m()),
-    };
+    let io = Messages::new(src, dst, y.m())
+        .x(x)
+        .e(e)
+        .by_dst(made.as_ref().map(Plan::groups))
+        .arg(arg.as_ref().map(|v| v.m()))
+        .degree(degree.as_ref().map(|v| v.m()));
     Ok(cx.gpu.message_passing(m, r, io)?)
 }
 
@@ -198,19 +176,15 @@ pub(super) fn messages_backward(cx: &Cx<'_>, planned: bool) -> R {
         Some(e) if cx.wants("de") => Some(cx.like("de", &e)?),
         _ => None,
     };
-    let io = MessagesBwd {
-        dy,
-        src,
-        dst,
-        x,
-        e,
-        arg: cx.opt("arg"),
-        degree: cx.opt("degree"),
-        by_src: made.0.as_ref().map(Plan::groups),
-        by_dst: made.1.as_ref().map(Plan::groups),
-        dx: dx.as_ref().map(|v| v.g()),
-        de: de.as_ref().map(|v| v.g()),
-    };
+    let io = MessagesBwd::new(dy, src, dst)
+        .x(x)
+        .e(e)
+        .arg(cx.opt("arg"))
+        .degree(cx.opt("degree"))
+        .by_src(made.0.as_ref().map(Plan::groups))
+        .by_dst(made.1.as_ref().map(Plan::groups))
+        .dx(dx.as_ref().map(|v| v.g()))
+        .de(de.as_ref().map(|v| v.g()));
     Ok(cx.gpu.message_passing_bwd(m, r, io)?)
 }
 
@@ -228,14 +202,10 @@ pub(super) fn group(cx: &Cx<'_>, how: GroupReduce, side: Option<&str>) -> R {
         _ => None,
     };
     let made = if src.shape()[1] % 2 == 1 { Some(plan(cx, index, None, r)?) } else { None };
-    let io = GroupIo {
-        src,
-        index,
-        groups: made.as_ref().map(Plan::groups),
-        y: y.m().into(),
-        arg: arg.as_ref().map(|v| v.m()),
-        counts: counts.as_ref().map(|v| v.m()),
-    };
+    let io = GroupIo::new(src, index, y.m().into())
+        .groups(made.as_ref().map(Plan::groups))
+        .arg(arg.as_ref().map(|v| v.m()))
+        .counts(counts.as_ref().map(|v| v.m()));
     Ok(cx.gpu.group_reduce(how, io)?)
 }
 
@@ -252,16 +222,13 @@ pub(super) fn group_backward(cx: &Cx<'_>, how: GroupReduce) -> R {
         Some(i) if n % 3 != 0 => Some(plan(cx, i, None, dy.shape()[1])?),
         _ => None,
     };
-    let io = GroupBwd {
-        dy,
-        index,
-        src: cx.opt("src"),
-        y: cx.opt("y"),
-        arg,
-        counts: cx.opt("counts"),
-        groups: made.as_ref().map(Plan::groups),
-        dsrc: dsrc.g(),
-    };
+    let io = GroupBwd::new(dy, dsrc.g())
+        .index(index)
+        .src(cx.opt("src"))
+        .y(cx.opt("y"))
+        .arg(arg)
+        .counts(cx.opt("counts"))
+        .groups(made.as_ref().map(Plan::groups));
     Ok(cx.gpu.group_reduce_bwd(how, io)?)
 }
 
@@ -278,8 +245,7 @@ pub(super) fn scatter_add(cx: &Cx<'_>) -> R {
         }
         return Ok(cx.gpu.scatter_reduce(ScatterReduce::Sum, 1, true, index, src, y.m())?);
     }
-    let io =
-        GroupIo { src, index, groups: None, y: y.m().grad(cx.opt("y").is_some()), arg: None, counts: None };
+    let io = GroupIo::new(src, index, y.m().grad(cx.opt("y").is_some()));
     Ok(cx.gpu.group_reduce(GroupReduce::Sum, io)?)
 }
 

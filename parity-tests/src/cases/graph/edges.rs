@@ -50,7 +50,7 @@ fn diffusion(cx: &Cx<'_>) -> R {
         _ => None,
     };
     let s_hat = s_hat.as_ref().map(|v| v.m());
-    Ok(cx.gpu.diffusion_conv(Diffusion { x, heat, t: cx.x("t")?, w, b: cx.opt("b"), y: y.m(), s_hat })?)
+    Ok(cx.gpu.diffusion_conv(Diffusion::new(x, heat, cx.x("t")?, w, y.m()).b(cx.opt("b")).s_hat(s_hat))?)
 }
 
 fn diffusion_backward(cx: &Cx<'_>) -> R {
@@ -60,18 +60,9 @@ fn diffusion_backward(cx: &Cx<'_>) -> R {
     let grads = (Some(dx.g()), Some(dt.g()), Some(dw.g()), Some(db.g()));
     let (dx, dt, dw, db) = grads;
     let heat = heat(cx)?;
-    Ok(cx.gpu.diffusion_conv_bwd(DiffusionBwd {
-        dy,
-        x,
-        heat,
-        t,
-        w,
-        s_hat: cx.opt("S_hat"),
-        dx,
-        dt,
-        dw,
-        db,
-    })?)
+    Ok(cx.gpu.diffusion_conv_bwd(
+        DiffusionBwd::new(dy, x, heat, t, w).s_hat(cx.opt("S_hat")).dx(dx).dt(dt).dw(dw).db(db),
+    )?)
 }
 
 fn edge_op(cx: &Cx<'_>) -> R<EdgeOp> {
@@ -106,17 +97,11 @@ fn sddmm_backward(cx: &Cx<'_>, dout: &str, planned: bool) -> R {
     } else {
         (None, None)
     };
-    let io = SddmmBwd {
-        dout: cx.x(dout)?,
-        src,
-        dst,
-        x,
-        y,
-        by_src: made.0.as_ref().map(Plan::groups),
-        by_dst: made.1.as_ref().map(Plan::groups),
-        dx: Some(dx.g()),
-        dy: Some(dy.g()),
-    };
+    let io = SddmmBwd::new(cx.x(dout)?, src, dst, x, y)
+        .by_src(made.0.as_ref().map(Plan::groups))
+        .by_dst(made.1.as_ref().map(Plan::groups))
+        .dx(dx.g())
+        .dy(dy.g());
     Ok(cx.gpu.sddmm_bwd(edge_op(cx)?, io)?)
 }
 
@@ -131,15 +116,13 @@ fn csr(cx: &Cx<'_>, op: Csr, rows: &str, nodes: Option<&str>) -> R {
     let out_values = values.as_ref().map(|v| cx.like("values", v)).transpose()?;
     Ok(cx.gpu.csr(
         op,
-        CsrIo {
-            rows,
-            col: Some(col),
-            values,
-            rowptr: rowptr.as_ref().map(|v| v.m()),
-            out_col: Some(out_col.m()),
-            perm: Some(perm.m()),
-            out_values: out_values.as_ref().map(|v| v.m()),
-        },
+        CsrIo::new(rows)
+            .col(col)
+            .values(values)
+            .rowptr(rowptr.as_ref().map(|v| v.m()))
+            .out_col(out_col.m())
+            .perm(perm.m())
+            .out_values(out_values.as_ref().map(|v| v.m())),
     )?)
 }
 
@@ -151,16 +134,7 @@ fn gat(cx: &Cx<'_>) -> R {
     let stat = if x.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
     let lse = cx.out("lse", stat, s)?;
     let made = if cx.b("planned")? { Some(plan(cx, dst, Some(src), s[0])?) } else { None };
-    let io = Gat {
-        src,
-        dst,
-        by_dst: made.as_ref().map(Plan::groups),
-        x,
-        score_src: su,
-        score_dst: sv,
-        y: y.m(),
-        lse: Some(lse.m()),
-    };
+    let io = Gat::new(src, dst, x, su, sv, y.m()).by_dst(made.as_ref().map(Plan::groups)).lse(lse.m());
     Ok(cx.gpu.gat(cx.f("slope")?, io)?)
 }
 
@@ -173,20 +147,12 @@ fn gat_backward(cx: &Cx<'_>) -> R {
     } else {
         (None, None)
     };
-    let io = GatBwd {
-        dy: cx.x("dy")?,
-        src,
-        dst,
-        by_src: made.0.as_ref().map(Plan::groups),
-        by_dst: made.1.as_ref().map(Plan::groups),
-        x,
-        score_src: su,
-        score_dst: sv,
-        lse: cx.x("lse")?,
-        dx: Some(dx.g()),
-        dscore_src: Some(du.g()),
-        dscore_dst: Some(dv.g()),
-    };
+    let io = GatBwd::new(cx.x("dy")?, src, dst, x, su, sv, cx.x("lse")?)
+        .by_src(made.0.as_ref().map(Plan::groups))
+        .by_dst(made.1.as_ref().map(Plan::groups))
+        .dx(dx.g())
+        .dscore_src(du.g())
+        .dscore_dst(dv.g());
     Ok(cx.gpu.gat_bwd(cx.f("slope")?, io)?)
 }
 

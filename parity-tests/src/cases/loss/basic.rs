@@ -28,7 +28,7 @@ pub(in crate::cases) fn each(cx: &Cx<'_>, kind: Loss, p: &str, t: &str) -> R {
         Reduction::None => cx.like("loss", &p)?,
         _ => cx.out("loss", p.dtype().accumulator(), &[])?,
     };
-    let io = LossFwd { p, t, weight: cx.opt("weight"), mask: cx.opt("mask"), loss: loss.m() };
+    let io = LossFwd::new(p, t, loss.m()).weight(cx.opt("weight")).mask(cx.opt("mask"));
     Ok(cx.gpu.loss(kind, how, io)?)
 }
 
@@ -37,15 +37,11 @@ fn gradient(cx: &Cx<'_>, kind: Loss, p: &str, t: &str) -> R {
     let (np, nt) = (format!("d{p}"), format!("d{t}"));
     let dp = cx.wants(&np).then(|| cx.like(&np, &vp)).transpose()?;
     let dt = (kind == Loss::Mse && cx.wants(&nt)).then(|| cx.like(&nt, &vt)).transpose()?;
-    let io = LossBwd {
-        gy: cx.x("gy")?,
-        p: vp,
-        t: vt,
-        weight: cx.opt("weight"),
-        mask: cx.opt("mask"),
-        dp: dp.as_ref().map(|t| t.g()),
-        dt: dt.as_ref().map(|t| t.g()),
-    };
+    let io = LossBwd::new(cx.x("gy")?, vp, vt)
+        .weight(cx.opt("weight"))
+        .mask(cx.opt("mask"))
+        .dp(dp.as_ref().map(|t| t.g()))
+        .dt(dt.as_ref().map(|t| t.g()));
     Ok(cx.gpu.loss_bwd(kind, reduction(cx)?, io)?)
 }
 
@@ -73,29 +69,19 @@ fn cross_entropy(cx: &Cx<'_>) -> R {
     let lse = cx.wants("LSE").then(|| cx.out("LSE", acc, &items)).transpose()?;
     let den =
         (cx.wants("den") && p.reduction == Reduction::Mean).then(|| cx.out("den", acc, &[])).transpose()?;
-    let io = CrossEntropyFwd {
-        x,
-        target: cx.x("target")?,
-        weight: cx.opt("weight"),
-        loss: loss.m(),
-        lse: lse.as_ref().map(|t| t.m()),
-        den: den.as_ref().map(|t| t.m()),
-    };
+    let io = CrossEntropyFwd::new(x, cx.x("target")?, loss.m())
+        .weight(cx.opt("weight"))
+        .lse(lse.as_ref().map(|t| t.m()))
+        .den(den.as_ref().map(|t| t.m()));
     Ok(cx.gpu.cross_entropy(&p, io)?)
 }
 
 fn cross_entropy_backward(cx: &Cx<'_>) -> R {
     let x = cx.x("x")?;
     let dx = cx.like("dx", &x)?;
-    let io = CrossEntropyBwd {
-        gy: cx.x("gy")?,
-        x,
-        target: cx.x("target")?,
-        weight: cx.opt("weight"),
-        lse: cx.x("LSE")?,
-        den: cx.opt("den"),
-        dx: dx.g(),
-    };
+    let io = CrossEntropyBwd::new(cx.x("gy")?, x, cx.x("target")?, cx.x("LSE")?, dx.g())
+        .weight(cx.opt("weight"))
+        .den(cx.opt("den"));
     Ok(cx.gpu.cross_entropy_bwd(&settings(cx)?, io)?)
 }
 

@@ -23,7 +23,7 @@ fn run(cx: &Cx<'_>, kind: BatchLoss, names: &[&str], ids: &str) -> R {
         return gradient(cx, kind, names, ids);
     }
     let loss = cx.out("loss", cx.dtype.accumulator(), &[])?;
-    let io = BatchLossFwd { x: operands(cx, names), ids: cx.opt(ids), loss: loss.m() };
+    let io = BatchLossFwd::new(operands(cx, names), loss.m()).ids(cx.opt(ids));
     Ok(cx.gpu.batch_loss(kind, io)?)
 }
 
@@ -37,7 +37,7 @@ fn gradient(cx: &Cx<'_>, kind: BatchLoss, names: &[&str], ids: &str) -> R {
         }
     }
     let dx = [0, 1, 2].map(|i: usize| out[i].as_ref().map(|t| t.g()));
-    Ok(cx.gpu.batch_loss_bwd(kind, BatchLossBwd { gy: cx.x("gy")?, x, ids: cx.opt(ids), dx })?)
+    Ok(cx.gpu.batch_loss_bwd(kind, BatchLossBwd::new(cx.x("gy")?, x).ids(cx.opt(ids)).dx(dx))?)
 }
 
 /// Rows and their length.

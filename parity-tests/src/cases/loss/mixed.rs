@@ -59,7 +59,7 @@ fn terms<'c>(cx: &'c Cx<'_>, p: &str, t: &str) -> R<Vec<LossTerm<'c>>> {
     let weights = cx.numbers("weights")?;
     let t: Vec<Option<View<'c>>> = cx.list(t).into_iter().map(Some).collect();
     let pairs = cx.list(p).into_iter().zip(t.into_iter().chain(std::iter::repeat(None)));
-    Ok(pairs.zip(weights).map(|((p, t), weight)| LossTerm { p, t, weight }).collect())
+    Ok(pairs.zip(weights).map(|((p, t), weight)| LossTerm::new(p).t(t).weight(weight)).collect())
 }
 
 fn perceptual_kind(cx: &Cx<'_>) -> R<Loss> {

@@ -72,7 +72,7 @@ pub(in crate::cases) fn rows_of(
         Reduction::None => cx.out("loss", cx.dtype, &items(kind, &x))?,
         _ => cx.out("loss", cx.dtype.accumulator(), &[])?,
     };
-    let io = RowLossFwd { x, ids: cx.opt(ids), mask: cx.opt("mask"), loss: loss.m() };
+    let io = RowLossFwd::new(x, loss.m()).ids(cx.opt(ids)).mask(cx.opt("mask"));
     Ok(cx.gpu.row_loss(kind, how, io)?)
 }
 
@@ -85,7 +85,7 @@ fn gradient(cx: &Cx<'_>, kind: RowLoss, x: [Option<View<'_>>; 4], names: &[&str]
         }
     }
     let dx = [0, 1, 2, 3].map(|i: usize| out[i].as_ref().map(|t| -> GradMut<'_> { t.g() }));
-    let io = RowLossBwd { gy: cx.x("gy")?, x, ids: cx.opt(ids), mask: cx.opt("mask"), dx };
+    let io = RowLossBwd::new(cx.x("gy")?, x).ids(cx.opt(ids)).mask(cx.opt("mask")).dx(dx);
     Ok(cx.gpu.row_loss_bwd(kind, how(cx)?, io)?)
 }
 

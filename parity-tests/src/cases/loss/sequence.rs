@@ -31,27 +31,21 @@ fn run(cx: &Cx<'_>, kind: SeqLoss) -> R {
         Reduction::None => cx.out("loss", x.dtype(), input_lengths.shape())?,
         _ => cx.out("loss", x.dtype().accumulator(), &[])?,
     };
-    let io = SeqLossFwd {
-        x,
-        targets: cx.x("targets")?,
-        input_lengths,
-        target_lengths: cx.x("target_lengths")?,
-        loss: loss.m(),
-    };
+    let io = SeqLossFwd::new(x, cx.x("targets")?, input_lengths, cx.x("target_lengths")?, loss.m());
     Ok(cx.gpu.seq_loss(kind, how, io)?)
 }
 
 fn gradient(cx: &Cx<'_>, kind: SeqLoss) -> R {
     let x = cx.x("x")?;
     let dx = cx.like("dx", &x)?;
-    let io = SeqLossBwd {
-        gy: cx.x("gy")?,
+    let io = SeqLossBwd::new(
+        cx.x("gy")?,
         x,
-        targets: cx.x("targets")?,
-        input_lengths: cx.x("input_lengths")?,
-        target_lengths: cx.x("target_lengths")?,
-        dx: dx.g(),
-    };
+        cx.x("targets")?,
+        cx.x("input_lengths")?,
+        cx.x("target_lengths")?,
+        dx.g(),
+    );
     Ok(cx.gpu.seq_loss_bwd(kind, reduction(cx)?, io)?)
 }
 

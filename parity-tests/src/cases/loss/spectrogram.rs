@@ -20,10 +20,10 @@ fn run(cx: &Cx<'_>) -> R {
     let (list, p, t) = (resolutions(cx)?, cx.x("p")?, cx.x("t")?);
     if cx.is_gradient() {
         let dp = cx.like("dp", &p)?;
-        return Ok(cx.gpu.stft_loss_bwd(&list, StftLossBwd { gy: cx.x("gy")?, p, t, dp: dp.g() })?);
+        return Ok(cx.gpu.stft_loss_bwd(&list, StftLossBwd::new(cx.x("gy")?, p, t, dp.g()))?);
     }
     let loss = cx.out("loss", p.dtype().accumulator(), &[])?;
-    Ok(cx.gpu.stft_loss(&list, StftLossFwd { p, t, loss: loss.m() })?)
+    Ok(cx.gpu.stft_loss(&list, StftLossFwd::new(p, t, loss.m()))?)
 }
 
 pub(super) const ROWS: &[&[Kernel]] =

@@ -45,7 +45,7 @@ pub(super) fn layer_norm_backward(cx: &Cx<'_>, p: RowNorm, [dy, x, dx]: [&str; 3
     let k = *x.shape().last().unwrap_or(&1);
     let dgamma = cx.has_output("dgamma").then(|| cx.out("dgamma", x.dtype(), &[k])).transpose()?;
     let dbeta = cx.has_output("dbeta").then(|| cx.out("dbeta", x.dtype(), &[k])).transpose()?;
-    let mut io = RowNormBwd::new(dy, x, Some(cx.x("mean")?), cx.x("rstd")?);
+    let mut io = RowNormBwd::new(dy, x, cx.x("rstd")?).mean(cx.x("mean")?);
     (io.gamma, io.beta, io.y, io.add) = (cx.opt("gamma"), cx.opt("beta"), cx.opt("Y"), cx.opt("ds_in"));
     io.dx = dx.as_ref().map(|t| t.g());
     io.dgamma = dgamma.as_ref().map(|t| t.g());
@@ -77,7 +77,7 @@ pub(super) fn rms_norm_backward(cx: &Cx<'_>, x: &str, dx: &str) -> R {
         .then(|| cx.out("dgamma", x.dtype(), &[k]))
         .transpose()?;
     let offset = if cx.has("gamma_offset") { cx.f("gamma_offset")? } else { 0.0 };
-    let mut io = RowNormBwd::new(dy, x, None, cx.x("r")?);
+    let mut io = RowNormBwd::new(dy, x, cx.x("r")?);
     (io.gamma, io.add) = (cx.opt("gamma"), cx.opt("ds_in"));
     io.dx = dx.as_ref().map(|t| t.g());
     io.dgamma = dgamma.as_ref().map(|t| t.g());
@@ -148,11 +148,7 @@ pub(super) fn instance_norm(cx: &Cx<'_>) -> R {
     io.mean = mean.as_ref().map(|t| t.m());
     io.rstd = rstd.as_ref().map(|t| t.m());
     let momentum = cx.f("momentum")?;
-    io.running = running.as_ref().map(|[m, v]| Running {
-        mean: m.m(),
-        var: v.m(),
-        momentum: Momentum::Factor(momentum),
-    });
+    io.running = running.as_ref().map(|[m, v]| Running::new(m.m(), v.m(), Momentum::Factor(momentum)));
     Ok(cx.gpu.instance_norm(&InstanceNorm::new().eps(cx.f("eps")?), io)?)
 }
 
@@ -196,7 +192,7 @@ pub(super) fn batch_norm(cx: &Cx<'_>, act: Activation) -> R {
                 Some(t) => Momentum::Cumulative(t.m()),
                 None => Momentum::Factor(cx.f("momentum")?),
             };
-            BatchStats::Batch(Some(Running { mean: m.m(), var: v.m(), momentum }))
+            BatchStats::Batch(Some(Running::new(m.m(), v.m(), momentum)))
         }
     };
     let mut io = BatchNormFwd::new(x, stats, y.m());

@@ -47,7 +47,7 @@ fn adapt(cx: &Cx<'_>, rule: AdaptiveRule) -> R {
         let mut slots = vec![];
         for ((w, g), states) in w.iter().zip(&g).zip(&states) {
             let state = [0, 1, 2, 3].map(|k| states.get(k).map(|t| t.m()));
-            slots.push(ParamSlot { w: w.m(), g: g.map("steps", |l| l.select(0, i))?, state, copy: None });
+            slots.push(ParamSlot::new(w.m(), g.map("steps", |l| l.select(0, i))?).state(state));
         }
         cx.gpu.adaptive_step(&rule, &step, memory.m(), &mut slots)?;
     }

@@ -45,12 +45,9 @@ pub(super) fn run_steps(cx: &Cx<'_>, rule: OptimRule, copy: Option<DType>) -> R 
         step.maximize = cx.b("maximize")?;
         step.inv_scale = cx.opt("inv_scale");
         step.found_inf = cx.opt("found_inf");
-        let mut slots = [ParamSlot {
-            w: w.m(),
-            g: g.map("steps", |l| l.select(0, i))?,
-            state: [0, 1, 2, 3].map(|i| state.get(i).map(|t| t.m())),
-            copy: copy.as_ref().map(|t| t.m()),
-        }];
+        let mut slots = [ParamSlot::new(w.m(), g.map("steps", |l| l.select(0, i))?)
+            .state([0, 1, 2, 3].map(|i| state.get(i).map(|t| t.m())))
+            .copy(copy.as_ref().map(|t| t.m()))];
         cx.gpu.optimizer_step(&rule, &step, &mut slots)?;
     }
     Ok(())
@@ -190,12 +187,8 @@ pub(super) fn loss_scale(cx: &Cx<'_>) -> R {
         .factors(cx.f("growth")?, cx.f("backoff")?)
         .interval(cx.n("interval")? as u32)
         .least(cx.f("least")?);
-    let io = LossScaleState {
-        scale: scale.m(),
-        good: good.m(),
-        found_inf: found.m(),
-        inv_scale: Some(inverse.m()),
-        step: step.as_ref().map(|t| t.m()),
-    };
+    let io = LossScaleState::new(scale.m(), good.m(), found.m())
+        .inv_scale(inverse.m())
+        .step(step.as_ref().map(|t| t.m()));
     Ok(cx.gpu.update_loss_scale(&p, io)?)
 }

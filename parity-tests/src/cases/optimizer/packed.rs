@@ -37,7 +37,7 @@ fn bf16_states(cx: &Cx<'_>) -> R {
     for i in 0..cx.n("steps")? {
         let step = clock.step(cx, i)?;
         let g = g.map("steps", |l| l.select(0, i))?;
-        let mut slots = [PackedSlot { w: w.m(), g, m: m.m(), v: v.m(), scales: None, copy: None }];
+        let mut slots = [PackedSlot::new(w.m(), g, m.m(), v.m())];
         cx.gpu.optimizer_step_packed(&rule, &step, rng.as_ref(), &mut slots)?;
     }
     Ok(())
@@ -59,7 +59,7 @@ fn run_codes<'a>(cx: &Cx<'a>, w: &Tensor, scales: &Tensor) -> R<[Buffer; 2]> {
     let mut clock = Clock::new(cx)?;
     let step = clock.step(cx, 0)?;
     let (cm, cv) = (m.view_mut().range(lead, n)?, v.view_mut().range(lead, n)?);
-    let mut slots = [PackedSlot { w: w.m(), g, m: cm, v: cv, scales: Some(scales.m()), copy: None }];
+    let mut slots = [PackedSlot::new(w.m(), g, cm, cv).scales(scales.m())];
     cx.gpu.optimizer_step_packed(&rule, &step, rng.as_ref(), &mut slots)?;
     Ok([m, v])
 }

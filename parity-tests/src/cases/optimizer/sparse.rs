@@ -62,13 +62,9 @@ fn run_sparse(cx: &Cx<'_>, rule: OptimRule, name: impl Fn(usize) -> String) -> R
     let mut clock = Clock::new(cx)?;
     for i in 0..cx.n("steps")? {
         let step = clock.step(cx, i)?;
-        let param = RowSlot {
-            w: w.m(),
-            ids: ids.map("steps", |l| l.select(0, i))?,
-            rows: g.map("steps", |l| l.select(0, i))?,
-            state: [0, 1, 2, 3].map(|k| states.get(k).map(|t| t.m())),
-            copy: None,
-        };
+        let param =
+            RowSlot::new(w.m(), ids.map("steps", |l| l.select(0, i))?, g.map("steps", |l| l.select(0, i))?)
+                .state([0, 1, 2, 3].map(|k| states.get(k).map(|t| t.m())));
         cx.gpu.optimizer_step_rows(&rule, &step, param)?;
     }
     Ok(())

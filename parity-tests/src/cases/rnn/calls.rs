@@ -59,7 +59,7 @@ pub(super) fn forward(cx: &Cx<'_>, cell: RnnCell) -> R {
     let mut io = RnnFwd::new(x, w, y.m());
     (io.h_0, io.c_0, io.lengths) = (cx.opt("h_0"), cx.opt("c_0"), cx.opt("lengths"));
     (io.h_t, io.c_t, io.h, io.c, io.gates) = (m(&h_t), m(&c_t), m(&all), m(&c), m(&gates));
-    io.gru = GruGates { r: m(&r), z: m(&z), n: m(&n), u: m(&u) };
+    io.gru = GruGates::new(m(&r), m(&z), m(&n), m(&u));
     Ok(cx.gpu.rnn(cell, &p, io)?)
 }
 
@@ -75,31 +75,26 @@ pub(super) fn backward(cx: &Cx<'_>, cell: RnnCell) -> R {
     // Gradients of biases that the forward had.
     let (db_ih, db_hh) = (wanted(cx, "db_ih", dt, &bias)?, wanted(cx, "db_hh", dt, &bias)?);
     let gru = match (cell.is_gru(), cx.opt("r"), cx.opt("z"), cx.opt("n"), cx.opt("u_n")) {
-        (true, Some(r), Some(z), Some(n), Some(u)) => Some(GruGates { r, z, n, u }),
+        (true, Some(r), Some(z), Some(n), Some(u)) => Some(GruGates::new(r, z, n, u)),
         _ => None,
     };
-    let grads = RnnGrads {
-        dx: Some(dx.g()),
-        dh_0: Some(dh_0.g()),
-        dc_0: dc_0.as_ref().map(|g| g.g()),
-        dw_ih: Some(dw_ih.g()),
-        dw_hh: Some(dw_hh.g()),
-        db_ih: db_ih.as_ref().map(|g| g.g()),
-        db_hh: db_hh.as_ref().map(|g| g.g()),
-    };
-    let io = RnnBwd {
-        dy: cx.opt("dY"),
-        dh_t: cx.opt("dh_T"),
-        dc_t: cx.opt("dc_T"),
-        x,
-        weights: w,
-        lengths: cx.opt("lengths"),
-        h,
-        c: cx.opt("c"),
-        gates: cx.opt("gates"),
-        gru,
-        grads,
-    };
+    let grads = RnnGrads::new()
+        .dx(dx.g())
+        .dh_0(dh_0.g())
+        .dc_0(dc_0.as_ref().map(|g| g.g()))
+        .dw_ih(dw_ih.g())
+        .dw_hh(dw_hh.g())
+        .db_ih(db_ih.as_ref().map(|g| g.g()))
+        .db_hh(db_hh.as_ref().map(|g| g.g()));
+    let io = RnnBwd::new(x, w, h)
+        .dy(cx.opt("dY"))
+        .dh_t(cx.opt("dh_T"))
+        .dc_t(cx.opt("dc_T"))
+        .lengths(cx.opt("lengths"))
+        .c(cx.opt("c"))
+        .gates(cx.opt("gates"))
+        .gru(gru)
+        .grads(grads);
     Ok(cx.gpu.rnn_bwd(cell, &p, io)?)
 }
 
@@ -130,22 +125,17 @@ pub(super) fn lstm_cell(cx: &Cx<'_>) -> R {
     let (z, c) = (cx.x("z")?, cx.x("c")?);
     let (h_next, c_next) = (cx.like("h_next", &c)?, cx.like("c_next", &c)?);
     let gates = cx.like("gates", &z)?;
-    let io = LstmCellFwd { z, c, h_next: h_next.m(), c_next: c_next.m(), gates: Some(gates.m()) };
+    let io = LstmCellFwd::new(z, c, h_next.m(), c_next.m()).gates(gates.m());
     Ok(cx.gpu.lstm_cell(io)?)
 }
 
 pub(super) fn lstm_cell_backward(cx: &Cx<'_>) -> R {
     let (gates, c) = (cx.x("gates")?, cx.x("c")?);
     let (dz, dc) = (cx.like("dz", &gates)?, cx.like("dc", &c)?);
-    let io = LstmCellBwd {
-        dh_next: cx.opt("dh_next"),
-        dc_next: cx.opt("dc_next"),
-        gates,
-        c,
-        c_next: cx.x("c_next")?,
-        dz: dz.g(),
-        dc: Some(dc.g()),
-    };
+    let io = LstmCellBwd::new(gates, c, cx.x("c_next")?, dz.g())
+        .dh_next(cx.opt("dh_next"))
+        .dc_next(cx.opt("dc_next"))
+        .dc(dc.g());
     Ok(cx.gpu.lstm_cell_bwd(io)?)
 }
 
@@ -153,7 +143,7 @@ pub(super) fn gru_cell(cx: &Cx<'_>) -> R {
     let (a, u, h) = (cx.x("a")?, cx.x("u")?, cx.x("h")?);
     let next = cx.like("h_next", &h)?;
     let (r, z, n) = (cx.like("r", &h)?, cx.like("z", &h)?, cx.like("n", &h)?);
-    let io = GruCellFwd { a, u, h, h_next: next.m(), r: Some(r.m()), z: Some(z.m()), n: Some(n.m()) };
+    let io = GruCellFwd::new(a, u, h, next.m()).r(r.m()).z(z.m()).n(n.m());
     Ok(cx.gpu.gru_cell(io)?)
 }
 
@@ -161,8 +151,8 @@ pub(super) fn gru_cell_backward(cx: &Cx<'_>) -> R {
     let h = cx.x("h")?;
     let wide = [size(&h, 0)?, 3 * size(&h, 1)?];
     let (da, du, dh) = (cx.out("da", h.dtype(), &wide)?, cx.out("du", h.dtype(), &wide)?, cx.like("dh", &h)?);
-    let gates = GruGates { r: cx.x("r")?, z: cx.x("z")?, n: cx.x("n")?, u: cx.x("u_n")? };
-    let io = GruCellBwd { dh_next: cx.x("dh_next")?, gates, h, da: da.g(), du: du.g(), dh: Some(dh.g()) };
+    let gates = GruGates::new(cx.x("r")?, cx.x("z")?, cx.x("n")?, cx.x("u_n")?);
+    let io = GruCellBwd::new(cx.x("dh_next")?, gates, h, da.g(), du.g()).dh(dh.g());
     Ok(cx.gpu.gru_cell_bwd(io)?)
 }
 
@@ -177,21 +167,14 @@ pub(super) fn conv_lstm(cx: &Cx<'_>) -> R {
     let (h_t, c_t) = (cx.like("h_T", &h_0)?, cx.like("c_T", &h_0)?);
     let (gates, c) = (cx.out("gates", dt, &wide)?, cx.out("c", dt, &over(steps + 1))?);
     let h = wanted(cx, "h", dt, &over(steps + 1))?;
-    let io = ConvLstmFwd {
-        x,
-        h_0,
-        c_0: cx.x("c_0")?,
-        wx: cx.x("Wx")?,
-        wh: cx.x("Wh")?,
-        b: cx.opt("b"),
-        p: cx.opt("P"),
-        y: y.m(),
-        h_t: Some(h_t.m()),
-        c_t: Some(c_t.m()),
-        h: m(&h),
-        c: Some(c.m()),
-        gates: Some(gates.m()),
-    };
+    let io = ConvLstmFwd::new(x, h_0, cx.x("c_0")?, cx.x("Wx")?, cx.x("Wh")?, y.m())
+        .b(cx.opt("b"))
+        .p(cx.opt("P"))
+        .h_t(h_t.m())
+        .c_t(c_t.m())
+        .h(m(&h))
+        .c(c.m())
+        .gates(gates.m());
     Ok(cx.gpu.conv_lstm(Precision::Ieee, io)?)
 }
 
@@ -204,24 +187,17 @@ pub(super) fn conv_lstm_backward(cx: &Cx<'_>) -> R {
     let db = cx.out("db", dt, &[size(&wx, 0)?])?;
     let p = cx.opt("P");
     let dp = p.as_ref().map(|p| cx.like("dP", p)).transpose()?;
-    let io = ConvLstmBwd {
-        dy: cx.opt("dY"),
-        dh_t: cx.opt("dh_T"),
-        dc_t: cx.opt("dc_T"),
-        x,
-        wx,
-        wh,
-        p,
-        gates: cx.x("gates")?,
-        c: cx.x("c")?,
-        h,
-        dx: Some(dx.g()),
-        dh_0: Some(dh_0.g()),
-        dc_0: Some(dc_0.g()),
-        dwx: Some(dwx.g()),
-        dwh: Some(dwh.g()),
-        db: Some(db.g()),
-        dp: dp.as_ref().map(|g| g.g()),
-    };
+    let io = ConvLstmBwd::new(x, wx, wh, cx.x("gates")?, cx.x("c")?, h)
+        .dy(cx.opt("dY"))
+        .dh_t(cx.opt("dh_T"))
+        .dc_t(cx.opt("dc_T"))
+        .p(p)
+        .dx(dx.g())
+        .dh_0(dh_0.g())
+        .dc_0(dc_0.g())
+        .dwx(dwx.g())
+        .dwh(dwh.g())
+        .db(db.g())
+        .dp(dp.as_ref().map(|g| g.g()));
     Ok(cx.gpu.conv_lstm_bwd(Precision::Ieee, io)?)
 }

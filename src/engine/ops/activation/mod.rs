@@ -1,18 +1,29 @@
 //! Activations and parametric relu.
 
 pub(super) mod gated;
+mod plan;
 
+use self::plan::{PreluBwdPlan, PreluBwdProblem};
 use crate::buffer::{Buffer, GradMut, View, ViewMut};
+use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, LANES, aligned16, int, long};
-use crate::engine::ops::norm::{SHORT_PLANE, join_tx};
+use crate::engine::launch::{Grid, aligned16, int, long};
+use crate::engine::ops::norm::join_tx;
+use crate::engine::walk::Alignment;
 use crate::error::Result;
 use crate::ops::activation::*;
+use crate::ops::core::Choice;
 use crate::ops::shape::ShapeOps;
 use crate::spec::activation::{ELU_FROM_OUTPUT, activation_function};
 use crate::spec::kernels::activation::*;
 
 impl Engine {
+    /// What serves the gradients of 32 images of 56 x 56 cells with 64 slopes in f32.
+    pub(crate) fn explain_prelu(&self, op: &'static str) -> Result<Choice> {
+        let operands = Alignment::full(DType::F32);
+        self.explain_problem(op, &PreluBwdProblem { n: 32, slopes: 64, cols: 3136, operands })
+    }
+
     /// Gradient before the activation of a fused operation: `dy` itself, or dy * act' from what was saved, in `room`.
     pub(in crate::engine::ops) fn before_activation<'a>(
         &self,
@@ -37,7 +48,7 @@ impl ActivationOps for Engine {
         self.check_owner(OP, "x", &x)?;
         self.check_owner(OP, "y", &y.as_view())?;
         let (name, [p, q]) = activation_function(act);
-        self.map(name, &x, &y, [p, q, 0.0])
+        self.map(OP, name, &x, &y, [p, q, 0.0])
     }
 
     fn activation_bwd(&self, act: Activation, dy: View<'_>, saved: Saved<'_>, dx: GradMut<'_>) -> Result<()> {
@@ -51,7 +62,7 @@ impl ActivationOps for Engine {
         self.check_owner(OP, "dy", &dy)?;
         self.check_owner(OP, "saved", &s)?;
         self.check_owner(OP, "dx", &dx.out.as_view())?;
-        self.map_bwd(name, &dy, &s, &dx, [p, q, 0.0])
+        self.map_bwd(OP, name, [&dy, &s], &dx, [p, q, 0.0])
     }
 
     fn prelu(&self, x: View<'_>, a: View<'_>, y: ViewMut<'_>) -> Result<()> {
@@ -97,65 +108,60 @@ impl ActivationOps for Engine {
         }
         let dt = x.dtype();
         let accumulate = i32::from(dx.as_ref().is_some_and(|g| g.accumulate));
-        let all: Vec<&View<'_>> = [Some(&dy), Some(&x), vx.as_ref()].into_iter().flatten().collect();
+        let operands = Alignment::of(dt, [Some(&dy), Some(&x), vx.as_ref()].into_iter().flatten());
+        let plan = self.plan(OP, &PreluBwdProblem { n, slopes, cols, operands })?;
         let sums = |n: usize| -> Result<Option<Buffer>> {
             va.is_some().then(|| self.scratch(dt.accumulator(), n)).transpose()
         };
         let [dy, x, a] = [&dy, &x, &a].map(|v| self.arg_in(v));
         let dx = self.arg_opt(vx.as_ref());
         let (part, outer, inner);
-        if slopes > 1 && cols < SHORT_PLANE {
-            let walk = self.plan_columns(n, slopes * cols, &all);
-            part = sums(walk.chunks * slopes * cols)?;
-            (outer, inner) = (walk.chunks, cols);
-            let view = part.as_ref().map(Buffer::view);
-            let args = PreluBwdColumnsArgs {
-                dy,
-                x,
-                a,
-                dx,
-                part: self.arg_opt(view.as_ref()),
-                n: long(n),
-                cols: long(slopes * cols),
-                inner: long(cols),
-                chunk: long(walk.chunk),
-                chunks: int(walk.chunks),
-                tx: int(walk.tx),
-                wide: i32::from(walk.wide),
-                accumulate,
-            };
-            let grid = Grid::Blocks([walk.tiles * walk.chunks, 1, 1]);
-            self.launch(&PRELU_BWD_COLUMNS, dt, "", grid, &args)?;
-        } else {
-            // One slope: a single long row, cut to fill the device.
-            let rows = n * slopes;
-            let mut walk = self.plan_rows(rows, cols, 8 * 16 / dt.size(), &all);
-            if rows == 1 {
-                let runs = cols.div_ceil(16 * LANES).min(self.target_blocks() * 4).max(1);
-                walk.chunk = cols.div_ceil(runs).next_multiple_of(16 / dt.size());
-                walk.splits = cols.div_ceil(walk.chunk);
-                walk.lanes = LANES;
+        match plan {
+            PreluBwdPlan::Columns(walk) => {
+                part = sums(walk.chunks * slopes * cols)?;
+                (outer, inner) = (walk.chunks, cols);
+                let view = part.as_ref().map(Buffer::view);
+                let args = PreluBwdColumnsArgs {
+                    dy,
+                    x,
+                    a,
+                    dx,
+                    part: self.arg_opt(view.as_ref()),
+                    n: long(n),
+                    cols: long(slopes * cols),
+                    inner: long(cols),
+                    chunk: long(walk.chunk),
+                    chunks: int(walk.chunks),
+                    tx: int(walk.tx),
+                    wide: i32::from(walk.wide),
+                    accumulate,
+                };
+                self.launch(&PRELU_BWD_COLUMNS, dt, "", walk.grid(), &args)?;
             }
-            part = sums(rows * walk.splits)?;
-            (outer, inner) = (n, walk.splits);
-            let view = part.as_ref().map(Buffer::view);
-            let args = PreluBwdRowsArgs {
-                dy,
-                x,
-                a,
-                dx,
-                part: self.arg_opt(view.as_ref()),
-                rows: long(rows),
-                cols: long(cols),
-                slopes: long(slopes),
-                splits: int(walk.splits),
-                chunk: long(walk.chunk),
-                lanes: int(walk.lanes),
-                wide: i32::from(walk.wide),
-                phase: int(walk.phase),
-                accumulate,
-            };
-            self.launch(&PRELU_BWD_ROWS, dt, "", self.row_grid(rows * walk.splits, &walk), &args)?;
+            PreluBwdPlan::Rows(walk) => {
+                let rows = n * slopes;
+                part = sums(rows * walk.splits)?;
+                (outer, inner) = (n, walk.splits);
+                let view = part.as_ref().map(Buffer::view);
+                let args = PreluBwdRowsArgs {
+                    dy,
+                    x,
+                    a,
+                    dx,
+                    part: self.arg_opt(view.as_ref()),
+                    rows: long(rows),
+                    cols: long(cols),
+                    slopes: long(slopes),
+                    splits: int(walk.splits),
+                    chunk: long(walk.chunk),
+                    lanes: int(walk.lanes),
+                    wide: i32::from(walk.wide),
+                    phase: int(walk.phase),
+                    accumulate,
+                };
+                let grid = walk.grid(rows * walk.splits, self.device_caps());
+                self.launch(&PRELU_BWD_ROWS, dt, "", grid, &args)?;
+            }
         }
         let (Some(part), Some(da)) = (part, da) else { return Ok(()) };
         let tx = join_tx(outer, inner);

@@ -1,7 +1,9 @@
 //! Attention: validation and launch.
 
+mod plan;
 mod rope;
 
+use self::plan::{HeadPlan, HeadProblem};
 use crate::buffer::{Buffer, GradMut, View};
 use crate::driver::{DimsArg, Ptr};
 use crate::engine::Engine;
@@ -10,6 +12,7 @@ use crate::engine::ops::loss::args_from;
 use crate::engine::ops::random::{RngArgs, keep_scale};
 use crate::error::{GpuError, Result};
 use crate::ops::attention::*;
+use crate::ops::core::Choice;
 use crate::spec::attention::HEAD_WIDTHS;
 use crate::spec::kernels::attention::*;
 use crate::spec::{Kernel, KernelArgs};
@@ -67,7 +70,7 @@ impl Call<'_> {
         length.div_ceil(TILE) + if self.packed { self.size.batch + 1 } else { 0 }
     }
 
-    /// Launches for tiles of `length` x `heads`, with results of up to `columns` columns; 0 for kernels that do not cut columns.
+    /// Launches for tiles of `length` x `heads`, with results of up to `columns` columns.
     fn launch<A: KernelArgs>(
         &self,
         kernel: &'static Kernel<A>,
@@ -77,12 +80,13 @@ impl Call<'_> {
         args: &A,
     ) -> Result<()> {
         let tiles = self.tiles(length);
-        let (op, slices) = match columns {
-            0 => ("", 1),
-            1..=64 => (HEAD_WIDTHS[0], 1),
-            _ => (HEAD_WIDTHS[1], columns.div_ceil(128)),
-        };
-        self.run(kernel, op, [tiles.saturating_mul(heads).saturating_mul(self.size.outer), slices, 1], args)
+        let HeadPlan { unit, slices } = self.engine.plan(self.op, &HeadProblem { columns })?;
+        self.run(
+            kernel,
+            HEAD_WIDTHS[unit],
+            [tiles.saturating_mul(heads).saturating_mul(self.size.outer), slices, 1],
+            args,
+        )
     }
 
     fn run<A: KernelArgs>(
@@ -165,6 +169,13 @@ impl Engine {
 /// Accumulation flag of an optional gradient.
 fn adds(g: &Option<GradMut<'_>>) -> usize {
     g.as_ref().is_some_and(|g| g.accumulate) as usize
+}
+
+impl Engine {
+    /// What serves heads of 64 columns.
+    pub(crate) fn explain_attention(&self, op: &'static str) -> Result<Choice> {
+        self.explain_problem(op, &HeadProblem { columns: 64 })
+    }
 }
 
 impl AttentionOps for Engine {

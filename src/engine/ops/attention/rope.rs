@@ -4,7 +4,7 @@ use crate::buffer::{GradMut, View, ViewMut};
 use crate::driver::Ptr;
 use crate::engine::Engine;
 use crate::engine::launch::{Grid, LANES, MAX_GRID_YZ, aligned16, dims, int};
-use crate::engine::ops::graph::aggregate::lanes;
+use crate::engine::ops::graph::plan::lanes;
 use crate::error::Result;
 use crate::ops::attention::*;
 use crate::spec::kernels::attention::*;

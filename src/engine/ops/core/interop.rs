@@ -40,7 +40,8 @@ impl InteropOps for Engine {
     }
 
     unsafe fn adopt_stream(&self, stream: RawStream) -> Result<Arc<dyn IGpuBackend>> {
-        Ok(Arc::new(Engine::on(self.inner.device.clone(), Some(stream))?))
+        let choices = self.inner.choices.fork();
+        Ok(Arc::new(Engine::on(self.inner.device.clone(), Some(stream), choices)?))
     }
 
     fn pin_variant(&self, op: &str, variant: Option<&str>) -> Result<()> {
@@ -51,12 +52,12 @@ impl InteropOps for Engine {
             let what = format!("`{op}` has no variant `{v}`; known: {}", known.join(", "));
             return Err(GpuError::Config(what.into()));
         }
-        self.inner.device.choices.pin(op, variant);
+        self.inner.choices.pin(op, variant);
         Ok(())
     }
 
     fn explain_calls(&self, calls: &mut dyn FnMut() -> Result<()>) -> Result<Vec<Choice>> {
-        let choices = &self.inner.device.choices;
+        let choices = &self.inner.choices;
         choices.record(true);
         let done = calls();
         let made = choices.record(false);

@@ -140,7 +140,7 @@ impl CoreOps for Engine {
     }
 
     fn fork_stream(&self) -> Result<Arc<dyn IGpuBackend>> {
-        Ok(Arc::new(Engine::on(self.inner.device.clone(), None)?))
+        Ok(Arc::new(Engine::on(self.inner.device.clone(), None, self.inner.choices.fork())?))
     }
 
     fn record(&self) -> Result<Event> {
@@ -243,7 +243,7 @@ impl CoreOps for Engine {
             )
         })?;
         let d = &self.inner.device;
-        let text = program::assemble_text(dtype, "", d.driver.dialect(), "user.c", source)
+        let text = program::assemble_text(dtype, "", program::Dialect::of(&*d.driver), "user.c", source)
             .map_err(|e| GpuError::invalid("compile_raw", "source", "text whose includes resolve", e))?;
         let mut compiled = 0;
         let function = d.programs.user_function(&*d.driver, &text, entry, &mut compiled);
@@ -272,7 +272,7 @@ impl CoreOps for Engine {
 
 impl Engine {
     /// The arguments of a user's kernel, checked against its parameters.
-    fn user_arguments(&self, parameters: &[UserParameter], args: &[RawArg<'_>]) -> Result<Vec<Arg>> {
+    fn user_arguments(&self, parameters: &[UserParameter], args: &[RawArg<'_>]) -> Result<Vec<Arg<'static>>> {
         let wanted = parameters.iter().filter(|p| !matches!(p.kind, UserKind::LengthOf(_)));
         if wanted.clone().count() != args.len() {
             let names: Vec<_> = wanted.map(|p| p.name.as_str()).collect();
@@ -298,7 +298,7 @@ impl Engine {
     }
 
     /// One argument, if it is of the parameter's type.
-    fn user_argument(&self, p: &UserParameter, arg: &RawArg<'_>) -> Result<Arg> {
+    fn user_argument(&self, p: &UserParameter, arg: &RawArg<'_>) -> Result<Arg<'static>> {
         Ok(match (p.kind, arg) {
             (UserKind::In(d), RawArg::In(v)) if v.dtype() == d => Arg::Mem(self.arg_in(v).0),
             (UserKind::Out(d), RawArg::Out(v)) if v.dtype() == d => Arg::Mem(self.arg_out(v).0),

@@ -1,18 +1,16 @@
 //! Matrix products: one description of a product, and the kernels or the vendor library that serve it.
 
+mod plan;
 #[cfg(all(test, feature = "driver-opencl"))]
 mod tests;
 
-use std::borrow::Cow;
-use std::cell::OnceCell;
-
+use self::plan::{GemmPlan, GemmProblem, SKINNY, Tile, tiling};
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::driver::{DimsArg, Ptr, RawMem};
 use crate::dtype::DType;
 use crate::engine::Engine;
 use crate::engine::blas::BlasAnswer;
 use crate::engine::launch::{Grid, LANES, aligned16, code_of_op, dims, pow2};
-use crate::engine::plan::{Alternative, PORTABLE};
 use crate::error::Result;
 use crate::ops::core::Choice;
 use crate::ops::gemm::*;
@@ -170,6 +168,12 @@ impl Product {
         }
     }
 
+    /// What decides how it runs.
+    fn problem<'a>(&self, vendor: &'a BlasAnswer) -> GemmProblem<'a> {
+        let vendor = vendor.as_ref().map(|_| ()).map_err(|why| why.as_ref());
+        GemmProblem { e: self.e, dtype: self.dtype, tf32: self.tf32, vendor }
+    }
+
     /// Type of the accumulators.
     pub(crate) fn real(&self) -> DType {
         self.dtype.accumulator()
@@ -209,60 +213,16 @@ struct Gradient {
     accumulate: bool,
 }
 
-/// The tile kernels.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Tile {
-    Square128,
-    Square64,
-    Skinny,
-}
-
-/// Rows (after exchanging the operands if need be) up to which the skinny tile serves.
-const SKINNY: usize = 16;
-
-impl Tile {
-    fn kernel(self) -> &'static Kernel<GemmTileArgs> {
-        match self {
-            Tile::Square128 => &GEMM_TILE128,
-            Tile::Square64 => &GEMM_TILE64,
-            Tile::Skinny => &GEMM_SKINNY,
-        }
-    }
-
-    fn blocks(self, e: Extents) -> usize {
-        let (bm, bn) = match self {
-            Tile::Square128 => (128, 128),
-            Tile::Square64 => (64, 64),
-            Tile::Skinny => (SKINNY, 256),
-        };
-        e.m.div_ceil(bm).saturating_mul(e.n.div_ceil(bn)).saturating_mul(e.batch)
+/// The kernel of a tile.
+fn tile_kernel(tile: Tile) -> &'static Kernel<GemmTileArgs> {
+    match tile {
+        Tile::Square128 => &GEMM_TILE128,
+        Tile::Square64 => &GEMM_TILE64,
+        Tile::Skinny => &GEMM_SKINNY,
     }
 }
 
 impl Engine {
-    /// Tile and number of splits of k that fill the device best. A function of the problem and the device alone, so results repeat.
-    fn tiling(&self, q: &Product) -> (Tile, usize) {
-        let (e, caps) = (q.e, self.device_caps());
-        let units = (caps.compute_units as usize).max(1);
-        let tile = if e.m.min(e.n) <= SKINNY && e.m.max(e.n) >= 128 && !caps.is_cpu {
-            Tile::Skinny
-        } else if q.dtype != DType::F64 && Tile::Square128.blocks(e) >= units {
-            Tile::Square128
-        } else {
-            Tile::Square64
-        };
-        // The skinny tile has little arithmetic to hide its loads behind: more blocks keep more of them in flight.
-        let want = units * if tile == Tile::Skinny { 4 } else { 2 };
-        let blocks =
-            if tile == Tile::Skinny && e.m > SKINNY { tile.blocks(q.swapped().e) } else { tile.blocks(e) };
-        if caps.is_cpu || blocks * 2 > want || e.k < 256 {
-            return (tile, 1);
-        }
-        // A thin product over a long k has no other blocks than these.
-        let most = if tile == Tile::Skinny { 512 } else { 64 };
-        (tile, want.div_ceil(blocks.max(1)).min(e.k / 128).min(most))
-    }
-
     /// Runs the tile kernel, and the second pass where k is split.
     fn tiles(&self, q: &Product, tile: Tile, splits: usize) -> Result<()> {
         if tile == Tile::Skinny && q.e.m > SKINNY {
@@ -304,7 +264,7 @@ impl Engine {
             act: q.act.0,
             p: q.act.1,
         };
-        self.launch(tile.kernel(), q.dtype, q.op(), Grid::Blocks([blocks, 1, 1]), &args)?;
+        self.launch(tile_kernel(tile), q.dtype, q.op(), Grid::Blocks([blocks, 1, 1]), &args)?;
         match view {
             Some(part) => self.finish(q, Some(&MatrixOperand::packed(&part, e)), splits, q.alpha),
             None => Ok(()),
@@ -354,45 +314,16 @@ impl Engine {
 
     /// The kernels of this crate, tile and splits by size.
     pub(crate) fn portable_product(&self, q: &Product) -> Result<()> {
-        let (tile, splits) = self.tiling(q);
+        let (tile, splits) = tiling(q.e, q.dtype, self.device_caps());
         self.tiles(q, tile, splits)
     }
 
-    /// Calls `f` with the variants that can serve a product, and the vendor's plan where there is one.
-    fn with_variants<R>(
-        &self,
-        q: &Product,
-        f: impl FnOnce(&[Alternative<'_>], &OnceCell<BlasAnswer>) -> R,
-    ) -> R {
-        let plan = OnceCell::new();
-        let name = self.driver().vendor_blas().map_or("cublaslt", |b| b.name());
-        // Measured on an H200: 1.4 times the vendor library's speed for 16 x 4096 x 4096.
-        let thin = q.dtype == DType::F32
-            && !q.tf32
-            && q.e.m.min(q.e.n) <= SKINNY
-            && q.e.k * q.e.m.max(q.e.n) >= 1 << 20;
-        let blas = || match plan.get_or_init(|| self.blas_plan(q)) {
-            Ok(_) if thin => Err("the skinny kernel reads f32 operands of this shape faster".into()),
-            Ok(_) => Ok(()),
-            Err(why) => Err(why.clone()),
-        };
-        let always = || Ok(());
-        let not = |ok: bool, why: &'static str| if ok { Ok(()) } else { Err(Cow::from(why)) };
-        let large = || not(q.dtype != DType::F64, "f64 has no tile of this size");
-        let skinny = || not(q.e.m.min(q.e.n) <= SKINNY, "both M and N are above 16");
-        let split = || not(q.e.k >= 64, "K is below 64");
-        const SOURCE: &str = "kernels/common/gemm/gemm.c";
-        f(
-            &[
-                Alternative::new(name, "vendor library", &blas),
-                Alternative::new(PORTABLE, SOURCE, &always),
-                Alternative::new("tile_128", SOURCE, &large),
-                Alternative::new("tile_64", SOURCE, &always),
-                Alternative::new("skinny", SOURCE, &skinny),
-                Alternative::new("split_k", SOURCE, &split),
-            ],
-            &plan,
-        )
+    /// The vendor's part in a product; it is not asked where another variant is pinned.
+    fn vendor_plan(&self, op: &'static str, q: &Product) -> BlasAnswer {
+        match self.may_take::<GemmProblem<'_>>(op, 0) {
+            true => self.blas_plan(q),
+            false => Err("another variant is pinned".into()),
+        }
     }
 
     /// Computes a product whose operands are checked.
@@ -404,16 +335,11 @@ impl Engine {
         if e.k == 0 || q.alpha == 0.0 {
             return self.finish(q, None, 0, 0.0);
         }
-        let (at, plan) = self.with_variants(q, |v, plan| {
-            (self.choose(op, v), plan.get().and_then(|p| p.as_ref().ok().copied()))
-        });
-        match (at?, plan) {
-            (0, Some(plan)) => self.blas_product(q, &plan),
-            (2, _) => self.tiles(q, Tile::Square128, 1),
-            (3, _) => self.tiles(q, Tile::Square64, 1),
-            (4, _) => self.tiles(q, Tile::Skinny, self.tiling(q).1),
-            (5, _) => self.tiles(q, Tile::Square64, self.tiling(q).1.max(2)),
-            _ => self.portable_product(q),
+        let vendor = self.vendor_plan(op, q);
+        match (self.plan(op, &q.problem(&vendor))?, vendor) {
+            (GemmPlan::Tiles { tile, splits }, _) => self.tiles(q, tile, splits),
+            (GemmPlan::Vendor, Ok(plan)) => self.blas_product(q, &plan),
+            (GemmPlan::Vendor, Err(_)) => self.portable_product(q),
         }
     }
 
@@ -422,7 +348,7 @@ impl Engine {
         let e = Extents { batch: 1, m: 1024, n: 1024, k: 1024 };
         let t = MatrixOperand { mem: (RawMem(0), 0), aligned: true, steps: [1024, 1, 0] };
         let q = Product::plain(&Gemm::new(), e, DType::F32, t, t, (t, DType::F32), 0.0);
-        self.with_variants(&q, |v, _| self.explain_choice(op, v))
+        self.explain_problem(op, &q.problem(&self.vendor_plan(op, &q)))
     }
 
     /// Sum over the batches of alpha A B into one matrix.
@@ -453,7 +379,7 @@ impl Engine {
         if e.batch == 0 || e.m == 0 || e.n == 0 || e.k == 0 || q.alpha == 0.0 {
             return Ok(());
         }
-        self.with_variants(q, |v, _| self.choose(op, v)).map(|_| ())
+        self.plan(op, &q.problem(&self.vendor_plan(op, q))).map(|_| ())
     }
 
     /// A gradient as a product, summed over the batch with `sum`.
@@ -466,9 +392,9 @@ impl Engine {
     }
 }
 
-impl Engine {
-    /// [`GemmOps::gemm`] as a part of the operation `op`, whose pinned variant counts.
-    pub(in crate::engine::ops) fn gemm_in(&self, op: &'static str, p: &Gemm, io: GemmIo<'_>) -> Result<()> {
+impl GemmOps for Engine {
+    fn gemm(&self, p: &Gemm, io: GemmIo<'_>) -> Result<()> {
+        let op = "gemm";
         let e = check_gemm(p, &io)?;
         let y = io.y.as_view();
         let (z, colsum) = (io.z.as_ref().map(ViewMut::as_view), io.colsum.as_ref().map(ViewMut::as_view));
@@ -509,12 +435,6 @@ impl Engine {
             Some(s) => self.sum_to_shape(y, s.into()),
             None => Ok(()),
         }
-    }
-}
-
-impl GemmOps for Engine {
-    fn gemm(&self, p: &Gemm, io: GemmIo<'_>) -> Result<()> {
-        self.gemm_in("gemm", p, io)
     }
 
     fn gemm_bwd(&self, p: &Gemm, io: GemmBwd<'_>) -> Result<()> {

@@ -4,13 +4,13 @@ use crate::buffer::{Buffer, GradMut, View, ViewMut};
 use crate::driver::DimsArg;
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, MAX_GRID_YZ, code_of_op, dims};
+use crate::engine::launch::{code_of_op, dims};
 use crate::engine::ops::graph::csr::Edges;
+use crate::engine::ops::graph::plan::{WalkPlan, WalkProblem};
 use crate::engine::ops::index::scatter::arithmetic;
 use crate::engine::ops::shape::strided::common_power;
 use crate::error::Result;
 use crate::ops::graph::*;
-use crate::spec::BLOCK;
 use crate::spec::graph::AGGREGATES;
 use crate::spec::kernels::graph::*;
 
@@ -51,7 +51,10 @@ pub(in crate::engine::ops) struct Factor<'a> {
 /// An aggregation: which messages, over which edges.
 #[derive(Clone, Copy)]
 pub(in crate::engine::ops) struct Aggregate<'a> {
+    /// The operation whose pinned variant counts.
     pub(in crate::engine::ops) op: &'static str,
+    /// The operation under which indices out of range are reported.
+    pub(in crate::engine::ops) reports: &'static str,
     pub(in crate::engine::ops) dtype: DType,
     pub(in crate::engine::ops) edges: &'a Edges<'a>,
     /// Nodes at the other ends.
@@ -84,6 +87,7 @@ impl<'a> Aggregate<'a> {
     ) -> Self {
         Aggregate {
             op,
+            reports: op,
             dtype,
             edges,
             others,
@@ -123,7 +127,7 @@ impl<'a> Aggregate<'a> {
     }
 
     /// The unit that serves it: the general one, or one that knows the message (see `GK_LEAN`). `sums`: not a product.
-    fn unit(&self, w: &AggregatePlan, sums: bool) -> &'static str {
+    fn unit(&self, w: &WalkPlan, sums: bool) -> &'static str {
         let extras = [self.own, self.own_stat, self.mask.map(|m| m.0), self.base, self.bias];
         // Those kernels hold the distance between rows, in bytes, in 32 bits.
         let near = self.inner * self.dtype.size() <= i32::MAX as usize;
@@ -157,27 +161,6 @@ pub(in crate::engine::ops) struct Best<'a> {
     pub(in crate::engine::ops) arg: Option<View<'a>>,
 }
 
-/// Work-items for a row of `vecs` vectors: the power of two up to 32 that leaves the fewest idle, the larger of equals.
-pub(in crate::engine::ops) fn lanes(vecs: usize) -> usize {
-    if vecs > 32 * MAX_GRID_YZ {
-        return BLOCK as usize;
-    }
-    let idle = |l: usize| vecs.max(1).next_multiple_of(l);
-    if vecs <= 32 {
-        vecs.max(1).next_power_of_two()
-    } else {
-        [8, 16, 32].into_iter().min_by_key(|&l| (idle(l), 32 / l)).unwrap_or(32)
-    }
-}
-
-/// Cuts per block of a joining kernel (`GK_WINDOW`).
-const WINDOW: usize = 8;
-
-/// Entries per cut of a long node: long ones are worth more work-items where a row has few.
-pub(in crate::engine::ops) fn cut(lanes: usize) -> usize {
-    if lanes >= 4 { 256 } else { 128 }
-}
-
 /// Whether rows of `inner` elements can be moved in 16 bytes.
 pub(in crate::engine::ops) fn wide_rows<'a>(
     dtype: DType,
@@ -188,62 +171,11 @@ pub(in crate::engine::ops) fn wide_rows<'a>(
     common_power(16, starts.chain([inner * dtype.size()])) == 16
 }
 
-/// Geometry of a walk over nodes or edges: vector width, work-items per row, blocks per axis.
-pub(in crate::engine::ops) struct AggregatePlan {
-    pub(in crate::engine::ops) wide: bool,
-    pub(in crate::engine::ops) vecs: usize,
-    pub(in crate::engine::ops) lanes: usize,
-    pub(in crate::engine::ops) cut: usize,
-    pub(in crate::engine::ops) cuts: usize,
-}
-
-impl AggregatePlan {
-    pub(in crate::engine::ops) fn new(dtype: DType, columns: usize, entries: usize, wide: bool) -> Self {
-        let vecs = if wide { columns * dtype.size() / 16 } else { columns };
-        let lanes = lanes(vecs);
-        let cut = cut(lanes);
-        let cuts = if entries > 2 * cut { entries.div_ceil(cut) } else { 0 };
-        AggregatePlan { wide, vecs, lanes, cut, cuts }
-    }
-
-    /// Logarithms of `cut` and `lanes`, which are powers of two.
-    pub(in crate::engine::ops) fn cut_bits(&self) -> usize {
-        self.cut.trailing_zeros() as usize
-    }
-
-    pub(in crate::engine::ops) fn lane_bits(&self) -> usize {
-        self.lanes.trailing_zeros() as usize
-    }
-
-    /// Blocks for `items` rows.
-    pub(in crate::engine::ops) fn grid(&self, items: usize) -> Grid {
-        Grid::Blocks([items.div_ceil(BLOCK as usize / self.lanes), self.vecs.div_ceil(self.lanes), 1])
-    }
-
-    /// Blocks for the nodes and the cuts.
-    pub(in crate::engine::ops) fn nodes(&self, nodes: usize) -> Grid {
-        self.shared(nodes, 1)
-    }
-
-    /// The same where `ways` work-items take turns with the edges of a node.
-    pub(in crate::engine::ops) fn shared(&self, nodes: usize, ways: usize) -> Grid {
-        if nodes == 0 {
-            return Grid::Blocks([0; 3]);
-        }
-        let per = BLOCK as usize / (self.lanes * ways);
-        Grid::Blocks([(nodes + self.cuts).div_ceil(per), self.vecs.div_ceil(self.lanes), 1])
-    }
-
-    pub(in crate::engine::ops) fn joins(&self) -> Grid {
-        Grid::Blocks([self.cuts.div_ceil(WINDOW), 1, 1])
-    }
-}
-
 impl Engine {
     fn size_and_how(
         &self,
         p: &Aggregate<'_>,
-        w: &AggregatePlan,
+        w: &WalkPlan,
         red: i32,
         accumulate: bool,
     ) -> (DimsArg, DimsArg) {
@@ -271,13 +203,13 @@ impl Engine {
         p.b.map_or((1, 0), |b| ((p.columns() / b.parts.max(1)).max(1), b.parts))
     }
 
-    fn plan_aggregate(&self, p: &Aggregate<'_>, y: Option<View<'_>>) -> AggregatePlan {
+    fn plan_aggregate(&self, p: &Aggregate<'_>, y: Option<View<'_>>) -> Result<WalkPlan> {
         let (span, _) = Self::spans(p);
         let full = p.b.filter(|_| span == 1).map(|b| b.v);
         let views = [p.a, full, p.own, y].into_iter().flatten();
         let w = 16 / p.dtype.size();
         let wide = wide_rows(p.dtype, p.inner, views) && (span == 1 || span.is_multiple_of(w));
-        AggregatePlan::new(p.dtype, p.columns(), p.edges.edges, wide)
+        self.plan(p.op, &WalkProblem { dtype: p.dtype, columns: p.columns(), edges: p.edges.edges, wide })
     }
 
     /// Sums, means or products of the messages of each node.
@@ -286,7 +218,7 @@ impl Engine {
             To::Tensor(y, accumulate) => (Some(y), None, accumulate),
             To::Stat(s) => (None, Some(s), false),
         };
-        let w = self.plan_aggregate(p, y);
+        let w = self.plan_aggregate(p, y)?;
         let (size, how) = self.size_and_how(p, &w, red as i32, accumulate);
         let (span, row) = Self::spans(p);
         let parts = self.scratch(arithmetic(p.dtype), 2 * w.cuts * p.columns())?;
@@ -324,7 +256,7 @@ impl Engine {
             act,
             slope,
             alpha,
-            code: code_of_op(p.op),
+            code: code_of_op(p.reports),
         };
         self.launch(&AGGREGATE, p.dtype, p.unit(&w, red != Red::Prod), w.nodes(e.nodes), &args)?;
         if w.cuts == 0 || e.nodes == 0 {
@@ -350,7 +282,7 @@ impl Engine {
 
     /// The extreme message of each node and its edge.
     pub(in crate::engine::ops) fn aggregate_best(&self, p: &Aggregate<'_>, to: &Best<'_>) -> Result<()> {
-        let w = self.plan_aggregate(p, Some(to.y));
+        let w = self.plan_aggregate(p, Some(to.y))?;
         let (size, how) = self.size_and_how(p, &w, 0, false);
         let (span, row) = Self::spans(p);
         let room = 2 * w.cuts * p.columns();
@@ -383,7 +315,7 @@ impl Engine {
             least,
             wide_arg,
             none,
-            code: code_of_op(p.op),
+            code: code_of_op(p.reports),
         };
         self.launch(&AGGREGATE_EXTREME, p.dtype, p.unit(&w, true), w.nodes(e.nodes), &args)?;
         if w.cuts == 0 || e.nodes == 0 {

@@ -4,14 +4,16 @@ use crate::buffer::{GradMut, View, ViewMut};
 use crate::driver::{DimsArg, Ptr};
 use crate::engine::Engine;
 use crate::engine::launch::{Grid, code_of_op, dims};
-use crate::engine::ops::graph::aggregate::{AggregatePlan, grad_view, out_view, wide_rows};
+use crate::engine::ops::graph::EdgeApply;
+use crate::engine::ops::graph::aggregate::{grad_view, out_view, wide_rows};
 use crate::engine::ops::graph::csr::Edges;
+use crate::engine::ops::graph::plan::{WalkPlan, WalkProblem};
 use crate::error::Result;
 use crate::ops::graph::*;
 use crate::spec::kernels::graph::*;
 
 /// Flags of a walk over nodes.
-fn flags(e: &Edges<'_>, w: &AggregatePlan) -> usize {
+fn flags(e: &Edges<'_>, w: &WalkPlan) -> usize {
     e.flags() | ((w.cuts > 0) as usize) << 3
 }
 
@@ -29,8 +31,8 @@ impl Engine {
         (top, sum): (Option<View<'_>>, View<'_>),
     ) -> Result<()> {
         let (dt, nodes, n) = (x.dtype(), edges.nodes, edges.edges);
-        let w =
-            AggregatePlan::new(dt, columns, n, wide_rows(dt, columns, [Some(x), z].into_iter().flatten()));
+        let wide = wide_rows(dt, columns, [Some(x), z].into_iter().flatten());
+        let w = self.plan(op, &WalkProblem { dtype: dt, columns, edges: n, wide })?;
         // Work-items that share a node: as many as its edges need, and fit in a group that exchanges without barriers.
         let room = (32 / w.lanes).max(1);
         let ways = (n / nodes.max(1)).div_ceil(AT_ONCE).next_power_of_two().min(room);
@@ -63,7 +65,7 @@ impl Engine {
         self.launch(&EDGE_NORM_COMBINE, dt, "", w.joins(), &args)
     }
 
-    fn gat_size(s: &GatShape, e: &Edges<'_>, w: &AggregatePlan, others: usize) -> DimsArg {
+    fn gat_size(s: &GatShape, e: &Edges<'_>, w: &WalkPlan, others: usize) -> DimsArg {
         let columns = s.heads * s.features;
         dims([e.nodes, e.edges, columns, s.features.max(1), others, w.cut_bits(), w.lane_bits(), flags(e, w)])
     }
@@ -72,7 +74,7 @@ impl Engine {
         let (dt, columns, e) = (p.row.dtype(), s.heads * s.features, p.edges);
         let dx = p.dx.map(|g| g.out.as_view());
         let wide = wide_rows(dt, s.features, [Some(p.row), Some(p.own), dx].into_iter().flatten());
-        let w = AggregatePlan::new(dt, columns, e.edges, wide);
+        let w = self.plan("gat_bwd", &WalkProblem { dtype: dt, columns, edges: e.edges, wide })?;
         let stat = |n| self.statistics(dt, n);
         let vecs = e.nodes * w.vecs;
         let (pa, pb, ps) = (stat(if p.by_source { 0 } else { vecs })?, stat(vecs)?, stat(vecs)?);
@@ -169,8 +171,10 @@ impl GraphAttentionOps for Engine {
         let (top, sum) = (self.statistics(dt, nodes * columns)?, self.statistics(dt, nodes * columns)?);
         self.edge_norm(OP, &edges, columns, (logits, None), (Some(top.view()), sum.view()))?;
         let stats = [Some(top.view()), Some(sum.view())];
-        let operands = [Some(logits), None, None, None];
-        self.edge_apply(OP, 0, &dst, operands, stats, (None, 0), (1, nodes, columns), &y.into())
+        let rows = [Some(logits), None, None, None];
+        let size = (1, nodes, columns);
+        let each = EdgeApply { op: OP, what: 0, node: dst, rows, stats, rowptr: None, correction: 0, size };
+        self.edge_apply(&each, &y.into())
     }
 
     fn edge_softmax_bwd(
@@ -192,9 +196,10 @@ impl GraphAttentionOps for Engine {
         let edges = self.grouped(OP, nodes, &dst, None, groups.as_ref(), true)?;
         let sums = self.statistics(dt, nodes * columns)?;
         self.edge_norm(OP, &edges, columns, (y, Some(dy)), (None, sums.view()))?;
-        let operands = [Some(y), Some(dy), None, None];
-        let stats = [Some(sums.view()), None];
-        self.edge_apply(OP, 1, &dst, operands, stats, (None, 0), (1, nodes, columns), &dlogits)
+        let (rows, stats) = ([Some(y), Some(dy), None, None], [Some(sums.view()), None]);
+        let size = (1, nodes, columns);
+        let each = EdgeApply { op: OP, what: 1, node: dst, rows, stats, rowptr: None, correction: 0, size };
+        self.edge_apply(&each, &dlogits)
     }
 
     fn gat(&self, slope: f64, io: Gat<'_>) -> Result<()> {
@@ -214,7 +219,8 @@ impl GraphAttentionOps for Engine {
         let (dt, columns) = (y.dtype(), s.heads * s.features);
         let edges =
             self.grouped(OP, s.targets, &io.dst, Some((&io.src, s.sources)), io.by_dst.as_ref(), false)?;
-        let w = AggregatePlan::new(dt, columns, s.edges, wide_rows(dt, s.features, [io.x, y]));
+        let wide = wide_rows(dt, s.features, [io.x, y]);
+        let w = self.plan(OP, &WalkProblem { dtype: dt, columns, edges: s.edges, wide })?;
         let parts = self.statistics(dt, 2 * w.cuts * columns)?;
         let norms = self.statistics(dt, 4 * w.cuts * w.vecs)?;
         let size = Self::gat_size(&s, &edges, &w, s.sources);

@@ -4,7 +4,7 @@ use crate::buffer::{Buffer, View};
 use crate::dtype::DType;
 use crate::engine::Engine;
 use crate::engine::launch::{Grid, code_of_op};
-use crate::engine::ops::graph::aggregate::AggregatePlan;
+use crate::engine::ops::graph::plan::WalkPlan;
 use crate::engine::ops::index::scatter::wide_index;
 use crate::error::Result;
 use crate::ops::graph::*;
@@ -209,7 +209,7 @@ impl Engine {
     }
 
     /// The long nodes that the cuts of a walk meet (`graph/graph.h`); empty where no node is long.
-    pub(in crate::engine::ops) fn long_nodes(&self, e: &Edges<'_>, w: &AggregatePlan) -> Result<Buffer> {
+    pub(in crate::engine::ops) fn long_nodes(&self, e: &Edges<'_>, w: &WalkPlan) -> Result<Buffer> {
         let (rowptr, n) = (e.rowptr.view(), 2 * w.cuts);
         let met = self.scratch(DType::I32, n)?;
         let args = PlanCutsArgs {

@@ -3,6 +3,7 @@
 pub(super) mod aggregate;
 pub(super) mod attention;
 pub(super) mod csr;
+pub(super) mod plan;
 
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::driver::Ptr;
@@ -11,8 +12,10 @@ use crate::engine::Engine;
 use crate::engine::launch::{Grid, MAX_GRID_YZ, code_of_op, dims};
 use crate::engine::ops::graph::aggregate::*;
 use crate::engine::ops::graph::csr::Edges;
+use crate::engine::ops::graph::plan::*;
 use crate::engine::ops::index::scatter::wide_index;
 use crate::error::Result;
+use crate::ops::core::Choice;
 use crate::ops::gemm::fused_act;
 use crate::ops::graph::*;
 use crate::ops::reduce::ReduceOps;
@@ -31,24 +34,72 @@ struct Pair<'a> {
     mask: Option<View<'a>>,
 }
 
+impl<'a> Pair<'a> {
+    /// A by one list, B by another: index, rows and their number.
+    fn new(
+        op: &'static str,
+        (left, a, a_rows): (View<'a>, View<'a>, usize),
+        right: Option<(View<'a>, View<'a>, usize)>,
+    ) -> Self {
+        Pair { op, left, a, a_rows, right, degree: None, mask: None }
+    }
+
+    /// Whether the degree or the mask is 64-bit.
+    fn wide_saved(&self) -> bool {
+        self.degree.or(self.mask).is_some_and(|v| v.dtype() == DType::I64)
+    }
+}
+
+/// How the rows of a pair become one (`op` of the kernel).
+#[derive(Clone, Copy)]
+#[repr(i32)]
+enum How {
+    /// A alone.
+    Left = 0,
+    Add = 1,
+    Sub = 2,
+    Mul = 3,
+}
+
+/// A function per edge: operands of the kernel, for `inner` columns of `nodes` nodes, `outer` times.
+struct EdgeApply<'a> {
+    op: &'static str,
+    /// Softmax, its gradient, and those of a standard deviation and a product, as in the kernel.
+    what: i32,
+    node: View<'a>,
+    rows: [Option<View<'a>>; 4],
+    stats: [Option<View<'a>>; 2],
+    /// Only of a standard deviation.
+    rowptr: Option<View<'a>>,
+    correction: u32,
+    size: (usize, usize, usize),
+}
+
 impl Engine {
-    /// `out[o, e, c] (+)= alpha * (A[left[e]] how B[right[e]])`; how 0 is A alone.
-    #[allow(clippy::too_many_arguments)]
+    /// What serves a walk over a million edges with 64 columns in f32.
+    pub(crate) fn explain_graph(&self, op: &'static str) -> Result<Choice> {
+        let walk = WalkProblem { dtype: DType::F32, columns: 64, edges: 1_000_000, wide: true };
+        match op {
+            "group_reduce_bwd" => {
+                self.explain_problem(op, &GroupBwdProblem { walk, row: 256, grouped: true })
+            }
+            _ => self.explain_problem(op, &walk),
+        }
+    }
+
+    /// `out[o, e, c] (+)= A[left[e]] how B[right[e]]`; `size`: outer, inner.
     fn edge_map(
         &self,
         p: &Pair<'_>,
-        how: i32,
-        alpha: f64,
-        outer: usize,
-        inner: usize,
+        how: How,
+        [outer, inner]: [usize; 2],
         out: &View<'_>,
         accumulate: bool,
     ) -> Result<()> {
         let (dt, edges) = (out.dtype(), p.left.numel());
         let b = p.right.map(|r| r.1);
         let wide = wide_rows(dt, inner, [Some(p.a), b, Some(*out)].into_iter().flatten());
-        let w = AggregatePlan::new(dt, outer * inner, 0, wide);
-        let saved = p.degree.or(p.mask).is_some_and(|v| v.dtype() == DType::I64);
+        let w = WalkProblem { dtype: dt, columns: outer * inner, edges: 0, wide }.whole();
         let args = EdgeMapArgs {
             left: self.arg_in(&p.left),
             right: self.arg_opt(p.right.map(|r| r.0).as_ref()),
@@ -59,10 +110,10 @@ impl Engine {
             out: self.arg_in(out),
             err: self.arg_error(),
             size: dims([edges, outer * inner, inner, p.a_rows, p.right.map_or(0, |r| r.2), w.lane_bits()]),
-            op: how,
-            alpha,
+            op: how as i32,
+            alpha: 1.0,
             wide_index: wide_index(&p.left),
-            wide_saved: i32::from(saved),
+            wide_saved: i32::from(p.wide_saved()),
             wide: i32::from(wide),
             accumulate: i32::from(accumulate),
             code: code_of_op(p.op),
@@ -85,7 +136,6 @@ impl Engine {
         let wide = wide_rows(dt, span, [Some(p.a), b].into_iter().flatten());
         let vecs = if wide { span * dt.size() / 16 } else { span };
         let lanes = vecs.clamp(1, 32).next_power_of_two();
-        let saved = p.degree.or(p.mask).is_some_and(|v| v.dtype() == DType::I64);
         let args = EdgeDotArgs {
             left: self.arg_in(&p.left),
             right: self.arg_opt(p.right.map(|r| r.0).as_ref()),
@@ -98,7 +148,7 @@ impl Engine {
             err: self.arg_error(),
             size: dims([edges, parts, span, p.a_rows, p.right.map_or(0, |r| r.2), lanes]),
             wide_index: wide_index(&p.left),
-            wide_saved: i32::from(saved),
+            wide_saved: i32::from(p.wide_saved()),
             wide: i32::from(wide),
             accumulate: i32::from(accumulate),
             code: code_of_op(p.op),
@@ -116,19 +166,12 @@ impl Engine {
         de: &GradMut<'_>,
     ) -> Result<()> {
         let right = io.x.filter(|_| m == Message::UMulE).map(|x| (io.src, x, s.others));
-        let p = Pair {
-            op: "message_passing_bwd",
-            left: io.dst,
-            a: io.dy,
-            a_rows: s.nodes,
-            right,
-            degree,
-            mask: io.arg,
-        };
+        let p = Pair::new("message_passing_bwd", (io.dst, io.dy, s.nodes), right);
+        let p = Pair { degree, mask: io.arg, ..p };
         let out = de.out.as_view();
         if s.parts == s.columns {
-            let how = if right.is_some() { 3 } else { 0 };
-            return self.edge_map(&p, how, 1.0, 1, s.columns, &out, de.accumulate);
+            let how = if right.is_some() { How::Mul } else { How::Left };
+            return self.edge_map(&p, how, [1, s.columns], &out, de.accumulate);
         }
         self.edge_dot(&p, s.parts, s.columns, &out, de.accumulate)
     }
@@ -179,42 +222,33 @@ impl Engine {
         self.aggregate(&enter, red, To::Tensor(out, dx.accumulate))
     }
 
-    /// Per edge of a softmax, a standard deviation or a product; `what` as in the kernel.
-    #[allow(clippy::too_many_arguments)]
-    pub(in crate::engine::ops) fn edge_apply(
-        &self,
-        op: &'static str,
-        what: i32,
-        node: &View<'_>,
-        [x, z, u, y]: [Option<View<'_>>; 4],
-        [s, t]: [Option<View<'_>>; 2],
-        (rowptr, correction): (Option<View<'_>>, u32),
-        (outer, nodes, inner): (usize, usize, usize),
-        out: &GradMut<'_>,
-    ) -> Result<()> {
+    /// Per edge of a softmax, a standard deviation or a product.
+    fn edge_apply(&self, p: &EdgeApply<'_>, out: &GradMut<'_>) -> Result<()> {
         let v = out.out.as_view();
-        let dt = v.dtype();
-        let wide = wide_rows(dt, inner, [x, z, u, y, Some(v)].into_iter().flatten());
-        let w = AggregatePlan::new(dt, outer * inner, 0, wide);
-        let edges = node.numel();
+        let (dt, (outer, nodes, inner)) = (v.dtype(), p.size);
+        let wide = wide_rows(dt, inner, p.rows.into_iter().chain([Some(v)]).flatten());
+        let w = WalkProblem { dtype: dt, columns: outer * inner, edges: 0, wide }.whole();
+        let edges = p.node.numel();
+        let [x, z, u, y] = p.rows.map(|v| self.arg_opt(v.as_ref()));
+        let [s, t] = p.stats.map(|v| self.arg_opt(v.as_ref()));
         let args = EdgeApplyArgs {
-            node: self.arg_in(node),
-            x: self.arg_opt(x.as_ref()),
-            z: self.arg_opt(z.as_ref()),
-            s: self.arg_opt(s.as_ref()),
-            t: self.arg_opt(t.as_ref()),
-            u: self.arg_opt(u.as_ref()),
-            y: self.arg_opt(y.as_ref()),
-            rowptr: self.arg_opt(rowptr.as_ref()),
+            node: self.arg_in(&p.node),
+            x,
+            z,
+            s,
+            t,
+            u,
+            y,
+            rowptr: self.arg_opt(p.rowptr.as_ref()),
             out: self.arg_in(&v),
             err: self.arg_error(),
-            size: dims([edges, outer * inner, inner, nodes, w.lane_bits(), correction as usize]),
-            what,
-            wide_index: wide_index(node),
-            wide_rowptr: i32::from(rowptr.is_some_and(|r| r.dtype() == DType::I64)),
+            size: dims([edges, outer * inner, inner, nodes, w.lane_bits(), p.correction as usize]),
+            what: p.what,
+            wide_index: wide_index(&p.node),
+            wide_rowptr: i32::from(p.rowptr.is_some_and(|r| r.dtype() == DType::I64)),
             wide: i32::from(wide),
             accumulate: i32::from(out.accumulate),
-            code: code_of_op(op),
+            code: code_of_op(p.op),
         };
         self.launch(&EDGE_APPLY, dt, "", w.grid(edges), &args)
     }
@@ -350,18 +384,10 @@ impl GraphOps for Engine {
             let narrow = self.narrow_list(OP, &io.col)?;
             let col = narrow.view();
             let right = Some((col, io.x, s.others));
-            let p = Pair {
-                op: OP,
-                left: rows.view(),
-                a: io.dy,
-                a_rows: s.nodes,
-                right,
-                degree: None,
-                mask: None,
-            };
+            let p = Pair::new(OP, (rows.view(), io.dy, s.nodes), right);
             let out = g.out.as_view();
             if s.parts == s.columns {
-                self.edge_map(&p, 3, 1.0, 1, s.columns, &out, g.accumulate)?;
+                self.edge_map(&p, How::Mul, [1, s.columns], &out, g.accumulate)?;
             } else {
                 self.edge_dot(&p, s.parts, s.columns, &out, g.accumulate)?;
             }
@@ -392,7 +418,7 @@ impl GraphOps for Engine {
         let needs_perm = m.needs_e() || (extreme && m != Message::UDotV);
         if let (Message::UDotV, Some(x)) = (m, io.x) {
             let right = Some((io.dst, x, s.nodes));
-            let p = Pair { op: OP, left: io.src, a: x, a_rows: s.others, right, degree: None, mask: None };
+            let p = Pair::new(OP, (io.src, x, s.others), right);
             let parts = y.numel() / s.edges.max(1);
             self.edge_dot(&p, parts, s.columns, &y, false)?;
             if degree.is_none() {
@@ -488,14 +514,14 @@ impl GraphOps for Engine {
         let v = out.as_view();
         self.check_owner_all(OP, &[("src", src), ("dst", dst), ("x", x), ("y", y), ("out", v)])?;
         let right = Some((dst, y, s.targets));
-        let p = Pair { op: OP, left: src, a: x, a_rows: s.sources, right, degree: None, mask: None };
+        let p = Pair::new(OP, (src, x, s.sources), right);
         let how = match op {
             EdgeOp::Dot => return self.edge_dot(&p, s.parts, s.columns, &v, false),
-            EdgeOp::Add => 1,
-            EdgeOp::Sub => 2,
-            EdgeOp::Mul => 3,
+            EdgeOp::Add => How::Add,
+            EdgeOp::Sub => How::Sub,
+            EdgeOp::Mul => How::Mul,
         };
-        self.edge_map(&p, how, 1.0, 1, s.columns, &v, false)
+        self.edge_map(&p, how, [1, s.columns], &v, false)
     }
 
     fn sddmm_bwd(&self, op: EdgeOp, io: SddmmBwd<'_>) -> Result<()> {
@@ -582,57 +608,45 @@ impl GraphOps for Engine {
         let extreme = matches!(how, GroupReduce::Max { .. } | GroupReduce::Min { .. });
         if matches!(how, GroupReduce::Sum | GroupReduce::Mean) || extreme {
             let p = Pair {
-                op: OP,
-                left: index,
-                a: io.dy,
-                a_rows: s.nodes,
-                right: None,
                 degree: io.counts.filter(|_| how == GroupReduce::Mean),
                 mask: io.arg.filter(|_| extreme),
+                ..Pair::new(OP, (index, io.dy, s.nodes), None)
             };
             let wide = wide_rows(dt, s.inner, [io.dy, out]);
-            let w = AggregatePlan::new(dt, s.outer * s.inner, s.sources, wide);
-            // Where the edges of each node are known and their rows are whole sectors of memory, a row of dy is read once.
-            return match &io.groups {
-                Some(g) if wide && s.inner * dt.size() >= 64 => self.group_spread(&p, g, &w, &s, &io.dsrc),
-                _ => self.edge_map(&p, 0, 1.0, s.outer, s.inner, &out, io.dsrc.accumulate),
+            let walk = WalkProblem { dtype: dt, columns: s.outer * s.inner, edges: s.sources, wide };
+            let problem = GroupBwdProblem { walk, row: s.inner * dt.size(), grouped: io.groups.is_some() };
+            return match (self.plan(OP, &problem)?, &io.groups) {
+                (GroupBwdPlan::ByNode(w), Some(g)) => self.group_spread(&p, g, &w, &s, &io.dsrc),
+                _ => self.edge_map(&p, How::Left, [s.outer, s.inner], &out, io.dsrc.accumulate),
             };
         }
         let Some(src) = io.src else { return Ok(()) };
         let edges = self.grouped(OP, s.nodes, &index, None, io.groups.as_ref(), true)?;
-        let p = Aggregate::new(OP, dt, &edges, s.sources, s.inner).at_edges(src);
-        let p = Aggregate { outer: s.outer, ..p };
+        // Statistics as the forward makes them.
+        let p = Aggregate::new("group_reduce", dt, &edges, s.sources, s.inner).at_edges(src);
+        let p = Aggregate { outer: s.outer, reports: OP, ..p };
         let first = self.statistics(dt, io.dy.numel())?;
-        let sizes = (s.outer, s.nodes, s.inner);
+        let each = EdgeApply {
+            op: OP,
+            what: 3,
+            node: index,
+            rows: [Some(src), None, Some(io.dy), None],
+            stats: [Some(first.view()), None],
+            rowptr: None,
+            correction: 0,
+            size: (s.outer, s.nodes, s.inner),
+        };
         if let GroupReduce::Std { correction, .. } = how {
             self.aggregate(&p, Red::Mean, To::Stat(first.view()))?;
-            let operands = [Some(src), None, Some(io.dy), io.y];
-            let rowptr = (Some(edges.rowptr.view()), correction);
-            return self.edge_apply(
-                OP,
-                2,
-                &index,
-                operands,
-                [Some(first.view()), None],
-                rowptr,
-                sizes,
-                &io.dsrc,
-            );
+            let rows = [Some(src), None, Some(io.dy), io.y];
+            let rowptr = Some(edges.rowptr.view());
+            return self.edge_apply(&EdgeApply { what: 2, rows, rowptr, correction, ..each }, &io.dsrc);
         }
         let zeros = self.statistics(dt, io.dy.numel())?;
         self.aggregate(&Aggregate { kind: Kind::NonZero, ..p }, Red::Prod, To::Stat(first.view()))?;
         self.aggregate(&Aggregate { kind: Kind::IsZero, ..p }, Red::Sum, To::Stat(zeros.view()))?;
         let stats = [Some(first.view()), Some(zeros.view())];
-        self.edge_apply(
-            OP,
-            3,
-            &index,
-            [Some(src), None, Some(io.dy), None],
-            stats,
-            (None, 0),
-            sizes,
-            &io.dsrc,
-        )
+        self.edge_apply(&EdgeApply { stats, ..each }, &io.dsrc)
     }
 }
 
@@ -642,14 +656,14 @@ impl Engine {
         &self,
         p: &Pair<'_>,
         groups: &EdgeGroups<'_>,
-        w: &AggregatePlan,
+        w: &WalkPlan,
         s: &GroupShape,
         dsrc: &GradMut<'_>,
     ) -> Result<()> {
         let edges = Edges::given(groups, s.nodes, s.sources, true);
         let met = self.long_nodes(&edges, w)?;
         let out = dsrc.out.as_view();
-        let saved = p.degree.or(p.mask).is_some_and(|v| v.dtype() == DType::I64);
+        let saved = p.wide_saved();
         let flags = edges.flags()
             | (dsrc.accumulate as usize) << 2
             | ((w.cuts > 0) as usize) << 3

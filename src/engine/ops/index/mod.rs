@@ -44,14 +44,11 @@ impl Engine {
         Ok((partial, grid, chunk))
     }
 
-    #[allow(clippy::too_many_arguments)]
     fn masked_move(
         &self,
         op: &'static str,
         mode: Masked,
-        mask: &View<'_>,
-        x: &View<'_>,
-        y: &View<'_>,
+        [mask, x, y]: [&View<'_>; 3],
         count: Option<&View<'_>>,
         accumulate: bool,
     ) -> Result<()> {
@@ -107,7 +104,7 @@ impl IndexOps for Engine {
             return Ok(());
         };
         let to = Into::Tensor { y, include: true };
-        self.reduce_rows(&s.plan, s.outer, s.inner, ScatterReduce::Sum, Value::Own, alpha, &s.src, None, to)
+        self.scatter_reduction(&Scatter { alpha, ..s.reduction(ScatterReduce::Sum) }, to)
     }
 
     fn index_copy(&self, axis: usize, index: View<'_>, src: View<'_>, y: ViewMut<'_>) -> Result<()> {
@@ -250,7 +247,7 @@ impl IndexOps for Engine {
             return Ok(());
         };
         let to = Into::Tensor { y, include: include_self };
-        self.reduce_rows(&s.plan, s.outer, s.inner, how, Value::Own, 1.0, &s.src, None, to)
+        self.scatter_reduction(&s.reduction(how), to)
     }
 
     fn scatter_reduce_bwd(
@@ -290,7 +287,8 @@ impl IndexOps for Engine {
             let s = self.scratch(arithmetic(dtype), n)?;
             self.fill_pattern(&element_bytes(s.dtype(), initial), &s.view())?;
             if let Some(p) = &plan {
-                self.reduce_rows(p, 1, 1, how, value, 1.0, &io_src, Some(&io_y), Into::Stat(s.view()))?;
+                let r = Scatter { value, tie: Some(&io_y), ..Scatter::new(p, [1, 1], how, &io_src) };
+                self.scatter_reduction(&r, Into::Stat(s.view()))?;
             }
             Ok::<_, GpuError>(s)
         };
@@ -367,7 +365,7 @@ impl IndexOps for Engine {
             return self.scatter_rows(&plan, 1, width, &v, &y);
         }
         let to = Into::Tensor { y, include: true };
-        self.reduce_rows(&plan, 1, width, ScatterReduce::Sum, Value::Own, 1.0, &v, None, to)
+        self.scatter_reduction(&Scatter::new(&plan, [1, width], ScatterReduce::Sum, &v), to)
     }
 
     fn masked_scatter(&self, mask: View<'_>, src: View<'_>, y: ViewMut<'_>) -> Result<()> {
@@ -375,7 +373,7 @@ impl IndexOps for Engine {
         check_masked_scatter(&mask, &src, &y)?;
         let y = y.as_view();
         self.check_owner_all(OP, &[("mask", mask), ("src", src), ("y", y)])?;
-        self.masked_move(OP, Masked::Consume, &mask, &src, &y, None, false)
+        self.masked_move(OP, Masked::Consume, [&mask, &src, &y], None, false)
     }
 
     fn masked_select(&self, mask: View<'_>, x: View<'_>, y: ViewMut<'_>, count: ViewMut<'_>) -> Result<()> {
@@ -383,7 +381,7 @@ impl IndexOps for Engine {
         check_masked_select(&mask, &x, &y, &count)?;
         let (y, count) = (y.as_view(), count.as_view());
         self.check_owner_all(OP, &[("mask", mask), ("x", x), ("y", y), ("count", count)])?;
-        self.masked_move(OP, Masked::Select, &mask, &x, &y, Some(&count), false)
+        self.masked_move(OP, Masked::Select, [&mask, &x, &y], Some(&count), false)
     }
 
     fn masked_select_bwd(&self, mask: View<'_>, dy: View<'_>, dx: GradMut<'_>) -> Result<()> {
@@ -391,7 +389,7 @@ impl IndexOps for Engine {
         check_masked_select_bwd(&mask, &dy, &dx)?;
         let v = dx.out.as_view();
         self.check_owner_all(OP, &[("mask", mask), ("dy", dy), ("dx", v)])?;
-        self.masked_move(OP, Masked::Spread, &mask, &dy, &v, None, dx.accumulate)
+        self.masked_move(OP, Masked::Spread, [&mask, &dy, &v], None, dx.accumulate)
     }
 
     fn nonzero(&self, x: View<'_>, index: ViewMut<'_>, count: ViewMut<'_>) -> Result<()> {

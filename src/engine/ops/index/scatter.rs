@@ -46,6 +46,13 @@ pub(in crate::engine::ops) struct Sources<'a> {
     pub(in crate::engine::ops) src: View<'a>,
 }
 
+impl Sources<'_> {
+    /// Their reduction.
+    pub(in crate::engine::ops) fn reduction(&self, how: ScatterReduce) -> Scatter<'_> {
+        Scatter::new(&self.plan, [self.outer, self.inner], how, &self.src)
+    }
+}
+
 /// What a source counts as in a reduction.
 #[derive(Clone, Copy)]
 #[repr(i32)]
@@ -60,6 +67,32 @@ pub(in crate::engine::ops) enum Value {
     IsZero = 3,
     /// Itself, with 0 replaced by 1.
     NonZero = 4,
+}
+
+/// A reduction of the sources of each destination; rows of `inner` elements, `outer` times.
+#[derive(Clone, Copy)]
+pub(in crate::engine::ops) struct Scatter<'a> {
+    pub(in crate::engine::ops) plan: &'a Plan,
+    pub(in crate::engine::ops) outer: usize,
+    pub(in crate::engine::ops) inner: usize,
+    pub(in crate::engine::ops) how: ScatterReduce,
+    pub(in crate::engine::ops) value: Value,
+    pub(in crate::engine::ops) alpha: f64,
+    pub(in crate::engine::ops) src: &'a View<'a>,
+    /// The forward result, for [`Value::Tie`].
+    pub(in crate::engine::ops) tie: Option<&'a View<'a>>,
+}
+
+impl<'a> Scatter<'a> {
+    /// A reduction of the sources themselves.
+    pub(in crate::engine::ops) fn new(
+        plan: &'a Plan,
+        [outer, inner]: [usize; 2],
+        how: ScatterReduce,
+        src: &'a View<'a>,
+    ) -> Self {
+        Scatter { plan, outer, inner, how, value: Value::Own, alpha: 1.0, src, tie: None }
+    }
 }
 
 /// Where a reduction goes.
@@ -333,21 +366,9 @@ impl Engine {
         self.launch(&SCATTER_LAST_BWD, mover(dy.dtype(), accumulate), "", Grid::Stride(p.n), &args)
     }
 
-    /// Reduces the sources of each destination in their order; `src` has rows of `inner` elements, `outer` times, and `tie` is the forward
-    /// result for [`Value::Tie`].
-    #[allow(clippy::too_many_arguments)]
-    pub(in crate::engine::ops) fn reduce_rows(
-        &self,
-        p: &Plan,
-        outer: usize,
-        inner: usize,
-        how: ScatterReduce,
-        value: Value,
-        alpha: f64,
-        src: &View<'_>,
-        tie: Option<&View<'_>>,
-        to: Into<'_>,
-    ) -> Result<()> {
+    /// Reduces the sources of each destination in their order.
+    pub(in crate::engine::ops) fn scatter_reduction(&self, r: &Scatter<'_>, to: Into<'_>) -> Result<()> {
+        let Scatter { plan: p, outer, inner, how, value, alpha, src, tie } = *r;
         let dtype = src.dtype();
         let (y, stat, include) = match &to {
             Into::Tensor { y, include } => (Some(y), None, *include),

@@ -10,16 +10,19 @@ pub(in crate::engine::ops) use args_from;
 
 pub(super) mod batch;
 pub(super) mod margin;
+mod plan;
 pub(super) mod rows;
 pub(super) mod sequence;
 pub(super) mod stft;
 
+use self::plan::{CrossEntropyPlan, CrossEntropyProblem, RowLossProblem};
 use crate::buffer::{Buffer, GradMut, View, ViewMut};
 use crate::driver::Ptr;
 use crate::dtype::DType;
 use crate::engine::Engine;
 use crate::engine::launch::{Grid, aligned16, code_of_op};
 use crate::error::Result;
+use crate::ops::core::Choice;
 use crate::ops::loss::*;
 use crate::ops::shape::ShapeOps;
 use crate::spec::BLOCK;
@@ -93,6 +96,15 @@ pub(in crate::engine::ops) fn flag(b: bool) -> i32 {
 }
 
 impl Engine {
+    /// What serves 4096 rows of 1024 classes or elements.
+    pub(crate) fn explain_loss(&self, op: &'static str) -> Result<Choice> {
+        if op.starts_with("cross_entropy") {
+            return self.explain_problem(op, &CrossEntropyProblem { n: 4096, c: 1024, s: 1, aligned: true });
+        }
+        let p = RowLossProblem { rows: 4096, len: 1024, sums: true, interleaved: false };
+        self.explain_problem(op, &p)
+    }
+
     /// Adds `blocks` partial pairs up to the loss (divided by the denominator for a mean) and the denominator.
     pub(in crate::engine::ops) fn finish_sums(
         &self,
@@ -392,6 +404,8 @@ impl LossOps for Engine {
         )?;
         let dt = io.x.dtype();
         let positions = x.n * x.s;
+        let problem = CrossEntropyProblem { n: x.n, c: x.c, s: x.s, aligned: aligned16(&io.x) };
+        let plan = if positions > 0 { Some(self.plan(OP, &problem)?) } else { None };
         let each = p.reduction == Reduction::None;
         let items = if each { None } else { Some(self.scratch(dt.accumulator(), 2 * positions)?) };
         let halves = match &items {
@@ -418,16 +432,18 @@ impl LossOps for Engine {
             ignore: p.ignore_index,
             smooth: p.label_smoothing,
         };
-        if positions > 0 && x.s == 1 {
-            let lanes = lanes_for(x.c);
-            let blocks = x.n.div_ceil(BLOCK as usize / lanes).min(1 << 20);
-            let args = args_from! { args => CrossEntropyRowsArgs
-                [x ids wide_ids prob probs w lse y item weight err code N C ignore smooth]
-                { lanes: lanes as i32, wide: flag(aligned16(&io.x)) }
-            };
-            self.launch(&CROSS_ENTROPY_ROWS, dt, "", Grid::Blocks([blocks, 1, 1]), &args)?;
-        } else if positions > 0 {
-            self.launch(&CROSS_ENTROPY_INNER, dt, "", Grid::Stride(positions), &args)?;
+        match plan {
+            Some(CrossEntropyPlan::Rows { lanes, blocks, wide }) => {
+                let args = args_from! { args => CrossEntropyRowsArgs
+                    [x ids wide_ids prob probs w lse y item weight err code N C ignore smooth]
+                    { lanes: lanes as i32, wide: flag(wide) }
+                };
+                self.launch(&CROSS_ENTROPY_ROWS, dt, "", Grid::Blocks([blocks, 1, 1]), &args)?;
+            }
+            Some(CrossEntropyPlan::Positions) => {
+                self.launch(&CROSS_ENTROPY_INNER, dt, "", Grid::Stride(positions), &args)?;
+            }
+            None => {}
         }
         let Some(items) = items else { return Ok(()) };
         let how = Finish::new(p.reduction == Reduction::Mean, if x.probs { positions as f64 } else { -1.0 });
@@ -455,9 +471,11 @@ impl LossOps for Engine {
         if positions == 0 {
             return Ok(());
         }
+        let dx = &io.dx.out;
+        let aligned = aligned16(&io.x) && aligned16(&dx.as_view());
+        let plan = self.plan(OP, &CrossEntropyProblem { n: x.n, c: x.c, s: x.s, aligned })?;
         let (ids, probs) = if x.probs { (None, Some(io.target)) } else { (Some(io.target), None) };
         let sums = self.softmax_factors(&x, p.label_smoothing, probs.as_ref(), io.weight.as_ref(), dt)?;
-        let dx = &io.dx.out;
         let args = CrossEntropyBwdInnerArgs {
             x: self.arg_in(&io.x),
             ids: self.arg_opt(ids.as_ref()),
@@ -481,16 +499,17 @@ impl LossOps for Engine {
             smooth: p.label_smoothing,
             accumulate: flag(io.dx.accumulate),
         };
-        if x.s == 1 {
-            let lanes = lanes_for(x.c);
-            let blocks = x.n.div_ceil(BLOCK as usize / lanes).min(1 << 20);
-            let wide = flag(aligned16(&io.x) && aligned16(&dx.as_view()));
-            let args = args_from! { args => CrossEntropyBwdRowsArgs
-                [x ids wide_ids prob probs w wsums lse gy each gy_f32 den dx err code N C ignore smooth accumulate]
-                { lanes: lanes as i32, wide }
-            };
-            return self.launch(&CROSS_ENTROPY_BWD_ROWS, dt, "", Grid::Blocks([blocks, 1, 1]), &args);
+        match plan {
+            CrossEntropyPlan::Rows { lanes, blocks, wide } => {
+                let args = args_from! { args => CrossEntropyBwdRowsArgs
+                    [x ids wide_ids prob probs w wsums lse gy each gy_f32 den dx err code N C ignore smooth accumulate]
+                    { lanes: lanes as i32, wide: flag(wide) }
+                };
+                self.launch(&CROSS_ENTROPY_BWD_ROWS, dt, "", Grid::Blocks([blocks, 1, 1]), &args)
+            }
+            CrossEntropyPlan::Positions => {
+                self.launch(&CROSS_ENTROPY_BWD_INNER, dt, "", Grid::Stride(positions), &args)
+            }
         }
-        self.launch(&CROSS_ENTROPY_BWD_INNER, dt, "", Grid::Stride(positions), &args)
     }
 }

@@ -6,15 +6,12 @@ use crate::dtype::DType;
 use crate::engine::Engine;
 use crate::engine::launch::{Grid, code_of_op};
 use crate::engine::ops::loss::margin::margin_kernel;
-use crate::engine::ops::loss::{Finish, flag, lanes_for};
+use crate::engine::ops::loss::plan::{RowLossPlan, RowLossProblem};
+use crate::engine::ops::loss::{Finish, flag};
 use crate::error::Result;
 use crate::ops::loss::Ids;
 use crate::ops::loss::*;
-use crate::spec::BLOCK;
 use crate::spec::kernels::loss::*;
-
-/// Elements that a block sums before a long row is cut.
-const CHUNK: usize = 8192;
 
 /// Arguments of a kernel of `rows.c`: those that all of them have, from `$base`, and its own.
 macro_rules! row_args {
@@ -107,8 +104,7 @@ struct Rows<'a> {
     shape: RowShape,
     /// What all kernels share, and the statistics of cut rows.
     base: RowPartialArgs,
-    lanes: usize,
-    chunks: usize,
+    plan: RowLossPlan,
     /// Keeps the memory of `base.partial`.
     _partial: Option<Buffer>,
     weighted: bool,
@@ -129,14 +125,9 @@ impl Engine {
         let dt = shape.dtype;
         let function = function(kind, ids.is_some(), x[2].is_some());
         let (rows, len) = (shape.rows, shape.len);
-        // Rows are cut where there are too few of them to fill a device.
-        let chunks = if function.sums && rows < 512 { len.div_ceil(CHUNK).clamp(1, 1024) } else { 1 };
-        let lanes = match chunks {
-            // Neighbouring work-items take neighbouring rows where those are neighbours in memory.
-            1 if kind.strided() && shape.width > 1 => 1,
-            1 => lanes_for(len),
-            _ => BLOCK as usize,
-        };
+        let problem =
+            RowLossProblem { rows, len, sums: function.sums, interleaved: kind.strided() && shape.width > 1 };
+        let plan = self.plan(op, &problem)?;
         let mut roles = 0i64;
         for (i, o) in kind.operands().iter().enumerate() {
             roles |= (o.role as i64) << (4 * i);
@@ -167,24 +158,24 @@ impl Engine {
             classes,
             ignore: function.ignore,
             roles,
-            lanes: lanes as i32,
+            lanes: plan.lanes as i32,
             p0,
             p1,
             p2,
             p3,
             flags: function.flags,
-            chunks: chunks as i64,
+            chunks: plan.chunks as i64,
             partial: Ptr::NULL,
         };
         let name = function.name;
         let mut partial = None;
-        if chunks > 1 && rows > 0 {
-            let sums = self.scratch(dt.accumulator(), 4 * rows * chunks)?;
+        if plan.chunks > 1 && rows > 0 {
+            let sums = self.scratch(dt.accumulator(), 4 * rows * plan.chunks)?;
             base.partial = self.arg_in(&sums.view());
-            self.launch(&ROW_PARTIAL, dt, name, Grid::Blocks([rows * chunks, 1, 1]), &base)?;
+            self.launch(&ROW_PARTIAL, dt, name, Grid::Blocks([rows * plan.chunks, 1, 1]), &base)?;
             partial = Some(sums);
         }
-        Ok(Rows { name, shape, base, lanes, chunks, _partial: partial, weighted: kind.weighted(), x: *x })
+        Ok(Rows { name, shape, base, plan, _partial: partial, weighted: kind.weighted(), x: *x })
     }
 
     /// Items and weights of all rows: `y` in storage, or a scratch buffer of both halves.
@@ -202,8 +193,7 @@ impl Engine {
             item: half(0)?,
             weight: half(1)?,
         });
-        let blocks = rows.div_ceil(BLOCK as usize / r.lanes).min(1 << 20);
-        self.launch(&ROW_ITEMS, dt, r.name, Grid::Blocks([blocks, 1, 1]), &args)?;
+        self.launch(&ROW_ITEMS, dt, r.name, Grid::Blocks([r.plan.blocks(rows), 1, 1]), &args)?;
         Ok(items)
     }
 }
@@ -276,8 +266,7 @@ impl RowLossOps for Engine {
                 d3: out(3),
                 acc,
             });
-            let blocks = (rows * r.chunks).div_ceil(BLOCK as usize / r.lanes).min(1 << 20);
-            let blocks = if len == 0 { 0 } else { blocks };
+            let blocks = if len == 0 { 0 } else { r.plan.blocks(rows * r.plan.chunks) };
             self.launch(&ROW_GRAD, dt, r.name, Grid::Blocks([blocks, 1, 1]), &args)?;
         }
         if let (Some(d), true) = (&io.dx[2], shared(2)) {

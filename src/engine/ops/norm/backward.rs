@@ -5,50 +5,53 @@ use crate::driver::Ptr;
 use crate::dtype::DType;
 use crate::engine::Engine;
 use crate::engine::launch::{Grid, LANES, aligned16, int, long, pow2};
-use crate::engine::ops::norm::{Act, SHORT_PLANE, join_tx};
+use crate::engine::ops::norm::backward_plan::*;
+use crate::engine::ops::norm::{Act, join_tx};
+use crate::engine::walk::Alignment;
 use crate::error::Result;
+use crate::ops::core::Choice;
 use crate::ops::norm::*;
 use crate::ops::shape::ShapeOps;
 use crate::spec::kernels::norm::*;
 
 /// Operands of a gradient, whatever the kind of normalization.
-pub(in crate::engine::ops) struct Back<'a> {
-    pub(in crate::engine::ops) dy: View<'a>,
-    pub(in crate::engine::ops) x: View<'a>,
-    pub(in crate::engine::ops) residual: Option<View<'a>>,
-    pub(in crate::engine::ops) gamma: Option<View<'a>>,
-    pub(in crate::engine::ops) beta: Option<View<'a>>,
-    pub(in crate::engine::ops) y: Option<View<'a>>,
-    pub(in crate::engine::ops) mean: Option<View<'a>>,
-    pub(in crate::engine::ops) rstd: View<'a>,
-    pub(in crate::engine::ops) add: Option<View<'a>>,
-    pub(in crate::engine::ops) dx: Option<GradMut<'a>>,
-    pub(in crate::engine::ops) dresidual: Option<GradMut<'a>>,
-    pub(in crate::engine::ops) dgamma: Option<GradMut<'a>>,
-    pub(in crate::engine::ops) dbeta: Option<GradMut<'a>>,
-    pub(in crate::engine::ops) offset: f64,
-    pub(in crate::engine::ops) act: Act,
+pub(super) struct Back<'a> {
+    pub(super) dy: View<'a>,
+    pub(super) x: View<'a>,
+    pub(super) residual: Option<View<'a>>,
+    pub(super) gamma: Option<View<'a>>,
+    pub(super) beta: Option<View<'a>>,
+    pub(super) y: Option<View<'a>>,
+    pub(super) mean: Option<View<'a>>,
+    pub(super) rstd: View<'a>,
+    pub(super) add: Option<View<'a>>,
+    pub(super) dx: Option<GradMut<'a>>,
+    pub(super) dresidual: Option<GradMut<'a>>,
+    pub(super) dgamma: Option<GradMut<'a>>,
+    pub(super) dbeta: Option<GradMut<'a>>,
+    pub(super) offset: f64,
+    pub(super) act: Act,
 }
 
-/// Rows, and where their statistics and parameters are.
-pub(in crate::engine::ops) struct Plan {
-    pub(in crate::engine::ops) rows: usize,
-    pub(in crate::engine::ops) cols: usize,
+/// Rows, or planes of one channel each, and where their statistics and parameters are.
+pub(super) struct Planes {
+    pub(super) rows: usize,
+    pub(super) cols: usize,
     /// Elements per channel (then a row is one); 0 where parameters are per column.
-    pub(in crate::engine::ops) inner: usize,
+    pub(super) inner: usize,
     /// Channels.
-    pub(in crate::engine::ops) groups: usize,
+    pub(super) groups: usize,
     /// Rows that share statistics; 0 for those of a channel.
-    pub(in crate::engine::ops) share: usize,
+    pub(super) share: usize,
 }
 
 /// Partial sums (i * sets + j) * inner + k of set j.
-pub(in crate::engine::ops) struct Sums {
-    pub(in crate::engine::ops) part: Buffer,
-    pub(in crate::engine::ops) outer: usize,
-    pub(in crate::engine::ops) sets: usize,
-    pub(in crate::engine::ops) inner: usize,
-    pub(in crate::engine::ops) second: usize,
+pub(super) struct Sums {
+    pub(super) part: Buffer,
+    pub(super) outer: usize,
+    pub(super) sets: usize,
+    pub(super) inner: usize,
+    pub(super) second: usize,
 }
 
 /// Means over each set that dx needs besides the set's statistics.
@@ -64,54 +67,73 @@ fn aligned(v: &Option<View<'_>>) -> bool {
 }
 
 impl<'a> Back<'a> {
-    pub(in crate::engine::ops) fn dt(&self) -> DType {
+    pub(super) fn dt(&self) -> DType {
         self.x.dtype()
     }
 
     /// Whether gradients of parameters are wanted.
-    pub(in crate::engine::ops) fn params(&self) -> bool {
+    pub(super) fn params(&self) -> bool {
         self.dgamma.is_some() || self.dbeta.is_some()
     }
 
-    pub(in crate::engine::ops) fn terms(&self) -> Vec<&View<'a>> {
-        [Some(&self.dy), Some(&self.x), self.y.as_ref(), self.residual.as_ref()]
-            .into_iter()
-            .flatten()
-            .collect()
+    /// What is summed.
+    fn terms(&self) -> impl Iterator<Item = &View<'a>> {
+        [Some(&self.dy), Some(&self.x), self.y.as_ref(), self.residual.as_ref()].into_iter().flatten()
+    }
+
+    /// What decides how a gradient of rows runs.
+    fn row_problem(&self, [rows, cols]: [usize; 2]) -> RowNormBwdProblem {
+        RowNormBwdProblem {
+            rows,
+            cols,
+            terms: Alignment::of(self.dt(), self.terms()),
+            aligned: self.aligned(),
+            affine_aligned: aligned(&self.gamma) && aligned(&self.beta),
+            params: self.params(),
+        }
+    }
+
+    /// What decides how a gradient of planes [n, c, s] runs, `share` of which share statistics (0: those of a channel).
+    fn plane_problem(&self, [n, c, s]: [usize; 3], share: usize) -> PlaneNormBwdProblem {
+        PlaneNormBwdProblem {
+            n,
+            c,
+            s,
+            share,
+            terms: Alignment::of(self.dt(), self.terms()),
+            operands: self.terms().count(),
+            aligned: self.aligned(),
+        }
     }
 
     /// Whether the elementwise operands and results all start aligned.
-    pub(in crate::engine::ops) fn aligned(&self) -> bool {
+    fn aligned(&self) -> bool {
         let out = |g: &Option<GradMut<'_>>| g.as_ref().is_none_or(|g| aligned16(&g.out.as_view()));
-        self.terms().into_iter().all(aligned16) && aligned(&self.add) && out(&self.dx) && out(&self.dresidual)
+        self.terms().all(aligned16) && aligned(&self.add) && out(&self.dx) && out(&self.dresidual)
     }
 
     /// Flag of a kernel: whether a gradient is added to what is there.
-    pub(in crate::engine::ops) fn adds(&self, g: &Option<GradMut<'_>>) -> i32 {
+    pub(super) fn adds(&self, g: &Option<GradMut<'_>>) -> i32 {
         i32::from(g.as_ref().is_some_and(|g| g.accumulate))
-    }
-
-    pub(in crate::engine::ops) fn affine_aligned(&self) -> bool {
-        aligned(&self.gamma) && aligned(&self.beta)
     }
 }
 
 /// Inputs that the kernels have in common.
-pub(in crate::engine::ops) struct BackInputs {
-    pub(in crate::engine::ops) dy: Ptr,
-    pub(in crate::engine::ops) x: Ptr,
-    pub(in crate::engine::ops) gamma: Ptr,
-    pub(in crate::engine::ops) beta: Ptr,
-    pub(in crate::engine::ops) y: Ptr,
+pub(super) struct BackInputs {
+    pub(super) dy: Ptr,
+    pub(super) x: Ptr,
+    pub(super) gamma: Ptr,
+    pub(super) beta: Ptr,
+    pub(super) y: Ptr,
     /// Residual.
-    pub(in crate::engine::ops) r: Ptr,
-    pub(in crate::engine::ops) mean: Ptr,
-    pub(in crate::engine::ops) rstd: Ptr,
+    pub(super) r: Ptr,
+    pub(super) mean: Ptr,
+    pub(super) rstd: Ptr,
 }
 
 impl Engine {
     /// The inputs of a gradient as the kernels take them.
-    pub(in crate::engine::ops) fn back_inputs(&self, b: &Back<'_>) -> BackInputs {
+    pub(super) fn back_inputs(&self, b: &Back<'_>) -> BackInputs {
         BackInputs {
             dy: self.arg_in(&b.dy),
             x: self.arg_in(&b.x),
@@ -124,7 +146,7 @@ impl Engine {
         }
     }
 
-    pub(in crate::engine::ops) fn grad_arg(&self, g: &Option<GradMut<'_>>) -> Ptr {
+    pub(super) fn grad_arg(&self, g: &Option<GradMut<'_>>) -> Ptr {
         self.arg_opt_out(g.as_ref().map(|g| &g.out))
     }
 
@@ -134,7 +156,7 @@ impl Engine {
         grads.filter(|g| !g.accumulate).try_for_each(|g| ShapeOps::fill(self, 0.0, g.out))
     }
 
-    pub(in crate::engine::ops) fn back_params(&self, b: &Back<'_>, s: &Sums) -> Result<()> {
+    pub(super) fn back_params(&self, b: &Back<'_>, s: &Sums) -> Result<()> {
         // Adjacent work-items fill a memory sector of 32 bytes; more of them would leave too few for each set.
         let tx = match s.inner == 1 {
             true => LANES / pow2(s.outer, 32),
@@ -155,18 +177,11 @@ impl Engine {
         self.launch(&NORM_BWD_PARAMS, b.dt(), b.act.unit, Grid::Blocks([s.sets.div_ceil(tx), 1, 1]), &args)
     }
 
-    /// Sums along the rows of a plan, one per row and run: outer * sets = rows.
-    fn back_rows(&self, b: &Back<'_>, p: &Plan, sets: usize) -> Result<Sums> {
-        let dt = b.dt();
-        if let Some(cut) = self.aligned_sum_cut(&b.terms(), p.rows, p.cols).filter(|_| p.inner > 0) {
-            return self.aligned_back_part(b, p, &cut, sets);
-        }
-        let walk = self.plan_rows(p.rows, p.cols, 8 * 16 / dt.size(), &b.terms());
+    /// Sums along rows, one per row and run: outer * sets = rows.
+    fn back_rows(&self, b: &Back<'_>, p: &Planes, plan: &RowSums, sets: usize) -> Result<Sums> {
+        let (dt, RowSums { walk, affine }) = (b.dt(), plan);
         let second = p.rows * walk.splits;
         let part = self.scratch(dt.accumulator(), 2 * second)?;
-        // A row of one channel has one parameter; columns have theirs, aligned with the items or not.
-        let whole = walk.phase == 0 && p.cols.is_multiple_of(16 / dt.size());
-        let affine = p.inner > 0 || (whole && b.affine_aligned());
         let BackInputs { dy, x, gamma, beta, y, r, mean, rstd } = self.back_inputs(b);
         let args = NormBwdPartialArgs {
             dy,
@@ -188,24 +203,27 @@ impl Engine {
             second: long(second),
             lanes: int(walk.lanes),
             wide: i32::from(walk.wide),
-            affine: i32::from(affine),
+            affine: i32::from(*affine),
             phase: int(walk.phase),
             offset: b.offset,
             act: b.act.number,
             p: b.act.p,
         };
-        self.launch(&NORM_BWD_PARTIAL, dt, b.act.unit, self.row_grid(second, &walk), &args)?;
+        self.launch(&NORM_BWD_PARTIAL, dt, b.act.unit, walk.grid(second, self.device_caps()), &args)?;
         Ok(Sums { part, outer: p.rows / sets, sets, inner: walk.splits, second })
     }
 
     /// Sums down the columns of [n, cols]; `inner` columns make up a channel (0: each is a parameter of its own).
-    fn back_cols(&self, b: &Back<'_>, n: usize, cols: usize, inner: usize) -> Result<Sums> {
-        let dt = b.dt();
-        let w = 16 / dt.size();
-        let walk = self.plan_columns(n, cols, &b.terms());
+    fn back_cols(
+        &self,
+        b: &Back<'_>,
+        [n, cols]: [usize; 2],
+        inner: usize,
+        plan: &ColumnSums,
+    ) -> Result<Sums> {
+        let (dt, ColumnSums { walk, affine }) = (b.dt(), plan);
         let second = walk.chunks * cols;
         let part = self.scratch(dt.accumulator(), 2 * second)?;
-        let affine = if inner == 0 { b.affine_aligned() } else { inner.is_multiple_of(w) };
         let BackInputs { dy, x, gamma, beta, y, r, mean, rstd } = self.back_inputs(b);
         let args = NormBwdColumnsArgs {
             dy,
@@ -225,15 +243,25 @@ impl Engine {
             second: long(second),
             tx: int(walk.tx),
             wide: i32::from(walk.wide),
-            affine: i32::from(affine),
+            affine: i32::from(*affine),
             offset: b.offset,
             act: b.act.number,
             p: b.act.p,
         };
-        let grid = Grid::Blocks([walk.tiles * walk.chunks, 1, 1]);
-        self.launch(&NORM_BWD_COLUMNS, dt, b.act.unit, grid, &args)?;
+        self.launch(&NORM_BWD_COLUMNS, dt, b.act.unit, walk.grid(), &args)?;
         let inner = inner.max(1);
         Ok(Sums { part, outer: walk.chunks, sets: cols / inner, inner, second })
+    }
+
+    /// The sums of planes that belong to channels.
+    fn back_planes(&self, b: &Back<'_>, p: &Planes, plan: &PlaneSums) -> Result<Sums> {
+        match plan {
+            PlaneSums::Columns(plan) => {
+                self.back_cols(b, [p.rows / p.groups, p.groups * p.cols], p.cols, plan)
+            }
+            PlaneSums::Aligned(cut) => self.aligned_back_part(b, p, cut, p.groups),
+            PlaneSums::Rows(plan) => self.back_rows(b, p, plan, p.groups),
+        }
     }
 
     /// mean(g) and mean(g * xh) of each set of n elements. `weighted`: gamma of channel (j * cg + k / splits) % groups, given as those three.
@@ -275,15 +303,56 @@ impl Engine {
         Ok(Means { coef, alone: n == 1 && !raw })
     }
 
-    fn back_apply(&self, b: &Back<'_>, p: &Plan, means: Option<&Means>) -> Result<()> {
+    /// Means over the sets of planes: groups of `share` channels, or (0) channels over all n.
+    fn plane_means(&self, b: &Back<'_>, sums: Sums, [n, c, s]: [usize; 3], share: usize) -> Result<Means> {
+        let splits = sums.inner;
+        if share == 0 {
+            return self.back_coef(b, &sums, n * s, false, Some([1, splits, c]));
+        }
+        let sets = Sums { outer: 1, sets: n * c / share, inner: share * splits, ..sums };
+        self.back_coef(b, &sets, share * s, false, Some([share, splits, c]))
+    }
+
+    /// Gradient of planes [n, c, s], `share` of which share statistics (0: those of a channel); `training`: statistics are those of x.
+    fn plane_norm_bwd(
+        &self,
+        op: &'static str,
+        b: &Back<'_>,
+        [n, c, s]: [usize; 3],
+        share: usize,
+        training: bool,
+    ) -> Result<()> {
+        let planes = Planes { rows: n * c, cols: s, inner: s, groups: c, share };
+        let (sums, map) = match self.plan(op, &b.plane_problem([n, c, s], share))? {
+            PlaneNormBwdPlan::Groups { items, bits, blocks } => {
+                return self.aligned_back_groups(b, &planes, items, bits, blocks);
+            }
+            PlaneNormBwdPlan::Steps { sums, map } => (sums, map),
+        };
+        let mut means = None;
+        let needs_means = b.dx.is_some() && training;
+        if b.params() || needs_means {
+            let sums = self.back_planes(b, &planes, &sums)?;
+            if b.params() {
+                self.back_params(b, &sums)?;
+            }
+            if needs_means {
+                means = Some(self.plane_means(b, sums, [n, c, s], share)?);
+            }
+        }
+        if b.dx.is_none() && b.dresidual.is_none() {
+            return Ok(());
+        }
+        self.back_apply(b, &planes, &map, means.as_ref())
+    }
+
+    fn back_apply(&self, b: &Back<'_>, p: &Planes, map: &BackMap, means: Option<&Means>) -> Result<()> {
         let dt = b.dt();
         let coef = means.map(|m| &m.coef);
-        if let Some(cut) = self.aligned_cut(&b.terms(), p.rows, p.cols).filter(|_| p.inner > 0 && b.aligned())
-        {
-            return self.aligned_back_apply(b, p, &cut, coef);
-        }
-        let wide = b.aligned() && p.cols.is_multiple_of(16 / dt.size());
-        let affine = p.inner > 0 || b.affine_aligned();
+        let (wide, affine) = match map {
+            BackMap::Aligned(cut) => return self.aligned_back_apply(b, p, cut, coef),
+            BackMap::General { wide, affine } => (*wide, *affine),
+        };
         let coef = coef.map(Buffer::view);
         let BackInputs { dy, x, gamma, beta, y, r, mean, rstd } = self.back_inputs(b);
         let args = NormBwdApplyArgs {
@@ -317,6 +386,31 @@ impl Engine {
     }
 }
 
+impl Engine {
+    /// What serves a typical gradient in f32: of 4096 rows of 1024 elements, or of [32, 64, 32, 32], for group norm with 32 groups.
+    pub(crate) fn explain_norm_bwd(&self, op: &'static str) -> Result<Choice> {
+        let terms = Alignment::full(DType::F32);
+        let share = match op {
+            "row_norm_bwd" => {
+                let (rows, cols) = (4096, 1024);
+                let p = RowNormBwdProblem {
+                    rows,
+                    cols,
+                    terms,
+                    aligned: true,
+                    affine_aligned: true,
+                    params: true,
+                };
+                return self.explain_problem(op, &p);
+            }
+            "group_norm_bwd" => 2,
+            _ => 0,
+        };
+        let p = PlaneNormBwdProblem { n: 32, c: 64, s: 1024, share, terms, operands: 2, aligned: true };
+        self.explain_problem(op, &p)
+    }
+}
+
 impl NormBackwardOps for Engine {
     fn row_norm_bwd(&self, p: &RowNorm, io: RowNormBwd<'_>) -> Result<()> {
         let (o, [rows, cols]) = check_row_norm_bwd(p, &io)?;
@@ -344,20 +438,23 @@ impl NormBackwardOps for Engine {
         if b.dx.is_none() && !b.params() {
             return Ok(());
         }
-        if let Some(done) = self.aligned_back_rows(&b, rows, cols, p.rms) {
-            return done;
-        }
+        let (columns, row_sums, map) = match self.plan(o.op, &b.row_problem([rows, cols]))? {
+            RowNormBwdPlan::Registers { kernel, items, bits, blocks } => {
+                return self.aligned_back_rows(&b, rows, p.rms, kernel, [items, blocks], bits);
+            }
+            RowNormBwdPlan::Steps { columns, rows, map } => (columns, rows, map),
+        };
         if b.params() {
-            let sums = self.back_cols(&b, rows, cols, 0)?;
+            let sums = self.back_cols(&b, [rows, cols], 0, &columns)?;
             self.back_params(&b, &sums)?;
         }
         if b.dx.is_none() {
             return Ok(());
         }
-        let plan = Plan { rows, cols, inner: 0, groups: 1, share: 1 };
-        let sums = self.back_rows(&b, &plan, rows)?;
+        let planes = Planes { rows, cols, inner: 0, groups: 1, share: 1 };
+        let sums = self.back_rows(&b, &planes, &row_sums, rows)?;
         let means = self.back_coef(&b, &sums, cols, p.rms, None)?;
-        self.back_apply(&b, &plan, Some(&means))
+        self.back_apply(&b, &planes, &map, Some(&means))
     }
 
     fn group_norm_bwd(&self, p: &GroupNorm, io: GroupNormBwd<'_>) -> Result<()> {
@@ -386,22 +483,7 @@ impl NormBackwardOps for Engine {
         if b.dx.is_none() && !b.params() {
             return Ok(());
         }
-        let cg = c / p.groups;
-        let plan = Plan { rows: n * c, cols: s, inner: s, groups: c, share: cg };
-        if let Some(done) = self.aligned_back_sets(&b, &plan) {
-            return done;
-        }
-        let sums = self.back_rows(&b, &plan, c)?;
-        if b.params() {
-            self.back_params(&b, &sums)?;
-        }
-        if b.dx.is_none() {
-            return Ok(());
-        }
-        let splits = sums.inner;
-        let sets = Sums { outer: 1, sets: n * p.groups, inner: cg * splits, ..sums };
-        let means = self.back_coef(&b, &sets, cg * s, false, Some([cg, splits, c]))?;
-        self.back_apply(&b, &plan, Some(&means))
+        self.plane_norm_bwd(o.op, &b, [n, c, s], c / p.groups, true)
     }
 
     fn batch_norm_bwd(&self, p: &BatchNorm, io: BatchNormBwd<'_>) -> Result<()> {
@@ -428,23 +510,6 @@ impl NormBackwardOps for Engine {
         if n * s == 0 {
             return self.no_params(b);
         }
-        let plan = Plan { rows: n * c, cols: s, inner: s, groups: c, share: 0 };
-        let mut means = None;
-        if b.params() || (b.dx.is_some() && training) {
-            let sums = match s < SHORT_PLANE {
-                true => self.back_cols(&b, n, c * s, s)?,
-                false => self.back_rows(&b, &plan, c)?,
-            };
-            if b.params() {
-                self.back_params(&b, &sums)?;
-            }
-            if b.dx.is_some() && training {
-                means = Some(self.back_coef(&b, &sums, n * s, false, Some([1, sums.inner, c]))?);
-            }
-        }
-        if b.dx.is_none() && b.dresidual.is_none() {
-            return Ok(());
-        }
-        self.back_apply(&b, &plan, means.as_ref())
+        self.plane_norm_bwd(o.op, &b, [n, c, s], 0, training)
     }
 }

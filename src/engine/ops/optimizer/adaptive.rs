@@ -114,7 +114,7 @@ impl Engine {
         let dt = first.g.dtype();
         let rule = adaptive_function(rule);
         let base = self.adaptive_args(&rule, step, memory, first);
-        let lists = self.lists(&tensors);
+        let lists = self.lists(op, &tensors)?;
         let tables = lists.iter().map(|l| self.table(&l.words)).collect::<Result<Vec<_>>>()?;
         let sizes: Vec<usize> = lists.iter().map(|l| l.chunks.min(1 << 20)).collect();
         let total: usize = sizes.iter().sum();

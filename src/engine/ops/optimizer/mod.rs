@@ -2,14 +2,17 @@
 
 mod adaptive;
 mod packed;
+mod plan;
 mod sparse;
 
+use self::plan::{ListPlan, ListProblem};
 use crate::buffer::{Buffer, View, ViewMut};
 use crate::driver::{Ptr, RawMem};
 use crate::dtype::DType;
 use crate::engine::Engine;
 use crate::engine::launch::Grid;
 use crate::error::Result;
+use crate::ops::core::Choice;
 use crate::ops::optimizer::*;
 use crate::spec::BLOCK;
 use crate::spec::kernels::optimizer::*;
@@ -33,8 +36,9 @@ impl<const N: usize> List<N> {
     }
 }
 
-/// Cuts a list into launches: one where kernels can use addresses, otherwise one per run of tensors that share their buffers.
-fn cut<const N: usize>(tensors: &[[Option<View<'_>>; N]], addresses: bool) -> Vec<List<N>> {
+/// Cuts a list into launches.
+fn cut<const N: usize>(tensors: &[[Option<View<'_>>; N]], plan: ListPlan) -> Vec<List<N>> {
+    let addresses = plan == ListPlan::Fused;
     let mut lists: Vec<(List<N>, [Option<RawMem>; N])> = vec![];
     for t in tensors {
         let len = t.iter().flatten().next().map_or(0, View::numel);
@@ -179,9 +183,19 @@ impl Bias {
 
 impl Engine {
     /// The launches that serve a list of tensors. All of them count as written: kernels that get addresses do not show which they write.
-    fn lists<const N: usize>(&self, tensors: &[[Option<View<'_>>; N]]) -> Vec<List<N>> {
+    fn lists<const N: usize>(
+        &self,
+        op: &'static str,
+        tensors: &[[Option<View<'_>>; N]],
+    ) -> Result<Vec<List<N>>> {
+        let plan = self.plan(op, &ListProblem)?;
         self.wrote(tensors.iter().flatten().flatten().filter_map(|v| v.block().raw()));
-        cut(tensors, self.device_caps().device_addresses)
+        Ok(cut(tensors, plan))
+    }
+
+    /// What serves a list of tensors.
+    pub(crate) fn explain_optimizer(&self, op: &'static str) -> Result<Choice> {
+        self.explain_problem(op, &ListProblem)
     }
 
     /// Trust ratio of every tensor of a list, for rules that have one.
@@ -362,7 +376,7 @@ impl OptimizerOps for Engine {
         let Bias { c1, c2, log1, log2 } = shared.bias;
         let [p0, p1, p2, p3, p4, p5] = p;
         let ((q0, q1), factors) = self.step_factors(rule, step, dt)?;
-        for list in self.lists(&tensors) {
+        for list in self.lists(OP, &tensors)? {
             let table = self.table(&list.words)?;
             let ratio = self.trust_ratios(&list, table.arg, &shared)?;
             let [w, g, s0, s1, s2, copy] = list.bases;
@@ -420,7 +434,7 @@ impl OptimizerOps for Engine {
             p if p.is_infinite() => 3,
             _ => 0,
         };
-        let lists = self.lists(&grad_tensors(grads));
+        let lists = self.lists(OP, &grad_tensors(grads))?;
         // Enough blocks to fill any device; by size alone, so that the tree is the same on every run.
         let blocks: Vec<_> = lists.iter().map(|l| l.chunks.min(2048)).collect();
         let n: usize = blocks.iter().sum();
@@ -460,7 +474,7 @@ impl OptimizerOps for Engine {
             self.check_owner(OP, "grads", &g.as_view())?;
         }
         let dt = grads.first().map_or(DType::F32, ViewMut::dtype);
-        self.scale_grads(dt, &self.lists(&grad_tensors(grads)), Ptr::NULL, 1, c)
+        self.scale_grads(dt, &self.lists(OP, &grad_tensors(grads))?, Ptr::NULL, 1, c)
     }
 
     fn clip_grad_adaptive(
@@ -504,7 +518,7 @@ impl OptimizerOps for Engine {
             self.check_owner(OP, "grads", &g.as_view())?;
         }
         let dt = grads.first().map_or(DType::F32, ViewMut::dtype);
-        for list in self.lists(&grad_tensors(grads)) {
+        for list in self.lists(OP, &grad_tensors(grads))? {
             let table = self.table(&list.words)?;
             let args = GradUnscaleArgs {
                 table: table.arg,

@@ -51,7 +51,7 @@ impl PackedOptimizerOps for Engine {
         let [p0, p1, p2, p3, p4, p5] = p;
         let draw = rng.copied().unwrap_or(Rng::new(0));
         let mut done = 0;
-        for list in self.lists(&tensors) {
+        for list in self.lists(OP, &tensors)? {
             let table = self.table(&list.words)?;
             let [w, g, m, v, scales, _, copy] = list.bases;
             let args = AdamPackedArgs {

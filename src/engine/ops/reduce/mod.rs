@@ -1,17 +1,20 @@
 //! Reductions along axes.
 
+mod plan;
 #[cfg(all(test, feature = "driver-opencl"))]
 mod tests;
 
+use self::plan::{ColumnPlan, ReducePlan, ReduceProblem, RowAccess, RowPlan, Runs};
 use crate::buffer::{Buffer, GradMut, View, ViewMut};
 use crate::driver::{DimsArg, Ptr};
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, LANES, Merged, aligned16, code_of_op, dims, pow2};
+use crate::engine::launch::{Grid, LANES, Merged, aligned16, code_of_op, dims, int, long};
 use crate::engine::ops::elementwise::merged_axes;
 use crate::error::Result;
 use crate::layout::Layout;
 use crate::ops::check;
+use crate::ops::core::Choice;
 use crate::ops::reduce::*;
 use crate::spec::kernels::reduce::*;
 
@@ -43,7 +46,9 @@ fn merge(mut axes: Vec<Axis>) -> Vec<Axis> {
 
 /// What a reduction runs on. Strides of results are per axis of x.
 struct Reduction<'a> {
+    /// The operation, and the function that it computes.
     op: &'static str,
+    function: &'static str,
     axes: Axes,
     x: View<'a>,
     x2: Option<View<'a>>,
@@ -57,10 +62,10 @@ struct Reduction<'a> {
 }
 
 impl<'a> Reduction<'a> {
-    /// y = op over `axes` of x.
-    fn new(op: &'static str, axes: Axes, x: View<'a>, y: View<'a>) -> Self {
+    /// y = function over `axes` of x.
+    fn new(op: &'static str, function: &'static str, axes: Axes, x: View<'a>, y: View<'a>) -> Self {
         let y = (y, axes.strides(&y));
-        Reduction { op, axes, x, x2: None, y, z: None, form: 0, accumulate: false, p: 0.0, q: 0.0 }
+        Reduction { op, function, axes, x, x2: None, y, z: None, form: 0, accumulate: false, p: 0.0, q: 0.0 }
     }
 
     fn params(mut self, p: f64, q: f64) -> Self {
@@ -78,6 +83,73 @@ impl<'a> Reduction<'a> {
         self.form = form as i32;
         self
     }
+
+    /// The axes that stay and those that go, merged.
+    fn slices(&self) -> Slices {
+        let mut lists = [vec![], vec![]];
+        for a in 0..self.x.shape().len() {
+            let x2 = self.x2.as_ref().map_or(0, |v| v.layout().strides()[a]);
+            let z = self.z.as_ref().map_or(0, |(_, s)| s[a]);
+            let axis =
+                Axis { n: self.x.shape()[a], steps: [self.x.layout().strides()[a], x2, self.y.1[a], z] };
+            lists[self.axes.reduced[a] as usize].push(axis);
+        }
+        let [kept, red] = lists.map(merge);
+        let outputs = kept.iter().map(|a| a.n).product();
+        Slices { kept, red, outputs }
+    }
+
+    /// Elements by which an operand begins behind a multiple of 16 bytes.
+    fn phase(v: &View<'_>) -> usize {
+        v.layout().offset() % (16 / v.dtype().size())
+    }
+
+    /// Whether `inner` is read by aligned 16-byte items: its innermost axis has step 1 and a size of whole items, and all other steps are whole items.
+    fn in_items(&self, inner: &[Axis], others: &[Axis]) -> bool {
+        let (w, inputs) = (16 / self.x.dtype().size(), if self.x2.is_some() { 2 } else { 1 });
+        let Some((last, rest)) = inner.split_last() else { return false };
+        last.n % w == 0
+            && (0..inputs)
+                .all(|k| last.steps[k] == 1 && rest.iter().chain(others).all(|a| a.steps[k] % w == 0))
+            && aligned16(&self.x)
+            && self.x2.as_ref().is_none_or(aligned16)
+    }
+
+    /// How rows are read.
+    fn row_access(&self, s: &Slices) -> RowAccess {
+        let w = 16 / self.x.dtype().size();
+        let together = self.x2.as_ref().is_none_or(|b| {
+            Self::phase(b) == Self::phase(&self.x)
+                && s.red[0].steps[1] == 1
+                && s.kept.iter().all(|a| a.steps[0] % w == a.steps[1] % w)
+        });
+        if s.red.len() == 1 && s.red[0].steps[0] == 1 && together {
+            RowAccess::Contiguous
+        } else if s.red.len() > 1 && self.in_items(&s.red, &s.kept) {
+            RowAccess::Items
+        } else {
+            RowAccess::Strided
+        }
+    }
+
+    /// What decides how the reduction runs.
+    fn problem(&self, s: &Slices) -> ReduceProblem {
+        ReduceProblem {
+            dtype: self.x.dtype(),
+            outputs: s.outputs,
+            count: self.axes.count,
+            kept_denser: s.kept[s.kept.len() - 1].steps[0] < s.red[s.red.len() - 1].steps[0],
+            row: self.row_access(s),
+            wide_columns: self.in_items(&s.kept, &s.red),
+        }
+    }
+}
+
+/// Merged axes of a reduction.
+struct Slices {
+    kept: Vec<Axis>,
+    red: Vec<Axis>,
+    outputs: usize,
 }
 
 /// Sizes of a list of axes.
@@ -99,10 +171,14 @@ fn in_items(axes: &[Axis], w: usize) -> Vec<Axis> {
     out
 }
 
-/// How rows are read: strided, contiguous, or in aligned items of 16 bytes.
-const ROW_STRIDED: i32 = 0;
-const ROW_CONTIGUOUS: i32 = 1;
-const ROW_WIDE: i32 = 2;
+/// How rows are read, as the kernels take it.
+fn mode(access: RowAccess) -> i32 {
+    match access {
+        RowAccess::Strided => 0,
+        RowAccess::Contiguous => 1,
+        RowAccess::Items => 2,
+    }
+}
 
 impl Engine {
     /// Blocks that fill the device.
@@ -110,100 +186,57 @@ impl Engine {
         self.device_caps().target_blocks()
     }
 
+    /// What serves a reduction of 4096 rows of 1024 elements in f32.
+    pub(crate) fn explain_reduce(&self, op: &'static str) -> Result<Choice> {
+        let p = ReduceProblem {
+            dtype: DType::F32,
+            outputs: 4096,
+            count: 1024,
+            kept_denser: false,
+            row: RowAccess::Contiguous,
+            wide_columns: false,
+        };
+        self.explain_problem(op, &p)
+    }
+
     /// Runs a reduction whose operands are checked.
     fn run_reduction(&self, r: &Reduction<'_>) -> Result<()> {
-        let rank = r.x.shape().len();
-        let mut lists = [vec![], vec![]];
-        for a in 0..rank {
-            let x2 = r.x2.as_ref().map_or(0, |v| v.layout().strides()[a]);
-            let z = r.z.as_ref().map_or(0, |(_, s)| s[a]);
-            let axis = Axis { n: r.x.shape()[a], steps: [r.x.layout().strides()[a], x2, r.y.1[a], z] };
-            lists[r.axes.reduced[a] as usize].push(axis);
-        }
-        let [kept, red] = lists.map(merge);
-        let outputs: usize = kept.iter().map(|a| a.n).product();
-        if outputs == 0 {
+        let s = r.slices();
+        if s.outputs == 0 {
             return Ok(());
         }
-        let (inner_kept, inner_red) = (kept[kept.len() - 1], red[red.len() - 1]);
-        let columns = outputs > 1 && (r.axes.count <= 1 || inner_kept.steps[0] < inner_red.steps[0]);
-        if columns {
-            self.run_columns(r, &kept, &red, outputs)
-        } else {
-            self.run_rows(r, &kept, &red, outputs)
+        match self.plan(r.op, &r.problem(&s))? {
+            ReducePlan::Columns(plan) => self.run_columns(r, &s, &plan),
+            ReducePlan::Rows(plan) => self.run_rows(r, &s, &plan),
         }
     }
 
-    /// Whether all steps but the innermost of `axes` are multiples of `w` for the inputs, and the innermost is 1 with a size that `w` divides.
-    fn steps_by(r: &Reduction<'_>, inner: &[Axis], others: &[Axis], w: usize) -> bool {
-        let inputs = if r.x2.is_some() { 2 } else { 1 };
-        let (last, rest) = match inner.split_last() {
-            Some(s) => s,
-            None => return false,
-        };
-        last.n % w == 0
-            && (0..inputs)
-                .all(|k| last.steps[k] == 1 && rest.iter().chain(others).all(|a| a.steps[k] % w == 0))
-            && aligned16(&r.x)
-            && r.x2.as_ref().is_none_or(aligned16)
-    }
-
-    fn run_rows(&self, r: &Reduction<'_>, kept: &[Axis], red: &[Axis], outputs: usize) -> Result<()> {
-        let dt = r.x.dtype();
-        let w = 16 / dt.size();
-        let phase = |v: &View<'_>| v.layout().offset() % w;
-        let together = r.x2.as_ref().is_none_or(|b| {
-            phase(b) == phase(&r.x)
-                && red[0].steps[1] == 1
-                && kept.iter().all(|a| a.steps[0] % w == a.steps[1] % w)
-        });
-        let mode = if red.len() == 1 && red[0].steps[0] == 1 && together {
-            ROW_CONTIGUOUS
-        } else if red.len() > 1 && Self::steps_by(r, red, kept, w) {
-            ROW_WIDE
-        } else {
-            ROW_STRIDED
-        };
-        let items = if mode == ROW_STRIDED { r.axes.count } else { r.axes.count.div_ceil(w) };
-        let red = if mode == ROW_WIDE { &in_items(red, w) } else { red };
-        let n = if mode == ROW_WIDE { items } else { r.axes.count };
-        // About sixteen accesses per lane, because joining lanes costs more than a few accesses; more lanes where there are too few rows to fill the device.
-        let fill = self.target_blocks();
-        let mut lanes = pow2(items.div_ceil(16), LANES).max(pow2(items, 8));
-        while lanes < pow2(items, LANES) && outputs * lanes < fill * LANES * 2 {
-            lanes *= 2;
-        }
-        // Cut long rows where their number alone leaves most of the device idle.
-        let chunk_items = 16 * LANES;
-        let mut splits = 1;
-        if lanes == LANES && outputs < fill / 2 {
-            splits = (fill / outputs).min(items / chunk_items).max(1);
-        }
-        let per_item = if mode == ROW_CONTIGUOUS { w } else { 1 };
-        let chunk = items.div_ceil(splits).max(1) * per_item;
-        let splits = n.div_ceil(chunk).max(1);
-        let part = self.partials(r, outputs * splits, splits)?;
+    fn run_rows(&self, r: &Reduction<'_>, s: &Slices, plan: &RowPlan) -> Result<()> {
+        let (dt, runs) = (r.x.dtype(), &plan.runs);
+        let items = (plan.access == RowAccess::Items).then(|| in_items(&s.red, 16 / dt.size()));
+        let (kept, red) = (&s.kept, items.as_ref().unwrap_or(&s.red));
+        let part = self.partials(r, s, runs)?;
         let args = ReduceRowsArgs {
             x: self.arg_in(&r.x),
             x2: self.arg_opt(r.x2.as_ref()),
             y: self.arg_in(&r.y.0),
             z: self.arg_opt(r.z.as_ref().map(|z| &z.0)),
             part: self.arg_opt(part.as_ref().map(Buffer::view).as_ref()),
-            outputs: outputs as i64,
-            n: n as i64,
-            chunk: chunk as i64,
-            count: r.axes.count as i64,
-            splits: splits as i32,
-            lanes: lanes as i32,
-            mode,
-            phase: phase(&r.x) as i32,
-            kept_rank: kept.len() as i32,
+            outputs: long(s.outputs),
+            n: long(plan.n),
+            chunk: long(runs.chunk),
+            count: long(r.axes.count),
+            splits: int(runs.splits),
+            lanes: int(plan.lanes),
+            mode: mode(plan.access),
+            phase: int(Reduction::phase(&r.x)),
+            kept_rank: int(kept.len()),
             kept: sizes(kept),
             kx: steps(kept, 0),
             kx2: steps(kept, 1),
             ky: steps(kept, 2),
             kz: steps(kept, 3),
-            red_rank: red.len() as i32,
+            red_rank: int(red.len()),
             red: sizes(red),
             rx: steps(red, 0),
             rx2: steps(red, 1),
@@ -212,56 +245,38 @@ impl Engine {
             p: r.p,
             q: r.q,
         };
-        let blocks = outputs.div_ceil(LANES / lanes) * splits;
-        // Short rows leave a block little to do: fewer blocks that go on are cheaper.
-        let blocks = if lanes == LANES { blocks } else { blocks.min(fill * 32) };
-        self.launch(&REDUCE_ROWS, dt, r.op, Grid::Blocks([blocks, 1, 1]), &args)?;
-        match part {
-            Some(part) => self.join(r, kept, outputs, &part.view(), splits, [splits, 1]),
-            None => Ok(()),
-        }
+        self.launch(&REDUCE_ROWS, dt, r.function, Grid::Blocks([plan.blocks, 1, 1]), &args)?;
+        part.map_or(Ok(()), |part| self.join(r, s, &part.view(), runs, [runs.splits, 1]))
     }
 
-    fn run_columns(&self, r: &Reduction<'_>, kept: &[Axis], red: &[Axis], outputs: usize) -> Result<()> {
-        let dt = r.x.dtype();
-        let n = r.axes.count;
-        let w = 16 / dt.size();
-        let wide = Self::steps_by(r, kept, red, w);
-        let inner = kept[kept.len() - 1];
-        let kept_items = if wide { in_items(kept, w) } else { kept.to_vec() };
-        let items = if wide { outputs / w } else { outputs };
-        // A few rows per work-item at least, neighbours on 512 bytes where there are that many.
-        let ty = (LANES / pow2(items, 32)).min(pow2(n.div_ceil(8), LANES));
-        let tx = LANES / ty;
-        let tiles = items.div_ceil(tx);
-        // Two blocks per compute unit: each has many accesses in flight, and every further run adds to what has to be joined.
-        let blocks = self.device_caps().compute_units as usize * 2;
-        let splits = (blocks / tiles).min(n / (ty * 8)).max(1);
-        let chunk = n.div_ceil(splits).max(1);
-        let splits = n.div_ceil(chunk).max(1);
-        let part = self.partials(r, outputs * splits, splits)?;
+    fn run_columns(&self, r: &Reduction<'_>, s: &Slices, plan: &ColumnPlan) -> Result<()> {
+        let (dt, runs) = (r.x.dtype(), &plan.runs);
+        let inner = s.kept[s.kept.len() - 1];
+        let items = plan.wide.then(|| in_items(&s.kept, 16 / dt.size()));
+        let (kept, red) = (items.as_ref().unwrap_or(&s.kept), &s.red);
+        let part = self.partials(r, s, runs)?;
         let args = ReduceColumnsArgs {
             x: self.arg_in(&r.x),
             x2: self.arg_opt(r.x2.as_ref()),
             y: self.arg_in(&r.y.0),
             z: self.arg_opt(r.z.as_ref().map(|z| &z.0)),
             part: self.arg_opt(part.as_ref().map(Buffer::view).as_ref()),
-            outputs: items as i64,
-            n: n as i64,
-            chunk: chunk as i64,
-            count: n as i64,
-            splits: splits as i32,
-            tx: tx as i32,
-            wide: i32::from(wide),
-            step_y: inner.steps[2] as i64,
-            step_z: inner.steps[3] as i64,
-            kept_rank: kept_items.len() as i32,
-            kept: sizes(&kept_items),
-            kx: steps(&kept_items, 0),
-            kx2: steps(&kept_items, 1),
-            ky: steps(&kept_items, 2),
-            kz: steps(&kept_items, 3),
-            red_rank: red.len() as i32,
+            outputs: long(plan.items),
+            n: long(r.axes.count),
+            chunk: long(runs.chunk),
+            count: long(r.axes.count),
+            splits: int(runs.splits),
+            tx: int(plan.tx),
+            wide: i32::from(plan.wide),
+            step_y: long(inner.steps[2]),
+            step_z: long(inner.steps[3]),
+            kept_rank: int(kept.len()),
+            kept: sizes(kept),
+            kx: steps(kept, 0),
+            kx2: steps(kept, 1),
+            ky: steps(kept, 2),
+            kz: steps(kept, 3),
+            red_rank: int(red.len()),
             red: sizes(red),
             rx: steps(red, 0),
             rx2: steps(red, 1),
@@ -270,60 +285,50 @@ impl Engine {
             p: r.p,
             q: r.q,
         };
-        self.launch(&REDUCE_COLUMNS, dt, r.op, Grid::Blocks([tiles * splits, 1, 1]), &args)?;
-        match part {
-            Some(part) => self.join(r, kept, outputs, &part.view(), splits, [1, outputs]),
-            None => Ok(()),
-        }
+        self.launch(&REDUCE_COLUMNS, dt, r.function, Grid::Blocks([plan.blocks, 1, 1]), &args)?;
+        part.map_or(Ok(()), |part| self.join(r, s, &part.view(), runs, [1, s.outputs]))
     }
 
-    /// Memory for the states of `n` runs; none where no row is cut.
-    fn partials(&self, r: &Reduction<'_>, n: usize, splits: usize) -> Result<Option<Buffer>> {
-        if splits == 1 {
+    /// Memory for the states of the runs; none where nothing is cut.
+    fn partials(&self, r: &Reduction<'_>, s: &Slices, runs: &Runs) -> Result<Option<Buffer>> {
+        if runs.splits == 1 {
             return Ok(None);
         }
         // A state is at most four numbers of the arithmetic type, or a number and a position.
         let bytes = if r.x.dtype() == DType::F64 { 32 } else { 16 };
-        self.scratch(DType::U8, n * bytes).map(Some)
+        self.scratch(DType::U8, s.outputs * runs.splits * bytes).map(Some)
     }
 
-    /// Second stage: joins the states of the runs in order.
+    /// Second stage: joins the states of the runs in order. `step`: from the states of a result to those of the next, and from run to run.
     fn join(
         &self,
         r: &Reduction<'_>,
-        kept: &[Axis],
-        outputs: usize,
+        s: &Slices,
         part: &View<'_>,
-        splits: usize,
+        runs: &Runs,
         step: [usize; 2],
     ) -> Result<()> {
-        // Runs of one output lie together (rows) or apart (columns); read whichever is contiguous side by side.
-        let lanes = if step[1] == 1 {
-            pow2(splits, LANES)
-        } else {
-            pow2(splits.min(self.target_blocks() * 32 / outputs), 32)
-        };
         let args = ReduceCombineArgs {
             part: self.arg_in(part),
             y: self.arg_in(&r.y.0),
             z: self.arg_opt(r.z.as_ref().map(|z| &z.0)),
-            outputs: outputs as i64,
-            count: r.axes.count as i64,
-            splits: splits as i32,
-            so: step[0] as i64,
-            sk: step[1] as i64,
-            lanes: lanes as i32,
-            kept_rank: kept.len() as i32,
-            kept: sizes(kept),
-            ky: steps(kept, 2),
-            kz: steps(kept, 3),
+            outputs: long(s.outputs),
+            count: long(r.axes.count),
+            splits: int(runs.splits),
+            so: long(step[0]),
+            sk: long(step[1]),
+            lanes: int(runs.join),
+            kept_rank: int(s.kept.len()),
+            kept: sizes(&s.kept),
+            ky: steps(&s.kept, 2),
+            kz: steps(&s.kept, 3),
             form: r.form,
             accumulate: i32::from(r.accumulate),
             p: r.p,
             q: r.q,
         };
-        let blocks = outputs.div_ceil(LANES / lanes);
-        self.launch(&REDUCE_COMBINE, r.x.dtype(), r.op, Grid::Blocks([blocks, 1, 1]), &args)
+        let blocks = s.outputs.div_ceil(LANES / runs.join);
+        self.launch(&REDUCE_COMBINE, r.x.dtype(), r.function, Grid::Blocks([blocks, 1, 1]), &args)
     }
 }
 
@@ -426,24 +431,21 @@ fn to_items<const N: usize>(m: &mut Merged<N>, w: usize) {
     m.strides.iter_mut().filter_map(|s| s.last_mut()).for_each(|s| *s *= w);
 }
 
-impl Engine {
-    /// dx (+)= g of the repeated dy, x and the statistics; operands are checked.
-    #[allow(clippy::too_many_arguments)]
-    fn run_gradient(
-        &self,
-        g: &Gradient,
-        a: &Axes,
-        dy: &View<'_>,
-        x: Option<&View<'_>>,
-        y: Option<&View<'_>>,
-        stats: [Option<&Buffer>; 2],
-        dx: &GradMut<'_>,
-    ) -> Result<()> {
-        let out = dx.out.as_view();
-        let (shape, own) = (out.shape(), *out.layout());
-        let dt = out.dtype();
-        // Operands that are not there step like dx and stand in nobody's way.
-        let stat = match stats[0] {
+/// Operands of a gradient; those that it does not need are absent.
+struct GradientOperands<'a> {
+    dy: View<'a>,
+    x: Option<View<'a>>,
+    y: Option<View<'a>>,
+    stats: [Option<Buffer>; 2],
+    dx: GradMut<'a>,
+}
+
+impl GradientOperands<'_> {
+    /// Layouts of dx, dy, x, y and the statistics over the shape of dx. Operands that are not there step like dx and stand in nobody's way.
+    fn merged(&self, a: &Axes) -> Result<Merged<5>> {
+        let own = *self.dx.out.layout();
+        let shape = self.dx.out.shape();
+        let stat = match self.stats[0] {
             Some(_) => check::layout(
                 "reduce_bwd",
                 "x",
@@ -453,36 +455,52 @@ impl Engine {
         };
         let layouts = [
             own,
-            spread(dy, a, shape)?,
-            x.map_or(own, |v| *v.layout()),
-            y.map_or(Ok(own), |v| spread(v, a, shape))?,
+            spread(&self.dy, a, shape)?,
+            self.x.map_or(own, |v| *v.layout()),
+            self.y.as_ref().map_or(Ok(own), |v| spread(v, a, shape))?,
             stat,
         ];
-        let mut m = Merged::new(layouts.each_ref());
+        Ok(Merged::new(layouts.each_ref()))
+    }
+
+    /// Flags of the kernel: whether 16 bytes are moved at once, and then whether dy and y step along the innermost axis.
+    fn wide(&self, m: &Merged<5>, w: usize) -> i32 {
+        let dense = |k: usize, v: &View<'_>| in_16_bytes(m, k, w) && aligned16(v);
+        let repeated = |k: usize| inner_step(m, k) == 0;
+        let wide = dense(0, &self.dx.out.as_view())
+            && self.x.as_ref().is_none_or(|x| dense(2, x))
+            && (repeated(1) || dense(1, &self.dy))
+            && self.y.as_ref().is_none_or(|y| repeated(3) || dense(3, y));
+        if wide { 1 | i32::from(!repeated(1)) << 1 | i32::from(!repeated(3)) << 2 } else { 0 }
+    }
+}
+
+/// Step of operand `k` along the innermost axis.
+fn inner_step<const N: usize>(m: &Merged<N>, k: usize) -> usize {
+    m.strides[k].last().copied().unwrap_or(0)
+}
+
+impl Engine {
+    /// dx (+)= g of the repeated dy, x and the statistics; operands are checked.
+    fn run_gradient(&self, g: &Gradient, a: &Axes, io: &GradientOperands<'_>) -> Result<()> {
+        let dt = io.dx.out.dtype();
         let w = 16 / dt.size();
-        let inner = |k: usize| m.strides[k].last().copied().unwrap_or(0);
-        let spread_ok = |k: usize, v: Option<&View<'_>>| {
-            v.is_none_or(|v| inner(k) == 0 || (in_16_bytes(&m, k, w) && aligned16(v)))
-        };
-        let dense_ok =
-            |k: usize, v: Option<&View<'_>>| v.is_none_or(|v| in_16_bytes(&m, k, w) && aligned16(v));
-        let mut wide = 0;
-        let step_s = inner(4);
-        if dense_ok(0, Some(&out)) && dense_ok(2, x) && spread_ok(1, Some(dy)) && spread_ok(3, y) {
-            wide = 1 | i32::from(inner(1) != 0) << 1 | i32::from(inner(3) != 0) << 2;
+        let mut m = io.merged(a)?;
+        let (wide, step_s) = (io.wide(&m, w), inner_step(&m, 4));
+        if wide != 0 {
             to_items(&mut m, w);
         }
         let n: usize = m.shape.iter().product();
         let (rank, shape, [sdx, sdy, sx, sy, ss]) = merged_axes(&m);
-        let [s, t] = stats.map(|b| b.map_or(Ptr::NULL, |b| self.arg_in(&b.view())));
+        let [s, t] = io.stats.each_ref().map(|b| b.as_ref().map_or(Ptr::NULL, |b| self.arg_in(&b.view())));
         let args = ReduceBwdArgs {
-            dy: self.arg_in(dy),
-            x: self.arg_opt(x),
-            y: self.arg_opt(y),
+            dy: self.arg_in(&io.dy),
+            x: self.arg_opt(io.x.as_ref()),
+            y: self.arg_opt(io.y.as_ref()),
             s,
             t,
-            dx: self.arg_in(&out),
-            n: n as i64,
+            dx: self.arg_out(&io.dx.out),
+            n: long(n),
             rank,
             shape,
             sdx,
@@ -490,9 +508,9 @@ impl Engine {
             sx,
             sy,
             ss,
-            step_s: step_s as i64,
+            step_s: long(step_s),
             wide,
-            accumulate: i32::from(dx.accumulate),
+            accumulate: i32::from(io.dx.accumulate),
             p: g.p,
             q: g.q,
         };
@@ -506,7 +524,7 @@ impl ReduceOps for Engine {
         self.check_owner("reduce", "x", &x)?;
         self.check_owner("reduce", "y", &y.as_view())?;
         let (name, p, q) = reduce_kernel(op);
-        self.run_reduction(&Reduction::new(name, a, x, y.as_view()).params(p, q))
+        self.run_reduction(&Reduction::new("reduce", name, a, x, y.as_view()).params(p, q))
     }
 
     fn reduce_bwd(
@@ -536,8 +554,9 @@ impl ReduceOps for Engine {
             let results = a.keepdim.numel();
             let dt = x.dtype().accumulator();
             let (first, second) = (self.scratch(dt, results)?, self.scratch(dt, results * g.per_slice)?);
-            let mut r =
-                Reduction::new(stat, a, x, first.shaped(&a.keepdim)?).form(true).params(g.p_stat, 0.0);
+            let mut r = Reduction::new("reduce_bwd", stat, a, x, first.shaped(&a.keepdim)?)
+                .form(true)
+                .params(g.p_stat, 0.0);
             if !g.reads_y {
                 let of_slices = second.shaped(&[results, g.per_slice])?;
                 r = r.second(of_slices.map("statistics", |l| l.select(1, 0)?.reshape(&a.keepdim))?);
@@ -545,7 +564,7 @@ impl ReduceOps for Engine {
             self.run_reduction(&r)?;
             (s, t) = (Some(first), Some(second).filter(|_| !g.reads_y));
         }
-        self.run_gradient(&g, &a, &dy, x.as_ref(), y.as_ref(), [s.as_ref(), t.as_ref()], &dx)
+        self.run_gradient(&g, &a, &GradientOperands { dy, x, y, stats: [s, t], dx })
     }
 
     fn arg_reduce(
@@ -565,7 +584,7 @@ impl ReduceOps for Engine {
             ArgReduce::Max => "gk_red_argmax",
             ArgReduce::Min => "gk_red_argmin",
         };
-        let r = Reduction::new(name, a, x, i).form(i.dtype() == DType::I64);
+        let r = Reduction::new("arg_reduce", name, a, x, i).form(i.dtype() == DType::I64);
         self.run_reduction(&if let Some(v) = v { r.second(v) } else { r })
     }
 
@@ -588,7 +607,7 @@ impl ReduceOps for Engine {
             index: self.arg_in(&index),
             dx: self.arg_in(&out),
             err: self.arg_error(),
-            n: n as i64,
+            n: long(n),
             size,
             rank,
             shape,
@@ -616,7 +635,9 @@ impl ReduceOps for Engine {
         for (arg, v) in [("x", &x), ("mean", &m), ("var", &v)] {
             self.check_owner("mean_var", arg, v)?;
         }
-        self.run_reduction(&Reduction::new("gk_red_meanvar", a, x, m).second(v).params(correction, 0.0))
+        self.run_reduction(
+            &Reduction::new("mean_var", "gk_red_meanvar", a, x, m).second(v).params(correction, 0.0),
+        )
     }
 
     fn min_max(&self, axes: &[usize], x: View<'_>, lo: ViewMut<'_>, hi: ViewMut<'_>) -> Result<()> {
@@ -625,7 +646,7 @@ impl ReduceOps for Engine {
         for (arg, v) in [("x", &x), ("lo", &lo), ("hi", &hi)] {
             self.check_owner("min_max", arg, v)?;
         }
-        self.run_reduction(&Reduction::new("gk_red_minmax", a, x, lo).second(hi))
+        self.run_reduction(&Reduction::new("min_max", "gk_red_minmax", a, x, lo).second(hi))
     }
 
     fn dot(&self, a: View<'_>, b: View<'_>, y: ViewMut<'_>) -> Result<()> {
@@ -634,7 +655,7 @@ impl ReduceOps for Engine {
         for (arg, v) in [("a", &a), ("b", &b), ("y", &out)] {
             self.check_owner("dot", arg, v)?;
         }
-        let mut r = Reduction::new("gk_red_dot", axes, a, out);
+        let mut r = Reduction::new("dot", "gk_red_dot", axes, a, out);
         r.x2 = Some(b);
         self.run_reduction(&r)
     }
@@ -675,7 +696,7 @@ impl ReduceOps for Engine {
             b: self.arg_in(&b),
             da: self.arg_opt(va.as_ref()),
             db: self.arg_opt(vb.as_ref()),
-            n: n as i64,
+            n: long(n),
             rank,
             shape,
             sdy,
@@ -696,7 +717,8 @@ impl ReduceOps for Engine {
         self.check_owner("sum_to_shape", "x", &x)?;
         self.check_owner("sum_to_shape", "y", &out)?;
         let y_steps = right_aligned(&out, x.shape().len());
-        let mut r = Reduction { y: (out, y_steps), ..Reduction::new("gk_red_sum", axes, x, out) };
+        let mut r =
+            Reduction { y: (out, y_steps), ..Reduction::new("sum_to_shape", "gk_red_sum", axes, x, out) };
         r.accumulate = y.accumulate;
         self.run_reduction(&r)
     }

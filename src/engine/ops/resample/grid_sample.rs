@@ -148,18 +148,16 @@ impl Engine {
         self.launch(&SAMPLE_GATHER, dt, "", Grid::Stride(n), &args)
     }
 
-    #[allow(clippy::too_many_arguments)]
+    /// Non-maximum suppression of boxes, within their groups where there are any.
     pub(in crate::engine::ops) fn suppress(
         &self,
         op: &'static str,
         threshold: f64,
-        boxes: &View<'_>,
-        scores: &View<'_>,
+        [boxes, scores]: [&View<'_>; 2],
         groups: Option<&View<'_>>,
-        n: usize,
-        keep: &View<'_>,
-        count: &View<'_>,
+        [keep, count]: [&View<'_>; 2],
     ) -> Result<()> {
+        let n = scores.numel();
         if n == 0 {
             return self.fill_pattern(&[0; 8], count);
         }

@@ -1,13 +1,17 @@
 //! Resampling: validation and launch.
 
 pub(super) mod grid_sample;
+mod plan;
 
+use self::plan::{NearestPlan, NearestProblem};
 use crate::buffer::{Buffer, GradMut, View, ViewMut};
 use crate::driver::DimsArg;
+use crate::dtype::DType;
 use crate::engine::Engine;
 use crate::engine::launch::{Grid, MAX_GRID_YZ, aligned16, dims, int, long};
 use crate::engine::ops::shape::strided::magic;
 use crate::error::Result;
+use crate::ops::core::Choice;
 use crate::ops::pool::{PoolOps, Pooling};
 use crate::ops::resample::*;
 use crate::spec::BLOCK;
@@ -36,29 +40,9 @@ fn reach(p: Interpolate, n: usize, m: usize) -> usize {
     ((2 * radius * up.max(down)).div_ceil(down) + 2).min(n)
 }
 
-/// Rows that double, and other axes that double or stay, as the kernels for them take them.
-struct Doubling {
-    items: usize,
-    /// Items of a row, and rows of a plane.
-    runs: i32,
-    rows: i32,
-    /// Multipliers that divide by both.
-    by: DimsArg,
-    /// Factors of the depth and the height.
-    fd: i32,
-    fh: i32,
-}
-
-/// A resampling as a doubling; `None` where it is none or the kernels do not apply.
-fn doubling(s: &Sizes, x: &View<'_>, y: &View<'_>) -> Option<Doubling> {
-    let ([d, h, w], [od, oh, ow], half) = (s.input, s.output, 8 / x.dtype().size());
-    let factor = |n: usize, m: usize| [1, 2].into_iter().find(|f| f * n == m);
-    let (fd, fh) = (factor(d, od)?, factor(h, oh)?);
-    let (runs, n) = (w / half, s.planes * d * h * (w / half));
-    let fits = ow == 2 * w && w.is_multiple_of(half) && n <= i32::MAX as usize;
-    let by = magic([runs, h]);
-    let (runs, rows, fd, fh) = (int(runs), int(h), int(fd), int(fh));
-    (fits && aligned16(x) && aligned16(y)).then_some(Doubling { items: n, runs, rows, by, fd, fh })
+/// What decides how interpolation to the nearest cell runs; `y` is the output, or its gradient.
+fn nearest(s: Sizes, x: &View<'_>, y: &View<'_>) -> NearestProblem {
+    NearestProblem { s, dtype: x.dtype(), x_aligned: aligned16(x), y_aligned: aligned16(y) }
 }
 
 /// Bounds and weights of the three axes; see `resample/resample.c`.
@@ -79,10 +63,10 @@ impl Engine {
         (planes.div_ceil(group) * per_plane, group)
     }
 
-    fn tables(&self, p: Interpolate, s: &Sizes, dt: crate::DType) -> Result<Tables> {
+    fn tables(&self, p: Interpolate, s: &Sizes, dt: DType) -> Result<Tables> {
         let taps: [usize; 3] = std::array::from_fn(|a| reach(p, s.input[a], s.output[a]));
         let (n, m) = (s.input.iter().sum::<usize>(), s.output.iter().sum::<usize>());
-        let bounds = self.scratch(crate::DType::I32, 2 * (n + m))?;
+        let bounds = self.scratch(DType::I32, 2 * (n + m))?;
         let weights = self.scratch(dt.accumulator(), taps.iter().zip(s.output).map(|(k, m)| k * m).sum())?;
         let t = Tables { bounds, weights, taps: dims(taps) };
         let args = ResampleTapsArgs {
@@ -98,6 +82,88 @@ impl Engine {
         self.launch(&RESAMPLE_TAPS, dt, "", Grid::Stride(m), &args)?;
         Ok(t)
     }
+
+    /// What serves 64 planes of 32 x 32 cells in f32 whose sides double.
+    pub(crate) fn explain_interpolate(&self, op: &'static str) -> Result<Choice> {
+        let s = Sizes { planes: 64, input: [1, 32, 32], output: [1, 64, 64] };
+        let p = NearestProblem { s, dtype: DType::F32, x_aligned: true, y_aligned: true };
+        self.explain_problem(op, &p)
+    }
+
+    /// Interpolation to the nearest cell.
+    fn nearest(
+        &self,
+        op: &'static str,
+        mode: InterpolateMode,
+        s: Sizes,
+        x: &View<'_>,
+        y: &View<'_>,
+    ) -> Result<()> {
+        let (dt, [d, h, w]) = (y.dtype(), s.output);
+        let plan = self.plan(op, &nearest(s, x, y))?;
+        let (x, cells, y) = (self.arg_in(x), y.numel(), self.arg_in(y));
+        match plan {
+            NearestPlan::Doubling { runs, items, depth, height } => {
+                let rows = s.input[1];
+                let (by, fd, fh) = (magic([runs, rows]), int(depth), int(height));
+                let args =
+                    NearestTwiceArgs { x, y, n: long(items), runs: int(runs), rows: int(rows), by, fd, fh };
+                self.launch(&NEAREST_TWICE, dt, "", Grid::Stride(items), &args)
+            }
+            NearestPlan::Cells { wide } => {
+                let run = if wide { 16 / dt.size() } else { 1 };
+                let items = cells / run;
+                let args = NearestArgs {
+                    x,
+                    y,
+                    n: long(items),
+                    size: sizes(&s),
+                    magic: magic([d, h, w / run, 2 * d, 2 * h, 2 * w]),
+                    half_cell: i32::from(mode == InterpolateMode::NearestExact),
+                    small: i32::from(small(&s)),
+                    wide: i32::from(wide),
+                };
+                self.launch(&NEAREST, dt, "", Grid::Stride(items), &args)
+            }
+        }
+    }
+
+    /// The gradient of [`Engine::nearest`].
+    fn nearest_bwd(
+        &self,
+        op: &'static str,
+        mode: InterpolateMode,
+        s: Sizes,
+        dy: &View<'_>,
+        dx: &GradMut<'_>,
+    ) -> Result<()> {
+        let (v, accumulate) = (dx.out.as_view(), i32::from(dx.accumulate));
+        let (dt, cells) = (v.dtype(), v.numel());
+        let plan = self.plan(op, &nearest(s, &v, dy))?;
+        let (dy, dx) = (self.arg_in(dy), self.arg_in(&v));
+        match plan {
+            NearestPlan::Doubling { runs, items, depth, height } => {
+                let rows = s.input[1];
+                let (n, by, fd, fh) = (long(items), magic([runs, rows]), int(depth), int(height));
+                let (runs, rows) = (int(runs), int(rows));
+                let args = NearestTwiceBwdArgs { dy, dx, n, runs, rows, by, fd, fh, accumulate };
+                self.launch(&NEAREST_TWICE_BWD, dt, "", Grid::Stride(items), &args)
+            }
+            NearestPlan::Cells { .. } => {
+                let args = NearestBwdArgs {
+                    dy,
+                    dx,
+                    n: long(cells),
+                    size: sizes(&s),
+                    magic: magic(s.input.into_iter().chain(s.input.map(|n| 2 * n))),
+                    half_cell: i32::from(mode == InterpolateMode::NearestExact),
+                    small: i32::from(small(&s)),
+                    accumulate,
+                };
+                self.launch(&NEAREST_BWD, dt, "", Grid::Stride(cells), &args)
+            }
+        }
+    }
 }
 
 impl ResampleOps for Engine {
@@ -110,31 +176,9 @@ impl ResampleOps for Engine {
         if n == 0 {
             return Ok(());
         }
-        let [d, h, w] = s.output;
         match p.mode {
             InterpolateMode::Area => self.avg_pool(Pooling::Adaptive, x, y),
-            InterpolateMode::Nearest | InterpolateMode::NearestExact => {
-                if let Some(Doubling { items, runs, rows, by, fd, fh }) = doubling(&s, &x, &v) {
-                    let (x, y) = (self.arg_in(&x), self.arg_in(&v));
-                    let args = NearestTwiceArgs { x, y, n: long(items), runs, rows, by, fd, fh };
-                    return self.launch(&NEAREST_TWICE, dt, "", Grid::Stride(items), &args);
-                }
-                let run = 16 / dt.size();
-                let wide = w.is_multiple_of(run) && aligned16(&v);
-                let run = if wide { run } else { 1 };
-                let items = n / run;
-                let args = NearestArgs {
-                    x: self.arg_in(&x),
-                    y: self.arg_in(&v),
-                    n: items as i64,
-                    size: sizes(&s),
-                    magic: magic([d, h, w / run, 2 * d, 2 * h, 2 * w]),
-                    half_cell: i32::from(p.mode == InterpolateMode::NearestExact),
-                    small: i32::from(small(&s)),
-                    wide: i32::from(wide),
-                };
-                self.launch(&NEAREST, dt, "", Grid::Stride(items), &args)
-            }
+            InterpolateMode::Nearest | InterpolateMode::NearestExact => self.nearest(OP, p.mode, s, &x, &v),
             InterpolateMode::Linear | InterpolateMode::Cubic => {
                 let t = self.tables(p, &s, dt)?;
                 let (n, group) = self.plane_groups(s.planes, s.output.iter().product());
@@ -168,22 +212,7 @@ impl ResampleOps for Engine {
         match p.mode {
             InterpolateMode::Area => self.avg_pool_bwd(Pooling::Adaptive, dy, dx),
             InterpolateMode::Nearest | InterpolateMode::NearestExact => {
-                if let Some(Doubling { items, runs, rows, by, fd, fh }) = doubling(&s, &v, &dy) {
-                    let (dy, dx, n) = (self.arg_in(&dy), self.arg_in(&v), long(items));
-                    let args = NearestTwiceBwdArgs { dy, dx, n, runs, rows, by, fd, fh, accumulate };
-                    return self.launch(&NEAREST_TWICE_BWD, dt, "", Grid::Stride(items), &args);
-                }
-                let args = NearestBwdArgs {
-                    dy: self.arg_in(&dy),
-                    dx: self.arg_in(&v),
-                    n: n as i64,
-                    size: sizes(&s),
-                    magic: magic(s.input.into_iter().chain(s.input.map(|n| 2 * n))),
-                    half_cell: i32::from(p.mode == InterpolateMode::NearestExact),
-                    small: i32::from(small(&s)),
-                    accumulate,
-                };
-                self.launch(&NEAREST_BWD, dt, "", Grid::Stride(n), &args)
+                self.nearest_bwd(OP, p.mode, s, &dy, &dx)
             }
             InterpolateMode::Linear | InterpolateMode::Cubic => {
                 let t = self.tables(p, &s, dt)?;
@@ -299,10 +328,10 @@ impl ResampleOps for Engine {
         count: ViewMut<'_>,
     ) -> Result<()> {
         const OP: &str = "nms";
-        let n = check_nms(iou_threshold, &boxes, &scores, groups.as_ref(), &keep, &count)?;
+        check_nms(iou_threshold, &boxes, &scores, groups.as_ref(), &keep, &count)?;
         let (keep, count) = (keep.as_view(), count.as_view());
         self.check_owner_all(OP, &[("boxes", boxes), ("scores", scores), ("keep", keep), ("count", count)])?;
         self.check_owner_all(OP, &[("groups", groups)])?;
-        self.suppress(OP, iou_threshold, &boxes, &scores, groups.as_ref(), n, &keep, &count)
+        self.suppress(OP, iou_threshold, [&boxes, &scores], groups.as_ref(), [&keep, &count])
     }
 }

@@ -2,26 +2,25 @@
 
 pub(super) mod backward;
 pub(super) mod conv;
+mod plan;
 
+use self::plan::{ROWS, StepsPlan, StepsProblem};
 use crate::buffer::{Buffer, View, ViewMut};
-use crate::device::BackendKind;
 use crate::driver::Ptr;
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, MAX_GRID_YZ};
-use crate::engine::plan::{Alternative, PORTABLE};
+use crate::engine::launch::Grid;
 use crate::error::{GpuError, Result};
 use crate::layout::Layout;
 use crate::ops::check;
 use crate::ops::core::Choice;
-use crate::ops::gemm::{Gemm, GemmIo, Precision};
+use crate::ops::gemm::{Gemm, GemmIo, GemmOps, Precision};
 use crate::ops::rnn::*;
 use crate::ops::shape::ShapeOps;
 use crate::spec::BLOCK;
 use crate::spec::kernels::rnn::*;
 
-/// Rows of the batch and columns of a state per block of the fused kernels (`GK_ROWS`, `GK_UNITS`).
-const ROWS: usize = 8;
+/// Columns of a state per block of the fused kernels (`GK_UNITS`).
 const UNITS: usize = BLOCK as usize / 32;
 
 pub(in crate::engine::ops) fn fused_grid(batch: usize, hidden: usize) -> Grid {
@@ -145,32 +144,7 @@ impl Engine {
         bias: Option<View<'_>>,
     ) -> Result<()> {
         let c = (beta != 0.0).then(|| y.as_view());
-        // Variants of products are not pinned by those of this operation.
-        self.gemm_in("recurrent product", &p.scaled(1.0, beta), GemmIo { c, bias, ..GemmIo::new(a, b, y) })
-    }
-
-    /// Calls `f` with the ways to run the steps of a cell of a batch and hidden width, best first, and the position of the fused one.
-    fn with_steps<R>(
-        &self,
-        cell: RnnCell,
-        dtype: DType,
-        [b, h]: [usize; 2],
-        f: impl FnOnce(&[Alternative<'_>], usize) -> R,
-    ) -> R {
-        let caps = self.device_caps();
-        let fused = || match (cell, dtype) {
-            (RnnCell::Lstm | RnnCell::Gru, DType::F64) => Err("there is no f64 unit".into()),
-            (RnnCell::Lstm | RnnCell::Gru, _) if b <= ROWS * MAX_GRID_YZ => Ok(()),
-            (RnnCell::Lstm | RnnCell::Gru, _) => Err("the batch exceeds the grid".into()),
-            _ => Err("only LSTM and GRU have such a kernel".into()),
-        };
-        let always = || Ok(());
-        let one = Alternative::new("fused_step", "kernels/common/rnn/fused.c", &fused);
-        let two = Alternative::new(PORTABLE, "kernels/common/rnn/rnn.c", &always);
-        // Where a product takes less time than its launch. Sums over lanes are slow on devices without shuffles.
-        let exchange = !caps.is_cpu && caps.id.kind != BackendKind::OpenCl;
-        let small = b <= 32 && h <= 512 && exchange;
-        if small { f(&[one, two], 0) } else { f(&[two, one], 1) }
+        self.gemm(&p.scaled(1.0, beta), GemmIo { c, bias, ..GemmIo::new(a, b, y) })
     }
 
     /// Whether a step is one kernel instead of a product and a kernel.
@@ -179,14 +153,15 @@ impl Engine {
         op: &'static str,
         cell: RnnCell,
         dtype: DType,
-        size: [usize; 2],
+        [batch, hidden]: [usize; 2],
     ) -> Result<bool> {
-        self.with_steps(cell, dtype, size, |v, fused| Ok(self.choose(op, v)? == fused))
+        Ok(self.plan(op, &StepsProblem { cell, dtype, batch, hidden })? == StepsPlan::Fused)
     }
 
     /// How an LSTM of 16 rows of 256 in f32 runs.
     pub(crate) fn explain_rnn(&self, op: &'static str) -> Result<Choice> {
-        self.with_steps(RnnCell::Lstm, DType::F32, [16, 256], |v, _| self.explain_choice(op, v))
+        let (cell, dtype) = (RnnCell::Lstm, DType::F32);
+        self.explain_problem(op, &StepsProblem { cell, dtype, batch: 16, hidden: 256 })
     }
 
     /// Copies a state, or zeros where there is none.

@@ -1,9 +1,11 @@
 //! Movement and creation.
 
+mod plan;
 pub(super) mod strided;
 #[cfg(all(test, feature = "driver-opencl"))]
 mod tests;
 
+use self::plan::{ConcatPlan, ConcatProblem, CopyProblem, FillProblem};
 use crate::buffer::{Buffer, GradMut, View, ViewMut};
 use crate::cpu::{HostElement, with_dtype};
 use crate::dtype::DType;
@@ -11,6 +13,7 @@ use crate::engine::Engine;
 use crate::engine::launch::{Grid, code_of_op, dims};
 use crate::engine::ops::shape::strided::*;
 use crate::error::Result;
+use crate::ops::core::Choice;
 use crate::ops::shape::*;
 use crate::spec::kernels::shape::*;
 use crate::spec::kernels::sort::{REPEAT_TABLE, RepeatTableArgs};
@@ -78,6 +81,19 @@ fn cropped<'a>(pads: &[(isize, isize)], x: &View<'a>) -> Result<(View<'a>, Vec<(
 }
 
 impl Engine {
+    /// What serves contiguous operands, or the copy of a transposed matrix.
+    pub(crate) fn explain_shape(&self, op: &'static str) -> Result<Choice> {
+        match op {
+            "concat" => self.explain_problem(op, &ConcatProblem { contiguous: true }),
+            "fill" => self.explain_problem(op, &FillProblem { contiguous: true }),
+            _ => {
+                let transposed = Some((0, [1024, 1024]));
+                let p = CopyProblem { contiguous: false, accumulate: false, transposed };
+                self.explain_problem(op, &p)
+            }
+        }
+    }
+
     fn pad_into(
         &self,
         mode: PadMode,
@@ -214,7 +230,8 @@ impl ShapeOps for Engine {
         if y.numel() == 0 {
             return Ok(());
         }
-        if !y.is_contiguous() || !xs.iter().all(View::is_contiguous) {
+        let contiguous = y.is_contiguous() && xs.iter().all(View::is_contiguous);
+        if self.plan(OP, &ConcatProblem { contiguous })? == ConcatPlan::Copies {
             let mut at = 0;
             return xs.iter().try_for_each(|x| {
                 let n = x.shape()[axis];

@@ -5,6 +5,7 @@ use crate::driver::{DimsArg, Ptr};
 use crate::dtype::DType;
 use crate::engine::Engine;
 use crate::engine::launch::{Grid, dims};
+use crate::engine::ops::shape::plan::{CopyPlan, CopyProblem, FillPlan, FillProblem};
 use crate::error::Result;
 use crate::layout::MAX_RANK;
 use crate::spec::kernels::shape::*;
@@ -103,12 +104,42 @@ fn at_bytes(v: &View<'_>, extra: i64) -> usize {
     (v.layout().offset() as i64 + extra) as usize * v.dtype().size()
 }
 
-impl Engine {
-    /// Pointer argument `extra` elements behind a view's first one.
-    fn arg_shifted(&self, v: &View<'_>, extra: i64) -> Ptr {
-        Ptr(v.block().raw().map(|m| (m, at_bytes(v, extra) as u64)))
+/// y[p] (+)= x[p]: the operands give memory, dtype and first element, from which the axes of a movement start `at` elements further on.
+#[derive(Clone, Copy)]
+struct Movement<'a> {
+    x: &'a View<'a>,
+    y: &'a View<'a>,
+    at: [i64; 2],
+    accumulate: bool,
+}
+
+impl Movement<'_> {
+    /// Bytes from the beginning of the memory to the first elements.
+    fn first(&self) -> [usize; 2] {
+        [at_bytes(self.x, self.at[0]), at_bytes(self.y, self.at[1])]
     }
 
+    /// Pointer arguments of the first elements.
+    fn args(&self) -> [Ptr; 2] {
+        let [x, y] = self.first();
+        let arg = |v: &View<'_>, at: usize| Ptr(v.block().raw().map(|m| (m, at as u64)));
+        [arg(self.x, x), arg(self.y, y)]
+    }
+
+    /// What decides how it runs over merged axes.
+    fn problem(&self, axes: &[Axis]) -> CopyProblem {
+        let last = axes[axes.len() - 1];
+        let along = last.x == 1 && last.y == 1;
+        let across = axes.iter().position(|a| a.x == 1).filter(|_| !along && last.y == 1);
+        CopyProblem {
+            contiguous: along && axes.len() == 1,
+            accumulate: self.accumulate,
+            transposed: across.map(|b| (b, [axes[b].n, last.n])),
+        }
+    }
+}
+
+impl Engine {
     /// y[p] (+)= x[p]; the operands give memory, dtype and first element (x's is `extra` elements further on), `axes` the rest.
     pub(in crate::engine::ops) fn move_axes(
         &self,
@@ -122,73 +153,64 @@ impl Engine {
             return Ok(());
         }
         self.check_poison()?;
-        self.move_merged(x, extra, y, 0, &merged(axes), accumulate)
+        self.move_merged(Movement { x, y, at: [extra, 0], accumulate }, &merged(axes))
     }
 
-    fn move_merged(
-        &self,
-        x: &View<'_>,
-        extra: i64,
-        y: &View<'_>,
-        extra_y: i64,
-        axes: &[Axis],
-        accumulate: bool,
-    ) -> Result<()> {
+    fn move_merged(&self, m: Movement<'_>, axes: &[Axis]) -> Result<()> {
         if axes.len() > MAX_RANK {
             // Splitting an axis in two can give nine; the outermost is then walked here.
             let (first, rest) = (axes[0], &axes[1..]);
             return (0..first.n as i64).try_for_each(|i| {
-                self.move_merged(x, extra + i * first.x, y, extra_y + i * first.y, rest, accumulate)
+                let at = [m.at[0] + i * first.x, m.at[1] + i * first.y];
+                self.move_merged(Movement { at, ..m }, rest)
             });
         }
-        let size = x.dtype().size();
-        let (from, to) = (self.arg_shifted(x, extra), self.arg_shifted(y, extra_y));
-        let last = axes[axes.len() - 1];
-        let along = last.x == 1 && last.y == 1;
-        if let (true, [a], false, Ptr(Some(s)), Ptr(Some(d))) = (along, axes, accumulate, from, to) {
-            if s == d {
-                return Ok(());
-            }
-            self.wrote([d.0]);
-            // SAFETY: both ranges are live memory of this driver and the operation's checks showed that they do not overlap; the stream is
-            // the driver's.
-            return unsafe { self.driver().copy(self.inner.stream, s, d, a.n * size) }
-                .map_err(|e| self.refused(e));
+        match self.plan("strided_copy", &m.problem(axes))? {
+            CopyPlan::Contiguous => self.move_run(m, axes[0].n * m.x.dtype().size()),
+            CopyPlan::Tiles { axis } => self.move_tiles(m, axes, axis),
+            CopyPlan::Strided => self.move_strided(m, axes),
         }
-        if !along && let Some(b) = axes.iter().position(|a| a.x == 1) {
-            let (na, nb) = (last.n, axes[b].n);
-            if last.y == 1 && na.min(nb) >= 16 {
-                return self.move_tiles(x, extra, y, extra_y, axes, b, accumulate);
-            }
+    }
+
+    /// One run of memory.
+    fn move_run(&self, m: Movement<'_>, bytes: usize) -> Result<()> {
+        let [Ptr(Some(from)), Ptr(Some(to))] = m.args() else { return Ok(()) };
+        if from == to {
+            return Ok(());
         }
+        self.wrote([to.0]);
+        // SAFETY: both ranges are live memory of this driver and the operation's checks showed that they do not overlap; the stream is
+        // the driver's.
+        unsafe { self.driver().copy(self.inner.stream, from, to, bytes) }.map_err(|e| self.refused(e))
+    }
+
+    fn move_strided(&self, m: Movement<'_>, axes: &[Axis]) -> Result<()> {
+        let (own, last) = (m.x.dtype(), axes.len() - 1);
+        let size = own.size();
         // Items: as many bytes at once as all steps allow.
+        let along = axes[last].x == 1 && axes[last].y == 1;
         let mut item = size;
         if along {
-            let outer = axes[..axes.len() - 1].iter().flat_map(|a| [a.x.unsigned_abs(), a.y.unsigned_abs()]);
-            let steps = outer.map(|s| s as usize * size);
-            item = common_power(16, steps.chain([last.n * size, at_bytes(x, extra), at_bytes(y, extra_y)]));
+            let outer = axes[..last].iter().flat_map(|a| [a.x.unsigned_abs(), a.y.unsigned_abs()]);
+            let steps = outer.map(|s| s as usize * size).chain([axes[last].n * size]);
+            item = common_power(16, steps.chain(m.first()));
         }
         let wide = item == 16;
-        let dtype = match accumulate {
-            true => x.dtype(),
-            false => unit_of(if wide { 4 } else { item.max(size) }),
-        };
-        if accumulate && !wide {
+        let dtype = if m.accumulate { own } else { unit_of(if wide { 4 } else { item.max(size) }) };
+        if m.accumulate && !wide {
             item = size;
         }
         // Steps count elements of the unit; the innermost one of wide items is a whole item.
         let scale = |s: i64| s * size as i64 / dtype.size() as i64;
         let inner = |s: i64| if along { (item / dtype.size()) as i64 } else { s };
-        let at = |i: usize, s: i64| if i + 1 == axes.len() { inner(s) } else { scale(s) };
-        let shape: Vec<usize> = axes
-            .iter()
-            .enumerate()
-            .map(|(i, a)| if i + 1 == axes.len() { a.n * size / item } else { a.n })
-            .collect();
+        let at = |i: usize, s: i64| if i == last { inner(s) } else { scale(s) };
+        let mut shape: Vec<usize> = axes.iter().map(|a| a.n).collect();
+        shape[last] = shape[last] * size / item;
         let n: usize = shape.iter().product();
+        let [x, y] = m.args();
         let args = CopyNdArgs {
-            x: from,
-            y: to,
+            x,
+            y,
             n: n as i64,
             wide: i32::from(wide),
             rank: shape.len() as i32,
@@ -196,24 +218,14 @@ impl Engine {
             magic: magic(shape.iter().copied()),
             sx: signed(axes.iter().enumerate().map(|(i, a)| at(i, a.x))),
             sy: signed(axes.iter().enumerate().map(|(i, a)| at(i, a.y))),
-            accumulate: i32::from(accumulate),
+            accumulate: i32::from(m.accumulate),
         };
         self.launch(&COPY_ND, dtype, "", Grid::Stride(n.div_ceil(DEPTH)), &args)
     }
 
     /// The transposing case: axis `b` is contiguous in x, the last one in y.
-    #[allow(clippy::too_many_arguments)]
-    fn move_tiles(
-        &self,
-        x: &View<'_>,
-        extra: i64,
-        y: &View<'_>,
-        extra_y: i64,
-        axes: &[Axis],
-        b: usize,
-        accumulate: bool,
-    ) -> Result<()> {
-        let dtype = mover(x.dtype(), accumulate);
+    fn move_tiles(&self, m: Movement<'_>, axes: &[Axis], b: usize) -> Result<()> {
+        let dtype = mover(m.x.dtype(), m.accumulate);
         let size = dtype.size();
         let (last, b_axis) = (axes[axes.len() - 1], axes[b]);
         let batch: Vec<Axis> = (0..axes.len() - 1).filter(|&i| i != b).map(|i| axes[i]).collect();
@@ -228,11 +240,12 @@ impl Engine {
             let outer = batch.iter().map(other).chain([step]).map(|s| s.unsigned_abs() as usize * size);
             common_power(16, outer.chain([first, row * size])) == 16
         };
-        let wide_x = wide(at_bytes(x, extra), b_axis.n, last.x, &|a| a.x);
-        let wide_y = wide(at_bytes(y, extra_y), last.n, b_axis.y, &|a| a.y);
+        let ([x, y], [x_at, y_at]) = (m.args(), m.first());
+        let wide_x = wide(x_at, b_axis.n, last.x, &|a| a.x);
+        let wide_y = wide(y_at, last.n, b_axis.y, &|a| a.y);
         let args = CopyTilesArgs {
-            x: self.arg_shifted(x, extra),
-            y: self.arg_shifted(y, extra_y),
+            x,
+            y,
             tiles: tiles as i64,
             na: last.n as i64,
             nb: b_axis.n as i64,
@@ -243,7 +256,7 @@ impl Engine {
             sx: signed(batch.iter().map(|a| a.x)),
             sy: signed(batch.iter().map(|a| a.y)),
             wide: i32::from(wide_x) | i32::from(wide_y) << 1,
-            accumulate: i32::from(accumulate),
+            accumulate: i32::from(m.accumulate),
         };
         self.launch(&COPY_TILES, dtype, "", Grid::Blocks([tiles, 1, 1]), &args)
     }
@@ -260,7 +273,8 @@ impl Engine {
         axes.iter_mut().for_each(|a| a.x = 0);
         let axes = merged(axes);
         let last = axes[axes.len() - 1];
-        if axes.len() == 1 && (last.y == 1 || n == 1) {
+        let contiguous = axes.len() == 1 && (last.y == 1 || n == 1);
+        if self.plan("fill", &FillProblem { contiguous })? == FillPlan::Flat {
             let head = (first.next_multiple_of(16) - first) / size;
             let args = FillFlatArgs { y: to, n: n as i64, head: head.min(n) as i64, lo, hi };
             return self.launch(&FILL_FLAT, dtype, "", Grid::Stride((n * size).div_ceil(16)), &args);

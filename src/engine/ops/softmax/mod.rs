@@ -7,6 +7,7 @@ use crate::buffer::{GradMut, View, ViewMut};
 use crate::dtype::DType;
 use crate::engine::Engine;
 use crate::engine::launch::{Grid, LANES, aligned16, dims, int, long};
+use crate::engine::walk::{Alignment, RowWalk};
 use crate::error::Result;
 use crate::ops::core::Choice;
 use crate::ops::softmax::*;
@@ -312,8 +313,7 @@ impl SoftmaxOps for Engine {
             return Ok(());
         }
         let dt = x.dtype();
-        let mut walk = self.plan_rows(rows, cols, 32, &[&x, &out]);
-        (walk.splits, walk.chunk) = (1, cols);
+        let walk = RowWalk::new([rows, cols], 32, Alignment::of(dt, [&x, &out]), self.device_caps());
         let wide_mask = mask.map(|m| m.broadcast_to(x.shape())).transpose()?;
         let lead = x.shape().len() - 1;
         let strides: Vec<usize> =
@@ -335,7 +335,7 @@ impl SoftmaxOps for Engine {
             step: int(step),
             aligned: i32::from(mask.as_ref().is_some_and(aligned16)),
         };
-        self.launch(&SOFTMAX_MASKED, dt, "", self.row_grid(rows, &walk), &args)
+        self.launch(&SOFTMAX_MASKED, dt, "", walk.grid(rows, self.device_caps()), &args)
     }
 
     fn masked_softmax_bwd(&self, scale: f64, dy: View<'_>, y: View<'_>, dx: GradMut<'_>) -> Result<()> {
@@ -347,7 +347,7 @@ impl SoftmaxOps for Engine {
             return Ok(());
         }
         let dt = y.dtype();
-        let walk = self.plan_rows(rows, cols, 32, &[&dy, &y, &out]);
+        let walk = RowWalk::new([rows, cols], 32, Alignment::of(dt, [&dy, &y, &out]), self.device_caps());
         let args = SoftmaxMaskedBwdArgs {
             dy: self.arg_in(&dy),
             y: self.arg_in(&y),
@@ -360,6 +360,6 @@ impl SoftmaxOps for Engine {
             scale,
             accumulate: i32::from(dx.accumulate),
         };
-        self.launch(&SOFTMAX_MASKED_BWD, dt, "", self.row_grid(rows, &walk), &args)
+        self.launch(&SOFTMAX_MASKED_BWD, dt, "", walk.grid(rows, self.device_caps()), &args)
     }
 }

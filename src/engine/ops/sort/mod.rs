@@ -1,7 +1,9 @@
 //! Sorting, top-k and binary search.
 
+mod plan;
 pub(crate) mod radix;
 
+use self::plan::{RadixPlan, SortPlan, SortProblem, each};
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::dtype::DType;
 use crate::engine::Engine;
@@ -9,22 +11,9 @@ use crate::engine::launch::{Grid, code_of_op, int, long};
 use crate::engine::ops::index::scatter::wide_index;
 use crate::engine::ops::shape::strided::Axis;
 use crate::error::Result;
+use crate::ops::core::Choice;
 use crate::ops::sort::*;
-use crate::spec::BLOCK;
 use crate::spec::kernels::sort::*;
-
-/// Elements per work-item in sorts within a block (`GK_EACH`).
-fn each(d: DType) -> usize {
-    if d.size() == 8 { 4 } else { 8 }
-}
-
-/// Elements that a block sorts at once (`GK_PAIRS`).
-fn block_pairs(d: DType) -> usize {
-    each(d) * BLOCK as usize
-}
-
-/// Shortest part of a row that a block selects from, when several share the row.
-const PART: usize = 8192;
 
 /// Rows to sort: contiguous [rows, cols], of which the first `keep` are wanted.
 struct Rows<'a> {
@@ -34,6 +23,17 @@ struct Rows<'a> {
     descending: bool,
     x: View<'a>,
     /// Contiguous [rows, keep].
+    y: Option<View<'a>>,
+    index: Option<View<'a>>,
+}
+
+/// The first `keep` along the middle axis of [outer, size, inner].
+struct Order<'a> {
+    op: &'static str,
+    extents: [usize; 3],
+    keep: usize,
+    descending: bool,
+    x: View<'a>,
     y: Option<View<'a>>,
     index: Option<View<'a>>,
 }
@@ -48,13 +48,29 @@ impl Rows<'_> {
     fn wide(&self) -> i32 {
         self.index.as_ref().map_or(0, wide_index)
     }
+
+    /// What decides how the rows are sorted.
+    fn problem(&self) -> SortProblem {
+        SortProblem {
+            rows: self.rows,
+            cols: self.cols,
+            keep: self.keep,
+            dtype: self.x.dtype(),
+            both: self.y.is_some() && self.index.is_some(),
+        }
+    }
 }
 
 impl Engine {
-    /// Rows that fit a block; `from` names positions.
-    fn order_short(&self, r: &Rows<'_>, from: Option<&View<'_>>) -> Result<()> {
-        let dt = r.x.dtype();
-        let n = r.cols.max(each(dt)).next_power_of_two();
+    /// What serves 4096 rows of 1024 elements in f32, of which all are sorted, or 16 taken.
+    pub(crate) fn explain_sort(&self, op: &'static str) -> Result<Choice> {
+        let keep = if op == "topk" { 16 } else { 1024 };
+        let p = SortProblem { rows: 4096, cols: 1024, keep, dtype: DType::F32, both: true };
+        self.explain_problem(op, &p)
+    }
+
+    /// Rows that fit a block, padded to `n` elements; `from` names positions.
+    fn order_block(&self, r: &Rows<'_>, from: Option<&View<'_>>, n: usize, blocks: usize) -> Result<()> {
         let args = SortRowsArgs {
             x: self.arg_in(&r.x),
             from: self.arg_opt(from),
@@ -67,19 +83,13 @@ impl Engine {
             descending: i32::from(r.descending),
             wide: r.wide(),
         };
-        self.launch(&SORT_ROWS, dt, "", Grid::Blocks([r.rows.div_ceil(block_pairs(dt) / n), 1, 1]), &args)
+        self.launch(&SORT_ROWS, r.x.dtype(), "", Grid::Blocks([blocks, 1, 1]), &args)
     }
 
-    /// The first `keep`, which fit a block, of long rows; `from` names positions.
-    fn order_select(&self, r: &Rows<'_>, from: Option<&View<'_>>) -> Result<()> {
+    /// The first `keep` of each of `splits` parts of long rows, and then the first of those; `from` names positions.
+    fn order_select(&self, r: &Rows<'_>, from: Option<&View<'_>>, splits: usize) -> Result<()> {
         let dt = r.x.dtype();
-        if r.cols <= block_pairs(dt) {
-            return self.order_short(r, from);
-        }
-        let fill = self.target_blocks();
-        let most = r.cols / PART.max(16 * r.keep);
-        let splits = if r.rows < fill { fill.div_ceil(r.rows).min(most).max(1) } else { 1 };
-        let part = |y: &View<'_>, index: &View<'_>, wide: i32| {
+        let part = |y: &View<'_>, index: &View<'_>| {
             let args = SortSelectArgs {
                 x: self.arg_in(&r.x),
                 from: self.arg_opt(from),
@@ -90,25 +100,26 @@ impl Engine {
                 count: int(r.keep),
                 n: int(r.keep.max(each(dt)).next_power_of_two()),
                 descending: i32::from(r.descending),
-                wide,
+                wide: wide_index(index),
             };
             self.launch(&SORT_SELECT, dt, "", Grid::Blocks([r.rows * splits, 1, 1]), &args)
         };
-        match (&r.y, &r.index) {
-            (Some(y), Some(index)) if splits == 1 => part(y, index, wide_index(index)),
-            _ => {
-                // The best of each part, and then the best of those; they lie in the order of their positions where they are equal.
-                let n = r.rows * splits * r.keep;
-                let (y, at) = (self.scratch(dt, n)?, self.scratch(DType::I32, n)?);
-                part(&y.view(), &at.view(), 0)?;
-                let next = Rows { cols: splits * r.keep, x: y.view(), ..*r };
-                self.order_select(&next, Some(&at.view()))
-            }
+        if let (1, Some(y), Some(index)) = (splits, &r.y, &r.index) {
+            return part(y, index);
+        }
+        // Those of the parts lie in the order of their positions where they are equal.
+        let n = r.rows * splits * r.keep;
+        let (y, at) = (self.scratch(dt, n)?, self.scratch(DType::I32, n)?);
+        part(&y.view(), &at.view())?;
+        let next = Rows { cols: splits * r.keep, x: y.view(), ..*r };
+        match next.problem().block() {
+            Ok(SortPlan::Block { n, blocks }) => self.order_block(&next, Some(&at.view()), n, blocks),
+            _ => self.order_select(&next, Some(&at.view()), next.problem().splits(self.device_caps())),
         }
     }
 
-    /// Rows of any length by radix.
-    fn order_long(&self, op: &'static str, r: &Rows<'_>) -> Result<()> {
+    /// Rows of any length by the digits of keys.
+    fn order_radix(&self, r: &Rows<'_>, plan: RadixPlan) -> Result<()> {
         let (dt, n) = (r.x.dtype(), r.rows * r.cols);
         let key = if dt.size() == 8 { DType::I64 } else { DType::I32 };
         let keys = self.scratch(key, n)?;
@@ -119,7 +130,7 @@ impl Engine {
             descending: i32::from(r.descending),
         };
         self.launch(&SORT_KEYS, dt, "", Grid::Stride(n), &args)?;
-        let sorted = self.sort_rows(op, &keys.view(), r.rows, 8 * dt.size() as u32)?;
+        let sorted = self.sort_rows(&keys.view(), r.rows, 8 * dt.size() as u32, plan)?;
         let args = SortFinishArgs {
             keys: self.arg_in(&sorted.keys.view()),
             positions: self.arg_in(&sorted.positions.view()),
@@ -135,58 +146,46 @@ impl Engine {
         self.launch(&SORT_FINISH, dt, "", Grid::Stride(r.rows * r.keep), &args)
     }
 
-    /// The first `keep` along an axis of [outer, size, inner], which is not empty.
-    #[allow(clippy::too_many_arguments)]
-    fn order(
-        &self,
-        op: &'static str,
-        extents: [usize; 3],
-        keep: usize,
-        descending: bool,
-        x: View<'_>,
-        y: Option<View<'_>>,
-        index: Option<View<'_>>,
-    ) -> Result<()> {
-        let [outer, size, inner] = extents;
-        let rows = outer * inner;
-        let mut home = None;
-        let across = inner > 1;
-        // Along an inner axis: rows are made and undone by copies.
-        let x = if across { self.packed(&axis_last(x, extents)?, &mut home)? } else { x };
-        let spare = |v: &Option<View<'_>>| {
-            v.filter(|_| across).map(|v| self.scratch(v.dtype(), rows * keep)).transpose()
-        };
-        let (ys, is) = (spare(&y)?, spare(&index)?);
-        let r = Rows {
-            rows,
+    /// The first along an axis, which is not empty.
+    fn order(&self, o: &Order<'_>) -> Result<()> {
+        let [outer, size, inner] = o.extents;
+        let given = Rows {
+            rows: outer * inner,
             cols: size,
-            keep,
-            descending,
-            x,
-            y: ys.as_ref().map(|b| b.view()).or(y),
-            index: is.as_ref().map(|b| b.view()).or(index),
+            keep: o.keep,
+            descending: o.descending,
+            x: o.x,
+            y: o.y,
+            index: o.index,
         };
-        let most = block_pairs(x.dtype());
-        if size <= most {
-            self.order_short(&r, None)?;
-        } else if keep <= most / 2
-            && r.y.is_some()
-            && r.index.is_some()
-            && keep * 4 <= size
-            && size <= u32::MAX as usize
-        {
-            self.order_select(&r, None)?;
-        } else {
-            self.order_long(op, &r)?;
+        let plan = self.plan(o.op, &given.problem())?;
+        if inner == 1 {
+            return self.order_rows(&given, plan);
         }
-        for (rows, out) in [(&ys, &y), (&is, &index)] {
+        // Along an inner axis: rows are made and undone by copies.
+        let mut home = None;
+        let x = self.packed(&axis_last(o.x, o.extents)?, &mut home)?;
+        let spare =
+            |v: &Option<View<'_>>| v.map(|v| self.scratch(v.dtype(), given.rows * o.keep)).transpose();
+        let (ys, is) = (spare(&o.y)?, spare(&o.index)?);
+        let (y, index) = (ys.as_ref().map(|b| b.view()), is.as_ref().map(|b| b.view()));
+        self.order_rows(&Rows { x, y, index, ..given }, plan)?;
+        for (rows, out) in [(y, o.y), (index, o.index)] {
             if let (Some(rows), Some(out)) = (rows, out) {
-                let back = axis_last(rows.view(), [outer, inner, keep])?;
-                let out = out.reshape(&[outer, keep, inner])?;
+                let back = axis_last(rows, [outer, inner, o.keep])?;
+                let out = out.reshape(&[outer, o.keep, inner])?;
                 self.move_axes(&back, 0, &out, Axis::of(&back, &out), false)?;
             }
         }
         Ok(())
+    }
+
+    fn order_rows(&self, r: &Rows<'_>, plan: SortPlan) -> Result<()> {
+        match plan {
+            SortPlan::Block { n, blocks } => self.order_block(r, None, n, blocks),
+            SortPlan::Select { splits } => self.order_select(r, None, splits),
+            SortPlan::Radix(plan) => self.order_radix(r, plan),
+        }
     }
 }
 
@@ -199,7 +198,7 @@ impl SortOps for Engine {
         if io.x.numel() == 0 || (y.is_none() && index.is_none()) {
             return Ok(());
         }
-        self.order(OP, extents, extents[1], descending, io.x, y, index)
+        self.order(&Order { op: OP, extents, keep: extents[1], descending, x: io.x, y, index })
     }
 
     fn topk(
@@ -217,7 +216,8 @@ impl SortOps for Engine {
         if y.numel() == 0 {
             return Ok(());
         }
-        self.order(OP, extents, k, largest, x, Some(y), Some(index))
+        let (y, index) = (Some(y), Some(index));
+        self.order(&Order { op: OP, extents, keep: k, descending: largest, x, y, index })
     }
 
     fn sort_bwd(&self, axis: usize, dy: View<'_>, index: View<'_>, dx: GradMut<'_>) -> Result<()> {

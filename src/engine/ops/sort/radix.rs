@@ -4,20 +4,14 @@ use crate::buffer::{Buffer, View};
 use crate::driver::Ptr;
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::Grid;
+use crate::engine::launch::{Grid, int, long};
+use crate::engine::ops::sort::plan::{RadixPlan, TILE};
 use crate::error::{GpuError, Result};
-use crate::spec::BLOCK;
 use crate::spec::kernels::sort::*;
 
-/// Keys per block of the radix sort, and of the sort in one block (`GK_KEY_TILE`, `GK_SMALL_KEYS * GK_BLOCK`).
-const TILE: usize = 8 * BLOCK as usize;
-const SMALL: usize = 4 * BLOCK as usize;
 /// Bits that a pass orders by, and their values (`GK_DIGITS`).
 const DIGIT_BITS: u32 = 8;
 const DIGITS: usize = 1 << DIGIT_BITS;
-/// Tiles of a row whose counters each block sums for itself, which takes less time than the launches of a prefix sum.
-const FEW_TILES: usize = 64;
-
 /// Pairs in ascending order of their keys, equal keys in the order of their positions.
 #[derive(Debug)]
 pub(crate) struct SortedPairs {
@@ -55,59 +49,70 @@ impl Engine {
     /// Stable ascending sort of the unsigned keys in a contiguous view (i32: 32 bits, i64: 64 bits), of which only the lowest `bits` differ.
     /// The positions are 0, 1, ... before the sort. Exact and deterministic; cost O(n * bits / 8). The keys are left as they are.
     pub(crate) fn sort_pairs(&self, op: &'static str, keys: &View<'_>, bits: u32) -> Result<SortedPairs> {
-        self.sort_rows(op, keys, 1, bits)
+        let device = self.device_caps().id;
+        let plan = RadixPlan::new(1, keys.numel()).map_err(|why| GpuError::Unsupported {
+            op,
+            device,
+            why: why.into_owned().into(),
+        })?;
+        self.sort_rows(keys, 1, bits, plan)
     }
 
-    /// The same for each of `rows` equal parts of the keys, which are not empty; positions count over all rows.
-    pub(crate) fn sort_rows(
+    /// Room for `n` sorted pairs.
+    fn pairs(&self, dtype: DType, n: usize) -> Result<SortedPairs> {
+        Ok(SortedPairs { keys: self.scratch(dtype, n)?, positions: self.scratch(DType::I32, n)? })
+    }
+
+    /// The same for each of `rows` equal parts of the keys, at most 2^32; positions count over all rows.
+    pub(super) fn sort_rows(
         &self,
-        op: &'static str,
         keys: &View<'_>,
         rows: usize,
         bits: u32,
+        plan: RadixPlan,
     ) -> Result<SortedPairs> {
         let (dtype, n) = (keys.dtype(), keys.numel());
-        if n > u32::MAX as usize {
-            let why = "a sort of more than 2^32 elements".into();
-            return Err(GpuError::Unsupported { op, device: self.device_caps().id, why });
-        }
-        let new = || {
-            let (keys, positions) = (self.scratch(dtype, n)?, self.scratch(DType::I32, n)?);
-            Ok::<_, GpuError>(SortedPairs { keys, positions })
-        };
-        let mut out = new()?;
+        let out = self.pairs(dtype, n)?;
         if n == 0 {
             return Ok(out);
         }
         // At least one pass, so that positions are written.
         let bits = bits.clamp(1, 8 * dtype.size() as u32);
-        if n <= SMALL && rows == 1 {
+        let RadixPlan::Tiles { tiles, scan } = plan else {
             let args = RadixSmallArgs {
                 keys: self.arg_in(keys),
                 keys_out: self.arg_in(&out.keys.view()),
                 positions_out: self.arg_in(&out.positions.view()),
-                n: n as i32,
+                n: int(n),
                 bits: bits as i32,
             };
             self.launch(&RADIX_SMALL, dtype, "", Grid::Blocks([1, 1, 1]), &args)?;
             return Ok(out);
-        }
-        let cols = n / rows.max(1);
-        let tiles = cols.div_ceil(TILE);
+        };
+        self.sort_passes(keys, out, [rows, tiles], bits, scan)
+    }
+
+    /// A pass per digit over the tiles of all rows; `scan`: counters are summed by prefix sums.
+    fn sort_passes(
+        &self,
+        keys: &View<'_>,
+        mut out: SortedPairs,
+        [rows, tiles]: [usize; 2],
+        bits: u32,
+        scan: bool,
+    ) -> Result<SortedPairs> {
+        let (dtype, n) = (keys.dtype(), keys.numel());
+        let cols = long(n / rows.max(1));
         let grid = Grid::Blocks([rows * tiles, 1, 1]);
-        let counts = self.scratch(DType::I32, DIGITS * rows * tiles)?;
-        let mut other = if bits > DIGIT_BITS { Some(new()?) } else { None };
+        let buffer = self.scratch(DType::I32, DIGITS * rows * tiles)?;
+        let (counts, tiles) = (self.arg_in(&buffer.view()), long(tiles));
+        let mut other = if bits > DIGIT_BITS { Some(self.pairs(dtype, n)?) } else { None };
         for shift in (0..bits).step_by(DIGIT_BITS as usize) {
             let from = if shift == 0 { *keys } else { out.keys.view() };
-            let args = RadixCountArgs {
-                keys: self.arg_in(&from),
-                counts: self.arg_in(&counts.view()),
-                cols: cols as i64,
-                tiles: tiles as i64,
-                shift: shift as i32,
-            };
-            self.launch(&RADIX_COUNT, dtype, "", grid, &args)?;
-            let offsets = if tiles > FEW_TILES { Some(self.prefix_sums(&counts.view())?) } else { None };
+            let keys = self.arg_in(&from);
+            let shift = shift as i32;
+            self.launch(&RADIX_COUNT, dtype, "", grid, &RadixCountArgs { keys, counts, cols, tiles, shift })?;
+            let offsets = scan.then(|| self.prefix_sums(&buffer.view())).transpose()?;
             // The first pass reads the caller's keys and fills `out`; later ones go back and forth.
             let positions = if shift == 0 { Ptr::NULL } else { self.arg_in(&out.positions.view()) };
             let to = match &other {
@@ -115,15 +120,15 @@ impl Engine {
                 _ => &out,
             };
             let args = RadixScatterArgs {
-                keys: self.arg_in(&from),
+                keys,
                 positions,
-                counts: self.arg_in(&counts.view()),
+                counts,
                 offsets: self.arg_opt(offsets.as_ref().map(Buffer::view).as_ref()),
                 keys_out: self.arg_in(&to.keys.view()),
                 positions_out: self.arg_in(&to.positions.view()),
-                cols: cols as i64,
-                tiles: tiles as i64,
-                shift: shift as i32,
+                cols,
+                tiles,
+                shift,
             };
             self.launch(&RADIX_SCATTER, dtype, "", grid, &args)?;
             if let (Some(o), true) = (&mut other, shift > 0) {

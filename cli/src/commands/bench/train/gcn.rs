@@ -68,15 +68,12 @@ impl CustomOp for Propagate {
         let y = Tensor::empty(x.device(), x.dtype(), x.shape())?;
         let (xo, bo, yo) = (x.operand(), bias.operand(), y.operand());
         let (p, c, v) = (a.rowptr.operand(), a.col.operand(), a.values.operand());
-        x.device().spmm(Spmm {
-            rowptr: p.view()?,
-            col: c.view()?,
-            values: Some(v.view()?),
-            x: xo.view()?,
-            bias: Some(bo.view()?),
-            act: self.act,
-            y: yo.view_mut()?,
-        })?;
+        x.device().spmm(
+            Spmm::new(p.view()?, c.view()?, xo.view()?, yo.view_mut()?)
+                .values(v.view()?)
+                .bias(bo.view()?)
+                .act(self.act),
+        )?;
         save.extend([x.clone(), y.clone()]);
         Ok(vec![y])
     }
@@ -95,17 +92,13 @@ impl CustomOp for Propagate {
         let (g, xo) = (dy.operand(), x.operand());
         let (p, c, v) = (a.rowptr.operand(), a.col.operand(), a.values.operand());
         let [tp, tc, tv] = a.transpose.each_ref().map(Tensor::operand);
-        Ok(device.spmm_bwd(SpmmBwd {
-            dy: g.view()?,
-            rowptr: p.view()?,
-            col: c.view()?,
-            values: Some(v.view()?),
-            x: xo.view()?,
-            transpose: Some(EdgeGroups::new(tp.view()?).col(tc.view()?).perm(tv.view()?)),
-            dx: dx.as_ref().map(|t| t.out()).transpose()?,
-            dvalues: None,
-            dbias: db.as_ref().map(|t| t.out()).transpose()?,
-        })?)
+        Ok(device.spmm_bwd(
+            SpmmBwd::new(g.view()?, p.view()?, c.view()?, xo.view()?)
+                .values(v.view()?)
+                .transpose(EdgeGroups::new(tp.view()?).col(tc.view()?).perm(tv.view()?))
+                .dx(dx.as_ref().map(|t| t.out()).transpose()?)
+                .dbias(db.as_ref().map(|t| t.out()).transpose()?),
+        )?)
     }
 }
 

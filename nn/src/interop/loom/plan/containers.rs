@@ -2,9 +2,8 @@
 
 use super::{Combine, Node, Op, Place, Planner, fail, need};
 use crate::core::error::Result;
-use crate::interop::loom::definition::LayerDefinition;
+use crate::interop::loom::definition::{LayerDefinition, canonical};
 use crate::interop::loom::flags::Flag;
-use crate::interop::loom::keys::canonical;
 
 impl Planner<'_> {
     pub(super) fn sequential(

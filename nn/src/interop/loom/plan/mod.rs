@@ -6,10 +6,10 @@ mod ops;
 mod softmax;
 
 pub(super) use self::ops::{Act, Combine, Heads, Node, Op, SoftmaxPlan, Window};
-use super::definition::{LayerDefinition, LoomConfig, Origin};
+use super::definition::{LayerDefinition, LoomConfig, Origin, TYPES, canonical};
 use super::flags::{Flag, Flags};
-use super::keys::{KEYS, canonical};
 use crate::core::error::{NnError, Result};
+use crate::core::options::known;
 use crate::layers::SoftmaxKind;
 
 /// What [`check`](super::check) finds out about a network.
@@ -145,18 +145,18 @@ impl Planner<'_> {
         batch: usize,
     ) -> Result<Node> {
         let kind = canonical(&d.kind);
-        let Some((_, known)) = KEYS.iter().find(|(k, _)| *k == kind) else {
-            let names: Vec<&str> = KEYS.iter().map(|(k, _)| *k).collect();
-            let what = format!("unknown type `{}`, expected one of {}", d.kind, names.join(", "));
-            return fail(format!("{path}.type"), what);
-        };
+        let mut types = TYPES.iter().map(|(name, _)| *name);
+        if !types.any(|name| name == kind) {
+            let known = known(kind, TYPES.iter().map(|(name, _)| *name));
+            return fail(format!("{path}.type"), format!("unknown type `{}`; {known}", d.kind));
+        }
         if let Some(key) = d.beyond(LARGEST) {
             return fail(format!("{path}.{key}"), format!("must be at most {LARGEST}"));
         }
         // A bundle has an activation everywhere, and 1 x 1 beside the sizes of a dense layer.
         let everywhere = |k: &str| k == "activation" && at.origin == Origin::Bundle;
-        let unread = |k: &&str| !known.contains(k) && !everywhere(k);
-        self.report.unused.extend(d.keys().into_iter().filter(unread).map(|k| format!("{path}.{k}")));
+        let unread = d.unread(kind).filter(|k| !everywhere(k));
+        self.report.unused.extend(unread.map(|k| format!("{path}.{k}")));
         let op = match kind {
             "dense" => self.dense(&path, d, at)?,
             "conv1d" => self.conv1d(&path, d, size)?,

@@ -1,17 +1,19 @@
 //! Matrix products of 8-bit and 4-bit operands, and of 2:4 sparse ones: validation and launch.
 
+mod plan;
+
+use self::plan::{QuantPlan, QuantProblem};
 use crate::buffer::{View, ViewMut};
 use crate::driver::{DimsArg, Ptr};
 use crate::dtype::DType;
 use crate::engine::Engine;
 use crate::engine::launch::{Grid, aligned16, dims, long};
 use crate::error::Result;
+use crate::ops::core::Choice;
 use crate::ops::gemm::{Gemm, GemmIo, GemmOps};
 use crate::ops::quantized::*;
 use crate::spec::kernels::quantized::*;
 
-/// Rows of x up to which weights are read once for all of them (`GK_MOST_ROWS`).
-const FEW_ROWS: usize = 8;
 /// Side of the tiles (`GK_TILE`).
 const TILE: usize = 64;
 
@@ -27,6 +29,13 @@ fn form(f: Form, scale: DType) -> DimsArg {
 
 fn tiles(e: Low) -> Grid {
     Grid::Blocks([e.m.div_ceil(TILE) * e.n.div_ceil(TILE), 1, 1])
+}
+
+impl Engine {
+    /// What serves one row of 4096 elements.
+    pub(crate) fn explain_quantized(&self, op: &'static str) -> Result<Choice> {
+        self.explain_problem(op, &QuantProblem { m: 1, k: 4096, products_per: 128, aligned: true })
+    }
 }
 
 impl QuantizedOps for Engine {
@@ -46,10 +55,9 @@ impl QuantizedOps for Engine {
             return Ok(());
         }
         let coded = form(f, scale.dtype());
-        if e.m <= FEW_ROWS {
-            // Groups of 8 products lie in one scale's group and at multiples of 4 bytes.
-            let wide =
-                e.k.is_multiple_of(8) && f.products_per.is_multiple_of(8) && aligned16(&x) && aligned16(&q);
+        let aligned = aligned16(&x) && aligned16(&q);
+        let problem = QuantProblem { m: e.m, k: e.k, products_per: f.products_per, aligned };
+        if let QuantPlan::FewRows { wide } = self.plan(OP, &problem)? {
             let args = QuantRowsArgs {
                 x: self.arg_in(&x),
                 b: self.arg_in(&q),

@@ -7,9 +7,29 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::RangeInclusive;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::{Arg, CompileUnit, Driver, LaunchConfig, RawEvent, RawFunction, RawMem, RawModule, RawStream};
 use crate::device::{BackendKind, Caps, DeviceId};
+use crate::driver::{
+    Arg, CompileUnit, Driver, LaunchConfig, RawEvent, RawFunction, RawMem, RawModule, RawStream,
+};
 use crate::error::{GpuError, Result};
+
+/// An argument of a recorded launch.
+#[derive(Debug, Clone, PartialEq)]
+pub enum OwnedArg {
+    /// [`Arg::Mem`].
+    Mem(Option<(RawMem, u64)>),
+    /// The bytes of a scalar or of a struct.
+    Bytes(Vec<u8>),
+}
+
+impl From<&Arg<'_>> for OwnedArg {
+    fn from(arg: &Arg<'_>) -> Self {
+        match arg {
+            Arg::Mem(place) => OwnedArg::Mem(*place),
+            value => OwnedArg::Bytes(value.bytes().to_vec()),
+        }
+    }
+}
 
 /// A call that a [`MockDriver`] received.
 #[derive(Debug, Clone, PartialEq)]
@@ -36,7 +56,7 @@ pub enum Call {
         /// Geometry.
         config: LaunchConfig,
         /// Arguments.
-        args: Vec<Arg>,
+        args: Vec<OwnedArg>,
     },
     /// [`Driver::synchronize`].
     Synchronize(RawStream),
@@ -296,11 +316,11 @@ impl Driver for MockDriver {
         stream: RawStream,
         f: RawFunction,
         config: &LaunchConfig,
-        args: &[Arg],
+        args: &[Arg<'_>],
     ) -> Result<()> {
         let mut s = self.lock();
         let entry = s.functions.get(&f.0).cloned().unwrap_or_default();
-        s.calls.push(Call::Launch { stream, entry, config: *config, args: args.to_vec() });
+        s.calls.push(Call::Launch { stream, entry, config: *config, args: args.iter().map(OwnedArg::from).collect() });
         s.fails("launch")?;
         for a in args {
             if let Arg::Mem(Some((mem, offset))) = a {

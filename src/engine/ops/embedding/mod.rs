@@ -1,12 +1,16 @@
 //! Embedding: validation and launch.
 
+mod plan;
+
+use self::plan::{ClearPlan, ClearProblem, EmbeddingPlan, EmbeddingProblem, RowsProblem};
 use crate::buffer::{Buffer, GradMut, View, ViewMut};
 use crate::dtype::DType;
 use crate::engine::Engine;
 use crate::engine::launch::{Grid, aligned16, code_of_op, int, long};
-use crate::engine::ops::index::scatter::{Into, Value, key_type, wide_index};
+use crate::engine::ops::index::scatter::{Into, Scatter, key_type, wide_index};
 use crate::engine::ops::shape::strided::magic_of;
 use crate::error::Result;
+use crate::ops::core::Choice;
 use crate::ops::embedding::*;
 use crate::ops::index::ScatterReduce;
 use crate::ops::shape::ShapeOps;
@@ -14,16 +18,26 @@ use crate::spec::BLOCK;
 use crate::spec::kernels::embedding::*;
 use crate::spec::kernels::index::{MARK_KEYS, MarkKeysArgs};
 
-/// Length of the rows in units of 16 bytes, where they consist of whole ones and 32-bit positions describe the tensors.
-fn wide_rows(views: &[&View<'_>]) -> Option<usize> {
+/// What decides how the rows of a table and of others like it are moved.
+fn rows_problem(table: &View<'_>, others: &[&View<'_>]) -> RowsProblem {
     let bytes = |v: &View<'_>| v.numel() * v.dtype().size();
-    let row = views[0].shape()[1] * views[0].dtype().size();
-    let fits = row > 0 && row.is_multiple_of(16) && row < 1 << 30;
-    let one = |v: &&View<'_>| aligned16(v) && bytes(v) / 16 < i32::MAX as usize;
-    (fits && views.iter().all(one)).then_some(row / 16)
+    RowsProblem {
+        row: table.shape()[1] * table.dtype().size(),
+        bytes: others.iter().map(|v| bytes(v)).fold(bytes(table), usize::max),
+        aligned: aligned16(table) && others.iter().all(|v| aligned16(v)),
+    }
 }
 
 impl Engine {
+    /// What serves a table of 50 000 rows of 1024 elements in f32, or its gradient.
+    pub(crate) fn explain_embedding(&self, op: &'static str) -> Result<Choice> {
+        let table = RowsProblem { row: 4096, bytes: 4096 * 50_000, aligned: true };
+        match op {
+            "embedding_bwd" => self.explain_problem(op, &ClearProblem { table, ids: 4096 }),
+            _ => self.explain_problem(op, &EmbeddingProblem(table)),
+        }
+    }
+
     /// Zeros for the rows of a table that are none of the sorted keys.
     fn clear_others(&self, keys: View<'_>, table: &View<'_>, row: usize) -> Result<()> {
         let rows = table.shape()[0];
@@ -78,7 +92,7 @@ impl EmbeddingOps for Engine {
         check_embedding(padding_idx, &ids, &table, &y)?;
         let y = y.as_view();
         self.check_owner_all(OP, &[("ids", ids), ("table", table), ("y", y)])?;
-        if let Some(row) = wide_rows(&[&table, &y]) {
+        if let EmbeddingPlan::Items(row) = self.plan(OP, &EmbeddingProblem(rows_problem(&table, &[&y])))? {
             let items = y.numel() * y.dtype().size() / 16;
             let args = EmbeddingRowsArgs {
                 table: self.arg_in(&table),
@@ -162,8 +176,9 @@ impl EmbeddingOps for Engine {
         let table = dtable.out.as_view();
         self.check_owner_all(OP, &[("dy", dy), ("ids", ids), ("dtable", table)])?;
         let (rows, width) = (table.shape()[0], table.shape()[1]);
-        let clear = if dtable.accumulate { None } else { wide_rows(&[&table]) };
-        if !dtable.accumulate && (clear.is_none() || ids.numel() == 0) {
+        let problem = ClearProblem { table: rows_problem(&table, &[]), ids: ids.numel() };
+        let clear = if dtable.accumulate { None } else { Some(self.plan(OP, &problem)?) };
+        if clear == Some(ClearPlan::All) {
             self.fill_pattern(&[0; 8], &table)?;
         }
         if ids.numel() == 0 {
@@ -174,13 +189,13 @@ impl EmbeddingOps for Engine {
             return Ok(());
         }
         let plan = self.sorted(OP, &keys, rows)?;
-        if let Some(row) = clear {
+        if let Some(ClearPlan::Others(row)) = clear {
             self.clear_others(plan.sorted_views().0, &table, row)?;
         }
         let how = if p.scale_grad_by_freq { ScatterReduce::Mean } else { ScatterReduce::Sum };
         let sums = |to: View<'_>, include| {
             let to = Into::Tensor { y: to, include };
-            self.reduce_rows(&plan, 1, width, how, Value::Own, 1.0, &dy, None, to)
+            self.scatter_reduction(&Scatter::new(&plan, [1, width], how, &dy), to)
         };
         if !(p.scale_grad_by_freq && dtable.accumulate) {
             return sums(table, dtable.accumulate);

@@ -1,17 +1,21 @@
 //! Unary, binary and ternary arithmetic.
 
+mod plan;
+
+use self::plan::{BinaryBwdPlan, BinaryBwdProblem, MapPlan, MapProblem, RowCut, SharedRow};
 use crate::buffer::{Buffer, GradMut, View, ViewMut};
 use crate::driver::{DimsArg, Ptr};
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, MAX_GRID_YZ, Merged, aligned16, code_of_op, dims};
+use crate::engine::launch::{Grid, Merged, aligned16, code_of_op, dims, int, long};
 use crate::engine::ops::shape::strided::magic;
 use crate::error::{GpuError, Result};
+use crate::ops::core::Choice;
 use crate::ops::elementwise::*;
 use crate::ops::reduce::ReduceOps;
+use crate::spec::SIZES;
 use crate::spec::elementwise::{binary_function, cast_function, ternary_function, unary_function};
 use crate::spec::kernels::elementwise::*;
-use crate::spec::{BLOCK, SIZES};
 
 /// Items that a work-item of `binary_nd` takes (`GK_ND_RUNS`).
 const ND_RUNS: usize = 2;
@@ -100,35 +104,51 @@ impl<'a> Full<'a> {
     }
 }
 
-/// A problem for `binary_bwd_rows`: a matrix and a row that all its rows share.
-struct Rows {
-    rows: usize,
-    cols: usize,
-    /// Whether the shared row is the first operand.
-    row_first: bool,
+/// A matrix's sizes as rows and columns, and the operand that is a row which all its rows share: dy and the other operand have no gaps, it repeats
+/// over leading axes only.
+fn shared_row(dy: &View<'_>, a: &View<'_>, b: &View<'_>) -> Option<([usize; 2], SharedRow)> {
+    let m = Merged::new([dy.layout(), a.layout(), b.layout()]);
+    let (rows, cols) = match m.shape[..] {
+        [n] => (n, 1),
+        [r, c] => (r, c),
+        _ => return None,
+    };
+    let matrix = |s: &[usize]| s == [cols, 1] || s == [1];
+    let row = |s: &[usize]| s == [0, 1] || s == [0];
+    let [g, s, t] = &m.strides;
+    if !matrix(g) {
+        return None;
+    }
+    match (matrix(s) && row(t), row(s) && matrix(t)) {
+        (true, _) => Some(([rows, cols], SharedRow::B)),
+        (_, true) => Some(([rows, cols], SharedRow::A)),
+        _ => None,
+    }
 }
 
-impl Rows {
-    /// dy and the matrix have no gaps, the other operand repeats over leading axes only.
-    fn find(dy: &View<'_>, a: &View<'_>, b: &View<'_>) -> Option<Rows> {
-        let m = Merged::new([dy.layout(), a.layout(), b.layout()]);
-        let (rows, cols) = match m.shape[..] {
-            [n] => (n, 1),
-            [r, c] => (r, c),
-            _ => return None,
+/// What decides how the gradients of a binary function run; a and b are broadcast to dy's shape.
+fn bwd_problem([dy, a, b]: [&View<'_>; 3], [da, db]: [Option<&GradMut<'_>>; 2]) -> BinaryBwdProblem {
+    let dtype = dy.dtype();
+    let gapless = |g: &GradMut<'_>| g.out.is_contiguous();
+    let found = shared_row(dy, a, b).filter(|([_, cols], side)| {
+        let (row, other) = match side {
+            SharedRow::A => (da, db),
+            SharedRow::B => (db, da),
         };
-        let matrix = |s: &[usize]| s == [cols, 1] || s == [1];
-        let row = |s: &[usize]| s == [0, 1] || s == [0];
-        let [g, s, t] = &m.strides;
-        if !matrix(g) {
-            return None;
-        }
-        match (matrix(s) && row(t), row(s) && matrix(t)) {
-            (true, _) => Some(Rows { rows, cols, row_first: false }),
-            (_, true) => Some(Rows { rows, cols, row_first: true }),
-            _ => None,
-        }
-    }
+        // An operand that was expanded by the caller looks like a row, but wants a gradient for each of its elements.
+        row.is_some_and(|g| gapless(g) && g.out.numel() == *cols) && other.is_none_or(gapless)
+    });
+    let Some(([rows, cols], side)) = found else {
+        return BinaryBwdProblem { rows: 1, cols: dy.numel(), shared: None, dtype, aligned: false };
+    };
+    let other = if side == SharedRow::A { db } else { da };
+    let aligned = [dy, a, b].into_iter().all(aligned16) && other.is_none_or(|g| aligned16(&g.out.as_view()));
+    BinaryBwdProblem { rows, cols, shared: Some(side), dtype, aligned }
+}
+
+/// Whether operands are walked by position.
+fn map_problem<const N: usize>(m: &Merged<N>, views: [&View<'_>; N]) -> MapProblem {
+    MapProblem { flat: (0..N).all(|k| m.is_flat(k)), aligned: views.into_iter().all(aligned16) }
 }
 
 /// Grid of `unary_flat` and `unary_bwd_flat`, whose work-items take `runs` vectors each of 16-bit values (`GK_RUNS`, `GK_BWD_RUNS`).
@@ -138,106 +158,115 @@ pub(crate) fn flat_grid(n: usize, dt: DType, wide: bool, runs: usize) -> Grid {
 }
 
 impl Engine {
+    /// What serves functions of contiguous f32 operands, or the gradients of a matrix of 4096 x 1024 with a bias.
+    pub(crate) fn explain_elementwise(&self, op: &'static str) -> Result<Choice> {
+        if op == "binary_bwd" {
+            let (shared, dtype) = (Some(SharedRow::B), DType::F32);
+            let p = BinaryBwdProblem { rows: 4096, cols: 1024, shared, dtype, aligned: true };
+            return self.explain_problem(op, &p);
+        }
+        self.explain_problem(op, &MapProblem { flat: true, aligned: true })
+    }
+
     /// y = f(x) for any function of `elementwise/unary_ops.h` and `activation/activation_ops.h`; operands are checked.
     pub(in crate::engine::ops) fn map(
         &self,
         op: &'static str,
+        function: &'static str,
         x: &View<'_>,
         y: &ViewMut<'_>,
         [p, q, s]: [f64; 3],
     ) -> Result<()> {
-        let n = x.numel();
-        if n == 0 {
+        let count = x.numel();
+        if count == 0 {
             return Ok(());
         }
         let (dt, v) = (x.dtype(), y.as_view());
         let m = Merged::new([x.layout(), v.layout()]);
-        let wide = is_flat(&m, [x, &v]);
+        let problem = map_problem(&m, [x, &v]);
         let (rank, shape, [sx, sy]) = merged_axes(&m);
-        let (x, y, items) = (self.arg_in(x), self.arg_in(&v), n as i64);
+        let (x, y, n) = (self.arg_in(x), self.arg_in(&v), long(count));
         if v.dtype() != dt {
-            let args = UnaryMaskArgs { x, y, n: items, wide: i32::from(wide), rank, shape, sx, sy, p, q, s };
-            let grid = Grid::Stride(if wide { n.div_ceil(vector(dt)) } else { n });
-            return self.launch(&UNARY_MASK, dt, op, grid, &args);
+            let wide = problem.flat && problem.aligned;
+            let args = UnaryMaskArgs { x, y, n, wide: i32::from(wide), rank, shape, sx, sy, p, q, s };
+            let grid = Grid::Stride(if wide { count.div_ceil(vector(dt)) } else { count });
+            return self.launch(&UNARY_MASK, dt, function, grid, &args);
         }
-        if m.is_flat(0) && m.is_flat(1) {
-            let args = UnaryFlatArgs { x, y, n: items, wide: i32::from(wide), p, q, s };
-            return self.launch(&UNARY_FLAT, dt, op, flat_grid(n, dt, wide, 4), &args);
+        match self.plan(op, &problem)? {
+            MapPlan::Flat { wide } => {
+                let args = UnaryFlatArgs { x, y, n, wide: i32::from(wide), p, q, s };
+                self.launch(&UNARY_FLAT, dt, function, flat_grid(count, dt, wide, 4), &args)
+            }
+            MapPlan::Strided => {
+                let args = UnaryNdArgs { x, y, n, rank, shape, sx, sy, p, q, s };
+                self.launch(&UNARY_ND, dt, function, Grid::Stride(count), &args)
+            }
         }
-        let args = UnaryNdArgs { x, y, n: items, rank, shape, sx, sy, p, q, s };
-        self.launch(&UNARY_ND, dt, op, Grid::Stride(n), &args)
     }
 
     /// dx (+)= g(dy, saved) for any function of `elementwise/unary_ops.h` and `activation/activation_ops.h`; operands are checked.
     pub(in crate::engine::ops) fn map_bwd(
         &self,
         op: &'static str,
-        dy: &View<'_>,
-        saved: &View<'_>,
+        function: &'static str,
+        [dy, saved]: [&View<'_>; 2],
         dx: &GradMut<'_>,
         [p, q, s]: [f64; 3],
     ) -> Result<()> {
-        let n = dy.numel();
-        if n == 0 {
+        let count = dy.numel();
+        if count == 0 {
             return Ok(());
         }
         let (dt, v) = (dy.dtype(), dx.out.as_view());
         let m = Merged::new([dy.layout(), saved.layout(), v.layout()]);
-        let wide = is_flat(&m, [dy, saved, &v]);
+        let plan = self.plan(op, &map_problem(&m, [dy, saved, &v]))?;
         let (dy, x, accumulate) = (self.arg_in(dy), self.arg_in(saved), i32::from(dx.accumulate));
-        let (dx, items) = (self.arg_in(&v), n as i64);
-        if (0..3).all(|k| m.is_flat(k)) {
-            let args = UnaryBwdFlatArgs { dy, x, dx, n: items, wide: i32::from(wide), accumulate, p, q, s };
-            return self.launch(&UNARY_BWD_FLAT, dt, op, flat_grid(n, dt, wide, 2), &args);
+        let (dx, n) = (self.arg_in(&v), long(count));
+        match plan {
+            MapPlan::Flat { wide } => {
+                let args = UnaryBwdFlatArgs { dy, x, dx, n, wide: i32::from(wide), accumulate, p, q, s };
+                self.launch(&UNARY_BWD_FLAT, dt, function, flat_grid(count, dt, wide, 2), &args)
+            }
+            MapPlan::Strided => {
+                let (rank, shape, [sdy, sx, sdx]) = merged_axes(&m);
+                let args = UnaryBwdNdArgs { dy, x, dx, n, rank, shape, sdy, sx, sdx, accumulate, p, q, s };
+                self.launch(&UNARY_BWD_ND, dt, function, Grid::Stride(count), &args)
+            }
         }
-        let (rank, shape, [sdy, sx, sdx]) = merged_axes(&m);
-        let args = UnaryBwdNdArgs { dy, x, dx, n: items, rank, shape, sdy, sx, sdx, accumulate, p, q, s };
-        self.launch(&UNARY_BWD_ND, dt, op, Grid::Stride(n), &args)
     }
 
     /// y = f(a, b); operands have y's shape.
     fn map2(&self, op: Binary, a: &View<'_>, b: &View<'_>, y: &View<'_>) -> Result<()> {
-        let (dt, n) = (a.dtype(), y.numel());
+        const OP: &str = "binary";
+        let (dt, count) = (a.dtype(), y.numel());
         let Some((name, [p, q])) = binary_function(op, dt) else { return self.ldexp(a, b, y, false) };
         let mut m = Merged::new([y.layout(), a.layout(), b.layout()]);
-        let flat = is_flat(&m, [y, a, b]);
-        let wide = i32::from(flat);
-        let grid = Grid::Stride(if flat { n.div_ceil(vector(dt)) } else { n });
-        let (pa, pb, py) = (self.arg_in(a), self.arg_in(b), self.arg_in(y));
+        let views = [y, a, b];
+        let problem = map_problem(&m, views);
+        let by_vector = |wide: bool| Grid::Stride(if wide { count.div_ceil(vector(dt)) } else { count });
+        let ([y_arg, a, b], n) = (views.map(|v| self.arg_in(v)), long(count));
         let (rank, shape, [sy, sa, sb]) = merged_axes(&m);
         if !dt.is_float() && matches!(op, Binary::DivFloor | Binary::DivTrunc) {
-            let (err, code) = (self.arg_error(), code_of_op("binary"));
-            let args =
-                BinaryIntDivArgs { a: pa, b: pb, y: py, n: n as i64, rank, shape, sa, sb, sy, err, code };
-            return self.launch(&BINARY_INT_DIV, dt, name, Grid::Stride(n), &args);
+            let (y, err, code) = (y_arg, self.arg_error(), code_of_op(OP));
+            let args = BinaryIntDivArgs { a, b, y, n, rank, shape, sa, sb, sy, err, code };
+            return self.launch(&BINARY_INT_DIV, dt, name, Grid::Stride(count), &args);
         }
         if y.dtype() != dt {
-            let args =
-                BinaryMaskArgs { a: pa, b: pb, y: py, n: n as i64, wide, rank, shape, sa, sb, sy, p, q };
+            let (y, wide) = (y_arg, problem.flat && problem.aligned);
+            let grid = by_vector(wide);
+            let wide = i32::from(wide);
+            let args = BinaryMaskArgs { a, b, y, n, wide, rank, shape, sa, sb, sy, p, q };
             return self.launch(&BINARY_MASK, dt, name, grid, &args);
         }
-        if (0..3).all(|k| m.is_flat(k)) {
-            let args = BinaryFlatArgs { a: pa, b: pb, y: py, n: n as i64, wide, p, q };
-            return self.launch(&BINARY_FLAT, dt, name, grid, &args);
+        if let MapPlan::Flat { wide } = self.plan(OP, &problem)? {
+            let args = BinaryFlatArgs { a, b, y: y_arg, n, wide: i32::from(wide), p, q };
+            return self.launch(&BINARY_FLAT, dt, name, by_vector(wide), &args);
         }
-        let bits = widen(&mut m, [y, a, b], vector(dt));
+        let wide = widen(&mut m, views, vector(dt));
         let items: usize = m.shape.iter().product();
         let (rank, shape, [sy, sa, sb]) = merged_axes(&m);
-        let args = BinaryNdArgs {
-            a: pa,
-            b: pb,
-            y: py,
-            n: items as i64,
-            rank,
-            shape,
-            magic: magic(m.shape.iter().copied()),
-            sa,
-            sb,
-            sy,
-            wide: bits,
-            p,
-            q,
-        };
+        let (y, n, magic) = (y_arg, long(items), magic(m.shape.iter().copied()));
+        let args = BinaryNdArgs { a, b, y, n, rank, shape, magic, sa, sb, sy, wide, p, q };
         self.launch(&BINARY_ND, dt, name, Grid::Stride(items.div_ceil(ND_RUNS)), &args)
     }
 
@@ -264,46 +293,36 @@ impl Engine {
     fn bwd_rows(
         &self,
         op: Binary,
-        problem: &Rows,
+        problem: &BinaryBwdProblem,
+        cut: &RowCut,
         [dy, x, v]: [&View<'_>; 3],
-        dx: Option<&GradMut<'_>>,
-        dv: &GradMut<'_>,
+        [dx, dv]: [Option<&GradMut<'_>>; 2],
     ) -> Result<()> {
         let dt = dy.dtype();
-        let Some((name, [p, q])) = binary_function(op, dt) else { return Ok(()) };
-        let &Rows { rows, cols, row_first } = problem;
-        let out = dx.map(|g| g.out.as_view());
-        let wide = cols.is_multiple_of(vector(dt))
-            && [Some(*dy), Some(*x), Some(*v), out].iter().flatten().all(aligned16);
-        let across = if wide { cols / vector(dt) } else { cols };
-        let lanes = across.next_power_of_two().min(BLOCK as usize);
-        let stripes = across.div_ceil(lanes);
-        let caps = self.device_caps();
-        let fill = caps.compute_units as usize * if caps.is_cpu { 2 } else { 8 };
-        let at_once = BLOCK as usize / lanes;
-        let slices = (fill / stripes).clamp(1, MAX_GRID_YZ).min(rows.div_ceil(at_once * 4));
-        let part = self.scratch(dt.accumulator(), slices * cols)?;
+        let (Some((name, [p, q])), Some(dv)) = (binary_function(op, dt), dv) else { return Ok(()) };
+        let BinaryBwdProblem { rows, cols, shared, .. } = *problem;
+        let part = self.scratch(dt.accumulator(), cut.slices * cols)?;
         let args = BinaryBwdRowsArgs {
             dy: self.arg_in(dy),
             x: self.arg_in(x),
             v: self.arg_in(v),
-            dx: self.arg_opt(out.as_ref()),
+            dx: self.arg_opt_out(dx.map(|g| &g.out)),
             part: self.arg_in(&part.view()),
-            rows: rows as i64,
-            cols: cols as i64,
-            lanes: lanes as i32,
-            wide: i32::from(wide),
-            row_first: i32::from(row_first),
+            rows: long(rows),
+            cols: long(cols),
+            lanes: int(cut.lanes),
+            wide: i32::from(cut.wide),
+            row_first: i32::from(shared == Some(SharedRow::A)),
             accumulate: i32::from(dx.is_some_and(|g| g.accumulate)),
             p,
             q,
         };
-        self.launch(&BINARY_BWD_ROWS, dt, name, Grid::Blocks([stripes, slices, 1]), &args)?;
+        self.launch(&BINARY_BWD_ROWS, dt, name, Grid::Blocks([cut.stripes, cut.slices, 1]), &args)?;
         let args = BinaryBwdFoldArgs {
             part: self.arg_in(&part.view()),
             dv: self.arg_out(&dv.out),
-            slices: slices as i64,
-            cols: cols as i64,
+            slices: long(cut.slices),
+            cols: long(cols),
             accumulate: i32::from(dv.accumulate),
         };
         self.launch(&BINARY_BWD_FOLD, dt, name, Grid::Blocks([cols.div_ceil(8), 1, 1]), &args)
@@ -325,7 +344,7 @@ impl ElementwiseOps for Engine {
         self.check_owner("unary", "x", &x)?;
         self.check_owner("unary", "y", &y.as_view())?;
         let Some((name, params)) = unary_function(op, x.dtype()) else { return Ok(()) };
-        self.map(name, &x, &y, params)
+        self.map("unary", name, &x, &y, params)
     }
 
     fn unary_bwd(&self, op: Unary, dy: View<'_>, x: View<'_>, dx: GradMut<'_>) -> Result<()> {
@@ -334,7 +353,7 @@ impl ElementwiseOps for Engine {
         self.check_owner("unary_bwd", "x", &x)?;
         self.check_owner("unary_bwd", "dx", &dx.out.as_view())?;
         let Some((name, params)) = unary_function(op, x.dtype()) else { return Ok(()) };
-        self.map_bwd(name, &dy, &x, &dx, params)
+        self.map_bwd("unary_bwd", name, [&dy, &x], &dx, params)
     }
 
     fn binary(&self, op: Binary, a: View<'_>, b: View<'_>, y: ViewMut<'_>) -> Result<()> {
@@ -373,19 +392,17 @@ impl ElementwiseOps for Engine {
             }
             return full.finish(self, shape);
         };
-        if let Some(problem) = Rows::find(&dy, &a, &b) {
-            let gapless = |g: &GradMut<'_>| g.out.is_contiguous();
-            // An operand that was expanded by the caller looks like a row, but wants a gradient for each of its elements.
-            let row = |g: &GradMut<'_>| gapless(g) && g.out.numel() == problem.cols;
-            match (problem.row_first, &da, &db) {
-                (false, x, Some(v)) if row(v) && x.as_ref().is_none_or(gapless) => {
-                    return self.bwd_rows(op, &problem, [&dy, &a, &b], x.as_ref(), v);
-                }
-                (true, Some(v), x) if row(v) && x.as_ref().is_none_or(gapless) => {
-                    return self.bwd_rows(op, &problem, [&dy, &b, &a], x.as_ref(), v);
-                }
-                _ => {}
+        let problem = bwd_problem([&dy, &a, &b], [da.as_ref(), db.as_ref()]);
+        match self.plan(OP, &problem)? {
+            BinaryBwdPlan::SharedRow(cut) if problem.shared == Some(SharedRow::A) => {
+                let grads = [db.as_ref(), da.as_ref()];
+                return self.bwd_rows(op, &problem, &cut, [&dy, &b, &a], grads);
             }
+            BinaryBwdPlan::SharedRow(cut) => {
+                let grads = [da.as_ref(), db.as_ref()];
+                return self.bwd_rows(op, &problem, &cut, [&dy, &a, &b], grads);
+            }
+            BinaryBwdPlan::Strided => {}
         }
         let (fa, fb) = (Full::new(self, da, shape)?, Full::new(self, db, shape)?);
         if fa.grad.is_some() || fb.grad.is_some() {

@@ -1,0 +1,97 @@
+//! Which kernels and variants the random cases reach, on drivers that compute nothing.
+#![allow(missing_docs)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use parity_tests::cases::KERNELS;
+use parity_tests::device::{Pattern, Placement};
+use parity_tests::runner::execute;
+use parity_tests::sampler::draw;
+use parity_tests::suite::Case;
+use parity_tests::variants;
+use trefoil::ops::core::CoreOps;
+use trefoil::spec::all_kernels;
+use trefoil::testing::MockDriver;
+use trefoil::{BackendKind, Caps, DeviceId, Engine};
+
+/// Random cases per kernel of the table, as the parity suite draws them.
+const SHAPES: usize = 20;
+/// Cases that each kernel and each variant must meet.
+const ENOUGH: usize = 3;
+
+/// A device that records what is launched.
+struct Device {
+    driver: Arc<MockDriver>,
+    engine: Engine,
+}
+
+impl Device {
+    fn new(units: u32, cluster: u32, is_cpu: bool) -> Self {
+        let mut caps = Caps::new(DeviceId::new(BackendKind::Custom, 0), "recorder", "recorder");
+        (caps.f64, caps.compute_units, caps.cluster, caps.is_cpu) = (true, units, cluster, is_cpu);
+        let driver = Arc::new(MockDriver::new(caps));
+        let engine = Engine::new(driver.clone()).unwrap();
+        Device { driver, engine }
+    }
+
+    /// Launches of a case, and of what its other variants make of it.
+    fn launches(&self, kernel: &parity_tests::cases::Kernel, case: &Case, place: Placement) -> Reached {
+        let run = || drop(execute(&self.engine, kernel, case, Pattern::Nan, place));
+        self.driver.clear();
+        let ((), used) = variants::of(&self.engine, run);
+        let mut variants: BTreeSet<_> = used.chosen.into_iter().collect();
+        for other in used.others {
+            // A variant that takes one call of several refuses the case, which the parity suite skips.
+            let pinned = || execute(&self.engine, kernel, case, Pattern::Nan, place).result.is_ok();
+            if variants::pinned(&self.engine, &other, pinned).unwrap() {
+                variants.insert(other);
+            }
+        }
+        Reached { kernels: self.driver.launches().into_iter().collect(), variants }
+    }
+}
+
+/// Kernels and variants that a case reaches.
+struct Reached {
+    kernels: BTreeSet<String>,
+    variants: BTreeSet<variants::Name>,
+}
+
+/// Names with fewer than enough cases.
+fn rare(all: impl IntoIterator<Item = String>, met: &BTreeMap<String, usize>) -> Vec<String> {
+    let count = |name: String| (met.get(&name).copied().unwrap_or(0), name);
+    all.into_iter().map(count).filter(|(n, _)| *n < ENOUGH).map(|(n, name)| format!("{name} ({n})")).collect()
+}
+
+#[test]
+fn random_cases_reach_every_kernel_and_every_variant() {
+    // A large GPU, and the CPU of an OpenCL platform.
+    let devices = [Device::new(132, 8, false), Device::new(2, 1, true)];
+    let (mut kernels, mut by_variant) = (BTreeMap::<String, usize>::new(), BTreeMap::<String, usize>::new());
+    for kernel in KERNELS.iter() {
+        for &dtype in kernel.dtypes {
+            for index in 0..SHAPES.div_ceil(kernel.dtypes.len()) {
+                let (case, _) = draw(kernel, dtype, index, 1, false).unwrap();
+                let place = if index % 2 == 0 { Placement::Aligned } else { Placement::Unaligned };
+                let reached = devices.each_ref().map(|d| d.launches(kernel, &case, place));
+                let launched: BTreeSet<_> = reached.iter().flat_map(|r| &r.kernels).collect();
+                launched.into_iter().for_each(|k| *kernels.entry(k.clone()).or_default() += 1);
+                let used: BTreeSet<_> = reached.iter().flat_map(|r| &r.variants).collect();
+                used.into_iter().for_each(|(op, v)| *by_variant.entry(format!("{op}:{v}")).or_default() += 1);
+            }
+        }
+    }
+    let missing = rare(all_kernels().map(|k| k.entry.to_string()), &kernels);
+    assert!(missing.is_empty(), "kernels that fewer than {ENOUGH} random cases launch: {missing:?}");
+    let known = devices.iter().flat_map(|d| {
+        let choices = trefoil::ops::all_ops().map(|op| d.engine.explain(op.name).unwrap());
+        choices.flat_map(|c| {
+            let names = std::iter::once(c.chosen).chain(c.rejected.into_iter().map(|(name, _)| name));
+            names.map(move |v| format!("{}:{v}", c.op)).collect::<Vec<_>>()
+        })
+    });
+    let known: BTreeSet<String> = known.filter(|v| !v.ends_with(":portable")).collect();
+    let missing = rare(known, &by_variant);
+    assert!(missing.is_empty(), "variants that fewer than {ENOUGH} random cases run: {missing:?}");
+}

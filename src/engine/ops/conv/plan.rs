@@ -1,0 +1,448 @@
+//! How convolutions, their adjoints and their weight gradients run.
+
+use crate::device::Caps;
+use crate::dtype::DType;
+use crate::engine::plan::{PORTABLE, Problem, Reason, Variant};
+use crate::ops::conv::ConvShape;
+use crate::spec::BLOCK;
+
+/// Extents and displacements below which the kernels' 32-bit positions hold (`GK_FAR` with room for sums).
+pub(crate) const NEAR: usize = 1 << 27;
+/// Counts that 32-bit indices hold.
+pub(crate) const COUNT: usize = 1 << 30;
+/// Phases of an adjoint beyond which their blocks are too small to be worth a tile.
+const PHASES: usize = 4096;
+/// Elements of partial sums beyond which a sum is not split further.
+const PARTS: usize = 1 << 27;
+/// Rows of an item of the depthwise kernels (`GK_STRIP`).
+const STRIP: usize = 2;
+
+const SOURCE: &str = "kernels/common/conv/conv.c, weight.c";
+
+/// The variants of all products of the family. The portable one takes the best of the others, and a matrix product where the convolution is one.
+const VARIANTS: &[Variant] = &[
+    Variant { name: PORTABLE, source: "kernels/common/conv/conv.c, weight.c, direct.c" },
+    Variant { name: "tile_128", source: SOURCE },
+    Variant { name: "tile_64", source: SOURCE },
+    Variant { name: "tile_64x256", source: SOURCE },
+    Variant { name: "tile_32x256", source: SOURCE },
+    Variant { name: "tile_16x256", source: SOURCE },
+    Variant { name: "split_k", source: SOURCE },
+    Variant { name: "direct", source: "kernels/common/conv/direct.c" },
+];
+
+/// A number of the variants.
+const AUTO: usize = 0;
+const TILE_128: usize = 1;
+const TILE_64: usize = 2;
+const TILE_64X256: usize = 3;
+const TILE_32X256: usize = 4;
+const TILE_16X256: usize = 5;
+const SPLIT_K: usize = 6;
+
+/// A convolution, or its adjoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct ConvProblem {
+    pub(crate) s: ConvShape,
+    /// The adjoint: x has the convolution's output shape, y its input shape.
+    pub(crate) back: bool,
+    pub(crate) dtype: DType,
+}
+
+/// A weight gradient.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct WeightProblem {
+    pub(crate) s: ConvShape,
+    pub(crate) dtype: DType,
+}
+
+/// The tile kernels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tile {
+    Square128,
+    Wide64,
+    Wide32,
+    Wide16,
+    Square64,
+}
+
+/// How a convolution runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ConvPlan {
+    /// A matrix product with every image.
+    Pointwise,
+    /// Tiles of the product of weights and columns, and parts of k.
+    Tiles { tile: Tile, parts: usize },
+    /// Outputs in blocks of rows of four, each of one channel.
+    Depthwise(Depthwise),
+    /// Strips of outputs along the height, which share rows.
+    Strips,
+    /// An output per work-item.
+    Direct,
+}
+
+/// How a weight gradient runs; sums are split into runs of `per` terms.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WeightPlan {
+    /// Tiles of that side.
+    Tiles { side: usize, splits: usize, per: usize },
+    /// A block per channel and run of items.
+    Depthwise { items: Depthwise, splits: usize, per: usize },
+    /// A block per pair of channels, chunk of taps and run.
+    Direct { splits: usize, per: usize },
+}
+
+/// Items of a depthwise convolution with 3 x 3 taps that keeps the map's size, as `depthwise.c` takes it: of a row, and of a map along its height.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Depthwise {
+    pub(crate) quads: usize,
+    pub(crate) strips: usize,
+}
+
+impl Depthwise {
+    /// `Some` where the kernels for it apply, given that each output channel reads one channel.
+    fn of(s: &ConvShape) -> Option<Depthwise> {
+        let same = s.kernel == [1, 3, 3] && s.pad == [0, 1, 1] && s.input == s.output && s.input[0] == 1;
+        let unit = s.stride == [1; 3] && s.dilation[1..] == [1, 1];
+        let [_, height, width] = s.input;
+        let (quads, strips) = (width.div_ceil(4), height.div_ceil(STRIP));
+        let items = [s.n, s.ci.max(s.co), quads, strips].iter().fold(1, |a: usize, &b| a.saturating_mul(b));
+        (same && unit && items <= i32::MAX as usize).then_some(Depthwise { quads, strips })
+    }
+}
+
+impl Tile {
+    /// Rows and columns.
+    pub(super) fn size(self) -> (usize, usize) {
+        match self {
+            Tile::Square128 => (128, 128),
+            Tile::Wide64 => (64, 256),
+            Tile::Wide32 => (32, 256),
+            Tile::Wide16 => (16, 256),
+            Tile::Square64 => (64, 64),
+        }
+    }
+
+    /// Row tiles, column tiles, and blocks in all for one part of k.
+    pub(super) fn blocks(self, p: &ConvProblem) -> (usize, usize, usize) {
+        let (bm, bn) = self.size();
+        let (mt, ct) = (p.channels().0.div_ceil(bm), p.columns().div_ceil(bn));
+        (mt, ct, mt.saturating_mul(ct).saturating_mul(p.s.groups).saturating_mul(p.phases().iter().product()))
+    }
+}
+
+/// Extent of a window along an axis, padding included.
+fn reach(s: &ConvShape, axis: usize) -> usize {
+    s.kernel[axis].saturating_mul(s.dilation[axis]).saturating_add(s.pad[axis])
+}
+
+fn units(caps: &Caps) -> usize {
+    (caps.compute_units as usize).max(1)
+}
+
+impl ConvProblem {
+    /// Output channels per group, and channels that are summed over.
+    pub(super) fn channels(&self) -> (usize, usize) {
+        if self.back { (self.s.cig(), self.s.cog()) } else { (self.s.cog(), self.s.cig()) }
+    }
+
+    /// The map that is read, and the one that is written.
+    pub(super) fn maps(&self) -> ([usize; 3], [usize; 3]) {
+        if self.back { (self.s.output, self.s.input) } else { (self.s.input, self.s.output) }
+    }
+
+    pub(super) fn phases(&self) -> [usize; 3] {
+        if self.back { self.s.stride } else { [1; 3] }
+    }
+
+    /// Output positions of the largest phase in all images.
+    pub(super) fn columns(&self) -> usize {
+        let (steps, (_, to)) = (self.phases(), self.maps());
+        self.s.n * to.iter().zip(steps).map(|(n, s)| n.div_ceil(s)).product::<usize>()
+    }
+
+    /// Whether 32-bit positions and the plan of a tile can describe it.
+    fn fits(&self) -> Result<(), Reason> {
+        let (s, (m, r), (from, to)) = (&self.s, self.channels(), self.maps());
+        let far = |a: usize| from[a] >= NEAR || to[a] >= NEAR || reach(s, a) >= NEAR || s.stride[a] >= NEAR;
+        let product = |v: &[usize]| v.iter().fold(1, |a: usize, &b| a.saturating_mul(b));
+        if (0..3).any(far) || product(&[s.groups, m.next_multiple_of(128), r, s.taps()]) >= COUNT {
+            return Err("its extents need 64-bit positions".into());
+        }
+        if product(&self.phases()) > PHASES {
+            return Err("its stride has too many phases".into());
+        }
+        let plane = |v: [usize; 3]| v.iter().product::<usize>();
+        if r * plane(from) >= COUNT || s.n.saturating_mul(plane(to)) >= COUNT {
+            return Err("its maps need 64-bit positions".into());
+        }
+        Ok(())
+    }
+
+    /// Whether the convolution is a matrix product with every image: one tap, stride 1, no padding.
+    fn pointwise(&self) -> bool {
+        let s = &self.s;
+        s.groups == 1 && s.taps() == 1 && s.stride == [1; 3] && s.pad == [0; 3] && s.input == s.output
+    }
+
+    /// Whether strips of outputs along the height can share rows.
+    fn strips(&self) -> bool {
+        let s = &self.s;
+        let flat = s.kernel[0] == 1 && s.input[0] == 1 && s.output[0] == 1 && s.pad[0] == 0;
+        self.channels().1 == 1 && flat && s.stride[1] == 1 && s.dilation[1] == 1 && s.kernel[1] > 1
+    }
+
+    fn direct(&self) -> ConvPlan {
+        match Depthwise::of(&self.s).filter(|_| self.channels().1 == 1) {
+            Some(items) => ConvPlan::Depthwise(items),
+            None if self.strips() => ConvPlan::Strips,
+            None => ConvPlan::Direct,
+        }
+    }
+
+    /// Tile and parts of k that fill the device best. A function of the problem and the device alone, so results repeat.
+    fn tiling(&self, caps: &Caps) -> (Tile, usize) {
+        let ((m, r), units) = (self.channels(), units(caps));
+        if self.dtype == DType::F64 || caps.is_cpu {
+            return (Tile::Square64, 1);
+        }
+        let large =
+            if m.next_multiple_of(64) < m.next_multiple_of(128) { Tile::Wide64 } else { Tile::Square128 };
+        let tile = match m {
+            0..=16 => Tile::Wide16,
+            17..=32 => Tile::Wide32,
+            _ if large.blocks(self).2 >= units => large,
+            _ => Tile::Square64,
+        };
+        let (blocks, phases) = (tile.blocks(self).2.max(1), self.phases().iter().product::<usize>().max(1));
+        let k = r * self.s.taps() / phases;
+        if blocks * 2 > units * 2 || k < 256 {
+            return (tile, 1);
+        }
+        (tile, (units * 2).div_ceil(blocks).min(k / 128).clamp(1, 32))
+    }
+
+    /// What the portable variant does.
+    fn best(&self, caps: &Caps) -> ConvPlan {
+        let (m, r) = self.channels();
+        if self.pointwise() && r > 0 && self.s.in_plane() >= 32 {
+            return ConvPlan::Pointwise;
+        }
+        if r == 0 || self.fits().is_err() || (self.s.groups > 1 && m <= 4 && r <= 4) {
+            return self.direct();
+        }
+        let (tile, parts) = self.tiling(caps);
+        ConvPlan::Tiles { tile, parts }
+    }
+}
+
+impl Problem for ConvProblem {
+    type Plan = ConvPlan;
+
+    const VARIANTS: &'static [Variant] = VARIANTS;
+
+    fn plan(&self, variant: usize, caps: &Caps) -> Result<ConvPlan, Reason> {
+        let r = self.channels().1;
+        let tiles = |tile, parts| {
+            self.fits()?;
+            Ok(if r == 0 { self.direct() } else { ConvPlan::Tiles { tile, parts } })
+        };
+        let large = |tile| match self.dtype {
+            DType::F64 => Err("f64 has no tile of this size".into()),
+            _ => tiles(tile, 1),
+        };
+        match variant {
+            AUTO => Ok(self.best(caps)),
+            TILE_128 => large(Tile::Square128),
+            TILE_64 => tiles(Tile::Square64, 1),
+            TILE_64X256 => large(Tile::Wide64),
+            TILE_32X256 => large(Tile::Wide32),
+            TILE_16X256 => large(Tile::Wide16),
+            SPLIT_K if r * self.s.taps() < 32 => Err("the sums are short".into()),
+            SPLIT_K => tiles(Tile::Square64, self.tiling(caps).1.max(2)),
+            _ => Ok(self.direct()),
+        }
+    }
+}
+
+impl WeightProblem {
+    /// Terms of a sum.
+    fn terms(&self) -> usize {
+        self.s.n * self.s.out_plane()
+    }
+
+    /// Elements of the gradient.
+    fn size(&self) -> usize {
+        self.s.co * self.s.cig() * self.s.taps()
+    }
+
+    /// Whether 32-bit positions can describe the gradient.
+    fn fits(&self) -> Result<(), Reason> {
+        let s = &self.s;
+        let far = |a: usize| s.input[a].max(s.output[a]).max(s.stride[a]).max(reach(s, a)) >= NEAR;
+        let large = s.cig() * s.in_plane() >= COUNT || s.n.saturating_mul(s.out_plane()) >= COUNT;
+        if (0..3).any(far) || large || s.cig() * s.taps() >= COUNT {
+            return Err("its extents need 64-bit positions".into());
+        }
+        Ok(())
+    }
+
+    /// Runs, and the terms of each, for `want` blocks of which one run of all sums takes `blocks`; a run has `shortest` terms at least and a multiple
+    /// of `unit`.
+    fn runs(&self, terms: usize, [want, blocks]: [usize; 2], shortest: usize, unit: usize) -> [usize; 2] {
+        let splits = (want / blocks.max(1)).min(terms / shortest).min(PARTS / self.size().max(1));
+        self.cut(terms, splits.max(1), unit)
+    }
+
+    fn cut(&self, terms: usize, splits: usize, unit: usize) -> [usize; 2] {
+        let per = terms.max(1).div_ceil(splits).next_multiple_of(unit);
+        [terms.div_ceil(per), per]
+    }
+
+    /// Tiles of 128 with `large`, else of 64; `least` splits at least.
+    fn tiles(&self, large: bool, least: usize, caps: &Caps) -> WeightPlan {
+        let (s, side) = (&self.s, if large { 128 } else { 64 });
+        let blocks = s.cog().div_ceil(side) * (s.cig() * s.taps()).div_ceil(side) * s.groups;
+        // Two blocks of the large tile are resident per unit, four of the small one.
+        let want = units(caps) * if large { 2 } else { 4 };
+        let most = (self.terms() / 64).min(PARTS / self.size().max(1));
+        let splits = (want / blocks.max(1)).min(most).max(least);
+        let [splits, per] = self.cut(self.terms(), splits, 8);
+        WeightPlan::Tiles { side, splits, per }
+    }
+
+    fn direct(&self, caps: &Caps) -> WeightPlan {
+        let s = &self.s;
+        if let Some(items) = Depthwise::of(s).filter(|_| s.cig() == 1) {
+            let n = s.n * items.quads * items.strips;
+            let block = BLOCK as usize;
+            let [splits, per] = self.runs(n, [units(caps) * 8, s.co], block, block);
+            return WeightPlan::Depthwise { items, splits, per };
+        }
+        let blocks = self.size() / s.taps().max(1) * s.taps().div_ceil(9);
+        let [splits, per] = self.runs(self.terms(), [units(caps) * 16, blocks], 1024, 256);
+        WeightPlan::Direct { splits, per }
+    }
+
+    /// What the portable variant does.
+    fn best(&self, caps: &Caps) -> WeightPlan {
+        let s = &self.s;
+        let thin = s.groups > 1 && s.cog() <= 4 && s.cig() <= 4;
+        if thin || self.fits().is_err() {
+            return self.direct(caps);
+        }
+        let large = self.dtype != DType::F64 && !caps.is_cpu && s.cog() > 64 && s.cig() * s.taps() > 64;
+        self.tiles(large, 1, caps)
+    }
+}
+
+impl Problem for WeightProblem {
+    type Plan = WeightPlan;
+
+    const VARIANTS: &'static [Variant] = VARIANTS;
+
+    fn plan(&self, variant: usize, caps: &Caps) -> Result<WeightPlan, Reason> {
+        let large = || match self.dtype {
+            DType::F64 => Err("f64 has no tile of this size".into()),
+            _ => self.fits(),
+        };
+        match variant {
+            AUTO => Ok(self.best(caps)),
+            TILE_128 => large().map(|()| self.tiles(true, 1, caps)),
+            TILE_64 => self.fits().map(|()| self.tiles(false, 1, caps)),
+            // Tiles of few rows, which weight gradients do not have.
+            TILE_64X256 | TILE_32X256 | TILE_16X256 => large().map(|()| self.best(caps)),
+            SPLIT_K if self.terms() < 32 => Err("the sums are short".into()),
+            SPLIT_K => self.fits().map(|()| self.tiles(false, 2, caps)),
+            _ => Ok(self.direct(caps)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::walk::tests::{cpu, gpu};
+
+    /// 3 x 3 taps over images of that side, the size kept.
+    fn shape(n: usize, [ci, co, groups]: [usize; 3], side: usize) -> ConvShape {
+        ConvShape {
+            n,
+            groups,
+            ci,
+            co,
+            input: [1, side, side],
+            output: [1, side, side],
+            kernel: [1, 3, 3],
+            stride: [1; 3],
+            pad: [0, 1, 1],
+            dilation: [1; 3],
+        }
+    }
+
+    fn conv(s: ConvShape) -> ConvProblem {
+        ConvProblem { s, back: false, dtype: DType::F32 }
+    }
+
+    #[test]
+    fn tiles_fill_the_device() {
+        let (gpu, cpu) = (gpu(), cpu());
+        let tiles = |tile, parts| Ok(ConvPlan::Tiles { tile, parts });
+        let p = conv(shape(32, [128, 128, 1], 56));
+        assert_eq!(p.plan(AUTO, &gpu), tiles(Tile::Square128, 1));
+        assert_eq!(p.plan(AUTO, &cpu), tiles(Tile::Square64, 1));
+        assert_eq!(conv(shape(32, [64, 64, 1], 56)).plan(AUTO, &gpu), tiles(Tile::Wide64, 1));
+        assert_eq!(conv(shape(32, [64, 16, 1], 56)).plan(AUTO, &gpu), tiles(Tile::Wide16, 1));
+        // Few blocks and long sums: k is split.
+        assert_eq!(conv(shape(1, [512, 512, 1], 7)).plan(AUTO, &gpu), tiles(Tile::Square64, 32));
+        let double = ConvProblem { dtype: DType::F64, ..p };
+        assert_eq!(double.plan(AUTO, &gpu), tiles(Tile::Square64, 1));
+        assert!(double.plan(TILE_128, &gpu).is_err_and(|e| e.contains("f64")));
+    }
+
+    #[test]
+    fn special_shapes_have_kernels_of_their_own() {
+        let gpu = gpu();
+        let s = shape(8, [64, 64, 64], 56);
+        assert_eq!(conv(s).plan(AUTO, &gpu), Ok(ConvPlan::Depthwise(Depthwise { quads: 14, strips: 28 })));
+        let wide = ConvShape { kernel: [1, 5, 5], pad: [0, 2, 2], ..s };
+        assert_eq!(conv(wide).plan(AUTO, &gpu), Ok(ConvPlan::Strips));
+        let stepped = ConvShape { stride: [1, 2, 2], output: [1, 28, 28], ..s };
+        assert_eq!(conv(stepped).plan(AUTO, &gpu), Ok(ConvPlan::Direct));
+        let one = ConvShape { kernel: [1; 3], pad: [0; 3], ..shape(8, [64, 64, 1], 56) };
+        assert_eq!(conv(one).plan(AUTO, &gpu), Ok(ConvPlan::Pointwise));
+        let none = shape(8, [0, 64, 1], 56);
+        assert_eq!(conv(none).plan(TILE_64, &gpu), Ok(ConvPlan::Direct));
+    }
+
+    #[test]
+    fn far_taps_take_the_direct_kernels() {
+        let gpu = gpu();
+        let far = ConvShape { dilation: [1, 1 << 27, 1], ..shape(1, [8, 8, 1], 16) };
+        assert_eq!(conv(far).plan(AUTO, &gpu), Ok(ConvPlan::Direct));
+        for v in TILE_128..=SPLIT_K {
+            assert!(conv(far).plan(v, &gpu).is_err_and(|e| e.contains("64-bit")));
+        }
+        let w = WeightProblem { s: far, dtype: DType::F32 };
+        assert!(matches!(w.plan(AUTO, &gpu), Ok(WeightPlan::Direct { .. })));
+        assert!(w.plan(TILE_64, &gpu).is_err());
+    }
+
+    #[test]
+    fn sums_of_weight_gradients_are_split() {
+        let (gpu, cpu) = (gpu(), cpu());
+        let p = WeightProblem { s: shape(32, [128, 128, 1], 56), dtype: DType::F32 };
+        // 9 tiles of 128 x 128, 264 resident blocks.
+        let per = (32 * 56 * 56usize).div_ceil(29).next_multiple_of(8);
+        assert_eq!(p.plan(AUTO, &gpu), Ok(WeightPlan::Tiles { side: 128, splits: 29, per }));
+        assert!(matches!(p.plan(AUTO, &cpu), Ok(WeightPlan::Tiles { side: 64, .. })));
+        let depthwise = WeightProblem { s: shape(8, [64, 64, 64], 56), ..p };
+        assert!(matches!(depthwise.plan(AUTO, &gpu), Ok(WeightPlan::Depthwise { .. })));
+        // Nothing to sum, and nothing to write.
+        for s in [shape(0, [8, 8, 1], 16), shape(2, [0, 8, 1], 16), shape(2, [8, 0, 1], 16)] {
+            let empty = WeightProblem { s, ..p };
+            assert!(matches!(empty.plan(AUTO, &gpu), Ok(WeightPlan::Tiles { .. })));
+            assert!(empty.plan(VARIANTS.len() - 1, &gpu).is_ok());
+        }
+    }
+}

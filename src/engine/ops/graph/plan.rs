@@ -1,0 +1,184 @@
+//! How the edges of nodes are walked.
+
+use crate::device::Caps;
+use crate::dtype::DType;
+use crate::engine::launch::{Grid, LANES, MAX_GRID_YZ};
+use crate::engine::plan::{Problem, Reason, Variant};
+
+/// Cuts per block of a joining kernel (`GK_WINDOW`).
+const WINDOW: usize = 8;
+
+/// Work-items for a row of `vecs` vectors: the power of two up to 32 that leaves the fewest idle, the larger of equals.
+pub(crate) fn lanes(vecs: usize) -> usize {
+    if vecs > 32 * MAX_GRID_YZ {
+        return LANES;
+    }
+    let idle = |l: usize| vecs.max(1).next_multiple_of(l);
+    if vecs <= 32 {
+        vecs.max(1).next_power_of_two()
+    } else {
+        [8, 16, 32].into_iter().min_by_key(|&l| (idle(l), 32 / l)).unwrap_or(32)
+    }
+}
+
+/// A walk over the edges of each node, with rows of `columns` elements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct WalkProblem {
+    pub(crate) dtype: DType,
+    pub(crate) columns: usize,
+    /// Edges of all nodes.
+    pub(crate) edges: usize,
+    /// Whether rows can be moved by 16 bytes.
+    pub(crate) wide: bool,
+}
+
+/// Geometry of a walk over nodes or edges: vector width, work-items per row, and the cuts of long nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct WalkPlan {
+    pub(crate) wide: bool,
+    /// Vectors of a row.
+    pub(crate) vecs: usize,
+    pub(crate) lanes: usize,
+    /// Edges from one cut to the next: the parts of a long node between them are taken side by side, then joined.
+    pub(crate) cut: usize,
+    /// 0: nodes are walked whole.
+    pub(crate) cuts: usize,
+}
+
+impl WalkProblem {
+    /// A walk that does not cut, which is one over single edges, too.
+    pub(crate) fn whole(&self) -> WalkPlan {
+        let vecs = if self.wide { self.columns * self.dtype.size() / 16 } else { self.columns };
+        let lanes = lanes(vecs);
+        // Long nodes are worth more work-items where a row has few.
+        WalkPlan { wide: self.wide, vecs, lanes, cut: if lanes >= 4 { 256 } else { 128 }, cuts: 0 }
+    }
+}
+
+impl Problem for WalkProblem {
+    type Plan = WalkPlan;
+
+    const VARIANTS: &'static [Variant] = &[
+        Variant { name: "split_nodes", source: "kernels/common/graph/aggregate.c, attention.c" },
+        Variant { name: "whole_nodes", source: "kernels/common/graph/aggregate.c, attention.c" },
+    ];
+
+    fn plan(&self, variant: usize, _: &Caps) -> Result<WalkPlan, Reason> {
+        let whole = self.whole();
+        match variant {
+            0 if self.edges <= 2 * whole.cut => Err(format!("{} edges make no long node", self.edges).into()),
+            0 => Ok(WalkPlan { cuts: self.edges.div_ceil(whole.cut), ..whole }),
+            _ => Ok(whole),
+        }
+    }
+}
+
+impl WalkPlan {
+    /// Logarithms of `cut` and `lanes`, which are powers of two.
+    pub(crate) fn cut_bits(&self) -> usize {
+        self.cut.trailing_zeros() as usize
+    }
+
+    pub(crate) fn lane_bits(&self) -> usize {
+        self.lanes.trailing_zeros() as usize
+    }
+
+    /// Blocks for `items` rows.
+    pub(crate) fn grid(&self, items: usize) -> Grid {
+        Grid::Blocks([items.div_ceil(LANES / self.lanes), self.vecs.div_ceil(self.lanes), 1])
+    }
+
+    /// Blocks for the nodes and the cuts.
+    pub(crate) fn nodes(&self, nodes: usize) -> Grid {
+        self.shared(nodes, 1)
+    }
+
+    /// The same where `ways` work-items take turns with the edges of a node.
+    pub(crate) fn shared(&self, nodes: usize, ways: usize) -> Grid {
+        if nodes == 0 {
+            return Grid::Blocks([0; 3]);
+        }
+        let per = LANES / (self.lanes * ways);
+        Grid::Blocks([(nodes + self.cuts).div_ceil(per), self.vecs.div_ceil(self.lanes), 1])
+    }
+
+    /// Blocks that join the parts of long nodes.
+    pub(crate) fn joins(&self) -> Grid {
+        Grid::Blocks([self.cuts.div_ceil(WINDOW), 1, 1])
+    }
+}
+
+/// The gradient of a sum, mean or extreme of groups, with rows of `inner` elements, `outer` times.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct GroupBwdProblem {
+    /// The walk over the members of each group.
+    pub(crate) walk: WalkProblem,
+    /// Bytes of a row.
+    pub(crate) row: usize,
+    /// Whether the members of each group are given.
+    pub(crate) grouped: bool,
+}
+
+/// How it runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum GroupBwdPlan {
+    /// Group by group: a row of the gradient is read once and written to all members.
+    ByNode(WalkPlan),
+    /// Member by member.
+    ByEdge,
+}
+
+impl Problem for GroupBwdProblem {
+    type Plan = GroupBwdPlan;
+
+    const VARIANTS: &'static [Variant] = &[
+        Variant { name: "by_node", source: "kernels/common/graph/edges.c" },
+        Variant { name: "by_edge", source: "kernels/common/graph/edges.c" },
+    ];
+
+    fn plan(&self, variant: usize, caps: &Caps) -> Result<GroupBwdPlan, Reason> {
+        match variant {
+            0 if !self.grouped => Err("the members of the groups are not given".into()),
+            0 if !self.walk.wide || self.row < 64 => Err("its rows are not whole sectors of memory".into()),
+            0 => self.walk.plan(0, caps).or_else(|_| self.walk.plan(1, caps)).map(GroupBwdPlan::ByNode),
+            _ => Ok(GroupBwdPlan::ByEdge),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::walk::tests::gpu;
+
+    #[test]
+    fn lanes_leave_few_work_items_idle() {
+        for (vecs, want) in [(0, 1), (3, 4), (32, 32), (33, 8), (40, 8), (48, 16), (96, 32), (1 << 22, 256)] {
+            assert_eq!(lanes(vecs), want, "{vecs}");
+        }
+    }
+
+    #[test]
+    fn long_nodes_are_cut_where_there_can_be_any() {
+        let caps = gpu();
+        let p = WalkProblem { dtype: DType::F32, columns: 64, edges: 10_000, wide: true };
+        let whole = WalkPlan { wide: true, vecs: 16, lanes: 16, cut: 256, cuts: 0 };
+        assert_eq!(p.plan(0, &caps), Ok(WalkPlan { cuts: 40, ..whole }));
+        assert_eq!(p.plan(1, &caps), Ok(whole));
+        let few = WalkProblem { edges: 512, ..p };
+        assert!(few.plan(0, &caps).is_err_and(|e| e.contains("512 edges")));
+        let thin = WalkProblem { columns: 1, wide: false, edges: 512, ..p };
+        assert!(matches!(thin.plan(0, &caps), Ok(WalkPlan { lanes: 1, cut: 128, cuts: 4, .. })));
+    }
+
+    #[test]
+    fn rows_of_gradients_are_read_once_where_groups_are_given() {
+        let caps = gpu();
+        let walk = WalkProblem { dtype: DType::F32, columns: 64, edges: 100, wide: true };
+        let p = GroupBwdProblem { walk, row: 256, grouped: true };
+        assert_eq!(p.plan(0, &caps), Ok(GroupBwdPlan::ByNode(walk.whole())));
+        assert_eq!(p.plan(1, &caps), Ok(GroupBwdPlan::ByEdge));
+        assert!(GroupBwdProblem { grouped: false, ..p }.plan(0, &caps).is_err());
+        assert!(GroupBwdProblem { row: 48, ..p }.plan(0, &caps).is_err_and(|e| e.contains("sectors")));
+    }
+}

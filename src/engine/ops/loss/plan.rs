@@ -1,0 +1,152 @@
+//! How losses run that have several ways to.
+
+use super::lanes_for;
+use crate::device::Caps;
+use crate::engine::launch::LANES;
+use crate::engine::plan::{Problem, Reason, Variant};
+
+/// Elements that a block sums before a long row is cut, and how many runs a row has at most.
+const CHUNK: usize = 8192;
+const CHUNKS: usize = 1024;
+/// Rows that fill a device uncut.
+const ENOUGH: usize = 512;
+/// Most blocks of a launch; they loop.
+const BLOCKS: usize = 1 << 20;
+
+/// Blocks for rows of which a block takes `LANES / lanes` at a time.
+fn row_blocks(rows: usize, lanes: usize) -> usize {
+    rows.div_ceil(LANES / lanes).min(BLOCKS)
+}
+
+/// Cross entropy of `[n, c, s]` over `c` classes, or its gradient.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct CrossEntropyProblem {
+    pub(crate) n: usize,
+    pub(crate) c: usize,
+    pub(crate) s: usize,
+    /// Whether x and its gradient begin at multiples of 16 bytes.
+    pub(crate) aligned: bool,
+}
+
+/// How cross entropy runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CrossEntropyPlan {
+    /// A row of classes per `lanes` threads.
+    Rows { lanes: usize, blocks: usize, wide: bool },
+    /// A position per thread.
+    Positions,
+}
+
+impl Problem for CrossEntropyProblem {
+    type Plan = CrossEntropyPlan;
+
+    const VARIANTS: &'static [Variant] = &[
+        Variant { name: "rows", source: "kernels/common/loss/loss.c" },
+        Variant { name: "positions", source: "kernels/common/loss/loss.c" },
+    ];
+
+    fn plan(&self, variant: usize, _: &Caps) -> Result<CrossEntropyPlan, Reason> {
+        match (variant, self.s) {
+            (0, 1) => {
+                let lanes = lanes_for(self.c);
+                Ok(CrossEntropyPlan::Rows { lanes, blocks: row_blocks(self.n, lanes), wide: self.aligned })
+            }
+            (0, _) => Err("the classes are not the innermost axis".into()),
+            _ => Ok(CrossEntropyPlan::Positions),
+        }
+    }
+}
+
+/// A loss with one item per row, or its gradient.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct RowLossProblem {
+    pub(crate) rows: usize,
+    pub(crate) len: usize,
+    /// Whether the statistics are plain sums, so that a row can be cut.
+    pub(crate) sums: bool,
+    /// Whether neighbouring rows are neighbours in memory.
+    pub(crate) interleaved: bool,
+}
+
+/// How a row loss runs: `lanes` threads share a row, or one of the `chunks` runs that it is cut into, whose sums are joined.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RowLossPlan {
+    pub(crate) lanes: usize,
+    pub(crate) chunks: usize,
+}
+
+impl RowLossPlan {
+    /// Blocks for a launch over rows, or over the runs of all rows.
+    pub(crate) fn blocks(&self, rows: usize) -> usize {
+        row_blocks(rows, self.lanes)
+    }
+}
+
+impl Problem for RowLossProblem {
+    type Plan = RowLossPlan;
+
+    const VARIANTS: &'static [Variant] = &[
+        Variant { name: "split", source: "kernels/common/loss/rows.c" },
+        Variant { name: "rows", source: "kernels/common/loss/rows.c" },
+    ];
+
+    fn plan(&self, variant: usize, _: &Caps) -> Result<RowLossPlan, Reason> {
+        if variant > 0 {
+            // Neighbouring threads take neighbouring rows where those are neighbours in memory.
+            return Ok(RowLossPlan {
+                lanes: if self.interleaved { 1 } else { lanes_for(self.len) },
+                chunks: 1,
+            });
+        }
+        if !self.sums {
+            return Err("the statistics of a row are no plain sums".into());
+        }
+        let chunks = self.len.div_ceil(CHUNK).clamp(1, CHUNKS);
+        if chunks == 1 {
+            return Err(format!("a row of {} elements is not cut", self.len).into());
+        }
+        Ok(RowLossPlan { lanes: LANES, chunks })
+    }
+
+    fn prefers(&self, variant: usize, _: &Caps) -> bool {
+        variant > 0 || self.rows < ENOUGH
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::walk::tests::{applicable, chosen, cpu, gpu};
+
+    #[test]
+    fn classes_side_by_side_are_taken_as_rows() {
+        let p = |n, c, s| CrossEntropyProblem { n, c, s, aligned: true };
+        for (p, name) in [(p(4096, 32000, 1), "rows"), (p(1, 1, 1), "rows"), (p(8, 21, 4096), "positions")] {
+            assert_eq!((chosen(&p, &gpu()), chosen(&p, &cpu())), (name, name), "{p:?}");
+        }
+        assert_eq!(applicable(&p(4096, 1000, 1), &gpu()), ["rows", "positions"]);
+        assert!(p(8, 21, 4096).plan(0, &gpu()).is_err_and(|e| e.contains("innermost")));
+        let rows = CrossEntropyPlan::Rows { lanes: 128, blocks: 2048, wide: true };
+        assert_eq!(p(4096, 1000, 1).plan(0, &gpu()), Ok(rows));
+    }
+
+    #[test]
+    fn few_long_rows_of_sums_are_cut() {
+        let p = |rows, len| RowLossProblem { rows, len, sums: true, interleaved: false };
+        let cases = [
+            (p(8, 1 << 20), "split"),
+            (p(512, 1 << 20), "rows"),
+            (p(8, 8192), "rows"),
+            (p(0, 0), "rows"),
+            (RowLossProblem { sums: false, ..p(8, 1 << 20) }, "rows"),
+        ];
+        for (p, name) in cases {
+            assert_eq!((chosen(&p, &gpu()), chosen(&p, &cpu())), (name, name), "{p:?}");
+        }
+        assert_eq!(applicable(&p(4096, 1 << 20), &gpu()), ["split", "rows"]);
+        assert_eq!(applicable(&p(8, 8192), &gpu()), ["rows"]);
+        assert_eq!(p(8, 1 << 30).plan(0, &gpu()), Ok(RowLossPlan { lanes: LANES, chunks: 1024 }));
+        let beside = RowLossProblem { interleaved: true, ..p(8, 1 << 20) };
+        assert_eq!(beside.plan(1, &gpu()), Ok(RowLossPlan { lanes: 1, chunks: 1 }));
+    }
+}
