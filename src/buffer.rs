@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, RwLock};
 use half::{bf16, f16};
 
 use crate::device::DeviceId;
-use crate::driver::{RawMem, RawStream};
+use crate::driver::{Driver, RawMem, RawStream};
 use crate::dtype::DType;
 use crate::error::{GpuError, Result};
 use crate::index_error::Write;
@@ -60,6 +60,10 @@ pub(crate) trait Reclaimer: Send + Sync {
     fn release(&self, bytes: usize);
     /// The stream whose order protects the blocks; `None` where work is done before calls return.
     fn stream(&self) -> Option<RawStream>;
+    /// The driver that the memory is of, if it is a driver's.
+    fn driver(&self) -> Option<&Arc<dyn Driver>> {
+        None
+    }
 }
 
 /// A reference-counted piece of device memory. Opaque; reached through [`Buffer`].
@@ -118,6 +122,11 @@ impl Block {
     /// The stream whose order protects it, if it belongs to a pool that has one.
     pub(crate) fn pool_stream(&self) -> Option<RawStream> {
         self.reclaimer.as_ref()?.stream()
+    }
+
+    /// Driver of the pool that it goes back to.
+    pub(crate) fn pool_driver(&self) -> Option<&Arc<dyn Driver>> {
+        self.reclaimer.as_ref()?.driver()
     }
 
     /// Takes the memory out, so that another reclaimer can be given to it.

@@ -9,16 +9,22 @@ use crate::backend::BackendExt;
 use crate::cpu::CpuBackend;
 use crate::device::{BackendKind, Caps, DeviceId};
 use crate::driver::Driver;
+#[cfg(feature = "driver-opencl")]
+use crate::driver::RawDevice;
 #[cfg(feature = "driver-cuda")]
 use crate::driver::cuda;
 #[cfg(feature = "driver-hip")]
 use crate::driver::hip;
 #[cfg(feature = "driver-opencl")]
 use crate::driver::opencl;
+#[cfg(any(feature = "driver-cuda", feature = "driver-opencl"))]
+use crate::driver::{RawContext, RawStream};
 use crate::engine::Engine;
 use crate::error::{GpuError, Result, Unavailable};
 use crate::ops::IGpuBackend;
 use crate::ops::core::CoreOps;
+#[cfg(any(feature = "driver-cuda", feature = "driver-opencl"))]
+use crate::ops::core::InteropOps;
 use crate::ops::elementwise::Unary;
 
 /// Makes backends of one kind.
@@ -232,6 +238,69 @@ impl Registry {
             },
             Selector::Auto { allow_cpu } => self.open_first(allow_cpu),
         }
+    }
+
+    /// Opens a backend in a CUDA context that another library made, the device's primary one or another, on the given stream of it or, without
+    /// one, on a new stream. Memory of the context can then be [imported](crate::ops::core::InteropOps::import) and further streams
+    /// [adopted](crate::ops::core::InteropOps::adopt_stream). ([`Registry::open`] uses the primary context, which every library that goes
+    /// through CUDA's runtime API shares; so it is with HIP, which has no other.)
+    ///
+    /// Errors: as [`Registry::open`].
+    ///
+    /// # Safety
+    /// `context` is a live `CUcontext` and `stream` a live stream of it; both outlive the backend, all handles forked from it, and their buffers.
+    #[cfg(feature = "driver-cuda")]
+    pub unsafe fn adopt_cuda(
+        &self,
+        context: RawContext,
+        stream: Option<RawStream>,
+    ) -> Result<Arc<dyn IGpuBackend>> {
+        // SAFETY: the caller's promise.
+        let driver = unsafe { cuda::CudaDriver::adopt(context)? };
+        // SAFETY: the caller's promise.
+        unsafe { self.adopted(driver, stream) }
+    }
+
+    /// Opens a backend in an OpenCL context that another library made, on a queue of it. The backend holds references of context, device and
+    /// queue (`clRetain...`), so that the other library may release its own. `cl_mem` objects of the context can then be
+    /// [imported](crate::ops::core::InteropOps::import). Times between events need a queue made with `CL_QUEUE_PROFILING_ENABLE`.
+    ///
+    /// Errors: as [`Registry::open`]; `Invalid` for a queue that runs out of order or is of another context or device.
+    ///
+    /// # Safety
+    /// `context` is a live `cl_context`, `device` a `cl_device_id` of it and `queue` a live `cl_command_queue`, all of the OpenCL library
+    /// that this crate uses (the system's ICD loader).
+    #[cfg(feature = "driver-opencl")]
+    pub unsafe fn adopt_opencl(
+        &self,
+        context: RawContext,
+        device: RawDevice,
+        queue: RawStream,
+    ) -> Result<Arc<dyn IGpuBackend>> {
+        // SAFETY: the caller's promise.
+        let driver = unsafe { opencl::OpenClDriver::adopt(context, device, queue)? };
+        // SAFETY: the driver keeps the queue alive, and handles keep the driver.
+        unsafe { self.adopted(driver, Some(queue)) }
+    }
+
+    /// # Safety
+    /// The stream is a live one of the driver's context, and outlives the backend.
+    #[cfg(any(feature = "driver-cuda", feature = "driver-opencl"))]
+    unsafe fn adopted(
+        &self,
+        driver: impl Driver + 'static,
+        stream: Option<RawStream>,
+    ) -> Result<Arc<dyn IGpuBackend>> {
+        let engine = Engine::new(Arc::new(driver))?;
+        let backend = match stream {
+            // SAFETY: the caller's promise.
+            Some(stream) => unsafe { engine.adopt_stream(stream)? },
+            None => Arc::new(engine),
+        };
+        if self.self_test {
+            self_test_once(&*backend)?;
+        }
+        Ok(backend)
     }
 
     fn open_first(&self, allow_cpu: bool) -> Result<Arc<dyn IGpuBackend>> {

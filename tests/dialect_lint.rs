@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use trefoil::spec::{Unit, all_units, expand};
+use trefoil::spec::{KernelSpec, Role, Unit, all_kernels, all_units, expand};
 
 /// Compiles a text as C99 without output; the compiler's messages on failure.
 fn gcc(text: &str) -> Result<(), String> {
@@ -195,8 +195,18 @@ fn macros(text: &str) -> Vec<(String, String)> {
     joined.lines().filter_map(define).collect()
 }
 
-/// Parameters of a dialect's macros, which every kernel may set for itself.
-const PARAMETERS: &[&str] = &["GK_MIN_BLOCKS"];
+/// Parameters of a dialect's macros and of `prelude/register_tile.h`, which every kernel may set for itself.
+const PARAMETERS: &[&str] = &[
+    "GK_MIN_BLOCKS",
+    "GK_TILE",
+    "GK_TILE_BM",
+    "GK_TILE_BN",
+    "GK_TILE_BK",
+    "GK_TILE_TM",
+    "GK_TILE_TN",
+    "GK_TILE_NA",
+    "GK_TILE_NB",
+];
 
 #[test]
 fn a_macro_means_the_same_in_every_family() {
@@ -216,6 +226,67 @@ fn a_macro_means_the_same_in_every_family() {
         }
     }
     assert!(wrong.is_empty(), "give these the prefix of their family:\n{}", wrong.join("\n"));
+}
+
+/// Beginnings and lengths of the macros of a text that have more lines than `most`.
+fn long_macros(text: &str, most: usize) -> Vec<String> {
+    let (mut found, mut lines) = (vec![], text.lines());
+    while let Some(first) = lines.next() {
+        if !first.trim_start().starts_with("#define ") {
+            continue;
+        }
+        let (mut last, mut count) = (first, 1);
+        while last.ends_with('\\') {
+            last = lines.next().unwrap_or_default();
+            count += 1;
+        }
+        if count > most {
+            found.push(format!("{} ({count} lines)", first.trim_end_matches('\\').trim()));
+        }
+    }
+    found
+}
+
+/// Heads and lengths of the functions and kernels of a text whose bodies have more lines than `most`: their braces stand alone on their lines.
+fn long_bodies(text: &str, most: usize) -> Vec<String> {
+    let (mut found, mut head, mut began) = (vec![], "", None);
+    for (i, line) in text.lines().enumerate() {
+        match line {
+            "{" => began = Some(i),
+            "}" => {
+                if let Some(count) = began.take().map(|b| i - b - 1).filter(|&n| n > most) {
+                    found.push(format!("{head} ({count} lines)"));
+                }
+            }
+            _ if line.starts_with("GK_") => head = line,
+            _ => {}
+        }
+    }
+    found
+}
+
+#[test]
+fn macros_and_bodies_fit_a_reader() {
+    let mut all = vec![];
+    for path in texts() {
+        let text = std::fs::read_to_string(&path).unwrap();
+        let found = long_macros(&text, 10).into_iter().chain(long_bodies(&text, 100));
+        all.extend(found.map(|b| format!("{}: {b}", path.display())));
+    }
+    assert!(all.is_empty(), "write functions (or functions of their parts):\n{}", all.join("\n"));
+    let long =
+        "#define A(x) \\\n    f(x); \\\n    g(x)\n#define B 1\nGK_FN void f(void)\n{\n    1;\n    2;\n}\n";
+    assert_eq!(long_macros(long, 2), ["#define A(x) (3 lines)"]);
+    assert_eq!(long_bodies(long, 1), ["GK_FN void f(void) (2 lines)"]);
+}
+
+#[test]
+fn a_kernel_has_at_most_twelve_plain_scalars() {
+    let scalars = |k: &KernelSpec| {
+        k.args.iter().filter(|a| !matches!(a.role, Role::In(_) | Role::Out(_) | Role::Struct(_))).count()
+    };
+    let many: Vec<_> = all_kernels().filter(|k| scalars(k) > 12).map(|k| k.entry).collect();
+    assert!(many.is_empty(), "pass those that steer no loop in a struct (GK_BY_VALUE): {many:?}");
 }
 
 #[test]

@@ -122,11 +122,12 @@ impl InputArgs {
         for InputArg { name, config } in &self.inputs {
             let declared: Vec<&String> = network.inputs.keys().collect();
             let name = match (name, &declared[..]) {
-                (Some(name), _) => name.clone(),
+                (Some(name), all) if all.is_empty() || all.contains(&name) => name.clone(),
                 (None, []) => "input".into(),
                 (None, [only]) => only.to_string(),
-                (None, _) => {
-                    let text = format!("--input: expected NAME=SIZES for one of {declared:?}");
+                (name, all) => {
+                    let name = name.as_ref().map_or("none", String::as_str);
+                    let text = format!("--input: expected the name of one of the inputs {all:?}, got {name}");
                     return Err(CliError::Input(text));
                 }
             };

@@ -320,7 +320,7 @@ fn summary_counts_parameters_and_arithmetic() {
     assert!(ok(&["summary", "examples/digits.json", "--input", "64"]).contains("17226 parameters"));
     for (input, word) in [
         ("1,8", "rank 4"),
-        ("x=1,8,8", "no layer reads"),
+        ("x=1,8,8", "one of the inputs [\"image\"], got x"),
         ("1,8,8:i33", "unknown dtype `i33`"),
         ("a", "3,32,32"),
     ] {
@@ -416,7 +416,7 @@ fn networks_alone_and_of_loom_are_trained() {
     assert!(loss(&first) < 0.1, "{first}");
     assert!(ok(&["summary", &out]).contains("33 parameters"));
     let again = ok(&[&["train", &out], &more[..], &["--epochs", "1"]].concat());
-    assert!(loss(&again) <= loss(&first), "{first}{again}");
+    assert!(loss(&again) < 0.01, "{first}{again}");
     let other = f.write("other.json", &loom(&value.replace("sigmoid", "tanh")));
     let e = fails(&[&["train", &other, "--run", &folder, "--resume"], &more[..]].concat(), 1);
     assert!(e.contains("model.layers[1].activation"), "{e}");

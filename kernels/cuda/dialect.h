@@ -7,7 +7,7 @@ typedef long long gk_i64;
 typedef unsigned long long gk_u64;
 typedef uint4 gk_raw16;
 
-/* Blocks that shall fit on a multiprocessor at a time: 0 leaves the registers to the compiler, while 1 would tell it that no more than one matters.
+/* Blocks that shall fit on an SM at a time: 0 leaves the registers to the compiler, while 1 would tell it that no more than one matters.
  * Files with kernels that want more or fewer define it anew. */
 #define GK_MIN_BLOCKS 0
 /* Blocks of a cluster: GK_CLUSTER neighbours that run at the same time, so that they may wait for each other. Files define GK_CLUSTERING as
@@ -32,7 +32,7 @@ typedef uint4 gk_raw16;
 #define GK_OUT(T, p) T* __restrict__ p
 #define GK_BIND_IN(T, p)
 #define GK_BIND_OUT(T, p)
-/* Read in place: a parameter that is indexed by a variable would otherwise be copied to local memory by every work-item. */
+/* Read in place: a parameter that is indexed by a variable would otherwise be copied to local memory by every thread. */
 #define GK_BY_VALUE(T, name) const __grid_constant__ T name
 #define GK_BARRIER() __syncthreads()
 #define GK_UNROLL _Pragma("unroll")
@@ -91,7 +91,7 @@ GK_FN gk_u16 gk_f32_to_f16(float f)
     return h;
 }
 
-/* Adds to a counter in local memory; any number of work-items at once. */
+/* Adds to a counter in local memory; any number of threads at once. */
 GK_FN void gk_local_add(gk_u32* p, gk_u32 v) { atomicAdd(p, v); }
 
 #ifdef GK_CLUSTER

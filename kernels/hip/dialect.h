@@ -62,7 +62,7 @@ GK_FN float gk_quick_exp2(float x)
 #endif
 GK_FN gk_u32 gk_mulhi(gk_u32 a, gk_u32 b) { return __umulhi(a, b); }
 
-/* The collectives exchange within runs of 32 lanes only, so that wavefronts of 32 and of 64 lanes, and NVIDIA's warps, add in one order. */
+/* The collectives exchange within runs of 32 lanes only, so that warps of 32 and (as AMD's wavefronts may have) of 64 lanes add in one order. */
 #define GK_SHUFFLE_WIDTH 32
 
 #if defined(__HIP_PLATFORM_NVIDIA__) || defined(__CUDACC_RTC__)
@@ -99,7 +99,7 @@ GK_FN gk_raw16 gk_make16(gk_u32 x, gk_u32 y, gk_u32 z, gk_u32 w)
 GK_FN float gk_f16_to_f32(gk_u16 h) { return (float)__builtin_bit_cast(_Float16, h); }
 GK_FN gk_u16 gk_f32_to_f16(float f) { return __builtin_bit_cast(gk_u16, (_Float16)f); }
 
-/* Lane number times 4 is the address for ds_bpermute, which fetches a 32-bit word from another lane of the wavefront. */
+/* Lane number times 4 is the address for ds_bpermute, which fetches a 32-bit word from another lane of the warp (wavefront). */
 GK_FN int gk_shuffle_xor_i32(int v, int mask)
 {
     int lane = (int)__builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, 0u));
@@ -108,7 +108,7 @@ GK_FN int gk_shuffle_xor_i32(int v, int mask)
 
 #endif
 
-/* Adds to a counter in local memory; any number of work-items at once. */
+/* Adds to a counter in local memory; any number of threads at once. */
 GK_FN void gk_local_add(gk_u32* p, gk_u32 v) { atomicAdd(p, v); }
 
 GK_FN gk_raw16 gk_load16(const void* p) { return *(const gk_raw16*)p; }

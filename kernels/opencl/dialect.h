@@ -12,8 +12,8 @@ typedef uint4 gk_raw16;
 #pragma OPENCL FP_CONTRACT ON
 
 #define GK_KERNEL(name) __kernel __attribute__((reqd_work_group_size(GK_BLOCK, 1, 1))) void name
-/* Always inlined: where all calls of a function pass the same local array, LLVM puts its address into the function, and PoCL, which gives every
- * thread its own local arrays, only looks for them in kernels: its threads would share that one. */
+/* Always inlined: where all calls of a function pass the same local array, LLVM puts its address into the function, and PoCL, which gives every CPU
+ * thread its own local arrays, only looks for them in kernels: its CPU threads would share that one. */
 #define GK_FN static inline __attribute__((always_inline))
 /* For long functions: called, not expanded at every use, so that units compile quickly. */
 #define GK_FN_CALL static
@@ -54,7 +54,7 @@ GK_FN gk_u16 gk_f32_to_f16(float f)
     return h;
 }
 
-/* Adds to a counter in local memory; any number of work-items at once. */
+/* Adds to a counter in local memory; any number of threads at once. */
 GK_FN void gk_local_add(__local gk_u32* p, gk_u32 v) { atomic_add((volatile __local gk_u32*)p, v); }
 
 GK_FN gk_raw16 gk_load16(__global const void* p) { return *(__global const gk_raw16*)p; }

@@ -416,10 +416,20 @@ fn every_mistake_has_its_place() {
             "data.sampler.rank",
             "below world",
         ),
-        ("/loss/type", json!("l7"), "loss.type", "expected a loss, got `l7`; did you mean `l1`? known are cross_entropy, mse"),
+        (
+            "/loss/type",
+            json!("l7"),
+            "loss.type",
+            "expected a loss, got `l7`; did you mean `l1`? known are cross_entropy, mse",
+        ),
         ("/loss/beta", json!(-1), "loss.beta", "at least 0, got -1"),
         ("/loss/beta", json!("1"), "loss.beta", "expected f64"),
-        ("/loss/betta", json!(1), "loss.betta", "unknown field `betta` of `smooth_l1`; did you mean `beta`? known are beta"),
+        (
+            "/loss/betta",
+            json!(1),
+            "loss.betta",
+            "unknown field `betta` of `smooth_l1`; did you mean `beta`? known are beta",
+        ),
         ("/loss", json!({ "beta": 1 }), "loss.type", "is missing"),
         (
             "/loss",
@@ -478,6 +488,8 @@ fn every_mistake_has_its_place() {
         ("/train/anomaly", json!(0), "train.anomaly", "at least 1, got 0"),
         ("/train/patience", json!(1), "train.patience", "`early_stopping`, got both"),
         ("/train/early_stopping/min", json!(1), "train.early_stopping.min", "unknown field"),
+        ("/train/epoch", json!(1), "train.epoch", "did you mean `epochs`?"),
+        ("/train/precision", json!("f3"), "train.precision", "did you mean `f32`?"),
     ] {
         let mut c = right();
         let (parent, last) = at.rsplit_once('/').unwrap();

@@ -296,7 +296,7 @@ fn mistakes_in_the_files_have_their_place_too() {
         (json!({ "csv": f.at("none.csv") }), "cannot open"),
         (json!({ "text": f.write("short.txt", "abc"), "length": 8 }), "3 tokens for windows of 8"),
         #[cfg(not(feature = "images"))]
-        (json!({ "images": f.0 }), "feature `images`"),
+        (json!({ "images": f.0 }), "--features images"),
     ] {
         let e = fail(data.clone());
         assert!(e.contains(words), "{data}: {e}");

@@ -159,6 +159,14 @@ fn errors_name_the_place_and_what_stands_there() {
         ("\"out_features\": 3", "\"out_features\": -3", "layers[0].out_features", &["-3"]),
         ("\"out_features\": 3", "\"units\": 3", "layers[0].units", &["unknown field", "out_features"]),
         (
+            "\"out_features\": 3",
+            "\"out_feature\": 3",
+            "layers[0].out_feature",
+            &["unknown field `out_feature` of `dense`; did you mean `out_features`? known are in_features"],
+        ),
+        ("\"type\": \"dense\"", "\"type\": \"dens\"", "layers[0].type", &["did you mean `dense`? known are"]),
+        ("\"outputs\":", "\"output\":", "output", &["did you mean `outputs`?"]),
+        (
             "\"kernel_size\": 3",
             "\"kernel_size\": [3, 3, 3]",
             "layers[1].kernel_size",

@@ -23,15 +23,18 @@ pub fn of<T>(gpu: &dyn IGpuBackend, calls: impl FnOnce() -> T) -> (T, Used) {
 pub struct Used {
     /// Those that ran.
     pub chosen: BTreeSet<Name>,
-    /// Those that take the same problems and did not run.
+    /// Those that did not run and take every problem of their operation.
     pub others: BTreeSet<Name>,
 }
 
 impl Used {
     fn new(made: &[Choice]) -> Self {
+        let takes = |c: &Choice, v: &str| c.chosen == v || c.alternatives().any(|a| a == v);
+        // An operation may be called several times: a pin serves all of the calls, or the case fails halfway.
+        let every = |op: &str, v: &str| made.iter().filter(|c| c.op == op).all(|c| takes(c, v));
         let chosen: BTreeSet<Name> = made.iter().map(|c| (c.op, c.chosen.clone())).collect();
         let others = made.iter().flat_map(|c| c.alternatives().map(|v| (c.op, v.to_string())));
-        let others = others.filter(|name| !chosen.contains(name)).collect();
+        let others = others.filter(|name| !chosen.contains(name) && every(name.0, &name.1)).collect();
         Used { chosen, others }
     }
 }

@@ -27,8 +27,8 @@ macro_rules! handles {
     ($($(#[$m:meta])* $name:ident;)*) => {$(
         $(#[$m])*
         ///
-        /// Made by the driver that it belongs to. Every method that takes one is `unsafe`: a handle says nothing of whose it is or whether it
-        /// is still alive.
+        /// It belongs to the driver, or the library, that made it. Every method that takes one is `unsafe`: a handle says nothing of whose it
+        /// is or whether it is still alive.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub struct $name(pub(crate) u64);
 
@@ -60,6 +60,10 @@ handles! {
     RawFunction;
     /// A loaded module; its functions live as long as it does.
     RawModule;
+    /// A context: `CUcontext` or `cl_context`.
+    RawContext;
+    /// A device as OpenCL knows it: `cl_device_id`.
+    RawDevice;
 }
 
 /// Whether a status of CUDA, or of HIP, which has the same numbers, says that the context is lost: every later call in it fails. Errors of running
@@ -128,18 +132,18 @@ impl Arg<'_> {
     }
 }
 
-/// Geometry of a launch: blocks, and work-items per block.
+/// Geometry of a launch: blocks, and threads per block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LaunchConfig {
     /// Blocks per axis.
     pub grid: [u32; 3],
-    /// Work-items per block and axis.
+    /// Threads per block and axis.
     pub block: [u32; 3],
 }
 
 impl LaunchConfig {
-    /// Blocks, and work-items per block.
+    /// Blocks, and threads per block.
     pub const fn new(grid: [u32; 3], block: [u32; 3]) -> Self {
         LaunchConfig { grid, block }
     }
@@ -256,7 +260,8 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// # Safety
     /// `s` and `f` are of this driver and alive; `args` match the prototype of `f` in count, order and type; the kernel stays within the memory
     /// of its pointer arguments for all indices that it computes.
-    unsafe fn launch(&self, s: RawStream, f: RawFunction, cfg: &LaunchConfig, args: &[Arg<'_>]) -> Result<()>;
+    unsafe fn launch(&self, s: RawStream, f: RawFunction, cfg: &LaunchConfig, args: &[Arg<'_>])
+    -> Result<()>;
 
     /// Waits until the stream is idle; returns the first failure of its work.
     ///

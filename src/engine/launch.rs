@@ -16,7 +16,7 @@ use crate::spec::{BLOCK, Kernel, KernelArgs, KernelSpec, Role};
 /// How many blocks a launch has.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Grid {
-    /// A grid-stride loop over this many work-items; the loop runs more than once only where the grid is capped.
+    /// A grid-stride loop over this many threads; the loop runs more than once only where the grid is capped.
     Stride(usize),
     /// Exactly this many blocks per axis. The kernel loops where a count could exceed the device's limit.
     Blocks([usize; 3]),
@@ -79,7 +79,13 @@ impl Engine {
     }
 
     /// Queues a kernel whose arguments fit it and whose outputs were noted.
-    pub(crate) fn enqueue(&self, f: RawFunction, name: &str, cfg: &LaunchConfig, args: &[Arg<'_>]) -> Result<()> {
+    pub(crate) fn enqueue(
+        &self,
+        f: RawFunction,
+        name: &str,
+        cfg: &LaunchConfig,
+        args: &[Arg<'_>],
+    ) -> Result<()> {
         let (d, stream) = (&self.inner.device, self.inner.stream);
         d.counts.launches.fetch_add(1, Ordering::Relaxed);
         // SAFETY: the arguments are those of the prototype: of kernels of the table because their struct was made from it, of a user's because
@@ -233,7 +239,7 @@ impl TableCache {
     }
 }
 
-/// Work-items per block.
+/// Threads per block.
 pub(crate) const LANES: usize = BLOCK as usize;
 
 /// Smallest power of two that is not below `n`, at most `max` (a power of two).

@@ -160,7 +160,7 @@ impl Engine {
         let caps = self.device_caps();
         let names = || P::VARIANTS.iter().map(|v| v.name).collect();
         let (at, plan) = match choices.pinned(op, names) {
-            None => best(problem, caps).ok_or_else(|| self.no_variant(op, "no variant applies".into()))?,
+            None => best(problem, caps).ok_or_else(|| self.none_applies(op, problem))?,
             Some(at) => {
                 let at = at.map_err(|why| self.no_variant(op, why))?;
                 let pinned =
@@ -180,10 +180,17 @@ impl Engine {
             Some(at) => at.map_err(|why| self.no_variant(op, why))?,
             None => match best(problem, caps) {
                 Some((at, _)) => at,
-                None => return Err(self.no_variant(op, "no variant applies".into())),
+                None => return Err(self.none_applies(op, problem)),
             },
         };
         Ok(choice(op, at, P::VARIANTS, |v| problem.plan(v, caps).err()))
+    }
+
+    /// That no variant applies, with the reason of the last.
+    fn none_applies<P: Problem>(&self, op: &'static str, problem: &P) -> GpuError {
+        let last = P::VARIANTS.len().saturating_sub(1);
+        let why = problem.plan(last, self.device_caps()).err().unwrap_or_default();
+        self.no_variant(op, format!("no variant applies: {why}"))
     }
 
     fn no_variant(&self, op: &'static str, why: String) -> GpuError {

@@ -153,6 +153,10 @@ impl Reclaimer for Pool {
         Some(self.stream)
     }
 
+    fn driver(&self) -> Option<&Arc<dyn Driver>> {
+        Some(&self.driver)
+    }
+
     fn reclaim(&self, mem: Mem, bytes: usize) {
         let raw = match mem {
             Mem::Device(raw) => raw,

@@ -35,6 +35,8 @@ macro_rules! io_struct {
             $( $(#[$d])* pub $f: $t, )*
         }
 
+        // A setter may have the name of an operator's method.
+        #[allow(clippy::should_implement_trait)]
         impl<$($g),*> $name<$($g),*> {
             /// What is required; the other fields are absent or have their defaults until they are set.
             pub const fn new($($rf: $rt),*) -> Self {

@@ -112,7 +112,7 @@ pub(crate) trait KernelArgs {
     fn with<R>(&self, dtype: DType, f: impl FnOnce(&[Arg<'_>]) -> R) -> R;
 }
 
-/// Work-items per block of the portable kernels (`GK_BLOCK`): OpenCL guarantees no more than 256 on common devices.
+/// Threads per block of the portable kernels (`GK_BLOCK`): OpenCL guarantees no more than 256 on common devices.
 pub const BLOCK: u32 = 256;
 
 /// f32, f16, bf16.
@@ -379,7 +379,9 @@ mod tests {
                 assert_eq!(list[..2], [Arg::Mem(None), Arg::I32(7)]);
                 let mut want: Vec<u8> = bytemuck::cast_slice(&[1i64, 2, 3, 4, 5, 6, 7, 8, -9]).to_vec();
                 want.extend([real(2.0), real(3.0)].concat());
-                want.extend([0.5f32.to_ne_bytes(), 6u32.to_ne_bytes(), (-1i32).to_ne_bytes(), [0; 4]].concat());
+                want.extend(
+                    [0.5f32.to_ne_bytes(), 6u32.to_ne_bytes(), (-1i32).to_ne_bytes(), [0; 4]].concat(),
+                );
                 assert_eq!(list[2..], [Arg::Struct(&want)], "{dtype}");
             });
         }

@@ -320,7 +320,12 @@ impl Driver for MockDriver {
     ) -> Result<()> {
         let mut s = self.lock();
         let entry = s.functions.get(&f.0).cloned().unwrap_or_default();
-        s.calls.push(Call::Launch { stream, entry, config: *config, args: args.iter().map(OwnedArg::from).collect() });
+        s.calls.push(Call::Launch {
+            stream,
+            entry,
+            config: *config,
+            args: args.iter().map(OwnedArg::from).collect(),
+        });
         s.fails("launch")?;
         for a in args {
             if let Arg::Mem(Some((mem, offset))) = a {

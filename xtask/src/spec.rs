@@ -322,7 +322,9 @@ mod tests {
     #[test]
     fn members_of_a_struct_are_fields_in_the_order_of_their_size() {
         let text = |members: &str| {
-            format!("typedef struct {{ {members} }} s;\n// Units: FLOATS\nGK_KERNEL(k)(int code, GK_BY_VALUE(s, args)) {{}}\n")
+            format!(
+                "typedef struct {{ {members} }} s;\n// Units: FLOATS\nGK_KERNEL(k)(int code, GK_BY_VALUE(s, args)) {{}}\n"
+            )
         };
         let kernels = read("a/b.c", &text("gk_dims d; gk_i64 n; gk_f p, q; int m;")).unwrap();
         let file = family_file("a", &kernels).unwrap();

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use trefoil::ops::all_ops;
 use trefoil::ops::core::Choice;
-use trefoil_nn::Device;
+use trefoil_nn::{Device, Tensor};
 
 use crate::backend::BackendArg;
 use crate::error::{CliError, Result};
@@ -39,10 +39,10 @@ fn choices(a: &Args, path: &Path, device: &Device) -> Result<Vec<(Choice, usize)
     let inputs = file.inputs(device, a.batch as usize)?;
     let model = file.network(device, file.dtype(), &inputs)?;
     let pass = || -> trefoil_nn::Result<()> {
-        for y in model.forward_all(&inputs)?.iter().filter(|y| y.requires_grad()) {
-            y.sum()?.backward()?;
-        }
-        Ok(())
+        let outputs = model.forward_all(&inputs)?;
+        let sums = outputs.iter().filter(|y| y.requires_grad()).map(Tensor::sum);
+        let total = sums.reduce(|a, b| a?.add(&b?));
+        total.map_or(Ok(()), |total| total?.backward())
     };
     let mut done = Ok(());
     let made = device.explain_calls(&mut || {

@@ -1,5 +1,5 @@
-/* Activations that other kernels apply to what they computed, chosen by number (as in gemm/gemm.c): 0 none, 1 relu, 2 leaky relu, 3 gelu, 4 gelu by tanh,
- * 5 sigmoid, 6 tanh, 7 swish, 8 hardswish; p is their parameter. Called and not inlined: one copy serves a unit. */
+/* Activations that other kernels apply to what they computed, chosen by number (as in gemm/gemm.c): 0 none, 1 relu, 2 leaky relu, 3 gelu, 4 gelu by
+ * tanh, 5 sigmoid, 6 tanh, 7 swish, 8 hardswish; p is their parameter. Called and not inlined: one copy serves a unit. */
 #ifndef GK_FUSED_ACT_H
 #define GK_FUSED_ACT_H
 #include "activation_ops.h"

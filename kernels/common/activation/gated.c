@@ -40,8 +40,8 @@ GK_KERNEL(gated)(GK_IN(gk_t, gate), GK_IN(gk_t, up), GK_OUT(gk_t, y), gk_i64 n, 
     }
 }
 
-GK_KERNEL(gated_bwd)(GK_IN(gk_t, dy), GK_IN(gk_t, gate), GK_IN(gk_t, up), GK_OUT(gk_t, dgate), GK_OUT(gk_t, dup), gk_i64 n, gk_i64 cols, gk_i64 stride,
-                     int wide, int act, int accumulate_gate, int accumulate_up)
+GK_KERNEL(gated_bwd)(GK_IN(gk_t, dy), GK_IN(gk_t, gate), GK_IN(gk_t, up), GK_OUT(gk_t, dgate), GK_OUT(gk_t, dup), gk_i64 n, gk_i64 cols,
+                     gk_i64 stride, int wide, int act, int accumulate_gate, int accumulate_up)
 {
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, gate); GK_BIND_IN(gk_t, up); GK_BIND_OUT(gk_t, dgate); GK_BIND_OUT(gk_t, dup);
     int w = wide ? GK_W : 1;
@@ -89,8 +89,8 @@ GK_FN gk_vec gk_prelu_item(GK_GLOBAL const gk_t* dy, GK_GLOBAL const gk_t* x, GK
 }
 
 /* dx, and part[b] = sum of run b = row * splits + k. */
-GK_KERNEL(prelu_bwd_rows)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, a), GK_OUT(gk_t, dx), GK_OUT(gk_f, part), gk_i64 rows, gk_i64 cols, gk_i64 slopes,
-                          int splits, gk_i64 chunk, int lanes, int wide, int phase, int accumulate)
+GK_KERNEL(prelu_bwd_rows)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, a), GK_OUT(gk_t, dx), GK_OUT(gk_f, part), gk_i64 rows, gk_i64 cols,
+                          gk_i64 slopes, int splits, gk_i64 chunk, int lanes, int wide, int phase, int accumulate)
 {
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, a); GK_BIND_OUT(gk_t, dx); GK_BIND_OUT(gk_f, part);
     GK_LOCAL gk_f tmp[GK_BLOCK];
@@ -115,8 +115,8 @@ GK_KERNEL(prelu_bwd_rows)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, a), GK_OU
 }
 
 /* The same down the columns of rows i * chunk and on of [n, cols]; column j has slope j / inner. */
-GK_KERNEL(prelu_bwd_columns)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, a), GK_OUT(gk_t, dx), GK_OUT(gk_f, part), gk_i64 n, gk_i64 cols, gk_i64 inner,
-                          gk_i64 chunk, int chunks, int tx, int wide, int accumulate)
+GK_KERNEL(prelu_bwd_columns)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, a), GK_OUT(gk_t, dx), GK_OUT(gk_f, part), gk_i64 n, gk_i64 cols,
+                             gk_i64 inner, gk_i64 chunk, int chunks, int tx, int wide, int accumulate)
 {
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, a); GK_BIND_OUT(gk_t, dx); GK_BIND_OUT(gk_f, part);
     GK_LOCAL gk_f tmp[GK_BLOCK];

@@ -2,11 +2,11 @@
  *
  *   s = cap(scale * (q . k)) + bias, -inf where key j is invisible to query i       q [B, Hq, Lq, D], k [B, Hkv, Lk, D], v [B, Hkv, Lk, Dv]
  *
- * GK_OP is the number of columns of O per block: gk_head64 or gk_head128. Launch: axis 0 tiles of 64 queries x heads x batches, later tiles first (they
- * see more keys), axis 1 slices of O's columns, which repeat the scores. A block walks over the tiles of 64 keys that its queries can see; a running
- * maximum m and sum l per query rescale what was added when m grows. Arithmetic in gk_f. Deterministic.
- * Strides: sq = {q batch, head, row, k batch, head, row, q wide, k wide}; sv = {v.., o.., v wide}; sl = {lse batch, head, row}; size, sm in attention/tile.h.
- * Reference: F.scaled_dot_product_attention.
+ * GK_OP is the number of columns of O per block: gk_head64 or gk_head128. Launch: axis 0 tiles of 64 queries x heads x batches, later tiles first
+ * (they see more keys), axis 1 slices of O's columns, which repeat the scores. A block walks over the tiles of 64 keys that its queries can see; a
+ * running maximum m and sum l per query rescale what was added when m grows. Arithmetic in gk_f. Deterministic.
+ * Strides: sq = {q batch, head, row, k batch, head, row, q wide, k wide}; sv = {v.., o.., v wide}; sl = {lse batch, head, row}; size, sm in
+ * attention/tile.h. Reference: F.scaled_dot_product_attention.
  */
 #define gk_head64_width 64
 #define gk_head128_width 128
@@ -32,8 +32,10 @@ GK_KERNEL(attention_fwd)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias), GK_I
     GK_BIND_IN(int, cu_k); GK_BIND_IN(gk_i64, more); GK_BIND_OUT(int, err); GK_BIND_IN(gk_t, v); GK_BIND_OUT(gk_t, o); GK_BIND_OUT(gk_f, lse);
     int heads = (int)args.size.v[1], h = gk_bid(0) / args.tiles % heads, kh = h / (heads / (int)args.size.v[2]);
     gk_span s = gk_span_of(gk_bid(0) / args.tiles / heads, args.tiles - 1 - gk_bid(0) % args.tiles, 0, lengths, cu_q, cu_k, args.size, err, code);
-    gk_rule rule = gk_rule_of(s, h, bias, mask, args.size, args.sm, args.scale, args.cap, args.left, args.right, args.bottom, args.seed, args.stream, args.offset, more, args.keep, args.kept);
-    int i0 = s.tile * 64, rows = s.lq - i0, r = gk_lid() / 16, c = gk_lid() % 16, col0 = gk_bid(1) * GK_ATTN_WIDTH, width = (int)args.size.v[6] - col0;
+    gk_rule rule = gk_rule_of(s, h, bias, mask, args.size, args.sm, args.scale, args.cap, args.left, args.right, args.bottom, args.seed,
+        args.stream, args.offset, more, args.keep, args.kept);
+    int i0 = s.tile * 64, rows = s.lq - i0, r = gk_lid() / 16, c = gk_lid() % 16, col0 = gk_bid(1) * GK_ATTN_WIDTH,
+        width = (int)args.size.v[6] - col0;
     gk_f acc[4][4 * GK_ATTN_GROUPS], m[4], l[4], x[4][4], unused[4][4];
     gk_clear(acc);
     GK_UNROLL for (int i = 0; i < 4; i++) { m[i] = -GK_INF; l[i] = GK_R(0.0); }
@@ -41,7 +43,8 @@ GK_KERNEL(attention_fwd)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias), GK_I
     k += s.b * args.sq.v[3] + kh * args.sq.v[4] + s.k0 * args.sq.v[5];
     v += s.b * args.sv.v[0] + kh * args.sv.v[1] + s.k0 * args.sv.v[2] + col0;
     for (int j0 = gk_first_key(rule, i0), end = gk_end_key(rule, i0); j0 < end; j0 += 64) {
-        gk_dots(q, args.sq.v[2], rows, (int)args.sq.v[6], k + j0 * args.sq.v[5], args.sq.v[5], rule.keys - j0, (int)args.sq.v[7], (int)args.size.v[5], tile, x);
+        gk_dots(q, args.sq.v[2], rows, (int)args.sq.v[6], k + j0 * args.sq.v[5], args.sq.v[5], rule.keys - j0, (int)args.sq.v[7],
+            (int)args.size.v[5], tile, x);
         gk_scores(rule, i0, j0, 0, x, unused);
         GK_UNROLL for (int i = 0; i < 4; i++) {
             gk_f top = gk_max(gk_max(x[i][0], x[i][1]), gk_max(x[i][2], x[i][3]));

@@ -1,12 +1,13 @@
 /* Gradients of attention by queries, keys and values; see attention/attention.c for the scores and attention/scores.c for delta and the bias.
  *
- *   P = e^(s - LSE), M = dropout factors, dS = P (M (dO V^T) - delta):   dV = (P M)^T dO,  dQ = scale dS' K,  dK = scale dS'^T Q,  dS' = dS * slope of the cap
+ *   P = e^(s - LSE), M = dropout factors, dS = P (M (dO V^T) - delta):   dV = (P M)^T dO,  dQ = scale dS' K,  dK = scale dS'^T Q,  dS' = dS * slope
+ * of the cap
  *
- * GK_OP is the number of columns of a gradient per block. Launch: axis 0 tiles of 64 keys x key heads x batches (attention_dkv) or tiles of 64 queries
- * x heads x batches (attention_dq), axis 1 slices of columns. attention_dkv walks over the query heads of its group and over the tiles of queries that
- * see its keys, attention_dq over the tiles of keys. One writer per element, sums in a fixed order. Arithmetic in gk_f.
- * Strides: sq as in attention/attention.c; sv = {v batch, head, row, dO batch, head, row, v wide, dO wide}; sl = {lse batch, head, row}; sg = {dq or dk batch, head,
- * row, dv batch, head, row, accumulate dq or dk, accumulate dv}. delta [B, Hq, Lq].
+ * GK_OP is the number of columns of a gradient per block. Launch: axis 0 tiles of 64 keys x key heads x batches (attention_dkv) or tiles of 64
+ * queries x heads x batches (attention_dq), axis 1 slices of columns. attention_dkv walks over the query heads of its group and over the tiles of
+ * queries that see its keys, attention_dq over the tiles of keys. One writer per element, sums in a fixed order. Arithmetic in gk_f.
+ * Strides: sq as in attention/attention.c; sv = {v batch, head, row, dO batch, head, row, v wide, dO wide}; sl = {lse batch, head, row}; sg = {dq or
+ * dk batch, head, row, dv batch, head, row, accumulate dq or dk, accumulate dv}. delta [B, Hq, Lq].
  */
 #define gk_head64_width 64
 #define gk_head128_width 128
@@ -40,7 +41,8 @@ GK_KERNEL(attention_dkv)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias), GK_I
     k += s.b * args.sq.v[3] + kh * args.sq.v[4] + (s.k0 + j0) * args.sq.v[5];
     v += s.b * args.sv.v[0] + kh * args.sv.v[1] + (s.k0 + j0) * args.sv.v[2];
     for (int h = kh * group; h < (kh + 1) * group; h++) {
-        gk_rule rule = gk_rule_of(s, h, bias, mask, args.size, args.sm, args.scale, args.cap, args.left, args.right, args.bottom, args.seed, args.stream, args.offset, more, args.keep, args.kept);
+        gk_rule rule = gk_rule_of(s, h, bias, mask, args.size, args.sm, args.scale, args.cap, args.left, args.right, args.bottom, args.seed,
+            args.stream, args.offset, more, args.keep, args.kept);
         for (int i0 = gk_first_query(rule, j0), end = gk_end_query(rule, j0); i0 < end; i0 += 64) {
             GK_GLOBAL const gk_t* qs = q + s.b * args.sq.v[0] + h * args.sq.v[1] + (s.q0 + i0) * args.sq.v[2];
             GK_GLOBAL const gk_t* ds = dout + s.b * args.sv.v[3] + h * args.sv.v[4] + (s.q0 + i0) * args.sv.v[5];
@@ -68,8 +70,10 @@ GK_KERNEL(attention_dkv)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias), GK_I
             if (dk) gk_weigh(y, qs + col0, args.sq.v[2], queries, d - col0, (int)args.sq.v[6], tile, ak);
         }
     }
-    if (dk) gk_put(dk + s.b * args.sg.v[0] + kh * args.sg.v[1] + (s.k0 + j0) * args.sg.v[2] + col0, args.sg.v[2], rows, d - col0, args.scale, (int)args.sg.v[6], ak);
-    if (dv) gk_put(dv + s.b * args.sg.v[3] + kh * args.sg.v[4] + (s.k0 + j0) * args.sg.v[5] + col0, args.sg.v[5], rows, dvs - col0, GK_R(1.0), (int)args.sg.v[7], av);
+    if (dk) gk_put(dk + s.b * args.sg.v[0] + kh * args.sg.v[1] + (s.k0 + j0) * args.sg.v[2] + col0, args.sg.v[2], rows, d - col0, args.scale,
+        (int)args.sg.v[6], ak);
+    if (dv) gk_put(dv + s.b * args.sg.v[3] + kh * args.sg.v[4] + (s.k0 + j0) * args.sg.v[5] + col0, args.sg.v[5], rows, dvs - col0, GK_R(1.0),
+        (int)args.sg.v[7], av);
 }
 
 GK_KERNEL(attention_dq)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias), GK_IN(gk_u8, mask), GK_IN(int, lengths), GK_IN(int, cu_q),
@@ -82,7 +86,8 @@ GK_KERNEL(attention_dq)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias), GK_IN
     GK_BIND_IN(gk_f, delta); GK_BIND_OUT(gk_t, dq);
     int heads = (int)args.size.v[1], h = gk_bid(0) / args.tiles % heads, kh = h / (heads / (int)args.size.v[2]);
     gk_span s = gk_span_of(gk_bid(0) / args.tiles / heads, args.tiles - 1 - gk_bid(0) % args.tiles, 0, lengths, cu_q, cu_k, args.size, err, code);
-    gk_rule rule = gk_rule_of(s, h, bias, mask, args.size, args.sm, args.scale, args.cap, args.left, args.right, args.bottom, args.seed, args.stream, args.offset, more, args.keep, args.kept);
+    gk_rule rule = gk_rule_of(s, h, bias, mask, args.size, args.sm, args.scale, args.cap, args.left, args.right, args.bottom, args.seed,
+        args.stream, args.offset, more, args.keep, args.kept);
     int i0 = s.tile * 64, rows = s.lq - i0, r = gk_lid() / 16, c = gk_lid() % 16, col0 = gk_bid(1) * GK_ATTN_WIDTH, d = (int)args.size.v[5];
     gk_f acc[4][4 * GK_ATTN_GROUPS], base[4], mean[4], x[4][4], y[4][4], slope[4][4];
     gk_clear(acc);
@@ -102,7 +107,8 @@ GK_KERNEL(attention_dq)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias), GK_IN
     for (int j0 = gk_first_key(rule, i0), end = gk_end_key(rule, i0); j0 < end; j0 += 64) {
         int keys = rule.keys - j0;
         gk_dots(q, args.sq.v[2], rows, (int)args.sq.v[6], k + j0 * args.sq.v[5], args.sq.v[5], keys, (int)args.sq.v[7], d, tile, x);
-        gk_dots(dout, args.sv.v[5], rows, (int)args.sv.v[7], v + j0 * args.sv.v[2], args.sv.v[2], keys, (int)args.sv.v[6], (int)args.size.v[6], tile, y);
+        gk_dots(dout, args.sv.v[5], rows, (int)args.sv.v[7], v + j0 * args.sv.v[2], args.sv.v[2], keys, (int)args.sv.v[6], (int)args.size.v[6],
+            tile, y);
         gk_scores(rule, i0, j0, 0, x, slope);
         gk_u32 bits = 0xffffu;
         if (args.keep < 1.0f) bits = gk_kept(rule, i0, j0, 0);
@@ -114,5 +120,6 @@ GK_KERNEL(attention_dq)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias), GK_IN
         }
         gk_weigh(y, k + j0 * args.sq.v[5] + col0, args.sq.v[5], keys, d - col0, (int)args.sq.v[7], tile, acc);
     }
-    gk_put(dq + s.b * args.sg.v[0] + h * args.sg.v[1] + (s.q0 + i0) * args.sg.v[2] + col0, args.sg.v[2], rows, d - col0, args.scale, (int)args.sg.v[6], acc);
+    gk_put(dq + s.b * args.sg.v[0] + h * args.sg.v[1] + (s.q0 + i0) * args.sg.v[2] + col0, args.sg.v[2], rows, d - col0, args.scale,
+        (int)args.sg.v[6], acc);
 }

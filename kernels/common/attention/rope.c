@@ -1,4 +1,5 @@
-/* Rotary position embedding (Su et al., 2021, arXiv 2104.09864): (a, b) -> (a cos - b sin, a sin + b cos) for the pairs of the first R elements of a head.
+/* Rotary position embedding (Su et al., 2021, arXiv 2104.09864): (a, b) -> (a cos - b sin, a sin + b cos) for the pairs of the first R elements of a
+ * head.
  *
  * x, y [B, L, H, D]. `table` holds the frequencies as fractions of a turn per position, in units of 2^-64: position times frequency modulo one turn
  * is then a product of integers, exact whatever the position. size = {B * L, L, H, D, R, step of the positions by batch, heads per block};
@@ -23,7 +24,8 @@ GK_KERNEL(rope)(GK_IN(gk_t, x), GK_IN(int, positions), GK_IN(gk_i64, table), GK_
     GK_BIND_IN(gk_t, x); GK_BIND_IN(int, positions); GK_BIND_IN(gk_i64, table); GK_BIND_OUT(gk_t, y);
     int lane = gk_lid() % lanes, len = (int)size.v[1], d = (int)size.v[3], mid = (int)size.v[4] / 2;
     int h0 = gk_bid(1) * (int)size.v[6], h1 = h0 + (int)size.v[6] < (int)size.v[2] ? h0 + (int)size.v[6] : (int)size.v[2];
-    for (gk_i64 token = (gk_i64)gk_bid(0) * (GK_BLOCK / lanes) + gk_lid() / lanes; token < size.v[0]; token += (gk_i64)gk_nblocks(0) * (GK_BLOCK / lanes)) {
+    gk_i64 per = GK_BLOCK / lanes;
+    for (gk_i64 token = gk_bid(0) * per + gk_lid() / lanes; token < size.v[0]; token += gk_nblocks(0) * per) {
         gk_i64 b = token / len, l = token % len, position = offset + l;
         if (positions) position = positions[b * size.v[5] + l];
         GK_GLOBAL const gk_t* px = x + b * sx.v[0] + l * sx.v[1];

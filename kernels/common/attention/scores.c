@@ -1,9 +1,11 @@
 /* What attention needs beside its main kernels; see attention/attention.c for the scores.
  *
- *   attention_delta   delta[b, h, i] = sum of dO * O over a row. Launch: one row per 16 work-items.
- *   attention_probs   P [B, Hq, Lq, Lk] = e^(s - LSE), where somebody wants to see it. Launch: axis 0 tiles of 64 queries x heads x batches, axis 1 tiles of
+ *   attention_delta   delta[b, h, i] = sum of dO * O over a row. Launch: one row per 16 threads.
+ *   attention_probs   P [B, Hq, Lq, Lk] = e^(s - LSE), where somebody wants to see it. Launch: axis 0 tiles of 64 queries x heads x batches, axis 1
+ * tiles of
  *                     64 keys.
- *   attention_dbias   dBias = dS summed over the axes that the bias repeats. Launch: axis 0 tiles of 64 x 64 of the bias x its heads x its batches; a block
+ *   attention_dbias   dBias = dS summed over the axes that the bias repeats. Launch: axis 0 tiles of 64 x 64 of the bias x its heads x its batches; a
+ * block
  *                     walks over everything that shares its tile, in order. sb = {batches, heads, rows, columns of the bias; each 1 or whole}.
  *
  * Arithmetic in gk_f. Deterministic. Strides: as in attention/backward.c.
@@ -46,13 +48,15 @@ GK_KERNEL(attention_probs)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias), GK
     GK_BIND_IN(int, cu_k); GK_BIND_IN(gk_i64, more); GK_BIND_OUT(int, err); GK_BIND_IN(gk_f, lse); GK_BIND_OUT(gk_t, p);
     int heads = (int)args.size.v[1], h = gk_bid(0) / args.tiles % heads, kh = h / (heads / (int)args.size.v[2]);
     gk_span s = gk_span_of(gk_bid(0) / args.tiles / heads, gk_bid(0) % args.tiles, 0, lengths, cu_q, cu_k, args.size, err, code);
-    gk_rule rule = gk_rule_of(s, h, bias, mask, args.size, args.sm, args.scale, args.cap, args.left, args.right, args.bottom, args.seed, args.stream, args.offset, more, args.keep, args.kept);
+    gk_rule rule = gk_rule_of(s, h, bias, mask, args.size, args.sm, args.scale, args.cap, args.left, args.right, args.bottom, args.seed,
+        args.stream, args.offset, more, args.keep, args.kept);
     int i0 = s.tile * 64, r = gk_lid() / 16, c = gk_lid() % 16;
     gk_f x[4][4], unused[4][4];
     q += s.b * args.sq.v[0] + h * args.sq.v[1] + i0 * args.sq.v[2];
     k += s.b * args.sq.v[3] + kh * args.sq.v[4];
     for (int j0 = gk_bid(1) * 64; j0 < s.lk; j0 += gk_nblocks(1) * 64) {
-        gk_dots(q, args.sq.v[2], s.lq - i0, (int)args.sq.v[6], k + j0 * args.sq.v[5], args.sq.v[5], rule.keys - j0, (int)args.sq.v[7], (int)args.size.v[5], tile, x);
+        gk_dots(q, args.sq.v[2], s.lq - i0, (int)args.sq.v[6], k + j0 * args.sq.v[5], args.sq.v[5], rule.keys - j0, (int)args.sq.v[7],
+            (int)args.size.v[5], tile, x);
         gk_scores(rule, i0, j0, 0, x, unused);
         GK_UNROLL for (int i = 0; i < 4; i++) {
             int row = i0 + 4 * r + i;
@@ -95,7 +99,8 @@ GK_KERNEL(attention_dbias)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias), GK
     for (int b = bt; b < b1; b++) {
         gk_span s = gk_span_of(b, 0, 0, lengths, cu_q, cu_k, args.size, err, code);
         for (int h = ht; h < h1; h++) {
-            gk_rule rule = gk_rule_of(s, h, bias, mask, args.size, args.sm, args.scale, args.cap, args.left, args.right, args.bottom, args.seed, args.stream, args.offset, more, args.keep, args.kept);
+            gk_rule rule = gk_rule_of(s, h, bias, mask, args.size, args.sm, args.scale, args.cap, args.left, args.right, args.bottom, args.seed,
+                args.stream, args.offset, more, args.keep, args.kept);
             GK_GLOBAL const gk_t* ks = k + b * args.sq.v[3] + h / group * args.sq.v[4];
             GK_GLOBAL const gk_t* vs = v + b * args.sv.v[0] + h / group * args.sv.v[1];
             for (int i0 = it; i0 < i1; i0 += 64) {
@@ -104,8 +109,10 @@ GK_KERNEL(attention_dbias)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias), GK
                 int begin = gk_first_key(rule, i0), end = gk_end_key(rule, i0);
                 for (int j0 = jt; j0 < j1; j0 += 64) {
                     if (j0 < begin || j0 >= end) continue;
-                    gk_dots(qs, args.sq.v[2], lq - i0, (int)args.sq.v[6], ks + j0 * args.sq.v[5], args.sq.v[5], rule.keys - j0, (int)args.sq.v[7], (int)args.size.v[5], tile, x);
-                    gk_dots(ds, args.sv.v[5], lq - i0, (int)args.sv.v[7], vs + j0 * args.sv.v[2], args.sv.v[2], rule.keys - j0, (int)args.sv.v[6], (int)args.size.v[6], tile, y);
+                    gk_dots(qs, args.sq.v[2], lq - i0, (int)args.sq.v[6], ks + j0 * args.sq.v[5], args.sq.v[5], rule.keys - j0, (int)args.sq.v[7],
+                        (int)args.size.v[5], tile, x);
+                    gk_dots(ds, args.sv.v[5], lq - i0, (int)args.sv.v[7], vs + j0 * args.sv.v[2], args.sv.v[2], rule.keys - j0, (int)args.sv.v[6],
+                        (int)args.size.v[6], tile, y);
                     gk_scores(rule, i0, j0, 0, x, unused);
                     gk_u32 bits = 0xffffu;
                     if (args.keep < 1.0f) bits = gk_kept(rule, i0, j0, 0);
@@ -125,7 +132,7 @@ GK_KERNEL(attention_dbias)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias), GK
     }
     GK_GLOBAL gk_t* out = dbias + ((gk_i64)bt * bh + ht) * bi * bj;
     if (bi == 1) {
-        /* Sums of the columns: four rows here, then those of the 16 work-items. */
+        /* Sums of the columns: four rows here, then those of the 16 threads. */
         GK_UNROLL for (int j = 0; j < 4; j++) tmp[r * 64 + 4 * c + j] = acc[0][j] + acc[1][j] + acc[2][j] + acc[3][j];
         GK_BARRIER();
         GK_UNROLL for (int j = 0; j < 4; j++) {

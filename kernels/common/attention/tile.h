@@ -1,16 +1,17 @@
-/* Tiles of attention. A block works on 64 x 64 scores; work-item (r, c) = (lid / 16, lid % 16) holds the 4 x 4 of them at rows 4r and columns 4c.
+/* Tiles of attention. A block works on 64 x 64 scores; thread (r, c) = (lid / 16, lid % 16) holds the 4 x 4 of them at rows 4r and columns 4c.
  *
  *   gk_dots    scores of 64 rows of one matrix with 64 rows of another: products along their rows
- *   gk_weigh   adds to the accumulators the rows of a matrix, weighted by a tile: 64 x GK_ATTN_WIDTH numbers, of which (r, c) holds rows 4r ... 4r + 3 and
+ *   gk_weigh   adds to the accumulators the rows of a matrix, weighted by a tile: 64 x GK_ATTN_WIDTH numbers, of which (r, c) holds rows 4r ... 4r +
+ * 3 and
  *              columns 64g + 4c ... 64g + 4c + 3 (needs GK_ATTN_WIDTH, a multiple of 64)
  *   gk_span    the sequence, or part of the batch, that a tile belongs to
  *   gk_rule    how products become scores: factor, softcap, bias, visibility, dropout
  *
- * Both products pass through `tile`, a GK_LOCAL array of GK_ATTN_TILE slots. Rows of operands have a step of 1 between neighbours; `wide` allows loads of
- * 16 bytes. What lies beyond the operands counts as 0.
+ * Both products pass through `tile`, a GK_LOCAL array of GK_ATTN_TILE slots. Rows of operands have a step of 1 between neighbours; `wide` allows
+ * loads of 16 bytes. What lies beyond the operands counts as 0.
  */
 
-/* One block at a time would leave a multiprocessor idle at every barrier. */
+/* One block at a time would leave an SM idle at every barrier. */
 #undef GK_MIN_BLOCKS
 #define GK_MIN_BLOCKS 2
 
@@ -168,8 +169,8 @@ GK_FN void gk_put(GK_GLOBAL gk_t* y, gk_i64 step, int rows, int width, gk_f f, i
 /* Tile number `tile` of batch b of the tensors, or of packed sequences: the first query and key and their numbers. */
 typedef struct { int b, tile, q0, lq, k0, lk, keys; } gk_span;
 
-GK_FN gk_span gk_span_of(int b, int tile, int by_keys, GK_GLOBAL const int* lengths, GK_GLOBAL const int* cu_q, GK_GLOBAL const int* cu_k, gk_dims size,
-                         GK_GLOBAL int* err, int code)
+GK_FN gk_span gk_span_of(int b, int tile, int by_keys, GK_GLOBAL const int* lengths, GK_GLOBAL const int* cu_q, GK_GLOBAL const int* cu_k,
+                         gk_dims size, GK_GLOBAL int* err, int code)
 {
     gk_span s;
     s.b = b; s.tile = tile; s.q0 = 0; s.k0 = 0; s.lq = (int)size.v[3]; s.lk = (int)size.v[4]; s.keys = s.lk;
@@ -215,7 +216,8 @@ typedef struct {
 
 /* sm = steps of bias and mask by batch, head, query, key. A bound of 2^30 is none. */
 GK_FN gk_rule gk_rule_of(gk_span s, int h, GK_GLOBAL const gk_t* bias, GK_GLOBAL const gk_u8* mask, gk_dims size, gk_dims sm, gk_f scale, gk_f cap,
-                         int left, int right, int bottom, gk_i64 seed, gk_i64 stream, gk_i64 offset, GK_GLOBAL const gk_i64* more, float keep, gk_f kept)
+                         int left, int right, int bottom, gk_i64 seed, gk_i64 stream, gk_i64 offset, GK_GLOBAL const gk_i64* more, float keep,
+                         gk_f kept)
 {
     gk_rule r;
     gk_i64 none = 1 << 30, shift = bottom ? s.lk - s.lq : 0, low = shift - left, high = shift + right;
@@ -235,7 +237,7 @@ GK_FN gk_rule gk_rule_of(gk_span s, int h, GK_GLOBAL const gk_t* bias, GK_GLOBAL
     return r;
 }
 
-/* The work-item's 16 numbers of a tile whose first query and key are i0 and j0: number 4u + v lies at row 4r + u, column 4c + v. Rows are queries, or
+/* The thread's 16 numbers of a tile whose first query and key are i0 and j0: number 4u + v lies at row 4r + u, column 4c + v. Rows are queries, or
  * keys with `flip`. A set of them is 16 bits. */
 #define GK_QUERY(i0, u, v) ((i0) + 4 * (flip ? gk_lid() % 16 : gk_lid() / 16) + (flip ? (v) : (u)))
 #define GK_KEY(j0, u, v) ((j0) + 4 * (flip ? gk_lid() / 16 : gk_lid() % 16) + (flip ? (u) : (v)))

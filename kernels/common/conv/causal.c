@@ -1,10 +1,11 @@
 /* Causal depthwise convolution of sequences [rows = N * C, len].
  *
  *   z[l] = bias + sum over j < k of w[j] * x[l - (k-1) + j],  y = act(z)        elements before the first come from state [rows, k-1], or are 0
- *   dz = dy * act'(z);  dx[i] = sum over j of w[j] * dz[i + (k-1) - j];  dw[j] = sum over images and l of dz[l] * x[l - (k-1) + j];  dbias = sum of dz
+ *   dz = dy * act'(z);  dx[i] = sum over j of w[j] * dz[i + (k-1) - j];  dw[j] = sum over images and l of dz[l] * x[l - (k-1) + j];  dbias = sum of
+ * dz
  *
- * Arithmetic in gk_f; dz is kept in gk_f. Launch: grid-stride over the elements (causal_state: over the rows); causal_weight: one block per channel and
- * run of places, channels fastest, to part [splits, C, k + 1], the last of which is dbias; causal_combine adds the runs in order. Deterministic.
+ * Arithmetic in gk_f; dz is kept in gk_f. Launch: grid-stride over the elements (causal_state: over the rows); causal_weight: one block per channel
+ * and run of places, channels fastest, to part [splits, C, k + 1], the last of which is dbias; causal_combine adds the runs in order. Deterministic.
  * Reference: F.conv1d of the padded sequence with groups=C.
  */
 #include "common/prelude/tile.h"
@@ -33,8 +34,8 @@ GK_FN gk_f gk_causal(GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* w, GK_GLOBAL
 #define GK_ROW_OF(i) (n <= 0x7fffffffll ? (gk_i64)((gk_u32)(i) / (gk_u32)len) : (i) / len)
 
 // Units: FLOATS64
-GK_KERNEL(causal_conv)(GK_IN(gk_t, x), GK_IN(gk_t, w), GK_IN(gk_t, bias), GK_IN(gk_t, state), GK_OUT(gk_t, y), gk_i64 n, gk_i64 len, gk_i64 channels, int k,
-                       int act, gk_f p)
+GK_KERNEL(causal_conv)(GK_IN(gk_t, x), GK_IN(gk_t, w), GK_IN(gk_t, bias), GK_IN(gk_t, state), GK_OUT(gk_t, y), gk_i64 n, gk_i64 len, gk_i64 channels,
+                       int k, int act, gk_f p)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, w); GK_BIND_IN(gk_t, bias); GK_BIND_IN(gk_t, state); GK_BIND_OUT(gk_t, y);
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
@@ -80,8 +81,8 @@ GK_FN gk_f gk_slope(int act, gk_f z, gk_f dy, gk_f p)
     return d;
 }
 
-GK_KERNEL(causal_slope)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, w), GK_IN(gk_t, bias), GK_IN(gk_t, state), GK_OUT(gk_f, dz), gk_i64 n, gk_i64 len,
-                        gk_i64 channels, int k, int act, gk_f p)
+GK_KERNEL(causal_slope)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, w), GK_IN(gk_t, bias), GK_IN(gk_t, state), GK_OUT(gk_f, dz), gk_i64 n,
+                        gk_i64 len, gk_i64 channels, int k, int act, gk_f p)
 {
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, w); GK_BIND_IN(gk_t, bias); GK_BIND_IN(gk_t, state); GK_BIND_OUT(gk_f, dz);
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
@@ -99,7 +100,8 @@ GK_FN gk_f gk_dz(GK_GLOBAL const gk_t* dy, GK_GLOBAL const gk_f* dz, gk_i64 i)
     return v;
 }
 
-GK_KERNEL(causal_input)(GK_IN(gk_t, dy), GK_IN(gk_f, dz), GK_IN(gk_t, w), GK_OUT(gk_t, dx), gk_i64 n, gk_i64 len, gk_i64 channels, int k, int accumulate)
+GK_KERNEL(causal_input)(GK_IN(gk_t, dy), GK_IN(gk_f, dz), GK_IN(gk_t, w), GK_OUT(gk_t, dx), gk_i64 n, gk_i64 len, gk_i64 channels, int k,
+                        int accumulate)
 {
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_f, dz); GK_BIND_IN(gk_t, w); GK_BIND_OUT(gk_t, dx);
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
@@ -140,7 +142,8 @@ GK_KERNEL(causal_weight)(GK_IN(gk_t, dy), GK_IN(gk_f, dz), GK_IN(gk_t, x), GK_IN
 }
 
 /* dw [C, k] and dbias [C], where not null, from part [splits, C, k + 1]. */
-GK_KERNEL(causal_combine)(GK_IN(gk_f, part), GK_OUT(gk_t, dw), GK_OUT(gk_t, dbias), gk_i64 channels, int k, int splits, int accumulate_w, int accumulate_b)
+GK_KERNEL(causal_combine)(GK_IN(gk_f, part), GK_OUT(gk_t, dw), GK_OUT(gk_t, dbias), gk_i64 channels, int k, int splits, int accumulate_w,
+                          int accumulate_b)
 {
     GK_BIND_IN(gk_f, part); GK_BIND_OUT(gk_t, dw); GK_BIND_OUT(gk_t, dbias);
     gk_i64 n = channels * (k + 1);

@@ -34,7 +34,8 @@ GK_KERNEL(im2col)(GK_IN(gk_t, x), GK_OUT(gk_t, col), gk_i64 n, GK_DIMS(img), GK_
         int h = q.h * (int)win.v[4] - (int)geo.v[1] + a % kh * (int)geo.v[4];
         int w = q.w * (int)win.v[5] - (int)geo.v[2] + (t - a * kw) * (int)geo.v[5];
         gk_f v = GK_R(0.0);
-        if (d >= 0 && d < img.v[0] && h >= 0 && h < img.v[1] && w >= 0 && w < img.v[2]) v = gk_load(x, nc * plane + (d * img.v[1] + h) * img.v[2] + w);
+        if (d >= 0 && d < img.v[0] && h >= 0 && h < img.v[1] && w >= 0 && w < img.v[2]) v = gk_load(x,
+            nc * plane + (d * img.v[1] + h) * img.v[2] + w);
         gk_store(col, i, accumulate ? gk_load(col, i) + v : v);
     }
 }

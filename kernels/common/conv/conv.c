@@ -7,9 +7,9 @@
  * a place, q = phase + stride * q'. For each phase the taps t with phase + pad = t * dilation (mod stride) make a forward convolution of stride 1, so
  * that no product with a zero between strides is computed. The plan lists the phases' ranges of k first, then the entries of k, which are sorted by
  * phase; see conv/window_table.h.
- * conv_plan makes plan and weights (in the arithmetic type, rows padded with 0 to `mpad`); conv_tile* compute: one block per tile, all on grid axis 0:
- * row tiles fastest, then column tiles (columns are places of all images), groups, phases. conv_split adds the parts of k in order where k was split.
- * Sums in gk_f in the order of k. Deterministic. Reference: F.conv1d ... F.conv3d, F.conv_transpose1d ... 3d, torch.nn.grad.conv2d_input.
+ * conv_plan makes plan and weights (in the arithmetic type, rows padded with 0 to `mpad`); conv_tile* compute: one block per tile, all on grid axis
+ * 0: row tiles fastest, then column tiles (columns are places of all images), groups, phases. conv_split adds the parts of k in order where k was
+ * split. Sums in gk_f in the order of k. Deterministic. Reference: F.conv1d ... F.conv3d, F.conv_transpose1d ... 3d, torch.nn.grad.conv2d_input.
  */
 #include "window_table.h"
 
@@ -84,7 +84,8 @@ GK_KERNEL(conv_plan)(GK_IN(gk_t, w), GK_OUT(int, plan), GK_OUT(gk_f, wt), int ba
         if (back) {
             gk_tap a = gk_tap_of(td, kd, dd, pd, sd), b = gk_tap_of(th, kh, dh, ph, sh), c = gk_tap_of(tw, kw, dw, pw, sw);
             int count = a.count * b.count * c.count;
-            k = (a.before * kh * kw + a.count * (b.before * kw + b.count * c.before)) * r + ch * count + (a.index * b.count + b.index) * c.count + c.index;
+            k = (a.before * kh * kw + a.count * (b.before * kw + b.count * c.before)) * r + ch * count + (a.index * b.count + b.index) * c.count
+                + c.index;
             od = (a.phase + pd - od) / sd;
             oh = (b.phase + ph - oh) / sh;
             ow = (c.phase + pw - ow) / sw;
@@ -124,7 +125,8 @@ GK_FN gk_places gk_places_of(int at, gk_dims out, gk_dims phase)
 
 /* Stores rows m and columns j ... j + 3 of a phase. */
 GK_FN void gk_conv_finish(gk_four v, gk_places p, int g, int m, int j, gk_dims out, gk_dims phase, GK_GLOBAL const gk_t* scale,
-                          GK_GLOBAL const gk_t* bias, GK_GLOBAL const gk_t* residual, GK_GLOBAL gk_t* y, GK_GLOBAL gk_t* z, int accumulate, int act, gk_f q)
+                          GK_GLOBAL const gk_t* bias, GK_GLOBAL const gk_t* residual, GK_GLOBAL gk_t* y, GK_GLOBAL gk_t* z, int accumulate, int act,
+                          gk_f q)
 {
     gk_i64 at[4], ch = g * out.v[3] + m, size = out.v[0] * out.v[1] * out.v[2];
     int have = p.count - j < 4 ? p.count - j : 4, wide = (int)out.v[7];
@@ -216,51 +218,56 @@ GK_FN void gk_conv_part(gk_four v, gk_places p, GK_GLOBAL gk_f* part, int of, in
 
 #if GK_DTYPE != GK_F64
 // Units: FLOATS
-GK_KERNEL(conv_tile128)(GK_IN(gk_t, x), GK_IN(gk_f, wt), GK_IN(int, plan), GK_IN(gk_t, scale), GK_IN(gk_t, bias), GK_IN(gk_t, residual), GK_OUT(gk_t, y),
-                        GK_OUT(gk_t, z), GK_OUT(gk_f, part), GK_DIMS(img), GK_DIMS(out), GK_DIMS(step), GK_DIMS(phase), int accumulate, int act, gk_f q_act)
+GK_KERNEL(conv_tile128)(GK_IN(gk_t, x), GK_IN(gk_f, wt), GK_IN(int, plan), GK_IN(gk_t, scale), GK_IN(gk_t, bias), GK_IN(gk_t, residual),
+                        GK_OUT(gk_t, y), GK_OUT(gk_t, z), GK_OUT(gk_f, part), GK_DIMS(img), GK_DIMS(out), GK_DIMS(step), GK_DIMS(phase),
+                        int accumulate, int act, gk_f q_act)
 {
     GK_LOCAL gk_slot tile[GK_SLOTS(2 * (128 + 128) * 8)];
     GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_f, wt); GK_BIND_IN(int, plan); GK_BIND_IN(gk_t, scale); GK_BIND_IN(gk_t, bias); GK_BIND_IN(gk_t, residual);
     GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_t, z); GK_BIND_OUT(gk_f, part);
-    gk_128_compute(x, wt, plan, scale, bias, residual, y, z, part, img, out, step, phase, accumulate, act, q_act, tile, 4);
+    gk_128_compute(x, wt, plan, scale, bias, residual, y, z, part, &img, &out, &step, &phase, accumulate, act, q_act, tile, 4);
 }
 
-GK_KERNEL(conv_tile64w)(GK_IN(gk_t, x), GK_IN(gk_f, wt), GK_IN(int, plan), GK_IN(gk_t, scale), GK_IN(gk_t, bias), GK_IN(gk_t, residual), GK_OUT(gk_t, y),
-                        GK_OUT(gk_t, z), GK_OUT(gk_f, part), GK_DIMS(img), GK_DIMS(out), GK_DIMS(step), GK_DIMS(phase), int accumulate, int act, gk_f q_act)
+GK_KERNEL(conv_tile64w)(GK_IN(gk_t, x), GK_IN(gk_f, wt), GK_IN(int, plan), GK_IN(gk_t, scale), GK_IN(gk_t, bias), GK_IN(gk_t, residual),
+                        GK_OUT(gk_t, y), GK_OUT(gk_t, z), GK_OUT(gk_f, part), GK_DIMS(img), GK_DIMS(out), GK_DIMS(step), GK_DIMS(phase),
+                        int accumulate, int act, gk_f q_act)
 {
     GK_LOCAL gk_slot tile[GK_SLOTS(2 * (64 + 256) * 8)];
     GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_f, wt); GK_BIND_IN(int, plan); GK_BIND_IN(gk_t, scale); GK_BIND_IN(gk_t, bias); GK_BIND_IN(gk_t, residual);
     GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_t, z); GK_BIND_OUT(gk_f, part);
-    gk_64w_compute(x, wt, plan, scale, bias, residual, y, z, part, img, out, step, phase, accumulate, act, q_act, tile, 4);
+    gk_64w_compute(x, wt, plan, scale, bias, residual, y, z, part, &img, &out, &step, &phase, accumulate, act, q_act, tile, 4);
 }
 
-GK_KERNEL(conv_tile32)(GK_IN(gk_t, x), GK_IN(gk_f, wt), GK_IN(int, plan), GK_IN(gk_t, scale), GK_IN(gk_t, bias), GK_IN(gk_t, residual), GK_OUT(gk_t, y),
-                       GK_OUT(gk_t, z), GK_OUT(gk_f, part), GK_DIMS(img), GK_DIMS(out), GK_DIMS(step), GK_DIMS(phase), int accumulate, int act, gk_f q_act)
+GK_KERNEL(conv_tile32)(GK_IN(gk_t, x), GK_IN(gk_f, wt), GK_IN(int, plan), GK_IN(gk_t, scale), GK_IN(gk_t, bias), GK_IN(gk_t, residual),
+                       GK_OUT(gk_t, y), GK_OUT(gk_t, z), GK_OUT(gk_f, part), GK_DIMS(img), GK_DIMS(out), GK_DIMS(step), GK_DIMS(phase),
+                       int accumulate, int act, gk_f q_act)
 {
     GK_LOCAL gk_slot tile[GK_SLOTS(2 * (32 + 256) * 8)];
     GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_f, wt); GK_BIND_IN(int, plan); GK_BIND_IN(gk_t, scale); GK_BIND_IN(gk_t, bias); GK_BIND_IN(gk_t, residual);
     GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_t, z); GK_BIND_OUT(gk_f, part);
-    gk_32_compute(x, wt, plan, scale, bias, residual, y, z, part, img, out, step, phase, accumulate, act, q_act, tile, 4);
+    gk_32_compute(x, wt, plan, scale, bias, residual, y, z, part, &img, &out, &step, &phase, accumulate, act, q_act, tile, 4);
 }
 
-GK_KERNEL(conv_tile16)(GK_IN(gk_t, x), GK_IN(gk_f, wt), GK_IN(int, plan), GK_IN(gk_t, scale), GK_IN(gk_t, bias), GK_IN(gk_t, residual), GK_OUT(gk_t, y),
-                       GK_OUT(gk_t, z), GK_OUT(gk_f, part), GK_DIMS(img), GK_DIMS(out), GK_DIMS(step), GK_DIMS(phase), int accumulate, int act, gk_f q_act)
+GK_KERNEL(conv_tile16)(GK_IN(gk_t, x), GK_IN(gk_f, wt), GK_IN(int, plan), GK_IN(gk_t, scale), GK_IN(gk_t, bias), GK_IN(gk_t, residual),
+                       GK_OUT(gk_t, y), GK_OUT(gk_t, z), GK_OUT(gk_f, part), GK_DIMS(img), GK_DIMS(out), GK_DIMS(step), GK_DIMS(phase),
+                       int accumulate, int act, gk_f q_act)
 {
     GK_LOCAL gk_slot tile[GK_SLOTS(2 * (16 + 256) * 8)];
     GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_f, wt); GK_BIND_IN(int, plan); GK_BIND_IN(gk_t, scale); GK_BIND_IN(gk_t, bias); GK_BIND_IN(gk_t, residual);
     GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_t, z); GK_BIND_OUT(gk_f, part);
-    gk_16_compute(x, wt, plan, scale, bias, residual, y, z, part, img, out, step, phase, accumulate, act, q_act, tile, 4);
+    gk_16_compute(x, wt, plan, scale, bias, residual, y, z, part, &img, &out, &step, &phase, accumulate, act, q_act, tile, 4);
 }
 #endif
 
 // Units: FLOATS64
-GK_KERNEL(conv_tile64)(GK_IN(gk_t, x), GK_IN(gk_f, wt), GK_IN(int, plan), GK_IN(gk_t, scale), GK_IN(gk_t, bias), GK_IN(gk_t, residual), GK_OUT(gk_t, y),
-                       GK_OUT(gk_t, z), GK_OUT(gk_f, part), GK_DIMS(img), GK_DIMS(out), GK_DIMS(step), GK_DIMS(phase), int accumulate, int act, gk_f q_act)
+GK_KERNEL(conv_tile64)(GK_IN(gk_t, x), GK_IN(gk_f, wt), GK_IN(int, plan), GK_IN(gk_t, scale), GK_IN(gk_t, bias), GK_IN(gk_t, residual),
+                       GK_OUT(gk_t, y), GK_OUT(gk_t, z), GK_OUT(gk_f, part), GK_DIMS(img), GK_DIMS(out), GK_DIMS(step), GK_DIMS(phase),
+                       int accumulate, int act, gk_f q_act)
 {
     GK_LOCAL gk_slot tile[GK_SLOTS(2 * (64 + 64) * 16)];
     GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_f, wt); GK_BIND_IN(int, plan); GK_BIND_IN(gk_t, scale); GK_BIND_IN(gk_t, bias); GK_BIND_IN(gk_t, residual);
     GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_t, z); GK_BIND_OUT(gk_f, part);
-    gk_64_compute(x, wt, plan, scale, bias, residual, y, z, part, img, out, step, phase, accumulate, act, q_act, tile, 4);
+    gk_64_compute(x, wt, plan, scale, bias, residual, y, z, part, &img, &out, &step, &phase, accumulate, act, q_act, tile, 4);
 }
 
 /* Adds `parts` partial results in order and applies the epilogue. Launch: grid-stride over runs of four columns of every phase, group and row. */

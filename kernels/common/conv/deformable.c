@@ -2,11 +2,11 @@
  *
  *   col[n, c, t, q] = mask[n, d, t, q] * sample(x[n, c], q * stride - pad + t * dilation + offset[n, d, t, :, q])        d: deformation group of c
  *
- * sample is bilinear, and 0 for neighbours outside. The convolution is w times col. Its backward has dcol = transpose(w) times dy in the arithmetic type;
- * doffset, dmask: sums over the group's channels of dcol times the derivative of the sample, the sample. dx: every tap has four neighbours; these are
- * sorted by destination (deform_keys and the engine's stable sort), and each element of x adds what its run of neighbours brings, in order.
+ * sample is bilinear, and 0 for neighbours outside. The convolution is w times col. Its backward has dcol = transpose(w) times dy in the arithmetic
+ * type; doffset, dmask: sums over the group's channels of dcol times the derivative of the sample, the sample. dx: every tap has four neighbours;
+ * these are sorted by destination (deform_keys and the engine's stable sort), and each element of x adds what its run of neighbours brings, in order.
  * geo = {stride, padding, dilation} of height then width; img = {height, width, channels, deformation groups}; out = {height, width, kernel height,
- * kernel width}. A work-item has one displaced tap and all channels of its group, or one element of x. Launch: grid-stride. Sums in gk_f. Deterministic.
+ * kernel width}. A thread has one displaced tap and all channels of its group, or one element of x. Launch: grid-stride. Sums in gk_f. Deterministic.
  * Reference: torchvision.ops.deform_conv2d; Dai et al. (2017), Zhu et al. (2019).
  */
 #include "common/prelude/strided.h"
@@ -53,7 +53,8 @@ GK_FN gk_taps gk_neighbours(GK_GLOBAL const gk_t* offset, gk_displaced s, gk_dim
 }
 
 // Units: FLOATS64
-GK_KERNEL(deform_columns)(GK_IN(gk_t, x), GK_IN(gk_t, offset), GK_IN(gk_t, mask), GK_OUT(gk_t, col), gk_i64 n, GK_DIMS(geo), GK_DIMS(img), GK_DIMS(out))
+GK_KERNEL(deform_columns)(GK_IN(gk_t, x), GK_IN(gk_t, offset), GK_IN(gk_t, mask), GK_OUT(gk_t, col), gk_i64 n, GK_DIMS(geo), GK_DIMS(img),
+                          GK_DIMS(out))
 {
     GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, offset); GK_BIND_IN(gk_t, mask); GK_BIND_OUT(gk_t, col);
     gk_i64 per = img.v[2] / img.v[3], plane = img.v[0] * img.v[1], windows = out.v[0] * out.v[1], taps = out.v[2] * out.v[3];
@@ -72,10 +73,11 @@ GK_KERNEL(deform_columns)(GK_IN(gk_t, x), GK_IN(gk_t, offset), GK_IN(gk_t, mask)
 }
 
 /* doffset and dmask may be null. */
-GK_KERNEL(deform_shifts)(GK_IN(gk_t, x), GK_IN(gk_t, offset), GK_IN(gk_t, mask), GK_IN(gk_f, dcol), GK_OUT(gk_t, doffset), GK_OUT(gk_t, dmask), gk_i64 n,
-                         GK_DIMS(geo), GK_DIMS(img), GK_DIMS(out), int add_offset, int add_mask)
+GK_KERNEL(deform_shifts)(GK_IN(gk_t, x), GK_IN(gk_t, offset), GK_IN(gk_t, mask), GK_IN(gk_f, dcol), GK_OUT(gk_t, doffset), GK_OUT(gk_t, dmask),
+                         gk_i64 n, GK_DIMS(geo), GK_DIMS(img), GK_DIMS(out), int add_offset, int add_mask)
 {
-    GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, offset); GK_BIND_IN(gk_t, mask); GK_BIND_IN(gk_f, dcol); GK_BIND_OUT(gk_t, doffset); GK_BIND_OUT(gk_t, dmask);
+    GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, offset); GK_BIND_IN(gk_t, mask); GK_BIND_IN(gk_f, dcol); GK_BIND_OUT(gk_t, doffset);
+    GK_BIND_OUT(gk_t, dmask);
     gk_i64 per = img.v[2] / img.v[3], plane = img.v[0] * img.v[1], windows = out.v[0] * out.v[1], taps = out.v[2] * out.v[3];
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
         gk_displaced s = gk_displaced_at(i, out);
@@ -102,8 +104,8 @@ GK_KERNEL(deform_shifts)(GK_IN(gk_t, x), GK_IN(gk_t, offset), GK_IN(gk_t, mask),
 }
 
 /* keys[i, u] = (image and deformation group) * plane + place of neighbour u of tap i, `limit` for none; weight[i, u] with the mask's factor. */
-GK_KERNEL(deform_keys)(GK_IN(gk_t, offset), GK_IN(gk_t, mask), GK_OUT(int, keys), GK_OUT(gk_f, weight), gk_i64 n, int limit, GK_DIMS(geo), GK_DIMS(img),
-                       GK_DIMS(out))
+GK_KERNEL(deform_keys)(GK_IN(gk_t, offset), GK_IN(gk_t, mask), GK_OUT(int, keys), GK_OUT(gk_f, weight), gk_i64 n, int limit, GK_DIMS(geo),
+                       GK_DIMS(img), GK_DIMS(out))
 {
     GK_BIND_IN(gk_t, offset); GK_BIND_IN(gk_t, mask); GK_BIND_OUT(int, keys); GK_BIND_OUT(gk_f, weight);
     gk_i64 plane = img.v[0] * img.v[1];

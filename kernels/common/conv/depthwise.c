@@ -1,9 +1,9 @@
 /* Depthwise convolution with 3 x 3 taps, stride and dilation 1 and a padding of 1, forward and adjoint, and its weight gradient: one channel of
- * x per channel of y, maps of one size. These are bound by memory: a work-item has four columns of GK_STRIP rows, whose windows share x.
+ * x per channel of y, maps of one size. These are bound by memory: a thread has four columns of GK_STRIP rows, whose windows share x.
  *
  * conv_depthwise: y[h, w] = sum over a, b of w[a, b] * x[h + a - 1, w + b - 1]; adjoint (`back`): with the taps in the opposite order. Epilogue as
- * in conv/conv.c. conv_depthwise_weight: sums of dy * x for all taps of one channel per block and run of items; to part [splits, channels, taps], which
- * conv_combine adds in order.
+ * in conv/conv.c. conv_depthwise_weight: sums of dy * x for all taps of one channel per block and run of items; to part [splits, channels, taps],
+ * which conv_combine adds in order.
  * size = {height, width, channels of x, channels of y per channel of x}; by: multipliers that divide by the items of a row, the strips of a map
  * and, forward, the channels of y. `wide`: rows are multiples of four and bases aligned for them. Less than 2^31 items.
  * Launch: conv_depthwise grid-stride over items; conv_depthwise_weight: one block per channel (fastest) and split.
@@ -86,8 +86,8 @@ GK_FN_CALL void gk_store_fused(gk_four v, gk_i64 first, int have, int wide, int 
     gk_i64 plane = size.v[0] * size.v[1], channels = size.v[2] * size.v[3]
 
 // Units: FLOATS64
-GK_KERNEL(conv_depthwise)(GK_IN(gk_t, x), GK_IN(gk_t, w), GK_IN(gk_t, scale), GK_IN(gk_t, bias), GK_IN(gk_t, residual), GK_OUT(gk_t, y), GK_OUT(gk_t, z),
-                          gk_i64 n, GK_DIMS(size), GK_DIMS(by), int wide, int back, int accumulate, int act, gk_f p)
+GK_KERNEL(conv_depthwise)(GK_IN(gk_t, x), GK_IN(gk_t, w), GK_IN(gk_t, scale), GK_IN(gk_t, bias), GK_IN(gk_t, residual), GK_OUT(gk_t, y),
+                          GK_OUT(gk_t, z), gk_i64 n, GK_DIMS(size), GK_DIMS(by), int wide, int back, int accumulate, int act, gk_f p)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, w); GK_BIND_IN(gk_t, scale); GK_BIND_IN(gk_t, bias); GK_BIND_IN(gk_t, residual);
     GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_t, z);
@@ -102,7 +102,8 @@ GK_KERNEL(conv_depthwise)(GK_IN(gk_t, x), GK_IN(gk_t, w), GK_IN(gk_t, scale), GK
         gk_f k[GK_SIDE * GK_SIDE];
         gk_four v[GK_STRIP];
         GK_UNROLL for (int a = 0; a < GK_STRIP + 2; a++) l[a] = gk_line_at(from, s.h + a - 1, s.w, height, width, wide);
-        GK_UNROLL for (int t = 0; t < GK_SIDE * GK_SIDE; t++) k[t] = gk_load(w, (gk_i64)ch * (GK_SIDE * GK_SIDE) + (back ? GK_SIDE * GK_SIDE - 1 - t : t));
+        GK_UNROLL for (int t = 0; t < GK_SIDE * GK_SIDE; t++) k[t] = gk_load(w, (gk_i64)ch * (GK_SIDE * GK_SIDE) + (back
+            ? GK_SIDE * GK_SIDE - 1 - t : t));
         GK_UNROLL for (int r = 0; r < GK_STRIP; r++) {
             v[r] = gk_run_zero();
             GK_UNROLL for (int a = 0; a < GK_SIDE; a++) {

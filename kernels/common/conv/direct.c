@@ -1,9 +1,9 @@
 /* Convolution without tiles: for depthwise ones, which are bound by memory, and for maps that the plans of conv/conv.c cannot describe.
  *
- * conv_direct: one output per work-item. Forward: y[q] = sum over r, t of w * x[q * stride - pad + t * dilation]; adjoint: of w * x[(q + pad -
- * t * dilation) / stride] where that is whole. conv_rows: the same for strips of GK_STRIP outputs along height with stride and dilation 1 there, whose
- * windows share rows of x. Epilogue as in conv/conv.c. conv_direct_weight: sums of dy * x for one pair of channels and up to GK_CONV_TAPS taps per block and
- * run of places; to part [splits, pairs, taps], which conv_combine adds in order.
+ * conv_direct: one output per thread. Forward: y[q] = sum over r, t of w * x[q * stride - pad + t * dilation]; adjoint: of w * x[(q + pad -
+ * t * dilation) / stride] where that is whole. conv_rows: the same for strips of GK_STRIP outputs along height with stride and dilation 1 there,
+ * whose windows share rows of x. Epilogue as in conv/conv.c. conv_direct_weight: sums of dy * x for one pair of channels and up to GK_CONV_TAPS taps
+ * per block and run of places; to part [splits, pairs, taps], which conv_combine adds in order.
  * Launch: conv_direct, conv_rows grid-stride over outputs, strips; conv_direct_weight: one block per chunk of taps (fastest), pair and split.
  * Sums in gk_f. Deterministic. Reference: F.conv2d(groups=C), torch.nn.grad.
  */
@@ -122,7 +122,8 @@ GK_KERNEL(conv_rows)(GK_IN(gk_t, x), GK_IN(gk_t, w), GK_IN(gk_t, scale), GK_IN(g
     }
 }
 
-/* x [images, groups, cols, img], dy [images, groups, rows, out]; pairs are (group, row, col). out = {depth, height, width, rows, groups, images, cols}. */
+/* x [images, groups, cols, img], dy [images, groups, rows, out]; pairs are (group, row, col). out = {depth, height, width, rows, groups, images,
+ * cols}. */
 GK_KERNEL(conv_direct_weight)(GK_IN(gk_t, x), GK_IN(gk_t, dy), GK_OUT(gk_f, part), GK_DIMS(img), GK_DIMS(out), GK_DIMS(win), GK_DIMS(geo), int splits,
                               gk_i64 per)
 {

@@ -57,37 +57,37 @@ GK_FN void GK_TILE(product)(GK_GLOBAL const gk_t* x, gk_column c, GK_GLOBAL cons
     }
 }
 
-/* A block's tile with its epilogue, `per` runs of columns at a time. With more than one part of k, the sums go to `part` [parts, phases, groups, rows,
- * columns of the largest phase]. */
+/* A block's tile with its epilogue, `per` runs of columns at a time. With more than one part of k, the sums go to `part` [parts, phases, groups,
+ * rows, columns of the largest phase]. The dims come by pointer: copies would keep registers through the whole product. */
 GK_FN void GK_TILE(compute)(GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_f* wt, GK_GLOBAL const int* plan, GK_GLOBAL const gk_t* scale,
                             GK_GLOBAL const gk_t* bias, GK_GLOBAL const gk_t* residual, GK_GLOBAL gk_t* y, GK_GLOBAL gk_t* z, GK_GLOBAL gk_f* part,
-                            gk_dims img, gk_dims out, gk_dims step, gk_dims phase, int accumulate, int act, gk_f q_act, GK_LOCAL_PTR gk_slot* tile,
-                            const int per)
+                            const gk_dims* img, const gk_dims* out, const gk_dims* step, const gk_dims* phase, int accumulate, int act, gk_f q_act,
+                            GK_LOCAL_PTR gk_slot* tile, const int per)
 {
-    int mt = (int)phase.v[6], ct = (int)phase.v[7], parts = (int)out.v[6], groups = (int)out.v[4], mpad = (int)phase.v[5];
+    int mt = (int)phase->v[6], ct = (int)phase->v[7], parts = (int)out->v[6], groups = (int)out->v[4], mpad = (int)phase->v[5];
     int block = gk_bid(0), m0 = block % mt * GK_TILE_BM, rest = block / mt, n0 = rest % ct * GK_TILE_BN;
     rest /= ct;
     int g = rest % groups, slice = rest / groups % parts, ph = rest / groups / parts;
-    gk_places p = gk_places_of(ph, out, phase);
+    gk_places p = gk_places_of(ph, *out, *phase);
     int k0 = plan[ph * 4], k1 = plan[ph * 4 + 1];
-    plan += phase.v[3] * 4;
+    plan += phase->v[3] * 4;
     if (parts > 1) {
         int per_part = ((k1 - k0 + parts - 1) / parts + 15) / 16 * 16;
         k0 += slice * per_part;
         k1 = k0 + per_part < k1 ? k0 + per_part : k1;
     }
     if (n0 >= p.count) k1 = k0;
-    gk_column c = gk_column_of(p, n0 + gk_lid() % GK_TILE_BN, g, img, step);
+    gk_column c = gk_column_of(p, n0 + gk_lid() % GK_TILE_BN, g, *img, *step);
     gk_f acc[GK_TILE_TM][GK_TILE_TN];
-    GK_TILE(product)(x, c, wt + (gk_i64)g * phase.v[4] * mpad + m0, mpad, plan, k0, k1, tile, acc);
+    GK_TILE(product)(x, c, wt + (gk_i64)g * phase->v[4] * mpad + m0, mpad, plan, k0, k1, tile, acc);
     int row = m0 + GK_TILE(row)(), col = n0 + GK_TILE(col)();
     GK_UNROLL for (int first = 0; first < GK_TILE_TM * GK_TILE_TN / 4; first += per) {
         GK_TILE(spill)(acc, first, per, tile);
         GK_ROLL for (int q = 0; q < per; q++) {
             gk_four v = gk_slot_get4(tile, (q * GK_BLOCK + gk_lid()) * 4);
             int m = row + GK_TILE(run_row)(first + q), to = col + GK_TILE(run_col)(first + q);
-            if (parts > 1) gk_conv_part(v, p, part, (slice * (int)phase.v[3] + ph) * groups + g, m, to, out, phase);
-            else gk_conv_finish(v, p, g, m, to, out, phase, scale, bias, residual, y, z, accumulate, act, q_act);
+            if (parts > 1) gk_conv_part(v, p, part, (slice * (int)phase->v[3] + ph) * groups + g, m, to, *out, *phase);
+            else gk_conv_finish(v, p, g, m, to, *out, *phase, scale, bias, residual, y, z, accumulate, act, q_act);
         }
     }
 }

@@ -3,8 +3,8 @@
  *   dw[g, m, c] = sum over images n and places q of dy[n, g, m, q] * x[n, g, start(q) + plan[c]]        c: input channel and tap
  *
  * For a transposed convolution dy is its input and x its output's gradient. The sum over k = (n, q) is long and dw small: k is cut into `splits`
- * runs of `per` places, whose sums go to part [splits, groups, m, c]; conv_combine adds them in order. The plan is that of the forward, without weights.
- * conv_weight128, conv_weight64: one block per tile, all on grid axis 0: column tiles fastest, then row tiles, groups, splits.
+ * runs of `per` places, whose sums go to part [splits, groups, m, c]; conv_combine adds them in order. The plan is that of the forward, without
+ * weights. conv_weight128, conv_weight64: one block per tile, all on grid axis 0: column tiles fastest, then row tiles, groups, splits.
  * Sums in gk_f in the order of k within a run. Deterministic. Reference: torch.nn.grad.conv2d_weight.
  */
 #include "window_table.h"
@@ -61,7 +61,8 @@ GK_FN gk_column gk_walk_column(gk_walk s, gk_dims img, gk_dims step, gk_i64 g) {
 #if GK_DTYPE != GK_F64
 // Units: FLOATS
 /* size = {columns, splits, places per split, row tiles, column tiles, places}. */
-GK_KERNEL(conv_weight128)(GK_IN(gk_t, x), GK_IN(gk_t, dy), GK_IN(int, plan), GK_OUT(gk_f, part), GK_DIMS(img), GK_DIMS(out), GK_DIMS(step), GK_DIMS(size))
+GK_KERNEL(conv_weight128)(GK_IN(gk_t, x), GK_IN(gk_t, dy), GK_IN(int, plan), GK_OUT(gk_f, part), GK_DIMS(img), GK_DIMS(out), GK_DIMS(step),
+                          GK_DIMS(size))
 {
     GK_LOCAL gk_slot tile[GK_SLOTS(2 * (132 + 132) * 8)];
     GK_LOCAL gk_raw16 cols[128];
@@ -71,7 +72,8 @@ GK_KERNEL(conv_weight128)(GK_IN(gk_t, x), GK_IN(gk_t, dy), GK_IN(int, plan), GK_
 #endif
 
 // Units: FLOATS64
-GK_KERNEL(conv_weight64)(GK_IN(gk_t, x), GK_IN(gk_t, dy), GK_IN(int, plan), GK_OUT(gk_f, part), GK_DIMS(img), GK_DIMS(out), GK_DIMS(step), GK_DIMS(size))
+GK_KERNEL(conv_weight64)(GK_IN(gk_t, x), GK_IN(gk_t, dy), GK_IN(int, plan), GK_OUT(gk_f, part), GK_DIMS(img), GK_DIMS(out), GK_DIMS(step),
+                         GK_DIMS(size))
 {
     GK_LOCAL gk_slot tile[GK_SLOTS(2 * (68 + 68) * 8)];
     GK_LOCAL gk_raw16 cols[64];

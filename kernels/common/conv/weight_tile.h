@@ -3,8 +3,8 @@
  *   acc[i][j] = sum over k0 <= k < k1 of dy[row(i), k] * x[start(k) + entry(col(j))]        k: places of all images
  *
  * Both operands are contiguous (or strided) along k in memory and have k as the outer axis in local memory, in rows of BM + 4 and BN + 4: threads of
- * neighbouring k write different banks. A thread loads elements of a single k per step, whose place moves on by BK without a division. Elements beyond
- * the matrices count as 0.
+ * neighbouring k write different banks. A thread loads elements of a single k per step, whose place moves on by BK without a division. Elements
+ * beyond the matrices count as 0.
  */
 #include "common/prelude/register_tile.h"
 
@@ -15,8 +15,8 @@
 #define GK_TILE_PB (GK_TILE_BN + 4)
 
 /* The thread's elements of dy and x for the step at k, where s is. */
-GK_FN void GK_TILE(fetch)(gk_f ra[GK_TILE_NA], gk_f rb[GK_TILE_NB], GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* dy, GK_LOCAL_PTR const gk_raw16* cols,
-                          gk_walk s, gk_dims img, gk_dims step, gk_i64 g, int rows, int k, int k1)
+GK_FN void GK_TILE(fetch)(gk_f ra[GK_TILE_NA], gk_f rb[GK_TILE_NB], GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* dy,
+                          GK_LOCAL_PTR const gk_raw16* cols, gk_walk s, gk_dims img, gk_dims step, gk_i64 g, int rows, int k, int k1)
 {
     if (k + gk_lid() % GK_TILE_BK < k1) {
         GK_UNROLL for (int i = 0; i < GK_TILE_NA; i++) {
@@ -43,8 +43,8 @@ GK_FN void GK_TILE(place)(GK_LOCAL_PTR gk_slot* ta, GK_LOCAL_PTR gk_slot* tb, in
 }
 
 /* `rows` rows of dy exist from the tile's first on, at which s.row is. */
-GK_FN void GK_TILE(product)(GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* dy, GK_LOCAL_PTR const gk_raw16* cols, gk_walk s, gk_dims img, gk_dims step,
-                            gk_i64 g, int rows, int k0, int k1, GK_LOCAL_PTR gk_slot* tile, gk_f acc[GK_TILE_TM][GK_TILE_TN])
+GK_FN void GK_TILE(product)(GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* dy, GK_LOCAL_PTR const gk_raw16* cols, gk_walk s, gk_dims img,
+                            gk_dims step, gk_i64 g, int rows, int k0, int k1, GK_LOCAL_PTR gk_slot* tile, gk_f acc[GK_TILE_TM][GK_TILE_TN])
 {
     GK_LOCAL_PTR gk_slot* ta = tile;
     GK_LOCAL_PTR gk_slot* tb = tile + GK_SLOTS(2 * GK_TILE_PA * GK_TILE_BK);
@@ -69,8 +69,8 @@ GK_FN void GK_TILE(product)(GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* dy, G
 }
 
 /* A block's tile of the sums over a run of k, `per` runs of columns at a time. */
-GK_FN void GK_TILE(compute)(GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* dy, GK_GLOBAL const int* plan, GK_GLOBAL gk_f* part, gk_dims img, gk_dims out,
-                            gk_dims step, gk_dims size, GK_LOCAL_PTR gk_slot* tile, GK_LOCAL_PTR gk_raw16* cols, const int per)
+GK_FN void GK_TILE(compute)(GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* dy, GK_GLOBAL const int* plan, GK_GLOBAL gk_f* part, gk_dims img,
+                            gk_dims out, gk_dims step, gk_dims size, GK_LOCAL_PTR gk_slot* tile, GK_LOCAL_PTR gk_raw16* cols, const int per)
 {
     int block = gk_bid(0), n_cols = (int)size.v[0], m = (int)out.v[3];
     int n0 = block % (int)size.v[4] * GK_TILE_BN, rest = block / (int)size.v[4], m0 = rest % (int)size.v[3] * GK_TILE_BM;

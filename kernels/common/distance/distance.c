@@ -60,7 +60,7 @@ GK_FN gk_i64 gk_triangle(gk_i64 i, gk_i64 j, gk_i64 n)
 }
 
 // Units: FLOATS64
-/* y[b, i, j] = distance of a[b, i] and b[b, j]; with `packed` only i < j, in the order of gk_triangle. Each work-item has 4 x 4 pairs.
+/* y[b, i, j] = distance of a[b, i] and b[b, j]; with `packed` only i < j, in the order of gk_triangle. Each thread has 4 x 4 pairs.
  * Launch: one block per tile of 64 x 64 pairs, columns fastest, then rows, then batches. */
 GK_KERNEL(distance_tile)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_OUT(gk_t, y), gk_i64 rows, gk_i64 cols, gk_i64 len, int packed, int mode, gk_f p)
 {
@@ -113,9 +113,9 @@ GK_KERNEL(distance_tile)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_OUT(gk_t, y), gk_i64
     }
 }
 
-/* da[b, i] (+)= sum over j of the gradient of the distance of a[b, i] and b[b, j]. The gradient is odd, so with a and b exchanged this is db. dy and y
- * lie at b * rows * others + i * step + j * next, or as a triangle with `packed`. With splits, part s of the j goes to part [splits, batches, rows,
- * len]. Each work-item has 4 rows and 2 columns. Launch: one block per tile of 64 rows and 32 columns, columns fastest, then rows, splits, batches. */
+/* da[b, i] (+)= sum over j of the gradient of the distance of a[b, i] and b[b, j]. The gradient is odd, so with a and b exchanged this is db. dy and
+ * y lie at b * rows * others + i * step + j * next, or as a triangle with `packed`. With splits, part s of the j goes to part [splits, batches, rows,
+ * len]. Each thread has 4 rows and 2 columns. Launch: one block per tile of 64 rows and 32 columns, columns fastest, then rows, splits, batches. */
 GK_KERNEL(distance_bwd)(GK_IN(gk_t, dy), GK_IN(gk_t, y), GK_IN(gk_t, a), GK_IN(gk_t, b), GK_OUT(gk_t, da), GK_OUT(gk_f, part), gk_i64 batches,
                         gk_i64 rows, gk_i64 others, gk_i64 len, gk_i64 step, gk_i64 next, int splits, int packed, int mode, gk_f p, int accumulate)
 {
@@ -193,7 +193,7 @@ GK_KERNEL(distance_combine)(GK_IN(gk_f, part), GK_OUT(gk_t, da), gk_i64 n, int s
 
 /* ---- vectors in pairs: along the middle axis of [outer, len, inner] ------------------------------------------------------------- */
 
-/* The work-item's pair and lane. A pair has `lanes` work-items, side by side where inner is 1, else GK_BLOCK / lanes apart. */
+/* The thread's pair and lane. A pair has `lanes` threads, side by side where inner is 1, else GK_BLOCK / lanes apart. */
 typedef struct { gk_i64 item, base; int lane, step, on; } gk_couple;
 
 GK_FN gk_couple gk_couple_of(gk_i64 items, gk_i64 len, gk_i64 inner, int lanes)
@@ -234,28 +234,34 @@ GK_FN gk_vec gk_elements(GK_GLOBAL const gk_t* x, gk_i64 i, int wide)
     return r;
 }
 
-/* What a pair's vectors add up to: the sum of the distance; or a.b, a.a and b.b for the cosine (mode 5). */
+/* What a pair's vectors add up to: the sum of the distance in s0; or a.b, a.a and b.b for the cosine (mode 5). */
 #define GK_COSINE 5
-#define GK_PAIR_SUMS() \
-    gk_f s0 = GK_R(0.0), s1 = GK_R(0.0), s2 = GK_R(0.0); \
-    int w = wide ? GK_W : 1; \
-    gk_i64 end = c.on ? len : 0; \
-    for (gk_i64 k = (gk_i64)c.lane * w; k < end; k += (gk_i64)lanes * w) { \
-        gk_vec u = gk_elements(a, c.base + k * inner, wide), v = gk_elements(b, c.base + k * inner, wide); \
-        GK_UNROLL for (int q = 0; q < GK_W; q++) { \
-            if (q > 0 && !wide) continue; \
-            if (mode == GK_COSINE) { \
-                s0 += u.v[q] * v.v[q]; \
-                s1 += u.v[q] * u.v[q]; \
-                s2 += v.v[q] * v.v[q]; \
-            } else { \
-                s0 = gk_gather_in(mode, s0, u.v[q] - v.v[q] + eps, p); \
-            } \
-        } \
-    } \
-    s0 = gk_over_lanes(s0, mode == 3, tmp, c.lane, c.step, lanes); \
-    s1 = gk_over_lanes(s1, 0, tmp, c.lane, c.step, lanes); \
-    s2 = gk_over_lanes(s2, 0, tmp, c.lane, c.step, lanes)
+typedef struct { gk_f s0, s1, s2; } gk_pair_sums;
+
+GK_FN gk_pair_sums gk_pair_sums_of(gk_couple c, GK_GLOBAL const gk_t* a, GK_GLOBAL const gk_t* b, gk_i64 len, gk_i64 inner, int lanes, int wide,
+                                   int mode, gk_f p, gk_f eps, GK_LOCAL_PTR gk_f* tmp)
+{
+    gk_pair_sums r;
+    gk_i64 w = wide ? GK_W : 1, end = c.on ? len : 0;
+    r.s0 = r.s1 = r.s2 = GK_R(0.0);
+    for (gk_i64 k = c.lane * w; k < end; k += lanes * w) {
+        gk_vec u = gk_elements(a, c.base + k * inner, wide), v = gk_elements(b, c.base + k * inner, wide);
+        GK_UNROLL for (int q = 0; q < GK_W; q++) {
+            if (q > 0 && !wide) continue;
+            if (mode == GK_COSINE) {
+                r.s0 += u.v[q] * v.v[q];
+                r.s1 += u.v[q] * u.v[q];
+                r.s2 += v.v[q] * v.v[q];
+            } else {
+                r.s0 = gk_gather_in(mode, r.s0, u.v[q] - v.v[q] + eps, p);
+            }
+        }
+    }
+    r.s0 = gk_over_lanes(r.s0, mode == 3, tmp, c.lane, c.step, lanes);
+    r.s1 = gk_over_lanes(r.s1, 0, tmp, c.lane, c.step, lanes);
+    r.s2 = gk_over_lanes(r.s2, 0, tmp, c.lane, c.step, lanes);
+    return r;
+}
 
 /* y[item] = distance (of a - b + eps) or cosine. Launch: one block per GK_BLOCK / lanes pairs. */
 GK_KERNEL(similarity)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_OUT(gk_t, y), gk_i64 items, gk_i64 len, gk_i64 inner, int lanes, int wide, int mode, gk_f p,
@@ -264,10 +270,10 @@ GK_KERNEL(similarity)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_OUT(gk_t, y), gk_i64 it
     GK_BIND_IN(gk_t, a); GK_BIND_IN(gk_t, b); GK_BIND_OUT(gk_t, y);
     GK_LOCAL gk_f tmp[GK_BLOCK];
     gk_couple c = gk_couple_of(items, len, inner, lanes);
-    GK_PAIR_SUMS();
+    gk_pair_sums s = gk_pair_sums_of(c, a, b, len, inner, lanes, wide, mode, p, eps, tmp);
     if (c.on && c.lane == 0) {
-        gk_f r = s0 / (gk_max(gk_sqrt(s1), eps) * gk_max(gk_sqrt(s2), eps));
-        gk_store(y, c.item, mode == GK_COSINE ? r : gk_root(mode, s0, p));
+        gk_f r = s.s0 / (gk_max(gk_sqrt(s.s1), eps) * gk_max(gk_sqrt(s.s2), eps));
+        gk_store(y, c.item, mode == GK_COSINE ? r : gk_root(mode, s.s0, p));
     }
 }
 
@@ -278,8 +284,10 @@ GK_KERNEL(similarity_bwd)(GK_IN(gk_t, dy), GK_IN(gk_t, a), GK_IN(gk_t, b), GK_OU
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, a); GK_BIND_IN(gk_t, b); GK_BIND_OUT(gk_t, da); GK_BIND_OUT(gk_t, db);
     GK_LOCAL gk_f tmp[GK_BLOCK];
     gk_couple c = gk_couple_of(items, len, inner, lanes);
-    GK_PAIR_SUMS();
-    gk_f g = GK_R(0.0), na = gk_sqrt(s1), nb = gk_sqrt(s2), both = gk_max(na, eps) * gk_max(nb, eps), ka = GK_R(0.0), kb = GK_R(0.0);
+    gk_pair_sums s = gk_pair_sums_of(c, a, b, len, inner, lanes, wide, mode, p, eps, tmp);
+    gk_f s0 = s.s0;
+    gk_i64 w = wide ? GK_W : 1, end = c.on ? len : 0;
+    gk_f g = GK_R(0.0), na = gk_sqrt(s.s1), nb = gk_sqrt(s.s2), both = gk_max(na, eps) * gk_max(nb, eps), ka = GK_R(0.0), kb = GK_R(0.0);
     if (c.on) g = gk_load(dy, c.item);
     if (mode == GK_COSINE) {
         gk_f y = s0 / both;
@@ -291,13 +299,13 @@ GK_KERNEL(similarity_bwd)(GK_IN(gk_t, dy), GK_IN(gk_t, a), GK_IN(gk_t, b), GK_OU
     }
     /* The largest difference shares between equals. */
     gk_f ties = GK_R(0.0);
-    for (gk_i64 k = (gk_i64)c.lane * w; k < (mode == 3 ? end : 0); k += (gk_i64)lanes * w) {
+    for (gk_i64 k = c.lane * w; k < (mode == 3 ? end : 0); k += lanes * w) {
         gk_vec u = gk_elements(a, c.base + k * inner, wide), v = gk_elements(b, c.base + k * inner, wide);
         GK_UNROLL for (int q = 0; q < GK_W; q++)
             if ((q == 0 || wide) && gk_fabs(u.v[q] - v.v[q] + eps) == s0) ties += GK_R(1.0);
     }
     ties = gk_over_lanes(ties, 0, tmp, c.lane, c.step, lanes);
-    for (gk_i64 k = (gk_i64)c.lane * w; k < end; k += (gk_i64)lanes * w) {
+    for (gk_i64 k = c.lane * w; k < end; k += lanes * w) {
         gk_i64 at = c.base + k * inner;
         gk_vec u = gk_elements(a, at, wide), v = gk_elements(b, at, wide), ga, gb;
         GK_UNROLL for (int q = 0; q < GK_W; q++) {

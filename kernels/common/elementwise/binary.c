@@ -8,7 +8,7 @@
 #include "common/prelude/coordinates.h"
 #include "binary_ops.h"
 
-/* Items that a work-item of binary_nd takes. */
+/* Items that a thread of binary_nd takes. */
 #define GK_ND_RUNS 2
 
 // Units: FLOATS64 x BINARY, INTS x INT_BINARY
@@ -129,9 +129,11 @@ GK_KERNEL(binary_bwd_nd)(GK_IN(gk_t, dy), GK_IN(gk_t, a), GK_IN(gk_t, b), GK_OUT
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, a); GK_BIND_IN(gk_t, b); GK_BIND_OUT(gk_t, da); GK_BIND_OUT(gk_t, db);
     for (gk_i64 i = gk_gid(); i < args.n; i += gk_gsize()) {
         gk_i64 ig = 0, ia = 0, ib = 0, ja = 0, jb = 0;
-        GK_ND(i, args.n, args.rank, args.shape, { ig += r * args.sdy.v[d]; ia += r * args.sa.v[d]; ib += r * args.sb.v[d]; ja += r * args.sda.v[d]; jb += r * args.sdb.v[d]; });
+        GK_ND(i, args.n, args.rank, args.shape,
+            { ig += r * args.sdy.v[d]; ia += r * args.sa.v[d]; ib += r * args.sb.v[d]; ja += r * args.sda.v[d]; jb += r * args.sdb.v[d]; });
         if (args.wide) {
-            gk_vec g = gk_load_wide(dy, ig, args.wide & 8), u = gk_load_wide(a, ia, args.wide & 2), v = gk_load_wide(b, ib, args.wide & 4), oa = g, ob = g;
+            gk_vec g = gk_load_wide(dy, ig, args.wide & 8), u = gk_load_wide(a, ia, args.wide & 2), v = gk_load_wide(b, ib, args.wide & 4), oa = g,
+                ob = g;
             if (da && args.acc_a) oa = gk_loadv(da, ja);
             if (db && args.acc_b) ob = gk_loadv(db, jb);
             GK_UNROLL for (int k = 0; k < GK_W; k++) {
@@ -154,7 +156,7 @@ GK_KERNEL(binary_bwd_nd)(GK_IN(gk_t, dy), GK_IN(gk_t, a), GK_IN(gk_t, b), GK_OUT
 /* Gradients where one operand is a matrix x [rows, cols] and the other a row v [cols] that all rows share (row_first: v is the first operand).
  *   dx[r, c] (+)= g_x(dy[r, c], x[r, c], v[c]);   part[k, c] = sum over the rows of slice k of g_v(dy[r, c], x[r, c], v[c])
  * so that the product for v is never stored; binary_bwd_fold adds the slices. dx may be null.
- * Launch: blocks [stripes of columns, slices]. `lanes` (a power of two up to GK_BLOCK) work-items lie along the columns, one element each or
+ * Launch: blocks [stripes of columns, slices]. `lanes` (a power of two up to GK_BLOCK) threads lie along the columns, one element each or
  * GK_W when `wide` is set (16-byte aligned bases, cols divisible by GK_W), the others along the rows; slice k takes every nblocks(1)-th group
  * of rows. Sums in gk_f in a fixed order. */
 GK_KERNEL(binary_bwd_rows)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, v), GK_OUT(gk_t, dx), GK_OUT(gk_f, part), gk_i64 rows, gk_i64 cols, int lanes,
@@ -216,7 +218,7 @@ GK_KERNEL(binary_bwd_rows)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, v), GK_O
     }
 }
 
-/* dv[c] (+)= sum over k of part[k, c]. Launch: blocks of 8 columns; 32 work-items share a column. */
+/* dv[c] (+)= sum over k of part[k, c]. Launch: blocks of 8 columns; 32 threads share a column. */
 GK_KERNEL(binary_bwd_fold)(GK_IN(gk_f, part), GK_OUT(gk_t, dv), gk_i64 slices, gk_i64 cols, int accumulate)
 {
     GK_BIND_IN(gk_f, part); GK_BIND_OUT(gk_t, dv);

@@ -36,7 +36,7 @@ typedef gk_u8 gk_d;
 typedef gk_u16 gk_d;
 #define GK_DW 8
 #endif
-/* Elements that one work-item takes: whole vectors on both sides. */
+/* Elements that one thread takes: whole vectors on both sides. */
 #define GK_MAP_RUN (GK_W > GK_DW ? GK_W : GK_DW)
 
 #if GK_TO_HALF

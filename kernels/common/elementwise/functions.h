@@ -1,7 +1,7 @@
 /* What the elementwise kernels share: the macros that declare functions of one, two and three values.
  *
- * A function is one line in elementwise/unary_ops.h, activation/activation_ops.h, elementwise/binary_ops.h or elementwise/ternary_ops.h. Its unit is compiled with GK_OP set to its name, and
- * the kernels call name_fwd and name_bwd through GK_FWD and GK_BWD. p, q, s are scalar parameters. */
+ * A function is one line in elementwise/unary_ops.h, activation/activation_ops.h, elementwise/binary_ops.h or elementwise/ternary_ops.h. Its unit is
+ * compiled with GK_OP set to its name, and the kernels call name_fwd and name_bwd through GK_FWD and GK_BWD. p, q, s are scalar parameters. */
 #ifndef GK_MAPS_H
 #define GK_MAPS_H
 #include "common/prelude/strided.h"
@@ -24,9 +24,10 @@
 
 #define GK_FWD GK_CAT(GK_OP, _fwd)
 #define GK_BWD GK_CAT(GK_OP, _bwd)
-/* 16-byte accesses in flight per work-item before the first use. */
+/* 16-byte accesses in flight per thread before the first use. */
 #define GK_MAP_DEPTH 4
-/* Vectors that a work-item of unary_flat, and of unary_bwd_flat, takes: 16-bit values leave more arithmetic per byte, which more loads in flight hide (measured). */
+/* Vectors that a thread of unary_flat, and of unary_bwd_flat, takes: 16-bit values leave more arithmetic per byte, which more loads in flight hide
+ * (measured). */
 #define GK_MAP_RUNS (GK_W >= 8 ? 4 : 1)
 #define GK_BWD_RUNS (GK_W >= 8 ? 2 : 1)
 

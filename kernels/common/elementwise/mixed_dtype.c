@@ -16,7 +16,8 @@ GK_FN gk_u32 gk_mask_word(GK_GLOBAL const gk_u8* c, gk_i64 i, int w)
 #elif GK_W == 8
     return (c[i + 2 * w] ? 0xffffu : 0u) | (c[i + 2 * w + 1] ? 0xffff0000u : 0u);
 #else
-    return (c[i + 4 * w] ? 0xffu : 0u) | (c[i + 4 * w + 1] ? 0xff00u : 0u) | (c[i + 4 * w + 2] ? 0xff0000u : 0u) | (c[i + 4 * w + 3] ? 0xff000000u : 0u);
+    return (c[i + 4 * w] ? 0xffu : 0u) | (c[i + 4 * w + 1] ? 0xff00u : 0u) | (c[i + 4 * w + 2] ? 0xff0000u : 0u) | (c[i + 4 * w + 3] ? 0xff000000u
+        : 0u);
 #endif
 }
 
@@ -45,8 +46,8 @@ GK_KERNEL(where_nd)(GK_IN(gk_u8, c), GK_IN(gk_t, a), GK_IN(gk_t, b), GK_OUT(gk_t
 #if GK_IS_FLOAT
 // Units: FLOATS64
 /* da[i] (+)= c[i] ? dy[i] : 0, db[i] (+)= c[i] ? 0 : dy[i]; either may be null. */
-GK_KERNEL(where_bwd)(GK_IN(gk_t, dy), GK_IN(gk_u8, c), GK_OUT(gk_t, da), GK_OUT(gk_t, db), gk_i64 n, int rank, GK_DIMS(shape), GK_DIMS(sdy), GK_DIMS(sc),
-                     GK_DIMS(sda), GK_DIMS(sdb), int acc_a, int acc_b)
+GK_KERNEL(where_bwd)(GK_IN(gk_t, dy), GK_IN(gk_u8, c), GK_OUT(gk_t, da), GK_OUT(gk_t, db), gk_i64 n, int rank, GK_DIMS(shape), GK_DIMS(sdy),
+                     GK_DIMS(sc), GK_DIMS(sda), GK_DIMS(sdb), int acc_a, int acc_b)
 {
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_u8, c); GK_BIND_OUT(gk_t, da); GK_BIND_OUT(gk_t, db);
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {

@@ -28,8 +28,8 @@ GK_KERNEL(ternary_nd)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(gk_t, c), GK_OUT(gk_
 
 /* Gradients at the shape of dy; any of da, db, dc may be null. Bits 0, 1, 2 of `accumulate` belong to da, db, dc. */
 GK_KERNEL(ternary_bwd_nd)(GK_IN(gk_t, dy), GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(gk_t, c), GK_OUT(gk_t, da), GK_OUT(gk_t, db), GK_OUT(gk_t, dc),
-                          gk_i64 n, int rank, GK_DIMS(shape), GK_DIMS(sdy), GK_DIMS(sa), GK_DIMS(sb), GK_DIMS(sc), GK_DIMS(sda), GK_DIMS(sdb), GK_DIMS(sdc),
-                          int accumulate, gk_f p)
+                          gk_i64 n, int rank, GK_DIMS(shape), GK_DIMS(sdy), GK_DIMS(sa), GK_DIMS(sb), GK_DIMS(sc), GK_DIMS(sda), GK_DIMS(sdb),
+                          GK_DIMS(sdc), int accumulate, gk_f p)
 {
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, a); GK_BIND_IN(gk_t, b); GK_BIND_IN(gk_t, c);
     GK_BIND_OUT(gk_t, da); GK_BIND_OUT(gk_t, db); GK_BIND_OUT(gk_t, dc);

@@ -40,7 +40,8 @@ GK_KERNEL(unary_nd)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 n, int rank, GK_DIMS
 
 // Units: FLOATS64 x PREDICATES
 /* y[i] = f(x[i]) != 0, as u8. wide: both tensors have no gaps and aligned bases. */
-GK_KERNEL(unary_mask)(GK_IN(gk_t, x), GK_OUT(gk_u8, y), gk_i64 n, int wide, int rank, GK_DIMS(shape), GK_DIMS(sx), GK_DIMS(sy), gk_f p, gk_f q, gk_f s)
+GK_KERNEL(unary_mask)(GK_IN(gk_t, x), GK_OUT(gk_u8, y), gk_i64 n, int wide, int rank, GK_DIMS(shape), GK_DIMS(sx), GK_DIMS(sy), gk_f p, gk_f q,
+                      gk_f s)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_u8, y);
     gk_i64 items = wide ? n / GK_W : 0;
@@ -85,8 +86,8 @@ GK_KERNEL(unary_bwd_flat)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_OUT(gk_t, dx), gk_
     }
 }
 
-GK_KERNEL(unary_bwd_nd)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_OUT(gk_t, dx), gk_i64 n, int rank, GK_DIMS(shape), GK_DIMS(sdy), GK_DIMS(sx), GK_DIMS(sdx),
-                        int accumulate, gk_f p, gk_f q, gk_f s)
+GK_KERNEL(unary_bwd_nd)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_OUT(gk_t, dx), gk_i64 n, int rank, GK_DIMS(shape), GK_DIMS(sdy), GK_DIMS(sx),
+                        GK_DIMS(sdx), int accumulate, gk_f p, gk_f q, gk_f s)
 {
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, dx);
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {

@@ -1,5 +1,5 @@
-/* Embedding: the lookup of rows of whole 16 bytes (others are index_select's, index/index.c); for the gradient, a sorted reduction (sort/radix.c, index/index.c),
- * the keys by which rows are sorted and the rows that it leaves; and the rescaling of rows beyond a norm. Deterministic.
+/* Embedding: the lookup of rows of whole 16 bytes (others are index_select's, index/index.c); for the gradient, a sorted reduction (sort/radix.c,
+ * index/index.c), the keys by which rows are sorted and the rows that it leaves; and the rescaling of rows beyond a norm. Deterministic.
  */
 #include "common/prelude/coordinates.h"
 
@@ -7,7 +7,8 @@
 // Units: INDICES
 /* keys[i] = ids[i]; `none` for the row `padding` (-1: there is none) and for an id outside [0, rows), which is reported.
  * Launch: grid-stride over the ids. */
-GK_KERNEL(embedding_keys)(GK_IN(int, ids), GK_OUT(gk_t, keys), GK_OUT(int, err), gk_i64 n, int wide, gk_i64 rows, gk_i64 padding, gk_i64 none, int code)
+GK_KERNEL(embedding_keys)(GK_IN(int, ids), GK_OUT(gk_t, keys), GK_OUT(int, err), gk_i64 n, int wide, gk_i64 rows, gk_i64 padding, gk_i64 none,
+                          int code)
 {
     GK_BIND_IN(int, ids); GK_BIND_OUT(gk_t, keys); GK_BIND_OUT(int, err);
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
@@ -20,14 +21,14 @@ GK_KERNEL(embedding_keys)(GK_IN(int, ids), GK_OUT(gk_t, keys), GK_OUT(int, err),
 #endif
 
 #if GK_DTYPE == GK_I32
-/* 16 bytes per work-item that are read before the first is written. */
+/* 16 bytes per thread that are read before the first is written. */
 #define GK_EMBED_DEPTH 2
 
 // Units: I32
 /* y[i] = table[ids[i]] for rows of `row` times 16 bytes; `by` divides by `row`. An id outside [0, rows) is reported and gives zeros. Items: the
  * 16 bytes of y, less than 2^31. Launch: blocks loop over runs of GK_EMBED_DEPTH * GK_BLOCK items. Reference: F.embedding. */
-GK_KERNEL(embedding_rows)(GK_IN(gk_t, table), GK_IN(int, ids), GK_OUT(gk_t, y), GK_OUT(int, err), gk_i64 items, gk_i64 rows, int row, gk_i64 by, int wide,
-                          int code)
+GK_KERNEL(embedding_rows)(GK_IN(gk_t, table), GK_IN(int, ids), GK_OUT(gk_t, y), GK_OUT(int, err), gk_i64 items, gk_i64 rows, int row, gk_i64 by,
+                          int wide, int code)
 {
     GK_BIND_IN(gk_t, table); GK_BIND_IN(int, ids); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(int, err);
     gk_i64 step = (gk_i64)gk_nblocks(0) * (GK_EMBED_DEPTH * GK_BLOCK);
@@ -82,7 +83,7 @@ GK_KERNEL(embedding_clear)(GK_IN(int, keys), GK_OUT(gk_t, table), gk_i64 n, gk_i
 #if GK_IS_FLOAT
 // Units: FLOATS64
 /* For the rows of table [rows, width] with mark[row] != 0 whose p-norm exceeds `most`: row *= most / (norm + 1e-7). `kind` 0: p = 2, 1: p = 1,
- * 2: p infinite, 3: any other p. Sums in gk_f. Launch: `lanes` work-items per row, a power of two; one row per run of lanes, the grid covers
+ * 2: p infinite, 3: any other p. Sums in gk_f. Launch: `lanes` threads per row, a power of two; one row per run of lanes, the grid covers
  * all rows. Reference: torch.embedding_renorm_. */
 GK_KERNEL(embedding_renorm)(GK_OUT(gk_t, table), GK_IN(gk_u8, mark), gk_i64 rows, gk_i64 width, int lanes, gk_f most, gk_f p, int kind)
 {

@@ -40,7 +40,7 @@ GK_FN gk_side gk_side_of(gk_dims s)
 GK_FN int gk_row_of(gk_side s, int v, int rows, int ks) { return s.along ? v / (ks / GK_W) : v % (rows / GK_W) * GK_W; }
 GK_FN int gk_k_of(gk_side s, int v, int rows, int ks) { return s.along ? v % (ks / GK_W) * GK_W : v / (rows / GK_W); }
 
-/* The work-item's vector number i of an operand with `limit` rows, at (r0, k0): its place in memory, its k within the step, and how many of its
+/* The thread's vector number i of an operand with `limit` rows, at (r0, k0): its place in memory, its k within the step, and how many of its
  * elements (of its row, when it runs along k) exist. */
 typedef struct { GK_GLOBAL const gk_t* p; int k, have; } gk_lane;
 
@@ -86,7 +86,8 @@ GK_FN void gk_store_four(GK_GLOBAL gk_o* y, gk_i64 at, gk_i64 step, int have, in
 {
 #if GK_FLOAT_OUT
     if (wide && have >= 4) {
-        gk_store16((GK_GLOBAL void*)(y + at), gk_make16(gk_as_u32((float)x.v[0]), gk_as_u32((float)x.v[1]), gk_as_u32((float)x.v[2]), gk_as_u32((float)x.v[3])));
+        gk_store16((GK_GLOBAL void*)(y + at), gk_make16(gk_as_u32((float)x.v[0]), gk_as_u32((float)x.v[1]), gk_as_u32((float)x.v[2]),
+            gk_as_u32((float)x.v[3])));
         return;
     }
 #elif GK_HALVES
@@ -103,8 +104,8 @@ GK_FN void gk_store_four(GK_GLOBAL gk_o* y, gk_i64 at, gk_i64 step, int have, in
 
 /* Applies the epilogue to columns n ... n + 3 of row m of batch b. */
 GK_FN void gk_epilogue(gk_four x, gk_i64 b, gk_i64 m, gk_i64 n, GK_GLOBAL const gk_o* c, GK_GLOBAL const gk_t* bias, GK_GLOBAL const gk_o* residual,
-                       GK_GLOBAL const gk_t* scale, GK_GLOBAL gk_o* y, GK_GLOBAL gk_o* z, gk_dims size, gk_dims sc, gk_dims sr, gk_dims sv, gk_dims sy,
-                       gk_dims sz, gk_f alpha, gk_f beta, int act, gk_f p)
+                       GK_GLOBAL const gk_t* scale, GK_GLOBAL gk_o* y, GK_GLOBAL gk_o* z, gk_dims size, gk_dims sc, gk_dims sr, gk_dims sv,
+                       gk_dims sy, gk_dims sz, gk_f alpha, gk_f beta, int act, gk_f p)
 {
     int have = size.v[1] - n >= 4 ? 4 : (int)(size.v[1] - n);
     if (m >= size.v[0] || have <= 0) return;
@@ -180,6 +181,11 @@ GK_KERNEL(gemm_tile128)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(gk_o, c), GK_IN(gk
 }
 #endif
 
+/* 16-bit units: a third block at a time is worth more than the registers that the compiler would take (measured). */
+#if GK_W == 8
+#undef GK_MIN_BLOCKS
+#define GK_MIN_BLOCKS 3
+#endif
 // Units: FLOATS64 x OUTPUTS
 GK_KERNEL(gemm_tile64)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(gk_o, c), GK_IN(gk_t, bias), GK_IN(gk_o, residual), GK_IN(gk_t, scale),
                        GK_OUT(gk_o, y), GK_OUT(gk_o, z), GK_OUT(gk_f, part), GK_DIMS(size), GK_DIMS(sa), GK_DIMS(sb), GK_DIMS(sc), GK_DIMS(sr),
@@ -191,6 +197,8 @@ GK_KERNEL(gemm_tile64)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(gk_o, c), GK_IN(gk_
     gk_64_compute(a, b, c, bias, residual, scale, y, z, part, size, sa, sb, sc, sr, sv, sy, sz, alpha, beta, act, p, tile, 4);
 }
 
+#undef GK_MIN_BLOCKS
+#define GK_MIN_BLOCKS 0
 GK_KERNEL(gemm_skinny)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(gk_o, c), GK_IN(gk_t, bias), GK_IN(gk_o, residual), GK_IN(gk_t, scale),
                        GK_OUT(gk_o, y), GK_OUT(gk_o, z), GK_OUT(gk_f, part), GK_DIMS(size), GK_DIMS(sa), GK_DIMS(sb), GK_DIMS(sc), GK_DIMS(sr),
                        GK_DIMS(sv), GK_DIMS(sy), GK_DIMS(sz), gk_f alpha, gk_f beta, int act, gk_f p)
@@ -201,10 +209,11 @@ GK_KERNEL(gemm_skinny)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(gk_o, c), GK_IN(gk_
     gk_16_compute(a, b, c, bias, residual, scale, y, z, part, size, sa, sb, sc, sr, sv, sy, sz, alpha, beta, act, p, tile, 4);
 }
 
-/* Y and Z from the sum over `splits` of part [splits, batches, M, N], which may be the memory of Y or Z. v[5] neighbouring work-items, a power of two,
+/* Y and Z from the sum over `splits` of part [splits, batches, M, N], which may be the memory of Y or Z. v[5] neighbouring threads, a power of two,
  * take the splits of a group of four columns in turn. Launch: blocks loop over GK_BLOCK / v[5] groups. */
 GK_KERNEL(gemm_finish)(GK_IN(gk_f, part), GK_IN(gk_o, c), GK_IN(gk_t, bias), GK_IN(gk_o, residual), GK_IN(gk_t, scale), GK_OUT(gk_o, y),
-                       GK_OUT(gk_o, z), GK_DIMS(size), GK_DIMS(sc), GK_DIMS(sr), GK_DIMS(sv), GK_DIMS(sy), GK_DIMS(sz), gk_f alpha, gk_f beta, int act, gk_f p)
+                       GK_OUT(gk_o, z), GK_DIMS(size), GK_DIMS(sc), GK_DIMS(sr), GK_DIMS(sv), GK_DIMS(sy), GK_DIMS(sz), gk_f alpha, gk_f beta,
+                       int act, gk_f p)
 {
     GK_BIND_IN(gk_f, part); GK_BIND_IN(gk_o, c); GK_BIND_IN(gk_t, bias); GK_BIND_IN(gk_o, residual); GK_BIND_IN(gk_t, scale);
     GK_BIND_OUT(gk_o, y); GK_BIND_OUT(gk_o, z);
@@ -239,8 +248,8 @@ GK_KERNEL(gemm_finish)(GK_IN(gk_f, part), GK_IN(gk_o, c), GK_IN(gk_t, bias), GK_
  * below its predecessor is reported and taken as the nearest that is valid.
  * Launch: axis 0 = tiles of 64 x 64, columns fastest; as many row tiles as any partition into groups can need. The rows before the first and
  * after the last group are groups without products. */
-GK_KERNEL(gemm_ragged)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(int, offsets), GK_OUT(gk_o, y), GK_OUT(int, err), GK_DIMS(size), GK_DIMS(sa), GK_DIMS(sb),
-                       GK_DIMS(sy), gk_f alpha, int code)
+GK_KERNEL(gemm_ragged)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(int, offsets), GK_OUT(gk_o, y), GK_OUT(int, err), GK_DIMS(size), GK_DIMS(sa),
+                       GK_DIMS(sb), GK_DIMS(sy), gk_f alpha, int code)
 {
     GK_LOCAL gk_slot tile[GK_SLOTS(2 * (64 + 64) * (GK_W > 4 ? 32 : 16))];
     GK_BIND_IN(gk_t, a); GK_BIND_IN(gk_t, b); GK_BIND_IN(int, offsets); GK_BIND_OUT(gk_o, y); GK_BIND_OUT(int, err);

@@ -6,7 +6,7 @@
  */
 #include "common/prelude/register_tile.h"
 
-/* Loads of GK_W elements per work-item and step. */
+/* Loads of GK_W elements per thread and step. */
 #define GK_TILE_NA ((GK_TILE_BM * GK_TILE_BK / GK_W + GK_BLOCK - 1) / GK_BLOCK)
 #define GK_TILE_NB ((GK_TILE_BN * GK_TILE_BK / GK_W + GK_BLOCK - 1) / GK_BLOCK)
 
@@ -45,8 +45,10 @@ GK_FN void GK_TILE(product)(GK_GLOBAL const gk_t* a, GK_GLOBAL const gk_t* b, gk
         GK_TILE(multiply)(ta, tb, at, row, col, GK_TILE_BM, GK_TILE_BN, acc);
         at ^= 1;
         if (rest > 0) {
-            GK_UNROLL for (int i = 0; i < GK_TILE_NA; i++) gk_place(ta + GK_SLOTS(at * GK_TILE_BM * GK_TILE_BK), sa, ra[i], GK_TILE_BM, GK_TILE_BK, i);
-            GK_UNROLL for (int i = 0; i < GK_TILE_NB; i++) gk_place(tb + GK_SLOTS(at * GK_TILE_BN * GK_TILE_BK), sb, rb[i], GK_TILE_BN, GK_TILE_BK, i);
+            GK_UNROLL for (int i = 0; i < GK_TILE_NA; i++) gk_place(ta + GK_SLOTS(at * GK_TILE_BM * GK_TILE_BK), sa, ra[i], GK_TILE_BM, GK_TILE_BK,
+                i);
+            GK_UNROLL for (int i = 0; i < GK_TILE_NB; i++) gk_place(tb + GK_SLOTS(at * GK_TILE_BN * GK_TILE_BK), sb, rb[i], GK_TILE_BN, GK_TILE_BK,
+                i);
         }
         GK_BARRIER();
     }

@@ -5,10 +5,10 @@
  * A is read at the edge or at the other end, B likewise (one element per `span` columns), S at the node itself. A mask keeps the messages that an
  * extreme chose, a degree divides those of a mean: with them the same sums are the gradients.
  *
- * Launch: `lanes` work-items, a power of two, take one stretch of entries (graph/graph.h) and lanes * w consecutive columns, w = GK_W where `wide`;
+ * Launch: `lanes` threads, a power of two, take one stretch of entries (graph/graph.h) and lanes * w consecutive columns, w = GK_W where `wide`;
  * axis 1 of the grid walks over the columns. The rows of GK_U edges are on their way at a time, and the indices of the next ones. Sums run in the
- * order of the entries, in gk_f, for GK_GRAPH_RUN of them at a time; the parts of long nodes are joined in order. One writer per output, deterministic.
- * References: torch.sparse @, index_add, scatter_reduce; DGL's copy_u, u_mul_e and so on.
+ * order of the entries, in gk_f, for GK_GRAPH_RUN of them at a time; the parts of long nodes are joined in order. One writer per output,
+ * deterministic. References: torch.sparse @, index_add, scatter_reduce; DGL's copy_u, u_mul_e and so on.
  */
 #include "common/prelude/coordinates.h"
 #include "common/activation/activation_ops.h"
@@ -205,8 +205,8 @@ GK_FN gk_vec gk_reduce_run(const gk_walk* g, int node, gk_vec own, gk_u32 first,
     return acc;
 }
 
-/* Numbers of `size`: nodes, entries, columns (outer * inner), inner, rows of A, log2 of the cut, edges, rows of the other ends; of `how`: wide, message,
- * red, a_at_edge, b_at_edge, m_at_self, log2 of lanes, flags (1 indices are i64, 2 strict, 4 accumulate, 8 nodes may be long,
+/* Numbers of `size`: nodes, entries, columns (outer * inner), inner, rows of A, log2 of the cut, edges, rows of the other ends; of `how`: wide,
+ * message, red, a_at_edge, b_at_edge, m_at_self, log2 of lanes, flags (1 indices are i64, 2 strict, 4 accumulate, 8 nodes may be long,
  * 16 degree and mask are i64). */
 #define GK_NODES size.v[0]
 #define GK_ENTRIES size.v[1]
@@ -235,8 +235,8 @@ GK_FN_CALL gk_f gk_activate(gk_f x, int act, gk_f p)
 }
 
 /* The result `acc` of a whole node becomes y (+)= act(alpha * acc / count + base + bias), or goes to `stat` as it is. */
-GK_FN void gk_finish_sum(GK_GLOBAL gk_t* y, GK_GLOBAL gk_f* stat, GK_GLOBAL const gk_f* base, GK_GLOBAL const gk_t* bias, gk_i64 at, gk_i64 column, gk_i64 count,
-                         gk_vec acc, int red, gk_f alpha, gk_i64 bias_span, int act, gk_f slope, int accumulate, int wide)
+GK_FN void gk_finish_sum(GK_GLOBAL gk_t* y, GK_GLOBAL gk_f* stat, GK_GLOBAL const gk_f* base, GK_GLOBAL const gk_t* bias, gk_i64 at, gk_i64 column,
+                         gk_i64 count, gk_vec acc, int red, gk_f alpha, gk_i64 bias_span, int act, gk_f slope, int accumulate, int wide)
 {
     gk_vec old = gk_splat(GK_R(0.0));
     gk_f n = count > 1 ? (gk_f)count : GK_R(1.0);
@@ -260,9 +260,9 @@ GK_FN void gk_finish_sum(GK_GLOBAL gk_t* y, GK_GLOBAL gk_f* stat, GK_GLOBAL cons
 /* Sums, means and products. `own` is S (of `own_stat` if that is given), `base` is added at the end, `parts` [2 * cuts, columns] takes the parts
  * of long nodes. */
 GK_KERNEL(aggregate)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), GK_IN(int, perm), GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(gk_t, own),
-                     GK_IN(gk_f, own_stat), GK_IN(int, degree), GK_IN(int, mask), GK_IN(gk_f, base), GK_IN(gk_t, bias), GK_OUT(gk_t, y), GK_OUT(gk_f, stat),
-                     GK_OUT(gk_f, parts), GK_OUT(int, err), GK_DIMS(size), GK_DIMS(how), gk_i64 b_span, gk_i64 b_row, gk_i64 bias_span, int act, gk_f slope,
-                     gk_f alpha, int code)
+                     GK_IN(gk_f, own_stat), GK_IN(int, degree), GK_IN(int, mask), GK_IN(gk_f, base), GK_IN(gk_t, bias), GK_OUT(gk_t, y),
+                     GK_OUT(gk_f, stat), GK_OUT(gk_f, parts), GK_OUT(int, err), GK_DIMS(size), GK_DIMS(how), gk_i64 b_span, gk_i64 b_row,
+                     gk_i64 bias_span, int act, gk_f slope, gk_f alpha, int code)
 {
     GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(int, col); GK_BIND_IN(int, perm); GK_BIND_IN(gk_t, a); GK_BIND_IN(gk_t, b);
     GK_BIND_IN(gk_t, own); GK_BIND_IN(gk_f, own_stat); GK_BIND_IN(int, degree); GK_BIND_IN(int, mask); GK_BIND_IN(gk_f, base); GK_BIND_IN(gk_t, bias);
@@ -275,7 +275,8 @@ GK_KERNEL(aggregate)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), GK_IN
     g.edges = (int)GK_EDGES; g.others = (int)GK_OTHERS; g.inner = (gk_u32)GK_INNER;
     g.a_base = o * GK_A_ROWS * GK_INNER + at; g.m_base = column; g.b_full = b_span == 1; g.b_row = (gk_u32)b_row;
     g.b_base = b_span == 1 ? column : column / (gk_u32)b_span;
-    g.wide_index = GK_FLAG(1); g.wide_saved = GK_FLAG(16); g.wide = wide; g.message = (int)how.v[1]; g.a_at_edge = (int)how.v[3]; g.b_at_edge = (int)how.v[4];
+    g.wide_index = GK_FLAG(1); g.wide_saved = GK_FLAG(16); g.wide = wide; g.message = (int)how.v[1]; g.a_at_edge = (int)how.v[3];
+    g.b_at_edge = (int)how.v[4];
     g.m_at_self = (int)how.v[5]; g.code = code;
 #if GK_GRAPH_LEAN
     g.b = GK_GRAPH_LEAN == 2 ? b : 0; g.b_full = 0; g.message = GK_GRAPH_LEAN == 2 ? GK_TIMES_B : GK_PLAIN;
@@ -303,9 +304,10 @@ GK_KERNEL(aggregate)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), GK_IN
 }
 
 // Units: FLOATS64 x ANY_AGGREGATE
-/* Joins the parts of the long nodes. Launch: one block per GK_GRAPH_WINDOW cuts; groups of `lanes` work-items take every so many parts, then the first adds up. */
-GK_KERNEL(aggregate_combine)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(gk_f, parts), GK_IN(gk_f, base), GK_IN(gk_t, bias), GK_OUT(gk_t, y), GK_OUT(gk_f, stat),
-                          GK_DIMS(size), GK_DIMS(how), gk_i64 bias_span, int act, gk_f slope, gk_f alpha)
+/* Joins the parts of the long nodes. Launch: one block per GK_GRAPH_WINDOW cuts; groups of `lanes` threads take every so many parts, then the first
+ * adds up. */
+GK_KERNEL(aggregate_combine)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(gk_f, parts), GK_IN(gk_f, base), GK_IN(gk_t, bias), GK_OUT(gk_t, y),
+                             GK_OUT(gk_f, stat), GK_DIMS(size), GK_DIMS(how), gk_i64 bias_span, int act, gk_f slope, gk_f alpha)
 {
     GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(gk_f, parts); GK_BIND_IN(gk_f, base); GK_BIND_IN(gk_t, bias); GK_BIND_OUT(gk_t, y);
     GK_BIND_OUT(gk_f, stat);
@@ -398,7 +400,8 @@ GK_KERNEL(aggregate_extreme)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col
     g.edges = (int)GK_EDGES; g.others = (int)GK_OTHERS; g.inner = (gk_u32)GK_INNER;
     g.a_base = o * GK_A_ROWS * GK_INNER + at; g.m_base = column; g.b_full = b_span == 1; g.b_row = (gk_u32)b_row;
     g.b_base = b_span == 1 ? column : column / (gk_u32)b_span;
-    g.wide_index = GK_FLAG(1); g.wide_saved = GK_FLAG(16); g.wide = wide; g.message = (int)how.v[1]; g.a_at_edge = (int)how.v[3]; g.b_at_edge = (int)how.v[4];
+    g.wide_index = GK_FLAG(1); g.wide_saved = GK_FLAG(16); g.wide = wide; g.message = (int)how.v[1]; g.a_at_edge = (int)how.v[3];
+    g.b_at_edge = (int)how.v[4];
     g.m_at_self = 0; g.code = code;
 #if GK_GRAPH_LEAN
     g.b = GK_GRAPH_LEAN == 2 ? b : 0; g.b_full = 0; g.message = GK_GRAPH_LEAN == 2 ? GK_TIMES_B : GK_PLAIN;
@@ -437,9 +440,9 @@ GK_KERNEL(aggregate_extreme)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col
 }
 
 // Units: FLOATS64 x ANY_AGGREGATE
-/* Joins the parts of the long nodes. Launch: one block per GK_GRAPH_WINDOW cuts, a work-item per column. */
-GK_KERNEL(aggregate_extreme_combine)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(gk_f, parts), GK_IN(int, ids), GK_OUT(gk_t, y), GK_OUT(int, arg), GK_DIMS(size),
-                               GK_DIMS(how), int least, int wide_arg, gk_f none)
+/* Joins the parts of the long nodes. Launch: one block per GK_GRAPH_WINDOW cuts, a thread per column. */
+GK_KERNEL(aggregate_extreme_combine)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(gk_f, parts), GK_IN(int, ids), GK_OUT(gk_t, y), GK_OUT(int, arg),
+                                     GK_DIMS(size), GK_DIMS(how), int least, int wide_arg, gk_f none)
 {
     GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(gk_f, parts); GK_BIND_IN(int, ids); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(int, arg);
     gk_u32 cuts = GK_CUTS;

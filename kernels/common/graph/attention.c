@@ -8,7 +8,7 @@
  *   by destination  A = sum a x[u],  C = sum c x[u],  s = sum c:           delta = dy[v] . A,  dscore_dst = dy[v] . C - delta s
  *   by source       A = sum a dy[v], C = sum c dy[v], s = sum c delta[v]:  dx[u] = A,          dscore_src = x[u] . C - s
  *
- * Launch: as graph/aggregate.c; a work-item's w columns lie in one head. Sums in gk_f in the order of the entries; one writer per output; deterministic.
+ * Launch: as graph/aggregate.c; a thread's w columns lie in one head. Sums in gk_f in the order of the entries; one writer per output; deterministic.
  * Dims: nodes, entries, columns (heads * features), features, other ends, log2 of the cut and of lanes, flags (1 indices are i64, 2 strict,
  * 8 nodes may be long).
  */
@@ -52,7 +52,8 @@ GK_FN gk_heap gk_heap_none(void)
     return h;
 }
 
-GK_FN void gk_heap_finish(GK_GLOBAL gk_t* y, GK_GLOBAL gk_f* lse, gk_heap h, gk_i64 node, gk_i64 column, gk_i64 columns, gk_i64 features, gk_i64 count, int wide)
+GK_FN void gk_heap_finish(GK_GLOBAL gk_t* y, GK_GLOBAL gk_f* lse, gk_heap h, gk_i64 node, gk_i64 column, gk_i64 columns, gk_i64 features,
+                          gk_i64 count, int wide)
 {
     gk_f n = count > 0 ? h.sum : GK_R(1.0);
     GK_UNROLL for (int i = 0; i < GK_W; i++) h.acc.v[i] = h.acc.v[i] / n;
@@ -67,7 +68,8 @@ GK_FN void gk_heap_finish(GK_GLOBAL gk_t* y, GK_GLOBAL gk_f* lse, gk_heap h, gk_
 GK_KERNEL(gat)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), GK_IN(gk_t, x), GK_IN(gk_t, score_src), GK_IN(gk_t, score_dst), GK_OUT(gk_t, y),
                GK_OUT(gk_f, lse), GK_OUT(gk_f, parts), GK_OUT(gk_f, norms), GK_OUT(int, err), GK_DIMS(size), gk_f slope, int wide, int code)
 {
-    GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(int, col); GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, score_src); GK_BIND_IN(gk_t, score_dst);
+    GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(int, col); GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, score_src);
+    GK_BIND_IN(gk_t, score_dst);
     GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_f, lse); GK_BIND_OUT(gk_f, parts); GK_BIND_OUT(gk_f, norms); GK_BIND_OUT(int, err);
     int lanes = GK_GRAPH_LANES, w = wide ? GK_W : 1, wide_index = GK_FLAG(1), heads = (int)((gk_u32)GK_COLUMNS / (gk_u32)GK_FEATURES);
     gk_u32 cuts = GK_CUTS, items = cuts + (gk_u32)GK_NODES;
@@ -129,8 +131,10 @@ GK_KERNEL(gat)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), GK_IN(gk_t,
     }
 }
 
-/* Joins the parts of the long nodes. Launch: one block per GK_GRAPH_WINDOW cuts; groups of `lanes` work-items take every so many parts, then the first adds up. */
-GK_KERNEL(gat_combine)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(gk_f, parts), GK_IN(gk_f, norms), GK_OUT(gk_t, y), GK_OUT(gk_f, lse), GK_DIMS(size), int wide)
+/* Joins the parts of the long nodes. Launch: one block per GK_GRAPH_WINDOW cuts; groups of `lanes` threads take every so many parts, then the first
+ * adds up. */
+GK_KERNEL(gat_combine)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(gk_f, parts), GK_IN(gk_f, norms), GK_OUT(gk_t, y), GK_OUT(gk_f, lse), GK_DIMS(size),
+                       int wide)
 {
     GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(gk_f, parts); GK_BIND_IN(gk_f, norms); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_f, lse);
     GK_LOCAL gk_f tmp[GK_BLOCK * (GK_W + 2)];
@@ -175,8 +179,8 @@ GK_KERNEL(gat_combine)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(gk_f, parts), 
 /* The sums A, C and s of a node and what becomes of them: A goes to dx or, without it, its product with the node's own row to pa; that of C to pb. */
 typedef struct { gk_vec a, c; gk_f s; } gk_pull;
 
-GK_FN void gk_pull_finish(GK_GLOBAL const gk_t* own, GK_GLOBAL gk_t* dx, GK_GLOBAL gk_f* pa, GK_GLOBAL gk_f* pb, GK_GLOBAL gk_f* ps, gk_pull r, gk_i64 at,
-                          gk_i64 vec, int accumulate, int wide)
+GK_FN void gk_pull_finish(GK_GLOBAL const gk_t* own, GK_GLOBAL gk_t* dx, GK_GLOBAL gk_f* pa, GK_GLOBAL gk_f* pb, GK_GLOBAL gk_f* ps, gk_pull r,
+                          gk_i64 at, gk_i64 vec, int accumulate, int wide)
 {
     gk_vec z = gk_row_get(own, at, wide);
     gk_f a = GK_R(0.0), c = GK_R(0.0);
@@ -201,14 +205,17 @@ GK_FN void gk_pull_finish(GK_GLOBAL const gk_t* own, GK_GLOBAL gk_t* dx, GK_GLOB
 /* One of the two passes of the gradient: by destination without `delta` (`row` is x, `own` dy, pa is wanted), by source with it (`row` is dy, `own`
  * x, dx is wanted). score_own belongs to the nodes, score_other to the other ends; lse to the destinations. pa, pb, ps [nodes, columns / w];
  * parts [2 * cuts, 2, columns], sums [2 * cuts, columns / w]. */
-GK_KERNEL(gat_bwd)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), GK_IN(gk_t, row), GK_IN(gk_t, own), GK_IN(gk_t, score_own), GK_IN(gk_t, score_other),
-                   GK_IN(gk_f, lse), GK_IN(gk_f, delta), GK_OUT(gk_t, dx), GK_OUT(gk_f, pa), GK_OUT(gk_f, pb), GK_OUT(gk_f, ps), GK_OUT(gk_f, parts),
-                   GK_OUT(gk_f, sums), GK_OUT(int, err), GK_DIMS(size), gk_f slope, int wide, int accumulate, int code)
+GK_KERNEL(gat_bwd)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), GK_IN(gk_t, row), GK_IN(gk_t, own), GK_IN(gk_t, score_own),
+                   GK_IN(gk_t, score_other), GK_IN(gk_f, lse), GK_IN(gk_f, delta), GK_OUT(gk_t, dx), GK_OUT(gk_f, pa), GK_OUT(gk_f, pb),
+                   GK_OUT(gk_f, ps), GK_OUT(gk_f, parts), GK_OUT(gk_f, sums), GK_OUT(int, err), GK_DIMS(size), gk_f slope, int wide, int accumulate,
+                   int code)
 {
     GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(int, col); GK_BIND_IN(gk_t, row); GK_BIND_IN(gk_t, own); GK_BIND_IN(gk_t, score_own);
-    GK_BIND_IN(gk_t, score_other); GK_BIND_IN(gk_f, lse); GK_BIND_IN(gk_f, delta); GK_BIND_OUT(gk_t, dx); GK_BIND_OUT(gk_f, pa); GK_BIND_OUT(gk_f, pb);
+    GK_BIND_IN(gk_t, score_other); GK_BIND_IN(gk_f, lse); GK_BIND_IN(gk_f, delta); GK_BIND_OUT(gk_t, dx); GK_BIND_OUT(gk_f, pa);
+    GK_BIND_OUT(gk_f, pb);
     GK_BIND_OUT(gk_f, ps); GK_BIND_OUT(gk_f, parts); GK_BIND_OUT(gk_f, sums); GK_BIND_OUT(int, err);
-    int lanes = GK_GRAPH_LANES, w = wide ? GK_W : 1, wide_index = GK_FLAG(1), heads = (int)((gk_u32)GK_COLUMNS / (gk_u32)GK_FEATURES), by_source = delta != 0;
+    int lanes = GK_GRAPH_LANES, w = wide ? GK_W : 1, wide_index = GK_FLAG(1), heads = (int)((gk_u32)GK_COLUMNS / (gk_u32)GK_FEATURES),
+        by_source = delta != 0;
     gk_u32 cuts = GK_CUTS, items = cuts + (gk_u32)GK_NODES;
     gk_i64 vec = GK_VECTOR(lanes), column = vec * w, vecs = (gk_u32)GK_COLUMNS / (gk_u32)w;
     int head = (int)((gk_u32)column / (gk_u32)GK_FEATURES);
@@ -267,9 +274,10 @@ GK_KERNEL(gat_bwd)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), GK_IN(g
     }
 }
 
-/* Joins the parts of the long nodes. Launch: one block per GK_GRAPH_WINDOW cuts; groups of `lanes` work-items take every so many parts, then the first adds up. */
-GK_KERNEL(gat_bwd_combine)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(gk_t, own), GK_IN(gk_f, parts), GK_IN(gk_f, sums), GK_OUT(gk_t, dx), GK_OUT(gk_f, pa),
-                        GK_OUT(gk_f, pb), GK_OUT(gk_f, ps), GK_DIMS(size), int wide, int accumulate)
+/* Joins the parts of the long nodes. Launch: one block per GK_GRAPH_WINDOW cuts; groups of `lanes` threads take every so many parts, then the first
+ * adds up. */
+GK_KERNEL(gat_bwd_combine)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(gk_t, own), GK_IN(gk_f, parts), GK_IN(gk_f, sums), GK_OUT(gk_t, dx),
+                           GK_OUT(gk_f, pa), GK_OUT(gk_f, pb), GK_OUT(gk_f, ps), GK_DIMS(size), int wide, int accumulate)
 {
     GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(gk_t, own); GK_BIND_IN(gk_f, parts); GK_BIND_IN(gk_f, sums); GK_BIND_OUT(gk_t, dx);
     GK_BIND_OUT(gk_f, pa); GK_BIND_OUT(gk_f, pb); GK_BIND_OUT(gk_f, ps);
@@ -290,7 +298,8 @@ GK_KERNEL(gat_bwd_combine)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(gk_t, own)
             if (vec < vecs) {
                 for (gk_i64 k = t / lanes; k <= q.slot; k += groups) {
                     gk_i64 slot = gk_part_slot(item, k);
-                    gk_vec a = gk_part_get(parts, slot * 2 * GK_COLUMNS + vec * w, wide), c = gk_part_get(parts, (slot * 2 + 1) * GK_COLUMNS + vec * w, wide);
+                    gk_vec a = gk_part_get(parts, slot * 2 * GK_COLUMNS + vec * w, wide), c = gk_part_get(parts,
+                        (slot * 2 + 1) * GK_COLUMNS + vec * w, wide);
                     GK_UNROLL for (int i = 0; i < GK_W; i++) {
                         r.a.v[i] += a.v[i];
                         r.c.v[i] += c.v[i];
@@ -321,7 +330,8 @@ GK_KERNEL(gat_bwd_combine)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(gk_t, own)
 
 /* Per node and head, over the head's `run` vectors: delta = sum pa where pa is given; dscore (+)= sum pb - s * (delta or 1). Launch: grid-stride over
  * nodes * heads. */
-GK_KERNEL(gat_scores)(GK_IN(gk_f, pa), GK_IN(gk_f, pb), GK_IN(gk_f, ps), GK_OUT(gk_f, delta), GK_OUT(gk_t, dscore), gk_i64 n, gk_i64 run, int accumulate)
+GK_KERNEL(gat_scores)(GK_IN(gk_f, pa), GK_IN(gk_f, pb), GK_IN(gk_f, ps), GK_OUT(gk_f, delta), GK_OUT(gk_t, dscore), gk_i64 n, gk_i64 run,
+                      int accumulate)
 {
     GK_BIND_IN(gk_f, pa); GK_BIND_IN(gk_f, pb); GK_BIND_IN(gk_f, ps); GK_BIND_OUT(gk_f, delta); GK_BIND_OUT(gk_t, dscore);
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {

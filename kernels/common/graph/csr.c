@@ -34,8 +34,8 @@ GK_KERNEL(plan_offsets)(GK_IN(int, keys), GK_OUT(int, rowptr), gk_i64 n, gk_i64 
 }
 
 /* out[p] = x[at[p]], x having `size` elements, or at[p] itself without x. Launch: grid-stride. */
-GK_KERNEL(plan_gather)(GK_IN(int, x), GK_IN(int, at), GK_OUT(int, out), GK_OUT(int, err), gk_i64 n, gk_i64 size, int wide_x, int wide_at, int wide_out,
-                       int code)
+GK_KERNEL(plan_gather)(GK_IN(int, x), GK_IN(int, at), GK_OUT(int, out), GK_OUT(int, err), gk_i64 n, gk_i64 size, int wide_x, int wide_at,
+                       int wide_out, int code)
 {
     GK_BIND_IN(int, x); GK_BIND_IN(int, at); GK_BIND_OUT(int, out); GK_BIND_OUT(int, err);
     for (gk_i64 p = gk_gid(); p < n; p += gk_gsize()) {

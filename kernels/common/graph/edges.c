@@ -1,6 +1,6 @@
 /* What is computed per edge of a graph, and the softmax over the edges of each node.
  *
- * Launch of the edge kernels: `lanes` work-items, a power of two, take GK_U edges and lanes * w consecutive columns, w = GK_W where `wide`; axis 1
+ * Launch of the edge kernels: `lanes` threads, a power of two, take GK_U edges and lanes * w consecutive columns, w = GK_W where `wide`; axis 1
  * of the grid walks over the columns. Arithmetic in gk_f, one writer per output, deterministic.
  * References: DGL's apply_edges and sddmm, edge_softmax; torch_scatter.
  */
@@ -95,8 +95,8 @@ GK_KERNEL(edge_map)(GK_IN(int, left), GK_IN(int, right), GK_IN(gk_t, a), GK_IN(g
     }
 }
 
-/* The same for the edges of each node at a time (graph/graph.h), which reads the node's row once: out[o, e, c] (+)= dy[o, v, c] / count[v]; where `arg`
- * [o, v, c] is given only what it assigns to the edge. size: nodes, entries, columns (outer * inner), inner, log2 of the cut and of lanes.
+/* The same for the edges of each node at a time (graph/graph.h), which reads the node's row once: out[o, e, c] (+)= dy[o, v, c] / count[v]; where
+ * `arg` [o, v, c] is given only what it assigns to the edge. size: nodes, entries, columns (outer * inner), inner, log2 of the cut and of lanes.
  * flags: 1 indices are i64, 2 strict, 4 accumulate, 8 nodes may be long, 16 arg and count are i64. Launch: as aggregate. */
 GK_KERNEL(group_spread)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, perm), GK_IN(gk_t, dy), GK_IN(int, arg), GK_IN(int, count), GK_OUT(gk_t, out),
                         GK_OUT(int, err), GK_DIMS(size), int flags, int wide, int code)
@@ -237,7 +237,7 @@ GK_FN gk_norm gk_norm_none(void)
 }
 
 /* top, sum [nodes, columns] of the logits x [edges, columns]; with z only sum, that of x * z. parts [2 * cuts, 2, columns]. 1 << v[6] neighbouring
- * work-items share the edges of a node, so that a few columns fill whole groups. size: nodes, entries, columns, log2 of the cut, edges, log2 of lanes
+ * threads share the edges of a node, so that a few columns fill whole groups. size: nodes, entries, columns, log2 of the cut, edges, log2 of lanes
  * and of those. flags: 1 indices are i64, 2 strict, 8 nodes may be long. Launch: GK_BLOCK >> (v[5] + v[6]) items per block. */
 GK_KERNEL(edge_norm)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, perm), GK_IN(gk_t, x), GK_IN(gk_t, z), GK_OUT(gk_f, top), GK_OUT(gk_f, sum),
                      GK_OUT(gk_f, parts), GK_OUT(int, err), GK_DIMS(size), int flags, int wide, int code)
@@ -250,7 +250,7 @@ GK_KERNEL(edge_norm)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, perm), GK_I
     gk_i64 column = (gk_i64)((gk_bid(1) << lanes) + (gk_lid() / ways & ((1 << lanes) - 1))) * (wide ? GK_W : 1);
     gk_u32 cuts = (flags & 8) ? gk_cuts(entries, cut) : 0u, items = cuts + (gk_u32)nodes, per = GK_BLOCK >> bits, team = (gk_u32)gk_lid() >> bits;
     for (gk_u32 first = (gk_u32)gk_bid(0) * per; first < items; first += (gk_u32)gk_nblocks(0) * per) {
-        /* All work-items walk the same parts, because they exchange what they found. */
+        /* All threads walk the same parts, because they exchange what they found. */
         GK_ROLLED for (int part = 0; part < (first < cuts ? 2 : 1); part++) {
             gk_piece q;
             gk_norm n = gk_norm_none();
@@ -308,8 +308,8 @@ GK_KERNEL(edge_norm)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, perm), GK_I
     }
 }
 
-/* Joins the parts of the long nodes. Launch: one block per GK_GRAPH_WINDOW cuts; groups of work-items, one per column, take every so many parts, then the
- * first adds up. */
+/* Joins the parts of the long nodes. Launch: one block per GK_GRAPH_WINDOW cuts; groups of threads, one per column, take every so many parts, then
+ * the first adds up. */
 GK_KERNEL(edge_norm_combine)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(gk_f, parts), GK_OUT(gk_f, top), GK_OUT(gk_f, sum), GK_DIMS(size), int flags)
 {
     GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(gk_f, parts); GK_BIND_OUT(gk_f, top); GK_BIND_OUT(gk_f, sum);
@@ -355,11 +355,14 @@ GK_KERNEL(edge_norm_combine)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(gk_f, pa
  *   its gradient  x * (z - s), x the softmax, z its upstream gradient, s their sum of products
  *   std           u * (x - s) / (n * t), s the mean, t the standard deviation (as stored in y), u = dy, n = max(count - correction, 1)
  *   product       u * (the product of the others), s the product of what is not 0, t the number of zeros
- * s and t are gk_f, u and y as stored. `rowptr` counts the edges of a node. size: edges, columns (outer * inner), inner, nodes, log2 of lanes, correction. */
-GK_KERNEL(edge_apply)(GK_IN(int, node), GK_IN(gk_t, x), GK_IN(gk_t, z), GK_IN(gk_f, s), GK_IN(gk_f, t), GK_IN(gk_t, u), GK_IN(gk_t, y), GK_IN(int, rowptr),
-                      GK_OUT(gk_t, out), GK_OUT(int, err), GK_DIMS(size), int what, int wide_index, int wide_rowptr, int wide, int accumulate, int code)
+ * s and t are gk_f, u and y as stored. `rowptr` counts the edges of a node. size: edges, columns (outer * inner), inner, nodes, log2 of lanes,
+ * correction. */
+GK_KERNEL(edge_apply)(GK_IN(int, node), GK_IN(gk_t, x), GK_IN(gk_t, z), GK_IN(gk_f, s), GK_IN(gk_f, t), GK_IN(gk_t, u), GK_IN(gk_t, y),
+                      GK_IN(int, rowptr), GK_OUT(gk_t, out), GK_OUT(int, err), GK_DIMS(size), int what, int wide_index, int wide_rowptr, int wide,
+                      int accumulate, int code)
 {
-    GK_BIND_IN(int, node); GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, z); GK_BIND_IN(gk_f, s); GK_BIND_IN(gk_f, t); GK_BIND_IN(gk_t, u); GK_BIND_IN(gk_t, y);
+    GK_BIND_IN(int, node); GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, z); GK_BIND_IN(gk_f, s); GK_BIND_IN(gk_f, t); GK_BIND_IN(gk_t, u);
+    GK_BIND_IN(gk_t, y);
     GK_BIND_IN(int, rowptr); GK_BIND_OUT(gk_t, out); GK_BIND_OUT(int, err);
     int lanes = (int)size.v[4];
     gk_i64 edges = size.v[0], columns = size.v[1], inner = size.v[2], nodes = size.v[3];
@@ -377,7 +380,8 @@ GK_KERNEL(edge_apply)(GK_IN(int, node), GK_IN(gk_t, x), GK_IN(gk_t, z), GK_IN(gk
             if (t) c = gk_part_get(t, there, wide);
             if (y) c = gk_row_get(y, there, wide);
             if (u) d = gk_row_get(u, there, wide);
-            if (what == GK_STD_BWD) n = gk_max((gk_f)(gk_index(rowptr, v + 1, wide_rowptr) - gk_index(rowptr, v, wide_rowptr) - size.v[5]), GK_R(1.0));
+            if (what == GK_STD_BWD) n = gk_max((gk_f)(gk_index(rowptr, v + 1, wide_rowptr) - gk_index(rowptr, v, wide_rowptr) - size.v[5]),
+                GK_R(1.0));
             GK_UNROLL for (int l = 0; l < GK_W; l++) {
                 gk_f q = GK_R(0.0);
                 if (l == 0 || wide) {
@@ -399,7 +403,8 @@ GK_KERNEL(edge_apply)(GK_IN(int, node), GK_IN(gk_t, x), GK_IN(gk_t, z), GK_IN(gk
 }
 
 /* y[v, c] = sqrt(sum / max(count - correction, 1) + eps), 0 for an empty node. Launch: grid-stride over outer * nodes * inner. */
-GK_KERNEL(group_std)(GK_IN(int, rowptr), GK_IN(gk_f, sum), GK_OUT(gk_t, y), gk_i64 n, gk_i64 nodes, gk_i64 inner, int wide_index, int correction, gk_f eps)
+GK_KERNEL(group_std)(GK_IN(int, rowptr), GK_IN(gk_f, sum), GK_OUT(gk_t, y), gk_i64 n, gk_i64 nodes, gk_i64 inner, int wide_index, int correction,
+                     gk_f eps)
 {
     GK_BIND_IN(int, rowptr); GK_BIND_IN(gk_f, sum); GK_BIND_OUT(gk_t, y);
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {

@@ -12,11 +12,11 @@
 /* A stretch of the entries of one node; `slot` is the place of its partial result, -1 for a whole node. */
 typedef struct { gk_i64 node; gk_u32 first, end; int slot; } gk_piece;
 
-/* Groups of 1 << bits work-items, numbered through the grid's axis 0: that of this work-item, its place there, and how many there are. */
+/* Groups of 1 << bits threads, numbered through the grid's axis 0: that of this thread, its place there, and how many there are. */
 #define GK_TEAM(bits) ((gk_u32)gk_bid(0) * (GK_BLOCK >> (bits)) + ((gk_u32)gk_lid() >> (bits)))
 #define GK_LANE(bits) ((gk_u32)gk_lid() & ((1u << (bits)) - 1u))
 #define GK_TEAMS(bits) ((gk_u32)gk_nblocks(0) * (GK_BLOCK >> (bits)))
-/* The vector of a row that this work-item takes; axis 1 of the grid walks over those of long rows. */
+/* The vector of a row that this thread takes; axis 1 of the grid walks over those of long rows. */
 #define GK_VECTOR(bits) (((gk_u32)gk_bid(1) << (bits)) + GK_LANE(bits))
 
 /* Cuts at multiples of 1 << bits. */
@@ -52,8 +52,8 @@ GK_FN int gk_met(GK_GLOBAL const int* rowptr, gk_i64 rows, gk_i64 entries, int b
 
 /* Part `part` of work item `item`; 0 if there is nothing to do. `cuts` is 0 where no node can be long. Reports a rowptr that falls or leaves the
  * entries and, with `strict`, one that does not cover all of them. */
-GK_FN int gk_piece_of(gk_piece* q, GK_GLOBAL const int* rowptr, GK_GLOBAL const int* met, gk_i64 rows, gk_i64 entries, gk_u32 cuts, int bits, gk_u32 item,
-                      int part, int wide_index, int strict, GK_GLOBAL int* err, int code)
+GK_FN int gk_piece_of(gk_piece* q, GK_GLOBAL const int* rowptr, GK_GLOBAL const int* met, gk_i64 rows, gk_i64 entries, gk_u32 cuts, int bits,
+                      gk_u32 item, int part, int wide_index, int strict, GK_GLOBAL int* err, int code)
 {
     gk_i64 v, a, b;
     if (item < cuts) {
@@ -125,7 +125,7 @@ GK_FN int gk_id(GK_GLOBAL const int* p, gk_i64 i, int wide_index, int limit, int
     return 0;
 }
 
-/* Edges that are on their way to a work-item at a time. */
+/* Edges that are on their way to a thread at a time. */
 #define GK_U 4
 
 /* Elements p .. p + GK_U - 1 of an index list (without one, their numbers); -1 from `end` on, and for what is not in [0, limit), which is reported.

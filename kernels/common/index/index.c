@@ -60,8 +60,8 @@ GK_KERNEL(index_select)(GK_IN(gk_t, x), GK_IN(int, index), GK_OUT(gk_t, y), GK_O
 
 /* y[p] (+)= x[p with p[axis] replaced by index[p]] over the shape of the index; `sx` has x's strides, 0 at the axis, whose stride is `step`.
  * Reference: torch.gather. */
-GK_KERNEL(gather_axis)(GK_IN(gk_t, x), GK_IN(int, index), GK_OUT(gk_t, y), GK_OUT(int, err), gk_i64 n, int wide_index, gk_i64 size, gk_i64 step, int rank,
-                       GK_DIMS(shape), GK_DIMS(magic), GK_DIMS(sx), int accumulate, int code)
+GK_KERNEL(gather_axis)(GK_IN(gk_t, x), GK_IN(int, index), GK_OUT(gk_t, y), GK_OUT(int, err), gk_i64 n, int wide_index, gk_i64 size, gk_i64 step,
+                       int rank, GK_DIMS(shape), GK_DIMS(magic), GK_DIMS(sx), int accumulate, int code)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_IN(int, index); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(int, err);
     for (gk_i64 e = gk_gid(); e < n; e += gk_gsize()) {
@@ -91,8 +91,8 @@ GK_KERNEL(index_fill)(GK_IN(int, index), GK_OUT(gk_t, y), GK_OUT(int, err), gk_i
 
 /* y[o, key, c] = src[o, position, c] for the last source of each key. Items of [outer, n, inner], n sorted pairs, R = limit.
  * Reference: x.index_copy, x.scatter. */
-GK_KERNEL(scatter_last)(GK_IN(int, keys), GK_IN(int, positions), GK_IN(gk_t, src), GK_OUT(gk_t, y), gk_i64 items, int wide, int wide_keys, gk_i64 limit,
-                        GK_DIMS(shape), GK_DIMS(magic))
+GK_KERNEL(scatter_last)(GK_IN(int, keys), GK_IN(int, positions), GK_IN(gk_t, src), GK_OUT(gk_t, y), gk_i64 items, int wide, int wide_keys,
+                        gk_i64 limit, GK_DIMS(shape), GK_DIMS(magic))
 {
     GK_BIND_IN(int, keys); GK_BIND_IN(int, positions); GK_BIND_IN(gk_t, src); GK_BIND_OUT(gk_t, y);
     gk_i64 n = shape.v[1], inner = shape.v[2];
@@ -107,7 +107,8 @@ GK_KERNEL(scatter_last)(GK_IN(int, keys), GK_IN(int, positions), GK_IN(gk_t, src
 }
 
 /* dsrc[position] (+)= dy[key] for the last source of each key, 0 for the others. */
-GK_KERNEL(scatter_last_bwd)(GK_IN(int, keys), GK_IN(int, positions), GK_IN(gk_t, dy), GK_OUT(gk_t, dsrc), gk_i64 n, int wide_keys, gk_i64 limit, int accumulate)
+GK_KERNEL(scatter_last_bwd)(GK_IN(int, keys), GK_IN(int, positions), GK_IN(gk_t, dy), GK_OUT(gk_t, dsrc), gk_i64 n, int wide_keys, gk_i64 limit,
+                            int accumulate)
 {
     GK_BIND_IN(int, keys); GK_BIND_IN(int, positions); GK_BIND_IN(gk_t, dy); GK_BIND_OUT(gk_t, dsrc);
     for (gk_i64 j = gk_gid(); j < n; j += gk_gsize()) {
@@ -141,7 +142,8 @@ GK_KERNEL(one_hot)(GK_IN(int, ids), GK_OUT(gk_t, y), GK_OUT(int, err), gk_i64 n,
 {
     GK_BIND_IN(int, ids); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(int, err);
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
-        gk_i64 row = i <= 0x7fffffff ? (gk_i64)((gk_u32)i / (gk_u32)(classes <= 0x7fffffff ? classes : 0x7fffffff)) : i / classes, c = i - row * classes;
+        gk_i64 row = i <= 0x7fffffff ? (gk_i64)((gk_u32)i / (gk_u32)(classes <= 0x7fffffff ? classes : 0x7fffffff)) : i / classes,
+            c = i - row * classes;
         gk_i64 id = gk_index(ids, row, wide_index);
         if (c == 0 && (id < 0 || id >= classes)) gk_report(err, code);
         gk_store(y, i, (gk_f)(id == c));
@@ -237,13 +239,13 @@ GK_FN void gk_finish(GK_GLOBAL gk_t* y, GK_GLOBAL gk_f* stat, gk_i64 at, gk_vec 
 }
 
 // Units: REDUCIBLE
-/* Reduces the sources of each key in order: y[o, key, c] = y[o, key, c] `how` sources. The sorted pairs are cut in runs of `run`; a work-item
+/* Reduces the sources of each key in order: y[o, key, c] = y[o, key, c] `how` sources. The sorted pairs are cut in runs of `run`; a thread
  * takes a run and a column (o, c), or GK_W columns where `wide` is set. A key that lies within its run is finished here; of one that crosses
  * runs the first part goes to `tail` and the others to `head` (both [runs, columns]), to be joined by scatter_reduce_combine. Sums in gk_f.
  * Reference: x.index_add, x.scatter_reduce. */
 GK_KERNEL(scatter_reduce)(GK_IN(int, keys), GK_IN(int, positions), GK_IN(gk_t, src), GK_IN(gk_t, tie), GK_OUT(gk_t, y), GK_OUT(gk_f, stat),
-                          GK_OUT(gk_f, head), GK_OUT(gk_f, tail), gk_i64 n, gk_i64 run, gk_i64 outer, gk_i64 inner, gk_i64 limit, int wide_keys, int wide,
-                          int how, int value, int include, gk_f alpha)
+                          GK_OUT(gk_f, head), GK_OUT(gk_f, tail), gk_i64 n, gk_i64 run, gk_i64 outer, gk_i64 inner, gk_i64 limit, int wide_keys,
+                          int wide, int how, int value, int include, gk_f alpha)
 {
     GK_BIND_IN(int, keys); GK_BIND_IN(int, positions); GK_BIND_IN(gk_t, src); GK_BIND_IN(gk_t, tie); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_f, stat);
     GK_BIND_OUT(gk_f, head); GK_BIND_OUT(gk_f, tail);
@@ -283,9 +285,9 @@ GK_KERNEL(scatter_reduce)(GK_IN(int, keys), GK_IN(int, positions), GK_IN(gk_t, s
     }
 }
 
-/* Joins the parts of the keys that cross runs: a work-item takes the key that starts in its run and goes on behind it. */
-GK_KERNEL(scatter_reduce_combine)(GK_IN(int, keys), GK_OUT(gk_t, y), GK_OUT(gk_f, stat), GK_IN(gk_f, head), GK_IN(gk_f, tail), gk_i64 n, gk_i64 run, gk_i64 outer,
-                        gk_i64 inner, gk_i64 limit, int wide_keys, int wide, int how, int include, gk_f alpha)
+/* Joins the parts of the keys that cross runs: a thread takes the key that starts in its run and goes on behind it. */
+GK_KERNEL(scatter_reduce_combine)(GK_IN(int, keys), GK_OUT(gk_t, y), GK_OUT(gk_f, stat), GK_IN(gk_f, head), GK_IN(gk_f, tail), gk_i64 n, gk_i64 run,
+                                  gk_i64 outer, gk_i64 inner, gk_i64 limit, int wide_keys, int wide, int how, int include, gk_f alpha)
 {
     GK_BIND_IN(int, keys); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_f, stat); GK_BIND_IN(gk_f, head); GK_BIND_IN(gk_f, tail);
     gk_i64 w = wide ? GK_W : 1, columns = outer * inner / w, runs = (n + run - 1) / run;
@@ -310,8 +312,8 @@ GK_KERNEL(scatter_reduce_combine)(GK_IN(int, keys), GK_OUT(gk_t, y), GK_OUT(gk_f
  * base counts among the ties even where it does not take part.
  *
  * dx[i] (+)= dy[i] times the derivative by the base. */
-GK_KERNEL(reduce_bwd_base)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, y), GK_IN(gk_f, counts), GK_IN(gk_f, marks), GK_IN(gk_f, products), GK_OUT(gk_t, dx),
-                           gk_i64 n, int how, int include, int accumulate)
+GK_KERNEL(reduce_bwd_base)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, y), GK_IN(gk_f, counts), GK_IN(gk_f, marks), GK_IN(gk_f, products),
+                           GK_OUT(gk_t, dx), gk_i64 n, int how, int include, int accumulate)
 {
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, y); GK_BIND_IN(gk_f, counts); GK_BIND_IN(gk_f, marks); GK_BIND_IN(gk_f, products);
     GK_BIND_OUT(gk_t, dx);
@@ -332,8 +334,9 @@ GK_KERNEL(reduce_bwd_base)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, y), GK_I
 }
 
 /* dsrc[e] (+)= dy[key] times the derivative by source e; `keys` in the order of the sources. */
-GK_KERNEL(reduce_bwd_source)(GK_IN(int, keys), GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, src), GK_IN(gk_t, y), GK_IN(gk_f, counts), GK_IN(gk_f, marks),
-                             GK_IN(gk_f, products), GK_OUT(gk_t, dsrc), gk_i64 n, int wide_keys, gk_i64 limit, int how, int include, int accumulate)
+GK_KERNEL(reduce_bwd_source)(GK_IN(int, keys), GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, src), GK_IN(gk_t, y), GK_IN(gk_f, counts),
+                             GK_IN(gk_f, marks), GK_IN(gk_f, products), GK_OUT(gk_t, dsrc), gk_i64 n, int wide_keys, gk_i64 limit, int how,
+                             int include, int accumulate)
 {
     GK_BIND_IN(int, keys); GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, src); GK_BIND_IN(gk_t, y); GK_BIND_IN(gk_f, counts);
     GK_BIND_IN(gk_f, marks); GK_BIND_IN(gk_f, products); GK_BIND_OUT(gk_t, dsrc);
@@ -361,7 +364,7 @@ GK_KERNEL(reduce_bwd_source)(GK_IN(int, keys), GK_IN(gk_t, dy), GK_IN(gk_t, x), 
 
 /* ---- selections in order ----------------------------------------------------------------------------------------------------- */
 
-/* Consecutive elements per work-item. */
+/* Consecutive elements per thread. */
 #define GK_INDEX_RUN 4
 
 #if GK_DTYPE == GK_U8
@@ -393,7 +396,8 @@ GK_KERNEL(count_true)(GK_IN(gk_t, x), GK_OUT(gk_i64, partial), gk_i64 n, gk_i64 
 GK_KERNEL(masked_move)(GK_IN(gk_u8, mask), GK_IN(gk_i64, partial), GK_IN(gk_t, x), GK_OUT(gk_t, y), GK_OUT(gk_i64, count), GK_OUT(int, err), gk_i64 n,
                        gk_i64 chunk, gk_i64 room, int mode, int accumulate, int code)
 {
-    GK_BIND_IN(gk_u8, mask); GK_BIND_IN(gk_i64, partial); GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_i64, count); GK_BIND_OUT(int, err);
+    GK_BIND_IN(gk_u8, mask); GK_BIND_IN(gk_i64, partial); GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_i64, count);
+    GK_BIND_OUT(int, err);
     GK_LOCAL gk_i64 tmp[GK_BLOCK];
     GK_LOCAL gk_u32 ranks[GK_BLOCK];
     GK_GLOBAL const gk_b* from = (GK_GLOBAL const gk_b*)x;

@@ -3,8 +3,8 @@
  *   c = cap * tanh(z / cap) (c = z without a cap), LSE = ln sum e^c, q = (1 - e) * target + e / V
  *   item = sum q * (LSE - c) + zloss * LSE^2       dz = g * ((sum q + 2 zloss LSE) * e^(c - LSE) - q) * (1 - (c / cap)^2)
  *
- * z [rows, V] are logits of rows first ... first + rows - 1. Targets are ids (one-hot) or probabilities. A row with the ignored id, or with one out of
- * range, which is reported, counts 0. Launch: rows by groups of `lanes` work-items; m and s of the softmax in one pass. Arithmetic in gk_f.
+ * z [rows, V] are logits of rows first ... first + rows - 1. Targets are ids (one-hot) or probabilities. A row with the ignored id, or with one out
+ * of range, which is reported, counts 0. Launch: rows by groups of `lanes` threads; m and s of the softmax in one pass. Arithmetic in gk_f.
  * Deterministic. Reference: F.cross_entropy.
  */
 typedef struct { gk_f m, s, sum, dot, mass; } gk_stats;
@@ -23,8 +23,8 @@ GK_FN int gk_counts(gk_i64 id, gk_i64 ignore, gk_i64 classes, GK_GLOBAL int* err
 }
 
 /* Statistics of a row by its group: maximum and sum of exponentials, sum of c, sum of target * c, sum of target. */
-GK_FN gk_stats gk_stats_of(GK_GLOBAL const gk_f* z, GK_GLOBAL const gk_t* probs, int have, gk_i64 classes, gk_f cap, int smooth, GK_LOCAL_PTR gk_f* tmp,
-                           int lanes)
+GK_FN gk_stats gk_stats_of(GK_GLOBAL const gk_f* z, GK_GLOBAL const gk_t* probs, int have, gk_i64 classes, gk_f cap, int smooth,
+                           GK_LOCAL_PTR gk_f* tmp, int lanes)
 {
     gk_stats a;
     a.m = -GK_INF; a.s = GK_R(0.0); a.sum = GK_R(0.0); a.dot = GK_R(0.0); a.mass = GK_R(0.0);
@@ -53,8 +53,8 @@ GK_FN gk_f gk_lse(gk_stats a) { return gk_isinf(a.m) ? a.m : a.m + gk_log(a.s); 
 
 // Units: FLOATS64
 /* size = {rows, V, first, N}; ids or probs is null. items [2, N] = losses and whether they count; or loss [N]. */
-GK_KERNEL(lm_items)(GK_IN(gk_f, z), GK_IN(int, ids), GK_IN(gk_t, probs), GK_OUT(int, err), GK_DIMS(size), int wide, int lanes, gk_i64 ignore, gk_f smooth,
-                    gk_f zloss, gk_f cap, int code, GK_OUT(gk_f, items), GK_OUT(gk_t, loss), GK_OUT(gk_f, lse))
+GK_KERNEL(lm_items)(GK_IN(gk_f, z), GK_IN(int, ids), GK_IN(gk_t, probs), GK_OUT(int, err), GK_DIMS(size), int wide, int lanes, gk_i64 ignore,
+                    gk_f smooth, gk_f zloss, gk_f cap, int code, GK_OUT(gk_f, items), GK_OUT(gk_t, loss), GK_OUT(gk_f, lse))
 {
     GK_LOCAL gk_f tmp[GK_BLOCK];
     GK_BIND_IN(gk_f, z); GK_BIND_IN(int, ids); GK_BIND_IN(gk_t, probs); GK_BIND_OUT(int, err); GK_BIND_OUT(gk_f, items); GK_BIND_OUT(gk_t, loss);
@@ -102,8 +102,9 @@ GK_KERNEL(lm_counted)(GK_IN(int, ids), GK_OUT(int, err), gk_i64 n, gk_i64 classe
 }
 
 /* dz [rows, V]; gy per row or one number, in f32 or storage; den may be null. */
-GK_KERNEL(lm_grad)(GK_IN(gk_f, z), GK_IN(int, ids), GK_IN(gk_t, probs), GK_OUT(int, err), GK_DIMS(size), int wide, int lanes, gk_i64 ignore, gk_f smooth,
-                   gk_f zloss, gk_f cap, int code, GK_IN(gk_t, gy), int per_row, int is_f32, GK_IN(gk_f, den), gk_f factor, GK_OUT(gk_t, dz))
+GK_KERNEL(lm_grad)(GK_IN(gk_f, z), GK_IN(int, ids), GK_IN(gk_t, probs), GK_OUT(int, err), GK_DIMS(size), int wide, int lanes, gk_i64 ignore,
+                   gk_f smooth, gk_f zloss, gk_f cap, int code, GK_IN(gk_t, gy), int per_row, int is_f32, GK_IN(gk_f, den), gk_f factor,
+                   GK_OUT(gk_t, dz))
 {
     GK_LOCAL gk_f tmp[GK_BLOCK];
     GK_BIND_IN(gk_f, z); GK_BIND_IN(int, ids); GK_BIND_IN(gk_t, probs); GK_BIND_OUT(int, err); GK_BIND_IN(gk_t, gy); GK_BIND_IN(gk_f, den);

@@ -154,7 +154,8 @@ GK_KERNEL(barlow_matrix)(GK_IN(gk_t, z1), GK_IN(gk_t, z2), GK_IN(gk_f, mean1), G
 }
 
 /* Gradient of the standardised z (second = 1: of z2) from that of the matrix: grad [B, E]. */
-GK_KERNEL(barlow_rows)(GK_IN(gk_f, slope), GK_IN(gk_t, other), GK_IN(gk_f, mean), GK_IN(gk_f, rstd), gk_i64 B, gk_i64 E, int second, GK_OUT(gk_f, grad))
+GK_KERNEL(barlow_rows)(GK_IN(gk_f, slope), GK_IN(gk_t, other), GK_IN(gk_f, mean), GK_IN(gk_f, rstd), gk_i64 B, gk_i64 E, int second,
+                       GK_OUT(gk_f, grad))
 {
     GK_BIND_IN(gk_f, slope); GK_BIND_IN(gk_t, other); GK_BIND_IN(gk_f, mean); GK_BIND_IN(gk_f, rstd); GK_BIND_OUT(gk_f, grad);
     for (gk_i64 n = gk_gid(); n < B * E; n += gk_gsize()) {
@@ -226,7 +227,8 @@ GK_KERNEL(balance_items)(GK_IN(gk_t, probs), GK_IN(int, ids), int wide, GK_OUT(i
                          GK_OUT(gk_f, share), GK_OUT(gk_f, item), GK_OUT(gk_f, weight))
 {
     GK_LOCAL gk_f tmp[GK_BLOCK];
-    GK_BIND_IN(gk_t, probs); GK_BIND_IN(int, ids); GK_BIND_OUT(int, err); GK_BIND_OUT(gk_f, share); GK_BIND_OUT(gk_f, item); GK_BIND_OUT(gk_f, weight);
+    GK_BIND_IN(gk_t, probs); GK_BIND_IN(int, ids); GK_BIND_OUT(int, err); GK_BIND_OUT(gk_f, share); GK_BIND_OUT(gk_f, item);
+    GK_BIND_OUT(gk_f, weight);
     for (gk_i64 e = gk_bid(0); e < E; e += gk_nblocks(0)) {
         gk_f hits = GK_R(0.0), sum = GK_R(0.0);
         for (gk_i64 i = gk_lid(); i < count; i += GK_BLOCK) {

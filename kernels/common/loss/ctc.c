@@ -1,6 +1,6 @@
 /* Sequence losses: connectionist temporal classification (Graves et al., 2006) and the transducer (Graves, 2012).
  *
- * A block serves a sample: work-items run over label positions, the block over time; log space, gk_f. Occupancies of equal labels are added by
+ * A block serves a sample: threads run over label positions, the block over time; log space, gk_f. Occupancies of equal labels are added by
  * the first of them in order, so results repeat bit by bit. Reference: torch.nn.functional.ctc_loss, torchaudio.functional.rnnt_loss.
  */
 
@@ -40,7 +40,8 @@ GK_KERNEL(ctc_alpha)(GK_IN(gk_t, x), GK_IN(int, targets), int wide_t, GK_IN(int,
     GK_BIND_IN(gk_t, x); GK_BIND_IN(int, targets); GK_BIND_IN(int, il); GK_BIND_IN(int, tl); GK_BIND_OUT(int, err); GK_BIND_OUT(gk_f, alpha);
     GK_BIND_OUT(gk_f, nll);
     for (gk_i64 b = gk_bid(0); b < B; b += gk_nblocks(0)) {
-        gk_i64 time = gk_index(il, b, args.wide_il), labels = gk_index(tl, b, args.wide_tl), first = gk_labels_at(tl, args.wide_tl, b, S), n = 2 * labels + 1;
+        gk_i64 time = gk_index(il, b, args.wide_il), labels = gk_index(tl, b, args.wide_tl), first = gk_labels_at(tl, args.wide_tl, b, S),
+            n = 2 * labels + 1;
         int ok = time >= 0 && time <= T && labels >= 0 && labels <= args.most && first >= 0 && first + labels <= (S ? (b + 1) * S : args.most);
         if (!ok) { gk_report(err, code); n = 0; time = 0; }
         for (gk_i64 s = gk_lid(); s < n; s += GK_BLOCK) {
@@ -99,7 +100,8 @@ GK_KERNEL(ctc_grad)(GK_IN(gk_t, x), GK_IN(int, targets), int wide_t, GK_IN(int, 
     GK_BIND_IN(gk_t, x); GK_BIND_IN(int, targets); GK_BIND_IN(int, il); GK_BIND_IN(int, tl); GK_BIND_OUT(gk_f, alpha); GK_BIND_IN(gk_f, nll);
     GK_BIND_OUT(gk_f, beta); GK_BIND_IN(gk_t, gy); GK_BIND_OUT(gk_t, dx);
     for (gk_i64 b = gk_bid(0); b < B; b += gk_nblocks(0)) {
-        gk_i64 time = gk_index(il, b, args.wide_il), labels = gk_index(tl, b, args.wide_tl), first = gk_labels_at(tl, args.wide_tl, b, S), n = 2 * labels + 1;
+        gk_i64 time = gk_index(il, b, args.wide_il), labels = gk_index(tl, b, args.wide_tl), first = gk_labels_at(tl, args.wide_tl, b, S),
+            n = 2 * labels + 1;
         int ok = time >= 0 && time <= T && labels >= 0 && labels <= args.most && first >= 0 && first + labels <= (S ? (b + 1) * S : args.most);
         if (!ok) { n = 0; time = 0; }
         gk_f g = args.factor * (args.each ? gk_load(gy, b) : args.gy_f32 ? (gk_f)((GK_GLOBAL const float*)gy)[0] : gk_load(gy, 0));
@@ -150,7 +152,7 @@ GK_KERNEL(ctc_grad)(GK_IN(gk_t, x), GK_IN(int, targets), int wide_t, GK_IN(int, 
 
 #define GK_NODE(t, u) ((b * T + (t)) * U + (u))
 
-/* lse [B T U] of the logits: a group of work-items per node. */
+/* lse [B T U] of the logits: a group of threads per node. */
 GK_KERNEL(rnnt_lse)(GK_IN(gk_t, x), GK_OUT(gk_f, lse), gk_i64 rows, gk_i64 C, int lanes)
 {
     GK_LOCAL gk_f tmp[GK_BLOCK];
@@ -191,7 +193,8 @@ GK_KERNEL(rnnt_lattice)(GK_IN(gk_t, x), GK_IN(gk_f, lse), GK_IN(int, targets), i
                 if (t >= 0 && t < time) {
                     gk_f v = d == 0 ? GK_R(0.0) : -GK_INF;
                     if (t > 0) v = alpha[GK_NODE(t - 1, u)] + GK_BLANK(t - 1, u);
-                    if (u > 0) { gk_i64 c = gk_index(targets, b * (U - 1) + u - 1, wide_t); v = gk_lse2(v, alpha[GK_NODE(t, u - 1)] + GK_LOSS_EMIT(t, u - 1, c)); }
+                    if (u > 0) { gk_i64 c = gk_index(targets, b * (U - 1) + u - 1, wide_t); v = gk_lse2(v, alpha[GK_NODE(t,
+                        u - 1)] + GK_LOSS_EMIT(t, u - 1, c)); }
                     alpha[GK_NODE(t, u)] = v;
                 }
                 /* The mirrored node on the diagonal from the end. */
@@ -199,7 +202,8 @@ GK_KERNEL(rnnt_lattice)(GK_IN(gk_t, x), GK_IN(gk_f, lse), GK_IN(int, targets), i
                 if (r >= 0 && r < time) {
                     gk_f v = r == time - 1 && u == labels ? GK_BLANK(r, u) : -GK_INF;
                     if (r < time - 1) v = beta[GK_NODE(r + 1, u)] + GK_BLANK(r, u);
-                    if (u < labels) { gk_i64 c = gk_index(targets, b * (U - 1) + u, wide_t); v = gk_lse2(v, beta[GK_NODE(r, u + 1)] + GK_LOSS_EMIT(r, u, c)); }
+                    if (u < labels) { gk_i64 c = gk_index(targets, b * (U - 1) + u, wide_t); v = gk_lse2(v, beta[GK_NODE(r,
+                        u + 1)] + GK_LOSS_EMIT(r, u, c)); }
                     beta[GK_NODE(r, u)] = v;
                 }
             }
@@ -210,7 +214,7 @@ GK_KERNEL(rnnt_lattice)(GK_IN(gk_t, x), GK_IN(gk_f, lse), GK_IN(int, targets), i
     }
 }
 
-/* dx (+)= gy (P (e_blank + e_label) - onehots), e = occupancies of the transitions. A work-item per logit. */
+/* dx (+)= gy (P (e_blank + e_label) - onehots), e = occupancies of the transitions. A thread per logit. */
 GK_KERNEL(rnnt_grad)(GK_IN(gk_t, x), GK_IN(gk_f, lse), GK_IN(int, targets), int wide_t, GK_IN(int, il), int wide_il, GK_IN(int, tl), int wide_tl,
                      gk_i64 B, gk_i64 T, gk_i64 U, gk_i64 C, gk_i64 blank, GK_IN(gk_f, alpha), GK_IN(gk_f, beta), GK_IN(gk_f, nll), GK_IN(gk_t, gy),
                      int each, int gy_f32, gk_f factor, GK_OUT(gk_t, dx), int accumulate)
@@ -226,7 +230,8 @@ GK_KERNEL(rnnt_grad)(GK_IN(gk_t, x), GK_IN(gk_f, lse), GK_IN(int, targets), int 
             gk_i64 id = -1;
             if (t < time - 1) eb = gk_exp(start + GK_BLANK(t, u) + beta[GK_NODE(t + 1, u)]);
             else if (u == labels) eb = gk_exp(start + GK_BLANK(t, u));
-            if (u < labels) { id = gk_index(targets, b * (U - 1) + u, wide_t); el = gk_exp(start + GK_LOSS_EMIT(t, u, id) + beta[GK_NODE(t, u + 1)]); }
+            if (u < labels) { id = gk_index(targets, b * (U - 1) + u, wide_t); el = gk_exp(start + GK_LOSS_EMIT(t, u, id) + beta[GK_NODE(t,
+                u + 1)]); }
             d = gk_exp(gk_load(x, i) - lse[node]) * (eb + el);
             if (c == blank) d -= eb;
             if (c == id) d -= el;

@@ -112,7 +112,8 @@ GK_KERNEL(weight_partial)(GK_IN(gk_t, weight), GK_IN(gk_u8, mask), GK_OUT(gk_f, 
 
 /* One block: loss (+)= scale * sum (or sum / den with mean), den = sum of weights, or `fixed` where that is not negative, and at least `least`.
  * Outputs may be null. */
-GK_KERNEL(pair_finish)(GK_IN(gk_f, partial), gk_i64 n, int mean, gk_f fixed, gk_f least, gk_f scale, int accumulate, GK_OUT(gk_f, loss), GK_OUT(gk_f, den))
+GK_KERNEL(pair_finish)(GK_IN(gk_f, partial), gk_i64 n, int mean, gk_f fixed, gk_f least, gk_f scale, int accumulate, GK_OUT(gk_f, loss),
+                       GK_OUT(gk_f, den))
 {
     GK_LOCAL gk_f tmp[GK_BLOCK];
     GK_BIND_IN(gk_f, partial); GK_BIND_OUT(gk_f, loss); GK_BIND_OUT(gk_f, den);
@@ -157,38 +158,39 @@ GK_FN void gk_row_addv(gk_row* r, const gk_vec* x, const int n)
     r->sum += s;
 }
 
-#define GK_LOSS_DEPTH 4 /* 16-byte accesses in flight per work-item */
+#define GK_LOSS_DEPTH 4 /* 16-byte accesses in flight per thread */
 #define GK_LINE (8 * GK_W) /* elements in a line of 128 bytes, at which vectors begin */
 
-/* Number of groups of `lanes` work-items that the grid has, and this work-item's group. */
+/* Number of groups of `lanes` threads that the grid has, and this thread's group. */
 #define GK_LOSS_GROUP(lanes) ((gk_i64)gk_bid(0) * (GK_BLOCK / (lanes)) + gk_lid() / (lanes))
 #define GK_LOSS_GROUPS(lanes) ((gk_i64)gk_nblocks(0) * (GK_BLOCK / (lanes)))
 
 /* What both forwards do with a finished row. item and weight are gk_f arrays over positions; y (null unless reduction is none) is storage. */
-#define GK_XENT_FINISH(position, row, xt) \
-    do { \
-        gk_f total = gk_isinf((row).max) ? (row).max : (row).max + gk_log((row).sum), loss = GK_R(0.0), wt = GK_R(0.0); \
-        if (lse) lse[position] = total; \
-        if (total == GK_INF) total = GK_NAN; \
-        if (probs) { \
-            loss = total * (row).ws - (row).wx; \
-            wt = GK_R(1.0); \
-        } else if (id != ignore) { \
-            if (id < 0 || id >= C) gk_report(err, code); \
-            else { \
-                wt = w ? gk_load(w, id) : GK_R(1.0); \
-                loss = (GK_R(1.0) - smooth) * wt * (total - (xt)); \
-                if (smooth != GK_R(0.0)) loss += smooth / (gk_f)C * (total * (row).ws - (row).wx); \
-            } \
-        } \
-        if (y) gk_store(y, position, loss); \
-        if (item) { item[position] = loss; weight[position] = wt; } \
-    } while (0)
+GK_FN void gk_xent_finish(gk_i64 position, gk_row r, gk_f xt, gk_i64 id, int probs, gk_i64 ignore, gk_f smooth, gk_i64 C, GK_GLOBAL const gk_t* w,
+                          GK_GLOBAL gk_f* lse, GK_GLOBAL gk_t* y, GK_GLOBAL gk_f* item, GK_GLOBAL gk_f* weight, GK_GLOBAL int* err, int code)
+{
+    gk_f total = gk_isinf(r.max) ? r.max : r.max + gk_log(r.sum), loss = GK_R(0.0), wt = GK_R(0.0);
+    if (lse) lse[position] = total;
+    if (total == GK_INF) total = GK_NAN;
+    if (probs) {
+        loss = total * r.ws - r.wx;
+        wt = GK_R(1.0);
+    } else if (id != ignore) {
+        if (id < 0 || id >= C) gk_report(err, code);
+        else {
+            wt = w ? gk_load(w, id) : GK_R(1.0);
+            loss = (GK_R(1.0) - smooth) * wt * (total - xt);
+            if (smooth != GK_R(0.0)) loss += smooth / (gk_f)C * (total * r.ws - r.wx);
+        }
+    }
+    if (y) gk_store(y, position, loss);
+    if (item) { item[position] = loss; weight[position] = wt; }
+}
 
-/* S = 1: a group of `lanes` work-items per row. */
-GK_KERNEL(cross_entropy_rows)(GK_IN(gk_t, x), GK_IN(int, ids), int wide_ids, GK_IN(gk_t, prob), int probs, GK_IN(gk_t, w), GK_OUT(gk_f, lse), GK_OUT(gk_t, y),
-                     GK_OUT(gk_f, item), GK_OUT(gk_f, weight), GK_OUT(int, err), int code, gk_i64 N, gk_i64 C, int lanes, int wide, gk_i64 ignore,
-                     gk_f smooth)
+/* S = 1: a group of `lanes` threads per row. */
+GK_KERNEL(cross_entropy_rows)(GK_IN(gk_t, x), GK_IN(int, ids), int wide_ids, GK_IN(gk_t, prob), int probs, GK_IN(gk_t, w), GK_OUT(gk_f, lse),
+                              GK_OUT(gk_t, y), GK_OUT(gk_f, item), GK_OUT(gk_f, weight), GK_OUT(int, err), int code, gk_i64 N, gk_i64 C, int lanes,
+                              int wide, gk_i64 ignore, gk_f smooth)
 {
     GK_LOCAL gk_f tmp[GK_BLOCK];
     GK_BIND_IN(gk_t, x); GK_BIND_IN(int, ids); GK_BIND_IN(gk_t, prob); GK_BIND_IN(gk_t, w); GK_BIND_OUT(gk_f, lse); GK_BIND_OUT(gk_t, y);
@@ -200,8 +202,8 @@ GK_KERNEL(cross_entropy_rows)(GK_IN(gk_t, x), GK_IN(int, ids), int wide_ids, GK_
         r.max = -GK_INF; r.sum = GK_R(0.0); r.wx = GK_R(0.0); r.ws = GK_R(0.0);
         if (n < N) {
             if (wide && !sums) {
-                /* Scalars up to the first boundary of a line and after the last vector. Not (GK_LINE - base % GK_LINE) % GK_LINE: for GK_W = 2 that becomes
-                 * arithmetic on single bits, at which the compiler of HIP 5.2 dies. */
+                /* Scalars up to the first boundary of a line and after the last vector. Not (GK_LINE - base % GK_LINE) % GK_LINE: for GK_W = 2 that
+                 * becomes arithmetic on single bits, at which the compiler of HIP 5.2 dies. */
                 gk_i64 head = base % GK_LINE == 0 ? 0 : GK_LINE - base % GK_LINE;
                 if (head > C) head = C;
                 gk_i64 vectors = (C - head) / GK_W;
@@ -239,14 +241,15 @@ GK_KERNEL(cross_entropy_rows)(GK_IN(gk_t, x), GK_IN(int, ids), int wide_ids, GK_
         if (n < N && lane == 0) {
             gk_i64 id = probs ? 0 : gk_index(ids, n, wide_ids);
             gk_f xt = !probs && id >= 0 && id < C ? gk_load(x, base + id) : GK_R(0.0);
-            GK_XENT_FINISH(n, r, xt);
+            gk_xent_finish(n, r, xt, id, probs, ignore, smooth, C, w, lse, y, item, weight, err, code);
         }
     }
 }
 
-/* S > 1: a work-item per position, neighbours along S. */
-GK_KERNEL(cross_entropy_inner)(GK_IN(gk_t, x), GK_IN(int, ids), int wide_ids, GK_IN(gk_t, prob), int probs, GK_IN(gk_t, w), GK_OUT(gk_f, lse), GK_OUT(gk_t, y),
-                      GK_OUT(gk_f, item), GK_OUT(gk_f, weight), GK_OUT(int, err), int code, gk_i64 N, gk_i64 C, gk_i64 S, gk_i64 ignore, gk_f smooth)
+/* S > 1: a thread per position, neighbours along S. */
+GK_KERNEL(cross_entropy_inner)(GK_IN(gk_t, x), GK_IN(int, ids), int wide_ids, GK_IN(gk_t, prob), int probs, GK_IN(gk_t, w), GK_OUT(gk_f, lse),
+                               GK_OUT(gk_t, y), GK_OUT(gk_f, item), GK_OUT(gk_f, weight), GK_OUT(int, err), int code, gk_i64 N, gk_i64 C, gk_i64 S,
+                               gk_i64 ignore, gk_f smooth)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_IN(int, ids); GK_BIND_IN(gk_t, prob); GK_BIND_IN(gk_t, w); GK_BIND_OUT(gk_f, lse); GK_BIND_OUT(gk_t, y);
     GK_BIND_OUT(gk_f, item); GK_BIND_OUT(gk_f, weight); GK_BIND_OUT(int, err);
@@ -267,7 +270,7 @@ GK_KERNEL(cross_entropy_inner)(GK_IN(gk_t, x), GK_IN(int, ids), int wide_ids, GK
         }
         gk_i64 id = probs ? 0 : gk_index(ids, i, wide_ids);
         gk_f xt = !probs && id >= 0 && id < C ? gk_load(x, base + id * S) : GK_R(0.0);
-        GK_XENT_FINISH(i, r, xt);
+        gk_xent_finish(i, r, xt, id, probs, ignore, smooth, C, w, lse, y, item, weight, err, code);
     }
 }
 
@@ -315,8 +318,8 @@ GK_KERNEL(cross_entropy_prob_sum)(GK_IN(gk_t, prob), GK_IN(gk_t, w), GK_OUT(gk_f
 
 /* f (P - [k = id]) of n vectors that lie `lanes` vectors apart, the first being vector v of the row; 0 for a row that does not count. Elements and id
  * are counted from `base`. */
-GK_FN void gk_xent_grad_vectors(GK_GLOBAL const gk_t* x, GK_GLOBAL gk_t* dx, gk_i64 base, gk_i64 v, int lanes, int counts, gk_f f, gk_f total, gk_i64 id,
-                                const int n)
+GK_FN void gk_xent_grad_vectors(GK_GLOBAL const gk_t* x, GK_GLOBAL gk_t* dx, gk_i64 base, gk_i64 v, int lanes, int counts, gk_f f, gk_f total,
+                                gk_i64 id, const int n)
 {
     gk_vec a[GK_LOSS_DEPTH];
     if (counts) {
@@ -336,10 +339,10 @@ GK_FN void gk_xent_grad_vectors(GK_GLOBAL const gk_t* x, GK_GLOBAL gk_t* dx, gk_
     GK_UNROLL for (int u = 0; u < n; u++) gk_storev_quick(dx, base + (v + u * lanes) * GK_W, a[u]);
 }
 
-/* S = 1: a group of `lanes` work-items per row. */
-GK_KERNEL(cross_entropy_bwd_rows)(GK_IN(gk_t, x), GK_IN(int, ids), int wide_ids, GK_IN(gk_t, prob), int probs, GK_IN(gk_t, w), GK_IN(gk_f, wsums), GK_IN(gk_f, lse),
-                         GK_IN(gk_t, gy), int each, int gy_f32, GK_IN(gk_f, den), GK_OUT(gk_t, dx), GK_OUT(int, err), int code, gk_i64 N, gk_i64 C,
-                         int lanes, int wide, gk_i64 ignore, gk_f smooth, int accumulate)
+/* S = 1: a group of `lanes` threads per row. */
+GK_KERNEL(cross_entropy_bwd_rows)(GK_IN(gk_t, x), GK_IN(int, ids), int wide_ids, GK_IN(gk_t, prob), int probs, GK_IN(gk_t, w), GK_IN(gk_f, wsums),
+                                  GK_IN(gk_f, lse), GK_IN(gk_t, gy), int each, int gy_f32, GK_IN(gk_f, den), GK_OUT(gk_t, dx), GK_OUT(int, err),
+                                  int code, gk_i64 N, gk_i64 C, int lanes, int wide, gk_i64 ignore, gk_f smooth, int accumulate)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_IN(int, ids); GK_BIND_IN(gk_t, prob); GK_BIND_IN(gk_t, w); GK_BIND_IN(gk_f, wsums); GK_BIND_IN(gk_f, lse);
     GK_BIND_IN(gk_t, gy); GK_BIND_IN(gk_f, den); GK_BIND_OUT(gk_t, dx); GK_BIND_OUT(int, err);
@@ -367,7 +370,7 @@ GK_KERNEL(cross_entropy_bwd_rows)(GK_IN(gk_t, x), GK_IN(int, ids), int wide_ids,
     }
 }
 
-/* S > 1: work-item per position. */
+/* S > 1: thread per position. */
 GK_KERNEL(cross_entropy_bwd_inner)(GK_IN(gk_t, x), GK_IN(int, ids), int wide_ids, GK_IN(gk_t, prob), int probs, GK_IN(gk_t, w), GK_IN(gk_f, wsums),
                           GK_IN(gk_f, lse), GK_IN(gk_t, gy), int each, int gy_f32, GK_IN(gk_f, den), GK_OUT(gk_t, dx), GK_OUT(int, err), int code,
                           gk_i64 N, gk_i64 C, gk_i64 S, gk_i64 ignore, gk_f smooth, int accumulate)

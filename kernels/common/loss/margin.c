@@ -7,7 +7,7 @@
  * kind 1, KTO (Ethayarajh et al., 2024): x, reference [rows], y = 1 (desirable) or not, kl [1] or null; r = x - reference, z = max(0, kl).
  *   p: beta, weights. item = desirable sigmoid(-beta (r - z)), else undesirable sigmoid(-beta (z - r)).
  *
- * Launch: `lanes` work-items per row, a power of two; the grid loops over groups of rows. Statistics in gk_f by a fixed tree. Deterministic.
+ * Launch: `lanes` threads per row, a power of two; the grid loops over groups of rows. Statistics in gk_f by a fixed tree. Deterministic.
  */
 
 typedef struct { gk_f p0, p1, p2; int kind; } gk_margin;
@@ -42,7 +42,7 @@ GK_FN gk_f gk_logistic(gk_f x)
     return x < GK_R(0.0) ? e / (GK_R(1.0) + e) : GK_R(1.0) / (GK_R(1.0) + e);
 }
 
-/* m[0], m[1]: largest logits of positives and negatives; s: sums of e^(logit - m); returns lse_p + lse_n. Every work-item of the block takes part. */
+/* m[0], m[1]: largest logits of positives and negatives; s: sums of e^(logit - m); returns lse_p + lse_n. Every thread of the block takes part. */
 GK_FN gk_f gk_circle_collect(GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* y, gk_i64 at, gk_i64 len, gk_i64 id, int active, int lane, int lanes,
                              gk_margin q, gk_f* m, gk_f* s, GK_LOCAL_PTR gk_f* tmp)
 {
@@ -83,8 +83,8 @@ GK_FN gk_f gk_kto_argument(GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* y, GK_
 
 // Units: FLOATS64
 /* Items: y in storage (reduction none), or item in gk_f with weight 1. */
-GK_KERNEL(margin_items)(GK_IN(gk_t, x), GK_IN(gk_t, y), GK_IN(gk_t, reference), GK_IN(gk_t, kl), GK_IN(int, ids), int wide, GK_OUT(int, err), int code,
-                        gk_i64 rows, gk_i64 len, int lanes, int kind, gk_f p0, gk_f p1, gk_f p2, GK_OUT(gk_t, loss), GK_OUT(gk_f, item),
+GK_KERNEL(margin_items)(GK_IN(gk_t, x), GK_IN(gk_t, y), GK_IN(gk_t, reference), GK_IN(gk_t, kl), GK_IN(int, ids), int wide, GK_OUT(int, err),
+                        int code, gk_i64 rows, gk_i64 len, int lanes, int kind, gk_f p0, gk_f p1, gk_f p2, GK_OUT(gk_t, loss), GK_OUT(gk_f, item),
                         GK_OUT(gk_f, weight))
 {
     GK_LOCAL gk_f tmp[GK_BLOCK];

@@ -112,7 +112,8 @@ GK_ITEM(gk_row_cosine)
 }
 GK_LOSS_GRAD(gk_row_cosine)
 {
-    gk_f u = GK_X0(e), v = GK_X1(e), a = gk_sqrt(r->s[1]), b = gk_sqrt(r->s[2]), na = gk_max(a, r->p0), nb = gk_max(b, r->p0), c = r->s[0] / (na * nb);
+    gk_f u = GK_X0(e), v = GK_X1(e), a = gk_sqrt(r->s[1]), b = gk_sqrt(r->s[2]), na = gk_max(a, r->p0), nb = gk_max(b, r->p0),
+        c = r->s[0] / (na * nb);
     d[0] = -r->p1 * (v / nb - (a > r->p0 ? c * u / na : GK_R(0.0))) / na;
     d[1] = -r->p1 * (u / na - (b > r->p0 ? c * v / nb : GK_R(0.0))) / nb;
 }
@@ -332,7 +333,8 @@ GK_LOSS_ADD(gk_row_multi_margin)
     s[1] += gk_multi_margin_slope(r, z);
 }
 GK_ITEM(gk_row_multi_margin) { return gk_multi_margin_factor(r) * r->s[0]; }
-GK_LOSS_GRAD(gk_row_multi_margin) { d[0] = gk_multi_margin_factor(r) * (e == r->id ? -r->s[1] : gk_multi_margin_slope(r, gk_multi_margin_gap(r, e))); }
+GK_LOSS_GRAD(gk_row_multi_margin) { d[0] = gk_multi_margin_factor(r) * (e == r->id ? -r->s[1] : gk_multi_margin_slope(r, gk_multi_margin_gap(r,
+    e))); }
 
 /* Labels of a row: class ids up to the first negative one. F.multilabel_margin_loss */
 #define gk_row_multilabel_margin_first 0

@@ -285,7 +285,8 @@ GK_LOSS_GRAD(gk_row_quantiles) { d[0] = gk_loss_quantile_grad(GK_X0(0), GK_X1(0)
 #define gk_row_adversarial_sums 0
 #define gk_row_adversarial_weight 0
 /* Loss of scoring x as real; its mirror image scores it as generated. */
-GK_FN gk_f gk_as_real(gk_f x, int mode) { return mode == 0 ? gk_softp(-x) : mode == 1 ? gk_max(GK_R(1.0) - x, GK_R(0.0)) : (x - GK_R(1.0)) * (x - GK_R(1.0)); }
+GK_FN gk_f gk_as_real(gk_f x, int mode) { return mode == 0 ? gk_softp(-x) : mode == 1 ? gk_max(GK_R(1.0) - x,
+    GK_R(0.0)) : (x - GK_R(1.0)) * (x - GK_R(1.0)); }
 GK_FN gk_f gk_as_real_grad(gk_f x, int mode)
 {
     return mode == 0 ? -gk_sigm(-x) : mode == 1 ? (x < GK_R(1.0) ? GK_R(-1.0) : GK_R(0.0)) : GK_R(2.0) * (x - GK_R(1.0));

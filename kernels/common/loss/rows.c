@@ -1,6 +1,6 @@
 /* Losses with one item per row. GK_OP names the loss; its functions stand in loss/row_ops.h and loss/row_ops_structured.h.
  *
- * A group of `lanes` work-items serves a row: it collects the row's statistics in one or two passes (the second from cache), then one of them
+ * A group of `lanes` threads serves a row: it collects the row's statistics in one or two passes (the second from cache), then one of them
  * writes the item, or all of them the gradient. Statistics in gk_f by a fixed tree: results repeat bit by bit. Few long rows are cut into
  * chunks (losses without a first pass): row_partial sums the chunks, the other kernels add their sums.
  * roles: four bits per input: 0 element of the row, 1 number of the row, 2 element of a vector that all rows share, 3 row modulo width, 4 row
@@ -56,7 +56,7 @@ GK_FN gk_rowcx gk_row_at(GK_GLOBAL const gk_t* x0, GK_GLOBAL const gk_t* x1, GK_
         if (!counts && (r).id != ignore) gk_report(err, code); \
     }
 
-/* Statistics of a row, in every work-item of its group; all groups of the block take part. */
+/* Statistics of a row, in every thread of its group; all groups of the block take part. */
 GK_FN void gk_row_collect(gk_rowcx* r, int active, int lane, int lanes, GK_GLOBAL const gk_f* partial, gk_i64 chunks, GK_LOCAL_PTR gk_f* tmp)
 {
 #if GK_CAT(GK_OP, _first) != 0

@@ -64,105 +64,30 @@ GK_FN int gk_radix(int n)
     return n;
 }
 
-/* Transforms g sequences of n numbers, one after the other in a (real parts, then at + cap imaginary parts); b is of the same size. Returns
- * whether the result is in b. Whole blocks call it. */
-#define GK_DEFINE_FFT(KIND, NAME, SPACE) \
-    KIND int NAME(SPACE gk_f* a, SPACE gk_f* b, GK_GLOBAL const gk_f* table, int n, int g, int cap) \
-    { \
-        SPACE gk_f* x = a; \
-        SPACE gk_f* y = b; \
-        for (int len = n, s = 1; len > 1;) { \
-            int r = gk_radix(len), step = n / len, far = n / r; \
-            GK_BARRIER(); \
-            if (r == 4) { \
-                for (int i = gk_lid(); i < g * far; i += GK_BLOCK) { \
-                    int f = i / far, j = i - f * far, p = j / s, q = j - p * s, at = f * n + j, to = f * n + q + 4 * s * p; \
-                    gk_f ar = x[at], ai = x[cap + at], br = x[at + far], bi = x[cap + at + far]; \
-                    gk_f cr = x[at + 2 * far], ci = x[cap + at + 2 * far], dr = x[at + 3 * far], di = x[cap + at + 3 * far]; \
-                    gk_f er = ar + cr, ei = ai + ci, fr = ar - cr, fi = ai - ci, gr = br + dr, gi = bi + di, hr = br - dr, hi = bi - di; \
-                    GK_GLOBAL const gk_f* w = table; \
-                    y[to] = er + gr; \
-                    y[cap + to] = ei + gi; \
-                    w += 2 * (p * step); \
-                    gk_f ur = fr + hi, ui = fi - hr; \
-                    y[to + s] = ur * w[0] + ui * w[1]; \
-                    y[cap + to + s] = ui * w[0] - ur * w[1]; \
-                    w += 2 * (p * step); \
-                    ur = er - gr; ui = ei - gi; \
-                    y[to + 2 * s] = ur * w[0] + ui * w[1]; \
-                    y[cap + to + 2 * s] = ui * w[0] - ur * w[1]; \
-                    w += 2 * (p * step); \
-                    ur = fr - hi; ui = fi + hr; \
-                    y[to + 3 * s] = ur * w[0] + ui * w[1]; \
-                    y[cap + to + 3 * s] = ui * w[0] - ur * w[1]; \
-                } \
-            } else { \
-                for (int i = gk_lid(); i < g * n; i += GK_BLOCK) { \
-                    int f = i / n, o = i - f * n, u = o / s, q = o - u * s, p = u / r, k = u - p * r; \
-                    int at = f * n + q + s * p, w = p * k * step, turn = k * far; \
-                    gk_f re = GK_R(0.0), im = GK_R(0.0); \
-                    for (int t = 0; t < r; t++) { \
-                        gk_f c = table[2 * w], e = table[2 * w + 1], xr = x[at], xi = x[cap + at]; \
-                        re += xr * c + xi * e; \
-                        im += xi * c - xr * e; \
-                        at += far; \
-                        w += turn; \
-                        if (w >= n) w -= n; \
-                    } \
-                    y[i] = re; \
-                    y[cap + i] = im; \
-                } \
-            } \
-            SPACE gk_f* z = x; \
-            x = y; \
-            y = z; \
-            len /= r; \
-            s *= r; \
-        } \
-        GK_BARRIER(); \
-        return x == b; \
-    }
-GK_DEFINE_FFT(GK_FN, gk_fft_local, GK_LOCAL_PTR)
-GK_DEFINE_FFT(GK_FN_CALL, gk_fft_global, GK_GLOBAL)
+/* A group of g frames of n numbers under a window of win, `hop` apart in signals of T samples; the first is number `first` of all. The numbers' real
+ * parts come first, their imaginary ones `cap` behind. */
+typedef struct { gk_i64 first, frames, T, hop; int g, n, win, cap; } gk_frames;
+/* The spectrum of p, its squared magnitude, and those of p and t, which are at least GK_FLOOR. */
+typedef struct { gk_f Pr, Pi, power, pp, pt; } gk_spectra;
 
-/* Frames first .. first + g of p + i*t under the window into x. */
-#define GK_LOAD_FRAMES(x) \
-    gk_i64 signal = first / frames, within = first - signal * frames; \
-    for (int i = gk_lid(); i < g * n; i += GK_BLOCK) { \
-        int f = i / n, j = i - f * n, w = j - (n - win) / 2; \
-        gk_f re = GK_R(0.0), im = GK_R(0.0); \
-        if (w >= 0 && w < win) { \
-            gk_u32 frame = (gk_u32)within + (gk_u32)f, next = frame / (gk_u32)frames; \
-            gk_i64 row = signal + next, at = (gk_i64)(frame - next * (gk_u32)frames) * hop + j - n / 2; \
-            if (at < 0) at = -at; \
-            if (at >= T) at = 2 * (T - 1) - at; \
-            gk_f weight = table[2 * n + w]; \
-            re = gk_load(p, row * T + at) * weight; \
-            im = gk_load(t, row * T + at) * weight; \
-        } \
-        x[i] = re; \
-        x[cap + i] = im; \
-    }
+#define GK_STFT(x) gk_stft_local_##x
+#define GK_STFT_SPACE GK_LOCAL_PTR
+#define GK_STFT_FN GK_FN
+#include "stft_frames.h"
 
-/* Both spectra of number i = frame f, frequency k of the transform x: Pr, Pi, and the squared magnitudes. */
-#define GK_SPECTRA(x) \
-    int o = f * n + (k ? n - k : 0); \
-    gk_f Zr = x[i], Zi = x[cap + i], Cr = x[o], Ci = x[cap + o]; \
-    gk_f Pr = GK_R(0.5) * (Zr + Cr), Pi = GK_R(0.5) * (Zi - Ci), Tr = GK_R(0.5) * (Zi + Ci), Ti = GK_R(0.5) * (Cr - Zr); \
-    gk_f power = Pr * Pr + Pi * Pi, pp = gk_max(power, GK_FLOOR), pt = gk_max(Tr * Tr + Ti * Ti, GK_FLOOR);
+#define GK_STFT(x) gk_stft_global_##x
+#define GK_STFT_SPACE GK_GLOBAL
+#define GK_STFT_FN GK_FN_CALL
+#include "stft_frames.h"
 
-/* Adds (Mt - Mp)^2, Mt^2 and |ln Mt - ln Mp| of g frames. */
-#define GK_ADD_SUMS(x) \
-    for (int i = gk_lid(); i < g * n; i += GK_BLOCK) { \
-        int f = i / n, k = i - f * n; \
-        if (k <= n / 2) { \
-            GK_SPECTRA(x) \
-            gk_f d = gk_sqrt(pt) - gk_sqrt(pp); \
-            distance += d * d; \
-            size += pt; \
-            logs += GK_R(0.5) * gk_fabs(gk_log(pt) - gk_log(pp)); \
-        } \
-    }
+GK_FN gk_frames gk_frames_of(gk_i64 first, gk_i64 total, gk_i64 frames, gk_i64 T, int n, gk_i64 hop, int win, int group)
+{
+    gk_frames s;
+    s.first = first; s.frames = frames; s.T = T; s.hop = hop;
+    s.g = total - first < group ? (int)(total - first) : group;
+    s.n = n; s.win = win; s.cap = group * n;
+    return s;
+}
 
 /* partial [blocks, 3]: the sums of this block's frames. Launch: blocks loop over groups of frames. */
 GK_KERNEL(stft_sums)(GK_IN(gk_t, p), GK_IN(gk_t, t), GK_IN(gk_f, table), GK_OUT(gk_f, work), GK_OUT(gk_f, partial), gk_i64 total, gk_i64 frames,
@@ -171,24 +96,25 @@ GK_KERNEL(stft_sums)(GK_IN(gk_t, p), GK_IN(gk_t, t), GK_IN(gk_f, table), GK_OUT(
     GK_LOCAL gk_f buffer[4 * GK_FFT_MAX];
     GK_BIND_IN(gk_t, p); GK_BIND_IN(gk_t, t); GK_BIND_IN(gk_f, table); GK_BIND_OUT(gk_f, work); GK_BIND_OUT(gk_f, partial);
     int cap = group * n;
-    gk_f distance = GK_R(0.0), size = GK_R(0.0), logs = GK_R(0.0);
+    gk_f sums[3];
+    sums[0] = sums[1] = sums[2] = GK_R(0.0);
     for (gk_i64 first = (gk_i64)gk_bid(0) * group; first < total; first += (gk_i64)gk_nblocks(0) * group) {
-        int g = total - first < group ? (int)(total - first) : group;
+        gk_frames s = gk_frames_of(first, total, frames, T, n, hop, win, group);
         if (work) {
             GK_GLOBAL gk_f* a = work + (gk_i64)gk_bid(0) * 4 * cap;
-            GK_LOAD_FRAMES(a)
-            GK_GLOBAL gk_f* z = a + 2 * cap * gk_fft_global(a, a + 2 * cap, table, n, g, cap);
-            GK_ADD_SUMS(z)
+            gk_stft_global_load(a, s, p, t, table);
+            GK_GLOBAL gk_f* z = a + 2 * cap * gk_stft_global_fft(a, a + 2 * cap, table, n, s.g, cap);
+            gk_stft_global_add(z, s, sums);
         } else {
-            GK_LOAD_FRAMES(buffer)
-            GK_LOCAL_PTR gk_f* z = buffer + 2 * cap * gk_fft_local(buffer, buffer + 2 * cap, table, n, g, cap);
-            GK_ADD_SUMS(z)
+            gk_stft_local_load(buffer, s, p, t, table);
+            GK_LOCAL_PTR gk_f* z = buffer + 2 * cap * gk_stft_local_fft(buffer, buffer + 2 * cap, table, n, s.g, cap);
+            gk_stft_local_add(z, s, sums);
         }
         GK_BARRIER();
     }
-    distance = gk_block_sum(distance, buffer);
-    size = gk_block_sum(size, buffer);
-    logs = gk_block_sum(logs, buffer);
+    gk_f distance = gk_block_sum(sums[0], buffer);
+    gk_f size = gk_block_sum(sums[1], buffer);
+    gk_f logs = gk_block_sum(sums[2], buffer);
     if (gk_lid() == 0) {
         gk_i64 at = 3 * (gk_i64)gk_bid(0);
         partial[at] = distance;
@@ -221,27 +147,6 @@ GK_KERNEL(stft_finish)(GK_IN(gk_f, partial), gk_i64 blocks, gk_f count, gk_f fac
     }
 }
 
-/* Conjugate gradients of Mp with respect to the spectrum of p, from the transform x into y; 0 for the upper half. */
-#define GK_SPECTRUM_GRAD(x, y) \
-    for (int i = gk_lid(); i < g * n; i += GK_BLOCK) { \
-        int f = i / n, k = i - f * n; \
-        gk_f re = GK_R(0.0), im = GK_R(0.0); \
-        if (k <= n / 2) { \
-            GK_SPECTRA(x) \
-            gk_f mp = gk_sqrt(pp), mt = gk_sqrt(pt), d = ratio * (mp - mt) + (pp > pt ? each : pp < pt ? -each : GK_R(0.0)) / mp; \
-            if (!(power < GK_FLOOR)) { re = d * Pr / mp; im = -d * Pi / mp; } \
-        } \
-        y[i] = re; \
-        y[cap + i] = im; \
-    }
-
-/* Real parts under the window. */
-#define GK_STORE_FRAMES(x) \
-    for (int i = gk_lid(); i < g * win; i += GK_BLOCK) { \
-        int f = i / win, w = i - f * win; \
-        grad[(first + f) * win + w] = x[f * n + w + (n - win) / 2] * table[2 * n + w]; \
-    }
-
 /* grad [total, win]: gradients of the frames. Launch as stft_sums. */
 GK_KERNEL(stft_frames)(GK_IN(gk_t, p), GK_IN(gk_t, t), GK_IN(gk_f, table), GK_OUT(gk_f, work), GK_IN(gk_f, stat), GK_IN(gk_t, gy), int gy_f32,
                        GK_OUT(gk_f, grad), gk_i64 total, gk_i64 frames, gk_i64 T, int n, gk_i64 hop, int win, int group, gk_f count, gk_f factor)
@@ -253,24 +158,24 @@ GK_KERNEL(stft_frames)(GK_IN(gk_t, p), GK_IN(gk_t, t), GK_IN(gk_f, table), GK_OU
     gk_f up = factor * (gy_f32 ? (gk_f)((GK_GLOBAL const float*)gy)[0] : gk_load(gy, 0));
     gk_f ratio = stat[0] == GK_R(0.0) ? GK_R(0.0) : up / stat[0] / stat[1], each = up / count;
     for (gk_i64 first = (gk_i64)gk_bid(0) * group; first < total; first += (gk_i64)gk_nblocks(0) * group) {
-        int g = total - first < group ? (int)(total - first) : group;
+        gk_frames s = gk_frames_of(first, total, frames, T, n, hop, win, group);
         if (work) {
             GK_GLOBAL gk_f* a = work + (gk_i64)gk_bid(0) * 4 * cap;
-            GK_LOAD_FRAMES(a)
-            int second = gk_fft_global(a, a + 2 * cap, table, n, g, cap);
+            gk_stft_global_load(a, s, p, t, table);
+            int second = gk_stft_global_fft(a, a + 2 * cap, table, n, s.g, cap);
             GK_GLOBAL gk_f* z = a + 2 * cap * second;
             GK_GLOBAL gk_f* y = a + 2 * cap * !second;
-            GK_SPECTRUM_GRAD(z, y)
-            if (gk_fft_global(y, z, table, n, g, cap)) y = z;
-            GK_STORE_FRAMES(y)
+            gk_stft_global_slope(z, y, s, ratio, each);
+            if (gk_stft_global_fft(y, z, table, n, s.g, cap)) y = z;
+            gk_stft_global_store(y, s, table, grad);
         } else {
-            GK_LOAD_FRAMES(buffer)
-            int second = gk_fft_local(buffer, buffer + 2 * cap, table, n, g, cap);
+            gk_stft_local_load(buffer, s, p, t, table);
+            int second = gk_stft_local_fft(buffer, buffer + 2 * cap, table, n, s.g, cap);
             GK_LOCAL_PTR gk_f* z = buffer + 2 * cap * second;
             GK_LOCAL_PTR gk_f* y = buffer + 2 * cap * !second;
-            GK_SPECTRUM_GRAD(z, y)
-            if (gk_fft_local(y, z, table, n, g, cap)) y = z;
-            GK_STORE_FRAMES(y)
+            gk_stft_local_slope(z, y, s, ratio, each);
+            if (gk_stft_local_fft(y, z, table, n, s.g, cap)) y = z;
+            gk_stft_local_store(y, s, table, grad);
         }
         GK_BARRIER();
     }

@@ -10,7 +10,8 @@
 
 // Units: REALS
 /* out[r, s*C + c] = exp(-lam[r mod K] t) x[r, c] of rows r = (batch, component). Launch: grid-stride over rows * S * C. */
-GK_KERNEL(diffusion_spread)(GK_IN(gk_t, x), GK_IN(gk_t, lam), GK_IN(gk_t, t), GK_OUT(gk_t, out), gk_i64 n, gk_i64 comps, int scales, int channels, int per_channel)
+GK_KERNEL(diffusion_spread)(GK_IN(gk_t, x), GK_IN(gk_t, lam), GK_IN(gk_t, t), GK_OUT(gk_t, out), gk_i64 n, gk_i64 comps, int scales, int channels,
+                            int per_channel)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, lam); GK_BIND_IN(gk_t, t); GK_BIND_OUT(gk_t, out);
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
@@ -21,8 +22,8 @@ GK_KERNEL(diffusion_spread)(GK_IN(gk_t, x), GK_IN(gk_t, lam), GK_IN(gk_t, t), GK
 }
 
 /* y[r, c] (+)= sum over s of d[r, s*C + c], each decayed as above where lam is given. Launch: grid-stride over rows * C. */
-GK_KERNEL(diffusion_fold)(GK_IN(gk_t, d), GK_IN(gk_t, lam), GK_IN(gk_t, t), GK_OUT(gk_t, y), gk_i64 n, gk_i64 comps, int scales, int channels, int per_channel,
-                     int accumulate)
+GK_KERNEL(diffusion_fold)(GK_IN(gk_t, d), GK_IN(gk_t, lam), GK_IN(gk_t, t), GK_OUT(gk_t, y), gk_i64 n, gk_i64 comps, int scales, int channels,
+                          int per_channel, int accumulate)
 {
     GK_BIND_IN(gk_t, d); GK_BIND_IN(gk_t, lam); GK_BIND_IN(gk_t, t); GK_BIND_OUT(gk_t, y);
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
@@ -38,8 +39,8 @@ GK_KERNEL(diffusion_fold)(GK_IN(gk_t, d), GK_IN(gk_t, lam), GK_IN(gk_t, t), GK_O
 }
 
 /* dt (+)= - sum over rows (and channels, unless t has them) of w[r mod K] p[r, s*C + c] q[r, s*C + c], w = lam or 1. Launch: one block per time. */
-GK_KERNEL(diffusion_times)(GK_IN(gk_t, p), GK_IN(gk_t, q), GK_IN(gk_t, lam), GK_OUT(gk_t, dt), gk_i64 rows, gk_i64 comps, int scales, int channels, int per_channel,
-                      int accumulate)
+GK_KERNEL(diffusion_times)(GK_IN(gk_t, p), GK_IN(gk_t, q), GK_IN(gk_t, lam), GK_OUT(gk_t, dt), gk_i64 rows, gk_i64 comps, int scales, int channels,
+                           int per_channel, int accumulate)
 {
     GK_BIND_IN(gk_t, p); GK_BIND_IN(gk_t, q); GK_BIND_IN(gk_t, lam); GK_BIND_OUT(gk_t, dt);
     GK_LOCAL gk_f tmp[GK_BLOCK];
@@ -57,12 +58,12 @@ GK_KERNEL(diffusion_times)(GK_IN(gk_t, p), GK_IN(gk_t, q), GK_IN(gk_t, lam), GK_
     }
 }
 
-/* out[b, :, s*C + c] = exp(-t L) x[b, :, c or s*C + c] with L = M^T for a matrix M [V, V], so that its rows are read in order across work-items.
+/* out[b, :, s*C + c] = exp(-t L) x[b, :, c or s*C + c] with L = M^T for a matrix M [V, V], so that its rows are read in order across threads.
  * The number of steps comes from |L|_inf, the largest sum of magnitudes of a column of M; times that need more than GK_MAX_STEPS give NaN.
  * room [blocks, 3, V, GK_COLS] holds the last term, the next one and their sum.
  * Launch: one block per scale (axis 0), GK_COLS channels (axis 1) and batch (axis 2). */
-GK_KERNEL(diffusion_flow)(GK_IN(gk_t, m), GK_IN(gk_t, x), GK_IN(gk_t, t), GK_OUT(gk_t, out), GK_OUT(gk_f, room), gk_i64 nodes, int scales, int channels,
-                     int per_channel, int x_has_scales)
+GK_KERNEL(diffusion_flow)(GK_IN(gk_t, m), GK_IN(gk_t, x), GK_IN(gk_t, t), GK_OUT(gk_t, out), GK_OUT(gk_f, room), gk_i64 nodes, int scales,
+                          int channels, int per_channel, int x_has_scales)
 {
     GK_BIND_IN(gk_t, m); GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, t); GK_BIND_OUT(gk_t, out); GK_BIND_OUT(gk_f, room);
     GK_LOCAL gk_f tmp[GK_BLOCK];

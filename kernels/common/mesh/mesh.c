@@ -3,7 +3,7 @@
  *   blocks of C columns, J of them, per element e:   concat  x[e], x[n_1], ..., x[n_n];   symmetric  x[e], |a - c|, a + c, |b - d|, b + d with the
  *   neighbours a, b, c, d (Hanocka et al., 2019: MeshCNN);   spiral  x[s_0], ..., x[s_(L-1)] (Bouritsas et al., 2019)
  *
- * A neighbour of -1 counts as 0; another one outside [0, elements) does too and is reported. Launch: `lanes` work-items, a power of two, take the J
+ * A neighbour of -1 counts as 0; another one outside [0, elements) does too and is reported. Launch: `lanes` threads, a power of two, take the J
  * blocks of one element and lanes * w columns, w = GK_W where `wide`; axis 1 of the grid walks over the columns, axis 2 over the batch.
  * Movement (and one rounding in symmetric); deterministic.
  */
@@ -13,8 +13,8 @@
 #define GK_SYMMETRIC 1
 #define GK_SPIRAL 2
 
-GK_FN gk_vec gk_neighbour(GK_GLOBAL const gk_t* x, GK_GLOBAL const int* list, gk_i64 at, gk_i64 base, gk_i64 elements, gk_i64 width, int wide_index, int wide,
-                          GK_GLOBAL int* err, int code)
+GK_FN gk_vec gk_neighbour(GK_GLOBAL const gk_t* x, GK_GLOBAL const int* list, gk_i64 at, gk_i64 base, gk_i64 elements, gk_i64 width, int wide_index,
+                          int wide, GK_GLOBAL int* err, int code)
 {
     gk_i64 i = gk_index(list, at, wide_index);
     if (i < -1 || i >= elements) gk_report(err, code);
@@ -24,8 +24,8 @@ GK_FN gk_vec gk_neighbour(GK_GLOBAL const gk_t* x, GK_GLOBAL const int* list, gk
 
 // Units: FLOATS64
 /* f [batch, elements, J, width] of x [batch, elements, width]; list [elements, ways]. */
-GK_KERNEL(mesh_gather)(GK_IN(gk_t, x), GK_IN(int, list), GK_OUT(gk_t, f), GK_OUT(int, err), gk_i64 elements, gk_i64 width, int ways, gk_i64 batch, int mode,
-                       int lanes, int wide_index, int wide, int code)
+GK_KERNEL(mesh_gather)(GK_IN(gk_t, x), GK_IN(int, list), GK_OUT(gk_t, f), GK_OUT(int, err), gk_i64 elements, gk_i64 width, int ways, gk_i64 batch,
+                       int mode, int lanes, int wide_index, int wide, int code)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_IN(int, list); GK_BIND_OUT(gk_t, f); GK_BIND_OUT(int, err);
     int w = wide ? GK_W : 1, blocks = mode == GK_SYMMETRIC ? 5 : mode == GK_CONCAT ? ways + 1 : ways;
@@ -84,7 +84,8 @@ GK_KERNEL(mesh_unfold)(GK_IN(gk_t, x), GK_IN(int, list), GK_OUT(gk_f, df), GK_OU
                 d[k] = gk_part_get(df, at + (1 + 2 * k) * width, wide);
                 s[k] = gk_part_get(df, at + (2 + 2 * k) * width, wide);
                 GK_UNROLL for (int l = 0; l < GK_W; l++) {
-                    gk_f diff = p.v[l] - q.v[l], g = diff > GK_R(0.0) ? d[k].v[l] : diff < GK_R(0.0) ? -d[k].v[l] : diff == GK_R(0.0) ? GK_R(0.0) : diff;
+                    gk_f diff = p.v[l] - q.v[l], g = diff > GK_R(0.0) ? d[k].v[l] : diff < GK_R(0.0) ? -d[k].v[l] : diff == GK_R(0.0) ? GK_R(0.0)
+                        : diff;
                     r[k].v[l] = s[k].v[l] + g;
                     r[k + 2].v[l] = s[k].v[l] - g;
                 }

@@ -1,6 +1,6 @@
 /* Mixture of experts: the router and the movement of rows. Assignment t * k + j is choice j of token t; `perm` lists the assignments by expert,
  * `inverse` says where an assignment stands there (-1: nowhere). The order itself is made by moe/order.c.
- * Launch: groups of `lanes` work-items per token or row, looping over them. Arithmetic in gk_f. Sums in the order of the choices. Deterministic.
+ * Launch: groups of `lanes` threads per token or row, looping over them. Arithmetic in gk_f. Sums in the order of the choices. Deterministic.
  */
 
 /* Orders experts; NaN comes last. */
@@ -8,7 +8,8 @@ GK_FN gk_f gk_rank(gk_f x) { return gk_isnan(x) ? -GK_INF : x; }
 
 // Units: FLOATS64
 /* ids [T, k] by falling logit, of equal ones the lower first; weights = softmax (sigmoid) of the chosen logits, divided by their sum if renorm. */
-GK_KERNEL(moe_router)(GK_IN(gk_t, logits), GK_OUT(gk_t, weights), GK_OUT(int, ids), gk_i64 tokens, int experts, int k, int lanes, int sigmoid, int renorm)
+GK_KERNEL(moe_router)(GK_IN(gk_t, logits), GK_OUT(gk_t, weights), GK_OUT(int, ids), gk_i64 tokens, int experts, int k, int lanes, int sigmoid,
+                      int renorm)
 {
     GK_LOCAL gk_f tmp[GK_BLOCK];
     GK_BIND_IN(gk_t, logits); GK_BIND_OUT(gk_t, weights); GK_BIND_OUT(int, ids);
@@ -57,8 +58,8 @@ GK_KERNEL(moe_router)(GK_IN(gk_t, logits), GK_OUT(gk_t, weights), GK_OUT(int, id
 
 /* With scores s, chosen c, w = c / sum c (renorm) or c: dc = (dw - sum dw w) / sum c or dw; dlogits = s (ds - sum ds s) for softmax, s (1 - s) ds for
  * sigmoid, where ds is dc at the chosen experts. */
-GK_KERNEL(moe_router_bwd)(GK_IN(gk_t, dweights), GK_IN(gk_t, logits), GK_IN(int, ids), GK_OUT(gk_t, dlogits), GK_OUT(int, err), gk_i64 tokens, int experts,
-                          int k, int lanes, int sigmoid, int renorm, int accumulate, int code)
+GK_KERNEL(moe_router_bwd)(GK_IN(gk_t, dweights), GK_IN(gk_t, logits), GK_IN(int, ids), GK_OUT(gk_t, dlogits), GK_OUT(int, err), gk_i64 tokens,
+                          int experts, int k, int lanes, int sigmoid, int renorm, int accumulate, int code)
 {
     GK_LOCAL gk_f tmp[GK_BLOCK];
     GK_BIND_IN(gk_t, dweights); GK_BIND_IN(gk_t, logits); GK_BIND_IN(int, ids); GK_BIND_OUT(gk_t, dlogits); GK_BIND_OUT(int, err);
@@ -77,7 +78,7 @@ GK_KERNEL(moe_router_bwd)(GK_IN(gk_t, dweights), GK_IN(gk_t, logits), GK_IN(int,
             for (int e = lane; e < experts; e += lanes) all += gk_exp(gk_load(x, e) - m);
             all = gk_group_sum(all, tmp, lanes);
         }
-        /* Every work-item goes through the few choices: sum of their scores, of dw times score, of both with the normalisation. */
+        /* Every thread goes through the few choices: sum of their scores, of dw times score, of both with the normalisation. */
         for (int j = 0; j < k; j++) {
             int e = ids[row * k + j];
             if (e < 0 || e >= experts) {
@@ -103,8 +104,8 @@ GK_KERNEL(moe_router_bwd)(GK_IN(gk_t, dweights), GK_IN(gk_t, logits), GK_IN(int,
 }
 
 /* y[i] = f * x[perm[i] div k], f = weights[perm[i]] or 1. An assignment out of range is reported and gives 0. */
-GK_KERNEL(moe_gather)(GK_IN(gk_t, x), GK_IN(int, perm), GK_IN(gk_t, weights), GK_OUT(gk_t, y), GK_OUT(int, err), gk_i64 rows, gk_i64 d, int k, int wide,
-                      int lanes, int accumulate, int code)
+GK_KERNEL(moe_gather)(GK_IN(gk_t, x), GK_IN(int, perm), GK_IN(gk_t, weights), GK_OUT(gk_t, y), GK_OUT(int, err), gk_i64 rows, gk_i64 d, int k,
+                      int wide, int lanes, int accumulate, int code)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_IN(int, perm); GK_BIND_IN(gk_t, weights); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(int, err);
     int per = GK_BLOCK / lanes, lane = gk_lid() % lanes;
@@ -137,8 +138,8 @@ GK_KERNEL(moe_gather)(GK_IN(gk_t, x), GK_IN(int, perm), GK_IN(gk_t, weights), GK
 }
 
 /* y[t] = sum over j of f * x[inverse[t * k + j]], f = weights[t, j] or 1. */
-GK_KERNEL(moe_combine)(GK_IN(gk_t, x), GK_IN(int, inverse), GK_IN(gk_t, weights), GK_OUT(gk_t, y), gk_i64 tokens, gk_i64 d, int k, int wide, int lanes,
-                       int accumulate)
+GK_KERNEL(moe_combine)(GK_IN(gk_t, x), GK_IN(int, inverse), GK_IN(gk_t, weights), GK_OUT(gk_t, y), gk_i64 tokens, gk_i64 d, int k, int wide,
+                       int lanes, int accumulate)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_IN(int, inverse); GK_BIND_IN(gk_t, weights); GK_BIND_OUT(gk_t, y);
     int per = GK_BLOCK / lanes, lane = gk_lid() % lanes;
@@ -179,7 +180,8 @@ GK_KERNEL(moe_combine)(GK_IN(gk_t, x), GK_IN(int, inverse), GK_IN(gk_t, weights)
 }
 
 /* dw[t, j] = dy[t] . x[inverse[t * k + j]] */
-GK_KERNEL(moe_dot)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(int, inverse), GK_OUT(gk_t, dw), gk_i64 rows, gk_i64 d, int k, int wide, int lanes, int accumulate)
+GK_KERNEL(moe_dot)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(int, inverse), GK_OUT(gk_t, dw), gk_i64 rows, gk_i64 d, int k, int wide, int lanes,
+                   int accumulate)
 {
     GK_LOCAL gk_f tmp[GK_BLOCK];
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, x); GK_BIND_IN(int, inverse); GK_BIND_OUT(gk_t, dw);

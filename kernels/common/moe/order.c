@@ -1,6 +1,6 @@
 /* The order of assignments by expert: counts, offsets and a stable permutation. ids [n] hold experts 0 ... E - 1. One writer per element. */
 
-#define GK_MOE_EACH 16 /* ids of a work-item per step */
+#define GK_MOE_EACH 16 /* ids of a thread per step */
 
 // Units: I32
 /* counts[e] = number of ids that are e. Launch: one block per expert, looping. */

@@ -1,7 +1,7 @@
 /* Normalisation, forward, of rows and planes that consist of whole aligned 16-byte items: y = act((x - mean) * rstd * (gamma + offset) + beta).
- * What norm/norm.c does for all layouts, here with few registers and all reads of a work-item in flight at a time.
+ * What norm/norm.c does for all layouts, here with few registers and all reads of a thread in flight at a time.
  *
- * _rows_even, _long: a row per `lanes` work-items, in registers, raw; parameters per column. _add: of x + r, written to s where wanted.
+ * _rows_even, _long: a row per `lanes` threads, in registers, raw; parameters per column. _add: of x + r, written to s where wanted.
  * _part_even: mean and m2 of runs of rows; _apply_even: the map over planes of one channel; _add: with r added before act.
  * _sets_even: groups whose second read comes from a cache.
  * Statistics in two passes over registers, joined after Chan et al. Runs cut a row of `items` into `splits` pieces of `chunk` items.
@@ -71,51 +71,67 @@ GK_FN gk_moments gk_even_moments(const gk_raw16* a, const gk_raw16* c, int items
     return m;
 }
 
-/* KEEP: items of a row per work-item; ADDS: with r. */
-#define GK_NORM_ROWS_EVEN(KEEP, ADDS) \
-    { \
-        GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, r); GK_BIND_IN(gk_t, gamma); GK_BIND_IN(gk_t, beta); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_t, s); \
-        GK_BIND_OUT(gk_f, mean); GK_BIND_OUT(gk_f, rstd); \
-        GK_LOCAL gk_f tmp[GK_BLOCK]; \
-        GK_LOCAL gk_f sets[3 * GK_BLOCK / GK_NORM_SUB]; \
-        int lanes = 1 << bits, lane = gk_lid() & (lanes - 1), row = gk_bid(0) * (GK_BLOCK >> bits) + (gk_lid() >> bits), live = row < rows ? items : 0; \
-        gk_i64 base = (gk_i64)row * items * GK_W; \
-        gk_raw16 a[KEEP], c[KEEP]; \
-        gk_moments m; \
-        gk_f scale; \
-        gk_even_load(a, x, base, live, lane, lanes, KEEP); \
-        if (ADDS) gk_even_load(c, r, base, live, lane, lanes, KEEP); \
-        m = gk_even_moments(a, ADDS ? c : a, live, (gk_f)items * (gk_f)GK_W, lane, lanes, tmp, sets, raw, KEEP, ADDS); \
-        scale = GK_R(1.0) / gk_sqrt(m.m2 * gk_recip(m.n) + eps); \
-        if (lane == 0 && row < rows) { \
-            if (mean) mean[row] = m.mean; \
-            if (rstd) rstd[row] = scale; \
-        } \
-        GK_UNROLL for (int u = 0; u < KEEP; u++) { \
-            int i = lane + u * lanes; \
-            if (i < live) { \
-                gk_vec v = gk_even_value(a[u], ADDS ? c[u] : a[u], ADDS), g = gk_zeros(), b = gk_zeros(); \
-                if (gamma) g = gk_loadv(gamma, i * GK_W); \
-                if (beta) b = gk_loadv(beta, i * GK_W); \
-                if (ADDS && s) gk_storev_stream(s, base + i * GK_W, v); \
-                gk_storev_stream(y, base + i * GK_W, gk_norm_out(v, m.mean, scale, gamma != 0, g, offset, b, act, p)); \
-            } \
-        } \
+/* Rows of `items` items over 1 << bits lanes, `keep` (up to 8) items per thread; adds: with r. */
+GK_FN void gk_even_rows(GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* r, GK_GLOBAL const gk_t* gamma, GK_GLOBAL const gk_t* beta, GK_GLOBAL gk_t* y,
+                        GK_GLOBAL gk_t* s, GK_GLOBAL gk_f* mean, GK_GLOBAL gk_f* rstd, int rows, int items, int bits, int raw, gk_f eps, gk_f offset,
+                        int act, gk_f p, GK_LOCAL_PTR gk_f* tmp, GK_LOCAL_PTR gk_f* sets, const int keep, const int adds)
+{
+    int lanes = 1 << bits, lane = gk_lid() & (lanes - 1), row = gk_bid(0) * (GK_BLOCK >> bits) + (gk_lid() >> bits), live = row < rows ? items : 0;
+    gk_i64 base = (gk_i64)row * items * GK_W;
+    gk_raw16 a[8], c[8];
+    gk_moments m;
+    gk_f scale;
+    gk_even_load(a, x, base, live, lane, lanes, keep);
+    if (adds) gk_even_load(c, r, base, live, lane, lanes, keep);
+    m = gk_even_moments(a, adds ? c : a, live, (gk_f)items * (gk_f)GK_W, lane, lanes, tmp, sets, raw, keep, adds);
+    scale = GK_R(1.0) / gk_sqrt(m.m2 * gk_recip(m.n) + eps);
+    if (lane == 0 && row < rows) {
+        if (mean) mean[row] = m.mean;
+        if (rstd) rstd[row] = scale;
     }
+    GK_UNROLL for (int u = 0; u < keep; u++) {
+        int i = lane + u * lanes;
+        if (i < live) {
+            gk_vec v = gk_even_value(a[u], adds ? c[u] : a[u], adds), g = gk_zeros(), b = gk_zeros();
+            if (gamma) g = gk_loadv(gamma, i * GK_W);
+            if (beta) b = gk_loadv(beta, i * GK_W);
+            if (adds && s) gk_storev_stream(s, base + i * GK_W, v);
+            gk_storev_stream(y, base + i * GK_W, gk_norm_out(v, m.mean, scale, gamma != 0, g, offset, b, act, p));
+        }
+    }
+}
+
+#define GK_NORM_BIND() \
+    GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, r); GK_BIND_IN(gk_t, gamma); GK_BIND_IN(gk_t, beta); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_t, s); \
+    GK_BIND_OUT(gk_f, mean); GK_BIND_OUT(gk_f, rstd); \
+    GK_LOCAL gk_f tmp[GK_BLOCK]; \
+    GK_LOCAL gk_f sets[3 * GK_BLOCK / GK_NORM_SUB]
+
 // Units: FLOATS64 x EPILOGUES
-GK_KERNEL(norm_rows_aligned)(GK_IN(gk_t, x), GK_IN(gk_t, r), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_OUT(gk_t, y), GK_OUT(gk_t, s), GK_OUT(gk_f, mean),
-                          GK_OUT(gk_f, rstd), int rows, int items, int bits, int raw, gk_f eps, gk_f offset, int act, gk_f p)
-GK_NORM_ROWS_EVEN(4, 0)
+GK_KERNEL(norm_rows_aligned)(GK_IN(gk_t, x), GK_IN(gk_t, r), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_OUT(gk_t, y), GK_OUT(gk_t, s),
+                             GK_OUT(gk_f, mean), GK_OUT(gk_f, rstd), int rows, int items, int bits, int raw, gk_f eps, gk_f offset, int act, gk_f p)
+{
+    GK_NORM_BIND();
+    gk_even_rows(x, r, gamma, beta, y, s, mean, rstd, rows, items, bits, raw, eps, offset, act, p, tmp, sets, 4, 0);
+}
 #if GK_NORM_LEAN
 #undef GK_MIN_BLOCKS
 #define GK_MIN_BLOCKS 4
 #endif
 GK_KERNEL(norm_rows_aligned_looped)(GK_IN(gk_t, x), GK_IN(gk_t, r), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_OUT(gk_t, y), GK_OUT(gk_t, s),
                                GK_OUT(gk_f, mean), GK_OUT(gk_f, rstd), int rows, int items, int bits, int raw, gk_f eps, gk_f offset, int act, gk_f p)
-GK_NORM_ROWS_EVEN(8, 0)
+{
+    GK_NORM_BIND();
+    gk_even_rows(x, r, gamma, beta, y, s, mean, rstd, rows, items, bits, raw, eps, offset, act, p, tmp, sets, 8, 0);
+}
 GK_KERNEL(norm_rows_aligned_add)(GK_IN(gk_t, x), GK_IN(gk_t, r), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_OUT(gk_t, y), GK_OUT(gk_t, s),
                               GK_OUT(gk_f, mean), GK_OUT(gk_f, rstd), int rows, int items, int bits, int raw, gk_f eps, gk_f offset, int act, gk_f p)
-GK_NORM_ROWS_EVEN(4, 1)
+{
+    GK_NORM_BIND();
+    gk_even_rows(x, r, gamma, beta, y, s, mean, rstd, rows, items, bits, raw, eps, offset, act, p, tmp, sets, 4, 1);
+}
+
+#undef GK_NORM_BIND
 
 /* Takes in the moments of a lane's items of a run, `keep` at a time or less. */
 GK_FN void gk_piece_moments(gk_moments* m, const gk_raw16* a, int items, int lane, int lanes, const int keep)
@@ -157,51 +173,63 @@ GK_KERNEL(norm_partial_aligned)(GK_IN(gk_t, x), GK_OUT(gk_f, part), int runs, in
 }
 
 /* Rows are planes of one channel, of `channels`; statistics of row / share, or (share = 0) of the channel. From the last run to the first: what the
- * statistics read last is still in the cache. */
-#define GK_NORM_APPLY_EVEN(ADDS) \
-    { \
-        GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, r); GK_BIND_IN(gk_t, gamma); GK_BIND_IN(gk_t, beta); GK_BIND_IN(gk_f, mean); GK_BIND_IN(gk_f, rstd); \
-        GK_BIND_OUT(gk_t, y); \
-        int lanes = 1 << bits, lane = gk_lid() & (lanes - 1), b = runs - 1 - (gk_bid(0) * (GK_BLOCK >> bits) + (gk_lid() >> bits)); \
-        if (b >= 0) { \
-            int row = b, from = 0, live, channel, stat; \
-            gk_i64 base; \
-            gk_raw16 a[4], c[4]; \
-            gk_f m, q, shift = GK_R(0.0); \
-            if (splits > 1) { row = b / splits; from = (b - row * splits) * chunk; } \
-            live = items - from < chunk ? items - from : chunk; \
-            base = ((gk_i64)row * items + from) * GK_W; \
-            gk_even_load(a, x, base, live, lane, lanes, 4); \
-            if (ADDS) gk_even_load(c, r, base, live, lane, lanes, 4); \
-            channel = row % channels; \
-            stat = share ? row / share : channel; \
-            m = mean[stat]; \
-            q = rstd[stat]; \
-            if (gamma) q *= gk_load(gamma, channel); \
-            if (beta) shift = gk_load(beta, channel); \
-            GK_UNROLL for (int u = 0; u < 4; u++) \
-                if (lane + u * lanes < live) { \
-                    gk_vec v = gk_decode16(a[u]), w = gk_decode16(ADDS ? c[u] : a[u]); \
-                    GK_UNROLL for (int k = 0; k < GK_W; k++) v.v[k] = (v.v[k] - m) * q + (ADDS ? shift + w.v[k] : shift); \
-                    gk_storev_stream(y, base + (lane + u * lanes) * GK_W, GK_ACT(act, v, p)); \
-                } \
-        } \
-    }
+ * statistics read last is still in the cache. adds: with r. */
+GK_FN void gk_even_apply(GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* r, GK_GLOBAL const gk_t* gamma, GK_GLOBAL const gk_t* beta,
+                         GK_GLOBAL const gk_f* mean, GK_GLOBAL const gk_f* rstd, GK_GLOBAL gk_t* y, int runs, int items, int splits, int chunk,
+                         int bits, int channels, int share, int act, gk_f p, const int adds)
+{
+    int lanes = 1 << bits, lane = gk_lid() & (lanes - 1), b = runs - 1 - (gk_bid(0) * (GK_BLOCK >> bits) + (gk_lid() >> bits));
+    int row = b, from = 0, live, channel, stat;
+    gk_i64 base;
+    gk_raw16 a[4], c[4];
+    gk_f m, q, shift = GK_R(0.0);
+    if (b < 0) return;
+    if (splits > 1) { row = b / splits; from = (b - row * splits) * chunk; }
+    live = items - from < chunk ? items - from : chunk;
+    base = ((gk_i64)row * items + from) * GK_W;
+    gk_even_load(a, x, base, live, lane, lanes, 4);
+    if (adds) gk_even_load(c, r, base, live, lane, lanes, 4);
+    channel = row % channels;
+    stat = share ? row / share : channel;
+    m = mean[stat];
+    q = rstd[stat];
+    if (gamma) q *= gk_load(gamma, channel);
+    if (beta) shift = gk_load(beta, channel);
+    GK_UNROLL for (int u = 0; u < 4; u++)
+        if (lane + u * lanes < live) {
+            gk_vec v = gk_decode16(a[u]), w = gk_decode16(adds ? c[u] : a[u]);
+            GK_UNROLL for (int k = 0; k < GK_W; k++) v.v[k] = (v.v[k] - m) * q + (adds ? shift + w.v[k] : shift);
+            gk_storev_stream(y, base + (lane + u * lanes) * GK_W, GK_ACT(act, v, p));
+        }
+}
+
+#define GK_NORM_BIND() \
+    GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, r); GK_BIND_IN(gk_t, gamma); GK_BIND_IN(gk_t, beta); GK_BIND_IN(gk_f, mean); GK_BIND_IN(gk_f, rstd); \
+    GK_BIND_OUT(gk_t, y)
+
 GK_KERNEL(norm_apply_aligned)(GK_IN(gk_t, x), GK_IN(gk_t, r), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_IN(gk_f, mean), GK_IN(gk_f, rstd),
                            GK_OUT(gk_t, y), int runs, int items, int splits, int chunk, int bits, int channels, int share, int act, gk_f p)
-GK_NORM_APPLY_EVEN(0)
+{
+    GK_NORM_BIND();
+    gk_even_apply(x, r, gamma, beta, mean, rstd, y, runs, items, splits, chunk, bits, channels, share, act, p, 0);
+}
 GK_KERNEL(norm_apply_aligned_add)(GK_IN(gk_t, x), GK_IN(gk_t, r), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_IN(gk_f, mean), GK_IN(gk_f, rstd),
                                GK_OUT(gk_t, y), int runs, int items, int splits, int chunk, int bits, int channels, int share, int act, gk_f p)
-GK_NORM_APPLY_EVEN(1)
+{
+    GK_NORM_BIND();
+    gk_even_apply(x, r, gamma, beta, mean, rstd, y, runs, items, splits, chunk, bits, channels, share, act, p, 1);
+}
+#undef GK_NORM_BIND
 
 #if GK_NORM_LEAN
 #undef GK_MIN_BLOCKS
 #define GK_MIN_BLOCKS 2
 #endif
-/* A set of `share` planes of `items` per block, its statistics and its map: the second walk goes backwards, from registers, then over what is still in a
- * cache, to what is in local memory. Planes lie over 1 << bits lanes each; the parameters are those of channel (set * share + plane) % channels. */
-GK_KERNEL(norm_sets_aligned)(GK_IN(gk_t, x), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_OUT(gk_t, y), GK_OUT(gk_f, mean), GK_OUT(gk_f, rstd), int sets, int share,
-                          int channels, int items, int bits, gk_f eps, int act, gk_f p)
+/* A set of `share` planes of `items` per block, its statistics and its map: the second walk goes backwards, from registers, then over what is still
+ * in a cache, to what is in local memory. Planes lie over 1 << bits lanes each; the parameters are those of channel (set * share + plane) % channels.
+ * */
+GK_KERNEL(norm_sets_aligned)(GK_IN(gk_t, x), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_OUT(gk_t, y), GK_OUT(gk_f, mean), GK_OUT(gk_f, rstd), int sets,
+                             int share, int channels, int items, int bits, gk_f eps, int act, gk_f p)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, gamma); GK_BIND_IN(gk_t, beta); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_f, mean); GK_BIND_OUT(gk_f, rstd);
     GK_LOCAL gk_f tmp[GK_BLOCK];

@@ -1,19 +1,19 @@
-/* Normalisation, backward. With xh = (x - mean) * rstd, dz = dy * act'(xh * w + beta), w = gamma + offset, g = dz * w and means over the set of n elements that
- * shares statistics:
+/* Normalisation, backward. With xh = (x - mean) * rstd, dz = dy * act'(xh * w + beta), w = gamma + offset, g = dz * w and means over the set of n
+ * elements that shares statistics:
  *
  *   dx (+)= rstd * (g - mean(g) - xh * mean(g * xh)) + add      dgamma (+)= sum of dz * xh      dbeta (+)= sum of dz
  *
- * without mean(g) where the forward took no mean (raw), without both means where statistics were given (inference). A set of one element (alone), whose xh is 0
- * whatever it holds, has dx = add: the difference would leave the rounding of g. act' is taken from y where that is given.
- * _part: sums along runs of rows, weighted by w per column (layer norm) or not (channels); _coef: the means per set; _apply: dx; _cols: sums down columns;
- * _params: parameter gradients from partial sums, in order.
+ * without mean(g) where the forward took no mean (raw), without both means where statistics were given (inference). A set of one element (alone),
+ * whose xh is 0 whatever it holds, has dx = add: the difference would leave the rounding of g. act' is taken from y where that is given.
+ * _part: sums along runs of rows, weighted by w per column (layer norm) or not (channels); _coef: the means per set; _apply: dx; _cols: sums down
+ * columns; _params: parameter gradients from partial sums, in order.
  * Partial sums: dz * xh first, those of dz `second` entries behind.  Launch: blocks on axis 0 loop. Arithmetic in gk_f. Deterministic.
  * Reference: gradients of F.layer_norm, F.rms_norm, F.group_norm, F.batch_norm.
  */
 #include "norm.h"
 
-#define GK_NORM_FLIGHT (GK_W >= 8 ? 2 : 1) /* vectors per work-item of _apply */
-#define GK_NORM_SUMS 5                     /* partial sums per work-item of _params on their way: half of those of two blocks per multiprocessor */
+#define GK_NORM_FLIGHT (GK_W >= 8 ? 2 : 1) /* vectors per thread of _apply */
+#define GK_NORM_SUMS 5                     /* partial sums per thread of _params on their way: half of those of two blocks per SM */
 
 /* Where an element's statistics and parameters are: rows (n, channel) or rows of columns. */
 typedef struct { gk_i64 row, channel, stat; } gk_place;
@@ -125,8 +125,8 @@ GK_KERNEL(norm_bwd_partial)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma),
 
 /* coef[2j], coef[2j + 1] = mean(g), mean(g * xh) of set j from the sums (i * sets + j) * inner + k; with gamma, those of k belong to channel
  * (j * cg + k / splits) % groups. */
-GK_KERNEL(norm_bwd_coefficients)(GK_IN(gk_f, part), GK_IN(gk_t, gamma), GK_OUT(gk_f, coef), gk_i64 outer, gk_i64 sets, gk_i64 inner, gk_i64 second, int tx,
-                         gk_i64 cg, gk_i64 splits, gk_i64 groups, gk_f n, int raw, gk_f offset)
+GK_KERNEL(norm_bwd_coefficients)(GK_IN(gk_f, part), GK_IN(gk_t, gamma), GK_OUT(gk_f, coef), gk_i64 outer, gk_i64 sets, gk_i64 inner, gk_i64 second,
+                                 int tx, gk_i64 cg, gk_i64 splits, gk_i64 groups, gk_f n, int raw, gk_f offset)
 {
     GK_BIND_IN(gk_f, part); GK_BIND_IN(gk_t, gamma); GK_BIND_OUT(gk_f, coef);
     GK_LOCAL gk_f tmp[GK_BLOCK];
@@ -148,8 +148,8 @@ GK_KERNEL(norm_bwd_coefficients)(GK_IN(gk_f, part), GK_IN(gk_t, gamma), GK_OUT(g
 }
 
 /* dgamma[j], dbeta[j] (+)= sums of the partial sums (i * sets + j) * inner + k. */
-GK_KERNEL(norm_bwd_params)(GK_IN(gk_f, part), GK_OUT(gk_t, dgamma), GK_OUT(gk_t, dbeta), gk_i64 outer, gk_i64 sets, gk_i64 inner, gk_i64 second, int tx,
-                           int accumulate_gamma, int accumulate_beta)
+GK_KERNEL(norm_bwd_params)(GK_IN(gk_f, part), GK_OUT(gk_t, dgamma), GK_OUT(gk_t, dbeta), gk_i64 outer, gk_i64 sets, gk_i64 inner, gk_i64 second,
+                           int tx, int accumulate_gamma, int accumulate_beta)
 {
     GK_BIND_IN(gk_f, part); GK_BIND_OUT(gk_t, dgamma); GK_BIND_OUT(gk_t, dbeta);
     GK_LOCAL gk_f tmp[GK_BLOCK];
@@ -241,8 +241,8 @@ GK_KERNEL(norm_bwd_apply)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma), G
     }
 }
 
-/* Sums down the columns of rows i * chunk and on of [n, cols], at entry i * cols + j. inner = 0: statistics per row, parameters per column; inner > 0:
- * both of channel j / inner. */
+/* Sums down the columns of rows i * chunk and on of [n, cols], at entry i * cols + j. inner = 0: statistics per row, parameters per column; inner >
+ * 0: both of channel j / inner. */
 GK_KERNEL(norm_bwd_columns)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_IN(gk_t, y), GK_IN(gk_t, r), GK_IN(gk_f, mean),
                          GK_IN(gk_f, rstd), GK_OUT(gk_f, part), gk_i64 n, gk_i64 cols, gk_i64 inner, gk_i64 chunk, int chunks, gk_i64 second, int tx,
                          int wide, int affine, gk_f offset, int act, gk_f p)

@@ -1,18 +1,19 @@
-/* Normalisation, backward, of rows and planes that consist of whole aligned 16-byte items: formulas as in norm/backward.c, which does the same for all layouts.
+/* Normalisation, backward, of rows and planes that consist of whole aligned 16-byte items: formulas as in norm/backward.c, which does the same for
+ * all layouts.
  *
  * _rows_16, _32: rows of so many values per lane in registers, parameters per column; dx and the sums of each block for the parameters in one pass.
  * _sets: sets of planes (groups) by one block each, the second read from a cache; the sums of the planes for the parameters.
- * _part_even: sums along runs of planes; _apply_even: dx of planes whose means are known, from the last to the first, whose operands are still cached.
- * Partial sums: dz * xh first, those of dz `second` entries behind.  Arithmetic in gk_f. Deterministic.
+ * _part_even: sums along runs of planes; _apply_even: dx of planes whose means are known, from the last to the first, whose operands are still
+ * cached. Partial sums: dz * xh first, those of dz `second` entries behind.  Arithmetic in gk_f. Deterministic.
  * Reference: gradients of F.layer_norm, F.rms_norm, F.group_norm, F.batch_norm.
  */
 #include "norm.h"
 
 #define GK_NORM_LEAN (GK_DTYPE != GK_F64 && !GK_ACTS)
-/* 16-byte items per work-item that are in flight where planes are summed, and where a set stays. */
+/* 16-byte items per thread that are in flight where planes are summed, and where a set stays. */
 #define GK_NORM_RUN 4
 
-/* Sums of two values over `lanes` work-items. Calls take turns (0, 1, 0, ...) with the halves of `sets`, so one barrier does. */
+/* Sums of two values over `lanes` threads. Calls take turns (0, 1, 0, ...) with the halves of `sets`, so one barrier does. */
 GK_FN void gk_pair_sum(gk_f* s1, gk_f* s2, GK_LOCAL_PTR gk_f* tmp, GK_LOCAL_PTR gk_f* sets, int turn, int lanes)
 {
     int sub = lanes < GK_NORM_SUB ? lanes : GK_NORM_SUB, set = gk_lid() / GK_NORM_SUB, per = lanes / GK_NORM_SUB, from = set & ~(per - 1);
@@ -40,7 +41,8 @@ GK_FN void gk_put_sums(GK_GLOBAL gk_f* p, gk_i64 at, gk_vec v)
 }
 
 /* xh in h (which holds x) and dz in d (which holds dy) of the item at element i; w and b are weight and bias, r is added before the activation. */
-GK_FN void gk_even_terms(gk_vec* h, gk_vec* d, gk_f m, gk_f q, gk_vec w, gk_vec b, GK_GLOBAL const gk_t* y, GK_GLOBAL const gk_t* r, gk_i64 i, int act, gk_f p)
+GK_FN void gk_even_terms(gk_vec* h, gk_vec* d, gk_f m, gk_f q, gk_vec w, gk_vec b, GK_GLOBAL const gk_t* y, GK_GLOBAL const gk_t* r, gk_i64 i,
+                         int act, gk_f p)
 {
     GK_UNROLL for (int k = 0; k < GK_W; k++) h->v[k] = (h->v[k] - m) * q;
 #if GK_ACTS
@@ -63,116 +65,133 @@ GK_FN void gk_even_plus(gk_vec* v, GK_GLOBAL const gk_t* p, gk_i64 i)
     GK_UNROLL for (int k = 0; k < GK_W; k++) v->v[k] += o.v[k];
 }
 
-/* KEEP: items of a row per work-item; AHEAD: the next row is read before the current one is finished. Block b takes the rows b * per, (b + blocks) * per, ... and writes its sums to row b of part [blocks, items * GK_W]. */
-#define GK_NORM_BWD_ROWS_EVEN(KEEP, AHEAD) \
-    { \
-        GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, gamma); GK_BIND_IN(gk_t, beta); GK_BIND_IN(gk_t, y); GK_BIND_IN(gk_f, mean); \
-        GK_BIND_IN(gk_f, rstd); GK_BIND_IN(gk_t, add); GK_BIND_OUT(gk_t, dx); GK_BIND_OUT(gk_f, part); \
-        GK_LOCAL gk_f tmp[GK_BLOCK]; \
-        GK_LOCAL gk_f sets[4 * GK_BLOCK / GK_NORM_SUB]; \
-        GK_LOCAL gk_f sums[GK_BLOCK * GK_W]; \
-        int lanes = 1 << bits, lane = gk_lid() & (lanes - 1), per = GK_BLOCK >> bits, step = gk_nblocks(0) * per, turn = 0; \
-        int row = gk_bid(0) * per + (gk_lid() >> bits); \
-        const int ahead = (AHEAD); \
-        gk_f scale = gk_recip((gk_f)items * (gk_f)GK_W), shift = gamma ? offset : GK_R(1.0), m = GK_R(0.0), q = GK_R(0.0); \
-        gk_vec dg[KEEP], db[KEEP], t[KEEP], h[KEEP]; \
-        gk_raw16 g[KEEP], a[KEEP], w[KEEP]; \
-        GK_UNROLL for (int u = 0; u < KEEP; u++) { \
-            dg[u] = db[u] = t[u] = h[u] = gk_zeros(); \
-            w[u] = gk_make16(0u, 0u, 0u, 0u); \
-        } \
-        if (gamma) gk_even_load(w, gamma, 0, items, lane, lanes, KEEP); \
-        if (ahead) { \
-            gk_even_load(g, dy, (gk_i64)row * items * GK_W, row < rows ? items : 0, lane, lanes, KEEP); \
-            gk_even_load(a, x, (gk_i64)row * items * GK_W, row < rows ? items : 0, lane, lanes, KEEP); \
-            if (row < rows) { q = rstd[row]; if (mean) m = mean[row]; } \
-        } \
-        GK_ROLLED for (int b = gk_bid(0) * per; b < rows; b += step) { \
-            gk_i64 base = (gk_i64)row * items * GK_W; \
-            int live = row < rows ? items : 0; \
-            gk_f c1 = GK_R(0.0), c2 = GK_R(0.0), k0, k1, k2; \
-            if (!ahead) { \
-                gk_even_load(g, dy, base, live, lane, lanes, KEEP); \
-                gk_even_load(a, x, base, live, lane, lanes, KEEP); \
-                if (row < rows) { q = rstd[row]; if (mean) m = mean[row]; } \
-            } \
-            GK_UNROLL for (int u = 0; u < KEEP; u++) { \
-                int i = lane + u * lanes; \
-                if (i < live) { \
-                    gk_vec e = gk_decode16(g[u]), f = gk_decode16(a[u]), v = gk_decode16(w[u]), z = gk_zeros(); \
-                    GK_UNROLL for (int k = 0; k < GK_W; k++) v.v[k] += shift; \
-                    if (GK_ACTS && beta) z = gk_loadv(beta, i * GK_W); \
-                    gk_even_terms(&f, &e, m, q, v, z, y, 0, base + i * GK_W, act, p); \
-                    GK_UNROLL for (int k = 0; k < GK_W; k++) { \
-                        dg[u].v[k] += e.v[k] * f.v[k]; \
-                        db[u].v[k] += e.v[k]; \
-                        e.v[k] *= v.v[k]; \
-                        c1 += e.v[k]; \
-                        c2 += e.v[k] * f.v[k]; \
-                    } \
-                    t[u] = e; \
-                    h[u] = f; \
-                } \
-            } \
-            k0 = q; \
-            row += step; \
-            if (ahead) { \
-                gk_even_load(g, dy, (gk_i64)row * items * GK_W, row < rows ? items : 0, lane, lanes, KEEP); \
-                gk_even_load(a, x, (gk_i64)row * items * GK_W, row < rows ? items : 0, lane, lanes, KEEP); \
-                if (row < rows) { q = rstd[row]; if (mean) m = mean[row]; } \
-            } \
-            if (dx) { \
-                gk_pair_sum(&c1, &c2, tmp, sets, turn, lanes); \
-                turn ^= 1; \
-                k1 = raw ? GK_R(0.0) : -k0 * (c1 * scale); \
-                k2 = -k0 * (c2 * scale); \
-                GK_UNROLL for (int u = 0; u < KEEP; u++) { \
-                    int i = lane + u * lanes; \
-                    if (i < live) { \
-                        GK_UNROLL for (int k = 0; k < GK_W; k++) t[u].v[k] = k0 * t[u].v[k] + (k1 + h[u].v[k] * k2); \
-                        if (add) gk_even_plus(&t[u], add, base + i * GK_W); \
-                        if (accumulate) gk_even_plus(&t[u], dx, base + i * GK_W); \
-                        gk_storev_stream(dx, base + i * GK_W, t[u]); \
-                    } \
-                } \
-            } \
-        } \
-        if (part) { \
-            gk_i64 at = (gk_i64)gk_bid(0) * items * GK_W; \
-            GK_UNROLL for (int u = 0; u < KEEP; u++) \
-                GK_UNROLL for (int s = 0; s < 2; s++) { \
-                    int i = lane + u * lanes; \
-                    gk_vec v = s ? db[u] : dg[u]; \
-                    if (per > 1) { \
-                        GK_UNROLL for (int k = 0; k < GK_W; k++) sums[k * GK_BLOCK + gk_lid()] = v.v[k]; \
-                        GK_BARRIER(); \
-                        if (gk_lid() < lanes) { \
-                            for (int j = 1; j < per; j++) \
-                                GK_UNROLL for (int k = 0; k < GK_W; k++) v.v[k] += sums[k * GK_BLOCK + j * lanes + lane]; \
-                        } \
-                        GK_BARRIER(); \
-                    } \
-                    if (gk_lid() < lanes && i < items) gk_put_sums(part, at + (gk_i64)s * second + i * GK_W, v); \
-                } \
-        } \
+/* What is read of a row. */
+GK_FN void gk_row_read(gk_raw16* g, gk_raw16* a, gk_f* m, gk_f* q, GK_GLOBAL const gk_t* dy, GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_f* mean,
+                       GK_GLOBAL const gk_f* rstd, int row, int rows, int items, int lane, int lanes, const int keep)
+{
+    gk_even_load(g, dy, (gk_i64)row * items * GK_W, row < rows ? items : 0, lane, lanes, keep);
+    gk_even_load(a, x, (gk_i64)row * items * GK_W, row < rows ? items : 0, lane, lanes, keep);
+    if (row < rows) { *q = rstd[row]; if (mean) *m = mean[row]; }
+}
+
+/* Adds the sums of the block's rows, of which each run of `lanes` threads has some, and stores them: dg at `at`, db `second` behind. */
+GK_FN void gk_store_row_sums(GK_GLOBAL gk_f* part, gk_i64 at, gk_i64 second, const gk_vec* dg, const gk_vec* db, int items, int lane, int lanes,
+                             int per, GK_LOCAL_PTR gk_f* sums, const int keep)
+{
+    GK_UNROLL for (int u = 0; u < keep; u++)
+        GK_UNROLL for (int s = 0; s < 2; s++) {
+            int i = lane + u * lanes;
+            gk_vec v = s ? db[u] : dg[u];
+            if (per > 1) {
+                GK_UNROLL for (int k = 0; k < GK_W; k++) sums[k * GK_BLOCK + gk_lid()] = v.v[k];
+                GK_BARRIER();
+                if (gk_lid() < lanes) {
+                    for (int j = 1; j < per; j++)
+                        GK_UNROLL for (int k = 0; k < GK_W; k++) v.v[k] += sums[k * GK_BLOCK + j * lanes + lane];
+                }
+                GK_BARRIER();
+            }
+            if (gk_lid() < lanes && i < items) gk_put_sums(part, at + (gk_i64)s * second + i * GK_W, v);
+        }
+}
+
+/* `keep` items of a row per thread, up to 32 / GK_W; ahead: the next row is read before the current one is finished. Block b takes the rows b * per,
+ * (b + blocks) * per, ... and writes its sums to row b of part [blocks, items * GK_W]. */
+GK_FN void gk_even_bwd_rows(GK_GLOBAL const gk_t* dy, GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* gamma, GK_GLOBAL const gk_t* beta,
+                            GK_GLOBAL const gk_t* y, GK_GLOBAL const gk_f* mean, GK_GLOBAL const gk_f* rstd, GK_GLOBAL const gk_t* add,
+                            GK_GLOBAL gk_t* dx, GK_GLOBAL gk_f* part, int rows, int items, int bits, gk_i64 second, int raw, gk_f offset, int act,
+                            gk_f p, int accumulate, GK_LOCAL_PTR gk_f* tmp, GK_LOCAL_PTR gk_f* sets, GK_LOCAL_PTR gk_f* sums, const int keep,
+                            const int ahead)
+{
+    int lanes = 1 << bits, lane = gk_lid() & (lanes - 1), per = GK_BLOCK >> bits, step = gk_nblocks(0) * per, turn = 0;
+    int row = gk_bid(0) * per + (gk_lid() >> bits);
+    gk_f scale = gk_recip((gk_f)items * (gk_f)GK_W), shift = gamma ? offset : GK_R(1.0), m = GK_R(0.0), q = GK_R(0.0);
+    gk_vec dg[32 / GK_W], db[32 / GK_W], t[32 / GK_W], h[32 / GK_W];
+    gk_raw16 g[32 / GK_W], a[32 / GK_W], w[32 / GK_W];
+    GK_UNROLL for (int u = 0; u < keep; u++) {
+        dg[u] = db[u] = t[u] = h[u] = gk_zeros();
+        w[u] = gk_make16(0u, 0u, 0u, 0u);
     }
+    if (gamma) gk_even_load(w, gamma, 0, items, lane, lanes, keep);
+    if (ahead) gk_row_read(g, a, &m, &q, dy, x, mean, rstd, row, rows, items, lane, lanes, keep);
+    GK_ROLLED for (int b = gk_bid(0) * per; b < rows; b += step) {
+        gk_i64 base = (gk_i64)row * items * GK_W;
+        int live = row < rows ? items : 0;
+        gk_f c1 = GK_R(0.0), c2 = GK_R(0.0), k0, k1, k2;
+        if (!ahead) gk_row_read(g, a, &m, &q, dy, x, mean, rstd, row, rows, items, lane, lanes, keep);
+        GK_UNROLL for (int u = 0; u < keep; u++) {
+            int i = lane + u * lanes;
+            if (i < live) {
+                gk_vec e = gk_decode16(g[u]), f = gk_decode16(a[u]), v = gk_decode16(w[u]), z = gk_zeros();
+                GK_UNROLL for (int k = 0; k < GK_W; k++) v.v[k] += shift;
+                if (GK_ACTS && beta) z = gk_loadv(beta, i * GK_W);
+                gk_even_terms(&f, &e, m, q, v, z, y, 0, base + i * GK_W, act, p);
+                GK_UNROLL for (int k = 0; k < GK_W; k++) {
+                    dg[u].v[k] += e.v[k] * f.v[k];
+                    db[u].v[k] += e.v[k];
+                    e.v[k] *= v.v[k];
+                    c1 += e.v[k];
+                    c2 += e.v[k] * f.v[k];
+                }
+                t[u] = e;
+                h[u] = f;
+            }
+        }
+        k0 = q;
+        row += step;
+        if (ahead) gk_row_read(g, a, &m, &q, dy, x, mean, rstd, row, rows, items, lane, lanes, keep);
+        if (dx) {
+            gk_pair_sum(&c1, &c2, tmp, sets, turn, lanes);
+            turn ^= 1;
+            k1 = raw ? GK_R(0.0) : -k0 * (c1 * scale);
+            k2 = -k0 * (c2 * scale);
+            GK_UNROLL for (int u = 0; u < keep; u++) {
+                int i = lane + u * lanes;
+                if (i < live) {
+                    GK_UNROLL for (int k = 0; k < GK_W; k++) t[u].v[k] = k0 * t[u].v[k] + (k1 + h[u].v[k] * k2);
+                    if (add) gk_even_plus(&t[u], add, base + i * GK_W);
+                    if (accumulate) gk_even_plus(&t[u], dx, base + i * GK_W);
+                    gk_storev_stream(dx, base + i * GK_W, t[u]);
+                }
+            }
+        }
+    }
+    if (part) gk_store_row_sums(part, (gk_i64)gk_bid(0) * items * GK_W, second, dg, db, items, lane, lanes, per, sums, keep);
+}
+
+#define GK_NORM_BIND() \
+    GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, gamma); GK_BIND_IN(gk_t, beta); GK_BIND_IN(gk_t, y); GK_BIND_IN(gk_f, mean); \
+    GK_BIND_IN(gk_f, rstd); GK_BIND_IN(gk_t, add); GK_BIND_OUT(gk_t, dx); GK_BIND_OUT(gk_f, part); \
+    GK_LOCAL gk_f tmp[GK_BLOCK]; \
+    GK_LOCAL gk_f sets[4 * GK_BLOCK / GK_NORM_SUB]; \
+    GK_LOCAL gk_f sums[GK_BLOCK * GK_W]
+
 #if GK_NORM_LEAN
 #undef GK_MIN_BLOCKS
 #define GK_MIN_BLOCKS 2
 #endif
 // Units: FLOATS64 x EPILOGUES
-GK_KERNEL(norm_bwd_rows_16)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_IN(gk_t, y), GK_IN(gk_f, mean), GK_IN(gk_f, rstd),
-                            GK_IN(gk_t, add), GK_OUT(gk_t, dx), GK_OUT(gk_f, part), int rows, int items, int bits, gk_i64 second, int raw, gk_f offset,
-                            int act, gk_f p, int accumulate)
-GK_NORM_BWD_ROWS_EVEN(16 / GK_W, GK_W >= 8)
+GK_KERNEL(norm_bwd_rows_16)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_IN(gk_t, y), GK_IN(gk_f, mean),
+                            GK_IN(gk_f, rstd), GK_IN(gk_t, add), GK_OUT(gk_t, dx), GK_OUT(gk_f, part), int rows, int items, int bits, gk_i64 second,
+                            int raw, gk_f offset, int act, gk_f p, int accumulate)
+{
+    GK_NORM_BIND();
+    gk_even_bwd_rows(dy, x, gamma, beta, y, mean, rstd, add, dx, part, rows, items, bits, second, raw, offset, act, p, accumulate, tmp, sets, sums,
+                     16 / GK_W, GK_W >= 8);
+}
 #if GK_NORM_LEAN
 #undef GK_MIN_BLOCKS
 #define GK_MIN_BLOCKS 1
 #endif
-GK_KERNEL(norm_bwd_rows_32)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_IN(gk_t, y), GK_IN(gk_f, mean), GK_IN(gk_f, rstd),
-                            GK_IN(gk_t, add), GK_OUT(gk_t, dx), GK_OUT(gk_f, part), int rows, int items, int bits, gk_i64 second, int raw, gk_f offset,
-                            int act, gk_f p, int accumulate)
-GK_NORM_BWD_ROWS_EVEN(32 / GK_W, 1)
+GK_KERNEL(norm_bwd_rows_32)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_IN(gk_t, y), GK_IN(gk_f, mean),
+                            GK_IN(gk_f, rstd), GK_IN(gk_t, add), GK_OUT(gk_t, dx), GK_OUT(gk_f, part), int rows, int items, int bits, gk_i64 second,
+                            int raw, gk_f offset, int act, gk_f p, int accumulate)
+{
+    GK_NORM_BIND();
+    gk_even_bwd_rows(dy, x, gamma, beta, y, mean, rstd, add, dx, part, rows, items, bits, second, raw, offset, act, p, accumulate, tmp, sets, sums,
+                     32 / GK_W, 1);
+}
+#undef GK_NORM_BIND
 #if GK_NORM_LEAN
 #undef GK_MIN_BLOCKS
 #define GK_MIN_BLOCKS 4
@@ -199,8 +218,8 @@ GK_FN void gk_plane_sums(gk_f* s1, gk_f* s2, const gk_raw16* g, const gk_raw16* 
 }
 /* dx and dr of a lane's items of a plane: k0 = rstd * w, k1 = -rstd * mean(g), k2 = -rstd * mean(g * xh). */
 GK_FN void gk_plane_apply(const gk_raw16* g, const gk_raw16* a, gk_f m, gk_f q, gk_f w, gk_f b, gk_f k1, gk_f k2, GK_GLOBAL const gk_t* y,
-                          GK_GLOBAL const gk_t* r, GK_GLOBAL const gk_t* add, GK_GLOBAL gk_t* dx, GK_GLOBAL gk_t* dr, gk_i64 base, int items, int lane,
-                          int lanes, int act, gk_f p, int accumulate, int accumulate_r, const int keep)
+                          GK_GLOBAL const gk_t* r, GK_GLOBAL const gk_t* add, GK_GLOBAL gk_t* dx, GK_GLOBAL gk_t* dr, gk_i64 base, int items,
+                          int lane, int lanes, int act, gk_f p, int accumulate, int accumulate_r, const int keep)
 {
     gk_f k0 = q * w;
     GK_UNROLL for (int u = 0; u < keep; u++)
@@ -222,15 +241,15 @@ GK_FN void gk_plane_apply(const gk_raw16* g, const gk_raw16* a, gk_f m, gk_f q, 
         }
 }
 
-/* A set of `share` planes of `items` per block; planes lie over 1 << bits lanes each and are of channel (set * share + plane) % channels. The second walk
- * goes backwards: from registers, then over what is still in a cache, to what is half in local memory. */
+/* A set of `share` planes of `items` per block; planes lie over 1 << bits lanes each and are of channel (set * share + plane) % channels. The second
+ * walk goes backwards: from registers, then over what is still in a cache, to what is half in local memory. */
 #if GK_NORM_LEAN
 #undef GK_MIN_BLOCKS
 #define GK_MIN_BLOCKS 1
 #endif
 GK_KERNEL(norm_bwd_sets)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_IN(gk_t, y), GK_IN(gk_f, mean), GK_IN(gk_f, rstd),
-                         GK_IN(gk_t, add), GK_OUT(gk_t, dx), GK_OUT(gk_f, part), int sets, int share, int channels, int items, int bits, gk_i64 second,
-                         int act, gk_f p, int accumulate)
+                         GK_IN(gk_t, add), GK_OUT(gk_t, dx), GK_OUT(gk_f, part), int sets, int share, int channels, int items, int bits,
+                         gk_i64 second, int act, gk_f p, int accumulate)
 {
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, gamma); GK_BIND_IN(gk_t, beta); GK_BIND_IN(gk_t, y); GK_BIND_IN(gk_f, mean);
     GK_BIND_IN(gk_f, rstd); GK_BIND_IN(gk_t, add); GK_BIND_OUT(gk_t, dx); GK_BIND_OUT(gk_f, part);
@@ -297,9 +316,9 @@ GK_KERNEL(norm_bwd_sets)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma), GK
 #define GK_MIN_BLOCKS 4
 #endif
 /* Sums of run b = row * splits + k of planes: `chunk` items of a row. Statistics of row / share, or (share = 0) of the channel. */
-GK_KERNEL(norm_bwd_partial_aligned)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_IN(gk_t, y), GK_IN(gk_t, r), GK_IN(gk_f, mean),
-                              GK_IN(gk_f, rstd), GK_OUT(gk_f, part), int runs, int items, int splits, int chunk, int bits, int channels, int share,
-                              gk_i64 second, int act, gk_f p)
+GK_KERNEL(norm_bwd_partial_aligned)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_IN(gk_t, y), GK_IN(gk_t, r),
+                                    GK_IN(gk_f, mean), GK_IN(gk_f, rstd), GK_OUT(gk_f, part), int runs, int items, int splits, int chunk, int bits,
+                                    int channels, int share, gk_i64 second, int act, gk_f p)
 {
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, gamma); GK_BIND_IN(gk_t, beta); GK_BIND_IN(gk_t, y); GK_BIND_IN(gk_t, r);
     GK_BIND_IN(gk_f, mean); GK_BIND_IN(gk_f, rstd); GK_BIND_OUT(gk_f, part);
@@ -332,9 +351,10 @@ GK_KERNEL(norm_bwd_partial_aligned)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t,
 }
 
 /* dx of runs of planes, at most GK_NORM_RUN items per lane. */
-GK_KERNEL(norm_bwd_apply_aligned)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_IN(gk_t, y), GK_IN(gk_t, r), GK_IN(gk_f, mean),
-                               GK_IN(gk_f, rstd), GK_IN(gk_f, coef), GK_IN(gk_t, add), GK_OUT(gk_t, dx), GK_OUT(gk_t, dr), int runs, int items, int splits,
-                               int chunk, int bits, int channels, int share, int act, gk_f p, int accumulate, int accumulate_r)
+GK_KERNEL(norm_bwd_apply_aligned)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_IN(gk_t, y), GK_IN(gk_t, r),
+                                  GK_IN(gk_f, mean), GK_IN(gk_f, rstd), GK_IN(gk_f, coef), GK_IN(gk_t, add), GK_OUT(gk_t, dx), GK_OUT(gk_t, dr),
+                                  int runs, int items, int splits, int chunk, int bits, int channels, int share, int act, gk_f p, int accumulate,
+                                  int accumulate_r)
 {
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, gamma); GK_BIND_IN(gk_t, beta); GK_BIND_IN(gk_t, y); GK_BIND_IN(gk_t, r);
     GK_BIND_IN(gk_f, mean); GK_BIND_IN(gk_f, rstd); GK_BIND_IN(gk_f, coef); GK_BIND_IN(gk_t, add); GK_BIND_OUT(gk_t, dx); GK_BIND_OUT(gk_t, dr);
@@ -353,7 +373,8 @@ GK_KERNEL(norm_bwd_apply_aligned)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, g
         stat = share ? row / share : channel;
         q = rstd[stat];
         if (coef) { k1 = -q * coef[2 * stat]; k2 = -q * coef[2 * stat + 1]; }
-        gk_plane_apply(g, a, mean[stat], q, gk_weight(gamma, channel), gk_bias(beta, channel), k1, k2, y, r, add, dx, dr, base, live, lane, lanes, act, p,
+        gk_plane_apply(g, a, mean[stat], q, gk_weight(gamma, channel), gk_bias(beta, channel), k1, k2, y, r, add, dx, dr, base, live, lane, lanes,
+            act, p,
                        accumulate, accumulate_r, GK_NORM_RUN);
     }
 }

@@ -1,6 +1,6 @@
 /* Scaling to unit length along an axis of a contiguous tensor [outer, K, inner]:  y = x / max(r, eps), r = sqrt(sum x^2);
  * dx (+)= (dy - x * sum(dy * x) / r^2) / r, and dy / eps where r <= eps.
- * _rows: inner = 1, `lanes` work-items per row; _cols: inner > 1, work-items side by side on the inner axis. Both read twice, the second time from cache.
+ * _rows: inner = 1, `lanes` threads per row; _cols: inner > 1, threads side by side on the inner axis. Both read twice, the second time from cache.
  * Launch: blocks on axis 0 loop. Arithmetic in gk_f. Deterministic. Reference: F.normalize.
  */
 #include "common/prelude/rows.h"
@@ -66,7 +66,8 @@ GK_KERNEL(l2_bwd_rows)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_OUT(gk_t, dx), gk_i64
 }
 
 /* dy null: forward, y = dx. */
-GK_KERNEL(l2_columns)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 outer, gk_i64 cols, gk_i64 inner, int tx, int wide, gk_f eps, int accumulate)
+GK_KERNEL(l2_columns)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 outer, gk_i64 cols, gk_i64 inner, int tx, int wide, gk_f eps,
+                      int accumulate)
 {
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
     GK_LOCAL gk_f tmp[GK_BLOCK];

@@ -5,14 +5,14 @@
  *   group norm   a row is a group [cg, inner] of channels; gamma and beta per channel
  *   batch norm   statistics per channel over the rows (n, c) of [N, C, S]
  * With r: x + r takes the place of x and is written to s, where wanted (not `late`); or r is added before act (`late`).
- * _rows: a row per `lanes` work-items, in registers as far as they reach, the rest walked twice.  _part, _join, _apply: statistics of runs of rows,
+ * _rows: a row per `lanes` threads, in registers as far as they reach, the rest walked twice.  _part, _join, _apply: statistics of runs of rows,
  * joined, and the map.  _cols: moments of columns.  Moments are found in two passes over registers and joined after Chan et al.; never from E[x^2].
  * Launch: blocks on axis 0 loop. Arithmetic in gk_f. Deterministic. Reference: F.layer_norm, F.rms_norm, F.group_norm, F.batch_norm.
  */
 #include "norm.h"
 
 #define GK_NORM_DEPTH 4                        /* 16-byte accesses in flight where a row is walked */
-#define GK_NORM_FLIGHT (GK_W >= 8 ? 4 : 1)     /* vectors per work-item of _apply */
+#define GK_NORM_FLIGHT (GK_W >= 8 ? 4 : 1)     /* vectors per thread of _apply */
 
 /* Operands of a row that stay the same along it. */
 typedef struct {
@@ -132,21 +132,21 @@ GK_FN void gk_norm_by_rows(gk_norm_row o, gk_i64 rows, gk_i64 cols, int lanes, i
     GK_LOCAL gk_f tmp[GK_BLOCK]; \
     gk_norm_row o; \
     o.x = x; o.r = r; o.gamma = gamma; o.beta = beta; o.y = y; o.s = s; \
-    o.inner = inner; o.affine = affine; o.act = act;
+    o.inner = inner; o.affine = affine; o.act = act
 
 // Units: FLOATS64 x EPILOGUES
 GK_KERNEL(norm_rows)(GK_IN(gk_t, x), GK_IN(gk_t, r), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_OUT(gk_t, y), GK_OUT(gk_t, s), GK_OUT(gk_f, mean),
                      GK_OUT(gk_f, rstd), GK_OUT(gk_f, var), gk_i64 rows, gk_i64 cols, gk_i64 inner, int lanes, int wide,
                      int affine, int raw, int act, GK_BY_VALUE(gk_norm_rows_args, args))
 {
-    GK_NORM_BIND()
+    GK_NORM_BIND();
     gk_norm_by_rows(o, rows, cols, lanes, wide, raw, &args, mean, rstd, var, tmp, 32 / GK_W);
 }
-GK_KERNEL(norm_rows_looped)(GK_IN(gk_t, x), GK_IN(gk_t, r), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_OUT(gk_t, y), GK_OUT(gk_t, s), GK_OUT(gk_f, mean),
-                            GK_OUT(gk_f, rstd), GK_OUT(gk_f, var), gk_i64 rows, gk_i64 cols, gk_i64 inner, int lanes, int wide,
-                     int affine, int raw, int act, GK_BY_VALUE(gk_norm_rows_args, args))
+GK_KERNEL(norm_rows_looped)(GK_IN(gk_t, x), GK_IN(gk_t, r), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_OUT(gk_t, y), GK_OUT(gk_t, s),
+                            GK_OUT(gk_f, mean), GK_OUT(gk_f, rstd), GK_OUT(gk_f, var), gk_i64 rows, gk_i64 cols, gk_i64 inner, int lanes, int wide,
+                            int affine, int raw, int act, GK_BY_VALUE(gk_norm_rows_args, args))
 {
-    GK_NORM_BIND()
+    GK_NORM_BIND();
     gk_norm_by_rows(o, rows, cols, lanes, wide, raw, &args, mean, rstd, var, tmp, 64 / GK_W);
 }
 #undef GK_NORM_BIND
@@ -171,7 +171,7 @@ GK_KERNEL(norm_partial)(GK_IN(gk_t, x), GK_IN(gk_t, r), GK_OUT(gk_f, part), gk_i
     }
 }
 
-/* part of column j of rows i * chunk and on of x [n, cols], at entry i * cols + j. Work-items of a block lie over tx items side by side. */
+/* part of column j of rows i * chunk and on of x [n, cols], at entry i * cols + j. Threads of a block lie over tx items side by side. */
 GK_KERNEL(norm_columns)(GK_IN(gk_t, x), GK_OUT(gk_f, part), gk_i64 n, gk_i64 cols, gk_i64 chunk, int chunks, int tx, int wide)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_f, part);
@@ -219,8 +219,8 @@ GK_FN gk_f gk_run_count(gk_i64 i, gk_i64 k, gk_i64 chunk, gk_i64 total, int by_o
 
 /* Statistics of set j from the runs (i * sets + j) * inner + k, i < outer, k < inner, of `n` values in all, and the running ones. */
 GK_KERNEL(norm_combine)(GK_IN(gk_f, part), GK_OUT(gk_f, mean), GK_OUT(gk_f, rstd), GK_OUT(gk_f, running_mean), GK_OUT(gk_f, running_var),
-                     GK_IN(gk_i64, counter), gk_i64 outer, gk_i64 sets, gk_i64 inner, int tx, gk_i64 chunk, gk_i64 total, int by_outer, gk_f n, int raw,
-                     gk_f eps, gk_f momentum)
+                        GK_IN(gk_i64, counter), gk_i64 outer, gk_i64 sets, gk_i64 inner, int tx, gk_i64 chunk, gk_i64 total, int by_outer, gk_f n,
+                        int raw, gk_f eps, gk_f momentum)
 {
     GK_BIND_IN(gk_f, part); GK_BIND_OUT(gk_f, mean); GK_BIND_OUT(gk_f, rstd); GK_BIND_OUT(gk_f, running_mean); GK_BIND_OUT(gk_f, running_var);
     GK_BIND_IN(gk_i64, counter);
@@ -253,7 +253,7 @@ GK_KERNEL(norm_combine)(GK_IN(gk_f, part), GK_OUT(gk_f, mean), GK_OUT(gk_f, rstd
     }
 }
 
-/* Running statistics from those of N instances of n values per channel: means over the instances. Work-item per channel. */
+/* Running statistics from those of N instances of n values per channel: means over the instances. Thread per channel. */
 GK_KERNEL(norm_running)(GK_IN(gk_f, mean), GK_IN(gk_f, var), GK_OUT(gk_f, running_mean), GK_OUT(gk_f, running_var), GK_IN(gk_i64, counter),
                         gk_i64 instances, gk_i64 channels, gk_f n, gk_f momentum)
 {

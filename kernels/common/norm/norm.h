@@ -14,7 +14,8 @@
 #define GK_ACT(act, v, p) (v)
 #endif
 
-/* Count, mean and sum of squared deviations (Welford, 1962; joined as in Chan, Golub and LeVeque, 1979). Without a mean (`raw`): the sum of squares. */
+/* Count, mean and sum of squared deviations (Welford, 1962; joined as in Chan, Golub and LeVeque, 1979). Without a mean (`raw`): the sum of squares.
+ * */
 typedef struct { gk_f n, mean, m2; } gk_moments;
 GK_FN gk_moments gk_moments_none(void) { gk_moments m; m.n = m.mean = m.m2 = GK_R(0.0); return m; }
 GK_FN void gk_moments_join(gk_moments* a, gk_f n, gk_f mean, gk_f m2)
@@ -36,7 +37,7 @@ GK_FN void gk_moments_take(gk_moments* a, const gk_f* v, const int n, int raw)
     GK_UNROLL for (int k = 0; k < n; k++) q += (v[k] - s) * (v[k] - s);
     gk_moments_join(a, (gk_f)n, s, q);
 }
-/* Joins the moments of `lanes` work-items which took `count` values together. */
+/* Joins the moments of `lanes` threads which took `count` values together. */
 GK_FN gk_moments gk_moments_group(gk_moments a, gk_f count, GK_LOCAL_PTR gk_f* tmp, int lanes, int raw)
 {
     gk_moments r;
@@ -103,7 +104,7 @@ GK_FN void gk_even_load(gk_raw16* a, GK_GLOBAL const gk_t* p, gk_i64 base, int i
     }
 }
 
-/* Sets that a block walks over twice: a work-item has GK_SET items in flight, and GK_KEPT of the first ones wait in local memory. */
+/* Sets that a block walks over twice: a thread has GK_SET items in flight, and GK_KEPT of the first ones wait in local memory. */
 #define GK_SET 13
 #define GK_KEPT 11
 GK_FN void gk_even_keep(GK_LOCAL_PTR gk_raw16* kept, const gk_raw16* a)

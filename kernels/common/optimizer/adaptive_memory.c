@@ -1,7 +1,7 @@
 /* The numbers that adaptive rules keep between steps: sums over all tensors (tables of optimizer/adaptive_rules.h), and what a step makes of them.
  *
- * adaptive_dot: one block per chunk, looping; partial[b] = sum over the chunks of block b. adaptive_memory: one block. Sums in gk_f over a fixed tree.
- * References stand in src/ops/optimizer_rules.rs.
+ * adaptive_dot: one block per chunk, looping; partial[b] = sum over the chunks of block b. adaptive_memory: one block. Sums in gk_f over a fixed
+ * tree. References stand in src/ops/optimizer/rules.rs.
  */
 #include "adaptive_rules.h"
 
@@ -11,7 +11,8 @@ GK_KERNEL(adaptive_dot)(GK_IN(gk_i64, table), int tensors, GK_IN(gk_t, w), GK_IN
                       int maximize, int kind, gk_f decay, GK_OUT(gk_f, partial))
 {
     GK_LOCAL gk_f tmp[GK_BLOCK];
-    GK_BIND_IN(gk_i64, table); GK_BIND_IN(gk_t, w); GK_BIND_IN(gk_t, g); GK_BIND_IN(gk_f, s0); GK_BIND_IN(float, inv_scale); GK_BIND_OUT(gk_f, partial);
+    GK_BIND_IN(gk_i64, table); GK_BIND_IN(gk_t, w); GK_BIND_IN(gk_t, g); GK_BIND_IN(gk_f, s0); GK_BIND_IN(float, inv_scale);
+    GK_BIND_OUT(gk_f, partial);
     GK_GLOBAL const gk_f* wm = (GK_GLOBAL const gk_f*)w;
     gk_f unscale = inv_scale ? (gk_f)inv_scale[0] : GK_R(1.0), sum = GK_R(0.0);
     if (maximize) unscale = -unscale;
@@ -51,7 +52,8 @@ GK_KERNEL(adaptive_dot)(GK_IN(gk_i64, table), int tensors, GK_IN(gk_t, w), GK_IN
  *   kind 3  D-Adaptation of descent: e = lr d / norm, r += e a, d = max(d, min(2 r / sqrt(b), p1 d))
  *   kind 4  D-Adaptation of Adam: q = p2, r = q r + (1 - q) lr d a, d = max(d, min(r / ((1 - q) b), p1 d))
  *   kind 5  Prodigy: r = q r + (1 - q) lr d^2 a, d = max(d, min(p3 r / b, p1 d))
- * d starts at p0 in kinds 3 to 5; p4 = 1 - q. parts: how many lists the partial sums come from, each [2, its blocks]; their blocks stand in `blocks`. */
+ * d starts at p0 in kinds 3 to 5; p4 = 1 - q. parts: how many lists the partial sums come from, each [2, its blocks]; their blocks stand in `blocks`.
+ * */
 GK_KERNEL(adaptive_memory)(GK_IN(gk_f, partial), GK_IN(gk_i64, blocks), int parts, int kind, GK_OUT(gk_f, memory), GK_IN(float, lr_dev),
                          GK_IN(gk_i64, step), GK_IN(float, found_inf), gk_f lr, int first, gk_f p0, gk_f p1, gk_f p2, gk_f p3, gk_f p4)
 {

@@ -110,7 +110,8 @@ GK_RULE4(gk_rule_dadapt_sgd)
 #define gk_rule_dadapt_sgd_states 2
 #define gk_rule_dadapt_sgd_memory 3
 
-/* p: b1, b2, eps, decay, 1 - b1, 1 - b2, sqrt(b2), d0, so that 1 - sqrt(b2) = p5 / (1 + p6); e: lr d; s: m, v, s; sums: <g, s / (sqrt v + eps)>, |s|_1 */
+/* p: b1, b2, eps, decay, 1 - b1, 1 - b2, sqrt(b2), d0, so that 1 - sqrt(b2) = p5 / (1 + p6); e: lr d; s: m, v, s; sums: <g, s / (sqrt v + eps)>,
+ * |s|_1 */
 GK_BEGIN(gk_rule_dadapt_adam_begin) { h.e = h.lr * (h.first ? h.p7 : h.k0); return h; }
 GK_RULE4(gk_rule_dadapt_adam)
 {

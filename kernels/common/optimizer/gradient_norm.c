@@ -154,7 +154,7 @@ GK_KERNEL(grad_unscale)(GK_IN(gk_i64, table), int tensors, GK_OUT(gk_t, g), GK_I
 }
 
 // Units: F32
-/* The next loss scale, from what the last step found. One work-item. */
+/* The next loss scale, from what the last step found. One thread. */
 GK_KERNEL(loss_scale)(GK_OUT(float, scale), GK_OUT(gk_i64, good), GK_OUT(float, found), GK_OUT(float, inverse), GK_OUT(gk_i64, step), float growth,
                       float backoff, gk_i64 interval, float least)
 {
@@ -212,7 +212,7 @@ GK_KERNEL(trust_partial)(GK_IN(gk_i64, table), GK_IN(gk_t, w), GK_IN(gk_t, g), G
         int wide = (ow | og | o0 | o1) % GK_W == 0;
         gk_f s[6];
         for (int k = 0; k < 6; k++) s[k] = GK_R(0.0);
-        /* GK_W elements per work-item and turn, so that the order of the sums does not depend on the alignment. */
+        /* GK_W elements per thread and turn, so that the order of the sums does not depend on the alignment. */
         for (; i < end; i += GK_BLOCK * GK_W) {
             int count = i + GK_W <= end ? GK_W : (int)(end - i);
             gk_vec a, b, m, v;
@@ -242,7 +242,8 @@ GK_KERNEL(trust_partial)(GK_IN(gk_i64, table), GK_IN(gk_t, w), GK_IN(gk_t, g), G
 
 /* One block per tensor: ratio[t] of the norms a of w and b of the gradient or direction. LARS: eta a / (b + wd a + eps); LAMB:
  * min(a, bound) / b; 1 where a norm is 0. */
-GK_KERNEL(trust_finish)(GK_IN(gk_i64, table), int tensors, GK_IN(gk_f, partial), int lamb, gk_f eta, gk_f wd, gk_f eps, gk_f bound, GK_OUT(gk_f, ratio))
+GK_KERNEL(trust_finish)(GK_IN(gk_i64, table), int tensors, GK_IN(gk_f, partial), int lamb, gk_f eta, gk_f wd, gk_f eps, gk_f bound,
+                        GK_OUT(gk_f, ratio))
 {
     GK_LOCAL gk_f tmp[GK_BLOCK];
     GK_BIND_IN(gk_i64, table); GK_BIND_IN(gk_f, partial); GK_BIND_OUT(gk_f, ratio);
@@ -265,7 +266,7 @@ GK_KERNEL(trust_finish)(GK_IN(gk_i64, table), int tensors, GK_IN(gk_f, partial),
 #define GK_NADAM_MU(i) (psi < GK_R(0.0) ? b1 : b1 * (GK_R(1.0) - GK_R(0.5) * gk_exp(GK_R(-0.040821994520255166) * (gk_f)(i) * psi)))
 
 /* Factors of g and m of NAdam for the step count in device memory: (1 - mu_t) / (1 - P_t), mu_{t+1} / (1 - P_t mu_{t+1}) with
- * mu_i = b1 (1 - 0.96^(i psi) / 2) (b1 where psi < 0) and their product P. One work-item; the loop ends where P no longer shows beside 1. */
+ * mu_i = b1 (1 - 0.96^(i psi) / 2) (b1 where psi < 0) and their product P. One thread; the loop ends where P no longer shows beside 1. */
 GK_KERNEL(nadam_scalars)(GK_IN(gk_i64, step), gk_f b1, gk_f psi, GK_OUT(gk_f, factors))
 {
     GK_BIND_IN(gk_i64, step); GK_BIND_OUT(gk_f, factors);
@@ -281,7 +282,7 @@ GK_KERNEL(nadam_scalars)(GK_IN(gk_i64, step), gk_f b1, gk_f psi, GK_OUT(gk_f, fa
 }
 
 /* factor[0] of RAdam for the step count in device memory, 0 where its r is not above 5. lambda = -ln b2, most = 2/(1-b2) - 1, rest = most - 2/lambda;
- * for small lambda t the series of 2t/(e^(lambda t) - 1), whose leading term would swallow the digits of r. One work-item. */
+ * for small lambda t the series of 2t/(e^(lambda t) - 1), whose leading term would swallow the digits of r. One thread. */
 GK_KERNEL(radam_scalars)(GK_IN(gk_i64, step), gk_f lambda, gk_f most, gk_f rest, GK_OUT(gk_f, factor))
 {
     GK_BIND_IN(gk_i64, step); GK_BIND_OUT(gk_f, factor);

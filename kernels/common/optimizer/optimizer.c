@@ -31,7 +31,8 @@ GK_KERNEL(optimizer_step)(GK_IN(gk_i64, table), int tensors, GK_OUT(gk_t, w), GK
     gk_f unscale = inv_scale ? (gk_f)inv_scale[0] : GK_R(1.0);
     if (args.maximize) unscale = -unscale;
     h.lr = lr_dev ? (gk_f)lr_dev[0] : args.lr;
-    h.t = args.t; h.c1 = args.c1; h.c2 = args.c2; h.p0 = args.p0; h.p1 = args.p1; h.p2 = args.p2; h.p3 = args.p3; h.p4 = args.p4; h.p5 = args.p5; h.q0 = args.q0; h.q1 = args.q1; h.first = args.first; h.flag = args.flag;
+    h.t = args.t; h.c1 = args.c1; h.c2 = args.c2; h.p0 = args.p0; h.p1 = args.p1; h.p2 = args.p2; h.p3 = args.p3; h.p4 = args.p4; h.p5 = args.p5;
+    h.q0 = args.q0; h.q1 = args.q1; h.first = args.first; h.flag = args.flag;
     if (step) h = gk_step_at(h, step[0], args.log1, args.log2);
     if (extra && !per_tensor) { h.q0 = extra[0]; h.q1 = extra[1]; }
     gk_i64 chunks = table[tensors * GK_OPTIM_FIELDS];
@@ -54,9 +55,10 @@ GK_KERNEL(optimizer_step)(GK_IN(gk_i64, table), int tensors, GK_OUT(gk_t, w), GK
                 if (GK_STATES > 2) gk_stores(s2, o2 + i, x);
                 if (copy_kind) GK_UNROLL for (int k = 0; k < GK_W; k++) gk_store_copy(oc + i + k, a.v[k]);
             }
-            /* What is left of the last vector: only the work-item whose vector crosses the end has some. */
+            /* What is left of the last vector: only the thread whose vector crosses the end has some. */
             for (; i < end; i++) {
-                gk_f m = GK_STATES > 0 ? s0[o0 + i] : GK_R(0.0), v = GK_STATES > 1 ? s1[o1 + i] : GK_R(0.0), x = GK_STATES > 2 ? s2[o2 + i] : GK_R(0.0);
+                gk_f m = GK_STATES > 0 ? s0[o0 + i] : GK_R(0.0), v = GK_STATES > 1 ? s1[o1 + i] : GK_R(0.0),
+                    x = GK_STATES > 2 ? s2[o2 + i] : GK_R(0.0);
                 gk_f a = GK_OP(master ? wm[ow + i] : gk_load(w, ow + i), gk_load(g, og + i) * unscale, &m, &v, &x, h);
                 if (master) wm[ow + i] = a; else gk_store(w, ow + i, a);
                 if (GK_STATES > 0) s0[o0 + i] = m;
@@ -66,7 +68,8 @@ GK_KERNEL(optimizer_step)(GK_IN(gk_i64, table), int tensors, GK_OUT(gk_t, w), GK
             }
         } else {
             for (i = begin + gk_lid(); i < end; i += GK_BLOCK) {
-                gk_f m = GK_STATES > 0 ? s0[o0 + i] : GK_R(0.0), v = GK_STATES > 1 ? s1[o1 + i] : GK_R(0.0), x = GK_STATES > 2 ? s2[o2 + i] : GK_R(0.0);
+                gk_f m = GK_STATES > 0 ? s0[o0 + i] : GK_R(0.0), v = GK_STATES > 1 ? s1[o1 + i] : GK_R(0.0),
+                    x = GK_STATES > 2 ? s2[o2 + i] : GK_R(0.0);
                 gk_f a = GK_OP(master ? wm[ow + i] : gk_load(w, ow + i), gk_load(g, og + i) * unscale, &m, &v, &x, h);
                 if (master) wm[ow + i] = a; else gk_store(w, ow + i, a);
                 if (GK_STATES > 0) s0[o0 + i] = m;

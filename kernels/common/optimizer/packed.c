@@ -5,13 +5,12 @@
  * v is rounded at random where `random` is set: element i of tensor j (counted from `first_tensor`) uses word i % 4 of Philox block offset + i / 4 of
  * stream + j, and is rounded up where u is below the fraction; else to nearest. Arithmetic in f32; the step uses the moments before they are rounded.
  *
- * Launch: one block per chunk of GK_CHUNK elements; runs of 32 work-items take 256 elements, 8 each. Deterministic.
+ * Launch: one block per chunk of GK_CHUNK elements; runs of 32 threads take 256 elements, 8 each. Deterministic.
  * Reference: Dettmers et al. (2022), with other codes.
  */
 #include "adaptive_rules.h"
 
 #define GK_OPTIM_EACH 8
-#define gk_store_copy(i, v) (copy[i] = copy_kind == 1 ? gk_f32_to_f16(v) : gk_f32_to_bf16(v))
 
 /* Byte k of eight. */
 #define GK_BYTE(q, k) (((k) < 4 ? (q)[0] : (q)[1]) >> (8 * ((k) % 4)) & 0xffu)
@@ -23,6 +22,100 @@ GK_FN gk_u16 gk_bf16_random(float v, gk_u32 word)
     gk_u32 u = gk_as_u32(v);
     if ((u & 0x7f800000u) == 0x7f800000u) return gk_f32_to_bf16(v);
     return (gk_u16)((u >> 16) + ((word >> 16) < (u & 0xffffu) ? 1u : 0u));
+}
+
+/* The arrays of a tensor: parameters in storage or as gk_f, gradient, moments as codes or as bf16. */
+typedef struct {
+    GK_GLOBAL gk_t* w;
+    GK_GLOBAL gk_f* wm;
+    GK_GLOBAL const gk_t* g;
+    GK_GLOBAL gk_u8* m;
+    GK_GLOBAL gk_u8* v;
+    GK_GLOBAL gk_u16* m16;
+    GK_GLOBAL gk_u16* v16;
+} gk_packed;
+
+/* Parameters a, gradients b and moments x, y (codes as they are) of `count` elements from i on; whole: all of them, aligned. */
+GK_FN void gk_packed_read(gk_packed p, gk_i64 i, int count, int whole, int codes, int master, gk_f* a, gk_f* b, gk_f* x, gk_f* y)
+{
+    if (whole) {
+        GK_UNROLL for (int j = 0; j < GK_OPTIM_EACH; j += GK_W) {
+            gk_vec q = master ? gk_loads(p.wm, i + j) : gk_loadv(p.w, i + j), r = gk_loadv(p.g, i + j);
+            GK_UNROLL for (int k = 0; k < GK_W; k++) { a[j + k] = q.v[k]; b[j + k] = r.v[k]; }
+        }
+        if (codes) {
+            GK_GLOBAL const gk_u32* qm = (GK_GLOBAL const gk_u32*)(p.m + i);
+            GK_GLOBAL const gk_u32* qv = (GK_GLOBAL const gk_u32*)(p.v + i);
+            gk_u32 cm[2], cv[2];
+            cm[0] = qm[0]; cm[1] = qm[1]; cv[0] = qv[0]; cv[1] = qv[1];
+            GK_UNROLL for (int k = 0; k < GK_OPTIM_EACH; k++) { x[k] = gk_signed_byte(GK_BYTE(cm, k)); y[k] = (gk_f)GK_BYTE(cv, k); }
+        } else {
+            gk_raw16 qm = gk_load16((GK_GLOBAL const void*)(p.m16 + i)), qv = gk_load16((GK_GLOBAL const void*)(p.v16 + i));
+            gk_u32 cm[4], cv[4];
+            cm[0] = qm.x; cm[1] = qm.y; cm[2] = qm.z; cm[3] = qm.w;
+            cv[0] = qv.x; cv[1] = qv.y; cv[2] = qv.z; cv[3] = qv.w;
+            GK_UNROLL for (int k = 0; k < GK_OPTIM_EACH; k++) {
+                x[k] = gk_bf16_to_f32((gk_u16)(cm[k / 2] >> (16 * (k % 2))));
+                y[k] = gk_bf16_to_f32((gk_u16)(cv[k / 2] >> (16 * (k % 2))));
+            }
+        }
+    } else {
+        for (int k = 0; k < count; k++) {
+            if (master) a[k] = p.wm[i + k]; else a[k] = gk_load(p.w, i + k);
+            b[k] = gk_load(p.g, i + k);
+            if (codes) { x[k] = gk_signed_byte(p.m[i + k]); y[k] = (gk_f)p.v[i + k]; }
+            else { x[k] = gk_bf16_to_f32(p.m16[i + k]); y[k] = gk_bf16_to_f32(p.v16[i + k]); }
+        }
+    }
+}
+
+/* The moments as codes under the scales tm and tv, or as bf16; words: random ones, if `random`. */
+GK_FN void gk_packed_encode(gk_u32* cm, gk_u32* cv, const gk_f* x, const gk_f* y, const gk_u32* words, gk_f tm, gk_f tv, int codes, int random)
+{
+    /* A scale that is 0 or not finite leaves no codes; the latter makes its whole block NaN. */
+    gk_f um = tm > GK_R(0.0) && tm < GK_INF ? GK_R(127.0) / tm : GK_R(0.0), uv = tv > GK_R(0.0) && tv < GK_INF ? GK_R(255.0) / tv : GK_R(0.0);
+    GK_UNROLL for (int k = 0; k < GK_OPTIM_EACH; k++) {
+        if (codes) {
+            gk_f q = um > GK_R(0.0) ? gk_rint(x[k] * um) : GK_R(0.0), s = uv > GK_R(0.0) ? y[k] * uv : GK_R(0.0), low = gk_floor(s);
+            if (!random) low = gk_rint(s);
+            else if (gk_unit(words[k]) < s - low) low += GK_R(1.0);
+            if (low > GK_R(255.0)) low = GK_R(255.0);
+            if (low < GK_R(1.0) && s > GK_R(0.0)) low = GK_R(1.0);
+            cm[k] = (gk_u32)(int)q & 0xffu;
+            cv[k] = (gk_u32)(int)low;
+        } else {
+            cm[k] = gk_f32_to_bf16(x[k]);
+            cv[k] = random ? gk_bf16_random(y[k], words[k]) : gk_f32_to_bf16(y[k]);
+        }
+    }
+}
+
+GK_FN void gk_packed_write(gk_packed p, gk_i64 i, int count, int whole, int codes, int master, const gk_f* a, const gk_u32* cm, const gk_u32* cv)
+{
+    if (whole) {
+        GK_UNROLL for (int j = 0; j < GK_OPTIM_EACH; j += GK_W) {
+            gk_vec q;
+            GK_UNROLL for (int k = 0; k < GK_W; k++) q.v[k] = a[j + k];
+            if (master) gk_stores(p.wm, i + j, q); else gk_storev(p.w, i + j, q);
+        }
+        if (codes) {
+            GK_GLOBAL gk_u32* qm = (GK_GLOBAL gk_u32*)(p.m + i);
+            GK_GLOBAL gk_u32* qv = (GK_GLOBAL gk_u32*)(p.v + i);
+            GK_UNROLL for (int k = 0; k < 2; k++) {
+                qm[k] = cm[4 * k] | cm[4 * k + 1] << 8 | cm[4 * k + 2] << 16 | cm[4 * k + 3] << 24;
+                qv[k] = cv[4 * k] | cv[4 * k + 1] << 8 | cv[4 * k + 2] << 16 | cv[4 * k + 3] << 24;
+            }
+        } else {
+            gk_store16((GK_GLOBAL void*)(p.m16 + i), gk_make16(cm[0] | cm[1] << 16, cm[2] | cm[3] << 16, cm[4] | cm[5] << 16, cm[6] | cm[7] << 16));
+            gk_store16((GK_GLOBAL void*)(p.v16 + i), gk_make16(cv[0] | cv[1] << 16, cv[2] | cv[3] << 16, cv[4] | cv[5] << 16, cv[6] | cv[7] << 16));
+        }
+    } else {
+        for (int k = 0; k < count; k++) {
+            if (master) p.wm[i + k] = a[k]; else gk_store(p.w, i + k, a[k]);
+            if (codes) { p.m[i + k] = (gk_u8)cm[k]; p.v[i + k] = (gk_u8)cv[k]; }
+            else { p.m16[i + k] = (gk_u16)cm[k]; p.v16[i + k] = (gk_u16)cv[k]; }
+        }
+    }
 }
 
 typedef struct {
@@ -43,9 +136,6 @@ GK_KERNEL(adam_packed)(GK_IN(gk_i64, table), int tensors, GK_OUT(gk_t, w), GK_IN
     GK_BIND_IN(gk_i64, more);
     int skip = 0;
     if (found_inf) skip = found_inf[0] != 0.0f;
-    GK_GLOBAL gk_f* wm = (GK_GLOBAL gk_f*)w;
-    GK_GLOBAL gk_u16* m16 = (GK_GLOBAL gk_u16*)m;
-    GK_GLOBAL gk_u16* v16 = (GK_GLOBAL gk_u16*)v;
     gk_step h;
     gk_f unscale = inv_scale ? (gk_f)inv_scale[0] : GK_R(1.0);
     if (args.maximize) unscale = -unscale;
@@ -60,47 +150,23 @@ GK_KERNEL(adam_packed)(GK_IN(gk_i64, table), int tensors, GK_OUT(gk_t, w), GK_IN
         int at = gk_row_of(table, tensors, c);
         GK_GLOBAL const gk_i64* row = table + at * GK_OPTIM_ROW;
         gk_i64 begin = (c - row[0]) * GK_CHUNK, len = row[1], end = begin + GK_CHUNK < len ? begin + GK_CHUNK : len;
-        gk_i64 ow = row[2], og = row[3], om = row[4], ov = row[5], os = row[6], oc = row[8], blocks = (len + 255) / 256;
-        int aligned = (ow | og | om | ov) % GK_OPTIM_EACH == 0;
-        /* Every work-item of the block makes the same number of rounds: the maxima are collectives. */
+        gk_i64 os = row[6], oc = row[8], blocks = (len + 255) / 256;
+        int aligned = (row[2] | row[3] | row[4] | row[5]) % GK_OPTIM_EACH == 0;
+        gk_packed p;
+        p.w = w + row[2]; p.wm = (GK_GLOBAL gk_f*)w + row[2]; p.g = g + row[3]; p.m = m + row[4]; p.v = v + row[5];
+        p.m16 = (GK_GLOBAL gk_u16*)m + row[4]; p.v16 = (GK_GLOBAL gk_u16*)v + row[5];
+        /* Every thread of the block makes the same number of rounds: the maxima are collectives. */
         for (gk_i64 base = begin; base < end; base += GK_BLOCK * GK_OPTIM_EACH) {
             gk_i64 i = base + gk_lid() * GK_OPTIM_EACH, block = i / 256;
             int count = i >= end ? 0 : end - i < GK_OPTIM_EACH ? (int)(end - i) : GK_OPTIM_EACH, whole = aligned && count == GK_OPTIM_EACH;
-            gk_f a[GK_OPTIM_EACH], b[GK_OPTIM_EACH], x[GK_OPTIM_EACH], y[GK_OPTIM_EACH], am = GK_R(0.0), av = GK_R(0.0), tm = GK_R(0.0), tv = GK_R(0.0);
+            gk_f a[GK_OPTIM_EACH], b[GK_OPTIM_EACH], x[GK_OPTIM_EACH], y[GK_OPTIM_EACH], am = GK_R(0.0), av = GK_R(0.0), tm = GK_R(0.0),
+                tv = GK_R(0.0);
             for (int k = 0; k < GK_OPTIM_EACH; k++) a[k] = b[k] = x[k] = y[k] = GK_R(0.0);
             if (codes && count > 0) {
                 am = scales[os + block] * GK_R(0.00787401574803149606);
                 av = scales[os + blocks + block] * GK_R(0.00392156862745098039);
             }
-            if (whole) {
-                GK_UNROLL for (int j = 0; j < GK_OPTIM_EACH; j += GK_W) {
-                    gk_vec q = master ? gk_loads(wm, ow + i + j) : gk_loadv(w, ow + i + j), r = gk_loadv(g, og + i + j);
-                    GK_UNROLL for (int k = 0; k < GK_W; k++) { a[j + k] = q.v[k]; b[j + k] = r.v[k]; }
-                }
-                if (codes) {
-                    GK_GLOBAL const gk_u32* qm = (GK_GLOBAL const gk_u32*)(m + om + i);
-                    GK_GLOBAL const gk_u32* qv = (GK_GLOBAL const gk_u32*)(v + ov + i);
-                    gk_u32 cm[2], cv[2];
-                    cm[0] = qm[0]; cm[1] = qm[1]; cv[0] = qv[0]; cv[1] = qv[1];
-                    GK_UNROLL for (int k = 0; k < GK_OPTIM_EACH; k++) { x[k] = gk_signed_byte(GK_BYTE(cm, k)); y[k] = (gk_f)GK_BYTE(cv, k); }
-                } else {
-                    gk_raw16 qm = gk_load16((GK_GLOBAL const void*)(m16 + om + i)), qv = gk_load16((GK_GLOBAL const void*)(v16 + ov + i));
-                    gk_u32 cm[4], cv[4];
-                    cm[0] = qm.x; cm[1] = qm.y; cm[2] = qm.z; cm[3] = qm.w;
-                    cv[0] = qv.x; cv[1] = qv.y; cv[2] = qv.z; cv[3] = qv.w;
-                    GK_UNROLL for (int k = 0; k < GK_OPTIM_EACH; k++) {
-                        x[k] = gk_bf16_to_f32((gk_u16)(cm[k / 2] >> (16 * (k % 2))));
-                        y[k] = gk_bf16_to_f32((gk_u16)(cv[k / 2] >> (16 * (k % 2))));
-                    }
-                }
-            } else {
-                for (int k = 0; k < count; k++) {
-                    if (master) a[k] = wm[ow + i + k]; else a[k] = gk_load(w, ow + i + k);
-                    b[k] = gk_load(g, og + i + k);
-                    if (codes) { x[k] = gk_signed_byte(m[om + i + k]); y[k] = (gk_f)v[ov + i + k]; }
-                    else { x[k] = gk_bf16_to_f32(m16[om + i + k]); y[k] = gk_bf16_to_f32(v16[ov + i + k]); }
-                }
-            }
+            gk_packed_read(p, i, count, whole, codes, master, a, b, x, y);
             GK_UNROLL for (int k = 0; k < GK_OPTIM_EACH; k++) {
                 if (codes) { x[k] *= am; y[k] *= av; y[k] *= y[k]; }
                 gk_f grad = b[k] * unscale;
@@ -120,50 +186,13 @@ GK_KERNEL(adam_packed)(GK_IN(gk_i64, table), int tensors, GK_OUT(gk_t, w), GK_IN
             for (int k = 0; k < GK_OPTIM_EACH; k++) words[k] = 0u;
             if (random && count > 0) {
                 gk_u64 sequence = (gk_u64)args.stream + (gk_u64)(args.first_tensor + at);
-                gk_words r = gk_philox(start + (gk_u64)(i / 4), sequence, (gk_u64)args.seed), q = gk_philox(start + (gk_u64)(i / 4) + 1ul, sequence, (gk_u64)args.seed);
+                gk_words r = gk_philox(start + (gk_u64)(i / 4), sequence, (gk_u64)args.seed), q = gk_philox(start + (gk_u64)(i / 4) + 1ul, sequence,
+                    (gk_u64)args.seed);
                 GK_UNROLL for (int k = 0; k < 4; k++) { words[k] = r.w[k]; words[k + 4] = q.w[k]; }
             }
-            /* A scale that is 0 or not finite leaves no codes; the latter makes its whole block NaN. */
-            gk_f um = tm > GK_R(0.0) && tm < GK_INF ? GK_R(127.0) / tm : GK_R(0.0), uv = tv > GK_R(0.0) && tv < GK_INF ? GK_R(255.0) / tv : GK_R(0.0);
-            GK_UNROLL for (int k = 0; k < GK_OPTIM_EACH; k++) {
-                if (codes) {
-                    gk_f q = um > GK_R(0.0) ? gk_rint(x[k] * um) : GK_R(0.0), s = uv > GK_R(0.0) ? y[k] * uv : GK_R(0.0), low = gk_floor(s);
-                    if (!random) low = gk_rint(s);
-                    else if (gk_unit(words[k]) < s - low) low += GK_R(1.0);
-                    if (low > GK_R(255.0)) low = GK_R(255.0);
-                    if (low < GK_R(1.0) && s > GK_R(0.0)) low = GK_R(1.0);
-                    cm[k] = (gk_u32)(int)q & 0xffu;
-                    cv[k] = (gk_u32)(int)low;
-                } else {
-                    cm[k] = gk_f32_to_bf16(x[k]);
-                    cv[k] = random ? gk_bf16_random(y[k], words[k]) : gk_f32_to_bf16(y[k]);
-                }
-            }
-            if (whole) {
-                GK_UNROLL for (int j = 0; j < GK_OPTIM_EACH; j += GK_W) {
-                    gk_vec q;
-                    GK_UNROLL for (int k = 0; k < GK_W; k++) q.v[k] = a[j + k];
-                    if (master) gk_stores(wm, ow + i + j, q); else gk_storev(w, ow + i + j, q);
-                }
-                if (codes) {
-                    GK_GLOBAL gk_u32* qm = (GK_GLOBAL gk_u32*)(m + om + i);
-                    GK_GLOBAL gk_u32* qv = (GK_GLOBAL gk_u32*)(v + ov + i);
-                    GK_UNROLL for (int k = 0; k < 2; k++) {
-                        qm[k] = cm[4 * k] | cm[4 * k + 1] << 8 | cm[4 * k + 2] << 16 | cm[4 * k + 3] << 24;
-                        qv[k] = cv[4 * k] | cv[4 * k + 1] << 8 | cv[4 * k + 2] << 16 | cv[4 * k + 3] << 24;
-                    }
-                } else {
-                    gk_store16((GK_GLOBAL void*)(m16 + om + i), gk_make16(cm[0] | cm[1] << 16, cm[2] | cm[3] << 16, cm[4] | cm[5] << 16, cm[6] | cm[7] << 16));
-                    gk_store16((GK_GLOBAL void*)(v16 + ov + i), gk_make16(cv[0] | cv[1] << 16, cv[2] | cv[3] << 16, cv[4] | cv[5] << 16, cv[6] | cv[7] << 16));
-                }
-            } else {
-                for (int k = 0; k < count; k++) {
-                    if (master) wm[ow + i + k] = a[k]; else gk_store(w, ow + i + k, a[k]);
-                    if (codes) { m[om + i + k] = (gk_u8)cm[k]; v[ov + i + k] = (gk_u8)cv[k]; }
-                    else { m16[om + i + k] = (gk_u16)cm[k]; v16[ov + i + k] = (gk_u16)cv[k]; }
-                }
-            }
-            if (copy_kind) for (int k = 0; k < count; k++) gk_store_copy(oc + i + k, a[k]);
+            gk_packed_encode(cm, cv, x, y, words, tm, tv, codes, random);
+            gk_packed_write(p, i, count, whole, codes, master, a, cm, cv);
+            if (copy_kind) for (int k = 0; k < count; k++) copy[oc + i + k] = copy_kind == 1 ? gk_f32_to_f16(a[k]) : gk_f32_to_bf16(a[k]);
         }
     }
 }

@@ -164,8 +164,8 @@ GK_RULE(gk_rule_lars)
 }
 #define gk_rule_lars_states 1
 
-/* RMSprop: p0 = a, p1 = 1 - a, p2 = eps, p3 = weight decay, p4 = 1 - momentum; s0 = mean of g^2, then the mean of g, then the velocity. The functions of the
- * states return the variance. */
+/* RMSprop: p0 = a, p1 = 1 - a, p2 = eps, p3 = weight decay, p4 = 1 - momentum; s0 = mean of g^2, then the mean of g, then the velocity. The functions
+ * of the states return the variance. */
 GK_FN gk_f gk_rms_plain(gk_f g, gk_f* s, gk_step h) { return *s = h.p0 * *s + h.p1 * g * g; }
 GK_FN gk_f gk_rms_centered(gk_f g, gk_f* s, gk_f* mean, gk_step h)
 {
@@ -174,8 +174,8 @@ GK_FN gk_f gk_rms_centered(gk_f g, gk_f* s, gk_f* mean, gk_step h)
     return gk_max(*s - *mean * *mean, GK_R(0.0));
 }
 GK_FN gk_f gk_rms_ratio(gk_f g, gk_f variance, gk_step h) { return g / (gk_sqrt(variance) + h.p2); }
-/* The velocity b - (1 - momentum) b + g / (root + eps), rounded once. The first steps' ratios are near 1 / root(1 - a) however small g is: where they cancel,
- * roundings on the way would stand out. */
+/* The velocity b - (1 - momentum) b + g / (root + eps), rounded once. The first steps' ratios are near 1 / root(1 - a) however small g is: where they
+ * cancel, roundings on the way would stand out. */
 GK_FN gk_f gk_rms_velocity(gk_f g, gk_f variance, gk_f* b, gk_step h)
 {
     gk_f root = gk_sqrt(variance), avg = root + h.p2, d = g / avg, i = GK_R(1.0) / avg;

@@ -1,14 +1,14 @@
 /* One step of an update rule (optimizer/rules.h) for the rows of a parameter that a batch touched.
  *
  * keys, positions: ids of the gradient's rows, sorted, and where each was before; keys not below `limit` are dropped. The gradient of a row is the
- * sum of its sources in their order, in gk_f. Launch: `lanes` work-items per source, a power of two; those of the first source of a run do the
+ * sum of its sources in their order, in gk_f. Launch: `lanes` threads per source, a power of two; those of the first source of a run do the
  * row, the others nothing. Deterministic. Reference: torch.optim.SparseAdam; the dense rules.
  */
 #include "rules.h"
 
 #define GK_CASE(number, name) case number: return name(w, g, s, s + 1, s + 2, h);
 
-/* Numbers as in SPARSE_RULES of src/spec/optimizer_forms.rs. */
+/* Numbers as in SPARSE_RULES of src/spec/optimizer.rs. */
 GK_FN gk_f gk_apply(int rule, gk_f w, gk_f g, gk_f* s, gk_step h)
 {
     switch (rule) {
@@ -57,7 +57,8 @@ GK_KERNEL(optimizer_sparse_rows)(GK_IN(int, keys), GK_IN(gk_u32, positions), GK_
     gk_f unscale = inv_scale ? (gk_f)inv_scale[0] : GK_R(1.0);
     if (args.maximize) unscale = -unscale;
     h.lr = lr_dev ? (gk_f)lr_dev[0] : args.lr;
-    h.t = args.t; h.c1 = args.c1; h.c2 = args.c2; h.p0 = args.p0; h.p1 = args.p1; h.p2 = args.p2; h.p3 = args.p3; h.p4 = args.p4; h.p5 = args.p5; h.q0 = args.q0; h.q1 = args.q1; h.first = args.first; h.flag = args.flag;
+    h.t = args.t; h.c1 = args.c1; h.c2 = args.c2; h.p0 = args.p0; h.p1 = args.p1; h.p2 = args.p2; h.p3 = args.p3; h.p4 = args.p4; h.p5 = args.p5;
+    h.q0 = args.q0; h.q1 = args.q1; h.first = args.first; h.flag = args.flag;
     if (step) h = gk_step_at(h, step[0], args.log1, args.log2);
     if (extra) { h.q0 = extra[0]; h.q1 = extra[1]; }
     int lane = gk_lid() & (lanes - 1);

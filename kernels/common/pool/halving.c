@@ -92,22 +92,23 @@ GK_FN void gk_maxima(const gk_line l[GK_LINES], const int first, int h, int w, i
     }
 }
 
-#define GK_MAXIMA(side) \
-    { \
-        int h = 2 * GK_POOL_ROWS * s.pair + 2 - side; \
-        gk_line l[GK_LINES]; \
-        GK_UNROLL for (int a = 0; a < 2 * GK_POOL_ROWS + side - 2; a++) l[a] = gk_line_at(from, h + a, s.w, xh, xw, side); \
-        GK_UNROLL for (int k = 0; k < GK_POOL_ROWS; k++) { \
-            gk_half top; \
-            int at[GK_H], row = GK_POOL_ROWS * s.pair + k; \
-            gk_maxima(l, 2 * k, h + 2 * k, s.w, xh, xw, &top, at, side); \
-            if (row < yh) { \
-                gk_i64 to = (s.plane * yh + row) * yw + s.w / 2; \
-                gk_store_half(y, to, top); \
-                if (index) gk_store_places(index, to, at); \
-            } \
-        } \
+GK_FN void gk_maxima_rows(gk_spot s, GK_GLOBAL const gk_t* from, GK_GLOBAL gk_t* y, GK_GLOBAL int* index, int xh, int xw, int yh, int yw,
+                          const int side)
+{
+    int h = 2 * GK_POOL_ROWS * s.pair + 2 - side;
+    gk_line l[GK_LINES];
+    GK_UNROLL for (int a = 0; a < 2 * GK_POOL_ROWS + side - 2; a++) l[a] = gk_line_at(from, h + a, s.w, xh, xw, side);
+    GK_UNROLL for (int k = 0; k < GK_POOL_ROWS; k++) {
+        gk_half top;
+        int at[GK_H], row = GK_POOL_ROWS * s.pair + k;
+        gk_maxima(l, 2 * k, h + 2 * k, s.w, xh, xw, &top, at, side);
+        if (row < yh) {
+            gk_i64 to = (s.plane * yh + row) * yw + s.w / 2;
+            gk_store_half(y, to, top);
+            if (index) gk_store_places(index, to, at);
+        }
     }
+}
 
 // Units: FLOATS64
 /* `index` may be null. */
@@ -118,29 +119,29 @@ GK_KERNEL(max_pool_halve)(GK_IN(gk_t, x), GK_OUT(gk_t, y), GK_OUT(int, index), g
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
         gk_spot s = gk_spot_of(i, runs, pairs, by.v[0], by.v[1]);
         GK_GLOBAL const gk_t* from = x + s.plane * xh * xw;
-        if (side == 2) GK_MAXIMA(2)
-        else GK_MAXIMA(3)
+        if (side == 2) gk_maxima_rows(s, from, y, index, xh, xw, yh, yw, 2);
+        else gk_maxima_rows(s, from, y, index, xh, xw, yh, yw, 3);
     }
 }
 
-#define GK_AVERAGES(side) \
-    { \
-        int h = 2 * GK_POOL_ROWS * s.pair + 2 - side; \
-        gk_line l[GK_LINES]; \
-        GK_UNROLL for (int a = 0; a < 2 * GK_POOL_ROWS + side - 2; a++) l[a] = gk_inner_line_at(from, h + a, s.w, xh, xw, side); \
-        GK_UNROLL for (int k = 0; k < GK_POOL_ROWS; k++) { \
-            gk_half mean; \
-            int row = GK_POOL_ROWS * s.pair + k; \
-            GK_UNROLL for (int o = 0; o < GK_H; o++) { \
-                gk_f sum = GK_R(0.0); \
-                GK_UNROLL for (int a = 0; a < side; a++) { \
-                    GK_UNROLL for (int b = 0; b < side; b++) sum += l[2 * k + a].v[3 - side + 2 * o + b]; \
-                } \
-                mean.v[o] = sum / divisor; \
-            } \
-            if (row < yh) gk_store_half(y, (s.plane * yh + row) * yw + s.w / 2, mean); \
-        } \
+GK_FN void gk_average_rows(gk_spot s, GK_GLOBAL const gk_t* from, GK_GLOBAL gk_t* y, int xh, int xw, int yh, int yw, gk_f divisor, const int side)
+{
+    int h = 2 * GK_POOL_ROWS * s.pair + 2 - side;
+    gk_line l[GK_LINES];
+    GK_UNROLL for (int a = 0; a < 2 * GK_POOL_ROWS + side - 2; a++) l[a] = gk_inner_line_at(from, h + a, s.w, xh, xw, side);
+    GK_UNROLL for (int k = 0; k < GK_POOL_ROWS; k++) {
+        gk_half mean;
+        int row = GK_POOL_ROWS * s.pair + k;
+        GK_UNROLL for (int o = 0; o < GK_H; o++) {
+            gk_f sum = GK_R(0.0);
+            GK_UNROLL for (int a = 0; a < side; a++) {
+                GK_UNROLL for (int b = 0; b < side; b++) sum += l[2 * k + a].v[3 - side + 2 * o + b];
+            }
+            mean.v[o] = sum / divisor;
+        }
+        if (row < yh) gk_store_half(y, (s.plane * yh + row) * yw + s.w / 2, mean);
     }
+}
 
 /* All windows have one divisor. */
 GK_KERNEL(avg_pool_halve)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 n, GK_DIMS(size), GK_DIMS(by), int side, gk_f divisor)
@@ -150,8 +151,8 @@ GK_KERNEL(avg_pool_halve)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 n, GK_DIMS(siz
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
         gk_spot s = gk_spot_of(i, runs, pairs, by.v[0], by.v[1]);
         GK_GLOBAL const gk_t* from = x + s.plane * xh * xw;
-        if (side == 2) GK_AVERAGES(2)
-        else GK_AVERAGES(3)
+        if (side == 2) gk_average_rows(s, from, y, xh, xw, yh, yw, divisor, 2);
+        else gk_average_rows(s, from, y, xh, xw, yh, yw, divisor, 3);
     }
 }
 
@@ -230,19 +231,22 @@ GK_FN gk_vec gk_zero_run(void)
 #undef GK_MIN_BLOCKS
 #define GK_MIN_BLOCKS 6
 
-#define GK_MAXIMA_BWD(side) \
-    { \
-        gk_windows w[2]; \
-        GK_UNROLL for (int a = 0; a < side - 1; a++) w[a] = gk_windows_at(dy, index, s.plane, s.pair + a, s.w / 2, yh, yw, side); \
-        gk_vec upper = gk_add_maxima(gk_zero_run(), w[0], first, side), lower = gk_add_maxima(gk_zero_run(), w[0], first + xw, side); \
-        strange = gk_strange(w[0], xh * xw); \
-        if (side == 3) { \
-            lower = gk_add_maxima(lower, w[side - 2], first + xw, side); \
-            strange |= gk_strange(w[side - 2], xh * xw); \
-        } \
-        gk_put_run(dx, to, upper, accumulate); \
-        if (2 * s.pair + 1 < xh) gk_put_run(dx, to + xw, lower, accumulate); \
+/* Returns whether an index is out of range. */
+GK_FN int gk_maxima_bwd(gk_spot s, GK_GLOBAL const gk_t* dy, GK_GLOBAL const int* index, GK_GLOBAL gk_t* dx, gk_i64 to, int first, int xh, int xw,
+                        int yh, int yw, int accumulate, const int side)
+{
+    gk_windows w[2];
+    GK_UNROLL for (int a = 0; a < side - 1; a++) w[a] = gk_windows_at(dy, index, s.plane, s.pair + a, s.w / 2, yh, yw, side);
+    gk_vec upper = gk_add_maxima(gk_zero_run(), w[0], first, side), lower = gk_add_maxima(gk_zero_run(), w[0], first + xw, side);
+    int strange = gk_strange(w[0], xh * xw);
+    if (side == 3) {
+        lower = gk_add_maxima(lower, w[side - 2], first + xw, side);
+        strange |= gk_strange(w[side - 2], xh * xw);
     }
+    gk_put_run(dx, to, upper, accumulate);
+    if (2 * s.pair + 1 < xh) gk_put_run(dx, to + xw, lower, accumulate);
+    return strange;
+}
 
 /* dx[cell] (+)= sum of the dy whose index is the cell. */
 GK_KERNEL(max_pool_halve_bwd)(GK_IN(gk_t, dy), GK_IN(int, index), GK_OUT(gk_t, dx), GK_OUT(int, err), gk_i64 n, GK_DIMS(size), GK_DIMS(by), int side,
@@ -254,8 +258,8 @@ GK_KERNEL(max_pool_halve_bwd)(GK_IN(gk_t, dy), GK_IN(int, index), GK_OUT(gk_t, d
         gk_spot s = gk_spot_of(i, runs, pairs, by.v[0], by.v[1]);
         int first = 2 * s.pair * xw + s.w, strange;
         gk_i64 to = s.plane * xh * xw + first;
-        if (side == 2) GK_MAXIMA_BWD(2)
-        else GK_MAXIMA_BWD(3)
+        if (side == 2) strange = gk_maxima_bwd(s, dy, index, dx, to, first, xh, xw, yh, yw, accumulate, 2);
+        else strange = gk_maxima_bwd(s, dy, index, dx, to, first, xh, xw, yh, yw, accumulate, 3);
         if (strange) gk_report(err, code);
     }
 }
@@ -272,15 +276,16 @@ GK_FN gk_vec gk_add_means(gk_vec sum, gk_windows w, gk_f divisor, const int side
     return sum;
 }
 
-#define GK_AVERAGES_BWD(side) \
-    { \
-        gk_windows w[2]; \
-        GK_UNROLL for (int a = 0; a < side - 1; a++) w[a] = gk_windows_at(dy, 0, s.plane, s.pair + a, s.w / 2, yh, yw, side); \
-        gk_vec upper = gk_add_means(gk_zero_run(), w[0], divisor, side), lower = upper; \
-        if (side == 3) lower = gk_add_means(lower, w[side - 2], divisor, side); \
-        gk_put_run(dx, to, upper, accumulate); \
-        if (2 * s.pair + 1 < xh) gk_put_run(dx, to + xw, lower, accumulate); \
-    }
+GK_FN void gk_averages_bwd(gk_spot s, GK_GLOBAL const gk_t* dy, GK_GLOBAL gk_t* dx, gk_i64 to, int xh, int xw, int yh, int yw, gk_f divisor,
+                           int accumulate, const int side)
+{
+    gk_windows w[2];
+    GK_UNROLL for (int a = 0; a < side - 1; a++) w[a] = gk_windows_at(dy, 0, s.plane, s.pair + a, s.w / 2, yh, yw, side);
+    gk_vec upper = gk_add_means(gk_zero_run(), w[0], divisor, side), lower = upper;
+    if (side == 3) lower = gk_add_means(lower, w[side - 2], divisor, side);
+    gk_put_run(dx, to, upper, accumulate);
+    if (2 * s.pair + 1 < xh) gk_put_run(dx, to + xw, lower, accumulate);
+}
 
 /* dx[cell] (+)= sum of dy / divisor over the windows that contain the cell. */
 GK_KERNEL(avg_pool_halve_bwd)(GK_IN(gk_t, dy), GK_OUT(gk_t, dx), gk_i64 n, GK_DIMS(size), GK_DIMS(by), int side, gk_f divisor, int accumulate)
@@ -290,7 +295,7 @@ GK_KERNEL(avg_pool_halve_bwd)(GK_IN(gk_t, dy), GK_OUT(gk_t, dx), gk_i64 n, GK_DI
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
         gk_spot s = gk_spot_of(i, runs, pairs, by.v[0], by.v[1]);
         gk_i64 to = (s.plane * xh + 2 * s.pair) * xw + s.w;
-        if (side == 2) GK_AVERAGES_BWD(2)
-        else GK_AVERAGES_BWD(3)
+        if (side == 2) gk_averages_bwd(s, dy, dx, to, xh, xw, yh, yw, divisor, accumulate, 2);
+        else gk_averages_bwd(s, dy, dx, to, xh, xw, yh, yw, divisor, accumulate, 3);
     }
 }

@@ -98,7 +98,8 @@ GK_FN gk_best gk_larger(gk_best best, gk_f v, gk_u32 at)
 
 // Units: FLOATS64
 /* `index` may be null. */
-GK_KERNEL(max_pool)(GK_IN(gk_t, x), GK_OUT(gk_t, y), GK_OUT(int, index), gk_i64 n, GK_DIMS(size), GK_DIMS(magic), GK_DIMS(win), GK_DIMS(pad), int adaptive)
+GK_KERNEL(max_pool)(GK_IN(gk_t, x), GK_OUT(gk_t, y), GK_OUT(int, index), gk_i64 n, GK_DIMS(size), GK_DIMS(magic), GK_DIMS(win), GK_DIMS(pad),
+                    int adaptive)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(int, index);
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
@@ -128,8 +129,8 @@ GK_KERNEL(max_pool)(GK_IN(gk_t, x), GK_OUT(gk_t, y), GK_OUT(int, index), gk_i64 
 }
 
 /* `divisor` 0: the number of cells that count. */
-GK_KERNEL(avg_pool)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 n, GK_DIMS(size), GK_DIMS(magic), GK_DIMS(win), GK_DIMS(pad), int adaptive, int include_pad,
-                    gk_f divisor)
+GK_KERNEL(avg_pool)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 n, GK_DIMS(size), GK_DIMS(magic), GK_DIMS(win), GK_DIMS(pad), int adaptive,
+                    int include_pad, gk_f divisor)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
@@ -148,20 +149,27 @@ GK_KERNEL(avg_pool)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 n, GK_DIMS(size), GK
 
 /* ---- sliding windows of up to 2 x 2 or 3 x 3 taps next to each other, any number along D: read plane by plane in one piece ---------- */
 
-/* The part of the window inside the input, and how many rows and columns that is. */
-#define GK_PATCH(q) \
-    int id = (int)size.v[0], ih = (int)size.v[1], iw = (int)size.v[2]; \
-    int d0 = q.d * (int)win.v[3] - (int)pad.v[0], h0 = q.h * (int)win.v[4] - (int)pad.v[1], w0 = q.w * (int)win.v[5] - (int)pad.v[2]; \
-    int d1 = d0 + (int)win.v[0], rows = h0 + (int)win.v[1], cols = w0 + (int)win.v[2]; \
-    if (d1 > id) d1 = id; \
-    if (rows > ih) rows = ih; \
-    if (cols > iw) cols = iw; \
-    if (d0 < 0) d0 = 0; \
-    if (h0 < 0) h0 = 0; \
-    if (w0 < 0) w0 = 0; \
-    rows -= h0; \
-    cols -= w0; \
-    GK_GLOBAL const gk_t* from = x + ((q.plane * id + d0) * ih + h0) * iw + w0
+/* The part of a window inside the input: its depths d0 .. d1 - 1, its first row and column and how many there are, and where it begins in the plane.
+ * */
+typedef struct { int d0, d1, h0, w0, rows, cols; gk_i64 at; } gk_patch;
+
+GK_FN gk_patch gk_patch_of(gk_place q, const gk_dims* size, const gk_dims* win, const gk_dims* pad)
+{
+    gk_patch p;
+    int id = (int)size->v[0], ih = (int)size->v[1], iw = (int)size->v[2];
+    p.d0 = q.d * (int)win->v[3] - (int)pad->v[0]; p.h0 = q.h * (int)win->v[4] - (int)pad->v[1]; p.w0 = q.w * (int)win->v[5] - (int)pad->v[2];
+    p.d1 = p.d0 + (int)win->v[0]; p.rows = p.h0 + (int)win->v[1]; p.cols = p.w0 + (int)win->v[2];
+    if (p.d1 > id) p.d1 = id;
+    if (p.rows > ih) p.rows = ih;
+    if (p.cols > iw) p.cols = iw;
+    if (p.d0 < 0) p.d0 = 0;
+    if (p.h0 < 0) p.h0 = 0;
+    if (p.w0 < 0) p.w0 = 0;
+    p.rows -= p.h0;
+    p.cols -= p.w0;
+    p.at = ((q.plane * id + p.d0) * ih + p.h0) * iw + p.w0;
+    return p;
+}
 
 /* A window that is cut shows its last row or column again, which changes no maximum and no position: so all loads are unconditional. */
 GK_FN gk_best gk_max_patch(gk_best best, GK_GLOBAL const gk_t* x, gk_u32 at, int rows, int cols, int iw, const int side)
@@ -178,19 +186,22 @@ GK_FN gk_best gk_max_patch(gk_best best, GK_GLOBAL const gk_t* x, gk_u32 at, int
 }
 
 /* max_pool with `side` 2 or 3. */
-GK_KERNEL(max_pool_patch)(GK_IN(gk_t, x), GK_OUT(gk_t, y), GK_OUT(int, index), gk_i64 n, GK_DIMS(size), GK_DIMS(magic), GK_DIMS(win), GK_DIMS(pad), int side)
+GK_KERNEL(max_pool_patch)(GK_IN(gk_t, x), GK_OUT(gk_t, y), GK_OUT(int, index), gk_i64 n, GK_DIMS(size), GK_DIMS(magic), GK_DIMS(win), GK_DIMS(pad),
+                          int side)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(int, index);
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
         gk_place q = GK_OUTPUT(i);
-        GK_PATCH(q);
+        gk_patch w = gk_patch_of(q, &size, &win, &pad);
+        int ih = (int)size.v[1], iw = (int)size.v[2];
+        GK_GLOBAL const gk_t* from = x + w.at;
         gk_best best;
         best.v = -GK_INF;
-        best.at = (gk_u32)((d0 * ih + h0) * iw + w0);
+        best.at = (gk_u32)((w.d0 * ih + w.h0) * iw + w.w0);
         gk_u32 at = best.at;
-        for (int d = d0; d < d1; d++) {
-            if (side == 2) best = gk_max_patch(best, from, at, rows, cols, iw, 2);
-            else best = gk_max_patch(best, from, at, rows, cols, iw, 3);
+        for (int d = w.d0; d < w.d1; d++) {
+            if (side == 2) best = gk_max_patch(best, from, at, w.rows, w.cols, iw, 2);
+            else best = gk_max_patch(best, from, at, w.rows, w.cols, iw, 3);
             from += (gk_i64)ih * iw;
             at += (gk_u32)(ih * iw);
         }
@@ -200,16 +211,19 @@ GK_KERNEL(max_pool_patch)(GK_IN(gk_t, x), GK_OUT(gk_t, y), GK_OUT(int, index), g
 }
 
 /* avg_pool with `side` 2 or 3 and a divisor. */
-GK_KERNEL(avg_pool_patch)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 n, GK_DIMS(size), GK_DIMS(magic), GK_DIMS(win), GK_DIMS(pad), int side, gk_f divisor)
+GK_KERNEL(avg_pool_patch)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 n, GK_DIMS(size), GK_DIMS(magic), GK_DIMS(win), GK_DIMS(pad), int side,
+                          gk_f divisor)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
         gk_place q = GK_OUTPUT(i);
-        GK_PATCH(q);
+        gk_patch w = gk_patch_of(q, &size, &win, &pad);
+        int ih = (int)size.v[1], iw = (int)size.v[2];
+        GK_GLOBAL const gk_t* from = x + w.at;
         gk_f sum = GK_R(0.0);
-        for (int d = d0; d < d1; d++) {
-            if (side == 2) sum = gk_sum_patch(sum, from, rows, cols, iw, 2, 2);
-            else sum = gk_sum_patch(sum, from, rows, cols, iw, 3, 3);
+        for (int d = w.d0; d < w.d1; d++) {
+            if (side == 2) sum = gk_sum_patch(sum, from, w.rows, w.cols, iw, 2, 2);
+            else sum = gk_sum_patch(sum, from, w.rows, w.cols, iw, 3, 3);
             from += (gk_i64)ih * iw;
         }
         gk_store(y, i, sum / divisor);
@@ -218,7 +232,7 @@ GK_KERNEL(avg_pool_patch)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 n, GK_DIMS(siz
 
 /* ---- long windows -------------------------------------------------------------------------------------------------------------------- */
 
-/* max_pool for long windows: `lanes` work-items (a power of two) per output go along its rows. Launch: blocks loop over GK_BLOCK / lanes
+/* max_pool for long windows: `lanes` threads (a power of two) per output go along its rows. Launch: blocks loop over GK_BLOCK / lanes
  * outputs. */
 GK_KERNEL(max_pool_rows)(GK_IN(gk_t, x), GK_OUT(gk_t, y), GK_OUT(int, index), gk_i64 n, GK_DIMS(size), GK_DIMS(magic), GK_DIMS(win), GK_DIMS(pad),
                          int adaptive, int lanes)
@@ -274,8 +288,8 @@ GK_KERNEL(max_pool_rows)(GK_IN(gk_t, x), GK_OUT(gk_t, y), GK_OUT(int, index), gk
 }
 
 /* avg_pool for long windows; as max_pool_rows. */
-GK_KERNEL(avg_pool_rows)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 n, GK_DIMS(size), GK_DIMS(magic), GK_DIMS(win), GK_DIMS(pad), int adaptive, int include_pad,
-                         gk_f divisor, int lanes)
+GK_KERNEL(avg_pool_rows)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 n, GK_DIMS(size), GK_DIMS(magic), GK_DIMS(win), GK_DIMS(pad), int adaptive,
+                         int include_pad, gk_f divisor, int lanes)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
     GK_LOCAL gk_f tmp[GK_BLOCK];
@@ -300,7 +314,7 @@ GK_KERNEL(avg_pool_rows)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 n, GK_DIMS(size
     }
 }
 
-/* ---- gradients: a work-item has a run of 1 or GK_W cells of a row; magic 3 to 5 divide by s --------------------------------------- */
+/* ---- gradients: a thread has a run of 1 or GK_W cells of a row; magic 3 to 5 divide by s --------------------------------------- */
 
 #define GK_SPANS(q, first, count) \
     int id = (int)size.v[0], ih = (int)size.v[1], iw = (int)size.v[2], od = (int)size.v[3], oh = (int)size.v[4], ow = (int)size.v[5]; \

@@ -12,34 +12,25 @@ GK_FN gk_i64 gk_over(gk_i64 item, gk_i64 n, gk_i64 size, gk_i64 magic)
     return n <= 0x7fffffff ? (gk_i64)gk_quotient((gk_u32)item, magic) : item / size;
 }
 
-/* Runs `step` for each axis `d` with the item's coordinate `r` there, innermost first, for less than 2^31 items. The loops over axes stay
- * rolled: unrolled ones take compilers many times longer. */
-#define GK_AXES32(item, rank, shape, magic, step) \
+/* Runs `step` for each axis `d` with the item's coordinate `r` there, innermost first; `quotient` is rest_ by the axis' size. The loops over axes
+ * stay rolled: unrolled ones take compilers many times longer. */
+#define GK_AXES_LOOP(type, item, rank, shape, quotient, step) \
     do { \
-        gk_u32 rest_ = (gk_u32)(item); \
+        type rest_ = (type)(item); \
         GK_ROLLED for (int d = (rank) - 1; d > 0; d--) { \
-            gk_u32 q_ = gk_quotient(rest_, (magic).v[d]); \
-            gk_i64 r = (gk_i64)(rest_ - q_ * (gk_u32)(shape).v[d]); \
+            type q_ = quotient; \
+            gk_i64 r = (gk_i64)(rest_ - q_ * (type)(shape).v[d]); \
             rest_ = q_; \
-            step \
-        } \
+            step } \
         { const int d = 0; gk_i64 r = (gk_i64)rest_; step } \
     } while (0)
-
-/* The same for any number `n` of items. */
+/* For less than 2^31 items. */
+#define GK_AXES32(item, rank, shape, magic, step) GK_AXES_LOOP(gk_u32, item, rank, shape, gk_quotient(rest_, (magic).v[d]), step)
+/* For any number `n` of items. */
 #define GK_AXES(item, n, rank, shape, magic, step) \
     do { \
-        if ((n) <= 0x7fffffff) { \
-            GK_AXES32(item, rank, shape, magic, step); \
-        } else { \
-            gk_i64 rest_ = (item); \
-            GK_ROLLED for (int d = (rank) - 1; d > 0; d--) { \
-                gk_i64 q_ = rest_ / (shape).v[d], r = rest_ - q_ * (shape).v[d]; \
-                rest_ = q_; \
-                step \
-            } \
-            { const int d = 0; gk_i64 r = rest_; step } \
-        } \
+        if ((n) <= 0x7fffffff) GK_AXES32(item, rank, shape, magic, step); \
+        else GK_AXES_LOOP(gk_i64, item, rank, shape, rest_ / (shape).v[d], step); \
     } while (0)
 
 /* gk_b: unsigned integer of the storage's size; GK_W of them are 16 bytes. */

@@ -4,7 +4,7 @@
  *   gk_load(p, i), gk_store(p, i, v)                  one element, converted
  *   gk_vec, GK_W, gk_loadv, gk_storev                 16 bytes of elements at an index divisible by GK_W from a 16-byte aligned base
  *   gk_dims                                           eight gk_i64 by value
- *   gk_group_sum(v, tmp, lanes), _max, _min           over runs of `lanes` work-items (a power of two up to GK_BLOCK), result in all of them
+ *   gk_group_sum(v, tmp, lanes), _max, _min           over runs of `lanes` threads (a power of two up to GK_BLOCK), result in all of them
  *   gk_block_sum(v, tmp), _max, _min                  over the block; tmp is a GK_LOCAL array of GK_BLOCK gk_f
  *   gk_block_scan(v, tmp, total)                      inclusive sum of gk_u32 over the block; tmp is a GK_LOCAL array of GK_BLOCK gk_u32
  *   gk_gid(), gk_gsize()                              linear position in and size of the grid (axis 0), gk_i64
@@ -168,7 +168,8 @@ GK_FN gk_raw16 gk_encode16(gk_vec r)
 #else
     gk_u32 w[4];
     GK_UNROLL for (int k = 0; k < 4; k++)
-        w[k] = ((gk_u32)r.v[4 * k] & 0xffu) | ((gk_u32)r.v[4 * k + 1] & 0xffu) << 8 | ((gk_u32)r.v[4 * k + 2] & 0xffu) << 16 | ((gk_u32)r.v[4 * k + 3] & 0xffu) << 24;
+        w[k] = ((gk_u32)r.v[4 * k] & 0xffu) | ((gk_u32)r.v[4 * k + 1] & 0xffu) << 8 | ((gk_u32)r.v[4 * k + 2] & 0xffu) << 16 | ((gk_u32)r.v[4 * k
+            + 3] & 0xffu) << 24;
     q = gk_make16(w[0], w[1], w[2], w[3]);
 #endif
     return q;
@@ -179,7 +180,8 @@ GK_FN void gk_storev(GK_GLOBAL gk_t* p, gk_i64 i, gk_vec r) { gk_store16((GK_GLO
 #if GK_DTYPE == GK_BF16 && defined(GK_QUICK_BF16)
 GK_FN gk_raw16 gk_encode16_quick(gk_vec r)
 {
-    return gk_make16(gk_quick_bf16x2(r.v[0], r.v[1]), gk_quick_bf16x2(r.v[2], r.v[3]), gk_quick_bf16x2(r.v[4], r.v[5]), gk_quick_bf16x2(r.v[6], r.v[7]));
+    return gk_make16(gk_quick_bf16x2(r.v[0], r.v[1]), gk_quick_bf16x2(r.v[2], r.v[3]), gk_quick_bf16x2(r.v[4], r.v[5]), gk_quick_bf16x2(r.v[6],
+        r.v[7]));
 }
 #else
 #define gk_encode16_quick(r) gk_encode16(r)
@@ -209,9 +211,8 @@ GK_FN gk_i64 gk_gsize(void) { return (gk_i64)gk_nblocks(0) * GK_BLOCK; }
 #define GK_WAYS 8
 #define GK_SEEK(T, lo, n, holds) \
     T lo = 0; \
-    for (T span_ = (n), step_; span_ > 1; span_ = step_) { \
-        int found_ = 0; \
-        step_ = (span_ + GK_WAYS - 1) / GK_WAYS; \
+    for (T span_ = (n), step_, found_; span_ > 1; span_ = step_) { \
+        step_ = (span_ + GK_WAYS - 1) / GK_WAYS; found_ = 0; \
         GK_UNROLL for (int k_ = 1; k_ < GK_WAYS; k_++) { \
             T v = lo + k_ * step_; \
             if (v < (n) && (holds)) found_ = k_; \
@@ -303,7 +304,7 @@ GK_FN gk_f gk_min(gk_f a, gk_f b) { return a < b ? a : b; }
 GK_FN gk_f gk_add(gk_f a, gk_f b) { return a + b; }
 
 /* ---- collectives of a block ------------------------------------------------------------------------------------------------
- * All work-items of the block take part; the call sites must be in uniform control flow. tmp may be reused right after a call.
+ * All threads of the block take part; the call sites must be in uniform control flow. tmp may be reused right after a call.
  * The order of the additions depends on `lanes` alone, so results repeat bit by bit. */
 
 #if defined(GK_SHUFFLE_WIDTH) && GK_DTYPE <= GK_BF16
@@ -314,41 +315,40 @@ GK_FN gk_f gk_add(gk_f a, gk_f b) { return a + b; }
 #define gk_shuffle_xor gk_shuffle_xor_i32
 #endif
 
+#define GK_BY_SUM 0
+#define GK_BY_MAX 1
+#define GK_BY_MIN 2
+GK_FN gk_f gk_fold_by(gk_f a, gk_f b, const int by) { return by == GK_BY_SUM ? a + b : by == GK_BY_MAX ? gk_max(a, b) : gk_min(a, b); }
+
+/* Joins the values of runs of `lanes` threads. */
+GK_FN gk_f gk_group_fold(gk_f v, GK_LOCAL_PTR gk_f* tmp, int lanes, const int by)
+{
+    int t = gk_lid();
 #ifdef gk_shuffle_xor
-#define GK_COLLECTIVE(name, combine) \
-    GK_FN gk_f name(gk_f v, GK_LOCAL_PTR gk_f* tmp, int lanes) \
-    { \
-        int t = gk_lid(); \
-        for (int m = 1; m < lanes && m < GK_SHUFFLE_WIDTH; m <<= 1) v = combine(v, gk_shuffle_xor(v, m)); \
-        if (lanes > GK_SHUFFLE_WIDTH) { \
-            int w = t / GK_SHUFFLE_WIDTH, per = lanes / GK_SHUFFLE_WIDTH, first = w / per * per; \
-            if (t % GK_SHUFFLE_WIDTH == 0) tmp[w] = v; \
-            GK_BARRIER(); \
-            v = tmp[first]; \
-            for (int k = 1; k < per; k++) v = combine(v, tmp[first + k]); \
-            GK_BARRIER(); \
-        } \
-        return v; \
+    for (int m = 1; m < lanes && m < GK_SHUFFLE_WIDTH; m <<= 1) v = gk_fold_by(v, gk_shuffle_xor(v, m), by);
+    if (lanes > GK_SHUFFLE_WIDTH) {
+        int w = t / GK_SHUFFLE_WIDTH, per = lanes / GK_SHUFFLE_WIDTH, first = w / per * per;
+        if (t % GK_SHUFFLE_WIDTH == 0) tmp[w] = v;
+        GK_BARRIER();
+        v = tmp[first];
+        for (int k = 1; k < per; k++) v = gk_fold_by(v, tmp[first + k], by);
+        GK_BARRIER();
     }
 #else
-#define GK_COLLECTIVE(name, combine) \
-    GK_FN gk_f name(gk_f v, GK_LOCAL_PTR gk_f* tmp, int lanes) \
-    { \
-        int t = gk_lid(); \
-        tmp[t] = v; \
-        GK_BARRIER(); \
-        for (int m = lanes / 2; m > 0; m >>= 1) { \
-            if ((t & (lanes - 1)) < m) tmp[t] = combine(tmp[t], tmp[t + m]); \
-            GK_BARRIER(); \
-        } \
-        v = tmp[t & ~(lanes - 1)]; \
-        GK_BARRIER(); \
-        return v; \
+    tmp[t] = v;
+    GK_BARRIER();
+    for (int m = lanes / 2; m > 0; m >>= 1) {
+        if ((t & (lanes - 1)) < m) tmp[t] = gk_fold_by(tmp[t], tmp[t + m], by);
+        GK_BARRIER();
     }
+    v = tmp[t & ~(lanes - 1)];
+    GK_BARRIER();
 #endif
-GK_COLLECTIVE(gk_group_sum, gk_add)
-GK_COLLECTIVE(gk_group_max, gk_max)
-GK_COLLECTIVE(gk_group_min, gk_min)
+    return v;
+}
+#define gk_group_sum(v, tmp, lanes) gk_group_fold(v, tmp, lanes, GK_BY_SUM)
+#define gk_group_max(v, tmp, lanes) gk_group_fold(v, tmp, lanes, GK_BY_MAX)
+#define gk_group_min(v, tmp, lanes) gk_group_fold(v, tmp, lanes, GK_BY_MIN)
 #define gk_block_sum(v, tmp) gk_group_sum(v, tmp, GK_BLOCK)
 #define gk_block_max(v, tmp) gk_group_max(v, tmp, GK_BLOCK)
 #define gk_block_min(v, tmp) gk_group_min(v, tmp, GK_BLOCK)

@@ -1,9 +1,10 @@
-/* How rows and columns of contiguous tensors are walked: runs of elements with 16-byte accesses inside, sums across a block that lies over columns. */
+/* How rows and columns of contiguous tensors are walked: runs of elements with 16-byte accesses inside, sums across a block that lies over columns.
+ * */
 #ifndef GK_ROWS_H
 #define GK_ROWS_H
 
-/* A run of elements as one lane of `lanes` sees it: single elements up to the first 16-byte boundary (all of them unless `wide`), 16-byte items, single
- * elements after them. `phase` is the position of element 0 of the tensor within 16 bytes. */
+/* A run of elements as one lane of `lanes` sees it: single elements up to the first 16-byte boundary (all of them unless `wide`), 16-byte items,
+ * single elements after them. `phase` is the position of element 0 of the tensor within 16 bytes. */
 typedef struct { gk_i64 from, items_from, items, tail_from, to; } gk_run;
 GK_FN gk_run gk_run_of(gk_i64 from, gk_i64 to, int wide, int phase)
 {
@@ -24,23 +25,23 @@ GK_FN gk_run gk_run_of_block(gk_i64 b, gk_i64 cols, int splits, gk_i64 chunk, in
     return gk_run_of(row * cols + from, row * cols + to, wide, phase);
 }
 
-/* Joins a value over the block's work-items that differ in lid / tx only; result in all of them. */
-#define GK_ACROSS(name, combine) \
-    GK_FN gk_f name(gk_f v, GK_LOCAL_PTR gk_f* tmp, int tx) \
-    { \
-        int t = gk_lid(); \
-        if (tx == GK_BLOCK) return v; \
-        tmp[t] = v; \
-        GK_BARRIER(); \
-        for (int m = GK_BLOCK / 2; m >= tx; m >>= 1) { \
-            if (t < m) tmp[t] = combine(tmp[t], tmp[t + m]); \
-            GK_BARRIER(); \
-        } \
-        v = tmp[t & (tx - 1)]; \
-        GK_BARRIER(); \
-        return v; \
+/* Joins a value over the block's threads that differ in lid / tx only; result in all of them. */
+GK_FN gk_f gk_across(gk_f v, GK_LOCAL_PTR gk_f* tmp, int tx, const int by)
+{
+    int t = gk_lid();
+    if (tx == GK_BLOCK) return v;
+    tmp[t] = v;
+    GK_BARRIER();
+    for (int m = GK_BLOCK / 2; m >= tx; m >>= 1) {
+        if (t < m) tmp[t] = gk_fold_by(tmp[t], tmp[t + m], by);
+        GK_BARRIER();
     }
-GK_ACROSS(gk_across_sum, gk_add)
+    v = tmp[t & (tx - 1)];
+    GK_BARRIER();
+    return v;
+}
+#define gk_across_sum(v, tmp, tx) gk_across(v, tmp, tx, GK_BY_SUM)
+#define gk_across_max(v, tmp, tx) gk_across(v, tmp, tx, GK_BY_MAX)
 
 /* One item (an element, or GK_W neighbours) as a vector, and back. */
 GK_FN gk_vec gk_item(GK_GLOBAL const gk_t* p, gk_i64 i, int wide)

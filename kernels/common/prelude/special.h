@@ -135,8 +135,7 @@ GK_FN_CALL gk_f gk_polygamma(gk_f n, gk_f x)
     { \
         gk_f b0 = GK_R(0.0), b1 = GK_R(0.0), b2 = GK_R(0.0); \
         for (int i = (int)(sizeof(name##_c) / sizeof(name##_c[0])) - 1; i >= 0; i--) { \
-            b2 = b1; \
-            b1 = b0; \
+            b2 = b1; b1 = b0; \
             b0 = GK_R(2.0) * t * b1 - b2 + name##_c[i]; \
         } \
         return GK_R(0.5) * (b0 - b2); \

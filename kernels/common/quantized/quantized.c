@@ -78,32 +78,36 @@ GK_FN gk_f gk_element(GK_GLOBAL const gk_u8* q, GK_GLOBAL const gk_u8* scale, GK
     return (gk_value_of(code, b) - f.zero) * f.scale;
 }
 
-/* One block per tile of 64 x 64, columns fastest; 4 x 4 elements per work-item. */
-#define GK_QUANT_PRODUCT(type, load_a, load_b) \
-    int t = gk_lid(), x = t % 16, r = t / 16, row = t / (GK_QUANT_STEP / GK_TAKE), from = t % (GK_QUANT_STEP / GK_TAKE) * GK_TAKE; \
-    gk_i64 across = (n + GK_QUANT_TILE - 1) / GK_QUANT_TILE, n0 = gk_bid(0) % across * GK_QUANT_TILE, m0 = gk_bid(0) / across * GK_QUANT_TILE; \
-    type acc[4][4]; \
-    GK_UNROLL for (int i = 0; i < 4; i++) \
-        GK_UNROLL for (int j = 0; j < 4; j++) acc[i][j] = 0; \
-    for (gk_i64 k0 = 0; k0 < k; k0 += GK_QUANT_STEP) { \
-        GK_UNROLL for (int q = 0; q < GK_TAKE; q++) { \
-            gk_i64 at = k0 + from + q; \
-            type u = 0, v = 0; \
-            if (at < k && m0 + row < m) u = load_a; \
-            if (at < k && n0 + row < n) v = load_b; \
-            ta[(from + q) * GK_QUANT_PITCH + row] = u; \
-            tb[(from + q) * GK_QUANT_PITCH + row] = v; \
-        } \
-        GK_BARRIER(); \
+/* One block per tile of 64 x 64, columns fastest. The tile's first row and column; the row and the place along k from which a thread loads; its first
+ * row and column of 4 x 4 elements, 16 apart. */
+typedef struct { gk_i64 m0, n0; int row, from, r, x; } gk_quant_place;
+
+GK_FN gk_quant_place gk_quant_place_of(gk_i64 n)
+{
+    gk_quant_place p;
+    gk_i64 across = (n + GK_QUANT_TILE - 1) / GK_QUANT_TILE;
+    int t = gk_lid();
+    p.m0 = gk_bid(0) / across * GK_QUANT_TILE;
+    p.n0 = gk_bid(0) % across * GK_QUANT_TILE;
+    p.row = t / (GK_QUANT_STEP / GK_TAKE);
+    p.from = t % (GK_QUANT_STEP / GK_TAKE) * GK_TAKE;
+    p.r = t / 16;
+    p.x = t % 16;
+    return p;
+}
+
+/* Adds the products of a step. */
+#define GK_QUANT_MULTIPLY(name, type) \
+    GK_FN void name(GK_LOCAL_PTR const type* ta, GK_LOCAL_PTR const type* tb, type acc[4][4], int r, int x) \
+    { \
         GK_UNROLL for (int q = 0; q < GK_QUANT_STEP; q++) { \
             type u[4], v[4]; \
-            GK_UNROLL for (int i = 0; i < 4; i++) u[i] = ta[q * GK_QUANT_PITCH + r + 16 * i]; \
-            GK_UNROLL for (int j = 0; j < 4; j++) v[j] = tb[q * GK_QUANT_PITCH + x + 16 * j]; \
+            GK_UNROLL for (int i = 0; i < 4; i++) { u[i] = ta[q * GK_QUANT_PITCH + r + 16 * i]; v[i] = tb[q * GK_QUANT_PITCH + x + 16 * i]; } \
             GK_UNROLL for (int i = 0; i < 4; i++) \
                 GK_UNROLL for (int j = 0; j < 4; j++) acc[i][j] += u[i] * v[j]; \
         } \
-        GK_BARRIER(); \
     }
+GK_QUANT_MULTIPLY(gk_quant_multiply, gk_f)
 
 // Units: FLOATS
 /* Launch: one block per tile of 64 x 64 elements. */
@@ -113,16 +117,34 @@ GK_KERNEL(quant_tile)(GK_IN(gk_u8, a), GK_IN(gk_u8, b), GK_IN(gk_u8, scale_a), G
     GK_BIND_IN(gk_u8, a); GK_BIND_IN(gk_u8, b); GK_BIND_IN(gk_u8, scale_a); GK_BIND_IN(gk_u8, scale_b); GK_BIND_IN(gk_u8, zero); GK_BIND_OUT(gk_t, y);
     GK_LOCAL gk_f ta[GK_QUANT_STEP * GK_QUANT_PITCH];
     GK_LOCAL gk_f tb[GK_QUANT_STEP * GK_QUANT_PITCH];
-    GK_QUANT_PRODUCT(gk_f, gk_element(a, scale_a, 0, fa, m0 + row, at), gk_element(b, scale_b, zero, fb, n0 + row, at))
+    gk_quant_place p = gk_quant_place_of(n);
+    gk_f acc[4][4];
+    GK_UNROLL for (int i = 0; i < 4; i++)
+        GK_UNROLL for (int j = 0; j < 4; j++) acc[i][j] = GK_R(0.0);
+    for (gk_i64 k0 = 0; k0 < k; k0 += GK_QUANT_STEP) {
+        GK_UNROLL for (int q = 0; q < GK_TAKE; q++) {
+            gk_i64 at = k0 + p.from + q;
+            gk_f u = GK_R(0.0), v = GK_R(0.0);
+            if (at < k && p.m0 + p.row < m) u = gk_element(a, scale_a, 0, fa, p.m0 + p.row, at);
+            if (at < k && p.n0 + p.row < n) v = gk_element(b, scale_b, zero, fb, p.n0 + p.row, at);
+            ta[(p.from + q) * GK_QUANT_PITCH + p.row] = u;
+            tb[(p.from + q) * GK_QUANT_PITCH + p.row] = v;
+        }
+        GK_BARRIER();
+        gk_quant_multiply(ta, tb, acc, p.r, p.x);
+        GK_BARRIER();
+    }
     GK_UNROLL for (int i = 0; i < 4; i++) {
         GK_UNROLL for (int j = 0; j < 4; j++) {
-            gk_i64 mm = m0 + r + 16 * i, nn = n0 + x + 16 * j;
+            gk_i64 mm = p.m0 + p.r + 16 * i, nn = p.n0 + p.x + 16 * j;
             if (mm < m && nn < n) gk_store(y, mm * n + nn, acc[i][j]);
         }
     }
 }
 
 #if GK_DTYPE == GK_F32
+GK_QUANT_MULTIPLY(gk_quant_multiply_int, int)
+
 // Units: F32
 /* int8 times int8 in integers, then the scales of row and column. Launch: as quant_tile. */
 GK_KERNEL(quant_int)(GK_IN(gk_u8, a), GK_IN(gk_u8, b), GK_IN(float, scale_a), GK_IN(float, scale_b), GK_OUT(float, y), gk_i64 m, gk_i64 n, gk_i64 k)
@@ -130,10 +152,26 @@ GK_KERNEL(quant_int)(GK_IN(gk_u8, a), GK_IN(gk_u8, b), GK_IN(float, scale_a), GK
     GK_BIND_IN(gk_u8, a); GK_BIND_IN(gk_u8, b); GK_BIND_IN(float, scale_a); GK_BIND_IN(float, scale_b); GK_BIND_OUT(float, y);
     GK_LOCAL int ta[GK_QUANT_STEP * GK_QUANT_PITCH];
     GK_LOCAL int tb[GK_QUANT_STEP * GK_QUANT_PITCH];
-    GK_QUANT_PRODUCT(int, (int)(a[(m0 + row) * k + at] ^ 0x80u) - 128, (int)(b[(n0 + row) * k + at] ^ 0x80u) - 128)
+    gk_quant_place p = gk_quant_place_of(n);
+    int acc[4][4];
+    GK_UNROLL for (int i = 0; i < 4; i++)
+        GK_UNROLL for (int j = 0; j < 4; j++) acc[i][j] = 0;
+    for (gk_i64 k0 = 0; k0 < k; k0 += GK_QUANT_STEP) {
+        GK_UNROLL for (int q = 0; q < GK_TAKE; q++) {
+            gk_i64 at = k0 + p.from + q;
+            int u = 0, v = 0;
+            if (at < k && p.m0 + p.row < m) u = (int)(a[(p.m0 + p.row) * k + at] ^ 0x80u) - 128;
+            if (at < k && p.n0 + p.row < n) v = (int)(b[(p.n0 + p.row) * k + at] ^ 0x80u) - 128;
+            ta[(p.from + q) * GK_QUANT_PITCH + p.row] = u;
+            tb[(p.from + q) * GK_QUANT_PITCH + p.row] = v;
+        }
+        GK_BARRIER();
+        gk_quant_multiply_int(ta, tb, acc, p.r, p.x);
+        GK_BARRIER();
+    }
     GK_UNROLL for (int i = 0; i < 4; i++) {
         GK_UNROLL for (int j = 0; j < 4; j++) {
-            gk_i64 mm = m0 + r + 16 * i, nn = n0 + x + 16 * j;
+            gk_i64 mm = p.m0 + p.r + 16 * i, nn = p.n0 + p.x + 16 * j;
             if (mm < m && nn < n) y[mm * n + nn] = scale_a[mm] * scale_b[nn] * (float)acc[i][j];
         }
     }
@@ -141,7 +179,7 @@ GK_KERNEL(quant_int)(GK_IN(gk_u8, a), GK_IN(gk_u8, b), GK_IN(float, scale_a), GK
 #endif
 
 // Units: FLOATS
-/* Few rows of x: 32 work-items read a row of B once for all of them, 8 products each at a time. wide: rows of x and of B are whole groups of 8
+/* Few rows of x: 32 threads read a row of B once for all of them, 8 products each at a time. wide: rows of x and of B are whole groups of 8
  * at aligned addresses. Launch: one block per 8 rows of B. */
 GK_KERNEL(quant_rows)(GK_IN(gk_t, x), GK_IN(gk_u8, b), GK_IN(gk_u8, scale), GK_IN(gk_u8, zero), GK_OUT(gk_t, y), int m, gk_i64 n, gk_i64 k,
                       GK_DIMS(form), int wide)

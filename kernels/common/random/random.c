@@ -1,7 +1,7 @@
 /* Random numbers and dropout from Philox4x32-10 (Salmon et al., 2011); the text of the maps is section "Random" of docs/NUMERICS.md.
  *
  * Element i of a call uses block offset + i/4 and word i%4 (f64: block offset + i/2 and the words 2(i%2), 2(i%2)+1).
- * Launch: grid-stride, one work-item per block of the generator. Arithmetic in f32 (f64 for f64 outputs). Integer streams are equal on all
+ * Launch: grid-stride, one thread per block of the generator. Arithmetic in f32 (f64 for f64 outputs). Integer streams are equal on all
  * backends; values that pass through log, sin and cos agree within a few ULP.
  */
 
@@ -117,7 +117,8 @@ GK_KERNEL(dropout)(GK_IN(gk_t, x), GK_OUT(gk_t, y), GK_OUT(gk_u8, mask), gk_i64 
     }
 }
 
-/* y = r + (keep ? (x + bias) * scale : 0), bias over the last axis of `cols`; r and mask may be null. `wide`: cols is a multiple of 8, all is aligned. */
+/* y = r + (keep ? (x + bias) * scale : 0), bias over the last axis of `cols`; r and mask may be null. `wide`: cols is a multiple of 8, all is
+ * aligned. */
 GK_KERNEL(bias_dropout)(GK_IN(gk_t, x), GK_IN(gk_t, bias), GK_IN(gk_t, r), GK_OUT(gk_t, y), GK_OUT(gk_u8, mask), gk_i64 n, gk_i64 cols, int wide,
                         gk_i64 seed, gk_i64 stream, gk_i64 offset, GK_IN(gk_i64, more), float keep, gk_f scale)
 {
@@ -167,7 +168,7 @@ GK_KERNEL(dropout_masked)(GK_IN(gk_t, x), GK_IN(gk_u8, mask), GK_OUT(gk_t, y), g
     }
 }
 
-/* Running sums of p [rows, len] in f32, in order: cum [rows, len]; a row without weight is reported. One work-item per row. */
+/* Running sums of p [rows, len] in f32, in order: cum [rows, len]; a row without weight is reported. One thread per row. */
 GK_KERNEL(categorical_sums)(GK_IN(gk_t, p), GK_OUT(float, cum), gk_i64 rows, gk_i64 len, GK_OUT(int, err), int code)
 {
     GK_BIND_IN(gk_t, p); GK_BIND_OUT(float, cum); GK_BIND_OUT(int, err);
@@ -181,7 +182,7 @@ GK_KERNEL(categorical_sums)(GK_IN(gk_t, p), GK_OUT(float, cum), gk_i64 rows, gk_
     }
 }
 
-/* y[row, j] = number of k with cum[row, k] <= u * total, at most len - 1; u belongs to element row*count + j. Work-item per sample. */
+/* y[row, j] = number of k with cum[row, k] <= u * total, at most len - 1; u belongs to element row*count + j. Thread per sample. */
 GK_KERNEL(categorical_search)(GK_IN(float, cum), GK_OUT(int, y), int wide, gk_i64 rows, gk_i64 len, gk_i64 count, gk_i64 seed, gk_i64 stream,
                               gk_i64 offset, GK_IN(gk_i64, more))
 {
@@ -248,7 +249,7 @@ GK_KERNEL(random_int)(GK_OUT(gk_t, y), gk_i64 n, gk_i64 seed, gk_i64 stream, gk_
 }
 
 // Units: I64
-/* keys[i] = words 2i and 2i+1 as one number, the first word on top; y[i] = i. For sorting. Work-item per two elements. */
+/* keys[i] = words 2i and 2i+1 as one number, the first word on top; y[i] = i. For sorting. Thread per two elements. */
 GK_KERNEL(random_keys)(GK_OUT(gk_i64, keys), gk_i64 n, gk_i64 seed, gk_i64 stream, gk_i64 offset, GK_IN(gk_i64, more))
 {
     GK_BIND_OUT(gk_i64, keys); GK_BIND_IN(gk_i64, more);

@@ -63,7 +63,8 @@ GK_KERNEL(reduce_bwd)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, y), GK_IN(gk_
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, y); GK_BIND_IN(gk_f, s); GK_BIND_IN(gk_f, t); GK_BIND_OUT(gk_t, dx);
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
         gk_i64 o = 0, ig = 0, ix = 0, iy = 0, is = 0;
-        GK_ND(i, n, rank, args.shape, { o += r * args.sdx.v[d]; ig += r * args.sdy.v[d]; ix += r * args.sx.v[d]; iy += r * args.sy.v[d]; is += r * args.ss.v[d]; });
+        GK_ND(i, n, rank, args.shape,
+            { o += r * args.sdx.v[d]; ig += r * args.sdy.v[d]; ix += r * args.sx.v[d]; iy += r * args.sy.v[d]; is += r * args.ss.v[d]; });
         if (wide) {
             gk_vec out, g, a, b;
             if (wide & 2) g = gk_loadv(dy, ig);
@@ -109,8 +110,8 @@ GK_KERNEL(arg_reduce_bwd)(GK_IN(gk_t, dy), GK_IN(gk_u8, index), GK_OUT(gk_t, dx)
 
 // Units: FLOATS64 x BACKWARD_DOT
 /* da (+)= dy * b and db (+)= dy * a; either may be null. */
-GK_KERNEL(dot_bwd)(GK_IN(gk_t, dy), GK_IN(gk_t, a), GK_IN(gk_t, b), GK_OUT(gk_t, da), GK_OUT(gk_t, db), gk_i64 n, int rank, GK_DIMS(shape), GK_DIMS(sdy),
-                   GK_DIMS(sa), GK_DIMS(sb), GK_DIMS(sda), GK_DIMS(sdb), int wide, int acc_a, int acc_b)
+GK_KERNEL(dot_bwd)(GK_IN(gk_t, dy), GK_IN(gk_t, a), GK_IN(gk_t, b), GK_OUT(gk_t, da), GK_OUT(gk_t, db), gk_i64 n, int rank, GK_DIMS(shape),
+                   GK_DIMS(sdy), GK_DIMS(sa), GK_DIMS(sb), GK_DIMS(sda), GK_DIMS(sdb), int wide, int acc_a, int acc_b)
 {
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, a); GK_BIND_IN(gk_t, b); GK_BIND_OUT(gk_t, da); GK_BIND_OUT(gk_t, db);
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {

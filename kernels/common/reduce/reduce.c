@@ -3,13 +3,13 @@
  *   y[o] = end(join over r of x[kx(o) + rx(r)])        and for some functions a second result z[o]; dot reduces the products x * x2
  *
  * The axes that stay ("kept") and the axes that go ("red") are merged lists of sizes with strides per operand, the innermost last.
- * reduce_rows: neighbouring work-items walk along the reduced axes; `lanes` of them share a row. reduce_columns: they lie side by side on the kept
+ * reduce_rows: neighbouring threads walk along the reduced axes; `lanes` of them share a row. reduce_columns: they lie side by side on the kept
  * axes. Rows longer than a block handles well are cut into `splits` runs of `chunk` items, whose states go to `part` and are joined in order by
  * reduce_combine. `count` is the number of elements that one result is made of.
  * Launch: blocks on axis 0 loop over the rows or tiles. Statistics in gk_f, sums of integers in gk_i64. Deterministic: the order of the
  * operations follows from the shape, the alignment and the number of blocks that fill the device. Reference: torch.<function>.
  */
-/* Values that one call of gk_take takes at most, and 16-byte accesses in flight per work-item: along a row, and down GK_W columns. */
+/* Values that one call of gk_take takes at most, and 16-byte accesses in flight per thread: along a row, and down GK_W columns. */
 #define GK_BATCH 8
 #define GK_REDUCE_DEPTH 8
 #define GK_DEPTH_COLS (GK_W >= 8 ? 4 : 8)
@@ -102,7 +102,8 @@ GK_KERNEL(reduce_rows)(GK_IN(gk_t, x), GK_IN(gk_t, x2), GK_OUT(gk_u8, y), GK_OUT
     for (gk_i64 b = gk_bid(0); b < blocks; b += gk_nblocks(0)) {
         gk_i64 split = b % splits, o = b / splits * rows + gk_lid() / lanes;
         gk_i64 i = 0, j = 0, iy = 0, iz = 0, from = split * chunk, to = from + chunk < n ? from + chunk : n;
-        if (o < outputs) GK_ND(o, outputs, kept_rank, args.kept, { i += r * args.kx.v[d]; j += r * args.kx2.v[d]; iy += r * args.ky.v[d]; iz += r * args.kz.v[d]; });
+        if (o < outputs) GK_ND(o, outputs, kept_rank, args.kept,
+            { i += r * args.kx.v[d]; j += r * args.kx2.v[d]; iy += r * args.ky.v[d]; iz += r * args.kz.v[d]; });
         else to = from;
         gk_state s = gk_row(x, x2, i, j, from, to, lane, lanes, mode, args.phase, n, red_rank, &args.red, &args.rx, &args.rx2, args.p);
         s = gk_gather_states(s, tmp, lanes);
@@ -114,8 +115,8 @@ GK_KERNEL(reduce_rows)(GK_IN(gk_t, x), GK_IN(gk_t, x2), GK_OUT(gk_u8, y), GK_OUT
 }
 
 /* The rows from..to of w neighbouring columns (w is 1 or GK_W, a constant), every `step`-th from `first` on. */
-GK_FN void gk_columns(gk_state* s, const int w, GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* x2, gk_i64 i, gk_i64 j, gk_i64 first, gk_i64 to, int step,
-                      gk_i64 n, int rank, const gk_dims* red, const gk_dims* rx, const gk_dims* rx2, gk_f p)
+GK_FN void gk_columns(gk_state* s, const int w, GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* x2, gk_i64 i, gk_i64 j, gk_i64 first, gk_i64 to,
+                      int step, gk_i64 n, int rank, const gk_dims* red, const gk_dims* rx, const gk_dims* rx2, gk_f p)
 {
     gk_i64 k = first;
     for (; k + (GK_DEPTH_COLS - 1) * step < to; k += GK_DEPTH_COLS * step) {
@@ -142,7 +143,7 @@ GK_FN void gk_columns(gk_state* s, const int w, GK_GLOBAL const gk_t* x, GK_GLOB
     }
 }
 
-/* Joins the states of the block's work-items that differ in lid / tx only; those with lid < tx get the result. */
+/* Joins the states of the block's threads that differ in lid / tx only; those with lid < tx get the result. */
 GK_FN gk_state gk_gather_columns(gk_state s, GK_LOCAL_PTR gk_state* tmp, int tx)
 {
     int t = gk_lid();
@@ -179,7 +180,8 @@ GK_KERNEL(reduce_columns)(GK_IN(gk_t, x), GK_IN(gk_t, x2), GK_OUT(gk_u8, y), GK_
         gk_state s[GK_W];
         GK_UNROLL for (int c = 0; c < GK_W; c++) s[c] = gk_begin();
         if (o < outputs) {
-            GK_ND(o, outputs, kept_rank, args.kept, { i += r * args.kx.v[d]; j += r * args.kx2.v[d]; iy += r * args.ky.v[d]; iz += r * args.kz.v[d]; });
+            GK_ND(o, outputs, kept_rank, args.kept,
+                { i += r * args.kx.v[d]; j += r * args.kx2.v[d]; iy += r * args.ky.v[d]; iz += r * args.kz.v[d]; });
             if (wide) gk_columns(s, GK_W, x, x2, i, j, from + ty, to, GK_BLOCK / tx, n, red_rank, &args.red, &args.rx, &args.rx2, args.p);
             else gk_columns(s, 1, x, x2, i, j, from + ty, to, GK_BLOCK / tx, n, red_rank, &args.red, &args.rx, &args.rx2, args.p);
         }
@@ -201,7 +203,7 @@ typedef struct {
     int form, accumulate;
 } gk_reduce_combine_args;
 
-/* Results from the states of `splits` runs: that of run k of output o is part[o * so + k * sk]. The `lanes` work-items of an output lie side by
+/* Results from the states of `splits` runs: that of run k of output o is part[o * so + k * sk]. The `lanes` threads of an output lie side by
  * side, or those of neighbouring outputs do where their states lie side by side (so is 1). */
 GK_KERNEL(reduce_combine)(GK_IN(gk_state, part), GK_OUT(gk_u8, y), GK_OUT(gk_u8, z), gk_i64 outputs, int splits, int lanes, int kept_rank,
                           GK_BY_VALUE(gk_reduce_combine_args, args))

@@ -1,4 +1,4 @@
-/* Reductions as states: GK_OP names one of the functions below; its class says what a work-item carries along.
+/* Reductions as states: GK_OP names one of the functions below; its class says what a thread carries along.
  *
  *   gk_state              what is known of the elements seen so far
  *   gk_begin()            of none
@@ -36,7 +36,8 @@
 #define GK_MAGNITUDE(x) ((x) < 0 ? -(x) : (x))
 #endif
 
-/* ---- functions: what is summed or compared (map, of x and the parameter p), and what becomes of it (end, of the total s and the count n) -------- */
+/* ---- functions: what is summed or compared (map, of x and the parameter p), and what becomes of it (end, of the total s and the count n) --------
+ * */
 
 #define GK_SUM_OF(name, map, end) \
     GK_FN gk_f name##_map(gk_f x, gk_f p) { return map; } \
@@ -263,7 +264,7 @@ GK_FN gk_state gk_join(gk_state a, gk_state b)
     int first = same ? a.at < b.at : gk_isnan(a.v[0]) || (!gk_isnan(b.v[0]) && gk_better(a.v[0], b.v[0]));
     return first ? a : b;
 }
-/* A work-item meets its positions in rising order. */
+/* A thread meets its positions in rising order. */
 GK_FN void gk_take(gk_state* s, gk_f* v, int n, gk_i64 at, gk_i64 step, gk_f p)
 {
     GK_UNROLL for (int k = 0; k < n; k++) {
@@ -437,7 +438,7 @@ GK_FN void gk_end(GK_GLOBAL gk_u8* y, GK_GLOBAL gk_u8* z, gk_i64 iy, gk_i64 iz, 
 #endif
 }
 
-/* ---- joining the states of work-items ----------------------------------------------------------------------------------------- */
+/* ---- joining the states of threads ----------------------------------------------------------------------------------------- */
 
 #if defined(gk_shuffle_xor) && GK_IS_FLOAT
 GK_FN gk_state gk_exchange(gk_state s, int mask)
@@ -451,7 +452,7 @@ GK_FN gk_state gk_exchange(gk_state s, int mask)
 }
 #endif
 
-/* Joins the states of runs of `lanes` work-items (a power of two); the first of each run gets the result. All work-items of the block call it;
+/* Joins the states of runs of `lanes` threads (a power of two); the first of each run gets the result. All threads of the block call it;
  * the order depends on `lanes` alone. */
 GK_FN gk_state gk_gather_states(gk_state s, GK_LOCAL_PTR gk_state* tmp, int lanes)
 {

@@ -123,28 +123,41 @@ GK_FN gk_axis gk_taps_along(gk_f g, int n, int padding, int align)
 }
 
 /* The three axes of a position; the depth of an image is one cell. */
-#define GK_POSITION(p) \
-    int ih = (int)size.v[1], iw = (int)size.v[2]; \
-    gk_axis ax = gk_taps_along(gk_load(grid, (p) * axes), iw, padding, align), ay = gk_taps_along(gk_load(grid, (p) * axes + 1), ih, padding, align), az; \
-    if (axes == 3) { \
-        az = gk_taps_along(gk_load(grid, (p) * axes + 2), (int)size.v[0], padding, align); \
-    } else { \
-        GK_UNROLL for (int k = 0; k < GK_SAMPLE_TAPS; k++) { \
-            az.cell[k] = k == 0 ? 0 : -1; \
-            az.w[k] = k == 0 ? GK_R(1.0) : GK_R(0.0); \
-            az.dw[k] = GK_R(0.0); \
-        } \
-        az.bad = 0; \
-    } \
-    int bad = ax.bad || ay.bad || az.bad
+typedef struct { gk_axis x, y, z; int bad; } gk_position;
 
-/* Runs `step` for each tap number t at (a, b, c), whose place in a plane is `at`, -1 for none. */
+GK_FN gk_position gk_position_of(GK_GLOBAL const gk_t* grid, gk_i64 p, int axes, const gk_dims* size, int padding, int align)
+{
+    gk_position s;
+    s.x = gk_taps_along(gk_load(grid, p * axes), (int)size->v[2], padding, align);
+    s.y = gk_taps_along(gk_load(grid, p * axes + 1), (int)size->v[1], padding, align);
+    if (axes == 3) {
+        s.z = gk_taps_along(gk_load(grid, p * axes + 2), (int)size->v[0], padding, align);
+    } else {
+        GK_UNROLL for (int k = 0; k < GK_SAMPLE_TAPS; k++) {
+            s.z.cell[k] = k == 0 ? 0 : -1;
+            s.z.w[k] = k == 0 ? GK_R(1.0) : GK_R(0.0);
+            s.z.dw[k] = GK_R(0.0);
+        }
+        s.z.bad = 0;
+    }
+    s.bad = s.x.bad || s.y.bad || s.z.bad;
+    return s;
+}
+
+/* Place in a plane of the tap (a, b, c), -1 for one outside. */
+GK_FN int gk_cell_of(const gk_position* s, int a, int b, int c, const gk_dims* size)
+{
+    if (s->z.cell[a] < 0 || s->y.cell[b] < 0 || s->x.cell[c] < 0) return -1;
+    return (s->z.cell[a] * (int)size->v[1] + s->y.cell[b]) * (int)size->v[2] + s->x.cell[c];
+}
+
+/* Runs `step` for each tap number t of the position s at (a, b, c), whose place in a plane is `at`, -1 for none. */
 #define GK_SAMPLE_EACH(step) \
     GK_UNROLL for (int a = 0; a < GK_DEEP; a++) { \
         GK_UNROLL for (int b = 0; b < GK_SAMPLE_TAPS; b++) { \
             GK_UNROLL for (int c = 0; c < GK_SAMPLE_TAPS; c++) { \
                 int t = (a * GK_SAMPLE_TAPS + b) * GK_SAMPLE_TAPS + c; \
-                int at = az.cell[a] < 0 || ay.cell[b] < 0 || ax.cell[c] < 0 ? -1 : (az.cell[a] * ih + ay.cell[b]) * iw + ax.cell[c]; \
+                int at = gk_cell_of(&s, a, b, c, &size); \
                 step \
             } \
         } \
@@ -152,21 +165,21 @@ GK_FN gk_axis gk_taps_along(gk_f g, int n, int padding, int align)
 
 // Units: FLOATS64 x SAMPLE_MODES
 /* Items: positions of all samples, once per group of `channels` of the `all` channels. */
-GK_KERNEL(grid_sample)(GK_IN(gk_t, x), GK_IN(gk_t, grid), GK_OUT(gk_t, y), gk_i64 n, gk_i64 samples, gk_i64 outputs, gk_i64 all, gk_i64 channels, int axes,
-                       GK_DIMS(size), int padding, int align)
+GK_KERNEL(grid_sample)(GK_IN(gk_t, x), GK_IN(gk_t, grid), GK_OUT(gk_t, y), gk_i64 n, gk_i64 samples, gk_i64 outputs, gk_i64 all, gk_i64 channels,
+                       int axes, GK_DIMS(size), int padding, int align)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, grid); GK_BIND_OUT(gk_t, y);
     gk_i64 cells = size.v[0] * size.v[1] * size.v[2];
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
         gk_i64 group = gk_divide(i, samples * outputs), p = i - group * (samples * outputs), sample = gk_divide(p, outputs), o = p - sample * outputs;
-        GK_POSITION(p);
+        gk_position s = gk_position_of(grid, p, axes, &size, padding, align);
         int place[GK_CELLS];
         gk_f w[GK_CELLS];
-        GK_SAMPLE_EACH({ place[t] = at; w[t] = az.w[a] * ay.w[b] * ax.w[c]; })
+        GK_SAMPLE_EACH({ place[t] = at; w[t] = s.z.w[a] * s.y.w[b] * s.x.w[c]; })
         gk_i64 last = (group + 1) * channels < all ? (group + 1) * channels : all;
         for (gk_i64 ch = group * channels; ch < last; ch++) {
             GK_GLOBAL const gk_t* from = x + (sample * all + ch) * cells;
-            gk_f sum = bad ? GK_NAN : GK_R(0.0);
+            gk_f sum = s.bad ? GK_NAN : GK_R(0.0);
             GK_UNROLL for (int t = 0; t < GK_CELLS; t++) {
                 if (place[t] >= 0) sum += w[t] * gk_load(from, place[t]);
             }
@@ -185,7 +198,7 @@ GK_KERNEL(grid_sample_dgrid)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, grid),
         gk_i64 sample = gk_divide(p, outputs), o = p - sample * outputs;
         gk_f gx = GK_R(0.0), gy = GK_R(0.0), gz = GK_R(0.0);
 #if GK_SAMPLE_TAPS > 1
-        GK_POSITION(p);
+        gk_position s = gk_position_of(grid, p, axes, &size, padding, align);
         int place[GK_CELLS];
         gk_f sum[GK_CELLS];
         GK_SAMPLE_EACH({ place[t] = at; sum[t] = GK_R(0.0); })
@@ -198,12 +211,12 @@ GK_KERNEL(grid_sample_dgrid)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, grid),
         }
         GK_SAMPLE_EACH({
             if (at >= 0) {
-                gx += sum[t] * az.w[a] * ay.w[b] * ax.dw[c];
-                gy += sum[t] * az.w[a] * ay.dw[b] * ax.w[c];
-                gz += sum[t] * az.dw[a] * ay.w[b] * ax.w[c];
+                gx += sum[t] * s.z.w[a] * s.y.w[b] * s.x.dw[c];
+                gy += sum[t] * s.z.w[a] * s.y.dw[b] * s.x.w[c];
+                gz += sum[t] * s.z.dw[a] * s.y.w[b] * s.x.w[c];
             }
         })
-        if (bad) {
+        if (s.bad) {
             gx = GK_NAN;
             gy = GK_NAN;
             gz = GK_NAN;
@@ -217,18 +230,18 @@ GK_KERNEL(grid_sample_dgrid)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, grid),
 
 /* The entries of dx: for tap t of position p the key of its cell among those of all samples (`none` for a tap outside) and its weight, at
  * p * per + t. per: GK_CELLS, for images GK_SAMPLE_TAPS * GK_SAMPLE_TAPS. Items: positions of all samples. Sorted keys go to sample_gather. */
-GK_KERNEL(grid_sample_keys)(GK_IN(gk_t, grid), GK_OUT(int, keys), GK_OUT(gk_f, weights), gk_i64 n, gk_i64 outputs, int wide_keys, gk_i64 none, int per,
-                            int axes, GK_DIMS(size), int padding, int align)
+GK_KERNEL(grid_sample_keys)(GK_IN(gk_t, grid), GK_OUT(int, keys), GK_OUT(gk_f, weights), gk_i64 n, gk_i64 outputs, int wide_keys, gk_i64 none,
+                            int per, int axes, GK_DIMS(size), int padding, int align)
 {
     GK_BIND_IN(gk_t, grid); GK_BIND_OUT(int, keys); GK_BIND_OUT(gk_f, weights);
     gk_i64 cells = size.v[0] * size.v[1] * size.v[2];
     for (gk_i64 p = gk_gid(); p < n; p += gk_gsize()) {
         gk_i64 sample = gk_divide(p, outputs);
-        GK_POSITION(p);
+        gk_position s = gk_position_of(grid, p, axes, &size, padding, align);
         GK_SAMPLE_EACH({
             if (t < per) {
-                gk_store_index(keys, p * per + t, wide_keys, at < 0 || bad ? none : sample * cells + at);
-                weights[p * per + t] = az.w[a] * ay.w[b] * ax.w[c];
+                gk_store_index(keys, p * per + t, wide_keys, at < 0 || s.bad ? none : sample * cells + at);
+                weights[p * per + t] = s.z.w[a] * s.y.w[b] * s.x.w[c];
             }
         })
     }

@@ -101,7 +101,8 @@ GK_KERNEL(nearest_twice_bwd)(GK_IN(gk_t, dy), GK_OUT(gk_t, dx), gk_i64 n, int ru
         gk_half sum;
         /* Where an axis stays its copy is loaded again and not added. */
         GK_UNROLL for (int t = 0; t < 4; t++)
-            v[t] = gk_loadv(dy, ((((gk_i64)plane * fd + (t / 2 < fd ? t / 2 : 0)) * rows + h) * fh + (t % 2 < fh ? t % 2 : 0)) * runs * GK_W + w * GK_W);
+            v[t] = gk_loadv(dy, ((((gk_i64)plane * fd + (t / 2 < fd ? t / 2 : 0)) * rows + h) * fh + (t % 2 < fh ? t % 2
+                : 0)) * runs * GK_W + w * GK_W);
         GK_UNROLL for (int k = 0; k < GK_H; k++) {
             gk_f s = GK_R(0.0);
             GK_UNROLL for (int t = 0; t < 4; t++) {
@@ -247,7 +248,7 @@ GK_KERNEL(resample_spans)(GK_OUT(int, bounds), gk_i64 n, GK_DIMS(size))
     }
 }
 
-/* Planes that a work-item brings along: they share weights, and their loads are in flight together. */
+/* Planes that a thread brings along: they share weights, and their loads are in flight together. */
 #define GK_PLANES 4
 
 /* y[o] = sum of x over the cells of o, times their weights. Items: the outputs of a plane, once per group of up to GK_PLANES of the planes. */
@@ -306,8 +307,8 @@ GK_KERNEL(resample)(GK_IN(gk_t, x), GK_IN(int, bounds), GK_IN(gk_f, weights), GK
 }
 
 /* dx[i] (+)= sum of dy over the outputs that read cell i, times the cell's weight in them. Items: the cells of a plane, once per group. */
-GK_KERNEL(resample_bwd)(GK_IN(gk_t, dy), GK_IN(int, bounds), GK_IN(gk_f, weights), GK_OUT(gk_t, dx), gk_i64 n, gk_i64 planes, int group, GK_DIMS(size),
-                        GK_DIMS(magic), GK_DIMS(taps), int accumulate)
+GK_KERNEL(resample_bwd)(GK_IN(gk_t, dy), GK_IN(int, bounds), GK_IN(gk_f, weights), GK_OUT(gk_t, dx), gk_i64 n, gk_i64 planes, int group,
+                        GK_DIMS(size), GK_DIMS(magic), GK_DIMS(taps), int accumulate)
 {
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(int, bounds); GK_BIND_IN(gk_f, weights); GK_BIND_OUT(gk_t, dx);
     int id = (int)size.v[0], ih = (int)size.v[1], iw = (int)size.v[2], od = (int)size.v[3], oh = (int)size.v[4], ow = (int)size.v[5];
@@ -369,8 +370,8 @@ GK_KERNEL(affine_grid)(GK_IN(gk_t, theta), GK_OUT(gk_t, grid), gk_i64 n, int axe
 }
 
 /* part[sample][chunk][j][k] = sum of dgrid_j base_k over a chunk of the sample's `points`, 12 sums each. Launch: chunks x samples (looped). */
-GK_KERNEL(affine_grid_sums)(GK_IN(gk_t, dgrid), GK_OUT(gk_f, part), gk_i64 samples, gk_i64 points, gk_i64 chunk, int axes, GK_DIMS(size), GK_DIMS(magic),
-                            int align)
+GK_KERNEL(affine_grid_sums)(GK_IN(gk_t, dgrid), GK_OUT(gk_f, part), gk_i64 samples, gk_i64 points, gk_i64 chunk, int axes, GK_DIMS(size),
+                            GK_DIMS(magic), int align)
 {
     GK_BIND_IN(gk_t, dgrid); GK_BIND_OUT(gk_f, part);
     GK_LOCAL gk_f tmp[GK_BLOCK];
@@ -422,7 +423,8 @@ GK_KERNEL(sample_gather)(GK_IN(int, keys), GK_IN(int, positions), GK_IN(gk_f, we
 {
     GK_BIND_IN(int, keys); GK_BIND_IN(int, positions); GK_BIND_IN(gk_f, weights); GK_BIND_IN(gk_t, dy); GK_BIND_OUT(gk_t, dx);
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
-        gk_i64 group = gk_divide(i, cells * samples), key = i - group * (cells * samples), sample = gk_divide(key, cells), cell = key - sample * cells;
+        gk_i64 group = gk_divide(i, cells * samples), key = i - group * (cells * samples), sample = gk_divide(key, cells),
+            cell = key - sample * cells;
         gk_i64 lo = 0, hi = entries;
         while (lo < hi) {
             gk_i64 mid = (lo + hi) / 2;

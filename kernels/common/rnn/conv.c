@@ -39,8 +39,8 @@ GK_KERNEL(conv_lstm_unfold)(GK_IN(gk_t, images), GK_OUT(gk_t, col), gk_i64 count
 
 /* The adjoint: images[n, c, p] = sum of the entries of col (gk_f) that were read there. The result goes to `grad` (added to it where `accumulate`
  * is set), or to `carry` in the arithmetic type; the other one is null. Launch: as conv_lstm_unfold. */
-GK_KERNEL(conv_lstm_fold)(GK_IN(gk_f, col), GK_OUT(gk_t, grad), GK_OUT(gk_f, carry), gk_i64 count, int channels, int height, int width, int kh, int kw,
-                          int accumulate)
+GK_KERNEL(conv_lstm_fold)(GK_IN(gk_f, col), GK_OUT(gk_t, grad), GK_OUT(gk_f, carry), gk_i64 count, int channels, int height, int width, int kh,
+                          int kw, int accumulate)
 {
     GK_BIND_IN(gk_f, col); GK_BIND_OUT(gk_t, grad); GK_BIND_OUT(gk_f, carry);
     gk_i64 pixels = (gk_i64)height * width, columns = count * pixels;
@@ -85,8 +85,8 @@ GK_FN gk_f gk_peep(GK_GLOBAL const gk_t* peep, int which, gk_cell k, gk_i64 hidd
 }
 
 /* One step from z [4 hidden, N pixels] (gk_f). Launch: grid-stride over the n elements of a state. */
-GK_KERNEL(conv_lstm_step)(GK_IN(gk_f, z), GK_IN(gk_t, c), GK_IN(gk_t, peep), GK_OUT(gk_t, h_next), GK_OUT(gk_t, c_next), GK_OUT(gk_t, y), GK_OUT(gk_t, gates),
-                          GK_OUT(gk_t, h_last), GK_OUT(gk_t, c_last), gk_i64 n, gk_i64 hidden, gk_i64 pixels, int shared)
+GK_KERNEL(conv_lstm_step)(GK_IN(gk_f, z), GK_IN(gk_t, c), GK_IN(gk_t, peep), GK_OUT(gk_t, h_next), GK_OUT(gk_t, c_next), GK_OUT(gk_t, y),
+                          GK_OUT(gk_t, gates), GK_OUT(gk_t, h_last), GK_OUT(gk_t, c_last), gk_i64 n, gk_i64 hidden, gk_i64 pixels, int shared)
 {
     GK_BIND_IN(gk_f, z); GK_BIND_IN(gk_t, c); GK_BIND_IN(gk_t, peep); GK_BIND_OUT(gk_t, h_next); GK_BIND_OUT(gk_t, c_next);
     GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_t, gates); GK_BIND_OUT(gk_t, h_last); GK_BIND_OUT(gk_t, c_last);
@@ -95,7 +95,8 @@ GK_KERNEL(conv_lstm_step)(GK_IN(gk_f, z), GK_IN(gk_t, c), GK_IN(gk_t, peep), GK_
         gk_cell k = gk_cell_of(e, hidden, pixels);
         gk_f v[4], c_new = gk_load(c, e);
         GK_UNROLL for (int q = 0; q < 4; q++) v[q] = z[(q * hidden + k.c) * columns + k.n * pixels + k.p];
-        gk_f pi = gk_peep(peep, 0, k, hidden, pixels, shared), pf = gk_peep(peep, 1, k, hidden, pixels, shared), po = gk_peep(peep, 2, k, hidden, pixels, shared);
+        gk_f pi = gk_peep(peep, 0, k, hidden, pixels, shared), pf = gk_peep(peep, 1, k, hidden, pixels, shared), po = gk_peep(peep, 2, k, hidden,
+            pixels, shared);
         gk_f h_new = gk_lstm(v, &c_new, pi, pf, po);
         gk_store(h_next, e, h_new);
         gk_store(c_next, e, c_new);
@@ -111,8 +112,8 @@ GK_KERNEL(conv_lstm_step)(GK_IN(gk_f, z), GK_IN(gk_t, c), GK_IN(gk_t, peep), GK_
 /* Backward of a step: dz [4 hidden, N pixels]; dh and dc (gk_f) as in rnn/rnn.c, `first` takes dh_last and dc_last (0 where null) instead.
  * Launch: as conv_lstm_step. */
 GK_KERNEL(conv_lstm_step_bwd)(GK_IN(gk_t, gates), GK_IN(gk_t, c), GK_IN(gk_t, c_next), GK_IN(gk_t, peep), GK_IN(gk_t, dy), GK_IN(gk_t, dh_last),
-                              GK_IN(gk_t, dc_last), GK_IN(gk_f, dh), GK_OUT(gk_f, dc), GK_OUT(gk_t, dz), gk_i64 n, gk_i64 hidden, gk_i64 pixels, int shared,
-                              int first)
+                              GK_IN(gk_t, dc_last), GK_IN(gk_f, dh), GK_OUT(gk_f, dc), GK_OUT(gk_t, dz), gk_i64 n, gk_i64 hidden, gk_i64 pixels,
+                              int shared, int first)
 {
     GK_BIND_IN(gk_t, gates); GK_BIND_IN(gk_t, c); GK_BIND_IN(gk_t, c_next); GK_BIND_IN(gk_t, peep); GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, dh_last);
     GK_BIND_IN(gk_t, dc_last); GK_BIND_IN(gk_f, dh); GK_BIND_OUT(gk_f, dc); GK_BIND_OUT(gk_t, dz);
@@ -137,10 +138,10 @@ GK_KERNEL(conv_lstm_step_bwd)(GK_IN(gk_t, gates), GK_IN(gk_t, c), GK_IN(gk_t, c_
 }
 
 /* dp[which, c, p] (+)= sum over steps and images of dz c: c before the step for i and f, behind it for o. dz [T, 4 hidden, N pixels], c
- * [T+1, N, hidden, pixels]. One weight per element: `lanes` = 1, a work-item each; a shared weight: `lanes` = GK_BLOCK, a block sums over its
+ * [T+1, N, hidden, pixels]. One weight per element: `lanes` = 1, a thread each; a shared weight: `lanes` = GK_BLOCK, a block sums over its
  * pixels. Launch: as many blocks as weights need. */
-GK_KERNEL(conv_lstm_peep)(GK_IN(gk_t, dz), GK_IN(gk_t, c), GK_OUT(gk_t, dp), gk_i64 weights, gk_i64 steps, gk_i64 count, gk_i64 hidden, gk_i64 pixels, int lanes,
-                          int accumulate)
+GK_KERNEL(conv_lstm_peep)(GK_IN(gk_t, dz), GK_IN(gk_t, c), GK_OUT(gk_t, dp), gk_i64 weights, gk_i64 steps, gk_i64 count, gk_i64 hidden, gk_i64 pixels,
+                          int lanes, int accumulate)
 {
     GK_BIND_IN(gk_t, dz); GK_BIND_IN(gk_t, c); GK_BIND_OUT(gk_t, dp);
     GK_LOCAL gk_f tmp[GK_BLOCK];

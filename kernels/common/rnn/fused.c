@@ -1,7 +1,7 @@
 /* A recurrent step in one kernel: the products with the recurrent weights, and what lies behind them. For small batches and states, where a step
  * takes no longer than a launch. Names, shapes and arithmetic are those of rnn/rnn.c.
  *
- * A block takes GK_UNITS columns of a state and GK_RNN_ROWS rows of the batch. A run of 32 work-items makes the products of one column: each sums
+ * A block takes GK_UNITS columns of a state and GK_RNN_ROWS rows of the batch. A run of 32 threads makes the products of one column: each sums
  * every 32nd term, then the run adds up. Deterministic. Launch: axis 0 = columns / GK_UNITS, axis 1 = rows / GK_RNN_ROWS.
  */
 #if GK_IS_FLOAT && GK_DTYPE != GK_F64
@@ -14,14 +14,14 @@
 #define GK_RNN_LANES 32
 #define GK_UNITS (GK_BLOCK / GK_RNN_LANES)
 #define GK_RNN_ROWS 8
-/* Terms that are staged at a time, and per work-item. */
+/* Terms that are staged at a time, and per thread. */
 #define GK_STAGE 256
 #define GK_RNN_EACH (GK_STAGE / GK_RNN_LANES)
 
-/* out[q] = sum over k of x[row, k] * w[q * step + k] for q < count, in the work-item of the run whose number is the row's within the block; `rows`
+/* out[q] = sum over k of x[row, k] * w[q * step + k] for q < count, in the thread of the run whose number is the row's within the block; `rows`
  * rows of x are there, `live`: this run has weights. */
-GK_FN void gk_products(GK_GLOBAL const gk_t* x, gk_i64 terms, int rows, GK_GLOBAL const gk_t* w, gk_i64 step, int count, int live, GK_LOCAL_PTR gk_f* stage,
-                       GK_LOCAL_PTR gk_f* tmp, gk_f out[4])
+GK_FN void gk_products(GK_GLOBAL const gk_t* x, gk_i64 terms, int rows, GK_GLOBAL const gk_t* w, gk_i64 step, int count, int live,
+                       GK_LOCAL_PTR gk_f* stage, GK_LOCAL_PTR gk_f* tmp, gk_f out[4])
 {
     int t = gk_lid(), lane = t % GK_RNN_LANES;
     gk_f acc[4][GK_RNN_ROWS], v[4][GK_RNN_EACH];
@@ -76,7 +76,8 @@ GK_KERNEL(lstm_fused)(GK_IN(gk_t, w), GK_IN(gk_f, a), GK_IN(gk_t, bias), GK_IN(g
                       gk_i64 row_a, gk_i64 row_y, int t)
 {
     GK_BIND_IN(gk_t, w); GK_BIND_IN(gk_f, a); GK_BIND_IN(gk_t, bias); GK_BIND_IN(gk_t, h); GK_BIND_IN(gk_t, c); GK_BIND_IN(int, lengths);
-    GK_BIND_OUT(gk_t, h_next); GK_BIND_OUT(gk_t, c_next); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_t, gates); GK_BIND_OUT(gk_t, h_last); GK_BIND_OUT(gk_t, c_last);
+    GK_BIND_OUT(gk_t, h_next); GK_BIND_OUT(gk_t, c_next); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_t, gates); GK_BIND_OUT(gk_t, h_last);
+    GK_BIND_OUT(gk_t, c_last);
     GK_LOCAL gk_f stage[GK_RNN_ROWS * GK_STAGE];
     GK_LOCAL gk_f tmp[GK_BLOCK];
     gk_i64 j = (gk_i64)gk_bid(0) * GK_UNITS + gk_lid() / GK_RNN_LANES, b0 = (gk_i64)gk_bid(1) * GK_RNN_ROWS, b = b0 + gk_lid() % GK_RNN_LANES;
@@ -88,8 +89,8 @@ GK_KERNEL(lstm_fused)(GK_IN(gk_t, w), GK_IN(gk_f, a), GK_IN(gk_t, bias), GK_IN(g
 }
 
 GK_KERNEL(gru_fused)(GK_IN(gk_t, w), GK_IN(gk_f, a), GK_IN(gk_t, bias), GK_IN(gk_t, h), GK_IN(int, lengths), GK_OUT(gk_t, h_next), GK_OUT(gk_t, y),
-                     GK_OUT(gk_t, save_r), GK_OUT(gk_t, save_z), GK_OUT(gk_t, save_n), GK_OUT(gk_t, save_u), GK_OUT(gk_t, h_last), gk_i64 n, gk_i64 hidden,
-                     gk_i64 row_a, gk_i64 row_y, int t)
+                     GK_OUT(gk_t, save_r), GK_OUT(gk_t, save_z), GK_OUT(gk_t, save_n), GK_OUT(gk_t, save_u), GK_OUT(gk_t, h_last), gk_i64 n,
+                     gk_i64 hidden, gk_i64 row_a, gk_i64 row_y, int t)
 {
     GK_BIND_IN(gk_t, w); GK_BIND_IN(gk_f, a); GK_BIND_IN(gk_t, bias); GK_BIND_IN(gk_t, h); GK_BIND_IN(int, lengths);
     GK_BIND_OUT(gk_t, h_next); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_t, save_r); GK_BIND_OUT(gk_t, save_z); GK_BIND_OUT(gk_t, save_n);
@@ -106,9 +107,9 @@ GK_KERNEL(gru_fused)(GK_IN(gk_t, w), GK_IN(gk_f, a), GK_IN(gk_t, bias), GK_IN(gk
 
 /* Backward of a step that is not the first one processed: `dz_next` are the gradients of the gates of the step behind, `w` the transposed weights
  * [hidden, 4 hidden]. */
-GK_KERNEL(lstm_fused_bwd)(GK_IN(gk_t, w), GK_IN(gk_t, dz_next), GK_IN(gk_t, gates), GK_IN(gk_t, c), GK_IN(gk_t, c_next), GK_IN(gk_t, dy), GK_IN(int, lengths),
-                          GK_OUT(gk_f, dh), GK_OUT(gk_f, dc), GK_OUT(gk_t, dz), GK_OUT(gk_t, dx), gk_i64 n, gk_i64 hidden, gk_i64 row_y, gk_i64 row_x, int t,
-                          int keep)
+GK_KERNEL(lstm_fused_bwd)(GK_IN(gk_t, w), GK_IN(gk_t, dz_next), GK_IN(gk_t, gates), GK_IN(gk_t, c), GK_IN(gk_t, c_next), GK_IN(gk_t, dy),
+                          GK_IN(int, lengths), GK_OUT(gk_f, dh), GK_OUT(gk_f, dc), GK_OUT(gk_t, dz), GK_OUT(gk_t, dx), gk_i64 n, gk_i64 hidden,
+                          gk_i64 row_y, gk_i64 row_x, int t, int keep)
 {
     GK_BIND_IN(gk_t, w); GK_BIND_IN(gk_t, dz_next); GK_BIND_IN(gk_t, gates); GK_BIND_IN(gk_t, c); GK_BIND_IN(gk_t, c_next); GK_BIND_IN(gk_t, dy);
     GK_BIND_IN(int, lengths); GK_BIND_OUT(gk_f, dh); GK_BIND_OUT(gk_f, dc); GK_BIND_OUT(gk_t, dz); GK_BIND_OUT(gk_t, dx);
@@ -126,10 +127,12 @@ GK_KERNEL(lstm_fused_bwd)(GK_IN(gk_t, w), GK_IN(gk_t, dz_next), GK_IN(gk_t, gate
 }
 
 /* The same with `w` [hidden, 3 hidden]. */
-GK_KERNEL(gru_fused_bwd)(GK_IN(gk_t, w), GK_IN(gk_t, dz_next), GK_IN(gk_t, r), GK_IN(gk_t, z), GK_IN(gk_t, m), GK_IN(gk_t, un), GK_IN(gk_t, h), GK_IN(gk_t, dy),
-                         GK_IN(int, lengths), GK_OUT(gk_f, dh), GK_OUT(gk_t, dz), GK_OUT(gk_t, dx), gk_i64 n, gk_i64 hidden, gk_i64 row_y, gk_i64 row_x, int t)
+GK_KERNEL(gru_fused_bwd)(GK_IN(gk_t, w), GK_IN(gk_t, dz_next), GK_IN(gk_t, r), GK_IN(gk_t, z), GK_IN(gk_t, m), GK_IN(gk_t, un), GK_IN(gk_t, h),
+                         GK_IN(gk_t, dy), GK_IN(int, lengths), GK_OUT(gk_f, dh), GK_OUT(gk_t, dz), GK_OUT(gk_t, dx), gk_i64 n, gk_i64 hidden,
+                         gk_i64 row_y, gk_i64 row_x, int t)
 {
-    GK_BIND_IN(gk_t, w); GK_BIND_IN(gk_t, dz_next); GK_BIND_IN(gk_t, r); GK_BIND_IN(gk_t, z); GK_BIND_IN(gk_t, m); GK_BIND_IN(gk_t, un); GK_BIND_IN(gk_t, h);
+    GK_BIND_IN(gk_t, w); GK_BIND_IN(gk_t, dz_next); GK_BIND_IN(gk_t, r); GK_BIND_IN(gk_t, z); GK_BIND_IN(gk_t, m); GK_BIND_IN(gk_t, un);
+    GK_BIND_IN(gk_t, h);
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(int, lengths); GK_BIND_OUT(gk_f, dh); GK_BIND_OUT(gk_t, dz); GK_BIND_OUT(gk_t, dx);
     GK_LOCAL gk_f stage[GK_RNN_ROWS * GK_STAGE];
     GK_LOCAL gk_f tmp[GK_BLOCK];

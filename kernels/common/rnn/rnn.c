@@ -1,4 +1,4 @@
-/* Recurrent steps: what happens between the products. A state has [B, H] elements, one work-item each; gates are blocks of H columns.
+/* Recurrent steps: what happens between the products. A state has [B, H] elements, one thread each; gates are blocks of H columns.
  *
  *   a       x W_ih^T + b_ih of this step, gk_f, rows `row_a` apart        u      h W_hh^T, gk_f, contiguous rows
  *   bias    b_hh or null                                                  h, c   states before the step
@@ -19,7 +19,8 @@ GK_KERNEL(lstm_step)(GK_IN(gk_f, u), GK_IN(gk_f, a), GK_IN(gk_t, bias), GK_IN(gk
                      gk_i64 row_a, gk_i64 row_y, int t)
 {
     GK_BIND_IN(gk_f, u); GK_BIND_IN(gk_f, a); GK_BIND_IN(gk_t, bias); GK_BIND_IN(gk_t, h); GK_BIND_IN(gk_t, c); GK_BIND_IN(int, lengths);
-    GK_BIND_OUT(gk_t, h_next); GK_BIND_OUT(gk_t, c_next); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_t, gates); GK_BIND_OUT(gk_t, h_last); GK_BIND_OUT(gk_t, c_last);
+    GK_BIND_OUT(gk_t, h_next); GK_BIND_OUT(gk_t, c_next); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_t, gates); GK_BIND_OUT(gk_t, h_last);
+    GK_BIND_OUT(gk_t, c_last);
     for (gk_i64 e = gk_gid(); e < n; e += gk_gsize()) {
         gk_i64 b = gk_row_of(e, hidden), j = e - b * hidden;
         gk_f v[4];
@@ -85,10 +86,11 @@ GK_KERNEL(plain_step)(GK_IN(gk_f, u), GK_IN(gk_f, a), GK_IN(gk_t, bias), GK_IN(g
 
 /* keep: write dh; without lengths the product alone makes up the gradient of the state before. */
 GK_KERNEL(lstm_step_bwd)(GK_IN(gk_t, gates), GK_IN(gk_t, c), GK_IN(gk_t, c_next), GK_IN(gk_t, dy), GK_IN(gk_t, dh_last), GK_IN(gk_t, dc_last),
-                         GK_IN(int, lengths), GK_OUT(gk_f, dh), GK_OUT(gk_f, dc), GK_OUT(gk_t, dz), GK_OUT(gk_t, dx), gk_i64 n, gk_i64 hidden, gk_i64 row_y,
-                         gk_i64 row_x, int t, int first, int keep)
+                         GK_IN(int, lengths), GK_OUT(gk_f, dh), GK_OUT(gk_f, dc), GK_OUT(gk_t, dz), GK_OUT(gk_t, dx), gk_i64 n, gk_i64 hidden,
+                         gk_i64 row_y, gk_i64 row_x, int t, int first, int keep)
 {
-    GK_BIND_IN(gk_t, gates); GK_BIND_IN(gk_t, c); GK_BIND_IN(gk_t, c_next); GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, dh_last); GK_BIND_IN(gk_t, dc_last);
+    GK_BIND_IN(gk_t, gates); GK_BIND_IN(gk_t, c); GK_BIND_IN(gk_t, c_next); GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, dh_last);
+    GK_BIND_IN(gk_t, dc_last);
     GK_BIND_IN(int, lengths); GK_BIND_OUT(gk_f, dh); GK_BIND_OUT(gk_f, dc); GK_BIND_OUT(gk_t, dz); GK_BIND_OUT(gk_t, dx);
     for (gk_i64 e = gk_gid(); e < n; e += gk_gsize()) {
         gk_i64 b = gk_row_of(e, hidden), j = e - b * hidden;
@@ -99,10 +101,11 @@ GK_KERNEL(lstm_step_bwd)(GK_IN(gk_t, gates), GK_IN(gk_t, c), GK_IN(gk_t, c_next)
 
 /* before: the gradient of r is left to gru_reset_bwd. */
 GK_KERNEL(gru_step_bwd)(GK_IN(gk_t, r), GK_IN(gk_t, z), GK_IN(gk_t, m), GK_IN(gk_t, un), GK_IN(gk_t, h), GK_IN(gk_t, dy), GK_IN(gk_t, dh_last),
-                        GK_IN(int, lengths), GK_OUT(gk_f, dh), GK_OUT(gk_t, dz), GK_OUT(gk_t, dx), gk_i64 n, gk_i64 hidden, gk_i64 row_y, gk_i64 row_x, int t,
-                        int first, int before)
+                        GK_IN(int, lengths), GK_OUT(gk_f, dh), GK_OUT(gk_t, dz), GK_OUT(gk_t, dx), gk_i64 n, gk_i64 hidden, gk_i64 row_y,
+                        gk_i64 row_x, int t, int first, int before)
 {
-    GK_BIND_IN(gk_t, r); GK_BIND_IN(gk_t, z); GK_BIND_IN(gk_t, m); GK_BIND_IN(gk_t, un); GK_BIND_IN(gk_t, h); GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, dh_last);
+    GK_BIND_IN(gk_t, r); GK_BIND_IN(gk_t, z); GK_BIND_IN(gk_t, m); GK_BIND_IN(gk_t, un); GK_BIND_IN(gk_t, h); GK_BIND_IN(gk_t, dy);
+    GK_BIND_IN(gk_t, dh_last);
     GK_BIND_IN(int, lengths); GK_BIND_OUT(gk_f, dh); GK_BIND_OUT(gk_t, dz); GK_BIND_OUT(gk_t, dx);
     for (gk_i64 e = gk_gid(); e < n; e += gk_gsize()) {
         gk_i64 b = gk_row_of(e, hidden), j = e - b * hidden;
@@ -132,8 +135,8 @@ GK_KERNEL(gru_reset_bwd)(GK_IN(gk_f, drh), GK_IN(gk_t, r), GK_IN(gk_t, h), GK_IN
     }
 }
 
-GK_KERNEL(plain_step_bwd)(GK_IN(gk_t, h_next), GK_IN(gk_t, dy), GK_IN(gk_t, dh_last), GK_IN(int, lengths), GK_OUT(gk_f, dh), GK_OUT(gk_t, dz), GK_OUT(gk_t, dx),
-                          gk_i64 n, gk_i64 hidden, gk_i64 row_y, gk_i64 row_x, int t, int first, int keep, int relu)
+GK_KERNEL(plain_step_bwd)(GK_IN(gk_t, h_next), GK_IN(gk_t, dy), GK_IN(gk_t, dh_last), GK_IN(int, lengths), GK_OUT(gk_f, dh), GK_OUT(gk_t, dz),
+                          GK_OUT(gk_t, dx), gk_i64 n, gk_i64 hidden, gk_i64 row_y, gk_i64 row_x, int t, int first, int keep, int relu)
 {
     GK_BIND_IN(gk_t, h_next); GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, dh_last); GK_BIND_IN(int, lengths);
     GK_BIND_OUT(gk_f, dh); GK_BIND_OUT(gk_t, dz); GK_BIND_OUT(gk_t, dx);
@@ -179,8 +182,8 @@ GK_KERNEL(lstm_cell)(GK_IN(gk_t, z), GK_IN(gk_t, c), GK_OUT(gk_t, h_next), GK_OU
 }
 
 /* flags: 1 adds to dz, 2 to dc. */
-GK_KERNEL(lstm_cell_bwd)(GK_IN(gk_t, dh), GK_IN(gk_t, dc_next), GK_IN(gk_t, gates), GK_IN(gk_t, c), GK_IN(gk_t, c_next), GK_OUT(gk_t, dz), GK_OUT(gk_t, dc),
-                         gk_i64 n, gk_i64 hidden, int flags)
+GK_KERNEL(lstm_cell_bwd)(GK_IN(gk_t, dh), GK_IN(gk_t, dc_next), GK_IN(gk_t, gates), GK_IN(gk_t, c), GK_IN(gk_t, c_next), GK_OUT(gk_t, dz),
+                         GK_OUT(gk_t, dc), gk_i64 n, gk_i64 hidden, int flags)
 {
     GK_BIND_IN(gk_t, dh); GK_BIND_IN(gk_t, dc_next); GK_BIND_IN(gk_t, gates); GK_BIND_IN(gk_t, c); GK_BIND_IN(gk_t, c_next);
     GK_BIND_OUT(gk_t, dz); GK_BIND_OUT(gk_t, dc);
@@ -194,8 +197,8 @@ GK_KERNEL(lstm_cell_bwd)(GK_IN(gk_t, dh), GK_IN(gk_t, dc_next), GK_IN(gk_t, gate
     }
 }
 
-GK_KERNEL(gru_cell)(GK_IN(gk_t, a), GK_IN(gk_t, u), GK_IN(gk_t, h), GK_OUT(gk_t, h_next), GK_OUT(gk_t, save_r), GK_OUT(gk_t, save_z), GK_OUT(gk_t, save_n),
-                    gk_i64 n, gk_i64 hidden)
+GK_KERNEL(gru_cell)(GK_IN(gk_t, a), GK_IN(gk_t, u), GK_IN(gk_t, h), GK_OUT(gk_t, h_next), GK_OUT(gk_t, save_r), GK_OUT(gk_t, save_z),
+                    GK_OUT(gk_t, save_n), gk_i64 n, gk_i64 hidden)
 {
     GK_BIND_IN(gk_t, a); GK_BIND_IN(gk_t, u); GK_BIND_IN(gk_t, h); GK_BIND_OUT(gk_t, h_next);
     GK_BIND_OUT(gk_t, save_r); GK_BIND_OUT(gk_t, save_z); GK_BIND_OUT(gk_t, save_n);

@@ -24,9 +24,10 @@ GK_FN int gk_is_live(GK_GLOBAL const int* lengths, gk_i64 row, int t)
 }
 
 /* u: the four products of the element with W_hh. */
-GK_FN void gk_lstm_element(gk_i64 e, gk_i64 b, gk_i64 j, const gk_f u[4], GK_GLOBAL const gk_f* a, GK_GLOBAL const gk_t* bias, GK_GLOBAL const gk_t* h,
-                           GK_GLOBAL const gk_t* c, GK_GLOBAL const int* lengths, GK_GLOBAL gk_t* h_next, GK_GLOBAL gk_t* c_next, GK_GLOBAL gk_t* y,
-                           GK_GLOBAL gk_t* gates, GK_GLOBAL gk_t* h_last, GK_GLOBAL gk_t* c_last, gk_i64 hidden, gk_i64 row_a, gk_i64 row_y, int t)
+GK_FN void gk_lstm_element(gk_i64 e, gk_i64 b, gk_i64 j, const gk_f u[4], GK_GLOBAL const gk_f* a, GK_GLOBAL const gk_t* bias,
+                           GK_GLOBAL const gk_t* h, GK_GLOBAL const gk_t* c, GK_GLOBAL const int* lengths, GK_GLOBAL gk_t* h_next,
+                           GK_GLOBAL gk_t* c_next, GK_GLOBAL gk_t* y, GK_GLOBAL gk_t* gates, GK_GLOBAL gk_t* h_last, GK_GLOBAL gk_t* c_last,
+                           gk_i64 hidden, gk_i64 row_a, gk_i64 row_y, int t)
 {
     gk_f z[4], out = GK_R(0.0), h_new, c_new = gk_load(c, e);
     if (gk_is_live(lengths, b, t)) {
@@ -50,7 +51,8 @@ GK_FN void gk_lstm_element(gk_i64 e, gk_i64 b, gk_i64 j, const gk_f u[4], GK_GLO
 /* u: the three products of the element; before: the last one is that of r h. */
 GK_FN void gk_gru_element(gk_i64 e, gk_i64 b, gk_i64 j, const gk_f u[3], GK_GLOBAL const gk_f* a, GK_GLOBAL const gk_t* bias, GK_GLOBAL const gk_t* h,
                           GK_GLOBAL const int* lengths, GK_GLOBAL gk_t* h_next, GK_GLOBAL gk_t* y, GK_GLOBAL gk_t* save_r, GK_GLOBAL gk_t* save_z,
-                          GK_GLOBAL gk_t* save_n, GK_GLOBAL gk_t* save_u, GK_GLOBAL gk_t* h_last, gk_i64 hidden, gk_i64 row_a, gk_i64 row_y, int t, int before)
+                          GK_GLOBAL gk_t* save_n, GK_GLOBAL gk_t* save_u, GK_GLOBAL gk_t* h_last, gk_i64 hidden, gk_i64 row_a, gk_i64 row_y, int t,
+                          int before)
 {
     gk_f r = GK_R(0.0), z = GK_R(0.0), m = GK_R(0.0), w = GK_R(0.0), out = GK_R(0.0), h_new = gk_load(h, e);
     if (gk_is_live(lengths, b, t)) {
@@ -80,8 +82,8 @@ GK_FN gk_f gk_arriving(GK_GLOBAL const gk_f* carried, GK_GLOBAL const gk_t* last
 
 /* up, s: gradients of the states behind the step, without dy. */
 GK_FN void gk_lstm_element_bwd(gk_i64 e, gk_i64 b, gk_i64 j, gk_f up, gk_f s, GK_GLOBAL const gk_t* gates, GK_GLOBAL const gk_t* c,
-                               GK_GLOBAL const gk_t* c_next, GK_GLOBAL const gk_t* dy, GK_GLOBAL const int* lengths, GK_GLOBAL gk_f* dh, GK_GLOBAL gk_f* dc,
-                               GK_GLOBAL gk_t* dz, GK_GLOBAL gk_t* dx, gk_i64 hidden, gk_i64 row_y, gk_i64 row_x, int t, int keep)
+                               GK_GLOBAL const gk_t* c_next, GK_GLOBAL const gk_t* dy, GK_GLOBAL const int* lengths, GK_GLOBAL gk_f* dh,
+                               GK_GLOBAL gk_f* dc, GK_GLOBAL gk_t* dz, GK_GLOBAL gk_t* dx, gk_i64 hidden, gk_i64 row_y, gk_i64 row_x, int t, int keep)
 {
     gk_f g[4], d[4];
     GK_UNROLL for (int q = 0; q < 4; q++) d[q] = GK_R(0.0);
@@ -99,8 +101,9 @@ GK_FN void gk_lstm_element_bwd(gk_i64 e, gk_i64 b, gk_i64 j, gk_f up, gk_f s, GK
 }
 
 GK_FN void gk_gru_element_bwd(gk_i64 e, gk_i64 b, gk_i64 j, gk_f up, GK_GLOBAL const gk_t* r, GK_GLOBAL const gk_t* z, GK_GLOBAL const gk_t* m,
-                              GK_GLOBAL const gk_t* un, GK_GLOBAL const gk_t* h, GK_GLOBAL const gk_t* dy, GK_GLOBAL const int* lengths, GK_GLOBAL gk_f* dh,
-                              GK_GLOBAL gk_t* dz, GK_GLOBAL gk_t* dx, gk_i64 hidden, gk_i64 row_y, gk_i64 row_x, int t, int before)
+                              GK_GLOBAL const gk_t* un, GK_GLOBAL const gk_t* h, GK_GLOBAL const gk_t* dy, GK_GLOBAL const int* lengths,
+                              GK_GLOBAL gk_f* dh, GK_GLOBAL gk_t* dz, GK_GLOBAL gk_t* dx, gk_i64 hidden, gk_i64 row_y, gk_i64 row_x, int t,
+                              int before)
 {
     gk_f d[4];
     GK_UNROLL for (int q = 0; q < 4; q++) d[q] = GK_R(0.0);

@@ -26,13 +26,13 @@ GK_FN void gk_put_sum(GK_GLOBAL gk_t* y, gk_i64 i, gk_s v, int mode)
 }
 #endif
 
-/* Elements per work-item, consecutive ones, and per tile of a row. */
+/* Elements per thread, consecutive ones, and per tile of a row. */
 #define GK_SCAN_RUN 8
 #define GK_SPAN (GK_SCAN_RUN * GK_BLOCK)
-/* Place of an element in local memory, so that work-items that read runs of 8 meet different banks. */
+/* Place of an element in local memory, so that threads that read runs of 8 meet different banks. */
 #define GK_AT(i) ((i) + (i) / 32)
 
-/* Sum over the block, in every work-item; tmp holds GK_BLOCK. */
+/* Sum over the block, in every thread; tmp holds GK_BLOCK. */
 GK_FN gk_s gk_total(gk_s v, GK_LOCAL_PTR gk_s* tmp)
 {
     int t = gk_lid();
@@ -47,7 +47,7 @@ GK_FN gk_s gk_total(gk_s v, GK_LOCAL_PTR gk_s* tmp)
     return v;
 }
 
-/* Sums of what precedes each lane of a group, back to the last lane with a flag; lanes are `step` work-items apart, lane 0 gets 0. tmp and
+/* Sums of what precedes each lane of a group, back to the last lane with a flag; lanes are `step` threads apart, lane 0 gets 0. tmp and
  * flags hold 2 * GK_BLOCK; entry `first + lane * step` behind the number that is returned is the inclusive sum. */
 GK_FN int gk_lane_scan(gk_s v, int flag, GK_LOCAL_PTR gk_s* tmp, GK_LOCAL_PTR int* flags, int lane, int lanes, int step)
 {
@@ -90,6 +90,53 @@ GK_KERNEL(scan_partial)(GK_IN(gk_t, x), GK_OUT(gk_s, part), gk_i64 cols, gk_i64 
     a = gk_total((a + b) + (c + d), tmp);
     if (gk_lid() == 0) part[gk_bid(0)] = a;
 }
+
+#if GK_W <= GK_SCAN_RUN
+/* A thread's run, of which the first count - mine elements exist, in 16-byte pieces; reversed, it ends where it begins. */
+GK_FN void gk_run_read(gk_s v[GK_SCAN_RUN], GK_GLOBAL const gk_t* x, gk_i64 here, int mine, int count, int reverse)
+{
+    GK_UNROLL for (int q = 0; q < GK_SCAN_RUN; q += GK_W) {
+        gk_vec w;
+        if (mine + GK_SCAN_RUN <= count) {
+            w = gk_loadv(x, here + q);
+        } else {
+            GK_UNROLL for (int u = 0; u < GK_W; u++) {
+                int p = reverse ? GK_SCAN_RUN - 1 - q - u : q + u;
+                w.v[u] = 0;
+                if (mine + p < count) w.v[u] = gk_load(x, here + q + u);
+            }
+        }
+        GK_UNROLL for (int u = 0; u < GK_W; u++) {
+            if (reverse) v[GK_SCAN_RUN - 1 - q - u] = gk_summand(w.v[u]);
+            else v[q + u] = gk_summand(w.v[u]);
+        }
+    }
+}
+#endif
+#if GK_W <= GK_SCAN_RUN && GK_IS_FLOAT
+GK_FN void gk_run_write(GK_GLOBAL gk_t* y, gk_s v[GK_SCAN_RUN], gk_i64 here, int mine, int count, int reverse, int mode)
+{
+    GK_UNROLL for (int q = 0; q < GK_SCAN_RUN; q += GK_W) {
+        gk_vec w;
+        GK_UNROLL for (int u = 0; u < GK_W; u++) {
+            if (reverse) w.v[u] = v[GK_SCAN_RUN - 1 - q - u];
+            else w.v[u] = v[q + u];
+        }
+        if (mine + GK_SCAN_RUN <= count) {
+            if (mode) {
+                gk_vec o = gk_loadv(y, here + q);
+                GK_UNROLL for (int u = 0; u < GK_W; u++) w.v[u] += o.v[u];
+            }
+            gk_storev(y, here + q, w);
+        } else {
+            GK_UNROLL for (int u = 0; u < GK_W; u++) {
+                int p = reverse ? GK_SCAN_RUN - 1 - q - u : q + u;
+                if (mine + p < count) gk_put_sum(y, here + q + u, w.v[u], mode);
+            }
+        }
+    }
+}
+#endif
 
 /* Rows. With per > 0 a block scans `per` whole rows of at most GK_SPAN elements together; with per = 0 chunk (block % splits) of row
  * (block / splits), tile after tile. wide: runs of 8 may be moved in 16-byte pieces. Launch: one block per `per` rows or per chunk. */
@@ -136,22 +183,7 @@ GK_KERNEL(scan_rows)(GK_IN(gk_t, x), GK_IN(gk_s, part), GK_OUT(gk_t, y), gk_i64 
         }
 #if GK_W <= GK_SCAN_RUN
         else {
-            GK_UNROLL for (int q = 0; q < GK_SCAN_RUN; q += GK_W) {
-                gk_vec w;
-                if (mine + GK_SCAN_RUN <= count) {
-                    w = gk_loadv(x, here + q);
-                } else {
-                    GK_UNROLL for (int u = 0; u < GK_W; u++) {
-                        int p = reverse ? GK_SCAN_RUN - 1 - q - u : q + u;
-                        w.v[u] = 0;
-                        if (mine + p < count) w.v[u] = gk_load(x, here + q + u);
-                    }
-                }
-                GK_UNROLL for (int u = 0; u < GK_W; u++) {
-                    if (reverse) v[GK_SCAN_RUN - 1 - q - u] = gk_summand(w.v[u]);
-                    else v[q + u] = gk_summand(w.v[u]);
-                }
-            }
+            gk_run_read(v, x, here, mine, count, reverse);
         }
 #endif
         /* Rows start where the phase is 0. */
@@ -190,25 +222,7 @@ GK_KERNEL(scan_rows)(GK_IN(gk_t, x), GK_IN(gk_s, part), GK_OUT(gk_t, y), gk_i64 
         }
 #if GK_W <= GK_SCAN_RUN && GK_IS_FLOAT
         else {
-            GK_UNROLL for (int q = 0; q < GK_SCAN_RUN; q += GK_W) {
-                gk_vec w;
-                GK_UNROLL for (int u = 0; u < GK_W; u++) {
-                    if (reverse) w.v[u] = v[GK_SCAN_RUN - 1 - q - u];
-                    else w.v[u] = v[q + u];
-                }
-                if (mine + GK_SCAN_RUN <= count) {
-                    if (mode) {
-                        gk_vec o = gk_loadv(y, here + q);
-                        GK_UNROLL for (int u = 0; u < GK_W; u++) w.v[u] += o.v[u];
-                    }
-                    gk_storev(y, here + q, w);
-                } else {
-                    GK_UNROLL for (int u = 0; u < GK_W; u++) {
-                        int p = reverse ? GK_SCAN_RUN - 1 - q - u : q + u;
-                        if (mine + p < count) gk_put_sum(y, here + q + u, w.v[u], mode);
-                    }
-                }
-            }
+            gk_run_write(y, v, here, mine, count, reverse, mode);
         }
 #endif
         GK_BARRIER();
@@ -256,7 +270,7 @@ GK_KERNEL(scan_partial_columns)(GK_IN(gk_t, x), GK_OUT(gk_s, part), gk_i64 size,
     if (p.lane == 0 && p.i < inner) part[(p.o * splits + p.s) * inner + p.i] = tmp[t];
 }
 
-/* Columns: work-items lie side by side along `inner`, and each takes 8 elements of the axis in turn. Launch: as scan_partial_columns. */
+/* Columns: threads lie side by side along `inner`, and each takes 8 elements of the axis in turn. Launch: as scan_partial_columns. */
 GK_KERNEL(scan_columns)(GK_IN(gk_t, x), GK_IN(gk_s, part), GK_OUT(gk_t, y), gk_i64 size, gk_i64 inner, int tx, gk_i64 chunk, int splits,
                      int exclusive, int reverse, int mode)
 {

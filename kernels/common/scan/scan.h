@@ -1,4 +1,4 @@
-/* Sums over the block in 64 bits; tmp is a GK_LOCAL array of GK_BLOCK gk_i64. All work-items take part. */
+/* Sums over the block in 64 bits; tmp is a GK_LOCAL array of GK_BLOCK gk_i64. All threads take part. */
 
 /* Inclusive sum; `total` is that of all. */
 GK_FN gk_i64 gk_scan64(gk_i64 v, GK_LOCAL_PTR gk_i64* tmp, gk_i64* total)
@@ -18,7 +18,7 @@ GK_FN gk_i64 gk_scan64(gk_i64 v, GK_LOCAL_PTR gk_i64* tmp, gk_i64* total)
     return v;
 }
 
-/* Sum of the first `blocks` entries of a list, as every work-item's result: what precedes block number `blocks`. */
+/* Sum of the first `blocks` entries of a list, as every thread's result: what precedes block number `blocks`. */
 GK_FN gk_i64 gk_sum_before(GK_GLOBAL const gk_i64* partial, int blocks, GK_LOCAL_PTR gk_i64* tmp)
 {
     gk_i64 sum = 0, total;

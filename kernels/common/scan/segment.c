@@ -3,7 +3,7 @@
  *   sum, mean, max, min, var (biased), std = sqrt(var + eps); 0 for an empty segment
  *   d sum = dy, d mean = dy / n, d max = dy / ties where x is the extreme, d var = 2 (x - mean) dy / n, d std = (x - mean) dy / (n std)
  *
- * A group of tx * ty work-items takes a segment (or one of `splits` parts of it) and tx columns, or with wide tx runs of GK_W columns; ty rows at
+ * A group of tx * ty threads takes a segment (or one of `splits` parts of it) and tx columns, or with wide tx runs of GK_W columns; ty rows at
  * a time. Groups are numbered with column tiles fastest, then splits, then segments. `dims` = {rows, columns, segments, tx, ty, splits, wide,
  * offsets are i64}. With splits, `part` [m, splits, 2, cols] is joined by segment_combine. A segment's state is (sum), (extreme, ties) or
  * (mean, sum of squared deviations); `state` [m, 2, cols] gets it for the backward, with the variance for the squared deviations.
@@ -19,7 +19,7 @@
 
 typedef struct { gk_i64 lo, hi, r0, r1, col; int s, split, lane, on; } gk_part;
 
-/* The work-item's group: its segment, rows and first column. `extra` groups of rows come before and behind the segments. */
+/* The thread's group: its segment, rows and first column. `extra` groups of rows come before and behind the segments. */
 GK_FN gk_part gk_part_of(GK_GLOBAL const int* offsets, GK_GLOBAL int* err, gk_dims dims, int extra, int code)
 {
     gk_part p;

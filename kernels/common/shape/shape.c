@@ -5,13 +5,14 @@
  */
 #include "common/prelude/coordinates.h"
 
-/* Accesses in flight per work-item. */
+/* Accesses in flight per thread. */
 #define GK_SHAPE_DEPTH 4
 
 // Units: ALL
-/* y[p] (+)= x[p] over any strides. A block takes GK_SHAPE_DEPTH runs of neighbouring items, all loaded before the first is written; past the end it loads the
- * last item again. Reference: x.contiguous(), x.permute(..).contiguous() where the innermost axis stays or is short. */
-GK_KERNEL(copy_nd)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 n, int wide, int rank, GK_DIMS(shape), GK_DIMS(magic), GK_DIMS(sx), GK_DIMS(sy), int accumulate)
+/* y[p] (+)= x[p] over any strides. A block takes GK_SHAPE_DEPTH runs of neighbouring items, all loaded before the first is written; past the end it
+ * loads the last item again. Reference: x.contiguous(), x.permute(..).contiguous() where the innermost axis stays or is short. */
+GK_KERNEL(copy_nd)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 n, int wide, int rank, GK_DIMS(shape), GK_DIMS(magic), GK_DIMS(sx), GK_DIMS(sy),
+                   int accumulate)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
     for (gk_i64 i = (gk_i64)gk_bid(0) * (GK_BLOCK * GK_SHAPE_DEPTH) + gk_lid(); i < n; i += gk_gsize() * GK_SHAPE_DEPTH) {
@@ -37,7 +38,7 @@ GK_KERNEL(copy_nd)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 n, int wide, int rank
 }
 
 /* Side of a tile and elements per row of its local memory (a row more than the side, in words, so that columns hit different banks);
- * 16 KiB, with several 16-byte loads in flight per work-item. */
+ * 16 KiB, with several 16-byte loads in flight per thread. */
 #if GK_W == 2
 #define GK_SHAPE_TILE 32
 #define GK_SHAPE_PITCH 33
@@ -57,8 +58,8 @@ GK_KERNEL(copy_nd)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 n, int wide, int rank
 /* The same where the axis a that is contiguous in y and the axis b that is contiguous in x differ: tiles of a and b go through local memory,
  * so that both sides are accessed along their rows. The other axes (shape, sx, sy; merged, without a and b) are batches. Bit 0 of `wide`:
  * rows of x are multiples of 16 bytes, bit 1: rows of y. Launch: blocks loop over tiles. Reference: x.t().contiguous(). */
-GK_KERNEL(copy_tiles)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 tiles, gk_i64 na, gk_i64 nb, gk_i64 sxa, gk_i64 syb, int rank, GK_DIMS(shape), GK_DIMS(sx),
-                      GK_DIMS(sy), int wide, int accumulate)
+GK_KERNEL(copy_tiles)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 tiles, gk_i64 na, gk_i64 nb, gk_i64 sxa, gk_i64 syb, int rank, GK_DIMS(shape),
+                      GK_DIMS(sx), GK_DIMS(sy), int wide, int accumulate)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
     GK_LOCAL gk_b tile[GK_SHAPE_TILE * GK_SHAPE_PITCH];
@@ -169,8 +170,8 @@ GK_KERNEL(linspace)(GK_OUT(gk_t, y), gk_i64 n, gk_i64 sy, gk_f start, gk_f end, 
 // Units: ALL
 /* Up to eight contiguous inputs side by side: input k gives columns [ends[k-1], ends[k]) of the rows of y, from column `first` on. Items of
  * [rows, ends[7]]; `row` and all columns in items. Reference: torch.cat. */
-GK_KERNEL(concat)(GK_IN(gk_t, x0), GK_IN(gk_t, x1), GK_IN(gk_t, x2), GK_IN(gk_t, x3), GK_IN(gk_t, x4), GK_IN(gk_t, x5), GK_IN(gk_t, x6), GK_IN(gk_t, x7),
-                  GK_OUT(gk_t, y), gk_i64 n, int wide, GK_DIMS(shape), GK_DIMS(magic), GK_DIMS(ends), gk_i64 row, gk_i64 first)
+GK_KERNEL(concat)(GK_IN(gk_t, x0), GK_IN(gk_t, x1), GK_IN(gk_t, x2), GK_IN(gk_t, x3), GK_IN(gk_t, x4), GK_IN(gk_t, x5), GK_IN(gk_t, x6),
+                  GK_IN(gk_t, x7), GK_OUT(gk_t, y), gk_i64 n, int wide, GK_DIMS(shape), GK_DIMS(magic), GK_DIMS(ends), gk_i64 row, gk_i64 first)
 {
     GK_BIND_IN(gk_t, x0); GK_BIND_IN(gk_t, x1); GK_BIND_IN(gk_t, x2); GK_BIND_IN(gk_t, x3);
     GK_BIND_IN(gk_t, x4); GK_BIND_IN(gk_t, x5); GK_BIND_IN(gk_t, x6); GK_BIND_IN(gk_t, x7); GK_BIND_OUT(gk_t, y);
@@ -178,7 +179,8 @@ GK_KERNEL(concat)(GK_IN(gk_t, x0), GK_IN(gk_t, x1), GK_IN(gk_t, x2), GK_IN(gk_t,
         gk_i64 row_at = gk_over(i, n, shape.v[1], magic.v[1]), column = i - row_at * shape.v[1], start = 0, end = ends.v[0];
         GK_GLOBAL const gk_t* x = x0;
 #define GK_SHAPE_PART(k, input) if (column >= ends.v[k - 1]) { x = input; start = ends.v[k - 1]; end = ends.v[k]; }
-        GK_SHAPE_PART(1, x1) GK_SHAPE_PART(2, x2) GK_SHAPE_PART(3, x3) GK_SHAPE_PART(4, x4) GK_SHAPE_PART(5, x5) GK_SHAPE_PART(6, x6) GK_SHAPE_PART(7, x7)
+        GK_SHAPE_PART(1, x1) GK_SHAPE_PART(2, x2) GK_SHAPE_PART(3, x3) GK_SHAPE_PART(4, x4) GK_SHAPE_PART(5, x5) GK_SHAPE_PART(6,
+            x6) GK_SHAPE_PART(7, x7)
         gk_i64 from = row_at * (end - start) + column - start, to = row_at * row + first + column;
         if (wide) gk_store16((GK_GLOBAL void*)(y + to * GK_W), gk_load16((GK_GLOBAL const void*)(x + from * GK_W)));
         else y[to] = x[from];
@@ -257,8 +259,8 @@ GK_FN gk_i64 gk_pad_reader(gk_i64 r, gk_i64 n, gk_i64 before, int mode, gk_i64 k
 
 // Units: FLOATS64
 /* dx[q] (+)= the sum of dy over all places that show cell q. `shape`: x's, `padded`: y's. Sums in gk_f, in a fixed order. */
-GK_KERNEL(pad_bwd_nd)(GK_IN(gk_t, dy), GK_OUT(gk_t, dx), gk_i64 n, int rank, GK_DIMS(shape), GK_DIMS(magic), GK_DIMS(sdy), GK_DIMS(sdx), GK_DIMS(padded),
-                      GK_DIMS(before), int mode, int accumulate)
+GK_KERNEL(pad_bwd_nd)(GK_IN(gk_t, dy), GK_OUT(gk_t, dx), gk_i64 n, int rank, GK_DIMS(shape), GK_DIMS(magic), GK_DIMS(sdy), GK_DIMS(sdx),
+                      GK_DIMS(padded), GK_DIMS(before), int mode, int accumulate)
 {
     GK_BIND_IN(gk_t, dy); GK_BIND_OUT(gk_t, dx);
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
@@ -328,8 +330,8 @@ GK_KERNEL(run_sum)(GK_IN(gk_t, dy), GK_IN(gk_i64, offsets), GK_OUT(gk_t, dx), GK
 
 // Units: ALL
 /* y[.., i, j] (+)= x[.., i, j] where j - i <= k (lower) or >= k (upper), else 0. Reference: torch.tril, torch.triu. */
-GK_KERNEL(triangle_nd)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 n, int wide, int rank, GK_DIMS(shape), GK_DIMS(magic), GK_DIMS(sx), GK_DIMS(sy), int upper,
-                       gk_i64 k, int accumulate)
+GK_KERNEL(triangle_nd)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 n, int wide, int rank, GK_DIMS(shape), GK_DIMS(magic), GK_DIMS(sx), GK_DIMS(sy),
+                       int upper, gk_i64 k, int accumulate)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {

@@ -1,7 +1,7 @@
 /* Softmax of scale * x + mask along rows, and its gradient: y = e^(v - max v) / sum of e^(v - max v);  dx (+)= scale * y * (dy - sum of dy * y).
- * The mask (0 and -inf, or any number to add) broadcasts over the rows: row r lies at the sum of digit * steps over the digits of r in the sizes of the
- * leading axes, its columns `step` apart (0 or 1). `lanes` work-items share a row: what their registers hold is read once, the rest three times, from cache.
- * Launch: blocks on axis 0 loop. Arithmetic in gk_f. Deterministic. A row of only -inf is all NaN. Reference: torch.softmax.
+ * The mask (0 and -inf, or any number to add) broadcasts over the rows: row r lies at the sum of digit * steps over the digits of r in the sizes of
+ * the leading axes, its columns `step` apart (0 or 1). `lanes` threads share a row: what their registers hold is read once, the rest three times,
+ * from cache. Launch: blocks on axis 0 loop. Arithmetic in gk_f. Deterministic. A row of only -inf is all NaN. Reference: torch.softmax.
  */
 #include "common/prelude/rows.h"
 
@@ -96,7 +96,8 @@ GK_KERNEL(softmax_masked)(GK_IN(gk_t, x), GK_IN(gk_t, mask), GK_OUT(gk_t, y), gk
     }
 }
 
-GK_FN void gk_scaled_grad(GK_GLOBAL const gk_t* dy, GK_GLOBAL const gk_t* y, GK_GLOBAL gk_t* dx, gk_i64 i, gk_f t, gk_f scale, int wide, int accumulate)
+GK_FN void gk_scaled_grad(GK_GLOBAL const gk_t* dy, GK_GLOBAL const gk_t* y, GK_GLOBAL gk_t* dx, gk_i64 i, gk_f t, gk_f scale, int wide,
+                          int accumulate)
 {
     gk_vec g = gk_item(dy, i, wide), a = gk_item(y, i, wide);
     GK_UNROLL for (int k = 0; k < GK_W; k++) g.v[k] = scale * (a.v[k] * (g.v[k] - t));

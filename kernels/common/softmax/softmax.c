@@ -2,10 +2,10 @@
  *
  *   softmax:     y = e^(x - m) / s             dx (+)= y * (dy - sum of dy * y)
  *   log-softmax: y = x - m - ln s              dx (+)= dy - e^y * sum of dy             m = max x, s = sum of e^(x - m) along the axis
- * _shortN: inner = 1, `lanes` work-items hold a row in registers, N pieces of 16 bytes each.  _heldN: the same over the blocks of a cluster, N
- * elements per work-item.  _rows: inner = 1, `lanes` work-items walk along a row twice; m and s are found in
+ * _shortN: inner = 1, `lanes` threads hold a row in registers, N pieces of 16 bytes each.  _heldN: the same over the blocks of a cluster, N
+ * elements per thread.  _rows: inner = 1, `lanes` threads walk along a row twice; m and s are found in
  * one pass, in which s is rescaled when m grows.  _part and _apply: the same for long rows cut into `splits` runs of `chunk` elements, whose
- * statistics pass through memory.  _cols: inner > 1, work-items lie side by side on the inner axis.
+ * statistics pass through memory.  _cols: inner > 1, threads lie side by side on the inner axis.
  * Launch: blocks on axis 0 loop over rows or tiles. Arithmetic in gk_f. Deterministic. A slice of only -inf, or with +inf or NaN, is all NaN.
  * Output and input may be one tensor. Reference: torch.softmax, torch.log_softmax; Milakov and Gimelshein, 2018 (one-pass normaliser).
  */
@@ -24,9 +24,9 @@
 #define GK_SOFTMAX_GRAD(g, y, t) ((y) * ((g) - (t)))
 #endif
 
-#define GK_SOFTMAX_DEPTH 4 /* 16-byte accesses in flight per work-item */
+#define GK_SOFTMAX_DEPTH 4 /* 16-byte accesses in flight per thread */
 #define GK_DEPTH_PART 2 /* the same where the statistics of long rows are found; more are slower (measured) */
-#define GK_SOFTMAX_GROUP 32 /* work-items that exchange without barriers on current GPUs */
+#define GK_SOFTMAX_GROUP 32 /* threads that exchange without barriers on current GPUs */
 #define GK_SOFTMAX_RUNS (2 * GK_BLOCK / GK_SOFTMAX_GROUP)
 
 /* The larger number in one instruction. A NaN is not seen by the maximum, but by the sum of exponentials. */
@@ -48,7 +48,7 @@ GK_FN void gk_norm_take(gk_norm* a, gk_f* v, const int n)
     a->s = v[0] + gk_norm_at(*a, m);
     a->m = m;
 }
-/* Joins the statistics of runs of `lanes` work-items, at most GK_SOFTMAX_GROUP; result in all of them. */
+/* Joins the statistics of runs of `lanes` threads, at most GK_SOFTMAX_GROUP; result in all of them. */
 GK_FN gk_norm gk_norm_join_group(gk_norm a, GK_LOCAL_PTR gk_f* tmp, int lanes)
 {
     gk_norm r;
@@ -56,7 +56,7 @@ GK_FN gk_norm gk_norm_join_group(gk_norm a, GK_LOCAL_PTR gk_f* tmp, int lanes)
     r.s = gk_group_sum(gk_norm_at(a, r.m), tmp, lanes);
     return r;
 }
-/* Joins statistics that the work-items of each group share already, over `lanes` work-items; runs: GK_SOFTMAX_RUNS numbers. */
+/* Joins statistics that the threads of each group share already, over `lanes` threads; runs: GK_SOFTMAX_RUNS numbers. */
 GK_FN gk_norm gk_norm_join_groups(gk_norm a, GK_LOCAL_PTR gk_f* tmp, GK_LOCAL_PTR gk_f* runs, int lanes)
 {
     int t = gk_lid(), g = t / GK_SOFTMAX_GROUP, per = lanes / GK_SOFTMAX_GROUP, from = g / per * per + (t & (per - 1));
@@ -67,7 +67,7 @@ GK_FN gk_norm gk_norm_join_groups(gk_norm a, GK_LOCAL_PTR gk_f* tmp, GK_LOCAL_PT
     a.s = runs[2 * from + 1];
     return gk_norm_join_group(a, tmp, per);
 }
-/* Joins the statistics of runs of `lanes` work-items; result in all of them. */
+/* Joins the statistics of runs of `lanes` threads; result in all of them. */
 GK_FN gk_norm gk_norm_join(gk_norm a, GK_LOCAL_PTR gk_f* tmp, GK_LOCAL_PTR gk_f* runs, int lanes)
 {
     a = gk_norm_join_group(a, tmp, lanes < GK_SOFTMAX_GROUP ? lanes : GK_SOFTMAX_GROUP);
@@ -79,11 +79,12 @@ GK_FN gk_f gk_norm_scale(gk_norm a) { return gk_isinf(a.m) ? GK_NAN : GK_SCALE_O
 /* ---- short rows, held in registers -------------------------------------------------------------------------------------------
  * `wide`: K is a multiple of GK_W and all rows are aligned; otherwise a piece is GK_W elements that lie `lanes` apart. */
 
-#define GK_KEEP 8 /* most pieces of a row per work-item */
+#define GK_KEEP 8 /* most pieces of a row per thread */
 
 /* The pieces of a row that a lane holds; `fill` where the row has ended. One branch for all pieces, so that their loads are in flight together.
  * `once`: caches need not keep them. */
-GK_FN void gk_hold(gk_vec* a, GK_GLOBAL const gk_t* p, gk_i64 base, int lane, int lanes, int cols, int wide, gk_f fill, const int once, const int keep)
+GK_FN void gk_hold(gk_vec* a, GK_GLOBAL const gk_t* p, gk_i64 base, int lane, int lanes, int cols, int wide, gk_f fill, const int once,
+                   const int keep)
 {
     GK_UNROLL for (int u = 0; u < keep; u++)
         GK_UNROLL for (int k = 0; k < GK_W; k++) a[u].v[k] = fill;
@@ -117,7 +118,7 @@ GK_FN void gk_put_held(GK_GLOBAL gk_t* p, gk_i64 base, int lane, int lanes, int 
     }
 }
 
-/* Statistics of the pieces that `group` work-items hold. The pieces of a softmax become powers relative to the answer: the maximum of the group, so that
+/* Statistics of the pieces that `group` threads hold. The pieces of a softmax become powers relative to the answer: the maximum of the group, so that
  * the groups of a row meet only once. */
 GK_FN gk_f gk_held_norm(gk_vec* a, gk_norm* n, GK_LOCAL_PTR gk_f* tmp, int group, const int keep)
 {
@@ -153,8 +154,8 @@ GK_FN void gk_held_out(gk_vec* a, gk_f m, gk_f r, const int keep)
     }
 }
 
-GK_FN void gk_softmax_short(GK_GLOBAL const gk_t* x, GK_GLOBAL gk_t* y, GK_LOCAL_PTR gk_f* tmp, GK_LOCAL_PTR gk_f* runs, gk_i64 rows, int cols, int lanes,
-                            int wide, const int keep)
+GK_FN void gk_softmax_short(GK_GLOBAL const gk_t* x, GK_GLOBAL gk_t* y, GK_LOCAL_PTR gk_f* tmp, GK_LOCAL_PTR gk_f* runs, gk_i64 rows, int cols,
+                            int lanes, int wide, const int keep)
 {
     int lane = gk_lid() & (lanes - 1), group = lanes < GK_SOFTMAX_GROUP ? lanes : GK_SOFTMAX_GROUP;
     gk_i64 per = GK_BLOCK / lanes;
@@ -269,11 +270,11 @@ GK_KERNEL(softmax_bwd_registers4)(GK_IN(gk_t, dy), GK_IN(gk_t, y), GK_OUT(gk_t, 
 /* ---- longer rows, held by the blocks of a cluster: read once ------------------------------------------------------------------------
  * A cluster per row. met: what the blocks of the cluster found, maximum and sum, or their shares of the sum. */
 
-#define GK_HELD (64 / GK_W)    /* most pieces of a work-item in registers */
+#define GK_HELD (64 / GK_W)    /* most pieces of a thread in registers */
 #define GK_AT_ONCE (16 / GK_W) /* pieces that are looked at together */
 #define GK_PARTS 2             /* most parts of a row */
 
-/* `parts` times `keep` pieces per work-item: the last part waits in registers, those before it in `kept`, so that more rows are under way. */
+/* `parts` times `keep` pieces per thread: the last part waits in registers, those before it in `kept`, so that more rows are under way. */
 GK_FN void gk_softmax_held(GK_GLOBAL const gk_t* x, GK_GLOBAL gk_t* y, GK_LOCAL_PTR gk_f* met, GK_LOCAL_PTR gk_f* tmp, GK_LOCAL_PTR gk_f* runs,
                            GK_LOCAL_PTR gk_f* kept, int cols, int wide, const int keep, const int parts)
 {
@@ -319,8 +320,8 @@ GK_FN void gk_softmax_held(GK_GLOBAL const gk_t* x, GK_GLOBAL gk_t* y, GK_LOCAL_
 }
 
 /* dy stays in registers; y is read again, from a cache. */
-GK_FN void gk_softmax_bwd_held(GK_GLOBAL const gk_t* dy, GK_GLOBAL const gk_t* y, GK_GLOBAL gk_t* dx, GK_LOCAL_PTR gk_f* met, GK_LOCAL_PTR gk_f* tmp, int cols,
-                               int wide, int accumulate, const int keep)
+GK_FN void gk_softmax_bwd_held(GK_GLOBAL const gk_t* dy, GK_GLOBAL const gk_t* y, GK_GLOBAL gk_t* dx, GK_LOCAL_PTR gk_f* met, GK_LOCAL_PTR gk_f* tmp,
+                               int cols, int wide, int accumulate, const int keep)
 {
     const int lanes = GK_CLUSTER * GK_BLOCK, step = GK_AT_ONCE * lanes * GK_W;
     int block = gk_bid(0) % GK_CLUSTER, lane = block * GK_BLOCK + gk_lid();
@@ -517,7 +518,8 @@ GK_KERNEL(softmax_rows)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 rows, gk_i64 col
     }
 }
 
-GK_KERNEL(softmax_bwd_rows)(GK_IN(gk_t, dy), GK_IN(gk_t, y), GK_OUT(gk_t, dx), gk_i64 rows, gk_i64 cols, int lanes, int wide, int phase, int accumulate)
+GK_KERNEL(softmax_bwd_rows)(GK_IN(gk_t, dy), GK_IN(gk_t, y), GK_OUT(gk_t, dx), gk_i64 rows, gk_i64 cols, int lanes, int wide, int phase,
+                            int accumulate)
 {
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, y); GK_BIND_OUT(gk_t, dx);
     GK_LOCAL gk_f tmp[GK_BLOCK];
@@ -549,7 +551,7 @@ GK_KERNEL(softmax_partial)(GK_IN(gk_t, x), GK_OUT(gk_f, part), gk_i64 rows, gk_i
     }
 }
 
-/* norms[2r], norms[2r + 1] = m and scale of row r from its runs. Work-item per row. */
+/* norms[2r], norms[2r + 1] = m and scale of row r from its runs. Thread per row. */
 GK_KERNEL(softmax_combine)(GK_IN(gk_f, part), GK_OUT(gk_f, norms), gk_i64 rows, int splits)
 {
     GK_BIND_IN(gk_f, part); GK_BIND_OUT(gk_f, norms);
@@ -578,7 +580,8 @@ GK_KERNEL(softmax_apply)(GK_IN(gk_t, x), GK_IN(gk_f, norms), GK_OUT(gk_t, y), gk
     }
 }
 
-GK_KERNEL(softmax_bwd_partial)(GK_IN(gk_t, dy), GK_IN(gk_t, y), GK_OUT(gk_f, part), gk_i64 rows, gk_i64 cols, int splits, gk_i64 chunk, int wide, int phase)
+GK_KERNEL(softmax_bwd_partial)(GK_IN(gk_t, dy), GK_IN(gk_t, y), GK_OUT(gk_f, part), gk_i64 rows, gk_i64 cols, int splits, gk_i64 chunk, int wide,
+                               int phase)
 {
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, y); GK_BIND_OUT(gk_f, part);
     GK_LOCAL gk_f tmp[GK_BLOCK];
@@ -605,7 +608,6 @@ GK_KERNEL(softmax_bwd_apply)(GK_IN(gk_t, dy), GK_IN(gk_t, y), GK_IN(gk_f, part),
 
 /* ---- an axis with others inside: `inner` is a multiple of GK_W and all is aligned if `wide` ------------------------------------------ */
 
-GK_ACROSS(gk_across_max, gk_max)
 
 GK_KERNEL(softmax_columns)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 outer, gk_i64 cols, gk_i64 inner, int tx, int wide)
 {
@@ -650,7 +652,8 @@ GK_KERNEL(softmax_columns)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 outer, gk_i64
     }
 }
 
-GK_KERNEL(softmax_bwd_columns)(GK_IN(gk_t, dy), GK_IN(gk_t, y), GK_OUT(gk_t, dx), gk_i64 outer, gk_i64 cols, gk_i64 inner, int tx, int wide, int accumulate)
+GK_KERNEL(softmax_bwd_columns)(GK_IN(gk_t, dy), GK_IN(gk_t, y), GK_OUT(gk_t, dx), gk_i64 outer, gk_i64 cols, gk_i64 inner, int tx, int wide,
+                               int accumulate)
 {
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, y); GK_BIND_OUT(gk_t, dx);
     GK_LOCAL gk_f tmp[GK_BLOCK];

@@ -9,7 +9,7 @@
 
 #define GK_RADIX 16
 #define GK_DIGIT(k, shift) ((int)((k) >> (shift)) & (GK_RADIX - 1))
-/* Keys per work-item, consecutive ones, and per block. */
+/* Keys per thread, consecutive ones, and per block. */
 #define GK_KEYS 8
 #define GK_KEY_TILE (GK_KEYS * GK_BLOCK)
 #define GK_SMALL_KEYS 4
@@ -72,12 +72,12 @@ GK_KERNEL(repeat_table)(GK_IN(int, counts), GK_IN(gk_i64, offsets), GK_OUT(gk_i6
 }
 #endif
 
-/* Where counter i of a block lies: GK_RADIX counters in a row are one work-item's when they are summed, so that without gaps the work-items would
+/* Where counter i of a block lies: GK_RADIX counters in a row are one thread's when they are summed, so that without gaps the threads would
  * meet in few banks of the local memory. */
 #define GK_COUNTERS (GK_RADIX * GK_BLOCK + GK_BLOCK)
 #define GK_COUNTER(i) ((i) + (i) / GK_RADIX)
 
-/* Exclusive sums of GK_RADIX * GK_BLOCK counters in place, digit by digit and within a digit by work-item. */
+/* Exclusive sums of GK_RADIX * GK_BLOCK counters in place, digit by digit and within a digit by thread. */
 GK_FN void gk_scan_counts(GK_LOCAL_PTR gk_u32* counts, GK_LOCAL_PTR gk_u32* tmp)
 {
     GK_LOCAL_PTR gk_u32* mine = counts + GK_COUNTER(gk_lid() * GK_RADIX);
@@ -240,8 +240,8 @@ GK_KERNEL(scatter_keys)(GK_IN(int, index), GK_OUT(gk_t, keys), GK_OUT(int, err),
 
 /* keys[e] = keys[e] * size + index[e] (`first`: index[e] alone), the index broadcast by its strides; -1 once any index was outside
  * [0, size), which is reported; the `last` step turns that into `none`. Launch: grid-stride over elements. */
-GK_KERNEL(put_keys)(GK_IN(int, index), GK_OUT(gk_t, keys), GK_OUT(int, err), gk_i64 n, int wide, gk_i64 size, int first, int last, gk_i64 none, int rank,
-                    GK_DIMS(shape), GK_DIMS(magic), GK_DIMS(si), int code)
+GK_KERNEL(put_keys)(GK_IN(int, index), GK_OUT(gk_t, keys), GK_OUT(int, err), gk_i64 n, int wide, gk_i64 size, int first, int last, gk_i64 none,
+                    int rank, GK_DIMS(shape), GK_DIMS(magic), GK_DIMS(si), int code)
 {
     GK_BIND_IN(int, index); GK_BIND_OUT(gk_t, keys); GK_BIND_OUT(int, err);
     for (gk_i64 e = gk_gid(); e < n; e += gk_gsize()) {

@@ -20,7 +20,7 @@ GK_FN gk_pair gk_make_pair(gk_u64 k, gk_u32 p)
 }
 #define gk_before(a, b) ((a).key < (b).key || ((a).key == (b).key && (a).at < (b).at))
 #define gk_place_of(a) ((a).at)
-/* Elements per work-item in sorts within a block. */
+/* Elements per thread in sorts within a block. */
 #define GK_SORT_EACH 4
 #else
 #if GK_DTYPE == GK_F16 || GK_DTYPE == GK_BF16
@@ -67,42 +67,42 @@ GK_FN gk_key gk_key_of(gk_b bits, int descending)
 
 #define gk_bits_at(x, i) (((GK_GLOBAL const gk_b*)(x))[i])
 
-/* One step of Batcher's bitonic sort within the work-item's elements. */
+/* One step of Batcher's bitonic sort within the thread's elements. */
 #define GK_SWAP(v, k, j, up) \
     do { \
         gk_pair a_ = v[k], b_ = v[j]; \
         if (gk_before(b_, a_) == (up)) { v[k] = b_; v[j] = a_; } \
     } while (0)
 
-/* Sorts runs of n = lanes * GK_SORT_EACH pairs, of which a work-item holds GK_SORT_EACH consecutive ones in v. For the whole block, in uniform control flow;
- * `pairs` is a local array of GK_PAIRS. */
-#define GK_SORT(v, n, pairs) \
-    do { \
-        int t_ = gk_lid(), e_ = t_ * GK_SORT_EACH & ((n) - 1); \
-        GK_UNROLL for (int size_ = 2; size_ <= GK_SORT_EACH; size_ <<= 1) { \
-            GK_UNROLL for (int s_ = size_ >> 1; s_ > 0; s_ >>= 1) { \
-                GK_UNROLL for (int k_ = 0; k_ < GK_SORT_EACH; k_++) \
-                    if (!(k_ & s_)) GK_SWAP(v, k_, (k_ | s_), ((e_ + k_) & size_) == 0); \
-            } \
-        } \
-        for (int size_ = 2 * GK_SORT_EACH; size_ <= (n); size_ <<= 1) { \
-            int up_ = (e_ & size_) == 0; \
-            for (int s_ = size_ / (2 * GK_SORT_EACH); s_ > 0; s_ >>= 1) { \
-                int low_ = (t_ & s_) == 0; \
-                GK_UNROLL for (int k_ = 0; k_ < GK_SORT_EACH; k_++) pairs[k_ * GK_BLOCK + t_] = v[k_]; \
-                GK_BARRIER(); \
-                GK_UNROLL for (int k_ = 0; k_ < GK_SORT_EACH; k_++) { \
-                    gk_pair o_ = pairs[k_ * GK_BLOCK + (t_ ^ s_)]; \
-                    if (gk_before(o_, v[k_]) == (low_ == up_)) v[k_] = o_; \
-                } \
-                GK_BARRIER(); \
-            } \
-            GK_UNROLL for (int s_ = GK_SORT_EACH >> 1; s_ > 0; s_ >>= 1) { \
-                GK_UNROLL for (int k_ = 0; k_ < GK_SORT_EACH; k_++) \
-                    if (!(k_ & s_)) GK_SWAP(v, k_, (k_ | s_), up_); \
-            } \
-        } \
-    } while (0)
+/* Sorts runs of n = lanes * GK_SORT_EACH pairs, of which a thread holds GK_SORT_EACH consecutive ones in v. For the whole block, in uniform control
+ * flow; `pairs` is a local array of GK_PAIRS. */
+GK_FN void gk_sort_runs(gk_pair v[GK_SORT_EACH], int n, GK_LOCAL_PTR gk_pair* pairs)
+{
+    int t = gk_lid(), e = t * GK_SORT_EACH & (n - 1);
+    GK_UNROLL for (int size = 2; size <= GK_SORT_EACH; size <<= 1) {
+        GK_UNROLL for (int s = size >> 1; s > 0; s >>= 1) {
+            GK_UNROLL for (int k = 0; k < GK_SORT_EACH; k++)
+                if (!(k & s)) GK_SWAP(v, k, (k | s), ((e + k) & size) == 0);
+        }
+    }
+    for (int size = 2 * GK_SORT_EACH; size <= n; size <<= 1) {
+        int up = (e & size) == 0;
+        for (int s = size / (2 * GK_SORT_EACH); s > 0; s >>= 1) {
+            int low = (t & s) == 0;
+            GK_UNROLL for (int k = 0; k < GK_SORT_EACH; k++) pairs[k * GK_BLOCK + t] = v[k];
+            GK_BARRIER();
+            GK_UNROLL for (int k = 0; k < GK_SORT_EACH; k++) {
+                gk_pair o = pairs[k * GK_BLOCK + (t ^ s)];
+                if (gk_before(o, v[k]) == (low == up)) v[k] = o;
+            }
+            GK_BARRIER();
+        }
+        GK_UNROLL for (int s = GK_SORT_EACH >> 1; s > 0; s >>= 1) {
+            GK_UNROLL for (int k = 0; k < GK_SORT_EACH; k++)
+                if (!(k & s)) GK_SWAP(v, k, (k | s), up);
+        }
+    }
+}
 
 /* Element e of a result row: the value at `i` and its position. */
 #define GK_SORT_EMIT(to, i, position) \
@@ -112,8 +112,8 @@ GK_FN gk_key gk_key_of(gk_b bits, int descending)
     } while (0)
 
 // Units: ALL
-/* The first `keep` of each sorted row of up to GK_PAIRS elements; n is the power of two from GK_SORT_EACH on that holds a row. With `from`, position p
- * is named from[p]. y or index may be null. Launch: one block per GK_PAIRS / n rows. */
+/* The first `keep` of each sorted row of up to GK_PAIRS elements; n is the power of two from GK_SORT_EACH on that holds a row. With `from`, position
+ * p is named from[p]. y or index may be null. Launch: one block per GK_PAIRS / n rows. */
 GK_KERNEL(sort_rows)(GK_IN(gk_t, x), GK_IN(int, from), GK_OUT(gk_t, y), GK_OUT(int, index), gk_i64 rows, int cols, int n, int keep, int descending,
                       int wide)
 {
@@ -128,7 +128,7 @@ GK_KERNEL(sort_rows)(GK_IN(gk_t, x), GK_IN(int, from), GK_OUT(gk_t, y), GK_OUT(i
         if (row < rows && e < cols) key = gk_key_of(gk_bits_at(x, row * cols + e), descending);
         v[k] = gk_pair_of(key, (gk_u32)e);
     }
-    GK_SORT(v, n, pairs);
+    gk_sort_runs(v, n, pairs);
     GK_UNROLL for (int k = 0; k < GK_SORT_EACH; k++) pairs[mine + k] = v[k];
     GK_BARRIER();
     for (int i = t; i < GK_PAIRS; i += GK_BLOCK) {
@@ -225,7 +225,7 @@ GK_KERNEL(sort_select)(GK_IN(gk_t, x), GK_IN(int, from), GK_OUT(gk_t, y), GK_OUT
     gk_pair v[GK_SORT_EACH];
     GK_UNROLL for (int k = 0; k < GK_SORT_EACH; k++) v[k] = pairs[mine + k];
     GK_BARRIER();
-    GK_SORT(v, n, pairs);
+    gk_sort_runs(v, n, pairs);
     GK_UNROLL for (int k = 0; k < GK_SORT_EACH; k++) pairs[mine + k] = v[k];
     GK_BARRIER();
     for (int e = t; e < count; e += GK_BLOCK) {

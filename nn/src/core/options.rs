@@ -69,7 +69,7 @@ pub(crate) fn join(path: &str, key: &str) -> String {
 /// A value of a known type. Errors: [`NnError::Config`] with its path, what was expected and what is there.
 pub(crate) fn read<T: DeserializeOwned>(path: &str, value: Value) -> Result<T> {
     serde_path_to_error::deserialize(value)
-        .map_err(|e| NnError::config(join(path, &e.path().to_string()), e.inner().to_string()))
+        .map_err(|e| NnError::config(join(path, &e.path().to_string()), suggest(&e.inner().to_string())))
 }
 
 /// The keys of an object.
@@ -80,13 +80,28 @@ pub(crate) fn object(path: &str, value: Value, expected: &str) -> Result<Map<Str
     }
 }
 
+/// The name nearest to one that is not known, if a third of its letters at most are wrong.
+fn nearest<'a>(name: &str, all: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let distance = |other: &&str| strsim::damerau_levenshtein(name, other);
+    all.into_iter().filter(|n| 3 * distance(n) <= n.len().max(3)).min_by_key(distance)
+}
+
+/// An error of serde, with the nearest name where a field or variant is not known.
+pub(crate) fn suggest(error: &str) -> String {
+    let unknown = ["unknown field `", "unknown variant `"].into_iter().find_map(|p| error.strip_prefix(p));
+    // The name, and then those that were expected, stand between backticks.
+    let mut names = unknown.unwrap_or_default().split('`').step_by(2);
+    let name = names.next().unwrap_or_default();
+    match nearest(name, names) {
+        Some(near) => format!("{error}; did you mean `{near}`?"),
+        None => error.to_string(),
+    }
+}
+
 /// The names that are known, for an error about one that is not: the nearest, if there is one near, and all.
 pub(crate) fn known<'a>(name: &str, all: impl IntoIterator<Item = &'a str>) -> String {
     let all: Vec<&str> = all.into_iter().collect();
-    let distance = |other: &&str| strsim::damerau_levenshtein(name, other);
-    // A third of the letters may be wrong.
-    let near = all.iter().copied().filter(|n| 3 * distance(n) <= n.len().max(3)).min_by_key(distance);
-    let near = near.map_or(String::new(), |n| format!("did you mean `{n}`? "));
+    let near = nearest(name, all.iter().copied()).map_or(String::new(), |n| format!("did you mean `{n}`? "));
     format!("{near}known are {}", if all.is_empty() { "none".into() } else { all.join(", ") })
 }
 

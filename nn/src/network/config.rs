@@ -12,7 +12,7 @@ use super::build::{Entry, check_name};
 use super::shapes::{BATCH, Item};
 use crate::core::error::{NnError, Result};
 use crate::core::limits;
-use crate::core::options::join;
+use crate::core::options::{join, suggest};
 
 /// A network in JSON; see the [module](super) for its rules.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -311,7 +311,7 @@ impl NetworkConfig {
     pub fn parse(text: &str) -> Result<Self> {
         let mut de = serde_json::Deserializer::from_str(text);
         let config: NetworkConfig = serde_path_to_error::deserialize(&mut de)
-            .map_err(|e| NnError::config(e.path().to_string(), e.inner().to_string()))?;
+            .map_err(|e| NnError::config(e.path().to_string(), suggest(&e.inner().to_string())))?;
         de.end().map_err(|e| NnError::config(".", e.to_string()))?;
         config.check("")?;
         Ok(config)

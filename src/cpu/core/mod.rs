@@ -4,7 +4,6 @@
 
 mod interop;
 
-use std::any::Any;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, RwLock};
@@ -160,20 +159,16 @@ impl Reclaimer for HostPool {
 #[derive(Debug)]
 struct CpuEvent(Instant);
 
-impl EventImpl for CpuEvent {
+impl BackendEvent for CpuEvent {
     fn wait_host(&self) -> Result<()> {
         Ok(())
     }
 
-    fn elapsed_ns(&self, later: &dyn EventImpl) -> Result<u64> {
-        match later.as_any().downcast_ref::<CpuEvent>() {
+    fn elapsed_ns(&self, later: &Event) -> Result<u64> {
+        match later.downcast_ref::<CpuEvent>() {
             Some(l) => Ok(l.0.saturating_duration_since(self.0).as_nanos() as u64),
             None => Err(GpuError::invalid("event", "later", "an event of the CPU", "one of another device")),
         }
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 
@@ -262,7 +257,7 @@ impl CoreOps for CpuBackend {
     }
 
     fn record(&self) -> Result<Event> {
-        Ok(Event(Arc::new(CpuEvent(Instant::now()))))
+        Ok(Event::new(CpuEvent(Instant::now())))
     }
 
     fn wait(&self, event: &Event) -> Result<()> {

@@ -23,7 +23,8 @@ use self::nvrtc::{Nvrtc, Target};
 use self::preflight::Api;
 use self::staging::Staging;
 use super::{
-    Arg, CompileUnit, Driver, LaunchConfig, RawEvent, RawFunction, RawMem, RawModule, RawStream, VendorBlas,
+    Arg, CompileUnit, Driver, LaunchConfig, RawContext, RawEvent, RawFunction, RawMem, RawModule, RawStream,
+    VendorBlas,
 };
 use crate::device::{BackendKind, Caps, DeviceId};
 use crate::error::{GpuError, Result, Unavailable};
@@ -41,6 +42,8 @@ pub(crate) struct CudaDriver {
     device: cu::CUdevice,
     /// `CUcontext`
     context: u64,
+    /// Whether the context is the device's primary one, of which the driver holds a reference, and not somebody else's.
+    retained: bool,
     /// `CUmodule` of everything that was loaded.
     modules: Mutex<Vec<u64>>,
     /// Timing events that are free for reuse.
@@ -109,26 +112,58 @@ fn describe(api: &Api, ordinal: u32) -> Result<Found, Unavailable> {
     Ok(Found { caps, device, capability })
 }
 
+fn unavailable(reason: Unavailable) -> GpuError {
+    GpuError::unavailable(BackendKind::Cuda, reason)
+}
+
 impl CudaDriver {
     /// Opens a device by the driver's ordinal.
     pub(crate) fn open(ordinal: u32) -> Result<Self> {
-        let unavailable = |r| GpuError::unavailable(BackendKind::Cuda, r);
         let api = preflight::api().map_err(unavailable)?;
+        let mut driver = CudaDriver::on(api, ordinal)?;
+        let mut context = ptr::null_mut();
+        // SAFETY: writes one pointer.
+        let code = unsafe { (api.table.cuDevicePrimaryCtxRetain)(&mut context, driver.device) };
+        api.check("cuDevicePrimaryCtxRetain", code)?;
+        (driver.context, driver.retained) = (context as u64, true);
+        Ok(driver)
+    }
+
+    /// The driver of somebody else's context.
+    ///
+    /// # Safety
+    /// The context is live and outlives the driver.
+    pub(crate) unsafe fn adopt(context: RawContext) -> Result<Self> {
+        let api = preflight::api().map_err(unavailable)?;
+        let mut device = -1;
+        // SAFETY: the context is live by the caller's promise; the second call writes one number.
+        unsafe {
+            api.check("cuCtxSetCurrent", (api.table.cuCtxSetCurrent)(context.0 as cu::CUcontext))?;
+            api.check("cuCtxGetDevice", (api.table.cuCtxGetDevice)(&mut device))?;
+        }
+        let is_its = |ordinal: &u32| describe(api, *ordinal).is_ok_and(|found| found.device == device);
+        let ordinal = (0..probe().map_err(unavailable)?.len() as u32).find(is_its);
+        let unknown =
+            || unavailable(Unavailable::NoDevice { what: format!("device {device} of the context") });
+        let mut driver = CudaDriver::on(api, ordinal.ok_or_else(unknown)?)?;
+        driver.context = context.0;
+        Ok(driver)
+    }
+
+    /// The driver of a device, without a context.
+    fn on(api: &'static Api, ordinal: u32) -> Result<Self> {
         let mut found = describe(api, ordinal).map_err(unavailable)?;
         let nvrtc = nvrtc::nvrtc(api.version / 1000).map_err(unavailable)?;
         let target = nvrtc.target(found.capability).map_err(unavailable)?;
         found.caps.cluster = target.cluster();
-        let mut context = ptr::null_mut();
-        // SAFETY: writes one pointer.
-        let code = unsafe { (api.table.cuDevicePrimaryCtxRetain)(&mut context, found.device) };
-        api.check("cuDevicePrimaryCtxRetain", code)?;
         Ok(CudaDriver {
             api,
             nvrtc,
             target,
             caps: found.caps,
             device: found.device,
-            context: context as u64,
+            context: 0,
+            retained: false,
             modules: Mutex::default(),
             events: Mutex::default(),
             staging: Mutex::default(),
@@ -138,7 +173,7 @@ impl CudaDriver {
 
     /// Makes the context current for this thread.
     fn enter(&self) -> Result<()> {
-        // SAFETY: the context is retained as long as this object lives.
+        // SAFETY: the context lives as long as this object.
         let code = unsafe { (self.api.table.cuCtxSetCurrent)(self.context as cu::CUcontext) };
         self.api.check("cuCtxSetCurrent", code)
     }
@@ -283,7 +318,13 @@ impl Driver for CudaDriver {
         Ok(RawFunction(f as u64))
     }
 
-    unsafe fn launch(&self, s: RawStream, f: RawFunction, cfg: &LaunchConfig, args: &[Arg<'_>]) -> Result<()> {
+    unsafe fn launch(
+        &self,
+        s: RawStream,
+        f: RawFunction,
+        cfg: &LaunchConfig,
+        args: &[Arg<'_>],
+    ) -> Result<()> {
         if args.len() > MAX_ARGS {
             return Err(GpuError::driver("cuLaunchKernel", 0, format!("more than {MAX_ARGS} arguments")));
         }
@@ -406,8 +447,10 @@ impl Drop for CudaDriver {
             for m in lock(&self.modules).drain(..) {
                 self.log_failure("cuModuleUnload", (t.cuModuleUnload)(m as cu::CUmodule));
             }
-            let released = (t.cuDevicePrimaryCtxRelease_v2)(self.device);
-            self.log_failure("cuDevicePrimaryCtxRelease", released);
+            if self.retained {
+                let released = (t.cuDevicePrimaryCtxRelease_v2)(self.device);
+                self.log_failure("cuDevicePrimaryCtxRelease", released);
+            }
         }
     }
 }

@@ -56,6 +56,7 @@ function_table! {
         cuDevicePrimaryCtxRetain(*mut cu::CUcontext, cu::CUdevice);
         cuDevicePrimaryCtxRelease_v2(cu::CUdevice);
         cuCtxSetCurrent(cu::CUcontext);
+        cuCtxGetDevice(*mut cu::CUdevice);
         cuMemAlloc_v2(*mut cu::CUdeviceptr, usize);
         cuMemFree_v2(cu::CUdeviceptr);
         cuMemHostAlloc(*mut *mut c_void, usize, c_uint);

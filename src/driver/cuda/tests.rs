@@ -26,6 +26,12 @@ fn unit(source: &str) -> CompileUnit<'_> {
 }
 
 #[test]
+fn passes_the_suite() {
+    let Some(d) = driver() else { return };
+    crate::testing::driver_suite(std::sync::Arc::new(d)).unwrap_or_else(|e| panic!("{e}"));
+}
+
+#[test]
 fn runs_a_kernel_with_offsets_and_times_it() {
     let Some(d) = driver() else { return };
     let module = load(&d, &d.compile(&unit(SOURCE)).unwrap()).unwrap();

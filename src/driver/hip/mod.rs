@@ -336,7 +336,13 @@ impl Driver for HipDriver {
         Ok(RawFunction(number(function)))
     }
 
-    unsafe fn launch(&self, s: RawStream, f: RawFunction, cfg: &LaunchConfig, args: &[Arg<'_>]) -> Result<()> {
+    unsafe fn launch(
+        &self,
+        s: RawStream,
+        f: RawFunction,
+        cfg: &LaunchConfig,
+        args: &[Arg<'_>],
+    ) -> Result<()> {
         let hip = self.bind()?;
         let address = |arg: &Arg<'_>| match arg {
             Arg::Mem(Some((mem, offset))) => mem.0 + offset,

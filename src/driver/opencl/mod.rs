@@ -17,7 +17,10 @@ use opencl3::error_codes::error_text;
 use opencl3::types::{CL_BLOCKING, CL_NON_BLOCKING, cl_command_queue, cl_event, cl_int, cl_kernel, cl_mem};
 use opencl3::{event, kernel, memory};
 
-use super::{Arg, CompileUnit, Driver, LaunchConfig, RawEvent, RawFunction, RawMem, RawModule, RawStream};
+use super::{
+    Arg, CompileUnit, Driver, LaunchConfig, RawContext, RawDevice, RawEvent, RawFunction, RawMem, RawModule,
+    RawStream,
+};
 use crate::device::{BackendKind, Caps};
 use crate::error::{GpuError, Result};
 
@@ -47,8 +50,10 @@ pub(crate) struct OpenClDriver {
     options: String,
     /// `cl_device_id`
     device: u64,
-    /// `cl_context`
+    /// `cl_context`, of which the driver holds one reference.
     context: u64,
+    /// Device and queue of somebody else of which the driver holds one reference each.
+    adopted: Option<(u64, u64)>,
     /// `cl_program` of images that were compiled here and not loaded yet.
     built: Mutex<HashMap<Vec<u8>, u64>>,
     /// `cl_program` of every loaded module.
@@ -149,20 +154,62 @@ impl OpenClDriver {
             ptr::null_mut(),
         )
         .map_err(|c| failure("clCreateContext", c))?;
+        OpenClDriver::on(found, context as u64)
+    }
+
+    /// The driver of a device; it takes over a reference of the context.
+    fn on(found: probe::Found, context: u64) -> Result<Self> {
         Ok(OpenClDriver {
-            enqueue: probe::library().map_err(unavailable)?,
+            enqueue: probe::library().map_err(|r| GpuError::unavailable(BackendKind::OpenCl, r))?,
             stage_writes: !found.caps.is_cpu,
             compiler_id: format!("opencl {}; {}", found.caps.arch, found.options),
             caps: found.caps,
             options: found.options,
             device: found.device,
-            context: context as u64,
+            context,
+            adopted: None,
             built: Mutex::default(),
             programs: Mutex::default(),
             kernels: Mutex::default(),
             launching: Mutex::default(),
             staged: Mutex::default(),
         })
+    }
+
+    /// The driver of somebody else's context. It holds references of context, device and queue as long as it lives.
+    ///
+    /// # Safety
+    /// All three are live objects of the OpenCL library that this crate uses.
+    pub(crate) unsafe fn adopt(context: RawContext, device: RawDevice, q: RawStream) -> Result<Self> {
+        let unavailable = |r| GpuError::unavailable(BackendKind::OpenCl, r);
+        let found = probe::device_of_id(device.0).map_err(unavailable)?;
+        let info = |what| {
+            let bytes = queue::get_command_queue_data(q.0 as _, what);
+            bytes.map(|b| probe::number(&b)).map_err(|c| failure("clGetCommandQueueInfo", c))
+        };
+        let out_of_order =
+            info(queue::CL_QUEUE_PROPERTIES)? & queue::CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE != 0;
+        let of_another =
+            info(queue::CL_QUEUE_CONTEXT)? != context.0 || info(queue::CL_QUEUE_DEVICE)? != device.0;
+        if out_of_order || of_another {
+            let got = if out_of_order { "one that runs out of order" } else { "one of another" };
+            let want = "an in-order queue of the context and the device";
+            return Err(GpuError::invalid("adopt_opencl", "queue", want, got));
+        }
+        // SAFETY: live by the caller's promise; each is released once, when the driver is dropped.
+        unsafe { opencl3::context::context::retain_context(context.0 as _) }
+            .map_err(|c| failure("clRetainContext", c))?;
+        let mut driver = OpenClDriver::on(found, context.0)?;
+        // SAFETY: as above.
+        unsafe {
+            opencl3::device::retain_device(device.0 as _).map_err(|c| failure("clRetainDevice", c))?;
+            if let Err(c) = queue::retain_command_queue(q.0 as _) {
+                let _ = opencl3::device::release_device(device.0 as _);
+                return Err(failure("clRetainCommandQueue", c));
+            }
+        }
+        driver.adopted = Some((device.0, q.0));
+        Ok(driver)
     }
 
     /// Queues a write from a copy of the bytes.
@@ -327,7 +374,13 @@ impl Driver for OpenClDriver {
         Ok(RawFunction(k as u64))
     }
 
-    unsafe fn launch(&self, s: RawStream, f: RawFunction, cfg: &LaunchConfig, args: &[Arg<'_>]) -> Result<()> {
+    unsafe fn launch(
+        &self,
+        s: RawStream,
+        f: RawFunction,
+        cfg: &LaunchConfig,
+        args: &[Arg<'_>],
+    ) -> Result<()> {
         let k = f.0 as cl_kernel;
         let local = cfg.block.map(|n| n as usize);
         let global = std::array::from_fn::<usize, 3, _>(|i| cfg.grid[i] as usize * local[i]);
@@ -415,6 +468,10 @@ impl Drop for OpenClDriver {
             let unused = std::mem::take(&mut *lock(&self.built)).into_values();
             for p in lock(&self.programs).drain(..).chain(unused) {
                 let _ = opencl3::program::release_program(p as _);
+            }
+            if let Some((device, q)) = self.adopted {
+                let _ = queue::release_command_queue(q as _);
+                let _ = opencl3::device::release_device(device as _);
             }
             let _ = opencl3::context::context::release_context(self.context as _);
         }

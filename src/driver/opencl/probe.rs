@@ -31,6 +31,7 @@ const SYMBOLS: &[&str] = &[
     "clEnqueueWriteBuffer",
     "clFinish",
     "clFlush",
+    "clGetCommandQueueInfo",
     "clGetDeviceIDs",
     "clGetDeviceInfo",
     "clGetEventInfo",
@@ -41,10 +42,14 @@ const SYMBOLS: &[&str] = &[
     "clGetProgramInfo",
     "clReleaseCommandQueue",
     "clReleaseContext",
+    "clReleaseDevice",
     "clReleaseEvent",
     "clReleaseKernel",
     "clReleaseMemObject",
     "clReleaseProgram",
+    "clRetainCommandQueue",
+    "clRetainContext",
+    "clRetainDevice",
     "clSetKernelArg",
     "clWaitForEvents",
 ];
@@ -70,6 +75,17 @@ pub(super) fn device(ordinal: u32) -> Result<Found, Unavailable> {
         return Ok(all.swap_remove(ordinal as usize));
     }
     Err(Unavailable::NoDevice { what: format!("ordinal {ordinal} of {} OpenCL devices", all.len()) })
+}
+
+/// A device by its `cl_device_id`; what the list lacks (a part of a device) has the ordinal behind its end.
+pub(super) fn device_of_id(id: u64) -> Result<Found, Unavailable> {
+    let mut all = devices()?;
+    if let Some(at) = all.iter().position(|d| d.device == id) {
+        return Ok(all.swap_remove(at));
+    }
+    let mut found = describe(id as cl_device_id, "").map_err(|what| Unavailable::NoDevice { what })?;
+    found.caps.id = DeviceId::new(BackendKind::OpenCl, all.len() as u32);
+    Ok(found)
 }
 
 /// The little-endian number in a device's or event's answer of up to eight bytes.

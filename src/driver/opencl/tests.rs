@@ -29,6 +29,12 @@ fn floats(n: usize) -> Vec<u8> {
 }
 
 #[test]
+fn passes_the_suite() {
+    let Some(d) = driver() else { return };
+    crate::testing::driver_suite(std::sync::Arc::new(d)).unwrap_or_else(|e| panic!("{e}"));
+}
+
+#[test]
 fn runs_a_kernel_with_offsets_and_times_it() {
     let Some(mut d) = driver() else { return };
     let image = d.compile(&unit(SOURCE)).unwrap();

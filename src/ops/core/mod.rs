@@ -4,6 +4,7 @@ mod interop;
 
 pub use self::interop::*;
 
+use std::any::Any;
 use std::sync::Arc;
 
 use crate::ops::IGpuBackend;
@@ -44,17 +45,27 @@ pub struct Counters {
 
 /// A recorded point of a stream.
 #[derive(Debug, Clone)]
-pub struct Event(pub(crate) Arc<dyn EventImpl>);
+pub struct Event(Arc<dyn BackendEvent>);
 
-pub(crate) trait EventImpl: Send + Sync + std::fmt::Debug {
+/// What a backend makes an [`Event`] of.
+pub trait BackendEvent: Any + Send + Sync + std::fmt::Debug {
     /// Waits on the host.
     fn wait_host(&self) -> Result<()>;
-    /// Nanoseconds of device time from `self` to `later`.
-    fn elapsed_ns(&self, later: &dyn EventImpl) -> Result<u64>;
-    fn as_any(&self) -> &dyn std::any::Any;
+    /// Nanoseconds of device time from `self` to `later`. Errors: `Invalid` for an event of another device.
+    fn elapsed_ns(&self, later: &Event) -> Result<u64>;
 }
 
 impl Event {
+    /// An event of a backend.
+    pub fn new(event: impl BackendEvent) -> Self {
+        Event(Arc::new(event))
+    }
+
+    /// What its backend made it of, if that is a `T`.
+    pub fn downcast_ref<T: BackendEvent>(&self) -> Option<&T> {
+        (&*self.0 as &dyn Any).downcast_ref()
+    }
+
     /// Waits on the host until the device has passed this point.
     pub fn synchronize(&self) -> Result<()> {
         self.0.wait_host()
@@ -62,7 +73,7 @@ impl Event {
 
     /// Device time in nanoseconds between this event and a later one of the same device, both already passed.
     pub fn elapsed_ns(&self, later: &Event) -> Result<u64> {
-        self.0.elapsed_ns(&*later.0)
+        self.0.elapsed_ns(later)
     }
 }
 
@@ -113,7 +124,19 @@ pub enum RawArg<'a> {
 
 /// A compiled kernel of the user, for [`CoreOps::launch_raw`].
 #[derive(Debug, Clone)]
-pub struct RawKernel(pub(crate) Arc<dyn std::any::Any + Send + Sync>);
+pub struct RawKernel(Arc<dyn Any + Send + Sync>);
+
+impl RawKernel {
+    /// A kernel of a backend.
+    pub fn new(kernel: impl Any + Send + Sync) -> Self {
+        RawKernel(Arc::new(kernel))
+    }
+
+    /// What its backend made it of, if that is a `T`.
+    pub fn downcast_ref<T: Any>(&self) -> Option<&T> {
+        self.0.downcast_ref()
+    }
+}
 
 op_family! {
     /// Memory, copies, streams, events and introspection.

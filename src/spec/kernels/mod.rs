@@ -113,6 +113,7 @@ pub(crate) static SOURCES: &[(&str, &str)] = texts![
     "common/loss/row_ops_structured.h",
     "common/loss/rows.c",
     "common/loss/stft.c",
+    "common/loss/stft_frames.h",
     "common/mesh/diffusion.c",
     "common/mesh/mesh.c",
     "common/moe/moe.c",

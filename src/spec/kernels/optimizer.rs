@@ -8,6 +8,7 @@ kernel_args! {
     /// Arguments of `adaptive_step`.
     AdaptiveStepArgs {
         table: In("gk_i64"),
+        tensors: I32,
         w: Out("gk_t"),
         g: In("gk_t"),
         s0: Out("gk_f"),
@@ -15,6 +16,8 @@ kernel_args! {
         s2: Out("gk_f"),
         s3: Out("gk_f"),
         copy: Out("gk_u16"),
+        master: I32,
+        copy_kind: I32,
         lr_dev: In("float"),
         step: In("gk_i64"),
         inv_scale: In("float"),
@@ -38,9 +41,6 @@ kernel_args! {
         p5: Real,
         p6: Real,
         p7: Real,
-        tensors: I32,
-        master: I32,
-        copy_kind: I32,
         maximize: I32,
         first: I32,
     }

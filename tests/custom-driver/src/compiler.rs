@@ -97,7 +97,7 @@ impl Compiler {
         let expanded =
             self.run(&dir, unit.source, &["-std=c++17", "-E", "-w"], "unit.ii")?.map_err(failed)?;
         let expanded = std::fs::read_to_string(expanded).map_err(refused("read"))?;
-        let exports: String = kernels(&expanded).map(|name| format!("GK_EXPORT({name})\n")).collect();
+        let exports: String = kernels(&expanded).map(|name| format!("HOST_EXPORT({name})\n")).collect();
         let text = format!("#define GK_ENTRY extern \"C\"\n#line 1\n{}\n{RUNTIME}{exports}", unit.source);
         let object = self.run(&dir, &text, FLAGS, "unit.so")?.map_err(failed)?;
         std::fs::read(object).map_err(refused("read"))

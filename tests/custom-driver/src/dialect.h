@@ -1,7 +1,7 @@
 /* Dialect of the host driver: the portable text as C++ for the system's compiler.
  *
  * The work-items of a block are contexts that take turns: one runs until it meets a barrier or ends. Blocks run one after the other, so that local
- * memory is static memory. GK_ENTRY is left to the driver, which finds the kernels by it. */
+ * memory is static memory. GK_ENTRY is left to the driver, which finds the kernels by it. What is not the dialect's begins with host_. */
 #define GK_HOST 1
 typedef unsigned char gk_u8;
 typedef unsigned short gk_u16;
@@ -26,28 +26,28 @@ typedef struct { gk_u32 x, y, z, w; } gk_raw16;
 #define GK_ROLLED
 
 /* Where the work-item is that runs now. */
-static volatile int gk_now_lid, gk_now_bid[3], gk_now_blocks[3];
-#define gk_lid() ((int)gk_now_lid)
-#define gk_bid(d) ((int)gk_now_bid[d])
-#define gk_nblocks(d) ((int)gk_now_blocks[d])
-static void gk_next_item(void);
-#define GK_BARRIER() gk_next_item()
+static volatile int host_now_lid, host_now_bid[3], host_now_blocks[3];
+#define gk_lid() ((int)host_now_lid)
+#define gk_bid(d) ((int)host_now_bid[d])
+#define gk_nblocks(d) ((int)host_now_blocks[d])
+static void host_next_item(void);
+#define GK_BARRIER() host_next_item()
 
 /* Names of C's math functions for float; the double ones have no suffix. */
 #define GK_M32(name) name##f
 #define GK_M64(name) name
 
-template <class To, class From> static inline To gk_host_bits(From x)
+template <class To, class From> static inline To host_bits(From x)
 {
     static_assert(sizeof(To) == sizeof(From), "types of one size");
     To y;
     __builtin_memcpy(&y, &x, sizeof y);
     return y;
 }
-GK_FN float gk_as_f32(gk_u32 x) { return gk_host_bits<float>(x); }
-GK_FN gk_u32 gk_as_u32(float x) { return gk_host_bits<gk_u32>(x); }
-GK_FN double gk_as_f64(gk_u64 x) { return gk_host_bits<double>(x); }
-GK_FN gk_u64 gk_as_u64(double x) { return gk_host_bits<gk_u64>(x); }
+GK_FN float gk_as_f32(gk_u32 x) { return host_bits<float>(x); }
+GK_FN gk_u32 gk_as_u32(float x) { return host_bits<gk_u32>(x); }
+GK_FN double gk_as_f64(gk_u64 x) { return host_bits<double>(x); }
+GK_FN gk_u64 gk_as_u64(double x) { return host_bits<gk_u64>(x); }
 GK_FN gk_u32 gk_mulhi(gk_u32 a, gk_u32 b) { return (gk_u32)((gk_u64)a * b >> 32); }
 
 GK_FN float gk_f16_to_f32(gk_u16 h)

@@ -1,75 +1,75 @@
-/* Follows the text of every unit: runs the blocks of a launch. Behind it stands a line GK_EXPORT(name) per kernel. */
+/* Follows the text of every unit: runs the blocks of a launch. Behind it stands a line HOST_EXPORT(name) per kernel. */
 #line 1 "runtime.cpp"
-enum { GK_STACK = 128 * 1024 };
-static ucontext_t gk_scheduler, gk_items[GK_BLOCK];
-static bool gk_ended[GK_BLOCK];
-static void (*gk_body)(void**);
-static void** gk_arguments;
+enum { HOST_STACK = 128 * 1024 };
+static ucontext_t host_scheduler, host_items[GK_BLOCK];
+static bool host_ended[GK_BLOCK];
+static void (*host_body)(void**);
+static void** host_arguments;
 
-static void gk_next_item(void)
+static void host_next_item(void)
 {
     /* The other items change it; the scheduler sets it when it comes back to this one. */
-    int me = gk_now_lid;
-    swapcontext(&gk_items[me], &gk_scheduler);
+    int me = host_now_lid;
+    swapcontext(&host_items[me], &host_scheduler);
 }
 
-static void gk_item(void)
+static void host_item(void)
 {
-    gk_body(gk_arguments);
-    gk_ended[gk_now_lid] = true;
+    host_body(host_arguments);
+    host_ended[host_now_lid] = true;
 }
 
-static void gk_run_block(int items, char* stacks)
+static void host_run_block(int items, char* stacks)
 {
     for (int i = 0; i < items; i++) {
-        getcontext(&gk_items[i]);
-        gk_items[i].uc_stack.ss_sp = stacks + (size_t)i * GK_STACK;
-        gk_items[i].uc_stack.ss_size = GK_STACK;
-        gk_items[i].uc_link = &gk_scheduler;
-        makecontext(&gk_items[i], gk_item, 0);
-        gk_ended[i] = false;
+        getcontext(&host_items[i]);
+        host_items[i].uc_stack.ss_sp = stacks + (size_t)i * HOST_STACK;
+        host_items[i].uc_stack.ss_size = HOST_STACK;
+        host_items[i].uc_link = &host_scheduler;
+        makecontext(&host_items[i], host_item, 0);
+        host_ended[i] = false;
     }
     for (bool running = true; running;) {
         running = false;
         for (int i = 0; i < items; i++) {
-            if (gk_ended[i]) continue;
-            gk_now_lid = i;
-            swapcontext(&gk_scheduler, &gk_items[i]);
-            running |= !gk_ended[i];
+            if (host_ended[i]) continue;
+            host_now_lid = i;
+            swapcontext(&host_scheduler, &host_items[i]);
+            running |= !host_ended[i];
         }
     }
 }
 
-static int gk_run(void (*body)(void**), void** arguments, const unsigned* grid, int items)
+static int host_run(void (*body)(void**), void** arguments, const unsigned* grid, int items)
 {
-    char* stacks = (char*)malloc((size_t)items * GK_STACK);
+    char* stacks = (char*)malloc((size_t)items * HOST_STACK);
     if (!stacks || items > GK_BLOCK) return free(stacks), 1;
-    gk_body = body;
-    gk_arguments = arguments;
-    for (int d = 0; d < 3; d++) gk_now_blocks[d] = (int)grid[d];
+    host_body = body;
+    host_arguments = arguments;
+    for (int d = 0; d < 3; d++) host_now_blocks[d] = (int)grid[d];
     for (unsigned z = 0; z < grid[2]; z++)
         for (unsigned y = 0; y < grid[1]; y++)
             for (unsigned x = 0; x < grid[0]; x++) {
-                gk_now_bid[0] = (int)x;
-                gk_now_bid[1] = (int)y;
-                gk_now_bid[2] = (int)z;
-                gk_run_block(items, stacks);
+                host_now_bid[0] = (int)x;
+                host_now_bid[1] = (int)y;
+                host_now_bid[2] = (int)z;
+                host_run_block(items, stacks);
             }
     free(stacks);
     return 0;
 }
 
-template <class... A, size_t... I> static void gk_apply(void (*f)(A...), void** arguments, std::index_sequence<I...>)
+template <class... A, size_t... I> static void host_apply(void (*f)(A...), void** arguments, std::index_sequence<I...>)
 {
     f(*(typename std::remove_cv<A>::type*)arguments[I]...);
 }
-template <class... A> static void gk_call(void (*f)(A...), void** arguments)
+template <class... A> static void host_call(void (*f)(A...), void** arguments)
 {
-    gk_apply(f, arguments, std::index_sequence_for<A...>());
+    host_apply(f, arguments, std::index_sequence_for<A...>());
 }
 
-#define GK_EXPORT(name)                                                                            \
+#define HOST_EXPORT(name)                                                                            \
     extern "C" int gk_launch_##name(void** arguments, const unsigned* grid, int items)             \
     {                                                                                              \
-        return gk_run([](void** a) { gk_call(name, a); }, arguments, grid, items);                 \
+        return host_run([](void** a) { host_call(name, a); }, arguments, grid, items);                 \
     }

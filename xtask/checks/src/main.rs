@@ -1,5 +1,6 @@
 //! The chores of `cargo xtask` that need the library.
 
+mod api;
 mod compile_check;
 mod evidence;
 mod expand;
@@ -22,6 +23,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Writes docs/api/trefoil.txt, the public interface of the library, one line per item.
+    Api(api::Args),
     /// Compiles every kernel unit with NVRTC and hiprtc for several architectures; no GPU is needed.
     CompileCheck(compile_check::Args),
     /// Compiles for one architecture and reports line by line; `compile-check` starts it.
@@ -39,6 +42,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
+        Command::Api(args) => api::run(&args),
         Command::CompileCheck(args) => compile_check::run(&args),
         Command::CompileWorker(args) => compile_check::work(&args),
         Command::Expand(args) => expand::run(&args),

@@ -261,7 +261,16 @@ mod tests {
         let nn = sources(&root().join("nn/src"));
         for row in ROWS {
             for name in names(row.nn).filter_map(|n| n.rsplit("::").next()) {
-                let forms = ["fn {}(", "fn {}<", "struct {} ", "    {} {", "    {} =>", "    {}(", "{} => "];
+                let forms = [
+                    "fn {}(",
+                    "fn {}<",
+                    "struct {} ",
+                    "    {} {",
+                    "    {} =>",
+                    "    {}(",
+                    "{} => ",
+                    "    {} \"",
+                ];
                 let exists = forms.iter().any(|f| nn.contains(&f.replace("{}", name)));
                 assert!(exists, "{} names {name}, which is not in nn/src", row.op);
             }

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::core::error::{NnError, Result};
 use crate::core::limits;
+use crate::core::options::suggest;
 use crate::core::tensor::Device;
 use crate::module::InitContext;
 
@@ -295,7 +296,7 @@ pub(super) fn parse<'a, T: Deserialize<'a>>(file: &str, text: &'a str) -> Result
     let error = |key: String, what: String| NnError::Config { file: file.into(), key, what };
     let mut de = serde_json::Deserializer::from_str(text);
     let value = serde_path_to_error::deserialize(&mut de)
-        .map_err(|e| error(e.path().to_string(), e.inner().to_string()))?;
+        .map_err(|e| error(e.path().to_string(), suggest(&e.inner().to_string())))?;
     de.end().map_err(|e| error(".".into(), e.to_string()))?;
     Ok(value)
 }

@@ -65,6 +65,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             |cx| batch_norm_backward(cx, named(cx)?),
         )
         .bound(BWD)
+        .units(8.0, "1 - tanh^2 cancels where the activation saturates")
         .grad_of("batchnorm_act"),
         k(
             "residual_batchnorm_relu",

@@ -5,6 +5,7 @@ mod plan;
 
 use self::plan::{PreluBwdPlan, PreluBwdProblem};
 use crate::buffer::{Buffer, GradMut, View, ViewMut};
+use crate::driver::Ptr;
 use crate::dtype::DType;
 use crate::engine::Engine;
 use crate::engine::launch::{Grid, aligned16, int, long};
@@ -38,6 +39,66 @@ impl Engine {
         let dz = out.as_view();
         self.activation_bwd(act, dy, act.saved(saved), out.into())?;
         Ok(dz)
+    }
+}
+
+/// Operands of the gradients of parametric relu.
+struct PreluBwd {
+    dy: Ptr,
+    x: Ptr,
+    a: Ptr,
+    dx: Ptr,
+    /// Partial sums of da.
+    part: Ptr,
+    accumulate: i32,
+}
+
+impl Engine {
+    /// dx, and partial sums of da.
+    fn prelu_sums(&self, p: &PreluBwdProblem, plan: PreluBwdPlan, io: PreluBwd) -> Result<()> {
+        let PreluBwd { dy, x, a, dx, part, accumulate } = io;
+        let &PreluBwdProblem { n, slopes, cols, operands } = p;
+        match plan {
+            PreluBwdPlan::Columns(walk) => {
+                let args = PreluBwdColumnsArgs {
+                    dy,
+                    x,
+                    a,
+                    dx,
+                    part,
+                    n: long(n),
+                    cols: long(slopes * cols),
+                    inner: long(cols),
+                    chunk: long(walk.chunk),
+                    chunks: int(walk.chunks),
+                    tx: int(walk.tx),
+                    wide: i32::from(walk.wide),
+                    accumulate,
+                };
+                self.launch(&PRELU_BWD_COLUMNS, operands.dtype, "", walk.grid(), &args)
+            }
+            PreluBwdPlan::Rows(walk) => {
+                let rows = n * slopes;
+                let args = PreluBwdRowsArgs {
+                    dy,
+                    x,
+                    a,
+                    dx,
+                    part,
+                    rows: long(rows),
+                    cols: long(cols),
+                    slopes: long(slopes),
+                    splits: int(walk.splits),
+                    chunk: long(walk.chunk),
+                    lanes: int(walk.lanes),
+                    wide: i32::from(walk.wide),
+                    phase: int(walk.phase),
+                    accumulate,
+                };
+                let grid = walk.grid(rows * walk.splits, self.device_caps());
+                self.launch(&PRELU_BWD_ROWS, operands.dtype, "", grid, &args)
+            }
+        }
     }
 }
 
@@ -109,60 +170,17 @@ impl ActivationOps for Engine {
         let dt = x.dtype();
         let accumulate = i32::from(dx.as_ref().is_some_and(|g| g.accumulate));
         let operands = Alignment::of(dt, [Some(&dy), Some(&x), vx.as_ref()].into_iter().flatten());
-        let plan = self.plan(OP, &PreluBwdProblem { n, slopes, cols, operands })?;
-        let sums = |n: usize| -> Result<Option<Buffer>> {
-            va.is_some().then(|| self.scratch(dt.accumulator(), n)).transpose()
+        let problem = PreluBwdProblem { n, slopes, cols, operands };
+        let plan = self.plan(OP, &problem)?;
+        let (outer, inner) = match plan {
+            PreluBwdPlan::Columns(walk) => (walk.chunks, cols),
+            PreluBwdPlan::Rows(walk) => (n, walk.splits),
         };
+        let sums = || self.scratch(dt.accumulator(), outer * slopes * inner);
+        let part = va.is_some().then(sums).transpose()?;
         let [dy, x, a] = [&dy, &x, &a].map(|v| self.arg_in(v));
-        let dx = self.arg_opt(vx.as_ref());
-        let (part, outer, inner);
-        match plan {
-            PreluBwdPlan::Columns(walk) => {
-                part = sums(walk.chunks * slopes * cols)?;
-                (outer, inner) = (walk.chunks, cols);
-                let view = part.as_ref().map(Buffer::view);
-                let args = PreluBwdColumnsArgs {
-                    dy,
-                    x,
-                    a,
-                    dx,
-                    part: self.arg_opt(view.as_ref()),
-                    n: long(n),
-                    cols: long(slopes * cols),
-                    inner: long(cols),
-                    chunk: long(walk.chunk),
-                    chunks: int(walk.chunks),
-                    tx: int(walk.tx),
-                    wide: i32::from(walk.wide),
-                    accumulate,
-                };
-                self.launch(&PRELU_BWD_COLUMNS, dt, "", walk.grid(), &args)?;
-            }
-            PreluBwdPlan::Rows(walk) => {
-                let rows = n * slopes;
-                part = sums(rows * walk.splits)?;
-                (outer, inner) = (n, walk.splits);
-                let view = part.as_ref().map(Buffer::view);
-                let args = PreluBwdRowsArgs {
-                    dy,
-                    x,
-                    a,
-                    dx,
-                    part: self.arg_opt(view.as_ref()),
-                    rows: long(rows),
-                    cols: long(cols),
-                    slopes: long(slopes),
-                    splits: int(walk.splits),
-                    chunk: long(walk.chunk),
-                    lanes: int(walk.lanes),
-                    wide: i32::from(walk.wide),
-                    phase: int(walk.phase),
-                    accumulate,
-                };
-                let grid = walk.grid(rows * walk.splits, self.device_caps());
-                self.launch(&PRELU_BWD_ROWS, dt, "", grid, &args)?;
-            }
-        }
+        let (dx, sums) = (self.arg_opt(vx.as_ref()), self.arg_opt(part.as_ref().map(Buffer::view).as_ref()));
+        self.prelu_sums(&problem, plan, PreluBwd { dy, x, a, dx, part: sums, accumulate })?;
         let (Some(part), Some(da)) = (part, da) else { return Ok(()) };
         let tx = join_tx(outer, inner);
         let args = PreluCombineArgs {

@@ -3,7 +3,6 @@
 mod interop;
 
 use crate::spec::user::{UserKind, UserParameter, user_prototype};
-use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -15,7 +14,7 @@ use crate::engine::launch::{MAX_GRID_YZ, memory_of};
 use crate::engine::{Engine, program};
 use crate::error::{GpuError, Result};
 use crate::ops::IGpuBackend;
-use crate::ops::core::{Choice, CoreOps, Counters, Event, EventImpl, MemoryStats, RawArg, RawKernel};
+use crate::ops::core::{BackendEvent, Choice, CoreOps, Counters, Event, MemoryStats, RawArg, RawKernel};
 use crate::ops::{Family, all_ops, check};
 use crate::spec::{BLOCK, Role, all_units};
 
@@ -25,20 +24,16 @@ struct DriverEvent {
     raw: RawEvent,
 }
 
-impl EventImpl for DriverEvent {
+impl BackendEvent for DriverEvent {
     fn wait_host(&self) -> Result<()> {
         // SAFETY: this object holds the driver's event alive.
         unsafe { self.driver.event_synchronize(self.raw) }
     }
 
-    fn elapsed_ns(&self, later: &dyn EventImpl) -> Result<u64> {
+    fn elapsed_ns(&self, later: &Event) -> Result<u64> {
         let later = same_device(self, later)?;
         // SAFETY: both objects hold events of this driver alive.
         unsafe { self.driver.elapsed_ns(self.raw, later.raw) }
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 
@@ -49,8 +44,8 @@ impl Drop for DriverEvent {
     }
 }
 
-fn same_device<'a>(e: &DriverEvent, other: &'a dyn EventImpl) -> Result<&'a DriverEvent> {
-    match other.as_any().downcast_ref::<DriverEvent>() {
+fn same_device<'a>(e: &DriverEvent, other: &'a Event) -> Result<&'a DriverEvent> {
+    match other.downcast_ref::<DriverEvent>() {
         Some(o) if Arc::ptr_eq(&o.driver, &e.driver) => Ok(o),
         _ => Err(GpuError::invalid("event", "later", "an event of the same device", "one of another device")),
     }
@@ -147,11 +142,11 @@ impl CoreOps for Engine {
         self.check_poison()?;
         // SAFETY: the stream is the driver's and lives as long as the pool.
         let raw = unsafe { self.driver().record(self.inner.stream) }.map_err(|e| self.refused(e))?;
-        Ok(Event(Arc::new(DriverEvent { driver: self.driver().clone(), raw })))
+        Ok(Event::new(DriverEvent { driver: self.driver().clone(), raw }))
     }
 
     fn wait(&self, event: &Event) -> Result<()> {
-        let mine = event.0.as_any().downcast_ref::<DriverEvent>();
+        let mine = event.downcast_ref::<DriverEvent>();
         match mine.filter(|e| Arc::ptr_eq(&e.driver, self.driver())) {
             // SAFETY: stream and event are this driver's, and both are held alive.
             Some(e) => unsafe { self.driver().wait(self.inner.stream, e.raw) }.map_err(|e| self.refused(e)),
@@ -175,9 +170,13 @@ impl CoreOps for Engine {
                 "a shared one",
             ));
         };
+        if block.pool_driver().is_some_and(|d| !Arc::ptr_eq(d, self.driver())) {
+            let got = format!("one of a {id} that was opened apart");
+            return Err(GpuError::invalid("adopt", "buffer", "a buffer of a handle forked from this one", got));
+        }
         // Work of the former stream is waited for first: if that fails, the block goes back to its pool.
         if let Some(stream) = block.pool_stream() {
-            // SAFETY: both streams are of this driver (the device is the same) and held alive by their pools; the event is not used after the
+            // SAFETY: both streams are of this driver, as has been checked, and held alive by their pools; the event is not used after the
             // wait has been queued.
             unsafe {
                 let e = self.driver().record(stream).map_err(|e| self.refused(e))?;
@@ -249,13 +248,13 @@ impl CoreOps for Engine {
         let function = d.programs.user_function(&*d.driver, &text, entry, &mut compiled);
         d.counts.compiles.fetch_add(compiled, Ordering::Relaxed);
         let (driver, entry) = (d.driver.clone(), entry.to_string());
-        Ok(RawKernel(Arc::new(UserKernel { driver, function: function?, entry, parameters })))
+        Ok(RawKernel::new(UserKernel { driver, function: function?, entry, parameters }))
     }
 
     fn launch_raw(&self, kernel: &RawKernel, grid: [u32; 3], args: &mut [RawArg<'_>]) -> Result<()> {
         const OP: &str = "launch_raw";
         self.check_poison()?;
-        let k = kernel.0.downcast_ref::<UserKernel>().filter(|k| Arc::ptr_eq(&k.driver, self.driver()));
+        let k = kernel.downcast_ref::<UserKernel>().filter(|k| Arc::ptr_eq(&k.driver, self.driver()));
         let Some(k) = k else {
             return Err(GpuError::invalid(OP, "kernel", "a kernel of this device", "one of another device"));
         };

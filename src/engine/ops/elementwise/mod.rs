@@ -328,6 +328,51 @@ impl Engine {
         self.launch(&BINARY_BWD_FOLD, dt, name, Grid::Blocks([cols.div_ceil(8), 1, 1]), &args)
     }
 
+    /// Both gradients at dy's shape, summed to the shapes of the operands.
+    fn bwd_strided(
+        &self,
+        op: Binary,
+        [dy, a, b]: [View<'_>; 3],
+        [da, db]: [Option<GradMut<'_>>; 2],
+    ) -> Result<()> {
+        let (dt, shape) = (dy.dtype(), dy.shape());
+        let Some((name, [p, q])) = binary_function(op, dt) else { return Ok(()) };
+        let (fa, fb) = (Full::new(self, da, shape)?, Full::new(self, db, shape)?);
+        if fa.grad.is_some() || fb.grad.is_some() {
+            let (va, vb) = (fa.view(&dy, shape)?, fb.view(&dy, shape)?);
+            let views = [&dy, &a, &b, &va, &vb];
+            let mut m = Merged::new(views.map(|v| v.layout()));
+            let bits = widen(&mut m, views, vector(dt));
+            // The kernel's bits: 0 on, 1 a, 2 b, 3 dy.
+            let wide = if bits == 0 { 0 } else { 1 | (bits & 6) | ((bits & 1) << 3) };
+            let items: usize = m.shape.iter().product();
+            let (rank, shape, [sdy, sa, sb, sda, sdb]) = merged_axes(&m);
+            let args = BinaryBwdNdArgs {
+                dy: self.arg_in(&dy),
+                a: self.arg_in(&a),
+                b: self.arg_in(&b),
+                da: fa.arg(self, &va),
+                db: fb.arg(self, &vb),
+                n: items as i64,
+                rank,
+                shape,
+                sdy,
+                sa,
+                sb,
+                sda,
+                sdb,
+                wide,
+                acc_a: i32::from(fa.accumulate()),
+                acc_b: i32::from(fb.accumulate()),
+                p,
+                q,
+            };
+            self.launch(&BINARY_BWD_ND, dt, name, Grid::Stride(items), &args)?;
+        }
+        fa.finish(self, shape)?;
+        fb.finish(self, shape)
+    }
+
     /// Sums an empty gradient of dy's shape: zeros where an operand is not empty.
     fn empty_grads<'a>(
         &self,
@@ -383,7 +428,7 @@ impl ElementwiseOps for Engine {
             return self.empty_grads(&dy, [da, db]);
         }
         let (a, b) = (spread(&a, shape)?, spread(&b, shape)?);
-        let Some((name, [p, q])) = binary_function(op, dt) else {
+        if binary_function(op, dt).is_none() {
             // Ldexp: the gradient is the function itself, of dy.
             let full = Full::new(self, da, shape)?;
             let v = full.view(&dy, shape)?;
@@ -391,53 +436,19 @@ impl ElementwiseOps for Engine {
                 self.ldexp(&dy, &b, &v, full.accumulate())?;
             }
             return full.finish(self, shape);
-        };
+        }
         let problem = bwd_problem([&dy, &a, &b], [da.as_ref(), db.as_ref()]);
         match self.plan(OP, &problem)? {
             BinaryBwdPlan::SharedRow(cut) if problem.shared == Some(SharedRow::A) => {
                 let grads = [db.as_ref(), da.as_ref()];
-                return self.bwd_rows(op, &problem, &cut, [&dy, &b, &a], grads);
+                self.bwd_rows(op, &problem, &cut, [&dy, &b, &a], grads)
             }
             BinaryBwdPlan::SharedRow(cut) => {
                 let grads = [da.as_ref(), db.as_ref()];
-                return self.bwd_rows(op, &problem, &cut, [&dy, &a, &b], grads);
+                self.bwd_rows(op, &problem, &cut, [&dy, &a, &b], grads)
             }
-            BinaryBwdPlan::Strided => {}
+            BinaryBwdPlan::Strided => self.bwd_strided(op, [dy, a, b], [da, db]),
         }
-        let (fa, fb) = (Full::new(self, da, shape)?, Full::new(self, db, shape)?);
-        if fa.grad.is_some() || fb.grad.is_some() {
-            let (va, vb) = (fa.view(&dy, shape)?, fb.view(&dy, shape)?);
-            let views = [&dy, &a, &b, &va, &vb];
-            let mut m = Merged::new(views.map(|v| v.layout()));
-            let bits = widen(&mut m, views, vector(dt));
-            // The kernel's bits: 0 on, 1 a, 2 b, 3 dy.
-            let wide = if bits == 0 { 0 } else { 1 | (bits & 6) | ((bits & 1) << 3) };
-            let items: usize = m.shape.iter().product();
-            let (rank, shape, [sdy, sa, sb, sda, sdb]) = merged_axes(&m);
-            let args = BinaryBwdNdArgs {
-                dy: self.arg_in(&dy),
-                a: self.arg_in(&a),
-                b: self.arg_in(&b),
-                da: fa.arg(self, &va),
-                db: fb.arg(self, &vb),
-                n: items as i64,
-                rank,
-                shape,
-                sdy,
-                sa,
-                sb,
-                sda,
-                sdb,
-                wide,
-                acc_a: i32::from(fa.accumulate()),
-                acc_b: i32::from(fb.accumulate()),
-                p,
-                q,
-            };
-            self.launch(&BINARY_BWD_ND, dt, name, Grid::Stride(items), &args)?;
-        }
-        fa.finish(self, shape)?;
-        fb.finish(self, shape)
     }
 
     fn ternary(&self, op: Ternary, a: View<'_>, b: View<'_>, c: View<'_>, y: ViewMut<'_>) -> Result<()> {

@@ -397,7 +397,8 @@ mod tests {
         let aligned = ["aligned_rows_looped", "aligned_rows"];
         assert_eq!(applicable(&rows(4096, 1024), &gpu()), [&aligned[..], &["rows_looped", "rows"]].concat());
         let grouped = ["aligned_groups", "aligned_split", "rows_looped", "rows"];
-        assert_eq!(applicable(&groups(64, 16, 4096), &gpu()), grouped);
+        assert_eq!(applicable(&groups(1024, 16, 1024), &gpu()), grouped);
+        assert!(groups(64, 16, 4096).plan(4, &gpu()).is_ok() && groups(8, 2, 8).plan(4, &gpu()).is_err());
         assert_eq!(applicable(&groups(8, 2, 8), &gpu()), grouped);
         let odd = RowNormProblem { affine_aligned: false, ..rows(4096, 1024) };
         assert_eq!(applicable(&odd, &gpu()), ["rows_looped", "rows"]);

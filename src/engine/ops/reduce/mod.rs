@@ -104,7 +104,8 @@ impl<'a> Reduction<'a> {
         v.layout().offset() % (16 / v.dtype().size())
     }
 
-    /// Whether `inner` is read by aligned 16-byte items: its innermost axis has step 1 and a size of whole items, and all other steps are whole items.
+    /// Whether `inner` is read by aligned 16-byte items: its innermost axis has step 1 and a size of whole items, and all other steps are
+    /// whole items.
     fn in_items(&self, inner: &[Axis], others: &[Axis]) -> bool {
         let (w, inputs) = (16 / self.x.dtype().size(), if self.x2.is_some() { 2 } else { 1 });
         let Some((last, rest)) = inner.split_last() else { return false };

@@ -92,7 +92,8 @@ impl ReduceProblem {
         let (fill, w) = (caps.target_blocks(), self.vector());
         let items = if self.row == RowAccess::Strided { self.count } else { self.count.div_ceil(w) };
         let n = if self.row == RowAccess::Items { items } else { self.count };
-        // About sixteen accesses per lane, because joining lanes costs more than a few accesses; more lanes where rows are too few to fill the device.
+        // About sixteen accesses per lane, because joining lanes costs more than a few accesses; more lanes where rows are too few to fill
+        // the device.
         let mut lanes = pow2(items.div_ceil(16), LANES).max(pow2(items, 8));
         while lanes < pow2(items, LANES) && self.outputs * lanes < fill * LANES * 2 {
             lanes *= 2;

@@ -2,11 +2,11 @@
 
 mod plan;
 
-use self::plan::{SoftmaxPlan, SoftmaxProblem};
+use self::plan::{SoftmaxPlan, SoftmaxProblem, Split};
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, LANES, aligned16, dims, int, long};
+use crate::engine::launch::{Grid, aligned16, dims, int, long};
 use crate::engine::walk::{Alignment, RowWalk};
 use crate::error::Result;
 use crate::ops::core::Choice;
@@ -31,49 +31,23 @@ fn name(kind: Softmax) -> &'static str {
     }
 }
 
-/// A row split into `splits` parts of `chunk` elements.
-struct Split {
-    splits: usize,
-    chunk: usize,
-    wide: bool,
-    phase: usize,
+/// What decides how softmax of contiguous operands of one shape and storage type runs.
+fn problem([outer, cols, inner]: [usize; 3], tensors: &[&View<'_>]) -> SoftmaxProblem {
+    let operands = Alignment::of(tensors[0].dtype(), tensors.iter().copied());
+    SoftmaxProblem { outer, cols, inner, operands, tensors: tensors.len() }
 }
 
-/// What decides how softmax of contiguous operands of one shape and storage type runs.
-fn problem([outer, cols, inner]: [usize; 3], operands: &[&View<'_>]) -> SoftmaxProblem {
-    let dtype = operands[0].dtype();
-    let phase = |v: &View<'_>| v.layout().offset() % (16 / dtype.size());
-    let first = phase(operands[0]);
-    SoftmaxProblem {
-        outer,
-        cols,
-        inner,
-        dtype,
-        operands: operands.len(),
-        aligned: operands.iter().all(|v| aligned16(v)),
-        phase: operands.iter().all(|v| phase(v) == first).then_some(first),
-    }
+fn blocks(n: usize) -> Grid {
+    Grid::Blocks([n, 1, 1])
 }
 
 impl Engine {
     /// What serves softmax of 4096 rows of 1024 elements in f32, or its gradient.
     pub(crate) fn explain_softmax(&self, op: &'static str) -> Result<Choice> {
         let (outer, cols, inner) = (4096, 1024, 1);
-        let operands = if op == "softmax" { 2 } else { 3 };
-        let p =
-            SoftmaxProblem { outer, cols, inner, dtype: DType::F32, operands, aligned: true, phase: Some(0) };
-        self.explain_problem(op, &p)
-    }
-
-    /// Blocks for rows of which a block takes `LANES / lanes` at a time.
-    fn softmax_grid(&self, rows: usize, lanes: usize) -> Grid {
-        let blocks = rows.div_ceil(LANES / lanes);
-        Grid::Blocks([if lanes == LANES { blocks } else { blocks.min(self.target_blocks() * 8) }, 1, 1])
-    }
-
-    /// A cluster of blocks per row.
-    fn cluster_grid(&self, rows: usize) -> Grid {
-        Grid::Blocks([rows * self.device_caps().cluster as usize, 1, 1])
+        let tensors = if op == "softmax" { 2 } else { 3 };
+        let operands = Alignment::full(DType::F32);
+        self.explain_problem(op, &SoftmaxProblem { outer, cols, inner, operands, tensors })
     }
 
     /// Softmax of `rows` rows of `cols` elements, which are cut into runs.
@@ -89,7 +63,7 @@ impl Engine {
         // One (m, scale) per row, so that the blocks of the last pass have nothing to join.
         let norms = self.scratch(dt.accumulator(), 2 * rows)?;
         let (part, norms) = (self.arg_in(&parts.view()), self.arg_in(&norms.view()));
-        let grid = Grid::Blocks([rows * cut.splits, 1, 1]);
+        let grid = blocks(rows * cut.splits);
         let args = SoftmaxPartialArgs {
             x: self.arg_in(x),
             part,
@@ -129,7 +103,7 @@ impl Engine {
         let dt = y.dtype();
         let parts = self.scratch(dt.accumulator(), rows * cut.splits)?;
         let part = self.arg_in(&parts.view());
-        let grid = Grid::Blocks([rows * cut.splits, 1, 1]);
+        let grid = blocks(rows * cut.splits);
         let args = SoftmaxBwdPartialArgs {
             dy: self.arg_in(dy),
             y: self.arg_in(y),
@@ -159,11 +133,6 @@ impl Engine {
     }
 }
 
-fn cols_grid(outer: usize, inner: usize, tx: usize, wide: bool, size: usize) -> Grid {
-    let items = outer * inner / if wide { 16 / size } else { 1 };
-    Grid::Blocks([items.div_ceil(tx), 1, 1])
-}
-
 impl SoftmaxOps for Engine {
     fn softmax(&self, kind: Softmax, axis: usize, x: View<'_>, y: ViewMut<'_>) -> Result<()> {
         let [outer, cols, inner] = check_softmax(axis, &x, &y)?;
@@ -177,7 +146,7 @@ impl SoftmaxOps for Engine {
         let plan = self.plan("softmax", &problem([outer, cols, inner], &[&x, &out]))?;
         let (px, py) = (self.arg_in(&x), self.arg_in(&out));
         match plan {
-            SoftmaxPlan::Registers { lanes, wide, items } => {
+            SoftmaxPlan::Registers { lanes, wide, items, blocks: n } => {
                 let args = SoftmaxRegistersArgs {
                     x: px,
                     y: py,
@@ -186,13 +155,13 @@ impl SoftmaxOps for Engine {
                     lanes: int(lanes),
                     wide: i32::from(wide),
                 };
-                self.launch(REGISTERS[items], dt, op, self.softmax_grid(outer, lanes), &args)
+                self.launch(REGISTERS[items], dt, op, blocks(n), &args)
             }
-            SoftmaxPlan::Cluster { wide, size } => {
+            SoftmaxPlan::Cluster { wide, size, blocks: n } => {
                 let args = SoftmaxClusterArgs { x: px, y: py, cols: int(cols), wide: i32::from(wide) };
-                self.launch(CLUSTER[size], dt, op, self.cluster_grid(outer), &args)
+                self.launch(CLUSTER[size], dt, op, blocks(n), &args)
             }
-            SoftmaxPlan::Rows { lanes, wide, phase } => {
+            SoftmaxPlan::Rows { lanes, wide, phase, blocks: n } => {
                 let args = SoftmaxRowsArgs {
                     x: px,
                     y: py,
@@ -202,13 +171,10 @@ impl SoftmaxOps for Engine {
                     wide: i32::from(wide),
                     phase: int(phase),
                 };
-                self.launch(&SOFTMAX_ROWS, dt, op, self.softmax_grid(outer, lanes), &args)
+                self.launch(&SOFTMAX_ROWS, dt, op, blocks(n), &args)
             }
-            SoftmaxPlan::Split { splits, chunk, wide, phase } => {
-                let split = Split { splits, chunk, wide, phase };
-                self.softmax_split(op, [&x, &out], [outer, cols], &split)
-            }
-            SoftmaxPlan::Columns { tx, wide } => {
+            SoftmaxPlan::Split(cut) => self.softmax_split(op, [&x, &out], [outer, cols], &cut),
+            SoftmaxPlan::Columns { tx, wide, blocks: n } => {
                 let args = SoftmaxColumnsArgs {
                     x: px,
                     y: py,
@@ -218,7 +184,7 @@ impl SoftmaxOps for Engine {
                     tx: int(tx),
                     wide: i32::from(wide),
                 };
-                self.launch(&SOFTMAX_COLUMNS, dt, op, cols_grid(outer, inner, tx, wide, dt.size()), &args)
+                self.launch(&SOFTMAX_COLUMNS, dt, op, blocks(n), &args)
             }
         }
     }
@@ -245,7 +211,7 @@ impl SoftmaxOps for Engine {
         let [pg, py, px] = [&dy, &y, &out].map(|v| self.arg_in(v));
         let accumulate = i32::from(dx.accumulate);
         match plan {
-            SoftmaxPlan::Registers { lanes, wide, items } => {
+            SoftmaxPlan::Registers { lanes, wide, items, blocks: n } => {
                 let args = SoftmaxBwdRegistersArgs {
                     dy: pg,
                     y: py,
@@ -256,9 +222,9 @@ impl SoftmaxOps for Engine {
                     wide: i32::from(wide),
                     accumulate,
                 };
-                self.launch(REGISTERS_BWD[items], dt, op, self.softmax_grid(outer, lanes), &args)
+                self.launch(REGISTERS_BWD[items], dt, op, blocks(n), &args)
             }
-            SoftmaxPlan::Cluster { wide, size } => {
+            SoftmaxPlan::Cluster { wide, size, blocks: n } => {
                 let args = SoftmaxBwdClusterArgs {
                     dy: pg,
                     y: py,
@@ -267,9 +233,9 @@ impl SoftmaxOps for Engine {
                     wide: i32::from(wide),
                     accumulate,
                 };
-                self.launch(CLUSTER_BWD[size], dt, op, self.cluster_grid(outer), &args)
+                self.launch(CLUSTER_BWD[size], dt, op, blocks(n), &args)
             }
-            SoftmaxPlan::Rows { lanes, wide, phase } => {
+            SoftmaxPlan::Rows { lanes, wide, phase, blocks: n } => {
                 let args = SoftmaxBwdRowsArgs {
                     dy: pg,
                     y: py,
@@ -281,13 +247,10 @@ impl SoftmaxOps for Engine {
                     phase: int(phase),
                     accumulate,
                 };
-                self.launch(&SOFTMAX_BWD_ROWS, dt, op, self.softmax_grid(outer, lanes), &args)
+                self.launch(&SOFTMAX_BWD_ROWS, dt, op, blocks(n), &args)
             }
-            SoftmaxPlan::Split { splits, chunk, wide, phase } => {
-                let split = Split { splits, chunk, wide, phase };
-                self.softmax_split_bwd(op, [&dy, &y], &dx, [outer, cols], &split)
-            }
-            SoftmaxPlan::Columns { tx, wide } => {
+            SoftmaxPlan::Split(cut) => self.softmax_split_bwd(op, [&dy, &y], &dx, [outer, cols], &cut),
+            SoftmaxPlan::Columns { tx, wide, blocks: n } => {
                 let args = SoftmaxBwdColumnsArgs {
                     dy: pg,
                     y: py,
@@ -299,7 +262,7 @@ impl SoftmaxOps for Engine {
                     wide: i32::from(wide),
                     accumulate,
                 };
-                self.launch(&SOFTMAX_BWD_COLUMNS, dt, op, cols_grid(outer, inner, tx, wide, dt.size()), &args)
+                self.launch(&SOFTMAX_BWD_COLUMNS, dt, op, blocks(n), &args)
             }
         }
     }

@@ -1,9 +1,9 @@
 //! How softmax runs: the threads, blocks or clusters of blocks that share a row.
 
 use crate::device::Caps;
-use crate::dtype::DType;
 use crate::engine::launch::{LANES, pow2};
 use crate::engine::plan::{Problem, Reason, Variant};
+use crate::engine::walk::Alignment;
 
 /// Elements of a row that one thread holds in registers at most; half as many of each operand backward, which has two.
 const REGISTERS: usize = 32;
@@ -24,44 +24,55 @@ pub(crate) struct SoftmaxProblem {
     pub(crate) outer: usize,
     pub(crate) cols: usize,
     pub(crate) inner: usize,
-    pub(crate) dtype: DType,
+    pub(crate) operands: Alignment,
     /// Tensors that are read and written: 2 forward, 3 backward.
-    pub(crate) operands: usize,
-    /// Whether all operands begin at multiples of 16 bytes.
-    pub(crate) aligned: bool,
-    /// Elements by which all operands begin behind a multiple of 16 bytes; `None` where they differ.
-    pub(crate) phase: Option<usize>,
+    pub(crate) tensors: usize,
 }
 
 /// How softmax runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SoftmaxPlan {
     /// A row in the registers of `lanes` threads, `1 << items` 16-byte items each.
-    Registers { lanes: usize, wide: bool, items: usize },
+    Registers { lanes: usize, wide: bool, items: usize, blocks: usize },
     /// A row in the registers of a cluster of blocks, `CLUSTER_ELEMENTS[size]` elements per thread.
-    Cluster { wide: bool, size: usize },
-    /// A row split into parts of `chunk` elements: partial sums, their combination, then the result.
-    Split { splits: usize, chunk: usize, wide: bool, phase: usize },
+    Cluster { wide: bool, size: usize, blocks: usize },
+    /// Partial sums of the parts of a row, their combination, then the result.
+    Split(Split),
     /// A row per `lanes` threads, read twice.
-    Rows { lanes: usize, wide: bool, phase: usize },
+    Rows { lanes: usize, wide: bool, phase: usize, blocks: usize },
     /// `tx` columns side by side.
-    Columns { tx: usize, wide: bool },
+    Columns { tx: usize, wide: bool, blocks: usize },
+}
+
+/// A row split into `splits` parts of `chunk` elements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Split {
+    pub(crate) splits: usize,
+    pub(crate) chunk: usize,
+    pub(crate) wide: bool,
+    pub(crate) phase: usize,
 }
 
 impl SoftmaxProblem {
     /// Elements of 16 bytes.
     fn vector(&self) -> usize {
-        16 / self.dtype.size()
-    }
-
-    /// Whether every row consists of whole 16-byte items.
-    fn whole_items(&self) -> bool {
-        self.aligned && self.cols.is_multiple_of(self.vector())
+        self.operands.vector()
     }
 
     /// Whether rows are read by 16-byte items, after single elements up to the first boundary.
     fn wide(&self) -> bool {
-        self.phase.is_some()
+        self.operands.in_phase
+    }
+
+    /// Elements by which rows that are read so begin behind a multiple of 16 bytes.
+    fn phase(&self) -> usize {
+        if self.wide() { self.operands.phase } else { 0 }
+    }
+
+    /// Blocks for rows of which a block takes `LANES / lanes` at a time.
+    fn row_blocks(&self, lanes: usize, caps: &Caps) -> usize {
+        let blocks = self.outer.div_ceil(LANES / lanes);
+        if lanes == LANES { blocks } else { blocks.min(caps.target_blocks() * 8) }
     }
 
     /// Items of a row.
@@ -69,18 +80,19 @@ impl SoftmaxProblem {
         if self.wide() { self.cols.div_ceil(self.vector()) } else { self.cols }
     }
 
-    fn registers(&self) -> Result<SoftmaxPlan, Reason> {
-        let (w, wide) = (self.vector(), self.whole_items());
+    fn registers(&self, caps: &Caps) -> Result<SoftmaxPlan, Reason> {
+        let (w, wide) = (self.vector(), self.operands.whole(self.cols));
         let least = if wide { self.cols / w } else { self.cols };
         let lanes = pow2(self.cols.div_ceil(ITEMS * w), LANES).max(pow2(least, 8));
         let items = self.cols.div_ceil(lanes * w).next_power_of_two();
-        let most = if self.operands > 2 { REGISTERS / 2 } else { REGISTERS };
+        let most = if self.tensors > 2 { REGISTERS / 2 } else { REGISTERS };
         if items * w > most || items > most / 4 {
             return Err(
                 format!("a row of {} elements does not fit the registers of a block", self.cols).into()
             );
         }
-        Ok(SoftmaxPlan::Registers { lanes, wide, items: items.ilog2() as usize })
+        let (items, blocks) = (items.ilog2() as usize, self.row_blocks(lanes, caps));
+        Ok(SoftmaxPlan::Registers { lanes, wide, items, blocks })
     }
 
     fn cluster(&self, caps: &Caps) -> Result<SoftmaxPlan, Reason> {
@@ -89,10 +101,10 @@ impl SoftmaxProblem {
             return Err("the device has no clusters of blocks".into());
         }
         let blocks = self.outer * cluster;
-        if blocks < caps.compute_units as usize || blocks >= 1 << 31 {
-            return Err(format!("{} rows do not keep the device busy", self.outer).into());
+        if blocks >= 1 << 31 {
+            return Err(format!("{} rows are more than clusters can be", self.outer).into());
         }
-        let (w, wide) = (self.vector(), self.whole_items());
+        let (w, wide) = (self.vector(), self.operands.whole(self.cols));
         let sizes = if w == 2 { &CLUSTER_ELEMENTS[..1] } else { &CLUSTER_ELEMENTS[..] };
         let fits = |elements: &usize| self.cols > LONG && self.cols <= elements * LANES * cluster;
         let Some(size) = sizes.iter().position(fits) else {
@@ -100,11 +112,13 @@ impl SoftmaxProblem {
                 format!("a row of {} elements does not fit the registers of a cluster", self.cols).into()
             );
         };
-        // Single elements of 16 bits take more time than a second reading.
-        if !wide && w > 4 {
-            return Err("16-bit rows that do not consist of whole 16-byte items".into());
-        }
-        Ok(SoftmaxPlan::Cluster { wide, size })
+        Ok(SoftmaxPlan::Cluster { wide, size, blocks })
+    }
+
+    /// Whether clusters keep the device busy, and read 16 bytes at a time: single elements of 16 bits take more time than a second reading.
+    fn prefers_cluster(&self, caps: &Caps) -> bool {
+        let busy = self.outer * caps.cluster as usize >= caps.compute_units as usize;
+        busy && (self.vector() <= 4 || self.operands.whole(self.cols))
     }
 
     /// Threads that share a row, where blocks loop over rows.
@@ -130,15 +144,16 @@ impl SoftmaxProblem {
             .into());
         }
         let chunk = self.items().div_ceil(splits) * if self.wide() { self.vector() } else { 1 };
-        let phase = self.phase.unwrap_or(0);
-        Ok(SoftmaxPlan::Split { splits: self.cols.div_ceil(chunk), chunk, wide: self.wide(), phase })
+        let splits = self.cols.div_ceil(chunk);
+        Ok(SoftmaxPlan::Split(Split { splits, chunk, wide: self.wide(), phase: self.phase() }))
     }
 
     fn columns(&self) -> SoftmaxPlan {
-        let wide = self.aligned && self.inner.is_multiple_of(self.vector());
+        let wide = self.operands.whole(self.inner);
         let items = self.outer * self.inner / if wide { self.vector() } else { 1 };
         let ty = (LANES / pow2(items, 32)).min(pow2(self.cols.div_ceil(8), LANES));
-        SoftmaxPlan::Columns { tx: LANES / ty, wide }
+        let tx = LANES / ty;
+        SoftmaxPlan::Columns { tx, wide, blocks: items.div_ceil(tx) }
     }
 }
 
@@ -155,53 +170,59 @@ impl Problem for SoftmaxProblem {
 
     fn plan(&self, variant: usize, caps: &Caps) -> Result<SoftmaxPlan, Reason> {
         match (variant, self.inner) {
-            (0, 1) => self.registers(),
+            (0, 1) => self.registers(caps),
             (1, 1) => self.cluster(caps),
             (2, 1) => self.split(caps),
             (3, 1) => {
-                let phase = self.phase.unwrap_or(0);
-                Ok(SoftmaxPlan::Rows { lanes: self.lanes(caps), wide: self.wide(), phase })
+                let (lanes, wide, phase) = (self.lanes(caps), self.wide(), self.phase());
+                Ok(SoftmaxPlan::Rows { lanes, wide, phase, blocks: self.row_blocks(lanes, caps) })
             }
             (4, 1) => Err("the axis is the innermost".into()),
             (4, _) => Ok(self.columns()),
             _ => Err("the axis is not the innermost".into()),
         }
     }
+
+    fn prefers(&self, variant: usize, caps: &Caps) -> bool {
+        variant != 1 || self.prefers_cluster(caps)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::{BackendKind, DeviceId};
+    use crate::dtype::DType;
+    use crate::engine::walk::tests::{applicable, chosen, cpu, gpu};
 
     fn problem(outer: usize, cols: usize, inner: usize) -> SoftmaxProblem {
-        SoftmaxProblem { outer, cols, inner, dtype: DType::F32, operands: 2, aligned: true, phase: Some(0) }
-    }
-
-    /// The variant that an H200 (132 SMs, clusters of 8 blocks) would run.
-    fn chosen(p: SoftmaxProblem) -> &'static str {
-        let mut caps = Caps::new(DeviceId::new(BackendKind::Cuda, 0), "test", "sm_90");
-        (caps.compute_units, caps.cluster) = (132, 8);
-        let at = (0..SoftmaxProblem::VARIANTS.len()).find(|&v| p.plan(v, &caps).is_ok());
-        at.map_or("none", |v| SoftmaxProblem::VARIANTS[v].name)
+        SoftmaxProblem { outer, cols, inner, operands: Alignment::full(DType::F32), tensors: 2 }
     }
 
     #[test]
     fn rows_are_held_as_near_as_they_fit() {
-        assert_eq!(chosen(problem(4096, 100, 1)), "registers");
-        assert_eq!(chosen(problem(4096, 8192, 1)), "registers");
-        assert_eq!(chosen(problem(4096, 32768, 1)), "cluster");
-        assert_eq!(chosen(problem(1, 1 << 24, 1)), "split");
-        assert_eq!(chosen(problem(1 << 20, 1 << 20, 1)), "rows");
-        assert_eq!(chosen(problem(32, 100, 64)), "columns");
+        let cases = [
+            (problem(4096, 100, 1), "registers", "registers"),
+            (problem(4096, 8192, 1), "registers", "registers"),
+            (problem(4096, 32768, 1), "cluster", "rows"),
+            (problem(1, 1 << 24, 1), "split", "split"),
+            (problem(1 << 20, 1 << 20, 1), "rows", "rows"),
+            (problem(32, 100, 64), "columns", "columns"),
+        ];
+        for (p, on_gpu, on_cpu) in cases {
+            assert_eq!((chosen(&p, &gpu()), chosen(&p, &cpu())), (on_gpu, on_cpu), "{p:?}");
+        }
+        assert_eq!(chosen(&problem(8, 32768, 1), &gpu()), "split");
+        assert_eq!(applicable(&problem(8, 32768, 1), &gpu()), ["cluster", "split", "rows"]);
     }
 
     #[test]
     fn misaligned_rows_are_read_by_single_elements() {
-        let odd = SoftmaxProblem { aligned: false, phase: None, ..problem(4096, 128, 1) };
-        let caps = Caps::new(DeviceId::new(BackendKind::Cuda, 0), "test", "sm_90");
-        assert_eq!(odd.plan(0, &caps), Ok(SoftmaxPlan::Registers { lanes: 8, wide: false, items: 2 }));
-        assert!(matches!(odd.plan(3, &caps), Ok(SoftmaxPlan::Rows { wide: false, phase: 0, .. })));
-        assert!(odd.plan(4, &caps).is_err_and(|e| e.contains("innermost")));
+        let full = problem(4096, 128, 1);
+        let odd =
+            SoftmaxProblem { operands: Alignment { in_phase: false, phase: 3, ..full.operands }, ..full };
+        let registers = SoftmaxPlan::Registers { lanes: 8, wide: false, items: 2, blocks: 128 };
+        assert_eq!(odd.plan(0, &gpu()), Ok(registers));
+        assert!(matches!(odd.plan(3, &gpu()), Ok(SoftmaxPlan::Rows { wide: false, phase: 0, .. })));
+        assert!(odd.plan(4, &gpu()).is_err_and(|e| e.contains("innermost")));
     }
 }
