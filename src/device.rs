@@ -75,9 +75,9 @@ pub struct Caps {
     pub driver_version: String,
     /// Bytes of device memory.
     pub memory_bytes: u64,
-    /// Streaming multiprocessors or compute units.
+    /// Streaming SMs or compute units.
     pub compute_units: u32,
-    /// Work-items per block at most.
+    /// Threads per block at most.
     pub max_block: u32,
     /// Bytes of local (shared) memory a block may use.
     pub shared_bytes: u32,
@@ -99,7 +99,7 @@ impl Caps {
         (self.compute_units as usize * if self.is_cpu { 2 } else { 8 }).max(1)
     }
 
-    /// Capabilities with conservative values: 256 work-items per block, 32 KiB of local memory, no f64, no addresses.
+    /// Capabilities with conservative values: 256 threads per block, 32 KiB of local memory, no f64, no addresses.
     pub fn new(id: DeviceId, name: impl Into<String>, arch: impl Into<String>) -> Self {
         Caps {
             id,

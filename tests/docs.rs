@@ -251,10 +251,10 @@ fn links_lead_somewhere() {
                 assert!(path.exists(), "{} links to {target}", page.display());
             }
         }
-        assert!(
-            text.lines().filter(|l| !l.starts_with('|')).all(|l| l.len() <= 200),
-            "{}: a long line",
-            page.display()
-        );
+        // Tables and code are as wide as they have to be.
+        let prose = text.split("```").step_by(2).flat_map(str::lines).filter(|l| !l.starts_with(['|', ' ']));
+        for line in prose {
+            assert!(line.chars().count() <= 150, "{}: a long line: {line}", page.display());
+        }
     }
 }

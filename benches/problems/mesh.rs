@@ -1,7 +1,7 @@
 //! Convolutions on meshes with the sizes of a body scan, and diffusion on surfaces.
 
 use trefoil::ops::graph::EdgeGroups;
-use trefoil::ops::mesh::{Diffusion, DiffusionBwd, Heat, MeshBwd, MeshConv, MeshIo};
+use trefoil::ops::mesh::{Diffusion, DiffusionBwd, DiffusionOperator, MeshBwd, MeshConv, MeshIo};
 use trefoil::{Buffer, DType, Result};
 
 use crate::case::{Case, CaseError, Operation, both};
@@ -105,10 +105,10 @@ pub(super) const PROBLEMS: &[Problem] = &[
         let (m, t, w, mut y) =
             (cx.positive(dt, v)?, cx.positive(dt, 1)?, cx.normal(dt, c * c)?, cx.empty(dt, v * c)?);
         bytes((2 * v * c + 2 * v * k) * dt.size(), move |gpu| {
-            let heat = Heat::Eigen { phi: phi.shaped(&[v, k])?, lam: lam.view(), mass: Some(m.view()) };
+            let operator = DiffusionOperator::Eigen { phi: phi.shaped(&[v, k])?, lam: lam.view(), mass: Some(m.view()) };
             let (x, w) = (x.shaped(&[v, c])?, w.shaped(&[c, c])?);
             let y = y.shaped_mut(&[v, c])?;
-            gpu.diffusion_conv(Diffusion::new(x, heat, t.view(), w, y))
+            gpu.diffusion_conv(Diffusion::new(x, operator, t.view(), w, y))
         })
     }),
     problem("diffusion_conv", "direct", F32, |cx, dt| {
@@ -116,9 +116,9 @@ pub(super) const PROBLEMS: &[Problem] = &[
         let (x, l, t) = (cx.normal(dt, v * c)?, cx.zeros(dt, v * v)?, cx.positive(dt, 1)?);
         let (w, mut y) = (cx.normal(dt, c * c)?, cx.empty(dt, v * c)?);
         bytes((v * v + 2 * v * c) * dt.size(), move |gpu| {
-            let heat = Heat::Direct { laplacian: l.shaped(&[v, v])? };
+            let operator = DiffusionOperator::Direct { laplacian: l.shaped(&[v, v])? };
             let (x, w, y) = (x.shaped(&[v, c])?, w.shaped(&[c, c])?, y.shaped_mut(&[v, c])?);
-            gpu.diffusion_conv(Diffusion::new(x, heat, t.view(), w, y))
+            gpu.diffusion_conv(Diffusion::new(x, operator, t.view(), w, y))
         })
     }),
     problem("diffusion_conv_bwd", "eigen", F32, |cx, dt| {
@@ -128,13 +128,13 @@ pub(super) const PROBLEMS: &[Problem] = &[
             (cx.positive(dt, v)?, cx.positive(dt, 1)?, cx.normal(dt, c * c)?, cx.normal(dt, v * c)?);
         let (mut dx, mut dw, mut times) = (cx.empty(dt, v * c)?, cx.empty(dt, c * c)?, cx.empty(dt, 1)?);
         bytes((3 * v * c + 3 * v * k) * dt.size(), move |gpu| {
-            let heat = Heat::Eigen { phi: phi.shaped(&[v, k])?, lam: lam.view(), mass: Some(m.view()) };
+            let operator = DiffusionOperator::Eigen { phi: phi.shaped(&[v, k])?, lam: lam.view(), mass: Some(m.view()) };
             let (dx, dw) = (Some(dx.shaped_mut(&[v, c])?.into()), Some(dw.shaped_mut(&[c, c])?.into()));
             gpu.diffusion_conv_bwd(
                 DiffusionBwd::new(
                     dy.shaped(&[v, c])?,
                     x.shaped(&[v, c])?,
-                    heat,
+                    operator,
                     t.view(),
                     w.shaped(&[c, c])?,
                 )

@@ -1,4 +1,4 @@
-//! The operations: one object-safe trait per family, bundled by [`IGpuBackend`](crate::IGpuBackend).
+//! The operations: one object-safe trait per family, bundled by [`IGpuBackend`].
 //!
 //! Rules that hold for every operation:
 //!

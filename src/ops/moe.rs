@@ -52,7 +52,7 @@ impl Default for MoeRouter {
 }
 
 io_struct! {
-    /// Operands of [`LanguageModelOps::moe_router`]; contiguous. Assignment t * k + j is choice j of token t.
+    /// Operands of [`MoeOps::moe_router`]; contiguous. Assignment t * k + j is choice j of token t.
     #[derive(Debug)]
     pub struct MoeRouterIo<'a> {
         /// Logits [T, E].
@@ -71,7 +71,7 @@ io_struct! {
 }
 
 io_struct! {
-    /// Operands of [`LanguageModelOps::moe_unpermute_bwd`]; contiguous.
+    /// Operands of [`MoeOps::moe_unpermute_bwd`]; contiguous.
     #[derive(Debug)]
     pub struct MoeUnpermuteBwd<'a> {
         /// Upstream gradient [T, D].
@@ -94,7 +94,7 @@ op_family! {
     pub trait MoeOps : Moe => MOE_OPS {
         /// Scores, the k best experts of every token, and the order of the assignments by expert. k of 1 to E. A NaN is chosen last.
         fn moe_router(&self, p: &MoeRouter, io: MoeRouterIo<'_>) -> Result<()>;
-        /// Gradient of the weights of [`LanguageModelOps::moe_router`] with the choice `ids` [T, k] held fixed; an id out of range is `IndexOutOfRange` and counts as a
+        /// Gradient of the weights of [`MoeOps::moe_router`] with the choice `ids` [T, k] held fixed; an id out of range is `IndexOutOfRange` and counts as a
         /// score of 0. An expert that is chosen twice gets the sum.
         fn moe_router_bwd(&self, p: &MoeRouter, dweights: View<'_>, logits: View<'_>, ids: View<'_>, dlogits: GradMut<'_>) -> Result<()>;
         /// `y[i] = x[perm[i] div k]`: rows x [T, D] in the order of the experts, y [T*k, D], `perm` i32 \[T*k\].
@@ -140,7 +140,7 @@ fn check_choices(op: &'static str, e: usize, k: usize, t: usize) -> Result<()> {
     Ok(())
 }
 
-/// Checks of [`LanguageModelOps::moe_router_bwd`]; tokens, experts and choices.
+/// Checks of [`MoeOps::moe_router_bwd`]; tokens, experts and choices.
 pub(crate) fn check_moe_router_bwd(
     dweights: &View<'_>,
     logits: &View<'_>,
@@ -180,7 +180,7 @@ pub(crate) fn check_moe_rows(
     Ok([t, k, d])
 }
 
-/// Checks of [`LanguageModelOps::moe_permute`].
+/// Checks of [`MoeOps::moe_permute`].
 pub(crate) fn check_moe_permute(x: &View<'_>, perm: &View<'_>, y: &ViewMut<'_>) -> Result<[usize; 3]> {
     const OP: &str = "moe_permute";
     let size = check_moe_rows(OP, ("x", x), ("y", &y.as_view()), perm)?;
@@ -188,7 +188,7 @@ pub(crate) fn check_moe_permute(x: &View<'_>, perm: &View<'_>, y: &ViewMut<'_>) 
     Ok(size)
 }
 
-/// Checks of [`LanguageModelOps::moe_permute_bwd`].
+/// Checks of [`MoeOps::moe_permute_bwd`].
 pub(crate) fn check_moe_permute_bwd(dy: &View<'_>, perm: &View<'_>, dx: &GradMut<'_>) -> Result<[usize; 3]> {
     const OP: &str = "moe_permute_bwd";
     let size = check_moe_rows(OP, ("dx", &dx.out.as_view()), ("dy", dy), perm)?;
@@ -196,7 +196,7 @@ pub(crate) fn check_moe_permute_bwd(dy: &View<'_>, perm: &View<'_>, dx: &GradMut
     Ok(size)
 }
 
-/// Checks of [`LanguageModelOps::moe_unpermute`].
+/// Checks of [`MoeOps::moe_unpermute`].
 pub(crate) fn check_moe_unpermute(
     x: &View<'_>,
     perm: &View<'_>,
@@ -216,7 +216,7 @@ fn choices(weights: &View<'_>, k: usize, t: usize) -> usize {
     if t == 0 { weights.shape().get(1).copied().unwrap_or(k) } else { k }
 }
 
-/// Checks of [`LanguageModelOps::moe_unpermute_bwd`].
+/// Checks of [`MoeOps::moe_unpermute_bwd`].
 pub(crate) fn check_moe_unpermute_bwd(io: &MoeUnpermuteBwd<'_>) -> Result<[usize; 3]> {
     const OP: &str = "moe_unpermute_bwd";
     let [t, k, d] = check_moe_rows(OP, ("dy", &io.dy), ("x", &io.x), &io.perm)?;

@@ -5,7 +5,7 @@ use crate::buffer::{View, ViewMut};
 use crate::dtype::DType;
 use crate::error::{GpuError, Result};
 
-/// Weights of [`GemmOps::gemm_quantized`](super::GemmOps::gemm_quantized). Scales and zero points are f16, bf16 or f32.
+/// Weights of [`QuantizedOps::gemm_quantized`]. Scales and zero points are f16, bf16 or f32.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub enum QuantWeight<'a> {
@@ -38,7 +38,7 @@ pub enum Fp8 {
 }
 
 io_struct! {
-    /// Operands of [`GemmOps::gemm_fp8`](super::GemmOps::gemm_fp8). Scales are f32.
+    /// Operands of [`QuantizedOps::gemm_fp8`]. Scales are f32.
     #[derive(Debug)]
     pub struct GemmFp8<'a> {
         /// Bit patterns [M, K], u8.
@@ -61,7 +61,7 @@ io_struct! {
 }
 
 io_struct! {
-    /// Operands of [`GemmOps::gemm_w8a8`](super::GemmOps::gemm_w8a8).
+    /// Operands of [`QuantizedOps::gemm_w8a8`].
     #[derive(Debug)]
     pub struct GemmW8A8<'a> {
         /// Signed 8-bit activations [M, K], in a u8 buffer.
@@ -169,7 +169,7 @@ const SCALES: &[DType] = &[DType::F32, DType::F16, DType::Bf16];
 /// Types of unquantised operands.
 const DATA: &[DType] = &[DType::F32, DType::F16, DType::Bf16];
 
-/// Checks of [`GemmOps::gemm_quantized`](super::GemmOps::gemm_quantized).
+/// Checks of [`QuantizedOps::gemm_quantized`].
 pub(crate) fn check_gemm_quantized(
     x: &View<'_>,
     w: &QuantWeight<'_>,
@@ -230,7 +230,7 @@ fn check_bytes(
     Ok(Low { m, n, k })
 }
 
-/// Checks of [`GemmOps::gemm_w8a8`](super::GemmOps::gemm_w8a8).
+/// Checks of [`QuantizedOps::gemm_w8a8`].
 pub(crate) fn check_gemm_w8a8(io: &GemmW8A8<'_>) -> Result<Low> {
     const OP: &str = "gemm_w8a8";
     let e = check_bytes(OP, ("xq", &io.xq), ("wq", &io.wq), &io.y)?;
@@ -249,7 +249,7 @@ pub(crate) fn check_gemm_w8a8(io: &GemmW8A8<'_>) -> Result<Low> {
     Ok(e)
 }
 
-/// Checks of [`GemmOps::gemm_fp8`](super::GemmOps::gemm_fp8); the forms of both operands.
+/// Checks of [`QuantizedOps::gemm_fp8`]; the forms of both operands.
 pub(crate) fn check_gemm_fp8(io: &GemmFp8<'_>) -> Result<(Low, Form, Form)> {
     const OP: &str = "gemm_fp8";
     let e = check_bytes(OP, ("a", &io.a), ("b", &io.b), &io.y)?;
@@ -315,7 +315,7 @@ pub(crate) fn check_sparse_compress(
     Ok(groups)
 }
 
-/// Checks of [`GemmOps::sparse_decompress`](super::GemmOps::sparse_decompress); groups of four.
+/// Checks of [`QuantizedOps::sparse_decompress`]; groups of four.
 pub(crate) fn check_sparse_decompress(values: &View<'_>, index: &View<'_>, y: &ViewMut<'_>) -> Result<usize> {
     const OP: &str = "sparse_decompress";
     let groups = check_sparse(OP, ("y", &y.as_view()), values, index)?;
@@ -323,7 +323,7 @@ pub(crate) fn check_sparse_decompress(values: &View<'_>, index: &View<'_>, y: &V
     Ok(groups)
 }
 
-/// Checks of [`GemmOps::gemm_2to4`](super::GemmOps::gemm_2to4); sizes of the product.
+/// Checks of [`QuantizedOps::gemm_2to4`]; sizes of the product.
 pub(crate) fn check_gemm_2to4(
     values: &View<'_>,
     index: &View<'_>,

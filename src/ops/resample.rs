@@ -17,7 +17,7 @@ pub enum InterpolateMode {
     Linear,
     /// cubic convolution in each axis with a = -0.75; taps beyond the border add their weights to its cell
     Cubic,
-    /// mean of the cells that the output covers, which is [`Pooling::Adaptive`](super::Pooling::Adaptive)
+    /// mean of the cells that the output covers, which is [`Pooling::Adaptive`](crate::ops::pool::Pooling::Adaptive)
     Area,
 }
 

@@ -1,5 +1,5 @@
 //! Movement and creation. What a [`Layout`](crate::Layout) can express (reshape, permute, slice, expand, diagonal, windows, pixel shuffle)
-//! is a view plus [`ShapeOps::strided_copy`]; only the rest has kernels of its own.
+//! is a view plus [`ShapeOps::strided_copy`](crate::ops::shape::ShapeOps::strided_copy); only the rest has kernels of its own.
 
 use crate::ops::check;
 use crate::buffer::{GradMut, View, ViewMut};

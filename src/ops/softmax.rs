@@ -34,7 +34,7 @@ fn extents(shape: &[usize], axis: usize) -> [usize; 3] {
     [shape[..axis].iter().product(), shape[axis], shape[axis + 1..].iter().product()]
 }
 
-/// Checks of [`ActivationOps::softmax`](super::ActivationOps::softmax); [outer, size of the axis, inner].
+/// Checks of [`SoftmaxOps::softmax`]; [outer, size of the axis, inner].
 pub(crate) fn check_softmax(axis: usize, x: &View<'_>, y: &ViewMut<'_>) -> Result<[usize; 3]> {
     const OP: &str = "softmax";
     let v = y.as_view();
@@ -48,7 +48,7 @@ pub(crate) fn check_softmax(axis: usize, x: &View<'_>, y: &ViewMut<'_>) -> Resul
     Ok(extents(x.shape(), axis))
 }
 
-/// Checks of [`ActivationOps::softmax_bwd`](super::ActivationOps::softmax_bwd); [outer, size of the axis, inner].
+/// Checks of [`SoftmaxOps::softmax_bwd`]; [outer, size of the axis, inner].
 pub(crate) fn check_softmax_bwd(
     axis: usize,
     dy: &View<'_>,
@@ -79,7 +79,7 @@ fn last_axis(op: &'static str, x: &View<'_>) -> Result<[usize; 2]> {
     }
 }
 
-/// Checks of [`ActivationOps::masked_softmax`](super::ActivationOps::masked_softmax); rows and columns.
+/// Checks of [`SoftmaxOps::masked_softmax`]; rows and columns.
 pub(crate) fn check_masked_softmax(
     x: &View<'_>,
     mask: Option<&View<'_>>,
@@ -103,7 +103,7 @@ pub(crate) fn check_masked_softmax(
     Ok(shape)
 }
 
-/// Checks of [`ActivationOps::masked_softmax_bwd`](super::ActivationOps::masked_softmax_bwd); rows and columns.
+/// Checks of [`SoftmaxOps::masked_softmax_bwd`]; rows and columns.
 pub(crate) fn check_masked_softmax_bwd(dy: &View<'_>, y: &View<'_>, dx: &GradMut<'_>) -> Result<[usize; 2]> {
     const OP: &str = "masked_softmax_bwd";
     let shape = last_axis(OP, y)?;

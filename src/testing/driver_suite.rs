@@ -60,7 +60,7 @@ pub fn driver_suite(driver: Arc<dyn Driver>) -> std::result::Result<(), String> 
 fn capabilities(d: &dyn Driver) -> Check {
     let c = d.caps();
     ensure!(!c.name.is_empty() && !c.arch.is_empty(), "a device without name or architecture: {c:?}");
-    ensure!(c.max_block >= crate::spec::BLOCK, "blocks of {} work-items", c.max_block);
+    ensure!(c.max_block >= crate::spec::BLOCK, "blocks of {} threads", c.max_block);
     ensure!(c.compute_units > 0 && c.warp_size > 0 && c.cluster > 0, "a count of 0: {c:?}");
     ensure!(!d.compiler_id().is_empty(), "no name of the compiler");
     Ok(())

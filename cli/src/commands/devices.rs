@@ -20,7 +20,7 @@ fn show(out: &mut dyn Write, c: &Caps) -> Result<()> {
     writeln!(out, "    architecture {}, driver {}", c.arch, c.driver_version)?;
     writeln!(
         out,
-        "    memory {}, {} compute units, {} work-items per block, {} local memory, warp {}, f64 {}{}",
+        "    memory {}, {} compute units, {} threads per block, {} local memory, warp {}, f64 {}{}",
         bytes(c.memory_bytes),
         c.compute_units,
         c.max_block,

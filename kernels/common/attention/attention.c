@@ -3,7 +3,7 @@
  *   s = cap(scale * (q . k)) + bias, -inf where key j is invisible to query i       q [B, Hq, Lq, D], k [B, Hkv, Lk, D], v [B, Hkv, Lk, Dv]
  *
  * GK_OP is the number of columns of O per block: gk_head64 or gk_head128. Launch: axis 0 tiles of 64 queries x heads x batches, later tiles first
- * (they see more keys), axis 1 slices of O's columns, which repeat the scores. A block walks over the tiles of 64 keys that its queries can see; a
+ * (they see more keys), axis 1 slices of O's columns, which repeat the scores. A block loops over the tiles of 64 keys that its queries can see; a
  * running maximum m and sum l per query rescale what was added when m grows. Arithmetic in gk_f. Deterministic.
  * Strides: sq = {q batch, head, row, k batch, head, row, q wide, k wide}; sv = {v.., o.., v wide}; sl = {lse batch, head, row}; size, sm in
  * attention/tile.h. Reference: F.scaled_dot_product_attention.

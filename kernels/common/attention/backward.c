@@ -4,7 +4,7 @@
  * of the cap
  *
  * GK_OP is the number of columns of a gradient per block. Launch: axis 0 tiles of 64 keys x key heads x batches (attention_dkv) or tiles of 64
- * queries x heads x batches (attention_dq), axis 1 slices of columns. attention_dkv walks over the query heads of its group and over the tiles of
+ * queries x heads x batches (attention_dq), axis 1 slices of columns. attention_dkv loops over the query heads of its group and over the tiles of
  * queries that see its keys, attention_dq over the tiles of keys. One writer per element, sums in a fixed order. Arithmetic in gk_f.
  * Strides: sq as in attention/attention.c; sv = {v batch, head, row, dO batch, head, row, v wide, dO wide}; sl = {lse batch, head, row}; sg = {dq or
  * dk batch, head, row, dv batch, head, row, accumulate dq or dk, accumulate dv}. delta [B, Hq, Lq].

@@ -6,7 +6,7 @@
  *                     64 keys.
  *   attention_dbias   dBias = dS summed over the axes that the bias repeats. Launch: axis 0 tiles of 64 x 64 of the bias x its heads x its batches; a
  * block
- *                     walks over everything that shares its tile, in order. sb = {batches, heads, rows, columns of the bias; each 1 or whole}.
+ *                     loops over everything that shares its tile, in order. sb = {batches, heads, rows, columns of the bias; each 1 or whole}.
  *
  * Arithmetic in gk_f. Deterministic. Strides: as in attention/backward.c.
  */
@@ -91,7 +91,7 @@ GK_KERNEL(attention_dbias)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias), GK
     int bb = (int)args.sb.v[0], bh = (int)args.sb.v[1], bi = (int)args.sb.v[2], bj = (int)args.sb.v[3];
     int across = (bj + 63) / 64, down = (bi + 63) / 64, at = gk_bid(0), r = gk_lid() / 16, c = gk_lid() % 16;
     int jt = at % across * 64, it = at / across % down * 64, ht = at / across / down % bh, bt = at / across / down / bh;
-    /* An axis that the bias repeats is walked along; of the others only this tile. */
+    /* An axis that the bias repeats is looped over; of the others only this tile. */
     int b1 = bb == 1 ? (int)args.size.v[0] : bt + 1, h1 = bh == 1 ? heads : ht + 1, i1 = bi == 1 ? lq : it + 1, j1 = bj == 1 ? lk : jt + 1;
     gk_f acc[4][4], x[4][4], y[4][4], unused[4][4];
     GK_UNROLL for (int i = 0; i < 4; i++)

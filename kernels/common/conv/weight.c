@@ -10,12 +10,12 @@
 #include "window_table.h"
 
 /* A place that moves on by a fixed number of places: its coordinates, those of the distance, and the element of dy's first row. */
-typedef struct { int n, d, h, w, bn, bd, bh, bw, depth, height, width; gk_i64 row, plane, image; int by; } gk_walk;
+typedef struct { int n, d, h, w, bn, bd, bh, bw, depth, height, width; gk_i64 row, plane, image; int by; } gk_position;
 
 /* Place k of the map out = {depth, height, width, rows, groups, images}. */
-GK_FN gk_walk gk_walk_from(int k, int by, gk_dims out, gk_i64 first_row)
+GK_FN gk_position gk_position_at(int k, int by, gk_dims out, gk_i64 first_row)
 {
-    gk_walk s;
+    gk_position s;
     s.depth = (int)out.v[0]; s.height = (int)out.v[1]; s.width = (int)out.v[2];
     s.plane = out.v[0] * out.v[1] * out.v[2];
     s.image = s.plane * out.v[3] * out.v[4];
@@ -28,7 +28,7 @@ GK_FN gk_walk gk_walk_from(int k, int by, gk_dims out, gk_i64 first_row)
     return s;
 }
 
-GK_FN void gk_walk_on(gk_walk* s)
+GK_FN void gk_position_next(gk_position* s)
 {
     int n = s->n;
     s->w += s->bw; s->h += s->bh; s->d += s->bd; s->n += s->bn;
@@ -38,7 +38,7 @@ GK_FN void gk_walk_on(gk_walk* s)
     s->row += s->by + (s->n - n) * (s->image - s->plane);
 }
 
-GK_FN gk_column gk_walk_column(gk_walk s, gk_dims img, gk_dims step, gk_i64 g) { return gk_column_at(img, step, s.n, g, s.d, s.h, s.w); }
+GK_FN gk_column gk_position_column(gk_position s, gk_dims img, gk_dims step, gk_i64 g) { return gk_column_at(img, step, s.n, g, s.d, s.h, s.w); }
 
 #if GK_DTYPE != GK_F64
 #define GK_TILE(x) gk_w128_##x

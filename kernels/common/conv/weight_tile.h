@@ -16,7 +16,7 @@
 
 /* The thread's elements of dy and x for the step at k, where s is. */
 GK_FN void GK_TILE(fetch)(gk_f ra[GK_TILE_NA], gk_f rb[GK_TILE_NB], GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* dy,
-                          GK_LOCAL_PTR const gk_raw16* cols, gk_walk s, gk_dims img, gk_dims step, gk_i64 g, int rows, int k, int k1)
+                          GK_LOCAL_PTR const gk_raw16* cols, gk_position s, gk_dims img, gk_dims step, gk_i64 g, int rows, int k, int k1)
 {
     if (k + gk_lid() % GK_TILE_BK < k1) {
         GK_UNROLL for (int i = 0; i < GK_TILE_NA; i++) {
@@ -24,7 +24,7 @@ GK_FN void GK_TILE(fetch)(gk_f ra[GK_TILE_NA], gk_f rb[GK_TILE_NB], GK_GLOBAL co
             ra[i] = GK_R(0.0);
             if (row < rows) ra[i] = gk_load(dy, s.row + (gk_i64)row * s.plane);
         }
-        gk_column c = gk_walk_column(s, img, step, g);
+        gk_column c = gk_position_column(s, img, step, g);
         GK_UNROLL for (int i = 0; i < GK_TILE_NB; i++) {
             gk_raw16 e = cols[gk_lid() / GK_TILE_BK + i * GK_TILE_PASS];
             rb[i] = GK_R(0.0);
@@ -43,7 +43,7 @@ GK_FN void GK_TILE(place)(GK_LOCAL_PTR gk_slot* ta, GK_LOCAL_PTR gk_slot* tb, in
 }
 
 /* `rows` rows of dy exist from the tile's first on, at which s.row is. */
-GK_FN void GK_TILE(product)(GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* dy, GK_LOCAL_PTR const gk_raw16* cols, gk_walk s, gk_dims img,
+GK_FN void GK_TILE(product)(GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* dy, GK_LOCAL_PTR const gk_raw16* cols, gk_position s, gk_dims img,
                             gk_dims step, gk_i64 g, int rows, int k0, int k1, GK_LOCAL_PTR gk_slot* tile, gk_f acc[GK_TILE_TM][GK_TILE_TN])
 {
     GK_LOCAL_PTR gk_slot* ta = tile;
@@ -58,7 +58,7 @@ GK_FN void GK_TILE(product)(GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* dy, G
     for (int k = k0; k < k1; k += GK_TILE_BK) {
         int more = k + GK_TILE_BK < k1;
         if (more) {
-            gk_walk_on(&s);
+            gk_position_next(&s);
             GK_TILE(fetch)(ra, rb, x, dy, cols, s, img, step, g, rows, k + GK_TILE_BK, k1);
         }
         GK_TILE(multiply)(ta, tb, at, row, col, GK_TILE_PA, GK_TILE_PB, acc);
@@ -83,7 +83,7 @@ GK_FN void GK_TILE(compute)(GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* dy, G
         cols[i] = e;
     }
     GK_BARRIER();
-    gk_walk s = gk_walk_from(k0 + gk_lid() % GK_TILE_BK, GK_TILE_BK, out, (gk_i64)g * m + m0);
+    gk_position s = gk_position_at(k0 + gk_lid() % GK_TILE_BK, GK_TILE_BK, out, (gk_i64)g * m + m0);
     gk_f acc[GK_TILE_TM][GK_TILE_TN];
     GK_TILE(product)(x, dy, cols, s, img, step, g, m - m0, k0, k1, tile, acc);
     int row = m0 + GK_TILE(row)(), col = n0 + GK_TILE(col)();

@@ -6,8 +6,8 @@
  * extreme chose, a degree divides those of a mean: with them the same sums are the gradients.
  *
  * Launch: `lanes` threads, a power of two, take one stretch of entries (graph/graph.h) and lanes * w consecutive columns, w = GK_W where `wide`;
- * axis 1 of the grid walks over the columns. The rows of GK_U edges are on their way at a time, and the indices of the next ones. Sums run in the
- * order of the entries, in gk_f, for GK_GRAPH_RUN of them at a time; the parts of long nodes are joined in order. One writer per output,
+ * axis 1 of the grid covers the columns. The rows of GK_U edges are on their way at a time, and the indices of the next ones. Sums run in the
+ * order of the entries, in gk_f, for GK_GRAPH_RUN of them at a time; the parts of long nodes are combined in order. One writer per output,
  * deterministic. References: torch.sparse @, index_add, scatter_reduce; DGL's copy_u, u_mul_e and so on.
  */
 #include "common/prelude/coordinates.h"
@@ -17,14 +17,14 @@
 /* GK_OP: gk_agg_any serves every message; gk_agg_copy, gk_agg_scaled and gk_agg_shared know at compile time that it is A, A times one number per edge
  * and row of A, or A divided by a degree, in whole vectors, of a sum or mean without anything added: their registers hold more edges at a time, and
  * more of them fit on the device. */
-#define gk_agg_any_lean 0
-#define gk_agg_copy_lean 1
-#define gk_agg_scaled_lean 2
-#define gk_agg_shared_lean 3
-#define GK_GRAPH_LEAN GK_CAT(GK_OP, _lean)
-#if GK_GRAPH_LEAN
+#define gk_agg_any_low_register 0
+#define gk_agg_copy_low_register 1
+#define gk_agg_scaled_low_register 2
+#define gk_agg_shared_low_register 3
+#define GK_GRAPH_LOW_REGISTER GK_CAT(GK_OP, _low_register)
+#if GK_GRAPH_LOW_REGISTER
 #undef GK_MIN_BLOCKS
-#define GK_MIN_BLOCKS (GK_GRAPH_LEAN == 3 ? 5 : 4)
+#define GK_MIN_BLOCKS (GK_GRAPH_LOW_REGISTER == 3 ? 5 : 4)
 #endif
 
 /* What a message is: A, with B, with the node's own row. */
@@ -63,12 +63,12 @@ typedef struct {
     gk_i64 a_base, m_base, b_base;
     gk_u32 inner, b_row;
     int edges, others, b_full, wide_index, wide_saved, wide, message, a_at_edge, b_at_edge, m_at_self, code;
-} gk_walk;
+} gk_aggregate;
 
 /* The other ends and the edges of entries p .. p + GK_U - 1; edge -1 where there is none or either is out of range. */
 typedef struct { int other[GK_U], edge[GK_U]; } gk_ends;
 
-GK_FN void gk_find(const gk_walk* g, gk_u32 p, gk_u32 end, gk_ends* e)
+GK_FN void gk_find(const gk_aggregate* g, gk_u32 p, gk_u32 end, gk_ends* e)
 {
     gk_ids(g->perm, p, end, g->wide_index, g->edges, g->err, g->code, e->edge);
     GK_UNROLL for (int k = 0; k < GK_U; k++) e->other[k] = e->edge[k];
@@ -81,7 +81,7 @@ GK_FN void gk_find(const gk_walk* g, gk_u32 p, gk_u32 end, gk_ends* e)
 }
 
 /* The messages of these entries, zeros where there is none. */
-GK_FN void gk_messages(const gk_walk* g, int node, gk_vec own, const gk_ends* e, gk_vec m[GK_U])
+GK_FN void gk_messages(const gk_aggregate* g, int node, gk_vec own, const gk_ends* e, gk_vec m[GK_U])
 {
     int good[GK_U];
     GK_UNROLL for (int k = 0; k < GK_U; k++) {
@@ -139,9 +139,9 @@ GK_FN void gk_messages(const gk_walk* g, int node, gk_vec own, const gk_ends* e,
     }
 }
 
-#if GK_GRAPH_LEAN
+#if GK_GRAPH_LOW_REGISTER
 /* The sum of gk_reduce_run where the message is known: only what it takes is fetched and checked. */
-GK_FN gk_vec gk_sum_run(const gk_walk* g, gk_u32 first, gk_u32 end)
+GK_FN gk_vec gk_sum_run(const gk_aggregate* g, gk_u32 first, gk_u32 end)
 {
     GK_GLOBAL const int* rows = g->a_at_edge ? g->perm : g->col;
     GK_GLOBAL const int* scales = g->b_at_edge ? g->perm : g->col;
@@ -151,26 +151,26 @@ GK_FN gk_vec gk_sum_run(const gk_walk* g, gk_u32 first, gk_u32 end)
     gk_u32 bytes = g->inner * (gk_u32)sizeof(gk_t);
     gk_vec acc = gk_splat(GK_R(0.0)), run = acc;
     int row[GK_U], scale[GK_U];
-    if (GK_GRAPH_LEAN == 2) b += g->b_base;
+    if (GK_GRAPH_LOW_REGISTER == 2) b += g->b_base;
     gk_ids(rows, first, end, g->wide_index, row_limit, g->err, g->code, row);
-    if (GK_GRAPH_LEAN == 2) gk_ids(scales, first, end, g->wide_index, scale_limit, g->err, g->code, scale);
+    if (GK_GRAPH_LOW_REGISTER == 2) gk_ids(scales, first, end, g->wide_index, scale_limit, g->err, g->code, scale);
     GK_ROLLED for (gk_u32 p = first; p < end; p += GK_U) {
         gk_vec m[GK_U];
         gk_f s[GK_U];
         int on[GK_U];
         GK_UNROLL for (int k = 0; k < GK_U; k++) {
-            on[k] = row[k] >= 0 && (GK_GRAPH_LEAN != 2 || scale[k] >= 0);
+            on[k] = row[k] >= 0 && (GK_GRAPH_LOW_REGISTER != 2 || scale[k] >= 0);
             if (on[k]) {
                 m[k] = gk_row_at(a, row[k], bytes);
-                if (GK_GRAPH_LEAN == 2) s[k] = gk_load(b, gk_at(0, scale[k], g->b_row));
-                if (GK_GRAPH_LEAN == 3) s[k] = gk_recip((gk_f)(int)gk_index(g->degree, row[k], g->wide_saved));
+                if (GK_GRAPH_LOW_REGISTER == 2) s[k] = gk_load(b, gk_at(0, scale[k], g->b_row));
+                if (GK_GRAPH_LOW_REGISTER == 3) s[k] = gk_recip((gk_f)(int)gk_index(g->degree, row[k], g->wide_saved));
             }
         }
         gk_ids(rows, p + GK_U, end, g->wide_index, row_limit, g->err, g->code, row);
-        if (GK_GRAPH_LEAN == 2) gk_ids(scales, p + GK_U, end, g->wide_index, scale_limit, g->err, g->code, scale);
+        if (GK_GRAPH_LOW_REGISTER == 2) gk_ids(scales, p + GK_U, end, g->wide_index, scale_limit, g->err, g->code, scale);
         GK_UNROLL for (int k = 0; k < GK_U; k++) {
             if (on[k]) {
-                GK_UNROLL for (int i = 0; i < GK_W; i++) run.v[i] += GK_GRAPH_LEAN == 1 ? m[k].v[i] : m[k].v[i] * s[k];
+                GK_UNROLL for (int i = 0; i < GK_W; i++) run.v[i] += GK_GRAPH_LOW_REGISTER == 1 ? m[k].v[i] : m[k].v[i] * s[k];
             }
         }
         if (GK_RUN_ENDS(p, first)) {
@@ -183,7 +183,7 @@ GK_FN gk_vec gk_sum_run(const gk_walk* g, gk_u32 first, gk_u32 end)
 }
 #endif
 
-GK_FN gk_vec gk_reduce_run(const gk_walk* g, int node, gk_vec own, gk_u32 first, gk_u32 end, int red)
+GK_FN gk_vec gk_reduce_run(const gk_aggregate* g, int node, gk_vec own, gk_u32 first, gk_u32 end, int red)
 {
     gk_vec none = gk_splat(red == GK_RED_PROD ? GK_R(1.0) : GK_R(0.0)), acc = none, run = none;
     gk_ends now, next;
@@ -267,10 +267,10 @@ GK_KERNEL(aggregate)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), GK_IN
     GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(int, col); GK_BIND_IN(int, perm); GK_BIND_IN(gk_t, a); GK_BIND_IN(gk_t, b);
     GK_BIND_IN(gk_t, own); GK_BIND_IN(gk_f, own_stat); GK_BIND_IN(int, degree); GK_BIND_IN(int, mask); GK_BIND_IN(gk_f, base); GK_BIND_IN(gk_t, bias);
     GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_f, stat); GK_BIND_OUT(gk_f, parts); GK_BIND_OUT(int, err);
-    int lanes = GK_GRAPH_LANES, wide = GK_GRAPH_LEAN ? 1 : GK_WIDE;
+    int lanes = GK_GRAPH_LANES, wide = GK_GRAPH_LOW_REGISTER ? 1 : GK_WIDE;
     gk_u32 cuts = GK_CUTS, items = cuts + (gk_u32)GK_NODES, column = GK_VECTOR(lanes) * (wide ? GK_W : 1);
     gk_i64 o = GK_INNER == GK_COLUMNS ? 0 : column / (gk_u32)GK_INNER, at = column - o * GK_INNER;
-    gk_walk g;
+    gk_aggregate g;
     g.col = col; g.perm = perm; g.a = a; g.b = b; g.degree = degree; g.mask = mask; g.err = err;
     g.edges = (int)GK_EDGES; g.others = (int)GK_OTHERS; g.inner = (gk_u32)GK_INNER;
     g.a_base = o * GK_A_ROWS * GK_INNER + at; g.m_base = column; g.b_full = b_span == 1; g.b_row = (gk_u32)b_row;
@@ -278,9 +278,9 @@ GK_KERNEL(aggregate)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), GK_IN
     g.wide_index = GK_FLAG(1); g.wide_saved = GK_FLAG(16); g.wide = wide; g.message = (int)how.v[1]; g.a_at_edge = (int)how.v[3];
     g.b_at_edge = (int)how.v[4];
     g.m_at_self = (int)how.v[5]; g.code = code;
-#if GK_GRAPH_LEAN
-    g.b = GK_GRAPH_LEAN == 2 ? b : 0; g.b_full = 0; g.message = GK_GRAPH_LEAN == 2 ? GK_TIMES_B : GK_PLAIN;
-    g.degree = GK_GRAPH_LEAN == 3 ? degree : 0; g.mask = 0;
+#if GK_GRAPH_LOW_REGISTER
+    g.b = GK_GRAPH_LOW_REGISTER == 2 ? b : 0; g.b_full = 0; g.message = GK_GRAPH_LOW_REGISTER == 2 ? GK_TIMES_B : GK_PLAIN;
+    g.degree = GK_GRAPH_LOW_REGISTER == 3 ? degree : 0; g.mask = 0;
     own = 0; own_stat = 0; base = 0; bias = 0; act = 0;
 #endif
     if (column >= (gk_u32)GK_COLUMNS) items = 0;
@@ -292,7 +292,7 @@ GK_KERNEL(aggregate)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), GK_IN
             gk_vec s = gk_splat(GK_R(0.0));
             if (own_stat) s = gk_part_get(own_stat, to, wide);
             else if (own) s = gk_row_get(own, to, wide);
-#if GK_GRAPH_LEAN
+#if GK_GRAPH_LOW_REGISTER
             gk_vec acc = gk_sum_run(&g, q.first, q.end);
 #else
             gk_vec acc = gk_reduce_run(&g, (int)q.node, s, q.first, q.end, (int)how.v[2]);
@@ -304,8 +304,8 @@ GK_KERNEL(aggregate)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), GK_IN
 }
 
 // Units: FLOATS64 x ANY_AGGREGATE
-/* Joins the parts of the long nodes. Launch: one block per GK_GRAPH_WINDOW cuts; groups of `lanes` threads take every so many parts, then the first
- * adds up. */
+/* Combines the parts of the long nodes. Launch: one block per GK_GRAPH_WINDOW cuts; groups of `lanes` threads take every so many parts, then the
+ * first adds up. */
 GK_KERNEL(aggregate_combine)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(gk_f, parts), GK_IN(gk_f, base), GK_IN(gk_t, bias), GK_OUT(gk_t, y),
                              GK_OUT(gk_f, stat), GK_DIMS(size), GK_DIMS(how), gk_i64 bias_span, int act, gk_f slope, gk_f alpha)
 {
@@ -392,10 +392,10 @@ GK_KERNEL(aggregate_extreme)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col
 {
     GK_BIND_IN(int, rowptr); GK_BIND_IN(int, met); GK_BIND_IN(int, col); GK_BIND_IN(int, perm); GK_BIND_IN(gk_t, a); GK_BIND_IN(gk_t, b);
     GK_BIND_IN(gk_t, own); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(int, arg); GK_BIND_OUT(gk_f, parts); GK_BIND_OUT(int, ids); GK_BIND_OUT(int, err);
-    int lanes = GK_GRAPH_LANES, wide = GK_GRAPH_LEAN ? 1 : GK_WIDE;
+    int lanes = GK_GRAPH_LANES, wide = GK_GRAPH_LOW_REGISTER ? 1 : GK_WIDE;
     gk_u32 cuts = GK_CUTS, items = cuts + (gk_u32)GK_NODES, column = GK_VECTOR(lanes) * (wide ? GK_W : 1);
     gk_i64 o = GK_INNER == GK_COLUMNS ? 0 : column / (gk_u32)GK_INNER, at = column - o * GK_INNER;
-    gk_walk g;
+    gk_aggregate g;
     g.col = col; g.perm = perm; g.a = a; g.b = b; g.degree = 0; g.mask = 0; g.err = err;
     g.edges = (int)GK_EDGES; g.others = (int)GK_OTHERS; g.inner = (gk_u32)GK_INNER;
     g.a_base = o * GK_A_ROWS * GK_INNER + at; g.m_base = column; g.b_full = b_span == 1; g.b_row = (gk_u32)b_row;
@@ -403,8 +403,8 @@ GK_KERNEL(aggregate_extreme)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col
     g.wide_index = GK_FLAG(1); g.wide_saved = GK_FLAG(16); g.wide = wide; g.message = (int)how.v[1]; g.a_at_edge = (int)how.v[3];
     g.b_at_edge = (int)how.v[4];
     g.m_at_self = 0; g.code = code;
-#if GK_GRAPH_LEAN
-    g.b = GK_GRAPH_LEAN == 2 ? b : 0; g.b_full = 0; g.message = GK_GRAPH_LEAN == 2 ? GK_TIMES_B : GK_PLAIN;
+#if GK_GRAPH_LOW_REGISTER
+    g.b = GK_GRAPH_LOW_REGISTER == 2 ? b : 0; g.b_full = 0; g.message = GK_GRAPH_LOW_REGISTER == 2 ? GK_TIMES_B : GK_PLAIN;
     own = 0;
 #endif
     if (column >= (gk_u32)GK_COLUMNS) items = 0;
@@ -440,7 +440,7 @@ GK_KERNEL(aggregate_extreme)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col
 }
 
 // Units: FLOATS64 x ANY_AGGREGATE
-/* Joins the parts of the long nodes. Launch: one block per GK_GRAPH_WINDOW cuts, a thread per column. */
+/* Combines the parts of the long nodes. Launch: one block per GK_GRAPH_WINDOW cuts, a thread per column. */
 GK_KERNEL(aggregate_extreme_combine)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(gk_f, parts), GK_IN(int, ids), GK_OUT(gk_t, y), GK_OUT(int, arg),
                                      GK_DIMS(size), GK_DIMS(how), int least, int wide_arg, gk_f none)
 {

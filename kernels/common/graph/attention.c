@@ -2,7 +2,7 @@
  *
  *   l = leaky_relu(score_src[u, h] + score_dst[v, h]),  a = softmax of l over the edges into v,  y[v, h, :] = sum a x[u, h, :]
  *
- * Forward walks over the edges into each node with a running maximum and saves lse = log sum exp l. Backward recomputes a = exp(l - lse). With
+ * Forward iterates over the edges into each node with a running maximum and saves lse = log sum exp l. Backward recomputes a = exp(l - lse). With
  * c = a * leaky'(.), everything is a sum of rows over edges, once by destination and once by source:
  *
  *   by destination  A = sum a x[u],  C = sum c x[u],  s = sum c:           delta = dy[v] . A,  dscore_dst = dy[v] . C - delta s
@@ -131,8 +131,8 @@ GK_KERNEL(gat)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), GK_IN(gk_t,
     }
 }
 
-/* Joins the parts of the long nodes. Launch: one block per GK_GRAPH_WINDOW cuts; groups of `lanes` threads take every so many parts, then the first
- * adds up. */
+/* Combines the parts of the long nodes. Launch: one block per GK_GRAPH_WINDOW cuts; groups of `lanes` threads take every so many parts, then the
+ * first adds up. */
 GK_KERNEL(gat_combine)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(gk_f, parts), GK_IN(gk_f, norms), GK_OUT(gk_t, y), GK_OUT(gk_f, lse), GK_DIMS(size),
                        int wide)
 {
@@ -274,8 +274,8 @@ GK_KERNEL(gat_bwd)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), GK_IN(g
     }
 }
 
-/* Joins the parts of the long nodes. Launch: one block per GK_GRAPH_WINDOW cuts; groups of `lanes` threads take every so many parts, then the first
- * adds up. */
+/* Combines the parts of the long nodes. Launch: one block per GK_GRAPH_WINDOW cuts; groups of `lanes` threads take every so many parts, then the
+ * first adds up. */
 GK_KERNEL(gat_bwd_combine)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(gk_t, own), GK_IN(gk_f, parts), GK_IN(gk_f, sums), GK_OUT(gk_t, dx),
                            GK_OUT(gk_f, pa), GK_OUT(gk_f, pb), GK_OUT(gk_f, ps), GK_DIMS(size), int wide, int accumulate)
 {

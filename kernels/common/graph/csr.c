@@ -1,4 +1,4 @@
-/* Lists of edges grouped by node: what the kernels of graphs walk over. Indices only; exact, deterministic. The unit's type is int; `wide` says which
+/* Lists of edges grouped by node: what graph kernels iterate over. Indices only; exact, deterministic. The unit's type is int; `wide` says which
  * of the lists that a caller gave or gets are i64. Sorting itself is that of sort/radix.c.
  */
 #include "common/prelude/coordinates.h"

@@ -1,7 +1,7 @@
 /* What is computed per edge of a graph, and the softmax over the edges of each node.
  *
  * Launch of the edge kernels: `lanes` threads, a power of two, take GK_U edges and lanes * w consecutive columns, w = GK_W where `wide`; axis 1
- * of the grid walks over the columns. Arithmetic in gk_f, one writer per output, deterministic.
+ * of the grid covers the columns. Arithmetic in gk_f, one writer per output, deterministic.
  * References: DGL's apply_edges and sddmm, edge_softmax; torch_scatter.
  */
 #include "common/prelude/coordinates.h"
@@ -164,7 +164,7 @@ GK_KERNEL(group_spread)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, perm), G
 }
 
 /* out[e, j] (+)= sum over the `span` columns c of part j of A[i(e), c] * B[k(e), c], B = 1 without it; mask and degree as in edge_map. `stat`
- * takes the result in gk_f instead. size: edges, parts, span, rows of A, rows of B, lanes. Axis 1 of the grid walks over the parts. */
+ * takes the result in gk_f instead. size: edges, parts, span, rows of A, rows of B, lanes. Axis 1 of the grid covers the parts. */
 GK_KERNEL(edge_dot)(GK_IN(int, left), GK_IN(int, right), GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(int, degree), GK_IN(int, mask), GK_OUT(gk_t, out),
                     GK_OUT(gk_f, stat), GK_OUT(int, err), GK_DIMS(size), int wide_index, int wide_saved, int wide, int accumulate, int code)
 {
@@ -250,7 +250,7 @@ GK_KERNEL(edge_norm)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, perm), GK_I
     gk_i64 column = (gk_i64)((gk_bid(1) << lanes) + (gk_lid() / ways & ((1 << lanes) - 1))) * (wide ? GK_W : 1);
     gk_u32 cuts = (flags & 8) ? gk_cuts(entries, cut) : 0u, items = cuts + (gk_u32)nodes, per = GK_BLOCK >> bits, team = (gk_u32)gk_lid() >> bits;
     for (gk_u32 first = (gk_u32)gk_bid(0) * per; first < items; first += (gk_u32)gk_nblocks(0) * per) {
-        /* All threads walk the same parts, because they exchange what they found. */
+        /* All threads visit the same parts, because they exchange what they found. */
         GK_ROLLED for (int part = 0; part < (first < cuts ? 2 : 1); part++) {
             gk_piece q;
             gk_norm n = gk_norm_none();
@@ -308,7 +308,7 @@ GK_KERNEL(edge_norm)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, perm), GK_I
     }
 }
 
-/* Joins the parts of the long nodes. Launch: one block per GK_GRAPH_WINDOW cuts; groups of threads, one per column, take every so many parts, then
+/* Combines the parts of the long nodes. Launch: one block per GK_GRAPH_WINDOW cuts; groups of threads, one per column, take every so many parts, then
  * the first adds up. */
 GK_KERNEL(edge_norm_combine)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(gk_f, parts), GK_OUT(gk_f, top), GK_OUT(gk_f, sum), GK_DIMS(size), int flags)
 {

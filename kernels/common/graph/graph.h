@@ -1,10 +1,10 @@
-/* How kernels of graphs walk the edges of nodes. Edges are grouped by node in CSR form: entries rowptr[v] .. rowptr[v+1] belong to node v,
+/* How graph kernels iterate over the edges of nodes. Edges are grouped by node in CSR form: entries rowptr[v] .. rowptr[v+1] belong to node v,
  * col[p] is the other end of entry p and perm[p] the number of its edge (null: p itself).
  *
  * A node with many edges must not hold up the others: entries are cut at multiples of `cut`, and a node with more than 2 * cut of them is
  * taken apart there. Work items are the cuts first, then the nodes. The item of a node does the whole node unless that is long. The item of a
  * cut does the part of a long node that began before it (part 0), and of one that begins within it and reaches beyond (part 1); the parts are
- * joined in order by a second kernel. A cut meets at most one of either, since a long node is longer than a cut: which ones is found out once
+ * combined in order by a second kernel. A cut meets at most one of either, since a long node is longer than a cut: which ones is found out once
  * (plan_cuts), `met` [2 * cuts] holds the nodes or -1.
  * Everything that is read from rowptr is held within [0, entries], so that a broken one is harmless.
  */
@@ -16,7 +16,7 @@ typedef struct { gk_i64 node; gk_u32 first, end; int slot; } gk_piece;
 #define GK_TEAM(bits) ((gk_u32)gk_bid(0) * (GK_BLOCK >> (bits)) + ((gk_u32)gk_lid() >> (bits)))
 #define GK_LANE(bits) ((gk_u32)gk_lid() & ((1u << (bits)) - 1u))
 #define GK_TEAMS(bits) ((gk_u32)gk_nblocks(0) * (GK_BLOCK >> (bits)))
-/* The vector of a row that this thread takes; axis 1 of the grid walks over those of long rows. */
+/* The vector of a row that this thread takes; axis 1 of the grid covers those of long rows. */
 #define GK_VECTOR(bits) (((gk_u32)gk_bid(1) << (bits)) + GK_LANE(bits))
 
 /* Cuts at multiples of 1 << bits. */

@@ -241,7 +241,7 @@ GK_FN void gk_finish(GK_GLOBAL gk_t* y, GK_GLOBAL gk_f* stat, gk_i64 at, gk_vec 
 // Units: REDUCIBLE
 /* Reduces the sources of each key in order: y[o, key, c] = y[o, key, c] `how` sources. The sorted pairs are cut in runs of `run`; a thread
  * takes a run and a column (o, c), or GK_W columns where `wide` is set. A key that lies within its run is finished here; of one that crosses
- * runs the first part goes to `tail` and the others to `head` (both [runs, columns]), to be joined by scatter_reduce_combine. Sums in gk_f.
+ * runs the first part goes to `tail` and the others to `head` (both [runs, columns]), to be combined by scatter_reduce_combine. Sums in gk_f.
  * Reference: x.index_add, x.scatter_reduce. */
 GK_KERNEL(scatter_reduce)(GK_IN(int, keys), GK_IN(int, positions), GK_IN(gk_t, src), GK_IN(gk_t, tie), GK_OUT(gk_t, y), GK_OUT(gk_f, stat),
                           GK_OUT(gk_f, head), GK_OUT(gk_f, tail), gk_i64 n, gk_i64 run, gk_i64 outer, gk_i64 inner, gk_i64 limit, int wide_keys,
@@ -285,7 +285,7 @@ GK_KERNEL(scatter_reduce)(GK_IN(int, keys), GK_IN(int, positions), GK_IN(gk_t, s
     }
 }
 
-/* Joins the parts of the keys that cross runs: a thread takes the key that starts in its run and goes on behind it. */
+/* Combines the parts of the keys that cross runs: a thread takes the key that starts in its run and goes on behind it. */
 GK_KERNEL(scatter_reduce_combine)(GK_IN(int, keys), GK_OUT(gk_t, y), GK_OUT(gk_f, stat), GK_IN(gk_f, head), GK_IN(gk_f, tail), gk_i64 n, gk_i64 run,
                                   gk_i64 outer, gk_i64 inner, gk_i64 limit, int wide_keys, int wide, int how, int include, gk_f alpha)
 {

@@ -4,7 +4,7 @@
  *   neighbours a, b, c, d (Hanocka et al., 2019: MeshCNN);   spiral  x[s_0], ..., x[s_(L-1)] (Bouritsas et al., 2019)
  *
  * A neighbour of -1 counts as 0; another one outside [0, elements) does too and is reported. Launch: `lanes` threads, a power of two, take the J
- * blocks of one element and lanes * w columns, w = GK_W where `wide`; axis 1 of the grid walks over the columns, axis 2 over the batch.
+ * blocks of one element and lanes * w columns, w = GK_W where `wide`; axis 1 of the grid covers the columns, axis 2 over the batch.
  * Movement (and one rounding in symmetric); deterministic.
  */
 #include "common/graph/graph.h"

@@ -1,23 +1,23 @@
 /* Normalisation, forward, of rows and planes that consist of whole aligned 16-byte items: y = act((x - mean) * rstd * (gamma + offset) + beta).
  * What norm/norm.c does for all layouts, here with few registers and all reads of a thread in flight at a time.
  *
- * _rows_even, _long: a row per `lanes` threads, in registers, raw; parameters per column. _add: of x + r, written to s where wanted.
- * _part_even: mean and m2 of runs of rows; _apply_even: the map over planes of one channel; _add: with r added before act.
+ * _rows_aligned, _long: a row per `lanes` threads, in registers, raw; parameters per column. _add: of x + r, written to s where wanted.
+ * _partial_aligned: mean and m2 of runs of rows; _apply_aligned: the map over planes of one channel; _add: with r added before act.
  * _sets_even: groups whose second read comes from a cache.
- * Statistics in two passes over registers, joined after Chan et al. Runs cut a row of `items` into `splits` pieces of `chunk` items.
+ * Statistics in two passes over registers, combined after Chan et al. Runs cut a row of `items` into `splits` pieces of `chunk` items.
  * Launch: GK_BLOCK >> bits rows or runs per block, lanes = 1 << bits; exactly as many blocks as that takes. Arithmetic in gk_f. Deterministic.
  * Reference: F.layer_norm, F.rms_norm, F.group_norm, F.batch_norm.
  */
 #include "norm.h"
 
-#define GK_NORM_LEAN (GK_DTYPE != GK_F64 && !GK_ACTS)
+#define GK_NORM_LOW_REGISTER (GK_DTYPE != GK_F64 && !GK_ACTS)
 /* 40 registers; the longer rows, double precision and activations take what they need. */
-#if GK_NORM_LEAN
+#if GK_NORM_LOW_REGISTER
 #undef GK_MIN_BLOCKS
 #define GK_MIN_BLOCKS 6
 #endif
 
-GK_FN gk_vec gk_even_value(gk_raw16 a, gk_raw16 c, const int adds)
+GK_FN gk_vec gk_aligned_value(gk_raw16 a, gk_raw16 c, const int adds)
 {
     gk_vec v = gk_decode16(a);
     if (adds) {
@@ -28,7 +28,7 @@ GK_FN gk_vec gk_even_value(gk_raw16 a, gk_raw16 c, const int adds)
 }
 
 /* Moments of a run of `items` items of which each lane holds `keep`, in all of its lanes. Items past the end are zeros. */
-GK_FN gk_moments gk_even_moments(const gk_raw16* a, const gk_raw16* c, int items, gk_f count, int lane, int lanes, GK_LOCAL_PTR gk_f* tmp,
+GK_FN gk_moments gk_aligned_moments(const gk_raw16* a, const gk_raw16* c, int items, gk_f count, int lane, int lanes, GK_LOCAL_PTR gk_f* tmp,
                                  GK_LOCAL_PTR gk_f* sets, int raw, const int keep, const int adds)
 {
     int sub = lanes < GK_NORM_SUB ? lanes : GK_NORM_SUB, first = lane & ~(sub - 1), n = 0;
@@ -40,7 +40,7 @@ GK_FN gk_moments gk_even_moments(const gk_raw16* a, const gk_raw16* c, int items
     }
     if (!raw) {
         GK_UNROLL for (int u = 0; u < keep; u++) {
-            gk_vec v = gk_even_value(a[u], c[u], adds);
+            gk_vec v = gk_aligned_value(a[u], c[u], adds);
             GK_UNROLL for (int k = 0; k < GK_W; k++) s += v.v[k];
         }
         s = gk_group_sum(s, tmp, sub);
@@ -48,7 +48,7 @@ GK_FN gk_moments gk_even_moments(const gk_raw16* a, const gk_raw16* c, int items
     }
     GK_UNROLL for (int u = 0; u < keep; u++)
         if (lane + u * lanes < items) {
-            gk_vec v = gk_even_value(a[u], c[u], adds);
+            gk_vec v = gk_aligned_value(a[u], c[u], adds);
             GK_UNROLL for (int k = 0; k < GK_W; k++) q += (v.v[k] - s) * (v.v[k] - s);
         }
     q = gk_group_sum(q, tmp, sub);
@@ -72,7 +72,7 @@ GK_FN gk_moments gk_even_moments(const gk_raw16* a, const gk_raw16* c, int items
 }
 
 /* Rows of `items` items over 1 << bits lanes, `keep` (up to 8) items per thread; adds: with r. */
-GK_FN void gk_even_rows(GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* r, GK_GLOBAL const gk_t* gamma, GK_GLOBAL const gk_t* beta, GK_GLOBAL gk_t* y,
+GK_FN void gk_aligned_rows(GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* r, GK_GLOBAL const gk_t* gamma, GK_GLOBAL const gk_t* beta, GK_GLOBAL gk_t* y,
                         GK_GLOBAL gk_t* s, GK_GLOBAL gk_f* mean, GK_GLOBAL gk_f* rstd, int rows, int items, int bits, int raw, gk_f eps, gk_f offset,
                         int act, gk_f p, GK_LOCAL_PTR gk_f* tmp, GK_LOCAL_PTR gk_f* sets, const int keep, const int adds)
 {
@@ -81,9 +81,9 @@ GK_FN void gk_even_rows(GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* r, GK_GLO
     gk_raw16 a[8], c[8];
     gk_moments m;
     gk_f scale;
-    gk_even_load(a, x, base, live, lane, lanes, keep);
-    if (adds) gk_even_load(c, r, base, live, lane, lanes, keep);
-    m = gk_even_moments(a, adds ? c : a, live, (gk_f)items * (gk_f)GK_W, lane, lanes, tmp, sets, raw, keep, adds);
+    gk_aligned_load(a, x, base, live, lane, lanes, keep);
+    if (adds) gk_aligned_load(c, r, base, live, lane, lanes, keep);
+    m = gk_aligned_moments(a, adds ? c : a, live, (gk_f)items * (gk_f)GK_W, lane, lanes, tmp, sets, raw, keep, adds);
     scale = GK_R(1.0) / gk_sqrt(m.m2 * gk_recip(m.n) + eps);
     if (lane == 0 && row < rows) {
         if (mean) mean[row] = m.mean;
@@ -92,7 +92,7 @@ GK_FN void gk_even_rows(GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* r, GK_GLO
     GK_UNROLL for (int u = 0; u < keep; u++) {
         int i = lane + u * lanes;
         if (i < live) {
-            gk_vec v = gk_even_value(a[u], adds ? c[u] : a[u], adds), g = gk_zeros(), b = gk_zeros();
+            gk_vec v = gk_aligned_value(a[u], adds ? c[u] : a[u], adds), g = gk_zeros(), b = gk_zeros();
             if (gamma) g = gk_loadv(gamma, i * GK_W);
             if (beta) b = gk_loadv(beta, i * GK_W);
             if (adds && s) gk_storev_stream(s, base + i * GK_W, v);
@@ -112,9 +112,9 @@ GK_KERNEL(norm_rows_aligned)(GK_IN(gk_t, x), GK_IN(gk_t, r), GK_IN(gk_t, gamma),
                              GK_OUT(gk_f, mean), GK_OUT(gk_f, rstd), int rows, int items, int bits, int raw, gk_f eps, gk_f offset, int act, gk_f p)
 {
     GK_NORM_BIND();
-    gk_even_rows(x, r, gamma, beta, y, s, mean, rstd, rows, items, bits, raw, eps, offset, act, p, tmp, sets, 4, 0);
+    gk_aligned_rows(x, r, gamma, beta, y, s, mean, rstd, rows, items, bits, raw, eps, offset, act, p, tmp, sets, 4, 0);
 }
-#if GK_NORM_LEAN
+#if GK_NORM_LOW_REGISTER
 #undef GK_MIN_BLOCKS
 #define GK_MIN_BLOCKS 4
 #endif
@@ -122,13 +122,13 @@ GK_KERNEL(norm_rows_aligned_looped)(GK_IN(gk_t, x), GK_IN(gk_t, r), GK_IN(gk_t, 
                                GK_OUT(gk_f, mean), GK_OUT(gk_f, rstd), int rows, int items, int bits, int raw, gk_f eps, gk_f offset, int act, gk_f p)
 {
     GK_NORM_BIND();
-    gk_even_rows(x, r, gamma, beta, y, s, mean, rstd, rows, items, bits, raw, eps, offset, act, p, tmp, sets, 8, 0);
+    gk_aligned_rows(x, r, gamma, beta, y, s, mean, rstd, rows, items, bits, raw, eps, offset, act, p, tmp, sets, 8, 0);
 }
 GK_KERNEL(norm_rows_aligned_add)(GK_IN(gk_t, x), GK_IN(gk_t, r), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_OUT(gk_t, y), GK_OUT(gk_t, s),
                               GK_OUT(gk_f, mean), GK_OUT(gk_f, rstd), int rows, int items, int bits, int raw, gk_f eps, gk_f offset, int act, gk_f p)
 {
     GK_NORM_BIND();
-    gk_even_rows(x, r, gamma, beta, y, s, mean, rstd, rows, items, bits, raw, eps, offset, act, p, tmp, sets, 4, 1);
+    gk_aligned_rows(x, r, gamma, beta, y, s, mean, rstd, rows, items, bits, raw, eps, offset, act, p, tmp, sets, 4, 1);
 }
 
 #undef GK_NORM_BIND
@@ -150,7 +150,7 @@ GK_FN void gk_piece_moments(gk_moments* m, const gk_raw16* a, int items, int lan
                 gk_vec v = gk_decode16(a[u]);
                 GK_UNROLL for (int k = 0; k < GK_W; k++) q += (v.v[k] - s) * (v.v[k] - s);
             }
-        gk_moments_join(m, (gk_f)n, s, q);
+        gk_moments_combine(m, (gk_f)n, s, q);
     }
 }
 
@@ -165,7 +165,7 @@ GK_KERNEL(norm_partial_aligned)(GK_IN(gk_t, x), GK_OUT(gk_f, part), int runs, in
     if (b < runs) live = items - from < chunk ? items - from : chunk;
     GK_ROLLED for (int i = 0; i < live; i += 4 * lanes) {
         gk_raw16 a[4];
-        gk_even_load(a, x, ((gk_i64)row * items + from + i) * GK_W, live - i, lane, lanes, 4);
+        gk_aligned_load(a, x, ((gk_i64)row * items + from + i) * GK_W, live - i, lane, lanes, 4);
         gk_piece_moments(&m, a, live - i, lane, lanes, 4);
     }
     m = gk_moments_group(m, (gk_f)live * (gk_f)GK_W, tmp, lanes, 0);
@@ -174,7 +174,7 @@ GK_KERNEL(norm_partial_aligned)(GK_IN(gk_t, x), GK_OUT(gk_f, part), int runs, in
 
 /* Rows are planes of one channel, of `channels`; statistics of row / share, or (share = 0) of the channel. From the last run to the first: what the
  * statistics read last is still in the cache. adds: with r. */
-GK_FN void gk_even_apply(GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* r, GK_GLOBAL const gk_t* gamma, GK_GLOBAL const gk_t* beta,
+GK_FN void gk_aligned_apply(GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* r, GK_GLOBAL const gk_t* gamma, GK_GLOBAL const gk_t* beta,
                          GK_GLOBAL const gk_f* mean, GK_GLOBAL const gk_f* rstd, GK_GLOBAL gk_t* y, int runs, int items, int splits, int chunk,
                          int bits, int channels, int share, int act, gk_f p, const int adds)
 {
@@ -187,8 +187,8 @@ GK_FN void gk_even_apply(GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* r, GK_GL
     if (splits > 1) { row = b / splits; from = (b - row * splits) * chunk; }
     live = items - from < chunk ? items - from : chunk;
     base = ((gk_i64)row * items + from) * GK_W;
-    gk_even_load(a, x, base, live, lane, lanes, 4);
-    if (adds) gk_even_load(c, r, base, live, lane, lanes, 4);
+    gk_aligned_load(a, x, base, live, lane, lanes, 4);
+    if (adds) gk_aligned_load(c, r, base, live, lane, lanes, 4);
     channel = row % channels;
     stat = share ? row / share : channel;
     m = mean[stat];
@@ -211,21 +211,21 @@ GK_KERNEL(norm_apply_aligned)(GK_IN(gk_t, x), GK_IN(gk_t, r), GK_IN(gk_t, gamma)
                            GK_OUT(gk_t, y), int runs, int items, int splits, int chunk, int bits, int channels, int share, int act, gk_f p)
 {
     GK_NORM_BIND();
-    gk_even_apply(x, r, gamma, beta, mean, rstd, y, runs, items, splits, chunk, bits, channels, share, act, p, 0);
+    gk_aligned_apply(x, r, gamma, beta, mean, rstd, y, runs, items, splits, chunk, bits, channels, share, act, p, 0);
 }
 GK_KERNEL(norm_apply_aligned_add)(GK_IN(gk_t, x), GK_IN(gk_t, r), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_IN(gk_f, mean), GK_IN(gk_f, rstd),
                                GK_OUT(gk_t, y), int runs, int items, int splits, int chunk, int bits, int channels, int share, int act, gk_f p)
 {
     GK_NORM_BIND();
-    gk_even_apply(x, r, gamma, beta, mean, rstd, y, runs, items, splits, chunk, bits, channels, share, act, p, 1);
+    gk_aligned_apply(x, r, gamma, beta, mean, rstd, y, runs, items, splits, chunk, bits, channels, share, act, p, 1);
 }
 #undef GK_NORM_BIND
 
-#if GK_NORM_LEAN
+#if GK_NORM_LOW_REGISTER
 #undef GK_MIN_BLOCKS
 #define GK_MIN_BLOCKS 2
 #endif
-/* A set of `share` planes of `items` per block, its statistics and its map: the second walk goes backwards, from registers, then over what is still
+/* A set of `share` planes of `items` per block, its statistics and its map: the second pass runs backwards, from registers, then over what is still
  * in a cache, to what is in local memory. Planes lie over 1 << bits lanes each; the parameters are those of channel (set * share + plane) % channels.
  * */
 GK_KERNEL(norm_sets_aligned)(GK_IN(gk_t, x), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_OUT(gk_t, y), GK_OUT(gk_f, mean), GK_OUT(gk_f, rstd), int sets,
@@ -245,9 +245,9 @@ GK_KERNEL(norm_sets_aligned)(GK_IN(gk_t, x), GK_IN(gk_t, gamma), GK_IN(gk_t, bet
             gk_i64 base = ((gk_i64)set * share + plane) * items * GK_W;
             GK_ROLLED for (int from = 0; from < items; from += chunk) {
                 int n = items - from < chunk ? items - from : chunk;
-                gk_even_load(a, x, base + from * GK_W, n, lane, lanes, GK_SET);
+                gk_aligned_load(a, x, base + from * GK_W, n, lane, lanes, GK_SET);
                 gk_piece_moments(&m, a, n, lane, lanes, GK_SET);
-                if (met++ == 0) gk_even_keep(kept, a);
+                if (met++ == 0) gk_aligned_keep(kept, a);
             }
         }
         m = gk_moments_group(m, (gk_f)share * (gk_f)items * (gk_f)GK_W, tmp, GK_BLOCK, 0);
@@ -266,8 +266,8 @@ GK_KERNEL(norm_sets_aligned)(GK_IN(gk_t, x), GK_IN(gk_t, gamma), GK_IN(gk_t, bet
                 GK_ROLLED for (int from = (pieces - 1) * chunk; from >= 0; from -= chunk) {
                     int n = items - from < chunk ? items - from : chunk;
                     met--;
-                    if (!held && met > 0) gk_even_load(a, x, base + from * GK_W, n, lane, lanes, GK_SET);
-                    if (!held && met == 0) gk_even_reload(a, kept, x, base + from * GK_W, n, lane, lanes);
+                    if (!held && met > 0) gk_aligned_load(a, x, base + from * GK_W, n, lane, lanes, GK_SET);
+                    if (!held && met == 0) gk_aligned_reload(a, kept, x, base + from * GK_W, n, lane, lanes);
                     held = 0;
                     GK_UNROLL for (int u = 0; u < GK_SET; u++)
                         if (lane + u * lanes < n) {

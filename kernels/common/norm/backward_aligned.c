@@ -3,13 +3,13 @@
  *
  * _rows_16, _32: rows of so many values per lane in registers, parameters per column; dx and the sums of each block for the parameters in one pass.
  * _sets: sets of planes (groups) by one block each, the second read from a cache; the sums of the planes for the parameters.
- * _part_even: sums along runs of planes; _apply_even: dx of planes whose means are known, from the last to the first, whose operands are still
- * cached. Partial sums: dz * xh first, those of dz `second` entries behind.  Arithmetic in gk_f. Deterministic.
+ * _partial_aligned: sums along runs of planes; _apply_aligned: dx of planes whose means are known, from the last to the first, whose operands are
+ * still cached. Partial sums: dz * xh first, those of dz `second` entries behind.  Arithmetic in gk_f. Deterministic.
  * Reference: gradients of F.layer_norm, F.rms_norm, F.group_norm, F.batch_norm.
  */
 #include "norm.h"
 
-#define GK_NORM_LEAN (GK_DTYPE != GK_F64 && !GK_ACTS)
+#define GK_NORM_LOW_REGISTER (GK_DTYPE != GK_F64 && !GK_ACTS)
 /* 16-byte items per thread that are in flight where planes are summed, and where a set stays. */
 #define GK_NORM_RUN 4
 
@@ -41,7 +41,7 @@ GK_FN void gk_put_sums(GK_GLOBAL gk_f* p, gk_i64 at, gk_vec v)
 }
 
 /* xh in h (which holds x) and dz in d (which holds dy) of the item at element i; w and b are weight and bias, r is added before the activation. */
-GK_FN void gk_even_terms(gk_vec* h, gk_vec* d, gk_f m, gk_f q, gk_vec w, gk_vec b, GK_GLOBAL const gk_t* y, GK_GLOBAL const gk_t* r, gk_i64 i,
+GK_FN void gk_aligned_terms(gk_vec* h, gk_vec* d, gk_f m, gk_f q, gk_vec w, gk_vec b, GK_GLOBAL const gk_t* y, GK_GLOBAL const gk_t* r, gk_i64 i,
                          int act, gk_f p)
 {
     GK_UNROLL for (int k = 0; k < GK_W; k++) h->v[k] = (h->v[k] - m) * q;
@@ -59,7 +59,7 @@ GK_FN void gk_even_terms(gk_vec* h, gk_vec* d, gk_f m, gk_f q, gk_vec w, gk_vec 
 #endif
 }
 GK_FN gk_vec gk_fill(gk_f x) { gk_vec r; GK_UNROLL for (int k = 0; k < GK_W; k++) r.v[k] = x; return r; }
-GK_FN void gk_even_plus(gk_vec* v, GK_GLOBAL const gk_t* p, gk_i64 i)
+GK_FN void gk_aligned_plus(gk_vec* v, GK_GLOBAL const gk_t* p, gk_i64 i)
 {
     gk_vec o = gk_loadv(p, i);
     GK_UNROLL for (int k = 0; k < GK_W; k++) v->v[k] += o.v[k];
@@ -69,8 +69,8 @@ GK_FN void gk_even_plus(gk_vec* v, GK_GLOBAL const gk_t* p, gk_i64 i)
 GK_FN void gk_row_read(gk_raw16* g, gk_raw16* a, gk_f* m, gk_f* q, GK_GLOBAL const gk_t* dy, GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_f* mean,
                        GK_GLOBAL const gk_f* rstd, int row, int rows, int items, int lane, int lanes, const int keep)
 {
-    gk_even_load(g, dy, (gk_i64)row * items * GK_W, row < rows ? items : 0, lane, lanes, keep);
-    gk_even_load(a, x, (gk_i64)row * items * GK_W, row < rows ? items : 0, lane, lanes, keep);
+    gk_aligned_load(g, dy, (gk_i64)row * items * GK_W, row < rows ? items : 0, lane, lanes, keep);
+    gk_aligned_load(a, x, (gk_i64)row * items * GK_W, row < rows ? items : 0, lane, lanes, keep);
     if (row < rows) { *q = rstd[row]; if (mean) *m = mean[row]; }
 }
 
@@ -97,7 +97,7 @@ GK_FN void gk_store_row_sums(GK_GLOBAL gk_f* part, gk_i64 at, gk_i64 second, con
 
 /* `keep` items of a row per thread, up to 32 / GK_W; ahead: the next row is read before the current one is finished. Block b takes the rows b * per,
  * (b + blocks) * per, ... and writes its sums to row b of part [blocks, items * GK_W]. */
-GK_FN void gk_even_bwd_rows(GK_GLOBAL const gk_t* dy, GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* gamma, GK_GLOBAL const gk_t* beta,
+GK_FN void gk_aligned_bwd_rows(GK_GLOBAL const gk_t* dy, GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* gamma, GK_GLOBAL const gk_t* beta,
                             GK_GLOBAL const gk_t* y, GK_GLOBAL const gk_f* mean, GK_GLOBAL const gk_f* rstd, GK_GLOBAL const gk_t* add,
                             GK_GLOBAL gk_t* dx, GK_GLOBAL gk_f* part, int rows, int items, int bits, gk_i64 second, int raw, gk_f offset, int act,
                             gk_f p, int accumulate, GK_LOCAL_PTR gk_f* tmp, GK_LOCAL_PTR gk_f* sets, GK_LOCAL_PTR gk_f* sums, const int keep,
@@ -112,7 +112,7 @@ GK_FN void gk_even_bwd_rows(GK_GLOBAL const gk_t* dy, GK_GLOBAL const gk_t* x, G
         dg[u] = db[u] = t[u] = h[u] = gk_zeros();
         w[u] = gk_make16(0u, 0u, 0u, 0u);
     }
-    if (gamma) gk_even_load(w, gamma, 0, items, lane, lanes, keep);
+    if (gamma) gk_aligned_load(w, gamma, 0, items, lane, lanes, keep);
     if (ahead) gk_row_read(g, a, &m, &q, dy, x, mean, rstd, row, rows, items, lane, lanes, keep);
     GK_ROLLED for (int b = gk_bid(0) * per; b < rows; b += step) {
         gk_i64 base = (gk_i64)row * items * GK_W;
@@ -125,7 +125,7 @@ GK_FN void gk_even_bwd_rows(GK_GLOBAL const gk_t* dy, GK_GLOBAL const gk_t* x, G
                 gk_vec e = gk_decode16(g[u]), f = gk_decode16(a[u]), v = gk_decode16(w[u]), z = gk_zeros();
                 GK_UNROLL for (int k = 0; k < GK_W; k++) v.v[k] += shift;
                 if (GK_ACTS && beta) z = gk_loadv(beta, i * GK_W);
-                gk_even_terms(&f, &e, m, q, v, z, y, 0, base + i * GK_W, act, p);
+                gk_aligned_terms(&f, &e, m, q, v, z, y, 0, base + i * GK_W, act, p);
                 GK_UNROLL for (int k = 0; k < GK_W; k++) {
                     dg[u].v[k] += e.v[k] * f.v[k];
                     db[u].v[k] += e.v[k];
@@ -149,8 +149,8 @@ GK_FN void gk_even_bwd_rows(GK_GLOBAL const gk_t* dy, GK_GLOBAL const gk_t* x, G
                 int i = lane + u * lanes;
                 if (i < live) {
                     GK_UNROLL for (int k = 0; k < GK_W; k++) t[u].v[k] = k0 * t[u].v[k] + (k1 + h[u].v[k] * k2);
-                    if (add) gk_even_plus(&t[u], add, base + i * GK_W);
-                    if (accumulate) gk_even_plus(&t[u], dx, base + i * GK_W);
+                    if (add) gk_aligned_plus(&t[u], add, base + i * GK_W);
+                    if (accumulate) gk_aligned_plus(&t[u], dx, base + i * GK_W);
                     gk_storev_stream(dx, base + i * GK_W, t[u]);
                 }
             }
@@ -166,7 +166,7 @@ GK_FN void gk_even_bwd_rows(GK_GLOBAL const gk_t* dy, GK_GLOBAL const gk_t* x, G
     GK_LOCAL gk_f sets[4 * GK_BLOCK / GK_NORM_SUB]; \
     GK_LOCAL gk_f sums[GK_BLOCK * GK_W]
 
-#if GK_NORM_LEAN
+#if GK_NORM_LOW_REGISTER
 #undef GK_MIN_BLOCKS
 #define GK_MIN_BLOCKS 2
 #endif
@@ -176,10 +176,10 @@ GK_KERNEL(norm_bwd_rows_16)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma),
                             int raw, gk_f offset, int act, gk_f p, int accumulate)
 {
     GK_NORM_BIND();
-    gk_even_bwd_rows(dy, x, gamma, beta, y, mean, rstd, add, dx, part, rows, items, bits, second, raw, offset, act, p, accumulate, tmp, sets, sums,
+    gk_aligned_bwd_rows(dy, x, gamma, beta, y, mean, rstd, add, dx, part, rows, items, bits, second, raw, offset, act, p, accumulate, tmp, sets, sums,
                      16 / GK_W, GK_W >= 8);
 }
-#if GK_NORM_LEAN
+#if GK_NORM_LOW_REGISTER
 #undef GK_MIN_BLOCKS
 #define GK_MIN_BLOCKS 1
 #endif
@@ -188,11 +188,11 @@ GK_KERNEL(norm_bwd_rows_32)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma),
                             int raw, gk_f offset, int act, gk_f p, int accumulate)
 {
     GK_NORM_BIND();
-    gk_even_bwd_rows(dy, x, gamma, beta, y, mean, rstd, add, dx, part, rows, items, bits, second, raw, offset, act, p, accumulate, tmp, sets, sums,
+    gk_aligned_bwd_rows(dy, x, gamma, beta, y, mean, rstd, add, dx, part, rows, items, bits, second, raw, offset, act, p, accumulate, tmp, sets, sums,
                      32 / GK_W, 1);
 }
 #undef GK_NORM_BIND
-#if GK_NORM_LEAN
+#if GK_NORM_LOW_REGISTER
 #undef GK_MIN_BLOCKS
 #define GK_MIN_BLOCKS 4
 #endif
@@ -208,7 +208,7 @@ GK_FN void gk_plane_sums(gk_f* s1, gk_f* s2, const gk_raw16* g, const gk_raw16* 
     GK_UNROLL for (int u = 0; u < keep; u++)
         if (lane + u * lanes < items) {
             gk_vec d = gk_decode16(g[u]), h = gk_decode16(a[u]);
-            gk_even_terms(&h, &d, m, q, gk_fill(w), gk_fill(b), y, r, base + (lane + u * lanes) * GK_W, act, p);
+            gk_aligned_terms(&h, &d, m, q, gk_fill(w), gk_fill(b), y, r, base + (lane + u * lanes) * GK_W, act, p);
             /* An item adds up on its own first: the long sum is rounded once per item. */
             gk_f t1 = d.v[0], t2 = d.v[0] * h.v[0];
             GK_UNROLL for (int k = 1; k < GK_W; k++) { t1 += d.v[k]; t2 += d.v[k] * h.v[k]; }
@@ -226,24 +226,24 @@ GK_FN void gk_plane_apply(const gk_raw16* g, const gk_raw16* a, gk_f m, gk_f q, 
         if (lane + u * lanes < items) {
             gk_i64 i = base + (lane + u * lanes) * GK_W;
             gk_vec d = gk_decode16(g[u]), h = gk_decode16(a[u]);
-            gk_even_terms(&h, &d, m, q, gk_fill(w), gk_fill(b), y, r, i, act, p);
+            gk_aligned_terms(&h, &d, m, q, gk_fill(w), gk_fill(b), y, r, i, act, p);
             if (dr) {
                 gk_vec o = d;
-                if (accumulate_r) gk_even_plus(&o, dr, i);
+                if (accumulate_r) gk_aligned_plus(&o, dr, i);
                 gk_storev_stream(dr, i, o);
             }
             if (dx) {
                 GK_UNROLL for (int k = 0; k < GK_W; k++) d.v[k] = k0 * d.v[k] + (k1 + h.v[k] * k2);
-                if (add) gk_even_plus(&d, add, i);
-                if (accumulate) gk_even_plus(&d, dx, i);
+                if (add) gk_aligned_plus(&d, add, i);
+                if (accumulate) gk_aligned_plus(&d, dx, i);
                 gk_storev_stream(dx, i, d);
             }
         }
 }
 
 /* A set of `share` planes of `items` per block; planes lie over 1 << bits lanes each and are of channel (set * share + plane) % channels. The second
- * walk goes backwards: from registers, then over what is still in a cache, to what is half in local memory. */
-#if GK_NORM_LEAN
+ * pass runs backwards: from registers, then over what is still in a cache, to what is half in local memory. */
+#if GK_NORM_LOW_REGISTER
 #undef GK_MIN_BLOCKS
 #define GK_MIN_BLOCKS 1
 #endif
@@ -272,10 +272,10 @@ GK_KERNEL(norm_bwd_sets)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma), GK
             b = gk_bias(beta, channel);
             GK_ROLLED for (int from = 0; from < live; from += chunk) {
                 int n = live - from < chunk ? live - from : chunk;
-                gk_even_load(g, dy, base + from * GK_W, n, lane, lanes, GK_SET);
-                gk_even_load(a, x, base + from * GK_W, n, lane, lanes, GK_SET);
+                gk_aligned_load(g, dy, base + from * GK_W, n, lane, lanes, GK_SET);
+                gk_aligned_load(a, x, base + from * GK_W, n, lane, lanes, GK_SET);
                 gk_plane_sums(&s1, &s2, g, a, m, q, w, b, y, 0, base + from * GK_W, n, lane, lanes, act, p, GK_SET);
-                if (met++ == 0) gk_even_keep(kept, g);
+                if (met++ == 0) gk_aligned_keep(kept, g);
             }
             s1 = gk_group_sum(s1, tmp, lanes);
             s2 = gk_group_sum(s2, tmp, lanes);
@@ -299,9 +299,9 @@ GK_KERNEL(norm_bwd_sets)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma), GK
                         int n = items - from < chunk ? items - from : chunk;
                         met--;
                         if (!held) {
-                            if (met > 0) gk_even_load(g, dy, base + from * GK_W, n, lane, lanes, GK_SET);
-                            else gk_even_reload(g, kept, dy, base + from * GK_W, n, lane, lanes);
-                            gk_even_load(a, x, base + from * GK_W, n, lane, lanes, GK_SET);
+                            if (met > 0) gk_aligned_load(g, dy, base + from * GK_W, n, lane, lanes, GK_SET);
+                            else gk_aligned_reload(g, kept, dy, base + from * GK_W, n, lane, lanes);
+                            gk_aligned_load(a, x, base + from * GK_W, n, lane, lanes, GK_SET);
                         }
                         held = 0;
                         gk_plane_apply(g, a, m, q, w, b, c1, c2, y, 0, add, dx, 0, base + from * GK_W, n, lane, lanes, act, p, accumulate, 0, GK_SET);
@@ -311,7 +311,7 @@ GK_KERNEL(norm_bwd_sets)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma), GK
     }
 }
 
-#if GK_NORM_LEAN
+#if GK_NORM_LOW_REGISTER
 #undef GK_MIN_BLOCKS
 #define GK_MIN_BLOCKS 4
 #endif
@@ -341,8 +341,8 @@ GK_KERNEL(norm_bwd_partial_aligned)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t,
         shift = gk_bias(beta, channel);
         GK_ROLLED for (int i = 0; i < live; i += GK_NORM_RUN * lanes) {
             gk_raw16 g[GK_NORM_RUN], a[GK_NORM_RUN];
-            gk_even_load(g, dy, base + i * GK_W, live - i, lane, lanes, GK_NORM_RUN);
-            gk_even_load(a, x, base + i * GK_W, live - i, lane, lanes, GK_NORM_RUN);
+            gk_aligned_load(g, dy, base + i * GK_W, live - i, lane, lanes, GK_NORM_RUN);
+            gk_aligned_load(a, x, base + i * GK_W, live - i, lane, lanes, GK_NORM_RUN);
             gk_plane_sums(&s1, &s2, g, a, m, q, w, shift, y, r, base + i * GK_W, live - i, lane, lanes, act, p, GK_NORM_RUN);
         }
     }
@@ -367,8 +367,8 @@ GK_KERNEL(norm_bwd_apply_aligned)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, g
         if (splits > 1) { row = b / splits; from = (b - row * splits) * chunk; }
         live = items - from < chunk ? items - from : chunk;
         base = ((gk_i64)row * items + from) * GK_W;
-        gk_even_load(g, dy, base, live, lane, lanes, GK_NORM_RUN);
-        gk_even_load(a, x, base, live, lane, lanes, GK_NORM_RUN);
+        gk_aligned_load(g, dy, base, live, lane, lanes, GK_NORM_RUN);
+        gk_aligned_load(a, x, base, live, lane, lanes, GK_NORM_RUN);
         channel = row % channels;
         stat = share ? row / share : channel;
         q = rstd[stat];

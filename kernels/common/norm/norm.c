@@ -5,13 +5,13 @@
  *   group norm   a row is a group [cg, inner] of channels; gamma and beta per channel
  *   batch norm   statistics per channel over the rows (n, c) of [N, C, S]
  * With r: x + r takes the place of x and is written to s, where wanted (not `late`); or r is added before act (`late`).
- * _rows: a row per `lanes` threads, in registers as far as they reach, the rest walked twice.  _part, _join, _apply: statistics of runs of rows,
- * joined, and the map.  _cols: moments of columns.  Moments are found in two passes over registers and joined after Chan et al.; never from E[x^2].
- * Launch: blocks on axis 0 loop. Arithmetic in gk_f. Deterministic. Reference: F.layer_norm, F.rms_norm, F.group_norm, F.batch_norm.
+ * _rows: a row per `lanes` threads, in registers as far as they reach, the rest read twice.  _partial, _combine, _apply: statistics of runs of rows,
+ * combined, and the map.  _cols: moments of columns.  Moments are found in two passes over registers and combined after Chan et al.; never from
+ * E[x^2]. Launch: blocks on axis 0 loop. Arithmetic in gk_f. Deterministic. Reference: F.layer_norm, F.rms_norm, F.group_norm, F.batch_norm.
  */
 #include "norm.h"
 
-#define GK_NORM_DEPTH 4                        /* 16-byte accesses in flight where a row is walked */
+#define GK_NORM_DEPTH 4                        /* 16-byte accesses in flight where a row is read in a loop */
 #define GK_NORM_FLIGHT (GK_W >= 8 ? 4 : 1)     /* vectors per thread of _apply */
 
 /* Operands of a row that stay the same along it. */

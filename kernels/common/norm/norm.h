@@ -1,4 +1,4 @@
-/* What the normalisation kernels share: moments that can be joined, and the affine map.
+/* What the normalisation kernels share: moments that can be combined, and the affine map.
  *
  * GK_OP is gk_norm_plain, or gk_norm_act for the units that apply an activation: the plain ones then carry none of its text. */
 #ifndef GK_NORM_H
@@ -14,11 +14,11 @@
 #define GK_ACT(act, v, p) (v)
 #endif
 
-/* Count, mean and sum of squared deviations (Welford, 1962; joined as in Chan, Golub and LeVeque, 1979). Without a mean (`raw`): the sum of squares.
- * */
+/* Count, mean and sum of squared deviations (Welford, 1962; combined as in Chan, Golub and LeVeque, 1979). Without a mean (`raw`): the sum of
+ * squares. */
 typedef struct { gk_f n, mean, m2; } gk_moments;
 GK_FN gk_moments gk_moments_none(void) { gk_moments m; m.n = m.mean = m.m2 = GK_R(0.0); return m; }
-GK_FN void gk_moments_join(gk_moments* a, gk_f n, gk_f mean, gk_f m2)
+GK_FN void gk_moments_combine(gk_moments* a, gk_f n, gk_f mean, gk_f m2)
 {
     gk_f all = a->n + n, part = n / all, d = mean - a->mean, joined = a->mean + d * part;
     a->m2 += m2 + d * d * a->n * part;
@@ -35,9 +35,9 @@ GK_FN void gk_moments_take(gk_moments* a, const gk_f* v, const int n, int raw)
         s *= GK_R(1.0) / (gk_f)n;
     }
     GK_UNROLL for (int k = 0; k < n; k++) q += (v[k] - s) * (v[k] - s);
-    gk_moments_join(a, (gk_f)n, s, q);
+    gk_moments_combine(a, (gk_f)n, s, q);
 }
-/* Joins the moments of `lanes` threads which took `count` values together. */
+/* Combines the moments of `lanes` threads which took `count` values together. */
 GK_FN gk_moments gk_moments_group(gk_moments a, gk_f count, GK_LOCAL_PTR gk_f* tmp, int lanes, int raw)
 {
     gk_moments r;
@@ -93,10 +93,10 @@ GK_FN gk_vec gk_norm_dz(gk_vec dy, gk_vec v, int act, gk_f p, int from_y)
 #endif
 }
 
-#define GK_NORM_SUB 32 /* lanes that join their sums before the others' are looked at */
+#define GK_NORM_SUB 32 /* lanes that combine their sums before the others' are looked at */
 
 /* The `keep` items of a lane out of `items` from element `base` on; zeros past the end. */
-GK_FN void gk_even_load(gk_raw16* a, GK_GLOBAL const gk_t* p, gk_i64 base, int items, int lane, int lanes, const int keep)
+GK_FN void gk_aligned_load(gk_raw16* a, GK_GLOBAL const gk_t* p, gk_i64 base, int items, int lane, int lanes, const int keep)
 {
     GK_UNROLL for (int u = 0; u < keep; u++) {
         a[u] = gk_make16(0u, 0u, 0u, 0u);
@@ -104,18 +104,18 @@ GK_FN void gk_even_load(gk_raw16* a, GK_GLOBAL const gk_t* p, gk_i64 base, int i
     }
 }
 
-/* Sets that a block walks over twice: a thread has GK_SET items in flight, and GK_KEPT of the first ones wait in local memory. */
+/* Sets that a block reads twice: a thread has GK_SET items in flight, and GK_KEPT of the first ones wait in local memory. */
 #define GK_SET 13
 #define GK_KEPT 11
-GK_FN void gk_even_keep(GK_LOCAL_PTR gk_raw16* kept, const gk_raw16* a)
+GK_FN void gk_aligned_keep(GK_LOCAL_PTR gk_raw16* kept, const gk_raw16* a)
 {
     GK_UNROLL for (int u = 0; u < GK_KEPT; u++) kept[u * GK_BLOCK + gk_lid()] = a[u];
 }
-/* gk_even_load of the items that were kept and of the few that were not. */
-GK_FN void gk_even_reload(gk_raw16* a, GK_LOCAL_PTR const gk_raw16* kept, GK_GLOBAL const gk_t* p, gk_i64 base, int items, int lane, int lanes)
+/* gk_aligned_load of the items that were kept and of the few that were not. */
+GK_FN void gk_aligned_reload(gk_raw16* a, GK_LOCAL_PTR const gk_raw16* kept, GK_GLOBAL const gk_t* p, gk_i64 base, int items, int lane, int lanes)
 {
     int far = GK_KEPT * lanes;
-    gk_even_load(a + GK_KEPT, p, base + far * GK_W, items - far, lane, lanes, GK_SET - GK_KEPT);
+    gk_aligned_load(a + GK_KEPT, p, base + far * GK_W, items - far, lane, lanes, GK_SET - GK_KEPT);
     GK_UNROLL for (int u = 0; u < GK_KEPT; u++) a[u] = kept[u * GK_BLOCK + gk_lid()];
 }
 

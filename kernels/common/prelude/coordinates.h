@@ -64,7 +64,7 @@ GK_FN gk_bits gk_split(gk_raw16 q)
     return r;
 }
 
-GK_FN gk_raw16 gk_join(gk_bits r)
+GK_FN gk_raw16 gk_pack16(gk_bits r)
 {
 #if GK_W == 4
     return gk_make16(r.v[0], r.v[1], r.v[2], r.v[3]);
@@ -105,7 +105,7 @@ GK_FN void gk_putv(GK_GLOBAL gk_t* y, gk_i64 i, gk_bits b, int accumulate)
         GK_UNROLL for (int k = 0; k < GK_W; k++) o.v[k] += gk_value(b.v[k]);
         gk_storev(y, i, o);
     } else {
-        gk_store16((GK_GLOBAL void*)(y + i), gk_join(b));
+        gk_store16((GK_GLOBAL void*)(y + i), gk_pack16(b));
     }
 }
 #else
@@ -117,6 +117,6 @@ GK_FN void gk_put(GK_GLOBAL gk_t* y, gk_i64 i, gk_b b, int accumulate)
 GK_FN void gk_putv(GK_GLOBAL gk_t* y, gk_i64 i, gk_bits b, int accumulate)
 {
     (void)accumulate;
-    gk_store16((GK_GLOBAL void*)(y + i), gk_join(b));
+    gk_store16((GK_GLOBAL void*)(y + i), gk_pack16(b));
 }
 #endif

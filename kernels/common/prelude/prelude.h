@@ -320,7 +320,7 @@ GK_FN gk_f gk_add(gk_f a, gk_f b) { return a + b; }
 #define GK_BY_MIN 2
 GK_FN gk_f gk_fold_by(gk_f a, gk_f b, const int by) { return by == GK_BY_SUM ? a + b : by == GK_BY_MAX ? gk_max(a, b) : gk_min(a, b); }
 
-/* Joins the values of runs of `lanes` threads. */
+/* Combines the values of runs of `lanes` threads. */
 GK_FN gk_f gk_group_fold(gk_f v, GK_LOCAL_PTR gk_f* tmp, int lanes, const int by)
 {
     int t = gk_lid();

@@ -1,4 +1,4 @@
-/* How rows and columns of contiguous tensors are walked: runs of elements with 16-byte accesses inside, sums across a block that lies over columns.
+/* How rows and columns of contiguous tensors are read: runs of elements with 16-byte accesses inside, sums across a block that lies over columns.
  * */
 #ifndef GK_ROWS_H
 #define GK_ROWS_H
@@ -25,7 +25,7 @@ GK_FN gk_run gk_run_of_block(gk_i64 b, gk_i64 cols, int splits, gk_i64 chunk, in
     return gk_run_of(row * cols + from, row * cols + to, wide, phase);
 }
 
-/* Joins a value over the block's threads that differ in lid / tx only; result in all of them. */
+/* Combines a value over the block's threads that differ in lid / tx only; result in all of them. */
 GK_FN gk_f gk_across(gk_f v, GK_LOCAL_PTR gk_f* tmp, int tx, const int by)
 {
     int t = gk_lid();

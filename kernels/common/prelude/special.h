@@ -93,7 +93,7 @@ GK_FN_CALL gk_f gk_zeta(gk_f s, gk_f q)
     if (gk_isinf(q)) return GK_R(0.0);
     b = gk_pow(q, -s);
     sum = b;
-    /* The bound ends the walk from a very negative q, where neighbours are no longer representable. */
+    /* The bound ends the recurrence from a very negative q, where neighbours are no longer representable. */
     for (int i = 0; (i < 9 || a <= GK_R(9.0)) && i < 65536; i++) {
         a += GK_R(1.0);
         b = gk_pow(a, -s);

@@ -1,10 +1,10 @@
 /* Reductions. GK_OP names the function (reduce/reduce_ops.h).
  *
- *   y[o] = end(join over r of x[kx(o) + rx(r)])        and for some functions a second result z[o]; dot reduces the products x * x2
+ *   y[o] = end(merge over r of x[kx(o) + rx(r)])        and for some functions a second result z[o]; dot reduces the products x * x2
  *
  * The axes that stay ("kept") and the axes that go ("red") are merged lists of sizes with strides per operand, the innermost last.
- * reduce_rows: neighbouring threads walk along the reduced axes; `lanes` of them share a row. reduce_columns: they lie side by side on the kept
- * axes. Rows longer than a block handles well are cut into `splits` runs of `chunk` items, whose states go to `part` and are joined in order by
+ * reduce_rows: neighbouring threads read along the reduced axes; `lanes` of them share a row. reduce_columns: they lie side by side on the kept
+ * axes. Rows longer than a block handles well are cut into `splits` runs of `chunk` items, whose states go to `part` and are combined in order by
  * reduce_combine. `count` is the number of elements that one result is made of.
  * Launch: blocks on axis 0 loop over the rows or tiles. Statistics in gk_f, sums of integers in gk_i64. Deterministic: the order of the
  * operations follows from the shape, the alignment and the number of blocks that fill the device. Reference: torch.<function>.
@@ -143,7 +143,7 @@ GK_FN void gk_columns(gk_state* s, const int w, GK_GLOBAL const gk_t* x, GK_GLOB
     }
 }
 
-/* Joins the states of the block's threads that differ in lid / tx only; those with lid < tx get the result. */
+/* Combines the states of the block's threads that differ in lid / tx only; those with lid < tx get the result. */
 GK_FN gk_state gk_gather_columns(gk_state s, GK_LOCAL_PTR gk_state* tmp, int tx)
 {
     int t = gk_lid();
@@ -151,7 +151,7 @@ GK_FN gk_state gk_gather_columns(gk_state s, GK_LOCAL_PTR gk_state* tmp, int tx)
     tmp[t] = s;
     GK_BARRIER();
     for (int m = GK_BLOCK / 2; m >= tx; m >>= 1) {
-        if (t < m) tmp[t] = gk_join(tmp[t], tmp[t + m]);
+        if (t < m) tmp[t] = gk_reduce_merge(tmp[t], tmp[t + m]);
         GK_BARRIER();
     }
     s = tmp[t];
@@ -218,7 +218,7 @@ GK_KERNEL(reduce_combine)(GK_IN(gk_state, part), GK_OUT(gk_u8, y), GK_OUT(gk_u8,
         gk_state s = gk_begin();
         if (o < outputs) {
             GK_ND(o, outputs, kept_rank, args.kept, { iy += r * args.ky.v[d]; iz += r * args.kz.v[d]; });
-            for (int k = lane; k < splits; k += lanes) s = gk_join(s, part[o * args.so + k * args.sk]);
+            for (int k = lane; k < splits; k += lanes) s = gk_reduce_merge(s, part[o * args.so + k * args.sk]);
         }
         if (apart) s = gk_gather_columns(s, tmp, rows);
         else s = gk_gather_states(s, tmp, lanes);

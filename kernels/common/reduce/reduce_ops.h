@@ -3,7 +3,7 @@
  *   gk_state              what is known of the elements seen so far
  *   gk_begin()            of none
  *   gk_take(s, v, n, ...)  takes in the n values v[0..n], n a constant power of two; at + k * step is the position of v[k]
- *   gk_join(a, b)         of both sets
+ *   gk_reduce_merge(a, b)         of both sets
  *   gk_end(s, ...)        the results
  */
 
@@ -156,7 +156,7 @@ GK_FN void gk_take(gk_state* s, gk_f* v, int n, gk_i64 at, gk_i64 step, gk_f p)
     GK_TREE(v, n, gk_add);
     gk_add_exact(s, v[0]);
 }
-GK_FN gk_state gk_join(gk_state a, gk_state b)
+GK_FN gk_state gk_reduce_merge(gk_state a, gk_state b)
 {
     gk_add_exact(&a, b.v[0]);
     a.v[1] += b.v[1];
@@ -173,7 +173,7 @@ GK_FN void gk_take(gk_state* s, gk_f* v, int n, gk_i64 at, gk_i64 step, gk_f p)
 {
     GK_UNROLL for (int k = 0; k < n; k++) s->v[0] += v[k];
 }
-GK_FN gk_state gk_join(gk_state a, gk_state b) { a.v[0] += b.v[0]; return a; }
+GK_FN gk_state gk_reduce_merge(gk_state a, gk_state b) { a.v[0] += b.v[0]; return a; }
 
 #elif GK_CLASS == GK_CLASS_PROD
 
@@ -184,7 +184,7 @@ GK_FN void gk_take(gk_state* s, gk_f* v, int n, gk_i64 at, gk_i64 step, gk_f p)
 {
     GK_UNROLL for (int k = 0; k < n; k++) s->v[0] *= v[k];
 }
-GK_FN gk_state gk_join(gk_state a, gk_state b) { a.v[0] *= b.v[0]; return a; }
+GK_FN gk_state gk_reduce_merge(gk_state a, gk_state b) { a.v[0] *= b.v[0]; return a; }
 
 #elif GK_CLASS == GK_CLASS_FACTORS
 
@@ -198,7 +198,7 @@ GK_FN void gk_take(gk_state* s, gk_f* v, int n, gk_i64 at, gk_i64 step, gk_f p)
         s->v[0] *= v[k] == GK_R(0.0) ? GK_R(1.0) : v[k];
     }
 }
-GK_FN gk_state gk_join(gk_state a, gk_state b) { a.v[0] *= b.v[0]; a.v[1] += b.v[1]; return a; }
+GK_FN gk_state gk_reduce_merge(gk_state a, gk_state b) { a.v[0] *= b.v[0]; a.v[1] += b.v[1]; return a; }
 
 #elif GK_CLASS == GK_CLASS_EXTREME
 
@@ -211,7 +211,7 @@ GK_FN void gk_take(gk_state* s, gk_f* v, int n, gk_i64 at, gk_i64 step, gk_f p)
     GK_TREE(v, n, gk_pick);
     s->v[0] = gk_pick(s->v[0], v[0]);
 }
-GK_FN gk_state gk_join(gk_state a, gk_state b) { a.v[0] = gk_pick(a.v[0], b.v[0]); return a; }
+GK_FN gk_state gk_reduce_merge(gk_state a, gk_state b) { a.v[0] = gk_pick(a.v[0], b.v[0]); return a; }
 
 #elif GK_CLASS == GK_CLASS_RANGE
 
@@ -225,7 +225,7 @@ GK_FN void gk_take(gk_state* s, gk_f* v, int n, gk_i64 at, gk_i64 step, gk_f p)
         s->v[1] = gk_max(s->v[1], v[k]);
     }
 }
-GK_FN gk_state gk_join(gk_state a, gk_state b) { a.v[0] = gk_min(a.v[0], b.v[0]); a.v[1] = gk_max(a.v[1], b.v[1]); return a; }
+GK_FN gk_state gk_reduce_merge(gk_state a, gk_state b) { a.v[0] = gk_min(a.v[0], b.v[0]); a.v[1] = gk_max(a.v[1], b.v[1]); return a; }
 
 #elif GK_CLASS == GK_CLASS_TIES
 
@@ -233,7 +233,7 @@ GK_FN gk_state gk_join(gk_state a, gk_state b) { a.v[0] = gk_min(a.v[0], b.v[0])
 typedef struct { gk_f v[2]; } gk_state;
 #define GK_REDUCE_FIELDS 2
 GK_FN gk_state gk_begin(void) { gk_state s; s.v[0] = GK_WORST; s.v[1] = 0; return s; }
-GK_FN gk_state gk_join(gk_state a, gk_state b)
+GK_FN gk_state gk_reduce_merge(gk_state a, gk_state b)
 {
     gk_f m = gk_pick(a.v[0], b.v[0]);
     a.v[1] = (a.v[0] == m ? a.v[1] : 0) + (b.v[0] == m ? b.v[1] : 0);
@@ -246,7 +246,7 @@ GK_FN void gk_take(gk_state* s, gk_f* v, int n, gk_i64 at, gk_i64 step, gk_f p)
         gk_state one;
         one.v[0] = GK_MAP(v[k]);
         one.v[1] = 1;
-        *s = gk_join(*s, one);
+        *s = gk_reduce_merge(*s, one);
     }
 }
 
@@ -256,7 +256,7 @@ GK_FN void gk_take(gk_state* s, gk_f* v, int n, gk_i64 at, gk_i64 step, gk_f p)
 typedef struct { gk_f v[1]; gk_i64 at; } gk_state;
 #define GK_REDUCE_FIELDS 1
 GK_FN gk_state gk_begin(void) { gk_state s; s.v[0] = GK_WORST; s.at = -1; return s; }
-GK_FN gk_state gk_join(gk_state a, gk_state b)
+GK_FN gk_state gk_reduce_merge(gk_state a, gk_state b)
 {
     if (a.at < 0) return b;
     if (b.at < 0) return a;
@@ -276,12 +276,12 @@ GK_FN void gk_take(gk_state* s, gk_f* v, int n, gk_i64 at, gk_i64 step, gk_f p)
 #elif GK_CLASS == GK_CLASS_MOMENTS
 
 /* v = count, mean, sum of squared deviations, and what rounding took from the mean: where a slice spreads over a few roundings of its mean, the
- * deviations are found from both parts. Each batch of values is taken in two passes (mean, then deviations); batches are joined by the formula of
+ * deviations are found from both parts. Each batch of values is taken in two passes (mean, then deviations); batches are combined by the formula of
  * Chan, Golub and LeVeque (1979). */
 typedef struct { gk_f v[4]; } gk_state;
 #define GK_REDUCE_FIELDS 4
 GK_FN gk_state gk_begin(void) { gk_state s; s.v[0] = s.v[1] = s.v[2] = s.v[3] = GK_R(0.0); return s; }
-GK_FN gk_state gk_join(gk_state a, gk_state b)
+GK_FN gk_state gk_reduce_merge(gk_state a, gk_state b)
 {
     if (b.v[0] == GK_R(0.0)) return a;
     if (a.v[0] == GK_R(0.0)) return b;
@@ -308,7 +308,7 @@ GK_FN void gk_take(gk_state* s, gk_f* v, int n, gk_i64 at, gk_i64 step, gk_f p)
     GK_UNROLL for (int k = 0; k < n; k++) { gk_f e = v[k] - b.v[1] - b.v[3]; t[k] = e * e; }
     GK_TREE(t, n, gk_add);
     b.v[2] = t[0];
-    *s = gk_join(*s, b);
+    *s = gk_reduce_merge(*s, b);
 }
 
 #elif GK_CLASS == GK_CLASS_NORM2
@@ -340,7 +340,7 @@ GK_FN void gk_take(gk_state* s, gk_f* v, int n, gk_i64 at, gk_i64 step, gk_f p)
     GK_TREE(v, n, gk_add);
     s->v[1] += v[0];
 }
-GK_FN gk_state gk_join(gk_state a, gk_state b)
+GK_FN gk_state gk_reduce_merge(gk_state a, gk_state b)
 {
     GK_UNROLL for (int k = 0; k < 3; k++) a.v[k] += b.v[k];
     return a;
@@ -371,7 +371,7 @@ GK_FN gk_f gk_rescale(gk_f s, gk_f m, gk_f m2)
     return m == m2 ? s : m == -GK_INF ? GK_R(0.0) : s * gk_exp(m - m2);
 }
 GK_FN gk_state gk_begin(void) { gk_state s; s.v[0] = -GK_INF; s.v[1] = GK_R(0.0); return s; }
-GK_FN gk_state gk_join(gk_state a, gk_state b)
+GK_FN gk_state gk_reduce_merge(gk_state a, gk_state b)
 {
     gk_f m = gk_max(a.v[0], b.v[0]);
     a.v[1] = gk_rescale(a.v[1], a.v[0], m) + gk_rescale(b.v[1], b.v[0], m);
@@ -452,19 +452,19 @@ GK_FN gk_state gk_exchange(gk_state s, int mask)
 }
 #endif
 
-/* Joins the states of runs of `lanes` threads (a power of two); the first of each run gets the result. All threads of the block call it;
+/* Combines the states of runs of `lanes` threads (a power of two); the first of each run gets the result. All threads of the block call it;
  * the order depends on `lanes` alone. */
 GK_FN gk_state gk_gather_states(gk_state s, GK_LOCAL_PTR gk_state* tmp, int lanes)
 {
     int t = gk_lid();
 #if defined(gk_shuffle_xor) && GK_IS_FLOAT
-    for (int m = 1; m < lanes && m < GK_SHUFFLE_WIDTH; m <<= 1) s = gk_join(s, gk_exchange(s, m));
+    for (int m = 1; m < lanes && m < GK_SHUFFLE_WIDTH; m <<= 1) s = gk_reduce_merge(s, gk_exchange(s, m));
     if (lanes > GK_SHUFFLE_WIDTH) {
         int per = lanes / GK_SHUFFLE_WIDTH;
         if (t % GK_SHUFFLE_WIDTH == 0) tmp[t / GK_SHUFFLE_WIDTH] = s;
         GK_BARRIER();
         if ((t & (lanes - 1)) == 0)
-            for (int k = 1; k < per; k++) s = gk_join(s, tmp[t / GK_SHUFFLE_WIDTH + k]);
+            for (int k = 1; k < per; k++) s = gk_reduce_merge(s, tmp[t / GK_SHUFFLE_WIDTH + k]);
         GK_BARRIER();
     }
 #else
@@ -472,7 +472,7 @@ GK_FN gk_state gk_gather_states(gk_state s, GK_LOCAL_PTR gk_state* tmp, int lane
     tmp[t] = s;
     GK_BARRIER();
     for (int m = lanes / 2; m > 0; m >>= 1) {
-        if ((t & (lanes - 1)) < m) tmp[t] = gk_join(tmp[t], tmp[t + m]);
+        if ((t & (lanes - 1)) < m) tmp[t] = gk_reduce_merge(tmp[t], tmp[t + m]);
         GK_BARRIER();
     }
     s = tmp[t];

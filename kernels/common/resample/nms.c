@@ -56,7 +56,7 @@ GK_KERNEL(nms_overlaps)(GK_IN(gk_t, boxes), GK_IN(int, groups), GK_IN(int, order
     }
 }
 
-/* Walks the ranks: a box that no kept one excluded is kept and excludes its overlaps. `gone`: `words` words of scratch. Launch: one block. */
+/* Visits the ranks: a box that no kept one excluded is kept and excludes its overlaps. `gone`: `words` words of scratch. Launch: one block. */
 GK_KERNEL(nms_pass)(GK_IN(int, order), GK_IN(gk_u32, bits), GK_OUT(gk_u32, gone), GK_OUT(gk_i64, keep), GK_OUT(gk_i64, count), gk_i64 n, gk_i64 words)
 {
     GK_BIND_IN(int, order); GK_BIND_IN(gk_u32, bits); GK_BIND_OUT(gk_u32, gone); GK_BIND_OUT(gk_i64, keep); GK_BIND_OUT(gk_i64, count);

@@ -5,7 +5,7 @@
  *
  * A group of tx * ty threads takes a segment (or one of `splits` parts of it) and tx columns, or with wide tx runs of GK_W columns; ty rows at
  * a time. Groups are numbered with column tiles fastest, then splits, then segments. `dims` = {rows, columns, segments, tx, ty, splits, wide,
- * offsets are i64}. With splits, `part` [m, splits, 2, cols] is joined by segment_combine. A segment's state is (sum), (extreme, ties) or
+ * offsets are i64}. With splits, `part` [m, splits, 2, cols] is combined by segment_combine. A segment's state is (sum), (extreme, ties) or
  * (mean, sum of squared deviations); `state` [m, 2, cols] gets it for the backward, with the variance for the squared deviations.
  * An offset that is negative, beyond n or below its predecessor is reported and taken as the nearest that is valid.
  * Deterministic: trees of fixed shape, one writer per output. Reference: torch.segment_reduce; gradients of ties as torch.amax shares them.
@@ -163,7 +163,7 @@ GK_KERNEL(segment_reduce)(GK_IN(gk_t, x), GK_IN(int, offsets), GK_OUT(gk_t, y), 
     }
 }
 
-/* Joins the parts of segments in order (Chan's formula for variances). Launch: grid-stride over [m, cols]. */
+/* Combines the parts of segments in order (Chan's formula for variances). Launch: grid-stride over [m, cols]. */
 GK_KERNEL(segment_combine)(GK_IN(gk_f, part), GK_IN(int, offsets), GK_OUT(gk_t, y), GK_OUT(gk_f, state), GK_DIMS(dims), int mode, gk_f eps)
 {
     GK_BIND_IN(gk_f, part); GK_BIND_IN(int, offsets); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_f, state);

@@ -3,7 +3,7 @@
  *   softmax:     y = e^(x - m) / s             dx (+)= y * (dy - sum of dy * y)
  *   log-softmax: y = x - m - ln s              dx (+)= dy - e^y * sum of dy             m = max x, s = sum of e^(x - m) along the axis
  * _shortN: inner = 1, `lanes` threads hold a row in registers, N pieces of 16 bytes each.  _heldN: the same over the blocks of a cluster, N
- * elements per thread.  _rows: inner = 1, `lanes` threads walk along a row twice; m and s are found in
+ * elements per thread.  _rows: inner = 1, `lanes` threads read a row twice; m and s are found in
  * one pass, in which s is rescaled when m grows.  _part and _apply: the same for long rows cut into `splits` runs of `chunk` elements, whose
  * statistics pass through memory.  _cols: inner > 1, threads lie side by side on the inner axis.
  * Launch: blocks on axis 0 loop over rows or tiles. Arithmetic in gk_f. Deterministic. A slice of only -inf, or with +inf or NaN, is all NaN.
@@ -48,16 +48,16 @@ GK_FN void gk_norm_take(gk_norm* a, gk_f* v, const int n)
     a->s = v[0] + gk_norm_at(*a, m);
     a->m = m;
 }
-/* Joins the statistics of runs of `lanes` threads, at most GK_SOFTMAX_GROUP; result in all of them. */
-GK_FN gk_norm gk_norm_join_group(gk_norm a, GK_LOCAL_PTR gk_f* tmp, int lanes)
+/* Combines the statistics of runs of `lanes` threads, at most GK_SOFTMAX_GROUP; result in all of them. */
+GK_FN gk_norm gk_norm_combine_group(gk_norm a, GK_LOCAL_PTR gk_f* tmp, int lanes)
 {
     gk_norm r;
     r.m = gk_group_max(a.m, tmp, lanes);
     r.s = gk_group_sum(gk_norm_at(a, r.m), tmp, lanes);
     return r;
 }
-/* Joins statistics that the threads of each group share already, over `lanes` threads; runs: GK_SOFTMAX_RUNS numbers. */
-GK_FN gk_norm gk_norm_join_groups(gk_norm a, GK_LOCAL_PTR gk_f* tmp, GK_LOCAL_PTR gk_f* runs, int lanes)
+/* Combines statistics that the threads of each group share already, over `lanes` threads; runs: GK_SOFTMAX_RUNS numbers. */
+GK_FN gk_norm gk_norm_combine_groups(gk_norm a, GK_LOCAL_PTR gk_f* tmp, GK_LOCAL_PTR gk_f* runs, int lanes)
 {
     int t = gk_lid(), g = t / GK_SOFTMAX_GROUP, per = lanes / GK_SOFTMAX_GROUP, from = g / per * per + (t & (per - 1));
     GK_BARRIER();
@@ -65,13 +65,13 @@ GK_FN gk_norm gk_norm_join_groups(gk_norm a, GK_LOCAL_PTR gk_f* tmp, GK_LOCAL_PT
     GK_BARRIER();
     a.m = runs[2 * from];
     a.s = runs[2 * from + 1];
-    return gk_norm_join_group(a, tmp, per);
+    return gk_norm_combine_group(a, tmp, per);
 }
-/* Joins the statistics of runs of `lanes` threads; result in all of them. */
-GK_FN gk_norm gk_norm_join(gk_norm a, GK_LOCAL_PTR gk_f* tmp, GK_LOCAL_PTR gk_f* runs, int lanes)
+/* Combines the statistics of runs of `lanes` threads; result in all of them. */
+GK_FN gk_norm gk_norm_combine_rows(gk_norm a, GK_LOCAL_PTR gk_f* tmp, GK_LOCAL_PTR gk_f* runs, int lanes)
 {
-    a = gk_norm_join_group(a, tmp, lanes < GK_SOFTMAX_GROUP ? lanes : GK_SOFTMAX_GROUP);
-    return lanes > GK_SOFTMAX_GROUP ? gk_norm_join_groups(a, tmp, runs, lanes) : a;
+    a = gk_norm_combine_group(a, tmp, lanes < GK_SOFTMAX_GROUP ? lanes : GK_SOFTMAX_GROUP);
+    return lanes > GK_SOFTMAX_GROUP ? gk_norm_combine_groups(a, tmp, runs, lanes) : a;
 }
 /* What the outputs need besides m; NaN for a slice of only -inf or with +inf. */
 GK_FN gk_f gk_norm_scale(gk_norm a) { return gk_isinf(a.m) ? GK_NAN : GK_SCALE_OF(a.s); }
@@ -166,7 +166,7 @@ GK_FN void gk_softmax_short(GK_GLOBAL const gk_t* x, GK_GLOBAL gk_t* y, GK_LOCAL
         gk_norm n;
         gk_hold(a, x, base, lane, lanes, n_cols, wide, -GK_INF, 0, keep);
         gk_f own = gk_held_norm(a, &n, tmp, group, keep);
-        if (lanes > GK_SOFTMAX_GROUP) n = gk_norm_join_groups(n, tmp, runs, lanes);
+        if (lanes > GK_SOFTMAX_GROUP) n = gk_norm_combine_groups(n, tmp, runs, lanes);
         gk_f r = gk_norm_scale(n);
         if (!GK_CAT(GK_OP, _log) && lanes > GK_SOFTMAX_GROUP) r *= gk_exp_t(own - n.m);
         gk_held_out(a, n.m, r, keep);
@@ -271,7 +271,7 @@ GK_KERNEL(softmax_bwd_registers4)(GK_IN(gk_t, dy), GK_IN(gk_t, y), GK_OUT(gk_t, 
  * A cluster per row. met: what the blocks of the cluster found, maximum and sum, or their shares of the sum. */
 
 #define GK_HELD (64 / GK_W)    /* most pieces of a thread in registers */
-#define GK_AT_ONCE (16 / GK_W) /* pieces that are looked at together */
+#define GK_IN_FLIGHT (16 / GK_W) /* pieces that are looked at together */
 #define GK_PARTS 2             /* most parts of a row */
 
 /* `parts` times `keep` pieces per thread: the last part waits in registers, those before it in `kept`, so that more rows are under way. */
@@ -296,7 +296,7 @@ GK_FN void gk_softmax_held(GK_GLOBAL const gk_t* x, GK_GLOBAL gk_t* y, GK_LOCAL_
             GK_UNROLL for (int u = 0; u < keep; u++)
                 GK_UNROLL for (int k = 0; k < GK_W; k++) kept[((c * keep + u) * GK_W + k) * GK_BLOCK + gk_lid()] = a[u].v[k];
     }
-    n = gk_norm_join_groups(n, tmp, runs, GK_BLOCK);
+    n = gk_norm_combine_groups(n, tmp, runs, GK_BLOCK);
     GK_CLUSTER_WAIT();
     if (gk_lid() < GK_CLUSTER) {
         gk_cluster_put(met + 2 * block, n.m, gk_lid());
@@ -323,17 +323,17 @@ GK_FN void gk_softmax_held(GK_GLOBAL const gk_t* x, GK_GLOBAL gk_t* y, GK_LOCAL_
 GK_FN void gk_softmax_bwd_held(GK_GLOBAL const gk_t* dy, GK_GLOBAL const gk_t* y, GK_GLOBAL gk_t* dx, GK_LOCAL_PTR gk_f* met, GK_LOCAL_PTR gk_f* tmp,
                                int cols, int wide, int accumulate, const int keep)
 {
-    const int lanes = GK_CLUSTER * GK_BLOCK, step = GK_AT_ONCE * lanes * GK_W;
+    const int lanes = GK_CLUSTER * GK_BLOCK, step = GK_IN_FLIGHT * lanes * GK_W;
     int block = gk_bid(0) % GK_CLUSTER, lane = block * GK_BLOCK + gk_lid();
     gk_i64 base = (gk_i64)(gk_bid(0) / GK_CLUSTER) * cols;
-    gk_vec g[GK_HELD], a[GK_AT_ONCE], o[GK_AT_ONCE];
+    gk_vec g[GK_HELD], a[GK_IN_FLIGHT], o[GK_IN_FLIGHT];
     gk_f t = GK_R(0.0);
     GK_CLUSTER_ARRIVE();
     gk_hold(g, dy, base, lane, lanes, cols, wide, GK_R(0.0), 0, keep);
-    GK_UNROLL for (int c = 0; c < keep / GK_AT_ONCE; c++) {
-        gk_hold(a, y, base + c * step, lane, lanes, cols - c * step, wide, GK_R(0.0), 0, GK_AT_ONCE);
-        GK_UNROLL for (int u = 0; u < GK_AT_ONCE; u++)
-            GK_UNROLL for (int k = 0; k < GK_W; k++) t += GK_TERM(g[c * GK_AT_ONCE + u].v[k], a[u].v[k]);
+    GK_UNROLL for (int c = 0; c < keep / GK_IN_FLIGHT; c++) {
+        gk_hold(a, y, base + c * step, lane, lanes, cols - c * step, wide, GK_R(0.0), 0, GK_IN_FLIGHT);
+        GK_UNROLL for (int u = 0; u < GK_IN_FLIGHT; u++)
+            GK_UNROLL for (int k = 0; k < GK_W; k++) t += GK_TERM(g[c * GK_IN_FLIGHT + u].v[k], a[u].v[k]);
     }
     t = gk_block_sum(t, tmp);
     GK_CLUSTER_WAIT();
@@ -341,15 +341,15 @@ GK_FN void gk_softmax_bwd_held(GK_GLOBAL const gk_t* dy, GK_GLOBAL const gk_t* y
     GK_CLUSTER_BARRIER();
     t = GK_R(0.0);
     GK_UNROLL for (int k = 0; k < GK_CLUSTER; k++) t += met[k];
-    GK_UNROLL for (int c = 0; c < keep / GK_AT_ONCE; c++) {
-        gk_hold(a, y, base + c * step, lane, lanes, cols - c * step, wide, GK_R(0.0), 0, GK_AT_ONCE);
-        if (accumulate) gk_hold(o, dx, base + c * step, lane, lanes, cols - c * step, wide, GK_R(0.0), 0, GK_AT_ONCE);
-        GK_UNROLL for (int u = 0; u < GK_AT_ONCE; u++)
+    GK_UNROLL for (int c = 0; c < keep / GK_IN_FLIGHT; c++) {
+        gk_hold(a, y, base + c * step, lane, lanes, cols - c * step, wide, GK_R(0.0), 0, GK_IN_FLIGHT);
+        if (accumulate) gk_hold(o, dx, base + c * step, lane, lanes, cols - c * step, wide, GK_R(0.0), 0, GK_IN_FLIGHT);
+        GK_UNROLL for (int u = 0; u < GK_IN_FLIGHT; u++)
             GK_UNROLL for (int k = 0; k < GK_W; k++) {
-                gk_f d = GK_SOFTMAX_GRAD(g[c * GK_AT_ONCE + u].v[k], a[u].v[k], t);
+                gk_f d = GK_SOFTMAX_GRAD(g[c * GK_IN_FLIGHT + u].v[k], a[u].v[k], t);
                 a[u].v[k] = accumulate ? o[u].v[k] + d : d;
             }
-        gk_put_held(dx, base + c * step, lane, lanes, cols - c * step, wide, a, 0, GK_AT_ONCE);
+        gk_put_held(dx, base + c * step, lane, lanes, cols - c * step, wide, a, 0, GK_IN_FLIGHT);
     }
 }
 
@@ -513,7 +513,7 @@ GK_KERNEL(softmax_rows)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 rows, gk_i64 col
     for (gk_i64 b = (gk_i64)gk_bid(0) * per; b < rows; b += gk_nblocks(0) * per) {
         gk_i64 row = b + gk_lid() / lanes, end = row < rows ? (row + 1) * cols : row * cols;
         gk_run run = gk_run_of(row * cols, end, wide, phase);
-        gk_norm n = gk_norm_join(gk_run_norm(x, run, lane, lanes, GK_SOFTMAX_DEPTH), tmp, runs, lanes);
+        gk_norm n = gk_norm_combine_rows(gk_run_norm(x, run, lane, lanes, GK_SOFTMAX_DEPTH), tmp, runs, lanes);
         gk_run_out(x, y, run, lane, lanes, n.m, gk_norm_scale(n));
     }
 }
@@ -546,7 +546,7 @@ GK_KERNEL(softmax_partial)(GK_IN(gk_t, x), GK_OUT(gk_f, part), gk_i64 rows, gk_i
     GK_LOCAL gk_f tmp[GK_BLOCK], runs[GK_SOFTMAX_RUNS];
     for (gk_i64 b = gk_bid(0); b < rows * splits; b += gk_nblocks(0)) {
         gk_run run = gk_run_of_block(b, cols, splits, chunk, wide, phase);
-        gk_norm n = gk_norm_join(gk_run_norm(x, run, gk_lid(), GK_BLOCK, GK_DEPTH_PART), tmp, runs, GK_BLOCK);
+        gk_norm n = gk_norm_combine_rows(gk_run_norm(x, run, gk_lid(), GK_BLOCK, GK_DEPTH_PART), tmp, runs, GK_BLOCK);
         if (gk_lid() == 0) { part[2 * b] = n.m; part[2 * b + 1] = n.s; }
     }
 }

@@ -97,7 +97,7 @@ fn batch(s: &mut Sample) -> Vec<usize> {
 fn draw(s: &mut Sample, nd: usize, dilated: bool) {
     let mut shape = batch(s);
     let (mut kernel, mut stride, mut padding, mut dilation) = (vec![], vec![], vec![], vec![]);
-    // Patches of 2 and 3, runs of a row, and windows that several work-items share.
+    // Patches of 2 and 3, runs of a row, and windows that several threads share.
     let style = s.below(4);
     for a in 0..nd {
         let long = style == 3 && a + 1 == nd && !s.small;

@@ -6,7 +6,7 @@ use trefoil::ops::graph::{
     Csr, CsrIo, EdgeGroups, EdgeOp, Gat, GroupBwd, GroupIo, GroupReduce, Message, MessageReduce, Messages,
     MessagesBwd, Spmm, SpmmBwd,
 };
-use trefoil::ops::mesh::{Diffusion, Heat};
+use trefoil::ops::mesh::{Diffusion, DiffusionOperator};
 
 pub(super) fn gnn(t: &mut Bed<'_>) {
     let (x, y, e) = (t.f32(12), t.f32(12), t.f32(6));
@@ -19,7 +19,7 @@ pub(super) fn gnn(t: &mut Bed<'_>) {
     messages(t, [&x, &y, &e], &src, &dst, &narrow);
     groups(t, [&x, &y], &src);
     attention(t, [&x, &y], &src, &dst);
-    heat(t);
+    operator(t);
 }
 
 fn lists(t: &mut Bed<'_>, ids: &Buffer, rowptr: &Buffer, narrow: &Buffer) {
@@ -183,12 +183,12 @@ fn attention(t: &mut Bed<'_>, [x, y]: [&Buffer; 2], src: &Buffer, dst: &Buffer) 
     });
 }
 
-fn heat(t: &mut Bed<'_>) {
+fn operator(t: &mut Bed<'_>) {
     let (x, y, l, w, one) = (t.f32(6), t.f32(6), t.f32(9), t.f32(4), t.f32(1));
     let io = |y| {
         Diffusion::new(
             sh(&x, &[3, 2]),
-            Heat::Direct { laplacian: sh(&l, &[3, 3]) },
+            DiffusionOperator::Direct { laplacian: sh(&l, &[3, 3]) },
             one.view(),
             sh(&w, &[2, 2]),
             y,
@@ -199,8 +199,8 @@ fn heat(t: &mut Bed<'_>) {
         g.diffusion_conv(with!(io(out(&y, &[3, 2])), t = two.view()))
     });
     t.refuse("diffusion with another operator", &[&y], |g| {
-        let heat = Heat::Direct { laplacian: sh(&w, &[2, 2]) };
-        g.diffusion_conv(with!(io(out(&y, &[3, 2])), heat = heat))
+        let operator = DiffusionOperator::Direct { laplacian: sh(&w, &[2, 2]) };
+        g.diffusion_conv(with!(io(out(&y, &[3, 2])), operator = operator))
     });
     let saved = t.f32(6);
     t.refuse("diffusion that saves coefficients it has not", &[&y, &saved], |g| {

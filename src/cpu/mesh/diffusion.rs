@@ -50,15 +50,15 @@ fn flow(l: &[f64], transpose: bool, t: f64, x: &[f64]) -> Result<Vec<f64>> {
 }
 
 impl Surface {
-    fn new(heat: &Heat<'_>) -> Result<Self> {
-        Ok(match *heat {
-            Heat::Eigen { phi, lam, mass } => Surface {
+    fn new(operator: &DiffusionOperator<'_>) -> Result<Self> {
+        Ok(match *operator {
+            DiffusionOperator::Eigen { phi, lam, mass } => Surface {
                 phi: gather_f64(OP, phi)?,
                 lam: gather_f64(OP, lam)?,
                 mass: values(OP, &mass)?,
                 laplacian: Vec::new(),
             },
-            Heat::Direct { laplacian } => Surface {
+            DiffusionOperator::Direct { laplacian } => Surface {
                 phi: Vec::new(),
                 lam: Vec::new(),
                 mass: Vec::new(),
@@ -127,19 +127,19 @@ fn features(s: &DiffusionShape, surface: &Surface, eigen: bool, x: &[f64], t: &[
     Ok(out)
 }
 
-fn eigen(heat: &Heat<'_>) -> bool {
-    matches!(heat, Heat::Eigen { .. })
+fn eigen(operator: &DiffusionOperator<'_>) -> bool {
+    matches!(operator, DiffusionOperator::Eigen { .. })
 }
 
 impl DiffusionOps for CpuBackend {
     fn diffusion_conv(&self, io: Diffusion<'_>) -> Result<()> {
         let s = check_diffusion(&io)?;
         self.count();
-        let surface = Surface::new(&io.heat)?;
+        let surface = Surface::new(&io.operator)?;
         let load = |v: View<'_>| gather_f64(OP, v);
         let (x, t, w, bias) = (load(io.x)?, load(io.t)?, load(io.w)?, values(OP, &io.b)?);
         let sc = s.scales * s.channels;
-        let h = features(&s, &surface, eigen(&io.heat), &x, &t)?;
+        let h = features(&s, &surface, eigen(&io.operator), &x, &t)?;
         let mut y = filled(s.batch * s.nodes * s.outputs, 0.0)?;
         for (i, y) in y.iter_mut().enumerate() {
             let (row, o) = (i / s.outputs, i % s.outputs);
@@ -159,10 +159,10 @@ impl DiffusionOps for CpuBackend {
     fn diffusion_conv_bwd(&self, io: DiffusionBwd<'_>) -> Result<()> {
         let s = check_diffusion_bwd(&io)?;
         self.count();
-        let surface = Surface::new(&io.heat)?;
+        let surface = Surface::new(&io.operator)?;
         let load = |v: View<'_>| gather_f64(OP, v);
         let (dy, x, t, w) = (load(io.dy)?, load(io.x)?, load(io.t)?, load(io.w)?);
-        let eigen = eigen(&io.heat);
+        let eigen = eigen(&io.operator);
         let (sc, rows) = (s.scales * s.channels, s.batch * s.nodes);
         let h = features(&s, &surface, eigen, &x, &t)?;
         let (mut dw, mut db, mut dh) =

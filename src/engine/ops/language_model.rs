@@ -20,12 +20,12 @@ const CHUNK: usize = 1 << 26;
 /// y = h w^T + b.
 const LINEAR: Gemm = Gemm::new().trans(false, true);
 
-/// Blocks for `rows`, each served by `lanes` work-items.
+/// Blocks for `rows`, each served by `lanes` threads.
 pub(in crate::engine::ops) fn row_blocks(rows: usize, lanes: usize) -> Grid {
     Grid::Blocks([rows.div_ceil(LANES / lanes).min(1 << 20), 1, 1])
 }
 
-/// Work-items for `items` things side by side: a power of two.
+/// Threads for `items` things side by side: a power of two.
 pub(in crate::engine::ops) fn lanes(items: usize) -> usize {
     items.clamp(1, LANES).next_power_of_two()
 }

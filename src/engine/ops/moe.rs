@@ -88,7 +88,7 @@ impl Engine {
     }
 }
 
-/// Whether rows of `d` elements are moved by 16 bytes, and the work-items per row.
+/// Whether rows of `d` elements are moved by 16 bytes, and the threads per row.
 fn moe_walk(d: usize, operands: &[&View<'_>]) -> (bool, usize) {
     let w = operands.first().map_or(1, |v| 16 / v.dtype().size());
     let wide = d.is_multiple_of(w) && operands.iter().all(|v| aligned16(v));

@@ -60,7 +60,7 @@ op_family! {
         /// Gated units of Shazeer (2020): one factor times the activation of the other. Contiguous operands. With sigmoid it is `F.glu`, with gelu
         /// GEGLU, with swish SwiGLU, with relu ReGLU. Errors: an axis of odd size, shapes, an activation that is not fused, overlap.
         fn gated(&self, act: Activation, input: GatedInput<'_>, y: ViewMut<'_>) -> Result<()>;
-        /// Gradients of [`ActivationOps::gated`]: dup = dy * act(gate), dgate = dy * up * act'(gate).
+        /// Gradients of [`GatedOps::gated`]: dup = dy * act(gate), dgate = dy * up * act'(gate).
         fn gated_bwd(&self, act: Activation, dy: View<'_>, input: GatedInput<'_>, grads: GatedGrad<'_>) -> Result<()>;
     }
 }
@@ -115,7 +115,7 @@ fn plan<'a>(op: &'static str, input: &GatedInput<'a>, y: &View<'_>) -> Result<Ga
     Ok(p)
 }
 
-/// Checks of [`ActivationOps::gated`](super::ActivationOps::gated).
+/// Checks of [`GatedOps::gated`].
 pub(crate) fn check_gated<'a>(
     act: Activation,
     input: &GatedInput<'a>,
@@ -128,7 +128,7 @@ pub(crate) fn check_gated<'a>(
     Ok(p)
 }
 
-/// Checks of [`ActivationOps::gated_bwd`](super::ActivationOps::gated_bwd).
+/// Checks of [`GatedOps::gated_bwd`].
 pub(crate) fn check_gated_bwd<'a>(
     act: Activation,
     dy: &View<'a>,

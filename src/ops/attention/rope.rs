@@ -91,12 +91,12 @@ op_family! {
         /// y = x with its pairs rotated: (a, b) -> (a cos - b sin, a sin + b cos). x and y [B, L, H, D] of any strides with a step of 1 along the last axis; y
         /// may be x. `positions` i32 `[L]` or [B, L]; without it `offset + l`. Angles are exact to f32 whatever the position. Oracle: the formula.
         fn rope(&self, p: &Rope, x: View<'_>, positions: Option<View<'_>>, y: ViewMut<'_>) -> Result<()>;
-        /// Gradient of [`LanguageModelOps::rope`]: the rotation by the negative angles.
+        /// Gradient of [`RopeOps::rope`]: the rotation by the negative angles.
         fn rope_bwd(&self, p: &Rope, dy: View<'_>, positions: Option<View<'_>>, dx: GradMut<'_>) -> Result<()>;
     }
 }
 
-/// Checks of [`LanguageModelOps::rope`] and its gradient.
+/// Checks of [`RopeOps::rope`] and its gradient.
 pub(crate) fn check_rope(
     op: &'static str,
     p: &Rope,

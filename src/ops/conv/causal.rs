@@ -22,7 +22,7 @@ op_family! {
         /// Depthwise convolution of a sequence that reads the present and the K-1 elements before it: y\[l\] = act(bias + sum over j of
         /// w\[j\] * x[l - (K-1) + j]). Activations as for [`Gemm`](crate::ops::gemm::Gemm).
         fn causal_conv1d(&self, act: Activation, io: CausalConvIo<'_>) -> Result<()>;
-        /// Gradients of [`ConvOps::causal_conv1d`]; the value before the activation is computed again. The state gets no gradient.
+        /// Gradients of [`CausalConvOps::causal_conv1d`]; the value before the activation is computed again. The state gets no gradient.
         fn causal_conv1d_bwd(&self, act: Activation, io: CausalConvBwd<'_>) -> Result<()>;
     }
 }
@@ -39,7 +39,7 @@ fn shape(op: &'static str, x: &[usize], w: &[usize]) -> Result<CausalShape> {
     }
 }
 
-/// Arguments of [`ConvOps::causal_conv1d`](crate::ops::conv::ConvOps::causal_conv1d).
+/// Arguments of [`CausalConvOps::causal_conv1d`].
 pub(crate) fn check_causal_conv1d(act: Activation, io: &CausalConvIo<'_>) -> Result<CausalShape> {
     const OP: &str = "causal_conv1d";
     let dtype = io.x.dtype();
@@ -67,7 +67,7 @@ pub(crate) fn check_causal_conv1d(act: Activation, io: &CausalConvIo<'_>) -> Res
     Ok(s)
 }
 
-/// Arguments of [`ConvOps::causal_conv1d_bwd`](crate::ops::conv::ConvOps::causal_conv1d_bwd).
+/// Arguments of [`CausalConvOps::causal_conv1d_bwd`].
 pub(crate) fn check_causal_conv1d_bwd(act: Activation, io: &CausalConvBwd<'_>) -> Result<CausalShape> {
     const OP: &str = "causal_conv1d_bwd";
     let dtype = io.dy.dtype();

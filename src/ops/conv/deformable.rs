@@ -19,7 +19,8 @@ op_family! {
         /// Convolution whose taps are displaced by learned offsets, with bilinear reads (0 outside x) and an optional factor per tap: Dai et
         /// al. (2017), Zhu et al. (2019). `act` and `out_pad` are not used. Oracle `torchvision.ops.deform_conv2d`.
         fn deform_conv(&self, p: &Conv, io: DeformConvIo<'_>) -> Result<()>;
-        /// Gradients of [`ConvOps::deform_conv`]. At an offset that puts a tap onto a row or column of x, the derivative from above is taken.
+        /// Gradients of [`DeformableConvOps::deform_conv`]. At an offset that puts a tap onto a row or column of x, the derivative is the one from
+        /// above.
         fn deform_conv_bwd(&self, p: &Conv, io: DeformConvBwd<'_>) -> Result<()>;
     }
 }
@@ -54,7 +55,7 @@ fn shape(
     Ok(DeformShape { conv, deform })
 }
 
-/// Arguments of [`ConvOps::deform_conv`](crate::ops::conv::ConvOps::deform_conv).
+/// Arguments of [`DeformableConvOps::deform_conv`].
 pub(crate) fn check_deform_conv(p: &Conv, io: &DeformConvIo<'_>) -> Result<DeformShape> {
     const OP: &str = "deform_conv";
     let dtype = io.x.dtype();
@@ -72,7 +73,7 @@ pub(crate) fn check_deform_conv(p: &Conv, io: &DeformConvIo<'_>) -> Result<Defor
     Ok(s)
 }
 
-/// Arguments of [`ConvOps::deform_conv_bwd`](crate::ops::conv::ConvOps::deform_conv_bwd).
+/// Arguments of [`DeformableConvOps::deform_conv_bwd`].
 pub(crate) fn check_deform_conv_bwd(p: &Conv, io: &DeformConvBwd<'_>) -> Result<DeformShape> {
     const OP: &str = "deform_conv_bwd";
     let dtype = io.dy.dtype();

@@ -208,7 +208,7 @@ io_struct! {
 }
 
 io_struct! {
-    /// Operands of [`ConvOps::causal_conv1d`]. All contiguous and of one floating dtype.
+    /// Operands of [`CausalConvOps::causal_conv1d`]. All contiguous and of one floating dtype.
     #[derive(Debug)]
     pub struct CausalConvIo<'a> {
         /// [N, C, L].
@@ -227,7 +227,7 @@ io_struct! {
 }
 
 io_struct! {
-    /// Operands of [`ConvOps::causal_conv1d_bwd`].
+    /// Operands of [`CausalConvOps::causal_conv1d_bwd`].
     #[derive(Debug)]
     pub struct CausalConvBwd<'a> {
         /// Upstream gradient [N, C, L].
@@ -250,7 +250,7 @@ io_struct! {
 }
 
 io_struct! {
-    /// Operands of [`ConvOps::deform_conv`]. All contiguous and of one floating dtype. D deformation groups: channels of x that share offsets.
+    /// Operands of [`DeformableConvOps::deform_conv`]. All contiguous and of one floating dtype. D deformation groups: channels of x that share offsets.
     #[derive(Debug)]
     pub struct DeformConvIo<'a> {
         /// [N, Ci, H, W].
@@ -269,7 +269,7 @@ io_struct! {
 }
 
 io_struct! {
-    /// Operands of [`ConvOps::deform_conv_bwd`].
+    /// Operands of [`DeformableConvOps::deform_conv_bwd`].
     #[derive(Debug)]
     pub struct DeformConvBwd<'a> {
         /// Upstream gradient [N, Co, Ho, Wo].

@@ -7,7 +7,7 @@ use crate::ops::graph::*;
 use crate::ops::graph::check::{Checker, Inputs, stat_dtype};
 
 io_struct! {
-    /// Operands of [`GraphOps::gat`].
+    /// Operands of [`GraphAttentionOps::gat`].
     #[derive(Debug)]
     pub struct Gat<'a> {
         /// `[E]`.
@@ -30,7 +30,7 @@ io_struct! {
 }
 
 io_struct! {
-    /// Operands of [`GraphOps::gat_bwd`].
+    /// Operands of [`GraphAttentionOps::gat_bwd`].
     #[derive(Debug)]
     pub struct GatBwd<'a> {
         /// Upstream gradient `[V, H, F]`.
@@ -71,7 +71,7 @@ op_family! {
         /// Graph attention in one pass: y_v = sum a x_u, a the softmax over the edges into v of leaky_relu(score_src\[u\] + score_dst\[v\]) with this slope.
         /// A node without edges is 0. Oracle `torch_geometric.nn.GATConv` (Velickovic et al., 2018) without its linear maps.
         fn gat(&self, slope: f64, io: Gat<'_>) -> Result<()>;
-        /// Gradients of [`GraphOps::gat`]; the attention is computed again from `lse`.
+        /// Gradients of [`GraphAttentionOps::gat`]; the attention is computed again from `lse`.
         fn gat_bwd(&self, slope: f64, io: GatBwd<'_>) -> Result<()>;
     }
 }
@@ -109,7 +109,7 @@ fn gat_shape(
     Ok(GatShape { edges, sources, targets, heads, features })
 }
 
-/// Checks of [`GraphOps::gat`].
+/// Checks of [`GraphAttentionOps::gat`].
 pub(crate) fn check_gat(slope: f64, io: &Gat<'_>) -> Result<GatShape> {
     let c = Checker::new("gat");
     let all = [&io.src, &io.dst, &io.x, &io.score_src, &io.score_dst];
@@ -127,7 +127,7 @@ pub(crate) fn check_gat(slope: f64, io: &Gat<'_>) -> Result<GatShape> {
     Ok(s)
 }
 
-/// Checks of [`GraphOps::gat_bwd`].
+/// Checks of [`GraphAttentionOps::gat_bwd`].
 pub(crate) fn check_gat_bwd(slope: f64, io: &GatBwd<'_>) -> Result<GatShape> {
     let c = Checker::new("gat_bwd");
     let all = [&io.src, &io.dst, &io.x, &io.score_src, &io.score_dst];

@@ -4,7 +4,7 @@ use crate::buffer::{View, ViewMut};
 use crate::error::Result;
 use crate::ops::graph::*;
 
-/// What [`GraphOps::csr`] makes of its input.
+/// What [`CsrOps::csr`] makes of its input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Csr {
@@ -17,7 +17,7 @@ pub enum Csr {
 }
 
 io_struct! {
-    /// Operands of [`GraphOps::csr`]. All index lists share a dtype.
+    /// Operands of [`CsrOps::csr`]. All index lists share a dtype.
     #[derive(Debug)]
     pub struct CsrIo<'a> {
         /// `FromCoo`: the row of each edge `[E]`. Otherwise rowptr `[rows + 1]`.
@@ -45,7 +45,7 @@ op_family! {
     }
 }
 
-/// Checks of [`GraphOps::csr`]: edges and output rows.
+/// Checks of [`CsrOps::csr`]: edges and output rows.
 pub(crate) fn check_csr(op: Csr, io: &CsrIo<'_>) -> Result<(usize, usize)> {
     let c = Checker::new("csr");
     let first = c.list("rows", &io.rows)?;

@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::ops::activation::Activation;
 
 io_struct! {
-    /// Edges grouped by one of their ends: what [`GraphOps::csr`] makes. Built once per graph and handed to every call, it saves the sorting that
+    /// Edges grouped by one of their ends: what [`CsrOps::csr`] makes. Built once per graph and handed to every call, it saves the sorting that
     /// an operation on a bare list of edges has to do each time. Index lists are contiguous and share a dtype, i32 or i64.
     #[derive(Debug, Clone, Copy)]
     pub struct EdgeGroups<'a> {

@@ -87,7 +87,7 @@ pub enum Loss {
         /// add Stirling's term for t > 1
         full: bool,
     },
-    /// t*(ln t - ln p), 0 where t = 0; `F.kl_div` of single elements ([`RowLoss::Kl`](super::RowLoss::Kl) for distributions)
+    /// t*(ln t - ln p), 0 where t = 0; `F.kl_div` of single elements ([`RowLoss::Kl`] for distributions)
     Kl {
         /// p is a logarithm
         log_input: bool,

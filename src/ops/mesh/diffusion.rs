@@ -8,7 +8,7 @@ use crate::ops::graph::check::{Checker, Inputs};
 #[derive(Debug, Clone, Copy)]
 #[allow(clippy::large_enum_variant)] // views; a call makes one
 #[non_exhaustive]
-pub enum Heat<'a> {
+pub enum DiffusionOperator<'a> {
     /// By its eigenvectors.
     Eigen {
         /// `[V, K]`.
@@ -26,13 +26,13 @@ pub enum Heat<'a> {
 }
 
 io_struct! {
-    /// Operands of [`GraphOps::diffusion_conv`].
+    /// Operands of [`DiffusionOps::diffusion_conv`].
     #[derive(Debug)]
     pub struct Diffusion<'a> {
         /// `[V, C]` or `[B, V, C]`.
         pub x: View<'a>,
         /// The operator.
-        pub heat: Heat<'a>,
+        pub operator: DiffusionOperator<'a>,
         /// Times of S scales: `[S]`, or `[S, C]` one per channel.
         pub t: View<'a>,
         /// `[O, S * C]`.
@@ -47,7 +47,7 @@ io_struct! {
 }
 
 io_struct! {
-    /// Operands of [`GraphOps::diffusion_conv_bwd`].
+    /// Operands of [`DiffusionOps::diffusion_conv_bwd`].
     #[derive(Debug)]
     pub struct DiffusionBwd<'a> {
         /// Upstream gradient.
@@ -55,7 +55,7 @@ io_struct! {
         /// Forward's.
         pub x: View<'a>,
         /// Forward's.
-        pub heat: Heat<'a>,
+        pub operator: DiffusionOperator<'a>,
         /// Forward's.
         pub t: View<'a>,
         /// Forward's.
@@ -79,7 +79,7 @@ op_family! {
         /// y = concat over s of exp(-t_s L) x, times W^T, plus b (Sharp et al., 2022: DiffusionNet); with eigenvectors exp(-t L) x =
         /// Phi (exp(-lam t) * (Phi^T (m * x))). 16-bit data is computed in f32. Oracle `torch.linalg.matrix_exp(-t * L) @ x`.
         fn diffusion_conv(&self, io: Diffusion<'_>) -> Result<()>;
-        /// Gradients of [`GraphOps::diffusion_conv`].
+        /// Gradients of [`DiffusionOps::diffusion_conv`].
         fn diffusion_conv_bwd(&self, io: DiffusionBwd<'_>) -> Result<()>;
     }
 }
@@ -106,7 +106,7 @@ impl DiffusionShape {
 
 fn diffusion_shape<'a>(
     c: &Checker,
-    (x, heat, t, w): (&View<'a>, &Heat<'a>, &View<'a>, &View<'a>),
+    (x, operator, t, w): (&View<'a>, &DiffusionOperator<'a>, &View<'a>, &View<'a>),
     y: (&'static str, &View<'_>),
 ) -> Result<(DiffusionShape, Inputs<'a>)> {
     c.float("x", x)?;
@@ -116,8 +116,8 @@ fn diffusion_shape<'a>(
         _ => return c.wrong("x", "[V, C] or [B, V, C]", x.shape()),
     };
     let mut inputs = Inputs::new(&[("x", *x), ("t", *t), ("w", *w)]);
-    let comps = match heat {
-        Heat::Eigen { phi, lam, mass } => {
+    let comps = match operator {
+        DiffusionOperator::Eigen { phi, lam, mass } => {
             c.like("phi", phi, x)?;
             c.like("lam", lam, x)?;
             let comps = phi.shape().get(1).copied().unwrap_or(0);
@@ -132,7 +132,7 @@ fn diffusion_shape<'a>(
             }
             comps
         }
-        Heat::Direct { laplacian } => {
+        DiffusionOperator::Direct { laplacian } => {
             c.like("laplacian", laplacian, x)?;
             c.shape("laplacian", laplacian, &[nodes, nodes])?;
             inputs.add("laplacian", *laplacian);
@@ -155,16 +155,16 @@ fn diffusion_shape<'a>(
     Ok((DiffusionShape { batch, nodes, channels, scales, outputs, comps, per_channel }, inputs))
 }
 
-/// Checks of [`GraphOps::diffusion_conv`].
+/// Checks of [`DiffusionOps::diffusion_conv`].
 pub(crate) fn check_diffusion(io: &Diffusion<'_>) -> Result<DiffusionShape> {
     let c = Checker::new("diffusion_conv");
-    let (s, inputs) = diffusion_shape(&c, (&io.x, &io.heat, &io.t, &io.w), ("y", &io.y.as_view()))?;
+    let (s, inputs) = diffusion_shape(&c, (&io.x, &io.operator, &io.t, &io.w), ("y", &io.y.as_view()))?;
     let mut inputs = inputs.opt("b", &io.b);
     if let Some(b) = &io.b {
         c.like("b", b, &io.x)?;
         c.shape("b", b, &[s.outputs])?;
     }
-    if io.s_hat.is_some() && matches!(io.heat, Heat::Direct { .. }) {
+    if io.s_hat.is_some() && matches!(io.operator, DiffusionOperator::Direct { .. }) {
         return c.wrong("s_hat", "none without eigenvectors", "one");
     }
     c.out("y", Some(&io.y), io.x.dtype(), io.y.shape(), &mut inputs)?;
@@ -172,10 +172,10 @@ pub(crate) fn check_diffusion(io: &Diffusion<'_>) -> Result<DiffusionShape> {
     Ok(s)
 }
 
-/// Checks of [`GraphOps::diffusion_conv_bwd`].
+/// Checks of [`DiffusionOps::diffusion_conv_bwd`].
 pub(crate) fn check_diffusion_bwd(io: &DiffusionBwd<'_>) -> Result<DiffusionShape> {
     let c = Checker::new("diffusion_conv_bwd");
-    let (s, inputs) = diffusion_shape(&c, (&io.x, &io.heat, &io.t, &io.w), ("dy", &io.dy))?;
+    let (s, inputs) = diffusion_shape(&c, (&io.x, &io.operator, &io.t, &io.w), ("dy", &io.dy))?;
     let mut inputs = inputs.opt("s_hat", &io.s_hat);
     inputs.add("dy", io.dy);
     if let Some(v) = &io.s_hat {

@@ -119,7 +119,7 @@ pub(crate) fn check_row_norm<'a>(p: &RowNorm, io: &RowNormFwd<'a>) -> Result<(Op
     Ok((o, [rows.iter().product(), cols.iter().product()]))
 }
 
-/// Checks of [`NormOps::row_norm_bwd`]; operands, rows and columns.
+/// Checks of [`NormBackwardOps::row_norm_bwd`](super::NormBackwardOps::row_norm_bwd); operands, rows and columns.
 pub(crate) fn check_row_norm_bwd<'a>(p: &RowNorm, io: &RowNormBwd<'a>) -> Result<(Operands<'a>, [usize; 2])> {
     const OP: &str = "row_norm_bwd";
     let mut o = Operands::new(OP, io.x)?;
@@ -231,7 +231,7 @@ fn group_operands<'a>(
     Ok((o, [n, c, s]))
 }
 
-/// Checks of [`NormOps::group_norm_bwd`]; operands, N, C and the product of the inner axes.
+/// Checks of [`NormBackwardOps::group_norm_bwd`](super::NormBackwardOps::group_norm_bwd); operands, N, C and the product of the inner axes.
 pub(crate) fn check_group_norm_bwd<'a>(
     p: &GroupNorm,
     io: &GroupNormBwd<'a>,
@@ -282,7 +282,7 @@ pub(crate) fn check_batch_norm<'a>(
     Ok((o, [n, c, s]))
 }
 
-/// Checks of [`NormOps::batch_norm_bwd`]; operands, N, C and the product of the inner axes.
+/// Checks of [`NormBackwardOps::batch_norm_bwd`](super::NormBackwardOps::batch_norm_bwd); operands, N, C and the product of the inner axes.
 pub(crate) fn check_batch_norm_bwd<'a>(
     p: &BatchNorm,
     io: &BatchNormBwd<'a>,

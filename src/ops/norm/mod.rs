@@ -84,7 +84,7 @@ io_struct! {
 }
 
 io_struct! {
-    /// Operands of [`NormOps::row_norm_bwd`].
+    /// Operands of [`NormBackwardOps::row_norm_bwd`].
     #[derive(Debug)]
     pub struct RowNormBwd<'a> {
         /// Upstream gradient, x's shape.
@@ -171,7 +171,7 @@ impl InstanceNorm {
         self
     }
 
-    /// The same as groups of one channel, for [`NormOps::group_norm_bwd`].
+    /// The same as groups of one channel, for [`NormBackwardOps::group_norm_bwd`].
     pub const fn groups(self, channels: usize) -> GroupNorm {
         GroupNorm { groups: channels, eps: self.eps, act: self.act }
     }
@@ -210,7 +210,7 @@ io_struct! {
 }
 
 io_struct! {
-    /// Operands of [`NormOps::group_norm_bwd`].
+    /// Operands of [`NormBackwardOps::group_norm_bwd`].
     #[derive(Debug)]
     pub struct GroupNormBwd<'a> {
         /// Upstream gradient, x's shape.
@@ -335,7 +335,7 @@ io_struct! {
 }
 
 io_struct! {
-    /// Operands of [`NormOps::batch_norm_bwd`].
+    /// Operands of [`NormBackwardOps::batch_norm_bwd`].
     #[derive(Debug)]
     pub struct BatchNormBwd<'a> {
         /// Upstream gradient, x's shape.
@@ -397,9 +397,9 @@ op_family! {
         /// With xh = (x - mean) * rstd, dz = dy * act', g = dz * (gamma + offset): dx = rstd * (g - mean(g) - xh * mean(g * xh)) + add (without mean(g) for
         /// RMS norm), dgamma = sum of dz * xh and dbeta = sum of dz over the rows. Each output is optional.
         fn row_norm_bwd(&self, p: &RowNorm, io: RowNormBwd<'_>) -> Result<()>;
-        /// Gradients of [`NormOps::group_norm`], and with `groups` = C of [`NormOps::instance_norm`]; formulas as in [`NormOps::row_norm_bwd`].
+        /// Gradients of [`NormOps::group_norm`], and with `groups` = C of [`NormOps::instance_norm`]; formulas as in [`NormBackwardOps::row_norm_bwd`].
         fn group_norm_bwd(&self, p: &GroupNorm, io: GroupNormBwd<'_>) -> Result<()>;
-        /// Gradients of [`NormOps::batch_norm`]; formulas as in [`NormOps::row_norm_bwd`]; with given statistics dx = dz * gamma * rstd.
+        /// Gradients of [`NormOps::batch_norm`]; formulas as in [`NormBackwardOps::row_norm_bwd`]; with given statistics dx = dz * gamma * rstd.
         fn batch_norm_bwd(&self, p: &BatchNorm, io: BatchNormBwd<'_>) -> Result<()>;
     }
 }

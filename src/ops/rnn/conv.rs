@@ -7,7 +7,7 @@ use crate::buffer::{GradMut, View, ViewMut};
 use crate::error::{GpuError, Result};
 
 io_struct! {
-    /// Operands of [`RnnOps::conv_lstm`](super::RnnOps::conv_lstm): T steps of N images.
+    /// Operands of [`ConvLstmOps::conv_lstm`]: T steps of N images.
     #[derive(Debug)]
     pub struct ConvLstmFwd<'a> {
         /// [T, N, Ci, H, W].
@@ -40,7 +40,7 @@ io_struct! {
 }
 
 io_struct! {
-    /// Operands of [`RnnOps::conv_lstm_bwd`](super::RnnOps::conv_lstm_bwd).
+    /// Operands of [`ConvLstmOps::conv_lstm_bwd`].
     #[derive(Debug)]
     pub struct ConvLstmBwd<'a> {
         /// Gradient of y; 0 without.
@@ -115,7 +115,7 @@ op_family! {
         /// a padding that keeps the size; i = s(z_i + P_i c), f = s(z_f + P_f c), g = tanh(z_g), c' = f c + i g, o = s(z_o + P_o c'),
         /// h' = o tanh(c'). Errors: `Invalid` for even kernel sizes and shapes that do not fit.
         fn conv_lstm(&self, precision: Precision, io: ConvLstmFwd<'_>) -> Result<()>;
-        /// Gradients of [`RnnOps::conv_lstm`].
+        /// Gradients of [`ConvLstmOps::conv_lstm`].
         fn conv_lstm_bwd(&self, precision: Precision, io: ConvLstmBwd<'_>) -> Result<()>;
     }
 }
@@ -171,7 +171,7 @@ struct Shapes {
     p: [usize; 4],
 }
 
-/// Checks of [`RnnOps::conv_lstm`](super::RnnOps::conv_lstm).
+/// Checks of [`ConvLstmOps::conv_lstm`].
 pub(crate) fn check_conv_lstm(io: &ConvLstmFwd<'_>) -> Result<ConvLstmSizes> {
     const OP: &str = "conv_lstm";
     let s = sizes(OP, &io.x, &io.wx, &io.wh, io.p.as_ref())?;
@@ -201,7 +201,7 @@ pub(crate) fn check_conv_lstm(io: &ConvLstmFwd<'_>) -> Result<ConvLstmSizes> {
     Ok(s)
 }
 
-/// Checks of [`RnnOps::conv_lstm_bwd`](super::RnnOps::conv_lstm_bwd).
+/// Checks of [`ConvLstmOps::conv_lstm_bwd`].
 pub(crate) fn check_conv_lstm_bwd(io: &ConvLstmBwd<'_>) -> Result<ConvLstmSizes> {
     const OP: &str = "conv_lstm_bwd";
     let s = sizes(OP, &io.x, &io.wx, &io.wh, io.p.as_ref())?;

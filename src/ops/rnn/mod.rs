@@ -151,7 +151,7 @@ io_struct! {
 }
 
 io_struct! {
-    /// Operands of [`RnnOps::rnn_bwd`].
+    /// Operands of [`RnnBackwardOps::rnn_bwd`].
     #[derive(Debug)]
     pub struct RnnBwd<'a> {
         /// Gradient of y; 0 without.
@@ -180,7 +180,7 @@ io_struct! {
 }
 
 io_struct! {
-    /// Gradients of [`RnnOps::rnn_bwd`], each in the shape of what it belongs to.
+    /// Gradients of [`RnnBackwardOps::rnn_bwd`], each in the shape of what it belongs to.
     #[derive(Debug, Default)]
     pub struct RnnGrads<'a> {
         /// Of x.
@@ -470,7 +470,7 @@ pub(crate) fn check_rnn(cell: RnnCell, p: &Recurrence, io: &RnnFwd<'_>) -> Resul
     Ok(s)
 }
 
-/// Checks of [`RnnOps::rnn_bwd`].
+/// Checks of [`RnnBackwardOps::rnn_bwd`].
 pub(crate) fn check_rnn_bwd(cell: RnnCell, p: &Recurrence, io: &RnnBwd<'_>) -> Result<RnnSizes> {
     const OP: &str = "rnn_bwd";
     let w = &io.weights;

@@ -3,7 +3,7 @@
 use serde_json::Value;
 use trefoil::DType;
 use trefoil::ops::graph::{Csr, CsrIo, EdgeOp, Gat, GatBwd, SddmmBwd};
-use trefoil::ops::mesh::{Diffusion, DiffusionBwd, Heat};
+use trefoil::ops::mesh::{Diffusion, DiffusionBwd, DiffusionOperator};
 
 use super::{Plan, SUMS, draw_rowptr, plan, sizes};
 use crate::cases::Bound::{Derived, Product, Stored, Sum};
@@ -27,22 +27,22 @@ fn softmax_backward(cx: &Cx<'_>, [da, a, index, nodes, dl]: [&str; 5], planned: 
     Ok(cx.gpu.edge_softmax_bwd(nodes, dst, made.as_ref().map(Plan::groups), da, a, dl.g())?)
 }
 
-fn heat<'a>(cx: &'a Cx<'_>) -> R<Heat<'a>> {
+fn operator<'a>(cx: &'a Cx<'_>) -> R<DiffusionOperator<'a>> {
     Ok(match cx.s("mode")?.as_str() {
-        "eigen" => Heat::Eigen { phi: cx.x("Phi")?, lam: cx.x("lam")?, mass: cx.opt("m") },
-        "direct" => Heat::Direct { laplacian: cx.x("L")? },
+        "eigen" => DiffusionOperator::Eigen { phi: cx.x("Phi")?, lam: cx.x("lam")?, mass: cx.opt("m") },
+        "direct" => DiffusionOperator::Direct { laplacian: cx.x("L")? },
         m => return Err(Fail::Case(format!("mode {m} is unknown"))),
     })
 }
 
 fn diffusion(cx: &Cx<'_>) -> R {
-    let (x, w, heat) = (cx.x("x")?, cx.x("W")?, heat(cx)?);
+    let (x, w, operator) = (cx.x("x")?, cx.x("W")?, operator(cx)?);
     let mut shape = x.shape().to_vec();
     let last = shape.len() - 1;
     shape[last] = w.shape()[0];
     let y = cx.out("y", x.dtype(), &shape)?;
-    let s_hat = match heat {
-        Heat::Eigen { phi, .. } if cx.wants("S_hat") => {
+    let s_hat = match operator {
+        DiffusionOperator::Eigen { phi, .. } if cx.wants("S_hat") => {
             let mut s = x.shape().to_vec();
             s[last - 1] = phi.shape()[1];
             Some(cx.out("S_hat", x.dtype(), &s)?)
@@ -50,7 +50,7 @@ fn diffusion(cx: &Cx<'_>) -> R {
         _ => None,
     };
     let s_hat = s_hat.as_ref().map(|v| v.m());
-    Ok(cx.gpu.diffusion_conv(Diffusion::new(x, heat, cx.x("t")?, w, y.m()).b(cx.opt("b")).s_hat(s_hat))?)
+    Ok(cx.gpu.diffusion_conv(Diffusion::new(x, operator, cx.x("t")?, w, y.m()).b(cx.opt("b")).s_hat(s_hat))?)
 }
 
 fn diffusion_backward(cx: &Cx<'_>) -> R {
@@ -59,9 +59,9 @@ fn diffusion_backward(cx: &Cx<'_>) -> R {
     let db = cx.out("db", dy.dtype(), &w.shape()[..1])?;
     let grads = (Some(dx.g()), Some(dt.g()), Some(dw.g()), Some(db.g()));
     let (dx, dt, dw, db) = grads;
-    let heat = heat(cx)?;
+    let operator = operator(cx)?;
     Ok(cx.gpu.diffusion_conv_bwd(
-        DiffusionBwd::new(dy, x, heat, t, w).s_hat(cx.opt("S_hat")).dx(dx).dt(dt).dw(dw).db(db),
+        DiffusionBwd::new(dy, x, operator, t, w).s_hat(cx.opt("S_hat")).dx(dx).dt(dt).dw(dw).db(db),
     )?)
 }
 
@@ -177,7 +177,7 @@ fn draw_gat(s: &mut Sample) {
     s.arg("planned", planned);
 }
 
-fn draw_heat(s: &mut Sample) {
+fn draw_operator(s: &mut Sample) {
     let direct = s.coin();
     let (v, c, scales, o) =
         (2 + s.below(if s.small { 4 } else { 40 }), 1 + s.below(6), 1 + s.below(3), 1 + s.below(5));
@@ -283,7 +283,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             diffusion,
         )
         .bound(Derived)
-        .sample(draw_heat),
+        .sample(draw_operator),
         k(
             "diffusion_conv_backward",
             "S13.10",

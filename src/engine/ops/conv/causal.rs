@@ -105,7 +105,7 @@ impl CausalConvOps for Engine {
         if io.dw.is_none() && io.dbias.is_none() {
             return Ok(());
         }
-        // Enough blocks to fill the device, of at least four places per work-item.
+        // Enough blocks to fill the device, of at least four places per thread.
         let places = s.n * s.len;
         let want = (self.device_caps().compute_units as usize).max(1) * 8;
         let splits = (want / s.c.max(1)).min(places / 1024).max(1);

@@ -228,7 +228,7 @@ impl Engine {
         self.launch(&CONV_PLAN, dtype, "", Grid::Stride(items), &args)
     }
 
-    /// One output, or a strip of outputs, per work-item.
+    /// One output, or a strip of outputs, per thread.
     fn direct(&self, op: &'static str, q: &Gathered<'_>, plan: ConvPlan) -> Result<()> {
         let (s, dtype, (m, r), (from, to)) = (&q.p.s, q.p.dtype, q.p.channels(), q.p.maps());
         self.conv_extents(op, s)?;

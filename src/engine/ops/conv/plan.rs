@@ -77,7 +77,7 @@ pub(crate) enum ConvPlan {
     Depthwise(Depthwise),
     /// Strips of outputs along the height, which share rows.
     Strips,
-    /// An output per work-item.
+    /// An output per thread.
     Direct,
 }
 

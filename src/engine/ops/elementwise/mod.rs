@@ -17,7 +17,7 @@ use crate::spec::SIZES;
 use crate::spec::elementwise::{binary_function, cast_function, ternary_function, unary_function};
 use crate::spec::kernels::elementwise::*;
 
-/// Items that a work-item of `binary_nd` takes (`GK_ND_RUNS`).
+/// Items that a thread of `binary_nd` takes (`GK_ND_RUNS`).
 const ND_RUNS: usize = 2;
 
 /// Elements in 16 bytes.
@@ -151,7 +151,7 @@ fn map_problem<const N: usize>(m: &Merged<N>, views: [&View<'_>; N]) -> MapProbl
     MapProblem { flat: (0..N).all(|k| m.is_flat(k)), aligned: views.into_iter().all(aligned16) }
 }
 
-/// Grid of `unary_flat` and `unary_bwd_flat`, whose work-items take `runs` vectors each of 16-bit values (`GK_RUNS`, `GK_BWD_RUNS`).
+/// Grid of `unary_flat` and `unary_bwd_flat`, whose threads take `runs` vectors each of 16-bit values (`GK_RUNS`, `GK_BWD_RUNS`).
 pub(crate) fn flat_grid(n: usize, dt: DType, wide: bool, runs: usize) -> Grid {
     let runs = if vector(dt) >= 8 { runs } else { 1 };
     Grid::Stride(if wide { n.div_ceil(vector(dt) * runs) } else { n })

@@ -59,7 +59,7 @@ pub(crate) struct BinaryBwdProblem {
     pub(crate) aligned: bool,
 }
 
-/// A matrix in `stripes` parts of the columns, each for `lanes` work-items side by side, and `slices` parts of the rows, whose sums are joined.
+/// A matrix in `stripes` parts of the columns, each for `lanes` threads side by side, and `slices` parts of the rows, whose sums are joined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RowCut {
     pub(crate) wide: bool,
@@ -94,7 +94,7 @@ impl Problem for BinaryBwdProblem {
         let across = if wide { self.cols / vector } else { self.cols };
         let lanes = across.next_power_of_two().min(LANES);
         let stripes = across.div_ceil(lanes);
-        // Four rows per work-item at least.
+        // Four rows per thread at least.
         let most = self.rows.div_ceil(LANES / lanes * 4);
         let slices = (caps.target_blocks() / stripes).clamp(1, MAX_GRID_YZ).min(most);
         Ok(BinaryBwdPlan::SharedRow(RowCut { wide, lanes, stripes, slices }))

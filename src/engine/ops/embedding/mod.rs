@@ -106,7 +106,7 @@ impl EmbeddingOps for Engine {
                 wide: wide_index(&ids),
                 code: code_of_op(OP),
             };
-            // Work-items take several items each (`GK_DEPTH` in the text).
+            // Threads take several items each (`GK_DEPTH` in the text).
             return self.launch(&EMBEDDING_ROWS, DType::I32, "", Grid::Stride(items.div_ceil(2)), &args);
         }
         let flat = y.reshape(&[ids.numel(), table.shape()[1]])?;

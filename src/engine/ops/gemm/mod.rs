@@ -281,7 +281,7 @@ impl Engine {
     ) -> Result<()> {
         let e = q.e;
         let [sc, sr, sv, sy, sz] = q.outer_dims();
-        // Work-items that share the splits of a result.
+        // Threads that share the splits of a result.
         let lanes = pow2(splits.div_ceil(8), 32);
         let args = GemmFinishArgs {
             part: Product::opt(part.copied()),

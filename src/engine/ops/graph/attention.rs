@@ -17,7 +17,7 @@ fn flags(e: &Edges<'_>, w: &WalkPlan) -> usize {
     e.flags() | ((w.cuts > 0) as usize) << 3
 }
 
-/// Edges that a work-item of `edge_norm` loads at a time (`GK_U`).
+/// Edges that a thread of `edge_norm` loads at a time (`GK_U`).
 const AT_ONCE: usize = 4;
 
 impl Engine {
@@ -33,7 +33,7 @@ impl Engine {
         let (dt, nodes, n) = (x.dtype(), edges.nodes, edges.edges);
         let wide = wide_rows(dt, columns, [Some(x), z].into_iter().flatten());
         let w = self.plan(op, &WalkProblem { dtype: dt, columns, edges: n, wide })?;
-        // Work-items that share a node: as many as its edges need, and fit in a group that exchanges without barriers.
+        // Threads that share a node: as many as its edges need, and fit in a group that exchanges without barriers.
         let room = (32 / w.lanes).max(1);
         let ways = (n / nodes.max(1)).div_ceil(AT_ONCE).next_power_of_two().min(room);
         let parts = self.statistics(dt, 4 * w.cuts * columns)?;

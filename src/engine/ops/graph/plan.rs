@@ -8,7 +8,7 @@ use crate::engine::plan::{Problem, Reason, Variant};
 /// Cuts per block of a joining kernel (`GK_WINDOW`).
 const WINDOW: usize = 8;
 
-/// Work-items for a row of `vecs` vectors: the power of two up to 32 that leaves the fewest idle, the larger of equals.
+/// Threads for a row of `vecs` vectors: the power of two up to 32 that leaves the fewest idle, the larger of equals.
 pub(crate) fn lanes(vecs: usize) -> usize {
     if vecs > 32 * MAX_GRID_YZ {
         return LANES;
@@ -32,7 +32,7 @@ pub(crate) struct WalkProblem {
     pub(crate) wide: bool,
 }
 
-/// Geometry of a walk over nodes or edges: vector width, work-items per row, and the cuts of long nodes.
+/// Geometry of a walk over nodes or edges: vector width, threads per row, and the cuts of long nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct WalkPlan {
     pub(crate) wide: bool,
@@ -50,7 +50,7 @@ impl WalkProblem {
     pub(crate) fn whole(&self) -> WalkPlan {
         let vecs = if self.wide { self.columns * self.dtype.size() / 16 } else { self.columns };
         let lanes = lanes(vecs);
-        // Long nodes are worth more work-items where a row has few.
+        // Long nodes are worth more threads where a row has few.
         WalkPlan { wide: self.wide, vecs, lanes, cut: if lanes >= 4 { 256 } else { 128 }, cuts: 0 }
     }
 }
@@ -93,7 +93,7 @@ impl WalkPlan {
         self.shared(nodes, 1)
     }
 
-    /// The same where `ways` work-items take turns with the edges of a node.
+    /// The same where `ways` threads take turns with the edges of a node.
     pub(crate) fn shared(&self, nodes: usize, ways: usize) -> Grid {
         if nodes == 0 {
             return Grid::Blocks([0; 3]);

@@ -306,7 +306,7 @@ impl Engine {
             accumulate: i32::from(accumulate),
             code: code_of_op(op),
         };
-        // Work-items take several items each (`GK_DEPTH` in the text).
+        // Threads take several items each (`GK_DEPTH` in the text).
         self.launch(&INDEX_SELECT, items.dtype, "", Grid::Stride(n.div_ceil(4)), &args)
     }
 
@@ -377,7 +377,7 @@ impl Engine {
         let aligned = [Some(src), tie, y].into_iter().flatten().map(|v| v.layout().offset() * dtype.size());
         let wide = common_power(16, aligned.chain([inner * dtype.size()])) == 16;
         let columns = outer * inner / if wide { 16 / dtype.size() } else { 1 };
-        // Short enough for many work-items, long enough that few destinations cross runs.
+        // Short enough for many threads, long enough that few destinations cross runs.
         let run = if p.n <= 64 { p.n } else { 16 };
         let runs = p.n.div_ceil(run);
         let part = |runs: usize| self.scratch(arithmetic(dtype), runs * outer * inner);

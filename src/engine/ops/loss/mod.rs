@@ -85,7 +85,7 @@ pub(in crate::engine::ops) fn partial_blocks(n: usize) -> usize {
     n.div_ceil(BLOCK as usize * 16).clamp(1, 2048)
 }
 
-/// Work-items per row of `len` elements: a power of two that leaves each a few vectors.
+/// Threads per row of `len` elements: a power of two that leaves each a few vectors.
 pub(in crate::engine::ops) fn lanes_for(len: usize) -> usize {
     (len / 8).next_power_of_two().clamp(1, BLOCK as usize)
 }

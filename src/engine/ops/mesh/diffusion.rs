@@ -83,23 +83,23 @@ impl Engine {
         self.gemm(&p, io)
     }
 
-    fn own_heat(&self, op: &'static str, heat: &Heat<'_>) -> Result<()> {
-        match *heat {
-            Heat::Eigen { phi, lam, mass } => {
+    fn check_operator_owner(&self, op: &'static str, operator: &DiffusionOperator<'_>) -> Result<()> {
+        match *operator {
+            DiffusionOperator::Eigen { phi, lam, mass } => {
                 self.check_owner_all(op, &[("phi", Some(phi)), ("lam", Some(lam)), ("mass", mass)])
             }
-            Heat::Direct { laplacian } => self.check_owner(op, "laplacian", &laplacian),
+            DiffusionOperator::Direct { laplacian } => self.check_owner(op, "laplacian", &laplacian),
         }
     }
 
-    fn widened_heat<'a>(&self, heat: &Heat<'a>) -> Result<WideHeat<'a>> {
-        Ok(match *heat {
-            Heat::Eigen { phi, lam, mass } => WideHeat::Eigen(
+    fn widened_operator<'a>(&self, operator: &DiffusionOperator<'a>) -> Result<WideOperator<'a>> {
+        Ok(match *operator {
+            DiffusionOperator::Eigen { phi, lam, mass } => WideOperator::Eigen(
                 self.widened(phi)?,
                 self.widened(lam)?,
                 mass.map(|m| self.widened(m)).transpose()?,
             ),
-            Heat::Direct { laplacian } => WideHeat::Direct(self.widened(laplacian)?),
+            DiffusionOperator::Direct { laplacian } => WideOperator::Direct(self.widened(laplacian)?),
         })
     }
 
@@ -232,8 +232,8 @@ impl Engine {
         let dt = io.x.dtype();
         let sc = s.scales * s.channels;
         let (b, v, k, c, o) = (s.batch, s.nodes, s.comps, s.channels, s.outputs);
-        match io.heat {
-            Heat::Eigen { phi, lam, mass } => {
+        match io.operator {
+            DiffusionOperator::Eigen { phi, lam, mass } => {
                 let weighted = self.weighted(phi, mass)?;
                 let phim = weighted.as_ref().map_or(Ok(phi), |w| w.shaped(phi.shape()))?;
                 let home;
@@ -258,7 +258,7 @@ impl Engine {
                 let product = GemmIo { bias: io.b, ..GemmIo::new(phi, mixed.shaped(&[b, k, o])?, y) };
                 self.gemm(&Gemm::new(), product)
             }
-            Heat::Direct { laplacian } => {
+            DiffusionOperator::Direct { laplacian } => {
                 let m = self.transposed(&laplacian)?;
                 let h = self.flow(s, &m.view(), &io.x, &io.t, false)?;
                 let y = io.y.reshape(&[b * v, o])?;
@@ -275,8 +275,8 @@ impl Engine {
         if let Some(db) = io.db {
             self.sum_to_shape(io.dy.reshape(&[b * v, o])?, db)?;
         }
-        match io.heat {
-            Heat::Eigen { phi, lam, mass } => {
+        match io.operator {
+            DiffusionOperator::Eigen { phi, lam, mass } => {
                 let weighted = self.weighted(phi, mass)?;
                 let phim = weighted.as_ref().map_or(Ok(phi), |w| w.shaped(phi.shape()))?;
                 let home;
@@ -310,7 +310,7 @@ impl Engine {
                 }
                 Ok(())
             }
-            Heat::Direct { laplacian } => {
+            DiffusionOperator::Direct { laplacian } => {
                 let dy = io.dy.reshape(&[b * v, o])?;
                 let m = self.transposed(&laplacian)?;
                 let h = self.flow(s, &m.view(), &io.x, &io.t, false)?;
@@ -337,20 +337,20 @@ impl Engine {
 
 /// The operator in f32.
 #[allow(clippy::large_enum_variant)] // lives on the stack of one call
-enum WideHeat<'a> {
+enum WideOperator<'a> {
     Eigen(Wide<'a>, Wide<'a>, Option<Wide<'a>>),
     Direct(Wide<'a>),
 }
 
-impl WideHeat<'_> {
-    fn heat(&self) -> Result<Heat<'_>> {
+impl WideOperator<'_> {
+    fn operator(&self) -> Result<DiffusionOperator<'_>> {
         Ok(match self {
-            WideHeat::Eigen(phi, lam, mass) => Heat::Eigen {
+            WideOperator::Eigen(phi, lam, mass) => DiffusionOperator::Eigen {
                 phi: phi.view()?,
                 lam: lam.view()?,
                 mass: mass.as_ref().map(Wide::view).transpose()?,
             },
-            WideHeat::Direct(l) => Heat::Direct { laplacian: l.view()? },
+            WideOperator::Direct(l) => DiffusionOperator::Direct { laplacian: l.view()? },
         })
     }
 }
@@ -358,7 +358,7 @@ impl WideHeat<'_> {
 impl DiffusionOps for Engine {
     fn diffusion_conv(&self, io: Diffusion<'_>) -> Result<()> {
         let s = check_diffusion(&io)?;
-        self.own_heat("diffusion_conv", &io.heat)?;
+        self.check_operator_owner("diffusion_conv", &io.operator)?;
         let views = [
             ("x", Some(io.x)),
             ("t", Some(io.t)),
@@ -373,14 +373,14 @@ impl DiffusionOps for Engine {
         }
         let (x, t, w) = (self.widened(io.x)?, self.widened(io.t)?, self.widened(io.w)?);
         let b = io.b.map(|b| self.widened(b)).transpose()?;
-        let heat = self.widened_heat(&io.heat)?;
+        let operator = self.widened_operator(&io.operator)?;
         let (y, s_hat) =
             (self.widened_out(Some(io.y.into()))?, self.widened_out(io.s_hat.map(GradMut::from))?);
         if let Some(y) = &y {
             let s_hat = s_hat.as_ref().map(WideOut::grad).transpose()?.map(|g| g.out);
             let b = b.as_ref().map(Wide::view).transpose()?;
             let (x, t, w, y) = (x.view()?, t.view()?, w.view()?, y.grad()?.out);
-            self.diffuse(&s, Diffusion { x, heat: heat.heat()?, t, w, b, y, s_hat })?;
+            self.diffuse(&s, Diffusion { x, operator: operator.operator()?, t, w, b, y, s_hat })?;
         }
         self.rounded(y)?;
         self.rounded(s_hat)
@@ -389,7 +389,7 @@ impl DiffusionOps for Engine {
     fn diffusion_conv_bwd(&self, io: DiffusionBwd<'_>) -> Result<()> {
         const OP: &str = "diffusion_conv_bwd";
         let s = check_diffusion_bwd(&io)?;
-        self.own_heat(OP, &io.heat)?;
+        self.check_operator_owner(OP, &io.operator)?;
         let views = [
             ("dy", Some(io.dy)),
             ("x", Some(io.x)),
@@ -408,7 +408,7 @@ impl DiffusionOps for Engine {
         let (dy, x, t, w) =
             (self.widened(io.dy)?, self.widened(io.x)?, self.widened(io.t)?, self.widened(io.w)?);
         let s_hat = io.s_hat.map(|v| self.widened(v)).transpose()?;
-        let heat = self.widened_heat(&io.heat)?;
+        let operator = self.widened_operator(&io.operator)?;
         let outs = [io.dx, io.dt, io.dw, io.db];
         let mut wide = Vec::with_capacity(4);
         for g in outs {
@@ -420,7 +420,7 @@ impl DiffusionOps for Engine {
             DiffusionBwd {
                 dy: dy.view()?,
                 x: x.view()?,
-                heat: heat.heat()?,
+                operator: operator.operator()?,
                 t: t.view()?,
                 w: w.view()?,
                 s_hat: s_hat.as_ref().map(Wide::view).transpose()?,

@@ -1,4 +1,4 @@
-//! How pooling runs: window by window, or by kernels whose work-items make several outputs of what they read once.
+//! How pooling runs: window by window, or by kernels whose threads make several outputs of what they read once.
 
 use crate::device::Caps;
 use crate::dtype::DType;
@@ -6,9 +6,9 @@ use crate::engine::launch::{LANES, pow2};
 use crate::engine::plan::{Problem, Reason, Variant};
 use crate::ops::pool::PoolGeometry;
 
-/// Inner window width from which several work-items share an output.
+/// Inner window width from which several threads share an output.
 pub(super) const LONG: usize = 32;
-/// Rows of y, or backward of x, that a work-item of the halving kernels has (`GK_ROWS`).
+/// Rows of y, or backward of x, that a thread of the halving kernels has (`GK_ROWS`).
 const ROWS: usize = 2;
 
 const SOURCE: &str = "kernels/common/pool/pool.c";
@@ -95,7 +95,7 @@ impl Windows {
         Ok(side)
     }
 
-    /// How many work-items share an output.
+    /// How many threads share an output.
     fn lanes(&self) -> Result<usize, Reason> {
         match self.g.kernel[2] {
             n if n < LONG => Err(format!("its windows are narrower than {LONG}").into()),
@@ -153,11 +153,11 @@ pub(crate) enum PoolPlan {
     Mean,
     /// Two rows of outputs at a time.
     Halving(Halving),
-    /// An output per work-item, which loads a square of that side at once.
+    /// An output per thread, which loads a square of that side at once.
     Patch { side: usize },
-    /// An output per `lanes` work-items.
+    /// An output per `lanes` threads.
     SharedWindow { lanes: usize },
-    /// An output per work-item.
+    /// An output per thread.
     Window,
 }
 
@@ -166,7 +166,7 @@ pub(crate) enum PoolPlan {
 pub(crate) enum PoolBwdPlan {
     /// Two rows of cells at a time.
     Halving(Halving),
-    /// A cell, or with `wide` 16 bytes of them, per work-item; `items` are those of a plane.
+    /// A cell, or with `wide` 16 bytes of them, per thread; `items` are those of a plane.
     Window { wide: bool, items: [usize; 3] },
 }
 

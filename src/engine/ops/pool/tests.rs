@@ -1,5 +1,5 @@
 //! Pooling, doubling interpolation and embedding on an OpenCL device against the CPU backend in f64, in shapes that the kernels with several
-//! outputs per work-item serve and in shapes next to them. Operands are small multiples of 1/2, so that results must be equal.
+//! outputs per thread serve and in shapes next to them. Operands are small multiples of 1/2, so that results must be equal.
 
 use crate::buffer::{Buffer, GradMut};
 use crate::dtype::DType;

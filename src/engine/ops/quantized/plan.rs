@@ -5,7 +5,7 @@ use crate::engine::plan::{Problem, Reason, Variant};
 
 /// Rows of x up to which weights are read once for all of them (`GK_MOST_ROWS`).
 const FEW_ROWS: usize = 8;
-/// Products that a work-item of the kernel for few rows takes at a time.
+/// Products that a thread of the kernel for few rows takes at a time.
 const GROUP: usize = 8;
 
 const SOURCE: &str = "kernels/common/quantized/quantized.c";

@@ -43,15 +43,15 @@ pub(crate) struct Runs {
     pub(crate) splits: usize,
     /// What a run has of [`RowPlan::n`], or of the count.
     pub(crate) chunk: usize,
-    /// Work-items that join the states of a result.
+    /// Threads that join the states of a result.
     pub(crate) join: usize,
 }
 
-/// Neighbouring work-items walk along the axes that go.
+/// Neighbouring threads walk along the axes that go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RowPlan {
     pub(crate) access: RowAccess,
-    /// Work-items that share a row.
+    /// Threads that share a row.
     pub(crate) lanes: usize,
     pub(crate) blocks: usize,
     /// Elements of a row, or 16-byte items where it is read by those.
@@ -59,11 +59,11 @@ pub(crate) struct RowPlan {
     pub(crate) runs: Runs,
 }
 
-/// Neighbouring work-items lie on neighbouring results.
+/// Neighbouring threads lie on neighbouring results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ColumnPlan {
     pub(crate) wide: bool,
-    /// Work-items side by side.
+    /// Threads side by side.
     pub(crate) tx: usize,
     pub(crate) blocks: usize,
     /// Results, or 16-byte items of neighbouring ones.
@@ -117,7 +117,7 @@ impl ReduceProblem {
     fn columns(&self, split: bool, caps: &Caps) -> Result<ColumnPlan, Reason> {
         let wide = self.wide_columns;
         let items = if wide { self.outputs / self.vector() } else { self.outputs };
-        // A few rows per work-item at least, neighbours on 512 bytes where there are that many.
+        // A few rows per thread at least, neighbours on 512 bytes where there are that many.
         let ty = (LANES / pow2(items, 32)).min(pow2(self.count.div_ceil(8), LANES));
         let tx = LANES / ty;
         let tiles = items.div_ceil(tx);

@@ -28,7 +28,7 @@ fn padding(p: GridSample) -> i32 {
 }
 
 impl Engine {
-    /// Channels per work-item when there are `positions` of them: few enough that the device is full.
+    /// Channels per thread when there are `positions` of them: few enough that the device is full.
     fn channel_groups(&self, channels: usize, positions: usize) -> (usize, usize) {
         let wanted = (2 * self.target_blocks() * BLOCK as usize).div_ceil(positions.max(1));
         let per = channels.div_ceil(wanted.clamp(1, channels.max(1))).max(1);

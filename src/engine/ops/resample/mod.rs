@@ -52,7 +52,7 @@ struct Tables {
     taps: DimsArg,
 }
 
-/// Planes per work-item (`GK_PLANES`).
+/// Planes per thread (`GK_PLANES`).
 const PLANES: usize = 4;
 
 impl Engine {

@@ -21,7 +21,7 @@ pub(crate) struct NearestProblem {
 pub(crate) enum NearestPlan {
     /// `runs` items per row of the input, each of which makes 16 bytes of `depth * height` rows.
     Doubling { runs: usize, items: usize, depth: usize, height: usize },
-    /// A cell, or with `wide` 16 bytes of them, per work-item.
+    /// A cell, or with `wide` 16 bytes of them, per thread.
     Cells { wide: bool },
 }
 

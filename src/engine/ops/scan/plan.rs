@@ -5,7 +5,7 @@ use crate::engine::launch::{Grid, LANES, pow2};
 use crate::engine::plan::{Problem, Reason, Variant};
 use crate::engine::walk::Alignment;
 
-/// Elements per work-item (`GK_SCAN_RUN`) and per tile of a row (`GK_SPAN`).
+/// Elements per thread (`GK_SCAN_RUN`) and per tile of a row (`GK_SPAN`).
 const RUN: usize = 8;
 const SPAN: usize = RUN * LANES;
 /// Most chunks of one row, and of one column: a block adds the sums of those before it.

@@ -47,7 +47,7 @@ pub(in crate::engine::ops) fn merged(mut axes: Vec<Axis>) -> Vec<Axis> {
     out
 }
 
-/// Items that a work-item of `copy_nd` takes (`GK_DEPTH`).
+/// Items that a thread of `copy_nd` takes (`GK_DEPTH`).
 const DEPTH: usize = 4;
 
 /// Integer dtype that moves elements of this many bytes.

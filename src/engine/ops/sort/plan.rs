@@ -16,7 +16,7 @@ const PART: usize = 8192;
 const SORT: &str = "kernels/common/sort/sort.c";
 const RADIX: &str = "kernels/common/sort/radix.c";
 
-/// Elements per work-item in sorts within a block (`GK_SORT_EACH`).
+/// Elements per thread in sorts within a block (`GK_SORT_EACH`).
 pub(super) fn each(d: DType) -> usize {
     if d.size() == 8 { 4 } else { 8 }
 }
