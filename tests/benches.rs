@@ -4,10 +4,10 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use trefoil::testing::MockDriver;
 use trefoil::ops::core::CoreOps;
 use trefoil::ops::{Family, all_ops};
 use trefoil::spec::all_kernels;
+use trefoil::testing::MockDriver;
 use trefoil::{BackendKind, Caps, CpuBackend, DeviceId, Engine};
 use trefoil_bench::{Context, Scale, problems};
 

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
-use trefoil::testing::MockDriver;
 use trefoil::ops::core::CoreOps;
 use trefoil::ops::elementwise::{ElementwiseOps, Unary};
+use trefoil::testing::MockDriver;
 use trefoil::{BackendExt, Engine, GpuError};
 
 /// Runs one kernel and prints how many units were compiled. Started as a child process by the tests below.

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use trefoil::prelude::*;
 
 use trefoil::driver::Arg;
-use trefoil::testing::{Call, MockDriver, OwnedArg};
 use trefoil::ops::elementwise::Unary;
 use trefoil::ops::optimizer::{OptimRule, ParamSlot, Step};
+use trefoil::testing::{Call, MockDriver, OwnedArg};
 use trefoil::{BackendExt, Buffer, Caps, CpuBackend, DType, Engine, GpuError, GradMut};
 
 fn engine() -> (Arc<MockDriver>, Engine) {

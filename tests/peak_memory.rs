@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use trefoil::prelude::*;
 
-use trefoil::testing::MockDriver;
 use trefoil::ops::attention::{Attention, AttentionBwd, AttentionIo};
 use trefoil::ops::language_model::{LinearCrossEntropy, LinearCrossEntropyBwd, LinearCrossEntropyFwd};
+use trefoil::testing::MockDriver;
 use trefoil::{BackendKind, Buffer, Caps, DType, DeviceId, Engine, Result};
 
 fn engine() -> Engine {

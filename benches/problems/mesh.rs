@@ -105,7 +105,8 @@ pub(super) const PROBLEMS: &[Problem] = &[
         let (m, t, w, mut y) =
             (cx.positive(dt, v)?, cx.positive(dt, 1)?, cx.normal(dt, c * c)?, cx.empty(dt, v * c)?);
         bytes((2 * v * c + 2 * v * k) * dt.size(), move |gpu| {
-            let operator = DiffusionOperator::Eigen { phi: phi.shaped(&[v, k])?, lam: lam.view(), mass: Some(m.view()) };
+            let operator =
+                DiffusionOperator::Eigen { phi: phi.shaped(&[v, k])?, lam: lam.view(), mass: Some(m.view()) };
             let (x, w) = (x.shaped(&[v, c])?, w.shaped(&[c, c])?);
             let y = y.shaped_mut(&[v, c])?;
             gpu.diffusion_conv(Diffusion::new(x, operator, t.view(), w, y))
@@ -128,7 +129,8 @@ pub(super) const PROBLEMS: &[Problem] = &[
             (cx.positive(dt, v)?, cx.positive(dt, 1)?, cx.normal(dt, c * c)?, cx.normal(dt, v * c)?);
         let (mut dx, mut dw, mut times) = (cx.empty(dt, v * c)?, cx.empty(dt, c * c)?, cx.empty(dt, 1)?);
         bytes((3 * v * c + 3 * v * k) * dt.size(), move |gpu| {
-            let operator = DiffusionOperator::Eigen { phi: phi.shaped(&[v, k])?, lam: lam.view(), mass: Some(m.view()) };
+            let operator =
+                DiffusionOperator::Eigen { phi: phi.shaped(&[v, k])?, lam: lam.view(), mass: Some(m.view()) };
             let (dx, dw) = (Some(dx.shaped_mut(&[v, c])?.into()), Some(dw.shaped_mut(&[c, c])?.into()));
             gpu.diffusion_conv_bwd(
                 DiffusionBwd::new(

@@ -74,10 +74,18 @@ fn object(path: &Path) -> Result<Map<String, Value>> {
     }
 }
 
+/// A training run, read and not yet built.
+struct Sections<'a> {
+    /// The sections; without `model` where `loom` has the network.
+    keys: Map<String, Value>,
+    /// The file that they are from.
+    from: Option<&'a Path>,
+    loom: Option<Loom>,
+}
+
 impl RunArgs {
-    /// The sections of the run without its network, the file that they are from, and the network of Loom. Errors: a section in two files; no
-    /// data.
-    fn sections(&self) -> Result<(Map<String, Value>, Option<&Path>, Option<Loom>)> {
+    /// The sections of the run. Errors: a section in two files; no data.
+    fn sections(&self) -> Result<Sections<'_>> {
         let (content, json) = Content::read(&self.file)?;
         let mut loom = None;
         let (mut keys, from) = match (content, &self.config) {
@@ -112,7 +120,7 @@ impl RunArgs {
         if let Some(text) = &self.loss {
             keys.insert("loss".into(), json_or("--loss", text, || Ok(text.as_str().into()))?);
         }
-        Ok((keys, from, loom))
+        Ok(Sections { keys, from, loom })
     }
 
     /// What is missing for a training.
@@ -132,7 +140,7 @@ impl RunArgs {
 
     /// Reads the run and its data; `change` sets what other options say.
     pub(crate) fn open(&self, change: impl FnOnce(&mut Config) -> Result<()>) -> Result<Run> {
-        let (mut keys, from, loom) = self.sections()?;
+        let Sections { mut keys, from, loom } = self.sections()?;
         if let Some(loom) = &loom {
             settings_of(loom, &mut keys);
         }

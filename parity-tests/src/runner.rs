@@ -229,7 +229,9 @@ pub fn random(
 /// Whether a random case gives what the reference does.
 fn held(gpu: &dyn IGpuBackend, kernel: &Kernel, case: &Case, place: Placement) -> Verdict {
     match twice(gpu, kernel, case, place) {
-        Ok(outputs) => tolerance::compare(kernel, case, &outputs).map_or_else(Verdict::Fail, |()| Verdict::Pass),
+        Ok(outputs) => {
+            tolerance::compare(kernel, case, &outputs).map_or_else(Verdict::Fail, |()| Verdict::Pass)
+        }
         Err(verdict) => verdict,
     }
 }

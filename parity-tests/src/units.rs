@@ -7,8 +7,8 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
-use trefoil::testing::{Call, MockDriver};
 use trefoil::spec::{all_kernels, all_units, expand};
+use trefoil::testing::{Call, MockDriver};
 use trefoil::{DType, Engine};
 
 use crate::cases::{KERNELS, Kernel};

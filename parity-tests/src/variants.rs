@@ -61,7 +61,11 @@ impl Passed {
 }
 
 /// Runs `calls` with a variant pinned.
-pub fn pinned<T>(gpu: &dyn IGpuBackend, (op, variant): &Name, calls: impl FnOnce() -> T) -> Result<T, String> {
+pub fn pinned<T>(
+    gpu: &dyn IGpuBackend,
+    (op, variant): &Name,
+    calls: impl FnOnce() -> T,
+) -> Result<T, String> {
     gpu.pin_variant(op, Some(variant)).map_err(|e| e.to_string())?;
     let result = calls();
     gpu.pin_variant(op, None).map_err(|e| e.to_string())?;

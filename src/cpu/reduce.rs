@@ -243,7 +243,7 @@ impl ReduceOps for CpuBackend {
             .zip(&dy)
             .map(|(v, &dy)| gradient(op, v, dy))
             .try_vec_ok()?;
-        // Slices list their elements in row-major order, so walking the groups in that order takes each list from its front.
+        // Slices list their elements in row-major order, so visiting the groups in that order takes each list from its front.
         let mut next = filled(dy.len(), 0)?;
         let all: Vec<_> = g
             .iter()

@@ -1,6 +1,6 @@
 //! Movement and creation.
 //!
-//! Each movement is a map from coordinates of the output to a position of the input; its gradient walks the same map and sums.
+//! Each movement is a map from coordinates of the output to a position of the input; its gradient reads the same map and sums.
 
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::cpu::scratch::*;

@@ -2,13 +2,13 @@
 
 pub(crate) mod blas;
 pub(crate) mod cache;
+pub(crate) mod geometry;
 mod include;
 pub(crate) mod launch;
 mod ops;
 pub(crate) mod plan;
 pub(crate) mod pool;
 pub(crate) mod program;
-pub(crate) mod walk;
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -103,9 +103,7 @@ fn output(
     }
     let y = out.as_view();
     for (name, v) in inputs {
-        if overlap(&y, v)
-            && !(same_allowed && out.layout() == v.layout() && out.dtype() == v.dtype())
-        {
+        if overlap(&y, v) && !(same_allowed && out.layout() == v.layout() && out.dtype() == v.dtype()) {
             let expected = format!("memory apart from `{name}`");
             return Err(GpuError::invalid(op, arg, expected, "overlapping ranges of one buffer"));
         }

@@ -6,7 +6,7 @@ use crate::buffer::{GradMut, View, ViewMut};
 use crate::dtype::DType;
 use crate::error::{GpuError, Result};
 
-/// How [`ScanOps::cumsum`] walks its axis.
+/// The direction of [`ScanOps::cumsum`] along its axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct CumSum {

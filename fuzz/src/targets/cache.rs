@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arbitrary::{Result, Unstructured};
-use trefoil::testing::{Call, MockDriver};
 use trefoil::ops::core::CoreOps;
 use trefoil::ops::elementwise::{Binary, ElementwiseOps};
 use trefoil::ops::reduce::{Reduce, ReduceOps};
 use trefoil::ops::shape::ShapeOps;
+use trefoil::testing::{Call, MockDriver};
 use trefoil::{DType, Engine};
 
 use super::scratch::Scratch;

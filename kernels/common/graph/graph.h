@@ -86,7 +86,7 @@ GK_FN int gk_piece_of(gk_piece* q, GK_GLOBAL const int* rowptr, GK_GLOBAL const 
     return 1;
 }
 
-/* Cuts that a block of a joining kernel looks through. */
+/* Cuts that a block of a combining kernel looks through. */
 #define GK_GRAPH_WINDOW 8
 
 /* Bit i: a long node begins in cut `first` + i. */

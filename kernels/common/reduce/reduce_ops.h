@@ -438,7 +438,7 @@ GK_FN void gk_end(GK_GLOBAL gk_u8* y, GK_GLOBAL gk_u8* z, gk_i64 iy, gk_i64 iz, 
 #endif
 }
 
-/* ---- joining the states of threads ----------------------------------------------------------------------------------------- */
+/* ---- combining the states of threads ----------------------------------------------------------------------------------------- */
 
 #if defined(gk_shuffle_xor) && GK_IS_FLOAT
 GK_FN gk_state gk_exchange(gk_state s, int mask)

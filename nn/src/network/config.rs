@@ -283,16 +283,16 @@ fn order(steps: &[Step], list: &str) -> Result<Vec<usize>> {
             }
             None => {
                 // Whatever is left reads something that is left: going back along it must meet a layer twice.
-                let mut walk: Vec<usize> = (0..steps.len()).filter(|&i| !done[i]).take(1).collect();
+                let mut path: Vec<usize> = (0..steps.len()).filter(|&i| !done[i]).take(1).collect();
                 let start = loop {
-                    let Some(next) = walk.last().and_then(|&i| reads(i).find(|&k| !done[k])) else { break 0 };
-                    if let Some(at) = walk.iter().position(|&k| k == next) {
+                    let Some(next) = path.last().and_then(|&i| reads(i).find(|&k| !done[k])) else { break 0 };
+                    if let Some(at) = path.iter().position(|&k| k == next) {
                         break at;
                     }
-                    walk.push(next);
+                    path.push(next);
                 };
                 let mut ring: Vec<&str> =
-                    walk[start..].iter().rev().map(|&i| steps[i].name.as_str()).collect();
+                    path[start..].iter().rev().map(|&i| steps[i].name.as_str()).collect();
                 ring.extend(ring.first().copied());
                 return Err(NnError::config(list, format!("the layers {} form a cycle", ring.join(" -> "))));
             }

@@ -104,8 +104,11 @@ pub struct LayerInfo {
     pub spatial: Option<usize>,
     /// Options beside `type`.
     pub keys: &'static [Key],
-    build: fn(&build::Site<'_>, Map<String, Value>) -> Result<Box<dyn Layer>>,
+    build: Build,
 }
+
+/// Builds a layer from its options.
+type Build = fn(&build::Site<'_>, Map<String, Value>) -> Result<Box<dyn Layer>>;
 
 /// Any number of inputs.
 const MANY: usize = usize::MAX;

@@ -38,7 +38,7 @@ struct Partners {
     packed: bool,
 }
 
-/// How the kernels for vectors in pairs walk.
+/// Launch geometry of the kernels for vectors in pairs.
 struct Couples {
     grid: Grid,
     items: i64,
@@ -130,7 +130,7 @@ impl Engine {
         }
     }
 
-    /// The walk over vectors in pairs.
+    /// The launch geometry over vectors in pairs.
     fn couples(&self, [outer, len, inner]: [usize; 3], views: &[&View<'_>]) -> Couples {
         let w = views.first().map_or(1, |v| 16 / v.dtype().size());
         let wide = inner == 1 && len.is_multiple_of(w) && views.iter().all(|v| aligned16(v));
@@ -245,8 +245,8 @@ impl DistanceOps for Engine {
         if views.len() == 2 {
             return Ok(());
         }
-        let walk = self.couples(e, &views.iter().collect::<Vec<_>>());
-        let Couples { grid, items, len, inner, lanes, wide } = walk;
+        let couples = self.couples(e, &views.iter().collect::<Vec<_>>());
+        let Couples { grid, items, len, inner, lanes, wide } = couples;
         let (mode, p, eps) = numbers(op);
         let out = |g: &Option<GradMut<'_>>| self.arg_opt_out(g.as_ref().map(|g| &g.out));
         let adds = |g: &Option<GradMut<'_>>| i32::from(g.as_ref().is_some_and(|g| g.accumulate));

@@ -40,7 +40,7 @@ impl Engine {
         y: &GradMut<'_>,
     ) -> Result<()> {
         let v = y.out.as_view();
-        let (wide, lanes) = moe_walk(d, &[x, &v]);
+        let (wide, lanes) = row_access(d, &[x, &v]);
         let rows = perm.numel();
         let args = MoeGatherArgs {
             x: self.arg_in(x),
@@ -71,7 +71,7 @@ impl Engine {
     ) -> Result<()> {
         let inverse = self.moe_inverse(op, perm)?;
         let v = y.out.as_view();
-        let (wide, lanes) = moe_walk(d, &[x, &v]);
+        let (wide, lanes) = row_access(d, &[x, &v]);
         let args = MoeCombineArgs {
             x: self.arg_in(x),
             inverse: self.arg_in(&inverse.view()),
@@ -89,7 +89,7 @@ impl Engine {
 }
 
 /// Whether rows of `d` elements are moved by 16 bytes, and the threads per row.
-fn moe_walk(d: usize, operands: &[&View<'_>]) -> (bool, usize) {
+fn row_access(d: usize, operands: &[&View<'_>]) -> (bool, usize) {
     let w = operands.first().map_or(1, |v| 16 / v.dtype().size());
     let wide = d.is_multiple_of(w) && operands.iter().all(|v| aligned16(v));
     (wide, lanes(if wide { d / w } else { d }))
@@ -110,7 +110,7 @@ impl MoeOps for Engine {
             ("perm", perm),
         ];
         self.check_owner_all(OP, &operands)?;
-        // Each choice walks along the row once more: few long steps are slower than a few lanes more.
+        // Each choice reads the row once more: few long steps are slower than a few lanes more.
         let lanes = lanes(e).min(32);
         let args = MoeRouterArgs {
             logits: self.arg_in(&io.logits),
@@ -202,7 +202,7 @@ impl MoeOps for Engine {
         let Some(g) = &io.dweights else { return Ok(()) };
         let ([_, k, d], rows) = (size, io.perm.numel());
         let inverse = self.moe_inverse(OP, &io.perm)?;
-        let (wide, lanes) = moe_walk(d, &[&io.dy, &io.x]);
+        let (wide, lanes) = row_access(d, &[&io.dy, &io.x]);
         let args = MoeDotArgs {
             dy: self.arg_in(&io.dy),
             x: self.arg_in(&io.x),

@@ -273,7 +273,7 @@ io_struct! {
 op_family! {
     /// Message passing on graphs. All operands are contiguous; data is f32, f16, bf16 or f64 of one dtype per call, indices are i32 or i64 of one
     /// dtype. Deterministic: edges are grouped by their destination (and by their source for gradients), each output has one writer, sums run in
-    /// the order of the edges, and nodes with many edges are cut in parts that are joined in order. A node, edge or column out of range and a
+    /// the order of the edges, and nodes with many edges are cut in parts that are combined in order. A node, edge or column out of range and a
     /// rowptr that does not rise from 0 to the number of edges are `IndexOutOfRange`, reported by the next call that waits; shapes and dtypes that
     /// do not fit, and 2^31 nodes or edges and more, are `Invalid`.
     pub trait GraphOps : Graph => GRAPH_OPS {

@@ -369,7 +369,7 @@ io_struct! {
 
 op_family! {
     /// Normalization over batches, rows, groups and instances. Operands are contiguous floats of one dtype; statistics are f32 (f64 for f64 data), found in
-    /// two passes or joined after Chan et al., never as a difference of squares. Variances are divided by the count; running ones by the count less one.
+    /// two passes or combined after Chan et al., never as a difference of squares. Variances are divided by the count; running ones by the count less one.
     /// Activations: those of fused matrix products. Outputs share no memory with inputs. Deterministic: parameter gradients are summed in two stages.
     /// Errors: shapes, dtypes, eps not above 0, another activation.
     pub trait NormOps : Norm => NORM_OPS {

@@ -12,9 +12,9 @@ use std::sync::Arc;
 use parity_tests::cases::{KERNELS, Kernel, fields, find};
 use parity_tests::units::{Hashes, Served, serve};
 use trefoil::Engine;
-use trefoil::testing::MockDriver;
 use trefoil::ops::Family;
 use trefoil::ops::core::CoreOps;
+use trefoil::testing::MockDriver;
 
 use crate::evidence::Evidence;
 
@@ -109,7 +109,8 @@ fn variant_table(
         if choice.rejected.is_empty() {
             continue;
         }
-        let mut names: Vec<String> = choice.rejected.into_iter().map(|(n, _)| n).chain([choice.chosen]).collect();
+        let mut names: Vec<String> =
+            choice.rejected.into_iter().map(|(n, _)| n).chain([choice.chosen]).collect();
         names.sort();
         for name in names {
             let full = format!("{}:{name}", op.name);

@@ -147,7 +147,10 @@ fn open_tokenizer(file: &Path) -> Result<Arc<dyn Encoding>> {
 
 #[cfg(not(feature = "tokenizers"))]
 fn open_tokenizer(_file: &Path) -> Result<Arc<dyn Encoding>> {
-    Err(NnError::config("data.encoding", "this build has no tokenizers: build it with `--features tokenizers`"))
+    Err(NnError::config(
+        "data.encoding",
+        "this build has no tokenizers: build it with `--features tokenizers`",
+    ))
 }
 
 fn table(path: &Path, header: Option<bool>, label: Column, separator: char, c: &Common) -> Result<Items> {

@@ -50,7 +50,9 @@ fn diffusion(cx: &Cx<'_>) -> R {
         _ => None,
     };
     let s_hat = s_hat.as_ref().map(|v| v.m());
-    Ok(cx.gpu.diffusion_conv(Diffusion::new(x, operator, cx.x("t")?, w, y.m()).b(cx.opt("b")).s_hat(s_hat))?)
+    Ok(cx
+        .gpu
+        .diffusion_conv(Diffusion::new(x, operator, cx.x("t")?, w, y.m()).b(cx.opt("b")).s_hat(s_hat))?)
 }
 
 fn diffusion_backward(cx: &Cx<'_>) -> R {

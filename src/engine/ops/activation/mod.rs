@@ -8,9 +8,9 @@ use crate::buffer::{Buffer, GradMut, View, ViewMut};
 use crate::driver::Ptr;
 use crate::dtype::DType;
 use crate::engine::Engine;
+use crate::engine::geometry::Alignment;
 use crate::engine::launch::{Grid, aligned16, int, long};
 use crate::engine::ops::norm::join_tx;
-use crate::engine::walk::Alignment;
 use crate::error::Result;
 use crate::ops::activation::*;
 use crate::ops::core::Choice;
@@ -59,7 +59,7 @@ impl Engine {
         let PreluBwd { dy, x, a, dx, part, accumulate } = io;
         let &PreluBwdProblem { n, slopes, cols, operands } = p;
         match plan {
-            PreluBwdPlan::Columns(walk) => {
+            PreluBwdPlan::Columns(geometry) => {
                 let args = PreluBwdColumnsArgs {
                     dy,
                     x,
@@ -69,15 +69,15 @@ impl Engine {
                     n: long(n),
                     cols: long(slopes * cols),
                     inner: long(cols),
-                    chunk: long(walk.chunk),
-                    chunks: int(walk.chunks),
-                    tx: int(walk.tx),
-                    wide: i32::from(walk.wide),
+                    chunk: long(geometry.chunk),
+                    chunks: int(geometry.chunks),
+                    tx: int(geometry.tx),
+                    wide: i32::from(geometry.wide),
                     accumulate,
                 };
-                self.launch(&PRELU_BWD_COLUMNS, operands.dtype, "", walk.grid(), &args)
+                self.launch(&PRELU_BWD_COLUMNS, operands.dtype, "", geometry.grid(), &args)
             }
-            PreluBwdPlan::Rows(walk) => {
+            PreluBwdPlan::Rows(geometry) => {
                 let rows = n * slopes;
                 let args = PreluBwdRowsArgs {
                     dy,
@@ -88,14 +88,14 @@ impl Engine {
                     rows: long(rows),
                     cols: long(cols),
                     slopes: long(slopes),
-                    splits: int(walk.splits),
-                    chunk: long(walk.chunk),
-                    lanes: int(walk.lanes),
-                    wide: i32::from(walk.wide),
-                    phase: int(walk.phase),
+                    splits: int(geometry.splits),
+                    chunk: long(geometry.chunk),
+                    lanes: int(geometry.lanes),
+                    wide: i32::from(geometry.wide),
+                    phase: int(geometry.phase),
                     accumulate,
                 };
-                let grid = walk.grid(rows * walk.splits, self.device_caps());
+                let grid = geometry.grid(rows * geometry.splits, self.device_caps());
                 self.launch(&PRELU_BWD_ROWS, operands.dtype, "", grid, &args)
             }
         }
@@ -173,8 +173,8 @@ impl ActivationOps for Engine {
         let problem = PreluBwdProblem { n, slopes, cols, operands };
         let plan = self.plan(OP, &problem)?;
         let (outer, inner) = match plan {
-            PreluBwdPlan::Columns(walk) => (walk.chunks, cols),
-            PreluBwdPlan::Rows(walk) => (n, walk.splits),
+            PreluBwdPlan::Columns(geometry) => (geometry.chunks, cols),
+            PreluBwdPlan::Rows(geometry) => (n, geometry.splits),
         };
         let sums = || self.scratch(dt.accumulator(), outer * slopes * inner);
         let part = va.is_some().then(sums).transpose()?;

@@ -1,10 +1,10 @@
 //! How the gradients of parametric relu run.
 
 use crate::device::Caps;
+use crate::engine::geometry::{Alignment, ColumnGeometry, RowGeometry};
 use crate::engine::launch::LANES;
 use crate::engine::ops::norm::SHORT_PLANE;
 use crate::engine::plan::{Problem, Reason, Variant};
-use crate::engine::walk::{Alignment, ColumnWalk, RowWalk};
 
 const SOURCE: &str = "kernels/common/activation/gated.c";
 
@@ -21,9 +21,9 @@ pub(crate) struct PreluBwdProblem {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PreluBwdPlan {
     /// Down the columns of `[n, slopes * cols]`.
-    Columns(ColumnWalk),
+    Columns(ColumnGeometry),
     /// Along `n * slopes` rows.
-    Rows(RowWalk),
+    Rows(RowGeometry),
 }
 
 impl Problem for PreluBwdProblem {
@@ -38,19 +38,19 @@ impl Problem for PreluBwdProblem {
             if self.slopes <= 1 || cols >= SHORT_PLANE {
                 return Err("its rows are not short ones of several slopes".into());
             }
-            let walk = ColumnWalk::new([self.n, self.slopes * cols], self.operands, caps);
-            return Ok(PreluBwdPlan::Columns(walk));
+            let geometry = ColumnGeometry::new([self.n, self.slopes * cols], self.operands, caps);
+            return Ok(PreluBwdPlan::Columns(geometry));
         }
         let vector = self.operands.vector();
-        let mut walk = RowWalk::new([rows, cols], 8 * vector, self.operands, caps);
+        let mut geometry = RowGeometry::new([rows, cols], 8 * vector, self.operands, caps);
         if rows == 1 {
             // One slope: a single long row, cut to fill the device.
             let runs = cols.div_ceil(16 * LANES).min(caps.target_blocks() * 4).max(1);
-            walk.chunk = cols.div_ceil(runs).next_multiple_of(vector);
-            walk.splits = cols.div_ceil(walk.chunk);
-            walk.lanes = LANES;
+            geometry.chunk = cols.div_ceil(runs).next_multiple_of(vector);
+            geometry.splits = cols.div_ceil(geometry.chunk);
+            geometry.lanes = LANES;
         }
-        Ok(PreluBwdPlan::Rows(walk))
+        Ok(PreluBwdPlan::Rows(geometry))
     }
 }
 
@@ -58,7 +58,7 @@ impl Problem for PreluBwdProblem {
 mod tests {
     use super::*;
     use crate::dtype::DType;
-    use crate::engine::walk::tests::{chosen, gpu};
+    use crate::engine::geometry::tests::{chosen, gpu};
 
     #[test]
     fn short_rows_are_summed_down_their_columns() {
@@ -69,7 +69,7 @@ mod tests {
         assert_eq!(chosen(&PreluBwdProblem { cols: 3136, n: 32, ..p }, &gpu()), "rows");
         let one = PreluBwdProblem { n: 1, slopes: 1, cols: 1 << 24, operands };
         assert!(one.plan(0, &gpu()).is_err_and(|e| e.contains("several slopes")));
-        let Ok(PreluBwdPlan::Rows(walk)) = one.plan(1, &gpu()) else { panic!("rows take every problem") };
-        assert_eq!((walk.lanes, walk.splits, walk.chunk), (256, 4096, 4096));
+        let Ok(PreluBwdPlan::Rows(geometry)) = one.plan(1, &gpu()) else { panic!("rows take every problem") };
+        assert_eq!((geometry.lanes, geometry.splits, geometry.chunk), (256, 4096, 4096));
     }
 }

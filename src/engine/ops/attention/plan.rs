@@ -42,8 +42,8 @@ impl Problem for HeadProblem {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::geometry::tests::gpu;
     use crate::engine::plan::best;
-    use crate::engine::walk::tests::gpu;
 
     #[test]
     fn blocks_are_as_wide_as_heads() {

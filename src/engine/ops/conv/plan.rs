@@ -362,7 +362,7 @@ impl Problem for WeightProblem {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::walk::tests::{cpu, gpu};
+    use crate::engine::geometry::tests::{cpu, gpu};
 
     /// 3 x 3 taps over images of that side, the size kept.
     fn shape(n: usize, [ci, co, groups]: [usize; 3], side: usize) -> ConvShape {

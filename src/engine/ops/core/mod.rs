@@ -172,7 +172,12 @@ impl CoreOps for Engine {
         };
         if block.pool_driver().is_some_and(|d| !Arc::ptr_eq(d, self.driver())) {
             let got = format!("one of a {id} that was opened apart");
-            return Err(GpuError::invalid("adopt", "buffer", "a buffer of a handle forked from this one", got));
+            return Err(GpuError::invalid(
+                "adopt",
+                "buffer",
+                "a buffer of a handle forked from this one",
+                got,
+            ));
         }
         // Work of the former stream is waited for first: if that fails, the block goes back to its pool.
         if let Some(stream) = block.pool_stream() {

@@ -146,7 +146,7 @@ fn bwd_problem([dy, a, b]: [&View<'_>; 3], [da, db]: [Option<&GradMut<'_>>; 2]) 
     BinaryBwdProblem { rows, cols, shared: Some(side), dtype, aligned }
 }
 
-/// Whether operands are walked by position.
+/// Whether operands are addressed by position.
 fn map_problem<const N: usize>(m: &Merged<N>, views: [&View<'_>; N]) -> MapProblem {
     MapProblem { flat: (0..N).all(|k| m.is_flat(k)), aligned: views.into_iter().all(aligned16) }
 }

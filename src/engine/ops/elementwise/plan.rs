@@ -59,7 +59,7 @@ pub(crate) struct BinaryBwdProblem {
     pub(crate) aligned: bool,
 }
 
-/// A matrix in `stripes` parts of the columns, each for `lanes` threads side by side, and `slices` parts of the rows, whose sums are joined.
+/// A matrix in `stripes` parts of the columns, each for `lanes` threads side by side, and `slices` parts of the rows, whose sums are combined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RowCut {
     pub(crate) wide: bool,
@@ -104,10 +104,10 @@ impl Problem for BinaryBwdProblem {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::walk::tests::{cpu, gpu};
+    use crate::engine::geometry::tests::{cpu, gpu};
 
     #[test]
-    fn operands_without_gaps_are_walked_by_position() {
+    fn operands_without_gaps_are_addressed_by_position() {
         let (p, gpu) = (MapProblem { flat: true, aligned: false }, gpu());
         assert_eq!(p.plan(0, &gpu), Ok(MapPlan::Flat { wide: false }));
         assert_eq!(p.plan(1, &gpu), Ok(MapPlan::Strided));

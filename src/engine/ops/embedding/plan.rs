@@ -95,7 +95,7 @@ impl Problem for ClearProblem {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::walk::tests::gpu;
+    use crate::engine::geometry::tests::gpu;
 
     #[test]
     fn rows_of_whole_items_are_moved_as_such() {

@@ -118,7 +118,7 @@ impl Problem for GemmProblem<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::walk::tests::{cpu, gpu};
+    use crate::engine::geometry::tests::{cpu, gpu};
 
     fn problem(m: usize, n: usize, k: usize) -> GemmProblem<'static> {
         let e = Extents { batch: 1, m, n, k };

@@ -6,7 +6,7 @@ use crate::dtype::DType;
 use crate::engine::Engine;
 use crate::engine::launch::{code_of_op, dims};
 use crate::engine::ops::graph::csr::Edges;
-use crate::engine::ops::graph::plan::{WalkPlan, WalkProblem};
+use crate::engine::ops::graph::plan::{NodePlan, NodeProblem};
 use crate::engine::ops::index::scatter::arithmetic;
 use crate::engine::ops::shape::strided::common_power;
 use crate::error::Result;
@@ -127,7 +127,7 @@ impl<'a> Aggregate<'a> {
     }
 
     /// The unit that serves it: the general one, or one that knows the message (see `GK_LEAN`). `sums`: not a product.
-    fn unit(&self, w: &WalkPlan, sums: bool) -> &'static str {
+    fn unit(&self, w: &NodePlan, sums: bool) -> &'static str {
         let extras = [self.own, self.own_stat, self.mask.map(|m| m.0), self.base, self.bias];
         // Those kernels hold the distance between rows, in bytes, in 32 bits.
         let near = self.inner * self.dtype.size() <= i32::MAX as usize;
@@ -175,7 +175,7 @@ impl Engine {
     fn size_and_how(
         &self,
         p: &Aggregate<'_>,
-        w: &WalkPlan,
+        w: &NodePlan,
         red: i32,
         accumulate: bool,
     ) -> (DimsArg, DimsArg) {
@@ -203,13 +203,13 @@ impl Engine {
         p.b.map_or((1, 0), |b| ((p.columns() / b.parts.max(1)).max(1), b.parts))
     }
 
-    fn plan_aggregate(&self, p: &Aggregate<'_>, y: Option<View<'_>>) -> Result<WalkPlan> {
+    fn plan_aggregate(&self, p: &Aggregate<'_>, y: Option<View<'_>>) -> Result<NodePlan> {
         let (span, _) = Self::spans(p);
         let full = p.b.filter(|_| span == 1).map(|b| b.v);
         let views = [p.a, full, p.own, y].into_iter().flatten();
         let w = 16 / p.dtype.size();
         let wide = wide_rows(p.dtype, p.inner, views) && (span == 1 || span.is_multiple_of(w));
-        self.plan(p.op, &WalkProblem { dtype: p.dtype, columns: p.columns(), edges: p.edges.edges, wide })
+        self.plan(p.op, &NodeProblem { dtype: p.dtype, columns: p.columns(), edges: p.edges.edges, wide })
     }
 
     /// Sums, means or products of the messages of each node.
@@ -277,7 +277,7 @@ impl Engine {
             slope,
             alpha,
         };
-        self.launch(&AGGREGATE_COMBINE, p.dtype, AGGREGATES[0], w.joins(), &args)
+        self.launch(&AGGREGATE_COMBINE, p.dtype, AGGREGATES[0], w.combine_grid(), &args)
     }
 
     /// The extreme message of each node and its edge.
@@ -323,7 +323,7 @@ impl Engine {
         }
         let args =
             AggregateExtremeCombineArgs { rowptr, met, parts, ids, y, arg, size, how, least, wide_arg, none };
-        self.launch(&AGGREGATE_EXTREME_COMBINE, p.dtype, AGGREGATES[0], w.joins(), &args)
+        self.launch(&AGGREGATE_EXTREME_COMBINE, p.dtype, AGGREGATES[0], w.combine_grid(), &args)
     }
 
     /// Scratch for a statistic of this many elements.

@@ -7,13 +7,13 @@ use crate::engine::launch::{Grid, code_of_op, dims};
 use crate::engine::ops::graph::EdgeApply;
 use crate::engine::ops::graph::aggregate::{grad_view, out_view, wide_rows};
 use crate::engine::ops::graph::csr::Edges;
-use crate::engine::ops::graph::plan::{WalkPlan, WalkProblem};
+use crate::engine::ops::graph::plan::{NodePlan, NodeProblem};
 use crate::error::Result;
 use crate::ops::graph::*;
 use crate::spec::kernels::graph::*;
 
-/// Flags of a walk over nodes.
-fn flags(e: &Edges<'_>, w: &WalkPlan) -> usize {
+/// Flags of a pass over nodes.
+fn flags(e: &Edges<'_>, w: &NodePlan) -> usize {
     e.flags() | ((w.cuts > 0) as usize) << 3
 }
 
@@ -32,7 +32,7 @@ impl Engine {
     ) -> Result<()> {
         let (dt, nodes, n) = (x.dtype(), edges.nodes, edges.edges);
         let wide = wide_rows(dt, columns, [Some(x), z].into_iter().flatten());
-        let w = self.plan(op, &WalkProblem { dtype: dt, columns, edges: n, wide })?;
+        let w = self.plan(op, &NodeProblem { dtype: dt, columns, edges: n, wide })?;
         // Threads that share a node: as many as its edges need, and fit in a group that exchanges without barriers.
         let room = (32 / w.lanes).max(1);
         let ways = (n / nodes.max(1)).div_ceil(AT_ONCE).next_power_of_two().min(room);
@@ -62,10 +62,10 @@ impl Engine {
             return Ok(());
         }
         let args = EdgeNormCombineArgs { rowptr, met, parts, top, sum, size, flags };
-        self.launch(&EDGE_NORM_COMBINE, dt, "", w.joins(), &args)
+        self.launch(&EDGE_NORM_COMBINE, dt, "", w.combine_grid(), &args)
     }
 
-    fn gat_size(s: &GatShape, e: &Edges<'_>, w: &WalkPlan, others: usize) -> DimsArg {
+    fn gat_size(s: &GatShape, e: &Edges<'_>, w: &NodePlan, others: usize) -> DimsArg {
         let columns = s.heads * s.features;
         dims([e.nodes, e.edges, columns, s.features.max(1), others, w.cut_bits(), w.lane_bits(), flags(e, w)])
     }
@@ -74,7 +74,7 @@ impl Engine {
         let (dt, columns, e) = (p.row.dtype(), s.heads * s.features, p.edges);
         let dx = p.dx.map(|g| g.out.as_view());
         let wide = wide_rows(dt, s.features, [Some(p.row), Some(p.own), dx].into_iter().flatten());
-        let w = self.plan("gat_bwd", &WalkProblem { dtype: dt, columns, edges: e.edges, wide })?;
+        let w = self.plan("gat_bwd", &NodeProblem { dtype: dt, columns, edges: e.edges, wide })?;
         let stat = |n| self.statistics(dt, n);
         let vecs = e.nodes * w.vecs;
         let (pa, pb, ps) = (stat(if p.by_source { 0 } else { vecs })?, stat(vecs)?, stat(vecs)?);
@@ -116,7 +116,7 @@ impl Engine {
         if w.cuts > 0 && e.nodes > 0 {
             let args =
                 GatBwdCombineArgs { rowptr, met, own, parts, sums, dx, pa, pb, ps, size, wide, accumulate };
-            self.launch(&GAT_BWD_COMBINE, dt, "", w.joins(), &args)?;
+            self.launch(&GAT_BWD_COMBINE, dt, "", w.combine_grid(), &args)?;
         }
         let n = e.nodes * s.heads;
         let dscore = p.dscore.map(|g| g.out.as_view());
@@ -220,7 +220,7 @@ impl GraphAttentionOps for Engine {
         let edges =
             self.grouped(OP, s.targets, &io.dst, Some((&io.src, s.sources)), io.by_dst.as_ref(), false)?;
         let wide = wide_rows(dt, s.features, [io.x, y]);
-        let w = self.plan(OP, &WalkProblem { dtype: dt, columns, edges: s.edges, wide })?;
+        let w = self.plan(OP, &NodeProblem { dtype: dt, columns, edges: s.edges, wide })?;
         let parts = self.statistics(dt, 2 * w.cuts * columns)?;
         let norms = self.statistics(dt, 4 * w.cuts * w.vecs)?;
         let size = Self::gat_size(&s, &edges, &w, s.sources);
@@ -251,7 +251,7 @@ impl GraphAttentionOps for Engine {
             return Ok(());
         }
         let args = GatCombineArgs { rowptr, met, parts, norms, y, lse, size, wide };
-        self.launch(&GAT_COMBINE, dt, "", w.joins(), &args)
+        self.launch(&GAT_COMBINE, dt, "", w.combine_grid(), &args)
     }
 
     fn gat_bwd(&self, slope: f64, io: GatBwd<'_>) -> Result<()> {

@@ -4,7 +4,7 @@ use crate::buffer::{Buffer, View};
 use crate::dtype::DType;
 use crate::engine::Engine;
 use crate::engine::launch::{Grid, code_of_op};
-use crate::engine::ops::graph::plan::WalkPlan;
+use crate::engine::ops::graph::plan::NodePlan;
 use crate::engine::ops::index::scatter::wide_index;
 use crate::error::Result;
 use crate::ops::graph::*;
@@ -208,8 +208,8 @@ impl Engine {
         Ok(Edges { rowptr: Held::Own(rowptr), col, perm, nodes, edges: n, strict: false })
     }
 
-    /// The long nodes that the cuts of a walk meet (`graph/graph.h`); empty where no node is long.
-    pub(in crate::engine::ops) fn long_nodes(&self, e: &Edges<'_>, w: &WalkPlan) -> Result<Buffer> {
+    /// The long nodes that the cuts of a plan meet (`graph/graph.h`); empty where no node is long.
+    pub(in crate::engine::ops) fn long_nodes(&self, e: &Edges<'_>, w: &NodePlan) -> Result<Buffer> {
         let (rowptr, n) = (e.rowptr.view(), 2 * w.cuts);
         let met = self.scratch(DType::I32, n)?;
         let args = PlanCutsArgs {

@@ -76,14 +76,14 @@ struct EdgeApply<'a> {
 }
 
 impl Engine {
-    /// What serves a walk over a million edges with 64 columns in f32.
+    /// What runs a pass over a million edges with 64 columns in f32.
     pub(crate) fn explain_graph(&self, op: &'static str) -> Result<Choice> {
-        let walk = WalkProblem { dtype: DType::F32, columns: 64, edges: 1_000_000, wide: true };
+        let nodes = NodeProblem { dtype: DType::F32, columns: 64, edges: 1_000_000, wide: true };
         match op {
             "group_reduce_bwd" => {
-                self.explain_problem(op, &GroupBwdProblem { walk, row: 256, grouped: true })
+                self.explain_problem(op, &GroupBwdProblem { nodes, row: 256, grouped: true })
             }
-            _ => self.explain_problem(op, &walk),
+            _ => self.explain_problem(op, &nodes),
         }
     }
 
@@ -99,7 +99,7 @@ impl Engine {
         let (dt, edges) = (out.dtype(), p.left.numel());
         let b = p.right.map(|r| r.1);
         let wide = wide_rows(dt, inner, [Some(p.a), b, Some(*out)].into_iter().flatten());
-        let w = WalkProblem { dtype: dt, columns: outer * inner, edges: 0, wide }.whole();
+        let w = NodeProblem { dtype: dt, columns: outer * inner, edges: 0, wide }.whole();
         let args = EdgeMapArgs {
             left: self.arg_in(&p.left),
             right: self.arg_opt(p.right.map(|r| r.0).as_ref()),
@@ -227,7 +227,7 @@ impl Engine {
         let v = out.out.as_view();
         let (dt, (outer, nodes, inner)) = (v.dtype(), p.size);
         let wide = wide_rows(dt, inner, p.rows.into_iter().chain([Some(v)]).flatten());
-        let w = WalkProblem { dtype: dt, columns: outer * inner, edges: 0, wide }.whole();
+        let w = NodeProblem { dtype: dt, columns: outer * inner, edges: 0, wide }.whole();
         let edges = p.node.numel();
         let [x, z, u, y] = p.rows.map(|v| self.arg_opt(v.as_ref()));
         let [s, t] = p.stats.map(|v| self.arg_opt(v.as_ref()));
@@ -613,8 +613,8 @@ impl GraphOps for Engine {
                 ..Pair::new(OP, (index, io.dy, s.nodes), None)
             };
             let wide = wide_rows(dt, s.inner, [io.dy, out]);
-            let walk = WalkProblem { dtype: dt, columns: s.outer * s.inner, edges: s.sources, wide };
-            let problem = GroupBwdProblem { walk, row: s.inner * dt.size(), grouped: io.groups.is_some() };
+            let nodes = NodeProblem { dtype: dt, columns: s.outer * s.inner, edges: s.sources, wide };
+            let problem = GroupBwdProblem { nodes, row: s.inner * dt.size(), grouped: io.groups.is_some() };
             return match (self.plan(OP, &problem)?, &io.groups) {
                 (GroupBwdPlan::ByNode(w), Some(g)) => self.group_spread(&p, g, &w, &s, &io.dsrc),
                 _ => self.edge_map(&p, How::Left, [s.outer, s.inner], &out, io.dsrc.accumulate),
@@ -656,7 +656,7 @@ impl Engine {
         &self,
         p: &Pair<'_>,
         groups: &EdgeGroups<'_>,
-        w: &WalkPlan,
+        w: &NodePlan,
         s: &GroupShape,
         dsrc: &GradMut<'_>,
     ) -> Result<()> {

@@ -1,11 +1,11 @@
-//! How the edges of nodes are walked.
+//! How threads are spread over the edges of nodes.
 
 use crate::device::Caps;
 use crate::dtype::DType;
 use crate::engine::launch::{Grid, LANES, MAX_GRID_YZ};
 use crate::engine::plan::{Problem, Reason, Variant};
 
-/// Cuts per block of a joining kernel (`GK_WINDOW`).
+/// Cuts per block of a combining kernel (`GK_WINDOW`).
 const WINDOW: usize = 8;
 
 /// Threads for a row of `vecs` vectors: the power of two up to 32 that leaves the fewest idle, the larger of equals.
@@ -21,9 +21,9 @@ pub(crate) fn lanes(vecs: usize) -> usize {
     }
 }
 
-/// A walk over the edges of each node, with rows of `columns` elements.
+/// Aggregation over the edges of each node, with rows of `columns` elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct WalkProblem {
+pub(crate) struct NodeProblem {
     pub(crate) dtype: DType,
     pub(crate) columns: usize,
     /// Edges of all nodes.
@@ -32,48 +32,48 @@ pub(crate) struct WalkProblem {
     pub(crate) wide: bool,
 }
 
-/// Geometry of a walk over nodes or edges: vector width, threads per row, and the cuts of long nodes.
+/// Launch geometry of a pass over nodes or edges: vector width, threads per row, and the cuts of long nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct WalkPlan {
+pub(crate) struct NodePlan {
     pub(crate) wide: bool,
     /// Vectors of a row.
     pub(crate) vecs: usize,
     pub(crate) lanes: usize,
-    /// Edges from one cut to the next: the parts of a long node between them are taken side by side, then joined.
+    /// Edges from one cut to the next: the parts of a long node between them are reduced side by side, then combined.
     pub(crate) cut: usize,
-    /// 0: nodes are walked whole.
+    /// 0: a node is aggregated by one group of threads.
     pub(crate) cuts: usize,
 }
 
-impl WalkProblem {
-    /// A walk that does not cut, which is one over single edges, too.
-    pub(crate) fn whole(&self) -> WalkPlan {
+impl NodeProblem {
+    /// The plan without cuts, which also serves passes over single edges.
+    pub(crate) fn whole(&self) -> NodePlan {
         let vecs = if self.wide { self.columns * self.dtype.size() / 16 } else { self.columns };
         let lanes = lanes(vecs);
         // Long nodes are worth more threads where a row has few.
-        WalkPlan { wide: self.wide, vecs, lanes, cut: if lanes >= 4 { 256 } else { 128 }, cuts: 0 }
+        NodePlan { wide: self.wide, vecs, lanes, cut: if lanes >= 4 { 256 } else { 128 }, cuts: 0 }
     }
 }
 
-impl Problem for WalkProblem {
-    type Plan = WalkPlan;
+impl Problem for NodeProblem {
+    type Plan = NodePlan;
 
     const VARIANTS: &'static [Variant] = &[
         Variant { name: "split_nodes", source: "kernels/common/graph/aggregate.c, attention.c" },
         Variant { name: "whole_nodes", source: "kernels/common/graph/aggregate.c, attention.c" },
     ];
 
-    fn plan(&self, variant: usize, _: &Caps) -> Result<WalkPlan, Reason> {
+    fn plan(&self, variant: usize, _: &Caps) -> Result<NodePlan, Reason> {
         let whole = self.whole();
         match variant {
             0 if self.edges <= 2 * whole.cut => Err(format!("{} edges make no long node", self.edges).into()),
-            0 => Ok(WalkPlan { cuts: self.edges.div_ceil(whole.cut), ..whole }),
+            0 => Ok(NodePlan { cuts: self.edges.div_ceil(whole.cut), ..whole }),
             _ => Ok(whole),
         }
     }
 }
 
-impl WalkPlan {
+impl NodePlan {
     /// Logarithms of `cut` and `lanes`, which are powers of two.
     pub(crate) fn cut_bits(&self) -> usize {
         self.cut.trailing_zeros() as usize
@@ -102,8 +102,8 @@ impl WalkPlan {
         Grid::Blocks([(nodes + self.cuts).div_ceil(per), self.vecs.div_ceil(self.lanes), 1])
     }
 
-    /// Blocks that join the parts of long nodes.
-    pub(crate) fn joins(&self) -> Grid {
+    /// Blocks that combine the parts of long nodes.
+    pub(crate) fn combine_grid(&self) -> Grid {
         Grid::Blocks([self.cuts.div_ceil(WINDOW), 1, 1])
     }
 }
@@ -111,8 +111,8 @@ impl WalkPlan {
 /// The gradient of a sum, mean or extreme of groups, with rows of `inner` elements, `outer` times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct GroupBwdProblem {
-    /// The walk over the members of each group.
-    pub(crate) walk: WalkProblem,
+    /// Aggregation of the members of each group.
+    pub(crate) nodes: NodeProblem,
     /// Bytes of a row.
     pub(crate) row: usize,
     /// Whether the members of each group are given.
@@ -123,7 +123,7 @@ pub(crate) struct GroupBwdProblem {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum GroupBwdPlan {
     /// Group by group: a row of the gradient is read once and written to all members.
-    ByNode(WalkPlan),
+    ByNode(NodePlan),
     /// Member by member.
     ByEdge,
 }
@@ -139,8 +139,8 @@ impl Problem for GroupBwdProblem {
     fn plan(&self, variant: usize, caps: &Caps) -> Result<GroupBwdPlan, Reason> {
         match variant {
             0 if !self.grouped => Err("the members of the groups are not given".into()),
-            0 if !self.walk.wide || self.row < 64 => Err("its rows are not whole sectors of memory".into()),
-            0 => self.walk.plan(0, caps).or_else(|_| self.walk.plan(1, caps)).map(GroupBwdPlan::ByNode),
+            0 if !self.nodes.wide || self.row < 64 => Err("its rows are not whole sectors of memory".into()),
+            0 => self.nodes.plan(0, caps).or_else(|_| self.nodes.plan(1, caps)).map(GroupBwdPlan::ByNode),
             _ => Ok(GroupBwdPlan::ByEdge),
         }
     }
@@ -149,7 +149,7 @@ impl Problem for GroupBwdProblem {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::walk::tests::gpu;
+    use crate::engine::geometry::tests::gpu;
 
     #[test]
     fn lanes_leave_few_work_items_idle() {
@@ -161,22 +161,22 @@ mod tests {
     #[test]
     fn long_nodes_are_cut_where_there_can_be_any() {
         let caps = gpu();
-        let p = WalkProblem { dtype: DType::F32, columns: 64, edges: 10_000, wide: true };
-        let whole = WalkPlan { wide: true, vecs: 16, lanes: 16, cut: 256, cuts: 0 };
-        assert_eq!(p.plan(0, &caps), Ok(WalkPlan { cuts: 40, ..whole }));
+        let p = NodeProblem { dtype: DType::F32, columns: 64, edges: 10_000, wide: true };
+        let whole = NodePlan { wide: true, vecs: 16, lanes: 16, cut: 256, cuts: 0 };
+        assert_eq!(p.plan(0, &caps), Ok(NodePlan { cuts: 40, ..whole }));
         assert_eq!(p.plan(1, &caps), Ok(whole));
-        let few = WalkProblem { edges: 512, ..p };
+        let few = NodeProblem { edges: 512, ..p };
         assert!(few.plan(0, &caps).is_err_and(|e| e.contains("512 edges")));
-        let thin = WalkProblem { columns: 1, wide: false, edges: 512, ..p };
-        assert!(matches!(thin.plan(0, &caps), Ok(WalkPlan { lanes: 1, cut: 128, cuts: 4, .. })));
+        let thin = NodeProblem { columns: 1, wide: false, edges: 512, ..p };
+        assert!(matches!(thin.plan(0, &caps), Ok(NodePlan { lanes: 1, cut: 128, cuts: 4, .. })));
     }
 
     #[test]
     fn rows_of_gradients_are_read_once_where_groups_are_given() {
         let caps = gpu();
-        let walk = WalkProblem { dtype: DType::F32, columns: 64, edges: 100, wide: true };
-        let p = GroupBwdProblem { walk, row: 256, grouped: true };
-        assert_eq!(p.plan(0, &caps), Ok(GroupBwdPlan::ByNode(walk.whole())));
+        let nodes = NodeProblem { dtype: DType::F32, columns: 64, edges: 100, wide: true };
+        let p = GroupBwdProblem { nodes, row: 256, grouped: true };
+        assert_eq!(p.plan(0, &caps), Ok(GroupBwdPlan::ByNode(nodes.whole())));
         assert_eq!(p.plan(1, &caps), Ok(GroupBwdPlan::ByEdge));
         assert!(GroupBwdProblem { grouped: false, ..p }.plan(0, &caps).is_err());
         assert!(GroupBwdProblem { row: 48, ..p }.plan(0, &caps).is_err_and(|e| e.contains("sectors")));

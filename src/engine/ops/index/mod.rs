@@ -26,7 +26,7 @@ enum Masked {
 }
 
 impl Engine {
-    /// True elements per chunk of a contiguous view that is not empty, and how a second pass walks the chunks.
+    /// True elements per chunk of a contiguous view that is not empty, and how a second pass reads the chunks.
     fn count_true(&self, x: &View<'_>) -> Result<(Buffer, Grid, i64)> {
         let (blocks, chunk) = self.scan_chunks(x.numel());
         let (partial, chunk) = (self.scratch(DType::I64, blocks)?, chunk as i64);

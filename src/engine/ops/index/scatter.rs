@@ -253,10 +253,10 @@ impl Engine {
         let (n, limit) = (common.iter().product::<usize>(), lead.iter().product::<usize>());
         let dtype = key_type(limit);
         let keys = self.scratch(dtype, n)?;
-        // A scalar index has no axis; kernels walk at least one.
+        // A scalar index has no axis; kernels take at least one.
         let shape = if common.is_empty() { vec![1] } else { common.to_vec() };
         for (k, (i, &size)) in index.iter().zip(lead).enumerate() {
-            let walk = i.broadcast_to(&shape)?;
+            let wide = i.broadcast_to(&shape)?;
             let args = PutKeysArgs {
                 index: self.arg_in(i),
                 keys: self.arg_in(&keys.view()),
@@ -270,7 +270,7 @@ impl Engine {
                 rank: shape.len() as i32,
                 shape: dims(shape.iter().copied()),
                 magic: magic(shape.iter().copied()),
-                si: dims(walk.layout().strides().iter().copied()),
+                si: dims(wide.layout().strides().iter().copied()),
                 code: code_of_op(op),
             };
             self.launch(&PUT_KEYS, dtype, "", Grid::Stride(n), &args)?;

@@ -68,7 +68,7 @@ pub(crate) struct RowLossProblem {
     pub(crate) interleaved: bool,
 }
 
-/// How a row loss runs: `lanes` threads share a row, or one of the `chunks` runs that it is cut into, whose sums are joined.
+/// How a row loss runs: `lanes` threads share a row, or one of the `chunks` runs that it is cut into, whose sums are combined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RowLossPlan {
     pub(crate) lanes: usize,
@@ -116,7 +116,7 @@ impl Problem for RowLossProblem {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::walk::tests::{applicable, chosen, cpu, gpu};
+    use crate::engine::geometry::tests::{applicable, chosen, cpu, gpu};
 
     #[test]
     fn classes_side_by_side_are_taken_as_rows() {

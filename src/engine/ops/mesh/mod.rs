@@ -7,7 +7,7 @@ use crate::engine::Engine;
 use crate::engine::launch::{Grid, MAX_GRID_YZ, code_of_op};
 use crate::engine::ops::graph::aggregate::{Aggregate, Red, To, grad_view, wide_rows};
 use crate::engine::ops::graph::csr::Edges;
-use crate::engine::ops::graph::plan::{WalkPlan, WalkProblem};
+use crate::engine::ops::graph::plan::{NodePlan, NodeProblem};
 use crate::engine::ops::index::scatter::wide_index;
 use crate::error::Result;
 use crate::ops::elementwise::ElementwiseOps;
@@ -27,13 +27,13 @@ fn mode(kind: MeshConv) -> i32 {
     }
 }
 
-/// The walk over elements whose rows are those of x.
-fn walk(m: &MeshShape, x: &View<'_>) -> WalkPlan {
+/// The plan over elements whose rows are those of x.
+fn nodes(m: &MeshShape, x: &View<'_>) -> NodePlan {
     let (dtype, columns) = (x.dtype(), m.channels);
-    WalkProblem { dtype, columns, edges: 0, wide: wide_rows(dtype, columns, [*x]) }.whole()
+    NodeProblem { dtype, columns, edges: 0, wide: wide_rows(dtype, columns, [*x]) }.whole()
 }
 
-fn grid(m: &MeshShape, w: &WalkPlan) -> Grid {
+fn grid(m: &MeshShape, w: &NodePlan) -> Grid {
     let rows = m.elements.div_ceil(BLOCK as usize / w.lanes);
     Grid::Blocks([rows, w.vecs.div_ceil(w.lanes), m.batch.min(MAX_GRID_YZ)])
 }
@@ -50,7 +50,7 @@ impl Engine {
     ) -> Result<Buffer> {
         let dt = x.dtype();
         let f = self.scratch(dt, m.batch * m.elements * m.blocks * m.channels)?;
-        let w = walk(m, x);
+        let w = nodes(m, x);
         let args = MeshGatherArgs {
             x: self.arg_in(x),
             list: self.arg_in(list),
@@ -92,7 +92,7 @@ impl Engine {
     /// The gradients of the symmetric features become those of the element and its four neighbours.
     fn mesh_unfold(&self, m: &MeshShape, io: &MeshBwd<'_>, df: &Buffer) -> Result<()> {
         let dt = io.x.dtype();
-        let w = walk(m, &io.x);
+        let w = nodes(m, &io.x);
         let args = MeshUnfoldArgs {
             x: self.arg_in(&io.x),
             list: self.arg_in(&io.list),

@@ -70,7 +70,7 @@ impl Engine {
         self.launch(kernel, dt, act.unit, cut.grid(), &args)
     }
 
-    /// Rows of `items` that lie in the registers of `1 << bits` work-items; `looped`: of twice as many registers.
+    /// Rows of `items` that lie in the registers of `1 << bits` threads; `looped`: of twice as many registers.
     pub(super) fn aligned_rows(
         &self,
         r: &RowOperands<'_>,
@@ -106,7 +106,7 @@ impl Engine {
         self.launch(kernel, r.x.dtype(), act.unit, grid, &args)
     }
 
-    /// Groups that a block reads twice, the second time from a cache: planes of `items` over `1 << bits` work-items each.
+    /// Groups that a block reads twice, the second time from a cache: planes of `items` over `1 << bits` threads each.
     pub(super) fn aligned_groups(
         &self,
         r: &RowOperands<'_>,
@@ -133,7 +133,7 @@ impl Engine {
         self.launch(&NORM_SETS_ALIGNED, r.x.dtype(), act.unit, Grid::Blocks([r.rows, 1, 1]), &args)
     }
 
-    /// Groups too long for registers: statistics of runs, joined, then the map over planes.
+    /// Groups too long for registers: statistics of runs, combined, then the map over planes.
     pub(super) fn aligned_split(
         &self,
         r: &RowOperands<'_>,

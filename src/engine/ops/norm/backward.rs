@@ -4,10 +4,10 @@ use crate::buffer::{Buffer, GradMut, View};
 use crate::driver::Ptr;
 use crate::dtype::DType;
 use crate::engine::Engine;
+use crate::engine::geometry::Alignment;
 use crate::engine::launch::{Grid, LANES, aligned16, int, long, pow2};
 use crate::engine::ops::norm::backward_plan::*;
 use crate::engine::ops::norm::{Act, join_tx};
-use crate::engine::walk::Alignment;
 use crate::error::Result;
 use crate::ops::core::Choice;
 use crate::ops::norm::*;
@@ -157,7 +157,7 @@ impl Engine {
     }
 
     pub(super) fn back_params(&self, b: &Back<'_>, s: &Sums) -> Result<()> {
-        // Adjacent work-items fill a memory sector of 32 bytes; more of them would leave too few for each set.
+        // Adjacent threads fill a memory sector of 32 bytes; more of them would leave too few for each set.
         let tx = match s.inner == 1 {
             true => LANES / pow2(s.outer, 32),
             false => join_tx(s.outer, s.inner),
@@ -179,8 +179,8 @@ impl Engine {
 
     /// Sums along rows, one per row and run: outer * sets = rows.
     fn back_rows(&self, b: &Back<'_>, p: &Planes, plan: &RowSums, sets: usize) -> Result<Sums> {
-        let (dt, RowSums { walk, affine }) = (b.dt(), plan);
-        let second = p.rows * walk.splits;
+        let (dt, RowSums { geometry, affine }) = (b.dt(), plan);
+        let second = p.rows * geometry.splits;
         let part = self.scratch(dt.accumulator(), 2 * second)?;
         let BackInputs { dy, x, gamma, beta, y, r, mean, rstd } = self.back_inputs(b);
         let args = NormBwdPartialArgs {
@@ -198,19 +198,19 @@ impl Engine {
             inner: long(p.inner),
             groups: long(p.groups),
             share: long(p.share),
-            splits: int(walk.splits),
-            chunk: long(walk.chunk),
+            splits: int(geometry.splits),
+            chunk: long(geometry.chunk),
             second: long(second),
-            lanes: int(walk.lanes),
-            wide: i32::from(walk.wide),
+            lanes: int(geometry.lanes),
+            wide: i32::from(geometry.wide),
             affine: i32::from(*affine),
-            phase: int(walk.phase),
+            phase: int(geometry.phase),
             offset: b.offset,
             act: b.act.number,
             p: b.act.p,
         };
-        self.launch(&NORM_BWD_PARTIAL, dt, b.act.unit, walk.grid(second, self.device_caps()), &args)?;
-        Ok(Sums { part, outer: p.rows / sets, sets, inner: walk.splits, second })
+        self.launch(&NORM_BWD_PARTIAL, dt, b.act.unit, geometry.grid(second, self.device_caps()), &args)?;
+        Ok(Sums { part, outer: p.rows / sets, sets, inner: geometry.splits, second })
     }
 
     /// Sums down the columns of [n, cols]; `inner` columns make up a channel (0: each is a parameter of its own).
@@ -221,8 +221,8 @@ impl Engine {
         inner: usize,
         plan: &ColumnSums,
     ) -> Result<Sums> {
-        let (dt, ColumnSums { walk, affine }) = (b.dt(), plan);
-        let second = walk.chunks * cols;
+        let (dt, ColumnSums { geometry, affine }) = (b.dt(), plan);
+        let second = geometry.chunks * cols;
         let part = self.scratch(dt.accumulator(), 2 * second)?;
         let BackInputs { dy, x, gamma, beta, y, r, mean, rstd } = self.back_inputs(b);
         let args = NormBwdColumnsArgs {
@@ -238,19 +238,19 @@ impl Engine {
             n: long(n),
             cols: long(cols),
             inner: long(inner),
-            chunk: long(walk.chunk),
-            chunks: int(walk.chunks),
+            chunk: long(geometry.chunk),
+            chunks: int(geometry.chunks),
             second: long(second),
-            tx: int(walk.tx),
-            wide: i32::from(walk.wide),
+            tx: int(geometry.tx),
+            wide: i32::from(geometry.wide),
             affine: i32::from(*affine),
             offset: b.offset,
             act: b.act.number,
             p: b.act.p,
         };
-        self.launch(&NORM_BWD_COLUMNS, dt, b.act.unit, walk.grid(), &args)?;
+        self.launch(&NORM_BWD_COLUMNS, dt, b.act.unit, geometry.grid(), &args)?;
         let inner = inner.max(1);
-        Ok(Sums { part, outer: walk.chunks, sets: cols / inner, inner, second })
+        Ok(Sums { part, outer: geometry.chunks, sets: cols / inner, inner, second })
     }
 
     /// The sums of planes that belong to channels.

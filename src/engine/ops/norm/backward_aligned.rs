@@ -13,7 +13,7 @@ use crate::spec::kernels::norm::*;
 const ROW_KERNELS: [&Kernel<NormBwdRowsArgs>; 2] = [&NORM_BWD_ROWS_16, &NORM_BWD_ROWS_32];
 
 impl Engine {
-    /// Gradient of rows in the registers of `1 << bits` work-items each: dx and the sums for the parameters in one pass.
+    /// Gradient of rows in the registers of `1 << bits` threads each: dx and the sums for the parameters in one pass.
     pub(super) fn aligned_back_rows(
         &self,
         b: &Back<'_>,

@@ -3,11 +3,11 @@
 use super::cut::{Cut, Groups, fits_i32, too_many};
 use super::plan::SHORT_PLANE;
 use crate::device::Caps;
+use crate::engine::geometry::{Alignment, ColumnGeometry, RowGeometry};
 use crate::engine::launch::{LANES, pow2};
 use crate::engine::plan::{Problem, Reason, Variant};
-use crate::engine::walk::{Alignment, ColumnWalk, RowWalk};
 
-/// Values of a row per work-item of the kernels for rows in registers, and how many of their blocks fit on a multiprocessor at a time.
+/// Values of a row per thread of the kernels for rows in registers, and how many of their blocks fit on a multiprocessor at a time.
 const ROW_KERNELS: [(usize, usize); 2] = [(16, 2), (32, 1)];
 /// Elements of problems that are small enough for few blocks.
 const SMALL: usize = 1 << 18;
@@ -42,14 +42,14 @@ pub(crate) enum RowNormBwdPlan {
 /// Sums down columns; `affine`: parameters are read by 16-byte items, too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ColumnSums {
-    pub(crate) walk: ColumnWalk,
+    pub(crate) geometry: ColumnGeometry,
     pub(crate) affine: bool,
 }
 
 /// Sums along rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RowSums {
-    pub(crate) walk: RowWalk,
+    pub(crate) geometry: RowGeometry,
     pub(crate) affine: bool,
 }
 
@@ -62,7 +62,7 @@ pub(crate) enum BackMap {
 
 /// The sums along rows of `cols` elements.
 fn row_sums(rows: usize, cols: usize, terms: Alignment, affine: bool, caps: &Caps) -> RowSums {
-    RowSums { walk: RowWalk::new([rows, cols], 8 * terms.vector(), terms, caps), affine }
+    RowSums { geometry: RowGeometry::new([rows, cols], 8 * terms.vector(), terms, caps), affine }
 }
 
 /// Blocks, at most `most`, for so many pieces of work, with equal shares: no block waits for a few that have one piece more.
@@ -99,8 +99,8 @@ impl RowNormBwdProblem {
 
     fn steps(&self, caps: &Caps) -> RowNormBwdPlan {
         let (rows, cols) = (self.rows, self.cols);
-        let walk = ColumnWalk::new([rows, cols], self.terms, caps);
-        let columns = ColumnSums { walk, affine: self.affine_aligned };
+        let geometry = ColumnGeometry::new([rows, cols], self.terms, caps);
+        let columns = ColumnSums { geometry, affine: self.affine_aligned };
         let affine = self.whole_items() && self.terms.phase == 0 && self.affine_aligned;
         RowNormBwdPlan::Steps {
             columns,
@@ -185,8 +185,8 @@ impl PlaneNormBwdProblem {
         if self.share > 0 {
             return Err("statistics are those of groups".into());
         }
-        let walk = ColumnWalk::new([self.n, self.c * self.s], self.terms, caps);
-        Ok(PlaneSums::Columns(ColumnSums { walk, affine: self.s.is_multiple_of(self.terms.vector()) }))
+        let geometry = ColumnGeometry::new([self.n, self.c * self.s], self.terms, caps);
+        Ok(PlaneSums::Columns(ColumnSums { geometry, affine: self.s.is_multiple_of(self.terms.vector()) }))
     }
 
     fn aligned_sums(&self, caps: &Caps) -> Result<PlaneSums, Reason> {
@@ -251,7 +251,7 @@ impl Problem for PlaneNormBwdProblem {
 mod tests {
     use super::*;
     use crate::dtype::DType;
-    use crate::engine::walk::tests::{applicable, chosen, cpu, gpu};
+    use crate::engine::geometry::tests::{applicable, chosen, cpu, gpu};
 
     fn rows(rows: usize, cols: usize) -> RowNormBwdProblem {
         let terms = Alignment::full(DType::F32);

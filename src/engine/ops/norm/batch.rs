@@ -6,8 +6,8 @@ use super::{Act, Sets, Statistics};
 use crate::buffer::View;
 use crate::driver::Ptr;
 use crate::engine::Engine;
+use crate::engine::geometry::Alignment;
 use crate::engine::launch::{Grid, int, long};
-use crate::engine::walk::Alignment;
 use crate::error::Result;
 use crate::ops::norm::*;
 use crate::spec::kernels::norm::*;
@@ -71,20 +71,21 @@ impl Engine {
     ) -> Result<()> {
         let dt = to.dt;
         let (part, sets, by_outer) = match plan {
-            ChannelStats::Columns(walk) => {
-                let part = self.scratch(dt.accumulator(), 2 * walk.chunks * c * s)?;
+            ChannelStats::Columns(geometry) => {
+                let part = self.scratch(dt.accumulator(), 2 * geometry.chunks * c * s)?;
                 let args = NormColumnsArgs {
                     x: self.arg_in(x),
                     part: self.arg_in(&part.view()),
                     n: long(n),
                     cols: long(c * s),
-                    chunk: long(walk.chunk),
-                    chunks: int(walk.chunks),
-                    tx: int(walk.tx),
-                    wide: i32::from(walk.wide),
+                    chunk: long(geometry.chunk),
+                    chunks: int(geometry.chunks),
+                    tx: int(geometry.tx),
+                    wide: i32::from(geometry.wide),
                 };
-                self.launch(&NORM_COLUMNS, dt, to.unit, walk.grid(), &args)?;
-                let sets = Sets { outer: walk.chunks, sets: c, inner: s, chunk: walk.chunk, total: n };
+                self.launch(&NORM_COLUMNS, dt, to.unit, geometry.grid(), &args)?;
+                let sets =
+                    Sets { outer: geometry.chunks, sets: c, inner: s, chunk: geometry.chunk, total: n };
                 (part, sets, true)
             }
             ChannelStats::Aligned(cut) => {
@@ -95,9 +96,13 @@ impl Engine {
                     false,
                 )
             }
-            ChannelStats::Rows(walk) => {
-                let part = self.norm_partial(to.unit, [Some(x), None], dt, [n * c, s], walk, false)?;
-                (part, Sets { outer: n, sets: c, inner: walk.splits, chunk: walk.chunk, total: s }, false)
+            ChannelStats::Rows(geometry) => {
+                let part = self.norm_partial(to.unit, [Some(x), None], dt, [n * c, s], geometry, false)?;
+                (
+                    part,
+                    Sets { outer: n, sets: c, inner: geometry.splits, chunk: geometry.chunk, total: s },
+                    false,
+                )
             }
         };
         self.norm_join(to, self.arg_in(&part.view()), &sets, by_outer)

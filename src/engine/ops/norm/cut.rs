@@ -1,14 +1,14 @@
-//! Rows of whole aligned 16-byte items: how they lie over work-items, and how long ones are cut into runs.
+//! Rows of whole aligned 16-byte items: how they lie over threads, and how long ones are cut into runs.
 
 use crate::device::Caps;
 use crate::dtype::DType;
+use crate::engine::geometry::Alignment;
 use crate::engine::launch::{Grid, LANES, int, pow2};
 use crate::engine::plan::Reason;
-use crate::engine::walk::Alignment;
 
-/// Items of a run that a work-item holds.
+/// Items of a run that a thread holds.
 pub(super) const KEEP: usize = 4;
-/// Longest run that is summed by itself, and how much of it a work-item should have at least: 16-byte items.
+/// Longest run that is summed by itself, and how much of it a thread should have at least: 16-byte items.
 const SUM_RUN: usize = 4096;
 const SUM_KEEP: usize = 16;
 /// Bytes per multiprocessor that caches keep between two reads of a set.
@@ -21,7 +21,7 @@ pub(super) struct Cut {
     pub(super) items: usize,
     pub(super) splits: usize,
     chunk: usize,
-    /// Binary logarithm of the work-items that share a run.
+    /// Binary logarithm of the threads that share a run.
     bits: u32,
 }
 
@@ -51,7 +51,7 @@ impl Cut {
         Ok(Cut { runs, items, splits, chunk, bits: lane_bits(runs, chunk, KEEP, caps) })
     }
 
-    /// Runs that are summed: longer ones, over few lanes, so that joining the lanes costs little.
+    /// Runs that are summed: longer ones, over few lanes, so that combining the lanes costs little.
     pub(super) fn of_sums([rows, cols]: [usize; 2], a: Alignment, caps: &Caps) -> Result<Cut, Reason> {
         let cut = Cut::new([rows, cols], a, caps)?;
         let chunk = cut.items.div_ceil(cut.items.div_ceil(SUM_RUN));

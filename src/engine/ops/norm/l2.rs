@@ -3,9 +3,9 @@
 use crate::buffer::{GradMut, View};
 use crate::dtype::DType;
 use crate::engine::Engine;
+use crate::engine::geometry::Alignment;
 use crate::engine::launch::{Grid, int, long};
 use crate::engine::ops::norm::plan::{L2Plan, L2Problem};
-use crate::engine::walk::Alignment;
 use crate::error::Result;
 use crate::ops::core::Choice;
 use crate::spec::kernels::norm::*;

@@ -17,8 +17,8 @@ use crate::buffer::{Buffer, GradMut, View, ViewMut};
 use crate::driver::Ptr;
 use crate::dtype::DType;
 use crate::engine::Engine;
+use crate::engine::geometry::{Alignment, RowGeometry};
 use crate::engine::launch::{Grid, LANES, aligned16, int, long, pow2};
-use crate::engine::walk::{Alignment, RowWalk};
 use crate::error::Result;
 use crate::ops::activation::Activation;
 use crate::ops::core::Choice;
@@ -42,7 +42,7 @@ impl Act {
     }
 }
 
-/// Work-items side by side over sets of which each joins `outer * inner` partial results.
+/// Threads side by side over sets of which each combines `outer * inner` partial results.
 pub(in crate::engine::ops) fn join_tx(outer: usize, inner: usize) -> usize {
     LANES / pow2(outer * inner, if inner == 1 { 16 } else { LANES })
 }
@@ -85,7 +85,7 @@ impl Engine {
         o.inputs.iter().chain(&o.outputs).try_for_each(|(arg, v)| self.check_owner(o.op, arg, v))
     }
 
-    /// Blocks of an elementwise kernel whose work-items take `each` vectors of 16-bit values, one of others.
+    /// Blocks of an elementwise kernel whose threads take `each` vectors of 16-bit values, one of others.
     pub(in crate::engine::ops) fn map_grid(&self, n: usize, wide: bool, dt: DType, each: usize) -> Grid {
         let items = if wide { n / (16 / dt.size()) } else { n };
         let flight = if dt.is_half() { each } else { 1 };
@@ -126,19 +126,21 @@ impl Engine {
             }
             RowNormPlan::AlignedGroups { items, bits } => self.aligned_groups(r, &act, items, bits),
             RowNormPlan::AlignedSplit { moments, map } => self.aligned_split(r, &act, &moments, &map),
-            RowNormPlan::Split { walk, wide, affine } => self.norm_rows_split(r, &act, &walk, wide, affine),
-            RowNormPlan::Rows { walk, affine, looped } => {
-                self.norm_rows_whole(r, &act, &walk, affine, looped)
+            RowNormPlan::Split { geometry, wide, affine } => {
+                self.norm_rows_split(r, &act, &geometry, wide, affine)
+            }
+            RowNormPlan::Rows { geometry, affine, looped } => {
+                self.norm_rows_whole(r, &act, &geometry, affine, looped)
             }
         }
     }
 
-    /// A row per `walk.lanes` work-items.
+    /// A row per `geometry.lanes` threads.
     fn norm_rows_whole(
         &self,
         r: &RowOperands<'_>,
         act: &Act,
-        walk: &RowWalk,
+        geometry: &RowGeometry,
         affine: bool,
         looped: bool,
     ) -> Result<()> {
@@ -157,10 +159,10 @@ impl Engine {
             inner: long(r.inner),
             groups: long(r.groups),
             cg: long(r.cg),
-            lanes: int(walk.lanes),
-            wide: i32::from(walk.wide),
+            lanes: int(geometry.lanes),
+            wide: i32::from(geometry.wide),
             affine: i32::from(affine),
-            phase: int(walk.phase),
+            phase: int(geometry.phase),
             raw: i32::from(r.rms),
             eps: r.eps,
             offset: r.offset,
@@ -168,7 +170,7 @@ impl Engine {
             p: act.p,
         };
         let kernel = if looped { &NORM_ROWS_LOOPED } else { &NORM_ROWS };
-        self.launch(kernel, r.x.dtype(), act.unit, walk.grid(r.rows, self.device_caps()), &args)
+        self.launch(kernel, r.x.dtype(), act.unit, geometry.grid(r.rows, self.device_caps()), &args)
     }
 
     /// Moments of the runs of rows.
@@ -178,45 +180,46 @@ impl Engine {
         [x, residual]: [Option<&View<'_>>; 2],
         dt: DType,
         [rows, cols]: [usize; 2],
-        walk: &RowWalk,
+        geometry: &RowGeometry,
         raw: bool,
     ) -> Result<Buffer> {
-        let part = self.scratch(dt.accumulator(), 2 * rows * walk.splits)?;
+        let part = self.scratch(dt.accumulator(), 2 * rows * geometry.splits)?;
         let args = NormPartialArgs {
             x: self.arg_opt(x),
             r: self.arg_opt(residual),
             part: self.arg_in(&part.view()),
             rows: long(rows),
             cols: long(cols),
-            splits: int(walk.splits),
-            chunk: long(walk.chunk),
-            lanes: int(walk.lanes),
-            wide: i32::from(walk.wide),
-            phase: int(walk.phase),
+            splits: int(geometry.splits),
+            chunk: long(geometry.chunk),
+            lanes: int(geometry.lanes),
+            wide: i32::from(geometry.wide),
+            phase: int(geometry.phase),
             raw: i32::from(raw),
         };
-        let grid = walk.grid(rows * walk.splits, self.device_caps());
+        let grid = geometry.grid(rows * geometry.splits, self.device_caps());
         self.launch(&NORM_PARTIAL, dt, unit, grid, &args)?;
         Ok(part)
     }
 
-    /// Rows cut into runs: moments of the runs, joined to those of the rows, then the map. `wide`: the map moves 16 bytes at once; `affine`:
+    /// Rows cut into runs: moments of the runs, combined to those of the rows, then the map. `wide`: the map moves 16 bytes at once; `affine`:
     /// parameters too.
     fn norm_rows_split(
         &self,
         r: &RowOperands<'_>,
         act: &Act,
-        walk: &RowWalk,
+        geometry: &RowGeometry,
         wide: bool,
         affine: bool,
     ) -> Result<()> {
         let (dt, unit) = (r.x.dtype(), act.unit);
         let operands = [Some(&r.x), r.residual.as_ref()];
-        let part = self.norm_partial(unit, operands, dt, [r.rows, r.cols], walk, r.rms)?;
+        let part = self.norm_partial(unit, operands, dt, [r.rows, r.cols], geometry, r.rms)?;
         let (mean, _m) = self.stat(r.mean.as_ref(), dt, r.rows)?;
         let (rstd, _r) = self.stat(r.rstd.as_ref(), dt, r.rows)?;
         let mean = if r.rms { Ptr::NULL } else { mean };
-        let sets = Sets { outer: 1, sets: r.rows, inner: walk.splits, chunk: walk.chunk, total: r.cols };
+        let sets =
+            Sets { outer: 1, sets: r.rows, inner: geometry.splits, chunk: geometry.chunk, total: r.cols };
         let to = Statistics { dt, unit, mean, rstd, raw: r.rms, eps: r.eps, running: None };
         self.norm_join(&to, self.arg_in(&part.view()), &sets, false)?;
         let n = r.rows * r.cols;
@@ -247,7 +250,7 @@ impl Engine {
 
     /// Statistics from the moments of runs, and running ones. `by_outer`: the runs cut the outer axis of the sets, else the inner one.
     fn norm_join(&self, to: &Statistics<'_>, part: Ptr, s: &Sets, by_outer: bool) -> Result<()> {
-        // Few sets: more work-items for each, to use the device.
+        // Few sets: more threads for each, to use the device.
         let tx = match s.inner == 1 && s.sets <= 4 * LANES {
             true => LANES / pow2(s.outer, 64),
             false => join_tx(s.outer, s.inner),
@@ -365,7 +368,7 @@ struct Statistics<'a> {
     running: Option<&'a Running<'a>>,
 }
 
-/// Runs that are joined to sets: runs cut `total` elements into pieces of `chunk`.
+/// Runs that are combined to sets: runs cut `total` elements into pieces of `chunk`.
 struct Sets {
     outer: usize,
     sets: usize,

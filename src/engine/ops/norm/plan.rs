@@ -2,17 +2,17 @@
 
 use super::cut::{Cut, Groups, KEEP, lane_bits};
 use crate::device::Caps;
+use crate::engine::geometry::{Alignment, ColumnGeometry, RowGeometry};
 use crate::engine::launch::{LANES, pow2};
 use crate::engine::plan::{Problem, Reason, Variant};
-use crate::engine::walk::{Alignment, ColumnWalk, RowWalk};
 
-/// 16-byte items of an aligned row that a work-item of the kernel for longer ones holds.
+/// 16-byte items of an aligned row that a thread of the kernel for longer ones holds.
 const KEEP_LONG: usize = 2 * KEEP;
-/// Values of a row that a work-item of `norm_rows` holds; that of `norm_rows_looped` holds twice as many.
+/// Values of a row that a thread of `norm_rows` holds; that of `norm_rows_looped` holds twice as many.
 const VALUES: usize = 32;
 /// Groups shorter than this are taken in one pass: 16-byte items.
 const SHORT_GROUP: usize = KEEP_LONG * LANES;
-/// Inner axes shorter than this are walked as columns of [N, C * S].
+/// Inner axes shorter than this are reduced as columns of [N, C * S].
 pub(in crate::engine::ops) const SHORT_PLANE: usize = 32;
 
 const GENERAL: &str = "kernels/common/norm/norm.c";
@@ -48,9 +48,9 @@ pub(crate) enum RowNormPlan {
     /// Moments of runs of aligned items, their combination, then the map over planes.
     AlignedSplit { moments: Cut, map: Cut },
     /// Moments of runs, their combination, then the map; `affine`: parameters are read by 16-byte items, too.
-    Split { walk: RowWalk, wide: bool, affine: bool },
-    /// A row per `walk.lanes` threads, read again where it does not fit their registers; `looped`: twice as many of them.
-    Rows { walk: RowWalk, affine: bool, looped: bool },
+    Split { geometry: RowGeometry, wide: bool, affine: bool },
+    /// A row per `geometry.lanes` threads, read again where it does not fit their registers; `looped`: twice as many of them.
+    Rows { geometry: RowGeometry, affine: bool, looped: bool },
 }
 
 impl RowNormProblem {
@@ -111,8 +111,8 @@ impl RowNormProblem {
         Ok(RowNormPlan::AlignedGroups { items, bits: self.cached(items).bits()? })
     }
 
-    fn walk(&self, caps: &Caps) -> RowWalk {
-        RowWalk::new([self.rows, self.cols], VALUES, self.operands, caps)
+    fn geometry(&self, caps: &Caps) -> RowGeometry {
+        RowGeometry::new([self.rows, self.cols], VALUES, self.operands, caps)
     }
 
     /// Whether the items of 16 bytes are whole and aligned, and meet parameters in one access: parameters aligned likewise, or one channel per item.
@@ -126,20 +126,20 @@ impl RowNormProblem {
     }
 
     fn split(&self, caps: &Caps) -> Result<RowNormPlan, Reason> {
-        let (walk, (wide, affine)) = (self.walk(caps), self.access());
+        let (geometry, (wide, affine)) = (self.geometry(caps), self.access());
         if self.var {
             return Err("variances are written".into());
         }
-        if walk.splits == 1 {
+        if geometry.splits == 1 {
             let (rows, cols) = (self.rows, self.cols);
             return Err(format!("{rows} rows of {cols} elements keep the device busy unsplit").into());
         }
-        Ok(RowNormPlan::Split { walk, wide, affine })
+        Ok(RowNormPlan::Split { geometry, wide, affine })
     }
 
     fn general(&self, looped: bool, caps: &Caps) -> RowNormPlan {
-        let (walk, (_, affine)) = (self.walk(caps), self.access());
-        RowNormPlan::Rows { walk, affine, looped }
+        let (geometry, (_, affine)) = (self.geometry(caps), self.access());
+        RowNormPlan::Rows { geometry, affine, looped }
     }
 
     /// Whether a row takes more than the registers of `norm_rows`.
@@ -208,11 +208,11 @@ pub(crate) struct BatchNormPlan {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ChannelStats {
     /// Columns of `[n, c * s]`.
-    Columns(ColumnWalk),
+    Columns(ColumnGeometry),
     /// Runs of planes of aligned items.
     Aligned(Cut),
     /// Runs of planes.
-    Rows(RowWalk),
+    Rows(RowGeometry),
 }
 
 /// The map over planes whose statistics are known.
@@ -242,7 +242,7 @@ impl BatchNormProblem {
 
     fn columns(&self, caps: &Caps) -> Result<ChannelStats, Reason> {
         self.of_batch()?;
-        Ok(ChannelStats::Columns(ColumnWalk::new([self.n, self.c * self.s], self.x, caps)))
+        Ok(ChannelStats::Columns(ColumnGeometry::new([self.n, self.c * self.s], self.x, caps)))
     }
 
     fn aligned_stats(&self, caps: &Caps) -> Result<ChannelStats, Reason> {
@@ -250,7 +250,7 @@ impl BatchNormProblem {
     }
 
     fn rows(&self, caps: &Caps) -> ChannelStats {
-        ChannelStats::Rows(RowWalk::new(self.planes(), 16 * self.x.vector(), self.x, caps))
+        ChannelStats::Rows(RowGeometry::new(self.planes(), 16 * self.x.vector(), self.x, caps))
     }
 }
 
@@ -338,7 +338,7 @@ impl Problem for L2Problem {
 mod tests {
     use super::*;
     use crate::dtype::DType;
-    use crate::engine::walk::tests::{applicable, chosen, cpu, gpu};
+    use crate::engine::geometry::tests::{applicable, chosen, cpu, gpu};
 
     fn rows(rows: usize, cols: usize) -> RowNormProblem {
         RowNormProblem {
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn batch_norm_walks_short_planes_as_columns() {
+    fn batch_norm_reduces_short_planes_as_columns() {
         let full = Alignment::full(DType::F32);
         let p = |s, operands, batch| BatchNormProblem { n: 32, c: 64, s, x: full, operands, batch };
         let odd = Alignment { in_phase: false, ..full };

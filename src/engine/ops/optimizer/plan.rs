@@ -36,7 +36,7 @@ impl Problem for ListProblem {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::walk::tests::{cpu, gpu};
+    use crate::engine::geometry::tests::{cpu, gpu};
 
     #[test]
     fn lists_are_fused_where_kernels_take_addresses() {

@@ -224,7 +224,7 @@ impl Problem for PoolBwdProblem {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::walk::tests::{chosen, gpu};
+    use crate::engine::geometry::tests::{chosen, gpu};
 
     /// Windows of that side and step over images of 64 x 64, without padding.
     fn windows(side: usize, step: usize) -> Windows {

@@ -52,7 +52,7 @@ impl Problem for QuantProblem {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::walk::tests::gpu;
+    use crate::engine::geometry::tests::gpu;
 
     #[test]
     fn few_rows_read_the_weights_once() {

@@ -247,7 +247,7 @@ impl Engine {
             q: r.q,
         };
         self.launch(&REDUCE_ROWS, dt, r.function, Grid::Blocks([plan.blocks, 1, 1]), &args)?;
-        part.map_or(Ok(()), |part| self.join(r, s, &part.view(), runs, [runs.splits, 1]))
+        part.map_or(Ok(()), |part| self.combine(r, s, &part.view(), runs, [runs.splits, 1]))
     }
 
     fn run_columns(&self, r: &Reduction<'_>, s: &Slices, plan: &ColumnPlan) -> Result<()> {
@@ -287,7 +287,7 @@ impl Engine {
             q: r.q,
         };
         self.launch(&REDUCE_COLUMNS, dt, r.function, Grid::Blocks([plan.blocks, 1, 1]), &args)?;
-        part.map_or(Ok(()), |part| self.join(r, s, &part.view(), runs, [1, s.outputs]))
+        part.map_or(Ok(()), |part| self.combine(r, s, &part.view(), runs, [1, s.outputs]))
     }
 
     /// Memory for the states of the runs; none where nothing is cut.
@@ -300,8 +300,8 @@ impl Engine {
         self.scratch(DType::U8, s.outputs * runs.splits * bytes).map(Some)
     }
 
-    /// Second stage: joins the states of the runs in order. `step`: from the states of a result to those of the next, and from run to run.
-    fn join(
+    /// Second stage: combines the states of the runs in order. `step`: from the states of a result to those of the next, and from run to run.
+    fn combine(
         &self,
         r: &Reduction<'_>,
         s: &Slices,
@@ -318,7 +318,7 @@ impl Engine {
             splits: int(runs.splits),
             so: long(step[0]),
             sk: long(step[1]),
-            lanes: int(runs.join),
+            lanes: int(runs.combine),
             kept_rank: int(s.kept.len()),
             kept: sizes(&s.kept),
             ky: steps(&s.kept, 2),
@@ -328,7 +328,7 @@ impl Engine {
             p: r.p,
             q: r.q,
         };
-        let blocks = s.outputs.div_ceil(LANES / runs.join);
+        let blocks = s.outputs.div_ceil(LANES / runs.combine);
         self.launch(&REDUCE_COMBINE, r.x.dtype(), r.function, Grid::Blocks([blocks, 1, 1]), &args)
     }
 }

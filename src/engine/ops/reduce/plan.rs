@@ -1,4 +1,4 @@
-//! How reductions run: along rows or down columns, in one pass or in runs whose states are joined.
+//! How reductions run: along rows or down columns, in one pass or in runs whose states are combined.
 
 use crate::device::Caps;
 use crate::dtype::DType;
@@ -43,11 +43,11 @@ pub(crate) struct Runs {
     pub(crate) splits: usize,
     /// What a run has of [`RowPlan::n`], or of the count.
     pub(crate) chunk: usize,
-    /// Threads that join the states of a result.
-    pub(crate) join: usize,
+    /// Threads that combine the states of a result.
+    pub(crate) combine: usize,
 }
 
-/// Neighbouring threads walk along the axes that go.
+/// Neighbouring threads lie along the reduced axes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RowPlan {
     pub(crate) access: RowAccess,
@@ -92,7 +92,7 @@ impl ReduceProblem {
         let (fill, w) = (caps.target_blocks(), self.vector());
         let items = if self.row == RowAccess::Strided { self.count } else { self.count.div_ceil(w) };
         let n = if self.row == RowAccess::Items { items } else { self.count };
-        // About sixteen accesses per lane, because joining lanes costs more than a few accesses; more lanes where rows are too few to fill
+        // About sixteen accesses per lane, because combining lanes costs more than a few accesses; more lanes where rows are too few to fill
         // the device.
         let mut lanes = pow2(items.div_ceil(16), LANES).max(pow2(items, 8));
         while lanes < pow2(items, LANES) && self.outputs * lanes < fill * LANES * 2 {
@@ -110,7 +110,7 @@ impl ReduceProblem {
         let blocks = self.outputs.div_ceil(LANES / lanes) * splits;
         // Short rows leave a block little to do: fewer blocks that go on are cheaper.
         let blocks = if lanes == LANES { blocks } else { blocks.min(fill * 32) };
-        let runs = Runs { splits, chunk, join: pow2(splits, LANES) };
+        let runs = Runs { splits, chunk, combine: pow2(splits, LANES) };
         Ok(RowPlan { access: self.row, lanes, blocks, n, runs })
     }
 
@@ -121,7 +121,7 @@ impl ReduceProblem {
         let ty = (LANES / pow2(items, 32)).min(pow2(self.count.div_ceil(8), LANES));
         let tx = LANES / ty;
         let tiles = items.div_ceil(tx);
-        // Two blocks per compute unit: each has many accesses in flight, and every further run adds to what has to be joined.
+        // Two blocks per compute unit: each has many accesses in flight, and every further run adds to what has to be combined.
         let blocks = caps.compute_units as usize * 2;
         let splits = if split { (blocks / tiles).min(self.count / (ty * 8)).max(1) } else { 1 };
         if split && splits == 1 {
@@ -129,8 +129,8 @@ impl ReduceProblem {
         }
         let chunk = self.count.div_ceil(splits).max(1);
         let splits = self.count.div_ceil(chunk).max(1);
-        let join = pow2(splits.min(caps.target_blocks() * 32 / self.outputs), 32);
-        Ok(ColumnPlan { wide, tx, blocks: tiles * splits, items, runs: Runs { splits, chunk, join } })
+        let combine = pow2(splits.min(caps.target_blocks() * 32 / self.outputs), 32);
+        Ok(ColumnPlan { wide, tx, blocks: tiles * splits, items, runs: Runs { splits, chunk, combine } })
     }
 }
 
@@ -162,7 +162,7 @@ impl Problem for ReduceProblem {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::walk::tests::{applicable, chosen, cpu, gpu};
+    use crate::engine::geometry::tests::{applicable, chosen, cpu, gpu};
 
     /// `outputs` contiguous rows of `count` elements.
     fn rows(outputs: usize, count: usize) -> ReduceProblem {

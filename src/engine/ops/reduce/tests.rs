@@ -1,4 +1,4 @@
-//! The engine on an OpenCL device against the CPU backend: reductions and softmax over every way of walking the axes.
+//! The engine on an OpenCL device against the CPU backend: reductions and softmax over every order of the axes.
 
 use half::{bf16, f16};
 

@@ -58,7 +58,7 @@ impl Problem for NearestProblem {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::walk::tests::gpu;
+    use crate::engine::geometry::tests::gpu;
 
     #[test]
     fn rows_that_double_are_written_by_whole_items() {

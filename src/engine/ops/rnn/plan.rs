@@ -55,7 +55,7 @@ impl Problem for StepsProblem {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::walk::tests::{chosen, cpu, gpu};
+    use crate::engine::geometry::tests::{chosen, cpu, gpu};
 
     #[test]
     fn small_steps_are_fused() {

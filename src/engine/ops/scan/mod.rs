@@ -7,8 +7,8 @@ use crate::buffer::{Buffer, GradMut, View, ViewMut};
 use crate::driver::{DimsArg, Ptr};
 use crate::dtype::DType;
 use crate::engine::Engine;
+use crate::engine::geometry::Alignment;
 use crate::engine::launch::{Grid, code_of_op, dims, int, long};
-use crate::engine::walk::Alignment;
 use crate::error::Result;
 use crate::ops::core::Choice;
 use crate::ops::scan::*;
@@ -40,7 +40,7 @@ struct SegmentPass<'a> {
     state: Option<View<'a>>,
 }
 
-/// What decides how segments of operands of one shape are walked.
+/// What decides how segments of operands of one shape are reduced.
 fn segment_problem(s: Segments, operands: Alignment) -> SegmentProblem {
     SegmentProblem { rows: s.rows, cols: s.cols, count: s.count, operands }
 }
@@ -140,7 +140,7 @@ impl Engine {
         self.launch(&SCAN_COLUMNS, dt, "", grid, &args)
     }
 
-    /// Reduces segments, and joins the parts of those that are cut.
+    /// Reduces segments, and combines the parts of those that are cut.
     fn segments(&self, io: &SegmentPass<'_>) -> Result<()> {
         let (dt, s) = (io.x.dtype(), io.s);
         let plan = self.plan(io.op, &segment_problem(s, Alignment::of(dt, [&io.x])))?;
@@ -246,7 +246,7 @@ impl ScanOps for Engine {
             _ => None,
         };
         let operands = [Some(&v), Some(&io.dy), x.as_ref()].into_iter().flatten();
-        let walk = segment_problem(s, Alignment::of(dt, operands)).walk(self.device_caps());
+        let plan = segment_problem(s, Alignment::of(dt, operands)).fill_device(self.device_caps());
         let args = SegmentSpreadArgs {
             dy: self.arg_in(&io.dy),
             x: self.arg_opt(x.as_ref()),
@@ -254,12 +254,12 @@ impl ScanOps for Engine {
             state: self.arg_opt(state.as_ref().map(|b| b.view()).as_ref()),
             dx: self.arg_in(&v),
             err: self.arg_error(),
-            dims: segment_dims(s, &walk, &io.offsets),
+            dims: segment_dims(s, &plan, &io.offsets),
             mode: number(op),
             eps: op.eps(),
             accumulate: i32::from(io.dx.accumulate),
             code: code_of_op(OP),
         };
-        self.launch(&SEGMENT_SPREAD, dt, "", walk.grid(s.count + 2), &args)
+        self.launch(&SEGMENT_SPREAD, dt, "", plan.grid(s.count + 2), &args)
     }
 }

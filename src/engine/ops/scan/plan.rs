@@ -1,9 +1,9 @@
 //! How scans and reductions of segments run.
 
 use crate::device::Caps;
+use crate::engine::geometry::Alignment;
 use crate::engine::launch::{Grid, LANES, pow2};
 use crate::engine::plan::{Problem, Reason, Variant};
-use crate::engine::walk::Alignment;
 
 /// Elements per thread (`GK_SCAN_RUN`) and per tile of a row (`GK_SPAN`).
 const RUN: usize = 8;
@@ -116,7 +116,7 @@ pub(crate) struct SegmentProblem {
     pub(crate) operands: Alignment,
 }
 
-/// How segments are walked: groups of `tx * ty` threads take a segment, or one of its parts, and `tx` columns (or 16-byte items of them).
+/// How segments are reduced: groups of `tx * ty` threads take a segment, or one of its parts, and `tx` columns (or 16-byte items of them).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SegmentPlan {
     pub(crate) wide: bool,
@@ -124,7 +124,7 @@ pub(crate) struct SegmentPlan {
     pub(crate) ty: usize,
     /// Groups side by side over the columns.
     pub(crate) tiles: usize,
-    /// Parts of a segment; their results are joined.
+    /// Parts of a segment; their results are combined.
     pub(crate) splits: usize,
 }
 
@@ -137,14 +137,14 @@ impl SegmentPlan {
 }
 
 impl SegmentProblem {
-    /// The walk that keeps the device busy.
-    pub(crate) fn walk(&self, caps: &Caps) -> SegmentPlan {
+    /// The plan that keeps the device busy.
+    pub(crate) fn fill_device(&self, caps: &Caps) -> SegmentPlan {
         let wide = self.operands.whole(self.cols);
         let items = if wide { self.cols / self.operands.vector() } else { self.cols };
         let tx = pow2(items, 32);
         // Rows per segment, as if all were alike: a lane takes about four.
         let rows = self.rows / self.count.max(1);
-        // A CPU walks along a segment alone; PoCL mixes up values that cross barriers in this kernel.
+        // A CPU reduces a segment alone; PoCL mixes up values that cross barriers in this kernel.
         let ty = if caps.is_cpu { 1 } else { pow2(rows.div_ceil(4), LANES / tx) };
         let tiles = items.div_ceil(tx);
         let (blocks, fill) = ((self.count * tiles).div_ceil(LANES / (tx * ty)), caps.target_blocks());
@@ -164,11 +164,11 @@ impl Problem for SegmentProblem {
         &[Variant { name: "split", source: SEGMENT }, Variant { name: "segments", source: SEGMENT }];
 
     fn plan(&self, variant: usize, caps: &Caps) -> Result<SegmentPlan, Reason> {
-        let walk = self.walk(caps);
-        match (variant, walk.splits) {
+        let plan = self.fill_device(caps);
+        match (variant, plan.splits) {
             (0, 1) => Err(format!("{} segments keep the device busy unsplit", self.count).into()),
-            (0, _) => Ok(walk),
-            _ => Ok(SegmentPlan { splits: 1, ..walk }),
+            (0, _) => Ok(plan),
+            _ => Ok(SegmentPlan { splits: 1, ..plan }),
         }
     }
 }
@@ -177,7 +177,7 @@ impl Problem for SegmentProblem {
 mod tests {
     use super::*;
     use crate::dtype::DType;
-    use crate::engine::walk::tests::{applicable, chosen, cpu, gpu};
+    use crate::engine::geometry::tests::{applicable, chosen, cpu, gpu};
 
     fn scan(outer: usize, size: usize, inner: usize) -> ScanProblem {
         ScanProblem { outer, size, inner, reverse: false, operands: Alignment::full(DType::F32) }

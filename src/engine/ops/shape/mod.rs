@@ -384,13 +384,13 @@ impl ShapeOps for Engine {
             return Ok(());
         }
         // A flip starts at the last element of its axes and steps backwards.
-        let mut walk = Axis::of(&x, &v);
+        let mut order = Axis::of(&x, &v);
         let mut last = 0;
         for &a in axes {
-            last += walk[a].x * (walk[a].n as i64 - 1);
-            walk[a].x = -walk[a].x;
+            last += order[a].x * (order[a].n as i64 - 1);
+            order[a].x = -order[a].x;
         }
-        self.move_axes(&x, last, &v, walk, y.accumulate)
+        self.move_axes(&x, last, &v, order, y.accumulate)
     }
 
     fn roll(&self, shifts: &[isize], axes: &[usize], x: View<'_>, y: GradMut<'_>) -> Result<()> {
@@ -426,19 +426,19 @@ impl ShapeOps for Engine {
             axes[col] = Axis { n: axes[col].n / w, x: w as i64, y: w as i64 };
         }
         // The batch axes merge; the last two stay.
-        let mut walk = if row > 0 { merged(axes[..row].to_vec()) } else { vec![] };
-        walk.extend_from_slice(&axes[row..]);
-        let n: usize = walk.iter().map(|a| a.n).product();
+        let mut order = if row > 0 { merged(axes[..row].to_vec()) } else { vec![] };
+        order.extend_from_slice(&axes[row..]);
+        let n: usize = order.iter().map(|a| a.n).product();
         let args = TriangleNdArgs {
             x: self.arg_in(&x),
             y: self.arg_in(&v),
             n: n as i64,
             wide: i32::from(wide),
-            rank: walk.len() as i32,
-            shape: dims(walk.iter().map(|a| a.n)),
-            magic: magic(walk.iter().map(|a| a.n)),
-            sx: signed(walk.iter().map(|a| a.x)),
-            sy: signed(walk.iter().map(|a| a.y)),
+            rank: order.len() as i32,
+            shape: dims(order.iter().map(|a| a.n)),
+            magic: magic(order.iter().map(|a| a.n)),
+            sx: signed(order.iter().map(|a| a.x)),
+            sy: signed(order.iter().map(|a| a.y)),
             upper: i32::from(side == Triangle::Upper),
             k: k as i64,
             accumulate: i32::from(y.accumulate),

@@ -116,7 +116,7 @@ impl Problem for FillProblem {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::walk::tests::{cpu, gpu};
+    use crate::engine::geometry::tests::{cpu, gpu};
 
     #[test]
     fn copies_take_the_shortest_way() {
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn gaps_are_walked_by_coordinates() {
+    fn gaps_are_addressed_by_coordinates() {
         let caps = cpu();
         assert_eq!(ConcatProblem { contiguous: true }.plan(0, &caps), Ok(ConcatPlan::Batched));
         assert!(ConcatProblem { contiguous: false }.plan(0, &caps).is_err());

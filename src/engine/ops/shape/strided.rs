@@ -158,7 +158,7 @@ impl Engine {
 
     fn move_merged(&self, m: Movement<'_>, axes: &[Axis]) -> Result<()> {
         if axes.len() > MAX_RANK {
-            // Splitting an axis in two can give nine; the outermost is then walked here.
+            // Splitting an axis in two can give nine; the outermost is then looped over here.
             let (first, rest) = (axes[0], &axes[1..]);
             return (0..first.n as i64).try_for_each(|i| {
                 let at = [m.at[0] + i * first.x, m.at[1] + i * first.y];

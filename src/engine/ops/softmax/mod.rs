@@ -6,8 +6,8 @@ use self::plan::{SoftmaxPlan, SoftmaxProblem, Split};
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::dtype::DType;
 use crate::engine::Engine;
+use crate::engine::geometry::{Alignment, RowGeometry};
 use crate::engine::launch::{Grid, aligned16, dims, int, long};
-use crate::engine::walk::{Alignment, RowWalk};
 use crate::error::Result;
 use crate::ops::core::Choice;
 use crate::ops::softmax::*;
@@ -60,7 +60,7 @@ impl Engine {
     ) -> Result<()> {
         let dt = x.dtype();
         let parts = self.scratch(dt.accumulator(), 2 * rows * cut.splits)?;
-        // One (m, scale) per row, so that the blocks of the last pass have nothing to join.
+        // One (m, scale) per row, so that the blocks of the last pass have nothing to combine.
         let norms = self.scratch(dt.accumulator(), 2 * rows)?;
         let (part, norms) = (self.arg_in(&parts.view()), self.arg_in(&norms.view()));
         let grid = blocks(rows * cut.splits);
@@ -276,7 +276,7 @@ impl SoftmaxOps for Engine {
             return Ok(());
         }
         let dt = x.dtype();
-        let walk = RowWalk::new([rows, cols], 32, Alignment::of(dt, [&x, &out]), self.device_caps());
+        let geometry = RowGeometry::new([rows, cols], 32, Alignment::of(dt, [&x, &out]), self.device_caps());
         let wide_mask = mask.map(|m| m.broadcast_to(x.shape())).transpose()?;
         let lead = x.shape().len() - 1;
         let strides: Vec<usize> =
@@ -288,9 +288,9 @@ impl SoftmaxOps for Engine {
             y: self.arg_in(&out),
             rows: long(rows),
             cols: long(cols),
-            lanes: int(walk.lanes),
-            wide: i32::from(walk.wide),
-            phase: int(walk.phase),
+            lanes: int(geometry.lanes),
+            wide: i32::from(geometry.wide),
+            phase: int(geometry.phase),
             scale,
             rank: int(lead),
             sizes: dims(x.shape()[..lead].iter().copied()),
@@ -298,7 +298,7 @@ impl SoftmaxOps for Engine {
             step: int(step),
             aligned: i32::from(mask.as_ref().is_some_and(aligned16)),
         };
-        self.launch(&SOFTMAX_MASKED, dt, "", walk.grid(rows, self.device_caps()), &args)
+        self.launch(&SOFTMAX_MASKED, dt, "", geometry.grid(rows, self.device_caps()), &args)
     }
 
     fn masked_softmax_bwd(&self, scale: f64, dy: View<'_>, y: View<'_>, dx: GradMut<'_>) -> Result<()> {
@@ -310,19 +310,20 @@ impl SoftmaxOps for Engine {
             return Ok(());
         }
         let dt = y.dtype();
-        let walk = RowWalk::new([rows, cols], 32, Alignment::of(dt, [&dy, &y, &out]), self.device_caps());
+        let geometry =
+            RowGeometry::new([rows, cols], 32, Alignment::of(dt, [&dy, &y, &out]), self.device_caps());
         let args = SoftmaxMaskedBwdArgs {
             dy: self.arg_in(&dy),
             y: self.arg_in(&y),
             dx: self.arg_in(&out),
             rows: long(rows),
             cols: long(cols),
-            lanes: int(walk.lanes),
-            wide: i32::from(walk.wide),
-            phase: int(walk.phase),
+            lanes: int(geometry.lanes),
+            wide: i32::from(geometry.wide),
+            phase: int(geometry.phase),
             scale,
             accumulate: i32::from(dx.accumulate),
         };
-        self.launch(&SOFTMAX_MASKED_BWD, dt, "", walk.grid(rows, self.device_caps()), &args)
+        self.launch(&SOFTMAX_MASKED_BWD, dt, "", geometry.grid(rows, self.device_caps()), &args)
     }
 }

@@ -1,9 +1,9 @@
 //! How softmax runs: the threads, blocks or clusters of blocks that share a row.
 
 use crate::device::Caps;
+use crate::engine::geometry::Alignment;
 use crate::engine::launch::{LANES, pow2};
 use crate::engine::plan::{Problem, Reason, Variant};
-use crate::engine::walk::Alignment;
 
 /// Elements of a row that one thread holds in registers at most; half as many of each operand backward, which has two.
 const REGISTERS: usize = 32;
@@ -192,7 +192,7 @@ impl Problem for SoftmaxProblem {
 mod tests {
     use super::*;
     use crate::dtype::DType;
-    use crate::engine::walk::tests::{applicable, chosen, cpu, gpu};
+    use crate::engine::geometry::tests::{applicable, chosen, cpu, gpu};
 
     fn problem(outer: usize, cols: usize, inner: usize) -> SoftmaxProblem {
         SoftmaxProblem { outer, cols, inner, operands: Alignment::full(DType::F32), tensors: 2 }

@@ -153,7 +153,7 @@ fn too_many() -> Reason {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::walk::tests::{applicable, chosen, cpu, gpu};
+    use crate::engine::geometry::tests::{applicable, chosen, cpu, gpu};
 
     fn rows(rows: usize, cols: usize, keep: usize) -> SortProblem {
         SortProblem { rows, cols, keep, dtype: DType::F32, both: true }

@@ -1,4 +1,4 @@
-//! Walks: how the work-items of blocks lie over rows and columns of contiguous operands, as pure functions of sizes, alignment and the device.
+//! Launch geometry of rows and columns: how the threads of blocks lie over rows and columns of contiguous operands, as pure functions of sizes, alignment and the device.
 
 use super::launch::{Grid, LANES, pow2};
 use crate::buffer::View;
@@ -49,11 +49,11 @@ impl Alignment {
 
 /// How rows of `cols` elements are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct RowWalk {
+pub(crate) struct RowGeometry {
     /// By 16-byte items, after single elements up to the first boundary.
     pub(crate) wide: bool,
     pub(crate) phase: usize,
-    /// Work-items that share a row.
+    /// Threads that share a row.
     pub(crate) lanes: usize,
     /// Runs of a row, and elements of one.
     pub(crate) splits: usize,
@@ -62,8 +62,8 @@ pub(crate) struct RowWalk {
     pub(crate) items: usize,
 }
 
-impl RowWalk {
-    /// The walk over rows of `cols` elements of which a work-item takes about `each`.
+impl RowGeometry {
+    /// The geometry over rows of `cols` elements of which a thread takes about `each`.
     pub(crate) fn new([rows, cols]: [usize; 2], each: usize, a: Alignment, caps: &Caps) -> Self {
         let (w, wide, fill) = (a.vector(), a.in_phase, caps.target_blocks());
         let items = if wide { cols.div_ceil(w) } else { cols };
@@ -78,7 +78,7 @@ impl RowWalk {
             splits = (fill * 2 / rows.max(1)).min(items / RUN).max(1);
         }
         let chunk = items.div_ceil(splits).max(1) * if wide { w } else { 1 };
-        RowWalk { wide, phase: a.phase, lanes, splits: cols.div_ceil(chunk).max(1), chunk, items }
+        RowGeometry { wide, phase: a.phase, lanes, splits: cols.div_ceil(chunk).max(1), chunk, items }
     }
 
     /// Blocks for rows (or runs) of which a block takes several at a time.
@@ -88,12 +88,12 @@ impl RowWalk {
     }
 }
 
-/// How columns are summed: work-items side by side, chunks of rows.
+/// How columns are summed: threads side by side, chunks of rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct ColumnWalk {
+pub(crate) struct ColumnGeometry {
     /// By 16-byte items.
     pub(crate) wide: bool,
-    /// Work-items side by side.
+    /// Threads side by side.
     pub(crate) tx: usize,
     /// Rows of a chunk, and chunks.
     pub(crate) chunk: usize,
@@ -102,8 +102,8 @@ pub(crate) struct ColumnWalk {
     pub(crate) tiles: usize,
 }
 
-impl ColumnWalk {
-    /// The walk over the columns of `[n, cols]`.
+impl ColumnGeometry {
+    /// The geometry over the columns of `[n, cols]`.
     pub(crate) fn new([n, cols]: [usize; 2], a: Alignment, caps: &Caps) -> Self {
         let wide = a.whole(cols);
         let items = if wide { cols / a.vector() } else { cols };
@@ -112,7 +112,7 @@ impl ColumnWalk {
         let tiles = items.div_ceil(tx);
         let chunks = (caps.target_blocks() * 2 / tiles.max(1)).min(n / (ty * 8)).max(1);
         let chunk = n.div_ceil(chunks).max(1);
-        ColumnWalk { wide, tx, chunk, chunks: n.div_ceil(chunk).max(1), tiles }
+        ColumnGeometry { wide, tx, chunk, chunks: n.div_ceil(chunk).max(1), tiles }
     }
 
     pub(crate) fn grid(&self) -> Grid {
@@ -154,19 +154,19 @@ pub(crate) mod tests {
     #[test]
     fn rows_are_cut_where_they_are_few_and_long() {
         let a = Alignment::full(DType::F32);
-        let walk = RowWalk::new([1, 1 << 24], 32, a, &gpu());
-        assert_eq!((walk.lanes, walk.splits, walk.chunk), (256, 2112, 7944));
-        assert_eq!(RowWalk::new([4096, 1024], 32, a, &gpu()).splits, 1);
-        let odd = RowWalk::new([4096, 1024], 32, Alignment { in_phase: false, ..a }, &cpu());
+        let geometry = RowGeometry::new([1, 1 << 24], 32, a, &gpu());
+        assert_eq!((geometry.lanes, geometry.splits, geometry.chunk), (256, 2112, 7944));
+        assert_eq!(RowGeometry::new([4096, 1024], 32, a, &gpu()).splits, 1);
+        let odd = RowGeometry::new([4096, 1024], 32, Alignment { in_phase: false, ..a }, &cpu());
         assert_eq!((odd.wide, odd.items, odd.lanes), (false, 1024, 32));
     }
 
     #[test]
     fn columns_are_read_by_items_where_rows_are_whole() {
         let a = Alignment::full(DType::F16);
-        assert!(ColumnWalk::new([4096, 64], a, &gpu()).wide);
-        assert!(!ColumnWalk::new([4096, 63], a, &gpu()).wide);
-        assert!(!ColumnWalk::new([4096, 64], Alignment { phase: 4, ..a }, &gpu()).wide);
-        assert_eq!(ColumnWalk::new([0, 0], a, &gpu()).tiles, 0);
+        assert!(ColumnGeometry::new([4096, 64], a, &gpu()).wide);
+        assert!(!ColumnGeometry::new([4096, 63], a, &gpu()).wide);
+        assert!(!ColumnGeometry::new([4096, 64], Alignment { phase: 4, ..a }, &gpu()).wide);
+        assert_eq!(ColumnGeometry::new([0, 0], a, &gpu()).tiles, 0);
     }
 }
