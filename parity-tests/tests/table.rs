@@ -17,6 +17,7 @@ fn golden() -> PathBuf {
 
 /// Kernel names that the table has beyond the index: operations without a row there.
 const BEYOND: &[&str] = &[
+    "integer_div",
     "add_relu",
     "add_sigmoid",
     "add_gelu",
@@ -101,6 +102,7 @@ const BEYOND: &[&str] = &[
 
 /// Kernels of the table without a golden case, in any folder: what they do is proven by random parity against a reference alone, and by their gradients.
 const WITHOUT_GOLDEN: &[&str] = &[
+    "integer_div",
     "adaptive_clip",
     "causal_conv1d_step",
     "conv1d_asymmetric",

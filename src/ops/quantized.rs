@@ -164,9 +164,9 @@ fn scales(
     check::contiguous(op, arg, v)
 }
 
-/// Types of the scales of quantised weights.
+/// Types of the scales of quantized weights.
 const SCALES: &[DType] = &[DType::F32, DType::F16, DType::Bf16];
-/// Types of unquantised operands.
+/// Types of unquantized operands.
 const DATA: &[DType] = &[DType::F32, DType::F16, DType::Bf16];
 
 /// Checks of [`QuantizedOps::gemm_quantized`].

@@ -1,4 +1,4 @@
-"""Matrix products (section 16). Oracles: torch.addmm, baddbmm, addmv, addr and dequantised products."""
+"""Matrix products (section 16). Oracles: torch.addmm, baddbmm, addmv, addr and dequantized products."""
 import math
 import numpy as np
 import torch
@@ -169,8 +169,8 @@ def syrk_gram(c, M, K, alpha=1.0, beta=0.0):
     c.out("C", y, matmul_tol(K, mag))
 
 
-@kernel("G8", G, "gemm_quantised", "x q:i8/u8 scale zero?", "y", {"bits": 8, "group": None})
-def gemm_quantised(c, M, N, K, bits=8, group=None, zero=False):
+@kernel("G8", G, "gemm_quantized", "x q:i8/u8 scale zero?", "y", {"bits": 8, "group": None})
+def gemm_quantized(c, M, N, K, bits=8, group=None, zero=False):
     """y [M, N] = x [M, K] W^T, W = scale*(q - zero). bits 8: q i8 [N, K], scale [N]. bits 4: q u8 [N, K/2] packs two unsigned codes per
     byte, even k in the low nibble; scale (and zero, in codes) [N, K/group]; without zero the codes are offset by 8. scale is f16"""
     x = c.x("x", M, K)

@@ -181,7 +181,7 @@ def sample_tokens(c, rows, V, seed=0, stream=0, offset=0, temperature=1.0, **a):
     c.out("ids", torch.from_numpy((cum <= u).sum(1)), kind="i64")
 
 
-# ------------------------------------------------------------------------------------------------ quantisation
+# ------------------------------------------------------------------------------------------------ quantization
 def _quant(name, bits):
     def gen(c, shape, per="tensor", group=None):
         "per tensor, row (last axis) or group (of the last axis); scale = max|x|/(127 or 7 or 448), q = nearest even of x/scale; an all-zero set has scale 1"

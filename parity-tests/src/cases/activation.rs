@@ -59,13 +59,23 @@ fn draw_axis(s: &mut Sample) {
     s.arg("axis", axis);
 }
 
-/// Now and then rows that are too long for one block, of which there are enough for clusters of blocks.
-fn draw_softmax(s: &mut Sample) {
-    if s.small || s.below(10) > 0 {
-        return draw_axis(s);
-    }
-    let cols = [8_200, 12_289, 33_000][s.below(3)];
-    s.put("x", &[18, cols], Any);
+/// Beside axes of shapes on edges, contiguous rows of each length that has kernels of its own: rows in the registers of a block (2, 4 or 8 items
+/// per thread), and long rows, either `many`, which are for clusters of blocks, or few, which are split.
+fn draw_softmax(s: &mut Sample, many: bool) {
+    let (v, half) = (s.vector(), s.vector() > 4);
+    let block = 256 * v;
+    let shape = match (s.aligned(), many) {
+        (Some(0), _) => [3, if half { block / 2 } else { block * 5 }],
+        (Some(1), true) if !half => [3, block * 7 + 1],
+        (Some(1), _) => [3, 12 * v],
+        (Some(2), true) => [18, 33_000],
+        (Some(2), false) => [2, 33_000],
+        (Some(3), true) => [18, 8_200],
+        (Some(3), false) => [3, 20 * v],
+        _ if s.small || s.below(10) > 0 => return draw_axis(s),
+        _ => [18, [8_200, 12_289, 33_000][s.below(3)]],
+    };
+    s.put("x", &shape, Any);
 }
 
 /// The operands of a gated unit: halves of x, or gate and up; and the result's shape.
@@ -263,7 +273,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
     &[
         k("softmax", "S1.7", "x", "axis=-1", "y", &["softmax"], |cx| softmax(cx, Softmax::Softmax))
             .bound(Derived)
-            .sample(draw_softmax),
+            .sample(|s| draw_softmax(s, true)),
         k("softmax_backward", "S2.6", "dy, y", "axis=-1", "dx", &["softmax_bwd"], |cx| {
             softmax_backward(cx, Softmax::Softmax)
         })
@@ -273,7 +283,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
     &[
         k("log_softmax", "B1.11", "x", "axis=-1", "y", &["softmax"], |cx| softmax(cx, Softmax::LogSoftmax))
             .bound(Derived)
-            .sample(draw_softmax),
+            .sample(|s| draw_softmax(s, false)),
         k("log_softmax_backward", "B1.11", "dy, y", "axis=-1", "dx", &["softmax_bwd"], |cx| {
             softmax_backward(cx, Softmax::LogSoftmax)
         })

@@ -93,8 +93,21 @@ fn batch(s: &mut Sample) -> Vec<usize> {
     vec![n, 1 + s.below(most)]
 }
 
+/// Windows of 2 x 2, or 3 x 3 and padding, by steps of 2 over rows of whole 16-byte items, which have kernels of their own.
+fn draw_halving(s: &mut Sample, dilated: bool) {
+    let shape = [2, 3, 2 * (1 + s.below(9)), 2 * s.vector() * (1 + s.below(5))];
+    s.put("x", &shape, if dilated { Coarse } else { Any });
+    let side = 2 + s.below(2);
+    s.arg("k", side);
+    s.arg("s", 2);
+    s.arg("p", side - 2);
+}
+
 /// x and windows over `nd` axes.
 fn draw(s: &mut Sample, nd: usize, dilated: bool) {
+    if nd == 2 && s.aligned() == Some(1) {
+        return draw_halving(s, dilated);
+    }
     let mut shape = batch(s);
     let (mut kernel, mut stride, mut padding, mut dilation) = (vec![], vec![], vec![], vec![]);
     // Patches of 2 and 3, runs of a row, and windows that several threads share.

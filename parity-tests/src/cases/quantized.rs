@@ -10,7 +10,7 @@ use crate::oracle;
 use crate::sampler::Dom::{Any, Coarse, Range};
 use crate::sampler::Sample;
 
-fn quantised(cx: &Cx<'_>) -> R {
+fn quantized(cx: &Cx<'_>) -> R {
     let (x, q, scale, zero) = (cx.x("x")?, cx.x("q")?, cx.x("scale")?, cx.opt("zero"));
     let w = match cx.n("bits")? {
         8 => QuantWeight::Int8 { q, scale },
@@ -100,7 +100,7 @@ fn sizes(s: &mut Sample) -> [usize; 3] {
     [[1, 5, 65, 8][s.below(4)], [1, 33, 70][s.below(3)], [32, 33, 256, 1000][s.below(4)]]
 }
 
-fn draw_quantised(s: &mut Sample) {
+fn draw_quantized(s: &mut Sample) {
     let [m, n, mut k] = sizes(s);
     // 16 bits for the scales whatever the data is.
     let scales = if s.coin() { DType::F16 } else { DType::F32 };
@@ -169,10 +169,10 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             "bits=8, group=null",
             "y",
             &["gemm_quantized"],
-            quantised,
+            quantized,
         )
         .by(oracle::quantized)
-        .sample(draw_quantised),
+        .sample(draw_quantized),
         k("gemm_w8a8", "G8", "xq:i8, wq:i8, xscale:f32, wscale:f32", "-", "y:f32", &["gemm_w8a8"], w8a8)
             .dtypes(F32)
             .by(oracle::w8a8)

@@ -140,10 +140,32 @@ fn draw_mask(s: &mut Sample) {
     s.mask("x", &shape);
 }
 
+/// A shape, and an axis so long that its reduction is split over blocks: rows, then columns.
+fn split(s: &Sample) -> Option<([usize; 2], usize)> {
+    match s.aligned()? {
+        1 => Some(([2, 70_000], 1)),
+        2 => Some(([5000, 64], 0)),
+        _ => None,
+    }
+}
+
+/// Operands of mean and variance.
+fn draw_moments(s: &mut Sample) {
+    let Some((shape, axis)) = split(s) else { return draw(s, Dom::Spread) };
+    s.put("x", &shape, Dom::Spread);
+    s.arg("axes", vec![axis]);
+}
+
 fn draw_axis(s: &mut Sample) {
-    let shape = s.solid();
+    let (shape, axis) = match split(s) {
+        Some((shape, axis)) => (shape.to_vec(), axis),
+        None => {
+            let shape = s.solid();
+            let axis = s.below(shape.len());
+            (shape, axis)
+        }
+    };
     s.put("x", &shape, Coarse);
-    let axis = s.below(shape.len());
     s.arg("axis", axis);
 }
 
@@ -301,7 +323,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
     ],
     &[k("mean_var", "T3.10", "x", "axes, keepdim=false, correction=1", "mean, var", &["mean_var"], mean_var)
         .bound(STAT)
-        .sample(|s| draw(s, Dom::Spread))],
+        .sample(draw_moments)],
     &[k("min_max", "T3.11", "x", "axis=null, keepdim=false", "lo, hi", &["min_max"], min_max)
         .sample(draw_axis)],
     &[k("dot", "T3.8", "a, b", "-", "y", &["dot"], dot).bound(Product).sample(|s| draw_pair(s, true))],

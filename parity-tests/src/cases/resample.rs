@@ -153,7 +153,19 @@ fn draw_interpolate(s: &mut Sample) {
     }
 }
 
+/// Twice as many cells on two axes or on all, which has a kernel of its own.
+fn draw_doubling(s: &mut Sample) {
+    let shape = [2, 3, 1 + s.below(4), 1 + s.below(20), 8 * (1 + s.below(9))];
+    s.put("x", &shape, Any);
+    let (exact, depth) = (s.coin(), 1 + s.below(2));
+    s.arg("exact", exact);
+    s.arg("scale", vec![depth, 2, 2]);
+}
+
 fn draw_upsample(s: &mut Sample) {
+    if s.aligned() == Some(1) {
+        return draw_doubling(s);
+    }
     let mut shape = batch(s);
     (0..3).for_each(|_| {
         let n = size(s);

@@ -28,6 +28,7 @@ fn cumsum_backward(cx: &Cx<'_>) -> R {
 
 fn draw_scan(s: &mut Sample) {
     let shape = match s.below(4) {
+        _ if s.aligned() == Some(1) => vec![2, 6000, 3],
         // Rows and columns in several tiles and chunks.
         0 if !s.small => {
             [vec![1, 40_000], vec![3, 5001], vec![2, 6000, 3], vec![20_000, 2]][s.below(4)].clone()
@@ -35,7 +36,7 @@ fn draw_scan(s: &mut Sample) {
         _ => s.shape(),
     };
     s.put("x", &shape, Any);
-    let axis = s.below(shape.len());
+    let axis = if shape == [2, 6000, 3] { 1 } else { s.below(shape.len()) };
     s.arg("axis", axis);
     for flag in ["exclusive", "reverse"] {
         let on = s.coin();

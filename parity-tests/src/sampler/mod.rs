@@ -69,6 +69,8 @@ pub struct Sample {
     pub small: bool,
     draw: Draw,
     index: usize,
+    /// Number of the case among those of its kernel and storage type.
+    number: usize,
     /// All indices of a call have one type.
     ids: DType,
     inputs: Named,
@@ -109,6 +111,7 @@ impl Sample {
             small,
             draw: Draw(h),
             index: start + index,
+            number: index,
             inputs: Vec::new(),
             args: Map::new(),
         }
@@ -122,6 +125,17 @@ impl Sample {
     /// A flag.
     pub fn coin(&mut self) -> bool {
         self.below(2) == 1
+    }
+
+    /// `Some(0)`, `Some(1)`, .. for every other case: those whose operands begin at multiples of 16 bytes and are neither expanded nor spliced.
+    /// Samplers draw in them the shapes that kernels for aligned rows take, each of which random shapes would rarely meet.
+    pub fn aligned(&self) -> Option<usize> {
+        (!self.small && self.number.is_multiple_of(2)).then_some(self.number / 2)
+    }
+
+    /// Elements of 16 bytes of the storage type.
+    pub fn vector(&self) -> usize {
+        16 / self.dtype.size()
     }
 
     /// A shape of rank 1 to 4: the edge shapes in turn, every third one free.

@@ -71,7 +71,7 @@ R("ger", lambda a, v: {"A": v.A + a.alpha * np.outer(v.x, v.y)})
 R("syrk_gram", lambda a, v: {"C": a.alpha * v.A @ v.A.T + (a.beta * v.C if a.beta else 0)})
 
 
-@ref("gemm_quantised")
+@ref("gemm_quantized")
 def _(a, v):
     if a.bits == 8:
         W = v.q * v.scale[:, None]

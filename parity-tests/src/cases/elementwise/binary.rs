@@ -287,6 +287,17 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             .bound(BROADCAST)
             .grad_of("div"),
     ],
+    &[k("integer_div", "T1.4", "a, b", "mode", "y", &["binary"], div)
+        .dtypes(INTS)
+        .by(|q| {
+            let floor = q.s("mode")? == "floor";
+            oracle::bits(q, if floor { |a, b| (a - a.rem_euclid(b)) / b } else { |a, b| a / b })
+        })
+        .sample(|s| {
+            pair(s, Any, Range(1.0, 90.0));
+            let mode = ["floor", "trunc"][s.below(2)];
+            s.arg("mode", mode);
+        })],
     two!("pow", "T1.5", Binary::Pow, Function { ulps: 8.0, units: 2.0 }, Positive, Any, Stored),
     two!("maximum", "T1.6", Binary::Maximum, Exact, Dom::Coarse, Dom::Coarse),
     two!("minimum", "T1.7", Binary::Minimum, Exact, Dom::Coarse, Dom::Coarse),

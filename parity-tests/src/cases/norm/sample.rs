@@ -130,9 +130,22 @@ pub(super) fn draw_running(s: &mut Sample, c: usize) {
 }
 
 pub(super) fn draw_instances(s: &mut Sample) {
-    let shape = draw_images(s, true);
+    // Planes of whole 16-byte items: those of a block, and two lengths that are split.
+    let planes: Option<&[usize]> = match s.aligned() {
+        Some(1) => Some(&[2, 4, 70_000]),
+        Some(2) => Some(&[5, 8, 16, 16]),
+        Some(3) => Some(&[3, 2, 40_000]),
+        _ => None,
+    };
+    let shape = match planes {
+        Some(shape) => {
+            s.put("x", shape, Any);
+            shape.to_vec()
+        }
+        None => draw_images(s, true),
+    };
     draw_affine(s, shape[1], true);
-    if !s.small && s.coin() {
+    if !s.small && planes.is_none() && s.coin() {
         draw_running(s, shape[1]);
     }
     draw_eps(s);
