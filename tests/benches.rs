@@ -27,6 +27,13 @@ const NOT_TIMED: &[&str] = &[
     "explain",
     "compile_raw",
     "launch_raw",
+    // Doors to memory, queues and decisions.
+    "import",
+    "export",
+    "raw_stream",
+    "adopt_stream",
+    "pin_variant",
+    "explain_calls",
 ];
 
 #[test]

@@ -215,8 +215,12 @@ const ROWS: &[&[Kernel]] = &[
         ),
         k("meshgrid", "T4.12", "x0, x1, ...", "indexing=\"ij\"", "y0, y1, ...", COPY, meshgrid)
             .dtypes(ANY)
-            .sample(draw_list),
-        k("cartesian_prod", "T4.12", "x0, x1, ...", "-", "y", COPY, cartesian).dtypes(ANY).sample(draw_list),
+            .sample(draw_list)
+            .composite(),
+        k("cartesian_prod", "T4.12", "x0, x1, ...", "-", "y", COPY, cartesian)
+            .dtypes(ANY)
+            .sample(draw_list)
+            .composite(),
     ],
     &[
         row!("transpose_2d", "S11.1", "-", COPY, transpose, |s| draw(s, 2)),
