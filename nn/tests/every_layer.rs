@@ -102,6 +102,7 @@ fn cases() -> Vec<Case> {
         ),
         (json!({"type": "pixel_shuffle", "upscale_factor": 2}), vec![image]),
         (json!({"type": "pixel_unshuffle", "downscale_factor": 2}), vec![image]),
+        (json!({"type": "channel_shuffle", "groups": 2}), vec![image]),
         (json!({"type": "activation", "kind": "prelu"}), vec![sequence]),
         (json!({"type": "softmax"}), vec![flat]),
         (json!({"type": "log_softmax"}), vec![flat]),

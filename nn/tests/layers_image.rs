@@ -149,6 +149,7 @@ fn cases() -> Vec<Case> {
         case!("nearest 3d", [1, 1, 2, 3, 2] => [1, 1, 3, 3, 5], [], |_cx| Upsample3D::size([3, 3, 5])?),
         case!("shuffle", [2, 8, 2, 3] => [2, 2, 4, 6], [], |_cx| PixelShuffle::new(2)?),
         case!("unshuffle", [2, 2, 4, 6] => [2, 8, 2, 3], [], |_cx| PixelUnshuffle::new(2)?),
+        case!("channels", [2, 6, 2, 3] => [2, 6, 2, 3], [], |_cx| ChannelShuffle::new(3)?),
         case!("crop", [2, 2, 4, 5] => [2, 2, 3, 2], [], |_cx| Cropping::new(&[(1, 0), (1, 2)])),
         case!("pad", [1, 2, 2, 3] => [1, 2, 3, 6], [], |_cx| {
             Padding::new(&[(1, 0), (1, 2)])?.mode(PadMode::Constant(0.5))
@@ -605,6 +606,8 @@ fn shuffles_crops_and_pads_move_cells() {
         assert_eq!(y.shape(), [1, 1, 4, 4]);
         assert_eq!(values(&y), [0., 4., 1., 5., 8., 12., 9., 13., 2., 6., 3., 7., 10., 14., 11., 15.]);
         assert_eq!(values(&PixelUnshuffle::new(2).unwrap().forward(&y).unwrap()), values(&x));
+        let x = Tensor::arange(&d, DType::F32, 0.0, 1.0, 6).unwrap().reshape(&[1, 6, 1]).unwrap();
+        assert_eq!(values(&ChannelShuffle::new(3).unwrap().forward(&x).unwrap()), [0., 2., 4., 1., 3., 5.]);
         let x = Tensor::arange(&d, DType::F32, 1.0, 1.0, 6).unwrap().reshape(&[1, 1, 2, 3]).unwrap();
         assert_eq!(values(&Cropping::new(&[(1, 0), (0, 1)]).forward(&x).unwrap()), [4.0, 5.0]);
         let pad = |mode| {
@@ -707,6 +710,8 @@ fn forwards_refuse_what_does_not_fit() {
     refuses(PixelShuffle::new(2), &[1, 6, 2, 2], &["6 channels"]);
     refuses(PixelShuffle::new(2), &[4, 4], &["[.., C, H, W]"]);
     refuses(PixelUnshuffle::new(2), &[1, 6, 3, 2], &["divides 3 and 2"]);
+    refuses(ChannelShuffle::new(4), &[1, 6, 3], &["divides the 6 channels"]);
+    refuses(ChannelShuffle::new(2), &[1, 6], &["rank 3"]);
     refuses(Ok(Cropping::new(&[(1, 1)])), &[3, 2], &["a cell left", "axis 1"]);
     refuses(Ok(Cropping::new(&[(1, 1); 3])), &[3, 2], &["at most 2 pairs"]);
     refuses(Padding::new(&[(0, 0); 3]), &[3, 2], &["at most 2 pairs"]);

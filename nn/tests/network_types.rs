@@ -270,6 +270,7 @@ fn every_type() -> Vec<(&'static [usize], Value, &'static [usize])> {
         ),
         (&[2, 8, 3, 3], json!({"type": "pixel_shuffle", "upscale_factor": 2}), &[2, 2, 6, 6]),
         (&[2, 2, 6, 6], json!({"type": "pixel_unshuffle", "downscale_factor": 2}), &[2, 8, 3, 3]),
+        (&[2, 6, 3, 3], json!({"type": "channel_shuffle", "groups": 3}), &[2, 6, 3, 3]),
         (
             &[2, 3],
             json!({"type": "activation", "kind": "softplus", "dim": null, "negative_slope": null, "alpha": null,

@@ -17,6 +17,8 @@ fn golden() -> PathBuf {
 
 /// Kernel names that the table has beyond the index: operations without a row there.
 const BEYOND: &[&str] = &[
+    "sinc",
+    "sinc_backward",
     "integer_div",
     "add_relu",
     "add_sigmoid",
@@ -102,6 +104,8 @@ const BEYOND: &[&str] = &[
 
 /// Kernels of the table without a golden case, in any folder: what they do is proven by random parity against a reference alone, and by their gradients.
 const WITHOUT_GOLDEN: &[&str] = &[
+    "sinc",
+    "sinc_backward",
     "integer_div",
     "adaptive_clip",
     "causal_conv1d_step",

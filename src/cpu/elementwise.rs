@@ -90,6 +90,7 @@ fn unary_value(op: Unary, x: f64, dtype: DType) -> f64 {
         Unary::I0e => bessel_i_scaled(0, x),
         Unary::I1 => bessel_i(1, x),
         Unary::I1e => bessel_i_scaled(1, x),
+        Unary::Sinc => sinc(x),
         Unary::Scale { c } => c * x,
         Unary::AddScalar { c } => x + c,
         Unary::RsubScalar { c } => c - x,
@@ -162,6 +163,7 @@ fn unary_gradient(op: Unary, dy: f64, x: f64) -> f64 {
             dy * (h * (bessel_i_scaled(0, x) - bessel_i_scaled(1, x) / x) * h)
         }
         Unary::I1e => dy * (bessel_i_scaled(0, x) - bessel_i_scaled(1, x) * (sign(x) + 1.0 / x)),
+        Unary::Sinc => dy * sinc_slope(x),
         Unary::Scale { c } => dy * c,
         Unary::PowScalar { c: 0.0 } => 0.0,
         Unary::PowScalar { c } => dy * c * x.powf(c - 1.0),
@@ -172,6 +174,22 @@ fn unary_gradient(op: Unary, dy: f64, x: f64) -> f64 {
         Unary::NanToNum { .. } if x.is_finite() => dy,
         _ => 0.0,
     }
+}
+
+/// sin(pi x) / (pi x)
+fn sinc(x: f64) -> f64 {
+    let z = PI * x;
+    if z == 0.0 { 1.0 } else { z.sin() / z }
+}
+
+/// Its derivative, by its series where the two terms cancel.
+fn sinc_slope(x: f64) -> f64 {
+    let z = PI * x;
+    if z.abs() > 0.1 {
+        return (z.cos() - sinc(x)) / x;
+    }
+    let q = z * z;
+    -PI * z * (1.0 - q * (0.1 - q * (1.0 / 280.0 - q * (1.0 / 15120.0 - q / 1_330_560.0)))) / 3.0
 }
 
 /// a - b * floor(a / b), exactly.

@@ -99,6 +99,8 @@ pub enum Unary {
     I1,
     /// I1 scaled by exp(-|x|)
     I1e,
+    /// sin(pi x) / (pi x), 1 at 0 (`torch.sinc`)
+    Sinc,
     /// c * x
     Scale {
         /// factor

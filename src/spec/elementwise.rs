@@ -87,6 +87,7 @@ functions! {
         Unary::I0e => "gk_op_i0e",
         Unary::I1 => "gk_op_i1",
         Unary::I1e => "gk_op_i1e",
+        Unary::Sinc => "gk_op_sinc",
         Unary::Scale { c } => "gk_op_scale" (c),
         Unary::AddScalar { c } => "gk_op_add_scalar" (c),
         Unary::RsubScalar { c } => "gk_op_rsub_scalar" (c),

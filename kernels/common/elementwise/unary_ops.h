@@ -57,6 +57,7 @@ GK_UNARY(gk_op_digamma, gk_digamma(x), dy * gk_polygamma(GK_R(1.0), x))
 GK_UNARY(gk_op_polygamma, gk_polygamma(p, x), dy * gk_polygamma(p + GK_R(1.0), x))
 GK_UNARY(gk_op_i0, gk_i0(x), dy * gk_i1(x))
 GK_UNARY(gk_op_i0e, gk_i0e(x), dy * (gk_i1e(x) - (x > GK_R(0.0) ? gk_i0e(x) : (x < GK_R(0.0) ? -gk_i0e(x) : GK_R(0.0)))))
+GK_UNARY(gk_op_sinc, gk_sinc(x), dy * gk_sinc_slope(x))
 GK_UNARY(gk_op_i1, gk_i1(x), dy * gk_i1_slope(x))
 GK_UNARY(gk_op_i1e, gk_i1e(x), dy * (x == GK_R(0.0) ? GK_R(0.5) : gk_i0e(x) - gk_i1e(x) * ((x < GK_R(0.0) ? GK_R(-1.0) : GK_R(1.0)) + GK_R(1.0) / x)))
 /* p: the scalar */

@@ -1,6 +1,7 @@
 /* Scaling to unit length along an axis of a contiguous tensor [outer, K, inner]:  y = x / max(r, eps), r = sqrt(sum x^2);
  * dx (+)= (dy - x * sum(dy * x) / r^2) / r, and dy / eps where r <= eps.
- * _rows: inner = 1, `lanes` threads per row; _cols: inner > 1, threads side by side on the inner axis. Both read twice, the second time from cache.
+ * _registers: inner = 1, a row of aligned 16-byte items in the registers of `lanes` threads, read once; _rows: inner = 1, `lanes` threads per row;
+ * _columns: inner > 1, threads side by side on the inner axis. The last two read twice, the second time from cache.
  * Launch: blocks on axis 0 loop. Arithmetic in gk_f. Deterministic. Reference: F.normalize.
  */
 #include "common/prelude/rows.h"
@@ -20,7 +21,40 @@ GK_FN void gk_l2_add(GK_GLOBAL gk_t* dx, gk_i64 i, gk_vec g, int wide, int accum
     gk_put_item(dx, i, g, wide);
 }
 
+/* Items that a thread of l2_registers holds. */
+#define GK_L2_KEEP 4
+
 // Units: FLOATS64
+/* dy null: forward, y = dx. */
+GK_KERNEL(l2_registers)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 rows, gk_i64 items, int lanes, gk_f eps, int accumulate)
+{
+    GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
+    GK_LOCAL gk_f tmp[GK_BLOCK];
+    int lane = gk_lid() & (lanes - 1);
+    gk_i64 per = GK_BLOCK / lanes;
+    for (gk_i64 b = (gk_i64)gk_bid(0) * per; b < rows; b += gk_nblocks(0) * per) {
+        gk_i64 row = b + gk_lid() / lanes, base = row * items, end = row < rows ? items : 0;
+        gk_f s = GK_R(0.0), t = GK_R(0.0);
+        gk_vec a[GK_L2_KEEP], g[GK_L2_KEEP];
+        GK_UNROLL for (int j = 0; j < GK_L2_KEEP; j++)
+            if (lane + j * lanes < end) {
+                gk_i64 i = (base + lane + j * lanes) * GK_W;
+                a[j] = g[j] = gk_item(x, i, 1);
+                if (dy) g[j] = gk_item(dy, i, 1);
+                GK_UNROLL for (int k = 0; k < GK_W; k++) { s += a[j].v[k] * a[j].v[k]; t += a[j].v[k] * g[j].v[k]; }
+            }
+        s = gk_sqrt(gk_group_sum(s, tmp, lanes));
+        if (dy) t = gk_group_sum(t, tmp, lanes);
+        GK_UNROLL for (int j = 0; j < GK_L2_KEEP; j++)
+            if (lane + j * lanes < end) {
+                gk_f scale = GK_R(1.0) / gk_max(s, eps);
+                if (dy) g[j] = gk_l2_grad(g[j], a[j], s, t, eps);
+                else GK_UNROLL for (int k = 0; k < GK_W; k++) g[j].v[k] = a[j].v[k] * scale;
+                gk_l2_add(y, (base + lane + j * lanes) * GK_W, g[j], 1, accumulate);
+            }
+    }
+}
+
 GK_KERNEL(l2_rows)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 rows, gk_i64 cols, int lanes, int wide, gk_f eps)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
@@ -91,8 +125,8 @@ GK_KERNEL(l2_columns)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 o
             gk_vec a = gk_item(x, base + k * inner, wide), g = a;
             if (dy) g = gk_item(dy, base + k * inner, wide);
             GK_UNROLL for (int c = 0; c < GK_W; c++) {
-                gk_f r = s.v[c], scale = GK_R(1.0) / gk_max(r, eps), lean = r <= eps ? GK_R(0.0) : t.v[c] * scale * scale;
-                g.v[c] = dy ? (g.v[c] - a.v[c] * lean) * scale : a.v[c] * scale;
+                gk_f r = s.v[c], scale = GK_R(1.0) / gk_max(r, eps), drop = r <= eps ? GK_R(0.0) : t.v[c] * scale * scale;
+                g.v[c] = dy ? (g.v[c] - a.v[c] * drop) * scale : a.v[c] * scale;
             }
             gk_l2_add(y, base + k * inner, g, wide, accumulate);
         }

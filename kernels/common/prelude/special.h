@@ -220,5 +220,19 @@ GK_FN_CALL gk_f gk_i1_slope(gk_f x)
     return gk_isinf(x) ? GK_INF : h * (gk_i0e(x) - gk_i1e(x) / x) * h;
 }
 
+GK_FN_CALL gk_f gk_sinc(gk_f x)
+{
+    gk_f z = GK_R(3.14159265358979324) * x;
+    return z == GK_R(0.0) ? GK_R(1.0) : gk_sin(z) / z;
+}
+/* Derivative of gk_sinc, (cos(pi x) - sinc(x)) / x, by its series where the two terms cancel. */
+GK_FN_CALL gk_f gk_sinc_slope(gk_f x)
+{
+    gk_f z = GK_R(3.14159265358979324) * x, q = z * z, s;
+    if (gk_fabs(z) > GK_R(1.0)) return (gk_cos(z) - gk_sin(z) / z) / x;
+    s = GK_R(1.0) / GK_R(172972800.0) - q * (GK_R(1.0) / GK_R(31135104000.0) - q / GK_R(7410154752000.0));
+    s = GK_R(0.1) - q * (GK_R(1.0) / GK_R(280.0) - q * (GK_R(1.0) / GK_R(15120.0) - q * (GK_R(1.0) / GK_R(1330560.0) - q * s)));
+    return GK_R(-1.04719755119659775) * z * (GK_R(1.0) - q * s);
+}
 #endif
 #endif

@@ -159,6 +159,21 @@ impl Tensor {
         x.permute(&[0, 1, 3, 5, 2, 4])?.reshape(&[lead, &[channels, h, w]].concat())
     }
 
+    /// Channels of `groups` groups dealt out in turn: channel `j` of group `i` goes to `j * groups + i`, x [B, C, ..] (`F.channel_shuffle`).
+    /// Errors: `Invalid` for rank below 3, groups that do not divide C.
+    pub fn channel_shuffle(&self, groups: usize) -> Result<Tensor> {
+        let &[b, c, _, ..] = self.shape() else {
+            let got = format!("{:?}", self.shape());
+            return Err(invalid("channel_shuffle", "x", "shape [B, C, ..] of rank 3 or more", got));
+        };
+        if groups == 0 || !c.is_multiple_of(groups) {
+            let expected = format!("a number that divides the {c} channels");
+            return Err(invalid("channel_shuffle", "groups", expected, format!("{groups}")));
+        }
+        let x = self.reshape(&[b, groups, c / groups, self.shape()[2..].iter().product()])?;
+        x.permute(&[0, 2, 1, 3])?.reshape(self.shape())
+    }
+
     /// Leading sizes, and the last three.
     fn last_three(&self, op: &'static str) -> Result<(&[usize], [usize; 3])> {
         match self.shape() {

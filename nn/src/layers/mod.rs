@@ -57,6 +57,7 @@ pub use self::embedding::lookup::Embedding;
 pub use self::embedding::patch::PatchEmbedding;
 pub use self::embedding::positional::{PositionalEmbedding, PositionalEncoding};
 pub use self::image::padding::{Cropping, Padding};
+pub use self::image::channel_shuffle::ChannelShuffle;
 pub use self::image::pixel_shuffle::{PixelShuffle, PixelUnshuffle, SubpixelConvolutional};
 pub use self::image::upsample::{Upsample3D, UpsampleNd, Upsampling};
 pub use self::linear::dense::{Dense, DenseLayer, FullyConnected};

@@ -300,6 +300,7 @@ unary_methods! {
     erfinv => Erfinv, "inverse error function";
     lgamma => Lgamma, "ln |Gamma(x)|";
     digamma => Digamma, "derivative of ln Gamma";
+    sinc => Sinc, "sin(pi x) / (pi x), 1 at 0";
     floor => Floor, "largest integer not above x";
     ceil => Ceil, "smallest integer not below x";
     trunc => Trunc, "integer part";

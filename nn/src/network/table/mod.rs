@@ -62,6 +62,7 @@ pub static LAYERS: &[LayerInfo] = &[
     upsample::SUBPIXEL_CONVOLUTIONAL,
     upsample::PIXEL_SHUFFLE,
     upsample::PIXEL_UNSHUFFLE,
+    upsample::CHANNEL_SHUFFLE,
     utility::ACTIVATION,
     utility::SOFTMAX,
     utility::LOG_SOFTMAX,

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use trefoil::ops::resample::InterpolateMode;
 
-use crate::layers::{PixelShuffle, PixelUnshuffle, SubpixelConvolutional, Upsample3D, Upsampling};
+use crate::layers::{ChannelShuffle, PixelShuffle, PixelUnshuffle, SubpixelConvolutional, Upsample3D, Upsampling};
 use crate::network::options::{Act, Axes, InitRule, initialized, layer_type};
 
 /// Modes in two dimensions.
@@ -107,4 +107,10 @@ layer_type! {
     PIXEL_UNSHUFFLE: 0, "PixelUnshuffle", "pixel_unshuffle", Upsampling, "nn.PixelUnshuffle", (1, 1);
     { downscale_factor: usize; }
     |o, _site| PixelUnshuffle::new(o.downscale_factor)?
+}
+
+layer_type! {
+    CHANNEL_SHUFFLE: 0, "ChannelShuffle", "channel_shuffle", Upsampling, "nn.ChannelShuffle", (1, 1);
+    { groups: usize; }
+    |o, _site| ChannelShuffle::new(o.groups)?
 }

@@ -177,4 +177,5 @@ pub(super) const ROWS: &[&[Kernel]] = &[
     two!("i0e", "T2.20", Unary::I0e, SPECIAL, Range(-9.0, 9.0), SPECIAL, 17.0),
     two!("i1", "T2.20", Unary::I1, SPECIAL, Range(-5.0, 5.0), SPECIAL),
     two!("i1e", "T2.20", Unary::I1e, SPECIAL, Range(-9.0, 9.0), SPECIAL, 17.0),
+    two!("sinc", "T2.21", Unary::Sinc, TRANS, Any, Derived, 8.0),
 ];

@@ -194,8 +194,10 @@ pub(super) fn draw_batch_residual(s: &mut Sample) {
 }
 
 pub(super) fn draw_l2(s: &mut Sample) {
-    let shape = s.solid();
+    // Rows of whole 16-byte items, or an axis of any shape.
+    let rows = s.aligned() == Some(1);
+    let shape = if rows { vec![33, s.vector() * (1 + s.below(300))] } else { s.solid() };
     s.put("x", &shape, Coarse);
-    let axis = s.below(shape.len());
+    let axis = if rows { 1 } else { s.below(shape.len()) };
     s.arg("axis", axis);
 }

@@ -52,6 +52,12 @@ impl Engine {
                 };
                 self.launch(&L2_COLUMNS, dt, "", Grid::Blocks([blocks, 1, 1]), &args)
             }
+            (L2Plan::Registers { lanes, items, blocks }, dy) => {
+                let dy = self.arg_opt(dy.as_ref());
+                let (items, lanes) = (long(items), int(lanes));
+                let args = L2RegistersArgs { dy, x: px, y: py, rows, items, lanes, eps, accumulate };
+                self.launch(&L2_REGISTERS, dt, "", Grid::Blocks([blocks, 1, 1]), &args)
+            }
             (L2Plan::Rows { lanes, wide, blocks }, None) => {
                 let (lanes, wide) = (int(lanes), i32::from(wide));
                 let args = L2RowsArgs { x: px, y: py, rows, cols: length, lanes, wide, eps };

@@ -293,13 +293,32 @@ pub(crate) struct L2Problem {
 /// How an L2 normalization runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum L2Plan {
+    /// A row of `items` aligned items in the registers of `lanes` threads.
+    Registers { lanes: usize, items: usize, blocks: usize },
     /// A row per `lanes` threads.
     Rows { lanes: usize, wide: bool, blocks: usize },
     /// `tx` columns side by side.
     Columns { tx: usize, wide: bool, blocks: usize },
 }
 
+/// 16-byte items of a row that a thread of `l2_registers` holds (`GK_L2_KEEP`).
+const KEEP_L2: usize = 4;
+
 impl L2Problem {
+    fn registers(&self) -> Result<L2Plan, Reason> {
+        let items = self.cols / self.operands.vector();
+        if !self.operands.whole(self.cols) {
+            return Err("rows do not consist of whole aligned 16-byte items".into());
+        }
+        if items > KEEP_L2 * LANES {
+            return Err(
+                format!("a row of {} elements does not fit the registers of a block", self.cols).into()
+            );
+        }
+        let lanes = pow2(items.div_ceil(KEEP_L2), LANES).max(pow2(items, 8));
+        Ok(L2Plan::Registers { lanes, items, blocks: self.outer.div_ceil(LANES / lanes) })
+    }
+
     fn rows(&self) -> L2Plan {
         let wide = self.operands.whole(self.cols);
         let items = if wide { self.cols / self.operands.vector() } else { self.cols };
@@ -320,14 +339,16 @@ impl Problem for L2Problem {
     type Plan = L2Plan;
 
     const VARIANTS: &'static [Variant] = &[
+        Variant { name: "registers", source: "kernels/common/norm/l2.c" },
         Variant { name: "rows", source: "kernels/common/norm/l2.c" },
         Variant { name: "columns", source: "kernels/common/norm/l2.c" },
     ];
 
     fn plan(&self, variant: usize, _: &Caps) -> Result<L2Plan, Reason> {
         match (variant, self.inner) {
-            (0, 1) => Ok(self.rows()),
-            (0, _) => Err("the axis is not the innermost".into()),
+            (0, 1) => self.registers(),
+            (1, 1) => Ok(self.rows()),
+            (0 | 1, _) => Err("the axis is not the innermost".into()),
             (_, 1) => Err("the axis is the innermost".into()),
             _ => Ok(self.columns()),
         }
@@ -434,8 +455,11 @@ mod tests {
     fn unit_length_depends_on_the_axis() {
         let operands = Alignment::full(DType::F16);
         let p = |inner| L2Problem { outer: 100, cols: 64, inner, operands };
-        assert_eq!((chosen(&p(1), &gpu()), chosen(&p(8), &gpu())), ("rows", "columns"));
-        assert_eq!(p(1).plan(0, &gpu()), Ok(L2Plan::Rows { lanes: 8, wide: true, blocks: 4 }));
-        assert!(p(1).plan(1, &gpu()).is_err() && p(8).plan(0, &gpu()).is_err());
+        assert_eq!((chosen(&p(1), &gpu()), chosen(&p(8), &gpu())), ("registers", "columns"));
+        assert_eq!(p(1).plan(0, &gpu()), Ok(L2Plan::Registers { lanes: 8, items: 8, blocks: 4 }));
+        let long = L2Problem { cols: 8200, ..p(1) };
+        assert_eq!((chosen(&long, &gpu()), applicable(&p(1), &gpu())), ("rows", vec!["registers", "rows"]));
+        assert_eq!(p(1).plan(1, &gpu()), Ok(L2Plan::Rows { lanes: 8, wide: true, blocks: 4 }));
+        assert!(p(1).plan(2, &gpu()).is_err() && p(8).plan(0, &gpu()).is_err() && p(8).plan(1, &gpu()).is_err());
     }
 }
