@@ -45,9 +45,14 @@ fn folders_are_named_by_family() {
 #[test]
 fn every_family_is_served_everywhere() {
     let known = families();
-    for (dir, without) in
-        [("src/ops", &[][..]), ("src/engine/ops", &[]), ("src/cpu", &[]), ("kernels/common", &["core"])]
-    {
+    for (dir, without) in [
+        ("src/ops", &[][..]),
+        ("src/engine/ops", &[]),
+        ("src/cpu", &[]),
+        ("kernels/common", &["core"]),
+        ("parity-tests/src/cases", &[]),
+        ("benches/problems", &[]),
+    ] {
         let missing: Vec<_> =
             strays(&known, &names(dir, &[])).into_iter().filter(|n| !without.contains(&n.as_str())).collect();
         assert_eq!(missing, [] as [String; 0], "{dir} lacks these families");

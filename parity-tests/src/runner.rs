@@ -210,7 +210,7 @@ pub fn random(
         Verdict::Pass => passed.add(&used.chosen),
         verdict => return verdict.of(&what("")),
     }
-    for variant in &used.others {
+    for variant in used.others_of(kernel.ops) {
         if passed.of(variant) >= PINNED {
             continue;
         }

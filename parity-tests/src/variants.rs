@@ -28,6 +28,11 @@ pub struct Used {
 }
 
 impl Used {
+    /// Those of the others that are variants of these operations, not of what the operations call: that has rows of its own.
+    pub fn others_of(&self, ops: &[&str]) -> impl Iterator<Item = &Name> {
+        self.others.iter().filter(|(op, _)| ops.contains(op))
+    }
+
     fn new(made: &[Choice]) -> Self {
         let takes = |c: &Choice, v: &str| c.chosen == v || c.alternatives().any(|a| a == v);
         // An operation may be called several times: a pin serves all of the calls, or the case fails halfway.

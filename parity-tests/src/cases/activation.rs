@@ -1,13 +1,12 @@
-//! Activations and softmax.
+//! Activations.
 
 use trefoil::ops::activation::Activation as A;
 use trefoil::ops::activation::{GatedGrad, GatedInput, Saved};
-use trefoil::ops::softmax::Softmax;
 
 use super::Bound::{Derived, Exact};
 use super::{Bound, Kernel, TRANS, ULP, k};
 use crate::device::{Cx, Fail, R};
-use crate::sampler::Dom::{Any, Coarse, Nonzero};
+use crate::sampler::Dom::{Any, Nonzero};
 use crate::sampler::Sample;
 
 fn forward(cx: &Cx<'_>, act: A) -> R {
@@ -27,18 +26,6 @@ fn backward(cx: &Cx<'_>, act: A) -> R {
     Ok(cx.gpu.activation_bwd(act, dy, saved, dx.g())?)
 }
 
-fn softmax(cx: &Cx<'_>, kind: Softmax) -> R {
-    let x = cx.x("x")?;
-    let y = cx.like("y", &x)?;
-    Ok(cx.gpu.softmax(kind, cx.axis("axis", x.shape().len())?, x, y.m())?)
-}
-
-fn softmax_backward(cx: &Cx<'_>, kind: Softmax) -> R {
-    let (dy, y) = (cx.x("dy")?, cx.x("y")?);
-    let dx = cx.like("dx", &y)?;
-    Ok(cx.gpu.softmax_bwd(kind, cx.axis("axis", y.shape().len())?, dy, y, dx.g())?)
-}
-
 pub(super) fn gelu(cx: &Cx<'_>) -> R<A> {
     match cx.s("approx")?.as_str() {
         "none" => Ok(A::Gelu),
@@ -49,32 +36,6 @@ pub(super) fn gelu(cx: &Cx<'_>) -> R<A> {
 
 fn draw(s: &mut Sample) {
     let shape = s.shape();
-    s.put("x", &shape, Any);
-}
-
-fn draw_axis(s: &mut Sample) {
-    draw(s);
-    let rank = s.rank_of("x");
-    let axis = s.below(rank);
-    s.arg("axis", axis);
-}
-
-/// Beside axes of shapes on edges, contiguous rows of each length that has kernels of its own: rows in the registers of a block (2, 4 or 8 items
-/// per thread), and long rows, either `many`, which are for clusters of blocks, or few, which are split.
-fn draw_softmax(s: &mut Sample, many: bool) {
-    let (v, half) = (s.vector(), s.vector() > 4);
-    let block = 256 * v;
-    let shape = match (s.aligned(), many) {
-        (Some(0), _) => [3, if half { block / 2 } else { block * 5 }],
-        (Some(1), true) if !half => [3, block * 7 + 1],
-        (Some(1), _) => [3, 12 * v],
-        (Some(2), true) => [18, 33_000],
-        (Some(2), false) => [2, 33_000],
-        (Some(3), true) => [18, 8_200],
-        (Some(3), false) => [3, 20 * v],
-        _ if s.small || s.below(10) > 0 => return draw_axis(s),
-        _ => [18, [8_200, 12_289, 33_000][s.below(3)]],
-    };
     s.put("x", &shape, Any);
 }
 
@@ -122,18 +83,6 @@ fn prelu_backward(cx: &Cx<'_>) -> R {
     Ok(cx.gpu.prelu_bwd(dy, x, a, Some(dx.g()), Some(da.g()))?)
 }
 
-fn masked_softmax(cx: &Cx<'_>) -> R {
-    let x = cx.x("x")?;
-    let y = cx.like("y", &x)?;
-    Ok(cx.gpu.masked_softmax(cx.f("scale")?, x, cx.opt("mask"), y.m())?)
-}
-
-fn masked_softmax_backward(cx: &Cx<'_>) -> R {
-    let (dy, y) = (cx.x("dy")?, cx.x("y")?);
-    let dx = cx.like("dx", &y)?;
-    Ok(cx.gpu.masked_softmax_bwd(cx.f("scale")?, dy, y, dx.g())?)
-}
-
 fn draw_gated(s: &mut Sample) {
     let mut shape = s.solid();
     if s.coin() {
@@ -159,27 +108,6 @@ fn draw_prelu(s: &mut Sample) {
     s.put("x", &shape, Nonzero);
     let n = if shape.len() > 1 && s.coin() { shape[1] } else { 1 };
     s.put("a", &[n], Any);
-}
-
-fn draw_masked(s: &mut Sample) {
-    let shape = if s.small {
-        vec![2, 3, 4]
-    } else {
-        let edges: [&[usize]; 6] =
-            [&[2, 3, 5, 9], &[4, 300], &[3, 2, 64, 64], &[2, 20_000], &[5, 1], &[7, 1030]];
-        edges[s.below(edges.len())].to_vec()
-    };
-    s.put("x", &shape, Any);
-    let mut mask = shape.clone();
-    match s.below(4) {
-        0 => return,
-        1 => mask[0] = 1,
-        2 => mask = shape[shape.len() - 1..].to_vec(),
-        _ => mask[shape.len() - 2] = 1,
-    }
-    s.put("mask", &mask, Coarse);
-    let scale = [0.5, 1.0, 2.0][s.below(3)];
-    s.arg("scale", scale);
 }
 
 macro_rules! gated {
@@ -270,26 +198,6 @@ pub(super) const ROWS: &[&[Kernel]] = &[
     act!("hardsigmoid", "B1.3", "B1.3", "x", "-", |_: &Cx<'_>| fixed(A::Hardsigmoid), TRANS, BWD),
     act!("hardtanh", "B1.4", "B1.4", "x", "lo=-1.0, hi=1.0", hardtanh, Exact, Exact),
     act!("relu6", "B1.4", "B1.4", "x", "-", |_: &Cx<'_>| fixed(A::Relu6), Exact, Exact),
-    &[
-        k("softmax", "S1.7", "x", "axis=-1", "y", &["softmax"], |cx| softmax(cx, Softmax::Softmax))
-            .bound(Derived)
-            .sample(|s| draw_softmax(s, true)),
-        k("softmax_backward", "S2.6", "dy, y", "axis=-1", "dx", &["softmax_bwd"], |cx| {
-            softmax_backward(cx, Softmax::Softmax)
-        })
-        .bound(Derived)
-        .grad_of("softmax"),
-    ],
-    &[
-        k("log_softmax", "B1.11", "x", "axis=-1", "y", &["softmax"], |cx| softmax(cx, Softmax::LogSoftmax))
-            .bound(Derived)
-            .sample(|s| draw_softmax(s, false)),
-        k("log_softmax_backward", "B1.11", "dy, y", "axis=-1", "dx", &["softmax_bwd"], |cx| {
-            softmax_backward(cx, Softmax::LogSoftmax)
-        })
-        .bound(Derived)
-        .grad_of("log_softmax"),
-    ],
     gated!("glu", A::Sigmoid),
     gated!("geglu", A::Gelu),
     gated!("swiglu", A::Swish { beta: 1.0 }),
@@ -299,27 +207,5 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         k("prelu_backward", "B1.5", "dy, x, a", "-", "dx, da", &["prelu_bwd"], prelu_backward)
             .bound(Derived)
             .grad_of("prelu"),
-        k(
-            "scaled_masked_softmax",
-            "B1.18",
-            "x, [mask]",
-            "scale=1.0",
-            "y",
-            &["masked_softmax"],
-            masked_softmax,
-        )
-        .bound(Derived)
-        .sample(draw_masked),
-        k(
-            "scaled_masked_softmax_backward",
-            "B1.18",
-            "dy, y",
-            "scale=1.0",
-            "dx",
-            &["masked_softmax_bwd"],
-            masked_softmax_backward,
-        )
-        .bound(Derived)
-        .grad_of("scaled_masked_softmax"),
     ],
 ];

@@ -29,6 +29,7 @@ mod index;
 mod language_model;
 mod loss;
 mod mesh;
+mod moe;
 mod norm;
 mod optimizer;
 mod pending;
@@ -40,6 +41,7 @@ mod resample;
 mod rnn;
 mod scan;
 mod shape;
+mod softmax;
 mod sort;
 
 /// How closely a device must agree with the reference. All bounds are for f32 arithmetic; 16-bit storage gets two of its own ULP on top.
@@ -354,10 +356,12 @@ const FAMILIES: &[(Family, &[&[&[Kernel]]])] = &[
     (Family::Core, &[core::ROWS]),
     (Family::Elementwise, elementwise::TABLES),
     (Family::Activation, &[activation::ROWS]),
+    (Family::Softmax, &[softmax::ROWS]),
     (Family::Reduce, &[reduce::ROWS]),
     (Family::Shape, shape::TABLES),
     (Family::Index, &[index::ROWS]),
-    (Family::Gemm, &[gemm::ROWS, quantized::ROWS]),
+    (Family::Gemm, &[gemm::ROWS]),
+    (Family::Quantized, &[quantized::ROWS]),
     (Family::Loss, loss::TABLES),
     (Family::Optimizer, optimizer::TABLES),
     (Family::Random, &[random::ROWS]),
@@ -369,6 +373,7 @@ const FAMILIES: &[(Family, &[&[&[Kernel]]])] = &[
     (Family::Rnn, &[rnn::ROWS]),
     (Family::Embedding, &[embedding::ROWS]),
     (Family::LanguageModel, &[language_model::ROWS]),
+    (Family::Moe, &[moe::ROWS]),
     (Family::Attention, &[attention::ROWS]),
     (Family::Resample, &[resample::ROWS]),
     (Family::Pool, &[pool::ROWS]),

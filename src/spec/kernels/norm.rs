@@ -314,6 +314,20 @@ kernel_args! {
 }
 
 kernel_args! {
+    /// Arguments of `l2_registers`.
+    L2RegistersArgs {
+        dy: In("gk_t"),
+        x: In("gk_t"),
+        y: Out("gk_t"),
+        rows: I64,
+        items: I64,
+        lanes: I32,
+        eps: Real,
+        accumulate: I32,
+    }
+}
+
+kernel_args! {
     /// Arguments of `l2_rows`.
     L2RowsArgs {
         x: In("gk_t"),
@@ -521,6 +535,7 @@ kernel_table! {
     NORM_BWD_SETS: NormBwdSetsArgs = "norm/backward_aligned.c" "norm_bwd_sets" [(FLOATS64, EPILOGUES)];
     NORM_BWD_PARTIAL_ALIGNED: NormBwdPartialAlignedArgs = "norm/backward_aligned.c" "norm_bwd_partial_aligned" [(FLOATS64, EPILOGUES)];
     NORM_BWD_APPLY_ALIGNED: NormBwdApplyAlignedArgs = "norm/backward_aligned.c" "norm_bwd_apply_aligned" [(FLOATS64, EPILOGUES)];
+    L2_REGISTERS: L2RegistersArgs = "norm/l2.c" "l2_registers" [(FLOATS64, &[])];
     L2_ROWS: L2RowsArgs = "norm/l2.c" "l2_rows" [(FLOATS64, &[])];
     L2_BWD_ROWS: L2BwdRowsArgs = "norm/l2.c" "l2_bwd_rows" [(FLOATS64, &[])];
     L2_COLUMNS: L2ColumnsArgs = "norm/l2.c" "l2_columns" [(FLOATS64, &[])];

@@ -3,7 +3,9 @@
 use serde::Deserialize;
 use trefoil::ops::resample::InterpolateMode;
 
-use crate::layers::{ChannelShuffle, PixelShuffle, PixelUnshuffle, SubpixelConvolutional, Upsample3D, Upsampling};
+use crate::layers::{
+    ChannelShuffle, PixelShuffle, PixelUnshuffle, SubpixelConvolutional, Upsample3D, Upsampling,
+};
 use crate::network::options::{Act, Axes, InitRule, initialized, layer_type};
 
 /// Modes in two dimensions.

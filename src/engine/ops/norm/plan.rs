@@ -460,6 +460,8 @@ mod tests {
         let long = L2Problem { cols: 8200, ..p(1) };
         assert_eq!((chosen(&long, &gpu()), applicable(&p(1), &gpu())), ("rows", vec!["registers", "rows"]));
         assert_eq!(p(1).plan(1, &gpu()), Ok(L2Plan::Rows { lanes: 8, wide: true, blocks: 4 }));
-        assert!(p(1).plan(2, &gpu()).is_err() && p(8).plan(0, &gpu()).is_err() && p(8).plan(1, &gpu()).is_err());
+        assert!(
+            p(1).plan(2, &gpu()).is_err() && p(8).plan(0, &gpu()).is_err() && p(8).plan(1, &gpu()).is_err()
+        );
     }
 }
