@@ -128,6 +128,9 @@ impl Report {
             row.hash = hashes.get(name).cloned().unwrap_or_default();
         }
         let text = serde_json::to_string_pretty(self).map_err(|e| e.to_string())?;
+        if let Some(folder) = path.parent() {
+            std::fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+        }
         std::fs::write(path, text + "\n").map_err(|e| format!("{}: {e}", path.display()))
     }
 

@@ -83,7 +83,7 @@ const ROWS: &[&[Kernel]] = &[
             |cx| messages_backward(cx, false),
         )
         .bound(SUMS)
-        .units(32.0, "gradients of u - v cancel where both ends are one node")
+        .units(64.0, "gradients of u - v cancel where both ends are one node, after sums of up to 4000 edges one after the other")
         .grad_of("message_passing_forward"),
         k(
             "message_passing_planned",
@@ -106,7 +106,7 @@ const ROWS: &[&[Kernel]] = &[
             |cx| messages_backward(cx, true),
         )
         .bound(SUMS)
-        .units(32.0, "gradients of u - v cancel where both ends are one node")
+        .units(64.0, "gradients of u - v cancel where both ends are one node, after sums of up to 4000 edges one after the other")
         .grad_of("message_passing_planned"),
     ],
     &[
