@@ -295,7 +295,8 @@ fn strided_inputs_give_the_same() {
 #[test]
 fn a_missing_batch_axis_is_inserted() {
     let d = cpu();
-    for c in cases().iter().filter(|c| !c.name.starts_with("global")) {
+    // A channel shuffle takes any number of axes behind the channels, so that none is known to be missing.
+    for c in cases().iter().filter(|c| !c.name.starts_with("global") && c.name != "channels") {
         let layer = (c.make)(&InitContext::new(&d, 3)).unwrap();
         let x = tensor(&d, c.x, 1).to_dtype(DType::F32).unwrap();
         let y = layer.forward(&x).unwrap().select(0, 0).unwrap();
