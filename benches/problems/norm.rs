@@ -277,11 +277,26 @@ pub(super) const PROBLEMS: &[Problem] = &[
             g.l2_normalize(1, 1e-12, x.shaped(&[r, k])?, y.shaped_mut(&[r, k])?)
         })
     }),
+    problem("l2_normalize", "odd_rows", F32, |cx, dt| {
+        let [r, k] = cx.rows().map(|n| n + 1);
+        let (x, mut y) = (cx.normal(dt, r * k)?, cx.empty(dt, r * k)?);
+        bytes(2 * r * k * dt.size(), move |g| {
+            g.l2_normalize(1, 1e-12, x.shaped(&[r, k])?, y.shaped_mut(&[r, k])?)
+        })
+    }),
     problem("l2_normalize", "columns", F32, |cx, dt| {
         let [r, k] = cx.rows();
         let (x, mut y) = (cx.normal(dt, r * k)?, cx.empty(dt, r * k)?);
         bytes(2 * r * k * dt.size(), move |g| {
             g.l2_normalize(0, 1e-12, x.shaped(&[r, k])?, y.shaped_mut(&[r, k])?)
+        })
+    }),
+    problem("l2_normalize_bwd", "odd_rows", F32, |cx, dt| {
+        let [r, k] = cx.rows().map(|n| n + 1);
+        let (dy, x, mut dx) = (cx.normal(dt, r * k)?, cx.normal(dt, r * k)?, cx.empty(dt, r * k)?);
+        bytes(3 * r * k * dt.size(), move |g| {
+            let out = dx.shaped_mut(&[r, k])?.into();
+            g.l2_normalize_bwd(1, 1e-12, dy.shaped(&[r, k])?, x.shaped(&[r, k])?, out)
         })
     }),
     problem("l2_normalize_bwd", "rows", F32, |cx, dt| {
