@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use libloading::Library;
 use trefoil::ops::elementwise::Unary;
-use trefoil::{BackendExt, DType, GpuError, IGpuBackend, Registry};
+use trefoil::{BackendExt, DType, IGpuBackend, Registry};
 
 /// Opens a library by the variable that names it, or by its name; prints why it is not there.
 fn library(backend: &str, var: &str, name: &str) -> Option<Library> {
@@ -144,7 +144,7 @@ mod opencl {
         // A device that was opened apart has another context: its memory cannot move over.
         let apart = Registry::default().open(&trefoil::Selector::Exact(gpu.id())).unwrap();
         let refused = gpu.adopt(apart.upload(&[1f32]).unwrap());
-        assert!(matches!(refused, Err(GpuError::Invalid(_))), "{refused:?}");
+        assert!(matches!(refused, Err(trefoil::GpuError::Invalid(_))), "{refused:?}");
 
         drop(gpu);
         call!(cl, clReleaseMemObject(mem => Handle) -> i32);
@@ -164,7 +164,7 @@ mod opencl {
             (queue(&cl, other, device, 0), "another"),
         ] {
             match adopt(ctx, device, q) {
-                Err(GpuError::Invalid(e)) => assert!(e.got.contains(why), "{e}"),
+                Err(trefoil::GpuError::Invalid(e)) => assert!(e.got.contains(why), "{e}"),
                 other => panic!("{other:?}"),
             }
             call!(cl, clReleaseCommandQueue(q => Handle) -> i32);
