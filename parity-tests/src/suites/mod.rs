@@ -3,7 +3,8 @@
 //! `asked` are the backends that must be there: with any named, the others are left out.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use libtest_mimic::{Arguments, Conclusion, Failed, Trial};
 use trefoil::IGpuBackend;
@@ -36,7 +37,7 @@ impl Jobs {
         self.all.insert(name, (worker::wanted(gpu), Box::new(job)));
     }
 
-    /// Runs the tests that the command line asks for, after `others`; `answered` gets what they answer.
+    /// Runs the tests that the command line asks for, after `others`; `answered` gets what they answer. Prints which took longest.
     fn run(
         self,
         args: &Arguments,
@@ -50,16 +51,41 @@ impl Jobs {
             });
             std::process::exit(0);
         }
-        let shared = Arc::new((worker::Workers::default(), answered));
+        let (shared, times) = (Arc::new((worker::Workers::default(), answered)), Times::default());
         let trial = |(name, (apart, job)): (String, (bool, Job))| {
-            let shared = shared.clone();
+            let (shared, times) = (shared.clone(), times.clone());
             Trial::test(name.clone(), move || {
+                let began = Instant::now();
                 let answer = if apart { shared.0.run(&name) } else { job() };
+                times.add(&name, began);
                 answer.and_then(|a| (shared.1)(&a)).map_err(Failed::from)
             })
         };
         let trials = others.into_iter().chain(self.all.into_iter().map(trial)).collect();
-        libtest_mimic::run(args, trials)
+        let conclusion = libtest_mimic::run(args, trials);
+        times.print();
+        conclusion
+    }
+}
+
+/// Seconds that each test took.
+#[derive(Clone, Default)]
+struct Times(Arc<Mutex<Vec<(f64, String)>>>);
+
+impl Times {
+    fn add(&self, name: &str, began: Instant) {
+        if let Ok(mut all) = self.0.lock() {
+            all.push((began.elapsed().as_secs_f64(), name.into()));
+        }
+    }
+
+    /// Prints those above two seconds, the longest first: where a suite that has become slow can be made cheaper.
+    fn print(&self) {
+        let Ok(mut all) = self.0.lock() else { return };
+        all.sort_by(|a, b| b.0.total_cmp(&a.0));
+        for (seconds, name) in all.iter().take_while(|(s, _)| *s > 2.0) {
+            println!("time: {seconds:6.1} s {name}");
+        }
     }
 }
 
