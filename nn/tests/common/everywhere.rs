@@ -5,7 +5,7 @@
 use trefoil::ops::core::CoreOps;
 use trefoil_nn::{Device, HostTensor, Result, Tensor};
 
-use super::common::{close, cpu, devices, gradcheck, id, noise};
+use super::{close, cpu, devices, gradcheck, id, noise};
 
 /// Copies between host and device so far.
 pub(crate) fn transfers(d: &Device) -> [u64; 2] {

@@ -5,7 +5,7 @@ use trefoil::DType;
 use trefoil_nn::autograd::no_grad;
 use trefoil_nn::{Device, InitContext, Layer, LayerExt, Result, Tensor};
 
-use super::common::{close, cpu, devices, noise};
+use super::{close, cpu, devices, noise};
 
 /// A f64 builder on the CPU.
 pub(crate) fn f64s() -> InitContext {
@@ -111,7 +111,7 @@ pub(crate) fn on_devices<L: Layer>(
         let got = values(&d, DType::F32);
         assert_eq!(got.len(), want.len(), "{what}");
         for ((name, g), (_, w)) in got.iter().zip(&want) {
-            close(g, w, 2e-4, &format!("{what} on {}, {name}", super::common::id(&d)));
+            close(g, w, 2e-4, &format!("{what} on {}, {name}", super::id(&d)));
         }
     }
 }

@@ -1,6 +1,10 @@
 //! Helpers of the tests.
 #![allow(dead_code, missing_docs)]
 
+pub(crate) mod everywhere;
+pub(crate) mod layers;
+pub(crate) mod runs;
+
 use std::sync::Arc;
 
 use trefoil::{CpuBackend, DeviceId, Registry, Selector};

@@ -1,7 +1,8 @@
 //! Every kernel on random shapes, dtypes and backends against the CPU in f64.
 //!
 //! `TREFOIL_PARITY_SHAPES` sets the number of shapes per kernel (default 20; its storage types share them, rounded up), `TREFOIL_PARITY_SEED` the
-//! seed (default 1; a failure prints what replays it), `TREFOIL_PARITY_REPORT` a directory for one report per backend.
+//! seed (default 1; a failure prints what replays it), `TREFOIL_PARITY_REPORT` a directory for one report per backend, `TREFOIL_PARITY_DTYPES=all` that
+//! a CPU behind a driver takes every storage type.
 //!
 //! An operation with several variants is run by the one that the device chooses, and again by each other that takes the problem, until that has run
 //! two cases of the storage type. A failure names the variant, the report counts the cases of each.

@@ -1,0 +1,54 @@
+//! The tests of layers, tensors, training and files: one program, since each would link the library again.
+#![allow(missing_docs)]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod autograd;
+mod compare;
+mod config;
+mod config_data;
+mod convergence;
+mod data;
+mod every_layer;
+#[cfg(feature = "archives")]
+mod files;
+mod first_kernel;
+mod gradients;
+mod inspect;
+mod layers;
+mod layers_activation;
+mod layers_attention;
+mod layers_image;
+mod layers_image_training;
+mod layers_norm;
+mod layers_sequence;
+mod layers_sequence_training;
+mod layers_special;
+#[cfg(feature = "archives")]
+mod limits;
+#[cfg(feature = "loom")]
+mod loom;
+#[cfg(feature = "loom")]
+mod loom_network;
+mod losses;
+mod losses_sets_and_pairs;
+mod metrics;
+mod model;
+mod network;
+mod network_types;
+mod ops_image;
+mod optim;
+mod optim_adaptive;
+mod out_of_range;
+mod run_folder;
+mod softmax_variants;
+mod tensor_ops;
+mod training;
+mod training_features;
+mod traps;
+mod views;
+#[cfg(feature = "volta")]
+mod volta;
+#[cfg(feature = "volta")]
+mod volta_layers;

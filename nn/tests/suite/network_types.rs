@@ -1,0 +1,719 @@
+//! Layer types of networks in JSON.
+
+use std::collections::BTreeSet;
+
+use crate::common::{cpu, tensor};
+use serde_json::{Value, json};
+use trefoil_nn::autograd::no_grad;
+use trefoil_nn::network::{Key, LAYERS, Network, NetworkConfig, layer};
+use trefoil_nn::{DType, InitContext, Layer, NnError, Tensor};
+
+/// For each layer type: an input, the layer with every option, the shape of its (first) output.
+fn every_type() -> Vec<(&'static [usize], Value, &'static [usize])> {
+    let dense = json!({"type": "dense", "out_features": 4});
+    let lstm = json!({"type": "lstm", "hidden_size": 3});
+    vec![
+        (
+            &[2, 3, 6],
+            json!({"type": "dense", "in_features": 6, "out_features": 4, "bias": false,
+                   "activation": {"kind": "leaky_relu", "negative_slope": 0.2}, "weight_init": "he", "bias_init": null}),
+            &[2, 3, 4],
+        ),
+        (
+            &[2, 6],
+            json!({"type": "fully_connected", "in_features": 6, "out_features": 4, "bias": true, "activation": "relu",
+                   "weight_init": {"normal": {"std": 0.1}}, "bias_init": "zeros"}),
+            &[2, 4],
+        ),
+        (
+            &[2, 4, 7, 8],
+            json!({"type": "convolutional", "in_channels": 4, "out_channels": 6, "kernel_size": [3, 2], "stride": [2, 1],
+                   "padding": [1, 0], "dilation": 1, "groups": 2, "bias": false, "padding_mode": "reflect",
+                   "activation": "silu", "weight_init": null, "bias_init": null}),
+            &[2, 6, 4, 7],
+        ),
+        (
+            &[2, 3, 4, 4],
+            json!({"type": "batch_normalization", "num_features": 3, "eps": 1e-3, "momentum": null, "affine": false,
+                   "track_running_stats": true}),
+            &[2, 3, 4, 4],
+        ),
+        (
+            &[2, 3, 4],
+            json!({"type": "layer_normalization", "normalized_shape": [3, 4], "eps": 1e-6, "elementwise_affine": true,
+                   "bias": false}),
+            &[2, 3, 4],
+        ),
+        (
+            &[2, 3],
+            json!({"type": "embedding", "num_embeddings": 5, "embedding_dim": 4, "padding_idx": -1,
+                   "scale_by_sqrt_dim": true, "max_norm": 1.5, "norm_type": 1, "scale_grad_by_freq": true,
+                   "weight_init": {"constant": 0.5}}),
+            &[2, 3, 4],
+        ),
+        (
+            &[2, 5, 8],
+            json!({"type": "attention", "embed_dim": 8, "attention_size": 6, "context_dim": 8, "bias": true,
+                   "dropout": 0.1, "is_causal": true}),
+            &[2, 5, 8],
+        ),
+        (
+            &[2, 5, 8],
+            json!({"type": "multi_head_attention", "embed_dim": 8, "num_heads": 2, "dropout": 0.1, "bias": false,
+                   "kdim": 8, "vdim": 8, "rope": {"base": 500.0}, "alibi": true, "is_causal": true}),
+            &[2, 5, 8],
+        ),
+        (
+            &[2, 5, 8],
+            json!({"type": "self_attention", "embed_dim": 8, "num_heads": 4, "dropout": 0.1, "bias": true,
+                   "out_proj": false, "is_causal": true}),
+            &[2, 5, 8],
+        ),
+        (
+            &[2, 5, 8],
+            json!({"type": "cross_attention", "query_dim": 8, "context_dim": 8, "num_heads": 2, "qkv_bias": true,
+                   "out_bias": false, "dropout": 0.1, "zero_init_out": true}),
+            &[2, 5, 8],
+        ),
+        (
+            &[2, 5, 4],
+            json!({"type": "lstm", "input_size": 4, "hidden_size": 3, "bias": false, "return_sequences": false,
+                   "stateful": true, "num_layers": 2, "dropout": 0.1, "weight_init": "glorot", "bias_init": null}),
+            &[2, 3],
+        ),
+        (
+            &[2, 5, 4],
+            json!({"type": "gru", "input_size": 4, "hidden_size": 3, "bias": true, "return_sequences": true,
+                   "stateful": false, "num_layers": 1, "dropout": 0, "weight_init": null, "bias_init": "zeros"}),
+            &[2, 5, 3],
+        ),
+        (
+            &[2, 5, 4],
+            json!({"type": "recurrent", "input_size": 4, "hidden_size": 3, "nonlinearity": "relu", "bias": true,
+                   "return_sequences": true, "stateful": false, "num_layers": 1, "dropout": 0,
+                   "weight_init": {"uniform": {"lo": -0.1, "hi": 0.1}}, "bias_init": "zeros"}),
+            &[2, 5, 3],
+        ),
+        (
+            &[2, 3, 2, 6, 6],
+            json!({"type": "conv_lstm", "in_channels": 2, "filters": 3, "kernel_size": 3, "stride": 2, "padding": [1, 1],
+                   "dilation": 1, "bias": true, "peephole": true, "return_sequences": false}),
+            &[2, 3, 3, 3],
+        ),
+        (
+            &[2, 5, 4],
+            json!({"type": "bidirectional", "inner": lstm, "merge_mode": "ave",
+                   "backward_inner": {"type": "gru", "hidden_size": 3}}),
+            &[2, 5, 3],
+        ),
+        (
+            &[2, 3, 7, 7],
+            json!({"type": "average_pooling", "kernel_size": 3, "stride": [2, 2], "padding": 1, "ceil_mode": true,
+                   "count_include_pad": false, "divisor_override": 4}),
+            &[2, 3, 4, 4],
+        ),
+        (
+            &[2, 3, 7],
+            json!({"type": "avg_pool1d", "kernel_size": 3, "stride": 2, "padding": [1], "ceil_mode": true,
+                   "count_include_pad": false, "divisor_override": 4}),
+            &[2, 3, 4],
+        ),
+        (
+            &[2, 3, 7],
+            json!({"type": "max_pool1d", "kernel_size": [2], "stride": 2, "padding": 0, "dilation": 1,
+                   "ceil_mode": false, "return_indices": true}),
+            &[2, 3, 3],
+        ),
+        (&[2, 3, 7], json!({"type": "adaptive_avg_pool1d", "output_size": [4]}), &[2, 3, 4]),
+        (
+            &[2, 3, 7, 7],
+            json!({"type": "max_pooling", "kernel_size": [2, 3], "stride": 2, "padding": [0, 1], "dilation": 1,
+                   "ceil_mode": false, "return_indices": true}),
+            &[2, 3, 3, 4],
+        ),
+        (
+            &[2, 3, 4, 6, 6],
+            json!({"type": "max_pool3d", "kernel_size": 2, "stride": [2, 3, 3], "padding": 0, "dilation": 1,
+                   "ceil_mode": false, "return_indices": false}),
+            &[2, 3, 2, 2, 2],
+        ),
+        (
+            &[2, 3, 4, 4],
+            json!({"type": "global_pooling", "mode": "max", "keepdim": false, "activation": "tanh"}),
+            &[2, 3],
+        ),
+        (&[2, 3, 4, 6], json!({"type": "adaptive_average_pooling", "output_size": [2, null]}), &[2, 3, 2, 6]),
+        (
+            &[2, 3, 4, 4],
+            json!({"type": "instance_normalization", "num_features": 3, "eps": 1e-3, "momentum": 0.2, "affine": true,
+                   "track_running_stats": true}),
+            &[2, 3, 4, 4],
+        ),
+        (
+            &[2, 4, 3],
+            json!({"type": "group_normalization", "num_groups": 2, "num_channels": 4, "eps": 1e-3, "affine": false}),
+            &[2, 4, 3],
+        ),
+        (
+            &[2, 4, 3],
+            json!({"type": "rms_norm", "normalized_shape": 3, "eps": null, "elementwise_affine": true}),
+            &[2, 4, 3],
+        ),
+        (
+            &[2, 5, 8],
+            json!({"type": "transformer_encoder", "d_model": 8, "nhead": 2, "dim_feedforward": 16, "dropout": 0,
+                   "activation": "gelu", "layer_norm_eps": 1e-4, "norm_first": true, "bias": false, "is_causal": true}),
+            &[2, 5, 8],
+        ),
+        (
+            &[2, 5, 8],
+            json!({"type": "transformer_decoder", "d_model": 8, "nhead": 2, "dim_feedforward": 16, "dropout": 0,
+                   "activation": "relu", "layer_norm_eps": 1e-4, "norm_first": false, "bias": true}),
+            &[2, 5, 8],
+        ),
+        (
+            &[2, 5, 8],
+            json!({"type": "feed_forward", "d_model": 8, "d_ff": 16, "activation": "gelu", "dropout": 0.1, "bias": false}),
+            &[2, 5, 8],
+        ),
+        (&[2, 5, 8], json!({"type": "swiglu", "d_model": 8, "d_ff": 12, "bias": true}), &[2, 5, 8]),
+        (
+            &[2, 5, 8],
+            json!({"type": "positional_embedding", "d_model": 8, "max_len": 10, "weight_init": "zeros"}),
+            &[2, 5, 8],
+        ),
+        (
+            &[2, 5, 8],
+            json!({"type": "positional_encoding", "d_model": 8, "max_len": 10, "base": 100.0, "dropout": 0.1}),
+            &[2, 5, 8],
+        ),
+        (
+            &[2, 3, 8, 8],
+            json!({"type": "patch_embedding", "in_channels": 3, "patch_size": 4, "embed_dim": 5, "bias": true,
+                   "flatten": false, "weight_init": "lecun", "bias_init": "zeros"}),
+            &[2, 5, 2, 2],
+        ),
+        (
+            &[2, 4, 9],
+            json!({"type": "conv1d", "in_channels": 4, "out_channels": 6, "kernel_size": 3, "stride": [2],
+                   "padding": "valid", "dilation": 2, "groups": 2, "bias": false, "padding_mode": "circular",
+                   "activation": "relu", "weight_init": "he", "bias_init": null}),
+            &[2, 6, 3],
+        ),
+        (
+            &[2, 2, 4, 5, 6],
+            json!({"type": "conv3d", "in_channels": 2, "out_channels": 4, "kernel_size": 3, "stride": 1,
+                   "padding": "same", "dilation": [1, 1, 1], "groups": 2, "bias": true, "padding_mode": "zeros",
+                   "activation": "identity", "weight_init": null, "bias_init": null}),
+            &[2, 4, 4, 5, 6],
+        ),
+        (
+            &[2, 4, 3, 3],
+            json!({"type": "deconvolutional", "in_channels": 4, "out_channels": 2, "kernel_size": 3, "stride": 2,
+                   "padding": 1, "output_padding": [1, 1], "groups": 2, "bias": true, "dilation": 1,
+                   "activation": "relu", "weight_init": null, "bias_init": null}),
+            &[2, 2, 6, 6],
+        ),
+        (
+            &[2, 4, 5, 5],
+            json!({"type": "deformable_convolutional", "in_channels": 4, "out_channels": 6, "kernel_size": [3, 3],
+                   "stride": 1, "padding": 1, "dilation": 1, "groups": 2, "deform_groups": 2, "modulation": false,
+                   "bias": true, "weight_init": null, "bias_init": "zeros"}),
+            &[2, 6, 5, 5],
+        ),
+        (
+            &[2, 3, 5, 5],
+            json!({"type": "depthwise_separable_convolutional", "in_channels": 3, "out_channels": 4, "kernel_size": 3,
+                   "stride": 1, "padding": 1, "dilation": 1, "depth_multiplier": 2, "bias": true,
+                   "mid_activation": "relu", "activation": "relu6", "weight_init": null, "bias_init": null}),
+            &[2, 4, 5, 5],
+        ),
+        (
+            &[2, 3, 6, 6],
+            json!({"type": "dilated_convolutional", "in_channels": 3, "out_channels": 4, "kernel_size": 3, "stride": 1,
+                   "padding": "valid", "dilation": 2, "groups": 1, "bias": true, "padding_mode": "zeros",
+                   "activation": "relu", "weight_init": "he", "bias_init": "zeros"}),
+            &[2, 4, 2, 2],
+        ),
+        (
+            &[2, 3, 5, 5],
+            json!({"type": "locally_connected", "in_channels": 3, "out_channels": 2, "kernel_size": 3, "stride": 2,
+                   "bias": true, "activation": "relu", "weight_init": null, "bias_init": null}),
+            &[2, 2, 2, 2],
+        ),
+        (
+            &[2, 3, 5, 5],
+            json!({"type": "separable_convolutional", "in_channels": 3, "out_channels": 4, "kernel_size": 3, "stride": 2,
+                   "padding": 1, "dilation": 1, "depth_multiplier": 1, "bias": false, "activation": "relu",
+                   "weight_init": null, "bias_init": null}),
+            &[2, 4, 3, 3],
+        ),
+        (
+            &[2, 3, 2, 3, 4],
+            json!({"type": "upsample3d", "scale_factor": [2, 1, 1.5], "size": null, "mode": "trilinear",
+                   "align_corners": false}),
+            &[2, 3, 4, 3, 6],
+        ),
+        (
+            &[2, 3, 4, 5],
+            json!({"type": "upsampling", "scale_factor": null, "size": [6, 7], "mode": "bilinear", "align_corners": true}),
+            &[2, 3, 6, 7],
+        ),
+        (
+            &[2, 3, 4, 4],
+            json!({"type": "subpixel_convolutional", "in_channels": 3, "out_channels": 2, "upscale_factor": 2,
+                   "kernel_size": 3, "bias": true, "activation": "tanh", "icnr_init": true, "weight_init": null,
+                   "bias_init": null}),
+            &[2, 2, 8, 8],
+        ),
+        (&[2, 8, 3, 3], json!({"type": "pixel_shuffle", "upscale_factor": 2}), &[2, 2, 6, 6]),
+        (&[2, 2, 6, 6], json!({"type": "pixel_unshuffle", "downscale_factor": 2}), &[2, 8, 3, 3]),
+        (&[2, 6, 3, 3], json!({"type": "channel_shuffle", "groups": 3}), &[2, 6, 3, 3]),
+        (
+            &[2, 3],
+            json!({"type": "activation", "kind": "softplus", "dim": null, "negative_slope": null, "alpha": null,
+                   "beta": 2.0, "threshold": 10, "min_val": null, "max_val": null, "theta": null,
+                   "num_parameters": null, "init": null}),
+            &[2, 3],
+        ),
+        (&[2, 3], json!({"type": "softmax", "dim": 0}), &[2, 3]),
+        (&[2, 3], json!({"type": "log_softmax", "dim": 1}), &[2, 3]),
+        (
+            &[2, 6],
+            json!({"type": "softmax_variant", "kind": "grid", "temperature": 0.5, "rows": 2, "cols": 3, "levels": null,
+                   "tree": false, "hard": false, "mask": null, "alpha": 1.5, "clusters": null, "weights": null}),
+            &[2, 6],
+        ),
+        (&[2, 3], json!({"type": "add", "activation": "relu"}), &[2, 3]),
+        (&[2, 3], json!({"type": "concatenate", "dim": -1, "activation": "relu"}), &[2, 6]),
+        (&[2, 3, 4, 5], json!({"type": "cropping", "cropping": [[1, 0], [2, 1]]}), &[2, 3, 3, 2]),
+        (&[2, 3], json!({"type": "dropout", "p": 0.25}), &[2, 3]),
+        (&[2, 3, 4, 5], json!({"type": "flatten", "start_dim": 2, "end_dim": -1}), &[2, 3, 20]),
+        (&[2, 3], json!({"type": "gaussian_noise", "stddev": 0.2, "mean": 1}), &[2, 3]),
+        (&[2, 3, 4], json!({"type": "input", "shape": [-1, 4], "dtype": "f32"}), &[2, 3, 4]),
+        (&[2, 3, 4], json!({"type": "masking", "mask_value": -1}), &[2, 3, 4]),
+        (&[2, 3], json!({"type": "multiply", "activation": "sigmoid"}), &[2, 3]),
+        (
+            &[2, 3, 4],
+            json!({"type": "padding", "padding": [[1, 2]], "mode": "constant", "value": 0.5}),
+            &[2, 3, 7],
+        ),
+        (&[2, 12], json!({"type": "reshape", "target_shape": [3, -1]}), &[2, 3, 4]),
+        (&[2, 3, 4], json!({"type": "sequence_last"}), &[2, 4]),
+        (&[2, 6], json!({"type": "split", "num_splits": 2, "sizes": null, "dim": 1}), &[2, 3]),
+        (&[2, 3, 5], json!({"type": "time_distributed", "inner": dense, "activation": "relu"}), &[2, 3, 4]),
+        (&[2, 3, 4], json!({"type": "mean", "dim": [1, -1], "keepdim": true}), &[2, 1, 1]),
+        (&[2, 3, 4], json!({"type": "log_variance", "dim": 1, "keepdim": false, "eps": 1e-4}), &[2, 4]),
+        (
+            &[2, 6],
+            json!({"type": "gated_linear_unit", "in_features": 6, "out_features": 4, "bias": true,
+                   "gate_activation": "silu", "weight_init": null, "bias_init": null}),
+            &[2, 4],
+        ),
+        (
+            &[2, 6],
+            json!({"type": "spectral_normalization", "inner": dense, "parameter": "weight", "n_power_iterations": 2,
+                   "eps": 1e-10, "dim": 0}),
+            &[2, 4],
+        ),
+        (
+            &[2, 5, 8],
+            json!({"type": "decoder", "d_model": 8, "attention_size": 6, "dim_feedforward": 16, "activation": "gelu",
+                   "dropout": 0.1, "layer_norm_eps": 1e-4, "norm_first": true}),
+            &[2, 5, 8],
+        ),
+        (
+            &[2, 6],
+            json!({"type": "hyperbolic_linear", "in_features": 6, "out_features": 4, "c": 0.5, "bias": true,
+                   "hyperbolic_input": false, "nonlin": "relu", "output": "tangent", "weight_init": null,
+                   "bias_init": "zeros"}),
+            &[2, 4],
+        ),
+        (
+            &[2, 16],
+            json!({"type": "octonion_linear", "in_features": 2, "out_features": 3, "bias": true, "activation": "relu"}),
+            &[2, 24],
+        ),
+        (&[2, 6], json!({"type": "sequential", "layers": [dense, {"type": "dropout"}]}), &[2, 4]),
+        (
+            &[2, 6],
+            json!({"type": "residual", "layers": [dense], "shortcut": [dense], "activation": "relu"}),
+            &[2, 4],
+        ),
+        (
+            &[2, 6],
+            json!({"type": "parallel", "branches": [[dense], []], "merge": "concat", "dim": 1, "activation": "relu"}),
+            &[2, 10],
+        ),
+        (&[2, 6], json!({"type": "checkpointed", "inner": dense}), &[2, 4]),
+    ]
+}
+
+#[test]
+fn every_type_takes_every_key() {
+    let device = cpu();
+    let types = every_type();
+    let covered: BTreeSet<&str> = types.iter().map(|(_, j, _)| j["type"].as_str().unwrap()).collect();
+    let known: BTreeSet<&str> = LAYERS.iter().map(|l| l.name).collect();
+    assert_eq!(covered, known);
+    assert_eq!(LAYERS.len(), known.len(), "a name stands twice in the table");
+    for (shape, json, out) in types {
+        let name = json["type"].as_str().unwrap();
+        let info = LAYERS.iter().find(|l| l.name == name).unwrap();
+        let given: BTreeSet<&str> = json.as_object().unwrap().keys().map(String::as_str).collect();
+        let keys: BTreeSet<&str> = info.keys.iter().map(|k| k.name).chain(["type"]).collect();
+        assert_eq!(given, keys, "{name}");
+        let cx = InitContext::new(&device, 1);
+        let l = layer(&cx, &json).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let x = match name {
+            "embedding" => Tensor::from_slice(&device, &[0i32, 1, 4, 2, 2, 3], shape).unwrap(),
+            _ => tensor(&device, shape, 7).to_dtype(DType::F32).unwrap(),
+        };
+        let inputs = match info.inputs.0 {
+            2 => vec![x.clone(), x],
+            _ if name == "concatenate" => vec![x.clone(), x],
+            _ => vec![x],
+        };
+        let y = l.forward_all(&inputs).unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert_eq!(y[0].shape(), out, "{name}");
+
+        // The same without a device.
+        let mut part = json.clone();
+        part["inputs"] = json!(vec!["input"; inputs.len()]);
+        let mut config = NetworkConfig::sequential(vec![part]);
+        config.outputs = vec!["0.0".into()];
+        let items = [(&shape[1..], inputs[0].dtype())];
+        let shapes = config.output_shapes("", &items).unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert_eq!(shapes, [out], "{name}");
+    }
+}
+
+#[test]
+fn required_keys_alone_are_enough_and_each_is_required() {
+    let device = cpu();
+    for (_, json, _) in every_type() {
+        let name = json["type"].as_str().unwrap();
+        let info = LAYERS.iter().find(|l| l.name == name).unwrap();
+        let mut least = json.as_object().unwrap().clone();
+        least.retain(|k, _| k == "type" || info.keys.iter().any(|i| i.name == k && i.default.is_none()));
+        // One of two keys is required.
+        match name {
+            "upsample3d" => drop(least.insert("scale_factor".into(), json!(2))),
+            "upsampling" => drop(least.insert("scale_factor".into(), json!(2))),
+            "split" => drop(least.insert("num_splits".into(), json!(2))),
+            "activation" => drop(least.insert("kind".into(), json!("relu"))),
+            _ => {}
+        }
+        layer(&InitContext::new(&device, 1), &Value::Object(least.clone()))
+            .unwrap_or_else(|e| panic!("{name}: {e}"));
+        for key in least.keys().filter(|k| *k != "type") {
+            let mut less = least.clone();
+            less.remove(key);
+            let e = layer(&InitContext::new(&device, 1), &Value::Object(less)).unwrap_err();
+            assert_eq!(&key_of(&e), key, "{name}: {e}");
+        }
+        let mut more = least.clone();
+        more.insert("colour".into(), json!(1));
+        let e = layer(&InitContext::new(&device, 1), &Value::Object(more)).unwrap_err();
+        assert_eq!(key_of(&e), "colour", "{name}: {e}");
+    }
+}
+
+#[test]
+fn sizes_of_zero_are_named() {
+    let sizes = [
+        "attention_size",
+        "cols",
+        "context_dim",
+        "d_ff",
+        "d_model",
+        "dilation",
+        "dim_feedforward",
+        "downscale_factor",
+        "embed_dim",
+        "embedding_dim",
+        "filters",
+        "hidden_size",
+        "in_channels",
+        "in_features",
+        "input_size",
+        "kdim",
+        "kernel_size",
+        "max_len",
+        "nhead",
+        "normalized_shape",
+        "num_channels",
+        "num_embeddings",
+        "num_features",
+        "num_groups",
+        "num_heads",
+        "num_layers",
+        "num_parameters",
+        "num_splits",
+        "out_channels",
+        "out_features",
+        "output_size",
+        "patch_size",
+        "query_dim",
+        "rows",
+        "scale_factor",
+        "temperature",
+        "upscale_factor",
+        "eps",
+        "layer_norm_eps",
+        "groups",
+        "deform_groups",
+        "depth_multiplier",
+    ];
+    let mut wrong = vec![];
+    for (shape, json, _) in every_type() {
+        let name = json["type"].as_str().unwrap();
+        let known = |k: &&&str| json.get(**k).is_some_and(|v| !v.is_null());
+        for key in sizes.iter().filter(known) {
+            let mut json = json.clone();
+            json[*key] = json!(0);
+            json["inputs"] = json!(vec!["input"; LAYERS.iter().find(|l| l.name == name).unwrap().inputs.0]);
+            let dtype = if name == "embedding" { DType::I32 } else { DType::F32 };
+            match NetworkConfig::sequential(vec![json]).output_shapes("", &[(&shape[1..], dtype)]) {
+                Err(NnError::Config { key: k, .. }) if k == format!("layers[0].{key}") => {}
+                // Found in the forward.
+                Err(NnError::Config { key: k, what, .. }) if k == "layers[0]" && what.contains(key) => {}
+                other => wrong.push(format!("{name}.{key}: {other:?}")),
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+fn key_of(e: &NnError) -> String {
+    match e {
+        NnError::Config { key, .. } => key.clone(),
+        e => panic!("not an error of the configuration: {e}"),
+    }
+}
+
+/// Options with their defaults, required ones bold.
+fn options(keys: &[Key]) -> String {
+    let key = |k: &Key| match k.default {
+        Some(d) => format!("`{}` = `{d}`", k.name),
+        None => format!("**`{}`**", k.name),
+    };
+    keys.iter().map(key).collect::<Vec<_>>().join(", ")
+}
+
+/// The types of layers.
+fn table_of_types() -> String {
+    let mut text = String::from("| `type` | options | inputs | PyTorch |\n|---|---|---|---|\n");
+    for l in LAYERS {
+        let inputs = match l.inputs {
+            (a, b) if a == b => format!("{a}"),
+            (a, usize::MAX) => format!("{a} or more"),
+            (a, b) => format!("{a} to {b}"),
+        };
+        let torch = if l.torch.contains('`') || l.torch.contains(' ') || l.torch == "none" {
+            l.torch.to_string()
+        } else {
+            format!("`{}`", l.torch)
+        };
+        text += &format!("| `{}` | {} | {inputs} | {torch} |\n", l.name, options(l.keys));
+    }
+    text
+}
+
+/// The types in the sections of a run.
+fn table_of_runs() -> String {
+    let mut text = String::from("| section | `type` | options |\n|---|---|---|\n");
+    for section in trefoil_nn::config::sections() {
+        for (name, keys) in section.types {
+            text += &format!("| `{}` | `{name}` | {} |\n", section.path, options(keys));
+        }
+    }
+    text
+}
+
+/// The types of Loom.
+fn table_of_loom() -> String {
+    let mut text = String::from("| Loom's `type` | here | keys |\n|---|---|---|\n");
+    for t in trefoil_nn::loom::types() {
+        text += &format!("| `{}` | `{}` | `{}` |\n", t.name, t.network, t.keys.join("`, `"));
+    }
+    text
+}
+
+#[test]
+fn the_documented_tables_are_those_of_the_library() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/NETWORKS.md");
+    let written = std::fs::read_to_string(&path).unwrap().replace("\r\n", "\n");
+    let mut text = written.clone();
+    for (of, table) in [("types", table_of_types()), ("runs", table_of_runs()), ("Loom", table_of_loom())] {
+        let (begin, end) =
+            (format!("<!-- table of {of}: begin -->\n"), format!("<!-- table of {of}: end -->"));
+        let start = text.find(&begin).unwrap() + begin.len();
+        let stop = start + text[start..].find(&end).unwrap();
+        text.replace_range(start..stop, &table);
+    }
+    if text != written && std::env::var_os("TREFOIL_UPDATE_DOCS").is_some() {
+        std::fs::write(&path, text).unwrap();
+        return;
+    }
+    assert!(text == written, "docs/NETWORKS.md: run this test with TREFOIL_UPDATE_DOCS=1");
+    for t in trefoil_nn::loom::types() {
+        assert!(LAYERS.iter().any(|l| l.name == t.network), "{t:?}");
+    }
+    // Its examples are networks.
+    let mut examples = 0;
+    for block in text.split("```json\n").skip(1) {
+        let json = block.split("```").next().unwrap();
+        NetworkConfig::parse(json).unwrap_or_else(|e| panic!("{e}\n{json}"));
+        examples += 1;
+    }
+    assert!(examples > 1);
+}
+
+#[test]
+fn softmax_kinds_ask_for_their_own_options() {
+    let cx = InitContext::new(&cpu(), 1);
+    let make = |options: Value| {
+        let mut json = options;
+        json["type"] = json!("softmax_variant");
+        layer(&cx, &json)
+    };
+    let x = tensor(cx.device(), &[2, 6], 3).to_dtype(DType::F32).unwrap();
+    for (options, columns) in [
+        (json!({}), 6),
+        (json!({"kind": "hierarchical", "levels": [2, 3], "tree": true}), 6),
+        (json!({"kind": "gumbel", "temperature": 2, "hard": true}), 6),
+        (json!({"kind": "masked", "mask": [true, false, true, true, false, true]}), 6),
+        (json!({"kind": "sparse"}), 6),
+        (json!({"kind": "entmax", "alpha": 1.3}), 6),
+        (json!({"kind": "adaptive", "clusters": [[0, 1], [2, 3, 4, 5]]}), 6),
+        (json!({"kind": "mixture", "weights": [1, 3]}), 3),
+    ] {
+        let y = make(options.clone()).unwrap().forward(&x).unwrap_or_else(|e| panic!("{options}: {e}"));
+        assert_eq!(y.shape(), [2, columns], "{options}");
+    }
+    for (options, key) in [
+        (json!({"kind": "grid", "rows": 2}), "cols"),
+        (json!({"kind": "mixture"}), "weights"),
+        (json!({"kind": "sparse", "mask": [true]}), "mask"),
+        (json!({"kind": "soft"}), "kind"),
+        (json!({"kind": "entmax", "alpha": 0.5}), "alpha"),
+    ] {
+        assert_eq!(key_of(&make(options).unwrap_err()), key);
+    }
+}
+
+#[test]
+fn a_missing_spatial_axis_names_the_type_for_it() {
+    let with = |items: &[usize], layer: Value| {
+        NetworkConfig::sequential(vec![layer]).output_shapes("", &[(items, DType::F32)])
+    };
+    for (name, other) in [
+        ("convolutional", "`conv1d`"),
+        ("dilated_convolutional", "`conv1d`"),
+        ("max_pooling", "`max_pool1d`"),
+        ("average_pooling", "`avg_pool1d`"),
+        ("adaptive_average_pooling", "`adaptive_avg_pool1d`"),
+    ] {
+        let mut json = json!({"type": name});
+        let convolution = name.ends_with("convolutional");
+        if convolution {
+            (json["out_channels"], json["dilation"]) = (json!(4), json!(1));
+        }
+        if name != "adaptive_average_pooling" {
+            json["kernel_size"] = json!(3);
+        }
+        for json in
+            [json.clone(), json!({"type": "residual", "layers": [json], "shortcut": [{"type": "softmax"}]})]
+        {
+            let e = with(&[3, 16], json).unwrap_err().to_string();
+            assert!(e.contains(other) && e.contains("[2, 3, 16]"), "{name}: {e}");
+        }
+    }
+    let e = with(&[3, 8, 8], json!({"type": "conv3d", "out_channels": 4, "kernel_size": 3})).unwrap_err();
+    assert!(e.to_string().contains("`convolutional`"), "{e}");
+    // A layer alone takes an item without the batch axis, as in PyTorch.
+    let alone = json!({"type": "convolutional", "out_channels": 4, "kernel_size": 3});
+    let alone = layer(&InitContext::new(&cpu(), 1), &alone).unwrap();
+    let x = tensor(&cpu(), &[3, 8, 8], 1).to_dtype(DType::F32).unwrap();
+    assert_eq!(alone.forward(&x).unwrap().shape(), [4, 6, 6]);
+}
+
+fn floats(t: &Tensor) -> Vec<f32> {
+    t.to_vec().unwrap()
+}
+
+#[test]
+fn branches_are_merged() {
+    let device = cpu();
+    let x = Tensor::from_slice(&device, &[-1f32, 2., 3., -4.], &[2, 2]).unwrap();
+    for (merge, want) in [
+        ("concat", &[-1f32, 2., 0., 2., 3., -4., 3., 0.] as &[f32]),
+        ("add", &[-1., 4., 6., -4.]),
+        ("multiply", &[0., 4., 9., 0.]),
+        ("average", &[-0.5, 2., 3., -2.]),
+        ("maximum", &[0., 2., 3., 0.]),
+    ] {
+        let json = json!({"type": "parallel", "merge": merge, "branches": [[], [{"type": "activation", "kind": "relu"}]]});
+        let y = layer(&InitContext::new(&device, 1), &json).unwrap().forward(&x).unwrap();
+        assert!(floats(&y).iter().zip(want).all(|(a, b)| a == b), "{merge}: {:?}", floats(&y));
+        assert_eq!(y.numel(), want.len());
+    }
+    for json in [
+        json!({"type": "parallel", "merge": "add", "branches": [[]]}),
+        json!({"type": "parallel", "merge": "add", "dim": 1, "branches": [[], []]}),
+        json!({"type": "residual", "layers": [{"type": "dropout", "name": "shortcut"}]}),
+    ] {
+        assert!(matches!(layer(&InitContext::new(&device, 1), &json), Err(NnError::Config { .. })), "{json}");
+    }
+}
+
+#[test]
+fn causal_layers_do_not_see_later_steps() {
+    let device = cpu();
+    let x = tensor(&device, &[1, 4, 8], 1).to_dtype(DType::F32).unwrap();
+    let tail = tensor(&device, &[1, 1, 8], 2).to_dtype(DType::F32).unwrap();
+    let other = Tensor::concat(1, &[&x.narrow(1, 0, 3).unwrap(), &tail]).unwrap();
+    for json in [
+        json!({"type": "attention", "embed_dim": 8, "attention_size": 6}),
+        json!({"type": "multi_head_attention", "embed_dim": 8, "num_heads": 2}),
+        json!({"type": "self_attention", "embed_dim": 8, "num_heads": 2}),
+        json!({"type": "transformer_encoder", "d_model": 8, "nhead": 2, "dim_feedforward": 16, "dropout": 0}),
+    ] {
+        for causal in [false, true] {
+            let mut json = json.clone();
+            json["is_causal"] = json!(causal);
+            let l = layer(&InitContext::new(&device, 1), &json).unwrap();
+            let head =
+                |x: &Tensor| floats(&l.forward(x).unwrap().narrow(1, 0, 3).unwrap().contiguous().unwrap());
+            assert_eq!(head(&x) == head(&other), causal, "{json}");
+        }
+    }
+}
+
+#[test]
+fn states_are_carried_until_they_are_reset() {
+    let device = cpu();
+    let lstm = json!({"type": "lstm", "hidden_size": 3, "stateful": true});
+    let x = tensor(&device, &[2, 4, 5], 1).to_dtype(DType::F32).unwrap();
+    for json in [
+        json!({"type": "sequential", "layers": [lstm]}),
+        json!({"type": "residual", "layers": [lstm], "shortcut": [{"type": "dense", "out_features": 3}]}),
+        json!({"type": "parallel", "branches": [[lstm], []], "dim": -1}),
+        json!({"type": "bidirectional", "inner": lstm}),
+    ] {
+        let net = Network::new(&InitContext::new(&device, 1), &NetworkConfig::sequential(vec![json.clone()]))
+            .unwrap();
+        let run = || floats(&net.forward(&x).unwrap());
+        let first = run();
+        assert_ne!(run(), first, "{json}");
+        net.reset_state();
+        assert_eq!(run(), first, "{json}");
+    }
+    // A forward that is made twice would carry its states on twice.
+    let segment = json!({"type": "checkpointed", "inner": lstm});
+    let net = Network::new(&InitContext::new(&device, 1), &NetworkConfig::sequential(vec![segment])).unwrap();
+    let e = net.forward(&x).unwrap_err().to_string();
+    assert!(e.contains("stateful") && e.contains("checkpointed"), "{e}");
+    assert!(no_grad(|| net.forward(&x)).is_ok());
+}
