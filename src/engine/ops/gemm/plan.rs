@@ -53,9 +53,11 @@ impl Tile {
 /// Tile and number of splits of k that fill the device best. A function of the problem and the device alone, so results repeat.
 pub(crate) fn tiling(e: Extents, dtype: DType, caps: &Caps) -> (Tile, usize) {
     let units = (caps.compute_units as usize).max(1);
+    // Threads of a CPU run one after the other: those of a tile that lie beyond the product take as long as the others.
+    let narrow = caps.is_cpu && e.m.min(e.n) <= 64;
     let tile = if e.m.min(e.n) <= SKINNY && e.m.max(e.n) >= 128 && !caps.is_cpu {
         Tile::Skinny
-    } else if dtype != DType::F64 && Tile::Square128.blocks(e) >= units {
+    } else if dtype != DType::F64 && Tile::Square128.blocks(e) >= units && !narrow {
         Tile::Square128
     } else {
         Tile::Square64
@@ -134,7 +136,8 @@ mod tests {
         assert_eq!(problem(64, 64, 1 << 20).plan(1, &gpu), tiles(Tile::Square64, 64));
         assert_eq!(problem(16, 4096, 4096).plan(1, &gpu), tiles(Tile::Skinny, 32));
         assert_eq!(problem(4096, 16, 4096).plan(1, &gpu), tiles(Tile::Skinny, 32));
-        assert_eq!(problem(16, 4096, 4096).plan(1, &cpu), tiles(Tile::Square128, 1));
+        assert_eq!(problem(16, 4096, 4096).plan(1, &cpu), tiles(Tile::Square64, 1));
+        assert_eq!(problem(512, 512, 512).plan(1, &cpu), tiles(Tile::Square128, 1));
         let double = GemmProblem { dtype: DType::F64, ..problem(4096, 4096, 64) };
         assert_eq!(double.plan(1, &gpu), tiles(Tile::Square64, 1));
     }
