@@ -52,6 +52,9 @@ pub(crate) struct Args {
     /// All units for all architectures.
     #[arg(long)]
     full: bool,
+    /// Shares the sample among the architectures that compile it: each unit is compiled for one of them, the storage types of a kernel in turn.
+    #[arg(long)]
+    share: bool,
     /// Compile only units whose name contains this.
     #[arg(long, default_value = "")]
     filter: String,
@@ -95,9 +98,26 @@ pub(crate) struct WorkerArgs {
     /// Only one function of each kernel and storage type.
     #[arg(long)]
     sample: bool,
+    /// Of these, one unit in so many, ..
+    #[arg(long, default_value_t = 1)]
+    one_in: usize,
+    /// .. from this one on.
+    #[arg(long, default_value_t = 0)]
+    first: usize,
     /// Units to leave out at the start.
     #[arg(long, default_value_t = 0)]
     skip: usize,
+}
+
+/// One unit in `one_in`, from the `first` on.
+#[derive(Debug, Clone, Copy)]
+struct Turn {
+    one_in: usize,
+    first: usize,
+}
+
+impl Turn {
+    const ALL: Turn = Turn { one_in: 1, first: 0 };
 }
 
 /// One architecture to compile for.
@@ -108,6 +128,8 @@ struct Target {
     arch: String,
     /// Whether only the sample is compiled.
     sample: bool,
+    /// One unit in so many is compiled, from this one on.
+    turn: Turn,
     /// Why it is not the one that was asked for.
     note: String,
 }
@@ -154,7 +176,7 @@ struct Report {
 }
 
 /// The units to compile; the sample is the smallest list of first functions that has every kernel in every storage type.
-fn units(filter: &str, sample: bool) -> Vec<Unit> {
+fn units(filter: &str, sample: bool, turn: Turn) -> Vec<Unit> {
     let sampled: BTreeSet<Unit> = all_kernels()
         .flat_map(|k| {
             k.units.iter().map(move |&(dtypes, ops)| (k.file, dtypes, ops.first().copied().unwrap_or("")))
@@ -162,12 +184,13 @@ fn units(filter: &str, sample: bool) -> Vec<Unit> {
         .flat_map(|(file, dtypes, op)| dtypes.iter().map(move |&dtype| Unit { file, dtype, op }))
         .collect();
     let wanted = |u: &Unit| u.to_string().contains(filter) && (!sample || sampled.contains(u));
-    all_units().into_iter().filter(wanted).collect()
+    all_units().into_iter().filter(wanted).skip(turn.first).step_by(turn.one_in.max(1)).collect()
 }
 
 /// `compile-check`
 pub(crate) fn run(args: &Args) -> Result<(), String> {
-    let (count, sample) = (units(&args.filter, false).len(), units(&args.filter, true).len());
+    let (count, sample) =
+        (units(&args.filter, false, Turn::ALL).len(), units(&args.filter, true, Turn::ALL).len());
     if count == 0 {
         return Err(format!("no unit's name contains {:?}", args.filter));
     }
@@ -192,8 +215,12 @@ pub(crate) fn run(args: &Args) -> Result<(), String> {
         if names.is_empty() { "none".into() } else { names.join(", ") }
     };
     println!("all {count} units for {}", names(false));
-    println!("{sample} units (one function of each kernel and type) for {}", names(true));
-    let compilations: usize = targets.iter().map(|t| if t.sample { sample } else { count }).sum();
+    let shared = if args.share { ", each for one of them" } else { "" };
+    println!("{sample} units (one function of each kernel and type) for {}{shared}", names(true));
+    if args.share {
+        share(targets.iter_mut().filter(|t| t.sample).collect());
+    }
+    let compilations: usize = targets.iter().map(|t| units(&args.filter, t.sample, t.turn).len()).sum();
     println!("{compilations} compilations");
 
     let jobs =
@@ -223,6 +250,12 @@ pub(crate) fn run(args: &Args) -> Result<(), String> {
         std::fs::write(path, text + "\n").map_err(|e| format!("{}: {e}", path.display()))?;
     }
     verdict(&report, &args.require)
+}
+
+/// Gives each of these architectures its part of the units.
+fn share(targets: Vec<&mut Target>) {
+    let one_in = targets.len();
+    targets.into_iter().enumerate().for_each(|(first, t)| t.turn = Turn { one_in, first });
 }
 
 /// Fails where a unit failed, and where a required compiler knew none of the architectures.
@@ -255,6 +288,7 @@ fn nvrtc_targets(args: &Args) -> Result<(String, Vec<Target>), String> {
             dialect,
             sample: is_sampled(args, dialect, &format!("sm_{arch}")),
             arch: format!("sm_{arch}"),
+            turn: Turn::ALL,
             note,
         })
     };
@@ -291,6 +325,7 @@ fn hiprtc_targets(args: &Args) -> Result<(String, Vec<Target>), String> {
         dialect: "hip",
         arch: arch.clone(),
         sample: is_sampled(args, "hip", arch),
+        turn: Turn::ALL,
         note: String::new(),
     };
     Ok((version, args.hip_arch.iter().map(target).collect()))
@@ -310,7 +345,7 @@ fn check(target: &Target, filter: &str) -> Outcome {
         failed: Vec::new(),
         seconds: 0.0,
     };
-    let names: Vec<String> = units(filter, target.sample).iter().map(Unit::to_string).collect();
+    let names: Vec<String> = units(filter, target.sample, target.turn).iter().map(Unit::to_string).collect();
     let count = names.len();
     let mut done = 0;
     while done < count {
@@ -361,6 +396,7 @@ fn worker(target: &Target, filter: &str, skip: usize) -> Result<(Vec<Line>, Stri
         .args(["compile-worker", "--compiler", target.compiler.name(), "--dialect", target.dialect])
         .args(["--arch", &target.arch, "--filter", filter, "--skip", &skip.to_string()])
         .args(target.sample.then_some("--sample"))
+        .args(["--one-in", &target.turn.one_in.to_string(), "--first", &target.turn.first.to_string()])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
@@ -421,7 +457,8 @@ pub(crate) fn work(args: &WorkerArgs) -> Result<(), String> {
     if !known {
         return Ok(());
     }
-    for unit in units(&args.filter, args.sample).iter().skip(args.skip) {
+    let turn = Turn { one_in: args.one_in, first: args.first };
+    for unit in units(&args.filter, args.sample, turn).iter().skip(args.skip) {
         let name = unit.to_string();
         let outcome = expand(unit, &args.dialect).and_then(|source| compile(&name, &source));
         report(&Line { unit: Some(name), log: outcome.err() })?;
@@ -474,8 +511,16 @@ mod tests {
     }
 
     #[test]
+    fn what_is_shared_is_compiled_once() {
+        let of = |first| units("", true, Turn { one_in: 2, first });
+        let (one, other) = (of(0), of(1));
+        assert!(one.iter().all(|u| !other.contains(u)));
+        assert_eq!(one.len() + other.len(), units("", true, Turn::ALL).len());
+    }
+
+    #[test]
     fn the_sample_has_every_kernel_in_every_type() {
-        let (all, sample) = (units("", false), units("", true));
+        let (all, sample) = (units("", false, Turn::ALL), units("", true, Turn::ALL));
         assert!(sample.len() < all.len() && sample.iter().all(|u| all.contains(u)));
         for k in all_kernels() {
             for dtype in k.dtypes() {
@@ -483,7 +528,7 @@ mod tests {
                 assert!(sample.iter().any(serves), "{} {dtype}", k.entry);
             }
         }
-        assert!(units("random", true).iter().all(|u| u.file == "random/random.c"));
+        assert!(units("random", true, Turn::ALL).iter().all(|u| u.file == "random/random.c"));
     }
 
     #[test]
