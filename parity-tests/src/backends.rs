@@ -41,6 +41,11 @@ pub fn all(asked: &[&str]) -> Vec<Candidate> {
         .collect()
 }
 
+/// Whether a device is a CPU behind a driver (PoCL), where compiling takes most of the time of a suite.
+pub fn cpu_behind_a_driver(gpu: &dyn IGpuBackend) -> bool {
+    gpu.caps().is_cpu && gpu.id().kind != trefoil::BackendKind::Cpu
+}
+
 /// A handle for one test: a fresh CPU (its error flag is shared between handles), or a stream of its own.
 pub fn private(handle: &Arc<dyn IGpuBackend>) -> Result<Arc<dyn IGpuBackend>, GpuError> {
     if handle.id().kind == trefoil::BackendKind::Cpu {

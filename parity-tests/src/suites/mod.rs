@@ -79,11 +79,11 @@ impl Times {
         }
     }
 
-    /// Prints those above two seconds, the longest first: where a suite that has become slow can be made cheaper.
+    /// Prints the ten longest above two seconds: where a suite that has become slow can be made cheaper.
     fn print(&self) {
         let Ok(mut all) = self.0.lock() else { return };
         all.sort_by(|a, b| b.0.total_cmp(&a.0));
-        for (seconds, name) in all.iter().take_while(|(s, _)| *s > 2.0) {
+        for (seconds, name) in all.iter().take_while(|(s, _)| *s > 2.0).take(10) {
             println!("time: {seconds:6.1} s {name}");
         }
     }

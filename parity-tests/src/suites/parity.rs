@@ -21,7 +21,7 @@ use libtest_mimic::Arguments;
 use serde::{Deserialize, Serialize};
 
 use super::{Jobs, absent, note, refused_throughout};
-use trefoil::{BackendKind, DType, IGpuBackend};
+use trefoil::{DType, IGpuBackend};
 
 const SHAPES: u64 = 20;
 
@@ -59,7 +59,7 @@ impl Outcome {
 fn dtypes(gpu: &dyn IGpuBackend, kernel: &Kernel, number: usize) -> Vec<DType> {
     let all = std::env::var("TREFOIL_PARITY_DTYPES").is_ok_and(|v| v == "all");
     let (first, others) = kernel.dtypes.split_at(1);
-    if all || !gpu.caps().is_cpu || gpu.id().kind == BackendKind::Cpu || others.is_empty() {
+    if all || !backends::cpu_behind_a_driver(gpu) || others.is_empty() {
         return kernel.dtypes.to_vec();
     }
     let others = others.iter().skip(number % others.len().min(3)).step_by(3);

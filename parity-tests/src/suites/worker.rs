@@ -4,7 +4,9 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Mutex;
 
-use trefoil::{BackendKind, IGpuBackend};
+use trefoil::IGpuBackend;
+
+use crate::backends;
 
 /// Set for a worker; it takes names of tests from its input and answers on its output.
 const VARIABLE: &str = "TREFOIL_TEST_WORKER";
@@ -14,7 +16,7 @@ const FAILED: &str = "\u{1}failed ";
 
 /// Whether tests of this device run in processes of their own.
 pub(super) fn wanted(gpu: &dyn IGpuBackend) -> bool {
-    gpu.id().kind == BackendKind::OpenCl && gpu.caps().is_cpu && !serving()
+    backends::cpu_behind_a_driver(gpu) && !serving()
 }
 
 /// Whether this process is a worker.

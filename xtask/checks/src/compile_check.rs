@@ -8,7 +8,7 @@
 //! The process first compiles a trivial kernel; if that fails or kills it, the architecture is unknown to the compiler, which is reported and
 //! is no failure. A process that dies later is blamed on the unit it was at, and the rest is done by a new one.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -52,7 +52,8 @@ pub(crate) struct Args {
     /// All units for all architectures.
     #[arg(long)]
     full: bool,
-    /// Shares the sample among the architectures that compile it: each unit is compiled for one of them, the storage types of a kernel in turn.
+    /// Shares the sample among the architectures that compile it: each takes its part of the storage types of every function, in turn, and all
+    /// of those that have fewer types than there are architectures.
     #[arg(long)]
     share: bool,
     /// Compile only units whose name contains this.
@@ -98,7 +99,7 @@ pub(crate) struct WorkerArgs {
     /// Only one function of each kernel and storage type.
     #[arg(long)]
     sample: bool,
-    /// Of these, one unit in so many, ..
+    /// Of these, of each function one storage type in so many, ..
     #[arg(long, default_value_t = 1)]
     one_in: usize,
     /// .. from this one on.
@@ -109,7 +110,7 @@ pub(crate) struct WorkerArgs {
     skip: usize,
 }
 
-/// One unit in `one_in`, from the `first` on.
+/// Of each function one storage type in `one_in`, from the `first` on; all where it has fewer.
 #[derive(Debug, Clone, Copy)]
 struct Turn {
     one_in: usize,
@@ -118,6 +119,19 @@ struct Turn {
 
 impl Turn {
     const ALL: Turn = Turn { one_in: 1, first: 0 };
+
+    fn of(self, units: Vec<Unit>) -> Vec<Unit> {
+        let mut types: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+        units.iter().for_each(|u| *types.entry((u.file, u.op)).or_default() += 1);
+        let mut seen = BTreeMap::new();
+        let taken = |u: &Unit| {
+            let number: &mut usize = seen.entry((u.file, u.op)).or_default();
+            let turn = *number % self.one_in.max(1) == self.first;
+            *number += 1;
+            turn || types[&(u.file, u.op)] < self.one_in
+        };
+        units.into_iter().filter(taken).collect()
+    }
 }
 
 /// One architecture to compile for.
@@ -128,7 +142,7 @@ struct Target {
     arch: String,
     /// Whether only the sample is compiled.
     sample: bool,
-    /// One unit in so many is compiled, from this one on.
+    /// Its part of the units.
     turn: Turn,
     /// Why it is not the one that was asked for.
     note: String,
@@ -184,7 +198,7 @@ fn units(filter: &str, sample: bool, turn: Turn) -> Vec<Unit> {
         .flat_map(|(file, dtypes, op)| dtypes.iter().map(move |&dtype| Unit { file, dtype, op }))
         .collect();
     let wanted = |u: &Unit| u.to_string().contains(filter) && (!sample || sampled.contains(u));
-    all_units().into_iter().filter(wanted).skip(turn.first).step_by(turn.one_in.max(1)).collect()
+    turn.of(all_units().into_iter().filter(wanted).collect())
 }
 
 /// `compile-check`
@@ -215,7 +229,7 @@ pub(crate) fn run(args: &Args) -> Result<(), String> {
         if names.is_empty() { "none".into() } else { names.join(", ") }
     };
     println!("all {count} units for {}", names(false));
-    let shared = if args.share { ", each for one of them" } else { "" };
+    let shared = if args.share { ", each type of a function for one of them" } else { "" };
     println!("{sample} units (one function of each kernel and type) for {}{shared}", names(true));
     if args.share {
         share(targets.iter_mut().filter(|t| t.sample).collect());
@@ -511,11 +525,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shared_is_compiled_once() {
+    fn what_is_shared_reaches_every_function_of_every_compiler() {
         let of = |first| units("", true, Turn { one_in: 2, first });
-        let (one, other) = (of(0), of(1));
-        assert!(one.iter().all(|u| !other.contains(u)));
-        assert_eq!(one.len() + other.len(), units("", true, Turn::ALL).len());
+        let (one, other, all) = (of(0), of(1), units("", true, Turn::ALL));
+        assert!(all.iter().all(|u| one.contains(u) || other.contains(u)));
+        assert!(one.len() + other.len() < 2 * all.len());
+        let functions = |of: &[Unit]| of.iter().map(|u| (u.file, u.op)).collect::<BTreeSet<_>>();
+        assert!(functions(&one) == functions(&all) && functions(&other) == functions(&all));
     }
 
     #[test]
