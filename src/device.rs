@@ -79,8 +79,10 @@ pub struct Caps {
     pub compute_units: u32,
     /// Threads per block at most.
     pub max_block: u32,
-    /// Bytes of local (shared) memory a block may use.
+    /// Bytes of local (shared) memory a block may use; on CUDA those above 48 KiB only by `GK_LOCAL_DYNAMIC`.
     pub shared_bytes: u32,
+    /// Whether the kernels use matrix cores of the device (`kernels/common/prelude/matrix.h`).
+    pub matrix_cores: bool,
     /// Width of a warp or wavefront; 1 where the device has none or does not say.
     pub warp_size: u32,
     /// Blocks that run at a time by guarantee, so that they may wait for each other (CUDA's clusters); 1 where there is no such thing.
@@ -110,6 +112,7 @@ impl Caps {
             compute_units: 1,
             max_block: 256,
             shared_bytes: 32 * 1024,
+            matrix_cores: false,
             warp_size: 1,
             cluster: 1,
             f64: false,

@@ -26,6 +26,8 @@ typedef uint4 gk_raw16;
 #define GK_FN_CALL static __device__ __noinline__
 #define GK_GLOBAL
 #define GK_LOCAL __shared__
+#define GK_LOCAL_TILES __shared__ __align__(1024)
+#define GK_LOCAL_DYNAMIC(T, name, count) extern __shared__ __align__(1024) T name[]
 #define GK_LOCAL_PTR
 #define GK_CONST static __device__ const
 #define GK_IN(T, p) const T* __restrict__ p
@@ -67,6 +69,13 @@ GK_FN float gk_quick_exp2(float x)
     return r;
 }
 #if __CUDA_ARCH__ >= 800
+/* Inline PTX for matrix cores (prelude/matrix.h): of sm_80, or of sm_90a. */
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#define GK_PTX 90
+#else
+#define GK_PTX 80
+#endif
+GK_FN gk_u32 gk_local_address(const void* p) { return (gk_u32)__cvta_generic_to_shared(p); }
 /* Two floats as bf16, the first in the lower half, rounded to nearest even; a NaN keeps neither sign nor payload. */
 #define GK_QUICK_BF16 1
 GK_FN gk_u32 gk_quick_bf16x2(float a, float b)

@@ -132,7 +132,7 @@ impl Arg<'_> {
     }
 }
 
-/// Geometry of a launch: blocks, and threads per block.
+/// Geometry of a launch: blocks, threads per block, local memory that is not declared by the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LaunchConfig {
@@ -140,12 +140,21 @@ pub struct LaunchConfig {
     pub grid: [u32; 3],
     /// Threads per block and axis.
     pub block: [u32; 3],
+    /// Bytes of the array `GK_LOCAL_DYNAMIC` of a block (CUDA, HIP); OpenCL's kernels declare it themselves.
+    pub local_bytes: u32,
 }
 
 impl LaunchConfig {
     /// Blocks, and threads per block.
     pub const fn new(grid: [u32; 3], block: [u32; 3]) -> Self {
-        LaunchConfig { grid, block }
+        LaunchConfig { grid, block, local_bytes: 0 }
+    }
+
+    /// Sets the local memory beside what the kernel declares.
+    #[must_use]
+    pub const fn local_bytes(mut self, bytes: u32) -> Self {
+        self.local_bytes = bytes;
+        self
     }
 }
 

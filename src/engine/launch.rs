@@ -20,6 +20,8 @@ pub(crate) enum Grid {
     Stride(usize),
     /// Exactly this many blocks per axis. The kernel loops where a count could exceed the device's limit.
     Blocks([usize; 3]),
+    /// The same, with so many bytes for the kernel's `GK_LOCAL_DYNAMIC`.
+    BlocksWithLocal([usize; 3], usize),
 }
 
 /// Blocks per axis that every device takes on the second and third axis.
@@ -101,6 +103,7 @@ impl Engine {
     /// Grid and block; `None` for an empty grid.
     fn geometry(&self, grid: Grid) -> Option<LaunchConfig> {
         let caps = self.device_caps();
+        let mut local = 0;
         let grid = match grid {
             Grid::Stride(items) => {
                 // A GPU streams best with one short-lived block per 256 items (measured: 97 % of copy bandwidth against 91 % for blocks
@@ -109,11 +112,16 @@ impl Engine {
                 [items.div_ceil(BLOCK as usize).min(most.max(1)), 1, 1]
             }
             Grid::Blocks(b) => b,
+            Grid::BlocksWithLocal(b, bytes) => {
+                local = bytes;
+                b
+            }
         };
         if grid.contains(&0) {
             return None;
         }
-        Some(LaunchConfig { grid: grid.map(|g| g.min(i32::MAX as usize) as u32), block: [BLOCK, 1, 1] })
+        let grid = grid.map(|g| g.min(i32::MAX as usize) as u32);
+        Some(LaunchConfig::new(grid, [BLOCK, 1, 1]).local_bytes(local as u32))
     }
 
     /// Pointer argument of a view: its memory and the byte offset of its first element.

@@ -407,7 +407,7 @@ mod tests {
         d.alloc(60).unwrap();
         let s = d.new_stream().unwrap();
         d.fail_next("synchronize", GpuError::driver("sync", 7, "BROKEN"));
-        let config = LaunchConfig { grid: [1; 3], block: [1; 3] };
+        let config = LaunchConfig::new([1; 3], [1; 3]);
         // SAFETY: nothing runs.
         unsafe {
             assert!(d.synchronize(s).is_err());

@@ -6,7 +6,7 @@
  * (they see more keys), axis 1 slices of O's columns, which repeat the scores. A block loops over the tiles of 64 keys that its queries can see; a
  * running maximum m and sum l per query rescale what was added when m grows. Arithmetic in gk_f. Deterministic.
  * Strides: sq = {q batch, head, row, k batch, head, row, q wide, k wide}; sv = {v.., o.., v wide}; sl = {lse batch, head, row}; size, sm in
- * attention/tile.h. Reference: F.scaled_dot_product_attention.
+ * attention/rule.h. Reference: F.scaled_dot_product_attention.
  */
 #define gk_head64_width 64
 #define gk_head128_width 128
@@ -31,7 +31,7 @@ GK_KERNEL(attention_fwd)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias), GK_I
     GK_BIND_IN(gk_t, q); GK_BIND_IN(gk_t, k); GK_BIND_IN(gk_t, bias); GK_BIND_IN(gk_u8, mask); GK_BIND_IN(int, lengths); GK_BIND_IN(int, cu_q);
     GK_BIND_IN(int, cu_k); GK_BIND_IN(gk_i64, more); GK_BIND_OUT(int, err); GK_BIND_IN(gk_t, v); GK_BIND_OUT(gk_t, o); GK_BIND_OUT(gk_f, lse);
     int heads = (int)args.size.v[1], h = gk_bid(0) / args.tiles % heads, kh = h / (heads / (int)args.size.v[2]);
-    gk_span s = gk_span_of(gk_bid(0) / args.tiles / heads, args.tiles - 1 - gk_bid(0) % args.tiles, 0, lengths, cu_q, cu_k, args.size, err, code);
+    gk_span s = gk_span_of(gk_bid(0) / args.tiles / heads, args.tiles - 1 - gk_bid(0) % args.tiles, 64, 0, lengths, cu_q, cu_k, args.size, err, code);
     gk_rule rule = gk_rule_of(s, h, bias, mask, args.size, args.sm, args.scale, args.cap, args.left, args.right, args.bottom, args.seed,
         args.stream, args.offset, more, args.keep, args.kept);
     int i0 = s.tile * 64, rows = s.lq - i0, r = gk_lid() / 16, c = gk_lid() % 16, col0 = gk_bid(1) * GK_ATTN_WIDTH,
@@ -42,10 +42,10 @@ GK_KERNEL(attention_fwd)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias), GK_I
     q += s.b * args.sq.v[0] + h * args.sq.v[1] + (s.q0 + i0) * args.sq.v[2];
     k += s.b * args.sq.v[3] + kh * args.sq.v[4] + s.k0 * args.sq.v[5];
     v += s.b * args.sv.v[0] + kh * args.sv.v[1] + s.k0 * args.sv.v[2] + col0;
-    for (int j0 = gk_first_key(rule, i0), end = gk_end_key(rule, i0); j0 < end; j0 += 64) {
+    for (int j0 = gk_first_key(&rule, i0), end = gk_end_key(&rule, i0, 64); j0 < end; j0 += 64) {
         gk_dots(q, args.sq.v[2], rows, (int)args.sq.v[6], k + j0 * args.sq.v[5], args.sq.v[5], rule.keys - j0, (int)args.sq.v[7],
             (int)args.size.v[5], tile, x);
-        gk_scores(rule, i0, j0, 0, x, unused);
+        gk_scores(&rule, i0, j0, 0, x, unused);
         GK_UNROLL for (int i = 0; i < 4; i++) {
             gk_f top = gk_max(gk_max(x[i][0], x[i][1]), gk_max(x[i][2], x[i][3]));
             top = gk_max(m[i], gk_group_max(top, tmp, 16));
@@ -60,7 +60,7 @@ GK_KERNEL(attention_fwd)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias), GK_I
             }
         }
         if (args.keep < 1.0f) {
-            gk_u32 bits = gk_kept(rule, i0, j0, 0);
+            gk_u32 bits = gk_kept(&rule, i0, j0, 0);
             GK_UNROLL for (int i = 0; i < 4; i++)
                 GK_UNROLL for (int j = 0; j < 4; j++) x[i][j] *= GK_HAS(bits, i, j) ? rule.kept : GK_R(0.0);
         }

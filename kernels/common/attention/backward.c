@@ -32,7 +32,7 @@ GK_KERNEL(attention_dkv)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias), GK_I
     GK_BIND_IN(int, cu_k); GK_BIND_IN(gk_i64, more); GK_BIND_OUT(int, err); GK_BIND_IN(gk_t, v); GK_BIND_IN(gk_t, dout); GK_BIND_IN(gk_f, lse);
     GK_BIND_IN(gk_f, delta); GK_BIND_OUT(gk_t, dk); GK_BIND_OUT(gk_t, dv);
     int group = (int)(args.size.v[1] / args.size.v[2]), kv = (int)args.size.v[2], kh = gk_bid(0) / args.tiles % kv;
-    gk_span s = gk_span_of(gk_bid(0) / args.tiles / kv, gk_bid(0) % args.tiles, 1, lengths, cu_q, cu_k, args.size, err, code);
+    gk_span s = gk_span_of(gk_bid(0) / args.tiles / kv, gk_bid(0) % args.tiles, 64, 1, lengths, cu_q, cu_k, args.size, err, code);
     int j0 = s.tile * 64, rows = s.lk - j0, r = gk_lid() / 16, c = gk_lid() % 16, col0 = gk_bid(1) * GK_ATTN_WIDTH;
     int d = (int)args.size.v[5], dvs = (int)args.size.v[6];
     gk_f ak[4][4 * GK_ATTN_GROUPS], av[4][4 * GK_ATTN_GROUPS], x[4][4], y[4][4], slope[4][4];
@@ -43,16 +43,16 @@ GK_KERNEL(attention_dkv)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias), GK_I
     for (int h = kh * group; h < (kh + 1) * group; h++) {
         gk_rule rule = gk_rule_of(s, h, bias, mask, args.size, args.sm, args.scale, args.cap, args.left, args.right, args.bottom, args.seed,
             args.stream, args.offset, more, args.keep, args.kept);
-        for (int i0 = gk_first_query(rule, j0), end = gk_end_query(rule, j0); i0 < end; i0 += 64) {
+        for (int i0 = gk_first_query(&rule, j0), end = gk_end_query(&rule, j0, 64); i0 < end; i0 += 64) {
             GK_GLOBAL const gk_t* qs = q + s.b * args.sq.v[0] + h * args.sq.v[1] + (s.q0 + i0) * args.sq.v[2];
             GK_GLOBAL const gk_t* ds = dout + s.b * args.sv.v[3] + h * args.sv.v[4] + (s.q0 + i0) * args.sv.v[5];
             int queries = s.lq - i0;
             /* Rows are keys, columns are queries. */
             gk_dots(k, args.sq.v[5], rows, (int)args.sq.v[7], qs, args.sq.v[2], queries, (int)args.sq.v[6], d, tile, x);
             gk_dots(v, args.sv.v[2], rows, (int)args.sv.v[6], ds, args.sv.v[5], queries, (int)args.sv.v[7], dvs, tile, y);
-            gk_scores(rule, i0, j0, 1, x, slope);
+            gk_scores(&rule, i0, j0, 1, x, slope);
             gk_u32 bits = 0xffffu;
-            if (args.keep < 1.0f) bits = gk_kept(rule, i0, j0, 1);
+            if (args.keep < 1.0f) bits = gk_kept(&rule, i0, j0, 1);
             GK_UNROLL for (int j = 0; j < 4; j++) {
                 int i = i0 + 4 * c + j;
                 gk_f base = -GK_INF, mean = GK_R(0.0);
@@ -85,7 +85,7 @@ GK_KERNEL(attention_dq)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias), GK_IN
     GK_BIND_IN(int, cu_k); GK_BIND_IN(gk_i64, more); GK_BIND_OUT(int, err); GK_BIND_IN(gk_t, v); GK_BIND_IN(gk_t, dout); GK_BIND_IN(gk_f, lse);
     GK_BIND_IN(gk_f, delta); GK_BIND_OUT(gk_t, dq);
     int heads = (int)args.size.v[1], h = gk_bid(0) / args.tiles % heads, kh = h / (heads / (int)args.size.v[2]);
-    gk_span s = gk_span_of(gk_bid(0) / args.tiles / heads, args.tiles - 1 - gk_bid(0) % args.tiles, 0, lengths, cu_q, cu_k, args.size, err, code);
+    gk_span s = gk_span_of(gk_bid(0) / args.tiles / heads, args.tiles - 1 - gk_bid(0) % args.tiles, 64, 0, lengths, cu_q, cu_k, args.size, err, code);
     gk_rule rule = gk_rule_of(s, h, bias, mask, args.size, args.sm, args.scale, args.cap, args.left, args.right, args.bottom, args.seed,
         args.stream, args.offset, more, args.keep, args.kept);
     int i0 = s.tile * 64, rows = s.lq - i0, r = gk_lid() / 16, c = gk_lid() % 16, col0 = gk_bid(1) * GK_ATTN_WIDTH, d = (int)args.size.v[5];
@@ -104,14 +104,14 @@ GK_KERNEL(attention_dq)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias), GK_IN
     k += s.b * args.sq.v[3] + kh * args.sq.v[4] + s.k0 * args.sq.v[5];
     v += s.b * args.sv.v[0] + kh * args.sv.v[1] + s.k0 * args.sv.v[2];
     dout += s.b * args.sv.v[3] + h * args.sv.v[4] + (s.q0 + i0) * args.sv.v[5];
-    for (int j0 = gk_first_key(rule, i0), end = gk_end_key(rule, i0); j0 < end; j0 += 64) {
+    for (int j0 = gk_first_key(&rule, i0), end = gk_end_key(&rule, i0, 64); j0 < end; j0 += 64) {
         int keys = rule.keys - j0;
         gk_dots(q, args.sq.v[2], rows, (int)args.sq.v[6], k + j0 * args.sq.v[5], args.sq.v[5], keys, (int)args.sq.v[7], d, tile, x);
         gk_dots(dout, args.sv.v[5], rows, (int)args.sv.v[7], v + j0 * args.sv.v[2], args.sv.v[2], keys, (int)args.sv.v[6], (int)args.size.v[6],
             tile, y);
-        gk_scores(rule, i0, j0, 0, x, slope);
+        gk_scores(&rule, i0, j0, 0, x, slope);
         gk_u32 bits = 0xffffu;
-        if (args.keep < 1.0f) bits = gk_kept(rule, i0, j0, 0);
+        if (args.keep < 1.0f) bits = gk_kept(&rule, i0, j0, 0);
         GK_UNROLL for (int i = 0; i < 4; i++) {
             GK_UNROLL for (int j = 0; j < 4; j++) {
                 gk_f p = gk_prob(x[i][j], base[i]), f = GK_HAS(bits, i, j) ? args.kept : GK_R(0.0);

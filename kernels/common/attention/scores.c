@@ -13,7 +13,7 @@
 #include "tile.h"
 
 // Units: FLOATS64
-/* so = {dO batch, head, row, O batch, head, row}; n = B * Hq * Lq */
+/* so = {dO batch, head, row, O batch, head, row, both wide}; n = B * Hq * Lq */
 GK_KERNEL(attention_delta)(GK_IN(gk_t, dout), GK_IN(gk_t, o), GK_OUT(gk_f, delta), GK_DIMS(size), GK_DIMS(so), gk_i64 n)
 {
     GK_LOCAL gk_f tmp[GK_BLOCK];
@@ -24,7 +24,12 @@ GK_KERNEL(attention_delta)(GK_IN(gk_t, dout), GK_IN(gk_t, o), GK_OUT(gk_f, delta
         if (row < n) {
             gk_i64 i = row % size.v[3], h = row / size.v[3] % size.v[1], b = row / size.v[3] / size.v[1];
             gk_i64 at = b * so.v[0] + h * so.v[1] + i * so.v[2], ao = b * so.v[3] + h * so.v[4] + i * so.v[5];
-            for (int u = gk_lid() % 16; u < size.v[6]; u += 16) sum += gk_load(dout, at + u) * gk_load(o, ao + u);
+            int u = gk_lid() % 16, whole = so.v[6] ? (int)size.v[6] / GK_W : 0;
+            for (; u < whole; u += 16) {
+                gk_vec x = gk_loadv(dout, at + u * GK_W), y = gk_loadv(o, ao + u * GK_W);
+                GK_UNROLL for (int k = 0; k < GK_W; k++) sum += x.v[k] * y.v[k];
+            }
+            for (u = whole * GK_W + gk_lid() % 16; u < size.v[6]; u += 16) sum += gk_load(dout, at + u) * gk_load(o, ao + u);
         }
         sum = gk_group_sum(sum, tmp, 16);
         if (row < n && gk_lid() % 16 == 0) delta[row] = sum;
@@ -47,7 +52,7 @@ GK_KERNEL(attention_probs)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias), GK
     GK_BIND_IN(gk_t, q); GK_BIND_IN(gk_t, k); GK_BIND_IN(gk_t, bias); GK_BIND_IN(gk_u8, mask); GK_BIND_IN(int, lengths); GK_BIND_IN(int, cu_q);
     GK_BIND_IN(int, cu_k); GK_BIND_IN(gk_i64, more); GK_BIND_OUT(int, err); GK_BIND_IN(gk_f, lse); GK_BIND_OUT(gk_t, p);
     int heads = (int)args.size.v[1], h = gk_bid(0) / args.tiles % heads, kh = h / (heads / (int)args.size.v[2]);
-    gk_span s = gk_span_of(gk_bid(0) / args.tiles / heads, gk_bid(0) % args.tiles, 0, lengths, cu_q, cu_k, args.size, err, code);
+    gk_span s = gk_span_of(gk_bid(0) / args.tiles / heads, gk_bid(0) % args.tiles, 64, 0, lengths, cu_q, cu_k, args.size, err, code);
     gk_rule rule = gk_rule_of(s, h, bias, mask, args.size, args.sm, args.scale, args.cap, args.left, args.right, args.bottom, args.seed,
         args.stream, args.offset, more, args.keep, args.kept);
     int i0 = s.tile * 64, r = gk_lid() / 16, c = gk_lid() % 16;
@@ -57,7 +62,7 @@ GK_KERNEL(attention_probs)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias), GK
     for (int j0 = gk_bid(1) * 64; j0 < s.lk; j0 += gk_nblocks(1) * 64) {
         gk_dots(q, args.sq.v[2], s.lq - i0, (int)args.sq.v[6], k + j0 * args.sq.v[5], args.sq.v[5], rule.keys - j0, (int)args.sq.v[7],
             (int)args.size.v[5], tile, x);
-        gk_scores(rule, i0, j0, 0, x, unused);
+        gk_scores(&rule, i0, j0, 0, x, unused);
         GK_UNROLL for (int i = 0; i < 4; i++) {
             int row = i0 + 4 * r + i;
             gk_f base = -GK_INF;
@@ -97,7 +102,7 @@ GK_KERNEL(attention_dbias)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias), GK
     GK_UNROLL for (int i = 0; i < 4; i++)
         GK_UNROLL for (int j = 0; j < 4; j++) acc[i][j] = GK_R(0.0);
     for (int b = bt; b < b1; b++) {
-        gk_span s = gk_span_of(b, 0, 0, lengths, cu_q, cu_k, args.size, err, code);
+        gk_span s = gk_span_of(b, 0, 64, 0, lengths, cu_q, cu_k, args.size, err, code);
         for (int h = ht; h < h1; h++) {
             gk_rule rule = gk_rule_of(s, h, bias, mask, args.size, args.sm, args.scale, args.cap, args.left, args.right, args.bottom, args.seed,
                 args.stream, args.offset, more, args.keep, args.kept);
@@ -106,16 +111,16 @@ GK_KERNEL(attention_dbias)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias), GK
             for (int i0 = it; i0 < i1; i0 += 64) {
                 GK_GLOBAL const gk_t* qs = q + b * args.sq.v[0] + h * args.sq.v[1] + i0 * args.sq.v[2];
                 GK_GLOBAL const gk_t* ds = dout + b * args.sv.v[3] + h * args.sv.v[4] + i0 * args.sv.v[5];
-                int begin = gk_first_key(rule, i0), end = gk_end_key(rule, i0);
+                int begin = gk_first_key(&rule, i0), end = gk_end_key(&rule, i0, 64);
                 for (int j0 = jt; j0 < j1; j0 += 64) {
                     if (j0 < begin || j0 >= end) continue;
                     gk_dots(qs, args.sq.v[2], lq - i0, (int)args.sq.v[6], ks + j0 * args.sq.v[5], args.sq.v[5], rule.keys - j0, (int)args.sq.v[7],
                         (int)args.size.v[5], tile, x);
                     gk_dots(ds, args.sv.v[5], lq - i0, (int)args.sv.v[7], vs + j0 * args.sv.v[2], args.sv.v[2], rule.keys - j0, (int)args.sv.v[6],
                         (int)args.size.v[6], tile, y);
-                    gk_scores(rule, i0, j0, 0, x, unused);
+                    gk_scores(&rule, i0, j0, 0, x, unused);
                     gk_u32 bits = 0xffffu;
-                    if (args.keep < 1.0f) bits = gk_kept(rule, i0, j0, 0);
+                    if (args.keep < 1.0f) bits = gk_kept(&rule, i0, j0, 0);
                     GK_UNROLL for (int i = 0; i < 4; i++) {
                         int row = i0 + 4 * r + i;
                         gk_f base = -GK_INF, mean = GK_R(0.0);

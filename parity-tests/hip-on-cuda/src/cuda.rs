@@ -75,6 +75,7 @@ functions! {
         module_load = "cuModuleLoadData"(*mut Handle, *const c_void);
         module_unload = "cuModuleUnload"(Handle);
         module_function = "cuModuleGetFunction"(*mut Handle, Handle, *const c_char);
+        function_attribute = "cuFuncSetAttribute"(Handle, c_int, c_int);
         launch = "cuLaunchKernel"(Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut Handle, *mut Handle);
     }
 }

@@ -9,6 +9,9 @@ use crate::cuda::{Cuda, check, choose, cuda, current};
 
 /// `CU_MEMHOSTALLOC_PORTABLE`: pinned for all contexts, as HIP's pinned memory is.
 const HOST_ALLOC_PORTABLE: c_uint = 1;
+/// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`, and the bytes beyond which CUDA wants it to be set.
+const MAX_DYNAMIC_SHARED: c_int = 8;
+const SHARED_WITHOUT_ASKING: c_uint = 48 << 10;
 /// Bytes of `hipDeviceProp_t` since ROCm 6, and where `gcnArchName` stands in it.
 const PROPERTY_BYTES: usize = 1472;
 const PROPERTY_ARCH: usize = 1160;
@@ -39,7 +42,8 @@ fn attribute_of(hip: hipDeviceAttribute_t) -> Option<c_int> {
     #[allow(non_upper_case_globals)]
     Some(match hip {
         hipDeviceAttributeMaxThreadsPerBlock => 1,
-        hipDeviceAttributeMaxSharedMemoryPerBlock => 8,
+        // What a kernel may have if it asks; `hipModuleLaunchKernel` asks, as AMD's devices need not be.
+        hipDeviceAttributeMaxSharedMemoryPerBlock => 97,
         hipDeviceAttributeWarpSize => 10,
         hipDeviceAttributeMultiprocessorCount => 16,
         hipDeviceAttributeComputeCapabilityMajor => 75,
@@ -80,7 +84,9 @@ fn device_properties(ordinal: c_int) -> Result<[u8; PROPERTY_BYTES], hipError_t>
     let name = name.split(|&b| b == 0).next().unwrap_or_default();
     let major = attribute(c, ordinal, hipDeviceAttributeComputeCapabilityMajor)?;
     let minor = attribute(c, ordinal, hipDeviceAttributeComputeCapabilityMinor)?;
-    Ok(properties(name, &format!("sm_{major}{minor}")))
+    // With what only this architecture has: matrix products of warp groups.
+    let own = if (major, minor) == (9, 0) { "a" } else { "" };
+    Ok(properties(name, &format!("sm_{major}{minor}{own}")))
 }
 
 #[unsafe(no_mangle)]
@@ -230,6 +236,12 @@ pub(crate) unsafe extern "C" fn hipModuleLaunchKernel(
     call_current(|c| {
         // SAFETY: the caller vouches for kernel, stream and arguments, which have the same form in both.
         unsafe {
+            if shared_bytes > SHARED_WITHOUT_ASKING {
+                match (c.function_attribute)(function, MAX_DYNAMIC_SHARED, shared_bytes as c_int) {
+                    0 => {}
+                    refused => return refused,
+                }
+            }
             (c.launch)(
                 function,
                 grid_x,

@@ -31,6 +31,8 @@ use crate::error::{GpuError, Result, Unavailable};
 
 /// Kernel arguments at most.
 const MAX_ARGS: usize = 64;
+/// Bytes of local memory that a launch may have without asking for more.
+const LOCAL_BYTES: u32 = 48 << 10;
 
 /// One CUDA device.
 #[derive(Debug)]
@@ -105,7 +107,8 @@ fn describe(api: &Api, ordinal: u32) -> Result<Found, Unavailable> {
     caps.memory_bytes = memory as u64;
     caps.compute_units = get(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
     caps.max_block = get(Attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?;
-    caps.shared_bytes = get(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK)?;
+    caps.shared_bytes = get(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
+    caps.matrix_cores = capability >= 80;
     caps.warp_size = get(Attribute::CU_DEVICE_ATTRIBUTE_WARP_SIZE)?;
     caps.f64 = true;
     caps.device_addresses = true;
@@ -341,6 +344,13 @@ impl Driver for CudaDriver {
             };
         }
         let ([gx, gy, gz], [bx, by, bz]) = (cfg.grid, cfg.block);
+        if cfg.local_bytes > LOCAL_BYTES {
+            let limit = cu::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            let bytes = cfg.local_bytes.min(i32::MAX as u32) as c_int;
+            // SAFETY: the function is live; a size that the device does not have is refused.
+            let code = unsafe { (self.api.table.cuFuncSetAttribute)(f.0 as cu::CUfunction, limit, bytes) };
+            self.api.check("cuFuncSetAttribute", code)?;
+        }
         // SAFETY: every parameter points to a value that outlives the call, which copies it; that they fit the kernel is the caller's promise.
         let code = unsafe {
             (self.api.table.cuLaunchKernel)(
@@ -351,7 +361,7 @@ impl Driver for CudaDriver {
                 bx,
                 by,
                 bz,
-                0,
+                cfg.local_bytes,
                 s.0 as cu::CUstream,
                 params.as_mut_ptr(),
                 ptr::null_mut(),

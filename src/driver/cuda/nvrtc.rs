@@ -61,6 +61,8 @@ impl Target {
 
     fn option(&self) -> String {
         match self {
+            // With what Hopper has beyond later devices: matrix products of warp groups.
+            Target::Cubin(90) => "--gpu-architecture=sm_90a".into(),
             Target::Cubin(a) => format!("--gpu-architecture=sm_{a}"),
             Target::Ptx(a) => format!("--gpu-architecture=compute_{a}"),
         }

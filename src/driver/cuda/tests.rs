@@ -43,7 +43,7 @@ fn runs_a_kernel_with_offsets_and_times_it() {
     let (x, y) = (d.alloc(4 * n + 256).unwrap(), d.alloc(4 * n + 4).unwrap());
     let mut dims = [0i64; 8];
     dims[7] = 5;
-    let cfg = LaunchConfig { grid: [(n as u32).div_ceil(256), 1, 1], block: [256, 1, 1] };
+    let cfg = LaunchConfig::new([(n as u32).div_ceil(256), 1, 1], [256, 1, 1]);
     let args = [
         Arg::Mem(Some((x, 256))),
         Arg::Mem(Some((y, 4))),
@@ -90,7 +90,7 @@ fn null_pointers_and_errors() {
     let module = load(&d, &d.compile(&unit(SOURCE)).unwrap()).unwrap();
     let f = function(&d, module, "is_null").unwrap();
     let (s, y) = (d.new_stream().unwrap(), d.alloc(256).unwrap());
-    let cfg = LaunchConfig { grid: [1; 3], block: [1; 3] };
+    let cfg = LaunchConfig::new([1; 3], [1; 3]);
     let mut out = [0u8; 4];
     // SAFETY: prototype and sizes are those above.
     unsafe {

@@ -123,10 +123,17 @@ fn read_caps(hip: &Hip, ordinal: c_int) -> Result<Caps, Unavailable> {
         max_block: attribute(hip_sys::hipDeviceAttributeMaxThreadsPerBlock)?,
         shared_bytes: attribute(hip_sys::hipDeviceAttributeMaxSharedMemoryPerBlock)?,
         warp_size: attribute(hip_sys::hipDeviceAttributeWarpSize)?,
+        matrix_cores: has_matrix_cores(&arch),
         f64: true,
         device_addresses: true,
         ..Caps::new(id(ordinal), name, arch)
     })
+}
+
+/// Whether the kernels use matrix cores of this architecture: NVIDIA's (`sm_XY`) from 8.0 on. Those of AMD are not used yet.
+fn has_matrix_cores(arch: &str) -> bool {
+    let digits = |s: &str| s.trim_end_matches(|c: char| !c.is_ascii_digit()).parse::<u32>().ok();
+    arch.strip_prefix("sm_").and_then(digits).is_some_and(|capability| capability >= 80)
 }
 
 fn id(ordinal: c_int) -> DeviceId {
@@ -361,7 +368,7 @@ impl Driver for HipDriver {
         // SAFETY: the caller vouches for the kernel and that the arguments match it; all places are alive.
         let status = unsafe {
             let (f, s, params) = (pointer(f.0), pointer(s.0), params.as_mut_ptr());
-            hip.hipModuleLaunchKernel(f, gx, gy, gz, bx, by, bz, 0, s, params, ptr::null_mut())
+            hip.hipModuleLaunchKernel(f, gx, gy, gz, bx, by, bz, cfg.local_bytes, s, params, ptr::null_mut())
         };
         self.check("hipModuleLaunchKernel", status)
     }

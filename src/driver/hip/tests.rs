@@ -183,7 +183,7 @@ extern "C" __global__ void scale(const float* x, float* y, int n, float a, dims 
                 Arg::F32(3.0),
                 Arg::Struct(bytemuck::cast_slice(&[0i64, 0, 0, 0, 0, 0, 0, 7])),
             ];
-            let cfg = LaunchConfig { grid: [n.div_ceil(256) as u32, 1, 1], block: [256, 1, 1] };
+            let cfg = LaunchConfig::new([n.div_ceil(256) as u32, 1, 1], [256, 1, 1]);
             driver.launch(s, f, &cfg, &args).unwrap();
             let stop = driver.record(s).unwrap();
             driver.wait(t, stop).unwrap();

@@ -236,11 +236,18 @@ fn describe(id: cl_device_id, platform_version: &str) -> Result<Found, String> {
         1
     };
     caps.driver_version = driver;
+    // NVIDIA's compiler takes inline PTX.
+    let nvidia = |what| get(what).map_or(0, |b| number(&b));
+    caps.matrix_cores =
+        has("cl_nv_device_attribute_query") && nvidia(dev::CL_DEVICE_COMPUTE_CAPABILITY_MAJOR_NV) >= 8;
 
     let mut options = String::from("-cl-std=CL1.2");
     let rounding = get(dev::CL_DEVICE_SINGLE_FP_CONFIG).map_or(0, |b| number(&b));
     if rounding & dev::CL_FP_CORRECTLY_ROUNDED_DIVIDE_SQRT != 0 {
         options.push_str(" -cl-fp32-correctly-rounded-divide-sqrt");
+    }
+    if caps.matrix_cores {
+        options.push_str(" -DGK_PTX=80");
     }
     Ok(Found { caps, device: id as u64, options })
 }

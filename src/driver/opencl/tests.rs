@@ -48,7 +48,7 @@ fn runs_a_kernel_with_offsets_and_times_it() {
         let (x, y) = (d.alloc(4 * n + 256).unwrap(), d.alloc(4 * n + 4).unwrap());
         let mut dims = [0i64; 8];
         dims[7] = 5;
-        let cfg = LaunchConfig { grid: [8, 1, 1], block: [128, 1, 1] };
+        let cfg = LaunchConfig::new([8, 1, 1], [128, 1, 1]);
         let args = [
             Arg::Mem(Some((x, 256))),
             Arg::Mem(Some((y, 4))),
@@ -115,7 +115,7 @@ fn passes_null_pointers() {
     let module = load(&d, &d.compile(&unit(SOURCE)).unwrap()).unwrap();
     let f = function(&d, module, "is_null").unwrap();
     let (s, y) = (d.new_stream().unwrap(), d.alloc(256).unwrap());
-    let cfg = LaunchConfig { grid: [1; 3], block: [1; 3] };
+    let cfg = LaunchConfig::new([1; 3], [1; 3]);
     let mut out = [0u8; 4];
     // SAFETY: prototype and sizes are those above.
     unsafe {
@@ -181,7 +181,7 @@ fn threads_share_a_kernel() {
             let d = &d;
             scope.spawn(move || {
                 let (s, y) = (d.new_stream().unwrap(), d.alloc(1024).unwrap());
-                let cfg = LaunchConfig { grid: [1; 3], block: [64, 1, 1] };
+                let cfg = LaunchConfig::new([1; 3], [64, 1, 1]);
                 for round in 0..50 {
                     let mut dims = [0i64; 8];
                     dims[7] = (1000 * t + round) as i64;

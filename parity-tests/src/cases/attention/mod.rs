@@ -3,17 +3,17 @@
 mod calls;
 mod sample;
 
-use super::Bound::Derived;
+use super::Bound::{Derived, Stored};
 use super::{Bound, F32, Kernel, k};
 
 use calls::*;
 use sample::*;
 
-/// What the specification allows for values of ordinary size.
-const FORWARD: Bound = Derived;
+/// On matrix cores, probabilities are rounded to the storage type before they meet the values.
+const FORWARD: Bound = Stored;
 /// The gradient of a score is p (dp - D), where D is the mean of the dp: it cancels where there is one key, and so does what is summed from it where
-/// a bias is constant over the keys.
-const BACKWARD: Bound = Derived;
+/// a bias is constant over the keys. On matrix cores, probabilities and gradients of scores are rounded to the storage type.
+const BACKWARD: Bound = Stored;
 
 const IN: &str = "Q, K, V, [bias], [mask:u8], [key_lengths:i32]";
 const IN_B: &str = "dO, Q, K, V, O, LSE:f32, [bias], [mask:u8], [key_lengths:i32]";

@@ -8,6 +8,15 @@ use crate::sampler::Sample;
 pub(super) const LENGTHS: [usize; 9] = [1, 3, 17, 63, 64, 65, 100, 130, 0];
 pub(super) const SIZES: [usize; 8] = [1, 3, 8, 40, 64, 65, 100, 136];
 
+/// Columns of heads that matrix cores take.
+const MATRIX_SIZES: [usize; 5] = [8, 40, 64, 72, 128];
+
+/// Columns of queries and values: those of matrix cores half of the time.
+fn columns(s: &mut Sample, others: &[usize]) -> [usize; 2] {
+    let from: &[usize] = if !s.small && s.coin() { &MATRIX_SIZES } else { others };
+    [from[s.below(from.len())], from[s.below(from.len())]]
+}
+
 pub(super) struct Drawn {
     b: usize,
     hq: usize,
@@ -21,7 +30,7 @@ pub(super) fn operands(s: &mut Sample) -> Drawn {
         if s.small { (&[2, 3, 4], &[1, 2, 3]) } else { (&LENGTHS, &SIZES) };
     let (b, hkv, group) = (1 + s.below(2), 1 + s.below(2), 1 + s.below(3));
     let (hq, lq, lk) = (hkv * group, lengths[s.below(lengths.len())], lengths[s.below(lengths.len())]);
-    let (d, dv) = (sizes[s.below(sizes.len())], sizes[s.below(sizes.len())]);
+    let [d, dv] = columns(s, sizes);
     s.put("Q", &[b, hq, lq, d], Any);
     s.put("K", &[b, hkv, lk, d], Any);
     s.put("V", &[b, hkv, lk, dv], Any);
@@ -97,7 +106,8 @@ pub(super) fn ragged(s: &mut Sample) {
     // Sometimes tokens are left behind the last sequence.
     let rest = if s.coin() { 2 } else { 0 };
     let total = |c: &[i64]| c[n] as usize + rest;
-    let (hkv, group, d, dv) = (1 + s.below(2), 1 + s.below(2), 1 + s.below(20), 1 + s.below(20));
+    let (hkv, group) = (1 + s.below(2), 1 + s.below(2));
+    let [d, dv] = columns(s, &[1, 2, 3, 5, 8, 13, 20]);
     s.put("Q", &[total(&cq), hkv * group, d], Any);
     s.put("K", &[total(&ck), hkv, d], Any);
     s.put("V", &[total(&ck), hkv, dv], Any);

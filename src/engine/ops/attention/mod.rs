@@ -3,7 +3,7 @@
 mod plan;
 mod rope;
 
-use self::plan::{HeadPlan, HeadProblem};
+use self::plan::{AttentionPlan, AttentionProblem};
 use crate::buffer::{Buffer, GradMut, View};
 use crate::driver::{DimsArg, Ptr};
 use crate::engine::Engine;
@@ -13,7 +13,6 @@ use crate::engine::ops::random::{RngArgs, keep_scale};
 use crate::error::{GpuError, Result};
 use crate::ops::attention::*;
 use crate::ops::core::Choice;
-use crate::spec::attention::HEAD_WIDTHS;
 use crate::spec::kernels::attention::*;
 use crate::spec::{Kernel, KernelArgs};
 
@@ -59,34 +58,35 @@ struct Call<'a> {
     size: AttentionSize,
     dtype: crate::DType,
     packed: bool,
+    /// What decides how it runs, save the columns of a result.
+    problem: AttentionProblem,
     op: &'static str,
     /// What all its kernels share; without tiles and results.
     base: AttentionProbsArgs,
 }
 
 impl Call<'_> {
-    /// Tiles per head along one of the lengths. How packed sequences are cut is known on the device only: each can leave a tile incomplete.
-    fn tiles(&self, length: usize) -> usize {
-        length.div_ceil(TILE) + if self.packed { self.size.batch + 1 } else { 0 }
+    /// How a kernel with results of up to `columns` columns runs, and its tiles per head along a length. How packed sequences are cut is known on the
+    /// device only: each can leave a tile incomplete.
+    fn plan(&self, columns: usize, length: usize) -> Result<(AttentionPlan, usize)> {
+        let plan = self.engine.plan(self.op, &AttentionProblem { columns, ..self.problem })?;
+        Ok((plan, self.tiles(length, plan.tile)))
     }
 
-    /// Launches for tiles of `length` x `heads`, with results of up to `columns` columns.
+    fn tiles(&self, length: usize, side: usize) -> usize {
+        length.div_ceil(side) + if self.packed { self.size.batch + 1 } else { 0 }
+    }
+
+    /// Launches for `tiles` x `heads`: the kernel for matrix cores, or the other one.
     fn launch<A: KernelArgs>(
         &self,
-        kernel: &'static Kernel<A>,
-        length: usize,
-        heads: usize,
-        columns: usize,
+        [matrix, other]: [&'static Kernel<A>; 2],
+        plan: AttentionPlan,
+        [tiles, heads]: [usize; 2],
         args: &A,
     ) -> Result<()> {
-        let tiles = self.tiles(length);
-        let HeadPlan { unit, slices } = self.engine.plan(self.op, &HeadProblem { columns })?;
-        self.run(
-            kernel,
-            HEAD_WIDTHS[unit],
-            [tiles.saturating_mul(heads).saturating_mul(self.size.outer), slices, 1],
-            args,
-        )
+        let blocks = [tiles.saturating_mul(heads).saturating_mul(self.size.outer), plan.slices, 1];
+        self.run(if plan.matrix { matrix } else { other }, plan.op, blocks, plan.local, args)
     }
 
     fn run<A: KernelArgs>(
@@ -94,13 +94,14 @@ impl Call<'_> {
         kernel: &'static Kernel<A>,
         op: &'static str,
         blocks: [usize; 3],
+        local: usize,
         args: &A,
     ) -> Result<()> {
         if blocks[0] > i32::MAX as usize || blocks[1] > MAX_GRID_YZ {
             let got = format!("{} tiles, {} slices", blocks[0], blocks[1]);
             return Err(GpuError::invalid(self.op, "q", "at most 2^31 - 1 tiles of 64 x 64", got));
         }
-        self.engine.launch(kernel, self.dtype, op, Grid::Blocks(blocks), args)
+        self.engine.launch(kernel, self.dtype, op, Grid::BlocksWithLocal(blocks, local), args)
     }
 }
 
@@ -127,6 +128,19 @@ impl Engine {
         ];
         self.check_owner_all(op, &operands)?;
         let AttentionSize { batch, heads, kv_heads, lq, lk, d, dv, outer } = size;
+        let problem = AttentionProblem {
+            dtype,
+            d,
+            dv,
+            columns: 0,
+            aligned: wide(q) == 1 && wide(k) == 1,
+            plain: m.bias.is_none()
+                && m.mask.is_none()
+                && p.softcap <= 0.0
+                && p.dropout <= 0.0
+                && p.factor(d) > 0.0,
+            backward: false,
+        };
         let ([a, b, c], [e, f, g]) = (steps(q), steps(k));
         let scores = [outer, heads, lq, lk];
         let (bias, mask) = (repeated(m.bias.as_ref(), scores)?, repeated(m.mask.as_ref(), scores)?);
@@ -162,7 +176,7 @@ impl Engine {
             sl: DimsArg::default(),
             p: Ptr::NULL,
         };
-        Ok(Call { engine: self, size, dtype, packed: m.sequences.is_some(), op, base })
+        Ok(Call { engine: self, size, dtype, packed: m.sequences.is_some(), problem, op, base })
     }
 }
 
@@ -172,9 +186,11 @@ fn adds(g: &Option<GradMut<'_>>) -> usize {
 }
 
 impl Engine {
-    /// What serves heads of 64 columns.
+    /// What serves heads of 64 columns of f16, without rules of their own.
     pub(crate) fn explain_attention(&self, op: &'static str) -> Result<Choice> {
-        self.explain_problem(op, &HeadProblem { columns: 64 })
+        let (dtype, columns, backward) = (crate::DType::F16, 64, op == "attention_bwd");
+        let (d, dv, aligned, plain) = (columns, columns, true, true);
+        self.explain_problem(op, &AttentionProblem { dtype, d, dv, columns, aligned, plain, backward })
     }
 }
 
@@ -184,8 +200,9 @@ impl AttentionOps for Engine {
         let size = check_attention(p, &io)?;
         let (o, lse) = (io.o.as_view(), io.lse.as_ref().map(|l| l.as_view()));
         let probs = io.p.as_ref().map(|l| l.as_view());
-        let call = self.attention_call(OP, p, size, [&io.q, &io.k], &io.mask)?;
+        let mut call = self.attention_call(OP, p, size, [&io.q, &io.k], &io.mask)?;
         self.check_owner_all(OP, &[("v", Some(io.v)), ("o", Some(o)), ("lse", lse), ("p", probs)])?;
+        call.problem.aligned &= wide(&io.v) == 1 && wide(&o) == 1;
         let mut scratch: Option<Buffer> = None;
         let lse = match (lse, probs) {
             (None, Some(_)) => {
@@ -196,7 +213,7 @@ impl AttentionOps for Engine {
         };
         let ([a, b, c], [e, f, g]) = (steps(&io.v), steps(&o));
         let sl = dims(lse.as_ref().map_or([0; 3], steps));
-        let tiles = call.tiles(size.lq);
+        let (plan, tiles) = call.plan(size.dv.max(1), size.lq)?;
         let args = score_args!(call => AttentionFwdArgs {
             tiles: tiles as i32,
             v: self.arg_in(&io.v),
@@ -205,8 +222,9 @@ impl AttentionOps for Engine {
             sv: dims([a, b, c, e, f, g, wide(&io.v)]),
             sl,
         });
-        call.launch(&ATTENTION_FWD, size.lq, size.heads, size.dv.max(1), &args)?;
+        call.launch([&ATTENTION_FWD_MATRIX, &ATTENTION_FWD], plan, [tiles, size.heads], &args)?;
         let (Some(probs), Some(lse)) = (probs, lse) else { return Ok(()) };
+        let tiles = call.tiles(size.lq, TILE);
         let args = AttentionProbsArgs {
             tiles: tiles as i32,
             lse: self.arg_in(&lse),
@@ -215,17 +233,21 @@ impl AttentionOps for Engine {
             ..call.base
         };
         let across = size.lk.div_ceil(TILE).min(MAX_GRID_YZ);
-        call.run(&ATTENTION_PROBS, "", [tiles * size.heads * size.outer, across, 1], &args)
+        call.run(&ATTENTION_PROBS, "", [tiles * size.heads * size.outer, across, 1], 0, &args)
     }
 
     fn attention_bwd(&self, p: &Attention<'_>, io: AttentionBwd<'_>) -> Result<()> {
         const OP: &str = "attention_bwd";
         let size = check_attention_bwd(p, &io)?;
-        let call = self.attention_call(OP, p, size, [&io.q, &io.k], &io.mask)?;
+        let mut call = self.attention_call(OP, p, size, [&io.q, &io.k], &io.mask)?;
         self.check_owner_all(OP, &[("v", io.v), ("dout", io.dout), ("o", io.o), ("lse", io.lse)])?;
         for (arg, g) in [("dq", &io.dq), ("dk", &io.dk), ("dv", &io.dv), ("dbias", &io.dbias)] {
             g.as_ref().map_or(Ok(()), |g| self.check_owner(OP, arg, &g.out.as_view()))?;
         }
+        let results = [&io.dq, &io.dk, &io.dv].into_iter().flatten();
+        let wide_results = results.map(|g| wide(&g.out.as_view())).all(|w| w == 1);
+        call.problem.aligned &= wide(&io.v) == 1 && wide(&io.dout) == 1 && wide_results;
+        call.problem.backward = true;
         let rows = size.outer * size.heads * size.lq;
         let scratch = self.scratch(call.dtype.accumulator(), rows)?;
         let (v, dout, lse) = (self.arg_in(&io.v), self.arg_in(&io.dout), self.arg_in(&io.lse));
@@ -237,7 +259,7 @@ impl AttentionOps for Engine {
             o: self.arg_in(&io.o),
             delta,
             size: call.base.size,
-            so: dims([e, f, g, h, i, j]),
+            so: dims([e, f, g, h, i, j, wide(&io.dout).min(wide(&io.o))]),
             n: rows as i64,
         };
         let grid = Grid::Blocks([rows.div_ceil(16).min(1 << 20), 1, 1]);
@@ -253,8 +275,9 @@ impl AttentionOps for Engine {
                 _ => size.dv.max(1),
             };
             let ([a, b, c], [e, f, g]) = (of(&io.dk), of(&io.dv));
+            let (plan, tiles) = call.plan(columns, size.lk)?;
             let args = score_args!(call => AttentionDkvArgs {
-                tiles: call.tiles(size.lk) as i32,
+                tiles: tiles as i32,
                 v,
                 dout,
                 lse,
@@ -265,12 +288,13 @@ impl AttentionOps for Engine {
                 dk: out(&io.dk),
                 dv: out(&io.dv),
             });
-            call.launch(&ATTENTION_DKV, size.lk, size.kv_heads, columns, &args)?;
+            call.launch([&ATTENTION_DKV_MATRIX, &ATTENTION_DKV], plan, [tiles, size.kv_heads], &args)?;
         }
         if io.dq.is_some() {
             let [a, b, c] = of(&io.dq);
+            let (plan, tiles) = call.plan(size.d, size.lq)?;
             let args = score_args!(call => AttentionDqArgs {
-                tiles: call.tiles(size.lq) as i32,
+                tiles: tiles as i32,
                 v,
                 dout,
                 lse,
@@ -280,7 +304,7 @@ impl AttentionOps for Engine {
                 sg: dims([a, b, c, 0, 0, 0, adds(&io.dq)]),
                 dq: out(&io.dq),
             });
-            call.launch(&ATTENTION_DQ, size.lq, size.heads, size.d, &args)?;
+            call.launch([&ATTENTION_DQ_MATRIX, &ATTENTION_DQ], plan, [tiles, size.heads], &args)?;
         }
         let Some(g) = &io.dbias else { return Ok(()) };
         let shape = g.out.shape();
@@ -300,6 +324,6 @@ impl AttentionOps for Engine {
             accumulate: i32::from(g.accumulate),
         });
         let blocks = bi.div_ceil(TILE) * bj.div_ceil(TILE) * bh * bb;
-        call.run(&ATTENTION_DBIAS, "", [blocks, 1, 1], &args)
+        call.run(&ATTENTION_DBIAS, "", [blocks, 1, 1], 0, &args)
     }
 }

@@ -1,58 +1,177 @@
-//! How attention cuts the columns of its results.
+//! How attention runs: on matrix cores, or in tiles of FMAs that cut the columns of its results.
 
-use crate::device::Caps;
+use crate::device::{BackendKind, Caps};
+use crate::dtype::DType;
 use crate::engine::plan::{Problem, Reason, Variant};
+use crate::spec::BLOCK;
+use crate::spec::attention::{HEAD_WIDTHS, MATRIX_HEADS};
 
-/// Columns per block of the narrow and of the wide unit (`HEAD_WIDTHS`).
+/// Columns per block of the narrow and of the wide unit (`HEAD_WIDTHS`, `MATRIX_HEADS`).
 const WIDTHS: [usize; 2] = [64, 128];
+/// Queries or keys of a block, on matrix cores and elsewhere.
+const MATRIX_TILE: usize = 128;
+const TILE: usize = 64;
+/// Bytes of a chunk of local memory on matrix cores (`gk_raw16`), which has 8 columns.
+const CHUNK: usize = 16;
 
+const MATRIX_SOURCE: &str = "kernels/common/attention/matrix.c, matrix_backward.c";
 const SOURCE: &str = "kernels/common/attention/attention.c, backward.c";
 
-/// A result of attention, or gradients beside each other.
+/// Attention or its gradients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct HeadProblem {
-    /// Columns of a head; of the wider one for two results.
+pub(crate) struct AttentionProblem {
+    pub(crate) dtype: DType,
+    /// Columns of queries and keys, and of values.
+    pub(crate) d: usize,
+    pub(crate) dv: usize,
+    /// Columns of the results of one kernel; of the wider one for two.
     pub(crate) columns: usize,
+    /// Whether rows of all operands begin at multiples of 16 bytes.
+    pub(crate) aligned: bool,
+    /// Whether scores are products times a positive factor within a window: no bias, mask, soft cap or dropout.
+    pub(crate) plain: bool,
+    pub(crate) backward: bool,
 }
 
-/// Blocks side by side, which each repeat the scores.
+/// Geometry of a launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct HeadPlan {
-    /// Number of the unit in `HEAD_WIDTHS`.
-    pub(crate) unit: usize,
+pub(crate) struct AttentionPlan {
+    /// Whether the kernels are those of the matrix cores.
+    pub(crate) matrix: bool,
+    /// Function of the unit.
+    pub(crate) op: &'static str,
+    /// Queries or keys per block.
+    pub(crate) tile: usize,
+    /// Blocks side by side, which each repeat the scores.
     pub(crate) slices: usize,
+    /// Bytes of `GK_LOCAL_DYNAMIC`.
+    pub(crate) local: usize,
 }
 
-impl Problem for HeadProblem {
-    type Plan = HeadPlan;
-
-    const VARIANTS: &'static [Variant] =
-        &[Variant { name: "head_64", source: SOURCE }, Variant { name: "head_128", source: SOURCE }];
-
-    fn plan(&self, unit: usize, _: &Caps) -> Result<HeadPlan, Reason> {
-        Ok(HeadPlan { unit, slices: self.columns.div_ceil(WIDTHS[unit]) })
+impl AttentionProblem {
+    /// Bytes of local memory of a block on matrix cores: of `GK_LOCAL_DYNAMIC`, and in all.
+    fn local(&self, width: usize, caps: &Caps) -> (usize, usize) {
+        let row = width / 8 * CHUNK;
+        // What fragments need that are no registers (`matrix_portable.h`).
+        let (scratch, queries, maxima) = match caps.matrix_cores {
+            true => (0, 0, 0),
+            false => (MATRIX_TILE * 8 * CHUNK, MATRIX_TILE * row, 4 * BLOCK as usize),
+        };
+        if self.backward {
+            // Two tiles of 128 rows that stay, four of 64 that pass, two times two statistics of 64 queries.
+            let tiles = 2 * MATRIX_TILE * row + 4 * 64 * row + 4 * 64 * 4;
+            return (tiles, tiles + scratch);
+        }
+        // Two tiles of keys and two of values.
+        let small = caps.matrix_cores && caps.id.kind == BackendKind::OpenCl && width == WIDTHS[1];
+        let tiles = 4 * if small { 32 } else { 64 } * row + queries;
+        (tiles, tiles + scratch + maxima)
     }
 
-    /// The widest block whose columns are used.
-    fn prefers(&self, unit: usize, _: &Caps) -> bool {
-        unit == 1 || self.columns <= WIDTHS[0]
+    fn matrix(&self, caps: &Caps) -> Result<AttentionPlan, Reason> {
+        if !matches!(self.dtype, DType::F16 | DType::Bf16) {
+            return Err(format!("{} is not a 16-bit type", self.dtype).into());
+        }
+        let fits = |n: usize| (8..=WIDTHS[1]).contains(&n) && n.is_multiple_of(8);
+        if !fits(self.d) || !fits(self.dv) {
+            return Err("a head has no multiple of 8 columns up to 128".into());
+        }
+        if !self.aligned {
+            return Err("rows do not begin at multiples of 16 bytes".into());
+        }
+        let wide = usize::from(self.d.max(self.dv) > WIDTHS[0]);
+        let (local, all) = self.local(WIDTHS[wide], caps);
+        if all > caps.shared_bytes as usize {
+            return Err(format!("it needs {all} bytes of local memory, of {}", caps.shared_bytes).into());
+        }
+        let op = MATRIX_HEADS[wide + if self.plain { 0 } else { 2 }];
+        Ok(AttentionPlan { matrix: true, op, tile: MATRIX_TILE, slices: 1, local })
+    }
+}
+
+impl Problem for AttentionProblem {
+    type Plan = AttentionPlan;
+
+    const VARIANTS: &'static [Variant] = &[
+        Variant { name: "matrix_cores", source: MATRIX_SOURCE },
+        Variant { name: "head_64", source: SOURCE },
+        Variant { name: "head_128", source: SOURCE },
+    ];
+
+    fn plan(&self, variant: usize, caps: &Caps) -> Result<AttentionPlan, Reason> {
+        let Some(unit) = variant.checked_sub(1) else { return self.matrix(caps) };
+        let slices = self.columns.div_ceil(WIDTHS[unit]);
+        Ok(AttentionPlan { matrix: false, op: HEAD_WIDTHS[unit], tile: TILE, slices, local: 0 })
+    }
+
+    /// Matrix cores where there are any; else the widest block whose columns are used.
+    fn prefers(&self, variant: usize, caps: &Caps) -> bool {
+        match variant {
+            0 => caps.matrix_cores,
+            1 => self.columns <= WIDTHS[0],
+            _ => true,
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::DeviceId;
     use crate::engine::geometry::tests::gpu;
     use crate::engine::plan::best;
 
+    fn problem(dtype: DType, columns: usize) -> AttentionProblem {
+        AttentionProblem {
+            dtype,
+            d: columns,
+            dv: columns,
+            columns,
+            aligned: true,
+            plain: true,
+            backward: false,
+        }
+    }
+
+    fn hopper() -> Caps {
+        Caps { matrix_cores: true, shared_bytes: 227 << 10, ..gpu() }
+    }
+
     #[test]
-    fn blocks_are_as_wide_as_heads() {
-        let plan = |columns| best(&HeadProblem { columns }, &gpu()).map(|(_, p)| (p.unit, p.slices));
-        assert_eq!(plan(1), Some((0, 1)));
-        assert_eq!(plan(64), Some((0, 1)));
-        assert_eq!(plan(65), Some((1, 1)));
-        assert_eq!(plan(256), Some((1, 2)));
+    fn blocks_of_fmas_are_as_wide_as_heads() {
+        let plan = |columns| best(&problem(DType::F32, columns), &gpu()).map(|(_, p)| (p.op, p.slices));
+        assert_eq!(plan(1), Some(("gk_head64", 1)));
+        assert_eq!(plan(64), Some(("gk_head64", 1)));
+        assert_eq!(plan(65), Some(("gk_head128", 1)));
+        assert_eq!(plan(256), Some(("gk_head128", 2)));
         // A pinned narrow block repeats the scores more often.
-        assert_eq!(HeadProblem { columns: 256 }.plan(0, &gpu()), Ok(HeadPlan { unit: 0, slices: 4 }));
+        assert_eq!(problem(DType::F32, 256).plan(1, &gpu()).map(|p| (p.tile, p.slices)), Ok((64, 4)));
+    }
+
+    #[test]
+    fn matrix_cores_take_16_bit_heads_that_are_aligned_and_fit() {
+        let half = problem(DType::F16, 64);
+        let plan = |p: AttentionProblem| best(&p, &hopper()).map(|(_, p)| (p.matrix, p.op, p.tile, p.local));
+        assert_eq!(plan(half), Some((true, "gk_head64", 128, 32 << 10)));
+        assert_eq!(
+            plan(AttentionProblem { dv: 72, plain: false, ..half }),
+            Some((true, "gk_head128_rules", 128, 64 << 10))
+        );
+        assert_eq!(plan(AttentionProblem { backward: true, ..half }), Some((true, "gk_head64", 128, 66_560)));
+        for other in [
+            AttentionProblem { aligned: false, ..half },
+            AttentionProblem { d: 60, ..half },
+            AttentionProblem { d: 0, ..half },
+            problem(DType::Bf16, 136),
+            problem(DType::F32, 64),
+        ] {
+            assert_eq!(plan(other).map(|p| p.0), Some(false), "{other:?}");
+        }
+        // NVIDIA's OpenCL has 48 KiB: enough for the result, not for gradients.
+        let id = DeviceId::new(BackendKind::OpenCl, 0);
+        let opencl = Caps { id, shared_bytes: 48 << 10, ..hopper() };
+        assert_eq!(problem(DType::F16, 128).matrix(&opencl).map(|p| p.local), Ok(32 << 10));
+        assert!(AttentionProblem { backward: true, ..half }.matrix(&opencl).is_err());
+        assert!(!best(&half, &gpu()).is_some_and(|(_, p)| p.matrix));
     }
 }

@@ -270,7 +270,7 @@ impl CoreOps for Engine {
         let list = self.user_arguments(&k.parameters, args)?;
         let outputs = k.parameters.iter().zip(&list).filter(|(p, _)| matches!(p.kind, UserKind::Out(_)));
         self.wrote(outputs.filter_map(|(_, arg)| memory_of(arg)));
-        self.enqueue(k.function, &k.entry, &LaunchConfig { grid, block: [BLOCK, 1, 1] }, &list)
+        self.enqueue(k.function, &k.entry, &LaunchConfig::new(grid, [BLOCK, 1, 1]), &list)
     }
 }
 

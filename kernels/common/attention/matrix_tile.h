@@ -1,0 +1,26 @@
+/* What the kernels of attention on matrix cores share: the functions of their units, and tiles of rows of operands. */
+#define gk_head64_width 64
+#define gk_head128_width 128
+#define gk_head64_rules_width 64
+#define gk_head128_rules_width 128
+#define gk_head64_all 0
+#define gk_head128_all 0
+#define gk_head64_rules_all 1
+#define gk_head128_rules_all 1
+/* Whether there may be a bias, a mask, a soft cap, dropout or a factor that is not positive. */
+#define GK_ALL_RULES GK_CAT(GK_OP, _all)
+#define GK_HEAD_WIDTH GK_CAT(GK_OP, _width)
+#define GK_HEAD_CHUNKS (GK_HEAD_WIDTH / 8)
+#include "common/prelude/matrix.h"
+#include "rule.h"
+
+#define GK_LN2 0.693147181f
+#define GK_LOG2E 1.44269504f
+/* Queues the copy of `count` rows of which `rows` exist, and of whose chunks `width` numbers do. */
+GK_FN void gk_fetch(GK_GLOBAL const gk_t* p, gk_i64 step, const int count, int rows, int width, GK_LOCAL_PTR gk_raw16* tile)
+{
+    GK_UNROLL for (int i = 0; i < count * GK_HEAD_CHUNKS / GK_BLOCK; i++) {
+        int n = gk_lid() + i * GK_BLOCK, r = n / GK_HEAD_CHUNKS, c = n % GK_HEAD_CHUNKS, exists = r < rows && c * 8 < width;
+        gk_copy16(tile + gk_chunk_at(r, c, count), exists ? p + r * step + c * 8 : p, exists);
+    }
+}
