@@ -79,9 +79,17 @@ pub fn serve(kernel: &Kernel) -> Result<Served, String> {
 fn stripped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
-    while let Some(at) = rest.find("/*").into_iter().chain(rest.find("//")).min() {
+    while let Some(at) = rest.find('/') {
+        let (end, skip) = match rest.as_bytes().get(at + 1) {
+            Some(b'*') => ("*/", 2),
+            Some(b'/') => ("\n", 0),
+            _ => {
+                out.push_str(&rest[..=at]);
+                rest = &rest[at + 1..];
+                continue;
+            }
+        };
         out.push_str(&rest[..at]);
-        let (end, skip) = if rest[at..].starts_with("/*") { ("*/", 2) } else { ("\n", 0) };
         rest = rest[at..].find(end).map_or("", |n| &rest[at + n + skip..]);
         out.push(' ');
     }
@@ -175,7 +183,10 @@ pub fn hashes(backend: &str) -> Result<BTreeMap<String, String>, String> {
 pub fn answer() -> bool {
     let Ok(backend) = std::env::var(ASK) else { return false };
     let mut hashes = Hashes::default();
-    let each = KERNELS.iter().map(|k| Ok((k.name, hashes.of(&backend, &serve(k)?)?)));
+    let each = KERNELS.iter().map(|k| {
+        let served = if backend == "cpu" { Served::default() } else { serve(k)? };
+        Ok((k.name, hashes.of(&backend, &served)?))
+    });
     match each.collect::<Result<BTreeMap<_, _>, String>>() {
         Ok(all) => println!("{}", serde_json::to_string(&all).unwrap_or_default()),
         Err(e) => eprintln!("{e}"),
@@ -189,7 +200,8 @@ mod tests {
 
     #[test]
     fn comments_and_layout_do_not_count() {
-        let (a, b) = ("#line 3 \"x\"\nint a; // one\n\n  int /* two */ b;\n", "int a;\nint b;");
+        let (a, b) =
+            ("#line 3 \"x\"\nint a; // one\n\n  int /* two */ b = a / 2;\n", "int a;\nint b = a / 2;");
         assert_eq!(stripped(a), stripped(b));
         assert_ne!(stripped("int a = 1;"), stripped("int a = 2;"));
     }
