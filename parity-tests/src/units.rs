@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
-use trefoil::spec::{all_kernels, all_units, expand};
+use trefoil::spec::{Unit, all_kernels, all_units, expand};
 use trefoil::testing::{Call, MockDriver};
 use trefoil::{DType, Engine};
 
@@ -98,6 +98,11 @@ fn stripped(text: &str) -> String {
     lines.map(|l| l.split_whitespace().collect::<Vec<_>>().join(" ") + "\n").collect()
 }
 
+/// Hash of the expanded text of a unit in a dialect, comments and layout aside.
+pub fn hash(unit: &Unit, dialect: &str) -> Result<String, String> {
+    Ok(short(blake3::hash(stripped(&expand(unit, dialect)?).as_bytes())))
+}
+
 /// Hashes of texts that have been asked for.
 #[derive(Debug, Default)]
 pub struct Hashes {
@@ -123,8 +128,7 @@ impl Hashes {
                     .into_iter()
                     .find(|u| u.to_string() == *name)
                     .ok_or(format!("no unit {name}"))?;
-                let text = stripped(&expand(&unit, dialect)?);
-                self.units.insert(key.clone(), short(blake3::hash(text.as_bytes())));
+                self.units.insert(key.clone(), hash(&unit, dialect)?);
             }
             all.update(name.split('/').next_back().unwrap_or(name).as_bytes())
                 .update(self.units[&key].as_bytes());

@@ -99,8 +99,9 @@ impl Workers {
     /// Runs a test in a process of its own and returns its answer. A process that ends is a failure of the test.
     pub(super) fn run(&self, name: &str) -> Result<String, String> {
         let idle = self.idle.lock().map_err(|e| e.to_string())?.pop();
-        let mut worker =
-            idle.map_or_else(|| Worker::start(&self.told), Ok).map_err(|e| format!("{name}: no worker: {e}"))?;
+        let mut worker = idle
+            .map_or_else(|| Worker::start(&self.told), Ok)
+            .map_err(|e| format!("{name}: no worker: {e}"))?;
         let answer = worker.run(name).map_err(|e| format!("{name}: {e}"))?;
         self.idle.lock().map_err(|e| e.to_string())?.push(worker);
         answer
