@@ -15,6 +15,7 @@ use crate::runner::Verdict;
 pub mod directional;
 pub mod golden;
 pub mod parity;
+mod unchanged;
 mod worker;
 
 /// A test: its answer as JSON, or why it failed.
@@ -25,6 +26,8 @@ type Job = Box<dyn Fn() -> Result<String, String> + Send + Sync>;
 struct Jobs {
     /// Each with whether it runs in a process of its own.
     all: BTreeMap<String, (bool, Job)>,
+    /// What those processes are told.
+    told: String,
 }
 
 impl Jobs {
@@ -51,7 +54,7 @@ impl Jobs {
             });
             std::process::exit(0);
         }
-        let (shared, times) = (Arc::new((worker::Workers::default(), answered)), Times::default());
+        let (shared, times) = (Arc::new((worker::Workers::new(self.told), answered)), Times::default());
         let trial = |(name, (apart, job)): (String, (bool, Job))| {
             let (shared, times) = (shared.clone(), times.clone());
             Trial::test(name.clone(), move || {

@@ -4,6 +4,9 @@
 //! seed (default 1; a failure prints what replays it), `TREFOIL_PARITY_REPORT` a directory for one report per backend, `TREFOIL_PARITY_DTYPES=all` that
 //! a CPU behind a driver takes every storage type.
 //!
+//! Kernels whose text the committed reports have seen pass (`suites/unchanged.rs`) run fewer cases, unless one of these variables or a name on
+//! the command line asks for all.
+//!
 //! An operation with several variants is run by the one that the device chooses, and again by each other that takes the problem, until that has run
 //! two cases of the storage type. A failure names the variant, the report counts the cases of each.
 
@@ -20,10 +23,13 @@ use crate::{backends, runner, units};
 use libtest_mimic::Arguments;
 use serde::{Deserialize, Serialize};
 
+use super::unchanged::Unchanged;
 use super::{Jobs, absent, note, refused_throughout};
 use trefoil::{DType, IGpuBackend};
 
 const SHAPES: u64 = 20;
+/// Cases of each storage type of a kernel whose text is unchanged.
+const FEW: usize = 3;
 
 fn number(var: &str, default: u64) -> u64 {
     std::env::var(var).ok().and_then(|v| v.parse().ok()).unwrap_or(default)
@@ -53,25 +59,44 @@ impl Outcome {
     }
 }
 
-/// The storage types that a kernel, the `number`-th of the table, runs with: all. On a CPU behind a driver, where each is another compilation and
-/// most of the time goes there, the first and every third of the others, in turn from kernel to kernel: the types of one text differ
-/// in how they load and store, and neighbours in the table share both. `TREFOIL_PARITY_DTYPES=all` asks for all of them there too.
-fn dtypes(gpu: &dyn IGpuBackend, kernel: &Kernel, number: usize) -> Vec<DType> {
-    let all = std::env::var("TREFOIL_PARITY_DTYPES").is_ok_and(|v| v == "all");
-    let (first, others) = kernel.dtypes.split_at(1);
-    if all || !backends::cpu_behind_a_driver(gpu) || others.is_empty() {
-        return kernel.dtypes.to_vec();
-    }
-    let others = others.iter().skip(number % others.len().min(3)).step_by(3);
-    first.iter().chain(others).copied().collect()
+/// How many cases of which storage types a kernel runs.
+struct Extent {
+    dtypes: Vec<DType>,
+    cases_of_each: usize,
 }
 
-/// Runs one kernel, the `number`-th of the table, on one backend.
-fn run_kernel(gpu: &dyn IGpuBackend, kernel: &Kernel, number: usize, shapes: usize, seed: u64) -> Outcome {
+impl Extent {
+    /// Of a kernel, the `number`-th of the table, whose text has changed since it last passed: all storage types share the shapes. On a CPU
+    /// behind a driver, where each type is another compilation and most of the time goes there, only the first and every third of the others run,
+    /// in turn from kernel to kernel: the types of one text differ in how they load and store, and neighbours in the table share both.
+    /// `TREFOIL_PARITY_DTYPES=all` asks for all of them there too.
+    fn whole(gpu: &dyn IGpuBackend, kernel: &Kernel, number: usize, shapes: usize) -> Self {
+        let all = std::env::var("TREFOIL_PARITY_DTYPES").is_ok_and(|v| v == "all");
+        let cases_of_each = shapes.div_ceil(kernel.dtypes.len());
+        let (first, others) = kernel.dtypes.split_at(1);
+        if all || !backends::cpu_behind_a_driver(gpu) || others.is_empty() {
+            return Extent { dtypes: kernel.dtypes.to_vec(), cases_of_each };
+        }
+        let others = others.iter().skip(number % others.len().min(3)).step_by(3);
+        Extent { dtypes: first.iter().chain(others).copied().collect(), cases_of_each }
+    }
+
+    /// Of a kernel whose text is that of a report in which it passed: a few cases of each type; of one type, in turn, on a CPU behind a driver.
+    fn few(gpu: &dyn IGpuBackend, kernel: &Kernel, number: usize) -> Self {
+        let dtypes = match backends::cpu_behind_a_driver(gpu) {
+            true => vec![kernel.dtypes[number % kernel.dtypes.len()]],
+            false => kernel.dtypes.to_vec(),
+        };
+        Extent { dtypes, cases_of_each: FEW }
+    }
+}
+
+/// Runs one kernel on one backend.
+fn run_kernel(gpu: &dyn IGpuBackend, kernel: &Kernel, extent: &Extent, seed: u64) -> Outcome {
     let (mut cases, mut variants) = (Vec::new(), BTreeMap::new());
-    for dtype in dtypes(gpu, kernel, number) {
+    for &dtype in &extent.dtypes {
         let mut passed = Passed::default();
-        for index in 0..shapes.div_ceil(kernel.dtypes.len()) {
+        for index in 0..extent.cases_of_each {
             cases.push((dtype.name().into(), runner::random(gpu, kernel, dtype, index, seed, &mut passed)));
         }
         passed.names().for_each(|(name, n)| *variants.entry(name).or_default() += n);
@@ -122,6 +147,7 @@ pub fn run(asked: &[&str]) -> ExitCode {
     let shapes = number("TREFOIL_PARITY_SHAPES", SHAPES) as usize;
     let seed = number("TREFOIL_PARITY_SEED", 1);
     let (reports, mut trials, mut jobs) = (Reports::default(), Vec::new(), Jobs::default());
+    let mut unchanged = Unchanged::told();
     for backend in backends::all(asked) {
         let name = backend.name;
         let gpu = match &backend.handle {
@@ -132,15 +158,23 @@ pub fn run(asked: &[&str]) -> ExitCode {
             }
         };
         reports.0.lock().expect("no test runs yet").insert(name.into(), Report::new(&*gpu));
+        // Who names kernels works on them, and gets all their cases.
+        if !args.list && args.filter.is_none() {
+            unchanged.look_up(&*gpu);
+        }
         for (number, kernel) in KERNELS.iter().enumerate() {
             let own = gpu.clone();
+            let extent = match unchanged.has(name, kernel.name) {
+                true => Extent::few(&*gpu, kernel, number),
+                false => Extent::whole(&*gpu, kernel, number, shapes),
+            };
             jobs.add(&*gpu, format!("{name}::{}", kernel.name), move || {
                 let gpu = backends::private(&own).map_err(|e| e.to_string())?;
-                serde_json::to_string(&run_kernel(&*gpu, kernel, number, shapes, seed))
-                    .map_err(|e| e.to_string())
+                serde_json::to_string(&run_kernel(&*gpu, kernel, &extent, seed)).map_err(|e| e.to_string())
             });
         }
     }
+    jobs.told = unchanged.tell();
     let own = reports.clone();
     let conclusion = jobs.run(&args, trials, move |answer| own.add(answer));
     if args.list {

@@ -8,7 +8,7 @@ use trefoil::IGpuBackend;
 
 use crate::backends;
 
-/// Set for a worker; it takes names of tests from its input and answers on its output.
+/// Set for a worker, to what the parent tells it; it takes names of tests from its input and answers on its output.
 const VARIABLE: &str = "TREFOIL_TEST_WORKER";
 /// In front of an answer, so that it is told from what a test prints.
 const PASSED: &str = "\u{1}passed ";
@@ -21,7 +21,12 @@ pub(super) fn wanted(gpu: &dyn IGpuBackend) -> bool {
 
 /// Whether this process is a worker.
 pub(super) fn serving() -> bool {
-    std::env::var_os(VARIABLE).is_some()
+    told().is_some()
+}
+
+/// What the parent tells a worker; nothing in the parent itself.
+pub(super) fn told() -> Option<String> {
+    std::env::var(VARIABLE).ok()
 }
 
 /// What a worker does: runs the named tests until its input ends. Answers are one line each: JSON.
@@ -42,9 +47,9 @@ struct Worker {
 }
 
 impl Worker {
-    fn start() -> std::io::Result<Self> {
+    fn start(told: &str) -> std::io::Result<Self> {
         let mut child = Command::new(std::env::current_exe()?)
-            .env(VARIABLE, "1")
+            .env(VARIABLE, told)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
@@ -80,17 +85,25 @@ impl Drop for Worker {
 }
 
 /// Idle workers; as many are started as tests run at a time.
-#[derive(Default)]
-pub(super) struct Workers(Mutex<Vec<Worker>>);
+pub(super) struct Workers {
+    idle: Mutex<Vec<Worker>>,
+    told: String,
+}
 
 impl Workers {
+    /// No workers yet; each will be told this.
+    pub(super) fn new(told: String) -> Self {
+        Workers { idle: Mutex::default(), told }
+    }
+
     /// Runs a test in a process of its own and returns its answer. A process that ends is a failure of the test.
     pub(super) fn run(&self, name: &str) -> Result<String, String> {
-        let idle = self.0.lock().map_err(|e| e.to_string())?.pop();
-        let mut worker =
-            idle.map_or_else(Worker::start, Ok).map_err(|e| format!("{name}: no worker: {e}"))?;
+        let idle = self.idle.lock().map_err(|e| e.to_string())?.pop();
+        let mut worker = idle
+            .map_or_else(|| Worker::start(&self.told), Ok)
+            .map_err(|e| format!("{name}: no worker: {e}"))?;
         let answer = worker.run(name).map_err(|e| format!("{name}: {e}"))?;
-        self.0.lock().map_err(|e| e.to_string())?.push(worker);
+        self.idle.lock().map_err(|e| e.to_string())?.push(worker);
         answer
     }
 }

@@ -2,15 +2,16 @@
 //!
 //! A unit takes a quarter of a second, and there are many of them times a dozen architectures. So all units are compiled for one architecture of
 //! each compiler (`--all-units-for`), and for the others a sample: every kernel with every storage type, one function each. `--full`
-//! compiles everything for all of them. What was compiled is printed and stands in the report.
+//! compiles everything for all of them. What was compiled is printed and stands in the report. `--known` leaves out the files whose text has
+//! compiled before, as `--record` wrote down.
 //!
 //! Each architecture is compiled in a process of its own, because compilers have been seen to die on an architecture that they do not know.
 //! The process first compiles a trivial kernel; if that fails or kills it, the architecture is unknown to the compiler, which is reported and
 //! is no failure. A process that dies later is blamed on the unit it was at, and the rest is done by a new one.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::time::Instant;
@@ -20,6 +21,7 @@ use trefoil::GpuError;
 use trefoil::driver::{CompileUnit, hiprtc_compile_for, hiprtc_version};
 use trefoil::spec::{Unit, all_kernels, all_units, expand};
 
+use crate::compiled::{Compiled, Key, Texts};
 use crate::nvrtc::Nvrtc;
 
 /// Options of the CUDA driver besides the architecture.
@@ -52,10 +54,12 @@ pub(crate) struct Args {
     /// All units for all architectures.
     #[arg(long)]
     full: bool,
-    /// Shares the sample among the architectures that compile it: each takes its part of the storage types of every function, in turn, and all
-    /// of those that have fewer types than there are architectures.
+    /// Leaves out the files that this list, written by `--record`, says have compiled with today's text.
     #[arg(long)]
-    share: bool,
+    known: Option<PathBuf>,
+    /// Writes which files have compiled into this list, beside what it holds of today's texts.
+    #[arg(long)]
+    record: Option<PathBuf>,
     /// Compile only units whose name contains this.
     #[arg(long, default_value = "")]
     filter: String,
@@ -99,39 +103,12 @@ pub(crate) struct WorkerArgs {
     /// Only one function of each kernel and storage type.
     #[arg(long)]
     sample: bool,
-    /// Of these, of each function one storage type in so many, ..
-    #[arg(long, default_value_t = 1)]
-    one_in: usize,
-    /// .. from this one on.
-    #[arg(long, default_value_t = 0)]
-    first: usize,
+    /// Files whose units are left out.
+    #[arg(long, value_delimiter = ',')]
+    leave_out: Vec<String>,
     /// Units to leave out at the start.
     #[arg(long, default_value_t = 0)]
     skip: usize,
-}
-
-/// Of each function one storage type in `one_in`, from the `first` on; all where it has fewer.
-#[derive(Debug, Clone, Copy)]
-struct Turn {
-    one_in: usize,
-    first: usize,
-}
-
-impl Turn {
-    const ALL: Turn = Turn { one_in: 1, first: 0 };
-
-    fn of(self, units: Vec<Unit>) -> Vec<Unit> {
-        let mut types: BTreeMap<(&str, &str), usize> = BTreeMap::new();
-        units.iter().for_each(|u| *types.entry((u.file, u.op)).or_default() += 1);
-        let mut seen = BTreeMap::new();
-        let taken = |u: &Unit| {
-            let number: &mut usize = seen.entry((u.file, u.op)).or_default();
-            let turn = *number % self.one_in.max(1) == self.first;
-            *number += 1;
-            turn || types[&(u.file, u.op)] < self.one_in
-        };
-        units.into_iter().filter(taken).collect()
-    }
 }
 
 /// One architecture to compile for.
@@ -142,8 +119,8 @@ struct Target {
     arch: String,
     /// Whether only the sample is compiled.
     sample: bool,
-    /// Its part of the units.
-    turn: Turn,
+    /// Files that are left out.
+    known: Vec<String>,
     /// Why it is not the one that was asked for.
     note: String,
 }
@@ -176,6 +153,9 @@ struct Outcome {
     all_units: bool,
     compiled: usize,
     failed: Vec<Failure>,
+    /// Files of which all units that were asked for have compiled; none where a filter may have left some out.
+    #[serde(skip)]
+    files: BTreeSet<&'static str>,
     seconds: f64,
 }
 
@@ -190,21 +170,24 @@ struct Report {
 }
 
 /// The units to compile; the sample is the smallest list of first functions that has every kernel in every storage type.
-fn units(filter: &str, sample: bool, turn: Turn) -> Vec<Unit> {
+fn units(filter: &str, sample: bool, left_out: &[String]) -> Vec<Unit> {
     let sampled: BTreeSet<Unit> = all_kernels()
         .flat_map(|k| {
             k.units.iter().map(move |&(dtypes, ops)| (k.file, dtypes, ops.first().copied().unwrap_or("")))
         })
         .flat_map(|(file, dtypes, op)| dtypes.iter().map(move |&dtype| Unit { file, dtype, op }))
         .collect();
-    let wanted = |u: &Unit| u.to_string().contains(filter) && (!sample || sampled.contains(u));
-    turn.of(all_units().into_iter().filter(wanted).collect())
+    let wanted = |u: &Unit| {
+        u.to_string().contains(filter)
+            && (!sample || sampled.contains(u))
+            && !left_out.iter().any(|file| file == u.file)
+    };
+    all_units().into_iter().filter(wanted).collect()
 }
 
 /// `compile-check`
 pub(crate) fn run(args: &Args) -> Result<(), String> {
-    let (count, sample) =
-        (units(&args.filter, false, Turn::ALL).len(), units(&args.filter, true, Turn::ALL).len());
+    let (count, sample) = (units(&args.filter, false, &[]).len(), units(&args.filter, true, &[]).len());
     if count == 0 {
         return Err(format!("no unit's name contains {:?}", args.filter));
     }
@@ -229,12 +212,21 @@ pub(crate) fn run(args: &Args) -> Result<(), String> {
         if names.is_empty() { "none".into() } else { names.join(", ") }
     };
     println!("all {count} units for {}", names(false));
-    let shared = if args.share { ", each type of a function for one of them" } else { "" };
-    println!("{sample} units (one function of each kernel and type) for {}{shared}", names(true));
-    if args.share {
-        share(targets.iter_mut().filter(|t| t.sample).collect());
+    println!("{sample} units (one function of each kernel and type) for {}", names(true));
+    let texts = Texts::default();
+    if let Some(path) = &args.known {
+        let known = Compiled::read(path)?;
+        for t in targets.iter_mut().filter(|t| t.sample) {
+            t.known = known.files(&key(t), &texts)?;
+            let all = units(&args.filter, true, &[]).len();
+            let left_out = all - units(&args.filter, true, &t.known).len();
+            println!(
+                "skipped {left_out} of {all} units for {} ({}): their text has compiled before",
+                t.arch, t.dialect
+            );
+        }
     }
-    let compilations: usize = targets.iter().map(|t| units(&args.filter, t.sample, t.turn).len()).sum();
+    let compilations: usize = targets.iter().map(|t| units(&args.filter, t.sample, &t.known).len()).sum();
     println!("{compilations} compilations");
 
     let jobs =
@@ -263,13 +255,26 @@ pub(crate) fn run(args: &Args) -> Result<(), String> {
         let text = serde_json::to_string_pretty(&report).map_err(|e| e.to_string())?;
         std::fs::write(path, text + "\n").map_err(|e| format!("{}: {e}", path.display()))?;
     }
+    if let Some(path) = &args.record {
+        record(path, &report, &texts)?;
+    }
     verdict(&report, &args.require)
 }
 
-/// Gives each of these architectures its part of the units.
-fn share(targets: Vec<&mut Target>) {
-    let one_in = targets.len();
-    targets.into_iter().enumerate().for_each(|(first, t)| t.turn = Turn { one_in, first });
+/// Where a target stands in the list of what has compiled.
+fn key(t: &Target) -> Key {
+    (t.compiler.name().into(), t.dialect.into(), t.arch.clone())
+}
+
+/// Adds the files of which every unit compiled to the list.
+fn record(path: &Path, report: &Report, texts: &Texts) -> Result<(), String> {
+    let mut list = if path.exists() { Compiled::read(path)? } else { Compiled::default() };
+    for o in &report.outcomes {
+        let version = report.compilers.iter().find(|v| v.to_lowercase().starts_with(o.compiler.name()));
+        let how = format!("{} {}", report.date, version.map_or("", |v| v.split(" (").next().unwrap_or(v)));
+        list.add((o.compiler.name().into(), o.dialect.into(), o.arch.clone()), &o.files, &how, texts)?;
+    }
+    list.write(path, texts)
 }
 
 /// Fails where a unit failed, and where a required compiler knew none of the architectures.
@@ -302,7 +307,7 @@ fn nvrtc_targets(args: &Args) -> Result<(String, Vec<Target>), String> {
             dialect,
             sample: is_sampled(args, dialect, &format!("sm_{arch}")),
             arch: format!("sm_{arch}"),
-            turn: Turn::ALL,
+            known: Vec::new(),
             note,
         })
     };
@@ -339,7 +344,7 @@ fn hiprtc_targets(args: &Args) -> Result<(String, Vec<Target>), String> {
         dialect: "hip",
         arch: arch.clone(),
         sample: is_sampled(args, "hip", arch),
-        turn: Turn::ALL,
+        known: Vec::new(),
         note: String::new(),
     };
     Ok((version, args.hip_arch.iter().map(target).collect()))
@@ -357,12 +362,15 @@ fn check(target: &Target, filter: &str) -> Outcome {
         all_units: !target.sample,
         compiled: 0,
         failed: Vec::new(),
+        files: BTreeSet::new(),
         seconds: 0.0,
     };
-    let names: Vec<String> = units(filter, target.sample, target.turn).iter().map(Unit::to_string).collect();
+    let asked = units(filter, target.sample, &target.known);
+    let names: Vec<String> = asked.iter().map(Unit::to_string).collect();
     let count = names.len();
     let mut done = 0;
-    while done < count {
+    // With nothing to compile the trivial kernel is, which tells whether the compiler is there.
+    while done < count || !outcome.known {
         let (lines, ended) = match worker(target, filter, done) {
             Ok(ended) => ended,
             Err(e) => (Vec::new(), e),
@@ -399,6 +407,11 @@ fn check(target: &Target, filter: &str) -> Outcome {
             done += 1;
         }
     }
+    let files = asked.iter().map(|u| u.file);
+    let failed = |file: &str| outcome.failed.iter().any(|f| f.unit.starts_with(&format!("{file}@")));
+    if filter.is_empty() && done == count && outcome.known {
+        outcome.files = files.filter(|file| !failed(file)).collect();
+    }
     outcome.seconds = start.elapsed().as_secs_f64();
     outcome
 }
@@ -410,7 +423,7 @@ fn worker(target: &Target, filter: &str, skip: usize) -> Result<(Vec<Line>, Stri
         .args(["compile-worker", "--compiler", target.compiler.name(), "--dialect", target.dialect])
         .args(["--arch", &target.arch, "--filter", filter, "--skip", &skip.to_string()])
         .args(target.sample.then_some("--sample"))
-        .args(["--one-in", &target.turn.one_in.to_string(), "--first", &target.turn.first.to_string()])
+        .args(["--leave-out", &target.known.join(",")])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
@@ -471,8 +484,7 @@ pub(crate) fn work(args: &WorkerArgs) -> Result<(), String> {
     if !known {
         return Ok(());
     }
-    let turn = Turn { one_in: args.one_in, first: args.first };
-    for unit in units(&args.filter, args.sample, turn).iter().skip(args.skip) {
+    for unit in units(&args.filter, args.sample, &args.leave_out).iter().skip(args.skip) {
         let name = unit.to_string();
         let outcome = expand(unit, &args.dialect).and_then(|source| compile(&name, &source));
         report(&Line { unit: Some(name), log: outcome.err() })?;
@@ -525,18 +537,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shared_reaches_every_function_of_every_compiler() {
-        let of = |first| units("", true, Turn { one_in: 2, first });
-        let (one, other, all) = (of(0), of(1), units("", true, Turn::ALL));
-        assert!(all.iter().all(|u| one.contains(u) || other.contains(u)));
-        assert!(one.len() + other.len() < 2 * all.len());
-        let functions = |of: &[Unit]| of.iter().map(|u| (u.file, u.op)).collect::<BTreeSet<_>>();
-        assert!(functions(&one) == functions(&all) && functions(&other) == functions(&all));
-    }
-
-    #[test]
     fn the_sample_has_every_kernel_in_every_type() {
-        let (all, sample) = (units("", false, Turn::ALL), units("", true, Turn::ALL));
+        let (all, sample) = (units("", false, &[]), units("", true, &[]));
         assert!(sample.len() < all.len() && sample.iter().all(|u| all.contains(u)));
         for k in all_kernels() {
             for dtype in k.dtypes() {
@@ -544,7 +546,9 @@ mod tests {
                 assert!(sample.iter().any(serves), "{} {dtype}", k.entry);
             }
         }
-        assert!(units("random", true, Turn::ALL).iter().all(|u| u.file == "random/random.c"));
+        let left_out = ["random/random.c".to_string()];
+        assert!(units("", true, &left_out).iter().all(|u| u.file != "random/random.c"));
+        assert!(units("random", true, &[]).iter().all(|u| u.file == "random/random.c"));
     }
 
     #[test]
@@ -558,6 +562,7 @@ mod tests {
             all_units: true,
             compiled: 1,
             failed: (0..failed).map(|i| Failure { unit: i.to_string(), log: String::new() }).collect(),
+            files: BTreeSet::new(),
             seconds: 0.0,
         };
         let report = |o| Report {

@@ -2,6 +2,7 @@
 
 mod api;
 mod compile_check;
+mod compiled;
 mod evidence;
 mod expand;
 mod lint;
