@@ -306,7 +306,8 @@ fn nvrtc_targets(args: &Args) -> Result<(String, Vec<Target>), String> {
             compiler: Compiler::Nvrtc,
             dialect,
             sample: is_sampled(args, dialect, &format!("sm_{arch}")),
-            arch: format!("sm_{arch}"),
+            // As the driver compiles for Hopper.
+            arch: if arch == 90 { "sm_90a".into() } else { format!("sm_{arch}") },
             known: Vec::new(),
             note,
         })
