@@ -122,9 +122,7 @@ impl Descriptor {
             Value::Ints(v) => (Type::CUDNN_TYPE_INT64, (v.len(), v.as_ptr().cast())),
             Value::Float(v) => (Type::CUDNN_TYPE_FLOAT, one(ptr::from_ref(v).cast())),
             Value::DataType(v) => (Type::CUDNN_TYPE_DATA_TYPE, one(ptr::from_ref(v).cast())),
-            Value::CrossCorrelation => {
-                (Type::CUDNN_TYPE_CONVOLUTION_MODE, one(ptr::from_ref(&mode).cast()))
-            }
+            Value::CrossCorrelation => (Type::CUDNN_TYPE_CONVOLUTION_MODE, one(ptr::from_ref(&mode).cast())),
             Value::Mode(v) => (Type::CUDNN_TYPE_HEUR_MODE, one(ptr::from_ref(v).cast())),
             Value::Handle(v) => (Type::CUDNN_TYPE_HANDLE, one(ptr::from_ref(v).cast())),
             Value::Addresses(v) => (Type::CUDNN_TYPE_VOID_PTR, (v.len(), v.as_ptr().cast())),
@@ -366,8 +364,7 @@ impl Way {
             (Name::CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, Value::Descriptors(&[&config])),
             (Name::CUDNN_ATTR_EXECUTION_PLAN_HANDLE, Value::Handle(handle)),
         ];
-        let plan =
-            Descriptor::with(&config.api, Kind::CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &attributes)?;
+        let plan = Descriptor::with(&config.api, Kind::CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &attributes)?;
         let workspace = plan.get_int(Name::CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE)?.max(0) as usize;
         Ok(Way { plan, _config: config, workspace, engine, notes })
     }

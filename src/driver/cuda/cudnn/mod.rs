@@ -87,8 +87,7 @@ impl Cudnn {
         known(version).map_err(|why| format!("{}: {why}", lib.name))?;
         let api = Arc::new(Api::resolve(&lib).map_err(|e| e.to_string())?);
         let off = std::env::var(TUNE_VAR).is_ok_and(|v| v == "0" || v == "off");
-        let mut cudnn =
-            Cudnn { api, cuda, device, context, handle: 0, tune: !off, plans: Mutex::default() };
+        let mut cudnn = Cudnn { api, cuda, device, context, handle: 0, tune: !off, plans: Mutex::default() };
         cudnn.enter().map_err(|e| e.to_string())?;
         let mut handle = ptr::null_mut();
         // SAFETY: writes one pointer; the context is current.
