@@ -6,6 +6,8 @@
 
 mod graph;
 #[cfg(test)]
+mod stand_in;
+#[cfg(test)]
 mod tests;
 
 use std::collections::HashMap;

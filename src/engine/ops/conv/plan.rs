@@ -449,6 +449,23 @@ mod tests {
     }
 
     #[test]
+    fn the_vendor_library_comes_first_but_for_few_channels_and_single_taps() {
+        let gpu = gpu();
+        let p = conv(shape(32, [64, 64, 1], 56));
+        assert!(p.plan(VENDOR, &gpu).is_err_and(|why| why.contains("no vendor library")));
+        assert_eq!(ConvProblem { vendor: Ok(()), ..p }.plan(VENDOR, &gpu), Ok(ConvPlan::Vendor));
+        assert_eq!(p.own(), None);
+        let one = ConvShape { kernel: [1; 3], pad: [0; 3], ..shape(8, [64, 64, 1], 56) };
+        assert_eq!(conv(one).own(), Some(POINTWISE));
+        assert_eq!(conv(shape(8, [64, 64, 64], 56)).own(), Some(FEW_CHANNELS));
+        assert_eq!(conv(shape(8, [64, 64, 4], 56)).own(), None);
+        let weight = |s| WeightProblem { s, dtype: DType::F32, vendor: Ok(()) };
+        assert_eq!(weight(one).plan(VENDOR, &gpu), Ok(WeightPlan::Vendor));
+        assert_eq!(weight(one).own(), None);
+        assert_eq!(weight(shape(8, [64, 64, 64], 56)).own(), Some(FEW_CHANNELS));
+    }
+
+    #[test]
     fn far_taps_take_the_direct_kernels() {
         let gpu = gpu();
         let far = ConvShape { dilation: [1, 1 << 27, 1], ..shape(1, [8, 8, 1], 16) };

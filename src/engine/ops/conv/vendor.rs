@@ -266,3 +266,60 @@ impl Engine {
         with_dtype!(dtype, T => self.upload(&values.iter().map(|&x| T::from_f64(x)).collect::<Vec<_>>()))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn want(s: ConvShape) -> Wanted {
+        Wanted { s, pass: ConvPass::Forward, dtype: DType::F32, tf32: true, aligned: true, own: None }
+    }
+
+    fn image() -> ConvShape {
+        ConvShape {
+            n: 2,
+            groups: 2,
+            ci: 6,
+            co: 8,
+            input: [1, 11, 13],
+            output: [1, 6, 7],
+            kernel: [1, 3, 3],
+            stride: [1, 2, 2],
+            pad: [0, 1, 1],
+            dilation: [1; 3],
+        }
+    }
+
+    #[test]
+    fn images_have_two_axes() {
+        let p = want(image()).describe().unwrap();
+        assert_eq!((p.axes, p.align, p.tf32), (2, 16, true));
+        assert_eq!((p.x.extents, p.x.strides), ([2, 6, 11, 13, 1], [858, 143, 13, 1, 1]));
+        assert_eq!((p.w.extents, p.y.extents), ([8, 3, 3, 3, 1], [2, 8, 6, 7, 1]));
+        assert_eq!((p.pad, p.pad_end, p.stride, p.dilation), ([1, 1, 0], [1, 1, 0], [2, 2, 1], [1; 3]));
+        assert_eq!(p.operations(), 2 * (2 * 8 * 6 * 7) * 27);
+        let half = Wanted { dtype: DType::F16, aligned: false, ..want(image()) }.describe().unwrap();
+        assert_eq!((half.align, half.tf32), (2, false));
+        // One axis: images of height 1.
+        let line = ConvShape { input: [1, 1, 13], output: [1, 1, 7], kernel: [1, 1, 3], ..image() };
+        let line = ConvShape { stride: [1, 1, 2], pad: [0, 0, 1], ..line };
+        let p = want(line).describe().unwrap();
+        assert_eq!((p.axes, p.x.extents, p.pad), (2, [2, 6, 1, 13, 1], [0, 1, 0]));
+        let volume = ConvShape { input: [4, 11, 13], output: [4, 6, 7], kernel: [3; 3], ..image() };
+        let p = want(ConvShape { pad: [1; 3], ..volume }).describe().unwrap();
+        assert_eq!((p.axes, p.x.extents, p.stride), (3, [2, 6, 4, 11, 13], [1, 2, 2]));
+    }
+
+    #[test]
+    fn zeros_behind_an_axis_are_as_many_as_make_the_output() {
+        let end = |s: ConvShape| want(s).describe().map(|p| p.pad_end);
+        // 12 + 1 + 1 elements have room for 6 windows as well; 13 + 1 make 6.
+        assert_eq!(end(ConvShape { input: [1, 12, 13], ..image() }).unwrap(), [1, 1, 0]);
+        // Three zeros before, none behind.
+        assert_eq!(end(ConvShape { pad: [0, 3, 1], output: [1, 6, 7], ..image() }).unwrap(), [0, 1, 0]);
+        assert_eq!(end(ConvShape { pad: [0, 0, 1], output: [1, 7, 7], ..image() }).unwrap(), [4, 1, 0]);
+        // A map with room for more windows than there are, as output padding beyond the stride makes it.
+        let wide = ConvShape { input: [1, 15, 13], output: [1, 6, 7], ..image() };
+        assert!(end(wide).is_err_and(|why| why.contains("fewer windows")));
+    }
+}
