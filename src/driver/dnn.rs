@@ -84,6 +84,15 @@ pub trait VendorConv: Send + Sync {
     /// Bytes of workspace that the next [`VendorConv::run`] wants for this problem.
     fn workspace(&self, p: &VendorConvProblem) -> usize;
 
+    /// Whether ways to compute the problem may be timed on the stream: it is large, nobody turned that off, and the stream's work is run, not recorded.
+    ///
+    /// # Safety
+    /// The stream is a live one of the library's driver.
+    unsafe fn may_time(&self, s: RawStream, p: &VendorConvProblem) -> bool {
+        let _ = (s, p);
+        false
+    }
+
     /// Queues the problem; memory arguments are (memory, byte offset) of x, w and y, of which the pass says which one is written. The first call of a
     /// large problem may wait for the stream, to find out which of the library's kernels is the fastest. From then on the same kernel serves the problem.
     ///

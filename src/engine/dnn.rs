@@ -1,10 +1,13 @@
 //! Convolutions of a vendor library: the call, and whether its results can be trusted.
 
+use std::collections::HashMap;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use super::Engine;
 use super::plan::Reason;
+use super::{Engine, lock};
 use crate::buffer::View;
+use crate::device::DeviceId;
 use crate::driver::{ConvPass, RawMem, VendorConv, VendorConvProblem};
 use crate::dtype::DType;
 use crate::error::Result;
@@ -33,7 +36,63 @@ impl Trust {
     }
 }
 
+/// Runs of each side of a race that count.
+const RUNS: usize = 3;
+
+/// Whether the library won a race, for the life of the process.
+static RACES: Mutex<Option<HashMap<(DeviceId, VendorConvProblem), bool>>> = Mutex::new(None);
+
 impl Engine {
+    /// Why the kernels of this library serve a problem, if they were once faster.
+    pub(crate) fn dnn_lost(&self, p: &VendorConvProblem) -> Option<&'static str> {
+        let won = lock(&RACES).get_or_insert_default().get(&(self.device_caps().id, *p)).copied();
+        (won == Some(false)).then_some("the kernels of this library were faster when both were timed")
+    }
+
+    /// Whether the library is to serve a problem that it takes. In f32 without tensor cores either side may be faster: on the first call of a large
+    /// problem both are timed. Both write the same output, which is nobody's yet.
+    pub(crate) fn dnn_race(
+        &self,
+        lib: &dyn VendorConv,
+        p: &VendorConvProblem,
+        [theirs, ours]: [&dyn Fn() -> Result<()>; 2],
+    ) -> Result<bool> {
+        let key = (self.device_caps().id, *p);
+        if p.dtype != DType::F32 || p.tf32 {
+            return Ok(true);
+        }
+        if let Some(&won) = lock(&RACES).get_or_insert_default().get(&key) {
+            return Ok(won);
+        }
+        // SAFETY: the stream is the driver's and lives as long as the pool.
+        if !unsafe { lib.may_time(self.inner.stream, p) } {
+            return Ok(true);
+        }
+        // What this library refuses it does not win.
+        let won = self.dnn_time(theirs)? <= self.dnn_time(ours).unwrap_or(u64::MAX);
+        Ok(*lock(&RACES).get_or_insert_default().entry(key).or_insert(won))
+    }
+
+    /// Nanoseconds of some runs, after one that is not timed.
+    fn dnn_time(&self, run: &dyn Fn() -> Result<()>) -> Result<u64> {
+        run()?;
+        let (driver, stream) = (&self.inner.device.driver, self.inner.stream);
+        // SAFETY: the stream is the driver's and lives as long as the pool; the events are the driver's, and destroyed once.
+        unsafe {
+            let from = driver.record(stream).map_err(|e| self.refused(e))?;
+            let done = (0..RUNS).try_for_each(|_| run());
+            let to = driver.record(stream);
+            let ns = to.and_then(|to| {
+                let ns = driver.event_synchronize(to).and_then(|()| driver.elapsed_ns(from, to));
+                driver.destroy_event(to);
+                ns
+            });
+            driver.destroy_event(from);
+            done?;
+            ns.map_err(|e| self.refused(e))
+        }
+    }
+
     /// Whether the library takes a problem and computes such problems rightly: `vet` compares results of a small one on the first call.
     pub(crate) fn dnn_takes(
         &self,

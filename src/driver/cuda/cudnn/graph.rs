@@ -324,28 +324,34 @@ impl Notes {
         Ok((Notes(bits), engine[0].get_int(Name::CUDNN_ATTR_ENGINE_GLOBAL_INDEX)?))
     }
 
-    pub(super) fn has(self, note: Note) -> bool {
+    fn has(self, note: Note) -> bool {
         self.0 >> note as u32 & 1 != 0
     }
 
-    /// Whether results have the precision that the problem asks for, and repeat.
-    pub(super) fn allowed(self, p: &VendorConvProblem) -> bool {
-        let strict = p.dtype == DType::F32 && !p.tf32;
+    /// Whether results have the precision that the problem asks for, and repeat. `transforms`: f32 products may be computed by Fourier and Winograd
+    /// transforms, whose errors are as large as the largest values nearby, and which spread a NaN.
+    pub(super) fn allowed(self, engine: i64, p: &VendorConvProblem, transforms: bool) -> bool {
+        let (single, strict) = (p.dtype == DType::F32, p.dtype == DType::F32 && !p.tf32);
+        let direct = !(single && transforms);
         let refused = [
             (Note::CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC, true),
             (Note::CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION, true),
-            // Their errors are as large as the largest values nearby.
-            (Note::CUDNN_NUMERICAL_NOTE_FFT, true),
+            (Note::CUDNN_NUMERICAL_NOTE_FFT, direct),
+            (Note::CUDNN_NUMERICAL_NOTE_WINOGRAD, direct),
+            (Note::CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_4x4, direct),
             (Note::CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_6x6, true),
             (Note::CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_13x13, true),
-            (Note::CUDNN_NUMERICAL_NOTE_WINOGRAD, true),
-            // f32 rounded to f16, bf16; on tensor cores to TF32.
-            (Note::CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS, p.dtype == DType::F32),
+            // f32 rounded to f16 or bf16; on tensor cores to TF32.
+            (Note::CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS, single),
             (Note::CUDNN_NUMERICAL_NOTE_TENSOR_CORE, strict),
         ];
-        !refused.into_iter().any(|(note, matters)| matters && self.has(note))
+        let inexact = !single && p.pass == ConvPass::Input && engine == INEXACT;
+        !inexact && !refused.into_iter().any(|(note, matters)| matters && self.has(note))
     }
 }
+
+/// The number of a kernel for gradients of inputs that keeps sums in 16 bits and does not say so (cuDNN 9.14, H200: errors of 15 ULP).
+const INEXACT: i64 = 2;
 
 /// A configuration that is ready to run.
 #[derive(Debug)]

@@ -296,10 +296,15 @@ fn the_first_kernel_that_is_allowed_runs() {
     let configs = graph.configs(Mode::CUDNN_HEUR_MODE_A).unwrap();
     let notes: Vec<_> = configs.iter().map(|c| Notes::of(c).unwrap()).collect();
     assert_eq!(notes.iter().map(|n| n.1).collect::<Vec<_>>(), [100, 101, 102]);
-    let allowed = |p: &VendorConvProblem| notes.iter().map(|n| n.0.allowed(p)).collect::<Vec<_>>();
+    let allowed = |p: &VendorConvProblem| -> Vec<bool> {
+        notes.iter().map(|&(notes, engine)| notes.allowed(engine, p, false)).collect()
+    };
     assert_eq!(allowed(&p), [false, false, true]);
     assert_eq!(allowed(&VendorConvProblem { tf32: true, ..p }), [false, true, true]);
     assert_eq!(allowed(&VendorConvProblem { dtype: DType::F16, ..p }), [false, true, true]);
+    // Sums in 16 bits.
+    let half = VendorConvProblem { dtype: DType::F16, pass: ConvPass::Input, ..p };
+    assert!(!notes[2].0.allowed(2, &half, false) && notes[2].0.allowed(2, &p, false));
     let config = configs.into_iter().nth(2).unwrap();
     let way = Way::new(HANDLE, config, notes[2]).unwrap();
     assert_eq!((way.workspace, way.engine), (4096, 102));

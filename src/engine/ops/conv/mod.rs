@@ -141,7 +141,7 @@ impl Engine {
         let plan = self.plan(op, &ConvProblem { vendor: offered(&vendor), ..q.p })?;
         match (plan, vendor) {
             _ if q.y.numel() == 0 => Ok(()),
-            (ConvPlan::Vendor, Ok(p)) => self.vendor_gathered(&p, q),
+            (ConvPlan::Vendor, Ok(p)) => self.vendor_gathered(op, &p, q),
             (plan, _) => self.gathered_by(op, plan, q),
         }
     }
@@ -386,7 +386,7 @@ impl Engine {
         if let (Some(s), Some(g), Some(x), Some(plan)) = (shape, io.dw, io.x, weight_plan) {
             let (x, dy) = if back { (x, dz) } else { (dz, x) };
             match plan {
-                (_, Some(p)) => self.vendor_weight(&p, [x, dy], g)?,
+                (_, Some(p)) => self.vendor_weight(op, (&p, &s), [x, dy], g)?,
                 (plan, None) => self.weight_gradient(op, plan, &s, [x, dy], g)?,
             }
         }

@@ -115,32 +115,45 @@ impl Engine {
             return Err("another variant is pinned".into());
         }
         let lib = self.driver().vendor_conv().map_err(|why| why.to_string())?;
-        if let Some(why) = want.own.filter(|_| !self.must_take::<ConvProblem<'_>>(op, VENDOR)) {
+        let free = !self.must_take::<ConvProblem<'_>>(op, VENDOR);
+        if let Some(why) = want.own.filter(|_| free) {
             return Err(why.into());
         }
         let p = want.describe()?;
+        if let Some(why) = self.dnn_lost(&p).filter(|_| free) {
+            return Err(why.into());
+        }
         self.dnn_takes(lib, &p, || self.vet_conv(lib, &p))?;
         Ok(p)
     }
 
     /// A convolution, or its adjoint, by the library. In 16 bits the product is stored before anything is added to it, as PyTorch does.
-    pub(super) fn vendor_gathered(&self, p: &VendorConvProblem, mut q: Gathered<'_>) -> Result<()> {
-        let lib = match self.driver().vendor_conv() {
-            Ok(lib) => lib,
-            Err(_) => return self.portable_gathered(q),
-        };
+    pub(super) fn vendor_gathered(
+        &self,
+        op: &'static str,
+        p: &VendorConvProblem,
+        mut q: Gathered<'_>,
+    ) -> Result<()> {
+        let Ok(lib) = self.driver().vendor_conv() else { return self.portable_gathered(q) };
+        if !self.gathered_race(op, lib, p, &q)? {
+            return self.portable_gathered(q);
+        }
         let y = q.y.as_view();
         if q.accumulate {
             let part = self.scratch(q.p.dtype, y.numel())?;
             self.dnn_call(lib, p, q.tensors(&part.view()))?;
             return self.strided_copy(part.view().reshape(y.shape())?, q.y.grad(true));
         }
-        self.dnn_call(lib, p, q.tensors(&y))?;
-        if q.plain() {
-            return Ok(());
+        let whole = q.p.dtype == DType::F32 && !q.plain();
+        if whole && !aligned16(&y) {
+            // What is finished in place is read in items of 16 bytes.
+            let part = self.scratch(q.p.dtype, y.numel())?;
+            self.dnn_call(lib, p, q.tensors(&part.view()))?;
+            return self.conv_finish(&q, &part.view());
         }
-        if q.p.dtype == DType::F32 {
-            return self.conv_finish(&q);
+        self.dnn_call(lib, p, q.tensors(&y))?;
+        if whole {
+            return self.conv_finish(&q, &y);
         }
         let mut along = vec![1; y.shape().len() - 1];
         along[0] = y.shape()[1];
@@ -162,8 +175,32 @@ impl Engine {
         }
     }
 
-    /// y = act(scale * y + bias + residual), with z the value before the activation.
-    fn conv_finish(&self, q: &Gathered<'_>) -> Result<()> {
+    /// Whether the library serves a convolution, found out by a race without its epilogue if need be.
+    fn gathered_race(
+        &self,
+        op: &'static str,
+        lib: &dyn VendorConv,
+        p: &VendorConvProblem,
+        q: &Gathered<'_>,
+    ) -> Result<bool> {
+        if self.must_take::<ConvProblem<'_>>(op, VENDOR) {
+            return Ok(true);
+        }
+        let (len, shape) = (q.y.numel(), q.y.as_view());
+        let theirs = || -> Result<()> {
+            let room = self.scratch(q.p.dtype, len)?;
+            self.dnn_call(lib, p, q.tensors(&room.view()))
+        };
+        let ours = || -> Result<()> {
+            let room = self.scratch(q.p.dtype, len)?;
+            let io = ConvIo::new(q.x, q.w, room.alias_mut().reshape(shape.shape())?);
+            self.portable_gathered(Gathered::forward(q.p.s, q.p.back, &Conv::new(), io))
+        };
+        self.dnn_race(lib, p, [&theirs, &ours])
+    }
+
+    /// y = act(scale * part + bias + residual), with z the value before the activation; the part may be y.
+    fn conv_finish(&self, q: &Gathered<'_>, part: &View<'_>) -> Result<()> {
         let (s, m, y) = (&q.p.s, q.p.channels().0 * q.p.s.groups, q.y.as_view());
         let plane = if q.p.back { s.in_plane() } else { s.out_plane() };
         let e = Extents { batch: s.n, m, n: plane, k: 1 };
@@ -187,18 +224,32 @@ impl Engine {
             act: fused_act("conv", q.act)?,
             tf32: false,
         };
-        self.finish(&product, Some(&at), 1, 1.0)
+        self.finish(&product, Some(&packed(part)), 1, 1.0)
     }
 
     /// A weight gradient by the library.
     pub(super) fn vendor_weight(
         &self,
-        p: &VendorConvProblem,
+        op: &'static str,
+        (p, s): (&VendorConvProblem, &ConvShape),
         [x, dy]: [View<'_>; 2],
         g: GradMut<'_>,
     ) -> Result<()> {
-        let lib = self.driver().vendor_conv().map_err(|why| self.no_variant("conv_bwd", why.into()))?;
+        let lib = self.driver().vendor_conv().map_err(|why| self.no_variant(op, why.into()))?;
         let dw = g.out.as_view();
+        let own = WeightProblem { s: *s, dtype: p.dtype, vendor: Err("") }.best(self.device_caps());
+        let theirs = || -> Result<()> {
+            let room = self.scratch(p.dtype, dw.numel())?;
+            self.dnn_call(lib, p, [&x, &room.view(), &dy])
+        };
+        let ours = || -> Result<()> {
+            let room = self.scratch(p.dtype, dw.numel())?;
+            self.weight_gradient(op, own, s, [x, dy], room.alias_mut().into())
+        };
+        let pinned = self.must_take::<ConvProblem<'_>>(op, VENDOR);
+        if !pinned && !self.dnn_race(lib, p, [&theirs, &ours])? {
+            return self.weight_gradient(op, own, s, [x, dy], g);
+        }
         if !g.accumulate {
             return self.dnn_call(lib, p, [&x, &dw, &dy]);
         }
