@@ -41,16 +41,13 @@ impl Wanted {
         let flat = s.input[0] == 1 && s.output[0] == 1 && s.kernel[0] == 1 && s.pad[0] == 0;
         let (first, axes) = if flat { (1, 2) } else { (0, 3) };
         let mut pad_end = [0; 3];
-        for a in first..3 {
-            let span = s.dilation[a] * (s.kernel[a].saturating_sub(1)) + 1;
-            let windows = |end: usize| {
-                let padded = s.input[a] + s.pad[a] + end;
-                if padded < span { 0 } else { (padded - span) / s.stride[a] + 1 }
-            };
-            let least =
-                (s.output[a].saturating_sub(1) * s.stride[a] + span).saturating_sub(s.input[a] + s.pad[a]);
-            pad_end[a] = if windows(s.pad[a]) == s.output[a] { s.pad[a] } else { least };
-            if windows(pad_end[a]) != s.output[a] {
+        for (a, end) in pad_end.iter_mut().enumerate().skip(first) {
+            let (span, before) = (s.dilation[a] * s.kernel[a].saturating_sub(1) + 1, s.input[a] + s.pad[a]);
+            let windows =
+                |end: usize| (before + end).checked_sub(span).map_or(0, |room| room / s.stride[a] + 1);
+            let least = (s.output[a].saturating_sub(1) * s.stride[a] + span).saturating_sub(before);
+            *end = if windows(s.pad[a]) == s.output[a] { s.pad[a] } else { least };
+            if windows(*end) != s.output[a] {
                 return Err("its output has fewer windows than fit".into());
             }
         }
