@@ -6,6 +6,7 @@ use crate::error::Result;
 
 /// Which of its three tensors a convolution computes from the other two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum ConvPass {
     /// y from x and w.
     Forward,
