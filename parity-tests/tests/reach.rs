@@ -35,7 +35,11 @@ const ABSENT: &[&str] = &[
     "batch_norm_bwd:aligned_groups",
     // A sort wants all elements, not the first few.
     "sort:select",
-    // A library of NVIDIA's.
+    // Libraries of NVIDIA's.
+    "conv:cudnn",
+    "conv_bwd:cudnn",
+    "conv_transpose:cudnn",
+    "conv_transpose_bwd:cudnn",
     "gemm:cublaslt",
     "gemm_bwd:cublaslt",
     "gemm_grouped:cublaslt",

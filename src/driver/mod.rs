@@ -11,6 +11,7 @@ use crate::error::Result;
 
 #[cfg(feature = "driver-cuda")]
 pub(crate) mod cuda;
+mod dnn;
 #[cfg(feature = "driver-hip")]
 pub(crate) mod hip;
 #[cfg(feature = "driver-hip")]
@@ -22,6 +23,8 @@ pub(crate) mod loader;
 #[cfg(feature = "driver-opencl")]
 pub(crate) mod opencl;
 pub(crate) mod shapes;
+
+pub use self::dnn::{ConvPass, ConvTensor, VendorConv, VendorConvProblem};
 
 macro_rules! handles {
     ($($(#[$m:meta])* $name:ident;)*) => {$(
@@ -317,6 +320,11 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// Matrix products of a vendor library, if one was found.
     fn vendor_blas(&self) -> Option<&dyn VendorBlas> {
         None
+    }
+
+    /// Convolutions of a vendor library; the reason if there is none.
+    fn vendor_conv(&self) -> std::result::Result<&dyn VendorConv, &str> {
+        Err("no vendor library was found")
     }
 }
 

@@ -2,6 +2,7 @@
 
 pub(crate) mod blas;
 pub(crate) mod cache;
+mod dnn;
 pub(crate) mod geometry;
 mod include;
 pub(crate) mod launch;
@@ -57,6 +58,7 @@ struct Device {
     counts: Arc<Counts>,
     programs: program::Programs,
     blas: blas::Trust,
+    dnn: dnn::Trust,
     index_errors: IndexErrors,
     writes: WriteLog,
     sync_each: bool,
@@ -123,6 +125,7 @@ impl Engine {
             counts: Arc::default(),
             programs: program::Programs::new(cache::DiskCache::from_env()),
             blas: blas::Trust::default(),
+            dnn: dnn::Trust::default(),
             index_errors: IndexErrors::default(),
             writes: WriteLog::default(),
             sync_each: std::env::var("TREFOIL_SYNC").is_ok_and(|v| v != "0"),
@@ -150,6 +153,7 @@ impl Engine {
             counts: Arc::default(),
             programs: program::Programs::new(cache::DiskCache::default()),
             blas: blas::Trust::default(),
+            dnn: dnn::Trust::default(),
             index_errors: IndexErrors::default(),
             writes: WriteLog::default(),
             sync_each: false,

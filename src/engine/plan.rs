@@ -193,7 +193,7 @@ impl Engine {
         self.no_variant(op, format!("no variant applies: {why}"))
     }
 
-    fn no_variant(&self, op: &'static str, why: String) -> GpuError {
+    pub(crate) fn no_variant(&self, op: &'static str, why: String) -> GpuError {
         GpuError::Unsupported { op, device: self.device_caps().id, why: why.into() }
     }
 
@@ -201,6 +201,12 @@ impl Engine {
     pub(crate) fn may_take<P: Problem>(&self, op: &'static str, variant: usize) -> bool {
         let names = || P::VARIANTS.iter().map(|v| v.name).collect();
         self.inner.choices.pinned(op, names).is_none_or(|at| at == Ok(variant))
+    }
+
+    /// Whether a pin sets `op` to the variant of this number.
+    pub(crate) fn must_take<P: Problem>(&self, op: &'static str, variant: usize) -> bool {
+        let names = || P::VARIANTS.iter().map(|v| v.name).collect();
+        self.inner.choices.pinned(op, names) == Some(Ok(variant))
     }
 
     /// What [`CoreOps::explain`](crate::ops::core::CoreOps::explain) answers: the decision for a typical problem of an operation with variants, else

@@ -1,9 +1,10 @@
-//! CUDA through the driver API, NVRTC and, where present, cuBLASLt; all loaded at run time.
+//! CUDA through the driver API, NVRTC and, where present, cuBLASLt and cuDNN; all loaded at run time.
 //!
 //! The device's primary context is used, so that memory can be shared with other libraries of the process. It is made current at the entry
 //! of every call, which costs some ten nanoseconds and lets any thread call; it stays current on that thread.
 
 mod cublaslt;
+mod cudnn;
 mod nvrtc;
 mod preflight;
 mod staging;
@@ -19,12 +20,13 @@ use cudarc::driver::sys as cu;
 use cudarc::driver::sys::CUdevice_attribute_enum as Attribute;
 
 use self::cublaslt::CublasLt;
+use self::cudnn::Cudnn;
 use self::nvrtc::{Nvrtc, Target};
 use self::preflight::Api;
 use self::staging::Staging;
 use super::{
     Arg, CompileUnit, Driver, LaunchConfig, RawContext, RawEvent, RawFunction, RawMem, RawModule, RawStream,
-    VendorBlas,
+    VendorBlas, VendorConv,
 };
 use crate::device::{BackendKind, Caps, DeviceId};
 use crate::error::{GpuError, Result, Unavailable};
@@ -53,6 +55,7 @@ pub(crate) struct CudaDriver {
     /// Page-locked memory of each stream that had a copy from the host.
     staging: Mutex<HashMap<u64, Staging>>,
     blas: OnceLock<Option<CublasLt>>,
+    dnn: OnceLock<std::result::Result<Cudnn, String>>,
 }
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -171,6 +174,7 @@ impl CudaDriver {
             events: Mutex::default(),
             staging: Mutex::default(),
             blas: OnceLock::new(),
+            dnn: OnceLock::new(),
         })
     }
 
@@ -436,6 +440,18 @@ impl Driver for CudaDriver {
         };
         self.blas.get_or_init(open).as_ref().map(|b| b as &dyn VendorBlas)
     }
+
+    fn vendor_conv(&self) -> std::result::Result<&dyn VendorConv, &str> {
+        let open = || {
+            Cudnn::open(self.api, self.caps.id, self.context)
+                .inspect_err(|reason| log::debug!("{}: no cuDNN: {reason}", self.caps.id))
+                .map_err(|reason| format!("no cuDNN: {reason}"))
+        };
+        match self.dnn.get_or_init(open) {
+            Ok(dnn) => Ok(dnn),
+            Err(why) => Err(why),
+        }
+    }
 }
 
 impl Drop for CudaDriver {
@@ -445,6 +461,7 @@ impl Drop for CudaDriver {
         }
         let t = &self.api.table;
         self.blas.take();
+        self.dnn.take();
         // SAFETY: every handle was made by this driver, is released once, and nobody else can use it: the driver is going away.
         unsafe {
             for (stream, mut s) in lock(&self.staging).drain() {

@@ -67,6 +67,7 @@ function_table! {
         cuStreamCreate(*mut cu::CUstream, c_uint);
         cuStreamDestroy_v2(cu::CUstream);
         cuStreamSynchronize(cu::CUstream);
+        cuStreamIsCapturing(cu::CUstream, *mut cu::CUstreamCaptureStatus);
         cuStreamWaitEvent(cu::CUstream, cu::CUevent, c_uint);
         cuEventCreate(*mut cu::CUevent, c_uint);
         cuEventRecord(cu::CUevent, cu::CUstream);
@@ -165,7 +166,7 @@ pub(super) fn toolkit_library(
     wheel: &str,
     driver_major: u32,
 ) -> Result<DynLib, Unavailable> {
-    let mut names: Vec<String> = if cfg!(windows) {
+    let names: Vec<String> = if cfg!(windows) {
         windows_names.iter().map(|s| s.to_string()).collect()
     } else {
         // NVRTC of CUDA 11 names its file after 11.2. A driver loads what older toolkits made, but not what newer ones did.
@@ -173,6 +174,15 @@ pub(super) fn toolkit_library(
         majors.sort_by_key(|&(m, _)| m > driver_major);
         majors.into_iter().map(|(_, m)| format!("lib{stem}.so.{m}")).collect()
     };
+    library_of(var, names, wheel)
+}
+
+/// Opens a library by its file names: in the system's search path first, then where [`toolkit_library`] looks.
+pub(super) fn library_of(
+    var: &'static str,
+    mut names: Vec<String>,
+    wheel: &str,
+) -> Result<DynLib, Unavailable> {
     let in_folders: Vec<String> = names
         .iter()
         .flat_map(|n| toolkit_folders(wheel).into_iter().map(move |f| f.join(n)))

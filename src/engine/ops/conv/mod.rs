@@ -6,11 +6,13 @@ pub(super) mod deformable;
 mod plan;
 #[cfg(all(test, feature = "driver-opencl"))]
 mod tests;
+mod vendor;
 pub(super) mod weight;
 
-use self::plan::{COUNT, ConvPlan, ConvProblem, Depthwise, Tile, WeightProblem};
+use self::plan::{COUNT, ConvPlan, ConvProblem, Depthwise, Tile, WeightPlan, WeightProblem};
+use self::vendor::{VendorAnswer, Wanted};
 use crate::buffer::{GradMut, View, ViewMut};
-use crate::driver::DimsArg;
+use crate::driver::{ConvPass, DimsArg, VendorConvProblem};
 use crate::dtype::DType;
 use crate::engine::Engine;
 use crate::engine::launch::{Grid, aligned16, dims};
@@ -27,7 +29,7 @@ use crate::spec::kernels::conv::*;
 
 /// y = act(scale * (conv or its adjoint of x with w) + bias + residual).
 struct Gathered<'a> {
-    p: ConvProblem,
+    p: ConvProblem<'static>,
     x: View<'a>,
     w: View<'a>,
     scale: Option<View<'a>>,
@@ -43,7 +45,7 @@ struct Gathered<'a> {
 impl<'a> Gathered<'a> {
     fn forward(s: ConvShape, back: bool, p: &Conv, io: ConvIo<'a>) -> Self {
         Gathered {
-            p: ConvProblem { s, back, dtype: io.x.dtype() },
+            p: ConvProblem { s, back, dtype: io.x.dtype(), vendor: Err("the portable kernels are asked") },
             x: io.x,
             w: io.w,
             scale: io.scale,
@@ -95,6 +97,11 @@ impl DepthwiseArgs {
     }
 }
 
+/// A library's answer as a plan takes it.
+fn offered(answer: &VendorAnswer) -> std::result::Result<(), &str> {
+    answer.as_ref().map(|_| ()).map_err(|why| why.as_ref())
+}
+
 /// The kernel of a tile.
 fn tile_kernel(tile: Tile) -> &'static Kernel<ConvTileArgs> {
     match tile {
@@ -121,16 +128,33 @@ impl Engine {
             pad: [0, 1, 1],
             dilation: [1; 3],
         };
-        self.explain_problem(op, &ConvProblem { s, back: op == "conv_transpose", dtype: DType::F32 })
+        let (back, dtype) = (op == "conv_transpose", DType::F32);
+        let pass = if back { ConvPass::Input } else { ConvPass::Forward };
+        let want = Wanted { s, pass, dtype, tf32: false, aligned: true, own: None };
+        let vendor = self.conv_vendor(op, &want);
+        self.explain_problem(op, &ConvProblem { s, back, dtype, vendor: offered(&vendor) })
     }
 
     /// Computes a product whose operands are checked.
     fn gathered(&self, op: &'static str, q: Gathered<'_>) -> Result<()> {
-        let plan = self.plan(op, &q.p)?;
-        if q.y.numel() == 0 {
-            return Ok(());
+        let vendor = self.conv_vendor(op, &q.wanted());
+        let plan = self.plan(op, &ConvProblem { vendor: offered(&vendor), ..q.p })?;
+        match (plan, vendor) {
+            _ if q.y.numel() == 0 => Ok(()),
+            (ConvPlan::Vendor, Ok(p)) => self.vendor_gathered(op, &p, q),
+            (plan, _) => self.gathered_by(op, plan, q),
         }
+    }
+
+    /// The kernels of this crate, by sizes.
+    fn portable_gathered(&self, q: Gathered<'_>) -> Result<()> {
+        let plan = q.p.best(self.device_caps());
+        self.gathered_by("conv", plan, q)
+    }
+
+    fn gathered_by(&self, op: &'static str, plan: ConvPlan, q: Gathered<'_>) -> Result<()> {
         match plan {
+            ConvPlan::Vendor => self.portable_gathered(q),
             ConvPlan::Pointwise => self.pointwise(q),
             ConvPlan::Tiles { tile, parts } => self.conv_tiles(&q, tile, parts),
             direct => self.direct(op, &q, direct),
@@ -349,8 +373,8 @@ impl Engine {
         }
         let back = way == Direction::Conv;
         // Both products are chosen before anything runs, so that a refusal leaves all outputs as they are.
-        let weight_plan = match (shape, &io.dw) {
-            (Some(s), Some(_)) => Some(self.plan(op, &WeightProblem { s, dtype: io.dy.dtype() })?),
+        let weight_plan = match (shape, &io.dw, &io.x) {
+            (Some(s), Some(g), Some(x)) => Some(self.weight_plan(op, p, s, [x, &io.dy, &g.out.as_view()])?),
             _ => None,
         };
         let mut scratch = None;
@@ -361,7 +385,10 @@ impl Engine {
         }
         if let (Some(s), Some(g), Some(x), Some(plan)) = (shape, io.dw, io.x, weight_plan) {
             let (x, dy) = if back { (x, dz) } else { (dz, x) };
-            self.weight_gradient(op, plan, &s, [x, dy], g)?;
+            match plan {
+                (_, Some(p)) => self.vendor_weight(op, (&p, &s), [x, dy], g)?,
+                (plan, None) => self.weight_gradient(op, plan, &s, [x, dy], g)?,
+            }
         }
         if let Some(g) = io.dbias {
             self.channel_sums(dz, g)?;
@@ -370,6 +397,30 @@ impl Engine {
             Some(g) => self.strided_copy(dz, g),
             None => Ok(()),
         }
+    }
+
+    /// How a weight gradient runs: by the library, if it has a problem for it.
+    fn weight_plan(
+        &self,
+        op: &'static str,
+        p: &Conv,
+        s: ConvShape,
+        views: [&View<'_>; 3],
+    ) -> Result<(WeightPlan, Option<VendorConvProblem>)> {
+        let dtype = views[0].dtype();
+        let mut problem = WeightProblem { s, dtype, vendor: Err("") };
+        let want = Wanted {
+            s,
+            pass: ConvPass::Weight,
+            dtype,
+            tf32: p.precision == Precision::Tf32,
+            aligned: views.into_iter().all(aligned16),
+            own: problem.own(),
+        };
+        let vendor = self.conv_vendor(op, &want);
+        problem.vendor = offered(&vendor);
+        let plan = self.plan(op, &problem)?;
+        Ok((plan, vendor.ok().filter(|_| plan == WeightPlan::Vendor)))
     }
 
     /// Sums of [N, C, ...] per channel.

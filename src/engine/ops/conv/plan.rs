@@ -19,8 +19,9 @@ const STRIP: usize = 2;
 
 const SOURCE: &str = "kernels/common/conv/conv.c, weight.c";
 
-/// The variants of all products of the family. The portable one takes the best of the others, and a matrix product where the convolution is one.
+/// The variants of all products of the family. The portable one takes the best of those after it, and a matrix product where the convolution is one.
 const VARIANTS: &[Variant] = &[
+    Variant { name: "cudnn", source: "vendor library" },
     Variant { name: PORTABLE, source: "kernels/common/conv/conv.c, weight.c, direct.c" },
     Variant { name: "tile_128", source: SOURCE },
     Variant { name: "tile_64", source: SOURCE },
@@ -32,28 +33,37 @@ const VARIANTS: &[Variant] = &[
 ];
 
 /// A number of the variants.
-const AUTO: usize = 0;
-const TILE_128: usize = 1;
-const TILE_64: usize = 2;
-const TILE_64X256: usize = 3;
-const TILE_32X256: usize = 4;
-const TILE_16X256: usize = 5;
-const SPLIT_K: usize = 6;
+pub(super) const VENDOR: usize = 0;
+const AUTO: usize = 1;
+const TILE_128: usize = 2;
+const TILE_64: usize = 3;
+const TILE_64X256: usize = 4;
+const TILE_32X256: usize = 5;
+const TILE_16X256: usize = 6;
+const SPLIT_K: usize = 7;
+
+/// Why the vendor's library is not asked.
+const FEW_CHANNELS: &str = "the kernels of this library are faster for a few channels per group";
+const POINTWISE: &str = "a convolution of one tap is a matrix product";
 
 /// A convolution, or its adjoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct ConvProblem {
+pub(crate) struct ConvProblem<'a> {
     pub(crate) s: ConvShape,
     /// The adjoint: x has the convolution's output shape, y its input shape.
     pub(crate) back: bool,
     pub(crate) dtype: DType,
+    /// Whether the vendor's library takes it, or why not.
+    pub(crate) vendor: Result<(), &'a str>,
 }
 
 /// A weight gradient.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct WeightProblem {
+pub(crate) struct WeightProblem<'a> {
     pub(crate) s: ConvShape,
     pub(crate) dtype: DType,
+    /// Whether the vendor's library takes it, or why not.
+    pub(crate) vendor: Result<(), &'a str>,
 }
 
 /// The tile kernels.
@@ -69,6 +79,8 @@ pub(crate) enum Tile {
 /// How a convolution runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ConvPlan {
+    /// By the vendor's library.
+    Vendor,
     /// A matrix product with every image.
     Pointwise,
     /// Tiles of the product of weights and columns, and parts of k.
@@ -84,6 +96,8 @@ pub(crate) enum ConvPlan {
 /// How a weight gradient runs; sums are split into runs of `per` terms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WeightPlan {
+    /// By the vendor's library.
+    Vendor,
     /// Tiles of that side.
     Tiles { side: usize, splits: usize, per: usize },
     /// A block per channel and run of items.
@@ -124,7 +138,7 @@ impl Tile {
     }
 
     /// Row tiles, column tiles, and blocks in all for one part of k.
-    pub(super) fn blocks(self, p: &ConvProblem) -> (usize, usize, usize) {
+    pub(super) fn blocks(self, p: &ConvProblem<'_>) -> (usize, usize, usize) {
         let (bm, bn) = self.size();
         let (mt, ct) = (p.channels().0.div_ceil(bm), p.columns().div_ceil(bn));
         (mt, ct, mt.saturating_mul(ct).saturating_mul(p.s.groups).saturating_mul(p.phases().iter().product()))
@@ -140,7 +154,7 @@ fn units(caps: &Caps) -> usize {
     (caps.compute_units as usize).max(1)
 }
 
-impl ConvProblem {
+impl ConvProblem<'_> {
     /// Output channels per group, and channels that are summed over.
     pub(super) fn channels(&self) -> (usize, usize) {
         if self.back { (self.s.cig(), self.s.cog()) } else { (self.s.cog(), self.s.cig()) }
@@ -222,8 +236,18 @@ impl ConvProblem {
         (tile, (units * 2).div_ceil(blocks).min(k / 128).clamp(1, 32))
     }
 
+    /// Why the kernels of this library come before the vendor's.
+    pub(super) fn own(&self) -> Option<&'static str> {
+        let (m, r) = self.channels();
+        match () {
+            () if self.s.groups > 1 && m <= 4 && r <= 4 => Some(FEW_CHANNELS),
+            () if self.pointwise() && self.s.in_plane() >= 32 => Some(POINTWISE),
+            () => None,
+        }
+    }
+
     /// What the portable variant does.
-    fn best(&self, caps: &Caps) -> ConvPlan {
+    pub(super) fn best(&self, caps: &Caps) -> ConvPlan {
         let (m, r) = self.channels();
         if self.pointwise() && r > 0 && self.s.in_plane() >= 32 {
             return ConvPlan::Pointwise;
@@ -236,7 +260,7 @@ impl ConvProblem {
     }
 }
 
-impl Problem for ConvProblem {
+impl Problem for ConvProblem<'_> {
     type Plan = ConvPlan;
 
     const VARIANTS: &'static [Variant] = VARIANTS;
@@ -252,6 +276,7 @@ impl Problem for ConvProblem {
             _ => tiles(tile, 1),
         };
         match variant {
+            VENDOR => self.vendor.map(|()| ConvPlan::Vendor).map_err(|why| why.to_string().into()),
             AUTO => Ok(self.best(caps)),
             TILE_128 => large(Tile::Square128),
             TILE_64 => tiles(Tile::Square64, 1),
@@ -265,7 +290,7 @@ impl Problem for ConvProblem {
     }
 }
 
-impl WeightProblem {
+impl WeightProblem<'_> {
     /// Terms of a sum.
     fn terms(&self) -> usize {
         self.s.n * self.s.out_plane()
@@ -324,11 +349,16 @@ impl WeightProblem {
         WeightPlan::Direct { splits, per }
     }
 
-    /// What the portable variant does.
-    fn best(&self, caps: &Caps) -> WeightPlan {
+    /// Why the kernels of this library come before the vendor's.
+    pub(super) fn own(&self) -> Option<&'static str> {
         let s = &self.s;
-        let thin = s.groups > 1 && s.cog() <= 4 && s.cig() <= 4;
-        if thin || self.fits().is_err() {
+        (s.groups > 1 && s.cog() <= 4 && s.cig() <= 4).then_some(FEW_CHANNELS)
+    }
+
+    /// What the portable variant does.
+    pub(super) fn best(&self, caps: &Caps) -> WeightPlan {
+        let s = &self.s;
+        if self.own().is_some() || self.fits().is_err() {
             return self.direct(caps);
         }
         let large = self.dtype != DType::F64 && !caps.is_cpu && s.cog() > 64 && s.cig() * s.taps() > 64;
@@ -336,7 +366,7 @@ impl WeightProblem {
     }
 }
 
-impl Problem for WeightProblem {
+impl Problem for WeightProblem<'_> {
     type Plan = WeightPlan;
 
     const VARIANTS: &'static [Variant] = VARIANTS;
@@ -347,6 +377,7 @@ impl Problem for WeightProblem {
             _ => self.fits(),
         };
         match variant {
+            VENDOR => self.vendor.map(|()| WeightPlan::Vendor).map_err(|why| why.to_string().into()),
             AUTO => Ok(self.best(caps)),
             TILE_128 => large().map(|()| self.tiles(true, 1, caps)),
             TILE_64 => self.fits().map(|()| self.tiles(false, 1, caps)),
@@ -380,8 +411,10 @@ mod tests {
         }
     }
 
-    fn conv(s: ConvShape) -> ConvProblem {
-        ConvProblem { s, back: false, dtype: DType::F32 }
+    const NONE: Result<(), &str> = Err("no vendor library was found");
+
+    fn conv(s: ConvShape) -> ConvProblem<'static> {
+        ConvProblem { s, back: false, dtype: DType::F32, vendor: NONE }
     }
 
     #[test]
@@ -416,6 +449,23 @@ mod tests {
     }
 
     #[test]
+    fn the_vendor_library_comes_first_but_for_few_channels_and_single_taps() {
+        let gpu = gpu();
+        let p = conv(shape(32, [64, 64, 1], 56));
+        assert!(p.plan(VENDOR, &gpu).is_err_and(|why| why.contains("no vendor library")));
+        assert_eq!(ConvProblem { vendor: Ok(()), ..p }.plan(VENDOR, &gpu), Ok(ConvPlan::Vendor));
+        assert_eq!(p.own(), None);
+        let one = ConvShape { kernel: [1; 3], pad: [0; 3], ..shape(8, [64, 64, 1], 56) };
+        assert_eq!(conv(one).own(), Some(POINTWISE));
+        assert_eq!(conv(shape(8, [64, 64, 64], 56)).own(), Some(FEW_CHANNELS));
+        assert_eq!(conv(shape(8, [64, 64, 4], 56)).own(), None);
+        let weight = |s| WeightProblem { s, dtype: DType::F32, vendor: Ok(()) };
+        assert_eq!(weight(one).plan(VENDOR, &gpu), Ok(WeightPlan::Vendor));
+        assert_eq!(weight(one).own(), None);
+        assert_eq!(weight(shape(8, [64, 64, 64], 56)).own(), Some(FEW_CHANNELS));
+    }
+
+    #[test]
     fn far_taps_take_the_direct_kernels() {
         let gpu = gpu();
         let far = ConvShape { dilation: [1, 1 << 27, 1], ..shape(1, [8, 8, 1], 16) };
@@ -423,7 +473,7 @@ mod tests {
         for v in TILE_128..=SPLIT_K {
             assert!(conv(far).plan(v, &gpu).is_err_and(|e| e.contains("64-bit")));
         }
-        let w = WeightProblem { s: far, dtype: DType::F32 };
+        let w = WeightProblem { s: far, dtype: DType::F32, vendor: NONE };
         assert!(matches!(w.plan(AUTO, &gpu), Ok(WeightPlan::Direct { .. })));
         assert!(w.plan(TILE_64, &gpu).is_err());
     }
@@ -431,7 +481,7 @@ mod tests {
     #[test]
     fn sums_of_weight_gradients_are_split() {
         let (gpu, cpu) = (gpu(), cpu());
-        let p = WeightProblem { s: shape(32, [128, 128, 1], 56), dtype: DType::F32 };
+        let p = WeightProblem { s: shape(32, [128, 128, 1], 56), dtype: DType::F32, vendor: NONE };
         // 9 tiles of 128 x 128, 264 resident blocks.
         let per = (32 * 56 * 56usize).div_ceil(29).next_multiple_of(8);
         assert_eq!(p.plan(AUTO, &gpu), Ok(WeightPlan::Tiles { side: 128, splits: 29, per }));

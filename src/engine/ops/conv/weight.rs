@@ -5,7 +5,7 @@ use crate::dtype::DType;
 use crate::engine::Engine;
 use crate::engine::launch::{Grid, dims};
 use crate::engine::ops::conv::DepthwiseArgs;
-use crate::engine::ops::conv::plan::{Depthwise, WeightPlan};
+use crate::engine::ops::conv::plan::{Depthwise, WeightPlan, WeightProblem};
 use crate::error::Result;
 use crate::ops::conv::*;
 use crate::spec::kernels::conv::*;
@@ -27,6 +27,11 @@ impl Engine {
             return self.conv_join(&g, None, 0);
         }
         match plan {
+            WeightPlan::Vendor => {
+                let problem =
+                    WeightProblem { s: *s, dtype: x.dtype(), vendor: Err("the portable kernels are asked") };
+                self.weight_gradient(op, problem.best(self.device_caps()), s, [x, dy], g)
+            }
             WeightPlan::Tiles { side, splits, per } => self.weight_tiles(s, side, [splits, per], [x, dy], g),
             WeightPlan::Depthwise { items, splits, per } => {
                 self.conv_extents(op, s)?;

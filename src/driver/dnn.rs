@@ -1,0 +1,110 @@
+//! Convolutions of a vendor library: what one is asked for, and what a library of a driver offers.
+
+use super::{RawMem, RawStream};
+use crate::DType;
+use crate::error::Result;
+
+/// Which of its three tensors a convolution computes from the other two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ConvPass {
+    /// y from x and w.
+    Forward,
+    /// The gradient of x from w and the gradient of y; also what a transposed convolution computes.
+    Input,
+    /// The gradient of w from x and the gradient of y.
+    Weight,
+}
+
+/// A tensor of a convolution: batch (of w: output channels), channels (of w: those of a group), and the spatial axes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct ConvTensor {
+    /// Extents; those beyond the problem's axes are 1.
+    pub extents: [usize; 5],
+    /// Strides in elements: channels first, channels last, or any other order.
+    pub strides: [usize; 5],
+}
+
+impl ConvTensor {
+    /// A tensor whose axes lie in memory in their order, without gaps.
+    pub(crate) fn packed(extents: [usize; 5]) -> Self {
+        let mut strides = [1; 5];
+        (0..4).rev().for_each(|a| strides[a] = strides[a + 1] * extents[a + 1]);
+        ConvTensor { extents, strides }
+    }
+}
+
+/// One convolution, or one of its gradients, for a vendor library. Windows are not flipped; what lies outside x counts as 0. There are as many groups
+/// as x has times the channels of w.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct VendorConvProblem {
+    /// What is computed.
+    pub pass: ConvPass,
+    /// Spatial axes, 2 or 3.
+    pub axes: usize,
+    /// The convolution's input, or the gradient of it.
+    pub x: ConvTensor,
+    /// Its weight, or the gradient of it.
+    pub w: ConvTensor,
+    /// Its output, or the gradient of it.
+    pub y: ConvTensor,
+    /// Zeros before each axis.
+    pub pad: [usize; 3],
+    /// Zeros behind each axis.
+    pub pad_end: [usize; 3],
+    /// Distance of windows.
+    pub stride: [usize; 3],
+    /// Distance of a window's elements.
+    pub dilation: [usize; 3],
+    /// Type of all three tensors; sums are in f32.
+    pub dtype: DType,
+    /// f32 operands may be rounded to TF32.
+    pub tf32: bool,
+    /// Bytes at a multiple of which all three tensors begin.
+    pub align: usize,
+}
+
+impl VendorConvProblem {
+    /// Additions and multiplications.
+    pub(crate) fn operations(&self) -> usize {
+        let outputs = self.y.extents.iter().fold(2usize, |a, &b| a.saturating_mul(b));
+        self.w.extents[1..].iter().fold(outputs, |a, &b| a.saturating_mul(b))
+    }
+}
+
+/// Convolutions of a vendor library, loaded at run time.
+pub trait VendorConv: Send + Sync {
+    /// Its name, for messages.
+    fn name(&self) -> &'static str;
+
+    /// Whether the library takes this problem; the reason if not. Cheap after the first call of a problem.
+    fn applicable(&self, p: &VendorConvProblem) -> std::result::Result<(), String>;
+
+    /// Bytes of workspace that the next [`VendorConv::run`] wants for this problem.
+    fn workspace(&self, p: &VendorConvProblem) -> usize;
+
+    /// Whether ways to compute the problem may be timed on the stream: it is large, nobody turned that off, and the stream's work is run, not recorded.
+    ///
+    /// # Safety
+    /// The stream is a live one of the library's driver.
+    unsafe fn may_time(&self, s: RawStream, p: &VendorConvProblem) -> bool {
+        let _ = (s, p);
+        false
+    }
+
+    /// Queues the problem; memory arguments are (memory, byte offset) of x, w and y, of which the pass says which one is written. The first call of a
+    /// large problem may wait for the stream, to find out which of the library's kernels is the fastest. From then on the same kernel serves the problem.
+    ///
+    /// # Safety
+    /// All memory is live, as large as the problem says and aligned as it says; what is written overlaps nothing that is read; the workspace has the
+    /// size that was asked for and overlaps nothing.
+    unsafe fn run(
+        &self,
+        s: RawStream,
+        p: &VendorConvProblem,
+        tensors: [(RawMem, u64); 3],
+        workspace: Option<(RawMem, u64, usize)>,
+    ) -> Result<()>;
+}
