@@ -68,7 +68,7 @@ pub struct VendorConvProblem {
 
 impl VendorConvProblem {
     /// Additions and multiplications.
-    pub(crate) fn operations(&self) -> usize {
+    pub fn operations(&self) -> usize {
         let outputs = self.y.extents.iter().fold(2usize, |a, &b| a.saturating_mul(b));
         self.w.extents[1..].iter().fold(outputs, |a, &b| a.saturating_mul(b))
     }
