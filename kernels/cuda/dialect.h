@@ -26,7 +26,6 @@ typedef uint4 gk_raw16;
 #define GK_FN_CALL static __device__ __noinline__
 #define GK_GLOBAL
 #define GK_LOCAL __shared__
-#define GK_LOCAL_TILES __shared__ __align__(1024)
 #define GK_LOCAL_DYNAMIC(T, name, count) extern __shared__ __align__(1024) T name[]
 #define GK_LOCAL_PTR
 #define GK_CONST static __device__ const

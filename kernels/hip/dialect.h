@@ -15,7 +15,6 @@ typedef unsigned long long gk_u64;
 #define GK_FN_CALL static __device__ __attribute__((noinline))
 #define GK_GLOBAL
 #define GK_LOCAL __shared__
-#define GK_LOCAL_TILES __shared__ __attribute__((aligned(1024)))
 #define GK_LOCAL_DYNAMIC(T, name, count) extern __shared__ __attribute__((aligned(1024))) T name[]
 #define GK_LOCAL_PTR
 #define GK_CONST static __device__ const

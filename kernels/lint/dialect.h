@@ -13,7 +13,6 @@ typedef struct { gk_u32 x, y, z, w; } gk_raw16;
 #define GK_FN_CALL static
 #define GK_GLOBAL
 #define GK_LOCAL static
-#define GK_LOCAL_TILES static
 #define GK_LOCAL_DYNAMIC(T, name, count) static T name[count]
 #define GK_LOCAL_PTR
 #define GK_CONST static const

@@ -19,7 +19,6 @@ typedef uint4 gk_raw16;
 #define GK_FN_CALL static
 #define GK_GLOBAL __global
 #define GK_LOCAL __local
-#define GK_LOCAL_TILES __local __attribute__((aligned(1024)))
 #define GK_LOCAL_DYNAMIC(T, name, count) __local __attribute__((aligned(1024))) T name[count]
 #define GK_LOCAL_PTR __local
 #define GK_CONST __constant

@@ -3,7 +3,7 @@
  * GK_OP says how many columns of a head the tiles have room for, and whether all rules apply (gk_head64, gk_head128_rules, ...): without, scores are
  * products times a positive factor, within a window. D and Dv are multiples of 8 up to the columns. Launch: axis 0
  * tiles of 128 queries x heads x batches, later tiles first. A warp has 16 queries, whose rows of Q stay in its registers; a block loops over tiles
- * of GK_KEYS keys, of which the next is on its way while one is used. P is rounded to gk_t for the product with V; sums, maxima and the rest are float. Deterministic. Arguments as in attention/attention.c; rows of Q, K, V
+ * of GK_ATTN_KEYS keys, of which the next is on its way while one is used. P is rounded to gk_t for the product with V; sums, maxima and the rest are float. Deterministic. Arguments as in attention/attention.c; rows of Q, K, V
  * and O begin at multiples of 16 bytes.
  */
 #include "matrix_tile.h"
@@ -14,11 +14,11 @@
 
 /* Keys of a tile, and chunks of K or V of it. NVIDIA's OpenCL has 48 KiB of local memory. */
 #ifdef GK_PTX_LOCAL_KB
-#define GK_KEYS (GK_HEAD_WIDTH == 64 ? 64 : 32)
+#define GK_ATTN_KEYS (GK_HEAD_WIDTH == 64 ? 64 : 32)
 #else
-#define GK_KEYS 64
+#define GK_ATTN_KEYS 64
 #endif
-#define GK_SLOT (GK_KEYS * GK_HEAD_CHUNKS)
+#define GK_SLOT (GK_ATTN_KEYS * GK_HEAD_CHUNKS)
 /* Fragments that are no registers need the queries to stay where they are. */
 #ifdef GK_FRAG_IN_REGISTERS
 #define GK_QUERY_CHUNKS 0
@@ -34,12 +34,12 @@ typedef struct {
     int tiles, left, right, bottom;
 } gk_attention_matrix_args;
 
-/* The 16 x GK_KEYS scores of a warp by rule, in units of which 2^(factor * x) is wanted: cap and bias make them logarithms to base 2.
+/* The 16 x GK_ATTN_KEYS scores of a warp by rule, in units of which 2^(factor * x) is wanted: cap and bias make them logarithms to base 2.
  * `whole`: every query of the block sees all these keys, a branch that all warps take together. */
-GK_FN void gk_matrix_scores(const gk_rule* r, int i0, int j0, int whole, float factor, float x[GK_KEYS / 8][4])
+GK_FN void gk_matrix_scores(const gk_rule* r, int i0, int j0, int whole, float factor, float x[GK_ATTN_KEYS / 8][4])
 {
     if (GK_ALL_RULES && factor == 1.0f) {
-        GK_UNROLL for (int n = 0; n < GK_KEYS / 2; n++) {
+        GK_UNROLL for (int n = 0; n < GK_ATTN_KEYS / 2; n++) {
             float s = x[n / 4][n % 4] * r->scale;
             if (r->cap > 0.0f) s = r->cap * gk_tanh(s / r->cap);
             int i = i0 + GK_FRAG_ROW(n % 4), j = j0 + n / 4 * 8 + GK_FRAG_COL(n % 4);
@@ -48,23 +48,23 @@ GK_FN void gk_matrix_scores(const gk_rule* r, int i0, int j0, int whole, float f
         }
     }
     if (whole) return;
-    GK_UNROLL for (int n = 0; n < GK_KEYS / 2; n++)
+    GK_UNROLL for (int n = 0; n < GK_ATTN_KEYS / 2; n++)
         if (!gk_sees(r, i0 + GK_FRAG_ROW(n % 4), j0 + n / 4 * 8 + GK_FRAG_COL(n % 4))) x[n / 4][n % 4] = -GK_INF;
 }
 
 /* Scores become probabilities, relative to the largest score so far; `shrink` is by what that makes smaller what was added before. */
-GK_FN void gk_matrix_softmax(float x[GK_KEYS / 8][4], float factor, float top[2], float sum[2], float shrink[2], GK_LOCAL_PTR float* tmp)
+GK_FN void gk_matrix_softmax(float x[GK_ATTN_KEYS / 8][4], float factor, float top[2], float sum[2], float shrink[2], GK_LOCAL_PTR float* tmp)
 {
     GK_UNROLL for (int h = 0; h < 2; h++) {
         float most = top[h];
-        GK_UNROLL for (int n = 0; n < GK_KEYS / 8; n++) most = gk_most(most, gk_most(x[n][2 * h], x[n][2 * h + 1]));
+        GK_UNROLL for (int n = 0; n < GK_ATTN_KEYS / 8; n++) most = gk_most(most, gk_most(x[n][2 * h], x[n][2 * h + 1]));
         most = gk_quad_max(most, tmp);
         /* While nothing was visible, everything stays 0. */
         float base = most == -GK_INF ? 0.0f : most * factor;
         shrink[h] = gk_exp2_t(top[h] * factor - base);
         top[h] = most;
         sum[h] *= shrink[h];
-        GK_UNROLL for (int n = 0; n < GK_KEYS / 8; n++) {
+        GK_UNROLL for (int n = 0; n < GK_ATTN_KEYS / 8; n++) {
             GK_UNROLL for (int e = 2 * h; e < 2 * h + 2; e++) {
                 x[n][e] = gk_exp2_t(x[n][e] * factor - base);
                 sum[h] += x[n][e];
@@ -73,9 +73,9 @@ GK_FN void gk_matrix_softmax(float x[GK_KEYS / 8][4], float factor, float top[2]
     }
 }
 
-GK_FN void gk_matrix_dropout(const gk_rule* r, int i0, int j0, float x[GK_KEYS / 8][4])
+GK_FN void gk_matrix_dropout(const gk_rule* r, int i0, int j0, float x[GK_ATTN_KEYS / 8][4])
 {
-    GK_UNROLL for (int n = 0; n < GK_KEYS / 2; n++)
+    GK_UNROLL for (int n = 0; n < GK_ATTN_KEYS / 2; n++)
         x[n / 4][n % 4] *= gk_keeps(r, i0 + GK_FRAG_ROW(n % 4), j0 + n / 4 * 8 + GK_FRAG_COL(n % 4)) ? r->kept : 0.0f;
 }
 
@@ -85,7 +85,7 @@ GK_KERNEL(attention_fwd_matrix)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias
                                 GK_BY_VALUE(gk_attention_matrix_args, args))
 {
     GK_LOCAL_DYNAMIC(gk_raw16, tiles, 4 * GK_SLOT + GK_QUERY_CHUNKS);
-    GK_LOCAL gk_raw16 scratch[GK_FRAG_SCRATCH * GK_KEYS / 64];
+    GK_LOCAL gk_raw16 scratch[GK_FRAG_SCRATCH * GK_ATTN_KEYS / 64];
     GK_LOCAL gk_f tmp[GK_FRAG_TMP];
     GK_BIND_IN(gk_t, q); GK_BIND_IN(gk_t, k); GK_BIND_IN(gk_t, bias); GK_BIND_IN(gk_u8, mask); GK_BIND_IN(int, lengths); GK_BIND_IN(int, cu_q);
     GK_BIND_IN(int, cu_k); GK_BIND_IN(gk_i64, more); GK_BIND_OUT(int, err); GK_BIND_IN(gk_t, v); GK_BIND_OUT(gk_t, o); GK_BIND_OUT(gk_f, lse);
@@ -97,8 +97,8 @@ GK_KERNEL(attention_fwd_matrix)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias
     if (!GK_ALL_RULES) rule.mask = 0;
     int i0 = s.tile * 128, wi = i0 + gk_lid() / 32 * 16, depth = (int)args.size.v[5], width = (int)args.size.v[6];
     float factor = GK_ALL_RULES && (rule.cap > 0.0f || bias || !(args.scale > 0.0f)) ? 1.0f : args.scale * GK_LOG2E;
-    gk_frag_a qs[GK_HEAD_CHUNKS / 2], ps[GK_KEYS / 16];
-    float x[GK_KEYS / 8][4], acc[GK_HEAD_CHUNKS][4], top[2], sum[2], shrink[2];
+    gk_frag_a qs[GK_HEAD_CHUNKS / 2], ps[GK_ATTN_KEYS / 16];
+    float x[GK_ATTN_KEYS / 8][4], acc[GK_HEAD_CHUNKS][4], top[2], sum[2], shrink[2];
     GK_UNROLL for (int n = 0; n < GK_HEAD_CHUNKS; n++)
         GK_UNROLL for (int e = 0; e < 4; e++) acc[n][e] = 0.0f;
     top[0] = top[1] = -GK_INF;
@@ -117,42 +117,42 @@ GK_KERNEL(attention_fwd_matrix)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias
     GK_BARRIER();
 
     /* Step n: the scores of tile n, and the values of the tile before it. Keys are fetched a tile further ahead than values. */
-    int from = gk_first_key(&rule, i0), steps = (gk_end_key(&rule, i0, 128) - from + GK_KEYS - 1) / GK_KEYS;
+    int from = gk_first_key(&rule, i0), steps = (gk_end_key(&rule, i0, 128) - from + GK_ATTN_KEYS - 1) / GK_ATTN_KEYS;
     k += from * args.sq.v[5];
     v += from * args.sv.v[2];
-    gk_fetch(k, args.sq.v[5], GK_KEYS, rule.keys - from, depth, tiles);
+    gk_fetch(k, args.sq.v[5], GK_ATTN_KEYS, rule.keys - from, depth, tiles);
     GK_COPY_COMMIT();
     for (int n = 0; n < steps; n++) {
-        int j0 = from + n * GK_KEYS, turn = n & 1;
+        int j0 = from + n * GK_ATTN_KEYS, turn = n & 1;
         GK_LOCAL_PTR gk_raw16 *keys = tiles + turn * GK_SLOT, *values = tiles + (2 + turn) * GK_SLOT;
         GK_COPY_WAIT(0);
         GK_BARRIER();
-        gk_fetch(k + (n + 1) * (gk_i64)GK_KEYS * args.sq.v[5], args.sq.v[5], GK_KEYS, n + 1 < steps ? rule.keys - j0 - GK_KEYS : 0, depth,
+        gk_fetch(k + (n + 1) * (gk_i64)GK_ATTN_KEYS * args.sq.v[5], args.sq.v[5], GK_ATTN_KEYS, n + 1 < steps ? rule.keys - j0 - GK_ATTN_KEYS : 0, depth,
             tiles + (turn ^ 1) * GK_SLOT);
-        gk_fetch(v + n * (gk_i64)GK_KEYS * args.sv.v[2], args.sv.v[2], GK_KEYS, rule.keys - j0, width, values);
+        gk_fetch(v + n * (gk_i64)GK_ATTN_KEYS * args.sv.v[2], args.sv.v[2], GK_ATTN_KEYS, rule.keys - j0, width, values);
         GK_COPY_COMMIT();
-        GK_UNROLL for (int m = 0; m < GK_KEYS / 2; m++) x[m / 4][m % 4] = 0.0f;
-        gk_mm_rows_begin(x, GK_KEYS, qs, GK_HEAD_WIDTH, keys);
+        GK_UNROLL for (int m = 0; m < GK_ATTN_KEYS / 2; m++) x[m / 4][m % 4] = 0.0f;
+        gk_mm_rows_begin(x, GK_ATTN_KEYS, qs, GK_HEAD_WIDTH, keys);
         if (n == 0) {
             GK_MM_WAIT(0);
         } else {
-            gk_mm_terms_begin(acc, GK_HEAD_WIDTH, ps, tiles + (2 + (turn ^ 1)) * GK_SLOT, GK_KEYS);
+            gk_mm_terms_begin(acc, GK_HEAD_WIDTH, ps, tiles + (2 + (turn ^ 1)) * GK_SLOT, GK_ATTN_KEYS);
             GK_MM_WAIT(1);
         }
-        gk_mm_ready(x, GK_KEYS);
-        gk_matrix_scores(&rule, wi, j0, gk_sees_all(&rule, i0, 128, j0, GK_KEYS), factor, x);
+        gk_mm_ready(x, GK_ATTN_KEYS);
+        gk_matrix_scores(&rule, wi, j0, gk_sees_all(&rule, i0, 128, j0, GK_ATTN_KEYS), factor, x);
         gk_matrix_softmax(x, factor, top, sum, shrink, tmp);
         if (GK_ALL_RULES && args.keep < 1.0f) gk_matrix_dropout(&rule, wi, j0, x);
         GK_MM_WAIT(0);
         gk_mm_ready(acc, GK_HEAD_WIDTH);
         GK_UNROLL for (int m = 0; m < GK_HEAD_CHUNKS; m++)
             GK_UNROLL for (int e = 0; e < 4; e++) acc[m][e] *= shrink[e / 2];
-        GK_UNROLL for (int d = 0; d < GK_KEYS / 16; d++) ps[d] = gk_frag_of(x[2 * d], x[2 * d + 1], scratch, d);
+        GK_UNROLL for (int d = 0; d < GK_ATTN_KEYS / 16; d++) ps[d] = gk_frag_of(x[2 * d], x[2 * d + 1], scratch, d);
     }
     if (steps > 0) {
         GK_COPY_WAIT(0);
         GK_BARRIER();
-        gk_mm_terms_begin(acc, GK_HEAD_WIDTH, ps, tiles + (2 + (steps - 1) % 2) * GK_SLOT, GK_KEYS);
+        gk_mm_terms_begin(acc, GK_HEAD_WIDTH, ps, tiles + (2 + (steps - 1) % 2) * GK_SLOT, GK_ATTN_KEYS);
         GK_MM_WAIT(0);
         gk_mm_ready(acc, GK_HEAD_WIDTH);
     }

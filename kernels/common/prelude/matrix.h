@@ -1,6 +1,6 @@
 /* Products of 16-bit matrices by groups of warps: on matrix cores where the dialect has them, else by FMAs.
  *
- * Operands lie in local memory as tiles: arrays of gk_raw16 (8 numbers each) that begin at multiples of 1 KiB (GK_LOCAL_TILES). A tile of R rows has
+ * Operands lie in local memory as tiles: arrays of gk_raw16 (8 numbers each) that begin at multiples of 1 KiB (GK_LOCAL_DYNAMIC does). A tile of R rows has
  * panels of 64 columns behind each other; a row of a panel is 8 chunks, in an order (gk_chunk_at) in which neighbouring rows begin in other banks.
  *
  *   gk_copy16(to, from, exists)     queues the copy of a chunk from global memory; zeros where it does not exist

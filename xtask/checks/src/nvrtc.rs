@@ -96,20 +96,28 @@ impl Nvrtc {
         outcome
     }
 
+    /// Fails, too, where matrix products of warp groups were serialized: that costs half of their speed, and only the log says so.
     fn compile_program(&self, program: Program, options: &[*const c_char]) -> Result<usize, String> {
-        let mut bytes = 0usize;
         let compiled = call!(self, nvrtcCompileProgram(
             program => Program, options.len() as c_int => c_int, options.as_ptr() => *const *const c_char
         ));
-        if let Err(status) = compiled {
-            call!(self, nvrtcGetProgramLogSize(program => Program, &mut bytes => *mut usize))?;
-            let mut log = vec![0u8; bytes + 1];
-            call!(self, nvrtcGetProgramLog(program => Program, log.as_mut_ptr().cast() => *mut c_char))?;
-            let log = log.split(|&b| b == 0).next().unwrap_or_default();
-            return Err(format!("{status}\n{}", String::from_utf8_lossy(log).trim_end()));
+        let log = self.log(program)?;
+        compiled.map_err(|status| format!("{status}\n{log}"))?;
+        if let Some(line) = log.lines().find(|l| l.contains("instructions are serialized")) {
+            return Err(format!("error: {line}"));
         }
+        let mut bytes = 0usize;
         call!(self, nvrtcGetCUBINSize(program => Program, &mut bytes => *mut usize))?;
         if bytes == 0 { Err("the compiler gave no code".into()) } else { Ok(bytes) }
+    }
+
+    fn log(&self, program: Program) -> Result<String, String> {
+        let mut bytes = 0usize;
+        call!(self, nvrtcGetProgramLogSize(program => Program, &mut bytes => *mut usize))?;
+        let mut log = vec![0u8; bytes + 1];
+        call!(self, nvrtcGetProgramLog(program => Program, log.as_mut_ptr().cast() => *mut c_char))?;
+        let log = log.split(|&b| b == 0).next().unwrap_or_default();
+        Ok(String::from_utf8_lossy(log).trim_end().into())
     }
 }
 
