@@ -15,7 +15,6 @@ typedef unsigned long long gk_u64;
 #define GK_FN_CALL static __device__ __attribute__((noinline))
 #define GK_GLOBAL
 #define GK_LOCAL __shared__
-#define GK_LOCAL_DYNAMIC(T, name, count) extern __shared__ __attribute__((aligned(1024))) T name[]
 #define GK_LOCAL_PTR
 #define GK_CONST static __device__ const
 #define GK_IN(T, p) const T* __restrict__ p
@@ -44,15 +43,6 @@ GK_FN gk_u32 gk_as_u32(float x) { return __float_as_uint(x); }
 GK_FN double gk_as_f64(gk_u64 x) { return __longlong_as_double((long long)x); }
 GK_FN gk_u64 gk_as_u64(double x) { return (gk_u64)__double_as_longlong(x); }
 #ifdef __HIP_PLATFORM_NVIDIA__
-#if __CUDA_ARCH__ >= 800
-/* Inline PTX for matrix cores (prelude/matrix.h): of sm_80, or of sm_90a. */
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-#define GK_PTX 90
-#else
-#define GK_PTX 80
-#endif
-GK_FN gk_u32 gk_local_address(const void* p) { return (gk_u32)__cvta_generic_to_shared(p); }
-#endif
 /* 1/x within 1 ULP, without the care that division takes of the extremes. */
 #define GK_QUICK_RECIP 1
 GK_FN float gk_quick_recip(float x)

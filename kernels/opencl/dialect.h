@@ -19,7 +19,6 @@ typedef uint4 gk_raw16;
 #define GK_FN_CALL static
 #define GK_GLOBAL __global
 #define GK_LOCAL __local
-#define GK_LOCAL_DYNAMIC(T, name, count) __local __attribute__((aligned(1024))) T name[count]
 #define GK_LOCAL_PTR __local
 #define GK_CONST __constant
 /* A pointer parameter is an object and an offset in bytes, because sub-buffers need an alignment that views do not have. */
@@ -46,13 +45,6 @@ GK_FN double gk_as_f64(gk_u64 x) { return as_double(x); }
 GK_FN gk_u64 gk_as_u64(double x) { return as_ulong(x); }
 #endif
 GK_FN gk_u32 gk_mulhi(gk_u32 a, gk_u32 b) { return mul_hi(a, b); }
-
-#ifdef GK_PTX
-/* Inline PTX for matrix cores (prelude/matrix.h), where the host knows that the compiler takes it: pointers to local memory are addresses in it. */
-#define GK_PTX_LOCAL_KB 48
-#define asm __asm__
-GK_FN gk_u32 gk_local_address(__local const void* p) { return (gk_u32)(size_t)p; }
-#endif
 
 GK_FN float gk_f16_to_f32(gk_u16 h) { return vload_half(0, (__private const half*)&h); }
 GK_FN gk_u16 gk_f32_to_f16(float f)

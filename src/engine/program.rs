@@ -82,8 +82,11 @@ pub(crate) fn assemble_text(
         "{}#include \"{dialect_file}\"\n#include \"common/prelude/prelude.h\"\n#include \"{file}\"\n",
         header(dtype, op)
     );
+    let matrix = format!("{}/matrix.h", dialect.name);
     let read = |path: &str| match path {
         "unit" => Some(root.as_str()),
+        // What a dialect has beyond its header for `prelude/matrix.h`, if anything.
+        "dialect/matrix.h" => Some(text(&matrix).unwrap_or("")),
         _ if path == file => Some(body),
         _ if path == dialect_file && dialect.header.is_some() => dialect.header,
         _ => text(path).ok(),

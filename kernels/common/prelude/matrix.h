@@ -24,6 +24,8 @@
  * GK_FRAG_SCRATCH chunks and GK_FRAG_TMP gk_f.
  */
 
+#include "dialect/matrix.h"
+
 /* The thread's place among the sums of its warp. */
 #define GK_FRAG_ROW(e) (gk_lid() % 32 / 4 + 8 * ((e) / 2))
 #define GK_FRAG_COL(e) (gk_lid() % 4 * 2 + (e) % 2)

@@ -173,6 +173,8 @@ pub(crate) static SOURCES: &[(&str, &str)] = texts![
     "common/sort/sort.c",
     "cuda/dialect.h",
     "hip/dialect.h",
+    "hip/matrix.h",
     "lint/dialect.h",
     "opencl/dialect.h",
+    "opencl/matrix.h",
 ];

@@ -15,8 +15,6 @@ use sample::*;
 
 /// Sums of up to some thousand products near 1, then an activation; in 16 bits the gradient before it is stored in between.
 const FUSED: Bound = Stored;
-/// Sums of products, and a bias; in 16 bits a vendor library stores the sums before the bias is added.
-const BIASED: Bound = Stored;
 /// Sums of up to a few hundred products whose factors are themselves short sums.
 const DEFORM: Bound = Stored;
 
@@ -29,7 +27,7 @@ const TRANSPOSE_KERNEL: &str = "k, s=1, p=0, op=0, d=1, g=1";
 macro_rules! conv {
     ($name:literal, $row:literal, $axes:literal) => {
         k($name, $row, "x, w, [b]", CONV, "y", &["conv"], forward)
-            .bound(BIASED)
+            .bound(Product)
             .sample(|s| draw_biased(s, $axes))
     };
 }
@@ -49,7 +47,7 @@ macro_rules! transposed {
     ($axes:literal, $name:literal, $row:literal, $input:literal, $ri:literal, $weights:literal, $rw:literal) => {
         &[
             k($name, $row, "x, w, [b]", TRANSPOSE, "y", &["conv_transpose"], transpose)
-                .bound(BIASED)
+                .bound(Product)
                 .sample(|s| draw_transpose(s, $axes)),
             k($input, $ri, "dy, w", TRANSPOSE, "dx", &["conv_transpose_bwd"], transpose_input)
                 .bound(Product)

@@ -130,7 +130,7 @@ impl Engine {
         };
         let (back, dtype) = (op == "conv_transpose", DType::F32);
         let pass = if back { ConvPass::Input } else { ConvPass::Forward };
-        let want = Wanted { s, pass, dtype, tf32: false, aligned: true, own: None };
+        let want = Wanted { s, pass, dtype, tf32: false, aligned: true, epilogue: false, own: None };
         let vendor = self.conv_vendor(op, &want);
         self.explain_problem(op, &ConvProblem { s, back, dtype, vendor: offered(&vendor) })
     }
@@ -415,6 +415,7 @@ impl Engine {
             dtype,
             tf32: p.precision == Precision::Tf32,
             aligned: views.into_iter().all(aligned16),
+            epilogue: false,
             own: problem.own(),
         };
         let vendor = self.conv_vendor(op, &want);

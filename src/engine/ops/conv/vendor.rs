@@ -12,9 +12,8 @@ use crate::engine::launch::aligned16;
 use crate::engine::ops::gemm::{MatrixOperand, Product};
 use crate::engine::plan::Reason;
 use crate::error::Result;
-use crate::ops::activation::{Activation, ActivationOps};
+use crate::ops::activation::Activation;
 use crate::ops::conv::{Conv, ConvIo, ConvShape};
-use crate::ops::elementwise::{Binary, ElementwiseOps};
 use crate::ops::gemm::{Extents, Precision, fused_act};
 use crate::ops::shape::ShapeOps;
 
@@ -30,6 +29,8 @@ pub(super) struct Wanted {
     pub(super) tf32: bool,
     /// Whether all three tensors begin at multiples of 16 bytes.
     pub(super) aligned: bool,
+    /// Whether something follows the product before it is stored.
+    pub(super) epilogue: bool,
     /// Why the kernels of this library come first.
     pub(super) own: Option<&'static str>,
 }
@@ -89,6 +90,7 @@ impl<'a> Gathered<'a> {
             dtype: p.dtype,
             tf32: self.precision == Precision::Tf32,
             aligned: [&self.x, &self.w, &self.y.as_view()].into_iter().all(aligned16),
+            epilogue: !self.plain(),
             own: p.own(),
         }
     }
@@ -116,6 +118,9 @@ impl Engine {
         if let Some(why) = want.own.filter(|_| free) {
             return Err(why.into());
         }
+        if want.epilogue && want.dtype != DType::F32 {
+            return Err("in 16 bits the product would be rounded before what follows it".into());
+        }
         let p = want.describe()?;
         if let Some(why) = self.dnn_lost(&p).filter(|_| free) {
             return Err(why.into());
@@ -124,12 +129,12 @@ impl Engine {
         Ok(p)
     }
 
-    /// A convolution, or its adjoint, by the library. In 16 bits the product is stored before anything is added to it, as PyTorch does.
+    /// A convolution, or its adjoint, by the library, and what follows the product in f32.
     pub(super) fn vendor_gathered(
         &self,
         op: &'static str,
         p: &VendorConvProblem,
-        mut q: Gathered<'_>,
+        q: Gathered<'_>,
     ) -> Result<()> {
         let Ok(lib) = self.driver().vendor_conv() else { return self.portable_gathered(q) };
         if !self.gathered_race(op, lib, p, &q)? {
@@ -141,35 +146,17 @@ impl Engine {
             self.dnn_call(lib, p, q.tensors(&part.view()))?;
             return self.strided_copy(part.view().reshape(y.shape())?, q.y.grad(true));
         }
-        let whole = q.p.dtype == DType::F32 && !q.plain();
-        if whole && !aligned16(&y) {
-            // What is finished in place is read in items of 16 bytes.
-            let part = self.scratch(q.p.dtype, y.numel())?;
-            self.dnn_call(lib, p, q.tensors(&part.view()))?;
-            return self.conv_finish(&q, &part.view());
+        if q.plain() {
+            return self.dnn_call(lib, p, q.tensors(&y));
         }
-        self.dnn_call(lib, p, q.tensors(&y))?;
-        if whole {
+        if aligned16(&y) {
+            self.dnn_call(lib, p, q.tensors(&y))?;
             return self.conv_finish(&q, &y);
         }
-        let mut along = vec![1; y.shape().len() - 1];
-        along[0] = y.shape()[1];
-        if let Some(v) = q.scale {
-            self.binary(Binary::Mul, y, v.reshape(&along)?, q.y.reborrow())?;
-        }
-        if let Some(v) = q.bias {
-            self.binary(Binary::Add { alpha: 1.0 }, y, v.reshape(&along)?, q.y.reborrow())?;
-        }
-        if let Some(v) = q.residual {
-            self.binary(Binary::Add { alpha: 1.0 }, y, v, q.y.reborrow())?;
-        }
-        if let Some(z) = q.z {
-            self.strided_copy(y, z.into())?;
-        }
-        match q.act {
-            Activation::Identity => Ok(()),
-            act => self.activation(act, y, q.y),
-        }
+        // What is finished in place is read in items of 16 bytes.
+        let part = self.scratch(q.p.dtype, y.numel())?;
+        self.dnn_call(lib, p, q.tensors(&part.view()))?;
+        self.conv_finish(&q, &part.view())
     }
 
     /// Whether the library serves a convolution, found out by a race without its epilogue if need be.
@@ -270,7 +257,7 @@ impl Engine {
             dilation: [1; 3],
         };
         let (dtype, pass) = (like.dtype, like.pass);
-        let want = Wanted { s, pass, dtype, tf32: like.tf32, aligned: true, own: None };
+        let want = Wanted { s, pass, dtype, tf32: like.tf32, aligned: true, epilogue: false, own: None };
         let Ok(p) = want.describe() else { return Ok(false) };
         if let Err(why) = lib.applicable(&p) {
             log::debug!("{}: the check's problem is refused: {why}", lib.name());
@@ -320,7 +307,15 @@ mod tests {
     use super::*;
 
     fn want(s: ConvShape) -> Wanted {
-        Wanted { s, pass: ConvPass::Forward, dtype: DType::F32, tf32: true, aligned: true, own: None }
+        Wanted {
+            s,
+            pass: ConvPass::Forward,
+            dtype: DType::F32,
+            tf32: true,
+            aligned: true,
+            epilogue: false,
+            own: None,
+        }
     }
 
     fn image() -> ConvShape {
