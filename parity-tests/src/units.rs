@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
+use trefoil::driver::Driver;
 use trefoil::spec::{Unit, all_kernels, all_units, expand};
 use trefoil::testing::{Call, MockDriver};
 use trefoil::{DType, Engine};
@@ -34,7 +35,10 @@ pub struct Served {
 
 /// Runs cases of a kernel on a recording driver. The disk cache must be off, or compilations are missed.
 pub fn serve(kernel: &Kernel) -> Result<Served, String> {
-    let driver = Arc::new(MockDriver::default());
+    // With matrix cores, and local memory for what runs on them: cases that these do not take meet the other kernels.
+    let mut caps = MockDriver::default().caps().clone();
+    (caps.matrix_cores, caps.shared_bytes) = (true, 227 << 10);
+    let driver = Arc::new(MockDriver::new(caps));
     let engine = Engine::new(driver.clone()).map_err(|e| e.to_string())?;
     let mut served = Served::default();
     let mut dtypes = kernel.dtypes.to_vec();

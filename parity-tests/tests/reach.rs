@@ -56,6 +56,10 @@ impl Device {
         let mut caps = Caps::new(DeviceId::new(BackendKind::Custom, 0), "recorder", "recorder");
         (caps.f64, caps.compute_units, caps.cluster, caps.is_cpu) = (true, units, cluster, is_cpu);
         caps.device_addresses = !is_cpu;
+        // As on Hopper.
+        if !is_cpu {
+            (caps.matrix_cores, caps.shared_bytes) = (true, 227 << 10);
+        }
         let driver = Arc::new(MockDriver::new(caps));
         let engine = Engine::new(driver.clone()).unwrap();
         Device { driver, engine }
