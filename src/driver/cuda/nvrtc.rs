@@ -59,10 +59,11 @@ impl Target {
         if a >= 90 { 8 } else { 1 }
     }
 
-    fn option(&self) -> String {
+    /// For a compiler of this major version.
+    fn option(&self, major: c_int) -> String {
         match self {
-            // With what Hopper has beyond later devices: matrix products of warp groups.
-            Target::Cubin(90) => "--gpu-architecture=sm_90a".into(),
+            // With what Hopper has beyond later devices: matrix products of warp groups. CUDA 11.8 has no name for it.
+            Target::Cubin(90) if major >= 12 => "--gpu-architecture=sm_90a".into(),
             Target::Cubin(a) => format!("--gpu-architecture=sm_{a}"),
             Target::Ptx(a) => format!("--gpu-architecture=compute_{a}"),
         }
@@ -160,7 +161,13 @@ impl Nvrtc {
 
     /// Name, version and options, for cache keys.
     pub(super) fn id(&self, target: &Target) -> String {
-        format!("nvrtc {}.{} {} {}", self.version.0, self.version.1, target.option(), OPTIONS.join(" "))
+        format!(
+            "nvrtc {}.{} {} {}",
+            self.version.0,
+            self.version.1,
+            target.option(self.version.0),
+            OPTIONS.join(" ")
+        )
     }
 
     /// What to compile for a device; the reason if this compiler is of no use for it.
@@ -182,7 +189,7 @@ impl Nvrtc {
         };
         let (source, name) = (c(unit.source)?, c(unit.name)?);
         let fixed = OPTIONS.iter().map(|s| s.to_string());
-        let options = [target.option()]
+        let options = [target.option(self.version.0)]
             .into_iter()
             .chain(fixed)
             .chain(unit.options.iter().cloned())
@@ -212,7 +219,7 @@ impl Nvrtc {
             if log.is_empty() {
                 self.check("nvrtcCompileProgram", status)?;
             }
-            return Err(GpuError::compile(unit.name, target.option(), log));
+            return Err(GpuError::compile(unit.name, target.option(self.version.0), log));
         }
         match target {
             Target::Cubin(_) => p.output("nvrtcGetCUBIN", t.nvrtcGetCUBINSize, t.nvrtcGetCUBIN),
