@@ -69,6 +69,10 @@ fn every_benchmark_runs_on_the_cpu() {
 fn launches(units: u32, cluster: u32, is_cpu: bool) -> BTreeSet<String> {
     let mut caps = Caps::new(DeviceId::new(BackendKind::Custom, 0), "mock", "mock");
     (caps.f64, caps.compute_units, caps.cluster, caps.is_cpu) = (true, units, cluster, is_cpu);
+    // As on Hopper.
+    if !is_cpu {
+        (caps.matrix_cores, caps.shared_bytes) = (true, 227 << 10);
+    }
     let driver = Arc::new(MockDriver::new(caps));
     let engine = Engine::new(driver.clone()).unwrap();
     let mut launched = BTreeSet::new();
