@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, ExitCode};
 
 use proc_macro2::{Delimiter, Spacing, TokenStream, TokenTree};
 use quote::ToTokens;
@@ -50,15 +50,19 @@ pub(crate) fn run(args: &Args) -> Result<(), String> {
     ))
 }
 
-/// The library as one text without macros, which the compiler writes. It calls that unstable, so it is asked to allow it; it builds in a folder of
-/// its own, because the permission would otherwise make cargo compile every dependency anew.
+/// Set for the process that stands in for the compiler of the workspace's own crates, see [`as_compiler`].
+const STANDS_IN: &str = "XTASK_STANDS_IN_FOR_RUSTC";
+
+/// The library as one text without macros, which the compiler writes. It calls that unstable, so it is asked to allow it, but for this crate only: a
+/// permission that cargo saw would make it compile every dependency anew.
 fn expanded() -> Result<String, String> {
     let args = ["rustc", "--quiet", "--package", "trefoil", "--lib", "--profile", "check"];
+    let this = std::env::current_exe().map_err(|e| e.to_string())?;
     let out = Command::new(env!("CARGO"))
         .args(args)
         .args(["--", "-Zunpretty=expanded"])
-        .env("RUSTC_BOOTSTRAP", "1")
-        .env("CARGO_TARGET_DIR", root().join("target/api"))
+        .env("RUSTC_WORKSPACE_WRAPPER", this)
+        .env(STANDS_IN, "1")
         .current_dir(root())
         .output()
         .map_err(|e| format!("cargo does not start: {e}"))?;
@@ -66,6 +70,14 @@ fn expanded() -> Result<String, String> {
         return Err(format!("cargo rustc failed:\n{}", String::from_utf8_lossy(&out.stderr)));
     }
     String::from_utf8(out.stdout).map_err(|e| e.to_string())
+}
+
+/// Runs the compiler that the first argument names with the others, and unstable options allowed, where [`expanded`] has asked for it.
+pub(crate) fn as_compiler() -> Option<ExitCode> {
+    std::env::var_os(STANDS_IN)?;
+    let mut args = std::env::args_os().skip(1);
+    let done = Command::new(args.next()?).args(args).env("RUSTC_BOOTSTRAP", "1").status();
+    Some(done.ok().and_then(|s| s.code()).map_or(ExitCode::FAILURE, |code| ExitCode::from(code as u8)))
 }
 
 /// A path within the crate, from its root, which is empty.

@@ -42,6 +42,9 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    if let Some(code) = api::as_compiler() {
+        return code;
+    }
     let done = match Cli::parse().command {
         Command::Api(args) => api::run(&args),
         Command::CompileCheck(args) => compile_check::run(&args),

@@ -1,0 +1,142 @@
+//! Kernels on the device, through the interface that the HIP driver uses.
+
+use std::ffi::{CStr, CString, c_int, c_void};
+use std::path::PathBuf;
+use std::ptr;
+
+use hip_sys::{Hip, Hiprtc, hipSuccess};
+
+/// The library that cargo has built next to this test.
+fn library() -> PathBuf {
+    let name = format!("{}hip_on_cpu{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX);
+    let mut path = std::env::current_exe().unwrap();
+    path.set_file_name(name);
+    path
+}
+
+/// The code object of a text; `None` without clang, which is said.
+fn compile(text: &str) -> Option<Vec<u8>> {
+    let rtc = Hiprtc::load_from(library()).unwrap();
+    let (mut major, mut minor) = (0, 0);
+    // SAFETY: the places are valid.
+    if unsafe { rtc.hiprtcVersion(&mut major, &mut minor) } != 0 {
+        println!("skipped: {}", rtc.error_string(11));
+        return None;
+    }
+    let text = CString::new(text).unwrap();
+    let mut options = [c"--gpu-architecture=gfx90a".as_ptr(), c"-std=c++17".as_ptr()];
+    let (mut program, mut bytes, none) = (ptr::null_mut(), 0, ptr::null_mut());
+    // SAFETY: all texts are zero-terminated, all places valid, and buffers have the sizes that were answered.
+    unsafe {
+        assert_eq!(rtc.hiprtcCreateProgram(&mut program, text.as_ptr(), c"k.hip".as_ptr(), 0, none, none), 0);
+        let status = rtc.hiprtcCompileProgram(program, 2, options.as_mut_ptr());
+        rtc.hiprtcGetProgramLogSize(program, &mut bytes);
+        let mut log = vec![0u8; bytes];
+        rtc.hiprtcGetProgramLog(program, log.as_mut_ptr().cast());
+        assert_eq!(status, 0, "{}", String::from_utf8_lossy(&log));
+        rtc.hiprtcGetCodeSize(program, &mut bytes);
+        let mut code = vec![0u8; bytes];
+        rtc.hiprtcGetCode(program, code.as_mut_ptr().cast());
+        rtc.hiprtcDestroyProgram(&mut program);
+        Some(code)
+    }
+}
+
+/// Runs `k(out)` of a text with blocks of 128 work-items; status and what it has written.
+fn run(text: &str, blocks: u32, shared_bytes: u32) -> Option<(c_int, Vec<i32>)> {
+    let code = compile(text)?;
+    let hip = Hip::load_from(library()).unwrap();
+    let mut out = vec![-1i32; 128 * blocks as usize];
+    let (mut module, mut kernel) = (ptr::null_mut(), ptr::null_mut());
+    let mut address: *mut c_void = out.as_mut_ptr().cast();
+    let mut arguments: [*mut c_void; 1] = [(&raw mut address).cast()];
+    let name: &CStr = c"k";
+    // SAFETY: the image is the compiler's, the kernel takes one address, and the memory is live.
+    let status = unsafe {
+        assert_eq!(hip.hipModuleLoadData(&mut module, code.as_ptr().cast()), hipSuccess);
+        assert_eq!(hip.hipModuleGetFunction(&mut kernel, module, name.as_ptr()), hipSuccess);
+        let (stream, extra) = (ptr::null_mut(), ptr::null_mut());
+        let status = hip.hipModuleLaunchKernel(
+            kernel,
+            blocks,
+            1,
+            1,
+            128,
+            1,
+            1,
+            shared_bytes,
+            stream,
+            arguments.as_mut_ptr(),
+            extra,
+        );
+        assert_eq!(hip.hipModuleUnload(module), hipSuccess);
+        status
+    };
+    Some((status, out))
+}
+
+const HEAD: &str = "extern \"C\" __global__ void __launch_bounds__(128) k(int* out)\n";
+const FAILED: c_int = 719;
+
+#[test]
+fn blocks_share_memory_and_meet_at_barriers() {
+    let text = "{ __shared__ int a[128]; int i = threadIdx.x; a[i] = i + 1000 * blockIdx.x; __syncthreads(); out[blockIdx.x * 128 + i] = a[127 - i]; }";
+    let Some((status, out)) = run(&format!("{HEAD}{text}"), 2, 0) else { return };
+    assert_eq!(status, hipSuccess);
+    assert!((0..128).all(|i| out[i] == 127 - i as i32 && out[128 + i] == 1127 - i as i32));
+}
+
+#[test]
+fn dynamic_shared_memory_is_what_the_launch_asks_for() {
+    let text = "{ extern __shared__ int a[]; a[threadIdx.x] = threadIdx.x; __syncthreads(); out[threadIdx.x] = a[threadIdx.x ^ 1]; }";
+    let text = format!("{HEAD}{text}");
+    let Some((status, out)) = run(&text, 1, 512) else { return };
+    assert_eq!(status, hipSuccess);
+    assert!((0..128).all(|i| out[i] == i as i32 ^ 1));
+    assert_eq!(run(&text, 1, 65 << 10).unwrap().0, 701, "more than the device has");
+}
+
+#[test]
+fn wavefronts_have_64_lanes() {
+    let lane = "__builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, 0u))";
+    let text = format!(
+        "{HEAD}{{ int lane = (int){lane}; out[threadIdx.x] = __builtin_amdgcn_ds_bpermute((lane ^ 32) << 2, (int)threadIdx.x); }}"
+    );
+    let Some((status, out)) = run(&text, 1, 0) else { return };
+    assert_eq!(status, hipSuccess);
+    assert!((0..128).all(|i| out[i] == i as i32 ^ 32));
+}
+
+#[test]
+fn shared_memory_begins_as_nan() {
+    let text = "{ __shared__ float a[128]; out[blockIdx.x * 128 + threadIdx.x] = a[threadIdx.x] != a[threadIdx.x]; a[threadIdx.x] = 1.0f; }";
+    let Some((status, out)) = run(&format!("{HEAD}{text}"), 2, 0) else { return };
+    assert_eq!(status, hipSuccess);
+    assert_eq!(out, [1; 256]);
+}
+
+#[test]
+fn what_hardware_does_not_define_fails_the_launch() {
+    for (what, text) in [
+        ("a barrier that half of the block reaches", "{ if (threadIdx.x < 64) __syncthreads(); }"),
+        (
+            "a value of a lane that has ended",
+            "{ if (threadIdx.x & 1) return; out[0] = __builtin_amdgcn_ds_bpermute(4, 1); }",
+        ),
+        (
+            "a value of a lane that waits at a barrier",
+            "{ if (threadIdx.x & 1) __syncthreads(); out[0] = __builtin_amdgcn_ds_bpermute(4, 1); __syncthreads(); }",
+        ),
+    ] {
+        let Some((status, _)) = run(&format!("{HEAD}{text}"), 1, 0) else { return };
+        assert_eq!(status, FAILED, "{what}");
+    }
+}
+
+#[test]
+fn a_missing_barrier_changes_the_result() {
+    let text = "{ __shared__ int a[128]; __syncthreads(); a[threadIdx.x] = threadIdx.x; out[threadIdx.x] = a[threadIdx.x ^ 64]; }";
+    let Some((status, out)) = run(&format!("{HEAD}{text}"), 1, 0) else { return };
+    assert_eq!(status, hipSuccess);
+    assert!((0..128).any(|i| out[i] != i as i32 ^ 64));
+}
