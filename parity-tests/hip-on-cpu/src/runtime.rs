@@ -28,7 +28,7 @@ pub(crate) extern "C" fn hipInit(flags: c_uint) -> hipError_t {
     if flags == 0 { hipSuccess } else { hipErrorInvalidValue }
 }
 
-/// Major number 0, and as the rest what the text of the built-ins hashes to: code that is kept on disk is kept by it.
+/// Major number 1, and as the rest what the text of the built-ins hashes to: code that is kept on disk is kept by it.
 fn version() -> c_int {
     static VERSION: OnceLock<c_int> = OnceLock::new();
     *VERSION.get_or_init(|| {

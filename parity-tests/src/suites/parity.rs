@@ -81,14 +81,13 @@ impl Extent {
         Extent { dtypes: first.iter().chain(others).copied().collect(), cases_of_each }
     }
 
-    /// Of a kernel whose text is that of a report in which it passed: a few cases of each type; two of one type, in turn, on a CPU behind a driver.
+    /// Of a kernel whose text is that of a report in which it passed: a few cases of each type; of one type, in turn, on a CPU behind a driver.
     fn few(gpu: &dyn IGpuBackend, kernel: &Kernel, number: usize) -> Self {
-        match backends::cpu_behind_a_driver(gpu) {
-            true => {
-                Extent { dtypes: vec![kernel.dtypes[number % kernel.dtypes.len()]], cases_of_each: FEW - 1 }
-            }
-            false => Extent { dtypes: kernel.dtypes.to_vec(), cases_of_each: FEW },
-        }
+        let dtypes = match backends::cpu_behind_a_driver(gpu) {
+            true => vec![kernel.dtypes[number % kernel.dtypes.len()]],
+            false => kernel.dtypes.to_vec(),
+        };
+        Extent { dtypes, cases_of_each: FEW }
     }
 }
 
