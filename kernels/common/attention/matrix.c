@@ -1,29 +1,29 @@
-/* attention/attention.c on matrix cores, for f16 and bf16 (FlashAttention-2: Dao, 2023, arXiv 2307.08691).
+/* attention/attention.c on matrix cores, for f32, f16 and bf16 (FlashAttention-2: Dao, 2023, arXiv 2307.08691).
  *
  * GK_OP says how many columns of a head the tiles have room for, and whether all rules apply (gk_head64, gk_head128_rules, ...): without, scores are
  * products times a positive factor, within a window. D and Dv are multiples of 8 up to the columns. Launch: axis 0
- * tiles of 128 queries x heads x batches, later tiles first. A warp has 16 queries, whose rows of Q stay in its registers; a block loops over tiles
- * of GK_ATTN_KEYS keys, of which the next is on its way while one is used. P is rounded to gk_t for the product with V; sums, maxima and the rest are float. Deterministic. Arguments as in attention/attention.c; rows of Q, K, V
- * and O begin at multiples of 16 bytes.
+ * tiles of 128 queries x heads x batches, later tiles first. A warp has 16 queries; a block loops over tiles of GK_ATTN_KEYS keys, of which the next is on
+ * its way while one is used. P is rounded to gk_t for the product with V; sums, maxima and the rest are float. Deterministic. Arguments as in
+ * attention/attention.c; rows of Q, K, V and O begin at multiples of 16 bytes.
  */
 #include "matrix_tile.h"
 
-/* Registers of a thread: 64 columns leave room for two blocks on an SM. */
+/* Registers of a thread: 64 columns of 16 bits leave room for two blocks on an SM. */
 #undef GK_MIN_BLOCKS
-#define GK_MIN_BLOCKS (GK_HEAD_WIDTH == 64 ? 2 : 1)
+#define GK_MIN_BLOCKS (GK_HEAD_CHUNKS == 8 ? 2 : 1)
 
 /* Keys of a tile, and chunks of K or V of it. NVIDIA's OpenCL has 48 KiB of local memory. */
 #ifdef GK_PTX_LOCAL_KB
-#define GK_ATTN_KEYS (GK_HEAD_WIDTH == 64 ? 64 : 32)
+#define GK_ATTN_KEYS (GK_HEAD_CHUNKS == 8 ? 64 : 32)
 #else
-#define GK_ATTN_KEYS 64
+#define GK_ATTN_KEYS (GK_HEAD_CHUNKS == 32 ? 32 : 64)
 #endif
 #define GK_SLOT (GK_ATTN_KEYS * GK_HEAD_CHUNKS)
-/* Fragments that are no registers need the queries to stay where they are. */
-#ifdef GK_FRAG_IN_REGISTERS
-#define GK_QUERY_CHUNKS 0
+/* Queries stay in local memory, or, where there is no room, in registers. */
+#ifdef GK_PTX_LOCAL_KB
+#define GK_QUERIES_STAY 0
 #else
-#define GK_QUERY_CHUNKS (128 * GK_HEAD_CHUNKS)
+#define GK_QUERIES_STAY 1
 #endif
 
 typedef struct {
@@ -60,16 +60,17 @@ GK_FN void gk_matrix_softmax(float x[GK_ATTN_KEYS / 8][4], float factor, float t
         GK_UNROLL for (int n = 0; n < GK_ATTN_KEYS / 8; n++) most = gk_most(most, gk_most(x[n][2 * h], x[n][2 * h + 1]));
         most = gk_quad_max(most, tmp);
         /* While nothing was visible, everything stays 0. */
-        float base = most == -GK_INF ? 0.0f : most * factor;
-        shrink[h] = gk_exp2_t(top[h] * factor - base);
+        float above = most == -GK_INF ? 0.0f : most, base = above * factor;
+        shrink[h] = gk_power((top[h] - above) * factor);
         top[h] = most;
-        sum[h] *= shrink[h];
+        float part = 0.0f;
         GK_UNROLL for (int n = 0; n < GK_ATTN_KEYS / 8; n++) {
             GK_UNROLL for (int e = 2 * h; e < 2 * h + 2; e++) {
-                x[n][e] = gk_exp2_t(x[n][e] * factor - base);
-                sum[h] += x[n][e];
+                x[n][e] = gk_power(x[n][e] * factor - base);
+                part += x[n][e];
             }
         }
+        sum[h] = sum[h] * shrink[h] + part;
     }
 }
 
@@ -79,13 +80,13 @@ GK_FN void gk_matrix_dropout(const gk_rule* r, int i0, int j0, float x[GK_ATTN_K
         x[n / 4][n % 4] *= gk_keeps(r, i0 + GK_FRAG_ROW(n % 4), j0 + n / 4 * 8 + GK_FRAG_COL(n % 4)) ? r->kept : 0.0f;
 }
 
-// Units: HALVES x MATRIX_HEADS
+// Units: FLOATS x MATRIX_HEADS
 GK_KERNEL(attention_fwd_matrix)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias), GK_IN(gk_u8, mask), GK_IN(int, lengths), GK_IN(int, cu_q),
                                 GK_IN(int, cu_k), GK_IN(gk_i64, more), GK_OUT(int, err), int code, GK_IN(gk_t, v), GK_OUT(gk_t, o), GK_OUT(gk_f, lse),
                                 GK_BY_VALUE(gk_attention_matrix_args, args))
 {
-    GK_LOCAL_DYNAMIC(gk_raw16, tiles, 4 * GK_SLOT + GK_QUERY_CHUNKS);
-    GK_LOCAL gk_raw16 scratch[GK_FRAG_SCRATCH * GK_ATTN_KEYS / 64];
+    GK_LOCAL_DYNAMIC(gk_raw16, tiles, 4 * GK_SLOT + GK_QUERIES_STAY * 128 * GK_HEAD_CHUNKS);
+    GK_LOCAL gk_raw16 scratch[GK_FRAG_SCRATCH];
     GK_LOCAL gk_f tmp[GK_FRAG_TMP];
     GK_BIND_IN(gk_t, q); GK_BIND_IN(gk_t, k); GK_BIND_IN(gk_t, bias); GK_BIND_IN(gk_u8, mask); GK_BIND_IN(int, lengths); GK_BIND_IN(int, cu_q);
     GK_BIND_IN(int, cu_k); GK_BIND_IN(gk_i64, more); GK_BIND_OUT(int, err); GK_BIND_IN(gk_t, v); GK_BIND_OUT(gk_t, o); GK_BIND_OUT(gk_f, lse);
@@ -97,9 +98,9 @@ GK_KERNEL(attention_fwd_matrix)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias
     if (!GK_ALL_RULES) rule.mask = 0;
     int i0 = s.tile * 128, wi = i0 + gk_lid() / 32 * 16, depth = (int)args.size.v[5], width = (int)args.size.v[6];
     float factor = GK_ALL_RULES && (rule.cap > 0.0f || bias || !(args.scale > 0.0f)) ? 1.0f : args.scale * GK_LOG2E;
-    gk_frag_a qs[GK_HEAD_CHUNKS / 2], ps[GK_ATTN_KEYS / 16];
-    float x[GK_ATTN_KEYS / 8][4], acc[GK_HEAD_CHUNKS][4], top[2], sum[2], shrink[2];
-    GK_UNROLL for (int n = 0; n < GK_HEAD_CHUNKS; n++)
+    gk_frag_a qs[GK_HEAD_WIDTH / GK_TERMS], ps[GK_ATTN_KEYS / GK_TERMS];
+    float x[GK_ATTN_KEYS / 8][4], acc[GK_HEAD_SUMS][4], top[2], sum[2], shrink[2];
+    GK_UNROLL for (int n = 0; n < GK_HEAD_SUMS; n++)
         GK_UNROLL for (int e = 0; e < 4; e++) acc[n][e] = 0.0f;
     top[0] = top[1] = -GK_INF;
     sum[0] = sum[1] = 0.0f;
@@ -108,12 +109,13 @@ GK_KERNEL(attention_fwd_matrix)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias
     v += s.b * args.sv.v[0] + kh * args.sv.v[1] + s.k0 * args.sv.v[2];
 
     /* Queries pass through the first tiles where they go to registers. */
-    GK_LOCAL_PTR gk_raw16* queries = tiles + (GK_QUERY_CHUNKS ? 4 * GK_SLOT : 0);
+    GK_LOCAL_PTR gk_raw16* queries = tiles + GK_QUERIES_STAY * 4 * GK_SLOT;
     gk_fetch(q, args.sq.v[2], 128, s.lq - i0, depth, queries);
     GK_COPY_COMMIT();
     GK_COPY_WAIT(0);
     GK_BARRIER();
-    GK_UNROLL for (int d = 0; d < GK_HEAD_CHUNKS / 2; d++) qs[d] = gk_load_a(queries, 128, gk_lid() / 32 * 16, d);
+    if (!GK_QUERIES_STAY)
+        GK_UNROLL for (int d = 0; d < GK_HEAD_WIDTH / GK_TERMS; d++) qs[d] = gk_load_a(queries, 128, gk_lid() / 32 * 16, d);
     GK_BARRIER();
 
     /* Step n: the scores of tile n, and the values of the tile before it. Keys are fetched a tile further ahead than values. */
@@ -132,7 +134,8 @@ GK_KERNEL(attention_fwd_matrix)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias
         gk_fetch(v + n * (gk_i64)GK_ATTN_KEYS * args.sv.v[2], args.sv.v[2], GK_ATTN_KEYS, rule.keys - j0, width, values);
         GK_COPY_COMMIT();
         GK_UNROLL for (int m = 0; m < GK_ATTN_KEYS / 2; m++) x[m / 4][m % 4] = 0.0f;
-        gk_mm_rows_begin(x, GK_ATTN_KEYS, qs, GK_HEAD_WIDTH, keys);
+        if (GK_QUERIES_STAY) gk_mm_tiles_begin(x, GK_ATTN_KEYS, queries, 128, gk_lid() / 32 * 16, GK_HEAD_WIDTH, keys);
+        else gk_mm_rows_begin(x, GK_ATTN_KEYS, qs, GK_HEAD_WIDTH, keys);
         if (n == 0) {
             GK_MM_WAIT(0);
         } else {
@@ -145,9 +148,9 @@ GK_KERNEL(attention_fwd_matrix)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias
         if (GK_ALL_RULES && args.keep < 1.0f) gk_matrix_dropout(&rule, wi, j0, x);
         GK_MM_WAIT(0);
         gk_mm_ready(acc, GK_HEAD_WIDTH);
-        GK_UNROLL for (int m = 0; m < GK_HEAD_CHUNKS; m++)
+        GK_UNROLL for (int m = 0; m < GK_HEAD_SUMS; m++)
             GK_UNROLL for (int e = 0; e < 4; e++) acc[m][e] *= shrink[e / 2];
-        GK_UNROLL for (int d = 0; d < GK_ATTN_KEYS / 16; d++) ps[d] = gk_frag_of(x[2 * d], x[2 * d + 1], scratch, d);
+        GK_UNROLL for (int d = 0; d < GK_ATTN_KEYS / GK_TERMS; d++) ps[d] = gk_frag_of(x + d * GK_TERMS / 8, scratch, d);
     }
     if (steps > 0) {
         GK_COPY_WAIT(0);
@@ -162,8 +165,7 @@ GK_KERNEL(attention_fwd_matrix)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias
         int i = wi + GK_FRAG_ROW(2 * r);
         float total = gk_quad_sum(sum[r], tmp), f = total == 0.0f ? 0.0f : 1.0f / total;
         if (i < s.lq) {
-            GK_UNROLL for (int n = 0; n < GK_HEAD_CHUNKS; n++)
-                if (8 * n < width) gk_store2(o, i * args.sv.v[5] + 8 * n + GK_FRAG_COL(0), acc[n][2 * r] * f, acc[n][2 * r + 1] * f);
+            gk_mm_store(o + i * args.sv.v[5], acc, GK_HEAD_WIDTH, r, width, f, 0);
             if (lse && GK_FRAG_COL(0) == 0)
                 lse[s.b * args.sl.v[0] + h * args.sl.v[1] + (s.q0 + i) * args.sl.v[2]] =
                     total == 0.0f ? -GK_INF : top[r] * factor * GK_LN2 + gk_log(total);

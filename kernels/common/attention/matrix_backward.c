@@ -1,8 +1,8 @@
-/* attention/backward.c on matrix cores, for f16 and bf16; the arguments are the same.
+/* attention/backward.c on matrix cores, for f32, f16 and bf16; the arguments are the same.
  *
- *   attention_dkv_matrix   dK and dV of 128 keys: K and V of the block stay in local memory, tiles of 64 queries of all heads of the group pass. A warp
- *                          has 16 keys: its scores and gradients have keys as rows and queries as columns.
- *   attention_dq_matrix    dQ of 128 queries: Q and dO stay, tiles of 64 keys pass; queries are rows.
+ *   attention_dkv_matrix   dK and dV of 128 keys: K and V of the block stay in local memory, tiles of GK_PASS_ROWS queries of all heads of the group
+ *                          pass. A warp has 16 keys: its scores and gradients have keys as rows and queries as columns.
+ *   attention_dq_matrix    dQ of 128 queries: Q and dO stay, tiles of GK_PASS_ROWS keys pass; queries are rows.
  *
  * GK_OP as in attention/matrix.c. The next tile is on its way while one is used. P and dS are rounded to gk_t for the products with them. One writer
  * per element, sums in a fixed order. Local memory: GK_MATRIX_BWD_CHUNKS chunks of 16 bytes, which the host allows for.
@@ -12,10 +12,14 @@
 #undef GK_MIN_BLOCKS
 #define GK_MIN_BLOCKS 1
 
-/* Two tiles of 128 rows, two of 64 twice, and for each of the latter the statistics of 64 queries. */
+/* Rows of a tile that passes: as many as local memory has room for. */
+#define GK_PASS_ROWS (GK_DTYPE == GK_F32 ? 32 : 64)
+/* Two tiles of 128 rows, two of GK_PASS_ROWS twice, and for each of the latter the statistics of as many queries. */
 #define GK_STAY (128 * GK_HEAD_CHUNKS)
-#define GK_PASS (64 * GK_HEAD_CHUNKS)
-#define GK_STATS 32
+#define GK_PASS (GK_PASS_ROWS * GK_HEAD_CHUNKS)
+#define GK_STATS (GK_PASS_ROWS / 2)
+/* A thread's numbers of 16 x GK_PASS_ROWS sums. */
+#define GK_PAIRS (GK_PASS_ROWS / 2)
 #define GK_MATRIX_BWD_CHUNKS (2 * GK_STAY + 4 * GK_PASS + 2 * GK_STATS)
 
 typedef struct {
@@ -26,7 +30,7 @@ typedef struct {
     int tiles, left, right, bottom;
 } gk_attention_matrix_bwd_args;
 
-/* Query and key of the thread's number n of 16 x 64: rows are queries, or keys with `flip`. */
+/* Query and key of the thread's number n of 16 x GK_PASS_ROWS: rows are queries, or keys with `flip`. */
 #define GK_PAIR_ROW(n) GK_FRAG_ROW((n) % 4)
 #define GK_PAIR_COL(n) ((n) / 4 * 8 + GK_FRAG_COL((n) % 4))
 #define GK_PAIR_I(i0, n) ((i0) + (flip ? GK_PAIR_COL(n) : GK_PAIR_ROW(n)))
@@ -34,10 +38,11 @@ typedef struct {
 
 /* Products x become probabilities e^(score - LSE); slope, where all rules apply, is the derivative of the soft cap. lse2 is LSE / ln 2 by number. Of all
  * rows of the block, `whole` says that nothing is hidden from any: a branch that all warps take together does not keep products from running on. */
-GK_FN void gk_matrix_probs(const gk_rule* r, int i0, int j0, const int flip, int whole, const float lse2[32], float x[8][4], float slope[8][4])
+GK_FN void gk_matrix_probs(const gk_rule* r, int i0, int j0, const int flip, int whole, const float lse2[GK_PAIRS], float x[GK_PAIRS / 4][4],
+                           float slope[GK_PAIRS / 4][4])
 {
     if (GK_ALL_RULES) {
-        GK_UNROLL for (int n = 0; n < 32; n++) {
+        GK_UNROLL for (int n = 0; n < GK_PAIRS; n++) {
             float s = x[n / 4][n % 4] * r->scale;
             slope[n / 4][n % 4] = 1.0f;
             if (r->cap > 0.0f) {
@@ -52,30 +57,31 @@ GK_FN void gk_matrix_probs(const gk_rule* r, int i0, int j0, const int flip, int
     }
     float factor = GK_ALL_RULES ? 1.0f : r->scale * GK_LOG2E;
     if (!whole) {
-        GK_UNROLL for (int n = 0; n < 32; n++)
+        GK_UNROLL for (int n = 0; n < GK_PAIRS; n++)
             if (!gk_sees(r, GK_PAIR_I(i0, n), GK_PAIR_J(j0, n))) x[n / 4][n % 4] = -GK_INF;
     }
-    GK_UNROLL for (int n = 0; n < 32; n++) x[n / 4][n % 4] = gk_exp2_t(x[n / 4][n % 4] * factor - lse2[n]);
+    GK_UNROLL for (int n = 0; n < GK_PAIRS; n++) x[n / 4][n % 4] = gk_power(x[n / 4][n % 4] * factor - lse2[n]);
 }
 
 /* Which of the thread's probabilities dropout keeps, a bit each. */
 GK_FN gk_u32 gk_matrix_kept(const gk_rule* r, int i0, int j0, const int flip)
 {
     gk_u32 bits = 0u;
-    GK_ROLLED for (int n = 0; n < 32; n++) bits |= (gk_u32)gk_keeps(r, GK_PAIR_I(i0, n), GK_PAIR_J(j0, n)) << n;
+    GK_ROLLED for (int n = 0; n < GK_PAIRS; n++) bits |= (gk_u32)gk_keeps(r, GK_PAIR_I(i0, n), GK_PAIR_J(j0, n)) << n;
     return bits;
 }
 
 /* Probabilities after dropout. */
-GK_FN void gk_matrix_drop(float x[8][4], gk_u32 kept, float factor, float y[8][4])
+GK_FN void gk_matrix_drop(float x[GK_PAIRS / 4][4], gk_u32 kept, float factor, float y[GK_PAIRS / 4][4])
 {
-    GK_UNROLL for (int n = 0; n < 32; n++) y[n / 4][n % 4] = kept >> n & 1u ? x[n / 4][n % 4] * factor : 0.0f;
+    GK_UNROLL for (int n = 0; n < GK_PAIRS; n++) y[n / 4][n % 4] = kept >> n & 1u ? x[n / 4][n % 4] * factor : 0.0f;
 }
 
 /* Gradients y of the probabilities x become gradients of the products; what x does not reach stays 0. */
-GK_FN void gk_matrix_dscores(float x[8][4], float y[8][4], float slope[8][4], const float delta[32], gk_u32 kept, float factor)
+GK_FN void gk_matrix_dscores(float x[GK_PAIRS / 4][4], float y[GK_PAIRS / 4][4], float slope[GK_PAIRS / 4][4], const float delta[GK_PAIRS],
+                             gk_u32 kept, float factor)
 {
-    GK_UNROLL for (int n = 0; n < 32; n++) {
+    GK_UNROLL for (int n = 0; n < GK_PAIRS; n++) {
         float p = x[n / 4][n % 4], g = y[n / 4][n % 4];
         if (GK_ALL_RULES) g *= kept >> n & 1u ? factor : 0.0f;
         g = p == 0.0f ? 0.0f : p * (g - delta[n]);
@@ -89,10 +95,10 @@ GK_FN void gk_matrix_clear(float (*c)[4], const int n)
         GK_UNROLL for (int e = 0; e < 4; e++) c[k][e] = 0.0f;
 }
 
-/* Sums of 16 x 64 as left operand of a product over their columns. */
-GK_FN void gk_matrix_frags(float x[8][4], gk_frag_a a[4], GK_LOCAL_PTR gk_raw16* scratch)
+/* Sums of 16 x GK_PASS_ROWS as left operand of a product over their columns. */
+GK_FN void gk_matrix_frags(float x[GK_PAIRS / 4][4], gk_frag_a a[GK_PASS_ROWS / GK_TERMS], GK_LOCAL_PTR gk_raw16* scratch)
 {
-    GK_UNROLL for (int k = 0; k < 4; k++) a[k] = gk_frag_of(x[2 * k], x[2 * k + 1], scratch, k);
+    GK_UNROLL for (int k = 0; k < GK_PASS_ROWS / GK_TERMS; k++) a[k] = gk_frag_of(x + k * GK_TERMS / 8, scratch, k);
 }
 
 /* Stores f times the warp's sums into those of its 16 rows, from `first` on, that exist. */
@@ -100,34 +106,27 @@ GK_FN void gk_matrix_put(GK_GLOBAL gk_t* y, gk_i64 step, int first, int rows, in
 {
     GK_UNROLL for (int h = 0; h < 2; h++) {
         int row = first + GK_FRAG_ROW(2 * h);
-        GK_UNROLL for (int n = 0; n < GK_HEAD_CHUNKS; n++) {
-            if (row < rows && 8 * n < width) {
-                gk_i64 at = row * step + 8 * n + GK_FRAG_COL(0);
-                float u = acc[n][2 * h] * f, v = acc[n][2 * h + 1] * f;
-                if (accumulate) { u += gk_load(y, at); v += gk_load(y, at + 1); }
-                gk_store2(y, at, u, v);
-            }
-        }
+        if (row < rows) gk_mm_store(y + row * step, acc, GK_HEAD_WIDTH, h, width, f, accumulate);
     }
 }
 
 /* LSE / ln 2, infinite where no key is visible: then all probabilities are 0. */
 GK_FN float gk_lse2(float lse) { return lse == -GK_INF ? GK_INF : lse * GK_LOG2E; }
 
-/* Queues the copies of 64 queries of a head, from i0 on: their rows of Q and dO, LSE and delta. */
+/* Queues the copies of GK_PASS_ROWS queries of a head, from i0 on: their rows of Q and dO, LSE and delta. */
 GK_FN void gk_bring_queries(const gk_attention_matrix_bwd_args* args, gk_span s, GK_GLOBAL const gk_t* q, GK_GLOBAL const gk_t* dout,
                             GK_GLOBAL const gk_f* lse, GK_GLOBAL const gk_f* delta, int h, int i0, GK_LOCAL_PTR gk_raw16* tile,
                             GK_LOCAL_PTR float* stats)
 {
-    int i = i0 + gk_lid() % 64, exists = i < s.lq;
-    gk_fetch(q + h * args->sq.v[1] + i0 * args->sq.v[2], args->sq.v[2], 64, s.lq - i0, (int)args->size.v[5], tile);
-    gk_fetch(dout + h * args->sv.v[4] + i0 * args->sv.v[5], args->sv.v[5], 64, s.lq - i0, (int)args->size.v[6], tile + GK_PASS);
+    int i = i0 + gk_lid() % GK_PASS_ROWS, exists = i < s.lq;
+    gk_fetch(q + h * args->sq.v[1] + i0 * args->sq.v[2], args->sq.v[2], GK_PASS_ROWS, s.lq - i0, (int)args->size.v[5], tile);
+    gk_fetch(dout + h * args->sv.v[4] + i0 * args->sv.v[5], args->sv.v[5], GK_PASS_ROWS, s.lq - i0, (int)args->size.v[6], tile + GK_PASS);
     i = s.q0 + (exists ? i : i0);
-    if (gk_lid() < 64) gk_copy4(stats + gk_lid(), lse + s.b * args->sl.v[0] + h * args->sl.v[1] + i * args->sl.v[2], exists);
-    else if (gk_lid() < 128) gk_copy4(stats + gk_lid(), delta + ((gk_i64)s.b * args->size.v[1] + h) * args->size.v[3] + i, exists);
+    if (gk_lid() < GK_PASS_ROWS) gk_copy4(stats + gk_lid(), lse + s.b * args->sl.v[0] + h * args->sl.v[1] + i * args->sl.v[2], exists);
+    else if (gk_lid() < 2 * GK_PASS_ROWS) gk_copy4(stats + gk_lid(), delta + ((gk_i64)s.b * args->size.v[1] + h) * args->size.v[3] + i, exists);
 }
 
-// Units: HALVES x MATRIX_HEADS
+// Units: FLOATS x MATRIX_HEADS
 GK_KERNEL(attention_dkv_matrix)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias), GK_IN(gk_u8, mask), GK_IN(int, lengths), GK_IN(int, cu_q),
                                 GK_IN(int, cu_k), GK_IN(gk_i64, more), GK_OUT(int, err), int code, GK_IN(gk_t, v), GK_IN(gk_t, dout),
                                 GK_IN(gk_f, lse), GK_IN(gk_f, delta), GK_OUT(gk_t, dk), GK_OUT(gk_t, dv), GK_BY_VALUE(gk_attention_matrix_bwd_args, args))
@@ -143,7 +142,7 @@ GK_KERNEL(attention_dkv_matrix)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias
         args.stream, args.offset, more, args.keep, args.kept);
     if (!GK_ALL_RULES) rule.mask = 0;
     int j0 = s.tile * 128, wj = gk_lid() / 32 * 16, depth = (int)args.size.v[5], width = (int)args.size.v[6];
-    float ak[GK_HEAD_CHUNKS][4], av[GK_HEAD_CHUNKS][4];
+    float ak[GK_HEAD_SUMS][4], av[GK_HEAD_SUMS][4];
     gk_matrix_clear(ak, GK_HEAD_WIDTH);
     gk_matrix_clear(av, GK_HEAD_WIDTH);
     k += s.b * args.sq.v[3] + kh * args.sq.v[4] + (s.k0 + j0) * args.sq.v[5];
@@ -154,44 +153,45 @@ GK_KERNEL(attention_dkv_matrix)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias
     gk_fetch(v, args.sv.v[2], 128, s.lk - j0, width, tiles + GK_STAY);
 
     /* Step n: tile n % count of the queries of head n / count of the group. */
-    int from = gk_first_query(&rule, j0), count = (gk_end_query(&rule, j0, 128) - from + 63) / 64, steps = count > 0 ? count * group : 0;
+    int from = gk_first_query(&rule, j0), count = (gk_end_query(&rule, j0, 128) - from + GK_PASS_ROWS - 1) / GK_PASS_ROWS;
+    int steps = count > 0 ? count * group : 0;
     GK_LOCAL_PTR float* stats = (GK_LOCAL_PTR float*)(tiles + 2 * GK_STAY + 4 * GK_PASS);
     if (steps > 0) gk_bring_queries(&args, s, q, dout, lse, delta, kh * group, from, tiles + 2 * GK_STAY, stats);
     GK_COPY_COMMIT();
     for (int n = 0; n < steps; n++) {
-        int h = kh * group + n / count, i0 = from + n % count * 64, turn = n & 1, next = n + 1 < steps ? n + 1 : 0;
+        int h = kh * group + n / count, i0 = from + n % count * GK_PASS_ROWS, turn = n & 1, next = n + 1 < steps ? n + 1 : 0;
         GK_LOCAL_PTR gk_raw16* qs = tiles + 2 * GK_STAY + turn * 2 * GK_PASS;
         GK_COPY_WAIT(0);
         GK_BARRIER();
-        gk_bring_queries(&args, s, q, dout, lse, delta, kh * group + next / count, from + next % count * 64,
-            tiles + 2 * GK_STAY + (turn ^ 1) * 2 * GK_PASS, stats + (turn ^ 1) * 128);
+        gk_bring_queries(&args, s, q, dout, lse, delta, kh * group + next / count, from + next % count * GK_PASS_ROWS,
+            tiles + 2 * GK_STAY + (turn ^ 1) * 2 * GK_PASS, stats + (turn ^ 1) * 2 * GK_PASS_ROWS);
         GK_COPY_COMMIT();
-        float x[8][4], y[8][4], slope[8][4], dropped[8][4], lse2[32], mean[32];
-        gk_frag_a ps[4], ds[4];
+        float x[GK_PAIRS / 4][4], y[GK_PAIRS / 4][4], slope[GK_PAIRS / 4][4], dropped[GK_PAIRS / 4][4], lse2[GK_PAIRS], mean[GK_PAIRS];
+        gk_frag_a ps[GK_PASS_ROWS / GK_TERMS], ds[GK_PASS_ROWS / GK_TERMS];
         gk_u32 bits = ~0u;
         if (GK_ALL_RULES)
             rule = gk_rule_of(s, h, bias, mask, args.size, args.sm, args.scale, args.cap, args.left, args.right, args.bottom, args.seed, args.stream,
                 args.offset, more, args.keep, args.kept);
-        gk_matrix_clear(x, 64);
-        gk_matrix_clear(y, 64);
-        gk_mm_tiles_begin(x, 64, tiles, 128, wj, GK_HEAD_WIDTH, qs);
-        gk_mm_tiles_begin(y, 64, tiles + GK_STAY, 128, wj, GK_HEAD_WIDTH, qs + GK_PASS);
-        GK_UNROLL for (int m = 0; m < 32; m++) lse2[m] = gk_lse2(stats[turn * 128 + GK_PAIR_COL(m)]);
+        gk_matrix_clear(x, GK_PASS_ROWS);
+        gk_matrix_clear(y, GK_PASS_ROWS);
+        gk_mm_tiles_begin(x, GK_PASS_ROWS, tiles, 128, wj, GK_HEAD_WIDTH, qs);
+        gk_mm_tiles_begin(y, GK_PASS_ROWS, tiles + GK_STAY, 128, wj, GK_HEAD_WIDTH, qs + GK_PASS);
+        GK_UNROLL for (int m = 0; m < GK_PAIRS; m++) lse2[m] = gk_lse2(stats[turn * 2 * GK_PASS_ROWS + GK_PAIR_COL(m)]);
         GK_MM_WAIT(1);
-        gk_mm_ready(x, 64);
-        gk_matrix_probs(&rule, i0, j0 + wj, 1, gk_sees_all(&rule, i0, 64, j0, 128), lse2, x, slope);
+        gk_mm_ready(x, GK_PASS_ROWS);
+        gk_matrix_probs(&rule, i0, j0 + wj, 1, gk_sees_all(&rule, i0, GK_PASS_ROWS, j0, 128), lse2, x, slope);
         if (GK_ALL_RULES && args.keep < 1.0f) {
             bits = gk_matrix_kept(&rule, i0, j0 + wj, 1);
             gk_matrix_drop(x, bits, args.kept, dropped);
             gk_matrix_frags(dropped, ps, scratch);
         } else gk_matrix_frags(x, ps, scratch);
-        gk_mm_terms_begin(av, GK_HEAD_WIDTH, ps, qs + GK_PASS, 64);
-        GK_UNROLL for (int m = 0; m < 32; m++) mean[m] = stats[turn * 128 + 64 + GK_PAIR_COL(m)];
+        gk_mm_terms_begin(av, GK_HEAD_WIDTH, ps, qs + GK_PASS, GK_PASS_ROWS);
+        GK_UNROLL for (int m = 0; m < GK_PAIRS; m++) mean[m] = stats[turn * 2 * GK_PASS_ROWS + GK_PASS_ROWS + GK_PAIR_COL(m)];
         GK_MM_WAIT(1);
-        gk_mm_ready(y, 64);
+        gk_mm_ready(y, GK_PASS_ROWS);
         gk_matrix_dscores(x, y, slope, mean, bits, args.kept);
         gk_matrix_frags(y, ds, scratch);
-        gk_mm_terms_begin(ak, GK_HEAD_WIDTH, ds, qs, 64);
+        gk_mm_terms_begin(ak, GK_HEAD_WIDTH, ds, qs, GK_PASS_ROWS);
         GK_MM_WAIT(0);
         gk_mm_ready(av, GK_HEAD_WIDTH);
         gk_mm_ready(ak, GK_HEAD_WIDTH);
@@ -218,7 +218,7 @@ GK_KERNEL(attention_dq_matrix)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias)
         args.stream, args.offset, more, args.keep, args.kept);
     if (!GK_ALL_RULES) rule.mask = 0;
     int i0 = s.tile * 128, wi = gk_lid() / 32 * 16, depth = (int)args.size.v[5], width = (int)args.size.v[6];
-    float acc[GK_HEAD_CHUNKS][4], lse2[2], mean[2];
+    float acc[GK_HEAD_SUMS][4], lse2[2], mean[2];
     gk_matrix_clear(acc, GK_HEAD_WIDTH);
     GK_UNROLL for (int e = 0; e < 2; e++) {
         int i = i0 + wi + GK_FRAG_ROW(2 * e);
@@ -235,34 +235,34 @@ GK_KERNEL(attention_dq_matrix)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias)
     gk_fetch(dout + s.b * args.sv.v[3] + h * args.sv.v[4] + (s.q0 + i0) * args.sv.v[5], args.sv.v[5], 128, s.lq - i0, width, tiles + GK_STAY);
 
     int from = gk_first_key(&rule, i0), end = gk_end_key(&rule, i0, 128), turn = 0;
-    gk_fetch(k + from * args.sq.v[5], args.sq.v[5], 64, rule.keys - from, depth, tiles + 2 * GK_STAY);
-    gk_fetch(v + from * args.sv.v[2], args.sv.v[2], 64, rule.keys - from, width, tiles + 2 * GK_STAY + GK_PASS);
+    gk_fetch(k + from * args.sq.v[5], args.sq.v[5], GK_PASS_ROWS, rule.keys - from, depth, tiles + 2 * GK_STAY);
+    gk_fetch(v + from * args.sv.v[2], args.sv.v[2], GK_PASS_ROWS, rule.keys - from, width, tiles + 2 * GK_STAY + GK_PASS);
     GK_COPY_COMMIT();
-    for (int j0 = from; j0 < end; j0 += 64, turn ^= 1) {
-        int jn = j0 + 64, exist = jn < end ? rule.keys - jn : 0;
+    for (int j0 = from; j0 < end; j0 += GK_PASS_ROWS, turn ^= 1) {
+        int jn = j0 + GK_PASS_ROWS, exist = jn < end ? rule.keys - jn : 0;
         GK_LOCAL_PTR gk_raw16 *ks = tiles + 2 * GK_STAY + turn * 2 * GK_PASS, *kn = tiles + 2 * GK_STAY + (turn ^ 1) * 2 * GK_PASS;
         GK_COPY_WAIT(0);
         GK_BARRIER();
-        gk_fetch(k + jn * args.sq.v[5], args.sq.v[5], 64, exist, depth, kn);
-        gk_fetch(v + jn * args.sv.v[2], args.sv.v[2], 64, exist, width, kn + GK_PASS);
+        gk_fetch(k + jn * args.sq.v[5], args.sq.v[5], GK_PASS_ROWS, exist, depth, kn);
+        gk_fetch(v + jn * args.sv.v[2], args.sv.v[2], GK_PASS_ROWS, exist, width, kn + GK_PASS);
         GK_COPY_COMMIT();
-        float x[8][4], y[8][4], slope[8][4], own[32], means[32];
-        gk_frag_a ds[4];
+        float x[GK_PAIRS / 4][4], y[GK_PAIRS / 4][4], slope[GK_PAIRS / 4][4], own[GK_PAIRS], means[GK_PAIRS];
+        gk_frag_a ds[GK_PASS_ROWS / GK_TERMS];
         gk_u32 bits = ~0u;
-        gk_matrix_clear(x, 64);
-        gk_matrix_clear(y, 64);
-        gk_mm_tiles_begin(x, 64, tiles, 128, wi, GK_HEAD_WIDTH, ks);
-        gk_mm_tiles_begin(y, 64, tiles + GK_STAY, 128, wi, GK_HEAD_WIDTH, ks + GK_PASS);
-        GK_UNROLL for (int n = 0; n < 32; n++) { own[n] = lse2[n % 4 / 2]; means[n] = mean[n % 4 / 2]; }
+        gk_matrix_clear(x, GK_PASS_ROWS);
+        gk_matrix_clear(y, GK_PASS_ROWS);
+        gk_mm_tiles_begin(x, GK_PASS_ROWS, tiles, 128, wi, GK_HEAD_WIDTH, ks);
+        gk_mm_tiles_begin(y, GK_PASS_ROWS, tiles + GK_STAY, 128, wi, GK_HEAD_WIDTH, ks + GK_PASS);
+        GK_UNROLL for (int n = 0; n < GK_PAIRS; n++) { own[n] = lse2[n % 4 / 2]; means[n] = mean[n % 4 / 2]; }
         GK_MM_WAIT(1);
-        gk_mm_ready(x, 64);
-        gk_matrix_probs(&rule, i0 + wi, j0, 0, gk_sees_all(&rule, i0, 128, j0, 64), own, x, slope);
+        gk_mm_ready(x, GK_PASS_ROWS);
+        gk_matrix_probs(&rule, i0 + wi, j0, 0, gk_sees_all(&rule, i0, 128, j0, GK_PASS_ROWS), own, x, slope);
         if (GK_ALL_RULES && args.keep < 1.0f) bits = gk_matrix_kept(&rule, i0 + wi, j0, 0);
         GK_MM_WAIT(0);
-        gk_mm_ready(y, 64);
+        gk_mm_ready(y, GK_PASS_ROWS);
         gk_matrix_dscores(x, y, slope, means, bits, args.kept);
         gk_matrix_frags(y, ds, scratch);
-        gk_mm_terms_begin(acc, GK_HEAD_WIDTH, ds, ks, 64);
+        gk_mm_terms_begin(acc, GK_HEAD_WIDTH, ds, ks, GK_PASS_ROWS);
         GK_MM_WAIT(0);
         gk_mm_ready(acc, GK_HEAD_WIDTH);
     }

@@ -2,7 +2,7 @@
 // Written by `cargo xtask spec` from the prototypes in kernels/common; edit those.
 
 use crate::spec::attention::{HEAD_WIDTHS, MATRIX_HEADS};
-use crate::spec::{FLOATS64, HALVES, kernel_args, kernel_table};
+use crate::spec::{FLOATS, FLOATS64, kernel_args, kernel_table};
 
 kernel_args! {
     /// Arguments of `attention_fwd`, `attention_fwd_matrix`.
@@ -233,9 +233,9 @@ kernel_table! {
     ATTENTION_FWD: AttentionFwdArgs = "attention/attention.c" "attention_fwd" [(FLOATS64, HEAD_WIDTHS)];
     ATTENTION_DKV: AttentionDkvArgs = "attention/backward.c" "attention_dkv" [(FLOATS64, HEAD_WIDTHS)];
     ATTENTION_DQ: AttentionDqArgs = "attention/backward.c" "attention_dq" [(FLOATS64, HEAD_WIDTHS)];
-    ATTENTION_FWD_MATRIX: AttentionFwdArgs = "attention/matrix.c" "attention_fwd_matrix" [(HALVES, MATRIX_HEADS)];
-    ATTENTION_DKV_MATRIX: AttentionDkvArgs = "attention/matrix_backward.c" "attention_dkv_matrix" [(HALVES, MATRIX_HEADS)];
-    ATTENTION_DQ_MATRIX: AttentionDqArgs = "attention/matrix_backward.c" "attention_dq_matrix" [(HALVES, MATRIX_HEADS)];
+    ATTENTION_FWD_MATRIX: AttentionFwdArgs = "attention/matrix.c" "attention_fwd_matrix" [(FLOATS, MATRIX_HEADS)];
+    ATTENTION_DKV_MATRIX: AttentionDkvArgs = "attention/matrix_backward.c" "attention_dkv_matrix" [(FLOATS, MATRIX_HEADS)];
+    ATTENTION_DQ_MATRIX: AttentionDqArgs = "attention/matrix_backward.c" "attention_dq_matrix" [(FLOATS, MATRIX_HEADS)];
     ROPE: RopeArgs = "attention/rope.c" "rope" [(FLOATS64, &[])];
     ATTENTION_DELTA: AttentionDeltaArgs = "attention/scores.c" "attention_delta" [(FLOATS64, &[])];
     ATTENTION_PROBS: AttentionProbsArgs = "attention/scores.c" "attention_probs" [(FLOATS64, &[])];

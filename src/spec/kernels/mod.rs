@@ -140,6 +140,7 @@ pub(crate) static SOURCES: &[(&str, &str)] = texts![
     "common/pool/pool.c",
     "common/prelude/coordinates.h",
     "common/prelude/matrix.h",
+    "common/prelude/matrix_mma.h",
     "common/prelude/matrix_portable.h",
     "common/prelude/matrix_ptx.h",
     "common/prelude/matrix_wgmma.h",

@@ -8,12 +8,14 @@ use crate::sampler::Sample;
 pub(super) const LENGTHS: [usize; 9] = [1, 3, 17, 63, 64, 65, 100, 130, 0];
 pub(super) const SIZES: [usize; 8] = [1, 3, 8, 40, 64, 65, 100, 136];
 
-/// Columns of heads that matrix cores take.
+/// Columns of heads that matrix cores take; those of small cases meet the kernels of both widths.
 const MATRIX_SIZES: [usize; 5] = [8, 40, 64, 72, 128];
+const SMALL_MATRIX_SIZES: [usize; 2] = [8, 72];
 
 /// Columns of queries and values: those of matrix cores half of the time.
 fn columns(s: &mut Sample, others: &[usize]) -> [usize; 2] {
-    let from: &[usize] = if !s.small && s.coin() { &MATRIX_SIZES } else { others };
+    let matrix: &[usize] = if s.small { &SMALL_MATRIX_SIZES } else { &MATRIX_SIZES };
+    let from = if s.coin() { matrix } else { others };
     [from[s.below(from.len())], from[s.below(from.len())]]
 }
 

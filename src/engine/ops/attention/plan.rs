@@ -11,8 +11,6 @@ const WIDTHS: [usize; 2] = [64, 128];
 /// Queries or keys of a block, on matrix cores and elsewhere.
 const MATRIX_TILE: usize = 128;
 const TILE: usize = 64;
-/// Bytes of a chunk of local memory on matrix cores (`gk_raw16`), which has 8 columns.
-const CHUNK: usize = 16;
 
 const MATRIX_SOURCE: &str = "kernels/common/attention/matrix.c, matrix_backward.c";
 const SOURCE: &str = "kernels/common/attention/attention.c, backward.c";
@@ -51,26 +49,28 @@ pub(crate) struct AttentionPlan {
 impl AttentionProblem {
     /// Bytes of local memory of a block on matrix cores: of `GK_LOCAL_DYNAMIC`, and in all.
     fn local(&self, width: usize, caps: &Caps) -> (usize, usize) {
-        let row = width / 8 * CHUNK;
+        let row = width * self.dtype.size();
+        let ptx_in_opencl = caps.matrix_cores && caps.id.kind == BackendKind::OpenCl;
         // What fragments need that are no registers (`matrix_portable.h`).
-        let (scratch, queries, maxima) = match caps.matrix_cores {
-            true => (0, 0, 0),
-            false => (MATRIX_TILE * 8 * CHUNK, MATRIX_TILE * row, 4 * BLOCK as usize),
+        let (scratch, maxima) = match caps.matrix_cores {
+            true => (0, 0),
+            false => (MATRIX_TILE * WIDTHS[0] * self.dtype.size(), 4 * BLOCK as usize),
         };
         if self.backward {
-            // Two tiles of 128 rows that stay, four of 64 that pass, two times two statistics of 64 queries.
-            let tiles = 2 * MATRIX_TILE * row + 4 * 64 * row + 4 * 64 * 4;
+            // Two tiles of 128 rows that stay, four that pass, two times two statistics of as many queries.
+            let pass = if self.dtype == DType::F32 { 32 } else { 64 };
+            let tiles = 2 * MATRIX_TILE * row + 4 * pass * row + 4 * pass * 4;
             return (tiles, tiles + scratch);
         }
-        // Two tiles of keys and two of values.
-        let small = caps.matrix_cores && caps.id.kind == BackendKind::OpenCl && width == WIDTHS[1];
-        let tiles = 4 * if small { 32 } else { 64 } * row + queries;
+        // Two tiles of keys and two of values, and queries where they fit.
+        let keys = if row > if ptx_in_opencl { 128 } else { 256 } { 32 } else { 64 };
+        let tiles = (4 * keys + if ptx_in_opencl { 0 } else { MATRIX_TILE }) * row;
         (tiles, tiles + scratch + maxima)
     }
 
     fn matrix(&self, caps: &Caps) -> Result<AttentionPlan, Reason> {
-        if !matches!(self.dtype, DType::F16 | DType::Bf16) {
-            return Err(format!("{} is not a 16-bit type", self.dtype).into());
+        if !matches!(self.dtype, DType::F32 | DType::F16 | DType::Bf16) {
+            return Err(format!("{} is not f32, f16 or bf16", self.dtype).into());
         }
         let fits = |n: usize| (8..=WIDTHS[1]).contains(&n) && n.is_multiple_of(8);
         if !fits(self.d) || !fits(self.dv) {
@@ -149,21 +149,27 @@ mod tests {
     }
 
     #[test]
-    fn matrix_cores_take_16_bit_heads_that_are_aligned_and_fit() {
+    fn matrix_cores_take_heads_that_are_aligned_and_fit() {
         let half = problem(DType::F16, 64);
         let plan = |p: AttentionProblem| best(&p, &hopper()).map(|(_, p)| (p.matrix, p.op, p.tile, p.local));
-        assert_eq!(plan(half), Some((true, "gk_head64", 128, 32 << 10)));
+        assert_eq!(plan(half), Some((true, "gk_head64", 128, 48 << 10)));
         assert_eq!(
             plan(AttentionProblem { dv: 72, plain: false, ..half }),
-            Some((true, "gk_head128_rules", 128, 64 << 10))
+            Some((true, "gk_head128_rules", 128, 96 << 10))
         );
         assert_eq!(plan(AttentionProblem { backward: true, ..half }), Some((true, "gk_head64", 128, 66_560)));
+        let single = problem(DType::F32, 64);
+        assert_eq!(plan(single), Some((true, "gk_head64", 128, 96 << 10)));
+        assert_eq!(plan(problem(DType::F32, 128)), Some((true, "gk_head128", 128, 128 << 10)));
+        assert_eq!(plan(AttentionProblem { backward: true, ..single }).map(|p| p.3), Some((96 << 10) + 512));
+        let wide = AttentionProblem { backward: true, ..problem(DType::F32, 128) };
+        assert_eq!(plan(wide).map(|p| p.3), Some((192 << 10) + 512));
         for other in [
             AttentionProblem { aligned: false, ..half },
             AttentionProblem { d: 60, ..half },
             AttentionProblem { d: 0, ..half },
             problem(DType::Bf16, 136),
-            problem(DType::F32, 64),
+            problem(DType::F64, 64),
         ] {
             assert_eq!(plan(other).map(|p| p.0), Some(false), "{other:?}");
         }
@@ -171,6 +177,8 @@ mod tests {
         let id = DeviceId::new(BackendKind::OpenCl, 0);
         let opencl = Caps { id, shared_bytes: 48 << 10, ..hopper() };
         assert_eq!(problem(DType::F16, 128).matrix(&opencl).map(|p| p.local), Ok(32 << 10));
+        assert_eq!(single.matrix(&opencl).map(|p| p.local), Ok(32 << 10));
+        assert!(problem(DType::F32, 128).matrix(&opencl).is_err());
         assert!(AttentionProblem { backward: true, ..half }.matrix(&opencl).is_err());
         assert!(!best(&half, &gpu()).is_some_and(|(_, p)| p.matrix));
     }
