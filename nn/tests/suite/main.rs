@@ -23,6 +23,7 @@ mod inspect;
 mod layers;
 mod layers_activation;
 mod layers_attention;
+mod layers_graph;
 mod layers_image;
 mod layers_image_training;
 mod layers_norm;

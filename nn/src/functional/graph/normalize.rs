@@ -3,7 +3,7 @@
 use trefoil::ops::graph::GroupReduce;
 
 use super::structure::{Graph, Looped};
-use crate::core::autograd::grad_enabled;
+use crate::core::autograd::{BackwardCtx, Saved};
 use crate::core::error::{NnError, Result, invalid};
 use crate::core::tensor::Tensor;
 
@@ -95,21 +95,35 @@ impl Graph {
         const OP: &str = "sym_norm";
         self.check_square(OP)?;
         self.check_weight(OP, edge_weight)?;
-        if grad_enabled() && edge_weight.requires_grad() {
-            let scale = self.inverse_degree(edge_weight, -0.5)?;
-            let ends = scale.index_select(0, self.src())?.mul(&scale.index_select(0, self.dst())?)?;
-            return edge_weight.mul(&ends);
-        }
         // The kernel takes the entries by row.
-        let by = self.by_dst();
-        let w = edge_weight.detach().index_select(0, by.perm())?;
+        let (by, weight) = (self.by_dst(), edge_weight.contiguous()?);
+        let w = weight.detach().index_select(0, by.perm())?;
         let y = w.like(w.shape())?;
         let (rowptr, wo, yo) = (by.rowptr().operand(), w.operand(), y.operand());
         let Some(col) = by.col().map(Tensor::operand) else {
             return Err(invalid(OP, "graph", "edges by target", "none"));
         };
         y.device().sym_normalize(rowptr.view()?, col.view()?, Some(wo.view()?), yo.view_mut()?)?;
-        y.zeros_like()?.index_copy(0, by.perm(), &y)
+        let y = y.zeros_like()?.index_copy(0, by.perm(), &y)?;
+        Ok(y.record(OP, &[&weight], || {
+            let (graph, weight) = (self.clone(), Saved::new(&weight));
+            move |cx: &mut BackwardCtx<'_>| {
+                let dw = graph.sym_norm_bwd(weight.get(cx)?, &cx.dy()?)?;
+                cx.give(0, dw)
+            }
+        }))
+    }
+
+    /// The gradient of the weights w of y = w s_src s_dst with s = d^-1/2, d the sums of weights into the nodes.
+    fn sym_norm_bwd(&self, w: &Tensor, dy: &Tensor) -> Result<Tensor> {
+        let s = self.inverse_degree(w, -0.5)?;
+        let (at_src, at_dst) = (s.index_select(0, self.src())?, s.index_select(0, self.dst())?);
+        let p = w.mul(dy)?;
+        let into = p.mul(&at_src)?.group_reduce(GroupReduce::Sum, 0, self.by_dst())?;
+        let out = p.mul(&at_dst)?.group_reduce(GroupReduce::Sum, 0, self.by_src())?;
+        // ds/dd = -1/2 d^-3/2
+        let dd = into.add(&out)?.mul(&self.inverse_degree(w, -1.5)?)?.mul_scalar(-0.5)?;
+        dy.mul(&at_src)?.mul(&at_dst)?.add(&dd.index_select(0, self.dst())?)
     }
 
     /// The weights of D^-1 A, floats `[E] -> [E]`: each weight divided by the sum of the weights into its target; 0 where that is not above
