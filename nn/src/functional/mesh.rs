@@ -202,6 +202,8 @@ pub enum HeatOperator {
 }
 
 /// Its memory in row-major order, for a backend call.
+// A few hundred bytes per call, on the stack: cheaper than a box.
+#[allow(clippy::large_enum_variant)]
 enum HeatOperands {
     Spectral { phi: Operand, lam: Operand, mass: Option<Operand> },
     Laplacian(Operand),

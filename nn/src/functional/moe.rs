@@ -9,6 +9,7 @@ use crate::core::tensor::{Tensor, same_device};
 
 /// Which experts each of T tokens goes to, made by [`Tensor::moe_router`]. Assignment t * k + j is choice j of token t.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct MoeRouting {
     /// Scores of the chosen experts, `[T, k]`, the logits' dtype; gradients flow back to the logits.
     pub weights: Tensor,
@@ -20,6 +21,13 @@ pub struct MoeRouting {
     pub offsets: Tensor,
     /// The assignments by expert, i32 `[T * k]`.
     pub perm: Tensor,
+}
+
+impl MoeRouting {
+    /// Number of tokens.
+    fn tokens(&self) -> usize {
+        self.ids.shape().first().copied().unwrap_or(0)
+    }
 }
 
 impl Tensor {
@@ -70,7 +78,7 @@ impl Tensor {
     pub fn moe_permute(&self, routing: &MoeRouting) -> Result<Tensor> {
         const OP: &str = "moe_permute";
         same_device(OP, self, &routing.perm)?;
-        let tokens = routing.ids.shape()[0];
+        let tokens = routing.tokens();
         let &[rows, width] = self.shape() else {
             return Err(invalid(OP, "x", format!("shape [{tokens}, D]"), format!("{:?}", self.shape())));
         };
@@ -101,7 +109,7 @@ impl Tensor {
             return Err(invalid(OP, "x", format!("shape [{rows}, D]"), format!("{:?}", self.shape())));
         }
         let (x, weights) = (self.contiguous()?, routing.weights.contiguous()?);
-        let y = x.like(&[routing.ids.shape()[0], self.shape()[1]])?;
+        let y = x.like(&[routing.tokens(), self.shape()[1]])?;
         let (xo, po, wo, yo) = (x.operand(), routing.perm.operand(), weights.operand(), y.operand());
         y.device().moe_unpermute(xo.view()?, po.view()?, wo.view()?, yo.view_mut()?)?;
         Ok(y.record(OP, &[&x, &weights], || {

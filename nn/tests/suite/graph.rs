@@ -6,7 +6,7 @@ use trefoil::ops::graph::{EdgeOp, GroupReduce, Message, MessageReduce};
 use trefoil_nn::{Device, Graph, Groups, NnError, Tensor};
 
 use crate::common::everywhere::{everywhere_with, values};
-use crate::common::{close, cpu, devices, f32s, id, noise, tensor};
+use crate::common::{close, cpu, devices, f32s, gradcheck, id, noise, tensor};
 
 /// Sources and targets of 9 edges among 6 nodes: a repeated edge, a self-loop, and node 4, which no edge touches.
 const EDGES: [i64; 18] = [0, 1, 2, 0, 3, 3, 5, 1, 1, 1, 0, 1, 2, 2, 3, 0, 5, 5];
@@ -116,11 +116,16 @@ fn messages() {
                 (true, false) => &[&[6, 4]],
                 _ => &[&[9, 4]],
             };
-            everywhere_with(&what, shapes, graph, same, |t, g| match (with_x, with_e) {
+            let run = |t: &[Tensor], g: &Graph| match (with_x, with_e) {
                 (true, true) => g.message_passing(m, r, Some(&t[0]), Some(&t[1])),
                 (true, false) => g.message_passing(m, r, Some(&t[0]), None),
                 _ => g.message_passing(m, r, None, Some(&t[0])),
-            });
+            };
+            // Every message, and every way to combine some, on all devices.
+            match r == MessageReduce::Sum || matches!(m, CopyU | UMulE) {
+                true => everywhere_with(&what, shapes, graph, same, run),
+                false => gradcheck(&what, shapes, same, |t| run(t, &g)),
+            }
         }
     }
     everywhere_with("u_dot_v", &[&[6, 2, 3]], graph, same, |t, g| {
