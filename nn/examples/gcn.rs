@@ -3,79 +3,31 @@
 //!     TREFOIL_BACKEND=cpu cargo run --release -p trefoil-nn --example gcn
 //!
 //! A graph convolutional network (Kipf and Welling, 2017): every layer mixes the features of neighbours by the normalised adjacency
-//! matrix. The backend's graph operations are used directly; [`CustomOp`] puts the sparse product into the autograd graph.
+//! matrix. The graph is sorted once, on the device.
 
 mod common;
 
 use common::{Outcome, Steady, data, device, learned};
 use trefoil::DType;
-use trefoil::ops::graph::{Csr, CsrIo, GraphOps, Spmm};
-use trefoil_nn::autograd::{self, BackwardCtx, CustomOp};
-use trefoil_nn::layers::Dense;
+use trefoil::ops::activation::Activation;
+use trefoil_nn::autograd;
+use trefoil_nn::layers::GraphConvolutional;
 use trefoil_nn::metrics::count_correct;
-use trefoil_nn::{CrossEntropyLoss, InitContext, Layer, Optimizer, Result, Tensor, Visitor};
-
-/// D^-1/2 (A + I) D^-1/2 in CSR form, on the device. A symmetric matrix: the gradient of a product takes the same way back.
-#[derive(Debug, Clone)]
-struct Adjacency {
-    rowptr: Tensor,
-    col: Tensor,
-    values: Tensor,
-}
-
-impl Adjacency {
-    /// From both ends of each edge, i32 `[E]`.
-    fn new(nodes: usize, rows: &Tensor, cols: &Tensor) -> Result<Self> {
-        let (device, edges) = (rows.device(), rows.numel());
-        let index = |n: usize| Tensor::empty(device, DType::I32, &[n]);
-        let (rowptr, col) = (index(nodes + 1)?, index(edges)?);
-        let values = Tensor::empty(device, DType::F32, &[edges])?;
-        let (r, c, p, oc) = (rows.operand(), cols.operand(), rowptr.operand(), col.operand());
-        let mut io = CsrIo::new(r.view()?);
-        (io.col, io.rowptr, io.out_col) = (Some(c.view()?), Some(p.view_mut()?), Some(oc.view_mut()?));
-        device.csr(Csr::FromCoo, io)?;
-        device.sym_normalize(p.view()?, oc.view()?, None, values.operand().view_mut()?)?;
-        Ok(Adjacency { rowptr, col, values })
-    }
-
-    fn times(&self, x: &Tensor) -> Result<Tensor> {
-        let (x, y) = (x.contiguous()?, Tensor::empty(x.device(), x.dtype(), x.shape())?);
-        let (p, c, v) = (self.rowptr.operand(), self.col.operand(), self.values.operand());
-        let (from, to) = (x.operand(), y.operand());
-        x.device().spmm(Spmm::new(p.view()?, c.view()?, from.view()?, to.view_mut()?).values(v.view()?))?;
-        Ok(y)
-    }
-}
-
-impl CustomOp for Adjacency {
-    fn name(&self) -> &'static str {
-        "adjacency"
-    }
-
-    fn forward(&self, inputs: &[Tensor], _: &mut Vec<Tensor>) -> Result<Vec<Tensor>> {
-        Ok(vec![self.times(&inputs[0])?])
-    }
-
-    fn backward(&self, cx: &mut BackwardCtx<'_>, _: &[Tensor]) -> Result<()> {
-        let dx = self.times(&cx.dy()?)?;
-        cx.give(0, dx)
-    }
-}
+use trefoil_nn::{CrossEntropyLoss, Graph, InitContext, Layer, Optimizer, Result, Tensor, Visitor};
 
 /// Two graph convolutions.
 #[derive(Debug)]
 struct Gcn {
-    adjacency: Adjacency,
-    first: Dense,
-    second: Dense,
+    graph: Graph,
+    first: GraphConvolutional,
+    second: GraphConvolutional,
 }
 
 impl Layer for Gcn {
     /// Features `[nodes, F]` to logits `[nodes, 2]`.
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let mix = |x: Tensor| Ok(autograd::apply(self.adjacency.clone(), &[x])?.remove(0));
-        let x = mix(self.first.forward(x)?)?.relu()?;
-        mix(self.second.forward(&x)?)
+        let x = self.first.forward_on(&self.graph, x, None)?;
+        self.second.forward_on(&self.graph, &x, None)
     }
 
     fn visit(&self, v: &mut Visitor<'_>) {
@@ -95,12 +47,10 @@ fn main() -> Outcome {
     let device = device()?;
     let clubs: Vec<i64> = table("karate-labels.csv")?.iter().map(|l| l[1].into()).collect();
     let (n, edges) = (clubs.len(), table("karate.csv")?);
-    // Friendships hold both ways, and everyone is a neighbour of themselves.
-    let both = edges.iter().flat_map(|e| [(e[0], e[1]), (e[1], e[0])]).chain((0..n as i32).map(|i| (i, i)));
-    let (rows, cols): (Vec<i32>, Vec<i32>) = both.unzip();
+    // Friendships hold both ways; the layers add that everyone is a neighbour of themselves.
+    let (src, dst): (Vec<i32>, Vec<i32>) = edges.iter().flat_map(|e| [(e[0], e[1]), (e[1], e[0])]).unzip();
     println!("{n} members, {} friendships", edges.len());
-    let rows = Tensor::from_slice(&device, &rows, &[rows.len()])?;
-    let cols = Tensor::from_slice(&device, &cols, &[cols.len()])?;
+    let ends = Tensor::from_slice(&device, &[src, dst].concat(), &[2, 2 * edges.len()])?;
 
     // The features say only who is who; what the network learns about the others comes through the graph.
     let ids = Tensor::arange(&device, DType::I64, 0.0, 1.0, n)?;
@@ -112,9 +62,9 @@ fn main() -> Outcome {
 
     let cx = InitContext::new(&device, 1);
     let model = Gcn {
-        adjacency: Adjacency::new(n, &rows, &cols)?,
-        first: Dense::new(&cx, n, 16)?,
-        second: Dense::new(&cx, 16, 2)?,
+        graph: Graph::new(&ends, n)?,
+        first: GraphConvolutional::new(&cx, n, 16)?.activation(Activation::Relu),
+        second: GraphConvolutional::new(&cx, 16, 2)?,
     };
     let mut optimizer = Optimizer::adam(&model, 1e-2)?;
     let steady = Steady::new(&device, 3);

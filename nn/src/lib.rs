@@ -73,8 +73,9 @@ pub use self::core::host_tensor::HostTensor;
 pub use self::core::tensor::{Device, Operand, Tensor};
 pub use self::core::{autograd, limits};
 pub use self::functional::{
-    BatchNormStats, ConvLstmParams, LinearCrossEntropyLoss, RnnParams, RnnState, RunningStats,
-    ScaledDotProductAttention, sequence_lengths,
+    BatchNormStats, ConvLstmParams, Graph, Groups, HeatOperator, LinearCrossEntropyLoss, Mesh, MoeRouting,
+    QuantizedWeight, RnnParams, RnnState, RunningStats, ScaledDotProductAttention, SemiSparse,
+    sequence_lengths,
 };
 #[cfg(feature = "loom")]
 pub use self::interop::loom;

@@ -27,7 +27,7 @@ const WEIGHT_DECAY: f64 = 1e-2;
 const STEPS: usize = 2;
 
 /// The list of layers that this library set out with.
-const ENTRIES: [&str; 61] = [
+const ENTRIES: [&str; 65] = [
     "dense",
     "fully_connected",
     "convolutional",
@@ -89,6 +89,10 @@ const ENTRIES: [&str; 61] = [
     "hyperbolic_linear",
     "octonion_linear",
     "gated_linear_unit",
+    "graph_convolutional",
+    "graph_attention",
+    "graph_sage",
+    "graph_isomorphism",
 ];
 
 fn tolerance(d: &Device) -> Tolerance {
@@ -544,6 +548,7 @@ families! {
     upsampling: "upsampling";
     utility: "utility";
     dense_like: "dense-like";
+    graph: "graph";
 }
 
 #[test]

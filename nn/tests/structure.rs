@@ -180,8 +180,70 @@ fn files_have_a_readable_size_and_names_by_content() {
     }
 }
 
+/// Operations of the backend that this crate does not call, and why.
+const NOT_CALLED: &[(&str, &str)] = &[
+    ("fork_stream", DEVICE),
+    ("record", DEVICE),
+    ("wait", DEVICE),
+    ("counters", DEVICE),
+    ("memory", DEVICE),
+    ("trim", DEVICE),
+    ("warmup", DEVICE),
+    ("explain", DEVICE),
+    ("compile_raw", DEVICE),
+    ("launch_raw", DEVICE),
+    ("import", DEVICE),
+    ("export", DEVICE),
+    ("raw_stream", DEVICE),
+    ("adopt_stream", DEVICE),
+    ("pin_variant", DEVICE),
+    ("explain_calls", DEVICE),
+    ("fill_bytes", "it sets raw bits; `Tensor::full` and `Tensor::write_bytes` set elements"),
+    ("rnn_gates", "two `Tensor::linear` compute it with gradients"),
+];
+const DEVICE: &str = "it is about the device, not about tensors: users call it on `Tensor::device`";
+
+/// Whether a text without white space calls a method on what is named as devices are here.
+fn calls(text: &str, method: &str) -> bool {
+    text.match_indices(&format!(".{method}(")).any(|(at, _)| {
+        let before = &text[..at];
+        let word = before.rsplit(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default();
+        before.ends_with("device()") || matches!(word, "device" | "d" | "gpu")
+    })
+}
+
+#[test]
+fn every_operation_is_called_or_excluded_with_a_reason() {
+    let text: String =
+        modules().into_iter().map(|(_, t)| t.split_whitespace().collect::<String>() + "\n").collect();
+    let mut wrong = vec![];
+    for op in trefoil::ops::all_ops() {
+        let excluded = NOT_CALLED.iter().find(|(name, _)| *name == op.name);
+        match (calls(&text, op.name), excluded) {
+            (false, None) => wrong.push(format!("{} is neither called nor excluded", op.name)),
+            (true, Some((_, why))) => wrong.push(format!("{} is called, but excluded: {why}", op.name)),
+            _ => {}
+        }
+    }
+    for (name, why) in NOT_CALLED {
+        if !trefoil::ops::all_ops().any(|op| op.name == *name) || why.len() < 10 {
+            wrong.push(format!("{name} is no operation, or excluded without a reason"));
+        }
+    }
+    assert_eq!(wrong, Vec::<String>::new());
+}
+
 #[test]
 fn the_checks_see_what_they_refuse() {
+    assert!(
+        calls("x.device().gat(1)", "gat") && calls("{d.gat(1)", "gat") && calls("self.device.gat(1)", "gat")
+    );
+    assert!(
+        !calls("graph.gat(1)", "gat")
+            && !calls("x.device().gat_bwd(1)", "gat")
+            && !calls("add.gat(1)", "gat")
+    );
+
     let text = "use crate::core::{error::Result, tensor::{Device, Tensor}};\nlet x = super::b::f();";
     let module = ["train".to_string(), "a".to_string()];
     let paths: Vec<String> = references(&module, text).iter().map(|p| p.join("::")).collect();

@@ -81,8 +81,8 @@ impl Window {
         self
     }
 
-    /// Number of windows along each of the spatial axes `input`: floor((i + 2p - d(k-1) - 1) / s) + 1. `Invalid` for parameters that do
-    /// not fit them.
+    /// Number of windows along each of the spatial axes `input`: floor((i + 2p - d(k-1) - 1) / s) + 1; with `ceil_mode` rounded up, without a
+    /// window that would begin behind the input and its padding before it. `Invalid` for parameters that do not fit them.
     pub fn output_size(&self, input: &[usize]) -> Result<Dims> {
         let g = self.geometry("pool", input)?;
         Ok(list(&g.output[3 - input.len()..]))
@@ -125,13 +125,14 @@ impl Window {
                 let want = format!("at most half the window, {}", k / 2);
                 return Err(GpuError::invalid(op, "padding", want, format!("{p}")));
             }
-            let reach = d * (k - 1) + 1;
-            if n + 2 * p >= LARGEST || reach > n + 2 * p {
+            let (reach, padded) = (d * (k - 1) + 1, n + 2 * p);
+            // Rounding up gives the first window up to a stride less one cells behind the padded input.
+            let spare = if self.ceil_mode { s - 1 } else { 0 };
+            if padded >= LARGEST || reach > padded + spare {
                 let got = format!("{reach} cells over {n} and {p} cells of padding on both sides");
                 return Err(GpuError::invalid(op, "kernel", "a window that fits into the padded input", got));
             }
-            let room = n + 2 * p - reach;
-            let mut m = if self.ceil_mode { room.div_ceil(s) } else { room / s } + 1;
+            let mut m = (padded + spare - reach) / s + 1;
             if self.ceil_mode && (m - 1) * s >= n + p {
                 m -= 1;
             }
@@ -168,7 +169,8 @@ op_family! {
     /// cell of dx is written once, by reading the windows that may cover it. All are deterministic.
     ///
     /// Errors (`Invalid`): rank, shapes, dtypes, strides; an empty spatial axis; padding above half the window; a window that does not fit
-    /// into the padded input; a kernel, stride, dilation or divisor of 0; dilation of averages; spatial sizes from 2^30 on.
+    /// into the padded input (with `ceil_mode`: by its stride or more); a kernel, stride, dilation or divisor of 0; dilation of averages;
+    /// spatial sizes from 2^30 on.
     pub trait PoolOps : Pool => POOL_OPS {
         /// y = maximum of each window. Among equal values the first position in row-major order wins; NaN wins over numbers, the last NaN
         /// over others. `index` (i32) receives the positions of the maxima inside their planes, row-major over the spatial axes, which is

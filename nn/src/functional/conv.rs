@@ -1,13 +1,13 @@
 //! Convolution, its transpose, its deformable form and its windows as columns.
 
 use trefoil::ops::activation::Activation;
-use trefoil::ops::conv::{Conv, ConvBwd, ConvIo, DeformConvBwd, DeformConvIo};
+use trefoil::ops::conv::{CausalConvBwd, CausalConvIo, Conv, ConvBwd, ConvIo, DeformConvBwd, DeformConvIo};
 
 use crate::core::autograd::{BackwardCtx, Saved, grad_enabled, out};
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::{Tensor, same_device};
 use crate::functional::gemm::fuses;
-use crate::functional::operand::whole;
+use crate::functional::operand::{Inputs, operand, save, saved, view, view_mut, whole};
 
 /// Whether an operation is the transposed one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -247,5 +247,73 @@ impl Tensor {
                 Ok(dy.device().im2col(&p, &kernel, dy.operand().view()?, dx.out()?)?)
             }
         }))
+    }
+
+    /// Depthwise convolution of sequences `[N, C, L]` that reads the present and the K - 1 elements before it, zeros before the first:
+    /// y_l = act(bias + sum over j of weight_j * x_(l - (K - 1) + j)), weight `[C, K]`, bias `[C]`, floats. Source the convolution of Mamba
+    /// (Gu and Dao, 2023), `causal_conv1d_fn`. Errors: `Invalid` for shapes and dtypes that do not fit.
+    pub fn causal_conv1d(&self, weight: &Tensor, bias: Option<&Tensor>, act: Activation) -> Result<Tensor> {
+        Ok(self.causal(weight, bias, act, None, false)?.0)
+    }
+
+    /// As [`causal_conv1d`](Tensor::causal_conv1d) for a sequence that comes in parts: `state` holds the K - 1 elements before this part,
+    /// `[N, C, K - 1]` (zeros where absent); gives the result and the state for the next part. States carry no gradient.
+    pub fn causal_conv1d_with_state(
+        &self,
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+        act: Activation,
+        state: Option<&Tensor>,
+    ) -> Result<(Tensor, Tensor)> {
+        let (y, next) = self.causal(weight, bias, act, state, true)?;
+        Ok((y, next.ok_or_else(|| invalid("causal_conv1d", "new_state", "a state", "none"))?))
+    }
+
+    fn causal(
+        &self,
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+        act: Activation,
+        state: Option<&Tensor>,
+        with_state: bool,
+    ) -> Result<(Tensor, Option<Tensor>)> {
+        const OP: &str = "causal_conv1d";
+        if !fuses(act) {
+            let (y, next) = self.causal(weight, bias, Activation::Identity, state, with_state)?;
+            return Ok((y.activation(act)?, next));
+        }
+        for t in [Some(weight), bias, state].into_iter().flatten() {
+            same_device(OP, self, t)?;
+        }
+        let (&[n, c, _], &[_, k]) = (self.shape(), weight.shape()) else {
+            let got = format!("shapes {:?} and {:?}", self.shape(), weight.shape());
+            return Err(invalid(OP, "weight", "x [N, C, L] and weight [C, K]", got));
+        };
+        let (x, w, bias) = (self.contiguous()?, weight.contiguous()?, whole(bias)?);
+        let state = whole(state.map(Tensor::detach).as_ref())?;
+        let y = x.like(x.shape())?;
+        let next = if with_state { Some(x.like(&[n, c, k.saturating_sub(1)])?) } else { None };
+        let (xo, wo, yo) = (x.operand(), w.operand(), y.operand());
+        let [bo, so, no] = [&bias, &state, &next].map(|t| operand(t.as_ref()));
+        let mut io = CausalConvIo::new(xo.view()?, wo.view()?, yo.view_mut()?);
+        (io.bias, io.state, io.new_state) = (view(&bo)?, view(&so)?, view_mut(&no)?);
+        y.device().causal_conv1d(act, io)?;
+        let mut inputs = Inputs { list: vec![&x, &w] };
+        let ib = inputs.push(bias.as_ref());
+        let y = y.record(OP, &inputs.list, || {
+            let (x, w) = (Saved::new(&x), Saved::new(&w));
+            let (bias, state) = (save(bias.as_ref()), save(state.as_ref()));
+            move |cx: &mut BackwardCtx<'_>| {
+                let (dx, dw, db) = (cx.target(0)?, cx.target(1)?, cx.target(ib)?);
+                let dy = cx.dy()?.contiguous()?;
+                let (x, w) = (x.get(cx)?.operand(), w.get(cx)?.operand());
+                let (bias, state, dyo) = (saved(cx, &bias)?, saved(cx, &state)?, dy.operand());
+                let mut io = CausalConvBwd::new(dyo.view()?, x.view()?, w.view()?);
+                (io.bias, io.state) = (view(&bias)?, view(&state)?);
+                (io.dx, io.dw, io.dbias) = (out(&dx)?, out(&dw)?, out(&db)?);
+                Ok(dy.device().causal_conv1d_bwd(act, io)?)
+            }
+        });
+        Ok((y, next))
     }
 }

@@ -1,11 +1,12 @@
 //! Matrix products.
 
+use trefoil::DType;
 use trefoil::ops::activation::Activation;
 use trefoil::ops::gemm::{Gemm, GemmBwd, GemmIo, Precision};
 
-use crate::core::autograd::{BackwardCtx, Saved, out};
+use crate::core::autograd::{BackwardCtx, Saved, out, record};
 use crate::core::error::{Result, invalid};
-use crate::core::tensor::{Tensor, same_device};
+use crate::core::tensor::{Operand, Tensor, same_device};
 use crate::functional::elementwise::arithmetic::broadcast;
 use crate::functional::operand::whole;
 
@@ -150,4 +151,128 @@ impl Tensor {
         });
         y.reshape(&[lead, &[n]].concat())
     }
+
+    /// The products alpha op(a_i) op(b_i) of a list of problems, matrices of any sizes, in one call: only `alpha`, the transposes and the
+    /// precision of `p` are used. Floats; each result has its a's dtype. Gradients are such lists too. Errors: `Invalid` for lists of
+    /// different length, other ranks, sizes and dtypes that do not fit.
+    pub fn gemm_grouped(p: &Gemm, a: &[&Tensor], b: &[&Tensor]) -> Result<Vec<Tensor>> {
+        const OP: &str = "gemm_grouped";
+        if a.len() != b.len() {
+            return Err(invalid(OP, "b", format!("{} matrices", a.len()), format!("{}", b.len())));
+        }
+        let Some(first) = a.first() else { return Ok(vec![]) };
+        for t in a.iter().chain(b) {
+            same_device(OP, first, t)?;
+            if t.rank() != 2 {
+                return Err(invalid(OP, "a", "matrices", format!("shape {:?}", t.shape())));
+            }
+        }
+        let p = Gemm::new().scaled(p.alpha, 0.0).trans(p.trans_a, p.trans_b).precision(p.precision);
+        let inputs: Vec<&Tensor> = a.iter().chain(b).copied().collect();
+        let outputs = grouped(&p, a, b)?;
+        Ok(record(OP, &inputs, outputs, || {
+            let saved: Vec<Saved> = inputs.iter().map(|t| Saved::new(t)).collect();
+            move |cx: &mut BackwardCtx<'_>| {
+                let n = saved.len() / 2;
+                let all = saved.iter().map(|s| s.get(cx).cloned()).collect::<Result<Vec<_>>>()?;
+                let dy = (0..n).map(|i| cx.dy_at(i)).collect::<Result<Vec<_>>>()?;
+                for (of_a, from) in [(true, 0), (false, n)] {
+                    let wanted: Vec<usize> = (0..n).filter(|i| cx.needs(from + i)).collect();
+                    let dys: Vec<&Tensor> = wanted.iter().map(|&i| &dy[i]).collect();
+                    let others: Vec<&Tensor> = wanted.iter().map(|&i| &all[n - from + i]).collect();
+                    // Of op(a) op(b): da = dy op(b)^T and db = op(a)^T dy, transposed where the operand is stored so.
+                    let grads = match (of_a, p.trans_a, p.trans_b) {
+                        (true, false, tb) => grouped(&p.trans(false, !tb), &dys, &others)?,
+                        (true, true, tb) => grouped(&p.trans(tb, true), &others, &dys)?,
+                        (false, ta, false) => grouped(&p.trans(!ta, false), &others, &dys)?,
+                        (false, ta, true) => grouped(&p.trans(true, ta), &dys, &others)?,
+                    };
+                    for (i, g) in wanted.into_iter().zip(grads) {
+                        cx.give(from + i, g)?;
+                    }
+                }
+                Ok(())
+            }
+        }))
+    }
+
+    /// One weight per group of rows (the experts of a mixture): the rows `offsets[g] .. offsets[g + 1]` of this tensor `[total, K]` times
+    /// `b[g]`, b `[G, K, N]` or with `trans_b` `[G, N, K]`: `[total, N]`, floats. `offsets` is i32 `[G + 1]` and rises; rows that it does not
+    /// cover become 0, an offset beyond the rows is reported by the next call that waits. Nothing waits for the device, which alone knows
+    /// the sizes: the gradient of b therefore runs a product over all rows for each group ([`gemm_grouped`](Tensor::gemm_grouped) does
+    /// not, where the host knows the sizes). Source `F.grouped_mm`. Errors: `Invalid` for shapes and dtypes that do not fit.
+    pub fn gemm_ragged(&self, b: &Tensor, offsets: &Tensor, trans_b: bool) -> Result<Tensor> {
+        const OP: &str = "gemm_ragged";
+        same_device(OP, self, b)?;
+        same_device(OP, self, offsets)?;
+        if self.rank() != 2 || b.rank() != 3 {
+            let got = format!("shapes {:?} and {:?}", self.shape(), b.shape());
+            return Err(invalid(OP, "b", "x of rank 2 and b of rank 3", got));
+        }
+        let (x, b, offsets) = (self.contiguous()?, b.contiguous()?, offsets.detach().contiguous()?);
+        let y = ragged(&x, &b, &offsets, trans_b)?;
+        Ok(y.record(OP, &[&x, &b], || {
+            let [x, b, offsets] = [&x, &b, &offsets].map(Saved::new);
+            move |cx: &mut BackwardCtx<'_>| {
+                let dy = cx.dy()?.contiguous()?;
+                let offsets = offsets.get(cx)?.clone();
+                if cx.needs(0) {
+                    let dx = ragged(&dy, b.get(cx)?, &offsets, !trans_b)?;
+                    cx.give(0, dx)?;
+                }
+                if cx.needs(1) {
+                    let db = ragged_weights(&dy, x.get(cx)?, &offsets, b.any().shape(), trans_b)?;
+                    cx.give(1, db)?;
+                }
+                Ok(())
+            }
+        }))
+    }
+}
+
+/// The products of a list, outside of the graph.
+fn grouped(p: &Gemm, a: &[&Tensor], b: &[&Tensor]) -> Result<Vec<Tensor>> {
+    let size = |t: &Tensor, trans: bool, at: usize| t.shape()[if trans { 1 - at } else { at }];
+    let Some(device) = a.first().map(|t| t.device().clone()) else { return Ok(vec![]) };
+    let y = a.iter().zip(b).map(|(a, b)| a.like(&[size(a, p.trans_a, 0), size(b, p.trans_b, 1)]));
+    let y = y.collect::<Result<Vec<_>>>()?;
+    let [ao, bo] = [a, b].map(|list| list.iter().map(|t| t.operand()).collect::<Vec<_>>());
+    let yo: Vec<_> = y.iter().map(Tensor::operand).collect();
+    let av = ao.iter().map(Operand::view).collect::<Result<Vec<_>>>()?;
+    let bv = bo.iter().map(Operand::view).collect::<Result<Vec<_>>>()?;
+    let mut yv = yo.iter().map(Operand::view_mut).collect::<Result<Vec<_>>>()?;
+    device.gemm_grouped(p, &av, &bv, &mut yv)?;
+    Ok(y)
+}
+
+/// [total, K] times b by groups of rows, outside of the graph.
+fn ragged(x: &Tensor, b: &Tensor, offsets: &Tensor, trans_b: bool) -> Result<Tensor> {
+    let y = x.like(&[x.shape()[0], b.shape()[if trans_b { 1 } else { 2 }]])?;
+    let [xo, bo, oo, yo] = [x, b, offsets, &y].map(Tensor::operand);
+    let p = Gemm::new().trans(false, trans_b);
+    y.device().gemm_ragged(&p, xo.view()?, bo.view()?, oo.view()?, yo.view_mut()?)?;
+    Ok(y)
+}
+
+/// The gradient of the weights of [`ragged`]: for each group, x^T dy (or its transpose) with the rows of the other groups set to 0.
+fn ragged_weights(
+    dy: &Tensor,
+    x: &Tensor,
+    offsets: &Tensor,
+    shape: &[usize],
+    trans_b: bool,
+) -> Result<Tensor> {
+    let db = x.like(shape)?;
+    let rows = Tensor::arange(x.device(), DType::I32, 0.0, 1.0, x.shape()[0])?;
+    // Behind how many offsets a row stands; group g has the number g + 1.
+    let group = offsets.search_sorted(&rows, true)?.unsqueeze(1)?;
+    for g in 0..shape[0] {
+        let own = dy.masked_fill(&group.ne_scalar(g as f64 + 1.0)?, 0.0)?;
+        let (a, b) = if trans_b { (&own, x) } else { (x, &own) };
+        let slice = db.select(0, g)?;
+        let (ao, bo, yo) = (a.operand(), b.operand(), slice.operand());
+        x.device()
+            .gemm(&Gemm::new().trans(true, false), GemmIo::new(ao.view()?, bo.view()?, yo.view_mut()?))?;
+    }
+    Ok(db)
 }

@@ -1,11 +1,12 @@
 //! Random tensors and dropout, from counters: the same (seed, stream, offset) gives the same numbers on every backend.
 
 use trefoil::DType;
-use trefoil::ops::random::{Distribution, DropoutMask, Rng, Weights};
+use trefoil::ops::random::{BiasDropout, Distribution, DropoutMask, Rng, Weights};
 
-use crate::core::autograd::BackwardCtx;
+use crate::core::autograd::{BackwardCtx, out};
 use crate::core::error::{Result, invalid};
-use crate::core::tensor::{Device, Tensor};
+use crate::core::tensor::{Device, Tensor, same_device};
+use crate::functional::operand::{Inputs, operand, view, whole};
 
 /// Numbers of inputs and outputs that a weight of this shape connects.
 fn fans(op: &'static str, shape: &[usize]) -> Result<(f64, f64)> {
@@ -137,6 +138,40 @@ impl Tensor {
                 let dy = cx.dy()?.contiguous()?;
                 let mask = DropoutMask::Regenerate(rng);
                 Ok(dy.device().dropout_bwd(p, mask, dy.operand().view()?, dx.out()?)?)
+            }
+        }))
+    }
+
+    /// residual + dropout(x + bias): the bias `[F]` along the last axis is added to this tensor `[.., F]`, each element kept with
+    /// probability 1 - p and divided by it or else 0, and the residual of this tensor's shape added, in one pass over floats. The backward
+    /// draws the mask again from `rng`. Source the fused epilogue of transformer blocks (Megatron-LM). Errors: `Invalid` for p outside of
+    /// [0, 1], shapes and dtypes that do not fit.
+    pub fn bias_dropout(
+        &self,
+        bias: &Tensor,
+        residual: Option<&Tensor>,
+        p: f64,
+        rng: Rng<'static>,
+    ) -> Result<Tensor> {
+        const OP: &str = "bias_dropout";
+        for t in [Some(bias), residual].into_iter().flatten() {
+            same_device(OP, self, t)?;
+        }
+        let (x, bias, residual) = (self.contiguous()?, bias.contiguous()?, whole(residual)?);
+        let y = x.like(x.shape())?;
+        let (xo, bo, ro, yo) = (x.operand(), bias.operand(), operand(residual.as_ref()), y.operand());
+        let mut io = BiasDropout::new(xo.view()?, bo.view()?, yo.view_mut()?);
+        io.residual = view(&ro)?;
+        y.device().bias_dropout(p, rng, io)?;
+        let mut inputs = Inputs { list: vec![&x, &bias] };
+        let ir = inputs.push(residual.as_ref());
+        Ok(y.record(OP, &inputs.list, || {
+            move |cx: &mut BackwardCtx<'_>| {
+                let (dx, db) = (cx.target(0)?, cx.target(1)?);
+                let dy = cx.dy()?.contiguous()?;
+                let mask = DropoutMask::Regenerate(rng);
+                dy.device().bias_dropout_bwd(p, mask, dy.operand().view()?, out(&dx)?, out(&db)?)?;
+                cx.give(ir, dy)
             }
         }))
     }

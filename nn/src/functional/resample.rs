@@ -6,6 +6,8 @@ use trefoil::ops::resample::{GridSample, GridSampleBwd, Interpolate, Interpolate
 use crate::core::autograd::{BackwardCtx, Saved, out};
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::{Tensor, same_device};
+use crate::functional::index::select::front;
+use crate::functional::operand::{operand, view, whole};
 
 impl Tensor {
     /// x [N, C, spatial..] brought to another size along its one to three spatial axes. Oracle `F.interpolate(x, size, ..)`. Errors:
@@ -31,7 +33,9 @@ impl Tensor {
     }
 
     /// As [`interpolate`](Tensor::interpolate) to floor(n * scale) cells per axis, at positions that lie 1/scale cells apart. That differs
-    /// from the size alone where n * scale is no whole number. Oracle `F.interpolate(x, scale_factor=scale, ..)`.
+    /// from the size alone where n * scale is no whole number. As in PyTorch (on the CPU), an axis keeps its cells where that size is n
+    /// (linear, and nearest of images), and repeats each where it is 2n (nearest of images). Oracle `F.interpolate(x, scale_factor=scale,
+    /// ..)`.
     ///
     /// Errors: `Invalid` for scales that are not positive and finite, results without cells, and for cubic or antialiased interpolation
     /// where n * scale is no whole number.
@@ -59,8 +63,16 @@ impl Tensor {
             return Err(invalid(OP, "scale", expected, format!("{scale:?}")));
         }
         // One axis after the other: rows chosen (nearest) or blended (linear).
-        let mut axes = size.iter().zip(scale).enumerate();
-        axes.try_fold(self.clone(), |x, (a, (&m, s))| x.resample_axis(a + 2, m, s.recip(), p.mode))
+        let (mut axes, image) = (size.iter().zip(scale).enumerate(), size.len() == 2);
+        axes.try_fold(self.clone(), |x, (a, (&m, s))| {
+            let n = spatial[a];
+            match p.mode {
+                InterpolateMode::Linear if m == n => Ok(x),
+                InterpolateMode::Nearest if image && m == n => Ok(x),
+                InterpolateMode::Nearest if image && m == 2 * n => x.repeat_interleave(a as isize + 2, 2),
+                _ => x.resample_axis(a + 2, m, s.recip(), p.mode),
+            }
+        })
     }
 
     /// `m` cells along one axis at positions `step` apart; nearest, nearest-exact or linear.
@@ -180,5 +192,29 @@ impl Tensor {
             [lead @ .., c, h, w] => Ok((lead, [*c, *h, *w])),
             other => Err(invalid(op, "x", "shape [.., C, H, W]", format!("{other:?}"))),
         }
+    }
+
+    /// Non-maximum suppression of boxes (x1, y1, x2, y2), which are this tensor `[n, 4]`, floats: the positions (i64, by falling score) of
+    /// those that overlap no kept box of a higher score (of equal scores the first box) with an intersection over union above
+    /// `iou_threshold`. With `groups` (i32 or i64 `[n]`) only boxes of one group exclude each other. Waits for the device, which alone knows
+    /// how many are kept. No gradient. Source `torchvision.ops.nms`, `batched_nms`. Errors: `Invalid` for shapes and dtypes that do not
+    /// fit, a threshold that is NaN.
+    pub fn nms(&self, scores: &Tensor, groups: Option<&Tensor>, iou_threshold: f64) -> Result<Tensor> {
+        const OP: &str = "nms";
+        for t in [Some(scores), groups].into_iter().flatten() {
+            same_device(OP, self, t)?;
+        }
+        let (boxes, scores) = (self.detach().contiguous()?, scores.detach().contiguous()?);
+        let groups = whole(groups)?;
+        let Some(&n) = boxes.shape().first() else {
+            return Err(invalid(OP, "boxes", "shape [n, 4]", "a scalar"));
+        };
+        let list = |n: usize| Tensor::empty(self.device(), DType::I64, &[n]);
+        let (keep, count) = (list(n)?, list(1)?);
+        let [bo, so, ko, co] = [&boxes, &scores, &keep, &count].map(Tensor::operand);
+        let go = operand(groups.as_ref());
+        let into = (ko.view_mut()?, co.view_mut()?);
+        self.device().nms(iou_threshold, bo.view()?, so.view()?, view(&go)?, into.0, into.1)?;
+        front(&keep, &count)
     }
 }

@@ -1,12 +1,13 @@
 //! Recurrent sequences.
 
-use trefoil::DType;
 use trefoil::ops::gemm::Precision;
 use trefoil::ops::rnn::{
-    ConvLstmBwd, ConvLstmFwd, GruGates, Recurrence, RnnBwd, RnnCell, RnnFwd, RnnGrads, RnnWeights,
+    ConvLstmBwd, ConvLstmFwd, GruCellBwd, GruCellFwd, GruGates, LstmCellBwd, LstmCellFwd, Recurrence, RnnBwd,
+    RnnCell, RnnFwd, RnnGrads, RnnWeights,
 };
+use trefoil::{DType, GradMut};
 
-use crate::core::autograd::{BackwardCtx, Saved, out, record};
+use crate::core::autograd::{BackwardCtx, GradTarget, Saved, out, record};
 use crate::core::error::{Result, invalid};
 use crate::core::limits;
 use crate::core::tensor::{Operand, Tensor, is_trial, same_device};
@@ -299,6 +300,106 @@ fn state_of(outputs: Vec<Tensor>) -> Result<(Tensor, RnnState)> {
     match (all.next(), all.next()) {
         (Some(y), Some(h)) => Ok((y, RnnState { h, c: all.next() })),
         _ => Err(invalid("rnn", "outputs", "an output and a state", "fewer")),
+    }
+}
+
+/// Memory for a gradient that the backend computes but nobody wants, shaped as `like`.
+fn scratch(target: &Option<GradTarget>, like: &Tensor) -> Result<Option<Operand>> {
+    match target {
+        Some(_) => Ok(None),
+        None => Ok(Some(like.like(like.shape())?.operand())),
+    }
+}
+
+/// The target, or the memory beside it.
+fn either<'a>(target: &'a Option<GradTarget>, spare: &'a Option<Operand>) -> Result<Option<GradMut<'a>>> {
+    match (target, spare) {
+        (Some(t), _) => t.out().map(Some),
+        (None, spare) => spare.as_ref().map(|o| o.grad(false)).transpose(),
+    }
+}
+
+impl Tensor {
+    /// The pointwise part of a step of an LSTM: gates before their activation, which are this tensor `[B, 4 H]` (input, forget, cell,
+    /// output), and the cell state `[B, H]` give the next hidden and cell states, floats. Source `nn.LSTMCell` behind its two products.
+    /// Errors: `Invalid` for shapes and dtypes that do not fit.
+    pub fn lstm_cell(&self, c: &Tensor) -> Result<(Tensor, Tensor)> {
+        const OP: &str = "lstm_cell";
+        same_device(OP, self, c)?;
+        let (z, c) = (self.contiguous()?, c.contiguous()?);
+        let tracked = Inputs { list: vec![&z, &c] }.tracked();
+        let (h_next, c_next) = (c.like(c.shape())?, c.like(c.shape())?);
+        let gates = if tracked { Some(z.like(z.shape())?) } else { None };
+        let [zo, co, ho, no] = [&z, &c, &h_next, &c_next].map(Tensor::operand);
+        let go = operand(gates.as_ref());
+        let mut io = LstmCellFwd::new(zo.view()?, co.view()?, ho.view_mut()?, no.view_mut()?);
+        io.gates = view_mut(&go)?;
+        z.device().lstm_cell(io)?;
+        let next = c_next.clone();
+        let mut outputs = record(OP, &[&z, &c], vec![h_next, c_next], || {
+            let (gates, c, next) = (save(gates.as_ref()), Saved::new(&c), Saved::new(&next));
+            move |cx: &mut BackwardCtx<'_>| {
+                let (dz, dc) = (cx.target(0)?, cx.target(1)?);
+                let Some(gates) = &gates else { return Ok(()) };
+                let [dh, dn] = [0, 1].map(|i| cx.upstream(i).map(Tensor::contiguous).transpose());
+                let (dh, dn) = (dh?, dn?);
+                let (c, next) = (c.get(cx)?.clone(), next.get(cx)?.operand());
+                let spare = scratch(&dz, gates.get(cx)?)?;
+                let (co, go) = (c.operand(), gates.get(cx)?.operand());
+                let Some(into) = either(&dz, &spare)? else { return Ok(()) };
+                let (ho, no) = (operand(dh.as_ref()), operand(dn.as_ref()));
+                let mut io = LstmCellBwd::new(go.view()?, co.view()?, next.view()?, into);
+                (io.dh_next, io.dc_next, io.dc) = (view(&ho)?, view(&no)?, out(&dc)?);
+                Ok(c.device().lstm_cell_bwd(io)?)
+            }
+        });
+        match (outputs.pop(), outputs.pop()) {
+            (Some(c), Some(h)) => Ok((h, c)),
+            _ => Err(invalid(OP, "outputs", "two states", "fewer")),
+        }
+    }
+
+    /// The pointwise part of a step of a GRU: the input's products, which are this tensor `[B, 3 H]` (reset, update, candidate), those of
+    /// the hidden state `u` `[B, 3 H]`, and that state `h` `[B, H]` give the next one, floats. Source `nn.GRUCell` behind its two products.
+    /// Errors: `Invalid` for shapes and dtypes that do not fit.
+    pub fn gru_cell(&self, u: &Tensor, h: &Tensor) -> Result<Tensor> {
+        const OP: &str = "gru_cell";
+        same_device(OP, self, u)?;
+        same_device(OP, self, h)?;
+        let (a, u, h) = (self.contiguous()?, u.contiguous()?, h.contiguous()?);
+        let tracked = Inputs { list: vec![&a, &u, &h] }.tracked();
+        let gate = || if tracked { h.like(h.shape()).map(Some) } else { Ok(None) };
+        let gates = [gate()?, gate()?, gate()?];
+        let y = h.like(h.shape())?;
+        let [ao, uo, ho, yo] = [&a, &u, &h, &y].map(Tensor::operand);
+        let [r, z, n] = [0, 1, 2].map(|i| operand(gates[i].as_ref()));
+        let mut io = GruCellFwd::new(ao.view()?, uo.view()?, ho.view()?, yo.view_mut()?);
+        (io.r, io.z, io.n) = (view_mut(&r)?, view_mut(&z)?, view_mut(&n)?);
+        y.device().gru_cell(io)?;
+        Ok(y.record(OP, &[&a, &u, &h], || {
+            let gates: Vec<Saved> = gates.iter().flatten().map(Saved::new).collect();
+            let (u, h) = (Saved::new(&u), Saved::new(&h));
+            move |cx: &mut BackwardCtx<'_>| {
+                let targets = [cx.target(0)?, cx.target(1)?];
+                let dh = cx.target(2)?;
+                let dy = cx.dy()?.contiguous()?;
+                let gates = gates.iter().map(|g| Ok(g.get(cx)?.operand())).collect::<Result<Vec<_>>>()?;
+                let [r, z, n] = gates.as_slice() else { return Ok(()) };
+                let (u, h) = (u.get(cx)?, h.get(cx)?);
+                let width = h.shape()[1];
+                let last = u.narrow(1, 2 * width, width)?.operand();
+                let [sa, su] = [&targets[0], &targets[1]].map(|t| scratch(t, u));
+                let (sa, su) = (sa?, su?);
+                let (ho, dyo) = (h.operand(), dy.operand());
+                let saved = GruGates::new(r.view()?, z.view()?, n.view()?, last.view()?);
+                let (Some(da), Some(du)) = (either(&targets[0], &sa)?, either(&targets[1], &su)?) else {
+                    return Ok(());
+                };
+                let mut io = GruCellBwd::new(dyo.view()?, saved, ho.view()?, da, du);
+                io.dh = out(&dh)?;
+                Ok(dy.device().gru_cell_bwd(io)?)
+            }
+        }))
     }
 }
 

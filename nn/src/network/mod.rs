@@ -80,6 +80,8 @@ pub enum Family {
     Utility,
     /// Relatives of the linear layer.
     DenseLike,
+    /// Layers of graphs.
+    Graph,
     /// Layers made of layers.
     Container,
 }

@@ -48,7 +48,18 @@ pub(crate) fn everywhere(
     f: impl Fn(&[Tensor], &[Tensor]) -> Result<Tensor>,
 ) {
     let put = |d: &Device| -> Vec<Tensor> { extras.iter().map(|e| e.to_device(d).unwrap()).collect() };
-    let on_cpu = put(&cpu());
+    everywhere_with(what, shapes, put, map, |t, extras| f(t, extras));
+}
+
+/// As [`everywhere`], with what `prepare` makes on each device (and may wait for).
+pub(crate) fn everywhere_with<C>(
+    what: &str,
+    shapes: &[&[usize]],
+    prepare: impl Fn(&Device) -> C,
+    map: impl Fn(f64) -> f64,
+    f: impl Fn(&[Tensor], &C) -> Result<Tensor>,
+) {
+    let on_cpu = prepare(&cpu());
     gradcheck(what, shapes, &map, |t| f(t, &on_cpu));
 
     let data: Vec<Vec<f32>> = shapes
@@ -64,7 +75,7 @@ pub(crate) fn everywhere(
             Tensor::from_slice(&cpu(), &v, s).unwrap().with_grad()
         })
         .collect();
-    let run = |leaves: &[Tensor], extras: &[Tensor], weights: &Tensor| {
+    let run = |leaves: &[Tensor], extras: &C, weights: &Tensor| {
         let y = f(leaves, extras).unwrap_or_else(|e| panic!("{what}: {e}"));
         y.mul(weights).unwrap().sum().unwrap().backward().unwrap();
         y
@@ -76,7 +87,7 @@ pub(crate) fn everywhere(
     let want_grads: Vec<Vec<f64>> = wide.iter().map(|t| values(&t.grad().unwrap())).collect();
 
     for d in devices() {
-        let (extras, weights) = (put(&d), Tensor::from_slice(&d, &contraction, like.shape()).unwrap());
+        let (extras, weights) = (prepare(&d), Tensor::from_slice(&d, &contraction, like.shape()).unwrap());
         for views in [false, true] {
             let leaf = |(v, s): (&Vec<f32>, &&[usize])| match views {
                 false => Tensor::from_slice(&d, v, s).unwrap().with_grad(),

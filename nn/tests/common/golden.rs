@@ -11,7 +11,7 @@ use trefoil::DType;
 use trefoil_nn::{Device, StateDict, Tensor};
 
 /// Families, a pair of files each.
-pub(crate) const FAMILIES: [&str; 10] = [
+pub(crate) const FAMILIES: [&str; 11] = [
     "core",
     "attention",
     "recurrent",
@@ -22,6 +22,7 @@ pub(crate) const FAMILIES: [&str; 10] = [
     "upsampling",
     "utility",
     "dense-like",
+    "graph",
 ];
 
 /// Data of a tensor on the host.

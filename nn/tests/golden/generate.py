@@ -1,12 +1,14 @@
-"""Writes the golden suites of layers beside this file: `python generate.py`, with PyTorch and safetensors. See case.py
-for the format."""
+"""Writes the golden suites of layers beside this file: `python generate.py`, with PyTorch, PyTorch Geometric and
+safetensors; `python generate.py graph` writes those of one family. See case.py for the format."""
 
 import pathlib
+import sys
 
 import torch
 
 import attention
 import dense
+import graph
 import image
 import recurrent
 import utility
@@ -22,6 +24,7 @@ FAMILIES = (
     image.upsampling,
     utility.utility,
     dense.dense_like,
+    graph.graph,
 )
 
 if __name__ == "__main__":
@@ -31,4 +34,6 @@ if __name__ == "__main__":
     torch.manual_seed(0)
     torch.set_default_dtype(torch.float64)
     for family in FAMILIES:
+        if sys.argv[1:] and family.__name__ not in sys.argv[1:]:
+            continue
         family().write(pathlib.Path(__file__).parent)

@@ -16,6 +16,7 @@ def pooling():
 
     average("plain", (2, 2, 4, 6), kernel_size=2)
     average("overlapping", (1, 2, 5, 6), kernel_size=[3, 2], stride=[2, 1], padding=[1, 0])
+    average("ceil_behind_the_padding", (1, 2, 2, 3), kernel_size=3, stride=2, ceil_mode=True)
     average("ceil", (2, 1, 5, 4), kernel_size=3, stride=2, padding=1, ceil_mode=True)
     average(
         "without_padding", (1, 2, 4, 4), kernel_size=3, stride=2, padding=1, ceil_mode=True, count_include_pad=False
@@ -30,6 +31,7 @@ def pooling():
     two = ("max_pooling", nn.MaxPool2d)
     maximum(*two, "plain", (2, 2, 4, 6), kernel_size=2)
     maximum(*two, "indices", (1, 2, 5, 6), kernel_size=[3, 2], stride=[2, 1], padding=[1, 0], return_indices=True)
+    maximum(*two, "ceil_behind_the_padding", (1, 2, 2, 3), kernel_size=3, stride=2, ceil_mode=True)
     maximum(*two, "ceil_dilation", (2, 1, 7, 6), kernel_size=2, stride=3, padding=1, dilation=2, ceil_mode=True)
     maximum(*two, "ties", (2, 2, 5, 5), kernel_size=3, stride=1, ties=True, return_indices=True)
     maximum(*two, "unbatched_eval", (2, 4, 5), kernel_size=[1, 3], training=False)
@@ -97,6 +99,7 @@ def normalization():
     instance("image_affine", (2, 3, 4, 3), affine=True)
     instance("volume_eps_eval", (1, 2, 2, 3, 2), eps=1e-2, training=False)
     instance("tracked", (3, 2, 4), affine=True, track_running_stats=True, momentum=0.4)
+    instance("tracked_without_momentum", (3, 2, 4), track_running_stats=True, momentum=None)
     instance("tracked_eval", (2, 3, 2, 3), track_running_stats=True, training=False)
     instance("tracked_affine_eval", (2, 2, 5), affine=True, track_running_stats=True, training=False)
 
@@ -557,6 +560,9 @@ def upsampling():
     upsample("upsampling", "align_corners", (1, 2, 3, 4), scale_factor=2, mode="bilinear", align_corners=True)
     upsample("upsampling", "fraction", (1, 1, 4, 5), scale_factor=1.6, mode="bilinear")
     upsample("upsampling", "nearest_fraction", (1, 1, 5, 4), scale_factor=1.7)
+    upsample("upsampling", "nearest_fraction_that_keeps", (1, 2, 4, 3), scale_factor=[1.2, 1.1])
+    upsample("upsampling", "nearest_fraction_that_doubles", (1, 2, 3, 2), scale_factor=[1.1, 2.4])
+    upsample("upsampling", "fraction_that_keeps", (1, 1, 4, 3), scale_factor=[1.2, 1.5], mode="bilinear")
     upsample("upsampling", "size_unbatched_eval", (2, 4, 3), size=[7, 2], mode="bilinear", training=False)
     upsample("upsampling", "nearest_smaller", (1, 2, 6, 5), size=[4, 3])
 

@@ -123,6 +123,19 @@ fn cases() -> Vec<Case> {
         (json!({"type": "hyperbolic_linear", "in_features": 4, "out_features": 3}), vec![flat]),
         (json!({"type": "octonion_linear", "in_features": 2, "out_features": 1}), vec![&[6, 16]]),
         (json!({"type": "gated_linear_unit", "out_features": 3}), vec![sequence]),
+        (json!({"type": "graph_convolutional", "in_features": 4, "out_features": 3}), vec![flat, &[2, 9]]),
+        (
+            json!({"type": "graph_attention", "in_features": 4, "out_features": 3, "heads": 2}),
+            vec![flat, &[2, 9]],
+        ),
+        (
+            json!({"type": "graph_sage", "in_features": 4, "out_features": 3, "project": true}),
+            vec![flat, &[2, 9]],
+        ),
+        (
+            json!({"type": "graph_isomorphism", "in_features": 4, "out_features": 3, "batch_norm": true}),
+            vec![flat, &[2, 9]],
+        ),
         (
             json!({"type": "sequential", "layers": [dense, {"type": "dropout", "name": "drop"}, dense]}),
             vec![flat],
@@ -154,6 +167,10 @@ impl Case {
         let one = |(i, shape): (usize, &Vec<usize>)| {
             let v = noise(3 + i as u64, shape.iter().product());
             match self.name() {
+                name if name.starts_with("graph_") && i == 1 => {
+                    let ends: Vec<i64> = v.iter().map(|x| ((0.5 + 0.5 * x) * 6.0) as i64).collect();
+                    Tensor::from_slice(d, &ends, shape).unwrap()
+                }
                 "embedding" => {
                     let ids: Vec<i64> = v.iter().map(|x| ((0.5 + 0.5 * x) * 3.0) as i64).collect();
                     Tensor::from_slice(d, &ids, shape).unwrap()

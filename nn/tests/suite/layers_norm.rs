@@ -284,6 +284,11 @@ fn instance_and_group_normalization() {
     let given: Vec<f64> =
         host(&x).iter().enumerate().map(|(i, x)| (x - m[i / 3 % 4]) / (v[i / 3 % 4] + 1e-5).sqrt()).collect();
     close(&host(&tracking.forward(&x).unwrap()), &given, 1e-12, "in evaluation");
+    // Without a momentum the factor is 0, unlike that of batch normalization.
+    let still = InstanceNormalization::new(4).unwrap().running_stats(&cx, None).unwrap();
+    close(&host(&still.forward(&x).unwrap()), &xhat, 1e-12, "in training without momentum");
+    assert_eq!((param(&still, "running_mean"), param(&still, "running_var")), (vec![0.0; 4], vec![1.0; 4]));
+    assert_eq!(still.state_dict().unwrap()["num_batches_tracked"].item::<i64>().unwrap(), 0);
     refused(plain.forward(&tensor(&cpu(), &[2, 4], 1)), &["InstanceNormalization", "rank"]);
     refused(plain.forward(&tensor(&cpu(), &[2, 3, 3], 1)), &["InstanceNormalization", "4 channels"]);
     refused(plain.forward(&tensor(&cpu(), &[2, 4, 1], 1)), &["InstanceNormalization", "2 values"]);

@@ -474,6 +474,12 @@ fn feed_forward_and_gated_units() {
     refused(SwiGlu::new(&cx, 4, 0), &["SwiGlu", "d_ff"]);
 
     type Act = fn(&Tensor) -> trefoil_nn::Result<Tensor>;
+    for act in [Activation::Mish, Activation::Swish { beta: 2.0 }, Activation::LeakyRelu { slope: 0.1 }] {
+        refused(GatedLinearUnit::new(&cx, 4, 3).unwrap().gate(act), &["GatedLinearUnit", "gate_activation"]);
+    }
+    let json =
+        serde_json::json!({ "type": "gated_linear_unit", "out_features": 2, "gate_activation": "mish" });
+    refused(trefoil_nn::network::layer(&cx, &json), &["`gate_activation`", "GatedLinearUnit", "Mish"]);
     let units: [(&str, GatedLinearUnit, Act); 4] = [
         ("GLU", GatedLinearUnit::new(&cx, 4, 3).unwrap(), Tensor::sigmoid),
         ("SwiGLU", GatedLinearUnit::swiglu(&cx, 4, 3).unwrap(), Tensor::silu),

@@ -334,6 +334,31 @@ fn every_type() -> Vec<(&'static [usize], Value, &'static [usize])> {
             json!({"type": "octonion_linear", "in_features": 2, "out_features": 3, "bias": true, "activation": "relu"}),
             &[2, 24],
         ),
+        (
+            &[2, 6],
+            json!({"type": "graph_convolutional", "in_features": 6, "out_features": 4, "bias": false, "normalize": true,
+                   "add_self_loops": false, "improved": true, "activation": "relu"}),
+            &[2, 4],
+        ),
+        (
+            &[2, 6],
+            json!({"type": "graph_attention", "in_features": 6, "out_features": 4, "heads": 3, "concat": false,
+                   "negative_slope": 0.1, "dropout": 0.5, "add_self_loops": true, "bias": true, "residual": true,
+                   "activation": "elu"}),
+            &[2, 4],
+        ),
+        (
+            &[2, 6],
+            json!({"type": "graph_sage", "in_features": 6, "out_features": 4, "aggregator": "max", "project": true,
+                   "normalize": true, "root_weight": false, "bias": false, "activation": "relu"}),
+            &[2, 4],
+        ),
+        (
+            &[2, 6],
+            json!({"type": "graph_isomorphism", "in_features": 6, "out_features": 4, "mlp_hidden": 5,
+                   "learn_epsilon": false, "epsilon": 0.5, "batch_norm": true, "activation": "relu"}),
+            &[2, 4],
+        ),
         (&[2, 6], json!({"type": "sequential", "layers": [dense, {"type": "dropout"}]}), &[2, 4]),
         (
             &[2, 6],
@@ -369,7 +394,9 @@ fn every_type_takes_every_key() {
             "embedding" => Tensor::from_slice(&device, &[0i32, 1, 4, 2, 2, 3], shape).unwrap(),
             _ => tensor(&device, shape, 7).to_dtype(DType::F32).unwrap(),
         };
+        let on_graph = name.starts_with("graph_");
         let inputs = match info.inputs.0 {
+            2 if on_graph => vec![x, Tensor::from_slice(&device, &[0i64, 1, 1, 1, 1, 0], &[2, 3]).unwrap()],
             2 => vec![x.clone(), x],
             _ if name == "concatenate" => vec![x.clone(), x],
             _ => vec![x],
@@ -380,9 +407,20 @@ fn every_type_takes_every_key() {
         // The same without a device.
         let mut part = json.clone();
         part["inputs"] = json!(vec!["input"; inputs.len()]);
+        if on_graph {
+            // Both rows of the edges are a batch of two.
+            part["inputs"] = json!(["input", "edges"]);
+        }
         let mut config = NetworkConfig::sequential(vec![part]);
         config.outputs = vec!["0.0".into()];
-        let items = [(&shape[1..], inputs[0].dtype())];
+        let mut items = vec![(&shape[1..], inputs[0].dtype())];
+        if on_graph {
+            let edges = json!({"input": shape[1..], "edges": {"shape": [3], "dtype": "i64"}});
+            let text =
+                json!({"inputs": edges, "layers": config.layers, "outputs": config.outputs}).to_string();
+            config = NetworkConfig::parse(&text).unwrap_or_else(|e| panic!("{name}: {e}"));
+            items.insert(0, (&[3], DType::I64));
+        }
         let shapes = config.output_shapes("", &items).unwrap_or_else(|e| panic!("{name}: {e}"));
         assert_eq!(shapes, [out], "{name}");
     }

@@ -1,6 +1,6 @@
 //! Tensor operations on images: gradients against central differences in f64, devices against the CPU, errors.
 
-use crate::common::{close, cpu, devices, gradcheck, noise, tensor};
+use crate::common::{close, cpu, devices, f32s, gradcheck, id, noise, tensor};
 use trefoil::DType;
 use trefoil::ops::activation::Activation;
 use trefoil::ops::conv::Conv;
@@ -250,4 +250,67 @@ fn arguments_that_do_not_fit_are_refused() {
     refused(t(&[4, 2, 2]).pixel_shuffle(usize::MAX), "`r`");
     refused(t(&[4, 3, 2]).pixel_unshuffle(2), "divides");
     refused(t(&[2, 2]).pixel_unshuffle(2), "[.., C, H, W]");
+}
+
+/// Values of `F.max_pool2d`, `F.avg_pool2d` and their 1-D forms in PyTorch 2.15.
+#[test]
+fn rounding_up_admits_a_window_that_reaches_behind_the_padding() {
+    let x: Vec<f32> = (0..12).map(|v| v as f32).collect();
+    for d in devices() {
+        let x = f32s(&d, &x, &[1, 2, 2, 3]);
+        let ceil =
+            |k: usize, s: usize, p: usize| Window::new(&[k]).stride(&[s]).padding(&[p]).ceil_mode(true);
+        let values = |t: Result<Tensor>| {
+            t.unwrap().to_vec::<f32>().unwrap().into_iter().map(f64::from).collect::<Vec<_>>()
+        };
+        let what = format!("on {}", id(&d));
+        let (y, index) = x.max_pool_with_index(&ceil(3, 2, 0)).unwrap();
+        assert_eq!((y.shape(), y.to_vec::<f32>().unwrap()), (&[1, 2, 1, 1][..], vec![5., 11.]), "{what}");
+        assert_eq!(index.to_vec::<i32>().unwrap(), [5, 5]);
+        close(&values(x.avg_pool(&ceil(3, 2, 0))), &[2.5, 8.5], 1e-6, &what);
+        let padded = [0.8889, 1.3333, 1.1667, 1.5, 3.5556, 4.0, 3.1667, 3.5];
+        close(&values(x.avg_pool(&ceil(3, 2, 1))), &padded, 1e-4, &what);
+        let inside = [2., 3., 3.5, 4.5, 8., 9., 9.5, 10.5];
+        close(&values(x.avg_pool(&ceil(3, 2, 1).count_include_pad(false))), &inside, 1e-6, &what);
+        let row = f32s(&d, &[1., 2.], &[1, 1, 2]);
+        assert_eq!(values(row.max_pool(&ceil(4, 3, 0))), [2.0]);
+        assert_eq!(values(row.avg_pool(&ceil(4, 3, 0))), [1.5]);
+        assert_eq!(values(row.max_pool(&ceil(2, 3, 0).dilation(&[3]))), [1.0]);
+        // PyTorch: output size is too small.
+        let e = x.max_pool(&ceil(4, 2, 0)).unwrap_err().to_string();
+        assert!(e.contains("fits into the padded input"), "{e}");
+        assert!(x.max_pool(&ceil(3, 2, 0).ceil_mode(false)).is_err());
+    }
+    let w = Window::new(&[3]).stride(&[2]).ceil_mode(true);
+    gradcheck("max of one window", &[&[1, 2, 2, 3]], |x| x, |t| t[0].max_pool(&w));
+    gradcheck("mean of one window", &[&[1, 2, 2, 3]], |x| x, |t| t[0].avg_pool(&w));
+}
+
+/// Values of `F.interpolate(x, scale_factor=..)` in PyTorch 2.15 on the CPU.
+#[test]
+fn factors_that_keep_or_double_a_size() {
+    for d in devices() {
+        let row = f32s(&d, &[1., 2., 4., 8.], &[1, 1, 4]);
+        let image = f32s(&d, &[0., 1., 2., 3., 4., 5.], &[1, 1, 2, 3]);
+        let volume = image.unsqueeze(2).unwrap();
+        let by = |x: &Tensor, s: &[f64], mode| -> Vec<f64> {
+            let y = x.interpolate_by(s, Interpolate::new(mode)).unwrap();
+            y.to_vec::<f32>().unwrap().into_iter().map(f64::from).collect()
+        };
+        use InterpolateMode::{Linear, Nearest, NearestExact};
+        let what = format!("on {}", id(&d));
+        let doubled = [0., 1., 2., 0., 1., 2., 3., 4., 5., 3., 4., 5.];
+        assert_eq!(by(&image, &[2.4, 1.1], Nearest), doubled, "{what}");
+        // Of rows and volumes the factor counts.
+        assert_eq!(by(&row, &[1.1], Nearest), [1., 1., 2., 4.], "{what}");
+        assert_eq!(by(&row, &[2.1], Nearest), [1., 1., 1., 2., 2., 4., 4., 8.], "{what}");
+        let slow = [0., 0., 1., 0., 0., 1., 0., 0., 1., 3., 3., 4.];
+        assert_eq!(by(&volume, &[1.1, 2.4, 1.1], Nearest), slow, "{what}");
+        assert_eq!(by(&row, &[1.2], NearestExact), [1., 2., 4., 4.], "{what}");
+        assert_eq!(by(&row, &[1.1], Linear), [1., 2., 4., 8.], "{what}");
+        let blended = [0., 0.5, 7. / 6., 11. / 6., 3., 3.5, 25. / 6., 29. / 6.];
+        close(&by(&image, &[1.4, 1.5], Linear), &blended, 1e-6, &what);
+        let wide = [1., 1.2142857, 1.6904762, 2.3333333, 3.2857143, 4.4761905, 6.3809524, 8.];
+        close(&by(&row, &[2.1], Linear), &wide, 1e-5, &what);
+    }
 }

@@ -12,6 +12,7 @@ use trefoil::ops::embedding::EmbeddingGrad;
 use trefoil::ops::gemm::Precision;
 use trefoil::ops::norm::{BatchNorm, GroupNorm, InstanceNorm, RowNorm};
 use trefoil::ops::pool::Window;
+use trefoil::ops::quantized::Fp8;
 use trefoil::ops::random::Rng;
 use trefoil::ops::reduce::Reduce;
 use trefoil::ops::resample::{GridSample, Interpolate, InterpolateMode, SampleMode};
@@ -19,8 +20,8 @@ use trefoil::ops::rnn::{Recurrence, RnnCell};
 use trefoil::ops::shape::PadMode;
 use trefoil_nn::losses::{self as l, Reduction};
 use trefoil_nn::{
-    BatchNormStats, ConvLstmParams, CrossEntropyLoss, Device, LinearCrossEntropyLoss, MseLoss, Result,
-    RnnParams, RnnState, ScaledDotProductAttention, Tensor,
+    BatchNormStats, ConvLstmParams, CrossEntropyLoss, Device, LinearCrossEntropyLoss, MseLoss,
+    QuantizedWeight, Result, RnnParams, RnnState, ScaledDotProductAttention, Tensor,
 };
 
 /// An operand.
@@ -347,6 +348,23 @@ fn networks() -> Vec<Row> {
         };
         "batch_norm" [F(IMAGE), F(&[4]), F(&[4])] |t|
             [t[0].batch_norm(&BatchNorm::new(), None, None, BatchNormStats::Given(&t[1].detach(), &t[2].detach()))?];
+        "nms" [F(&[6, 4]), F(&[6]), Ids(&[6], 2)] |t| {
+            let corners = t[0].add(&Tensor::from_slice(t[0].device(), &[0f32, 0.0, 1.0, 1.0], &[4])?)?;
+            [t[0].nms(&t[1], None, 0.5)?, corners.t()?.contiguous()?.t()?.nms(&t[1], Some(&t[2]), 0.5)?]
+        };
+        "linear_quantized" [F(M), Mask(&[3, 6]), F(&[3]), F(&[3, 2])] |t| {
+            let int8 = QuantizedWeight::Int8 { q: t[1].clone(), scale: t[2].clone() };
+            let q = t[1].narrow(1, 0, 3)?;
+            let int4 = QuantizedWeight::Int4 { q, scale: t[3].clone(), zero: Some(t[3].clone()) };
+            [t[0].linear_quantized(&int8)?, t[0].linear_quantized(&int4)?]
+        };
+        "linear_w8a8" [Mask(M), F(&[4]), Mask(&[3, 6]), F(&[3])] |t| [t[0].linear_w8a8(&t[1], &t[2], &t[3])?];
+        "scaled_mm_fp8" [Mask(M), F(&[4]), Mask(&[3, 6]), F(&[3])] |t|
+            [t[0].scaled_mm_fp8(&t[1], &t[2], &t[3], (Fp8::E4m3, Fp8::E5m2), None)?];
+        "sparse_compress" [F(&[3, 8]), F(&[8, 2])] |t| {
+            let s = t[0].sparse_compress()?;
+            [s.values().clone(), s.index().clone(), s.to_dense()?, s.matmul(&t[1])?]
+        };
         "rope" [F(&[2, 3, 2, 4])] |t| [t[0].rope(&Rope::new(), None)?];
         "split_heads" [F(&[2, 3, 8])] |t| t[0].split_heads(2, 2)?;
         "merge_heads" [F(&[2, 2, 3, 4])] |t| [t[0].merge_heads()?];
@@ -557,13 +575,15 @@ fn public_names() -> BTreeSet<String> {
 #[test]
 fn no_operation_is_left_out() {
     // Without operands, constructors and queries; methods that macros make, and this one, are `unary` and `binary` by name.
-    let others = "random rand randn causal_mask permutation sequence_lengths new with detach polygamma";
+    let others = "random rand randn causal_mask permutation sequence_lengths new with detach polygamma size by_src by_dst";
     let mut known: BTreeSet<String> = others.split(' ').map(String::from).collect();
     for rows in [elementwise(), shapes_and_sums(), networks(), losses()] {
         known.extend(rows.into_iter().map(|r| r.name.to_string()));
     }
     // Operations that other tests run on views.
-    for file in ["tensor_ops.rs", "volta.rs"] {
+    for file in
+        ["tensor_ops.rs", "volta.rs", "distance.rs", "experts.rs", "fused_ops.rs", "graph.rs", "mesh.rs"]
+    {
         let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/suite").join(file);
         let text = std::fs::read_to_string(file).unwrap_or_default();
         known.extend(text.split(|c: char| !c.is_alphanumeric() && c != '_').map(String::from));

@@ -1,4 +1,5 @@
 //! Reading and writing elements by index or mask.
 
 mod gather;
-mod select;
+pub(crate) mod range;
+pub(crate) mod select;

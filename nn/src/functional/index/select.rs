@@ -8,7 +8,7 @@ use crate::core::tensor::{Tensor, same_device};
 use crate::functional::elementwise::arithmetic::broadcast;
 
 /// The front of a buffer whose count the device knows; waits for it.
-fn front(all: &Tensor, count: &Tensor) -> Result<Tensor> {
+pub(crate) fn front(all: &Tensor, count: &Tensor) -> Result<Tensor> {
     let n = usize::try_from(count.item::<i64>()?).unwrap_or(0);
     all.narrow(0, 0, n.min(all.shape()[0]))
 }

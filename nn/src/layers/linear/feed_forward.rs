@@ -168,17 +168,17 @@ impl GatedLinearUnit {
 
     /// SwiGLU: the gate is x sigmoid(x).
     pub fn swiglu(cx: &InitContext, in_features: usize, out_features: usize) -> Result<Self> {
-        Ok(Self::new(cx, in_features, out_features)?.gate(Activation::Swish { beta: 1.0 }))
+        Self::new(cx, in_features, out_features)?.gate(Activation::Swish { beta: 1.0 })
     }
 
     /// GeGLU: the gate is the exact gelu.
     pub fn geglu(cx: &InitContext, in_features: usize, out_features: usize) -> Result<Self> {
-        Ok(Self::new(cx, in_features, out_features)?.gate(Activation::Gelu))
+        Self::new(cx, in_features, out_features)?.gate(Activation::Gelu)
     }
 
     /// ReGLU: the gate is relu.
     pub fn reglu(cx: &InitContext, in_features: usize, out_features: usize) -> Result<Self> {
-        Ok(Self::new(cx, in_features, out_features)?.gate(Activation::Relu))
+        Self::new(cx, in_features, out_features)?.gate(Activation::Relu)
     }
 
     fn check(outputs: usize) -> Result<()> {
@@ -188,9 +188,19 @@ impl GatedLinearUnit {
         Ok(())
     }
 
-    setters! {
-        /// Sets the gate's activation; identity makes the unit bilinear. `forward` refuses one that the kernel does not fuse.
-        gate: Activation => gate;
+    /// Sets the gate's activation; identity makes the unit bilinear. Errors: one that the kernel of gated units does not apply, which are all
+    /// but identity, relu, gelu, sigmoid, tanh, swish with beta 1 and hardswish.
+    pub fn gate(mut self, gate: Activation) -> Result<Self> {
+        use Activation::{Gelu, GeluTanh, Hardswish, Identity, Relu, Sigmoid, Swish, Tanh};
+        if !matches!(
+            gate,
+            Identity | Relu | Gelu | GeluTanh | Sigmoid | Tanh | Swish { beta: 1.0 } | Hardswish
+        ) {
+            let expected = "identity, relu, gelu, gelu_tanh, sigmoid, tanh, swish with beta 1 or hard_swish";
+            return Err(invalid("GatedLinearUnit", "gate_activation", expected, format!("{gate:?}")));
+        }
+        self.gate = gate;
+        Ok(self)
     }
 
     /// Without biases.

@@ -249,8 +249,8 @@ impl Layer for BatchNormalization {
 /// Normalization of each channel of each sample over space, `torch.nn.InstanceNorm1d`, `2d` and `3d` (Ulyanov et al., 2016): `[B, C, ..]`
 /// with one to three spatial axes.
 ///
-/// State: none unless asked for: `weight [C]` = 1 and `bias [C]` = 0, buffers as in [`BatchNormalization`] (of which only a cumulative
-/// average counts its batches, as in PyTorch).
+/// State: none unless asked for: `weight [C]` = 1 and `bias [C]` = 0, buffers as in [`BatchNormalization`] (whose batches nothing counts, as
+/// in PyTorch).
 #[derive(Debug)]
 pub struct InstanceNormalization {
     channels: usize,
@@ -290,8 +290,8 @@ impl InstanceNormalization {
         Ok(self)
     }
 
-    /// With running statistics, which evaluation uses; `momentum` (0.1 is usual) is the weight of a new batch, none counts all alike.
-    /// Errors: not a finite number.
+    /// With running statistics, which evaluation uses; `momentum` (0.1 is usual) is the weight of a new batch, none is 0: unlike those of
+    /// [`BatchNormalization`], the statistics then stay as they are, as PyTorch's do. Errors: not a finite number.
     pub fn running_stats(mut self, cx: &InitContext, momentum: Option<f64>) -> Result<Self> {
         check_momentum("InstanceNormalization", momentum)?;
         self.momentum = momentum;
@@ -317,8 +317,9 @@ impl Layer for InstanceNormalization {
         let p = InstanceNorm::new().eps(self.eps);
         match &self.buffers {
             Some(s) => {
-                // Unlike batch norm this one does not count its batches in PyTorch.
-                x.instance_norm(&p, w.as_ref(), b.as_ref(), Some(&s.stats(self.momentum)))
+                // Unlike batch norm this one does not count its batches in PyTorch, so that there is no cumulative average.
+                let stats = s.stats(Some(self.momentum.unwrap_or(0.0)));
+                x.instance_norm(&p, w.as_ref(), b.as_ref(), Some(&stats))
             }
             None => x.instance_norm(&p, w.as_ref(), b.as_ref(), None),
         }

@@ -8,7 +8,7 @@ use crate::network::options::{Act, InitRule, List, Size, initialized, layer_type
 
 /// A linear layer: the options that all have, and how its activation is set.
 macro_rules! dense_type {
-    ($id:ident: $entry:literal, $kind:literal, $name:literal, $family:ident, $torch:literal, $type:ident; $act:ident = $default:literal, $set:ident) => {
+    ($id:ident: $entry:literal, $kind:literal, $name:literal, $family:ident, $torch:literal, $type:ident; $act:ident = $default:literal, |$l:ident| $set:expr) => {
         layer_type! {
             $id: $entry, $kind, $name, $family, $torch, (1, 1);
             {
@@ -20,28 +20,30 @@ macro_rules! dense_type {
                 bias_init: Option<InitRule> = null;
             }
             |o, site| {
-                let l = match o.in_features {
+                let $l = match o.in_features {
                     Some(n) => $type::new(site.cx, n, o.out_features)?,
                     None => $type::lazy(site.cx, o.out_features)?,
                 };
-                initialized!(l.$set(o.$act.0), o)
+                let $act = o.$act.0;
+                initialized!($set, o)
             }
         }
     };
 }
 
 dense_type! {
-    DENSE: 1, "Dense", "dense", Core, "nn.Linear", Dense; activation = "identity", activation
+    DENSE: 1, "Dense", "dense", Core, "nn.Linear", Dense;
+    activation = "identity", |l| l.activation(activation)
 }
 
 dense_type! {
     FULLY_CONNECTED: 2, "FullyConnected", "fully_connected", Core, "nn.Linear for `[B, in]`", FullyConnected;
-    activation = "identity", activation
+    activation = "identity", |l| l.activation(activation)
 }
 
 dense_type! {
     GATED_LINEAR_UNIT: 61, "GatedLinearUnit", "gated_linear_unit", DenseLike, "nn.Linear and F.glu", GatedLinearUnit;
-    gate_activation = "sigmoid", gate
+    gate_activation = "sigmoid", |l| l.gate(gate_activation)?
 }
 
 layer_type! {

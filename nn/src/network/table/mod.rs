@@ -3,6 +3,7 @@
 mod basic;
 mod containers;
 mod conv;
+mod graph;
 mod pool;
 mod sequence;
 mod softmax;
@@ -86,6 +87,10 @@ pub static LAYERS: &[LayerInfo] = &[
     special::HYPERBOLIC_LINEAR,
     special::OCTONION_LINEAR,
     basic::GATED_LINEAR_UNIT,
+    graph::GRAPH_CONVOLUTIONAL,
+    graph::GRAPH_ATTENTION,
+    graph::GRAPH_SAGE,
+    graph::GRAPH_ISOMORPHISM,
     containers::SEQUENTIAL,
     containers::RESIDUAL,
     containers::PARALLEL,

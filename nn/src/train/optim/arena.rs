@@ -245,6 +245,19 @@ impl Arena {
         Ok(collected.is_some())
     }
 
+    /// Values and gradients of the tensors that got some, tied parameters once.
+    pub(crate) fn filled(&self) -> Result<Vec<[Tensor; 2]>> {
+        let mut all: Vec<(usize, [Tensor; 2])> = vec![];
+        for e in &self.entries {
+            if self.is_filled(e)? && !all.iter().any(|(start, _)| *start == e.start) {
+                let values = e.param.get().detach();
+                let grad = Tensor::over(&self.device, &self.grads, e.start, values.shape())?;
+                all.push((e.start, [values, grad]));
+            }
+        }
+        Ok(all.into_iter().map(|(_, pair)| pair).collect())
+    }
+
     /// The tensors that got gradients, by how many steps they missed before.
     pub(crate) fn active(&self) -> Result<Vec<Active>> {
         let mut groups: BTreeMap<u64, Vec<(usize, usize)>> = BTreeMap::new();

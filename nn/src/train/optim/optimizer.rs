@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Mutex;
 
-use trefoil::ops::optimizer::{AdaptiveRule, ClipNorm, LossScale, OptimRule, Prox, Scalar, Step};
+use trefoil::ops::optimizer::{
+    AdaptiveRule, ClipAdaptive, ClipNorm, LossScale, OptimRule, Prox, Scalar, Step,
+};
 use trefoil::ops::random::Rng;
 use trefoil::{DType, ViewMut};
 
@@ -514,6 +516,21 @@ impl Optimizer {
         self.unscale()?;
         for m in &self.members {
             m.arena.device().clip_grad_value(c, &mut [m.arena.grads_mut()])?;
+        }
+        Ok(())
+    }
+
+    /// Adaptive clipping: scales the gradient of every output unit (a row along the first axis; a vector is one unit) so that its norm is at
+    /// most `p.k` times that of the unit's weights, or of `p.least` where those are smaller. Source Brock et al. (2021), timm's
+    /// `adaptive_clip_grad`. Errors: a negative number or NaN in `p`.
+    pub fn clip_grad_adaptive(&self, p: &ClipAdaptive) -> Result<()> {
+        self.unscale()?;
+        for m in &self.members {
+            let pairs = m.arena.filled()?;
+            let operands: Vec<_> = pairs.iter().map(|[w, g]| (w.operand(), g.operand())).collect();
+            let weights = operands.iter().map(|(w, _)| w.view()).collect::<Result<Vec<_>>>()?;
+            let mut grads = operands.iter().map(|(_, g)| g.view_mut()).collect::<Result<Vec<_>>>()?;
+            m.arena.device().clip_grad_adaptive(p, &weights, &mut grads)?;
         }
         Ok(())
     }
