@@ -5,13 +5,38 @@ pub(crate) mod everywhere;
 pub(crate) mod layers;
 pub(crate) mod runs;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, Weak};
 
-use trefoil::{CpuBackend, DeviceId, Registry, Selector};
+use trefoil::{CpuBackend, DeviceId, GpuError, IGpuBackend, Registry, Selector};
 use trefoil_nn::{Device, Result, Tensor};
 
 pub(crate) fn cpu() -> Device {
     Arc::new(CpuBackend::new())
+}
+
+/// A device that was opened, and the handle of the test that uses it.
+struct Opened {
+    name: &'static str,
+    device: Device,
+    lent: Weak<dyn IGpuBackend>,
+}
+
+/// A handle to a device that no other test uses at the time, with a stream of its own. It is opened where there is none: a device keeps its
+/// programs, which a driver without binaries (PoCL) reads and checks again whenever one is opened, and most tests use several.
+fn open(name: &'static str) -> std::result::Result<Device, GpuError> {
+    static ALL: Mutex<Vec<Opened>> = Mutex::new(vec![]);
+    let mut all = ALL.lock().unwrap_or_else(|e| e.into_inner());
+    // One that a test has left in an error is not used again.
+    for o in all.iter_mut().filter(|o| o.name == name && o.lent.strong_count() == 0) {
+        if let Ok(handle) = o.device.synchronize().and_then(|()| o.device.fork_stream()) {
+            o.lent = Arc::downgrade(&handle);
+            return Ok(handle);
+        }
+    }
+    let device = Registry::default().open(&name.parse::<Selector>()?)?;
+    let handle = device.fork_stream()?;
+    all.push(Opened { name, device, lent: Arc::downgrade(&handle) });
+    Ok(handle)
 }
 
 /// Every device that the tests can use here: the CPU, and each backend that opens. Absence is printed, and fails where `TREFOIL_REQUIRE`
@@ -19,7 +44,7 @@ pub(crate) fn cpu() -> Device {
 pub(crate) fn devices() -> Vec<Device> {
     let mut all = vec![cpu()];
     for name in ["cuda", "hip", "opencl"] {
-        match Registry::default().open(&name.parse::<Selector>().unwrap()) {
+        match open(name) {
             Ok(d) => all.push(d),
             Err(e) if trefoil::is_required(name) => panic!("{name} is required: {e}"),
             Err(e) => println!("skipped on {name}: {e}"),

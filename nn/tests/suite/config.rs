@@ -1,7 +1,7 @@
 //! Training runs described in JSON: every kind of loss, optimizer, schedule and metric runs, every mistake is named.
 
 use crate::common::runs::*;
-use crate::common::{cpu, devices, noise};
+use crate::common::{cpu, devices, noise, steps_on};
 use serde_json::{Value, json};
 use trefoil_nn::config::{Config, LossConfig, MetricConfig, OptimizerConfig, ScheduleConfig};
 use trefoil_nn::trainer::{Ended, Report};
@@ -303,11 +303,12 @@ fn training_settings_are_used() {
         dense(8, json!([{ "type": "activation", "kind": "tanh" }, { "type": "dense", "out_features": 3 }]))
     };
     for d in devices() {
+        let epochs = steps_on(&d, 20, 6);
         let run = |settings: Value| {
             let mut c = config(data.clone(), model());
             c["optimizer"] = json!({ "type": "adam", "lr": 0.01 });
             let train = c["train"].as_object_mut().unwrap();
-            train.extend([("epochs".to_string(), 20.into())]);
+            train.extend([("epochs".to_string(), epochs.into())]);
             train.extend(settings.as_object().unwrap().clone());
             train_on(&d, &c).unwrap().report
         };
@@ -322,7 +323,8 @@ fn training_settings_are_used() {
         assert!((last(&scaled).train_loss - last(&plain).train_loss).abs() < 1e-3);
         // Three micro-batches make one step.
         let parts = run(json!({ "batch_size": 2, "accumulate": 3 }));
-        assert_eq!((last(&parts).step, last(&plain).step), (60, 60));
+        let steps = 3 * epochs as u64;
+        assert_eq!((last(&parts).step, last(&plain).step), (steps, steps));
         assert!((last(&parts).train_loss - last(&plain).train_loss).abs() < 1e-3);
         let average = run(json!({ "ema": 0.9 }));
         assert_ne!(last(&average).test_loss, last(&plain).test_loss);

@@ -7,9 +7,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use libtest_mimic::{Arguments, Conclusion, Failed, Trial};
-use trefoil::IGpuBackend;
+use trefoil::{DType, IGpuBackend};
 
-use crate::backends::Candidate;
+use crate::backends::{self, Candidate};
+use crate::cases::Kernel;
 use crate::runner::Verdict;
 
 pub mod directional;
@@ -17,6 +18,18 @@ pub mod golden;
 pub mod parity;
 mod unchanged;
 mod worker;
+
+/// Whether a device takes some of a kernel's storage types for all: a CPU behind a driver, where each is another compilation and most of the time goes
+/// there, unless `TREFOIL_PARITY_DTYPES=all` asks for all of them.
+fn few_types(gpu: &dyn IGpuBackend) -> bool {
+    let all = std::env::var("TREFOIL_PARITY_DTYPES").is_ok_and(|v| v == "all");
+    backends::cpu_behind_a_driver(gpu) && !all
+}
+
+/// The storage type that stands for all of a kernel, the `number`-th of the table: neighbours there share a text, and take turns.
+fn in_turn(kernel: &Kernel, number: usize) -> DType {
+    kernel.dtypes[number % kernel.dtypes.len()]
+}
 
 /// A test: its answer as JSON, or why it failed.
 type Job = Box<dyn Fn() -> Result<String, String> + Send + Sync>;

@@ -24,7 +24,7 @@ use libtest_mimic::Arguments;
 use serde::{Deserialize, Serialize};
 
 use super::unchanged::Unchanged;
-use super::{Jobs, absent, note, refused_throughout};
+use super::{Jobs, absent, few_types, in_turn, note, refused_throughout};
 use trefoil::{DType, IGpuBackend};
 
 const SHAPES: u64 = 20;
@@ -66,15 +66,13 @@ struct Extent {
 }
 
 impl Extent {
-    /// Of a kernel, the `number`-th of the table, whose text has changed since it last passed: all storage types share the shapes. On a CPU
-    /// behind a driver, where each type is another compilation and most of the time goes there, only the first and every third of the others run,
-    /// in turn from kernel to kernel: the types of one text differ in how they load and store, and neighbours in the table share both.
-    /// `TREFOIL_PARITY_DTYPES=all` asks for all of them there too.
+    /// Of a kernel, the `number`-th of the table, whose text has changed since it last passed: all storage types share the shapes. Where they are
+    /// [few](few_types), the first and every third of the others run, in turn from kernel to kernel: the types of one text differ in how they load
+    /// and store, and neighbours in the table share both.
     fn whole(gpu: &dyn IGpuBackend, kernel: &Kernel, number: usize, shapes: usize) -> Self {
-        let all = std::env::var("TREFOIL_PARITY_DTYPES").is_ok_and(|v| v == "all");
         let cases_of_each = shapes.div_ceil(kernel.dtypes.len());
         let (first, others) = kernel.dtypes.split_at(1);
-        if all || !backends::cpu_behind_a_driver(gpu) || others.is_empty() {
+        if !few_types(gpu) || others.is_empty() {
             return Extent { dtypes: kernel.dtypes.to_vec(), cases_of_each };
         }
         let others = others.iter().skip(number % others.len().min(3)).step_by(3);
@@ -84,7 +82,7 @@ impl Extent {
     /// Of a kernel whose text is that of a report in which it passed: a few cases of each type; of one type, in turn, on a CPU behind a driver.
     fn few(gpu: &dyn IGpuBackend, kernel: &Kernel, number: usize) -> Self {
         let dtypes = match backends::cpu_behind_a_driver(gpu) {
-            true => vec![kernel.dtypes[number % kernel.dtypes.len()]],
+            true => vec![in_turn(kernel, number)],
             false => kernel.dtypes.to_vec(),
         };
         Extent { dtypes, cases_of_each: FEW }

@@ -10,6 +10,9 @@ use crate::backends;
 
 /// Set for a worker, to what the parent tells it; it takes names of tests from its input and answers on its output.
 const VARIABLE: &str = "TREFOIL_TEST_WORKER";
+/// Names a library that workers load first (`LD_PRELOAD`): an allocator with which PoCL compiles faster. The tests themselves keep the system's: some
+/// ask for more memory than there is, which an allocator that only reserves addresses would not refuse.
+const PRELOAD: &str = "TREFOIL_TEST_PRELOAD";
 /// In front of an answer, so that it is told from what a test prints.
 const PASSED: &str = "\u{1}passed ";
 const FAILED: &str = "\u{1}failed ";
@@ -48,11 +51,11 @@ struct Worker {
 
 impl Worker {
     fn start(told: &str) -> std::io::Result<Self> {
-        let mut child = Command::new(std::env::current_exe()?)
-            .env(VARIABLE, told)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
+        let mut command = Command::new(std::env::current_exe()?);
+        if let Some(library) = std::env::var_os(PRELOAD) {
+            command.env("LD_PRELOAD", library);
+        }
+        let mut child = command.env(VARIABLE, told).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let pipes = child.stdin.take().zip(child.stdout.take());
         let (names, answers) = pipes.ok_or_else(|| std::io::Error::other("a pipe is missing"))?;
         Ok(Worker { child, names, answers: BufReader::new(answers) })

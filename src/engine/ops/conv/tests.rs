@@ -140,7 +140,7 @@ fn every_variant_computes_the_same() {
             groups: 1,
             cig: 21,
             cog: 150,
-            input: &[13, 14],
+            input: &[9, 9],
             kernel: &[3, 3],
             stride: 1,
             pad: 1,
@@ -263,15 +263,15 @@ fn every_variant_computes_the_same() {
     let mut ways = vec!["portable".to_string()];
     ways.extend(gpu.explain("conv").unwrap().rejected.into_iter().map(|r| r.0));
     assert!(ways.len() > 5);
-    for way in ways {
+    for (number, way) in ways.iter().enumerate() {
         for op in ["conv", "conv_bwd", "conv_transpose", "conv_transpose_bwd"] {
-            gpu.pin_variant(op, Some(&way)).unwrap();
+            gpu.pin_variant(op, Some(way)).unwrap();
         }
-        for (p, want) in problems.iter().zip(&wanted) {
-            for dtype in [DType::F32, DType::F64] {
-                if gpu.caps().supports(dtype) {
-                    p.check(want, &gpu, dtype, &way);
-                }
+        for (i, (p, want)) in problems.iter().zip(&wanted).enumerate() {
+            p.check(want, &gpu, DType::F32, way);
+            // Both types have one text: every way takes a third of the problems in f64, in turn.
+            if (i + number) % 3 == 0 && gpu.caps().supports(DType::F64) {
+                p.check(want, &gpu, DType::F64, way);
             }
         }
     }

@@ -1,6 +1,8 @@
 //! Pooling, doubling interpolation and embedding on an OpenCL device against the CPU backend in f64, in shapes that the kernels with several
 //! outputs per thread serve and in shapes next to them. Operands are small multiples of 1/2, so that results must be equal.
 
+use std::sync::{Mutex, MutexGuard, OnceLock};
+
 use crate::buffer::{Buffer, GradMut};
 use crate::dtype::DType;
 use crate::engine::Engine;
@@ -10,6 +12,13 @@ use crate::ops::pool::*;
 use crate::ops::resample::{Interpolate, InterpolateMode};
 use crate::test_devices::present;
 use crate::{CpuBackend, IGpuBackend, Result};
+
+/// An OpenCL device, where there is one, shared by the tests of this file and locked while in use: one that is opened reads every program again.
+fn opencl() -> MutexGuard<'static, Option<Engine>> {
+    static DEVICE: OnceLock<Mutex<Option<Engine>>> = OnceLock::new();
+    let open = || Mutex::new(present("opencl", crate::driver::opencl_open(0).and_then(Engine::new)));
+    DEVICE.get_or_init(open).lock().unwrap_or_else(|p| p.into_inner())
+}
 
 const DTYPES: [DType; 3] = [DType::F32, DType::Bf16, DType::F64];
 
@@ -47,10 +56,11 @@ fn count(s: &[usize]) -> usize {
 
 /// Holds what `run` returns on the device against what it returns on the CPU in f64.
 fn compare(what: &str, run: impl Fn(&dyn IGpuBackend, DType) -> Result<Vec<Vec<f64>>>) {
-    let Some(gpu) = present("opencl", crate::driver::opencl_open(0).and_then(Engine::new)) else { return };
+    let device = opencl();
+    let Some(gpu) = &*device else { return };
     let want = run(&CpuBackend::new(), DType::F64).unwrap();
     for dtype in DTYPES.into_iter().filter(|&d| gpu.caps().supports(d)) {
-        let got = run(&gpu, dtype).unwrap();
+        let got = run(gpu, dtype).unwrap();
         for (k, (got, want)) in got.iter().zip(&want).enumerate() {
             let same = |(g, w): (&f64, &f64)| g == w || (g.is_nan() && w.is_nan());
             let wrong = got.iter().zip(want).position(|p| !same(p));
@@ -116,13 +126,14 @@ fn pools_that_halve() {
 /// An index outside the plane is an error, and every window is looked at.
 #[test]
 fn positions_out_of_range_are_reported() {
-    let Some(gpu) = present("opencl", crate::driver::opencl_open(0).and_then(Engine::new)) else { return };
+    let device = opencl();
+    let Some(gpu) = &*device else { return };
     for (side, pad) in [(2, 0), (3, 1)] {
         let p: Pooling = Window::new(&[side]).stride(&[2]).padding(&[pad]).into();
         for bad in 0..12 {
             let mut at = vec![0.0; 12];
             at[bad] = if bad % 2 == 0 { 48.0 } else { -2.0 };
-            let (dy, index) = (put(&gpu, DType::F32, &[1.0; 12]), put(&gpu, DType::I32, &at));
+            let (dy, index) = (put(gpu, DType::F32, &[1.0; 12]), put(gpu, DType::I32, &at));
             let mut dx = gpu.alloc(DType::F32, 48).unwrap();
             let shape = [1, 1, 3, 4];
             let to: GradMut<'_> = dx.shaped_mut(&[1, 1, 6, 8]).unwrap().into();
