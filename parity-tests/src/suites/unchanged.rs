@@ -1,7 +1,8 @@
 //! Kernels whose text is that of a committed report in which all their cases passed: evidence that lets a run on slow devices be short.
 //!
-//! The reports are `parity-tests/results/parity-BACKEND.json`, each kernel with the hash of what was compiled for it (`src/units.rs`): for OpenCL
-//! the expanded text of its units, for the CPU all sources of that backend. Only devices that are CPUs ask; a GPU takes all cases in seconds.
+//! The reports are `parity-tests/results/parity-BACKEND*.json` (of all kernels, and of those that changed later), each kernel with the hash of what was
+//! compiled for it (`src/units.rs`): for OpenCL the expanded text of its units, for the CPU all sources of that backend. Only devices that are CPUs ask;
+//! a GPU takes all cases in seconds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -39,9 +40,32 @@ impl Report {
     }
 }
 
+/// The committed reports of a backend; an error where there is none, or one cannot be read.
+fn reports(backend: &str) -> Result<Vec<Report>, String> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("results");
+    let entries = std::fs::read_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    let mut paths: Vec<PathBuf> = entries.flatten().map(|e| e.path()).collect();
+    paths.retain(|p| {
+        let name = p.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with(&format!("parity-{backend}")) && name.ends_with(".json")
+    });
+    if paths.is_empty() {
+        return Err(format!("{}: no report", folder.display()));
+    }
+    paths.iter().map(|p| read(p)).collect()
+}
+
 fn read(path: &Path) -> Result<Report, String> {
     let text = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
     serde_json::from_str(&text).map_err(|e| format!("{}: {e}", path.display()))
+}
+
+/// Kernels that passed with today's texts in one report or another, and the first and last day on which they did.
+fn unchanged(reports: &[Report], today: &BTreeMap<String, String>) -> (BTreeSet<String>, String) {
+    let days: BTreeSet<&str> = reports.iter().map(|r| r.date.as_str()).collect();
+    let (first, last) = (days.first().copied().unwrap_or_default(), days.last().copied().unwrap_or_default());
+    let when = if first == last { format!("on {first}") } else { format!("from {first} to {last}") };
+    (reports.iter().flat_map(|r| r.unchanged(today)).collect(), when)
 }
 
 /// `BACKEND::KERNEL` of what is unchanged.
@@ -72,11 +96,10 @@ impl Unchanged {
             return;
         }
         let backend = gpu.id().kind.to_string();
-        let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("results/parity-{backend}.json"));
-        match read(&path).and_then(|report| Ok((report.unchanged(&units::hashes(&backend)?), report.date))) {
-            Ok((names, date)) => {
+        match reports(&backend).and_then(|all| Ok(unchanged(&all, &units::hashes(&backend)?))) {
+            Ok((names, when)) => {
                 println!(
-                    "skipped on {backend}: most random cases of {} kernels, whose text passed on {date}; TREFOIL_PARITY_SHAPES=20 runs all",
+                    "skipped on {backend}: most random cases of {} kernels, whose text passed {when}; TREFOIL_PARITY_SHAPES=20 runs all",
                     names.len()
                 );
                 self.0.extend(names.into_iter().map(|name| format!("{backend}::{name}")));
@@ -102,5 +125,17 @@ mod tests {
         let today = ["same", "other", "failed", "skipped"].map(|k| (k.to_string(), "a".to_string()));
         let today = today.into_iter().chain([("copied".into(), String::new())]).collect();
         assert_eq!(report.unchanged(&today), BTreeSet::from(["same".to_string()]));
+    }
+
+    #[test]
+    fn reports_of_several_days_count_together() {
+        let report = |date: &str, kernel: &str| -> Report {
+            let row = format!(r#""{kernel}": {{"passed": 2, "failed": 0, "hash": "{kernel}"}}"#);
+            serde_json::from_str(&format!(r#"{{"date": "{date}", "kernels": {{{row}}}}}"#)).unwrap()
+        };
+        let today = ["relu", "gelu", "tanh"].map(|k| (k.to_string(), k.to_string())).into();
+        let (names, when) = unchanged(&[report("2026-01-31", "relu"), report("2026-01-02", "gelu")], &today);
+        assert_eq!(names, ["relu", "gelu"].map(String::from).into());
+        assert_eq!(when, "from 2026-01-02 to 2026-01-31");
     }
 }
