@@ -39,7 +39,7 @@ fn gathered(kind: MeshConv, x: &Tensor) -> Tensor {
     let blocks = match kind {
         MeshConv::Spiral => n.clone(),
         MeshConv::Symmetric => vec![x.clone(), apart(0, 2), sum(0, 2), apart(1, 3), sum(1, 3)],
-        _ => [&[x.clone()], n.as_slice()].concat(),
+        _ => [std::slice::from_ref(x), n.as_slice()].concat(),
     };
     Tensor::concat(-1, &blocks.iter().collect::<Vec<_>>()).unwrap()
 }
