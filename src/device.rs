@@ -83,6 +83,8 @@ pub struct Caps {
     pub shared_bytes: u32,
     /// Whether the kernels use matrix cores of the device (`kernels/common/prelude/matrix.h`).
     pub matrix_cores: bool,
+    /// Whether groups of four warps of a block multiply together, and hand registers and turns to each other (`wgmma` and `setmaxnreg` of Hopper).
+    pub warp_groups: bool,
     /// Width of a warp or wavefront; 1 where the device has none or does not say.
     pub warp_size: u32,
     /// Blocks that run at a time by guarantee, so that they may wait for each other (CUDA's clusters); 1 where there is no such thing.
@@ -113,6 +115,7 @@ impl Caps {
             max_block: 256,
             shared_bytes: 32 * 1024,
             matrix_cores: false,
+            warp_groups: false,
             warp_size: 1,
             cluster: 1,
             f64: false,

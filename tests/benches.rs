@@ -71,7 +71,8 @@ fn launches(units: u32, cluster: u32, is_cpu: bool) -> BTreeSet<String> {
     (caps.f64, caps.compute_units, caps.cluster, caps.is_cpu) = (true, units, cluster, is_cpu);
     // As on Hopper.
     if !is_cpu {
-        (caps.matrix_cores, caps.shared_bytes) = (true, 227 << 10);
+        (caps.matrix_cores, caps.warp_groups) = (true, true);
+        (caps.max_block, caps.shared_bytes) = (1024, 227 << 10);
     }
     let driver = Arc::new(MockDriver::new(caps));
     let engine = Engine::new(driver.clone()).unwrap();

@@ -58,7 +58,8 @@ impl Device {
         caps.device_addresses = !is_cpu;
         // As on Hopper.
         if !is_cpu {
-            (caps.matrix_cores, caps.shared_bytes) = (true, 227 << 10);
+            (caps.matrix_cores, caps.warp_groups) = (true, true);
+            (caps.max_block, caps.shared_bytes) = (1024, 227 << 10);
         }
         let driver = Arc::new(MockDriver::new(caps));
         let engine = Engine::new(driver.clone()).unwrap();

@@ -22,6 +22,8 @@ pub(crate) enum Grid {
     Blocks([usize; 3]),
     /// The same, with so many bytes for the kernel's `GK_LOCAL_DYNAMIC`.
     BlocksWithLocal([usize; 3], usize),
+    /// So many blocks on the first axis, of so many threads instead of [`BLOCK`], with bytes of `GK_LOCAL_DYNAMIC`.
+    BlocksOf { blocks: usize, threads: u32, local: usize },
 }
 
 /// Blocks per axis that every device takes on the second and third axis.
@@ -103,7 +105,7 @@ impl Engine {
     /// Grid and block; `None` for an empty grid.
     fn geometry(&self, grid: Grid) -> Option<LaunchConfig> {
         let caps = self.device_caps();
-        let mut local = 0;
+        let (mut local, mut block) = (0, BLOCK);
         let grid = match grid {
             Grid::Stride(items) => {
                 // A GPU streams best with one short-lived block per 256 items (measured: 97 % of copy bandwidth against 91 % for blocks
@@ -116,12 +118,16 @@ impl Engine {
                 local = bytes;
                 b
             }
+            Grid::BlocksOf { blocks, threads, local: bytes } => {
+                (block, local) = (threads, bytes);
+                [blocks, 1, 1]
+            }
         };
         if grid.contains(&0) {
             return None;
         }
         let grid = grid.map(|g| g.min(i32::MAX as usize) as u32);
-        Some(LaunchConfig::new(grid, [BLOCK, 1, 1]).local_bytes(local as u32))
+        Some(LaunchConfig::new(grid, [block, 1, 1]).local_bytes(local as u32))
     }
 
     /// Pointer argument of a view: its memory and the byte offset of its first element.

@@ -98,10 +98,9 @@ GK_KERNEL(attention_fwd_matrix)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias
     if (!GK_ALL_RULES) rule.mask = 0;
     int i0 = s.tile * 128, wi = i0 + gk_lid() / 32 * 16, depth = (int)args.size.v[5], width = (int)args.size.v[6];
     float factor = GK_ALL_RULES && (rule.cap > 0.0f || bias || !(args.scale > 0.0f)) ? 1.0f : args.scale * GK_LOG2E;
-    gk_frag_a qs[GK_HEAD_WIDTH / GK_TERMS], ps[GK_ATTN_KEYS / GK_TERMS];
+    gk_frag_a qs[GK_HEAD_WIDTH / GK_FRAG_TERMS], ps[GK_ATTN_KEYS / GK_FRAG_TERMS];
     float x[GK_ATTN_KEYS / 8][4], acc[GK_HEAD_SUMS][4], top[2], sum[2], shrink[2];
-    GK_UNROLL for (int n = 0; n < GK_HEAD_SUMS; n++)
-        GK_UNROLL for (int e = 0; e < 4; e++) acc[n][e] = 0.0f;
+    gk_mm_clear(acc, GK_HEAD_WIDTH);
     top[0] = top[1] = -GK_INF;
     sum[0] = sum[1] = 0.0f;
     q += s.b * args.sq.v[0] + h * args.sq.v[1] + (s.q0 + i0) * args.sq.v[2];
@@ -115,7 +114,7 @@ GK_KERNEL(attention_fwd_matrix)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias
     GK_COPY_WAIT(0);
     GK_BARRIER();
     if (!GK_QUERIES_STAY)
-        GK_UNROLL for (int d = 0; d < GK_HEAD_WIDTH / GK_TERMS; d++) qs[d] = gk_load_a(queries, 128, gk_lid() / 32 * 16, d);
+        GK_UNROLL for (int d = 0; d < GK_HEAD_WIDTH / GK_FRAG_TERMS; d++) qs[d] = gk_load_a(queries, 128, gk_lid() / 32 * 16, d);
     GK_BARRIER();
 
     /* Step n: the scores of tile n, and the values of the tile before it. Keys are fetched a tile further ahead than values. */
@@ -133,7 +132,6 @@ GK_KERNEL(attention_fwd_matrix)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias
             tiles + (turn ^ 1) * GK_SLOT);
         gk_fetch(v + n * (gk_i64)GK_ATTN_KEYS * args.sv.v[2], args.sv.v[2], GK_ATTN_KEYS, rule.keys - j0, width, values);
         GK_COPY_COMMIT();
-        GK_UNROLL for (int m = 0; m < GK_ATTN_KEYS / 2; m++) x[m / 4][m % 4] = 0.0f;
         if (GK_QUERIES_STAY) gk_mm_tiles_begin(x, GK_ATTN_KEYS, queries, 128, gk_lid() / 32 * 16, GK_HEAD_WIDTH, keys);
         else gk_mm_rows_begin(x, GK_ATTN_KEYS, qs, GK_HEAD_WIDTH, keys);
         if (n == 0) {
@@ -150,7 +148,7 @@ GK_KERNEL(attention_fwd_matrix)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias
         gk_mm_ready(acc, GK_HEAD_WIDTH);
         GK_UNROLL for (int m = 0; m < GK_HEAD_SUMS; m++)
             GK_UNROLL for (int e = 0; e < 4; e++) acc[m][e] *= shrink[e / 2];
-        GK_UNROLL for (int d = 0; d < GK_ATTN_KEYS / GK_TERMS; d++) ps[d] = gk_frag_of(x + d * GK_TERMS / 8, scratch, d);
+        GK_UNROLL for (int d = 0; d < GK_ATTN_KEYS / GK_FRAG_TERMS; d++) ps[d] = gk_frag_of(x + d * GK_FRAG_TERMS / 8, scratch, d);
     }
     if (steps > 0) {
         GK_COPY_WAIT(0);

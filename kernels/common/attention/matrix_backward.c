@@ -19,7 +19,7 @@
 #define GK_PASS (GK_PASS_ROWS * GK_HEAD_CHUNKS)
 #define GK_STATS (GK_PASS_ROWS / 2)
 /* A thread's numbers of 16 x GK_PASS_ROWS sums. */
-#define GK_PAIRS (GK_PASS_ROWS / 2)
+#define GK_PASS_PAIRS (GK_PASS_ROWS / 2)
 #define GK_MATRIX_BWD_CHUNKS (2 * GK_STAY + 4 * GK_PASS + 2 * GK_STATS)
 
 typedef struct {
@@ -38,11 +38,11 @@ typedef struct {
 
 /* Products x become probabilities e^(score - LSE); slope, where all rules apply, is the derivative of the soft cap. lse2 is LSE / ln 2 by number. Of all
  * rows of the block, `whole` says that nothing is hidden from any: a branch that all warps take together does not keep products from running on. */
-GK_FN void gk_matrix_probs(const gk_rule* r, int i0, int j0, const int flip, int whole, const float lse2[GK_PAIRS], float x[GK_PAIRS / 4][4],
-                           float slope[GK_PAIRS / 4][4])
+GK_FN void gk_matrix_probs(const gk_rule* r, int i0, int j0, const int flip, int whole, const float lse2[GK_PASS_PAIRS], float x[GK_PASS_PAIRS / 4][4],
+                           float slope[GK_PASS_PAIRS / 4][4])
 {
     if (GK_ALL_RULES) {
-        GK_UNROLL for (int n = 0; n < GK_PAIRS; n++) {
+        GK_UNROLL for (int n = 0; n < GK_PASS_PAIRS; n++) {
             float s = x[n / 4][n % 4] * r->scale;
             slope[n / 4][n % 4] = 1.0f;
             if (r->cap > 0.0f) {
@@ -57,31 +57,31 @@ GK_FN void gk_matrix_probs(const gk_rule* r, int i0, int j0, const int flip, int
     }
     float factor = GK_ALL_RULES ? 1.0f : r->scale * GK_LOG2E;
     if (!whole) {
-        GK_UNROLL for (int n = 0; n < GK_PAIRS; n++)
+        GK_UNROLL for (int n = 0; n < GK_PASS_PAIRS; n++)
             if (!gk_sees(r, GK_PAIR_I(i0, n), GK_PAIR_J(j0, n))) x[n / 4][n % 4] = -GK_INF;
     }
-    GK_UNROLL for (int n = 0; n < GK_PAIRS; n++) x[n / 4][n % 4] = gk_power(x[n / 4][n % 4] * factor - lse2[n]);
+    GK_UNROLL for (int n = 0; n < GK_PASS_PAIRS; n++) x[n / 4][n % 4] = gk_power(x[n / 4][n % 4] * factor - lse2[n]);
 }
 
 /* Which of the thread's probabilities dropout keeps, a bit each. */
 GK_FN gk_u32 gk_matrix_kept(const gk_rule* r, int i0, int j0, const int flip)
 {
     gk_u32 bits = 0u;
-    GK_ROLLED for (int n = 0; n < GK_PAIRS; n++) bits |= (gk_u32)gk_keeps(r, GK_PAIR_I(i0, n), GK_PAIR_J(j0, n)) << n;
+    GK_ROLLED for (int n = 0; n < GK_PASS_PAIRS; n++) bits |= (gk_u32)gk_keeps(r, GK_PAIR_I(i0, n), GK_PAIR_J(j0, n)) << n;
     return bits;
 }
 
 /* Probabilities after dropout. */
-GK_FN void gk_matrix_drop(float x[GK_PAIRS / 4][4], gk_u32 kept, float factor, float y[GK_PAIRS / 4][4])
+GK_FN void gk_matrix_drop(float x[GK_PASS_PAIRS / 4][4], gk_u32 kept, float factor, float y[GK_PASS_PAIRS / 4][4])
 {
-    GK_UNROLL for (int n = 0; n < GK_PAIRS; n++) y[n / 4][n % 4] = kept >> n & 1u ? x[n / 4][n % 4] * factor : 0.0f;
+    GK_UNROLL for (int n = 0; n < GK_PASS_PAIRS; n++) y[n / 4][n % 4] = kept >> n & 1u ? x[n / 4][n % 4] * factor : 0.0f;
 }
 
 /* Gradients y of the probabilities x become gradients of the products; what x does not reach stays 0. */
-GK_FN void gk_matrix_dscores(float x[GK_PAIRS / 4][4], float y[GK_PAIRS / 4][4], float slope[GK_PAIRS / 4][4], const float delta[GK_PAIRS],
+GK_FN void gk_matrix_dscores(float x[GK_PASS_PAIRS / 4][4], float y[GK_PASS_PAIRS / 4][4], float slope[GK_PASS_PAIRS / 4][4], const float delta[GK_PASS_PAIRS],
                              gk_u32 kept, float factor)
 {
-    GK_UNROLL for (int n = 0; n < GK_PAIRS; n++) {
+    GK_UNROLL for (int n = 0; n < GK_PASS_PAIRS; n++) {
         float p = x[n / 4][n % 4], g = y[n / 4][n % 4];
         if (GK_ALL_RULES) g *= kept >> n & 1u ? factor : 0.0f;
         g = p == 0.0f ? 0.0f : p * (g - delta[n]);
@@ -89,16 +89,10 @@ GK_FN void gk_matrix_dscores(float x[GK_PAIRS / 4][4], float y[GK_PAIRS / 4][4],
     }
 }
 
-GK_FN void gk_matrix_clear(float (*c)[4], const int n)
-{
-    GK_UNROLL for (int k = 0; k < n / 8; k++)
-        GK_UNROLL for (int e = 0; e < 4; e++) c[k][e] = 0.0f;
-}
-
 /* Sums of 16 x GK_PASS_ROWS as left operand of a product over their columns. */
-GK_FN void gk_matrix_frags(float x[GK_PAIRS / 4][4], gk_frag_a a[GK_PASS_ROWS / GK_TERMS], GK_LOCAL_PTR gk_raw16* scratch)
+GK_FN void gk_matrix_frags(float x[GK_PASS_PAIRS / 4][4], gk_frag_a a[GK_PASS_ROWS / GK_FRAG_TERMS], GK_LOCAL_PTR gk_raw16* scratch)
 {
-    GK_UNROLL for (int k = 0; k < GK_PASS_ROWS / GK_TERMS; k++) a[k] = gk_frag_of(x + k * GK_TERMS / 8, scratch, k);
+    GK_UNROLL for (int k = 0; k < GK_PASS_ROWS / GK_FRAG_TERMS; k++) a[k] = gk_frag_of(x + k * GK_FRAG_TERMS / 8, scratch, k);
 }
 
 /* Stores f times the warp's sums into those of its 16 rows, from `first` on, that exist. */
@@ -143,8 +137,8 @@ GK_KERNEL(attention_dkv_matrix)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias
     if (!GK_ALL_RULES) rule.mask = 0;
     int j0 = s.tile * 128, wj = gk_lid() / 32 * 16, depth = (int)args.size.v[5], width = (int)args.size.v[6];
     float ak[GK_HEAD_SUMS][4], av[GK_HEAD_SUMS][4];
-    gk_matrix_clear(ak, GK_HEAD_WIDTH);
-    gk_matrix_clear(av, GK_HEAD_WIDTH);
+    gk_mm_clear(ak, GK_HEAD_WIDTH);
+    gk_mm_clear(av, GK_HEAD_WIDTH);
     k += s.b * args.sq.v[3] + kh * args.sq.v[4] + (s.k0 + j0) * args.sq.v[5];
     v += s.b * args.sv.v[0] + kh * args.sv.v[1] + (s.k0 + j0) * args.sv.v[2];
     q += s.b * args.sq.v[0] + s.q0 * args.sq.v[2];
@@ -166,17 +160,15 @@ GK_KERNEL(attention_dkv_matrix)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias
         gk_bring_queries(&args, s, q, dout, lse, delta, kh * group + next / count, from + next % count * GK_PASS_ROWS,
             tiles + 2 * GK_STAY + (turn ^ 1) * 2 * GK_PASS, stats + (turn ^ 1) * 2 * GK_PASS_ROWS);
         GK_COPY_COMMIT();
-        float x[GK_PAIRS / 4][4], y[GK_PAIRS / 4][4], slope[GK_PAIRS / 4][4], dropped[GK_PAIRS / 4][4], lse2[GK_PAIRS], mean[GK_PAIRS];
-        gk_frag_a ps[GK_PASS_ROWS / GK_TERMS], ds[GK_PASS_ROWS / GK_TERMS];
+        float x[GK_PASS_PAIRS / 4][4], y[GK_PASS_PAIRS / 4][4], slope[GK_PASS_PAIRS / 4][4], dropped[GK_PASS_PAIRS / 4][4], lse2[GK_PASS_PAIRS], mean[GK_PASS_PAIRS];
+        gk_frag_a ps[GK_PASS_ROWS / GK_FRAG_TERMS], ds[GK_PASS_ROWS / GK_FRAG_TERMS];
         gk_u32 bits = ~0u;
         if (GK_ALL_RULES)
             rule = gk_rule_of(s, h, bias, mask, args.size, args.sm, args.scale, args.cap, args.left, args.right, args.bottom, args.seed, args.stream,
                 args.offset, more, args.keep, args.kept);
-        gk_matrix_clear(x, GK_PASS_ROWS);
-        gk_matrix_clear(y, GK_PASS_ROWS);
         gk_mm_tiles_begin(x, GK_PASS_ROWS, tiles, 128, wj, GK_HEAD_WIDTH, qs);
         gk_mm_tiles_begin(y, GK_PASS_ROWS, tiles + GK_STAY, 128, wj, GK_HEAD_WIDTH, qs + GK_PASS);
-        GK_UNROLL for (int m = 0; m < GK_PAIRS; m++) lse2[m] = gk_lse2(stats[turn * 2 * GK_PASS_ROWS + GK_PAIR_COL(m)]);
+        GK_UNROLL for (int m = 0; m < GK_PASS_PAIRS; m++) lse2[m] = gk_lse2(stats[turn * 2 * GK_PASS_ROWS + GK_PAIR_COL(m)]);
         GK_MM_WAIT(1);
         gk_mm_ready(x, GK_PASS_ROWS);
         gk_matrix_probs(&rule, i0, j0 + wj, 1, gk_sees_all(&rule, i0, GK_PASS_ROWS, j0, 128), lse2, x, slope);
@@ -186,7 +178,7 @@ GK_KERNEL(attention_dkv_matrix)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias
             gk_matrix_frags(dropped, ps, scratch);
         } else gk_matrix_frags(x, ps, scratch);
         gk_mm_terms_begin(av, GK_HEAD_WIDTH, ps, qs + GK_PASS, GK_PASS_ROWS);
-        GK_UNROLL for (int m = 0; m < GK_PAIRS; m++) mean[m] = stats[turn * 2 * GK_PASS_ROWS + GK_PASS_ROWS + GK_PAIR_COL(m)];
+        GK_UNROLL for (int m = 0; m < GK_PASS_PAIRS; m++) mean[m] = stats[turn * 2 * GK_PASS_ROWS + GK_PASS_ROWS + GK_PAIR_COL(m)];
         GK_MM_WAIT(1);
         gk_mm_ready(y, GK_PASS_ROWS);
         gk_matrix_dscores(x, y, slope, mean, bits, args.kept);
@@ -202,6 +194,9 @@ GK_KERNEL(attention_dkv_matrix)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias
         (int)args.sg.v[7], av);
 }
 
+/* A gradient of 64 columns of 16 bits leaves room for two blocks on an SM. */
+#undef GK_MIN_BLOCKS
+#define GK_MIN_BLOCKS (GK_HEAD_CHUNKS == 8 && !GK_ALL_RULES ? 2 : 1)
 GK_KERNEL(attention_dq_matrix)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias), GK_IN(gk_u8, mask), GK_IN(int, lengths), GK_IN(int, cu_q),
                                GK_IN(int, cu_k), GK_IN(gk_i64, more), GK_OUT(int, err), int code, GK_IN(gk_t, v), GK_IN(gk_t, dout), GK_IN(gk_f, lse),
                                GK_IN(gk_f, delta), GK_OUT(gk_t, dq), GK_BY_VALUE(gk_attention_matrix_bwd_args, args))
@@ -219,7 +214,7 @@ GK_KERNEL(attention_dq_matrix)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias)
     if (!GK_ALL_RULES) rule.mask = 0;
     int i0 = s.tile * 128, wi = gk_lid() / 32 * 16, depth = (int)args.size.v[5], width = (int)args.size.v[6];
     float acc[GK_HEAD_SUMS][4], lse2[2], mean[2];
-    gk_matrix_clear(acc, GK_HEAD_WIDTH);
+    gk_mm_clear(acc, GK_HEAD_WIDTH);
     GK_UNROLL for (int e = 0; e < 2; e++) {
         int i = i0 + wi + GK_FRAG_ROW(2 * e);
         lse2[e] = GK_INF;
@@ -246,14 +241,12 @@ GK_KERNEL(attention_dq_matrix)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias)
         gk_fetch(k + jn * args.sq.v[5], args.sq.v[5], GK_PASS_ROWS, exist, depth, kn);
         gk_fetch(v + jn * args.sv.v[2], args.sv.v[2], GK_PASS_ROWS, exist, width, kn + GK_PASS);
         GK_COPY_COMMIT();
-        float x[GK_PAIRS / 4][4], y[GK_PAIRS / 4][4], slope[GK_PAIRS / 4][4], own[GK_PAIRS], means[GK_PAIRS];
-        gk_frag_a ds[GK_PASS_ROWS / GK_TERMS];
+        float x[GK_PASS_PAIRS / 4][4], y[GK_PASS_PAIRS / 4][4], slope[GK_PASS_PAIRS / 4][4], own[GK_PASS_PAIRS], means[GK_PASS_PAIRS];
+        gk_frag_a ds[GK_PASS_ROWS / GK_FRAG_TERMS];
         gk_u32 bits = ~0u;
-        gk_matrix_clear(x, GK_PASS_ROWS);
-        gk_matrix_clear(y, GK_PASS_ROWS);
         gk_mm_tiles_begin(x, GK_PASS_ROWS, tiles, 128, wi, GK_HEAD_WIDTH, ks);
         gk_mm_tiles_begin(y, GK_PASS_ROWS, tiles + GK_STAY, 128, wi, GK_HEAD_WIDTH, ks + GK_PASS);
-        GK_UNROLL for (int n = 0; n < GK_PAIRS; n++) { own[n] = lse2[n % 4 / 2]; means[n] = mean[n % 4 / 2]; }
+        GK_UNROLL for (int n = 0; n < GK_PASS_PAIRS; n++) { own[n] = lse2[n % 4 / 2]; means[n] = mean[n % 4 / 2]; }
         GK_MM_WAIT(1);
         gk_mm_ready(x, GK_PASS_ROWS);
         gk_matrix_probs(&rule, i0 + wi, j0, 0, gk_sees_all(&rule, i0, 128, j0, GK_PASS_ROWS), own, x, slope);

@@ -14,7 +14,7 @@
 #include "rule.h"
 
 /* Of a row of a tile: chunks, and groups of 8 columns of sums. */
-#define GK_HEAD_CHUNKS (GK_HEAD_WIDTH / GK_CHUNK)
+#define GK_HEAD_CHUNKS (GK_HEAD_WIDTH / GK_PER_CHUNK)
 #define GK_HEAD_SUMS (GK_HEAD_WIDTH / 8)
 
 #define GK_LN2 0.693147181f
@@ -29,7 +29,7 @@
 GK_FN void gk_fetch(GK_GLOBAL const gk_t* p, gk_i64 step, const int count, int rows, int width, GK_LOCAL_PTR gk_raw16* tile)
 {
     GK_UNROLL for (int i = 0; i < count * GK_HEAD_CHUNKS / GK_BLOCK; i++) {
-        int n = gk_lid() + i * GK_BLOCK, r = n / GK_HEAD_CHUNKS, c = n % GK_HEAD_CHUNKS, exists = r < rows && c * GK_CHUNK < width;
-        gk_copy16(tile + gk_chunk_at(r, c, count), exists ? p + r * step + c * GK_CHUNK : p, exists);
+        int n = gk_lid() + i * GK_BLOCK, r = n / GK_HEAD_CHUNKS, c = n % GK_HEAD_CHUNKS, exists = r < rows && c * GK_PER_CHUNK < width;
+        gk_copy16(tile + gk_chunk_at(r, c, count), exists ? p + r * step + c * GK_PER_CHUNK : p, exists);
     }
 }

@@ -1,7 +1,7 @@
 /* Products of matrices of gk_t (f16, bf16, f32) by groups of warps: on matrix cores where the dialect has them, else by FMAs. Sums are float. On matrix cores
  * a product of f32 is three products in TF32, of the larger and smaller parts of both operands, with relative errors of some 2^-21.
  *
- * Operands lie in local memory as tiles: arrays of gk_raw16 (GK_CHUNK numbers each) that begin at multiples of 1 KiB (GK_LOCAL_DYNAMIC does). A tile of R
+ * Operands lie in local memory as tiles: arrays of gk_raw16 (GK_PER_CHUNK numbers each) that begin at multiples of 1 KiB (GK_LOCAL_DYNAMIC does). A tile of R
  * rows has panels of 128 bytes by R rows behind each other; a row of a panel is 8 chunks, in an order (gk_chunk_at) in which neighbouring rows begin in
  * other banks.
  *
@@ -9,9 +9,10 @@
  *   gk_copy4(to, from, exists)      the same of a float
  *   GK_COPY_COMMIT()                ends a group of copies
  *   GK_COPY_WAIT(n)                 waits for all of this thread's groups but the n newest; a barrier makes them visible to others
- *   gk_frag_a, gk_load_a            a left operand, 16 rows x GK_TERMS terms; from 16 rows of a tile and terms GK_TERMS k ...
- *   gk_frag_of(c, scratch, k)       sums of 16 x GK_TERMS as terms GK_TERMS k ... of a left operand, rounded to gk_t
- *   gk_mm_rows_begin(c, n, a, terms, b)    c += a b^T: c has n columns (64 or 128, without wgmma also 32), b is a tile of n rows, a a list of terms / GK_TERMS
+ *   gk_frag_a, gk_load_a            a left operand, 16 rows x GK_FRAG_TERMS terms; from 16 rows of a tile and terms GK_FRAG_TERMS k ...
+ *   gk_frag_of(c, scratch, k)       sums of 16 x GK_FRAG_TERMS as terms GK_FRAG_TERMS k ... of a left operand, rounded to gk_t
+ *   gk_mm_clear(c, n)               n columns of sums are 0
+ *   gk_mm_rows_begin(c, n, a, terms, b)    c = a b^T: c has n columns (64 or 128, without wgmma also 32), b is a tile of n rows, a a list of terms / GK_FRAG_TERMS
  *                                          fragments by gk_load_a
  *   gk_mm_terms_begin(c, n, a, b, rows)    c += a b: b is a tile of `rows` rows, one per term, and n columns; fragments by gk_frag_of
  *   gk_mm_tiles_begin(c, n, a, arows, first, terms, b)   gk_mm_rows_begin with rows `first` ... of the tile a of `arows` rows in place of fragments
@@ -32,17 +33,22 @@
 
 /* Numbers of a chunk, and terms of a fragment: two chunks. */
 #if GK_DTYPE == GK_F32
-#define GK_CHUNK 4
+#define GK_PER_CHUNK 4
 #else
-#define GK_CHUNK 8
+#define GK_PER_CHUNK 8
 #endif
-#define GK_TERMS (2 * GK_CHUNK)
+#define GK_FRAG_TERMS (2 * GK_PER_CHUNK)
 
 /* The thread's place among the sums of its warp. */
 #define GK_FRAG_ROW(e) (gk_lid() % 32 / 4 + 8 * ((e) / 2))
 #define GK_FRAG_COL(e) (gk_lid() % 4 * 2 + (e) % 2)
 
 #define gk_most(x, y) GK_M(fmax)(x, y)
+
+GK_FN void gk_mm_clear(float (*c)[4], const int n)
+{
+    GK_UNROLL for (int i = 0; i < n / 2; i++) c[i / 4][i % 4] = 0.0f;
+}
 
 GK_FN int gk_chunk_at(int row, int chunk, const int rows) { return (chunk / 8 * rows + row) * 8 + (chunk % 8 ^ (row & 7)); }
 

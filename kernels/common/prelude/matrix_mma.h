@@ -105,7 +105,7 @@ GK_FN void gk_add_sums(float (*c)[4], gk_sums s)
     GK_UNROLL for (int i = 0; i < 16; i++) c[i / 4][i % 4] += s.c[i / 4][i % 4];
 }
 
-/* Four right operands from terms GK_TERMS k ... of a tile of n rows, one per column, from column 8 j on. */
+/* Four right operands from terms GK_FRAG_TERMS k ... of a tile of n rows, one per column, from column 8 j on. */
 GK_FN void gk_load_b_rows(gk_frag_b f[4], GK_LOCAL_PTR const gk_raw16* b, const int n, const int k, const int j)
 {
     int l = gk_lid() % 32;
@@ -118,9 +118,10 @@ GK_FN void gk_load_b_rows(gk_frag_b f[4], GK_LOCAL_PTR const gk_raw16* b, const 
 GK_FN void gk_mm_rows_begin(float (*c)[4], const int n, const gk_frag_a* a, const int terms, GK_LOCAL_PTR const gk_raw16* b)
 {
     gk_frag_b f[4];
+    gk_mm_clear(c, n);
     GK_UNROLL for (int j = 0; j < n / 8; j += 4) {
         gk_sums rest = gk_no_sums();
-        GK_UNROLL for (int k = 0; k < terms / GK_TERMS; k++) {
+        GK_UNROLL for (int k = 0; k < terms / GK_FRAG_TERMS; k++) {
             gk_load_b_rows(f, b, n, k, j);
             gk_mma4(c + j, rest.c, gk_left_of(a[k]), f);
         }
@@ -132,9 +133,10 @@ GK_FN void gk_mm_tiles_begin(float (*c)[4], const int n, GK_LOCAL_PTR const gk_r
                        GK_LOCAL_PTR const gk_raw16* b)
 {
     gk_frag_b f[4];
+    gk_mm_clear(c, n);
     GK_UNROLL for (int j = 0; j < n / 8; j += 4) {
         gk_sums rest = gk_no_sums();
-        GK_UNROLL for (int k = 0; k < terms / GK_TERMS; k++) {
+        GK_UNROLL for (int k = 0; k < terms / GK_FRAG_TERMS; k++) {
             gk_load_b_rows(f, b, n, k, j);
             gk_mma4(c + j, rest.c, gk_left_of(gk_load_a(a, arows, first, k)), f);
         }
@@ -147,7 +149,7 @@ GK_FN void gk_mm_terms_begin(float (*c)[4], const int n, const gk_frag_a* a, GK_
     gk_frag_b f[4];
     GK_UNROLL for (int j = 0; j < n / 8; j += 4) {
         gk_sums all = gk_no_sums();
-        GK_UNROLL for (int k = 0; k < rows / GK_TERMS; k++) {
+        GK_UNROLL for (int k = 0; k < rows / GK_FRAG_TERMS; k++) {
             gk_load_b_terms(f, b, rows, k, j);
             gk_mma4(GK_DTYPE == GK_F32 ? all.c : c + j, all.c, gk_left_of(a[k]), f);
         }

@@ -12,10 +12,11 @@
 
 typedef struct { gk_u32 r[4]; } gk_frag_a;
 
-GK_FN void gk_copy16(GK_LOCAL_PTR gk_raw16* to, GK_GLOBAL const void* from, int exists)
+GK_FN void gk_copy16_to(gk_u32 to, GK_GLOBAL const void* from, int exists)
 {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" : : "r"(gk_local_address(to)), "l"(from), "r"(exists ? 16 : 0) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" : : "r"(to), "l"(from), "r"(exists ? 16 : 0) : "memory");
 }
+GK_FN void gk_copy16(GK_LOCAL_PTR gk_raw16* to, GK_GLOBAL const void* from, int exists) { gk_copy16_to(gk_local_address(to), from, exists); }
 GK_FN void gk_copy4(GK_LOCAL_PTR float* to, GK_GLOBAL const float* from, int exists)
 {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" : : "r"(gk_local_address(to)), "l"(from), "r"(exists ? 4 : 0) : "memory");

@@ -5,20 +5,26 @@
 #define GK_WGMMA_END() asm volatile("wgmma.commit_group.sync.aligned;" : : : "memory")
 #define GK_MM_WAIT(n) asm volatile("wgmma.wait_group.sync.aligned " #n ";" : : : "memory")
 
-/* A tile as wgmma sees it: address, distance of its panels, 1 KiB per 8 rows, rows of 128 bytes in swizzled order. */
-GK_FN gk_u64 gk_wgmma_tile(GK_LOCAL_PTR const gk_raw16* tile, const int rows)
-{
-    return (gk_u64)((gk_local_address(tile) & 0x3ffffu) >> 4) | (gk_u64)(rows * 8) << 16 | (gk_u64)64 << 32 | (gk_u64)1 << 62;
-}
+/* The lower half of a tile's descriptor: address, and distance of its panels. The upper half is the same for all: 1 KiB per 8 rows, rows of 128 bytes in
+ * swizzled order. */
+#define GK_WGMMA_UPPER "0x40000040"
+GK_FN gk_u32 gk_wgmma_tile(gk_u32 address, const int rows) { return (address & 0x3ffffu) >> 4 | (gk_u32)(rows * 8) << 16; }
 /* The same for terms 16 k ... of a tile with a row per column. */
-GK_FN gk_u64 gk_wgmma_terms(gk_u64 tile, const int rows, const int k) { return tile + (gk_u64)(k / 4 * rows * 8 + k % 4 * 2); }
+GK_FN gk_u32 gk_wgmma_terms(gk_u32 tile, const int rows, const int k) { return tile + (gk_u32)(k / 4 * rows * 8 + k % 4 * 2); }
 
-#define GK_WGMMA(n, sums, left, transposed) \
-    "{\n\t.reg .pred p;\n\tsetp.eq.u32 p, 0, 0;\n\twgmma.mma_async.sync.aligned.m64n" #n "k16.f32." GK_MMA_TYPE "." GK_MMA_TYPE \
-    " {" sums "}, " left ", p, 1, 1, " transposed ";\n\t}"
+/* sums += left right, or = with a 1 in `first`, which spares zeros that would have to be written while products run: left in registers (`transposed`: the
+ * right tile has a row per term), or both tiles in local memory. */
+#define GK_WGMMA(n, sums, left, right, transposed, first) \
+    "{\n\t.reg .pred p;\n\t.reg .b64 b;\n\tmov.b64 b, {" right ", " GK_WGMMA_UPPER "};\n\tsetp.eq.u32 p, " first ", 0;\n\t" \
+    "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." GK_MMA_TYPE "." GK_MMA_TYPE " {" sums "}, " left ", b, p, 1, 1, " transposed ";\n\t}"
+#define GK_WGMMA_TILES(n, sums, left, right, first) \
+    "{\n\t.reg .pred p;\n\t.reg .b64 a, b;\n\tmov.b64 a, {" left ", " GK_WGMMA_UPPER "};\n\tmov.b64 b, {" right ", " GK_WGMMA_UPPER "};\n\t" \
+    "setp.eq.u32 p, " first ", 0;\n\t" \
+    "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." GK_MMA_TYPE "." GK_MMA_TYPE " {" sums "}, a, b, p, 1, 1, 0, 0;\n\t}"
 #define GK_SUMS4(c) "+f"((c)[0]), "+f"((c)[1]), "+f"((c)[2]), "+f"((c)[3])
 #define GK_SUMS32(c) GK_SUMS4((c)[0]), GK_SUMS4((c)[1]), GK_SUMS4((c)[2]), GK_SUMS4((c)[3]), GK_SUMS4((c)[4]), GK_SUMS4((c)[5]), GK_SUMS4((c)[6]), \
     GK_SUMS4((c)[7])
+#define GK_FRAG4(a) "r"((a).r[0]), "r"((a).r[1]), "r"((a).r[2]), "r"((a).r[3])
 #define GK_NAMES32 \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -28,67 +34,45 @@ GK_FN gk_u64 gk_wgmma_terms(gk_u64 tile, const int rows, const int k) { return t
     "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
     "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 
-GK_FN void gk_wgmma64(float (*c)[4], gk_frag_a a, gk_u64 b)
+/* One instruction of n = 64 or 128 columns: rows of the right tile are columns, or terms (t), or both tiles are in local memory (s). */
+GK_FN void gk_wgmma(float (*c)[4], const int n, gk_frag_a a, gk_u32 b, int first)
 {
-    asm volatile(GK_WGMMA(64, GK_NAMES32, "{%32, %33, %34, %35}, %36", "0")
-                 : GK_SUMS32(c) : "r"(a.r[0]), "r"(a.r[1]), "r"(a.r[2]), "r"(a.r[3]), "l"(b));
+    if (n == 64) asm volatile(GK_WGMMA(64, GK_NAMES32, "{%32, %33, %34, %35}", "%36", "0", "%37") : GK_SUMS32(c) : GK_FRAG4(a), "r"(b), "r"(first));
+    else asm volatile(GK_WGMMA(128, GK_NAMES64, "{%64, %65, %66, %67}", "%68", "0", "%69") : GK_SUMS32(c), GK_SUMS32(c + 8) : GK_FRAG4(a), "r"(b), "r"(first));
 }
-GK_FN void gk_wgmma64t(float (*c)[4], gk_frag_a a, gk_u64 b)
+GK_FN void gk_wgmma_t(float (*c)[4], const int n, gk_frag_a a, gk_u32 b)
 {
-    asm volatile(GK_WGMMA(64, GK_NAMES32, "{%32, %33, %34, %35}, %36", "1")
-                 : GK_SUMS32(c) : "r"(a.r[0]), "r"(a.r[1]), "r"(a.r[2]), "r"(a.r[3]), "l"(b));
+    if (n == 64) asm volatile(GK_WGMMA(64, GK_NAMES32, "{%32, %33, %34, %35}", "%36", "1", "0") : GK_SUMS32(c) : GK_FRAG4(a), "r"(b));
+    else asm volatile(GK_WGMMA(128, GK_NAMES64, "{%64, %65, %66, %67}", "%68", "1", "0") : GK_SUMS32(c), GK_SUMS32(c + 8) : GK_FRAG4(a), "r"(b));
 }
-GK_FN void gk_wgmma64s(float (*c)[4], gk_u64 a, gk_u64 b)
+GK_FN void gk_wgmma_s(float (*c)[4], const int n, gk_u32 a, gk_u32 b, int first)
 {
-    asm volatile(GK_WGMMA(64, GK_NAMES32, "%32, %33", "0, 0") : GK_SUMS32(c) : "l"(a), "l"(b));
-}
-
-GK_FN void gk_wgmma128(float (*c)[4], gk_frag_a a, gk_u64 b)
-{
-    asm volatile(GK_WGMMA(128, GK_NAMES64, "{%64, %65, %66, %67}, %68", "0")
-                 : GK_SUMS32(c), GK_SUMS32(c + 8) : "r"(a.r[0]), "r"(a.r[1]), "r"(a.r[2]), "r"(a.r[3]), "l"(b));
-}
-GK_FN void gk_wgmma128t(float (*c)[4], gk_frag_a a, gk_u64 b)
-{
-    asm volatile(GK_WGMMA(128, GK_NAMES64, "{%64, %65, %66, %67}, %68", "1")
-                 : GK_SUMS32(c), GK_SUMS32(c + 8) : "r"(a.r[0]), "r"(a.r[1]), "r"(a.r[2]), "r"(a.r[3]), "l"(b));
-}
-GK_FN void gk_wgmma128s(float (*c)[4], gk_u64 a, gk_u64 b)
-{
-    asm volatile(GK_WGMMA(128, GK_NAMES64, "%64, %65", "0, 0") : GK_SUMS32(c), GK_SUMS32(c + 8) : "l"(a), "l"(b));
+    if (n == 64) asm volatile(GK_WGMMA_TILES(64, GK_NAMES32, "%32", "%33", "%34") : GK_SUMS32(c) : "r"(a), "r"(b), "r"(first));
+    else asm volatile(GK_WGMMA_TILES(128, GK_NAMES64, "%64", "%65", "%66") : GK_SUMS32(c), GK_SUMS32(c + 8) : "r"(a), "r"(b), "r"(first));
 }
 
 GK_FN void gk_mm_rows_begin(float (*c)[4], const int n, const gk_frag_a* a, const int terms, GK_LOCAL_PTR const gk_raw16* b)
 {
-    gk_u64 tile = gk_wgmma_tile(b, n);
+    gk_u32 tile = gk_wgmma_tile(gk_local_address(b), n);
     GK_WGMMA_BEGIN();
-    GK_UNROLL for (int k = 0; k < terms / 16; k++) {
-        if (n == 64) gk_wgmma64(c, a[k], gk_wgmma_terms(tile, n, k));
-        else gk_wgmma128(c, a[k], gk_wgmma_terms(tile, n, k));
-    }
+    GK_UNROLL for (int k = 0; k < terms / 16; k++) gk_wgmma(c, n, a[k], gk_wgmma_terms(tile, n, k), k == 0 ? 1 : 0);
     GK_WGMMA_END();
 }
 
 GK_FN void gk_mm_tiles_begin(float (*c)[4], const int n, GK_LOCAL_PTR const gk_raw16* a, const int arows, int first, const int terms,
-                       GK_LOCAL_PTR const gk_raw16* b)
+                             GK_LOCAL_PTR const gk_raw16* b)
 {
-    gk_u64 left = gk_wgmma_tile(a + first / 64 * 64 * 8, arows), tile = gk_wgmma_tile(b, n);
+    gk_u32 left = gk_wgmma_tile(gk_local_address(a + first / 64 * 64 * 8), arows), tile = gk_wgmma_tile(gk_local_address(b), n);
     GK_WGMMA_BEGIN();
-    GK_UNROLL for (int k = 0; k < terms / 16; k++) {
-        if (n == 64) gk_wgmma64s(c, gk_wgmma_terms(left, arows, k), gk_wgmma_terms(tile, n, k));
-        else gk_wgmma128s(c, gk_wgmma_terms(left, arows, k), gk_wgmma_terms(tile, n, k));
-    }
+    GK_UNROLL for (int k = 0; k < terms / 16; k++) gk_wgmma_s(c, n, gk_wgmma_terms(left, arows, k), gk_wgmma_terms(tile, n, k), k == 0 ? 1 : 0);
     GK_WGMMA_END();
 }
 
 GK_FN void gk_mm_terms_begin(float (*c)[4], const int n, const gk_frag_a* a, GK_LOCAL_PTR const gk_raw16* b, const int rows)
 {
-    gk_u64 tile = gk_wgmma_tile(b, rows);
+    gk_u32 tile = gk_wgmma_tile(gk_local_address(b), rows);
     GK_WGMMA_BEGIN();
-    GK_UNROLL for (int k = 0; k < rows / 16; k++) {
-        if (n == 64) gk_wgmma64t(c, a[k], tile + (gk_u64)(128 * k));
-        else gk_wgmma128t(c, a[k], tile + (gk_u64)(128 * k));
-    }
+    GK_UNROLL for (int k = 0; k < rows / 16; k++) gk_wgmma_t(c, n, a[k], tile + (gk_u32)(128 * k));
     GK_WGMMA_END();
 }
 
@@ -97,3 +81,43 @@ GK_FN void gk_mm_ready(float (*c)[4], const int n)
 {
     GK_UNROLL for (int j = 0; j < n / 8; j++) asm volatile("" : GK_SUMS4(c[j]) : : "memory");
 }
+
+/* ---- warps with different work ------------------------------------------------------------------------------------------------ */
+
+/* Groups of four warps of a block do different work: some copy, the others multiply.
+ *
+ *   gk_uniform(x)                  x, which all lanes of the warp have, as the compiler can know it
+ *   GK_REGISTERS_LESS(n), _MORE    the group's threads have n registers from here on
+ *   gk_gate_init(gate, n)          a gate, 8 bytes of local memory, that opens each time n threads have arrived; before a barrier
+ *   gk_gate_arrive(gate)           once, after this thread's copies are done (GK_COPY_WAIT) or its products are (GK_MM_WAIT)
+ *   gk_gate_pass(gate, turn)       waits until the gate has opened for its turn 0, 1, 2, ...: `turn` modulo 2
+ *   GK_GATES_READY()               after the last gk_gate_init
+ *   GK_PAIR_WAIT(n), GK_PAIR_GO(n) a wait of a group for another group's go, number n = 1 ... 15
+ */
+#define GK_WARP_GROUPS 1
+GK_FN gk_u32 gk_uniform(gk_u32 x)
+{
+    gk_u32 r;
+    asm volatile("shfl.sync.idx.b32 %0, %1, 0, 31, -1;" : "=r"(r) : "r"(x));
+    return r;
+}
+#define GK_REGISTERS_LESS(n) asm volatile("setmaxnreg.dec.sync.aligned.u32 " #n ";")
+#define GK_REGISTERS_MORE(n) asm volatile("setmaxnreg.inc.sync.aligned.u32 " #n ";")
+GK_FN void gk_gate_init(gk_u32 gate, int n) { asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" : : "r"(gate), "r"(n) : "memory"); }
+GK_FN void gk_gate_arrive(gk_u32 gate)
+{
+    asm volatile("{\n\t.reg .b64 s;\n\tmbarrier.arrive.shared::cta.b64 s, [%0];\n\t}" : : "r"(gate) : "memory");
+}
+GK_FN void gk_gate_pass(gk_u32 gate, gk_u32 turn)
+{
+    asm volatile("{\n\t.reg .pred p;\nAGAIN:\n\tmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n\t@p bra PASSED;\n\tbra AGAIN;\nPASSED:\n\t}"
+                 : : "r"(gate), "r"(turn & 1u) : "memory");
+}
+#define GK_GATES_READY() asm volatile("fence.mbarrier_init.release.cluster;" : : : "memory")
+/* gk_copy16_to of what exists. */
+GK_FN void gk_copy16_whole(gk_u32 to, GK_GLOBAL const void* from)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"(to), "l"(from) : "memory");
+}
+#define GK_PAIR_WAIT(n) asm volatile("bar.sync %0, 256;" : : "r"(n) : "memory")
+#define GK_PAIR_GO(n) asm volatile("bar.arrive %0, 256;" : : "r"(n) : "memory")

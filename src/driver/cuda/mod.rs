@@ -162,6 +162,7 @@ impl CudaDriver {
         let nvrtc = nvrtc::nvrtc(api.version / 1000).map_err(unavailable)?;
         let target = nvrtc.target(found.capability).map_err(unavailable)?;
         found.caps.cluster = target.cluster();
+        found.caps.warp_groups = nvrtc.has_warp_groups(&target);
         Ok(CudaDriver {
             api,
             nvrtc,

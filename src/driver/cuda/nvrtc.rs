@@ -59,11 +59,16 @@ impl Target {
         if a >= 90 { 8 } else { 1 }
     }
 
+    /// Whether a compiler of this major version gives the kernels what Hopper has beyond later devices: matrix products of warp groups. CUDA 11.8
+    /// has no name for it.
+    fn has_warp_groups(&self, major: c_int) -> bool {
+        *self == Target::Cubin(90) && major >= 12
+    }
+
     /// For a compiler of this major version.
     fn option(&self, major: c_int) -> String {
         match self {
-            // With what Hopper has beyond later devices: matrix products of warp groups. CUDA 11.8 has no name for it.
-            Target::Cubin(90) if major >= 12 => "--gpu-architecture=sm_90a".into(),
+            target if target.has_warp_groups(major) => "--gpu-architecture=sm_90a".into(),
             Target::Cubin(a) => format!("--gpu-architecture=sm_{a}"),
             Target::Ptx(a) => format!("--gpu-architecture=compute_{a}"),
         }
@@ -168,6 +173,11 @@ impl Nvrtc {
             target.option(self.version.0),
             OPTIONS.join(" ")
         )
+    }
+
+    /// Whether kernels that are compiled for a target have groups of warps that multiply together.
+    pub(super) fn has_warp_groups(&self, target: &Target) -> bool {
+        target.has_warp_groups(self.version.0)
     }
 
     /// What to compile for a device; the reason if this compiler is of no use for it.

@@ -124,6 +124,8 @@ fn read_caps(hip: &Hip, ordinal: c_int) -> Result<Caps, Unavailable> {
         shared_bytes: attribute(hip_sys::hipDeviceAttributeMaxSharedMemoryPerBlock)?,
         warp_size: attribute(hip_sys::hipDeviceAttributeWarpSize)?,
         matrix_cores: has_matrix_cores(&arch),
+        // NVIDIA's Hopper behind HIP's interface.
+        warp_groups: arch == "sm_90a",
         f64: true,
         device_addresses: true,
         ..Caps::new(id(ordinal), name, arch)

@@ -2,10 +2,10 @@
 // Written by `cargo xtask spec` from the prototypes in kernels/common; edit those.
 
 use crate::spec::attention::{HEAD_WIDTHS, MATRIX_HEADS};
-use crate::spec::{FLOATS, FLOATS64, kernel_args, kernel_table};
+use crate::spec::{FLOATS, FLOATS64, HALVES, kernel_args, kernel_table};
 
 kernel_args! {
-    /// Arguments of `attention_fwd`, `attention_fwd_matrix`.
+    /// Arguments of `attention_fwd`, `attention_fwd_matrix`, `attention_fwd_specialized`.
     AttentionFwdArgs {
         q: In("gk_t"),
         k: In("gk_t"),
@@ -236,6 +236,7 @@ kernel_table! {
     ATTENTION_FWD_MATRIX: AttentionFwdArgs = "attention/matrix.c" "attention_fwd_matrix" [(FLOATS, MATRIX_HEADS)];
     ATTENTION_DKV_MATRIX: AttentionDkvArgs = "attention/matrix_backward.c" "attention_dkv_matrix" [(FLOATS, MATRIX_HEADS)];
     ATTENTION_DQ_MATRIX: AttentionDqArgs = "attention/matrix_backward.c" "attention_dq_matrix" [(FLOATS, MATRIX_HEADS)];
+    ATTENTION_FWD_SPECIALIZED: AttentionFwdArgs = "attention/matrix_specialized.c" "attention_fwd_specialized" [(HALVES, HEAD_WIDTHS)];
     ROPE: RopeArgs = "attention/rope.c" "rope" [(FLOATS64, &[])];
     ATTENTION_DELTA: AttentionDeltaArgs = "attention/scores.c" "attention_delta" [(FLOATS64, &[])];
     ATTENTION_PROBS: AttentionProbsArgs = "attention/scores.c" "attention_probs" [(FLOATS64, &[])];

@@ -73,6 +73,7 @@ pub(crate) static SOURCES: &[(&str, &str)] = texts![
     "common/attention/backward.c",
     "common/attention/matrix.c",
     "common/attention/matrix_backward.c",
+    "common/attention/matrix_specialized.c",
     "common/attention/matrix_tile.h",
     "common/attention/rope.c",
     "common/attention/rule.h",

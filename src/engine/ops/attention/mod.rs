@@ -3,7 +3,7 @@
 mod plan;
 mod rope;
 
-use self::plan::{AttentionPlan, AttentionProblem};
+use self::plan::{AttentionKernel, AttentionPlan, AttentionProblem};
 use crate::buffer::{Buffer, GradMut, View};
 use crate::driver::{DimsArg, Ptr};
 use crate::engine::Engine;
@@ -77,6 +77,25 @@ impl Call<'_> {
         length.div_ceil(side) + if self.packed { self.size.batch + 1 } else { 0 }
     }
 
+    /// Launches the forward kernel in which some warps copy and others multiply: as many blocks as run at a time share tiles, or
+    /// pairs of them under a causal mask.
+    fn launch_specialized(&self, plan: AttentionPlan, tiles: usize, args: &AttentionFwdArgs) -> Result<()> {
+        let paired = args.right < UNBOUNDED as i32 && args.left >= UNBOUNDED as i32;
+        let each = if paired { tiles.div_ceil(2) } else { tiles };
+        let all = each.saturating_mul(self.size.heads).saturating_mul(self.size.outer);
+        if all > 1 << 30 {
+            return Err(GpuError::invalid(
+                self.op,
+                "q",
+                "at most 2^30 tiles of 128 queries",
+                all.to_string(),
+            ));
+        }
+        let blocks = all.min(self.engine.device_caps().compute_units as usize);
+        let grid = Grid::BlocksOf { blocks, threads: plan.threads, local: plan.local };
+        self.engine.launch(&ATTENTION_FWD_SPECIALIZED, self.dtype, plan.op, grid, args)
+    }
+
     /// Launches for `tiles` x `heads`: the kernel for matrix cores, or the other one.
     fn launch<A: KernelArgs>(
         &self,
@@ -86,7 +105,8 @@ impl Call<'_> {
         args: &A,
     ) -> Result<()> {
         let blocks = [tiles.saturating_mul(heads).saturating_mul(self.size.outer), plan.slices, 1];
-        self.run(if plan.matrix { matrix } else { other }, plan.op, blocks, plan.local, args)
+        let kernel = if plan.kernel == AttentionKernel::Matrix { matrix } else { other };
+        self.run(kernel, plan.op, blocks, plan.local, args)
     }
 
     fn run<A: KernelArgs>(
@@ -222,7 +242,10 @@ impl AttentionOps for Engine {
             sv: dims([a, b, c, e, f, g, wide(&io.v)]),
             sl,
         });
-        call.launch([&ATTENTION_FWD_MATRIX, &ATTENTION_FWD], plan, [tiles, size.heads], &args)?;
+        match plan.kernel {
+            AttentionKernel::Specialized => call.launch_specialized(plan, tiles, &args)?,
+            _ => call.launch([&ATTENTION_FWD_MATRIX, &ATTENTION_FWD], plan, [tiles, size.heads], &args)?,
+        }
         let (Some(probs), Some(lse)) = (probs, lse) else { return Ok(()) };
         let tiles = call.tiles(size.lq, TILE);
         let args = AttentionProbsArgs {

@@ -1,4 +1,5 @@
-//! How attention runs: on matrix cores, or in tiles of FMAs that cut the columns of its results.
+//! How attention runs: on matrix cores, by warps that copy and warps that multiply or by all alike, or in tiles of FMAs that cut the columns of its
+//! results.
 
 use crate::device::{BackendKind, Caps};
 use crate::dtype::DType;
@@ -12,6 +13,10 @@ const WIDTHS: [usize; 2] = [64, 128];
 const MATRIX_TILE: usize = 128;
 const TILE: usize = 64;
 
+/// Threads of a block of the warp-specialized kernel.
+const SPECIALIZED_THREADS: u32 = 384;
+
+const SPECIALIZED_SOURCE: &str = "kernels/common/attention/matrix_specialized.c";
 const MATRIX_SOURCE: &str = "kernels/common/attention/matrix.c, matrix_backward.c";
 const SOURCE: &str = "kernels/common/attention/attention.c, backward.c";
 
@@ -31,11 +36,23 @@ pub(crate) struct AttentionProblem {
     pub(crate) backward: bool,
 }
 
+/// Which of the kernels that compute the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AttentionKernel {
+    /// On matrix cores, where some warps copy and others multiply.
+    Specialized,
+    /// On matrix cores.
+    Matrix,
+    /// By FMAs.
+    Fma,
+}
+
 /// Geometry of a launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct AttentionPlan {
-    /// Whether the kernels are those of the matrix cores.
-    pub(crate) matrix: bool,
+    pub(crate) kernel: AttentionKernel,
+    /// Threads per block.
+    pub(crate) threads: u32,
     /// Function of the unit.
     pub(crate) op: &'static str,
     /// Queries or keys per block.
@@ -68,10 +85,8 @@ impl AttentionProblem {
         (tiles, tiles + scratch + maxima)
     }
 
-    fn matrix(&self, caps: &Caps) -> Result<AttentionPlan, Reason> {
-        if !matches!(self.dtype, DType::F32 | DType::F16 | DType::Bf16) {
-            return Err(format!("{} is not f32, f16 or bf16", self.dtype).into());
-        }
+    /// Which of [`WIDTHS`] a head has room in, if matrix cores take it.
+    fn matrix_width(&self) -> Result<usize, Reason> {
         let fits = |n: usize| (8..=WIDTHS[1]).contains(&n) && n.is_multiple_of(8);
         if !fits(self.d) || !fits(self.dv) {
             return Err("a head has no multiple of 8 columns up to 128".into());
@@ -79,13 +94,51 @@ impl AttentionProblem {
         if !self.aligned {
             return Err("rows do not begin at multiples of 16 bytes".into());
         }
-        let wide = usize::from(self.d.max(self.dv) > WIDTHS[0]);
+        Ok(usize::from(self.d.max(self.dv) > WIDTHS[0]))
+    }
+
+    fn specialized(&self, caps: &Caps) -> Result<AttentionPlan, Reason> {
+        if !caps.warp_groups {
+            return Err("the device has no groups of warps that multiply together".into());
+        }
+        if caps.max_block < SPECIALIZED_THREADS {
+            return Err(
+                format!("it needs blocks of {SPECIALIZED_THREADS} threads, of {}", caps.max_block).into()
+            );
+        }
+        if self.backward {
+            return Err("gradients have no such kernel".into());
+        }
+        if !matches!(self.dtype, DType::F16 | DType::Bf16) {
+            return Err(format!("{} is not f16 or bf16", self.dtype).into());
+        }
+        if !self.plain {
+            return Err(
+                "scores have a bias, a mask, a soft cap, dropout or a factor that is not positive".into()
+            );
+        }
+        let wide = self.matrix_width()?;
+        // A tile of queries, two of keys and two of values.
+        let local = 5 * MATRIX_TILE * WIDTHS[wide] * self.dtype.size();
+        if local > caps.shared_bytes as usize {
+            return Err(format!("it needs {local} bytes of local memory, of {}", caps.shared_bytes).into());
+        }
+        let (kernel, threads) = (AttentionKernel::Specialized, SPECIALIZED_THREADS);
+        Ok(AttentionPlan { kernel, threads, op: HEAD_WIDTHS[wide], tile: MATRIX_TILE, slices: 1, local })
+    }
+
+    fn matrix(&self, caps: &Caps) -> Result<AttentionPlan, Reason> {
+        if !matches!(self.dtype, DType::F32 | DType::F16 | DType::Bf16) {
+            return Err(format!("{} is not f32, f16 or bf16", self.dtype).into());
+        }
+        let wide = self.matrix_width()?;
         let (local, all) = self.local(WIDTHS[wide], caps);
         if all > caps.shared_bytes as usize {
             return Err(format!("it needs {all} bytes of local memory, of {}", caps.shared_bytes).into());
         }
         let op = MATRIX_HEADS[wide + if self.plain { 0 } else { 2 }];
-        Ok(AttentionPlan { matrix: true, op, tile: MATRIX_TILE, slices: 1, local })
+        let kernel = AttentionKernel::Matrix;
+        Ok(AttentionPlan { kernel, threads: BLOCK, op, tile: MATRIX_TILE, slices: 1, local })
     }
 }
 
@@ -93,22 +146,29 @@ impl Problem for AttentionProblem {
     type Plan = AttentionPlan;
 
     const VARIANTS: &'static [Variant] = &[
+        Variant { name: "warp_specialized", source: SPECIALIZED_SOURCE },
         Variant { name: "matrix_cores", source: MATRIX_SOURCE },
         Variant { name: "head_64", source: SOURCE },
         Variant { name: "head_128", source: SOURCE },
     ];
 
     fn plan(&self, variant: usize, caps: &Caps) -> Result<AttentionPlan, Reason> {
-        let Some(unit) = variant.checked_sub(1) else { return self.matrix(caps) };
+        let unit = match variant {
+            0 => return self.specialized(caps),
+            1 => return self.matrix(caps),
+            _ => variant - 2,
+        };
         let slices = self.columns.div_ceil(WIDTHS[unit]);
-        Ok(AttentionPlan { matrix: false, op: HEAD_WIDTHS[unit], tile: TILE, slices, local: 0 })
+        let kernel = AttentionKernel::Fma;
+        Ok(AttentionPlan { kernel, threads: BLOCK, op: HEAD_WIDTHS[unit], tile: TILE, slices, local: 0 })
     }
 
     /// Matrix cores where there are any; else the widest block whose columns are used.
     fn prefers(&self, variant: usize, caps: &Caps) -> bool {
         match variant {
-            0 => caps.matrix_cores,
-            1 => self.columns <= WIDTHS[0],
+            0 => true,
+            1 => caps.matrix_cores,
+            2 => self.columns <= WIDTHS[0],
             _ => true,
         }
     }
@@ -134,7 +194,7 @@ mod tests {
     }
 
     fn hopper() -> Caps {
-        Caps { matrix_cores: true, shared_bytes: 227 << 10, ..gpu() }
+        Caps { matrix_cores: true, max_block: 1024, shared_bytes: 227 << 10, ..gpu() }
     }
 
     #[test]
@@ -145,13 +205,15 @@ mod tests {
         assert_eq!(plan(65), Some(("gk_head128", 1)));
         assert_eq!(plan(256), Some(("gk_head128", 2)));
         // A pinned narrow block repeats the scores more often.
-        assert_eq!(problem(DType::F32, 256).plan(1, &gpu()).map(|p| (p.tile, p.slices)), Ok((64, 4)));
+        assert_eq!(problem(DType::F32, 256).plan(2, &gpu()).map(|p| (p.tile, p.slices)), Ok((64, 4)));
     }
 
     #[test]
     fn matrix_cores_take_heads_that_are_aligned_and_fit() {
         let half = problem(DType::F16, 64);
-        let plan = |p: AttentionProblem| best(&p, &hopper()).map(|(_, p)| (p.matrix, p.op, p.tile, p.local));
+        let is_matrix = |p: AttentionPlan| p.kernel == AttentionKernel::Matrix;
+        let plan =
+            |p: AttentionProblem| best(&p, &hopper()).map(|(_, p)| (is_matrix(p), p.op, p.tile, p.local));
         assert_eq!(plan(half), Some((true, "gk_head64", 128, 48 << 10)));
         assert_eq!(
             plan(AttentionProblem { dv: 72, plain: false, ..half }),
@@ -180,6 +242,29 @@ mod tests {
         assert_eq!(single.matrix(&opencl).map(|p| p.local), Ok(32 << 10));
         assert!(problem(DType::F32, 128).matrix(&opencl).is_err());
         assert!(AttentionProblem { backward: true, ..half }.matrix(&opencl).is_err());
-        assert!(!best(&half, &gpu()).is_some_and(|(_, p)| p.matrix));
+        assert!(!best(&half, &gpu()).is_some_and(|(_, p)| is_matrix(p)));
+    }
+
+    #[test]
+    fn warps_with_different_work_serve_plain_heads_of_16_bits() {
+        let caps = Caps { warp_groups: true, ..hopper() };
+        let plan = |p: AttentionProblem| best(&p, &caps).map(|(_, p)| (p.kernel, p.op, p.threads, p.local));
+        let half = problem(DType::Bf16, 64);
+        assert_eq!(plan(half), Some((AttentionKernel::Specialized, "gk_head64", 384, 80 << 10)));
+        assert_eq!(
+            plan(AttentionProblem { dv: 72, ..half }),
+            Some((AttentionKernel::Specialized, "gk_head128", 384, 160 << 10))
+        );
+        for (other, why) in [
+            (AttentionProblem { plain: false, ..half }, "a soft cap"),
+            (AttentionProblem { backward: true, ..half }, "gradients"),
+            (AttentionProblem { aligned: false, ..half }, "16 bytes"),
+            (problem(DType::F32, 64), "not f16 or bf16"),
+            (problem(DType::F16, 136), "multiple of 8"),
+        ] {
+            assert!(other.specialized(&caps).is_err_and(|e| e.contains(why)), "{other:?}");
+        }
+        assert!(half.specialized(&hopper()).is_err());
+        assert!(half.specialized(&Caps { shared_bytes: 64 << 10, ..caps }).is_err());
     }
 }
