@@ -6,6 +6,8 @@ use crate::sampler::Dom::Any;
 use crate::sampler::Sample;
 
 pub(super) const LENGTHS: [usize; 9] = [1, 3, 17, 63, 64, 65, 100, 130, 0];
+/// Lengths of several tiles, for scores without rules.
+const PLAIN_LENGTHS: [usize; 4] = [64, 130, 260, 300];
 pub(super) const SIZES: [usize; 8] = [1, 3, 8, 40, 64, 65, 100, 136];
 
 /// Columns of heads that matrix cores take; those of small cases meet the kernels of both widths.
@@ -20,6 +22,8 @@ fn columns(s: &mut Sample, others: &[usize]) -> [usize; 2] {
 }
 
 pub(super) struct Drawn {
+    /// No rules of the scores but a factor, lengths, a causal mask and a window.
+    plain: bool,
     b: usize,
     hq: usize,
     lq: usize,
@@ -30,13 +34,15 @@ pub(super) struct Drawn {
 pub(super) fn operands(s: &mut Sample) -> Drawn {
     let (lengths, sizes): (&[usize], &[usize]) =
         if s.small { (&[2, 3, 4], &[1, 2, 3]) } else { (&LENGTHS, &SIZES) };
+    let plain = s.below(3) == 0;
+    let lengths = if plain && !s.small { &PLAIN_LENGTHS } else { lengths };
     let (b, hkv, group) = (1 + s.below(2), 1 + s.below(2), 1 + s.below(3));
     let (hq, lq, lk) = (hkv * group, lengths[s.below(lengths.len())], lengths[s.below(lengths.len())]);
     let [d, dv] = columns(s, sizes);
     s.put("Q", &[b, hq, lq, d], Any);
     s.put("K", &[b, hkv, lk, d], Any);
     s.put("V", &[b, hkv, lk, dv], Any);
-    Drawn { b, hq, lq, lk }
+    Drawn { plain, b, hq, lq, lk }
 }
 
 /// One of the shapes that repeat over the scores.
@@ -47,15 +53,18 @@ pub(super) fn repeated(s: &mut Sample, x: &Drawn) -> Vec<usize> {
 }
 
 pub(super) fn bias(s: &mut Sample, x: &Drawn) {
+    if s.below(3) == 0 {
+        s.arg("scale", 0.25);
+    }
+    if x.plain {
+        return;
+    }
     if s.coin() {
         let shape = repeated(s, x);
         s.put("bias", &shape, Any);
     }
     if s.below(3) == 0 {
         s.arg("softcap", 2.5);
-    }
-    if s.below(3) == 0 {
-        s.arg("scale", 0.25);
     }
     if s.below(3) == 0 {
         s.arg("dropout", 0.375);
@@ -69,7 +78,7 @@ pub(super) fn bias(s: &mut Sample, x: &Drawn) {
 pub(super) fn dense(s: &mut Sample) {
     let x = operands(s);
     bias(s, &x);
-    if s.below(3) == 0 {
+    if !x.plain && s.below(3) == 0 {
         let shape = repeated(s, &x);
         s.mask("mask", &shape);
     }
@@ -91,7 +100,7 @@ pub(super) fn dense(s: &mut Sample) {
 pub(super) fn cross(s: &mut Sample) {
     let x = operands(s);
     bias(s, &x);
-    if s.coin() {
+    if !x.plain && s.coin() {
         s.mask("key_padding", &[x.b, x.lk]);
     }
 }

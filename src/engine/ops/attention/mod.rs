@@ -3,7 +3,7 @@
 mod plan;
 mod rope;
 
-use self::plan::{AttentionKernel, AttentionPlan, AttentionProblem};
+use self::plan::{AttentionBwdProblem, AttentionKernel, AttentionPlan, AttentionProblem};
 use crate::buffer::{Buffer, GradMut, View};
 use crate::driver::{DimsArg, Ptr};
 use crate::engine::Engine;
@@ -69,7 +69,11 @@ impl Call<'_> {
     /// How a kernel with results of up to `columns` columns runs, and its tiles per head along a length. How packed sequences are cut is known on the
     /// device only: each can leave a tile incomplete.
     fn plan(&self, columns: usize, length: usize) -> Result<(AttentionPlan, usize)> {
-        let plan = self.engine.plan(self.op, &AttentionProblem { columns, ..self.problem })?;
+        let problem = AttentionProblem { columns, ..self.problem };
+        let plan = match problem.backward {
+            true => self.engine.plan(self.op, &AttentionBwdProblem(problem))?,
+            false => self.engine.plan(self.op, &problem)?,
+        };
         Ok((plan, self.tiles(length, plan.tile)))
     }
 
@@ -210,7 +214,11 @@ impl Engine {
     pub(crate) fn explain_attention(&self, op: &'static str) -> Result<Choice> {
         let (dtype, columns, backward) = (crate::DType::F16, 64, op == "attention_bwd");
         let (d, dv, aligned, plain) = (columns, columns, true, true);
-        self.explain_problem(op, &AttentionProblem { dtype, d, dv, columns, aligned, plain, backward })
+        let problem = AttentionProblem { dtype, d, dv, columns, aligned, plain, backward };
+        match backward {
+            true => self.explain_problem(op, &AttentionBwdProblem(problem)),
+            false => self.explain_problem(op, &problem),
+        }
     }
 }
 

@@ -106,9 +106,6 @@ impl AttentionProblem {
                 format!("it needs blocks of {SPECIALIZED_THREADS} threads, of {}", caps.max_block).into()
             );
         }
-        if self.backward {
-            return Err("gradients have no such kernel".into());
-        }
         if !matches!(self.dtype, DType::F16 | DType::Bf16) {
             return Err(format!("{} is not f16 or bf16", self.dtype).into());
         }
@@ -153,22 +150,49 @@ impl Problem for AttentionProblem {
     ];
 
     fn plan(&self, variant: usize, caps: &Caps) -> Result<AttentionPlan, Reason> {
-        let unit = match variant {
-            0 => return self.specialized(caps),
-            1 => return self.matrix(caps),
-            _ => variant - 2,
-        };
+        match variant.checked_sub(1) {
+            None => self.specialized(caps),
+            Some(of_both) => self.plan_of_both(of_both, caps),
+        }
+    }
+
+    fn prefers(&self, variant: usize, caps: &Caps) -> bool {
+        variant == 0 || self.prefers_of_both(variant - 1, caps)
+    }
+}
+
+/// Gradients of attention: all ways to run but warps with different work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct AttentionBwdProblem(pub(crate) AttentionProblem);
+
+impl Problem for AttentionBwdProblem {
+    type Plan = AttentionPlan;
+
+    const VARIANTS: &'static [Variant] = AttentionProblem::VARIANTS.split_at(1).1;
+
+    fn plan(&self, variant: usize, caps: &Caps) -> Result<AttentionPlan, Reason> {
+        self.0.plan_of_both(variant, caps)
+    }
+
+    fn prefers(&self, variant: usize, caps: &Caps) -> bool {
+        self.0.prefers_of_both(variant, caps)
+    }
+}
+
+impl AttentionProblem {
+    /// The ways to run that attention and its gradients share.
+    fn plan_of_both(&self, variant: usize, caps: &Caps) -> Result<AttentionPlan, Reason> {
+        let Some(unit) = variant.checked_sub(1) else { return self.matrix(caps) };
         let slices = self.columns.div_ceil(WIDTHS[unit]);
         let kernel = AttentionKernel::Fma;
         Ok(AttentionPlan { kernel, threads: BLOCK, op: HEAD_WIDTHS[unit], tile: TILE, slices, local: 0 })
     }
 
     /// Matrix cores where there are any; else the widest block whose columns are used.
-    fn prefers(&self, variant: usize, caps: &Caps) -> bool {
+    fn prefers_of_both(&self, variant: usize, caps: &Caps) -> bool {
         match variant {
-            0 => true,
-            1 => caps.matrix_cores,
-            2 => self.columns <= WIDTHS[0],
+            0 => caps.matrix_cores,
+            1 => self.columns <= WIDTHS[0],
             _ => true,
         }
     }
@@ -212,8 +236,11 @@ mod tests {
     fn matrix_cores_take_heads_that_are_aligned_and_fit() {
         let half = problem(DType::F16, 64);
         let is_matrix = |p: AttentionPlan| p.kernel == AttentionKernel::Matrix;
-        let plan =
-            |p: AttentionProblem| best(&p, &hopper()).map(|(_, p)| (is_matrix(p), p.op, p.tile, p.local));
+        let plan = |p: AttentionProblem| {
+            let plan =
+                if p.backward { best(&AttentionBwdProblem(p), &hopper()) } else { best(&p, &hopper()) };
+            plan.map(|(_, p)| (is_matrix(p), p.op, p.tile, p.local))
+        };
         assert_eq!(plan(half), Some((true, "gk_head64", 128, 48 << 10)));
         assert_eq!(
             plan(AttentionProblem { dv: 72, plain: false, ..half }),
@@ -257,7 +284,6 @@ mod tests {
         );
         for (other, why) in [
             (AttentionProblem { plain: false, ..half }, "a soft cap"),
-            (AttentionProblem { backward: true, ..half }, "gradients"),
             (AttentionProblem { aligned: false, ..half }, "16 bytes"),
             (problem(DType::F32, 64), "not f16 or bf16"),
             (problem(DType::F16, 136), "multiple of 8"),
