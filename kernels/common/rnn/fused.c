@@ -84,8 +84,11 @@ GK_KERNEL(lstm_fused)(GK_IN(gk_t, w), GK_IN(gk_f, a), GK_IN(gk_t, bias), GK_IN(g
     int rows = gk_rows_left(n, hidden, b0);
     gk_f u[4];
     gk_products(h + b0 * hidden, hidden, rows, w + j * hidden, hidden * hidden, 4, j < hidden, stage, tmp, u);
-    if (j < hidden && b < b0 + rows)
-        gk_lstm_element(b * hidden + j, b, j, u, a, bias, h, c, lengths, h_next, c_next, y, gates, h_last, c_last, hidden, row_a, row_y, t);
+    if (j < hidden && b < b0 + rows) {
+        gk_i64 e = b * hidden + j;
+        gk_lstm_in in = gk_lstm_read(e, b, j, a, bias, c, lengths, hidden, row_a, t);
+        gk_lstm_element(e, b, j, u, in, h, h_next, c_next, y, gates, h_last, c_last, hidden, row_y);
+    }
 }
 
 GK_KERNEL(gru_fused)(GK_IN(gk_t, w), GK_IN(gk_f, a), GK_IN(gk_t, bias), GK_IN(gk_t, h), GK_IN(int, lengths), GK_OUT(gk_t, h_next), GK_OUT(gk_t, y),
@@ -101,8 +104,11 @@ GK_KERNEL(gru_fused)(GK_IN(gk_t, w), GK_IN(gk_f, a), GK_IN(gk_t, bias), GK_IN(gk
     int rows = gk_rows_left(n, hidden, b0);
     gk_f u[4];
     gk_products(h + b0 * hidden, hidden, rows, w + j * hidden, hidden * hidden, 3, j < hidden, stage, tmp, u);
-    if (j < hidden && b < b0 + rows)
-        gk_gru_element(b * hidden + j, b, j, u, a, bias, h, lengths, h_next, y, save_r, save_z, save_n, save_u, h_last, hidden, row_a, row_y, t, 0);
+    if (j < hidden && b < b0 + rows) {
+        gk_i64 e = b * hidden + j;
+        gk_gru_in in = gk_gru_read(e, b, j, a, bias, h, lengths, hidden, row_a, t);
+        gk_gru_element(e, b, j, u, in, h_next, y, save_r, save_z, save_n, save_u, h_last, row_y, 0);
+    }
 }
 
 /* Backward of a step that is not the first one processed: `dz_next` are the gradients of the gates of the step behind, `w` the transposed weights
@@ -122,7 +128,8 @@ GK_KERNEL(lstm_fused_bwd)(GK_IN(gk_t, w), GK_IN(gk_t, dz_next), GK_IN(gk_t, gate
     if (j < hidden && b < b0 + rows) {
         gk_i64 e = b * hidden + j;
         if (keep) up[0] += dh[e];
-        gk_lstm_element_bwd(e, b, j, up[0], dc[e], gates, c, c_next, dy, lengths, dh, dc, dz, dx, hidden, row_y, row_x, t, keep);
+        gk_lstm_bwd_in in = gk_lstm_bwd_read(e, b, j, gates, c, c_next, dy, lengths, hidden, row_y, t);
+        gk_lstm_element_bwd(e, b, j, up[0], dc[e], in, dh, dc, dz, dx, hidden, row_x, keep);
     }
 }
 
@@ -142,7 +149,8 @@ GK_KERNEL(gru_fused_bwd)(GK_IN(gk_t, w), GK_IN(gk_t, dz_next), GK_IN(gk_t, r), G
     gk_products(dz_next + b0 * 3 * hidden, 3 * hidden, rows, w + j * 3 * hidden, 0, 1, j < hidden, stage, tmp, up);
     if (j < hidden && b < b0 + rows) {
         gk_i64 e = b * hidden + j;
-        gk_gru_element_bwd(e, b, j, up[0] + dh[e], r, z, m, un, h, dy, lengths, dh, dz, dx, hidden, row_y, row_x, t, 0);
+        gk_gru_bwd_in in = gk_gru_bwd_read(e, b, j, r, z, m, un, h, dy, lengths, row_y, t);
+        gk_gru_element_bwd(e, b, j, up[0] + dh[e], in, dh, dz, dx, hidden, row_x, 0);
     }
 }
 #endif

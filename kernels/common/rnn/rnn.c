@@ -25,7 +25,8 @@ GK_KERNEL(lstm_step)(GK_IN(gk_f, u), GK_IN(gk_f, a), GK_IN(gk_t, bias), GK_IN(gk
         gk_i64 b = gk_row_of(e, hidden), j = e - b * hidden;
         gk_f v[4];
         GK_UNROLL for (int q = 0; q < 4; q++) v[q] = u[(4 * b + q) * hidden + j];
-        gk_lstm_element(e, b, j, v, a, bias, h, c, lengths, h_next, c_next, y, gates, h_last, c_last, hidden, row_a, row_y, t);
+        gk_lstm_in in = gk_lstm_read(e, b, j, a, bias, c, lengths, hidden, row_a, t);
+        gk_lstm_element(e, b, j, v, in, h, h_next, c_next, y, gates, h_last, c_last, hidden, row_y);
     }
 }
 
@@ -53,7 +54,8 @@ GK_KERNEL(gru_step)(GK_IN(gk_f, u), GK_IN(gk_f, un), GK_IN(gk_f, a), GK_IN(gk_t,
         v[0] = u[b * row_u + j];
         v[1] = u[b * row_u + hidden + j];
         v[2] = un[b * row_n + j];
-        gk_gru_element(e, b, j, v, a, bias, h, lengths, h_next, y, save_r, save_z, save_n, save_u, h_last, hidden, row_a, row_y, t, before);
+        gk_gru_in in = gk_gru_read(e, b, j, a, bias, h, lengths, hidden, row_a, t);
+        gk_gru_element(e, b, j, v, in, h_next, y, save_r, save_z, save_n, save_u, h_last, row_y, before);
     }
 }
 
@@ -95,7 +97,8 @@ GK_KERNEL(lstm_step_bwd)(GK_IN(gk_t, gates), GK_IN(gk_t, c), GK_IN(gk_t, c_next)
     for (gk_i64 e = gk_gid(); e < n; e += gk_gsize()) {
         gk_i64 b = gk_row_of(e, hidden), j = e - b * hidden;
         gk_f up = gk_arriving(dh, dh_last, e, first), s = gk_arriving(dc, dc_last, e, first);
-        gk_lstm_element_bwd(e, b, j, up, s, gates, c, c_next, dy, lengths, dh, dc, dz, dx, hidden, row_y, row_x, t, keep);
+        gk_lstm_bwd_in in = gk_lstm_bwd_read(e, b, j, gates, c, c_next, dy, lengths, hidden, row_y, t);
+        gk_lstm_element_bwd(e, b, j, up, s, in, dh, dc, dz, dx, hidden, row_x, keep);
     }
 }
 
@@ -110,7 +113,8 @@ GK_KERNEL(gru_step_bwd)(GK_IN(gk_t, r), GK_IN(gk_t, z), GK_IN(gk_t, m), GK_IN(gk
     for (gk_i64 e = gk_gid(); e < n; e += gk_gsize()) {
         gk_i64 b = gk_row_of(e, hidden), j = e - b * hidden;
         gk_f up = gk_arriving(dh, dh_last, e, first);
-        gk_gru_element_bwd(e, b, j, up, r, z, m, un, h, dy, lengths, dh, dz, dx, hidden, row_y, row_x, t, before);
+        gk_gru_bwd_in in = gk_gru_bwd_read(e, b, j, r, z, m, un, h, dy, lengths, row_y, t);
+        gk_gru_element_bwd(e, b, j, up, in, dh, dz, dx, hidden, row_x, before);
     }
 }
 

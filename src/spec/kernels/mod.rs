@@ -165,6 +165,7 @@ pub(crate) static SOURCES: &[(&str, &str)] = texts![
     "common/rnn/gates.h",
     "common/rnn/rnn.c",
     "common/rnn/step.h",
+    "common/rnn/tiled.c",
     "common/scan/scan.c",
     "common/scan/scan.h",
     "common/scan/segment.c",

@@ -90,7 +90,7 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `lstm_fused`.
+    /// Arguments of `lstm_fused`, `lstm_tiled`.
     LstmFusedArgs {
         w: In("gk_t"),
         a: In("gk_f"),
@@ -113,7 +113,7 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `gru_fused`.
+    /// Arguments of `gru_fused`, `gru_tiled`.
     GruFusedArgs {
         w: In("gk_t"),
         a: In("gk_f"),
@@ -136,7 +136,7 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `lstm_fused_bwd`.
+    /// Arguments of `lstm_fused_bwd`, `lstm_tiled_bwd`.
     LstmFusedBwdArgs {
         w: In("gk_t"),
         dz_next: In("gk_t"),
@@ -159,7 +159,7 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `gru_fused_bwd`.
+    /// Arguments of `gru_fused_bwd`, `gru_tiled_bwd`.
     GruFusedBwdArgs {
         w: In("gk_t"),
         dz_next: In("gk_t"),
@@ -449,4 +449,8 @@ kernel_table! {
     LSTM_CELL_BWD: LstmCellBwdArgs = "rnn/rnn.c" "lstm_cell_bwd" [(FLOATS64, &[])];
     GRU_CELL: GruCellArgs = "rnn/rnn.c" "gru_cell" [(FLOATS64, &[])];
     GRU_CELL_BWD: GruCellBwdArgs = "rnn/rnn.c" "gru_cell_bwd" [(FLOATS64, &[])];
+    LSTM_TILED: LstmFusedArgs = "rnn/tiled.c" "lstm_tiled" [(FLOATS, &[])];
+    GRU_TILED: GruFusedArgs = "rnn/tiled.c" "gru_tiled" [(FLOATS, &[])];
+    LSTM_TILED_BWD: LstmFusedBwdArgs = "rnn/tiled.c" "lstm_tiled_bwd" [(FLOATS, &[])];
+    GRU_TILED_BWD: GruFusedBwdArgs = "rnn/tiled.c" "gru_tiled_bwd" [(FLOATS, &[])];
 }

@@ -10,7 +10,12 @@ pub(super) fn draw(s: &mut Sample, gates: usize, lstm: bool, lengths: bool, batc
     let edge = s.below(8);
     let (t, b) =
         if s.small { (3, 2) } else { ([5, 1, 9, 3, 0, 6, 4, 2][edge], [3, 1, 2, 17, 2, 1, 0, 70][edge]) };
-    let (i, h) = if s.small { (2, 3) } else { ([4, 1, 33, 16][s.below(4)], [6, 1, 17, 64, 5][s.below(5)]) };
+    let (i, h) = if s.small {
+        (2, 3)
+    } else {
+        // Tiles have 8 or 32 columns, and stages of 64 terms; half of the widths are whole items of 16 bytes.
+        ([4, 1, 33, 16][s.below(4)], [6, 64, 1, 40, 17, 136, 5, 24][s.below(8)])
+    };
     let scale = 1.0 / (h as f64).sqrt();
     let near = Range(-scale, scale);
     s.put("X", &if batch_first { [b, t, i] } else { [t, b, i] }, Any);

@@ -5,7 +5,8 @@ use crate::driver::Ptr;
 use crate::dtype::DType;
 use crate::engine::Engine;
 use crate::engine::launch::Grid;
-use crate::engine::ops::rnn::{fused_grid, part, part_mut};
+use crate::engine::ops::rnn::plan::{StepsPlan, StepsProblem};
+use crate::engine::ops::rnn::{part, part_mut};
 use crate::error::Result;
 use crate::layout::Layout;
 use crate::ops::check;
@@ -62,11 +63,12 @@ struct StepBwdArgs {
     keep: i32,
 }
 
-/// The factors of the product that a fused step begins with: transposed recurrent weights, and the gradients of the gates of the next step.
+/// The factors of the product that a step in one kernel begins with: transposed recurrent weights, and the gradients of the gates of the next step.
 #[derive(Clone, Copy)]
 struct NextStep {
     w: Ptr,
     dz_next: Ptr,
+    tiled: bool,
 }
 
 /// Gates of a GRU's step, and the state before it.
@@ -93,7 +95,7 @@ impl Engine {
         let &StepBwdArgs { dtype, grid, dy, dh_last, lengths, dh, dz, dx, .. } = s;
         let &StepBwdArgs { n, hidden, row_y, row_x, t, first, keep, .. } = s;
         let &CellBwdArgs { gates, c, c_next, dc_last, dc } = cell;
-        if let Some(NextStep { w, dz_next }) = next {
+        if let Some(NextStep { w, dz_next, tiled }) = next {
             let args = LstmFusedBwdArgs {
                 w,
                 dz_next,
@@ -113,7 +115,8 @@ impl Engine {
                 t,
                 keep,
             };
-            return self.launch(&LSTM_FUSED_BWD, dtype, "", grid, &args);
+            let kernel = if tiled { &LSTM_TILED_BWD } else { &LSTM_FUSED_BWD };
+            return self.launch(kernel, dtype, "", grid, &args);
         }
         let args = LstmStepBwdArgs {
             gates,
@@ -148,7 +151,7 @@ impl Engine {
         let &StepBwdArgs { dtype, grid, dy, dh_last, lengths, dh, dz, dx, .. } = s;
         let &StepBwdArgs { n, hidden, row_y, row_x, t, first, .. } = s;
         let GruGateArgs { r, z, m, un, h } = gates;
-        if let Some(NextStep { w, dz_next }) = next {
+        if let Some(NextStep { w, dz_next, tiled }) = next {
             let args = GruFusedBwdArgs {
                 w,
                 dz_next,
@@ -168,7 +171,8 @@ impl Engine {
                 row_x,
                 t,
             };
-            return self.launch(&GRU_FUSED_BWD, dtype, "", grid, &args);
+            let kernel = if tiled { &GRU_TILED_BWD } else { &GRU_FUSED_BWD };
+            return self.launch(kernel, dtype, "", grid, &args);
         }
         let before = i32::from(before);
         let args = GruStepBwdArgs {
@@ -256,8 +260,12 @@ impl Engine {
             rh: new(before, dt, s.steps * n)?,
         };
         let drh = new(before, acc, n)?;
-        let fused = n > 0 && s.steps > 1 && self.fuses_steps(OP, cell, dt, [b, h])?;
-        let turned = new(fused, dt, rows * h)?;
+        // Both factors of a step's product lie in scratch memory.
+        let aligned = (h * dt.size()).is_multiple_of(16);
+        let problem = StepsProblem { cell, dtype: dt, batch: b, hidden: h, aligned, backward: true };
+        let plan = if n > 0 && s.steps > 1 { self.plan(OP, &problem)? } else { StepsPlan::Products };
+        let whole = plan.grid();
+        let turned = new(whole.is_some(), dt, rows * h)?;
         if let Some(t) = &turned {
             let columns = io.weights.w_hh.map("w_hh", |l| l.transpose(0, 1))?;
             self.strided_copy(columns, part_mut(t, 0, &[h, rows])?.into())?;
@@ -271,14 +279,15 @@ impl Engine {
         // Empty states need no steps, however many there are.
         for at in (0..if n == 0 { 0 } else { s.steps }).rev() {
             let t = s.time(p, at);
-            // The fused step computes the product with the gradients of the next step, which the last step does not have.
+            // One kernel computes the product with the gradients of the next step too, which the last step does not have.
             let next = turned.as_ref().filter(|_| at + 1 < s.steps).map(|w| NextStep {
                 w: self.arg_in(&w.view()),
                 dz_next: self.arg_part(&dz, (at + 1) * b * rows),
+                tiled: plan.is_tiled(),
             });
             let step = StepBwdArgs {
                 dtype: dt,
-                grid: if next.is_some() { fused_grid(b, h) } else { Grid::Stride(n) },
+                grid: whole.filter(|_| next.is_some()).unwrap_or(Grid::Stride(n)),
                 dy: self.arg_part_opt(io.dy.as_ref(), t * step_y),
                 dh_last: self.arg_opt(io.dh_t.as_ref()),
                 lengths: self.arg_opt(io.lengths.as_ref()),
@@ -322,7 +331,7 @@ impl Engine {
                 self.multiply(&g, (dn, w_n), part_mut(drh, 0, &[b, h])?, 0.0, None)?;
                 self.gru_reset_bwd(&step, gates, self.arg_in(&drh.view()), self.arg_part(rh, at * n))?;
             }
-            if (at > 0 && !fused) || (at == 0 && io.grads.dh_0.is_some()) {
+            if (at > 0 && whole.is_none()) || (at == 0 && io.grads.dh_0.is_some()) {
                 let d = columns(&w.dz, at * b * rows, [b, rows], 0, used)?;
                 let weights = part(&io.weights.w_hh, 0, &[used, h])?;
                 let beta = if keep { 1.0 } else { 0.0 };

@@ -2,14 +2,14 @@
 
 pub(super) mod backward;
 pub(super) mod conv;
-mod plan;
+pub(super) mod plan;
 
-use self::plan::{ROWS, StepsPlan, StepsProblem};
+use self::plan::{StepsPlan, StepsProblem};
 use crate::buffer::{Buffer, View, ViewMut};
 use crate::driver::Ptr;
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::Grid;
+use crate::engine::launch::{Grid, aligned16};
 use crate::error::{GpuError, Result};
 use crate::layout::Layout;
 use crate::ops::check;
@@ -17,15 +17,7 @@ use crate::ops::core::Choice;
 use crate::ops::gemm::{Gemm, GemmIo, GemmOps, Precision};
 use crate::ops::rnn::*;
 use crate::ops::shape::ShapeOps;
-use crate::spec::BLOCK;
 use crate::spec::kernels::rnn::*;
-
-/// Columns of a state per block of the fused kernels (`GK_UNITS`).
-const UNITS: usize = BLOCK as usize / 32;
-
-pub(in crate::engine::ops) fn fused_grid(batch: usize, hidden: usize) -> Grid {
-    Grid::Blocks([hidden.div_ceil(UNITS), batch.div_ceil(ROWS), 1])
-}
 
 fn layout(shape: &[usize], at: usize) -> Result<Layout> {
     check::layout("rnn", "shape", Layout::contiguous(shape).and_then(|l| l.shifted(at)))
@@ -75,7 +67,9 @@ impl States<'_> {
 struct StepArgs {
     dtype: DType,
     grid: Grid,
-    /// The recurrent weights where the step is fused, else their products with the state.
+    /// How the steps run.
+    plan: StepsPlan,
+    /// The recurrent weights where a step is one kernel, else their products with the state.
     from: Ptr,
     a: Ptr,
     bias: Ptr,
@@ -147,21 +141,11 @@ impl Engine {
         self.gemm(&p.scaled(1.0, beta), GemmIo { c, bias, ..GemmIo::new(a, b, y) })
     }
 
-    /// Whether a step is one kernel instead of a product and a kernel.
-    pub(in crate::engine::ops) fn fuses_steps(
-        &self,
-        op: &'static str,
-        cell: RnnCell,
-        dtype: DType,
-        [batch, hidden]: [usize; 2],
-    ) -> Result<bool> {
-        Ok(self.plan(op, &StepsProblem { cell, dtype, batch, hidden })? == StepsPlan::Fused)
-    }
-
-    /// How an LSTM of 16 rows of 256 in f32 runs.
+    /// How an LSTM of 64 rows of 512 in f32 runs.
     pub(crate) fn explain_rnn(&self, op: &'static str) -> Result<Choice> {
-        let (cell, dtype) = (RnnCell::Lstm, DType::F32);
-        self.explain_problem(op, &StepsProblem { cell, dtype, batch: 16, hidden: 256 })
+        let (cell, dtype, backward) = (RnnCell::Lstm, DType::F32, op == "rnn_bwd");
+        let p = StepsProblem { cell, dtype, batch: 64, hidden: 512, aligned: true, backward };
+        self.explain_problem(op, &p)
     }
 
     /// Copies a state, or zeros where there is none.
@@ -195,11 +179,12 @@ impl Engine {
 }
 
 impl Engine {
-    fn lstm_step(&self, fused: bool, s: &StepArgs, cell: &CellArgs) -> Result<()> {
-        let &StepArgs { dtype, grid, from, a, bias, h, lengths, h_next, y, h_last, .. } = s;
+    fn lstm_step(&self, s: &StepArgs, cell: &CellArgs) -> Result<()> {
+        let &StepArgs { dtype, grid, plan, from, a, bias, h, lengths, h_next, y, h_last, .. } = s;
         let &StepArgs { n, hidden, row_a, row_y, t, .. } = s;
         let &CellArgs { c, c_next, gates, c_last } = cell;
-        if fused {
+        if plan != StepsPlan::Products {
+            let kernel = if plan.is_tiled() { &LSTM_TILED } else { &LSTM_FUSED };
             let args = LstmFusedArgs {
                 w: from,
                 a,
@@ -219,7 +204,7 @@ impl Engine {
                 row_y,
                 t,
             };
-            return self.launch(&LSTM_FUSED, dtype, "", grid, &args);
+            return self.launch(kernel, dtype, "", grid, &args);
         }
         let args = LstmStepArgs {
             u: from,
@@ -243,12 +228,13 @@ impl Engine {
         self.launch(&LSTM_STEP, dtype, "", grid, &args)
     }
 
-    /// A step of a GRU; fused where no products are given. `save`: where the gates r, z, n and u go.
+    /// A step of a GRU; one kernel where no products are given. `save`: where the gates r, z, n and u go.
     fn gru_step(&self, s: &StepArgs, save: [Ptr; 4], products: Option<Candidate>) -> Result<()> {
-        let &StepArgs { dtype, grid, from, a, bias, h, lengths, h_next, y, h_last, .. } = s;
+        let &StepArgs { dtype, grid, plan, from, a, bias, h, lengths, h_next, y, h_last, .. } = s;
         let &StepArgs { n, hidden, row_a, row_y, t, .. } = s;
         let [save_r, save_z, save_n, save_u] = save;
         let Some(Candidate { un, row_u, row_n, before }) = products else {
+            let kernel = if plan.is_tiled() { &GRU_TILED } else { &GRU_FUSED };
             let args = GruFusedArgs {
                 w: from,
                 a,
@@ -268,7 +254,7 @@ impl Engine {
                 row_y,
                 t,
             };
-            return self.launch(&GRU_FUSED, dtype, "", grid, &args);
+            return self.launch(kernel, dtype, "", grid, &args);
         };
         let args = GruStepArgs {
             u: from,
@@ -352,7 +338,13 @@ impl RnnOps for Engine {
             }
             return Ok(());
         }
-        let fused = self.fuses_steps(OP, cell, dt, [b, h])?;
+        // States that are not saved alternate in scratch memory, but for the first.
+        let states = if io.h.is_some() { seen(&io.h) } else { io.h_0 };
+        let aligned =
+            (h * dt.size()).is_multiple_of(16) && [Some(w.w_hh), states].iter().flatten().all(aligned16);
+        let problem = StepsProblem { cell, dtype: dt, batch: b, hidden: h, aligned, backward: false };
+        let plan = self.plan(OP, &problem)?;
+        let whole = plan.grid();
         let hidden = self.states(dt, [b, h], io.h_0, io.h)?;
         let cells = if lstm { Some(self.states(dt, [b, h], io.c_0, io.c)?) } else { None };
 
@@ -365,7 +357,7 @@ impl RnnOps for Engine {
         let a = a.view();
 
         let before = cell == RnnCell::GruResetBefore;
-        let u = self.scratch(acc, if fused { 0 } else { b * rows })?;
+        let u = self.scratch(acc, if whole.is_some() { 0 } else { b * rows })?;
         let rh = if before { Some(self.scratch(dt, n)?) } else { None };
         // Rows of the recurrent weights in the first product of a step.
         let now = if before { 2 * h } else { rows };
@@ -376,14 +368,14 @@ impl RnnOps for Engine {
             let ends = at + 1 == s.steps;
             let (state, next) = (hidden.at(at)?, hidden.at(at + 1)?);
             let only_last = |v: &Option<View<'_>>| self.arg_opt(v.as_ref().filter(|_| ends));
-            if !fused {
+            if whole.is_none() {
                 self.multiply(&g, (state, w_now), part_mut(&u, 0, &[b, now])?, 0.0, None)?;
             }
             let step = StepArgs {
                 dtype: dt,
-                grid: if fused { fused_grid(b, h) } else { Grid::Stride(n) },
-                // The fused step reads the weights instead of the products.
-                from: if fused { self.arg_in(&w.w_hh) } else { self.arg_in(&u.view()) },
+                plan,
+                grid: whole.unwrap_or(Grid::Stride(n)),
+                from: if whole.is_some() { self.arg_in(&w.w_hh) } else { self.arg_in(&u.view()) },
                 a: self.arg_part(&a, t * step_a),
                 bias: self.arg_opt(w.b_hh.as_ref()),
                 h: self.arg_in(&state),
@@ -406,9 +398,9 @@ impl RnnOps for Engine {
                         gates: self.arg_part_opt(gates.as_ref(), at * b * rows),
                         c_last: only_last(&last[1]),
                     };
-                    self.lstm_step(fused, &step, &cell)?;
+                    self.lstm_step(&step, &cell)?;
                 }
-                (RnnCell::Gru, _) if fused => self.gru_step(&step, save, None)?,
+                (RnnCell::Gru, _) if whole.is_some() => self.gru_step(&step, save, None)?,
                 (RnnCell::Gru | RnnCell::GruResetBefore, _) => {
                     let (un, row_n) = if before { (b * now, h) } else { (2 * h, rows) };
                     if let Some(rh) = &rh {

@@ -2,12 +2,24 @@
 
 use crate::device::{BackendKind, Caps};
 use crate::dtype::DType;
-use crate::engine::launch::MAX_GRID_YZ;
+use crate::engine::launch::{Grid, MAX_GRID_YZ};
 use crate::engine::plan::{PORTABLE, Problem, Reason, Variant};
 use crate::ops::rnn::RnnCell;
+use crate::spec::BLOCK;
 
-/// Rows of the batch per block of the fused kernels (`GK_ROWS`).
+/// Rows of the batch per block of the fused kernels (`GK_RNN_ROWS`), and columns of a state (`GK_UNITS`).
 pub(crate) const ROWS: usize = 8;
+const UNITS: usize = BLOCK as usize / 32;
+
+/// Rows of the batch and columns of a state per block of `rnn/tiled.c`, forward and, per cluster, backward.
+const TILE: [[usize; 2]; 2] = [[32, 8], [64, 32]];
+/// Bytes of a stage there (`GK_STAGE_CHUNKS`), and in all those of the sums of a block, and of what a cluster exchanges.
+const STAGE: [usize; 2] = [16 << 10, 12 << 10];
+const SUMS: usize = 32 << 10;
+const PUTS: usize = 8 << 10;
+
+/// Multiplications of a step beyond which a product of its own and a further kernel are no slower than tiles of a step.
+const LARGE: usize = 1 << 29;
 
 /// The steps of a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -16,15 +28,81 @@ pub(crate) struct StepsProblem {
     pub(crate) dtype: DType,
     pub(crate) batch: usize,
     pub(crate) hidden: usize,
+    /// Whether rows of states and weights are whole items of 16 bytes at multiples of 16 bytes.
+    pub(crate) aligned: bool,
+    pub(crate) backward: bool,
 }
 
 /// How they run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StepsPlan {
-    /// A step is one kernel, which multiplies by the recurrent weights itself.
-    Fused,
+    /// A step is one kernel, which multiplies by the recurrent weights itself: sums over lanes.
+    Fused {
+        /// Blocks along the columns of a state and along the batch.
+        blocks: [usize; 2],
+    },
+    /// The same in tiles.
+    Tiled {
+        /// Blocks along the columns of a state and along the batch.
+        blocks: [usize; 2],
+        /// Bytes of `GK_LOCAL_DYNAMIC`.
+        local: usize,
+    },
     /// A step is a product and a kernel.
     Products,
+}
+
+impl StepsPlan {
+    pub(crate) fn is_tiled(self) -> bool {
+        matches!(self, StepsPlan::Tiled { .. })
+    }
+
+    /// The grid of the kernel that multiplies by the weights itself.
+    pub(crate) fn grid(self) -> Option<Grid> {
+        match self {
+            StepsPlan::Fused { blocks: [x, y] } => Some(Grid::Blocks([x, y, 1])),
+            StepsPlan::Tiled { blocks: [x, y], local } => Some(Grid::BlocksWithLocal([x, y, 1], local)),
+            StepsPlan::Products => None,
+        }
+    }
+}
+
+impl StepsProblem {
+    /// Blocks for tiles of so many rows of the batch and columns.
+    fn blocks(&self, [rows, columns]: [usize; 2]) -> Result<[usize; 2], Reason> {
+        if self.batch > rows * MAX_GRID_YZ {
+            return Err("the batch exceeds the grid".into());
+        }
+        Ok([self.hidden.div_ceil(columns), self.batch.div_ceil(rows)])
+    }
+
+    fn tiled(&self, caps: &Caps) -> Result<StepsPlan, Reason> {
+        if !self.aligned {
+            return Err("rows of states or weights are no whole items of 16 bytes".into());
+        }
+        let way = usize::from(self.backward);
+        // As many stages as `rnn/tiled.c` has: where copies are asynchronous, more are on their way.
+        let stages = match (caps.matrix_cores, caps.id.kind) {
+            (false, _) => 2,
+            (true, BackendKind::OpenCl) => 3,
+            (true, _) => 4,
+        };
+        let local = (stages * STAGE[way]).max(SUMS) + way * PUTS;
+        if local > caps.shared_bytes as usize {
+            return Err(format!("it needs {local} bytes of local memory, of {}", caps.shared_bytes).into());
+        }
+        let [x, y] = self.blocks(TILE[way])?;
+        let cluster = if self.backward { caps.cluster as usize } else { 1 };
+        Ok(StepsPlan::Tiled { blocks: [x * cluster, y], local })
+    }
+
+    /// Tiles where copies to local memory are asynchronous, for steps that are more than a launch and less than a large product. Backward, clusters
+    /// give every SM a part of the sums.
+    fn prefers_tiles(&self, caps: &Caps) -> bool {
+        let device = caps.matrix_cores && (!self.backward || caps.cluster > 1);
+        let work = self.batch.saturating_mul(self.cell.gates() * self.hidden).saturating_mul(self.hidden);
+        device && (self.batch > 32 || self.hidden > 512) && work <= LARGE
+    }
 }
 
 impl Problem for StepsProblem {
@@ -32,15 +110,18 @@ impl Problem for StepsProblem {
 
     const VARIANTS: &'static [Variant] = &[
         Variant { name: "fused_step", source: "kernels/common/rnn/fused.c" },
+        Variant { name: "tiled_step", source: "kernels/common/rnn/tiled.c" },
         Variant { name: PORTABLE, source: "kernels/common/rnn/rnn.c" },
     ];
 
-    fn plan(&self, variant: usize, _: &Caps) -> Result<StepsPlan, Reason> {
+    fn plan(&self, variant: usize, caps: &Caps) -> Result<StepsPlan, Reason> {
         match (variant, self.cell, self.dtype) {
-            (1, ..) => Ok(StepsPlan::Products),
+            (2, ..) => Ok(StepsPlan::Products),
             (_, RnnCell::Lstm | RnnCell::Gru, DType::F64) => Err("there is no f64 unit".into()),
-            (_, RnnCell::Lstm | RnnCell::Gru, _) if self.batch <= ROWS * MAX_GRID_YZ => Ok(StepsPlan::Fused),
-            (_, RnnCell::Lstm | RnnCell::Gru, _) => Err("the batch exceeds the grid".into()),
+            (0, RnnCell::Lstm | RnnCell::Gru, _) => {
+                Ok(StepsPlan::Fused { blocks: self.blocks([ROWS, UNITS])? })
+            }
+            (_, RnnCell::Lstm | RnnCell::Gru, _) => self.tiled(caps),
             _ => Err("only LSTM and GRU have such a kernel".into()),
         }
     }
@@ -48,19 +129,34 @@ impl Problem for StepsProblem {
     /// The fused step where a product takes less time than its launch. Sums over lanes are slow on devices without shuffles.
     fn prefers(&self, variant: usize, caps: &Caps) -> bool {
         let exchange = !caps.is_cpu && caps.id.kind != BackendKind::OpenCl;
-        variant == 1 || (self.batch <= 32 && self.hidden <= 512 && exchange)
+        match variant {
+            0 => self.batch <= 32 && self.hidden <= 512 && exchange,
+            1 => self.prefers_tiles(caps),
+            _ => true,
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::DeviceId;
     use crate::engine::geometry::tests::{chosen, cpu, gpu};
+
+    fn problem(batch: usize, hidden: usize) -> StepsProblem {
+        let (cell, dtype) = (RnnCell::Lstm, DType::F32);
+        StepsProblem { cell, dtype, batch, hidden, aligned: true, backward: false }
+    }
+
+    fn hopper() -> Caps {
+        Caps { matrix_cores: true, shared_bytes: 227 << 10, ..gpu() }
+    }
 
     #[test]
     fn small_steps_are_fused() {
-        let p = StepsProblem { cell: RnnCell::Lstm, dtype: DType::F32, batch: 16, hidden: 256 };
+        let p = problem(16, 256);
         assert_eq!(chosen(&p, &gpu()), "fused_step");
+        assert_eq!(chosen(&p, &hopper()), "fused_step");
         assert_eq!(chosen(&p, &cpu()), "portable");
         for other in [
             StepsProblem { cell: RnnCell::Tanh, ..p },
@@ -73,12 +169,55 @@ mod tests {
     }
 
     #[test]
-    fn a_pinned_fused_step_takes_what_fits_its_grid() {
+    fn larger_steps_run_in_tiles() {
+        let p = problem(64, 512);
+        let back = StepsProblem { backward: true, ..p };
+        for p in [p, back, StepsProblem { cell: RnnCell::Gru, ..p }, problem(16, 1024), problem(128, 1024)] {
+            assert_eq!(chosen(&p, &hopper()), "tiled_step", "{p:?}");
+            assert_eq!(chosen(&p, &cpu()), "portable");
+        }
+        for other in [
+            StepsProblem { aligned: false, ..p },
+            StepsProblem { cell: RnnCell::GruResetBefore, ..p },
+            problem(256, 1024),
+        ] {
+            assert_eq!(chosen(&other, &hopper()), "portable", "{other:?}");
+        }
+        // Without clusters few blocks would make a gradient.
+        let ampere = Caps { cluster: 1, ..hopper() };
+        assert_eq!((chosen(&p, &ampere), chosen(&back, &ampere)), ("tiled_step", "portable"));
+        assert_eq!(p.plan(1, &hopper()), Ok(StepsPlan::Tiled { blocks: [64, 2], local: 64 << 10 }));
+        assert_eq!(back.plan(1, &hopper()), Ok(StepsPlan::Tiled { blocks: [128, 1], local: 56 << 10 }));
+        let odd = StepsProblem { batch: 65, hidden: 33, ..back };
+        assert_eq!(odd.plan(1, &ampere), Ok(StepsPlan::Tiled { blocks: [2, 2], local: 56 << 10 }));
+    }
+
+    #[test]
+    fn tiles_fit_the_local_memory() {
+        let (p, back) = (problem(64, 512), StepsProblem { backward: true, ..problem(64, 512) });
+        let local = |p: StepsProblem, caps: &Caps| match p.plan(1, caps) {
+            Ok(StepsPlan::Tiled { local, .. }) => local >> 10,
+            _ => 0,
+        };
+        // NVIDIA's OpenCL has 48 KiB.
+        let id = DeviceId::new(BackendKind::OpenCl, 0);
+        let opencl = Caps { id, shared_bytes: 48 << 10, cluster: 1, ..hopper() };
+        assert_eq!((local(p, &opencl), local(back, &opencl)), (48, 44));
+        assert_eq!((local(p, &cpu()), local(back, &cpu())), (32, 0));
+        assert!(back.plan(1, &cpu()).is_err_and(|e| e.contains("local memory")));
+    }
+
+    #[test]
+    fn a_pinned_step_takes_what_fits_its_grid() {
         let caps = cpu();
-        let p = StepsProblem { cell: RnnCell::Gru, dtype: DType::F32, batch: 4096, hidden: 4096 };
-        assert_eq!(p.plan(0, &caps), Ok(StepsPlan::Fused));
-        let huge = StepsProblem { batch: ROWS * MAX_GRID_YZ + 1, ..p };
-        assert!(huge.plan(0, &caps).is_err_and(|e| e.contains("grid")));
+        let p = StepsProblem { cell: RnnCell::Gru, ..problem(4096, 4096) };
+        assert_eq!(p.plan(0, &caps), Ok(StepsPlan::Fused { blocks: [512, 512] }));
+        for (variant, rows) in [(0, ROWS), (1, TILE[0][0])] {
+            let huge = StepsProblem { batch: rows * MAX_GRID_YZ + 1, ..p };
+            assert!(huge.plan(variant, &caps).is_err_and(|e| e.contains("grid")));
+        }
+        let odd = StepsProblem { aligned: false, ..p };
+        assert!(odd.plan(0, &caps).is_ok() && odd.plan(1, &caps).is_err_and(|e| e.contains("16 bytes")));
         let plain = StepsProblem { cell: RnnCell::Relu, ..p };
         assert!(plain.plan(0, &caps).is_err_and(|e| e.contains("LSTM and GRU")));
     }
