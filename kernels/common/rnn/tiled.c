@@ -18,10 +18,10 @@
 #undef GK_MIN_BLOCKS
 #define GK_MIN_BLOCKS 2
 
-/* Threads that have rows of their own, forward and backward: thread `run` of them has the rows run, run + GK_RUNS, ... */
-#define GK_FWD_RUNS 4
-#define GK_BWD_RUNS 8
-/* Chunks of a row in a stage, two for each group of 8 GK_RUNS threads, and of the rows of x and w together. */
+/* Threads that have rows of their own, forward and backward: thread `run` of them has the rows run, run + runs, ... */
+#define GK_TILE_FWD_RUNS 4
+#define GK_TILE_BWD_RUNS 8
+/* Chunks of a row in a stage, two for each group of 8 runs threads, and of the rows of x and w together. */
 #define GK_ROW_CHUNKS(runs) (2 * GK_BLOCK / 8 / (runs))
 #define GK_STAGE_CHUNKS(runs) ((8 * (runs) + 32) * GK_ROW_CHUNKS(runs))
 
@@ -39,8 +39,8 @@
 /* Chunks of local memory: the stages, and in their place, later, the sums of all groups, 32 KiB; backward also those that the cluster exchanges. */
 #define GK_SUM_CHUNKS 2048
 #define GK_PUT_CHUNKS 512
-#define GK_FWD_CHUNKS (GK_STAGES * GK_STAGE_CHUNKS(GK_FWD_RUNS))
-#define GK_BWD_STAGES (GK_STAGES * GK_STAGE_CHUNKS(GK_BWD_RUNS))
+#define GK_FWD_CHUNKS (GK_STAGES * GK_STAGE_CHUNKS(GK_TILE_FWD_RUNS))
+#define GK_BWD_STAGES (GK_STAGES * GK_STAGE_CHUNKS(GK_TILE_BWD_RUNS))
 #define GK_BWD_CHUNKS (GK_BWD_STAGES < GK_SUM_CHUNKS ? GK_SUM_CHUNKS : GK_BWD_STAGES)
 
 /* The factors of a tile. Row n of w's part is row first + n % 8 + n / 8 * jump of w, for the rows of the first `gates` runs of 8. */
@@ -64,7 +64,7 @@ GK_FN gk_tile_lane gk_tile_begin(const gk_tile* s, const int runs, const int gat
     gk_tile_lane l;
     l.k = s->begin + gk_lid() % chunks * GK_W;
     GK_UNROLL for (int i = 0; i < 4; i++) {
-        int r = gk_lid() / chunks + i * (GK_BLOCK / chunks), n = r - 8 * runs, column = runs == GK_BWD_RUNS ? n : n % 8;
+        int r = gk_lid() / chunks + i * (GK_BLOCK / chunks), n = r - 8 * runs, column = runs == GK_TILE_BWD_RUNS ? n : n % 8;
         l.row[i] = 0;
         if (r < 8 * runs && r < s->rows) l.row[i] = s->x + r * s->terms;
         if (r >= 8 * runs && n / 8 < gates && column < s->columns) l.row[i] = s->w + (s->first + n % 8 + n / 8 * s->jump) * s->terms;
@@ -137,7 +137,7 @@ GK_FN void gk_tile_product(const gk_tile* s, const int runs, const int gates, GK
     GK_UNROLL for (int i = 0; i < 8; i++) {
         GK_UNROLL for (int j = 0; j < 4; j++) {
             int at = (4 * group + j) * GK_BLOCK + (i * runs + run) * 8 + column;
-            if (runs == GK_BWD_RUNS) at = (8 * group + i) * GK_BLOCK + gk_tile_place(run * 32 + j * 8 + column);
+            if (runs == GK_TILE_BWD_RUNS) at = (8 * group + i) * GK_BLOCK + gk_tile_place(run * 32 + j * 8 + column);
             if (j < gates) sums[at] = acc[i][j];
         }
     }
@@ -159,7 +159,7 @@ GK_FN void gk_tile_forward(GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* w, gk_
     s.x = x; s.w = w; s.terms = hidden; s.begin = 0; s.end = hidden;
     s.first = (gk_i64)gk_bid(0) * 8; s.jump = hidden;
     s.rows = rows; s.columns = hidden - s.first < 8 ? (int)(hidden - s.first) : 8;
-    gk_tile_product(&s, GK_FWD_RUNS, gates, tiles);
+    gk_tile_product(&s, GK_TILE_FWD_RUNS, gates, tiles);
     GK_LOCAL_PTR const gk_f* sums = (GK_LOCAL_PTR const gk_f*)tiles;
     GK_UNROLL for (int j = 0; j < 4; j++) {
         u[j] = GK_R(0.0);
@@ -208,7 +208,7 @@ GK_KERNEL(gru_tiled)(GK_IN(gk_t, w), GK_IN(gk_f, a), GK_IN(gk_t, bias), GK_IN(gk
  * `dz_next` are the gradients of the gates of the step behind, `w` the transposed weights [hidden, terms]. */
 
 /* Parts of 8 rows that a block finishes. */
-#define GK_PARTS (8 / GK_CLUSTER)
+#define GK_TILE_PARTS (8 / GK_CLUSTER)
 
 /* The element of a thread in part number m of those of the block; a thread without one names the first element. */
 typedef struct { gk_i64 b, j, e; int exists; } gk_tile_element;
@@ -227,9 +227,9 @@ GK_FN gk_tile_element gk_tile_at(int m, gk_i64 n, gk_i64 hidden)
 
 /* up[m] = the product of the thread's element of part m. The cluster has been arrived at. */
 GK_FN void gk_tile_backward(GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* w, gk_i64 n, gk_i64 hidden, gk_i64 terms,
-                            GK_LOCAL_PTR gk_raw16* tiles, gk_f up[GK_PARTS])
+                            GK_LOCAL_PTR gk_raw16* tiles, gk_f up[GK_TILE_PARTS])
 {
-    const int step = GK_ROW_CHUNKS(GK_BWD_RUNS) * GK_W;
+    const int step = GK_ROW_CHUNKS(GK_TILE_BWD_RUNS) * GK_W;
     int block = gk_bid(0) % GK_CLUSTER, lid = gk_lid();
     gk_i64 b0 = (gk_i64)gk_bid(1) * 64, each = ((terms + step - 1) / step + GK_CLUSTER - 1) / GK_CLUSTER * step;
     gk_tile s;
@@ -238,7 +238,7 @@ GK_FN void gk_tile_backward(GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* w, gk
     s.end = s.begin + each < terms ? s.begin + each : terms;
     s.first = (gk_i64)(gk_bid(0) / GK_CLUSTER) * 32; s.jump = 8;
     s.rows = gk_tile_rows(n, hidden, b0, 64); s.columns = hidden - s.first < 32 ? (int)(hidden - s.first) : 32;
-    gk_tile_product(&s, GK_BWD_RUNS, 4, tiles);
+    gk_tile_product(&s, GK_TILE_BWD_RUNS, 4, tiles);
     GK_LOCAL_PTR const gk_f* sums = (GK_LOCAL_PTR const gk_f*)tiles;
     GK_LOCAL_PTR gk_f* put = (GK_LOCAL_PTR gk_f*)(tiles + GK_BWD_CHUNKS);
     GK_CLUSTER_WAIT();
@@ -248,7 +248,7 @@ GK_FN void gk_tile_backward(GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* w, gk
         gk_cluster_put(put + (i / GK_CLUSTER * GK_CLUSTER + block) * GK_BLOCK + lid, v, i % GK_CLUSTER);
     }
     GK_CLUSTER_BARRIER();
-    GK_UNROLL for (int m = 0; m < GK_PARTS; m++) {
+    GK_UNROLL for (int m = 0; m < GK_TILE_PARTS; m++) {
         up[m] = GK_R(0.0);
         GK_UNROLL for (int g = 0; g < GK_CLUSTER; g++) up[m] += put[(m * GK_CLUSTER + g) * GK_BLOCK + lid];
     }
@@ -263,17 +263,17 @@ GK_KERNEL(lstm_tiled_bwd)(GK_IN(gk_t, w), GK_IN(gk_t, dz_next), GK_IN(gk_t, gate
     GK_BIND_IN(gk_t, w); GK_BIND_IN(gk_t, dz_next); GK_BIND_IN(gk_t, gates); GK_BIND_IN(gk_t, c); GK_BIND_IN(gk_t, c_next); GK_BIND_IN(gk_t, dy);
     GK_BIND_IN(int, lengths); GK_BIND_OUT(gk_f, dh); GK_BIND_OUT(gk_f, dc); GK_BIND_OUT(gk_t, dz); GK_BIND_OUT(gk_t, dx);
     GK_LOCAL_DYNAMIC(gk_raw16, tiles, GK_BWD_CHUNKS + GK_PUT_CHUNKS);
-    gk_lstm_bwd_in in[GK_PARTS];
-    gk_f up[GK_PARTS], more[GK_PARTS], s[GK_PARTS];
+    gk_lstm_bwd_in in[GK_TILE_PARTS];
+    gk_f up[GK_TILE_PARTS], more[GK_TILE_PARTS], s[GK_TILE_PARTS];
     GK_CLUSTER_ARRIVE();
-    GK_UNROLL for (int m = 0; m < GK_PARTS; m++) {
+    GK_UNROLL for (int m = 0; m < GK_TILE_PARTS; m++) {
         gk_tile_element p = gk_tile_at(m, n, hidden);
         in[m] = gk_lstm_bwd_read(p.e, p.b, p.j, gates, c, c_next, dy, lengths, hidden, row_y, t);
         more[m] = keep ? dh[p.e] : GK_R(0.0);
         s[m] = dc[p.e];
     }
     gk_tile_backward(dz_next, w, n, hidden, 4 * hidden, tiles, up);
-    GK_UNROLL for (int m = 0; m < GK_PARTS; m++) {
+    GK_UNROLL for (int m = 0; m < GK_TILE_PARTS; m++) {
         gk_tile_element p = gk_tile_at(m, n, hidden);
         if (p.exists) gk_lstm_element_bwd(p.e, p.b, p.j, up[m] + more[m], s[m], in[m], dh, dc, dz, dx, hidden, row_x, keep);
     }
@@ -287,16 +287,16 @@ GK_KERNEL(gru_tiled_bwd)(GK_IN(gk_t, w), GK_IN(gk_t, dz_next), GK_IN(gk_t, r), G
     GK_BIND_IN(gk_t, h);
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(int, lengths); GK_BIND_OUT(gk_f, dh); GK_BIND_OUT(gk_t, dz); GK_BIND_OUT(gk_t, dx);
     GK_LOCAL_DYNAMIC(gk_raw16, tiles, GK_BWD_CHUNKS + GK_PUT_CHUNKS);
-    gk_gru_bwd_in in[GK_PARTS];
-    gk_f up[GK_PARTS], more[GK_PARTS];
+    gk_gru_bwd_in in[GK_TILE_PARTS];
+    gk_f up[GK_TILE_PARTS], more[GK_TILE_PARTS];
     GK_CLUSTER_ARRIVE();
-    GK_UNROLL for (int i = 0; i < GK_PARTS; i++) {
+    GK_UNROLL for (int i = 0; i < GK_TILE_PARTS; i++) {
         gk_tile_element p = gk_tile_at(i, n, hidden);
         in[i] = gk_gru_bwd_read(p.e, p.b, p.j, r, z, m, un, h, dy, lengths, row_y, t);
         more[i] = dh[p.e];
     }
     gk_tile_backward(dz_next, w, n, hidden, 3 * hidden, tiles, up);
-    GK_UNROLL for (int i = 0; i < GK_PARTS; i++) {
+    GK_UNROLL for (int i = 0; i < GK_TILE_PARTS; i++) {
         gk_tile_element p = gk_tile_at(i, n, hidden);
         if (p.exists) gk_gru_element_bwd(p.e, p.b, p.j, up[i] + more[i], in[i], dh, dz, dx, hidden, row_x, 0);
     }
