@@ -63,6 +63,7 @@ mod functional;
 mod interop;
 mod io;
 pub mod layers;
+pub mod models;
 mod module;
 pub mod network;
 mod report;
@@ -84,7 +85,9 @@ pub use self::interop::volta;
 pub use self::io::state_file::StateFile;
 pub use self::io::state_map::StateMap;
 pub use self::io::{checkpoint, state_file, state_map};
-pub use self::module::{Entry, Init, InitContext, Layer, LayerExt, Param, StateDict, Visitor};
+pub use self::module::{
+    Entry, Init, InitContext, Layer, LayerExt, LocalLearning, Param, StateDict, Visitor, auxiliary,
+};
 pub use self::report::{compare, inspect, plot, summary};
 pub use self::train::losses::{Criterion, CrossEntropyLoss, MseLoss};
 pub use self::train::model::Model;

@@ -156,6 +156,46 @@ pub trait Layer: Send + Sync + fmt::Debug {
     fn no_gradient(&self) -> Option<String> {
         None
     }
+
+    /// The layer's own learning rule, where it has one (Hebbian learning, contrastive divergence, ...). What it changes are buffers, which
+    /// optimizers do not see.
+    fn local_learning(&self) -> Option<&dyn LocalLearning> {
+        None
+    }
+}
+
+/// A learning rule that needs no gradient of a loss, only what the layer itself saw.
+pub trait LocalLearning {
+    /// One step of learning from the layer's last forward pass in training mode; nothing where there was none since the last step.
+    /// [`Trainer`](crate::Trainer) calls it once per batch, after the backward pass; hand-written loops call
+    /// [`LayerExt::learn`](crate::LayerExt::learn).
+    fn learn(&self) -> Result<()>;
+}
+
+/// Whether a layer or one of its parts has a learning rule.
+pub(crate) fn has_learning_rule(layer: &dyn Layer) -> bool {
+    let mut found = layer.local_learning().is_some();
+    layer.visit(&mut Visitor::with_parts(&mut |_, _| {}, &mut |_, part| {
+        found |= part.local_learning().is_some()
+    }));
+    found
+}
+
+/// Calls `f` for every learning rule of a layer and its parts.
+pub(crate) fn learning_rules(
+    layer: &(impl Layer + ?Sized),
+    f: &mut dyn FnMut(&dyn LocalLearning) -> Result<()>,
+) -> Result<()> {
+    if let Some(rule) = layer.local_learning() {
+        f(rule)?;
+    }
+    let mut result = Ok(());
+    layer.visit(&mut Visitor::shallow(&mut |_, _| {}, &mut |_, part| {
+        if result.is_ok() {
+            result = learning_rules(part, f);
+        }
+    }));
+    result
 }
 
 /// [`Layer::set_training`] of whatever `visit` shows.
@@ -190,6 +230,9 @@ impl<T: Layer + ?Sized> Layer for Arc<T> {
     fn no_gradient(&self) -> Option<String> {
         (**self).no_gradient()
     }
+    fn local_learning(&self) -> Option<&dyn LocalLearning> {
+        (**self).local_learning()
+    }
 }
 
 impl<T: Layer + ?Sized> Layer for Box<T> {
@@ -213,5 +256,8 @@ impl<T: Layer + ?Sized> Layer for Box<T> {
     }
     fn no_gradient(&self) -> Option<String> {
         (**self).no_gradient()
+    }
+    fn local_learning(&self) -> Option<&dyn LocalLearning> {
+        (**self).local_learning()
     }
 }

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
+use crate::core::autograd::no_grad;
 use crate::core::error::{Result, invalid};
 use crate::core::glob::fits_within;
 use crate::core::tensor::{Device, Tensor, same_handle};
-use crate::module::layer::{Entry, Layer, Visitor};
+use crate::module::layer::{Entry, Layer, Visitor, learning_rules};
 use crate::module::param::Param;
 use crate::module::state::{LoadReport, Mismatch, StateDict, check_fit, check_names, check_unique};
 
@@ -129,6 +130,8 @@ pub trait LayerExt: Layer {
         }
         Ok(())
     }
+    /// One step of every [local learning rule](Layer::local_learning) of the layer and its parts.
+    fn learn(&self) -> Result<()>;
     /// Training mode.
     fn train(&self) {
         self.set_training(true);
@@ -140,6 +143,10 @@ pub trait LayerExt: Layer {
 }
 
 impl<L: Layer + ?Sized> LayerExt for L {
+    fn learn(&self) -> Result<()> {
+        no_grad(|| learning_rules(self, &mut |rule| rule.learn()))
+    }
+
     fn named_parameters(&self) -> Vec<(String, Param)> {
         let mut out = vec![];
         self.visit(&mut Visitor::new(&mut |name, e| {

@@ -1,5 +1,6 @@
 //! Layers as a concept: the trait, parameters and their initial values, state dictionaries, forward hooks.
 
+pub mod auxiliary;
 pub(crate) mod hooks;
 pub(crate) mod init;
 pub(crate) mod layer;
@@ -8,8 +9,8 @@ pub(crate) mod param;
 pub(crate) mod state;
 
 pub use self::init::{Init, InitContext};
-pub(crate) use self::layer::set_training_of;
-pub use self::layer::{Entry, Layer, Visitor};
+pub use self::layer::{Entry, Layer, LocalLearning, Visitor};
+pub(crate) use self::layer::{has_learning_rule, set_training_of};
 pub use self::layer_ext::LayerExt;
 pub use self::param::Param;
 pub(crate) use self::param::parametrized;

@@ -82,6 +82,12 @@ pub enum Family {
     DenseLike,
     /// Layers of graphs.
     Graph,
+    /// Layers of meshes.
+    Mesh,
+    /// Blocks around skip connections.
+    Residual,
+    /// Capsules, memories, mixtures of experts, local learning rules and other layers of one purpose.
+    Specialized,
     /// Layers made of layers.
     Container,
 }

@@ -35,7 +35,7 @@ use crate::core::autograd::{backward, enable_grad};
 use crate::core::error::{Result, invalid};
 use crate::core::host_tensor::HostTensor;
 use crate::core::tensor::{Device, Tensor};
-use crate::module::{Entry, Layer, LayerExt, Param, Visitor, check_fit, check_names};
+use crate::module::{Entry, Layer, LayerExt, Param, Visitor, auxiliary, check_fit, check_names};
 use crate::train::losses::Criterion;
 
 /// A forward pass that can be taken back, from [`Model::pass`].
@@ -188,12 +188,15 @@ pub trait Model: Layer {
         Ok(Pass { inputs, outputs })
     }
 
-    /// Loss and parameter gradients of one batch in one pass: clears the gradients, runs forward, loss and backward. Returns the loss, on the
-    /// device. [`update_parameters`](Model::update_parameters) or an [`Optimizer`](crate::Optimizer) makes the step; a
+    /// Loss and parameter gradients of one batch in one pass: clears the gradients, runs forward, loss (with the [auxiliary](crate::auxiliary)
+    /// terms) and backward. Returns the loss, on the device. [`update_parameters`](Model::update_parameters) or an [`Optimizer`](crate::Optimizer) makes the step; a
     /// [`Trainer`](crate::Trainer) does everything else that training takes.
     fn train_batch(&self, x: &Tensor, target: &Tensor, loss: &dyn Criterion) -> Result<Tensor> {
         self.zero_grad()?;
-        let loss = enable_grad(|| loss.loss(&self.forward(x)?, target))?;
+        let loss = enable_grad(|| {
+            let (out, terms) = auxiliary::collect(|| self.forward(x))?;
+            auxiliary::added_to(loss.loss(&out, target)?, &terms)
+        })?;
         loss.backward()?;
         Ok(loss.detach())
     }

@@ -5,6 +5,7 @@
 mod common;
 
 mod autograd;
+mod auxiliary;
 mod compare;
 mod config;
 mod config_data;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::core::autograd::{BackwardCtx, Saved, backward, enable_grad, grad_enabled, no_grad, record};
 use crate::core::error::Result;
 use crate::core::tensor::Tensor;
-use crate::module::{Layer, LayerExt, Param, Snapshot, Visitor, parametrized};
+use crate::module::{Layer, LayerExt, Param, Snapshot, Visitor, auxiliary, parametrized};
 
 /// A layer whose intermediate results are not kept for the backward pass but computed again there (Chen et al., 2016),
 /// `torch.utils.checkpoint.checkpoint`: memory for the inputs only, at the price of a second forward.
@@ -37,23 +37,46 @@ impl Checkpointed {
         }
         let before = Snapshot::take(&*self.layer)?;
         let plain: Vec<Tensor> = inputs.iter().map(Tensor::detach).collect();
-        let y = no_grad(|| repeated(|| call(&*self.layer, &plain)))?;
-        let y = y.iter().map(Tensor::detach).collect();
+        let with_terms = auxiliary::is_collecting();
+        let (y, terms) = no_grad(|| repeated(|| outputs(&*self.layer, call, with_terms, &plain)))?;
+        let count = y.len();
+        let y = y.iter().chain(&terms).map(Tensor::detach).collect();
         let params: Vec<Param> = self.layer.named_parameters().into_iter().map(|(_, p)| p).collect();
         let read: Vec<Tensor> = params.iter().map(Param::get).collect();
         let from: Vec<&Tensor> = inputs.iter().chain(&read).collect();
-        Ok(record("checkpointed", &from, y, || {
+        let mut y = record("checkpointed", &from, y, || {
             let layer = self.layer.clone();
             let x: Vec<Saved> = plain.iter().map(Saved::new).collect();
             let seen = |(p, t): (&Param, &Tensor)| (p.clone(), Saved::new(t), p.is_parametrized());
             let params: Vec<(Param, Saved, bool)> = params.iter().zip(&read).map(seen).collect();
-            move |cx: &mut BackwardCtx<'_>| recompute(&*layer, call, &before, &x, &params, cx)
-        }))
+            let run = move |x: &[Tensor]| {
+                let (mut y, terms) = outputs(&*layer, call, with_terms, x)?;
+                y.extend(terms);
+                Ok(y)
+            };
+            let layer = self.layer.clone();
+            move |cx: &mut BackwardCtx<'_>| recompute(&*layer, &run, &before, &x, &params, cx)
+        });
+        y.split_off(count).into_iter().try_for_each(|term| auxiliary::add(|| Ok(term)))?;
+        Ok(y)
     }
 }
 
 /// How a segment is called.
 type Call = fn(&dyn Layer, &[Tensor]) -> Result<Vec<Tensor>>;
+
+/// A segment's outputs and, where they are asked for, the terms that its layers add to the loss.
+fn outputs(
+    layer: &dyn Layer,
+    call: Call,
+    with_terms: bool,
+    x: &[Tensor],
+) -> Result<(Vec<Tensor>, Vec<Tensor>)> {
+    match with_terms {
+        true => auxiliary::collect(|| call(layer, x)),
+        false => Ok((call(layer, x)?, vec![])),
+    }
+}
 
 thread_local! {
     static REPEATED: Cell<bool> = const { Cell::new(false) };
@@ -79,7 +102,7 @@ fn repeated<T>(f: impl FnOnce() -> T) -> T {
 /// Gradients of a segment whose forward is repeated.
 fn recompute(
     layer: &dyn Layer,
-    call: Call,
+    run: &dyn Fn(&[Tensor]) -> Result<Vec<Tensor>>,
     before: &Snapshot,
     inputs: &[Saved],
     params: &[(Param, Saved, bool)],
@@ -105,7 +128,7 @@ fn recompute(
     let again = || {
         before.restore(layer)?;
         let substitutes = replaced.iter().map(|(_, p, t)| (p.clone(), t.clone())).collect();
-        let y = enable_grad(|| parametrized(substitutes, || repeated(|| call(layer, &x))))?;
+        let y = enable_grad(|| parametrized(substitutes, || repeated(|| run(&x))))?;
         let roots: Vec<(&Tensor, Option<&Tensor>)> = y
             .iter()
             .enumerate()

@@ -30,7 +30,7 @@ use crate::core::error::{NnError, Result, invalid};
 use crate::core::index_check::Range;
 use crate::core::span::span;
 use crate::core::tensor::{Device, Tensor};
-use crate::module::{Layer, LayerExt};
+use crate::module::{Layer, LayerExt, has_learning_rule};
 use crate::train::data::index_check;
 use crate::train::data::{Order, Source};
 use crate::train::metrics::{Metric, Scores, Totals};
@@ -63,6 +63,8 @@ pub struct Trainer<'a> {
     watch: Option<Watch>,
     metrics: Vec<Box<dyn Metric>>,
     callbacks: Callbacks<'a>,
+    /// Whether a part of the model has a learning rule of its own.
+    learns_locally: bool,
 }
 
 /// A place within an epoch.
@@ -135,6 +137,7 @@ impl<'a> Trainer<'a> {
             watch,
             metrics: vec![],
             callbacks: Callbacks::default(),
+            learns_locally: has_learning_rule(model),
         };
         trainer.describe();
         Ok(trainer)

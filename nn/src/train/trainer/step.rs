@@ -7,6 +7,7 @@ use crate::core::error::{NnError, Result};
 use crate::core::hooks;
 use crate::core::span::span;
 use crate::core::tensor::Tensor;
+use crate::module::{LayerExt, auxiliary};
 
 impl Trainer<'_> {
     /// One optimizer step on a batch: forward, loss, backward, clipping, update. Returns loss and output, both on the device; transfers
@@ -56,8 +57,8 @@ impl Trainer<'_> {
     pub(super) fn accumulate(&mut self, x: &Tensor, y: &Tensor, weight: f64) -> Result<(Tensor, Tensor)> {
         let forward = || -> Result<(Tensor, Tensor)> {
             span!("forward");
-            let out = self.model.forward(x)?;
-            Ok((self.loss(&out, y)?, out))
+            let (out, terms) = auxiliary::collect(|| self.model.forward(x))?;
+            Ok((auxiliary::added_to(self.loss(&out, y)?, &terms)?, out))
         };
         let (loss, out) = match &self.watch {
             Some(w) => {
@@ -67,6 +68,9 @@ impl Trainer<'_> {
             None => forward()?,
         };
         self.optimizer.backward_weighted(&loss, weight)?;
+        if self.learns_locally {
+            self.model.learn()?;
+        }
         if let Some(w) = &self.watch {
             w.judge(&loss, &self.optimizer)?;
         }

@@ -1,0 +1,1 @@
+//! Named reference models on the public interface of this crate.
