@@ -25,7 +25,8 @@ fails where this page is out of date; `TREFOIL_UPDATE_DOCS=1 cargo test -p trefo
 of `TREFOIL_DATE=.. cargo test -p trefoil-nn --test layer_golden report -- --ignored`: every case is a configuration of the layer with
 outputs and gradients from PyTorch (`nn/tests/golden/generate.py`).
 
-A number is that of the cases that pass on every backend below, `3/4` where one fails somewhere, `-` where no case has it.
+A number is that of the cases that pass on every backend that the last column names, `3/4` where one fails somewhere, `-` where none ran. The
+last column has the backends that ran all cases of today; what others ran before some cases came is left out.
 
 * **forward, backward**: outputs, gradients of inputs and of all parameters, buffers, also for inputs that are views
 * **update**: parameters after two steps of AdamW are PyTorch's
@@ -33,7 +34,6 @@ A number is that of the cases that pass on every backend below, `3/4` where one 
 * **state**: a file of PyTorch's names loads and gives the same bits
 * **f16, bf16**: outputs and gradients in 16 bits against f32 from the same numbers, within 5 % of the largest
 * **checkpointing**: recomputing the layer in the backward pass gives the same bits
-* Cases with masks, lengths and states are not run in 16 bits or recomputed.
 
 ";
 
@@ -48,13 +48,20 @@ const COLUMNS: [(&str, &[&str]); 7] = [
     ("checkpointing", &["checkpointing"]),
 ];
 
-fn cell(l: &LayerInfo, all: &[(String, Results)], checks: &[&str]) -> String {
-    let counts = |check: &str| {
-        let each = all.iter().filter_map(|(_, r)| r.layers.get(l.name)?.get(check).copied());
-        each.fold([u32::MAX, 0], |[p, n], [passed, of]| [p.min(passed), n.max(of)])
-    };
-    let [passed, of] =
-        checks.iter().map(|c| counts(c)).fold([u32::MAX, 0], |a, b| [a[0].min(b[0]), a[1].max(b[1])]);
+/// The results of a layer on the backends that ran the most cases of it, by backend.
+fn current<'a>(
+    l: &LayerInfo,
+    all: &'a [(String, Results)],
+) -> Vec<(&'a str, &'a BTreeMap<String, [u32; 2]>)> {
+    let ran = |checks: &BTreeMap<String, [u32; 2]>| checks.values().map(|c| c[1]).sum::<u32>();
+    let rows: Vec<_> = all.iter().filter_map(|(b, r)| Some((b.as_str(), r.layers.get(l.name)?))).collect();
+    let most = rows.iter().map(|(_, checks)| ran(checks)).max();
+    rows.into_iter().filter(|(_, checks)| Some(ran(checks)) == most).collect()
+}
+
+fn cell(rows: &[(&str, &BTreeMap<String, [u32; 2]>)], checks: &[&str]) -> String {
+    let counts = rows.iter().flat_map(|(_, row)| checks.iter().filter_map(|c| row.get(*c)));
+    let [passed, of] = counts.fold([u32::MAX, 0], |[p, n], [passed, of]| [p.min(*passed), n.max(*of)]);
     match (passed, of) {
         (_, 0) => "-".into(),
         (p, n) if p == n => n.to_string(),
@@ -72,13 +79,15 @@ fn page(all: &[(String, Results)]) -> String {
     }
     text += "| layer | `type` | PyTorch |";
     COLUMNS.iter().for_each(|(name, _)| text += &format!(" {name} |"));
-    text += &format!("\n|{}\n", "---|".repeat(3 + COLUMNS.len()));
+    text += &format!(" backends |\n|{}\n", "---|".repeat(4 + COLUMNS.len()));
     let mut layers: Vec<&LayerInfo> = LAYERS.iter().filter(|l| l.entry > 0).collect();
     layers.sort_by_key(|l| l.entry);
     for l in layers {
         text += &format!("| {} | `{}` | {} |", l.kind, l.name, l.torch);
-        COLUMNS.iter().for_each(|(_, checks)| text += &format!(" {} |", cell(l, all, checks)));
-        text += "\n";
+        let rows = current(l, all);
+        COLUMNS.iter().for_each(|(_, checks)| text += &format!(" {} |", cell(&rows, checks)));
+        let backends: Vec<&str> = rows.iter().map(|(b, _)| *b).collect();
+        text += &format!(" {} |\n", backends.join(", "));
     }
     let others: Vec<String> =
         LAYERS.iter().filter(|l| l.entry == 0).map(|l| format!("`{}`", l.name)).collect();

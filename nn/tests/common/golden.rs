@@ -67,7 +67,7 @@ impl Stored {
 }
 
 /// One configuration of a layer.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Case {
     pub(crate) name: String,

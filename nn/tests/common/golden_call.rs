@@ -76,6 +76,7 @@ macro_rules! recurrent {
             Some(n) => $type::new($cx, n, $o.size("hidden_size"))?,
             None => $type::lazy($cx, $o.size("hidden_size"))?,
         };
+        let l = l.num_layers($o.optional("num_layers").unwrap_or(1))?;
         let l = if $o.flag("bias", true) { l } else { l.no_bias() };
         if $o.flag("return_sequences", true) { l } else { l.return_last() }
     }};
@@ -253,13 +254,15 @@ impl Made {
         };
         let states = || -> Result<Vec<RnnState>> {
             let Some(h) = of("h0") else { return Ok(vec![]) };
-            if !matches!(self, Made::Bidirectional(_)) {
+            // Those of several layers or directions are stacked.
+            let inner = c.config.get("inner").unwrap_or(&Value::Null);
+            let layers = [c.config.get("num_layers"), inner.get("num_layers")];
+            if layers == [None; 2] && !matches!(self, Made::Bidirectional(_)) {
                 return Ok(vec![RnnState { h: h.clone(), c: of("c0").cloned() }]);
             }
-            // Both directions are stacked.
             let one =
                 |i| Ok(RnnState { h: h.select(0, i)?, c: of("c0").map(|c| c.select(0, i)).transpose()? });
-            (0..2).map(one).collect()
+            (0..h.shape()[0]).map(one).collect()
         };
         let outputs = |y: Vec<Tensor>, state: Vec<RnnState>| -> Vec<Tensor> {
             y.into_iter()

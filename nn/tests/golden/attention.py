@@ -25,6 +25,11 @@ def later(q, k=None):
     return torch.arange(k)[None, :] > torch.arange(q)[:, None]
 
 
+def blocked(mask):
+    """The float mask of a mask of what is not seen."""
+    return torch.zeros(mask.shape, dtype=torch.float64).masked_fill(mask, BLOCKED)
+
+
 class Attention(nn.Module):
     """Single-head attention with projections."""
 
@@ -138,11 +143,13 @@ class Mha(nn.Module):
         if key_padding_mask is not None:
             key_padding_mask = key_padding_mask.bool()
             if attn_mask is not None and attn_mask.is_floating_point():
-                zero = torch.zeros(key_padding_mask.shape, dtype=torch.float64)
-                key_padding_mask = zero.masked_fill(key_padding_mask, BLOCKED)
+                key_padding_mask = blocked(key_padding_mask)
         weights = dict(self.named_parameters())
         if not self.full:
             weights["out_proj.weight"] = torch.eye(self.e, dtype=torch.float64)
+        if key_padding_mask is not None and self.rope is not None:
+            keys = key_padding_mask if key_padding_mask.is_floating_point() else blocked(key_padding_mask)
+            attn_mask = keys[:, None, None, :] if attn_mask is None else attn_mask + keys[:, None, None, :]
         if self.rope is None:
             how = {"attn_mask": attn_mask, "key_padding_mask": key_padding_mask, "need_weights": False}
             return torch.func.functional_call(self.hidden[0], weights, (query, key, value), how)[0]
@@ -214,6 +221,26 @@ def multi_head(s):
     case(mha, "row_without_keys", 4, 2, {"query": (2, 3, 4), "key_padding_mask": padding(0, 2, of=3)})
     case(mha, "rope", 8, 2, {"query": (2, 4, 8)}, rope=10000.0)
     case(mha, "rope_base_causal", 4, 1, {"query": (1, 5, 4)}, rope=100.0, args={"is_causal": True})
+    case(mha, "rope_padding", 8, 2, {"query": (2, 4, 8), "key_padding_mask": padding(4, 2, of=4)}, rope=10000.0)
+    case(
+        mha,
+        "float_mask_of_heads_padding",
+        4,
+        2,
+        {
+            "query": (2, 3, 4),
+            "key": (2, 4, 4),
+            "attn_mask": (2, 2, 3, 4),
+            "key_padding_mask": padding(4, 3, of=4),
+        },
+    )
+    causal = {"is_causal": True}
+    case(mha, "causal_cross_float_mask", 4, 2, {"query": (2, 3, 4), "key": (2, 5, 4), "attn_mask": (3, 5)}, causal)
+    # The second query sees no key: its row of the mask is -inf.
+    row = torch.tensor([[0.5, BLOCKED, -1.0], [BLOCKED, BLOCKED, BLOCKED], [0.0, 0.25, BLOCKED]])
+    case(mha, "float_mask_row_without_keys", 4, 2, {"query": (2, 3, 4), "attn_mask": row.double()})
+    # Scores in the hundreds: the softmax is nearly one-hot.
+    case(mha, "large_scores", 6, 2, {"query": lambda g: 12 * torch.randn(2, 4, 6, generator=g, dtype=torch.float64)})
     case(mha, "alibi", 8, 4, {"query": (2, 3, 8)}, alibi=True)
     case(mha, "alibi_three_heads", 6, 3, {"query": (2, 4, 6), "key": (2, 3, 6)}, alibi=True)
 

@@ -348,6 +348,23 @@ class HyperbolicLinear(nn.Module):
         return self.log0(h) if self.output == "tangent" else h
 
 
+def check_hyperbolic():
+    """The formulas above are those of geoopt's Poincare ball, Moebius multiplication and addition."""
+    import geoopt
+
+    g = torch.Generator().manual_seed(3)
+    for c in (1.0, 0.5, 2.0):
+        layer = HyperbolicLinear(4, 3, c=c).double()
+        with torch.no_grad():
+            for p in layer.parameters():
+                p.copy_(0.3 * torch.randn(p.shape, generator=g, dtype=torch.float64))
+        ball = geoopt.PoincareBall(c=c)
+        x = ball.expmap0(0.2 * torch.randn(5, 4, generator=g, dtype=torch.float64))
+        y = ball.mobius_add(ball.mobius_matvec(layer.weight, x), ball.expmap0(layer.bias))
+        torch.testing.assert_close(layer(x), y, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(layer.log0(y), ball.logmap0(y), rtol=1e-9, atol=1e-12)
+
+
 class Glu(nn.Module):
     """Rows of the value first, then those of the gate."""
 
@@ -398,6 +415,7 @@ def dense_like():
             training=training,
         )
 
+    check_hyperbolic()
     hyperbolic("ball", 3, 4, (5, 3))
     hyperbolic("curvature_no_bias", 4, 2, (2, 3, 4), c=0.5, bias=False)
     hyperbolic("tangent_in_and_out", 3, 3, (4, 3), hyperbolic_input=False, output="tangent", c=2.0)

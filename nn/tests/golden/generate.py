@@ -1,5 +1,5 @@
-"""Writes the golden suites of layers beside this file: `python generate.py`, with PyTorch, PyTorch Geometric and
-safetensors; `python generate.py graph` writes those of one family. See case.py for the format."""
+"""Writes the golden suites of layers beside this file: `python generate.py`, with PyTorch, PyTorch Geometric, geoopt
+and safetensors; `python generate.py graph` writes those of one family. See case.py for the format."""
 
 import pathlib
 import sys

@@ -110,4 +110,4 @@ def isomorphism(s):
     gin("hidden_relu", (3, 2), {"mlp_hidden": 6, "activation": "relu"})
     gin("fixed_epsilon", (3, 4), {"epsilon": 0.5, "learn_epsilon": False})
     gin("batch_norm_eval", (3, 4), {"batch_norm": True, "mlp_hidden": 5}, training=False)
-    gin("batched", (4, 3), {"epsilon": 0.25}, lead=(3,))
+    gin("samples", (4, 3), {"epsilon": 0.25}, lead=(3,))

@@ -19,10 +19,11 @@ class Rnn(nn.Module):
         for n, p in self.hidden[0].named_parameters():
             self.register_parameter(n, p)
         self.kind, self.sequences, self.merge_mode, self.both = kind, return_sequences, merge_mode, bidirectional
+        self.stacked = bidirectional or options.get("num_layers", 1) > 1
 
     def forward(self, x, h0=None, c0=None, lengths=None):
-        """`h0` and `c0` are `[B, H]`, of the two directions `[2, B, H]`."""
-        wide = lambda t: t if t is None or self.both else t[None]
+        """`h0` and `c0` are `[B, H]`, of several layers or directions `[layers * directions, B, H]`."""
+        wide = lambda t: t if t is None or self.stacked else t[None]
         state = None if h0 is None else (wide(h0), wide(c0)) if self.kind == "lstm" else wide(h0)
         steps = x.shape[-2]
         if lengths is not None:
@@ -80,6 +81,8 @@ def one_direction(s, entry):
         num_layers=3,
         return_sequences=False,
     )
+    stacked = {n: (2, *shape) for n, shape in initial(3, 2).items()}
+    case("two_layers_initial_lengths", 3, 2, {"x": (3, 4, 3), **stacked, "lengths": torch.tensor([4, 1, 3])}, num_layers=2)
     if entry == "recurrent":
         case("relu", 3, 4, {"x": (2, 5, 3), "h0": (2, 4)}, nonlinearity="relu")
         case(
@@ -130,6 +133,15 @@ def bidirectional(s):
     )
     case("unbatched", "recurrent", 3, 2, {"x": (4, 3)}, nonlinearity="relu")
     case("two_layers", "lstm", 3, 2, {"x": (2, 4, 3)}, num_layers=2)
+    case("two_layers_lengths", "gru", 2, 3, {"x": (3, 4, 2), "lengths": torch.tensor([4, 2, 1])}, num_layers=2)
+    case(
+        "two_layers_initial_lengths",
+        "lstm",
+        3,
+        2,
+        {"x": (2, 3, 3), "h0": (4, 2, 2), "c0": (4, 2, 2), "lengths": torch.tensor([2, 3])},
+        num_layers=2,
+    )
 
     class Unlike(nn.Module):
         """A GRU forward and an Elman network backward."""
