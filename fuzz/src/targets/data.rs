@@ -2,8 +2,8 @@
 
 use trefoil_nn::data::text::{Characters, Encoding, Tokenizer, Windows, read_text};
 use trefoil_nn::data::{
-    Arrays, Channels, CsvOptions, Dataset, ImageFolder, ItemSource, Label, read_csv, read_csv_skipping,
-    read_idx, read_npy, read_npz,
+    Arrays, Channels, CifarLabels, CsvOptions, Dataset, ImageFolder, ItemSource, Label, read_cifar, read_csv,
+    read_csv_skipping, read_idx, read_npy, read_npz,
 };
 use trefoil_nn::{HostTensor, Result};
 
@@ -13,7 +13,7 @@ use crate::input::Input;
 
 pub(crate) const TARGET: Target = Target {
     name: "data",
-    about: "CSV, IDX, NPY, NPZ, PNG, JPEG, text and tokenizer files: read, and served as items",
+    about: "CSV, IDX, CIFAR, NPY, NPZ, PNG, JPEG, text and tokenizer files: read, and served as items",
     generate: Generate::Mutations,
     open: || {
         let scratch = Scratch::new("data")?;
@@ -29,6 +29,9 @@ fn run(scratch: &Scratch, input: &Input) -> Verdict {
     let done = match input.kind.as_str() {
         "csv" => csv(&path),
         "idx" | "gz" => read_idx(&path).and_then(arrays),
+        "bin" => [CifarLabels::Cifar10, CifarLabels::Cifar100]
+            .into_iter()
+            .try_for_each(|labels| read_cifar(&[&path], labels).and_then(|set| items(&set))),
         "npy" => read_npy(&path).and_then(arrays),
         "npz" => read_npz(&path, None).and_then(|all| all.into_values().try_for_each(arrays)),
         "png" | "jpg" => images(scratch),

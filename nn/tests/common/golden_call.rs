@@ -76,7 +76,10 @@ macro_rules! recurrent {
             Some(n) => $type::new($cx, n, $o.size("hidden_size"))?,
             None => $type::lazy($cx, $o.size("hidden_size"))?,
         };
-        let l = l.num_layers($o.optional("num_layers").unwrap_or(1))?;
+        let l = match $o.optional("num_layers") {
+            Some(n) => l.num_layers(n)?,
+            None => l,
+        };
         let l = if $o.flag("bias", true) { l } else { l.no_bias() };
         if $o.flag("return_sequences", true) { l } else { l.return_last() }
     }};

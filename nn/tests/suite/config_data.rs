@@ -72,6 +72,16 @@ fn arrays_are_read_divided_and_scaled() {
     assert_eq!(served(&in_order(data.clone()), true)[2], (vec![6.0, 7.0, 8.0], vec![2.0]));
     assert!(train(&config(data, dense(3, json!([])))).unwrap().moved > 0.0);
 
+    let record = |label: u8| [vec![label], vec![label; 3072]].concat();
+    let batches = [f.write("a.bin", record(2)), f.write("b.bin", [record(0), record(1)].concat())];
+    let data = json!({ "cifar": batches });
+    assert_eq!(served(&in_order(data.clone()), true)[2], (vec![1.0; 3072], vec![1.0]));
+    let flat = json!({ "layers": [{ "type": "flatten" }, { "type": "dense", "out_features": 3 }] });
+    assert!(train(&config(data.clone(), flat)).unwrap().moved > 0.0);
+    let mut one = data;
+    one["cifar"] = batches[1].clone().into();
+    assert_eq!(served(&in_order(one), true).len(), 2);
+
     // An archive without compression, as `numpy.savez` writes it.
     let arrays = [
         ("a", npy("<f4", &[4, 2], (0..8).flat_map(|i| (i as f32).to_le_bytes()).collect())),

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::common::{close, cpu, devices};
 use trefoil::ops::activation::Activation;
 use trefoil_nn::checkpoint::{Checkpoint, Progress};
-use trefoil_nn::data::{ItemSource, read_idx, read_idx_pair, read_npy, read_npz};
+use trefoil_nn::data::{CifarLabels, ItemSource, read_cifar, read_idx, read_idx_pair, read_npy, read_npz};
 use trefoil_nn::layers::{Activate, Dense, Sequential};
 use trefoil_nn::state_file::{self, LoadOptions, NameMap, SaveOptions};
 use trefoil_nn::{
@@ -519,6 +519,40 @@ fn idx_files_plain_and_packed() {
     assert_eq!((floats.shape.as_slice(), values(&floats)[5]), (&[2, 3][..], 2.5));
     assert!(matches!(read_idx_pair(fixture("images.idx"), fixture("images.idx")), Err(NnError::Data { .. })));
     assert!(data.item(3).is_err());
+}
+
+#[test]
+fn cifar_files_of_10_and_100_classes() {
+    let folder = Folder::new("cifar");
+    let record = |labels: &[u8], first: u8| {
+        [labels.to_vec(), (0..3072).map(|i| first.wrapping_add((i / 1024) as u8)).collect()].concat()
+    };
+    let (a, b) = (folder.at("data_batch_1.bin"), folder.at("data_batch_2.bin"));
+    std::fs::write(&a, [record(&[9], 10), record(&[0], 20)].concat()).unwrap();
+    std::fs::write(&b, record(&[3], 30)).unwrap();
+    let set = read_cifar(&[&a, &b], CifarLabels::Cifar10).unwrap();
+    assert_eq!((set.len(), set.x().shape.as_slice()), (3, &[3, 3, 32, 32][..]));
+    let item = set.item(1).unwrap();
+    assert_eq!([item.x.bytes[0], item.x.bytes[1024], item.x.bytes[3071]], [20, 21, 22]);
+    assert_eq!(set.y().to_vec::<i64>().unwrap(), [9, 0, 3]);
+
+    let wide = folder.at("train.bin");
+    std::fs::write(&wide, [record(&[19, 99], 1), record(&[4, 20], 2)].concat()).unwrap();
+    let ids = |labels| read_cifar(&[&wide], labels).unwrap().y().to_vec::<i64>().unwrap();
+    assert_eq!((ids(CifarLabels::Cifar100), ids(CifarLabels::Cifar100Coarse)), (vec![99, 20], vec![19, 4]));
+
+    let refused = |files: &[&Path], labels| read_cifar(files, labels).unwrap_err().to_string();
+    let text = refused(&[&a, &wide], CifarLabels::Cifar10);
+    assert!(text.contains("train.bin") && text.contains("3073") && text.contains("6148 bytes"), "{text}");
+    std::fs::write(&b, [record(&[3], 30), record(&[10], 30)].concat()).unwrap();
+    let text = refused(&[&b], CifarLabels::Cifar10);
+    assert!(
+        text.contains("data_batch_2.bin") && text.contains("3073") && text.contains("a class below 10"),
+        "{text}"
+    );
+    std::fs::write(&b, []).unwrap();
+    assert!(refused(&[&b], CifarLabels::Cifar10).contains("0 bytes"));
+    assert!(read_cifar::<&Path>(&[], CifarLabels::Cifar10).is_err());
 }
 
 #[test]

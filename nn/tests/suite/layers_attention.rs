@@ -3,11 +3,11 @@
 use std::slice::from_ref;
 
 use crate::common::layers::{f64s, gradcheck_layer, on_devices, param, refused, round_trip, state_names};
-use crate::common::{close, cpu, gradcheck, noise, tensor};
+use crate::common::{close, cpu, devices, gradcheck, id, noise, tensor};
 use trefoil::ops::attention::{Attention as Options, Causal, Rope, RopeLayout};
 use trefoil::ops::random::Rng;
 use trefoil_nn::layers::*;
-use trefoil_nn::{Layer, LayerExt, ScaledDotProductAttention, Tensor};
+use trefoil_nn::{DType, Layer, LayerExt, ScaledDotProductAttention, Tensor};
 
 fn ids(v: &[i64], shape: &[usize]) -> Tensor {
     Tensor::from_slice(&cpu(), v, shape).unwrap()
@@ -487,4 +487,29 @@ fn self_and_cross_attention() {
         |cx| CrossAttention::new(cx, 4, 6, 2),
         |l, t| l.attend(&t[0], Some(&t[1]), &AttentionMasks::new()),
     );
+}
+
+/// Equal scores and the unit matrix as values: an output is 1 / (keys (1 - p)) where its weight is kept, 0 where it is dropped.
+#[test]
+fn dropped_weights_are_a_share_p_and_those_of_the_gradient() {
+    let (p, keys) = (0.3, 32usize);
+    for d in devices() {
+        let zeros = Tensor::zeros(&d, DType::F32, &[4, 2, keys, keys]).unwrap();
+        let values = Tensor::eye(&d, DType::F32, keys).unwrap().expand(&[4, 2, keys, keys]).unwrap();
+        let values = values.contiguous().unwrap().with_grad();
+        let op = ScaledDotProductAttention::with(Options::new().dropout(p, Rng::new(5).at(1, 7)));
+        let y = op.forward(&zeros, &zeros, &values).unwrap();
+        let kept = 1.0 / (keys as f32 * (1.0 - p as f32));
+        let mask = y.to_vec::<f32>().unwrap();
+        assert!(mask.iter().all(|&w| w == 0.0 || (w - kept).abs() < 1e-6 * kept), "{}", id(&d));
+        let dropped = mask.iter().filter(|&&w| w == 0.0).count() as f64 / mask.len() as f64;
+        let deviation = (p * (1.0 - p) / mask.len() as f64).sqrt();
+        assert!((dropped - p).abs() < 4.0 * deviation, "{}: {dropped} dropped", id(&d));
+        // The gradient of value j is the sum of the weights that saw it.
+        y.sum().unwrap().backward().unwrap();
+        let got = values.grad().unwrap().to_vec::<f32>().unwrap();
+        let want = y.sum_axes(&[2], false).unwrap().to_vec::<f32>().unwrap();
+        let each = want.iter().flat_map(|w| std::iter::repeat_n(f64::from(*w), keys)).collect::<Vec<_>>();
+        close(&got.iter().map(|g| f64::from(*g)).collect::<Vec<_>>(), &each, 1e-5, "gradient of the values");
+    }
 }

@@ -23,7 +23,7 @@ use crate::train::data::{
     Transformed,
 };
 
-/// Where the data comes from and how it is served. The key of a file says what it is: `csv`, `npy`, `npz`, `idx`, `images` (a folder of
+/// Where the data comes from and how it is served. The key of a file says what it is: `csv`, `npy`, `npz`, `idx`, `cifar`, `images` (a folder of
 /// folders) or `text`.
 #[derive(Clone)]
 pub struct DataConfig {

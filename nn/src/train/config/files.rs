@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use trefoil::DType;
 
@@ -13,9 +13,11 @@ use super::kind::{Row, row};
 use crate::core::error::{NnError, Result, invalid};
 use crate::core::limits;
 use crate::core::options::{COUNT, join};
+use crate::train::data::cifar::images_and_classes;
 use crate::train::data::text::{Bytes, Characters, Encoding, read_text};
 use crate::train::data::{
-    Arrays, CsvOptions, HostTensor, ItemSource, Label, Targets, read_csv, read_csv_each, read_idx, read_npy,
+    Arrays, CifarLabels, CsvOptions, HostTensor, ItemSource, Label, Targets, read_csv, read_csv_each,
+    read_idx, read_npy,
 };
 
 /// What files hold.
@@ -47,7 +49,8 @@ fn reader(f: impl Fn(&Common) -> Result<Items> + Send + Sync + 'static) -> Read 
 }
 
 /// Keys that hold paths.
-pub(super) const PATHS: &[&str] = &["csv", "npy", "npz", "idx", "images", "text", "targets", "tokenizer"];
+pub(super) const PATHS: &[&str] =
+    &["csv", "npy", "npz", "idx", "cifar", "images", "text", "targets", "tokenizer"];
 
 /// What integer features are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -70,6 +73,24 @@ enum EncodingKind {
     Characters,
     Bytes,
     Tokenizer,
+}
+
+/// One file or several.
+struct Files(Vec<PathBuf>);
+
+impl<'de> Deserialize<'de> for Files {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged, expecting = "a file or a list of files")]
+        enum Given {
+            One(PathBuf),
+            Several(Vec<PathBuf>),
+        }
+        Ok(Files(match Given::deserialize(d)? {
+            Given::One(file) => vec![file],
+            Given::Several(files) => files,
+        }))
+    }
 }
 
 /// The kinds of files. The first key of a row, of its name, is the file.
@@ -101,6 +122,10 @@ pub(super) static FILES: &[Row<Read>] = &[
     row!("idx" { idx: PathBuf; targets: Option<PathBuf> = null; } |_path| reader(move |c| {
         let y = targets.as_ref().map(read_idx).transpose()?;
         arrays(read_idx(&idx)?, y, Features::Values, c)
+    })),
+    row!("cifar" { cifar: Files; labels: CifarLabels = "cifar10"; } |_path| reader(move |c| {
+        let [x, y] = images_and_classes(&cifar.0, labels)?;
+        arrays(x, Some(y), Features::Values, c)
     })),
     row!("images" {
         images: PathBuf;
@@ -250,11 +275,18 @@ pub(super) fn rebase(json: &mut Value, folder: &Path) {
     let Value::Object(keys) = json else { return };
     for (key, v) in keys {
         match v {
-            Value::String(path) if PATHS.contains(&key.as_str()) => {
-                *path = folder.join(&*path).to_string_lossy().into_owned();
-            }
+            v if PATHS.contains(&key.as_str()) => rebase_path(v, folder),
             v if key == "test" => rebase(v, folder),
             _ => {}
         }
+    }
+}
+
+/// A path, or a list of them.
+fn rebase_path(json: &mut Value, folder: &Path) {
+    match json {
+        Value::String(path) => *path = folder.join(&*path).to_string_lossy().into_owned(),
+        Value::Array(files) => files.iter_mut().for_each(|f| rebase_path(f, folder)),
+        _ => {}
     }
 }

@@ -11,7 +11,7 @@
 //!
 //! | Section | What it holds |
 //! |---|---|
-//! | `data` | the key of a file says what it is: `csv`, `npy`, `npz`, `idx`, `images` (a folder of folders), `text`; with the keys of [`Common`], a `sampler` ([`SamplerConfig`]), `transforms` ([`TransformConfig`]) and files of their own for the `test` |
+//! | `data` | the key of a file says what it is: `csv`, `npy`, `npz`, `idx`, `cifar` (binary files, one or a list), `images` (a folder of folders), `text`; with the keys of [`Common`], a `sampler` ([`SamplerConfig`]), `transforms` ([`TransformConfig`]) and files of their own for the `test` |
 //! | `model` | a network, see [`network`](crate::network) |
 //! | `loss` | [`LossConfig`]: any of [`losses`](crate::losses), as `"mse"` or with options as `{ "type": "huber", "delta": 2 }` |
 //! | `optimizer` | [`OptimizerConfig`]: any rule of [`optim`](crate::optim), with `groups` of parameters ([`GroupConfig`]) and `maximize` |
@@ -20,7 +20,7 @@
 //! | `train` | [`TrainConfig`]: epochs, batches, accumulation, clipping, early stopping, moving average, precision, anomaly mode, seed, run folder |
 //!
 //! Keys of files: `csv` with `header`, `label` (`"last"` or a column), `separator`; `npy` and `idx` with `targets`, `npz` with the names `x` and
-//! `y`, `npy` and `npz` with `features` (`"values"`, `"ids"`); `images` with `channels` (`"rgb"`, `"gray"`) and `size`; `text` with `length`,
+//! `y`, `npy` and `npz` with `features` (`"values"`, `"ids"`); `cifar` with `labels` (`"cifar10"`, `"cifar100"`, `"cifar100_coarse"`); `images` with `channels` (`"rgb"`, `"gray"`) and `size`; `text` with `length`,
 //! `step`, `encoding` (`"characters"`, `"bytes"`, `"tokenizer"` with the file under `tokenizer`).
 //!
 //! A run from its description:

@@ -1,6 +1,6 @@
 //! Data: from files to batches on the device.
 //!
-//! Readers ([`read_csv`], [`read_npy`], [`read_npz`], [`read_idx`], image folders, [`text`]) give a [`Dataset`], [`HostTensor`]s that make
+//! Readers ([`read_csv`], [`read_npy`], [`read_npz`], [`read_idx`], [`read_cifar`], image folders, [`text`]) give a [`Dataset`], [`HostTensor`]s that make
 //! [`Arrays`], or another [`ItemSource`] that makes items when they are asked for. A [`Source`] serves them to a
 //! [`Trainer`](crate::Trainer) as batches on the device, in an order that follows from seed and epoch:
 //!
@@ -12,6 +12,7 @@
 //!
 //! A [`Sampler`] says which items an epoch has.
 
+pub(crate) mod cifar;
 mod csv;
 mod idx;
 #[cfg(feature = "images")]
@@ -27,6 +28,7 @@ mod source;
 pub mod text;
 pub mod transform;
 
+pub use cifar::{CifarLabels, read_cifar};
 pub use csv::{CsvOptions, Label, read_csv, read_csv_each, read_csv_skipping};
 pub use idx::{read_idx, read_idx_pair};
 #[cfg(feature = "images")]
