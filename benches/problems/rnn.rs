@@ -12,7 +12,8 @@ use crate::{Context, F32, F32_BF16, Prepared, Problem, bytes, flops, prepared, p
 
 /// Steps, batch and width.
 fn sizes(cx: &Context<'_>) -> [usize; 3] {
-    [cx.pick(3, 16, 128), cx.pick(2, 8, 64), cx.pick(8, 64, 512)]
+    // More than 32 rows of a batch are a way of their own to run a step.
+    [cx.pick(3, 16, 128), cx.pick(2, 40, 64), cx.pick(8, 64, 512)]
 }
 
 /// A layer over a whole sequence, from states of zero, as training runs it: steps, batch, inputs and width.

@@ -8,6 +8,7 @@ use crate::buffer::{GradMut, View, ViewMut};
 use crate::cpu::activation::{gradient, sigmoid, value};
 use crate::cpu::scratch::*;
 use crate::cpu::special::*;
+use crate::cpu::values::{Values, change, map1, map2};
 use crate::cpu::{
     CpuBackend, HostElement, gather, gather_f64, offsets, store, store_f64, store_grad, with_dtype,
 };
@@ -476,17 +477,18 @@ impl ElementwiseOps for CpuBackend {
             let out: Vec<i64> = gather_i64(OP, x)?.into_iter().map(|x| int_unary(op, x)).try_vec()?;
             return store_i64(OP, &y, &out);
         }
-        let out: Vec<f64> = gather_f64(OP, x)?.into_iter().map(|x| unary_value(op, x, dtype)).try_vec()?;
-        store_f64(OP, &y, &out)
+        if op.is_predicate() {
+            let out = gather_f64(OP, x)?.into_iter().map(|x| unary_value(op, x, dtype)).try_vec()?;
+            return store_f64(OP, &y, &out);
+        }
+        map1(OP, x, &y.into(), |x| unary_value(op, x, dtype))
     }
 
     fn unary_bwd(&self, op: Unary, dy: View<'_>, x: View<'_>, dx: GradMut<'_>) -> Result<()> {
         const OP: &str = "unary_bwd";
         check_unary_bwd(op, &dy, &x, &dx)?;
         self.count();
-        let (dy, x) = (gather_f64(OP, dy)?, gather_f64(OP, x)?);
-        let out: Vec<f64> = dy.into_iter().zip(x).map(|(dy, x)| unary_gradient(op, dy, x)).try_vec()?;
-        store_grad(OP, &dx, &out)
+        map2(OP, [dy, x], &dx, |dy, x| unary_gradient(op, dy, x))
     }
 
     fn binary(&self, op: Binary, a: View<'_>, b: View<'_>, y: ViewMut<'_>) -> Result<()> {
@@ -496,8 +498,11 @@ impl ElementwiseOps for CpuBackend {
         let dtype = a.dtype();
         let (a, b) = (a.broadcast_to(y.shape())?, b.broadcast_to(y.shape())?);
         if dtype.is_float() {
+            if a.dtype() == b.dtype() && a.dtype() == y.dtype() {
+                return map2(OP, [a, b], &y.into(), |a, b| binary_value(op, a, b, dtype));
+            }
             let (a, b) = (gather_f64(OP, a)?, gather_f64(OP, b)?);
-            let out: Vec<f64> = a.into_iter().zip(b).map(|(a, b)| binary_value(op, a, b, dtype)).try_vec()?;
+            let out = a.into_iter().zip(b).map(|(a, b)| binary_value(op, a, b, dtype)).try_vec()?;
             return store_f64(OP, &y, &out);
         }
         let (a, b) = (gather_i64(OP, a)?, gather_i64(OP, b)?);
@@ -570,8 +575,8 @@ impl ElementwiseOps for CpuBackend {
             return with_dtype!(from, T => store("cast", &y, &gather::<T>("cast", x)?));
         }
         with_dtype!(from, T => with_dtype!(to, U => {
-            let out: Vec<U> = gather::<T>("cast", x)?.into_iter().map(|x| convert::<T, U>(x, from, to)).try_vec()?;
-            store("cast", &y, &out)
+            let x = Values::<T>::new("cast", x, &[y.block().id()])?;
+            change::<U>("cast", &y, |at, y| y.iter_mut().zip(&x[at..]).for_each(|(y, &x)| *y = convert(x, from, to)))
         }))
     }
 }

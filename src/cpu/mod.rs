@@ -37,6 +37,7 @@ mod tape;
 mod values;
 
 use std::cell::Cell;
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, PoisonError, RwLockReadGuard, RwLockWriteGuard};
 
@@ -52,14 +53,13 @@ use crate::index_error::{self, IndexErrors, Write};
 use crate::layout::Layout;
 
 /// The CPU implementation of [`IGpuBackend`](crate::IGpuBackend).
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct CpuBackend {
     shared: Arc<Shared>,
     pool: Arc<self::core::HostPool>,
     stream: u64,
 }
 
-#[derive(Debug)]
 struct Shared {
     caps: Caps,
     launches: AtomicU64,
@@ -118,6 +118,12 @@ impl CpuBackend {
     }
 }
 
+impl fmt::Debug for CpuBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CpuBackend({})", self.shared.caps.id)
+    }
+}
+
 impl Default for CpuBackend {
     fn default() -> Self {
         CpuBackend::new()
@@ -142,7 +148,9 @@ macro_rules! host_element {
             fn slice_mut(d: &mut HostData) -> Option<&mut [Self]> {
                 match d { HostData::$v(x) => Some(x), _ => None }
             }
+            #[inline]
             fn to_f64(self) -> f64 { ($to)(self) }
+            #[inline]
             fn from_f64(x: f64) -> Self { ($from)(x) }
         }
     )*};
@@ -234,23 +242,31 @@ fn wrong_storage(op: &'static str, dtype: DType) -> GpuError {
 
 /// Offsets of a layout's elements in row-major order.
 pub(crate) fn offsets(l: &Layout) -> impl Iterator<Item = usize> + '_ {
-    let rank = l.rank();
+    places(l.shape(), l.strides(), l.offset(), l.numel())
+}
+
+/// The first `count` offsets of axes from `at` on, in row-major order.
+fn places<'a>(
+    shape: &'a [usize],
+    strides: &'a [usize],
+    mut at: usize,
+    count: usize,
+) -> impl Iterator<Item = usize> + 'a {
     let mut ix = [0usize; crate::layout::MAX_RANK];
-    let mut at = l.offset();
-    let mut left = l.numel();
+    let mut left = count;
     std::iter::from_fn(move || {
         if left == 0 {
             return None;
         }
         left -= 1;
         let here = at;
-        for a in (0..rank).rev() {
-            if ix[a] + 1 < l.shape()[a] {
+        for a in (0..shape.len()).rev() {
+            if ix[a] + 1 < shape[a] {
                 ix[a] += 1;
-                at += l.strides()[a];
+                at += strides[a];
                 break;
             }
-            at -= l.strides()[a] * ix[a];
+            at -= strides[a] * ix[a];
             ix[a] = 0;
         }
         Some(here)
@@ -266,7 +282,17 @@ pub(crate) fn gather<T: HostElement>(op: &'static str, v: View<'_>) -> Result<Ve
         return s[l.offset()..l.offset() + l.numel()].try_to_vec();
     }
     let mut out = with_capacity(l.numel())?;
-    out.try_extend(offsets(l).map(|i| s[i]))?;
+    let (Some((&n, outer)), Some((&stride, steps))) = (l.shape().split_last(), l.strides().split_last())
+    else {
+        return Ok(out);
+    };
+    for at in places(outer, steps, l.offset(), l.numel().checked_div(n).unwrap_or(0)) {
+        match stride {
+            1 => out.extend_from_slice(&s[at..at + n]),
+            0 => out.extend(std::iter::repeat_n(s[at], n)),
+            _ => out.extend((0..n).map(|i| s[at + i * stride])),
+        }
+    }
     Ok(out)
 }
 

@@ -3,13 +3,15 @@
 mod adaptive;
 mod packed;
 mod sparse;
+mod step;
 
 use rayon::prelude::*;
 
+use self::step::{Factors, in_place};
 use crate::buffer::{View, ViewMut};
 use crate::cpu::scratch::*;
-use crate::cpu::values::CHUNK;
-use crate::cpu::{CpuBackend, gather, gather_f64, store, store_f64};
+use crate::cpu::values::{CHUNK, Values, change};
+use crate::cpu::{CpuBackend, HostElement, gather, gather_f64, store, store_f64, with_dtype};
 use crate::error::Result;
 use crate::ops::optimizer::*;
 
@@ -52,17 +54,13 @@ impl OptimizerOps for CpuBackend {
         const OP: &str = "optimizer_step";
         check_step(rule, step, params)?;
         self.count();
-        if let Some(f) = step.found_inf
-            && gather::<f32>(OP, f)?[0] != 0.0
-        {
-            return Ok(());
-        }
-        let (lr, t) = (self.scalar(OP, &step.lr)?, self.scalar(OP, &step.step)?);
-        let mut unscale = step.inv_scale.map_or(Ok(1.0), |v| Ok(gather_f64(OP, v)?[0]))?;
-        if step.maximize {
-            unscale = -unscale;
-        }
+        let Some(Now { lr, t, unscale }) = self.now(OP, step)? else { return Ok(()) };
+        let layer_wise = matches!(rule, OptimRule::Lars { .. } | OptimRule::Lamb { .. });
         for p in params.iter_mut() {
+            let by = Factors { lr, t, unscale, ratio_and_bias: (1.0, bias(rule, t)) };
+            if !layer_wise && in_place(OP, rule, p, by)? {
+                continue;
+            }
             let mut w = gather_f64(OP, p.w.as_view())?;
             let mut g = gather_f64(OP, p.g)?;
             g.iter_mut().for_each(|g| *g *= unscale);
@@ -98,35 +96,27 @@ impl OptimizerOps for CpuBackend {
         const OP: &str = "clip_grad_norm";
         check_clip_norm(p, grads, &total)?;
         self.count();
-        let values: Vec<Vec<f64>> = grads.iter().map(|g| gather_f64(OP, g.as_view())).try_vec_ok()?;
-        let all = values.iter().flatten().map(|x| x.abs());
+        let add = |a: f64, b: f64| a + b;
+        let power = |sum: f64, x: f64| sum + if p.p == 2.0 { x * x } else { x.abs().powf(p.p) };
         let norm = if p.p.is_infinite() {
-            all.fold(0.0, |m, x| if x > m || x.is_nan() { x } else { m })
+            over(OP, grads, |m, x| larger(m, x.abs()), larger)?
         } else {
-            let power = |x: f64| if p.p == 2.0 { x * x } else { x.powf(p.p) };
-            all.map(power).sum::<f64>().powf(1.0 / p.p)
+            over(OP, grads, power, add)?.powf(1.0 / p.p)
         };
         store_f64(OP, &total, &[norm])?;
         let c = p.max_norm / (norm + 1e-6);
         if c >= 1.0 {
             return Ok(());
         }
-        for (g, v) in grads.iter().zip(&values) {
-            store_f64(OP, g, &v.iter().map(|x| x * c).try_vec()?)?;
-        }
-        Ok(())
+        grads.iter().try_for_each(|g| change_each(OP, g, |x| x * c))
     }
 
     fn clip_grad_value(&self, c: f64, grads: &mut [ViewMut<'_>]) -> Result<()> {
         const OP: &str = "clip_grad_value";
         check_clip_value(c, grads)?;
         self.count();
-        for g in grads.iter() {
-            let clamp = |x: f64| if x.is_nan() { x } else { x.clamp(-c, c) };
-            let v: Vec<f64> = gather_f64(OP, g.as_view())?.into_iter().map(clamp).try_vec()?;
-            store_f64(OP, g, &v)?;
-        }
-        Ok(())
+        let clamp = |x: f64| if x.is_nan() { x } else { x.clamp(-c, c) };
+        grads.iter().try_for_each(|g| change_each(OP, g, clamp))
     }
 
     fn clip_grad_adaptive(
@@ -166,13 +156,12 @@ impl OptimizerOps for CpuBackend {
         self.count();
         let scale = scale.map_or(Ok(None), |v| Ok(Some(gather_f64(OP, v)?[0])))?;
         for g in grads.iter() {
-            let mut values = gather_f64(OP, g.as_view())?;
-            if values.iter().any(|x| !x.is_finite()) {
+            let bad = |found: f64, x: f64| if x.is_finite() { found } else { 1.0 };
+            if fold(OP, g.as_view(), bad, f64::max)? > 0.0 {
                 store_f64(OP, &found_inf, &[1.0])?;
             }
             if let Some(s) = scale {
-                values.iter_mut().for_each(|x| *x /= s);
-                store_f64(OP, g, &values)?;
+                change_each(OP, g, |x| x / s)?;
             }
         }
         Ok(())
@@ -206,6 +195,50 @@ impl OptimizerOps for CpuBackend {
         }
         Ok(())
     }
+}
+
+/// The larger number; NaN is larger than all.
+fn larger(a: f64, b: f64) -> f64 {
+    if b > a || b.is_nan() { b } else { a }
+}
+
+/// `step` over a view's elements from 0, in eight interleaved chains of each part of it: a single chain would wait for each step. `join` makes
+/// one number of those of chains and parts, in their order whatever the number of threads.
+fn fold(
+    op: &'static str,
+    v: View<'_>,
+    step: impl Fn(f64, f64) -> f64 + Sync,
+    join: impl Fn(f64, f64) -> f64 + Copy + Sync,
+) -> Result<f64> {
+    with_dtype!(v.dtype(), T => {
+        let x = Values::<T>::new(op, v, &[])?;
+        let parts = x.par_chunks(CHUNK).map(|x| {
+            let mut chains = [0.0; 8];
+            for x in x.chunks(8) {
+                chains.iter_mut().zip(x).for_each(|(c, &x)| *c = step(*c, HostElement::to_f64(x)));
+            }
+            chains.into_iter().fold(0.0, join)
+        });
+        Ok(parts.try_vec()?.into_iter().fold(0.0, join))
+    })
+}
+
+/// [`fold`] over all elements of a list of tensors.
+fn over(
+    op: &'static str,
+    tensors: &[ViewMut<'_>],
+    step: impl Fn(f64, f64) -> f64 + Copy + Sync,
+    join: impl Fn(f64, f64) -> f64 + Copy + Sync,
+) -> Result<f64> {
+    let each = tensors.iter().map(|t| fold(op, t.as_view(), step, join)).try_vec_ok()?;
+    Ok(each.into_iter().fold(0.0, join))
+}
+
+/// Replaces every element x of a view by f(x).
+fn change_each(op: &'static str, v: &ViewMut<'_>, f: impl Fn(f64) -> f64 + Sync) -> Result<()> {
+    with_dtype!(v.dtype(), T => change::<T>(op, v, |_, x| {
+        x.iter_mut().for_each(|x| *x = HostElement::from_f64(f(HostElement::to_f64(*x))));
+    }))
 }
 
 fn norm(values: impl Iterator<Item = f64>) -> f64 {
@@ -250,7 +283,8 @@ fn sign(x: f64) -> f64 {
     }
 }
 
-/// One element: changes its states and returns the new parameter. `q` is the tensor's trust ratio, `bias` what [`bias`] gives.
+/// One element: changes its states and returns the new parameter. Inlined, so that loops over elements of one rule are of that rule alone. `q` is the tensor's trust ratio, `bias` what [`bias`] gives.
+#[inline]
 pub(in crate::cpu) fn update(
     rule: &OptimRule,
     w: f64,
