@@ -27,7 +27,7 @@ const WEIGHT_DECAY: f64 = 1e-2;
 const STEPS: usize = 2;
 
 /// The list of layers that this library set out with.
-const ENTRIES: [&str; 65] = [
+const ENTRIES: [&str; 70] = [
     "dense",
     "fully_connected",
     "convolutional",
@@ -93,6 +93,11 @@ const ENTRIES: [&str; 65] = [
     "graph_attention",
     "graph_sage",
     "graph_isomorphism",
+    "readout",
+    "directional_graph",
+    "edge_conditional_convolutional",
+    "principal_neighbourhood_aggregation",
+    "heterogeneous_graph",
 ];
 
 fn tolerance(d: &Device) -> Tolerance {
@@ -549,6 +554,7 @@ families! {
     utility: "utility";
     dense_like: "dense-like";
     graph: "graph";
+    graph_aggregation: "graph-aggregation";
 }
 
 #[test]

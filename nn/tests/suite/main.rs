@@ -25,6 +25,7 @@ mod layers;
 mod layers_activation;
 mod layers_attention;
 mod layers_graph;
+mod layers_graph_aggregation;
 mod layers_image;
 mod layers_image_training;
 mod layers_norm;
