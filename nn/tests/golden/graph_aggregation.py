@@ -186,21 +186,21 @@ def principal(s):
         module.aggr_module.avg_deg_log = (logs * torch.tensor(HISTOGRAM)).sum() / sum(HISTOGRAM)
         module.aggr_module.avg_deg_lin = None
         if lead:
-            module, hidden = PerSample(module), module
+            module = PerSample(module)
             del module.aggr_module
         more = {"edge_attr": (EDGES.shape[1], edge)} if edge else None
         config = {"deg_histogram": HISTOGRAM, **config}
         case(s, "principal_neighbourhood_aggregation", label, config, module, sizes, lead, more)
 
     run("default", (3, 4))
-    run("edges", (2, 3), edge_features=3, activation="relu")
+    run("edges", (2, 3), edge_features=3, activation="tanh")
     run("layers", (3, 2), pre_layers=2, post_layers=3, aggregators=["max", "mean"], scalers=["attenuation"])
     run("sum_amplified", (4, 3), aggregators=["sum", "std"], scalers=["amplification", "identity"])
-    run("edges_batched", (2, 3), lead=(3,), edge_features=2, pre_layers=2, aggregators=["min", "std"])
+    run("edges_batched", (2, 3), lead=(3,), edge_features=2, aggregators=["min", "std"])
 
 
 class Relational(nn.Module):
-    """RGCNConv (one type of nodes) or HeteroConv with a linear map of each type of nodes, under this library's names."""
+    """RGCNConv (one type of nodes) or HeteroConv, and a linear map of each type of nodes, by this library's names."""
 
     def __init__(self, f, o, types, relations, num_bases, aggregator, root, bias, act):
         super().__init__()
@@ -219,7 +219,10 @@ class Relational(nn.Module):
 
     def forward(self, x, edge_index, node_type, edge_type):
         own = self.lins if hasattr(self, "lins") else None
-        y = self.one_type(x, edge_index, edge_type) if len(self.types) == 1 else self.by_type(x, edge_index, node_type, edge_type)
+        if len(self.types) == 1:
+            y = self.one_type(x, edge_index, edge_type)
+        else:
+            y = self.by_type(x, edge_index, node_type, edge_type)
         if own is not None:
             every = torch.stack([own[t](x) for t in self.types])
             y = y + every[node_type, torch.arange(NODES)]
@@ -283,7 +286,8 @@ def heterogeneous(s):
     unused = ["convs.<b___hate___b>.lin_l.weight"]
     run("one_type", (4, 3), ["n"], one, of_one, activation="relu")
     run("one_type_bases_sum", (3, 4), ["n"], one, of_one, num_bases=2, aggregator="sum")
-    run("types", (4, 3), ["a", "b"], RELATIONS, EDGE_TYPES, silent=unused)
-    run("types_max_no_root", (3, 2), ["a", "b"], RELATIONS, EDGE_TYPES, silent=unused, aggregator="max", root_weight=False)
-    run("types_bases", (3, 3), ["a", "b"], RELATIONS, EDGE_TYPES, num_bases=2, bias=False, activation="tanh")
-    run("types_batched", (3, 2), ["a", "b"], RELATIONS, EDGE_TYPES, lead=(2,), silent=unused)
+    two = (["a", "b"], RELATIONS, EDGE_TYPES)
+    run("types", (4, 3), *two, silent=unused)
+    run("types_max_no_root", (3, 2), *two, silent=unused, aggregator="max", root_weight=False)
+    run("types_bases", (3, 3), *two, num_bases=2, bias=False, activation="tanh")
+    run("types_batched", (3, 2), *two, lead=(2,), silent=unused)

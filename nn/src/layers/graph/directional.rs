@@ -14,11 +14,11 @@ use crate::module::{InitContext, Layer, Visitor, hooks};
 
 const OP: &str = "DirectionalGraph";
 
-/// How the features by direction are combined.
+/// What combines the parts side by side.
 #[derive(Debug)]
-enum Combine {
-    Sum { alpha: f64 },
-    Concat { gate: Option<Dense>, lin: Dense },
+struct Concat {
+    gate: Option<Dense>,
+    lin: Dense,
 }
 
 /// Directed graph convolution (Dir-GNN) of Rossi et al. (2023), `torch_geometric.nn.DirGNNConv(SAGEConv(..))`: act(alpha h_out + (1 - alpha)
@@ -37,7 +37,9 @@ pub struct DirectionalGraph {
     conv_in: GraphSage,
     conv_out: GraphSage,
     own: Option<Dense>,
-    combine: Combine,
+    /// Without `concat`.
+    alpha: f64,
+    concat: Option<Concat>,
     act: Activation,
     graphs: GraphCache,
     reversed: Last<Graph, Graph>,
@@ -56,7 +58,8 @@ impl DirectionalGraph {
             conv_in: conv()?,
             conv_out: conv()?,
             own: Some(Dense::new(cx, in_features, out_features)?),
-            combine: Combine::Sum { alpha: 0.5 },
+            alpha: 0.5,
+            concat: None,
             act: Activation::Identity,
             graphs: GraphCache::default(),
             reversed: Last::default(),
@@ -81,7 +84,7 @@ impl DirectionalGraph {
         if !(0.0..=1.0).contains(&alpha) {
             return Err(invalid(OP, "alpha", "a number in [0, 1]", format!("{alpha}")));
         }
-        self.combine = Combine::Sum { alpha };
+        (self.alpha, self.concat) = (alpha, None);
         Ok(self)
     }
 
@@ -94,19 +97,16 @@ impl DirectionalGraph {
             true => Some(Dense::new(&self.cx, wide, parts)?.activation(Activation::Sigmoid)),
             false => None,
         };
-        self.combine = Combine::Concat { gate, lin: Dense::new(&self.cx, wide, out)? };
+        self.concat = Some(Concat { gate, lin: Dense::new(&self.cx, wide, out)? });
         Ok(self)
     }
 
     /// Without the node's own features.
     pub fn no_root_weight(mut self) -> Result<Self> {
         self.own = None;
-        match &self.combine {
-            Combine::Sum { .. } => Ok(self),
-            Combine::Concat { gate, .. } => {
-                let gated = gate.is_some();
-                self.concat(gated)
-            }
+        match self.concat.take() {
+            Some(c) => self.concat(c.gate.is_some()),
+            None => Ok(self),
         }
     }
 
@@ -121,25 +121,18 @@ impl DirectionalGraph {
         let into = side("conv_in", &self.conv_in, graph)?;
         let out = side("conv_out", &self.conv_out, &reversed)?;
         let own = self.own.as_ref().map(|own| hooks::layer("lin", own, x)).transpose()?;
-        match &self.combine {
-            Combine::Sum { alpha } => {
-                let y = into.lerp(&out, *alpha)?;
-                let y = match &own {
-                    Some(own) => y.add(own)?,
-                    None => y,
-                };
-                y.activation(self.act)
-            }
-            Combine::Concat { gate, lin } => {
-                let parts: Vec<&Tensor> = [&into, &out].into_iter().chain(&own).collect();
-                let mut y = Tensor::concat(-1, &parts)?;
-                if let Some(gate) = gate {
-                    let scale = hooks::layer("gate", gate, &y)?.unsqueeze(-1)?;
-                    y = Tensor::stack(-2, &parts)?.mul(&scale)?.flatten(-2, -1)?;
-                }
-                hooks::layer("combine", lin, &y)?.activation(self.act)
-            }
+        let Some(concat) = &self.concat else {
+            let sum = into.lerp(&out, self.alpha)?;
+            let sum = if let Some(own) = &own { sum.add(own)? } else { sum };
+            return sum.activation(self.act);
+        };
+        let parts: Vec<&Tensor> = [&into, &out].into_iter().chain(&own).collect();
+        let mut y = Tensor::concat(-1, &parts)?;
+        if let Some(gate) = &concat.gate {
+            let scale = hooks::layer("gate", gate, &y)?.unsqueeze(-1)?;
+            y = Tensor::stack(-2, &parts)?.mul(&scale)?.flatten(-2, -1)?;
         }
+        hooks::layer("combine", &concat.lin, &y)?.activation(self.act)
     }
 }
 
@@ -160,11 +153,11 @@ impl Layer for DirectionalGraph {
         if let Some(own) = &self.own {
             v.child("lin", own);
         }
-        if let Combine::Concat { gate, lin } = &self.combine {
-            if let Some(gate) = gate {
+        if let Some(concat) = &self.concat {
+            if let Some(gate) = &concat.gate {
                 v.child("gate", gate);
             }
-            v.child("combine", lin);
+            v.child("combine", &concat.lin);
         }
     }
 }

@@ -43,8 +43,8 @@ struct Typed {
     back: Tensor,
 }
 
-/// Relational graph convolution of Schlichtkrull et al. (2018), `torch_geometric.nn.RGCNConv`, for nodes and edges of several types: act(b_t
-/// + W_t x_i + the sum over the relations r of W_r m_r), t being the node's type and m_r the mean (sum, maximum) of the features of its
+/// Relational graph convolution of Schlichtkrull et al. (2018), `torch_geometric.nn.RGCNConv`, for nodes and edges of several types: act(W_t
+/// x_i + b_t + the sum over the relations r of W_r m_r), t being the node's type and m_r the mean (sum, maximum) of the features of its
 /// sources by edges of relation r, 0 without such edges.
 ///
 /// [`forward_on`](HeterogeneousGraph::forward_on) takes features of any width for each type of node and a bipartite graph for each relation,
@@ -319,16 +319,16 @@ impl Layer for HeterogeneousGraph {
     /// `[x, edge_index, node_type, edge_type]`: features `[N, in]` or `[B, N, in]` of all nodes, the ends of all edges, and the types `[N]`
     /// and `[E]` by their positions in the constructor, i32 or i64. Waits for the device when another graph comes, to sort it by types.
     fn forward_all(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
-        let (x, graph, rest) = self.graphs.inputs(OP, inputs, 2)?;
-        let [node_type, edge_type] = rest else {
-            let got = format!("{} tensors", inputs.len());
-            return Err(invalid(OP, "inputs", "x, edge_index, node_type and edge_type", got));
-        };
         let width = self.types[0].1;
         if let Some((name, n)) = self.types.iter().find(|t| t.1 != width) {
             let expected = format!("{width} features of all types of nodes (or call `forward_on`)");
             return Err(invalid(OP, "node_types", expected, format!("{n} of `{name}`")));
         }
+        let (x, graph, rest) = self.graphs.inputs(OP, inputs, 2)?;
+        let [node_type, edge_type] = rest else {
+            let got = format!("{} tensors", inputs.len());
+            return Err(invalid(OP, "inputs", "x, edge_index, node_type and edge_type", got));
+        };
         check_features(OP, x, &graph, width)?;
         let typed = self.typed.get(
             |(g, nodes, edges)| g.is(&graph) && nodes.is(node_type) && edges.is(edge_type),

@@ -239,8 +239,8 @@ impl PrincipalNeighbourhoodAggregation {
             let e = multiply(encoded, 2, None)?;
             m.add(&if x.rank() == 3 { e.unsqueeze(1)? } else { e })
         })?;
-        let rest = self.parts.pre.iter().enumerate();
-        rest.fold(Ok(m), |m, (i, layer)| hooks::layer(&pre_name(i), layer, &m?.relu()?))
+        let mut rest = self.parts.pre.iter().enumerate();
+        rest.try_fold(m, |m, (i, layer)| hooks::layer(&pre_name(i), layer, &m.relu()?))
     }
 
     /// The messages combined by each aggregator, scaled by each scaler: `[N, .., aggregators * in]` for each of these.
