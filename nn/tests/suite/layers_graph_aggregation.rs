@@ -344,7 +344,7 @@ fn nodes_and_edges_of_types_have_their_own_weights() {
         run(&l, &x[0], &[edges(&d), indices(&d, &[0]), indices(&d, &[0])]),
         &["forward_on", "3 of `item`"],
     );
-    refused(l.num_bases(2), &["HeterogeneousGraph", "num_bases", "3 and 2"]);
+    refused(l.num_bases(2), &["HeterogeneousGraph", "num_bases", "2 and 3"]);
 }
 
 #[test]

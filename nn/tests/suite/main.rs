@@ -9,6 +9,7 @@ mod auxiliary;
 mod compare;
 mod config;
 mod config_data;
+mod config_graph;
 mod convergence;
 mod data;
 mod distance;
