@@ -332,7 +332,7 @@ impl NetworkConfig {
     /// Checks the graph, the options of all layers and, if the sizes of the inputs are declared, the shapes, without a device. `path` is
     /// where the network stands in its file (`model`, or nothing). Errors: [`NnError::Config`] with the path of the value or layer.
     pub fn check(&self, path: &str) -> Result<()> {
-        let inputs = Plan::new(self, path)?.inputs(DType::F32);
+        let inputs = Plan::new(self, path)?.trial_inputs(DType::F32);
         Plan::dry_run(self, path, DType::F32, inputs.as_deref()).map(|_| ())
     }
 

@@ -44,7 +44,7 @@ impl Network {
     /// Errors: [`NnError::Config`](crate::NnError::Config) with the path of the value, or of the layer whose inputs do not fit; those of
     /// the device.
     pub fn new(cx: &InitContext, config: &NetworkConfig) -> Result<Self> {
-        let inputs = Plan::new(config, "")?.inputs(cx.param_dtype());
+        let inputs = Plan::new(config, "")?.trial_inputs(cx.param_dtype());
         Self::make(cx, config, "", inputs.as_deref())
     }
 

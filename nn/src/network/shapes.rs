@@ -31,7 +31,7 @@ pub(super) fn zeros(device: &Device, inputs: &[Item]) -> Result<Vec<Tensor>> {
 
 impl Plan {
     /// Batches of the inputs, if all of their sizes are known.
-    pub(super) fn inputs(&self, dtype: DType) -> Option<Vec<Item>> {
+    pub(super) fn trial_inputs(&self, dtype: DType) -> Option<Vec<Item>> {
         let known = |i: &super::InputConfig| {
             let shape: Option<Vec<usize>> = i.shape.iter().map(|&n| usize::try_from(n).ok()).collect();
             Some((shape?, i.dtype.unwrap_or(dtype)))

@@ -337,6 +337,9 @@ impl Layer for HeterogeneousGraph {
                 Ok((key, self.split(&graph, node_type, edge_type)?))
             },
         )?;
+        if self.types.len() == 1 {
+            return self.forward_on(&typed.graphs, std::slice::from_ref(x));
+        }
         let of_type = |nodes: &Tensor| x.index_select(-2, nodes);
         let y =
             self.forward_on(&typed.graphs, &typed.nodes.iter().map(of_type).collect::<Result<Vec<_>>>()?)?;

@@ -74,33 +74,26 @@ impl GraphData {
             let what = format!("expected {wanted} columns, found {width}");
             return Err(NnError::Csv { path: edges.into(), row: 1, column: width + 1, what });
         }
-        let lines = || table.features().chunks_exact(width).enumerate();
-        let ends = |from: usize, to: usize| {
-            lines().flat_map(move |(i, line)| {
-                let turned = (options.undirected && line[0] != line[1]).then_some((i, line[to]));
-                std::iter::once((i, line[from])).chain(turned)
-            })
-        };
-        let mut ids = vec![];
-        for (i, value) in ends(0, 1).chain(ends(1, 0)) {
-            limits::push(&mut ids, node(edges, i, value, nodes)?)?;
-        }
-        let count = ids.len() / 2;
-        let edge_weight = match options.weighted {
-            true => {
-                let mut weights = vec![];
-                for (_, line) in lines() {
-                    let copies = if options.undirected && line[0] != line[1] { 2 } else { 1 };
-                    (0..copies).try_for_each(|_| limits::push(&mut weights, line[2]))?;
+        let (mut sources, mut targets, mut weights) = (vec![], vec![], vec![]);
+        for (i, line) in table.features().chunks_exact(width).enumerate() {
+            let (a, b) = (node(edges, i, line[0], nodes)?, node(edges, i, line[1], nodes)?);
+            let turned = (options.undirected && a != b).then_some((b, a));
+            for (source, target) in std::iter::once((a, b)).chain(turned) {
+                limits::push(&mut sources, source)?;
+                limits::push(&mut targets, target)?;
+                if options.weighted {
+                    limits::push(&mut weights, line[2])?;
                 }
-                Some(HostTensor::from_slice(&weights, &[count])?)
             }
-            false => None,
-        };
+        }
+        let count = sources.len();
+        let mut ends = sources;
+        limits::reserve(&mut ends, count)?;
+        ends.extend(targets);
         Ok(GraphData {
-            nodes: nodes.unwrap_or(ids.iter().max().map_or(0, |&n| n as usize + 1)),
-            edge_index: HostTensor::from_slice(&ids, &[2, count])?,
-            edge_weight,
+            nodes: nodes.unwrap_or(ends.iter().max().map_or(0, |&n| n as usize + 1)),
+            edge_index: HostTensor::from_slice(&ends, &[2, count])?,
+            edge_weight: options.weighted.then(|| HostTensor::from_slice(&weights, &[count])).transpose()?,
             features,
         })
     }
