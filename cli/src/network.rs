@@ -278,7 +278,10 @@ impl ModelFile {
             .collect();
         match self {
             ModelFile::Run(run) => {
-                let network = Network::for_items(&cx, &run.network, "model", &items)?;
+                let network = match run.data.graph_inputs(device, dtype)? {
+                    Some(inputs) => Network::on_nodes(&cx, &run.network, "model", &inputs)?,
+                    None => Network::for_items(&cx, &run.network, "model", &items)?,
+                };
                 run.config.freeze(&network)?;
                 Ok(Box::new(network))
             }

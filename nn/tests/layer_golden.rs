@@ -28,7 +28,7 @@ const WEIGHT_DECAY: f64 = 1e-2;
 const STEPS: usize = 2;
 
 /// The list of layers that this library set out with.
-const ENTRIES: [&str; 65] = [
+const ENTRIES: [&str; 70] = [
     "dense",
     "fully_connected",
     "convolutional",
@@ -94,6 +94,11 @@ const ENTRIES: [&str; 65] = [
     "graph_attention",
     "graph_sage",
     "graph_isomorphism",
+    "readout",
+    "directional_graph",
+    "edge_conditional_convolutional",
+    "principal_neighbourhood_aggregation",
+    "heterogeneous_graph",
 ];
 
 fn tolerance(d: &Device) -> Tolerance {
@@ -564,6 +569,7 @@ families! {
     utility: "utility";
     dense_like: "dense-like";
     graph: "graph";
+    graph_aggregation: "graph-aggregation";
 }
 
 #[test]

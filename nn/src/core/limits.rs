@@ -39,6 +39,8 @@ pub const INFLATED: u64 = 1032;
 const KEYS: &[(&str, u64)] = &[
     ("num_layers", 1024),
     ("num_splits", 4096),
+    ("pre_layers", 1024),
+    ("post_layers", 1024),
     ("max_len", 1 << 24),
     ("num_heads", 1 << 16),
     ("nhead", 1 << 16),

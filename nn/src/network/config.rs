@@ -9,7 +9,7 @@ use trefoil::DType;
 
 use super::LayerInfo;
 use super::build::{Entry, check_name};
-use super::shapes::{BATCH, Item};
+use super::shapes::{BATCH, Item, batches};
 use crate::core::error::{NnError, Result};
 use crate::core::limits;
 use crate::core::options::{join, suggest};
@@ -332,8 +332,8 @@ impl NetworkConfig {
     /// Checks the graph, the options of all layers and, if the sizes of the inputs are declared, the shapes, without a device. `path` is
     /// where the network stands in its file (`model`, or nothing). Errors: [`NnError::Config`] with the path of the value or layer.
     pub fn check(&self, path: &str) -> Result<()> {
-        let items = Plan::new(self, path)?.items(DType::F32);
-        Plan::dry_run(self, path, DType::F32, items.as_deref()).map(|_| ())
+        let inputs = Plan::new(self, path)?.trial_inputs(DType::F32);
+        Plan::dry_run(self, path, DType::F32, inputs.as_deref()).map(|_| ())
     }
 
     /// Shapes of the outputs for a batch of two of these items (shape and element type of each input, in the order of their names), found
@@ -342,6 +342,6 @@ impl NetworkConfig {
     pub fn output_shapes(&self, path: &str, items: &[(&[usize], DType)]) -> Result<Vec<Vec<usize>>> {
         let items: Vec<Item> = items.iter().map(|(s, d)| (s.to_vec(), *d)).collect();
         let dtype = items.iter().map(|(_, d)| *d).find(|d| d.is_float()).unwrap_or(DType::F32);
-        Plan::dry_run(self, path, dtype, Some(&items)).map(|(shapes, _)| shapes)
+        Plan::dry_run(self, path, dtype, Some(&batches(&items))).map(|(shapes, _)| shapes)
     }
 }

@@ -4,9 +4,10 @@ use trefoil::{DType, GpuError};
 
 use super::build::Entry;
 use super::config::{NetworkConfig, Plan, Source, Step};
-use super::shapes::{Item, zeros};
+use super::shapes::{Item, batches, zeros};
 use crate::core::autograd::no_grad;
-use crate::core::error::{Result, invalid};
+use crate::core::error::{NnError, Result, invalid};
+use crate::core::options::join;
 use crate::core::tensor::Tensor;
 use crate::layers::Input;
 use crate::module::hooks;
@@ -23,6 +24,8 @@ pub struct Network {
     /// Positions of layers in the order in which they run, and the layers whose outputs are not read afterwards.
     order: Vec<(usize, Vec<usize>)>,
     outputs: Vec<(String, Source)>,
+    /// The inputs of a network on the nodes of one graph.
+    fixed: Option<Vec<Tensor>>,
 }
 
 #[derive(Debug)]
@@ -41,8 +44,8 @@ impl Network {
     /// Errors: [`NnError::Config`](crate::NnError::Config) with the path of the value, or of the layer whose inputs do not fit; those of
     /// the device.
     pub fn new(cx: &InitContext, config: &NetworkConfig) -> Result<Self> {
-        let items = Plan::new(config, "")?.items(cx.param_dtype());
-        Self::make(cx, config, "", items.as_deref())
+        let inputs = Plan::new(config, "")?.trial_inputs(cx.param_dtype());
+        Self::make(cx, config, "", inputs.as_deref())
     }
 
     /// As [`new`](Self::new) for inputs (in the order of their names) whose items have these shapes and element types, and a network that
@@ -54,16 +57,38 @@ impl Network {
         items: &[(&[usize], DType)],
     ) -> Result<Self> {
         let items: Vec<Item> = items.iter().map(|(s, d)| (s.to_vec(), *d)).collect();
-        Self::make(cx, config, path, Some(&items))
+        Self::make(cx, config, path, Some(&batches(&items)))
     }
 
-    fn make(cx: &InitContext, config: &NetworkConfig, path: &str, items: Option<&[Item]>) -> Result<Self> {
-        let (_, state) = Plan::dry_run(config, path, cx.param_dtype(), items)?;
+    /// As [`for_items`](Self::for_items), as a function of the nodes of one graph: the inputs (features of all nodes, edges and so on) are
+    /// these from now on, and a call takes ids of nodes, i32 or i64 `[n]`, to their rows of the outputs. Errors: also an input that is
+    /// not there; what is there and no input is left out.
+    pub fn on_nodes(
+        cx: &InitContext,
+        config: &NetworkConfig,
+        path: &str,
+        inputs: &[(&str, Tensor)],
+    ) -> Result<Self> {
+        let find = |name: &str| {
+            inputs.iter().find(|(n, _)| *n == name).map(|(_, t)| t.detach()).ok_or_else(|| {
+                let known: Vec<&str> = inputs.iter().map(|(n, _)| *n).collect();
+                let what = format!("expected an input of the graph ({}), got `{name}`", known.join(", "));
+                NnError::config(join(path, &format!("inputs.{name}")), what)
+            })
+        };
+        let plan = Plan::new(config, path)?;
+        let fixed = plan.inputs.iter().map(|(name, _)| find(name)).collect::<Result<Vec<_>>>()?;
+        let shapes: Vec<Item> = fixed.iter().map(|t| (t.shape().to_vec(), t.dtype())).collect();
+        Ok(Network { fixed: Some(fixed), ..Self::make(cx, config, path, Some(&shapes))? })
+    }
+
+    fn make(cx: &InitContext, config: &NetworkConfig, path: &str, inputs: Option<&[Item]>) -> Result<Self> {
+        let (_, state) = Plan::dry_run(config, path, cx.param_dtype(), inputs)?;
         let network = Self::of(cx, Plan::new(config, path)?)?;
-        if let Some(items) = items
+        if let Some(inputs) = inputs
             && network.named_state().len() < state
         {
-            network.make_lazy_parameters(&zeros(cx.device(), items)?)?;
+            network.make_lazy_parameters(&zeros(cx.device(), inputs)?)?;
         }
         Ok(network)
     }
@@ -103,7 +128,7 @@ impl Network {
             nodes.push(Node { name, layer, sources, numbered });
         }
         let order = releases(&plan.order, &nodes, &plan.outputs);
-        Ok(Network { inputs, nodes, order, outputs: plan.outputs })
+        Ok(Network { inputs, nodes, order, outputs: plan.outputs, fixed: None })
     }
 
     /// Names of the inputs, in the order of `forward_all`.
@@ -135,6 +160,27 @@ impl Network {
     fn input_list(&self) -> String {
         let names: Vec<&str> = self.input_names().collect();
         format!("the inputs {}", names.join(", "))
+    }
+
+    /// The outputs for all inputs.
+    fn evaluate(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
+        if inputs.len() != self.inputs.len() {
+            return Err(invalid("Network", "inputs", self.input_list(), format!("{} tensors", inputs.len())));
+        }
+        for ((name, check), x) in self.inputs.iter().zip(inputs) {
+            if let Some(check) = check {
+                check.forward(x).map_err(|e| e.within(name, check.kind(), || vec![x.shape().to_vec()]))?;
+            }
+        }
+        let mut values: Vec<Vec<Tensor>> = vec![vec![]; self.nodes.len()];
+        for (at, free) in &self.order {
+            let node = &self.nodes[*at];
+            let x: Vec<Tensor> =
+                node.sources.iter().map(|s| self.value(*s, inputs, &values)).collect::<Result<_>>()?;
+            values[*at] = self.run(node, &x)?;
+            free.iter().for_each(|&i| values[i].clear());
+        }
+        self.outputs.iter().map(|(_, s)| self.value(*s, inputs, &values)).collect()
     }
 
     /// Outputs of one layer.
@@ -199,26 +245,14 @@ impl Layer for Network {
         }
     }
 
-    /// The inputs in the order of their names to the outputs. Errors: another number of inputs, shapes that do not fit
-    /// ([`NnError::Layer`](crate::NnError::Layer)).
+    /// The inputs in the order of their names to the outputs; on the nodes of a graph, `[ids]` to their rows of the outputs. Errors: another
+    /// number of inputs, shapes that do not fit ([`NnError::Layer`](crate::NnError::Layer)).
     fn forward_all(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
-        if inputs.len() != self.inputs.len() {
-            return Err(invalid("Network", "inputs", self.input_list(), format!("{} tensors", inputs.len())));
+        match (&self.fixed, inputs) {
+            (None, _) => self.evaluate(inputs),
+            (Some(fixed), [ids]) => self.evaluate(fixed)?.iter().map(|y| y.index_select(0, ids)).collect(),
+            _ => Err(invalid("Network", "inputs", "the ids of nodes", format!("{} tensors", inputs.len()))),
         }
-        for ((name, check), x) in self.inputs.iter().zip(inputs) {
-            if let Some(check) = check {
-                check.forward(x).map_err(|e| e.within(name, check.kind(), || vec![x.shape().to_vec()]))?;
-            }
-        }
-        let mut values: Vec<Vec<Tensor>> = vec![vec![]; self.nodes.len()];
-        for (at, free) in &self.order {
-            let node = &self.nodes[*at];
-            let x: Vec<Tensor> =
-                node.sources.iter().map(|s| self.value(*s, inputs, &values)).collect::<Result<_>>()?;
-            values[*at] = self.run(node, &x)?;
-            free.iter().for_each(|&i| values[i].clear());
-        }
-        self.outputs.iter().map(|(_, s)| self.value(*s, inputs, &values)).collect()
     }
 
     fn visit(&self, v: &mut Visitor<'_>) {

@@ -13,34 +13,40 @@ use crate::core::options::join;
 use crate::core::tensor::{Device, Tensor};
 use crate::module::{InitContext, Layer, LayerExt};
 
-/// Shape and element type of an input's items.
+/// Shape and element type of an input, or of its items.
 pub(super) type Item = (Vec<usize>, DType);
 
 /// Items per batch in trial runs: batch statistics need more than one.
 pub(super) const BATCH: usize = 2;
 
-/// A batch of zeros for each input.
-pub(super) fn zeros(device: &Device, items: &[Item]) -> Result<Vec<Tensor>> {
-    items.iter().map(|(s, d)| Tensor::zeros(device, *d, &[&[BATCH], s.as_slice()].concat())).collect()
+/// Batches of items, as inputs of trial runs.
+pub(super) fn batches(items: &[Item]) -> Vec<Item> {
+    items.iter().map(|(s, d)| ([&[BATCH], s.as_slice()].concat(), *d)).collect()
+}
+
+/// Zeros for each input.
+pub(super) fn zeros(device: &Device, inputs: &[Item]) -> Result<Vec<Tensor>> {
+    inputs.iter().map(|(s, d)| Tensor::zeros(device, *d, s)).collect()
 }
 
 impl Plan {
-    /// The items of the inputs, if all of their sizes are known.
-    pub(super) fn items(&self, dtype: DType) -> Option<Vec<Item>> {
+    /// Batches of the inputs, if all of their sizes are known.
+    pub(super) fn trial_inputs(&self, dtype: DType) -> Option<Vec<Item>> {
         let known = |i: &super::InputConfig| {
             let shape: Option<Vec<usize>> = i.shape.iter().map(|&n| usize::try_from(n).ok()).collect();
             Some((shape?, i.dtype.unwrap_or(dtype)))
         };
-        self.inputs.iter().map(|(_, i)| known(i.as_ref()?)).collect()
+        let items: Option<Vec<Item>> = self.inputs.iter().map(|(_, i)| known(i.as_ref()?)).collect();
+        items.as_deref().map(batches)
     }
 
-    /// Makes the layers of a network at `path` and, if the items are given, runs a batch of them, all without a device. Gives the shapes of
+    /// Makes the layers of a network at `path` and, if the inputs are given, runs them, all without a device. Gives the shapes of
     /// the outputs, and the number of parameters and buffers. Errors: [`NnError::Config`] with the path of the option or layer.
     pub(super) fn dry_run(
         config: &NetworkConfig,
         path: &str,
         dtype: DType,
-        items: Option<&[Item]>,
+        inputs: Option<&[Item]>,
     ) -> Result<(Vec<Vec<usize>>, usize)> {
         let plan = Plan::new(config, path)?;
         let places: Vec<(String, String)> =
@@ -52,8 +58,8 @@ impl Plan {
             let what = format!("expected at most {} parameters, got {parameters}", limits::ELEMENTS);
             return Err(NnError::config(join(path, "layers"), what));
         }
-        let Some(items) = items else { return Ok((vec![], network.named_state().len())) };
-        let x = zeros(&device, items)?;
+        let Some(inputs) = inputs else { return Ok((vec![], network.named_state().len())) };
+        let x = zeros(&device, inputs)?;
         let y = no_grad(|| network.forward_all(&x)).map_err(|e| {
             // The innermost layer that failed; the place is that of the one around it which stands in the graph.
             let name = match &e {

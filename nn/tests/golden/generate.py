@@ -9,6 +9,7 @@ import torch
 import attention
 import dense
 import graph
+import graph_aggregation
 import image
 import recurrent
 import utility
@@ -25,6 +26,7 @@ FAMILIES = (
     utility.utility,
     dense.dense_like,
     graph.graph,
+    graph_aggregation.graph_aggregation,
 )
 
 if __name__ == "__main__":

@@ -137,6 +137,28 @@ fn cases() -> Vec<Case> {
             vec![flat, &[2, 9]],
         ),
         (
+            json!({"type": "readout", "in_features": 4, "out_features": 3, "mode": "max", "num_graphs": 6}),
+            vec![flat, &[6]],
+        ),
+        (
+            json!({"type": "directional_graph", "in_features": 4, "out_features": 3, "mode": "concat", "gating": true}),
+            vec![flat, &[2, 9]],
+        ),
+        (
+            json!({"type": "edge_conditional_convolutional", "in_features": 4, "out_features": 3, "edge_features": 2}),
+            vec![flat, &[2, 9], &[9, 2]],
+        ),
+        (
+            json!({"type": "principal_neighbourhood_aggregation", "in_features": 4, "out_features": 3,
+                   "deg_histogram": [1, 2, 3], "edge_features": 2, "pre_layers": 2}),
+            vec![flat, &[2, 9], &[9, 2]],
+        ),
+        (
+            json!({"type": "heterogeneous_graph", "in_features": 4, "out_features": 3, "node_types": ["n"],
+                   "edge_types": [["n", "r", "n"]]}),
+            vec![flat, &[2, 9], &[6], &[9]],
+        ),
+        (
             json!({"type": "sequential", "layers": [dense, {"type": "dropout", "name": "drop"}, dense]}),
             vec![flat],
         ),
@@ -171,6 +193,17 @@ impl Case {
                     let ends: Vec<i64> = v.iter().map(|x| ((0.5 + 0.5 * x) * 6.0) as i64).collect();
                     Tensor::from_slice(d, &ends, shape).unwrap()
                 }
+                "readout"
+                | "directional_graph"
+                | "edge_conditional_convolutional"
+                | "principal_neighbourhood_aggregation"
+                | "heterogeneous_graph"
+                    if i == 1 =>
+                {
+                    let ids: Vec<i64> = v.iter().map(|x| ((0.5 + 0.5 * x) * 6.0) as i64).collect();
+                    Tensor::from_slice(d, &ids, shape).unwrap()
+                }
+                "heterogeneous_graph" if i > 1 => Tensor::zeros(d, DType::I64, shape).unwrap(),
                 "embedding" => {
                     let ids: Vec<i64> = v.iter().map(|x| ((0.5 + 0.5 * x) * 3.0) as i64).collect();
                     Tensor::from_slice(d, &ids, shape).unwrap()

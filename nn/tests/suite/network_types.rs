@@ -6,7 +6,7 @@ use crate::common::{cpu, tensor};
 use serde_json::{Value, json};
 use trefoil_nn::autograd::no_grad;
 use trefoil_nn::network::{Key, LAYERS, Network, NetworkConfig, layer};
-use trefoil_nn::{DType, InitContext, Layer, NnError, Tensor};
+use trefoil_nn::{DType, Device, InitContext, Layer, NnError, Tensor};
 
 /// For each layer type: an input, the layer with every option, the shape of its (first) output.
 fn every_type() -> Vec<(&'static [usize], Value, &'static [usize])> {
@@ -359,6 +359,38 @@ fn every_type() -> Vec<(&'static [usize], Value, &'static [usize])> {
                    "learn_epsilon": false, "epsilon": 0.5, "batch_norm": true, "activation": "relu"}),
             &[2, 4],
         ),
+        (
+            &[2, 6],
+            json!({"type": "readout", "in_features": 6, "out_features": 4, "mode": "attention", "num_graphs": 3,
+                   "bias": false, "activation": "relu"}),
+            &[3, 4],
+        ),
+        (
+            &[2, 6],
+            json!({"type": "directional_graph", "in_features": 6, "out_features": 4, "alpha": 0.25, "aggregator": "max",
+                   "root_weight": false, "mode": "sum", "gating": false, "activation": "relu"}),
+            &[2, 4],
+        ),
+        (
+            &[2, 6],
+            json!({"type": "edge_conditional_convolutional", "in_features": 6, "out_features": 4, "edge_features": 3,
+                   "edge_hidden": 5, "aggregator": "sum", "root_weight": false, "bias": false, "activation": "relu"}),
+            &[2, 4],
+        ),
+        (
+            &[2, 6],
+            json!({"type": "principal_neighbourhood_aggregation", "in_features": 6, "out_features": 4,
+                   "aggregators": ["sum", "std"], "scalers": ["attenuation"], "deg_histogram": [0, 2],
+                   "edge_features": 3, "pre_layers": 2, "post_layers": 3, "activation": "relu"}),
+            &[2, 4],
+        ),
+        (
+            &[2, 6],
+            json!({"type": "heterogeneous_graph", "in_features": 6, "out_features": 4, "node_types": ["a", "b"],
+                   "edge_types": [["a", "to", "a"], ["a", "to", "b"]], "num_bases": 2, "aggregator": "max",
+                   "root_weight": false, "bias": false, "activation": "relu"}),
+            &[2, 4],
+        ),
         (&[2, 6], json!({"type": "sequential", "layers": [dense, {"type": "dropout"}]}), &[2, 4]),
         (
             &[2, 6],
@@ -372,6 +404,21 @@ fn every_type() -> Vec<(&'static [usize], Value, &'static [usize])> {
         ),
         (&[2, 6], json!({"type": "checkpointed", "inner": dense}), &[2, 4]),
     ]
+}
+
+/// What a layer reads beside its features: the ends of edges, features of edges, types and graphs.
+fn beside(d: &Device, name: &str) -> Vec<Tensor> {
+    let edges = Tensor::from_slice(d, &[0i64, 1, 1, 0], &[2, 2]).unwrap();
+    let ids = Tensor::zeros(d, DType::I64, &[2]).unwrap();
+    let attr = Tensor::ones(d, DType::F32, &[2, 3]).unwrap();
+    match name {
+        "readout" => vec![ids],
+        "edge_conditional_convolutional" | "principal_neighbourhood_aggregation" => vec![edges, attr],
+        "heterogeneous_graph" => vec![edges, ids.clone(), ids],
+        "directional_graph" => vec![edges],
+        _ if name.starts_with("graph_") => vec![edges],
+        _ => vec![],
+    }
 }
 
 #[test]
@@ -394,9 +441,9 @@ fn every_type_takes_every_key() {
             "embedding" => Tensor::from_slice(&device, &[0i32, 1, 4, 2, 2, 3], shape).unwrap(),
             _ => tensor(&device, shape, 7).to_dtype(DType::F32).unwrap(),
         };
-        let on_graph = name.starts_with("graph_");
+        let beside = beside(&device, name);
         let inputs = match info.inputs.0 {
-            2 if on_graph => vec![x, Tensor::from_slice(&device, &[0i64, 1, 1, 1, 1, 0], &[2, 3]).unwrap()],
+            _ if !beside.is_empty() => [vec![x], beside.clone()].concat(),
             2 => vec![x.clone(), x],
             _ if name == "concatenate" => vec![x.clone(), x],
             _ => vec![x],
@@ -407,19 +454,21 @@ fn every_type_takes_every_key() {
         // The same without a device.
         let mut part = json.clone();
         part["inputs"] = json!(vec!["input"; inputs.len()]);
-        if on_graph {
-            // Both rows of the edges are a batch of two.
-            part["inputs"] = json!(["input", "edges"]);
+        // Two nodes, two edges, two rows of ends: all are batches of two.
+        let mut declared = json!({"input": shape[1..]});
+        for (i, t) in beside.iter().enumerate() {
+            let key = format!("input{i}");
+            declared[&key] = json!({"shape": t.shape()[1..], "dtype": t.dtype().name()});
+            part["inputs"][i + 1] = json!(key);
         }
         let mut config = NetworkConfig::sequential(vec![part]);
         config.outputs = vec!["0.0".into()];
         let mut items = vec![(&shape[1..], inputs[0].dtype())];
-        if on_graph {
-            let edges = json!({"input": shape[1..], "edges": {"shape": [3], "dtype": "i64"}});
+        if !beside.is_empty() {
             let text =
-                json!({"inputs": edges, "layers": config.layers, "outputs": config.outputs}).to_string();
+                json!({"inputs": declared, "layers": config.layers, "outputs": config.outputs}).to_string();
             config = NetworkConfig::parse(&text).unwrap_or_else(|e| panic!("{name}: {e}"));
-            items.insert(0, (&[3], DType::I64));
+            items.extend(beside.iter().map(|t| (&t.shape()[1..], t.dtype())));
         }
         let shapes = config.output_shapes("", &items).unwrap_or_else(|e| panic!("{name}: {e}"));
         assert_eq!(shapes, [out], "{name}");

@@ -261,9 +261,18 @@ impl Graph {
 
     /// The same graph with every edge turned around. Source `MessagePassing(flow="target_to_source")`.
     pub fn reverse(&self) -> Result<Graph> {
-        let turned = Tensor::stack(0, &[self.dst(), self.src()])?;
-        let nodes = [self.num_dst(), self.num_src()];
-        Self::build(turned, nodes, self.lists.batch.clone().filter(|_| nodes[0] == nodes[1]))
+        let l = &*self.lists;
+        let square = self.num_src() == self.num_dst();
+        let lists = Lists {
+            edge_index: Tensor::stack(0, &[self.dst(), self.src()])?,
+            by_src: l.by_dst.clone(),
+            by_dst: l.by_src.clone(),
+            transpose: OnceCell::new(),
+            looped: OnceCell::new(),
+            batch: l.batch.clone().filter(|_| square),
+            single: OnceCell::new(),
+        };
+        Ok(Graph { lists: Arc::new(lists) })
     }
 
     /// The number of nodes. Errors: `Invalid` for a bipartite graph.

@@ -55,10 +55,7 @@ impl GraphSage {
 
     /// Sets how the features of the sources are combined. Errors: `Min`, which the layer does not have.
     pub fn aggregator(mut self, aggregator: MessageReduce) -> Result<Self> {
-        if !matches!(aggregator, MessageReduce::Mean | MessageReduce::Max | MessageReduce::Sum) {
-            return Err(invalid(OP, "aggregator", "mean, max or sum", format!("{aggregator:?}")));
-        }
-        self.aggregator = aggregator;
+        self.aggregator = check_aggregator(OP, aggregator)?;
         Ok(self)
     }
 
@@ -119,5 +116,13 @@ impl Layer for GraphSage {
         if let Some(own) = &self.own {
             v.child("lin_r", own);
         }
+    }
+}
+
+/// Error unless features are combined by their mean, maximum or sum.
+pub(super) fn check_aggregator(op: &'static str, aggregator: MessageReduce) -> Result<MessageReduce> {
+    match aggregator {
+        MessageReduce::Mean | MessageReduce::Max | MessageReduce::Sum => Ok(aggregator),
+        _ => Err(invalid(op, "aggregator", "mean, max or sum", format!("{aggregator:?}"))),
     }
 }

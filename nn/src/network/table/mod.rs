@@ -4,6 +4,7 @@ mod basic;
 mod containers;
 mod conv;
 mod graph;
+mod graph_aggregation;
 mod pool;
 mod sequence;
 mod softmax;
@@ -91,6 +92,11 @@ pub static LAYERS: &[LayerInfo] = &[
     graph::GRAPH_ATTENTION,
     graph::GRAPH_SAGE,
     graph::GRAPH_ISOMORPHISM,
+    graph_aggregation::READOUT,
+    graph_aggregation::DIRECTIONAL_GRAPH,
+    graph_aggregation::EDGE_CONDITIONAL_CONVOLUTIONAL,
+    graph_aggregation::PRINCIPAL_NEIGHBOURHOOD_AGGREGATION,
+    graph_aggregation::HETEROGENEOUS_GRAPH,
     containers::SEQUENTIAL,
     containers::RESIDUAL,
     containers::PARALLEL,

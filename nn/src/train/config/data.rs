@@ -16,15 +16,15 @@ use super::transform::{Autoencode, Scale, Site, TransformConfig};
 use crate::core::error::{NnError, Result};
 use crate::core::limits;
 use crate::core::options::{COUNT, FINITE, SHARE, check_keys, join, object, read, within};
-use crate::core::tensor::Device;
+use crate::core::tensor::{Device, Tensor};
 use crate::train::data::text::{Encoding, ResidentText, Windows};
 use crate::train::data::{
-    Arrays, Batch, HostTensor, Item, ItemSource, Loader, Order, ResidentSource, Sampler, Source, Transform,
-    Transformed,
+    Arrays, Batch, GraphData, HostTensor, Item, ItemSource, Loader, Order, ResidentSource, Sampler, Source,
+    Transform, Transformed,
 };
 
 /// Where the data comes from and how it is served. The key of a file says what it is: `csv`, `npy`, `npz`, `idx`, `cifar`, `images` (a folder of
-/// folders) or `text`.
+/// folders), `text` or `graph` (whose nodes are the items).
 #[derive(Clone)]
 pub struct DataConfig {
     json: Value,
@@ -197,6 +197,7 @@ pub struct Data {
     /// Named when the file was read.
     skipped: Vec<String>,
     encoding: Option<Arc<dyn Encoding>>,
+    graph: Option<Arc<GraphData>>,
     target: TargetKind,
 }
 
@@ -214,6 +215,8 @@ pub struct Sources {
     pub test: Option<Box<dyn Source>>,
     /// Largest class id, and the number of its item in the file.
     pub(super) largest: Option<(i64, usize)>,
+    /// What the network reads of the graph whose nodes the items are.
+    pub(super) graph: Option<Vec<(&'static str, Tensor)>>,
 }
 
 impl fmt::Debug for Sources {
@@ -341,6 +344,17 @@ impl DataConfig {
         {
             return fail(self.kind, "expected neither `item_shape` nor values as targets".into());
         }
+        if self.kind == "graph" {
+            let by_class = matches!(c.target, None | Some(TargetKind::Class)) && c.on_error == OnError::Fail;
+            if c.item_shape.is_some() || !by_class || !self.transforms.is_empty() {
+                let what = "expected nodes with classes, without `item_shape`, `transforms` and `on_error`";
+                return fail(self.kind, what.into());
+            }
+            let test = self.json.get("test").and_then(Value::as_object);
+            if let Some(key) = test.and_then(|t| t.keys().find(|k| *k != "labels")) {
+                return fail(&format!("test.{key}"), "expected other `labels` of the same graph".into());
+            }
+        }
         Ok(())
     }
 
@@ -397,7 +411,7 @@ impl DataConfig {
         };
         let found = if train.classes > 0 { TargetKind::Class } else { TargetKind::Value };
         let target = c.target.unwrap_or(found);
-        Ok(Data { train, test, skipped, encoding: None, target })
+        Ok(Data { train, test, skipped, encoding: None, graph: all.graph, target })
     }
 
     fn windows(&self, text: &str, encoding: Arc<dyn Encoding>, length: usize, step: usize) -> Result<Data> {
@@ -418,7 +432,14 @@ impl DataConfig {
             },
         };
         let train = part(train)?;
-        Ok(Data { train, test, skipped: vec![], encoding: Some(encoding), target: TargetKind::Class })
+        Ok(Data {
+            train,
+            test,
+            skipped: vec![],
+            encoding: Some(encoding),
+            graph: None,
+            target: TargetKind::Class,
+        })
     }
 
     /// The data as batches on a device, features in `dtype`. Errors: of items; `OutOfMemory`.
@@ -445,7 +466,8 @@ impl DataConfig {
         let test = data.test.as_ref().map(|t| serve(t, false)).transpose()?;
         let parts = [Some(&data.train), data.test.as_ref()];
         let largest = parts.into_iter().flatten().filter_map(Part::largest).max();
-        Ok(Sources { train, test, largest })
+        let graph = data.graph_inputs(device, dtype)?;
+        Ok(Sources { train, test, largest, graph })
     }
 
     fn serve(&self, part: &Part, device: &Device, dtype: DType, train: bool) -> Result<Box<dyn Source>> {
@@ -596,6 +618,12 @@ impl Data {
     /// The encoding of a text.
     pub fn encoding(&self) -> Option<&dyn Encoding> {
         self.encoding.as_deref()
+    }
+
+    /// What a network reads of the graph whose nodes the items are, on a device, floats in `dtype`; see
+    /// [`Network::on_nodes`](crate::network::Network::on_nodes).
+    pub fn graph_inputs(&self, device: &Device, dtype: DType) -> Result<Option<Vec<(&'static str, Tensor)>>> {
+        self.graph.as_ref().map(|g| g.inputs(device, dtype)).transpose()
     }
 
     /// Malformed rows and images that were left out so far, each with its place and what is wrong with it.

@@ -16,8 +16,8 @@ use crate::core::options::{COUNT, join};
 use crate::train::data::cifar::images_and_classes;
 use crate::train::data::text::{Bytes, Characters, Encoding, read_text};
 use crate::train::data::{
-    Arrays, CifarLabels, CsvOptions, HostTensor, ItemSource, Label, Targets, read_csv, read_csv_each,
-    read_idx, read_npy,
+    Arrays, CifarLabels, CsvOptions, GraphData, GraphOptions, HostTensor, ItemSource, Label, Targets, read_csv,
+    read_csv_each, read_idx, read_npy,
 };
 
 /// What files hold.
@@ -39,6 +39,8 @@ pub(super) struct Items {
     pub(super) scale: f64,
     /// Malformed items that were left out.
     pub(super) skipped: Vec<String>,
+    /// The graph whose nodes the items are.
+    pub(super) graph: Option<Arc<GraphData>>,
 }
 
 /// Reads files.
@@ -50,7 +52,7 @@ fn reader(f: impl Fn(&Common) -> Result<Items> + Send + Sync + 'static) -> Read 
 
 /// Keys that hold paths.
 pub(super) const PATHS: &[&str] =
-    &["csv", "npy", "npz", "idx", "cifar", "images", "text", "targets", "tokenizer"];
+    &["csv", "npy", "npz", "idx", "cifar", "images", "text", "graph", "labels", "nodes", "targets", "tokenizer"];
 
 /// What integer features are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -123,8 +125,8 @@ pub(super) static FILES: &[Row<Read>] = &[
         let y = targets.as_ref().map(read_idx).transpose()?;
         arrays(read_idx(&idx)?, y, Features::Values, c)
     })),
-    row!("cifar" { cifar: Files; labels: CifarLabels = "cifar10"; } |_path| reader(move |c| {
-        let [x, y] = images_and_classes(&cifar.0, labels)?;
+    row!("cifar" { cifar: Files; dataset: CifarLabels = "cifar10"; } |_path| reader(move |c| {
+        let [x, y] = images_and_classes(&cifar.0, dataset)?;
         arrays(x, Some(y), Features::Values, c)
     })),
     row!("images" {
@@ -153,6 +155,22 @@ pub(super) static FILES: &[Row<Read>] = &[
             Ok(Content::Text { text: written, encoding, length, step: step.unwrap_or(length) })
         })
     }),
+    row!("graph" {
+        graph: PathBuf;
+        labels: PathBuf;
+        nodes: Option<PathBuf> = null;
+        undirected: bool = false;
+        weighted: bool = false;
+        header: Option<bool> = null;
+        separator: char = ",";
+    } |_path| reader(move |c| {
+        let options = GraphOptions { header, separator, undirected, weighted, scale: c.scale as f32 };
+        let graph = GraphData::read_csv(&graph, nodes.as_deref(), &options)?;
+        let items = graph.labels(&labels, &options)?;
+        let classes = Some(items.y().to_vec::<i64>()?);
+        let (items, graph) = (Arc::new(items), Some(Arc::new(graph)));
+        Ok(Items { items, labels: classes, sorted: false, scale: 1.0, skipped: vec![], graph })
+    })),
 ];
 
 #[cfg(feature = "archives")]
@@ -203,7 +221,7 @@ fn table(path: &Path, header: Option<bool>, label: Column, separator: char, c: &
         Targets::Classes(ids) => Some(limits::copy(ids)?),
         Targets::Values { .. } => None,
     };
-    Ok(Items { items: Arc::new(data), labels, sorted: false, scale: 1.0, skipped })
+    Ok(Items { items: Arc::new(data), labels, sorted: false, scale: 1.0, skipped, graph: None })
 }
 
 /// Error unless items have as many elements as the shape.
@@ -251,7 +269,14 @@ fn arrays(mut x: HostTensor, y: Option<HostTensor>, features: Features, c: &Comm
     };
     let labels = if y.shape.len() == 1 { Some(y.to_vec::<i64>()?) } else { None };
     let scale = if features == Features::Ids { 1.0 } else { c.scale };
-    Ok(Items { items: Arc::new(Arrays::new(x, y)?), labels, sorted: false, scale, skipped: vec![] })
+    Ok(Items {
+        items: Arc::new(Arrays::new(x, y)?),
+        labels,
+        sorted: false,
+        scale,
+        skipped: vec![],
+        graph: None,
+    })
 }
 
 #[cfg(feature = "images")]
@@ -262,7 +287,14 @@ fn folder(root: &Path, gray: bool, size: Option<[u32; 2]>, c: &Common) -> Result
         images = images.resize(h, w)?;
     }
     let labels = limits::collect((0..images.len()).map(|i| images.class(i).unwrap_or(0)))?;
-    Ok(Items { items: Arc::new(images), labels: Some(labels), sorted: true, scale: c.scale, skipped: vec![] })
+    Ok(Items {
+        items: Arc::new(images),
+        labels: Some(labels),
+        sorted: true,
+        scale: c.scale,
+        skipped: vec![],
+        graph: None,
+    })
 }
 
 #[cfg(not(feature = "images"))]

@@ -20,6 +20,8 @@ pub enum Label {
     LastValue,
     /// This column (from 0) holds a value.
     Value(usize),
+    /// All columns are features: targets are no values.
+    None,
 }
 
 /// How a CSV file is read.
@@ -50,7 +52,7 @@ fn clean(cell: &str) -> &str {
 fn line_numbers(
     cells: &[&str],
     want: usize,
-    target: usize,
+    target: Option<usize>,
     class: bool,
 ) -> std::result::Result<Vec<f32>, (usize, String)> {
     if cells.len() != want {
@@ -65,7 +67,7 @@ fn line_numbers(
         match cell.parse::<f32>() {
             Err(_) => fail(format!("`{cell}` is not a number")),
             Ok(x) if !x.is_finite() => fail(format!("`{cell}` is not finite")),
-            Ok(x) if c == target && class && (x < 0.0 || x.fract() != 0.0 || x > 16_777_216.0) => {
+            Ok(x) if Some(c) == target && class && (x < 0.0 || x.fract() != 0.0 || x > 16_777_216.0) => {
                 fail(format!("`{cell}` is not a class id (0, 1, 2, ...)"))
             }
             Ok(x) => Ok(x),
@@ -105,7 +107,7 @@ pub fn read_csv_each(
         |row: usize, column: usize, what: String| NnError::Csv { path: path.into(), row, column, what };
 
     let (mut features, mut classes, mut values) = (vec![], vec![], vec![]);
-    let mut width = None;
+    let (mut width, mut items) = (None, 0usize);
     for (i, line) in BufReader::new(file).lines().enumerate() {
         let (row, line) = (i + 1, line.map_err(NnError::io("read", path))?);
         let line = if i == 0 { line.trim_start_matches('\u{feff}') } else { line.as_str() };
@@ -119,19 +121,23 @@ pub fn read_csv_each(
         }
         let want = *width.get_or_insert(cells.len());
         let (target, class) = match options.label {
-            Label::LastClass => (want.saturating_sub(1), true),
-            Label::Class(c) => (c, true),
-            Label::LastValue => (want.saturating_sub(1), false),
-            Label::Value(c) => (c, false),
+            Label::LastClass => (Some(want.saturating_sub(1)), true),
+            Label::Class(c) => (Some(c), true),
+            Label::LastValue => (Some(want.saturating_sub(1)), false),
+            Label::Value(c) => (Some(c), false),
+            Label::None => (None, false),
         };
-        if target >= want || want < 2 {
+        if let Some(target) = target
+            && (target >= want || want < 2)
+        {
             let what = format!("no such label column next to features in {want} columns");
             return Err(fail(row, target + 1, what));
         }
         match line_numbers(&cells, want, target, class) {
             Ok(numbers) => {
+                items += 1;
                 for (c, x) in numbers.into_iter().enumerate() {
-                    match (c == target, class) {
+                    match (Some(c) == target, class) {
                         (false, _) => limits::push(&mut features, x * options.scale)?,
                         (true, false) => limits::push(&mut values, x)?,
                         (true, true) => limits::push(&mut classes, x as i64)?,
@@ -141,15 +147,14 @@ pub fn read_csv_each(
             Err((column, what)) => malformed(fail(row, column, what))?,
         }
     }
-    let items = classes.len() + values.len();
     if items == 0 {
         return Err(fail(1, 1, "the file has no items".into()));
     }
     let item = features.len() / items;
-    let targets = if values.is_empty() {
-        Targets::Classes(classes)
-    } else {
-        Targets::Values { data: values, shape: vec![1] }
+    let targets = match options.label {
+        Label::LastClass | Label::Class(_) => Targets::Classes(classes),
+        Label::LastValue | Label::Value(_) => Targets::Values { data: values, shape: vec![1] },
+        Label::None => Targets::Values { data: vec![], shape: vec![0] },
     };
     Dataset::new(features, &[item], targets)
 }

@@ -10,10 +10,11 @@
 //! | [`Loader`] ([`HostSource`] for a [`Dataset`]) | items are made by threads | the batch, ahead of its use |
 //! | [`Transformed`] | changes the batches of another source on the device | nothing more |
 //!
-//! A [`Sampler`] says which items an epoch has.
+//! A [`Sampler`] says which items an epoch has. Of a graph ([`GraphData`]), the items are nodes.
 
 pub(crate) mod cifar;
 mod csv;
+mod graph;
 mod idx;
 #[cfg(feature = "images")]
 mod images;
@@ -30,6 +31,7 @@ pub mod transform;
 
 pub use cifar::{CifarLabels, read_cifar};
 pub use csv::{CsvOptions, Label, read_csv, read_csv_each, read_csv_skipping};
+pub use graph::{GraphData, GraphOptions};
 pub use idx::{read_idx, read_idx_pair};
 #[cfg(feature = "images")]
 pub use images::{Channels, ImageFolder};
