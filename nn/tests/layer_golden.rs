@@ -1,4 +1,4 @@
-//! Every layer against PyTorch, on every device: outputs, gradients, buffers, two steps of AdamW, state dictionaries.
+//! Every layer against PyTorch, on every device: outputs, gradients, buffers, two steps of AdamW, learning rules, state dictionaries.
 //! The suites come from `golden/generate.py`.
 #![allow(missing_docs)]
 
@@ -27,7 +27,7 @@ const WEIGHT_DECAY: f64 = 1e-2;
 const STEPS: usize = 2;
 
 /// The list of layers that this library set out with.
-const ENTRIES: [&str; 65] = [
+const ENTRIES: [&str; 71] = [
     "dense",
     "fully_connected",
     "convolutional",
@@ -93,7 +93,16 @@ const ENTRIES: [&str; 65] = [
     "graph_attention",
     "graph_sage",
     "graph_isomorphism",
+    "rbm",
+    "synaptic_plasticity",
+    "spatial_pooler",
+    "anomaly_detector",
+    "continuum_memory_system",
+    "temporal_memory",
 ];
+
+/// Layers that work on the host, and so copy in every step.
+const ON_HOST: [&str; 1] = ["temporal_memory"];
 
 fn tolerance(d: &Device) -> Tolerance {
     match id(d).kind {
@@ -248,6 +257,25 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
+    /// The state after steps of the layer's own rule. In each, the inputs are rolled by one place more.
+    fn learned(&mut self) -> Result<()> {
+        let made = self.made()?;
+        for step in 0..self.case.learn {
+            let roll = |t: &Tensor| Ok(t.roll(&[step as isize], &[-1])?.with_grad());
+            let inputs: Vec<Tensor> = self.inputs.iter().map(roll).collect::<Result<_>>()?;
+            let (_, loss) = self.forward(&made, &inputs)?;
+            if loss.requires_grad() {
+                loss.backward()?;
+            }
+            made.layer().learn()?;
+        }
+        for (name, t) in made.layer().state_dict().unwrap().into_iter().filter(|_| self.case.learn > 0) {
+            let group = if self.case.get("learn", &name).is_some() { "learn" } else { "state" };
+            self.close(group, &name, &t);
+        }
+        Ok(())
+    }
+
     /// The state dictionary through a file, into another layer of the same kind.
     fn round_trip(&mut self, folder: &Path) -> Result<()> {
         let made = self.made()?;
@@ -326,6 +354,7 @@ impl<'a> Run<'a> {
     /// What is in use, what the driver was asked for and what travelled is after any number of steps what it is after a few.
     fn memory(&mut self) -> Result<()> {
         let made = self.made()?;
+        let on_host = ON_HOST.contains(&self.case.entry.as_str());
         let mut optimizer = match made.layer().named_parameters().is_empty() {
             true => None,
             false => Some(Optimizer::adamw(made.layer(), LR, WEIGHT_DECAY)?),
@@ -345,9 +374,13 @@ impl<'a> Run<'a> {
             if let Some(o) = &mut optimizer {
                 o.step()?;
             }
+            if self.case.learn > 0 {
+                made.layer().learn()?;
+            }
             drop((outputs, loss));
             let c = self.device.counters();
-            let now = [self.device.memory().in_use as u64, c.allocations, c.uploads, c.downloads];
+            let [uploads, downloads] = if on_host { [0; 2] } else { [c.uploads, c.downloads] };
+            let now = [self.device.memory().in_use as u64, c.allocations, uploads, downloads];
             match settled {
                 None if step < 3 => {}
                 None => settled = Some(now),
@@ -464,7 +497,7 @@ type Check = fn(&mut Run<'_>, &Path) -> Result<bool>;
 const CHECKS: [(&str, Check); 8] = [
     ("one call", |r, _| r.gradients().map(|()| true)),
     ("a call with views", |r, _| r.views().map(|()| true)),
-    ("steps", |r, _| r.steps().map(|()| true)),
+    ("steps", |r, _| r.steps().and_then(|()| r.learned()).map(|()| true)),
     ("state", |r, folder| r.round_trip(folder).map(|()| true)),
     ("description", |r, _| r.described().map(|()| true)),
     ("memory", |r, _| r.memory().map(|()| true)),
@@ -549,6 +582,7 @@ families! {
     utility: "utility";
     dense_like: "dense-like";
     graph: "graph";
+    local_learning: "local-learning";
 }
 
 #[test]

@@ -11,7 +11,7 @@ use trefoil::DType;
 use trefoil_nn::{Device, StateDict, Tensor};
 
 /// Families, a pair of files each.
-pub(crate) const FAMILIES: [&str; 11] = [
+pub(crate) const FAMILIES: [&str; 12] = [
     "core",
     "attention",
     "recurrent",
@@ -23,6 +23,7 @@ pub(crate) const FAMILIES: [&str; 11] = [
     "utility",
     "dense-like",
     "graph",
+    "local-learning",
 ];
 
 /// Data of a tensor on the host.
@@ -82,6 +83,9 @@ pub(crate) struct Case {
     /// Inputs whose first axis is the batch.
     pub(crate) batch: Vec<String>,
     pub(crate) outputs: usize,
+    /// Steps of the layer's own learning rule.
+    #[serde(default)]
+    pub(crate) learn: usize,
     /// Gradients that are 0 by construction.
     #[serde(default)]
     pub(crate) silent: Vec<String>,

@@ -10,6 +10,7 @@ import attention
 import dense
 import graph
 import image
+import local_learning
 import recurrent
 import utility
 
@@ -25,6 +26,7 @@ FAMILIES = (
     utility.utility,
     dense.dense_like,
     graph.graph,
+    local_learning.local_learning,
 )
 
 if __name__ == "__main__":

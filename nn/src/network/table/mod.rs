@@ -4,6 +4,7 @@ mod basic;
 mod containers;
 mod conv;
 mod graph;
+mod local_learning;
 mod pool;
 mod sequence;
 mod softmax;
@@ -91,6 +92,12 @@ pub static LAYERS: &[LayerInfo] = &[
     graph::GRAPH_ATTENTION,
     graph::GRAPH_SAGE,
     graph::GRAPH_ISOMORPHISM,
+    local_learning::RBM,
+    local_learning::SYNAPTIC_PLASTICITY,
+    local_learning::SPATIAL_POOLER,
+    local_learning::ANOMALY_DETECTOR,
+    local_learning::CONTINUUM_MEMORY_SYSTEM,
+    local_learning::TEMPORAL_MEMORY,
     containers::SEQUENTIAL,
     containers::RESIDUAL,
     containers::PARALLEL,
