@@ -1,4 +1,4 @@
-//! Every layer against PyTorch, on every device: outputs, gradients, buffers, two steps of AdamW, state dictionaries.
+//! Every layer against PyTorch, on every device: outputs, gradients, buffers, two steps of AdamW, learning rules, state dictionaries.
 //! The suites come from `golden/generate.py`.
 #![allow(missing_docs)]
 
@@ -28,7 +28,7 @@ const WEIGHT_DECAY: f64 = 1e-2;
 const STEPS: usize = 2;
 
 /// The list of layers that this library set out with.
-const ENTRIES: [&str; 70] = [
+const ENTRIES: &[&str] = &[
     "dense",
     "fully_connected",
     "convolutional",
@@ -99,7 +99,16 @@ const ENTRIES: [&str; 70] = [
     "edge_conditional_convolutional",
     "principal_neighbourhood_aggregation",
     "heterogeneous_graph",
+    "rbm",
+    "synaptic_plasticity",
+    "spatial_pooler",
+    "anomaly_detector",
+    "continuum_memory_system",
+    "temporal_memory",
 ];
+
+/// Layers that work on the host, and so copy in every step.
+const ON_HOST: [&str; 1] = ["temporal_memory"];
 
 fn tolerance(d: &Device) -> Tolerance {
     match id(d).kind {
@@ -280,6 +289,25 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
+    /// The state after steps of the layer's own rule. In each, the inputs are rolled by one place more.
+    fn learned(&mut self) -> Result<()> {
+        let made = self.made()?;
+        for step in 0..self.case.learn {
+            let roll = |t: &Tensor| Ok(t.roll(&[step as isize], &[-1])?.with_grad());
+            let inputs: Vec<Tensor> = self.inputs.iter().map(roll).collect::<Result<_>>()?;
+            let (_, loss) = self.forward(&made, &inputs)?;
+            if loss.requires_grad() {
+                loss.backward()?;
+            }
+            made.layer().learn()?;
+        }
+        for (name, t) in made.layer().state_dict().unwrap().into_iter().filter(|_| self.case.learn > 0) {
+            let group = if self.case.get("learn", &name).is_some() { "learn" } else { "state" };
+            self.close(group, &name, &t);
+        }
+        Ok(())
+    }
+
     /// The state dictionary through a file, into another layer of the same kind.
     fn round_trip(&mut self, folder: &Path) -> Result<()> {
         let made = self.made()?;
@@ -358,6 +386,7 @@ impl<'a> Run<'a> {
     /// What is in use, what the driver was asked for and what travelled is after any number of steps what it is after a few.
     fn memory(&mut self) -> Result<()> {
         let made = self.made()?;
+        let on_host = ON_HOST.contains(&self.case.entry.as_str());
         let mut optimizer = match made.layer().named_parameters().is_empty() {
             true => None,
             false => Some(Optimizer::adamw(made.layer(), LR, WEIGHT_DECAY)?),
@@ -377,9 +406,13 @@ impl<'a> Run<'a> {
             if let Some(o) = &mut optimizer {
                 o.step()?;
             }
+            if self.case.learn > 0 {
+                made.layer().learn()?;
+            }
             drop((outputs, loss));
             let c = self.device.counters();
-            let now = [self.device.memory().in_use as u64, c.allocations, c.uploads, c.downloads];
+            let [uploads, downloads] = if on_host { [0; 2] } else { [c.uploads, c.downloads] };
+            let now = [self.device.memory().in_use as u64, c.allocations, uploads, downloads];
             match settled {
                 None if step < 3 => {}
                 None => settled = Some(now),
@@ -487,7 +520,7 @@ type Check = fn(&mut Run<'_>, &Path) -> Result<()>;
 const CHECKS: [(&str, Check); 8] = [
     ("one call", |r, _| r.gradients()),
     ("a call with views", |r, _| r.views()),
-    ("steps", |r, _| r.steps()),
+    ("steps", |r, _| r.steps().and_then(|()| r.learned())),
     ("state", |r, folder| r.round_trip(folder)),
     ("description", |r, _| r.described()),
     ("memory", |r, _| r.memory()),
@@ -525,7 +558,7 @@ fn report() {
     std::fs::create_dir_all(&results).unwrap();
     for d in devices() {
         let mut layers: BTreeMap<String, BTreeMap<&str, [u32; 2]>> = BTreeMap::new();
-        for case in FAMILIES.into_iter().flat_map(suite) {
+        for case in FAMILIES.iter().copied().flat_map(suite) {
             let counts = layers.entry(case.entry.clone()).or_default();
             for (stage, check) in CHECKS.into_iter().chain(MORE) {
                 let mut run = Run { stage, ..Run::new(&case, &d) };
@@ -570,23 +603,24 @@ families! {
     dense_like: "dense-like";
     graph: "graph";
     graph_aggregation: "graph-aggregation";
+    local_learning: "local-learning";
 }
 
 #[test]
 fn every_layer_has_four_configurations() {
     assert_eq!(TESTED, FAMILIES);
     let mut count: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for c in FAMILIES.into_iter().flat_map(suite) {
+    for c in FAMILIES.iter().copied().flat_map(suite) {
         assert_eq!(c.config["type"], c.entry.as_str(), "{}", c.name);
         // Options, mode, arguments, and the inputs with their ranks.
         let ranks: Vec<_> = c.inputs.iter().map(|n| (n, c.get("in", n).unwrap().shape.len())).collect();
         let how = format!("{:?} {} {:?} {ranks:?}", c.config, c.training, c.args);
         count.entry(c.entry.clone()).or_default().insert(how);
     }
-    assert_eq!(count.keys().map(String::as_str).collect::<BTreeSet<_>>(), BTreeSet::from(ENTRIES));
+    assert_eq!(count.keys().map(String::as_str).collect::<BTreeSet<_>>(), ENTRIES.iter().copied().collect());
     for (entry, configurations) in count {
         assert!(configurations.len() >= 4, "{entry}: {configurations:?}");
     }
     let listed: BTreeSet<&str> = network::LAYERS.iter().filter(|l| l.entry > 0).map(|l| l.name).collect();
-    assert_eq!(listed, BTreeSet::from(ENTRIES), "layers of the list in JSON");
+    assert_eq!(listed, ENTRIES.iter().copied().collect(), "layers of the list in JSON");
 }

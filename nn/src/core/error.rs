@@ -119,6 +119,18 @@ pub enum NnError {
         /// Indices are below it.
         limit: usize,
     },
+    /// An input of a layer holds a value that the layer does not allow. The device noticed, at the latest when the host last waited for it.
+    #[error("{op}: {place} is {value}, expected {expected}")]
+    Value {
+        /// The layer.
+        op: &'static str,
+        /// Where the value stands: `row 3, position 1`.
+        place: String,
+        /// The value, as f32.
+        value: f64,
+        /// What is allowed.
+        expected: &'static str,
+    },
     /// A parameter set that cannot be used (already owned by an optimizer, moved to another device, empty).
     #[error("parameter `{name}`: {what}")]
     Param {

@@ -29,6 +29,7 @@ pub(crate) use self::attention::packed_heads;
 pub(crate) use self::elementwise::arithmetic::broadcast;
 pub(crate) use self::elementwise::radial::Radial;
 pub use self::graph::{Graph, Groups};
+pub(crate) use self::index::range::check_values;
 pub use self::language_model::LinearCrossEntropyLoss;
 pub use self::mesh::{HeatOperator, Mesh};
 pub use self::moe::MoeRouting;

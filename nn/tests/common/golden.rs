@@ -11,7 +11,7 @@ use trefoil::DType;
 use trefoil_nn::{Device, StateDict, Tensor};
 
 /// Families, a pair of files each.
-pub(crate) const FAMILIES: [&str; 12] = [
+pub(crate) const FAMILIES: &[&str] = &[
     "core",
     "attention",
     "recurrent",
@@ -24,6 +24,7 @@ pub(crate) const FAMILIES: [&str; 12] = [
     "dense-like",
     "graph",
     "graph-aggregation",
+    "local-learning",
 ];
 
 /// Data of a tensor on the host.
@@ -83,6 +84,9 @@ pub(crate) struct Case {
     /// Inputs whose first axis is the batch.
     pub(crate) batch: Vec<String>,
     pub(crate) outputs: usize,
+    /// Steps of the layer's own learning rule.
+    #[serde(default)]
+    pub(crate) learn: usize,
     /// Gradients that are 0 by construction.
     #[serde(default)]
     pub(crate) silent: Vec<String>,

@@ -11,11 +11,13 @@ A family F is `layers-F.json`, a list of cases, beside `layers-F.safetensors`. A
     args     arguments of the call that are no tensors
     inputs   names in the order of the call (group "in"); floats get gradients (group "din")
     batch    those of them whose first axis is the batch
+    learn    steps of the layer's own learning rule: forward, backward, rule
     outputs  number of outputs (group "out"); floats have an upstream gradient each (group "dout")
 
 Further groups: "state" is the state dictionary before the call, "grad" the gradients of the parameters, "after" the
 state that the call changed, "adamw" the parameters after two steps of AdamW on the sum of outputs times their upstream
-gradients.
+gradients, "learn" the state that the steps of the rule changed, whose inputs are rolled by one place more in each step
+along their last axis.
 """
 
 import copy
@@ -116,6 +118,7 @@ class Suite:
         call=None,
         silent=(),
         draw=None,
+        learn=0,
     ):
         """Adds one case.
 
@@ -124,6 +127,7 @@ class Suite:
         call    how the oracle is called with the inputs by name (default: in order)
         silent  parameters and inputs whose gradient is 0 by construction
         draw    own values for some parameters: (name, tensor, generator) -> tensor or None
+        learn   steps of the rule, the oracle's method `learn`
         """
         name = f"{entry}/{label}"
         assert all(c["name"] != name for c in self.cases), name
@@ -180,6 +184,16 @@ class Suite:
             if not torch.equal(t, before[n]):
                 self.put(name, "after", n, t)
 
+        if learn:
+            taught = copy.deepcopy(start)
+            for step in range(learn):
+                rolled = {n: t.roll(step, -1).requires_grad_(t.is_floating_point()) for n, t in values.items()}
+                loss(outputs_of(run(taught, rolled))).backward()
+                taught.learn()
+            for n, t in taught.state_dict().items():
+                if not torch.equal(t, before[n]):
+                    self.put(name, "learn", n, t)
+
         if parameters:
             step = torch.optim.AdamW(start.parameters(), lr=LR, weight_decay=WEIGHT_DECAY)
             for _ in range(STEPS):
@@ -197,6 +211,8 @@ class Suite:
         c["inputs"] = list(inputs)
         c["batch"] = [] if "unbatched" in label else batch(start.eval(), run, values)
         c["outputs"] = len(outs)
+        if learn:
+            c["learn"] = learn
         if silent:
             c["silent"] = list(silent)
         self.cases.append(c)

@@ -11,6 +11,7 @@ import dense
 import graph
 import graph_aggregation
 import image
+import local_learning
 import recurrent
 import utility
 
@@ -27,6 +28,7 @@ FAMILIES = (
     dense.dense_like,
     graph.graph,
     graph_aggregation.graph_aggregation,
+    local_learning.local_learning,
 )
 
 if __name__ == "__main__":

@@ -136,6 +136,18 @@ fn cases() -> Vec<Case> {
             json!({"type": "graph_isomorphism", "in_features": 4, "out_features": 3, "batch_norm": true}),
             vec![flat, &[2, 9]],
         ),
+        (json!({"type": "rbm", "visible": 4, "hidden": 3}), vec![flat]),
+        (json!({"type": "synaptic_plasticity", "n_pre": 4, "n_post": 3}), vec![flat]),
+        (
+            json!({"type": "spatial_pooler", "input_size": 4, "column_count": 6, "local_area_density": 0.4}),
+            vec![flat],
+        ),
+        (json!({"type": "anomaly_detector", "input_size": 4, "anomaly_threshold": 0.5}), vec![flat]),
+        (json!({"type": "continuum_memory_system", "in_features": 4, "hidden_dim": 3}), vec![flat]),
+        (
+            json!({"type": "temporal_memory", "column_count": 4, "cells_per_column": 2, "capacity": 8}),
+            vec![flat],
+        ),
         (
             json!({"type": "readout", "in_features": 4, "out_features": 3, "mode": "max", "num_graphs": 6}),
             vec![flat, &[6]],
@@ -207,6 +219,10 @@ impl Case {
                 "embedding" => {
                     let ids: Vec<i64> = v.iter().map(|x| ((0.5 + 0.5 * x) * 3.0) as i64).collect();
                     Tensor::from_slice(d, &ids, shape).unwrap()
+                }
+                "rbm" | "spatial_pooler" | "anomaly_detector" | "temporal_memory" => {
+                    let v: Vec<f32> = v.iter().map(|&x| f32::from(x > 0.0)).collect();
+                    Tensor::from_slice(d, &v, shape).unwrap()
                 }
                 _ => {
                     let v: Vec<f32> = v.iter().map(|&x| 0.7 * x as f32).collect();

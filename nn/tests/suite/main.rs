@@ -29,6 +29,7 @@ mod layers_graph;
 mod layers_graph_aggregation;
 mod layers_image;
 mod layers_image_training;
+mod layers_local_learning;
 mod layers_norm;
 mod layers_sequence;
 mod layers_sequence_training;

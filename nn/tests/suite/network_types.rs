@@ -369,12 +369,18 @@ fn every_type() -> Vec<(&'static [usize], Value, &'static [usize])> {
             &[2, 6],
             json!({"type": "directional_graph", "in_features": 6, "out_features": 4, "alpha": 0.25, "aggregator": "max",
                    "root_weight": false, "mode": "sum", "gating": false, "activation": "relu"}),
+            json!({"type": "rbm", "visible": 6, "hidden": 4, "k": 2, "persistent_chains": 3, "learning_rate": 0.1,
+                   "trainable": true}),
             &[2, 4],
         ),
         (
             &[2, 6],
             json!({"type": "edge_conditional_convolutional", "in_features": 6, "out_features": 4, "edge_features": 3,
                    "edge_hidden": 5, "aggregator": "sum", "root_weight": false, "bias": false, "activation": "relu"}),
+            json!({"type": "synaptic_plasticity", "n_pre": 6, "n_post": 4, "ltp_rate": 0.01, "ltd_rate": 0.02,
+                   "homeostasis_rate": 0.0, "w_target": 0.1, "w_min": -1, "w_max": 1, "trace_decay": 0.5, "mu": 0.5,
+                   "recurrent": false, "mode": "synapse", "spike_threshold": 0.2, "pairing": "nearest",
+                   "learning_rate": 0.5}),
             &[2, 4],
         ),
         (
@@ -382,6 +388,23 @@ fn every_type() -> Vec<(&'static [usize], Value, &'static [usize])> {
             json!({"type": "principal_neighbourhood_aggregation", "in_features": 6, "out_features": 4,
                    "aggregators": ["sum", "std"], "scalers": ["attenuation"], "deg_histogram": [0, 2],
                    "edge_features": 3, "pre_layers": 2, "post_layers": 3, "activation": "relu"}),
+            json!({"type": "spatial_pooler", "input_size": 6, "column_count": 50, "local_area_density": 0.1,
+                   "potential_pct": 0.8, "syn_perm_connected": 0.2, "syn_perm_active_inc": 0.1,
+                   "syn_perm_inactive_dec": 0.01, "stimulus_threshold": 1, "boost_strength": 2, "duty_cycle_period": 10,
+                   "min_pct_overlap_duty_cycle": 0.1, "update_period": 5, "init_connected_pct": 0.6,
+                   "straight_through": true}),
+            &[2, 50],
+        ),
+        (
+            &[2, 6],
+            json!({"type": "anomaly_detector", "input_size": 6, "anomaly_threshold": 0.5, "history_capacity": 10,
+                   "smoothing_factor": 0.2, "score": "jaccard", "likelihood": true}),
+            &[1],
+        ),
+        (
+            &[2, 6],
+            json!({"type": "continuum_memory_system", "in_features": 6, "hidden_dim": 4, "num_levels": 2,
+                   "chunk_sizes": [1, 3], "level_lr": [0.1, 0.2], "activation": "tanh"}),
             &[2, 4],
         ),
         (
@@ -390,6 +413,12 @@ fn every_type() -> Vec<(&'static [usize], Value, &'static [usize])> {
                    "edge_types": [["a", "to", "a"], ["a", "to", "b"]], "num_bases": 2, "aggregator": "max",
                    "root_weight": false, "bias": false, "activation": "relu"}),
             &[2, 4],
+            json!({"type": "temporal_memory", "column_count": 6, "cells_per_column": 2, "activation_threshold": 3,
+                   "min_threshold": 2, "initial_permanence": 0.3, "connected_permanence": 0.4,
+                   "permanence_increment": 0.2, "permanence_decrement": 0.05, "predicted_segment_decrement": 0.01,
+                   "max_new_synapse_count": 5, "max_segments_per_cell": 4, "max_synapses_per_segment": 6,
+                   "capacity": 10}),
+            &[2, 12],
         ),
         (&[2, 6], json!({"type": "sequential", "layers": [dense, {"type": "dropout"}]}), &[2, 4]),
         (
@@ -439,6 +468,9 @@ fn every_type_takes_every_key() {
         let l = layer(&cx, &json).unwrap_or_else(|e| panic!("{name}: {e}"));
         let x = match name {
             "embedding" => Tensor::from_slice(&device, &[0i32, 1, 4, 2, 2, 3], shape).unwrap(),
+            "rbm" | "spatial_pooler" | "anomaly_detector" | "temporal_memory" => {
+                tensor(&device, shape, 7).gt_scalar(0.0).unwrap().to_dtype(DType::F32).unwrap()
+            }
             _ => tensor(&device, shape, 7).to_dtype(DType::F32).unwrap(),
         };
         let beside = beside(&device, name);

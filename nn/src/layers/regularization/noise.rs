@@ -30,6 +30,16 @@ impl RandomStream {
         Rng::new(self.seed).at(self.stream, offset)
     }
 
+    /// Where the next call draws.
+    pub(crate) fn position(&self) -> u64 {
+        self.offset.load(Ordering::Relaxed)
+    }
+
+    /// Goes back to a position, so that the next call draws what was drawn from there.
+    pub(crate) fn rewind(&self, position: u64) {
+        self.offset.store(position, Ordering::Relaxed);
+    }
+
     pub(crate) fn visit(&self, v: &mut Visitor<'_>) {
         v.counter("offset", &self.offset);
     }

@@ -5,6 +5,7 @@ mod containers;
 mod conv;
 mod graph;
 mod graph_aggregation;
+mod local_learning;
 mod pool;
 mod sequence;
 mod softmax;
@@ -97,6 +98,12 @@ pub static LAYERS: &[LayerInfo] = &[
     graph_aggregation::EDGE_CONDITIONAL_CONVOLUTIONAL,
     graph_aggregation::PRINCIPAL_NEIGHBOURHOOD_AGGREGATION,
     graph_aggregation::HETEROGENEOUS_GRAPH,
+    local_learning::RBM,
+    local_learning::SYNAPTIC_PLASTICITY,
+    local_learning::SPATIAL_POOLER,
+    local_learning::ANOMALY_DETECTOR,
+    local_learning::CONTINUUM_MEMORY_SYSTEM,
+    local_learning::TEMPORAL_MEMORY,
     containers::SEQUENTIAL,
     containers::RESIDUAL,
     containers::PARALLEL,

@@ -16,8 +16,8 @@ use crate::core::options::{COUNT, join};
 use crate::train::data::cifar::images_and_classes;
 use crate::train::data::text::{Bytes, Characters, Encoding, read_text};
 use crate::train::data::{
-    Arrays, CifarLabels, CsvOptions, GraphData, GraphOptions, HostTensor, ItemSource, Label, Targets, read_csv,
-    read_csv_each, read_idx, read_npy,
+    Arrays, CifarLabels, CsvOptions, GraphData, GraphOptions, HostTensor, ItemSource, Label, Targets,
+    read_csv, read_csv_each, read_idx, read_npy,
 };
 
 /// What files hold.
@@ -51,8 +51,20 @@ fn reader(f: impl Fn(&Common) -> Result<Items> + Send + Sync + 'static) -> Read 
 }
 
 /// Keys that hold paths.
-pub(super) const PATHS: &[&str] =
-    &["csv", "npy", "npz", "idx", "cifar", "images", "text", "graph", "labels", "nodes", "targets", "tokenizer"];
+pub(super) const PATHS: &[&str] = &[
+    "csv",
+    "npy",
+    "npz",
+    "idx",
+    "cifar",
+    "images",
+    "text",
+    "graph",
+    "labels",
+    "nodes",
+    "targets",
+    "tokenizer",
+];
 
 /// What integer features are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
