@@ -27,7 +27,7 @@ const WEIGHT_DECAY: f64 = 1e-2;
 const STEPS: usize = 2;
 
 /// The list of layers that this library set out with.
-const ENTRIES: [&str; 65] = [
+const ENTRIES: [&str; 80] = [
     "dense",
     "fully_connected",
     "convolutional",
@@ -93,6 +93,21 @@ const ENTRIES: [&str; 65] = [
     "graph_attention",
     "graph_sage",
     "graph_isomorphism",
+    "capsule",
+    "primary_capsule",
+    "digit_capsule",
+    "reconstruction",
+    "time_embedding",
+    "rep_parameterization",
+    "spatial_transformer",
+    "spynet",
+    "rbf",
+    "measurement",
+    "quantum",
+    "swiglu",
+    "geglu",
+    "reglu",
+    "bilinear_glu",
 ];
 
 fn tolerance(d: &Device) -> Tolerance {
@@ -549,6 +564,8 @@ families! {
     utility: "utility";
     dense_like: "dense-like";
     graph: "graph";
+    capsule: "capsule";
+    specialized: "specialized";
 }
 
 #[test]

@@ -7,10 +7,12 @@ import sys
 import torch
 
 import attention
+import capsule
 import dense
 import graph
 import image
 import recurrent
+import specialized
 import utility
 
 FAMILIES = (
@@ -25,6 +27,8 @@ FAMILIES = (
     utility.utility,
     dense.dense_like,
     graph.graph,
+    capsule.capsule,
+    specialized.specialized,
 )
 
 if __name__ == "__main__":

@@ -1,13 +1,16 @@
 //! The table of layer types.
 
 mod basic;
+mod capsule;
 mod containers;
 mod conv;
+mod gated;
 mod graph;
 mod pool;
 mod sequence;
 mod softmax;
 mod special;
+mod specialized;
 mod upsample;
 mod utility;
 
@@ -46,7 +49,6 @@ pub static LAYERS: &[LayerInfo] = &[
     sequence::TRANSFORMER_DECODER,
     special::DECODER,
     sequence::FEED_FORWARD,
-    sequence::SWIGLU,
     sequence::POSITIONAL_ENCODING,
     sequence::POSITIONAL_EMBEDDING,
     conv::PATCH_EMBEDDING,
@@ -91,6 +93,21 @@ pub static LAYERS: &[LayerInfo] = &[
     graph::GRAPH_ATTENTION,
     graph::GRAPH_SAGE,
     graph::GRAPH_ISOMORPHISM,
+    capsule::CAPSULE,
+    capsule::PRIMARY_CAPSULE,
+    capsule::DIGIT_CAPSULE,
+    capsule::RECONSTRUCTION,
+    specialized::TIME_EMBEDDING,
+    specialized::REP_PARAMETERIZATION,
+    specialized::SPATIAL_TRANSFORMER,
+    specialized::SPYNET,
+    specialized::RBF,
+    specialized::MEASUREMENT,
+    specialized::QUANTUM,
+    gated::SWIGLU,
+    gated::GEGLU,
+    gated::REGLU,
+    gated::BILINEAR_GLU,
     containers::SEQUENTIAL,
     containers::RESIDUAL,
     containers::PARALLEL,
