@@ -62,7 +62,7 @@ def rep_parameterization(s):
         shape = (3, 2, 4)[: rank - 1] + (6,)
         s.case(
             "rep_parameterization",
-            f"rank{rank}_eval",
+            f"rank{rank}_eval" if rank > 1 else "unbatched_eval",
             {},
             lambda x: x[..., :3],
             {"x": shape},

@@ -253,7 +253,7 @@ fn gated_networks() {
     for (l, kind, width) in layers {
         assert_eq!(l.kind(), kind);
         assert_eq!(l.forward(&x).unwrap().shape(), [2, width]);
-        gradcheck_layer(kind, &l, from_ref(&x), |t| l.forward(&t[0]));
+        gradcheck_layer(kind, l, from_ref(&x), |t| l.forward(&t[0]));
         refused(l.forward(&tensor(&cpu(), &[2, 3], 1)), &["gate_proj", "Dense", "x", "4"]);
     }
     assert_eq!(state_names(&bilinear), ["gate_proj.weight", "up_proj.weight"]);
