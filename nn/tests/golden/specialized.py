@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from case import Suite, activation
+from case import Suite, activation, draw_parameter
 
 
 def specialized():
@@ -179,6 +179,10 @@ class Flow(nn.Module):
 
 
 def spynet(s):
+    def small(name, p, g):
+        """Levels that move a frame by less than a pixel, so that 16 bits find the same cells."""
+        return 0.2 * draw_parameter(name, p, g)
+
     def case(label, channels, levels, size, batch=1, two=False, normalize=False):
         config = {"num_levels": levels, "in_channels": channels, "mode": "single_conv"}
         if normalize:
@@ -187,7 +191,7 @@ def spynet(s):
             inputs = {n: (batch, channels, *size) for n in ("reference", "support")}
         else:
             inputs = {"x": (batch, 2 * channels, *size)}
-        s.case("spynet", label, config, Flow(channels, levels, normalize), inputs)
+        s.case("spynet", label, config, Flow(channels, levels, normalize), inputs, draw=small)
 
     case("one_level", 2, 1, (5, 6), batch=2)
     case("two_levels", 1, 2, (6, 8), batch=2)
