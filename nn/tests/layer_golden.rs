@@ -105,6 +105,21 @@ const ENTRIES: &[&str] = &[
     "anomaly_detector",
     "continuum_memory_system",
     "temporal_memory",
+    "capsule",
+    "primary_capsule",
+    "digit_capsule",
+    "reconstruction",
+    "time_embedding",
+    "rep_parameterization",
+    "spatial_transformer",
+    "spynet",
+    "rbf",
+    "measurement",
+    "quantum",
+    "swiglu",
+    "geglu",
+    "reglu",
+    "bilinear_glu",
 ];
 
 /// Layers that work on the host, and so copy in every step.
@@ -604,6 +619,8 @@ families! {
     graph: "graph";
     graph_aggregation: "graph-aggregation";
     local_learning: "local-learning";
+    capsule: "capsule";
+    specialized: "specialized";
 }
 
 #[test]

@@ -23,6 +23,7 @@ macro_rules! setters {
 
 mod activation;
 mod attention;
+mod capsule;
 mod containers;
 mod conv;
 mod embedding;
@@ -32,6 +33,7 @@ mod linear;
 mod local_learning;
 mod norm;
 mod pool;
+mod quantum;
 mod recurrent;
 mod regularization;
 mod spatial;
@@ -100,3 +102,17 @@ pub use self::spatial::PerAxis;
 pub use self::utility::sequence::{Input, Masking, SequenceLast, Split, TimeDistributed};
 pub use self::utility::shape::{Flatten, Reshape};
 pub use self::utility::statistics::{LogVariance, Mean};
+
+pub use self::capsule::digit::DigitCapsule;
+pub use self::capsule::layer::Capsule;
+pub use self::capsule::primary::PrimaryCapsule;
+pub use self::capsule::reconstruction::Reconstruction;
+pub use self::embedding::time::TimeEmbedding;
+pub use self::image::spatial_transformer::SpatialTransformer;
+pub use self::image::spynet::SpyNet;
+pub use self::linear::gated::{BilinearGlu, GatedFeedForward, GeGlu, ReGlu, SwiGlu};
+pub use self::linear::rbf::Rbf;
+pub use self::quantum::circuit::Quantum;
+pub use self::quantum::measurement::Measurement;
+pub use self::regularization::reparameterization::RepParameterization;
+pub use self::utility::lambda::Lambda;

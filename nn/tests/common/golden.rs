@@ -25,6 +25,8 @@ pub(crate) const FAMILIES: &[&str] = &[
     "graph",
     "graph-aggregation",
     "local-learning",
+    "capsule",
+    "specialized",
 ];
 
 /// Data of a tensor on the host.

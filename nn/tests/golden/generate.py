@@ -7,12 +7,14 @@ import sys
 import torch
 
 import attention
+import capsule
 import dense
 import graph
 import graph_aggregation
 import image
 import local_learning
 import recurrent
+import specialized
 import utility
 
 FAMILIES = (
@@ -29,6 +31,8 @@ FAMILIES = (
     graph.graph,
     graph_aggregation.graph_aggregation,
     local_learning.local_learning,
+    capsule.capsule,
+    specialized.specialized,
 )
 
 if __name__ == "__main__":

@@ -171,6 +171,38 @@ fn cases() -> Vec<Case> {
             vec![flat, &[2, 9], &[6], &[9]],
         ),
         (
+            json!({"type": "capsule", "in_capsules": 5, "in_dim": 4, "num_capsules": 3, "capsule_dim": 2}),
+            vec![sequence],
+        ),
+        (
+            json!({"type": "primary_capsule", "in_channels": 4, "capsule_channels": 2, "capsule_dim": 3, "kernel_size": 3}),
+            vec![image],
+        ),
+        (
+            json!({"type": "digit_capsule", "in_capsules": 5, "in_dim": 4, "num_classes": 3, "out_dim": 2}),
+            vec![sequence],
+        ),
+        (
+            json!({"type": "reconstruction", "in_features": 4, "hidden1": 5, "hidden2": 6, "out_features": 3}),
+            vec![flat],
+        ),
+        (json!({"type": "time_embedding", "embedding_dim": 5, "output_dim": 3}), vec![&[6]]),
+        (json!({"type": "rep_parameterization"}), vec![flat]),
+        // The default localization network begins with weights of 0, behind which nothing learns in the first step.
+        (
+            json!({"type": "spatial_transformer", "out_height": 3, "out_width": 4, "in_channels": 4, "in_height": 6,
+                   "in_width": 6, "localization": {"type": "sequential", "layers": [
+                       {"type": "flatten"}, {"type": "dense", "out_features": 6}]}}),
+            vec![image],
+        ),
+        (json!({"type": "spynet", "num_levels": 2, "in_channels": 2, "mode": "single_conv"}), vec![image]),
+        (json!({"type": "rbf", "in_features": 4, "out_features": 3}), vec![flat]),
+        (json!({"type": "measurement", "size": 4}), vec![flat]),
+        (json!({"type": "quantum", "num_qubits": 2, "num_layers": 2, "entangle": "ring"}), vec![flat]),
+        (json!({"type": "geglu", "d_ff": 8, "out_features": 3}), vec![sequence]),
+        (json!({"type": "reglu", "d_ff": 8, "bias": true}), vec![sequence]),
+        (json!({"type": "bilinear_glu", "d_ff": 8, "down_proj": false}), vec![sequence]),
+        (
             json!({"type": "sequential", "layers": [dense, {"type": "dropout", "name": "drop"}, dense]}),
             vec![flat],
         ),

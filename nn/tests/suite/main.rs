@@ -25,15 +25,18 @@ mod inspect;
 mod layers;
 mod layers_activation;
 mod layers_attention;
+mod layers_capsule;
 mod layers_graph;
 mod layers_graph_aggregation;
 mod layers_image;
 mod layers_image_training;
 mod layers_local_learning;
 mod layers_norm;
+mod layers_quantum;
 mod layers_sequence;
 mod layers_sequence_training;
 mod layers_special;
+mod layers_specialized;
 #[cfg(feature = "archives")]
 mod limits;
 #[cfg(feature = "loom")]

@@ -1,5 +1,6 @@
-//! Embeddings of ids, positions and image patches.
+//! Embeddings of ids, positions, times and image patches.
 
 pub(crate) mod lookup;
 pub(crate) mod patch;
 pub(crate) mod positional;
+pub(crate) mod time;

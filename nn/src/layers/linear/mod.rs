@@ -2,6 +2,7 @@
 
 pub(crate) mod dense;
 pub(crate) mod feed_forward;
+pub(crate) mod gated;
 pub(crate) mod hyperbolic;
 pub(crate) mod octonion;
-pub(crate) mod swiglu;
+pub(crate) mod rbf;

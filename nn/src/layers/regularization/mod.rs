@@ -2,3 +2,4 @@
 
 pub(crate) mod dropout;
 pub(crate) mod noise;
+pub(crate) mod reparameterization;

@@ -1,8 +1,10 @@
 //! The table of layer types.
 
 mod basic;
+mod capsule;
 mod containers;
 mod conv;
+mod gated;
 mod graph;
 mod graph_aggregation;
 mod local_learning;
@@ -10,6 +12,7 @@ mod pool;
 mod sequence;
 mod softmax;
 mod special;
+mod specialized;
 mod upsample;
 mod utility;
 
@@ -48,7 +51,6 @@ pub static LAYERS: &[LayerInfo] = &[
     sequence::TRANSFORMER_DECODER,
     special::DECODER,
     sequence::FEED_FORWARD,
-    sequence::SWIGLU,
     sequence::POSITIONAL_ENCODING,
     sequence::POSITIONAL_EMBEDDING,
     conv::PATCH_EMBEDDING,
@@ -104,6 +106,21 @@ pub static LAYERS: &[LayerInfo] = &[
     local_learning::ANOMALY_DETECTOR,
     local_learning::CONTINUUM_MEMORY_SYSTEM,
     local_learning::TEMPORAL_MEMORY,
+    capsule::CAPSULE,
+    capsule::PRIMARY_CAPSULE,
+    capsule::DIGIT_CAPSULE,
+    capsule::RECONSTRUCTION,
+    specialized::TIME_EMBEDDING,
+    specialized::REP_PARAMETERIZATION,
+    specialized::SPATIAL_TRANSFORMER,
+    specialized::SPYNET,
+    specialized::RBF,
+    specialized::MEASUREMENT,
+    specialized::QUANTUM,
+    gated::SWIGLU,
+    gated::GEGLU,
+    gated::REGLU,
+    gated::BILINEAR_GLU,
     containers::SEQUENTIAL,
     containers::RESIDUAL,
     containers::PARALLEL,

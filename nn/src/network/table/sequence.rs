@@ -8,7 +8,7 @@ use crate::core::options::read;
 use crate::layers::{
     Attention, Bidirectional, ConvLstm, CrossAttention, FeedForward, Gru, Lstm, Merge, MultiHeadAttention,
     PositionalEmbedding, PositionalEncoding, Recurrent, RecurrentLayer, RecurrentStack, SelfAttention,
-    SwiGlu, TransformerConfig, TransformerDecoder, TransformerEncoder,
+    TransformerConfig, TransformerDecoder, TransformerEncoder,
 };
 use crate::module::Init;
 use crate::network::build::{Entry, Site};
@@ -385,22 +385,6 @@ layer_type! {
         };
         let l = l.activation(o.activation.0).dropout(o.dropout)?;
         if o.bias { l } else { l.no_bias() }
-    }
-}
-
-layer_type! {
-    SWIGLU: 0, "SwiGlu", "swiglu", Transformer, "none (Llama's MLP)", (1, 1);
-    {
-        d_model: Option<usize> = null;
-        d_ff: usize;
-        bias: bool = false;
-    }
-    |o, site| {
-        let l = match o.d_model {
-            Some(d) => SwiGlu::new(site.cx, d, o.d_ff)?,
-            None => SwiGlu::lazy(site.cx, o.d_ff)?,
-        };
-        if o.bias { l.with_bias()? } else { l }
     }
 }
 

@@ -1,0 +1,4 @@
+//! States of qubits.
+
+pub(crate) mod circuit;
+pub(crate) mod measurement;
