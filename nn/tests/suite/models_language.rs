@@ -305,21 +305,21 @@ fn presets_have_the_tensors_of_the_models_they_name() {
     let device: Device = Arc::new(Engine::shapes());
     let text = std::fs::read(golden("models-presets.json")).unwrap();
     let lists: BTreeMap<String, BTreeMap<String, Vec<usize>>> = serde_json::from_slice(&text).unwrap();
-    let check =
-        |name: &str, count: usize, load: &dyn Fn(&InitContext, &StateDict) -> Result<(usize, StateDict)>| {
-            // Files have other dtypes than models.
-            let empty = |shape: &[usize]| Tensor::empty(&device, DType::F16, shape).unwrap();
-            let state: StateDict = lists[name].iter().map(|(n, s)| (n.clone(), empty(s))).collect();
-            let (parameters, file) =
-                load(&InitContext::new(&device, 1), &state).unwrap_or_else(|e| panic!("{name}: {e}"));
-            let shapes: BTreeMap<String, Vec<usize>> =
-                file.into_iter().map(|(n, t)| (n, t.shape().to_vec())).collect();
-            assert_eq!(shapes, lists[name], "{name}");
-            assert_eq!(parameters, count, "{name}");
-            // A tensor less is refused.
-            let short: StateDict = state.into_iter().skip(1).collect();
-            assert!(load(&InitContext::new(&device, 1), &short).is_err(), "{name}");
-        };
+    type Load<'a> = &'a dyn Fn(&InitContext, &StateDict) -> Result<(usize, StateDict)>;
+    let check = |name: &str, count: usize, load: Load<'_>| {
+        // Files have other dtypes than models.
+        let empty = |shape: &[usize]| Tensor::empty(&device, DType::F16, shape).unwrap();
+        let state: StateDict = lists[name].iter().map(|(n, s)| (n.clone(), empty(s))).collect();
+        let (parameters, file) =
+            load(&InitContext::new(&device, 1), &state).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let shapes: BTreeMap<String, Vec<usize>> =
+            file.into_iter().map(|(n, t)| (n, t.shape().to_vec())).collect();
+        assert_eq!(shapes, lists[name], "{name}");
+        assert_eq!(parameters, count, "{name}");
+        // A tensor less is refused.
+        let short: StateDict = state.into_iter().skip(1).collect();
+        assert!(load(&InitContext::new(&device, 1), &short).is_err(), "{name}");
+    };
     check("gpt2", 124_439_808, &|cx, state| {
         let m = Gpt2::from_hugging_face(cx, &Gpt2Config::small(), state)?;
         Ok((m.num_parameters(), m.to_hugging_face()?))
