@@ -131,6 +131,18 @@ pub enum NnError {
         /// What is allowed.
         expected: &'static str,
     },
+    /// A cache of keys and values has no room for more tokens.
+    #[error(
+        "KvCache: no room for {new} tokens behind {held} of at most {max_len}; clear or truncate the cache, or make a larger one"
+    )]
+    CacheFull {
+        /// The most that it holds.
+        max_len: usize,
+        /// How many it holds.
+        held: usize,
+        /// How many were to be appended.
+        new: usize,
+    },
     /// A parameter set that cannot be used (already owned by an optimizer, moved to another device, empty).
     #[error("parameter `{name}`: {what}")]
     Param {

@@ -2,27 +2,51 @@
 
 /// Whether a pattern fits a whole name: `*` stands for any characters, `?` for one. Time: at most the product of the lengths.
 pub(crate) fn fits(pattern: &str, name: &str) -> bool {
+    captures(pattern, name).is_some()
+}
+
+/// What each `*` of a pattern stands for in a name that it fits; the last takes what the others leave, which take as little as they can.
+pub(crate) fn captures(pattern: &str, name: &str) -> Option<Vec<String>> {
     let (pattern, name): (Vec<char>, Vec<char>) = (pattern.chars().collect(), name.chars().collect());
     let (mut p, mut n) = (0, 0);
-    // The position behind the last `*`, and that in the name at the time: on a mismatch the rest is tried one character further.
-    let mut star: Option<(usize, usize)> = None;
+    // Beginning and end in the name of what each `*` so far stands for, and the position behind the last one in the pattern: on a mismatch
+    // that takes one character more.
+    let mut spans: Vec<(usize, usize)> = vec![];
+    let mut after = 0;
     while n < name.len() {
         match pattern.get(p) {
             Some('*') => {
                 p += 1;
-                star = Some((p, n));
+                after = p;
+                spans.push((n, n));
             }
             Some(&c) if c == '?' || c == name[n] => (p, n) = (p + 1, n + 1),
-            _ => match star {
-                Some((after, from)) => {
-                    star = Some((after, from + 1));
-                    (p, n) = (after, from + 1);
-                }
-                None => return false,
-            },
+            _ => {
+                let (_, end) = spans.last_mut()?;
+                *end += 1;
+                (p, n) = (after, *end);
+            }
         }
     }
-    pattern[p..].iter().all(|&c| c == '*')
+    for &c in &pattern[p..] {
+        if c != '*' {
+            return None;
+        }
+        spans.push((n, n));
+    }
+    Some(spans.iter().map(|&(from, to)| name[from..to].iter().collect()).collect())
+}
+
+/// A pattern with texts in place of its `*`, if it has as many.
+pub(crate) fn filled(pattern: &str, texts: &[String]) -> Option<String> {
+    let mut pieces = pattern.split('*');
+    let mut out = pieces.next()?.to_string();
+    let mut texts = texts.iter();
+    for piece in pieces {
+        out += texts.next()?;
+        out += piece;
+    }
+    texts.next().is_none().then_some(out)
 }
 
 /// Whether a pattern fits a parameter: its whole name, or that of a layer around it.
@@ -33,7 +57,7 @@ pub(crate) fn fits_within(pattern: &str, name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{fits, fits_within};
+    use super::{captures, filled, fits, fits_within};
 
     #[test]
     fn patterns_fit_whole_names() {
@@ -45,6 +69,19 @@ mod tests {
             fits("a.weight", "a.weight") && !fits("a.weight", "a.weights") && !fits("*.weight", "weight")
         );
         assert!(fits("*.*.bias", "x.y.bias") && fits("[a]?", "[a]?"));
+    }
+
+    #[test]
+    fn stars_stand_for_parts_of_a_name() {
+        let texts = |pattern, name| captures(pattern, name).map(|t| t.join("|"));
+        assert_eq!(texts("h.*.ln_*.weight", "h.10.ln_1.weight").as_deref(), Some("10|1"));
+        assert_eq!(texts("*.*", "a.b.c").as_deref(), Some("a|b.c"));
+        assert_eq!(texts("*a", "aba").as_deref(), Some("ab"));
+        assert_eq!((texts("a**", "ab").as_deref(), texts("a?", "ab").as_deref()), (Some("|b"), Some("")));
+        assert_eq!(texts("h.*.weight", "h.weight"), None);
+        let filled = |pattern| filled(pattern, &["1".into(), "x".into()]);
+        assert_eq!(filled("*.a.*").as_deref(), Some("1.a.x"));
+        assert_eq!((filled("*"), filled("***"), filled("a")), (None, None, None));
     }
 
     #[test]

@@ -202,7 +202,7 @@ enum Source<'a> {
 
 /// The parts of a packed tensor, views `[B, H, L, D]` outside of the graph.
 pub(crate) fn packed_heads(x: &Tensor, heads: usize) -> Result<[Tensor; 3]> {
-    let parts = heads_of(x, 3, heads)?;
+    let parts = heads_of(x, &[heads; 3])?;
     <[Tensor; 3]>::try_from(parts).map_err(|l| invalid("attention", "qkv", "3 parts", format!("{}", l.len())))
 }
 
@@ -230,33 +230,46 @@ fn grads(cx: &mut BackwardCtx<'_>, packed: Option<usize>) -> Result<[Part; 3]> {
     Ok(all)
 }
 
-/// `[B, L, n H D]` as n views `[B, H, L, D]` outside of the graph; `x` is contiguous.
-fn heads_of(x: &Tensor, n: usize, heads: usize) -> Result<Vec<Tensor>> {
+/// The sizes `[B, L, width]` of heads side by side. Errors: another rank, no heads, a width that their number does not divide.
+fn sizes_of_heads(x: &Tensor, heads: usize) -> Result<[usize; 3]> {
     const OP: &str = "split_heads";
     let &[b, l, width] = x.shape() else {
         return Err(invalid(OP, "x", "shape [B, L, n H D]", format!("{:?}", x.shape())));
     };
-    if n * heads == 0 || !width.is_multiple_of(n * heads) {
-        let want = format!("a width that {} divides", n * heads);
-        return Err(invalid(OP, "x", want, format!("{width}")));
+    if heads == 0 || !width.is_multiple_of(heads) {
+        return Err(invalid(OP, "x", format!("a width that {heads} divides"), format!("{width}")));
     }
-    let wide = x.detach().reshape(&[b, l, n, heads, width / (n * heads)])?;
-    (0..n).map(|i| wide.select(2, i)?.transpose(1, 2)).collect()
+    Ok([b, l, width])
+}
+
+/// `[B, L, (H0 + H1 + ..) D]` as views `[B, Hi, L, D]` outside of the graph; `x` is contiguous.
+fn heads_of(x: &Tensor, heads: &[usize]) -> Result<Vec<Tensor>> {
+    let total = heads.iter().fold(0usize, |n, &h| n.saturating_add(h));
+    let [b, l, width] = sizes_of_heads(x, total)?;
+    let wide = x.detach().reshape(&[b, l, total, width / total])?;
+    wide.split(2, heads)?.iter().map(|t| t.transpose(1, 2)).collect()
 }
 
 impl Tensor {
     /// `[B, L, n H D]` as n views `[B, H, L, D]`: what a packed projection of queries, keys and values makes. Their gradients are joined by
     /// one copy. Errors: `Invalid` for another rank or a width that does not divide.
     pub fn split_heads(&self, n: usize, heads: usize) -> Result<Vec<Tensor>> {
-        const OP: &str = "split_heads";
+        // Checked first, so that the list is not longer than the width.
+        sizes_of_heads(self, n.saturating_mul(heads))?;
+        self.split_head_groups(&vec![heads; n])
+    }
+
+    /// `[B, L, (H0 + H1 + ..) D]` as views `[B, Hi, L, D]`, one for each number of heads: as [`split_heads`](Tensor::split_heads) where
+    /// keys and values have fewer heads than queries. Errors: as there.
+    pub fn split_head_groups(&self, heads: &[usize]) -> Result<Vec<Tensor>> {
         let x = self.contiguous()?;
-        let parts = heads_of(&x, n, heads)?;
-        let &[b, l, width] = x.shape() else { return Ok(parts) };
-        let d = width / (n * heads);
-        Ok(record(OP, &[&x], parts, || {
+        let parts = heads_of(&x, heads)?;
+        let sizes: Vec<[usize; 3]> =
+            parts.iter().map(|t| [t.shape()[0], t.shape()[2], t.shape()[1] * t.shape()[3]]).collect();
+        Ok(record("split_heads", &[&x], parts, || {
             move |cx: &mut BackwardCtx<'_>| {
-                let parts = (0..n)
-                    .map(|i| cx.dy_at(i)?.transpose(1, 2)?.reshape(&[b, l, heads * d]))
+                let parts = (sizes.iter().enumerate())
+                    .map(|(i, size)| cx.dy_at(i)?.transpose(1, 2)?.reshape(size))
                     .collect::<Result<Vec<_>>>()?;
                 let dx = match parts.as_slice() {
                     [one] => one.clone(),

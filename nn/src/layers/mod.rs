@@ -43,6 +43,7 @@ pub use self::activation::elementwise::{
     Activate, Activation, ActivationKind, LogSoftmax, Prelu, Softmax, activation_from_name,
 };
 pub use self::activation::softmax_variant::{SoftmaxKind, SoftmaxVariant};
+pub use self::attention::cache::KvCache;
 pub use self::attention::cross::CrossAttention;
 pub use self::attention::multi_head::{MultiHeadAttention, SelfAttention};
 pub use self::attention::scores::{Attention, AttentionMasks};

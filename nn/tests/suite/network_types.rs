@@ -60,7 +60,8 @@ fn every_type() -> Vec<(&'static [usize], Value, &'static [usize])> {
         (
             &[2, 5, 8],
             json!({"type": "multi_head_attention", "embed_dim": 8, "num_heads": 2, "dropout": 0.1, "bias": false,
-                   "kdim": 8, "vdim": 8, "rope": {"base": 500.0}, "alibi": true, "is_causal": true}),
+                   "kdim": 8, "vdim": 8, "rope": {"base": 500.0, "layout": "half"}, "alibi": true, "is_causal": true,
+                   "num_kv_heads": 1}),
             &[2, 5, 8],
         ),
         (
@@ -162,13 +163,13 @@ fn every_type() -> Vec<(&'static [usize], Value, &'static [usize])> {
         (
             &[2, 5, 8],
             json!({"type": "transformer_encoder", "d_model": 8, "nhead": 2, "dim_feedforward": 16, "dropout": 0,
-                   "activation": "gelu", "layer_norm_eps": 1e-4, "norm_first": true, "bias": false, "is_causal": true}),
+                   "attention_dropout": 0.1, "activation_dropout": 0.2, "activation": "gelu", "layer_norm_eps": 1e-4, "norm_first": true, "bias": false, "is_causal": true}),
             &[2, 5, 8],
         ),
         (
             &[2, 5, 8],
             json!({"type": "transformer_decoder", "d_model": 8, "nhead": 2, "dim_feedforward": 16, "dropout": 0,
-                   "activation": "relu", "layer_norm_eps": 1e-4, "norm_first": false, "bias": true}),
+                   "attention_dropout": null, "activation_dropout": null, "activation": "relu", "layer_norm_eps": 1e-4, "norm_first": false, "bias": true}),
             &[2, 5, 8],
         ),
         (

@@ -1,11 +1,14 @@
 //! Steps on the rows that a batch used, and clipping by the norms of the weights.
 
 use trefoil::DType;
-use trefoil_nn::layers::Dense;
+use trefoil_nn::autograd::no_grad;
+use trefoil_nn::layers::{Dense, Embedding};
 use trefoil_nn::optim::{ClipAdaptive, OptimRule, SparseOptimizer};
-use trefoil_nn::{Init, InitContext, Layer, Optimizer, Param, Tensor, Visitor};
+use trefoil_nn::{Init, InitContext, Layer, LayerExt, Optimizer, Param, Tensor, Visitor};
 
-use crate::common::{close, devices, f32s, id, noise};
+use crate::common::everywhere::resident;
+use crate::common::layers::refused;
+use crate::common::{close, cpu, devices, f32s, id, noise};
 
 /// A model of one table.
 #[derive(Debug)]
@@ -107,4 +110,51 @@ fn gradients_are_clipped_by_the_norms_of_their_weights() {
         close(&wide(&b), &[bias, 0.001 * bias], 1e-6, "a vector is one unit");
         assert!(o.clip_grad_adaptive(&ClipAdaptive::new(-1.0)).is_err());
     }
+}
+
+#[test]
+fn an_embedding_hands_over_the_gradients_of_its_rows() {
+    for d in devices() {
+        let cx = || InitContext::new(&d, 4);
+        let dense = Embedding::new(&cx(), 6, 3).unwrap().padding_idx(-1).unwrap().scale_by_sqrt_dim();
+        let sparse =
+            Embedding::new(&cx(), 6, 3).unwrap().padding_idx(-1).unwrap().scale_by_sqrt_dim().sparse();
+        assert_eq!((sparse.num_parameters(), sparse.parameters()[0].requires_grad()), (18, false));
+        let rule = OptimRule::Adam { b1: 0.9, b2: 0.99, eps: 1e-8, wd: 0.0 };
+        let mut whole = Optimizer::new(&dense, rule, 0.1).unwrap();
+        let mut rows = SparseOptimizer::new(sparse.weight(), rule, 0.1).unwrap();
+        // Two lookups a step that name all rows between them, some twice, and padding, which is row 5.
+        let first = Tensor::from_slice(&d, &[4i64, 1, 0, 5, 1, 3], &[2, 3]).unwrap();
+        let second = Tensor::from_slice(&d, &[2i32, 4], &[2]).unwrap();
+        let weights = [6, 2].map(|n| {
+            let data: Vec<f32> = noise(n, 3 * n as usize).iter().map(|&v| v as f32).collect();
+            f32s(&d, &data, if n == 6 { &[2, 3, 3] } else { &[2, 3] })
+        });
+        let backward = |l: &Embedding| {
+            for (ids, w) in [&first, &second].into_iter().zip(&weights) {
+                l.forward(ids).unwrap().square().unwrap().mul(w).unwrap().sum().unwrap().backward().unwrap();
+            }
+        };
+        for step in 0..3 {
+            whole.zero_grad().unwrap();
+            backward(&dense);
+            whole.step().unwrap();
+            // Without recording nothing is kept.
+            no_grad(|| sparse.forward(&first)).unwrap();
+            let mut one = || {
+                backward(&sparse);
+                let (ids, grads) = sparse.take_sparse_grad().unwrap().unwrap();
+                assert_eq!((ids.shape(), grads.shape()), (&[8][..], &[8, 3][..]));
+                rows.step(&ids, &grads).unwrap();
+            };
+            if step == 0 { one() } else { resident("a sparse step", &d, one) }
+        }
+        let (got, want) = (wide(&sparse.weight().get()), wide(&dense.weight().get()));
+        close(&got, &want, 1e-5, &format!("tables on {}", id(&d)));
+        assert_eq!(got[15..], [0.0; 3], "padding");
+        assert!(sparse.take_sparse_grad().unwrap().is_none() && dense.take_sparse_grad().unwrap().is_none());
+    }
+    let odd = Embedding::new(&InitContext::new(&cpu(), 4), 6, 3).unwrap().scale_grad_by_freq().sparse();
+    let ids = Tensor::from_slice(&cpu(), &[4i64], &[1]).unwrap();
+    refused(odd.forward(&ids), &["Embedding", "scale_grad_by_freq", "sparse"]);
 }

@@ -1,5 +1,6 @@
 //! Attention and transformers.
 
+pub(crate) mod cache;
 pub(crate) mod cross;
 pub(crate) mod multi_head;
 pub(crate) mod projections;

@@ -3,15 +3,17 @@
 use std::sync::Arc;
 
 use trefoil::ops::activation::Activation;
-use trefoil::ops::attention::{Rope, RopeLayout};
+use trefoil::ops::attention::{Causal, Rope, RopeLayout};
 use trefoil::ops::elementwise::Binary;
 use trefoil::ops::gemm::Precision;
 use trefoil::{DType, Layout};
 
+use crate::core::autograd::no_grad;
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::{Device, Tensor};
 use crate::functional::packed_heads;
 use crate::layers::Dense;
+use crate::layers::attention::cache::KvCache;
 use crate::layers::attention::scores::{AttentionMasks, Scores, batched, check_width};
 use crate::module::Init;
 use crate::module::hooks;
@@ -19,9 +21,9 @@ use crate::module::{InitContext, Layer, Param, Visitor};
 
 #[derive(Debug)]
 enum InProj {
-    /// `in_proj_weight [3 E, E]`.
+    /// `in_proj_weight [E + 2 K, E]`.
     Packed(Param),
-    /// `q_proj_weight [E, E]`, `k_proj_weight [E, kdim]`, `v_proj_weight [E, vdim]`.
+    /// `q_proj_weight [E, E]`, `k_proj_weight [K, kdim]`, `v_proj_weight [K, vdim]`.
     Separate([Param; 3]),
 }
 
@@ -33,16 +35,19 @@ enum OutProj {
 }
 
 /// `torch.nn.MultiheadAttention(batch_first=True)` (Vaswani et al., 2017): queries `[B, Tq, E]`, keys `[B, Tk, kdim]`, values `[B, Tk,
-/// vdim]` to `[B, Tq, E]`; without the batch axis too. Where query, key and value are one tensor, their projections are one product.
+/// vdim]` to `[B, Tq, E]`; without the batch axis too. Where query, key and value are one tensor, their projections are one product. With
+/// [`num_kv_heads`](Self::num_kv_heads) groups of query heads share a head of keys and values (Ainslie et al., 2023).
 ///
 /// State: `in_proj_weight [3 E, E]` (or `q_proj_weight`, `k_proj_weight`, `v_proj_weight` if kdim or vdim differ from E), `in_proj_bias [3
 /// E]`, `out_proj.weight [E, E]`, `out_proj.bias [E]`. The former are Glorot-uniform, `out_proj.weight` is U(-1/sqrt(E), 1/sqrt(E)), biases
-/// are 0.
+/// are 0. With G heads of keys and values of H, 3 E is E + 2 E G / H.
 #[derive(Debug)]
 pub struct MultiHeadAttention {
     cx: InitContext,
     embed: usize,
     heads: usize,
+    kv_heads: usize,
+    /// Of keys and values that come in.
     widths: [usize; 2],
     in_proj: InProj,
     in_proj_bias: Option<Param>,
@@ -75,6 +80,7 @@ impl MultiHeadAttention {
             cx: cx.clone(),
             embed: e,
             heads: num_heads,
+            kv_heads: num_heads,
             widths: [e, e],
             in_proj: InProj::Packed(Init::Glorot.param(cx, &[3 * e, e], e, 3 * e)?),
             in_proj_bias: Some(Init::Zeros.param(cx, &[3 * e], e, e)?),
@@ -93,30 +99,57 @@ impl MultiHeadAttention {
             let got = format!("kdim {kdim}, vdim {vdim}");
             return Err(invalid(MHA, "kdim", "sizes of at least 1", got));
         }
-        let e = self.embed;
         self.widths = [kdim, vdim];
-        let draw =
-            |inputs: usize, outputs: usize| Init::Glorot.param(&self.cx, &[outputs, inputs], inputs, outputs);
-        self.in_proj = match kdim == e && vdim == e {
-            true => InProj::Packed(draw(e, 3 * e)?),
-            false => InProj::Separate([draw(e, e)?, draw(kdim, e)?, draw(vdim, e)?]),
-        };
+        self.in_proj = self.draw(Init::Glorot)?;
         Ok(self)
+    }
+
+    /// Sets the number of heads of keys and values, each of which serves a group of query heads; 1 is multi-query attention (Shazeer,
+    /// 2019). Weights are drawn anew, biases are 0. Errors: a number that does not divide that of the query heads.
+    pub fn num_kv_heads(mut self, num_kv_heads: usize) -> Result<Self> {
+        if num_kv_heads == 0 || !self.heads.is_multiple_of(num_kv_heads) {
+            let want = format!("a divisor of num_heads {}", self.heads);
+            return Err(invalid(MHA, "num_kv_heads", want, format!("{num_kv_heads}")));
+        }
+        self.kv_heads = num_kv_heads;
+        self.in_proj = self.draw(Init::Glorot)?;
+        if self.in_proj_bias.is_some() {
+            self.in_proj_bias = Some(self.draw_bias(Init::Zeros)?);
+        }
+        Ok(self)
+    }
+
+    /// Heads of queries, keys and values.
+    fn all_heads(&self) -> [usize; 3] {
+        [self.heads, self.kv_heads, self.kv_heads]
+    }
+
+    /// Widths of the projections `from..from + n` of queries, keys and values together.
+    fn width(&self, from: usize, n: usize) -> usize {
+        self.embed / self.heads * self.all_heads()[from..from + n].iter().sum::<usize>()
+    }
+
+    /// The weights before the attention, filled by this rule.
+    fn draw(&self, weight: Init) -> Result<InProj> {
+        let (e, kv, [kdim, vdim]) = (self.embed, self.width(1, 1), self.widths);
+        let draw =
+            |inputs: usize, outputs: usize| weight.param(&self.cx, &[outputs, inputs], inputs, outputs);
+        Ok(match kdim == e && vdim == e {
+            true => InProj::Packed(draw(e, e + 2 * kv)?),
+            false => InProj::Separate([draw(e, e)?, draw(kdim, kv)?, draw(vdim, kv)?]),
+        })
+    }
+
+    fn draw_bias(&self, bias: Init) -> Result<Param> {
+        bias.param(&self.cx, &[self.width(0, 3)], self.embed, self.embed)
     }
 
     /// Sets how weights and biases are filled and fills them anew.
     pub fn init(mut self, weight: Init, bias: Init) -> Result<Self> {
         let e = self.embed;
-        let draw =
-            |inputs: usize, outputs: usize| weight.param(&self.cx, &[outputs, inputs], inputs, outputs);
-        self.in_proj = match self.in_proj {
-            InProj::Packed(_) => InProj::Packed(draw(e, 3 * e)?),
-            InProj::Separate(_) => {
-                InProj::Separate([draw(e, e)?, draw(self.widths[0], e)?, draw(self.widths[1], e)?])
-            }
-        };
+        self.in_proj = self.draw(weight)?;
         if self.in_proj_bias.is_some() {
-            self.in_proj_bias = Some(bias.param(&self.cx, &[3 * e], e, e)?);
+            self.in_proj_bias = Some(self.draw_bias(bias)?);
         }
         self.out_proj = match self.out_proj {
             OutProj::Dense(d) => OutProj::Dense(d.init(weight, bias)?),
@@ -144,13 +177,18 @@ impl MultiHeadAttention {
 
     /// Rotates adjacent pairs of queries and keys by their position (rotary embedding, Su et al., 2021). Errors: an odd head size, a base
     /// not above 0.
-    pub fn rope(mut self, base: f64) -> Result<Self> {
+    pub fn rope(self, base: f64) -> Result<Self> {
+        self.rotary(RopeLayout::Interleaved, base)
+    }
+
+    /// As [`rope`](Self::rope) with a choice of the pairs; Hugging Face's Llama has [`RopeLayout::Half`].
+    pub fn rotary(mut self, layout: RopeLayout, base: f64) -> Result<Self> {
         let d = self.embed / self.heads;
         if !d.is_multiple_of(2) || base.is_nan() || base <= 0.0 || base.is_infinite() {
             let got = format!("head size {d}, base {base}");
             return Err(invalid(MHA, "rope", "an even head size and a finite base above 0", got));
         }
-        self.rope = Some(Rope::new().layout(RopeLayout::Interleaved).base(base));
+        self.rope = Some(Rope::new().layout(layout).base(base));
         Ok(self)
     }
 
@@ -184,19 +222,21 @@ impl MultiHeadAttention {
         Ok(self)
     }
 
-    /// Rows `from..from + n` of a packed parameter, in units of E.
+    /// The rows of projections `from..from + n` of a packed parameter.
     fn rows(&self, packed: &Param, from: usize, n: usize) -> Result<Tensor> {
-        let (e, all) = (self.embed, packed.get());
-        if n * e == all.shape()[0] { Ok(all) } else { all.narrow(0, from * e, n * e) }
+        let all = packed.get();
+        if n == 3 { Ok(all) } else { all.narrow(0, self.width(0, from), self.width(from, n)) }
     }
 
     /// `x` projected by the weight of rows `from..from + n`, as heads.
     fn project(&self, x: &Tensor, w: &Tensor, from: usize, n: usize) -> Result<Vec<Tensor>> {
         let b = self.in_proj_bias.as_ref().map(|b| self.rows(b, from, n)).transpose()?;
-        x.linear(w, b.as_ref(), Activation::Identity, self.precision)?.split_heads(n, self.heads)
+        let y = x.linear(w, b.as_ref(), Activation::Identity, self.precision)?;
+        y.split_head_groups(&self.all_heads()[from..from + n])
     }
 
-    fn heads(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<[Tensor; 3]> {
+    /// Heads of queries, keys and values, the first of which have position `past`.
+    fn heads(&self, [q, k, v]: [&Tensor; 3], past: usize) -> Result<[Tensor; 3]> {
         let mut all = vec![];
         match &self.in_proj {
             InProj::Packed(w) => {
@@ -222,7 +262,8 @@ impl MultiHeadAttention {
         let [q, k, v] = <[Tensor; 3]>::try_from(all)
             .map_err(|l| invalid(MHA, "in_proj", "3 projections", format!("{}", l.len())))?;
         let Some(rope) = &self.rope else { return Ok([q, k, v]) };
-        let turn = |t: &Tensor| t.transpose(1, 2)?.rope(rope, None)?.transpose(1, 2);
+        let rope = rope.offset(past as i64);
+        let turn = |t: &Tensor| t.transpose(1, 2)?.rope(&rope, None)?.transpose(1, 2);
         Ok([turn(&q)?, turn(&k)?, v])
     }
 
@@ -234,7 +275,15 @@ impl MultiHeadAttention {
         value: &Tensor,
         masks: &AttentionMasks,
     ) -> Result<Tensor> {
-        Ok(self.run(query, key, value, masks, false)?.0)
+        Ok(self.run([query, key, value], masks, false, None)?.0)
+    }
+
+    /// Causal self-attention of new tokens `x` `[B, T, E]` behind those that `layer` of the cache holds, whose keys and values are appended;
+    /// rotary positions and ALiBi's distances count from the first token of the cache. Token by token or in pieces, the results are those
+    /// of one call of `forward` with `causal` over all. Records no gradients. Errors: [`NnError::CacheFull`](crate::NnError::CacheFull),
+    /// `Invalid` for widths, and for a cache of other batches, heads or layers.
+    pub fn attend_cached(&self, x: &Tensor, cache: &mut KvCache, layer: usize) -> Result<Tensor> {
+        no_grad(|| Ok(self.run([x, x, x], &AttentionMasks::new(), false, Some((cache, layer)))?.0))
     }
 
     /// As [`attend`](Self::attend), and the weights `[B, Tq, Tk]` averaged over the heads, which carry no gradient.
@@ -245,17 +294,16 @@ impl MultiHeadAttention {
         value: &Tensor,
         masks: &AttentionMasks,
     ) -> Result<(Tensor, Tensor)> {
-        let (y, p) = self.run(query, key, value, masks, true)?;
+        let (y, p) = self.run([query, key, value], masks, true, None)?;
         Ok((y, p.ok_or_else(|| invalid(MHA, "weights", "weights", "none"))?))
     }
 
     fn run(
         &self,
-        query: &Tensor,
-        key: &Tensor,
-        value: &Tensor,
+        [query, key, value]: [&Tensor; 3],
         masks: &AttentionMasks,
         weights: bool,
+        cache: Option<(&mut KvCache, usize)>,
     ) -> Result<(Tensor, Option<Tensor>)> {
         let (q, single) = batched(MHA, "query", query)?;
         // One tensor stays one, so that equal inputs are seen to be equal.
@@ -270,19 +318,33 @@ impl MultiHeadAttention {
         }
         // Attention of one tensor to itself takes the projection as it is.
         let packed = match (&self.in_proj, &self.rope) {
-            (InProj::Packed(w), None) if !weights && same(&q, &k) && same(&k, &v) => {
+            (InProj::Packed(w), None)
+                if !weights
+                    && cache.is_none()
+                    && self.kv_heads == self.heads
+                    && same(&q, &k)
+                    && same(&k, &v) =>
+            {
                 let bias = self.in_proj_bias.as_ref().map(Param::get);
                 Some(q.linear(&w.get(), bias.as_ref(), Activation::Identity, self.precision)?)
             }
             _ => None,
         };
-        let [q, k, v] = match &packed {
+        let past = cache.as_ref().map_or(0, |(cache, layer)| cache.len_of(*layer));
+        let [q, mut k, mut v] = match &packed {
             Some(x) => packed_heads(x, self.heads)?,
-            None => self.heads(&q, &k, &v)?,
+            None => self.heads([&q, &k, &v], past)?,
         };
+        let cached = cache.is_some();
+        if let Some((cache, layer)) = cache {
+            (k, v) = cache.append(layer, &k, &v)?;
+        }
         let mut op = self.scores.operation(MHA, &q, &k, masks)?;
+        if cached {
+            op.options = op.options.causal(Causal::BottomRight);
+        }
         if self.alibi {
-            let slopes = alibi(q.device(), q.dtype(), self.heads, q.shape()[2], k.shape()[2])?;
+            let slopes = alibi(q.device(), q.dtype(), self.heads, past, [q.shape()[2], k.shape()[2]])?;
             op.bias = Some(match op.bias {
                 Some(b) => b.binary(Binary::Add { alpha: 1.0 }, &slopes)?,
                 None => slopes,
@@ -309,9 +371,9 @@ impl MultiHeadAttention {
     }
 }
 
-/// ALiBi's bias `[H, Tq, Tk]`. The slopes are 2^(-8 (h + 1) / H); for H that is no power of two, those of the largest power n below it, and
-/// then every second one of those of 2 n.
-fn alibi(device: &Device, dtype: DType, heads: usize, tq: usize, tk: usize) -> Result<Tensor> {
+/// ALiBi's bias `[H, Tq, Tk]` of queries from position `past` on. The slopes are 2^(-8 (h + 1) / H); for H that is no power of two, those of
+/// the largest power n below it, and then every second one of those of 2 n.
+fn alibi(device: &Device, dtype: DType, heads: usize, past: usize, [tq, tk]: [usize; 2]) -> Result<Tensor> {
     // Positions and slopes are exact in the accumulator's dtype.
     let wide = dtype.accumulator();
     let n = if heads.is_power_of_two() { heads } else { heads.next_power_of_two() / 2 };
@@ -322,7 +384,7 @@ fn alibi(device: &Device, dtype: DType, heads: usize, tq: usize, tk: usize) -> R
         more => Tensor::concat(0, &[&exponents, &Tensor::arange(device, wide, step / 2.0, step, more)?])?,
     };
     let slopes = exponents.exp2()?.neg()?.reshape(&[heads, 1, 1])?;
-    let i = Tensor::arange(device, wide, 0.0, 1.0, tq)?.reshape(&[tq, 1])?;
+    let i = Tensor::arange(device, wide, past as f64, 1.0, tq)?.reshape(&[tq, 1])?;
     let j = Tensor::arange(device, wide, 0.0, 1.0, tk)?;
     slopes.mul(&i.sub(&j)?.abs()?)?.to_dtype(dtype)
 }

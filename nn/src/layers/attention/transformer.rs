@@ -1,13 +1,16 @@
 //! Blocks of the Transformer.
 
 use once_cell::sync::OnceCell;
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use trefoil::ops::activation::Activation;
 use trefoil::ops::gemm::Precision;
 
+use crate::core::autograd::no_grad;
 use crate::core::error::{NnError, Result, invalid};
 use crate::core::tensor::Tensor;
+use crate::layers::attention::cache::KvCache;
 use crate::layers::attention::scores::check_width;
 use crate::layers::spatial::argument;
 use crate::layers::{Attention, AttentionMasks, Dense, Dropout, LayerNormalization, MultiHeadAttention};
@@ -25,8 +28,12 @@ pub struct TransformerConfig {
     pub heads: usize,
     /// Width F of the feed-forward network.
     pub d_ff: usize,
-    /// Probability of all dropouts, that of attention weights included.
+    /// Probability of all dropouts, that of attention weights included, but for those that have one of their own.
     pub dropout: f64,
+    /// Probability of dropping attention weights, where it is another.
+    pub attention_dropout: Option<f64>,
+    /// Probability of the dropout between activation and second linear layer, where it is another.
+    pub activation_dropout: Option<f64>,
     /// Activation of the feed-forward network.
     pub activation: Activation,
     /// Of the normalizations.
@@ -49,6 +56,8 @@ impl TransformerConfig {
             heads,
             d_ff: 2048,
             dropout: 0.1,
+            attention_dropout: None,
+            activation_dropout: None,
             activation: Activation::Relu,
             eps: 1e-5,
             norm_first: false,
@@ -67,6 +76,18 @@ impl TransformerConfig {
         activation: Activation => activation;
         /// Sets eps of the normalizations.
         eps: f64 => eps;
+    }
+
+    /// Sets the probability of dropping attention weights apart from that of the other dropouts.
+    pub fn attention_dropout(mut self, p: f64) -> Self {
+        self.attention_dropout = Some(p);
+        self
+    }
+
+    /// Sets the probability of the dropout behind the activation apart from that of the other dropouts; BERT and GPT-2 have none there.
+    pub fn activation_dropout(mut self, p: f64) -> Self {
+        self.activation_dropout = Some(p);
+        self
     }
 
     /// Normalizes what enters a sublayer.
@@ -94,7 +115,7 @@ impl TransformerConfig {
 
     fn attention(&self, cx: &InitContext) -> Result<MultiHeadAttention> {
         let a = argument("nhead", MultiHeadAttention::new(cx, self.d_model, self.heads))?;
-        let a = a.dropout(self.dropout)?.precision(self.precision);
+        let a = a.dropout(self.attention_dropout.unwrap_or(self.dropout))?.precision(self.precision);
         let a = if self.bias { a } else { a.no_bias() };
         match self.init {
             Some([weight, bias]) => a.init(weight, bias),
@@ -139,7 +160,7 @@ impl Tail {
         Ok(Tail {
             linear1,
             linear2: p.dense(cx, p.d_ff, p.d_model)?,
-            inner: Dropout::part(cx, p.dropout)?,
+            inner: Dropout::part(cx, p.activation_dropout.unwrap_or(p.dropout))?,
             outer: (0..sublayers).map(|_| Dropout::part(cx, p.dropout)).collect::<Result<_>>()?,
             norms: (0..sublayers).map(|_| p.norm(cx)).collect::<Result<_>>()?,
             norm_first: p.norm_first,
@@ -223,6 +244,17 @@ impl TransformerEncoder {
         let own = &self.self_attn;
         let attend = |x: &Tensor| hooks::call("self_attn", own, &[x], || own.attend(x, x, x, masks));
         self.tail.run(src, &[&attend])
+    }
+
+    /// Runs new tokens `[B, T, D]` behind those that `layer` of the cache holds, see [`MultiHeadAttention::attend_cached`].
+    pub fn encode_cached(&self, src: &Tensor, cache: &mut KvCache, layer: usize) -> Result<Tensor> {
+        let own = &self.self_attn;
+        // The block calls its sublayers by shared references.
+        let cache = RefCell::new(cache);
+        let attend = |x: &Tensor| {
+            hooks::call("self_attn", own, &[x], || own.attend_cached(x, &mut cache.borrow_mut(), layer))
+        };
+        no_grad(|| self.tail.run(src, &[&attend]))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use serde::Deserialize;
 use serde_json::Value;
+use trefoil::ops::attention::RopeLayout;
 
 use crate::core::error::Result;
 use crate::core::options::read;
@@ -40,6 +41,17 @@ layer_type! {
 struct RopeOptions {
     #[serde(default = "rope_base")]
     base: f64,
+    #[serde(default)]
+    layout: RopePairs,
+}
+
+/// Which elements of a head are rotated together.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum RopePairs {
+    #[default]
+    Interleaved,
+    Half,
 }
 
 fn rope_base() -> f64 {
@@ -51,6 +63,7 @@ layer_type! {
     {
         embed_dim: Size;
         num_heads: usize;
+        num_kv_heads: Option<usize> = null;
         dropout: f64 = 0;
         bias: bool = true;
         kdim: Option<usize> = null;
@@ -66,11 +79,18 @@ layer_type! {
         if widths != (e, e) {
             l = l.key_value_dims(widths.0, widths.1)?;
         }
+        if let Some(n) = o.num_kv_heads {
+            l = l.num_kv_heads(n)?;
+        }
         if !o.bias {
             l = l.no_bias();
         }
         if let Some(rope) = o.rope {
-            l = l.rope(rope.base)?;
+            let layout = match rope.layout {
+                RopePairs::Interleaved => RopeLayout::Interleaved,
+                RopePairs::Half => RopeLayout::Half,
+            };
+            l = l.rotary(layout, rope.base)?;
         }
         if o.alibi {
             l = l.alibi();
@@ -328,6 +348,7 @@ macro_rules! transformer {
     ($o:ident) => {{
         let mut c =
             TransformerConfig::new($o.d_model.0, $o.nhead).d_ff($o.dim_feedforward.0).dropout($o.dropout);
+        (c.attention_dropout, c.activation_dropout) = ($o.attention_dropout, $o.activation_dropout);
         c = c.activation($o.activation.0).eps($o.layer_norm_eps);
         if $o.norm_first {
             c = c.norm_first();
@@ -346,6 +367,8 @@ macro_rules! transformer_type {
                 nhead: usize;
                 dim_feedforward: Size = 2048;
                 dropout: f64 = 0.1;
+                attention_dropout: Option<f64> = null;
+                activation_dropout: Option<f64> = null;
                 activation: Act = "relu";
                 layer_norm_eps: f64 = 1e-5;
                 norm_first: bool = false;
