@@ -27,7 +27,7 @@ const WEIGHT_DECAY: f64 = 1e-2;
 const STEPS: usize = 2;
 
 /// The list of layers that this library set out with.
-const ENTRIES: [&str; 65] = [
+const ENTRIES: [&str; 72] = [
     "dense",
     "fully_connected",
     "convolutional",
@@ -93,6 +93,13 @@ const ENTRIES: [&str; 65] = [
     "graph_attention",
     "graph_sage",
     "graph_isomorphism",
+    "expert",
+    "mixture_of_experts",
+    "conditional_random_field",
+    "memory_read",
+    "memory_write",
+    "spiking",
+    "reservoir",
 ];
 
 fn tolerance(d: &Device) -> Tolerance {
@@ -549,6 +556,8 @@ families! {
     utility: "utility";
     dense_like: "dense-like";
     graph: "graph";
+    experts: "experts";
+    sequence_models: "sequence-models";
 }
 
 #[test]

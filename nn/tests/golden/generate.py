@@ -8,9 +8,11 @@ import torch
 
 import attention
 import dense
+import experts
 import graph
 import image
 import recurrent
+import sequence_models
 import utility
 
 FAMILIES = (
@@ -25,6 +27,8 @@ FAMILIES = (
     utility.utility,
     dense.dense_like,
     graph.graph,
+    experts.experts,
+    sequence_models.sequence_models,
 )
 
 if __name__ == "__main__":

@@ -24,13 +24,18 @@ mod inspect;
 mod layers;
 mod layers_activation;
 mod layers_attention;
+mod layers_crf;
+mod layers_experts;
 mod layers_graph;
 mod layers_image;
 mod layers_image_training;
+mod layers_memory;
 mod layers_norm;
+mod layers_reservoir;
 mod layers_sequence;
 mod layers_sequence_training;
 mod layers_special;
+mod layers_spiking;
 #[cfg(feature = "archives")]
 mod limits;
 #[cfg(feature = "loom")]

@@ -3,9 +3,11 @@
 mod basic;
 mod containers;
 mod conv;
+mod experts;
 mod graph;
 mod pool;
 mod sequence;
+mod sequence_models;
 mod softmax;
 mod special;
 mod upsample;
@@ -91,6 +93,13 @@ pub static LAYERS: &[LayerInfo] = &[
     graph::GRAPH_ATTENTION,
     graph::GRAPH_SAGE,
     graph::GRAPH_ISOMORPHISM,
+    experts::EXPERT,
+    experts::MIXTURE_OF_EXPERTS,
+    sequence_models::CONDITIONAL_RANDOM_FIELD,
+    sequence_models::MEMORY_READ,
+    sequence_models::MEMORY_WRITE,
+    sequence_models::SPIKING,
+    sequence_models::RESERVOIR,
     containers::SEQUENTIAL,
     containers::RESIDUAL,
     containers::PARALLEL,
