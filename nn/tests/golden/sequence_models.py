@@ -266,7 +266,7 @@ def spiking(s):
     other("izhikevich_unbatched", {"neuron": "izhikevich"}, izhikevich(1.0), shape=(4, 2, 3), size=15.0)
     # The exponential of a neuron that is about to spike has no digits left in f32: one case below that, one beyond it.
     other("adex_unbatched", {"neuron": "adex", "dt": 0.5}, adex(0.5), size=1200.0)
-    other("adex_spikes_unbatched", {"neuron": "adex"}, adex(1.0), shape=(3, 2, 3), size=1e5)
+    other("adex_spikes_unbatched", {"neuron": "adex", "dt": 9}, adex(9.0), shape=(3, 2, 3), size=1e4)
     other("hodgkin_huxley_unbatched", {"neuron": "hodgkin_huxley"}, hodgkin_huxley(0.01), shape=(10, 2, 3), size=500.0)
 
 

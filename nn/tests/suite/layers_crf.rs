@@ -1,8 +1,10 @@
 //! Conditional random fields: against all paths one by one, gradients, constraints, masks, refusals.
 
+use serde_json::{Value, json};
 use trefoil::ops::activation::Activation;
 use trefoil_nn::layers::{ConditionalRandomField, TagScheme};
 use trefoil_nn::losses::Reduction;
+use trefoil_nn::network::layer;
 use trefoil_nn::{DType, Device, InitContext, Layer, LayerExt, NnError, Tensor};
 
 use crate::common::everywhere::resident;
@@ -144,6 +146,15 @@ fn constraints_hold_in_decoding() {
     refused(l().constraints(TagScheme::Bio, &["O", "B-x"]), &["constraints", "3 names", "2"]);
     refused(l().constraints(TagScheme::Bio, &["O", "B-x", "E-x"]), &["constraints", "B- or I-", "E-x"]);
     refused(l().constraints(TagScheme::Bioes, &["O", "B-x", "x"]), &["constraints", "`x`"]);
+    let make = |constraints: Value| {
+        layer(
+            &f64s(),
+            &json!({"type": "conditional_random_field", "num_tags": 3, "constraints": constraints}),
+        )
+    };
+    assert!(make(json!({"scheme": "bioes", "labels": ["O", "S-x", "S-y"]})).is_ok());
+    refused(make(json!({"scheme": "bio", "labels": ["O", "B-x"]})), &["`constraints`", "3 names"]);
+    refused(make(json!({"scheme": "bil", "labels": []})), &["constraints.scheme", "bil"]);
 }
 
 #[test]

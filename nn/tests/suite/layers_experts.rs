@@ -1,7 +1,9 @@
 //! Mixtures of experts: gradients, equal experts against a list of them, capacity, terms of the loss, refusals.
 
+use serde_json::{Value, json};
 use trefoil::ops::activation::Activation;
 use trefoil_nn::layers::{Dense, Expert, ExpertMlp, MixtureOfExperts, Sequential};
+use trefoil_nn::network::layer;
 use trefoil_nn::{DType, InitContext, Layer, LayerExt, Result, Tensor, auxiliary};
 
 use crate::common::everywhere::resident;
@@ -176,6 +178,26 @@ fn refusals() {
     refused(Expert::new(Sequential::new()), &["Expert", "layers", "none"]);
     let gap = Sequential::new().push(Dense::new(&cx, 4, 5).unwrap()).push(Dense::new(&cx, 6, 3).unwrap());
     refused(Expert::new(gap).unwrap().forward(&x), &["Expert", "layer `1`", "what `0` gives", "[5, 5]"]);
+}
+
+#[test]
+fn descriptions() {
+    let cx = f64s();
+    let make = |experts: Value| {
+        layer(&cx, &json!({"type": "mixture_of_experts", "in_features": 4, "experts": experts}))
+    };
+    let equal = make(json!({"num_experts": 3, "out_features": 2, "bias": false})).unwrap();
+    assert_eq!(state_names(&*equal), ["router.weight", "w1"]);
+    let dense = json!({"type": "dense", "in_features": 4, "out_features": 3});
+    let listed = make(json!([dense, dense])).unwrap();
+    assert_eq!(state_names(&*listed)[1], "experts.0.weight");
+    refused(make(json!(3)), &["`experts`", "a list of layers or an object", "3"]);
+    refused(make(json!([])), &["`experts`", "at least one expert"]);
+    refused(make(json!({"num_experts": 3})), &["`experts`", "out_features"]);
+    refused(make(json!({"num_experts": 3, "out_features": 2, "act": "relu"})), &["`experts`", "act"]);
+    refused(make(json!({"num_experts": 0, "out_features": 2})), &["num_experts", "at least 1"]);
+    refused(make(json!([dense, {"type": "dense"}])), &["experts[1].out_features", "missing"]);
+    refused(layer(&cx, &json!({"type": "expert", "layers": []})), &["`layers`", "at least one layer"]);
 }
 
 #[test]

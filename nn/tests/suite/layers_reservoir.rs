@@ -70,6 +70,30 @@ fn gradients_and_carried_states() {
 }
 
 #[test]
+fn a_readout_is_fitted_in_one_step() {
+    let l = Reservoir::with(&f64s(), 3, 5, &DENSE).unwrap();
+    let states = l.forward(&tensor(&cpu(), &[4, 6, 3], 3)).unwrap();
+    let w = tensor(&cpu(), &[2, 5], 9);
+    let targets = states.matmul(&w.t().unwrap()).unwrap();
+    let floats = |t: &Tensor| t.to_vec::<f64>().unwrap();
+    let found = Reservoir::ridge_readout(&states, &targets, 0.0).unwrap();
+    close(&floats(&found), &floats(&w), 1e-9, "exact");
+    // (S^T S + beta I) w = S^T y.
+    let found = Reservoir::ridge_readout(&states, &targets, 0.5).unwrap();
+    let s = states.reshape(&[24, 5]).unwrap();
+    let left = found.matmul(&s.t().unwrap()).unwrap().matmul(&s).unwrap().add_scaled(&found, 0.5).unwrap();
+    let right = targets.reshape(&[24, 2]).unwrap().t().unwrap().matmul(&s).unwrap();
+    close(&floats(&left), &floats(&right), 1e-10, "normal equations");
+    let fit = |s: &Tensor, y: &Tensor, beta| Reservoir::ridge_readout(s, y, beta);
+    refused(fit(&states, &targets, -1.0), &["beta", "at least 0"]);
+    refused(fit(&states, &targets.narrow(1, 0, 5).unwrap(), 1.0), &["targets", "[4, 6]", "[4, 5, 2]"]);
+    refused(
+        fit(&states.narrow(0, 0, 0).unwrap(), &targets.narrow(0, 0, 0).unwrap(), 0.0),
+        &["beta", "above 0"],
+    );
+}
+
+#[test]
 fn refusals() {
     let cx = f64s();
     let with = |change: fn(&mut ReservoirWeights)| {

@@ -1,7 +1,9 @@
 //! Spiking neurons: gradients of potentials and of spikes, carried states, how often each model spikes, refusals.
 
+use serde_json::{Value, json};
 use trefoil_nn::autograd::no_grad;
 use trefoil_nn::layers::{Neuron, SpikeReset, Spiking, Surrogate};
+use trefoil_nn::network::layer;
 use trefoil_nn::{DType, InitContext, Layer, LayerExt, Tensor};
 
 use crate::common::everywhere::resident;
@@ -161,6 +163,33 @@ fn refusals() {
         &["initial", "[1, 4]", "[2, 4]"],
     );
     refused(new(Neuron::HodgkinHuxley).unwrap().run(&x, Some(&leaky)), &["state", "2 tensors"]);
+}
+
+#[test]
+fn descriptions() {
+    let make = |mut options: Value| {
+        (options["type"], options["in_features"], options["out_features"]) =
+            (json!("spiking"), json!(3), json!(4));
+        layer(&f64s(), &options)
+    };
+    for options in
+        [json!({}), json!({"neuron": "adex", "dt": 0.5}), json!({"surrogate": {"kind": "sigmoid"}})]
+    {
+        make(options.clone()).unwrap_or_else(|e| panic!("{options}: {e}"));
+    }
+    // tau is another name of the leak.
+    let x = tensor(&cpu(), &[5, 2, 3], 3);
+    let potentials = |options: Value| {
+        make(options).unwrap().forward_all(std::slice::from_ref(&x)).unwrap()[1].to_vec::<f64>().unwrap()
+    };
+    assert_eq!(potentials(json!({"tau": 4})), potentials(json!({"beta": 0.75})));
+    assert_ne!(potentials(json!({"tau": 4})), potentials(json!({})));
+    refused(make(json!({"tau": 4, "beta": 0.75})), &["`tau`", "beta"]);
+    refused(make(json!({"neuron": "if", "beta": 0.75})), &["`beta`", "lif"]);
+    refused(make(json!({"neuron": "izhikevich", "reset": "zero"})), &["`reset`", "Izhikevich"]);
+    refused(make(json!({"dt": 0.1})), &["`dt`", "differential equation"]);
+    refused(make(json!({"surrogate": "step"})), &["`surrogate`", "step"]);
+    refused(make(json!({"surrogate": {"kind": "atan", "slope": 3}})), &["`surrogate`", "slope"]);
 }
 
 #[test]

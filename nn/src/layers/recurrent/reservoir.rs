@@ -117,6 +117,34 @@ impl Reservoir {
         self
     }
 
+    /// The weights `[out, size]` of a linear layer without bias behind a reservoir, by ridge regression: of all W the one with the least
+    /// |states W^T - targets|^2 + beta |W|^2, for states `[.., size]` and targets `[.., out]`. Solved on the host in f64. Errors: shapes that do
+    /// not fit; a negative beta; states that do not determine W, with a beta of 0.
+    pub fn ridge_readout(states: &Tensor, targets: &Tensor, beta: f64) -> Result<Tensor> {
+        if !(beta >= 0.0 && beta.is_finite()) {
+            return Err(invalid(OP, "beta", "a finite number of at least 0", format!("{beta}")));
+        }
+        let (&[.., size], &[.., outputs]) = (states.shape(), targets.shape()) else {
+            return Err(invalid(OP, "states", "shapes [.., size] and [.., out]", "a scalar"));
+        };
+        let lead = |t: &Tensor| t.shape()[..t.rank() - 1].to_vec();
+        if lead(states) != lead(targets) || size == 0 || outputs == 0 {
+            let want = format!("shape {:?} with an axis of outputs", lead(states));
+            return Err(invalid(OP, "targets", want, format!("shape {:?}", targets.shape())));
+        }
+        let rows = |t: &Tensor, width: usize| {
+            t.detach().to_dtype(t.dtype().accumulator())?.reshape(&[t.numel() / width, width])
+        };
+        let (s, y) = (rows(states, size)?, rows(targets, outputs)?);
+        let host = |t: Tensor| t.to_dtype(DType::F64)?.to_vec::<f64>();
+        let mut gram = host(s.t()?.matmul(&s)?)?;
+        let mut weights = host(y.t()?.matmul(&s)?)?;
+        (0..size).for_each(|i| gram[i * size + i] += beta);
+        solve(&mut gram, size, &mut weights)?;
+        let weights = Tensor::from_slice(states.device(), &weights, &[outputs, size])?;
+        weights.to_dtype(states.dtype())
+    }
+
     /// All states of sequences `[B, T, in]` from a first one `[B, size]` (none: zeros).
     fn run(&self, x: &Tensor, initial: Option<Tensor>) -> Result<Tensor> {
         let (w_in, w_res) = (self.w_in.get(), self.w_res.get());
@@ -205,6 +233,39 @@ fn scaled_to(w: &Tensor, radius: f64) -> Result<Tensor> {
         return Err(invalid(OP, "connection_probability", want, "a matrix without circles"));
     }
     w.mul_scalar(radius / own)
+}
+
+/// Puts in place of each row b of `rows` the solution of A x = b, by the factors of Cholesky of the symmetric A. Errors: an A that is not
+/// positive definite.
+fn solve(a: &mut [f64], n: usize, rows: &mut [f64]) -> Result<()> {
+    let dot = |x: &[f64], y: &[f64]| x.iter().zip(y).map(|(x, y)| x * y).sum::<f64>();
+    for i in 0..n {
+        let (before, row) = a.split_at_mut(i * n);
+        for j in 0..i {
+            row[j] = (row[j] - dot(&row[..j], &before[j * n..j * n + j])) / before[j * n + j];
+        }
+        let pivot = row[i] - dot(&row[..i], &row[..i]);
+        // Digits that cancel leave no pivot. NaN is not above them.
+        if !(pivot > 1e-14 * row[i].abs()) {
+            return Err(invalid(
+                OP,
+                "beta",
+                "a number above 0 for states that depend on each other",
+                "too little",
+            ));
+        }
+        row[i] = pivot.sqrt();
+    }
+    for b in rows.chunks_exact_mut(n) {
+        for i in 0..n {
+            b[i] = (b[i] - dot(&b[..i], &a[i * n..i * n + i])) / a[i * n + i];
+        }
+        for i in (0..n).rev() {
+            let behind: f64 = (i + 1..n).map(|k| a[k * n + i] * b[k]).sum();
+            b[i] = (b[i] - behind) / a[i * n + i];
+        }
+    }
+    Ok(())
 }
 
 impl Layer for Reservoir {

@@ -49,11 +49,15 @@ impl Surrogate {
 
     /// 1 where z is above 0, 0 elsewhere, NaN for NaN; with the gradient of the surrogate.
     pub(super) fn spike(self, z: &Tensor) -> Result<Tensor> {
-        apply(self, std::slice::from_ref(z))?.pop().ok_or_else(|| invalid(OP, "outputs", "one", "none"))
+        apply(Spike(self), std::slice::from_ref(z))?
+            .pop()
+            .ok_or_else(|| invalid(OP, "outputs", "one", "none"))
     }
 }
 
-impl CustomOp for Surrogate {
+struct Spike(Surrogate);
+
+impl CustomOp for Spike {
     fn name(&self) -> &'static str {
         OP
     }
@@ -65,7 +69,7 @@ impl CustomOp for Surrogate {
 
     fn backward(&self, cx: &mut BackwardCtx<'_>, saved: &[Tensor]) -> Result<()> {
         let (z, dy) = (&saved[0], cx.dy()?);
-        let dz = match *self {
+        let dz = match self.0 {
             Surrogate::Atan { alpha } => {
                 let under = z.mul_scalar(0.5 * PI * alpha)?.square()?.add_scalar(1.0)?;
                 dy.mul_scalar(0.5 * alpha)?.div(&under)?
