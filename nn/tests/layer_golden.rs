@@ -120,6 +120,13 @@ const ENTRIES: &[&str] = &[
     "geglu",
     "reglu",
     "bilinear_glu",
+    "expert",
+    "mixture_of_experts",
+    "conditional_random_field",
+    "memory_read",
+    "memory_write",
+    "spiking",
+    "reservoir",
 ];
 
 /// Layers that work on the host, and so copy in every step.
@@ -621,6 +628,8 @@ families! {
     local_learning: "local-learning";
     capsule: "capsule";
     specialized: "specialized";
+    experts: "experts";
+    sequence_models: "sequence-models";
 }
 
 #[test]

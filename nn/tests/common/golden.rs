@@ -27,6 +27,8 @@ pub(crate) const FAMILIES: &[&str] = &[
     "local-learning",
     "capsule",
     "specialized",
+    "experts",
+    "sequence-models",
 ];
 
 /// Data of a tensor on the host.

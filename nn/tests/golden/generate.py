@@ -9,12 +9,14 @@ import torch
 import attention
 import capsule
 import dense
+import experts
 import graph
 import graph_aggregation
 import image
 import local_learning
 import recurrent
 import specialized
+import sequence_models
 import utility
 
 FAMILIES = (
@@ -33,6 +35,8 @@ FAMILIES = (
     local_learning.local_learning,
     capsule.capsule,
     specialized.specialized,
+    experts.experts,
+    sequence_models.sequence_models,
 )
 
 if __name__ == "__main__":

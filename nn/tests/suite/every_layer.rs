@@ -202,6 +202,29 @@ fn cases() -> Vec<Case> {
         (json!({"type": "geglu", "d_ff": 8, "out_features": 3}), vec![sequence]),
         (json!({"type": "reglu", "d_ff": 8, "bias": true}), vec![sequence]),
         (json!({"type": "bilinear_glu", "d_ff": 8, "down_proj": false}), vec![sequence]),
+        (json!({"type": "expert", "layers": [dense, dense]}), vec![sequence]),
+        (
+            json!({"type": "mixture_of_experts", "in_features": 4, "top_k": 2, "noise": "learned",
+                   "experts": {"num_experts": 3, "hidden_features": 5, "out_features": 2}}),
+            vec![sequence],
+        ),
+        (json!({"type": "conditional_random_field", "num_tags": 4}), vec![sequence, &[2, 5]]),
+        (
+            json!({"type": "memory_read", "in_features": 4, "memory_dim": 3, "out_features": 2}),
+            vec![flat, &[5, 3]],
+        ),
+        (
+            json!({"type": "memory_write", "in_features": 4, "memory_dim": 3, "addressing": "cosine"}),
+            vec![flat, &[6, 5, 3]],
+        ),
+        (
+            json!({"type": "spiking", "in_features": 4, "out_features": 3, "threshold": 0.3, "refractory_steps": 1}),
+            vec![sequence],
+        ),
+        (
+            json!({"type": "reservoir", "input_size": 4, "reservoir_size": 6, "connection_probability": 0.5}),
+            vec![sequence],
+        ),
         (
             json!({"type": "sequential", "layers": [dense, {"type": "dropout", "name": "drop"}, dense]}),
             vec![flat],
@@ -248,6 +271,10 @@ impl Case {
                     Tensor::from_slice(d, &ids, shape).unwrap()
                 }
                 "heterogeneous_graph" if i > 1 => Tensor::zeros(d, DType::I64, shape).unwrap(),
+                "conditional_random_field" if i == 1 => {
+                    let tags: Vec<i64> = v.iter().map(|x| ((0.5 + 0.5 * x) * 4.0) as i64).collect();
+                    Tensor::from_slice(d, &tags, shape).unwrap()
+                }
                 "embedding" => {
                     let ids: Vec<i64> = v.iter().map(|x| ((0.5 + 0.5 * x) * 3.0) as i64).collect();
                     Tensor::from_slice(d, &ids, shape).unwrap()

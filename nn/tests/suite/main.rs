@@ -27,6 +27,8 @@ mod layers_activation;
 mod layers_attention;
 mod layers_capsule;
 mod layers_decoding;
+mod layers_crf;
+mod layers_experts;
 mod layers_graph;
 mod layers_graph_aggregation;
 mod layers_image;
@@ -38,6 +40,13 @@ mod layers_sequence;
 mod layers_sequence_training;
 mod layers_special;
 mod layers_specialized;
+mod layers_memory;
+mod layers_norm;
+mod layers_reservoir;
+mod layers_sequence;
+mod layers_sequence_training;
+mod layers_special;
+mod layers_spiking;
 #[cfg(feature = "archives")]
 mod limits;
 #[cfg(feature = "loom")]

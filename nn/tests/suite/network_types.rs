@@ -496,6 +496,46 @@ fn every_type() -> Vec<(&'static [usize], Value, &'static [usize])> {
                    "bias": false, "weight_init": null, "bias_init": null}),
             &[2, 12],
         ),
+        (&[2, 6], json!({"type": "expert", "layers": [dense, dense], "activation": "relu"}), &[2, 4]),
+        (
+            &[2, 3, 6],
+            json!({"type": "mixture_of_experts", "in_features": 6, "top_k": 1, "noise": "learned",
+                   "experts": [dense, {"type": "expert", "layers": [dense]}], "router": {"type": "dense", "out_features": 2},
+                   "capacity_factor": 1.25, "load_balance_weight": 0.01, "z_loss_weight": 1e-3, "activation": "tanh"}),
+            &[2, 3, 4],
+        ),
+        (
+            &[2, 5, 3],
+            json!({"type": "conditional_random_field", "num_tags": 3, "emission_activation": "tanh", "reduction": "sum",
+                   "constraints": {"scheme": "bio", "labels": ["O", "B-x", "I-x"]}}),
+            &[2, 5, 3],
+        ),
+        (
+            &[2, 6],
+            json!({"type": "memory_read", "in_features": 6, "memory_dim": 6, "out_features": 4, "scale": 1,
+                   "activation": "relu", "entropy_weight": 0.005}),
+            &[2, 4],
+        ),
+        (
+            &[2, 6],
+            json!({"type": "memory_write", "in_features": 6, "memory_dim": 4, "addressing": "cosine", "erase": false,
+                   "activation": "tanh", "entropy_weight": 0.005}),
+            &[2, 4],
+        ),
+        (
+            &[2, 5, 6],
+            json!({"type": "spiking", "in_features": 6, "out_features": 4, "neuron": "lif", "beta": null, "tau": 5,
+                   "threshold": 0.5, "reset": "zero", "refractory_steps": 2, "detach_reset": false, "dt": null,
+                   "surrogate": {"kind": "fast_sigmoid", "slope": 10}, "stateful": true}),
+            &[2, 5, 4],
+        ),
+        (
+            &[2, 5, 6],
+            json!({"type": "reservoir", "input_size": 6, "reservoir_size": 8, "connection_probability": 0.5,
+                   "spectral_radius": 1.1, "input_scaling": 0.5, "leaking_rate": 0.3, "detach_input": true,
+                   "stateful": true}),
+            &[2, 5, 8],
+        ),
         (&[2, 6], json!({"type": "sequential", "layers": [dense, {"type": "dropout"}]}), &[2, 4]),
         (
             &[2, 6],
@@ -553,6 +593,17 @@ fn every_type_takes_every_key() {
         let inputs = match info.inputs.0 {
             _ if !beside.is_empty() => [vec![x], beside.clone()].concat(),
             2 => vec![x.clone(), x],
+        // A second input of another shape: edges, both rows of which are a batch of two, or a memory.
+        let second = match name {
+            _ if name.starts_with("graph_") => {
+                Some(Tensor::from_slice(&device, &[0i64, 1, 1, 1, 1, 0], &[2, 3]).unwrap())
+            }
+            "memory_write" => Some(Tensor::ones(&device, DType::F32, &[2, 3, 4]).unwrap()),
+            _ => None,
+        };
+        let inputs = match (info.inputs.0, second) {
+            (2, Some(second)) => vec![x, second],
+            (2, None) => vec![x.clone(), x],
             _ if name == "concatenate" => vec![x.clone(), x],
             _ => vec![x],
         };
@@ -568,6 +619,9 @@ fn every_type_takes_every_key() {
             let key = format!("input{i}");
             declared[&key] = json!({"shape": t.shape()[1..], "dtype": t.dtype().name()});
             part["inputs"][i + 1] = json!(key);
+        let other = inputs.get(1).filter(|t| t.shape() != inputs[0].shape());
+        if other.is_some() {
+            part["inputs"] = json!(["input", "beside"]);
         }
         let mut config = NetworkConfig::sequential(vec![part]);
         config.outputs = vec!["0.0".into()];
@@ -577,6 +631,13 @@ fn every_type_takes_every_key() {
                 json!({"inputs": declared, "layers": config.layers, "outputs": config.outputs}).to_string();
             config = NetworkConfig::parse(&text).unwrap_or_else(|e| panic!("{name}: {e}"));
             items.extend(beside.iter().map(|t| (&t.shape()[1..], t.dtype())));
+        if let Some(t) = other {
+            let beside = json!({"shape": t.shape()[1..], "dtype": t.dtype().name()});
+            let inputs = json!({"input": shape[1..], "beside": beside});
+            let text =
+                json!({"inputs": inputs, "layers": config.layers, "outputs": config.outputs}).to_string();
+            config = NetworkConfig::parse(&text).unwrap_or_else(|e| panic!("{name}: {e}"));
+            items.insert(0, (&t.shape()[1..], t.dtype()));
         }
         let shapes = config.output_shapes("", &items).unwrap_or_else(|e| panic!("{name}: {e}"));
         assert_eq!(shapes, [out], "{name}");

@@ -44,6 +44,11 @@ impl Sequential {
         self.layers.get(index).map(|(_, l)| &**l)
     }
 
+    /// The layers with their keys, in order.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (&str, &dyn Layer)> {
+        self.layers.iter().map(|(key, layer)| (key.as_str(), &**layer))
+    }
+
     /// The layer under a key.
     pub fn by_name(&self, key: &str) -> Option<&dyn Layer> {
         self.layers.iter().find(|(k, _)| k == key).map(|(_, l)| &**l)

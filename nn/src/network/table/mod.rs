@@ -5,11 +5,13 @@ mod capsule;
 mod containers;
 mod conv;
 mod gated;
+mod experts;
 mod graph;
 mod graph_aggregation;
 mod local_learning;
 mod pool;
 mod sequence;
+mod sequence_models;
 mod softmax;
 mod special;
 mod specialized;
@@ -121,6 +123,13 @@ pub static LAYERS: &[LayerInfo] = &[
     gated::GEGLU,
     gated::REGLU,
     gated::BILINEAR_GLU,
+    experts::EXPERT,
+    experts::MIXTURE_OF_EXPERTS,
+    sequence_models::CONDITIONAL_RANDOM_FIELD,
+    sequence_models::MEMORY_READ,
+    sequence_models::MEMORY_WRITE,
+    sequence_models::SPIKING,
+    sequence_models::RESERVOIR,
     containers::SEQUENTIAL,
     containers::RESIDUAL,
     containers::PARALLEL,

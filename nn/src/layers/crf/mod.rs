@@ -1,0 +1,7 @@
+//! Conditional random fields.
+
+mod constraints;
+pub(crate) mod field;
+mod lattice;
+
+pub use self::constraints::TagScheme;

@@ -1,0 +1,5 @@
+//! Spiking neurons.
+
+pub(crate) mod layer;
+pub(crate) mod neuron;
+pub(crate) mod surrogate;
