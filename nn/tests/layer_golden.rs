@@ -27,7 +27,7 @@ const WEIGHT_DECAY: f64 = 1e-2;
 const STEPS: usize = 2;
 
 /// The list of layers that this library set out with.
-const ENTRIES: [&str; 65] = [
+const ENTRIES: [&str; 69] = [
     "dense",
     "fully_connected",
     "convolutional",
@@ -93,6 +93,10 @@ const ENTRIES: [&str; 65] = [
     "graph_attention",
     "graph_sage",
     "graph_isomorphism",
+    "message_passing",
+    "graph_transformer",
+    "spiral_conv",
+    "mesh_edge_conv",
 ];
 
 fn tolerance(d: &Device) -> Tolerance {
@@ -549,6 +553,8 @@ families! {
     utility: "utility";
     dense_like: "dense-like";
     graph: "graph";
+    graph_attention: "graph-attention";
+    mesh: "mesh";
 }
 
 #[test]

@@ -11,7 +11,7 @@ use trefoil::DType;
 use trefoil_nn::{Device, StateDict, Tensor};
 
 /// Families, a pair of files each.
-pub(crate) const FAMILIES: [&str; 11] = [
+pub(crate) const FAMILIES: [&str; 13] = [
     "core",
     "attention",
     "recurrent",
@@ -23,6 +23,8 @@ pub(crate) const FAMILIES: [&str; 11] = [
     "utility",
     "dense-like",
     "graph",
+    "graph-attention",
+    "mesh",
 ];
 
 /// Data of a tensor on the host.

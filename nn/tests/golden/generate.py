@@ -9,7 +9,9 @@ import torch
 import attention
 import dense
 import graph
+import graph_blocks
 import image
+import mesh
 import recurrent
 import utility
 
@@ -25,6 +27,8 @@ FAMILIES = (
     utility.utility,
     dense.dense_like,
     graph.graph,
+    graph_blocks.graph_attention,
+    mesh.mesh,
 )
 
 if __name__ == "__main__":

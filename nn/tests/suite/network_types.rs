@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::common::{cpu, tensor};
 use serde_json::{Value, json};
 use trefoil_nn::autograd::no_grad;
-use trefoil_nn::network::{Key, LAYERS, Network, NetworkConfig, layer};
+use trefoil_nn::network::{Family, Key, LAYERS, Network, NetworkConfig, layer};
 use trefoil_nn::{DType, InitContext, Layer, NnError, Tensor};
 
 /// For each layer type: an input, the layer with every option, the shape of its (first) output.
@@ -359,6 +359,31 @@ fn every_type() -> Vec<(&'static [usize], Value, &'static [usize])> {
                    "learn_epsilon": false, "epsilon": 0.5, "batch_norm": true, "activation": "relu"}),
             &[2, 4],
         ),
+        (
+            &[2, 6],
+            json!({"type": "message_passing", "in_features": 6, "out_features": 4, "message_features": 5, "edge_dim": 0,
+                   "aggr": "max", "activation": "relu"}),
+            &[2, 4],
+        ),
+        (
+            &[2, 6],
+            json!({"type": "graph_transformer", "in_features": 6, "out_features": 8, "heads": 3, "head_dim": 2,
+                   "ffn_hidden": 5, "ffn_activation": "relu", "dropout": 0.2, "norm": "none", "attend": "all",
+                   "max_distance": 3, "bias": false, "activation": "tanh"}),
+            &[2, 8],
+        ),
+        (
+            &[2, 6],
+            json!({"type": "spiral_conv", "in_channels": 6, "out_channels": 4, "spiral_length": 3, "bias": false,
+                   "activation": "elu"}),
+            &[2, 4],
+        ),
+        (
+            &[2, 6],
+            json!({"type": "mesh_edge_conv", "in_channels": 6, "out_channels": 4, "bias": false, "symmetric": false,
+                   "activation": "elu"}),
+            &[2, 4],
+        ),
         (&[2, 6], json!({"type": "sequential", "layers": [dense, {"type": "dropout"}]}), &[2, 4]),
         (
             &[2, 6],
@@ -394,9 +419,18 @@ fn every_type_takes_every_key() {
             "embedding" => Tensor::from_slice(&device, &[0i32, 1, 4, 2, 2, 3], shape).unwrap(),
             _ => tensor(&device, shape, 7).to_dtype(DType::F32).unwrap(),
         };
-        let on_graph = name.starts_with("graph_");
+        // What stands beside the features of graphs and meshes.
+        let list = match (info.family, name) {
+            (Family::Graph, _) => Some(vec![0i64, 1, 1, 1, 1, 0]),
+            (Family::Mesh, "spiral_conv") => Some(vec![0, 1, -1, 1, 0, -1]),
+            (Family::Mesh, _) => Some(vec![1, -1, -1, -1, 0, -1, -1, -1]),
+            _ => None,
+        };
         let inputs = match info.inputs.0 {
-            2 if on_graph => vec![x, Tensor::from_slice(&device, &[0i64, 1, 1, 1, 1, 0], &[2, 3]).unwrap()],
+            2 if list.is_some() => {
+                let list = list.as_deref().unwrap_or_default();
+                vec![x, Tensor::from_slice(&device, list, &[2, list.len() / 2]).unwrap()]
+            }
             2 => vec![x.clone(), x],
             _ if name == "concatenate" => vec![x.clone(), x],
             _ => vec![x],
@@ -407,19 +441,20 @@ fn every_type_takes_every_key() {
         // The same without a device.
         let mut part = json.clone();
         part["inputs"] = json!(vec!["input"; inputs.len()]);
-        if on_graph {
-            // Both rows of the edges are a batch of two.
+        if list.is_some() {
+            // Both rows of the list are a batch of two.
             part["inputs"] = json!(["input", "edges"]);
         }
         let mut config = NetworkConfig::sequential(vec![part]);
         config.outputs = vec!["0.0".into()];
         let mut items = vec![(&shape[1..], inputs[0].dtype())];
-        if on_graph {
-            let edges = json!({"input": shape[1..], "edges": {"shape": [3], "dtype": "i64"}});
+        let row = inputs.get(1).map_or(&[][..], |t| &t.shape()[1..]);
+        if list.is_some() {
+            let edges = json!({"input": shape[1..], "edges": {"shape": row, "dtype": "i64"}});
             let text =
                 json!({"inputs": edges, "layers": config.layers, "outputs": config.outputs}).to_string();
             config = NetworkConfig::parse(&text).unwrap_or_else(|e| panic!("{name}: {e}"));
-            items.insert(0, (&[3], DType::I64));
+            items.insert(0, (row, DType::I64));
         }
         let shapes = config.output_shapes("", &items).unwrap_or_else(|e| panic!("{name}: {e}"));
         assert_eq!(shapes, [out], "{name}");

@@ -8,7 +8,7 @@ use crate::functional::Graph;
 
 /// What was made of the last key.
 #[derive(Debug)]
-pub(super) struct Last<K, V>(Mutex<Option<(K, V)>>);
+pub(in crate::layers) struct Last<K, V>(Mutex<Option<(K, V)>>);
 
 impl<K, V> Default for Last<K, V> {
     fn default() -> Self {
@@ -18,7 +18,7 @@ impl<K, V> Default for Last<K, V> {
 
 impl<K, V: Clone> Last<K, V> {
     /// The value of a key: the last one, if its key is the same, or a new one.
-    pub(super) fn get(
+    pub(in crate::layers) fn get(
         &self,
         same: impl FnOnce(&K) -> bool,
         make: impl FnOnce() -> Result<(K, V)>,
@@ -35,24 +35,29 @@ impl<K, V: Clone> Last<K, V> {
     }
 }
 
-/// A tensor of edges, its version, and the number of nodes.
-type Edges = (Tensor, u64, usize);
+/// A tensor and its version when something was made of it.
+#[derive(Debug)]
+pub(in crate::layers) struct Snapshot(Tensor, u64);
+
+impl Snapshot {
+    pub(in crate::layers) fn of(t: &Tensor) -> Self {
+        Snapshot(t.detach(), t.version())
+    }
+
+    /// Whether a tensor has the elements that this one had.
+    pub(in crate::layers) fn is(&self, t: &Tensor) -> bool {
+        self.0.shares_storage(t) && self.0.layout() == t.layout() && self.1 == t.version()
+    }
+}
 
 /// The graph of the edges that came last, so that a graph which comes again and again is sorted once.
 #[derive(Debug, Default)]
-pub(super) struct GraphCache(Last<Edges, Graph>);
+pub(super) struct GraphCache(Last<(Snapshot, usize), Graph>);
 
 impl GraphCache {
     fn graph(&self, edge_index: &Tensor, nodes: usize) -> Result<Graph> {
-        let same = |(t, version, n): &Edges| {
-            t.shares_storage(edge_index)
-                && t.layout() == edge_index.layout()
-                && *version == edge_index.version()
-                && *n == nodes
-        };
-        let make =
-            || Ok(((edge_index.detach(), edge_index.version(), nodes), Graph::new(edge_index, nodes)?));
-        self.0.get(same, make)
+        let make = || Ok(((Snapshot::of(edge_index), nodes), Graph::new(edge_index, nodes)?));
+        self.0.get(|(edges, n)| edges.is(edge_index) && *n == nodes, make)
     }
 
     /// The inputs of a layer of graphs: features `[N, F]` or `[B, N, F]`, the graph of its edges `[2, E]`, and up to `more` other tensors.

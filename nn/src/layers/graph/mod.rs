@@ -1,7 +1,9 @@
 //! Layers of graphs.
 
 pub(crate) mod attention;
-mod cache;
+pub(in crate::layers) mod cache;
 pub(crate) mod convolutional;
 pub(crate) mod isomorphism;
+pub(crate) mod message_passing;
 pub(crate) mod sage;
+pub(crate) mod transformer;

@@ -65,10 +65,20 @@ layer_type! {
 /// How the features of a node's sources are combined.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Aggregator {
+pub(super) enum Aggregator {
     Mean,
     Max,
     Sum,
+}
+
+impl From<Aggregator> for MessageReduce {
+    fn from(a: Aggregator) -> MessageReduce {
+        match a {
+            Aggregator::Mean => MessageReduce::Mean,
+            Aggregator::Max => MessageReduce::Max,
+            Aggregator::Sum => MessageReduce::Sum,
+        }
+    }
 }
 
 layer_type! {
@@ -85,11 +95,7 @@ layer_type! {
     }
     |o, site| {
         let mut l = GraphSage::new(site.cx, o.in_features, o.out_features)?
-            .aggregator(match o.aggregator {
-                Aggregator::Mean => MessageReduce::Mean,
-                Aggregator::Max => MessageReduce::Max,
-                Aggregator::Sum => MessageReduce::Sum,
-            })?
+            .aggregator(o.aggregator.into())?
             .normalize(o.normalize)
             .activation(o.activation.0);
         if o.project {

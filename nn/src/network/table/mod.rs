@@ -4,6 +4,8 @@ mod basic;
 mod containers;
 mod conv;
 mod graph;
+mod graph_blocks;
+mod mesh;
 mod pool;
 mod sequence;
 mod softmax;
@@ -91,6 +93,10 @@ pub static LAYERS: &[LayerInfo] = &[
     graph::GRAPH_ATTENTION,
     graph::GRAPH_SAGE,
     graph::GRAPH_ISOMORPHISM,
+    graph_blocks::MESSAGE_PASSING,
+    graph_blocks::GRAPH_TRANSFORMER,
+    mesh::SPIRAL_CONV,
+    mesh::MESH_EDGE_CONV,
     containers::SEQUENTIAL,
     containers::RESIDUAL,
     containers::PARALLEL,
