@@ -1,7 +1,8 @@
-"""Layers of graphs whose updates are networks of their own: message passing, transformers."""
+"""Layers of graphs whose updates are networks of their own: message passing, transformers, diffusion; sparse linear layers."""
 
 import itertools
 
+import scipy.linalg
 import torch
 from torch import nn
 from torch_geometric.utils import scatter
@@ -14,6 +15,9 @@ def graph_attention():
     s = Suite("graph-attention")
     message_passing(s)
     graph_transformer(s)
+    heat(s)
+    random_walk(s)
+    sparse_linear(s)
     return s
 
 
@@ -144,3 +148,148 @@ def graph_transformer(s):
     run("distances_of_edges_eval", (4, 3), near, training=False)
     far = {"heads": 2, "max_distance": 3, "attend": "all", "ffn_hidden": 4}
     run("batched", (4, 4), far, lead=(3,))
+
+
+# Six vertices of an octahedron: each is beside all others but one.
+VERTICES = 6
+
+
+def surface():
+    """Masses and Laplacian of a surface."""
+    g = torch.Generator().manual_seed(7)
+    w = torch.rand(VERTICES, VERTICES, generator=g, dtype=torch.float64) + 0.2
+    w = w + w.T
+    for i in range(VERTICES):
+        w[i, i] = w[i, (i + 3) % 6] = 0
+    return torch.rand(VERTICES, generator=g, dtype=torch.float64) + 0.5, torch.diag(w.sum(1)) - w
+
+
+class Heat(nn.Module):
+    """Diffusion by the formula; `flow` lets the heat of one channel flow for one time."""
+
+    def __init__(self, c, o, config, flow):
+        super().__init__()
+        scales = config.get("num_time_scales", 4)
+        self.times = nn.Parameter(torch.empty(scales, c) if config.get("per_channel_time") else torch.empty(scales))
+        self.weight = nn.Parameter(torch.empty(o, scales * c))
+        self.bias = nn.Parameter(torch.empty(o)) if config.get("bias", True) else None
+        self.flow, self.least, self.act = flow, config.get("min_time", 1e-8), activation(config.get("activation", "relu"))
+
+    def forward(self, x, *of):
+        if self.training:
+            self.times.data.clamp_(min=self.least)
+        t = self.times if self.times.dim() == 2 else self.times[:, None].expand(-1, x.shape[-1])
+        # The surface takes part, with a gradient of 0.
+        rest, of = sum(0 * v.sum() for v in of), [v.detach() for v in of]
+        parts = [self.flow(x[..., c], t[s, c], *of) for s, c in itertools.product(*map(range, t.shape))]
+        return self.act(nn.functional.linear(torch.stack(parts, -1), self.weight, self.bias)) + rest
+
+
+def spectral(x, t, mass, values, vectors):
+    return ((x * mass) @ vectors * torch.exp(-values * t)) @ vectors.T
+
+
+def implicit(x, t, mass, laplacian):
+    return torch.linalg.solve(torch.diag(mass) + t * laplacian, (x * mass)[..., None])[..., 0]
+
+
+def heat(s):
+    mass, laplacian = surface()
+    values, vectors = (torch.tensor(v) for v in scipy.linalg.eigh(laplacian.numpy(), torch.diag(mass).numpy()))
+    values = values.clamp(min=0)
+    drawn = lambda p, g: torch.rand(p.shape, generator=g, dtype=torch.float64) + 0.05
+
+    def run(label, sizes, config, lead=(), times=drawn, **more):
+        c, o = sizes
+        by_vectors = config.get("method", "spectral") == "spectral"
+        keys = {"kind": "heat", "in_channels": c, "out_channels": o, **config}
+        x = {"x": (*lead, VERTICES, c)}
+        if by_vectors:
+            config.setdefault("num_eigenvectors", VERTICES)
+            keys["num_eigenvectors"] = config["num_eigenvectors"]
+            of = {"mass": mass, "eigenvalues": values, "eigenvectors": vectors}
+            k = config["num_eigenvectors"]
+            flow = lambda x, t, m, l, v: spectral(x, t, m, l[:k], v[:, :k])
+        else:
+            of, flow = {"mass": mass, "laplacian": laplacian}, implicit
+        draw = lambda n, p, g: times(p, g) if n == "times" else None
+        s.case("diffusion_conv", label, keys, Heat(c, o, config, flow), {**x, **of}, silent=tuple(of), draw=draw, **more)
+
+    below = lambda p, g: torch.tensor([-0.5, 0.4], dtype=torch.float64)
+    run("spectral", (2, 3), {})
+    run("spectral_of_channels", (3, 2), {"num_time_scales": 2, "per_channel_time": True, "activation": "identity"}, lead=(2,))
+    run("spectral_few", (2, 2), {"num_eigenvectors": 3, "num_time_scales": 1, "bias": False, "activation": "tanh"})
+    run("spectral_raised_times", (2, 3), {"num_time_scales": 2, "min_time": 0.0625, "activation": "silu"}, times=below)
+    run("spectral_eval", (2, 3), {"num_time_scales": 3}, training=False)
+    run("implicit", (2, 3), {"method": "implicit", "activation": "identity"})
+    run("implicit_of_channels", (3, 2), {"method": "implicit", "num_time_scales": 2, "per_channel_time": True, "bias": False})
+    run("implicit_batched", (2, 2), {"method": "implicit", "num_time_scales": 2, "activation": "elu"}, lead=(3,))
+
+
+class RandomWalk(nn.Module):
+    """Diffusion by powers of dense matrices of probabilities."""
+
+    def __init__(self, c, o, config):
+        super().__init__()
+        self.steps, self.both = config.get("max_diffusion_step", 2), config.get("bidirectional", True)
+        self.chebyshev = config.get("recurrence") == "chebyshev"
+        columns = (1 + (2 if self.both else 1) * self.steps) * c
+        self.lin = nn.Linear(columns, o, config.get("bias", True))
+        self.act = activation(config.get("activation", "identity"))
+
+    def forward(self, x, edge_index, weight=None):
+        weight = torch.ones(edge_index.shape[1]) if weight is None else weight
+        a = torch.zeros(NODES, NODES).index_put(tuple(edge_index), weight, accumulate=True)
+        terms = [x]
+        for a in [a, a.T] if self.both else [a]:
+            degree = a.sum(1, keepdim=True)
+            p = torch.where(degree > 0, a / degree.clamp(min=1e-30), 0)
+            chain = [x]
+            for k in range(1, self.steps + 1):
+                step = p.T @ chain[-1]
+                chain.append(2 * step - chain[-2] if self.chebyshev and k > 1 else step)
+            terms += chain[1:]
+        return self.act(self.lin(torch.cat(terms, -1)))
+
+
+def random_walk(s):
+    def run(label, sizes, config, lead=(), weighted=False):
+        c, o = sizes
+        keys = {"kind": "random_walk", "in_channels": c, "out_channels": o, **config}
+        inputs = {"x": (*lead, NODES, c), "edge_index": EDGES, **({"edge_weight": positive} if weighted else {})}
+        s.case("diffusion_conv", label, keys, RandomWalk(c, o, config), inputs)
+
+    run("walk", (3, 4), {})
+    run("walk_weighted_relu", (2, 3), {"activation": "relu", "max_diffusion_step": 3}, weighted=True)
+    run("walk_one_way", (4, 2), {"bidirectional": False, "bias": False}, weighted=True)
+    run("walk_chebyshev", (2, 3), {"recurrence": "chebyshev", "max_diffusion_step": 3}, lead=(2,))
+
+
+class Sparse(nn.Module):
+    """The dense product with the weights in their places."""
+
+    def __init__(self, f, o, config):
+        super().__init__()
+        count = max(1, int(round(f * o * (1 - config.get("sparsity", 0.9)), 6)))
+        at = torch.randperm(f * o, generator=torch.Generator().manual_seed(3))[:count]
+        self.values = nn.Parameter(torch.empty(count))
+        self.register_buffer("indices", torch.stack([at // f, at % f]))
+        self.bias = nn.Parameter(torch.empty(o)) if config.get("bias", True) else None
+        self.shape, self.act = (o, f), activation(config.get("activation", "relu"))
+
+    def forward(self, x):
+        w = torch.zeros(self.shape).index_put(tuple(self.indices), self.values)
+        return self.act(nn.functional.linear(x, w, self.bias))
+
+
+def sparse_linear(s):
+    def run(label, sizes, shape, config):
+        f, o = sizes
+        keys = {"in_features": f, "out_features": o, **config}
+        s.case("sparse_linear", label, keys, Sparse(f, o, config), {"x": (*shape, f)})
+
+    run("matrix", (10, 8), (4,), {})
+    run("half_identity", (5, 4), (2, 3), {"sparsity": 0.5, "activation": "identity"})
+    run("vector_no_bias", (6, 5), (), {"sparsity": 0.25, "bias": False, "activation": "tanh"})
+    run("whole", (3, 4), (5,), {"sparsity": 0.0, "activation": "gelu"})
+    run("one_weight", (3, 2), (4,), {"sparsity": 0.99, "activation": "silu", "seed": 7})

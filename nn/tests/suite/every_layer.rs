@@ -148,6 +148,15 @@ fn cases() -> Vec<Case> {
         ),
         (json!({"type": "mesh_edge_conv", "in_channels": 4, "out_channels": 3}), vec![flat, &[6, 4]]),
         (
+            json!({"type": "diffusion_conv", "kind": "random_walk", "in_channels": 4, "out_channels": 3}),
+            vec![flat, &[2, 9]],
+        ),
+        (json!({"type": "sparse_linear", "in_features": 4, "out_features": 3, "sparsity": 0.5}), vec![flat]),
+        (
+            json!({"type": "mesh_pool", "target_edges": 4, "mode": "topk", "in_channels": 4}),
+            vec![flat, &[6, 4]],
+        ),
+        (
             json!({"type": "sequential", "layers": [dense, {"type": "dropout", "name": "drop"}, dense]}),
             vec![flat],
         ),
@@ -187,7 +196,7 @@ impl Case {
                     let ends: Vec<i64> = v.iter().map(|x| ((0.5 + 0.5 * x) * 6.0) as i64).collect();
                     Tensor::from_slice(d, &ends, shape).unwrap()
                 }
-                "mesh_edge_conv" if i == 1 => {
+                "mesh_edge_conv" | "mesh_pool" if i == 1 => {
                     // Faces 0, 1, 2 and 2, 3, 4, and an edge of none.
                     let gemm = [
                         1, 2, -1, -1, 2, 0, -1, -1, 0, 1, 3, 4, 4, 2, -1, -1, 2, 3, -1, -1, -1, -1, -1, -1i64,

@@ -24,14 +24,17 @@ mod inspect;
 mod layers;
 mod layers_activation;
 mod layers_attention;
+mod layers_diffusion;
 mod layers_graph;
 mod layers_graph_blocks;
 mod layers_image;
 mod layers_image_training;
 mod layers_mesh;
+mod layers_mesh_pool;
 mod layers_norm;
 mod layers_sequence;
 mod layers_sequence_training;
+mod layers_sparse;
 mod layers_special;
 #[cfg(feature = "archives")]
 mod limits;

@@ -384,6 +384,21 @@ fn every_type() -> Vec<(&'static [usize], Value, &'static [usize])> {
                    "activation": "elu"}),
             &[2, 4],
         ),
+        (
+            &[2, 6],
+            json!({"type": "diffusion_conv", "kind": "random_walk", "in_channels": 6, "out_channels": 4,
+                   "num_time_scales": null, "per_channel_time": null, "num_eigenvectors": null, "method": null,
+                   "min_time": null, "max_iterations": null, "max_diffusion_step": 3, "bidirectional": false,
+                   "recurrence": "chebyshev", "bias": false, "activation": "relu"}),
+            &[2, 4],
+        ),
+        (
+            &[2, 6],
+            json!({"type": "sparse_linear", "in_features": 6, "out_features": 4, "sparsity": 0.5, "activation": "gelu",
+                   "bias": false, "seed": 7}),
+            &[2, 4],
+        ),
+        (&[2, 6], json!({"type": "mesh_pool", "target_edges": 2, "mode": "topk", "in_channels": 6}), &[2, 6]),
         (&[2, 6], json!({"type": "sequential", "layers": [dense, {"type": "dropout"}]}), &[2, 4]),
         (
             &[2, 6],
@@ -537,6 +552,11 @@ fn sizes_of_zero_are_named() {
         "groups",
         "deform_groups",
         "depth_multiplier",
+        "ffn_hidden",
+        "head_dim",
+        "message_features",
+        "spiral_length",
+        "target_edges",
     ];
     let mut wrong = vec![];
     for (shape, json, _) in every_type() {

@@ -4,4 +4,5 @@ pub(crate) mod dense;
 pub(crate) mod feed_forward;
 pub(crate) mod hyperbolic;
 pub(crate) mod octonion;
+pub(crate) mod sparse;
 pub(crate) mod swiglu;

@@ -9,6 +9,7 @@ mod mesh;
 mod pool;
 mod sequence;
 mod softmax;
+mod sparse;
 mod special;
 mod upsample;
 mod utility;
@@ -97,6 +98,9 @@ pub static LAYERS: &[LayerInfo] = &[
     graph_blocks::GRAPH_TRANSFORMER,
     mesh::SPIRAL_CONV,
     mesh::MESH_EDGE_CONV,
+    graph_blocks::DIFFUSION_CONV,
+    sparse::SPARSE_LINEAR,
+    mesh::MESH_POOL,
     containers::SEQUENTIAL,
     containers::RESIDUAL,
     containers::PARALLEL,
