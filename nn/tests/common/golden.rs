@@ -29,6 +29,8 @@ pub(crate) const FAMILIES: &[&str] = &[
     "specialized",
     "experts",
     "sequence-models",
+    "graph-attention",
+    "mesh",
 ];
 
 /// Data of a tensor on the host.

@@ -14,6 +14,9 @@ import graph
 import graph_aggregation
 import image
 import local_learning
+import graph_blocks
+import image
+import mesh
 import recurrent
 import specialized
 import sequence_models
@@ -37,6 +40,8 @@ FAMILIES = (
     specialized.specialized,
     experts.experts,
     sequence_models.sequence_models,
+    graph_blocks.graph_attention,
+    mesh.mesh,
 )
 
 if __name__ == "__main__":

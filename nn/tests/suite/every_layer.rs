@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::common::{cpu, devices, id, noise};
 use serde_json::{Value, json};
 use trefoil::DType;
-use trefoil_nn::network::{LAYERS, layer};
+use trefoil_nn::network::{Family, LAYERS, layer};
 use trefoil_nn::state_file::{LoadOptions, SaveOptions, save};
 use trefoil_nn::summary::summary;
 use trefoil_nn::{Device, InitContext, Layer, LayerExt, Optimizer, StateFile, Tensor};
@@ -224,6 +224,25 @@ fn cases() -> Vec<Case> {
         (
             json!({"type": "reservoir", "input_size": 4, "reservoir_size": 6, "connection_probability": 0.5}),
             vec![sequence],
+        (json!({"type": "message_passing", "in_features": 4, "out_features": 3}), vec![flat, &[2, 9]]),
+        (
+            json!({"type": "graph_transformer", "in_features": 4, "out_features": 6, "heads": 2, "attend": "all",
+                   "max_distance": 1}),
+            vec![flat, &[2, 9]],
+        ),
+        (
+            json!({"type": "spiral_conv", "in_channels": 4, "out_channels": 3, "spiral_length": 3}),
+            vec![flat, &[6, 3]],
+        ),
+        (json!({"type": "mesh_edge_conv", "in_channels": 4, "out_channels": 3}), vec![flat, &[6, 4]]),
+        (
+            json!({"type": "diffusion_conv", "kind": "random_walk", "in_channels": 4, "out_channels": 3}),
+            vec![flat, &[2, 9]],
+        ),
+        (json!({"type": "sparse_linear", "in_features": 4, "out_features": 3, "sparsity": 0.5}), vec![flat]),
+        (
+            json!({"type": "mesh_pool", "target_edges": 4, "mode": "topk", "in_channels": 4}),
+            vec![flat, &[6, 4]],
         ),
         (
             json!({"type": "sequential", "layers": [dense, {"type": "dropout", "name": "drop"}, dense]}),
@@ -243,6 +262,11 @@ fn cases() -> Vec<Case> {
     all
 }
 
+/// The family of a type.
+fn family(name: &str) -> Family {
+    LAYERS.iter().find(|l| l.name == name).unwrap().family
+}
+
 impl Case {
     fn name(&self) -> &str {
         self.json["type"].as_str().unwrap()
@@ -256,7 +280,7 @@ impl Case {
         let one = |(i, shape): (usize, &Vec<usize>)| {
             let v = noise(3 + i as u64, shape.iter().product());
             match self.name() {
-                name if name.starts_with("graph_") && i == 1 => {
+                name if i == 1 && (family(name) == Family::Graph || name == "spiral_conv") => {
                     let ends: Vec<i64> = v.iter().map(|x| ((0.5 + 0.5 * x) * 6.0) as i64).collect();
                     Tensor::from_slice(d, &ends, shape).unwrap()
                 }
@@ -274,6 +298,12 @@ impl Case {
                 "conditional_random_field" if i == 1 => {
                     let tags: Vec<i64> = v.iter().map(|x| ((0.5 + 0.5 * x) * 4.0) as i64).collect();
                     Tensor::from_slice(d, &tags, shape).unwrap()
+                "mesh_edge_conv" | "mesh_pool" if i == 1 => {
+                    // Faces 0, 1, 2 and 2, 3, 4, and an edge of none.
+                    let gemm = [
+                        1, 2, -1, -1, 2, 0, -1, -1, 0, 1, 3, 4, 4, 2, -1, -1, 2, 3, -1, -1, -1, -1, -1, -1i64,
+                    ];
+                    Tensor::from_slice(d, &gemm, shape).unwrap()
                 }
                 "embedding" => {
                     let ids: Vec<i64> = v.iter().map(|x| ((0.5 + 0.5 * x) * 3.0) as i64).collect();

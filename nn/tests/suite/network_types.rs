@@ -7,6 +7,8 @@ use serde_json::{Value, json};
 use trefoil_nn::autograd::no_grad;
 use trefoil_nn::network::{Key, LAYERS, Network, NetworkConfig, layer};
 use trefoil_nn::{DType, Device, InitContext, Layer, NnError, Tensor};
+use trefoil_nn::network::{Family, Key, LAYERS, Network, NetworkConfig, layer};
+use trefoil_nn::{DType, InitContext, Layer, NnError, Tensor};
 
 /// For each layer type: an input, the layer with every option, the shape of its (first) output.
 fn every_type() -> Vec<(&'static [usize], Value, &'static [usize])> {
@@ -371,6 +373,8 @@ fn every_type() -> Vec<(&'static [usize], Value, &'static [usize])> {
                    "root_weight": false, "mode": "sum", "gating": false, "activation": "relu"}),
             json!({"type": "rbm", "visible": 6, "hidden": 4, "k": 2, "persistent_chains": 3, "learning_rate": 0.1,
                    "trainable": true}),
+            json!({"type": "message_passing", "in_features": 6, "out_features": 4, "message_features": 5, "edge_dim": 0,
+                   "aggr": "max", "activation": "relu"}),
             &[2, 4],
         ),
         (
@@ -514,6 +518,15 @@ fn every_type() -> Vec<(&'static [usize], Value, &'static [usize])> {
             &[2, 6],
             json!({"type": "memory_read", "in_features": 6, "memory_dim": 6, "out_features": 4, "scale": 1,
                    "activation": "relu", "entropy_weight": 0.005}),
+            json!({"type": "graph_transformer", "in_features": 6, "out_features": 8, "heads": 3, "head_dim": 2,
+                   "ffn_hidden": 5, "ffn_activation": "relu", "dropout": 0.2, "norm": "none", "attend": "all",
+                   "max_distance": 3, "bias": false, "activation": "tanh"}),
+            &[2, 8],
+        ),
+        (
+            &[2, 6],
+            json!({"type": "spiral_conv", "in_channels": 6, "out_channels": 4, "spiral_length": 3, "bias": false,
+                   "activation": "elu"}),
             &[2, 4],
         ),
         (
@@ -536,6 +549,25 @@ fn every_type() -> Vec<(&'static [usize], Value, &'static [usize])> {
                    "stateful": true}),
             &[2, 5, 8],
         ),
+            json!({"type": "mesh_edge_conv", "in_channels": 6, "out_channels": 4, "bias": false, "symmetric": false,
+                   "activation": "elu"}),
+            &[2, 4],
+        ),
+        (
+            &[2, 6],
+            json!({"type": "diffusion_conv", "kind": "random_walk", "in_channels": 6, "out_channels": 4,
+                   "num_time_scales": null, "per_channel_time": null, "num_eigenvectors": null, "method": null,
+                   "min_time": null, "max_iterations": null, "max_diffusion_step": 3, "bidirectional": false,
+                   "recurrence": "chebyshev", "bias": false, "activation": "relu"}),
+            &[2, 4],
+        ),
+        (
+            &[2, 6],
+            json!({"type": "sparse_linear", "in_features": 6, "out_features": 4, "sparsity": 0.5, "activation": "gelu",
+                   "bias": false, "seed": 7}),
+            &[2, 4],
+        ),
+        (&[2, 6], json!({"type": "mesh_pool", "target_edges": 2, "mode": "topk", "in_channels": 6}), &[2, 6]),
         (&[2, 6], json!({"type": "sequential", "layers": [dense, {"type": "dropout"}]}), &[2, 4]),
         (
             &[2, 6],
@@ -592,6 +624,18 @@ fn every_type_takes_every_key() {
         let beside = beside(&device, name);
         let inputs = match info.inputs.0 {
             _ if !beside.is_empty() => [vec![x], beside.clone()].concat(),
+        // What stands beside the features of graphs and meshes.
+        let list = match (info.family, name) {
+            (Family::Graph, _) => Some(vec![0i64, 1, 1, 1, 1, 0]),
+            (Family::Mesh, "spiral_conv") => Some(vec![0, 1, -1, 1, 0, -1]),
+            (Family::Mesh, _) => Some(vec![1, -1, -1, -1, 0, -1, -1, -1]),
+            _ => None,
+        };
+        let inputs = match info.inputs.0 {
+            2 if list.is_some() => {
+                let list = list.as_deref().unwrap_or_default();
+                vec![x, Tensor::from_slice(&device, list, &[2, list.len() / 2]).unwrap()]
+            }
             2 => vec![x.clone(), x],
         // A second input of another shape: edges, both rows of which are a batch of two, or a memory.
         let second = match name {
@@ -622,11 +666,17 @@ fn every_type_takes_every_key() {
         let other = inputs.get(1).filter(|t| t.shape() != inputs[0].shape());
         if other.is_some() {
             part["inputs"] = json!(["input", "beside"]);
+        if list.is_some() {
+            // Both rows of the list are a batch of two.
+            part["inputs"] = json!(["input", "edges"]);
         }
         let mut config = NetworkConfig::sequential(vec![part]);
         config.outputs = vec!["0.0".into()];
         let mut items = vec![(&shape[1..], inputs[0].dtype())];
         if !beside.is_empty() {
+        let row = inputs.get(1).map_or(&[][..], |t| &t.shape()[1..]);
+        if list.is_some() {
+            let edges = json!({"input": shape[1..], "edges": {"shape": row, "dtype": "i64"}});
             let text =
                 json!({"inputs": declared, "layers": config.layers, "outputs": config.outputs}).to_string();
             config = NetworkConfig::parse(&text).unwrap_or_else(|e| panic!("{name}: {e}"));
@@ -638,6 +688,7 @@ fn every_type_takes_every_key() {
                 json!({"inputs": inputs, "layers": config.layers, "outputs": config.outputs}).to_string();
             config = NetworkConfig::parse(&text).unwrap_or_else(|e| panic!("{name}: {e}"));
             items.insert(0, (&t.shape()[1..], t.dtype()));
+            items.insert(0, (row, DType::I64));
         }
         let shapes = config.output_shapes("", &items).unwrap_or_else(|e| panic!("{name}: {e}"));
         assert_eq!(shapes, [out], "{name}");
@@ -739,6 +790,11 @@ fn sizes_of_zero_are_named() {
         "output_dim",
         "routing_iterations",
         "size",
+        "ffn_hidden",
+        "head_dim",
+        "message_features",
+        "spiral_length",
+        "target_edges",
     ];
     let mut wrong = vec![];
     for (shape, json, _) in every_type() {

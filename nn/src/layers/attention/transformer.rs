@@ -140,22 +140,23 @@ const NORMS: [&str; 3] = ["norm1", "norm2", "norm3"];
 const DROPOUTS: [&str; 3] = ["dropout1", "dropout2", "dropout3"];
 
 /// Attention or the network, between the normalizations and sums.
-type Sublayer<'a> = &'a dyn Fn(&Tensor) -> Result<Tensor>;
+pub(crate) type Sublayer<'a> = &'a dyn Fn(&Tensor) -> Result<Tensor>;
 
-/// What both blocks end with, and the dropouts of their sublayers.
+/// What all blocks end with, and the dropouts of their sublayers.
 #[derive(Debug)]
-struct Tail {
+pub(crate) struct Tail {
     linear1: Dense,
     linear2: Dense,
     inner: Dropout,
     /// One per sublayer, behind it.
     outer: Vec<Dropout>,
+    /// One per sublayer, or none at all.
     norms: Vec<LayerNormalization>,
     norm_first: bool,
 }
 
 impl Tail {
-    fn new(cx: &InitContext, p: &TransformerConfig, sublayers: usize) -> Result<Self> {
+    pub(crate) fn new(cx: &InitContext, p: &TransformerConfig, sublayers: usize) -> Result<Self> {
         let linear1 = p.dense(cx, p.d_model, p.d_ff)?.activation(p.activation);
         Ok(Tail {
             linear1,
@@ -167,21 +168,30 @@ impl Tail {
         })
     }
 
+    /// Without normalizations.
+    pub(crate) fn no_norms(mut self) -> Self {
+        self.norms.clear();
+        self
+    }
+
     fn network(&self, x: &Tensor) -> Result<Tensor> {
         let h = hooks::layer("linear1", &self.linear1, x)?;
         hooks::layer("linear2", &self.linear2, &hooks::layer("dropout", &self.inner, &h)?)
     }
 
     /// All sublayers with their residual sums. Sum and normalization are one operation; with `norm_first` it belongs to the next sublayer.
-    fn run(&self, x: &Tensor, sublayers: &[Sublayer<'_>]) -> Result<Tensor> {
+    pub(crate) fn run(&self, x: &Tensor, sublayers: &[Sublayer<'_>]) -> Result<Tensor> {
         let network = |t: &Tensor| self.network(t);
         let all = sublayers.iter().copied().chain([&network as Sublayer<'_>]);
         let mut x = x.clone();
         // With norm_first: what the last sublayer gave, not yet added.
         let mut open: Option<Tensor> = None;
-        for (i, ((sublayer, drop), norm)) in all.zip(&self.outer).zip(&self.norms).enumerate() {
-            let added =
-                |y: &Tensor, x: &Tensor| hooks::call(NORMS[i], norm, &[y, x], || norm.add_forward(y, x));
+        for (i, (sublayer, drop)) in all.zip(&self.outer).enumerate() {
+            let norm = self.norms.get(i);
+            let added = |y: &Tensor, x: &Tensor| match norm {
+                Some(norm) => hooks::call(NORMS[i], norm, &[y, x], || norm.add_forward(y, x)),
+                None => y.add(x).map(|sum| (sum.clone(), sum)),
+            };
             let dropped = |y: &Tensor| hooks::layer(DROPOUTS[i], drop, y);
             if self.norm_first {
                 let normed = match open.take() {
@@ -190,7 +200,10 @@ impl Tail {
                         x = sum;
                         normed
                     }
-                    None => hooks::layer(NORMS[i], norm, &x)?,
+                    None => match norm {
+                        Some(norm) => hooks::layer(NORMS[i], norm, &x)?,
+                        None => x.clone(),
+                    },
                 };
                 open = Some(dropped(&sublayer(&normed)?)?);
             } else {
@@ -203,7 +216,7 @@ impl Tail {
         }
     }
 
-    fn visit(&self, v: &mut Visitor<'_>) {
+    pub(crate) fn visit(&self, v: &mut Visitor<'_>) {
         v.child("linear1", &self.linear1);
         v.child("dropout", &self.inner);
         v.child("linear2", &self.linear2);

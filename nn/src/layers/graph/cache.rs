@@ -8,7 +8,7 @@ use crate::functional::Graph;
 
 /// What was made of the last key.
 #[derive(Debug)]
-pub(super) struct Last<K, V>(Mutex<Option<(K, V)>>);
+pub(in crate::layers) struct Last<K, V>(Mutex<Option<(K, V)>>);
 
 impl<K, V> Default for Last<K, V> {
     fn default() -> Self {
@@ -18,7 +18,7 @@ impl<K, V> Default for Last<K, V> {
 
 impl<K, V: Clone> Last<K, V> {
     /// The value of a key: the last one, if its key is the same, or a new one.
-    pub(super) fn get(
+    pub(in crate::layers) fn get(
         &self,
         same: impl FnOnce(&K) -> bool,
         make: impl FnOnce() -> Result<(K, V)>,
@@ -35,31 +35,29 @@ impl<K, V: Clone> Last<K, V> {
     }
 }
 
-/// A tensor of indices as it was when something was made of it.
+/// A tensor and its version when something was made of it.
 #[derive(Debug)]
-pub(super) struct Seen(Tensor, u64);
+pub(in crate::layers) struct Snapshot(Tensor, u64);
 
-impl Seen {
-    pub(super) fn new(t: &Tensor) -> Self {
-        Seen(t.detach(), t.version())
+impl Snapshot {
+    pub(in crate::layers) fn of(t: &Tensor) -> Self {
+        Snapshot(t.detach(), t.version())
     }
 
-    /// Whether a tensor is the same memory, unchanged.
-    pub(super) fn is(&self, t: &Tensor) -> bool {
+    /// Whether a tensor has the elements that this one had.
+    pub(in crate::layers) fn is(&self, t: &Tensor) -> bool {
         self.0.shares_storage(t) && self.0.layout() == t.layout() && self.1 == t.version()
     }
 }
 
 /// The graph of the edges that came last, by the edges and the number of nodes, so that a graph which comes again and again is sorted once.
 #[derive(Debug, Default)]
-pub(super) struct GraphCache(Last<(Seen, usize), Graph>);
+pub(super) struct GraphCache(Last<(Snapshot, usize), Graph>);
 
 impl GraphCache {
     fn graph(&self, edge_index: &Tensor, nodes: usize) -> Result<Graph> {
-        self.0.get(
-            |(seen, n)| seen.is(edge_index) && *n == nodes,
-            || Ok(((Seen::new(edge_index), nodes), Graph::new(edge_index, nodes)?)),
-        )
+        let make = || Ok(((Snapshot::of(edge_index), nodes), Graph::new(edge_index, nodes)?));
+        self.0.get(|(edges, n)| edges.is(edge_index) && *n == nodes, make)
     }
 
     /// The inputs of a layer of graphs: features `[N, F]` or `[B, N, F]`, the graph of its edges `[2, E]`, and up to `more` other tensors.

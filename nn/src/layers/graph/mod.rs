@@ -6,15 +6,18 @@ use crate::layers::linear::dense::Dense;
 use crate::module::Param;
 
 pub(crate) mod attention;
-mod cache;
+pub(in crate::layers) mod cache;
 pub(crate) mod convolutional;
 pub(crate) mod directional;
 pub(crate) mod edge_conditional;
 pub(crate) mod heterogeneous;
 pub(crate) mod isomorphism;
+pub(crate) mod message_passing;
 pub(crate) mod principal;
+pub(crate) mod random_walk;
 pub(crate) mod readout;
 pub(crate) mod sage;
+pub(crate) mod transformer;
 
 /// Weight and bias of a part, where the layer multiplies by them in its own way.
 fn weight_and_bias(op: &'static str, part: &Dense) -> Result<(Tensor, Tensor)> {

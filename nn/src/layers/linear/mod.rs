@@ -6,3 +6,4 @@ pub(crate) mod gated;
 pub(crate) mod hyperbolic;
 pub(crate) mod octonion;
 pub(crate) mod rbf;
+pub(crate) mod sparse;

@@ -4,15 +4,18 @@ mod basic;
 mod capsule;
 mod containers;
 mod conv;
-mod gated;
 mod experts;
+mod gated;
 mod graph;
 mod graph_aggregation;
+mod graph_blocks;
 mod local_learning;
+mod mesh;
 mod pool;
 mod sequence;
 mod sequence_models;
 mod softmax;
+mod sparse;
 mod special;
 mod specialized;
 mod upsample;
@@ -130,6 +133,13 @@ pub static LAYERS: &[LayerInfo] = &[
     sequence_models::MEMORY_WRITE,
     sequence_models::SPIKING,
     sequence_models::RESERVOIR,
+    graph_blocks::MESSAGE_PASSING,
+    graph_blocks::GRAPH_TRANSFORMER,
+    mesh::SPIRAL_CONV,
+    mesh::MESH_EDGE_CONV,
+    graph_blocks::DIFFUSION_CONV,
+    sparse::SPARSE_LINEAR,
+    mesh::MESH_POOL,
     containers::SEQUENTIAL,
     containers::RESIDUAL,
     containers::PARALLEL,

@@ -1,0 +1,147 @@
+//! Linear layers with few weights.
+
+use trefoil::DType;
+use trefoil::ops::activation::Activation;
+use trefoil::ops::random::Rng;
+
+use crate::core::error::{Result, invalid};
+use crate::core::tensor::{Tensor, is_trial};
+use crate::functional::Graph;
+use crate::layers::attention::scores::check_width;
+use crate::layers::graph::cache::{Last, Snapshot};
+use crate::module::{Init, InitContext, Layer, Param, Visitor};
+
+const OP: &str = "SparseLinear";
+
+/// y = act(x W^T + b) with a sparse W at fixed random positions, `[.., in] -> [.., out]`; `torch.sparse.mm` with a trained CSR matrix. Only
+/// the elements at these positions are stored, computed with and trained.
+///
+/// State: `values [nnz]`, nnz = max(1, floor(in out (1 - sparsity))), from U(-a, a) of Glorot and Bengio for the dense matrix; their rows
+/// and columns, not trained, `indices [2, nnz]` (i64, as `torch.sparse_coo_tensor` has them), different positions in any order; `bias [out]`
+/// = 0.
+#[derive(Debug)]
+pub struct SparseLinear {
+    cx: InitContext,
+    /// Inputs, outputs.
+    sizes: [usize; 2],
+    sparsity: f64,
+    values: Param,
+    indices: Param,
+    bias: Option<Param>,
+    act: Activation,
+    pattern: Last<Snapshot, Graph>,
+}
+
+impl SparseLinear {
+    /// `in_features -> out_features` with a part `sparsity` of the weights left out, with bias and relu; the positions are those of seed 42.
+    /// Errors: a size of 0, a sparsity outside of [0, 1).
+    pub fn new(cx: &InitContext, in_features: usize, out_features: usize, sparsity: f64) -> Result<Self> {
+        let sizes = [in_features, out_features];
+        let indices = positions(cx, sizes, sparsity, 42)?;
+        let count = indices.shape()[1];
+        Ok(SparseLinear {
+            cx: cx.clone(),
+            sizes,
+            sparsity,
+            values: Init::Glorot.param(cx, &[count], in_features, out_features)?,
+            indices: Param::buffer(indices),
+            bias: Some(Init::Zeros.param(cx, &[out_features], in_features, out_features)?),
+            act: Activation::Relu,
+            pattern: Last::default(),
+        })
+    }
+
+    setters! {
+        /// Sets the activation.
+        activation: Activation => act;
+    }
+
+    /// Draws the positions anew from a seed.
+    pub fn seed(mut self, seed: u64) -> Result<Self> {
+        self.indices = Param::buffer(positions(&self.cx, self.sizes, self.sparsity, seed)?);
+        Ok(self)
+    }
+
+    /// Without bias.
+    pub fn no_bias(mut self) -> Self {
+        self.bias = None;
+        self
+    }
+
+    /// The positions as a graph from inputs to outputs.
+    fn pattern(&self) -> Result<Graph> {
+        let indices = self.indices.get();
+        let make = || {
+            let [row, column] = [indices.select(0, 0)?, indices.select(0, 1)?];
+            check_different(&row, &column)?;
+            let graph = Graph::bipartite(&Tensor::stack(0, &[&column, &row])?, self.sizes[0], self.sizes[1])?;
+            Ok((Snapshot::of(&indices), graph))
+        };
+        self.pattern.get(|s| s.is(&indices), make)
+    }
+}
+
+impl Layer for SparseLinear {
+    /// Errors: `Invalid` for another width, and for positions, loaded from a file, that occur twice;
+    /// [`NnError::OutOfRange`](crate::NnError::OutOfRange) for positions outside of the matrix.
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let [inputs, outputs] = self.sizes;
+        check_width(OP, "x", x, inputs)?;
+        let rows = x.reshape(&[x.numel() / inputs, inputs])?;
+        // A sparse product has the rows of its second factor by input.
+        let (graph, values) = (self.pattern()?, self.values.get());
+        let y = graph.spmm(&rows.t()?, Some(&values), None, Activation::Identity)?.t()?;
+        let y = y.reshape(&[&x.shape()[..x.rank() - 1], &[outputs]].concat())?;
+        match &self.bias {
+            Some(b) => y.add(&b.get())?.activation(self.act),
+            None => y.activation(self.act),
+        }
+    }
+
+    fn visit(&self, v: &mut Visitor<'_>) {
+        v.param("values", &self.values);
+        v.buffer("indices", &self.indices);
+        if let Some(b) = &self.bias {
+            v.param("bias", b);
+        }
+    }
+}
+
+/// Different random positions of a matrix, row by row: `[2, nnz]`.
+fn positions(cx: &InitContext, [inputs, outputs]: [usize; 2], sparsity: f64, seed: u64) -> Result<Tensor> {
+    for (arg, n) in [("in_features", inputs), ("out_features", outputs)] {
+        if n == 0 {
+            return Err(invalid(OP, arg, "at least 1", "0"));
+        }
+    }
+    if !(0.0..1.0).contains(&sparsity) {
+        return Err(invalid(OP, "sparsity", "a number in [0, 1)", format!("{sparsity}")));
+    }
+    let Some(total) = inputs.checked_mul(outputs) else {
+        return Err(invalid(OP, "out_features", "a matrix that fits", format!("{outputs} * {inputs}")));
+    };
+    // Subtracting the product rounds 100 (1 - 0.9) to 10.
+    let count = (total as f64 - total as f64 * sparsity).floor().max(1.0) as usize;
+    if is_trial(cx.device()) {
+        return Tensor::zeros(cx.device(), DType::I64, &[2, count]);
+    }
+    let order = Tensor::permutation(cx.device(), total, Rng::new(seed))?;
+    let mut at = order.narrow(0, 0, count)?.to_vec::<i64>()?;
+    at.sort_unstable();
+    let width = inputs as i64;
+    let both: Vec<i64> = at.iter().map(|p| p / width).chain(at.iter().map(|p| p % width)).collect();
+    Tensor::from_slice(cx.device(), &both, &[2, count])
+}
+
+/// Error with a position that occurs twice. Waits for the device.
+fn check_different(row: &Tensor, column: &Tensor) -> Result<()> {
+    if is_trial(row.device()) {
+        return Ok(());
+    }
+    let mut all: Vec<(i64, i64)> = row.to_vec()?.into_iter().zip(column.to_vec()?).collect();
+    all.sort_unstable();
+    match all.windows(2).find(|w| w[0] == w[1]) {
+        Some(w) => Err(invalid(OP, "indices", "different positions", format!("{:?} twice", w[0]))),
+        None => Ok(()),
+    }
+}
