@@ -92,7 +92,6 @@ pub use self::linear::feed_forward::{FeedForward, GatedLinearUnit};
 pub use self::linear::hyperbolic::HyperbolicLinear;
 pub use self::linear::octonion::OctonionLinear;
 pub use self::linear::sparse::SparseLinear;
-pub use self::linear::swiglu::SwiGlu;
 pub use self::local_learning::anomaly::{AnomalyDetector, AnomalyStatistics};
 pub use self::local_learning::continuum::ContinuumMemorySystem;
 pub use self::local_learning::rbm::Rbm;

@@ -224,6 +224,7 @@ fn cases() -> Vec<Case> {
         (
             json!({"type": "reservoir", "input_size": 4, "reservoir_size": 6, "connection_probability": 0.5}),
             vec![sequence],
+        ),
         (json!({"type": "message_passing", "in_features": 4, "out_features": 3}), vec![flat, &[2, 9]]),
         (
             json!({"type": "graph_transformer", "in_features": 4, "out_features": 6, "heads": 2, "attend": "all",
@@ -284,20 +285,11 @@ impl Case {
                     let ends: Vec<i64> = v.iter().map(|x| ((0.5 + 0.5 * x) * 6.0) as i64).collect();
                     Tensor::from_slice(d, &ends, shape).unwrap()
                 }
-                "readout"
-                | "directional_graph"
-                | "edge_conditional_convolutional"
-                | "principal_neighbourhood_aggregation"
-                | "heterogeneous_graph"
-                    if i == 1 =>
-                {
-                    let ids: Vec<i64> = v.iter().map(|x| ((0.5 + 0.5 * x) * 6.0) as i64).collect();
-                    Tensor::from_slice(d, &ids, shape).unwrap()
-                }
                 "heterogeneous_graph" if i > 1 => Tensor::zeros(d, DType::I64, shape).unwrap(),
                 "conditional_random_field" if i == 1 => {
                     let tags: Vec<i64> = v.iter().map(|x| ((0.5 + 0.5 * x) * 4.0) as i64).collect();
                     Tensor::from_slice(d, &tags, shape).unwrap()
+                }
                 "mesh_edge_conv" | "mesh_pool" if i == 1 => {
                     // Faces 0, 1, 2 and 2, 3, 4, and an edge of none.
                     let gemm = [

@@ -7,8 +7,6 @@ use serde_json::{Value, json};
 use trefoil_nn::autograd::no_grad;
 use trefoil_nn::network::{Key, LAYERS, Network, NetworkConfig, layer};
 use trefoil_nn::{DType, Device, InitContext, Layer, NnError, Tensor};
-use trefoil_nn::network::{Family, Key, LAYERS, Network, NetworkConfig, layer};
-use trefoil_nn::{DType, InitContext, Layer, NnError, Tensor};
 
 /// For each layer type: an input, the layer with every option, the shape of its (first) output.
 fn every_type() -> Vec<(&'static [usize], Value, &'static [usize])> {
@@ -62,7 +60,8 @@ fn every_type() -> Vec<(&'static [usize], Value, &'static [usize])> {
         (
             &[2, 5, 8],
             json!({"type": "multi_head_attention", "embed_dim": 8, "num_heads": 2, "dropout": 0.1, "bias": false,
-                   "kdim": 8, "vdim": 8, "rope": {"base": 500.0, "layout": "half"}, "alibi": true, "is_causal": true,
+                   "kdim": 8, "vdim": 8, "rope": {"base": 500.0, "layout": "half", "scaling": {"factor": 2.0,
+                   "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8}}, "alibi": true, "is_causal": true,
                    "num_kv_heads": 1}),
             &[2, 5, 8],
         ),
@@ -371,16 +370,36 @@ fn every_type() -> Vec<(&'static [usize], Value, &'static [usize])> {
             &[2, 6],
             json!({"type": "directional_graph", "in_features": 6, "out_features": 4, "alpha": 0.25, "aggregator": "max",
                    "root_weight": false, "mode": "sum", "gating": false, "activation": "relu"}),
-            json!({"type": "rbm", "visible": 6, "hidden": 4, "k": 2, "persistent_chains": 3, "learning_rate": 0.1,
-                   "trainable": true}),
-            json!({"type": "message_passing", "in_features": 6, "out_features": 4, "message_features": 5, "edge_dim": 0,
-                   "aggr": "max", "activation": "relu"}),
             &[2, 4],
         ),
         (
             &[2, 6],
             json!({"type": "edge_conditional_convolutional", "in_features": 6, "out_features": 4, "edge_features": 3,
                    "edge_hidden": 5, "aggregator": "sum", "root_weight": false, "bias": false, "activation": "relu"}),
+            &[2, 4],
+        ),
+        (
+            &[2, 6],
+            json!({"type": "principal_neighbourhood_aggregation", "in_features": 6, "out_features": 4,
+                   "aggregators": ["sum", "std"], "scalers": ["attenuation"], "deg_histogram": [0, 2],
+                   "edge_features": 3, "pre_layers": 2, "post_layers": 3, "activation": "relu"}),
+            &[2, 4],
+        ),
+        (
+            &[2, 6],
+            json!({"type": "heterogeneous_graph", "in_features": 6, "out_features": 4, "node_types": ["a", "b"],
+                   "edge_types": [["a", "to", "a"], ["a", "to", "b"]], "num_bases": 2, "aggregator": "max",
+                   "root_weight": false, "bias": false, "activation": "relu"}),
+            &[2, 4],
+        ),
+        (
+            &[2, 6],
+            json!({"type": "rbm", "visible": 6, "hidden": 4, "k": 2, "persistent_chains": 3, "learning_rate": 0.1,
+                   "trainable": true}),
+            &[2, 4],
+        ),
+        (
+            &[2, 6],
             json!({"type": "synaptic_plasticity", "n_pre": 6, "n_post": 4, "ltp_rate": 0.01, "ltd_rate": 0.02,
                    "homeostasis_rate": 0.0, "w_target": 0.1, "w_min": -1, "w_max": 1, "trace_decay": 0.5, "mu": 0.5,
                    "recurrent": false, "mode": "synapse", "spike_threshold": 0.2, "pairing": "nearest",
@@ -389,9 +408,6 @@ fn every_type() -> Vec<(&'static [usize], Value, &'static [usize])> {
         ),
         (
             &[2, 6],
-            json!({"type": "principal_neighbourhood_aggregation", "in_features": 6, "out_features": 4,
-                   "aggregators": ["sum", "std"], "scalers": ["attenuation"], "deg_histogram": [0, 2],
-                   "edge_features": 3, "pre_layers": 2, "post_layers": 3, "activation": "relu"}),
             json!({"type": "spatial_pooler", "input_size": 6, "column_count": 50, "local_area_density": 0.1,
                    "potential_pct": 0.8, "syn_perm_connected": 0.2, "syn_perm_active_inc": 0.1,
                    "syn_perm_inactive_dec": 0.01, "stimulus_threshold": 1, "boost_strength": 2, "duty_cycle_period": 10,
@@ -413,15 +429,14 @@ fn every_type() -> Vec<(&'static [usize], Value, &'static [usize])> {
         ),
         (
             &[2, 6],
-            json!({"type": "heterogeneous_graph", "in_features": 6, "out_features": 4, "node_types": ["a", "b"],
-                   "edge_types": [["a", "to", "a"], ["a", "to", "b"]], "num_bases": 2, "aggregator": "max",
-                   "root_weight": false, "bias": false, "activation": "relu"}),
-            &[2, 4],
             json!({"type": "temporal_memory", "column_count": 6, "cells_per_column": 2, "activation_threshold": 3,
                    "min_threshold": 2, "initial_permanence": 0.3, "connected_permanence": 0.4,
                    "permanence_increment": 0.2, "permanence_decrement": 0.05, "predicted_segment_decrement": 0.01,
                    "max_new_synapse_count": 5, "max_segments_per_cell": 4, "max_synapses_per_segment": 6,
                    "capacity": 10}),
+            &[2, 12],
+        ),
+        (
             &[2, 3, 4],
             json!({"type": "capsule", "in_capsules": 3, "in_dim": 4, "num_capsules": 5, "capsule_dim": 6,
                    "routing_iterations": 2, "bias": false, "detach_routing": true, "aux_weight": 0.005}),
@@ -518,15 +533,6 @@ fn every_type() -> Vec<(&'static [usize], Value, &'static [usize])> {
             &[2, 6],
             json!({"type": "memory_read", "in_features": 6, "memory_dim": 6, "out_features": 4, "scale": 1,
                    "activation": "relu", "entropy_weight": 0.005}),
-            json!({"type": "graph_transformer", "in_features": 6, "out_features": 8, "heads": 3, "head_dim": 2,
-                   "ffn_hidden": 5, "ffn_activation": "relu", "dropout": 0.2, "norm": "none", "attend": "all",
-                   "max_distance": 3, "bias": false, "activation": "tanh"}),
-            &[2, 8],
-        ),
-        (
-            &[2, 6],
-            json!({"type": "spiral_conv", "in_channels": 6, "out_channels": 4, "spiral_length": 3, "bias": false,
-                   "activation": "elu"}),
             &[2, 4],
         ),
         (
@@ -549,6 +555,27 @@ fn every_type() -> Vec<(&'static [usize], Value, &'static [usize])> {
                    "stateful": true}),
             &[2, 5, 8],
         ),
+        (
+            &[2, 6],
+            json!({"type": "message_passing", "in_features": 6, "out_features": 4, "message_features": 5, "edge_features": 0,
+                   "aggregator": "max", "activation": "relu"}),
+            &[2, 4],
+        ),
+        (
+            &[2, 6],
+            json!({"type": "graph_transformer", "in_features": 6, "out_features": 8, "heads": 3, "head_dim": 2,
+                   "ffn_hidden": 5, "ffn_activation": "relu", "dropout": 0.2, "norm": "none", "attend": "all",
+                   "max_distance": 3, "bias": false, "activation": "tanh"}),
+            &[2, 8],
+        ),
+        (
+            &[2, 6],
+            json!({"type": "spiral_conv", "in_channels": 6, "out_channels": 4, "spiral_length": 3, "bias": false,
+                   "activation": "elu"}),
+            &[2, 4],
+        ),
+        (
+            &[2, 6],
             json!({"type": "mesh_edge_conv", "in_channels": 6, "out_channels": 4, "bias": false, "symmetric": false,
                    "activation": "elu"}),
             &[2, 4],
@@ -568,6 +595,84 @@ fn every_type() -> Vec<(&'static [usize], Value, &'static [usize])> {
             &[2, 4],
         ),
         (&[2, 6], json!({"type": "mesh_pool", "target_edges": 2, "mode": "topk", "in_channels": 6}), &[2, 6]),
+        (
+            &[2, 6],
+            json!({"type": "highway", "dim": 6, "transform_activation": "relu", "gate_activation": "hard_sigmoid",
+                   "gate_bias_init": -3, "aux_weight": 0.01}),
+            &[2, 6],
+        ),
+        (
+            &[2, 4, 5, 6],
+            json!({"type": "dense_block_layer", "in_channels": 4, "growth_rate": 3, "bn_size": 2, "drop_rate": 0.5}),
+            &[2, 3, 5, 6],
+        ),
+        (
+            &[2, 4, 5, 6],
+            json!({"type": "residual_dense_block", "num_feat": 4, "num_grow_ch": 2, "residual_scale": 1,
+                   "negative_slope": 0}),
+            &[2, 4, 5, 6],
+        ),
+        (
+            &[2, 4, 5, 6],
+            json!({"type": "rrdb", "num_feat": 4, "num_grow_ch": 2, "residual_scale": 0.5}),
+            &[2, 4, 5, 6],
+        ),
+        (&[2, 8, 5, 6], json!({"type": "transition", "in_channels": 8, "compression": 0.25}), &[2, 2, 2, 3]),
+        (
+            &[2, 4, 5, 6],
+            json!({"type": "basic_block", "in_channels": 4, "out_channels": 6, "stride": 2, "zero_init_residual": true}),
+            &[2, 6, 3, 3],
+        ),
+        (
+            &[2, 4, 5, 6],
+            json!({"type": "bottleneck_block", "in_channels": 4, "base_channels": 2, "stride": 3, "groups": 2,
+                   "base_width": 128, "zero_init_residual": true}),
+            &[2, 8, 2, 2],
+        ),
+        (
+            &[2, 5, 6, 4],
+            json!({"type": "squeeze_and_excitation", "channels": 4, "reduction": 4, "squeeze": 3, "activation": "silu",
+                   "gate": "hard_sigmoid", "layout": "nhwc", "aux_weight": 0.1}),
+            &[2, 5, 6, 4],
+        ),
+        (
+            &[2, 4, 5, 6],
+            json!({"type": "dense_block", "num_layers": 3, "in_channels": 4, "growth_rate": 2, "bn_size": 1,
+                   "drop_rate": 0.1}),
+            &[2, 10, 5, 6],
+        ),
+        (
+            &[2, 4, 5, 6],
+            json!({"type": "inverted_residual_block", "in_channels": 4, "out_channels": 6, "stride": 2,
+                   "expand_ratio": 3, "use_se": true, "se_ratio": 2, "activation": "hard_swish"}),
+            &[2, 6, 3, 3],
+        ),
+        (
+            &[2, 4, 7, 6],
+            json!({"type": "pooling", "pool_size": [3, 2], "stride": 2, "mode": "average"}),
+            &[2, 4, 3, 3],
+        ),
+        (
+            &[2, 2, 3, 4],
+            json!({"type": "rrdbnet_generator", "in_channels": 2, "out_channels": 1, "num_feat": 2, "num_grow_ch": 1,
+                   "num_block": 2, "scale": 8, "residual_scale": 0.1, "upsampler": "pixel_shuffle", "checkpoint": true}),
+            &[2, 1, 24, 32],
+        ),
+        (
+            &[2, 2, 8, 4],
+            json!({"type": "unet_discriminator", "in_channels": 2, "num_feat": 2, "num_blocks": 2, "mode": "plain"}),
+            &[2, 1, 8, 4],
+        ),
+        (
+            &[2, 4, 5, 6],
+            json!({"type": "unet_conv_block", "in_channels": 4, "out_channels": 3, "downsample": false}),
+            &[2, 3, 5, 6],
+        ),
+        (
+            &[2, 4, 5, 6],
+            json!({"type": "unet_up_block", "in_channels": 4, "skip_channels": 3, "out_channels": 2}),
+            &[2, 2, 10, 12],
+        ),
         (&[2, 6], json!({"type": "sequential", "layers": [dense, {"type": "dropout"}]}), &[2, 4]),
         (
             &[2, 6],
@@ -583,17 +688,25 @@ fn every_type() -> Vec<(&'static [usize], Value, &'static [usize])> {
     ]
 }
 
-/// What a layer reads beside its features: the ends of edges, features of edges, types and graphs.
+/// What a layer reads beside its features: ends, features and types of edges, types of nodes, neighbours on a mesh, a memory, what skips layers.
 fn beside(d: &Device, name: &str) -> Vec<Tensor> {
     let edges = Tensor::from_slice(d, &[0i64, 1, 1, 0], &[2, 2]).unwrap();
     let ids = Tensor::zeros(d, DType::I64, &[2]).unwrap();
-    let attr = Tensor::ones(d, DType::F32, &[2, 3]).unwrap();
+    let ones = |shape: &[usize]| Tensor::ones(d, DType::F32, shape).unwrap();
     match name {
         "readout" => vec![ids],
-        "edge_conditional_convolutional" | "principal_neighbourhood_aggregation" => vec![edges, attr],
+        "edge_conditional_convolutional" | "principal_neighbourhood_aggregation" => {
+            vec![edges, ones(&[2, 3])]
+        }
         "heterogeneous_graph" => vec![edges, ids.clone(), ids],
-        "directional_graph" => vec![edges],
+        "directional_graph" | "message_passing" | "diffusion_conv" => vec![edges],
         _ if name.starts_with("graph_") => vec![edges],
+        "spiral_conv" => vec![Tensor::from_slice(d, &[0i64, 1, -1, 1, 0, -1], &[2, 3]).unwrap()],
+        "mesh_edge_conv" | "mesh_pool" => {
+            vec![Tensor::from_slice(d, &[1i64, -1, -1, -1, 0, -1, -1, -1], &[2, 4]).unwrap()]
+        }
+        "memory_write" => vec![ones(&[2, 3, 4])],
+        "unet_up_block" => vec![ones(&[2, 3, 10, 12])],
         _ => vec![],
     }
 }
@@ -624,30 +737,7 @@ fn every_type_takes_every_key() {
         let beside = beside(&device, name);
         let inputs = match info.inputs.0 {
             _ if !beside.is_empty() => [vec![x], beside.clone()].concat(),
-        // What stands beside the features of graphs and meshes.
-        let list = match (info.family, name) {
-            (Family::Graph, _) => Some(vec![0i64, 1, 1, 1, 1, 0]),
-            (Family::Mesh, "spiral_conv") => Some(vec![0, 1, -1, 1, 0, -1]),
-            (Family::Mesh, _) => Some(vec![1, -1, -1, -1, 0, -1, -1, -1]),
-            _ => None,
-        };
-        let inputs = match info.inputs.0 {
-            2 if list.is_some() => {
-                let list = list.as_deref().unwrap_or_default();
-                vec![x, Tensor::from_slice(&device, list, &[2, list.len() / 2]).unwrap()]
-            }
             2 => vec![x.clone(), x],
-        // A second input of another shape: edges, both rows of which are a batch of two, or a memory.
-        let second = match name {
-            _ if name.starts_with("graph_") => {
-                Some(Tensor::from_slice(&device, &[0i64, 1, 1, 1, 1, 0], &[2, 3]).unwrap())
-            }
-            "memory_write" => Some(Tensor::ones(&device, DType::F32, &[2, 3, 4]).unwrap()),
-            _ => None,
-        };
-        let inputs = match (info.inputs.0, second) {
-            (2, Some(second)) => vec![x, second],
-            (2, None) => vec![x.clone(), x],
             _ if name == "concatenate" => vec![x.clone(), x],
             _ => vec![x],
         };
@@ -663,32 +753,15 @@ fn every_type_takes_every_key() {
             let key = format!("input{i}");
             declared[&key] = json!({"shape": t.shape()[1..], "dtype": t.dtype().name()});
             part["inputs"][i + 1] = json!(key);
-        let other = inputs.get(1).filter(|t| t.shape() != inputs[0].shape());
-        if other.is_some() {
-            part["inputs"] = json!(["input", "beside"]);
-        if list.is_some() {
-            // Both rows of the list are a batch of two.
-            part["inputs"] = json!(["input", "edges"]);
         }
         let mut config = NetworkConfig::sequential(vec![part]);
         config.outputs = vec!["0.0".into()];
         let mut items = vec![(&shape[1..], inputs[0].dtype())];
         if !beside.is_empty() {
-        let row = inputs.get(1).map_or(&[][..], |t| &t.shape()[1..]);
-        if list.is_some() {
-            let edges = json!({"input": shape[1..], "edges": {"shape": row, "dtype": "i64"}});
             let text =
                 json!({"inputs": declared, "layers": config.layers, "outputs": config.outputs}).to_string();
             config = NetworkConfig::parse(&text).unwrap_or_else(|e| panic!("{name}: {e}"));
             items.extend(beside.iter().map(|t| (&t.shape()[1..], t.dtype())));
-        if let Some(t) = other {
-            let beside = json!({"shape": t.shape()[1..], "dtype": t.dtype().name()});
-            let inputs = json!({"input": shape[1..], "beside": beside});
-            let text =
-                json!({"inputs": inputs, "layers": config.layers, "outputs": config.outputs}).to_string();
-            config = NetworkConfig::parse(&text).unwrap_or_else(|e| panic!("{name}: {e}"));
-            items.insert(0, (&t.shape()[1..], t.dtype()));
-            items.insert(0, (row, DType::I64));
         }
         let shapes = config.output_shapes("", &items).unwrap_or_else(|e| panic!("{name}: {e}"));
         assert_eq!(shapes, [out], "{name}");
@@ -730,6 +803,10 @@ fn required_keys_alone_are_enough_and_each_is_required() {
 fn sizes_of_zero_are_named() {
     let sizes = [
         "attention_size",
+        "base_channels",
+        "base_width",
+        "bn_size",
+        "channels",
         "cols",
         "context_dim",
         "d_ff",
@@ -739,7 +816,9 @@ fn sizes_of_zero_are_named() {
         "downscale_factor",
         "embed_dim",
         "embedding_dim",
+        "expand_ratio",
         "filters",
+        "growth_rate",
         "hidden_size",
         "in_channels",
         "in_features",
@@ -749,10 +828,14 @@ fn sizes_of_zero_are_named() {
         "max_len",
         "nhead",
         "normalized_shape",
+        "num_block",
+        "num_blocks",
         "num_channels",
         "num_embeddings",
+        "num_feat",
         "num_features",
         "num_groups",
+        "num_grow_ch",
         "num_heads",
         "num_layers",
         "num_parameters",
@@ -761,9 +844,14 @@ fn sizes_of_zero_are_named() {
         "out_features",
         "output_size",
         "patch_size",
+        "pool_size",
         "query_dim",
         "rows",
+        "scale",
         "scale_factor",
+        "se_ratio",
+        "skip_channels",
+        "squeeze",
         "temperature",
         "upscale_factor",
         "eps",
@@ -771,6 +859,11 @@ fn sizes_of_zero_are_named() {
         "groups",
         "deform_groups",
         "depth_multiplier",
+        "ffn_hidden",
+        "head_dim",
+        "message_features",
+        "spiral_length",
+        "target_edges",
         "capsule_channels",
         "capsule_dim",
         "hidden",
@@ -790,11 +883,6 @@ fn sizes_of_zero_are_named() {
         "output_dim",
         "routing_iterations",
         "size",
-        "ffn_hidden",
-        "head_dim",
-        "message_features",
-        "spiral_length",
-        "target_edges",
     ];
     let mut wrong = vec![];
     for (shape, json, _) in every_type() {
