@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use crate::common::{cpu, tensor};
 use serde_json::{Value, json};
 use trefoil_nn::autograd::no_grad;
-use trefoil_nn::network::{Family, Key, LAYERS, Network, NetworkConfig, layer};
-use trefoil_nn::{DType, InitContext, Layer, NnError, Tensor};
+use trefoil_nn::network::{Key, LAYERS, Network, NetworkConfig, layer};
+use trefoil_nn::{DType, Device, InitContext, Layer, NnError, Tensor};
 
 /// For each layer type: an input, the layer with every option, the shape of its (first) output.
 fn every_type() -> Vec<(&'static [usize], Value, &'static [usize])> {
@@ -361,8 +361,8 @@ fn every_type() -> Vec<(&'static [usize], Value, &'static [usize])> {
         ),
         (
             &[2, 6],
-            json!({"type": "message_passing", "in_features": 6, "out_features": 4, "message_features": 5, "edge_dim": 0,
-                   "aggr": "max", "activation": "relu"}),
+            json!({"type": "message_passing", "in_features": 6, "out_features": 4, "message_features": 5, "edge_features": 0,
+                   "aggregator": "max", "activation": "relu"}),
             &[2, 4],
         ),
         (
@@ -414,6 +414,20 @@ fn every_type() -> Vec<(&'static [usize], Value, &'static [usize])> {
     ]
 }
 
+/// What a layer reads beside its features: the ends of edges, neighbours on a mesh.
+fn beside(d: &Device, name: &str) -> Vec<Tensor> {
+    let edges = Tensor::from_slice(d, &[0i64, 1, 1, 0], &[2, 2]).unwrap();
+    match name {
+        "message_passing" | "diffusion_conv" => vec![edges],
+        "spiral_conv" => vec![Tensor::from_slice(d, &[0i64, 1, -1, 1, 0, -1], &[2, 3]).unwrap()],
+        "mesh_edge_conv" | "mesh_pool" => {
+            vec![Tensor::from_slice(d, &[1i64, -1, -1, -1, 0, -1, -1, -1], &[2, 4]).unwrap()]
+        }
+        _ if name.starts_with("graph_") => vec![edges],
+        _ => vec![],
+    }
+}
+
 #[test]
 fn every_type_takes_every_key() {
     let device = cpu();
@@ -434,18 +448,9 @@ fn every_type_takes_every_key() {
             "embedding" => Tensor::from_slice(&device, &[0i32, 1, 4, 2, 2, 3], shape).unwrap(),
             _ => tensor(&device, shape, 7).to_dtype(DType::F32).unwrap(),
         };
-        // What stands beside the features of graphs and meshes.
-        let list = match (info.family, name) {
-            (Family::Graph, _) => Some(vec![0i64, 1, 1, 1, 1, 0]),
-            (Family::Mesh, "spiral_conv") => Some(vec![0, 1, -1, 1, 0, -1]),
-            (Family::Mesh, _) => Some(vec![1, -1, -1, -1, 0, -1, -1, -1]),
-            _ => None,
-        };
+        let beside = beside(&device, name);
         let inputs = match info.inputs.0 {
-            2 if list.is_some() => {
-                let list = list.as_deref().unwrap_or_default();
-                vec![x, Tensor::from_slice(&device, list, &[2, list.len() / 2]).unwrap()]
-            }
+            _ if !beside.is_empty() => [vec![x], beside.clone()].concat(),
             2 => vec![x.clone(), x],
             _ if name == "concatenate" => vec![x.clone(), x],
             _ => vec![x],
@@ -456,20 +461,21 @@ fn every_type_takes_every_key() {
         // The same without a device.
         let mut part = json.clone();
         part["inputs"] = json!(vec!["input"; inputs.len()]);
-        if list.is_some() {
-            // Both rows of the list are a batch of two.
-            part["inputs"] = json!(["input", "edges"]);
+        // Two nodes, two edges, two rows of ends: all are batches of two.
+        let mut declared = json!({"input": shape[1..]});
+        for (i, t) in beside.iter().enumerate() {
+            let key = format!("input{i}");
+            declared[&key] = json!({"shape": t.shape()[1..], "dtype": t.dtype().name()});
+            part["inputs"][i + 1] = json!(key);
         }
         let mut config = NetworkConfig::sequential(vec![part]);
         config.outputs = vec!["0.0".into()];
         let mut items = vec![(&shape[1..], inputs[0].dtype())];
-        let row = inputs.get(1).map_or(&[][..], |t| &t.shape()[1..]);
-        if list.is_some() {
-            let edges = json!({"input": shape[1..], "edges": {"shape": row, "dtype": "i64"}});
+        if !beside.is_empty() {
             let text =
-                json!({"inputs": edges, "layers": config.layers, "outputs": config.outputs}).to_string();
+                json!({"inputs": declared, "layers": config.layers, "outputs": config.outputs}).to_string();
             config = NetworkConfig::parse(&text).unwrap_or_else(|e| panic!("{name}: {e}"));
-            items.insert(0, (row, DType::I64));
+            items.extend(beside.iter().map(|t| (&t.shape()[1..], t.dtype())));
         }
         let shapes = config.output_shapes("", &items).unwrap_or_else(|e| panic!("{name}: {e}"));
         assert_eq!(shapes, [out], "{name}");

@@ -72,7 +72,7 @@ pub(super) enum Aggregator {
 }
 
 impl From<Aggregator> for MessageReduce {
-    fn from(a: Aggregator) -> MessageReduce {
+    fn from(a: Aggregator) -> Self {
         match a {
             Aggregator::Mean => MessageReduce::Mean,
             Aggregator::Max => MessageReduce::Max,
