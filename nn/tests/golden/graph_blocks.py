@@ -24,22 +24,22 @@ def graph_attention():
 class MessagePassing(nn.Module):
     """Messages in their form of concatenated ends."""
 
-    def __init__(self, f, o, message_features=None, edge_dim=0, aggr="sum"):
+    def __init__(self, f, o, message_features=None, edge_features=0, aggregator="sum"):
         super().__init__()
         m = message_features or o
-        self.aggr, self.edge_dim = aggr, edge_dim
-        self.message = nn.Sequential(nn.Linear(2 * f + edge_dim, m), nn.ReLU(), nn.Linear(m, m))
+        self.aggregator, self.edge_features = aggregator, edge_features
+        self.message = nn.Sequential(nn.Linear(2 * f + edge_features, m), nn.ReLU(), nn.Linear(m, m))
         self.gru = nn.GRUCell(m, o)
         self.lin = nn.Linear(f, o, bias=False) if f != o else nn.Identity()
 
     def forward(self, x, edge_index, *more):
-        attr, weight = (more[:1], more[1:]) if self.edge_dim else ((), more)
+        attr, weight = (more[:1], more[1:]) if self.edge_features else ((), more)
         src, dst = edge_index
         ends = [x[..., src, :], x[..., dst, :]]
         m = self.message(torch.cat(ends + [a.expand(*x.shape[:-2], *a.shape) for a in attr], -1))
         for w in weight:
             m = m * w[:, None]
-        m = scatter(m, dst, dim=-2, dim_size=x.shape[-2], reduce=self.aggr)
+        m = scatter(m, dst, dim=-2, dim_size=x.shape[-2], reduce=self.aggregator)
         h = self.lin(x)
         return self.gru(m.flatten(0, -2), h.flatten(0, -2)).reshape(h.shape)
 
@@ -48,18 +48,18 @@ def message_passing(s):
     def run(label, sizes, config, lead=(), weight=False):
         keys = {k: v for k, v in config.items() if k != "activation"}
         more = {}
-        if "edge_dim" in config:
-            more["edge_attr"] = (EDGES.shape[1], config["edge_dim"])
+        if "edge_features" in config:
+            more["edge_attr"] = (EDGES.shape[1], config["edge_features"])
         if weight:
             more["edge_weight"] = positive
         case(s, "message_passing", label, config, MessagePassing(*sizes, **keys), sizes, lead, more)
 
     run("plain", (4, 4), {})
     run("wider_relu", (3, 5), {"message_features": 6, "activation": "relu"})
-    run("edge_features_mean", (3, 3), {"edge_dim": 2, "aggr": "mean"})
-    run("weighted_max", (4, 2), {"aggr": "max"}, weight=True)
-    run("edge_features_and_weights", (2, 3), {"edge_dim": 3}, weight=True)
-    run("batched", (3, 2), {"edge_dim": 2}, lead=(3,), weight=True)
+    run("edge_features_mean", (3, 3), {"edge_features": 2, "aggregator": "mean"})
+    run("weighted_max", (4, 2), {"aggregator": "max"}, weight=True)
+    run("edge_features_and_weights", (2, 3), {"edge_features": 3}, weight=True)
+    run("batched", (3, 2), {"edge_features": 2}, lead=(3,), weight=True)
 
 
 def edge_counts():
@@ -138,7 +138,7 @@ def graph_transformer(s):
         module = module or Block(*sizes, config)
         case(s, "graph_transformer", label, config, module, sizes, lead, **options)
 
-    run("pytorch", (4, 4), {"heads": 2}, Encoder(4, 2, 16))
+    run("pytorch", (6, 6), {"heads": 2}, Encoder(6, 2, 24))
     small = {"heads": 1, "ffn_hidden": 6, "bias": False, "activation": "relu"}
     run("pytorch_no_bias", (4, 4), small, Encoder(4, 1, 6, False))
     run("wider", (3, 4), {"heads": 2, "ffn_hidden": 5, "ffn_activation": "silu"})

@@ -89,6 +89,10 @@ fn steps_of_conjugate_gradients_solve_the_system() {
     let left = mass.mul(&y).unwrap().add(&laplacian().matmul(&y).unwrap().mul_scalar(0.1).unwrap()).unwrap();
     let right = mass.mul(&x).unwrap();
     close(&left.to_vec::<f64>().unwrap(), &right.to_vec::<f64>().unwrap(), 1e-12, "residual");
+    // Numbers whose squares are 0.
+    let small = run(&l, &x.mul_scalar(1e-200).unwrap(), &[vector(&MASS), laplacian()]).unwrap();
+    let enlarged = small.mul_scalar(1e200).unwrap().to_vec::<f64>().unwrap();
+    close(&enlarged, &y.to_vec::<f64>().unwrap(), 1e-12, "small numbers");
     // Columns of zeros have nothing to solve.
     let zeros = run(&l, &x.zeros_like().unwrap(), &[vector(&MASS), laplacian()]).unwrap();
     assert!(zeros.to_vec::<f64>().unwrap().iter().all(|v| *v == 0.0));
@@ -169,9 +173,9 @@ fn walks_spread_what_there_is() {
     let inputs = [tensor(&d, &[2, 5, 3], 1), tensor(&d, &[6], 2).abs().unwrap()];
     gradcheck_layer("walk", &l, &inputs, |t| run(&l, &t[0], &[e.clone(), t[1].clone()]));
     let l = l.chebyshev(true).max_diffusion_step(3).unwrap().unidirectional().unwrap();
-    gradcheck_layer("one way", &l, &inputs[..1], |t| run(&l, &t[0], &[e.clone()]));
+    gradcheck_layer("one way", &l, &inputs[..1], |t| run(&l, &t[0], std::slice::from_ref(&e)));
     let x = tensor(&d, &[5, 3], 3).with_grad();
-    let step = || run(&l, &x, &[e.clone()]).unwrap().sum().unwrap().backward().unwrap();
+    let step = || run(&l, &x, std::slice::from_ref(&e)).unwrap().sum().unwrap().backward().unwrap();
     step();
     resident("walk", &d, step);
     refused(l.forward(&x), &["RandomWalkConv", "edge_index"]);

@@ -26,7 +26,7 @@ fn transformer(
 fn layers(cx: &InitContext) -> Result<Vec<Box<dyn Layer>>> {
     Ok(vec![
         Box::new(MessagePassing::new(cx, 4, 3)?),
-        Box::new(MessagePassing::new(cx, 4, 4)?.message_features(2)?.aggr(MessageReduce::Max)?),
+        Box::new(MessagePassing::new(cx, 4, 4)?.message_features(2)?.aggregator(MessageReduce::Max)?),
         Box::new(transformer(cx, |c| c.dropout(0.3))),
         Box::new(transformer(cx, |c| c.attend(GraphAttend::All).max_distance(2).no_norm())),
     ])
@@ -71,7 +71,7 @@ fn graphs_are_kept() {
 fn messages_of_edges_with_features_and_weights() {
     let (cx, e, c) = (f64s(), edges(&cpu()), cpu());
     let (x, attr, w) = (tensor(&c, &[5, 4], 1), tensor(&c, &[6, 2], 2), tensor(&c, &[6], 3));
-    let l = MessagePassing::new(&cx, 4, 3).unwrap().edge_dim(2).unwrap();
+    let l = MessagePassing::new(&cx, 4, 3).unwrap().edge_features(2).unwrap();
     let names = ["message.0.weight", "message.0.bias", "message.2.weight", "message.2.bias"];
     assert_eq!(state_names(&l)[..4], names);
     assert_eq!(
@@ -87,9 +87,9 @@ fn messages_of_edges_with_features_and_weights() {
     refused(run(&l, &[&x, &e, &attr, &w, &w]), &["at most 4 tensors"]);
     let plain = MessagePassing::new(&cx, 4, 4).unwrap();
     assert_eq!(state_names(&plain).len(), 8, "without `lin`");
-    refused(run(&plain, &[&x, &e, &attr]), &["edge_attr", "`edge_dim` is 0"]);
+    refused(run(&plain, &[&x, &e, &attr]), &["edge_attr", "`edge_features` is 0"]);
     gradcheck_layer("weights", &plain, &[x.clone(), w.clone()], |t| run(&plain, &[&t[0], &e, &t[1]]));
-    refused(plain.aggr(MessageReduce::Min), &["MessagePassing", "aggr"]);
+    refused(plain.aggregator(MessageReduce::Min), &["MessagePassing", "aggregator"]);
     refused(MessagePassing::new(&cx, 4, 0), &["MessagePassing", "out_features"]);
     refused(MessagePassing::new(&cx, 4, 3).unwrap().message_features(0), &["message_features"]);
 

@@ -47,7 +47,7 @@ fn gradients_and_samples_on_one_mesh() {
         step();
         resident(l.kind(), &d, step);
         refused(l.forward(&x), &[l.kind(), name, "forward_on"]);
-        refused(l.forward_all(&[x.clone()]), &[l.kind(), "inputs", "1 tensors"]);
+        refused(l.forward_all(std::slice::from_ref(&x)), &[l.kind(), "inputs", "1 tensors"]);
         refused(run(&**l, &x.narrow(1, 0, 2).unwrap(), list), &[l.kind(), "`x`", "[7, 3]"]);
         refused(run(&**l, &x.narrow(0, 0, 6).unwrap(), list), &[l.kind(), "`x`", "[7, 3]", "[6, 3]"]);
         refused(run(&**l, &x, &list.narrow(1, 0, 2).unwrap()), &[l.kind(), name, "[7, 2]"]);

@@ -35,16 +35,16 @@ impl<K, V: Clone> Last<K, V> {
     }
 }
 
-/// A tensor and its version when something was made of it.
+/// A tensor of indices as it was when something was made of it.
 #[derive(Debug)]
-pub(in crate::layers) struct Snapshot(Tensor, u64);
+pub(in crate::layers) struct Seen(Tensor, u64);
 
-impl Snapshot {
-    pub(in crate::layers) fn of(t: &Tensor) -> Self {
-        Snapshot(t.detach(), t.version())
+impl Seen {
+    pub(in crate::layers) fn new(t: &Tensor) -> Self {
+        Seen(t.detach(), t.version())
     }
 
-    /// Whether a tensor has the elements that this one had.
+    /// Whether a tensor is the same memory, unchanged.
     pub(in crate::layers) fn is(&self, t: &Tensor) -> bool {
         self.0.shares_storage(t) && self.0.layout() == t.layout() && self.1 == t.version()
     }
@@ -52,12 +52,14 @@ impl Snapshot {
 
 /// The graph of the edges that came last, by the edges and the number of nodes, so that a graph which comes again and again is sorted once.
 #[derive(Debug, Default)]
-pub(super) struct GraphCache(Last<(Snapshot, usize), Graph>);
+pub(super) struct GraphCache(Last<(Seen, usize), Graph>);
 
 impl GraphCache {
     fn graph(&self, edge_index: &Tensor, nodes: usize) -> Result<Graph> {
-        let make = || Ok(((Snapshot::of(edge_index), nodes), Graph::new(edge_index, nodes)?));
-        self.0.get(|(edges, n)| edges.is(edge_index) && *n == nodes, make)
+        self.0.get(
+            |(seen, n)| seen.is(edge_index) && *n == nodes,
+            || Ok(((Seen::new(edge_index), nodes), Graph::new(edge_index, nodes)?)),
+        )
     }
 
     /// The inputs of a layer of graphs: features `[N, F]` or `[B, N, F]`, the graph of its edges `[2, E]`, and up to `more` other tensors.

@@ -134,7 +134,7 @@ impl Layer for GraphConvolutional {
 }
 
 /// Error unless a size is at least 1.
-pub(super) fn check_size(op: &'static str, arg: &'static str, n: usize) -> Result<()> {
+pub(in crate::layers) fn check_size(op: &'static str, arg: &'static str, n: usize) -> Result<()> {
     if n == 0 {
         return Err(invalid(op, arg, "at least 1", "0"));
     }

@@ -4,7 +4,7 @@ use trefoil::ops::activation::Activation;
 use trefoil::ops::gemm::Precision;
 use trefoil::ops::graph::{EdgeOp, Message, MessageReduce};
 
-use super::cache::{GraphCache, check_features, nodes_first, without_edges};
+use super::cache::{GraphCache, check_edge_attr, check_features, nodes_first, without_edges};
 use super::convolutional::check_size;
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::Tensor;
@@ -25,10 +25,16 @@ struct Ends {
 }
 
 impl Ends {
-    fn new(cx: &InitContext, features: usize, edge_dim: usize, out: usize) -> Result<Self> {
-        let columns = features.checked_mul(2).and_then(|n| n.checked_add(edge_dim)).ok_or_else(|| {
-            invalid(OP, "in_features", "sizes whose sum is a number", format!("{features} and {edge_dim}"))
-        })?;
+    fn new(cx: &InitContext, features: usize, edge_features: usize, out: usize) -> Result<Self> {
+        let columns =
+            features.checked_mul(2).and_then(|n| n.checked_add(edge_features)).ok_or_else(|| {
+                invalid(
+                    OP,
+                    "in_features",
+                    "sizes whose sum is a number",
+                    format!("{features} and {edge_features}"),
+                )
+            })?;
         Ok(Ends {
             features,
             weight: Init::Lin.param(cx, &[out, columns], columns, out)?,
@@ -69,14 +75,14 @@ fn beside(rows: &Tensor, rank: usize) -> Result<Tensor> {
 /// a node, times the edges' weights where there are any, are combined to m_i, and a GRU cell updates the node, y_i = act(GRU(m_i, h_i)) with
 /// h_i = x_i, or W_in x_i where the widths differ. Features `[N, in]`, or `[B, N, in]` of B samples on one graph, become `[.., out]`.
 ///
-/// State: `message.0.weight [message, 2 in + edge_dim]`, `message.0.bias`, `message.2.weight [message, message]`, `message.2.bias` as in
+/// State: `message.0.weight [message, 2 in + edge_features]`, `message.0.bias`, `message.2.weight [message, message]`, `message.2.bias` as in
 /// [`Dense`]; `gru.*` ([`GruCell`]); where in and out differ `lin.weight [out, in]` as in `Dense`.
 #[derive(Debug)]
 pub struct MessagePassing {
     cx: InitContext,
     /// Inputs, outputs, features of a message, features of an edge.
     sizes: [usize; 4],
-    aggr: MessageReduce,
+    aggregator: MessageReduce,
     act: Activation,
     parts: Parts,
     graphs: GraphCache,
@@ -115,7 +121,7 @@ impl MessagePassing {
         Ok(MessagePassing {
             cx: cx.clone(),
             sizes,
-            aggr: MessageReduce::Sum,
+            aggregator: MessageReduce::Sum,
             act: Activation::Identity,
             parts: Parts::new(cx, sizes)?,
             graphs: GraphCache::default(),
@@ -136,22 +142,22 @@ impl MessagePassing {
     }
 
     /// Sets the number of features of an edge, 0 for none, and fills the parameters anew.
-    pub fn edge_dim(mut self, features: usize) -> Result<Self> {
+    pub fn edge_features(mut self, features: usize) -> Result<Self> {
         self.sizes[3] = features;
         self.parts = Parts::new(&self.cx, self.sizes)?;
         Ok(self)
     }
 
     /// Sets how the messages into a node are combined. Errors: `Min`, which the layer does not have.
-    pub fn aggr(mut self, aggr: MessageReduce) -> Result<Self> {
-        if !matches!(aggr, MessageReduce::Sum | MessageReduce::Mean | MessageReduce::Max) {
-            return Err(invalid(OP, "aggr", "sum, mean or max", format!("{aggr:?}")));
+    pub fn aggregator(mut self, aggregator: MessageReduce) -> Result<Self> {
+        if !matches!(aggregator, MessageReduce::Sum | MessageReduce::Mean | MessageReduce::Max) {
+            return Err(invalid(OP, "aggregator", "sum, mean or max", format!("{aggregator:?}")));
         }
-        self.aggr = aggr;
+        self.aggregator = aggregator;
         Ok(self)
     }
 
-    /// The features of the nodes of a graph, whose edges have the features `edge_attr` `[E, edge_dim]` if that is not 0, and the weights
+    /// The features of the nodes of a graph, whose edges have the features `edge_attr` `[E, edge_features]` if that is not 0, and the weights
     /// `edge_weight` `[E]`, 1 where absent. Gradients flow to features, weights and parameters; of equal maxima the first edge gets them.
     /// Errors: `Invalid` for features of edges that are missing or that the layer does not have, shapes and dtypes that do not fit.
     pub fn forward_on(
@@ -170,7 +176,7 @@ impl MessagePassing {
             if let Some(w) = edge_weight {
                 m = m.mul(&beside(&w.unsqueeze(1)?, x.rank())?)?;
             }
-            graph.message_passing(Message::CopyE, self.aggr, None, Some(&m))
+            graph.message_passing(Message::CopyE, self.aggregator, None, Some(&m))
         })?;
         let h = match &p.lin {
             Some(lin) => hooks::layer("lin", lin, x)?,
@@ -187,14 +193,14 @@ impl MessagePassing {
 
     fn check_edges(&self, graph: &Graph, attr: Option<&Tensor>, weight: Option<&Tensor>) -> Result<()> {
         let (edges, width) = (graph.num_edges(), self.sizes[3]);
-        let expected = match width {
-            0 => "none: `edge_dim` is 0".to_string(),
-            _ => format!("shape [{edges}, {width}]"),
-        };
-        let fits = attr.map_or(width == 0, |a| width > 0 && a.shape() == [edges, width]);
-        if !fits {
-            let got = attr.map_or("none".to_string(), |a| format!("shape {:?}", a.shape()));
-            return Err(invalid(OP, "edge_attr", expected, got));
+        match (attr, width) {
+            (None, 0) => {}
+            (Some(a), 0) => {
+                let got = format!("shape {:?}", a.shape());
+                return Err(invalid(OP, "edge_attr", "none: `edge_features` is 0", got));
+            }
+            (None, _) => return Err(invalid(OP, "edge_attr", format!("shape [{edges}, {width}]"), "none")),
+            (Some(a), _) => check_edge_attr(OP, a, graph, width)?,
         }
         match weight {
             Some(w) if w.shape() != [edges] => {
@@ -210,12 +216,12 @@ impl Layer for MessagePassing {
         without_edges(OP)
     }
 
-    /// `[x, edge_index]`, then edge_attr `[E, edge_dim]` unless `edge_dim` is 0, then, if there are any, the weights `[E]` of the edges.
+    /// `[x, edge_index]`, then edge_attr `[E, edge_features]` unless `edge_features` is 0, then, if there are any, the weights `[E]` of the edges.
     fn forward_all(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
         let own = usize::from(self.sizes[3] > 0);
         let (x, graph, rest) = self.graphs.inputs(OP, inputs, 2)?;
         let (attr, weight) = match rest {
-            // A matrix is no weight: without `edge_dim` it is refused as what it is.
+            // A matrix is no weight: without `edge_features` it is refused as what it is.
             [one] if own == 1 || one.rank() == 2 => (Some(one), None),
             [weight] => (None, Some(weight)),
             [attr, weight] => (Some(attr), Some(weight)),

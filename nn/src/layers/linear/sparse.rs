@@ -8,7 +8,8 @@ use crate::core::error::{Result, invalid};
 use crate::core::tensor::{Tensor, is_trial};
 use crate::functional::Graph;
 use crate::layers::attention::scores::check_width;
-use crate::layers::graph::cache::{Last, Snapshot};
+use crate::layers::graph::cache::{Last, Seen};
+use crate::layers::graph::convolutional::check_size;
 use crate::module::{Init, InitContext, Layer, Param, Visitor};
 
 const OP: &str = "SparseLinear";
@@ -21,28 +22,35 @@ const OP: &str = "SparseLinear";
 /// = 0.
 #[derive(Debug)]
 pub struct SparseLinear {
-    cx: InitContext,
     /// Inputs, outputs.
     sizes: [usize; 2],
-    sparsity: f64,
     values: Param,
     indices: Param,
     bias: Option<Param>,
     act: Activation,
-    pattern: Last<Snapshot, Graph>,
+    pattern: Last<Seen, Graph>,
 }
 
 impl SparseLinear {
     /// `in_features -> out_features` with a part `sparsity` of the weights left out, with bias and relu; the positions are those of seed 42.
     /// Errors: a size of 0, a sparsity outside of [0, 1).
     pub fn new(cx: &InitContext, in_features: usize, out_features: usize, sparsity: f64) -> Result<Self> {
+        Self::with_seed(cx, in_features, out_features, sparsity, 42)
+    }
+
+    /// As [`new`](SparseLinear::new), with the positions of another seed.
+    pub fn with_seed(
+        cx: &InitContext,
+        in_features: usize,
+        out_features: usize,
+        sparsity: f64,
+        seed: u64,
+    ) -> Result<Self> {
         let sizes = [in_features, out_features];
-        let indices = positions(cx, sizes, sparsity, 42)?;
+        let indices = positions(cx, sizes, sparsity, seed)?;
         let count = indices.shape()[1];
         Ok(SparseLinear {
-            cx: cx.clone(),
             sizes,
-            sparsity,
             values: Init::Glorot.param(cx, &[count], in_features, out_features)?,
             indices: Param::buffer(indices),
             bias: Some(Init::Zeros.param(cx, &[out_features], in_features, out_features)?),
@@ -54,12 +62,6 @@ impl SparseLinear {
     setters! {
         /// Sets the activation.
         activation: Activation => act;
-    }
-
-    /// Draws the positions anew from a seed.
-    pub fn seed(mut self, seed: u64) -> Result<Self> {
-        self.indices = Param::buffer(positions(&self.cx, self.sizes, self.sparsity, seed)?);
-        Ok(self)
     }
 
     /// Without bias.
@@ -75,7 +77,7 @@ impl SparseLinear {
             let [row, column] = [indices.select(0, 0)?, indices.select(0, 1)?];
             check_different(&row, &column)?;
             let graph = Graph::bipartite(&Tensor::stack(0, &[&column, &row])?, self.sizes[0], self.sizes[1])?;
-            Ok((Snapshot::of(&indices), graph))
+            Ok((Seen::new(&indices), graph))
         };
         self.pattern.get(|s| s.is(&indices), make)
     }
@@ -110,9 +112,7 @@ impl Layer for SparseLinear {
 /// Different random positions of a matrix, row by row: `[2, nnz]`.
 fn positions(cx: &InitContext, [inputs, outputs]: [usize; 2], sparsity: f64, seed: u64) -> Result<Tensor> {
     for (arg, n) in [("in_features", inputs), ("out_features", outputs)] {
-        if n == 0 {
-            return Err(invalid(OP, arg, "at least 1", "0"));
-        }
+        check_size(OP, arg, n)?;
     }
     if !(0.0..1.0).contains(&sparsity) {
         return Err(invalid(OP, "sparsity", "a number in [0, 1)", format!("{sparsity}")));

@@ -11,7 +11,8 @@ use crate::core::autograd::apply;
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::Tensor;
 use crate::functional::{Graph, HeatOperator};
-use crate::layers::graph::cache::{Last, Snapshot};
+use crate::layers::graph::cache::{Last, Seen};
+use crate::layers::graph::convolutional::check_size;
 use crate::module::{Init, InitContext, Layer, Param, Visitor};
 
 const OP: &str = "DiffusionConv";
@@ -47,14 +48,14 @@ pub struct DiffusionConv {
     weight: Param,
     bias: Option<Param>,
     training: AtomicBool,
-    surfaces: Last<Vec<Snapshot>, Surface>,
+    surfaces: Last<Vec<Seen>, Surface>,
 }
 
 impl DiffusionConv {
     /// `in_channels -> out_channels` by four times and the 128 smallest eigenvalues, with bias and relu. Errors: a size of 0.
     pub fn new(cx: &InitContext, in_channels: usize, out_channels: usize) -> Result<Self> {
         for (arg, n) in [("in_channels", in_channels), ("out_channels", out_channels)] {
-            check_size(arg, n)?;
+            check_size(OP, arg, n)?;
         }
         let (channels, scales) = ([in_channels, out_channels], 4);
         let (times, weight) = parameters(cx, channels, scales, false)?;
@@ -85,7 +86,7 @@ impl DiffusionConv {
 
     /// Sets the number of times and fills the parameters anew. Errors: 0.
     pub fn num_time_scales(mut self, scales: usize) -> Result<Self> {
-        check_size("num_time_scales", scales)?;
+        check_size(OP, "num_time_scales", scales)?;
         self.scales = scales;
         (self.times, self.weight) = parameters(&self.cx, self.channels, scales, self.per_channel)?;
         Ok(self)
@@ -100,7 +101,7 @@ impl DiffusionConv {
 
     /// Sets how many of a surface's eigenvalues, from the first on, are used. Errors: 0.
     pub fn num_eigenvectors(mut self, pairs: usize) -> Result<Self> {
-        check_size("num_eigenvectors", pairs)?;
+        check_size(OP, "num_eigenvectors", pairs)?;
         self.eigenvectors = pairs;
         Ok(self)
     }
@@ -117,7 +118,7 @@ impl DiffusionConv {
     /// Sets the largest number of steps of conjugate gradients. Of V vertices it takes 2 V at most; the error of k steps is below
     /// 2 ((r - 1) / (r + 1))^k with r^2 the condition of the matrix, which grows with time. Errors: 0.
     pub fn max_iterations(mut self, iterations: usize) -> Result<Self> {
-        check_size("max_iterations", iterations)?;
+        check_size(OP, "max_iterations", iterations)?;
         self.max_iterations = iterations;
         Ok(self)
     }
@@ -204,7 +205,7 @@ impl DiffusionConv {
 
     /// The surface of the inputs behind the features.
     fn surface(&self, rest: &[Tensor]) -> Result<Surface> {
-        let same = |k: &Vec<Snapshot>| k.len() == rest.len() && k.iter().zip(rest).all(|(s, t)| s.is(t));
+        let same = |k: &Vec<Seen>| k.len() == rest.len() && k.iter().zip(rest).all(|(s, t)| s.is(t));
         let make = || {
             let surface = match (rest, self.method) {
                 ([mass, values, vectors], DiffusionMethod::Spectral) => {
@@ -222,7 +223,7 @@ impl DiffusionConv {
                     return Err(invalid(OP, "inputs", expected, format!("{} tensors", rest.len() + 1)));
                 }
             };
-            Ok((rest.iter().map(Snapshot::of).collect(), surface))
+            Ok((rest.iter().map(Seen::new).collect(), surface))
         };
         self.surfaces.get(same, make)
     }
@@ -250,14 +251,6 @@ impl Layer for DiffusionConv {
         }
         v.training(&self.training);
     }
-}
-
-/// Error unless a size is at least 1.
-fn check_size(arg: &'static str, n: usize) -> Result<()> {
-    if n == 0 {
-        return Err(invalid(OP, arg, "at least 1", "0"));
-    }
-    Ok(())
 }
 
 /// Times and weight.

@@ -6,7 +6,8 @@ use trefoil::ops::mesh::MeshConv;
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::Tensor;
 use crate::functional::Mesh;
-use crate::layers::graph::cache::{Last, Snapshot};
+use crate::layers::graph::cache::{Last, Seen};
+use crate::layers::graph::convolutional::check_size;
 use crate::module::{Init, InitContext, Param, Visitor};
 
 /// Weight `[out, blocks * in]`, bias `[out]` and activation of a convolution.
@@ -29,9 +30,7 @@ impl Filter {
         [weight, bias]: [Init; 2],
     ) -> Result<Self> {
         for (arg, n) in [("in_channels", inputs), ("out_channels", outputs), (arg, blocks)] {
-            if n == 0 {
-                return Err(invalid(op, arg, "at least 1", "0"));
-            }
+            check_size(op, arg, n)?;
         }
         let columns = inputs.checked_mul(blocks).ok_or_else(|| {
             invalid(op, "in_channels", "a number of columns that fits", format!("{inputs} * {blocks}"))
@@ -77,12 +76,12 @@ impl Filter {
 
 /// The mesh of the list that came last, so that one which comes again and again is examined once.
 #[derive(Debug, Default)]
-pub(super) struct MeshCache(Last<Snapshot, Mesh>);
+pub(super) struct MeshCache(Last<Seen, Mesh>);
 
 impl MeshCache {
     /// The mesh of a list of neighbours, made by `make` where it is a new one.
     pub(super) fn mesh(&self, list: &Tensor, make: impl FnOnce() -> Result<Mesh>) -> Result<Mesh> {
-        self.0.get(|s| s.is(list), || Ok((Snapshot::of(list), make()?)))
+        self.0.get(|s| s.is(list), || Ok((Seen::new(list), make()?)))
     }
 }
 

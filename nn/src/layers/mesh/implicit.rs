@@ -1,5 +1,6 @@
 //! A step of heat flow by the implicit Euler method.
 
+use trefoil::DType;
 use trefoil::ops::activation::Activation;
 
 use crate::core::autograd::{BackwardCtx, CustomOp};
@@ -29,10 +30,14 @@ impl ImplicitStep {
     fn solve(&self, b: &Tensor, tau: &Tensor) -> Result<Tensor> {
         let dot = |a: &Tensor, b: &Tensor| a.mul(b)?.sum_axes(&[0], true);
         let inverse = tau.mul(&self.diagonal)?.add(&self.mass)?.recip()?;
+        // Squares of small columns would be 0.
+        let largest = b.abs()?.amax(&[0], true)?;
+        let scale = largest.masked_fill(&largest.eq_scalar(0.0)?, 1.0)?;
+        let b = b.div(&scale)?;
         let mut y = b.zeros_like()?;
         let (mut r, mut p) = (b.clone(), b.mul(&inverse)?);
         let mut rz = dot(&r, &p)?;
-        let precision: f64 = if b.dtype() == trefoil::DType::F64 { 1e-16 } else { 1e-7 };
+        let precision: f64 = if b.dtype() == DType::F64 { 1e-16 } else { 1e-7 };
         let rest = rz.mul_scalar(precision * precision)?;
         for _ in 0..self.iterations {
             let done = rz.le(&rest)?;
@@ -46,7 +51,7 @@ impl ImplicitStep {
             p = beta.mul_add(&p, &z)?;
             rz = next;
         }
-        Ok(y)
+        y.mul(&scale)
     }
 }
 

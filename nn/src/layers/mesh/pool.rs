@@ -11,7 +11,9 @@ use super::host::{floats, integers};
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::{Tensor, is_trial, same_device};
 use crate::functional::Graph;
-use crate::layers::graph::cache::{Last, Snapshot};
+use crate::layers::attention::scores::check_width;
+use crate::layers::graph::cache::{Last, Seen};
+use crate::layers::graph::convolutional::check_size;
 use crate::module::{Init, InitContext, Layer, Param, Visitor};
 
 const OP: &str = "MeshPool";
@@ -47,23 +49,19 @@ pub struct PooledMesh {
 pub struct MeshPool {
     target: usize,
     weight: Option<Param>,
-    meshes: Last<[Snapshot; 2], Arc<Vec<Topology>>>,
+    meshes: Last<[Seen; 2], Arc<Vec<Topology>>>,
 }
 
 impl MeshPool {
     /// Collapses edges until at most this many are left. Errors: 0.
     pub fn new(target_edges: usize) -> Result<Self> {
-        if target_edges == 0 {
-            return Err(invalid(OP, "target_edges", "at least 1", "0"));
-        }
+        check_size(OP, "target_edges", target_edges)?;
         Ok(MeshPool { target: target_edges, weight: None, meshes: Last::default() })
     }
 
     /// Keeps this many edges, or all if they are fewer, by their learned scores. Errors: a size of 0.
     pub fn topk(cx: &InitContext, target_edges: usize, in_channels: usize) -> Result<Self> {
-        if in_channels == 0 {
-            return Err(invalid(OP, "in_channels", "at least 1", "0"));
-        }
+        check_size(OP, "in_channels", in_channels)?;
         let weight = Init::Lin.param(cx, &[in_channels], in_channels, 1)?;
         Ok(MeshPool { weight: Some(weight), ..Self::new(target_edges)? })
     }
@@ -86,7 +84,7 @@ impl MeshPool {
             return Err(invalid(OP, "x", expected, format!("shape {:?}", x.shape())));
         };
         if let Some(w) = &self.weight {
-            crate::layers::attention::scores::check_width(OP, "x", x, w.get().numel())?;
+            check_width(OP, "x", x, w.get().numel())?;
         }
         for (arg, list, width) in [("gemm", Some(gemm), 4), ("edges", edges, 2)] {
             let Some(list) = list else { continue };
@@ -120,7 +118,7 @@ impl MeshPool {
                 Topology::new(&lists[4 * count * b..][..4 * count], &ends[2 * count * b..][..2 * count])
             };
             let all = (0..samples).map(one).collect::<Result<Vec<_>>>()?;
-            Ok(([Snapshot::of(gemm), Snapshot::of(edges)], Arc::new(all)))
+            Ok(([Seen::new(gemm), Seen::new(edges)], Arc::new(all)))
         };
         self.meshes.get(|[g, e]| g.is(gemm) && e.is(edges), make)
     }

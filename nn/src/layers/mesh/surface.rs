@@ -106,8 +106,9 @@ fn check_symmetric(graph: &Graph, weight: &Tensor) -> Result<()> {
     let allowed = 2e-3 * elements.values().fold(0.0f64, |m, w: &f64| m.max(w.abs()));
     let differs = |&(&(i, j), w): &(&(i64, i64), &f64)| {
         let other = elements.get(&(j, i)).copied().unwrap_or(0.0);
+        let within = (w - other).abs() <= allowed;
         // NaN is never within.
-        !((w - other).abs() <= allowed)
+        !within
     };
     match elements.iter().find(differs) {
         Some(((i, j), w)) => {

@@ -15,15 +15,17 @@ layer_type! {
         in_features: usize;
         out_features: usize;
         message_features: Option<Size> = null;
-        edge_dim: usize = 0;
-        aggr: Aggregator = "sum";
+        edge_features: usize = 0;
+        aggregator: Aggregator = "sum";
         activation: Act = "identity";
     }
     |o, site| {
-        let l = MessagePassing::new(site.cx, o.in_features, o.out_features)?
-            .edge_dim(o.edge_dim)?
-            .aggr(o.aggr.into())?
+        let mut l = MessagePassing::new(site.cx, o.in_features, o.out_features)?
+            .aggregator(o.aggregator.into())?
             .activation(o.activation.0);
+        if o.edge_features > 0 {
+            l = l.edge_features(o.edge_features)?;
+        }
         match o.message_features {
             Some(features) => l.message_features(features.0)?,
             None => l,

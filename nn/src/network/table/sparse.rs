@@ -14,8 +14,7 @@ layer_type! {
         seed: u64 = 42;
     }
     |o, site| {
-        let l = SparseLinear::new(site.cx, o.in_features, o.out_features, o.sparsity)?
-            .seed(o.seed)?
+        let l = SparseLinear::with_seed(site.cx, o.in_features, o.out_features, o.sparsity, o.seed)?
             .activation(o.activation.0);
         if o.bias { l } else { l.no_bias() }
     }
