@@ -60,7 +60,8 @@ fn every_type() -> Vec<(&'static [usize], Value, &'static [usize])> {
         (
             &[2, 5, 8],
             json!({"type": "multi_head_attention", "embed_dim": 8, "num_heads": 2, "dropout": 0.1, "bias": false,
-                   "kdim": 8, "vdim": 8, "rope": {"base": 500.0, "layout": "half"}, "alibi": true, "is_causal": true,
+                   "kdim": 8, "vdim": 8, "rope": {"base": 500.0, "layout": "half", "scaling": {"factor": 2.0,
+                   "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8}}, "alibi": true, "is_causal": true,
                    "num_kv_heads": 1}),
             &[2, 5, 8],
         ),
