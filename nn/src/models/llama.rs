@@ -7,7 +7,7 @@ use trefoil::ops::gemm::Precision;
 use crate::core::autograd::no_grad;
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::Tensor;
-use crate::layers::{Dense, Embedding, KvCache, MultiHeadAttention, RmsNorm, SwiGlu};
+use crate::layers::{Dense, Embedding, KvCache, MultiHeadAttention, RmsNorm, RopeScaling, SwiGlu};
 use crate::models::generation::{Generation, check_ids, last};
 use crate::models::hugging_face::Names;
 use crate::module::{Init, InitContext, Layer, StateDict, Visitor, hooks};
@@ -33,6 +33,8 @@ pub struct LlamaConfig {
     pub rms_norm_eps: f64,
     /// Base of the rotary positions.
     pub rope_theta: f64,
+    /// How rotary frequencies are lowered, the rope type `llama3`; `None` is `default`.
+    pub rope_scaling: Option<RopeScaling>,
     /// Whether the embedding's table is the projection to logits too.
     pub tie_word_embeddings: bool,
     /// Standard deviation of the initial weights.
@@ -52,6 +54,7 @@ impl LlamaConfig {
             max_position_embeddings: 4096,
             rms_norm_eps: 1e-5,
             rope_theta: 10_000.0,
+            rope_scaling: None,
             tie_word_embeddings: false,
             initializer_range: 0.02,
         }
@@ -69,6 +72,33 @@ impl LlamaConfig {
         }
     }
 
+    /// `Llama-3.1-8B`.
+    pub fn llama3_1_8b() -> Self {
+        LlamaConfig {
+            max_position_embeddings: 131_072,
+            rope_scaling: Some(RopeScaling {
+                factor: 8.0,
+                low_freq_factor: 1.0,
+                high_freq_factor: 4.0,
+                original_max_position_embeddings: 8192,
+            }),
+            ..Self::llama3_8b()
+        }
+    }
+
+    /// `Llama-3.2-1B`.
+    pub fn llama3_2_1b() -> Self {
+        let long = Self::llama3_1_8b();
+        LlamaConfig {
+            hidden_size: 2048,
+            intermediate_size: 8192,
+            num_hidden_layers: 16,
+            rope_scaling: long.rope_scaling.map(|s| RopeScaling { factor: 32.0, ..s }),
+            tie_word_embeddings: true,
+            ..long
+        }
+    }
+
     /// `TinyLlama-1.1B`.
     pub fn tiny_llama_1b() -> Self {
         LlamaConfig {
@@ -83,7 +113,7 @@ impl LlamaConfig {
 }
 
 /// Llama (Touvron et al., 2023), transformers' `LlamaForCausalLM`: ids `[B, T]` to logits `[B, T, V]` of each next token. RMS norm before
-/// each part, rotary positions, queries in groups, SwiGLU, no biases. Rotary frequencies are those of Llama 1 to 3; Llama 3.1 rescales them.
+/// each part, rotary positions, queries in groups, SwiGLU, no biases.
 ///
 /// State: `embed_tokens.weight`, `layers.i.*`, `norm.weight`, `lm_head.weight` (if not tied);
 /// [`from_hugging_face`](Self::from_hugging_face) reads the names of transformers. Weights start from N(0, `initializer_range`).
@@ -126,11 +156,14 @@ impl LlamaBlock {
     fn new(cx: &InitContext, c: &LlamaConfig) -> Result<Self> {
         let weight = Init::Normal { mean: 0.0, std: c.initializer_range };
         let norm = || RmsNorm::new(cx, &[c.hidden_size])?.eps(Some(c.rms_norm_eps));
-        let attention = MultiHeadAttention::new(cx, c.hidden_size, c.num_attention_heads)?
+        let mut attention = MultiHeadAttention::new(cx, c.hidden_size, c.num_attention_heads)?
             .num_kv_heads(c.num_key_value_heads)?
             .no_bias()
             .rotary(RopeLayout::Half, c.rope_theta)?
             .causal(true);
+        if let Some(scaling) = &c.rope_scaling {
+            attention = attention.rope_scaling(scaling)?;
+        }
         Ok(LlamaBlock {
             input_layernorm: norm()?,
             self_attn: attention.init(weight, Init::Zeros)?,

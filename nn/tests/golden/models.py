@@ -142,14 +142,17 @@ def gpt2():
 def llama():
     s = Suite("llama")
 
-    def case(label, shape, rope_theta, **config):
-        rope = {"rope_type": "default", "rope_theta": rope_theta}
+    def case(label, shape, rope_theta, rope_scaling=None, **config):
+        kind = "default" if rope_scaling is None else "llama3"
+        rope = {"rope_type": kind, "rope_theta": rope_theta, **(rope_scaling or {})}
         model = LlamaForCausalLM(LlamaConfig(**config, rope_parameters=rope, attn_implementation="eager"))
         vocab = config["vocab_size"]
         config["rope_theta"] = rope_theta
+        if rope_scaling is not None:
+            config["rope_scaling"] = rope_scaling
         s.case(label, config, model, {"ids": (vocab, shape)}, prompt=(vocab, (2, 3), 6))
 
-    sizes = {"max_position_embeddings": 32, "num_hidden_layers": 2}
+    sizes = {"max_position_embeddings": 64, "num_hidden_layers": 2}
     case(
         "groups",
         (2, 7),
@@ -186,6 +189,25 @@ def llama():
         num_attention_heads=2,
         num_key_value_heads=2,
         rms_norm_eps=0.05,
+    )
+    # Of the four frequencies one is high, one between, and two are low.
+    case(
+        "scaled_frequencies",
+        (2, 16),
+        30.0,
+        rope_scaling={
+            "factor": 6.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 32,
+        },
+        **sizes,
+        vocab_size=12,
+        hidden_size=16,
+        intermediate_size=20,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        rms_norm_eps=1e-5,
     )
     return s
 
@@ -328,6 +350,19 @@ def presets():
                 num_attention_heads=32,
                 num_key_value_heads=4,
                 rms_norm_eps=1e-5,
+            ),
+        ),
+        "Llama-3.2-1B": (
+            LlamaForCausalLM,
+            LlamaConfig(
+                vocab_size=128256,
+                hidden_size=2048,
+                intermediate_size=8192,
+                num_hidden_layers=16,
+                num_attention_heads=32,
+                num_key_value_heads=8,
+                rms_norm_eps=1e-5,
+                tie_word_embeddings=True,
             ),
         ),
     }

@@ -61,11 +61,19 @@ fn groups_of_queries_share_keys_and_values() {
     on_devices("grouped queries", &[&[2, 5, 8]], grouped, |l, t| l.forward(&t[0]));
 }
 
+const SCALING: RopeScaling = RopeScaling {
+    factor: 3.0,
+    low_freq_factor: 1.0,
+    high_freq_factor: 4.0,
+    original_max_position_embeddings: 16,
+};
+
 #[test]
 fn rotary_halves_follow_the_definition() {
     let make =
         |layout| MultiHeadAttention::new(&f64s(), 8, 2).unwrap().no_bias().rotary(layout, 50.0).unwrap();
     let (half, pairs) = (make(RopeLayout::Half), make(RopeLayout::Interleaved));
+    let scaled = [RopeLayout::Half, RopeLayout::Interleaved].map(|l| make(l).rope_scaling(&SCALING).unwrap());
     // Rows 0, 1, 2, 3 of a head are pairs (0, 2) and (1, 3) of one layout and (0, 1) and (2, 3) of the other.
     let mut state = half.state_dict().unwrap();
     let w = state["in_proj_weight"].reshape(&[6, 4, 8]).unwrap();
@@ -74,8 +82,23 @@ fn rotary_halves_follow_the_definition() {
     let all = Tensor::concat(0, &[&turned, &w.narrow(0, 4, 2).unwrap()]).unwrap();
     state.insert("in_proj_weight".into(), all.reshape(&[24, 8]).unwrap());
     pairs.load_state_dict(&state).unwrap();
+    scaled[0].load_state_dict(&half.state_dict().unwrap()).unwrap();
+    scaled[1].load_state_dict(&state).unwrap();
     let x = tensor(&cpu(), &[2, 6, 8], 1);
-    close(&values(&half.forward(&x).unwrap()), &values(&pairs.forward(&x).unwrap()), 1e-12, "halves");
+    let run = |l: &MultiHeadAttention| values(&l.forward(&x).unwrap());
+    close(&run(&half), &run(&pairs), 1e-12, "halves");
+    close(&run(&scaled[0]), &run(&scaled[1]), 1e-12, "scaled halves");
+    assert_ne!(run(&half), run(&scaled[0]));
+    // A factor of 1 changes nothing.
+    let same = make(RopeLayout::Half).rope_scaling(&RopeScaling { factor: 1.0, ..SCALING }).unwrap();
+    same.load_state_dict(&half.state_dict().unwrap()).unwrap();
+    close(&run(&half), &run(&same), 1e-9, "a factor of 1");
+    gradcheck_layer("scaled rotary", &scaled[0], &[x.narrow(0, 0, 1).unwrap()], |t| scaled[0].forward(&t[0]));
+    for bad in [RopeScaling { factor: 0.0, ..SCALING }, RopeScaling { low_freq_factor: 4.0, ..SCALING }] {
+        refused(make(RopeLayout::Half).rope_scaling(&bad), &["MultiHeadAttention", "rope_scaling"]);
+    }
+    let none = MultiHeadAttention::new(&f64s(), 8, 2).unwrap();
+    refused(none.rope_scaling(&SCALING), &["MultiHeadAttention", "rope_scaling", "set before"]);
     assert_eq!(Rope::new().layout, RopeLayout::Half);
 }
 
@@ -89,10 +112,12 @@ fn in_pieces(x: &Tensor, sizes: &[usize], mut f: impl FnMut(&Tensor) -> Result<T
 fn attention_with_a_cache_is_causal_attention() {
     let plain = |cx: &InitContext| MultiHeadAttention::new(cx, 8, 2);
     type Make = fn(&InitContext) -> Result<MultiHeadAttention>;
-    let all: [(&str, Make); 4] = [
+    let all: [(&str, Make); 6] = [
         ("plain", plain),
         ("rotary in groups", |cx| grouped(cx)?.rotary(RopeLayout::Half, 100.0)),
         ("interleaved", |cx| MultiHeadAttention::new(cx, 8, 2)?.rope(100.0)),
+        ("scaled halves", |cx| grouped(cx)?.rotary(RopeLayout::Half, 9.0)?.rope_scaling(&SCALING)),
+        ("scaled pairs", |cx| MultiHeadAttention::new(cx, 8, 2)?.rope(9.0)?.rope_scaling(&SCALING)),
         ("ALiBi", |cx| Ok(MultiHeadAttention::new(cx, 8, 4)?.alibi())),
     ];
     for (what, make) in all {

@@ -108,6 +108,7 @@ impl Loaded for Llama {
             max_position_embeddings: c.size("max_position_embeddings"),
             rms_norm_eps: c.number("rms_norm_eps", 1e-6),
             rope_theta: c.number("rope_theta", 1e4),
+            rope_scaling: c.config.get("rope_scaling").map(|s| serde_json::from_value(s.clone()).unwrap()),
             tie_word_embeddings: c.flag("tie_word_embeddings"),
             initializer_range: 0.02,
         };
@@ -333,6 +334,10 @@ fn presets_have_the_tensors_of_the_models_they_name() {
             VisionTransformer::from_hugging_face(cx, &VisionTransformerConfig::base_patch16_224(), state)?;
         Ok((m.num_parameters(), m.to_hugging_face()?))
     });
+    check("Llama-3.2-1B", 1_235_814_400, &|cx, state| {
+        let m = Llama::from_hugging_face(cx, &LlamaConfig::llama3_2_1b(), state)?;
+        Ok((m.num_parameters(), m.to_hugging_face()?))
+    });
     check("TinyLlama-1.1B", 1_100_048_384, &|cx, state| {
         let m = Llama::from_hugging_face(cx, &LlamaConfig::tiny_llama_1b(), state)?;
         Ok((m.num_parameters(), m.to_hugging_face()?))
@@ -349,9 +354,11 @@ fn sizes_of_other_presets() {
     ] {
         assert_eq!(Gpt2::new(&cx, &config).unwrap().num_parameters(), count);
     }
-    for (config, count) in
-        [(LlamaConfig::llama2_7b(), 6_738_415_616), (LlamaConfig::llama3_8b(), 8_030_261_248)]
-    {
+    for (config, count) in [
+        (LlamaConfig::llama2_7b(), 6_738_415_616),
+        (LlamaConfig::llama3_8b(), 8_030_261_248),
+        (LlamaConfig::llama3_1_8b(), 8_030_261_248),
+    ] {
         assert_eq!(Llama::new(&cx, &config).unwrap().num_parameters(), count);
     }
     for (config, count) in

@@ -18,8 +18,8 @@ struct Stored {
 /// Keys and values that the attention layers of a decoder keep of the tokens they have seen, so that each new token costs one row of
 /// projections and scores; see [`MultiHeadAttention::attend_cached`](crate::layers::MultiHeadAttention::attend_cached).
 ///
-/// New tokens are written behind the old ones in place. Where the memory ends it is doubled, up to `max_len`, so that in all fewer tokens
-/// are copied than are appended. Everything stays on the device.
+/// New tokens are written behind the old ones in place. Where the memory ends it is doubled, up to `max_len`, so that in all fewer than two
+/// tokens are copied for each that is appended. Everything stays on the device.
 #[derive(Debug)]
 pub struct KvCache {
     max_len: usize,

@@ -4,5 +4,6 @@ pub(crate) mod cache;
 pub(crate) mod cross;
 pub(crate) mod multi_head;
 pub(crate) mod projections;
+pub(crate) mod rotary;
 pub(crate) mod scores;
 pub(crate) mod transformer;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use trefoil::ops::activation::Activation;
-use trefoil::ops::attention::{Causal, Rope, RopeLayout};
+use trefoil::ops::attention::{Causal, RopeLayout};
 use trefoil::ops::elementwise::Binary;
 use trefoil::ops::gemm::Precision;
 use trefoil::{DType, Layout};
@@ -14,6 +14,7 @@ use crate::core::tensor::{Device, Tensor};
 use crate::functional::packed_heads;
 use crate::layers::Dense;
 use crate::layers::attention::cache::KvCache;
+use crate::layers::attention::rotary::{RopeScaling, Rotary};
 use crate::layers::attention::scores::{AttentionMasks, Scores, batched, check_width};
 use crate::module::Init;
 use crate::module::hooks;
@@ -52,7 +53,7 @@ pub struct MultiHeadAttention {
     in_proj: InProj,
     in_proj_bias: Option<Param>,
     out_proj: OutProj,
-    rope: Option<Rope>,
+    rope: Option<Rotary>,
     alibi: bool,
     causal: bool,
     precision: Precision,
@@ -183,12 +184,16 @@ impl MultiHeadAttention {
 
     /// As [`rope`](Self::rope) with a choice of the pairs; Hugging Face's Llama has [`RopeLayout::Half`].
     pub fn rotary(mut self, layout: RopeLayout, base: f64) -> Result<Self> {
-        let d = self.embed / self.heads;
-        if !d.is_multiple_of(2) || base.is_nan() || base <= 0.0 || base.is_infinite() {
-            let got = format!("head size {d}, base {base}");
-            return Err(invalid(MHA, "rope", "an even head size and a finite base above 0", got));
-        }
-        self.rope = Some(Rope::new().layout(layout).base(base));
+        self.rope = Some(Rotary::new(self.embed / self.heads, layout, base)?);
+        Ok(self)
+    }
+
+    /// Lowers the rotary frequencies. Errors: no rotary positions, numbers out of range.
+    pub fn rope_scaling(mut self, scaling: &RopeScaling) -> Result<Self> {
+        let Some(rope) = self.rope else {
+            return Err(invalid(MHA, "rope_scaling", "rotary positions to scale, set before", "none"));
+        };
+        self.rope = Some(rope.scaled(&self.cx, self.embed / self.heads, scaling)?);
         Ok(self)
     }
 
@@ -261,10 +266,10 @@ impl MultiHeadAttention {
         }
         let [q, k, v] = <[Tensor; 3]>::try_from(all)
             .map_err(|l| invalid(MHA, "in_proj", "3 projections", format!("{}", l.len())))?;
-        let Some(rope) = &self.rope else { return Ok([q, k, v]) };
-        let rope = rope.offset(past as i64);
-        let turn = |t: &Tensor| t.transpose(1, 2)?.rope(&rope, None)?.transpose(1, 2);
-        Ok([turn(&q)?, turn(&k)?, v])
+        match &self.rope {
+            Some(rope) => Ok([rope.turn(&q, past)?, rope.turn(&k, past)?, v]),
+            None => Ok([q, k, v]),
+        }
     }
 
     /// Attends from `query` to `key` and `value`. Errors: `Invalid` for widths, lengths, batches and masks that do not fit.

@@ -8,8 +8,8 @@ use crate::core::error::Result;
 use crate::core::options::read;
 use crate::layers::{
     Attention, Bidirectional, ConvLstm, CrossAttention, FeedForward, Gru, Lstm, Merge, MultiHeadAttention,
-    PositionalEmbedding, PositionalEncoding, Recurrent, RecurrentLayer, RecurrentStack, SelfAttention,
-    TransformerConfig, TransformerDecoder, TransformerEncoder,
+    PositionalEmbedding, PositionalEncoding, Recurrent, RecurrentLayer, RecurrentStack, RopeScaling,
+    SelfAttention, TransformerConfig, TransformerDecoder, TransformerEncoder,
 };
 use crate::module::Init;
 use crate::network::build::{Entry, Site};
@@ -43,6 +43,7 @@ struct RopeOptions {
     base: f64,
     #[serde(default)]
     layout: RopePairs,
+    scaling: Option<RopeScaling>,
 }
 
 /// Which elements of a head are rotated together.
@@ -91,6 +92,9 @@ layer_type! {
                 RopePairs::Half => RopeLayout::Half,
             };
             l = l.rotary(layout, rope.base)?;
+            if let Some(scaling) = &rope.scaling {
+                l = l.rope_scaling(scaling)?;
+            }
         }
         if o.alibi {
             l = l.alibi();
