@@ -2,7 +2,7 @@
 
 use trefoil::DType;
 use trefoil_nn::layers::*;
-use trefoil_nn::{Device, InitContext, Layer, LayerExt, LocalLearning, NnError, Result, Tensor};
+use trefoil_nn::{Device, InitContext, Layer, LayerExt, NnError, Result, Tensor};
 
 use crate::common::everywhere::{resident, values};
 use crate::common::layers::{f64s, gradcheck_layer, param, refused, state_names};
@@ -233,22 +233,20 @@ fn likelihood_judges_the_last_scores_by_all() {
 fn values_that_are_not_allowed_are_reported_by_the_next_call_that_waits() {
     for d in devices() {
         let cx = InitContext::new(&d, 1);
-        let x = f32s(&d, &[0., 1., 1., 0., 1., 0., 0.5, 0.], &[2, 4]);
         let pooler = SpatialPoolerOptions { local_area_density: 0.3, ..SpatialPoolerOptions::default() };
-        let layers: [Box<dyn Layer>; 2] = [
-            Box::new(SpatialPooler::new(&cx, 4, 8, pooler).unwrap()),
-            Box::new(AnomalyDetector::new(&cx, 4, 0.5).unwrap()),
+        let layers: [(Box<dyn Layer>, f32); 3] = [
+            (Box::new(SpatialPooler::new(&cx, 4, 8, pooler).unwrap()), 0.5),
+            (Box::new(AnomalyDetector::new(&cx, 4, 0.5).unwrap()), f32::INFINITY),
+            (Box::new(Rbm::new(&cx, 4, 2).unwrap()), 1.5),
         ];
-        for l in layers {
+        for (l, bad) in layers {
+            let x = f32s(&d, &[0., 1., 1., 0., 1., 0., bad, 0.], &[2, 4]);
             let e = l.forward(&x).unwrap().to_vec::<f32>().unwrap_err();
             let NnError::Value { op, ref place, value, .. } = e else { panic!("{e:?}") };
-            assert_eq!((op, place.as_str(), value), (l.kind(), "row 1, position 2", 0.5));
+            assert_eq!((op, place.as_str(), value), (l.kind(), "row 1, position 2", f64::from(bad)));
         }
         let l = Rbm::new(&cx, 4, 2).unwrap();
-        assert!(l.forward(&x).unwrap().to_vec::<f32>().is_ok());
-        let y = l.forward(&x.mul_scalar(3.0).unwrap()).unwrap().to_vec::<f32>();
-        // The input itself is gone, and with it the place.
-        assert!(matches!(y, Err(NnError::Gpu(trefoil::GpuError::IndexOutOfRange { .. }))), "{y:?}");
+        assert!(l.forward(&f32s(&d, &[0., 1., 0.5, 0.25], &[4])).unwrap().to_vec::<f32>().is_ok());
     }
 }
 
@@ -379,18 +377,22 @@ fn a_learned_sequence_is_no_anomaly() {
         let memory = TemporalMemory::new(&cx, 16, small()).unwrap();
         let detector = AnomalyDetector::new(&cx, 32, 0.5).unwrap();
         let mut scores = vec![];
-        for step in 0..60 {
+        for step in 0..36 {
+            if step % 3 == 0 {
+                memory.reset_state();
+            }
             let predicted = memory.predicted_columns().unwrap().to_dtype(DType::F32).unwrap();
             let x = bits(&d, &[24], 1 + step % 3);
             let columns = pooler.forward(&x).unwrap();
             memory.forward(&columns).unwrap();
-            pooler.learn_from(&x).unwrap();
+            LayerExt::learn(&pooler).unwrap();
             LayerExt::learn(&memory).unwrap();
             let y = detector.forward(&Tensor::concat(0, &[&columns, &predicted]).unwrap()).unwrap();
             scores.push(y.item::<f32>().unwrap());
         }
-        assert_eq!(scores[0], 1.0);
-        assert!(scores[50..].iter().all(|&s| s == 0.0), "{scores:?}");
+        // What a sequence begins with is never expected.
+        assert_eq!(scores[..3], [1.0; 3]);
+        assert_eq!(scores[33..], [1.0, 0.0, 0.0], "{scores:?}");
     }
 }
 
