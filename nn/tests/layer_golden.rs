@@ -346,11 +346,10 @@ impl<'a> Run<'a> {
         let own: BTreeSet<String> = made.layer().state_dict().unwrap().into_keys().collect();
         let theirs: BTreeSet<String> = self.case.group("state").map(|(n, _)| n.clone()).collect();
         assert_eq!(own, theirs, "loading is strict");
-        made.layer().eval();
-        let want: Vec<Vec<f64>> = no_grad(|| made.call(self.case, &self.inputs))?.iter().map(host).collect();
-
         let path = folder.join(format!("{}.safetensors", self.case.name.replace('/', "-")));
         state_file::save(&made.layer().state_dict().unwrap(), &path, &SaveOptions::new())?;
+        made.layer().eval();
+        let want: Vec<Vec<f64>> = no_grad(|| made.call(self.case, &self.inputs))?.iter().map(host).collect();
         let other = Made::new(&InitContext::new(self.device, 2), self.case)?;
         if self.case.lazy {
             no_grad(|| other.call(self.case, &self.inputs))?;

@@ -401,7 +401,7 @@ def continuum_memory_system(s):
     def run(label, f, h, shape, config, **options):
         n = config.get("num_levels", 3)
         chunks = config.get("chunk_sizes") or [10**i for i in range(n)]
-        rates = config.get("level_lr") or [0.1 ** (i + 2) for i in range(n)]
+        rates = config.get("level_lr") or [10.0 ** (-2 - i) for i in range(n)]
         module = Continuum([f] + [h] * n, chunks, rates, activation(config.get("activation", "relu")))
 
         def draw(name, b, g):

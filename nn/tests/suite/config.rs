@@ -67,6 +67,11 @@ fn every_loss_is_trained() {
     let mut odds = act(2, "sigmoid");
     odds["layers"].as_array_mut().unwrap()[1] = json!({ "type": "log_softmax" });
 
+    let maps = json!({ "outputs": ["near", "far"], "layers": [
+        { "type": "dense", "name": "near", "in_features": 3, "out_features": 4, "activation": "tanh" },
+        { "type": "dense", "name": "far", "in_features": 4, "out_features": 2 } ] });
+    let judge = json!({ "layers": [{ "type": "dense", "in_features": 3, "out_features": 1 }] });
+
     let cases = [
         ("cross_entropy", json!({ "label_smoothing": 0.1, "weight": [1.0, 2.0, 0.5] }), plain(3), "ids"),
         ("mse", json!({}), plain(3), "values"),
@@ -134,6 +139,9 @@ fn every_loss_is_trained() {
         ("simpo", json!({ "gamma": 1.0 }), plain(2), "pair"),
         ("orpo", json!({}), odds, "pair"),
         ("adversarial", json!({ "mode": "least_squares", "discriminator": true }), plain(2), "pair"),
+        ("rotation_prediction", json!({}), shaped(16, &[4, 4]), "ids"),
+        ("perceptual", json!({ "features": maps, "weights": [0.5, 1.0], "l1": true }), plain(3), "values"),
+        ("real_esrgan", json!({ "features": maps, "discriminator": judge }), plain(3), "values"),
         ("ctc", json!({ "zero_infinity": true }), ctc, "labels"),
         ("rnnt", json!({}), shaped(36, &[4, 3, 3]), "labels"),
     ];

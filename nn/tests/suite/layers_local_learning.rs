@@ -2,11 +2,11 @@
 
 use trefoil::DType;
 use trefoil_nn::layers::*;
-use trefoil_nn::{Device, InitContext, Layer, LayerExt, LocalLearning, NnError, Result, Tensor};
+use trefoil_nn::{Device, InitContext, Layer, LayerExt, NnError, Result, Tensor};
 
 use crate::common::everywhere::{resident, values};
 use crate::common::layers::{f64s, gradcheck_layer, param, refused, state_names};
-use crate::common::{close, cpu, devices, f32s, noise, tensor};
+use crate::common::{close, cpu, devices, f32s, noise, slow, tensor};
 
 /// Zeros and ones without pattern.
 fn bits(d: &Device, shape: &[usize], seed: u64) -> Tensor {
@@ -38,8 +38,10 @@ fn contrastive_divergence_descends_the_gap_of_free_energies() {
     assert_eq!(state_names(&l), ["weight", "visible_bias", "hidden_bias", "chains"]);
     assert!(l.named_parameters().is_empty() && by_gradient.named_parameters().len() == 2);
     let x = tensor(&cpu(), &[2, 3, 5], 1).abs().unwrap();
-    gradcheck_layer("Rbm", &by_gradient, &[x.clone()], |t| by_gradient.forward(&t[0]));
-    gradcheck_layer("free energy", &by_gradient, &[x.clone()], |t| by_gradient.free_energy(&t[0]));
+    gradcheck_layer("Rbm", &by_gradient, std::slice::from_ref(&x), |t| by_gradient.forward(&t[0]));
+    gradcheck_layer("free energy", &by_gradient, std::slice::from_ref(&x), |t| {
+        by_gradient.free_energy(&t[0])
+    });
 
     // The chains hold what was sampled last.
     let (lr, before) = (0.3, param(&l, "visible_bias"));
@@ -233,22 +235,20 @@ fn likelihood_judges_the_last_scores_by_all() {
 fn values_that_are_not_allowed_are_reported_by_the_next_call_that_waits() {
     for d in devices() {
         let cx = InitContext::new(&d, 1);
-        let x = f32s(&d, &[0., 1., 1., 0., 1., 0., 0.5, 0.], &[2, 4]);
         let pooler = SpatialPoolerOptions { local_area_density: 0.3, ..SpatialPoolerOptions::default() };
-        let layers: [Box<dyn Layer>; 2] = [
-            Box::new(SpatialPooler::new(&cx, 4, 8, pooler).unwrap()),
-            Box::new(AnomalyDetector::new(&cx, 4, 0.5).unwrap()),
+        let layers: [(Box<dyn Layer>, f32); 3] = [
+            (Box::new(SpatialPooler::new(&cx, 4, 8, pooler).unwrap()), 0.5),
+            (Box::new(AnomalyDetector::new(&cx, 4, 0.5).unwrap()), f32::INFINITY),
+            (Box::new(Rbm::new(&cx, 4, 2).unwrap()), 1.5),
         ];
-        for l in layers {
+        for (l, bad) in layers {
+            let x = f32s(&d, &[0., 1., 1., 0., 1., 0., bad, 0.], &[2, 4]);
             let e = l.forward(&x).unwrap().to_vec::<f32>().unwrap_err();
             let NnError::Value { op, ref place, value, .. } = e else { panic!("{e:?}") };
-            assert_eq!((op, place.as_str(), value), (l.kind(), "row 1, position 2", 0.5));
+            assert_eq!((op, place.as_str(), value), (l.kind(), "row 1, position 2", f64::from(bad)));
         }
         let l = Rbm::new(&cx, 4, 2).unwrap();
-        assert!(l.forward(&x).unwrap().to_vec::<f32>().is_ok());
-        let y = l.forward(&x.mul_scalar(3.0).unwrap()).unwrap().to_vec::<f32>();
-        // The input itself is gone, and with it the place.
-        assert!(matches!(y, Err(NnError::Gpu(trefoil::GpuError::IndexOutOfRange { .. }))), "{y:?}");
+        assert!(l.forward(&f32s(&d, &[0., 1., 0.5, 0.25], &[4])).unwrap().to_vec::<f32>().is_ok());
     }
 }
 
@@ -278,7 +278,7 @@ fn levels_learn_on_their_clocks() {
         close(&param(&l, &format!("levels.{name}")), &p.get().to_vec::<f64>().unwrap(), 1e-12, &name);
     }
     assert!(l.named_parameters().is_empty());
-    gradcheck_layer("ContinuumMemorySystem", &l, &[x.clone()], |t| l.forward(&t[0]));
+    gradcheck_layer("ContinuumMemorySystem", &l, std::slice::from_ref(&x), |t| l.forward(&t[0]));
 
     // No backward, nothing to learn; nor in evaluation.
     let before = state(&l, "levels.0.weight");
@@ -379,18 +379,22 @@ fn a_learned_sequence_is_no_anomaly() {
         let memory = TemporalMemory::new(&cx, 16, small()).unwrap();
         let detector = AnomalyDetector::new(&cx, 32, 0.5).unwrap();
         let mut scores = vec![];
-        for step in 0..60 {
+        for step in 0..36 {
+            if step % 3 == 0 {
+                memory.reset_state();
+            }
             let predicted = memory.predicted_columns().unwrap().to_dtype(DType::F32).unwrap();
             let x = bits(&d, &[24], 1 + step % 3);
             let columns = pooler.forward(&x).unwrap();
             memory.forward(&columns).unwrap();
-            pooler.learn_from(&x).unwrap();
+            LayerExt::learn(&pooler).unwrap();
             LayerExt::learn(&memory).unwrap();
             let y = detector.forward(&Tensor::concat(0, &[&columns, &predicted]).unwrap()).unwrap();
             scores.push(y.item::<f32>().unwrap());
         }
-        assert_eq!(scores[0], 1.0);
-        assert!(scores[50..].iter().all(|&s| s == 0.0), "{scores:?}");
+        // What a sequence begins with is never expected.
+        assert_eq!(scores[..3], [1.0; 3]);
+        assert_eq!(scores[33..], [1.0, 0.0, 0.0], "{scores:?}");
     }
 }
 
@@ -414,15 +418,13 @@ fn layers(cx: &InitContext) -> Result<Vec<Box<dyn Layer>>> {
 #[test]
 fn rules_leave_everything_on_the_device() {
     for d in devices() {
-        for dtype in
-            [DType::F32, DType::F16, DType::Bf16, DType::F64].into_iter().filter(|&t| d.caps().supports(t))
-        {
-            let cx = InitContext::new(&d, 1).dtype(dtype);
-            let x = bits(&d, &[3, 8], 1).to_dtype(dtype).unwrap();
-            // PoCL compiles the kernels of every dtype, so that the narrow ones are left to the CPU.
-            if dtype != DType::F32 && !d.caps().is_cpu {
+        for dtype in [DType::F32, DType::F16, DType::Bf16, DType::F64] {
+            // A slow device would compile the kernels of every dtype anew.
+            if !d.caps().supports(dtype) || slow(&d) && dtype != DType::F32 {
                 continue;
             }
+            let cx = InitContext::new(&d, 1).dtype(dtype);
+            let x = bits(&d, &[3, 8], 1).to_dtype(dtype).unwrap();
             for l in layers(&cx).unwrap() {
                 let step = || {
                     let leaf = x.with_grad();

@@ -62,6 +62,7 @@ mod loom;
 #[cfg(feature = "loom")]
 mod loom_network;
 mod losses;
+mod losses_networks;
 mod losses_sets_and_pairs;
 mod mesh;
 mod metrics;

@@ -20,7 +20,8 @@ const LEVELS: usize = 10;
 /// Continuum memory system (Behrouz et al., 2025): a chain of blocks act(x W^T + b), `[.., F] -> [.., H]`, each updated on a clock of its own,
 /// so that the first adapts fast and the last slowly. [`LocalLearning::learn`], called after the backward pass, adds the gradients of the last
 /// forward in training to a sum per level; every `chunk_size`-th time the level moves by its learning rate times that sum, which begins anew.
-/// With chunks of 1 this is gradient descent.
+/// With chunks of 1 this is gradient descent. A model of nothing else has no parameters for an [`Optimizer`](crate::Optimizer): its loop calls
+/// backward and [`LayerExt::learn`](crate::LayerExt::learn) alone.
 ///
 /// The blocks are buffers, so that optimizers leave them to this rule; gradients pass through them to the input. State per level l:
 /// `levels.l.weight [H, F or H]` from N(0, 2 / fan_in), `levels.l.bias [H]` = 0, the sums `levels.l.weight_grad` and `levels.l.bias_grad` = 0
@@ -58,7 +59,7 @@ impl Level {
             params: params.map(Param::buffer),
             count: Param::buffer(Tensor::zeros(cx.device(), DType::I64, &[])?),
             chunk: 10usize.pow(at as u32),
-            learning_rate: 0.1f64.powi(at as i32 + 2),
+            learning_rate: 10f64.powi(-2 - at as i32),
         })
     }
 

@@ -123,15 +123,15 @@ impl Rbm {
         check_last(OP, v, self.visible)?;
         check_size(OP, "k", k)?;
         check_rate(OP, "learning_rate", learning_rate)?;
-        self.check_range(v)?;
-        let data = rows(&v.detach(), self.visible)?;
+        check_range(v)?;
+        no_grad(|| self.diverge(v, learning_rate, k))
+    }
+
+    fn diverge(&self, v: &Tensor, learning_rate: f64, k: usize) -> Result<()> {
+        let data = &rows(&v.detach(), self.visible)?;
         if data.shape()[0] == 0 {
             return Ok(());
         }
-        no_grad(|| self.diverge(&data, learning_rate, k))
-    }
-
-    fn diverge(&self, data: &Tensor, learning_rate: f64, k: usize) -> Result<()> {
         let from_data = self.hidden(data)?;
         let mut model = data.clone();
         let mut from_model = match &self.chains {
@@ -155,18 +155,19 @@ impl Rbm {
         step(&self.visible_bias, mean(data)?, mean(&model)?)?;
         step(&self.hidden_bias, mean(&from_data)?, mean(&from_model)?)
     }
+}
 
-    fn check_range(&self, v: &Tensor) -> Result<()> {
-        let good = v.ge_scalar(0.0)?.logical_and(&v.le_scalar(1.0)?)?;
-        let allows = |v: f64| (0.0..=1.0).contains(&v);
-        check_values(v, &good, Values { op: OP, expected: "a value in [0, 1]", allows })
-    }
+/// Has the device examine that all values are in [0, 1]; others are reported by the next call that waits.
+fn check_range(v: &Tensor) -> Result<()> {
+    let good = v.ge_scalar(0.0)?.logical_and(&v.le_scalar(1.0)?)?;
+    let allows = |v: f64| (0.0..=1.0).contains(&v);
+    check_values(v, &good, Values { op: OP, expected: "a value in [0, 1]", allows })
 }
 
 impl Layer for Rbm {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         check_last(OP, x, self.visible)?;
-        self.check_range(x)?;
+        check_range(x)?;
         if !self.trainable && self.training.load(Ordering::Relaxed) {
             self.seen.put(x.detach());
         }
@@ -193,7 +194,7 @@ impl Layer for Rbm {
 impl LocalLearning for Rbm {
     fn learn(&self) -> Result<()> {
         match self.seen.take() {
-            Some(v) => self.learn_from(&v, self.learning_rate, self.steps),
+            Some(v) => self.diverge(&v, self.learning_rate, self.steps),
             None => Ok(()),
         }
     }

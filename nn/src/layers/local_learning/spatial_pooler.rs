@@ -87,7 +87,7 @@ impl SpatialPoolerOptions {
         check_size(OP, "update_period", self.update_period)
     }
 
-    /// Active columns of `columns`. Errors: none.
+    /// Active columns of `columns`. Errors: there is none.
     fn winners(&self, columns: usize) -> Result<usize> {
         // 0.29 * 100 is below 29.
         let k = (self.local_area_density * columns as f64 + 1e-9).floor() as usize;
@@ -100,7 +100,7 @@ impl SpatialPoolerOptions {
         }
     }
 
-    /// Inputs of `inputs` that a column can connect to. Errors: none, or fewer than learning keeps connected.
+    /// Inputs of `inputs` that a column can connect to. Errors: there is none, or fewer than learning keeps connected.
     fn pool(&self, inputs: usize) -> Result<usize> {
         let pool = (self.potential_pct * inputs as f64).round() as usize;
         if pool == 0 {
@@ -211,10 +211,12 @@ impl SpatialPooler {
     pub fn learn_from(&self, x: &Tensor) -> Result<()> {
         check_vectors(OP, "x", x, self.inputs)?;
         check_binary(OP, x)?;
-        no_grad(|| {
-            let all = rows(&x.detach().to_dtype(DType::F32)?, self.inputs)?;
-            (0..all.shape()[0]).try_for_each(|i| self.adapt(&all.narrow(0, i, 1)?))
-        })
+        no_grad(|| self.adapt_all(x))
+    }
+
+    fn adapt_all(&self, x: &Tensor) -> Result<()> {
+        let all = rows(&x.detach().to_dtype(DType::F32)?, self.inputs)?;
+        (0..all.shape()[0]).try_for_each(|i| self.adapt(&all.narrow(0, i, 1)?))
     }
 
     /// Learns from one input `[1, I]`.
@@ -340,7 +342,7 @@ impl Layer for SpatialPooler {
 impl LocalLearning for SpatialPooler {
     fn learn(&self) -> Result<()> {
         match self.seen.take() {
-            Some(x) => self.learn_from(&x),
+            Some(x) => self.adapt_all(&x),
             None => Ok(()),
         }
     }

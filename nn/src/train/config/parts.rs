@@ -1,16 +1,20 @@
-//! Losses of several tensors, which a network gives as parts of its output.
+//! Losses of several tensors, which a network gives as parts of its output, and losses that see an output through other networks.
 
 use std::fmt;
 
 use serde::Deserialize;
+use serde_json::Value;
 use trefoil::DType;
 use trefoil::ops::reduce::Reduce;
 
 use super::kind::{Row, row};
-use super::loss::{Made, custom, fixed, vector};
+use super::loss::{Made, Site, custom, fixed, vector};
 use crate::core::error::{Result, invalid};
-use crate::core::options::{FINITE, NOT_NEGATIVE, POSITIVE, SHARE};
+use crate::core::options::{FINITE, NOT_NEGATIVE, POSITIVE, SHARE, join, read};
 use crate::core::tensor::Tensor;
+use crate::io::state_file::{LoadOptions, StateFile};
+use crate::module::{InitContext, LayerExt};
+use crate::network::{Network, NetworkConfig};
 use crate::train::losses::*;
 
 /// A loss with the way in which output and target become its arguments.
@@ -73,6 +77,46 @@ fn labels(target: &Tensor, blank: usize) -> Result<(Tensor, Tensor)> {
 fn lengths(x: &Tensor, axis: usize) -> Result<Tensor> {
     let n = x.shape().get(axis).copied().unwrap_or(0);
     Tensor::full(x.device(), DType::I64, &[x.shape().first().copied().unwrap_or(0)], n as f64)
+}
+
+/// A network that a loss looks through.
+struct Frozen {
+    config: NetworkConfig,
+    state: Option<String>,
+}
+
+impl Frozen {
+    /// The network that stands at `path`. Errors: its own.
+    fn new(path: &str, network: Value, state: Option<String>) -> Result<Self> {
+        let config: NetworkConfig = read(path, network)?;
+        config.check(path)?;
+        Ok(Frozen { config, state })
+    }
+
+    /// Evaluating and frozen, with the parameters of its file where there is one.
+    fn network(&self, site: Site<'_>) -> Result<Network> {
+        let network = Network::new(&InitContext::new(site.device, 0).dtype(site.dtype), &self.config)?;
+        if let Some(path) = &self.state {
+            StateFile::open(path)?.load(&network, &LoadOptions::new())?;
+        }
+        network.eval();
+        network.parameters().iter().for_each(|p| p.set_requires_grad(false));
+        Ok(network)
+    }
+}
+
+fn perceptual(
+    features: &Frozen,
+    site: Site<'_>,
+    weights: &Option<Vec<f64>>,
+    l1: bool,
+) -> Result<PerceptualLoss> {
+    let loss = PerceptualLoss::new(features.network(site)?);
+    let loss = if l1 { loss.l1() } else { loss };
+    match weights {
+        Some(weights) => loss.weights(weights),
+        None => Ok(loss),
+    }
 }
 
 #[derive(Deserialize, Clone, Copy)]
@@ -246,6 +290,37 @@ pub(super) static PARTS: &[Row<Made>] = &[
             }
             let [fake, real] = parts(out)?;
             l.forward(&fake, Some(&real))
+        })
+    }),
+    // Output [N, 4, 4]: of the four rotations of each image, the logits of the angles.
+    row!("rotation_prediction" {} |_path| {
+        adapted(RotationPredictionLoss::default(), |l, out, _| l.forward(out))
+    }),
+    // The features are the outputs of a network.
+    row!("perceptual" {
+        features: Value;
+        features_state: Option<String> = null;
+        weights: Option<Vec<f64>> = null, NOT_NEGATIVE;
+        l1: bool = false;
+    } |path| {
+        let features = Frozen::new(&join(path, "features"), features, features_state)?;
+        custom(move |site| perceptual(&features, site, &weights, l1))
+    }),
+    row!("real_esrgan" {
+        features: Value;
+        features_state: Option<String> = null;
+        feature_weights: Option<Vec<f64>> = null, NOT_NEGATIVE;
+        discriminator: Value;
+        discriminator_state: Option<String> = null;
+        pixel_weight: f64 = 1.0, NOT_NEGATIVE;
+        perceptual_weight: f64 = 1.0, NOT_NEGATIVE;
+        adversarial_weight: f64 = 0.1, NOT_NEGATIVE;
+    } |path| {
+        let features = Frozen::new(&join(path, "features"), features, features_state)?;
+        let discriminator = Frozen::new(&join(path, "discriminator"), discriminator, discriminator_state)?;
+        custom(move |site| {
+            RealEsrganLoss::new(perceptual(&features, site, &feature_weights, true)?, discriminator.network(site)?)
+                .weights(pixel_weight, perceptual_weight, adversarial_weight)
         })
     }),
     // Output [B, T, C]: log-probabilities; target [B, S]: labels, filled up with blanks.

@@ -9,6 +9,7 @@
 //! | one item per row | [`NllLoss`], [`KlDivLoss`], [`TripletMarginLoss`], [`CosineEmbeddingLoss`], [`DiceLoss`], [`DpoLoss`], ... |
 //! | a whole batch | [`NtXentLoss`], [`InfoNceLoss`], [`SupConLoss`], [`BarlowTwinsLoss`], [`LovaszLoss`], ... |
 //! | sets | [`DetrLoss`] |
+//! | through other networks | [`PerceptualLoss`], [`RealEsrganLoss`] |
 //! | sequences and signals | [`CtcLoss`], [`RnntLoss`], [`StftLoss`] |
 //!
 //! ```
@@ -32,8 +33,10 @@ mod embeddings;
 mod kernel;
 mod language;
 mod list;
+mod perceptual;
 mod regions;
 mod regression;
+mod rotation;
 mod sequence;
 mod set;
 
@@ -50,8 +53,10 @@ pub use self::element::*;
 pub use self::embeddings::*;
 pub use self::language::*;
 pub use self::list::{LossList, Term};
+pub use self::perceptual::{PerceptualLoss, RealEsrganLoss};
 pub use self::regions::*;
 pub use self::regression::*;
+pub use self::rotation::RotationPredictionLoss;
 pub use self::sequence::*;
 pub use self::set::{DetrLoss, DetrTerms, ImageTargets, linear_assignment};
 use crate::core::error::Result;
