@@ -3,6 +3,7 @@
 use std::slice::from_ref;
 
 use trefoil::ops::activation::Activation;
+use trefoil::ops::resample::SamplePadding;
 use trefoil_nn::layers::{
     BilinearGlu, Convolutional, Dense, GeGlu, Lambda, Rbf, ReGlu, RepParameterization, SpatialTransformer,
     SpyNet, SwiGlu, TimeEmbedding,
@@ -149,10 +150,13 @@ fn maps_that_are_no_numbers_do_not_pass_for_images() {
         let x = Tensor::full(&d, DType::F32, &[1, 1, 3, 3], f64::NAN).unwrap();
         let y = l.forward(&x).unwrap();
         assert!(host(&y).iter().all(|v| v.is_nan()), "{}", id(&d));
-        let y = Lambda::new(|x| x.full_like(f64::NAN)?.flatten(1, -1)?.narrow(1, 0, 6));
-        let l = l.localization(y);
-        let y = l.forward(&Tensor::ones(&d, DType::F32, &[1, 1, 3, 3]).unwrap()).unwrap();
-        assert!(host(&y).iter().all(|v| v.is_nan()), "{}: {:?}", id(&d), host(&y));
+        for padding in [SamplePadding::Zeros, SamplePadding::Border, SamplePadding::Reflection] {
+            let map = Lambda::new(|x| x.full_like(f64::NAN)?.flatten(1, -1)?.narrow(1, 0, 6));
+            let cx = InitContext::new(&d, 1);
+            let l = SpatialTransformer::new(&cx, 1, 3, 3).unwrap().padding(padding).localization(map);
+            let y = l.forward(&Tensor::ones(&d, DType::F32, &[1, 1, 3, 3]).unwrap()).unwrap();
+            assert!(host(&y).iter().all(|v| v.is_nan()), "{padding:?} on {}: {:?}", id(&d), host(&y));
+        }
     }
 }
 

@@ -20,11 +20,13 @@ const CHANNELS: [usize; 5] = [32, 64, 32, 16, 2];
 /// Means and standard deviations of the colors of ImageNet.
 const IMAGENET: [[f32; 3]; 2] = [[0.485, 0.456, 0.406], [0.229, 0.224, 0.225]];
 
-/// Optical flow by a spatial pyramid (Ranjan and Black, 2017), as in BasicSR: where each pixel of a reference frame is in a supporting frame, in
-/// pixels, `[B, 2, H, W]` with x before y. Frames come as one input `[B, 2 C, H, W]`, the reference first, or as two `[B, C, H, W]`.
+/// Optical flow by a spatial pyramid (Ranjan and Black, 2017), as in BasicSR: how far each pixel of a reference frame has moved in a
+/// supporting frame, in pixels, `[B, 2, H, W]` with x before y. Frames come as one input `[B, 2 C, H, W]`, the reference first, or as two
+/// `[B, C, H, W]`.
 ///
-/// Both are brought to multiples of 2^(levels - 1) and halved levels - 1 times. From the smallest pair on, the flow so far is doubled, the supporting frame
-/// is warped by it, and five convolutions of 7 by 7 cells with relu between them (2 C + 2 -> 32 -> 64 -> 32 -> 16 -> 2 channels) correct it.
+/// Both are enlarged to multiples of 2^(levels - 1) and halved levels - 1 times. From the smallest pair on, the flow so far is doubled, the
+/// supporting frame is warped by it, and five convolutions of 7 by 7 cells with relu between them (2 C + 2 -> 32 -> 64 -> 32 -> 16 -> 2
+/// channels) correct it.
 ///
 /// State of level i, from the smallest frames on: `basic_module.i.basic_module.0.weight` and `.bias`, then those of 2, 4, 6 and 8; values as
 /// in [`Convolutional`]. With [`normalize_imagenet`](SpyNet::normalize_imagenet) also the buffers `mean` and `std`, so that BasicSR's files
@@ -102,7 +104,7 @@ impl SpyNet {
         for _ in 1..self.levels.len() {
             pyramid.extend(pyramid.last().map(|x| x.avg_pool(&Window::new(&[2, 2]))).transpose()?);
         }
-        // The doubled size of this is that of no level, but it is 0 at any.
+        // Resized to the first level it is still 0.
         let mut flow = Tensor::zeros(reference.device(), reference.dtype(), &[b, 2, 1, 1])?;
         for (i, (net, frames)) in self.levels.iter().zip(pyramid.iter().rev()).enumerate() {
             let (reference, support) = (frames.narrow(0, 0, b)?, frames.narrow(0, b, b)?);

@@ -7,7 +7,7 @@ use once_cell::sync::OnceCell;
 use trefoil::ops::activation::Activation;
 use trefoil::ops::gemm::Precision;
 
-use crate::core::error::{Result, invalid};
+use crate::core::error::{NnError, Result, invalid};
 use crate::core::tensor::Tensor;
 use crate::layers::Dense;
 use crate::layers::spatial::positive;
@@ -117,7 +117,7 @@ impl<G: Gate> GatedFeedForward<G> {
                 Outer::Features(n) => all.push(dense(self.inner, n)?),
                 Outer::None => {}
             }
-            Ok::<_, crate::NnError>(all)
+            Ok::<_, NnError>(all)
         })?;
         Ok(all)
     }

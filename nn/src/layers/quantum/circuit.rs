@@ -14,12 +14,12 @@ const OP: &str = "Quantum";
 /// A state has 2^n amplitudes.
 const MOST_QUBITS: usize = 20;
 
-/// A parameterised circuit on n simulated qubits, `[.., d] -> [.., 2^n]` with d up to 2^n. The numbers x, behind which zeros stand, are the amplitudes
-/// x / |x| of the first state; qubit q is bit q of an amplitude's index. Each layer turns every qubit q by RX(theta_q) = exp(-i theta_q X / 2)
-/// and may [entangle](Quantum::ring) them. The result are the probabilities of the 2^n basis states, or [`expval_z`](Quantum::expval_z).
+/// A parameterised circuit on n simulated qubits, `[.., d] -> [.., 2^n]` with d up to 2^n. x / |x|, padded with zeros, are the amplitudes of
+/// the first state; qubit q is bit q of an amplitude's index. Each layer turns every qubit q by RX(theta_q) = exp(-i theta_q X / 2) and may
+/// [entangle](Quantum::ring) them. The result is the probability of each of the 2^n basis states, or [`expval_z`](Quantum::expval_z).
 ///
-/// State: `theta [layers, n]` from U(0, 2 pi), which training does not wrap. The backward pass runs the circuit back from its last state, so that no
-/// other is stored.
+/// State: `theta [layers, n]` from U(0, 2 pi), which training does not wrap. The backward pass runs the circuit back from its last state, so
+/// that no other is stored.
 ///
 /// Errors of `forward`: a last axis that is empty or above 2^n. A row of zeros is no state: its results are NaN.
 #[derive(Debug)]
@@ -171,8 +171,8 @@ impl CustomOp for Circuit {
         Ok(vec![psi])
     }
 
-    /// The adjoint method: state and gradient go back through the gates together. The derivative of a rotated state by its angle is -i X / 2 of
-    /// it, and as the rotations of a layer commute, all of them may be taken of the state behind the layer.
+    /// The adjoint method: state and gradient go back through the gates together. The derivative of a rotated state by its angle is -i X / 2
+    /// of it, and as the rotations of a layer commute, all of them may be taken of the state behind the layer.
     fn backward(&self, cx: &mut BackwardCtx<'_>, saved: &[Tensor]) -> Result<()> {
         let (psi, theta) = (&saved[0], &saved[1]);
         let half = theta.mul_scalar(0.5)?;

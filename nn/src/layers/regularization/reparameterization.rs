@@ -10,8 +10,8 @@ use crate::module::{InitContext, Layer, Visitor};
 const OP: &str = "RepParameterization";
 
 /// Reparameterised samples of the latent variables of a variational autoencoder (Kingma and Welling, 2014), `[.., 2 Z] -> [.., Z]`: the first
-/// half of an input is the mean mu, the second the logarithm of the variance. In training mu + exp(logvar / 2) eps with eps from N(0, 1), through which
-/// gradients flow to both halves; in evaluation mu. logvar is taken as it is, not clamped.
+/// half of an input is the mean mu, the second the logarithm of the variance. In training mu + exp(logvar / 2) eps with eps from N(0, 1), so
+/// that gradients flow to both halves; in evaluation mu. logvar is taken as it is, not clamped.
 ///
 /// Errors of `forward`: a last axis that is odd or empty.
 #[derive(Debug)]
