@@ -27,7 +27,7 @@ const WEIGHT_DECAY: f64 = 1e-2;
 const STEPS: usize = 2;
 
 /// The list of layers that this library set out with.
-const ENTRIES: [&str; 65] = [
+const ENTRIES: [&str; 79] = [
     "dense",
     "fully_connected",
     "convolutional",
@@ -93,6 +93,20 @@ const ENTRIES: [&str; 65] = [
     "graph_attention",
     "graph_sage",
     "graph_isomorphism",
+    "residual",
+    "highway",
+    "dense_block_layer",
+    "residual_dense_block",
+    "rrdb",
+    "transition",
+    "basic_block",
+    "bottleneck_block",
+    "squeeze_and_excitation",
+    "dense_block",
+    "inverted_residual_block",
+    "pooling",
+    "rrdbnet_generator",
+    "unet_discriminator",
 ];
 
 fn tolerance(d: &Device) -> Tolerance {
@@ -549,6 +563,7 @@ families! {
     utility: "utility";
     dense_like: "dense-like";
     graph: "graph";
+    residual: "residual";
 }
 
 #[test]

@@ -11,7 +11,7 @@ use trefoil::DType;
 use trefoil_nn::{Device, StateDict, Tensor};
 
 /// Families, a pair of files each.
-pub(crate) const FAMILIES: [&str; 11] = [
+pub(crate) const FAMILIES: [&str; 12] = [
     "core",
     "attention",
     "recurrent",
@@ -23,6 +23,7 @@ pub(crate) const FAMILIES: [&str; 11] = [
     "utility",
     "dense-like",
     "graph",
+    "residual",
 ];
 
 /// Data of a tensor on the host.

@@ -11,6 +11,7 @@ import dense
 import graph
 import image
 import recurrent
+import residual
 import utility
 
 FAMILIES = (
@@ -25,6 +26,7 @@ FAMILIES = (
     utility.utility,
     dense.dense_like,
     graph.graph,
+    residual.residual,
 )
 
 if __name__ == "__main__":

@@ -359,6 +359,84 @@ fn every_type() -> Vec<(&'static [usize], Value, &'static [usize])> {
                    "learn_epsilon": false, "epsilon": 0.5, "batch_norm": true, "activation": "relu"}),
             &[2, 4],
         ),
+        (
+            &[2, 6],
+            json!({"type": "highway", "dim": 6, "transform_activation": "relu", "gate_activation": "hard_sigmoid",
+                   "gate_bias_init": -3, "aux_weight": 0.01}),
+            &[2, 6],
+        ),
+        (
+            &[2, 4, 5, 6],
+            json!({"type": "dense_block_layer", "in_channels": 4, "growth_rate": 3, "bn_size": 2, "drop_rate": 0.5}),
+            &[2, 3, 5, 6],
+        ),
+        (
+            &[2, 4, 5, 6],
+            json!({"type": "residual_dense_block", "num_feat": 4, "num_grow_ch": 2, "residual_scale": 1,
+                   "negative_slope": 0}),
+            &[2, 4, 5, 6],
+        ),
+        (
+            &[2, 4, 5, 6],
+            json!({"type": "rrdb", "num_feat": 4, "num_grow_ch": 2, "residual_scale": 0.5}),
+            &[2, 4, 5, 6],
+        ),
+        (&[2, 8, 5, 6], json!({"type": "transition", "in_channels": 8, "compression": 0.25}), &[2, 2, 2, 3]),
+        (
+            &[2, 4, 5, 6],
+            json!({"type": "basic_block", "in_channels": 4, "out_channels": 6, "stride": 2, "zero_init_residual": true}),
+            &[2, 6, 3, 3],
+        ),
+        (
+            &[2, 4, 5, 6],
+            json!({"type": "bottleneck_block", "in_channels": 4, "base_channels": 2, "stride": 3, "groups": 2,
+                   "base_width": 128, "zero_init_residual": true}),
+            &[2, 8, 2, 2],
+        ),
+        (
+            &[2, 5, 6, 4],
+            json!({"type": "squeeze_and_excitation", "channels": 4, "reduction": 4, "squeeze": 3, "activation": "silu",
+                   "gate": "hard_sigmoid", "layout": "nhwc", "aux_weight": 0.1}),
+            &[2, 5, 6, 4],
+        ),
+        (
+            &[2, 4, 5, 6],
+            json!({"type": "dense_block", "num_layers": 3, "in_channels": 4, "growth_rate": 2, "bn_size": 1,
+                   "drop_rate": 0.1}),
+            &[2, 10, 5, 6],
+        ),
+        (
+            &[2, 4, 5, 6],
+            json!({"type": "inverted_residual_block", "in_channels": 4, "out_channels": 6, "stride": 2,
+                   "expand_ratio": 3, "use_se": true, "se_ratio": 2, "activation": "hard_swish"}),
+            &[2, 6, 3, 3],
+        ),
+        (
+            &[2, 4, 7, 6],
+            json!({"type": "pooling", "pool_size": [3, 2], "stride": 2, "mode": "average"}),
+            &[2, 4, 3, 3],
+        ),
+        (
+            &[2, 2, 3, 4],
+            json!({"type": "rrdbnet_generator", "in_channels": 2, "out_channels": 1, "num_feat": 2, "num_grow_ch": 1,
+                   "num_block": 2, "scale": 8, "residual_scale": 0.1, "upsampler": "pixel_shuffle", "checkpoint": true}),
+            &[2, 1, 24, 32],
+        ),
+        (
+            &[2, 2, 8, 4],
+            json!({"type": "unet_discriminator", "in_channels": 2, "num_feat": 2, "num_blocks": 2, "mode": "plain"}),
+            &[2, 1, 8, 4],
+        ),
+        (
+            &[2, 4, 5, 6],
+            json!({"type": "unet_conv_block", "in_channels": 4, "out_channels": 3, "downsample": false}),
+            &[2, 3, 5, 6],
+        ),
+        (
+            &[2, 4, 5, 6],
+            json!({"type": "unet_up_block", "in_channels": 4, "skip_channels": 3, "out_channels": 2}),
+            &[2, 2, 10, 12],
+        ),
         (&[2, 6], json!({"type": "sequential", "layers": [dense, {"type": "dropout"}]}), &[2, 4]),
         (
             &[2, 6],
@@ -394,10 +472,17 @@ fn every_type_takes_every_key() {
             "embedding" => Tensor::from_slice(&device, &[0i32, 1, 4, 2, 2, 3], shape).unwrap(),
             _ => tensor(&device, shape, 7).to_dtype(DType::F32).unwrap(),
         };
-        let on_graph = name.starts_with("graph_");
-        let inputs = match info.inputs.0 {
-            2 if on_graph => vec![x, Tensor::from_slice(&device, &[0i64, 1, 1, 1, 1, 0], &[2, 3]).unwrap()],
-            2 => vec![x.clone(), x],
+        // What is read beside the first input, where it is not of its kind: both rows of edges are a batch of two.
+        let other = match name {
+            name if name.starts_with("graph_") => {
+                Some(("edges", Tensor::from_slice(&device, &[0i64, 1, 1, 1, 1, 0], &[2, 3]).unwrap()))
+            }
+            "unet_up_block" => Some(("skip", Tensor::zeros(&device, DType::F32, &[2, 3, 10, 12]).unwrap())),
+            _ => None,
+        };
+        let inputs = match (info.inputs.0, &other) {
+            (2, Some((_, other))) => vec![x, other.clone()],
+            (2, None) => vec![x.clone(), x],
             _ if name == "concatenate" => vec![x.clone(), x],
             _ => vec![x],
         };
@@ -407,19 +492,21 @@ fn every_type_takes_every_key() {
         // The same without a device.
         let mut part = json.clone();
         part["inputs"] = json!(vec!["input"; inputs.len()]);
-        if on_graph {
-            // Both rows of the edges are a batch of two.
-            part["inputs"] = json!(["input", "edges"]);
+        if let Some((second, _)) = &other {
+            part["inputs"] = json!(["input", second]);
         }
         let mut config = NetworkConfig::sequential(vec![part]);
         config.outputs = vec!["0.0".into()];
         let mut items = vec![(&shape[1..], inputs[0].dtype())];
-        if on_graph {
-            let edges = json!({"input": shape[1..], "edges": {"shape": [3], "dtype": "i64"}});
+        if let Some((second, t)) = &other {
+            let (item, dtype) = (&t.shape()[1..], t.dtype());
+            let mut both = json!({"input": shape[1..]});
+            both[*second] = json!({"shape": item, "dtype": dtype.name()});
             let text =
-                json!({"inputs": edges, "layers": config.layers, "outputs": config.outputs}).to_string();
+                json!({"inputs": both, "layers": config.layers, "outputs": config.outputs}).to_string();
             config = NetworkConfig::parse(&text).unwrap_or_else(|e| panic!("{name}: {e}"));
-            items.insert(0, (&[3], DType::I64));
+            // Inputs stand in the order of their names.
+            items.insert(if *second < "input" { 0 } else { 1 }, (item, dtype));
         }
         let shapes = config.output_shapes("", &items).unwrap_or_else(|e| panic!("{name}: {e}"));
         assert_eq!(shapes, [out], "{name}");
@@ -461,6 +548,10 @@ fn required_keys_alone_are_enough_and_each_is_required() {
 fn sizes_of_zero_are_named() {
     let sizes = [
         "attention_size",
+        "base_channels",
+        "base_width",
+        "bn_size",
+        "channels",
         "cols",
         "context_dim",
         "d_ff",
@@ -470,7 +561,9 @@ fn sizes_of_zero_are_named() {
         "downscale_factor",
         "embed_dim",
         "embedding_dim",
+        "expand_ratio",
         "filters",
+        "growth_rate",
         "hidden_size",
         "in_channels",
         "in_features",
@@ -480,10 +573,14 @@ fn sizes_of_zero_are_named() {
         "max_len",
         "nhead",
         "normalized_shape",
+        "num_block",
+        "num_blocks",
         "num_channels",
         "num_embeddings",
+        "num_feat",
         "num_features",
         "num_groups",
+        "num_grow_ch",
         "num_heads",
         "num_layers",
         "num_parameters",
@@ -492,9 +589,14 @@ fn sizes_of_zero_are_named() {
         "out_features",
         "output_size",
         "patch_size",
+        "pool_size",
         "query_dim",
         "rows",
+        "scale",
         "scale_factor",
+        "se_ratio",
+        "skip_channels",
+        "squeeze",
         "temperature",
         "upscale_factor",
         "eps",

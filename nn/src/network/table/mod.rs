@@ -5,6 +5,7 @@ mod containers;
 mod conv;
 mod graph;
 mod pool;
+mod residual;
 mod sequence;
 mod softmax;
 mod special;
@@ -91,6 +92,21 @@ pub static LAYERS: &[LayerInfo] = &[
     graph::GRAPH_ATTENTION,
     graph::GRAPH_SAGE,
     graph::GRAPH_ISOMORPHISM,
+    residual::HIGHWAY,
+    residual::DENSE_BLOCK_LAYER,
+    residual::RESIDUAL_DENSE_BLOCK,
+    residual::RRDB,
+    residual::TRANSITION,
+    residual::BASIC_BLOCK,
+    residual::BOTTLENECK_BLOCK,
+    residual::SQUEEZE_AND_EXCITATION,
+    residual::DENSE_BLOCK,
+    residual::INVERTED_RESIDUAL_BLOCK,
+    pool::POOLING,
+    residual::RRDBNET_GENERATOR,
+    residual::UNET_DISCRIMINATOR,
+    residual::UNET_CONV_BLOCK,
+    residual::UNET_UP_BLOCK,
     containers::SEQUENTIAL,
     containers::RESIDUAL,
     containers::PARALLEL,
