@@ -103,7 +103,7 @@ impl Stages {
     }
 }
 
-/// The block of ResNet-18 and ResNet-34 (He et al., 2016), torchvision's `BasicBlock`: relu(bn2(conv2(relu(bn1(conv1(x))))) + shortcut) with
+/// The block of ResNet-18 and ResNet-34 (He et al., 2016), torchvision's `BasicBlock`: relu(shortcut + bn2(conv2(relu(bn1(conv1(x)))))) with
 /// convolutions of 3x3 cells, `[B, C, H, W] -> [B, O, ceil(H/stride), ceil(W/stride)]`. The shortcut is x, or where that has another shape a
 /// convolution of 1x1 cells with batch normalization. Also takes inputs without the batch axis.
 ///
@@ -133,10 +133,10 @@ impl BasicBlock {
     }
 }
 
-/// The block of ResNet-50 and deeper ones (He et al., 2016), torchvision's `Bottleneck`: relu(bn3(conv3(relu(bn2(conv2(relu(bn1(conv1(x))))))))
-/// + shortcut), `[B, C, H, W] -> [B, 4*base_channels, ceil(H/stride), ceil(W/stride)]`. The convolutions have 1x1, 3x3 and 1x1 cells, the
-/// second one the stride ("ResNet v1.5"), and the width `base_channels` between them. The shortcut is x, or where that has another shape a
-/// convolution of 1x1 cells with batch normalization. Also takes inputs without the batch axis.
+/// The block of ResNet-50 and deeper ones (He et al., 2016), torchvision's `Bottleneck`: relu(shortcut + bn3(conv3(y))) with
+/// y = relu(bn2(conv2(relu(bn1(conv1(x)))))), `[B, C, H, W] -> [B, 4*base_channels, ceil(H/stride), ceil(W/stride)]`. The convolutions have
+/// 1x1, 3x3 and 1x1 cells, the second one the stride ("ResNet v1.5"), and the width `base_channels` between them. The shortcut is x, or where
+/// that has another shape a convolution of 1x1 cells with batch normalization. Also takes inputs without the batch axis.
 ///
 /// State: `conv1.weight [width, C, 1, 1]`, `conv2.weight [width, width/groups, 3, 3]`, `conv3.weight [4*base_channels, width, 1, 1]`,
 /// `downsample.0.weight [4*base_channels, C, 1, 1]`, from N(0, 2 / fan_out); `bn1`, `bn2`, `bn3` and `downsample.1` as in
