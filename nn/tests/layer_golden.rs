@@ -137,6 +137,20 @@ const ENTRIES: &[&str] = &[
     "diffusion_conv",
     "sparse_linear",
     "mesh_pool",
+    "residual",
+    "highway",
+    "dense_block_layer",
+    "residual_dense_block",
+    "rrdb",
+    "transition",
+    "basic_block",
+    "bottleneck_block",
+    "squeeze_and_excitation",
+    "dense_block",
+    "inverted_residual_block",
+    "pooling",
+    "rrdbnet_generator",
+    "unet_discriminator",
 ];
 
 /// Layers that work on the host, and so copy in every step.
@@ -644,6 +658,7 @@ families! {
     sequence_models: "sequence-models";
     graph_attention: "graph-attention";
     mesh: "mesh";
+    residual: "residual";
 }
 
 #[test]

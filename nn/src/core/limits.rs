@@ -14,7 +14,7 @@ use crate::core::error::{At, NnError, Result};
 
 /// Whole numbers of a configuration that have no limit of their own: those that JSON readers keep exactly.
 pub const NUMBER: u64 = 1 << 53;
-/// Layers of a network, those of stacks (`num_layers`) and of containers included.
+/// Layers of a network, those of stacks (`num_layers`, `num_block`) and of containers included.
 pub const LAYERS: u64 = 10_000;
 /// Elements of a parameter, of a batch of two inputs, or of what a layer makes of them; and of all parameters together.
 pub const ELEMENTS: usize = 1 << 48;
@@ -38,6 +38,7 @@ pub const INFLATED: u64 = 1032;
 /// Limits by the key of a number, wherever it stands.
 const KEYS: &[(&str, u64)] = &[
     ("num_layers", 1024),
+    ("num_block", 128),
     ("num_splits", 4096),
     ("pre_layers", 1024),
     ("post_layers", 1024),
@@ -90,13 +91,13 @@ pub(crate) fn check_numbers(path: &str, key: &str, value: &Value) -> Result<()> 
     }
 }
 
-/// Layers that a description makes: one for each object with a `type`, and `num_layers` for a stack.
+/// Layers that a description makes: one for each object with a `type`, and `num_layers` or `num_block` for a stack.
 fn layers(value: &Value) -> u64 {
     match value {
         Value::Array(all) => all.iter().map(layers).sum(),
         Value::Object(all) => {
             let own = u64::from(all.get("type").is_some_and(Value::is_string));
-            let stack = all.get("num_layers").and_then(Value::as_u64).unwrap_or(own);
+            let stack = ["num_layers", "num_block"].iter().find_map(|k| all.get(*k)?.as_u64()).unwrap_or(own);
             all.values().map(layers).sum::<u64>().saturating_add(stack.max(own))
         }
         _ => 0,

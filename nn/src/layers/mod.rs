@@ -40,6 +40,7 @@ mod pool;
 mod quantum;
 mod recurrent;
 mod regularization;
+mod residual;
 mod spatial;
 mod spiking;
 mod utility;
@@ -111,7 +112,7 @@ pub use self::norm::layer_norm::{LayerNormalization, RmsNorm};
 pub use self::norm::spectral_norm::SpectralNormalization;
 pub use self::pool::{
     AdaptiveAveragePooling, AdaptiveAvgPool1D, AdaptiveAvgPoolNd, AveragePooling, AvgPool1D, AvgPoolNd,
-    GlobalPooling, MaxPool1D, MaxPool3D, MaxPoolNd, MaxPooling,
+    GlobalPooling, MaxPool1D, MaxPool3D, MaxPoolNd, MaxPooling, Pooling,
 };
 pub use self::recurrent::bidirectional::{Bidirectional, Merge};
 pub use self::recurrent::cells::{GruCell, LstmCell, RecurrentCell};
@@ -121,6 +122,15 @@ pub(crate) use self::recurrent::stack::RecurrentStack;
 pub use self::recurrent::stack::{Gru, Lstm, Recurrent, RecurrentLayer, RecurrentOutput};
 pub use self::regularization::dropout::Dropout;
 pub use self::regularization::noise::GaussianNoise;
+pub use self::residual::densenet::{DenseBlock, DenseBlockLayer, Transition};
+pub use self::residual::discriminator::UNetDiscriminator;
+pub use self::residual::generator::{RrdbNetConfig, RrdbNetGenerator, RrdbUpsampler};
+pub use self::residual::highway::Highway;
+pub use self::residual::inverted::InvertedResidualBlock;
+pub use self::residual::residual_dense::{ResidualDenseBlock, Rrdb};
+pub use self::residual::resnet::{BasicBlock, BottleneckBlock};
+pub use self::residual::squeeze::SqueezeAndExcitation;
+pub use self::residual::unet::{UNetConvBlock, UNetUpBlock};
 pub use self::spatial::PerAxis;
 pub use self::spiking::layer::{Spiking, SpikingOutput, SpikingState};
 pub use self::spiking::neuron::{Neuron, SpikeReset};

@@ -274,3 +274,56 @@ impl Layer for GlobalPooling {
         named("GlobalPooling", self.pool(x))
     }
 }
+
+/// Maxima or means of windows of images as one type, `torch.nn.MaxPool2d` and `AvgPool2d` without padding: `[B, C, H, W] -> [B, C,
+/// floor((H-k)/stride) + 1, floor((W-k)/stride) + 1]`. Also takes inputs without the batch axis. Of equal elements the first is the maximum.
+///
+/// Errors of `forward`: rank; windows larger than the input.
+#[derive(Debug, Clone, Copy)]
+pub struct Pooling {
+    windows: Windows,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Windows {
+    Max(MaxPooling),
+    Average(AveragePooling),
+}
+
+impl Pooling {
+    const KIND: &'static str = "Pooling";
+
+    /// Maxima. Errors: a size or stride of 0.
+    pub fn max(pool_size: impl PerAxis<usize, 2>, stride: impl PerAxis<usize, 2>) -> Result<Self> {
+        let (size, stride) = Self::sizes(pool_size, stride)?;
+        Ok(Pooling { windows: Windows::Max(MaxPooling::new(size)?.stride(stride)) })
+    }
+
+    /// Means. Errors: a size or stride of 0.
+    pub fn average(pool_size: impl PerAxis<usize, 2>, stride: impl PerAxis<usize, 2>) -> Result<Self> {
+        let (size, stride) = Self::sizes(pool_size, stride)?;
+        Ok(Pooling { windows: Windows::Average(AveragePooling::new(size)?.stride(stride)) })
+    }
+
+    fn sizes(
+        pool_size: impl PerAxis<usize, 2>,
+        stride: impl PerAxis<usize, 2>,
+    ) -> Result<([usize; 2], [usize; 2])> {
+        let (pool_size, stride) = (pool_size.per_axis(), stride.per_axis());
+        positive(Self::KIND, "pool_size", &pool_size)?;
+        positive(Self::KIND, "stride", &stride)?;
+        Ok((pool_size, stride))
+    }
+}
+
+impl Layer for Pooling {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        named(
+            Self::KIND,
+            match &self.windows {
+                Windows::Max(pool) => pool.forward(x),
+                Windows::Average(pool) => pool.forward(x),
+            },
+        )
+    }
+}

@@ -31,6 +31,7 @@ pub(crate) const FAMILIES: &[&str] = &[
     "sequence-models",
     "graph-attention",
     "mesh",
+    "residual",
 ];
 
 /// Data of a tensor on the host.

@@ -20,6 +20,7 @@ import mesh
 import recurrent
 import specialized
 import sequence_models
+import residual
 import utility
 
 FAMILIES = (
@@ -42,6 +43,7 @@ FAMILIES = (
     sequence_models.sequence_models,
     graph_blocks.graph_attention,
     mesh.mesh,
+    residual.residual,
 )
 
 if __name__ == "__main__":

@@ -245,6 +245,36 @@ fn cases() -> Vec<Case> {
             json!({"type": "mesh_pool", "target_edges": 4, "mode": "topk", "in_channels": 4}),
             vec![flat, &[6, 4]],
         ),
+        (json!({"type": "highway", "dim": 4}), vec![sequence]),
+        (
+            json!({"type": "dense_block_layer", "in_channels": 4, "growth_rate": 2, "drop_rate": 0.2}),
+            vec![image],
+        ),
+        (json!({"type": "residual_dense_block", "num_feat": 4, "num_grow_ch": 2}), vec![image]),
+        (json!({"type": "rrdb", "num_feat": 4, "num_grow_ch": 2}), vec![image]),
+        (json!({"type": "transition", "in_channels": 4}), vec![image]),
+        (json!({"type": "basic_block", "in_channels": 4, "out_channels": 3, "stride": 2}), vec![image]),
+        (json!({"type": "bottleneck_block", "in_channels": 4, "base_channels": 2}), vec![image]),
+        (json!({"type": "squeeze_and_excitation", "channels": 4, "reduction": 2}), vec![image]),
+        (json!({"type": "dense_block", "num_layers": 2, "in_channels": 4, "growth_rate": 2}), vec![image]),
+        (
+            json!({"type": "inverted_residual_block", "in_channels": 4, "out_channels": 4, "use_se": true}),
+            vec![image],
+        ),
+        (json!({"type": "pooling", "pool_size": 2, "mode": "average"}), vec![image]),
+        (
+            json!({"type": "rrdbnet_generator", "in_channels": 4, "num_feat": 3, "num_grow_ch": 2, "num_block": 1}),
+            vec![image],
+        ),
+        (
+            json!({"type": "unet_discriminator", "in_channels": 4, "num_feat": 2, "num_blocks": 1}),
+            vec![image],
+        ),
+        (json!({"type": "unet_conv_block", "in_channels": 4, "out_channels": 3}), vec![image]),
+        (
+            json!({"type": "unet_up_block", "in_channels": 3, "skip_channels": 4, "out_channels": 2}),
+            vec![&[2, 3, 3, 3], image],
+        ),
         (
             json!({"type": "sequential", "layers": [dense, {"type": "dropout", "name": "drop"}, dense]}),
             vec![flat],

@@ -8,7 +8,7 @@ use crate::layers::Sequential;
 use crate::module::hooks;
 use crate::module::{Layer, Visitor};
 
-/// act(x + f(x)) of layers f in a row (He et al., 2016); with a shortcut s, act(s(x) + f(x)).
+/// act(x + f(x)) of layers f in a row (He et al., 2016); with a shortcut s, act(s(x) + f(x)). Without layers f is 0.
 ///
 /// State: that of the layers as in [`Sequential`], and that of the shortcut under `shortcut.`.
 #[derive(Debug)]
@@ -39,16 +39,19 @@ impl Residual {
 impl Layer for Residual {
     /// Errors beside those of the layers: shapes that differ.
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let y = self.body.forward(x)?;
-        let x = match &self.shortcut {
+        let shortcut = match &self.shortcut {
             Some(s) => hooks::layer("shortcut", s, x)?,
             None => x.clone(),
         };
-        if x.shape() != y.shape() {
-            let want = format!("an output of shape {:?} like the {}", x.shape(), self.other());
+        if self.body.is_empty() {
+            return shortcut.activation(self.act);
+        }
+        let y = self.body.forward(x)?;
+        if shortcut.shape() != y.shape() {
+            let want = format!("an output of shape {:?} like the {}", shortcut.shape(), self.other());
             return Err(invalid("Residual", "layers", want, format!("{:?}", y.shape())));
         }
-        x.add(&y)?.activation(self.act)
+        shortcut.add(&y)?.activation(self.act)
     }
 
     fn visit(&self, v: &mut Visitor<'_>) {

@@ -182,6 +182,11 @@ impl BatchNormalization {
         self
     }
 
+    /// The weight `[C]`, if there is one.
+    pub fn weight(&self) -> Option<&Param> {
+        self.affine.as_ref().map(|Affine([w, _])| w)
+    }
+
     /// act(norm(x) + residual) in one pass, what a residual block ends with. Errors beside those of `forward`: shapes that differ.
     pub fn add_forward(&self, x: &Tensor, residual: &Tensor) -> Result<Tensor> {
         self.run(x, Some(residual))

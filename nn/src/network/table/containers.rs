@@ -14,7 +14,7 @@ layer_type! {
 }
 
 layer_type! {
-    RESIDUAL: 0, "Residual", "residual", Container, "x + nn.Sequential(..)", (1, 1);
+    RESIDUAL: 77, "Residual", "residual", Container, "x + nn.Sequential(..)", (1, 1);
     {
         layers: Vec<Value>;
         shortcut: Vec<Value> = [];

@@ -12,6 +12,7 @@ mod graph_blocks;
 mod local_learning;
 mod mesh;
 mod pool;
+mod residual;
 mod sequence;
 mod sequence_models;
 mod softmax;
@@ -140,6 +141,21 @@ pub static LAYERS: &[LayerInfo] = &[
     graph_blocks::DIFFUSION_CONV,
     sparse::SPARSE_LINEAR,
     mesh::MESH_POOL,
+    residual::HIGHWAY,
+    residual::DENSE_BLOCK_LAYER,
+    residual::RESIDUAL_DENSE_BLOCK,
+    residual::RRDB,
+    residual::TRANSITION,
+    residual::BASIC_BLOCK,
+    residual::BOTTLENECK_BLOCK,
+    residual::SQUEEZE_AND_EXCITATION,
+    residual::DENSE_BLOCK,
+    residual::INVERTED_RESIDUAL_BLOCK,
+    pool::POOLING,
+    residual::RRDBNET_GENERATOR,
+    residual::UNET_DISCRIMINATOR,
+    residual::UNET_CONV_BLOCK,
+    residual::UNET_UP_BLOCK,
     containers::SEQUENTIAL,
     containers::RESIDUAL,
     containers::PARALLEL,

@@ -4,7 +4,7 @@ use serde::Deserialize;
 
 use crate::layers::{
     AdaptiveAveragePooling, AdaptiveAvgPool1D, AveragePooling, AvgPool1D, GlobalPooling, MaxPool1D,
-    MaxPool3D, MaxPooling,
+    MaxPool3D, MaxPooling, Pooling,
 };
 use crate::network::options::{Act, Axes, layer_type};
 
@@ -101,4 +101,27 @@ layer_type! {
     ADAPTIVE_AVG_POOL1D: 0, "AdaptiveAvgPool1D", "adaptive_avg_pool1d", Pooling, "nn.AdaptiveAvgPool1d", (1, 1), spatial 1;
     { output_size: Axes<Option<usize>, 1> = 1; }
     |o, _site| AdaptiveAvgPool1D::keeping(o.output_size.0)?
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum PoolingMode {
+    Max,
+    Average,
+}
+
+layer_type! {
+    POOLING: 113, "Pooling", "pooling", Pooling, "nn.MaxPool2d(..), nn.AvgPool2d(..)", (1, 1), spatial 2;
+    {
+        pool_size: Axes<usize, 2>;
+        stride: Option<Axes<usize, 2>> = null;
+        mode: PoolingMode = "max";
+    }
+    |o, _site| {
+        let stride = o.stride.unwrap_or(o.pool_size);
+        match o.mode {
+            PoolingMode::Max => Pooling::max(o.pool_size, stride)?,
+            PoolingMode::Average => Pooling::average(o.pool_size, stride)?,
+        }
+    }
 }
