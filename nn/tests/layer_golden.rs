@@ -27,9 +27,6 @@ const LR: f64 = 1e-3;
 const WEIGHT_DECAY: f64 = 1e-2;
 const STEPS: usize = 2;
 
-/// Layers that read on the host what each call computes, and send back what comes of it.
-const ON_HOST: [&str; 1] = ["mesh_pool"];
-
 /// The list of layers that this library set out with.
 const ENTRIES: &[&str] = &[
     "dense",
@@ -153,8 +150,8 @@ const ENTRIES: &[&str] = &[
     "unet_discriminator",
 ];
 
-/// Layers that work on the host, and so copy in every step.
-const ON_HOST: [&str; 1] = ["temporal_memory"];
+/// Layers that work on the host in part, and so copy in every step.
+const ON_HOST: [&str; 2] = ["mesh_pool", "temporal_memory"];
 
 fn tolerance(d: &Device) -> Tolerance {
     match id(d).kind {
@@ -458,9 +455,6 @@ impl<'a> Run<'a> {
             let c = self.device.counters();
             let [uploads, downloads] = if on_host { [0; 2] } else { [c.uploads, c.downloads] };
             let now = [self.device.memory().in_use as u64, c.allocations, uploads, downloads];
-            let resident = !ON_HOST.contains(&self.case.entry.as_str());
-            let transfers = if resident { [c.uploads, c.downloads] } else { [0; 2] };
-            let now = [self.device.memory().in_use as u64, c.allocations, transfers[0], transfers[1]];
             match settled {
                 None if step < 3 => {}
                 None => settled = Some(now),

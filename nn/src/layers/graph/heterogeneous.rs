@@ -5,7 +5,7 @@ use trefoil::ops::activation::Activation;
 use trefoil::ops::gemm::Precision;
 use trefoil::ops::graph::{Message, MessageReduce};
 
-use super::cache::{GraphCache, Last, Snapshot, check_features, nodes_first, without_edges};
+use super::cache::{GraphCache, Last, Seen, check_features, nodes_first, without_edges};
 use super::convolutional::check_size;
 use super::sage::check_aggregator;
 use crate::core::error::{NnError, Result, invalid};
@@ -68,7 +68,7 @@ pub struct HeterogeneousGraph {
     own: Option<Vec<Dense>>,
     bias: Option<Param>,
     graphs: GraphCache,
-    typed: Last<(Graph, Snapshot, Snapshot), Typed>,
+    typed: Last<(Graph, Seen, Seen), Typed>,
 }
 
 /// A linear map without bias.
@@ -333,7 +333,7 @@ impl Layer for HeterogeneousGraph {
         let typed = self.typed.get(
             |(g, nodes, edges)| g.is(&graph) && nodes.is(node_type) && edges.is(edge_type),
             || {
-                let key = (graph.clone(), Snapshot::of(node_type), Snapshot::of(edge_type));
+                let key = (graph.clone(), Seen::new(node_type), Seen::new(edge_type));
                 Ok((key, self.split(&graph, node_type, edge_type)?))
             },
         )?;

@@ -3,7 +3,7 @@
 use trefoil::ops::activation::Activation;
 use trefoil::ops::graph::GroupReduce;
 
-use super::cache::{Last, Snapshot, nodes_first};
+use super::cache::{Last, Seen, nodes_first};
 use super::convolutional::check_size;
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::Tensor;
@@ -55,7 +55,7 @@ pub struct Readout {
     num_graphs: Option<usize>,
     gate: Option<Dense>,
     lin: Dense,
-    groups: Last<(Snapshot, usize), Groups>,
+    groups: Last<(Seen, usize), Groups>,
 }
 
 impl Readout {
@@ -155,7 +155,7 @@ impl Layer for Readout {
         };
         let groups = self.groups.get(
             |(seen, n)| seen.is(batch) && *n == size,
-            || Ok(((Snapshot::of(batch), size), Groups::new(batch, size)?)),
+            || Ok(((Seen::new(batch), size), Groups::new(batch, size)?)),
         )?;
         Ok(vec![self.forward_on(x, &groups)?])
     }
