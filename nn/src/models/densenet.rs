@@ -3,10 +3,11 @@
 use trefoil::ops::activation::Activation;
 
 use super::conv;
+use crate::core::error::Result;
 use crate::layers::{
     BatchNormalization, Dense, DenseBlock, GlobalPooling, MaxPooling, Sequential, Transition,
 };
-use crate::{Init, InitContext, Result};
+use crate::module::{Init, InitContext};
 
 /// What a [`DenseNet`] is made of.
 #[derive(Debug, Clone, Copy)]

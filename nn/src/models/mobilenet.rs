@@ -3,10 +3,11 @@
 use trefoil::ops::activation::Activation;
 
 use super::conv;
+use crate::core::error::Result;
 use crate::layers::{
     Activate, BatchNormalization, Dense, Dropout, GlobalPooling, InvertedResidualBlock, Sequential,
 };
-use crate::{Init, InitContext, Result};
+use crate::module::{Init, InitContext};
 
 /// Stages: ratio of expansion, channels, blocks, stride of the first of them.
 const STAGES: [(usize, usize, usize, usize); 7] = [

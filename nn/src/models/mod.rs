@@ -46,8 +46,10 @@ pub use self::mobilenet::{MobileNetV2, MobileNetV2Config, mobilenet_v2};
 pub use self::resnet::{ResNet, ResNetConfig, resnet18, resnet34, resnet50};
 pub use self::vit::{VisionTransformer, VisionTransformerConfig};
 
+use crate::core::error::Result;
+use crate::core::tensor::Tensor;
 use crate::layers::Convolutional;
-use crate::{Init, InitContext, Result};
+use crate::module::{Init, InitContext, Layer, Visitor};
 
 /// A convolution without bias, of weights from N(0, 2 / fan); stride 1 keeps the size of the image.
 fn conv(
@@ -62,15 +64,15 @@ fn conv(
     conv.no_bias().init(weight, Init::Zeros)
 }
 
-/// Implements [`Layer`](crate::Layer) for a model that is one [`Sequential`](crate::layers::Sequential).
+/// Implements [`Layer`] for a model that is one [`Sequential`](crate::layers::Sequential).
 macro_rules! sequential_model {
     ($($model:ident)*) => {$(
-        impl crate::Layer for $model {
-            fn forward(&self, x: &crate::Tensor) -> crate::Result<crate::Tensor> {
+        impl Layer for $model {
+            fn forward(&self, x: &Tensor) -> Result<Tensor> {
                 self.0.forward(x)
             }
 
-            fn visit(&self, v: &mut crate::Visitor<'_>) {
+            fn visit(&self, v: &mut Visitor<'_>) {
                 v.flattened(&self.0);
             }
         }

@@ -3,10 +3,11 @@
 use trefoil::ops::activation::Activation;
 
 use super::conv;
+use crate::core::error::Result;
 use crate::layers::{
     BasicBlock, BatchNormalization, BottleneckBlock, Dense, GlobalPooling, MaxPooling, Sequential,
 };
-use crate::{InitContext, Result};
+use crate::module::InitContext;
 
 /// What a [`ResNet`] is made of.
 #[derive(Debug, Clone, Copy)]

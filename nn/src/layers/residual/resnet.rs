@@ -39,61 +39,62 @@ impl Stage {
 /// Names of the parts.
 const NAMES: [[&str; 2]; 3] = [["conv1", "bn1"], ["conv2", "bn2"], ["conv3", "bn3"]];
 
-/// Convolutions with a relu behind each, the last of which reads the sum with the input, or with its projection where shapes differ.
+/// Convolutions with a relu behind each; that of the last one reads the sum with the input, or with its projection where shapes differ.
 #[derive(Debug)]
 struct Stages {
     kind: &'static str,
     inputs: usize,
-    stages: Vec<Stage>,
+    inner: Vec<Stage>,
+    last: Stage,
     downsample: Option<Sequential>,
 }
 
 impl Stages {
-    fn new(cx: &InitContext, kind: &'static str, inputs: usize, shapes: &[Shape]) -> Result<Self> {
-        let (mut stages, mut channels, mut stride) = (vec![], inputs, 1);
-        for s in shapes {
+    fn new(
+        cx: &InitContext,
+        kind: &'static str,
+        inputs: usize,
+        inner: &[Shape],
+        last: &Shape,
+    ) -> Result<Self> {
+        let (mut stages, mut channels, mut stride) = (vec![], inputs, last.stride);
+        for s in inner {
             stages.push(Stage::new(cx, channels, s)?.with_relu());
-            (channels, stride) = (s.outputs, stride * s.stride);
+            (channels, stride) = (s.outputs, stride.saturating_mul(s.stride));
         }
         let mut downsample = None;
-        if stride != 1 || channels != inputs {
-            let shape = Shape { outputs: channels, kernel_size: 1, stride, groups: 1 };
+        if stride != 1 || last.outputs != inputs {
+            let shape = Shape { outputs: last.outputs, kernel_size: 1, stride, groups: 1 };
             let Stage { conv, norm } = Stage::new(cx, inputs, &shape)?;
             downsample = Some(Sequential::new().push(conv).push(norm));
         }
-        Ok(Stages { kind, inputs, stages, downsample })
+        let last = Stage::new(cx, channels, last)?.with_relu();
+        Ok(Stages { kind, inputs, inner: stages, last, downsample })
     }
 
     /// Lets the last normalization give 0 at first.
     fn zero_init_residual(&self) -> Result<()> {
-        match self.stages.last().and_then(|s| s.norm.weight()) {
-            Some(gamma) => gamma.get().detach().fill(0.0),
-            None => Ok(()),
-        }
+        self.last.norm.weight().map_or(Ok(()), |gamma| gamma.get().detach().fill(0.0))
     }
 
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         images(self.kind, self.inputs, x, |x| {
             let mut y = x.clone();
-            let last = self.stages.len() - 1;
-            for (i, (s, [conv, bn])) in self.stages.iter().zip(NAMES).enumerate() {
-                let z = hooks::layer(conv, &s.conv, &y)?;
-                if i < last {
-                    y = hooks::layer(bn, &s.norm, &z)?;
-                    continue;
-                }
-                let shortcut = match &self.downsample {
-                    Some(d) => hooks::layer("downsample", d, x)?,
-                    None => x.clone(),
-                };
-                y = hooks::call(bn, &s.norm, &[&z, &shortcut], || s.norm.add_forward(&z, &shortcut))?;
+            for (s, [conv, bn]) in self.inner.iter().zip(NAMES) {
+                y = hooks::layer(bn, &s.norm, &hooks::layer(conv, &s.conv, &y)?)?;
             }
-            Ok(y)
+            let (s, [conv, bn]) = (&self.last, NAMES[self.inner.len()]);
+            let y = hooks::layer(conv, &s.conv, &y)?;
+            let shortcut = match &self.downsample {
+                Some(d) => hooks::layer("downsample", d, x)?,
+                None => x.clone(),
+            };
+            hooks::call(bn, &s.norm, &[&y, &shortcut], || s.norm.add_forward(&y, &shortcut))
         })
     }
 
     fn visit(&self, v: &mut Visitor<'_>) {
-        for (s, [conv, bn]) in self.stages.iter().zip(NAMES) {
+        for (s, [conv, bn]) in self.inner.iter().chain([&self.last]).zip(NAMES) {
             v.child(conv, &s.conv);
             v.child(bn, &s.norm);
         }
@@ -123,7 +124,8 @@ impl BasicBlock {
         positive(Self::KIND, "out_channels", &[out_channels])?;
         positive(Self::KIND, "stride", &[stride])?;
         let conv = |stride| Shape { outputs: out_channels, kernel_size: 3, stride, groups: 1 };
-        named(Self::KIND, Stages::new(cx, Self::KIND, in_channels, &[conv(stride), conv(1)])).map(BasicBlock)
+        let stages = Stages::new(cx, Self::KIND, in_channels, &[conv(stride)], &conv(1));
+        named(Self::KIND, stages).map(BasicBlock)
     }
 
     /// Fills the weight of the last normalization with 0, so that the block begins as its shortcut (Goyal et al., 2017).
@@ -174,12 +176,13 @@ impl BottleneckBlock {
             return Err(invalid(Self::KIND, "base_width", "at least 64 / base_channels", got));
         }
         let width = width.saturating_mul(groups);
-        let shapes = [
+        let inner = [
             Shape { outputs: width, kernel_size: 1, stride: 1, groups: 1 },
             Shape { outputs: width, kernel_size: 3, stride, groups },
-            Shape { outputs: base_channels.saturating_mul(4), kernel_size: 1, stride: 1, groups: 1 },
         ];
-        named(Self::KIND, Stages::new(cx, Self::KIND, in_channels, &shapes)).map(BottleneckBlock)
+        let last = Shape { outputs: base_channels.saturating_mul(4), kernel_size: 1, stride: 1, groups: 1 };
+        let stages = Stages::new(cx, Self::KIND, in_channels, &inner, &last);
+        named(Self::KIND, stages).map(BottleneckBlock)
     }
 
     /// Fills the weight of the last normalization with 0, so that the block begins as its shortcut (Goyal et al., 2017).

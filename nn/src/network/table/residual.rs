@@ -3,6 +3,7 @@
 use serde::Deserialize;
 use trefoil::ops::activation::Activation;
 
+use crate::core::options::Limit;
 use crate::layers::{
     BasicBlock, BottleneckBlock, DenseBlock, DenseBlockLayer, Highway, InvertedResidualBlock,
     ResidualDenseBlock, Rrdb, RrdbNetConfig, RrdbNetGenerator, RrdbUpsampler, SqueezeAndExcitation,
@@ -41,10 +42,13 @@ layer_type! {
     }
 }
 
+/// Layers of a block, each of which reads the results of all before it; DenseNet-264 has 64.
+const BLOCK: Limit = Limit { ok: |n| (1.0..=256.0).contains(&n), says: "1 to 256 layers" };
+
 layer_type! {
     DENSE_BLOCK: 110, "DenseBlock", "dense_block", Residual, "none (torchvision _DenseBlock)", (1, 1), spatial 2;
     {
-        num_layers: usize;
+        num_layers: usize, BLOCK;
         in_channels: usize;
         growth_rate: usize;
         bn_size: usize = 4;
