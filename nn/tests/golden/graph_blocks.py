@@ -141,7 +141,7 @@ def graph_transformer(s):
     run("pytorch", (6, 6), {"heads": 2}, Encoder(6, 2, 24))
     small = {"heads": 1, "ffn_hidden": 6, "bias": False, "activation": "relu"}
     run("pytorch_no_bias", (4, 4), small, Encoder(4, 1, 6, False))
-    run("wider", (3, 4), {"heads": 2, "ffn_hidden": 5, "ffn_activation": "silu"})
+    run("wider", (3, 6), {"heads": 2, "ffn_hidden": 5, "ffn_activation": "silu"})
     run("all", (4, 4), {"heads": 2, "attend": "all", "ffn_hidden": 5, "norm": "none"})
     run("distances", (3, 4), {"heads": 2, "head_dim": 3, "attend": "all", "max_distance": 2, "ffn_hidden": 5})
     near = {"heads": 1, "max_distance": 1, "ffn_hidden": 4, "dropout": 0.5}

@@ -6,7 +6,7 @@ use trefoil_nn::{DType, Layer, Mesh, Result, Tensor};
 
 use crate::common::everywhere::resident;
 use crate::common::layers::{f64s, gradcheck_layer, refused, state_names};
-use crate::common::{close, cpu, tensor};
+use crate::common::{close, cpu, noise, tensor};
 
 const OCTAHEDRON: [[usize; 3]; 8] =
     [[0, 1, 2], [0, 2, 3], [0, 3, 4], [0, 4, 1], [5, 2, 1], [5, 3, 2], [5, 4, 3], [5, 1, 4]];
@@ -135,8 +135,13 @@ fn refusals() {
         list[at] = value;
         l.pool(&x, &Tensor::from_slice(&d, &list, &[12, 4]).unwrap(), Some(&edges))
     };
-    refused(changed(5, 12), &["gemm", "-1 or an edge of 12", "12 (edge 1)"]);
+    refused(changed(5, 12), &["gemm", "-1 or another edge of 12", "12 (edge 1)"]);
     refused(changed(5, -2), &["gemm", "-2 (edge 1)"]);
+    refused(changed(5, 1), &["gemm", "another edge", "1 (edge 1)"]);
+    refused(l.pool(&x, &gemm, Some(&edges.neg().unwrap())), &["edges", "at least 0", "-1"]);
+    // Numbers of vertices need not be those of a list.
+    let far = edges.mul(&Tensor::full(&d, DType::I64, &[], 2f64.powi(60)).unwrap()).unwrap();
+    assert_eq!(l.pool(&x, &gemm, Some(&far)).unwrap().features.shape(), [9, 2]);
     refused(changed(0, 11), &["gemm", "edge 0 among the neighbours of edge 11"]);
     // Two triangles that have all three edges in common.
     let both = Mesh::from_faces(&d, 3, &[[0, 1, 2], [2, 1, 0]]).unwrap();
@@ -145,4 +150,28 @@ fn refusals() {
     refused(pooled, &["gemm", "which share their triangles"]);
     let topk = MeshPool::topk(&cx, 3, 4).unwrap();
     refused(topk.pool(&x, both.neighbors(), None), &["MeshPool", "`x`", "a last axis of 4"]);
+}
+
+#[test]
+fn neighbours_without_a_surface_do_no_harm() {
+    let l = MeshPool::new(2).unwrap();
+    let mut refused = 0;
+    for seed in 0..300 {
+        // Places among the neighbours of eight edges, joined two by two.
+        let keys = noise(seed, 32);
+        let mut places: Vec<usize> = (0..32).collect();
+        places.sort_by(|&a, &b| keys[a].total_cmp(&keys[b]));
+        let mut gemm = [-1i64; 32];
+        for pair in places.chunks(2).filter(|p| p[0] / 4 != p[1] / 4) {
+            (gemm[pair[0]], gemm[pair[1]]) = ((pair[1] / 4) as i64, (pair[0] / 4) as i64);
+        }
+        let ends: Vec<i64> = keys[..16].iter().map(|v| ((v + 1.0) * 2.5) as i64).collect();
+        let [gemm, ends] =
+            [(&gemm[..], 4), (&ends, 2)].map(|(v, n)| Tensor::from_slice(&cpu(), v, &[8, n]).unwrap());
+        match l.pool(&tensor(&cpu(), &[8, 1], seed), &gemm, Some(&ends)) {
+            Ok(y) => assert!(y.features.shape()[0] <= 2),
+            Err(_) => refused += 1,
+        }
+    }
+    assert!(refused > 100, "{refused}");
 }

@@ -1,7 +1,7 @@
 //! Collapse of the edges of a mesh of triangles, on the host.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap};
+use std::collections::{BTreeSet, BinaryHeap, HashMap};
 
 use crate::core::error::{Result, invalid};
 
@@ -39,10 +39,10 @@ impl Topology {
     pub(super) fn new(gemm: &[i64], ends: &[i64]) -> Result<Topology> {
         let count = gemm.len() / 4;
         let edge = |(at, &n): (usize, &i64)| match usize::try_from(n) {
-            Ok(n) if n < count => Ok(n),
+            Ok(n) if n < count && n != at / 4 => Ok(n),
             _ if n == -1 => Ok(NONE),
             _ => {
-                let expected = format!("-1 or an edge of {count}");
+                let expected = format!("-1 or another edge of {count}");
                 Err(invalid(OP, "gemm", expected, format!("{n} (edge {})", at / 4)))
             }
         };
@@ -125,16 +125,15 @@ struct Collapse {
     /// The old edges that each edge stands for.
     groups: Vec<BTreeSet<usize>>,
     /// The edges at each vertex.
-    at_vertex: Vec<Vec<usize>>,
+    at_vertex: HashMap<usize, Vec<usize>>,
 }
 
 impl Collapse {
     fn new(mesh: Topology, target: usize) -> Self {
         let count = mesh.gemm.len();
-        let vertices = mesh.ends.iter().flatten().max().map_or(0, |v| v + 1);
-        let mut at_vertex = vec![vec![]; vertices];
+        let mut at_vertex: HashMap<usize, Vec<usize>> = HashMap::new();
         for (e, ends) in mesh.ends.iter().enumerate() {
-            ends.iter().for_each(|&v| at_vertex[v].push(e));
+            ends.iter().for_each(|&v| at_vertex.entry(v).or_default().push(e));
         }
         let groups = (0..count).map(|e| BTreeSet::from([e])).collect();
         Collapse { mesh, target, count, alive: vec![true; count], groups, at_vertex }
@@ -153,13 +152,14 @@ impl Collapse {
     }
 
     fn kill(&mut self, e: usize) {
-        self.alive[e] = false;
-        self.count -= 1;
+        if std::mem::replace(&mut self.alive[e], false) {
+            self.count -= 1;
+        }
     }
 
     fn leave_vertices(&mut self, e: usize) {
         for v in self.mesh.ends[e] {
-            self.at_vertex[v].retain(|&other| other != e);
+            self.at_vertex.entry(v).or_default().retain(|&other| other != e);
         }
     }
 
@@ -179,11 +179,11 @@ impl Collapse {
         self.merge_side(e, 2);
         let [stays, goes] = self.mesh.ends[e];
         self.leave_vertices(e);
-        let moved = std::mem::take(&mut self.at_vertex[goes]);
+        let moved = self.at_vertex.remove(&goes).unwrap_or_default();
         for &m in &moved {
             self.mesh.ends[m].iter_mut().filter(|v| **v == goes).for_each(|v| *v = stays);
         }
-        self.at_vertex[stays].extend(moved);
+        self.at_vertex.entry(stays).or_default().extend(moved);
         self.kill(e);
     }
 
@@ -202,6 +202,10 @@ impl Collapse {
             let Some((i, k)) = shared else { return true };
             let (at_a, at_b) = (fa + 1 - i, fb + 1 - k);
             let (m, ua, ub) = (self.mesh.gemm[a][fa + i], self.mesh.gemm[a][at_a], self.mesh.gemm[b][at_b]);
+            // Lists that are those of no surface.
+            if [a, b, m].iter().any(|&gone| gone == e || !self.alive[gone]) {
+                return false;
+            }
             let (sa, sb) = (self.mesh.sides[a][at_a], self.mesh.sides[b][at_b]);
             self.link(e, half, ua, sa);
             self.link(e, half + 1, ub, sb);
@@ -220,7 +224,7 @@ impl Collapse {
     /// Whether exactly two vertices are neighbours of both ends.
     fn has_simple_ring(&self, e: usize) -> bool {
         let ring = |v: usize| -> BTreeSet<usize> {
-            self.at_vertex[v].iter().flat_map(|&n| self.mesh.ends[n]).collect()
+            self.at_vertex.get(&v).into_iter().flatten().flat_map(|&n| self.mesh.ends[n]).collect()
         };
         let [a, b] = self.mesh.ends[e];
         ring(a).intersection(&ring(b)).filter(|v| ![a, b].contains(v)).count() == 2
