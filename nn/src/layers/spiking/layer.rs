@@ -147,8 +147,8 @@ impl Spiking {
         self
     }
 
-    /// Runs over `[T, B, in]` (or batch first) from a state (none: at rest, or the carried one). Gradients flow to input, state and parameters. Errors:
-    /// `Invalid` for shapes that do not fit, and no steps.
+    /// Runs over `[T, B, in]` (or with the batch first) from a state (none: at rest, or the carried one). Gradients flow to input, state and
+    /// parameters. Errors: `Invalid` for shapes that do not fit, and no steps.
     pub fn run(&self, x: &Tensor, initial: Option<&SpikingState>) -> Result<SpikingOutput> {
         let axes = if self.batch_first { "[B, T, in]" } else { "[T, B, in]" };
         let &[first, second, _] = x.shape() else {
