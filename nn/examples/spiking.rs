@@ -2,7 +2,7 @@
 //!
 //!     TREFOIL_BACKEND=cpu cargo run --release -p trefoil-nn --example spiking
 //!
-//! The pixels are currents that flow into leaky integrate-and-fire neurons for ten steps. What goes from one layer to the next is spikes, 0
+//! The pixels are currents that flow into leaky integrate-and-fire neurons for eight steps. What goes from one layer to the next is spikes, 0
 //! or 1; the digit is the neuron of the last layer whose potential is the highest on average. The gradient of a spike is that of an
 //! arctangent in its place.
 
@@ -18,7 +18,7 @@ use trefoil_nn::{
     CrossEntropyLoss, InitContext, Layer, LayerExt, Optimizer, Result, Tensor, Trainer, Visitor,
 };
 
-const STEPS: usize = 10;
+const STEPS: usize = 8;
 
 /// Two layers of neurons, of which the last one never resets.
 #[derive(Debug)]
@@ -59,11 +59,11 @@ fn main() -> Outcome {
     };
     let optimizer = Optimizer::adam(&model, 5e-3)?;
     let objective = Objective::Classify(CrossEntropyLoss::default());
-    let (epochs, batch) = (12, 64);
+    let (epochs, batch) = (8, 128);
     let steady = Steady::new(&device, 1437_u64.div_ceil(batch as u64) + 1);
     let mut trainer =
         Trainer::new(&model, optimizer, objective, &device, options(epochs, batch))?.callback(&steady);
-    let report = trainer.fit(&train, Some(&test), &mut |s| !s.epoch.is_multiple_of(3) || show(s))?;
+    let report = trainer.fit(&train, Some(&test), &mut |s| !s.epoch.is_multiple_of(2) || show(s))?;
     steady.finish();
 
     model.eval();

@@ -35,7 +35,7 @@ pub use self::mesh::{HeatOperator, Mesh};
 pub use self::moe::MoeRouting;
 pub use self::norm::{BatchNormStats, RunningStats};
 pub use self::quantized::{QuantizedWeight, SemiSparse};
-pub(crate) use self::rnn::check_lengths;
 pub use self::rnn::{ConvLstmParams, RnnParams, RnnState, sequence_lengths};
+pub(crate) use self::rnn::{check_lengths, steps_to_run};
 #[cfg(feature = "loom")]
 pub(crate) use self::softmax::sparsemax_support;

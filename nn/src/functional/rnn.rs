@@ -270,6 +270,12 @@ fn check_steps(op: &'static str, steps: usize) -> Result<()> {
     Err(invalid(op, "x", format!("at most {} steps", limits::STEPS), format!("{steps}")))
 }
 
+/// The steps of a loop over time that are run: all, or on trial as many as show the shapes. Errors: more than [`limits::STEPS`].
+pub(crate) fn steps_to_run(op: &'static str, x: &Tensor, steps: usize) -> Result<usize> {
+    check_steps(op, steps)?;
+    Ok(if is_trial(x.device()) { steps.min(2) } else { steps })
+}
+
 /// Parameters of a convolutional LSTM with F filters; gates in the order i, f, g, o.
 #[derive(Debug, Clone)]
 pub struct ConvLstmParams {

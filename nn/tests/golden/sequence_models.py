@@ -231,7 +231,7 @@ def hodgkin_huxley(dt):
 
 
 def spiking(s):
-    def case(label, oracle, config, shape, outputs, size=None):
+    def case(label, oracle, config, shape, outputs, size=None, call=None):
         # Neurons with units get positive currents of a size that makes them spike.
         def currents(g):
             x = torch.randn(shape, generator=g)
@@ -241,15 +241,19 @@ def spiking(s):
             return None if size is None else 0.2 + torch.rand(p.shape, generator=g)
 
         keys = {"in_features": shape[-1], "out_features": outputs, **config}
-        s.case("spiking", label, keys, oracle, {"x": currents}, draw=positive)
+        s.case("spiking", label, keys, oracle, {"x": currents}, draw=positive, call=call)
 
-    def leaky(label, config, shape=(6, 2, 3), outputs=4, beta=0.9, gradient=None):
+    def leaky(label, config, shape=(6, 2, 3), outputs=4, beta=0.9, gradient=None, call=None):
         threshold, reset = config.get("threshold", 1.0), config.get("reset", "subtract")
         gradient = gradient or surrogate.atan(alpha=2.0)
-        case(label, Leaky(shape[-1], outputs, beta, threshold, reset, gradient), config, shape, outputs)
+        case(label, Leaky(shape[-1], outputs, beta, threshold, reset, gradient), config, shape, outputs, call=call)
+
+    def transposed(module, x):
+        return [y.transpose(0, 1) for y in module(x.transpose(0, 1))]
 
     # The first axis is time, which has at least one step.
     leaky("lif_unbatched", {"threshold": 0.5})
+    leaky("batch_first", {"threshold": 0.5, "batch_first": True}, shape=(2, 6, 3), call=transposed)
     leaky("one_step", {"threshold": 0.2, "tau": 5}, shape=(5, 3), beta=0.8)
     leaky("zero_unbatched", {"threshold": 0.5, "reset": "zero", "beta": 0.7}, beta=0.7)
     fast = {"kind": "fast_sigmoid", "slope": 5}

@@ -129,6 +129,13 @@ fn states_are_carried() {
         assert_eq!(parts.concat(), want);
         stateful.reset_state();
     }
+    let batch_first =
+        Spiking::new(&cx, 3, 4, LEAKY).unwrap().threshold(0.2).unwrap().refractory_steps(1).unwrap();
+    let batch_first = batch_first.batch_first(true);
+    batch_first.load_state_dict(&whole.state_dict().unwrap()).unwrap();
+    let membrane = batch_first.run(&x.transpose(0, 1).unwrap(), None).unwrap().membrane;
+    assert_eq!(floats(&membrane.transpose(0, 1).unwrap()), want);
+    refused(batch_first.run(&x.narrow(1, 0, 1).unwrap().squeeze(1).unwrap(), None), &["[B, T, in]"]);
     // One step alone, and another batch, which starts at rest.
     let step = stateful.forward_all(&[x.select(0, 0).unwrap()]).unwrap();
     assert_eq!((step[0].shape(), floats(&step[1])), (&[2usize, 4][..], want[..8].to_vec()));

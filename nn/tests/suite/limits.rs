@@ -75,6 +75,15 @@ fn what_is_within_the_limits_costs_no_time_either() {
         (json!([16_000_000, 8]), json!({ "type": "gru", "hidden_size": 8, "return_sequences": false })),
         (json!([1_000_000, 2, 8, 8]), json!({ "type": "conv_lstm", "filters": 2, "kernel_size": 3 })),
         (json!([4, 8]), json!({ "type": "positional_encoding", "d_model": 8, "max_len": 16_000_000 })),
+        (json!([16_000_000, 8]), json!({ "type": "conditional_random_field", "num_tags": 8 })),
+        (
+            json!([16_000_000, 8]),
+            json!({ "type": "spiking", "in_features": 8, "out_features": 4, "batch_first": true }),
+        ),
+        (
+            json!([16_000_000, 8]),
+            json!({ "type": "reservoir", "input_size": 8, "reservoir_size": 4, "leaking_rate": 0.5 }),
+        ),
         (json!([4, 8]), json!({ "type": "dense", "out_features": 2_000_000_000 })),
         (
             json!([8, 65536]),

@@ -545,7 +545,7 @@ fn every_type() -> Vec<(&'static [usize], Value, &'static [usize])> {
             &[2, 5, 6],
             json!({"type": "spiking", "in_features": 6, "out_features": 4, "neuron": "lif", "beta": null, "tau": 5,
                    "threshold": 0.5, "reset": "zero", "refractory_steps": 2, "detach_reset": false, "dt": null,
-                   "surrogate": {"kind": "fast_sigmoid", "slope": 10}, "stateful": true}),
+                   "surrogate": {"kind": "fast_sigmoid", "slope": 10}, "batch_first": true, "stateful": true}),
             &[2, 5, 4],
         ),
         (

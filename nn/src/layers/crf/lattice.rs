@@ -5,6 +5,7 @@ use trefoil::DType;
 use crate::core::autograd::{BackwardCtx, CustomOp, apply};
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::Tensor;
+use crate::functional::steps_to_run;
 
 const OP: &str = "crf_log_partition";
 
@@ -39,7 +40,7 @@ impl CustomOp for LogPartition {
             return Err(invalid(OP, "inputs", "at least 4", format!("{}", inputs.len())));
         };
         let mut all = vec![emissions.select(1, 0)?.add(start)?];
-        for t in 1..emissions.shape()[1] {
+        for t in 1..steps_to_run(OP, emissions, emissions.shape()[1])? {
             let alpha = &all[t - 1];
             let next = pairs(alpha, transitions)?.logsumexp(&[1], false)?.add(&emissions.select(1, t)?)?;
             all.push(match mask.first() {
@@ -116,8 +117,9 @@ pub(super) fn viterbi(
 ) -> Result<Tensor> {
     let mut best = emissions.select(1, 0)?.add(&start)?;
     let same = Tensor::arange(emissions.device(), DType::I64, 0.0, 1.0, emissions.shape()[2])?;
-    let mut back = vec![];
-    for t in 1..emissions.shape()[1] {
+    let (steps, mut back) = (emissions.shape()[1], vec![]);
+    let run = steps_to_run("viterbi", emissions, steps)?;
+    for t in 1..run {
         let (score, mut from) = pairs(&best, &transitions)?.max_with_index(1)?;
         let mut next = score.add(&emissions.select(1, t)?)?;
         if let Some(mask) = mask {
@@ -131,7 +133,10 @@ pub(super) fn viterbi(
     for from in back.iter().rev() {
         path.push(from.gather(1, &path[path.len() - 1])?);
     }
-    let path = Tensor::concat(1, &path.iter().rev().collect::<Vec<_>>())?;
+    let path = match run == steps {
+        true => Tensor::concat(1, &path.iter().rev().collect::<Vec<_>>())?,
+        false => Tensor::empty(best.device(), DType::I64, &emissions.shape()[..2])?,
+    };
     match mask {
         Some(mask) => path.masked_fill(&mask.logical_not()?, -1.0),
         None => Ok(path),

@@ -11,7 +11,7 @@ use trefoil::ops::rnn::{Recurrence, RnnCell};
 use crate::core::autograd::no_grad;
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::{Tensor, is_trial};
-use crate::functional::{RnnParams, RnnState};
+use crate::functional::{RnnParams, RnnState, steps_to_run};
 use crate::layers::attention::scores::{batched, check_width};
 use crate::layers::containers::checkpointed::is_repeated;
 use crate::module::{Init, InitContext, Layer, Param, Visitor};
@@ -159,14 +159,18 @@ impl Reservoir {
             Some(h) => h,
             None => Tensor::zeros(x.device(), x.dtype(), &[x.shape()[0], self.size])?,
         };
-        let mut all = vec![];
-        for t in 0..x.shape()[1] {
+        let (steps, mut all) = (x.shape()[1], vec![]);
+        let run = steps_to_run(OP, x, steps)?;
+        for t in 0..run {
             let own = h.linear(&w_res, None, Activation::Identity, Precision::Ieee)?;
             let z = driven.select(1, t)?.add(&own)?.tanh()?;
             h = h.lerp(&z, self.leak)?;
             all.push(h.clone());
         }
-        Tensor::stack(1, &all.iter().collect::<Vec<_>>())
+        match run == steps {
+            true => Tensor::stack(1, &all.iter().collect::<Vec<_>>()),
+            false => x.like(&[x.shape()[0], steps, self.size]),
+        }
     }
 
     /// The state of the last call, where it is carried on. Errors: one of another batch.
@@ -245,8 +249,9 @@ fn solve(a: &mut [f64], n: usize, rows: &mut [f64]) -> Result<()> {
             row[j] = (row[j] - dot(&row[..j], &before[j * n..j * n + j])) / before[j * n + j];
         }
         let pivot = row[i] - dot(&row[..i], &row[..i]);
-        // Digits that cancel leave no pivot. NaN is not above them.
-        if !(pivot > 1e-14 * row[i].abs()) {
+        // Where nearly all digits cancel there is no pivot; NaN is none either.
+        let definite = pivot > 1e-14 * row[i].abs();
+        if !definite {
             return Err(invalid(
                 OP,
                 "beta",

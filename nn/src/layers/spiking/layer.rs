@@ -8,6 +8,7 @@ use super::neuron::{Dynamics, Neuron, SpikeReset, Step};
 use super::surrogate::Surrogate;
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::Tensor;
+use crate::functional::steps_to_run;
 use crate::layers::containers::checkpointed::is_repeated;
 use crate::layers::linear::dense::Dense;
 use crate::module::{InitContext, Layer, Visitor, hooks};
@@ -25,6 +26,7 @@ const OP: &str = "Spiking";
 pub struct Spiking {
     linear: Dense,
     dynamics: Dynamics,
+    batch_first: bool,
     stateful: bool,
     carried: Mutex<Option<SpikingState>>,
 }
@@ -71,6 +73,7 @@ impl Spiking {
                 dt: neuron.usual_dt(),
                 detach_reset: true,
             },
+            batch_first: false,
             stateful: false,
             carried: Mutex::default(),
         })
@@ -79,6 +82,8 @@ impl Spiking {
     setters! {
         /// Whether gradients leave out what spikes do to the neuron itself (default true).
         detach_reset: bool => dynamics.detach_reset;
+        /// Whether sequences are `[B, T, ..]` in place of `[T, B, ..]` (default false), as the inputs of networks in JSON are.
+        batch_first: bool => batch_first;
     }
 
     /// Error unless the neuron is one whose threshold is an option.
@@ -142,12 +147,14 @@ impl Spiking {
         self
     }
 
-    /// Runs over `[T, B, in]` from a state (none: at rest, or the carried one). Gradients flow to input, state and parameters. Errors:
-    /// `Invalid` for shapes that do not fit, and no steps.
+    /// Runs over `[T, B, in]` (or with the batch first) from a state (none: at rest, or the carried one). Gradients flow to input, state and
+    /// parameters. Errors: `Invalid` for shapes that do not fit, and no steps.
     pub fn run(&self, x: &Tensor, initial: Option<&SpikingState>) -> Result<SpikingOutput> {
-        let &[steps, batch, _] = x.shape() else {
-            return Err(invalid(OP, "x", "shape [T, B, in]", format!("shape {:?}", x.shape())));
+        let axes = if self.batch_first { "[B, T, in]" } else { "[T, B, in]" };
+        let &[first, second, _] = x.shape() else {
+            return Err(invalid(OP, "x", format!("shape {axes}"), format!("shape {:?}", x.shape())));
         };
+        let (steps, batch, time) = if self.batch_first { (second, first, 1) } else { (first, second, 0) };
         if steps == 0 {
             return Err(invalid(OP, "x", "at least one step", "none"));
         }
@@ -157,13 +164,14 @@ impl Spiking {
             Some(s) => self.fitting(s, &shape, currents.dtype())?,
             None => match self.carried(&shape)? {
                 Some(s) => s.0,
-                None => self.dynamics.initial(&currents.select(0, 0)?)?,
+                None => self.dynamics.initial(&currents.select(time, 0)?)?,
             },
         };
         let (mut spikes, mut membrane) = (vec![], vec![]);
-        for t in 0..steps {
+        let run = steps_to_run(OP, x, steps)?;
+        for t in 0..run {
             let Step { spike, membrane: u, state: next } =
-                self.dynamics.step(&currents.select(0, t)?, &state)?;
+                self.dynamics.step(&currents.select(time, t)?, &state)?;
             spikes.push(spike);
             membrane.push(u);
             state = next;
@@ -172,7 +180,10 @@ impl Spiking {
             let kept = SpikingState(state.iter().map(Tensor::detach).collect());
             *self.carried.lock().unwrap_or_else(|p| p.into_inner()) = Some(kept);
         }
-        let stacked = |all: &[Tensor]| Tensor::stack(0, &all.iter().collect::<Vec<_>>())?.to_dtype(x.dtype());
+        let stacked = |all: &[Tensor]| match run == steps {
+            true => Tensor::stack(time, &all.iter().collect::<Vec<_>>())?.to_dtype(x.dtype()),
+            false => x.like(&[first, second, shape[1]]),
+        };
         Ok(SpikingOutput {
             spikes: stacked(&spikes)?,
             membrane: stacked(&membrane)?,
@@ -204,8 +215,9 @@ impl Spiking {
     /// Spikes and potentials of a sequence or one step.
     fn outputs(&self, x: &Tensor) -> Result<[Tensor; 2]> {
         if x.rank() == 2 {
-            let SpikingOutput { spikes, membrane, .. } = self.run(&x.unsqueeze(0)?, None)?;
-            return Ok([spikes.squeeze(0)?, membrane.squeeze(0)?]);
+            let time = isize::from(self.batch_first);
+            let SpikingOutput { spikes, membrane, .. } = self.run(&x.unsqueeze(time)?, None)?;
+            return Ok([spikes.squeeze(time)?, membrane.squeeze(time)?]);
         }
         let SpikingOutput { spikes, membrane, .. } = self.run(x, None)?;
         Ok([spikes, membrane])

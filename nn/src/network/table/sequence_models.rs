@@ -181,6 +181,7 @@ layer_type! {
         surrogate: SurrogateOption = "atan";
         dt: Option<f64> = null;
         detach_reset: bool = true;
+        batch_first: bool = false;
         stateful: bool = false;
     }
     |o, site| {
@@ -201,7 +202,8 @@ layer_type! {
         };
         let mut l = Spiking::new(site.cx, o.in_features, o.out_features, neuron)?
             .surrogate(o.surrogate.0)?
-            .detach_reset(o.detach_reset);
+            .detach_reset(o.detach_reset)
+            .batch_first(o.batch_first);
         if let Some(threshold) = o.threshold {
             l = l.threshold(threshold)?;
         }
