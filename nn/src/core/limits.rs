@@ -53,6 +53,7 @@ const KEYS: &[(&str, u64)] = &[
     ("deform_groups", 1 << 20),
     ("depth_multiplier", 1 << 20),
     ("n_power_iterations", 1000),
+    ("routing_iterations", 1000),
     ("draws", 1 << 32),
     ("epochs", 1_000_000_000),
     ("batch_size", 1 << 24),

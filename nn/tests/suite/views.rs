@@ -367,6 +367,7 @@ fn networks() -> Vec<Row> {
         };
         "rope" [F(&[2, 3, 2, 4])] |t| [t[0].rope(&Rope::new(), None)?];
         "split_heads" [F(&[2, 3, 8])] |t| t[0].split_heads(2, 2)?;
+        "split_head_groups" [F(&[2, 3, 8])] |t| t[0].split_head_groups(&[2, 1, 1])?;
         "merge_heads" [F(&[2, 2, 3, 4])] |t| [t[0].merge_heads()?];
         "forward" [F(&[2, 2, 3, 4]), F(&[2, 2, 5, 4]), F(&[2, 2, 5, 4]), F(&[2, 2, 3, 5]), Mask(&[2, 2, 3, 5])] |t| {
             let plain = ScaledDotProductAttention::new();
@@ -408,6 +409,7 @@ fn losses() -> Vec<Row> {
         "SupConLoss" [F(M), Ids(&[4], 2)] |t| [l::SupConLoss::default().forward(&t[0], &t[1])?];
         "PairwiseRankingLoss" [F(&[5]), F(&[5])] |t| [l::PairwiseRankingLoss::default().forward(&t[0], &t[1])?];
         "MoeBalanceLoss" [F(M), Ids(&[4, 2], 6)] |t| [l::MoeBalanceLoss::default().forward(&t[0], &t[1])?];
+        "RotationPredictionLoss" [F(&[3, 4, 4])] |t| [l::RotationPredictionLoss::default().forward(&t[0])?];
         "LovaszLoss" [F(M), Ids(&[4], 6)] |t| [l::LovaszLoss::default().forward(&t[0], &t[1])?];
         "NllLoss" [F(M), Ids(&[4], 6), F(&[6])] |t|
             [l::NllLoss { weight: Some(t[2].clone()), ..Default::default() }.forward(&t[0], &t[1])?];
