@@ -288,9 +288,9 @@ pub(crate) fn gather<T: HostElement>(op: &'static str, v: View<'_>) -> Result<Ve
     };
     for at in places(outer, steps, l.offset(), l.numel().checked_div(n).unwrap_or(0)) {
         match stride {
-            1 => out.extend_from_slice(&s[at..at + n]),
-            0 => out.extend(std::iter::repeat_n(s[at], n)),
-            _ => out.extend((0..n).map(|i| s[at + i * stride])),
+            1 => out.try_extend(s[at..at + n].iter().copied())?,
+            0 => out.try_extend(std::iter::repeat_n(s[at], n))?,
+            _ => out.try_extend((0..n).map(|i| s[at + i * stride]))?,
         }
     }
     Ok(out)
