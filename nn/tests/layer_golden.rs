@@ -11,7 +11,7 @@ mod golden_call;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use common::{devices, id};
+use common::{devices, id, slow};
 use golden::{Case, FAMILIES, Tolerance, differs, host, suite};
 use golden_call::Made;
 use serde_json::{Value, json};
@@ -613,7 +613,9 @@ fn report() {
         }
         let date = std::env::var("TREFOIL_DATE").unwrap_or_default();
         let json = json!({ "device": d.caps().name, "date": date, "layers": layers });
-        let path = results.join(format!("layers-{}.json", id(&d).kind));
+        // OpenCL on a CPU does not stand for a GPU's.
+        let backend = if slow(&d) { "pocl".to_string() } else { id(&d).kind.to_string() };
+        let path = results.join(format!("layers-{backend}.json"));
         std::fs::write(&path, serde_json::to_string_pretty(&json).unwrap() + "\n").unwrap();
         println!("{}", path.display());
     }

@@ -99,7 +99,7 @@ fn page(all: &[(String, Results)]) -> String {
 fn the_page_is_made_of_the_results() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut all = vec![];
-    for backend in ["cpu", "cuda", "hip", "opencl"] {
+    for backend in ["cpu", "pocl", "cuda", "hip", "opencl"] {
         let path = root.join(format!("tests/results/layers-{backend}.json"));
         if let Ok(text) = std::fs::read_to_string(path) {
             let results: Results = serde_json::from_str(&text).unwrap();
