@@ -43,6 +43,7 @@ mod losses_sets_and_pairs;
 mod mesh;
 mod metrics;
 mod model;
+mod models_generation;
 mod models_language;
 mod network;
 mod network_types;

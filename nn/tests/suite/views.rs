@@ -367,6 +367,7 @@ fn networks() -> Vec<Row> {
         };
         "rope" [F(&[2, 3, 2, 4])] |t| [t[0].rope(&Rope::new(), None)?];
         "split_heads" [F(&[2, 3, 8])] |t| t[0].split_heads(2, 2)?;
+        "split_head_groups" [F(&[2, 3, 8])] |t| t[0].split_head_groups(&[2, 1, 1])?;
         "merge_heads" [F(&[2, 2, 3, 4])] |t| [t[0].merge_heads()?];
         "forward" [F(&[2, 2, 3, 4]), F(&[2, 2, 5, 4]), F(&[2, 2, 5, 4]), F(&[2, 2, 3, 5]), Mask(&[2, 2, 3, 5])] |t| {
             let plain = ScaledDotProductAttention::new();
