@@ -51,10 +51,11 @@ pub use self::activation::elementwise::{
 pub use self::activation::softmax_variant::{SoftmaxKind, SoftmaxVariant};
 pub use self::attention::cache::KvCache;
 pub use self::attention::cross::CrossAttention;
+pub use self::attention::decoder::Decoder;
 pub use self::attention::multi_head::{MultiHeadAttention, SelfAttention};
 pub use self::attention::rotary::RopeScaling;
 pub use self::attention::scores::{Attention, AttentionMasks};
-pub use self::attention::transformer::{Decoder, TransformerConfig, TransformerDecoder, TransformerEncoder};
+pub use self::attention::transformer::{TransformerConfig, TransformerDecoder, TransformerEncoder};
 pub use self::containers::checkpointed::Checkpointed;
 pub use self::containers::merge::{Add, Concatenate, Multiply};
 pub use self::containers::parallel::{Parallel, ParallelMerge};

@@ -61,6 +61,7 @@ mod losses_sets_and_pairs;
 mod mesh;
 mod metrics;
 mod model;
+mod models_generation;
 mod models_language;
 mod models_vision;
 mod network;
