@@ -193,7 +193,7 @@ def principal(s):
         case(s, "principal_neighbourhood_aggregation", label, config, module, sizes, lead, more)
 
     run("default", (3, 4))
-    run("edges", (2, 3), edge_features=3, activation="tanh")
+    run("edge_attr", (2, 3), edge_features=3, activation="tanh")
     run("layers", (3, 2), pre_layers=2, post_layers=3, aggregators=["max", "mean"], scalers=["attenuation"])
     run("sum_amplified", (4, 3), aggregators=["sum", "std"], scalers=["amplification", "identity"])
     run("edges_batched", (2, 3), lead=(3,), edge_features=2, aggregators=["min", "std"])
