@@ -91,7 +91,7 @@ fn page(all: &[(String, Results)]) -> String {
     }
     let others: Vec<String> =
         LAYERS.iter().filter(|l| l.entry == 0).map(|l| format!("`{}`", l.name)).collect();
-    let lines: Vec<String> = others.chunks(6).map(|names| names.join(", ")).collect();
+    let lines: Vec<String> = others.chunks(4).map(|names| names.join(", ")).collect();
     text + &format!("\nFurther types, tested without suites of their own: {}.\n", lines.join(",\n"))
 }
 
