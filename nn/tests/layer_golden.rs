@@ -8,6 +8,7 @@ mod golden;
 #[path = "common/golden_call.rs"]
 mod golden_call;
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -574,12 +575,28 @@ const CHECKS: [(&str, Check); 8] = [
 const MORE: [(&str, Check); 2] =
     [("f16", |r, _| r.halves(DType::F16)), ("bf16", |r, _| r.halves(DType::Bf16))];
 
+/// A folder for the files of a family, removed at the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(family: &str) -> Folder {
+        let name = format!("trefoil-golden-{}-{family}", std::process::id());
+        let folder = Folder(std::env::temp_dir().join(name));
+        std::fs::create_dir_all(&folder.0).unwrap();
+        folder
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
 fn run(family: &str) {
     let cases = suite(family);
     let only = std::env::var("TREFOIL_GOLDEN_CASE").unwrap_or_default();
-    let folder: PathBuf =
-        std::env::temp_dir().join(format!("trefoil-golden-{}-{family}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
+    let folder = Folder::new(family);
     let mut failures = vec![];
     let everything = std::env::var_os("TREFOIL_GOLDEN_ALL").is_some();
     for d in devices() {
@@ -589,7 +606,7 @@ fn run(family: &str) {
             let first = entries.insert(&case.entry);
             let checks = if first || everything || !slow(&d) { &CHECKS[..] } else { &CHECKS[..1] };
             left += CHECKS.len() - checks.len();
-            failures.extend(Run::new(case, &d).checked(checks, &folder));
+            failures.extend(Run::new(case, &d).checked(checks, &folder.0));
         }
         if left > 0 {
             println!(
@@ -598,40 +615,63 @@ fn run(family: &str) {
             );
         }
     }
-    std::fs::remove_dir_all(&folder).unwrap();
     assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
 }
 
-/// Writes `tests/results/layers-BACKEND.json` for every backend that is there: per layer and check, how many cases passed of how many.
-#[test]
-#[ignore = "writes the results of which docs/LAYERS.md is made"]
-fn report() {
-    let folder = std::env::temp_dir().join(format!("trefoil-golden-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    let results = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/results");
-    std::fs::create_dir_all(&results).unwrap();
-    for d in devices() {
-        let mut layers: BTreeMap<String, BTreeMap<&str, [u32; 2]>> = BTreeMap::new();
-        for case in FAMILIES.iter().copied().flat_map(suite) {
-            let counts = layers.entry(case.entry.clone()).or_default();
+/// What ran on a device: its name, and per layer and check how many cases passed of how many.
+struct Counts {
+    device: String,
+    layers: BTreeMap<String, BTreeMap<&'static str, [u32; 2]>>,
+}
+
+/// All checks of all cases of a family on devices of its own, by the names of their backends.
+fn counted(family: &str) -> Vec<(String, Counts)> {
+    let folder = Folder::new(family);
+    let on = |d: Device| {
+        let mut counts = Counts { device: d.caps().name.clone(), layers: BTreeMap::new() };
+        for case in suite(family) {
+            let layer = counts.layers.entry(case.entry.clone()).or_default();
             for (stage, check) in CHECKS.into_iter().chain(MORE) {
                 let mut run = Run { stage, ..Run::new(&case, &d) };
-                check(&mut run, &folder).unwrap_or_else(|e| run.fail(e));
-                let [passed, of] = counts.entry(stage).or_default();
+                check(&mut run, &folder.0).unwrap_or_else(|e| run.fail(e));
+                let [passed, of] = layer.entry(stage).or_default();
                 *of += 1;
                 *passed += u32::from(run.failures.is_empty());
                 run.failures.iter().for_each(|f| println!("{f}"));
             }
         }
-        let date = std::env::var("TREFOIL_DATE").unwrap_or_default();
-        let json = json!({ "device": d.caps().name, "date": date, "layers": layers });
         // OpenCL on a CPU does not stand for a GPU's.
         let backend = if slow(&d) { "pocl".to_string() } else { id(&d).kind.to_string() };
+        (backend, counts)
+    };
+    devices().into_iter().map(on).collect()
+}
+
+/// Writes `tests/results/layers-BACKEND.json` for every backend that is there. Families run side by side: most of the time goes into compiling.
+#[test]
+#[ignore = "writes the results of which docs/LAYERS.md is made"]
+fn report() {
+    let all = std::thread::scope(|s| {
+        let running: Vec<_> = FAMILIES.iter().map(|family| s.spawn(|| counted(family))).collect();
+        running.into_iter().flat_map(|family| family.join().unwrap()).collect::<Vec<_>>()
+    });
+    let mut backends: BTreeMap<String, Counts> = BTreeMap::new();
+    for (backend, counts) in all {
+        match backends.entry(backend) {
+            Entry::Vacant(e) => _ = e.insert(counts),
+            // Each layer belongs to one family.
+            Entry::Occupied(e) => e.into_mut().layers.extend(counts.layers),
+        }
+    }
+    let results = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/results");
+    std::fs::create_dir_all(&results).unwrap();
+    let date = std::env::var("TREFOIL_DATE").unwrap_or_default();
+    for (backend, Counts { device, layers }) in backends {
+        let json = json!({ "device": device, "date": date, "layers": layers });
         let path = results.join(format!("layers-{backend}.json"));
         std::fs::write(&path, serde_json::to_string_pretty(&json).unwrap() + "\n").unwrap();
         println!("{}", path.display());
     }
-    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 macro_rules! families {

@@ -18,8 +18,10 @@ const STAGE: [usize; 2] = [16 << 10, 12 << 10];
 const SUMS: usize = 32 << 10;
 const PUTS: usize = 8 << 10;
 
-/// Multiplications of a step beyond which a product of its own and a further kernel are no slower than tiles of a step.
+/// Multiplications of a step from which on a product of its own and a further kernel are no slower than tiles of a step.
 const LARGE: usize = 1 << 29;
+/// The largest state whose gradients tiles sum faster than a product does, in f32: 16-bit products win at any size.
+const LARGE_BACKWARD: usize = 512;
 
 /// The steps of a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -99,9 +101,10 @@ impl StepsProblem {
     /// Tiles where copies to local memory are asynchronous, for steps that are more than a launch and less than a large product. Backward, clusters
     /// give every SM a part of the sums.
     fn prefers_tiles(&self, caps: &Caps) -> bool {
-        let device = caps.matrix_cores && (!self.backward || caps.cluster > 1);
+        let small = self.batch <= 32 && self.hidden <= 512;
         let work = self.batch.saturating_mul(self.cell.gates() * self.hidden).saturating_mul(self.hidden);
-        device && (self.batch > 32 || self.hidden > 512) && work <= LARGE
+        let backward = caps.cluster > 1 && self.dtype == DType::F32 && self.hidden <= LARGE_BACKWARD;
+        caps.matrix_cores && !small && work < LARGE && (!self.backward || backward)
     }
 }
 
@@ -172,14 +175,17 @@ mod tests {
     fn larger_steps_run_in_tiles() {
         let p = problem(64, 512);
         let back = StepsProblem { backward: true, ..p };
-        for p in [p, back, StepsProblem { cell: RnnCell::Gru, ..p }, problem(16, 1024), problem(128, 1024)] {
+        let wide = StepsProblem { cell: RnnCell::Gru, ..problem(128, 1024) };
+        for p in [p, back, StepsProblem { cell: RnnCell::Gru, ..p }, problem(16, 1024), wide] {
             assert_eq!(chosen(&p, &hopper()), "tiled_step", "{p:?}");
             assert_eq!(chosen(&p, &cpu()), "portable");
         }
         for other in [
             StepsProblem { aligned: false, ..p },
             StepsProblem { cell: RnnCell::GruResetBefore, ..p },
-            problem(256, 1024),
+            problem(128, 1024),
+            StepsProblem { dtype: DType::Bf16, ..back },
+            StepsProblem { hidden: 1024, ..back },
         ] {
             assert_eq!(chosen(&other, &hopper()), "portable", "{other:?}");
         }
