@@ -54,6 +54,11 @@ impl Case {
         CaseError::Invalid(format!("case `{}`: expected {expected} under `{key}`, got {got}", self.id))
     }
 
+    /// A field as it stands.
+    pub fn field(&self, key: &str) -> Option<&Value> {
+        self.fields.get(key)
+    }
+
     /// A size of at least 1.
     pub fn size(&self, key: &str) -> Result<usize> {
         let n = self.fields.get(key).and_then(Value::as_u64).filter(|&n| n > 0);

@@ -24,7 +24,7 @@ class Routed(nn.Module):
 
     def forward(self, u):
         predicted = torch.einsum(self.equation, u, self.weight)
-        logits = torch.zeros(predicted.shape[:3], dtype=u.dtype)
+        logits = predicted.new_zeros(predicted.shape[:3])
         for k in range(self.iterations):
             coupling = torch.softmax(logits, dim=2)
             if self.detach:

@@ -1,7 +1,8 @@
 //! `trefoil bench`: times the cases of a JSON file.
 //!
-//! The operations are those of `trefoil_bench`; whole training steps, which need layers, are in [`train`].
+//! The operations are those of `trefoil_bench`; layers are in [`layer`], whole training steps in [`train`].
 
+mod layer;
 mod report;
 mod timing;
 mod train;
@@ -71,11 +72,13 @@ A case is {{\"id\": .., \"op\": .., sizes, \"dtype\": \"f32\"|\"f16\"|\"bf16\", 
   [{{\"id\": \"softmax_bf16\", \"op\": \"softmax\", \"rows\": 16384, \"cols\": 4096, \"dtype\": \"bf16\"}}]
 Operations:
 {}
-and whole training steps:
+whole training steps:
 {}
+and `layer`, a layer as networks describe it and its inputs:
+  {{\"id\": \"glu\", \"op\": \"layer\", \"layer\": {{\"type\": \"swiglu\", \"d_model\": 1024, \"d_ff\": 4096}}, \"inputs\": [{{\"shape\": [4096, 1024]}}]}}
 Others are listed as not in this build.
 Times are medians of device events over random inputs that rotate, so that caches do not serve them; forward and
-backward are timed apart. Training steps also say what many steps in a row take by the clock (`host_us`), what it
+backward are timed apart (of a layer both together, less the forward). Layers and training steps also say what many steps in a row take by the clock (`host_us`), what it
 takes to queue one (`queue_us`), and how many kernels it launches.",
         wrapped(operations().map(|o| o.name)),
         wrapped(train::OPERATIONS.into_iter())
@@ -160,6 +163,12 @@ fn time(c: &Case, d: &Device, a: &Args) -> Result<Option<Row>> {
             None => None,
         };
         return Ok(Some(Row { fwd, bwd, host: None }));
+    }
+    if c.op() == layer::OPERATION {
+        let [mut fwd, mut both] = layer::prepare(c, d)?;
+        let (fwd, bwd) = (timed(&mut fwd, d, a)?, timed(&mut both, d, a)?);
+        let bwd = Timed { us: (bwd.us - fwd.us).max(0.0), ..bwd };
+        return Ok(Some(Row { fwd, bwd: Some(bwd), host: Some(both.host_times(d, a.budget)?) }));
     }
     let Some(mut step) = train::prepare(c, d)? else { return Ok(None) };
     let fwd = timed(&mut step, d, a)?;

@@ -11,7 +11,7 @@ use crate::error::Result;
 pub(super) struct Row {
     pub(super) fwd: Timed,
     pub(super) bwd: Option<Timed>,
-    /// Of training steps.
+    /// Of layers and training steps.
     pub(super) host: Option<HostTimes>,
 }
 
@@ -55,7 +55,7 @@ fn cell(x: Option<f64>, digits: usize) -> String {
 }
 
 impl Row {
-    /// The case's line of the table, and one more for a training step.
+    /// The case's line of the table, and one more for a layer or a training step.
     pub(super) fn write_text(&self, out: &mut dyn Write, id: &str, copy: bool) -> Result<()> {
         let (f, b) = (&self.fwd, self.bwd.as_ref());
         write!(

@@ -76,12 +76,12 @@ pub(super) fn prepare(c: &Case, d: &Device) -> CliResult<Option<Work>> {
 }
 
 /// Normal numbers.
-fn random(d: &Device, dtype: DType, shape: &[usize]) -> CliResult<Tensor> {
+pub(super) fn random(d: &Device, dtype: DType, shape: &[usize]) -> CliResult<Tensor> {
     Ok(Tensor::random(d, dtype, shape, Distribution::Normal { mean: 0.0, std: 1.0 }, Rng::new(1))?)
 }
 
 /// Ids in [0, below).
-fn ids(d: &Device, shape: &[usize], below: usize) -> CliResult<Tensor> {
+pub(super) fn ids(d: &Device, shape: &[usize], below: usize) -> CliResult<Tensor> {
     let uniform = Distribution::Int { lo: 0, hi: below as i64 };
     Ok(Tensor::random(d, DType::I64, shape, uniform, Rng::new(2))?)
 }
