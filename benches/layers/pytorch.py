@@ -26,6 +26,8 @@ from residual import DenseResidual, Highway  # noqa: E402
 from specialized import Gaussians, Glu  # noqa: E402
 
 torch.set_default_device("cuda")
+# Strict f32, as trefoil computes unless a layer asks for TF32.
+torch.backends.cudnn.allow_tf32 = False
 
 
 class Experts(nn.Module):
@@ -127,7 +129,7 @@ def times(case):
     made = LAYERS[case["id"]]()
     call, module = made if isinstance(made, tuple) else (made, made)
     dtype = torch.bfloat16 if case.get("dtype") == "bf16" else torch.float32
-    module.to(dtype)
+    module.to("cuda", dtype)
     with torch.no_grad():
         for p in module.parameters():
             p.normal_(0, 0.05)

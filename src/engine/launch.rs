@@ -14,7 +14,7 @@ use crate::layout::{Layout, MAX_RANK};
 use crate::spec::{BLOCK, Kernel, KernelArgs, KernelSpec, Role};
 
 /// How many blocks a launch has.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Grid {
     /// A grid-stride loop over this many threads; the loop runs more than once only where the grid is capped.
     Stride(usize),

@@ -214,6 +214,7 @@ impl Engine {
     pub(crate) fn explain_op(&self, info: &'static OpInfo) -> Result<Choice> {
         match info.name {
             "gemm" | "gemm_bwd" | "gemm_grouped" => return self.explain_gemm(info.name),
+            "gemm_ragged" => return self.explain_ragged(info.name),
             "rnn" | "rnn_bwd" => return self.explain_rnn(info.name),
             "conv" | "conv_bwd" | "conv_transpose" | "conv_transpose_bwd" => {
                 return self.explain_conv(info.name);

@@ -129,11 +129,10 @@ GK_FN void gk_mm_rows_begin(float (*c)[4], const int n, const gk_frag_a* a, cons
     }
 }
 
-GK_FN void gk_mm_tiles_begin(float (*c)[4], const int n, GK_LOCAL_PTR const gk_raw16* a, const int arows, int first, const int terms,
-                       GK_LOCAL_PTR const gk_raw16* b)
+GK_FN void gk_mm_tiles_add(float (*c)[4], const int n, GK_LOCAL_PTR const gk_raw16* a, const int arows, int first, const int terms,
+                           GK_LOCAL_PTR const gk_raw16* b)
 {
     gk_frag_b f[4];
-    gk_mm_clear(c, n);
     GK_UNROLL for (int j = 0; j < n / 8; j += 4) {
         gk_sums rest = gk_no_sums();
         GK_UNROLL for (int k = 0; k < terms / GK_FRAG_TERMS; k++) {
@@ -142,6 +141,13 @@ GK_FN void gk_mm_tiles_begin(float (*c)[4], const int n, GK_LOCAL_PTR const gk_r
         }
         gk_add_sums(c + j, rest);
     }
+}
+
+GK_FN void gk_mm_tiles_begin(float (*c)[4], const int n, GK_LOCAL_PTR const gk_raw16* a, const int arows, int first, const int terms,
+                             GK_LOCAL_PTR const gk_raw16* b)
+{
+    gk_mm_clear(c, n);
+    gk_mm_tiles_add(c, n, a, arows, first, terms, b);
 }
 
 GK_FN void gk_mm_terms_begin(float (*c)[4], const int n, const gk_frag_a* a, GK_LOCAL_PTR const gk_raw16* b, const int rows)

@@ -52,11 +52,17 @@ GK_FN void gk_mm_rows_begin(float (*c)[4], const int n, const gk_frag_a* a, cons
     for (int k = 0; k < terms / GK_FRAG_TERMS; k++) gk_mm_step(c, n, a[k], k, b, n, 0);
 }
 
+GK_FN void gk_mm_tiles_add(float (*c)[4], const int n, GK_LOCAL_PTR const gk_raw16* a, const int arows, int first, const int terms,
+                           GK_LOCAL_PTR const gk_raw16* b)
+{
+    for (int k = 0; k < terms / GK_FRAG_TERMS; k++) gk_mm_step(c, n, gk_load_a(a, arows, first, k), k, b, n, 0);
+}
+
 GK_FN void gk_mm_tiles_begin(float (*c)[4], const int n, GK_LOCAL_PTR const gk_raw16* a, const int arows, int first, const int terms,
-                       GK_LOCAL_PTR const gk_raw16* b)
+                             GK_LOCAL_PTR const gk_raw16* b)
 {
     gk_mm_clear(c, n);
-    for (int k = 0; k < terms / GK_FRAG_TERMS; k++) gk_mm_step(c, n, gk_load_a(a, arows, first, k), k, b, n, 0);
+    gk_mm_tiles_add(c, n, a, arows, first, terms, b);
 }
 
 /* Waits for what gk_frag_of has stored, and until it may store again. */

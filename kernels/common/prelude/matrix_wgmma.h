@@ -59,14 +59,17 @@ GK_FN void gk_mm_rows_begin(float (*c)[4], const int n, const gk_frag_a* a, cons
     GK_WGMMA_END();
 }
 
-GK_FN void gk_mm_tiles_begin(float (*c)[4], const int n, GK_LOCAL_PTR const gk_raw16* a, const int arows, int first, const int terms,
-                             GK_LOCAL_PTR const gk_raw16* b)
+/* `fresh`: sums = instead of +=. */
+GK_FN void gk_mm_tiles(float (*c)[4], const int n, GK_LOCAL_PTR const gk_raw16* a, const int arows, int first, const int terms,
+                       GK_LOCAL_PTR const gk_raw16* b, const int fresh)
 {
     gk_u32 left = gk_wgmma_tile(gk_local_address(a + first / 64 * 64 * 8), arows), tile = gk_wgmma_tile(gk_local_address(b), n);
     GK_WGMMA_BEGIN();
-    GK_UNROLL for (int k = 0; k < terms / 16; k++) gk_wgmma_s(c, n, gk_wgmma_terms(left, arows, k), gk_wgmma_terms(tile, n, k), k == 0 ? 1 : 0);
+    GK_UNROLL for (int k = 0; k < terms / 16; k++) gk_wgmma_s(c, n, gk_wgmma_terms(left, arows, k), gk_wgmma_terms(tile, n, k), k == 0 ? fresh : 0);
     GK_WGMMA_END();
 }
+#define gk_mm_tiles_begin(c, n, a, arows, first, terms, b) gk_mm_tiles(c, n, a, arows, first, terms, b, 1)
+#define gk_mm_tiles_add(c, n, a, arows, first, terms, b) gk_mm_tiles(c, n, a, arows, first, terms, b, 0)
 
 GK_FN void gk_mm_terms_begin(float (*c)[4], const int n, const gk_frag_a* a, GK_LOCAL_PTR const gk_raw16* b, const int rows)
 {

@@ -271,7 +271,7 @@ class Sparse(nn.Module):
     def __init__(self, f, o, config):
         super().__init__()
         count = max(1, int(round(f * o * (1 - config.get("sparsity", 0.9)), 6)))
-        at = torch.randperm(f * o, generator=torch.Generator().manual_seed(3))[:count]
+        at = torch.randperm(f * o, generator=torch.Generator().manual_seed(3), device="cpu")[:count]
         self.values = nn.Parameter(torch.empty(count))
         self.register_buffer("indices", torch.stack([at // f, at % f]))
         self.bias = nn.Parameter(torch.empty(o)) if config.get("bias", True) else None

@@ -321,11 +321,14 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         k("gemm_grouped_ragged", "G3", "A, B, offsets:i32", "trans_b=false", "C", &["gemm_ragged"], ragged)
             .bound(Product)
             .sample(|s| {
-                let rows = [s.below(40), 0, s.below(9), 1 + s.below(70)];
+                let rows = [s.below(40), 0, s.below(9), 1 + s.below(if s.small { 8 } else { 150 })];
                 let (_, n, kk) = sizes(s);
-                let total: usize = rows.iter().sum();
+                // Rows of 16 bytes for every second case: what matrix cores take.
+                let (n, kk) = if s.coin() { (n.next_multiple_of(8), kk.next_multiple_of(8)) } else { (n, kk) };
+                let (total, trans_b) = (rows.iter().sum(), s.coin());
                 s.put("A", &[total, kk], Any);
-                s.put("B", &[4, kk, n], Any);
+                s.put("B", &if trans_b { [4, n, kk] } else { [4, kk, n] }, Any);
+                s.arg("trans_b", trans_b);
                 let mut at = 0;
                 let mut offsets = vec![0];
                 for r in rows {

@@ -2,7 +2,7 @@
 // Written by `cargo xtask spec` from the prototypes in kernels/common; edit those.
 
 use crate::spec::gemm::OUTPUTS;
-use crate::spec::{FLOATS, FLOATS64, kernel_args, kernel_table};
+use crate::spec::{FLOATS, FLOATS64, HALVES, kernel_args, kernel_table};
 
 kernel_args! {
     /// Arguments of `gemm_tile128`, `gemm_tile64`, `gemm_skinny`.
@@ -71,6 +71,22 @@ kernel_args! {
     }
 }
 
+kernel_args! {
+    /// Arguments of `gemm_ragged_matrix`.
+    GemmRaggedMatrixArgs {
+        a: In("gk_t"),
+        b: In("gk_t"),
+        offsets: In("int"),
+        y: Out("gk_t"),
+        err: Out("int"),
+        size: Dims,
+        steps: Dims,
+        alpha: Real,
+        by_terms: I32,
+        code: I32,
+    }
+}
+
 kernel_table! {
     Gemm;
     GEMM_TILE128: GemmTileArgs = "gemm/gemm.c" "gemm_tile128" [(FLOATS, OUTPUTS)];
@@ -78,4 +94,5 @@ kernel_table! {
     GEMM_SKINNY: GemmTileArgs = "gemm/gemm.c" "gemm_skinny" [(FLOATS64, OUTPUTS)];
     GEMM_FINISH: GemmFinishArgs = "gemm/gemm.c" "gemm_finish" [(FLOATS64, OUTPUTS)];
     GEMM_RAGGED: GemmRaggedArgs = "gemm/gemm.c" "gemm_ragged" [(FLOATS64, OUTPUTS)];
+    GEMM_RAGGED_MATRIX: GemmRaggedMatrixArgs = "gemm/ragged.c" "gemm_ragged_matrix" [(HALVES, &[])];
 }

@@ -4,7 +4,7 @@ mod plan;
 #[cfg(all(test, feature = "driver-opencl"))]
 mod tests;
 
-use self::plan::{GemmPlan, GemmProblem, SKINNY, Tile, tiling};
+use self::plan::{GemmPlan, GemmProblem, RaggedProblem, SKINNY, Tile, tiling};
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::driver::{DimsArg, Ptr, RawMem};
 use crate::dtype::DType;
@@ -351,6 +351,12 @@ impl Engine {
         self.explain_problem(op, &q.problem(&self.vendor_plan(op, &q)))
     }
 
+    /// The variant that serves eight groups of 4096 rows in all with matrices of 1024 x 1024 in bf16.
+    pub(crate) fn explain_ragged(&self, op: &'static str) -> Result<Choice> {
+        let e = Extents { batch: 8, m: 4096, n: 1024, k: 1024 };
+        self.explain_problem(op, &RaggedProblem { e, dtype: DType::Bf16, same_dtype: true, aligned: true })
+    }
+
     /// Sum over the batches of alpha A B into one matrix.
     fn batch_sum(&self, op: &'static str, p: &Gemm, q: Product, accumulate: bool) -> Result<()> {
         let e = q.e;
@@ -525,25 +531,88 @@ impl GemmOps for Engine {
         let (ta, ty) = (MatrixOperand::new(&a, steps(&a, false)), MatrixOperand::new(&v, steps(&v, false)));
         let mut tb = MatrixOperand::new(&b, steps(&b, p.trans_b));
         tb.steps[2] = b.layout().strides()[0];
+        let ragged = Ragged { p, e, dtype: dt, out: v.dtype(), a: ta, b: tb, y: ty };
+        let plan = self.plan(op, &ragged.problem())?;
+        let offsets = self.arg_in(&offsets);
+        if plan.matrix_cores {
+            self.launch(
+                &GEMM_RAGGED_MATRIX,
+                dt,
+                "",
+                plan.grid,
+                &ragged.matrix_args(offsets, self.arg_error()),
+            )
+        } else {
+            let (op, args) = ragged.portable_args(offsets, self.arg_error());
+            self.launch(&GEMM_RAGGED, dt, op, plan.grid, &args)
+        }
+    }
+}
+
+/// A product of `gemm_ragged`.
+struct Ragged<'a> {
+    p: &'a Gemm,
+    /// `batch` is the number of groups.
+    e: Extents,
+    dtype: DType,
+    out: DType,
+    a: MatrixOperand,
+    b: MatrixOperand,
+    y: MatrixOperand,
+}
+
+impl Ragged<'_> {
+    /// Steps of B from row to row and from group to group as it lies in memory, and whether its rows are the columns of a term.
+    fn rows_of_b(&self) -> ([usize; 2], bool) {
+        let [r, c, group] = self.b.steps;
+        let by_terms = c == 1;
+        ([if by_terms { r } else { c }, group], by_terms)
+    }
+
+    fn problem(&self) -> RaggedProblem {
+        let (Ragged { e, dtype, a, b, y, .. }, ([row, group], by_terms)) = (self, self.rows_of_b());
+        let whole = |n: usize| (n * dtype.size()).is_multiple_of(16);
+        let inner = a.steps[1] == 1 && y.steps[1] == 1 && (by_terms || b.steps[0] == 1);
+        let rows = [a.steps[0], row, group, y.steps[0], e.n, e.k].into_iter().all(whole);
+        let aligned = a.aligned && b.aligned && y.aligned && inner && rows;
+        RaggedProblem { e: *e, dtype: *dtype, same_dtype: self.out == *dtype, aligned }
+    }
+
+    fn matrix_args(&self, offsets: Ptr, err: Ptr) -> GemmRaggedMatrixArgs {
+        let (e, ([row, group], by_terms)) = (self.e, self.rows_of_b());
+        GemmRaggedMatrixArgs {
+            a: self.a.arg(),
+            b: self.b.arg(),
+            offsets,
+            y: self.y.arg(),
+            err,
+            size: dims([e.m, e.n, e.k, e.batch]),
+            steps: dims([self.a.steps[0], row, group, self.y.steps[0]]),
+            alpha: self.p.alpha,
+            by_terms: i32::from(by_terms),
+            code: code_of_op("gemm_ragged"),
+        }
+    }
+
+    /// Arguments of the portable kernel, and its function.
+    fn portable_args(&self, offsets: Ptr, err: Ptr) -> (&'static str, GemmRaggedArgs) {
+        let (e, dt) = (self.e, self.dtype);
         // Groups start at any row: a load along the rows would not be aligned.
-        let by_row = ta.steps[1] == 1;
-        let ta = MatrixOperand { aligned: ta.aligned && by_row, ..ta };
-        let q = Product::plain(p, e, dt, ta, tb, (ty, v.dtype()), 0.0);
+        let a = MatrixOperand { aligned: self.a.aligned && self.a.steps[1] == 1, ..self.a };
+        let q = Product::plain(self.p, e, dt, a, self.b, (self.y, self.out), 0.0);
         let args = GemmRaggedArgs {
-            a: ta.arg(),
-            b: tb.arg(),
-            offsets: self.arg_in(&offsets),
-            y: ty.arg(),
-            err: self.arg_error(),
+            a: a.arg(),
+            b: self.b.arg(),
+            offsets,
+            y: self.y.arg(),
+            err,
             size: q.size(1, 0),
-            sa: ta.side(e.m, e.k, dt),
-            sb: tb.transposed().side(e.n, e.k, dt),
-            sy: ty.dims(),
-            alpha: p.alpha,
-            code: code_of_op(op),
+            sa: a.side(e.m, e.k, dt),
+            sb: self.b.transposed().side(e.n, e.k, dt),
+            sy: self.y.dims(),
+            alpha: self.p.alpha,
+            code: code_of_op("gemm_ragged"),
         };
-        // Every group, and the rows before and after all groups, can leave one tile incomplete.
-        let tiles = e.m.div_ceil(64) + e.batch + 1;
-        self.launch(&GEMM_RAGGED, dt, q.op(), Grid::Blocks([e.n.div_ceil(64) * tiles, 1, 1]), &args)
+        (q.op(), args)
     }
 }
