@@ -5,7 +5,7 @@
 //!
 //! FOLDER has the binary version of CIFAR-10, `data_batch_1.bin` to `data_batch_5.bin` and `test_batch.bin`. Without it such files are made:
 //! ten shapes and textures of random size, place and colours under noise, 2,000 images to learn from and 400 to test. Colours say nothing
-//! about the class there, so that the network has to see forms; it tells all 400 after six epochs.
+//! about the class there, so that the network has to see forms; it gets all 400 right after six epochs.
 
 mod common;
 

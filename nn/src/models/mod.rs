@@ -1,5 +1,6 @@
 //! Named reference models on the public interface of this crate. Those of images have the layers, constructors and names of states of
-//! `torchvision.models`, whose state dictionaries they load, [`UNet`] those of milesial's `Pytorch-UNet`; transformers load the files of Hugging Face (`from_hugging_face`).
+//! `torchvision.models`, whose state dictionaries they load, [`UNet`] those of milesial's `Pytorch-UNet`; transformers load the files of
+//! Hugging Face (`from_hugging_face`).
 //!
 //! ```
 //! use trefoil::{Registry, Selector};
