@@ -4,7 +4,7 @@
 pub(crate) mod text;
 
 use std::cell::Cell;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use trefoil::ops::core::{CoreOps, Counters};
 use trefoil::ops::optimizer::LossScale;
@@ -119,5 +119,37 @@ impl Callback for &Steady {
     fn step_end(&mut self, _: &StepEnd<'_>) -> Result<()> {
         self.step();
         Ok(())
+    }
+}
+
+/// A folder with the files of a data set.
+pub(crate) struct Folder {
+    pub(crate) path: PathBuf,
+    /// Whether it holds files that this process wrote, and goes with them.
+    pub(crate) temporary: bool,
+}
+
+impl Folder {
+    /// The folder that the first argument names; without it a temporary one with the files that `write` makes in it.
+    pub(crate) fn open(
+        name: &str,
+        write: impl FnOnce(&Path) -> std::io::Result<()>,
+    ) -> std::io::Result<Self> {
+        if let Some(path) = std::env::args_os().nth(1) {
+            return Ok(Folder { path: path.into(), temporary: false });
+        }
+        let path = std::env::temp_dir().join(format!("trefoil-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path)?;
+        let folder = Folder { path, temporary: true };
+        write(&folder.path)?;
+        Ok(folder)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if self.temporary {
+            _ = std::fs::remove_dir_all(&self.path);
+        }
     }
 }

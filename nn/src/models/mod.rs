@@ -1,5 +1,6 @@
 //! Named reference models on the public interface of this crate. Those of images have the layers, constructors and names of states of
-//! `torchvision.models`, whose state dictionaries they load; transformers load the files of Hugging Face (`from_hugging_face`).
+//! `torchvision.models`, whose state dictionaries they load, [`UNet`] those of milesial's `Pytorch-UNet`; transformers load the files of
+//! Hugging Face (`from_hugging_face`).
 //!
 //! ```
 //! use trefoil::{Registry, Selector};
@@ -34,6 +35,7 @@ mod llama;
 mod lstm;
 mod mobilenet;
 mod resnet;
+mod unet;
 mod vit;
 
 pub use self::bert::{Bert, BertConfig};
@@ -44,6 +46,7 @@ pub use self::llama::{Llama, LlamaConfig};
 pub use self::lstm::{LstmLanguageModel, LstmLanguageModelConfig};
 pub use self::mobilenet::{MobileNetV2, MobileNetV2Config, mobilenet_v2};
 pub use self::resnet::{ResNet, ResNetConfig, resnet18, resnet34, resnet50};
+pub use self::unet::{UNet, UNetConfig};
 pub use self::vit::{VisionTransformer, VisionTransformerConfig};
 
 use crate::core::error::Result;

@@ -30,6 +30,17 @@ from torch import nn
 
 LR, WEIGHT_DECAY, STEPS = 1e-3, 1e-2, 2
 
+# Cases drawn once more, and which draw they have. With their first numbers PyTorch itself was off by more than 5 % in f16
+# or bf16, at kinks of ReLU and where terms cancel; the potential of the spiking case lay 4e-4 below its threshold, a
+# quarter of what bf16 resolves there.
+DRAWS = {
+    "basic_block/stride": 1,
+    "rrdb/unbatched": 4,
+    "rrdbnet_generator/four": 3,
+    "spiking/batch_first": 1,
+    "unet_discriminator/spectral_eval": 3,
+}
+
 
 class Fn(nn.Module):
     """A layer without parameters."""
@@ -131,7 +142,8 @@ class Suite:
         """
         name = f"{entry}/{label}"
         assert all(c["name"] != name for c in self.cases), name
-        g = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+        drawn = f"{name}#{DRAWS[name]}" if name in DRAWS else name
+        g = torch.Generator().manual_seed(zlib.crc32(drawn.encode()))
         module = (oracle if isinstance(oracle, nn.Module) else Fn(oracle)).double()
         module.train(training)
         with torch.no_grad():

@@ -376,16 +376,23 @@ class SpectralUNet(nn.Module):
 
 
 def discriminator(s):
-    def draw(name, t, g):
-        if name.endswith(("_u", "_v")):
-            return F.normalize(torch.randn(t.shape, generator=g).double(), dim=0)
-        return None
-
     def run(label, x, features, blocks=None, training=True):
         if blocks is None:
             config, oracle = {"mode": "realesrgan"}, SpectralUNet(x[-3], features)
         else:
             config, oracle = {"num_blocks": blocks}, UNet(x[-3], features, blocks)
+
+        def draw(name, t, g):
+            if not name.endswith(("_u", "_v")):
+                return None
+            if training:
+                return F.normalize(torch.randn(t.shape, generator=g).double(), dim=0)
+            # Evaluation divides by u @ weight @ v as they are. These belong to the weights, so that outputs are of unit
+            # size, and one more step of the power iteration would change them.
+            weight = oracle.get_submodule(name.rsplit(".", 2)[0]).original.flatten(1)
+            u = F.normalize(weight.sum(1), dim=0)
+            return u if name.endswith("_u") else F.normalize(weight.T @ u, dim=0)
+
         config = {"in_channels": x[-3], "num_feat": features, **config}
         case(s, "unet_discriminator", label, config, oracle, x, training=training, draw=draw)
 

@@ -1,4 +1,5 @@
-"""Writes `models-torchvision.json`, what torchvision's models compute and what their states are: `python torchvision_models.py`.
+"""Writes `models-torchvision.json`, what torchvision's models and a U-Net (unet.py) compute and what their states are:
+`python torchvision_models.py`.
 
 Weights are no part of the file. Both sides draw them from one generator of pseudorandom numbers, entry by entry in the order of the names,
 so that outputs, and of each gradient and each new running statistic the norm and the product with noise, tell whether the models are the
@@ -13,6 +14,8 @@ from torch import nn
 from torchvision.models import MobileNetV2, densenet121, mobilenet_v2, resnet18, resnet34, resnet50
 from torchvision.models.densenet import DenseNet
 from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
+
+from unet import UNet
 
 MASK = (1 << 64) - 1
 
@@ -83,6 +86,8 @@ SMALL = {
     "mobilenet_v2_small_images": (small_mobilenet, (2, 2, 32, 24)),
     "densenet": (lambda: DenseNet(4, (1, 2, 1, 2), 8, num_classes=3), (2, 3, 64, 72)),
     "densenet_small_images": (small_densenet, (2, 1, 16, 17)),
+    "unet": (lambda: UNet(3, 3, 2), (2, 3, 27, 33)),
+    "unet_bilinear": (lambda: UNet(1, 3, 2, bilinear=True), (2, 1, 18, 23)),
 }
 FULL = (resnet18, resnet34, resnet50, mobilenet_v2, densenet121)
 

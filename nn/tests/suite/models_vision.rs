@@ -1,4 +1,5 @@
-//! Reference models against torchvision: `golden/torchvision_models.py` wrote what it computes, and the modules of the full sizes.
+//! Reference models against torchvision and a U-Net in PyTorch: `golden/torchvision_models.py` wrote what they compute, and the modules of
+//! the full sizes.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -41,6 +42,8 @@ fn small(name: &str, cx: &InitContext) -> Box<dyn Layer> {
         "densenet_small_images" => {
             boxed(DenseNet::new(cx, &densenet([2, 1, 2, 1]).in_channels(1).small_images()))
         }
+        "unet" => boxed(UNet::new(cx, &UNetConfig::new(3, 3).width(2))),
+        "unet_bilinear" => boxed(UNet::new(cx, &UNetConfig::new(1, 3).width(2).bilinear())),
         other => panic!("{other}"),
     }
 }
@@ -80,7 +83,7 @@ fn same(what: &str, got: &BTreeMap<String, [f64; 2]>, want: &Value) {
 }
 
 #[test]
-fn small_models_compute_what_torchvision_does() {
+fn small_models_compute_what_pytorch_does() {
     let golden = golden();
     for (what, case) in golden["small"].as_object().unwrap() {
         let model = small(what, &f64s());
@@ -93,7 +96,7 @@ fn small_models_compute_what_torchvision_does() {
         let x = tensor(&cpu(), &shape, 1000).with_grad();
         model.eval();
         let y = model.forward(&x).unwrap();
-        assert_eq!(y.shape(), [2, 3], "{what}");
+        assert_eq!(y.shape()[..2], [2, 3], "{what}");
         close(&y.to_vec::<f64>().unwrap(), &numbers(&case["eval"]), 1e-8, &format!("{what}, evaluation"));
         model.train();
         let y = model.forward(&x).unwrap();
@@ -176,4 +179,27 @@ fn sizes_are_refused_by_the_part_that_has_them() {
     assert_ne!(run(), run());
     model.eval();
     assert_eq!(run(), run());
+}
+
+#[test]
+fn unet_has_the_sizes_of_pytorch_unet_and_refuses_what_it_cannot_halve() {
+    let device: Device = Arc::new(Engine::shapes());
+    let shapes = InitContext::new(&device, 1);
+    let x = Tensor::zeros(&device, DType::F32, &[1, 3, 572, 570]).unwrap();
+    // `sum(p.numel() for p in UNet(3, 2).parameters())` there, and with bilinear=True.
+    for (config, parameters) in
+        [(UNetConfig::new(3, 2), 31_037_698), (UNetConfig::new(3, 2).bilinear(), 17_263_042)]
+    {
+        let model = UNet::new(&shapes, &config).unwrap();
+        assert_eq!(model.num_parameters(), parameters);
+        assert_eq!(model.forward(&x).unwrap().shape(), [1, 2, 572, 570]);
+    }
+    let cx = &f64s();
+    refused(UNet::new(cx, &UNetConfig::new(0, 2).width(2)), &["Convolutional", "in_channels"]);
+    refused(UNet::new(cx, &UNetConfig::new(1, 0).width(2)), &["Convolutional", "out_channels"]);
+    refused(UNet::new(cx, &UNetConfig::new(1, 2).width(0)), &["Convolutional", "out_channels"]);
+    let model = UNet::new(cx, &UNetConfig::new(2, 2).width(1)).unwrap();
+    refused(model.forward(&tensor(&cpu(), &[1, 2, 15, 16], 1)), &["down4.maxpool_conv.0", "MaxPooling"]);
+    refused(model.forward(&tensor(&cpu(), &[1, 3, 16, 16], 1)), &["inc.double_conv.0", "channels"]);
+    refused(model.forward(&tensor(&cpu(), &[2, 16, 16], 1)), &["UNet", "[B, C, H, W]", "[2, 16, 16]"]);
 }
