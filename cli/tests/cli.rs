@@ -560,6 +560,25 @@ fn malformed_rows_are_counted_and_named() {
     assert!(e.contains("row 17, column 2"), "{e}");
 }
 
+#[test]
+fn ids_beyond_a_table_are_named_with_its_size() {
+    let f = Folder::new("vocabulary");
+    let data = f.write("t.txt", &"abcd".repeat(20));
+    let run = f.write(
+        "run.json",
+        &format!(
+            r#"{{ "data": {{ "text": "{data}", "length": 6, "test_share": 0.25 }},
+                  "model": {{ "layers": [{{ "type": "embedding", "num_embeddings": 3, "embedding_dim": 2 }},
+                                          {{ "type": "dense", "out_features": 4 }}] }},
+                  "train": {{ "epochs": 1, "batch_size": 4, "shuffle": false }} }}"#
+        ),
+    );
+    let e = fails(&["train", &run, "--backend", "cpu"], 1);
+    let named = "embedding: id 3 in row 0, position 3 of the inputs of the training data is out of range: \
+                 num_embeddings is 3";
+    assert!(e.contains(named) && e.contains("set num_embeddings") && !e.contains("class ids"), "{e}");
+}
+
 const CASES: &str = r#"[
 {"id": "copy", "op": "copy", "n": 1000},
 {"id": "act_gelu_bf16", "op": "activation", "kind": "gelu", "n": 1000, "dtype": "bf16"},
