@@ -1,7 +1,12 @@
-//! What is said about unknown types.
+//! What is said about unknown types and about inputs of another dtype.
 
 use serde_json::json;
-use trefoil_nn::network::NetworkConfig;
+use trefoil_nn::network::{LAYERS, NetworkConfig, layer};
+use trefoil_nn::{DType, InitContext, Layer, Tensor};
+
+use super::beside;
+use super::cases::every_type;
+use crate::common::{cpu, tensor};
 
 #[test]
 fn unknown_types_are_met_with_what_pytorchs_name_means() {
@@ -40,4 +45,43 @@ fn unknown_types_are_met_with_what_pytorchs_name_means() {
         let what = format!("unknown layer type `{name}`; docs/NETWORKS.md lists the types");
         assert!(e.contains(&what), "{e}");
     }
+}
+
+/// f64 features, whose dtype the operations would otherwise ask of the weights.
+#[test]
+fn inputs_of_another_dtype_than_the_layers_are_named() {
+    let device = cpu();
+    let (mut named, mut wrong) = (0, vec![]);
+    for (shape, json, _) in every_type() {
+        let name = json["type"].as_str().unwrap();
+        // Ids, and the layer that checks dtypes alone.
+        if ["embedding", "input"].contains(&name) {
+            continue;
+        }
+        let l = layer(&InitContext::new(&device, 1), &json).unwrap();
+        let x = tensor(&device, shape, 7);
+        let x = match name {
+            "rbm" | "spatial_pooler" | "anomaly_detector" | "temporal_memory" => {
+                x.gt_scalar(0.0).unwrap().to_dtype(DType::F64).unwrap()
+            }
+            _ => x,
+        };
+        let wide = |t: Tensor| if t.dtype().is_float() { t.to_dtype(DType::F64).unwrap() } else { t };
+        let beside: Vec<Tensor> = beside(&device, name).into_iter().map(wide).collect();
+        let inputs = match LAYERS.iter().find(|l| l.name == name).unwrap().inputs.0 {
+            _ if !beside.is_empty() => [vec![x], beside].concat(),
+            2 => vec![x.clone(), x],
+            _ => vec![x],
+        };
+        if let Err(e) = l.forward_all(&inputs) {
+            let (e, blamed) =
+                (e.to_string(), "argument `x`: expected dtype f32, as the layer's parameters have");
+            let way = "(convert the input with `to_dtype(DType::F32)`), got f64";
+            match e.contains(blamed) && e.ends_with(way) {
+                true => named += 1,
+                false => wrong.push(format!("{name}: {e}")),
+            }
+        }
+    }
+    assert!(wrong.is_empty() && named > 80, "{named}, but {wrong:#?}");
 }
