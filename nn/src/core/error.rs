@@ -244,6 +244,16 @@ pub enum NnError {
         /// What is there.
         found: String,
     },
+    /// A file of another format, which its first bytes show.
+    #[error("{}: expected {expected}, found {found}", path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// The format that can be read here.
+        expected: &'static str,
+        /// The format that it has, and how to write the other one.
+        found: &'static str,
+    },
     /// A configuration value is missing, unknown, of a wrong type or out of range.
     #[error("{file}: `{key}`: {what}")]
     Config {
